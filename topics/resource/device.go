@@ -1,0 +1,153 @@
+// Package resource holds the nouns of the bus: Device, DeviceModel, Node, and
+// what they are made of. One type a noun: the same JSON on disk, in the API and
+// on the bus. It validates, it never does I/O, and it imports only the standard
+// library and package topics.
+package resource
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"time"
+)
+
+// Value is a property's value as text in the form of its model's type. In JSON it is
+// a string; a number, boolean, object or array is taken for its own JSON text.
+type Value string
+
+// UnmarshalJSON reads a value; see Value.
+func (v *Value) UnmarshalJSON(b []byte) error {
+	b = bytes.TrimSpace(b)
+	if len(b) > 0 && b[0] == '"' {
+		return json.Unmarshal(b, (*string)(v))
+	}
+	if bytes.Equal(b, []byte("null")) {
+		*v = ""
+		return nil
+	}
+	var buf bytes.Buffer
+	if err := json.Compact(&buf, b); err != nil {
+		return err
+	}
+	*v = Value(buf.String())
+	return nil
+}
+
+// Device is a thing attached to a node, driven by a mapper.
+type Device struct {
+	TypeMeta
+	Metadata Meta         `json:"metadata"`
+	Spec     DeviceSpec   `json:"spec"`
+	Status   DeviceStatus `json:"status,omitzero"`
+	// DesiredMeta stands beside Spec.Desired in what the hub stores, and is written by
+	// Stamp alone. The API neither shows nor takes it.
+	DesiredMeta map[string]DesiredMeta `json:"desiredMeta,omitempty"`
+}
+
+// DeviceSpec is what is wanted of a device.
+type DeviceSpec struct {
+	// DeviceModelRef names the DeviceModel, in the device's own namespace.
+	DeviceModelRef Ref `json:"deviceModelRef,omitzero"`
+	// NodeName is the node that the device belongs to; empty: not bound yet, desired values wait.
+	NodeName string `json:"nodeName,omitempty"`
+	// Protocol is how the device is reached.
+	Protocol Protocol `json:"protocol,omitzero"`
+	// Desired are the wanted values of properties, whoever wrote them.
+	Desired map[string]Value `json:"desired,omitempty"`
+	// DesiredUntil are times after which a wanted value is no longer to be applied.
+	DesiredUntil map[string]string `json:"desiredUntil,omitempty"`
+}
+
+// Ref names an object.
+type Ref struct {
+	Name string `json:"name,omitempty"`
+}
+
+// Protocol is how to connect to a device.
+type Protocol struct {
+	// Name tells several configurations of one protocol apart.
+	Name string `json:"name,omitempty"`
+	// Type is the protocol: modbus, opcua, bluetoothle, … upper and lower case are alike.
+	Type string `json:"type,omitempty"`
+	// Config is the protocol's own: an address, a unit.
+	Config map[string]string `json:"config,omitempty"`
+}
+
+// DesiredMeta is kept with each wanted value, in the same commit.
+type DesiredMeta struct {
+	Ver     uint64 `json:"ver"`               // rises with each change, also when the value is cleared
+	TS      int64  `json:"ts"`                // milliseconds since 1970
+	Origin  string `json:"origin,omitempty"`  // who wrote it
+	Cleared bool   `json:"cleared,omitempty"` // no value now; the counter is kept
+}
+
+// Stamp gives every wanted value of next that differs from prev's its version,
+// time and origin, and keeps the others'. prev is nil for a new Device. next's
+// own DesiredMeta is ignored: nobody but Stamp writes it.
+func Stamp(prev, next *Device, origin string, now time.Time) {
+	var old Device
+	if prev != nil {
+		old = *prev
+	}
+	meta := maps.Clone(old.DesiredMeta)
+	if meta == nil {
+		meta = make(map[string]DesiredMeta, len(next.Spec.Desired))
+	}
+	ts := now.UnixMilli()
+	for name, value := range next.Spec.Desired {
+		m, known := meta[name]
+		same := known && !m.Cleared && old.Spec.Desired[name] == value &&
+			old.Spec.DesiredUntil[name] == next.Spec.DesiredUntil[name]
+		if !same {
+			meta[name] = DesiredMeta{Ver: m.Ver + 1, TS: ts, Origin: origin}
+		}
+	}
+	for name, m := range meta {
+		if _, wanted := next.Spec.Desired[name]; !wanted && !m.Cleared {
+			meta[name] = DesiredMeta{Ver: m.Ver + 1, TS: ts, Origin: origin, Cleared: true}
+		}
+	}
+	if len(meta) == 0 {
+		meta = nil
+	}
+	next.DesiredMeta = meta
+}
+
+// The states of a device.
+const (
+	Online  = "online"
+	Offline = "offline"
+	Unknown = "unknown"
+)
+
+// DeviceStatus is what is known of a device.
+type DeviceStatus struct {
+	State      string                  `json:"state,omitempty"`
+	LastSeen   string                  `json:"lastSeen,omitempty"`
+	Twin       map[string]TwinProperty `json:"twin,omitempty"`
+	Conditions []Condition             `json:"conditions,omitempty"`
+}
+
+// Bundle is the payload of devices/{device}: the Device, without what travels
+// on topics of its own (desired values, status), and its model.
+type Bundle struct {
+	Device Device      `json:"device"`
+	Model  DeviceModel `json:"model"`
+}
+
+// NewBundle makes the bundle of a device and its model.
+func NewBundle(d Device, m DeviceModel) Bundle {
+	d.Spec.Desired, d.Spec.DesiredUntil, d.DesiredMeta = nil, nil, nil
+	d.Status = DeviceStatus{}
+	// What changes with every write of the object would make a bundle of its own of each.
+	for _, meta := range []*Meta{&d.Metadata, &m.Metadata} {
+		meta.ResourceVersion, meta.ManagedFields = "", nil
+	}
+	d.Metadata.Generation = 0
+	return Bundle{d, m}
+}
+
+// Membership is the payload of membership.
+type Membership struct {
+	Devices []string `json:"devices"`
+}

@@ -1,0 +1,93 @@
+package resource
+
+import (
+	"encoding/json"
+	"time"
+)
+
+const (
+	// Group and Version are the API group of the canonical kinds.
+	Group   = "edgebus.io"
+	Version = "v1alpha1"
+	// APIVersion is what apiVersion says in a canonical object.
+	APIVersion = Group + "/" + Version
+	// DefaultNamespace is meant when none is given.
+	DefaultNamespace = "default"
+)
+
+// The canonical kinds.
+const (
+	KindDevice      = "Device"
+	KindDeviceModel = "DeviceModel"
+	KindNode        = "Node"
+)
+
+// TypeMeta says what an object is.
+type TypeMeta struct {
+	APIVersion string `json:"apiVersion,omitempty"`
+	Kind       string `json:"kind,omitempty"`
+}
+
+// Meta is an object's metadata. It reads and writes like Kubernetes' ObjectMeta.
+type Meta struct {
+	Name                       string            `json:"name,omitempty"`
+	GenerateName               string            `json:"generateName,omitempty"`
+	Namespace                  string            `json:"namespace,omitempty"`
+	UID                        string            `json:"uid,omitempty"`
+	ResourceVersion            string            `json:"resourceVersion,omitempty"`
+	Generation                 int64             `json:"generation,omitempty"`
+	CreationTimestamp          *time.Time        `json:"creationTimestamp,omitempty"`
+	DeletionTimestamp          *time.Time        `json:"deletionTimestamp,omitempty"`
+	DeletionGracePeriodSeconds *int64            `json:"deletionGracePeriodSeconds,omitempty"`
+	Labels                     map[string]string `json:"labels,omitempty"`
+	Annotations                map[string]string `json:"annotations,omitempty"`
+	Finalizers                 []string          `json:"finalizers,omitempty"`
+	Owner                      string            `json:"owner,omitempty"` // {Kind}/{name}: who manages the object
+	OwnerReferences            json.RawMessage   `json:"ownerReferences,omitempty"`
+	ManagedFields              json.RawMessage   `json:"managedFields,omitempty"`
+}
+
+// Condition is one aspect of an object's state, with the time since which it holds.
+type Condition struct {
+	Type               string    `json:"type"`
+	Status             string    `json:"status"` // True, False, Unknown
+	Reason             string    `json:"reason,omitempty"`
+	Message            string    `json:"message,omitempty"`
+	LastTransitionTime time.Time `json:"lastTransitionTime,omitzero"`
+}
+
+// SetCondition puts c into list, keeping the transition time of one whose status is unchanged.
+func SetCondition(list []Condition, c Condition, now time.Time) []Condition {
+	c.LastTransitionTime = now.UTC().Truncate(time.Second)
+	for i := range list {
+		if list[i].Type != c.Type {
+			continue
+		}
+		if list[i].Status == c.Status {
+			c.LastTransitionTime = list[i].LastTransitionTime
+		}
+		list[i] = c
+		return list
+	}
+	return append(list, c)
+}
+
+// Time formats a time the way every timestamp on the bus is written: RFC 3339, UTC, milliseconds.
+func Time(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
+
+// Millis formats milliseconds since 1970 like Time; 0 is the empty string.
+func Millis(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return Time(time.UnixMilli(ms))
+}
+
+// ParseTime reads a timestamp in RFC 3339.
+func ParseTime(s string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return t, Errorf(Invalid, "", "%s is not a time in RFC 3339, such as 2026-11-21T10:00:00Z", clip(s))
+	}
+	return t, nil
+}

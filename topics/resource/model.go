@@ -1,0 +1,292 @@
+package resource
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// DeviceModel is a reusable template: the properties of a kind of device, and how to reach them.
+type DeviceModel struct {
+	TypeMeta
+	Metadata Meta            `json:"metadata"`
+	Spec     DeviceModelSpec `json:"spec"`
+	Status   ModelStatus     `json:"status,omitzero"`
+}
+
+// ModelStatus is what is known of a model.
+type ModelStatus struct {
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// DeviceModelSpec are a model's properties and visitors.
+type DeviceModelSpec struct {
+	Properties       []Property         `json:"properties,omitempty"`
+	PropertyVisitors []ProtocolVisitors `json:"propertyVisitors,omitempty"`
+}
+
+// Property is one property of a device.
+type Property struct {
+	Name        string     `json:"name"`
+	Description string     `json:"description,omitempty"`
+	Type        DataType   `json:"type,omitempty"`       // string when empty
+	AccessMode  AccessMode `json:"accessMode,omitempty"` // ReadOnly when empty
+	Minimum     *float64   `json:"minimum,omitempty"`
+	Maximum     *float64   `json:"maximum,omitempty"`
+	Enum        []Value    `json:"enum,omitempty"`
+	Unit        string     `json:"unit,omitempty"`
+	// Conflict decides between a local override and a newer desired value: cloud (default), edge, latest.
+	Conflict string `json:"conflict,omitempty"`
+	// Adopt lets the hub take an uncontested local override over as the desired value.
+	Adopt bool `json:"adopt,omitempty"`
+	// AtBoot is what a mapper does with an old value after power comes back: last (default), hold, safe.
+	AtBoot    string `json:"atBoot,omitempty"`
+	SafeValue Value  `json:"safeValue,omitempty"`
+}
+
+// DataType is the type of a property's values.
+type DataType string
+
+// The data types.
+const (
+	TypeInt     DataType = "int"
+	TypeFloat   DataType = "float"
+	TypeDouble  DataType = "double"
+	TypeBoolean DataType = "boolean"
+	TypeString  DataType = "string"
+	TypeBytes   DataType = "bytes"
+	TypeObject  DataType = "object"
+	TypeArray   DataType = "array"
+)
+
+var dataTypes = []DataType{TypeInt, TypeFloat, TypeDouble, TypeBoolean, TypeString, TypeBytes, TypeObject, TypeArray}
+
+// AccessMode says whether a property can be written.
+type AccessMode string
+
+// The access modes.
+const (
+	ReadOnly  AccessMode = "ReadOnly"
+	ReadWrite AccessMode = "ReadWrite"
+)
+
+// The conflict policies, and what a mapper does at boot.
+const (
+	ConflictCloud  = "cloud"
+	ConflictEdge   = "edge"
+	ConflictLatest = "latest"
+
+	BootLast = "last"
+	BootHold = "hold"
+	BootSafe = "safe"
+)
+
+// ProtocolVisitors say how one protocol reaches the properties.
+type ProtocolVisitors struct {
+	Protocol string    `json:"protocol"`
+	Visitors []Visitor `json:"visitors"`
+}
+
+// Visitor says how to reach one property.
+type Visitor struct {
+	Name         string            `json:"name,omitempty"`
+	PropertyName string            `json:"propertyName"`
+	Config       map[string]string `json:"config,omitempty"`
+	// CollectCycle is how often to read the property, in milliseconds; 0: the mapper's default.
+	CollectCycle int64 `json:"collectCycle,omitempty"`
+	// ReportCycle is how often to report it even when it has not changed, in milliseconds; 0: on change only.
+	ReportCycle int64 `json:"reportCycle,omitempty"`
+	// Deadband is the smallest change of a number that is reported, in the property's unit.
+	Deadband float64 `json:"deadband,omitempty"`
+}
+
+// Property finds a property by name.
+func (m DeviceModel) Property(name string) (Property, bool) {
+	for _, p := range m.Spec.Properties {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Property{}, false
+}
+
+// Visitors finds the visitors of a protocol, whatever the case of its name.
+func (m DeviceModel) Visitors(protocol string) []Visitor {
+	for _, v := range m.Spec.PropertyVisitors {
+		if strings.EqualFold(v.Protocol, protocol) {
+			return v.Visitors
+		}
+	}
+	return nil
+}
+
+// Writable says whether the property can be wanted.
+func (p Property) Writable() bool { return p.AccessMode == ReadWrite }
+
+func (p Property) dataType() DataType {
+	if p.Type == "" {
+		return TypeString
+	}
+	return p.Type
+}
+
+// Check says whether value is one of the property's: its type, range and enumeration.
+// Its error names the property and the rule.
+func (p Property) Check(value []byte) error {
+	if !utf8.Valid(value) {
+		return p.wrong("is not valid UTF-8; send bytes as base64")
+	}
+	text := string(value)
+	number, err := p.parse(text)
+	if err != nil {
+		return err
+	}
+	if len(p.Enum) > 0 && !p.enumerates(text) {
+		return p.wrong("%s is not one of %s", clip(text), p.enumText())
+	}
+	if p.Minimum != nil && number < *p.Minimum {
+		return p.wrong("%s is below the minimum of %s", clip(text), p.limit(*p.Minimum))
+	}
+	if p.Maximum != nil && number > *p.Maximum {
+		return p.wrong("%s is above the maximum of %s", clip(text), p.limit(*p.Maximum))
+	}
+	return nil
+}
+
+// parse checks text against the type; number is NaN where the type is none, so
+// that no range applies.
+func (p Property) parse(text string) (number float64, err error) {
+	number = math.NaN()
+	switch t := p.dataType(); t {
+	case TypeInt:
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, p.wrong("%s is not an integer of 64 bits", clip(text))
+		}
+		number = float64(n)
+	case TypeFloat, TypeDouble:
+		number, err = strconv.ParseFloat(text, bits(t))
+		if err != nil || math.IsNaN(number) || math.IsInf(number, 0) || strings.ContainsAny(text, "_xXpP") {
+			return 0, p.wrong("%s is not a %s: a decimal number such as 21.5", clip(text), t)
+		}
+	case TypeBoolean:
+		if text != "true" && text != "false" {
+			return 0, p.wrong("%s is not a boolean: true or false", clip(text))
+		}
+	case TypeBytes:
+		if _, err := base64.StdEncoding.DecodeString(text); err != nil {
+			return 0, p.wrong("%s is not base64", clip(text))
+		}
+	case TypeObject, TypeArray:
+		if !isJSON(text, map[DataType]byte{TypeObject: '{', TypeArray: '['}[t]) {
+			return 0, p.wrong("%s is not a JSON %s", clip(text), t)
+		}
+	case TypeString:
+	default:
+		return 0, p.wrong("its model gives it the unknown type %s", clip(string(t)))
+	}
+	return number, nil
+}
+
+func bits(t DataType) int {
+	if t == TypeFloat {
+		return 32
+	}
+	return 64
+}
+
+func isJSON(text string, open byte) bool {
+	b := bytes.TrimLeft([]byte(text), " \t\r\n")
+	return len(b) > 0 && b[0] == open && json.Valid(b)
+}
+
+func (p Property) enumerates(text string) bool {
+	return slices.ContainsFunc(p.Enum, func(v Value) bool { return p.Canonical([]byte(v)) == p.Canonical([]byte(text)) })
+}
+
+func (p Property) enumText() string {
+	names := make([]string, len(p.Enum))
+	for i, v := range p.Enum {
+		names[i] = string(v)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (p Property) limit(n float64) string {
+	s := strconv.FormatFloat(n, 'g', -1, 64)
+	if p.Unit != "" {
+		s += " " + p.Unit
+	}
+	return s
+}
+
+func (p Property) wrong(format string, args ...any) error {
+	return Errorf(Invalid, p.Name, format, args...)
+}
+
+// Canonical is the one form of all the texts that mean the same value, for
+// comparing: 21.50 and 21.5 are one. What is not of the type stays as it is.
+func (p Property) Canonical(value []byte) string {
+	text := string(value)
+	switch p.dataType() {
+	case TypeInt:
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			return strconv.FormatInt(n, 10)
+		}
+	case TypeFloat, TypeDouble:
+		if f, err := strconv.ParseFloat(text, bits(p.dataType())); err == nil {
+			return strconv.FormatFloat(f+0, 'g', -1, bits(p.dataType())) // +0: no negative zero
+		}
+	case TypeObject, TypeArray:
+		return canonicalJSON(value)
+	}
+	return text
+}
+
+// canonicalJSON sorts keys and drops white space; numbers keep their digits.
+func canonicalJSON(value []byte) string {
+	d := json.NewDecoder(bytes.NewReader(value))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return string(value)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return string(value)
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		return string(value)
+	}
+	return string(out)
+}
+
+// Members reads the JSON object that sets several properties at once. A member
+// that is null is nil: clear it.
+func Members(payload []byte) (map[string]*Value, error) {
+	var members map[string]*json.RawMessage
+	if err := json.Unmarshal(payload, &members); err != nil || members == nil {
+		return nil, Errorf(Invalid, "", "the payload must be a JSON object of property names and values, such as {\"power\":\"ON\"}")
+	}
+	out := make(map[string]*Value, len(members))
+	for name, raw := range members {
+		if raw == nil {
+			out[name] = nil
+			continue
+		}
+		var v Value
+		if err := v.UnmarshalJSON(*raw); err != nil {
+			return nil, Errorf(Invalid, name, "%s", fmt.Sprint(err))
+		}
+		out[name] = &v
+	}
+	return out, nil
+}

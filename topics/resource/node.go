@@ -1,0 +1,48 @@
+package resource
+
+import "encoding/json"
+
+// Node is a host that runs the edge core.
+type Node struct {
+	TypeMeta
+	Metadata Meta       `json:"metadata"`
+	Spec     NodeSpec   `json:"spec,omitzero"`
+	Status   NodeStatus `json:"status,omitzero"`
+}
+
+// NodeSpec is what is wanted of a node.
+type NodeSpec struct {
+	OS         *NodeOS         `json:"os,omitempty"`
+	Config     json.RawMessage `json:"config,omitempty"`
+	Monitoring json.RawMessage `json:"monitoring,omitempty"`
+}
+
+// NodeOS is the operating system that is wanted.
+type NodeOS struct {
+	Image string `json:"image,omitempty"`
+}
+
+// NodeStatus is what is known of a node.
+type NodeStatus struct {
+	State      string      `json:"state,omitempty"` // online, offline
+	LastSeen   string      `json:"lastSeen,omitempty"`
+	Version    string      `json:"version,omitempty"` // of the core
+	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// SystemInfo describes the host of a node.
+type SystemInfo struct {
+	Architecture    string `json:"architecture,omitempty"`
+	OperatingSystem string `json:"operatingSystem,omitempty"`
+	MachineID       string `json:"machineID,omitempty"`
+	BootID          string `json:"bootID,omitempty"`
+	CPUs            int    `json:"cpus,omitempty"`
+}
+
+// NodeReport is the payload of status: what a core says of itself.
+type NodeReport struct {
+	Version    string      `json:"version"`
+	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
+	StartedAt  string      `json:"startedAt,omitempty"`
+}

@@ -1,0 +1,138 @@
+package resource
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Stored is a value as a map of the tree holds it, with what is known about it.
+type Stored struct {
+	Value   []byte
+	Ver     uint64
+	TS      int64 // milliseconds since 1970
+	Origin  string
+	For     uint64 // reported, refused: the effective version it answers
+	BasedOn uint64 // override: the desired version at that time
+	Until   int64  // desired, override: when it ends, milliseconds since 1970; 0 never
+}
+
+// TwinValue is one side of a property.
+type TwinValue struct {
+	Value   string `json:"value"`
+	Ver     uint64 `json:"ver"`
+	TS      string `json:"ts,omitempty"`
+	Origin  string `json:"origin,omitempty"`
+	For     uint64 `json:"for,omitempty"`
+	BasedOn uint64 `json:"basedOn,omitempty"`
+	Until   string `json:"until,omitempty"`
+}
+
+// TwinProperty is a property as wanted, as it is, and what stands between the two.
+type TwinProperty struct {
+	Desired  *TwinValue `json:"desired,omitempty"`
+	Reported *TwinValue `json:"reported,omitempty"`
+	Override *TwinValue `json:"override,omitempty"`
+	Refused  *Refusal   `json:"refused,omitempty"`
+	Conflict *Dispute   `json:"conflict,omitempty"`
+	InSync   bool       `json:"inSync"`
+}
+
+// Refusal is the payload of refused/{property}.
+type Refusal struct {
+	For     uint64 `json:"for"`           // the effective version that was refused
+	Ver     uint64 `json:"ver,omitempty"` // the cloud's desired version behind it, added by the core
+	Code    string `json:"code"`
+	Message string `json:"message,omitempty"`
+}
+
+// ParseRefusal reads the payload of refused/{property}.
+func ParseRefusal(payload []byte) (Refusal, error) {
+	var r Refusal
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return r, Errorf(Invalid, "refused", "the payload must be JSON such as {\"for\":42,\"code\":\"OutOfRange\",\"message\":\"…\"}")
+	}
+	if r.Code == "" {
+		return r, Errorf(Invalid, "refused.code", "must say why in one word, such as OutOfRange")
+	}
+	return r, nil
+}
+
+// Dispute is the payload of conflict/{property}: an override met a newer desired value.
+type Dispute struct {
+	Desired    string `json:"desired"`
+	DesiredVer uint64 `json:"desiredVer"`
+	Override   string `json:"override"`
+	BasedOn    uint64 `json:"basedOn"`
+	Policy     string `json:"policy"` // cloud, edge, latest
+	Winner     string `json:"winner"` // desired or override
+}
+
+// Twin puts a device's properties together. get finds a key's value relative to
+// the device: get("reported", "power"). Properties that nobody wanted or
+// reported yet are left out.
+func Twin(m DeviceModel, get func(branch, property string) (Stored, bool)) map[string]TwinProperty {
+	twin := make(map[string]TwinProperty, len(m.Spec.Properties))
+	for _, p := range m.Spec.Properties {
+		if t, any := p.twin(get); any {
+			twin[p.Name] = t
+		}
+	}
+	return twin
+}
+
+func (p Property) twin(get func(branch, property string) (Stored, bool)) (t TwinProperty, any bool) {
+	t.Desired = twinValue(get("desired", p.Name))
+	t.Reported = twinValue(get("reported", p.Name))
+	t.Override = twinValue(get("override", p.Name))
+	if s, ok := get("refused", p.Name); ok {
+		t.Refused = new(Refusal)
+		_ = json.Unmarshal(s.Value, t.Refused) // was checked when it was written
+	}
+	if s, ok := get("conflict", p.Name); ok {
+		t.Conflict = new(Dispute)
+		_ = json.Unmarshal(s.Value, t.Conflict) // our own
+	}
+	t.InSync = t.Desired == nil || t.Reported != nil &&
+		p.Canonical([]byte(t.Desired.Value)) == p.Canonical([]byte(t.Reported.Value))
+	return t, t.Desired != nil || t.Reported != nil || t.Override != nil || t.Refused != nil
+}
+
+func twinValue(s Stored, ok bool) *TwinValue {
+	if !ok {
+		return nil
+	}
+	return &TwinValue{
+		Value: string(s.Value), Ver: s.Ver, TS: Millis(s.TS), Origin: s.Origin,
+		For: s.For, BasedOn: s.BasedOn, Until: Millis(s.Until),
+	}
+}
+
+// TwinConditions derives a device's conditions from its twin.
+func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Time) []Condition {
+	var behind, refused, disputed []string
+	for name, t := range twin {
+		if !t.InSync {
+			behind = append(behind, name)
+		}
+		if t.Refused != nil {
+			refused = append(refused, name+": "+t.Refused.Code+": "+t.Refused.Message)
+		}
+		if c := t.Conflict; c != nil {
+			disputed = append(disputed, name+": override "+clip(c.Override)+" against desired "+clip(c.Desired)+", "+c.Winner+" won")
+		}
+	}
+	list := slices.Clone(prev)
+	list = SetCondition(list, listed("InSync", behind, "True", "False", "AsDesired", "Waiting"), now)
+	list = SetCondition(list, listed("Refused", refused, "False", "True", "NoneRefused", "Refused"), now)
+	return SetCondition(list, listed("TwinConflict", disputed, "False", "True", "NoConflict", "OverrideConflict"), now)
+}
+
+func listed(kind string, names []string, none, some, noneReason, someReason string) Condition {
+	if len(names) == 0 {
+		return Condition{Type: kind, Status: none, Reason: noneReason}
+	}
+	slices.Sort(names)
+	return Condition{Type: kind, Status: some, Reason: someReason, Message: strings.Join(names, "; ")}
+}

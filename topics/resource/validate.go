@@ -1,0 +1,210 @@
+package resource
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/edgebus/edgebus/topics"
+)
+
+const (
+	maxLabelPart = 63
+	maxLabels    = 256
+	maxMetadata  = 256 << 10 // bytes of all annotations, as in Kubernetes
+)
+
+// Validate checks an object's metadata; the error names every broken rule.
+func (m Meta) Validate() error {
+	var p problems
+	m.check(&p)
+	return p.err()
+}
+
+func (m Meta) check(p *problems) {
+	switch {
+	case m.Name == "" && m.GenerateName == "":
+		p.add("metadata.name", "is required")
+	case m.Name != "" && !topics.ValidName(m.Name):
+		p.add("metadata.name", "%s: must be %s", clip(m.Name), topics.NameRule())
+	}
+	if m.Namespace != "" && (!topics.ValidName(m.Namespace) || len(m.Namespace) > 63 || strings.Contains(m.Namespace, ".")) {
+		p.add("metadata.namespace", "%s: must be 1–63 characters of a–z, 0–9 and '-'", clip(m.Namespace))
+	}
+	if len(m.Labels) > maxLabels {
+		p.add("metadata.labels", "more than %d labels", maxLabels)
+	}
+	size := 0
+	for k, v := range m.Annotations {
+		size += len(k) + len(v)
+	}
+	if size > maxMetadata {
+		p.add("metadata.annotations", "%d bytes in all; at most %d are kept", size, maxMetadata)
+	}
+}
+
+// Validate checks a Device by itself; see CheckModel for what its model asks.
+func (d Device) Validate() error {
+	var p problems
+	d.Metadata.check(&p)
+	if d.Spec.DeviceModelRef.Name == "" {
+		p.add("spec.deviceModelRef.name", "is required: the DeviceModel that describes the device's properties")
+	} else if !topics.ValidName(d.Spec.DeviceModelRef.Name) {
+		p.add("spec.deviceModelRef.name", "%s: must be %s", clip(d.Spec.DeviceModelRef.Name), topics.NameRule())
+	}
+	if d.Spec.NodeName != "" && !topics.ValidName(d.Spec.NodeName) {
+		p.add("spec.nodeName", "%s: must be %s", clip(d.Spec.NodeName), topics.NameRule())
+	}
+	if d.Spec.Protocol.Type == "" {
+		p.add("spec.protocol.type", "is required: the protocol that a mapper speaks with the device, such as modbus")
+	}
+	for name := range d.Spec.Desired {
+		if !topics.ValidProperty(name) {
+			p.add("spec.desired["+name+"]", "bad property name: must be %s", topics.PropertyRule())
+		}
+	}
+	for name, until := range d.Spec.DesiredUntil {
+		if _, ok := d.Spec.Desired[name]; !ok {
+			p.add("spec.desiredUntil["+name+"]", "has no desired value to end")
+		}
+		if _, err := ParseTime(until); err != nil {
+			p.addErr("spec.desiredUntil["+name+"]", err)
+		}
+	}
+	sortProblems(p)
+	return p.err()
+}
+
+// CheckModel checks a Device's wanted values against its model.
+func (d Device) CheckModel(m DeviceModel) error {
+	var p problems
+	for name, value := range d.Spec.Desired {
+		p.addErr("spec.desired["+name+"]", m.CheckDesired(name, []byte(value)))
+	}
+	sortProblems(p)
+	return p.err()
+}
+
+func sortProblems(p problems) {
+	slices.SortFunc(p, func(a, b Cause) int { return strings.Compare(a.Field, b.Field) })
+}
+
+// CheckDesired says whether value may be wanted of a property.
+func (m DeviceModel) CheckDesired(property string, value []byte) error {
+	p, ok := m.Property(property)
+	if !ok {
+		return Errorf(NotFound, property, "the model %s has no such property; it has %s", m.Metadata.Name, m.propertyNames())
+	}
+	if !p.Writable() {
+		return Errorf(Forbidden, property, "is read-only in the model %s", m.Metadata.Name)
+	}
+	return p.Check(value)
+}
+
+// CheckReported says whether a mapper may report value for a property.
+func (m DeviceModel) CheckReported(property string, value []byte) error {
+	p, ok := m.Property(property)
+	if !ok {
+		return Errorf(NotFound, property, "the model %s has no such property; it has %s", m.Metadata.Name, m.propertyNames())
+	}
+	// What is, is: a device may be out of the range that may be wanted of it.
+	p.Minimum, p.Maximum, p.Enum = nil, nil, nil
+	return p.Check(value)
+}
+
+func (m DeviceModel) propertyNames() string {
+	const most = 12
+	var names []string
+	for i, p := range m.Spec.Properties {
+		if i == most {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, p.Name)
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+// Validate checks a model: names, types, ranges, and that visitors name properties.
+func (m DeviceModel) Validate() error {
+	var p problems
+	m.Metadata.check(&p)
+	seen := make(map[string]bool)
+	for i, prop := range m.Spec.Properties {
+		at := fmt.Sprintf("spec.properties[%d]", i)
+		if seen[prop.Name] {
+			p.add(at+".name", "%s stands twice", clip(prop.Name))
+		}
+		seen[prop.Name] = true
+		prop.check(&p, at)
+	}
+	for i, pv := range m.Spec.PropertyVisitors {
+		at := fmt.Sprintf("spec.propertyVisitors[%d]", i)
+		if pv.Protocol == "" {
+			p.add(at+".protocol", "is required")
+		}
+		for j, v := range pv.Visitors {
+			v.check(&p, fmt.Sprintf("%s.visitors[%d]", at, j), seen)
+		}
+	}
+	return p.err()
+}
+
+func (v Visitor) check(p *problems, at string, known map[string]bool) {
+	if !known[v.PropertyName] {
+		p.add(at+".propertyName", "%s is not a property of the model", clip(v.PropertyName))
+	}
+	if v.CollectCycle < 0 {
+		p.add(at+".collectCycle", "%d: milliseconds can't be negative", v.CollectCycle)
+	}
+	if v.ReportCycle < 0 {
+		p.add(at+".reportCycle", "%d: milliseconds can't be negative", v.ReportCycle)
+	}
+	if v.Deadband < 0 || math.IsNaN(v.Deadband) {
+		p.add(at+".deadband", "%v: must be 0 or more", v.Deadband)
+	}
+}
+
+func (pr Property) check(p *problems, at string) {
+	if !topics.ValidProperty(pr.Name) {
+		p.add(at+".name", "%s: must be %s", clip(pr.Name), topics.PropertyRule())
+	}
+	oneOf(p, at+".type", string(pr.dataType()), dataTypes)
+	oneOf(p, at+".accessMode", string(pr.AccessMode), []AccessMode{"", ReadOnly, ReadWrite})
+	oneOf(p, at+".conflict", pr.Conflict, []string{"", ConflictCloud, ConflictEdge, ConflictLatest})
+	oneOf(p, at+".atBoot", pr.AtBoot, []string{"", BootLast, BootHold, BootSafe})
+	if pr.Minimum != nil && pr.Maximum != nil && *pr.Minimum > *pr.Maximum {
+		p.add(at+".minimum", "%v is above the maximum of %v", *pr.Minimum, *pr.Maximum)
+	}
+	if (pr.Minimum != nil || pr.Maximum != nil) && !slices.Contains([]DataType{TypeInt, TypeFloat, TypeDouble}, pr.dataType()) {
+		p.add(at+".minimum", "a range is for int, float and double, not for %s", pr.dataType())
+	}
+	for i, v := range pr.Enum {
+		if err := (Property{Name: pr.Name, Type: pr.Type}).Check([]byte(v)); err != nil {
+			p.addErr(fmt.Sprintf("%s.enum[%d]", at, i), err)
+		}
+	}
+	if pr.AtBoot == BootSafe {
+		p.addErr(at+".safeValue", pr.Check([]byte(pr.SafeValue)))
+	}
+}
+
+func oneOf[T ~string](p *problems, field, value string, allowed []T) {
+	if slices.Contains(allowed, T(value)) {
+		return
+	}
+	var names []string
+	for _, a := range allowed {
+		if a != "" {
+			names = append(names, string(a))
+		}
+	}
+	p.add(field, "%s is not one of %s", clip(value), strings.Join(names, ", "))
+}
+
+// Validate checks a Node.
+func (n Node) Validate() error { return n.Metadata.Validate() }

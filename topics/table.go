@@ -1,0 +1,139 @@
+package topics
+
+// Owner says which side may write a topic. Every topic of a node's tree has
+// exactly one, so that two writers can never disagree about one value.
+type Owner uint8
+
+// The owners of a topic.
+const (
+	OwnerNone  Owner = iota // nobody: passed on, never stored
+	OwnerCloud              // written in the cloud, replicated to the node ("down")
+	OwnerEdge               // written on the node, replicated to the cloud ("up")
+	OwnerHub                // written by the hub's broker itself, not replicated
+)
+
+// String is the word that the public documents use.
+func (o Owner) String() string {
+	return [...]string{"none", "cloud", "edge", "hub"}[o&3]
+}
+
+// Role is what an authenticated client may be.
+type Role string
+
+// The roles of TOPICS.md. Hub stands for the hub itself and is never given to a client.
+const (
+	RoleHub      Role = "hub"
+	RoleNode     Role = "node"
+	RoleMapper   Role = "mapper"
+	RoleOperator Role = "operator"
+	RoleViewer   Role = "viewer"
+)
+
+// Kind is the meaning of a topic, whatever the names in it.
+type Kind uint8
+
+// The kinds of topic below v1/nodes/{node}/.
+const (
+	KindNone Kind = iota
+	KindState
+	KindSpec
+	KindSpecPart
+	KindMembership
+	KindMembershipPart
+	KindDevice
+	KindDevicePart
+	KindDesired
+	KindReported
+	KindRefused
+	KindOverride
+	KindConflict
+	KindDeviceState
+	KindUpgrade
+	KindUpgradeStatus
+	KindDiscovery
+	KindInstance
+	KindMapperState
+	KindStatus
+	KindTelemetry
+	KindEvents
+	KindCommand
+	KindGet
+	KindDesiredAll
+	KindReportedAll
+	KindBridge
+	KindSyncUp
+	KindSyncDown
+)
+
+// Topic is one row of the contract.
+type Topic struct {
+	Kind    Kind
+	Pattern string // below v1/nodes/{node}/; {name} is one level, a trailing # is the rest
+	Owner   Owner
+	QoS     byte   // the quality of service that the bus itself uses
+	Retain  bool   // part of the state; false: a stream, a request, or the link
+	Payload string // type of the payload, as the AsyncAPI documents name it
+	// Who may publish to and subscribe to it. On the hub the node role means
+	// the node's core; mappers exist on the node's broker only.
+	Publish, Subscribe []Role
+	Doc                string
+}
+
+// Replicated says whether the topic is a key of one of the node's two maps.
+func (t Topic) Replicated() bool {
+	return t.Retain && (t.Owner == OwnerCloud || t.Owner == OwnerEdge)
+}
+
+var (
+	nobody   = []Role(nil)
+	watchers = []Role{RoleOperator, RoleViewer, RoleMapper}
+	people   = []Role{RoleOperator, RoleViewer}
+)
+
+// table is the contract. ACLs, golden files and generated documents derive from it.
+var table = [...]Topic{
+	{KindState, "state", OwnerHub, 1, true, "PresenceState", nobody, people, "online or offline, as the hub's broker sees the node's connection"},
+	{KindSpec, "spec", OwnerCloud, 1, true, "NodeSpec", nobody, watchers, "rendered specification of the node"},
+	{KindSpecPart, "spec/parts/{part}", OwnerCloud, 1, true, "Part", nobody, watchers, "one part of a specification too large for one value"},
+	{KindMembership, "membership", OwnerCloud, 1, true, "Membership", nobody, watchers, "the devices that belong to the node"},
+	{KindMembershipPart, "membership/parts/{part}", OwnerCloud, 1, true, "Part", nobody, watchers, "one part of a membership too large for one value"},
+	{KindDevice, "devices/{device}", OwnerCloud, 1, true, "Bundle", nobody, watchers, "the whole Device with its model"},
+	{KindDevicePart, "devices/{device}/parts/{part}", OwnerCloud, 1, true, "Part", nobody, watchers, "one part of a Device too large for one value"},
+	{KindDesired, "devices/{device}/desired/{property}", OwnerCloud, 1, true, "Value", []Role{RoleOperator}, watchers, "wanted value; on the node's broker the one in force"},
+	{KindReported, "devices/{device}/reported/{property}", OwnerEdge, 1, true, "Value", []Role{RoleMapper}, watchers, "actual value"},
+	{KindRefused, "devices/{device}/refused/{property}", OwnerEdge, 1, true, "Refusal", []Role{RoleMapper}, watchers, "why a wanted value was not applied"},
+	{KindOverride, "devices/{device}/override/{property}", OwnerEdge, 1, true, "Value", nobody, watchers, "value wanted locally, on the node"},
+	{KindConflict, "devices/{device}/conflict/{property}", OwnerEdge, 1, true, "Conflict", nobody, watchers, "an override met a newer desired value: both, and which one won"},
+	{KindDeviceState, "devices/{device}/state", OwnerEdge, 1, true, "DeviceState", []Role{RoleMapper}, watchers, "online, offline or unknown, from the device's mapper"},
+	{KindUpgrade, "upgrade", OwnerCloud, 1, true, "UpgradeOrder", nobody, people, "an upgrade to make"},
+	{KindUpgradeStatus, "upgrade/status", OwnerEdge, 1, true, "UpgradeStatus", nobody, people, "how far the upgrade is"},
+	{KindDiscovery, "discovery/{configuration}", OwnerCloud, 1, true, "Configuration", nobody, people, "what to look for"},
+	{KindInstance, "discovery/{configuration}/instances/{instance}", OwnerEdge, 1, true, "Instance", nobody, people, "what was found"},
+	{KindMapperState, "mappers/{mapper}/state", OwnerEdge, 1, true, "PresenceState", []Role{RoleMapper}, watchers, "a mapper's presence: its will"},
+	{KindStatus, "status", OwnerEdge, 1, true, "NodeStatus", nobody, people, "system information, conditions, versions"},
+	{KindTelemetry, "devices/{device}/telemetry/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watchers, "stream: stored and forwarded, not retained"},
+	{KindEvents, "devices/{device}/events/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watchers, "stream: stored and forwarded, not retained"},
+	{KindCommand, "devices/{device}/commands/{name}", OwnerNone, 1, false, "bytes", []Role{RoleOperator}, []Role{RoleOperator, RoleMapper, RoleNode}, "request and response, never stored"},
+	{KindGet, "devices/{device}/get", OwnerNone, 1, false, "empty", []Role{RoleOperator, RoleMapper}, nobody, "asks for the whole twin on the response topic"},
+	{KindDesiredAll, "devices/{device}/desired", OwnerCloud, 1, false, "Values", []Role{RoleOperator}, nobody, "several wanted values in one commit; null clears"},
+	{KindReportedAll, "devices/{device}/reported", OwnerEdge, 1, false, "Values", []Role{RoleMapper}, nobody, "several actual values in one commit; null clears"},
+	{KindBridge, "bridge/#", OwnerNone, 1, false, "bytes", []Role{RoleNode}, people, "users' own topics that came from the node"},
+	{KindSyncUp, "sync/up", OwnerNone, 1, false, "Link", []Role{RoleNode}, []Role{RoleHub}, "the link, from the core"},
+	{KindSyncDown, "sync/down", OwnerNone, 1, false, "Link", []Role{RoleHub}, []Role{RoleNode}, "the link, from the hub"},
+}
+
+// Table returns the contract: every topic below v1/nodes/{node}/.
+func Table() []Topic { return append([]Topic(nil), table[:]...) }
+
+// Row returns the contract's row of a kind.
+func (k Kind) Row() Topic {
+	for _, t := range table {
+		if t.Kind == k {
+			return t
+		}
+	}
+	return Topic{}
+}
+
+// Owner returns who writes topics of this kind.
+func (k Kind) Owner() Owner { return k.Row().Owner }

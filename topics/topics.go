@@ -1,0 +1,373 @@
+// Package topics is the contract of the bus: what every topic below v1/ means,
+// who owns it, and who may use it, as data. It also parses, formats and matches
+// topics. It is a leaf: it does no I/O, knows no broker, and imports nothing
+// but the standard library.
+package topics
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// Version is the first level of every topic of the tree.
+	Version = "v1"
+	// Prefix stands before the name of the node in every topic of a tree.
+	Prefix = "v1/nodes/"
+	// RefusedPrefix stands before a client's id: where a broker tells an MQTT
+	// 3.1.1 client, which can't be given a reason code, what it refused.
+	RefusedPrefix = "v1/refused/"
+
+	maxName  = 253
+	maxTopic = 65535
+)
+
+// Error says what is wrong with a topic, a filter or a name.
+type Error struct {
+	Topic string // what was given
+	Rule  string // the rule that it breaks
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("topic %s: %s", clip(e.Topic), e.Rule) }
+
+// clip keeps a hostile name from filling logs and reason strings.
+func clip(s string) string {
+	if len(s) > 120 {
+		return fmt.Sprintf("%.120q… (%d bytes)", s, len(s))
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+// Address is a parsed topic of a node's tree.
+type Address struct {
+	Node   string
+	Kind   Kind
+	Device string // the device, the configuration or the mapper, whichever the kind has first
+	Name   string // the property, command, instance or part, or the rest of a stream's topic
+}
+
+// IsTree says whether the topic is reserved for the bus: v1 and all below it.
+func IsTree(topic string) bool {
+	return topic == Version || strings.HasPrefix(topic, Version+"/")
+}
+
+// Parse reads a topic of a node's tree. Its errors are *Error.
+func Parse(topic string) (Address, error) {
+	rest, ok := strings.CutPrefix(topic, Prefix)
+	if !ok {
+		return Address{}, &Error{topic, "not below " + Prefix}
+	}
+	node, key, ok := strings.Cut(rest, "/")
+	if !ok {
+		return Address{}, &Error{topic, "nothing after the node's name"}
+	}
+	a, err := ParseKey(node, key)
+	if err != nil {
+		err.(*Error).Topic = topic
+	}
+	return a, err
+}
+
+// ParseKey reads a key of a node's tree: a topic without v1/nodes/{node}/.
+func ParseKey(node, key string) (Address, error) {
+	if !ValidName(node) {
+		return Address{}, &Error{key, "bad node name: " + nameRule}
+	}
+	if err := CheckTopic(key); err != nil {
+		return Address{}, err
+	}
+	a, rule := parseKey(key)
+	if rule != "" {
+		return Address{}, &Error{key, rule}
+	}
+	a.Node = node
+	return a, nil
+}
+
+func parseKey(key string) (Address, string) {
+	head, rest, more := strings.Cut(key, "/")
+	switch head {
+	case "devices":
+		return parseDevice(rest)
+	case "discovery":
+		return parseDiscovery(rest)
+	case "mappers":
+		name, tail, _ := strings.Cut(rest, "/")
+		if tail != "state" {
+			return Address{}, "only mappers/{mapper}/state is defined"
+		}
+		return named(Address{Kind: KindMapperState, Device: name})
+	case "bridge":
+		if rest == "" {
+			return Address{}, "nothing after bridge/"
+		}
+		return Address{Kind: KindBridge, Name: rest}, ""
+	case "spec", "membership":
+		if part, ok := strings.CutPrefix(rest, "parts/"); ok {
+			kind := KindSpecPart
+			if head == "membership" {
+				kind = KindMembershipPart
+			}
+			return named(Address{Kind: kind, Name: part})
+		}
+	}
+	if kind, ok := plain[key]; ok {
+		return Address{Kind: kind}, ""
+	}
+	if !more {
+		return Address{}, "no such topic below the node"
+	}
+	return Address{}, "no such topic below " + head + "/"
+}
+
+var plain = map[string]Kind{
+	"state": KindState, "spec": KindSpec, "membership": KindMembership,
+	"upgrade": KindUpgrade, "upgrade/status": KindUpgradeStatus, "status": KindStatus,
+	"sync/up": KindSyncUp, "sync/down": KindSyncDown,
+}
+
+var deviceLeaf = map[string]Kind{
+	"state": KindDeviceState, "get": KindGet, "desired": KindDesiredAll, "reported": KindReportedAll,
+}
+
+var deviceBranch = map[string]Kind{
+	"desired": KindDesired, "reported": KindReported, "refused": KindRefused, "override": KindOverride,
+	"conflict": KindConflict, "telemetry": KindTelemetry, "events": KindEvents, "commands": KindCommand, "parts": KindDevicePart,
+}
+
+func parseDevice(rest string) (Address, string) {
+	device, rest, more := strings.Cut(rest, "/")
+	a := Address{Kind: KindDevice, Device: device}
+	if !more {
+		return named(a)
+	}
+	word, name, more := strings.Cut(rest, "/")
+	kinds := deviceLeaf
+	if more {
+		kinds, a.Name = deviceBranch, name
+	}
+	kind, ok := kinds[word]
+	if !ok {
+		return Address{}, "no such topic below a device"
+	}
+	a.Kind = kind
+	return named(a)
+}
+
+func parseDiscovery(rest string) (Address, string) {
+	conf, rest, more := strings.Cut(rest, "/")
+	if !more {
+		return named(Address{Kind: KindDiscovery, Device: conf})
+	}
+	inst, ok := strings.CutPrefix(rest, "instances/")
+	if !ok {
+		return Address{}, "only instances/{instance} is defined below a configuration"
+	}
+	return named(Address{Kind: KindInstance, Device: conf, Name: inst})
+}
+
+// named checks the names in an address against the rules for its kind.
+func named(a Address) (Address, string) {
+	first := a.Kind != KindSpecPart && a.Kind != KindMembershipPart
+	if first && !ValidName(a.Device) {
+		return Address{}, fmt.Sprintf("bad name %s: %s", clip(a.Device), nameRule)
+	}
+	switch a.Kind {
+	case KindDesired, KindReported, KindRefused, KindOverride, KindConflict, KindCommand:
+		if !ValidProperty(a.Name) {
+			return Address{}, fmt.Sprintf("bad property %s: %s", clip(a.Name), propertyRule)
+		}
+	case KindInstance, KindDevicePart, KindSpecPart, KindMembershipPart:
+		if !ValidName(a.Name) {
+			return Address{}, fmt.Sprintf("bad name %s: %s", clip(a.Name), nameRule)
+		}
+	case KindTelemetry, KindEvents:
+		if a.Name == "" {
+			return Address{}, "a stream needs a name: …/telemetry/{name}"
+		}
+	}
+	return a, ""
+}
+
+// String is the whole topic; Parse reads it back.
+func (a Address) String() string { return TopicOf(a.Node, a.Key()) }
+
+// TopicOf joins a node's name and a key to the topic.
+func TopicOf(node, key string) string { return Prefix + node + "/" + key }
+
+// Key is the topic without v1/nodes/{node}/.
+func (a Address) Key() string {
+	switch a.Kind {
+	case KindNone:
+		return ""
+	case KindDevice:
+		return "devices/" + a.Device
+	case KindDiscovery:
+		return "discovery/" + a.Device
+	case KindInstance:
+		return "discovery/" + a.Device + "/instances/" + a.Name
+	case KindMapperState:
+		return "mappers/" + a.Device + "/state"
+	case KindBridge:
+		return "bridge/" + a.Name
+	case KindSpecPart:
+		return "spec/parts/" + a.Name
+	case KindMembershipPart:
+		return "membership/parts/" + a.Name
+	}
+	for key, kind := range plain {
+		if kind == a.Kind {
+			return key
+		}
+	}
+	for word, kind := range deviceLeaf {
+		if kind == a.Kind {
+			return "devices/" + a.Device + "/" + word
+		}
+	}
+	return "devices/" + a.Device + "/" + branchWord(a.Kind) + "/" + a.Name
+}
+
+func branchWord(kind Kind) string {
+	for word, k := range deviceBranch {
+		if k == kind {
+			return word
+		}
+	}
+	return ""
+}
+
+// DeviceKey is the key of a property of a device: kind is one of KindDesired,
+// KindReported, KindRefused, KindOverride and KindConflict.
+func DeviceKey(device string, kind Kind, property string) string {
+	switch kind {
+	case KindDesired:
+		return "devices/" + device + "/desired/" + property
+	case KindReported:
+		return "devices/" + device + "/reported/" + property
+	}
+	return "devices/" + device + "/" + branchWord(kind) + "/" + property
+}
+
+// Sync names the two topics of a node's link.
+func Sync(node string) (up, down string) {
+	return Prefix + node + "/sync/up", Prefix + node + "/sync/down"
+}
+
+const (
+	nameRule     = "1–253 characters of a–z, 0–9, '-' and '.', beginning and ending with a letter or digit"
+	propertyRule = "1–253 characters of a–z, A–Z, 0–9, '-', '.' and '_', beginning and ending with a letter or digit"
+)
+
+// ValidName says whether s may name a node, device, configuration, mapper or instance.
+func ValidName(s string) bool { return valid(s, false) }
+
+// ValidProperty says whether s may name a property or a command.
+func ValidProperty(s string) bool { return valid(s, true) }
+
+// NameRule and PropertyRule put the rules in words, for error messages.
+func NameRule() string     { return nameRule }
+func PropertyRule() string { return propertyRule }
+
+func valid(s string, property bool) bool {
+	if s == "" || len(s) > maxName {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9', property && c >= 'A' && c <= 'Z':
+		case (c == '-' || c == '.' || property && c == '_') && i > 0 && i < len(s)-1:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// CheckTopic refuses what no client may publish to, on any topic.
+func CheckTopic(topic string) error {
+	switch {
+	case topic == "":
+		return &Error{topic, "empty topic"}
+	case len(topic) > maxTopic:
+		return &Error{topic, "longer than 65,535 bytes"}
+	case !utf8.ValidString(topic):
+		return &Error{topic, "not valid UTF-8"}
+	case strings.ContainsAny(topic, "+#"):
+		return &Error{topic, "a topic to publish to can't contain the wildcards + and #"}
+	case strings.ContainsRune(topic, 0):
+		return &Error{topic, "contains NUL"}
+	case topic[0] == '$':
+		return &Error{topic, "topics that begin with $ belong to the broker"}
+	}
+	return nil
+}
+
+// CheckFilter refuses what no client may subscribe to. A shared subscription's
+// $share/{group}/ is checked and taken off.
+func CheckFilter(filter string) error {
+	_, rest, err := SplitShare(filter)
+	if err != nil {
+		return err
+	}
+	switch {
+	case rest == "":
+		return &Error{filter, "empty filter"}
+	case len(filter) > maxTopic:
+		return &Error{filter, "longer than 65,535 bytes"}
+	case !utf8.ValidString(filter):
+		return &Error{filter, "not valid UTF-8"}
+	case strings.ContainsRune(filter, 0):
+		return &Error{filter, "contains NUL"}
+	}
+	levels := strings.Split(rest, "/")
+	for i, level := range levels {
+		switch {
+		case level == "#" && i < len(levels)-1:
+			return &Error{filter, "# stands only at the end"}
+		case len(level) > 1 && strings.ContainsAny(level, "+#"):
+			return &Error{filter, "a wildcard stands alone in its level"}
+		}
+	}
+	return nil
+}
+
+// SplitShare takes $share/{group}/ off a filter; group is empty for a plain one.
+func SplitShare(filter string) (group, rest string, err error) {
+	tail, ok := strings.CutPrefix(filter, "$share/")
+	if !ok {
+		return "", filter, nil
+	}
+	group, rest, ok = strings.Cut(tail, "/")
+	if !ok || group == "" || rest == "" || strings.ContainsAny(group, "+#") {
+		return "", "", &Error{filter, "a shared subscription is $share/{group}/{filter}"}
+	}
+	return group, rest, nil
+}
+
+// Match says whether the filter covers the topic, by MQTT's rules. It takes a
+// plain filter (see SplitShare) and allocates nothing.
+func Match(filter, topic string) bool {
+	if topic != "" && topic[0] == '$' && filter != "" && filter[0] != '$' {
+		return false // wildcards at the first level leave out what is the broker's
+	}
+	for {
+		fl, frest, fmore := strings.Cut(filter, "/")
+		if fl == "#" {
+			return true
+		}
+		tl, trest, tmore := strings.Cut(topic, "/")
+		if fl != "+" && fl != tl {
+			return false
+		}
+		if !tmore {
+			return !fmore || frest == "#"
+		}
+		if !fmore {
+			return false
+		}
+		filter, topic = frest, trest
+	}
+}
