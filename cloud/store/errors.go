@@ -1,0 +1,45 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// ErrUnknown is in the chain of an error when the write may or may not have
+// happened. Read the object again and compare. Its kind is Unavailable.
+var ErrUnknown = errors.New("the outcome of the write is unknown")
+
+// Unknown makes an error of kind Unavailable that matches ErrUnknown and cause.
+func Unknown(cause error) error {
+	failed := resource.Errorf(resource.Unavailable, "", "the store could not commit")
+	return fmt.Errorf("%w: %w: %w", failed, ErrUnknown, cause)
+}
+
+// NotFound says that there is no such object.
+func NotFound(key Key) error {
+	return resource.Errorf(resource.NotFound, "", "%s not found", key)
+}
+
+// AlreadyExists says that the key is taken.
+func AlreadyExists(key Key) error {
+	return resource.Errorf(resource.AlreadyExists, "", "%s already exists", key)
+}
+
+// Conflict says that the caller worked from another revision than the object has.
+func Conflict(key Key, expect, actual uint64) error {
+	return resource.Errorf(resource.Conflict, "metadata.resourceVersion",
+		"%s was changed by somebody else: expected revision %d, it is at %d", key, expect, actual)
+}
+
+// Gone says that the store no longer knows what happened since from.
+func Gone(kind string, from, oldest uint64) error {
+	return resource.Errorf(resource.Gone, "",
+		"revision %d of %s is too old or not of this store: the oldest to go on from is %d; list again", from, kind, oldest)
+}
+
+// Closed says that the store, or the stream, was closed.
+func Closed(what string) error {
+	return resource.Errorf(resource.Unavailable, "", "%s is closed", what)
+}

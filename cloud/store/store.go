@@ -1,0 +1,194 @@
+// Package store says what the hub asks of the place that keeps its objects, in
+// interfaces of at most three methods, so that each user can ask for the part
+// it needs. Backends live below it; storetest holds what all of them must pass.
+//
+// It never looks inside Data or Status: what an object means is its user's
+// business.
+//
+// # Contract
+//
+// A revision is opaque: it is ordered within one kind and says nothing else.
+// Events of one kind arrive in rising revision. Versions of an object may
+// coalesce to the latest one. Every delete arrives, or the watcher is told
+// Gone and must list again. There is no transaction over several objects. A
+// write that is answered is on disk. When a write's outcome is unknown the error says so
+// (ErrUnknown): read again and compare. A write that changes no byte is no
+// write: it raises no revision and makes no event.
+//
+// Errors are *resource.Error; the kinds used here are NotFound, AlreadyExists,
+// Conflict, Gone, Invalid, TooLarge and Unavailable.
+package store
+
+import (
+	"context"
+	"io"
+	"iter"
+	"strings"
+)
+
+// Key names an object. Kind is the canonical kind, such as "Device". Namespace
+// is empty for cluster-scoped kinds. Within a kind keys are ordered by
+// namespace, then name.
+type Key struct{ Kind, Namespace, Name string }
+
+// String is for logs and messages: Device default/lamp.
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return k.Kind + " " + k.Name
+	}
+	return k.Kind + " " + k.Namespace + "/" + k.Name
+}
+
+// Compare orders keys the way List does.
+func (k Key) Compare(o Key) int {
+	if c := strings.Compare(k.Kind, o.Kind); c != 0 {
+		return c
+	}
+	if c := strings.Compare(k.Namespace, o.Namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(k.Name, o.Name)
+}
+
+// Object is what the store keeps. Data and Status are records of their own, so
+// that a status can follow a busy device without its spec being rewritten. The
+// bytes are shared with the store and other readers: never modify them.
+type Object struct {
+	Key
+	Rev    uint64 // of the last write, of either record
+	Data   []byte // JSON of metadata (without resourceVersion) and spec
+	Status []byte // JSON of status; nil: there is none
+}
+
+// ListOptions choose what List returns. Its zero value is everything.
+type ListOptions struct {
+	Namespace string // "" is all of them
+	Limit     int    // 0 is no limit
+	// After and Rev continue an earlier page: the objects after that key, as they
+	// were at that revision (Page.Rev).
+	After Key
+	Rev   uint64
+}
+
+// Page is what List returns.
+type Page struct {
+	Items []Object // in key order
+	Rev   uint64   // everything in the list is as of this revision; watch from here
+	More  int      // how many objects follow the last of Items
+}
+
+// Reader reads what was committed. A read that begins after a write was
+// answered sees that write.
+type Reader interface {
+	Get(ctx context.Context, key Key) (Object, error)
+	// List returns one kind's objects in key order. With Rev it answers as of that
+	// revision, or Gone when it no longer can: begin again without.
+	List(ctx context.Context, kind string, opts ListOptions) (Page, error)
+}
+
+// Writer writes one object at a time.
+type Writer interface {
+	// Create fails with AlreadyExists when the key is taken. Rev is ignored.
+	Create(ctx context.Context, o Object) (Object, error)
+	// Update replaces Data, Status or both; nil leaves that record as it is, and an
+	// empty Status removes it. expect is the revision that the caller last saw;
+	// another one is a Conflict that names both; 0 asks for none. It returns the whole object as stored.
+	Update(ctx context.Context, o Object, expect uint64) (Object, error)
+	// Delete removes the object and returns it as it last was, with the deletion's
+	// own revision.
+	Delete(ctx context.Context, key Key, expect uint64) (Object, error)
+}
+
+// EventType says what happened to an object.
+type EventType uint8
+
+// The types of event.
+const (
+	Added EventType = iota + 1
+	Modified
+	Deleted
+)
+
+// String is the type in the words of a Kubernetes watch.
+func (t EventType) String() string {
+	return [...]string{"", "ADDED", "MODIFIED", "DELETED"}[t&3]
+}
+
+// Event is a change of one object. For Deleted, Object is the object as it
+// last was, with the deletion's revision.
+type Event struct {
+	Type   EventType
+	Object Object
+	// Old is what the object was when this stream last spoke of it, or nil where
+	// the store no longer knows (a stream that caught up from an old revision).
+	Old *Object
+}
+
+// Watcher follows a kind.
+type Watcher interface {
+	// Watch streams every change after the revision from, which is a Page.Rev or
+	// the revision of an object seen. Gone: from is too old, or from another life
+	// of the store; list again. Close the stream when done.
+	Watch(ctx context.Context, kind string, from uint64) (Stream, error)
+}
+
+// Stream is one watcher's view. It is for one goroutine, but for Close.
+type Stream interface {
+	// Next waits for changes and returns all that wait, in order, at most some
+	// hundreds at once. A slow reader misses versions, never the latest one, and
+	// never holds writers up. An error ends the stream: Gone, ctx's own, or
+	// Unavailable when the store or the stream was closed.
+	Next(ctx context.Context) ([]Event, error)
+	// Rev is a revision up to which everything was returned by Next: a place to
+	// resume from. It moves on with the store, also when nothing changes in this kind.
+	Rev() uint64
+	Close()
+}
+
+// Item is a record of a replica: its key below the node's tree and the value,
+// in an encoding of the caller's own.
+type Item struct {
+	Key   string
+	Value []byte
+}
+
+// NodeChange changes what one node's replica holds.
+type NodeChange struct {
+	Node string
+	// Reset empties the replica first: meta and items.
+	Reset bool
+	// Meta is the replica's own record (lineage, applied); nil leaves it.
+	Meta   []byte
+	Put    []Item
+	Delete []string
+	// Drop forgets the node altogether. Nothing else in the change counts.
+	Drop bool
+}
+
+// Replica is all that is kept of one node.
+type Replica struct {
+	Node  string
+	Meta  []byte
+	Items []Item // in key order
+}
+
+// Replicas keeps what nodes reported: for each node the "up" map. It is beside
+// the objects and has no revisions, but shares their commits.
+type Replicas interface {
+	// Commit makes the changes of several nodes durable, all or none of them. What
+	// ErrUnknown says of writes holds here.
+	Commit(ctx context.Context, changes []NodeChange) error
+	// Load reads one node's replica; an empty one when there is none.
+	Load(ctx context.Context, node string) (Replica, error)
+	// All goes through every replica, in the order of node names; for startup.
+	All(ctx context.Context) iter.Seq2[Replica, error]
+}
+
+// Store is everything that a backend offers. Users ask for less.
+type Store interface {
+	Reader
+	Writer
+	Watcher
+	Replicas
+	io.Closer
+}
