@@ -1,7 +1,9 @@
 package resource
 
 import (
+	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -58,7 +60,7 @@ type Condition struct {
 
 // SetCondition puts c into list, keeping the transition time of one whose status is unchanged.
 func SetCondition(list []Condition, c Condition, now time.Time) []Condition {
-	c.LastTransitionTime = now.UTC().Truncate(time.Second)
+	c.LastTransitionTime = now.UTC().Truncate(time.Second) // as Kubernetes writes it
 	for i := range list {
 		if list[i].Type != c.Type {
 			continue
@@ -90,4 +92,12 @@ func ParseTime(s string) (time.Time, error) {
 		return t, Errorf(Invalid, "", "%s is not a time in RFC 3339, such as 2026-11-21T10:00:00Z", clip(s))
 	}
 	return t, nil
+}
+
+// NewUID makes a random UUID (RFC 9562, version 4).
+func NewUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // crypto/rand never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

@@ -1,0 +1,245 @@
+package twin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// node finds a node's state, or makes it: a node is known from its first
+// connection, or from the first Device that is bound to it.
+func (t *Twins) node(name string) *node {
+	n := t.nodes[name]
+	if n == nil {
+		n = &node{
+			name: name, bound: make(map[string]bool),
+			down: link.NewOwner(link.Down, t.o.Rand), up: link.NewReplica(link.Up),
+		}
+		t.nodes[name] = n
+	}
+	return n
+}
+
+func (n *node) sync(payload []byte) broker.Message {
+	_, down := topics.Sync(n.name)
+	return broker.Message{Topic: down, Payload: payload, QoS: 1}
+}
+
+func (n *node) retained(key string, payload []byte) broker.Message {
+	return broker.Message{Topic: topics.TopicOf(n.name, key), Payload: payload, QoS: 1, Retain: true}
+}
+
+func (n *node) state() string {
+	if n.conns > 0 {
+		return resource.Online
+	}
+	return resource.Offline
+}
+
+// Connected, Subscribed and Disconnected are what the hub's broker tells of a
+// client's connection; of nodes they are the truth about presence.
+func (t *Twins) Connected(id broker.Identity) {
+	if !id.Has(topics.RoleNode) {
+		return
+	}
+	t.enqueue(func(b *batch) {
+		n := t.node(id.Node)
+		n.conns++
+		t.presence(b, n)
+		b.then = append(b.then, func() { t.register(n.name) })
+		t.o.Log.Info().Str("node", n.name).Str("remote", id.Remote).Msg("node is online")
+	})
+}
+
+// Subscribed begins the link when the core listens on its sync/down.
+func (t *Twins) Subscribed(id broker.Identity, filter string) {
+	if !id.Has(topics.RoleNode) {
+		return
+	}
+	if _, down := topics.Sync(id.Node); filter != down {
+		return
+	}
+	t.enqueue(func(b *batch) {
+		n := t.node(id.Node)
+		n.linked = true
+		n.nonce = t.o.Rand()
+		n.down.Connect(n.nonce)
+		b.spoke[n] = true
+	})
+}
+
+// Disconnected ends the link with the node's last connection.
+func (t *Twins) Disconnected(id broker.Identity, _ error) {
+	if !id.Has(topics.RoleNode) {
+		return
+	}
+	t.enqueue(func(b *batch) {
+		n := t.node(id.Node)
+		n.conns = max(n.conns-1, 0)
+		if n.conns > 0 {
+			return // taken over by a newer connection
+		}
+		n.linked = false
+		n.down.Disconnect()
+		t.presence(b, n)
+		t.o.Log.Warn().Str("node", n.name).Msg("node is offline")
+	})
+}
+
+func (t *Twins) presence(b *batch, n *node) {
+	b.out = append(b.out, n.retained("state", []byte(n.state())))
+	t.status.node(n.name)
+}
+
+// receive takes a message of a node's link. A malformed one is dropped: whatever
+// it should have said, the link says again.
+func (t *Twins) receive(name string, payload []byte) {
+	m, err := link.Decode(payload)
+	if err != nil {
+		t.o.Log.Warn().Err(err).Str("node", name).Msg("malformed message from the node")
+		return
+	}
+	t.enqueue(func(b *batch) {
+		n := t.node(name)
+		b.spoke[n] = true
+		if m.Map == link.Down {
+			if err := n.down.Step(m); err != nil {
+				t.o.Log.Warn().Err(err).Str("node", name).Msg("message from the node")
+			}
+			return
+		}
+		for _, c := range n.up.Step(m) {
+			t.reported(b, n, c)
+		}
+	})
+}
+
+// reported is a change that a node made. Only what the edge owns is shown: a
+// node that forges another owner's key fools nobody but its own replica.
+func (t *Twins) reported(b *batch, n *node, c link.Change) {
+	a, ok := edgeOwned(n.name, c.New.Key)
+	if !ok {
+		return
+	}
+	m := n.retained(c.New.Key, c.New.Value)
+	if c.New.Deleted {
+		m.Payload = nil
+	}
+	m.Props.User = userProps(a.Kind, stored(c.New))
+	b.out = append(b.out, m)
+	switch {
+	case a.Kind == topics.KindStatus:
+		t.status.node(n.name)
+	case a.Device != "" && n.bound[a.Device]:
+		t.status.device(a.Device)
+		if a.Kind == topics.KindOverride && !c.New.Deleted {
+			t.adopt(b, n, a, c.New)
+		}
+	}
+}
+
+func edgeOwned(node, key string) (topics.Address, bool) {
+	a, err := topics.ParseKey(node, key)
+	if err != nil {
+		return a, false
+	}
+	row := a.Kind.Row()
+	return a, row.Owner == topics.OwnerEdge && row.Retain
+}
+
+// adopt takes an uncontested override over as the desired value, where the model says so.
+func (t *Twins) adopt(b *batch, n *node, a topics.Address, override link.Entry) {
+	d := t.devices[a.Device]
+	if d == nil {
+		return
+	}
+	p, ok := t.models[d.model()].Property(a.Name)
+	if !ok || !p.Adopt || override.Meta.Until != 0 || current(d.DesiredMeta[a.Name]) != override.Meta.BasedOn {
+		return
+	}
+	v := resource.Value(override.Value)
+	w := wish{
+		node: n.name, origin: "node/" + n.name, basedOn: &override.Meta.BasedOn,
+		values: map[string]*resource.Value{a.Name: &v}, done: func(error) {},
+	}
+	b.then = append(b.then, func() { t.want(a.Device, w) })
+}
+
+// loadReplicas reads what the nodes reported before the hub was restarted.
+func (t *Twins) loadReplicas(ctx context.Context) error {
+	for r, err := range t.o.Replicas.All(ctx) {
+		if err != nil {
+			return err
+		}
+		if err := t.node(r.Node).restore(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Twins) reloadReplica(ctx context.Context, n *node) error {
+	r, err := t.o.Replicas.Load(ctx, n.name)
+	if err != nil {
+		return err
+	}
+	return n.restore(r)
+}
+
+func (n *node) restore(r store.Replica) error {
+	if r.Meta == nil {
+		n.up = link.NewReplica(link.Up)
+		return nil
+	}
+	var state link.State
+	if err := state.UnmarshalBinary(r.Meta); err != nil {
+		return fmt.Errorf("the stored map of node %s: %w", n.name, err)
+	}
+	var damaged error
+	up, err := link.RestoreReplica(link.Up, state, parse(r.Items, &damaged))
+	if err = errors.Join(err, damaged); err != nil {
+		return fmt.Errorf("the stored map of node %s: %w", n.name, err)
+	}
+	n.up = up
+	return nil
+}
+
+func parse(items []store.Item, bad *error) iter.Seq[link.Entry] {
+	return func(yield func(link.Entry) bool) {
+		for _, item := range items {
+			e, err := link.ParseEntry(item.Key, item.Value)
+			if err != nil {
+				*bad = fmt.Errorf("key %q: %w", item.Key, err)
+				return
+			}
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+func nodeChange(name string, j link.Journal) (store.NodeChange, error) {
+	meta, err := j.State.MarshalBinary()
+	c := store.NodeChange{Node: name, Reset: j.Reset, Meta: meta, Delete: j.Dropped}
+	for _, e := range j.Entries {
+		c.Put = append(c.Put, store.Item{Key: e.Key, Value: link.AppendEntry(nil, e)})
+	}
+	return c, err
+}
+
+// Nodes are the names of all nodes that are known, in order.
+func (t *Twins) Nodes() []string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.Sorted(maps.Keys(t.nodes))
+}

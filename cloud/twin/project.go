@@ -1,0 +1,282 @@
+package twin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// documentVer is the version of every document: unlike values, they are
+// told apart by their content.
+const documentVer = 1
+
+func (d *device) model() modelKey {
+	return modelKey{d.Metadata.Namespace, d.Spec.DeviceModelRef.Name}
+}
+
+// watch follows one kind in the store: all that is there, then every change.
+// When the store has forgotten where we were, it begins again.
+func (t *Twins) watch(ctx context.Context, kind string) {
+	for ctx.Err() == nil {
+		err := t.follow(ctx, kind)
+		if ctx.Err() == nil && !errors.Is(err, resource.Gone) {
+			t.o.Log.Error().Err(err).Str("kind", kind).Msg("the store can't be watched: trying again")
+			sleep(ctx, time.Second)
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (t *Twins) follow(ctx context.Context, kind string) error {
+	page, err := t.o.Reader.List(ctx, kind, store.ListOptions{})
+	if err != nil {
+		return err
+	}
+	t.enqueue(func(b *batch) { t.replaceAll(b, kind, page.Items) })
+	stream, err := t.o.Watcher.Watch(ctx, kind, page.Rev)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	for {
+		events, err := stream.Next(ctx)
+		if err != nil {
+			return err
+		}
+		t.enqueue(func(b *batch) {
+			for _, e := range events {
+				t.changed(b, kind, e.Object, e.Type == store.Deleted)
+			}
+		})
+	}
+}
+
+// replaceAll takes a whole list: what is not in it is gone.
+func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
+	have := make(map[string]bool, len(objs))
+	for _, o := range objs {
+		have[o.Namespace+"/"+o.Name] = true
+		t.changed(b, kind, o, false)
+	}
+	switch kind {
+	case resource.KindDevice:
+		for name, d := range t.devices {
+			if !have[d.Metadata.Namespace+"/"+name] {
+				t.dropDevice(b, name)
+			}
+		}
+	case resource.KindDeviceModel:
+		maps.DeleteFunc(t.models, func(k modelKey, _ resource.DeviceModel) bool { return !have[k.namespace+"/"+k.name] })
+	}
+}
+
+func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
+	switch kind {
+	case resource.KindDevice:
+		if deleted {
+			t.dropDevice(b, o.Name)
+			return
+		}
+		t.changedDevice(b, o)
+	case resource.KindDeviceModel:
+		t.changedModel(b, o, deleted)
+	case resource.KindNode:
+		t.status.node(o.Name)
+	}
+}
+
+func (t *Twins) changedDevice(b *batch, o store.Object) {
+	d := new(device)
+	if err := json.Unmarshal(o.Data, &d.Device); err != nil {
+		t.o.Log.Error().Err(err).Str("device", o.Name).Msg("the stored Device can't be read")
+		return
+	}
+	if old := t.devices[o.Name]; old != nil {
+		d.node = old.node
+		delete(t.users[old.model()], o.Name)
+	}
+	t.devices[o.Name] = d
+	users := t.users[d.model()]
+	if users == nil {
+		users = make(map[string]bool)
+		t.users[d.model()] = users
+	}
+	users[o.Name] = true
+	b.devices[o.Name] = true
+}
+
+func (t *Twins) dropDevice(b *batch, name string) {
+	if d := t.devices[name]; d != nil {
+		delete(t.users[d.model()], name)
+		delete(t.devices, name)
+		t.unbind(b, d.node, name)
+	}
+	t.status.forget(name)
+}
+
+func (t *Twins) changedModel(b *batch, o store.Object, deleted bool) {
+	key := modelKey{o.Namespace, o.Name}
+	if deleted {
+		delete(t.models, key)
+	} else {
+		var m resource.DeviceModel
+		if err := json.Unmarshal(o.Data, &m); err != nil {
+			t.o.Log.Error().Err(err).Str("model", o.Name).Msg("the stored DeviceModel can't be read")
+			return
+		}
+		t.models[key] = m
+	}
+	for name := range t.users[key] {
+		b.devices[name] = true
+	}
+}
+
+// settle derives the nodes' maps from the objects that changed.
+func (t *Twins) settle(b *batch) {
+	for name := range b.devices {
+		if d := t.devices[name]; d != nil {
+			t.project(b, d)
+		}
+	}
+	for n := range b.nodes {
+		names := slices.Sorted(maps.Keys(n.bound))
+		if names == nil {
+			names = []string{}
+		}
+		t.putDocument(b, n, "membership", resource.Membership{Devices: names})
+	}
+}
+
+// project writes a Device into its node's map. One whose model is not there yet
+// waits for it: no mapper could do anything with it.
+func (t *Twins) project(b *batch, d *device) {
+	name := d.Metadata.Name
+	model, known := t.models[d.model()]
+	target := d.Spec.NodeName
+	if !known || d.Metadata.DeletionTimestamp != nil {
+		target = ""
+	}
+	if d.node != target {
+		t.unbind(b, d.node, name)
+		d.node = target
+	}
+	t.status.device(name)
+	if target == "" {
+		return
+	}
+	n := t.node(target)
+	if !n.bound[name] {
+		n.bound[name] = true
+		b.nodes[n] = true
+	}
+	t.putDocument(b, n, "devices/"+name, resource.NewBundle(d.Device, model))
+	t.projectDesired(b, n, d, model)
+}
+
+func (t *Twins) projectDesired(b *batch, n *node, d *device, model resource.DeviceModel) {
+	name := d.Metadata.Name
+	prefix := "devices/" + name + "/desired/"
+	for property, value := range d.Spec.Desired {
+		if err := model.CheckDesired(property, []byte(value)); err != nil {
+			continue // written before the model changed: it is in the spec, and nobody's wish
+		}
+		m := d.DesiredMeta[property]
+		e := link.Entry{Key: prefix + property, Value: []byte(value), Ver: max(m.Ver, 1), TS: m.TS, Origin: m.Origin}
+		if until, err := resource.ParseTime(d.Spec.DesiredUntil[property]); err == nil {
+			e.Meta.Until = until.UnixMilli()
+		}
+		e, changed, err := n.down.Put(e)
+		if err != nil {
+			t.o.Log.Error().Err(err).Str("device", name).Str("property", property).Msg("a desired value can't be sent")
+			continue
+		}
+		if changed {
+			m := n.retained(e.Key, e.Value)
+			m.Props.User = userProps(topics.KindDesired, stored(e))
+			b.out = append(b.out, m)
+			b.spoke[n] = true
+		}
+	}
+	for _, key := range n.down.Keys(prefix) {
+		property := strings.TrimPrefix(key, prefix)
+		value, wanted := d.Spec.Desired[property]
+		if !wanted || model.CheckDesired(property, []byte(value)) != nil {
+			t.deleteDown(b, n, key)
+		}
+	}
+}
+
+func (t *Twins) deleteDown(b *batch, n *node, key string) {
+	if _, had := n.down.Delete(key, b.now.UnixMilli(), ""); !had {
+		return
+	}
+	b.spoke[n] = true
+	if !strings.Contains(key, "/parts/") {
+		b.out = append(b.out, n.retained(key, nil))
+	}
+}
+
+// unbind takes all of a device's keys off a node.
+func (t *Twins) unbind(b *batch, from, name string) {
+	n := t.nodes[from]
+	if n == nil || !n.bound[name] {
+		return
+	}
+	delete(n.bound, name)
+	b.nodes[n] = true
+	for _, key := range n.down.Keys("devices/" + name + "/") {
+		t.deleteDown(b, n, key)
+	}
+	t.deleteDown(b, n, "devices/"+name)
+}
+
+// putDocument writes a document, in parts if it is large, and publishes it whole.
+func (t *Twins) putDocument(b *batch, n *node, key string, v any) {
+	doc, err := json.Marshal(v)
+	if err != nil {
+		t.o.Log.Error().Err(err).Str("node", n.name).Str("key", key).Msg("a document can't be written")
+		return
+	}
+	value, parts := topics.Split(doc)
+	ts := b.now.UnixMilli()
+	put := func(key string, value []byte) bool {
+		if old, ok := n.down.Get(key); ok && string(old.Value) == string(value) {
+			return false
+		}
+		_, changed, err := n.down.Put(link.Entry{Key: key, Value: value, Ver: documentVer, TS: ts})
+		if err != nil {
+			t.o.Log.Error().Err(err).Str("node", n.name).Str("key", key).Msg("a document can't be sent")
+		}
+		return changed
+	}
+	// Parts first: the replica then has them when the document's own key arrives.
+	for i, part := range parts {
+		put(topics.PartKey(key, i), part)
+	}
+	for i := len(parts); ; i++ {
+		if _, had := n.down.Delete(topics.PartKey(key, i), ts, ""); !had {
+			break
+		}
+	}
+	if put(key, value) {
+		b.out = append(b.out, n.retained(key, doc))
+	}
+	b.spoke[n] = true
+}

@@ -1,0 +1,205 @@
+package twin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// statusWriters is how many statuses are written at the same time, to share commits.
+const statusWriters = 64
+
+// statusQueue holds what must be looked at again. It is a set: a device that
+// changes a thousand times between two looks is looked at once.
+type statusQueue struct {
+	mu      sync.Mutex
+	devices map[string]bool
+	nodes   map[string]bool
+}
+
+func (q *statusQueue) init() { q.devices, q.nodes = make(map[string]bool), make(map[string]bool) }
+
+func (q *statusQueue) device(name string) { q.mark(func() { q.devices[name] = true }) }
+func (q *statusQueue) node(name string)   { q.mark(func() { q.nodes[name] = true }) }
+func (q *statusQueue) forget(name string) { q.mark(func() { delete(q.devices, name) }) }
+
+func (q *statusQueue) mark(f func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f()
+}
+
+func (q *statusQueue) take() (devices, nodes map[string]bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	devices, nodes = q.devices, q.nodes
+	q.init()
+	return devices, nodes
+}
+
+// projectStatus writes the status of what changed, again and again.
+func (t *Twins) projectStatus(ctx context.Context) {
+	tick := time.NewTicker(t.o.StatusEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			t.writeStatuses(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (t *Twins) writeStatuses(ctx context.Context) {
+	devices, nodes := t.status.take()
+	if len(devices)+len(nodes) == 0 {
+		return
+	}
+	work := make(chan func())
+	var wg sync.WaitGroup
+	for range min(statusWriters, len(devices)+len(nodes)) {
+		wg.Go(func() {
+			for f := range work {
+				f()
+			}
+		})
+	}
+	for name := range devices {
+		work <- func() { t.retry(ctx, t.writeDevice(ctx, name), func() { t.status.device(name) }) }
+	}
+	for name := range nodes {
+		work <- func() { t.retry(ctx, t.writeNode(ctx, name), func() { t.status.node(name) }) }
+	}
+	close(work)
+	wg.Wait()
+}
+
+// retry queues what could not be written; it is looked at again at the next tick.
+func (t *Twins) retry(ctx context.Context, err error, again func()) {
+	if err == nil || ctx.Err() != nil || errors.Is(err, resource.NotFound) {
+		return
+	}
+	t.o.Log.Debug().Err(err).Msg("a status was not written: trying again")
+	again()
+}
+
+func (t *Twins) writeDevice(ctx context.Context, name string) error {
+	t.mu.RLock()
+	d := t.devices[name]
+	if d == nil {
+		t.mu.RUnlock()
+		return nil
+	}
+	key := store.Key{Kind: resource.KindDevice, Namespace: d.Metadata.Namespace, Name: name}
+	status := t.deviceStatus(d)
+	t.mu.RUnlock()
+	return t.writeStatus(ctx, key, func(prev []byte) any {
+		var old resource.DeviceStatus
+		_ = json.Unmarshal(prev, &old) // our own; without it only transition times are lost
+		status.Conditions = resource.TwinConditions(old.Conditions, status.Twin, t.o.Now())
+		return status
+	})
+}
+
+func (t *Twins) deviceStatus(d *device) resource.DeviceStatus {
+	s := resource.DeviceStatus{State: resource.Unknown, Twin: t.twin(d)}
+	n := t.nodes[d.node]
+	if n == nil {
+		return s
+	}
+	name := d.Metadata.Name
+	last := int64(0)
+	if e, ok := n.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()); ok {
+		s.State, last = string(e.Value), e.TS
+	}
+	n.up.Range("devices/"+name+"/reported/", func(e link.Entry) bool {
+		last = max(last, e.TS)
+		return true
+	})
+	s.LastSeen = resource.Millis(last)
+	return s
+}
+
+// twin puts a device's twin together: desired from the object, the rest from what its node reported.
+func (t *Twins) twin(d *device) map[string]resource.TwinProperty {
+	n := t.nodes[d.node]
+	return resource.Twin(t.models[d.model()], func(branch, property string) (resource.Stored, bool) {
+		if branch == "desired" {
+			value, ok := d.Spec.Desired[property]
+			m := d.DesiredMeta[property]
+			return resource.Stored{Value: []byte(value), Ver: m.Ver, TS: m.TS, Origin: m.Origin}, ok
+		}
+		if n == nil {
+			return resource.Stored{}, false
+		}
+		e, ok := n.up.Get("devices/" + d.Metadata.Name + "/" + branch + "/" + property)
+		return stored(e), ok
+	})
+}
+
+func (t *Twins) writeNode(ctx context.Context, name string) error {
+	t.mu.RLock()
+	n := t.nodes[name]
+	state, report := resource.Offline, resource.NodeReport{}
+	if n != nil {
+		state = n.state()
+		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
+			_ = json.Unmarshal(e.Value, &report) // a node that reports nonsense about itself has no version to show
+		}
+	}
+	t.mu.RUnlock()
+	return t.writeStatus(ctx, store.Key{Kind: resource.KindNode, Name: name}, func(prev []byte) any {
+		var s resource.NodeStatus
+		_ = json.Unmarshal(prev, &s) // our own; without it only the time of the last change is lost
+		if s.State != state {
+			s.State, s.LastSeen = state, resource.Time(t.o.Now())
+		}
+		s.Version, s.SystemInfo = report.Version, report.SystemInfo
+		return s
+	})
+}
+
+// writeStatus writes an object's status if it differs from what is there.
+func (t *Twins) writeStatus(ctx context.Context, key store.Key, next func(prev []byte) any) error {
+	obj, err := t.o.Reader.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	status, err := json.Marshal(next(obj.Status))
+	if err != nil || bytes.Equal(status, obj.Status) {
+		return err
+	}
+	_, err = t.o.Writer.Update(ctx, store.Object{Key: key, Status: status}, 0)
+	return err
+}
+
+// register makes a Node for one that connected and has none: it was let in, so it exists.
+func (t *Twins) register(name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), wishTimeout)
+	defer cancel()
+	key := store.Key{Kind: resource.KindNode, Name: name}
+	if _, err := t.o.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
+		return
+	}
+	now := t.o.Now().UTC().Truncate(time.Second)
+	data, err := json.Marshal(resource.Node{
+		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode},
+		Metadata: resource.Meta{Name: name, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now},
+	})
+	if err == nil {
+		_, err = t.o.Writer.Create(ctx, store.Object{Key: key, Data: data})
+	}
+	if err != nil && !errors.Is(err, resource.AlreadyExists) {
+		t.o.Log.Error().Err(err).Str("node", name).Msg("the Node can't be created")
+	}
+	t.status.node(name)
+}

@@ -1,0 +1,294 @@
+// Package twin is the hub's end of every link: one state per node, projected
+// from the objects in the store downwards, and to their status upwards.
+//
+// Both directions are level-triggered. A node's map of cloud-owned keys is
+// derived from Devices and DeviceModels each time one of them changes, and is
+// not stored a second time; a Device's status is derived from what its node
+// reported. Steps are taken by one goroutine, as many together as wait, and what
+// the nodes reported is committed before anybody hears of it.
+package twin
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	maxSteps   = 1024         // steps in one transaction
+	maxWaiting = 4 * maxSteps // steps that may wait; beyond it their senders do
+	resendTick = time.Second  // how often unanswered messages are looked for
+)
+
+// Bus is the hub's broker: it takes a message to those who subscribed to it.
+type Bus interface {
+	Publish(broker.Message)
+}
+
+// Options are what Twins need.
+type Options struct {
+	Reader   store.Reader
+	Writer   store.Writer
+	Watcher  store.Watcher
+	Replicas store.Replicas
+	Bus      Bus
+	Log      zerolog.Logger
+	Now      func() time.Time // time.Now when nil
+	Rand     func() uint64    // gives nonces
+	// Timeout is how long an unanswered message to a node waits before it is sent again.
+	Timeout time.Duration
+	// StatusEvery is how often at most a Device's status is written.
+	StatusEvery time.Duration
+}
+
+// Twins keep the trees of all nodes. Its methods may be called from any goroutine.
+type Twins struct {
+	o     Options
+	steps chan func(*batch)
+	gone  chan struct{} // closed when Run has returned
+
+	mu      sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
+	nodes   map[string]*node
+	devices map[string]*device
+	models  map[modelKey]resource.DeviceModel
+	users   map[modelKey]map[string]bool // devices by their model
+
+	wishes wishes
+	status statusQueue
+	stats  stats
+}
+
+type modelKey struct{ namespace, name string }
+
+// node is one node's two maps.
+type node struct {
+	name   string
+	down   *link.Owner
+	up     *link.Replica
+	conns  int    // connections that are up
+	linked bool   // its core listens on sync/down
+	nonce  uint64 // of this connection
+	sentAt time.Time
+	bound  map[string]bool // the devices that belong to it
+}
+
+// device is a Device as the store has it.
+type device struct {
+	resource.Device
+	node string // the node that its keys are on: the last projection's
+}
+
+type stats struct {
+	commits, steps, failed atomic.Uint64
+}
+
+// Stats are counts since the start, for metrics.
+type Stats struct {
+	Commits, Steps, FailedCommits    uint64
+	Nodes, Online, InStep, Devices   int
+	DownKeys, UpKeys, Behind, Wishes int
+}
+
+// batch gathers what is to happen once its changes are on disk.
+type batch struct {
+	now     time.Time
+	out     []broker.Message
+	then    []func()        // what else follows
+	devices map[string]bool // to be projected
+	nodes   map[*node]bool  // whose membership may have changed
+	spoke   map[*node]bool  // that may have changes to commit, or something to say
+}
+
+// New loads everything. Run must be called for anything to happen.
+func New(ctx context.Context, o Options) (*Twins, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 5 * time.Second
+	}
+	if o.StatusEvery <= 0 {
+		o.StatusEvery = 100 * time.Millisecond
+	}
+	t := &Twins{
+		o: o, steps: make(chan func(*batch), maxWaiting), gone: make(chan struct{}),
+		nodes: make(map[string]*node), devices: make(map[string]*device),
+		models: make(map[modelKey]resource.DeviceModel), users: make(map[modelKey]map[string]bool),
+	}
+	t.wishes.init()
+	t.status.init()
+	return t, t.loadReplicas(ctx)
+}
+
+// Run follows the store and takes steps until ctx ends.
+func (t *Twins) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(t.gone)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, kind := range []string{resource.KindDeviceModel, resource.KindDevice, resource.KindNode} {
+		wg.Go(func() { t.watch(ctx, kind) })
+	}
+	wg.Go(func() { t.projectStatus(ctx) })
+	tick := time.NewTicker(resendTick)
+	defer tick.Stop()
+	for {
+		select {
+		case f := <-t.steps:
+			t.step(ctx, f)
+		case <-tick.C:
+			t.step(ctx, t.resend)
+		case <-ctx.Done():
+			t.finish()
+			return nil
+		}
+	}
+}
+
+// finish takes the steps that wait: their senders are owed an answer.
+func (t *Twins) finish() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	for len(t.steps) > 0 {
+		t.step(ctx, <-t.steps)
+	}
+}
+
+// enqueue hands a step over; false when nobody takes steps any more.
+func (t *Twins) enqueue(f func(*batch)) bool {
+	select {
+	case t.steps <- f:
+		return true
+	case <-t.gone:
+		return false
+	}
+}
+
+// step takes first and whatever waits behind it, commits, and lets out what follows from it.
+func (t *Twins) step(ctx context.Context, first func(*batch)) {
+	b := &batch{
+		now: t.o.Now(), devices: make(map[string]bool),
+		nodes: make(map[*node]bool), spoke: make(map[*node]bool),
+	}
+	t.mu.Lock()
+	first(b)
+	n := 1
+	for ; n < maxSteps && len(t.steps) > 0; n++ {
+		(<-t.steps)(b)
+	}
+	t.settle(b)
+	err := t.commit(ctx, b)
+	msgs := t.messages(b)
+	t.mu.Unlock()
+
+	t.stats.steps.Add(uint64(n))
+	if err == nil {
+		for _, m := range b.out {
+			t.o.Bus.Publish(m)
+		}
+	}
+	for _, m := range msgs {
+		t.o.Bus.Publish(m)
+	}
+	for _, f := range b.then {
+		f()
+	}
+}
+
+// commit stores what the nodes reported. When that fails their maps are read
+// back, so that what the nodes are told is what is stored.
+func (t *Twins) commit(ctx context.Context, b *batch) error {
+	var changes []store.NodeChange
+	for n := range b.spoke {
+		if n.down != nil {
+			n.down.TakeJournal() // a projection: the objects are its store
+		}
+		if j := n.up.TakeJournal(); j.Dirty {
+			c, err := nodeChange(n.name, j)
+			if err != nil {
+				return err
+			}
+			changes = append(changes, c)
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	t.stats.commits.Add(1)
+	// Not the caller's context: what was begun is ended, or the maps would be ahead of the disk.
+	err := t.o.Replicas.Commit(context.WithoutCancel(ctx), changes)
+	if err == nil {
+		return nil
+	}
+	t.stats.failed.Add(1)
+	t.o.Log.Error().Err(err).Msg("what nodes report can't be stored: they are asked again until this is mended")
+	for _, c := range changes {
+		if again := t.reloadReplica(ctx, t.nodes[c.Node]); again != nil {
+			t.o.Log.Error().Err(again).Str("node", c.Node).Msg("the node's map can't be read back")
+		}
+	}
+	return err
+}
+
+// messages are what the links have to say now; they are encoded while the state is locked.
+func (t *Twins) messages(b *batch) []broker.Message {
+	var out []broker.Message
+	for n := range b.spoke {
+		if !n.linked {
+			n.up.Messages()
+			continue
+		}
+		for _, m := range append(n.up.Messages(), n.down.Messages()...) {
+			payload, err := link.Encode(m)
+			if err != nil {
+				t.o.Log.Error().Err(err).Str("node", n.name).Msg("a message to the node can't be encoded")
+				continue
+			}
+			n.sentAt = b.now
+			out = append(out, n.sync(payload))
+		}
+	}
+	return out
+}
+
+func (t *Twins) resend(b *batch) {
+	for _, n := range t.nodes {
+		if n.linked && n.down.Waiting() && b.now.Sub(n.sentAt) >= t.o.Timeout {
+			n.down.Resend()
+			b.spoke[n] = true
+		}
+	}
+}
+
+// Stats returns the counts.
+func (t *Twins) Stats() Stats {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	s := Stats{
+		Commits: t.stats.commits.Load(), Steps: t.stats.steps.Load(), FailedCommits: t.stats.failed.Load(),
+		Nodes: len(t.nodes), Devices: len(t.devices), Wishes: t.wishes.waiting(),
+	}
+	for _, n := range t.nodes {
+		s.DownKeys += n.down.Len()
+		s.UpKeys += n.up.Len()
+		if n.conns > 0 {
+			s.Online++
+		}
+		if n.linked {
+			s.Behind += n.down.Dirty()
+			if n.down.InStep() {
+				s.InStep++
+			}
+		}
+	}
+	return s
+}

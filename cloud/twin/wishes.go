@@ -1,0 +1,242 @@
+package twin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	maxWishes   = 8192 // wishes that may wait; beyond it their publishers do
+	wishTimeout = 30 * time.Second
+)
+
+// wish is one publish of desired values: granted or refused as a whole.
+type wish struct {
+	node    string
+	origin  string
+	values  map[string]*resource.Value // nil: clear
+	ts      int64
+	until   int64
+	basedOn *uint64 // only if this is still the desired version
+	done    func(error)
+}
+
+// wishes wait by device. All that wait for one device become one write of its
+// object, in the order in which they came, so that a flood for one device costs
+// one commit after the other and no conflict among themselves.
+type wishes struct {
+	mu      sync.Mutex
+	pending map[string][]wish // a device that has an entry has a goroutine
+	slots   chan struct{}
+}
+
+func (w *wishes) init() {
+	w.pending = make(map[string][]wish)
+	w.slots = make(chan struct{}, maxWishes)
+}
+
+func (w *wishes) waiting() int { return len(w.slots) }
+
+// add says whether the device needs a goroutine.
+func (w *wishes) add(device string, v wish) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, running := w.pending[device]
+	w.pending[device] = append(w.pending[device], v)
+	return !running
+}
+
+// take gives what waits for a device; with nothing left its goroutine ends.
+func (w *wishes) take(device string) []wish {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := w.pending[device]
+	if len(list) == 0 {
+		delete(w.pending, device)
+		return nil
+	}
+	w.pending[device] = list[:0:0]
+	return list
+}
+
+// want queues a wish for a device.
+func (t *Twins) want(name string, v wish) {
+	select {
+	case t.wishes.slots <- struct{}{}:
+	case <-t.gone:
+		v.done(errStopped)
+		return
+	}
+	if t.wishes.add(name, v) {
+		go t.grantAll(name)
+	}
+}
+
+var errStopped = resource.Errorf(resource.Unavailable, "", "the hub is stopping: publish again once it is back")
+
+// grantAll ends by itself when nothing waits for the device any more.
+func (t *Twins) grantAll(name string) {
+	for list := t.wishes.take(name); list != nil; list = t.wishes.take(name) {
+		ctx, cancel := context.WithTimeout(context.Background(), wishTimeout)
+		verdicts := t.grant(ctx, name, list)
+		cancel()
+		for i, v := range list {
+			v.done(verdicts[i])
+			<-t.wishes.slots
+		}
+	}
+}
+
+// grant writes the wishes that hold into the Device, in one write, and gives a verdict on each.
+func (t *Twins) grant(ctx context.Context, name string, list []wish) []error {
+	for {
+		verdicts := make([]error, len(list))
+		err := t.tryGrant(ctx, name, list, verdicts)
+		if err == nil {
+			return verdicts
+		}
+		if !errors.Is(err, resource.Conflict) || ctx.Err() != nil {
+			return fill(verdicts, err)
+		}
+	}
+}
+
+func fill(verdicts []error, err error) []error {
+	for i := range verdicts {
+		if verdicts[i] == nil {
+			verdicts[i] = err
+		}
+	}
+	return verdicts
+}
+
+func (t *Twins) tryGrant(ctx context.Context, name string, list []wish, verdicts []error) error {
+	obj, err := t.o.Reader.Get(ctx, store.Key{Kind: resource.KindDevice, Namespace: t.namespace(name), Name: name})
+	if errors.Is(err, resource.NotFound) {
+		fill(verdicts, resource.Errorf(resource.NotFound, "", "there is no device %s", name))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var dev resource.Device
+	if err := json.Unmarshal(obj.Data, &dev); err != nil {
+		return err
+	}
+	model, err := t.readModel(ctx, dev)
+	if err != nil {
+		fill(verdicts, err)
+		return nil
+	}
+	before := dev
+	for i, v := range list {
+		if verdicts[i] = check(v, dev, model); verdicts[i] == nil {
+			dev = v.apply(dev, t.o.Now())
+		}
+	}
+	if maps.Equal(before.DesiredMeta, dev.DesiredMeta) {
+		return nil // unchanged values are no work
+	}
+	dev.Metadata.Generation++
+	data, err := json.Marshal(dev)
+	if err != nil {
+		return err
+	}
+	_, err = t.o.Writer.Update(ctx, store.Object{Key: obj.Key, Data: data}, obj.Rev)
+	return err
+}
+
+// namespace finds where a device of that name is. One so new that its creation has not come by yet
+// is looked for in the default namespace.
+func (t *Twins) namespace(name string) string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if d := t.devices[name]; d != nil {
+		return d.Metadata.Namespace
+	}
+	return resource.DefaultNamespace
+}
+
+func (t *Twins) readModel(ctx context.Context, d resource.Device) (m resource.DeviceModel, err error) {
+	key := store.Key{Kind: resource.KindDeviceModel, Namespace: d.Metadata.Namespace, Name: d.Spec.DeviceModelRef.Name}
+	obj, err := t.o.Reader.Get(ctx, key)
+	if errors.Is(err, resource.NotFound) {
+		return m, resource.Errorf(resource.NotFound, "", "device %s has no properties yet: its model %s does not exist", d.Metadata.Name, key.Name)
+	}
+	if err != nil {
+		return m, err
+	}
+	return m, json.Unmarshal(obj.Data, &m)
+}
+
+// check says whether a wish may be granted.
+func check(v wish, d resource.Device, m resource.DeviceModel) error {
+	if d.Spec.NodeName != v.node {
+		on := "is bound to no node"
+		if d.Spec.NodeName != "" {
+			on = "belongs to node " + d.Spec.NodeName
+		}
+		return resource.Errorf(resource.NotFound, "", "device %s %s, not to %s", d.Metadata.Name, on, v.node)
+	}
+	for property, value := range v.values {
+		if v.basedOn != nil && current(d.DesiredMeta[property]) != *v.basedOn {
+			return resource.Errorf(resource.Conflict, property, "wanted otherwise in the meantime")
+		}
+		if value == nil {
+			if !topics.ValidProperty(property) {
+				return resource.Errorf(resource.BadTopic, property, "bad property name: must be %s", topics.PropertyRule())
+			}
+			continue
+		}
+		if err := m.CheckDesired(property, []byte(*value)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// current is the version of a desired value as its node knows it.
+func current(m resource.DesiredMeta) uint64 {
+	if m.Cleared {
+		return 0
+	}
+	return m.Ver
+}
+
+// apply gives the Device with the wish in it, stamped.
+func (v wish) apply(d resource.Device, now time.Time) resource.Device {
+	next := d
+	next.Spec.Desired = clone(d.Spec.Desired)
+	next.Spec.DesiredUntil = clone(d.Spec.DesiredUntil)
+	for property, value := range v.values {
+		delete(next.Spec.DesiredUntil, property)
+		if value == nil {
+			delete(next.Spec.Desired, property)
+			continue
+		}
+		next.Spec.Desired[property] = *value
+		if v.until != 0 {
+			next.Spec.DesiredUntil[property] = resource.Millis(v.until)
+		}
+	}
+	if v.ts != 0 {
+		now = time.UnixMilli(v.ts)
+	}
+	resource.Stamp(&d, &next, v.origin, now)
+	return next
+}
+
+func clone[V any](m map[string]V) map[string]V {
+	if m == nil {
+		return make(map[string]V)
+	}
+	return maps.Clone(m)
+}

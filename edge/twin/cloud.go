@@ -1,0 +1,283 @@
+package twin
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/edge/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Connected begins a connection to the hub. n is new for every connection; send
+// hands a message over and does not wait.
+func (t *Twin) Connected(n uint64, send func([]byte)) {
+	t.enqueue(func(*batch) {
+		t.send, t.nonce = send, n
+		t.up.Connect(n)
+		t.o.Log.Info().Uint64("seq", t.up.Seq()).Int("behind", t.up.Dirty()).Msg("link to the hub is up")
+	})
+}
+
+// Disconnected ends it.
+func (t *Twin) Disconnected() {
+	t.enqueue(func(*batch) {
+		if t.send != nil {
+			t.o.Log.Warn().Msg("link to the hub is down: the node goes on by itself")
+		}
+		t.send = nil
+		t.up.Disconnect()
+	})
+}
+
+// Receive takes a message from the hub. A malformed one is dropped: whatever it
+// should have said, the link says again.
+func (t *Twin) Receive(payload []byte) {
+	m, err := link.Decode(payload)
+	if err != nil {
+		t.o.Log.Warn().Err(err).Msg("malformed message from the hub")
+		return
+	}
+	t.enqueue(func(b *batch) {
+		if m.Map == link.Up {
+			if err := t.up.Step(m); err != nil {
+				t.o.Log.Warn().Err(err).Msg("message from the hub")
+			}
+			return
+		}
+		for _, c := range t.down.Step(m) {
+			t.follow(b, c)
+		}
+	})
+}
+
+// follow takes note of a change that the cloud made. What it means is settled
+// at the end of the batch, when all of them are known.
+func (t *Twin) follow(b *batch, c link.Change) {
+	a, err := topics.ParseKey(t.o.Node, c.New.Key)
+	if err != nil {
+		return // of a newer hub: kept, and of no meaning to us
+	}
+	switch a.Kind {
+	case topics.KindDesired:
+		t.touch(b, a.Device, a.Name)
+	case topics.KindDevice, topics.KindDevicePart:
+		b.docs["devices/"+a.Device] = true
+	default:
+		key, _, _ := strings.Cut(c.New.Key, "/parts/")
+		b.docs[key] = true
+	}
+}
+
+func (t *Twin) touch(b *batch, device, property string) {
+	b.touched[[2]string{device, property}] = true
+}
+
+// settle derives what follows from the batch's changes: devices that came,
+// changed or went, and the values in force.
+func (t *Twin) settle(b *batch) {
+	for key := range b.docs {
+		if name, ok := strings.CutPrefix(key, "devices/"); ok {
+			t.settleDevice(b, name)
+		} else {
+			t.settleDocument(b, key)
+		}
+	}
+	for dp := range b.touched {
+		t.settleProperty(b, dp[0], dp[1])
+	}
+}
+
+// document is a cloud-owned document, put together; ok is false while parts are missing.
+func (t *Twin) document(key string) (doc []byte, exists, ok bool) {
+	e, exists := t.down.Get(key)
+	if !exists {
+		return nil, false, true
+	}
+	doc, ok = topics.Join(e.Value, func(n int) ([]byte, bool) {
+		p, ok := t.down.Get(topics.PartKey(key, n))
+		return p.Value, ok
+	})
+	return doc, true, ok
+}
+
+func (t *Twin) settleDocument(b *batch, key string) {
+	if doc, _, ok := t.document(key); ok {
+		b.out = append(b.out, t.retained(key, doc))
+	}
+}
+
+func (t *Twin) joinDevice(name string) (*device, bool) {
+	doc, exists, ok := t.document("devices/" + name)
+	if !exists || !ok {
+		return nil, false
+	}
+	d := &device{payload: doc}
+	if err := json.Unmarshal(doc, &d.bundle); err != nil {
+		t.o.Log.Error().Err(err).Str("device", name).Msg("the hub sent a Device that can't be read")
+		return nil, false
+	}
+	return d, true
+}
+
+func (t *Twin) settleDevice(b *batch, name string) {
+	key := "devices/" + name
+	if _, exists, whole := t.document(key); !exists {
+		t.removeDevice(b, name)
+		return
+	} else if !whole {
+		return // the rest is on its way
+	}
+	d, ok := t.joinDevice(name)
+	if !ok {
+		return
+	}
+	old := t.devices[name]
+	if old != nil && old.bundle.Device.Metadata.UID != d.bundle.Device.Metadata.UID {
+		t.forget(b, name, func(string) bool { return true }) // another device of the same name
+	}
+	t.devices[name] = d
+	t.forget(b, name, func(property string) bool {
+		_, ok := d.bundle.Model.Property(property)
+		return !ok
+	})
+	b.out = append(b.out, t.retained(key, d.payload))
+	t.touchDevice(b, name)
+	if old == nil {
+		t.o.Log.Info().Str("device", name).Str("model", d.bundle.Model.Metadata.Name).Msg("device joined the node")
+	}
+}
+
+func (t *Twin) removeDevice(b *batch, name string) {
+	if t.devices[name] == nil {
+		return
+	}
+	delete(t.devices, name)
+	t.forget(b, name, func(string) bool { return true })
+	t.clearUp(b, topics.Address{Kind: topics.KindDeviceState, Device: name}.Key())
+	b.out = append(b.out, t.retained("devices/"+name, nil))
+	t.touchDevice(b, name)
+	t.o.Log.Info().Str("device", name).Msg("device left the node")
+}
+
+// forget drops the edge's keys of those properties of a device.
+func (t *Twin) forget(b *batch, name string, gone func(property string) bool) {
+	for _, key := range t.up.Keys("devices/" + name + "/") {
+		a, err := topics.ParseKey(t.o.Node, key)
+		if err != nil || a.Name == "" || !gone(a.Name) {
+			continue
+		}
+		t.clearUp(b, key)
+		t.touch(b, name, a.Name)
+	}
+}
+
+// touchDevice looks at every property that the device's model or the tree knows.
+func (t *Twin) touchDevice(b *batch, name string) {
+	if d := t.devices[name]; d != nil {
+		for _, p := range d.bundle.Model.Spec.Properties {
+			t.touch(b, name, p.Name)
+		}
+	}
+	for key := range t.effective {
+		if rest, ok := strings.CutPrefix(key, "devices/"+name+"/desired/"); ok {
+			t.touch(b, name, rest)
+		}
+	}
+}
+
+// settleProperty finds what is in force for a property, and publishes it when that changed.
+func (t *Twin) settleProperty(b *batch, name, property string) {
+	p := resource.Property{Name: property}
+	d := t.devices[name]
+	if d != nil {
+		if known, ok := d.bundle.Model.Property(property); ok {
+			p = known
+		}
+	}
+	desiredKey := topics.DeviceKey(name, topics.KindDesired, property)
+	overrideKey := topics.DeviceKey(name, topics.KindOverride, property)
+	desired, wanted := t.down.Get(desiredKey)
+	override, overridden := t.up.Get(overrideKey)
+	v := decide(p, desired, wanted, override, overridden, b.now.UnixMilli())
+	if v.endOverride {
+		t.clearUp(b, overrideKey)
+	}
+	t.settleDispute(b, name, property, desired, v)
+	old := t.effective[desiredKey]
+	if !v.changed(old) {
+		if d == nil && !wanted {
+			t.forgetEffective(b, desiredKey)
+		}
+		return
+	}
+	ver := max(t.floor, verOf(old)) + 1
+	if old != nil {
+		ver = old.Ver + 1
+	}
+	e := v.effective(ver)
+	t.effective[desiredKey], b.effective[desiredKey] = e, e
+	b.out = append(b.out, t.desiredMessage(desiredKey, e))
+	if d == nil && !wanted {
+		t.forgetEffective(b, desiredKey)
+	}
+}
+
+func verOf(e *store.Effective) uint64 {
+	if e == nil {
+		return 0
+	}
+	return e.Ver
+}
+
+// forgetEffective drops what a removed device leaves; versions still never fall,
+// should one of its name come back.
+func (t *Twin) forgetEffective(b *batch, key string) {
+	e := t.effective[key]
+	if e == nil {
+		return
+	}
+	if e.Ver > t.floor {
+		t.floor, b.floor = e.Ver, e.Ver
+	}
+	delete(t.effective, key)
+	b.effective[key] = nil
+}
+
+// settleDispute shows a conflict until the cloud or somebody on the node wants something else.
+func (t *Twin) settleDispute(b *batch, name, property string, desired link.Entry, v verdict) {
+	key := topics.DeviceKey(name, topics.KindConflict, property)
+	if v.dispute == nil {
+		var shown resource.Dispute
+		e, ok := t.up.Get(key)
+		if ok && (json.Unmarshal(e.Value, &shown) != nil || shown.DesiredVer != desired.Ver) {
+			t.clearUp(b, key)
+		}
+		return
+	}
+	payload, err := json.Marshal(v.dispute)
+	if err != nil {
+		return
+	}
+	value := resource.Value(payload)
+	if err := t.putUp(b, key, &value, b.now.UnixMilli(), "core", link.Meta{}); err != nil {
+		t.o.Log.Error().Err(err).Str("device", name).Str("property", property).Msg("a conflict can't be shown")
+	}
+	t.o.Log.Warn().Str("device", name).Str("property", property).Str("winner", v.dispute.Winner).
+		Msg("a local override and a newer desired value are in conflict")
+}
+
+// inForce is what is in force for a property, nil when nothing is.
+func (t *Twin) inForce(_ *batch, name, property string) *store.Effective {
+	e := t.effective[topics.DeviceKey(name, topics.KindDesired, property)]
+	if e == nil || e.None {
+		return nil
+	}
+	return e
+}
+
+func (t *Twin) retained(key string, payload []byte) broker.Message {
+	return broker.Message{Topic: topics.TopicOf(t.o.Node, key), Payload: payload, QoS: 1, Retain: true}
+}

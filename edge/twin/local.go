@@ -1,0 +1,348 @@
+package twin
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Publish takes a local publish into the tree: a mapper's report, or somebody's
+// wish. done is called once it is stored, or with the rule that it breaks.
+func (t *Twin) Publish(m broker.Message, done func(error)) {
+	a, err := topics.Parse(m.Topic)
+	if err == nil && a.Node != t.o.Node {
+		err = resource.Errorf(resource.BadTopic, "", "this is the broker of node %s: it carries no topics of %s", t.o.Node, a.Node)
+	}
+	if err != nil {
+		t.stats.refused.Add(1)
+		done(badTopic(err))
+		return
+	}
+	taken := t.enqueue(func(b *batch) {
+		err := t.local(b, a, m)
+		b.done = append(b.done, answer{done, err})
+	})
+	if !taken {
+		done(errStopped)
+	}
+}
+
+func badTopic(err error) error {
+	if e, ok := err.(*topics.Error); ok {
+		return resource.Errorf(resource.BadTopic, "", "%s", e.Error())
+	}
+	return err
+}
+
+func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
+	switch a.Kind {
+	case topics.KindReported:
+		return t.report(b, a.Device, m, map[string]*resource.Value{a.Name: value(m.Payload)})
+	case topics.KindReportedAll:
+		members, err := resource.Members(m.Payload)
+		if err != nil {
+			return err
+		}
+		return t.report(b, a.Device, m, members)
+	case topics.KindDesired:
+		return t.override(b, a.Device, m, map[string]*resource.Value{a.Name: value(m.Payload)})
+	case topics.KindDesiredAll:
+		members, err := resource.Members(m.Payload)
+		if err != nil {
+			return err
+		}
+		return t.override(b, a.Device, m, members)
+	case topics.KindRefused:
+		return t.refuse(b, a.Device, a.Name, m)
+	case topics.KindDeviceState:
+		return t.deviceState(b, a, m)
+	case topics.KindMapperState:
+		return t.mapperState(b, a, m)
+	case topics.KindGet:
+		return t.get(b, a, m)
+	case topics.KindCommand, topics.KindTelemetry, topics.KindEvents:
+		if _, err := t.device(a.Device); err != nil {
+			return err
+		}
+		m.Retain = false
+		b.out = append(b.out, m)
+		return nil
+	}
+	return resource.Errorf(resource.Forbidden, "", "%s is written by %s, not by clients of the node's broker", a.Key(), a.Kind.Owner())
+}
+
+// value is a bare payload as a member: nil, for clear, when it is empty.
+func value(payload []byte) *resource.Value {
+	if len(payload) == 0 {
+		return nil
+	}
+	v := resource.Value(payload)
+	return &v
+}
+
+func (t *Twin) device(name string) (*device, error) {
+	d, ok := t.devices[name]
+	if !ok {
+		return nil, resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s", name, t.o.Node)
+	}
+	return d, nil
+}
+
+// report stores reported values: all of them or, when one breaks a rule, none.
+func (t *Twin) report(b *batch, name string, m broker.Message, values map[string]*resource.Value) error {
+	d, err := t.device(name)
+	if err != nil {
+		return err
+	}
+	for property, v := range values {
+		if v == nil {
+			continue
+		}
+		if err := d.bundle.Model.CheckReported(property, []byte(*v)); err != nil {
+			return err
+		}
+		if err := fits(property, *v); err != nil {
+			return err
+		}
+	}
+	s, err := beside(m, b.now.UnixMilli())
+	if err != nil {
+		return err
+	}
+	for property, v := range values {
+		key := topics.DeviceKey(name, topics.KindReported, property)
+		if err := t.putUp(b, key, v, s.TS, origin(m), link.Meta{For: s.For}); err != nil {
+			return err
+		}
+		t.settleRefusal(b, name, property, s.For)
+	}
+	return nil
+}
+
+// settleRefusal clears a refusal once a newer value than the refused one is applied.
+func (t *Twin) settleRefusal(b *batch, name, property string, applied uint64) {
+	key := topics.DeviceKey(name, topics.KindRefused, property)
+	e, ok := t.up.Get(key)
+	if !ok || applied <= e.Meta.For {
+		return
+	}
+	t.clearUp(b, key)
+}
+
+func fits(property string, v resource.Value) error {
+	if len(v) > link.MaxValue {
+		return resource.Errorf(resource.TooLarge, property, "%d bytes; a value is at most %d", len(v), link.MaxValue)
+	}
+	return nil
+}
+
+// override takes a local wish: an override beside the cloud's desired value,
+// which the edge never writes.
+func (t *Twin) override(b *batch, name string, m broker.Message, values map[string]*resource.Value) error {
+	d, err := t.device(name)
+	if err != nil {
+		return err
+	}
+	for property, v := range values {
+		if v == nil {
+			continue
+		}
+		if err := d.bundle.Model.CheckDesired(property, []byte(*v)); err != nil {
+			return err
+		}
+		if err := fits(property, *v); err != nil {
+			return err
+		}
+	}
+	s, err := beside(m, b.now.UnixMilli())
+	if err != nil {
+		return err
+	}
+	for property, v := range values {
+		key := topics.DeviceKey(name, topics.KindOverride, property)
+		desired, _ := t.down.Get(topics.DeviceKey(name, topics.KindDesired, property))
+		if err := t.putUp(b, key, v, s.TS, origin(m), link.Meta{BasedOn: desired.Ver, Until: s.Until}); err != nil {
+			return err
+		}
+		t.clearUp(b, topics.DeviceKey(name, topics.KindConflict, property)) // a new wish is a new case
+		t.touch(b, name, property)
+	}
+	return nil
+}
+
+// refuse stores why a mapper could not apply a value. One that speaks of an
+// older value than the one in force has nothing to say any more.
+func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
+	d, err := t.device(name)
+	if err != nil {
+		return err
+	}
+	if _, ok := d.bundle.Model.Property(property); !ok {
+		return resource.Errorf(resource.NotFound, property, "the model %s has no such property", d.bundle.Model.Metadata.Name)
+	}
+	key := topics.DeviceKey(name, topics.KindRefused, property)
+	if len(m.Payload) == 0 {
+		t.clearUp(b, key)
+		return nil
+	}
+	r, err := resource.ParseRefusal(m.Payload)
+	if err != nil {
+		return err
+	}
+	e := t.inForce(b, name, property)
+	if e == nil || r.For != 0 && r.For < e.Ver {
+		return nil
+	}
+	if desired, ok := t.down.Get(topics.DeviceKey(name, topics.KindDesired, property)); ok {
+		r.Ver = desired.Ver
+	}
+	payload, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	v := resource.Value(payload)
+	if err := fits(property, v); err != nil {
+		return err
+	}
+	return t.putUp(b, key, &v, b.now.UnixMilli(), origin(m), link.Meta{For: r.For})
+}
+
+func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
+	if _, err := t.device(a.Device); err != nil {
+		return err
+	}
+	switch s := string(m.Payload); s {
+	case "", resource.Online, resource.Offline, resource.Unknown:
+	default:
+		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline, unknown", s)
+	}
+	return t.putUp(b, a.Key(), value(m.Payload), b.now.UnixMilli(), origin(m), link.Meta{})
+}
+
+// mapperState stores a mapper's presence. When it goes, nobody knows the state
+// of the devices that it spoke for.
+func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
+	switch s := string(m.Payload); s {
+	case "", resource.Online, resource.Offline:
+	default:
+		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline", s)
+	}
+	prev, known := t.up.Get(a.Key())
+	if err := t.putUp(b, a.Key(), value(m.Payload), b.now.UnixMilli(), origin(m), link.Meta{}); err != nil {
+		return err
+	}
+	if known && string(m.Payload) != resource.Online {
+		t.orphan(b, prev.Origin)
+	}
+	return nil
+}
+
+// orphan sets the devices whose state came from origin to unknown.
+func (t *Twin) orphan(b *batch, origin string) {
+	unknown := resource.Value(resource.Unknown)
+	for name := range t.devices {
+		key := topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()
+		if e, ok := t.up.Get(key); ok && e.Origin == origin && string(e.Value) != resource.Unknown {
+			_ = t.putUp(b, key, &unknown, b.now.UnixMilli(), origin, link.Meta{}) // a fixed short value
+		}
+	}
+}
+
+// missMappers runs once, some time after the start: a mapper that said it was
+// online before the restart and has not said so since is gone. It may have died with us,
+// in which case no will was sent.
+func (t *Twin) missMappers(b *batch) {
+	offline := resource.Value(resource.Offline)
+	for _, key := range t.up.Keys("mappers/") {
+		e, ok := t.up.Get(key)
+		if !ok || string(e.Value) != resource.Online || t.seen[key] {
+			continue
+		}
+		_ = t.putUp(b, key, &offline, b.now.UnixMilli(), e.Origin, link.Meta{})
+		t.orphan(b, e.Origin)
+	}
+	t.seen = nil
+}
+
+// get answers with the whole twin, as JSON, on the asker's response topic.
+func (t *Twin) get(b *batch, a topics.Address, m broker.Message) error {
+	d, err := t.device(a.Device)
+	if err != nil {
+		return err
+	}
+	reply := m.Props.ResponseTopic
+	if reply == "" {
+		return resource.Errorf(resource.Invalid, "response topic", "is missing: where shall the answer go?")
+	}
+	if err := topics.CheckTopic(reply); err != nil || topics.IsTree(reply) {
+		return resource.Errorf(resource.Invalid, "response topic", "must be a topic of your own, outside v1/")
+	}
+	payload, err := json.Marshal(t.twin(a.Device, d.bundle.Model))
+	if err != nil {
+		return err
+	}
+	b.out = append(b.out, broker.Message{
+		Topic: reply, Payload: payload, QoS: m.QoS,
+		Props: broker.Properties{Correlation: m.Props.Correlation, ContentType: "application/json"},
+	})
+	return nil
+}
+
+// putUp writes an edge-owned key, or clears it, and publishes it. An unchanged value is no write.
+func (t *Twin) putUp(b *batch, key string, v *resource.Value, ts int64, origin string, meta link.Meta) error {
+	if v == nil {
+		t.clearUp(b, key)
+		return nil
+	}
+	e, changed, err := t.up.Put(link.Entry{Key: key, Value: []byte(*v), TS: ts, Origin: origin, Meta: meta})
+	if err != nil {
+		return resource.Errorf(resource.TooLarge, key, "%v", err)
+	}
+	if strings.HasPrefix(key, "mappers/") && t.seen != nil {
+		t.seen[key] = true
+	}
+	if !changed {
+		return nil
+	}
+	if strings.Contains(key, "/override/") {
+		t.schedule(key, meta.Until)
+	}
+	b.out = append(b.out, t.message(e))
+	return nil
+}
+
+func (t *Twin) clearUp(b *batch, key string) {
+	if e, had := t.up.Delete(key, b.now.UnixMilli(), ""); had {
+		delete(t.ends, key)
+		b.out = append(b.out, t.message(e))
+	}
+}
+
+func (t *Twin) schedule(key string, until int64) {
+	delete(t.ends, key)
+	if until != 0 {
+		t.ends[key] = until
+	}
+}
+
+func (t *Twin) endOverrides(b *batch) {
+	now := b.now.UnixMilli()
+	for key, until := range t.ends {
+		if a, err := topics.ParseKey(t.o.Node, key); err == nil && until <= now {
+			t.touch(b, a.Device, a.Name)
+		}
+	}
+}
+
+func (t *Twin) putReport(b *batch) error {
+	payload, err := json.Marshal(t.o.Report)
+	if err != nil {
+		return err
+	}
+	v := resource.Value(payload)
+	return t.putUp(b, topics.Address{Kind: topics.KindStatus}.Key(), &v, b.now.UnixMilli(), "core", link.Meta{})
+}

@@ -1,0 +1,189 @@
+package twin
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/edge/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// message is an edge-owned entry as subscribers see it.
+func (t *Twin) message(e link.Entry) broker.Message {
+	m := t.retained(e.Key, e.Value)
+	if e.Deleted {
+		m.Payload = nil
+	}
+	m.Props.User = userProps(topics.KindReported, stored(e))
+	return m
+}
+
+// desiredMessage is what is in force for a property as subscribers see it.
+func (t *Twin) desiredMessage(key string, e *store.Effective) broker.Message {
+	m := t.retained(key, e.Value)
+	if e.None {
+		m.Payload = nil
+	}
+	m.Props.User = userProps(topics.KindDesired, resource.Stored{Ver: e.Ver, TS: e.TS, Origin: e.Origin, Until: e.Until})
+	return m
+}
+
+func stored(e link.Entry) resource.Stored {
+	return resource.Stored{
+		Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin,
+		For: e.Meta.For, BasedOn: e.Meta.BasedOn, Until: e.Meta.Until,
+	}
+}
+
+func userProps(kind topics.Kind, s resource.Stored) []broker.UserProperty {
+	props := s.Props(kind)
+	out := make([]broker.UserProperty, len(props))
+	for i, p := range props {
+		out[i] = broker.UserProperty(p)
+	}
+	return out
+}
+
+// beside reads what a publisher sent beside its value.
+func beside(m broker.Message, now int64) (resource.Stored, error) {
+	s := resource.Stored{TS: now}
+	if m.Props.Expiry != 0 {
+		s.Until = now + int64(m.Props.Expiry)*1000
+	}
+	for _, p := range m.Props.User {
+		if err := s.SetProp(p.Key, p.Value); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// origin is who wrote a value: the user, or the client id of one without a name.
+func origin(m broker.Message) string {
+	if m.Publisher.User != "" {
+		return m.Publisher.User
+	}
+	return m.Publisher.ClientID
+}
+
+// Retained gives the node's tree as its broker shows it: the edge's keys, the
+// cloud's documents put together, and for desired values what is in force.
+func (t *Twin) Retained(filter string) func(max int) []broker.Message {
+	keys := t.keys(filter)
+	return func(most int) []broker.Message {
+		out := make([]broker.Message, 0, min(most, len(keys)))
+		t.mu.RLock()
+		defer t.mu.RUnlock()
+		for len(keys) > 0 && len(out) < most {
+			if m, ok := t.shown(keys[0]); ok {
+				out = append(out, m)
+			}
+			keys = keys[1:]
+		}
+		return out
+	}
+}
+
+// keys are those that the filter covers, the Devices first: who subscribes to a
+// whole node then knows a device before its values.
+func (t *Twin) keys(filter string) []string {
+	prefix := topics.TopicOf(t.o.Node, "")
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	var out []string
+	add := func(key string) {
+		if topics.Match(filter, prefix+key) {
+			out = append(out, key)
+		}
+	}
+	for _, key := range t.down.Keys("") {
+		if !strings.Contains(key, "/parts/") && !strings.Contains(key, "/desired/") {
+			add(key)
+		}
+	}
+	documents := len(out)
+	for key, e := range t.effective {
+		if !e.None {
+			add(key)
+		}
+	}
+	t.up.Range("", func(e link.Entry) bool {
+		add(e.Key)
+		return true
+	})
+	slices.Sort(out[documents:])
+	return out
+}
+
+// shown is the message of a key as it is now.
+func (t *Twin) shown(key string) (broker.Message, bool) {
+	if e := t.effective[key]; e != nil && !e.None {
+		return t.desiredMessage(key, e), true
+	}
+	if e, ok := t.up.Get(key); ok {
+		return t.message(e), true
+	}
+	doc, exists, whole := t.document(key)
+	return t.retained(key, doc), exists && whole && !strings.Contains(key, "/desired/")
+}
+
+// twin puts a device's twin together from both maps.
+func (t *Twin) twin(name string, m resource.DeviceModel) map[string]resource.TwinProperty {
+	return resource.Twin(m, func(branch, property string) (resource.Stored, bool) {
+		key := "devices/" + name + "/" + branch + "/" + property
+		e, ok := t.up.Get(key)
+		if branch == "desired" {
+			e, ok = t.down.Get(key)
+		}
+		return stored(e), ok
+	})
+}
+
+// Devices are the node's Devices with their twins, in order of name.
+func (t *Twin) Devices() []resource.Device {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	out := make([]resource.Device, 0, len(t.devices))
+	for name := range t.devices {
+		d, _ := t.read(name)
+		out = append(out, d)
+	}
+	slices.SortFunc(out, func(a, b resource.Device) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
+	return out
+}
+
+// Device is one Device with its twin, and its model.
+func (t *Twin) Device(name string) (resource.Device, resource.DeviceModel, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	d, ok := t.read(name)
+	if !ok {
+		return d, resource.DeviceModel{}, false
+	}
+	return d, t.devices[name].bundle.Model, true
+}
+
+func (t *Twin) read(name string) (resource.Device, bool) {
+	known, ok := t.devices[name]
+	if !ok {
+		return resource.Device{}, false
+	}
+	d := known.bundle.Device
+	d.Status.State = resource.Unknown
+	if e, ok := t.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()); ok {
+		d.Status.State = string(e.Value)
+	}
+	d.Status.Twin = t.twin(name, known.bundle.Model)
+	d.Status.Conditions = resource.TwinConditions(nil, d.Status.Twin, time.Time{}) // no history is kept here: no transition times
+	d.Spec.Desired = make(map[string]resource.Value, len(d.Status.Twin))
+	for property, p := range d.Status.Twin {
+		if p.Desired != nil {
+			d.Spec.Desired[property] = resource.Value(p.Desired.Value)
+		}
+	}
+	return d, true
+}

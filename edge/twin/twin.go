@@ -1,0 +1,325 @@
+// Package twin is the core's end of the link, and the keeper of its node's tree.
+//
+// It holds both maps: the replica of what the cloud wants, and the edge's own
+// of what is. Local publishes, messages from the hub and timers are steps, taken
+// one after the other by one goroutine. As many as wait are taken together and
+// committed in one transaction; acknowledgements, publishes and messages to the
+// hub leave only after it. It never waits for the hub: with the link down, or
+// the hub hanging, everything on the node goes on.
+package twin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/edge/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	maxSteps    = 1024            // steps in one transaction
+	maxWaiting  = 4 * maxSteps    // steps that may wait; beyond it their senders do
+	expiryGrain = time.Second / 2 // how late an override may end
+	mapperGrace = 15 * time.Second
+)
+
+// Bus is the node's broker: it takes a message to those who subscribed to it.
+type Bus interface {
+	Publish(broker.Message)
+}
+
+// Store keeps the state; see package edge/store.
+type Store interface {
+	Load() (store.Snapshot, error)
+	Commit(store.Batch) error
+}
+
+// Options are what a Twin needs.
+type Options struct {
+	Node  string
+	Store Store
+	Bus   Bus
+	Log   zerolog.Logger
+	Now   func() time.Time // time.Now when nil
+	// Report is published as the node's status when the twin starts.
+	Report resource.NodeReport
+	// Timeout is how long an unanswered message to the hub waits before it is sent again.
+	Timeout time.Duration
+}
+
+// Twin keeps a node's tree. Its methods may be called from any goroutine.
+type Twin struct {
+	o     Options
+	steps chan func(*batch)
+	gone  chan struct{} // closed when Run has returned
+
+	mu        sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
+	up        *link.Owner
+	down      *link.Replica
+	effective map[string]*store.Effective
+	floor     uint64
+	devices   map[string]*device
+
+	send   func([]byte) // to the hub; nil while there is no link
+	nonce  uint64       // of this connection
+	resend *time.Timer
+	wake   *time.Timer      // the next override to end
+	ends   map[string]int64 // when overrides end, by key
+	seen   map[string]bool  // mappers that have spoken since the start; nil once all had their time
+
+	stats stats
+}
+
+// device is what is known of one device of the node.
+type device struct {
+	bundle  resource.Bundle
+	payload []byte // the bundle as it came
+}
+
+type stats struct {
+	commits, steps, refused, failed atomic.Uint64
+}
+
+// Stats are counts since the start, for metrics.
+type Stats struct {
+	Commits, Steps, Refused, FailedCommits uint64
+	Devices, UpKeys, DownKeys, Behind      int
+	Linked, InStep                         bool
+}
+
+// batch gathers what is to happen once its changes are on disk.
+type batch struct {
+	now       time.Time
+	out       []broker.Message
+	done      []answer
+	effective map[string]*store.Effective
+	floor     uint64
+	touched   map[[2]string]bool // properties whose value in force may have changed: device, property
+	docs      map[string]bool    // documents that may have changed, by key
+}
+
+type answer struct {
+	done func(error)
+	err  error
+}
+
+// New loads the state. Run must be called for anything to happen.
+func New(o Options) (*Twin, error) {
+	if !topics.ValidName(o.Node) {
+		return nil, fmt.Errorf("node.name: %q: must be %s", o.Node, topics.NameRule())
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 5 * time.Second
+	}
+	t := &Twin{o: o, steps: make(chan func(*batch), maxWaiting), gone: make(chan struct{}), ends: make(map[string]int64), seen: make(map[string]bool)}
+	t.resend, t.wake = stopped(), stopped()
+	return t, t.load()
+}
+
+func stopped() *time.Timer {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	return timer
+}
+
+// load takes the state from the store: at the start, and when a commit failed.
+func (t *Twin) load() error {
+	snap, err := t.o.Store.Load()
+	if err != nil {
+		return err
+	}
+	t.up, t.down, t.effective, t.floor = snap.Up, snap.Down, snap.Effective, snap.Floor
+	t.devices = make(map[string]*device)
+	clear(t.ends)
+	for _, key := range t.down.Keys("devices/") {
+		if a, err := topics.ParseKey(t.o.Node, key); err == nil && a.Kind == topics.KindDevice {
+			if d, ok := t.joinDevice(a.Device); ok {
+				t.devices[a.Device] = d
+			}
+		}
+	}
+	t.up.Range("devices/", func(e link.Entry) bool {
+		if e.Meta.Until != 0 && strings.Contains(e.Key, "/override/") {
+			t.ends[e.Key] = e.Meta.Until
+		}
+		return true
+	})
+	return nil
+}
+
+// Run takes steps until ctx ends, then commits what waits and returns.
+func (t *Twin) Run(ctx context.Context) error {
+	defer close(t.gone)
+	t.step(t.begin)
+	grace := time.AfterFunc(mapperGrace, func() { t.enqueue(t.missMappers) })
+	defer grace.Stop()
+	defer t.resend.Stop()
+	defer t.wake.Stop()
+	for {
+		select {
+		case f := <-t.steps:
+			t.step(f)
+		case <-t.resend.C:
+			t.step(func(*batch) { t.up.Resend() })
+		case <-t.wake.C:
+			t.step(t.endOverrides)
+		case <-ctx.Done():
+			for len(t.steps) > 0 {
+				t.step(<-t.steps)
+			}
+			return nil
+		}
+	}
+}
+
+// enqueue hands a step over; false when nobody takes steps any more.
+func (t *Twin) enqueue(f func(*batch)) bool {
+	select {
+	case t.steps <- f:
+		return true
+	case <-t.gone:
+		return false
+	}
+}
+
+// step takes first and whatever waits behind it, commits, and lets out what follows from it.
+func (t *Twin) step(first func(*batch)) {
+	b := &batch{
+		now: t.o.Now(), effective: make(map[string]*store.Effective),
+		touched: make(map[[2]string]bool), docs: make(map[string]bool),
+	}
+	t.mu.Lock()
+	first(b)
+	n := 1
+	for ; n < maxSteps && len(t.steps) > 0; n++ {
+		(<-t.steps)(b)
+	}
+	t.settle(b)
+	err := t.commit(b)
+	msgs := t.messages()
+	t.arm()
+	t.mu.Unlock()
+
+	t.stats.steps.Add(uint64(n))
+	if err == nil {
+		for _, m := range b.out {
+			t.o.Bus.Publish(m)
+		}
+	}
+	t.answer(b, err)
+	if t.send != nil {
+		for _, m := range msgs {
+			t.send(m)
+		}
+	}
+}
+
+// commit stores the batch. When that fails nothing of it has happened: the
+// state is read back from the store, and every sender is told.
+func (t *Twin) commit(b *batch) error {
+	batch := store.Batch{Up: t.up.TakeJournal(), Down: t.down.TakeJournal(), Effective: b.effective, Floor: b.floor}
+	if batch.Empty() {
+		return nil
+	}
+	t.stats.commits.Add(1)
+	err := t.o.Store.Commit(batch)
+	if err == nil {
+		return nil
+	}
+	t.stats.failed.Add(1)
+	t.o.Log.Error().Err(err).Msg("nothing can be stored: writes are refused until this is mended")
+	if again := t.load(); again != nil {
+		t.o.Log.Error().Err(again).Msg("the store can't be read back")
+	}
+	if t.send != nil { // what was said may not be so: begin again
+		t.nonce++
+		t.up.Connect(t.nonce)
+	}
+	return resource.Errorf(resource.Unavailable, "", "the node can't store anything now: %v", err)
+}
+
+func (t *Twin) answer(b *batch, failed error) {
+	for _, a := range b.done {
+		if a.err == nil {
+			a.err = failed
+		}
+		if a.err != nil {
+			t.stats.refused.Add(1)
+		}
+		a.done(a.err)
+	}
+}
+
+// messages are what the link has to say now; they are encoded while the state is locked.
+func (t *Twin) messages() [][]byte {
+	if t.send == nil {
+		return nil
+	}
+	var out [][]byte
+	for _, m := range append(t.down.Messages(), t.up.Messages()...) {
+		b, err := link.Encode(m)
+		if err != nil {
+			t.o.Log.Error().Err(err).Msg("a message to the hub can't be encoded")
+			continue
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// arm sets the timers for what is unanswered and for the next override to end.
+func (t *Twin) arm() {
+	if t.send != nil && t.up.Waiting() {
+		t.resend.Reset(t.o.Timeout)
+	} else {
+		t.resend.Stop()
+	}
+	next := int64(0)
+	for _, until := range t.ends {
+		if next == 0 || until < next {
+			next = until
+		}
+	}
+	if next == 0 {
+		t.wake.Stop()
+		return
+	}
+	t.wake.Reset(max(time.UnixMilli(next).Sub(t.o.Now()), 0) + expiryGrain)
+}
+
+// begin is the first step: the node says what it is, and what derives from the
+// stored state is looked at once more, in case the last run ended in between.
+func (t *Twin) begin(b *batch) {
+	if err := t.putReport(b); err != nil {
+		t.o.Log.Error().Err(err).Msg("the node's status")
+	}
+	for name := range t.devices {
+		t.touchDevice(b, name)
+	}
+}
+
+// Stats returns the counts.
+func (t *Twin) Stats() Stats {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return Stats{
+		Commits: t.stats.commits.Load(), Steps: t.stats.steps.Load(),
+		Refused: t.stats.refused.Load(), FailedCommits: t.stats.failed.Load(),
+		Devices: len(t.devices), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
+		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(),
+	}
+}
+
+var errStopped = resource.Errorf(resource.Unavailable, "", "the core is stopping: publish again once it is back")
