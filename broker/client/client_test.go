@@ -1,0 +1,496 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/stretchr/testify/require"
+)
+
+// start runs a client against b and stops it at the end of the test.
+func start(t *testing.T, b *fakeBroker, change func(*Options)) *Client {
+	t.Helper()
+	o := Options{
+		Servers: []string{b.url()}, ClientID: "c1", CleanStart: true,
+		Backoff: Backoff{Min: time.Millisecond, Max: 5 * time.Millisecond},
+	}
+	if change != nil {
+		change(&o)
+	}
+	c, err := New(o)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-time.After(5 * time.Second):
+			t.Error("Run did not end")
+		}
+	})
+	return c
+}
+
+func short(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestConnectCarriesTheOptions(t *testing.T) {
+	b := newFakeBroker(t)
+	start(t, b, func(o *Options) {
+		o.Servers = []string{"mqtt://ann:secret@" + b.l.Addr().String()}
+		o.CleanStart, o.SessionExpiry, o.KeepAlive, o.ReceiveMaximum = false, 90*time.Second, 7*time.Second, 11
+		o.Will, o.WillDelay = &Message{Topic: "will", Payload: []byte("gone"), QoS: 1, Retain: true}, 3*time.Second
+	})
+	p := b.accept(packets.Connack{}).connect
+	require.Equal(t, "c1", p.ClientID)
+	require.Equal(t, "ann", p.Username)
+	require.Equal(t, "secret", string(p.Password))
+	require.False(t, p.CleanStart)
+	require.EqualValues(t, 7, p.KeepAlive)
+	require.EqualValues(t, 90, *p.Properties.SessionExpiryInterval)
+	require.EqualValues(t, 11, *p.Properties.ReceiveMaximum)
+	require.Equal(t, "will", p.WillTopic)
+	require.Equal(t, "gone", string(p.WillMessage))
+	require.True(t, p.WillRetain)
+	require.EqualValues(t, 3, *p.WillProperties.WillDelayInterval)
+}
+
+func TestPublishWaitsForTheAcknowledgement(t *testing.T) {
+	b := newFakeBroker(t)
+	c := start(t, b, nil)
+	conn := b.accept(packets.Connack{})
+	end := make(chan error, 1)
+	go func() {
+		end <- c.Publish(short(t), Message{
+			Topic: "a", Payload: []byte("x"), QoS: 1, Retain: true, Text: true, Expiry: 1500 * time.Millisecond,
+			User: []UserProperty{{"for", "7"}, {"for", "8"}}, ResponseTopic: "r", Correlation: []byte{1},
+		})
+	}()
+	p := conn.readPublish()
+	require.Equal(t, "a", p.Topic)
+	require.True(t, p.Retain)
+	require.EqualValues(t, 2, *p.Properties.MessageExpiry)
+	require.Equal(t, []packets.User{{Key: "for", Value: "7"}, {Key: "for", Value: "8"}}, p.Properties.User)
+	require.Equal(t, "r", p.Properties.ResponseTopic)
+	require.Empty(t, end)
+	conn.puback(p.PacketID, 0x10, "")
+	require.NoError(t, <-end)
+}
+
+func TestRefusalSaysWhy(t *testing.T) {
+	b := newFakeBroker(t)
+	c := start(t, b, nil)
+	conn := b.accept(packets.Connack{})
+	require.NoError(t, c.waitUp(short(t)))
+	end := make(chan error, 1)
+	c.PublishAsync(Message{Topic: "a", QoS: 1}, func(err error) { end <- err })
+	conn.puback(conn.readPublish().PacketID, 0x99, "brightness: 120 is above the maximum 100")
+	err := <-end
+	var refused *Refused
+	require.ErrorAs(t, err, &refused)
+	require.EqualValues(t, 0x99, refused.Code)
+	require.EqualError(t, err, "mqtt: publish to a refused: payload format invalid (0x99): brightness: 120 is above the maximum 100")
+}
+
+func TestManyInFlightInOrder(t *testing.T) {
+	b := newFakeBroker(t)
+	c := start(t, b, nil)
+	window := uint16(5)
+	conn := b.accept(packets.Connack{Properties: &packets.Properties{ReceiveMaximum: &window}})
+	require.NoError(t, c.waitUp(short(t)))
+	const n = 200
+	var ends []int
+	var wg sync.WaitGroup
+	wg.Add(n)
+	for i := range n {
+		c.PublishAsync(Message{Topic: "t", Payload: []byte(strconv.Itoa(i)), QoS: 1}, func(err error) {
+			require.NoError(t, err)
+			ends = append(ends, i)
+			wg.Done()
+		})
+	}
+	var open []uint16
+	for i := range n {
+		p := conn.readPublish()
+		require.Equal(t, strconv.Itoa(i), string(p.Payload))
+		open = append(open, p.PacketID)
+		if len(open) == int(window) { // the broker's window is full: nothing more may come
+			if i < 10 {
+				conn.silent()
+			}
+			for _, id := range open {
+				conn.puback(id, 0, "")
+			}
+			open = nil
+		}
+	}
+	wg.Wait()
+	for i := range n {
+		require.Equal(t, i, ends[i])
+	}
+}
+
+func TestLossWithoutSessionEndsPublishesAtOnce(t *testing.T) {
+	b := newFakeBroker(t)
+	lost := make(chan error, 4)
+	c := start(t, b, func(o *Options) { o.OnDisconnect = func(err error) { lost <- err } })
+	conn := b.accept(packets.Connack{})
+	end := make(chan error, 1)
+	go func() { end <- c.Publish(short(t), Message{Topic: "a", QoS: 1}) }()
+	conn.readPublish()
+	_ = conn.Close()
+	require.ErrorIs(t, <-end, ErrConnectionLost)
+	require.ErrorContains(t, <-lost, "closed the connection")
+	conn = b.accept(packets.Connack{})
+	conn.silent()
+}
+
+func TestSessionSendsAgainInOrder(t *testing.T) {
+	b := newFakeBroker(t)
+	c := start(t, b, func(o *Options) { o.CleanStart, o.SessionExpiry = false, time.Hour })
+	conn := b.accept(packets.Connack{})
+	require.NoError(t, c.waitUp(short(t)))
+	ends := make(chan error, 4)
+	for i := range 4 {
+		qos := byte(1 + i%2)
+		c.PublishAsync(Message{Topic: "t", Payload: []byte{byte('a' + i)}, QoS: qos}, func(err error) { ends <- err })
+	}
+	ids := map[string]uint16{}
+	for range 4 {
+		p := conn.readPublish()
+		ids[string(p.Payload)] = p.PacketID
+	}
+	conn.send(packets.PUBREC, &packets.Pubrec{PacketID: ids["b"], Properties: &packets.Properties{}})
+	require.Equal(t, packets.PUBREL, conn.read().Type)
+	conn.puback(ids["a"], 0, "")
+	require.NoError(t, <-ends)
+	_ = conn.Close()
+	for range 2 { // the second loss comes while the first one's messages are being sent again
+		conn = b.accept(packets.Connack{SessionPresent: true})
+		require.Equal(t, ids["b"], conn.read().Content.(*packets.Pubrel).PacketID)
+		for _, want := range []string{"c", "d"} {
+			p := conn.readPublish()
+			require.Equal(t, want, string(p.Payload))
+			require.True(t, p.Duplicate)
+			require.Equal(t, ids[want], p.PacketID)
+		}
+		_ = conn.Close()
+	}
+	conn = b.accept(packets.Connack{SessionPresent: false}) // the broker forgot us
+	for range 3 {
+		require.ErrorIs(t, <-ends, ErrConnectionLost)
+	}
+	conn.silent()
+}
+
+func TestPublishWaitsForAConnection(t *testing.T) {
+	b := newFakeBroker(t)
+	c := start(t, b, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	err := c.Publish(ctx, Message{Topic: "a"})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, b.url())
+	c.PublishAsync(Message{Topic: "a"}, func(e error) { err = e })
+	require.ErrorIs(t, err, ErrNotConnected)
+	end := make(chan error, 1)
+	go func() { end <- c.Publish(short(t), Message{Topic: "a", QoS: 0}) }()
+	conn := b.accept(packets.Connack{})
+	require.Equal(t, "a", conn.readPublish().Topic)
+	require.NoError(t, <-end)
+}
+
+func TestIncomingInOrderAndAcknowledgedAfterTheHandler(t *testing.T) {
+	b := newFakeBroker(t)
+	proceed := make(chan struct{})
+	got := make(chan string, 10)
+	start(t, b, func(o *Options) {
+		o.Subscriptions = []Subscription{{Filter: "x/#", QoS: 2, ID: 5}, {Filter: "y", QoS: 1, ID: 5}}
+		o.OnMessage = func(m Message) { <-proceed; got <- string(m.Payload) }
+	})
+	conn := b.accept(packets.Connack{})
+	sub := conn.grant()
+	require.Len(t, sub.Subscriptions, 2)
+	require.Equal(t, 5, *sub.Properties.SubscriptionIdentifier)
+	conn.publish("x/1", "one", 1, 100)
+	conn.publish("x/1", "two", 2, 101)
+	conn.publish("x/1", "three", 0, 0)
+	conn.silent()
+	proceed <- struct{}{}
+	require.Equal(t, uint16(100), conn.read().PacketID())
+	conn.silent()
+	proceed <- struct{}{}
+	require.Equal(t, packets.PUBREC, conn.read().Type)
+	proceed <- struct{}{}
+	conn.publish("x/1", "two", 2, 101) // again: its PUBREC got lost
+	require.Equal(t, packets.PUBREC, conn.read().Type)
+	conn.send(packets.PUBREL, &packets.Pubrel{PacketID: 101, Properties: &packets.Properties{}})
+	require.Equal(t, packets.PUBCOMP, conn.read().Type)
+	require.Equal(t, []string{"one", "two", "three"}, []string{<-got, <-got, <-got})
+}
+
+func TestHandlerMayPublishAndWait(t *testing.T) {
+	b := newFakeBroker(t)
+	var c *Client
+	ready := make(chan struct{})
+	c = start(t, b, func(o *Options) {
+		o.OnMessage = func(m Message) {
+			<-ready
+			_ = c.Publish(context.Background(), Message{Topic: "echo", Payload: m.Payload, QoS: 1})
+		}
+	})
+	close(ready)
+	conn := b.accept(packets.Connack{})
+	for i := range 50 {
+		conn.publish("in", strconv.Itoa(i), 0, 0)
+	}
+	for i := range 50 {
+		p := conn.readPublish()
+		require.Equal(t, strconv.Itoa(i), string(p.Payload))
+		conn.puback(p.PacketID, 0, "")
+	}
+}
+
+func TestSubscribeRefused(t *testing.T) {
+	b := newFakeBroker(t)
+	c := start(t, b, nil)
+	conn := b.accept(packets.Connack{})
+	end := make(chan error, 1)
+	go func() {
+		end <- c.Subscribe(short(t), Subscription{Filter: "a", QoS: 1}, Subscription{Filter: "b", QoS: 1})
+	}()
+	conn.grant(1, 0x87)
+	require.EqualError(t, <-end, "mqtt: subscribe to b refused: not authorised (0x87)")
+}
+
+func TestRefusedConnectGivesUpAfterAttempts(t *testing.T) {
+	b := newFakeBroker(t)
+	c, err := New(Options{Servers: []string{b.url()}, CleanStart: true, Attempts: 2, Backoff: Backoff{time.Millisecond, time.Millisecond}})
+	require.NoError(t, err)
+	end := make(chan error, 1)
+	go func() { end <- c.Run(t.Context()) }()
+	for range 2 {
+		b.accept(packets.Connack{ReasonCode: 0x86, Properties: &packets.Properties{ReasonString: "no user ann"}})
+	}
+	err = <-end
+	var refused *Refused
+	require.ErrorAs(t, err, &refused)
+	require.ErrorContains(t, err, "bad user name or password (0x86): no user ann")
+	require.ErrorIs(t, c.Publish(short(t), Message{Topic: "a"}), ErrClosed)
+}
+
+func TestOnConnectErrorTriesAgain(t *testing.T) {
+	b := newFakeBroker(t)
+	var calls atomic.Int32
+	start(t, b, func(o *Options) {
+		o.OnConnect = func(context.Context, bool) error {
+			if calls.Add(1) == 1 {
+				return errors.New("not yet")
+			}
+			return nil
+		}
+	})
+	b.accept(packets.Connack{})
+	b.accept(packets.Connack{})
+	require.Eventually(t, func() bool { return calls.Load() == 2 }, 5*time.Second, time.Millisecond)
+}
+
+func TestSilentBrokerIsNoticed(t *testing.T) {
+	b := newFakeBroker(t)
+	lost := make(chan error, 4)
+	start(t, b, func(o *Options) {
+		o.KeepAlive = time.Second
+		o.OnDisconnect = func(err error) { lost <- err }
+	})
+	b.accept(packets.Connack{}) // and never a PINGRESP
+	select {
+	case err := <-lost:
+		require.ErrorContains(t, err, "silent")
+	case <-time.After(4 * time.Second):
+		require.Fail(t, "a dead broker was not noticed within the keep-alive")
+	}
+}
+
+func TestQuietConnectionIsKeptAlive(t *testing.T) {
+	b := newFakeBroker(t)
+	start(t, b, func(o *Options) { o.KeepAlive = time.Second })
+	conn := b.accept(packets.Connack{})
+	for range 3 {
+		_ = conn.SetReadDeadline(time.Now().Add(1100 * time.Millisecond))
+		cp, err := readPacket(conn.r, 100)
+		require.NoError(t, err)
+		require.Equal(t, packets.PINGREQ, cp.Type)
+		conn.send(packets.PINGRESP, &packets.Pingresp{})
+	}
+}
+
+func TestStopSaysGoodbyeAfterWhatIsQueued(t *testing.T) {
+	b := newFakeBroker(t)
+	c, err := New(Options{Servers: []string{b.url()}, CleanStart: true})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	end := make(chan error, 1)
+	go func() { end <- c.Run(ctx) }()
+	conn := b.accept(packets.Connack{})
+	require.NoError(t, c.waitUp(short(t)))
+	for i := range 20 {
+		c.PublishAsync(Message{Topic: fmt.Sprint(i)}, nil)
+	}
+	cancel()
+	for i := range 20 {
+		require.Equal(t, fmt.Sprint(i), conn.readPublish().Topic)
+	}
+	require.Equal(t, packets.DISCONNECT, conn.read().Type)
+	require.NoError(t, <-end)
+}
+
+func TestBrokerThatBreaksTheRulesIsLeft(t *testing.T) {
+	for name, raw := range map[string][]byte{
+		"too large":       {0x30, 0xff, 0xff, 0xff, 0x7f},
+		"length":          {0x30, 0xff, 0xff, 0xff, 0xff, 0x7f},
+		"unknown type":    {0x00, 0x00},
+		"empty publish":   {0x32, 0x00},
+		"second connack":  {0x20, 0x03, 0, 0, 0},
+		"wrong direction": {0x82, 0x06, 0, 1, 0, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFakeBroker(t)
+			start(t, b, nil)
+			conn := b.accept(packets.Connack{})
+			_, err := conn.Write(raw)
+			require.NoError(t, err)
+			b.accept(packets.Connack{}) // it came back
+		})
+	}
+	t.Run("receive maximum", func(t *testing.T) {
+		b := newFakeBroker(t)
+		block := make(chan struct{})
+		start(t, b, func(o *Options) {
+			o.ReceiveMaximum = 2
+			o.OnMessage = func(Message) { <-block }
+		})
+		conn := b.accept(packets.Connack{})
+		for id := range uint16(3) {
+			conn.publish("a", "", 1, id+1)
+		}
+		b.accept(packets.Connack{})
+		close(block)
+	})
+}
+
+func TestRequest(t *testing.T) {
+	b := newFakeBroker(t)
+	c := start(t, b, nil)
+	conn := b.accept(packets.Connack{})
+	type result struct {
+		m   Message
+		err error
+	}
+	results := make(chan result, 2)
+	for i := range 2 {
+		go func() {
+			m, err := c.Request(short(t), Message{Topic: "ask", Payload: []byte(strconv.Itoa(i)), QoS: 1})
+			results <- result{m, err}
+		}()
+		if i == 0 {
+			conn.grant()
+		}
+		p := conn.readPublish()
+		conn.puback(p.PacketID, 0, "")
+		conn.send(packets.PUBLISH, &packets.Publish{
+			Topic: p.Properties.ResponseTopic, Payload: []byte("re " + string(p.Payload)), QoS: 1, PacketID: 9,
+			Properties: &packets.Properties{CorrelationData: p.Properties.CorrelationData},
+		})
+		require.Equal(t, packets.PUBACK, conn.read().Type)
+		r := <-results
+		require.NoError(t, r.err)
+		require.Equal(t, "re "+strconv.Itoa(i), string(r.m.Payload))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	_, err := c.Request(ctx, Message{Topic: "ask", QoS: 0})
+	require.ErrorContains(t, err, "nobody answered")
+}
+
+func TestTooManyPendingAndTooLargeAreRefusedHere(t *testing.T) {
+	b := newFakeBroker(t)
+	c := start(t, b, func(o *Options) { o.MaxPending = 2 })
+	limit := uint32(1000)
+	b.accept(packets.Connack{Properties: &packets.Properties{MaximumPacketSize: &limit}})
+	require.NoError(t, c.waitUp(short(t)))
+	var refused *Refused
+	require.ErrorAs(t, c.Publish(short(t), Message{Topic: "a", Payload: make([]byte, 1001)}), &refused)
+	require.EqualValues(t, 0x95, refused.Code)
+	for range 2 {
+		c.PublishAsync(Message{Topic: "a", QoS: 1}, nil)
+	}
+	var err error
+	c.PublishAsync(Message{Topic: "a", QoS: 1}, func(e error) { err = e })
+	require.ErrorIs(t, err, ErrBusy)
+}
+
+func TestSecondServerIsTried(t *testing.T) {
+	b := newFakeBroker(t)
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, dead.Close())
+	start(t, b, func(o *Options) { o.Servers = []string{"mqtt://" + dead.Addr().String(), b.url()} })
+	b.accept(packets.Connack{})
+}
+
+func TestOptionsThatCannotWork(t *testing.T) {
+	for name, o := range map[string]Options{
+		"no server":   {ClientID: "a"},
+		"bad url":     {Servers: []string{"127.0.0.1:1883"}, ClientID: "a"},
+		"bad scheme":  {Servers: []string{"http://h"}, ClientID: "a"},
+		"no id":       {Servers: []string{"mqtt://h"}},
+		"backoff":     {Servers: []string{"mqtt://h"}, ClientID: "a", Backoff: Backoff{Min: 2, Max: 1}},
+		"keep alive":  {Servers: []string{"mqtt://h"}, ClientID: "a", KeepAlive: time.Millisecond},
+		"will":        {Servers: []string{"mqtt://h"}, ClientID: "a", Will: &Message{Topic: "a/#"}},
+		"filter":      {Servers: []string{"mqtt://h"}, ClientID: "a", Subscriptions: []Subscription{{Filter: ""}}},
+		"id in utf-8": {Servers: []string{"mqtt://h"}, ClientID: "a\xff"},
+	} {
+		_, err := New(o)
+		require.Error(t, err, name)
+	}
+	_, err := New(Options{Servers: []string{"nope://u:secret@h"}, ClientID: "a"})
+	require.NotContains(t, err.Error(), "secret")
+}
+
+func TestBackoffStaysInBounds(t *testing.T) {
+	b := Backoff{Min: 100 * time.Millisecond, Max: time.Second}
+	for attempt := range 100 {
+		w := b.wait(attempt)
+		require.LessOrEqual(t, w, time.Second)
+		require.GreaterOrEqual(t, w, min(time.Second, b.Min<<min(attempt, 10))/2)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(byte(0x32), []byte{0, 1, 'a', 0, 1, 0, 'x'})
+	f.Add(byte(0x20), []byte{0, 0, 3, 0x21, 0, 1})
+	f.Add(byte(0x30), []byte{0, 1, 'a', 0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, first byte, body []byte) {
+		cp, err := decode(first, body)
+		if err != nil {
+			return
+		}
+		if p, ok := cp.Content.(*packets.Publish); ok {
+			_ = fromPacket(p)
+		}
+	})
+}

@@ -1,0 +1,180 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// Backoff is the wait between attempts to connect: it doubles from Min to Max, and up to half of it is left to chance,
+// so that a thousand clients don't come back in the same instant.
+type Backoff struct{ Min, Max time.Duration }
+
+func (b Backoff) wait(attempt int) time.Duration {
+	d := b.Max
+	if attempt < 16 {
+		d = min(b.Max, b.Min<<attempt)
+	}
+	return d - time.Duration(rand.Int64N(int64(d)/2+1))
+}
+
+// Options configure a Client. The zero value of everything but Servers and ClientID is usable.
+type Options struct {
+	// Servers are tried in turn: mqtt://host[:1883], mqtts://host[:8883], ws://host[:80]/path, wss://host[:443]/path.
+	// A user name and password may stand in the URL.
+	Servers  []string
+	ClientID string
+	User     string
+	Password string
+	TLS      *tls.Config // for mqtts and wss
+
+	KeepAlive      time.Duration // default 30 s; the broker may set another
+	CleanStart     bool          // forget the broker's session at every connect
+	SessionExpiry  time.Duration // how long the broker keeps the session after a disconnect
+	Will           *Message
+	WillDelay      time.Duration
+	ReceiveMaximum uint16 // incoming QoS 1 and 2 messages waiting for OnMessage; default 256
+	MaxPacket      uint32 // largest packet taken; default 1 MiB
+	MaxPending     int    // outgoing publishes waiting for their end; default 4096
+
+	// Subscriptions are made at every connect, before OnConnect.
+	Subscriptions []Subscription
+
+	// The callbacks are called one after the other from one goroutine, never concurrently: OnConnect, the messages in
+	// the order of their arrival, OnDisconnect. They may call every method of the client. A QoS 1 message is
+	// acknowledged when OnMessage has returned.
+	//
+	// OnConnect's ctx ends with the connection. When it returns an error, the client disconnects and tries again.
+	OnConnect    func(ctx context.Context, sessionPresent bool) error
+	OnDisconnect func(err error)
+	OnMessage    func(Message)
+
+	Backoff        Backoff       // default 500 ms to 30 s
+	Attempts       int           // consecutive failures after which Run gives up; 0 never
+	ConnectTimeout time.Duration // from dialling to CONNACK; default 10 s
+
+	Log  zerolog.Logger
+	Dial func(ctx context.Context, network, address string) (net.Conn, error) // default net.Dialer
+}
+
+func (o Options) withDefaults() (Options, error) {
+	orDefault(&o.KeepAlive, 30*time.Second)
+	orDefault(&o.ReceiveMaximum, 256)
+	orDefault(&o.MaxPacket, 1<<20)
+	orDefault(&o.MaxPending, 4096)
+	orDefault(&o.Backoff.Min, 500*time.Millisecond)
+	orDefault(&o.Backoff.Max, max(30*time.Second, o.Backoff.Min))
+	orDefault(&o.ConnectTimeout, 10*time.Second)
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{}).DialContext
+	}
+	if o.OnMessage == nil {
+		o.OnMessage = func(Message) {}
+	}
+	return o, o.validate()
+}
+
+func orDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+func (o Options) validate() error {
+	if len(o.Servers) == 0 {
+		return errors.New("mqtt: no server: give at least one URL such as mqtt://127.0.0.1:1883")
+	}
+	for _, s := range o.Servers {
+		if _, err := parseServer(s); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !validText(o.ClientID):
+		return fmt.Errorf("mqtt: client id %q is not valid UTF-8", o.ClientID)
+	case o.ClientID == "" && !o.CleanStart:
+		return errors.New("mqtt: a session needs a client id: set ClientID or CleanStart")
+	case o.Backoff.Max < o.Backoff.Min:
+		return fmt.Errorf("mqtt: backoff max %s is less than min %s", o.Backoff.Max, o.Backoff.Min)
+	case o.KeepAlive < time.Second || o.KeepAlive > 65535*time.Second:
+		return fmt.Errorf("mqtt: keep alive %s: must be 1s to 18h12m15s", o.KeepAlive)
+	case o.Attempts < 0 || o.MaxPending < 1:
+		return errors.New("mqtt: attempts and the maximum of pending publishes must not be negative")
+	}
+	if o.Will != nil {
+		if err := o.Will.check(); err != nil {
+			return fmt.Errorf("will: %w", err)
+		}
+	}
+	for _, s := range o.Subscriptions {
+		if err := s.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s Subscription) check() error {
+	switch {
+	case s.Filter == "" || !validText(s.Filter):
+		return fmt.Errorf("mqtt: %q is no topic filter", s.Filter)
+	case s.QoS > 2 || s.RetainHandling > 2:
+		return fmt.Errorf("mqtt: subscribe to %s: QoS and retain handling are 0, 1 or 2", s.Filter)
+	case s.ID < 0 || s.ID > 268435455:
+		return fmt.Errorf("mqtt: subscribe to %s: subscription identifier %d is out of range", s.Filter, s.ID)
+	}
+	return nil
+}
+
+// server is a parsed server URL.
+type server struct {
+	url     *url.URL
+	address string // host:port
+	tls, ws bool
+}
+
+// String leaves the password out: it ends up in logs and errors.
+func (s server) String() string { return s.url.Redacted() }
+
+func parseServer(raw string) (server, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || u.Hostname() == "" {
+		return server{}, fmt.Errorf("mqtt: %q is no server URL: write it like mqtt://host:1883", redact(raw))
+	}
+	s := server{url: u}
+	port := ""
+	switch strings.ToLower(u.Scheme) {
+	case "mqtt", "tcp":
+		port = "1883"
+	case "mqtts", "ssl", "tls":
+		port, s.tls = "8883", true
+	case "ws":
+		port, s.ws = "80", true
+	case "wss":
+		port, s.ws, s.tls = "443", true, true
+	default:
+		return server{}, fmt.Errorf("mqtt: %q: scheme %q is unknown: use mqtt, mqtts, ws or wss", redact(raw), u.Scheme)
+	}
+	if p := u.Port(); p != "" {
+		port = p
+	}
+	s.address = net.JoinHostPort(u.Hostname(), port)
+	return s, nil
+}
+
+// redact cuts what may be a password out of a URL that could not be parsed.
+func redact(raw string) string {
+	if i := strings.LastIndexByte(raw, '@'); i >= 0 {
+		return "…@" + raw[i+1:]
+	}
+	return raw
+}
