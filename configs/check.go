@@ -1,0 +1,231 @@
+package configs
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/topics"
+)
+
+type reporter = func(key, format string, args ...any)
+
+func (h *Hub) complete() (err error) {
+	if h.Data.Dir == "" {
+		h.Data.Dir, err = stateDir("hub")
+	}
+	return err
+}
+
+func (h *Hub) check(report reporter) {
+	checkMQTT(h.MQTT, h.Insecure, report)
+	checkHTTP(h.HTTP, h.Insecure, report)
+	h.Auth.check([]string{"operator", "viewer", "mapper", "node"}, report)
+	h.Log.check(report)
+	h.Limits.check(report)
+}
+
+func (c *Core) complete() (err error) {
+	if c.Data.Dir == "" {
+		if c.Data.Dir, err = stateDir("core"); err != nil {
+			return err
+		}
+	}
+	if c.Node.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("node.name: give one, for the host has no name: %w", err)
+		}
+		c.Node.Name = strings.ToLower(host)
+	}
+	if c.Link.User == "" {
+		c.Link.User = "node/" + c.Node.Name
+	}
+	return nil
+}
+
+func (c *Core) check(report reporter) {
+	if !topics.ValidName(c.Node.Name) {
+		report("node.name", "%q is no name: use a-z, 0-9, and - or . in between", c.Node.Name)
+	}
+	checkMQTT(c.MQTT, c.Insecure, report)
+	checkHTTP(c.HTTP, c.Insecure, report)
+	c.Link.check(report)
+	c.Auth.check([]string{"operator", "viewer", "mapper"}, report)
+	c.Log.check(report)
+	c.Limits.check(report)
+	positive("limits.streams.bytes", c.Limits.Streams.Bytes, report)
+	positive("limits.streams.age", c.Limits.Streams.Age, report)
+}
+
+func (m *Mapper[D]) complete() error { return nil }
+
+func (m *Mapper[D]) check(report reporter) {
+	checkServer("server", m.Server, report)
+	if !topics.ValidName(m.Name) {
+		report("name", "%q is no name: use a-z, 0-9, and - or . in between", m.Name)
+	}
+	m.Identity.check("", report)
+	m.TLS.check("tls.", report)
+	m.Log.check(report)
+}
+
+func (l Link) check(report reporter) {
+	if l.Server != "" {
+		checkServer("link.server", l.Server, report)
+	}
+	l.Identity.check("link.", report)
+	l.TLS.check("link.tls.", report)
+	if l.Keepalive < time.Second || l.Keepalive > 65535*time.Second {
+		report("link.keepalive", "%s is not between 1s and 18h12m15s, which is what MQTT can say", l.Keepalive)
+	}
+	positive("link.retry.timeout", l.Retry.Timeout, report)
+	if l.Retry.Attempts < 0 {
+		report("link.retry.attempts", "%d is less than 0, which never gives up", l.Retry.Attempts)
+	}
+	positive("link.retry.backoff.min", l.Retry.Backoff.Min, report)
+	if l.Retry.Backoff.Max < l.Retry.Backoff.Min {
+		report("link.retry.backoff.max", "%s is less than link.retry.backoff.min, %s", l.Retry.Backoff.Max, l.Retry.Backoff.Min)
+	}
+}
+
+func (i Identity) check(prefix string, report reporter) {
+	if i.Password != "" && i.PasswordFile != "" {
+		report(prefix+"password", "give this or %spasswordFile, not both", prefix)
+	}
+}
+
+func (c TLSClient) check(prefix string, report reporter) {
+	if (c.Cert == "") != (c.Key == "") {
+		report(prefix+"cert", "a certificate needs its key and a key its certificate: set both %scert and %skey", prefix, prefix)
+	}
+}
+
+func (a Auth) check(roles []string, report reporter) {
+	oneOf("auth.anonymous", a.Anonymous, []string{"loopback", "never"}, report)
+	seen := map[string]bool{}
+	for i, u := range a.Users {
+		at := fmt.Sprintf("auth.users[%d].", i)
+		if u.Name == "" {
+			report(at+"name", "is missing")
+		}
+		if seen[u.Name] {
+			report(at+"name", "%q is listed twice", u.Name)
+		}
+		seen[u.Name] = true
+		oneOf(at+"role", u.Role, roles, report)
+		if !strings.HasPrefix(u.PasswordHash, "$7$") && !strings.HasPrefix(u.PasswordHash, "$6$") {
+			report(at+"passwordHash", "is not what mosquitto_passwd writes after the colon: $7$… or $6$…")
+		}
+		for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Protocols) {
+			if _, err := path.Match(glob, ""); err != nil {
+				report(at+"name", "user %q: %q is no pattern", u.Name, glob)
+			}
+		}
+	}
+}
+
+func (l Log) check(report reporter) {
+	oneOf("log.level", l.Level, []string{"trace", "debug", "info", "warn", "error", "off"}, report)
+	oneOf("log.format", l.Format, []string{"auto", "pretty", "json"}, report)
+}
+
+func (l Limits) check(report reporter) {
+	positive("limits.connections", l.Connections, report)
+	positive("limits.packet", l.Packet, report)
+	positive("limits.request", l.Request, report)
+	positive("limits.inflight", l.Inflight, report)
+	if l.Inflight > 65535 {
+		report("limits.inflight", "%d is more than the 65535 that MQTT can say", l.Inflight)
+	}
+	positive("limits.session.messages", l.Session.Messages, report)
+	positive("limits.session.bytes", l.Session.Bytes, report)
+	positive("limits.retained.messages", l.Retained.Messages, report)
+	positive("limits.retained.bytes", l.Retained.Bytes, report)
+	// The link's own messages are up to 256 KiB, whatever users need.
+	if l.Packet > 0 && l.Packet < 512<<10 {
+		report("limits.packet", "%s is less than the 512KiB that the link needs", l.Packet)
+	}
+}
+
+func checkMQTT(m MQTT, insecure bool, report reporter) {
+	checkListen("mqtt.listen", m.Listen, !insecure, "mqtt.tls.listen", report)
+	m.TLS.check("mqtt.tls.", report)
+	checkListen("mqtt.websocket.listen", m.WebSocket.Listen, !insecure && !m.WebSocket.TLS, "mqtt.websocket.tls", report)
+	if m.WebSocket.Listen != "" && m.WebSocket.TLS && (m.TLS.Cert == "" || m.TLS.Key == "") {
+		report("mqtt.websocket.tls", "needs mqtt.tls.cert and mqtt.tls.key")
+	}
+}
+
+func checkHTTP(h HTTP, insecure bool, report reporter) {
+	checkListen("http.listen", h.Listen, !insecure, "http.tls.listen", report)
+	h.TLS.check("http.tls.", report)
+}
+
+func (t TLSListener) check(prefix string, report reporter) {
+	checkListen(prefix+"listen", t.Listen, false, "", report)
+	if t.Listen != "" && (t.Cert == "" || t.Key == "") {
+		report(prefix+"listen", "needs %scert and %skey", prefix, prefix)
+	}
+}
+
+// checkListen wants host:port, and loopback where only loopback may be plain.
+func checkListen(key, address string, loopback bool, instead string, report reporter) {
+	if address == "" {
+		return
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		report(key, "%q is not host:port", address)
+		return
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+		report(key, "%q has no port from 0 to 65535", address)
+	} else if loopback && !IsLoopback(host) {
+		report(key, "%s would be open to other hosts without TLS; use 127.0.0.1:%d, or %s, or allow it with insecure: true", address, n, instead)
+	}
+}
+
+// IsLoopback is whether only this host can reach host. A name counts only if it
+// means loopback everywhere: others are resolved by people we don't know.
+func IsLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+func checkServer(key, server string, report reporter) {
+	u, err := url.Parse(server)
+	if err != nil || (u.Scheme != "mqtt" && u.Scheme != "mqtts") || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" {
+		report(key, "%q is not mqtt://host:port or mqtts://host:port", redactURL(server))
+	}
+}
+
+// redactURL keeps a password that was put where none belongs out of the message.
+func redactURL(s string) string {
+	if u, err := url.Parse(s); err == nil {
+		return u.Redacted()
+	}
+	return s
+}
+
+func oneOf(key, value string, choice []string, report reporter) {
+	if !slices.Contains(choice, value) {
+		report(key, "%q is not one of %s", value, strings.Join(choice, ", "))
+	}
+}
+
+func positive[N int | Size | time.Duration](key string, n N, report reporter) {
+	if n <= 0 {
+		report(key, "must be more than 0")
+	}
+}

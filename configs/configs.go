@@ -1,0 +1,284 @@
+// Package configs is where settings come from: the programs' options, their
+// defaults (embedded YAML, which is their documentation too), and how a file, the
+// environment and flags change them.
+//
+// It never acts on a setting: it opens no listener and no store, and it changes
+// no state. The one exception to "values only" is that a password or a certificate
+// that a setting names by its file is read here, so that it is done one way.
+package configs
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+)
+
+//go:embed hub.yaml core.yaml mapper-modbus.yaml mapper-virtual.yaml
+var pages embed.FS
+
+// SystemDir is where a program looks for its file when no flag names one.
+const SystemDir = "/etc/edgebus"
+
+// Error says which setting is wrong, and where it was set.
+type Error struct {
+	Key     string // link.retry.timeout
+	Source  string // core.yaml:12, EDGEBUS_LINK_RETRY_TIMEOUT, --link-retry-timeout, or default
+	Message string
+}
+
+func (e *Error) Error() string { return e.Source + ": " + e.Key + ": " + e.Message }
+
+// checker is what options are asked once every value is in place.
+type checker interface {
+	// complete fills in what depends on the host.
+	complete() error
+	// check reports each wrong setting by its key.
+	check(report func(key, format string, args ...any))
+}
+
+// Load returns the options of program: its defaults, changed by file, then by the
+// environment, then by the flags (nil: none) that were given. An empty file means
+// the one in SystemDir, if it exists. Each wrong setting is an *Error; all of them
+// are reported, joined.
+func Load[T any](program, file string, flags *pflag.FlagSet) (T, error) {
+	var cfg T
+	l, err := newLoader(program, &cfg, flags)
+	if err != nil {
+		return cfg, err
+	}
+	if file == "" {
+		file = l.systemFile()
+	}
+	if err := l.readFile(file); err != nil {
+		return cfg, err
+	}
+	l.checkEnvironment()
+	l.assign()
+	if len(l.errs) == 0 {
+		l.check(&cfg)
+	}
+	return cfg, errors.Join(l.errs...)
+}
+
+// Parse is the command line of a program that has options and nothing else. It is
+// done when the line asked for --help or --print-config, which are answered on out.
+func Parse[T any](program string, args []string, out io.Writer) (cfg T, done bool, err error) {
+	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
+	flags.SortFlags = false
+	flags.SetOutput(out)
+	if err := AddFlags[T](program, flags); err != nil {
+		return cfg, false, err
+	}
+	if err := flags.Parse(args); errors.Is(err, pflag.ErrHelp) {
+		return cfg, true, nil
+	} else if err != nil {
+		return cfg, false, err
+	}
+	if flags.NArg() > 0 {
+		return cfg, false, fmt.Errorf("%s takes flags only, not %q", program, flags.Arg(0))
+	}
+	return Flagged[T](program, flags, out)
+}
+
+// Flagged is Load for flags that AddFlags made and somebody else parsed. It is done
+// when they asked for --print-config, which is answered on out.
+func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T, done bool, err error) {
+	file, err := flags.GetString("config")
+	if err != nil {
+		return cfg, false, err
+	}
+	if cfg, err = Load[T](program, file, flags); err != nil {
+		return cfg, false, err
+	}
+	if show, err := flags.GetBool("print-config"); err != nil || !show {
+		return cfg, false, err
+	}
+	return cfg, true, Print(out, program, cfg)
+}
+
+// loader gathers one program's settings. Every value passes through viper as the
+// text that was written, so that all three sources are read by the same rules.
+type loader struct {
+	program string
+	viper   *viper.Viper
+	flags   *pflag.FlagSet
+	leaves  []leaf
+	lines   map[string]string // key → file:line
+	errs    []error
+}
+
+func newLoader(program string, cfg any, flags *pflag.FlagSet) (*loader, error) {
+	l := &loader{program: program, viper: viper.New(), flags: flags, lines: map[string]string{}}
+	l.leaves = leavesOf(reflect.ValueOf(cfg).Elem(), "")
+	page, err := readPage(program)
+	if err != nil {
+		return nil, err
+	}
+	found, err := l.scan(page, "default", l.leaves)
+	if err != nil {
+		return nil, err
+	}
+	if len(l.errs) > 0 {
+		return nil, errors.Join(l.errs...)
+	}
+	clear(l.lines)
+	for _, f := range l.leaves {
+		l.viper.SetDefault(f.key, found[f.key])
+		if err := l.viper.BindEnv(f.key, envName(f.key)); err != nil {
+			return nil, err
+		}
+		if flag := l.flag(f.key); flag != nil {
+			if err := l.viper.BindPFlag(f.key, flag); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return l, nil
+}
+
+// systemFile is this program's file in SystemDir, or nothing where there is none.
+func (l *loader) systemFile() string {
+	name := filepath.Join(SystemDir, pageName(l.program)+".yaml")
+	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return name // also when it can't be read: better an error than silent defaults
+}
+
+func (l *loader) readFile(name string) error {
+	if name == "" {
+		return nil
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	found, err := l.scan(text, name, l.leaves)
+	if err != nil {
+		return err
+	}
+	return l.viper.MergeConfigMap(nest(found))
+}
+
+// checkEnvironment catches misspelt variables, but only those close to a real one:
+// other programs' settings, and what Kubernetes sets for a service of this name,
+// share the prefix.
+func (l *loader) checkEnvironment() {
+	names := map[string]bool{}
+	for _, f := range l.leaves {
+		names[envName(f.key)] = true
+	}
+	for _, pair := range os.Environ() {
+		name, _, _ := strings.Cut(pair, "=")
+		if !strings.HasPrefix(name, envPrefix) || names[name] {
+			continue
+		}
+		for known := range names {
+			if distance(name, known) <= 2 {
+				l.fail(name, "environment", "unknown; did you mean %s?", known)
+				break
+			}
+		}
+	}
+}
+
+func (l *loader) assign() {
+	for _, f := range l.leaves {
+		if err := f.set(l.viper.GetString(f.key)); err != nil {
+			l.fail(f.key, l.source(f.key), "%v", err)
+		}
+	}
+}
+
+func (l *loader) check(cfg any) {
+	c, ok := cfg.(checker)
+	if !ok {
+		return
+	}
+	report := func(key, format string, args ...any) { l.fail(key, l.source(key), format, args...) }
+	if err := c.complete(); err != nil {
+		l.errs = append(l.errs, err)
+		return
+	}
+	c.check(report)
+}
+
+func (l *loader) fail(key, source, format string, args ...any) {
+	l.errs = append(l.errs, &Error{Key: key, Source: source, Message: fmt.Sprintf(format, args...)})
+}
+
+// source says where the value of key comes from. A key may go on with the index
+// and field of a list's member, which are no settings of their own.
+func (l *loader) source(key string) string {
+	key, _, _ = strings.Cut(key, "[")
+	if flag := l.flag(key); flag != nil && flag.Changed {
+		return "--" + flag.Name
+	}
+	if os.Getenv(envName(key)) != "" {
+		return envName(key)
+	}
+	if line, ok := l.lines[key]; ok {
+		return line
+	}
+	return "default"
+}
+
+func (l *loader) flag(key string) *pflag.Flag {
+	if l.flags == nil {
+		return nil
+	}
+	return l.flags.Lookup(flagName(key))
+}
+
+const envPrefix = "EDGEBUS_"
+
+func envName(key string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}
+
+// pageName is the name of a program's settings, as a file in SystemDir has it.
+func pageName(program string) string {
+	switch program {
+	case "cloudhub":
+		return "hub"
+	case "edgecore":
+		return "core"
+	default:
+		return program
+	}
+}
+
+func readPage(program string) ([]byte, error) {
+	text, err := pages.ReadFile(pageName(program) + ".yaml")
+	if err != nil {
+		return nil, fmt.Errorf("configuration: no program is called %q", program)
+	}
+	return text, nil
+}
+
+// nest turns a.b: x into a: {b: x}.
+func nest(flat map[string]string) map[string]any {
+	root := map[string]any{}
+	for key, value := range flat {
+		at, parts := root, strings.Split(key, ".")
+		for _, part := range parts[:len(parts)-1] {
+			next, ok := at[part].(map[string]any)
+			if !ok {
+				next = map[string]any{}
+				at[part] = next
+			}
+			at = next
+		}
+		at[parts[len(parts)-1]] = value
+	}
+	return root
+}

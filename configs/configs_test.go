@@ -1,0 +1,321 @@
+package configs
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "test.yaml")
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	return name
+}
+
+// load reads a core's settings from a file's text and arguments.
+func load(t *testing.T, text string, args ...string) (Core, error) {
+	t.Helper()
+	flags := pflag.NewFlagSet("edgecore", pflag.ContinueOnError)
+	require.NoError(t, AddFlags[Core]("edgecore", flags))
+	require.NoError(t, flags.Parse(args))
+	return Load[Core]("edgecore", write(t, text), flags)
+}
+
+func TestDefaultsAreWholeAndOnLoopback(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", "/state")
+	hub, err := Load[Hub]("cloudhub", "", nil)
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.1:1883", hub.MQTT.Listen)
+	require.Equal(t, "127.0.0.1:8080", hub.HTTP.Listen)
+	require.Empty(t, hub.MQTT.TLS.Listen)
+	require.True(t, hub.Auth.Anybody())
+	require.Equal(t, Size(64<<20), hub.Limits.Session.Bytes)
+	require.False(t, hub.Insecure)
+
+	core, err := Load[Core]("edgecore", "", nil)
+	require.NoError(t, err)
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	require.Equal(t, strings.ToLower(host), core.Node.Name)
+	require.Equal(t, "node/"+core.Node.Name, core.Link.User)
+	require.Equal(t, "127.0.0.1:2883", core.MQTT.Listen)
+	require.Equal(t, "127.0.0.1:10550", core.HTTP.Listen)
+	require.Equal(t, "mqtt://127.0.0.1:1883", core.Link.Server)
+	require.Zero(t, core.Link.Retry.Attempts)
+	if os.Geteuid() == 0 {
+		require.Equal(t, "/var/lib/edgebus/core", core.Data.Dir)
+		require.Equal(t, "/var/lib/edgebus/hub", hub.Data.Dir)
+	} else {
+		require.Equal(t, "/state/edgebus/core", core.Data.Dir)
+		require.Equal(t, "/state/edgebus/hub", hub.Data.Dir)
+	}
+
+	modbus, err := Load[Mapper[Modbus]]("mapper-modbus", "", nil)
+	require.NoError(t, err)
+	require.Equal(t, "mqtt://127.0.0.1:2883", modbus.Server)
+	require.Equal(t, "modbus", modbus.Name)
+	require.Positive(t, modbus.Driver.Timeout)
+	virtual, err := Load[Mapper[Virtual]]("mapper-virtual", "", nil)
+	require.NoError(t, err)
+	require.Positive(t, virtual.Driver.Interval)
+}
+
+func TestFileThenEnvironmentThenFlags(t *testing.T) {
+	text := "link: {keepalive: 11s, retry: {timeout: 21s, backoff: {max: 41s}}}\nlimits: {packet: 2MiB}\n"
+	t.Setenv("EDGEBUS_LINK_RETRY_TIMEOUT", "22s")
+	t.Setenv("EDGEBUS_LINK_RETRY_BACKOFF_MAX", "42s")
+	t.Setenv("EDGEBUS_MQTT_TLS_CLIENTCA", "ca.pem")
+	core, err := load(t, text, "--link-retry-backoff-max=43s", "--insecure", "--mqtt-listen", "")
+	require.NoError(t, err)
+	require.Equal(t, 11*time.Second, core.Link.Keepalive)
+	require.Equal(t, 22*time.Second, core.Link.Retry.Timeout)
+	require.Equal(t, 43*time.Second, core.Link.Retry.Backoff.Max)
+	require.Equal(t, "ca.pem", core.MQTT.TLS.ClientCA)
+	require.Equal(t, Size(2<<20), core.Limits.Packet)
+	require.True(t, core.Insecure)
+	require.Empty(t, core.MQTT.Listen, "an empty flag is a value: it turns the listener off")
+	require.Equal(t, 500*time.Millisecond, core.Link.Retry.Backoff.Min, "what nobody sets keeps its default")
+}
+
+func TestTextSurvivesAsItWasWritten(t *testing.T) {
+	core, err := load(t, "node: {name: \"007\"}\nlink: {user: 0123, password: 1_000}\nauth:\n  users:\n    - {name: Ann, passwordHash: $7$101$c2FsdA==$aGFzaA==, role: viewer, devices: [\"lamp*\"]}\n")
+	require.NoError(t, err)
+	require.Equal(t, "007", core.Node.Name)
+	require.Equal(t, "0123", core.Link.User)
+	require.Equal(t, "1_000", core.Link.Password)
+	require.Equal(t, []User{{Name: "Ann", PasswordHash: "$7$101$c2FsdA==$aGFzaA==", Role: "viewer", Devices: []string{"lamp*"}}}, core.Auth.Users)
+}
+
+func TestUsersFromTheEnvironment(t *testing.T) {
+	t.Setenv("EDGEBUS_AUTH_USERS", `[{name: bob, role: operator, passwordHash: $6$c2FsdA==$aGFzaA==}]`)
+	core, err := load(t, "")
+	require.NoError(t, err)
+	require.Len(t, core.Auth.Users, 1)
+	require.Equal(t, "bob", core.Auth.Users[0].Name)
+}
+
+func TestWhatIsWrongIsNamed(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"misspelt key", "\nlink:\n  keepalve: 3s\n", "test.yaml:3: link.keepalve: unknown key; did you mean link.keepalive?"},
+		{"misspelt section", "lnik: {keepalive: 3s}", "test.yaml:1: lnik: unknown key; did you mean link?"},
+		{"key in the wrong place", "keepalive: 3s", "did you mean link.keepalive?"},
+		{"key of nobody", "zzzzzzzz: 1", "test.yaml:1: zzzzzzzz: unknown key"},
+		{"wrong case", "mqtt: {tls: {clientca: x}}", "did you mean mqtt.tls.clientCA?"},
+		{"duration without unit", "link: {keepalive: 30}", `test.yaml:1: link.keepalive: "30" is not a duration`},
+		{"negative duration", "link: {keepalive: -3s}", "less than nothing"},
+		{"size", "limits: {packet: 3 stones}", "is not a size"},
+		{"size overflow", "limits: {packet: 9223372036854775807GiB}", "is not a size"},
+		{"packet below what the link needs", "limits: {packet: 1KiB}", "limits.packet: 1KiB is less"},
+		{"number", "limits: {inflight: many}", `"many" is not a whole number`},
+		{"too large a number", "limits: {inflight: 70000}", "65535"},
+		{"bool", "insecure: perhaps", "neither true nor false"},
+		{"value for a section", "link: fast", "link: must hold keys"},
+		{"section for a value", "link: {server: {a: b}}", "link.server: must be a single value"},
+		{"no list", "auth: {users: ann}", "auth.users: must be a list"},
+		{"unknown field of a user", "auth:\n  users:\n  - name: ann\n    pasword: x", "test.yaml:4: auth.users[0].pasword: unknown key"},
+		{"user without hash", "auth: {users: [{name: ann, role: viewer}]}", "auth.users[0].passwordHash"},
+		{"user's role", "auth: {users: [{name: ann, role: king, passwordHash: $7$x}]}", `auth.users[0].role: "king" is not one of`},
+		{"user twice", "auth: {users: [{name: a, role: viewer, passwordHash: $7$x}, {name: a, role: viewer, passwordHash: $7$x}]}", "listed twice"},
+		{"glob", "auth: {users: [{name: a, role: viewer, passwordHash: $7$x, devices: ['[']}]}", "is no pattern"},
+		{"open listener", "mqtt: {listen: ':2883'}", "test.yaml:1: mqtt.listen: :2883 would be open to other hosts without TLS; use 127.0.0.1:2883, or mqtt.tls.listen, or allow it with insecure: true"},
+		{"open api", "http: {listen: '0.0.0.0:80'}", "http.listen: 0.0.0.0:80 would be open"},
+		{"open websocket", "mqtt: {websocket: {listen: '[::]:8083'}}", "mqtt.websocket.listen"},
+		{"address", "http: {listen: here}", "is not host:port"},
+		{"port", "http: {listen: '127.0.0.1:70000'}", "no port"},
+		{"tls without certificate", "mqtt: {tls: {listen: ':8883'}}", "needs mqtt.tls.cert and mqtt.tls.key"},
+		{"wss without certificate", "mqtt: {websocket: {listen: ':8083', tls: true}}", "mqtt.websocket.tls: needs"},
+		{"server", "link: {server: 'http://x'}", "is not mqtt://host:port"},
+		{"password in url", "link: {server: 'mqtt://u:hunter2@x'}", "link.server"},
+		{"two passwords", "link: {password: a, passwordFile: b}", "not both"},
+		{"half a certificate", "link: {tls: {cert: a}}", "link.tls.cert"},
+		{"backoff", "link: {retry: {backoff: {min: 1m, max: 1s}}}", "link.retry.backoff.max: 1s is less"},
+		{"node name", "node: {name: 'a/b'}", "node.name"},
+		{"log level", "log: {level: loud}", "log.level"},
+		{"anonymous", "auth: {anonymous: always}", "auth.anonymous"},
+		{"twice", "data: {dir: a}\nlink: {}\ndata: {dir: b}", "set twice"},
+		{"no yaml", "data: [", "test.yaml"},
+		{"two documents", "data: {dir: a}\n---\ndata: {dir: b}", "more than one YAML document"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := load(t, c.text)
+			require.ErrorContains(t, err, c.want)
+			require.NotContains(t, err.Error(), "hunter2")
+		})
+	}
+}
+
+func TestAllThatIsWrongIsReportedAtOnce(t *testing.T) {
+	_, err := load(t, "link: {keepalive: 3, sever: x}\nzzz: 1\n")
+	require.ErrorContains(t, err, "link.keepalive")
+	require.ErrorContains(t, err, "did you mean link.server?")
+	require.ErrorContains(t, err, "zzz")
+	var e *Error
+	require.ErrorAs(t, err, &e)
+}
+
+func TestSourcesOfWrongValues(t *testing.T) {
+	t.Setenv("EDGEBUS_LINK_KEEPALIVE", "soon")
+	_, err := load(t, "", "--link-retry-timeout=later")
+	require.ErrorContains(t, err, `EDGEBUS_LINK_KEEPALIVE: link.keepalive: "soon" is not a duration`)
+	require.ErrorContains(t, err, `--link-retry-timeout: link.retry.timeout: "later" is not a duration`)
+	t.Setenv("EDGEBUS_LINK_KEEPALIVE", "")
+	_, err = load(t, "", "--mqtt-listen=0.0.0.0:1")
+	require.ErrorContains(t, err, "--mqtt-listen")
+}
+
+func TestInsecureAllowsOpenListeners(t *testing.T) {
+	core, err := load(t, "insecure: true\nmqtt: {listen: ':2883'}")
+	require.NoError(t, err)
+	require.Equal(t, ":2883", core.MQTT.Listen)
+}
+
+func TestMisspeltVariables(t *testing.T) {
+	t.Setenv("EDGEBUS_SERVICE_HOST", "10.0.0.1") // what Kubernetes sets for a service named edgebus
+	t.Setenv("EDGEBUS_PORT", "tcp://10.0.0.1:1883")
+	_, err := load(t, "")
+	require.NoError(t, err)
+	t.Setenv("EDGEBUS_LINK_KEEPALVE", "3s")
+	_, err = load(t, "")
+	require.ErrorContains(t, err, "EDGEBUS_LINK_KEEPALVE: unknown; did you mean EDGEBUS_LINK_KEEPALIVE?")
+}
+
+func TestMissingFileIsAnErrorWhenNamed(t *testing.T) {
+	_, err := Load[Core]("edgecore", filepath.Join(t.TempDir(), "none.yaml"), nil)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = Load[Core]("toaster", "", nil)
+	require.ErrorContains(t, err, "toaster")
+}
+
+func TestPrintedSettingsLoadAgainAndHideSecrets(t *testing.T) {
+	t.Setenv("EDGEBUS_LINK_PASSWORD", "hunter2")
+	text := "auth: {users: [{name: ann, role: viewer, passwordHash: $7$secret, nodes: [a, b]}]}\nlink: {keepalive: 90s}\nlimits: {packet: 3MiB}\n"
+	var out bytes.Buffer
+	_, done, err := Parse[Core]("edgecore", []string{"--config", write(t, text), "--print-config", "--node-name=n1"}, &out)
+	require.NoError(t, err)
+	require.True(t, done)
+	require.NotContains(t, out.String(), "hunter2")
+	require.NotContains(t, out.String(), "$7$secret")
+	require.Contains(t, out.String(), "<redacted>")
+	require.Contains(t, out.String(), "# This node's name.")
+	require.Contains(t, out.String(), "keepalive: 1m30s")
+	require.Contains(t, out.String(), "packet: 3MiB")
+
+	again, err := Load[Core]("edgecore", write(t, strings.ReplaceAll(out.String(), "<redacted>", "$7$x")), nil)
+	require.NoError(t, err, "what is printed is a configuration")
+	require.Equal(t, "n1", again.Node.Name)
+	require.Equal(t, []string{"a", "b"}, again.Auth.Users[0].Nodes)
+}
+
+func TestParse(t *testing.T) {
+	var out bytes.Buffer
+	_, done, err := Parse[Hub]("cloudhub", []string{"--help"}, &out)
+	require.NoError(t, err)
+	require.True(t, done)
+	require.Contains(t, out.String(), "--mqtt-tls-clientCA")
+	require.Contains(t, out.String(), "Address of plain MQTT")
+	require.NotContains(t, out.String(), "passwordHash:")
+
+	_, _, err = Parse[Hub]("cloudhub", []string{"serve"}, &out)
+	require.ErrorContains(t, err, `not "serve"`)
+	_, _, err = Parse[Hub]("cloudhub", []string{"--mqtt-lisen=x"}, &out)
+	require.ErrorContains(t, err, "mqtt-lisen")
+	_, _, err = Parse[Hub]("cloudhub", []string{"--insecure=maybe"}, &out)
+	require.ErrorContains(t, err, "insecure")
+	hub, done, err := Parse[Hub]("cloudhub", []string{"--data-dir=/d"}, &out)
+	require.NoError(t, err)
+	require.False(t, done)
+	require.Equal(t, "/d", hub.Data.Dir)
+}
+
+func TestEverySettingIsDocumented(t *testing.T) {
+	check := func(program string, add func(string, *pflag.FlagSet) error) {
+		flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
+		require.NoError(t, add(program, flags))
+		flags.VisitAll(func(f *pflag.Flag) {
+			require.NotEmpty(t, strings.TrimSpace(strings.Split(f.Usage, "(default")[0]), "%s: --%s has no comment on its page", program, f.Name)
+		})
+	}
+	check("cloudhub", AddFlags[Hub])
+	check("edgecore", AddFlags[Core])
+	check("mapper-modbus", AddFlags[Mapper[Modbus]])
+	check("mapper-virtual", AddFlags[Mapper[Virtual]])
+}
+
+func TestSecretFromFile(t *testing.T) {
+	secret, err := Identity{PasswordFile: write(t, "s3cret\n")}.Secret()
+	require.NoError(t, err)
+	require.Equal(t, "s3cret", secret)
+	_, err = Identity{PasswordFile: "/nonexistent"}.Secret()
+	require.Error(t, err)
+	secret, err = Identity{Password: "p"}.Secret()
+	require.NoError(t, err)
+	require.Equal(t, "p", secret)
+}
+
+func TestSize(t *testing.T) {
+	for text, want := range map[string]Size{"0": 0, "512": 512, "64KiB": 64 << 10, "64 MiB": 64 << 20, "1GiB": 1 << 30} {
+		var s Size
+		require.NoError(t, s.UnmarshalText([]byte(text)))
+		require.Equal(t, want, s)
+		var again Size
+		require.NoError(t, again.UnmarshalText([]byte(s.String())))
+		require.Equal(t, s, again)
+	}
+}
+
+func TestLogger(t *testing.T) {
+	var out bytes.Buffer
+	log := Logger(&out, Log{Level: "warn", Format: "auto"})
+	log.Info().Msg("unseen")
+	log.Warn().Str("node", "n1").Msg("seen")
+	require.Equal(t, 1, strings.Count(out.String(), "\n"))
+	require.Contains(t, out.String(), `"node":"n1"`)
+	require.Regexp(t, `"time":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}`, out.String())
+
+	out.Reset()
+	log = Logger(&out, Log{Level: "info", Format: "pretty"})
+	log.Info().Str("node", "n1").Msg("up")
+	require.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3} INF up node=n1`, out.String())
+}
+
+func TestSamples(t *testing.T) {
+	samples, err := Samples()
+	require.NoError(t, err)
+	var names []string
+	for _, s := range samples {
+		names = append(names, s.Kind+"/"+s.Name)
+	}
+	require.Equal(t, []string{"DeviceModel/dimmable-lamp", "Device/lamp", "DeviceModel/modbus-thermostat", "Device/thermostat"}, names)
+}
+
+// FuzzLoad: no file makes Load panic, and what it accepts it prints and reads again.
+func FuzzLoad(f *testing.F) {
+	f.Add("link: {keepalive: 3s}")
+	f.Add("auth: {users: [{name: a}]}")
+	f.Add("a: &a [*a]")
+	f.Add("? {a: b}\n: c")
+	f.Add("data: !!binary x\n<<: {}")
+	f.Fuzz(func(t *testing.T, text string) {
+		var cfg Core
+		l, err := newLoader("edgecore", &cfg, nil)
+		require.NoError(t, err)
+		found, err := l.scan([]byte(text), "fuzz", l.leaves)
+		if err != nil || len(l.errs) > 0 {
+			return
+		}
+		require.NoError(t, l.viper.MergeConfigMap(nest(found)))
+		l.assign()
+		if len(l.errs) > 0 {
+			return
+		}
+		l.check(&cfg)
+		require.NoError(t, Print(&bytes.Buffer{}, "edgecore", cfg))
+	})
+}

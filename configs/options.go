@@ -1,0 +1,239 @@
+package configs
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Hub is what cloudhub can be told. hub.yaml says what each setting means.
+type Hub struct {
+	Data     Data      `yaml:"data"`
+	MQTT     MQTT      `yaml:"mqtt"`
+	HTTP     HTTP      `yaml:"http"`
+	Auth     Auth      `yaml:"auth"`
+	Log      Log       `yaml:"log"`
+	Limits   HubLimits `yaml:"limits"`
+	Insecure bool      `yaml:"insecure"`
+}
+
+// Core is what edgecore can be told. core.yaml says what each setting means.
+type Core struct {
+	Node     NodeName   `yaml:"node"`
+	Data     Data       `yaml:"data"`
+	MQTT     MQTT       `yaml:"mqtt"`
+	HTTP     HTTP       `yaml:"http"`
+	Link     Link       `yaml:"link"`
+	Auth     Auth       `yaml:"auth"`
+	Log      Log        `yaml:"log"`
+	Limits   CoreLimits `yaml:"limits"`
+	Insecure bool       `yaml:"insecure"`
+}
+
+// Mapper is what a mapper can be told, with its driver's own settings in D.
+type Mapper[D any] struct {
+	Server   string `yaml:"server"`
+	Name     string `yaml:"name"`
+	Identity `yaml:",inline"`
+	TLS      TLSClient `yaml:"tls"`
+	Log      Log       `yaml:"log"`
+	Driver   D         `yaml:"driver"`
+}
+
+// Modbus holds the settings of the modbus driver.
+type Modbus struct {
+	Timeout time.Duration `yaml:"timeout"`
+}
+
+// Virtual holds the settings of the virtual driver.
+type Virtual struct {
+	Interval time.Duration `yaml:"interval"`
+}
+
+// Data says where state is kept.
+type Data struct {
+	Dir string `yaml:"dir"`
+}
+
+// NodeName is the node's name in its tree.
+type NodeName struct {
+	Name string `yaml:"name"`
+}
+
+// MQTT says where a broker listens.
+type MQTT struct {
+	Listen    string      `yaml:"listen"`
+	TLS       TLSListener `yaml:"tls"`
+	WebSocket WebSocket   `yaml:"websocket"`
+}
+
+// WebSocket says where MQTT over WebSocket is served.
+type WebSocket struct {
+	Listen string `yaml:"listen"`
+	TLS    bool   `yaml:"tls"`
+}
+
+// HTTP says where an API listens.
+type HTTP struct {
+	Listen string      `yaml:"listen"`
+	TLS    TLSListener `yaml:"tls"`
+}
+
+// Link says how a core reaches its hub.
+type Link struct {
+	Server    string `yaml:"server"`
+	Identity  `yaml:",inline"`
+	TLS       TLSClient     `yaml:"tls"`
+	Keepalive time.Duration `yaml:"keepalive"`
+	Retry     Retry         `yaml:"retry"`
+}
+
+// Retry says how a link recovers.
+type Retry struct {
+	Timeout  time.Duration `yaml:"timeout"`
+	Attempts int           `yaml:"attempts"`
+	Backoff  Backoff       `yaml:"backoff"`
+}
+
+// Backoff bounds the pause between attempts.
+type Backoff struct {
+	Min time.Duration `yaml:"min"`
+	Max time.Duration `yaml:"max"`
+}
+
+// Identity is how a client signs in.
+type Identity struct {
+	User         string `yaml:"user"`
+	Password     string `yaml:"password" secret:"true"`
+	PasswordFile string `yaml:"passwordFile"`
+}
+
+// Secret is the password, read from its file if it stands in one.
+func (i Identity) Secret() (string, error) {
+	if i.PasswordFile == "" {
+		return i.Password, nil
+	}
+	text, err := os.ReadFile(i.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("passwordFile: %w", err)
+	}
+	return strings.TrimRight(string(text), "\r\n"), nil
+}
+
+// Auth says who may come in.
+type Auth struct {
+	Anonymous string `yaml:"anonymous"` // loopback or never
+	Users     []User `yaml:"users"`
+}
+
+// Anybody is whether clients of a loopback listener need no password.
+func (a Auth) Anybody() bool { return a.Anonymous == "loopback" }
+
+// User is somebody with a password, and what they may touch.
+type User struct {
+	Name         string   `yaml:"name"`
+	PasswordHash string   `yaml:"passwordHash" secret:"true"`
+	Role         string   `yaml:"role"`
+	Nodes        []string `yaml:"nodes,omitempty,flow"`
+	Devices      []string `yaml:"devices,omitempty,flow"`
+	Protocols    []string `yaml:"protocols,omitempty,flow"`
+}
+
+// Log says how much is logged, and in which form.
+type Log struct {
+	Level  string `yaml:"level"`
+	Format string `yaml:"format"`
+}
+
+// Limits bound what clients can make a broker hold.
+type Limits struct {
+	Connections int           `yaml:"connections"`
+	Packet      Size          `yaml:"packet"`
+	Request     Size          `yaml:"request"`
+	Inflight    int           `yaml:"inflight"`
+	Session     SessionLimits `yaml:"session"`
+	Retained    Quota         `yaml:"retained"`
+}
+
+// HubLimits bound what the hub holds.
+type HubLimits struct {
+	Limits `yaml:",inline"`
+}
+
+// CoreLimits bound what the core holds.
+type CoreLimits struct {
+	Limits  `yaml:",inline"`
+	Streams StreamLimits `yaml:"streams"`
+}
+
+// SessionLimits bound one client's queue.
+type SessionLimits struct {
+	Messages int           `yaml:"messages"`
+	Bytes    Size          `yaml:"bytes"`
+	Expiry   time.Duration `yaml:"expiry"`
+}
+
+// Quota bounds a number of messages and their bytes.
+type Quota struct {
+	Messages int  `yaml:"messages"`
+	Bytes    Size `yaml:"bytes"`
+}
+
+// StreamLimits bound what waits for the link.
+type StreamLimits struct {
+	Bytes Size          `yaml:"bytes"`
+	Age   time.Duration `yaml:"age"`
+}
+
+// Size is a number of bytes, written 512, 64KiB, 64MiB or 1GiB.
+type Size int64
+
+// UnmarshalText reads a size.
+func (s *Size) UnmarshalText(text []byte) error {
+	number, unit := string(text), int64(1)
+	for suffix, factor := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
+		if rest, ok := strings.CutSuffix(number, suffix); ok {
+			number, unit = rest, factor
+			break
+		}
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64/unit {
+		return fmt.Errorf("%q is not a size, such as 512, 64KiB or 64MiB", text)
+	}
+	*s = Size(n * unit)
+	return nil
+}
+
+func (s Size) String() string {
+	for _, u := range []struct {
+		factor Size
+		name   string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if s >= u.factor && s%u.factor == 0 {
+			return strconv.FormatInt(int64(s/u.factor), 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(s), 10)
+}
+
+// stateDir is where a part keeps its state when nobody says: the system's place
+// for root, the user's own for everybody else.
+func stateDir(part string) (string, error) {
+	if os.Geteuid() == 0 {
+		return filepath.Join("/var/lib/edgebus", part), nil
+	}
+	if base := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(base) {
+		return filepath.Join(base, "edgebus", part), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", errors.New("data.dir: give one, for the user has no home directory")
+	}
+	return filepath.Join(home, ".local", "state", "edgebus", part), nil
+}

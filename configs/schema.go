@@ -1,0 +1,297 @@
+package configs
+
+import (
+	"bytes"
+	"encoding"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"reflect"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// leaf is one setting: its key, and the field that holds it.
+type leaf struct {
+	key    string
+	value  reflect.Value
+	secret bool
+}
+
+// leavesOf lists the settings of a struct. What YAML calls them stands in the
+// fields' yaml tags; a struct is a section unless it reads itself from text.
+func leavesOf(v reflect.Value, prefix string) []leaf {
+	var all []leaf
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		at := v.Field(i)
+		switch {
+		case options == "inline":
+			all = append(all, leavesOf(at, prefix)...)
+		case name == "" || name == "-":
+		case at.Kind() == reflect.Struct && !isText(at):
+			all = append(all, leavesOf(at, prefix+name+".")...)
+		default:
+			all = append(all, leaf{key: prefix + name, value: at, secret: field.Tag.Get("secret") != ""})
+		}
+	}
+	return all
+}
+
+func isText(v reflect.Value) bool {
+	_, ok := v.Addr().Interface().(encoding.TextUnmarshaler)
+	return ok
+}
+
+func (f leaf) isList() bool { return f.value.Kind() == reflect.Slice }
+
+// set gives the field the value that text stands for.
+func (f leaf) set(text string) error {
+	switch at := f.value.Addr().Interface().(type) {
+	case *time.Duration:
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return fmt.Errorf("%q is not a duration, such as 30s or 1h30m", text)
+		}
+		if d < 0 {
+			return fmt.Errorf("%q is less than nothing", text)
+		}
+		*at = d
+		return nil
+	case encoding.TextUnmarshaler:
+		return at.UnmarshalText([]byte(text))
+	}
+	return f.setKind(text)
+}
+
+func (f leaf) setKind(text string) error {
+	switch f.value.Kind() {
+	case reflect.String:
+		f.value.SetString(text)
+	case reflect.Bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("%q is neither true nor false", text)
+		}
+		f.value.SetBool(b)
+	case reflect.Int:
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("%q is not a whole number", text)
+		}
+		f.value.SetInt(int64(n))
+	case reflect.Float64:
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return fmt.Errorf("%q is not a number", text)
+		}
+		f.value.SetFloat(n)
+	case reflect.Slice:
+		return f.setList(text)
+	default:
+		return fmt.Errorf("settings of type %s are not supported", f.value.Type())
+	}
+	return nil
+}
+
+// setList reads a list in YAML, in which a fault is named by the list's own lines.
+func (f leaf) setList(text string) error {
+	decoder := yaml.NewDecoder(strings.NewReader(text))
+	decoder.KnownFields(true)
+	fresh := reflect.New(f.value.Type())
+	if err := decoder.Decode(fresh.Interface()); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("not a list that fits: %w", err)
+	}
+	f.value.Set(fresh.Elem())
+	return nil
+}
+
+// scan reads a YAML text into the settings it makes, each as written. What it
+// doesn't know is reported with its line.
+func (l *loader) scan(text []byte, file string, leaves []leaf) (map[string]string, error) {
+	var document yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	err := decoder.Decode(&document)
+	if errors.Is(err, io.EOF) {
+		return nil, nil // nothing but comments
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if decoder.Decode(new(yaml.Node)) == nil {
+		return nil, fmt.Errorf("%s: more than one YAML document", file)
+	}
+	s := scanner{loader: l, file: file, known: map[string]leaf{}, sections: map[string]bool{}, found: map[string]string{}}
+	for _, f := range leaves {
+		s.known[f.key] = f
+		for i, r := range f.key {
+			if r == '.' {
+				s.sections[f.key[:i]] = true
+			}
+		}
+	}
+	s.mapping(document.Content[0], "")
+	return s.found, nil
+}
+
+type scanner struct {
+	*loader
+	file     string
+	known    map[string]leaf
+	sections map[string]bool
+	found    map[string]string
+}
+
+func (s *scanner) at(n *yaml.Node) string {
+	if s.file == "default" {
+		return s.file
+	}
+	return s.file + ":" + strconv.Itoa(n.Line)
+}
+
+func (s *scanner) mapping(n *yaml.Node, prefix string) {
+	n = resolve(n)
+	if isNull(n) {
+		return // a section with all its keys commented out
+	}
+	if n.Kind != yaml.MappingNode {
+		key := strings.TrimSuffix(prefix, ".")
+		if key == "" {
+			key = "the file"
+		}
+		s.fail(key, s.at(n), "must hold keys, not a value")
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		s.entry(n.Content[i], n.Content[i+1], prefix+n.Content[i].Value)
+	}
+}
+
+func (s *scanner) entry(name, value *yaml.Node, key string) {
+	if s.sections[key] {
+		s.mapping(value, key+".")
+		return
+	}
+	f, ok := s.known[key]
+	if !ok {
+		s.fail(key, s.at(name), "unknown key%s", s.suggestion(key))
+		return
+	}
+	if _, twice := s.found[key]; twice {
+		s.fail(key, s.at(name), "set twice, first at %s", s.lines[key])
+		return
+	}
+	text, err := s.text(f, resolve(value), key)
+	if err != nil {
+		s.fail(key, s.at(value), "%v", err)
+		return
+	}
+	if text != nil {
+		s.found[key], s.lines[key] = *text, s.at(name)
+	}
+}
+
+// text is the value as it was written; nil where it was left out.
+func (s *scanner) text(f leaf, n *yaml.Node, key string) (*string, error) {
+	switch {
+	case isNull(n):
+		return nil, nil
+	case f.isList():
+		if n.Kind != yaml.SequenceNode {
+			return nil, errors.New("must be a list")
+		}
+		s.members(f.value.Type().Elem(), n, key)
+		out, err := yaml.Marshal(n)
+		text := string(out)
+		return &text, err
+	case n.Kind != yaml.ScalarNode:
+		return nil, errors.New("must be a single value")
+	default:
+		return &n.Value, nil
+	}
+}
+
+// members looks for unknown keys in a list of structs.
+func (s *scanner) members(t reflect.Type, list *yaml.Node, key string) {
+	if t.Kind() != reflect.Struct {
+		return
+	}
+	inner := *s
+	inner.known, inner.sections = map[string]leaf{}, nil
+	for i, n := range list.Content {
+		prefix := fmt.Sprintf("%s[%d].", key, i)
+		inner.found = map[string]string{}
+		for _, f := range leavesOf(reflect.New(t).Elem(), prefix) {
+			inner.known[f.key] = f
+		}
+		inner.mapping(n, prefix)
+	}
+}
+
+// suggestion names the known key nearest to one that isn't known.
+func (s *scanner) suggestion(key string) string {
+	names := make([]string, 0, len(s.known)+len(s.sections))
+	for name := range s.known {
+		names = append(names, name)
+	}
+	for name := range s.sections {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	best, least := "", 1+max(2, len(key)/4)
+	for _, name := range names {
+		if d := distance(strings.ToLower(key), strings.ToLower(name)); d < least {
+			best, least = name, d
+		}
+	}
+	for _, name := range names { // the right name in the wrong place
+		if best == "" && strings.TrimPrefix(filepath.Ext("."+name), ".") == strings.TrimPrefix(filepath.Ext("."+key), ".") {
+			best = name
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; did you mean " + best + "?"
+}
+
+func resolve(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
+
+// distance is how many letters must be added, dropped, changed or swapped with
+// their neighbour to make one word of the other.
+func distance(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}
