@@ -1,0 +1,19 @@
+// Package link keeps two copies of a map in step over a lossy, reordering,
+// often absent connection. One side, the Owner, writes; the other, the
+// Replica, follows. A node has two such maps, one in each direction.
+//
+// Both are state machines held in memory. They never do I/O, never look at a
+// clock and never start a goroutine, and they are not safe for concurrent use:
+// a host drives them, one goroutine at a time, in a fixed order:
+//
+//  1. apply any number of steps: Put, Delete, Connect, Step, Resend;
+//  2. call TakeJournal and, if it is Dirty, commit it in one durable transaction;
+//  3. only then call Messages and send them, and acknowledge writers.
+//
+// The order is what makes a crash harmless: nobody has heard of anything that
+// is not on disk. A host whose commit fails throws the machine away and
+// restores it from its store; there is nothing to undo.
+//
+// What travels is state, never history: a key that was written a thousand
+// times while the connection was down is sent once.
+package link

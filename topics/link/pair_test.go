@@ -1,0 +1,115 @@
+package link
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// counter is a source of nonces that tests can repeat.
+func counter(from uint64) func() uint64 {
+	return func() uint64 {
+		from += 1000
+		return from
+	}
+}
+
+// pair is an owner and a replica with a perfect channel between them, through
+// the encoding and with a commit before each send.
+type pair struct {
+	t                testing.TB
+	o                *Owner
+	r                *Replica
+	n                uint64
+	count            map[Type]int
+	entries          map[string]int // how often each key was sent
+	bytes            int
+	changes          []Change
+	ownerLog, repLog []Journal
+}
+
+func newPair(t testing.TB) *pair {
+	return &pair{t: t, o: NewOwner(Up, counter(0)), r: NewReplica(Up), count: map[Type]int{}, entries: map[string]int{}}
+}
+
+func (p *pair) connect() *pair {
+	p.n++
+	p.o.Connect(p.n)
+	return p
+}
+
+func (p *pair) wire(m Message) Message {
+	b, err := Encode(m)
+	require.NoError(p.t, err)
+	m, err = Decode(b)
+	require.NoError(p.t, err)
+	p.count[m.Type]++
+	p.bytes += len(b)
+	for _, e := range m.Entries {
+		p.entries[e.Key]++
+	}
+	return m
+}
+
+// run exchanges messages until nobody has anything to say.
+func (p *pair) run() *pair {
+	for {
+		p.ownerLog = append(p.ownerLog, p.o.TakeJournal())
+		out := p.o.Messages()
+		for _, m := range out {
+			p.changes = append(p.changes, p.r.Step(p.wire(m))...)
+		}
+		p.repLog = append(p.repLog, p.r.TakeJournal())
+		back := p.r.Messages()
+		for _, m := range back {
+			require.NoError(p.t, p.o.Step(p.wire(m)))
+		}
+		if len(out)+len(back) == 0 {
+			return p
+		}
+	}
+}
+
+func (p *pair) put(key, value string) Entry {
+	e, _, err := p.o.Put(Entry{Key: key, Value: []byte(value)})
+	require.NoError(p.t, err)
+	return e
+}
+
+func (p *pair) forget() { clear(p.count); clear(p.entries); p.bytes = 0; p.changes = nil }
+
+func content(rng func(string, func(Entry) bool)) map[string]string {
+	out := map[string]string{}
+	rng("", func(e Entry) bool {
+		out[e.Key] = fmt.Sprintf("%d:%s:%v", e.Ver, e.Value, e.Meta)
+		return true
+	})
+	return out
+}
+
+func (p *pair) requireInStep() {
+	p.t.Helper()
+	require.True(p.t, p.o.InStep())
+	require.False(p.t, p.o.Waiting())
+	require.Zero(p.t, p.o.Dirty())
+	require.Equal(p.t, content(p.o.Range), content(p.r.Range))
+	require.Equal(p.t, p.o.Lineage(), p.r.Lineage())
+	require.Equal(p.t, p.o.Digest(), p.r.Digest())
+}
+
+func TestSmoke(t *testing.T) {
+	p := newPair(t)
+	p.put("a", "1")
+	p.connect().run()
+	p.requireInStep()
+	p.put("a", "2")
+	p.put("b", "1")
+	require.False(t, p.o.InStep())
+	p.run()
+	p.requireInStep()
+	p.o.Delete("a", 0, "")
+	p.run()
+	p.requireInStep()
+	require.Equal(t, 1, p.o.order.len)
+}

@@ -1,0 +1,115 @@
+package link
+
+import (
+	"encoding"
+	"fmt"
+)
+
+// ForkJump is the least that a restore tool adds to the versions it restores.
+const ForkJump = 1 << 32
+
+// State is what a machine keeps beside its entries. Owner and Replica use
+// different fields of it; a store keeps it as opaque bytes.
+type State struct {
+	Lineage  Lineage `cbor:"1,keyasint"`
+	Seq      uint64  `cbor:"2,keyasint,omitempty"` // owner: last number given
+	Acked    uint64  `cbor:"3,keyasint,omitempty"` // owner: the replica has it up to here
+	GCFloor  uint64  `cbor:"4,keyasint,omitempty"` // owner: a replica below this missed a deletion
+	VerFloor uint64  `cbor:"5,keyasint,omitempty"` // owner: versions of new keys begin above
+	Applied  uint64  `cbor:"6,keyasint,omitempty"` // replica: it has the map up to here
+}
+
+var (
+	_ encoding.BinaryMarshaler   = State{}
+	_ encoding.BinaryUnmarshaler = (*State)(nil)
+	_ encoding.BinaryMarshaler   = Entry{}
+	_ encoding.BinaryUnmarshaler = (*Entry)(nil)
+)
+
+// MarshalBinary writes a state for a store.
+func (s State) MarshalBinary() ([]byte, error) { return wire.enc.Marshal(s) }
+
+// UnmarshalBinary reads a state back.
+func (s *State) UnmarshalBinary(b []byte) error {
+	*s = State{}
+	if err := wire.dec.Unmarshal(b, s); err != nil {
+		return fmt.Errorf("link state: %w", err)
+	}
+	return nil
+}
+
+// MarshalBinary writes an entry for a store, by the encoding that messages use.
+func (e Entry) MarshalBinary() ([]byte, error) { return wire.enc.Marshal(e) }
+
+// UnmarshalBinary reads an entry back. It keeps no reference to b.
+func (e *Entry) UnmarshalBinary(b []byte) error {
+	*e = Entry{}
+	if err := wire.dec.Unmarshal(b, e); err != nil {
+		return fmt.Errorf("link entry: %w", err)
+	}
+	return nil
+}
+
+// Fork is for the tool that restores an owner from a backup: the backup must
+// not go on under its old lineage, because the replica may have seen what came
+// after it. jump is added to all versions, here and with Entry.Fork, so that
+// they rise above any that were given after the backup was made; it must be
+// ForkJump at least, and larger each time when one backup is restored twice.
+func (s State) Fork(rand func() uint64, jump uint64) State {
+	s.Lineage = Lineage{N: s.Lineage.N + 1, Nonce: rand()}
+	s.VerFloor += jump
+	s.Acked = 0
+	s.GCFloor = s.Seq // whoever takes the new lineage takes it from here on
+	return s
+}
+
+// Fork returns the entry as a restore tool stores it; see State.Fork.
+func (e Entry) Fork(jump uint64) Entry {
+	e.Ver += jump
+	return e
+}
+
+// Journal is what changed since the last one and must be committed, in one
+// transaction, before Messages are sent and writers acknowledged.
+type Journal struct {
+	// Dirty: there is something to commit. Otherwise the journal is empty, and
+	// what may wait (how far the replica acknowledged, tombstones it has no
+	// more need of) is kept for the next one that isn't. Losing that is safe.
+	Dirty bool
+	// Reset: the machine was not restored from the store, which must
+	// therefore forget all entries before it stores these.
+	Reset   bool
+	State   State
+	Entries []Entry  // to store, tombstones included
+	Dropped []string // keys to erase
+}
+
+// ledger collects the keys that a journal will name.
+type ledger struct {
+	dirty, reset bool
+	touched      map[string]struct{}
+}
+
+func (l *ledger) touch(key string) {
+	if l.touched == nil {
+		l.touched = make(map[string]struct{})
+	}
+	l.touched[key] = struct{}{}
+}
+
+// take empties the ledger into a journal; get finds the entry of a key.
+func (l *ledger) take(s State, get func(string) *Entry) Journal {
+	if !l.dirty {
+		return Journal{}
+	}
+	j := Journal{Dirty: true, Reset: l.reset, State: s}
+	for key := range l.touched {
+		if e := get(key); e != nil {
+			j.Entries = append(j.Entries, *e)
+		} else if !l.reset {
+			j.Dropped = append(j.Dropped, key)
+		}
+	}
+	*l = ledger{}
+	return j
+}
