@@ -28,7 +28,7 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 		done(t.get(a, m))
 	case topics.KindTelemetry, topics.KindEvents, topics.KindBridge, topics.KindCommand:
 		m.Retain = false
-		t.o.Bus.Publish(m)
+		t.o.Publish(m)
 		done(nil)
 	default:
 		done(resource.Errorf(resource.Forbidden, "", "%s is written by %s, not by clients of the hub's broker", a.Key(), a.Kind.Owner()))
@@ -84,7 +84,7 @@ func (t *Twins) get(a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	t.o.Bus.Publish(broker.Message{
+	t.o.Publish(broker.Message{
 		Topic: reply, Payload: payload, QoS: m.QoS,
 		Props: broker.Properties{Correlation: m.Props.Correlation, ContentType: "application/json"},
 	})

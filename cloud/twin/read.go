@@ -25,7 +25,7 @@ func (t *Twins) Retained(filter string) func(max int) []broker.Message {
 				keys = n.keys(filter)
 			}
 			for len(keys) > 0 && len(out) < most {
-				if m, ok := n.shown(keys[0]); ok {
+				if m, ok := n.shown(keys[0]); ok && !t.backlog.Hides(m.Topic) {
 					out = append(out, m)
 				}
 				keys = keys[1:]

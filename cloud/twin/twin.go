@@ -28,21 +28,17 @@ const (
 	resendTick = time.Second  // how often unanswered messages are looked for
 )
 
-// Bus is the hub's broker: it takes a message to those who subscribed to it.
-type Bus interface {
-	Publish(broker.Message)
-}
-
 // Options are what Twins need.
 type Options struct {
 	Reader   store.Reader
 	Writer   store.Writer
 	Watcher  store.Watcher
 	Replicas store.Replicas
-	Bus      Bus
-	Log      zerolog.Logger
-	Now      func() time.Time // time.Now when nil
-	Rand     func() uint64    // gives nonces
+	// Publish takes a message to those who subscribed to it on the hub's broker.
+	Publish func(broker.Message)
+	Log     zerolog.Logger
+	Now     func() time.Time // time.Now when nil
+	Rand    func() uint64    // gives nonces
 	// Timeout is how long an unanswered message to a node waits before it is sent again.
 	Timeout time.Duration
 	// StatusEvery is how often at most a Device's status is written.
@@ -61,9 +57,10 @@ type Twins struct {
 	models  map[modelKey]resource.DeviceModel
 	users   map[modelKey]map[string]bool // devices by their model
 
-	wishes wishes
-	status statusQueue
-	stats  stats
+	backlog broker.Backlog
+	wishes  wishes
+	status  statusQueue
+	stats   stats
 }
 
 type modelKey struct{ namespace, name string }
@@ -188,16 +185,17 @@ func (t *Twins) step(ctx context.Context, first func(*batch)) {
 	t.settle(b)
 	err := t.commit(ctx, b)
 	msgs := t.messages(b)
+	if err == nil {
+		t.backlog.Fill(b.out)
+	}
 	t.mu.Unlock()
 
 	t.stats.steps.Add(uint64(n))
 	if err == nil {
-		for _, m := range b.out {
-			t.o.Bus.Publish(m)
-		}
+		t.backlog.Drain(b.out, t.o.Publish)
 	}
 	for _, m := range msgs {
-		t.o.Bus.Publish(m)
+		t.o.Publish(m)
 	}
 	for _, f := range b.then {
 		f()

@@ -62,8 +62,10 @@ func (t *Twin) follow(b *batch, c link.Change) {
 	}
 	switch a.Kind {
 	case topics.KindDesired:
+		b.mark(c.New.Key)
 		t.touch(b, a.Device, a.Name)
 	case topics.KindDevice, topics.KindDevicePart:
+		b.mark(c.New.Key)
 		b.docs["devices/"+a.Device] = true
 	default:
 		key, _, _ := strings.Cut(c.New.Key, "/parts/")

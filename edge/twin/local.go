@@ -311,6 +311,7 @@ func (t *Twin) putUp(b *batch, key string, v *resource.Value, ts int64, origin s
 	if strings.Contains(key, "/override/") {
 		t.schedule(key, meta.Until)
 	}
+	b.mark(key)
 	b.out = append(b.out, t.message(e))
 	return nil
 }
@@ -318,6 +319,7 @@ func (t *Twin) putUp(b *batch, key string, v *resource.Value, ts int64, origin s
 func (t *Twin) clearUp(b *batch, key string) {
 	if e, had := t.up.Delete(key, b.now.UnixMilli(), ""); had {
 		delete(t.ends, key)
+		b.mark(key)
 		b.out = append(b.out, t.message(e))
 	}
 }

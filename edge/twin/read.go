@@ -2,6 +2,7 @@ package twin
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -79,7 +80,7 @@ func (t *Twin) Retained(filter string) func(max int) []broker.Message {
 		t.mu.RLock()
 		defer t.mu.RUnlock()
 		for len(keys) > 0 && len(out) < most {
-			if m, ok := t.shown(keys[0]); ok {
+			if m, ok := t.shown(keys[0]); ok && !t.backlog.Hides(m.Topic) {
 				out = append(out, m)
 			}
 			keys = keys[1:]
@@ -143,28 +144,27 @@ func (t *Twin) twin(name string, m resource.DeviceModel) map[string]resource.Twi
 	})
 }
 
-// Devices are the node's Devices with their twins, in order of name.
-func (t *Twin) Devices() []resource.Device {
+// Devices are the node's Devices with their twins, in order of name, as of a revision.
+func (t *Twin) Devices() (list []resource.Device, rev uint64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	out := make([]resource.Device, 0, len(t.devices))
 	for name := range t.devices {
 		d, _ := t.read(name)
-		out = append(out, d)
+		list = append(list, d)
 	}
-	slices.SortFunc(out, func(a, b resource.Device) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
-	return out
+	slices.SortFunc(list, func(a, b resource.Device) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
+	return list, t.history.rev
 }
 
 // Device is one Device with its twin, and its model.
-func (t *Twin) Device(name string) (resource.Device, resource.DeviceModel, bool) {
+func (t *Twin) Device(name string) (resource.Bundle, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	d, ok := t.read(name)
 	if !ok {
-		return d, resource.DeviceModel{}, false
+		return resource.Bundle{}, false
 	}
-	return d, t.devices[name].bundle.Model, true
+	return resource.Bundle{Device: d, Model: t.devices[name].bundle.Model}, true
 }
 
 func (t *Twin) read(name string) (resource.Device, bool) {
@@ -173,6 +173,8 @@ func (t *Twin) read(name string) (resource.Device, bool) {
 		return resource.Device{}, false
 	}
 	d := known.bundle.Device
+	rev := max(t.history.changed[name], t.history.floor)
+	d.Metadata.ResourceVersion = strconv.FormatUint(rev, 10)
 	d.Status.State = resource.Unknown
 	if e, ok := t.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()); ok {
 		d.Status.State = string(e.Value)

@@ -32,11 +32,6 @@ const (
 	mapperGrace = 15 * time.Second
 )
 
-// Bus is the node's broker: it takes a message to those who subscribed to it.
-type Bus interface {
-	Publish(broker.Message)
-}
-
 // Store keeps the state; see package edge/store.
 type Store interface {
 	Load() (store.Snapshot, error)
@@ -45,11 +40,12 @@ type Store interface {
 
 // Options are what a Twin needs.
 type Options struct {
-	Node  string
-	Store Store
-	Bus   Bus
-	Log   zerolog.Logger
-	Now   func() time.Time // time.Now when nil
+	Node string
+	// Publish takes a message to those who subscribed to it on the node's broker.
+	Publish func(broker.Message)
+	Store   Store
+	Log     zerolog.Logger
+	Now     func() time.Time // time.Now when nil
 	// Report is published as the node's status when the twin starts.
 	Report resource.NodeReport
 	// Timeout is how long an unanswered message to the hub waits before it is sent again.
@@ -76,7 +72,9 @@ type Twin struct {
 	ends   map[string]int64 // when overrides end, by key
 	seen   map[string]bool  // mappers that have spoken since the start; nil once all had their time
 
-	stats stats
+	backlog broker.Backlog
+	history history
+	stats   stats
 }
 
 // device is what is known of one device of the node.
@@ -87,6 +85,8 @@ type device struct {
 
 type stats struct {
 	commits, steps, refused, failed atomic.Uint64
+
+	broken atomic.Bool
 }
 
 // Stats are counts since the start, for metrics.
@@ -94,6 +94,7 @@ type Stats struct {
 	Commits, Steps, Refused, FailedCommits uint64
 	Devices, UpKeys, DownKeys, Behind      int
 	Linked, InStep                         bool
+	Storing                                bool // false: the last commit failed
 }
 
 // batch gathers what is to happen once its changes are on disk.
@@ -103,6 +104,7 @@ type batch struct {
 	done      []answer
 	effective map[string]*store.Effective
 	floor     uint64
+	changed   map[string]bool    // devices that readers see differently now
 	touched   map[[2]string]bool // properties whose value in force may have changed: device, property
 	docs      map[string]bool    // documents that may have changed, by key
 }
@@ -125,6 +127,7 @@ func New(o Options) (*Twin, error) {
 	}
 	t := &Twin{o: o, steps: make(chan func(*batch), maxWaiting), gone: make(chan struct{}), ends: make(map[string]int64), seen: make(map[string]bool)}
 	t.resend, t.wake = stopped(), stopped()
+	t.history.begin(o.Now())
 	return t, t.load()
 }
 
@@ -197,7 +200,7 @@ func (t *Twin) enqueue(f func(*batch)) bool {
 // step takes first and whatever waits behind it, commits, and lets out what follows from it.
 func (t *Twin) step(first func(*batch)) {
 	b := &batch{
-		now: t.o.Now(), effective: make(map[string]*store.Effective),
+		now: t.o.Now(), effective: make(map[string]*store.Effective), changed: make(map[string]bool),
 		touched: make(map[[2]string]bool), docs: make(map[string]bool),
 	}
 	t.mu.Lock()
@@ -210,13 +213,15 @@ func (t *Twin) step(first func(*batch)) {
 	err := t.commit(b)
 	msgs := t.messages()
 	t.arm()
+	if err == nil {
+		t.history.add(b.changed, t.devices)
+		t.backlog.Fill(b.out)
+	}
 	t.mu.Unlock()
 
 	t.stats.steps.Add(uint64(n))
 	if err == nil {
-		for _, m := range b.out {
-			t.o.Bus.Publish(m)
-		}
+		t.backlog.Drain(b.out, t.o.Publish)
 	}
 	t.answer(b, err)
 	if t.send != nil {
@@ -235,6 +240,7 @@ func (t *Twin) commit(b *batch) error {
 	}
 	t.stats.commits.Add(1)
 	err := t.o.Store.Commit(batch)
+	t.stats.broken.Store(err != nil)
 	if err == nil {
 		return nil
 	}
@@ -318,7 +324,7 @@ func (t *Twin) Stats() Stats {
 		Commits: t.stats.commits.Load(), Steps: t.stats.steps.Load(),
 		Refused: t.stats.refused.Load(), FailedCommits: t.stats.failed.Load(),
 		Devices: len(t.devices), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
-		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(),
+		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: !t.stats.broken.Load(),
 	}
 }
 

@@ -1,0 +1,59 @@
+// Package setup turns a program's configuration into the options of its broker.
+package setup
+
+import (
+	"crypto/tls"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// Broker makes a broker's options of the parts of a configuration that are about it.
+// anonymous are the roles of clients of this host that give no name.
+func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool, anonymous ...topics.Role) (broker.Options, error) {
+	o := broker.Options{InsecureListen: insecure, Limits: limits(l)}
+	if a.Anybody() {
+		o.Auth.Anonymous = anonymous
+	}
+	for _, u := range a.Users {
+		o.Auth.Users = append(o.Auth.Users, broker.User{
+			Name: u.Name, PasswordHash: u.PasswordHash, Role: topics.Role(u.Role),
+			Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols,
+		})
+	}
+	var err error
+	o.Listeners, err = listeners(m)
+	return o, err
+}
+
+func listeners(m configs.MQTT) (list []broker.Listener, err error) {
+	var secure *tls.Config
+	if m.TLS.Cert != "" {
+		if secure, err = m.TLS.Config(); err != nil {
+			return nil, err
+		}
+	}
+	if m.Listen != "" {
+		list = append(list, broker.Listener{Name: "mqtt", Address: m.Listen})
+	}
+	if m.TLS.Listen != "" {
+		list = append(list, broker.Listener{Name: "mqtts", Address: m.TLS.Listen, TLS: secure})
+	}
+	if m.WebSocket.Listen != "" {
+		ws := broker.Listener{Name: "websocket", Address: m.WebSocket.Listen, WebSocket: true}
+		if m.WebSocket.TLS {
+			ws.TLS = secure
+		}
+		list = append(list, ws)
+	}
+	return list, nil
+}
+
+func limits(l configs.Limits) broker.Limits {
+	return broker.Limits{
+		MaximumPacket: uint32(min(l.Packet, 256<<20)), Connections: l.Connections, Inflight: l.Inflight,
+		QueuedMessages: l.Session.Messages, QueuedBytes: int(l.Session.Bytes), SessionExpiry: l.Session.Expiry,
+		RetainedMessages: l.Retained.Messages, RetainedBytes: int(l.Retained.Bytes),
+	}
+}

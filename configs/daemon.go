@@ -1,0 +1,61 @@
+package configs
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// stopTime is how long a program may take to stop in order.
+const stopTime = 10 * time.Second
+
+// Program is what a running program knows of itself.
+type Program struct {
+	Version string
+	Log     zerolog.Logger
+}
+
+// Daemon runs a program until it ends or the system asks it to (SIGTERM, SIGINT),
+// and returns its exit code. A second signal, or stopping for too long, ends it at once:
+// everything that was acknowledged is on disk by then.
+func Daemon(name string, stderr io.Writer, cfg Log, run func(context.Context, Program) error) int {
+	p := Program{Version: Version(), Log: Logger(stderr, cfg)}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, p) }()
+	p.Log.Info().Str("version", p.Version).Int("pid", os.Getpid()).Msg(name + " starts")
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		stop() // the next signal is not caught
+		p.Log.Info().Msg(name + " stops")
+		select {
+		case err = <-ended:
+		case <-time.After(stopTime):
+			p.Log.Error().Dur("after", stopTime).Msg(name + " did not stop in time and is ended")
+			return 1
+		}
+	}
+	if err != nil {
+		p.Log.Error().Err(err).Msg(name + " failed")
+		return 1
+	}
+	return 0
+}
+
+// Version is the version that the program was built from.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
+		return "dev"
+	}
+	return info.Main.Version
+}

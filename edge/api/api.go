@@ -1,0 +1,254 @@
+// Package api is the Device API at the edge: the node's Devices with their
+// models and twins, over HTTP, in the shapes of the hub's API. It answers from
+// the node's own store, so that it works with the hub away. It is read-only:
+// values are wanted and reported on the node's broker.
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/edgebus/edgebus/edge/twin"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Twins is where the Devices come from.
+type Twins interface {
+	Devices() (list []resource.Device, rev uint64)
+	Device(name string) (resource.Bundle, bool)
+	Changes(since uint64) (twin.Changes, bool)
+}
+
+// Options are what the API needs.
+type Options struct {
+	Twins   Twins
+	Ready   func() error // nil error: the core can do its work
+	Metrics http.Handler
+}
+
+const base = "/apis/" + resource.APIVersion
+
+type server struct{ Options }
+
+// New makes the API's handler.
+func New(o Options) http.Handler {
+	s := server{o}
+	mux := http.NewServeMux()
+	for _, prefix := range []string{base, base + "/namespaces/{namespace}"} {
+		mux.HandleFunc("GET "+prefix+"/devices", s.devices)
+		mux.HandleFunc("GET "+prefix+"/devicemodels", s.models)
+	}
+	mux.HandleFunc("GET "+base+"/namespaces/{namespace}/devices/{name}", s.device)
+	mux.HandleFunc("GET "+base+"/namespaces/{namespace}/devicemodels/{name}", s.model)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", s.ready)
+	mux.Handle("GET /metrics", o.Metrics)
+	mux.HandleFunc("/", s.other)
+	return mux
+}
+
+func (s server) ready(w http.ResponseWriter, _ *http.Request) {
+	if err := s.Ready(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+type list[T any] struct {
+	resource.TypeMeta
+	Metadata struct {
+		ResourceVersion string `json:"resourceVersion"`
+	} `json:"metadata"`
+	Items []T `json:"items"`
+}
+
+func newList[T any](kind string, items []T, rev uint64) list[T] {
+	l := list[T]{TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: kind + "List"}, Items: items}
+	if l.Items == nil {
+		l.Items = []T{}
+	}
+	l.Metadata.ResourceVersion = strconv.FormatUint(rev, 10)
+	return l
+}
+
+func (s server) devices(w http.ResponseWriter, r *http.Request) {
+	if watch, _ := strconv.ParseBool(r.URL.Query().Get("watch")); watch {
+		s.watch(w, r)
+		return
+	}
+	items, rev := s.Twins.Devices()
+	items = slices.DeleteFunc(items, func(d resource.Device) bool { return !inNamespace(r, d.Metadata) })
+	reply(w, http.StatusOK, newList(resource.KindDevice, items, rev))
+}
+
+func inNamespace(r *http.Request, m resource.Meta) bool {
+	want := r.PathValue("namespace")
+	have := m.Namespace
+	if have == "" {
+		have = resource.DefaultNamespace
+	}
+	return want == "" || want == have
+}
+
+func (s server) device(w http.ResponseWriter, r *http.Request) {
+	b, ok := s.Twins.Device(r.PathValue("name"))
+	if !ok || !inNamespace(r, b.Device.Metadata) {
+		fail(w, http.StatusNotFound, "NotFound", "device %q does not belong to this node", r.PathValue("name"))
+		return
+	}
+	reply(w, http.StatusOK, b.Device)
+}
+
+// all are the models of the node's devices, in order of name.
+func (s server) all(r *http.Request) (models []resource.DeviceModel, rev uint64) {
+	seen := make(map[string]bool)
+	devices, rev := s.Twins.Devices()
+	for _, d := range devices {
+		b, ok := s.Twins.Device(d.Metadata.Name)
+		key := b.Model.Metadata.Namespace + "/" + b.Model.Metadata.Name
+		if ok && !seen[key] && inNamespace(r, b.Model.Metadata) {
+			seen[key] = true
+			models = append(models, b.Model)
+		}
+	}
+	slices.SortFunc(models, func(a, b resource.DeviceModel) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
+	return models, rev
+}
+
+func (s server) models(w http.ResponseWriter, r *http.Request) {
+	models, rev := s.all(r)
+	reply(w, http.StatusOK, newList(resource.KindDeviceModel, models, rev))
+}
+
+func (s server) model(w http.ResponseWriter, r *http.Request) {
+	models, _ := s.all(r)
+	for _, m := range models {
+		if m.Metadata.Name == r.PathValue("name") {
+			reply(w, http.StatusOK, m)
+			return
+		}
+	}
+	fail(w, http.StatusNotFound, "NotFound", "no device of this node has the model %q", r.PathValue("name"))
+}
+
+func (s server) other(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && strings.HasPrefix(r.URL.Path, base) {
+		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed",
+			"the Device API at the edge is read-only: publish to desired/{property} on the node's broker, or write on the hub")
+		return
+	}
+	fail(w, http.StatusNotFound, "NotFound", "nothing is at %s; try %s/devices", r.URL.Path, base)
+}
+
+// event is one line of a watch.
+type event struct {
+	Type   string `json:"type"`
+	Object any    `json:"object"`
+}
+
+// watch sends the devices that change, after the resourceVersion of a list. Who watches
+// without one gets all that there are first.
+func (s server) watch(w http.ResponseWriter, r *http.Request) {
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		fail(w, http.StatusInternalServerError, "InternalError", "this connection can't be streamed to")
+		return
+	}
+	known := make(map[string]bool) // devices that the watcher has heard of, or had in its list
+	since, fresh, ok := s.since(w, r)
+	if !ok {
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	out := json.NewEncoder(w)
+	items, rev := s.Twins.Devices()
+	for _, d := range items {
+		if fresh {
+			s.tell(out, r, d.Metadata.Name, known)
+		}
+		known[d.Metadata.Name] = true
+	}
+	if fresh {
+		since = rev
+	}
+	for {
+		flusher.Flush()
+		c, ok := s.Twins.Changes(since)
+		if !ok {
+			_ = out.Encode(event{"ERROR", status(http.StatusGone, "Expired", "too much has changed: list again")})
+			return
+		}
+		for _, name := range c.Changed {
+			s.tell(out, r, name, known)
+		}
+		for _, name := range c.Gone {
+			delete(known, name)
+			gone := resource.Device{TypeMeta: deviceType(), Metadata: resource.Meta{Name: name, ResourceVersion: strconv.FormatUint(c.Rev, 10)}}
+			_ = out.Encode(event{"DELETED", gone})
+		}
+		flusher.Flush()
+		since = c.Rev
+		select {
+		case <-c.More:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func deviceType() resource.TypeMeta {
+	return resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice}
+}
+
+func (s server) since(w http.ResponseWriter, r *http.Request) (since uint64, fresh, ok bool) {
+	text := r.URL.Query().Get("resourceVersion")
+	if text == "" || text == "0" {
+		return 0, true, true
+	}
+	since, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		fail(w, http.StatusBadRequest, "BadRequest", "resourceVersion %.40q is not one that this API gave", text)
+		return 0, false, false
+	}
+	if _, known := s.Twins.Changes(since); !known {
+		fail(w, http.StatusGone, "Expired", "resourceVersion %s is too old: list again", text)
+		return 0, false, false
+	}
+	return since, false, true
+}
+
+func (s server) tell(out *json.Encoder, r *http.Request, name string, known map[string]bool) {
+	b, ok := s.Twins.Device(name)
+	if !ok || !inNamespace(r, b.Device.Metadata) {
+		return // gone again: that follows
+	}
+	kind := "ADDED"
+	if known[name] {
+		kind = "MODIFIED"
+	}
+	known[name] = true
+	_ = out.Encode(event{kind, b.Device}) // a watcher that is gone ends the request's context
+}
+
+func reply(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v) // the client is gone
+}
+
+func status(code int, reason, message string) map[string]any {
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Status", "metadata": map[string]any{}, "status": "Failure",
+		"message": message, "reason": reason, "code": code,
+	}
+}
+
+func fail(w http.ResponseWriter, code int, reason, format string, args ...any) {
+	reply(w, code, status(code, reason, fmt.Sprintf(format, args...)))
+}

@@ -1,0 +1,105 @@
+// Package edge is the core: what runs on a node. Run wires its parts together
+// and does nothing else; each part says for itself what it does.
+package edge
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"net"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/setup"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/web"
+	"github.com/edgebus/edgebus/edge/api"
+	"github.com/edgebus/edgebus/edge/store"
+	"github.com/edgebus/edgebus/edge/twin"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// Options are what a core needs.
+type Options struct {
+	Config  configs.Core
+	Version string
+	Log     zerolog.Logger
+	// Started is called once all listeners are bound. It may be nil.
+	Started func(Addresses)
+}
+
+// Addresses are where a core listens.
+type Addresses struct {
+	MQTT []net.Addr // in the order of the configuration: plain, TLS, WebSocket
+	HTTP []net.Addr
+}
+
+// Run runs a core until ctx ends, and stops it in order: first who asks (link,
+// HTTP, clients), then the twin, which answers what it was asked, then the store.
+func Run(ctx context.Context, o Options) (err error) {
+	cfg := o.Config
+	log := o.Log.With().Str("node", cfg.Node.Name).Logger()
+	st, err := store.Open(cfg.Data.Dir, nonce)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+
+	var br *broker.Broker
+	tw, err := twin.New(twin.Options{
+		Node: cfg.Node.Name, Store: st, Log: log, Timeout: cfg.Link.Retry.Timeout,
+		Publish: func(m broker.Message) { br.Publish(m) },
+		Report:  report(o.Version),
+	})
+	if err != nil {
+		return err
+	}
+	bo, err := setup.Broker(cfg.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure, topics.RoleOperator, topics.RoleMapper)
+	if err != nil {
+		return err
+	}
+	bo.Node, bo.Tree, bo.Log = cfg.Node.Name, tw, log
+	if br, err = broker.New(bo); err != nil {
+		return err
+	}
+	ready := func() error {
+		if tw.Stats().Storing {
+			return nil
+		}
+		return errors.New("nothing can be stored: see the log")
+	}
+	site, err := web.Listen(cfg.HTTP, api.New(api.Options{Twins: tw, Ready: ready, Metrics: metrics(tw, br)}))
+	if err != nil {
+		return errors.Join(err, br.Close(ctx))
+	}
+
+	twinCtx, stopTwin := context.WithCancel(context.WithoutCancel(ctx))
+	stopped := make(chan error, 1)
+	go func() { stopped <- tw.Run(twinCtx) }()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return br.Serve(ctx) })
+	g.Go(func() error { return site.Run(ctx) })
+	if cfg.Link.Server != "" {
+		link, err := newLink(cfg.Link, cfg.Node.Name, tw, nonce, log)
+		if err != nil {
+			g.Go(func() error { return err })
+		} else {
+			g.Go(func() error { return runLink(ctx, link, log) })
+		}
+	}
+	if o.Started != nil {
+		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
+	}
+	err = g.Wait()
+	stopTwin()
+	return errors.Join(err, <-stopped)
+}
+
+func nonce() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // crypto/rand never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
