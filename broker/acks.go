@@ -1,0 +1,106 @@
+package broker
+
+import (
+	"sync"
+
+	"github.com/edgebus/edgebus/broker/session"
+)
+
+// acks keeps a connection's acknowledgements in the order of its publishes, though
+// they are stored in any order, and bounds how many are being stored.
+type acks struct {
+	mu     sync.Mutex
+	change sync.Cond
+	slots  []*slot // publishes that are not acknowledged, oldest first
+	strict int     // of them, those that count against the receive maximum
+	closed bool
+}
+
+// slot is the place of one publish in the order.
+type slot struct {
+	conn *conn
+	m    Message
+	id   uint16
+	done bool
+	ack  []byte
+}
+
+func (a *acks) init() { a.change.L = &a.mu }
+
+// reserve takes the next place. With as many publishes outstanding as an MQTT 5
+// client was told it may have, another is its mistake: not ok. Any other client
+// waits, and so does not read on, until one is stored.
+func (a *acks) reserve(s *slot, limit int) (ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	counts := s.m.QoS > 0 && s.m.Publisher.Version == 5
+	if counts && a.strict >= limit {
+		return false
+	}
+	for len(a.slots) >= 2*limit && !a.closed {
+		a.change.Wait()
+	}
+	if counts {
+		a.strict++
+	}
+	a.slots = append(a.slots, s)
+	return true
+}
+
+// finish acknowledges the publish once all before it are.
+func (s *slot) finish(err error) {
+	c := s.conn
+	if err != nil {
+		c.b.refused(s.m, err)
+	}
+	a := &c.acks
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s.done {
+		return
+	}
+	s.done = true
+	if s.m.QoS > 0 {
+		s.ack = c.encodeAck(s.m.QoS, s.id, err)
+	}
+	for len(a.slots) > 0 && a.slots[0].done {
+		first := a.slots[0]
+		a.slots[0] = nil
+		a.slots = a.slots[1:]
+		if first.m.QoS > 0 {
+			c.w.Control(first.ack)
+			if first.m.Publisher.Version == 5 {
+				a.strict--
+			}
+		}
+		a.change.Broadcast()
+	}
+}
+
+// close lets go of a reader that waits.
+func (a *acks) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	a.change.Broadcast()
+}
+
+// encodeAck makes a PUBACK or PUBREC. A 3.1.1 client can only be told yes.
+func (c *conn) encodeAck(qos byte, id uint16, err error) []byte {
+	ack := session.Ack{Type: 4, ID: id}
+	if qos == 2 {
+		ack.Type = 5
+	}
+	if err != nil {
+		ack.Code = codeOf(err)
+		if !c.noProblems {
+			ack.Reason = reasonOf(err)
+		}
+	}
+	packet := ack.Append(nil, c.ident.Version)
+	if c.maximumPacket > 0 && len(packet) > int(c.maximumPacket) {
+		ack.Reason = ""
+		packet = ack.Append(packet[:0], c.ident.Version)
+	}
+	return packet
+}

@@ -1,0 +1,184 @@
+package broker
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// acl derives every right from the contract's table. It is pure and holds nothing
+// of a connection.
+type acl struct {
+	rows map[topics.Kind]topics.Topic
+	node []string // what a node may subscribe to, below v1/nodes/{node}/
+}
+
+func newACL() *acl {
+	a := &acl{rows: make(map[topics.Kind]topics.Topic)}
+	for _, t := range topics.Table() {
+		a.rows[t.Kind] = t
+		if slices.Contains(t.Subscribe, topics.RoleNode) {
+			a.node = append(a.node, asFilter(t.Pattern))
+		}
+	}
+	return a
+}
+
+// asFilter turns a pattern of the table into the filter that covers it.
+func asFilter(pattern string) string {
+	levels := strings.Split(pattern, "/")
+	for i, l := range levels {
+		if strings.HasPrefix(l, "{") {
+			levels[i] = "+"
+		}
+	}
+	return strings.Join(levels, "/")
+}
+
+func forbidden(topic, format string, args ...any) error {
+	return resource.Errorf(resource.Forbidden, topic, format, args...)
+}
+
+// publish says why the identity may not publish to the topic, which CheckTopic
+// has seen already.
+func (a *acl) publish(id Identity, topic string) error {
+	if !topics.IsTree(topic) {
+		if id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper) {
+			return nil
+		}
+		return forbidden(topic, "role %s may not publish outside %s/", roles(id), topics.Version)
+	}
+	addr, err := topics.Parse(topic)
+	if err != nil {
+		return err
+	}
+	row := a.rows[addr.Kind]
+	for _, role := range id.Roles {
+		if slices.Contains(row.Publish, role) && inScope(id, role, addr) {
+			return nil
+		}
+	}
+	return forbidden(topic, "%s may not publish here: owner %s", roles(id), row.Owner)
+}
+
+// read says whether the identity may receive what is published to the topic.
+func (a *acl) read(id Identity, topic string) bool {
+	if !topics.IsTree(topic) {
+		return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper) || id.Has(topics.RoleViewer)
+	}
+	if rest, ok := strings.CutPrefix(topic, topics.RefusedPrefix); ok {
+		return id.Has(topics.RoleOperator) || rest == topicID(id.ClientID)
+	}
+	addr, err := topics.Parse(topic)
+	if err != nil {
+		return false
+	}
+	row := a.rows[addr.Kind]
+	for _, role := range id.Roles {
+		if slices.Contains(row.Subscribe, role) && inScope(id, role, addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// subscribe says why the identity may not have the filter at all. Most roles may
+// have a filter that covers more than they may read: read is asked again for each
+// topic. A node may not: what it asks for is fixed, and more is a mistake or worse.
+func (a *acl) subscribe(id Identity, filter string) error {
+	if id.Has(topics.RoleNode) {
+		return a.nodeSubscribe(id, filter)
+	}
+	if !strings.ContainsAny(filter, "+#") {
+		if a.read(id, filter) {
+			return nil
+		}
+		return forbidden(filter, "%s may not subscribe to it", roles(id))
+	}
+	rest, ok := strings.CutPrefix(filter, topics.Prefix)
+	if !ok {
+		return nil
+	}
+	node, _, _ := strings.Cut(rest, "/")
+	if node == "+" || node == "#" || matchAny(id.Nodes, node) || id.Has(topics.RoleMapper) {
+		return nil
+	}
+	return forbidden(filter, "node %s is not given to %s", node, roles(id))
+}
+
+func (a *acl) nodeSubscribe(id Identity, filter string) error {
+	if own := topics.RefusedPrefix + topicID(id.ClientID); filter == own {
+		return nil
+	}
+	if key, ok := strings.CutPrefix(filter, topics.Prefix+id.Node+"/"); ok {
+		for _, allowed := range a.node {
+			if covers(allowed, key) {
+				return nil
+			}
+		}
+	}
+	return forbidden(filter, "a node may subscribe to its own link and commands only")
+}
+
+// inScope says whether a role, which the table allows, extends to the address.
+func inScope(id Identity, role topics.Role, addr topics.Address) bool {
+	switch role {
+	case topics.RoleNode:
+		return addr.Node == id.Node
+	case topics.RoleMapper:
+		if !strings.HasPrefix(addr.Key(), "devices/") {
+			return true
+		}
+		return len(id.Devices) == 0 && len(id.Protocols) > 0 || matchAny(id.Devices, addr.Device)
+	}
+	return matchAny(id.Nodes, addr.Node)
+}
+
+func matchAny(globs []string, name string) bool {
+	return slices.ContainsFunc(globs, func(glob string) bool {
+		ok, _ := path.Match(glob, name)
+		return ok
+	})
+}
+
+// covers says whether every topic that filter matches is matched by wide, too.
+func covers(wide, filter string) bool {
+	for {
+		wl, wrest, wmore := strings.Cut(wide, "/")
+		if wl == "#" {
+			return true
+		}
+		fl, frest, fmore := strings.Cut(filter, "/")
+		if fl == "#" || wl != "+" && wl != fl {
+			return false
+		}
+		if !wmore || !fmore {
+			return !wmore && !fmore
+		}
+		wide, filter = wrest, frest
+	}
+}
+
+func roles(id Identity) string {
+	names := make([]string, len(id.Roles))
+	for i, r := range id.Roles {
+		names[i] = string(r)
+	}
+	return strings.Join(names, "+")
+}
+
+// topicID is a client id as one can stand in a topic.
+func topicID(clientID string) string {
+	if !strings.ContainsAny(clientID, "+#") {
+		return clientID
+	}
+	return strings.NewReplacer("+", "%2B", "#", "%23").Replace(clientID)
+}
+
+// validText makes a text fit for an MQTT string.
+func validText(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\x00", "�")
+}

@@ -1,0 +1,205 @@
+// Package broker is the MQTT broker that the hub and the core embed: one package,
+// the same behaviour on both sides.
+//
+// The protocol library gives the codec, CONNECT and the reading loop. Everything
+// between a client's PUBLISH and a subscriber's socket is done here: rights,
+// the tree's say on what is below v1/, acknowledging what was stored, routing,
+// retained messages, wills, and sessions (package session).
+//
+// The broker never decides what a topic of the tree means, never stores one, and
+// lets no type of the protocol library out. Nothing that a client sends may stop
+// the process, and no client can make another wait.
+package broker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// Tree is what is below v1/.
+type Tree interface {
+	// Publish takes a client's message, which the sender has the right to publish. It
+	// must not wait for a commit. It calls done exactly once, from any goroutine,
+	// also before it returns: nil when the message is stored, and a *resource.Error
+	// when it is refused.
+	Publish(m Message, done func(error))
+	// Retained goes through the retained topics that match a filter. Each call of
+	// what it returns gives at most max of them with their values as of the call, and
+	// none at the end. A value must be visible here before Broker.Publish is called
+	// with it, and no later value of the topic before Broker.Publish has returned.
+	// It may be called from any goroutine, and takes whatever locks it likes.
+	Retained(filter string) func(max int) []Message
+}
+
+// Presence is told of connections. For one client the calls come in order: a
+// takeover is Disconnected and then Connected. They must not block.
+type Presence interface {
+	Connected(Identity)
+	Subscribed(id Identity, filter string)
+	Disconnected(id Identity, err error)
+}
+
+// Broker is an MQTT broker. New makes one, Serve runs it.
+type Broker struct {
+	opts      Options
+	log       zerolog.Logger
+	floods    zerolog.Logger // for what a client can cause any number of
+	auth      *authenticator
+	acl       *acl
+	router    *router
+	retained  retainedStore
+	clients   clients
+	grants    grants
+	stats     stats
+	counters  session.Counters
+	server    *mqtt.Server
+	listeners []*listener
+	order     stripes // of a retained topic's store and routing
+	told      stripes // of a client's presence
+
+	connections sync.WaitGroup
+	number      atomic.Uint64
+	closeOnce   sync.Once
+	closed      chan struct{}
+}
+
+// New makes a broker and binds its listeners. Serve has to be called for it to
+// take connections, or Close to let go of the listeners.
+func New(opts Options) (*Broker, error) {
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	auth, err := newAuthenticator(opts)
+	if err != nil {
+		return nil, err
+	}
+	rules := newACL()
+	b := &Broker{
+		opts: opts, log: opts.Log, auth: auth, acl: rules, router: newRouter(rules),
+		floods: opts.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
+		closed: make(chan struct{}),
+	}
+	b.router.dropped = b.droppedFor
+	b.retained = newRetained(opts.Limits, opts.Now)
+	b.clients.byID = make(map[string]*client)
+	b.clients.conns = make(map[*conn]struct{})
+	if b.server, err = b.newServer(); err != nil {
+		return nil, err
+	}
+	return b, b.listen()
+}
+
+// newServer sets the protocol library up.
+func (b *Broker) newServer() (*mqtt.Server, error) {
+	l := b.opts.Limits
+	capabilities := mqtt.NewDefaultServerCapabilities()
+	capabilities.MaximumMessageExpiryInterval = 0 // or what has no expiry would get one
+	capabilities.MaximumClientWritesPending = 1   // sessions write, not the library
+	capabilities.MaximumSessionExpiryInterval = uint32(min(l.SessionExpiry/time.Second, math.MaxUint32-1))
+	capabilities.MaximumPacketSize = l.MaximumPacket
+	capabilities.ReceiveMaximum = l.ReceiveMaximum
+	capabilities.MaximumInflight = math.MaxUint16
+	capabilities.TopicAliasMaximum = 0 // aliases are resolved here, not by the library
+	server := mqtt.New(&mqtt.Options{
+		Capabilities:            capabilities,
+		Logger:                  slog.New(slogger{b.log}),
+		SysTopicResendInterval:  math.MaxInt32, // never
+		ClientNetReadBufferSize: 4096,
+	})
+	return server, server.AddHook(&hook{b: b}, nil)
+}
+
+// Serve takes connections until ctx is done or Close is called, and returns when
+// everything has stopped.
+func (b *Broker) Serve(ctx context.Context) error {
+	var accepting sync.WaitGroup
+	for _, l := range b.listeners {
+		accepting.Go(func() { l.serve() })
+		b.log.Info().Str("listener", l.Name).Stringer("address", l.bound.Addr()).
+			Bool("tls", l.TLS != nil).Bool("websocket", l.WebSocket).Msg("listening for MQTT")
+	}
+	select {
+	case <-ctx.Done():
+	case <-b.closed:
+	}
+	grace, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := b.Close(grace)
+	accepting.Wait()
+	return err
+}
+
+const closeTimeout = 10 * time.Second
+
+// Close tells clients that the broker goes, and waits until their connections
+// are closed or ctx is done.
+func (b *Broker) Close(ctx context.Context) error {
+	b.closeOnce.Do(func() { close(b.closed) })
+	var errs []error
+	for _, l := range b.listeners {
+		errs = append(errs, l.close())
+	}
+	b.clients.close()
+	ended := make(chan struct{})
+	go func() { // ends with the last connection, each of which is bounded in time
+		b.connections.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		errs = append(errs, ctx.Err())
+	}
+	return errors.Join(errs...)
+}
+
+// Addrs are the addresses that the listeners are bound to, in their order.
+func (b *Broker) Addrs() []net.Addr {
+	addrs := make([]net.Addr, len(b.listeners))
+	for i, l := range b.listeners {
+		addrs[i] = l.bound.Addr()
+	}
+	return addrs
+}
+
+// Publish routes a message of the bus's own to its subscribers: a projection of
+// the tree, a refusal, the link. It never asks the Tree, checks nothing but the
+// topic's form, and returns when the message is queued; it never waits for a
+// client. Messages of one topic reach each subscriber in the order of the calls.
+func (b *Broker) Publish(m Message) {
+	if err := topics.CheckTopic(m.Topic); err != nil {
+		b.log.Error().Err(err).Msg("the bus published to an impossible topic")
+		return
+	}
+	b.grants.note(m, b.opts.Now())
+	if m.Retain && !topics.IsTree(m.Topic) {
+		if err := b.publishRetained(m); err != nil {
+			b.log.Warn().Err(err).Str("topic", m.Topic).Msg("not retained")
+		}
+		return
+	}
+	b.router.deliver(outgoing(m, b.opts.Now()))
+}
+
+// Disconnect closes the connection of a client, with a reason for MQTT 5 clients.
+// It reports whether the client was connected.
+func (b *Broker) Disconnect(clientID, reason string) bool {
+	c := b.clients.connected(clientID)
+	if c == nil {
+		return false
+	}
+	c.disconnect(codeAdministrative, reason)
+	return true
+}

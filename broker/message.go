@@ -1,0 +1,82 @@
+package broker
+
+import (
+	"slices"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// Properties are the MQTT 5 properties that travel with a message.
+type Properties = session.Properties
+
+// UserProperty is one of a message's user properties.
+type UserProperty = session.UserProperty
+
+// Message is a publication. Its payload and properties are never modified after
+// hand-over, in either direction.
+type Message struct {
+	Topic     string
+	Payload   []byte
+	QoS       byte
+	Retain    bool
+	Props     Properties
+	Publisher Identity // zero when the message is the bus's own
+}
+
+// Identity is who is behind a connection, as authentication found.
+type Identity struct {
+	ClientID string
+	User     string // empty: anonymous
+	Roles    []topics.Role
+	Node     string // for the role node: its name
+	// Nodes and Devices are globs of the names that the roles extend to.
+	Nodes, Devices []string
+	// Protocols are the device protocols that a mapper was given; empty: any. The
+	// broker doesn't know which device speaks which: the tree checks it.
+	Protocols []string
+	Listener  string
+	Remote    string
+	Version   byte // MQTT protocol version: 3, 4 (3.1.1) or 5
+}
+
+// Has says whether the identity has the role.
+func (id Identity) Has(role topics.Role) bool { return slices.Contains(id.Roles, role) }
+
+// same says whether a session of one may be continued by the other.
+func (id Identity) same(other Identity) bool {
+	return id.User == other.User && id.Node == other.Node && slices.Equal(id.Roles, other.Roles)
+}
+
+// sameRights says whether both may read the same.
+func (id Identity) sameRights(other Identity) bool {
+	return id.same(other) && slices.Equal(id.Nodes, other.Nodes) && slices.Equal(id.Devices, other.Devices)
+}
+
+// outgoing makes the message ready to be shared by sessions.
+func outgoing(m Message, now time.Time) *session.Message {
+	out := &session.Message{
+		Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, From: m.Publisher.ClientID,
+	}
+	out.Stamp(now)
+	return out
+}
+
+// properties reads the properties of a PUBLISH or a will.
+func properties(p *packets.Properties) Properties {
+	out := Properties{
+		ContentType: p.ContentType, ResponseTopic: p.ResponseTopic,
+		Correlation: p.CorrelationData, Expiry: p.MessageExpiryInterval,
+	}
+	if p.PayloadFormatFlag {
+		format := p.PayloadFormat
+		out.PayloadFormat = &format
+	}
+	for _, u := range p.User {
+		out.User = append(out.User, UserProperty{Key: u.Key, Value: u.Val})
+	}
+	return out
+}

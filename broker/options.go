@@ -1,0 +1,165 @@
+package broker
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"path"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/topics"
+)
+
+// Options are what a broker is made from. The zero value of every field but
+// Listeners has a meaning.
+type Options struct {
+	Listeners []Listener
+	// InsecureListen allows listeners without TLS on addresses that other hosts reach.
+	InsecureListen bool
+	Auth           Auth
+	// Node is the node's name on a node's own broker, and empty on the hub.
+	Node     string
+	Tree     Tree     // nil: nothing below v1/ may be published, and nothing is retained there
+	Presence Presence // nil: nobody is told
+	Limits   Limits
+	Log      zerolog.Logger
+	Now      func() time.Time // nil: time.Now
+}
+
+// Listener is one address to listen on.
+type Listener struct {
+	Name      string // in identities, logs and metrics; empty: the address
+	Address   string // host:port; port 0 takes a free one
+	TLS       *tls.Config
+	WebSocket bool
+	// Origins are the web origins whose pages may connect to a WebSocket listener,
+	// besides its own.
+	Origins []string
+}
+
+// User is a configured user.
+type User struct {
+	Name         string
+	PasswordHash string // as mosquitto_passwd writes it: $7$ or $6$
+	Role         topics.Role
+	Nodes        []string // globs; on a node's own broker empty means that node
+	Devices      []string // globs; for mappers
+	Protocols    []string // for mappers
+}
+
+// Auth says who may connect.
+type Auth struct {
+	Users []User
+	// Anonymous are the roles of who connects over a loopback listener without a
+	// user name. None: nobody may.
+	Anonymous []topics.Role
+	// LoopbackNodes lets a core on this host connect as node/{name} without a
+	// password, over a loopback listener.
+	LoopbackNodes bool
+}
+
+// Limits bound what clients can make the broker hold. Zero means the default.
+type Limits struct {
+	MaximumPacket    uint32        // bytes of an MQTT packet; 1 MiB and 64 KiB
+	ReceiveMaximum   uint16        // unacknowledged publishes of a client; 1,024
+	TopicAliases     uint16        // that a client may set; 64
+	Connections      int           // 20,000
+	Subscriptions    int           // of one client; 10,000
+	QueuedMessages   int           // of one session; 100,000
+	QueuedBytes      int           // of one session; 64 MiB
+	Inflight         int           // sent to one client and unacknowledged; 1,024
+	RetainedMessages int           // outside v1/; 1,000,000
+	RetainedBytes    int           // outside v1/; 256 MiB
+	Sessions         int           // of clients that are away; 100,000
+	SessionExpiry    time.Duration // the longest; 3.1.1 sessions have it; 7 days
+	KeepAlive        time.Duration // the longest that an MQTT 5 client may choose; 0: any
+	ConnectTimeout   time.Duration // from the connection to its CONNECT; 10 s
+	WriteTimeout     time.Duration // for a client that doesn't read; 60 s
+}
+
+func (l *Limits) setDefaults() {
+	def(&l.MaximumPacket, 1<<20+64<<10)
+	def(&l.ReceiveMaximum, 1024)
+	def(&l.TopicAliases, 64)
+	def(&l.Connections, 20_000)
+	def(&l.Subscriptions, 10_000)
+	def(&l.QueuedMessages, 100_000)
+	def(&l.QueuedBytes, 64<<20)
+	def(&l.Inflight, 1024)
+	def(&l.RetainedMessages, 1_000_000)
+	def(&l.RetainedBytes, 256<<20)
+	def(&l.Sessions, 100_000)
+	def(&l.SessionExpiry, 7*24*time.Hour)
+	def(&l.ConnectTimeout, 10*time.Second)
+	def(&l.WriteTimeout, time.Minute)
+}
+
+func def[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (o *Options) validate() error {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	o.Limits.setDefaults()
+	if o.Node != "" && !topics.ValidName(o.Node) {
+		return fmt.Errorf("node name %q: %s", o.Node, topics.NameRule())
+	}
+	var errs []error
+	for i := range o.Listeners {
+		def(&o.Listeners[i].Name, o.Listeners[i].Address)
+		errs = append(errs, o.Listeners[i].validate(o.InsecureListen))
+	}
+	for i := range o.Auth.Users {
+		errs = append(errs, o.Auth.Users[i].validate())
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Listener) validate(insecure bool) error {
+	host, _, err := net.SplitHostPort(l.Address)
+	if err != nil {
+		return fmt.Errorf("listener %s: %w", l.Name, err)
+	}
+	if l.TLS == nil && !insecure && !loopbackHost(host) {
+		return fmt.Errorf("listener %s: %s can be reached from other hosts and would carry passwords in the clear: "+
+			"configure TLS for it, listen on 127.0.0.1, or allow it with InsecureListen", l.Name, l.Address)
+	}
+	return nil
+}
+
+func loopbackHost(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+func (u *User) validate() error {
+	switch u.Role {
+	case topics.RoleMapper, topics.RoleOperator, topics.RoleViewer:
+	case topics.RoleNode:
+		if !topics.ValidName(u.Name) {
+			return fmt.Errorf("user %q: a user with the role node is named after the node: %s", u.Name, topics.NameRule())
+		}
+	default:
+		return fmt.Errorf("user %q: no role %q: node, mapper, operator or viewer", u.Name, u.Role)
+	}
+	if _, err := parseHash(u.PasswordHash); err != nil {
+		return fmt.Errorf("user %q: %w", u.Name, err)
+	}
+	for _, glob := range append(append([]string(nil), u.Nodes...), u.Devices...) {
+		if _, err := path.Match(glob, ""); err != nil {
+			return fmt.Errorf("user %q: pattern %q: %w", u.Name, glob, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package broker
+
+import (
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const maxLevels = 200 // of a topic or filter
+
+func tooDeep(topic string) bool { return strings.Count(topic, "/") >= maxLevels }
+
+// publish takes a PUBLISH of the client's. What breaks the protocol closes the
+// connection; what breaks a rule of the broker's is refused, and changes nothing.
+func (c *conn) publish(pk *packets.Packet) error {
+	c.b.stats.received.Add(1)
+	if reason := publishMistake(pk); reason != "" {
+		return c.fail(codeProtocolError, reason)
+	}
+	topic, ok := c.topic(pk)
+	if !ok {
+		return c.fail(codeBadAlias, "no such topic alias")
+	}
+	s := &slot{conn: c, id: pk.PacketID, m: Message{
+		Topic: topic, Payload: pk.Payload, QoS: pk.FixedHeader.Qos, Retain: pk.FixedHeader.Retain,
+		Props: properties(&pk.Properties), Publisher: c.ident,
+	}}
+	if !c.acks.reserve(s, int(c.b.opts.Limits.ReceiveMaximum)) {
+		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
+	}
+	done := s.finish
+	if s.m.QoS == 2 {
+		sess := c.client.sess
+		if !sess.Begin(s.id, s.finish) {
+			return nil
+		}
+		done = func(err error) { sess.Finish(s.id, err) }
+	}
+	c.b.accept(s.m, done)
+	return nil
+}
+
+// publishMistake finds what the standard calls a protocol error.
+func publishMistake(pk *packets.Packet) string {
+	switch {
+	case pk.FixedHeader.Qos > 0 && pk.PacketID == 0:
+		return "packet identifier 0"
+	case len(pk.Properties.SubscriptionIdentifier) > 0:
+		return "a client's PUBLISH has no subscription identifier"
+	case strings.ContainsAny(pk.Properties.ResponseTopic, "+#"):
+		return "wildcard in the response topic"
+	case pk.Properties.PayloadFormatFlag && pk.Properties.PayloadFormat > 1:
+		return "payload format is 0 or 1"
+	case pk.TopicName == "" && !pk.Properties.TopicAliasFlag && pk.ProtocolVersion == 5:
+		return "neither topic nor topic alias"
+	}
+	return ""
+}
+
+// topic is the packet's topic, with its alias resolved or taken note of.
+func (c *conn) topic(pk *packets.Packet) (topic string, ok bool) {
+	alias := pk.Properties.TopicAlias
+	if !pk.Properties.TopicAliasFlag {
+		return pk.TopicName, true
+	}
+	if alias == 0 || alias > c.b.opts.Limits.TopicAliases {
+		return "", false
+	}
+	if pk.TopicName == "" {
+		topic, ok = c.aliases[alias]
+		return topic, ok
+	}
+	if c.aliases == nil {
+		c.aliases = make(map[uint16]string)
+	}
+	c.aliases[alias] = strings.Clone(pk.TopicName) // or the alias would keep the packet
+	return pk.TopicName, true
+}
+
+// accept takes a client's message, or refuses it: done is told which, once.
+func (b *Broker) accept(m Message, done func(error)) {
+	if err := b.check(m); err != nil {
+		done(err)
+		return
+	}
+	if topics.IsTree(m.Topic) {
+		b.opts.Tree.Publish(m, done)
+		return
+	}
+	done(b.publishUser(m))
+}
+
+// publishUser takes a message on a topic of the users' own.
+func (b *Broker) publishUser(m Message) error {
+	if m.Retain {
+		return b.publishRetained(m)
+	}
+	b.router.deliver(outgoing(m, b.opts.Now()))
+	return nil
+}
+
+// check says why a client's message is refused, before anybody else is asked.
+func (b *Broker) check(m Message) error {
+	if err := topics.CheckTopic(m.Topic); err != nil {
+		return err
+	}
+	if tooDeep(m.Topic) {
+		return resource.Errorf(resource.BadTopic, m.Topic, "more than %d levels", maxLevels)
+	}
+	if f := m.Props.PayloadFormat; f != nil && *f == 1 && !utf8.Valid(m.Payload) {
+		return resource.Errorf(resource.Invalid, m.Topic, "the payload is said to be UTF-8, and is not")
+	}
+	id := m.Publisher
+	if err := b.acl.publish(id, m.Topic); err != nil && !b.grants.allow(id.Node, m.Topic, b.opts.Now()) {
+		return err
+	}
+	if !topics.IsTree(m.Topic) {
+		return nil
+	}
+	if b.opts.Tree == nil {
+		return resource.Errorf(resource.BadTopic, m.Topic, "this broker has no tree")
+	}
+	if r := m.Props.ResponseTopic; r != "" && !b.acl.read(id, r) {
+		return forbidden(m.Topic, "the response topic %q is not one that the asker may read", r)
+	}
+	return nil
+}
+
+// refusal is what an MQTT 3.1.1 client finds on its v1/refused topic.
+type refusal struct {
+	Topic  string             `json:"topic"`
+	Reason string             `json:"reason"`
+	Kind   resource.ErrorKind `json:"kind"`
+	Code   byte               `json:"code"`
+}
+
+// refused counts and logs a refusal, and tells a client that can't be answered.
+func (b *Broker) refused(m Message, err error) {
+	kind := kindOf(err)
+	b.stats.publishes.add(kind)
+	id := m.Publisher
+	b.floods.Info().Err(err).Str("topic", m.Topic).Str("client", id.ClientID).Str("user", id.User).
+		Str("kind", string(kind)).Msg("publish refused")
+	if id.Version >= 5 {
+		return
+	}
+	text, err := json.Marshal(refusal{Topic: m.Topic, Reason: reasonOf(err), Kind: kind, Code: codeOf(err)})
+	if err == nil {
+		b.Publish(Message{Topic: topics.RefusedPrefix + topicID(id.ClientID), Payload: text, QoS: 1})
+	}
+}

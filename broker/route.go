@@ -1,0 +1,185 @@
+package broker
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/edgebus/edgebus/broker/session"
+)
+
+const maxRoutes = 16384 // topics whose subscribers are remembered
+
+// router brings messages to the sessions that subscribed to them.
+type router struct {
+	index index
+	acl   *acl
+	// dropped is told of a message that found no room in a session.
+	dropped func(c *client, m *session.Message)
+
+	mu     sync.RWMutex
+	routes map[string]*route
+	groups map[groupKey]*atomic.Uint64 // whose turn it is, by shared subscription
+}
+
+type groupKey struct{ group, filter string }
+
+// route is who gets the messages of a topic. It doesn't change once made.
+type route struct {
+	gen     uint64
+	targets []target
+	groups  []sharedGroup
+}
+
+// target is a client with one or more matching subscriptions: it gets a message
+// once, with the best QoS and all identifiers.
+type target struct {
+	client *client
+	all    merged
+	own    merged // for the client's own messages: without its no-local subscriptions
+}
+
+type merged struct {
+	any, retain bool
+	qos         byte
+	ids         []uint32
+}
+
+func (m *merged) add(s *subscription) {
+	m.any = true
+	m.qos = max(m.qos, s.qos)
+	m.retain = m.retain || s.retainAsPublished
+	if s.id > 0 {
+		m.ids = append(m.ids, s.id)
+	}
+}
+
+// sharedGroup shares its messages out among its members.
+type sharedGroup struct {
+	turn    *atomic.Uint64
+	members []*subscription
+}
+
+func newRouter(a *acl) *router {
+	return &router{acl: a, routes: make(map[string]*route), groups: make(map[groupKey]*atomic.Uint64)}
+}
+
+// deliver queues the message in the session of every subscriber.
+func (r *router) deliver(m *session.Message) {
+	rt := r.route(m.Topic)
+	for i := range rt.targets {
+		t := &rt.targets[i]
+		how := &t.all
+		if m.From != "" && m.From == t.client.id {
+			if how = &t.own; !how.any {
+				continue
+			}
+		}
+		d := session.Delivery{QoS: min(m.QoS, how.qos), Retain: m.Retain && how.retain, IDs: how.ids}
+		if !t.client.sess.Enqueue(m, d) {
+			r.dropped(t.client, m)
+		}
+	}
+	for i := range rt.groups {
+		if s, d := rt.groups[i].choose(m); !s.client.sess.Enqueue(m, d) {
+			r.dropped(s.client, m)
+		}
+	}
+}
+
+// choose picks one member: the next in turn that is online and has room; failing
+// that one that is online; failing that any.
+func (g *sharedGroup) choose(m *session.Message) (*subscription, session.Delivery) {
+	n := uint64(len(g.members))
+	first := g.turn.Add(1)
+	chosen := g.members[first%n]
+	best := 0
+	for i := uint64(0); i < n && best < 2; i++ {
+		s := g.members[(first+i)%n]
+		rank := 0
+		if s.client.sess.Online() {
+			rank = 1
+			if s.client.sess.Room(m) {
+				rank = 2
+			}
+		}
+		if rank > best {
+			chosen, best = s, rank
+		}
+	}
+	d := session.Delivery{QoS: min(m.QoS, chosen.qos), Retain: m.Retain && chosen.retainAsPublished}
+	if chosen.id > 0 {
+		d.IDs = []uint32{chosen.id}
+	}
+	return chosen, d
+}
+
+// route returns the topic's route, from memory if no subscription has changed since.
+func (r *router) route(topic string) *route {
+	gen := r.index.gen.Load()
+	r.mu.RLock()
+	rt := r.routes[topic]
+	r.mu.RUnlock()
+	if rt != nil && rt.gen == gen {
+		return rt
+	}
+	rt = r.build(topic, gen)
+	r.mu.Lock()
+	if len(r.routes) >= maxRoutes {
+		clear(r.routes)
+	}
+	r.routes[topic] = rt
+	r.mu.Unlock()
+	return rt
+}
+
+func (r *router) build(topic string, gen uint64) *route {
+	byClient := make(map[*client]*target)
+	byGroup := make(map[groupKey][]*subscription)
+	r.index.match(topic, func(s *subscription) {
+		if !r.acl.read(s.client.rights(), topic) {
+			return
+		}
+		if s.group != "" {
+			key := groupKey{s.group, s.plain}
+			byGroup[key] = append(byGroup[key], s)
+			return
+		}
+		t := byClient[s.client]
+		if t == nil {
+			t = &target{client: s.client}
+			byClient[s.client] = t
+		}
+		t.all.add(s)
+		if !s.noLocal {
+			t.own.add(s)
+		}
+	})
+	rt := &route{gen: gen}
+	for _, t := range byClient {
+		slices.Sort(t.all.ids)
+		slices.Sort(t.own.ids)
+		rt.targets = append(rt.targets, *t)
+	}
+	for key, members := range byGroup {
+		slices.SortFunc(members, func(a, b *subscription) int { return int(a.client.number) - int(b.client.number) })
+		rt.groups = append(rt.groups, sharedGroup{r.turn(key), members})
+	}
+	return rt
+}
+
+// turn keeps a group's place over changes of its members.
+func (r *router) turn(key groupKey) *atomic.Uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.groups[key]
+	if t == nil {
+		if len(r.groups) >= maxRoutes {
+			maps.DeleteFunc(r.groups, func(groupKey, *atomic.Uint64) bool { return true })
+		}
+		t = new(atomic.Uint64)
+		r.groups[key] = t
+	}
+	return t
+}

@@ -1,0 +1,129 @@
+package session
+
+// ring is a first-in first-out buffer whose entries keep their sequence number
+// for as long as they are in it.
+type ring[T any] struct {
+	buf   []T
+	head  int
+	n     int
+	first uint64 // sequence number of the entry at head
+}
+
+func (r *ring[T]) len() int { return r.n }
+
+// end is the sequence number that the next entry gets.
+func (r *ring[T]) end() uint64 { return r.first + uint64(r.n) }
+
+// at returns the entry with the sequence number, which must be in the ring.
+func (r *ring[T]) at(seq uint64) *T {
+	return &r.buf[(r.head+int(seq-r.first))%len(r.buf)]
+}
+
+func (r *ring[T]) push(v T) {
+	if r.n == len(r.buf) {
+		r.grow()
+	}
+	r.buf[(r.head+r.n)%len(r.buf)] = v
+	r.n++
+}
+
+func (r *ring[T]) grow() {
+	bigger := make([]T, max(16, 2*len(r.buf)))
+	for i := range r.n {
+		bigger[i] = r.buf[(r.head+i)%len(r.buf)]
+	}
+	r.buf, r.head = bigger, 0
+}
+
+// pop takes the oldest entry off. A ring that was large gives its memory back
+// once it is empty.
+func (r *ring[T]) pop() T {
+	var none T
+	v := r.buf[r.head]
+	r.buf[r.head] = none
+	r.head = (r.head + 1) % len(r.buf)
+	r.n--
+	r.first++
+	if r.n == 0 && len(r.buf) > 1024 {
+		r.buf, r.head = nil, 0
+	}
+	return v
+}
+
+// item is a message waiting in a queue.
+type item struct {
+	msg    *Message // nil: evicted
+	ids    []uint32
+	qos    byte
+	retain bool
+}
+
+// queue keeps a session's messages in order and within bounds. QoS 0 gives way first.
+type queue struct {
+	items ring[item]
+	zero  ring[uint64] // sequence numbers of QoS 0 items, oldest first; some may have left
+	live  int          // items not evicted
+	bytes int
+}
+
+// push appends without looking at bounds.
+func (q *queue) push(it item) {
+	if it.qos == 0 {
+		q.zero.push(q.items.end())
+	}
+	q.items.push(it)
+	q.live++
+	q.bytes += it.msg.weight()
+}
+
+// front returns the oldest item that was not evicted.
+func (q *queue) front() (item, bool) {
+	for q.items.len() > 0 {
+		it := *q.items.at(q.items.first)
+		if it.msg != nil {
+			return it, true
+		}
+		q.items.pop()
+	}
+	return item{}, false
+}
+
+// pop takes off what front returned.
+func (q *queue) pop() {
+	it := q.items.pop()
+	q.live--
+	q.bytes -= it.msg.weight()
+	for q.zero.len() > 0 && *q.zero.at(q.zero.first) < q.items.first {
+		q.zero.pop()
+	}
+}
+
+// evictZero makes room by dropping the oldest QoS 0 item.
+func (q *queue) evictZero() bool {
+	for q.zero.len() > 0 {
+		seq := q.zero.pop()
+		if seq < q.items.first {
+			continue
+		}
+		it := q.items.at(seq)
+		q.live--
+		q.bytes -= it.msg.weight()
+		*it = item{}
+		return true
+	}
+	return false
+}
+
+// topicsSince lists the topics of the items that were pushed at or after seq.
+func (q *queue) topicsSince(seq uint64) map[string]bool {
+	var topics map[string]bool
+	for s := max(seq, q.items.first); s < q.items.end(); s++ {
+		if m := q.items.at(s).msg; m != nil {
+			if topics == nil {
+				topics = make(map[string]bool)
+			}
+			topics[m.Topic] = true
+		}
+	}
+	return topics
+}

@@ -1,0 +1,41 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+)
+
+// will is what a client wants published when its connection is lost.
+type will struct {
+	message Message
+	delay   time.Duration
+}
+
+// takeOutWill takes the will out of a CONNECT, so that the protocol library, which
+// would drop its properties and pass by every check, never sees it.
+func takeOutWill(pk *packets.Packet) *will {
+	p := &pk.Connect
+	if !p.WillFlag {
+		return nil
+	}
+	w := &will{
+		message: Message{
+			Topic: p.WillTopic, Payload: p.WillPayload, QoS: p.WillQos, Retain: p.WillRetain,
+			Props: properties(&p.WillProperties),
+		},
+		delay: time.Duration(p.WillProperties.WillDelayInterval) * time.Second,
+	}
+	p.WillFlag, p.WillRetain, p.WillQos = false, false, 0
+	p.WillTopic, p.WillPayload, p.WillProperties = "", nil, packets.Properties{}
+	return w
+}
+
+// publishWill publishes a will as if its client did.
+func (b *Broker) publishWill(w *will) {
+	b.accept(w.message, func(err error) {
+		if err != nil {
+			b.refused(w.message, err)
+		}
+	})
+}
