@@ -1,0 +1,93 @@
+# Everything that can be done with the sources. `make help` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+TOOLS := $(CURDIR)/.tools
+GOTESTSUM := $(TOOLS)/gotestsum --format pkgname --hide-summary=skipped
+STAGE := scripts/stage.sh
+
+# Packages that start whole programs, or take their time: they have targets of their own.
+WHOLE := ./test/e2e/... ./test/interop/... ./test/chaos/... ./test/bench/...
+UNIT = $$(go list ./... | grep -Ev '/test/(e2e|interop|chaos|bench)(/|$$)')
+PROGRAMS := ./cloud/cmd/... ./edge/cmd/... ./mappers/cmd/...
+
+# How long things are tried for.
+CHAOS_ROUNDS ?= 20
+FUZZTIME ?= 5s
+BENCHTIME ?= 2s
+export CHAOS_ROUNDS
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: build ## start hub, core, mappers and simulated devices, and watch them
+	@bin/edgebus demo $(ARGS)
+
+.PHONY: build
+build: ## build the programs into bin/
+	@$(STAGE) build env CGO_ENABLED=0 go build -trimpath -buildvcs=auto -ldflags '-s -w' -o bin/ $(PROGRAMS)
+
+.PHONY: test
+test: needs $(TOOLS)/gotestsum build ## run all tests but chaos, benchmarks and fuzzing
+	@$(STAGE) test $(GOTESTSUM) --jsonfile .out/test.json -- $(UNIT)
+	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop)
+
+.PHONY: race
+race: needs needs-gcc $(TOOLS)/gotestsum ## run the packages' tests with the race detector
+	@$(STAGE) race env CGO_ENABLED=1 $(GOTESTSUM) --jsonfile .out/race.json -- -race -timeout 15m $(UNIT)
+
+.PHONY: e2e
+e2e: needs $(TOOLS)/gotestsum build ## run the scripts against the real programs
+	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop)
+
+.PHONY: chaos
+chaos: needs $(TOOLS)/gotestsum build ## break links and kill programs, CHAOS_ROUNDS times
+	@$(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- -count=1 -timeout 30m $$(scripts/present.sh ./test/chaos)
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME
+	@$(STAGE) fuzz scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint ## check style, imports and mistakes
+	@$(STAGE) vet go vet ./...
+	@$(STAGE) lint $(TOOLS)/golangci-lint run
+	@$(STAGE) arch go test ./test/arch
+
+.PHONY: bench
+bench: build ## run the benchmarks
+	@$(STAGE) bench go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m ./...
+
+.PHONY: golden
+golden: ## write the golden files anew; read the difference before you commit it
+	@$(STAGE) golden env GOLDEN=write go test -count=1 $(UNIT)
+
+.PHONY: ci
+ci: ## what CI runs: lint, race, e2e, chaos and a short fuzz
+	@scripts/ci.sh lint race e2e chaos fuzz
+
+.PHONY: clean
+clean: ## remove what was built, apart from the tools
+	@rm -rf bin .out
+
+# What tests need of the system. In CI a test that misses a program fails.
+.PHONY: needs
+needs:
+	@mkdir -p .out
+	@scripts/needs.sh mosquitto_pub=mosquitto-clients mosquitto_rr=mosquitto-clients openssl=openssl curl=curl
+
+.PHONY: needs-gcc
+needs-gcc: # for the race detector
+	@scripts/needs.sh gcc=gcc /usr/include/stdlib.h=libc6-dev
+
+# Pinned tools, built once.
+$(TOOLS)/gotestsum: TOOL := gotest.tools/gotestsum
+$(TOOLS)/golangci-lint: TOOL := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(TOOLS)/gotestsum $(TOOLS)/golangci-lint: scripts/tools/go.mod scripts/tools/go.sum
+	@$(STAGE) $(@F) env -C scripts/tools GOBIN=$(TOOLS) CGO_ENABLED=0 go install -trimpath $(TOOL)
+	@touch $@
