@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/cloud/store"
@@ -109,7 +108,7 @@ func (t *Twins) changedDevice(b *batch, o store.Object) {
 		return
 	}
 	if old := t.devices[o.Name]; old != nil {
-		d.node = old.node
+		d.node, d.sent = old.node, old.sent
 		delete(t.users[old.model()], o.Name)
 	}
 	t.devices[o.Name] = d
@@ -126,7 +125,7 @@ func (t *Twins) dropDevice(b *batch, name string) {
 	if d := t.devices[name]; d != nil {
 		delete(t.users[d.model()], name)
 		delete(t.devices, name)
-		t.unbind(b, d.node, name)
+		t.unbind(b, d)
 	}
 	t.status.forget(name)
 }
@@ -174,7 +173,7 @@ func (t *Twins) project(b *batch, d *device) {
 		target = ""
 	}
 	if d.node != target {
-		t.unbind(b, d.node, name)
+		t.unbind(b, d)
 		d.node = target
 	}
 	t.status.device(name)
@@ -190,36 +189,47 @@ func (t *Twins) project(b *batch, d *device) {
 	t.projectDesired(b, n, d, model)
 }
 
+// projectDesired writes the wanted values. One that its model does not allow,
+// because it was there before the model changed, is in the spec and goes nowhere.
 func (t *Twins) projectDesired(b *batch, n *node, d *device, model resource.DeviceModel) {
 	name := d.Metadata.Name
-	prefix := "devices/" + name + "/desired/"
-	for property, value := range d.Spec.Desired {
-		if err := model.CheckDesired(property, []byte(value)); err != nil {
-			continue // written before the model changed: it is in the spec, and nobody's wish
-		}
-		m := d.DesiredMeta[property]
-		e := link.Entry{Key: prefix + property, Value: []byte(value), Ver: max(m.Ver, 1), TS: m.TS, Origin: m.Origin}
-		if until, err := resource.ParseTime(d.Spec.DesiredUntil[property]); err == nil {
-			e.Meta.Until = until.UnixMilli()
-		}
-		e, changed, err := n.down.Put(e)
-		if err != nil {
-			t.o.Log.Error().Err(err).Str("device", name).Str("property", property).Msg("a desired value can't be sent")
-			continue
-		}
-		if changed {
-			m := n.retained(e.Key, e.Value)
-			m.Props.User = userProps(topics.KindDesired, stored(e))
-			b.out = append(b.out, m)
-			b.spoke[n] = true
-		}
-	}
-	for _, key := range n.down.Keys(prefix) {
-		property := strings.TrimPrefix(key, prefix)
+	for property := range d.sent {
 		value, wanted := d.Spec.Desired[property]
 		if !wanted || model.CheckDesired(property, []byte(value)) != nil {
-			t.deleteDown(b, n, key)
+			delete(d.sent, property)
+			t.deleteDown(b, n, topics.DeviceKey(name, topics.KindDesired, property))
 		}
+	}
+	for property, value := range d.Spec.Desired {
+		if model.CheckDesired(property, []byte(value)) == nil {
+			t.putDesired(b, n, d, property, value)
+		}
+	}
+}
+
+func (t *Twins) putDesired(b *batch, n *node, d *device, property string, value resource.Value) {
+	m := d.DesiredMeta[property]
+	e := link.Entry{
+		Key:   topics.DeviceKey(d.Metadata.Name, topics.KindDesired, property),
+		Value: []byte(value), Ver: max(m.Ver, 1), TS: m.TS, Origin: m.Origin,
+	}
+	if until, err := resource.ParseTime(d.Spec.DesiredUntil[property]); err == nil {
+		e.Meta.Until = until.UnixMilli()
+	}
+	e, changed, err := n.down.Put(e)
+	if err != nil {
+		t.o.Log.Error().Err(err).Str("device", d.Metadata.Name).Str("property", property).Msg("a desired value can't be sent")
+		return
+	}
+	if d.sent == nil {
+		d.sent = make(map[string]bool)
+	}
+	d.sent[property] = true
+	if changed {
+		out := n.retained(e.Key, e.Value)
+		out.Props.User = userProps(topics.KindDesired, stored(e))
+		b.out = append(b.out, out)
+		b.spoke[n] = true
 	}
 }
 
@@ -228,23 +238,32 @@ func (t *Twins) deleteDown(b *batch, n *node, key string) {
 		return
 	}
 	b.spoke[n] = true
-	if !strings.Contains(key, "/parts/") {
-		b.out = append(b.out, n.retained(key, nil))
-	}
+	b.out = append(b.out, n.retained(key, nil))
 }
 
-// unbind takes all of a device's keys off a node.
-func (t *Twins) unbind(b *batch, from, name string) {
-	n := t.nodes[from]
+// unbind takes all of a device's keys off its node.
+func (t *Twins) unbind(b *batch, d *device) {
+	n, name := t.nodes[d.node], d.Metadata.Name
 	if n == nil || !n.bound[name] {
 		return
 	}
 	delete(n.bound, name)
 	b.nodes[n] = true
-	for _, key := range n.down.Keys("devices/" + name + "/") {
-		t.deleteDown(b, n, key)
+	for property := range d.sent {
+		t.deleteDown(b, n, topics.DeviceKey(name, topics.KindDesired, property))
 	}
+	d.sent = nil
+	t.deleteParts(b, n, "devices/"+name, 0)
 	t.deleteDown(b, n, "devices/"+name)
+}
+
+func (t *Twins) deleteParts(b *batch, n *node, key string, from int) {
+	for i := from; ; i++ {
+		if _, had := n.down.Delete(topics.PartKey(key, i), b.now.UnixMilli(), ""); !had {
+			return
+		}
+		b.spoke[n] = true
+	}
 }
 
 // putDocument writes a document, in parts if it is large, and publishes it whole.
@@ -270,11 +289,7 @@ func (t *Twins) putDocument(b *batch, n *node, key string, v any) {
 	for i, part := range parts {
 		put(topics.PartKey(key, i), part)
 	}
-	for i := len(parts); ; i++ {
-		if _, had := n.down.Delete(topics.PartKey(key, i), ts, ""); !had {
-			break
-		}
-	}
+	t.deleteParts(b, n, key, len(parts))
 	if put(key, value) {
 		b.out = append(b.out, n.retained(key, doc))
 	}

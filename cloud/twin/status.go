@@ -10,7 +10,6 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
-	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -121,10 +120,11 @@ func (t *Twins) deviceStatus(d *device) resource.DeviceStatus {
 	if e, ok := n.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()); ok {
 		s.State, last = string(e.Value), e.TS
 	}
-	n.up.Range("devices/"+name+"/reported/", func(e link.Entry) bool {
-		last = max(last, e.TS)
-		return true
-	})
+	for _, p := range t.models[d.model()].Spec.Properties {
+		if e, ok := n.up.Get(topics.DeviceKey(name, topics.KindReported, p.Name)); ok {
+			last = max(last, e.TS)
+		}
+	}
 	s.LastSeen = resource.Millis(last)
 	return s
 }

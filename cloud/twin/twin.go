@@ -80,7 +80,8 @@ type node struct {
 // device is a Device as the store has it.
 type device struct {
 	resource.Device
-	node string // the node that its keys are on: the last projection's
+	node string          // the node that its keys are on: the last projection's
+	sent map[string]bool // the properties that have a desired key there
 }
 
 type stats struct {

@@ -137,56 +137,53 @@ func (t *Twin) settleDevice(b *batch, name string) {
 		return
 	}
 	old := t.devices[name]
-	if old != nil && old.bundle.Device.Metadata.UID != d.bundle.Device.Metadata.UID {
-		t.forget(b, name, func(string) bool { return true }) // another device of the same name
-	}
 	t.devices[name] = d
-	t.forget(b, name, func(property string) bool {
-		_, ok := d.bundle.Model.Property(property)
-		return !ok
-	})
-	b.out = append(b.out, t.retained(key, d.payload))
-	t.touchDevice(b, name)
 	if old == nil {
 		t.o.Log.Info().Str("device", name).Str("model", d.bundle.Model.Metadata.Name).Msg("device joined the node")
+	} else {
+		another := old.bundle.Device.Metadata.UID != d.bundle.Device.Metadata.UID // of the same name
+		t.forget(b, name, old, func(property string) bool {
+			_, kept := d.bundle.Model.Property(property)
+			return another || !kept
+		})
 	}
+	b.out = append(b.out, t.retained(key, d.payload))
+	t.touchDevice(b, name, d)
 }
 
 func (t *Twin) removeDevice(b *batch, name string) {
-	if t.devices[name] == nil {
+	d := t.devices[name]
+	if d == nil {
 		return
 	}
 	delete(t.devices, name)
-	t.forget(b, name, func(string) bool { return true })
+	t.forget(b, name, d, func(string) bool { return true })
 	t.clearUp(b, topics.Address{Kind: topics.KindDeviceState, Device: name}.Key())
 	b.out = append(b.out, t.retained("devices/"+name, nil))
-	t.touchDevice(b, name)
 	t.o.Log.Info().Str("device", name).Msg("device left the node")
 }
 
-// forget drops the edge's keys of those properties of a device.
-func (t *Twin) forget(b *batch, name string, gone func(property string) bool) {
-	for _, key := range t.up.Keys("devices/" + name + "/") {
-		a, err := topics.ParseKey(t.o.Node, key)
-		if err != nil || a.Name == "" || !gone(a.Name) {
+// ofDevice are the branches of a device that the edge owns.
+var ofDevice = [...]topics.Kind{topics.KindReported, topics.KindRefused, topics.KindOverride, topics.KindConflict}
+
+// forget drops the edge's keys of those properties of a device. Only a model's
+// properties have keys, so that none need be searched for.
+func (t *Twin) forget(b *batch, name string, d *device, gone func(property string) bool) {
+	for _, p := range d.bundle.Model.Spec.Properties {
+		if !gone(p.Name) {
 			continue
 		}
-		t.clearUp(b, key)
-		t.touch(b, name, a.Name)
+		for _, kind := range ofDevice {
+			t.clearUp(b, topics.DeviceKey(name, kind, p.Name))
+		}
+		t.touch(b, name, p.Name)
 	}
 }
 
-// touchDevice looks at every property that the device's model or the tree knows.
-func (t *Twin) touchDevice(b *batch, name string) {
-	if d := t.devices[name]; d != nil {
-		for _, p := range d.bundle.Model.Spec.Properties {
-			t.touch(b, name, p.Name)
-		}
-	}
-	for key := range t.effective {
-		if rest, ok := strings.CutPrefix(key, "devices/"+name+"/desired/"); ok {
-			t.touch(b, name, rest)
-		}
+// touchDevice looks at every property of a device's model.
+func (t *Twin) touchDevice(b *batch, name string, d *device) {
+	for _, p := range d.bundle.Model.Spec.Properties {
+		t.touch(b, name, p.Name)
 	}
 }
 

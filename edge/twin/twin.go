@@ -311,8 +311,8 @@ func (t *Twin) begin(b *batch) {
 	if err := t.putReport(b); err != nil {
 		t.o.Log.Error().Err(err).Msg("the node's status")
 	}
-	for name := range t.devices {
-		t.touchDevice(b, name)
+	for name, d := range t.devices {
+		t.touchDevice(b, name, d)
 	}
 }
 

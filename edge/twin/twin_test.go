@@ -1,0 +1,571 @@
+package twin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/edge/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const wait = 10 * time.Second
+
+// rig is a twin on a real store, with what it published, and a hub's end of the link that a test holds in its hands.
+type rig struct {
+	t     *testing.T
+	dir   string
+	store *flaky
+	twin  *Twin
+	stop  func()
+	clock atomic.Int64 // milliseconds
+
+	mu  sync.Mutex
+	out []broker.Message
+
+	hub       sync.Mutex
+	down      *link.Owner
+	up        *link.Replica
+	entries   atomic.Int64 // entries that came over the link, upwards
+	connected atomic.Bool
+}
+
+// flaky is a store whose commits can be made to fail.
+type flaky struct {
+	*store.Store
+	broken atomic.Bool
+}
+
+func (f *flaky) Commit(b store.Batch) error {
+	if f.broken.Load() {
+		return errors.New("no space left on device")
+	}
+	return f.Store.Commit(b)
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t, dir: t.TempDir(), down: link.NewOwner(link.Down, rand.Uint64), up: link.NewReplica(link.Up)}
+	r.clock.Store(1_700_000_000_000)
+	r.start()
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+func (r *rig) start() {
+	s, err := store.Open(r.dir, rand.Uint64)
+	require.NoError(r.t, err)
+	r.store = &flaky{Store: s}
+	r.twin, err = New(Options{
+		Node: "n1", Store: r.store, Log: zerolog.Nop(), Timeout: 200 * time.Millisecond,
+		Now:     func() time.Time { return time.UnixMilli(r.clock.Load()) },
+		Publish: r.publish,
+	})
+	require.NoError(r.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- r.twin.Run(ctx) }()
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(r.t, <-ended)
+		require.NoError(r.t, s.Check())
+		require.NoError(r.t, s.Close())
+	})
+}
+
+func (r *rig) publish(m broker.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.out = append(r.out, m)
+}
+
+// restart stops the twin and starts it on the same files.
+func (r *rig) restart() {
+	r.stop()
+	r.connected.Store(false)
+	r.start()
+}
+
+// connect gives the twin a hub. Messages pass in order, in both directions.
+func (r *rig) connect() {
+	r.connected.Store(true)
+	tw := r.twin
+	toHub := make(chan []byte, 1000)
+	tw.Connected(rand.Uint64(), func(b []byte) { toHub <- b })
+	r.hub.Lock()
+	r.down.Connect(rand.Uint64())
+	r.hub.Unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	var pump sync.WaitGroup
+	pump.Go(func() {
+		for ctx.Err() == nil {
+			r.say(tw)
+			select {
+			case b := <-toHub:
+				r.hear(b)
+			case <-time.After(5 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	})
+	r.t.Cleanup(func() { cancel(); pump.Wait() })
+}
+
+func (r *rig) say(tw *Twin) {
+	r.hub.Lock()
+	msgs := append(r.up.Messages(), r.down.Messages()...)
+	r.hub.Unlock()
+	for _, m := range msgs {
+		b, err := link.Encode(m)
+		if err != nil {
+			panic(err)
+		}
+		tw.Receive(b)
+	}
+}
+
+func (r *rig) hear(b []byte) {
+	m, err := link.Decode(b)
+	if err != nil {
+		panic(err)
+	}
+	r.hub.Lock()
+	defer r.hub.Unlock()
+	if m.Map == link.Up {
+		r.entries.Add(int64(len(m.Entries)))
+		r.up.Step(m)
+		return
+	}
+	_ = r.down.Step(m)
+}
+
+// want lets the cloud change its map; it is said whenever there is a connection.
+func (r *rig) want(key, value string, ver uint64) {
+	r.hub.Lock()
+	defer r.hub.Unlock()
+	if value == "" {
+		r.down.Delete(key, r.clock.Load(), "")
+		return
+	}
+	_, _, err := r.down.Put(link.Entry{Key: key, Value: []byte(value), Ver: ver, TS: r.clock.Load()})
+	require.NoError(r.t, err)
+}
+
+var thermostat = resource.DeviceModel{
+	Metadata: resource.Meta{Name: "thermostat"},
+	Spec: resource.DeviceModelSpec{Properties: []resource.Property{
+		{Name: "setpoint", Type: resource.TypeFloat, AccessMode: resource.ReadWrite, Minimum: ptr(5), Maximum: ptr(35)},
+		{Name: "mode", AccessMode: resource.ReadWrite, Conflict: resource.ConflictEdge},
+		{Name: "temperature", Type: resource.TypeFloat},
+		{Name: "profile", Type: resource.TypeObject, AccessMode: resource.ReadWrite},
+	}},
+}
+
+func ptr(f float64) *float64 { return &f }
+
+// add binds a device to the node.
+func (r *rig) add(name, uid string, m resource.DeviceModel) {
+	d := resource.Device{Metadata: resource.Meta{Name: name, UID: uid}, Spec: resource.DeviceSpec{NodeName: "n1"}}
+	doc, err := json.Marshal(resource.NewBundle(d, m))
+	require.NoError(r.t, err)
+	value, parts := topics.Split(doc)
+	for i, p := range parts {
+		r.want(topics.PartKey("devices/"+name, i), string(p), 1)
+	}
+	r.want("devices/"+name, string(value), 1)
+}
+
+// joined is a rig with a thermostat, in step with its hub.
+func joined(t *testing.T) *rig {
+	r := newRig(t)
+	r.add("hall", "u1", thermostat)
+	r.connect()
+	r.shows("devices/hall", func(m broker.Message) bool { return len(m.Payload) > 0 })
+	return r
+}
+
+// send publishes as a local client does, and waits for the answer.
+func (r *rig) send(key, payload string, props ...broker.UserProperty) error {
+	done := make(chan error, 1)
+	r.twin.Publish(broker.Message{
+		Topic: topics.TopicOf("n1", key), Payload: []byte(payload), QoS: 1,
+		Props: broker.Properties{User: props}, Publisher: broker.Identity{ClientID: "tester"},
+	}, func(err error) { done <- err })
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(wait):
+		r.t.Fatal("no answer to a publish to", key)
+		return nil
+	}
+}
+
+func for_(ver string) broker.UserProperty { return broker.UserProperty{Key: "for", Value: ver} }
+
+// retained is what the node's broker shows.
+func (r *rig) retained() map[string]broker.Message {
+	pull := r.twin.Retained("#")
+	all := make(map[string]broker.Message)
+	for list := pull(7); len(list) > 0; list = pull(7) {
+		for _, m := range list {
+			all[strings.TrimPrefix(m.Topic, "v1/nodes/n1/")] = m
+		}
+	}
+	return all
+}
+
+func (r *rig) shows(key string, ok func(broker.Message) bool) broker.Message {
+	r.t.Helper()
+	var m broker.Message
+	require.Eventually(r.t, func() bool { m = r.retained()[key]; return ok(m) }, wait, 2*time.Millisecond, "%s; tree: %v", key, r.retained())
+	return m
+}
+
+func (r *rig) value(key, want string) broker.Message {
+	r.t.Helper()
+	return r.shows(key, func(m broker.Message) bool { return string(m.Payload) == want })
+}
+
+func prop(m broker.Message, key string) string {
+	for _, p := range m.Props.User {
+		if p.Key == key {
+			return p.Value
+		}
+	}
+	return ""
+}
+
+// said are the payloads published on a key, in order.
+func (r *rig) said(key string) (list []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.out {
+		if m.Topic == topics.TopicOf("n1", key) {
+			list = append(list, string(m.Payload))
+		}
+	}
+	return list
+}
+
+// inStep waits until the hub has everything.
+func (r *rig) inStep() {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		r.hub.Lock()
+		defer r.hub.Unlock()
+		return r.twin.Stats().InStep && r.down.InStep()
+	}, wait, 2*time.Millisecond)
+}
+
+func (r *rig) atHub(key string) string {
+	r.hub.Lock()
+	defer r.hub.Unlock()
+	e, _ := r.up.Get(key)
+	return string(e.Value)
+}
+
+func TestReportedValuesAreStoredAndReachTheHub(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.send("devices/hall/reported/temperature", "20.5"))
+	require.NoError(t, r.send("devices/hall/reported", `{"temperature":21,"mode":"heat"}`))
+	r.inStep()
+	require.Equal(t, "21", r.atHub("devices/hall/reported/temperature"))
+	require.Equal(t, []string{"20.5", "21"}, r.said("devices/hall/reported/temperature"))
+
+	r.restart()
+	m := r.value("devices/hall/reported/temperature", "21")
+	require.Equal(t, "2", prop(m, "ver"))
+	require.Equal(t, "tester", prop(m, "origin"))
+}
+
+func TestWhatIsRefusedChangesNothing(t *testing.T) {
+	r := joined(t)
+	before := r.retained()
+	for _, tt := range []struct {
+		key, payload string
+		kind         resource.ErrorKind
+		says         string
+	}{
+		{"devices/hall/reported/temperature", "warm", resource.Invalid, "temperature"},
+		{"devices/hall/reported/humidity", "40", resource.NotFound, "humidity"},
+		{"devices/attic/reported/temperature", "20", resource.NotFound, "attic"},
+		{"devices/hall/reported", `{"temperature":20,"mode":7,"nothing":1}`, resource.NotFound, "nothing"},
+		{"devices/hall/reported", `not json`, resource.Invalid, "JSON object"},
+		{"devices/hall/desired/setpoint", "99", resource.Invalid, "maximum of 35"},
+		{"devices/hall/desired/temperature", "20", resource.Forbidden, "read-only"},
+		{"devices/hall/override/setpoint", "20", resource.Forbidden, "edge"},
+		{"devices/hall", "{}", resource.Forbidden, "cloud"},
+		{"membership", "{}", resource.Forbidden, "cloud"},
+		{"devices/hall/state", "busy", resource.Invalid, "online, offline, unknown"},
+		{"devices/hall/refused/setpoint", "no", resource.Invalid, "JSON"},
+		{"devices/hall/nonsense", "1", resource.BadTopic, "no such topic"},
+		{"devices/hall/reported/profile", `{"a":"` + strings.Repeat("x", link.MaxValue) + `"}`, resource.TooLarge, "131072"},
+	} {
+		err := r.send(tt.key, tt.payload)
+		require.Equal(t, tt.kind, resource.KindOf(err), "%s: %v", tt.key, err)
+		require.ErrorContains(t, err, tt.says, tt.key)
+	}
+	require.Equal(t, before, r.retained())
+}
+
+func TestValuesMayBeLargeJSON(t *testing.T) {
+	r := joined(t)
+	big := `{"points":["` + strings.Repeat("äöü€", 12_000) + `"]}`
+	require.Greater(t, len(big), 100_000)
+	require.NoError(t, r.send("devices/hall/reported/profile", big))
+	r.inStep()
+	require.Equal(t, big, r.atHub("devices/hall/reported/profile"))
+}
+
+func TestDesiredReachesTheNodeWithARisingVersion(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20", 1)
+	first := r.value("devices/hall/desired/setpoint", "20")
+	r.want("devices/hall/desired/setpoint", "21", 2)
+	second := r.value("devices/hall/desired/setpoint", "21")
+	require.Equal(t, []string{"1", "2"}, []string{prop(first, "ver"), prop(second, "ver")})
+
+	r.restart() // what is in force is known without the hub, and is not said anew
+	require.Equal(t, "2", prop(r.value("devices/hall/desired/setpoint", "21"), "ver"))
+}
+
+func TestOverrideHoldsUntilTheCloudWantsSomethingElse(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20", 1)
+	r.value("devices/hall/desired/setpoint", "20")
+	require.NoError(t, r.send("devices/hall/desired/setpoint", "25"))
+	require.Equal(t, "2", prop(r.value("devices/hall/desired/setpoint", "25"), "ver"))
+	require.Equal(t, "1", prop(r.value("devices/hall/override/setpoint", "25"), "basedOn"))
+
+	r.want("devices/hall/desired/setpoint", "18", 2)
+	require.Equal(t, "3", prop(r.value("devices/hall/desired/setpoint", "18"), "ver"))
+	require.NotContains(t, r.retained(), "devices/hall/override/setpoint")
+	var c resource.Dispute
+	require.NoError(t, json.Unmarshal(r.retained()["devices/hall/conflict/setpoint"].Payload, &c))
+	require.Equal(t, resource.Dispute{Desired: "18", DesiredVer: 2, Override: "25", BasedOn: 1, Policy: "cloud", Winner: "desired"}, c)
+
+	r.want("devices/hall/desired/setpoint", "19", 3) // nobody disputes this one
+	r.value("devices/hall/desired/setpoint", "19")
+	require.NotContains(t, r.retained(), "devices/hall/conflict/setpoint")
+}
+
+func TestOverrideOfAnEdgePropertyStaysUntilCleared(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/mode", "heat", 1)
+	r.value("devices/hall/desired/mode", "heat")
+	require.NoError(t, r.send("devices/hall/desired/mode", "off"))
+	r.want("devices/hall/desired/mode", "cool", 2)
+	r.shows("devices/hall/conflict/mode", func(m broker.Message) bool { return strings.Contains(string(m.Payload), `"winner":"override"`) })
+	r.value("devices/hall/desired/mode", "off")
+
+	require.NoError(t, r.send("devices/hall/desired/mode", ""))
+	r.value("devices/hall/desired/mode", "cool")
+	require.NotContains(t, r.retained(), "devices/hall/override/mode")
+	require.NotContains(t, r.retained(), "devices/hall/conflict/mode")
+}
+
+func TestOverrideEndsAtItsTime(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20", 1)
+	r.value("devices/hall/desired/setpoint", "20")
+	until := resource.Millis(r.clock.Load() + 1000)
+	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", broker.UserProperty{Key: "until", Value: until}))
+	r.value("devices/hall/desired/setpoint", "25")
+	r.restart()
+	r.value("devices/hall/desired/setpoint", "25")
+	r.clock.Add(1001)
+	r.value("devices/hall/desired/setpoint", "20")
+}
+
+func TestRefusalNamesTheCloudsVersionAndClears(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20", 41)
+	r.value("devices/hall/desired/setpoint", "20")
+	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck","message":"valve"}`))
+	require.JSONEq(t, `{"for":1,"ver":41,"code":"Stuck","message":"valve"}`, string(r.retained()["devices/hall/refused/setpoint"].Payload))
+
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "18", for_("1"))) // not newer than what was refused
+	require.Contains(t, r.retained(), "devices/hall/refused/setpoint")
+	r.want("devices/hall/desired/setpoint", "21", 42)
+	r.value("devices/hall/desired/setpoint", "21")
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "21", for_("2")))
+	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
+	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck"}`)) // speaks of the past
+	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
+}
+
+func TestARemovedDeviceLeavesNothing(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20", 1)
+	r.value("devices/hall/desired/setpoint", "20")
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", for_("1")))
+	require.NoError(t, r.send("devices/hall/state", "online"))
+	require.NoError(t, r.send("devices/hall/desired/mode", "off"))
+	r.want("devices/hall", "", 0)
+	r.want("devices/hall/desired/setpoint", "", 0)
+	require.Eventually(t, func() bool {
+		for key := range r.retained() {
+			if strings.HasPrefix(key, "devices/") {
+				return false
+			}
+		}
+		return true
+	}, wait, 2*time.Millisecond)
+	require.Equal(t, resource.NotFound, resource.KindOf(r.send("devices/hall/reported/setpoint", "21")))
+
+	r.add("hall", "u2", thermostat) // another of the same name: versions go on rising
+	r.want("devices/hall/desired/setpoint", "22", 1)
+	m := r.value("devices/hall/desired/setpoint", "22")
+	require.Equal(t, "3", prop(m, "ver"), "after 1 for 20, 2 for its end")
+}
+
+func TestADeviceOfTheSameNameIsAnother(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.send("devices/hall/reported/temperature", "20"))
+	r.add("hall", "u2", thermostat)
+	require.Eventually(t, func() bool {
+		_, ok := r.retained()["devices/hall/reported/temperature"]
+		return !ok
+	}, wait, 2*time.Millisecond)
+}
+
+func TestALargeModelArrivesWhole(t *testing.T) {
+	r := joined(t)
+	m := thermostat
+	for i := range 3000 {
+		m.Spec.Properties = append(m.Spec.Properties, resource.Property{Name: fmt.Sprintf("p%d", i), Description: strings.Repeat("long ", 10)})
+	}
+	r.add("plant", "u9", m)
+	got := r.shows("devices/plant", func(m broker.Message) bool { return len(m.Payload) > 2*topics.PartSize })
+	var b resource.Bundle
+	require.NoError(t, json.Unmarshal(got.Payload, &b))
+	require.Len(t, b.Model.Spec.Properties, 3004)
+	require.NoError(t, r.send("devices/plant/reported/p2999", "x"))
+	for key := range r.retained() {
+		require.NotContains(t, key, "/parts/")
+	}
+	r.restart()
+	require.NoError(t, r.send("devices/plant/reported/p2998", "x"))
+}
+
+func TestAMapperThatGoesLeavesItsDevicesUnknown(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.send("mappers/modbus/state", "online"))
+	require.NoError(t, r.send("devices/hall/state", "online"))
+	require.NoError(t, r.send("mappers/modbus/state", "offline")) // its will
+	r.value("devices/hall/state", "unknown")
+}
+
+func TestWritesAreRefusedWhileNothingCanBeStored(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.send("devices/hall/reported/temperature", "20"))
+	r.inStep()
+	r.store.broken.Store(true)
+	err := r.send("devices/hall/reported/temperature", "21")
+	require.Equal(t, resource.Unavailable, resource.KindOf(err))
+	require.ErrorContains(t, err, "no space left")
+	require.Equal(t, "20", string(r.retained()["devices/hall/reported/temperature"].Payload), "reads go on")
+	require.NotContains(t, r.said("devices/hall/reported/temperature"), "21", "nobody heard of it")
+	r.store.broken.Store(false)
+	require.NoError(t, r.send("devices/hall/reported/temperature", "22"))
+	r.inStep()
+	require.Equal(t, "22", r.atHub("devices/hall/reported/temperature"))
+}
+
+func TestOutboxHoldsOneEntryAKey(t *testing.T) {
+	r := newRig(t)
+	r.add("hall", "u1", thermostat)
+	r.connect()
+	r.inStep()
+	r.restart() // without a hub now
+	sent := r.entries.Load()
+	for i := range 200 {
+		require.NoError(t, r.send("devices/hall/reported/temperature", fmt.Sprint(i)))
+		require.NoError(t, r.send("devices/hall/reported/setpoint", fmt.Sprint(i)))
+	}
+	require.LessOrEqual(t, r.twin.Stats().Behind, 3, "the two, and the status, whose receipt was forgotten with the restart")
+	r.connect()
+	r.inStep()
+	require.Equal(t, "199", r.atHub("devices/hall/reported/setpoint"))
+	require.LessOrEqual(t, r.entries.Load()-sent, int64(2))
+}
+
+func TestUnchangedValuesAreNoWork(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.send("devices/hall/reported/temperature", "20"))
+	r.inStep()
+	commits, sent, said := r.twin.Stats().Commits, r.entries.Load(), len(r.said("devices/hall/reported/temperature"))
+	for range 50 {
+		require.NoError(t, r.send("devices/hall/reported/temperature", "20"))
+	}
+	require.Equal(t, commits, r.twin.Stats().Commits)
+	require.Equal(t, sent, r.entries.Load())
+	require.Len(t, r.said("devices/hall/reported/temperature"), said)
+}
+
+func TestOrderOfAPublishersUpdates(t *testing.T) {
+	r := joined(t)
+	var wg sync.WaitGroup
+	var want []string
+	for i := range 1000 {
+		wg.Add(1)
+		want = append(want, fmt.Sprint(i))
+		r.twin.Publish(broker.Message{Topic: topics.TopicOf("n1", "devices/hall/reported/temperature"), Payload: []byte(want[i])},
+			func(err error) { require.NoError(t, err); wg.Done() })
+	}
+	wg.Wait()
+	require.Eventually(t, func() bool { return len(r.said("devices/hall/reported/temperature")) == 1000 }, wait, time.Millisecond)
+	require.Equal(t, want, r.said("devices/hall/reported/temperature"))
+	r.inStep()
+	require.Equal(t, "999", r.atHub("devices/hall/reported/temperature"))
+}
+
+func TestGetAnswersWithTheWholeTwin(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20.0", 5)
+	r.value("devices/hall/desired/setpoint", "20.0")
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", for_("1")))
+	done := make(chan error, 1)
+	r.twin.Publish(broker.Message{
+		Topic: "v1/nodes/n1/devices/hall/get",
+		Props: broker.Properties{ResponseTopic: "reply/me", Correlation: []byte("c1")},
+	}, func(err error) { done <- err })
+	require.NoError(t, <-done)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := r.out[len(r.out)-1]
+	require.Equal(t, "reply/me", last.Topic)
+	require.Equal(t, "c1", string(last.Props.Correlation))
+	var twin map[string]resource.TwinProperty
+	require.NoError(t, json.Unmarshal(last.Payload, &twin))
+	require.True(t, twin["setpoint"].InSync, "20 is 20.0")
+	require.Equal(t, uint64(5), twin["setpoint"].Desired.Ver)
+}
+
+func TestMalformedMessagesFromTheHubChangeNothing(t *testing.T) {
+	r := joined(t)
+	before := r.retained()
+	for i := range 200 {
+		b := make([]byte, i)
+		for j := range b {
+			b[j] = byte(rand.IntN(256))
+		}
+		r.twin.Receive(b)
+	}
+	require.NoError(t, r.send("devices/hall/reported/temperature", "20"))
+	after := r.retained()
+	delete(after, "devices/hall/reported/temperature")
+	require.Equal(t, before, after)
+}
