@@ -5,9 +5,6 @@ import (
 	"fmt"
 )
 
-// ForkJump is the least that a restore tool adds to the versions it restores.
-const ForkJump = 1 << 32
-
 // State is what a machine keeps beside its entries. Owner and Replica use
 // different fields of it; a store keeps it as opaque bytes.
 type State struct {
@@ -52,21 +49,29 @@ func (e *Entry) UnmarshalBinary(b []byte) error {
 
 // Fork is for the tool that restores an owner from a backup: the backup must
 // not go on under its old lineage, because the replica may have seen what came
-// after it. jump is added to all versions, here and with Entry.Fork, so that
-// they rise above any that were given after the backup was made; it must be
-// ForkJump at least, and larger each time when one backup is restored twice.
-func (s State) Fork(rand func() uint64, jump uint64) State {
+// after it. Every entry is forked with the same stamp.
+//
+// Versions must rise above any that were given since the backup was made. So
+// each gains 2^32 at least; but that alone fails when one backup is restored
+// twice, or an older one after a newer: a stamp that is higher at each restore
+// becomes the upper half. (Hours since some recent year keep versions exact in
+// a JSON number.)
+func (s State) Fork(rand func() uint64, stamp uint32) State {
 	s.Lineage = Lineage{N: s.Lineage.N + 1, Nonce: rand()}
-	s.VerFloor += jump
+	s.VerFloor = forkVer(s.VerFloor, stamp)
 	s.Acked = 0
 	s.GCFloor = s.Seq // whoever takes the new lineage takes it from here on
 	return s
 }
 
 // Fork returns the entry as a restore tool stores it; see State.Fork.
-func (e Entry) Fork(jump uint64) Entry {
-	e.Ver += jump
+func (e Entry) Fork(stamp uint32) Entry {
+	e.Ver = forkVer(e.Ver, stamp)
 	return e
+}
+
+func forkVer(ver uint64, stamp uint32) uint64 {
+	return max(ver>>32+1, uint64(stamp))<<32 | ver&(1<<32-1)
 }
 
 // Journal is what changed since the last one and must be committed, in one

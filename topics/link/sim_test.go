@@ -1,0 +1,492 @@
+package link
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// disk is what a host has committed.
+type disk struct {
+	state   State
+	entries map[string]Entry
+	last    map[string]effect // replica's host: what each key drove last
+}
+
+type effect struct {
+	ver   uint64
+	value string
+	live  bool
+}
+
+func newDisk() *disk {
+	return &disk{entries: map[string]Entry{}, last: map[string]effect{}}
+}
+
+func (d *disk) clone() *disk {
+	return &disk{d.state, maps.Clone(d.entries), maps.Clone(d.last)}
+}
+
+func (d *disk) commit(j Journal) {
+	if !j.Dirty {
+		return
+	}
+	if j.Reset {
+		clear(d.entries)
+	}
+	for _, e := range j.Entries {
+		d.entries[e.Key] = e
+	}
+	for _, k := range j.Dropped {
+		delete(d.entries, k)
+	}
+	d.state = j.State
+}
+
+// rules that a simulation leaves out, to see that the checks would notice.
+type rules struct {
+	noBase, noDigest, noLineage, noNonce, noReplace, noFloor, noAdopt, noGuard bool
+}
+
+// world is what may happen in a simulation.
+type world struct {
+	rules
+	restoreOwner, restoreReplica bool
+	silent                       bool // restored owners don't fork
+	noStamp                      bool // forked ones only add 2^32 to the versions
+	entries                      int  // in a message; 0: random
+}
+
+var simKeys = []string{"a", "b", "c"}
+
+type sim struct {
+	world
+	rng        *rand.Rand
+	o          *Owner
+	r          *Replica
+	od, rd     *disk
+	oldO, oldR []*disk
+	o2r, r2o   []Message
+	pending    map[string]effect // last effects, not committed
+	done       []Change          // effects, in order
+	undone     []Change          // the same, not committed
+	n, val     uint64
+	stamp      uint32
+	limits     limits
+	storm      float64 // how bad this schedule is, 0 to 1
+	rolledR    bool
+	mark       State // I1: what the replica's disk last said
+	bad        map[string]bool
+	seenTypes  map[Type]int
+}
+
+func newSim(w world, seed uint64) *sim {
+	s := &sim{world: w, rng: rand.New(rand.NewPCG(seed, 7)), od: newDisk(), rd: newDisk(), bad: map[string]bool{}, seenTypes: map[Type]int{}}
+	s.limits = limits{bytes: 1 << 10, entries: []int{1, 2, 9}[s.rng.IntN(3)], window: 1 + s.rng.IntN(4)}
+	if w.entries > 0 {
+		s.limits.entries = w.entries
+	}
+	s.storm = s.rng.Float64()
+	s.o = NewOwner(Up, s.rng.Uint64)
+	s.o.limits = s.limits
+	s.r = NewReplica(Up)
+	s.pending = map[string]effect{}
+	s.flushOwner()
+	s.connect()
+	s.snapshot()
+	return s
+}
+
+func (s *sim) fail(what string) { s.bad[what] = true }
+
+func (s *sim) connect() {
+	s.n++
+	s.o.Connect(s.n)
+}
+
+func (s *sim) snapshot() {
+	s.oldO, s.oldR = append(s.oldO, s.od.clone()), append(s.oldR, s.rd.clone())
+}
+
+// flush is what hosts do: commit, then send.
+func (s *sim) flushOwner() bool {
+	s.od.commit(s.o.TakeJournal())
+	out := s.o.Messages()
+	s.o2r = append(s.o2r, out...)
+	return len(out) > 0
+}
+
+func (s *sim) flushReplica() bool {
+	s.rd.commit(s.r.TakeJournal())
+	maps.Copy(s.rd.last, s.pending)
+	clear(s.pending)
+	s.done, s.undone = append(s.done, s.undone...), nil
+	now := s.rd.state
+	if now.Lineage.N < s.mark.Lineage.N || now.Lineage == s.mark.Lineage && now.Applied < s.mark.Applied ||
+		now.Lineage.N == s.mark.Lineage.N && now.Lineage.Nonce != s.mark.Lineage.Nonce {
+		s.fail("I1 replica went back")
+	}
+	s.mark = now
+	out := s.r.Messages()
+	s.r2o = append(s.r2o, out...)
+	return len(out) > 0
+}
+
+func (s *sim) loadOwner() {
+	o, err := RestoreOwner(Up, s.od.state, maps.Values(s.od.entries), s.rng.Uint64)
+	if err != nil {
+		s.fail(err.Error())
+		return
+	}
+	s.o = o
+	s.o.limits = s.limits
+	s.connect()
+}
+
+func (s *sim) loadReplica() {
+	r, err := RestoreReplica(Up, s.rd.state, maps.Values(s.rd.entries))
+	if err != nil {
+		s.fail(err.Error())
+		return
+	}
+	s.r = r
+	s.undone = nil
+	clear(s.pending)
+	s.connect()
+}
+
+func (s *sim) restoreOwnerBackup() {
+	s.od = s.oldO[s.rng.IntN(len(s.oldO))].clone()
+	if !s.silent {
+		if !s.noStamp {
+			s.stamp++
+		}
+		s.od.state = s.od.state.Fork(s.rng.Uint64, s.stamp)
+		for k, e := range s.od.entries {
+			s.od.entries[k] = e.Fork(s.stamp)
+		}
+	}
+	s.loadOwner()
+}
+
+func (s *sim) restoreReplicaBackup() {
+	s.rd = s.oldR[s.rng.IntN(len(s.oldR))].clone()
+	s.rolledR = true
+	s.mark = s.rd.state
+	s.loadReplica()
+}
+
+func (s *sim) write() {
+	k := simKeys[s.rng.IntN(len(simKeys))]
+	if s.rng.Float64() < .25 {
+		s.o.Delete(k, 0, "")
+		return
+	}
+	s.val++
+	v := s.val
+	if s.rng.Float64() < .3 {
+		v = s.rng.Uint64N(3)
+	}
+	e := Entry{Key: k, Value: fmt.Appendf(nil, "v%d", v)}
+	if s.rng.Float64() < .1 {
+		e.Meta.Until = s.rng.Int64N(3)
+	}
+	if old, ok := s.o.Get(k); ok && s.rng.Float64() < .1 {
+		e.Ver = old.Ver + 1 + s.rng.Uint64N(2)
+	}
+	if _, _, err := s.o.Put(e); err != nil {
+		s.fail(err.Error())
+	}
+}
+
+func (s *sim) toReplica(m Message) {
+	s.seenTypes[m.Type]++
+	if s.noDigest && m.Type == Full {
+		s.r.noFullDigest(&m)
+	}
+	if s.noBase && m.Type == Delta {
+		m.Base = 0
+	}
+	if s.noReplace && m.Type == Full {
+		s.r.merge(&m)
+	}
+	if s.noAdopt && m.Type == Adopt {
+		d := s.r.Digest()
+		m.Digest = &d
+	}
+	for _, c := range s.r.Step(m) {
+		s.drive(c)
+	}
+}
+
+// drive is the effects guard of a host: a device is not driven to where it is.
+func (s *sim) drive(c Change) {
+	was, known := s.pending[c.New.Key]
+	if !known {
+		was = s.rd.last[c.New.Key]
+	}
+	now := effect{c.New.Ver, string(c.New.Value), !c.New.Deleted}
+	s.pending[c.New.Key] = now
+	if s.noGuard || now.live != was.live || now.value != was.value {
+		s.undone = append(s.undone, c)
+	}
+}
+
+func (s *sim) toOwner(m Message) {
+	before := s.o.lineage
+	if s.noNonce {
+		m.N = s.n
+	}
+	if s.noFloor {
+		s.o.gcFloor = 0
+	}
+	if s.noDigest && m.Lineage == s.o.lineage {
+		if d, known := s.o.digestAt(m.Applied); known {
+			m.Digest = &d
+		}
+	}
+	if err := s.o.Step(m); err != nil {
+		s.fail(err.Error())
+	}
+	if s.noLineage {
+		s.o.lineage = before
+	}
+	if s.o.InStep() && !maps.Equal(content(s.o.Range), s.rd.content()) {
+		s.fail("I5 in step, and different")
+	}
+}
+
+func (d *disk) content() map[string]string {
+	return content(func(_ string, fn func(Entry) bool) {
+		for _, e := range d.entries {
+			if !e.Deleted {
+				fn(e)
+			}
+		}
+	})
+}
+
+// noFullDigest lets any whole FULL pass, as if it had no digest.
+func (r *Replica) noFullDigest(m *Message) {
+	if m.Part == m.Parts-1 {
+		var s sum
+		if r.gather != nil && r.gather.id == m.ID && m.Part > 0 {
+			for i := range r.gather.entries {
+				s.add(r.gather.entries[i].hash())
+			}
+		}
+		for i := range m.Entries {
+			s.add(m.Entries[i].hash())
+		}
+		d := s.digest()
+		m.Digest = &d
+	}
+}
+
+// merge makes a FULL keep what it should remove.
+func (r *Replica) merge(m *Message) {
+	if m.Part != m.Parts-1 {
+		return
+	}
+	has := map[string]bool{}
+	if r.gather != nil && r.gather.id == m.ID && m.Part > 0 {
+		for _, e := range r.gather.entries {
+			has[e.Key] = true
+		}
+	}
+	m.Entries = slices.Clone(m.Entries)
+	for _, e := range m.Entries {
+		has[e.Key] = true
+	}
+	if m.Parts == 1 || r.gather != nil && r.gather.held == m.Part {
+		for _, k := range r.Keys("") {
+			if !has[k] {
+				m.Upto++ // room for a seq of its own
+				e := *r.keys[k]
+				e.Seq = m.Upto
+				m.Entries = append(m.Entries, e)
+			}
+		}
+	}
+	r.noFullDigest(m)
+}
+
+// deliver takes a message off the channel. With faults it may take a later one,
+// lose it, or leave it there to come again.
+func (s *sim) deliver(faults bool) bool {
+	q, to := &s.o2r, s.toReplica
+	if len(*q) == 0 || len(s.r2o) > 0 && faults && s.rng.IntN(2) == 0 {
+		q, to = &s.r2o, s.toOwner
+	}
+	if len(*q) == 0 {
+		return false
+	}
+	i, lost, again := 0, false, false
+	if faults {
+		if s.chance(.5) {
+			i = s.rng.IntN(len(*q))
+		}
+		lost, again = s.chance(.25), s.chance(.25)
+	}
+	m := (*q)[i]
+	if !again {
+		*q = slices.Delete(*q, i, i+1)
+	}
+	if !lost {
+		to(m)
+	}
+	return true
+}
+
+// chance is lower in calmer schedules: without those, hardly any would get
+// beyond greeting.
+func (s *sim) chance(p float64) bool { return s.rng.Float64() < p*s.storm }
+
+func (s *sim) step() {
+	if s.chance(.2) {
+		s.mishap()
+	}
+	switch x := s.rng.Float64(); {
+	case x < .2:
+		s.write()
+	case x < .25:
+		s.snapshot()
+	case x < .45:
+		s.flushOwner()
+	case x < .60:
+		s.flushReplica()
+	default:
+		s.deliver(true)
+	}
+	if s.o.Dirty() > len(simKeys) || s.o.order.len > len(simKeys) {
+		s.fail("I3 outbox unbounded")
+	}
+}
+
+func (s *sim) mishap() {
+	switch s.rng.IntN(9) {
+	case 0:
+		s.o.Disconnect()
+	case 1, 2:
+		s.connect()
+	case 3:
+		s.loadOwner() // crash: what was not committed is gone
+	case 4:
+		s.loadReplica()
+	case 5:
+		if s.restoreOwner {
+			s.restoreOwnerBackup()
+		}
+	case 6:
+		if s.restoreReplica {
+			s.restoreReplicaBackup()
+		}
+	default:
+		s.o.Resend()
+		if s.o.talk.phase == away {
+			s.connect()
+		}
+	}
+}
+
+// heal ends the faults and waits for rest.
+func (s *sim) heal() {
+	s.connect()
+	for range 2000 {
+		if s.flushOwner() || s.flushReplica() || s.deliver(false) {
+			continue
+		}
+		if !s.o.Waiting() {
+			break
+		}
+		s.o.Resend()
+	}
+	if !s.o.InStep() || len(s.o2r)+len(s.r2o) > 0 {
+		s.fail("L no rest")
+	}
+}
+
+func (s *sim) run(steps int) *sim {
+	for range steps {
+		s.step()
+	}
+	s.heal()
+	s.check()
+	return s
+}
+
+func (s *sim) check() {
+	want := content(s.o.Range)
+	if !maps.Equal(want, content(s.r.Range)) || !maps.Equal(want, s.rd.content()) || !maps.Equal(want, s.od.content()) {
+		s.fail("I2 different at rest")
+	}
+	if s.restoreOwner && s.silent || s.rolledR {
+		return // no promise about effects then
+	}
+	s.checkEffects()
+}
+
+// checkEffects is I4.
+func (s *sim) checkEffects() {
+	last := map[string]effect{}
+	for _, c := range s.done {
+		now, was := effect{c.New.Ver, string(c.New.Value), !c.New.Deleted}, last[c.New.Key]
+		if now.ver < was.ver || now.ver == was.ver && now.live {
+			s.fail("I4 effect of an older version")
+		}
+		if now.live == was.live && now.value == was.value {
+			s.fail("I4 effect twice")
+		}
+		last[c.New.Key] = now
+	}
+	for _, k := range simKeys {
+		e, live := s.o.Get(k)
+		if live != last[k].live || live && string(e.Value) != last[k].value {
+			s.fail("I4 effect is not what is wanted")
+		}
+	}
+}
+
+// campaign counts violations over many seeds, and remembers one for each.
+func campaign(w world, from, to uint64) (map[string]int, map[string]uint64, map[Type]int) {
+	count, example, types := map[string]int{}, map[string]uint64{}, map[Type]int{}
+	for seed := from; seed < to; seed++ {
+		s := newSim(w, seed).run(150)
+		for what := range s.bad {
+			count[what]++
+			example[what] = seed
+		}
+		for t, n := range s.seenTypes {
+			types[t] += n
+		}
+	}
+	return count, example, types
+}
+
+// LINK_SCHEDULES=n tries n seeds a world instead of the usual 6000.
+func TestSchedules(t *testing.T) {
+	seeds := uint64(6000)
+	if n, err := strconv.ParseUint(os.Getenv("LINK_SCHEDULES"), 10, 64); err == nil {
+		seeds = n
+	}
+	for name, w := range map[string]world{
+		"network and crashes":     {},
+		"restored, forked owner":  {restoreOwner: true},
+		"restored replica":        {restoreReplica: true},
+		"both restored, forked":   {restoreOwner: true, restoreReplica: true},
+		"both restored, silently": {restoreOwner: true, restoreReplica: true, silent: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			count, example, types := campaign(w, 0, seeds)
+			t.Log(types)
+			require.Empty(t, count, "seeds %v", example)
+		})
+	}
+}
