@@ -251,7 +251,7 @@ func (c *tc) expect(kind byte) packets.Packet {
 	c.t.Helper()
 	pk, err := c.read(patience)
 	require.NoError(c.t, err, "waiting for %s", packets.PacketNames[kind])
-	require.Equal(c.t, packets.PacketNames[kind], packets.PacketNames[pk.FixedHeader.Type], "%+v", pk)
+	require.Equal(c.t, packets.PacketNames[kind], packets.PacketNames[pk.FixedHeader.Type], "%s %.100s %d", pk.TopicName, pk.Payload, pk.ReasonCode)
 	return pk
 }
 

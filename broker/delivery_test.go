@@ -1,7 +1,12 @@
 package broker
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
@@ -33,4 +38,516 @@ func TestDeliversEachQoS(t *testing.T) {
 	sub.ack(packets.Pubcomp, pk.PacketID)
 	sub.nothing()
 	require.Zero(t, b.Stats().Queued)
+}
+
+// A client's packet ids and the broker's are two spaces: an id that the client uses
+// is no acknowledgement of what was sent to it under the same number.
+func TestClientIDsAndOursAreSeparate(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub.sub("a", 1)
+	pub.publish1("a", "owed")
+	owed := sub.expect(packets.Publish)
+
+	sub.publish("b", "mine", 1, owed.PacketID)
+	require.Equal(t, owed.PacketID, sub.expect(packets.Puback).PacketID)
+	sub.leave(b, "sub")
+
+	sub = open(t, b, "sub", persistent)
+	require.True(t, sub.connack.SessionPresent)
+	again := sub.expect(packets.Publish)
+	require.Equal(t, "owed", string(again.Payload))
+	require.True(t, again.FixedHeader.Dup)
+	require.Equal(t, owed.PacketID, again.PacketID)
+}
+
+func TestReceiveMaximumWithTheSameIDsInBetween(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub", receiveMaximum(5)), open(t, b, "pub")
+	sub.sub("a", 1)
+	pub.burst("a", 0, 20)
+	var got []string
+	for len(got) < 20 {
+		pk := sub.expect(packets.Publish)
+		got = append(got, string(pk.Payload))
+		sub.publish("b", "x", 1, pk.PacketID)
+		require.Equal(t, pk.PacketID, sub.nextOf(packets.Puback, func(p packets.Packet) { got = append(got, string(p.Payload)) }))
+		sub.ack(packets.Puback, pk.PacketID)
+		sub.ackAll(&got)
+	}
+	require.ElementsMatch(t, numbers(0, 20), got)
+}
+
+// nextOf reads up to a packet of the kind, and gives publishes before it to seen.
+func (c *tc) nextOf(kind byte, seen func(packets.Packet)) uint16 {
+	c.t.Helper()
+	for {
+		pk, err := c.read(patience)
+		require.NoError(c.t, err)
+		if pk.FixedHeader.Type == kind {
+			return pk.PacketID
+		}
+		require.Equal(c.t, packets.Publish, pk.FixedHeader.Type)
+		seen(pk)
+		c.ack(packets.Puback, pk.PacketID)
+	}
+}
+
+// ackAll acknowledges what has arrived.
+func (c *tc) ackAll(got *[]string) {
+	c.t.Helper()
+	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
+	c.nextOf(packets.Pingresp, func(pk packets.Packet) { *got = append(*got, string(pk.Payload)) })
+}
+
+func TestReceiveMaximumIsKept(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub", receiveMaximum(5)), open(t, b, "pub")
+	sub.sub("a", 1)
+	pub.burst("a", 0, 20)
+	for range 5 {
+		sub.expect(packets.Publish)
+	}
+	sub.nothing()
+	sub.ack(packets.Puback, 2)
+	require.Equal(t, "5", string(sub.expect(packets.Publish).Payload))
+	sub.nothing()
+}
+
+func TestBurstArrivesInOrder(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub", receiveMaximum(10)), open(t, b, "pub")
+	sub.sub("a", 1)
+	go pub.burst("a", 0, 500)
+	require.Equal(t, numbers(0, 500), sub.collect(500))
+	sub.nothing()
+}
+
+func TestResumeSendsNoMoreThanReceiveMaximum(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub.sub("a", 1)
+	sub.leave(b, "sub")
+	pub.burst("a", 0, 50)
+
+	sub = open(t, b, "sub", persistent, receiveMaximum(5))
+	for i := range 5 {
+		pk := sub.expect(packets.Publish)
+		require.Equal(t, strconv.Itoa(i), string(pk.Payload))
+		require.False(t, pk.FixedHeader.Dup, "never sent before")
+	}
+	sub.nothing()
+	sub.leave(b, "sub")
+
+	sub = open(t, b, "sub", persistent, receiveMaximum(7))
+	for i := range 7 {
+		pk := sub.expect(packets.Publish)
+		require.Equal(t, strconv.Itoa(i), string(pk.Payload))
+		require.Equal(t, i < 5, pk.FixedHeader.Dup, "message %d", i)
+	}
+	sub.nothing()
+}
+
+func TestQueuedOfflineInOrder(t *testing.T) {
+	b := start(t, nil)
+	for _, version := range []struct {
+		id   string
+		opts []connectOption
+	}{{"five", []connectOption{persistent}}, {"three", []connectOption{persistent, v3}}} {
+		t.Run(version.id, func(t *testing.T) {
+			sub, pub := open(t, b, version.id, version.opts...), open(t, b, "pub-"+version.id)
+			topic := "a/" + version.id
+			sub.sub(topic, 1)
+			sub.leave(b, version.id)
+			pub.burst(topic, 0, 200)
+			sub = open(t, b, version.id, version.opts...)
+			require.True(t, sub.connack.SessionPresent)
+			require.Equal(t, numbers(0, 200), sub.collect(200))
+		})
+	}
+}
+
+func TestOffline20000(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub.sub("a", 1)
+	sub.leave(b, "sub")
+	pub.burst("a", 0, 20_000)
+	require.Equal(t, int64(20_000), b.Stats().Queued)
+	sub = open(t, b, "sub", persistent)
+	require.Equal(t, numbers(0, 20_000), sub.collect(20_000))
+	for reason, n := range b.Stats().Dropped {
+		require.Zero(t, n, reason)
+	}
+}
+
+func TestBeyondTheQueueLimitEveryLossIsCounted(t *testing.T) {
+	b := start(t, func(o *Options) { o.Limits.QueuedMessages = 100 })
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub.sub("a", 1)
+	sub.leave(b, "sub")
+	pub.burst("a", 0, 150)
+	require.Equal(t, int64(50), b.Stats().Dropped["queue_full"])
+	sub = open(t, b, "sub", persistent)
+	require.Equal(t, numbers(0, 100), sub.collect(100), "the oldest are kept")
+	sub.nothing()
+}
+
+func TestPausedSubscriber30000(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub.sub("a", 1)
+	begun := time.Now()
+	pub.burst("a", 0, 30_000) // the subscriber reads nothing meanwhile
+	t.Logf("published in %v", time.Since(begun))
+	require.Equal(t, numbers(0, 30_000), sub.collect(30_000))
+}
+
+func TestSharedGroupLeavesOutWhoIsAway(t *testing.T) {
+	b := start(t, nil)
+	first, second, pub := open(t, b, "first", persistent), open(t, b, "second", persistent), open(t, b, "pub")
+	first.sub("$share/g/a", 1)
+	second.sub("$share/g/a", 1)
+	pub.burst("a", 0, 10)
+	all := append(first.collect(5), second.collect(5)...)
+	require.ElementsMatch(t, numbers(0, 10), all)
+
+	second.leave(b, "second")
+	pub.burst("a", 10, 10)
+	require.Equal(t, numbers(10, 10), first.collect(10))
+	first.leave(b, "first")
+	pub.burst("a", 20, 4) // nobody is there: they wait
+	first, second = open(t, b, "first", persistent), open(t, b, "second", persistent)
+	require.ElementsMatch(t, numbers(20, 4), append(first.collect(2), second.collect(2)...))
+}
+
+func TestSharedGroupForgetsWhoExpired(t *testing.T) {
+	b := start(t, nil)
+	short := func(pk *packets.Packet) { pk.Properties.SessionExpiryInterval = 1 }
+	first, second, pub := open(t, b, "first", persistent), open(t, b, "second", persistent, short), open(t, b, "pub")
+	first.sub("$share/g/a", 1)
+	second.sub("$share/g/a", 1)
+	second.leave(b, "second")
+	require.Eventually(t, func() bool { return b.Stats().Sessions == 2 }, patience, 10*time.Millisecond)
+	first.leave(b, "first")
+	pub.burst("a", 0, 10)
+	first = open(t, b, "first", persistent)
+	require.Equal(t, numbers(0, 10), first.collect(10))
+}
+
+func TestQoS2RepetitionIsDeliveredOnce(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub"), open(t, b, "pub", persistent)
+	sub.sub("a", 0)
+	pub.publish("a", "once", 2, 5)
+	require.Equal(t, byte(0), pub.expect(packets.Pubrec).ReasonCode)
+	pub.publish("a", "once", 2, 5, dup)
+	require.Equal(t, byte(0), pub.expect(packets.Pubrec).ReasonCode)
+	pub.leave(b, "pub")
+	pub = open(t, b, "pub", persistent)
+	pub.publish("a", "once", 2, 5, dup)
+	require.Equal(t, byte(0), pub.expect(packets.Pubrec).ReasonCode)
+	pub.ack(packets.Pubrel, 5)
+	require.Equal(t, byte(0), pub.expect(packets.Pubcomp).ReasonCode)
+	pub.ack(packets.Pubrel, 5)
+	require.Equal(t, byte(0x92), pub.expect(packets.Pubcomp).ReasonCode)
+	require.Equal(t, "once", string(sub.expect(packets.Publish).Payload))
+	sub.nothing()
+
+	pub.publish("a", "twice", 2, 5)
+	pub.expect(packets.Pubrec)
+	require.Equal(t, "twice", string(sub.expect(packets.Publish).Payload), "the id is free again")
+}
+
+func TestQoS2ToASubscriberOverReconnects(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub.sub("a", 2)
+	pub.publish("a", "x", 2, 1)
+	pk := sub.expect(packets.Publish)
+	sub.leave(b, "sub")
+
+	sub = open(t, b, "sub", persistent)
+	again := sub.expect(packets.Publish)
+	require.Equal(t, pk.PacketID, again.PacketID)
+	require.True(t, again.FixedHeader.Dup)
+	sub.ack(packets.Pubrec, pk.PacketID)
+	sub.expect(packets.Pubrel)
+	sub.leave(b, "sub")
+
+	sub = open(t, b, "sub", persistent)
+	require.Equal(t, pk.PacketID, sub.expect(packets.Pubrel).PacketID, "released already: not published again")
+	sub.ack(packets.Pubcomp, pk.PacketID)
+	sub.nothing()
+	sub.leave(b, "sub")
+	sub = open(t, b, "sub", persistent)
+	sub.nothing()
+}
+
+func TestSubscribeWithTheIDOfADelivery(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub.sub("a", 1)
+	pub.publish1("a", "x")
+	owed := sub.expect(packets.Publish)
+	ack := sub.subscribe("b", 1, func(pk *packets.Packet) { pk.PacketID = owed.PacketID })
+	require.Equal(t, []byte{1}, ack.ReasonCodes)
+}
+
+func TestOversizeIsDroppedAndTheRestDelivered(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub", maximumPacket(200), receiveMaximum(10)), open(t, b, "pub")
+	sub.sub("a", 1)
+	for range 20 {
+		pub.publish1("a", strings.Repeat("x", 300))
+	}
+	pub.burst("a", 0, 50)
+	require.Equal(t, numbers(0, 50), sub.collect(50))
+	require.Equal(t, int64(20), b.Stats().Dropped["too_large"])
+
+	const fits = 200 - 1 - 2 - (2 + 1) - 2 - 1 // header, length, topic, id, no properties
+	pub.publish1("a", strings.Repeat("y", fits+1))
+	pub.publish1("a", strings.Repeat("y", fits))
+	require.Len(t, sub.expect(packets.Publish).Payload, fits)
+}
+
+func TestTakeoverLosesNothing(t *testing.T) {
+	b := start(t, nil)
+	open(t, b, "sub", persistent).sub("a", 1)
+	pub := open(t, b, "pub")
+	var published sync.WaitGroup
+	published.Go(func() { pub.burst("a", 0, 8000) })
+
+	seen := make(map[string]bool)
+	for range 97 {
+		sub := open(t, b, "sub", persistent)
+		for range 40 {
+			pk, err := sub.read(patience)
+			require.NoError(t, err)
+			seen[string(pk.Payload)] = true
+			sub.ack(packets.Puback, pk.PacketID)
+			if len(seen) == 8000 {
+				break
+			}
+		}
+	}
+	published.Wait()
+	sub := open(t, b, "sub", persistent)
+	for len(seen) < 8000 {
+		pk := sub.expect(packets.Publish)
+		seen[string(pk.Payload)] = true
+		sub.ack(packets.Puback, pk.PacketID)
+	}
+	require.Eventually(t, func() bool { return b.Stats().Connections == 2 }, patience, time.Millisecond)
+}
+
+func TestTakeoverOfV3SendsNothing(t *testing.T) {
+	b := start(t, nil)
+	old := open(t, b, "id", v3)
+	open(t, b, "id", v3)
+	pk, err := old.read(patience)
+	require.Error(t, err, "%+v", pk)
+
+	five := open(t, b, "five")
+	open(t, b, "five")
+	code, n := five.ended()
+	require.Equal(t, byte(0x8E), code)
+	require.Equal(t, 1, n)
+}
+
+// A client that reads nothing can still be taken over, at once.
+func TestTakeoverOfAStalledClient(t *testing.T) {
+	b := start(t, nil)
+	stalled, pub := open(t, b, "sub", persistent, keepAlive(0)), open(t, b, "pub")
+	stalled.sub("a", 0)
+	for range 64 {
+		pub.publish("a", strings.Repeat("x", 1<<20), 0, 0)
+	}
+	pub.nothing()
+	begun := time.Now()
+	open(t, b, "sub", persistent)
+	require.Less(t, time.Since(begun), 2*time.Second)
+}
+
+func TestConcurrentConnectsOfOneClientLeaveOne(t *testing.T) {
+	b := start(t, nil)
+	var all sync.WaitGroup
+	for range 30 {
+		c := dial(t, b)
+		all.Go(func() { c.send(connectPacket("same", persistent)) })
+	}
+	all.Wait()
+	require.Eventually(t, func() bool {
+		b.clients.mu.Lock()
+		defer b.clients.mu.Unlock()
+		return len(b.clients.conns) == 1
+	}, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Stats().Connections == 1 }, patience, time.Millisecond)
+	pub := open(t, b, "pub")
+	pub.nothing()
+	require.NotNil(t, b.clients.connected("same"))
+}
+
+func TestNoExpiryIsInvented(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub.sub("a", 1)
+	pub.publish1("a", "x")
+	require.Zero(t, sub.expect(packets.Publish).Properties.MessageExpiryInterval)
+}
+
+func TestExpiryCountsDownAndDrops(t *testing.T) {
+	var mu sync.Mutex
+	now := time.Now()
+	b := start(t, func(o *Options) {
+		o.Now = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
+	})
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub.sub("a", 1)
+	sub.leave(b, "sub")
+	pub.publish1("a", "short", props(packets.Properties{MessageExpiryInterval: 10}))
+	pub.publish1("a", "long", props(packets.Properties{MessageExpiryInterval: 100}))
+	pub.publish1("r", "kept", retain, props(packets.Properties{MessageExpiryInterval: 10}))
+	mu.Lock()
+	now = now.Add(30 * time.Second)
+	mu.Unlock()
+	sub = open(t, b, "sub", persistent)
+	pk := sub.expect(packets.Publish)
+	require.Equal(t, "long", string(pk.Payload))
+	require.Equal(t, uint32(70), pk.Properties.MessageExpiryInterval)
+	require.Equal(t, int64(1), b.Stats().Dropped["expired"])
+	sub.sub("r", 1)
+	sub.nothing()
+}
+
+func TestPropertiesAreCarried(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub.sub("a", 2, subID(77))
+	want := packets.Properties{
+		ContentType: "text/plain", ResponseTopic: "re/me", CorrelationData: []byte{0, 1, 2}, PayloadFormat: 1, PayloadFormatFlag: true,
+		User: []packets.UserProperty{{Key: "k", Val: "1"}, {Key: "k", Val: "2"}}, MessageExpiryInterval: 500,
+	}
+	pub.publish1("a", "x", props(want))
+	want.SubscriptionIdentifier = []int{77}
+	require.Equal(t, want, sub.expect(packets.Publish).Properties)
+}
+
+func TestOverlappingSubscriptions(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub.sub("a/#", 0, subID(3))
+	sub.sub("a/+", 2, subID(1))
+	sub.sub("a/b", 1)
+	pub.publish("a/b", "x", 2, 1)
+	pk := sub.expect(packets.Publish)
+	require.Equal(t, byte(2), pk.FixedHeader.Qos)
+	require.Equal(t, []int{1, 3}, pk.Properties.SubscriptionIdentifier)
+	sub.nothing()
+}
+
+func TestFilterCoversItsParent(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub.sub("a/+/#", 1)
+	pub.publish1("a", "no")
+	pub.publish1("a/b", "yes")
+	pub.publish1("a/b/c/d", "deep")
+	require.Equal(t, []string{"yes", "deep"}, sub.collect(2))
+}
+
+func TestNoLocal(t *testing.T) {
+	b := start(t, nil)
+	c, other := open(t, b, "c"), open(t, b, "other")
+	c.sub("a", 1, subFlags(func(s *packets.Subscription) { s.NoLocal = true }))
+	c.publish1("a", "own")
+	other.publish1("a", "other's")
+	require.Equal(t, []string{"other's"}, c.collect(1))
+	c.sub("+", 1)
+	c.publish("a", "own", 1, 3)
+	c.nextOf(packets.Puback, func(pk packets.Packet) { require.Equal(t, "own", string(pk.Payload)) })
+}
+
+func TestUnsubscribe(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub.sub("a", 1)
+	sub.send(packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 4,
+		Filters: packets.Subscriptions{{Filter: "a"}, {Filter: "b"}},
+	})
+	require.Equal(t, []byte{0, 0x11}, sub.expect(packets.Unsuback).ReasonCodes)
+	pub.publish1("a", "x")
+	sub.nothing()
+	require.Zero(t, b.Stats().Subscriptions)
+}
+
+func TestTopicAlias(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub.sub("#", 1)
+	require.Equal(t, uint16(64), pub.connack.Properties.TopicAliasMaximum)
+	alias := func(n uint16) pubOption {
+		return props(packets.Properties{TopicAlias: n, TopicAliasFlag: true})
+	}
+	pub.publish1("some/topic", "1", alias(9))
+	pub.publish1("", "2", alias(9))
+	pub.publish1("another/topic", "3", alias(9))
+	pub.publish1("", "4", alias(9))
+	var topics []string
+	for range 4 {
+		pk := sub.expect(packets.Publish)
+		require.False(t, pk.Properties.TopicAliasFlag)
+		topics = append(topics, pk.TopicName)
+	}
+	require.Equal(t, []string{"some/topic", "some/topic", "another/topic", "another/topic"}, topics)
+	pub.publish("", "x", 1, 1, alias(8))
+	code, _ := pub.ended()
+	require.Equal(t, byte(0x94), code)
+}
+
+func TestQoS0IsDroppedFirst(t *testing.T) {
+	b := start(t, func(o *Options) { o.Limits.QueuedMessages = 100 })
+	sub, pub := open(t, b, "sub", receiveMaximum(1)), open(t, b, "pub")
+	sub.sub("a", 1)
+	pub.publish1("a", "in flight")
+	sub.expect(packets.Publish) // and never acknowledged, so that the rest waits
+	pub.publish1("a", "first")
+	for i := range 120 {
+		pub.publish("a", "zero "+strconv.Itoa(i), 0, 0)
+	}
+	pub.burst("a", 0, 99)
+	dropped := b.Stats().Dropped
+	require.Equal(t, int64(120), dropped["qos0_queue_full"])
+	require.Zero(t, dropped["queue_full"])
+	pub.burst("a", 99, 1)
+	require.Equal(t, int64(1), b.Stats().Dropped["queue_full"])
+	sub.ack(packets.Puback, 1)
+	require.Equal(t, append([]string{"first"}, numbers(0, 99)...), sub.collect(100))
+}
+
+func TestReceiveMaximumOfTheBroker(t *testing.T) {
+	tree := newFakeTree()
+	b := start(t, func(o *Options) { o.Tree, o.Limits.ReceiveMaximum = tree, 10 })
+	pub := open(t, b, "pub")
+	require.Equal(t, uint16(10), pub.connack.Properties.ReceiveMaximum)
+	tree.hold()
+	for i := range 11 {
+		pub.publish("v1/nodes/n/devices/d/desired/p", "x", 1, uint16(i)+1)
+	}
+	code, _ := pub.ended()
+	require.Equal(t, byte(0x93), code)
+
+	three := open(t, b, "three", v3) // can't be told: it is not read from until there is room
+	var buf []byte
+	for i := range 100 {
+		buf = append(buf, encode(t, publishPacket("v1/nodes/n/devices/d/desired/p", fmt.Sprint(i), 1, uint16(i)+1), 4)...)
+	}
+	three.raw(buf)
+	require.Eventually(t, func() bool { return tree.held() >= 20 }, patience, time.Millisecond)
+	require.LessOrEqual(t, tree.held(), 31)
+	tree.letGo()
+	for i := range 100 {
+		require.Equal(t, uint16(i)+1, three.expect(packets.Puback).PacketID)
+	}
 }

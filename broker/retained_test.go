@@ -1,0 +1,177 @@
+package broker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics"
+)
+
+func TestRetained20000(t *testing.T) {
+	b := start(t, nil)
+	pub := open(t, b, "pub")
+	const n = 20_000
+	acked := make(chan struct{})
+	go func() {
+		defer close(acked)
+		for range n {
+			if _, err := pub.read(patience); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for i := range n {
+		pub.publish("ret/"+strconv.Itoa(i), "x", 1, uint16(i%1000)+1, retain)
+		if i%500 == 499 {
+			require.Eventually(t, func() bool { return b.Stats().Retained == i+1 }, patience, 100*time.Microsecond)
+		}
+	}
+	<-acked
+	sub := open(t, b, "sub")
+	sub.sub("ret/#", 1)
+	seen := make(map[string]bool)
+	for range n {
+		pk := sub.expect(packets.Publish)
+		require.True(t, pk.FixedHeader.Retain)
+		seen[pk.TopicName] = true
+		sub.ack(packets.Puback, pk.PacketID)
+	}
+	require.Len(t, seen, n)
+	sub.nothing()
+}
+
+func TestRetainedIsReplacedAndForgotten(t *testing.T) {
+	b := start(t, nil)
+	pub := open(t, b, "pub")
+	pub.publish1("a", "1", retain)
+	pub.publish1("a", "2", retain)
+	pub.publish1("b", "x", retain)
+	pub.publish1("b", "", retain)
+	pub.publish1("c", "not retained")
+	sub := open(t, b, "sub")
+	sub.sub("+", 1, subID(5))
+	pk := sub.expect(packets.Publish)
+	require.Equal(t, "2", string(pk.Payload))
+	require.Equal(t, []int{5}, pk.Properties.SubscriptionIdentifier)
+	sub.ack(packets.Puback, pk.PacketID)
+	sub.nothing()
+}
+
+func TestRetainFlagAndHandling(t *testing.T) {
+	b := start(t, nil)
+	pub := open(t, b, "pub")
+	pub.publish1("a", "old", retain)
+	handling := func(n byte) subOption {
+		return subFlags(func(s *packets.Subscription) { s.RetainHandling = n })
+	}
+	sub := open(t, b, "sub")
+	sub.sub("a", 0, handling(2))
+	sub.nothing()
+	sub.sub("a", 0, handling(1)) // not new
+	sub.nothing()
+	sub.sub("a", 0, handling(0))
+	require.Equal(t, "old", string(sub.expect(packets.Publish).Payload))
+	sub.sub("+", 0, handling(1)) // new
+	require.Equal(t, "old", string(sub.expect(packets.Publish).Payload))
+	sub.sub("$share/g/a", 0)
+	sub.nothing()
+
+	plain, asPublished := open(t, b, "plain"), open(t, b, "asPublished")
+	plain.sub("b", 0)
+	asPublished.sub("b", 0, subFlags(func(s *packets.Subscription) { s.RetainAsPublished = true }))
+	pub.publish1("b", "x", retain)
+	pub.publish1("b", "y")
+	require.False(t, plain.expect(packets.Publish).FixedHeader.Retain)
+	require.True(t, asPublished.expect(packets.Publish).FixedHeader.Retain)
+	require.False(t, asPublished.expect(packets.Publish).FixedHeader.Retain)
+}
+
+func TestRetainedLimitIsARefusal(t *testing.T) {
+	b := start(t, func(o *Options) { o.Limits.RetainedMessages = 2 })
+	pub := open(t, b, "pub")
+	pub.publish1("a", "1", retain)
+	pub.publish1("b", "1", retain)
+	ack := pub.publish1("c", "1", retain)
+	require.Equal(t, byte(0x97), ack.ReasonCode)
+	require.Contains(t, ack.Properties.ReasonString, "no more than 2")
+	require.Equal(t, byte(0), pub.publish1("a", "2", retain).ReasonCode)
+	pub.publish1("b", "", retain)
+	require.Equal(t, byte(0), pub.publish1("c", "1", retain).ReasonCode)
+}
+
+// A reader in the middle of the store misses nothing that stays, whatever else
+// comes and goes.
+func TestRetainedPullerOverChanges(t *testing.T) {
+	l := Limits{}
+	l.setDefaults()
+	r := newRetained(l, time.Now)
+	set := func(topic, payload string) {
+		require.NoError(t, r.Set(&session.Message{Topic: topic, Payload: []byte(payload)}))
+	}
+	stay := make(map[string]bool)
+	for i := range 5000 {
+		topic := fmt.Sprintf("x/%d/y", i)
+		stay[topic] = true
+		set(topic, "1")
+		set(fmt.Sprintf("x/%d/z", i), "1")
+	}
+	pull := r.Puller("x/+/y")
+	rng := rand.New(rand.NewPCG(1, 2))
+	seen := make(map[string]int)
+	for chunk := pull(64); len(chunk) > 0; chunk = pull(64) {
+		require.LessOrEqual(t, len(chunk), 64)
+		for _, m := range chunk {
+			seen[m.Topic]++
+		}
+		for range 100 {
+			i := rng.IntN(5000)
+			set(fmt.Sprintf("x/%d/z", i), []string{"", "2"}[rng.IntN(2)])
+		}
+	}
+	for topic := range stay {
+		require.Equal(t, 1, seen[topic], topic)
+	}
+	require.Len(t, seen, len(stay))
+	for i := range 5000 {
+		set(fmt.Sprintf("x/%d/y", i), "")
+		set(fmt.Sprintf("x/%d/z", i), "")
+	}
+	require.Zero(t, r.Len())
+	require.Zero(t, r.bytes)
+	require.Empty(t, r.blocks)
+}
+
+func TestRetainedPullerMatchesLikeTheContract(t *testing.T) {
+	l := Limits{}
+	l.setDefaults()
+	r := newRetained(l, time.Now)
+	all := []string{"a", "a/b", "a/b/c", "a/bb", "a-b", "b", "/a", "a/"}
+	for _, topic := range all {
+		require.NoError(t, r.Set(&session.Message{Topic: topic, Payload: []byte("x")}))
+	}
+	for _, filter := range []string{"#", "+", "a/#", "a/+", "a/b", "a/b/#", "+/b/#", "+/+", "/#", "nothing", "a"} {
+		var want, got []string
+		for _, topic := range all {
+			if topics.Match(filter, topic) {
+				want = append(want, topic)
+			}
+		}
+		slices.Sort(want)
+		pull := r.Puller(filter)
+		for chunk := pull(2); len(chunk) > 0; chunk = pull(2) {
+			for _, m := range chunk {
+				got = append(got, m.Topic)
+			}
+		}
+		require.Equal(t, want, got, filter)
+	}
+}

@@ -1,0 +1,110 @@
+package broker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+)
+
+func TestWillKeepsItsProperties(t *testing.T) {
+	b := start(t, nil)
+	sub := open(t, b, "sub")
+	sub.sub("will", 2)
+	want := packets.Properties{
+		ContentType: "text/plain", ResponseTopic: "re/me", CorrelationData: []byte("c"), PayloadFormat: 1, PayloadFormatFlag: true,
+		User: []packets.UserProperty{{Key: "k", Val: "v"}}, MessageExpiryInterval: 50,
+	}
+	c := open(t, b, "c", withWill("will", "gone", 0, func(pk *packets.Packet) {
+		pk.Connect.WillProperties, pk.Connect.WillRetain, pk.Connect.WillQos = want, true, 2
+	}))
+	c.leave(b, "c")
+	pk := sub.expect(packets.Publish)
+	require.Equal(t, "gone", string(pk.Payload))
+	require.Equal(t, byte(2), pk.FixedHeader.Qos)
+	require.Equal(t, want, pk.Properties)
+	late := open(t, b, "late")
+	late.sub("will", 0)
+	require.Equal(t, "gone", string(late.expect(packets.Publish).Payload))
+}
+
+func TestEmptyWillIsAllowed(t *testing.T) {
+	b := start(t, nil)
+	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	pub.publish1("will", "there", retain)
+	open(t, b, "c", withWill("will", "", 0, func(pk *packets.Packet) { pk.Connect.WillRetain = true })).leave(b, "c")
+	require.Eventually(t, func() bool { return b.Stats().Retained == 0 }, patience, time.Millisecond)
+	sub.sub("will", 1)
+	sub.nothing()
+}
+
+func TestNoWillAfterDisconnect(t *testing.T) {
+	b := start(t, nil)
+	sub := open(t, b, "sub")
+	sub.sub("will", 1)
+	open(t, b, "c", withWill("will", "gone", 0)).disconnect()
+	c := open(t, b, "c", withWill("will", "with will", 0))
+	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}, ReasonCode: 4})
+	require.Equal(t, []string{"with will"}, sub.collect(1))
+}
+
+func TestWillDelay(t *testing.T) {
+	b := start(t, nil)
+	sub := open(t, b, "sub")
+	sub.sub("will/#", 1)
+	open(t, b, "back", persistent, withWill("will/back", "gone", 1)).leave(b, "back")
+	open(t, b, "back", persistent).nothing() // in time: cancelled
+	begun := time.Now()
+	open(t, b, "gone", persistent, withWill("will/gone", "gone", 1)).leave(b, "gone")
+	pk := sub.expect(packets.Publish)
+	require.Equal(t, "will/gone", pk.TopicName)
+	require.GreaterOrEqual(t, time.Since(begun), time.Second)
+	sub.ack(packets.Puback, pk.PacketID)
+	sub.nothing()
+}
+
+// The session's end is the will's latest moment.
+func TestWillDelayEndsWithTheSession(t *testing.T) {
+	b := start(t, nil)
+	sub := open(t, b, "sub")
+	sub.sub("will/#", 1)
+	open(t, b, "clean", withWill("will/clean", "gone", 3600)).leave(b, "clean")
+	require.Equal(t, []string{"gone"}, sub.collect(1))
+	open(t, b, "short", persistent, func(pk *packets.Packet) { pk.Properties.SessionExpiryInterval = 1 },
+		withWill("will/short", "expired", 3600)).leave(b, "short")
+	require.Equal(t, []string{"expired"}, sub.collect(1))
+	open(t, b, "restart", persistent, withWill("will/restart", "restarted", 3600)).leave(b, "restart")
+	open(t, b, "restart")
+	require.Equal(t, []string{"restarted"}, sub.collect(1))
+}
+
+// The will of a connection that is taken over comes before anything of the new one.
+func TestWillOnTakeover(t *testing.T) {
+	b := start(t, nil)
+	sub := open(t, b, "sub")
+	sub.sub("state", 1)
+	open(t, b, "c", persistent, withWill("state", "offline", 0))
+	again := open(t, b, "c", persistent, withWill("state", "offline", 60))
+	again.publish1("state", "online")
+	require.Equal(t, []string{"offline", "online"}, sub.collect(2))
+	open(t, b, "c", persistent)
+	sub.nothing()
+}
+
+func TestWillGoesThePathOfAPublish(t *testing.T) {
+	tree := newFakeTree()
+	b := start(t, withTree(tree))
+	const state = "v1/nodes/n1/mappers/m/state"
+	open(t, b, "mapper", withWill(state, "offline", 0)).leave(b, "mapper")
+	require.Eventually(t, func() bool { tree.mu.Lock(); defer tree.mu.Unlock(); return len(tree.got) == 1 }, patience, time.Millisecond)
+	require.Equal(t, state, tree.got[0].Topic)
+	require.Equal(t, "mapper", tree.got[0].Publisher.ClientID)
+
+	open(t, b, "cheat", withWill("v1/nodes/n1/spec", "mine", 0)).leave(b, "cheat")
+	require.Eventually(t, func() bool { return b.Stats().Refused["Forbidden"] == 1 }, patience, time.Millisecond)
+	c := dial(t, b)
+	require.Equal(t, byte(0x90), c.connect("bad", withWill("a/#", "x", 0)))
+	_, n := c.ended()
+	require.Zero(t, n)
+}
