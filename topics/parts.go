@@ -35,8 +35,8 @@ func Split(document []byte) (value []byte, parts [][]byte) {
 // Join gives the document back: value itself, or what its parts make. It is not
 // ok while a part is missing or belongs to another version of the document.
 func Join(value []byte, part func(n int) ([]byte, bool)) (document []byte, ok bool) {
-	m, whole := manifest(value)
-	if !whole {
+	m, inParts := manifest(value)
+	if !inParts {
 		return value, true
 	}
 	for n := 0; len(document) < m.Size; n++ {

@@ -1,0 +1,265 @@
+package link
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// model is one state of a small world, all of whose schedules are tried: two
+// keys, one entry a message, commits at once, and a budget for each fault.
+type model struct {
+	o        *Owner
+	r        *Replica
+	o2r, r2o []Message
+	nonce    *uint64
+	mark     State
+	n        uint64
+	budget   budget
+	path     []string
+}
+
+type budget struct{ writes, loss, dup, swap, connect, resend, rollback int }
+
+func newModel(b budget) *model {
+	m := &model{r: NewReplica(Up), nonce: new(uint64), budget: b}
+	m.o = NewOwner(Up, m.draw)
+	m.o.limits = limits{bytes: 1 << 10, entries: 1, window: 2}
+	m.connect()
+	return m.settle()
+}
+
+func (m *model) draw() uint64 { *m.nonce++; return *m.nonce << 1 }
+
+func (m *model) connect() { m.n++; m.o.Connect(m.n) }
+
+// settle commits and sends, which is no choice in this model.
+func (m *model) settle() *model {
+	m.o.TakeJournal()
+	m.r.TakeJournal()
+	m.o2r = append(m.o2r, m.o.Messages()...)
+	m.r2o = append(m.r2o, m.r.Messages()...)
+	return m
+}
+
+func (m *model) clone(step string) *model {
+	c := &model{n: m.n, mark: m.mark, budget: m.budget, nonce: new(uint64)}
+	*c.nonce = *m.nonce
+	c.o2r, c.r2o = slices.Clone(m.o2r), slices.Clone(m.r2o)
+	c.path = append(slices.Clip(m.path), step)
+	c.o, c.r = m.o.clone(c.draw), m.r.clone()
+	return c
+}
+
+// clone copies an owner with its conversation. Nodes are copied because they
+// are linked; those of a FULL are the same entries, which nobody modifies.
+func (o *Owner) clone(rand func() uint64) *Owner {
+	c := *o
+	c.rand, c.keys, c.order = rand, map[string]*node{}, list{}
+	c.unacked, c.talk.next = nil, nil
+	c.talk.flight = slices.Clone(o.talk.flight)
+	if o.talk.full != nil {
+		f := *o.talk.full
+		c.talk.full = &f
+	}
+	c.log.touched = maps.Clone(o.log.touched)
+	for n := o.order.head; n != nil; n = n.next {
+		k := &node{Entry: n.Entry}
+		c.keys[k.Key] = k
+		c.order.push(k)
+		if n == o.unacked {
+			c.unacked = k
+		}
+		if n == o.talk.next {
+			c.talk.next = k
+		}
+	}
+	return &c
+}
+
+func (r *Replica) clone() *Replica {
+	c := *r
+	c.keys, c.log.touched = maps.Clone(r.keys), maps.Clone(r.log.touched)
+	if r.gather != nil {
+		g := *r.gather
+		g.entries = slices.Clone(g.entries)
+		c.gather = &g
+	}
+	return &c
+}
+
+// print identifies a state: all that what happens next can depend on.
+func (m *model) print() string {
+	var b bytes.Buffer
+	o, t := m.o, m.o.talk
+	fmt.Fprint(&b, m.budget, *m.nonce, m.n, m.mark, o.state(), t.phase, t.said, t.inStep, t.sent, t.offer.upto)
+	for n := o.order.head; n != nil; n = n.next {
+		fmt.Fprint(&b, n.Entry, n == o.unacked, n == t.next)
+	}
+	for _, c := range t.flight {
+		fmt.Fprint(&b, c.upto, c.digest)
+	}
+	if f := t.full; f != nil {
+		fmt.Fprint(&b, f.id, f.upto, f.digest, f.sent, f.held, f.cuts)
+	}
+	for _, k := range m.r.Keys("") {
+		fmt.Fprint(&b, *m.r.keys[k])
+	}
+	fmt.Fprint(&b, m.r.lineage, m.r.applied, m.r.n, m.r.due)
+	if g := m.r.gather; g != nil {
+		fmt.Fprint(&b, *g)
+	}
+	for _, q := range [][]Message{m.o2r, m.r2o} {
+		for _, x := range q {
+			d := x.Digest
+			x.Digest = nil
+			fmt.Fprint(&b, x, d)
+		}
+		b.WriteByte('|')
+	}
+	return b.String()
+}
+
+// next lists every state that one step leads to.
+func (m *model) next() (out []*model) {
+	try := func(left int, spend func(*budget), step string, do func(*model)) {
+		if left > 0 {
+			c := m.clone(step)
+			spend(&c.budget)
+			do(c)
+			out = append(out, c.settle())
+		}
+	}
+	for _, k := range []string{"a", "b"} {
+		write := func(b *budget) { b.writes-- }
+		try(m.budget.writes, write, "put "+k, func(c *model) { _, _, _ = c.o.Put(Entry{Key: k, Value: []byte("v")}); c.again(k) })
+		if _, live := m.o.Get(k); live {
+			try(m.budget.writes, write, "delete "+k, func(c *model) { c.o.Delete(k, 0, "") })
+		}
+	}
+	try(m.budget.connect, func(b *budget) { b.connect-- }, "connect", (*model).connect)
+	if m.o.Waiting() {
+		try(m.budget.resend, func(b *budget) { b.resend-- }, "resend", func(c *model) { c.o.Resend() })
+	}
+	try(m.budget.rollback, func(b *budget) { b.rollback-- }, "roll replica back", (*model).rollback)
+	for _, down := range []bool{true, false} {
+		q := m.queue(down)
+		try(len(*q), func(*budget) {}, "deliver", func(c *model) { c.deliver(down, 0, false) })
+		try(min(len(*q), m.budget.loss), func(b *budget) { b.loss-- }, "lose", func(c *model) { x := c.queue(down); *x = (*x)[1:] })
+		try(min(len(*q), m.budget.dup), func(b *budget) { b.dup-- }, "double", func(c *model) { c.deliver(down, 0, true) })
+		try(min(len(*q)-1, m.budget.swap), func(b *budget) { b.swap-- }, "overtake", func(c *model) { c.deliver(down, 1, false) })
+	}
+	return out
+}
+
+// again makes a Put of what is there a write, by its version.
+func (m *model) again(key string) {
+	if n := m.o.keys[key]; n != nil && n.Seq <= m.o.acked {
+		_, _, _ = m.o.Put(Entry{Key: key, Value: []byte("w"), Ver: n.Ver + 1})
+	}
+}
+
+// rollback empties the replica: its disk was replaced.
+func (m *model) rollback() {
+	m.r, m.mark = NewReplica(Up), State{}
+	m.connect()
+}
+
+func (m *model) queue(down bool) *[]Message {
+	if down {
+		return &m.o2r
+	}
+	return &m.r2o
+}
+
+func (m *model) deliver(down bool, i int, keep bool) {
+	q := m.queue(down)
+	x := (*q)[i]
+	if !keep {
+		*q = slices.Delete(slices.Clone(*q), i, i+1)
+	}
+	if down {
+		m.r.Step(x)
+	} else if err := m.o.Step(x); err != nil {
+		panic(err)
+	}
+}
+
+// check is I1, I3 and I5 of this state.
+func (m *model) check() error {
+	was, now := m.mark, State{Lineage: m.r.lineage, Applied: m.r.applied}
+	m.mark = now
+	if now.Lineage.N < was.Lineage.N || now.Lineage == was.Lineage && now.Applied < was.Applied {
+		return fmt.Errorf("I1: %v after %v", now, was)
+	}
+	if m.o.order.len > 2 || m.o.Dirty() > 2 {
+		return fmt.Errorf("I3: %d entries, %d dirty", m.o.order.len, m.o.Dirty())
+	}
+	if m.o.InStep() && !maps.Equal(content(m.o.Range), content(m.r.Range)) {
+		return fmt.Errorf("I5: %v, %v", content(m.o.Range), content(m.r.Range))
+	}
+	return nil
+}
+
+// heal is L and I2: without more faults, rest is reached, and both are equal.
+func (m *model) heal() error {
+	c := m.clone("heal")
+	for range 200 {
+		switch {
+		case len(c.o2r) > 0:
+			c.deliver(true, 0, false)
+		case len(c.r2o) > 0:
+			c.deliver(false, 0, false)
+		case c.o.Waiting():
+			c.o.Resend()
+		default:
+			if !c.o.InStep() || !maps.Equal(content(c.o.Range), content(c.r.Range)) {
+				return fmt.Errorf("I2: %v, %v", content(c.o.Range), content(c.r.Range))
+			}
+			return nil
+		}
+		c.settle()
+	}
+	return fmt.Errorf("L: no rest")
+}
+
+func explore(t *testing.T, b budget) int {
+	start := newModel(b)
+	seen := map[string]struct{}{start.print(): {}}
+	for todo := []*model{start}; len(todo) > 0; {
+		m := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		require.NoError(t, m.check(), "%q", m.path)
+		require.NoError(t, m.heal(), "%q", m.path)
+		for _, c := range m.next() {
+			require.NoError(t, c.check(), "%q", c.path)
+			p := c.print()
+			if _, known := seen[p]; !known {
+				seen[p] = struct{}{}
+				todo = append(todo, c)
+			}
+		}
+	}
+	return len(seen)
+}
+
+// TestEverySchedule tries all there are within each budget.
+func TestEverySchedule(t *testing.T) {
+	for name, b := range map[string]budget{
+		"loss":      {writes: 3, loss: 1, resend: 1},
+		"double":    {writes: 3, dup: 1},
+		"overtake":  {writes: 3, swap: 1},
+		"reconnect": {writes: 2, connect: 1},
+		"rollback":  {writes: 2, rollback: 1},
+		"all":       {writes: 1, loss: 1, dup: 1, swap: 1, connect: 1, resend: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			t.Log("states:", explore(t, b))
+		})
+	}
+}

@@ -1,0 +1,294 @@
+package resource
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var golden = flag.Bool("golden", false, "write the golden files anew")
+
+func f(x float64) *float64 { return &x }
+
+var lampModel = DeviceModel{
+	TypeMeta: TypeMeta{APIVersion, KindDeviceModel},
+	Metadata: Meta{Name: "dimmable-lamp", Namespace: "default", UID: "m-1", Generation: 2},
+	Spec: DeviceModelSpec{
+		Properties: []Property{
+			{Name: "power", Type: TypeString, AccessMode: ReadWrite, Enum: []Value{"ON", "OFF"}},
+			{Name: "brightness", Type: TypeInt, AccessMode: ReadWrite, Minimum: f(0), Maximum: f(100), Unit: "%"},
+			{Name: "temperature", Type: TypeFloat, Unit: "°C"},
+		},
+		PropertyVisitors: []ProtocolVisitors{{Protocol: "virtual", Visitors: []Visitor{{PropertyName: "power", CollectCycle: 1000}}}},
+	},
+}
+
+var lamp = Device{
+	TypeMeta: TypeMeta{APIVersion, KindDevice},
+	Metadata: Meta{Name: "lamp", Namespace: "default", UID: "d-1", ResourceVersion: "17", Generation: 4, Labels: map[string]string{"room": "hall"}},
+	Spec: DeviceSpec{
+		DeviceModelRef: Ref{"dimmable-lamp"}, NodeName: "n1",
+		Protocol: Protocol{Name: "rs485-1", Type: "modbus", Config: map[string]string{"unit": "1"}},
+		Desired:  map[string]Value{"power": "ON", "brightness": "40"},
+	},
+}
+
+// TestGoldenPayloads pins the JSON of everything that travels or is stored.
+func TestGoldenPayloads(t *testing.T) {
+	stamped := lamp
+	Stamp(nil, &stamped, "kubectl", time.UnixMilli(1_700_000_000_000))
+	twin := Twin(lampModel, func(branch, property string) (Stored, bool) {
+		s, ok := map[string]Stored{
+			"desired/power":    {Value: []byte("ON"), Ver: 42, TS: 1_700_000_000_000, Origin: "kubectl"},
+			"reported/power":   {Value: []byte("OFF"), Ver: 7, TS: 1_700_000_000_123, For: 9},
+			"override/power":   {Value: []byte("OFF"), Ver: 1, BasedOn: 41},
+			"refused/power":    {Value: []byte(`{"for":9,"ver":42,"code":"Stuck","message":"relay"}`)},
+			"conflict/power":   {Value: []byte(`{"desired":"ON","desiredVer":42,"override":"OFF","basedOn":41,"policy":"cloud","winner":"desired"}`)},
+			"reported/unknown": {Value: []byte("?")},
+		}[branch+"/"+property]
+		return s, ok
+	})
+	full := stamped
+	full.Status = DeviceStatus{State: Online, LastSeen: Millis(1_700_000_000_123), Twin: twin, Conditions: TwinConditions(nil, twin, time.Unix(1_700_000_000, 0))}
+	for name, v := range map[string]any{
+		"device-stored": full, "bundle": NewBundle(full, lampModel), "membership": Membership{Devices: []string{"lamp"}},
+		"node":        Node{TypeMeta: TypeMeta{APIVersion, KindNode}, Metadata: Meta{Name: "n1"}, Status: NodeStatus{State: Online}},
+		"node-report": NodeReport{Version: "v1.0.0", SystemInfo: &SystemInfo{Architecture: "amd64", CPUs: 4}},
+	} {
+		got, err := json.MarshalIndent(v, "", "  ")
+		require.NoError(t, err)
+		file := filepath.Join("testdata", name+".json")
+		if *golden {
+			require.NoError(t, os.MkdirAll("testdata", 0o755))
+			require.NoError(t, os.WriteFile(file, append(got, '\n'), 0o644))
+		}
+		want, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(got)+"\n", "run go test ./topics/resource -golden if this is meant")
+	}
+}
+
+func TestCheckValues(t *testing.T) {
+	for _, tt := range []struct {
+		p     Property
+		value string
+		says  string // empty: good
+	}{
+		{Property{Type: TypeInt}, "42", ""},
+		{Property{Type: TypeInt}, "-9223372036854775808", ""},
+		{Property{Type: TypeInt}, "9223372036854775808", "integer of 64 bits"},
+		{Property{Type: TypeInt}, "4.0", "integer"},
+		{Property{Type: TypeInt}, "", "integer"},
+		{Property{Type: TypeFloat}, "21.5", ""},
+		{Property{Type: TypeFloat}, "1e3", ""},
+		{Property{Type: TypeFloat}, "1e39", "float"},
+		{Property{Type: TypeDouble}, "1e39", ""},
+		{Property{Type: TypeDouble}, "NaN", "double"},
+		{Property{Type: TypeDouble}, "Inf", "double"},
+		{Property{Type: TypeDouble}, "0x1p4", "double"},
+		{Property{Type: TypeBoolean}, "true", ""},
+		{Property{Type: TypeBoolean}, "TRUE", "true or false"},
+		{Property{Type: TypeBytes}, "aGVsbG8=", ""},
+		{Property{Type: TypeBytes}, "hello!", "base64"},
+		{Property{Type: TypeObject}, `{"a":[1,2]}`, ""},
+		{Property{Type: TypeObject}, `[1]`, "JSON object"},
+		{Property{Type: TypeObject}, `{"a":1} x`, "JSON object"},
+		{Property{Type: TypeArray}, ` [1]`, ""},
+		{Property{Type: TypeArray}, `{}`, "JSON array"},
+		{Property{}, "any text, ü", ""},
+		{Property{}, "\xff", "UTF-8"},
+		{Property{Type: "complex"}, "1", "unknown type"},
+		{Property{Type: TypeInt, Minimum: f(0), Maximum: f(100), Unit: "%"}, "101", "above the maximum of 100 %"},
+		{Property{Type: TypeInt, Minimum: f(0)}, "-1", "below the minimum of 0"},
+		{Property{Type: TypeFloat, Maximum: f(35)}, "35.0", ""},
+		{Property{Enum: []Value{"ON", "OFF"}}, "ON", ""},
+		{Property{Enum: []Value{"ON", "OFF"}}, "on", "not one of ON, OFF"},
+		{Property{Type: TypeInt, Enum: []Value{"1", "2"}}, "01", ""},
+	} {
+		tt.p.Name = "x"
+		err := tt.p.Check([]byte(tt.value))
+		if tt.says == "" {
+			require.NoError(t, err, "%v %q", tt.p, tt.value)
+			continue
+		}
+		require.ErrorContains(t, err, tt.says, "%v %q", tt.p, tt.value)
+		require.ErrorContains(t, err, "x: ", "the property is named")
+		require.Equal(t, Invalid, KindOf(err))
+	}
+	err := Property{Name: "x", Type: TypeInt}.Check([]byte(strings.Repeat("9", 100_000)))
+	require.Less(t, len(err.Error()), 300, "a hostile value does not come back whole")
+}
+
+func TestCanonicalValuesAreEqual(t *testing.T) {
+	for _, tt := range []struct {
+		kind DataType
+		a, b string
+		same bool
+	}{
+		{TypeFloat, "21.5", "21.50", true},
+		{TypeFloat, "-0", "0", true},
+		{TypeFloat, "1e2", "100", true},
+		{TypeDouble, "0.1", "0.10000000000000001", true},
+		{TypeInt, "+7", "7", true},
+		{TypeString, "a", "a ", false},
+		{TypeObject, `{"b":1,"a":[2]}`, ` {"a":[2], "b":1}`, true},
+		{TypeObject, `{"a":12345678901234567890}`, `{"a":12345678901234567891}`, false},
+	} {
+		p := Property{Type: tt.kind}
+		require.Equal(t, tt.same, p.Canonical([]byte(tt.a)) == p.Canonical([]byte(tt.b)), "%s %s", tt.a, tt.b)
+	}
+}
+
+func TestDesiredAndReported(t *testing.T) {
+	require.NoError(t, lampModel.CheckDesired("power", []byte("ON")))
+	require.True(t, errors.Is(lampModel.CheckDesired("temperature", []byte("1")), Forbidden))
+	require.ErrorContains(t, lampModel.CheckDesired("colour", []byte("red")), "it has power, brightness, temperature")
+	require.NoError(t, lampModel.CheckReported("brightness", []byte("120")), "what is, is")
+	require.Error(t, lampModel.CheckReported("brightness", []byte("bright")))
+}
+
+func TestStamp(t *testing.T) {
+	at := func(s int64) time.Time { return time.Unix(s, 0) }
+	v1 := Device{Spec: DeviceSpec{Desired: map[string]Value{"a": "1", "b": "1"}}}
+	v1.DesiredMeta = map[string]DesiredMeta{"a": {Ver: 99}} // not the writer's to set
+	Stamp(nil, &v1, "ann", at(1))
+	require.Equal(t, map[string]DesiredMeta{"a": {Ver: 1, TS: 1000, Origin: "ann"}, "b": {Ver: 1, TS: 1000, Origin: "ann"}}, v1.DesiredMeta)
+
+	v2 := Device{Spec: DeviceSpec{Desired: map[string]Value{"a": "2"}}}
+	Stamp(&v1, &v2, "bob", at(2))
+	require.Equal(t, map[string]DesiredMeta{"a": {Ver: 2, TS: 2000, Origin: "bob"}, "b": {Ver: 2, TS: 2000, Origin: "bob", Cleared: true}}, v2.DesiredMeta)
+
+	v3 := Device{Spec: DeviceSpec{Desired: map[string]Value{"a": "2", "b": "1"}}}
+	Stamp(&v2, &v3, "cyd", at(3))
+	require.Equal(t, uint64(2), v3.DesiredMeta["a"].Ver, "unchanged")
+	require.Equal(t, DesiredMeta{Ver: 3, TS: 3000, Origin: "cyd"}, v3.DesiredMeta["b"], "its counter went on while it was cleared")
+
+	v4 := v3
+	v4.Spec.DesiredUntil = map[string]string{"a": "2030-01-01T00:00:00Z"}
+	Stamp(&v3, &v4, "dee", at(4))
+	require.Equal(t, uint64(3), v4.DesiredMeta["a"].Ver, "another end is another wish")
+}
+
+func TestValuesTakeScalars(t *testing.T) {
+	var d Device
+	require.NoError(t, json.Unmarshal([]byte(`{"metadata":{"name":"x"},"spec":{"desired":{"a":"ON","b":40,"c":21.50,"d":true,"e":{"k": [1, 2]},"f":null}}}`), &d))
+	require.Equal(t, map[string]Value{"a": "ON", "b": "40", "c": "21.50", "d": "true", "e": `{"k":[1,2]}`, "f": ""}, d.Spec.Desired)
+}
+
+func TestMembers(t *testing.T) {
+	m, err := Members([]byte(`{"power":"ON","brightness":40,"mode":null}`))
+	require.NoError(t, err)
+	require.Equal(t, Value("ON"), *m["power"])
+	require.Equal(t, Value("40"), *m["brightness"])
+	require.Contains(t, m, "mode")
+	require.Nil(t, m["mode"])
+	for _, bad := range []string{"", "null", "[]", "ON", `{"a":}`, `{"a":1} {"b":2}`} {
+		_, err := Members([]byte(bad))
+		require.Error(t, err, bad)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	require.NoError(t, lamp.Validate())
+	require.NoError(t, lampModel.Validate())
+	for says, d := range map[string]Device{
+		"metadata.name: is required":       {Spec: lamp.Spec},
+		"metadata.name: \"Lamp\"":          {Metadata: Meta{Name: "Lamp"}, Spec: lamp.Spec},
+		"spec.deviceModelRef.name: is req": {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{Protocol: lamp.Spec.Protocol}},
+		"spec.protocol.type: is required":  {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{DeviceModelRef: Ref{"m"}}},
+		"spec.nodeName":                    {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{DeviceModelRef: Ref{"m"}, Protocol: lamp.Spec.Protocol, NodeName: "N 1"}},
+		"spec.desiredUntil[a]":             {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{DeviceModelRef: Ref{"m"}, Protocol: lamp.Spec.Protocol, DesiredUntil: map[string]string{"a": "soon"}}},
+	} {
+		err := d.Validate()
+		require.ErrorContains(t, err, says)
+		require.Equal(t, Invalid, KindOf(err))
+	}
+	for says, spec := range map[string]DeviceModelSpec{
+		"properties[1].name":              {Properties: []Property{{Name: "a"}, {Name: "a"}}},
+		"properties[0].type":              {Properties: []Property{{Name: "a", Type: "complex"}}},
+		"properties[0].accessMode":        {Properties: []Property{{Name: "a", AccessMode: "rw"}}},
+		"properties[0].minimum":           {Properties: []Property{{Name: "a", Type: TypeInt, Minimum: f(2), Maximum: f(1)}}},
+		"a range is for int":              {Properties: []Property{{Name: "a", Minimum: f(2)}}},
+		"properties[0].enum[0]":           {Properties: []Property{{Name: "a", Type: TypeInt, Enum: []Value{"x"}}}},
+		"properties[0].safeValue":         {Properties: []Property{{Name: "a", Type: TypeInt, AtBoot: BootSafe}}},
+		"properties[0].conflict":          {Properties: []Property{{Name: "a", Conflict: "war"}}},
+		"visitors[0].propertyName":        {PropertyVisitors: []ProtocolVisitors{{Protocol: "p", Visitors: []Visitor{{PropertyName: "b"}}}}},
+		"propertyVisitors[0].protocol":    {PropertyVisitors: []ProtocolVisitors{{}}},
+		"visitors[0].collectCycle: -1":    {Properties: []Property{{Name: "a"}}, PropertyVisitors: []ProtocolVisitors{{Protocol: "p", Visitors: []Visitor{{PropertyName: "a", CollectCycle: -1}}}}},
+		"visitors[0].deadband: NaN: must": {Properties: []Property{{Name: "a"}}, PropertyVisitors: []ProtocolVisitors{{Protocol: "p", Visitors: []Visitor{{PropertyName: "a", Deadband: math.NaN()}}}}},
+	} {
+		require.ErrorContains(t, DeviceModel{Metadata: Meta{Name: "m"}, Spec: spec}.Validate(), says)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	err := fmt.Errorf("while writing: %w", Errorf(Conflict, "spec.x", "somebody was first"))
+	require.True(t, errors.Is(err, Conflict))
+	require.False(t, errors.Is(err, NotFound))
+	require.Equal(t, Conflict, KindOf(err))
+	require.Equal(t, Internal, KindOf(errors.New("?")))
+	require.EqualError(t, err, "while writing: spec.x: somebody was first")
+}
+
+func TestConditionsKeepTheirTransitionTime(t *testing.T) {
+	list := SetCondition(nil, Condition{Type: "InSync", Status: "True"}, time.Unix(100, 0))
+	list = SetCondition(list, Condition{Type: "InSync", Status: "True", Message: "still"}, time.Unix(200, 0))
+	require.Equal(t, int64(100), list[0].LastTransitionTime.Unix())
+	list = SetCondition(list, Condition{Type: "InSync", Status: "False"}, time.Unix(300, 0))
+	require.Equal(t, int64(300), list[0].LastTransitionTime.Unix())
+	require.Len(t, list, 1)
+}
+
+func FuzzDevice(f *testing.F) {
+	doc, _ := json.Marshal(lamp)
+	f.Add(doc)
+	f.Add([]byte(`{"spec":{"desired":{"a":{}}}}`))
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		var d Device
+		if json.Unmarshal(doc, &d) != nil {
+			return
+		}
+		_ = d.Validate()
+		_ = d.CheckModel(lampModel)
+		Stamp(&lamp, &d, "x", time.Unix(0, 0))
+		once := roundTrip(t, roundTrip(t, d)) // the first one drops empty maps
+		require.Equal(t, once, roundTrip(t, once), "what is written reads back as it was")
+	})
+}
+
+func roundTrip(t *testing.T, d Device) (out Device) {
+	doc, err := json.Marshal(d)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(doc, &out))
+	return out
+}
+
+func FuzzModel(f *testing.F) {
+	doc, _ := json.Marshal(lampModel)
+	f.Add(doc, []byte("ON"))
+	f.Fuzz(func(t *testing.T, doc, value []byte) {
+		var m DeviceModel
+		if json.Unmarshal(doc, &m) != nil || m.Validate() != nil {
+			return
+		}
+		for _, p := range m.Spec.Properties {
+			if p.Check(value) == nil {
+				require.NoError(t, p.Check([]byte(p.Canonical(value))), "the canonical form of a good value is good")
+			}
+		}
+	})
+}
+
+func FuzzMembers(f *testing.F) {
+	f.Add([]byte(`{"power":"ON","x":null}`))
+	f.Fuzz(func(_ *testing.T, payload []byte) { _, _ = Members(payload); _, _ = ParseRefusal(payload) })
+}
