@@ -98,7 +98,6 @@ func (p *pair) requireInStep() {
 	require.Equal(p.t, p.o.Digest(), p.r.Digest())
 }
 
-
 // projectAnew replaces the owner by one that has the same values, as a hub
 // does at its start.
 func (p *pair) projectAnew() {
