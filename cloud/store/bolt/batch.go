@@ -1,0 +1,294 @@
+package bolt
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// batch plans what one transaction does. Planning touches neither the file nor
+// anything that readers see; write puts the plan into a transaction.
+type batch struct {
+	next   snapshot
+	own    map[string]*table // the tables of next that this batch made
+	dirty  map[store.Key]*change
+	buried map[string]map[uint64]tombstone // tombstones made, by kind and revision
+	dead   map[string][]uint64             // tombstones dropped, by kind
+	events []store.Event
+	nodes  []store.NodeChange
+}
+
+// change is what the batch does to one key's records in the end.
+type change struct {
+	e            *entry // nil: deleted
+	data, status bool   // which records to write
+}
+
+func newBatch(s *snapshot) *batch {
+	return &batch{
+		next:   snapshot{rev: s.rev, seq: s.seq + 1, tables: maps.Clone(s.tables)},
+		own:    make(map[string]*table),
+		dirty:  make(map[store.Key]*change),
+		buried: make(map[string]map[uint64]tombstone),
+		dead:   make(map[string][]uint64),
+	}
+}
+
+func (b *batch) empty() bool { return len(b.dirty) == 0 && len(b.nodes) == 0 }
+
+// edit is the kind's table in a form that this batch may change.
+func (b *batch) edit(kind string) *table {
+	if t := b.own[kind]; t != nil {
+		return t
+	}
+	t := *b.next.table(kind)
+	t.index = t.index.edit()
+	b.own[kind], b.next.tables[kind] = &t, &t
+	return &t
+}
+
+func (b *batch) mark(key store.Key, e *entry, data, status bool) {
+	c := b.dirty[key]
+	if c == nil {
+		c = new(change)
+		b.dirty[key] = c
+	}
+	c.e, c.data, c.status = e, c.data || data, c.status || status
+}
+
+// put makes e the newest version of its key.
+func (b *batch) put(key store.Key, e, old *entry, data, status bool) store.Object {
+	t := b.edit(key.Kind)
+	t.set(e)
+	t.log = append(t.log, e)
+	b.mark(key, e, data, status)
+	event := store.Event{Type: store.Added, Object: e.object(key.Kind)}
+	if old != nil {
+		before := old.object(key.Kind)
+		event.Type, event.Old = store.Modified, &before
+	}
+	b.events = append(b.events, event)
+	return event.Object
+}
+
+func (b *batch) create(o store.Object) (store.Object, error) {
+	if b.next.table(o.Kind).get(o.Namespace, o.Name) != nil {
+		return store.Object{}, store.AlreadyExists(o.Key)
+	}
+	b.next.rev++
+	e := &entry{
+		namespace: strings.Clone(o.Namespace), name: strings.Clone(o.Name),
+		rev: b.next.rev, created: b.next.rev,
+		data: bytes.Clone(o.Data),
+	}
+	if len(o.Status) > 0 {
+		e.status = bytes.Clone(o.Status)
+	}
+	return b.put(o.Key, e, nil, true, true), nil
+}
+
+// current is the version that a write is to replace, if it is the expected one.
+func (b *batch) current(key store.Key, expect uint64) (*entry, error) {
+	old := b.next.table(key.Kind).get(key.Namespace, key.Name)
+	if old == nil {
+		return nil, store.NotFound(key)
+	}
+	if expect != 0 && expect != old.rev {
+		return nil, store.Conflict(key, expect, old.rev)
+	}
+	return old, nil
+}
+
+func (b *batch) update(o store.Object, expect uint64) (store.Object, error) {
+	old, err := b.current(o.Key, expect)
+	if err != nil {
+		return store.Object{}, err
+	}
+	data := o.Data != nil && !bytes.Equal(o.Data, old.data)
+	status := o.Status != nil && !bytes.Equal(o.Status, old.status)
+	if !data && !status {
+		return old.object(o.Kind), nil
+	}
+	b.next.rev++
+	e := *old
+	e.rev = b.next.rev
+	if data {
+		e.data = bytes.Clone(o.Data)
+	}
+	if status {
+		e.status = bytes.Clone(o.Status)
+		if len(o.Status) == 0 {
+			e.status, data = nil, true // the revision has to stand somewhere
+		}
+	}
+	return b.put(o.Key, &e, old, data, status), nil
+}
+
+func (b *batch) delete(key store.Key, expect uint64, now int64) (store.Object, error) {
+	old, err := b.current(key, expect)
+	if err != nil {
+		return store.Object{}, err
+	}
+	b.next.rev++
+	t := b.edit(key.Kind)
+	t.remove(key.Namespace, key.Name)
+	grave := &entry{namespace: old.namespace, name: old.name, rev: b.next.rev, deleted: true, when: now}
+	t.log = append(t.log, grave)
+	t.tombs = append(t.tombs, grave)
+	if b.buried[key.Kind] == nil {
+		b.buried[key.Kind] = make(map[uint64]tombstone)
+	}
+	b.buried[key.Kind][grave.rev] = tombstone{now, old.namespace, old.name, old.data, old.status}
+	b.mark(key, nil, true, true)
+
+	before, last := old.object(key.Kind), old.object(key.Kind)
+	last.Rev = grave.rev
+	b.events = append(b.events, store.Event{Type: store.Deleted, Object: last, Old: &before})
+	return last, nil
+}
+
+// compact drops the oldest tombstones of the tables that this batch changed. It
+// lets some more than the limit gather, so that not every delete pays for it.
+func (b *batch) compact(limit int, expired func(*entry) bool) {
+	for kind, t := range b.own {
+		n := 0
+		if len(t.tombs) > limit+limit/8 {
+			n = len(t.tombs) - limit
+		}
+		for n < len(t.tombs) && expired(t.tombs[n]) {
+			n++
+		}
+		if n > 0 {
+			for _, grave := range t.tombs[:n] {
+				b.dead[kind] = append(b.dead[kind], grave.rev)
+			}
+			t.floor = t.tombs[n-1].rev
+			t.tombs = slices.Clone(t.tombs[n:])
+		}
+		t.sweep()
+	}
+}
+
+// write puts the whole plan into a transaction.
+func (b *batch) write(tx *bbolt.Tx) error {
+	if err := b.writeObjects(tx); err != nil {
+		return err
+	}
+	if err := b.writeTombs(tx); err != nil {
+		return err
+	}
+	for _, n := range b.nodes {
+		if err := writeNode(tx, n); err != nil {
+			return err
+		}
+	}
+	meta := tx.Bucket(bucketMeta)
+	if err := meta.Put(keyRev, number(b.next.rev)); err != nil {
+		return err
+	}
+	return meta.Put(keySeq, number(b.next.seq))
+}
+
+func (b *batch) writeObjects(tx *bbolt.Tx) error {
+	keys := slices.SortedFunc(maps.Keys(b.dirty), store.Key.Compare) // in the order of the file's pages
+	for _, key := range keys {
+		kind, err := kindBucket(tx, key.Kind)
+		if err != nil {
+			return err
+		}
+		if err := b.dirty[key].write(kind, objectKey(key.Namespace, key.Name)); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+func (c *change) write(kind *bbolt.Bucket, key []byte) error {
+	data, status := kind.Bucket(bucketData), kind.Bucket(bucketStatus)
+	if c.e == nil {
+		if err := data.Delete(key); err != nil {
+			return err
+		}
+		return status.Delete(key)
+	}
+	if c.data {
+		if err := data.Put(key, encodeRecord(c.e.created, c.e.rev, c.e.data)); err != nil {
+			return err
+		}
+	}
+	if !c.status {
+		return nil
+	}
+	if c.e.status == nil {
+		return status.Delete(key)
+	}
+	return status.Put(key, encodeRecord(c.e.created, c.e.rev, c.e.status))
+}
+
+func (b *batch) writeTombs(tx *bbolt.Tx) error {
+	for kind, graves := range b.buried {
+		bucket, err := kindBucket(tx, kind)
+		if err != nil {
+			return err
+		}
+		for rev, t := range graves {
+			if err := bucket.Bucket(bucketTombs).Put(number(rev), encodeTombstone(t)); err != nil {
+				return err
+			}
+		}
+	}
+	for kind, revs := range b.dead {
+		bucket, err := kindBucket(tx, kind)
+		if err != nil {
+			return err
+		}
+		for _, rev := range revs {
+			if err := bucket.Bucket(bucketTombs).Delete(number(rev)); err != nil {
+				return err
+			}
+		}
+		if err := bucket.Put(keyFloor, number(b.own[kind].floor)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kindBucket is the kind's bucket, made with all that is in it when missing.
+func kindBucket(tx *bbolt.Tx, kind string) (*bbolt.Bucket, error) {
+	objects := tx.Bucket(bucketObjects)
+	if b := objects.Bucket([]byte(kind)); b != nil {
+		return b, nil
+	}
+	b, err := objects.CreateBucket([]byte(kind))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range [][]byte{bucketData, bucketStatus, bucketTombs} {
+		if _, err := b.CreateBucket(name); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// checkKey keeps out what the file's keys can't tell apart, or bbolt can't hold.
+func checkKey(key store.Key) error {
+	const longest = 1024
+	for _, part := range []string{key.Kind, key.Namespace, key.Name} {
+		if len(part) > longest || strings.ContainsRune(part, 0) {
+			return resource.Errorf(resource.Invalid, "", "a key's parts have at most %d bytes and no NUL", longest)
+		}
+	}
+	if key.Kind == "" || key.Name == "" {
+		return resource.Errorf(resource.Invalid, "", "a key needs a kind and a name")
+	}
+	return nil
+}

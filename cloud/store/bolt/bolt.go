@@ -1,0 +1,292 @@
+// Package bolt is the hub's embedded store: one bbolt file, written by one
+// goroutine that commits everything that waits in one transaction, and an index
+// in memory that serves all reads.
+//
+// It never acknowledges a write before the file is synced, never lets a reader
+// wait for a writer or a writer for a watcher, and never interprets what it keeps.
+package bolt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Options say where the file is and how much is kept. Zero fields take the defaults.
+type Options struct {
+	// Path is the file; its directory is made when missing.
+	Path string
+	// LockTimeout is how long to wait for a process that has the file open.
+	LockTimeout time.Duration
+	// Tombstones and TombstoneAge bound how much each kind remembers of what was
+	// deleted: that many, and none for longer. A watcher from before is told Gone.
+	Tombstones   int
+	TombstoneAge time.Duration
+	// WatchBuffer is how many changed objects wait for one watcher before it is made
+	// to catch up from the index. MaxWatchers bounds the watchers.
+	WatchBuffer int
+	MaxWatchers int
+	// MaxObject bounds the bytes of one record.
+	MaxObject int
+
+	Log zerolog.Logger
+	Now func() time.Time
+}
+
+func (o *Options) setDefaults() error {
+	if o.Path == "" {
+		return errors.New("bolt: Options.Path is required")
+	}
+	setDefault(&o.LockTimeout, time.Second)
+	setDefault(&o.Tombstones, 8192)
+	setDefault(&o.TombstoneAge, 24*time.Hour)
+	setDefault(&o.WatchBuffer, 512)
+	setDefault(&o.MaxWatchers, 4096)
+	setDefault(&o.MaxObject, 4<<20)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Store is a store.Store in one file.
+type Store struct {
+	opts Options
+	db   *bbolt.DB
+	snap atomic.Pointer[snapshot] // stored with mu held, so that streams see it whole
+
+	requests chan *request
+	closing  chan struct{} // closed by Close: no new requests
+	done     chan struct{} // closed when the committer has ended
+	closed   sync.Once
+
+	mu      sync.Mutex
+	streams map[string]map[*stream]struct{}
+	watches int
+	ended   bool
+
+	pinMu sync.Mutex
+	pins  []pin
+
+	inDoubt *batch                // the committer's own: a commit that failed and may have landed
+	commit  func(*bbolt.Tx) error // tests make it fail
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Open opens or makes the file and reads it into the index.
+func Open(opts Options) (*Store, error) {
+	if err := opts.setDefaults(); err != nil {
+		return nil, err
+	}
+	db, err := openFile(opts)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		opts: opts, db: db,
+		requests: make(chan *request, maxBatch),
+		closing:  make(chan struct{}),
+		done:     make(chan struct{}),
+		streams:  make(map[string]map[*stream]struct{}),
+		commit:   (*bbolt.Tx).Commit,
+	}
+	snap, err := load(db)
+	if err != nil {
+		_ = db.Close()
+		return nil, damaged(opts.Path, err)
+	}
+	s.snap.Store(snap)
+	go s.run()
+	return s, nil
+}
+
+func damaged(path string, err error) error {
+	return fmt.Errorf("the store's file %s is damaged: %w", path, err)
+}
+
+// openFile opens the file for its owner only, and makes its name durable.
+func openFile(opts Options) (db *bbolt.DB, err error) {
+	dir := filepath.Dir(opts.Path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the store's directory: %w", err)
+	}
+	var file *os.File
+	defer func() {
+		if r := recover(); r != nil { // bbolt asserts what it reads
+			db, err = nil, damaged(opts.Path, fmt.Errorf("%v", r))
+		}
+		if err != nil && file != nil {
+			_ = file.Close()
+		}
+	}()
+	db, err = bbolt.Open(opts.Path, 0o600, &bbolt.Options{
+		Timeout:      opts.LockTimeout,
+		FreelistType: bbolt.FreelistMapType,
+		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
+			file, err = os.OpenFile(name, flag, mode)
+			return file, err
+		},
+	})
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return nil, resource.Errorf(resource.Unavailable, "", "the store's file %s is open in another process", opts.Path)
+	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("the store's file: %w", err)
+	case err != nil:
+		return nil, damaged(opts.Path, err)
+	}
+	if err := errors.Join(os.Chmod(opts.Path, 0o600), syncDir(dir)); err != nil {
+		_ = db.Close()
+		return nil, fmt.Errorf("the store's file: %w", err)
+	}
+	return db, nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Close commits what waits, ends all streams and closes the file.
+func (s *Store) Close() error {
+	var err error
+	s.closed.Do(func() {
+		close(s.closing)
+		<-s.done
+		s.endStreams()
+		err = s.db.Close()
+	})
+	return err
+}
+
+// Get returns an object as it is now.
+func (s *Store) Get(ctx context.Context, key store.Key) (store.Object, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Object{}, err
+	}
+	e := s.snap.Load().table(key.Kind).get(key.Namespace, key.Name)
+	if e == nil {
+		return store.Object{}, store.NotFound(key)
+	}
+	return e.object(key.Kind), nil
+}
+
+// List returns a kind's objects in order, all as of one revision.
+func (s *Store) List(ctx context.Context, kind string, opts store.ListOptions) (store.Page, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Page{}, err
+	}
+	snap, err := s.at(kind, opts.Rev)
+	if err != nil {
+		return store.Page{}, err
+	}
+	page := snap.table(kind).page(kind, opts)
+	page.Rev = snap.rev
+	if page.More > 0 {
+		s.pin(snap)
+	}
+	return page, nil
+}
+
+func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
+	first, name := opts.Namespace, ""
+	if opts.After != (store.Key{}) {
+		first, name = opts.After.Namespace, opts.After.Name+"\x00" // the next name there could be
+	}
+	begin, end := t.rank(first, name), t.n
+	if opts.Namespace != "" {
+		end = t.rank(opts.Namespace+"\x00", "")
+	}
+	n := max(end-begin, 0)
+	if opts.Limit > 0 {
+		n = min(n, opts.Limit)
+	}
+	p.More = max(end-begin-n, 0)
+	if n == 0 {
+		return p
+	}
+	p.Items = make([]store.Object, 0, n)
+	t.from(first, name, func(e *entry) bool {
+		p.Items = append(p.Items, e.object(kind))
+		return len(p.Items) < n
+	})
+	return p
+}
+
+// A pin keeps the snapshot that somebody is reading page by page.
+type pin struct {
+	snap *snapshot
+	used time.Time
+}
+
+const (
+	maxPins = 64
+	pinAge  = 5 * time.Minute
+)
+
+func (s *Store) pin(snap *snapshot) {
+	s.pinMu.Lock()
+	defer s.pinMu.Unlock()
+	s.unpin()
+	for i := range s.pins {
+		if s.pins[i].snap.rev == snap.rev {
+			s.pins = append(s.pins[:i], s.pins[i+1:]...)
+			break
+		}
+	}
+	if len(s.pins) == maxPins {
+		s.pins = append(s.pins[:0], s.pins[1:]...)
+	}
+	s.pins = append(s.pins, pin{snap, s.opts.Now()}) // the least recently used is first
+}
+
+// unpin drops what nobody asked for in a while. pinMu is held.
+func (s *Store) unpin() {
+	old := s.opts.Now().Add(-pinAge)
+	n := 0
+	for n < len(s.pins) && s.pins[n].used.Before(old) {
+		s.pins[n] = pin{}
+		n++
+	}
+	s.pins = s.pins[n:]
+}
+
+// at is the snapshot of a revision; 0 is the newest.
+func (s *Store) at(kind string, rev uint64) (*snapshot, error) {
+	now := s.snap.Load()
+	if rev == 0 || rev == now.rev {
+		return now, nil
+	}
+	s.pinMu.Lock()
+	defer s.pinMu.Unlock()
+	s.unpin()
+	for _, p := range s.pins {
+		if p.snap.rev == rev {
+			return p.snap, nil
+		}
+	}
+	return nil, store.Gone(kind, rev, now.rev)
+}

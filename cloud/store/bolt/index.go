@@ -1,0 +1,209 @@
+package bolt
+
+import (
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/edgebus/edgebus/cloud/store"
+)
+
+// entry is one version of an object. Entries are never changed, only replaced.
+type entry struct {
+	namespace, name string
+	rev             uint64 // of this version
+	created         uint64 // revision of the object's first version
+	deleted         bool   // a tombstone: its bytes are on disk only
+	when            int64  // of a tombstone, milliseconds since 1970
+	data, status    []byte
+}
+
+func (e *entry) compare(namespace, name string) int {
+	if c := strings.Compare(e.namespace, namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(e.name, name)
+}
+
+func (e *entry) object(kind string) store.Object {
+	key := store.Key{Kind: kind, Namespace: e.namespace, Name: e.name}
+	return store.Object{Key: key, Rev: e.rev, Data: e.data, Status: e.status}
+}
+
+// blockSize bounds what one change copies: a block of pointers.
+const blockSize = 256
+
+// index is an ordered set of entries that is never changed: edit makes another
+// one that shares most blocks with it. So readers need no lock, and a list
+// that is read page by page stays as it was.
+type index struct {
+	blocks [][]*entry // none is empty
+	n      int
+}
+
+// block finds the block that holds the key, or would.
+func (ix *index) block(namespace, name string) int {
+	i := sort.Search(len(ix.blocks), func(i int) bool {
+		return ix.blocks[i][0].compare(namespace, name) > 0
+	})
+	return max(i-1, 0)
+}
+
+func find(block []*entry, namespace, name string) (int, bool) {
+	return slices.BinarySearchFunc(block, name, func(e *entry, _ string) int {
+		return e.compare(namespace, name)
+	})
+}
+
+func (ix *index) get(namespace, name string) *entry {
+	if len(ix.blocks) == 0 {
+		return nil
+	}
+	block := ix.blocks[ix.block(namespace, name)]
+	if i, ok := find(block, namespace, name); ok {
+		return block[i]
+	}
+	return nil
+}
+
+// edit returns an index that set and remove may be called on, without ix seeing it.
+func (ix *index) edit() index {
+	return index{blocks: slices.Clone(ix.blocks), n: ix.n}
+}
+
+func (ix *index) set(e *entry) {
+	if len(ix.blocks) == 0 {
+		ix.blocks, ix.n = [][]*entry{{e}}, 1
+		return
+	}
+	b := ix.block(e.namespace, e.name)
+	old := ix.blocks[b]
+	i, found := find(old, e.namespace, e.name)
+	if found {
+		fresh := slices.Clone(old)
+		fresh[i] = e
+		ix.blocks[b] = fresh
+		return
+	}
+	ix.n++
+	fresh := make([]*entry, 0, len(old)+1)
+	fresh = append(append(append(fresh, old[:i]...), e), old[i:]...)
+	if len(fresh) <= blockSize {
+		ix.blocks[b] = fresh
+		return
+	}
+	half := len(fresh) / 2
+	ix.blocks[b] = fresh[:half:half]
+	ix.blocks = slices.Insert(ix.blocks, b+1, fresh[half:])
+}
+
+func (ix *index) remove(namespace, name string) {
+	if len(ix.blocks) == 0 {
+		return
+	}
+	b := ix.block(namespace, name)
+	i, found := find(ix.blocks[b], namespace, name)
+	if !found {
+		return
+	}
+	ix.n--
+	if len(ix.blocks[b]) == 1 {
+		ix.blocks = slices.Delete(ix.blocks, b, b+1)
+		return
+	}
+	ix.blocks[b] = slices.Delete(slices.Clone(ix.blocks[b]), i, i+1)
+}
+
+// from calls yield for the entries from a position on, in order.
+func (ix *index) from(namespace, name string, yield func(*entry) bool) {
+	if len(ix.blocks) == 0 {
+		return
+	}
+	b := ix.block(namespace, name)
+	i, _ := find(ix.blocks[b], namespace, name)
+	for ; b < len(ix.blocks); b, i = b+1, 0 {
+		for _, e := range ix.blocks[b][i:] {
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// rank is how many entries stand before a position.
+func (ix *index) rank(namespace, name string) int {
+	if len(ix.blocks) == 0 {
+		return 0
+	}
+	b := ix.block(namespace, name)
+	i, _ := find(ix.blocks[b], namespace, name)
+	for _, block := range ix.blocks[:b] {
+		i += len(block)
+	}
+	return i
+}
+
+// table is one kind's objects, and its history as far as it is known. Like an
+// index it is never changed once published.
+type table struct {
+	index
+	// log holds versions in rising revision: every live one, every tombstone that is
+	// kept, and stale ones until they are swept. Tables share its array: only the
+	// newest may append.
+	log   []*entry
+	tombs []*entry // the tombstones in log, oldest first
+	floor uint64   // revision of the newest tombstone that was dropped
+}
+
+// staleAllowed is how many stale versions a log may hold beyond a quarter of its size.
+const staleAllowed = 1024
+
+// sweep rewrites a log that is mostly stale.
+func (t *table) sweep() {
+	if len(t.log)-t.n-len(t.tombs) <= staleAllowed+t.n/4 {
+		return
+	}
+	fresh := make([]*entry, 0, t.n+len(t.tombs)+staleAllowed)
+	for _, e := range t.log {
+		if t.current(e) {
+			fresh = append(fresh, e)
+		}
+	}
+	t.log = fresh
+}
+
+// current says whether a version in the log still counts.
+func (t *table) current(e *entry) bool {
+	if e.deleted {
+		return e.rev > t.floor
+	}
+	return t.get(e.namespace, e.name) == e
+}
+
+// since lists what changed after a revision, in order.
+func (t *table) since(rev uint64) []*entry {
+	i := sort.Search(len(t.log), func(i int) bool { return t.log[i].rev > rev })
+	var out []*entry
+	for _, e := range t.log[i:] {
+		if t.current(e) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// snapshot is everything as of one revision. It is never changed.
+type snapshot struct {
+	rev    uint64
+	seq    uint64 // of the commit, also counting those that changed no object
+	tables map[string]*table
+}
+
+var empty = &table{}
+
+func (s *snapshot) table(kind string) *table {
+	if t := s.tables[kind]; t != nil {
+		return t
+	}
+	return empty
+}

@@ -1,0 +1,288 @@
+package bolt
+
+import (
+	"context"
+	"sync"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// maxEvents is how many events Next returns at once when it catches up.
+const maxEvents = 256
+
+// stream is one watcher. The committer puts events into its queue, where they
+// coalesce; when the queue is full it is thrown away, and the stream catches up
+// from the index, where everything is coalesced already.
+type stream struct {
+	s    *Store
+	kind string
+	wake chan struct{} // holds one: there is something new
+
+	mu      sync.Mutex // taken after Store.mu
+	rev     uint64     // everything up to here was returned by Next
+	backlog []store.Event
+	upto    uint64 // rev once backlog was returned
+	behind  bool   // the queue overflowed
+	queue   []store.Event
+	latest  map[store.Key]int // into queue
+	waiting int               // in queue, without those that were merged away (Type 0)
+	closed  error
+}
+
+// Watch streams what changes after a revision.
+func (s *Store) Watch(ctx context.Context, kind string, from uint64) (store.Stream, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	st := &stream{
+		s: s, kind: kind, rev: from,
+		wake:   make(chan struct{}, 1),
+		latest: make(map[store.Key]int),
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return nil, store.Closed("the store")
+	}
+	if s.watches >= s.opts.MaxWatchers {
+		return nil, resource.Errorf(resource.Quota, "", "more than %d watchers", s.opts.MaxWatchers)
+	}
+	if err := st.catchUp(s.snap.Load()); err != nil {
+		return nil, err
+	}
+	if s.streams[kind] == nil {
+		s.streams[kind] = make(map[*stream]struct{})
+	}
+	s.streams[kind][st] = struct{}{}
+	s.watches++
+	return st, nil
+}
+
+// catchUp makes the backlog of all that a snapshot holds beyond st.rev.
+func (st *stream) catchUp(snap *snapshot) error {
+	t := snap.table(st.kind)
+	if st.rev < t.floor || st.rev > snap.rev {
+		return store.Gone(st.kind, st.rev, t.floor)
+	}
+	for _, e := range t.since(st.rev) {
+		event := store.Event{Type: store.Modified, Object: e.object(st.kind)}
+		switch {
+		case e.deleted:
+			event.Type = store.Deleted
+		case e.created > st.rev:
+			event.Type = store.Added
+		}
+		st.backlog = append(st.backlog, event)
+	}
+	st.upto, st.behind = snap.rev, false
+	return nil
+}
+
+// offer queues an event. Store.mu is held.
+func (st *stream) offer(event store.Event) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.behind || st.closed != nil {
+		return
+	}
+	if at, ok := st.latest[event.Object.Key]; ok && st.queue[at].Type != store.Deleted {
+		event = merge(st.queue[at], event)
+		st.queue[at] = store.Event{}
+		st.waiting--
+	}
+	st.latest[event.Object.Key] = len(st.queue)
+	st.queue = append(st.queue, event)
+	st.waiting++
+	switch {
+	case st.waiting > st.s.opts.WatchBuffer:
+		st.behind = true
+		st.drop()
+	case len(st.queue) > 2*st.s.opts.WatchBuffer:
+		st.squeeze()
+	}
+	select {
+	case st.wake <- struct{}{}:
+	default:
+	}
+}
+
+// merge makes one event of two that follow each other on one object.
+func merge(first, second store.Event) store.Event {
+	if first.Type == store.Added && second.Type == store.Modified {
+		second.Type = store.Added
+	}
+	second.Old = first.Old
+	return second
+}
+
+func (st *stream) drop() {
+	st.queue, st.waiting = nil, 0
+	clear(st.latest)
+}
+
+// squeeze closes the gaps that merging left.
+func (st *stream) squeeze() {
+	events := st.live()
+	st.drop()
+	st.queue, st.waiting = events, len(events)
+	for i, e := range events {
+		st.latest[e.Object.Key] = i
+	}
+}
+
+func (st *stream) live() []store.Event {
+	events := make([]store.Event, 0, st.waiting)
+	for _, e := range st.queue {
+		if e.Type != 0 {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+// Next waits for changes.
+func (st *stream) Next(ctx context.Context) ([]store.Event, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		events, err := st.take()
+		if err != nil {
+			st.end(err)
+			return nil, err
+		}
+		if len(events) > 0 {
+			return st.exhume(events)
+		}
+		select {
+		case <-st.wake:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// take returns what waits, without waiting.
+func (st *stream) take() ([]store.Event, error) {
+	st.s.mu.Lock() // nothing may be published between the snapshot and the queue
+	defer st.s.mu.Unlock()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed != nil {
+		return nil, st.closed
+	}
+	if len(st.backlog) == 0 {
+		st.backlog, st.rev = nil, max(st.rev, st.upto)
+	}
+	if st.behind && len(st.backlog) == 0 {
+		if err := st.catchUp(st.s.snap.Load()); err != nil {
+			return nil, err
+		}
+	}
+	if n := min(len(st.backlog), maxEvents); n > 0 {
+		events := st.backlog[:n:n]
+		st.backlog = st.backlog[n:]
+		st.rev = events[n-1].Object.Rev
+		return events, nil
+	}
+	if st.waiting == 0 {
+		return nil, nil
+	}
+	events := st.live()
+	st.drop()
+	st.rev = events[len(events)-1].Object.Rev
+	return events, nil
+}
+
+// exhume reads the bytes of deleted objects from the file, where catchUp left them.
+func (st *stream) exhume(events []store.Event) ([]store.Event, error) {
+	missing := false
+	for _, e := range events {
+		missing = missing || e.Type == store.Deleted && e.Object.Data == nil
+	}
+	if !missing {
+		return events, nil
+	}
+	err := st.s.view(func(tx *bbolt.Tx) error {
+		for i := range events {
+			if e := &events[i]; e.Type == store.Deleted && e.Object.Data == nil {
+				if err := unbury(tx, &e.Object); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		st.end(err)
+		return nil, err
+	}
+	return events, nil
+}
+
+func unbury(tx *bbolt.Tx, o *store.Object) error {
+	var raw []byte
+	if kind := tx.Bucket(bucketObjects).Bucket([]byte(o.Kind)); kind != nil {
+		raw = kind.Bucket(bucketTombs).Get(number(o.Rev))
+	}
+	if raw == nil { // compacted since the stream saw it in the index
+		return store.Gone(o.Kind, o.Rev, o.Rev)
+	}
+	t, err := decodeTombstone(raw)
+	o.Data, o.Status = t.data, t.status
+	return err
+}
+
+// Rev is where to resume from.
+func (st *stream) Rev() uint64 {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.backlog) > 0 || st.waiting > 0 || st.behind || st.closed != nil {
+		return st.rev
+	}
+	return st.s.snap.Load().rev
+}
+
+// Close ends the stream.
+func (st *stream) Close() { st.end(store.Closed("the watch")) }
+
+func (st *stream) end(err error) {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	if _, ok := st.s.streams[st.kind][st]; ok {
+		delete(st.s.streams[st.kind], st)
+		st.s.watches--
+	}
+	st.shut(err)
+}
+
+func (st *stream) shut(err error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed == nil {
+		st.closed = err
+	}
+	st.backlog = nil
+	st.drop()
+	select {
+	case st.wake <- struct{}{}:
+	default:
+	}
+}
+
+// endStreams tells all watchers that the store is closed.
+func (s *Store) endStreams() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	for _, streams := range s.streams {
+		for st := range streams {
+			st.shut(store.Closed("the store"))
+		}
+	}
+	clear(s.streams)
+}
