@@ -1,0 +1,535 @@
+package twin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const wait = 10 * time.Second
+
+// rig is the hub's twins on a real store, with what they published, and the nodes' ends of the links.
+type rig struct {
+	t     *testing.T
+	path  string
+	store *bolt.Store
+	twins *Twins
+	stop  func()
+
+	mu    sync.Mutex
+	out   []broker.Message
+	nodes map[string]*core
+}
+
+// core is a node's end of its link.
+type core struct {
+	rig  *rig
+	name string
+	mu   sync.Mutex
+	up   *link.Owner
+	down *link.Replica
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t, path: filepath.Join(t.TempDir(), "hub.db"), nodes: make(map[string]*core)}
+	r.start()
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+func (r *rig) start() {
+	s, err := bolt.Open(bolt.Options{Path: r.path})
+	require.NoError(r.t, err)
+	r.store = s
+	r.twins, err = New(context.Background(), Options{
+		Reader: s, Writer: s, Watcher: s, Replicas: s, Log: zerolog.Nop(), Rand: rand.Uint64,
+		Publish: r.publish, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond,
+	})
+	require.NoError(r.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- r.twins.Run(ctx) }()
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(r.t, <-ended)
+		require.NoError(r.t, s.Check())
+		require.NoError(r.t, s.Close())
+	})
+}
+
+func (r *rig) restart() {
+	r.stop()
+	r.mu.Lock()
+	r.nodes = make(map[string]*core)
+	r.mu.Unlock()
+	r.start()
+}
+
+func (r *rig) publish(m broker.Message) {
+	a, err := topics.Parse(m.Topic)
+	r.mu.Lock()
+	r.out = append(r.out, m)
+	n := r.nodes[a.Node]
+	r.mu.Unlock()
+	if err == nil && a.Kind == topics.KindSyncDown && n != nil {
+		n.hear(m.Payload)
+	}
+}
+
+func (r *rig) said(topic string) (list []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.out {
+		if m.Topic == topic {
+			list = append(list, string(m.Payload))
+		}
+	}
+	return list
+}
+
+func identity(node string) broker.Identity {
+	return broker.Identity{ClientID: "node/" + node, Roles: []topics.Role{topics.RoleNode}, Node: node}
+}
+
+// connect brings a node's core, with whatever it holds, to the hub.
+func (r *rig) connect(c *core) *core {
+	c.rig = r
+	r.mu.Lock()
+	r.nodes[c.name] = c
+	r.mu.Unlock()
+	r.twins.Connected(identity(c.name))
+	_, down := topics.Sync(c.name)
+	c.mu.Lock()
+	c.up.Connect(rand.Uint64())
+	c.mu.Unlock()
+	r.twins.Subscribed(identity(c.name), down)
+	c.talk()
+	return c
+}
+
+func (r *rig) disconnect(c *core) {
+	r.mu.Lock()
+	delete(r.nodes, c.name)
+	r.mu.Unlock()
+	r.twins.Disconnected(identity(c.name), nil)
+}
+
+func newCore(name string) *core {
+	return &core{name: name, up: link.NewOwner(link.Up, rand.Uint64), down: link.NewReplica(link.Down)}
+}
+
+// hear is called from the hub's goroutine: answers go their own way.
+func (c *core) hear(b []byte) {
+	m, err := link.Decode(b)
+	if err != nil {
+		panic(err)
+	}
+	c.mu.Lock()
+	if m.Map == link.Up {
+		_ = c.up.Step(m)
+	} else {
+		c.down.Step(m)
+	}
+	c.mu.Unlock()
+	go c.talk()
+}
+
+func (c *core) talk() {
+	c.mu.Lock()
+	msgs := append(c.down.Messages(), c.up.Messages()...)
+	c.mu.Unlock()
+	up, _ := topics.Sync(c.name)
+	for _, m := range msgs {
+		b, err := link.Encode(m)
+		if err != nil {
+			panic(err)
+		}
+		c.rig.twins.Publish(broker.Message{Topic: up, Payload: b, Publisher: identity(c.name)}, func(error) {})
+	}
+}
+
+func (c *core) report(key, value string) {
+	c.mu.Lock()
+	_, _, err := c.up.Put(link.Entry{Key: key, Value: []byte(value), TS: time.Now().UnixMilli(), Origin: "mapper"})
+	c.mu.Unlock()
+	require.NoError(c.rig.t, err)
+	c.talk()
+}
+
+func (c *core) has(key string) (string, link.Entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, _ := c.down.Get(key)
+	return string(e.Value), e
+}
+
+func (c *core) gets(key, want string) link.Entry {
+	c.rig.t.Helper()
+	require.Eventually(c.rig.t, func() bool { got, _ := c.has(key); return got == want }, wait, time.Millisecond, "%s should be %q", key, want)
+	_, e := c.has(key)
+	return e
+}
+
+func (r *rig) create(kind, name string, v any) {
+	data, err := json.Marshal(v)
+	require.NoError(r.t, err)
+	_, err = r.store.Create(context.Background(), store.Object{Key: store.Key{Kind: kind, Namespace: "default", Name: name}, Data: data})
+	require.NoError(r.t, err)
+}
+
+func (r *rig) device(name string) (d resource.Device, o store.Object) {
+	o, err := r.store.Get(context.Background(), store.Key{Kind: resource.KindDevice, Namespace: "default", Name: name})
+	require.NoError(r.t, err)
+	require.NoError(r.t, json.Unmarshal(o.Data, &d))
+	if len(o.Status) > 0 {
+		require.NoError(r.t, json.Unmarshal(o.Status, &d.Status))
+	}
+	return d, o
+}
+
+func (r *rig) edit(name string, change func(*resource.Device)) {
+	d, o := r.device(name)
+	change(&d)
+	d.Status = resource.DeviceStatus{}
+	data, err := json.Marshal(d)
+	require.NoError(r.t, err)
+	_, err = r.store.Update(context.Background(), store.Object{Key: o.Key, Data: data}, 0)
+	require.NoError(r.t, err)
+}
+
+func lampModel(adopt bool) resource.DeviceModel {
+	low, high := 0.0, 100.0
+	return resource.DeviceModel{
+		Metadata: resource.Meta{Name: "lamp", Namespace: "default"},
+		Spec: resource.DeviceModelSpec{Properties: []resource.Property{
+			{Name: "power", AccessMode: resource.ReadWrite, Enum: []resource.Value{"ON", "OFF"}, Adopt: adopt},
+			{Name: "brightness", Type: resource.TypeInt, AccessMode: resource.ReadWrite, Minimum: &low, Maximum: &high},
+			{Name: "temperature", Type: resource.TypeFloat},
+		}},
+	}
+}
+
+func lampOn(node string) resource.Device {
+	return resource.Device{
+		Metadata: resource.Meta{Name: "lamp", Namespace: "default", UID: "u1"},
+		Spec:     resource.DeviceSpec{NodeName: node, DeviceModelRef: resource.Ref{Name: "lamp"}, Protocol: resource.Protocol{Type: "virtual"}},
+	}
+}
+
+// joined is a rig with a lamp on the connected node n1.
+func joined(t *testing.T) (*rig, *core) {
+	r := newRig(t)
+	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
+	r.create(resource.KindDevice, "lamp", lampOn("n1"))
+	c := r.connect(newCore("n1"))
+	c.gets("membership", `{"devices":["lamp"]}`)
+	return r, c
+}
+
+func (r *rig) send(topic, payload string) error {
+	done := make(chan error, 1)
+	r.twins.Publish(broker.Message{Topic: topic, Payload: []byte(payload), Publisher: broker.Identity{ClientID: "ops"}}, func(err error) { done <- err })
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(wait):
+		r.t.Fatal("no answer to a publish to", topic)
+		return nil
+	}
+}
+
+const lampDesired = "v1/nodes/n1/devices/lamp/desired"
+
+func TestDesiredGoesFromThePublishToTheNode(t *testing.T) {
+	r, c := joined(t)
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	d, _ := r.device("lamp")
+	require.Equal(t, resource.Value("ON"), d.Spec.Desired["power"], "the acknowledged value is in the store")
+	require.Equal(t, uint64(1), d.DesiredMeta["power"].Ver)
+	require.Equal(t, "ops", d.DesiredMeta["power"].Origin)
+	require.Equal(t, uint64(1), c.gets("devices/lamp/desired/power", "ON").Ver)
+
+	require.NoError(t, r.send(lampDesired, `{"power":"OFF","brightness":40}`))
+	require.Equal(t, uint64(2), c.gets("devices/lamp/desired/power", "OFF").Ver)
+	c.gets("devices/lamp/desired/brightness", "40")
+	require.NoError(t, r.send(lampDesired+"/brightness", ""))
+	c.gets("devices/lamp/desired/brightness", "")
+}
+
+func TestWhatIsRefusedOnTheHub(t *testing.T) {
+	r, c := joined(t)
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	_, before := r.device("lamp")
+	for _, tt := range []struct {
+		topic, payload string
+		kind           resource.ErrorKind
+		says           string
+	}{
+		{lampDesired + "/brightness", "101", resource.Invalid, "maximum of 100"},
+		{lampDesired + "/temperature", "20", resource.Forbidden, "read-only"},
+		{lampDesired + "/colour", "red", resource.NotFound, "it has power, brightness"},
+		{lampDesired, `{"power":"OFF","brightness":-1}`, resource.Invalid, "minimum of 0"},
+		{lampDesired, `ON`, resource.Invalid, "JSON object"},
+		{"v1/nodes/n2/devices/lamp/desired/power", "ON", resource.NotFound, "belongs to node n1"},
+		{"v1/nodes/n1/devices/attic/desired/power", "ON", resource.NotFound, "no device attic"},
+		{"v1/nodes/n1/devices/lamp/reported/power", "ON", resource.Forbidden, "edge"},
+		{"v1/nodes/n1/devices/lamp", "{}", resource.Forbidden, "cloud"},
+		{"v1/nodes/n1/state", "online", resource.Forbidden, "hub"},
+		{"v1/nodes/n1/nonsense", "", resource.BadTopic, "no such topic"},
+		{lampDesired + "/power", strings.Repeat("x", link.MaxValue+1), resource.TooLarge, "131072"},
+	} {
+		err := r.send(tt.topic, tt.payload)
+		require.Equal(t, tt.kind, resource.KindOf(err), "%s: %v", tt.topic, err)
+		require.ErrorContains(t, err, tt.says)
+	}
+	d, after := r.device("lamp")
+	require.Equal(t, before.Data, after.Data)
+	require.Equal(t, resource.Value("ON"), d.Spec.Desired["power"])
+	c.gets("devices/lamp/desired/power", "ON")
+}
+
+func TestAThousandWishesOfOnePublisherKeepTheirOrder(t *testing.T) {
+	r, c := joined(t)
+	var wg sync.WaitGroup
+	for i := range 1000 {
+		wg.Add(1)
+		r.twins.Publish(broker.Message{Topic: lampDesired + "/brightness", Payload: fmt.Append(nil, i%101)}, func(err error) {
+			require.NoError(t, err)
+			wg.Done()
+		})
+	}
+	wg.Wait()
+	d, _ := r.device("lamp")
+	require.Equal(t, resource.Value(fmt.Sprint(999%101)), d.Spec.Desired["brightness"])
+	require.Equal(t, uint64(1000), d.DesiredMeta["brightness"].Ver)
+	require.Equal(t, uint64(1000), c.gets("devices/lamp/desired/brightness", fmt.Sprint(999%101)).Ver)
+}
+
+func TestUnchangedWishesAreNoWork(t *testing.T) {
+	r, c := joined(t)
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	c.gets("devices/lamp/desired/power", "ON")
+	_, before := r.device("lamp")
+	for range 20 {
+		require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	}
+	d, after := r.device("lamp")
+	require.Equal(t, before.Data, after.Data)
+	require.Equal(t, uint64(1), d.DesiredMeta["power"].Ver)
+}
+
+func TestWishesWhileTheDeviceIsBeingCreated(t *testing.T) {
+	r := newRig(t)
+	c := r.connect(newCore("n1"))
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = r.send(lampDesired+"/power", "ON") // refused, or stored: never anything else
+			}
+		}
+	})
+	r.create(resource.KindDevice, "lamp", lampOn("n1"))
+	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
+	c.gets("devices/lamp/desired/power", "ON")
+	close(stop)
+	wg.Wait()
+}
+
+func TestReportsReachTheStatusAndOutliveTheHub(t *testing.T) {
+	r, c := joined(t)
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	c.report("devices/lamp/reported/power", "OFF")
+	c.report("devices/lamp/state", "online")
+	r.status(func(s resource.DeviceStatus) bool { return s.State == "online" && s.Twin["power"].Reported != nil })
+	d, _ := r.device("lamp")
+	require.False(t, d.Status.Twin["power"].InSync)
+	require.NotEmpty(t, d.Status.LastSeen)
+	c.report("devices/lamp/reported/power", "ON")
+	r.status(func(s resource.DeviceStatus) bool { return s.Twin["power"].InSync })
+	require.Equal(t, []string{"OFF", "ON"}, r.said("v1/nodes/n1/devices/lamp/reported/power"))
+
+	r.restart()
+	require.Equal(t, "ON", string(r.retained("#")["v1/nodes/n1/devices/lamp/reported/power"].Payload))
+}
+
+func (r *rig) status(ok func(resource.DeviceStatus) bool) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { d, _ := r.device("lamp"); return ok(d.Status) }, wait, 2*time.Millisecond)
+}
+
+func (r *rig) retained(filter string) map[string]broker.Message {
+	all := make(map[string]broker.Message)
+	pull := r.twins.Retained(filter)
+	for list := pull(5); len(list) > 0; list = pull(5) {
+		for _, m := range list {
+			all[m.Topic] = m
+		}
+	}
+	return all
+}
+
+func TestAReconnectAfterARestartIsCheap(t *testing.T) {
+	r, c := joined(t)
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	c.gets("devices/lamp/desired/power", "ON")
+	c.report("devices/lamp/reported/power", "ON")
+	r.inStep()
+	before := c.down.Digest()
+	r.restart()
+	r.waitDevices(1)
+	r.connect(c)
+	r.inStep()
+	require.Equal(t, before, c.down.Digest(), "the projection came out the same, so that nothing had to be sent")
+}
+
+func (r *rig) inStep() {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		for _, c := range r.nodes {
+			c.mu.Lock()
+			up := c.up.InStep()
+			c.mu.Unlock()
+			if !up {
+				return false
+			}
+		}
+		return r.twins.Stats().InStep == len(r.nodes)
+	}, wait, 2*time.Millisecond)
+}
+
+func (r *rig) waitDevices(n int) {
+	require.Eventually(r.t, func() bool { return r.twins.Stats().Devices == n }, wait, time.Millisecond)
+}
+
+func TestADeviceThatMovesLeavesNothingBehind(t *testing.T) {
+	r, one := joined(t)
+	two := r.connect(newCore("n2"))
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	one.gets("devices/lamp/desired/power", "ON")
+	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "n2" })
+	two.gets("devices/lamp/desired/power", "ON")
+	two.gets("membership", `{"devices":["lamp"]}`)
+	one.gets("membership", `{"devices":[]}`)
+	one.gets("devices/lamp/desired/power", "")
+	one.gets("devices/lamp", "")
+
+	_, err := r.store.Delete(context.Background(), store.Key{Kind: resource.KindDevice, Namespace: "default", Name: "lamp"}, 0)
+	require.NoError(t, err)
+	two.gets("devices/lamp", "")
+	two.gets("devices/lamp/desired/power", "")
+	for topic := range r.retained("v1/nodes/+/devices/#") {
+		t.Errorf("%s is left", topic)
+	}
+}
+
+func TestAModelThatComesLaterOrChanges(t *testing.T) {
+	r := newRig(t)
+	c := r.connect(newCore("n1"))
+	d := lampOn("n1")
+	d.Spec.Desired = map[string]resource.Value{"power": "ON", "brightness": "40"}
+	resource.Stamp(nil, &d, "kubectl", time.Now())
+	r.create(resource.KindDevice, "lamp", d)
+	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
+	c.gets("devices/lamp/desired/brightness", "40")
+
+	m := lampModel(false)
+	m.Spec.Properties = m.Spec.Properties[:1]
+	data, err := json.Marshal(m)
+	require.NoError(t, err)
+	_, err = r.store.Update(context.Background(), store.Object{Key: store.Key{Kind: resource.KindDeviceModel, Namespace: "default", Name: "lamp"}, Data: data}, 0)
+	require.NoError(t, err)
+	c.gets("devices/lamp/desired/brightness", "") // no longer a property
+	c.gets("devices/lamp/desired/power", "ON")
+}
+
+func TestPresenceIsTheBrokersWord(t *testing.T) {
+	r, c := joined(t)
+	state := func() string { return string(r.retained("v1/nodes/n1/state")["v1/nodes/n1/state"].Payload) }
+	require.Eventually(t, func() bool { return state() == "online" }, wait, time.Millisecond)
+	require.Eventually(t, func() bool {
+		o, err := r.store.Get(context.Background(), store.Key{Kind: resource.KindNode, Name: "n1"})
+		return err == nil && strings.Contains(string(o.Status), "online")
+	}, wait, 2*time.Millisecond, "a node that was let in has an object, and its status follows")
+
+	r.twins.Connected(identity("n1")) // a takeover by a new connection
+	r.twins.Disconnected(identity("n1"), nil)
+	require.Equal(t, "online", state())
+	r.disconnect(c)
+	require.Eventually(t, func() bool { return state() == "offline" }, wait, time.Millisecond)
+}
+
+func TestAForgedKeyFoolsNobody(t *testing.T) {
+	r, c := joined(t)
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	c.gets("devices/lamp/desired/power", "ON")
+	for _, key := range []string{"devices/lamp/desired/power", "devices/lamp/desired/brightness", "state", "membership", "devices/lamp", "nonsense"} {
+		c.report(key, "OFF")
+	}
+	r.inStep()
+	all := r.retained("#")
+	require.Equal(t, "ON", string(all[lampDesired+"/power"].Payload))
+	require.NotContains(t, all, lampDesired+"/brightness")
+	require.Equal(t, "online", string(all["v1/nodes/n1/state"].Payload))
+	require.Equal(t, `{"devices":["lamp"]}`, string(all["v1/nodes/n1/membership"].Payload))
+	require.NotContains(t, r.said(lampDesired+"/power"), "OFF")
+}
+
+func TestAnUncontestedOverrideIsAdopted(t *testing.T) {
+	r := newRig(t)
+	r.create(resource.KindDeviceModel, "lamp", lampModel(true))
+	r.create(resource.KindDevice, "lamp", lampOn("n1"))
+	c := r.connect(newCore("n1"))
+	c.gets("membership", `{"devices":["lamp"]}`)
+	c.mu.Lock()
+	_, _, err := c.up.Put(link.Entry{Key: "devices/lamp/override/power", Value: []byte("ON"), TS: 1})
+	c.mu.Unlock()
+	require.NoError(t, err)
+	c.talk()
+	require.Equal(t, uint64(1), c.gets("devices/lamp/desired/power", "ON").Ver)
+	d, _ := r.device("lamp")
+	require.Equal(t, "node/n1", d.DesiredMeta["power"].Origin)
+
+	c.mu.Lock()
+	_, _, err = c.up.Put(link.Entry{Key: "devices/lamp/override/power", Value: []byte("OFF"), TS: 2, Meta: link.Meta{BasedOn: 99}})
+	c.mu.Unlock()
+	require.NoError(t, err)
+	c.talk()
+	r.inStep()
+	require.NoError(t, r.send(lampDesired+"/brightness", "1"))
+	c.gets("devices/lamp/desired/brightness", "1")
+	c.gets("devices/lamp/desired/power", "ON") // contested: not adopted
+}
+
+func TestMalformedLinkMessagesHarmNobody(t *testing.T) {
+	r, c := joined(t)
+	for i := range 300 {
+		b := make([]byte, i)
+		for j := range b {
+			b[j] = byte(rand.IntN(256))
+		}
+		require.NoError(t, r.send("v1/nodes/n1/sync/up", string(b)))
+	}
+	c.report("devices/lamp/reported/power", "ON")
+	r.status(func(s resource.DeviceStatus) bool { return s.Twin["power"].Reported != nil })
+}
