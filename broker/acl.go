@@ -156,7 +156,7 @@ func covers(wide, filter string) bool {
 			return false
 		}
 		if !wmore || !fmore {
-			return !wmore && !fmore
+			return wmore == fmore || wrest == "#"
 		}
 		wide, filter = wrest, frest
 	}

@@ -129,7 +129,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 		cl = b.newClient(c.ident.ClientID)
 		cs.byID[cl.id] = cl
 		if old != nil {
-			old.ended = true
+			old.ended, old.conn = true, nil
 		}
 	}
 	changed := !present || !cl.rights().sameRights(c.ident)

@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -35,6 +36,7 @@ type conn struct {
 	certName       string
 	clean          bool
 	connectRefusal byte
+	accepted       bool // what the library writes next is a CONNACK with success
 	receiveMaximum uint16
 	maximumPacket  uint32
 	noProblems     bool // the client asked for no reason strings
@@ -99,10 +101,18 @@ func (c *conn) finish(err error) {
 		c.disconnect(code.Code, code.Reason)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.disconnect(packets.ErrKeepAliveTimeout.Code, packets.ErrKeepAliveTimeout.Reason)
+	case err != nil && !lost(err) && code != packets.ErrRejectPacket:
+		c.disconnect(codeMalformed, packets.ErrMalformedPacket.Reason)
 	}
 	c.shut()
 	event := c.b.log.Debug().Err(err).Str("client", c.ident.ClientID).Str("listener", c.listener.Name)
 	event.Str("remote", c.RemoteAddr().String()).Msg("connection closed")
+}
+
+// lost tells the end of a connection from what the decoder has to say.
+func lost(err error) bool {
+	var network net.Error
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) || errors.As(err, &network)
 }
 
 // libraryID is the client's id for the protocol library: another for each
@@ -115,7 +125,15 @@ func (c *conn) Write(p []byte) (int, error) {
 	if len(p) > 0 && p[0]>>4 == packets.Disconnect && c.version.Load() < 5 {
 		return len(p), nil
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.w.Control(p)
+	if len(p) > 0 && p[0]>>4 == packets.Disconnect {
+		c.closing.Store(true) // one is enough
+	}
+	if c.accepted && !c.established.Load() {
+		c.established.Store(true) // this was the CONNACK
+	}
 	return len(p), nil
 }
 
@@ -141,6 +159,7 @@ func (c *conn) wakeReader() { _ = c.SetReadDeadline(time.Unix(1, 0)) }
 
 // disconnect closes the connection from our side, from any goroutine.
 func (c *conn) disconnect(code byte, reason string) {
+	c.mu.Lock()
 	if c.version.Load() == 5 && c.established.Load() && !c.closing.Load() {
 		pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}, ReasonCode: code}
 		if !c.noProblems {
@@ -148,6 +167,8 @@ func (c *conn) disconnect(code byte, reason string) {
 		}
 		c.send(pk)
 	}
+	c.closing.Store(true)
+	c.mu.Unlock()
 	c.shut()
 }
 

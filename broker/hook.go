@@ -212,7 +212,6 @@ func (h *hook) OnSessionEstablish(*mqtt.Client, packets.Packet) {}
 // OnSessionEstablished comes after the CONNACK: the session may be drained now.
 func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 	c := cl.Net.Conn.(*conn)
-	c.established.Store(true)
 	h.b.tellConnected(c)
 	c.w.Serve(c.client.sess)
 }
@@ -229,7 +228,8 @@ func (h *hook) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet
 		pk.Properties.TopicAliasMaximum = h.b.opts.Limits.TopicAliases
 		pk.Properties.MaximumPacketSize = h.b.opts.Limits.MaximumPacket
 	}
-	pk.SessionPresent = pk.ReasonCode == codeSuccess && c.resumed
+	c.accepted = pk.ReasonCode == codeSuccess
+	pk.SessionPresent = c.accepted && c.resumed
 	return pk
 }
 

@@ -1,0 +1,220 @@
+package broker
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics"
+)
+
+// Hashes of "secret", made with another implementation of both forms.
+const (
+	hash7 = "$7$101$MDEyMzQ1Njc4OWFi$EO/lLlkeUgIiBaS8G8UK0ZMP1u508TA7Tl+AdJ1cEsmlbGyEPAERErpfq84j1kepISs0UzmcdL4ucgZ2uodxfQ=="
+	hash6 = "$6$MDEyMzQ1Njc4OWFi$qEXipeLbgxRlwd06QHfY5WITkUZg0jLg9SZbXzq3ifXjfj+v3GbJGrSfC5PAg3UNCS+UFfbhUIZX4bmIAs330w=="
+)
+
+func TestPasswordHashes(t *testing.T) {
+	for _, s := range []string{hash7, hash6} {
+		h, err := parseHash(s)
+		require.NoError(t, err)
+		require.True(t, h.matches([]byte("secret")))
+		require.False(t, h.matches([]byte("Secret")))
+		require.False(t, h.matches(nil))
+	}
+	for _, s := range []string{"", "secret", "$7$", "$7$0$YQ==$YQ==", "$7$x$YQ==$YQ==", "$6$YQ==$YQ==", "$1$YQ==$YQ==", hash7 + "$", hash7[:40]} {
+		_, err := parseHash(s)
+		require.Error(t, err, s)
+	}
+}
+
+func users() []User {
+	return []User{
+		{Name: "op", PasswordHash: hash7, Role: topics.RoleOperator, Nodes: []string{"a*"}},
+		{Name: "boss", PasswordHash: hash7, Role: topics.RoleOperator, Nodes: []string{"*"}},
+		{Name: "view", PasswordHash: hash6, Role: topics.RoleViewer, Nodes: []string{"a1"}},
+		{Name: "map", PasswordHash: hash6, Role: topics.RoleMapper, Devices: []string{"lamp*"}},
+		{Name: "modbus", PasswordHash: hash6, Role: topics.RoleMapper, Protocols: []string{"modbus"}},
+		{Name: "n9", PasswordHash: hash7, Role: topics.RoleNode},
+	}
+}
+
+func withUsers(o *Options) { o.Auth.Users = users() }
+
+func TestWhoMayConnect(t *testing.T) {
+	hub := start(t, withUsers)
+	closed := start(t, func(o *Options) { withUsers(o); o.Auth.Anonymous, o.Auth.LoopbackNodes = nil, false })
+	for _, c := range []struct {
+		b              *Broker
+		user, password string
+		code           byte
+	}{
+		{hub, "", "", 0},
+		{hub, "op", "secret", 0},
+		{hub, "view", "secret", 0},
+		{hub, "op", "wrong", 0x86},
+		{hub, "op", "", 0x86},
+		{hub, "nobody", "secret", 0x86},
+		{hub, "nobody", "", 0x86},
+		{hub, "node/n1", "", 0},
+		{hub, "node/n1", "x", 0x86},
+		{hub, "node/N1", "", 0x86},
+		{hub, "node/+", "", 0x86},
+		{closed, "", "", 0x86},
+		{closed, "node/n1", "", 0x86},
+		{closed, "op", "secret", 0},
+	} {
+		five, three := dial(t, c.b), dial(t, c.b)
+		var opts []connectOption
+		if c.user != "" {
+			opts = append(opts, credentialsOf(c.user, c.password))
+		}
+		require.Equal(t, c.code, five.connect("", opts...), "%q %q", c.user, c.password)
+		want := byte(0)
+		if c.code != 0 {
+			want = 5
+			five.ended()
+		} else {
+			require.NotEmpty(t, five.connack.Properties.AssignedClientID)
+		}
+		require.Equal(t, want, three.connect("three-"+c.user+c.password, append(opts, v3)...))
+	}
+	require.Equal(t, int64(14), hub.Stats().Rejected["0x86"])
+}
+
+func TestUnusualConnects(t *testing.T) {
+	b := start(t, nil)
+	c := dial(t, b)
+	require.Equal(t, byte(0x8C), c.connect("c", func(pk *packets.Packet) { pk.Properties.AuthenticationMethod = "SCRAM" }))
+	c = dial(t, b)
+	require.Equal(t, byte(2), c.connect("", v3, persistent), "no id, and a session to keep")
+	c = dial(t, b)
+	require.Equal(t, byte(0), c.connect("", v3))
+	c = dial(t, b)
+	require.Equal(t, byte(0), c.connect("old", v31))
+	c = dial(t, b)
+	c.raw([]byte{0x10, 0})
+	c.ended()
+	c = dial(t, b)
+	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
+	c.ended()
+	c = open(t, b, "twice")
+	c.send(connectPacket("twice"))
+	code, _ := c.ended()
+	require.Equal(t, byte(0x82), code)
+}
+
+// A session belongs to its user: nobody else may have its messages, or end it.
+func TestASessionIsItsUsersOwn(t *testing.T) {
+	b := start(t, withUsers)
+	op := open(t, b, "id", credentialsOf("op", "secret"), persistent)
+	op.sub("a", 1)
+	thief := dial(t, b)
+	require.Equal(t, byte(0x87), thief.connect("id", credentialsOf("view", "secret"), persistent))
+	op.nothing()
+	op.leave(b, "id")
+	thief = dial(t, b)
+	require.Equal(t, byte(0x87), thief.connect("id", credentialsOf("view", "secret")))
+	op = open(t, b, "id", credentialsOf("op", "secret"), persistent)
+	require.True(t, op.connack.SessionPresent)
+}
+
+// authority makes certificates for 127.0.0.1 and for clients.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{t: t, pool: x509.NewCertPool()}
+	pair := a.issue("authority")
+	a.cert, a.key = pair.Leaf, pair.PrivateKey.(*ecdsa.PrivateKey)
+	a.pool.AddCert(a.cert)
+	return a
+}
+
+func (a *authority) issue(name string) tls.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(a.t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: a.cert == nil,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	require.NoError(a.t, err)
+	leaf, err := x509.ParseCertificate(der)
+	require.NoError(a.t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+func (a *authority) server() *tls.Config {
+	return &tls.Config{
+		Certificates: []tls.Certificate{a.issue("server")}, ClientCAs: a.pool,
+		ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS12,
+	}
+}
+
+func (a *authority) client(name string) *tls.Config {
+	c := &tls.Config{RootCAs: a.pool, MinVersion: tls.VersionTLS12}
+	if name != "" {
+		c.Certificates = []tls.Certificate{a.issue(name)}
+	}
+	return c
+}
+
+func TestCertificateIsANode(t *testing.T) {
+	a := newAuthority(t)
+	told := &presence{}
+	b := start(t, func(o *Options) {
+		withUsers(o)
+		o.Presence = told
+		o.Listeners = []Listener{
+			{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()},
+			{Name: "wss", Address: "127.0.0.1:0", TLS: a.server(), WebSocket: true},
+		}
+	})
+	c := dialTLS(t, b.Addrs()[0], a.client("n1"))
+	require.Equal(t, byte(0), c.connect("core"))
+	require.Equal(t, byte(0x87), c.publish1("v1/nodes/n2/sync/up", "x").ReasonCode)
+	id := told.last(t, "+core")
+	require.Equal(t, "n1", id.Node)
+	require.Equal(t, "tls", id.Listener)
+	require.Equal(t, byte(5), id.Version)
+
+	c = dialTLS(t, b.Addrs()[0], a.client("n1"))
+	require.Equal(t, byte(0x86), c.connect("core2", credentialsOf("node/n2", "")))
+	c = dialTLS(t, b.Addrs()[0], a.client("n1"))
+	require.Equal(t, byte(0), c.connect("person", credentialsOf("op", "secret")))
+	c = dialTLS(t, b.Addrs()[0], a.client("Not A Name"))
+	require.Equal(t, byte(0x86), c.connect("x"))
+	stranger := newAuthority(t).client("n1")
+	stranger.RootCAs = a.pool
+	conn, err := tls.Dial("tcp", b.Addrs()[0].String(), stranger)
+	if err == nil { // TLS 1.3 tells a client only when it reads
+		_, err = conn.Read(make([]byte, 1))
+	}
+	require.Error(t, err)
+
+	ws := dialWS(t, "wss://"+b.Addrs()[1].String()+"/mqtt", a.client("n3"))
+	require.Equal(t, byte(0), ws.connect("ws"))
+	require.Equal(t, "n3", told.last(t, "+ws").Node)
+}

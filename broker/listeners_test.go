@@ -1,0 +1,104 @@
+package broker
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/gorilla/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics"
+)
+
+func TestInsecureListenersAreRefused(t *testing.T) {
+	for _, address := range []string{"0.0.0.0:0", ":0", "192.0.2.1:0", "[::]:0"} {
+		_, err := New(Options{Listeners: []Listener{{Address: address}}})
+		require.ErrorContains(t, err, "configure TLS", address)
+	}
+	_, err := New(Options{Listeners: []Listener{{Address: "nonsense"}}})
+	require.Error(t, err)
+	for _, o := range []Options{
+		{Listeners: []Listener{{Address: "0.0.0.0:0"}}, InsecureListen: true},
+		{Listeners: []Listener{{Address: "0.0.0.0:0", TLS: newAuthority(t).server()}}},
+		{Listeners: []Listener{{Address: "localhost:0"}, {Address: "127.0.0.1:0"}}},
+	} {
+		b, err := New(o)
+		require.NoError(t, err)
+		for _, a := range b.Addrs() {
+			require.NotContains(t, a.String(), ":0")
+		}
+		require.NoError(t, b.Close(t.Context()))
+	}
+}
+
+func TestATakenPortIsAnError(t *testing.T) {
+	b := start(t, nil)
+	_, err := New(Options{Listeners: []Listener{{Address: "127.0.0.1:0"}, {Address: b.Addrs()[0].String()}}})
+	require.Error(t, err)
+}
+
+func TestBadUsersAreRefused(t *testing.T) {
+	for _, u := range []User{
+		{Name: "x", Role: topics.RoleOperator, PasswordHash: "plain"},
+		{Name: "x", Role: "king", PasswordHash: hash7},
+		{Name: "x", Role: topics.RoleHub, PasswordHash: hash7},
+		{Name: "X", Role: topics.RoleNode, PasswordHash: hash7},
+		{Name: "x", Role: topics.RoleViewer, PasswordHash: hash7, Nodes: []string{"["}},
+	} {
+		_, err := New(Options{Auth: Auth{Users: []User{u}}})
+		require.Error(t, err, "%+v", u)
+	}
+}
+
+// Being reached over loopback is not enough: the listener has to be on loopback,
+// or a proxy on this host would make everybody anonymous.
+func TestAnonymousOnlyOnLoopbackListeners(t *testing.T) {
+	b := start(t, func(o *Options) {
+		o.InsecureListen = true
+		o.Listeners = []Listener{{Name: "all", Address: "0.0.0.0:0"}}
+	})
+	c := dial(t, b)
+	require.Equal(t, byte(0x86), c.connect("c"))
+	c = dial(t, b)
+	require.Equal(t, byte(0x86), c.connect("c", credentialsOf("node/n1", "")))
+}
+
+func TestWebSocket(t *testing.T) {
+	b := start(t, func(o *Options) {
+		o.Listeners = append(o.Listeners, Listener{Name: "ws", Address: "127.0.0.1:0", WebSocket: true, Origins: []string{"https://ui.example"}})
+	})
+	url := "ws://" + b.Addrs()[1].String() + "/mqtt"
+	sub, pub := dialWS(t, url, nil), open(t, b, "pub")
+	require.Equal(t, byte(0), sub.connect("sub"))
+	sub.sub("a", 1)
+	go pub.burst("a", 0, 500)
+	require.Equal(t, numbers(0, 500), sub.collect(500))
+	large := strings.Repeat("x", 500_000)
+	sub.publish("a", large, 0, 0)
+	require.Len(t, sub.expect(3).Payload, len(large))
+	again := dialWS(t, url, nil)
+	require.Equal(t, byte(0), again.connect("sub"))
+	code, _ := sub.ended()
+	require.Equal(t, byte(0x8E), code)
+
+	host := b.Addrs()[1].String()
+	for origin, ok := range map[string]bool{
+		"http://" + host: true, "https://ui.example": true, "https://evil.example": false, "null": false,
+	} {
+		_, res, err := websocket.DefaultDialer.Dial(url, http.Header{"Origin": {origin}})
+		require.Equal(t, ok, err == nil, origin)
+		_ = res.Body.Close()
+	}
+	// a page whose name was made to resolve to this host
+	_, res, err := websocket.DefaultDialer.Dial(url, http.Header{"Origin": {"http://evil.example"}, "Host": {"evil.example"}})
+	require.Error(t, err)
+	_ = res.Body.Close()
+
+	ws, res, err := websocket.DefaultDialer.Dial(url, nil)
+	require.NoError(t, err)
+	_ = res.Body.Close()
+	require.NoError(t, ws.WriteMessage(websocket.TextMessage, encode(t, connectPacket("text"), 5)))
+	_, _, err = ws.ReadMessage()
+	require.Error(t, err)
+}
