@@ -1,0 +1,324 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+var ctx = context.Background()
+
+func device(name, data string) store.Object {
+	return store.Object{Key: store.Key{Kind: "Device", Namespace: "default", Name: name}, Data: []byte(data)}
+}
+
+func TestFileModes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "hub")
+	path := filepath.Join(dir, "hub.db")
+	require.NoError(t, open(t, Options{Path: path}).Close())
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	require.NoError(t, os.Chmod(path, 0o644))
+	require.NoError(t, open(t, Options{Path: path}).Close())
+	info, err = os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "it holds secrets")
+}
+
+func TestLocked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hub.db")
+	open(t, Options{Path: path})
+	_, err := Open(Options{Path: path, LockTimeout: 50 * time.Millisecond})
+	require.ErrorIs(t, err, resource.Unavailable)
+	require.ErrorContains(t, err, path)
+	require.ErrorContains(t, err, "another process")
+}
+
+func TestNotAStore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hub.db")
+	require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("not a store "), 4096), 0o600))
+	_, err := Open(Options{Path: path})
+	require.ErrorContains(t, err, path)
+
+	other := filepath.Join(t.TempDir(), "other.db")
+	db, err := bbolt.Open(other, 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucket(bucketMeta)
+		if err != nil {
+			return err
+		}
+		return b.Put([]byte("x"), []byte("y"))
+	}))
+	require.NoError(t, db.Close())
+	_, err = Open(Options{Path: other})
+	require.ErrorContains(t, err, other)
+}
+
+// A file with damage anywhere is either refused, by name, or serves what it
+// always had. It never panics.
+func TestDamage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hub.db")
+	s := open(t, Options{Path: path})
+	for i := range 200 {
+		_, err := s.Create(ctx, device(fmt.Sprint("d", i), `{"n":`+fmt.Sprint(i)+`}`))
+		require.NoError(t, err)
+	}
+	want, err := s.List(ctx, "Device", store.ListOptions{})
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+
+	refused := 0
+	try := func(bad []byte) {
+		broken := filepath.Join(t.TempDir(), "broken.db")
+		require.NoError(t, os.WriteFile(broken, bad, 0o600))
+		s, err := Open(Options{Path: broken, Log: zerolog.Nop()})
+		if err != nil {
+			refused++
+			require.ErrorContains(t, err, broken)
+			return
+		}
+		got, err := s.List(ctx, "Device", store.ListOptions{})
+		require.NoError(t, err)
+		for _, o := range got.Items { // an object may be out of reach of a damaged tree, never other than it was
+			require.Contains(t, want.Items, o)
+		}
+		require.NoError(t, s.Close())
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 60 {
+		bad := bytes.Clone(good)
+		at := random.IntN(len(bad))
+		for i := range min(64, len(bad)-at) {
+			bad[at+i] ^= byte(1 + random.IntN(255))
+		}
+		try(bad)
+	}
+	for range 10 {
+		try(good[:random.IntN(len(good))])
+	}
+	require.Positive(t, refused)
+}
+
+var errInjected = errors.New("injected")
+
+// failing makes the next commits fail, before or after they reached the file.
+func failing(s *Store, after bool, times int) {
+	var mu sync.Mutex
+	s.commit = func(tx *bbolt.Tx) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if times == 0 {
+			return tx.Commit()
+		}
+		times--
+		if after {
+			if err := tx.Commit(); err != nil {
+				return err
+			}
+		}
+		return errInjected
+	}
+}
+
+func TestCommitFails(t *testing.T) {
+	s := open(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	made, err := s.Create(ctx, device("lamp", "{1}"))
+	require.NoError(t, err)
+	failing(s, false, 1)
+	w, err := s.Watch(ctx, "Device", made.Rev)
+	require.NoError(t, err)
+	_, err = s.Update(ctx, device("lamp", "{2}"), made.Rev)
+	require.ErrorIs(t, err, store.ErrUnknown)
+	require.ErrorIs(t, err, resource.Unavailable)
+	require.ErrorIs(t, err, errInjected)
+	got, err := s.Get(ctx, made.Key)
+	require.NoError(t, err)
+	require.Equal(t, made, got, "the index is unchanged")
+
+	third, err := s.Update(ctx, device("lamp", "{3}"), made.Rev)
+	require.NoError(t, err, "later writes work again")
+	events, err := w.Next(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []store.Event{{Type: store.Modified, Object: third, Old: &made}}, events, "nothing was heard of the one that failed")
+	require.NoError(t, s.Check())
+}
+
+// A commit that reports failure may have reached the file. The index follows it.
+func TestCommitFailsLate(t *testing.T) {
+	s := open(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	made, err := s.Create(ctx, device("lamp", "{1}"))
+	require.NoError(t, err)
+	failing(s, true, 1)
+	_, err = s.Update(ctx, device("lamp", "{2}"), made.Rev)
+	require.ErrorIs(t, err, store.ErrUnknown)
+	got, err := s.Get(ctx, made.Key)
+	require.NoError(t, err)
+	require.Equal(t, "{2}", string(got.Data), "read again and compare")
+	_, err = s.Update(ctx, device("lamp", "{3}"), made.Rev)
+	require.ErrorIs(t, err, resource.Conflict)
+	_, err = s.Update(ctx, device("lamp", "{3}"), got.Rev)
+	require.NoError(t, err)
+	require.NoError(t, s.Check())
+}
+
+// Everybody whose write was in the failed commit is told, replicas' too.
+func TestCommitFailsForAll(t *testing.T) {
+	s := open(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	hold := make(chan struct{})
+	s.commit = func(*bbolt.Tx) error { <-hold; return errInjected }
+	var wg sync.WaitGroup
+	errs := make(chan error, 40)
+	for i := range 20 {
+		wg.Go(func() {
+			_, err := s.Create(ctx, device(fmt.Sprint("d", i), "{}"))
+			errs <- err
+		})
+		wg.Go(func() {
+			errs <- s.Commit(ctx, []store.NodeChange{{Node: fmt.Sprint("n", i)}})
+		})
+	}
+	close(hold)
+	wg.Wait()
+	for range 40 {
+		require.ErrorIs(t, <-errs, store.ErrUnknown)
+	}
+	s.commit = (*bbolt.Tx).Commit // the committer is idle: all were answered
+	page, err := s.List(ctx, "Device", store.ListOptions{})
+	require.NoError(t, err)
+	require.Empty(t, page.Items)
+	require.NoError(t, s.Check())
+}
+
+// The real thing: the file may not grow any more, and then may again.
+func TestDiskFull(t *testing.T) {
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	path := filepath.Join(t.TempDir(), "hub.db")
+	s := open(t, Options{Path: path})
+	var before syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before))
+	lower := before
+	lower.Cur = 256 << 10
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &lower))
+	raise := sync.OnceFunc(func() { _ = syscall.Setrlimit(syscall.RLIMIT_FSIZE, &before) })
+	defer raise()
+
+	big := `{"` + string(bytes.Repeat([]byte("x"), 16<<10)) + `"}`
+	made := map[string]bool{}
+	var failed error
+	for i := 0; failed == nil && i < 100; i++ {
+		name := fmt.Sprint("d", i)
+		if _, failed = s.Create(ctx, device(name, big)); failed == nil {
+			made[name] = true
+		}
+	}
+	require.ErrorIs(t, failed, store.ErrUnknown)
+	require.NotEmpty(t, made)
+	raise()
+	_, err := s.Create(ctx, device("after", big))
+	require.NoError(t, err)
+	made["after"] = true
+	require.NoError(t, s.Check())
+	require.NoError(t, s.Close())
+	s = open(t, Options{Path: path})
+	page, err := s.List(ctx, "Device", store.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, page.Items, len(made))
+	require.NoError(t, s.Check())
+}
+
+func TestTombstonesAge(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	s := open(t, Options{
+		Path: filepath.Join(t.TempDir(), "hub.db"), TombstoneAge: time.Hour,
+		Now: func() time.Time { return now },
+	})
+	made, err := s.Create(ctx, device("a", "{}"))
+	require.NoError(t, err)
+	_, err = s.Delete(ctx, made.Key, 0)
+	require.NoError(t, err)
+	w, err := s.Watch(ctx, "Device", made.Rev)
+	require.NoError(t, err)
+	events, err := w.Next(ctx)
+	require.NoError(t, err)
+	require.Equal(t, store.Deleted, events[0].Type)
+
+	now = now.Add(2 * time.Hour)
+	_, err = s.Create(ctx, device("b", "{}"))
+	require.NoError(t, err)
+	_, err = s.Watch(ctx, "Device", made.Rev)
+	require.ErrorIs(t, err, resource.Gone)
+	require.NoError(t, s.Check())
+}
+
+func TestTooMuch(t *testing.T) {
+	s := open(t, Options{Path: filepath.Join(t.TempDir(), "hub.db"), MaxObject: 100, MaxWatchers: 1})
+	_, err := s.Create(ctx, device("a", string(make([]byte, 101))))
+	require.ErrorIs(t, err, resource.TooLarge)
+	w, err := s.Watch(ctx, "Device", 0)
+	require.NoError(t, err)
+	_, err = s.Watch(ctx, "Device", 0)
+	require.ErrorIs(t, err, resource.Quota)
+	w.Close()
+	w.Close()
+	w, err = s.Watch(ctx, "Device", 0)
+	require.NoError(t, err)
+	w.Close()
+}
+
+// The log of a busy object is swept: it doesn't grow with the number of writes.
+func TestLogIsBounded(t *testing.T) {
+	snap := &snapshot{tables: map[string]*table{}}
+	b := newBatch(snap)
+	_, err := b.create(device("a", "0"))
+	require.NoError(t, err)
+	for i := range 20_000 {
+		_, err := b.update(device("a", fmt.Sprint(i+1)), 0)
+		require.NoError(t, err)
+		if i%100 == 0 {
+			b.compact(10, func(*entry) bool { return false })
+			next := b.next
+			b = newBatch(&next)
+		}
+	}
+	require.Less(t, len(b.next.table("Device").log), 2*staleAllowed)
+	require.Len(t, b.next.table("Device").since(0), 1)
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(encodeRecord(1, 2, []byte("{}")))
+	f.Add(encodeTombstone(tombstone{when: 1, namespace: "a", name: "b", data: []byte("{}"), status: []byte("{1}")}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		// The checksum would keep nearly everything out: give it a right one too.
+		for _, in := range [][]byte{b, seal(append(make([]byte, 4), b...))} {
+			if created, rev, value, err := decodeRecord(in); err == nil {
+				require.Equal(t, in, encodeRecord(created, rev, value))
+			}
+			if stone, err := decodeTombstone(in); err == nil {
+				again, err := decodeTombstone(encodeTombstone(stone))
+				require.NoError(t, err)
+				require.Equal(t, stone, again)
+			}
+		}
+	})
+}
