@@ -1,0 +1,175 @@
+package mappers
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// collect reads what is due and reports what has changed.
+func (w *worker) collect(ctx context.Context, d *device) error {
+	names := w.due(d)
+	if len(names) == 0 || !canRead(d.session) {
+		return nil
+	}
+	got, err := w.read(ctx, d, names)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		r, ok := got[name]
+		if !ok {
+			continue
+		}
+		if r.Err != nil {
+			w.m.log.Debug().Err(r.Err).Str("device", d.key).Str("property", name).Msg("not read")
+			continue
+		}
+		w.report(d, name, r.Value)
+	}
+	return nil
+}
+
+// due takes the properties that are to be read now, and plans their next reading. Those that are due soon come along:
+// together they cost one request where apart they would cost several.
+func (w *worker) due(d *device) []string {
+	now := w.m.o.Now()
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	var names []string
+	due := false
+	for _, name := range d.order {
+		p := d.props[name]
+		if p.collectAt.After(now.Add(p.info.Collect / 10)) {
+			continue
+		}
+		due = due || !p.collectAt.After(now)
+		names = append(names, name)
+	}
+	if !due {
+		return nil
+	}
+	for _, name := range names {
+		p := d.props[name]
+		p.collectAt = p.collectAt.Add(p.info.Collect)
+		if !p.collectAt.After(now) { // the first time, or behind: what was missed is not made up for
+			p.collectAt = now.Add(p.info.Collect)
+		}
+	}
+	return names
+}
+
+func (w *worker) nextDue(d *device) time.Time {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	next := w.m.o.Now().Add(time.Hour)
+	if !canRead(d.session) {
+		return next
+	}
+	for _, p := range d.props {
+		if p.collectAt.Before(next) {
+			next = p.collectAt
+		}
+	}
+	return next
+}
+
+func canRead(s Session) bool {
+	_, one := s.(Reader)
+	_, many := s.(BatchReader)
+	return one || many
+}
+
+// read reads properties at once where the driver can. The error is the device's.
+func (w *worker) read(ctx context.Context, d *device, names []string) (got map[string]Reading, err error) {
+	if b, ok := d.session.(BatchReader); ok {
+		err = w.call(ctx, func(ctx context.Context) (err error) {
+			got, err = b.ReadBatch(ctx, names)
+			return err
+		})
+		return got, err
+	}
+	got = map[string]Reading{}
+	for _, name := range names {
+		var value string
+		err := w.call(ctx, func(ctx context.Context) (err error) {
+			value, err = d.session.(Reader).Read(ctx, name)
+			return err
+		})
+		if _, refused := refusal(err); err != nil && !refused {
+			return nil, err
+		}
+		got[name] = Reading{value, err}
+	}
+	return got, nil
+}
+
+// readOne reads one property. ok is false when it has no value to read.
+func (w *worker) readOne(ctx context.Context, d *device, name string) (value string, ok bool, err error) {
+	if !canRead(d.session) {
+		return "", false, nil
+	}
+	got, err := w.read(ctx, d, []string{name})
+	if err != nil {
+		return "", false, err
+	}
+	r, read := got[name]
+	return r.Value, read && r.Err == nil, nil
+}
+
+// listen reports what the device has told by itself.
+func (w *worker) listen(_ context.Context, d *device) error {
+	w.m.mu.Lock()
+	pushed := d.pushed
+	d.pushed = nil
+	w.m.mu.Unlock()
+	for name, value := range pushed {
+		w.report(d, name, value)
+	}
+	select {
+	case err := <-d.lost:
+		return err
+	default:
+		return nil
+	}
+}
+
+// report takes a value for what the device has, and says so if it is news.
+func (w *worker) report(d *device, name, value string) {
+	now := w.m.o.Now()
+	w.m.mu.Lock()
+	p := d.props[name]
+	if p == nil {
+		w.m.mu.Unlock()
+		return
+	}
+	p.current, p.known = value, true
+	heartbeat := p.info.Report > 0 && !now.Before(p.reportAt)
+	if !heartbeat && !p.changed(value) {
+		w.m.mu.Unlock()
+		return
+	}
+	p.reported, p.said, p.saidFor = value, true, p.applied
+	p.reportAt = now.Add(p.info.Report)
+	user := []client.UserProperty{{Key: "ts", Value: resource.Time(now)}}
+	if p.applied > 0 {
+		user = append(user, client.UserProperty{Key: "for", Value: strconv.FormatUint(p.applied, 10)})
+	}
+	w.m.mu.Unlock()
+	w.say(d, topics.KindReported, name, value, user)
+}
+
+// refuse says in public why a wanted value is not applied.
+func (w *worker) refuse(d *device, name string, ver uint64, r *Refusal) {
+	payload, err := json.Marshal(resource.Refusal{For: ver, Code: r.Code, Message: r.Message})
+	if err != nil {
+		return
+	}
+	w.m.log.Warn().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("code", r.Code).Msg(r.Message)
+	w.say(d, topics.KindRefused, name, string(payload), nil)
+}

@@ -1,0 +1,179 @@
+package mappers
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// device is what the mapper knows of one of its devices. mapper.mu guards all but the last group.
+type device struct {
+	key    string // node/name
+	bus    string
+	info   Device
+	gen    int // counts the configurations
+	props  map[string]*property
+	order  []string // names of props, as in the model
+	ready  bool     // the core has told what was reported before
+	setups int      // how often the core was asked
+	gone   bool     // the worker closes and forgets it
+
+	commands []command
+	pushed   map[string]string
+
+	// used by the device's worker only
+	session  Session
+	openGen  int
+	stopPush func()
+	lost     chan error // from Push
+	online   bool
+	failures int
+	retryAt  time.Time
+	hopeless bool // a ConfigError: not before the configuration changes
+}
+
+// property is one property of a device: what is wanted, what was applied, what is.
+type property struct {
+	spec resource.Property
+	info Property
+
+	wish    wish
+	handled uint64 // the newest version that needs nothing more: applied, refused, cleared
+	// unsure is set while an earlier write of the wish may or may not have reached the device.
+	unsure bool
+	// check is set after a start until the device was compared with what was reported before.
+	check  bool
+	told   bool   // remember was called
+	before string // what was reported before the start
+
+	applied  uint64 // the newest version applied: the user property "for"
+	current  string // what the device has, as far as we know
+	known    bool
+	reported string // what was last reported
+	said     bool
+	saidFor  uint64
+
+	collectAt time.Time
+	reportAt  time.Time
+}
+
+// wish is a wanted value: what the core says is in force.
+type wish struct {
+	value string
+	ver   uint64 // 0: nothing was ever wanted
+	until time.Time
+	none  bool // cleared: nothing is wanted
+	old   bool // it was there before the mapper was
+}
+
+// normal brings the spellings of a protocol together: Modbus-TCP and modbustcp are one.
+func normal(protocol string) string {
+	return strings.ToLower(strings.NewReplacer("-", "", "_", "", " ", "").Replace(protocol))
+}
+
+func speaks(d Driver, protocol string) bool {
+	return slices.ContainsFunc(d.Protocols(), func(p string) bool { return normal(p) == normal(protocol) })
+}
+
+// convert makes the driver's view of a device from the bundle.
+func convert(d Driver, node string, b resource.Bundle, collect time.Duration) Device {
+	dev := Device{
+		Node: node, Name: b.Device.Metadata.Name,
+		Bus: b.Device.Spec.Protocol.Name, Config: b.Device.Spec.Protocol.Config,
+	}
+	visitors := map[string]resource.Visitor{}
+	for _, pv := range b.Model.Spec.PropertyVisitors {
+		if speaks(d, pv.Protocol) {
+			for _, v := range pv.Visitors {
+				visitors[v.PropertyName] = v
+			}
+		}
+	}
+	for _, p := range b.Model.Spec.Properties {
+		v, visited := visitors[p.Name]
+		dev.Properties = append(dev.Properties, convertProperty(p, v, visited, collect))
+	}
+	return dev
+}
+
+func convertProperty(p resource.Property, v resource.Visitor, visited bool, collect time.Duration) Property {
+	out := Property{
+		Name: p.Name, Type: Type(p.Type), Writable: p.Writable(), Unit: p.Unit, Minimum: p.Minimum, Maximum: p.Maximum,
+		Config: v.Config, Visited: visited, Collect: collect,
+		Report: time.Duration(v.ReportCycle) * time.Millisecond, Deadband: v.Deadband,
+	}
+	if out.Type == "" {
+		out.Type = String
+	}
+	if v.CollectCycle > 0 {
+		out.Collect = max(minCycle, time.Duration(v.CollectCycle)*time.Millisecond)
+	}
+	for _, e := range p.Enum {
+		out.Enum = append(out.Enum, string(e))
+	}
+	return out
+}
+
+// configure takes a (new) configuration. What was applied of a property that goes on to exist is kept; what was
+// refused is tried again.
+func (d *device) configure(info Device, m resource.DeviceModel) {
+	old := d.props
+	d.info, d.gen = info, d.gen+1
+	d.props, d.order = map[string]*property{}, nil
+	for _, p := range info.Properties {
+		spec, _ := m.Property(p.Name)
+		prop := old[p.Name]
+		if prop == nil {
+			prop = &property{}
+		}
+		prop.spec, prop.info = spec, p
+		prop.handled = prop.applied
+		prop.collectAt = time.Time{}
+		prop.told = prop.told || prop.said
+		prop.said = false // what was refused for the old model's sake may be right by the new one
+		d.props[p.Name] = prop
+		d.order = append(d.order, p.Name)
+	}
+}
+
+// want takes a wanted value from the core. Older ones than the one known are late copies, but for what is told at a
+// new subscription: that is what holds now, and if its number is lower, the core has begun to count anew.
+func (p *property) want(w wish, retained bool) bool {
+	switch {
+	case w.ver == p.wish.ver, w.ver < p.wish.ver && !retained:
+		return false
+	case w.ver < p.wish.ver:
+		p.applied, p.handled, p.check = 0, 0, false
+	}
+	p.wish = w
+	return true
+}
+
+// remember takes what the core says was reported before: value as the answer to version applied.
+func (p *property) remember(value string, applied uint64) {
+	if p.told || p.said {
+		return // this mapper has reported since: it knows better
+	}
+	p.told = true
+	p.reported, p.said, p.saidFor, p.before = value, true, applied, value
+	p.applied = max(p.applied, applied)
+	p.handled = max(p.handled, applied)
+	p.check = applied > 0
+}
+
+// changed says whether value is news against what was reported.
+func (p *property) changed(value string) bool {
+	switch {
+	case !p.said, p.saidFor != p.applied:
+		return true
+	case p.info.Deadband > 0 && p.info.Type.Numeric():
+		return !within(value, p.reported, p.info.Deadband)
+	}
+	return !p.same(value, p.reported)
+}
+
+func (p *property) same(a, b string) bool {
+	return p.spec.Canonical([]byte(a)) == p.spec.Canonical([]byte(b))
+}

@@ -1,0 +1,261 @@
+package mappers
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// step is what to do next about one property's wish.
+type step uint8
+
+const (
+	nothing step = iota
+	forget       // nothing is wanted any more
+	refuse       // say why it is not applied
+	accept       // the device has it already: say so
+	compare      // read the device, then apply unless it has it already
+	apply        // write it
+	recheck      // read the device: has it lost what was applied before we started?
+)
+
+// plan is a step with the value to apply, or the refusal to publish.
+type plan struct {
+	step    step
+	value   string
+	refusal *Refusal // with compare and apply: said as well, because value is not what was wanted
+}
+
+// plan decides what to do about a property: a pure function of what is known. The rules are in the package's comment.
+func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
+	w := p.wish
+	switch {
+	case w.ver == 0:
+		return plan{step: nothing}
+	case w.ver <= p.handled:
+		return p.planRecheck(canRead, canWrite)
+	case w.none:
+		return plan{step: forget}
+	case !w.until.IsZero() && !now.Before(w.until):
+		return plan{step: refuse, refusal: Refuse(Expired, "was to be applied until %s only", resource.Time(w.until))}
+	case !p.spec.Writable() || !canWrite:
+		return plan{step: refuse, refusal: Refuse(ReadOnly, "%s can't be written", p.info.Name)}
+	case w.old && p.spec.AtBoot == resource.BootHold:
+		return plan{step: refuse, refusal: Refuse(Held, "from before the mapper's start: waits for a newer value (atBoot: hold)")}
+	case w.old && p.spec.AtBoot == resource.BootSafe:
+		return p.planWrite(string(p.spec.SafeValue), canRead, Refuse(SafeValue,
+			"from before the mapper's start: %s was applied instead (atBoot: safe)", p.spec.SafeValue))
+	}
+	if r := p.objection(w.value); r != nil {
+		return plan{step: refuse, refusal: r}
+	}
+	return p.planWrite(w.value, canRead, nil)
+}
+
+func (p *property) planWrite(value string, canRead bool, said *Refusal) plan {
+	has := p.known && p.same(p.current, value)
+	switch {
+	case canRead && (p.wish.old || p.unsure || has):
+		return plan{compare, value, said}
+	case has && !p.unsure:
+		return plan{accept, value, said}
+	}
+	return plan{apply, value, said}
+}
+
+// planRecheck: after a start, what was applied before is not applied again, unless the device has lost it meanwhile.
+func (p *property) planRecheck(canRead, canWrite bool) plan {
+	if p.check && p.wish.ver == p.handled && p.wish.ver == p.applied && canRead && canWrite &&
+		!p.wish.none && p.spec.AtBoot != resource.BootHold {
+		return plan{step: recheck}
+	}
+	return plan{step: nothing}
+}
+
+// lost is the answer to recheck: what to apply when the device has neither what was reported nor what is wanted.
+func (p *property) lost(actual string) (value string, lost bool) {
+	value = p.wish.value
+	if p.spec.AtBoot == resource.BootSafe {
+		value = string(p.spec.SafeValue)
+	}
+	return value, !p.same(actual, p.before) && !p.same(actual, value) && p.objection(value) == nil
+}
+
+// objection is the model's opinion of a wanted value. The core has asked it too, but models change.
+func (p *property) objection(value string) *Refusal {
+	err := p.spec.Check([]byte(value))
+	if err == nil {
+		return nil
+	}
+	code := Invalid
+	bare := p.spec
+	bare.Minimum, bare.Maximum, bare.Enum = nil, nil, nil
+	if bare.Check([]byte(value)) == nil { // of the right type: it is the range
+		code = OutOfRange
+	}
+	return Refuse(code, "%s", strings.TrimSpace(err.Error()))
+}
+
+// within says whether two numbers differ by less than the deadband. What is no number differs when the text does.
+func within(a, b string, deadband float64) bool {
+	x, errX := strconv.ParseFloat(a, 64)
+	y, errY := strconv.ParseFloat(b, 64)
+	if errX != nil || errY != nil {
+		return a == b
+	}
+	return math.Abs(x-y) < deadband
+}
+
+func (s step) String() string {
+	names := [...]string{"nothing", "forget", "refuse", "accept", "compare", "apply", "recheck"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprint(uint8(s))
+}
+
+// driveAll brings every property of a device to what is wanted of it.
+func (w *worker) driveAll(ctx context.Context, d *device) error {
+	for _, name := range w.names(d) {
+		// More than one round when a newer value arrives meanwhile; bounded, so that a flood can't starve the others.
+		for range 4 {
+			more, err := w.drive(ctx, d, name)
+			if err != nil {
+				return err
+			}
+			if !more {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (w *worker) names(d *device) []string {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	return d.order
+}
+
+// drive does one step for a property. more says that something was done, so that there may be more to do.
+func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, err error) {
+	_, canWrite := d.session.(Writer)
+	w.m.mu.Lock()
+	p := d.props[name]
+	if p == nil {
+		w.m.mu.Unlock()
+		return false, nil
+	}
+	do, ver := p.plan(w.m.o.Now(), canRead(d.session), canWrite), p.wish.ver
+	w.m.mu.Unlock()
+	switch do.step {
+	case forget:
+		w.handled(p, ver, false)
+	case refuse:
+		w.handled(p, ver, false)
+		w.refuse(d, name, ver, do.refusal)
+	case accept:
+		return true, w.accept(d, p, ver, do, p.current)
+	case compare:
+		return true, w.compare(ctx, d, p, ver, do)
+	case apply:
+		return true, w.apply(ctx, d, p, ver, do)
+	case recheck:
+		return true, w.recheck(ctx, d, p, ver)
+	}
+	return do.step != nothing, nil
+}
+
+// handled notes that a version needs nothing more.
+func (w *worker) handled(p *property, ver uint64, applied bool) {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if p.wish.ver < ver { // the core has begun to count anew: this is history
+		return
+	}
+	p.handled = max(p.handled, ver)
+	p.unsure, p.check = false, false
+	if applied {
+		p.applied = max(p.applied, ver)
+	}
+}
+
+// accept notes that the device has what is wanted, and reports it.
+func (w *worker) accept(d *device, p *property, ver uint64, do plan, actual string) error {
+	w.handled(p, ver, true)
+	if do.refusal != nil {
+		w.refuse(d, p.info.Name, ver, do.refusal)
+	}
+	w.report(d, p.info.Name, actual)
+	return nil
+}
+
+// compare reads before it writes.
+func (w *worker) compare(ctx context.Context, d *device, p *property, ver uint64, do plan) error {
+	actual, ok, err := w.readOne(ctx, d, p.info.Name)
+	if err != nil {
+		return err
+	}
+	if ok && p.same(actual, do.value) {
+		return w.accept(d, p, ver, do, actual)
+	}
+	return w.apply(ctx, d, p, ver, do)
+}
+
+// apply writes a value, reads it back and reports what the device has then.
+func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, do plan) error {
+	name := p.info.Name
+	w.m.mu.Lock()
+	stale := p.wish.ver != ver
+	p.unsure = p.unsure || !stale // from here on the device may have it
+	w.m.mu.Unlock()
+	if stale { // a newer one has come while we were reading
+		return nil
+	}
+	if err := w.m.drives.add(d.key, name, do.value, ver, w.m.o.Now()); err != nil {
+		return fmt.Errorf("drive log: %w", err)
+	}
+	err := w.call(ctx, func(ctx context.Context) error { return d.session.(Writer).Write(ctx, name, do.value) })
+	if r, refused := refusal(err); refused {
+		w.handled(p, ver, false)
+		w.refuse(d, name, ver, r)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	w.handled(p, ver, true)
+	if do.refusal != nil {
+		w.refuse(d, name, ver, do.refusal)
+	}
+	actual, ok, err := w.readOne(ctx, d, name)
+	if err != nil {
+		return err // reported, with this version, when the device is back
+	}
+	if !ok {
+		actual = do.value
+	}
+	w.report(d, name, actual)
+	return nil
+}
+
+// recheck looks once after the start whether the device still has what was applied before.
+func (w *worker) recheck(ctx context.Context, d *device, p *property, ver uint64) error {
+	actual, ok, err := w.readOne(ctx, d, p.info.Name)
+	if err != nil {
+		return err
+	}
+	w.m.mu.Lock()
+	p.check = false
+	value, lost := p.lost(actual)
+	w.m.mu.Unlock()
+	if !ok || !lost {
+		return nil
+	}
+	return w.apply(ctx, d, p, ver, plan{step: apply, value: value})
+}

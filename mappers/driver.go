@@ -1,0 +1,165 @@
+package mappers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Driver opens devices of one protocol. It is all that a driver must be; what else it or its sessions can do is found
+// out by asking for the interfaces below.
+type Driver interface {
+	// Protocols are the names that Devices and models use for the protocol, the usual one first. Case and the
+	// characters '-', '_' and ' ' don't matter.
+	Protocols() []string
+	// Open connects to a device. A *ConfigError says that its configuration can't work: it is not tried again before
+	// the configuration changes. Any other error is tried again, later and later.
+	Open(ctx context.Context, d Device) (Session, error)
+}
+
+// Session is an open device. One goroutine uses it, but for Push. Every method must return soon after ctx ends.
+//
+// An error that is a *Refusal is about one property, and the device is well. Any other error means that the device
+// can't be reached: the session is closed and the device is offline until another Open succeeds.
+type Session interface {
+	// Close lets go of the device. It may be called more than once.
+	Close() error
+}
+
+// Sharer is a Driver whose devices share connections: those with the same bus are used by one goroutine, one after
+// the other. Without it every device has a goroutine of its own.
+type Sharer interface {
+	Bus(d Device) string
+}
+
+// Reader is a Session that can read one property.
+type Reader interface {
+	Read(ctx context.Context, property string) (string, error)
+}
+
+// BatchReader is a Session that reads several properties at less cost than one by one. It is preferred to Reader. A
+// property that is missing in the answer was not read, which is no error.
+type BatchReader interface {
+	ReadBatch(ctx context.Context, properties []string) (map[string]Reading, error)
+}
+
+// Reading is what reading one property gave: its value, or why there is none.
+type Reading struct {
+	Value string
+	Err   error
+}
+
+// Writer is a Session that can set properties. A *Refusal is final for this value; after any other error the write
+// is tried again, with the value wanted then, and compared first where the property can be read.
+type Writer interface {
+	Write(ctx context.Context, property, value string) error
+}
+
+// Pusher is a Session whose device tells of changes by itself. Push runs until ctx ends or the device is lost, and
+// calls emit, which never blocks, with every change.
+type Pusher interface {
+	Push(ctx context.Context, emit func(property, value string)) error
+}
+
+// Pinger is a Session that can find out whether the device is there without reading a property.
+type Pinger interface {
+	Ping(ctx context.Context) error
+}
+
+// Commander is a Session that takes commands: requests that are answered, and never stored.
+type Commander interface {
+	Command(ctx context.Context, name string, payload []byte) ([]byte, error)
+}
+
+// Device is a device as its driver needs to know it.
+type Device struct {
+	Node, Name string
+	// Bus is spec.protocol.name: which of several configurations of the protocol.
+	Bus        string
+	Config     map[string]string // spec.protocol.config
+	Properties []Property
+}
+
+// Property finds a property by name.
+func (d Device) Property(name string) (Property, bool) {
+	for _, p := range d.Properties {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Property{}, false
+}
+
+// Property is one property of a device, with how this protocol reaches it.
+type Property struct {
+	Name     string
+	Type     Type
+	Writable bool
+	Unit     string
+	Minimum  *float64
+	Maximum  *float64
+	Enum     []string
+	Config   map[string]string // the visitor's
+	Visited  bool              // the model has a visitor of this protocol for it
+	Collect  time.Duration     // how often to read it
+	Report   time.Duration     // how often to report it unchanged; 0 never
+	Deadband float64
+}
+
+// Type is the data type of a property's values, which travel as text: 21.5, true, base64 for bytes, JSON for objects
+// and arrays.
+type Type string
+
+// The data types.
+const (
+	Int     Type = "int"
+	Float   Type = "float"
+	Double  Type = "double"
+	Boolean Type = "boolean"
+	String  Type = "string"
+	Bytes   Type = "bytes"
+	Object  Type = "object"
+	Array   Type = "array"
+)
+
+// Numeric says whether values of the type are numbers.
+func (t Type) Numeric() bool { return t == Int || t == Float || t == Double }
+
+// Refusal is a device's or driver's final no to one value or property. Code is one word, for programs.
+type Refusal struct{ Code, Message string }
+
+func (r *Refusal) Error() string { return r.Code + ": " + r.Message }
+
+// The codes of refusals.
+const (
+	OutOfRange   = "OutOfRange"   // the value is not one that the property can have
+	ReadOnly     = "ReadOnly"     // the property can't be written
+	Invalid      = "Invalid"      // the value is not of the property's type
+	Rejected     = "Rejected"     // the device said no
+	NotReachable = "NotReachable" // the configuration doesn't say how to reach the property
+	Expired      = "Expired"      // the value's validUntil had passed before it could be applied
+	Held         = "Held"         // atBoot: hold: an old value waits for a new one
+	SafeValue    = "SafeValue"    // atBoot: safe: the safe value was applied instead
+)
+
+// Refuse makes a Refusal.
+func Refuse(code, format string, args ...any) *Refusal {
+	return &Refusal{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+func refusal(err error) (*Refusal, bool) {
+	var r *Refusal
+	ok := errors.As(err, &r)
+	return r, ok
+}
+
+// ConfigError is a mistake in a Device's or model's configuration: the field's path, and what is wrong there.
+type ConfigError struct{ Field, Message string }
+
+func (e *ConfigError) Error() string { return e.Field + ": " + e.Message }
+
+// BadConfig makes a ConfigError.
+func BadConfig(field, format string, args ...any) *ConfigError {
+	return &ConfigError{Field: field, Message: fmt.Sprintf(format, args...)}
+}

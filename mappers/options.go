@@ -1,0 +1,68 @@
+package mappers
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// DefaultServer is the node's broker where nothing else is said.
+const DefaultServer = "mqtt://127.0.0.1:2883"
+
+// Options configure Run. Only Name must be set.
+type Options struct {
+	Name     string   // the mapper's, unique on its node
+	Servers  []string // default DefaultServer
+	User     string
+	Password string
+	TLS      *tls.Config
+
+	Collect     time.Duration  // how often a property is read whose visitor doesn't say; default 1 s
+	CallTimeout time.Duration  // for one call of the driver; default 10 s
+	Backoff     client.Backoff // between attempts to reach a device; default 1 s to 60 s
+	Reconnect   client.Backoff // between attempts to reach the broker; default 200 ms to 5 s
+
+	// DriveLog is a file that gets one line of JSON before each write to a device, for tests and audits.
+	DriveLog string
+
+	Log zerolog.Logger
+	Now func() time.Time // default time.Now
+}
+
+func (o Options) withDefaults() (Options, error) {
+	orDefault(&o.Collect, time.Second)
+	orDefault(&o.CallTimeout, 10*time.Second)
+	orDefault(&o.Backoff, client.Backoff{Min: time.Second, Max: time.Minute})
+	orDefault(&o.Reconnect, client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second})
+	if len(o.Servers) == 0 {
+		o.Servers = []string{DefaultServer}
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	switch {
+	case !topics.ValidName(o.Name):
+		return o, fmt.Errorf("mapper name %q: %s", o.Name, topics.NameRule())
+	case o.Collect < minCycle:
+		return o, fmt.Errorf("collect cycle %s is shorter than %s", o.Collect, minCycle)
+	case o.Backoff.Min <= 0 || o.Backoff.Max < o.Backoff.Min:
+		return o, errors.New("backoff: min must be above 0, and max not below min")
+	}
+	return o, nil
+}
+
+// minCycle keeps a mistyped collect cycle from keeping a bus busy with nothing else.
+const minCycle = 10 * time.Millisecond
+
+func orDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}

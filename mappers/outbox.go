@@ -1,0 +1,186 @@
+package mappers
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/client"
+)
+
+// window is how many publishes may wait for their acknowledgement.
+const window = 256
+
+// outbox brings the latest value of each topic to the broker. However often a topic changes while the broker is away
+// or slow, it costs one entry; a topic has one publish under way at most, so its values can't overtake each other.
+type outbox struct {
+	publish func(client.Message, func(error)) // never called with mu held: it may answer at once
+	log     zerolog.Logger
+
+	mu     sync.Mutex
+	slots  map[string]*slot
+	queue  []*slot // dirty and not under way
+	parked []*slot // the same, but the broker can't take them now
+	flying int
+	up     bool
+	idle   chan struct{} // closed when everything is stored, then nil
+}
+
+type slot struct {
+	m       client.Message
+	dirty   bool // m is not stored, as far as we know
+	flying  bool
+	removed bool
+}
+
+func newOutbox(publish func(client.Message, func(error)), log zerolog.Logger) *outbox {
+	return &outbox{publish: publish, log: log, slots: map[string]*slot{}}
+}
+
+// set makes m the value of its topic.
+func (o *outbox) set(m client.Message) {
+	o.mu.Lock()
+	s := o.slots[m.Topic]
+	if s == nil {
+		s = &slot{}
+		o.slots[m.Topic] = s
+	}
+	s.m = m
+	o.touch(s)
+	o.mu.Unlock()
+	o.pump()
+}
+
+// touch queues s unless it is queued or under way. mu is held.
+func (o *outbox) touch(s *slot) {
+	if !s.dirty && !s.flying {
+		o.queue = append(o.queue, s)
+	}
+	s.dirty = true
+}
+
+// remove forgets a topic: it is not published again.
+func (o *outbox) remove(topic string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s := o.slots[topic]; s != nil {
+		s.removed = true
+		delete(o.slots, topic)
+	}
+}
+
+// connected publishes everything once more: what the broker has stored already costs it nothing, and what it lost or
+// changed (a mapper's devices become unknown when its connection breaks) is mended.
+func (o *outbox) connected() {
+	o.mu.Lock()
+	o.up = true
+	for _, s := range o.slots {
+		o.touch(s)
+	}
+	o.mu.Unlock()
+	o.pump()
+}
+
+func (o *outbox) disconnected() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.up = false
+}
+
+func (o *outbox) pump() {
+	for {
+		o.mu.Lock()
+		s := o.next()
+		if s == nil {
+			if o.idle != nil && o.flying == 0 {
+				close(o.idle)
+				o.idle = nil
+			}
+			o.mu.Unlock()
+			return
+		}
+		m := s.m
+		o.mu.Unlock()
+		o.publish(m, func(err error) { o.done(s, err) })
+	}
+}
+
+// next takes a slot to publish. mu is held.
+func (o *outbox) next() *slot {
+	for o.up && o.flying < window && len(o.queue) > 0 {
+		s := o.queue[0]
+		o.queue[0] = nil
+		o.queue = o.queue[1:]
+		if s.removed {
+			continue
+		}
+		s.dirty, s.flying = false, true
+		o.flying++
+		return s
+	}
+	return nil
+}
+
+func (o *outbox) done(s *slot, err error) {
+	o.mu.Lock()
+	o.flying--
+	s.flying = false
+	park := false
+	switch {
+	case err == nil:
+	case final(err):
+		o.log.Warn().Err(err).Msg("report refused: it is not sent again before it changes")
+		if o.slots[s.m.Topic] == s && !s.dirty {
+			delete(o.slots, s.m.Topic)
+		}
+	case errors.Is(err, client.ErrNotConnected), errors.Is(err, client.ErrConnectionLost):
+		s.dirty, o.up = true, false // the next connection brings it
+	default:
+		o.log.Warn().Err(err).Msg("report not stored: it will be sent again")
+		s.dirty, park = true, true
+	}
+	switch {
+	case !s.dirty || s.removed:
+	case park:
+		o.parked = append(o.parked, s)
+	default:
+		o.queue = append(o.queue, s)
+	}
+	o.mu.Unlock()
+	o.pump()
+}
+
+// final says whether the broker would refuse the same message again.
+func final(err error) bool {
+	var refused *client.Refused
+	if !errors.As(err, &refused) {
+		return false
+	}
+	return refused.Code == 0x87 || refused.Code == 0x90 || refused.Code == 0x95 || refused.Code == 0x99
+}
+
+// retry is called now and then, so that nothing waits for ever.
+func (o *outbox) retry(connected bool) {
+	o.mu.Lock()
+	o.up = connected
+	o.queue = append(o.queue, o.parked...)
+	o.parked = nil
+	o.mu.Unlock()
+	o.pump()
+}
+
+// settled returns a channel that is closed once everything is stored.
+func (o *outbox) settled() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ch := make(chan struct{})
+	if len(o.queue) == 0 && o.flying == 0 {
+		close(ch)
+		return ch
+	}
+	if o.idle == nil {
+		o.idle = ch
+	}
+	return o.idle
+}

@@ -1,0 +1,333 @@
+package mappers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// mapper is a running mapper.
+type mapper struct {
+	o      Options
+	node   string
+	log    zerolog.Logger
+	driver Driver
+	mqtt   *client.Client
+	out    *outbox
+	drives *driveLog
+	workCx context.Context // the workers'
+	work   sync.WaitGroup
+
+	mu      sync.Mutex
+	devices map[string]*device
+	workers map[string]*worker
+	setups  map[string]bool // devices to ask the core about
+	setup   chan struct{}   // capacity 1
+	stopped bool
+}
+
+// Run is a mapper for driver, until ctx ends. It connects and reconnects by itself; it returns an error when the
+// options can't work, or when the driver doesn't stop.
+func Run(ctx context.Context, o Options, driver Driver) error {
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	m := &mapper{
+		o: o, log: o.Log, driver: driver, devices: map[string]*device{}, workers: map[string]*worker{},
+		setups: map[string]bool{}, setup: make(chan struct{}, 1),
+	}
+	if m.drives, err = openDriveLog(o.DriveLog); err != nil {
+		return err
+	}
+	defer m.drives.close()
+	if m.node, err = findNode(ctx, o); err != nil || m.node == "" {
+		return err
+	}
+	if m.mqtt, err = client.New(m.clientOptions()); err != nil {
+		return err
+	}
+	m.out = newOutbox(m.mqtt.PublishAsync, o.Log)
+	return m.run(ctx)
+}
+
+// run starts everything, and stops it in reverse: the devices, then what they still have to say, then the goodbye.
+func (m *mapper) run(ctx context.Context) error {
+	workCx, stopWork := context.WithCancel(ctx)
+	defer stopWork()
+	m.workCx = workCx
+	mqttCx, stopMQTT := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopMQTT()
+	mqttEnd := make(chan error, 1)
+	go func() { mqttEnd <- m.mqtt.Run(mqttCx) }()
+	m.work.Go(func() { m.runSetups(workCx) })
+
+	<-ctx.Done()
+	m.mu.Lock()
+	m.stopped = true
+	m.mu.Unlock()
+	err := m.awaitWorkers()
+	m.goodbye()
+	stopMQTT()
+	return errors.Join(err, <-mqttEnd)
+}
+
+func (m *mapper) awaitWorkers() error {
+	done := make(chan struct{})
+	go func() {
+		m.work.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(3 * time.Second):
+		return errors.New("the driver did not stop within 3 s: a call of it doesn't heed its context")
+	}
+}
+
+// goodbye lets the last reports go, and then says that the mapper is offline.
+func (m *mapper) goodbye() {
+	if !m.mqtt.Connected() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	select {
+	case <-m.out.settled():
+	case <-ctx.Done():
+	}
+	if err := m.mqtt.Publish(ctx, m.presence(resource.Offline)); err != nil {
+		m.log.Debug().Err(err).Msg("no goodbye: the will tells it")
+	}
+}
+
+func (m *mapper) presence(state string) client.Message {
+	a := topics.Address{Node: m.node, Kind: topics.KindMapperState, Device: m.o.Name}
+	return client.Message{Topic: a.String(), Payload: []byte(state), QoS: 1, Retain: true}
+}
+
+func (m *mapper) clientOptions() client.Options {
+	will := m.presence(resource.Offline)
+	return client.Options{
+		Servers: m.o.Servers, ClientID: "mapper-" + m.o.Name, User: m.o.User, Password: m.o.Password, TLS: m.o.TLS,
+		CleanStart: true, KeepAlive: 10 * time.Second, Backoff: m.o.Reconnect, Will: &will, Log: m.log,
+		Subscriptions: []client.Subscription{
+			{Filter: topics.Prefix + m.node + "/devices/+", QoS: 1},
+			{Filter: topics.Prefix + m.node + "/devices/+/commands/+", QoS: 1},
+		},
+		OnConnect: func(ctx context.Context, _ bool) error {
+			if err := m.mqtt.Publish(ctx, m.presence(resource.Online)); err != nil {
+				return fmt.Errorf("can't say that mapper %s is online: %w", m.o.Name, err)
+			}
+			m.out.connected()
+			m.checkAll()
+			return nil
+		},
+		OnDisconnect: func(error) { m.out.disconnected() },
+		OnMessage:    m.message,
+	}
+}
+
+// message takes what the broker sends. It never waits for a device.
+func (m *mapper) message(msg client.Message) {
+	a, err := topics.Parse(msg.Topic)
+	if err != nil {
+		return
+	}
+	switch a.Kind {
+	case topics.KindDevice:
+		m.configure(a, msg)
+	case topics.KindDesired:
+		m.want(a, msg)
+	case topics.KindCommand:
+		m.command(a, msg)
+	}
+}
+
+// configure takes a Device with its model: new, changed or gone.
+func (m *mapper) configure(a topics.Address, msg client.Message) {
+	var b resource.Bundle
+	if len(msg.Payload) > 0 {
+		if err := json.Unmarshal(msg.Payload, &b); err != nil {
+			m.log.Error().Err(err).Str("device", a.Device).Msg("can't read the Device")
+			return
+		}
+	}
+	b.Device.Metadata.Name = a.Device
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := m.devices[a.Device]
+	if len(msg.Payload) == 0 || !speaks(m.driver, b.Device.Spec.Protocol.Type) {
+		if d != nil {
+			m.drop(d)
+		}
+		return
+	}
+	info := convert(m.driver, a.Node, b, m.o.Collect)
+	bus := a.Device
+	if s, ok := m.driver.(Sharer); ok {
+		bus = s.Bus(info)
+	}
+	if d != nil && d.bus != bus { // another goroutine's from now on: it begins anew there
+		m.drop(d)
+		d = nil
+	}
+	if d == nil {
+		d = &device{key: a.Device, bus: bus}
+		m.devices[a.Device] = d
+		m.adopt(d)
+	} else if same(d, info, b.Model) {
+		return
+	}
+	d.configure(info, b.Model)
+	m.ask(d.key)
+	m.workers[bus].poke()
+}
+
+// same says whether a bundle brings nothing new, as after every reconnect.
+func same(d *device, info Device, model resource.DeviceModel) bool {
+	was, err1 := json.Marshal(d.info)
+	is, err2 := json.Marshal(info)
+	if err1 != nil || err2 != nil || string(was) != string(is) {
+		return false
+	}
+	for _, p := range model.Spec.Properties {
+		a, err1 := json.Marshal(d.props[p.Name].spec)
+		b, err2 := json.Marshal(p)
+		if err1 != nil || err2 != nil || string(a) != string(b) {
+			return false
+		}
+	}
+	return true
+}
+
+// adopt gives d to the worker of its bus. mu is held.
+func (m *mapper) adopt(d *device) {
+	w := m.workers[d.bus]
+	if w == nil {
+		w = &worker{m: m, bus: d.bus, wake: make(chan struct{}, 1)}
+		m.workers[d.bus] = w
+		if !m.stopped {
+			m.work.Go(func() { w.run(m.workCx) })
+		}
+	}
+	w.devices = append(w.devices, d)
+	m.log.Info().Str("device", d.key).Str("bus", d.bus).Msg("device added")
+}
+
+// drop lets go of a device. Its worker closes it. mu is held.
+func (m *mapper) drop(d *device) {
+	d.gone = true
+	delete(m.devices, d.key)
+	m.ask(d.key)
+	for _, topic := range d.topics() {
+		m.out.remove(topic)
+	}
+	if w := m.workers[d.bus]; w != nil {
+		w.poke()
+	}
+	m.log.Info().Str("device", d.key).Msg("device removed")
+}
+
+// want takes the value in force for a property.
+func (m *mapper) want(a topics.Address, msg client.Message) {
+	w := wish{value: string(msg.Payload), none: len(msg.Payload) == 0}
+	w.ver, _ = strconv.ParseUint(msg.Property("ver"), 10, 64)
+	if t, err := resource.ParseTime(msg.Property("validUntil")); err == nil {
+		w.until = t
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := m.devices[a.Device]
+	if d == nil || d.props[a.Name] == nil {
+		return
+	}
+	p := d.props[a.Name]
+	w.old = msg.Retained && p.wish.ver == 0 && d.setups == 1
+	if p.want(w, msg.Retained) && d.ready {
+		m.workers[d.bus].poke()
+	}
+}
+
+func (m *mapper) command(a topics.Address, msg client.Message) {
+	c := command{name: a.Name, msg: msg}
+	m.mu.Lock()
+	d := m.devices[a.Device]
+	full := d != nil && len(d.commands) >= maxCommands
+	if d != nil && !full {
+		d.commands = append(d.commands, c)
+		m.workers[d.bus].poke()
+	}
+	m.mu.Unlock()
+	if full {
+		m.answer(c, nil, fmt.Errorf("busy: %d commands are waiting for %s already", maxCommands, a.Device))
+	}
+}
+
+// answer responds to a command.
+func (m *mapper) answer(c command, result []byte, err error) {
+	if c.msg.ResponseTopic == "" {
+		if err != nil {
+			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("command failed, and nobody asked for the answer")
+		}
+		return
+	}
+	r := client.Message{Topic: c.msg.ResponseTopic, Payload: result, QoS: c.msg.QoS, Correlation: c.msg.Correlation}
+	if err != nil {
+		r.User = []client.UserProperty{{Key: "error", Value: err.Error()}}
+	}
+	m.mqtt.PublishAsync(r, func(err error) {
+		if err != nil {
+			m.log.Warn().Err(err).Str("topic", r.Topic).Msg("answer to a command not sent")
+		}
+	})
+}
+
+// driveLog is the file of Options.DriveLog. Each line is one write, so that lines of several processes don't mix.
+type driveLog struct{ f *os.File }
+
+func openDriveLog(name string) (*driveLog, error) {
+	if name == "" {
+		return &driveLog{}, nil
+	}
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("drive log: %w", err)
+	}
+	return &driveLog{f}, nil
+}
+
+func (l *driveLog) close() {
+	if l.f != nil {
+		_ = l.f.Close()
+	}
+}
+
+func (l *driveLog) add(device, property, value string, ver uint64, now time.Time) error {
+	if l.f == nil {
+		return nil
+	}
+	line, err := json.Marshal(struct {
+		Device   string `json:"device"`
+		Property string `json:"property"`
+		Value    string `json:"value"`
+		Ver      uint64 `json:"ver"`
+		Time     string `json:"time"`
+	}{device, property, value, ver, resource.Time(now)})
+	if err == nil {
+		_, err = l.f.Write(append(line, '\n'))
+	}
+	return err
+}

@@ -1,0 +1,312 @@
+package mappers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// maxCommands is how many commands may wait for one device.
+const maxCommands = 16
+
+type command struct {
+	name string
+	msg  client.Message
+}
+
+// worker is the one goroutine that uses the devices of a bus.
+type worker struct {
+	m    *mapper
+	bus  string
+	wake chan struct{} // capacity 1
+
+	devices []*device // mapper.mu guards it
+}
+
+func (w *worker) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *worker) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			for _, d := range w.list() {
+				w.close(d)
+			}
+			return
+		case <-timer.C:
+		case <-w.wake:
+		}
+		next := w.pass(ctx)
+		if w.idle() {
+			return
+		}
+		timer.Reset(max(0, next.Sub(w.m.o.Now())))
+	}
+}
+
+func (w *worker) list() []*device {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	return slices.Clone(w.devices)
+}
+
+// pass gives every device its turn and returns when the next one is due.
+func (w *worker) pass(ctx context.Context) time.Time {
+	next := w.m.o.Now().Add(time.Hour)
+	for _, d := range w.list() {
+		if ctx.Err() != nil {
+			return next
+		}
+		if at, due := w.turn(ctx, d); due && at.Before(next) {
+			next = at
+		}
+	}
+	return next
+}
+
+// turn does what there is to do for a device. due is false when only news can change that.
+func (w *worker) turn(ctx context.Context, d *device) (at time.Time, due bool) {
+	w.m.mu.Lock()
+	gone, ready, gen, info := d.gone, d.ready, d.gen, d.info
+	w.m.mu.Unlock()
+	if gone {
+		w.close(d)
+		w.forget(d)
+		return at, false
+	}
+	if gen != d.openGen { // new, or configured anew
+		w.close(d)
+		d.openGen, d.failures, d.retryAt, d.hopeless = gen, 0, time.Time{}, false
+	}
+	if !ready {
+		return at, false
+	}
+	if d.session == nil {
+		if d.hopeless || w.m.o.Now().Before(d.retryAt) {
+			w.failCommands(d, errors.New("not tried again yet"))
+			return d.retryAt, !d.hopeless
+		}
+		if err := w.open(ctx, d, info); err != nil {
+			return w.fail(ctx, d, err)
+		}
+	}
+	for _, do := range []func(context.Context, *device) error{w.driveAll, w.collect, w.listen, w.runCommands} {
+		if err := do(ctx, d); err != nil {
+			return w.fail(ctx, d, err)
+		}
+	}
+	w.setOnline(d, true)
+	d.failures = 0
+	return w.nextDue(d), true
+}
+
+func (w *worker) forget(d *device) {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	w.devices = slices.DeleteFunc(w.devices, func(x *device) bool { return x == d })
+}
+
+// idle ends a worker that has no device any more.
+func (w *worker) idle() bool {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if len(w.devices) > 0 {
+		return false
+	}
+	delete(w.m.workers, w.bus)
+	return true
+}
+
+// call bounds one call of the driver.
+func (w *worker) call(ctx context.Context, f func(context.Context) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, w.m.o.CallTimeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil { // one device's oddity must not end the others' mapper
+			err = fmt.Errorf("the driver panicked: %v", p)
+		}
+	}()
+	return f(ctx)
+}
+
+func (w *worker) open(ctx context.Context, d *device, info Device) error {
+	err := w.call(ctx, func(ctx context.Context) (err error) {
+		d.session, err = w.m.driver.Open(ctx, info)
+		return err
+	})
+	if err != nil {
+		d.session = nil
+		return err
+	}
+	if p, ok := d.session.(Pinger); ok {
+		if err := w.call(ctx, p.Ping); err != nil {
+			return err
+		}
+	}
+	w.startPush(ctx, d)
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	for _, p := range d.props { // what we knew may have changed while it was away
+		p.known = false
+		p.collectAt = time.Time{}
+	}
+	return nil
+}
+
+// startPush runs the session's Push, when it has one, until the session is closed.
+func (w *worker) startPush(ctx context.Context, d *device) {
+	p, ok := d.session.(Pusher)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	lost, done := make(chan error, 1), make(chan struct{})
+	d.lost = lost
+	d.stopPush = func() { cancel(); <-done }
+	go func() {
+		defer close(done)
+		err := p.Push(ctx, func(property, value string) {
+			w.m.mu.Lock()
+			if d.pushed == nil {
+				d.pushed = map[string]string{}
+			}
+			if d.props[property] != nil {
+				d.pushed[property] = value
+			}
+			w.m.mu.Unlock()
+			w.poke()
+		})
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("the device stopped telling of its changes")
+		}
+		lost <- err
+		w.poke()
+	}()
+}
+
+func (w *worker) close(d *device) {
+	if d.stopPush != nil {
+		d.stopPush()
+		d.stopPush, d.lost = nil, nil
+	}
+	if d.session == nil {
+		return
+	}
+	if err := d.session.Close(); err != nil {
+		w.m.log.Debug().Err(err).Str("device", d.key).Msg("close")
+	}
+	d.session = nil
+}
+
+// fail takes a device out of service until its next attempt.
+func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, bool) {
+	if ctx.Err() != nil { // we are being stopped: that says nothing about the device
+		return time.Time{}, false
+	}
+	w.close(d)
+	wait := min(w.m.o.Backoff.Max, w.m.o.Backoff.Min<<min(d.failures, 16))
+	d.failures++
+	d.retryAt = w.m.o.Now().Add(wait)
+	var bad *ConfigError
+	d.hopeless = errors.As(err, &bad)
+	if d.online || d.failures == 1 {
+		w.m.log.Warn().Err(err).Str("device", d.key).Dur("retry_in", wait).Bool("until_reconfigured", d.hopeless).Msg("device offline")
+	}
+	w.setOnline(d, false)
+	w.failCommands(d, err)
+	return d.retryAt, !d.hopeless
+}
+
+func (w *worker) setOnline(d *device, online bool) {
+	if d.online == online && d.failures != 1 {
+		return
+	}
+	if online && !d.online {
+		w.m.log.Info().Str("device", d.key).Msg("device online")
+	}
+	d.online = online
+	state := resource.Offline
+	if online {
+		state = resource.Online
+	}
+	w.say(d, topics.KindDeviceState, "", state, nil)
+}
+
+// say makes value the latest of a topic of the device.
+func (w *worker) say(d *device, kind topics.Kind, name, value string, user []client.UserProperty) {
+	a := topics.Address{Node: w.m.node, Kind: kind, Device: d.key, Name: name}
+	w.m.mu.Lock()
+	gone := d.gone
+	w.m.mu.Unlock()
+	if !gone {
+		w.m.out.set(client.Message{Topic: a.String(), Payload: []byte(value), QoS: 1, Retain: true, User: user})
+	}
+}
+
+// topics are those that say may have used.
+func (d *device) topics() []string {
+	base := topics.Address{Node: d.info.Node, Device: d.key}
+	list := []string{}
+	add := func(kind topics.Kind, name string) {
+		a := base
+		a.Kind, a.Name = kind, name
+		list = append(list, a.String())
+	}
+	add(topics.KindDeviceState, "")
+	for name := range d.props {
+		add(topics.KindReported, name)
+		add(topics.KindRefused, name)
+	}
+	return list
+}
+
+func (w *worker) runCommands(ctx context.Context, d *device) error {
+	for {
+		w.m.mu.Lock()
+		if len(d.commands) == 0 {
+			w.m.mu.Unlock()
+			return nil
+		}
+		c := d.commands[0]
+		d.commands = d.commands[1:]
+		w.m.mu.Unlock()
+		t, ok := d.session.(Commander)
+		if !ok {
+			w.m.answer(c, nil, fmt.Errorf("%s takes no commands", d.key))
+			continue
+		}
+		var result []byte
+		err := w.call(ctx, func(ctx context.Context) (err error) {
+			result, err = t.Command(ctx, c.name, c.msg.Payload)
+			return err
+		})
+		w.m.answer(c, result, err)
+		if _, refused := refusal(err); err != nil && !refused {
+			return err
+		}
+	}
+}
+
+// failCommands answers those that wait: a command is not kept for a device that may come back tomorrow.
+func (w *worker) failCommands(d *device, err error) {
+	w.m.mu.Lock()
+	waiting := d.commands
+	d.commands = nil
+	w.m.mu.Unlock()
+	for _, c := range waiting {
+		w.m.answer(c, nil, fmt.Errorf("%s is offline: %w", d.key, err))
+	}
+}
