@@ -2,6 +2,7 @@ package link
 
 import (
 	"maps"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -74,4 +75,49 @@ func TestLateAdoptIsRefused(t *testing.T) {
 		p.connect().run()
 		p.requireInStep()
 	}
+}
+
+// noFullDigest lets any whole FULL pass, as if it had no digest.
+func (r *Replica) noFullDigest(m *Message) {
+	if m.Part == m.Parts-1 {
+		var s sum
+		if r.gather != nil && r.gather.id == m.ID && m.Part > 0 {
+			for i := range r.gather.entries {
+				s.add(r.gather.entries[i].hash())
+			}
+		}
+		for i := range m.Entries {
+			s.add(m.Entries[i].hash())
+		}
+		d := s.digest()
+		m.Digest = &d
+	}
+}
+
+// merge makes a FULL keep what it should remove.
+func (r *Replica) merge(m *Message) {
+	if m.Part != m.Parts-1 {
+		return
+	}
+	has := map[string]bool{}
+	if r.gather != nil && r.gather.id == m.ID && m.Part > 0 {
+		for _, e := range r.gather.entries {
+			has[e.Key] = true
+		}
+	}
+	m.Entries = slices.Clone(m.Entries)
+	for _, e := range m.Entries {
+		has[e.Key] = true
+	}
+	if m.Parts == 1 || r.gather != nil && r.gather.held == m.Part {
+		for _, k := range r.Keys("") {
+			if !has[k] {
+				m.Upto++ // room for a seq of its own
+				e := *r.keys[k]
+				e.Seq = m.Upto
+				m.Entries = append(m.Entries, e)
+			}
+		}
+	}
+	r.noFullDigest(m)
 }

@@ -12,43 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// disk is what a host has committed.
-type disk struct {
-	state   State
-	entries map[string]Entry
-	last    map[string]effect // replica's host: what each key drove last
-}
-
-type effect struct {
-	ver   uint64
-	value string
-	live  bool
-}
-
-func newDisk() *disk {
-	return &disk{entries: map[string]Entry{}, last: map[string]effect{}}
-}
-
-func (d *disk) clone() *disk {
-	return &disk{d.state, maps.Clone(d.entries), maps.Clone(d.last)}
-}
-
-func (d *disk) commit(j Journal) {
-	if !j.Dirty {
-		return
-	}
-	if j.Reset {
-		clear(d.entries)
-	}
-	for _, e := range j.Entries {
-		d.entries[e.Key] = e
-	}
-	for _, k := range j.Dropped {
-		delete(d.entries, k)
-	}
-	d.state = j.State
-}
-
 // rules that a simulation leaves out, to see that the checks would notice.
 type rules struct {
 	noBase, noDigest, noLineage, noNonce, noReplace, noFloor, noAdopt, noGuard bool
@@ -281,61 +244,6 @@ func (s *sim) toOwner(m Message) {
 	}
 }
 
-func (d *disk) content() map[string]string {
-	return content(func(_ string, fn func(Entry) bool) {
-		for _, e := range d.entries {
-			if !e.Deleted {
-				fn(e)
-			}
-		}
-	})
-}
-
-// noFullDigest lets any whole FULL pass, as if it had no digest.
-func (r *Replica) noFullDigest(m *Message) {
-	if m.Part == m.Parts-1 {
-		var s sum
-		if r.gather != nil && r.gather.id == m.ID && m.Part > 0 {
-			for i := range r.gather.entries {
-				s.add(r.gather.entries[i].hash())
-			}
-		}
-		for i := range m.Entries {
-			s.add(m.Entries[i].hash())
-		}
-		d := s.digest()
-		m.Digest = &d
-	}
-}
-
-// merge makes a FULL keep what it should remove.
-func (r *Replica) merge(m *Message) {
-	if m.Part != m.Parts-1 {
-		return
-	}
-	has := map[string]bool{}
-	if r.gather != nil && r.gather.id == m.ID && m.Part > 0 {
-		for _, e := range r.gather.entries {
-			has[e.Key] = true
-		}
-	}
-	m.Entries = slices.Clone(m.Entries)
-	for _, e := range m.Entries {
-		has[e.Key] = true
-	}
-	if m.Parts == 1 || r.gather != nil && r.gather.held == m.Part {
-		for _, k := range r.Keys("") {
-			if !has[k] {
-				m.Upto++ // room for a seq of its own
-				e := *r.keys[k]
-				e.Seq = m.Upto
-				m.Entries = append(m.Entries, e)
-			}
-		}
-	}
-	r.noFullDigest(m)
-}
-
 // deliver takes a message off the channel. With faults it may take a later one,
 // lose it, or leave it there to come again.
 func (s *sim) deliver(faults bool) bool {
@@ -489,9 +397,9 @@ func campaign(w world, from, to uint64) (map[string]int, map[string]uint64) {
 	return count, example
 }
 
-// LINK_SCHEDULES=n tries n seeds a world instead of the usual 6000.
+// LINK_SCHEDULES=n tries n seeds a world instead of the usual 4000.
 func TestSchedules(t *testing.T) {
-	seeds := uint64(6000)
+	seeds := uint64(4000)
 	if n, err := strconv.ParseUint(os.Getenv("LINK_SCHEDULES"), 10, 64); err == nil {
 		seeds = n
 	}

@@ -19,8 +19,6 @@ type State struct {
 var (
 	_ encoding.BinaryMarshaler   = State{}
 	_ encoding.BinaryUnmarshaler = (*State)(nil)
-	_ encoding.BinaryMarshaler   = Entry{}
-	_ encoding.BinaryUnmarshaler = (*Entry)(nil)
 )
 
 // MarshalBinary writes a state for a store.
@@ -31,18 +29,6 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	*s = State{}
 	if err := wire.dec.Unmarshal(b, s); err != nil {
 		return fmt.Errorf("link state: %w", err)
-	}
-	return nil
-}
-
-// MarshalBinary writes an entry for a store, by the encoding that messages use.
-func (e Entry) MarshalBinary() ([]byte, error) { return wire.enc.Marshal(e) }
-
-// UnmarshalBinary reads an entry back. It keeps no reference to b.
-func (e *Entry) UnmarshalBinary(b []byte) error {
-	*e = Entry{}
-	if err := wire.dec.Unmarshal(b, e); err != nil {
-		return fmt.Errorf("link entry: %w", err)
 	}
 	return nil
 }
