@@ -1,0 +1,360 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/configs"
+)
+
+// demoNode is the node's name; the samples' devices belong to it.
+const demoNode = "demo"
+
+// demo is edgebus demo: its flags and its parts.
+type demo struct {
+	hubMQTT, hubHTTP   string
+	coreMQTT, coreHTTP string
+	modbus             string
+	dataDir            string
+	keep               bool // the directory was there, or was asked for
+	programs           string
+	during             time.Duration
+
+	out   io.Writer
+	group *processes
+}
+
+func newDemo() *cobra.Command {
+	d := &demo{}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Run a hub, a node, its mappers and two simulated devices",
+		Long: `Start cloudhub, edgecore, mapper-virtual and mapper-modbus as the programs they
+are, and a simulated Modbus thermostat for the latter; create a lamp and a thermostat
+on the node "demo"; and show the node's tree until ctrl-C, which stops them all.
+
+Without --data-dir everything is kept in a temporary directory, and removed at the end.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d.out = cmd.OutOrStdout()
+			return d.run(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&d.hubMQTT, "hub-mqtt", "127.0.0.1:1883", "the hub's MQTT address")
+	f.StringVar(&d.hubHTTP, "hub-http", "127.0.0.1:8080", "the hub's HTTP address")
+	f.StringVar(&d.coreMQTT, "core-mqtt", "127.0.0.1:2883", "the node's MQTT address")
+	f.StringVar(&d.coreHTTP, "core-http", "127.0.0.1:10550", "the node's HTTP address")
+	f.StringVar(&d.modbus, "modbus", "127.0.0.1:1502", "the simulated thermostat's Modbus address")
+	f.StringVar(&d.dataDir, "data-dir", "", "directory to keep data and logs in (default: a temporary one, removed at the end)")
+	f.StringVar(&d.programs, "programs", "", "directory of the programs (default: this program's own, then PATH)")
+	f.DurationVar(&d.during, "for", 0, "stop after this long (default: at ctrl-C)")
+	return cmd
+}
+
+// run starts everything, shows it until ctx ends or something fails, and leaves
+// nothing behind.
+func (d *demo) run(ctx context.Context) (err error) {
+	// The kernel ends the children when the thread that started them does; so that
+	// this means "when the demo dies", the thread must be there for as long as it is.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	if d.during > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.during)
+		defer cancel()
+	}
+	if err := d.checkPorts(); err != nil {
+		return err
+	}
+	plan, err := d.plan()
+	if err != nil {
+		return err
+	}
+	if err := d.makeDataDir(); err != nil {
+		return err
+	}
+	d.group = newProcesses(filepath.Join(d.dataDir, "logs"))
+	defer func() { err = errors.Join(err, d.stop()) }()
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	d.group.onExit = func(err error) { cancel(err) }
+	if err := d.start(ctx, plan); err != nil {
+		return failure(ctx, err)
+	}
+	return failure(ctx, d.watch(ctx))
+}
+
+// failure is why the demo ends: a program that ended comes before what followed
+// from it, and being asked to stop is none.
+func failure(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if errors.As(cause, new(*exitError)) {
+		return cause
+	}
+	if cause != nil {
+		return nil
+	}
+	return err
+}
+
+// step is a program of the demo, and what must answer before the next one starts.
+type step struct {
+	name  string
+	args  []string
+	ready string // host:port that accepts, or a URL that answers 200
+}
+
+// plan lists the programs in the order of their start.
+func (d *demo) plan() ([]step, error) {
+	hubURL, coreURL := "mqtt://"+d.hubMQTT, "mqtt://"+d.coreMQTT
+	// No file and no variable of this host may make the demo something else.
+	plain := []string{"--config", os.DevNull, "--log-format", "json"}
+	steps := []step{
+		{name: "cloudhub", args: append([]string{
+			"--data-dir", "hub", "--mqtt-listen", d.hubMQTT, "--http-listen", d.hubHTTP, "--mqtt-websocket-listen", "",
+		}, plain...), ready: "http://" + d.hubHTTP + "/readyz"},
+		{name: "edgecore", args: append([]string{
+			"--data-dir", "core", "--node-name", demoNode, "--mqtt-listen", d.coreMQTT, "--http-listen", d.coreHTTP, "--link-server", hubURL,
+		}, plain...), ready: "http://" + d.coreHTTP + "/readyz"},
+		{name: "mapper-modbus", args: []string{"simulate", "--listen", d.modbus}, ready: d.modbus},
+		{name: "mapper-virtual", args: append([]string{"--server", coreURL}, plain...)},
+		{name: "mapper-modbus", args: append([]string{"--server", coreURL}, plain...)},
+	}
+	for i := range steps {
+		path, err := d.find(steps[i].name)
+		if err != nil {
+			return nil, err
+		}
+		steps[i].args = append([]string{path}, steps[i].args...)
+		if i == 2 {
+			steps[i].name = "simulator"
+		}
+	}
+	return steps, nil
+}
+
+// find looks for a program beside this one, then in PATH.
+func (d *demo) find(name string) (string, error) {
+	dirs := []string{d.programs}
+	if d.programs == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", err
+		}
+		if real, err := filepath.EvalSymlinks(self); err == nil {
+			self = real
+		}
+		dirs = append([]string{filepath.Dir(self)}, filepath.SplitList(os.Getenv("PATH"))...)
+	}
+	for _, dir := range dirs {
+		path, err := filepath.Abs(filepath.Join(dir, name))
+		if err != nil {
+			continue
+		}
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("the program %s is neither in %s nor in PATH: build it with `make build`", name, dirs[0])
+}
+
+func (d *demo) makeDataDir() (err error) {
+	if d.dataDir == "" {
+		d.dataDir, err = os.MkdirTemp("", "edgebus-demo-")
+		return err
+	}
+	d.keep = true
+	if d.dataDir, err = filepath.Abs(d.dataDir); err != nil {
+		return err
+	}
+	return os.MkdirAll(d.dataDir, 0o755)
+}
+
+// checkPorts says whose address is taken, and by whom, before anything starts.
+func (d *demo) checkPorts() error {
+	var wrong []error
+	for _, p := range []struct{ flag, address, what string }{
+		{"--hub-mqtt", d.hubMQTT, "the hub's MQTT"},
+		{"--hub-http", d.hubHTTP, "the hub's HTTP"},
+		{"--core-mqtt", d.coreMQTT, "the node's MQTT"},
+		{"--core-http", d.coreHTTP, "the node's HTTP"},
+		{"--modbus", d.modbus, "the thermostat's Modbus"},
+	} {
+		listener, err := net.Listen("tcp", p.address)
+		if err == nil {
+			_ = listener.Close()
+			continue
+		}
+		by := ""
+		if owner := whoListens(p.address); owner != "" {
+			by = " by " + owner
+		}
+		wrong = append(wrong, fmt.Errorf("%s can't listen on %s (%w%s): stop what is there, or choose another address with %s", p.what, p.address, err, by, p.flag))
+	}
+	return errors.Join(wrong...)
+}
+
+func (d *demo) start(ctx context.Context, plan []step) error {
+	for i, s := range plan {
+		if err := d.group.start(s.name, s.args, d.dataDir); err != nil {
+			return err
+		}
+		if err := awaitReady(ctx, s.ready); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		fmt.Fprintf(d.out, "%s runs\n", s.name)
+		if i == 0 {
+			if err := d.apply(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+const startTime = 20 * time.Second
+
+// awaitReady waits until an address accepts connections or a URL says OK.
+func awaitReady(ctx context.Context, target string) error {
+	if target == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		err := probe(ctx, target)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not ready: %w", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func probe(ctx context.Context, target string) error {
+	if !strings.Contains(target, "://") {
+		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", target)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	}
+	_, err := call(ctx, http.MethodGet, target, nil)
+	return err
+}
+
+// statusError is an answer of the API other than success.
+type statusError struct {
+	code int
+	body string
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("%d %s: %s", e.code, http.StatusText(e.code), printable(strings.TrimSpace(e.body), 300))
+}
+
+func call(ctx context.Context, method, url string, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err == nil && response.StatusCode/100 != 2 {
+		err = &statusError{response.StatusCode, string(text)}
+	}
+	return text, err
+}
+
+// apply creates the sample resources; in a kept directory they may be there.
+func (d *demo) apply(ctx context.Context) error {
+	samples, err := configs.Samples()
+	if err != nil {
+		return err
+	}
+	for _, s := range samples {
+		object := bytes.ReplaceAll(s.JSON, []byte("127.0.0.1:1502"), []byte(d.modbus))
+		url := "http://" + d.hubHTTP + "/apis/edgebus.io/v1alpha1/namespaces/default/" + strings.ToLower(s.Kind) + "s"
+		_, err := call(ctx, http.MethodPost, url, object)
+		var status *statusError
+		if errors.As(err, &status) && status.code == http.StatusConflict {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("creating %s %s: %w", s.Kind, s.Name, err)
+		}
+	}
+	return nil
+}
+
+// watch shows the node's tree until ctx ends.
+func (d *demo) watch(ctx context.Context) error {
+	changes, err := treeOptions{server: "mqtt://" + d.hubMQTT}.follow(ctx, demoNode)
+	if err != nil {
+		return err
+	}
+	hints := d.hints()
+	if size, ok := terminal(d.out); ok {
+		return watchScreen(ctx, newView(demoNode), changes, d.out, size, hints)
+	}
+	fmt.Fprintln(d.out, strings.Join(hints, "\n"))
+	return eachChange(ctx, changes, func(c change) error {
+		_, err := fmt.Fprintln(d.out, c)
+		return err
+	})
+}
+
+// hints is what to type next.
+func (d *demo) hints() []string {
+	at := func(address, usual string) string {
+		_, port, _ := net.SplitHostPort(address)
+		if port == usual {
+			return ""
+		}
+		return " -p " + port
+	}
+	hub, core := at(d.hubMQTT, "1883"), at(d.coreMQTT, "1883")
+	return []string{
+		"",
+		"In another terminal:",
+		"  mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/#'",
+		"  mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/power -m ON",
+		"  mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/thermostat/desired/setpoint -m 23.5",
+		"  mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 40    # on the node, with or without the cloud",
+		"Data and logs are in " + d.dataDir + ". Stop with ctrl-C.",
+	}
+}
+
+// stop ends all programs, the last one first, and removes what they left.
+func (d *demo) stop() error {
+	err := d.group.stop()
+	if d.keep {
+		return err
+	}
+	return errors.Join(err, os.RemoveAll(d.dataDir))
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// treeOptions are the flags of edgebus tree.
+type treeOptions struct {
+	server   string
+	identity configs.Identity
+	tls      configs.TLSClient
+	once     bool
+	output   string
+	settle   time.Duration
+}
+
+func newTree() *cobra.Command {
+	var o treeOptions
+	cmd := &cobra.Command{
+		Use:   "tree NODE",
+		Short: "Show a node's tree, live",
+		Long: `Show every topic of a node's tree with its value, version and age, as it changes.
+
+By default it asks the hub of this machine. The node's own broker has the same
+topics: --server mqtt://127.0.0.1:2883.`,
+		Example: "  edgebus tree demo\n  edgebus tree demo --once -o json | jq .topics",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd.Context(), args[0], cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.server, "server", "mqtt://127.0.0.1:1883", "the broker to ask")
+	f.StringVar(&o.identity.User, "user", "", "name to sign in with")
+	f.StringVar(&o.identity.PasswordFile, "password-file", "", "file that holds the password")
+	f.StringVar(&o.tls.CA, "ca", "", "certificates of those who sign the broker's certificate")
+	f.StringVar(&o.tls.Cert, "cert", "", "certificate to show")
+	f.StringVar(&o.tls.Key, "key", "", "key of that certificate")
+	f.BoolVar(&o.once, "once", false, "print the tree as it is, and end")
+	f.StringVarP(&o.output, "output", "o", "tree", "tree, or json: the whole tree with --once, else one object for each change")
+	f.DurationVar(&o.settle, "settle", 300*time.Millisecond, "with --once: the tree is whole when nothing came for this long")
+	return cmd
+}
+
+func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error {
+	if !topics.ValidName(node) {
+		return fmt.Errorf("%q is no node's name", node)
+	}
+	if o.output != "tree" && o.output != "json" {
+		return fmt.Errorf("--output is tree or json, not %q", o.output)
+	}
+	changes, err := o.follow(ctx, node)
+	if err != nil {
+		return err
+	}
+	if o.once {
+		return o.printOnce(ctx, node, changes, out)
+	}
+	if o.output == "json" {
+		return eachChange(ctx, changes, func(c change) error { return json.NewEncoder(out).Encode(c) })
+	}
+	if size, ok := terminal(out); ok {
+		return watchScreen(ctx, newView(node), changes, out, size, nil)
+	}
+	return eachChange(ctx, changes, func(c change) error {
+		_, err := fmt.Fprintln(out, c)
+		return err
+	})
+}
+
+func (o treeOptions) printOnce(ctx context.Context, node string, changes <-chan change, out io.Writer) error {
+	v := newView(node)
+	timer := time.NewTimer(5 * time.Second) // for the first; the hub answers a subscription at once
+	for open := true; open; {
+		select {
+		case c, ok := <-changes:
+			if !ok {
+				return ctx.Err()
+			}
+			if c.err != nil {
+				return c.err
+			}
+			v.apply(c)
+			timer.Reset(o.settle)
+		case <-timer.C:
+			open = false
+		}
+	}
+	if len(v.values) == 0 {
+		return fmt.Errorf("nothing is known of node %s at %s", node, o.server)
+	}
+	if o.output == "json" {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(v.document())
+	}
+	_, err := io.WriteString(out, v.text(time.Now(), 0))
+	return err
+}
+
+func eachChange(ctx context.Context, changes <-chan change, f func(change) error) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case c, ok := <-changes:
+			if !ok {
+				return nil
+			}
+			if c.err != nil {
+				return c.err
+			}
+			if err := f(c); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// follow subscribes to a node's tree. The channel closes when ctx ends. A
+// connection that is refused or can't be made at first is an error in the channel;
+// one that is lost later is made again.
+func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, error) {
+	password, err := o.identity.Secret()
+	if err != nil {
+		return nil, err
+	}
+	tls, err := o.tls.Config()
+	if err != nil {
+		return nil, err
+	}
+	changes := make(chan change, 64)
+	send := func(c change) {
+		select {
+		case changes <- c:
+		case <-ctx.Done():
+		}
+	}
+	connected := false
+	c, err := client.New(client.Options{
+		Servers:       []string{o.server},
+		ClientID:      fmt.Sprintf("edgebus-tree-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6),
+		User:          o.identity.User,
+		Password:      password,
+		TLS:           tls,
+		CleanStart:    true,
+		Attempts:      o.attempts(),
+		Backoff:       client.Backoff{Min: 200 * time.Millisecond, Max: 3 * time.Second},
+		Subscriptions: []client.Subscription{{Filter: topics.Prefix + node + "/#", QoS: 1}},
+		OnConnect: func(context.Context, bool) error {
+			if connected {
+				send(change{reset: true}) // what was deleted meanwhile is not told
+			}
+			connected = true
+			return nil
+		},
+		OnMessage: func(m client.Message) {
+			if c, ok := fromMessage(m, time.Now()); ok {
+				send(c)
+			}
+		},
+		Log: zerolog.Nop(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(changes)
+		if err := c.Run(ctx); err != nil && ctx.Err() == nil {
+			send(change{err: explain(err, o.server)})
+		}
+	}()
+	return changes, nil
+}
+
+// attempts is how often a connection is tried: a person who looks on can wait for
+// a broker to come back, a script can't.
+func (o treeOptions) attempts() int {
+	if o.once {
+		return 2
+	}
+	return 20
+}
+
+func explain(err error, server string) error {
+	var refused *client.Refused
+	if errors.As(err, &refused) {
+		return err
+	}
+	return fmt.Errorf("no connection to %s: %w", server, err)
+}
+
+// terminal is whether out is one, and how to learn its size.
+func terminal(out io.Writer) (size func() (width, height int), ok bool) {
+	file, isFile := out.(*os.File)
+	if !isFile || !term.IsTerminal(int(file.Fd())) {
+		return nil, false
+	}
+	return func() (int, int) {
+		width, height, err := term.GetSize(int(file.Fd()))
+		if err != nil {
+			return 80, 24
+		}
+		return width, height
+	}, true
+}

@@ -1,0 +1,7 @@
+//go:build unix && !linux
+
+package harness
+
+import "syscall"
+
+func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
