@@ -2,6 +2,7 @@ package twin
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/edgebus/edgebus/broker"
@@ -84,6 +85,20 @@ func value(payload []byte) *resource.Value {
 	return &v
 }
 
+// driven finds a device for a mapper that speaks for it. One that was given
+// protocols speaks for no device of another.
+func (t *Twin) driven(name string, m broker.Message) (*device, error) {
+	d, err := t.device(name)
+	if err != nil || len(m.Publisher.Protocols) == 0 {
+		return d, err
+	}
+	protocol := d.bundle.Device.Spec.Protocol.Type
+	if !slices.ContainsFunc(m.Publisher.Protocols, func(p string) bool { return strings.EqualFold(p, protocol) }) {
+		return nil, resource.Errorf(resource.Forbidden, "", "device %s has the protocol %s, which was not given to %s", name, protocol, origin(m))
+	}
+	return d, nil
+}
+
 func (t *Twin) device(name string) (*device, error) {
 	d, ok := t.devices[name]
 	if !ok {
@@ -94,7 +109,7 @@ func (t *Twin) device(name string) (*device, error) {
 
 // report stores reported values: all of them or, when one breaks a rule, none.
 func (t *Twin) report(b *batch, name string, m broker.Message, values map[string]*resource.Value) error {
-	d, err := t.device(name)
+	d, err := t.driven(name, m)
 	if err != nil {
 		return err
 	}
@@ -177,7 +192,7 @@ func (t *Twin) override(b *batch, name string, m broker.Message, values map[stri
 // refuse stores why a mapper could not apply a value. One that speaks of an
 // older value than the one in force has nothing to say any more.
 func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
-	d, err := t.device(name)
+	d, err := t.driven(name, m)
 	if err != nil {
 		return err
 	}
@@ -212,7 +227,7 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 }
 
 func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
-	if _, err := t.device(a.Device); err != nil {
+	if _, err := t.driven(a.Device, m); err != nil {
 		return err
 	}
 	switch s := string(m.Payload); s {

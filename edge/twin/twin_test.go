@@ -177,7 +177,7 @@ func ptr(f float64) *float64 { return &f }
 
 // add binds a device to the node.
 func (r *rig) add(name, uid string, m resource.DeviceModel) {
-	d := resource.Device{Metadata: resource.Meta{Name: name, UID: uid}, Spec: resource.DeviceSpec{NodeName: "n1"}}
+	d := resource.Device{Metadata: resource.Meta{Name: name, UID: uid}, Spec: resource.DeviceSpec{NodeName: "n1", Protocol: resource.Protocol{Type: "virtual"}}}
 	doc, err := json.Marshal(resource.NewBundle(d, m))
 	require.NoError(r.t, err)
 	value, parts := topics.Split(doc)
@@ -318,6 +318,22 @@ func TestWhatIsRefusedChangesNothing(t *testing.T) {
 		require.ErrorContains(t, err, tt.says, tt.key)
 	}
 	require.Equal(t, before, r.retained())
+}
+
+func TestAMapperSpeaksForItsProtocolsOnly(t *testing.T) {
+	r := joined(t)
+	send := func(protocols ...string) error {
+		done := make(chan error, 1)
+		r.twin.Publish(broker.Message{
+			Topic: "v1/nodes/n1/devices/hall/reported/temperature", Payload: []byte("20"),
+			Publisher: broker.Identity{User: "meters", Protocols: protocols},
+		}, func(err error) { done <- err })
+		return <-done
+	}
+	require.NoError(t, send("MODBUS", "virtual"))
+	err := send("modbus")
+	require.Equal(t, resource.Forbidden, resource.KindOf(err))
+	require.ErrorContains(t, err, "virtual")
 }
 
 func TestValuesMayBeLargeJSON(t *testing.T) {

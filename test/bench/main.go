@@ -1,0 +1,67 @@
+// Command bench measures the bus with its real parts and prints a report in
+// Markdown. Every figure stands beside its alternative or its physical limit,
+// measured in the same run, for a machine's speed means nothing by itself.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+)
+
+func main() {
+	out := flag.String("o", "", "write the report to this file as well")
+	seconds := flag.Duration("t", 3*time.Second, "how long each case runs")
+	rounds := flag.Int("rounds", 3, "how often each case runs; the median is reported")
+	only := flag.String("only", "", "run the sections whose names contain this")
+	bin := flag.String("bin", "bin", "directory of the programs whose footprint is measured")
+	flag.Parse()
+	if err := run(*out, *only, bench{d: *seconds, rounds: *rounds, bin: *bin}); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is how the measuring is done.
+type bench struct {
+	d      time.Duration
+	rounds int
+	bin    string
+	w      io.Writer
+}
+
+type section struct {
+	name string
+	run  func(bench) error
+}
+
+var sections = []section{
+	{"Durable property updates", durableUpdates},
+	{"Desired to reported", roundTrip},
+	{"Footprint", footprint},
+}
+
+func run(out, only string, b bench) error {
+	var report strings.Builder
+	b.w = io.MultiWriter(os.Stdout, &report)
+	fmt.Fprintf(b.w, "# Benchmarks\n\nWritten by `make bench` (`go run ./test/bench`): %d runs of %s a case, medians. %d cores, %s/%s, %s.\n"+
+		"Compare figures within a table, not with those of another machine.\n",
+		b.rounds, b.d, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+	for _, s := range sections {
+		if !strings.Contains(strings.ToLower(s.name), strings.ToLower(only)) {
+			continue
+		}
+		fmt.Fprintf(b.w, "\n## %s\n\n", s.name)
+		if err := s.run(b); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	if out == "" {
+		return nil
+	}
+	return os.WriteFile(out, []byte(report.String()), 0o644)
+}
