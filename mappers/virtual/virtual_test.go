@@ -1,0 +1,137 @@
+package virtual_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/drivertest"
+	"github.com/edgebus/edgebus/mappers/virtual"
+)
+
+func lamp(name string) mappers.Device {
+	low, high := 0.0, 100.0
+	return mappers.Device{Name: name, Properties: []mappers.Property{
+		{Name: "power", Type: mappers.String, Writable: true, Enum: []string{"ON", "OFF"}},
+		{Name: "brightness", Type: mappers.Int, Writable: true, Minimum: &low, Maximum: &high},
+		{Name: "temperature", Type: mappers.Float},
+	}}
+}
+
+func with(config map[string]string, typ mappers.Type, writable bool) mappers.Device {
+	return mappers.Device{Name: "x", Properties: []mappers.Property{{Name: "p", Type: typ, Writable: writable, Config: config}}}
+}
+
+func TestDriver(t *testing.T) {
+	drivertest.Run(t, func(*testing.T) drivertest.Rig {
+		other := lamp("other")
+		at := "properties[p].config."
+		return drivertest.Rig{
+			Driver: virtual.New(virtual.Options{}), Device: lamp("lamp"), Another: &other,
+			Broken: map[string]mappers.Device{
+				at + "generator": with(map[string]string{"generator": "magic"}, mappers.Float, false),
+				at + "period":    with(map[string]string{"period": "soon"}, mappers.Float, false),
+				at + "min":       with(map[string]string{"min": "5", "max": "1"}, mappers.Float, false),
+				at + "max":       with(map[string]string{"max": "hot"}, mappers.Float, false),
+				at + "value":     with(map[string]string{"value": "hot"}, mappers.Int, true),
+			},
+		}
+	})
+}
+
+func TestDriverOfEveryType(t *testing.T) {
+	drivertest.Run(t, func(*testing.T) drivertest.Rig {
+		d := mappers.Device{Name: "all"}
+		for _, typ := range []mappers.Type{mappers.Int, mappers.Float, mappers.Double, mappers.Boolean, mappers.String, mappers.Bytes, mappers.Object, mappers.Array} {
+			d.Properties = append(d.Properties, mappers.Property{Name: "get-" + string(typ), Type: typ})
+		}
+		d.Properties = append(d.Properties,
+			mappers.Property{Name: "set-int", Type: mappers.Int, Writable: true},
+			mappers.Property{Name: "set-bool", Type: mappers.Boolean, Writable: true},
+			mappers.Property{Name: "set-text", Type: mappers.String, Writable: true})
+		return drivertest.Rig{Driver: virtual.New(virtual.Options{}), Device: d}
+	})
+}
+
+// clock is a time that the test moves.
+type clock struct{ t time.Time }
+
+func (c *clock) now() time.Time { return c.t }
+
+func number(t *testing.T, s mappers.Session, property string) float64 {
+	t.Helper()
+	got, err := s.(mappers.BatchReader).ReadBatch(t.Context(), []string{property})
+	require.NoError(t, err)
+	require.NoError(t, got[property].Err)
+	f, err := strconv.ParseFloat(got[property].Value, 64)
+	require.NoError(t, err)
+	return f
+}
+
+func TestLampWarmsWithBrightness(t *testing.T) {
+	c := &clock{time.Unix(1_700_000_000, 0)}
+	s, err := virtual.New(virtual.Options{Now: c.now}).Open(t.Context(), lamp("lamp"))
+	require.NoError(t, err)
+	cold := number(t, s, "temperature")
+	require.InDelta(t, 21, cold, 1)
+	set := func(p, v string) { require.NoError(t, s.(mappers.Writer).Write(t.Context(), p, v)) }
+	set("power", "ON")
+	set("brightness", "50")
+	last := cold
+	for range 10 {
+		c.t = c.t.Add(20 * time.Second)
+		now := number(t, s, "temperature")
+		require.GreaterOrEqual(t, now, last-0.7)
+		last = now
+	}
+	require.InDelta(t, 40, last, 1)
+	set("brightness", "100")
+	c.t = c.t.Add(5 * time.Minute)
+	require.InDelta(t, 59, number(t, s, "temperature"), 1)
+	set("power", "OFF")
+	c.t = c.t.Add(10 * time.Minute)
+	require.InDelta(t, 21, number(t, s, "temperature"), 1)
+}
+
+func TestGeneratorsStayInTheirRangeAndMove(t *testing.T) {
+	for _, generator := range []string{"sine", "random-walk", "sawtooth"} {
+		t.Run(generator, func(t *testing.T) {
+			c := &clock{time.Unix(1_700_000_000, 0)}
+			d := with(map[string]string{"generator": generator, "min": "-5", "max": "15", "period": "10s"}, mappers.Double, false)
+			course := func() (seen []float64) {
+				c.t = time.Unix(1_700_000_000, 0)
+				s, err := virtual.New(virtual.Options{Now: c.now, Seed: 7}).Open(t.Context(), d)
+				require.NoError(t, err)
+				for range 300 {
+					c.t = c.t.Add(100 * time.Millisecond)
+					v := number(t, s, "p")
+					require.GreaterOrEqual(t, v, -5.0)
+					require.LessOrEqual(t, v, 15.0)
+					seen = append(seen, v)
+				}
+				return seen
+			}
+			first := course()
+			low, high := first[0], first[0]
+			for _, v := range first {
+				low, high = min(low, v), max(high, v)
+			}
+			require.Greater(t, high-low, 5.0, "it hardly moves")
+			require.Equal(t, first, course(), "the same seed gives the same course")
+		})
+	}
+}
+
+func TestReset(t *testing.T) {
+	s, err := virtual.New(virtual.Options{}).Open(t.Context(), lamp("lamp"))
+	require.NoError(t, err)
+	require.NoError(t, s.(mappers.Writer).Write(t.Context(), "brightness", "50"))
+	_, err = s.(mappers.Commander).Command(t.Context(), "reset", nil)
+	require.NoError(t, err)
+	require.Zero(t, number(t, s, "brightness"))
+	_, err = s.(mappers.Commander).Command(t.Context(), "fly", nil)
+	require.Error(t, err)
+}
