@@ -3,7 +3,6 @@ package resource
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -15,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var golden = flag.Bool("golden", false, "write the golden files anew")
+// golden says to write the golden files anew: make golden.
+var golden = os.Getenv("GOLDEN") == "write"
 
 func f(x float64) *float64 { return &x }
 
@@ -67,13 +67,13 @@ func TestGoldenPayloads(t *testing.T) {
 		got, err := json.MarshalIndent(v, "", "  ")
 		require.NoError(t, err)
 		file := filepath.Join("testdata", name+".json")
-		if *golden {
+		if golden {
 			require.NoError(t, os.MkdirAll("testdata", 0o755))
 			require.NoError(t, os.WriteFile(file, append(got, '\n'), 0o644))
 		}
 		want, err := os.ReadFile(file)
 		require.NoError(t, err)
-		require.Equal(t, string(want), string(got)+"\n", "run go test ./topics/resource -golden if this is meant")
+		require.Equal(t, string(want), string(got)+"\n", "make golden, if this is meant")
 	}
 }
 
