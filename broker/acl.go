@@ -56,10 +56,17 @@ func (a *acl) publish(id Identity, topic string) error {
 		return err
 	}
 	row := a.rows[addr.Kind]
+	allowed := false
 	for _, role := range id.Roles {
-		if slices.Contains(row.Publish, role) && inScope(id, role, addr) {
-			return nil
+		if slices.Contains(row.Publish, role) {
+			if inScope(id, role, addr) {
+				return nil
+			}
+			allowed = true
 		}
+	}
+	if allowed {
+		return forbidden(topic, "this node or device is not given to %s %s", roles(id), id.User)
 	}
 	return forbidden(topic, "%s may not publish here: owner %s", roles(id), row.Owner)
 }

@@ -66,8 +66,9 @@ type Broker struct {
 	counters  session.Counters
 	server    *mqtt.Server
 	listeners []*listener
-	order     stripes // of a retained topic's store and routing
-	told      stripes // of a client's presence
+	order     stripes  // of a retained topic's store and routing
+	told      stripes  // of a client's presence
+	present   sync.Map // client id → the *conn that presence was told of last
 
 	connections sync.WaitGroup
 	number      atomic.Uint64

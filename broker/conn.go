@@ -46,7 +46,6 @@ type conn struct {
 
 	expiry  time.Duration // of the session, the reading goroutine's
 	aliases map[uint16]string
-	told    bool // presence knows of it; see presence.go
 
 	mu   sync.Mutex
 	will *will
@@ -55,7 +54,7 @@ type conn struct {
 func newConn(b *Broker, l *listener, transport net.Conn, certName string) *conn {
 	c := &conn{Conn: transport, b: b, listener: l, number: b.number.Add(1), certName: certName}
 	c.acks.init()
-	c.w = session.NewWriter(transport, b.opts.Limits.WriteTimeout)
+	c.w = session.NewWriter(halfCloser{transport}, b.opts.Limits.WriteTimeout)
 	return c
 }
 
@@ -77,6 +76,32 @@ func (b *Broker) serve(l *listener, transport net.Conn, certName string) {
 	c.finish(err)
 	b.server.Clients.Delete(c.libraryID())
 	b.detach(c, err)
+	c.linger()
+}
+
+const (
+	lingerTime  = 250 * time.Millisecond
+	lingerBytes = 4 << 20
+)
+
+// linger reads on for a moment before the connection is closed: a socket that is
+// closed with something unread is reset, and the last packet to the client, which
+// says why, may be lost with it.
+func (c *conn) linger() {
+	<-c.w.Done()
+	_ = c.SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
+	_ = c.Conn.Close()
+}
+
+// halfCloser is what the writer gets of the transport: it ends its own direction.
+type halfCloser struct{ net.Conn }
+
+func (h halfCloser) Close() error {
+	if half, ok := h.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		return nil
+	}
+	return h.Conn.Close()
 }
 
 // read hands the connection to the protocol library. Its decoder can be made to

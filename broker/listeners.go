@@ -195,3 +195,15 @@ func (c *wsConn) SetWriteDeadline(t time.Time) error {
 	c.deadline.Store(&t)
 	return c.Conn.SetWriteDeadline(t)
 }
+
+// CloseWrite says goodbye as WebSocket has it.
+func (c *wsConn) CloseWrite() error {
+	bye := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")
+	if err := c.ws.WriteControl(websocket.CloseMessage, bye, time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}

@@ -1,17 +1,21 @@
 package broker
 
 // The three calls for one client are made under its lock, so that they can't
-// overtake one another. A connection that was taken over before anybody heard of
-// it is not mentioned.
+// overtake one another, however many connections fight over the session. One that
+// was taken over before anybody heard of it is not mentioned.
 
 func (b *Broker) tellConnected(c *conn) {
-	lock := b.told.of(c.ident.ClientID)
+	id := c.ident.ClientID
+	lock := b.told.of(id)
 	lock.Lock()
 	defer lock.Unlock()
-	if b.clients.connected(c.ident.ClientID) != c {
+	if b.clients.connected(id) != c {
 		return
 	}
-	c.told = true
+	if before, ok := b.present.Load(id); ok {
+		b.gone(before.(*conn), errTakenOver)
+	}
+	b.present.Store(id, c)
 	b.stats.connected.Add(1)
 	if b.opts.Presence != nil {
 		b.opts.Presence.Connected(c.ident)
@@ -25,7 +29,7 @@ func (b *Broker) tellSubscribed(c *conn, filter string) {
 	lock := b.told.of(c.ident.ClientID)
 	lock.Lock()
 	defer lock.Unlock()
-	if c.told {
+	if b.isPresent(c) {
 		b.opts.Presence.Subscribed(c.ident, filter)
 	}
 }
@@ -34,10 +38,18 @@ func (b *Broker) tellDisconnected(c *conn, cause error) {
 	lock := b.told.of(c.ident.ClientID)
 	lock.Lock()
 	defer lock.Unlock()
-	if !c.told {
-		return
+	if b.isPresent(c) {
+		b.gone(c, cause)
 	}
-	c.told = false
+}
+
+func (b *Broker) isPresent(c *conn) bool {
+	is, ok := b.present.Load(c.ident.ClientID)
+	return ok && is.(*conn) == c
+}
+
+func (b *Broker) gone(c *conn, cause error) {
+	b.present.Delete(c.ident.ClientID)
 	b.stats.connected.Add(-1)
 	if b.opts.Presence != nil {
 		b.opts.Presence.Disconnected(c.ident, cause)

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,18 @@ func TestMalformedPacketsCloseTheirSenderOnly(t *testing.T) {
 	other.nextOf(packets.Puback, func(pk packets.Packet) { require.Equal(t, "still here", string(pk.Payload)) })
 	require.Eventually(t, func() bool { return b.Stats().Connections == 1 && b.server.Clients.Len() == 1 }, patience, time.Millisecond)
 	require.Equal(t, int64(1), b.Stats().Malformed)
+}
+
+// The reason reaches a client that is still sending what is refused.
+func TestReasonReachesABusySender(t *testing.T) {
+	b := start(t, nil)
+	for range 20 {
+		c := open(t, b, "c")
+		_, _ = c.conn.Write(encode(t, publishPacket("a", strings.Repeat("x", 2<<20), 0, 0), 5))
+		code, n := c.ended()
+		require.Equal(t, byte(0x95), code)
+		require.Equal(t, 1, n)
+	}
 }
 
 // FuzzPacket feeds a connection whatever may come after, or instead of, a CONNECT.

@@ -1,0 +1,349 @@
+package session
+
+import (
+	"bytes"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+var limits = Limits{Messages: 1000, Bytes: 1 << 20, Inflight: 100}
+
+func message(topic, payload string, qos byte) *Message {
+	return &Message{Topic: topic, Payload: []byte(payload), QoS: qos}
+}
+
+// sink is a connection that is never written to: tests drain by hand.
+type sink struct{}
+
+func (sink) Write(b []byte) (int, error)      { return len(b), nil }
+func (sink) SetWriteDeadline(time.Time) error { return nil }
+func (sink) Close() error                     { return nil }
+
+func attached(s *Session, p Params) *Writer {
+	w := NewWriter(sink{}, time.Minute)
+	s.Attach(w, p)
+	return w
+}
+
+// decode takes apart what a client would receive.
+func decode(t require.TestingT, b []byte, version byte) (out []packets.Packet) {
+	for len(b) > 0 {
+		pk := packets.Packet{ProtocolVersion: version}
+		require.NoError(t, pk.FixedHeader.Decode(b[0]))
+		r := bytes.NewReader(b[1:])
+		n, used, err := packets.DecodeLength(r)
+		require.NoError(t, err)
+		pk.FixedHeader.Remaining = n
+		body := b[1+used : 1+used+n]
+		b = b[1+used+n:]
+		if pk.FixedHeader.Type == packets.Publish {
+			err = pk.PublishDecode(body)
+		} else {
+			err = pk.PubackDecode(body)
+		}
+		require.NoError(t, err)
+		out = append(out, pk)
+	}
+	return out
+}
+
+func payloads(pks []packets.Packet) (out []string) {
+	for _, pk := range pks {
+		out = append(out, string(pk.Payload))
+	}
+	return out
+}
+
+func TestResendsInOrderAndOnlyWhatWasSentIsDup(t *testing.T) {
+	var count Counters
+	s := New(limits, time.Now, &count)
+	w := attached(s, Params{Version: 5, ReceiveMaximum: 3})
+	for i := range 6 {
+		s.Enqueue(message("a", strconv.Itoa(i), 1), Delivery{QoS: 1})
+	}
+	first := decode(t, s.drain(w, nil, batchBytes), 5)
+	require.Equal(t, []string{"0", "1", "2"}, payloads(first))
+	s.Puback(first[1].PacketID)
+	require.Equal(t, []string{"3"}, payloads(decode(t, s.drain(w, nil, batchBytes), 5)))
+
+	w2 := attached(s, Params{Version: 5, ReceiveMaximum: 2})
+	require.Empty(t, s.drain(w, nil, batchBytes), "the old writer has nothing to say any more")
+	again := decode(t, s.drain(w2, nil, batchBytes), 5)
+	require.Equal(t, []string{"0", "2"}, payloads(again))
+	s.Puback(again[0].PacketID)
+	s.Puback(again[1].PacketID)
+	rest := decode(t, s.drain(w2, nil, batchBytes), 5)
+	require.Equal(t, []string{"3", "4"}, payloads(rest))
+	require.True(t, rest[0].FixedHeader.Dup)
+	require.False(t, rest[1].FixedHeader.Dup)
+}
+
+func TestLateAcknowledgementOfAnEarlierConnection(t *testing.T) {
+	var count Counters
+	s := New(limits, time.Now, &count)
+	w := attached(s, Params{Version: 4})
+	s.Enqueue(message("a", "x", 2), Delivery{QoS: 2})
+	id := decode(t, s.drain(w, nil, batchBytes), 4)[0].PacketID
+	w = attached(s, Params{Version: 4})
+	answer, ok := s.Pubrec(id, 0)
+	require.True(t, ok)
+	require.Equal(t, Ack{Type: 6, ID: id}, answer)
+	require.Empty(t, s.drain(w, nil, batchBytes))
+	s.Pubcomp(id)
+	require.Zero(t, s.Queued())
+	require.Zero(t, count.Queued.Load())
+}
+
+func TestPubrecOfNothing(t *testing.T) {
+	s := New(limits, time.Now, &Counters{})
+	answer, ok := s.Pubrec(5, 0)
+	require.True(t, ok)
+	require.Equal(t, byte(0x92), answer.Code)
+	_, ok = s.Pubrec(5, 0x80)
+	require.False(t, ok)
+	s.Puback(5)
+	s.Pubcomp(5)
+}
+
+func TestPacketIDsAreNeverReusedWhileOpen(t *testing.T) {
+	f := newFlights()
+	for range 65535 {
+		f.add(item{})
+	}
+	require.Len(t, f.byID, 65535)
+	require.False(t, f.room(100_000))
+	f.remove(f.byID[77])
+	require.Equal(t, uint16(77), f.add(item{}).id)
+	require.NotContains(t, f.byID, uint16(0))
+}
+
+func TestEndedSessionOwesNothing(t *testing.T) {
+	var count Counters
+	s := New(limits, time.Now, &count)
+	s.Enqueue(message("a", "x", 1), Delivery{QoS: 1})
+	s.End()
+	s.End()
+	s.Enqueue(message("a", "x", 1), Delivery{QoS: 1})
+	require.Zero(t, count.Queued.Load())
+	require.Equal(t, int64(1), count.Dropped()["session_ended"])
+}
+
+func TestUnsubscribingStopsAPull(t *testing.T) {
+	s := New(limits, time.Now, &Counters{})
+	w := attached(s, Params{Version: 5})
+	s.Pull("a/#", func(int) []*Message { s.StopPull("a/#"); return []*Message{message("a", "x", 0)} }, Delivery{})
+	require.True(t, s.pull(w))
+	require.Empty(t, s.drain(w, nil, batchBytes))
+	require.False(t, s.pull(w))
+}
+
+func TestPulledLosesAgainstLive(t *testing.T) {
+	s := New(limits, time.Now, &Counters{})
+	w := attached(s, Params{Version: 5})
+	calls := 0
+	s.Pull("#", func(int) []*Message {
+		if calls++; calls > 1 {
+			return nil
+		}
+		old := []*Message{message("a", "old", 1), message("b", "only", 1)}
+		s.Enqueue(message("a", "new", 1), Delivery{QoS: 1})
+		require.Empty(t, s.drain(w, nil, batchBytes), "not before it is known what was pulled")
+		return old
+	}, Delivery{QoS: 1})
+	require.True(t, s.pull(w))
+	got := decode(t, s.drain(w, nil, batchBytes), 5)
+	require.Equal(t, []string{"new", "only"}, payloads(got))
+	require.True(t, s.pull(w), "the end of the pull")
+	require.False(t, s.pull(w))
+}
+
+// The encoder says what the protocol library's decoder reads, and its sizes are exact.
+func TestEncodingIsReadBack(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		version := rapid.SampledFrom([]byte{4, 5}).Draw(rt, "version")
+		text := rapid.StringMatching(`[a-z/é]{0,200}`)
+		now := time.Now()
+		m := &Message{Topic: "t" + text.Draw(rt, "topic"), Payload: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(rt, "payload")}
+		m.Props = Properties{
+			ContentType: text.Draw(rt, "type"), ResponseTopic: text.Draw(rt, "response"),
+			Correlation: rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(rt, "correlation"),
+			Expiry:      rapid.Uint32().Draw(rt, "expiry"),
+		}
+		if rapid.Bool().Draw(rt, "format") {
+			m.Props.PayloadFormat = new(byte)
+		}
+		for range rapid.IntRange(0, 3).Draw(rt, "user") {
+			m.Props.User = append(m.Props.User, UserProperty{text.Draw(rt, "key"), text.Draw(rt, "value")})
+		}
+		m.Stamp(now)
+		p := publish{id: 3, dup: rapid.Bool().Draw(rt, "dup"), item: item{
+			msg: m, qos: 1, retain: rapid.Bool().Draw(rt, "retain"),
+			ids: rapid.SliceOfN(rapid.Uint32Range(1, 268435455), 0, 3).Draw(rt, "ids"),
+		}}
+		b := p.append(nil, version, now)
+		_, _, size := p.sizes(version)
+		require.Len(rt, b, size)
+		got := decode(rt, b, version)[0]
+		require.Equal(rt, m.Topic, got.TopicName)
+		require.Equal(rt, string(m.Payload), string(got.Payload))
+		require.Equal(rt, p.dup, got.FixedHeader.Dup)
+		require.Equal(rt, p.retain, got.FixedHeader.Retain)
+		if version < 5 {
+			return
+		}
+		require.Equal(rt, m.Props.Expiry, got.Properties.MessageExpiryInterval)
+		require.Equal(rt, m.Props.ContentType, got.Properties.ContentType)
+		require.Equal(rt, m.Props.ResponseTopic, got.Properties.ResponseTopic)
+		require.Equal(rt, string(m.Props.Correlation), string(got.Properties.CorrelationData))
+		require.Len(rt, got.Properties.User, len(m.Props.User))
+		require.Len(rt, got.Properties.SubscriptionIdentifier, len(p.ids))
+	})
+}
+
+// A session against the simplest thing that could be right: whatever the client
+// acknowledges and however often it comes back, every QoS 1 message arrives, for
+// the first time in order, and no more are open than the client allows.
+func TestEverythingArrives(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var count Counters
+		s := New(limits, time.Now, &count)
+		window := uint16(rapid.IntRange(1, 8).Draw(rt, "window"))
+		w := attached(s, Params{Version: 5, ReceiveMaximum: window})
+		var open []uint16
+		seen, sent := make(map[string]bool), make(map[string]bool)
+		next, expected := 0, 0
+		drain := func() {
+			for _, pk := range decode(rt, s.drain(w, nil, rapid.IntRange(1, 400).Draw(rt, "batch")), 5) {
+				require.Equal(rt, sent[string(pk.Payload)], pk.FixedHeader.Dup)
+				if sent[string(pk.Payload)] = true; !seen[string(pk.Payload)] {
+					require.Equal(rt, strconv.Itoa(expected), string(pk.Payload))
+					seen[string(pk.Payload)] = true
+					expected++
+				}
+				open = append(open, pk.PacketID)
+			}
+			require.LessOrEqual(rt, len(open), int(window))
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"enqueue": func(rt *rapid.T) {
+				for range rapid.IntRange(1, 10).Draw(rt, "n") {
+					if s.Queued() < limits.Messages {
+						s.Enqueue(message("a", strconv.Itoa(next), 1), Delivery{QoS: 1})
+						next++
+					}
+				}
+			},
+			"drain": func(*rapid.T) { drain() },
+			"ack": func(rt *rapid.T) {
+				if len(open) > 0 {
+					i := rapid.IntRange(0, len(open)-1).Draw(rt, "which")
+					s.Puback(open[i])
+					open = append(open[:i], open[i+1:]...)
+				}
+			},
+			"reconnect": func(rt *rapid.T) {
+				s.Detach(w)
+				window = uint16(rapid.IntRange(1, 8).Draw(rt, "window"))
+				w, open = attached(s, Params{Version: 5, ReceiveMaximum: window}), nil
+			},
+			"": func(rt *rapid.T) { require.Equal(rt, int64(s.Queued()), count.Queued.Load()) },
+		})
+		for s.Queued() > 0 {
+			drain()
+			for _, id := range open {
+				s.Puback(id)
+			}
+			open = nil
+		}
+		require.Equal(rt, next, expected)
+	})
+}
+
+func TestQueueAgainstASlice(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var q queue
+		var model []string
+		zero := make(map[string]bool)
+		n := 0
+		rt.Repeat(map[string]func(*rapid.T){
+			"push": func(rt *rapid.T) {
+				qos := byte(rapid.IntRange(0, 1).Draw(rt, "qos"))
+				name := strconv.Itoa(n)
+				n++
+				zero[name] = qos == 0
+				q.push(item{msg: message("a", name, qos), qos: qos})
+				model = append(model, name)
+			},
+			"pop": func(rt *rapid.T) {
+				it, ok := q.front()
+				require.Equal(rt, len(model) > 0, ok)
+				if ok {
+					require.Equal(rt, model[0], string(it.msg.Payload))
+					q.pop()
+					model = model[1:]
+				}
+			},
+			"evict": func(rt *rapid.T) {
+				for i, name := range model {
+					if zero[name] {
+						require.True(rt, q.evictZero())
+						model = append(model[:i:i], model[i+1:]...)
+						return
+					}
+				}
+				require.False(rt, q.evictZero())
+			},
+			"": func(rt *rapid.T) {
+				require.Equal(rt, len(model), q.live)
+				if q.live == 0 {
+					require.Zero(rt, q.bytes)
+				}
+			},
+		})
+	})
+}
+
+func TestAckEncoding(t *testing.T) {
+	for _, a := range []Ack{{4, 7, 0, ""}, {5, 7, 0x10, ""}, {6, 7, 0x92, ""}, {7, 7, 0, ""}, {4, 7, 0x87, "no"}, {5, 300, 0x99, string(bytes.Repeat([]byte("x"), 200))}} {
+		got := decode(t, a.Append(nil, 5), 5)[0]
+		require.Equal(t, a, Ack{got.FixedHeader.Type, got.PacketID, got.ReasonCode, got.Properties.ReasonString})
+		require.Len(t, a.Append(nil, 4), 4)
+	}
+}
+
+// stuck is a connection whose peer doesn't read.
+type stuck struct {
+	deadline chan time.Time
+	closed   chan struct{}
+}
+
+func (s stuck) Write([]byte) (int, error) {
+	for d := range s.deadline {
+		if time.Until(d) < closeGrace+time.Second {
+			return 0, bytes.ErrTooLarge
+		}
+	}
+	return 0, nil
+}
+func (s stuck) SetWriteDeadline(t time.Time) error { s.deadline <- t; return nil }
+func (s stuck) Close() error                       { close(s.closed); return nil }
+
+func TestClosingAStuckWriterIsBounded(t *testing.T) {
+	conn := stuck{make(chan time.Time, 8), make(chan struct{})}
+	w := NewWriter(conn, time.Hour)
+	go w.Run()
+	w.Control([]byte("x"))
+	full := make(chan bool)
+	w.Control(make([]byte, controlRoom+1))
+	w.Control(make([]byte, controlRoom+1))
+	go func() { full <- w.WaitRoom() }()
+	w.Close()
+	require.False(t, <-full)
+	<-w.Done()
+	<-conn.closed
+}
