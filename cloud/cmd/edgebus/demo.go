@@ -236,14 +236,18 @@ func awaitReady(ctx context.Context, target string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
+	var last error
 	for {
 		err := probe(ctx, target)
 		if err == nil {
 			return nil
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err // not the one that is our own time being up
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not ready: %w", err)
+			return fmt.Errorf("not ready: %w", last)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -212,7 +212,7 @@ func terminal(out io.Writer) (size func() (width, height int), ok bool) {
 	}
 	return func() (int, int) {
 		width, height, err := term.GetSize(int(file.Fd()))
-		if err != nil {
+		if err != nil || width < 1 || height < 1 {
 			return 80, 24
 		}
 		return width, height

@@ -240,7 +240,7 @@ const (
 // watchScreen draws the tree in place, again and again, above a footer.
 func watchScreen(ctx context.Context, v *view, changes <-chan change, out io.Writer, size func() (int, int), footer []string) error {
 	fmt.Fprint(out, "\x1b[?25l\x1b[2J") // hide the cursor, clear
-	defer fmt.Fprint(out, "\x1b[?25h")
+	defer fmt.Fprint(out, "\x1b[?25h\r\n")
 	timer := time.NewTimer(redraw)
 	defer timer.Stop()
 	var drawn time.Time

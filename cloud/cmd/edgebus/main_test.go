@@ -1,0 +1,299 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+)
+
+func TestVersionAndUsage(t *testing.T) {
+	var out, errs bytes.Buffer
+	require.Zero(t, run([]string{"version"}, &out, &errs))
+	require.Contains(t, out.String(), "edgebus ")
+	require.Equal(t, 1, run([]string{"tree"}, &out, &errs))
+	require.Contains(t, errs.String(), "edgebus: ")
+	require.Equal(t, 1, run([]string{"tree", "a/b"}, &out, &errs))
+	require.Contains(t, errs.String(), `"a/b" is no node's name`)
+	require.Equal(t, 1, run([]string{"tree", "n1", "-o", "xml"}, &out, &errs))
+	require.Contains(t, errs.String(), "xml")
+}
+
+func message(topic, payload string, properties ...client.UserProperty) client.Message {
+	return client.Message{Topic: topic, Payload: []byte(payload), User: properties}
+}
+
+func TestOnlyStateIsShown(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c, ok := fromMessage(message("v1/nodes/n1/devices/lamp/desired/power", "ON",
+		client.UserProperty{Key: "ver", Value: "42"}, client.UserProperty{Key: "ts", Value: "2026-11-21T10:00:00.123Z"},
+		client.UserProperty{Key: "origin", Value: "ann"}), now)
+	require.True(t, ok)
+	require.Equal(t, "devices/lamp/desired/power", c.Key)
+	require.EqualValues(t, 42, c.Ver)
+	require.Equal(t, "ann", c.Origin)
+	require.Equal(t, 123, c.TS.Nanosecond()/1e6)
+	require.Equal(t, "devices/lamp/desired/power = ON  (ver 42)", c.String())
+	for _, other := range []string{"v1/nodes/n1/devices/lamp/telemetry/x", "v1/nodes/n1/devices/lamp/commands/blink", "v1/nodes/n1/sync/up", "other"} {
+		_, ok := fromMessage(message(other, "x"), now)
+		require.False(t, ok, other)
+	}
+	_, ok = fromMessage(message("v1/nodes/n1/devices/lamp/reported/power", "", client.UserProperty{Key: "ver", Value: "x"}), now)
+	require.True(t, ok)
+}
+
+func filled(now time.Time) *view {
+	v := newView("n1")
+	for key, val := range map[string]value{
+		"state":                        {Value: "online", seen: now},
+		"devices/lamp":                 {Value: `{"device":{}}`, Ver: 1, TS: now.Add(-2 * time.Hour)},
+		"devices/lamp/desired/power":   {Value: "ON", Ver: 3, TS: now.Add(-5 * time.Second)},
+		"devices/lamp/reported/power":  {Value: "OFF", Ver: 9, TS: now.Add(-3 * time.Minute)},
+		"devices/lamp/reported/colour": {Value: "\x1b[2J\nred", Ver: 1, TS: now.Add(-72 * time.Hour)},
+	} {
+		v.apply(change{Key: key, value: val})
+	}
+	return v
+}
+
+func TestTreeIsDrawn(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	require.Equal(t, `n1
+├─ devices
+│  └─ lamp          {"device":{}}  ver 1, 2h
+│     ├─ desired
+│     │  └─ power   ON             ver 3, 5s
+│     └─ reported
+│        ├─ colour  ·[2J·red       ver 1, 3d
+│        └─ power   OFF            ver 9, 3m
+└─ state            online         now
+`, filled(now).text(now, 0), "no value may steer a terminal")
+	for _, line := range strings.Split(filled(now).text(now, 20), "\n") {
+		require.LessOrEqual(t, len([]rune(line)), 20)
+	}
+}
+
+func TestWhatIsGoneIsNotShown(t *testing.T) {
+	v := filled(time.Now())
+	v.apply(change{Key: "devices/lamp/desired/power"})
+	require.NotContains(t, v.text(time.Now(), 0), "desired")
+	v.apply(change{reset: true})
+	require.Empty(t, v.values)
+}
+
+func TestDocument(t *testing.T) {
+	now := time.Unix(1_000_000, 0).UTC()
+	text, err := json.Marshal(filled(now).document())
+	require.NoError(t, err)
+	var back struct {
+		Node   string
+		Topics map[string]struct {
+			Value string
+			Ver   uint64
+			TS    time.Time
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &back))
+	require.Equal(t, "n1", back.Node)
+	require.Equal(t, "ON", back.Topics["devices/lamp/desired/power"].Value)
+	require.EqualValues(t, 3, back.Topics["devices/lamp/desired/power"].Ver)
+	require.NotContains(t, string(text), "0001-01-01")
+}
+
+func TestFrameFitsTheScreen(t *testing.T) {
+	text := filled(time.Now()).text(time.Now(), 80)
+	for height := 1; height < 20; height++ {
+		shown := frame(text, []string{"", "a footer that is wider than the screen"}, 10, height)
+		if height > 4 {
+			require.LessOrEqual(t, strings.Count(shown, "\n"), height-1, "height %d", height)
+		}
+		require.Contains(t, shown, "a footer …")
+	}
+	require.Contains(t, frame(text, nil, 80, 4), "… 7 more")
+	require.NotContains(t, frame(text, nil, 80, 40), "more")
+}
+
+func TestScreenIsDrawnAndEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	changes := make(chan change, 1)
+	var out syncBuffer
+	ended := make(chan error, 1)
+	go func() {
+		ended <- watchScreen(ctx, newView("n1"), changes, &out, func() (int, int) { return 80, 24 }, []string{"hint"})
+	}()
+	changes <- change{Key: "state", value: value{Value: "online"}}
+	require.Eventually(t, func() bool { s := out.String(); return strings.Contains(s, "online") && strings.Contains(s, "hint") }, 5*time.Second, time.Millisecond)
+	cancel()
+	require.NoError(t, <-ended)
+	require.Contains(t, out.String(), "\x1b[?25h", "the cursor is back")
+
+	changes <- change{err: errors.New("refused")}
+	require.ErrorContains(t, watchScreen(context.Background(), newView("n1"), changes, &out, func() (int, int) { return 80, 24 }, nil), "refused")
+}
+
+func TestTakenPortsAreNamedWithTheirOwner(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	taken := listener.Addr().String()
+	d := &demo{hubMQTT: "127.0.0.1:0", hubHTTP: taken, coreMQTT: "127.0.0.1:0", coreHTTP: "127.0.0.1:0", modbus: "127.0.0.1:0"}
+	err = d.checkPorts()
+	require.ErrorContains(t, err, taken)
+	require.ErrorContains(t, err, "--hub-http")
+	require.NotContains(t, err.Error(), "--hub-mqtt")
+	require.ErrorContains(t, err, "pid "+strconv.Itoa(os.Getpid()))
+}
+
+func TestProgramsAreFoundOrAskedFor(t *testing.T) {
+	d := &demo{programs: t.TempDir()}
+	_, err := d.find("cloudhub")
+	require.ErrorContains(t, err, "make build")
+	require.NoError(t, os.WriteFile(filepath.Join(d.programs, "cloudhub"), nil, 0o755))
+	path, err := d.find("cloudhub")
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(d.programs, "cloudhub"), path)
+	t.Setenv("PATH", d.programs)
+	path, err = (&demo{}).find("cloudhub")
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(d.programs, "cloudhub"), path)
+}
+
+func TestSamplesAreAppliedOnce(t *testing.T) {
+	var paths []string
+	var bodies string
+	answer := http.StatusCreated
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		paths = append(paths, r.Method+" "+r.URL.Path)
+		var b bytes.Buffer
+		_, _ = b.ReadFrom(r.Body)
+		bodies += b.String()
+		w.WriteHeader(answer)
+		_, _ = w.Write([]byte("because"))
+	}))
+	defer api.Close()
+	d := &demo{hubHTTP: api.Listener.Addr().String(), modbus: "127.0.0.1:9999"}
+	require.NoError(t, d.apply(context.Background()))
+	require.Equal(t, []string{
+		"POST /apis/edgebus.io/v1alpha1/namespaces/default/devicemodels",
+		"POST /apis/edgebus.io/v1alpha1/namespaces/default/devices",
+		"POST /apis/edgebus.io/v1alpha1/namespaces/default/devicemodels",
+		"POST /apis/edgebus.io/v1alpha1/namespaces/default/devices",
+	}, paths)
+	require.Contains(t, bodies, "tcp://127.0.0.1:9999")
+	answer = http.StatusConflict
+	require.NoError(t, d.apply(context.Background()), "a kept directory has them")
+	answer = http.StatusUnprocessableEntity
+	require.ErrorContains(t, d.apply(context.Background()), "because")
+}
+
+func TestReadiness(t *testing.T) {
+	ready := make(chan bool, 1)
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case <-ready:
+		default:
+			ready <- true
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer api.Close()
+	require.NoError(t, awaitReady(context.Background(), api.URL))
+	require.NoError(t, awaitReady(context.Background(), api.Listener.Addr().String()))
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorContains(t, awaitReady(ctx, "127.0.0.1:1"), "refused")
+}
+
+// gone is whether a process has ended.
+func gone(pid string) bool {
+	n, err := strconv.Atoi(strings.TrimSpace(pid))
+	if err != nil {
+		return false
+	}
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(n) + "/stat")
+	return syscall.Kill(n, 0) != nil || err == nil && strings.Contains(string(text), ") Z ")
+}
+
+func TestNothingIsLeftRunning(t *testing.T) {
+	dir := t.TempDir()
+	g := newProcesses(filepath.Join(dir, "logs"))
+	g.onExit = func(err error) { t.Errorf("unexpected: %v", err) }
+	read := func(name string) string { text, _ := os.ReadFile(filepath.Join(dir, name)); return string(text) }
+	require.NoError(t, g.start("first", []string{"sh", "-c", "trap 'echo first >>order; exit' TERM; touch up1; while :; do sleep 0.02; done"}, dir))
+	require.NoError(t, g.start("last", []string{"sh", "-c", "trap 'echo last >>order; exit' TERM; sleep 300 & echo $! >child; while :; do sleep 0.02; done"}, dir))
+	require.Eventually(t, func() bool { return read("child") != "" && exists(filepath.Join(dir, "up1")) }, 5*time.Second, time.Millisecond)
+	require.NoError(t, g.stop())
+	require.Equal(t, "last\nfirst\n", read("order"), "who was started last goes first")
+	require.Eventually(t, func() bool { return gone(read("child")) }, 5*time.Second, time.Millisecond)
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+func TestWhoDoesNotStopIsKilledInTime(t *testing.T) {
+	dir := t.TempDir()
+	g := newProcesses(filepath.Join(dir, "logs"))
+	require.NoError(t, g.start("deaf", []string{"sh", "-c", "trap '' TERM; touch up; while :; do sleep 0.05; done"}, dir))
+	require.Eventually(t, func() bool { return exists(filepath.Join(dir, "up")) }, 5*time.Second, time.Millisecond)
+	began := time.Now()
+	require.ErrorContains(t, g.stop(), "deaf")
+	require.Less(t, time.Since(began), 10*time.Second)
+	require.True(t, gone(strconv.Itoa(g.all[0].cmd.Process.Pid)))
+}
+
+func TestUnexpectedEndsAreToldWithTheirLastWords(t *testing.T) {
+	dir := t.TempDir()
+	g := newProcesses(filepath.Join(dir, "logs"))
+	ended := make(chan error, 1)
+	g.onExit = func(err error) { ended <- err }
+	t.Setenv("EDGEBUS_DATA_DIR", "/elsewhere")
+	require.NoError(t, g.start("weak", []string{"sh", "-c", `echo "dir=$EDGEBUS_DATA_DIR"; echo alas >&2; exit 3`}, dir))
+	err := <-ended
+	require.ErrorContains(t, err, "weak ended unexpectedly (exit status 3)")
+	require.ErrorContains(t, err, "alas")
+	require.ErrorContains(t, err, "dir=\n", "settings of this host must not change the demo")
+
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(err)
+	require.Equal(t, err, failure(ctx, errors.New("connection refused")), "the cause, not what followed from it")
+	plain, stop := context.WithCancel(context.Background())
+	require.ErrorContains(t, failure(plain, errors.New("x")), "x")
+	stop()
+	require.NoError(t, failure(plain, errors.New("interrupted")))
+	require.NoError(t, g.stop())
+}
+
+// syncBuffer can be read while it is written.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
