@@ -60,6 +60,7 @@ func TestPresence(t *testing.T) {
 	c.sub("a", 1)
 	again := open(t, b, "c")
 	again.disconnect()
+	require.Eventually(t, func() bool { return len(told.entries()) == 5 }, patience, time.Millisecond)
 	open(t, b, "d").leave(b, "d")
 	told.last(t, "-d")
 	require.Equal(t, []string{"+c", "c a", "-c", "+c", "-c", "+d", "-d"}, told.entries())
