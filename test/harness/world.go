@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -301,7 +302,7 @@ func Eventually(ctx context.Context, within time.Duration, check func(context.Co
 		if err == nil {
 			return nil
 		}
-		if last == nil || ctx.Err() == nil {
+		if last == nil || !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			last = err // not the one that is our own time being up
 		}
 		select {

@@ -242,7 +242,7 @@ func awaitReady(ctx context.Context, target string) error {
 		if err == nil {
 			return nil
 		}
-		if last == nil || ctx.Err() == nil {
+		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
 			last = err // not the one that is our own time being up
 		}
 		select {

@@ -1,0 +1,52 @@
+package configs
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The page for people is made of the same text as the defaults: it can't say
+// anything else. GOLDEN=write writes it.
+func TestConfigurationPage(t *testing.T) {
+	const name = "../docs/configuration.md"
+	want := configurationPage(t)
+	if os.Getenv("GOLDEN") == "write" {
+		require.NoError(t, os.WriteFile(name, []byte(want), 0o644))
+	}
+	got, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.Equal(t, want, string(got), "run make golden")
+}
+
+func configurationPage(t *testing.T) string {
+	t.Helper()
+	var page strings.Builder
+	page.WriteString(`# Configuration
+
+<!-- Made from the defaults in configs/ by make golden. -->
+
+Every program runs without any configuration, on the loopback interface. A setting ` + "`link.retry.timeout`" + ` can be given
+
+1. by a flag: ` + "`--link-retry-timeout 5s`" + `,
+2. by the environment: ` + "`EDGEBUS_LINK_RETRY_TIMEOUT=5s`" + `; an empty variable counts as none,
+3. by a YAML file: the one that ` + "`--config`" + ` names, or else the program's own in ` + "`" + SystemDir + "`" + `, if it is there,
+
+and the first of these that gives one is taken. Passwords and lists have no flag; a list in the environment is written in YAML.
+A key that isn't known, or a value that doesn't fit, is an error that names the key and the place where it stands:
+
+` + "```" + `
+core.yaml:3: link.keepalve: unknown key; did you mean link.keepalive?
+` + "```" + `
+
+` + "`--print-config`" + ` prints the settings in force, in the form of this page, without passwords.
+`)
+	for _, program := range []string{"cloudhub", "edgecore", "mapper-modbus", "mapper-virtual"} {
+		text, err := readPage(program)
+		require.NoError(t, err)
+		page.WriteString("\n## " + program + "\n\n`" + SystemDir + "/" + pageName(program) + ".yaml`\n\n```yaml\n" + string(text) + "```\n")
+	}
+	return page.String()
+}

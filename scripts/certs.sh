@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# certs.sh: makes a certificate authority of one's own, and certificates signed by it.
+#
+#   certs.sh ca DIR                        DIR/ca.pem, DIR/ca.key
+#   certs.sh server DIR NAME HOST…         for a hub or a node's broker; HOST is a name or an IP address
+#   certs.sh node DIR NODE                 for a node: the common name is the node's name
+#
+# Keys are readable by their owner only, and nothing that exists is overwritten.
+# The CA is valid for ten years, the rest for DAYS (default 825).
+set -euo pipefail
+
+die() {
+	echo "certs.sh: $*" >&2
+	exit 1
+}
+
+usage() {
+	sed -n "2,9s/^# \\{0,1\\}//p" "$0" >&2
+	exit 2
+}
+
+# issue NAME SUBJECT EXTENSIONS: a key, and a certificate for it signed by the CA.
+issue() {
+	local name=$1 subject=$2 extensions=$3
+	[[ -f $dir/ca.key ]] || die "$dir/ca.key is missing: run certs.sh ca $dir first"
+	[[ ! -e $dir/$name.key && ! -e $dir/$name.pem ]] || die "$dir/$name.pem or its key exists already"
+	openssl ecparam -name prime256v1 -genkey -noout -out "$dir/$name.key"
+	openssl req -new -key "$dir/$name.key" -subj "$subject" -out "$dir/$name.csr"
+	openssl x509 -req -in "$dir/$name.csr" -CA "$dir/ca.pem" -CAkey "$dir/ca.key" -set_serial "0x$(openssl rand -hex 16)" \
+		-days "${DAYS:-825}" -sha256 -extfile <(printf '%s\n' "$extensions") -out "$dir/$name.pem" 2>/dev/null
+	rm "$dir/$name.csr"
+	echo "$dir/$name.pem $dir/$name.key"
+}
+
+(($# >= 2)) || usage
+what=$1
+dir=$2
+shift 2
+umask 077
+case $what in
+ca)
+	(($# == 0)) || usage
+	mkdir -p "$dir"
+	[[ ! -e $dir/ca.key && ! -e $dir/ca.pem ]] || die "$dir/ca.pem or its key exists already"
+	openssl ecparam -name prime256v1 -genkey -noout -out "$dir/ca.key"
+	openssl req -x509 -new -key "$dir/ca.key" -subj "/CN=Edgebus CA" -days 3650 -sha256 \
+		-addext basicConstraints=critical,CA:TRUE,pathlen:0 -addext keyUsage=critical,keyCertSign,cRLSign -out "$dir/ca.pem"
+	echo "$dir/ca.pem $dir/ca.key"
+	;;
+server)
+	(($# >= 2)) || usage
+	name=$1
+	shift
+	[[ $name =~ ^[A-Za-z0-9._-]+$ ]] || die "$name can't be a file's name"
+	names=()
+	for host in "$@"; do
+		if [[ $host =~ ^[0-9.]+$ || $host == *:* ]]; then
+			names+=("IP:$host")
+		elif [[ $host =~ ^[A-Za-z0-9.*-]+$ ]]; then
+			names+=("DNS:$host")
+		else
+			die "$host is neither a host's name nor an address"
+		fi
+	done
+	issue "$name" "/CN=$name" "basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature
+extendedKeyUsage=serverAuth
+subjectAltName=$(IFS=, && echo "${names[*]}")"
+	;;
+node)
+	(($# == 1)) || usage
+	node=$1
+	[[ $node =~ ^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$ && ${#node} -le 64 ]] || die "$node is no name for a node's certificate: a-z, 0-9, - and . in between, at most 64"
+	issue "$node" "/CN=$node" "basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature
+extendedKeyUsage=clientAuth
+subjectAltName=DNS:$node"
+	;;
+*) usage ;;
+esac

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# install.sh hub|core|mapper-virtual|mapper-modbus…: installs programs that `make build`
+# has made, with their service units, for systemd. What runs already is restarted.
+#
+# DESTDIR installs below another root, without touching users or services.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+destdir=${DESTDIR:-}
+(($# > 0)) || {
+	sed -n '2,5s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+}
+if [[ -z $destdir ]] && ((EUID != 0)); then
+	echo "install.sh: only root can install into the system; DESTDIR=… installs elsewhere" >&2
+	exit 1
+fi
+
+programs=()
+for what in "$@"; do
+	case $what in
+	hub) programs+=(cloudhub) ;;
+	core) programs+=(edgecore) ;;
+	mapper-virtual | mapper-modbus) programs+=("$what") ;;
+	*)
+		echo "install.sh: $what is none of hub, core, mapper-virtual, mapper-modbus" >&2
+		exit 2
+		;;
+	esac
+done
+for program in "${programs[@]}" edgebus; do
+	[[ -x bin/$program ]] || {
+		echo "install.sh: bin/$program is missing: run make build first" >&2
+		exit 1
+	}
+done
+
+if [[ -z $destdir ]] && ! getent passwd edgebus >/dev/null; then
+	useradd --system --user-group --home-dir /var/lib/edgebus --no-create-home --shell /usr/sbin/nologin edgebus
+fi
+install -d -m 0755 "$destdir/usr/local/bin" "$destdir/etc/edgebus" "$destdir/etc/systemd/system"
+for program in "${programs[@]}" edgebus; do
+	# To a new file, and then in place: a running program is not written over.
+	install -m 0755 "bin/$program" "$destdir/usr/local/bin/.$program.new"
+	mv -f "$destdir/usr/local/bin/.$program.new" "$destdir/usr/local/bin/$program"
+done
+for program in "${programs[@]}"; do
+	install -m 0644 "scripts/systemd/$program.service" "$destdir/etc/systemd/system/$program.service"
+	echo "$destdir/usr/local/bin/$program"
+done
+
+if [[ -z $destdir ]] && [[ -d /run/systemd/system ]]; then
+	systemctl daemon-reload
+	for program in "${programs[@]}"; do
+		systemctl enable "$program.service"
+		systemctl restart "$program.service"
+	done
+fi
