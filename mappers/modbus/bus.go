@@ -1,0 +1,167 @@
+package modbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"time"
+
+	mb "github.com/simonvetter/modbus"
+)
+
+// busKey tells connections apart.
+type busKey struct {
+	url     string
+	timeout time.Duration
+}
+
+// bus is one connection: its goroutine does one request after the other. Modbus has no way to cancel a request, so
+// who gives up waiting leaves it to the goroutine, for one timeout at most.
+type bus struct {
+	key      busKey
+	shares   int // guarded by Driver.mu
+	requests chan request
+	ctx      context.Context
+	stop     context.CancelFunc
+
+	// the goroutine's
+	client    *mb.ModbusClient
+	downUntil time.Time // don't dial again before
+	downErr   error
+}
+
+type request struct {
+	ctx  context.Context
+	unit uint8
+	do   func(*mb.ModbusClient) error
+	done chan error // capacity 1
+}
+
+func newBus(key busKey) *bus {
+	b := &bus{key: key, requests: make(chan request)}
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	go b.run()
+	return b
+}
+
+func (b *bus) run() {
+	defer b.hangUp()
+	for {
+		select {
+		case <-b.ctx.Done():
+			return
+		case r := <-b.requests:
+			r.done <- b.serve(r)
+		}
+	}
+}
+
+// serve does one request. After anything but an answer the connection is in an unknown state, and is made anew: a late
+// answer must not be taken for the next one's.
+func (b *bus) serve(r request) error {
+	if err := r.ctx.Err(); err != nil {
+		return err // nobody waits for it any more
+	}
+	if err := b.dial(); err != nil {
+		return err
+	}
+	if err := b.client.SetUnitId(r.unit); err != nil {
+		return err
+	}
+	err := r.do(b.client)
+	var answer mb.Error
+	if err != nil && (!errors.As(err, &answer) || answer == mb.ErrRequestTimedOut || answer == mb.ErrProtocolError ||
+		answer == mb.ErrBadCRC || answer == mb.ErrShortFrame || answer == mb.ErrBadUnitId || answer == mb.ErrBadTransactionId) {
+		b.hangUp()
+	}
+	return err
+}
+
+// dial connects. When it has just failed it fails again at once: ten units behind a dead gateway wait for one dial, not
+// for ten.
+func (b *bus) dial() error {
+	if b.client != nil {
+		return nil
+	}
+	if time.Now().Before(b.downUntil) {
+		return b.downErr
+	}
+	c, err := mb.NewClient(&mb.ClientConfiguration{
+		URL: b.key.url, Timeout: b.key.timeout, Logger: log.New(io.Discard, "", 0),
+	})
+	if err == nil {
+		err = c.Open()
+	}
+	if err != nil {
+		b.downErr = fmt.Errorf("connect to %s: %w", b.key.url, err)
+		b.downUntil = time.Now().Add(time.Second)
+		return b.downErr
+	}
+	b.client, b.downUntil = c, time.Time{}
+	return nil
+}
+
+func (b *bus) hangUp() {
+	if b.client != nil {
+		_ = b.client.Close()
+		b.client = nil
+	}
+}
+
+// call queues a request and waits for its end or ctx's.
+func (b *bus) call(ctx context.Context, unit uint8, do func(*mb.ModbusClient) error) error {
+	r := request{ctx: ctx, unit: unit, do: do, done: make(chan error, 1)}
+	select {
+	case b.requests <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.ctx.Done():
+		return errClosed
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// read returns a group's registers, bits as 0 and 1.
+func (b *bus) read(ctx context.Context, unit uint8, g group) (words []uint16, err error) {
+	var got []uint16 // the request may outlive us: it must not write to our result
+	answer := make(chan []uint16, 1)
+	err = b.call(ctx, unit, func(c *mb.ModbusClient) (err error) {
+		words, err := g.read(c)
+		answer <- words
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	got = <-answer
+	if len(got) != int(g.size) {
+		return nil, fmt.Errorf("modbus: unit %d answered %d of %d registers", unit, len(got), g.size)
+	}
+	return got, nil
+}
+
+// write writes a field. One bit of a register is changed by reading the register and writing it back.
+func (b *bus) write(ctx context.Context, unit uint8, f *field, words []uint16) error {
+	return b.call(ctx, unit, func(c *mb.ModbusClient) error {
+		switch {
+		case f.table == coil:
+			return c.WriteCoil(f.address, words[0] != 0)
+		case f.kind == kindBit:
+			was, err := c.ReadRegister(f.address, mb.HOLDING_REGISTER)
+			if err != nil {
+				return err
+			}
+			return c.WriteRegister(f.address, was&^(1<<f.bit)|words[0]<<f.bit)
+		case len(words) == 1:
+			return c.WriteRegister(f.address, words[0])
+		}
+		return c.WriteRegisters(f.address, words)
+	})
+}

@@ -1,0 +1,233 @@
+// Package modbus drives Modbus devices over TCP: coils, discrete inputs, holding and input registers, and the numbers
+// that vendors make of them. Units behind one address share a connection and one goroutine.
+//
+// A Device's protocol config:
+//
+//	address: tcp://10.0.0.5:502, rtuovertcp://…, or host:port   (also: url; or ip and port)
+//	unit:    1                                                  (also: slaveID, unitID)
+//	timeout: 2s     gap: 8    registers that may be read for nothing, to save a request
+//
+// A visitor's config says which register, and what it means: see field.
+//
+// The package never guesses at a configuration: what it can't understand is refused with the path of the field. It
+// never repeats a write by itself.
+package modbus
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	mb "github.com/simonvetter/modbus"
+
+	"github.com/edgebus/edgebus/mappers"
+)
+
+// DefaultTimeout is how long a unit may take to answer where nothing else is said.
+const DefaultTimeout = 2 * time.Second
+
+// Options configure the driver. The zero value is usable.
+type Options struct {
+	Timeout time.Duration // default DefaultTimeout
+}
+
+// Driver opens Modbus devices.
+type Driver struct {
+	o     Options
+	mu    sync.Mutex
+	buses map[busKey]*bus
+}
+
+// New makes a driver.
+func New(o Options) *Driver {
+	if o.Timeout <= 0 {
+		o.Timeout = DefaultTimeout
+	}
+	return &Driver{o: o, buses: map[busKey]*bus{}}
+}
+
+// Protocols implements mappers.Driver.
+func (d *Driver) Protocols() []string { return []string{"modbus", "modbus-tcp"} }
+
+// Bus implements mappers.Sharer.
+func (d *Driver) Bus(dev mappers.Device) string {
+	c, err := parseDevice(dev, d.o)
+	if err != nil {
+		return "unusable " + dev.Name
+	}
+	return c.key.url
+}
+
+// Open implements mappers.Driver. It checks the configuration; whether the unit answers shows with the first request.
+func (d *Driver) Open(ctx context.Context, dev mappers.Device) (mappers.Session, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c, err := parseDevice(dev, d.o)
+	if err != nil {
+		return nil, err
+	}
+	return &session{driver: d, config: c, bus: d.acquire(c.key), apart: map[string]bool{}}, nil
+}
+
+// acquire takes a share of a connection, release gives it back; the last one ends it.
+func (d *Driver) acquire(key busKey) *bus {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b := d.buses[key]
+	if b == nil {
+		b = newBus(key)
+		d.buses[key] = b
+	}
+	b.shares++
+	return b
+}
+
+func (d *Driver) release(b *bus) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if b.shares--; b.shares == 0 {
+		delete(d.buses, b.key)
+		b.stop()
+	}
+}
+
+// session is one unit.
+type session struct {
+	driver *Driver
+	config deviceConfig
+	bus    *bus
+
+	mu     sync.Mutex
+	closed bool
+	apart  map[string]bool // groups that the unit refused to answer at once
+}
+
+var errClosed = errors.New("modbus: the device was closed")
+
+func (s *session) usable() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	return nil
+}
+
+// Close implements mappers.Session.
+func (s *session) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.closed = true
+		s.driver.release(s.bus)
+	}
+	return nil
+}
+
+// ReadBatch implements mappers.BatchReader.
+func (s *session) ReadBatch(ctx context.Context, properties []string) (map[string]mappers.Reading, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	got := make(map[string]mappers.Reading, len(properties))
+	var fields []*field
+	for _, name := range properties {
+		f, err := s.field(name)
+		if err != nil {
+			got[name] = mappers.Reading{Err: err}
+			continue
+		}
+		fields = append(fields, f)
+	}
+	for _, g := range s.groups(fields) {
+		if err := s.readGroup(ctx, g, got); err != nil {
+			return nil, err
+		}
+	}
+	return got, nil
+}
+
+func (s *session) field(name string) (*field, error) {
+	f := s.config.fields[name]
+	if f == nil {
+		return nil, mappers.Refuse(mappers.NotReachable, "the model has no modbus visitor for %s", name)
+	}
+	return f, nil
+}
+
+// groups plans the requests. A group that the unit has refused before is read one by one.
+func (s *session) groups(fields []*field) (list []group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range plan(fields, s.config.gap) {
+		if s.apart[g.String()] {
+			list = append(list, g.split()...)
+		} else {
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+// readGroup adds a group's values to got. The error is the unit's; a register's goes into its Reading.
+func (s *session) readGroup(ctx context.Context, g group, got map[string]mappers.Reading) error {
+	words, err := s.bus.read(ctx, s.config.unit, g)
+	exception := isException(err)
+	switch {
+	case err != nil && !exception:
+		return err
+	case exception && len(g.fields) > 1: // perhaps one of them, or of the registers in between, doesn't exist
+		s.mu.Lock()
+		s.apart[g.String()] = true
+		s.mu.Unlock()
+		for _, one := range g.split() {
+			if err := s.readGroup(ctx, one, got); err != nil {
+				return err
+			}
+		}
+		return nil
+	case exception:
+		got[g.fields[0].name] = mappers.Reading{Err: mappers.Refuse(mappers.Rejected, "%s: the unit answered: %v", g, err)}
+		return nil
+	}
+	for _, f := range g.fields {
+		v, err := f.decode(words[f.address-g.address : f.address-g.address+f.size()])
+		got[f.name] = mappers.Reading{Value: v, Err: err}
+	}
+	return nil
+}
+
+// Write implements mappers.Writer.
+func (s *session) Write(ctx context.Context, property, value string) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	f, err := s.field(property)
+	if err != nil {
+		return err
+	}
+	if !f.writable {
+		return mappers.Refuse(mappers.ReadOnly, "%s can't be written", property)
+	}
+	words, err := f.encode(value)
+	if err != nil {
+		return err
+	}
+	err = s.bus.write(ctx, s.config.unit, f, words)
+	if isException(err) {
+		return mappers.Refuse(mappers.Rejected, "%s = %s: the unit answered: %v", property, value, err)
+	}
+	return err
+}
+
+// isException says whether the unit is there and said no. A busy unit, or a gateway that can't reach it, did not.
+func isException(err error) bool {
+	for _, e := range []mb.Error{mb.ErrIllegalFunction, mb.ErrIllegalDataAddress, mb.ErrIllegalDataValue, mb.ErrServerDeviceFailure, mb.ErrMemoryParityError} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,398 @@
+package modbus
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	mb "github.com/simonvetter/modbus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/drivertest"
+)
+
+// unitServer is a Modbus server on a socket whose units are in the test's hand. Only registers that were set exist.
+type unitServer struct {
+	t      *testing.T
+	addr   string
+	server *mb.ModbusServer
+
+	mu       sync.Mutex
+	bits     map[uint8]map[uint16]bool
+	words    map[uint8]map[uint16]uint16
+	delay    map[uint8]time.Duration
+	requests []string
+}
+
+func newServer(t *testing.T) *unitServer {
+	s := &unitServer{
+		t: t, bits: map[uint8]map[uint16]bool{}, words: map[uint8]map[uint16]uint16{}, delay: map[uint8]time.Duration{},
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s.addr = l.Addr().String()
+	require.NoError(t, l.Close())
+	s.start()
+	t.Cleanup(s.stop)
+	return s
+}
+
+func (s *unitServer) start() {
+	var err error
+	s.server, err = mb.NewServer(&mb.ServerConfiguration{
+		URL: "tcp://" + s.addr, Timeout: time.Minute, MaxClients: 50, Logger: log.New(io.Discard, "", 0),
+	}, s)
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.server.Start())
+}
+
+func (s *unitServer) stop() { _ = s.server.Stop() }
+
+func (s *unitServer) set(unit uint8, address uint16, words ...uint16) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.words[unit] == nil {
+		s.words[unit] = map[uint16]uint16{}
+	}
+	for i, w := range words {
+		s.words[unit][address+uint16(i)] = w
+	}
+}
+
+func (s *unitServer) setBits(unit uint8, address uint16, bits ...bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bits[unit] == nil {
+		s.bits[unit] = map[uint16]bool{}
+	}
+	for i, b := range bits {
+		s.bits[unit][address+uint16(i)] = b
+	}
+}
+
+func (s *unitServer) word(unit uint8, address uint16) uint16 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.words[unit][address]
+}
+
+func (s *unitServer) slow(unit uint8, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.delay[unit] = d
+}
+
+func (s *unitServer) took() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.requests
+	s.requests = nil
+	return r
+}
+
+func (s *unitServer) enter(unit uint8, what string, address, quantity uint16) {
+	s.mu.Lock()
+	d := s.delay[unit]
+	s.requests = append(s.requests, fmt.Sprintf("%d %s %d+%d", unit, what, address, quantity))
+	s.mu.Unlock()
+	time.Sleep(d) // a slow unit: there is nothing to wait for
+}
+
+func serve[T any](s *unitServer, have map[uint16]T, address, quantity uint16, write bool, args []T) ([]T, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]T, quantity)
+	for i := range out {
+		v, ok := have[address+uint16(i)]
+		if !ok {
+			return nil, mb.ErrIllegalDataAddress
+		}
+		out[i] = v
+	}
+	if write {
+		for i, v := range args {
+			have[address+uint16(i)] = v
+		}
+	}
+	return out, nil
+}
+
+func (s *unitServer) HandleCoils(q *mb.CoilsRequest) ([]bool, error) {
+	s.enter(q.UnitId, "coil", q.Addr, q.Quantity)
+	return serve(s, s.bits[q.UnitId], q.Addr, q.Quantity, q.IsWrite, q.Args)
+}
+
+func (s *unitServer) HandleDiscreteInputs(q *mb.DiscreteInputsRequest) ([]bool, error) {
+	s.enter(q.UnitId, "discrete", q.Addr, q.Quantity)
+	return serve(s, s.bits[q.UnitId], q.Addr, q.Quantity, false, nil)
+}
+
+func (s *unitServer) HandleHoldingRegisters(q *mb.HoldingRegistersRequest) ([]uint16, error) {
+	s.enter(q.UnitId, "holding", q.Addr, q.Quantity)
+	if q.IsWrite && q.Args[0] == 0xdead {
+		return nil, mb.ErrIllegalDataValue
+	}
+	return serve(s, s.words[q.UnitId], q.Addr, q.Quantity, q.IsWrite, q.Args)
+}
+
+func (s *unitServer) HandleInputRegisters(q *mb.InputRegistersRequest) ([]uint16, error) {
+	s.enter(q.UnitId, "input", q.Addr, q.Quantity)
+	return serve(s, s.words[q.UnitId], q.Addr, q.Quantity, false, nil)
+}
+
+func prop(name string, typ mappers.Type, writable bool, config ...string) mappers.Property {
+	p := mappers.Property{Name: name, Type: typ, Writable: writable, Visited: true, Config: map[string]string{}}
+	for i := 0; i < len(config); i += 2 {
+		p.Config[config[i]] = config[i+1]
+	}
+	return p
+}
+
+func (s *unitServer) device(unit string, props ...mappers.Property) mappers.Device {
+	return mappers.Device{
+		Name: "plc" + unit, Properties: props,
+		Config: map[string]string{"address": "tcp://" + s.addr, "unit": unit, "timeout": "300ms"},
+	}
+}
+
+func open(t *testing.T, d mappers.Device) *session {
+	t.Helper()
+	s, err := New(Options{}).Open(t.Context(), d)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s.(*session)
+}
+
+func (s *session) get(t *testing.T, name string) string {
+	t.Helper()
+	got, err := s.ReadBatch(t.Context(), []string{name})
+	require.NoError(t, err)
+	require.NoError(t, got[name].Err)
+	return got[name].Value
+}
+
+func everything() []mappers.Property {
+	low, high := -30000.0, 30000.0
+	level := prop("level", mappers.Int, true, "register", "holding", "address", "0")
+	level.Minimum, level.Maximum = &low, &high
+	power := prop("power", mappers.String, true, "register", "coil", "address", "0")
+	power.Enum = []string{"ON", "OFF"}
+	return []mappers.Property{
+		level, power,
+		prop("u16", mappers.Int, true, "register", "holding", "address", "1", "type", "uint16"),
+		prop("i32", mappers.Int, true, "register", "holding", "address", "2", "type", "int32", "wordOrder", "low-first"),
+		prop("u32", mappers.Int, true, "register", "holding", "address", "4", "type", "uint32", "byteOrder", "little"),
+		prop("i64", mappers.Int, true, "register", "holding", "address", "6", "type", "int64"),
+		prop("u64", mappers.Double, true, "register", "holding", "address", "10", "type", "uint64"),
+		prop("f32", mappers.Float, true, "register", "holding", "address", "14", "type", "float32"),
+		prop("f64", mappers.Double, true, "register", "holding", "address", "16", "type", "float64", "wordOrder", "little"),
+		prop("flag", mappers.Boolean, true, "register", "holding", "address", "20", "bit", "9"),
+		prop("open", mappers.Boolean, true, "register", "coil", "address", "1"),
+		prop("door", mappers.Boolean, false, "register", "discrete-input", "address", "1"),
+		prop("temp", mappers.Float, false, "register", "input", "address", "0", "type", "int16", "scale", "0.1"),
+	}
+}
+
+func TestDriver(t *testing.T) {
+	drivertest.Run(t, func(t *testing.T) drivertest.Rig {
+		s := newServer(t)
+		for unit := range uint8(3) {
+			s.set(unit, 0, make([]uint16, 21)...)
+			s.setBits(unit, 0, false, false)
+		}
+		another := s.device("2", everything()...)
+		broken := s.device("1", everything()...)
+		broken.Config = map[string]string{"unit": "1"}
+		badUnit := s.device("500", everything()...)
+		return drivertest.Rig{
+			Driver: New(Options{}), Device: s.device("1", everything()...), Another: &another,
+			Broken: map[string]mappers.Device{"spec.protocol.config.address": broken, "spec.protocol.config.unit": badUnit},
+			Stop:   s.stop, Start: s.start,
+		}
+	})
+}
+
+func TestGroupedReads(t *testing.T) {
+	s := newServer(t)
+	s.set(1, 0, make([]uint16, 40)...)
+	s.set(1, 1000, 5)
+	d := s.device("1",
+		prop("a", mappers.Int, false, "register", "holding", "address", "0"),
+		prop("b", mappers.Float, false, "register", "holding", "address", "5"),
+		prop("c", mappers.Int, false, "register", "holding", "address", "15"),
+		prop("d", mappers.Int, false, "register", "holding", "address", "30"),
+		prop("e", mappers.Int, false, "register", "input", "address", "31"),
+		prop("f", mappers.Int, false, "register", "holding", "address", "1000"))
+	got, err := open(t, d).ReadBatch(t.Context(), []string{"f", "e", "d", "c", "b", "a"})
+	require.NoError(t, err)
+	require.Len(t, got, 6)
+	require.Equal(t, "5", got["f"].Value)
+	require.Equal(t, []string{"1 input 31+1", "1 holding 0+16", "1 holding 30+1", "1 holding 1000+1"}, s.took())
+}
+
+func TestLargestRequest(t *testing.T) {
+	var fields []*field
+	for a := range uint16(300) {
+		fields = append(fields, &field{table: holding, address: a, words: 1})
+	}
+	fields = append(fields, &field{table: holding, address: 65535, words: 1})
+	groups := plan(fields, 8)
+	require.Len(t, groups, 4)
+	for _, g := range groups {
+		require.LessOrEqual(t, g.size, uint16(maxRegisters))
+	}
+}
+
+func TestGroupWithAHoleIsReadApart(t *testing.T) {
+	s := newServer(t)
+	s.set(1, 0, 11)
+	s.set(1, 3, 13) // 1 and 2 don't exist
+	d := s.device("1",
+		prop("a", mappers.Int, false, "register", "holding", "address", "0"),
+		prop("b", mappers.Int, false, "register", "holding", "address", "3"),
+		prop("gone", mappers.Int, false, "register", "holding", "address", "4"))
+	session := open(t, d)
+	for range 2 {
+		got, err := session.ReadBatch(t.Context(), []string{"a", "b", "gone"})
+		require.NoError(t, err)
+		require.Equal(t, "11", got["a"].Value)
+		require.Equal(t, "13", got["b"].Value)
+		var r *mappers.Refusal
+		require.ErrorAs(t, got["gone"].Err, &r)
+		require.Contains(t, r.Message, "illegal data address")
+	}
+	require.Len(t, s.took(), 4+3, "the second time it knows")
+}
+
+func TestExceptionRefusesAWrite(t *testing.T) {
+	s := newServer(t)
+	s.set(1, 0, 1)
+	session := open(t, s.device("1", prop("a", mappers.Int, true, "register", "holding", "address", "0", "type", "uint16")))
+	var r *mappers.Refusal
+	require.ErrorAs(t, session.Write(t.Context(), "a", "57005"), &r) // 0xdead
+	require.Equal(t, mappers.Rejected, r.Code)
+	require.Equal(t, "1", session.get(t, "a"))
+}
+
+func TestBitKeepsItsNeighbours(t *testing.T) {
+	s := newServer(t)
+	s.set(1, 0, 0b1010_0000_0000_0101)
+	session := open(t, s.device("1",
+		prop("a", mappers.Boolean, true, "register", "holding", "address", "0", "bit", "1"),
+		prop("b", mappers.Boolean, true, "register", "holding", "address", "0", "bit", "0", "byteOrder", "little")))
+	require.NoError(t, session.Write(t.Context(), "a", "true"))
+	require.Equal(t, uint16(0b1010_0000_0000_0111), s.word(1, 0))
+	require.NoError(t, session.Write(t.Context(), "b", "true"))
+	require.Equal(t, uint16(0b1010_0001_0000_0111), s.word(1, 0))
+}
+
+func TestSlowUnitTimesOutAndOthersGoOn(t *testing.T) {
+	s := newServer(t)
+	p := prop("a", mappers.Int, false, "register", "holding", "address", "0")
+	for unit := range uint8(4) {
+		s.set(unit, 0, uint16(unit))
+	}
+	driver := New(Options{})
+	first, err := driver.Open(t.Context(), s.device("1", p))
+	require.NoError(t, err)
+	second, err := driver.Open(t.Context(), s.device("2", p))
+	require.NoError(t, err)
+	require.Len(t, driver.buses, 1, "one connection")
+	s.slow(1, 400*time.Millisecond) // longer than the timeout
+	for range 2 {
+		_, err = first.(*session).ReadBatch(t.Context(), []string{"a"})
+		require.ErrorIs(t, err, mb.ErrRequestTimedOut)
+		require.Equal(t, "2", second.(*session).get(t, "a"), "the late answer of unit 1 is not taken for unit 2's")
+	}
+	s.slow(1, 0)
+	require.Equal(t, "1", first.(*session).get(t, "a"))
+	require.NoError(t, first.Close())
+	require.NoError(t, second.Close())
+	require.Empty(t, driver.buses)
+}
+
+func TestGivingUpDoesNotWaitForTheUnit(t *testing.T) {
+	s := newServer(t)
+	s.set(1, 0, 1)
+	s.slow(1, 250*time.Millisecond)
+	session := open(t, s.device("1", prop("a", mappers.Int, false, "register", "holding", "address", "0")))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := session.ReadBatch(ctx, []string{"a"})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), 200*time.Millisecond)
+	s.slow(1, 0)
+	require.Equal(t, "1", session.get(t, "a"))
+}
+
+func TestDeadGatewayIsDialledOnceForAll(t *testing.T) {
+	s := newServer(t)
+	s.stop()
+	driver := New(Options{})
+	p := prop("a", mappers.Int, false, "register", "holding", "address", "0")
+	var last error
+	for i := range 5 {
+		d, err := driver.Open(t.Context(), s.device(fmt.Sprint(i), p))
+		require.NoError(t, err)
+		_, err = d.(*session).ReadBatch(t.Context(), []string{"a"})
+		require.ErrorContains(t, err, s.addr)
+		if last != nil {
+			require.Same(t, last, err, "the same failed attempt")
+		}
+		last = err
+	}
+}
+
+func TestSimulator(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	var mu sync.Mutex
+	clock := func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}
+	file := filepath.Join(t.TempDir(), "drives")
+	s, err := NewSimulator(SimulatorOptions{Units: 2, DriveLog: file, Now: clock})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	setpoint := prop("setpoint", mappers.Float, true, "register", "holding", "address", "0", "type", "int16", "scale", "0.1")
+	d := mappers.Device{Name: "t", Config: map[string]string{"address": s.Addr(), "unit": "2"}, Properties: []mappers.Property{
+		setpoint,
+		prop("heating", mappers.Boolean, false, "register", "discrete-input", "address", "0"),
+		prop("enabled", mappers.Boolean, true, "register", "coil", "address", "0"),
+		prop("temperature", mappers.Float, false, "register", "input", "address", "0", "type", "int16", "scale", "0.1"),
+		prop("exact", mappers.Float, false, "register", "input", "address", "1"),
+		prop("energy", mappers.Int, false, "register", "input", "address", "3", "type", "uint32"),
+	}}
+	session := open(t, d)
+	require.Equal(t, "20", session.get(t, "setpoint"))
+	require.Equal(t, "19", session.get(t, "temperature"))
+	require.NoError(t, session.Write(t.Context(), "setpoint", "23.5"))
+	require.Equal(t, "true", session.get(t, "heating"))
+	mu.Lock()
+	now = now.Add(10 * time.Minute) // ten hours in the room
+	mu.Unlock()
+	temperature := session.get(t, "exact")
+	require.Regexp(t, `^2[34]\.`, temperature)
+	require.NotEqual(t, "0", session.get(t, "energy"))
+	var r *mappers.Refusal
+	require.ErrorAs(t, session.Write(t.Context(), "setpoint", "45"), &r)
+	require.NoError(t, session.Write(t.Context(), "enabled", "false"))
+	require.Equal(t, "false", session.get(t, "heating"))
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, 2, strings.Count(string(text), "\n"), string(text))
+	_, err = open(t, mappers.Device{Name: "u", Config: map[string]string{"address": s.Addr(), "unit": "9"}, Properties: d.Properties}).
+		ReadBatch(t.Context(), []string{"setpoint"})
+	require.ErrorIs(t, err, mb.ErrGWTargetFailedToRespond)
+}
