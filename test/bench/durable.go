@@ -234,7 +234,7 @@ func startCore(dir, hub string) (*running, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Node.Name, cfg.Data.Dir, cfg.Link.Server = "n1", dir, hub
+	cfg.Node.Name, cfg.Data.Dir, cfg.Link.Server, cfg.Link.User = "n1", dir, hub, "node/n1"
 	cfg.MQTT.Listen, cfg.HTTP.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	ctx, cancel := context.WithCancel(context.Background())
 	started, ended := make(chan edge.Addresses, 1), make(chan error, 1)
