@@ -31,7 +31,6 @@ const (
 	codeAdministrative    = 0x98
 	codeBadPayload        = 0x99
 	maxReason             = 1024 // bytes of a reason string
-	codeSubscriptionID    = 0xA1
 	connackUnavailable    = 0x03 // MQTT 3.1.1 return codes
 	connackNotAuthorized  = 0x05
 	connackBadIdentifier  = 0x02
