@@ -216,38 +216,30 @@ func (a Address) Key() string {
 	case KindMembershipPart:
 		return "membership/parts/" + a.Name
 	}
-	for key, kind := range plain {
-		if kind == a.Kind {
-			return key
-		}
+	if key, ok := plainWord[a.Kind]; ok {
+		return key
 	}
-	for word, kind := range deviceLeaf {
-		if kind == a.Kind {
-			return "devices/" + a.Device + "/" + word
-		}
+	if word, ok := leafWord[a.Kind]; ok {
+		return "devices/" + a.Device + "/" + word
 	}
-	return "devices/" + a.Device + "/" + branchWord(a.Kind) + "/" + a.Name
+	return "devices/" + a.Device + "/" + branchWord[a.Kind] + "/" + a.Name
 }
 
-func branchWord(kind Kind) string {
-	for word, k := range deviceBranch {
-		if k == kind {
-			return word
-		}
+// The same words, the other way round.
+var plainWord, leafWord, branchWord = invert(plain), invert(deviceLeaf), invert(deviceBranch)
+
+func invert(words map[string]Kind) map[Kind]string {
+	out := make(map[Kind]string, len(words))
+	for word, kind := range words {
+		out[kind] = word
 	}
-	return ""
+	return out
 }
 
 // DeviceKey is the key of a property of a device: kind is one of KindDesired,
 // KindReported, KindRefused, KindOverride and KindConflict.
 func DeviceKey(device string, kind Kind, property string) string {
-	switch kind {
-	case KindDesired:
-		return "devices/" + device + "/desired/" + property
-	case KindReported:
-		return "devices/" + device + "/reported/" + property
-	}
-	return "devices/" + device + "/" + branchWord(kind) + "/" + property
+	return "devices/" + device + "/" + branchWord[kind] + "/" + property
 }
 
 // Sync names the two topics of a node's link.

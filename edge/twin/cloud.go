@@ -212,23 +212,16 @@ func (t *Twin) settleProperty(b *batch, name, property string) {
 		}
 		return
 	}
-	ver := max(t.floor, verOf(old)) + 1
+	last := t.floor
 	if old != nil {
-		ver = old.Ver + 1
+		last = old.Ver
 	}
-	e := v.effective(ver)
+	e := v.effective(last + 1)
 	t.effective[desiredKey], b.effective[desiredKey] = e, e
 	b.out = append(b.out, t.desiredMessage(desiredKey, e))
 	if d == nil && !wanted {
 		t.forgetEffective(b, desiredKey)
 	}
-}
-
-func verOf(e *store.Effective) uint64 {
-	if e == nil {
-		return 0
-	}
-	return e.Ver
 }
 
 // forgetEffective drops what a removed device leaves; versions still never fall,
@@ -269,7 +262,7 @@ func (t *Twin) settleDispute(b *batch, name, property string, desired link.Entry
 }
 
 // inForce is what is in force for a property, nil when nothing is.
-func (t *Twin) inForce(_ *batch, name, property string) *store.Effective {
+func (t *Twin) inForce(name, property string) *store.Effective {
 	e := t.effective[topics.DeviceKey(name, topics.KindDesired, property)]
 	if e == nil || e.None {
 		return nil

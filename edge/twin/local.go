@@ -208,7 +208,7 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	e := t.inForce(b, name, property)
+	e := t.inForce(name, property)
 	if e == nil || r.For != 0 && r.For < e.Ver {
 		return nil
 	}

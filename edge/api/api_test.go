@@ -1,0 +1,205 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/edge/twin"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// fake stands for the twin: devices that a test changes.
+type fake struct {
+	mu      sync.Mutex
+	rev     uint64
+	floor   uint64
+	devices map[string]resource.Bundle
+	changed map[string]uint64
+	gone    map[string]uint64
+	wake    chan struct{}
+}
+
+func newFake() *fake {
+	return &fake{
+		rev: 100, floor: 100, devices: map[string]resource.Bundle{}, changed: map[string]uint64{}, gone: map[string]uint64{},
+		wake: make(chan struct{}),
+	}
+}
+
+func (f *fake) set(name, power string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rev++
+	d := resource.Device{
+		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice},
+		Metadata: resource.Meta{Name: name, Namespace: "default", ResourceVersion: strconv.FormatUint(f.rev, 10)},
+		Status:   resource.DeviceStatus{Twin: map[string]resource.TwinProperty{"power": {Reported: &resource.TwinValue{Value: power}}}},
+	}
+	f.devices[name] = resource.Bundle{Device: d, Model: resource.DeviceModel{Metadata: resource.Meta{Name: "lamp", Namespace: "default"}}}
+	f.changed[name] = f.rev
+	f.tell()
+}
+
+func (f *fake) remove(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rev++
+	delete(f.devices, name)
+	delete(f.changed, name)
+	f.gone[name] = f.rev
+	f.tell()
+}
+
+func (f *fake) tell() {
+	close(f.wake)
+	f.wake = make(chan struct{})
+}
+
+func (f *fake) Devices() (list []resource.Device, rev uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, b := range f.devices {
+		list = append(list, b.Device)
+	}
+	return list, f.rev
+}
+
+func (f *fake) Device(name string) (resource.Bundle, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b, ok := f.devices[name]
+	return b, ok
+}
+
+func (f *fake) Changes(since uint64) (twin.Changes, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := twin.Changes{Rev: f.rev, More: f.wake}
+	for name, rev := range f.changed {
+		if rev > since {
+			c.Changed = append(c.Changed, name)
+		}
+	}
+	for name, rev := range f.gone {
+		if rev > since {
+			c.Gone = append(c.Gone, name)
+		}
+	}
+	return c, since >= f.floor && since <= f.rev
+}
+
+func serve(t *testing.T) (*fake, string) {
+	f := newFake()
+	s := httptest.NewServer(New(Options{Twins: f, Ready: func() error { return nil }, Metrics: http.NotFoundHandler()}))
+	t.Cleanup(s.Close)
+	return f, s.URL
+}
+
+func get(t *testing.T, url string, into any) int {
+	resp, err := http.Get(url)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	if into != nil {
+		require.NoError(t, json.Unmarshal(text, into), string(text))
+	}
+	return resp.StatusCode
+}
+
+func TestListAndGet(t *testing.T) {
+	f, url := serve(t)
+	var l list[resource.Device]
+	require.Equal(t, 200, get(t, url+base+"/devices", &l))
+	require.NotNil(t, l.Items)
+	require.Empty(t, l.Items)
+	f.set("lamp", "ON")
+	require.Equal(t, 200, get(t, url+base+"/namespaces/default/devices", &l))
+	require.Equal(t, "DeviceList", l.Kind)
+	require.Len(t, l.Items, 1)
+	require.Equal(t, 200, get(t, url+base+"/namespaces/other/devices", &l))
+	require.Empty(t, l.Items)
+	var d resource.Device
+	require.Equal(t, 200, get(t, url+base+"/namespaces/default/devices/lamp", &d))
+	require.Equal(t, "ON", d.Status.Twin["power"].Reported.Value)
+	var m resource.DeviceModel
+	require.Equal(t, 200, get(t, url+base+"/namespaces/default/devicemodels/lamp", &m))
+	require.Equal(t, "lamp", m.Metadata.Name)
+}
+
+func TestErrorsAreStatusObjects(t *testing.T) {
+	_, url := serve(t)
+	var s struct {
+		Kind, Reason, Message string
+		Code                  int
+	}
+	require.Equal(t, 404, get(t, url+base+"/namespaces/default/devices/attic", &s))
+	require.Equal(t, "Status", s.Kind)
+	require.Contains(t, s.Message, "attic")
+	require.Equal(t, 410, get(t, url+base+"/devices?watch=true&resourceVersion=1", &s))
+	require.Equal(t, "Expired", s.Reason)
+	require.Equal(t, 400, get(t, url+base+"/devices?watch=true&resourceVersion=new", &s))
+	resp, err := http.Post(url+base+"/namespaces/default/devices", "application/json", nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, 405, resp.StatusCode)
+}
+
+func TestWatchResumesWhereTheListEnded(t *testing.T) {
+	f, url := serve(t)
+	f.set("lamp", "OFF")
+	var l list[resource.Device]
+	get(t, url+base+"/devices", &l)
+	f.set("lamp", "ON") // between list and watch
+	next := watch(t, url+base+"/devices?watch=true&resourceVersion="+l.Metadata.ResourceVersion)
+	kind, d := next()
+	require.Equal(t, "MODIFIED", kind)
+	require.Equal(t, "ON", d.Status.Twin["power"].Reported.Value)
+	f.set("fan", "ON")
+	kind, d = next()
+	require.Equal(t, "ADDED", kind)
+	require.Equal(t, "fan", d.Metadata.Name)
+	f.remove("lamp")
+	kind, d = next()
+	require.Equal(t, "DELETED", kind)
+	require.Equal(t, "lamp", d.Metadata.Name)
+}
+
+func TestWatchWithoutARevisionBeginsWithWhatIsThere(t *testing.T) {
+	f, url := serve(t)
+	f.set("lamp", "ON")
+	next := watch(t, url+base+"/devices?watch=1")
+	kind, d := next()
+	require.Equal(t, "ADDED", kind)
+	require.Equal(t, "lamp", d.Metadata.Name)
+}
+
+func watch(t *testing.T, url string) func() (string, resource.Device) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	require.NoError(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	t.Cleanup(func() { resp.Body.Close() })
+	lines := bufio.NewScanner(resp.Body)
+	return func() (string, resource.Device) {
+		require.True(t, lines.Scan(), "the watch ended: %v", lines.Err())
+		var e struct {
+			Type   string
+			Object resource.Device
+		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &e))
+		return e.Type, e.Object
+	}
+}
