@@ -58,7 +58,7 @@ func setup(env *testscript.Env) error {
 		died := w.Died()
 		w.Close()
 		failed := len(died) > 0
-		if t, ok := env.T().(testscript.TFailed); ok {
+		if t, ok := env.T().(interface{ Failed() bool }); ok {
 			failed = failed || t.Failed()
 		}
 		if failed {

@@ -141,12 +141,16 @@ func (w *World) command(name string) (line []string, ready string, err error) {
 	data := filepath.Join(w.Dir, name)
 	switch role {
 	case "hub":
-		return append([]string{"cloudhub", "--data-dir", data, "--mqtt-listen", w.Hub.MQTT, "--http-listen", w.Hub.HTTP,
-			"--mqtt-websocket-listen", ""}, common...), "http://" + w.Hub.HTTP + "/readyz", nil
+		return append([]string{
+			"cloudhub", "--data-dir", data, "--mqtt-listen", w.Hub.MQTT, "--http-listen", w.Hub.HTTP,
+			"--mqtt-websocket-listen", "",
+		}, common...), "http://" + w.Hub.HTTP + "/readyz", nil
 	case "core":
-		return append([]string{"edgecore", "--data-dir", data, "--node-name", node, "--mqtt-listen", n.MQTT, "--http-listen", n.HTTP,
+		return append([]string{
+			"edgecore", "--data-dir", data, "--node-name", node, "--mqtt-listen", n.MQTT, "--http-listen", n.HTTP,
 			"--link-server", "mqtt://" + n.Net.Addr(), "--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "500ms",
-			"--link-retry-timeout", "1s", "--link-keepalive", "2s"}, common...), "http://" + n.HTTP + "/readyz", nil
+			"--link-retry-timeout", "1s", "--link-keepalive", "2s",
+		}, common...), "http://" + n.HTTP + "/readyz", nil
 	case "virtual", "modbus":
 		return append([]string{"mapper-" + role, "--server", "mqtt://" + n.MQTT}, common...), "", nil
 	case "simulator":

@@ -156,8 +156,8 @@ func (d *demo) find(name string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if real, err := filepath.EvalSymlinks(self); err == nil {
-			self = real
+		if target, err := filepath.EvalSymlinks(self); err == nil {
+			self = target
 		}
 		dirs = append([]string{filepath.Dir(self)}, filepath.SplitList(os.Getenv("PATH"))...)
 	}
