@@ -182,8 +182,16 @@ func TestCovers(t *testing.T) {
 		wide, filter string
 		want         bool
 	}{
-		{"a/+", "a/b", true}, {"a/+", "a/+", true}, {"a/+", "a/#", false}, {"a/+", "a", false}, {"a/+", "a/b/c", false},
-		{"a/#", "a/b/#", true}, {"a/#", "a", true}, {"a/b", "a/+", false}, {"a", "#", false}, {"+", "a", true},
+		{"a/+", "a/b", true},
+		{"a/+", "a/+", true},
+		{"a/+", "a/#", false},
+		{"a/+", "a", false},
+		{"a/+", "a/b/c", false},
+		{"a/#", "a/b/#", true},
+		{"a/#", "a", true},
+		{"a/b", "a/+", false},
+		{"a", "#", false},
+		{"+", "a", true},
 	} {
 		require.Equal(t, c.want, covers(c.wide, c.filter), "%s %s", c.wide, c.filter)
 	}

@@ -45,7 +45,6 @@ func newAuthenticator(o Options) (*authenticator, error) {
 // credentials are what a connection brought with it.
 type credentials struct {
 	user     string
-	given    bool // a user name was given, if only an empty one
 	password []byte
 	hasPass  bool
 	certName string // common name of a verified client certificate

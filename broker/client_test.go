@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"strconv"
@@ -269,8 +270,8 @@ func (c *tc) ended() (code byte, disconnects int) {
 		pk, err := c.read(patience)
 		if err != nil {
 			require.NotErrorIs(c.t, err, context.DeadlineExceeded)
-			ne, ok := err.(net.Error)
-			require.False(c.t, ok && ne.Timeout(), "connection not closed")
+			var late net.Error
+			require.False(c.t, errors.As(err, &late) && late.Timeout(), "connection not closed")
 			return code, disconnects
 		}
 		if pk.FixedHeader.Type == packets.Disconnect {

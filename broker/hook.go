@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -195,11 +196,11 @@ func (c *conn) authenticate(clientID string, pk *packets.Packet) byte {
 // begin finds the session.
 func (c *conn) begin() byte {
 	resumed, err := c.b.attach(c)
-	switch err {
-	case nil:
+	switch {
+	case err == nil:
 		c.resumed = resumed
 		return 0
-	case errInUse:
+	case errors.Is(err, errInUse):
 		return codeNotAuthorized
 	}
 	return codeShuttingDown

@@ -270,8 +270,10 @@ func TestRetainedAndLiveNeverGoBack(t *testing.T) {
 	for n := range 8 {
 		c := open(t, b, "sub"+strconv.Itoa(n), receiveMaximum(20))
 		reading.Go(func() {
-			c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1,
-				Filters: packets.Subscriptions{{Filter: "v1/nodes/n1/#", Qos: 1}}})
+			c.send(packets.Packet{
+				FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1,
+				Filters: packets.Subscriptions{{Filter: "v1/nodes/n1/#", Qos: 1}},
+			})
 			last, finished := make(map[string]int), 0
 			for finished < keys {
 				pk, err := c.read(patience)

@@ -62,20 +62,29 @@ func Parse(topic string) (Address, error) {
 	if !ok {
 		return Address{}, &Error{topic, "nothing after the node's name"}
 	}
-	a, err := ParseKey(node, key)
-	if err != nil {
-		err.(*Error).Topic = topic
+	a, bad := parse(node, key)
+	if bad != nil {
+		bad.Topic = topic
+		return a, bad
 	}
-	return a, err
+	return a, nil
 }
 
 // ParseKey reads a key of a node's tree: a topic without v1/nodes/{node}/.
 func ParseKey(node, key string) (Address, error) {
+	a, bad := parse(node, key)
+	if bad != nil {
+		return a, bad
+	}
+	return a, nil
+}
+
+func parse(node, key string) (Address, *Error) {
 	if !ValidName(node) {
 		return Address{}, &Error{key, "bad node name: " + nameRule}
 	}
-	if err := CheckTopic(key); err != nil {
-		return Address{}, err
+	if rule := topicRule(key); rule != "" {
+		return Address{}, &Error{key, rule}
 	}
 	a, rule := parseKey(key)
 	if rule != "" {
@@ -258,8 +267,10 @@ func ValidName(s string) bool { return valid(s, false) }
 // ValidProperty says whether s may name a property or a command.
 func ValidProperty(s string) bool { return valid(s, true) }
 
-// NameRule and PropertyRule put the rules in words, for error messages.
-func NameRule() string     { return nameRule }
+// NameRule puts ValidName's rule in words, for error messages.
+func NameRule() string { return nameRule }
+
+// PropertyRule puts ValidProperty's rule in words.
 func PropertyRule() string { return propertyRule }
 
 func valid(s string, property bool) bool {
@@ -280,21 +291,28 @@ func valid(s string, property bool) bool {
 
 // CheckTopic refuses what no client may publish to, on any topic.
 func CheckTopic(topic string) error {
-	switch {
-	case topic == "":
-		return &Error{topic, "empty topic"}
-	case len(topic) > maxTopic:
-		return &Error{topic, "longer than 65,535 bytes"}
-	case !utf8.ValidString(topic):
-		return &Error{topic, "not valid UTF-8"}
-	case strings.ContainsAny(topic, "+#"):
-		return &Error{topic, "a topic to publish to can't contain the wildcards + and #"}
-	case strings.ContainsRune(topic, 0):
-		return &Error{topic, "contains NUL"}
-	case topic[0] == '$':
-		return &Error{topic, "topics that begin with $ belong to the broker"}
+	if rule := topicRule(topic); rule != "" {
+		return &Error{topic, rule}
 	}
 	return nil
+}
+
+func topicRule(topic string) string {
+	switch {
+	case topic == "":
+		return "empty topic"
+	case len(topic) > maxTopic:
+		return "longer than 65,535 bytes"
+	case !utf8.ValidString(topic):
+		return "not valid UTF-8"
+	case strings.ContainsAny(topic, "+#"):
+		return "a topic to publish to can't contain the wildcards + and #"
+	case strings.ContainsRune(topic, 0):
+		return "contains NUL"
+	case topic[0] == '$':
+		return "topics that begin with $ belong to the broker"
+	}
+	return ""
 }
 
 // CheckFilter refuses what no client may subscribe to. A shared subscription's

@@ -75,7 +75,11 @@ func (c *Client) connect(ctx context.Context, s server) (*link, bool, error) {
 }
 
 func (c *Client) handshake(conn net.Conn, r *bufio.Reader, s server) (*packets.Connack, error) {
-	if _, err := c.o.connectPacket(s).WriteTo(conn); err != nil {
+	hello, err := c.o.connectPacket(s)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := hello.WriteTo(conn); err != nil {
 		return nil, err
 	}
 	cp, err := readPacket(r, c.o.MaxPacket)

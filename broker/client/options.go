@@ -34,7 +34,8 @@ type Options struct {
 	ClientID string
 	User     string
 	Password string
-	TLS      *tls.Config // for mqtts and wss
+	Secret   func() (string, error) // the password instead, asked for at each connect
+	TLS      *tls.Config            // for mqtts and wss
 
 	KeepAlive      time.Duration // default 30 s; the broker may set another
 	CleanStart     bool          // forget the broker's session at every connect

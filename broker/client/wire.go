@@ -72,7 +72,14 @@ func decode(first byte, body []byte) (cp *packets.ControlPacket, err error) {
 	return cp, nil
 }
 
-func (o Options) connectPacket(s server) *packets.Connect {
+func (o Options) connectPacket(s server) (*packets.Connect, error) {
+	if o.Secret != nil {
+		secret, err := o.Secret()
+		if err != nil {
+			return nil, fmt.Errorf("password: %w", err)
+		}
+		o.Password = secret
+	}
 	p := &packets.Connect{
 		ProtocolName: "MQTT", ProtocolVersion: 5,
 		ClientID:   o.ClientID,
@@ -101,7 +108,7 @@ func (o Options) connectPacket(s server) *packets.Connect {
 			p.WillProperties.WillDelayInterval = seconds(o.WillDelay)
 		}
 	}
-	return p
+	return p, nil
 }
 
 func seconds(d time.Duration) *uint32 {

@@ -45,8 +45,8 @@ func (n *node) state() string {
 	return resource.Offline
 }
 
-// Connected, Subscribed and Disconnected are what the hub's broker tells of a
-// client's connection; of nodes they are the truth about presence.
+// Connected is told by the hub's broker of every client; of nodes it is the
+// truth about presence, with Disconnected.
 func (t *Twins) Connected(id broker.Identity) {
 	if !id.Has(topics.RoleNode) {
 		return

@@ -2,6 +2,7 @@ package twin
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 
@@ -33,7 +34,7 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 }
 
 func badTopic(err error) error {
-	if e, ok := err.(*topics.Error); ok {
+	if e := (*topics.Error)(nil); errors.As(err, &e) {
 		return resource.Errorf(resource.BadTopic, "", "%s", e.Error())
 	}
 	return err

@@ -212,7 +212,7 @@ func (r *rig) send(key, payload string, props ...broker.UserProperty) error {
 	}
 }
 
-func for_(ver string) broker.UserProperty { return broker.UserProperty{Key: "for", Value: ver} }
+func answers(ver string) broker.UserProperty { return broker.UserProperty{Key: "for", Value: ver} }
 
 // retained is what the node's broker shows.
 func (r *rig) retained() map[string]broker.Message {
@@ -412,11 +412,11 @@ func TestRefusalNamesTheCloudsVersionAndClears(t *testing.T) {
 	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck","message":"valve"}`))
 	require.JSONEq(t, `{"for":1,"ver":41,"code":"Stuck","message":"valve"}`, string(r.retained()["devices/hall/refused/setpoint"].Payload))
 
-	require.NoError(t, r.send("devices/hall/reported/setpoint", "18", for_("1"))) // not newer than what was refused
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "18", answers("1"))) // not newer than what was refused
 	require.Contains(t, r.retained(), "devices/hall/refused/setpoint")
 	r.want("devices/hall/desired/setpoint", "21", 42)
 	r.value("devices/hall/desired/setpoint", "21")
-	require.NoError(t, r.send("devices/hall/reported/setpoint", "21", for_("2")))
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "21", answers("2")))
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
 	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck"}`)) // speaks of the past
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
@@ -426,7 +426,7 @@ func TestARemovedDeviceLeavesNothing(t *testing.T) {
 	r := joined(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	r.value("devices/hall/desired/setpoint", "20")
-	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", for_("1")))
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", answers("1")))
 	require.NoError(t, r.send("devices/hall/state", "online"))
 	require.NoError(t, r.send("devices/hall/desired/mode", "off"))
 	r.want("devices/hall", "", 0)
@@ -552,7 +552,7 @@ func TestGetAnswersWithTheWholeTwin(t *testing.T) {
 	r := joined(t)
 	r.want("devices/hall/desired/setpoint", "20.0", 5)
 	r.value("devices/hall/desired/setpoint", "20.0")
-	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", for_("1")))
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", answers("1")))
 	done := make(chan error, 1)
 	r.twin.Publish(broker.Message{
 		Topic: "v1/nodes/n1/devices/hall/get",

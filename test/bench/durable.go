@@ -92,7 +92,7 @@ func coreUpdates(d time.Duration, devices, properties int, keys []string, inflig
 	if err != nil {
 		return 0, err
 	}
-	defer n.stop()
+	defer n.stop() //nolint:errcheck // measured already
 	c, err := connect(n.mqtt, "bench")
 	if err != nil {
 		return 0, err

@@ -60,7 +60,7 @@ func trips(dir string, d time.Duration) ([]time.Duration, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer hub.stop()
+	defer hub.stop() //nolint:errcheck // measured already
 	if err := post(hub, "devicemodels", model(1)); err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func trips(dir string, d time.Duration) ([]time.Duration, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer core.stop()
+	defer core.stop() //nolint:errcheck // measured already
 
 	const desired, reported = "v1/nodes/n1/devices/d0/desired/p0", "v1/nodes/n1/devices/d0/reported/p0"
 	var mapper *connection

@@ -68,6 +68,31 @@ func TestNothingTwiceOnAGoodChannel(t *testing.T) {
 	require.Zero(t, p.count[Full])
 }
 
+// A key that changes while chunks are under way moves behind them, and nothing
+// else is disturbed.
+func TestRewritesBetweenChunks(t *testing.T) {
+	p := newPair(t)
+	p.o.limits = limits{bytes: 1 << 20, entries: 1, window: 1}
+	p.connect().run()
+	for round := range 200 {
+		p.put(fmt.Sprint("k", round%5), fmt.Sprint(round))
+		p.put(fmt.Sprint("k", round*3%7), fmt.Sprint("x", round))
+		for _, m := range p.o.Messages() {
+			p.r.Step(p.wire(m))
+		}
+		if round%2 == 0 {
+			p.o.Delete(fmt.Sprint("k", round%7), 0, "")
+		}
+		for _, m := range p.r.Messages() {
+			require.NoError(t, p.o.Step(p.wire(m)))
+		}
+	}
+	p.run()
+	p.requireInStep()
+	require.Zero(t, p.count[Full])
+	require.Equal(t, 1, p.count[Adopt], "of the empty map, at the beginning")
+}
+
 // Rule 1: with no word from the replica, nothing but HELLO is sent. An owner
 // that guesses sends what the replica has already.
 func TestNoDeltaBeforeSeen(t *testing.T) {

@@ -216,9 +216,86 @@ func TestDivergenceIsSeenUnderWrites(t *testing.T) {
 	p.requireInStep()
 }
 
+func TestForeignReplicaCostsOneFull(t *testing.T) {
+	p := newPair(t)
+	p.put("a", "1")
+	p.r.lineage = Lineage{N: 40, Nonce: 1}
+	p.connect().run()
+	p.requireInStep()
+	require.Equal(t, Lineage{N: 41, Nonce: p.o.Lineage().Nonce}, p.o.Lineage())
+	require.Equal(t, 1, p.count[Full])
+}
+
+func TestAdoptNeverGoesBack(t *testing.T) {
+	p := newPair(t)
+	p.put("a", "1")
+	p.connect().run()
+	var late []Message
+	for range 2 {
+		p.projectAnew()
+		p.r.Step(p.o.Messages()[0])
+		require.NoError(t, p.o.Step(p.r.Messages()[0]))
+		late = append(late, p.o.Messages()...)
+		p.r.Step(late[len(late)-1])
+		require.NoError(t, p.o.Step(p.r.Messages()[0]))
+		p.requireInStep()
+	}
+	require.Equal(t, []Type{Adopt, Adopt}, []Type{late[0].Type, late[1].Type})
+	p.r.Step(late[0])
+	require.Equal(t, p.o.Lineage(), p.r.Lineage())
+}
+
+// fullParts brings a fresh pair to where a FULL of three parts is under way.
+func fullParts(t *testing.T) (*pair, []Message) {
+	p := newPair(t)
+	p.o.limits.entries = 1
+	for _, k := range []string{"a", "b", "c"} {
+		p.put(k, k)
+	}
+	p.connect()
+	p.r.Step(p.o.Messages()[0])
+	require.NoError(t, p.o.Step(p.r.Messages()[0]))
+	parts := p.o.Messages()
+	require.Len(t, parts, 3)
+	return p, parts
+}
+
+func TestFullIsAppliedOnlyWhole(t *testing.T) {
+	p, parts := fullParts(t)
+	for _, i := range []int{0, 0, 2, 2, 0} { // the second part is missing
+		require.Empty(t, p.r.Step(parts[i]))
+		seen := p.r.Messages()[0]
+		require.Equal(t, parts[0].ID, seen.ID)
+		require.Equal(t, uint32(1), seen.Part)
+	}
+	require.Empty(t, p.r.Step(parts[1]))
+	other := parts[0]
+	other.ID++
+	require.Empty(t, p.r.Step(other), "a new one discards what there was of the old one")
+	require.Empty(t, p.r.Step(parts[2]))
+	require.Len(t, p.r.gather.entries, 1)
+	require.False(t, p.r.TakeJournal().Dirty)
+	require.Zero(t, p.r.Len())
+	p.o.Resend()
+	p.run()
+	p.requireInStep()
+}
+
+func TestFullWithAnotherDigestIsNotApplied(t *testing.T) {
+	p, parts := fullParts(t)
+	parts[2].Digest = &Digest{}
+	for _, m := range parts {
+		require.Empty(t, p.r.Step(m))
+	}
+	require.Zero(t, p.r.Len())
+	p.o.Resend()
+	p.run()
+	p.requireInStep()
+}
+
 func TestFork(t *testing.T) {
 	s := State{Lineage: Lineage{N: 4, Nonce: 1}, Seq: 9, Acked: 3, GCFloor: 2, VerFloor: 6}
-	require.Equal(t, State{Lineage: Lineage{N: 5, Nonce: 1000}, Seq: 9, GCFloor: 9, VerFloor: 7<<32 | 6}, s.Fork(counter(0), 7))
+	require.Equal(t, State{Lineage: Lineage{N: 5, Nonce: 1000}, Seq: 9, GCFloor: 2, VerFloor: 7<<32 | 6}, s.Fork(counter(0), 7))
 	require.Equal(t, uint64(1<<32|5), Entry{Ver: 5}.Fork(0).Ver)
 	require.Equal(t, uint64(8<<32|5), Entry{Ver: 7<<32 | 5}.Fork(7).Ver, "at least 2^32 more")
 }

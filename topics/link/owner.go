@@ -219,7 +219,6 @@ func (o *Owner) before(n *node) *node {
 func (o *Owner) newLineage(n uint64) {
 	o.lineage = Lineage{N: max(o.lineage.N, n) + 1, Nonce: o.rand()}
 	o.setAcked(o.seq)
-	o.gcFloor = o.seq
 	o.setAcked(0)
 	o.talk.full = nil
 	o.talk.inStep = false

@@ -46,7 +46,6 @@ func (s State) Fork(rand func() uint64, stamp uint32) State {
 	s.Lineage = Lineage{N: s.Lineage.N + 1, Nonce: rand()}
 	s.VerFloor = forkVer(s.VerFloor, stamp)
 	s.Acked = 0
-	s.GCFloor = s.Seq // whoever takes the new lineage takes it from here on
 	return s
 }
 

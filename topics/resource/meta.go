@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	// Group and Version are the API group of the canonical kinds.
-	Group   = "edgebus.io"
+	// Group is the API group of the canonical kinds.
+	Group = "edgebus.io"
+	// Version is the version of the group.
 	Version = "v1alpha1"
 	// APIVersion is what apiVersion says in a canonical object.
 	APIVersion = Group + "/" + Version

@@ -75,14 +75,14 @@ type Dispute struct {
 func Twin(m DeviceModel, get func(branch, property string) (Stored, bool)) map[string]TwinProperty {
 	twin := make(map[string]TwinProperty, len(m.Spec.Properties))
 	for _, p := range m.Spec.Properties {
-		if t, any := p.twin(get); any {
+		if t, known := p.twin(get); known {
 			twin[p.Name] = t
 		}
 	}
 	return twin
 }
 
-func (p Property) twin(get func(branch, property string) (Stored, bool)) (t TwinProperty, any bool) {
+func (p Property) twin(get func(branch, property string) (Stored, bool)) (t TwinProperty, known bool) {
 	t.Desired = twinValue(get("desired", p.Name))
 	t.Reported = twinValue(get("reported", p.Name))
 	t.Override = twinValue(get("override", p.Name))
