@@ -43,7 +43,7 @@ type property struct {
 	handled uint64 // the newest version that needs nothing more: applied, refused, cleared
 	// unsure is set while an earlier write of the wish may or may not have reached the device.
 	unsure bool
-	// check is set after a start until the device was compared with what was reported before.
+	// check is set when the device was opened (again), until it was compared with what was reported before.
 	check  bool
 	told   bool   // remember was called
 	before string // what was reported before the start

@@ -17,11 +17,11 @@ const DefaultServer = "mqtt://127.0.0.1:2883"
 
 // Options configure Run. Only Name must be set.
 type Options struct {
-	Name     string   // the mapper's, unique on its node
-	Servers  []string // default DefaultServer
-	User     string
-	Password string
-	TLS      *tls.Config
+	Name    string   // the mapper's, unique on its node
+	Servers []string // default DefaultServer
+	User    string
+	Secret  func() (string, error) // the password, asked for at each connect; nil: none
+	TLS     *tls.Config
 
 	Collect     time.Duration  // how often a property is read whose visitor doesn't say; default 1 s
 	CallTimeout time.Duration  // for one call of the driver; default 10 s

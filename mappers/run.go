@@ -121,7 +121,7 @@ func (m *mapper) presence(state string) client.Message {
 func (m *mapper) clientOptions() client.Options {
 	will := m.presence(resource.Offline)
 	return client.Options{
-		Servers: m.o.Servers, ClientID: "mapper-" + m.o.Name, User: m.o.User, Password: m.o.Password, TLS: m.o.TLS,
+		Servers: m.o.Servers, ClientID: "mapper-" + m.o.Name, User: m.o.User, Secret: m.o.Secret, TLS: m.o.TLS,
 		CleanStart: true, KeepAlive: 10 * time.Second, Backoff: m.o.Reconnect, Will: &will, Log: m.log,
 		Subscriptions: []client.Subscription{
 			{Filter: topics.Prefix + m.node + "/devices/+", QoS: 1},

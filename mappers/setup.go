@@ -20,7 +20,7 @@ func findNode(ctx context.Context, o Options) (string, error) {
 	defer stop()
 	found := ""
 	c, err := client.New(client.Options{
-		Servers: o.Servers, ClientID: "mapper-" + o.Name, User: o.User, Password: o.Password, TLS: o.TLS,
+		Servers: o.Servers, ClientID: "mapper-" + o.Name, User: o.User, Secret: o.Secret, TLS: o.TLS,
 		CleanStart: true, KeepAlive: 10 * time.Second, Backoff: o.Reconnect, Log: o.Log,
 		Subscriptions: []client.Subscription{
 			{Filter: topics.Prefix + "+/status", QoS: 1},

@@ -39,7 +39,8 @@ const (
 //
 //	register:  coil | discrete-input | holding | input    (also CoilRegister, DiscreteInputRegister, …)
 //	address:   0 to 65535, as on the wire                 (also offset, where the register is spelled that way)
-//	type:      bool int16 uint16 int32 uint32 int64 uint64 float32 float64; default by the property's type
+//	type:      bool int16 uint16 int32 uint32 int64 uint64 float32 float64; default by the property's type,
+//	           and int16 where there is a scale
 //	bit:       0 to 15, of a bool in a register
 //	wordOrder: high-first (default) | low-first           (also isRegisterSwap)
 //	byteOrder: big (default) | little                     (also isSwap)
@@ -169,8 +170,8 @@ func (f *field) defaultType(s settings, limit int64) (string, error) {
 		return "int" + bits, nil
 	case limit > 0:
 		return "float" + bits, nil
-	case t == mappers.Int:
-		return "int16", nil
+	case t == mappers.Int, s.values["scale"] != "", s.values["address"] == "":
+		return "int16", nil // who scales has a whole number; KubeEdge's limit is 1 where it is not said
 	case t == mappers.Double:
 		return "float64", nil
 	}

@@ -19,7 +19,7 @@ import (
 //
 //	coil 0              may heat (read and write; on at the start)
 //	discrete input 0    heats now
-//	holding register 0  setpoint in tenths of a degree, 50 to 300 (read and write; 200 at the start)
+//	holding register 0  setpoint in tenths of a degree, 50 to 350 (read and write; 200 at the start)
 //	input register 0    temperature in tenths of a degree
 //	input registers 1-2 temperature, float32, high word first
 //	input registers 3-4 energy used in Wh, uint32, high word first
@@ -241,7 +241,7 @@ func (s *Simulator) HandleHoldingRegisters(q *mb.HoldingRegistersRequest) ([]uin
 		switch {
 		case q.Addr != 0 || q.Quantity != 1:
 			return nil, mb.ErrIllegalDataAddress
-		case q.Args[0] < 50 || q.Args[0] > 300:
+		case q.Args[0] < 50 || q.Args[0] > 350:
 			return nil, mb.ErrIllegalDataValue
 		}
 		r.setpoint = q.Args[0]

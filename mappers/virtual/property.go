@@ -20,9 +20,35 @@ type property struct {
 	move        func(now time.Time) float64
 }
 
+// spellings are other names for settings.
+var spellings = map[string]string{"initial": "value", "minimum": "min", "maximum": "max"}
+
+// understood brings the settings to their usual names, and refuses those that mean nothing.
+func understood(config map[string]string, at string) (map[string]string, error) {
+	out := make(map[string]string, len(config))
+	for key, value := range config {
+		name := key
+		if usual, ok := spellings[key]; ok {
+			name = usual
+		}
+		switch name {
+		case "generator", "min", "max", "period", "value":
+			out[name] = value
+		default:
+			return nil, mappers.BadConfig(at+key, "is no setting of a virtual device")
+		}
+	}
+	return out, nil
+}
+
 func newProperty(p mappers.Property, now time.Time, random *rand.Rand) (*property, error) {
 	prop := &property{Property: p}
 	at := fmt.Sprintf("properties[%s].config.", p.Name)
+	config, err := understood(p.Config, at)
+	if err != nil {
+		return nil, err
+	}
+	p.Config, prop.Config = config, config
 	low, high, err := limits(p, at)
 	if err != nil {
 		return nil, err

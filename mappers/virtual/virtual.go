@@ -7,7 +7,7 @@
 //	generator: sine | random-walk | sawtooth | constant
 //	min, max:  between them (default: the model's range, else 0 to 100)
 //	period:    of sine and sawtooth (default 60s); a random walk crosses its range in about that time
-//	value:     of constant, and what a writable property begins with
+//	value:     of constant, and what a writable property begins with (also: initial, minimum, maximum)
 //
 // Without a generator a property called temperature warms with brightness while power is ON, as a lamp does; other
 // numbers walk at random, booleans and enumerations stay.

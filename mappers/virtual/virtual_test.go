@@ -36,6 +36,7 @@ func TestDriver(t *testing.T) {
 				at + "period":    with(map[string]string{"period": "soon"}, mappers.Float, false),
 				at + "min":       with(map[string]string{"min": "5", "max": "1"}, mappers.Float, false),
 				at + "max":       with(map[string]string{"max": "hot"}, mappers.Float, false),
+				at + "colour":    with(map[string]string{"colour": "red"}, mappers.Int, true),
 				at + "value":     with(map[string]string{"value": "hot"}, mappers.Int, true),
 			},
 		}

@@ -1,0 +1,103 @@
+// Package cmd is what the mapper programs have in common: flags, configuration, version, and running a driver until
+// the program is told to stop. It knows no protocol.
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/mappers"
+)
+
+// Program is a mapper program; D are the settings of its driver.
+type Program[D any] struct {
+	Name, Short, Long, Example string
+	// Driver makes the driver and may change the options that follow from its settings.
+	Driver func(settings D, o *mappers.Options) (mappers.Driver, error)
+	// Commands are what the program can do besides.
+	Commands []*cobra.Command
+}
+
+// Main runs the program and returns its exit code: 0, 1 when it failed, 2 when it was told something impossible.
+func (p Program[D]) Main(args []string, stdout, stderr io.Writer) int {
+	code := 0
+	root := p.root(&code, stdout, stderr)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	if err := root.Execute(); err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
+		if errors.As(err, new(*failure)) {
+			return 1
+		}
+		return 2
+	}
+	return code
+}
+
+// failure marks the error of a command that was understood and went wrong.
+type failure struct{ error }
+
+func (f *failure) Unwrap() error { return f.error }
+
+// Failed marks err as having happened while running: the exit code is 1 then, not 2.
+func Failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &failure{err}
+}
+
+func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
+	var driveLog string
+	root := &cobra.Command{
+		Use: p.Name, Short: p.Short, Long: p.Long, Example: p.Example,
+		Version: configs.Version(), Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, done, err := configs.Flagged[configs.Mapper[D]](p.Name, c.Flags(), stdout)
+			if err != nil || done {
+				return err
+			}
+			*code = configs.Daemon(p.Name, stderr, cfg.Log, func(ctx context.Context, program configs.Program) error {
+				return p.run(ctx, cfg, program, driveLog)
+			})
+			return nil
+		},
+	}
+	root.Flags().SortFlags = false
+	if err := configs.AddFlags[configs.Mapper[D]](p.Name, root.Flags()); err != nil {
+		root.RunE = func(*cobra.Command, []string) error { return err }
+	}
+	root.Flags().StringVar(&driveLog, "drive-log", "", "file that gets a line of JSON before each write to a device; for tests and audits")
+	root.AddCommand(&cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Run: func(*cobra.Command, []string) { fmt.Fprintln(stdout, p.Name, configs.Version()) },
+	})
+	root.AddCommand(p.Commands...)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	return root
+}
+
+func (p Program[D]) run(ctx context.Context, cfg configs.Mapper[D], program configs.Program, driveLog string) error {
+	tls, err := cfg.TLS.Config()
+	if err != nil {
+		return err
+	}
+	if _, err := cfg.Secret(); err != nil {
+		return err
+	}
+	o := mappers.Options{
+		Name: cfg.Name, Servers: []string{cfg.Server}, User: cfg.User, Secret: cfg.Secret, TLS: tls,
+		DriveLog: driveLog, Log: program.Log,
+	}
+	driver, err := p.Driver(cfg.Driver, &o)
+	if err != nil {
+		return err
+	}
+	return mappers.Run(ctx, o, driver)
+}
