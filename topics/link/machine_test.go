@@ -293,6 +293,18 @@ func TestFullWithAnotherDigestIsNotApplied(t *testing.T) {
 	p.requireInStep()
 }
 
+func TestDeltaOfAnotherLineageIsIgnored(t *testing.T) {
+	p := newPair(t)
+	p.put("a", "1")
+	p.connect().run()
+	p.put("a", "2")
+	m := p.o.Messages()[0]
+	m.Lineage.Nonce++
+	require.Empty(t, p.r.Step(m))
+	require.False(t, p.r.TakeJournal().Dirty)
+	require.Equal(t, p.o.Acked(), p.r.Messages()[0].Applied, "but it is answered")
+}
+
 func TestFork(t *testing.T) {
 	s := State{Lineage: Lineage{N: 4, Nonce: 1}, Seq: 9, Acked: 3, GCFloor: 2, VerFloor: 6}
 	require.Equal(t, State{Lineage: Lineage{N: 5, Nonce: 1000}, Seq: 9, GCFloor: 2, VerFloor: 7<<32 | 6}, s.Fork(counter(0), 7))
