@@ -60,8 +60,12 @@ lint: $(TOOLS)/golangci-lint ## check style, imports and mistakes
 	@$(STAGE) arch go test ./test/arch
 
 .PHONY: bench
-bench: build ## run the benchmarks
-	@$(STAGE) bench go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m ./...
+bench: build ## measure the bus beside its physical limits, into docs/benchmarks.md
+	@$(STAGE) bench go run ./test/bench -t $(BENCHTIME) -o docs/benchmarks.md
+
+.PHONY: microbench
+microbench: ## run the packages' own benchmarks
+	@$(STAGE) microbench go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m $(UNIT)
 
 .PHONY: golden
 golden: ## write the golden files anew; read the difference before you commit it
