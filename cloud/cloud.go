@@ -1,0 +1,96 @@
+// Package cloud is the hub. Run wires its parts together and does nothing else;
+// each part says for itself what it does.
+package cloud
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"net"
+	"path/filepath"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/setup"
+	"github.com/edgebus/edgebus/cloud/api"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/twin"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/web"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// FileName is the store's name in the hub's data directory.
+const FileName = "hub.db"
+
+// Options are what a hub needs.
+type Options struct {
+	Config configs.Hub
+	Log    zerolog.Logger
+	// Started is called once all listeners are bound. It may be nil.
+	Started func(Addresses)
+}
+
+// Addresses are where a hub listens.
+type Addresses struct {
+	MQTT []net.Addr // in the order of the configuration: plain, TLS, WebSocket
+	HTTP []net.Addr
+}
+
+// Run runs a hub until ctx ends, and stops it in order: first who asks (HTTP,
+// clients), then the twins, which answer what they were asked, then the store.
+func Run(ctx context.Context, o Options) (err error) {
+	cfg, log := o.Config, o.Log
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(cfg.Data.Dir, FileName), Log: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+
+	var br *broker.Broker
+	tw, err := twin.New(ctx, twin.Options{
+		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: nonce,
+		Publish: func(m broker.Message) { br.Publish(m) },
+	})
+	if err != nil {
+		return err
+	}
+	bo, err := setup.Broker(cfg.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure, topics.RoleOperator)
+	if err != nil {
+		return err
+	}
+	bo.Tree, bo.Presence, bo.Log = tw, tw, log
+	bo.Auth.LoopbackNodes = cfg.Auth.Anybody()
+	if br, err = broker.New(bo); err != nil {
+		return err
+	}
+	site, err := web.Listen(cfg.HTTP, api.New(api.Options{
+		Reader: st, Writer: st, Watcher: st, Log: log, Metrics: metrics(tw),
+		MaxBody: int64(cfg.Limits.Request),
+	}))
+	if err != nil {
+		return errors.Join(err, br.Close(ctx))
+	}
+
+	twinCtx, stopTwins := context.WithCancel(context.WithoutCancel(ctx))
+	stopped := make(chan error, 1)
+	go func() { stopped <- tw.Run(twinCtx) }()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return br.Serve(ctx) })
+	g.Go(func() error { return site.Run(ctx) })
+	if o.Started != nil {
+		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
+	}
+	err = g.Wait()
+	stopTwins()
+	return errors.Join(err, <-stopped)
+}
+
+func nonce() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // crypto/rand never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
