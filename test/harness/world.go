@@ -86,7 +86,7 @@ func (w *World) Env() []string {
 		"PATH=" + w.Bin + string(os.PathListSeparator) + os.Getenv("PATH"),
 		"HUB_MQTT=" + w.Hub.MQTT, "HUB_PORT=" + port(w.Hub.MQTT), "HUB_HTTP=" + w.Hub.HTTP,
 		"HUB=http://" + w.Hub.HTTP, "HUB_TLS=" + w.TLS, "HUB_WS=" + w.WS,
-		"API=http://" + w.Hub.HTTP + apiBase,
+		"API=http://" + w.Hub.HTTP + apiBase, "SCRIPTS=" + filepath.Join(filepath.Dir(w.Bin), "scripts"),
 	}
 	for name, n := range w.nodes {
 		prefixes := []string{strings.ToUpper(name) + "_"}
@@ -243,6 +243,12 @@ func (w *World) Signal(name string, s syscall.Signal) error {
 		return err
 	}
 	return p.cmd.Process.Signal(s)
+}
+
+// Running is whether a program runs.
+func (w *World) Running(name string) bool {
+	p, err := w.process(name)
+	return err == nil && p.running()
 }
 
 // Pid is a program's process id.
