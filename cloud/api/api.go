@@ -1,0 +1,222 @@
+// Package api is the hub's HTTP API, in the style of Kubernetes: stock kubectl is
+// a client of it. It knows verbs, paths and forms; what a kind means is said in
+// its Kind, and pure rules about objects are in topics/resource.
+//
+// It never keeps an object: every answer is what the store holds. It never
+// writes a status of its own accord, but for a deletion that has to wait.
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Options are what the API needs.
+type Options struct {
+	Reader  store.Reader
+	Writer  store.Writer
+	Watcher store.Watcher
+	Log     zerolog.Logger
+	Now     func() time.Time
+	// Kinds are what is served; nil: Kinds().
+	Kinds []Kind
+	// Metrics answers /metrics, if it is there.
+	Metrics http.Handler
+	// Ready says for each name whether that part can work; /readyz asks all of them.
+	Ready map[string]func(context.Context) error
+	// MaxBody bounds a request's body, in bytes.
+	MaxBody int64
+	// Bookmarks is how often a watcher that asked for bookmarks gets one.
+	Bookmarks time.Duration
+	// Version is what /version says.
+	Version string
+}
+
+func (o *Options) setDefaults() {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Kinds == nil {
+		o.Kinds = Kinds()
+	}
+	if o.MaxBody == 0 {
+		o.MaxBody = 3 << 20
+	}
+	if o.Bookmarks == 0 {
+		o.Bookmarks = time.Minute
+	}
+	if o.Version == "" {
+		o.Version = "v0.0.0"
+	}
+}
+
+type server struct {
+	Options
+}
+
+// New makes the handler. It looks first for deletions that waited for others when
+// the hub stopped.
+func New(o Options) http.Handler {
+	o.setDefaults()
+	s := &server{o}
+	s.releaseAll(context.Background())
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", s.index)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
+	mux.HandleFunc("GET /readyz", s.ready)
+	if o.Metrics != nil {
+		mux.Handle("GET /metrics", o.Metrics)
+	}
+	s.discovery(mux)
+	mux.Handle("/apis/", s.handle(s.object))
+	mux.Handle("/", s.handle(func(_ http.ResponseWriter, r *http.Request) error {
+		return refuse(http.StatusNotFound, "NotFound", "there is nothing at %s", r.URL.Path)
+	}))
+	// A page of another site must not write through the browser of somebody who may.
+	return http.NewCrossOriginProtection().Handler(mux)
+}
+
+func plain(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte(text)) // a client that went away needs no answer
+}
+
+func (s *server) index(w http.ResponseWriter, _ *http.Request) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Edgebus hub %s\n\n", s.Version)
+	for _, k := range s.Kinds {
+		fmt.Fprintf(&b, "/apis/%s/%s\n", resource.APIVersion, k.Plural)
+	}
+	b.WriteString("/openapi/v3\n/healthz\n/readyz\n")
+	if s.Metrics != nil {
+		b.WriteString("/metrics\n")
+	}
+	b.WriteString("\nkubectl --server=http://this-address get devices\n")
+	plain(w, http.StatusOK, b.String())
+}
+
+func (s *server) ready(w http.ResponseWriter, r *http.Request) {
+	names := make([]string, 0, len(s.Ready))
+	for name := range s.Ready {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	code, text := http.StatusOK, ""
+	for _, name := range names {
+		if err := s.Ready[name](r.Context()); err != nil {
+			code = http.StatusServiceUnavailable
+			text += fmt.Sprintf("[-]%s: %v\n", name, err)
+			continue
+		}
+		text += fmt.Sprintf("[+]%s ok\n", name)
+	}
+	if code == http.StatusOK {
+		text += "ok\n"
+	}
+	plain(w, code, text)
+}
+
+// handle turns what a handler returns into a Status object, in one place.
+func (s *server) handle(f func(http.ResponseWriter, *http.Request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, s.MaxBody)
+		err := f(w, r)
+		if err == nil {
+			return
+		}
+		status := statusOf(err)
+		if status.Code >= http.StatusInternalServerError {
+			s.Log.Error().Err(err).Str("method", r.Method).Str("path", r.URL.Path).Msg("request failed")
+		}
+		writeJSON(w, status.Code, status)
+	})
+}
+
+// request is a request that was understood.
+type request struct {
+	*http.Request
+	kind        *Kind
+	key         store.Key // Name is empty for a collection, Namespace for all of them
+	subresource string
+}
+
+// object serves /apis/{group}/{version}/[namespaces/{namespace}/]{plural}[/{name}[/status]].
+func (s *server) object(w http.ResponseWriter, r *http.Request) error {
+	req, err := s.parse(r)
+	if err != nil {
+		return err
+	}
+	if req.subresource == "" && req.key.Name == "" {
+		switch {
+		case r.Method == http.MethodGet && isTrue(r.FormValue("watch")):
+			return s.watch(w, req)
+		case r.Method == http.MethodGet:
+			return s.list(w, req)
+		case r.Method == http.MethodPost:
+			return s.create(w, req)
+		}
+		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for a collection: name an object", r.Method)
+	}
+	switch {
+	case r.Method == http.MethodGet:
+		return s.get(w, req)
+	case r.Method == http.MethodPut:
+		return s.put(w, req)
+	case r.Method == http.MethodPatch:
+		return s.patch(w, req)
+	case r.Method == http.MethodDelete && req.subresource == "":
+		return s.delete(w, req)
+	}
+	return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for an object", r.Method)
+}
+
+func isTrue(s string) bool { return s == "true" || s == "1" }
+
+// parse finds out what a path means. It is where other groups' forms of a kind come in.
+func (s *server) parse(r *http.Request) (*request, error) {
+	// ParseForm would read a body that says it is a form; only the query counts.
+	r.Form = r.URL.Query()
+	unknown := refuse(http.StatusNotFound, "NotFound", "the server could not find the requested resource: %s", r.URL.Path)
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if len(parts) < 4 || parts[1] != resource.Group || parts[2] != resource.Version {
+		return nil, unknown
+	}
+	parts = parts[3:]
+	req := &request{Request: r}
+	inNamespace := parts[0] == "namespaces" && len(parts) >= 3
+	if inNamespace {
+		req.key.Namespace, parts = parts[1], parts[2:]
+	}
+	i := slices.IndexFunc(s.Kinds, func(k Kind) bool { return k.Plural == parts[0] })
+	if i < 0 || len(parts) > 3 {
+		return nil, unknown
+	}
+	req.kind = &s.Kinds[i]
+	req.key.Kind = req.kind.Name
+	if len(parts) > 1 {
+		req.key.Name = parts[1]
+	}
+	if len(parts) > 2 {
+		req.subresource = parts[2]
+	}
+	switch {
+	case req.subresource != "" && req.subresource != "status", len(parts) > 1 && req.key.Name == "":
+		return nil, unknown
+	case inNamespace && !req.kind.Namespaced:
+		return nil, unknown
+	case !inNamespace && req.kind.Namespaced && (req.key.Name != "" || r.Method != http.MethodGet):
+		return nil, unknown
+	}
+	return req, nil
+}

@@ -1,0 +1,136 @@
+package api
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// field is a field of a Go type as JSON knows it.
+type field struct {
+	name string
+	typ  reflect.Type
+}
+
+// fieldsOf lists a struct's fields, with those of embedded structs.
+func fieldsOf(t reflect.Type) []field {
+	var out []field
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous && tag == "":
+			out = append(out, fieldsOf(f.Type)...)
+		case !f.IsExported() || tag == "-":
+		default:
+			if tag == "" {
+				tag = f.Name
+			}
+			out = append(out, field{tag, f.Type})
+		}
+	}
+	return out
+}
+
+// opaque says whether a type reads its JSON itself: nothing is known of what is in it.
+func opaque(t reflect.Type) bool {
+	p := reflect.PointerTo(t)
+	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+func deref(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t
+}
+
+// prune takes out of tree what the kind has no field for, and returns the paths.
+func (k *Kind) prune(tree map[string]any) []string {
+	var unknown []string
+	for _, name := range k.Private {
+		if _, ok := tree[name]; ok {
+			unknown = append(unknown, name)
+			delete(tree, name)
+		}
+	}
+	prune(reflect.TypeOf(k.New()), tree, "", &unknown)
+	slices.Sort(unknown)
+	return unknown
+}
+
+func prune(t reflect.Type, v any, at string, unknown *[]string) {
+	t = deref(t)
+	if opaque(t) {
+		return
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		pruneMap(t, v, at, unknown)
+	case []any:
+		if t.Kind() == reflect.Slice {
+			for i := range v {
+				prune(t.Elem(), v[i], fmt.Sprintf("%s[%d]", at, i), unknown)
+			}
+		}
+	}
+}
+
+func pruneMap(t reflect.Type, v map[string]any, at string, unknown *[]string) {
+	if at != "" {
+		at += "."
+	}
+	switch t.Kind() {
+	case reflect.Map:
+		for name := range v {
+			prune(t.Elem(), v[name], at+name, unknown)
+		}
+	case reflect.Struct:
+		known := make(map[string]reflect.Type)
+		for _, f := range fieldsOf(t) {
+			known[f.name] = f.typ
+		}
+		for name := range v {
+			ft, ok := known[name]
+			if !ok {
+				*unknown = append(*unknown, at+name)
+				delete(v, name)
+				continue
+			}
+			prune(ft, v[name], at+name, unknown)
+		}
+	}
+}
+
+// schema describes a Go type in OpenAPI 3. Types don't contain themselves.
+func schema(t reflect.Type) map[string]any {
+	t = deref(t)
+	switch {
+	case t.PkgPath() == "time" && t.Name() == "Time":
+		return map[string]any{"type": "string", "format": "date-time"}
+	case t.Kind() == reflect.String:
+		return map[string]any{"type": "string"}
+	case opaque(t):
+		return map[string]any{"x-kubernetes-preserve-unknown-fields": true}
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return map[string]any{"type": "boolean"}
+	case reflect.Float32, reflect.Float64:
+		return map[string]any{"type": "number"}
+	case reflect.Slice, reflect.Array:
+		return map[string]any{"type": "array", "items": schema(t.Elem())}
+	case reflect.Map:
+		return map[string]any{"type": "object", "additionalProperties": schema(t.Elem())}
+	case reflect.Struct:
+		props := map[string]any{}
+		for _, f := range fieldsOf(t) {
+			props[f.name] = schema(f.typ)
+		}
+		return map[string]any{"type": "object", "properties": props}
+	}
+	return map[string]any{"type": "integer", "format": "int64"}
+}

@@ -1,0 +1,255 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	// defaultWatch is how long a watch lasts when the client doesn't say.
+	defaultWatch = 30 * time.Minute
+	// writeTimeout is how long a client may take to read a batch of events.
+	writeTimeout = 30 * time.Second
+)
+
+// watcher is one client's watch.
+type watcher struct {
+	s      *server
+	r      *request
+	w      http.ResponseWriter
+	out    *json.Encoder
+	format format
+	sel    selector
+	headed bool // the columns of a Table were sent
+	marks  bool
+}
+
+type watchEvent struct {
+	Type   string `json:"type"`
+	Object any    `json:"object"`
+}
+
+// watch streams events as JSON lines until the client goes, its time is up, or
+// the store no longer knows what it missed.
+func (s *server) watch(w http.ResponseWriter, r *request) error {
+	f, err := accepts(r.Request)
+	if err != nil {
+		return err
+	}
+	if f.yaml {
+		return refuse(http.StatusNotAcceptable, "NotAcceptable", "a watch is JSON lines")
+	}
+	sel, err := r.selector()
+	if err != nil {
+		return err
+	}
+	from, initial, err := watchFrom(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel, err := watchTime(r)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	v := &watcher{s: s, r: r, w: w, out: json.NewEncoder(w), format: f, sel: sel, marks: isTrue(r.FormValue("allowWatchBookmarks"))}
+	var objects []*object
+	if initial {
+		var meta listMeta
+		if objects, meta, err = s.collect(r, store.ListOptions{Namespace: r.key.Namespace}, sel); err != nil {
+			return err
+		}
+		newest, _ := revision(meta.ResourceVersion) // our own
+		if newest < from {
+			return refuse(http.StatusGatewayTimeout, "Timeout", "resourceVersion %d is not reached yet: the newest is %d", from, newest)
+		}
+		from = newest
+	}
+	stream, err := s.Watcher.Watch(ctx, r.kind.Name, from)
+	if err != nil {
+		return r.about("", err)
+	}
+	defer stream.Close()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	if err := v.begin(objects, from); err == nil {
+		v.follow(ctx, stream)
+	}
+	return nil // the answer has begun: what happens now is said in it
+}
+
+// watchFrom is the revision to begin at, and whether all there is comes first.
+func watchFrom(r *request) (from uint64, initial bool, err error) {
+	if from, err = revision(r.FormValue("resourceVersion")); err != nil {
+		return 0, false, err
+	}
+	asked, match := r.FormValue("sendInitialEvents"), r.FormValue("resourceVersionMatch")
+	if asked == "" {
+		if match != "" {
+			return 0, false, resource.Errorf(resource.Invalid, "resourceVersionMatch", "is for a watch with sendInitialEvents only")
+		}
+		return from, from == 0, nil
+	}
+	if match != "NotOlderThan" {
+		return 0, false, resource.Errorf(resource.Invalid, "resourceVersionMatch", "must be NotOlderThan with sendInitialEvents")
+	}
+	return from, isTrue(asked) || from == 0, nil
+}
+
+func watchTime(r *request) (context.Context, context.CancelFunc, error) {
+	limit := defaultWatch
+	if text := r.FormValue("timeoutSeconds"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 32)
+		if err != nil {
+			return nil, nil, badRequest("timeoutSeconds", "timeoutSeconds %.20q is not a number", text)
+		}
+		if n > 0 {
+			limit = min(time.Duration(n)*time.Second, 24*time.Hour)
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	return ctx, cancel, nil
+}
+
+// begin sends what there is, and flushes the header also when that is nothing.
+func (v *watcher) begin(objects []*object, rev uint64) error {
+	for _, o := range objects {
+		if err := v.send("ADDED", o); err != nil {
+			return err
+		}
+	}
+	if isTrue(v.r.FormValue("sendInitialEvents")) && v.marks {
+		if err := v.bookmark(rev, true); err != nil {
+			return err
+		}
+	}
+	return v.flush()
+}
+
+func (v *watcher) follow(ctx context.Context, stream store.Stream) {
+	for {
+		wait, cancel := context.WithTimeout(ctx, v.s.Bookmarks)
+		events, err := stream.Next(wait)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return // the client's time is up, or it went
+		case errors.Is(err, context.DeadlineExceeded):
+			err = nil
+			if v.marks {
+				err = v.bookmark(stream.Rev(), false)
+			}
+		case err != nil:
+			_ = v.out.Encode(watchEvent{"ERROR", statusOf(err)})
+			_ = v.flush()
+			return
+		default:
+			err = v.sendAll(events)
+		}
+		if err == nil {
+			err = v.flush()
+		}
+		if err != nil {
+			return // nobody reads any more
+		}
+	}
+}
+
+// flush gives the client a while to read what was written.
+func (v *watcher) flush() error {
+	rc := http.NewResponseController(v.w)
+	err := rc.Flush()
+	_ = rc.SetWriteDeadline(time.Now().Add(v.s.Bookmarks + writeTimeout)) // where it can't be set, the server's own holds
+	return err
+}
+
+func (v *watcher) sendAll(events []store.Event) error {
+	for _, e := range events {
+		if err := v.event(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// event sends what a change means to a client that sees only what its selector matches.
+func (v *watcher) event(e store.Event) error {
+	ns := v.r.key.Namespace
+	if ns != "" && e.Object.Namespace != ns || !v.sel.mentions(e.Object.Namespace, e.Object.Name) {
+		return nil
+	}
+	o, err := fromStore(e.Object)
+	if err != nil {
+		return err
+	}
+	if v.sel.empty() {
+		return v.send(e.Type.String(), o)
+	}
+	// A stream that caught up doesn't know what was before. A DELETED of what the
+	// client never had does no harm; one that is missing does.
+	before := e.Type != store.Added
+	if e.Old != nil {
+		old, err := fromStore(*e.Old)
+		if err != nil {
+			return err
+		}
+		before = v.sel.matches(old)
+	}
+	now := e.Type != store.Deleted && v.sel.matches(o)
+	switch {
+	case now && before && e.Old != nil:
+		return v.send("MODIFIED", o)
+	case now && e.Old == nil:
+		return v.send(e.Type.String(), o)
+	case now:
+		return v.send("ADDED", o)
+	case before:
+		return v.send("DELETED", o)
+	}
+	return nil
+}
+
+func (v *watcher) send(kind string, o *object) error {
+	if !v.format.table {
+		return v.out.Encode(watchEvent{kind, o.shown()})
+	}
+	t, err := v.s.table(v.r.kind, v.format, listMeta{ResourceVersion: o.Metadata.ResourceVersion}, []*object{o})
+	if err != nil {
+		return err
+	}
+	return v.out.Encode(watchEvent{kind, v.once(t)})
+}
+
+// once leaves the columns out of all Tables but the first.
+func (v *watcher) once(t Table) Table {
+	if v.headed {
+		t.Columns = nil
+	}
+	v.headed = true
+	return t
+}
+
+func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
+	text := strconv.FormatUint(rev, 10)
+	if v.format.table {
+		t, err := v.s.table(v.r.kind, v.format, listMeta{ResourceVersion: text}, nil)
+		if err != nil {
+			return err
+		}
+		return v.out.Encode(watchEvent{"BOOKMARK", v.once(t)})
+	}
+	meta := map[string]any{"resourceVersion": text, "creationTimestamp": nil}
+	if initialEnd {
+		meta["annotations"] = map[string]string{"k8s.io/initial-events-end": "true"}
+	}
+	return v.out.Encode(watchEvent{"BOOKMARK", map[string]any{
+		"kind": v.r.kind.Name, "apiVersion": resource.APIVersion, "metadata": meta,
+	}})
+}

@@ -1,0 +1,340 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// dryRun says whether a write is to be tried only.
+func dryRun(values []string) (bool, error) {
+	for _, v := range values {
+		if v != "All" {
+			return false, badRequest("dryRun", "dryRun must be All, not %q", v)
+		}
+	}
+	return len(values) > 0, nil
+}
+
+// origin is who writes, as desired values remember it.
+func origin(r *request) string {
+	name := r.FormValue("fieldManager")
+	if name == "" {
+		name, _, _ = strings.Cut(r.UserAgent(), "/")
+	}
+	name = strings.Map(func(c rune) rune {
+		if c <= ' ' || c > '~' {
+			return '-'
+		}
+		return c
+	}, name)
+	if name == "" {
+		return "api"
+	}
+	return "api/" + name[:min(len(name), 64)]
+}
+
+// read decodes the body of a create or update, and minds the fields that are not known.
+func (s *server) read(w http.ResponseWriter, r *request) (*object, error) {
+	raw, err := body(r.Request)
+	if err != nil {
+		return nil, err
+	}
+	o, unknown, err := r.kind.decode(raw)
+	if err != nil {
+		return nil, err
+	}
+	return o, validation(w, r, unknown)
+}
+
+func (s *server) create(w http.ResponseWriter, r *request) error {
+	dry, err := dryRun(r.Form["dryRun"])
+	if err != nil {
+		return err
+	}
+	o, err := s.read(w, r)
+	if err != nil {
+		return err
+	}
+	if err := s.newborn(r, o); err != nil {
+		return err
+	}
+	generated := o.Metadata.Name == ""
+	for try := 0; ; try++ {
+		if generated {
+			o.Metadata.Name = o.Metadata.GenerateName + suffix()
+		}
+		made, err := s.add(r, o, dry)
+		if generated && try < 8 && errors.Is(err, resource.AlreadyExists) {
+			continue
+		}
+		if err != nil {
+			return r.about(o.Metadata.Name, err)
+		}
+		return s.answer(w, r, http.StatusCreated, made)
+	}
+}
+
+// newborn gives a new object the metadata that is the hub's to give.
+func (s *server) newborn(r *request, o *object) error {
+	m := &o.Metadata
+	switch {
+	case m.Namespace != "" && m.Namespace != r.key.Namespace:
+		return badRequest("metadata.namespace", "the namespace of the object (%s) does not match the namespace on the path (%s)", m.Namespace, r.key.Namespace)
+	case m.ResourceVersion != "":
+		return badRequest("metadata.resourceVersion", "resourceVersion should not be set on objects to be created")
+	case m.Owner != "":
+		return r.about(m.Name, resource.Errorf(resource.Forbidden, "metadata.owner", "only the owner itself sets it"))
+	}
+	now := s.Now().UTC().Truncate(time.Second)
+	m.Namespace, m.UID, m.CreationTimestamp, m.Generation = r.key.Namespace, resource.NewUID(), &now, 1
+	m.DeletionTimestamp, m.DeletionGracePeriodSeconds, m.ManagedFields = nil, nil, nil
+	o.Status = nil
+	return nil
+}
+
+const suffixLetters = "bcdfghjklmnpqrstvwxz2456789" // no vowels: no words
+
+func suffix() string {
+	b := make([]byte, 5)
+	_, _ = rand.Read(b) // crypto/rand never fails
+	for i := range b {
+		b[i] = suffixLetters[int(b[i])%len(suffixLetters)]
+	}
+	return string(b)
+}
+
+func (s *server) add(r *request, o *object, dry bool) (*object, error) {
+	ctx := r.Context()
+	next, err := s.complete(ctx, r, nil, o)
+	if err != nil {
+		return nil, err
+	}
+	data, err := next.data()
+	if err != nil {
+		return nil, err
+	}
+	key := r.key
+	key.Name = next.Metadata.Name
+	if dry {
+		return next, s.free(ctx, r.kind, key)
+	}
+	if r.kind.UniqueName {
+		if err := s.claim(ctx, key); err != nil {
+			return nil, err
+		}
+	}
+	stored, err := s.Writer.Create(ctx, store.Object{Key: key, Data: data})
+	if err != nil {
+		return nil, err
+	}
+	return fromStore(stored)
+}
+
+// free says whether a name could be taken now.
+func (s *server) free(ctx context.Context, k *Kind, key store.Key) error {
+	_, err := s.Reader.Get(ctx, key)
+	switch {
+	case err == nil:
+		return store.AlreadyExists(key)
+	case !errors.Is(err, resource.NotFound):
+		return err
+	case !k.UniqueName:
+		return nil
+	}
+	_, err = s.claimant(ctx, key)
+	return err
+}
+
+// complete validates an object that is going to be written and lets its kind
+// complete it.
+func (s *server) complete(ctx context.Context, r *request, old, next *object) (*object, error) {
+	k := r.kind
+	typed, err := k.typed(next)
+	if err != nil {
+		return nil, err
+	}
+	var prev any
+	if old != nil {
+		if prev, err = k.typed(old); err != nil {
+			return nil, err
+		}
+	}
+	if old == nil || !sameSpec(old, next) {
+		if k.Validate != nil {
+			err = k.Validate(ctx, s.Reader, prev, typed)
+		}
+	} else {
+		err = next.Metadata.Validate() // a rule that came later must not block a label
+	}
+	if err != nil {
+		return nil, err
+	}
+	if k.Prepare == nil {
+		return next, nil
+	}
+	k.Prepare(prev, typed, origin(r), s.Now())
+	done, err := untyped(typed)
+	if err != nil {
+		return nil, err
+	}
+	done.Status, done.rev = next.Status, next.rev
+	return done, nil
+}
+
+func sameSpec(a, b *object) bool {
+	return bytes.Equal(orEmpty(a.Spec), orEmpty(b.Spec))
+}
+
+func orEmpty(spec json.RawMessage) []byte {
+	if len(spec) == 0 {
+		return []byte("{}")
+	}
+	return spec
+}
+
+func (s *server) put(w http.ResponseWriter, r *request) error {
+	o, err := s.read(w, r)
+	if err != nil {
+		return err
+	}
+	return s.change(w, r, func(*object) (*object, error) {
+		next := *o
+		return &next, nil
+	})
+}
+
+// change writes what edit makes of an object. Without a resourceVersion it tries again
+// when somebody else was faster; each time somebody's write went through.
+func (s *server) change(w http.ResponseWriter, r *request, edit func(*object) (*object, error)) error {
+	dry, err := dryRun(r.Form["dryRun"])
+	if err != nil {
+		return err
+	}
+	for {
+		old, err := s.load(r)
+		if err != nil {
+			return err
+		}
+		wanted, err := edit(old)
+		if err != nil {
+			return err
+		}
+		expected := wanted.Metadata.ResourceVersion
+		if expected != "" && expected != old.Metadata.ResourceVersion {
+			rev, err := revision(expected)
+			if err != nil {
+				return err
+			}
+			return r.about(r.key.Name, store.Conflict(r.key, rev, old.rev))
+		}
+		next, err := s.update(r, old, wanted, dry)
+		if errors.Is(err, resource.Conflict) && expected == "" && r.Context().Err() == nil {
+			continue
+		}
+		if err != nil {
+			return r.about(r.key.Name, err)
+		}
+		return s.answer(w, r, http.StatusOK, next)
+	}
+}
+
+func (s *server) update(r *request, old, wanted *object, dry bool) (*object, error) {
+	if err := r.sameObject(old, wanted); err != nil {
+		return nil, err
+	}
+	if r.subresource == "status" {
+		return s.updateStatus(r, old, wanted, dry)
+	}
+	next, err := s.successor(r, old, wanted)
+	if err != nil {
+		return nil, err
+	}
+	if next, err = s.complete(r.Context(), r, old, next); err != nil || dry {
+		return next, err
+	}
+	if next.Metadata.DeletionTimestamp != nil && len(next.Metadata.Finalizers) == 0 {
+		return next, s.remove(r.Context(), r.kind, r.key, old)
+	}
+	data, err := next.data()
+	if err != nil {
+		return nil, err
+	}
+	stored, err := s.Writer.Update(r.Context(), store.Object{Key: r.key, Data: data}, old.rev)
+	if err != nil {
+		return nil, err
+	}
+	s.released(r.Context(), r.kind, old, next)
+	return fromStore(stored)
+}
+
+// sameObject refuses a body that is about another object than the path.
+func (r *request) sameObject(old, wanted *object) error {
+	m := wanted.Metadata
+	switch {
+	case m.Name != "" && m.Name != r.key.Name:
+		return badRequest("metadata.name", "the name of the object (%s) does not match the name on the URL (%s)", m.Name, r.key.Name)
+	case m.Namespace != "" && m.Namespace != r.key.Namespace:
+		return badRequest("metadata.namespace", "the namespace of the object (%s) does not match the namespace on the path (%s)", m.Namespace, r.key.Namespace)
+	case m.UID != "" && m.UID != old.Metadata.UID:
+		return &httpError{
+			code: http.StatusConflict, reason: "Conflict",
+			message: "Precondition failed: UID in precondition: " + m.UID + ", UID in object meta: " + old.Metadata.UID,
+		}
+	}
+	return nil
+}
+
+// successor is the object that follows old when a client wants wanted: what is
+// not the client's to change is old's.
+func (s *server) successor(r *request, old, wanted *object) (*object, error) {
+	next := *wanted
+	m, was := &next.Metadata, old.Metadata
+	if m.Owner != was.Owner {
+		return nil, resource.Errorf(resource.Forbidden, "metadata.owner", "only the owner itself sets or clears it")
+	}
+	if was.DeletionTimestamp != nil {
+		for _, f := range m.Finalizers {
+			if !slices.Contains(was.Finalizers, f) {
+				return nil, resource.Errorf(resource.Invalid, "metadata.finalizers", "%q: no new finalizers once the deletion has begun", f)
+			}
+		}
+	}
+	m.Name, m.Namespace, m.UID, m.GenerateName = was.Name, was.Namespace, was.UID, was.GenerateName
+	m.CreationTimestamp, m.DeletionTimestamp = was.CreationTimestamp, was.DeletionTimestamp
+	m.DeletionGracePeriodSeconds = was.DeletionGracePeriodSeconds
+	m.ResourceVersion, m.Generation, m.ManagedFields = was.ResourceVersion, was.Generation, was.ManagedFields
+	next.Status, next.DesiredMeta, next.rev = old.Status, old.DesiredMeta, old.rev
+	if sameSpec(old, &next) {
+		next.Spec = old.Spec // absent and {} are one
+	} else {
+		m.Generation++
+	}
+	return &next, nil
+}
+
+func (s *server) updateStatus(r *request, old, wanted *object, dry bool) (*object, error) {
+	status := wanted.Status
+	if status == nil {
+		status = json.RawMessage{} // removes it
+	}
+	if dry {
+		next := *old
+		next.Status = wanted.Status
+		return &next, nil
+	}
+	stored, err := s.Writer.Update(r.Context(), store.Object{Key: r.key, Status: status}, old.rev)
+	if err != nil {
+		return nil, err
+	}
+	return fromStore(stored)
+}
