@@ -1,0 +1,640 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	base   = "/apis/edgebus.io/v1alpha1"
+	inNS   = base + "/namespaces/default"
+	device = `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":"lamp"%s},
+		"spec":{"deviceModelRef":{"name":"dimmable"},"nodeName":"n1","protocol":{"type":"modbus"}%s}}`
+	model = `{"metadata":{"name":"dimmable"},"spec":{"properties":[
+		{"name":"power","type":"string","accessMode":"ReadWrite","enum":["ON","OFF"]},
+		{"name":"brightness","type":"int","accessMode":"ReadWrite","maximum":100},
+		{"name":"temperature","type":"float"}]}}`
+)
+
+// hub is the API on a real listener, over a real store.
+type hub struct {
+	t     *testing.T
+	url   string
+	store *bolt.Store
+	mu    sync.Mutex
+	now   time.Time
+}
+
+func newHub(t *testing.T, change ...func(*Options)) *hub {
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16})
+	require.NoError(t, err)
+	h := &hub{t: t, store: st, now: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}
+	o := Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.New(zerolog.NewTestWriter(t)), Now: h.clock}
+	for _, c := range change {
+		c(&o)
+	}
+	server := httptest.NewServer(New(o))
+	h.url = server.URL
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+		require.NoError(t, st.Check())
+		require.NoError(t, st.Close())
+	})
+	return h
+}
+
+func (h *hub) clock() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.now
+}
+
+func (h *hub) pass(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.now = h.now.Add(d)
+}
+
+type reply struct {
+	t      *testing.T
+	code   int
+	header http.Header
+	body   []byte
+	tree   map[string]any
+}
+
+// do sends a request; headers are pairs.
+func (h *hub) do(method, path, body string, headers ...string) reply {
+	h.t.Helper()
+	req, err := http.NewRequest(method, h.url+path, strings.NewReader(body))
+	require.NoError(h.t, err)
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(h.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	require.NoError(h.t, err)
+	r := reply{t: h.t, code: resp.StatusCode, header: resp.Header, body: raw}
+	_ = json.Unmarshal(raw, &r.tree) // text has no tree
+	return r
+}
+
+// ok sends a request that must succeed.
+func (h *hub) ok(method, path, body string, headers ...string) reply {
+	h.t.Helper()
+	r := h.do(method, path, body, headers...)
+	require.Less(h.t, r.code, 300, "%s %s: %s", method, path, r.body)
+	return r
+}
+
+// refused sends a request that must be answered by a Status, and returns its message.
+func (h *hub) refused(code int, reason, method, path, body string, headers ...string) string {
+	h.t.Helper()
+	r := h.do(method, path, body, headers...)
+	require.Equal(h.t, code, r.code, "%s", r.body)
+	require.Equal(h.t, "Status", r.str("kind"))
+	require.Equal(h.t, "Failure", r.str("status"))
+	require.Equal(h.t, reason, r.str("reason"))
+	require.EqualValues(h.t, code, r.at("code"))
+	return r.str("message")
+}
+
+// at finds a value by its path: metadata.name, items.0.metadata.
+func (r reply) at(path string) any {
+	var v any = r.tree
+	for part := range strings.SplitSeq(path, ".") {
+		switch node := v.(type) {
+		case map[string]any:
+			v = node[part]
+		case []any:
+			var i int
+			if _, err := fmt.Sscan(part, &i); err != nil || i >= len(node) {
+				return nil
+			}
+			v = node[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}
+
+func (r reply) str(path string) string {
+	s, _ := r.at(path).(string)
+	return s
+}
+
+func (r reply) names() (out []string) {
+	items, _ := r.at("items").([]any)
+	for i := range items {
+		out = append(out, r.str(fmt.Sprintf("items.%d.metadata.name", i)))
+	}
+	return out
+}
+
+func lamp(meta, spec string) string { return fmt.Sprintf(device, meta, spec) }
+
+func named(name string) string {
+	return strings.Replace(lamp("", ""), `"lamp"`, `"`+name+`"`, 1)
+}
+
+func TestCreateAndGet(t *testing.T) {
+	h := newHub(t)
+	made := h.ok("POST", inNS+"/devices", lamp(`,"labels":{"room":"hall"},"uid":"mine","generation":7,"creationTimestamp":null`, ``))
+	require.Equal(t, 201, made.code)
+	require.Equal(t, "default", made.str("metadata.namespace"))
+	require.Len(t, made.str("metadata.uid"), 36)
+	require.EqualValues(t, 1, made.at("metadata.generation"))
+	require.Equal(t, "2026-11-21T10:00:00Z", made.str("metadata.creationTimestamp"))
+	require.NotEmpty(t, made.str("metadata.resourceVersion"))
+	require.Equal(t, made.tree, h.ok("GET", inNS+"/devices/lamp", "").tree)
+
+	msg := h.refused(409, "AlreadyExists", "POST", inNS+"/devices", lamp("", ""))
+	require.Equal(t, `devices.edgebus.io "lamp" already exists`, msg)
+	msg = h.refused(404, "NotFound", "GET", inNS+"/devices/none", "")
+	require.Equal(t, `devices.edgebus.io "none" not found`, msg)
+	h.refused(404, "NotFound", "GET", base+"/widgets", "")
+	h.refused(404, "NotFound", "GET", "/apis/edgebus.io/v9/nodes", "")
+	h.refused(404, "NotFound", "GET", base+"/devices/lamp", "")
+	h.refused(404, "NotFound", "GET", base+"/namespaces/default/nodes", "")
+	h.refused(405, "MethodNotAllowed", "DELETE", inNS+"/devices", "")
+	h.refused(405, "MethodNotAllowed", "POST", inNS+"/devices/lamp", "")
+	h.refused(400, "BadRequest", "POST", inNS+"/devices", lamp(`,"namespace":"other"`, ""))
+	h.refused(400, "BadRequest", "POST", inNS+"/devices", lamp(`,"resourceVersion":"1"`, ""))
+	h.refused(400, "BadRequest", "POST", inNS+"/devicemodels", lamp("", ""))
+	h.refused(403, "Forbidden", "POST", inNS+"/devices", lamp(`,"owner":"Fleet/x"`, ""))
+}
+
+func TestForms(t *testing.T) {
+	h := newHub(t)
+	y := "apiVersion: edgebus.io/v1alpha1\nkind: Node\nmetadata:\n  name: n1\n"
+	h.ok("POST", base+"/nodes", y, "Content-Type", "application/yaml")
+	r := h.ok("GET", base+"/nodes/n1", "", "Accept", "application/yaml")
+	require.Equal(t, "application/yaml", r.header.Get("Content-Type"))
+	require.Contains(t, string(r.body), "name: n1\n")
+	h.refused(406, "NotAcceptable", "GET", base+"/nodes/n1", "", "Accept", "text/html")
+	h.ok("GET", base+"/nodes/n1", "", "Accept", "application/vnd.kubernetes.protobuf, application/json")
+	h.refused(415, "UnsupportedMediaType", "POST", base+"/nodes", "x", "Content-Type", "application/vnd.kubernetes.protobuf")
+	h.refused(415, "UnsupportedMediaType", "POST", base+"/nodes", y, "Content-Type", "application/x-www-form-urlencoded")
+	h.refused(400, "BadRequest", "POST", base+"/nodes", "{[")
+	h.refused(400, "BadRequest", "POST", base+"/nodes", "[]")
+	h.refused(400, "BadRequest", "POST", base+"/nodes", `{"metadata":{"name":7}}`)
+	cross := h.do("POST", base+"/nodes", `{"metadata":{"name":"n2"}}`, "Sec-Fetch-Site", "cross-site")
+	require.Equal(t, 403, cross.code, "another site's page")
+}
+
+func TestBodyLimit(t *testing.T) {
+	h := newHub(t, func(o *Options) { o.MaxBody = 1000 })
+	h.refused(413, "RequestEntityTooLarge", "POST", inNS+"/devices", lamp(`,"annotations":{"a":"`+strings.Repeat("x", 1000)+`"}`, ""))
+}
+
+func TestGenerateName(t *testing.T) {
+	h := newHub(t)
+	body := strings.Replace(lamp("", ""), `"name":"lamp"`, `"generateName":"lamp-"`, 1)
+	seen := map[string]bool{}
+	for range 20 {
+		name := h.ok("POST", inNS+"/devices", body).str("metadata.name")
+		require.Regexp(t, `^lamp-[a-z0-9]{5}$`, name)
+		require.False(t, seen[name])
+		seen[name] = true
+	}
+}
+
+func TestInvalid(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devicemodels", model)
+	r := h.do("POST", inNS+"/devices", lamp("", `,"desired":{"brightness":400,"power":"DIM","temperature":"1","none":"1"}`))
+	require.Equal(t, 422, r.code)
+	require.Equal(t, "Invalid", r.str("reason"))
+	var fields []string
+	for i := range 4 {
+		fields = append(fields, r.str(fmt.Sprintf("details.causes.%d.field", i)))
+		require.NotEmpty(t, r.str(fmt.Sprintf("details.causes.%d.message", i)))
+	}
+	require.ElementsMatch(t, []string{"spec.desired[brightness]", "spec.desired[power]", "spec.desired[temperature]", "spec.desired[none]"}, fields)
+	require.Equal(t, "Device", r.str("details.kind"))
+	require.Equal(t, "lamp", r.str("details.name"))
+
+	h.refused(422, "Invalid", "POST", inNS+"/devices", `{"metadata":{"name":"Bad_Name"}}`)
+	h.refused(422, "Invalid", "POST", inNS+"/devicemodels", `{"metadata":{"name":"m"},"spec":{"properties":[{"name":"a","type":"blob"}]}}`)
+	r = h.do("POST", inNS+"/devices", lamp("", `,"desired":["power"]`))
+	require.Equal(t, 400, r.code)
+	require.Equal(t, "spec.desired", r.str("details.causes.0.field"))
+	// Without its model a device waits: what it wants is checked when somebody writes it again.
+	h.ok("POST", base+"/namespaces/other/devices", lamp("", `,"desired":{"anything":"1"}`))
+}
+
+func TestUnknownFields(t *testing.T) {
+	h := newHub(t)
+	body := lamp(`,"colour":"red"`, `,"desiredd":{},"protocoll":{"x":1}`)
+	r := h.do("POST", inNS+"/devices?fieldValidation=Strict", body)
+	require.Equal(t, 400, r.code)
+	require.Contains(t, r.str("message"), `strict decoding error: unknown field "metadata.colour", unknown field "spec.desiredd", unknown field "spec.protocoll"`)
+	require.Equal(t, "spec.desiredd", r.str("details.causes.1.field"))
+
+	r = h.ok("POST", inNS+"/devices?fieldValidation=Warn", body)
+	require.Equal(t, []string{`299 - "unknown field \"metadata.colour\""`, `299 - "unknown field \"spec.desiredd\""`, `299 - "unknown field \"spec.protocoll\""`}, r.header.Values("Warning"))
+	require.NotContains(t, string(r.body), "protocoll")
+	require.Empty(t, h.ok("PUT", inNS+"/devices/lamp?fieldValidation=Ignore", body).header.Values("Warning"))
+	h.refused(400, "BadRequest", "PUT", inNS+"/devices/lamp?fieldValidation=Never", body)
+	// Go's decoder would take a field in any case.
+	h.refused(400, "BadRequest", "PUT", inNS+"/devices/lamp?fieldValidation=Strict", strings.Replace(lamp("", ""), `"spec"`, `"Spec"`, 1))
+}
+
+func TestUpdate(t *testing.T) {
+	h := newHub(t)
+	made := h.ok("POST", inNS+"/devices", lamp("", ""))
+	rv := made.str("metadata.resourceVersion")
+
+	same := h.ok("PUT", inNS+"/devices/lamp", string(made.body))
+	require.Equal(t, made.tree, same.tree, "a write that changes nothing is no write")
+
+	labelled := h.ok("PUT", inNS+"/devices/lamp", lamp(`,"labels":{"a":"b"},"resourceVersion":"`+rv+`"`, ""))
+	require.EqualValues(t, 1, labelled.at("metadata.generation"), "metadata doesn't count")
+	require.NotEqual(t, rv, labelled.str("metadata.resourceVersion"))
+	require.Equal(t, made.str("metadata.uid"), labelled.str("metadata.uid"))
+	require.Equal(t, made.str("metadata.creationTimestamp"), labelled.str("metadata.creationTimestamp"))
+
+	msg := h.refused(409, "Conflict", "PUT", inNS+"/devices/lamp", lamp(`,"resourceVersion":"`+rv+`"`, ""))
+	require.Contains(t, msg, "the object has been modified")
+	require.Contains(t, msg, rv)
+	changed := h.ok("PUT", inNS+"/devices/lamp", strings.Replace(lamp("", ""), "n1", "n2", 1))
+	require.EqualValues(t, 2, changed.at("metadata.generation"))
+
+	h.refused(409, "Conflict", "PUT", inNS+"/devices/lamp", lamp(`,"uid":"another"`, ""))
+	h.refused(400, "BadRequest", "PUT", inNS+"/devices/lamp", named("other"))
+	h.refused(403, "Forbidden", "PUT", inNS+"/devices/lamp", lamp(`,"owner":"Fleet/x"`, ""))
+	h.refused(400, "BadRequest", "PUT", inNS+"/devices/lamp", lamp(`,"resourceVersion":"x"`, ""))
+	h.refused(404, "NotFound", "PUT", inNS+"/devices/none", named("none"))
+}
+
+func TestStatusSubresource(t *testing.T) {
+	h := newHub(t)
+	made := h.ok("POST", inNS+"/devices", strings.Replace(lamp("", ""), `"spec"`, `"status":{"state":"online"},"spec"`, 1))
+	require.Nil(t, made.at("status"), "a status is not for the creator")
+	withStatus := strings.Replace(lamp("", ""), `"spec"`, `"status":{"state":"online"},"spec"`, 1)
+	require.Nil(t, h.ok("PUT", inNS+"/devices/lamp", withStatus).at("status"))
+
+	put := h.ok("PUT", inNS+"/devices/lamp/status", strings.Replace(withStatus, "n1", "n9", 1))
+	require.Equal(t, "online", put.str("status.state"))
+	require.Equal(t, "n1", put.str("spec.nodeName"), "a status writes nothing else")
+	require.NotEqual(t, made.str("metadata.resourceVersion"), put.str("metadata.resourceVersion"))
+	require.EqualValues(t, 1, put.at("metadata.generation"))
+	patched := h.ok("PATCH", inNS+"/devices/lamp/status", `{"status":{"state":"offline"}}`, "Content-Type", mergePatch)
+	require.Equal(t, "offline", patched.str("status.state"))
+	require.Equal(t, patched.tree, h.ok("GET", inNS+"/devices/lamp/status", "").tree)
+	after := h.ok("PUT", inNS+"/devices/lamp", strings.Replace(lamp("", ""), "n1", "n2", 1))
+	require.Equal(t, "offline", after.str("status.state"), "it outlives a write of the spec")
+	h.refused(405, "MethodNotAllowed", "DELETE", inNS+"/devices/lamp/status", "")
+	h.refused(404, "NotFound", "GET", inNS+"/devices/lamp/scale", "")
+}
+
+func TestPatch(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devicemodels", model)
+	made := h.ok("POST", inNS+"/devices", lamp(`,"labels":{"a":"1","b":"2"}`, `,"desired":{"power":"ON"}`))
+	merge := func(body string) reply {
+		return h.do("PATCH", inNS+"/devices/lamp", body, "Content-Type", mergePatch)
+	}
+	r := merge(`{"metadata":{"labels":{"a":null}},"spec":{"desired":{"brightness":40}}}`)
+	require.Equal(t, 200, r.code, "%s", r.body)
+	require.Equal(t, map[string]any{"b": "2"}, r.at("metadata.labels"))
+	require.Equal(t, map[string]any{"power": "ON", "brightness": "40"}, r.at("spec.desired"))
+	require.Equal(t, 409, merge(`{"metadata":{"resourceVersion":"`+made.str("metadata.resourceVersion")+`"}}`).code)
+	require.Equal(t, 422, merge(`{"spec":{"desired":{"brightness":101}}}`).code)
+	require.Equal(t, 400, merge(`[]`).code)
+	require.Equal(t, 200, merge(`{}`).code)
+
+	ops := func(body string) reply {
+		return h.do("PATCH", inNS+"/devices/lamp", body, "Content-Type", jsonPatch)
+	}
+	r = ops(`[{"op":"test","path":"/spec/nodeName","value":"n1"},{"op":"remove","path":"/spec/desired/power"}]`)
+	require.Equal(t, 200, r.code, "%s", r.body)
+	require.Equal(t, map[string]any{"brightness": "40"}, r.at("spec.desired"))
+	require.Equal(t, 422, ops(`[{"op":"test","path":"/spec/nodeName","value":"n2"}]`).code)
+	require.Equal(t, 422, ops(`[{"op":"remove","path":"/spec/none"}]`).code)
+	require.Equal(t, 400, ops(`{}`).code)
+	require.Equal(t, 413, ops("["+strings.Repeat(`{"op":"remove","path":"/a"},`, maxOperations)+`{"op":"remove","path":"/a"}]`).code)
+	h.refused(415, "UnsupportedMediaType", "PATCH", inNS+"/devices/lamp", `{}`, "Content-Type", "application/strategic-merge-patch+json")
+}
+
+func TestDryRun(t *testing.T) {
+	h := newHub(t)
+	all := "?dryRun=All"
+	require.Equal(t, 201, h.ok("POST", inNS+"/devices"+all, lamp("", "")).code)
+	h.refused(404, "NotFound", "GET", inNS+"/devices/lamp", "")
+	made := h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.refused(409, "AlreadyExists", "POST", inNS+"/devices"+all, lamp("", ""))
+	h.refused(409, "AlreadyExists", "POST", base+"/namespaces/other/devices"+all, lamp("", ""))
+	r := h.ok("PUT", inNS+"/devices/lamp"+all, strings.Replace(lamp("", ""), "n1", "n2", 1))
+	require.Equal(t, "n2", r.str("spec.nodeName"))
+	h.ok("PUT", inNS+"/devices/lamp/status"+all, `{"status":{"state":"online"}}`)
+	h.ok("DELETE", inNS+"/devices/lamp"+all, "")
+	h.ok("DELETE", inNS+"/devices/lamp", `{"dryRun":["All"]}`)
+	require.Equal(t, made.tree, h.ok("GET", inNS+"/devices/lamp", "").tree)
+	h.refused(400, "BadRequest", "DELETE", inNS+"/devices/lamp?dryRun=Some", "")
+}
+
+// What the hub keeps with wanted values is written in the same commit, and is nobody's to see or set.
+func TestDesiredMeta(t *testing.T) {
+	h := newHub(t)
+	stored := func() (d resource.Device) {
+		o, err := h.store.Get(context.Background(), store.Key{Kind: "Device", Namespace: "default", Name: "lamp"})
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(o.Data, &d))
+		return d
+	}
+	r := h.ok("POST", inNS+"/devices?fieldManager=me", strings.Replace(lamp("", `,"desired":{"power":"ON"}`), `"spec"`, `"desiredMeta":{"power":{"ver":99}},"spec"`, 1))
+	require.Contains(t, r.header.Get("Warning"), "desiredMeta")
+	require.NotContains(t, string(r.body), "desiredMeta")
+	ts := h.clock().UnixMilli()
+	require.Equal(t, map[string]resource.DesiredMeta{"power": {Ver: 1, TS: ts, Origin: "api/me"}}, stored().DesiredMeta)
+
+	h.pass(time.Second)
+	h.ok("PATCH", inNS+"/devices/lamp", `{"metadata":{"labels":{"a":"b"}}}`, "Content-Type", mergePatch)
+	require.EqualValues(t, 1, stored().DesiredMeta["power"].Ver)
+	h.ok("PATCH", inNS+"/devices/lamp", `{"spec":{"desired":{"power":"OFF"}},"desiredMeta":null}`, "Content-Type", mergePatch, "User-Agent", "curl/8")
+	require.Equal(t, resource.DesiredMeta{Ver: 2, TS: ts + 1000, Origin: "api/curl"}, stored().DesiredMeta["power"])
+	h.ok("PATCH", inNS+"/devices/lamp", `{"spec":{"desired":null}}`, "Content-Type", mergePatch)
+	require.Equal(t, uint64(3), stored().DesiredMeta["power"].Ver)
+	require.True(t, stored().DesiredMeta["power"].Cleared)
+	for _, path := range []string{inNS + "/devices", inNS + "/devices/lamp", base + "/devices?watch=true&timeoutSeconds=1"} {
+		require.NotContains(t, string(h.ok("GET", path, "").body), "desiredMeta")
+	}
+	row := h.ok("GET", inNS+"/devices?includeObject=Object", "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	require.NotContains(t, string(row.body), "desiredMeta")
+}
+
+func TestUniqueName(t *testing.T) {
+	h := newHub(t)
+	other := base + "/namespaces/other/devices"
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	msg := h.refused(409, "AlreadyExists", "POST", other, lamp("", ""))
+	require.Contains(t, msg, "default/lamp", "it names the other")
+	h.ok("POST", base+"/namespaces/other/devicemodels", model)
+	h.ok("POST", inNS+"/devicemodels", model)
+
+	h.ok("DELETE", inNS+"/devices/lamp", "")
+	h.ok("POST", other, lamp("", ""))
+	h.refused(409, "AlreadyExists", "POST", inNS+"/devices", lamp("", ""))
+	h.ok("DELETE", other+"/lamp", "")
+	h.ok("POST", other, lamp("", ""), "x", "in the same again")
+}
+
+func TestUniqueNameRace(t *testing.T) {
+	h := newHub(t)
+	for round := range 5 {
+		var wg sync.WaitGroup
+		codes := make([]int, 20)
+		for i := range codes {
+			wg.Go(func() {
+				path := fmt.Sprintf("%s/namespaces/ns%d/devices", base, i%10)
+				codes[i] = h.do("POST", path, named(fmt.Sprint("d", round))).code
+			})
+		}
+		wg.Wait()
+		won := 0
+		for _, code := range codes {
+			if code == 201 {
+				won++
+				continue
+			}
+			require.Equal(t, 409, code)
+		}
+		require.LessOrEqual(t, won, 1)
+		found := h.ok("GET", base+"/devices?fieldSelector=metadata.name="+fmt.Sprint("d", round), "")
+		require.Len(t, found.names(), won)
+		require.Equal(t, 1, won)
+	}
+}
+
+// A claim whose object never came: the hub stopped between the two.
+func TestLostClaim(t *testing.T) {
+	h := newHub(t)
+	data, err := json.Marshal(claim{"gone", h.clock().UnixMilli()})
+	require.NoError(t, err)
+	_, err = h.store.Create(context.Background(), store.Object{Key: store.Key{Kind: "DeviceName", Name: "lamp"}, Data: data})
+	require.NoError(t, err)
+	h.refused(409, "AlreadyExists", "POST", inNS+"/devices", lamp("", ""))
+	h.pass(2 * claimAge)
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.refused(409, "AlreadyExists", "POST", base+"/namespaces/gone/devices", lamp("", ""))
+}
+
+func TestDelete(t *testing.T) {
+	h := newHub(t)
+	made := h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.refused(409, "Conflict", "DELETE", inNS+"/devices/lamp", `{"preconditions":{"uid":"other"}}`)
+	h.refused(409, "Conflict", "DELETE", inNS+"/devices/lamp", `{"preconditions":{"resourceVersion":"1"}}`)
+	r := h.ok("DELETE", inNS+"/devices/lamp", `{"kind":"DeleteOptions","propagationPolicy":"Background","preconditions":{"uid":"`+made.str("metadata.uid")+`"}}`)
+	require.Equal(t, "Success", r.str("status"))
+	require.Equal(t, made.str("metadata.uid"), r.str("details.uid"))
+	h.refused(404, "NotFound", "DELETE", inNS+"/devices/lamp", "")
+}
+
+func TestFinalizers(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devices", lamp(`,"finalizers":["x.io/a","x.io/b"]`, ""))
+	r := h.ok("DELETE", inNS+"/devices/lamp", "")
+	require.Equal(t, "2026-11-21T10:00:00Z", r.str("metadata.deletionTimestamp"))
+	require.EqualValues(t, 2, r.at("metadata.generation"))
+	h.pass(time.Hour)
+	again := h.ok("DELETE", inNS+"/devices/lamp", "")
+	require.Equal(t, r.tree, again.tree, "it was deleted already")
+	h.refused(422, "Invalid", "PUT", inNS+"/devices/lamp", lamp(`,"finalizers":["x.io/c"]`, ""))
+	h.ok("PUT", inNS+"/devices/lamp", lamp(`,"finalizers":["x.io/b"]`, ""))
+	last := h.ok("PATCH", inNS+"/devices/lamp", `{"metadata":{"finalizers":null}}`, "Content-Type", mergePatch)
+	require.NotEmpty(t, last.str("metadata.deletionTimestamp"))
+	h.refused(404, "NotFound", "GET", inNS+"/devices/lamp", "")
+}
+
+func TestModelInUse(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devicemodels", model)
+	h.ok("POST", inNS+"/devices", named("a"))
+	h.ok("POST", inNS+"/devices", named("b"))
+	h.ok("POST", base+"/namespaces/other/devices", named("c")) // means another model
+	r := h.ok("DELETE", inNS+"/devicemodels/dimmable", "")
+	require.Contains(t, r.header.Get("Warning"), "in use by a, b;")
+	require.NotEmpty(t, r.str("metadata.deletionTimestamp"))
+	require.Equal(t, "InUse", r.str("status.conditions.0.type"))
+	require.Contains(t, r.str("status.conditions.0.message"), "a, b")
+	h.refused(422, "Invalid", "POST", inNS+"/devices", named("d"))
+
+	h.ok("DELETE", inNS+"/devices/a", "")
+	r = h.ok("GET", inNS+"/devicemodels/dimmable", "")
+	require.Contains(t, r.str("status.conditions.0.message"), "waits for b")
+	h.ok("PATCH", inNS+"/devices/b", `{"spec":{"deviceModelRef":{"name":"other"}}}`, "Content-Type", mergePatch)
+	h.refused(404, "NotFound", "GET", inNS+"/devicemodels/dimmable", "")
+	h.ok("POST", inNS+"/devicemodels", model)
+	r = h.ok("DELETE", inNS+"/devicemodels/dimmable", "")
+	require.Equal(t, "Success", r.str("status"), "nobody holds it")
+}
+
+// The hub stopped between the last device's deletion and its model's.
+func TestModelReleasedAtStart(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devicemodels", model)
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.ok("DELETE", inNS+"/devicemodels/dimmable", "")
+	_, err := h.store.Delete(context.Background(), store.Key{Kind: "Device", Namespace: "default", Name: "lamp"}, 0)
+	require.NoError(t, err)
+	h.ok("GET", inNS+"/devicemodels/dimmable", "")
+	New(Options{Reader: h.store, Writer: h.store, Watcher: h.store, Log: zerolog.Nop()})
+	h.refused(404, "NotFound", "GET", inNS+"/devicemodels/dimmable", "")
+}
+
+// 200 writers on one object: every accepted write was made on what it had read.
+func TestRacingPuts(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devices", lamp(`,"annotations":{"n":"0"}`, ""))
+	const writers = 200
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32, MaxConnsPerHost: 32}}
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			for !increment(t, client, h.url+inNS+"/devices/lamp") {
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, fmt.Sprint(writers), h.ok("GET", inNS+"/devices/lamp", "").str("metadata.annotations.n"))
+	for range writers { // patches expect nothing, and none is lost either
+		wg.Go(func() {
+			req, _ := http.NewRequest("PATCH", h.url+inNS+"/devices/lamp", strings.NewReader(`{"metadata":{"labels":{"`+resource.NewUID()[:8]+`":"x"}}}`))
+			req.Header.Set("Content-Type", mergePatch)
+			resp, err := client.Do(req)
+			if err != nil || resp.StatusCode != 200 {
+				t.Error(err, resp)
+				return
+			}
+			_ = resp.Body.Close()
+		})
+	}
+	wg.Wait()
+	require.Len(t, h.ok("GET", inNS+"/devices/lamp", "").at("metadata.labels"), writers)
+}
+
+// increment adds one to an annotation; false: somebody else was faster.
+func increment(t *testing.T, client *http.Client, url string) bool {
+	resp, err := client.Get(url)
+	if err != nil {
+		t.Error(err)
+		return true
+	}
+	var o object
+	err = json.NewDecoder(resp.Body).Decode(&o)
+	_ = resp.Body.Close()
+	var n int
+	if _, scan := fmt.Sscan(o.Metadata.Annotations["n"], &n); err != nil || scan != nil {
+		t.Error(err, scan)
+		return true
+	}
+	o.Metadata.Annotations["n"] = fmt.Sprint(n + 1)
+	raw, _ := json.Marshal(o)
+	req, _ := http.NewRequest("PUT", url, bytes.NewReader(raw))
+	if resp, err = client.Do(req); err != nil {
+		t.Error(err)
+		return true
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != 200 && resp.StatusCode != 409 {
+		t.Error("status", resp.StatusCode)
+	}
+	return resp.StatusCode != 409
+}
+
+// failingWriter stands for a store that can't commit.
+type failingWriter struct {
+	store.Writer
+	err error
+}
+
+func (f failingWriter) Create(context.Context, store.Object) (store.Object, error) {
+	return store.Object{}, f.err
+}
+
+func TestStoreFails(t *testing.T) {
+	h := newHub(t, func(o *Options) { o.Writer = failingWriter{o.Writer, store.Unknown(errors.New("disk full"))} })
+	msg := h.refused(503, "ServiceUnavailable", "POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
+	require.Contains(t, msg, "unknown")
+	h = newHub(t, func(o *Options) { o.Writer = failingWriter{o.Writer, errors.New("secret path /x")} })
+	msg = h.refused(500, "InternalError", "POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
+	require.NotContains(t, msg, "secret")
+}
+
+func TestSite(t *testing.T) {
+	sick := errors.New("not in step")
+	h := newHub(t, func(o *Options) {
+		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { plain(w, 200, "metric 1\n") })
+		o.Ready = map[string]func(context.Context) error{"twin": func(context.Context) error { return sick }}
+	})
+	require.Equal(t, "ok\n", string(h.ok("GET", "/healthz", "").body))
+	require.Equal(t, "metric 1\n", string(h.ok("GET", "/metrics", "").body))
+	r := h.do("GET", "/readyz", "")
+	require.Equal(t, 503, r.code)
+	require.Equal(t, "[-]twin: not in step\n", string(r.body))
+	require.Contains(t, string(h.ok("GET", "/", "").body), base+"/devices")
+	h.refused(404, "NotFound", "GET", "/nothing", "")
+}
+
+// stream reads a watch.
+type stream struct {
+	t     *testing.T
+	lines *bufio.Reader
+	body  io.Closer
+}
+
+func (h *hub) watch(path string, headers ...string) *stream {
+	h.t.Helper()
+	req, err := http.NewRequest("GET", h.url+path, nil)
+	require.NoError(h.t, err)
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(h.t, err)
+	require.Equal(h.t, 200, resp.StatusCode)
+	s := &stream{h.t, bufio.NewReader(resp.Body), resp.Body}
+	h.t.Cleanup(func() { _ = resp.Body.Close() })
+	return s
+}
+
+func (s *stream) next() reply {
+	s.t.Helper()
+	line, err := s.lines.ReadBytes('\n')
+	require.NoError(s.t, err)
+	r := reply{t: s.t, body: line}
+	require.NoError(s.t, json.Unmarshal(line, &r.tree))
+	return r
+}
+
+func (s *stream) expect(want ...string) {
+	s.t.Helper()
+	for _, w := range want {
+		r := s.next()
+		require.Equal(s.t, w, r.str("type")+" "+r.str("object.metadata.name"), "%s", r.body)
+	}
+}

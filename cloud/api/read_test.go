@@ -1,0 +1,286 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
+func (h *hub) devices(n int) {
+	for i := range n {
+		body := strings.Replace(named(fmt.Sprintf("d%02d", i)), `"metadata":{`, fmt.Sprintf(`"metadata":{"labels":{"odd":"%v","n":"%d"},`, i%2 == 1, i), 1)
+		h.ok("POST", inNS+"/devices", strings.Replace(body, "n1", fmt.Sprint("n", i%3), 1))
+	}
+}
+
+func TestList(t *testing.T) {
+	h := newHub(t)
+	empty := h.ok("GET", inNS+"/devices", "")
+	require.Equal(t, "DeviceList", empty.str("kind"))
+	require.Equal(t, []any{}, empty.at("items"))
+	h.devices(6)
+	h.ok("POST", base+"/namespaces/other/devices", named("x"))
+	require.Equal(t, []string{"d00", "d01", "d02", "d03", "d04", "d05"}, h.ok("GET", inNS+"/devices", "").names())
+	require.Len(t, h.ok("GET", base+"/devices", "").names(), 7)
+
+	for selector, want := range map[string]string{
+		"labelSelector=odd=true":                            "d01 d03 d05",
+		"labelSelector=odd!=true,n notin (0, 2)":            "d04",
+		"labelSelector=n in (1,2)":                          "d01 d02",
+		"labelSelector=!n":                                  "",
+		"labelSelector=n,odd==false":                        "d00 d02 d04",
+		"fieldSelector=metadata.name=d03":                   "d03",
+		"fieldSelector=metadata.name!=d03,spec.nodeName=n0": "d00",
+		"fieldSelector=metadata.namespace=other":            "",
+		"fieldSelector=spec.nodeName=n1&labelSelector=odd":  "d01 d04",
+	} {
+		query := strings.ReplaceAll(url.PathEscape(selector), "+", "%2B")
+		require.Equal(t, want, strings.Join(h.ok("GET", inNS+"/devices?"+query, "").names(), " "), selector)
+	}
+	for _, bad := range []string{
+		"labelSelector=a in b", "labelSelector=,", "labelSelector=a=b=c", "labelSelector=(", "fieldSelector=spec.colour=red",
+		"fieldSelector=metadata.name", "limit=x", "limit=-1", "continue=x", "continue=e30", "resourceVersion=x",
+	} {
+		h.refused(400, "BadRequest", "GET", inNS+"/devices?"+url.PathEscape(bad), "")
+	}
+}
+
+func TestPages(t *testing.T) {
+	h := newHub(t)
+	h.devices(10)
+	first := h.ok("GET", inNS+"/devices?limit=4", "")
+	require.EqualValues(t, 6, first.at("metadata.remainingItemCount"))
+	h.ok("DELETE", inNS+"/devices/d05", "")
+	h.ok("POST", inNS+"/devices", named("d041"))
+	second := h.ok("GET", inNS+"/devices?limit=4&continue="+first.str("metadata.continue"), "")
+	require.Equal(t, []string{"d04", "d05", "d06", "d07"}, second.names(), "as it was")
+	require.Equal(t, first.str("metadata.resourceVersion"), second.str("metadata.resourceVersion"))
+	third := h.ok("GET", inNS+"/devices?limit=4&continue="+second.str("metadata.continue"), "")
+	require.Equal(t, []string{"d08", "d09"}, third.names())
+	require.Empty(t, third.str("metadata.continue"))
+
+	odd := h.ok("GET", inNS+"/devices?limit=2&labelSelector=odd=true", "")
+	require.Equal(t, []string{"d01", "d03"}, odd.names())
+	require.Nil(t, odd.at("metadata.remainingItemCount"))
+	odd = h.ok("GET", inNS+"/devices?limit=2&labelSelector=odd=true&continue="+odd.str("metadata.continue"), "")
+	require.Equal(t, []string{"d07", "d09"}, odd.names())
+
+	gone := token{Rev: 99999, Name: "d01"}.String()
+	h.refused(410, "Expired", "GET", inNS+"/devices?limit=2&continue="+gone, "")
+}
+
+func TestTable(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.ok("PUT", inNS+"/devices/lamp/status", `{"status":{"state":"online","conditions":[{"type":"InSync","status":"True"}]}}`)
+	h.pass(5*time.Minute + 7*time.Second)
+	r := h.ok("GET", inNS+"/devices?limit=500", "", "Accept", asTable)
+	require.Equal(t, "Table", r.str("kind"))
+	require.Equal(t, "meta.k8s.io/v1", r.str("apiVersion"))
+	var shown []string
+	for i := range r.at("columnDefinitions").([]any) {
+		if at := fmt.Sprintf("columnDefinitions.%d.", i); r.at(at+"priority") == 0.0 {
+			shown = append(shown, r.str(at+"name")+"="+fmt.Sprint(r.at(fmt.Sprintf("rows.0.cells.%d", i))))
+		}
+	}
+	require.Equal(t, []string{"Name=lamp", "Node=n1", "Model=dimmable", "State=online", "In-Sync=True", "Age=5m7s"}, shown)
+	require.Equal(t, "PartialObjectMetadata", r.str("rows.0.object.kind"))
+	require.Equal(t, "lamp", r.str("rows.0.object.metadata.name"))
+	one := h.ok("GET", inNS+"/devices/lamp?includeObject=Object", "", "Accept", asTable)
+	require.Equal(t, "n1", one.str("rows.0.object.spec.nodeName"))
+	none := h.ok("GET", inNS+"/devices/lamp?includeObject=None", "", "Accept", asTable)
+	require.Nil(t, none.at("rows.0.object"))
+}
+
+func TestWatch(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	rv := h.ok("GET", inNS+"/devices", "").str("metadata.resourceVersion")
+	w := h.watch(inNS + "/devices?watch=true&resourceVersion=" + rv)
+	everything := h.watch(base + "/devices?watch=1") // from what there is
+	everything.expect("ADDED lamp")
+
+	h.ok("POST", base+"/namespaces/other/devices", named("elsewhere"))
+	h.ok("PUT", inNS+"/devices/lamp/status", `{"status":{"state":"online"}}`)
+	event := w.next()
+	require.Equal(t, "MODIFIED", event.str("type"))
+	require.Equal(t, "online", event.str("object.status.state"))
+	h.ok("DELETE", inNS+"/devices/lamp", "")
+	deleted := w.next()
+	require.Equal(t, "DELETED", deleted.str("type"))
+	require.NotEqual(t, event.str("object.metadata.resourceVersion"), deleted.str("object.metadata.resourceVersion"))
+	everything.expect("ADDED elsewhere", "MODIFIED lamp", "DELETED lamp")
+
+	resumed := h.watch(inNS + "/devices?watch=true&resourceVersion=" + event.str("object.metadata.resourceVersion"))
+	require.Equal(t, deleted.tree, resumed.next().tree)
+}
+
+func TestWatchSelectors(t *testing.T) {
+	h := newHub(t)
+	h.devices(2)
+	red := h.watch(inNS + "/devices?watch=true&labelSelector=colour=red")
+	one := h.watch(inNS + "/devices?watch=true&fieldSelector=metadata.name=d01")
+	one.expect("ADDED d01")
+	label := func(name, value string) {
+		h.ok("PATCH", inNS+"/devices/"+name, `{"metadata":{"labels":{"colour":`+value+`}}}`, "Content-Type", mergePatch)
+	}
+	label("d00", `"red"`)
+	red.expect("ADDED d00")
+	label("d01", `"blue"`)
+	label("d00", `"red"`) // no change
+	h.ok("PUT", inNS+"/devices/d00/status", `{"status":{"state":"online"}}`)
+	red.expect("MODIFIED d00")
+	label("d00", `null`)
+	red.expect("DELETED d00")
+	h.ok("DELETE", inNS+"/devices/d00", "")
+	label("d01", `"red"`)
+	red.expect("ADDED d01")
+	h.ok("DELETE", inNS+"/devices/d01", "")
+	red.expect("DELETED d01")
+	one.expect("MODIFIED d01", "MODIFIED d01", "DELETED d01")
+}
+
+func TestWatchTables(t *testing.T) {
+	h := newHub(t)
+	w := h.watch(inNS+"/devices?watch=true", "Accept", asTable)
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	first := w.next()
+	require.Equal(t, "Table", first.str("object.kind"))
+	require.NotEmpty(t, first.at("object.columnDefinitions"))
+	require.Equal(t, "lamp", first.str("object.rows.0.cells.0"))
+	h.ok("DELETE", inNS+"/devices/lamp", "")
+	second := w.next()
+	require.Equal(t, "DELETED", second.str("type"))
+	require.Empty(t, second.at("object.columnDefinitions"))
+	h.refused(406, "NotAcceptable", "GET", inNS+"/devices?watch=true", "", "Accept", "application/yaml")
+}
+
+func TestWatchGone(t *testing.T) {
+	h := newHub(t)
+	h.devices(1)
+	rv := h.ok("GET", inNS+"/devices", "").str("metadata.resourceVersion")
+	for range 20 { // more deletes than the store remembers
+		h.ok("POST", inNS+"/devices", lamp("", ""))
+		h.ok("DELETE", inNS+"/devices/lamp", "")
+	}
+	h.refused(410, "Expired", "GET", inNS+"/devices?watch=true&resourceVersion="+rv, "")
+	h.refused(410, "Expired", "GET", inNS+"/devices?watch=true&resourceVersion=999999", "")
+	h.refused(400, "BadRequest", "GET", inNS+"/devices?watch=true&resourceVersion=x", "")
+	h.refused(400, "BadRequest", "GET", inNS+"/devices?watch=true&timeoutSeconds=x", "")
+	h.refused(422, "Invalid", "GET", inNS+"/devices?watch=true&sendInitialEvents=true", "")
+	h.refused(422, "Invalid", "GET", inNS+"/devices?watch=true&resourceVersionMatch=Exact", "")
+}
+
+func TestBookmarks(t *testing.T) {
+	h := newHub(t, func(o *Options) { o.Bookmarks = 20 * time.Millisecond })
+	h.devices(1)
+	w := h.watch(inNS + "/devices?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
+	w.expect("ADDED d00")
+	mark := w.next()
+	require.Equal(t, "BOOKMARK", mark.str("type"))
+	annotations, _ := mark.at("object.metadata.annotations").(map[string]any)
+	require.Equal(t, "true", annotations["k8s.io/initial-events-end"])
+	mark = w.next()
+	require.Equal(t, "BOOKMARK", mark.str("type"))
+	require.Equal(t, "Device", mark.str("object.kind"))
+	require.Nil(t, mark.at("object.metadata.annotations"))
+
+	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`) // another kind moves it on
+	newest := h.ok("GET", base+"/nodes/n1", "").str("metadata.resourceVersion")
+	require.Eventually(t, func() bool { return w.next().str("object.metadata.resourceVersion") == newest }, 5*time.Second, time.Millisecond)
+
+	quiet := h.watch(inNS + "/devices?watch=true&timeoutSeconds=1&resourceVersion=" + newest)
+	line, err := quiet.lines.ReadBytes('\n')
+	require.Error(t, err, "nobody asked for bookmarks: %s", line)
+}
+
+func TestDiscovery(t *testing.T) {
+	h := newHub(t)
+	v2 := "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	r := h.ok("GET", "/apis", "", "Accept", v2+",application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json")
+	require.Equal(t, v2, r.header.Get("Content-Type"))
+	require.Equal(t, "edgebus.io", r.str("items.0.metadata.name"))
+	require.Equal(t, "devices", r.str("items.0.versions.0.resources.0.resource"))
+	require.Equal(t, "APIGroupList", h.ok("GET", "/apis", "").str("kind"))
+	require.Equal(t, "APIGroup", h.ok("GET", "/apis/edgebus.io", "").str("kind"))
+	require.Equal(t, "APIVersions", h.ok("GET", "/api", "").str("kind"))
+	require.Equal(t, "APIResourceList", h.ok("GET", "/api/v1", "").str("kind"))
+	require.Equal(t, "devices/status", h.ok("GET", base, "").str("resources.1.name"))
+	require.Equal(t, "1", h.ok("GET", "/version", "").str("major"))
+	require.Contains(t, string(h.ok("GET", "/openapi/v3", "").body), "/openapi/v3/apis/edgebus.io/v1alpha1")
+	doc := h.ok("GET", "/openapi/v3/apis/edgebus.io/v1alpha1", "")
+	props := doc.at("components.schemas").(map[string]any)["io.edgebus.v1alpha1.Device"].(map[string]any)["properties"].(map[string]any)
+	require.Contains(t, props, "spec")
+	require.NotContains(t, props, "desiredMeta")
+}
+
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 119 * time.Second: "119s", 5 * time.Minute: "5m", 9*time.Minute + time.Second: "9m1s", 100 * time.Minute: "100m",
+		4*time.Hour + 30*time.Minute: "4h30m", 20 * time.Hour: "20h", 75 * time.Hour: "3d3h", 100 * 24 * time.Hour: "100d", 800 * 24 * time.Hour: "2y70d",
+	} {
+		require.Equal(t, want, duration(d))
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(lamp("", `,"desired":{"a":1}`))
+	f.Add(`{"metadata":{"ownerReferences":[{}],"creationTimestamp":null},"Spec":{}}`)
+	f.Add(`{"spec":{"properties":[{"name":"a","enum":[1,"b",{}]}]},"desiredMeta":{}}`)
+	kinds := Kinds()
+	f.Fuzz(func(t *testing.T, raw string) {
+		for i := range kinds {
+			k := &kinds[i]
+			o, _, err := k.decode([]byte(raw))
+			if err != nil {
+				continue
+			}
+			require.Empty(t, o.DesiredMeta)
+			again, err := json.Marshal(o)
+			require.NoError(t, err)
+			same, unknown, err := k.decode(again)
+			require.NoError(t, err)
+			require.Empty(t, unknown, "what was taken is known")
+			twice, err := json.Marshal(same)
+			require.NoError(t, err)
+			require.Equal(t, string(again), string(twice))
+		}
+	})
+}
+
+func FuzzSelector(f *testing.F) {
+	for _, s := range []string{"a=b", "a!=b,c in (d, e),!f", "x notin ()", "((", ","} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		terms, err := parseLabels(text)
+		if err != nil {
+			return
+		}
+		for _, r := range terms {
+			require.NotEmpty(t, r.key)
+			r.matches(map[string]string{"a": "b"})
+		}
+	})
+}
+
+// The schema describes every field that decode takes.
+func TestSchemaKnowsAllFields(t *testing.T) {
+	for _, k := range Kinds() {
+		def := schema(reflect.TypeOf(k.New()))
+		require.Contains(t, def["properties"], "spec", k.Name)
+		_, err := json.Marshal(def)
+		require.NoError(t, err)
+	}
+	require.Equal(t, resource.KindDevice, Kinds()[0].Name)
+}
