@@ -1,0 +1,97 @@
+package mappers
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func TestPlan(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	low, high := 0.0, 100.0
+	spec := resource.Property{Name: "p", Type: resource.TypeInt, AccessMode: resource.ReadWrite, Minimum: &low, Maximum: &high}
+	with := func(change func(*property)) *property {
+		p := &property{spec: spec, info: Property{Name: "p", Type: Int, Writable: true}}
+		p.wish = wish{value: "5", ver: 7}
+		p.handled, p.applied = 6, 6
+		change(p)
+		return p
+	}
+	for name, c := range map[string]struct {
+		p       *property
+		noRead  bool
+		noWrite bool
+		step    step
+		code    string
+	}{
+		"nothing wanted":            {p: with(func(p *property) { p.wish = wish{} }), step: nothing},
+		"new value":                 {p: with(func(*property) {}), step: apply},
+		"known to be there":         {p: with(func(p *property) { p.current, p.known = "5", true }), step: compare},
+		"there, unreadable":         {p: with(func(p *property) { p.current, p.known = "05", true }), noRead: true, step: accept},
+		"there, but unsure":         {p: with(func(p *property) { p.current, p.known, p.unsure = "5", true, true }), noRead: true, step: apply},
+		"unsure":                    {p: with(func(p *property) { p.unsure = true }), step: compare},
+		"old":                       {p: with(func(p *property) { p.wish.old = true }), step: compare},
+		"old, hold":                 {p: with(func(p *property) { p.wish.old, p.spec.AtBoot = true, "hold" }), step: refuse, code: Held},
+		"new, hold":                 {p: with(func(p *property) { p.spec.AtBoot = "hold" }), step: apply},
+		"cleared":                   {p: with(func(p *property) { p.wish.none = true }), step: forget},
+		"applied":                   {p: with(func(p *property) { p.handled, p.applied = 7, 7 }), step: nothing},
+		"applied, look once":        {p: with(func(p *property) { p.handled, p.applied, p.check = 7, 7, true }), step: recheck},
+		"refused, don't look":       {p: with(func(p *property) { p.handled, p.check = 7, true }), step: nothing},
+		"applied, unreadable":       {p: with(func(p *property) { p.handled, p.applied, p.check = 7, 7, true }), noRead: true, step: nothing},
+		"expired":                   {p: with(func(p *property) { p.wish.until = now }), step: refuse, code: Expired},
+		"not expired":               {p: with(func(p *property) { p.wish.until = now.Add(1) }), step: apply},
+		"expired, but applied long": {p: with(func(p *property) { p.wish.until, p.handled = now, 7 }), step: nothing},
+		"too high":                  {p: with(func(p *property) { p.wish.value = "101" }), step: refuse, code: OutOfRange},
+		"no number":                 {p: with(func(p *property) { p.wish.value = "hot" }), step: refuse, code: Invalid},
+		"driver can't":              {p: with(func(*property) {}), noWrite: true, step: refuse, code: ReadOnly},
+		"model says no":             {p: with(func(p *property) { p.spec.AccessMode = resource.ReadOnly }), step: refuse, code: ReadOnly},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := c.p.plan(now, !c.noRead, !c.noWrite)
+			require.Equal(t, c.step, got.step, got.step.String())
+			if c.code != "" {
+				require.Equal(t, c.code, got.refusal.Code)
+			}
+		})
+	}
+	safe := with(func(p *property) { p.wish.old, p.spec.AtBoot, p.spec.SafeValue = true, "safe", "10" })
+	got := safe.plan(now, true, true)
+	require.Equal(t, plan{compare, "10", got.refusal}, got)
+	require.Equal(t, SafeValue, got.refusal.Code)
+}
+
+// TestWishesNeverGoBack: late copies change nothing, but a new subscription's word holds.
+func TestWishesNeverGoBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := &property{}
+		newest := uint64(0)
+		for _, ver := range rapid.SliceOf(rapid.Uint64Range(1, 20)).Draw(t, "versions") {
+			retained := rapid.Bool().Draw(t, "retained")
+			news := p.want(wish{ver: ver}, retained)
+			if news != (ver > newest || retained && ver < newest) {
+				t.Fatalf("version %d (retained %v) after %d: news=%v", ver, retained, newest, news)
+			}
+			if news {
+				newest = ver
+			}
+			if p.wish.ver != newest {
+				t.Fatalf("version %d, want %d", p.wish.ver, newest)
+			}
+		}
+	})
+}
+
+func TestDeadband(t *testing.T) {
+	p := &property{info: Property{Type: Float, Deadband: 0.5}, spec: resource.Property{Type: resource.TypeFloat}}
+	require.True(t, p.changed("20"))
+	p.said, p.reported = true, "20"
+	require.False(t, p.changed("20.49"))
+	require.True(t, p.changed("20.5"))
+	require.True(t, p.changed("19.5"))
+	p.applied = 3 // a version was applied: that is news in itself
+	require.True(t, p.changed("20"))
+}
