@@ -396,9 +396,9 @@ func campaign(w world, from, to uint64) (map[string]int, map[string]uint64) {
 	return count, example
 }
 
-// LINK_SCHEDULES=n tries n seeds a world instead of the usual 4000.
+// LINK_SCHEDULES=n tries n seeds a world instead of the usual 3000.
 func TestSchedules(t *testing.T) {
-	seeds := uint64(4000)
+	seeds := uint64(3000)
 	if n, err := strconv.ParseUint(os.Getenv("LINK_SCHEDULES"), 10, 64); err == nil {
 		seeds = n
 	}
