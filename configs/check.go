@@ -102,8 +102,8 @@ func (i Identity) check(prefix string, report reporter) {
 	}
 }
 
-func (c TLSClient) check(prefix string, report reporter) {
-	if (c.Cert == "") != (c.Key == "") {
+func (t TLSClient) check(prefix string, report reporter) {
+	if (t.Cert == "") != (t.Key == "") {
 		report(prefix+"cert", "a certificate needs its key and a key its certificate: set both %scert and %skey", prefix, prefix)
 	}
 }

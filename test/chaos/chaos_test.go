@@ -6,6 +6,7 @@
 package chaos
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -86,10 +87,11 @@ func TestChaos(t *testing.T) {
 	require.NoError(t, w.Start(ctx, "hub"))
 	require.NoError(t, w.Apply(ctx, []byte(devices)))
 	require.NoError(t, w.Start(ctx, "core"))
-	require.NoError(t, w.Start(ctx, "virtual"))
+	drives := filepath.Join(w.Dir, "drives.jsonl")
+	require.NoError(t, w.Start(ctx, "virtual", "--drive-log", drives))
 	require.NoError(t, harness.Await(ctx, w.Hub.MQTT, "v1/nodes/n1/devices/driven/state", "online", settle))
 
-	c := &chaos{World: w, chance: rand.New(rand.NewPCG(seed, 1))}
+	c := &chaos{World: w, drives: drives, chance: rand.New(rand.NewPCG(seed, 1))}
 	c.level = &writer{broker: w.Hub.MQTT, topic: "v1/nodes/n1/devices/driven/desired/level"}
 	c.count = &writer{broker: w.Node("n1").MQTT, topic: "v1/nodes/n1/devices/meter/reported/count"}
 	for round := range rounds {
@@ -104,6 +106,8 @@ type chaos struct {
 	*harness.World
 	chance       *rand.Rand
 	level, count *writer
+	drives       string // the mapper's log of what it wrote to the device
+	kills        int    // of the mapper
 }
 
 // round writes on both sides while things break, mends them, and looks.
@@ -122,6 +126,43 @@ func (c *chaos) round(t *testing.T) {
 	t.Logf("level %s, count %s", c.level, c.count)
 	require.NoError(t, harness.Eventually(t.Context(), settle, func(ctx context.Context) error { return c.look(ctx) }))
 	require.Empty(t, c.Died(), "ended by themselves")
+	c.checkDrives(t)
+}
+
+// checkDrives wants the device to have been driven forwards only, and once for each
+// version, but for one that was under way when the mapper was killed.
+func (c *chaos) checkDrives(t *testing.T) {
+	t.Helper()
+	file, err := os.Open(c.drives)
+	require.NoError(t, err)
+	defer file.Close()
+	var lastVer, again uint64
+	lastValue := -1
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var drive struct {
+			Value string
+			Ver   uint64
+		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &drive), lines.Text())
+		value, err := strconv.Atoi(drive.Value)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, drive.Ver, lastVer, "driven with an older version")
+		require.GreaterOrEqual(t, value, lastValue, "driven with an older value")
+		if drive.Ver == lastVer {
+			again++
+		}
+		lastVer, lastValue = drive.Ver, value
+	}
+	require.LessOrEqual(t, again, uint64(c.kills), "driven again without a kill of the mapper")
+}
+
+// crash kills a program.
+func (c *chaos) crash(t *testing.T, name string) {
+	t.Helper()
+	if name == "virtual" && c.Running(name) {
+		c.kills++
+	}
+	require.NoError(t, c.Crash(name))
 }
 
 // pause lets a disturbance last; there is nothing to wait for but time.
@@ -140,17 +181,17 @@ func (c *chaos) disturb(t *testing.T) string {
 	network := c.Node("n1").Net
 	switch c.chance.IntN(5) {
 	case 0:
-		require.NoError(t, c.Crash(name))
+		c.crash(t, name)
 		return "crash " + name
 	case 1:
-		require.NoError(t, c.Crash(name))
+		c.crash(t, name)
 		pause(t.Context(), time.Duration(c.chance.IntN(300))*time.Millisecond)
 		require.NoError(t, c.Start(t.Context(), name))
 		return "crash and start " + name
 	case 2:
 		cut := []faults.Cut{faults.Reset, faults.Blackhole, faults.Up, faults.Down, faults.HalfOpen}[c.chance.IntN(5)]
 		network.Cut(cut)
-		return fmt.Sprintf("cut %d", cut)
+		return "cut " + cut.String()
 	case 3:
 		network.Drop()
 		return "drop"

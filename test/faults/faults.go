@@ -38,6 +38,15 @@ func ParseCut(name string) (Cut, error) {
 	return None, fmt.Errorf("%q is not one of reset, blackhole, up, down, halfopen", name)
 }
 
+func (c Cut) String() string {
+	for name, cut := range cutNames {
+		if cut == c {
+			return name
+		}
+	}
+	return "none"
+}
+
 // Options say where a proxy stands.
 type Options struct {
 	Listen string // default 127.0.0.1:0
