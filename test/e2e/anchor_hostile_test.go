@@ -1,0 +1,287 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/faults"
+	"github.com/edgebus/edgebus/test/stand"
+)
+
+func payload(w *stand.Watcher, key string) string {
+	m, _ := w.Get(tree + key)
+	return string(m.Payload)
+}
+
+// shown is all that a watcher sees, as one text.
+func shown(w *stand.Watcher) string {
+	var lines []string
+	for topic, m := range w.Tree() {
+		lines = append(lines, topic+"="+string(m.Payload)+" "+m.Property("ver"))
+	}
+	sort.Strings(lines)
+	return strings.Join(lines, "\n")
+}
+
+func holds(text string, all ...string) error {
+	for _, part := range all {
+		if !strings.Contains(text, part) {
+			return fmt.Errorf("no %q in %s", part, text)
+		}
+	}
+	return nil
+}
+
+// cutLink makes the network silent.
+func cutLink(t *testing.T, s *stand.Stand) {
+	t.Helper()
+	s.Node("n1").Net.Cut(faults.Blackhole)
+}
+
+// What one client does wrong is its own affair: others' publishes on the same
+// brokers, for the same device, go on being stored, delivered and replicated.
+func TestHostileClientsHarmNobody(t *testing.T) {
+	s := together(t)
+	var local, cloud heard
+	s.Watch(s.Core(), tree+"hall/reported/count", local.take)
+	s.Watch(s.Hub.MQTT, tree+"hall/reported/count", cloud.take)
+	wishes := s.Watch(s.Core(), tree+"hall/desired/setpoint", nil)
+	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
+
+	count := 0
+	for _, attack := range attacks() {
+		t.Run(attack.name, func(t *testing.T) {
+			stop := make(chan struct{})
+			var runs atomic.Int64
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						for _, broker := range []string{s.Hub.MQTT, s.Core()} {
+							attack.run(broker)
+						}
+						runs.Add(1)
+					}
+				}
+			}()
+			s.Eventually(stand.Soon, func() error { // going on, not over
+				if runs.Load() < 3 {
+					return errors.New("the attack has hardly begun")
+				}
+				return nil
+			})
+			for range 20 {
+				count++
+				require.NoError(t, s.Publish(core, tree+"hall/reported/count", strconv.Itoa(count)))
+				require.NoError(t, s.Publish(hub, tree+"hall/desired/setpoint", strconv.Itoa(5+count%30)))
+			}
+			wishes.Await(tree+"hall/desired/setpoint", strconv.Itoa(5+count%30))
+			s.Eventually(stand.Soon, func() error { return want(strconv.Itoa(count), cloud.last()) })
+			close(stop)
+			<-ended
+		})
+	}
+	s.Eventually(stand.Soon, func() error { return want(count, len(local.values())) })
+	require.Equal(t, numbers(count + 1)[1:], local.values())
+	requireRising(t, cloud.values())
+	s.InStep()
+	require.Empty(t, s.Died())
+}
+
+type attack struct {
+	name string
+	run  func(broker string)
+}
+
+func attacks() []attack {
+	random := rand.New(rand.NewPCG(1, 1))
+	noise := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(random.Uint32())
+		}
+		return b
+	}
+	// as sends packets behind a CONNECT, and waits until the broker ends it or has answered.
+	as := func(user string, packets ...[]byte) func(string) {
+		return func(broker string) { speak(broker, append([][]byte{connect("rude", user)}, packets...)...) }
+	}
+	return []attack{
+		{"noise", func(broker string) { speak(broker, noise(1+random.IntN(300))) }},
+		{"noise behind a CONNECT", func(broker string) { as("", noise(1+random.IntN(300)))(broker) }},
+		{"half a packet", func(broker string) {
+			p := publish(tree+"hall/reported/count", []byte("-1"))
+			as("", p[:1+random.IntN(len(p)-1)])(broker)
+		}},
+		{"a length without end", as("", []byte{0x32, 0xff, 0xff, 0xff, 0xff, 0xff})},
+		{"wildcards in a topic", as("", publish(tree+"+/reported/count", []byte("-1")), publish("v1/#", []byte("-1")))},
+		{"a topic that is no UTF-8", as("", publish(tree+"hall/reported/c\xff\xfe", []byte("-1")))},
+		{"a topic with NUL", as("", publish(tree+"hall/reported/co\x00unt", []byte("-1")))},
+		{"a payload that is no UTF-8", as("", publish(tree+"hall/reported/count", []byte("\xff\xfe")), publish(tree+"hall/desired/plan", []byte("\xff")))},
+		{"wrong types", as("", publish(tree+"hall/reported/count", []byte("many")), publish(tree+"hall/desired/setpoint", []byte("[]")),
+			publish(tree+"hall/reported", []byte(`{"count":{"a":1}}`)), publish(tree+"hall/desired", []byte(`{"setpoint":`)))},
+		{"deep JSON", as("", publish(tree+"hall/desired/plan", []byte(strings.Repeat(`{"a":`, 20_000)+"1"+strings.Repeat("}", 20_000))),
+			publish(tree+"hall/reported", []byte(strings.Repeat("[", 60_000))))},
+		{"oversize", as("", publish(tree+"hall/reported/plan", make([]byte, 2<<20)))},
+		{"a forged link message", func(broker string) {
+			as("", publish("v1/nodes/n1/sync/up", noise(100)), publish("v1/nodes/n1/sync/down", noise(100)))(broker)
+		}},
+		{"another node's bad CBOR", func(broker string) {
+			as("node/n2", publish("v1/nodes/n2/sync/up", noise(1+random.IntN(200))), publish("v1/nodes/n2/sync/up", []byte{0xa1, 0x00}),
+				publish("v1/nodes/n1/sync/up", noise(50)))(broker)
+		}},
+		{"bad user properties", as("", withProperties(tree+"hall/reported/plan", "{}", "ver", "no", "for", "-1", "until", "never", "ts", "∞"))},
+		{"subscriptions to everything", as("", subscribe("#", "v1/#", "v1/nodes/+/sync/#", "$SYS/#", "a/#/b", "\xff"))},
+	}
+}
+
+// speak sends bytes to a broker, and reads what it says until it has been silent
+// for a moment or hangs up.
+func speak(broker string, packets ...[]byte) {
+	conn, err := net.Dial("tcp", broker)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(50 * time.Millisecond))
+	if _, err := conn.Write(slices.Concat(packets...)); err != nil {
+		return
+	}
+	buffer := make([]byte, 4096)
+	for {
+		if _, err := conn.Read(buffer); err != nil {
+			return
+		}
+	}
+}
+
+func text(s string) []byte {
+	return append(binary.BigEndian.AppendUint16(nil, uint16(len(s))), s...)
+}
+
+func packet(first byte, body []byte) []byte {
+	return append(binary.AppendUvarint([]byte{first}, uint64(len(body))), body...)
+}
+
+// connect is a CONNECT of MQTT 5 with a clean start.
+func connect(id, user string) []byte {
+	flags := byte(0x02)
+	end := text(id)
+	if user != "" {
+		flags |= 0x80
+		end = append(end, text(user)...)
+	}
+	return packet(0x10, slices.Concat(text("MQTT"), []byte{5, flags, 0, 30, 0}, end))
+}
+
+// publish is a PUBLISH at QoS 1.
+func publish(topic string, payload []byte) []byte {
+	return packet(0x32, slices.Concat(text(topic), []byte{0, 7, 0}, payload))
+}
+
+func withProperties(topic, payload string, pairs ...string) []byte {
+	var list []byte
+	for i := 0; i < len(pairs); i += 2 {
+		list = slices.Concat(list, []byte{0x26}, text(pairs[i]), text(pairs[i+1]))
+	}
+	return packet(0x32, slices.Concat(text(topic), []byte{0, 9}, binary.AppendUvarint(nil, uint64(len(list))), list, []byte(payload)))
+}
+
+func subscribe(filters ...string) []byte {
+	body := []byte{0, 8, 0}
+	for _, f := range filters {
+		body = append(append(body, text(f)...), 1)
+	}
+	return packet(0x82, body)
+}
+
+// A node that talks nonsense as itself loses nothing but that message.
+func TestOwnLinkSurvivesNonsense(t *testing.T) {
+	s := together(t)
+	forger := s.Client(s.Hub.MQTT, func(o *client.Options) { o.User = "node/n1" })
+	core := s.Client(s.Core(), nil)
+	cloud := s.Watch(s.Hub.MQTT, tree+"hall/reported/count", nil)
+	random := rand.New(rand.NewPCG(2, 2))
+	for i := range 200 {
+		b := make([]byte, random.IntN(300))
+		for j := range b {
+			b[j] = byte(random.Uint32())
+		}
+		_ = s.Publish(forger, "v1/nodes/n1/sync/up", string(b)) // acknowledged or not: it is nobody's concern
+		require.NoError(t, s.Publish(core, tree+"hall/reported/count", strconv.Itoa(i)))
+	}
+	cloud.Await(tree+"hall/reported/count", "199")
+	s.InStep()
+}
+
+// The cloud hangs, or the network does: on the node nobody notices. Medians of
+// alternating runs are compared as a ratio, for the machine's own speed varies.
+func TestLocalLatencyWhileTheCloudHangs(t *testing.T) {
+	s := together(t)
+	core := s.Client(s.Core(), nil)
+	arrived := make(chan string, 1)
+	s.Watch(s.Core(), tree+"hall/reported/count", func(m client.Message) {
+		if !m.Retained {
+			arrived <- string(m.Payload)
+		}
+	})
+	count := 0
+	median := func() time.Duration {
+		var took []time.Duration
+		for range 100 {
+			count++
+			value := strconv.Itoa(count)
+			start := time.Now()
+			require.NoError(t, s.Publish(core, tree+"hall/reported/count", value))
+			require.Equal(t, value, <-arrived)
+			took = append(took, time.Since(start))
+		}
+		slices.Sort(took)
+		return took[len(took)/2]
+	}
+	ways := map[string]struct{ begin, end func() }{
+		"frozen hub": {
+			func() { require.NoError(t, s.Signal("hub", syscall.SIGSTOP)) },
+			func() { require.NoError(t, s.Signal("hub", syscall.SIGCONT)) },
+		},
+		"silent network": {
+			func() { s.Node("n1").Net.Cut(faults.Blackhole) },
+			func() { s.Node("n1").Net.Heal() },
+		},
+	}
+	median() // warm
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			var ratios []float64
+			for range 5 {
+				healthy := median()
+				way.begin()
+				hanging := median()
+				way.end()
+				s.InStep()
+				ratios = append(ratios, float64(hanging)/float64(healthy))
+			}
+			slices.Sort(ratios)
+			t.Logf("hanging to healthy: %.2f", ratios)
+			require.Less(t, ratios[len(ratios)/2], 3.0)
+		})
+	}
+}
