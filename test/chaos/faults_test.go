@@ -1,0 +1,137 @@
+package chaos
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/edgebus/edgebus/test/faults"
+)
+
+// event is one thing that is broken, when, and for how long.
+type event struct {
+	after, lasts time.Duration
+	what         string // kill, term, freeze, cut, drop, slow
+	whom         []string
+	cut          string
+}
+
+func (e event) String() string {
+	return fmt.Sprintf("at %d ms %s %s%s for %d ms", e.after.Milliseconds(), e.what, strings.Join(e.whom, "+"), e.cut, e.lasts.Milliseconds())
+}
+
+// plan is what happens in a round. No two events touch the same program.
+type plan []event
+
+func (p plan) String() string {
+	var lines []string
+	for _, e := range p {
+		lines = append(lines, e.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+var programs = []string{"hub", "core", "virtual"}
+
+// plan draws a round's events: they come from the seed alone.
+func (c *chaos) plan() (p plan) {
+	ms := func(n int) time.Duration { return time.Duration(c.chance.IntN(n)) * time.Millisecond }
+	if c.chance.IntN(6) == 0 {
+		p = append(p, event{after: 50*time.Millisecond + ms(300), lasts: ms(300), what: "kill", whom: programs})
+	} else {
+		for _, i := range c.chance.Perm(len(programs))[:1+c.chance.IntN(2)] {
+			what := []string{"kill", "kill", "kill", "term", "freeze"}[c.chance.IntN(5)]
+			p = append(p, event{after: 50*time.Millisecond + ms(400), lasts: ms(400), what: what, whom: programs[i : i+1]})
+		}
+	}
+	if c.chance.IntN(2) == 0 {
+		e := event{after: ms(400), lasts: ms(600), what: []string{"cut", "cut", "drop", "slow"}[c.chance.IntN(4)]}
+		if e.what == "cut" {
+			e.cut = []string{"reset", "blackhole", "up", "down", "halfopen"}[c.chance.IntN(5)]
+		}
+		p = append(p, e)
+	}
+	return p
+}
+
+// carryOut does what is planned, and returns when everything is mended.
+func (c *chaos) carryOut(t *testing.T, p plan) error {
+	errs := make(chan error, len(p))
+	var all sync.WaitGroup
+	for _, e := range p {
+		if e.what != "freeze" && slices.Contains(e.whom, "virtual") {
+			c.mapperEnds++
+		}
+		all.Go(func() {
+			time.Sleep(e.after) // chaos is a matter of moments, not of conditions
+			if err := c.do(t, e); err != nil {
+				errs <- fmt.Errorf("%s: %w", e, err)
+			}
+		})
+	}
+	all.Wait()
+	select {
+	case err := <-errs:
+		return err
+	default:
+		return nil
+	}
+}
+
+func (c *chaos) do(t *testing.T, e event) error {
+	network := c.Node("n1").Net
+	switch e.what {
+	case "kill":
+		return c.restart(t, e, c.Crash)
+	case "term":
+		return c.restart(t, e, c.Term)
+	case "freeze":
+		if err := c.Signal(e.whom[0], syscall.SIGSTOP); err != nil {
+			return err
+		}
+		time.Sleep(e.lasts)
+		return c.Signal(e.whom[0], syscall.SIGCONT)
+	case "cut":
+		cut, err := faults.ParseCut(e.cut)
+		if err != nil {
+			return err
+		}
+		network.Cut(cut)
+		time.Sleep(e.lasts)
+		network.Heal()
+	case "drop":
+		network.Drop()
+	case "slow":
+		network.Set(faults.Conditions{Delay: 5 * time.Millisecond, Jitter: 20 * time.Millisecond, Split: true})
+		time.Sleep(e.lasts)
+		network.Set(faults.Conditions{})
+	}
+	return nil
+}
+
+// restart ends programs at the same moment, and starts them again in any order.
+func (c *chaos) restart(t *testing.T, e event, end func(string) error) error {
+	if err := eachOf(e.whom, end); err != nil {
+		return err
+	}
+	time.Sleep(e.lasts)
+	return eachOf(e.whom, func(name string) error { return c.Start(t.Context(), name) })
+}
+
+func eachOf(names []string, f func(string) error) error {
+	errs := make(chan error, len(names))
+	for _, name := range names {
+		go func() { errs <- f(name) }()
+	}
+	var first error
+	for range names {
+		if err := <-errs; err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}

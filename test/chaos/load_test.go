@@ -1,0 +1,177 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/stand"
+)
+
+// things: lamps that the virtual mapper drives, meters whose mapper is the test.
+var things = stand.Device("lamp", "virtual", []string{
+	"{name: a, accessMode: ReadWrite}",                 // wanted by the cloud alone
+	"{name: b, accessMode: ReadWrite}",                 // the same
+	"{name: c, accessMode: ReadWrite}",                 // wanted by both, policy cloud
+	"{name: e, accessMode: ReadWrite, conflict: edge}", // by both, policy edge
+	"{name: l, accessMode: ReadWrite, conflict: latest}",
+}, "lamp-1", "lamp-2", "lamp-3") + `---
+` + stand.Device("meter", "by-hand", []string{
+	"{name: left}", "{name: right}", // always reported together
+	"{name: z}",
+}, "meter-1", "meter-2")
+
+const devices = "v1/nodes/n1/devices/"
+
+// writer is the one publisher of a topic at one broker. Its values are its name and
+// a number, so that each is told from every other and from which comes first.
+type writer struct {
+	c       *client.Client
+	name    string
+	topic   string
+	members []string // wrap the value in a JSON object with these members
+	clears  bool     // now and then it clears the topic
+	chance  *rand.Rand
+
+	mu            sync.Mutex
+	count, stored int
+	since         []attempt // the last one that was acknowledged, and all after it
+}
+
+type attempt struct {
+	value string
+	acked bool
+}
+
+// run publishes one value after the other until stop is closed. One that is under
+// way is seen to its end, which comes when everything is mended.
+func (w *writer) run(ctx context.Context, stop <-chan struct{}) error {
+	for {
+		select {
+		case <-stop:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Duration(w.chance.IntN(6)) * time.Millisecond):
+		}
+		err := w.c.Publish(ctx, client.Message{Topic: w.topic, Payload: w.next(), QoS: 1})
+		var refused *client.Refused
+		switch {
+		case err == nil:
+			w.acked()
+		case errors.Is(err, client.ErrConnectionLost): // nobody knows
+		case errors.As(err, &refused) && strings.Contains(refused.Reason, "is stopping"):
+		default:
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+	}
+}
+
+func (w *writer) next() []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.count++
+	value := w.name + "/" + strconv.Itoa(w.count)
+	if w.clears && w.chance.IntN(4) == 0 {
+		value = ""
+	}
+	w.since = append(w.since, attempt{value: value})
+	if w.members == nil {
+		return []byte(value)
+	}
+	var pairs []string
+	for _, m := range w.members {
+		pairs = append(pairs, fmt.Sprintf("%q:%q", m, value))
+	}
+	return []byte("{" + strings.Join(pairs, ",") + "}")
+}
+
+func (w *writer) acked() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stored++
+	w.since = w.since[len(w.since)-1:]
+	w.since[0].acked = true
+}
+
+// may says why a value can't be what the writer left.
+func (w *writer) may(value string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if value == "" && (len(w.since) == 0 || !w.since[0].acked) {
+		return nil // nothing was ever acknowledged
+	}
+	for _, a := range w.since {
+		if a.value == value {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is %q, which is none of %v: the last one acknowledged, and those after it", w.name, value, w.since)
+}
+
+// load is everybody who publishes.
+type load struct {
+	writers []*writer
+	byName  map[string]*writer
+}
+
+func newLoad(s *stand.Stand) *load {
+	l := &load{byName: map[string]*writer{}}
+	hub := []*client.Client{s.Client(s.Hub.MQTT, nil), s.Client(s.Hub.MQTT, nil)}
+	core := []*client.Client{s.Client(s.Core(), nil), s.Client(s.Core(), nil)}
+	add := func(c *client.Client, name, topic string, change func(*writer)) {
+		w := &writer{c: c, name: name, topic: devices + topic, chance: rand.New(rand.NewPCG(uint64(len(l.writers)), 7))}
+		if change != nil {
+			change(w)
+		}
+		l.writers, l.byName[name] = append(l.writers, w), w
+	}
+	for i, lamp := range []string{"lamp-1", "lamp-2", "lamp-3"} {
+		for _, p := range []string{"a", "b", "c", "e", "l"} {
+			add(hub[i%2], "cloud-"+lamp+"-"+p, lamp+"/desired/"+p, nil)
+		}
+		for _, p := range []string{"c", "e", "l"} {
+			add(core[i%2], "local-"+lamp+"-"+p, lamp+"/desired/"+p, func(w *writer) { w.clears = true })
+		}
+	}
+	for i, meter := range []string{"meter-1", "meter-2"} {
+		add(core[i], meter+"-both", meter+"/reported", func(w *writer) { w.members = []string{"left", "right"} })
+		add(core[i], meter+"-z", meter+"/reported/z", nil)
+	}
+	return l
+}
+
+// run lets everybody publish while f runs, or for some time.
+func (l *load) run(d time.Duration, f func() error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+	defer cancel()
+	stop := make(chan struct{})
+	ended := make(chan error, len(l.writers))
+	for _, w := range l.writers {
+		go func() { ended <- w.run(ctx, stop) }()
+	}
+	time.Sleep(d)
+	var err error
+	if f != nil {
+		err = f()
+	}
+	close(stop)
+	for range l.writers {
+		err = errors.Join(err, <-ended)
+	}
+	return err
+}
+
+func (l *load) String() string {
+	stored, count := 0, 0
+	for _, w := range l.writers {
+		stored, count = stored+w.stored, count+w.count
+	}
+	return fmt.Sprintf("%d of %d acknowledged", stored, count)
+}
