@@ -109,6 +109,89 @@ func TestRestartSkipsWhatIsApplied(t *testing.T) {
 	require.Equal(t, []string{"power=ON", "level=5", "level=6"}, d.toys["lamp"].log())
 }
 
+// muteDriver's devices can be written and not read.
+type muteDriver struct{ *toyDriver }
+
+type muteToy struct{ t *toy }
+
+func (m muteToy) Write(ctx context.Context, property, value string) error {
+	return m.t.Write(ctx, property, value)
+}
+func (m muteToy) Close() error { return m.t.Close() }
+
+func (d muteDriver) Open(ctx context.Context, dev Device) (Session, error) {
+	s, err := d.toyDriver.Open(ctx, dev)
+	if err != nil {
+		return nil, err
+	}
+	return muteToy{s.(*toy)}, nil
+}
+
+func TestDeviceThatCannotBeRead(t *testing.T) {
+	n := newNode(t)
+	d := muteDriver{newToys("lamp")}
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	stop := n.run(d, nil)
+	n.eventually("devices/lamp/state", "online")
+	n.applied("lamp", "level", "5", n.want("lamp", "level", "5"))
+	n.applied("lamp", "level", "5", n.want("lamp", "level", "5"))
+	stop()
+	n.run(d, nil)
+	n.eventually("devices/lamp/state", "online")
+	n.applied("lamp", "power", "ON", n.want("lamp", "power", "ON"))
+	require.Equal(t, []string{"level=5", "power=ON"}, d.toys["lamp"].log())
+}
+
+// pushDriver's devices tell of changes by themselves.
+type pushDriver struct {
+	muteDriver
+	changes chan string
+}
+
+type pushToy struct {
+	muteToy
+	changes chan string
+}
+
+func (d pushDriver) Open(ctx context.Context, dev Device) (Session, error) {
+	s, err := d.muteDriver.Open(ctx, dev)
+	if err != nil {
+		return nil, err
+	}
+	return pushToy{s.(muteToy), d.changes}, nil
+}
+
+func (p pushToy) Push(ctx context.Context, emit func(property, value string)) error {
+	for {
+		select {
+		case v := <-p.changes:
+			if v == "" {
+				return errors.New("the line went dead")
+			}
+			emit("temp", v)
+			emit("no-such-property", v)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func TestPush(t *testing.T) {
+	n := newNode(t)
+	d := pushDriver{muteDriver{newToys("lamp")}, make(chan string)}
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	n.run(d, nil)
+	d.changes <- "30"
+	n.eventually("devices/lamp/reported/temp", "30")
+	d.changes <- "31"
+	n.eventually("devices/lamp/reported/temp", "31")
+	d.changes <- ""
+	d.changes <- "32" // taken by a new session
+	n.eventually("devices/lamp/reported/temp", "32")
+	require.Contains(t, n.published("devices/lamp/state"), "offline")
+	n.eventually("devices/lamp/state", "online")
+}
+
 func TestRestartComparesBeforeItWrites(t *testing.T) {
 	n := newNode(t)
 	d := newToys("lamp")

@@ -47,7 +47,7 @@ func dialWebSocket(ctx context.Context, o Options, s server) (net.Conn, error) {
 	}
 	u := *s.url
 	u.User = nil // it is meant for MQTT, not for HTTP
-	ws, resp, err := d.DialContext(ctx, u.String(), nil)
+	ws, resp, err := d.DialContext(ctx, u.String(), nil) //nolint:bodyclose // the dialer has read it
 	if err != nil {
 		if resp != nil {
 			return nil, fmt.Errorf("WebSocket: HTTP status %s: is %s the path of the broker's WebSocket listener? %w", resp.Status, u.Path, err)

@@ -46,7 +46,8 @@ type Options struct {
 	MaxPacket      uint32 // largest packet taken; default 1 MiB
 	MaxPending     int    // outgoing publishes waiting for their end; default 4096
 
-	// Subscriptions are made at every connect, before OnConnect.
+	// Subscriptions are made at every connect, before OnConnect. A Publish from elsewhere may go before them: who needs
+	// to see its effect waits for OnConnect.
 	Subscriptions []Subscription
 
 	// The callbacks are called one after the other from one goroutine, never concurrently: OnConnect, the messages in

@@ -1,0 +1,163 @@
+package client_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// certificate makes one for 127.0.0.1, and the pool that trusts it.
+func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}
+
+// servers starts a broker and returns its URL for each scheme.
+func servers(t *testing.T) (urls map[string]string, trust *tls.Config) {
+	cert, pool := certificate(t)
+	secure := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	b, err := broker.New(broker.Options{
+		Listeners: []broker.Listener{
+			{Name: "mqtt", Address: "127.0.0.1:0"}, {Name: "mqtts", Address: "127.0.0.1:0", TLS: secure},
+			{Name: "ws", Address: "127.0.0.1:0", WebSocket: true}, {Name: "wss", Address: "127.0.0.1:0", TLS: secure, WebSocket: true},
+		},
+		Auth: broker.Auth{Anonymous: []topics.Role{topics.RoleOperator}}, Log: zerolog.Nop(),
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		closing, stop := context.WithTimeout(context.Background(), 5*time.Second)
+		defer stop()
+		_ = b.Close(closing)
+		<-done
+	})
+	urls = map[string]string{}
+	for i, scheme := range []string{"mqtt", "mqtts", "ws", "wss"} {
+		urls[scheme] = scheme + "://" + b.Addrs()[i].String()
+	}
+	return urls, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+}
+
+func run(t *testing.T, o client.Options) (c *client.Client, stop func()) {
+	t.Helper()
+	c, err := client.New(o)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			require.NoError(t, <-done)
+		}
+	}
+	t.Cleanup(stop)
+	return c, stop
+}
+
+func receive[T any](t *testing.T, ch <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "nothing came")
+	}
+	return v
+}
+
+func TestRealBrokerOverEveryTransport(t *testing.T) {
+	urls, trust := servers(t)
+	for scheme, url := range urls {
+		t.Run(scheme, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			got, ready := make(chan client.Message, 2000), make(chan bool, 1)
+			c, _ := run(t, client.Options{
+				Servers: []string{url}, ClientID: scheme, CleanStart: true, TLS: trust,
+				Subscriptions: []client.Subscription{{Filter: scheme + "/#", QoS: 2, ID: 3}},
+				OnConnect:     func(context.Context, bool) error { ready <- true; return nil },
+				OnMessage:     func(m client.Message) { got <- m },
+			})
+			receive(t, ready)
+			large := make([]byte, 300_000)
+			require.NoError(t, c.Publish(ctx, client.Message{Topic: scheme + "/large", Payload: large, QoS: 2, User: []client.UserProperty{{Key: "a", Value: "b"}}}))
+			m := receive(t, got)
+			require.Len(t, m.Payload, len(large))
+			require.Equal(t, "b", m.Property("a"))
+			require.Equal(t, []int{3}, m.SubscriptionIDs)
+			const n = 1000
+			ends := make(chan error, n)
+			for i := range n {
+				c.PublishAsync(client.Message{Topic: scheme + "/n", Payload: []byte(strconv.Itoa(i)), QoS: byte(i % 3)}, func(err error) { ends <- err })
+			}
+			for range n {
+				require.NoError(t, receive(t, ends))
+			}
+			for i := range n {
+				require.Equal(t, strconv.Itoa(i), string(receive(t, got).Payload))
+			}
+		})
+	}
+}
+
+func TestSessionOutlivesTheConnection(t *testing.T) {
+	urls, _ := servers(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	o := client.Options{Servers: []string{urls["mqtt"]}, ClientID: "keeper", SessionExpiry: time.Hour}
+	c, stop := run(t, o)
+	require.NoError(t, c.Subscribe(ctx, client.Subscription{Filter: "kept/#", QoS: 1}))
+	stop()
+	sender, _ := run(t, client.Options{Servers: []string{urls["mqtt"]}, ClientID: "sender", CleanStart: true})
+	for i := range 100 {
+		require.NoError(t, sender.Publish(ctx, client.Message{Topic: "kept/a", Payload: []byte(strconv.Itoa(i)), QoS: 1}))
+	}
+	got, present := make(chan client.Message, 100), make(chan bool, 1)
+	o.OnMessage = func(m client.Message) { got <- m }
+	o.OnConnect = func(_ context.Context, p bool) error { present <- p; return nil }
+	run(t, o)
+	require.True(t, receive(t, present))
+	for i := range 100 {
+		require.Equal(t, strconv.Itoa(i), string(receive(t, got).Payload))
+	}
+}
+
+func TestUntrustedServerIsNamed(t *testing.T) {
+	urls, _ := servers(t)
+	c, err := client.New(client.Options{Servers: []string{urls["mqtts"]}, CleanStart: true, Attempts: 1})
+	require.NoError(t, err)
+	err = c.Run(t.Context())
+	require.ErrorContains(t, err, "certificate")
+	require.ErrorContains(t, err, urls["mqtts"])
+}
