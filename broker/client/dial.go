@@ -46,7 +46,7 @@ func dialWebSocket(ctx context.Context, o Options, s server) (net.Conn, error) {
 		Proxy:           http.ProxyFromEnvironment,
 	}
 	u := *s.url
-	u.User = nil // it is meant for MQTT, not for HTTP
+	u.User = nil                                         // it is meant for MQTT, not for HTTP
 	ws, resp, err := d.DialContext(ctx, u.String(), nil) //nolint:bodyclose // the dialer has read it
 	if err != nil {
 		if resp != nil {
