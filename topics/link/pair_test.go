@@ -102,7 +102,7 @@ func (p *pair) requireInStep() {
 // does at its start.
 func (p *pair) projectAnew() {
 	old := p.o
-	p.o = NewOwner(Up, counter(uint64(p.n)<<32+7))
+	p.o = NewOwner(Up, counter(p.n<<32+7))
 	p.o.limits = old.limits
 	for _, k := range old.Keys("") {
 		e, _ := old.Get(k)

@@ -169,27 +169,27 @@ func (v Visitor) check(p *problems, at string, known map[string]bool) {
 	}
 }
 
-func (pr Property) check(p *problems, at string) {
-	if !topics.ValidProperty(pr.Name) {
-		p.add(at+".name", "%s: must be %s", clip(pr.Name), topics.PropertyRule())
+func (p Property) check(found *problems, at string) {
+	if !topics.ValidProperty(p.Name) {
+		found.add(at+".name", "%s: must be %s", clip(p.Name), topics.PropertyRule())
 	}
-	oneOf(p, at+".type", string(pr.dataType()), dataTypes)
-	oneOf(p, at+".accessMode", string(pr.AccessMode), []AccessMode{"", ReadOnly, ReadWrite})
-	oneOf(p, at+".conflict", pr.Conflict, []string{"", ConflictCloud, ConflictEdge, ConflictLatest})
-	oneOf(p, at+".atBoot", pr.AtBoot, []string{"", BootLast, BootHold, BootSafe})
-	if pr.Minimum != nil && pr.Maximum != nil && *pr.Minimum > *pr.Maximum {
-		p.add(at+".minimum", "%v is above the maximum of %v", *pr.Minimum, *pr.Maximum)
+	oneOf(found, at+".type", string(p.dataType()), dataTypes)
+	oneOf(found, at+".accessMode", string(p.AccessMode), []AccessMode{"", ReadOnly, ReadWrite})
+	oneOf(found, at+".conflict", p.Conflict, []string{"", ConflictCloud, ConflictEdge, ConflictLatest})
+	oneOf(found, at+".atBoot", p.AtBoot, []string{"", BootLast, BootHold, BootSafe})
+	if p.Minimum != nil && p.Maximum != nil && *p.Minimum > *p.Maximum {
+		found.add(at+".minimum", "%v is above the maximum of %v", *p.Minimum, *p.Maximum)
 	}
-	if (pr.Minimum != nil || pr.Maximum != nil) && !slices.Contains([]DataType{TypeInt, TypeFloat, TypeDouble}, pr.dataType()) {
-		p.add(at+".minimum", "a range is for int, float and double, not for %s", pr.dataType())
+	if (p.Minimum != nil || p.Maximum != nil) && !slices.Contains([]DataType{TypeInt, TypeFloat, TypeDouble}, p.dataType()) {
+		found.add(at+".minimum", "a range is for int, float and double, not for %s", p.dataType())
 	}
-	for i, v := range pr.Enum {
-		if err := (Property{Name: pr.Name, Type: pr.Type}).Check([]byte(v)); err != nil {
-			p.addErr(fmt.Sprintf("%s.enum[%d]", at, i), err)
+	for i, v := range p.Enum {
+		if err := (Property{Name: p.Name, Type: p.Type}).Check([]byte(v)); err != nil {
+			found.addErr(fmt.Sprintf("%s.enum[%d]", at, i), err)
 		}
 	}
-	if pr.AtBoot == BootSafe {
-		p.addErr(at+".safeValue", pr.Check([]byte(pr.SafeValue)))
+	if p.AtBoot == BootSafe {
+		found.addErr(at+".safeValue", p.Check([]byte(p.SafeValue)))
 	}
 }
 
