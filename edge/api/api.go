@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -20,7 +19,8 @@ import (
 type Twins interface {
 	Devices() (list []resource.Device, rev uint64)
 	Device(name string) (resource.Bundle, bool)
-	Changes(since uint64) (twin.Changes, bool)
+	// Changes lists the devices that changed, and those that left, after a revision.
+	Changes(since uint64) (rev uint64, changed, gone []string, more <-chan struct{}, ok bool)
 }
 
 // Options are what the API needs.
@@ -179,23 +179,23 @@ func (s server) watch(w http.ResponseWriter, r *http.Request) {
 	}
 	for {
 		flusher.Flush()
-		c, ok := s.Twins.Changes(since)
+		rev, changed, gone, more, ok := s.Twins.Changes(since)
 		if !ok {
 			_ = out.Encode(event{"ERROR", status(http.StatusGone, "Expired", "too much has changed: list again")})
 			return
 		}
-		for _, name := range c.Changed {
+		for _, name := range changed {
 			s.tell(out, r, name, known)
 		}
-		for _, name := range c.Gone {
+		for _, name := range gone {
 			delete(known, name)
-			gone := resource.Device{TypeMeta: deviceType(), Metadata: resource.Meta{Name: name, ResourceVersion: strconv.FormatUint(c.Rev, 10)}}
-			_ = out.Encode(event{"DELETED", gone})
+			left := resource.Device{TypeMeta: deviceType(), Metadata: resource.Meta{Name: name, ResourceVersion: strconv.FormatUint(rev, 10)}}
+			_ = out.Encode(event{"DELETED", left})
 		}
 		flusher.Flush()
-		since = c.Rev
+		since = rev
 		select {
-		case <-c.More:
+		case <-more:
 		case <-r.Context().Done():
 			return
 		}
@@ -216,7 +216,7 @@ func (s server) since(w http.ResponseWriter, r *http.Request) (since uint64, fre
 		fail(w, http.StatusBadRequest, "BadRequest", "resourceVersion %.40q is not one that this API gave", text)
 		return 0, false, false
 	}
-	if _, known := s.Twins.Changes(since); !known {
+	if _, _, _, _, known := s.Twins.Changes(since); !known {
 		fail(w, http.StatusGone, "Expired", "resourceVersion %s is too old: list again", text)
 		return 0, false, false
 	}

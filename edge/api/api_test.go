@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -81,21 +80,20 @@ func (f *fake) Device(name string) (resource.Bundle, bool) {
 	return b, ok
 }
 
-func (f *fake) Changes(since uint64) (twin.Changes, bool) {
+func (f *fake) Changes(since uint64) (rev uint64, changed, gone []string, more <-chan struct{}, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := twin.Changes{Rev: f.rev, More: f.wake}
-	for name, rev := range f.changed {
-		if rev > since {
-			c.Changed = append(c.Changed, name)
+	for name, at := range f.changed {
+		if at > since {
+			changed = append(changed, name)
 		}
 	}
-	for name, rev := range f.gone {
-		if rev > since {
-			c.Gone = append(c.Gone, name)
+	for name, at := range f.gone {
+		if at > since {
+			gone = append(gone, name)
 		}
 	}
-	return c, since >= f.floor && since <= f.rev
+	return f.rev, changed, gone, f.wake, since >= f.floor && since <= f.rev
 }
 
 func serve(t *testing.T) (*fake, string) {

@@ -48,35 +48,26 @@ func (h *history) add(changed map[string]bool, devices map[string]*device) {
 	h.wake = make(chan struct{})
 }
 
-// Changes are what has changed since a revision.
-type Changes struct {
-	Rev     uint64          // where this ends, and the next begins
-	Changed []string        // devices that came or changed
-	Gone    []string        // devices that left
-	More    <-chan struct{} // closed when there is more
-}
-
-// Changes lists the devices that changed after since. It is not ok when since is
-// too old, or of the future: list again.
-func (t *Twin) Changes(since uint64) (c Changes, ok bool) {
+// Changes lists the devices that changed, and those that left, after since, up to
+// rev; more is closed when there is more. It is not ok when since is too old, or of
+// the future: list again.
+func (t *Twin) Changes(since uint64) (rev uint64, changed, gone []string, more <-chan struct{}, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	h := &t.history
-	c = Changes{Rev: h.rev, More: h.wake}
 	if since < h.floor || since > h.rev {
-		return c, false
+		return h.rev, nil, nil, h.wake, false
 	}
-	for name, rev := range h.changed {
+	return h.rev, after(h.changed, since), after(h.gone, since), h.wake, true
+}
+
+func after(revs map[string]uint64, since uint64) (names []string) {
+	for name, rev := range revs {
 		if rev > since {
-			c.Changed = append(c.Changed, name)
+			names = append(names, name)
 		}
 	}
-	for name, rev := range h.gone {
-		if rev > since {
-			c.Gone = append(c.Gone, name)
-		}
-	}
-	return c, true
+	return names
 }
 
 // deviceOf is the device that a key belongs to; empty: none.
