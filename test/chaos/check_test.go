@@ -86,6 +86,28 @@ func (r *recorder) value(topic string, ver uint64) (string, bool) {
 	return v, ok
 }
 
+// reported are the versions of all reported values that were ever heard.
+func (r *recorder) reported() map[string]uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	vers := map[string]uint64{}
+	for topic, ver := range r.vers {
+		if strings.Contains(topic, "/reported/") {
+			vers[topic] = ver
+		}
+	}
+	return vers
+}
+
+// shown are the versions of what the broker shows now.
+func (r *recorder) shown() map[string]uint64 {
+	vers := map[string]uint64{}
+	for topic, m := range r.Tree() {
+		vers[topic] = stand.Ver(m)
+	}
+	return vers
+}
+
 // atRest is whether both sides have everything, show the same, and the devices do
 // what is wanted of them.
 func (c *chaos) atRest(context.Context) error {

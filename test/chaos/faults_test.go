@@ -1,6 +1,8 @@
 package chaos
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,12 +12,13 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/test/faults"
+	"github.com/edgebus/edgebus/test/harness"
 )
 
 // event is one thing that is broken, when, and for how long.
 type event struct {
 	after, lasts time.Duration
-	what         string // kill, term, freeze, cut, drop, slow
+	what         string // kill, blackout, term, freeze, cut, drop, slow
 	whom         []string
 	cut          string
 }
@@ -40,8 +43,8 @@ var programs = []string{"hub", "core", "virtual"}
 // plan draws a round's events: they come from the seed alone.
 func (c *chaos) plan() (p plan) {
 	ms := func(n int) time.Duration { return time.Duration(c.chance.IntN(n)) * time.Millisecond }
-	if c.chance.IntN(6) == 0 {
-		p = append(p, event{after: 50*time.Millisecond + ms(300), lasts: ms(300), what: "kill", whom: programs})
+	if c.chance.IntN(3) == 0 {
+		p = append(p, event{after: 50*time.Millisecond + ms(300), lasts: ms(300), what: []string{"kill", "blackout", "blackout"}[c.chance.IntN(3)], whom: c.shuffled(programs)})
 	} else {
 		for _, i := range c.chance.Perm(len(programs))[:1+c.chance.IntN(2)] {
 			what := []string{"kill", "kill", "kill", "term", "freeze"}[c.chance.IntN(5)]
@@ -87,13 +90,15 @@ func (c *chaos) do(t *testing.T, e event) error {
 	switch e.what {
 	case "kill":
 		return c.restart(t, e, c.Crash)
+	case "blackout":
+		return c.blackout(t, e)
 	case "term":
 		return c.restart(t, e, c.Term)
 	case "freeze":
 		if err := c.Signal(e.whom[0], syscall.SIGSTOP); err != nil {
 			return err
 		}
-		time.Sleep(e.lasts)
+		time.Sleep(e.lasts) // the fault lasts as long as the plan says
 		return c.Signal(e.whom[0], syscall.SIGCONT)
 	case "cut":
 		cut, err := faults.ParseCut(e.cut)
@@ -101,13 +106,13 @@ func (c *chaos) do(t *testing.T, e event) error {
 			return err
 		}
 		network.Cut(cut)
-		time.Sleep(e.lasts)
+		time.Sleep(e.lasts) // the fault lasts as long as the plan says
 		network.Heal()
 	case "drop":
 		network.Drop()
 	case "slow":
 		network.Set(faults.Conditions{Delay: 5 * time.Millisecond, Jitter: 20 * time.Millisecond, Split: true})
-		time.Sleep(e.lasts)
+		time.Sleep(e.lasts) // the fault lasts as long as the plan says
 		network.Set(faults.Conditions{})
 	}
 	return nil
@@ -118,8 +123,56 @@ func (c *chaos) restart(t *testing.T, e event, end func(string) error) error {
 	if err := eachOf(e.whom, end); err != nil {
 		return err
 	}
-	time.Sleep(e.lasts)
+	time.Sleep(e.lasts) // the fault lasts as long as the plan says
 	return eachOf(e.whom, func(name string) error { return c.Start(t.Context(), name) })
+}
+
+func (c *chaos) shuffled(list []string) []string {
+	list = slices.Clone(list)
+	c.chance.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	return list
+}
+
+// blackout ends everything at once, and starts one after the other. What devices
+// reported is shown again by each broker by itself: neither less nor older.
+func (c *chaos) blackout(t *testing.T, e event) error {
+	if err := eachOf(e.whom, c.Crash); err != nil {
+		return err
+	}
+	if err := harness.Eventually(t.Context(), settleTime/2, func(context.Context) error {
+		if c.cloud.Up() || c.node.Up() {
+			return errors.New("the recorders have not noticed")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	before := map[string]map[string]uint64{"hub": c.cloud.reported(), "core": c.node.reported()}
+	time.Sleep(e.lasts) // the fault lasts as long as the plan says
+	for _, name := range e.whom {
+		if err := c.Start(t.Context(), name); err != nil {
+			return err
+		}
+		if err := harness.Eventually(t.Context(), settleTime/2, func(context.Context) error {
+			now := map[string]*recorder{"hub": c.cloud, "core": c.node}[name]
+			if now == nil {
+				return nil
+			}
+			return less(before[name], now.shown())
+		}); err != nil {
+			return fmt.Errorf("%s by itself: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func less(before, now map[string]uint64) error {
+	for topic, ver := range before {
+		if now[topic] < ver {
+			return fmt.Errorf("%s was shown with version %d, and is now with %d", topic, ver, now[topic])
+		}
+	}
+	return nil
 }
 
 func eachOf(names []string, f func(string) error) error {

@@ -50,7 +50,8 @@ type attempt struct {
 }
 
 // run publishes one value after the other until stop is closed. One that is under
-// way is seen to its end, which comes when everything is mended.
+// way is seen to its end, which comes when everything is mended. Half of those who
+// are interrupted leave it at that, so that nothing newer hides what was lost.
 func (w *writer) run(ctx context.Context, stop <-chan struct{}) error {
 	for {
 		select {
@@ -66,6 +67,9 @@ func (w *writer) run(ctx context.Context, stop <-chan struct{}) error {
 		case err == nil:
 			w.acked()
 		case errors.Is(err, client.ErrConnectionLost): // nobody knows
+			if w.chance.IntN(2) == 0 {
+				return nil
+			}
 		case errors.As(err, &refused) && strings.Contains(refused.Reason, "is stopping"):
 		default:
 			return fmt.Errorf("%s: %w", w.name, err)

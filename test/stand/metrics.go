@@ -2,6 +2,7 @@ package stand
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -79,6 +80,9 @@ func (s *Stand) CheckWhole(cloud, local *Watcher) error {
 	core, err := s.Metrics(s.Node("n1").HTTP)
 	if err != nil {
 		return err
+	}
+	if !cloud.Up() || !local.Up() {
+		return errors.New("a watcher is not connected")
 	}
 	hub, node := cloud.Tree(), local.Tree()
 	keys := int(core["edgebus_core_up_keys"] + core["edgebus_core_down_keys"])

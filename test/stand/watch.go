@@ -20,6 +20,7 @@ type Watcher struct {
 	heard func(client.Message)
 
 	mu   sync.Mutex
+	up   bool
 	live map[string]client.Message
 }
 
@@ -33,10 +34,11 @@ func (s *Stand) Watch(broker, filter string, heard func(client.Message)) *Watche
 	s.Client(broker, func(o *client.Options) {
 		o.Subscriptions = []client.Subscription{{Filter: filter, QoS: 1}}
 		o.OnConnect = func(context.Context, bool) error {
-			w.begin()
+			w.begin(true)
 			once.Do(func() { close(granted) })
 			return nil
 		}
+		o.OnDisconnect = func(error) { w.begin(false) }
 		o.OnMessage = w.take
 	})
 	select {
@@ -47,11 +49,19 @@ func (s *Stand) Watch(broker, filter string, heard func(client.Message)) *Watche
 	return w
 }
 
-// begin forgets everything: what was cleared while we were away is not said again.
-func (w *Watcher) begin() {
+// begin forgets everything: what is cleared while we are away is not said again.
+func (w *Watcher) begin(up bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.up = up
 	clear(w.live)
+}
+
+// Up is whether the subscription stands.
+func (w *Watcher) Up() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.up
 }
 
 func (w *Watcher) take(m client.Message) {
