@@ -78,7 +78,7 @@ func begin(t *testing.T, seed uint64) *chaos {
 	c := &chaos{Stand: s, chance: rand.New(rand.NewPCG(seed, 0)), driveLog: filepath.Join(s.Dir, "drives.jsonl")}
 	require.NoError(t, s.Start(t.Context(), "hub", "--log-level", "info"))
 	s.Create(things)
-	require.NoError(t, s.Start(t.Context(), "core", "--log-level", "info"))
+	require.NoError(t, s.Start(t.Context(), "core", "--log-level", "info", "--link-keepalive", "1s"))
 	require.NoError(t, s.Start(t.Context(), "virtual", "--log-level", "info", "--drive-log", c.driveLog))
 	c.cloud, c.node = record(s, s.Hub.MQTT), record(s, s.Core())
 	c.load = newLoad(s)

@@ -54,6 +54,9 @@ func (c *chaos) plan() (p plan) {
 	if c.chance.IntN(2) == 0 {
 		e := event{after: ms(400), lasts: ms(600), what: []string{"cut", "cut", "drop", "slow"}[c.chance.IntN(4)]}
 		if e.what == "cut" {
+			if c.chance.IntN(6) == 0 { // longer than the link's keep-alive: both sides give the connection up
+				e.lasts = 1700*time.Millisecond + ms(600)
+			}
 			e.cut = []string{"reset", "blackhole", "up", "down", "halfopen"}[c.chance.IntN(5)]
 		}
 		p = append(p, e)

@@ -213,6 +213,32 @@ func subscribe(filters ...string) []byte {
 	return packet(0x82, body)
 }
 
+// A subscriber that never reads costs the others nothing but its bounded queue.
+func TestASubscriberThatNeverReads(t *testing.T) {
+	s := together(t)
+	for _, broker := range []string{s.Hub.MQTT, s.Core()} {
+		conn, err := net.Dial("tcp", broker)
+		require.NoError(t, err)
+		defer conn.Close()
+		require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4096))
+		_, err = conn.Write(append(connect("deaf", ""), subscribe("v1/nodes/n1/#")...))
+		require.NoError(t, err)
+	}
+	core := s.Client(s.Core(), nil)
+	var local heard
+	s.Watch(s.Core(), tree+"hall/reported/count", local.take)
+	cloud := s.Watch(s.Hub.MQTT, tree+"hall/reported/count", nil)
+	plan := strings.Repeat("x", 20_000)
+	for i := range 100 {
+		require.Empty(t, publishAll(core, tree+"hall/reported/plan", 30, func(n int) string { return fmt.Sprintf(`{"%d.%d":"%s"}`, i, n, plan) }))
+		require.NoError(t, s.Publish(core, tree+"hall/reported/count", strconv.Itoa(i)))
+	}
+	s.Eventually(stand.Soon, func() error { return want(100, len(local.values())) })
+	require.Equal(t, numbers(100), local.values())
+	cloud.Await(tree+"hall/reported/count", "99")
+	s.InStep()
+}
+
 // A node that talks nonsense as itself loses nothing but that message.
 func TestOwnLinkSurvivesNonsense(t *testing.T) {
 	s := together(t)

@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/harness"
+	"github.com/edgebus/edgebus/test/stand"
+)
+
+const (
+	meters   = 1000
+	readings = 10  // properties of each
+	changes  = 100 // of each property, while the link is down
+)
+
+func meter(i int) string { return fmt.Sprintf("meter-%04d", i) }
+
+// report is what a meter says of all its properties for the n-th time.
+func report(n int) []byte {
+	var b strings.Builder
+	for p := range readings {
+		fmt.Fprintf(&b, `,"p%d":%d`, p, n*readings+p)
+	}
+	return []byte("{" + b.String()[1:] + "}")
+}
+
+// A million changes while the link is down cost ten thousand entries when it is
+// back: state is brought in step, not replayed.
+func TestAMillionChangesOffline(t *testing.T) {
+	s := stand.New(t, 1)
+	s.Up("hub")
+	tap := s.TapLink()
+	require.NoError(t, s.Start(t.Context(), "core", "--log-level", "info", "--link-server", "mqtt://"+tap.Addr()))
+	start := time.Now()
+	createMeters(t, s)
+	s.Eventually(2*stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", meters) })
+	s.InStep()
+	phase(t, "create", &start)
+
+	core := s.Client(s.Core(), func(o *client.Options) { o.MaxPending = 8192 })
+	reportAll(t, core, 0) // every key is known before
+	s.InStep()
+	phase(t, "first reports", &start)
+
+	cutLink(t, s)
+	s.Eventually(stand.Soon, func() error { return gauge(s, s.Hub.HTTP, "edgebus_hub_nodes_online", 0) })
+	s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_link_up", 0) })
+	tap.Reset()
+	start = time.Now()
+	for n := 1; n <= changes; n++ {
+		reportAll(t, core, n)
+	}
+	phase(t, fmt.Sprintf("%d changes offline", meters*readings*changes), &start)
+	all, err := s.Metrics(s.Node("n1").HTTP)
+	require.NoError(t, err)
+	require.LessOrEqual(t, all["edgebus_core_link_behind_keys"], float64(meters*readings+1), "one entry a key waits")
+
+	s.Node("n1").Net.Heal()
+	s.InStep()
+	phase(t, "in step", &start)
+	entries, key, most, err := tap.Sent()
+	require.NoError(t, err)
+	t.Logf("%d entries were sent, at most %d of one key", entries, most)
+	require.Equal(t, 1, most, key)
+	require.LessOrEqual(t, entries, meters*readings+1) // the node's status may be among them
+	require.GreaterOrEqual(t, entries, meters*readings, "the tap sees what is sent")
+
+	cloud := s.Watch(s.Hub.MQTT, tree+"+/reported/+", nil)
+	s.Eventually(stand.Soon, func() error { return want(meters*readings, len(cloud.Tree())) })
+	shown := cloud.Tree()
+	for i := range meters {
+		for p := range readings {
+			topic := fmt.Sprintf("%s%s/reported/p%d", tree, meter(i), p)
+			require.Equal(t, fmt.Sprint(changes*readings+p), string(shown[topic].Payload), topic)
+		}
+	}
+	phase(t, "compared", &start)
+}
+
+func phase(t *testing.T, name string, start *time.Time) {
+	t.Logf("%s: %.1f s", name, time.Since(*start).Seconds())
+	*start = time.Now()
+}
+
+func gauge(s *stand.Stand, from, name string, value float64) error {
+	all, err := s.Metrics(from)
+	if err != nil {
+		return err
+	}
+	return want(value, all[name])
+}
+
+// createMeters creates the devices side by side: waiting writes share a commit.
+func createMeters(t *testing.T, s *stand.Stand) {
+	t.Helper()
+	var properties []string
+	for p := range readings {
+		properties = append(properties, fmt.Sprintf("{name: p%d, type: int}", p))
+	}
+	s.Create(stand.Device("meter", "by-hand", properties))
+	url := s.ResourceURL("Device", "default", "")
+	ids := make(chan int)
+	errs := make(chan error, meters)
+	var workers sync.WaitGroup
+	for range 32 {
+		workers.Go(func() {
+			for i := range ids {
+				body := `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":"` + meter(i) +
+					`"},"spec":{"deviceModelRef":{"name":"meter"},"nodeName":"n1","protocol":{"type":"by-hand"}}}`
+				_, err := harness.Call(context.Background(), http.MethodPost, url, []byte(body))
+				errs <- err
+			}
+		})
+	}
+	for i := range meters {
+		ids <- i
+	}
+	close(ids)
+	workers.Wait()
+	close(errs)
+	for err := range errs {
+		require.NoError(t, err)
+	}
+}
+
+// reportAll lets every meter report once, and waits until all of it is stored.
+func reportAll(t *testing.T, core *client.Client, n int) {
+	t.Helper()
+	var stored sync.WaitGroup
+	var bad atomic.Pointer[error]
+	for i := range meters {
+		stored.Add(1)
+		core.PublishAsync(client.Message{Topic: tree + meter(i) + "/reported", Payload: report(n), QoS: 1}, func(err error) {
+			defer stored.Done()
+			if err != nil {
+				bad.Store(&err)
+			}
+		})
+	}
+	stored.Wait()
+	if err := bad.Load(); err != nil {
+		require.NoError(t, errors.Join(*err))
+	}
+}
