@@ -160,7 +160,7 @@ func (l *load) run(d time.Duration, f func() error) error {
 	for _, w := range l.writers {
 		go func() { ended <- w.run(ctx, stop) }()
 	}
-	time.Sleep(d)
+	time.Sleep(d) // the load lasts as long as the plan says
 	var err error
 	if f != nil {
 		err = f()
