@@ -16,6 +16,7 @@ import (
 func TestShellMapper(t *testing.T) {
 	for _, program := range []string{"sh", "mosquitto_sub", "mosquitto_pub"} {
 		if _, err := exec.LookPath(program); err != nil {
+			require.Empty(t, os.Getenv("CI"), "in CI nothing is left out: %v", err)
 			t.Skip(err)
 		}
 	}
