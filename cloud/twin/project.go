@@ -22,11 +22,35 @@ func (d *device) model() modelKey {
 	return modelKey{d.Metadata.Namespace, d.Spec.DeviceModelRef.Name}
 }
 
-// watch follows one kind in the store: all that is there, then every change.
-// When the store has forgotten where we were, it begins again.
+// watched are the kinds that the nodes' maps derive from, what others refer to first.
+var watched = [...]string{resource.KindDeviceModel, resource.KindDevice, resource.KindNode}
+
+// loadObjects takes in all objects before anybody is spoken to. A node that is
+// connected earlier would be sent a part of its map as the whole of it, and drop
+// the rest, with everything that it knows about it.
+func (t *Twins) loadObjects(ctx context.Context) error {
+	b := t.batch()
+	t.loaded = make(map[string]uint64)
+	for _, kind := range watched {
+		page, err := t.o.Reader.List(ctx, kind, store.ListOptions{})
+		if err != nil {
+			return err
+		}
+		t.replaceAll(b, kind, page.Items)
+		t.loaded[kind] = page.Rev
+	}
+	t.settle(b) // what it says is heard by nobody yet
+	for n := range b.spoke {
+		n.down.TakeJournal()
+	}
+	return nil
+}
+
+// watch follows one kind in the store: every change since New, or, when the store
+// has forgotten where we were, all that is there and every change after it.
 func (t *Twins) watch(ctx context.Context, kind string) {
-	for ctx.Err() == nil {
-		err := t.follow(ctx, kind)
+	for from := t.loaded[kind]; ctx.Err() == nil; from = 0 {
+		err := t.follow(ctx, kind, from)
 		if ctx.Err() == nil && !errors.Is(err, resource.Gone) {
 			t.o.Log.Error().Err(err).Str("kind", kind).Msg("the store can't be watched: trying again")
 			sleep(ctx, time.Second)
@@ -43,13 +67,17 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (t *Twins) follow(ctx context.Context, kind string) error {
-	page, err := t.o.Reader.List(ctx, kind, store.ListOptions{})
-	if err != nil {
-		return err
+// follow ends when it can't go on. Without a revision to go on from it lists first.
+func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
+	if from == 0 {
+		page, err := t.o.Reader.List(ctx, kind, store.ListOptions{})
+		if err != nil {
+			return err
+		}
+		t.enqueue(func(b *batch) { t.replaceAll(b, kind, page.Items) })
+		from = page.Rev
 	}
-	t.enqueue(func(b *batch) { t.replaceAll(b, kind, page.Items) })
-	stream, err := t.o.Watcher.Watch(ctx, kind, page.Rev)
+	stream, err := t.o.Watcher.Watch(ctx, kind, from)
 	if err != nil {
 		return err
 	}

@@ -57,6 +57,8 @@ type Twins struct {
 	models  map[modelKey]resource.DeviceModel
 	users   map[modelKey]map[string]bool // devices by their model
 
+	loaded map[string]uint64 // by kind: the revision that New saw
+
 	backlog broker.Backlog
 	wishes  wishes
 	status  statusQueue
@@ -105,6 +107,13 @@ type batch struct {
 	spoke   map[*node]bool  // that may have changes to commit, or something to say
 }
 
+func (t *Twins) batch() *batch {
+	return &batch{
+		now: t.o.Now(), devices: make(map[string]bool),
+		nodes: make(map[*node]bool), spoke: make(map[*node]bool),
+	}
+}
+
 // New loads everything. Run must be called for anything to happen.
 func New(ctx context.Context, o Options) (*Twins, error) {
 	if o.Now == nil {
@@ -123,7 +132,10 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	}
 	t.wishes.init()
 	t.status.init()
-	return t, t.loadReplicas(ctx)
+	if err := t.loadReplicas(ctx); err != nil {
+		return nil, err
+	}
+	return t, t.loadObjects(ctx)
 }
 
 // Run follows the store and takes steps until ctx ends.
@@ -133,7 +145,7 @@ func (t *Twins) Run(ctx context.Context) error {
 	defer close(t.gone)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, kind := range []string{resource.KindDeviceModel, resource.KindDevice, resource.KindNode} {
+	for _, kind := range watched {
 		wg.Go(func() { t.watch(ctx, kind) })
 	}
 	wg.Go(func() { t.projectStatus(ctx) })
@@ -173,10 +185,7 @@ func (t *Twins) enqueue(f func(*batch)) bool {
 
 // step takes first and whatever waits behind it, commits, and lets out what follows from it.
 func (t *Twins) step(ctx context.Context, first func(*batch)) {
-	b := &batch{
-		now: t.o.Now(), devices: make(map[string]bool),
-		nodes: make(map[*node]bool), spoke: make(map[*node]bool),
-	}
+	b := t.batch()
 	t.mu.Lock()
 	first(b)
 	n := 1

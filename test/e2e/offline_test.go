@@ -18,19 +18,18 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-const (
-	meters   = 1000
-	readings = 10  // properties of each
-	changes  = 100 // of each property, while the link is down
-)
+// fleet is many devices of a kind, whose mapper is the test.
+type fleet struct{ meters, readings int }
 
-func meter(i int) string { return fmt.Sprintf("meter-%04d", i) }
+func (f fleet) keys() int { return f.meters * f.readings }
+
+func meter(i int) string { return fmt.Sprintf("meter-%05d", i) }
 
 // report is what a meter says of all its properties for the n-th time.
-func report(n int) []byte {
+func (f fleet) report(n int) []byte {
 	var b strings.Builder
-	for p := range readings {
-		fmt.Fprintf(&b, `,"p%d":%d`, p, n*readings+p)
+	for p := range f.readings {
+		fmt.Fprintf(&b, `,"p%d":%d`, p, n*f.readings+p)
 	}
 	return []byte("{" + b.String()[1:] + "}")
 }
@@ -38,18 +37,20 @@ func report(n int) []byte {
 // A million changes while the link is down cost ten thousand entries when it is
 // back: state is brought in step, not replayed.
 func TestAMillionChangesOffline(t *testing.T) {
+	const changes = 100 // of each property, while the link is down
+	f := fleet{meters: 1000, readings: 10}
 	s := stand.New(t, 1)
 	s.Up("hub")
 	tap := s.TapLink()
 	require.NoError(t, s.Start(t.Context(), "core", "--log-level", "info", "--link-server", "mqtt://"+tap.Addr()))
 	start := time.Now()
-	createMeters(t, s)
-	s.Eventually(2*stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", meters) })
+	f.create(t, s)
+	s.Eventually(2*stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", float64(f.meters)) })
 	s.InStep()
 	phase(t, "create", &start)
 
-	core := s.Client(s.Core(), func(o *client.Options) { o.MaxPending = 8192 })
-	reportAll(t, core, 0) // every key is known before
+	core := f.mapper(s)
+	f.reportAll(t, core, 0) // every key is known before
 	s.InStep()
 	phase(t, "first reports", &start)
 
@@ -59,12 +60,12 @@ func TestAMillionChangesOffline(t *testing.T) {
 	tap.Reset()
 	start = time.Now()
 	for n := 1; n <= changes; n++ {
-		reportAll(t, core, n)
+		f.reportAll(t, core, n)
 	}
-	phase(t, fmt.Sprintf("%d changes offline", meters*readings*changes), &start)
+	phase(t, fmt.Sprintf("%d changes offline", f.keys()*changes), &start)
 	all, err := s.Metrics(s.Node("n1").HTTP)
 	require.NoError(t, err)
-	require.LessOrEqual(t, all["edgebus_core_link_behind_keys"], float64(meters*readings+1), "one entry a key waits")
+	require.LessOrEqual(t, all["edgebus_core_link_behind_keys"], float64(f.keys()+1), "one entry a key waits")
 
 	s.Node("n1").Net.Heal()
 	s.InStep()
@@ -73,16 +74,16 @@ func TestAMillionChangesOffline(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("%d entries were sent, at most %d of one key", entries, most)
 	require.Equal(t, 1, most, key)
-	require.LessOrEqual(t, entries, meters*readings+1) // the node's status may be among them
-	require.GreaterOrEqual(t, entries, meters*readings, "the tap sees what is sent")
+	require.LessOrEqual(t, entries, f.keys()+1) // the node's status may be among them
+	require.GreaterOrEqual(t, entries, f.keys(), "the tap sees what is sent")
 
 	cloud := s.Watch(s.Hub.MQTT, tree+"+/reported/+", nil)
-	s.Eventually(stand.Soon, func() error { return want(meters*readings, len(cloud.Tree())) })
+	s.Eventually(stand.Soon, func() error { return want(f.keys(), len(cloud.Tree())) })
 	shown := cloud.Tree()
-	for i := range meters {
-		for p := range readings {
+	for i := range f.meters {
+		for p := range f.readings {
 			topic := fmt.Sprintf("%s%s/reported/p%d", tree, meter(i), p)
-			require.Equal(t, fmt.Sprint(changes*readings+p), string(shown[topic].Payload), topic)
+			require.Equal(t, fmt.Sprint(changes*f.readings+p), string(shown[topic].Payload), topic)
 		}
 	}
 	phase(t, "compared", &start)
@@ -101,17 +102,17 @@ func gauge(s *stand.Stand, from, name string, value float64) error {
 	return want(value, all[name])
 }
 
-// createMeters creates the devices side by side: waiting writes share a commit.
-func createMeters(t *testing.T, s *stand.Stand) {
+// create creates the devices side by side: waiting writes share a commit.
+func (f fleet) create(t *testing.T, s *stand.Stand) {
 	t.Helper()
 	var properties []string
-	for p := range readings {
+	for p := range f.readings {
 		properties = append(properties, fmt.Sprintf("{name: p%d, type: int}", p))
 	}
 	s.Create(stand.Device("meter", "by-hand", properties))
 	url := s.ResourceURL("Device", "default", "")
 	ids := make(chan int)
-	errs := make(chan error, meters)
+	errs := make(chan error, f.meters)
 	var workers sync.WaitGroup
 	for range 32 {
 		workers.Go(func() {
@@ -123,7 +124,7 @@ func createMeters(t *testing.T, s *stand.Stand) {
 			}
 		})
 	}
-	for i := range meters {
+	for i := range f.meters {
 		ids <- i
 	}
 	close(ids)
@@ -134,14 +135,18 @@ func createMeters(t *testing.T, s *stand.Stand) {
 	}
 }
 
+func (f fleet) mapper(s *stand.Stand) *client.Client {
+	return s.Client(s.Core(), func(o *client.Options) { o.MaxPending = f.meters })
+}
+
 // reportAll lets every meter report once, and waits until all of it is stored.
-func reportAll(t *testing.T, core *client.Client, n int) {
+func (f fleet) reportAll(t *testing.T, core *client.Client, n int) {
 	t.Helper()
 	var stored sync.WaitGroup
 	var bad atomic.Pointer[error]
-	for i := range meters {
+	for i := range f.meters {
 		stored.Add(1)
-		core.PublishAsync(client.Message{Topic: tree + meter(i) + "/reported", Payload: report(n), QoS: 1}, func(err error) {
+		core.PublishAsync(client.Message{Topic: tree + meter(i) + "/reported", Payload: f.report(n), QoS: 1}, func(err error) {
 			defer stored.Done()
 			if err != nil {
 				bad.Store(&err)

@@ -1,0 +1,40 @@
+package e2e
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/stand"
+)
+
+// A hub that comes back knows all its devices before it speaks: no node is told
+// that some are gone. There are many, so that reading them takes a while, and the
+// node asks all the time.
+func TestAHubThatComesBackForgetsNothing(t *testing.T) {
+	s := stand.New(t, 1)
+	s.Up("hub")
+	require.NoError(t, s.Start(t.Context(), "core", "--log-level", "info",
+		"--link-retry-backoff-min", "1ms", "--link-retry-backoff-max", "2ms"))
+	f := fleet{meters: 5000, readings: 1}
+	f.create(t, s)
+	s.Eventually(2*stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", float64(f.meters)) })
+	core := f.mapper(s)
+	f.reportAll(t, core, 0)
+	s.InStep()
+	var lost atomic.Int64
+	local := s.Watch(s.Core(), tree+"#", func(m client.Message) {
+		if len(m.Payload) == 0 {
+			lost.Add(1)
+		}
+	})
+	s.Eventually(stand.Soon, func() error { return want(f.meters+f.keys(), len(local.Tree())) })
+	for range 10 {
+		require.NoError(t, s.Crash("hub"))
+		s.Up("hub")
+		s.InStep()
+		require.Zero(t, lost.Load(), "keys were cleared on the node")
+	}
+}
