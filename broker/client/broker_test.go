@@ -44,8 +44,10 @@ func servers(t *testing.T) (urls map[string]string, trust *tls.Config) {
 	secure := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	b, err := broker.New(broker.Options{
 		Listeners: []broker.Listener{
-			{Name: "mqtt", Address: "127.0.0.1:0"}, {Name: "mqtts", Address: "127.0.0.1:0", TLS: secure},
-			{Name: "ws", Address: "127.0.0.1:0", WebSocket: true}, {Name: "wss", Address: "127.0.0.1:0", TLS: secure, WebSocket: true},
+			{Name: "mqtt", Address: "127.0.0.1:0"},
+			{Name: "mqtts", Address: "127.0.0.1:0", TLS: secure},
+			{Name: "ws", Address: "127.0.0.1:0", WebSocket: true},
+			{Name: "wss", Address: "127.0.0.1:0", TLS: secure, WebSocket: true},
 		},
 		Auth: broker.Auth{Anonymous: []topics.Role{topics.RoleOperator}}, Log: zerolog.Nop(),
 	})

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -61,13 +62,14 @@ func (o *Options) setDefaults() {
 
 type server struct {
 	Options
+	turns [64]sync.Mutex // see turn
 }
 
 // New makes the handler. It looks first for deletions that waited for others when
 // the hub stopped.
 func New(o Options) http.Handler {
 	o.setDefaults()
-	s := &server{o}
+	s := &server{Options: o}
 	s.releaseAll(context.Background())
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.index)

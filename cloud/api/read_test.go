@@ -1,8 +1,10 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/url"
 	"reflect"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -179,6 +182,27 @@ func TestWatchGone(t *testing.T) {
 	h.refused(400, "BadRequest", "GET", inNS+"/devices?watch=true&timeoutSeconds=x", "")
 	h.refused(422, "Invalid", "GET", inNS+"/devices?watch=true&sendInitialEvents=true", "")
 	h.refused(422, "Invalid", "GET", inNS+"/devices?watch=true&resourceVersionMatch=Exact", "")
+}
+
+// goneWatcher stands for a store that loses a slow watcher.
+type goneWatcher struct{ store.Stream }
+
+func (g goneWatcher) Watch(context.Context, string, uint64) (store.Stream, error) { return g, nil }
+func (g goneWatcher) Next(context.Context) ([]store.Event, error) {
+	return nil, store.Gone("Device", 1, 2)
+}
+func (g goneWatcher) Close() {}
+
+func TestWatchGoneMidway(t *testing.T) {
+	h := newHub(t, func(o *Options) { o.Watcher = goneWatcher{} })
+	w := h.watch(inNS + "/devices?watch=true")
+	event := w.next()
+	require.Equal(t, "ERROR", event.str("type"))
+	require.Equal(t, "Status", event.str("object.kind"))
+	require.EqualValues(t, 410, event.at("object.code"))
+	require.Equal(t, "Expired", event.str("object.reason"))
+	_, err := w.lines.ReadBytes('\n')
+	require.ErrorIs(t, err, io.EOF)
 }
 
 func TestBookmarks(t *testing.T) {

@@ -6,9 +6,11 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"hash/fnv"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/edgebus/edgebus/cloud/store"
@@ -214,13 +216,14 @@ func (s *server) put(w http.ResponseWriter, r *request) error {
 }
 
 // change writes what edit makes of an object. Without a resourceVersion it tries again
-// when somebody else was faster; each time somebody's write went through.
+// when somebody else was faster: then one at a time, for many who try again at
+// once would spend most of their work on losing.
 func (s *server) change(w http.ResponseWriter, r *request, edit func(*object) (*object, error)) error {
 	dry, err := dryRun(r.Form["dryRun"])
 	if err != nil {
 		return err
 	}
-	for {
+	for turn := (*sync.Mutex)(nil); ; {
 		old, err := s.load(r)
 		if err != nil {
 			return err
@@ -239,6 +242,11 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*object) (*
 		}
 		next, err := s.update(r, old, wanted, dry)
 		if errors.Is(err, resource.Conflict) && expected == "" && r.Context().Err() == nil {
+			if turn == nil {
+				turn = s.turn(r.key)
+				turn.Lock()
+				defer turn.Unlock()
+			}
 			continue
 		}
 		if err != nil {
@@ -246,6 +254,13 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*object) (*
 		}
 		return s.answer(w, r, http.StatusOK, next)
 	}
+}
+
+// turn is the lock of those who try again to write an object, and some others.
+func (s *server) turn(key store.Key) *sync.Mutex {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(key.String())) // a hash never fails
+	return &s.turns[h.Sum32()%uint32(len(s.turns))]
 }
 
 func (s *server) update(r *request, old, wanted *object, dry bool) (*object, error) {

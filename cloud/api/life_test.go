@@ -1,0 +1,234 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func TestUniqueName(t *testing.T) {
+	h := newHub(t)
+	other := base + "/namespaces/other/devices"
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	msg := h.refused(409, "AlreadyExists", "POST", other, lamp("", ""))
+	require.Contains(t, msg, "default/lamp", "it names the other")
+	h.ok("POST", base+"/namespaces/other/devicemodels", model)
+	h.ok("POST", inNS+"/devicemodels", model)
+
+	h.ok("DELETE", inNS+"/devices/lamp", "")
+	h.ok("POST", other, lamp("", ""))
+	h.refused(409, "AlreadyExists", "POST", inNS+"/devices", lamp("", ""))
+	h.ok("DELETE", other+"/lamp", "")
+	h.ok("POST", other, lamp("", ""), "x", "in the same again")
+}
+
+func TestUniqueNameRace(t *testing.T) {
+	h := newHub(t)
+	for round := range 5 {
+		var wg sync.WaitGroup
+		codes := make([]int, 20)
+		for i := range codes {
+			wg.Go(func() {
+				path := fmt.Sprintf("%s/namespaces/ns%d/devices", base, i%10)
+				codes[i] = h.do("POST", path, named(fmt.Sprint("d", round))).code
+			})
+		}
+		wg.Wait()
+		won := 0
+		for _, code := range codes {
+			if code == 201 {
+				won++
+				continue
+			}
+			require.Equal(t, 409, code)
+		}
+		require.LessOrEqual(t, won, 1)
+		found := h.ok("GET", base+"/devices?fieldSelector=metadata.name="+fmt.Sprint("d", round), "")
+		require.Len(t, found.names(), won)
+		require.Equal(t, 1, won)
+	}
+}
+
+// A claim whose object never came: the hub stopped between the two.
+func TestLostClaim(t *testing.T) {
+	h := newHub(t)
+	data, err := json.Marshal(claim{"gone", h.clock().UnixMilli()})
+	require.NoError(t, err)
+	_, err = h.store.Create(context.Background(), store.Object{Key: store.Key{Kind: "DeviceName", Name: "lamp"}, Data: data})
+	require.NoError(t, err)
+	h.refused(409, "AlreadyExists", "POST", inNS+"/devices", lamp("", ""))
+	h.pass(2 * claimAge)
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.refused(409, "AlreadyExists", "POST", base+"/namespaces/gone/devices", lamp("", ""))
+}
+
+func TestDelete(t *testing.T) {
+	h := newHub(t)
+	made := h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.refused(409, "Conflict", "DELETE", inNS+"/devices/lamp", `{"preconditions":{"uid":"other"}}`)
+	h.refused(409, "Conflict", "DELETE", inNS+"/devices/lamp", `{"preconditions":{"resourceVersion":"1"}}`)
+	r := h.ok("DELETE", inNS+"/devices/lamp", `{"kind":"DeleteOptions","propagationPolicy":"Background","preconditions":{"uid":"`+made.str("metadata.uid")+`"}}`)
+	require.Equal(t, "Success", r.str("status"))
+	require.Equal(t, made.str("metadata.uid"), r.str("details.uid"))
+	h.refused(404, "NotFound", "DELETE", inNS+"/devices/lamp", "")
+}
+
+func TestFinalizers(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devices", lamp(`,"finalizers":["x.io/a","x.io/b"]`, ""))
+	r := h.ok("DELETE", inNS+"/devices/lamp", "")
+	require.Equal(t, "2026-11-21T10:00:00Z", r.str("metadata.deletionTimestamp"))
+	require.EqualValues(t, 2, r.at("metadata.generation"))
+	h.pass(time.Hour)
+	again := h.ok("DELETE", inNS+"/devices/lamp", "")
+	require.Equal(t, r.tree, again.tree, "it was deleted already")
+	h.refused(422, "Invalid", "PUT", inNS+"/devices/lamp", lamp(`,"finalizers":["x.io/c"]`, ""))
+	h.ok("PUT", inNS+"/devices/lamp", lamp(`,"finalizers":["x.io/b"]`, ""))
+	last := h.ok("PATCH", inNS+"/devices/lamp", `{"metadata":{"finalizers":null}}`, "Content-Type", mergePatch)
+	require.NotEmpty(t, last.str("metadata.deletionTimestamp"))
+	h.refused(404, "NotFound", "GET", inNS+"/devices/lamp", "")
+}
+
+func TestModelInUse(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devicemodels", model)
+	h.ok("POST", inNS+"/devices", named("a"))
+	h.ok("POST", inNS+"/devices", named("b"))
+	h.ok("POST", base+"/namespaces/other/devices", named("c")) // means another model
+	r := h.ok("DELETE", inNS+"/devicemodels/dimmable", "")
+	require.Contains(t, r.header.Get("Warning"), "in use by a, b;")
+	require.NotEmpty(t, r.str("metadata.deletionTimestamp"))
+	require.Equal(t, "InUse", r.str("status.conditions.0.type"))
+	require.Contains(t, r.str("status.conditions.0.message"), "a, b")
+	h.refused(422, "Invalid", "POST", inNS+"/devices", named("d"))
+
+	h.ok("DELETE", inNS+"/devices/a", "")
+	r = h.ok("GET", inNS+"/devicemodels/dimmable", "")
+	require.Contains(t, r.str("status.conditions.0.message"), "waits for b")
+	h.ok("PATCH", inNS+"/devices/b", `{"spec":{"deviceModelRef":{"name":"other"}}}`, "Content-Type", mergePatch)
+	h.refused(404, "NotFound", "GET", inNS+"/devicemodels/dimmable", "")
+	h.ok("POST", inNS+"/devicemodels", model)
+	r = h.ok("DELETE", inNS+"/devicemodels/dimmable", "")
+	require.Equal(t, "Success", r.str("status"), "nobody holds it")
+}
+
+// The hub stopped between the last device's deletion and its model's.
+func TestModelReleasedAtStart(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devicemodels", model)
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.ok("DELETE", inNS+"/devicemodels/dimmable", "")
+	_, err := h.store.Delete(context.Background(), store.Key{Kind: "Device", Namespace: "default", Name: "lamp"}, 0)
+	require.NoError(t, err)
+	h.ok("GET", inNS+"/devicemodels/dimmable", "")
+	New(Options{Reader: h.store, Writer: h.store, Watcher: h.store, Log: zerolog.Nop()})
+	h.refused(404, "NotFound", "GET", inNS+"/devicemodels/dimmable", "")
+}
+
+// 200 writers on one object, over a dozen connections: every accepted write was made on what it had read.
+func TestRacingPuts(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devices", lamp(`,"annotations":{"n":"0"}`, ""))
+	const writers = 200
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 12, MaxConnsPerHost: 12}}
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			for !increment(t, client, h.url+inNS+"/devices/lamp") {
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, fmt.Sprint(writers), h.ok("GET", inNS+"/devices/lamp", "").str("metadata.annotations.n"))
+	for range writers { // patches expect nothing, and none is lost either
+		wg.Go(func() {
+			req, _ := http.NewRequest("PATCH", h.url+inNS+"/devices/lamp", strings.NewReader(`{"metadata":{"labels":{"`+resource.NewUID()[:8]+`":"x"}}}`))
+			req.Header.Set("Content-Type", mergePatch)
+			resp, err := client.Do(req)
+			if err != nil || resp.StatusCode != 200 {
+				t.Error(err, resp)
+				return
+			}
+			_ = resp.Body.Close()
+		})
+	}
+	wg.Wait()
+	require.Len(t, h.ok("GET", inNS+"/devices/lamp", "").at("metadata.labels"), writers)
+}
+
+// increment adds one to an annotation; false: somebody else was faster.
+func increment(t *testing.T, client *http.Client, url string) bool {
+	resp, err := client.Get(url)
+	if err != nil {
+		t.Error(err)
+		return true
+	}
+	var o object
+	err = json.NewDecoder(resp.Body).Decode(&o)
+	_ = resp.Body.Close()
+	var n int
+	if _, scan := fmt.Sscan(o.Metadata.Annotations["n"], &n); err != nil || scan != nil {
+		t.Error(err, scan)
+		return true
+	}
+	o.Metadata.Annotations["n"] = fmt.Sprint(n + 1)
+	raw, _ := json.Marshal(o)
+	req, _ := http.NewRequest("PUT", url, bytes.NewReader(raw))
+	if resp, err = client.Do(req); err != nil {
+		t.Error(err)
+		return true
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != 200 && resp.StatusCode != 409 {
+		t.Error("status", resp.StatusCode)
+	}
+	return resp.StatusCode != 409
+}
+
+// failingWriter stands for a store that can't commit.
+type failingWriter struct {
+	store.Writer
+	err error
+}
+
+func (f failingWriter) Create(context.Context, store.Object) (store.Object, error) {
+	return store.Object{}, f.err
+}
+
+func TestStoreFails(t *testing.T) {
+	h := newHub(t, func(o *Options) { o.Writer = failingWriter{o.Writer, store.Unknown(errors.New("disk full"))} })
+	msg := h.refused(503, "ServiceUnavailable", "POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
+	require.Contains(t, msg, "unknown")
+	h = newHub(t, func(o *Options) { o.Writer = failingWriter{o.Writer, errors.New("secret path /x")} })
+	msg = h.refused(500, "InternalError", "POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
+	require.NotContains(t, msg, "secret")
+}
+
+func TestSite(t *testing.T) {
+	sick := errors.New("not in step")
+	h := newHub(t, func(o *Options) {
+		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { plain(w, 200, "metric 1\n") })
+		o.Ready = map[string]func(context.Context) error{"twin": func(context.Context) error { return sick }}
+	})
+	require.Equal(t, "ok\n", string(h.ok("GET", "/healthz", "").body))
+	require.Equal(t, "metric 1\n", string(h.ok("GET", "/metrics", "").body))
+	r := h.do("GET", "/readyz", "")
+	require.Equal(t, 503, r.code)
+	require.Equal(t, "[-]twin: not in step\n", string(r.body))
+	require.Contains(t, string(h.ok("GET", "/", "").body), base+"/devices")
+	h.refused(404, "NotFound", "GET", "/nothing", "")
+}
+
