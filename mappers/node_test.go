@@ -287,11 +287,9 @@ func (n *fakeNode) run(d Driver, change func(*Options)) (stop func()) {
 
 // toyDriver is a driver whose devices are in the test's hand.
 type toyDriver struct {
-	mu      sync.Mutex
-	toys    map[string]*toy
-	perBus  bool
-	opened  int
-	reading map[string]int
+	mu     sync.Mutex
+	toys   map[string]*toy
+	opened int
 }
 
 type toy struct {

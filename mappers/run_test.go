@@ -444,7 +444,10 @@ func TestManyChangesEndInTheLatest(t *testing.T) {
 
 func TestOptionsThatCannotWork(t *testing.T) {
 	for _, o := range []Options{
-		{}, {Name: "A"}, {Name: "a", Collect: time.Microsecond}, {Name: "a", Servers: []string{"nonsense"}},
+		{},
+		{Name: "A"},
+		{Name: "a", Collect: time.Microsecond},
+		{Name: "a", Servers: []string{"nonsense"}},
 		{Name: "a", Backoff: client.Backoff{Min: 2, Max: 1}},
 	} {
 		require.Error(t, Run(t.Context(), o, newToys()))

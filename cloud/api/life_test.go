@@ -231,4 +231,3 @@ func TestSite(t *testing.T) {
 	require.Contains(t, string(h.ok("GET", "/", "").body), base+"/devices")
 	h.refused(404, "NotFound", "GET", "/nothing", "")
 }
-
