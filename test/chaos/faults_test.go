@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +19,7 @@ import (
 // event is one thing that is broken, when, and for how long.
 type event struct {
 	after, lasts time.Duration
-	what         string // kill, blackout, term, freeze, cut, drop, slow
+	what         string // kill, blackout, term, freeze, cut, drop, slow, replace
 	whom         []string
 	cut          string
 }
@@ -60,6 +61,9 @@ func (c *chaos) plan() (p plan) {
 			e.cut = []string{"reset", "blackhole", "up", "down", "halfopen"}[c.chance.IntN(5)]
 		}
 		p = append(p, e)
+	}
+	if c.chance.IntN(3) == 0 {
+		p = append(p, event{after: ms(500), lasts: ms(50), what: "replace", whom: []string{" guest"}})
 	}
 	return p
 }
@@ -111,6 +115,8 @@ func (c *chaos) do(t *testing.T, e event) error {
 		network.Cut(cut)
 		time.Sleep(e.lasts) // the fault lasts as long as the plan says
 		network.Heal()
+	case "replace":
+		return c.replaceGuest(t, e.lasts)
 	case "drop":
 		network.Drop()
 	case "slow":
@@ -128,6 +134,25 @@ func (c *chaos) restart(t *testing.T, e event, end func(string) error) error {
 	}
 	time.Sleep(e.lasts) // the fault lasts as long as the plan says
 	return eachOf(e.whom, func(name string) error { return c.Start(t.Context(), name) })
+}
+
+// replaceGuest deletes a device and creates another of its name, as soon as the hub listens.
+func (c *chaos) replaceGuest(t *testing.T, pause time.Duration) error {
+	request := func(method, url, body string, fine int) error {
+		return harness.Eventually(t.Context(), settleTime/2, func(ctx context.Context) error {
+			_, err := harness.Call(ctx, method, url, []byte(body))
+			var status *harness.StatusError
+			if errors.As(err, &status) && status.Code == fine {
+				return nil // done the last time, whose answer was lost
+			}
+			return err
+		})
+	}
+	if err := request(http.MethodDelete, c.ResourceURL("Device", "default", "guest"), "", http.StatusNotFound); err != nil {
+		return err
+	}
+	time.Sleep(pause)
+	return request(http.MethodPost, c.ResourceURL("Device", "default", ""), guest, http.StatusConflict)
 }
 
 func (c *chaos) shuffled(list []string) []string {

@@ -21,11 +21,15 @@ var things = stand.Device("lamp", "virtual", []string{
 	"{name: c, accessMode: ReadWrite}",                 // wanted by both, policy cloud
 	"{name: e, accessMode: ReadWrite, conflict: edge}", // by both, policy edge
 	"{name: l, accessMode: ReadWrite, conflict: latest}",
-}, "lamp-1", "lamp-2", "lamp-3") + `---
+}, "lamp-1", "lamp-2", "lamp-3", "guest") + `---
 ` + stand.Device("meter", "by-hand", []string{
 	"{name: left}", "{name: right}", // always reported together
 	"{name: z}",
 }, "meter-1", "meter-2")
+
+// guest is a lamp that comes and goes: what was stored for one is not the next one's.
+const guest = `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":"guest"},
+"spec":{"deviceModelRef":{"name":"lamp"},"nodeName":"n1","protocol":{"type":"virtual"}}}`
 
 const devices = "v1/nodes/n1/devices/"
 
@@ -37,6 +41,8 @@ type writer struct {
 	topic   string
 	members []string // wrap the value in a JSON object with these members
 	clears  bool     // now and then it clears the topic
+	local   bool     // on the node: an override
+	passing bool     // of the guest: refused while there is none, and gone with it
 	chance  *rand.Rand
 
 	mu            sync.Mutex
@@ -71,6 +77,7 @@ func (w *writer) run(ctx context.Context, stop <-chan struct{}) error {
 				return nil
 			}
 		case errors.As(err, &refused) && strings.Contains(refused.Reason, "is stopping"):
+		case errors.As(err, &refused) && w.passing && refused.Code == 0x90: // no such device now
 		default:
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
@@ -136,12 +143,16 @@ func newLoad(s *stand.Stand) *load {
 		}
 		l.writers, l.byName[name] = append(l.writers, w), w
 	}
-	for i, lamp := range []string{"lamp-1", "lamp-2", "lamp-3"} {
+	for i, lamp := range []string{"lamp-1", "lamp-2", "lamp-3", "guest"} {
 		for _, p := range []string{"a", "b", "c", "e", "l"} {
-			add(hub[i%2], "cloud-"+lamp+"-"+p, lamp+"/desired/"+p, nil)
+			add(hub[i%2], "cloud-"+lamp+"-"+p, lamp+"/desired/"+p, func(w *writer) {
+				w.clears, w.passing = p != "a", lamp == "guest"
+			})
 		}
 		for _, p := range []string{"c", "e", "l"} {
-			add(core[i%2], "local-"+lamp+"-"+p, lamp+"/desired/"+p, func(w *writer) { w.clears = true })
+			add(core[i%2], "local-"+lamp+"-"+p, lamp+"/desired/"+p, func(w *writer) {
+				w.clears, w.local, w.passing = true, true, lamp == "guest"
+			})
 		}
 	}
 	for i, meter := range []string{"meter-1", "meter-2"} {
