@@ -76,26 +76,39 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, br.Close(ctx))
 	}
 
+	// The twin runs until nobody asks it anything any more.
 	twinCtx, stopTwin := context.WithCancel(context.WithoutCancel(ctx))
-	stopped := make(chan error, 1)
-	go func() { stopped <- tw.Run(twinCtx) }()
+	defer stopTwin()
+	var tail errgroup.Group
 	g, ctx := errgroup.WithContext(ctx)
+	ended := make(chan error, 1)
+	tail.Go(func() error {
+		err := tw.Run(twinCtx)
+		ended <- err
+		return err
+	})
+	g.Go(func() error {
+		select {
+		case err := <-ended: // it can't go on, and without it nothing can
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	g.Go(func() error { return br.Serve(ctx) })
 	g.Go(func() error { return site.Run(ctx) })
 	if cfg.Link.Server != "" {
-		link, err := newLink(cfg.Link, cfg.Node.Name, tw, nonce, log)
-		if err != nil {
-			g.Go(func() error { return err })
-		} else {
-			g.Go(func() error { return runLink(ctx, link, log) })
-		}
+		g.Go(func() error { return runLink(ctx, cfg, tw, log) })
 	}
 	if o.Started != nil {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	err = g.Wait()
 	stopTwin()
-	return errors.Join(err, <-stopped)
+	if twinErr := tail.Wait(); err == nil {
+		err = twinErr
+	}
+	return err
 }
 
 func nonce() uint64 {

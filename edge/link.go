@@ -56,7 +56,11 @@ func newLink(cfg configs.Link, node string, tw *twin.Twin, rand func() uint64, l
 }
 
 // runLink keeps the link up. When it gives up (link.retry.attempts) the node goes on alone.
-func runLink(ctx context.Context, c *client.Client, log zerolog.Logger) error {
+func runLink(ctx context.Context, cfg configs.Core, tw *twin.Twin, log zerolog.Logger) error {
+	c, err := newLink(cfg.Link, cfg.Node.Name, tw, nonce, log)
+	if err != nil {
+		return err
+	}
 	if err := c.Run(ctx); err != nil && ctx.Err() == nil {
 		log.Error().Err(err).Msg("the link to the hub was given up: the node works alone until the core is restarted")
 		<-ctx.Done()

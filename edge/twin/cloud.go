@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -42,6 +43,7 @@ func (t *Twin) Receive(payload []byte) {
 	}
 	t.enqueue(func(b *batch) {
 		if m.Map == link.Up {
+			b.talked = true
 			if err := t.up.Step(m); err != nil {
 				t.o.Log.Warn().Err(err).Msg("message from the hub")
 			}
@@ -78,9 +80,10 @@ func (t *Twin) touch(b *batch, device, property string) {
 }
 
 // settle derives what follows from the batch's changes: devices that came,
-// changed or went, and the values in force.
+// changed or went, and the values in force. It may be called in between, by a step that needs to know.
 func (t *Twin) settle(b *batch) {
 	for key := range b.docs {
+		delete(b.docs, key)
 		if name, ok := strings.CutPrefix(key, "devices/"); ok {
 			t.settleDevice(b, name)
 		} else {
@@ -88,6 +91,7 @@ func (t *Twin) settle(b *batch) {
 		}
 	}
 	for dp := range b.touched {
+		delete(b.touched, dp)
 		t.settleProperty(b, dp[0], dp[1])
 	}
 }
@@ -146,6 +150,12 @@ func (t *Twin) settleDevice(b *batch, name string) {
 			_, kept := d.bundle.Model.Property(property)
 			return another || !kept
 		})
+		if another {
+			t.clearUp(b, topics.Address{Kind: topics.KindDeviceState, Device: name}.Key())
+			for _, p := range old.bundle.Model.Spec.Properties { // what was applied to the other one was not applied to this
+				t.forgetEffective(b, topics.DeviceKey(name, topics.KindDesired, p.Name))
+			}
+		}
 	}
 	b.out = append(b.out, t.retained(key, d.payload))
 	t.touchDevice(b, name, d)
@@ -205,6 +215,9 @@ func (t *Twin) settleProperty(b *batch, name, property string) {
 		t.clearUp(b, overrideKey)
 	}
 	t.settleDispute(b, name, property, desired, v)
+	if !v.any {
+		t.clearUp(b, topics.DeviceKey(name, topics.KindRefused, property)) // nothing is wanted: nothing is refused
+	}
 	old := t.effective[desiredKey]
 	if !v.changed(old) {
 		if d == nil && !wanted {
@@ -238,19 +251,20 @@ func (t *Twin) forgetEffective(b *batch, key string) {
 	b.effective[key] = nil
 }
 
-// settleDispute shows a conflict until the cloud or somebody on the node wants something else.
+// settleDispute shows a conflict until the cloud or somebody on the node wants
+// something else, or the override that won is over.
 func (t *Twin) settleDispute(b *batch, name, property string, desired link.Entry, v verdict) {
 	key := topics.DeviceKey(name, topics.KindConflict, property)
+	old, known := t.up.Get(key)
 	if v.dispute == nil {
 		var shown resource.Dispute
-		e, ok := t.up.Get(key)
-		if ok && (json.Unmarshal(e.Value, &shown) != nil || shown.DesiredVer != desired.Ver) {
+		if known && (json.Unmarshal(old.Value, &shown) != nil || shown.DesiredVer != desired.Ver || shown.Winner == "override") {
 			t.clearUp(b, key)
 		}
 		return
 	}
 	payload, err := json.Marshal(v.dispute)
-	if err != nil {
+	if err != nil || known && string(old.Value) == string(payload) {
 		return
 	}
 	value := resource.Value(payload)
@@ -271,5 +285,5 @@ func (t *Twin) inForce(name, property string) *store.Effective {
 }
 
 func (t *Twin) retained(key string, payload []byte) broker.Message {
-	return broker.Message{Topic: topics.TopicOf(t.o.Node, key), Payload: payload, QoS: 1, Retain: true}
+	return tree.Document(t.o.Node, key, payload)
 }

@@ -24,15 +24,20 @@ func decide(p resource.Property, desired link.Entry, wanted bool, override link.
 	if !overridden {
 		return v
 	}
+	stays := p.Conflict == resource.ConflictEdge && !p.Adopt
 	same := wanted && p.Canonical(desired.Value) == p.Canonical(override.Value)
 	switch based := override.Meta.BasedOn; {
-	case override.Meta.Until != 0 && now >= override.Meta.Until, same && desired.Ver != based:
-		v.endOverride = true // expired, or the cloud has come to want the same
+	case override.Meta.Until != 0 && now >= override.Meta.Until:
+		v.endOverride = true
 		return v
-	case desired.Ver == based:
+	case desired.Ver == based, same && stays:
 		return verdict{inForce: override, any: true, override: true}
+	case same: // the cloud has come to want it too
+		v.endOverride = true
+		return v
 	}
-	wins := p.Conflict == resource.ConflictEdge || p.Conflict == resource.ConflictLatest && override.TS > desired.TS
+	// A desired value that was cleared left no time: clearing is the cloud's latest word.
+	wins := p.Conflict == resource.ConflictEdge || p.Conflict == resource.ConflictLatest && wanted && override.TS > desired.TS
 	v.dispute = &resource.Dispute{
 		Desired: string(desired.Value), DesiredVer: desired.Ver,
 		Override: string(override.Value), BasedOn: override.Meta.BasedOn,

@@ -39,6 +39,8 @@ func TestDecide(t *testing.T) {
 		{name: "the cloud cleared", override: override("40", 3, 200, 0), ends: true, winner: "desired"},
 		{name: "edge: stays", policy: "edge", desired: desired("60", 4, 300), override: override("40", 3, 200, 0), inForce: "40", overrides: true, winner: "override"},
 		{name: "edge: expired all the same", policy: "edge", desired: desired("60", 4, 300), override: override("40", 3, 200, 500), inForce: "60", ends: true},
+		{name: "edge: the cloud wants the same", policy: "edge", desired: desired("40.0", 4, 300), override: override("40", 3, 200, 0), inForce: "40", overrides: true},
+		{name: "latest: the cloud cleared", policy: "latest", override: override("40", 3, 200, 0), ends: true, winner: "desired"},
 		{name: "latest: the cloud is later", policy: "latest", desired: desired("60", 4, 300), override: override("40", 3, 200, 0), inForce: "60", ends: true, winner: "desired"},
 		{name: "latest: the node is later", policy: "latest", desired: desired("60", 4, 300), override: override("40", 3, 301, 0), inForce: "40", overrides: true, winner: "override"},
 	}

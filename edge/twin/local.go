@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -26,11 +27,16 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 	}
 	taken := t.enqueue(func(b *batch) {
 		err := t.local(b, a, m)
-		b.done = append(b.done, answer{done, err})
+		b.done = append(b.done, answer{done, err, passes(a.Kind)})
 	})
 	if !taken {
 		done(errStopped)
 	}
+}
+
+// passes says whether messages of a kind are only passed on: they need no commit.
+func passes(kind topics.Kind) bool {
+	return kind == topics.KindCommand || kind == topics.KindTelemetry || kind == topics.KindEvents
 }
 
 func badTopic(err error) error {
@@ -42,22 +48,10 @@ func badTopic(err error) error {
 
 func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 	switch a.Kind {
-	case topics.KindReported:
-		return t.report(b, a.Device, m, map[string]*resource.Value{a.Name: value(m.Payload)})
-	case topics.KindReportedAll:
-		members, err := resource.Members(m.Payload)
-		if err != nil {
-			return err
-		}
-		return t.report(b, a.Device, m, members)
-	case topics.KindDesired:
-		return t.override(b, a.Device, m, map[string]*resource.Value{a.Name: value(m.Payload)})
-	case topics.KindDesiredAll:
-		members, err := resource.Members(m.Payload)
-		if err != nil {
-			return err
-		}
-		return t.override(b, a.Device, m, members)
+	case topics.KindReported, topics.KindReportedAll:
+		return t.report(b, a, m)
+	case topics.KindDesired, topics.KindDesiredAll:
+		return t.override(b, a, m)
 	case topics.KindRefused:
 		return t.refuse(b, a.Device, a.Name, m)
 	case topics.KindDeviceState:
@@ -71,19 +65,10 @@ func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 			return err
 		}
 		m.Retain = false
-		b.out = append(b.out, m)
+		b.pass = append(b.pass, m)
 		return nil
 	}
 	return resource.Errorf(resource.Forbidden, "", "%s is written by %s, not by clients of the node's broker", a.Key(), a.Kind.Owner())
-}
-
-// value is a bare payload as a member: nil, for clear, when it is empty.
-func value(payload []byte) *resource.Value {
-	if len(payload) == 0 {
-		return nil
-	}
-	v := resource.Value(payload)
-	return &v
 }
 
 // driven finds a device for a mapper that speaks for it. One that was given
@@ -95,7 +80,7 @@ func (t *Twin) driven(name string, m broker.Message) (*device, error) {
 	}
 	protocol := d.bundle.Device.Spec.Protocol.Type
 	if !slices.ContainsFunc(m.Publisher.Protocols, func(p string) bool { return strings.EqualFold(p, protocol) }) {
-		return nil, resource.Errorf(resource.Forbidden, "", "device %s has the protocol %s, which was not given to %s", name, protocol, origin(m))
+		return nil, resource.Errorf(resource.Forbidden, "", "device %s has the protocol %s, which was not given to %s", name, protocol, tree.Origin(m))
 	}
 	return d, nil
 }
@@ -109,34 +94,43 @@ func (t *Twin) device(name string) (*device, error) {
 }
 
 // report stores reported values: all of them or, when one breaks a rule, none.
-func (t *Twin) report(b *batch, name string, m broker.Message, values map[string]*resource.Value) error {
-	d, err := t.driven(name, m)
+func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
+	d, err := t.driven(a.Device, m)
 	if err != nil {
 		return err
+	}
+	values, s, err := read(a, m, b, d.bundle.Model.CheckReported, d.bundle.Model.CheckClear)
+	if err != nil {
+		return err
+	}
+	for property, v := range values {
+		key := topics.DeviceKey(a.Device, topics.KindReported, property)
+		if err := t.putUp(b, key, v, s.TS, tree.Origin(m), link.Meta{For: s.For}); err != nil {
+			return err
+		}
+		t.settleRefusal(b, a.Device, property, s.For)
+	}
+	return nil
+}
+
+// read takes the values of a message, and what stands beside them, if all of them keep the rules.
+func read(a topics.Address, m broker.Message, b *batch, set func(string, []byte) error, clear func(string) error) (map[string]*resource.Value, resource.Stored, error) {
+	values, err := tree.Members(a, m)
+	if err != nil {
+		return nil, resource.Stored{}, err
 	}
 	for property, v := range values {
 		if v == nil {
-			continue
+			err = clear(property)
+		} else {
+			err = set(property, []byte(*v))
 		}
-		if err := d.bundle.Model.CheckReported(property, []byte(*v)); err != nil {
-			return err
-		}
-		if err := fits(property, *v); err != nil {
-			return err
+		if err != nil {
+			return nil, resource.Stored{}, err
 		}
 	}
-	s, err := beside(m, b.now.UnixMilli())
-	if err != nil {
-		return err
-	}
-	for property, v := range values {
-		key := topics.DeviceKey(name, topics.KindReported, property)
-		if err := t.putUp(b, key, v, s.TS, origin(m), link.Meta{For: s.For}); err != nil {
-			return err
-		}
-		t.settleRefusal(b, name, property, s.For)
-	}
-	return nil
+	s, err := tree.Beside(m, b.now.UnixMilli())
+	return values, s, err
 }
 
 // settleRefusal clears a refusal once a newer value than the refused one is applied.
@@ -149,43 +143,25 @@ func (t *Twin) settleRefusal(b *batch, name, property string, applied uint64) {
 	t.clearUp(b, key)
 }
 
-func fits(property string, v resource.Value) error {
-	if len(v) > link.MaxValue {
-		return resource.Errorf(resource.TooLarge, property, "%d bytes; a value is at most %d", len(v), link.MaxValue)
-	}
-	return nil
-}
-
 // override takes a local wish: an override beside the cloud's desired value,
 // which the edge never writes.
-func (t *Twin) override(b *batch, name string, m broker.Message, values map[string]*resource.Value) error {
-	d, err := t.device(name)
+func (t *Twin) override(b *batch, a topics.Address, m broker.Message) error {
+	d, err := t.device(a.Device)
+	if err != nil {
+		return err
+	}
+	values, s, err := read(a, m, b, d.bundle.Model.CheckDesired, d.bundle.Model.CheckClear)
 	if err != nil {
 		return err
 	}
 	for property, v := range values {
-		if v == nil {
-			continue
-		}
-		if err := d.bundle.Model.CheckDesired(property, []byte(*v)); err != nil {
+		key := topics.DeviceKey(a.Device, topics.KindOverride, property)
+		desired, _ := t.down.Get(topics.DeviceKey(a.Device, topics.KindDesired, property))
+		if err := t.putUp(b, key, v, s.TS, tree.Origin(m), link.Meta{BasedOn: desired.Ver, Until: s.Until}); err != nil {
 			return err
 		}
-		if err := fits(property, *v); err != nil {
-			return err
-		}
-	}
-	s, err := beside(m, b.now.UnixMilli())
-	if err != nil {
-		return err
-	}
-	for property, v := range values {
-		key := topics.DeviceKey(name, topics.KindOverride, property)
-		desired, _ := t.down.Get(topics.DeviceKey(name, topics.KindDesired, property))
-		if err := t.putUp(b, key, v, s.TS, origin(m), link.Meta{BasedOn: desired.Ver, Until: s.Until}); err != nil {
-			return err
-		}
-		t.clearUp(b, topics.DeviceKey(name, topics.KindConflict, property)) // a new wish is a new case
-		t.touch(b, name, property)
+		t.clearUp(b, topics.DeviceKey(a.Device, topics.KindConflict, property)) // a new wish is a new case
+		t.touch(b, a.Device, property)
 	}
 	return nil
 }
@@ -209,22 +185,21 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	if err != nil {
 		return err
 	}
+	t.settle(b) // what came before this in the batch may have put another value in force
 	e := t.inForce(name, property)
 	if e == nil || r.For != 0 && r.For < e.Ver {
 		return nil
 	}
-	if desired, ok := t.down.Get(topics.DeviceKey(name, topics.KindDesired, property)); ok {
-		r.Ver = desired.Ver
+	r.Ver = 0
+	if !e.Override {
+		r.Ver = e.SourceVer
 	}
 	payload, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	v := resource.Value(payload)
-	if err := fits(property, v); err != nil {
-		return err
-	}
-	return t.putUp(b, key, &v, b.now.UnixMilli(), origin(m), link.Meta{For: r.For})
+	return t.putUp(b, key, &v, b.now.UnixMilli(), tree.Origin(m), link.Meta{For: r.For})
 }
 
 func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
@@ -236,7 +211,7 @@ func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
 	default:
 		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline, unknown", s)
 	}
-	return t.putUp(b, a.Key(), value(m.Payload), b.now.UnixMilli(), origin(m), link.Meta{})
+	return t.putUp(b, a.Key(), tree.Bare(m.Payload), b.now.UnixMilli(), m.Publisher.ClientID, link.Meta{})
 }
 
 // mapperState stores a mapper's presence. When it goes, nobody knows the state
@@ -248,16 +223,21 @@ func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
 		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline", s)
 	}
 	prev, known := t.up.Get(a.Key())
-	if err := t.putUp(b, a.Key(), value(m.Payload), b.now.UnixMilli(), origin(m), link.Meta{}); err != nil {
+	user := m.Publisher.User
+	if owner, spoke := t.seen[a.Key()]; spoke && known && owner != user && string(prev.Value) == resource.Online {
+		return resource.Errorf(resource.Forbidden, "", "mapper %s is online as another user", a.Device)
+	}
+	if err := t.putUp(b, a.Key(), tree.Bare(m.Payload), b.now.UnixMilli(), m.Publisher.ClientID, link.Meta{}); err != nil {
 		return err
 	}
+	t.seen[a.Key()] = user
 	if known && string(m.Payload) != resource.Online {
 		t.orphan(b, prev.Origin)
 	}
 	return nil
 }
 
-// orphan sets the devices whose state came from origin to unknown.
+// orphan sets the devices whose state came from a client to unknown.
 func (t *Twin) orphan(b *batch, origin string) {
 	unknown := resource.Value(resource.Unknown)
 	for name := range t.devices {
@@ -272,16 +252,16 @@ func (t *Twin) orphan(b *batch, origin string) {
 // online before the restart and has not said so since is gone. It may have died with us,
 // in which case no will was sent.
 func (t *Twin) missMappers(b *batch) {
+	b.again = append(b.again, t.missMappers)
 	offline := resource.Value(resource.Offline)
 	for _, key := range t.up.Keys("mappers/") {
 		e, ok := t.up.Get(key)
-		if !ok || string(e.Value) != resource.Online || t.seen[key] {
+		if _, spoke := t.seen[key]; spoke || !ok || string(e.Value) != resource.Online {
 			continue
 		}
 		_ = t.putUp(b, key, &offline, b.now.UnixMilli(), e.Origin, link.Meta{})
 		t.orphan(b, e.Origin)
 	}
-	t.seen = nil
 }
 
 // get answers with the whole twin, as JSON, on the asker's response topic.
@@ -290,21 +270,16 @@ func (t *Twin) get(b *batch, a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	reply := m.Props.ResponseTopic
-	if reply == "" {
-		return resource.Errorf(resource.Invalid, "response topic", "is missing: where shall the answer go?")
+	reply, err := tree.ReplyTopic(m)
+	if err != nil {
+		return err
 	}
-	if err := topics.CheckTopic(reply); err != nil || topics.IsTree(reply) {
-		return resource.Errorf(resource.Invalid, "response topic", "must be a topic of your own, outside v1/")
-	}
+	t.settle(b)
 	payload, err := json.Marshal(t.twin(a.Device, d.bundle.Model))
 	if err != nil {
 		return err
 	}
-	b.out = append(b.out, broker.Message{
-		Topic: reply, Payload: payload, QoS: m.QoS,
-		Props: broker.Properties{Correlation: m.Props.Correlation, ContentType: "application/json"},
-	})
+	b.out = append(b.out, tree.Reply(m, reply, payload))
 	return nil
 }
 
@@ -317,9 +292,6 @@ func (t *Twin) putUp(b *batch, key string, v *resource.Value, ts int64, origin s
 	e, changed, err := t.up.Put(link.Entry{Key: key, Value: []byte(*v), TS: ts, Origin: origin, Meta: meta})
 	if err != nil {
 		return resource.Errorf(resource.TooLarge, key, "%v", err)
-	}
-	if strings.HasPrefix(key, "mappers/") && t.seen != nil {
-		t.seen[key] = true
 	}
 	if !changed {
 		return nil

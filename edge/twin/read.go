@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -14,61 +15,15 @@ import (
 )
 
 // message is an edge-owned entry as subscribers see it.
-func (t *Twin) message(e link.Entry) broker.Message {
-	m := t.retained(e.Key, e.Value)
-	if e.Deleted {
-		m.Payload = nil
-	}
-	m.Props.User = userProps(topics.KindReported, stored(e))
-	return m
-}
+func (t *Twin) message(e link.Entry) broker.Message { return tree.Entry(t.o.Node, e) }
 
 // desiredMessage is what is in force for a property as subscribers see it.
 func (t *Twin) desiredMessage(key string, e *store.Effective) broker.Message {
-	m := t.retained(key, e.Value)
+	s := resource.Stored{Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin, Until: e.Until}
 	if e.None {
-		m.Payload = nil
+		s.Value = nil
 	}
-	m.Props.User = userProps(topics.KindDesired, resource.Stored{Ver: e.Ver, TS: e.TS, Origin: e.Origin, Until: e.Until})
-	return m
-}
-
-func stored(e link.Entry) resource.Stored {
-	return resource.Stored{
-		Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin,
-		For: e.Meta.For, BasedOn: e.Meta.BasedOn, Until: e.Meta.Until,
-	}
-}
-
-func userProps(kind topics.Kind, s resource.Stored) []broker.UserProperty {
-	props := s.Props(kind)
-	out := make([]broker.UserProperty, len(props))
-	for i, p := range props {
-		out[i] = broker.UserProperty(p)
-	}
-	return out
-}
-
-// beside reads what a publisher sent beside its value.
-func beside(m broker.Message, now int64) (resource.Stored, error) {
-	s := resource.Stored{TS: now}
-	if m.Props.Expiry != 0 {
-		s.Until = now + int64(m.Props.Expiry)*1000
-	}
-	for _, p := range m.Props.User {
-		if err := s.SetProp(p.Key, p.Value); err != nil {
-			return s, err
-		}
-	}
-	return s, nil
-}
-
-// origin is who wrote a value: the user, or the client id of one without a name.
-func origin(m broker.Message) string {
-	if m.Publisher.User != "" {
-		return m.Publisher.User
-	}
-	return m.Publisher.ClientID
+	return tree.Value(t.o.Node, key, topics.KindDesired, s)
 }
 
 // Retained gives the node's tree as its broker shows it: the edge's keys, the
@@ -93,6 +48,13 @@ func (t *Twin) Retained(filter string) func(max int) []broker.Message {
 // whole node then knows a device before its values.
 func (t *Twin) keys(filter string) []string {
 	prefix := topics.TopicOf(t.o.Node, "")
+	if !strings.ContainsAny(filter, "+#") {
+		key, ok := strings.CutPrefix(filter, prefix)
+		if !ok || strings.Contains(key, "/parts/") {
+			return nil
+		}
+		return []string{key}
+	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	var out []string
@@ -140,7 +102,7 @@ func (t *Twin) twin(name string, m resource.DeviceModel) map[string]resource.Twi
 		if branch == "desired" {
 			e, ok = t.down.Get(key)
 		}
-		return stored(e), ok
+		return tree.Stored(e), ok
 	})
 }
 

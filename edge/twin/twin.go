@@ -30,6 +30,7 @@ const (
 	maxWaiting  = 4 * maxSteps    // steps that may wait; beyond it their senders do
 	expiryGrain = time.Second / 2 // how late an override may end
 	mapperGrace = 15 * time.Second
+	retryTime   = 5 * time.Second // until what the core does by itself is tried again
 )
 
 // Store keeps the state; see package edge/store.
@@ -65,12 +66,15 @@ type Twin struct {
 	floor     uint64
 	devices   map[string]*device
 
-	send   func([]byte) // to the hub; nil while there is no link
-	nonce  uint64       // of this connection
-	resend *time.Timer
-	wake   *time.Timer      // the next override to end
-	ends   map[string]int64 // when overrides end, by key
-	seen   map[string]bool  // mappers that have spoken since the start; nil once all had their time
+	send  func([]byte) // to the hub; nil while there is no link
+	nonce uint64       // of this connection
+
+	resend *time.Timer       // for what the hub did not answer
+	armed  bool              // resend runs
+	wake   *time.Timer       // for the next override to end
+	next   int64             // when that is; 0: never
+	ends   map[string]int64  // when overrides end, by key
+	seen   map[string]string // mappers that have spoken since the start, by key, and their users
 
 	backlog broker.Backlog
 	history history
@@ -100,8 +104,11 @@ type Stats struct {
 // batch gathers what is to happen once its changes are on disk.
 type batch struct {
 	now       time.Time
-	out       []broker.Message
+	out       []broker.Message // what is published once it is stored
+	pass      []broker.Message // what is only passed on
 	done      []answer
+	again     []func(*batch) // steps to be taken later, should this batch not be stored
+	talked    bool           // the link upwards said or heard something
 	effective map[string]*store.Effective
 	floor     uint64
 	changed   map[string]bool    // devices that readers see differently now
@@ -110,8 +117,9 @@ type batch struct {
 }
 
 type answer struct {
-	done func(error)
-	err  error
+	done   func(error)
+	err    error
+	passed bool // needs no commit
 }
 
 // New loads the state. Run must be called for anything to happen.
@@ -125,7 +133,7 @@ func New(o Options) (*Twin, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second
 	}
-	t := &Twin{o: o, steps: make(chan func(*batch), maxWaiting), gone: make(chan struct{}), ends: make(map[string]int64), seen: make(map[string]bool)}
+	t := &Twin{o: o, steps: make(chan func(*batch), maxWaiting), gone: make(chan struct{}), ends: make(map[string]int64), seen: make(map[string]string)}
 	t.resend, t.wake = stopped(), stopped()
 	t.history.begin(o.Now())
 	return t, t.load()
@@ -162,27 +170,30 @@ func (t *Twin) load() error {
 	return nil
 }
 
-// Run takes steps until ctx ends, then commits what waits and returns.
+// Run takes steps until ctx ends, then commits what waits and returns. It fails
+// when the store can't be read back after a failed commit: nobody knows then what is stored.
 func (t *Twin) Run(ctx context.Context) error {
 	defer close(t.gone)
-	t.step(t.begin)
 	grace := time.AfterFunc(mapperGrace, func() { t.enqueue(t.missMappers) })
 	defer grace.Stop()
 	defer t.resend.Stop()
 	defer t.wake.Stop()
-	for {
+	for err := t.step(t.begin); ; {
+		if err != nil {
+			return err
+		}
 		select {
 		case f := <-t.steps:
-			t.step(f)
+			err = t.step(f)
 		case <-t.resend.C:
-			t.step(func(*batch) { t.up.Resend() })
+			err = t.step(func(*batch) { t.armed = false; t.up.Resend() })
 		case <-t.wake.C:
-			t.step(t.endOverrides)
+			err = t.step(func(*batch) {})
 		case <-ctx.Done():
-			for len(t.steps) > 0 {
-				t.step(<-t.steps)
+			for len(t.steps) > 0 && err == nil {
+				err = t.step(<-t.steps)
 			}
-			return nil
+			return err
 		}
 	}
 }
@@ -198,7 +209,7 @@ func (t *Twin) enqueue(f func(*batch)) bool {
 }
 
 // step takes first and whatever waits behind it, commits, and lets out what follows from it.
-func (t *Twin) step(first func(*batch)) {
+func (t *Twin) step(first func(*batch)) error {
 	b := &batch{
 		now: t.o.Now(), effective: make(map[string]*store.Effective), changed: make(map[string]bool),
 		touched: make(map[[2]string]bool), docs: make(map[string]bool),
@@ -209,56 +220,68 @@ func (t *Twin) step(first func(*batch)) {
 	for ; n < maxSteps && len(t.steps) > 0; n++ {
 		(<-t.steps)(b)
 	}
+	if t.next != 0 && t.next <= b.now.UnixMilli() {
+		t.endOverrides(b)
+	}
 	t.settle(b)
-	err := t.commit(b)
-	msgs := t.messages()
-	t.arm()
-	if err == nil {
+	failed, lost := t.commit(b)
+	msgs := t.messages(b)
+	t.arm(b)
+	if failed == nil {
 		t.history.add(b.changed, t.devices)
 		t.backlog.Fill(b.out)
 	}
 	t.mu.Unlock()
 
 	t.stats.steps.Add(uint64(n))
-	if err == nil {
+	if failed == nil {
 		t.backlog.Drain(b.out, t.o.Publish)
 	}
-	t.answer(b, err)
-	if t.send != nil {
+	for _, m := range b.pass {
+		t.o.Publish(m)
+	}
+	t.answer(b, failed)
+	if t.send != nil && lost == nil {
 		for _, m := range msgs {
 			t.send(m)
 		}
 	}
+	return lost
 }
 
-// commit stores the batch. When that fails nothing of it has happened: the
-// state is read back from the store, and every sender is told.
-func (t *Twin) commit(b *batch) error {
+// commit stores the batch. When that fails nothing of it has happened: the state
+// is read back from the store, and every sender is told. lost says that not even
+// that was possible.
+func (t *Twin) commit(b *batch) (failed, lost error) {
 	batch := store.Batch{Up: t.up.TakeJournal(), Down: t.down.TakeJournal(), Effective: b.effective, Floor: b.floor}
 	if batch.Empty() {
-		return nil
+		return nil, nil
 	}
 	t.stats.commits.Add(1)
 	err := t.o.Store.Commit(batch)
 	t.stats.broken.Store(err != nil)
 	if err == nil {
-		return nil
+		return nil, nil
 	}
 	t.stats.failed.Add(1)
 	t.o.Log.Error().Err(err).Msg("nothing can be stored: writes are refused until this is mended")
-	if again := t.load(); again != nil {
-		t.o.Log.Error().Err(again).Msg("the store can't be read back")
+	failed = resource.Errorf(resource.Unavailable, "", "the node can't store anything now: %v", err)
+	if err := t.load(); err != nil {
+		return failed, fmt.Errorf("the state can't be read back after a failed commit: %w", err)
 	}
 	if t.send != nil { // what was said may not be so: begin again
 		t.nonce++
 		t.up.Connect(t.nonce)
 	}
-	return resource.Errorf(resource.Unavailable, "", "the node can't store anything now: %v", err)
+	for _, f := range b.again {
+		time.AfterFunc(retryTime, func() { t.enqueue(f) })
+	}
+	return failed, nil
 }
 
 func (t *Twin) answer(b *batch, failed error) {
 	for _, a := range b.done {
-		if a.err == nil {
+		if a.err == nil && !a.passed {
 			a.err = failed
 		}
 		if a.err != nil {
@@ -269,28 +292,33 @@ func (t *Twin) answer(b *batch, failed error) {
 }
 
 // messages are what the link has to say now; they are encoded while the state is locked.
-func (t *Twin) messages() [][]byte {
+func (t *Twin) messages(b *batch) [][]byte {
 	if t.send == nil {
 		return nil
 	}
 	var out [][]byte
 	for _, m := range append(t.down.Messages(), t.up.Messages()...) {
-		b, err := link.Encode(m)
+		b.talked = b.talked || m.Map == link.Up
+		text, err := link.Encode(m)
 		if err != nil {
 			t.o.Log.Error().Err(err).Msg("a message to the hub can't be encoded")
 			continue
 		}
-		out = append(out, b)
+		out = append(out, text)
 	}
 	return out
 }
 
-// arm sets the timers for what is unanswered and for the next override to end.
-func (t *Twin) arm() {
-	if t.send != nil && t.up.Waiting() {
-		t.resend.Reset(t.o.Timeout)
-	} else {
+// arm sets the timers for what is unanswered and for the next override to end. A
+// timer that runs is left alone: the steps of a busy node must not put it off.
+func (t *Twin) arm(b *batch) {
+	switch waiting := t.send != nil && t.up.Waiting(); {
+	case !waiting:
 		t.resend.Stop()
+		t.armed = false
+	case b.talked || !t.armed:
+		t.resend.Reset(t.o.Timeout)
+		t.armed = true
 	}
 	next := int64(0)
 	for _, until := range t.ends {
@@ -298,16 +326,20 @@ func (t *Twin) arm() {
 			next = until
 		}
 	}
-	if next == 0 {
-		t.wake.Stop()
+	if next == t.next {
 		return
 	}
-	t.wake.Reset(max(time.UnixMilli(next).Sub(t.o.Now()), 0) + expiryGrain)
+	t.next = next
+	t.wake.Stop()
+	if next != 0 {
+		t.wake.Reset(max(time.UnixMilli(next).Sub(b.now), 0) + expiryGrain)
+	}
 }
 
 // begin is the first step: the node says what it is, and what derives from the
 // stored state is looked at once more, in case the last run ended in between.
 func (t *Twin) begin(b *batch) {
+	b.again = append(b.again, t.begin)
 	if err := t.putReport(b); err != nil {
 		t.o.Log.Error().Err(err).Msg("the node's status")
 	}

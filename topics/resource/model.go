@@ -141,6 +141,9 @@ func (p Property) dataType() DataType {
 // Check says whether value is one of the property's: its type, range and enumeration.
 // Its error names the property and the rule.
 func (p Property) Check(value []byte) error {
+	if len(value) == 0 {
+		return p.wrong("is empty; an empty value clears, and can't be one")
+	}
 	if !utf8.Valid(value) {
 		return p.wrong("is not valid UTF-8; send bytes as base64")
 	}
@@ -270,7 +273,7 @@ func canonicalJSON(value []byte) string {
 }
 
 // Members reads the JSON object that sets several properties at once. A member
-// that is null is nil: clear it.
+// that is null or empty is nil: clear it.
 func Members(payload []byte) (map[string]*Value, error) {
 	var members map[string]*json.RawMessage
 	if err := json.Unmarshal(payload, &members); err != nil || members == nil {
@@ -285,6 +288,10 @@ func Members(payload []byte) (map[string]*Value, error) {
 		var v Value
 		if err := v.UnmarshalJSON(*raw); err != nil {
 			return nil, Errorf(Invalid, name, "%s", fmt.Sprint(err))
+		}
+		if v == "" {
+			out[name] = nil
+			continue
 		}
 		out[name] = &v
 	}

@@ -87,7 +87,8 @@ func TestCheckValues(t *testing.T) {
 		{Property{Type: TypeInt}, "-9223372036854775808", ""},
 		{Property{Type: TypeInt}, "9223372036854775808", "integer of 64 bits"},
 		{Property{Type: TypeInt}, "4.0", "integer"},
-		{Property{Type: TypeInt}, "", "integer"},
+		{Property{Type: TypeInt}, "", "is empty"},
+		{Property{}, "", "is empty"},
 		{Property{Type: TypeFloat}, "21.5", ""},
 		{Property{Type: TypeFloat}, "1e3", ""},
 		{Property{Type: TypeFloat}, "1e39", "float"},
@@ -185,12 +186,14 @@ func TestValuesTakeScalars(t *testing.T) {
 }
 
 func TestMembers(t *testing.T) {
-	m, err := Members([]byte(`{"power":"ON","brightness":40,"mode":null}`))
+	m, err := Members([]byte(`{"power":"ON","brightness":40,"mode":null,"scene":""}`))
 	require.NoError(t, err)
 	require.Equal(t, Value("ON"), *m["power"])
 	require.Equal(t, Value("40"), *m["brightness"])
 	require.Contains(t, m, "mode")
 	require.Nil(t, m["mode"])
+	require.Contains(t, m, "scene")
+	require.Nil(t, m["scene"], "an empty value clears, as an empty payload does")
 	for _, bad := range []string{"", "null", "[]", "ON", `{"a":}`, `{"a":1} {"b":2}`} {
 		_, err := Members([]byte(bad))
 		require.Error(t, err, bad)

@@ -94,7 +94,7 @@ func sortProblems(p problems) {
 func (m DeviceModel) CheckDesired(property string, value []byte) error {
 	p, ok := m.Property(property)
 	if !ok {
-		return Errorf(NotFound, property, "the model %s has no such property; it has %s", m.Metadata.Name, m.propertyNames())
+		return m.unknown(property)
 	}
 	if !p.Writable() {
 		return Errorf(Forbidden, property, "is read-only in the model %s", m.Metadata.Name)
@@ -102,11 +102,23 @@ func (m DeviceModel) CheckDesired(property string, value []byte) error {
 	return p.Check(value)
 }
 
+// CheckClear says whether a property can have a value to clear.
+func (m DeviceModel) CheckClear(property string) error {
+	if _, ok := m.Property(property); !ok {
+		return m.unknown(property)
+	}
+	return nil
+}
+
+func (m DeviceModel) unknown(property string) error {
+	return Errorf(NotFound, property, "the model %s has no such property; it has %s", m.Metadata.Name, m.propertyNames())
+}
+
 // CheckReported says whether a mapper may report value for a property.
 func (m DeviceModel) CheckReported(property string, value []byte) error {
 	p, ok := m.Property(property)
 	if !ok {
-		return Errorf(NotFound, property, "the model %s has no such property; it has %s", m.Metadata.Name, m.propertyNames())
+		return m.unknown(property)
 	}
 	// What is, is: a device may be out of the range that may be wanted of it.
 	p.Minimum, p.Maximum, p.Enum = nil, nil, nil

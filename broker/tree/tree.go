@@ -1,0 +1,111 @@
+// Package tree turns entries of a node's maps into messages of a broker, and
+// what publishers send into entries: the same on the hub and on the node.
+package tree
+
+import (
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Document is a retained message without metadata; a nil payload clears the topic.
+func Document(node, key string, payload []byte) broker.Message {
+	return broker.Message{Topic: topics.TopicOf(node, key), Payload: payload, QoS: 1, Retain: true}
+}
+
+// Value is a value with its metadata beside it. kind is KindDesired for wanted
+// values, whose end has a name of its own.
+func Value(node, key string, kind topics.Kind, s resource.Stored) broker.Message {
+	m := Document(node, key, s.Value)
+	props := s.Props(kind)
+	m.Props.User = make([]broker.UserProperty, len(props))
+	for i, p := range props {
+		m.Props.User[i] = broker.UserProperty(p)
+	}
+	return m
+}
+
+// Entry is the message of an edge-owned entry; a tombstone clears the topic.
+func Entry(node string, e link.Entry) broker.Message {
+	s := Stored(e)
+	if e.Deleted {
+		s.Value = nil
+	}
+	return Value(node, e.Key, topics.KindReported, s)
+}
+
+// Stored is an entry as the twin's rules see it.
+func Stored(e link.Entry) resource.Stored {
+	return resource.Stored{
+		Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin,
+		For: e.Meta.For, BasedOn: e.Meta.BasedOn, Until: e.Meta.Until,
+	}
+}
+
+// Beside reads what a publisher sent beside its value. A message expiry is the
+// value's end.
+func Beside(m broker.Message, now int64) (resource.Stored, error) {
+	s := resource.Stored{TS: now}
+	if m.Props.Expiry != 0 {
+		s.Until = now + int64(m.Props.Expiry)*1000
+	}
+	for _, p := range m.Props.User {
+		if err := s.SetProp(p.Key, p.Value); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// Members are the values that a message sets: of one property, or of several at
+// once. A nil value clears.
+func Members(a topics.Address, m broker.Message) (map[string]*resource.Value, error) {
+	values := map[string]*resource.Value{a.Name: Bare(m.Payload)}
+	if a.Kind == topics.KindDesiredAll || a.Kind == topics.KindReportedAll {
+		var err error
+		if values, err = resource.Members(m.Payload); err != nil {
+			return nil, err
+		}
+	}
+	for property, v := range values {
+		if v != nil && len(*v) > link.MaxValue {
+			return nil, resource.Errorf(resource.TooLarge, property, "%d bytes; a value is at most %d", len(*v), link.MaxValue)
+		}
+	}
+	return values, nil
+}
+
+// Bare is a payload as a value: nil, for clear, when it is empty.
+func Bare(payload []byte) *resource.Value {
+	if len(payload) == 0 {
+		return nil
+	}
+	v := resource.Value(payload)
+	return &v
+}
+
+// Origin is who wrote a value: the user, or the client id of one without a name.
+func Origin(m broker.Message) string {
+	if m.Publisher.User != "" {
+		return m.Publisher.User
+	}
+	return m.Publisher.ClientID
+}
+
+// ReplyTopic is where the answer to a request goes.
+func ReplyTopic(m broker.Message) (string, error) {
+	reply := m.Props.ResponseTopic
+	if topics.CheckTopic(reply) != nil || topics.IsTree(reply) {
+		return "", resource.Errorf(resource.Invalid, "response topic", "is needed: a topic of your own, outside v1/, for the answer")
+	}
+	return reply, nil
+}
+
+// Reply is the answer to a request, as JSON.
+func Reply(request broker.Message, topic string, payload []byte) broker.Message {
+	return broker.Message{
+		Topic: topic, Payload: payload, QoS: request.QoS,
+		Props: broker.Properties{Correlation: request.Props.Correlation, ContentType: "application/json"},
+	}
+}
