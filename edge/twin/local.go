@@ -99,7 +99,7 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	values, s, err := read(a, m, b, d.bundle.Model.CheckReported, d.bundle.Model.CheckClear)
+	values, s, err := read(a, m, b, d.bundle.Model.CheckReported, d.bundle.Model.CheckKnown)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (t *Twin) override(b *batch, a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	values, s, err := read(a, m, b, d.bundle.Model.CheckDesired, d.bundle.Model.CheckClear)
+	values, s, err := read(a, m, b, d.bundle.Model.CheckDesired, d.bundle.Model.CheckWritable)
 	if err != nil {
 		return err
 	}
@@ -173,8 +173,8 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := d.bundle.Model.Property(property); !ok {
-		return resource.Errorf(resource.NotFound, property, "the model %s has no such property", d.bundle.Model.Metadata.Name)
+	if err := d.bundle.Model.CheckKnown(property); err != nil {
+		return err
 	}
 	key := topics.DeviceKey(name, topics.KindRefused, property)
 	if len(m.Payload) == 0 {

@@ -92,6 +92,15 @@ func sortProblems(p problems) {
 
 // CheckDesired says whether value may be wanted of a property.
 func (m DeviceModel) CheckDesired(property string, value []byte) error {
+	if err := m.CheckWritable(property); err != nil {
+		return err
+	}
+	p, _ := m.Property(property)
+	return p.Check(value)
+}
+
+// CheckWritable says whether a property may be wanted at all, or cleared.
+func (m DeviceModel) CheckWritable(property string) error {
 	p, ok := m.Property(property)
 	if !ok {
 		return m.unknown(property)
@@ -99,11 +108,11 @@ func (m DeviceModel) CheckDesired(property string, value []byte) error {
 	if !p.Writable() {
 		return Errorf(Forbidden, property, "is read-only in the model %s", m.Metadata.Name)
 	}
-	return p.Check(value)
+	return nil
 }
 
-// CheckClear says whether a property can have a value to clear.
-func (m DeviceModel) CheckClear(property string) error {
+// CheckKnown says whether the model has the property.
+func (m DeviceModel) CheckKnown(property string) error {
 	if _, ok := m.Property(property); !ok {
 		return m.unknown(property)
 	}

@@ -1,0 +1,172 @@
+package twin
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/edge/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// busy reports without a pause until the test's condition holds.
+func (r *rig) busy(until func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(wait)
+	for i := 0; !until(); i++ {
+		require.NoError(r.t, r.send("devices/hall/reported/temperature", []string{"1", "2"}[i%2]))
+		require.True(r.t, time.Now().Before(deadline), "it did not happen while the node was busy")
+	}
+}
+
+func TestTrafficPutsNoOverridesEndOff(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20", 1)
+	r.value("devices/hall/desired/setpoint", "20")
+	until := resource.Millis(r.clock.Load() + 100)
+	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", broker.UserProperty{Key: "until", Value: until}))
+	r.clock.Add(101)
+	r.busy(func() bool { return string(r.retained()["devices/hall/desired/setpoint"].Payload) == "20" })
+}
+
+func TestTrafficPutsNoResendOff(t *testing.T) {
+	r := joined(t)
+	r.inStep()
+	var said atomic.Int64
+	r.twin.Connected(rand.Uint64(), func([]byte) { said.Add(1) }) // a hub that hears nothing
+	r.busy(func() bool { return said.Load() > 3 })
+}
+
+func TestAConflictEndsWithItsOverride(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/mode", "heat", 1)
+	r.value("devices/hall/desired/mode", "heat")
+	until := resource.Millis(r.clock.Load() + 1000)
+	require.NoError(t, r.send("devices/hall/desired/mode", "off", broker.UserProperty{Key: "until", Value: until}))
+	r.want("devices/hall/desired/mode", "cool", 2)
+	r.shows("devices/hall/conflict/mode", func(m broker.Message) bool { return len(m.Payload) > 0 })
+	r.clock.Add(1001)
+	r.value("devices/hall/desired/mode", "cool")
+	require.NotContains(t, r.retained(), "devices/hall/conflict/mode")
+}
+
+func TestARefusedOverrideBlamesNoDesiredValue(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20", 41)
+	r.value("devices/hall/desired/setpoint", "20")
+	require.NoError(t, r.send("devices/hall/desired/setpoint", "25"))
+	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":2,"code":"Stuck"}`))
+	require.JSONEq(t, `{"for":2,"code":"Stuck"}`, string(r.retained()["devices/hall/refused/setpoint"].Payload))
+}
+
+func TestNothingWantedNothingRefused(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20", 41)
+	r.value("devices/hall/desired/setpoint", "20")
+	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck"}`))
+	r.want("devices/hall/desired/setpoint", "", 0)
+	r.value("devices/hall/desired/setpoint", "")
+	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
+}
+
+func TestARefusalThatANewerWishOvertook(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20", 41)
+	r.value("devices/hall/desired/setpoint", "20")
+	r.inStep()
+	gate := make(chan struct{})
+	r.twin.enqueue(func(*batch) { <-gate })
+	waiting := len(r.twin.steps)
+	r.want("devices/hall/desired/setpoint", "21", 42)
+	require.Eventually(t, func() bool { return len(r.twin.steps) > waiting }, wait, time.Millisecond, "its DELTA waits")
+	done := make(chan error, 1)
+	r.twin.Publish(broker.Message{
+		Topic: topics.TopicOf("n1", "devices/hall/refused/setpoint"), Payload: []byte(`{"for":1,"code":"Stuck"}`),
+	}, func(err error) { done <- err })
+	close(gate)
+	require.NoError(t, <-done)
+	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
+}
+
+// sendAs publishes as a user of the node's broker, over a connection of its own.
+func (r *rig) sendAs(user, client, key, payload string) error {
+	done := make(chan error, 1)
+	r.twin.Publish(broker.Message{
+		Topic: topics.TopicOf("n1", key), Payload: []byte(payload), Publisher: broker.Identity{ClientID: client, User: user},
+	}, func(err error) { done <- err })
+	return <-done
+}
+
+func TestNobodyEndsAnothersMapper(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.sendAs("alice", "a", "mappers/a/state", "online"))
+	require.NoError(t, r.sendAs("alice", "a", "devices/hall/state", "online"))
+	require.Equal(t, resource.Forbidden, resource.KindOf(r.sendAs("mallory", "m", "mappers/a/state", "offline")))
+	require.Equal(t, "online", string(r.retained()["devices/hall/state"].Payload))
+}
+
+func TestMappersThatShareAUser(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.sendAs("mapper", "a", "mappers/a/state", "online"))
+	require.NoError(t, r.sendAs("mapper", "b", "mappers/b/state", "online"))
+	require.NoError(t, r.sendAs("mapper", "a", "devices/hall/state", "online"))
+	require.NoError(t, r.sendAs("mapper", "b", "mappers/b/state", "offline"))
+	require.Equal(t, "online", string(r.retained()["devices/hall/state"].Payload))
+	require.NoError(t, r.sendAs("mapper", "a", "mappers/a/state", "offline"))
+	require.Equal(t, "unknown", string(r.retained()["devices/hall/state"].Payload))
+}
+
+func TestAnEmptyMemberClears(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.send("devices/hall/desired/mode", "heat"))
+	require.NoError(t, r.send("devices/hall/desired", `{"mode":""}`))
+	require.NotContains(t, r.retained(), "devices/hall/override/mode")
+	require.NotContains(t, r.retained(), "devices/hall/desired/mode")
+}
+
+func TestAnotherDeviceOfTheSameNameIsDrivenAnew(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20", 1)
+	first := prop(r.value("devices/hall/desired/setpoint", "20"), "ver")
+	r.add("hall", "u2", thermostat) // deleted and created again while nobody looked: the same wish, of another device
+	r.shows("devices/hall/desired/setpoint", func(m broker.Message) bool { return prop(m, "ver") > first && string(m.Payload) == "20" })
+}
+
+func TestAMapperThatDiedWithTheCoreIsMissed(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.send("mappers/a/state", "online"))
+	require.NoError(t, r.send("devices/hall/state", "online"))
+	r.restart()
+	require.Equal(t, "online", string(r.retained()["mappers/a/state"].Payload))
+	r.twin.enqueue(r.twin.missMappers)
+	r.value("mappers/a/state", "offline")
+	r.value("devices/hall/state", "unknown")
+}
+
+// unreadable is a store that neither stores nor can be read.
+type unreadable struct{ *flaky }
+
+func (unreadable) Load() (store.Snapshot, error) {
+	return store.Snapshot{}, errors.New("input/output error")
+}
+
+func TestTheTwinEndsWhenNobodyKnowsWhatIsStored(t *testing.T) {
+	s, err := store.Open(t.TempDir(), rand.Uint64)
+	require.NoError(t, err)
+	defer s.Close()
+	f := &flaky{Store: s}
+	tw, err := New(Options{Node: "n1", Store: f, Publish: func(broker.Message) {}})
+	require.NoError(t, err)
+	tw.o.Store = unreadable{f}
+	f.broken.Store(true)
+	require.ErrorContains(t, tw.Run(t.Context()), "input/output error") // its own status is its first write
+	refused := make(chan error, 1)
+	tw.Publish(broker.Message{Topic: "v1/nodes/n1/mappers/a/state", Payload: []byte("online")}, func(err error) { refused <- err })
+	require.Equal(t, resource.Unavailable, resource.KindOf(<-refused))
+}
