@@ -75,10 +75,25 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, br.Close(ctx))
 	}
 
+	// The twins run until nobody asks them anything any more.
 	twinCtx, stopTwins := context.WithCancel(context.WithoutCancel(ctx))
-	stopped := make(chan error, 1)
-	go func() { stopped <- tw.Run(twinCtx) }()
+	defer stopTwins()
+	var tail errgroup.Group
 	g, ctx := errgroup.WithContext(ctx)
+	ended := make(chan error, 1)
+	tail.Go(func() error {
+		err := tw.Run(twinCtx)
+		ended <- err
+		return err
+	})
+	g.Go(func() error {
+		select {
+		case err := <-ended: // they can't go on, and without them nothing can
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	g.Go(func() error { return br.Serve(ctx) })
 	g.Go(func() error { return site.Run(ctx) })
 	if o.Started != nil {
@@ -86,7 +101,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	err = g.Wait()
 	stopTwins()
-	return errors.Join(err, <-stopped)
+	if twinErr := tail.Wait(); err == nil {
+		err = twinErr
+	}
+	return err
 }
 
 func nonce() uint64 {

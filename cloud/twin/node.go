@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -29,66 +30,53 @@ func (t *Twins) node(name string) *node {
 	return n
 }
 
+// sync is a message of the link to the node.
 func (n *node) sync(payload []byte) broker.Message {
 	_, down := topics.Sync(n.name)
 	return broker.Message{Topic: down, Payload: payload, QoS: 1}
 }
 
 func (n *node) retained(key string, payload []byte) broker.Message {
-	return broker.Message{Topic: topics.TopicOf(n.name, key), Payload: payload, QoS: 1, Retain: true}
+	return tree.Document(n.name, key, payload)
 }
 
 func (n *node) state() string {
-	if n.conns > 0 {
+	if n.core != "" {
 		return resource.Online
 	}
 	return resource.Offline
 }
 
-// Connected is told by the hub's broker of every client; of nodes it is the
-// truth about presence, with Disconnected.
-func (t *Twins) Connected(id broker.Identity) {
-	if !id.Has(topics.RoleNode) {
+// Connected is told by the hub's broker of every client. A node counts when it
+// listens: other clients may have its certificate, but one of them is its core.
+func (t *Twins) Connected(broker.Identity) {}
+
+// Subscribed begins the link when a core listens on its sync/down.
+func (t *Twins) Subscribed(id broker.Identity, filter string) {
+	if _, down := topics.Sync(id.Node); !id.Has(topics.RoleNode) || filter != down {
 		return
 	}
 	t.enqueue(func(b *batch) {
 		n := t.node(id.Node)
-		n.conns++
+		n.core = id.ClientID
+		n.down.Connect(t.o.Rand())
+		b.spoke[n] = true
 		t.presence(b, n)
-		b.then = append(b.then, func() { t.register(n.name) })
 		t.o.Log.Info().Str("node", n.name).Str("remote", id.Remote).Msg("node is online")
 	})
 }
 
-// Subscribed begins the link when the core listens on its sync/down.
-func (t *Twins) Subscribed(id broker.Identity, filter string) {
-	if !id.Has(topics.RoleNode) {
-		return
-	}
-	if _, down := topics.Sync(id.Node); filter != down {
-		return
-	}
-	t.enqueue(func(b *batch) {
-		n := t.node(id.Node)
-		n.linked = true
-		n.nonce = t.o.Rand()
-		n.down.Connect(n.nonce)
-		b.spoke[n] = true
-	})
-}
-
-// Disconnected ends the link with the node's last connection.
+// Disconnected ends the link with the connection that it was on.
 func (t *Twins) Disconnected(id broker.Identity, _ error) {
 	if !id.Has(topics.RoleNode) {
 		return
 	}
 	t.enqueue(func(b *batch) {
 		n := t.node(id.Node)
-		n.conns = max(n.conns-1, 0)
-		if n.conns > 0 {
-			return // taken over by a newer connection
+		if n.core != id.ClientID {
+			return
 		}
-		n.linked = false
+		n.core = ""
 		n.down.Disconnect()
 		t.presence(b, n)
 		t.o.Log.Warn().Str("node", n.name).Msg("node is offline")
@@ -96,7 +84,7 @@ func (t *Twins) Disconnected(id broker.Identity, _ error) {
 }
 
 func (t *Twins) presence(b *batch, n *node) {
-	b.out = append(b.out, n.retained("state", []byte(n.state())))
+	b.out = append(b.out, n.retained(stateKey, []byte(n.state())))
 	t.status.node(n.name)
 }
 
@@ -112,6 +100,7 @@ func (t *Twins) receive(name string, payload []byte) {
 		n := t.node(name)
 		b.spoke[n] = true
 		if m.Map == link.Down {
+			n.sentAt = b.now
 			if err := n.down.Step(m); err != nil {
 				t.o.Log.Warn().Err(err).Str("node", name).Msg("message from the node")
 			}
@@ -130,20 +119,12 @@ func (t *Twins) reported(b *batch, n *node, c link.Change) {
 	if !ok {
 		return
 	}
-	m := n.retained(c.New.Key, c.New.Value)
-	if c.New.Deleted {
-		m.Payload = nil
-	}
-	m.Props.User = userProps(a.Kind, stored(c.New))
-	b.out = append(b.out, m)
+	b.reports = append(b.reports, tree.Entry(n.name, c.New))
 	switch {
 	case a.Kind == topics.KindStatus:
 		t.status.node(n.name)
 	case a.Device != "" && n.bound[a.Device]:
 		t.status.device(a.Device)
-		if a.Kind == topics.KindOverride && !c.New.Deleted {
-			t.adopt(b, n, a, c.New)
-		}
 	}
 }
 
@@ -154,24 +135,6 @@ func edgeOwned(node, key string) (topics.Address, bool) {
 	}
 	row := a.Kind.Row()
 	return a, row.Owner == topics.OwnerEdge && row.Retain
-}
-
-// adopt takes an uncontested override over as the desired value, where the model says so.
-func (t *Twins) adopt(b *batch, n *node, a topics.Address, override link.Entry) {
-	d := t.devices[a.Device]
-	if d == nil {
-		return
-	}
-	p, ok := t.models[d.model()].Property(a.Name)
-	if !ok || !p.Adopt || override.Meta.Until != 0 || current(d.DesiredMeta[a.Name]) != override.Meta.BasedOn {
-		return
-	}
-	v := resource.Value(override.Value)
-	w := wish{
-		node: n.name, origin: "node/" + n.name, basedOn: &override.Meta.BasedOn,
-		values: map[string]*resource.Value{a.Name: &v}, done: func(error) {},
-	}
-	b.then = append(b.then, func() { t.want(a.Device, w) })
 }
 
 // loadReplicas reads what the nodes reported before the hub was restarted.

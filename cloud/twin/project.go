@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -110,7 +111,11 @@ func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
 			}
 		}
 	case resource.KindDeviceModel:
-		maps.DeleteFunc(t.models, func(k modelKey, _ resource.DeviceModel) bool { return !have[k.namespace+"/"+k.name] })
+		for key := range t.models {
+			if !have[key.namespace+"/"+key.name] {
+				t.changedModel(b, store.Object{Key: store.Key{Namespace: key.namespace, Name: key.name}}, true)
+			}
+		}
 	}
 }
 
@@ -254,9 +259,7 @@ func (t *Twins) putDesired(b *batch, n *node, d *device, property string, value 
 	}
 	d.sent[property] = true
 	if changed {
-		out := n.retained(e.Key, e.Value)
-		out.Props.User = userProps(topics.KindDesired, stored(e))
-		b.out = append(b.out, out)
+		b.out = append(b.out, tree.Value(n.name, e.Key, topics.KindDesired, tree.Stored(e)))
 		b.spoke[n] = true
 	}
 }

@@ -2,11 +2,10 @@ package twin
 
 import (
 	"encoding/json"
-	"errors"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics"
-	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -36,34 +35,17 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 }
 
 func (t *Twins) wanted(a topics.Address, m broker.Message, done func(error)) {
-	values := map[string]*resource.Value{a.Name: nil}
-	if len(m.Payload) > 0 {
-		v := resource.Value(m.Payload)
-		values[a.Name] = &v
-	}
-	if a.Kind == topics.KindDesiredAll {
-		var err error
-		if values, err = resource.Members(m.Payload); err != nil {
-			done(err)
-			return
-		}
-	}
-	for property, v := range values {
-		if v != nil && len(*v) > link.MaxValue {
-			done(resource.Errorf(resource.TooLarge, property, "%d bytes; a value is at most %d", len(*v), link.MaxValue))
-			return
-		}
-	}
-	s, err := beside(m, t.o.Now().UnixMilli())
+	values, err := tree.Members(a, m)
 	if err != nil {
 		done(err)
 		return
 	}
-	origin := m.Publisher.User
-	if origin == "" {
-		origin = m.Publisher.ClientID
+	s, err := tree.Beside(m, t.o.Now().UnixMilli())
+	if err != nil {
+		done(err)
+		return
 	}
-	t.want(a.Device, wish{node: a.Node, origin: origin, values: values, ts: s.TS, until: s.Until, done: done})
+	t.want(a.Device, wish{node: a.Node, origin: tree.Origin(m), values: values, ts: s.TS, until: s.Until, done: done})
 }
 
 // get answers with the whole twin, as JSON, on the asker's response topic.
@@ -76,46 +58,14 @@ func (t *Twins) get(a topics.Address, m broker.Message) error {
 	}
 	twin := t.twin(d)
 	t.mu.RUnlock()
-	reply := m.Props.ResponseTopic
-	if topics.CheckTopic(reply) != nil || topics.IsTree(reply) {
-		return resource.Errorf(resource.Invalid, "response topic", "is needed: a topic of your own, outside v1/, for the answer")
+	reply, err := tree.ReplyTopic(m)
+	if err != nil {
+		return err
 	}
 	payload, err := json.Marshal(twin)
 	if err != nil {
 		return err
 	}
-	t.o.Publish(broker.Message{
-		Topic: reply, Payload: payload, QoS: m.QoS,
-		Props: broker.Properties{Correlation: m.Props.Correlation, ContentType: "application/json"},
-	})
+	t.o.Publish(tree.Reply(m, reply, payload))
 	return nil
-}
-
-func stored(e link.Entry) resource.Stored {
-	return resource.Stored{
-		Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin,
-		For: e.Meta.For, BasedOn: e.Meta.BasedOn, Until: e.Meta.Until,
-	}
-}
-
-func userProps(kind topics.Kind, s resource.Stored) []broker.UserProperty {
-	props := s.Props(kind)
-	out := make([]broker.UserProperty, len(props))
-	for i, p := range props {
-		out[i] = broker.UserProperty(p)
-	}
-	return out
-}
-
-// beside reads what a publisher sent beside its value.
-func beside(m broker.Message, now int64) (resource.Stored, error) {
-	s := resource.Stored{TS: now}
-	if m.Props.Expiry != 0 {
-		s.Until = now + int64(m.Props.Expiry)*1000
-	}
-	var errs []error
-	for _, p := range m.Props.User {
-		errs = append(errs, s.SetProp(p.Key, p.Value))
-	}
-	return s, errors.Join(errs...)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 )
@@ -55,8 +56,14 @@ func (t *Twins) covered(filter string) []string {
 const stateKey = "state"
 
 func (n *node) keys(filter string) []string {
-	out := []string{}
 	prefix := topics.TopicOf(n.name, "")
+	if !strings.ContainsAny(filter, "+#") {
+		if key := strings.TrimPrefix(filter, prefix); !strings.Contains(key, "/parts/") {
+			return []string{key}
+		}
+		return []string{}
+	}
+	out := []string{}
 	add := func(key string) {
 		if topics.Match(filter, prefix+key) {
 			out = append(out, key)
@@ -84,16 +91,12 @@ func (n *node) shown(key string) (m broker.Message, ok bool) {
 	}
 	e, ok := n.down.Get(key) // first: a node can't put its own in the place of the cloud's
 	if !ok {
-		if e, ok = n.up.Get(key); ok {
-			m = n.retained(key, e.Value)
-			m.Props.User = userProps(topics.KindReported, stored(e))
-		}
-		return m, ok
+		e, ok = n.up.Get(key)
+		_, owned := edgeOwned(n.name, key)
+		return tree.Entry(n.name, e), ok && owned
 	}
 	if strings.Contains(key, "/desired/") {
-		m = n.retained(key, e.Value)
-		m.Props.User = userProps(topics.KindDesired, stored(e))
-		return m, true
+		return tree.Value(n.name, key, topics.KindDesired, tree.Stored(e)), true
 	}
 	doc, whole := topics.Join(e.Value, func(i int) ([]byte, bool) {
 		p, ok := n.down.Get(topics.PartKey(key, i))

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -100,13 +101,44 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 	}
 	key := store.Key{Kind: resource.KindDevice, Namespace: d.Metadata.Namespace, Name: name}
 	status := t.deviceStatus(d)
+	adopted, found := t.adoption(d)
 	t.mu.RUnlock()
+	if found {
+		t.want(name, adopted)
+	}
 	return t.writeStatus(ctx, key, func(prev []byte) any {
 		var old resource.DeviceStatus
 		_ = json.Unmarshal(prev, &old) // our own; without it only transition times are lost
 		status.Conditions = resource.TwinConditions(old.Conditions, status.Twin, t.o.Now())
 		return status
 	})
+}
+
+// adoption is the wish that takes the node's overrides over as desired values: those
+// of properties whose model says so, that nobody contests, and that have no end. It is looked for with
+// the status, whenever the device changed: after a restart or a failure it is found again.
+func (t *Twins) adoption(d *device) (w wish, found bool) {
+	n := t.nodes[d.node]
+	if n == nil {
+		return w, false
+	}
+	w = wish{node: n.name, origin: "node/" + n.name, values: make(map[string]*resource.Value), basedOn: make(map[string]uint64)}
+	for _, p := range t.models[d.model()].Spec.Properties {
+		o, ok := n.up.Get(topics.DeviceKey(d.Metadata.Name, topics.KindOverride, p.Name))
+		if !p.Adopt || !ok || o.Meta.Until != 0 || o.Meta.BasedOn != current(d.DesiredMeta[p.Name]) ||
+			t.models[d.model()].CheckDesired(p.Name, o.Value) != nil {
+			continue
+		}
+		v := resource.Value(o.Value)
+		w.values[p.Name], w.basedOn[p.Name] = &v, o.Meta.BasedOn
+	}
+	name := d.Metadata.Name
+	w.done = func(err error) {
+		if err != nil && !errors.Is(err, resource.NotFound) {
+			t.status.device(name) // look again
+		}
+	}
+	return w, len(w.values) > 0
 }
 
 func (t *Twins) deviceStatus(d *device) resource.DeviceStatus {
@@ -142,7 +174,7 @@ func (t *Twins) twin(d *device) map[string]resource.TwinProperty {
 			return resource.Stored{}, false
 		}
 		e, ok := n.up.Get("devices/" + d.Metadata.Name + "/" + branch + "/" + property)
-		return stored(e), ok
+		return tree.Stored(e), ok
 	})
 }
 
@@ -157,7 +189,13 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 		}
 	}
 	t.mu.RUnlock()
-	return t.writeStatus(ctx, store.Key{Kind: resource.KindNode, Name: name}, func(prev []byte) any {
+	key := store.Key{Kind: resource.KindNode, Name: name}
+	if state == resource.Online {
+		if err := t.register(ctx, key); err != nil {
+			return err
+		}
+	}
+	return t.writeStatus(ctx, key, func(prev []byte) any {
 		var s resource.NodeStatus
 		_ = json.Unmarshal(prev, &s) // our own; without it only the time of the last change is lost
 		if s.State != state {
@@ -182,24 +220,21 @@ func (t *Twins) writeStatus(ctx context.Context, key store.Key, next func(prev [
 	return err
 }
 
-// register makes a Node for one that connected and has none: it was let in, so it exists.
-func (t *Twins) register(name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), wishTimeout)
-	defer cancel()
-	key := store.Key{Kind: resource.KindNode, Name: name}
+// register makes a Node for one that is connected and has none: it was let in, so it exists.
+func (t *Twins) register(ctx context.Context, key store.Key) error {
 	if _, err := t.o.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
-		return
+		return err
 	}
 	now := t.o.Now().UTC().Truncate(time.Second)
 	data, err := json.Marshal(resource.Node{
 		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode},
-		Metadata: resource.Meta{Name: name, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now},
+		Metadata: resource.Meta{Name: key.Name, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now},
 	})
 	if err == nil {
 		_, err = t.o.Writer.Create(ctx, store.Object{Key: key, Data: data})
 	}
-	if err != nil && !errors.Is(err, resource.AlreadyExists) {
-		t.o.Log.Error().Err(err).Str("node", name).Msg("the Node can't be created")
+	if errors.Is(err, resource.AlreadyExists) {
+		return nil
 	}
-	t.status.node(name)
+	return err
 }

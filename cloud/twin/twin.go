@@ -10,6 +10,7 @@ package twin
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,10 +73,8 @@ type node struct {
 	name   string
 	down   *link.Owner
 	up     *link.Replica
-	conns  int    // connections that are up
-	linked bool   // its core listens on sync/down
-	nonce  uint64 // of this connection
-	sentAt time.Time
+	core   string          // client id of the connection that listens on sync/down; empty: offline
+	sentAt time.Time       // when down last said or heard something
 	bound  map[string]bool // the devices that belong to it
 }
 
@@ -100,11 +99,11 @@ type Stats struct {
 // batch gathers what is to happen once its changes are on disk.
 type batch struct {
 	now     time.Time
-	out     []broker.Message
-	then    []func()        // what else follows
-	devices map[string]bool // to be projected
-	nodes   map[*node]bool  // whose membership may have changed
-	spoke   map[*node]bool  // that may have changes to commit, or something to say
+	out     []broker.Message // projections: they derive from objects, which are stored
+	reports []broker.Message // what nodes reported: published once it is stored
+	devices map[string]bool  // to be projected
+	nodes   map[*node]bool   // whose membership may have changed
+	spoke   map[*node]bool   // that may have changes to commit, or something to say
 }
 
 func (t *Twins) batch() *batch {
@@ -138,12 +137,14 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	return t, t.loadObjects(ctx)
 }
 
-// Run follows the store and takes steps until ctx ends.
+// Run follows the store and takes steps until ctx ends. It fails when the store
+// can't be read back after a failed commit: nobody knows then what is stored.
 func (t *Twins) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer t.wishes.close() // waits for those that were begun: their senders are owed an answer
 	defer close(t.gone)
-	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, kind := range watched {
 		wg.Go(func() { t.watch(ctx, kind) })
@@ -152,24 +153,21 @@ func (t *Twins) Run(ctx context.Context) error {
 	tick := time.NewTicker(resendTick)
 	defer tick.Stop()
 	for {
+		var err error
 		select {
 		case f := <-t.steps:
-			t.step(ctx, f)
+			err = t.step(ctx, f)
 		case <-tick.C:
-			t.step(ctx, t.resend)
+			err = t.step(ctx, t.resend)
 		case <-ctx.Done():
-			t.finish()
-			return nil
+			for len(t.steps) > 0 && err == nil {
+				err = t.step(ctx, <-t.steps)
+			}
+			return err
 		}
-	}
-}
-
-// finish takes the steps that wait: their senders are owed an answer.
-func (t *Twins) finish() {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	for len(t.steps) > 0 {
-		t.step(ctx, <-t.steps)
+		if err != nil {
+			return err
+		}
 	}
 }
 
@@ -184,7 +182,7 @@ func (t *Twins) enqueue(f func(*batch)) bool {
 }
 
 // step takes first and whatever waits behind it, commits, and lets out what follows from it.
-func (t *Twins) step(ctx context.Context, first func(*batch)) {
+func (t *Twins) step(ctx context.Context, first func(*batch)) error {
 	b := t.batch()
 	t.mu.Lock()
 	first(b)
@@ -193,75 +191,77 @@ func (t *Twins) step(ctx context.Context, first func(*batch)) {
 		(<-t.steps)(b)
 	}
 	t.settle(b)
-	err := t.commit(ctx, b)
-	msgs := t.messages(b)
-	if err == nil {
-		t.backlog.Fill(b.out)
+	failed, lost := t.commit(ctx, b)
+	if failed == nil {
+		b.out = append(b.out, b.reports...)
 	}
+	msgs := t.messages(b)
+	t.backlog.Fill(b.out)
 	t.mu.Unlock()
 
 	t.stats.steps.Add(uint64(n))
-	if err == nil {
-		t.backlog.Drain(b.out, t.o.Publish)
+	t.backlog.Drain(b.out, t.o.Publish)
+	if lost != nil {
+		return lost
 	}
 	for _, m := range msgs {
 		t.o.Publish(m)
 	}
-	for _, f := range b.then {
-		f()
-	}
+	return nil
 }
 
 // commit stores what the nodes reported. When that fails their maps are read
-// back, so that what the nodes are told is what is stored.
-func (t *Twins) commit(ctx context.Context, b *batch) error {
+// back, so that what the nodes are told is what is stored. lost says that not even
+// that was possible.
+func (t *Twins) commit(ctx context.Context, b *batch) (failed, lost error) {
+	// What was begun is ended, whatever ctx says, or the maps would be ahead of the disk.
+	ctx = context.WithoutCancel(ctx)
 	var changes []store.NodeChange
 	for n := range b.spoke {
-		if n.down != nil {
-			n.down.TakeJournal() // a projection: the objects are its store
-		}
+		n.down.TakeJournal() // a projection: the objects are its store
 		if j := n.up.TakeJournal(); j.Dirty {
 			c, err := nodeChange(n.name, j)
 			if err != nil {
-				return err
+				return err, err
 			}
 			changes = append(changes, c)
 		}
 	}
 	if len(changes) == 0 {
-		return nil
+		return nil, nil
 	}
 	t.stats.commits.Add(1)
-	// Not the caller's context: what was begun is ended, or the maps would be ahead of the disk.
-	err := t.o.Replicas.Commit(context.WithoutCancel(ctx), changes)
+	err := t.o.Replicas.Commit(ctx, changes)
 	if err == nil {
-		return nil
+		return nil, nil
 	}
 	t.stats.failed.Add(1)
 	t.o.Log.Error().Err(err).Msg("what nodes report can't be stored: they are asked again until this is mended")
 	for _, c := range changes {
 		if again := t.reloadReplica(ctx, t.nodes[c.Node]); again != nil {
-			t.o.Log.Error().Err(again).Str("node", c.Node).Msg("the node's map can't be read back")
+			return err, fmt.Errorf("what node %s reported can't be read back after a failed commit: %w", c.Node, again)
 		}
 	}
-	return err
+	return err, nil
 }
 
 // messages are what the links have to say now; they are encoded while the state is locked.
 func (t *Twins) messages(b *batch) []broker.Message {
 	var out []broker.Message
 	for n := range b.spoke {
-		if !n.linked {
+		if n.core == "" {
 			n.up.Messages()
 			continue
 		}
 		for _, m := range append(n.up.Messages(), n.down.Messages()...) {
+			if m.Map == link.Down {
+				n.sentAt = b.now
+			}
 			payload, err := link.Encode(m)
 			if err != nil {
 				t.o.Log.Error().Err(err).Str("node", n.name).Msg("a message to the node can't be encoded")
 				continue
 			}
-			n.sentAt = b.now
 			out = append(out, n.sync(payload))
 		}
 	}
@@ -270,7 +270,7 @@ func (t *Twins) messages(b *batch) []broker.Message {
 
 func (t *Twins) resend(b *batch) {
 	for _, n := range t.nodes {
-		if n.linked && n.down.Waiting() && b.now.Sub(n.sentAt) >= t.o.Timeout {
+		if n.core != "" && n.down.Waiting() && b.now.Sub(n.sentAt) >= t.o.Timeout {
 			n.down.Resend()
 			b.spoke[n] = true
 		}
@@ -288,10 +288,8 @@ func (t *Twins) Stats() Stats {
 	for _, n := range t.nodes {
 		s.DownKeys += n.down.Len()
 		s.UpKeys += n.up.Len()
-		if n.conns > 0 {
+		if n.core != "" {
 			s.Online++
-		}
-		if n.linked {
 			s.Behind += n.down.Dirty()
 			if n.down.InStep() {
 				s.InStep++

@@ -29,12 +29,14 @@ type rig struct {
 	t     *testing.T
 	path  string
 	store *bolt.Store
+	fault faults
 	twins *Twins
 	stop  func()
 
 	mu    sync.Mutex
 	out   []broker.Message
 	nodes map[string]*core
+	deaf  bool // nodes hear nothing
 }
 
 // core is a node's end of its link.
@@ -58,7 +60,7 @@ func (r *rig) start() {
 	require.NoError(r.t, err)
 	r.store = s
 	r.twins, err = New(context.Background(), Options{
-		Reader: s, Writer: s, Watcher: s, Replicas: s, Log: zerolog.Nop(), Rand: rand.Uint64,
+		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Log: zerolog.Nop(), Rand: rand.Uint64,
 		Publish: r.publish, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond,
 	})
 	require.NoError(r.t, err)
@@ -86,6 +88,9 @@ func (r *rig) publish(m broker.Message) {
 	r.mu.Lock()
 	r.out = append(r.out, m)
 	n := r.nodes[a.Node]
+	if r.deaf {
+		n = nil
+	}
 	r.mu.Unlock()
 	if err == nil && a.Kind == topics.KindSyncDown && n != nil {
 		n.hear(m.Payload)
@@ -284,6 +289,8 @@ func TestWhatIsRefusedOnTheHub(t *testing.T) {
 		{lampDesired + "/brightness", "101", resource.Invalid, "maximum of 100"},
 		{lampDesired + "/temperature", "20", resource.Forbidden, "read-only"},
 		{lampDesired + "/colour", "red", resource.NotFound, "it has power, brightness"},
+		{lampDesired + "/colour", "", resource.NotFound, "it has power, brightness"},
+		{lampDesired, `{"temperature":null}`, resource.Forbidden, "read-only"},
 		{lampDesired, `{"power":"OFF","brightness":-1}`, resource.Invalid, "minimum of 0"},
 		{lampDesired, `ON`, resource.Invalid, "JSON object"},
 		{"v1/nodes/n2/devices/lamp/desired/power", "ON", resource.NotFound, "belongs to node n1"},
@@ -469,8 +476,12 @@ func TestPresenceIsTheBrokersWord(t *testing.T) {
 		return err == nil && strings.Contains(string(o.Status), "online")
 	}, wait, 2*time.Millisecond, "a node that was let in has an object, and its status follows")
 
-	r.twins.Connected(identity("n1")) // a takeover by a new connection
-	r.twins.Disconnected(identity("n1"), nil)
+	other := identity("n1") // somebody else with the node's certificate
+	other.ClientID = "tool"
+	r.twins.Connected(other)
+	r.twins.Disconnected(other, nil)
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	c.gets("devices/lamp/desired/power", "ON")
 	require.Equal(t, "online", state())
 	r.disconnect(c)
 	require.Eventually(t, func() bool { return state() == "offline" }, wait, time.Millisecond)

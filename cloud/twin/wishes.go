@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -25,7 +24,7 @@ type wish struct {
 	values  map[string]*resource.Value // nil: clear
 	ts      int64
 	until   int64
-	basedOn *uint64 // only if this is still the desired version
+	basedOn map[string]uint64 // only if these are still the desired versions; nil: whatever they are
 	done    func(error)
 }
 
@@ -36,6 +35,8 @@ type wishes struct {
 	mu      sync.Mutex
 	pending map[string][]wish // a device that has an entry has a goroutine
 	slots   chan struct{}
+	closed  bool
+	running sync.WaitGroup
 }
 
 func (w *wishes) init() {
@@ -45,13 +46,28 @@ func (w *wishes) init() {
 
 func (w *wishes) waiting() int { return len(w.slots) }
 
-// add says whether the device needs a goroutine.
-func (w *wishes) add(device string, v wish) bool {
+// add queues a wish; serve is called in a goroutine of its own for a device that has none.
+// It is false when the hub is stopping.
+func (w *wishes) add(device string, v wish, serve func(string)) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.closed {
+		return false
+	}
 	_, running := w.pending[device]
 	w.pending[device] = append(w.pending[device], v)
-	return !running
+	if !running {
+		w.running.Go(func() { serve(device) })
+	}
+	return true
+}
+
+// close takes no more wishes, and returns when those that were taken have their answers.
+func (w *wishes) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.running.Wait()
 }
 
 // take gives what waits for a device; with nothing left its goroutine ends.
@@ -75,8 +91,9 @@ func (t *Twins) want(name string, v wish) {
 		v.done(errStopped)
 		return
 	}
-	if t.wishes.add(name, v) {
-		go t.grantAll(name)
+	if !t.wishes.add(name, v, t.grantAll) {
+		<-t.wishes.slots
+		v.done(errStopped)
 	}
 }
 
@@ -187,17 +204,17 @@ func check(v wish, d resource.Device, m resource.DeviceModel) error {
 		return resource.Errorf(resource.NotFound, "", "device %s %s, not to %s", d.Metadata.Name, on, v.node)
 	}
 	for property, value := range v.values {
-		if v.basedOn != nil && current(d.DesiredMeta[property]) != *v.basedOn {
+		if v.basedOn != nil && current(d.DesiredMeta[property]) != v.basedOn[property] {
 			return resource.Errorf(resource.Conflict, property, "wanted otherwise in the meantime")
 		}
-		if value == nil {
-			if !topics.ValidProperty(property) {
-				return resource.Errorf(resource.BadTopic, property, "bad property name: must be %s", topics.PropertyRule())
+		if value != nil {
+			if err := m.CheckDesired(property, []byte(*value)); err != nil {
+				return err
 			}
-			continue
-		}
-		if err := m.CheckDesired(property, []byte(*value)); err != nil {
-			return err
+		} else if _, there := d.Spec.Desired[property]; !there {
+			if err := m.CheckWritable(property); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -127,7 +127,8 @@ func (m *Message) check() error {
 		return fmt.Errorf("%w: %v", ErrMalformed, m.Map)
 	case m.Type < Hello || m.Type > Full:
 		return fmt.Errorf("%w: %v", ErrMalformed, m.Type)
-	case m.Lineage.N > maxLineage || m.Type != Seen && m.Lineage.N == 0:
+	case m.Lineage.N > maxLineage || m.Type != Seen && m.Lineage.N == 0,
+		m.Type == Seen && m.Lineage.N == maxLineage: // its owner could go no further
 		return fmt.Errorf("%w: lineage %d", ErrMalformed, m.Lineage.N)
 	case m.Digest == nil && m.Type <= Adopt:
 		return fmt.Errorf("%w: %v without digest", ErrMalformed, m.Type)

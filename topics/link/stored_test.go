@@ -45,3 +45,20 @@ func BenchmarkStoredEntry(b *testing.B) {
 		}
 	}
 }
+
+// TestTheLastLineage: an owner goes one beyond what a replica says it has, which
+// must still be a lineage.
+func TestTheLastLineage(t *testing.T) {
+	seen := Message{V: Version, Map: Up, Type: Seen, N: 1, Lineage: Lineage{N: maxLineage, Nonce: 1}, Digest: new(Digest)}
+	o := NewOwner(Up, func() uint64 { return 7 })
+	o.Connect(1)
+	require.ErrorIs(t, o.Step(seen), ErrMalformed)
+	seen.Lineage.N--
+	require.NoError(t, o.Step(seen))
+	for _, m := range o.Messages() {
+		b, err := Encode(m)
+		require.NoError(t, err)
+		_, err = Decode(b)
+		require.NoError(t, err)
+	}
+}

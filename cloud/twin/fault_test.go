@@ -1,0 +1,141 @@
+package twin
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// faults are what a test lets the store do wrong.
+type faults struct{ reports, objects atomic.Bool }
+
+var errFull = errors.New("no space left on device")
+
+type replicas struct {
+	store.Replicas
+	*faults
+}
+
+func (r replicas) Commit(ctx context.Context, changes []store.NodeChange) error {
+	if r.reports.Load() {
+		return errFull
+	}
+	return r.Replicas.Commit(ctx, changes)
+}
+
+type writer struct {
+	store.Writer
+	*faults
+}
+
+func (w writer) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
+	if w.objects.Load() {
+		return o, errFull
+	}
+	return w.Writer.Update(ctx, o, expect)
+}
+
+func TestWhatDerivesFromObjectsIsPublishedWhateverNodesReport(t *testing.T) {
+	r, c := joined(t)
+	r.inStep()
+	gate := make(chan struct{})
+	r.twins.enqueue(func(*batch) { <-gate }) // what follows is one batch
+	r.fault.reports.Store(true)
+	c.report("devices/lamp/reported/temperature", "4")
+	r.disconnect(c)
+	close(gate)
+	state := func() string { s := r.said("v1/nodes/n1/state"); return s[len(s)-1] }
+	require.Eventually(t, func() bool { return state() == "offline" }, wait, time.Millisecond)
+	require.Empty(t, r.said("v1/nodes/n1/devices/lamp/reported/temperature"), "nobody hears what is not stored")
+
+	r.fault.reports.Store(false)
+	r.connect(c)
+	r.inStep()
+	require.Equal(t, []string{"4"}, r.said("v1/nodes/n1/devices/lamp/reported/temperature"))
+}
+
+func TestReportsPutNoResendOff(t *testing.T) {
+	r, c := joined(t)
+	r.inStep()
+	r.setDeaf(true) // one message is lost
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	require.Eventually(t, func() bool { return len(r.said(lampDesired+"/power")) > 0 }, wait, time.Millisecond)
+	r.setDeaf(false)
+	deadline := time.Now().Add(wait)
+	for i := 0; ; i++ {
+		if got, _ := c.has("devices/lamp/desired/power"); got == "ON" {
+			return
+		}
+		c.report("devices/lamp/reported/temperature", []string{"1", "2"}[i%2])
+		require.True(t, time.Now().Before(deadline), "it was not sent again while the node was reporting")
+	}
+}
+
+func (r *rig) setDeaf(deaf bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.deaf = deaf
+}
+
+func override(t *testing.T, c *core) {
+	c.mu.Lock()
+	_, _, err := c.up.Put(link.Entry{Key: "devices/lamp/override/power", Value: []byte("ON"), TS: 1})
+	c.mu.Unlock()
+	require.NoError(t, err)
+	c.talk()
+}
+
+func TestAdoptionIsTriedUntilItSucceeds(t *testing.T) {
+	r := newRig(t)
+	r.create(resource.KindDeviceModel, "lamp", lampModel(true))
+	r.create(resource.KindDevice, "lamp", lampOn("n1"))
+	c := r.connect(newCore("n1"))
+	c.gets("membership", `{"devices":["lamp"]}`)
+	r.fault.objects.Store(true)
+	override(t, c)
+	r.inStep()
+	got, _ := c.has("devices/lamp/desired/power")
+	require.Empty(t, got)
+	r.fault.objects.Store(false)
+	c.gets("devices/lamp/desired/power", "ON")
+}
+
+func TestAdoptionAfterARestart(t *testing.T) {
+	r := newRig(t)
+	r.create(resource.KindDeviceModel, "lamp", lampModel(true))
+	c := r.connect(newCore("n1"))
+	override(t, c) // stored, of a device that is not bound yet
+	r.inStep()
+	r.restart()
+	r.create(resource.KindDevice, "lamp", lampOn("n1"))
+	r.connect(c)
+	c.gets("devices/lamp/desired/power", "ON")
+}
+
+func TestAStoppingHubAnswersEveryWish(t *testing.T) {
+	r, _ := joined(t)
+	answers := make(chan error, 200)
+	for i := range cap(answers) {
+		payload := []byte([]string{"ON", "OFF"}[i%2])
+		go r.twins.Publish(broker.Message{Topic: lampDesired + "/power", Payload: payload}, func(err error) { answers <- err })
+	}
+	r.stop()
+	for range cap(answers) {
+		select {
+		case err := <-answers:
+			require.True(t, err == nil || errors.Is(err, resource.Unavailable) || strings.Contains(err.Error(), "clos"), "%v", err)
+		case <-time.After(wait):
+			t.Fatal("a publisher waits for ever")
+		}
+	}
+}
