@@ -14,18 +14,31 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// things: lamps that the virtual mapper drives, meters whose mapper is the test.
-var things = stand.Device("lamp", "virtual", []string{
-	"{name: a, accessMode: ReadWrite}",                 // wanted by the cloud alone
-	"{name: b, accessMode: ReadWrite}",                 // the same
-	"{name: c, accessMode: ReadWrite}",                 // wanted by both, policy cloud
-	"{name: e, accessMode: ReadWrite, conflict: edge}", // by both, policy edge
-	"{name: l, accessMode: ReadWrite, conflict: latest}",
-}, "lamp-1", "lamp-2", "lamp-3", "guest") + `---
-` + stand.Device("meter", "by-hand", []string{
-	"{name: left}", "{name: right}", // always reported together
-	"{name: z}",
-}, "meter-1", "meter-2")
+// things: lamps that the virtual mapper drives, meters whose mapper is the test. A lamp
+// begins with a value, for an empty one is none to MQTT, and would clear the topic.
+var things = `
+apiVersion: edgebus.io/v1alpha1
+kind: DeviceModel
+metadata: {name: lamp}
+spec:
+  properties:
+    - {name: a, accessMode: ReadWrite}                 # wanted by the cloud alone
+    - {name: b, accessMode: ReadWrite}                 # the same, and cleared at times
+    - {name: c, accessMode: ReadWrite}                 # wanted by both, policy cloud
+    - {name: e, accessMode: ReadWrite, conflict: edge} # by both, policy edge
+    - {name: l, accessMode: ReadWrite, conflict: latest}
+  propertyVisitors:
+    - protocol: virtual
+      visitors:
+        - {propertyName: a, config: {value: new}}
+        - {propertyName: b, config: {value: new}}
+        - {propertyName: c, config: {value: new}}
+        - {propertyName: e, config: {value: new}}
+        - {propertyName: l, config: {value: new}}
+---
+` + stand.Device("lamp", "virtual", "lamp-1", "lamp-2", "lamp-3", "guest") +
+	stand.Model("meter", "{name: left}", "{name: right}", "{name: z}") + // left and right are always reported together
+	stand.Device("meter", "by-hand", "meter-1", "meter-2")
 
 // guest is a lamp that comes and goes: what was stored for one is not the next one's.
 const guest = `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":"guest"},

@@ -23,14 +23,14 @@ import (
 const tree = "v1/nodes/n1/devices/"
 
 // hall is a device whose mapper is the test.
-var hall = stand.Device("hall", "by-hand", []string{
+var hall = stand.Model("hall",
 	"{name: count, type: int}",
 	"{name: temperature, type: float, minimum: -40, maximum: 90}",
 	"{name: setpoint, type: float, accessMode: ReadWrite, minimum: 5, maximum: 35}",
 	"{name: valve, type: float, accessMode: ReadWrite, conflict: edge}",
 	"{name: fan, type: float, accessMode: ReadWrite, conflict: latest}",
 	"{name: plan, type: object, accessMode: ReadWrite}",
-}, "hall")
+) + stand.Device("hall", "by-hand", "hall")
 
 // together is a stand with a hub and a core that knows the hall.
 func together(t *testing.T, coreArgs ...string) *stand.Stand {
@@ -177,8 +177,7 @@ func TestUpdatesWhileTheDeviceIsBeingCreated(t *testing.T) {
 		writers.Go(func() { write(core, tree+"attic/reported/count") })
 		writers.Go(func() { write(core, tree+"attic/desired/fan") })
 	}
-	attic := "apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: attic}\n" +
-		"spec: {deviceModelRef: {name: hall}, nodeName: n1, protocol: {type: by-hand}}\n"
+	attic := stand.Device("hall", "by-hand", "attic")
 	url := s.ResourceURL("Device", "default", "attic")
 	local := s.Watch(s.Core(), tree+"attic/#", nil)
 	for i := range 10 {

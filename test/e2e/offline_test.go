@@ -109,7 +109,7 @@ func (f fleet) create(t *testing.T, s *stand.Stand) {
 	for p := range f.readings {
 		properties = append(properties, fmt.Sprintf("{name: p%d, type: int}", p))
 	}
-	s.Create(stand.Device("meter", "by-hand", properties))
+	s.Create(stand.Model("meter", properties...))
 	url := s.ResourceURL("Device", "default", "")
 	ids := make(chan int)
 	errs := make(chan error, f.meters)

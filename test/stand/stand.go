@@ -132,17 +132,23 @@ func (s *Stand) Publish(c *client.Client, topic, value string, user ...client.Us
 	return c.Publish(ctx, client.Message{Topic: topic, Payload: []byte(value), QoS: 1, User: user})
 }
 
-// Device is a DeviceModel and Devices of it on node n1, as YAML. Properties are flow
-// maps, such as {name: a, accessMode: ReadWrite}.
-func Device(model, protocol string, properties []string, devices ...string) string {
+// Model is a DeviceModel as a YAML document. Properties are flow maps, such as
+// {name: a, accessMode: ReadWrite}.
+func Model(name string, properties ...string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: edgebus.io/v1alpha1\nkind: DeviceModel\nmetadata: {name: %s}\nspec:\n  properties:\n", model)
+	fmt.Fprintf(&b, "apiVersion: edgebus.io/v1alpha1\nkind: DeviceModel\nmetadata: {name: %s}\nspec:\n  properties:\n", name)
 	for _, p := range properties {
 		fmt.Fprintf(&b, "  - %s\n", p)
 	}
-	for _, d := range devices {
-		fmt.Fprintf(&b, "---\napiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: %s}\n"+
-			"spec: {deviceModelRef: {name: %s}, nodeName: n1, protocol: {type: %s}}\n", d, model, protocol)
+	return b.String() + "---\n"
+}
+
+// Device is Devices of a model on node n1, as YAML documents.
+func Device(model, protocol string, names ...string) string {
+	var b strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&b, "apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: %s}\n"+
+			"spec: {deviceModelRef: {name: %s}, nodeName: n1, protocol: {type: %s}}\n---\n", name, model, protocol)
 	}
 	return b.String()
 }
