@@ -138,6 +138,17 @@ func TestAnotherDeviceOfTheSameNameIsDrivenAnew(t *testing.T) {
 	r.shows("devices/hall/desired/setpoint", func(m broker.Message) bool { return prop(m, "ver") > first && string(m.Payload) == "20" })
 }
 
+func TestAnotherDeviceIsWantedNothingOfTheFirst(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.send("devices/hall/desired/setpoint", "20")) // a local wish, of the first one
+	r.add("hall", "u2", thermostat)
+	require.Eventually(t, func() bool {
+		said := r.said("devices/hall/desired/setpoint")
+		return len(said) == 2 && said[1] == ""
+	}, wait, time.Millisecond, "who subscribed is told that it is gone")
+	require.NotContains(t, r.retained(), "devices/hall/desired/setpoint")
+}
+
 func TestAMapperThatDiedWithTheCoreIsMissed(t *testing.T) {
 	r := joined(t)
 	require.NoError(t, r.send("mappers/a/state", "online"))

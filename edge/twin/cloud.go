@@ -153,7 +153,9 @@ func (t *Twin) settleDevice(b *batch, name string) {
 		if another {
 			t.clearUp(b, topics.Address{Kind: topics.KindDeviceState, Device: name}.Key())
 			for _, p := range old.bundle.Model.Spec.Properties { // what was applied to the other one was not applied to this
-				t.forgetEffective(b, topics.DeviceKey(name, topics.KindDesired, p.Name))
+				key := topics.DeviceKey(name, topics.KindDesired, p.Name)
+				t.putEffective(b, key, verdict{})
+				t.forgetEffective(b, key)
 			}
 		}
 	}
@@ -218,11 +220,16 @@ func (t *Twin) settleProperty(b *batch, name, property string) {
 	if !v.any {
 		t.clearUp(b, topics.DeviceKey(name, topics.KindRefused, property)) // nothing is wanted: nothing is refused
 	}
-	old := t.effective[desiredKey]
+	t.putEffective(b, desiredKey, v)
+	if d == nil && !wanted {
+		t.forgetEffective(b, desiredKey)
+	}
+}
+
+// putEffective puts another value in force, or none, and publishes it.
+func (t *Twin) putEffective(b *batch, key string, v verdict) {
+	old := t.effective[key]
 	if !v.changed(old) {
-		if d == nil && !wanted {
-			t.forgetEffective(b, desiredKey)
-		}
 		return
 	}
 	last := t.floor
@@ -230,11 +237,8 @@ func (t *Twin) settleProperty(b *batch, name, property string) {
 		last = old.Ver
 	}
 	e := v.effective(last + 1)
-	t.effective[desiredKey], b.effective[desiredKey] = e, e
-	b.out = append(b.out, t.desiredMessage(desiredKey, e))
-	if d == nil && !wanted {
-		t.forgetEffective(b, desiredKey)
-	}
+	t.effective[key], b.effective[key] = e, e
+	b.out = append(b.out, t.desiredMessage(key, e))
 }
 
 // forgetEffective drops what a removed device leaves; versions still never fall,
@@ -271,8 +275,10 @@ func (t *Twin) settleDispute(b *batch, name, property string, desired link.Entry
 	if err := t.putUp(b, key, &value, b.now.UnixMilli(), "core", link.Meta{}); err != nil {
 		t.o.Log.Error().Err(err).Str("device", name).Str("property", property).Msg("a conflict can't be shown")
 	}
-	t.o.Log.Warn().Str("device", name).Str("property", property).Str("winner", v.dispute.Winner).
-		Msg("a local override and a newer desired value are in conflict")
+	if !known {
+		t.o.Log.Warn().Str("device", name).Str("property", property).Str("winner", v.dispute.Winner).
+			Msg("a local override and a newer desired value are in conflict")
+	}
 }
 
 // inForce is what is in force for a property, nil when nothing is.
