@@ -151,7 +151,6 @@ func (t *Twin) settleDevice(b *batch, name string) {
 			return another || !kept
 		})
 		if another {
-			t.clearUp(b, topics.Address{Kind: topics.KindDeviceState, Device: name}.Key())
 			for _, p := range old.bundle.Model.Spec.Properties { // what was applied to the other one was not applied to this
 				key := topics.DeviceKey(name, topics.KindDesired, p.Name)
 				t.putEffective(b, key, verdict{})
