@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 )
 
 // maxFrame keeps places within 32 bits.
@@ -50,6 +51,8 @@ func (j *Journal) gather() (g *group, closing bool) {
 	}
 }
 
+const retry = time.Second // of what nobody waits for, after a failure
+
 // process makes a group durable and says so.
 func (j *Journal) process(g *group) {
 	err := j.commit(g)
@@ -66,13 +69,17 @@ func (j *Journal) process(g *group) {
 		}
 	}
 	j.failing = err != nil
-	for _, done := range g.calls {
-		if done != nil {
-			done(err)
+	for _, c := range g.calls {
+		if c.done != nil {
+			c.done(err)
 		}
 	}
-	g.reset()
 	j.mu.Lock()
+	if err != nil && !j.closing {
+		j.filling.again(g)
+		j.lazy.Reset(retry)
+	}
+	g.reset()
 	j.written = g
 	j.mu.Unlock()
 	if err == nil {

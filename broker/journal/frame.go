@@ -113,8 +113,14 @@ var errOperation = fmt.Errorf("an operation that can't be read")
 type group struct {
 	buf    []byte // a frame, with its head still to be filled in
 	ops    []mark
-	calls  []func(error)
+	calls  []call
 	urgent bool
+}
+
+// call is one commit's, with the end of its operations.
+type call struct {
+	done func(error) // nil: nobody waits
+	ops  int
 }
 
 // mark says where an operation stands in a group.
@@ -150,6 +156,44 @@ func (g *group) add(c Change) {
 		g.buf = append(g.buf, c.Value...)
 	}
 	g.ops = append(g.ops, mark{c.ID, uint32(at), uint32(len(g.buf) - at), c.Value != nil})
+}
+
+// again puts what nobody waits for, out of a group that failed, before what came
+// after it. Of each record the last state counts.
+func (g *group) again(failed *group) {
+	last := make(map[uint64]mark)
+	begin := 0
+	for _, c := range failed.calls {
+		if c.done == nil {
+			for _, m := range failed.ops[begin:c.ops] {
+				last[m.id] = m
+			}
+		}
+		begin = c.ops
+	}
+	if len(last) == 0 {
+		return
+	}
+	front := newGroup()
+	for _, m := range last {
+		text := failed.buf[m.at : m.at+m.size]
+		front.ops = append(front.ops, mark{m.id, uint32(len(front.buf)), m.size, m.put})
+		front.buf = append(front.buf, text...)
+	}
+	shift := uint32(len(front.buf) - frameHead)
+	added := len(front.ops)
+	front.calls = append(front.calls, call{nil, added})
+	for _, m := range g.ops {
+		m.at += shift
+		front.ops = append(front.ops, m)
+	}
+	for _, c := range g.calls {
+		c.ops += added
+		front.calls = append(front.calls, c)
+	}
+	front.buf = append(front.buf, g.buf[frameHead:]...)
+	front.urgent = g.urgent
+	*g = *front
 }
 
 // addBase says that segments before number are not needed any more.

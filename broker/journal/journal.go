@@ -172,15 +172,15 @@ func syncDir(dir string) error {
 }
 
 // Commit makes the changes durable, all or none. It never blocks. done is called
-// once that is done, or can't be, from the committer's goroutine and in the order
-// of the commits. With done nil nobody waits: the changes go with the next group,
-// or after a while.
+// once that is done, or can't be, never before Commit returns or on its goroutine,
+// and in the order of the commits. With done nil nobody waits: the changes go with the next group,
+// or after a while, and if that fails, with one after it.
 func (j *Journal) Commit(changes []Change, done func(error)) {
 	j.mu.Lock()
 	if j.closing {
 		j.mu.Unlock()
 		if done != nil {
-			done(ErrClosed)
+			go done(ErrClosed)
 		}
 		return
 	}
@@ -189,7 +189,7 @@ func (j *Journal) Commit(changes []Change, done func(error)) {
 	for _, c := range changes {
 		g.add(c)
 	}
-	g.calls = append(g.calls, done)
+	g.calls = append(g.calls, call{done, len(g.ops)})
 	urgent := !g.urgent && (done != nil || len(g.buf) > lazyBytes)
 	g.urgent = g.urgent || urgent
 	j.mu.Unlock()

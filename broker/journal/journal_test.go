@@ -401,3 +401,20 @@ func FuzzSegment(f *testing.F) {
 		require.NoError(t, j.Close())
 	})
 }
+
+func TestWhatNobodyWaitsForIsTriedAgain(t *testing.T) {
+	d := &disk{}
+	dir := t.TempDir()
+	j, err := open(Options{Dir: dir}, func(f *os.File) file { return faulty{synced{f}, d} })
+	require.NoError(t, err)
+	j.now(t, put(1, "one"), put(2, "two"), put(3, "three"))
+	d.set(func(d *disk) { d.full = true })
+	j.Commit([]Change{{ID: 1}, put(4, "old")}, nil)
+	require.Error(t, j.try(put(2, "refused")))
+	j.Commit([]Change{put(4, "new")}, nil)
+	require.Error(t, j.try(put(3, "refused")))
+	d.set(func(d *disk) { d.full = false })
+	require.Eventually(t, func() bool { return j.Stats().Records == 3 }, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, j.Close())
+	require.Equal(t, map[uint64]string{2: "two", 3: "three", 4: "new"}, content(t, opened(t, dir, 0)))
+}
