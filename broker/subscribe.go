@@ -165,7 +165,7 @@ func (c *conn) pullRetained(s *subscription, existed bool) {
 }
 
 func (s *subscription) wantsRetained(existed bool) bool {
-	return s.group == "" && s.retainHandling != 2 && !(s.retainHandling == 1 && existed)
+	return s.group == "" && s.retainHandling != 2 && (s.retainHandling != 1 || !existed)
 }
 
 // delivery is how its retained messages are delivered.
