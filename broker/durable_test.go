@@ -605,3 +605,80 @@ func TestEndedSessionsLeaveNothing(t *testing.T) {
 	defer j.Close()
 	require.Zero(t, j.Stats().Records)
 }
+
+// slow is a journal whose disk can be stopped.
+type slow struct {
+	*journal.Journal
+	mu   sync.Mutex
+	held bool
+	wait []func()
+}
+
+func (s *slow) Commit(changes []journal.Change, done func(error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held {
+		s.wait = append(s.wait, func() { s.Journal.Commit(changes, done) })
+		return
+	}
+	s.Journal.Commit(changes, done)
+}
+
+func (s *slow) hold() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = true
+}
+
+func (s *slow) letGo() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = false
+	for _, commit := range s.wait {
+		commit()
+	}
+	s.wait = nil
+}
+
+// While the disk takes its time nothing is acknowledged, nothing is sent at QoS 2, and
+// nobody else waits; then the acknowledgements come in order.
+func TestAcknowledgementsFollowTheDisk(t *testing.T) {
+	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() })
+	s := &slow{Journal: j}
+	b := start(t, func(o *Options) { o.Journal = s })
+	one, two, clean := open(t, b, "one", persistent), open(t, b, "two", persistent), open(t, b, "clean")
+	one.sub("a", 1)
+	two.sub("a", 2)
+	clean.sub("#", 0)
+	pub := open(t, b, "pub")
+	s.hold()
+	for i := range 100 {
+		pub.publish("a", strconv.Itoa(i), byte(2-i%2), uint16(i)+1)
+	}
+	pub.publish("elsewhere", "needs no disk, but comes after", 1, 101)
+	pub.nothing()
+	require.Equal(t, numbers(0, 100), one.collect(100), "a second copy after a crash is allowed")
+	two.nothing()
+	clean.collect(101)
+	s.letGo()
+	for i := range 101 {
+		kind := byte(packets.Puback)
+		if i%2 == 0 && i < 100 {
+			kind = packets.Pubrec
+		}
+		require.Equal(t, uint16(i)+1, pub.expect(kind).PacketID)
+	}
+	var got []string
+	for released := 0; len(got) < 100 || released < 50; {
+		if two.takeAny(func(pk packets.Packet) { got = append(got, string(pk.Payload)) }) == packets.Pubrel {
+			released++
+		}
+	}
+	require.Equal(t, numbers(0, 100), got)
+	one.disconnect()
+	two.disconnect()
+	const left = 3 * 2 // of each: the session, its subscription, how far it was sent
+	require.Eventually(t, func() bool { return j.Stats().Records == left }, patience, time.Millisecond, "%d", j.Stats().Records)
+}
