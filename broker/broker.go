@@ -59,7 +59,9 @@ type Broker struct {
 	auth      *authenticator
 	acl       *acl
 	router    *router
-	retained  retainedStore
+	retained  *memoryRetained
+	doubts    doubts
+	store     *store // nil: nothing outlives the process
 	clients   clients
 	grants    grants
 	stats     stats
@@ -96,6 +98,12 @@ func New(opts Options) (*Broker, error) {
 	b.retained = newRetained(opts.Limits, opts.Now)
 	b.clients.byID = make(map[string]*client)
 	b.clients.conns = make(map[*conn]struct{})
+	if opts.Journal != nil {
+		b.store = newStore(opts.Journal)
+		if err := b.load(); err != nil {
+			return nil, err
+		}
+	}
 	if b.server, err = b.newServer(); err != nil {
 		return nil, err
 	}
@@ -125,6 +133,7 @@ func (b *Broker) newServer() (*mqtt.Server, error) {
 // Serve takes connections until ctx is done or Close is called, and returns when
 // everything has stopped.
 func (b *Broker) Serve(ctx context.Context) error {
+	b.resume()
 	var accepting sync.WaitGroup
 	for _, l := range b.listeners {
 		accepting.Go(func() { l.serve() })
@@ -185,13 +194,11 @@ func (b *Broker) Publish(m Message) {
 		return
 	}
 	b.grants.note(m, b.opts.Now())
-	if m.Retain && !topics.IsTree(m.Topic) {
-		if err := b.publishRetained(m); err != nil {
-			b.log.Warn().Err(err).Str("topic", m.Topic).Msg("not retained")
+	b.send(outgoing(m, b.opts.Now()), false, nil, func(err error) {
+		if err != nil {
+			b.floods.Warn().Err(err).Str("topic", m.Topic).Msg("not kept")
 		}
-		return
-	}
-	b.router.deliver(outgoing(m, b.opts.Now()))
+	})
 }
 
 // Disconnect closes the connection of a client, with a reason for MQTT 5 clients.

@@ -2,10 +2,13 @@ package broker
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
 )
 
@@ -20,6 +23,7 @@ var (
 type client struct {
 	id     string
 	number uint64
+	record uint64 // of a durable session; 0: it ends with the process
 	sess   *session.Session
 	ident  atomic.Pointer[Identity]
 
@@ -30,6 +34,10 @@ type client struct {
 	will   *will // to be published when willDue fires
 	due    *time.Timer
 	expiry *time.Timer
+	// Of a durable session: how long it outlives its connection, and since when it
+	// has none.
+	lasting time.Duration
+	left    time.Time
 
 	mu   sync.Mutex
 	subs map[string]*subscription // nil once ended
@@ -75,8 +83,9 @@ func (cs *clients) release(c *conn) {
 	delete(cs.conns, c)
 }
 
-// close disconnects everybody and stops all timers. Wills are not published: the
-// clients are not gone, the broker is.
+// close disconnects everybody and stops all timers. To clients that is the loss of
+// their connection: wills are published, but for those with a delay in sessions that
+// go on after a restart.
 func (cs *clients) close() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -85,7 +94,6 @@ func (cs *clients) close() {
 		c.stopTimers()
 	}
 	for c := range cs.conns {
-		c.takeWill()
 		c.disconnect(codeShuttingDown, errServerGone.Error())
 	}
 }
@@ -123,10 +131,11 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 			cs.away--
 		}
 	}
-	present = old != nil && !c.clean
+	durable := b.store != nil && c.expiry > 0
+	present = old != nil && !c.clean && (old.record > 0 || !durable) // what was to end with the connection has ended
 	cl := old
 	if !present {
-		cl = b.newClient(c.ident.ClientID)
+		cl = b.newClient(c.ident.ClientID, durable)
 		cs.byID[cl.id] = cl
 		if old != nil {
 			old.ended, old.conn = true, nil
@@ -137,6 +146,11 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	cl.ident.Store(&ident)
 	cl.conn, c.client = c, cl
 	cl.epoch++
+	if cl.record > 0 {
+		cl.lasting, cl.left = c.expiry, time.Time{}
+		b.store.Commit([]journal.Change{cl.recordWith(c.hasWill())}, nil)
+	}
+	c.unstored = !present && (cl.record > 0 || old != nil && old.record > 0)
 	cl.sess.Attach(c.w, session.Params{Version: c.ident.Version, ReceiveMaximum: c.receiveMaximum, MaximumPacket: c.maximumPacket})
 	cs.mu.Unlock()
 
@@ -147,12 +161,25 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	return present, nil
 }
 
-func (b *Broker) newClient(id string) *client {
-	l := b.opts.Limits
-	return &client{
-		id: id, number: b.number.Add(1), subs: make(map[string]*subscription),
-		sess: session.New(session.Limits{Messages: l.QueuedMessages, Bytes: l.QueuedBytes, Inflight: l.Inflight}, b.opts.Now, &b.counters),
+func (b *Broker) newClient(id string, durable bool) *client {
+	c := &client{id: id, number: b.number.Add(1), subs: make(map[string]*subscription), sess: b.newSession()}
+	if durable {
+		c.record = b.store.ID()
+		c.sess.Endure(c.number, b.store)
 	}
+	return c
+}
+
+func (b *Broker) newSession() *session.Session {
+	l := b.opts.Limits
+	return session.New(session.Limits{Messages: l.QueuedMessages, Bytes: l.QueuedBytes, Inflight: l.Inflight}, b.opts.Now, &b.counters)
+}
+
+// filters lists the client's subscriptions.
+func (c *client) filters() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.subs))
 }
 
 // supersede ends what a new connection takes the place of. A will with a delay is
@@ -182,10 +209,15 @@ func (b *Broker) end(cl *client) {
 	subs := cl.subs
 	cl.subs = nil
 	cl.mu.Unlock()
+	records := []uint64{cl.record}
 	for _, s := range subs {
 		b.router.index.remove(s)
+		records = append(records, s.record)
 	}
 	cl.sess.End()
+	if cl.record > 0 {
+		b.store.Forget(records...)
+	}
 }
 
 // detach is the end of a connection, whatever the cause.
@@ -200,6 +232,7 @@ func (b *Broker) detach(c *conn, cause error) {
 	cs.mu.Lock()
 	current := cl.conn == c
 	ends := false
+	var along []journal.Change
 	if !current && lost != nil && lost.delay > 0 {
 		lost = nil // somebody has taken the session over meanwhile
 	}
@@ -208,11 +241,9 @@ func (b *Broker) detach(c *conn, cause error) {
 		if ends = c.expiry == 0 || cs.away >= b.opts.Limits.Sessions; ends {
 			cl.ended = true
 			delete(cs.byID, cl.id)
-		} else if cs.away++; !cs.closed {
-			b.keep(cl, c.expiry, lost)
-			if lost != nil && lost.delay > 0 {
-				lost = nil // later
-			}
+		} else {
+			cs.away++
+			lost, along = b.keep(cl, c.expiry, lost)
 		}
 	}
 	cs.mu.Unlock()
@@ -223,21 +254,41 @@ func (b *Broker) detach(c *conn, cause error) {
 		b.end(cl)
 	}
 	if lost != nil {
-		b.publishWill(lost)
+		b.publishWill(lost, along...)
+	} else if len(along) > 0 {
+		b.store.Commit(along, nil)
 	}
 	b.tellDisconnected(c, cause)
 }
 
-// keep starts the clocks of a session without a connection.
-func (b *Broker) keep(cl *client, expiry time.Duration, lost *will) {
+// keep keeps a session without a connection, and says which will is to be published
+// now, and what is to be stored with it. When the broker stops, a session that goes
+// on after that takes a will that is due later with it.
+func (b *Broker) keep(cl *client, expiry time.Duration, lost *will) (now *will, along []journal.Change) {
+	later := lost
+	if lost == nil || lost.delay == 0 || b.clients.closed && cl.record == 0 {
+		now, later = lost, nil
+	}
+	cl.will, cl.lasting, cl.left = later, expiry, b.opts.Now()
+	if cl.record > 0 {
+		along = []journal.Change{cl.recordWith(later)}
+	}
+	if !b.clients.closed {
+		b.clock(cl, expiry, later, 0)
+	}
+	return now, along
+}
+
+// clock starts the clocks of a session without a connection. since is how much of
+// the will's delay is over, as a negative number.
+func (b *Broker) clock(cl *client, expiry time.Duration, w *will, since time.Duration) {
 	epoch := cl.epoch
 	cl.expiry = time.AfterFunc(expiry, func() { b.expire(cl, epoch) })
-	if lost == nil || lost.delay == 0 {
+	if w == nil {
 		return
 	}
-	cl.will = lost
-	if lost.delay < expiry { // or it is due when the session expires
-		cl.due = time.AfterFunc(lost.delay, func() { b.willDue(cl, lost) })
+	if left := w.delay + since; left < expiry { // or it is due when the session expires
+		cl.due = time.AfterFunc(left, func() { b.willDue(cl, w) })
 	}
 }
 
@@ -266,11 +317,15 @@ func (b *Broker) willDue(cl *client, w *will) {
 	cs := &b.clients
 	cs.mu.Lock()
 	due := cl.will == w && cl.conn == nil && !cs.closed
+	var along []journal.Change
 	if due {
 		cl.will = nil
+		if cl.record > 0 {
+			along = []journal.Change{cl.recordWith(nil)}
+		}
 	}
 	cs.mu.Unlock()
 	if due {
-		b.publishWill(w)
+		b.publishWill(w, along...)
 	}
 }

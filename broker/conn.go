@@ -42,6 +42,7 @@ type conn struct {
 	noProblems     bool // the client asked for no reason strings
 	keepAlive      time.Duration
 	resumed        bool
+	unstored       bool // attaching changed what is on disk
 	client         *client
 
 	expiry  time.Duration // of the session, the reading goroutine's
@@ -230,6 +231,13 @@ func (c *conn) takeWill() *will {
 	w := c.will
 	c.will = nil
 	return w
+}
+
+// hasWill returns the will, and leaves it.
+func (c *conn) hasWill() *will {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.will
 }
 
 func (c *conn) setWill(w *will) {

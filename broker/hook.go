@@ -61,7 +61,7 @@ func (c *conn) handle(pk packets.Packet) (packets.Packet, error) {
 			c.w.Control(answer.Append(nil, c.ident.Version))
 		}
 	case packets.Pubrel:
-		c.w.Control(sess.Release(pk.PacketID).Append(nil, c.ident.Version))
+		sess.Release(pk.PacketID, c.w)
 	case packets.Pubcomp:
 		sess.Pubcomp(pk.PacketID)
 	case packets.Subscribe:
@@ -148,7 +148,7 @@ var connectReasons = map[byte]string{
 	codeProtocolError: "protocol error", codeBadTopic: "the will's topic is invalid",
 	codeBadCredentials: "bad user name or password", codeNotAuthorized: "the client identifier belongs to another user",
 	codeBadAuthMethod: "no such authentication method", codeBadClientID: "client identifier not valid",
-	codeShuttingDown: "server shutting down",
+	codeShuttingDown: "server shutting down", codeUnavailable: "the session can't be stored now",
 }
 
 // parameters takes what the client says of the connection.
@@ -199,11 +199,26 @@ func (c *conn) begin() byte {
 	switch {
 	case err == nil:
 		c.resumed = resumed
-		return 0
+		return c.remember()
 	case errors.Is(err, errInUse):
 		return codeNotAuthorized
 	}
 	return codeShuttingDown
+}
+
+// remember waits until a session that is new is on disk, or the one in whose place it
+// is has left it: a client that was told of it must never find it otherwise.
+func (c *conn) remember() byte {
+	if c.resumed || !c.unstored {
+		return 0
+	}
+	err := c.b.store.now(nil)
+	if err == nil {
+		return 0
+	}
+	c.expiry = 0
+	c.b.floods.Warn().Err(err).Str("client", c.ident.ClientID).Msg("session not stored")
+	return codeUnavailable
 }
 
 func (h *hook) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true } // OnConnect has seen to it
@@ -241,7 +256,7 @@ func connackV3(code byte) byte {
 		return code
 	case codeUnspecified, codeBadClientID: // the library's word for no id with a session to keep
 		return connackBadIdentifier
-	case codeServerBusy, codeShuttingDown:
+	case codeServerBusy, codeShuttingDown, codeUnavailable:
 		return connackUnavailable
 	case packets.ErrUnsupportedProtocolVersion.Code:
 		return connackBadVersion

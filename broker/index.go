@@ -18,6 +18,7 @@ type subscription struct {
 	noLocal           bool
 	retainAsPublished bool
 	retainHandling    byte
+	record, marker    uint64 // of a durable session
 }
 
 // index finds the subscriptions that match a topic. Its own trie, not the protocol

@@ -24,9 +24,12 @@ type Options struct {
 	Node     string
 	Tree     Tree     // nil: nothing below v1/ may be published, and nothing is retained there
 	Presence Presence // nil: nobody is told
-	Limits   Limits
-	Log      zerolog.Logger
-	Now      func() time.Time // nil: time.Now
+	// Journal keeps sessions and retained messages. It is closed by whoever opened it,
+	// after the broker. nil: they end with the process.
+	Journal Journal
+	Limits  Limits
+	Log     zerolog.Logger
+	Now     func() time.Time // nil: time.Now
 }
 
 // Listener is one address to listen on.

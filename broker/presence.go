@@ -17,8 +17,14 @@ func (b *Broker) tellConnected(c *conn) {
 	}
 	b.present.Store(id, c)
 	b.stats.connected.Add(1)
-	if b.opts.Presence != nil {
-		b.opts.Presence.Connected(c.ident)
+	if b.opts.Presence == nil {
+		return
+	}
+	b.opts.Presence.Connected(c.ident)
+	if c.resumed { // its subscriptions are in force
+		for _, filter := range c.client.filters() {
+			b.opts.Presence.Subscribed(c.ident, filter)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -33,15 +34,20 @@ func (c *conn) publish(pk *packets.Packet) error {
 	if !c.acks.reserve(s, int(c.b.opts.Limits.ReceiveMaximum)) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
+	if c.b.store != nil {
+		c.b.store.wait()
+	}
 	done := s.finish
+	var along []journal.Change
 	if s.m.QoS == 2 {
 		sess := c.client.sess
 		if !sess.Begin(s.id, s.finish) {
 			return nil
 		}
+		along = sess.Begun(s.id)
 		done = func(err error) { sess.Finish(s.id, err) }
 	}
-	c.b.accept(s.m, done)
+	c.b.accept(s.m, along, done)
 	return nil
 }
 
@@ -82,26 +88,45 @@ func (c *conn) topic(pk *packets.Packet) (topic string, ok bool) {
 	return pk.TopicName, true
 }
 
-// accept takes a client's message, or refuses it: done is told which, once.
-func (b *Broker) accept(m Message, done func(error)) {
+// accept takes a client's message, or refuses it: done is told which, once. The
+// changes that come along are stored with a message that is taken.
+func (b *Broker) accept(m Message, along []journal.Change, done func(error)) {
 	if err := b.check(m); err != nil {
 		done(err)
 		return
 	}
 	if topics.IsTree(m.Topic) {
-		b.opts.Tree.Publish(m, done)
+		b.opts.Tree.Publish(m, b.storing(along, done))
 		return
 	}
-	done(b.publishUser(m))
+	b.publishUser(m, along, done)
 }
 
-// publishUser takes a message on a topic of the users' own.
-func (b *Broker) publishUser(m Message) error {
-	if m.Retain {
-		return b.publishRetained(m)
+// storing has changes stored after what done is told of. The tree's store is
+// another: a crash between the two makes a client that repeats itself tell the
+// tree twice.
+func (b *Broker) storing(along []journal.Change, done func(error)) func(error) {
+	if len(along) == 0 {
+		return done
 	}
-	b.router.deliver(outgoing(m, b.opts.Now()))
-	return nil
+	return func(err error) {
+		if err != nil {
+			done(err)
+			return
+		}
+		b.store.Commit(along, done)
+	}
+}
+
+// publishUser takes a message on a topic of the users' own. An MQTT 5 publisher is
+// refused when a durable session has no room; an older one can't be told no, and
+// only that session goes without.
+func (b *Broker) publishUser(m Message, along []journal.Change, done func(error)) {
+	strict := m.QoS > 0 && m.Publisher.Version >= 5
+	full := b.send(outgoing(m, b.opts.Now()), strict, along, done)
+	if full != nil && !strict && m.QoS > 0 && m.Publisher.Version > 0 {
+		b.refused(m, noRoom(m.Topic, full))
+	}
 }
 
 // check says why a client's message is refused, before anybody else is asked.

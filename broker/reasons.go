@@ -19,6 +19,7 @@ const (
 	codeBadClientID       = 0x85
 	codeBadCredentials    = 0x86
 	codeNotAuthorized     = 0x87
+	codeUnavailable       = 0x88
 	codeServerBusy        = 0x89
 	codeShuttingDown      = 0x8B
 	codeBadAuthMethod     = 0x8C

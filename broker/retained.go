@@ -12,23 +12,13 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// retainedStore keeps the retained messages of users' own topics.
-type retainedStore interface {
-	// Set retains the message, or with an empty payload forgets its topic.
-	Set(m *session.Message) error
-	// Puller goes through the topics that match the filter.
-	Puller(filter string) session.Puller
-	// Len counts the topics.
-	Len() int
-}
-
 const (
 	blockSize = 512  // topics in a block, before it is split
 	scanChunk = 4096 // topics looked at under one lock
 )
 
-// memoryRetained is a retainedStore that lasts as long as the process. Topics are
-// kept sorted, in blocks, so that a reader can go on where it was, whatever was
+// memoryRetained keeps the retained messages of users' own topics; the journal has a
+// copy of each. Topics are kept sorted, in blocks, so that a reader can go on where it was, whatever was
 // added or removed since, without a copy of what there is.
 type memoryRetained struct {
 	limits Limits
@@ -48,7 +38,42 @@ func cost(m *session.Message) int {
 	return len(m.Topic) + len(m.Payload) + len(m.Props.Correlation) + 128
 }
 
+// get is the topic's message, or nil.
+func (r *memoryRetained) get(topic string) *session.Message {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.byName[topic]
+}
+
+// Set retains the message, or with an empty payload forgets its topic.
 func (r *memoryRetained) Set(m *session.Message) error {
+	if err := r.quota(m); err != nil {
+		return err
+	}
+	r.put(m)
+	return nil
+}
+
+func (r *memoryRetained) quota(m *session.Message) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	old := r.byName[m.Topic]
+	size := r.bytes + cost(m)
+	if old != nil {
+		size -= cost(old)
+	}
+	if len(m.Payload) == 0 {
+		return nil
+	}
+	if size > r.limits.RetainedBytes || old == nil && len(r.byName) >= r.limits.RetainedMessages {
+		return resource.Errorf(resource.Quota, m.Topic, "the broker retains no more than %d messages of %d bytes together",
+			r.limits.RetainedMessages, r.limits.RetainedBytes)
+	}
+	return nil
+}
+
+// put is Set without limits.
+func (r *memoryRetained) put(m *session.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.byName[m.Topic]
@@ -56,22 +81,16 @@ func (r *memoryRetained) Set(m *session.Message) error {
 		if old != nil {
 			r.drop(old)
 		}
-		return nil
+		return
 	}
-	size := r.bytes + cost(m)
+	r.bytes += cost(m)
 	if old != nil {
-		size -= cost(old)
+		r.bytes -= cost(old)
 	}
-	if size > r.limits.RetainedBytes || old == nil && len(r.byName) >= r.limits.RetainedMessages {
-		return resource.Errorf(resource.Quota, m.Topic, "the broker retains no more than %d messages of %d bytes together",
-			r.limits.RetainedMessages, r.limits.RetainedBytes)
-	}
-	r.bytes = size
 	r.byName[m.Topic] = m
 	if old == nil {
 		r.insert(m.Topic)
 	}
-	return nil
 }
 
 func (r *memoryRetained) drop(m *session.Message) {
@@ -166,20 +185,6 @@ func (p *retainedPuller) scan(max int) (out []*session.Message) {
 	}
 	p.done = true
 	return out
-}
-
-// publishRetained stores a message on a user topic and routes it. The topic's lock
-// keeps the order of both the same when several clients publish at once.
-func (b *Broker) publishRetained(m Message) error {
-	out := outgoing(m, b.opts.Now())
-	lock := b.order.of(m.Topic)
-	lock.Lock()
-	defer lock.Unlock()
-	if err := b.retained.Set(out); err != nil {
-		return err
-	}
-	b.router.deliver(out)
-	return nil
 }
 
 // puller goes through everything retained that a client may read and that matches

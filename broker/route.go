@@ -30,6 +30,7 @@ type route struct {
 	gen     uint64
 	targets []target
 	groups  []sharedGroup
+	durable bool // somebody among them has a durable session
 }
 
 // target is a client with one or more matching subscriptions: it gets a message
@@ -66,8 +67,7 @@ func newRouter(a *acl) *router {
 }
 
 // deliver queues the message in the session of every subscriber.
-func (r *router) deliver(m *session.Message) {
-	rt := r.route(m.Topic)
+func (r *router) deliver(rt *route, m *session.Message) {
 	for i := range rt.targets {
 		t := &rt.targets[i]
 		how := &t.all
@@ -84,6 +84,44 @@ func (r *router) deliver(m *session.Message) {
 	for i := range rt.groups {
 		if s, d := rt.groups[i].choose(m); !s.client.sess.Enqueue(m, d) {
 			r.dropped(s.client, m)
+		}
+	}
+}
+
+// copied is a message for one session.
+type copied struct {
+	client *client
+	how    session.Delivery
+	taken  bool // it was offered
+}
+
+// copies lists the sessions that get the message, and how.
+func (rt *route) copies(m *session.Message) []copied {
+	list := make([]copied, 0, len(rt.targets)+len(rt.groups))
+	for i := range rt.targets {
+		t := &rt.targets[i]
+		how := &t.all
+		if m.From != "" && m.From == t.client.id {
+			if how = &t.own; !how.any {
+				continue
+			}
+		}
+		list = append(list, copied{client: t.client, how: session.Delivery{
+			QoS: min(m.QoS, how.qos), Retain: m.Retain && how.retain, IDs: how.ids,
+		}})
+	}
+	for i := range rt.groups {
+		s, d := rt.groups[i].choose(m)
+		list = append(list, copied{client: s.client, how: d})
+	}
+	return list
+}
+
+// deliverCopies queues those that were not offered.
+func (r *router) deliverCopies(m *session.Message, list []copied) {
+	for _, c := range list {
+		if !c.taken && !c.client.sess.Enqueue(m, c.how) {
+			r.dropped(c.client, m)
 		}
 	}
 }
@@ -158,11 +196,15 @@ func (r *router) build(topic string, gen uint64) *route {
 	})
 	rt := &route{gen: gen}
 	for _, t := range byClient {
+		rt.durable = rt.durable || t.client.sess.Durable()
 		slices.Sort(t.all.ids)
 		slices.Sort(t.own.ids)
 		rt.targets = append(rt.targets, *t)
 	}
 	for key, members := range byGroup {
+		for _, s := range members {
+			rt.durable = rt.durable || s.client.sess.Durable()
+		}
 		slices.SortFunc(members, func(a, b *subscription) int { return int(a.client.number) - int(b.client.number) })
 		rt.groups = append(rt.groups, sharedGroup{r.turn(key), members})
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -17,9 +18,9 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 	}
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Suback}, PacketID: pk.PacketID}
 	var granted []*subscription
-	var existed []bool
+	var replaced []*subscription
 	for _, f := range pk.Filters {
-		s, again, err := c.subscribeTo(f)
+		s, old, err := c.subscribeTo(f)
 		if err != nil {
 			answer.ReasonCodes = append(answer.ReasonCodes, c.subackCode(err))
 			if !c.noProblems && answer.Properties.ReasonString == "" {
@@ -29,12 +30,21 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 			continue
 		}
 		answer.ReasonCodes = append(answer.ReasonCodes, s.qos)
-		granted, existed = append(granted, s), append(existed, again)
+		granted, replaced = append(granted, s), append(replaced, old)
+	}
+	if err := c.stored(); err != nil {
+		for i, s := range granted {
+			c.withdraw(s, replaced[i])
+		}
+		granted = nil
+		for i := range answer.ReasonCodes {
+			answer.ReasonCodes[i] = c.subackCode(err)
+		}
 	}
 	answer.Mods.MaxSize = c.maximumPacket
 	c.send(answer)
 	for i, s := range granted {
-		c.pullRetained(s, existed[i])
+		c.pullRetained(s, replaced[i] != nil)
 		c.b.tellSubscribed(c, s.filter)
 	}
 	return nil
@@ -62,16 +72,16 @@ func subscribeMistake(pk *packets.Packet) string {
 }
 
 // subscribeTo adds one subscription to the index.
-func (c *conn) subscribeTo(f packets.Subscription) (s *subscription, existed bool, err error) {
+func (c *conn) subscribeTo(f packets.Subscription) (s, old *subscription, err error) {
 	if err := topics.CheckFilter(f.Filter); err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	if tooDeep(f.Filter) {
-		return nil, false, &topics.Error{Topic: f.Filter, Rule: "too many levels"}
+		return nil, nil, &topics.Error{Topic: f.Filter, Rule: "too many levels"}
 	}
 	s = newSubscription(c.client, strings.Clone(f.Filter))
 	if err := c.b.acl.subscribe(c.ident, s.plain); err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	s.qos, s.noLocal, s.retainAsPublished = f.Qos, f.NoLocal, f.RetainAsPublished
 	s.retainHandling, s.id = f.RetainHandling, uint32(f.Identifier)
@@ -79,13 +89,61 @@ func (c *conn) subscribeTo(f packets.Subscription) (s *subscription, existed boo
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	if cl.subs == nil {
-		return nil, false, resource.Errorf(resource.Unavailable, "", "the session has ended")
+		return nil, nil, resource.Errorf(resource.Unavailable, "", "the session has ended")
 	}
-	if old := cl.subs[s.filter]; old == nil && len(cl.subs) >= c.b.opts.Limits.Subscriptions {
-		return nil, false, resource.Errorf(resource.Quota, "", "no more than %d subscriptions", c.b.opts.Limits.Subscriptions)
+	if old = cl.subs[s.filter]; old == nil && len(cl.subs) >= c.b.opts.Limits.Subscriptions {
+		return nil, nil, resource.Errorf(resource.Quota, "", "no more than %d subscriptions", c.b.opts.Limits.Subscriptions)
 	}
+	c.b.keepSubscription(s, old)
 	cl.subs[s.filter] = s
-	return s, c.b.router.index.add(s), nil
+	c.b.router.index.add(s)
+	return s, old, nil
+}
+
+// keepSubscription has a durable session's subscription stored, with the word that
+// retained messages are owed. The client is locked.
+func (b *Broker) keepSubscription(s, old *subscription) {
+	if s.client.record == 0 {
+		return
+	}
+	if s.record = b.store.ID(); old != nil {
+		s.record = old.record
+	}
+	changes := []journal.Change{s.change()}
+	if s.wantsRetained(old != nil) {
+		marker := s.client.sess.Marker(s.filter, s.delivery())
+		s.marker = marker.ID
+		changes = append(changes, marker)
+	}
+	b.store.Commit(changes, nil)
+}
+
+// stored waits until what a durable session's client asked for is on disk.
+func (c *conn) stored() error {
+	if c.client.record == 0 {
+		return nil
+	}
+	return c.b.store.now(nil)
+}
+
+// withdraw undoes a subscription that could not be stored.
+func (c *conn) withdraw(s, old *subscription) {
+	cl := c.client
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.subs == nil || cl.subs[s.filter] != s {
+		return
+	}
+	c.b.store.Forget(s.marker)
+	if old == nil {
+		delete(cl.subs, s.filter)
+		c.b.router.index.remove(s)
+		c.b.store.Forget(s.record)
+		return
+	}
+	cl.subs[s.filter] = old
+	c.b.router.index.add(old)
+	c.b.store.Commit([]journal.Change{old.change()}, nil)
 }
 
 func (c *conn) subackCode(err error) byte {
@@ -101,14 +159,22 @@ func (c *conn) subackCode(err error) byte {
 // pullRetained has the session fetch what is retained, as the subscription's
 // retain handling wants it. Shared subscriptions get none.
 func (c *conn) pullRetained(s *subscription, existed bool) {
-	if s.group != "" || s.retainHandling == 2 || s.retainHandling == 1 && existed {
-		return
+	if s.wantsRetained(existed) {
+		c.client.sess.PullMarked(s.filter, s.marker, c.b.puller(c.client, s.plain), s.delivery())
 	}
+}
+
+func (s *subscription) wantsRetained(existed bool) bool {
+	return s.group == "" && s.retainHandling != 2 && (s.retainHandling != 1 || !existed)
+}
+
+// delivery is how its retained messages are delivered.
+func (s *subscription) delivery() session.Delivery {
 	d := session.Delivery{QoS: s.qos}
 	if s.id > 0 {
 		d.IDs = []uint32{s.id}
 	}
-	c.client.sess.Pull(s.filter, c.b.puller(c.client, s.plain), d)
+	return d
 }
 
 // unsubscribe answers an UNSUBSCRIBE.
@@ -124,6 +190,11 @@ func (c *conn) unsubscribe(pk *packets.Packet) error {
 		}
 		answer.ReasonCodes = append(answer.ReasonCodes, code)
 	}
+	if err := c.stored(); err != nil {
+		for i := range answer.ReasonCodes {
+			answer.ReasonCodes[i] = codeOf(err)
+		}
+	}
 	c.send(answer)
 	return nil
 }
@@ -133,6 +204,9 @@ func (c *conn) unsubscribeFrom(filter string) bool {
 	cl.mu.Lock()
 	s := cl.subs[filter]
 	delete(cl.subs, filter)
+	if s != nil && s.record > 0 {
+		c.b.store.Forget(s.record)
+	}
 	cl.mu.Unlock()
 	if s == nil {
 		return false

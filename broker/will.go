@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/edgebus/edgebus/broker/journal"
 )
 
 // will is what a client wants published when its connection is lost.
@@ -31,11 +33,15 @@ func takeOutWill(pk *packets.Packet) *will {
 	return w
 }
 
-// publishWill publishes a will as if its client did.
-func (b *Broker) publishWill(w *will) {
-	b.accept(w.message, func(err error) {
+// publishWill publishes a will as if its client did. The changes that come along are
+// stored with it.
+func (b *Broker) publishWill(w *will, along ...journal.Change) {
+	b.accept(w.message, along, func(err error) {
 		if err != nil {
 			b.refused(w.message, err)
+			if len(along) > 0 { // it is not tried again
+				b.store.journal.Commit(along, nil)
+			}
 		}
 	})
 }

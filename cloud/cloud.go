@@ -50,6 +50,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
+	kept, err := setup.Journal(cfg.Data.Dir, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, kept.Close()) }()
+
 	var br *broker.Broker
 	tw, err := twin.New(ctx, twin.Options{
 		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: nonce,
@@ -62,7 +68,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo.Tree, bo.Presence, bo.Log = tw, tw, log
+	bo.Tree, bo.Presence, bo.Journal, bo.Log = tw, tw, kept, log
 	bo.Auth.LoopbackNodes = cfg.Auth.Anybody()
 	if br, err = broker.New(bo); err != nil {
 		return err

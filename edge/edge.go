@@ -48,6 +48,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
+	kept, err := setup.Journal(cfg.Data.Dir, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, kept.Close()) }()
+
 	var br *broker.Broker
 	tw, err := twin.New(twin.Options{
 		Node: cfg.Node.Name, Store: st, Log: log, Timeout: cfg.Link.Retry.Timeout,
@@ -61,7 +67,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo.Node, bo.Tree, bo.Log = cfg.Node.Name, tw, log
+	bo.Node, bo.Tree, bo.Journal, bo.Log = cfg.Node.Name, tw, kept, log
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}

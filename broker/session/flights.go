@@ -12,6 +12,7 @@ type flight struct {
 	item
 	id         uint16
 	released   bool // QoS 2: PUBREC came, PUBREL went
+	releasing  bool // PUBREC came, PUBREL goes once that is on disk
 	open       bool // counts against the window of this connection
 	prev, next *flight
 }
@@ -43,13 +44,7 @@ func (f *flights) restart() {
 }
 
 func (f *flights) add(it item) *flight {
-	for {
-		f.lastID++
-		if _, used := f.byID[f.lastID]; f.lastID != 0 && !used {
-			break
-		}
-	}
-	x := &flight{item: it, id: f.lastID, open: true, prev: f.last}
+	x := &flight{item: it, id: f.freeID(it), open: true, prev: f.last}
 	if f.last != nil {
 		f.last.next = x
 	} else {
@@ -59,6 +54,20 @@ func (f *flights) add(it item) *flight {
 	f.byID[x.id] = x
 	f.open++
 	return x
+}
+
+// freeID chooses the packet id. That of a durable session's message is fixed, and
+// free, or the message would wait.
+func (f *flights) freeID(it item) uint16 {
+	if it.stake != nil {
+		return packetID(it.stake.seq)
+	}
+	for {
+		f.lastID++
+		if _, used := f.byID[f.lastID]; f.lastID != 0 && !used {
+			return f.lastID
+		}
+	}
 }
 
 func (f *flights) remove(x *flight) {
@@ -91,6 +100,10 @@ func (s *Session) resend(b []byte, max int, now time.Time) []byte {
 	f := &s.flights
 	for f.resend != nil && len(b) < max {
 		x := f.resend
+		if x.releasing {
+			f.resend = x.next
+			continue
+		}
 		if x.released {
 			b = Ack{Type: typePubrel >> 4, ID: x.id}.Append(b, s.version)
 			f.resend = x.next
@@ -102,7 +115,7 @@ func (s *Session) resend(b []byte, max int, now time.Time) []byte {
 		p := publish{item: x.item, id: x.id, dup: true}
 		if _, _, size := p.sizes(s.version); s.maxPacket > 0 && size > s.maxPacket {
 			f.remove(x)
-			b = s.discard(b, DropTooLarge)
+			b = s.discard(b, x.item, DropTooLarge)
 			continue
 		}
 		x.open = true
@@ -140,6 +153,10 @@ func (s *Session) Pubrec(id uint16, code byte) (answer Ack, ok bool) {
 	if s.flights.resend == x { // the receipt of an earlier connection's: no need to send it again
 		s.flights.resend = x.next
 	}
+	if x.stake != nil && x.stake.record != 0 && !x.released {
+		s.release(x)
+		return Ack{}, false
+	}
 	x.released = true
 	return Ack{Type: typePubrel >> 4, ID: id}, true
 }
@@ -156,6 +173,7 @@ func (s *Session) Pubcomp(id uint16) {
 // land ends a flight and lets the writer use its place.
 func (s *Session) land(x *flight) {
 	s.flights.remove(x)
+	s.done(x.item)
 	s.left(1)
 	if s.writer != nil && (s.queue.live > 0 || s.flights.resend != nil || len(s.pulls) > 0) {
 		s.writer.Wake()

@@ -25,6 +25,7 @@ type Message struct {
 	Retain  bool
 	Props   Properties
 	From    string // client id of the publisher, for no-local; empty: the broker itself
+	Record  uint64 // where it is on disk as the topic's retained message; 0: nowhere
 
 	deadline time.Time // zero: none
 }

@@ -1,5 +1,7 @@
 package session
 
+import "github.com/edgebus/edgebus/broker/journal"
+
 // pullChunk bounds how many retained messages a session holds before they are
 // on their way, however many match a filter.
 const pullChunk = 64
@@ -14,18 +16,35 @@ type pull struct {
 	next   Puller
 	qos    byte
 	ids    []uint32
+
+	// Of a durable session: a record as long as not all were delivered, so that after
+	// a crash they are fetched again.
+	marker   uint64
+	left     int  // queued or unacknowledged
+	finished bool // all were fetched
 }
 
 // Pull has the session fetch a filter's retained messages, bit by bit, as the
 // client takes them. It replaces what is left of an earlier pull of the filter.
-func (s *Session) Pull(filter string, next Puller, d Delivery) {
+func (s *Session) Pull(filter string, next Puller, d Delivery) { s.PullMarked(filter, 0, next, d) }
+
+// Marker makes the record that says that a filter's retained messages are owed.
+func (s *Session) Marker(filter string, d Delivery) journal.Change {
+	return journal.Change{ID: s.log.ID(), Value: s.pullRecord(filter, d)}
+}
+
+// PullMarked is Pull in a durable session, with a marker that is on disk.
+func (s *Session) PullMarked(filter string, marker uint64, next Puller, d Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
+		if marker > 0 {
+			s.log.Forget(marker)
+		}
 		return
 	}
 	s.stopPull(filter)
-	s.pulls = append(s.pulls, &pull{filter: filter, next: next, qos: d.QoS, ids: d.IDs})
+	s.pulls = append(s.pulls, &pull{filter: filter, next: next, qos: d.QoS, ids: d.IDs, marker: marker})
 	if s.writer != nil {
 		s.writer.Wake()
 	}
@@ -42,9 +61,47 @@ func (s *Session) stopPull(filter string) {
 	for i, p := range s.pulls {
 		if p.filter == filter {
 			s.pulls = append(s.pulls[:i:i], s.pulls[i+1:]...)
+			s.unmark(p)
 			return
 		}
 	}
+}
+
+// unmark deletes a pull's marker.
+func (s *Session) unmark(p *pull) {
+	if p.marker > 0 {
+		s.log.Forget(p.marker)
+		p.marker = 0
+	}
+}
+
+// landed counts a pulled message that is owed no more.
+func (s *Session) landed(p *pull) {
+	if p == nil {
+		return
+	}
+	if p.left--; p.left == 0 && p.finished {
+		s.unmark(p)
+	}
+}
+
+// enqueuePulled queues a retained message that was fetched. In a durable session one
+// of QoS 2 is stored, since its packet id must not come to mean something else.
+// One of QoS 1 isn't: after a crash the pull begins again.
+func (s *Session) enqueuePulled(m *Message, p *pull) {
+	d := Delivery{QoS: min(m.QoS, p.qos), Retain: true, IDs: p.ids}
+	if s.log == nil || d.QoS == 0 {
+		s.enqueue(m, d)
+		return
+	}
+	p.left++
+	if d.QoS == 2 {
+		o := s.offer(m, d, p)
+		s.log.Commit([]journal.Change{o.Change(nil)}, o.Settle)
+		return
+	}
+	s.seq++
+	s.push(item{msg: m, ids: d.IDs, qos: 1, retain: true, stake: &stake{seq: s.seq, pull: p}})
 }
 
 // pull fetches the next few retained messages, once nothing else waits. It
@@ -74,12 +131,15 @@ func (s *Session) pull(w *Writer) bool {
 	}
 	if len(chunk) == 0 {
 		s.pulls = s.pulls[1:]
+		if p.finished = true; p.left == 0 {
+			s.unmark(p)
+		}
 		return true
 	}
 	newer := s.queue.topicsSince(mark)
 	for _, m := range chunk {
 		if !newer[m.Topic] {
-			s.enqueue(m, Delivery{QoS: min(m.QoS, p.qos), Retain: true, IDs: p.ids})
+			s.enqueuePulled(m, p)
 		}
 	}
 	return true

@@ -56,6 +56,7 @@ type item struct {
 	ids    []uint32
 	qos    byte
 	retain bool
+	stake  *stake // nil: of a session that doesn't outlive the process, or QoS 0
 }
 
 // queue keeps a session's messages in order and within bounds. QoS 0 gives way first.
@@ -105,13 +106,18 @@ func (q *queue) evictZero() bool {
 		if seq < q.items.first {
 			continue
 		}
-		it := q.items.at(seq)
-		q.live--
-		q.bytes -= it.msg.weight()
-		*it = item{}
+		q.evict(seq)
 		return true
 	}
 	return false
+}
+
+// evict drops an item from wherever it is.
+func (q *queue) evict(seq uint64) {
+	it := q.items.at(seq)
+	q.live--
+	q.bytes -= it.msg.weight()
+	*it = item{}
 }
 
 // topicsSince lists the topics of the items that were pushed at or after seq.

@@ -7,9 +7,9 @@
 // which subscription matched: the broker decides that. It never blocks whoever
 // enqueues, and never writes to a socket outside a Writer's own goroutine.
 //
-// Everything that has to outlive the process changes in three places only:
-// enqueue (queue.push), the way of a flight (flights.go) and the client's own
-// ids (inbound.go). That is where a journal of changes belongs.
+// A durable session outlives the process, too (durable.go): each queued message is
+// a record in a journal, from before it is acknowledged to its publisher until its
+// receiver acknowledged it, and so are the states of QoS 2 that an answer depends on.
 package session
 
 import (
@@ -30,13 +30,19 @@ type Session struct {
 	now    func() time.Time
 	count  *Counters
 
-	mu      sync.Mutex
-	ended   bool
-	queue   queue
-	flights flights
-	inbound map[uint16]*inbound
-	pulls   []*pull
-	pulling bool
+	mu     sync.Mutex
+	ended  bool
+	log    Log    // nil: the session ends with the process
+	number uint64 // in records
+	seq    uint64 // of the last message in the order of a durable session
+	sent   uint64 // of the last one that was sent
+	// progress is the record that says so; 0: none yet.
+	progress uint64
+	queue    queue
+	flights  flights
+	inbound  map[uint16]*inbound
+	pulls    []*pull
+	pulling  bool
 
 	writer    *Writer // nil while the client is away
 	version   byte
@@ -100,7 +106,30 @@ func (s *Session) End() {
 	n := s.queue.live + s.flights.len()
 	s.left(n)
 	s.count.drop(DropSessionEnded, n)
-	s.queue, s.flights, s.inbound, s.pulls = queue{}, newFlights(), map[uint16]*inbound{}, nil
+	if s.log != nil {
+		s.log.Forget(s.records()...)
+	}
+	s.queue, s.flights, s.pulls = queue{}, newFlights(), nil
+}
+
+// records lists all that the session has on disk, less what is still to be settled.
+func (s *Session) records() (all []uint64) {
+	for i := s.queue.items.first; i < s.queue.items.end(); i++ {
+		all = s.queue.items.at(i).stake.all(all)
+	}
+	for x := s.flights.first; x != nil; x = x.next {
+		all = x.stake.all(all)
+	}
+	for id, in := range s.inbound {
+		if in.received {
+			all = append(all, in.record)
+			delete(s.inbound, id)
+		}
+	}
+	for _, p := range s.pulls {
+		all = append(all, p.marker)
+	}
+	return append(all, s.progress)
 }
 
 // Online says whether the client is connected.
@@ -125,17 +154,28 @@ func (s *Session) Enqueue(m *Message, d Delivery) bool {
 	if s.ended || d.QoS == 0 && s.writer == nil {
 		return true // nothing is owed
 	}
+	if s.full(m) && (d.QoS == 0 || !s.makeRoom(m)) {
+		s.count.drop(fullReason(d.QoS), 1)
+		return false
+	}
+	s.enqueue(m, d)
+	return true
+}
+
+// makeRoom drops QoS 0 until the message would fit.
+func (s *Session) makeRoom(m *Message) bool {
 	for s.full(m) {
-		if d.QoS == 0 || !s.queue.evictZero() {
-			s.count.drop(fullReason(d.QoS), 1)
+		if !s.queue.evictZero() {
 			return false
 		}
 		s.left(1)
 		s.count.drop(DropZeroFull, 1)
 	}
-	s.enqueue(m, d)
 	return true
 }
+
+// CountFull counts a message that an Offer found no room for.
+func (s *Session) CountFull() { s.count.drop(DropQueueFull, 1) }
 
 // Room says whether a message would find a place without anything being dropped.
 func (s *Session) Room(m *Message) bool {
@@ -158,7 +198,11 @@ func (s *Session) full(m *Message) bool {
 }
 
 func (s *Session) enqueue(m *Message, d Delivery) {
-	s.queue.push(item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain})
+	s.push(item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain})
+}
+
+func (s *Session) push(it item) {
+	s.queue.push(it)
 	s.count.Queued.Add(1)
 	if s.writer != nil {
 		s.writer.Wake()
@@ -175,14 +219,18 @@ func (s *Session) drain(w *Writer, b []byte, max int) []byte {
 		return b
 	}
 	now := s.now()
+	before := s.sent
 	b = s.resend(b, max, now)
 	for s.flights.resend == nil && !s.pulling && len(b) < max {
 		it, ok := s.queue.front()
-		if !ok || it.qos > 0 && !s.flights.room(s.window) {
-			return b
+		if !ok || s.waits(it) {
+			break
 		}
 		s.queue.pop()
 		b = s.send(b, it, now)
+	}
+	if s.sent > before {
+		s.sentTo(s.sent)
 	}
 	return b
 }
@@ -191,13 +239,16 @@ func (s *Session) drain(w *Writer, b []byte, max int) []byte {
 func (s *Session) send(b []byte, it item, now time.Time) []byte {
 	p := publish{item: it}
 	if it.msg.Expired(now) {
-		return s.discard(b, DropExpired)
+		return s.discard(b, it, DropExpired)
 	}
 	if _, _, size := p.sizes(s.version); s.maxPacket > 0 && size > s.maxPacket {
-		return s.discard(b, DropTooLarge)
+		return s.discard(b, it, DropTooLarge)
 	}
 	if it.qos > 0 {
 		p.id = s.flights.add(it).id
+		if it.stake != nil {
+			s.sent = it.stake.seq
+		}
 	} else {
 		s.left(1)
 	}
@@ -205,7 +256,8 @@ func (s *Session) send(b []byte, it item, now time.Time) []byte {
 	return p.append(b, s.version, now)
 }
 
-func (s *Session) discard(b []byte, why Drop) []byte {
+func (s *Session) discard(b []byte, it item, why Drop) []byte {
+	s.done(it)
 	s.left(1)
 	s.count.drop(why, 1)
 	return b

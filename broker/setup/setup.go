@@ -3,8 +3,12 @@ package setup
 
 import (
 	"crypto/tls"
+	"path/filepath"
+
+	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
 )
@@ -25,6 +29,15 @@ func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool, ano
 	var err error
 	o.Listeners, err = listeners(m)
 	return o, err
+}
+
+// JournalDir is where a broker keeps its sessions, in a program's data directory.
+const JournalDir = "broker"
+
+// Journal opens what keeps a broker's sessions and retained messages. It is closed
+// after the broker.
+func Journal(dataDir string, log zerolog.Logger) (*journal.Journal, error) {
+	return journal.Open(journal.Options{Dir: filepath.Join(dataDir, JournalDir), Log: log})
 }
 
 func listeners(m configs.MQTT) (list []broker.Listener, err error) {

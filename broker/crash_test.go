@@ -1,0 +1,266 @@
+package broker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/session"
+)
+
+// outgoingPublish is a publish that its publisher is not done with.
+type outgoingPublish struct {
+	id       uint16
+	qos      byte
+	payload  string
+	received bool // PUBREC came
+}
+
+// publisher does what the standard wants of one, over any number of crashes.
+type publisher struct {
+	*tc
+	name   string
+	next   int
+	lastID uint16
+	open   []*outgoingPublish
+	acked  []string
+}
+
+func (p *publisher) publish(rnd *rand.Rand) {
+	p.lastID++
+	x := &outgoingPublish{id: p.lastID, qos: byte(rnd.IntN(2) + 1), payload: fmt.Sprintf("%s %d", p.name, p.next)}
+	p.next++
+	p.open = append(p.open, x)
+	p.tc.publish("t/"+p.name, x.payload, x.qos, x.id)
+}
+
+// resume sends again what it has no answer to.
+func (p *publisher) resume() {
+	for _, x := range p.open {
+		if x.received {
+			p.ack(packets.Pubrel, x.id)
+		} else {
+			p.tc.publish("t/"+p.name, x.payload, x.qos, x.id, dup)
+		}
+	}
+}
+
+// settle reads what has been answered by now.
+func (p *publisher) settle(t *testing.T) {
+	p.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
+	for {
+		pk, err := p.read(patience)
+		require.NoError(t, err)
+		if pk.FixedHeader.Type == packets.Pingresp {
+			return
+		}
+		if pk.FixedHeader.Type != packets.Pubcomp || pk.ReasonCode != 0x92 { // the id is free already
+			require.Less(t, pk.ReasonCode, byte(0x80))
+		}
+		for i, x := range p.open {
+			if x.id != pk.PacketID {
+				continue
+			}
+			if pk.FixedHeader.Type != packets.Pubcomp {
+				if !x.received {
+					p.acked = append(p.acked, x.payload)
+				}
+				x.received = true
+			}
+			if pk.FixedHeader.Type == packets.Pubrec {
+				p.ack(packets.Pubrel, x.id)
+			} else {
+				p.open = append(p.open[:i], p.open[i+1:]...)
+			}
+			break
+		}
+	}
+}
+
+// subscriber takes a QoS 2 message once for each packet id, as the standard wants.
+type subscriber struct {
+	*tc
+	held map[uint16]bool
+	got  map[string]int
+	qos  map[string]byte
+	list []string // first deliveries
+}
+
+func (s *subscriber) settle(t *testing.T, rnd *rand.Rand, loses bool) (n int) {
+	s.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
+	for {
+		pk, err := s.read(patience)
+		require.NoError(t, err)
+		answers := !loses || rnd.IntN(4) > 0
+		switch pk.FixedHeader.Type {
+		case packets.Pingresp:
+			return n
+		case packets.Publish:
+			payload := string(pk.Payload)
+			if pk.FixedHeader.Qos == 1 || !s.held[pk.PacketID] {
+				if s.got[payload]++; s.got[payload] == 1 {
+					s.list = append(s.list, payload)
+				}
+				s.qos[payload] = pk.FixedHeader.Qos
+			}
+			if pk.FixedHeader.Qos == 2 {
+				s.held[pk.PacketID] = true
+				if answers {
+					s.ack(packets.Pubrec, pk.PacketID)
+				}
+			} else if answers {
+				s.ack(packets.Puback, pk.PacketID)
+			}
+		case packets.Pubrel:
+			delete(s.held, pk.PacketID)
+			if answers {
+				s.ack(packets.Pubcomp, pk.PacketID)
+			}
+		}
+		n++
+	}
+}
+
+// Publishers and subscribers that keep to the standard, and a broker that crashes at
+// any moment: what was acknowledged is delivered, at QoS 2 once, in order.
+func TestCrashesAtRandomMoments(t *testing.T) {
+	seeds := 12
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range uint64(seeds) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { crashes(t, rand.New(rand.NewPCG(seed, 7))) })
+	}
+}
+
+func crashes(t *testing.T, rnd *rand.Rand) {
+	small := func(o *Options) { o.Limits.Inflight = 8 }
+	dir := t.TempDir()
+	b, _ := kept(t, dir, small)
+	pubs := []*publisher{{name: "one"}, {name: "two"}}
+	subs := []*subscriber{{}, {}}
+	attach := func() {
+		for _, p := range pubs {
+			p.tc = open(t, b, p.name, persistent)
+			p.resume()
+		}
+		for i, s := range subs {
+			s.tc = open(t, b, "sub"+strconv.Itoa(i), persistent)
+		}
+	}
+	attach()
+	for _, s := range subs {
+		s.held, s.got, s.qos = make(map[uint16]bool), make(map[string]int), make(map[string]byte)
+		s.sub("t/+", 2)
+	}
+	for range 8 {
+		for range rnd.IntN(60) {
+			switch rnd.IntN(6) {
+			case 0, 1, 2:
+				pubs[rnd.IntN(2)].publish(rnd)
+			case 3:
+				pubs[rnd.IntN(2)].settle(t)
+			case 4:
+				subs[rnd.IntN(2)].settle(t, rnd, true)
+			case 5: // a lost connection
+				i := rnd.IntN(2)
+				subs[i].leave(b, "sub"+strconv.Itoa(i))
+				subs[i].tc = open(t, b, "sub"+strconv.Itoa(i), persistent)
+			}
+		}
+		old := b
+		b, dir = restarted(t, dir, small)
+		require.NoError(t, old.Close(t.Context()))
+		attach()
+	}
+	for quiet := 0; quiet < 20; quiet++ {
+		for _, p := range pubs {
+			p.settle(t)
+			if len(p.open) > 0 {
+				quiet = 0
+			}
+		}
+		for i, s := range subs {
+			if s.settle(t, rnd, false) > 0 {
+				quiet = 0
+			}
+			if quiet == 5 { // whatever an answer was lost to
+				s.leave(b, "sub"+strconv.Itoa(i))
+				s.tc = open(t, b, "sub"+strconv.Itoa(i), persistent)
+			}
+		}
+	}
+	for _, s := range subs {
+		s.verify(t, pubs)
+	}
+	require.Eventually(t, func() bool { return b.Stats().Queued == 0 }, patience, 1)
+}
+
+func (s *subscriber) verify(t *testing.T, pubs []*publisher) {
+	for _, p := range pubs {
+		for _, payload := range p.acked {
+			require.Positive(t, s.got[payload], payload)
+			if s.qos[payload] == 2 {
+				require.Equal(t, 1, s.got[payload], payload)
+			}
+		}
+		last := map[byte]int{1: -1, 2: -1} // order is for messages of one QoS
+		for _, payload := range s.list {
+			number, mine := strings.CutPrefix(payload, p.name+" ")
+			if n, err := strconv.Atoi(number); mine && err == nil {
+				require.Greater(t, n, last[s.qos[payload]], payload)
+				last[s.qos[payload]] = n
+			}
+		}
+	}
+}
+
+func FuzzRecords(f *testing.F) {
+	m := &session.Message{Topic: "a/b", Payload: []byte("x"), QoS: 2, Props: Properties{
+		ContentType: "t", Correlation: []byte{1}, PayloadFormat: new(byte), Expiry: 5, User: []UserProperty{{Key: "k", Value: "v"}},
+	}}
+	e := session.Encoder{kindRetained}
+	e.Message(m)
+	f.Add([]byte(e))
+	c := &client{number: 3, record: 4}
+	c.ident.Store(&Identity{ClientID: "c", User: "u", Nodes: []string{"n*"}, Version: 5})
+	f.Add(c.recordWith(&will{message: Message{Topic: "w", QoS: 1}, delay: 5}).Value)
+	s := newSubscription(c, "$share/g/a/+")
+	f.Add(s.change().Value)
+	for kind := range byte(8) {
+		f.Add([]byte{kind, 3, 1, 2, 0, 0, 1})
+	}
+	f.Fuzz(func(t *testing.T, value []byte) {
+		b, err := New(Options{Journal: fixed{1: value, 2: c.recordWith(nil).Value}})
+		if err != nil {
+			return
+		}
+		b.resume()
+		require.LessOrEqual(t, b.Stats().Sessions, 2)
+		require.NoError(t, b.Close(t.Context()))
+	})
+}
+
+// fixed is a journal that forgets.
+type fixed map[uint64][]byte
+
+func (f fixed) Load(each func(uint64, []byte) error) error {
+	for id, value := range f {
+		if err := each(id, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f fixed) Commit(_ []journal.Change, done func(error)) {
+	if done != nil {
+		go done(nil)
+	}
+}

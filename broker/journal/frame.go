@@ -1,0 +1,202 @@
+package journal
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+// A segment begins with a header: magic, segment number, base (the oldest segment
+// needed), checksum. Frames follow: magic, length of the body, checksum of body and
+// of where it stands (so that bytes that look like a frame, in a client's payload,
+// never are one), body. The body is operations, one after the other: a put is
+// 1, record, length, value; a delete is 2, record; base is 3, segment number.
+const (
+	fileMagic   = "edgebusJ"
+	headerSize  = 28
+	frameHead   = 12
+	frameMagic  = 0xEB10C4A7
+	opPut       = 1
+	opDelete    = 2
+	opBase      = 3
+	maxOverhead = 1 + 2*binary.MaxVarintLen64 // of an operation beyond its value
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func appendHeader(b []byte, number, base uint64) []byte {
+	from := len(b)
+	b = append(b, fileMagic...)
+	b = binary.LittleEndian.AppendUint64(b, number)
+	b = binary.LittleEndian.AppendUint64(b, base)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[from:], castagnoli))
+}
+
+func parseHeader(b []byte, number uint64) (base uint64, ok bool) {
+	if len(b) < headerSize || string(b[:8]) != fileMagic || binary.LittleEndian.Uint64(b[8:]) != number ||
+		binary.LittleEndian.Uint32(b[24:]) != crc32.Checksum(b[:24], castagnoli) {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(b[16:]), true
+}
+
+// seal fills in the head of a frame that is going to stand at a place.
+func seal(frame []byte, number uint64, at int64) {
+	binary.LittleEndian.PutUint32(frame, frameMagic)
+	binary.LittleEndian.PutUint32(frame[4:], uint32(len(frame)-frameHead))
+	binary.LittleEndian.PutUint32(frame[8:], checksum(frame[frameHead:], number, at))
+}
+
+func checksum(body []byte, number uint64, at int64) uint32 {
+	var where [16]byte
+	binary.LittleEndian.PutUint64(where[:], number)
+	binary.LittleEndian.PutUint64(where[8:], uint64(at))
+	return crc32.Update(crc32.Checksum(where[:], castagnoli), castagnoli, body)
+}
+
+// frameAt returns the body of the frame at a place in a file, if there is a whole one.
+func frameAt(b []byte, number uint64, at int64) (body []byte, ok bool) {
+	rest := b[at:]
+	if len(rest) < frameHead || binary.LittleEndian.Uint32(rest) != frameMagic {
+		return nil, false
+	}
+	n := binary.LittleEndian.Uint32(rest[4:])
+	if uint64(n) > uint64(len(rest)-frameHead) {
+		return nil, false
+	}
+	body = rest[frameHead : frameHead+int(n)]
+	return body, checksum(body, number, at) == binary.LittleEndian.Uint32(rest[8:])
+}
+
+// operation is one of a frame's.
+type operation struct {
+	kind  byte
+	id    uint64 // record, or segment number
+	value []byte
+	size  int
+}
+
+// nextOp takes the first operation apart.
+func nextOp(b []byte) (op operation, err error) {
+	op.kind = b[0]
+	at := 1
+	number := func() uint64 {
+		n, used := binary.Uvarint(b[at:])
+		if used <= 0 {
+			err = errOperation
+			return 0
+		}
+		at += used
+		return n
+	}
+	op.id = number()
+	if op.kind == opPut && err == nil {
+		n := number()
+		if err == nil && n > uint64(len(b)-at) {
+			err = errOperation
+		}
+		if err == nil {
+			op.value = b[at : at+int(n) : at+int(n)]
+			at += int(n)
+		}
+	}
+	if op.kind < opPut || op.kind > opBase {
+		err = errOperation
+	}
+	op.size = at
+	return op, err
+}
+
+var errOperation = fmt.Errorf("an operation that can't be read")
+
+// group is what one write makes durable.
+type group struct {
+	buf    []byte // a frame, with its head still to be filled in
+	ops    []mark
+	calls  []call
+	urgent bool
+}
+
+// call is one commit's, with the end of its operations.
+type call struct {
+	done func(error) // nil: nobody waits
+	ops  int
+}
+
+// mark says where an operation stands in a group.
+type mark struct {
+	id   uint64
+	at   uint32
+	size uint32
+	put  bool
+}
+
+func newGroup() *group { return &group{buf: make([]byte, frameHead)} }
+
+const keepGroup = 4 << 20
+
+func (g *group) reset() {
+	if cap(g.buf) > keepGroup {
+		*g = *newGroup()
+		return
+	}
+	clear(g.calls)
+	*g = group{buf: g.buf[:frameHead], ops: g.ops[:0], calls: g.calls[:0]}
+}
+
+func (g *group) empty() bool { return len(g.buf) == frameHead }
+
+func (g *group) add(c Change) {
+	at := len(g.buf)
+	if c.Value == nil {
+		g.buf = binary.AppendUvarint(append(g.buf, opDelete), c.ID)
+	} else {
+		g.buf = binary.AppendUvarint(append(g.buf, opPut), c.ID)
+		g.buf = binary.AppendUvarint(g.buf, uint64(len(c.Value)))
+		g.buf = append(g.buf, c.Value...)
+	}
+	g.ops = append(g.ops, mark{c.ID, uint32(at), uint32(len(g.buf) - at), c.Value != nil})
+}
+
+// again puts what nobody waits for, out of a group that failed, before what came
+// after it. Of each record the last state counts.
+func (g *group) again(failed *group) {
+	last := make(map[uint64]mark)
+	begin := 0
+	for _, c := range failed.calls {
+		if c.done == nil {
+			for _, m := range failed.ops[begin:c.ops] {
+				last[m.id] = m
+			}
+		}
+		begin = c.ops
+	}
+	if len(last) == 0 {
+		return
+	}
+	front := newGroup()
+	for _, m := range last {
+		text := failed.buf[m.at : m.at+m.size]
+		front.ops = append(front.ops, mark{m.id, uint32(len(front.buf)), m.size, m.put})
+		front.buf = append(front.buf, text...)
+	}
+	shift := uint32(len(front.buf) - frameHead)
+	added := len(front.ops)
+	front.calls = append(front.calls, call{nil, added})
+	for _, m := range g.ops {
+		m.at += shift
+		front.ops = append(front.ops, m)
+	}
+	for _, c := range g.calls {
+		c.ops += added
+		front.calls = append(front.calls, c)
+	}
+	front.buf = append(front.buf, g.buf[frameHead:]...)
+	front.urgent = g.urgent
+	*g = *front
+}
+
+// addBase says that segments before number are not needed any more.
+func (g *group) addBase(number uint64) {
+	g.buf = binary.AppendUvarint(append(g.buf, opBase), number)
+}

@@ -1,0 +1,240 @@
+// Package journal keeps numbered records on disk: what is put stays, until it is
+// put anew or deleted, through kill -9 and power loss. The records of all callers
+// share commits.
+//
+// It is a log in segments. A group of commits is one frame, one write and one
+// sync; a frame that was torn by a crash belongs to nobody who was told anything,
+// and is dropped. What is live in the oldest segment is copied to the end of the
+// log when most of the log is dead, and the segment removed: disk space and
+// starting time are bounded by what is live.
+//
+// The package never looks into a record, never blocks who commits, and never
+// repairs what is damaged: it refuses to open it, and names the file.
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// ErrClosed is the outcome of commits that come after Close.
+var ErrClosed = errors.New("the journal is closed")
+
+// Change puts a record, or deletes it if Value is nil. Deleting what isn't there
+// is no mistake.
+type Change struct {
+	ID    uint64
+	Value []byte
+}
+
+// Options are what a journal is made from. Only Dir is needed.
+type Options struct {
+	Dir     string
+	Log     zerolog.Logger
+	Segment int           // bytes after which a segment is ended; 16 MiB
+	Lazy    time.Duration // how long changes wait that nobody waits for; 100 ms
+}
+
+// Journal is an open journal.
+type Journal struct {
+	opts Options
+	lock *os.File
+
+	mu      sync.Mutex
+	filling *group
+	due     bool // the lazy have waited for long enough
+	closing bool
+	wake    chan struct{}
+	lazy    *time.Timer
+	stopped chan struct{}
+
+	// The committer's own.
+	segments []*segment // oldest first; the last is written to
+	index    map[uint64]place
+	base     uint64
+	written  *group // being written, or spare
+	suspect  bool   // the file may have more in it than was committed
+	sweep    *sweep
+	file     file
+	failing  bool
+
+	stats struct {
+		commits, groups, failed, bytes, live, records, compacted atomic.Int64
+	}
+	// wrap stands between the journal and its files in tests.
+	wrap func(*os.File) file
+}
+
+// place is where a live record is.
+type place struct {
+	segment uint64
+	at      uint32 // of the operation, from the beginning of the file
+	size    uint32 // of the whole operation
+}
+
+// segment is one file.
+type segment struct {
+	number uint64
+	path   string
+	size   int64
+	live   int64 // bytes of operations whose records are live
+}
+
+// file is what a segment that is written to can do.
+type file interface {
+	WriteAt(b []byte, at int64) (int, error)
+	Sync() error
+	Truncate(size int64) error
+	Close() error
+}
+
+// Stats is a snapshot for metrics. Counts are since the journal was opened.
+type Stats struct {
+	Commits   int64 // that were made durable
+	Groups    int64 // that they were made durable in
+	Failed    int64 // commits that failed
+	Bytes     int64 // of the files, now
+	Live      int64 // of them in live records
+	Records   int64 // live, now
+	Compacted int64 // bytes copied by compaction
+}
+
+// Stats takes a snapshot.
+func (j *Journal) Stats() Stats {
+	s := &j.stats
+	return Stats{
+		Commits: s.commits.Load(), Groups: s.groups.Load(), Failed: s.failed.Load(), Bytes: s.bytes.Load(),
+		Live: s.live.Load(), Records: s.records.Load(), Compacted: s.compacted.Load(),
+	}
+}
+
+// Open opens the journal in a directory, which it makes if need be.
+func Open(opts Options) (*Journal, error) {
+	return open(opts, func(f *os.File) file { return synced{f} })
+}
+
+func open(opts Options, wrap func(*os.File) file) (_ *Journal, err error) {
+	if opts.Segment == 0 {
+		opts.Segment = 16 << 20
+	}
+	if opts.Lazy == 0 {
+		opts.Lazy = 100 * time.Millisecond
+	}
+	if err := makeDir(opts.Dir); err != nil {
+		return nil, err
+	}
+	j := &Journal{
+		opts: opts, wrap: wrap, filling: newGroup(), written: newGroup(), index: make(map[uint64]place),
+		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+	}
+	if j.lock, err = lockFile(filepath.Join(opts.Dir, "lock")); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = j.lock.Close()
+		}
+	}()
+	if err := j.read(); err != nil {
+		return nil, err
+	}
+	j.lazy = time.AfterFunc(time.Hour, j.lazyDue)
+	j.lazy.Stop()
+	go j.run()
+	return j, nil
+}
+
+// makeDir makes the directory, and makes sure that it outlives a power cut.
+func makeDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// Commit makes the changes durable, all or none. It never blocks. done is called
+// once that is done, or can't be, never before Commit returns or on its goroutine,
+// and in the order of the commits. With done nil nobody waits: the changes go with the next group,
+// or after a while, and if that fails, with one after it.
+func (j *Journal) Commit(changes []Change, done func(error)) {
+	j.mu.Lock()
+	if j.closing {
+		j.mu.Unlock()
+		if done != nil {
+			go done(ErrClosed)
+		}
+		return
+	}
+	g := j.filling
+	first := len(g.calls) == 0
+	for _, c := range changes {
+		g.add(c)
+	}
+	g.calls = append(g.calls, call{done, len(g.ops)})
+	urgent := !g.urgent && (done != nil || len(g.buf) > lazyBytes)
+	g.urgent = g.urgent || urgent
+	j.mu.Unlock()
+	switch {
+	case urgent:
+		j.wakeUp()
+	case first:
+		j.lazy.Reset(j.opts.Lazy)
+	}
+}
+
+const lazyBytes = 1 << 20 // what nobody waits for waits no longer than until it is this much
+
+func (j *Journal) lazyDue() {
+	j.mu.Lock()
+	j.due = true
+	j.mu.Unlock()
+	j.wakeUp()
+}
+
+func (j *Journal) wakeUp() {
+	select {
+	case j.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Close commits what waits, and closes the files.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	again := j.closing
+	j.closing = true
+	j.mu.Unlock()
+	if again {
+		<-j.stopped
+		return nil
+	}
+	j.lazy.Stop()
+	j.wakeUp()
+	<-j.stopped
+	return errors.Join(j.file.Close(), j.lock.Close())
+}
+
+// damaged is the error for a file that can't be trusted.
+func damaged(path string, at int64, what string) error {
+	return fmt.Errorf("%s is damaged at byte %d: %s; restore the directory %s from a backup, or move it away to begin anew without "+
+		"the sessions and retained messages in it", path, at, what, filepath.Dir(path))
+}

@@ -1,0 +1,420 @@
+package journal
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func opened(t testing.TB, dir string, segment int) *Journal {
+	t.Helper()
+	j, err := Open(Options{Dir: dir, Segment: segment})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() })
+	return j
+}
+
+func (j *Journal) now(t testing.TB, changes ...Change) {
+	t.Helper()
+	require.NoError(t, j.try(changes...))
+}
+
+func (j *Journal) try(changes ...Change) error {
+	done := make(chan error, 1)
+	j.Commit(changes, func(err error) { done <- err })
+	return <-done
+}
+
+func content(t testing.TB, j *Journal) map[uint64]string {
+	t.Helper()
+	all := make(map[uint64]string)
+	require.NoError(t, j.Load(func(id uint64, value []byte) error {
+		require.NotContains(t, all, id)
+		all[id] = string(value)
+		return nil
+	}))
+	return all
+}
+
+func put(id uint64, value string) Change { return Change{id, []byte(value)} }
+
+func TestWhatWasCommittedIsThereAgain(t *testing.T) {
+	dir := t.TempDir()
+	j := opened(t, filepath.Join(dir, "new", "er"), 0)
+	j.now(t, put(1, "one"), put(2, ""), put(3, "three"))
+	j.now(t, put(1, "uno"), Change{ID: 3}, Change{ID: 99})
+	j.Commit([]Change{put(4, "nobody waits")}, nil)
+	require.NoError(t, j.Close())
+	require.NoError(t, j.Close())
+	require.ErrorIs(t, j.try(put(5, "late")), ErrClosed)
+	j = opened(t, filepath.Join(dir, "new", "er"), 0)
+	require.Equal(t, map[uint64]string{1: "uno", 2: "", 4: "nobody waits"}, content(t, j))
+	require.Equal(t, int64(3), j.Stats().Records)
+}
+
+func TestNobodyWaitsForLong(t *testing.T) {
+	j := opened(t, t.TempDir(), 0)
+	j.Commit([]Change{put(1, "x")}, nil)
+	require.Eventually(t, func() bool { return j.Stats().Groups == 1 }, 5*time.Second, time.Millisecond)
+}
+
+func TestOneProcessAtATime(t *testing.T) {
+	dir := t.TempDir()
+	opened(t, dir, 0)
+	_, err := Open(Options{Dir: dir})
+	require.ErrorContains(t, err, dir+" is in use by another process")
+}
+
+// Whatever is put and deleted, the files stay within twice what is live and a few
+// segments, and are read back right.
+func TestCompactionIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	const segment = 8 << 10
+	model := make(map[uint64]string)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	j := opened(t, dir, segment)
+	for round := range 3000 {
+		var changes []Change
+		for range rnd.IntN(5) + 1 {
+			id := uint64(rnd.IntN(100))
+			if rnd.IntN(3) == 0 {
+				changes = append(changes, Change{ID: id})
+				delete(model, id)
+				continue
+			}
+			value := strings.Repeat(fmt.Sprint(round, "."), rnd.IntN(30))
+			changes = append(changes, put(id, value))
+			model[id] = value
+		}
+		j.now(t, changes...)
+		if round%500 == 0 {
+			require.NoError(t, j.Close())
+			j = opened(t, dir, segment)
+			require.Equal(t, model, content(t, j))
+		}
+	}
+	require.NoError(t, j.Close())
+	var onDisk int64
+	files, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	require.NoError(t, err)
+	for _, path := range files {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		onDisk += info.Size()
+	}
+	s := j.Stats()
+	require.Equal(t, onDisk, s.Bytes)
+	require.LessOrEqual(t, onDisk, 2*s.Live+4*segment)
+	require.Positive(t, s.Compacted)
+}
+
+// A copy of the files, taken at any moment after a commit was acknowledged, and cut
+// off or spoilt anywhere behind it, has all that was acknowledged and nothing else
+// but whole commits that follow.
+func TestCrashAtAnyPoint(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			dir := t.TempDir()
+			j := opened(t, dir, 2<<10)
+			acked := make(map[uint64]string)
+			next := uint64(1)
+			for range 200 {
+				a, b := next, next+1
+				next += 2
+				value := strings.Repeat("v", rnd.IntN(100))
+				changes := []Change{put(a, value), put(b, value)} // both or none
+				old := uint64(rnd.IntN(int(next)))
+				changes = append(changes, Change{ID: old})
+				j.now(t, changes...)
+				acked[a], acked[b] = value, value
+				delete(acked, old)
+			}
+			require.NoError(t, j.Close())
+			last := j.current()
+			text, err := os.ReadFile(last.path)
+			require.NoError(t, err)
+			// One more group that was being written when the power went.
+			g := newGroup()
+			g.add(put(next, strings.Repeat("t", 200)))
+			g.add(put(next+1, "t"))
+			seal(g.buf, last.number, last.size)
+			torn := bytes.Clone(g.buf)
+			switch rnd.IntN(4) {
+			case 0:
+				torn = torn[:rnd.IntN(len(torn))]
+			case 1:
+				clear(torn[rnd.IntN(len(torn)-1):])
+			case 2:
+				clear(torn[:rnd.IntN(len(torn)-1)+1])
+			case 3:
+				torn[rnd.IntN(len(torn))] ^= 0x40
+			}
+			require.NoError(t, os.WriteFile(last.path, append(text, torn...), 0o600))
+			j = opened(t, dir, 2<<10)
+			require.Equal(t, acked, content(t, j))
+			j.now(t, put(next, "goes on"))
+			require.NoError(t, j.Close())
+			acked[next] = "goes on"
+			require.Equal(t, acked, content(t, opened(t, dir, 2<<10)))
+		})
+	}
+}
+
+// A payload that looks like a frame is none.
+func TestFrameInAPayload(t *testing.T) {
+	dir := t.TempDir()
+	j := opened(t, dir, 0)
+	inner := newGroup()
+	inner.add(put(7, "forged"))
+	seal(inner.buf, 1, headerSize+frameHead+3)
+	j.now(t, put(1, string(inner.buf)))
+	require.NoError(t, j.Close())
+	path := j.path(1)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, text[:len(text)-1], 0o600))
+	require.Empty(t, content(t, opened(t, dir, 0)))
+}
+
+func TestDamageIsRefused(t *testing.T) {
+	make3 := func(t *testing.T) (dir string, j *Journal) {
+		dir = t.TempDir()
+		j = opened(t, dir, 256)
+		for i := range uint64(20) {
+			j.now(t, put(i, strings.Repeat("x", 50)))
+		}
+		require.NoError(t, j.Close())
+		require.Greater(t, len(j.segments), 2)
+		return dir, j
+	}
+	for name, spoil := range map[string]func(t *testing.T, j *Journal) string{
+		"bit in the first segment": func(t *testing.T, j *Journal) string { return flip(t, j.segments[0].path, 60) },
+		"header":                   func(t *testing.T, j *Journal) string { return flip(t, j.segments[1].path, 3) },
+		"bit before the last group": func(t *testing.T, j *Journal) string {
+			require.NoError(t, j.reopen(t, put(100, "a"), put(101, "b")))
+			return flip(t, j.current().path, headerSize+frameHead+1)
+		},
+		"truncated in the middle": func(t *testing.T, j *Journal) string {
+			require.NoError(t, os.Truncate(j.segments[1].path, 100))
+			return j.segments[1].path
+		},
+		"missing in the middle": func(t *testing.T, j *Journal) string {
+			require.NoError(t, os.Remove(j.segments[1].path))
+			return j.segments[1].path
+		},
+		"missing at the beginning": func(t *testing.T, j *Journal) string {
+			require.NoError(t, os.Remove(j.segments[0].path))
+			return j.segments[0].path
+		},
+		"not ours": func(t *testing.T, j *Journal) string {
+			path := filepath.Join(j.opts.Dir, "notes.log")
+			require.NoError(t, os.WriteFile(path, nil, 0o600))
+			return path
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, j := make3(t)
+			path := spoil(t, j)
+			_, err := Open(Options{Dir: dir})
+			require.ErrorContains(t, err, path)
+		})
+	}
+}
+
+// reopen commits each change in a group of its own, in a new segment.
+func (j *Journal) reopen(t *testing.T, changes ...Change) error {
+	again := opened(t, j.opts.Dir, 1<<20)
+	if err := again.begin(again.current().number + 1); err != nil {
+		return err
+	}
+	for _, c := range changes {
+		again.now(t, c)
+	}
+	j.segments = again.segments
+	return again.Close()
+}
+
+func flip(t *testing.T, path string, at int) string {
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	text[at] ^= 1
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	return path
+}
+
+func TestErrorOfTheReaderNamesTheFile(t *testing.T) {
+	j := opened(t, t.TempDir(), 0)
+	j.now(t, put(1, "x"))
+	err := j.Load(func(uint64, []byte) error { return errors.New("no such kind") })
+	require.ErrorContains(t, err, j.path(1))
+	require.ErrorContains(t, err, "record 1: no such kind")
+}
+
+// faulty is a file on a disk that is full, or that fails, for a while.
+type faulty struct {
+	file
+	disk *disk
+}
+
+type disk struct {
+	mu             sync.Mutex
+	full, unsynced bool
+	stuck          bool // not even what was written can be taken back
+}
+
+func (d *disk) set(change func(*disk)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(d)
+}
+
+func (f faulty) WriteAt(b []byte, at int64) (int, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if f.disk.full {
+		n, _ := f.file.WriteAt(b[:len(b)/2], at)
+		return n, syscall.ENOSPC
+	}
+	return f.file.WriteAt(b, at)
+}
+
+func (f faulty) Sync() error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if f.disk.unsynced {
+		return syscall.EIO
+	}
+	return f.file.Sync()
+}
+
+func (f faulty) Truncate(n int64) error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if f.disk.stuck {
+		return syscall.EROFS
+	}
+	return f.file.Truncate(n)
+}
+
+func TestFailedCommitsLeaveNothingAndItRecovers(t *testing.T) {
+	d := &disk{}
+	dir := t.TempDir()
+	j, err := open(Options{Dir: dir, Segment: 1 << 10}, func(f *os.File) file { return faulty{synced{f}, d} })
+	require.NoError(t, err)
+	model := make(map[uint64]string)
+	rnd := rand.New(rand.NewPCG(3, 4))
+	failures := 0
+	for i := range uint64(500) {
+		d.set(func(d *disk) { d.full, d.unsynced, d.stuck = rnd.IntN(5) == 0, rnd.IntN(9) == 0, rnd.IntN(5) == 0 })
+		id := i % 50
+		if err := j.try(put(id, fmt.Sprint(i))); err != nil {
+			failures++
+			require.ErrorContains(t, err, dir)
+			continue
+		}
+		model[id] = fmt.Sprint(i)
+	}
+	d.set(func(d *disk) { d.full, d.unsynced, d.stuck = false, false, false })
+	j.now(t, put(1000, "well again"))
+	model[1000] = "well again"
+	require.Greater(t, failures, 50)
+	require.NoError(t, j.Close())
+	require.Equal(t, int64(failures), j.Stats().Failed)
+	require.Equal(t, model, content(t, opened(t, dir, 1<<10)))
+}
+
+func TestCommitsOfManyAreAnsweredInOrder(t *testing.T) {
+	j := opened(t, t.TempDir(), 4<<10)
+	const writers, each = 8, 300
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	last := make(map[int]int)
+	for w := range writers {
+		all.Go(func() {
+			var mine sync.WaitGroup
+			for i := range each {
+				mine.Add(1)
+				j.Commit([]Change{put(uint64(w), fmt.Sprint(i))}, func(err error) {
+					defer mine.Done()
+					mu.Lock()
+					defer mu.Unlock()
+					if err != nil || i > 0 && last[w] != i-1 {
+						t.Errorf("writer %d: %d after %d: %v", w, i, last[w], err)
+					}
+					last[w] = i
+				})
+			}
+			mine.Wait()
+		})
+	}
+	all.Wait()
+	require.Less(t, j.Stats().Groups, int64(writers*each/4))
+	want := make(map[uint64]string)
+	for w := range uint64(writers) {
+		want[w] = fmt.Sprint(each - 1)
+	}
+	require.True(t, maps.Equal(want, content(t, j)))
+}
+
+func FuzzSegment(f *testing.F) {
+	g := newGroup()
+	g.add(put(1, "one"))
+	g.add(Change{ID: 300})
+	g.addBase(1)
+	seal(g.buf, 1, headerSize)
+	f.Add(append(appendHeader(nil, 1, 0), g.buf...), false)
+	f.Add(g.buf[frameHead:], true)
+	f.Add([]byte{opPut, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, true)
+	f.Fuzz(func(t *testing.T, text []byte, framed bool) {
+		if framed { // a body with a right checksum
+			frame := append(make([]byte, frameHead), text...)
+			seal(frame, 1, headerSize)
+			text = append(appendHeader(nil, 1, 0), frame...)
+		}
+		dir := t.TempDir()
+		path := filepath.Join(dir, "000000000001.log")
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		j, err := Open(Options{Dir: dir})
+		if err != nil {
+			require.ErrorContains(t, err, dir)
+			return
+		}
+		before := content(t, j)
+		require.NoError(t, j.try(put(5, "more")))
+		before[5] = "more"
+		require.NoError(t, j.Close())
+		j, err = Open(Options{Dir: dir})
+		require.NoError(t, err)
+		require.Equal(t, before, content(t, j))
+		require.NoError(t, j.Close())
+	})
+}
+
+func TestWhatNobodyWaitsForIsTriedAgain(t *testing.T) {
+	d := &disk{}
+	dir := t.TempDir()
+	j, err := open(Options{Dir: dir}, func(f *os.File) file { return faulty{synced{f}, d} })
+	require.NoError(t, err)
+	j.now(t, put(1, "one"), put(2, "two"), put(3, "three"))
+	d.set(func(d *disk) { d.full = true })
+	j.Commit([]Change{{ID: 1}, put(4, "old")}, nil)
+	require.Error(t, j.try(put(2, "refused")))
+	j.Commit([]Change{put(4, "new")}, nil)
+	require.Error(t, j.try(put(3, "refused")))
+	d.set(func(d *disk) { d.full = false })
+	require.Eventually(t, func() bool { return j.Stats().Records == 3 }, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, j.Close())
+	require.Equal(t, map[uint64]string{2: "two", 3: "three", 4: "new"}, content(t, opened(t, dir, 0)))
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package journal
+
+import "os"
+
+type synced struct{ *os.File }

@@ -1,0 +1,270 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// Kinds of the broker's own records. A session's parts are package session's.
+const (
+	kindClient       = session.KindOther + iota // a durable session: who, how long, since when away, its will
+	kindSubscription                            // one of its subscriptions
+	kindRetained                                // a retained message of a users' own topic
+)
+
+// record encodes the client's record. w is its will, connected or away.
+func (c *client) recordWith(w *will) journal.Change {
+	e := session.Encoder{kindClient}
+	e.Number(c.number)
+	identify(&e, c.rights())
+	e.Number(uint64(c.lasting / time.Millisecond))
+	e.Time(c.left)
+	e.Flag(w != nil)
+	if w != nil {
+		e.Number(uint64(w.delay / time.Second))
+		e.Message(outgoing(w.message, time.Time{}))
+	}
+	return journal.Change{ID: c.record, Value: e}
+}
+
+func identify(e *session.Encoder, id Identity) {
+	roles := make([]string, len(id.Roles))
+	for i, r := range id.Roles {
+		roles[i] = string(r)
+	}
+	for _, s := range []string{id.ClientID, id.User, id.Node, id.Listener, id.Remote} {
+		e.Text(s)
+	}
+	*e = append(*e, id.Version)
+	for _, list := range [][]string{roles, id.Nodes, id.Devices, id.Protocols} {
+		e.Number(uint64(len(list)))
+		for _, s := range list {
+			e.Text(s)
+		}
+	}
+}
+
+func identityFrom(d *session.Decoder) (id Identity) {
+	for _, s := range []*string{&id.ClientID, &id.User, &id.Node, &id.Listener, &id.Remote} {
+		*s = d.Text()
+	}
+	id.Version = d.Byte()
+	var roles []string
+	for _, list := range []*[]string{&roles, &id.Nodes, &id.Devices, &id.Protocols} {
+		for range d.Count() {
+			*list = append(*list, d.Text())
+		}
+	}
+	for _, r := range roles {
+		id.Roles = append(id.Roles, topics.Role(r))
+	}
+	return id
+}
+
+// clientFrom decodes a client's record.
+func (b *Broker) clientFrom(record uint64, d *session.Decoder) *client {
+	c := &client{record: record, number: d.Number(), subs: make(map[string]*subscription)}
+	id := identityFrom(d)
+	c.id = id.ClientID
+	c.ident.Store(&id)
+	c.lasting = time.Duration(d.Number()) * time.Millisecond
+	c.left = d.Time()
+	if d.Flag() {
+		w := &will{delay: time.Duration(d.Number()) * time.Second}
+		m := d.Message()
+		w.message = Message{Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, Publisher: id}
+		c.will = w
+	}
+	c.sess = b.newSession()
+	c.sess.Endure(c.number, b.store)
+	return c
+}
+
+// Bits of a subscription's record.
+const (
+	flagNoLocal = 1 << iota
+	flagRetainAsPublished
+)
+
+func (s *subscription) change() journal.Change {
+	e := session.Encoder{kindSubscription}
+	e.Number(s.client.number)
+	e.Text(s.filter)
+	e.Number(uint64(s.id))
+	var flags byte
+	if s.noLocal {
+		flags |= flagNoLocal
+	}
+	if s.retainAsPublished {
+		flags |= flagRetainAsPublished
+	}
+	e = append(e, s.qos, flags, s.retainHandling)
+	return journal.Change{ID: s.record, Value: e}
+}
+
+// loadedSub is a subscription whose client may not have been seen yet.
+type loadedSub struct {
+	number uint64
+	sub    *subscription
+}
+
+var errFilter = errors.New("a subscription that nobody can have made")
+
+func subscriptionFrom(record uint64, d *session.Decoder) (loadedSub, error) {
+	number, filter := d.Number(), d.Text()
+	id := uint32(d.Number())
+	qos, flags, handling := d.Byte(), d.Byte(), d.Byte()
+	if err := d.End(); err != nil {
+		return loadedSub{}, err
+	}
+	if topics.CheckFilter(filter) != nil || qos > 2 {
+		return loadedSub{}, errFilter
+	}
+	s := newSubscription(nil, filter)
+	s.record, s.id, s.qos, s.retainHandling = record, id, qos, handling
+	s.noLocal, s.retainAsPublished = flags&flagNoLocal != 0, flags&flagRetainAsPublished != 0
+	return loadedSub{number, s}, nil
+}
+
+func retainedChange(m *session.Message) journal.Change {
+	if len(m.Payload) == 0 {
+		return journal.Change{ID: m.Record}
+	}
+	e := append(make(session.Encoder, 0, cost(m)), kindRetained)
+	e.Message(m)
+	return journal.Change{ID: m.Record, Value: e}
+}
+
+// loading is what is known while records are read.
+type loading struct {
+	b        *Broker
+	now      time.Time
+	parts    *session.Loader
+	clients  map[uint64]*client // by number
+	subs     []loadedSub
+	outdated []uint64
+}
+
+// load brings back what the journal has.
+func (b *Broker) load() error {
+	l := &loading{b: b, now: b.opts.Now(), parts: session.NewLoader(), clients: make(map[uint64]*client)}
+	var last uint64
+	err := b.opts.Journal.Load(func(id uint64, value []byte) error {
+		last = max(last, id)
+		return l.record(id, value)
+	})
+	if err != nil {
+		return err
+	}
+	b.store.last.Store(last)
+	for _, c := range l.clients {
+		b.number.Store(max(b.number.Load(), c.number))
+		l.choose(c)
+	}
+	for _, s := range l.subs {
+		l.subscribe(s)
+	}
+	for _, c := range b.clients.byID {
+		if err := l.restore(c); err != nil {
+			return fmt.Errorf("the broker's journal: the session of %q: %w", c.id, err)
+		}
+	}
+	b.store.Forget(append(l.outdated, l.parts.Orphans()...)...)
+	return nil
+}
+
+func (l *loading) record(id uint64, value []byte) error {
+	if len(value) > 0 && value[0] < session.KindOther {
+		return l.parts.Record(id, value)
+	}
+	d := session.NewDecoder(value)
+	switch kind := d.Byte(); kind {
+	case kindClient:
+		c := l.b.clientFrom(id, d)
+		l.clients[c.number] = c
+	case kindSubscription:
+		s, err := subscriptionFrom(id, d)
+		l.subs = append(l.subs, s)
+		return err
+	case kindRetained:
+		return l.retained(id, d)
+	default:
+		return fmt.Errorf("a record of the unknown kind %d: it may be a newer version's", kind)
+	}
+	return d.End()
+}
+
+func (l *loading) retained(id uint64, d *session.Decoder) error {
+	m := d.Message()
+	m.Record = id
+	if err := d.End(); err != nil {
+		return err
+	}
+	if m.Expired(l.now) {
+		l.outdated = append(l.outdated, id)
+		return nil
+	}
+	l.b.retained.put(m)
+	return nil
+}
+
+// choose keeps a client's session, unless it has expired or is a remainder of an
+// earlier one.
+func (l *loading) choose(c *client) {
+	if c.left.IsZero() {
+		c.left = l.now // it was connected when the broker went
+	}
+	byID := l.b.clients.byID
+	old := byID[c.id]
+	lost := c
+	switch {
+	case old != nil && old.number > c.number:
+	case c.will == nil && !c.left.Add(c.lasting).After(l.now): // a will is published first
+	default:
+		byID[c.id], lost = c, old
+	}
+	if lost != nil {
+		l.outdated = append(l.outdated, lost.record)
+	}
+}
+
+func (l *loading) subscribe(s loadedSub) {
+	c := l.clients[s.number]
+	if c == nil || l.b.clients.byID[c.id] != c {
+		l.outdated = append(l.outdated, s.sub.record)
+		return
+	}
+	s.sub.client = c
+	c.subs[s.sub.filter] = s.sub
+	l.b.router.index.add(s.sub)
+}
+
+// restore fills a session, which waits for its client from now on.
+func (l *loading) restore(c *client) error {
+	l.b.clients.away++
+	pulls, err := l.parts.Restore(c.sess, l.now)
+	for _, p := range pulls {
+		plain := newSubscription(c, p.Filter).plain
+		c.sess.PullMarked(p.Filter, p.Marker, l.b.puller(c, plain), p.Delivery)
+	}
+	return err
+}
+
+// resume starts the clocks of the sessions that were loaded.
+func (b *Broker) resume() {
+	cs := &b.clients
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	now := b.opts.Now()
+	for _, c := range cs.byID {
+		if c.conn != nil || c.expiry != nil || cs.closed {
+			continue
+		}
+		b.clock(c, c.left.Add(c.lasting).Sub(now), c.will, c.left.Sub(now))
+	}
+}

@@ -1,0 +1,198 @@
+package broker
+
+import (
+	"sync"
+
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// parcel is a message on its way into the journal.
+type parcel struct {
+	b        *Broker
+	changes  []journal.Change
+	offers   []session.Offer
+	full     *client          // a durable session that had no room
+	retained *session.Message // to be settled
+}
+
+// send queues a message in the session of every subscriber. done is called when all
+// that has to outlive the process does so: what durable sessions are owed, the
+// retained message, and the changes that come along; or with the reason why nothing
+// was kept. Nobody is kept waiting for the disk.
+//
+// strict says that the publisher can be told of a session without room: then the
+// message goes to nobody. Otherwise that session goes without, which is counted.
+func (b *Broker) send(out *session.Message, strict bool, along []journal.Change, done func(error)) (full *client) {
+	pending, full, err := b.enqueue(out, strict, along, done)
+	if !pending {
+		done(err)
+	}
+	return full
+}
+
+func (b *Broker) enqueue(out *session.Message, strict bool, along []journal.Change, done func(error)) (pending bool, full *client, err error) {
+	retained := out.Retain && !topics.IsTree(out.Topic)
+	if retained { // what is retained, what is stored and what is sent keep one order
+		lock := b.order.of(out.Topic)
+		lock.Lock()
+		defer lock.Unlock()
+	}
+	rt := b.router.route(out.Topic)
+	p := &parcel{b: b, changes: along}
+	var copies []copied
+	if rt.durable {
+		copies = rt.copies(out)
+		if err := p.offer(out, copies, strict); err != nil {
+			return false, p.full, err
+		}
+	}
+	if retained {
+		if err := p.retain(out); err != nil {
+			p.settle(err)
+			return false, nil, err
+		}
+	}
+	if rt.durable {
+		b.router.deliverCopies(out, copies)
+	} else {
+		b.router.deliver(rt, out)
+	}
+	if len(p.changes) == 0 || b.store == nil {
+		return false, p.full, nil
+	}
+	b.store.Commit(p.changes, func(err error) {
+		p.settle(err)
+		done(err)
+	})
+	return true, p.full, nil
+}
+
+// offer queues the message in the durable sessions among its receivers.
+func (p *parcel) offer(out *session.Message, copies []copied, strict bool) error {
+	for i := range copies {
+		c := &copies[i]
+		if c.how.QoS == 0 || !c.client.sess.Durable() {
+			continue
+		}
+		c.taken = true
+		o, full := c.client.sess.Offer(out, c.how)
+		switch {
+		case full && strict:
+			p.full = c.client
+			err := noRoom(out.Topic, c.client)
+			p.settle(err)
+			return err
+		case full:
+			p.full = c.client
+			c.client.sess.CountFull()
+			p.b.droppedFor(c.client, out)
+		case !o.None():
+			p.offers = append(p.offers, o)
+		}
+	}
+	var body *session.Body
+	if len(p.offers) > 1 {
+		var change journal.Change
+		body, change = session.NewBody(out, p.b.store, len(p.offers))
+		p.changes = append(p.changes, change)
+	}
+	for _, o := range p.offers {
+		p.changes = append(p.changes, o.Change(body))
+	}
+	return nil
+}
+
+func noRoom(topic string, c *client) error {
+	return resource.Errorf(resource.Quota, topic, "the session of client %q, which subscribed to it, has no room", c.id)
+}
+
+// retain keeps the message as its topic's.
+func (p *parcel) retain(out *session.Message) error {
+	b := p.b
+	old := b.retained.get(out.Topic)
+	switch {
+	case old != nil:
+		out.Record = old.Record
+	case b.store != nil:
+		out.Record = b.store.ID()
+	}
+	if err := b.retained.Set(out); err != nil {
+		return err
+	}
+	if b.store != nil {
+		b.doubts.begin(out, old)
+		p.changes = append(p.changes, retainedChange(out))
+		p.retained = out
+	}
+	return nil
+}
+
+// settle tells the outcome to all concerned.
+func (p *parcel) settle(err error) {
+	for _, o := range p.offers {
+		o.Settle(err)
+	}
+	if p.retained != nil {
+		p.b.settleRetained(p.retained, err)
+	}
+}
+
+// doubts are the retained messages that are not on disk yet, by topic: when one
+// can't be stored, that which is on disk is the topic's again.
+type doubts struct {
+	mu      sync.Mutex
+	byTopic map[string]*doubt
+}
+
+type doubt struct {
+	stored *session.Message // nil: none
+	last   *session.Message // that was tried
+	open   int
+}
+
+func (d *doubts) begin(m, old *session.Message) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byTopic == nil {
+		d.byTopic = make(map[string]*doubt)
+	}
+	x := d.byTopic[m.Topic]
+	if x == nil {
+		x = &doubt{stored: old}
+		d.byTopic[m.Topic] = x
+	}
+	x.last = m
+	x.open++
+}
+
+// end says what is stored, and whether that has to be retained again.
+func (d *doubts) end(m *session.Message, err error) (stored *session.Message, again bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x := d.byTopic[m.Topic]
+	if x.open--; x.open == 0 {
+		delete(d.byTopic, m.Topic)
+	}
+	if err == nil {
+		x.stored = m
+		return m, false
+	}
+	return x.stored, x.last == m
+}
+
+func (b *Broker) settleRetained(m *session.Message, err error) {
+	lock := b.order.of(m.Topic)
+	lock.Lock()
+	defer lock.Unlock()
+	stored, again := b.doubts.end(m, err)
+	if !again {
+		return
+	}
+	if stored == nil || len(stored.Payload) == 0 {
+		stored = &session.Message{Topic: m.Topic}
+	}
+	b.retained.put(stored)
+}

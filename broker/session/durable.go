@@ -1,0 +1,237 @@
+package session
+
+import (
+	"math"
+	"sync/atomic"
+
+	"github.com/edgebus/edgebus/broker/journal"
+)
+
+// Log is where a durable session's changes go.
+type Log interface {
+	// ID names a new record.
+	ID() uint64
+	// Commit makes changes durable, all or none. It never blocks. done is called once
+	// they are, or can't be, and not by Commit itself; nil: nobody waits.
+	Commit(changes []journal.Change, done func(error))
+	// Forget deletes records some time soon; 0 is none.
+	Forget(records ...uint64)
+}
+
+// stake is what a durable session has in an item besides the message.
+type stake struct {
+	seq     uint64 // place in the session's order, which the packet id follows from
+	record  uint64 // 0: not on disk
+	body    *Body  // nil: the record holds the message itself
+	pending bool   // not yet on disk
+	over    bool   // delivered or dropped already
+	pull    *pull  // nil: not a retained message fetched for a subscription
+}
+
+// Body is a message on disk that several sessions share. The last to let go of it
+// deletes it.
+type Body struct {
+	record uint64
+	users  atomic.Int32
+}
+
+// NewBody makes the body that as many offers share, and the change that stores it.
+func NewBody(m *Message, log Log, offers int) (*Body, journal.Change) {
+	b := &Body{record: log.ID()}
+	b.users.Store(int32(offers))
+	e := append(make(Encoder, 0, m.weight()+32), kindBody)
+	e.Message(m)
+	return b, journal.Change{ID: b.record, Value: e}
+}
+
+// Endure makes a session that is still empty outlive the process. number is its
+// name in records, and never another's.
+func (s *Session) Endure(number uint64, log Log) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.number, s.log = number, log
+}
+
+// Durable says whether the session outlives the process.
+func (s *Session) Durable() bool { return s.log != nil }
+
+// packetID is the same whenever a message is sent, also by another process: a
+// client that got it can't take another message for it.
+func packetID(seq uint64) uint16 { return uint16((seq-1)%math.MaxUint16) + 1 }
+
+// Offer is a message in the queue of a durable session that is not yet stored. It
+// must be settled.
+type Offer struct {
+	s   *Session
+	it  item
+	pos uint64
+}
+
+// Offer queues a QoS 1 or 2 message in a durable session. Where there is no room,
+// it is not queued: full. An offer of a session that has ended is none: it needn't
+// be stored.
+func (s *Session) Offer(m *Message, d Delivery) (o Offer, full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return Offer{}, false
+	}
+	if !s.makeRoom(m) {
+		return Offer{}, true
+	}
+	return s.offer(m, d, nil), false
+}
+
+func (s *Session) offer(m *Message, d Delivery, p *pull) Offer {
+	s.seq++
+	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, stake: &stake{seq: s.seq, pending: true, pull: p, record: s.log.ID()}}
+	o := Offer{s: s, it: it, pos: s.queue.items.end()}
+	s.push(it)
+	return o
+}
+
+// None says whether there is nothing to store and to settle.
+func (o Offer) None() bool { return o.s == nil }
+
+// Change stores the offer. body is nil when the message is in no other record.
+func (o Offer) Change(body *Body) journal.Change {
+	var where uint64
+	if body != nil {
+		where = body.record
+		o.s.mu.Lock()
+		o.it.stake.body = body
+		o.s.mu.Unlock()
+	}
+	return journal.Change{ID: o.it.stake.record, Value: o.s.entry(o.it, where)}
+}
+
+// Settle tells the outcome: a message that could not be stored is not kept.
+func (o Offer) Settle(err error) {
+	s := o.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := o.it.stake
+	x.pending = false
+	if err == nil {
+		if s.ended || x.over {
+			s.log.Forget(x.records(nil)...) // its end came before it was on disk
+		} else if s.writer != nil {
+			s.writer.Wake()
+		}
+		return
+	}
+	x.record, x.body = 0, nil
+	if s.ended || x.over || o.pos < s.queue.items.first {
+		return // sent already, as QoS 1 may be: it is now like what a session without a journal has
+	}
+	s.landed(x.pull)
+	s.queue.evict(o.pos)
+	s.left(1)
+	if s.writer != nil {
+		s.writer.Wake() // what was behind it
+	}
+}
+
+// waits says whether an item must not be sent yet. What is sent at QoS 2 has to be
+// on disk, or its packet id could come to mean something else. At QoS 1 a second
+// copy after a crash is allowed, and waiting would only cost time.
+func (s *Session) waits(it item) bool {
+	if it.qos == 0 {
+		return false
+	}
+	if !s.flights.room(s.window) {
+		return true
+	}
+	return it.stake != nil && (it.qos == 2 && it.stake.pending || s.flights.byID[packetID(it.stake.seq)] != nil)
+}
+
+// done lets go of an item that was delivered or dropped. What is still being stored
+// is deleted when that is settled.
+func (s *Session) done(it item) {
+	x := it.stake
+	if x == nil {
+		return
+	}
+	x.over = true
+	s.landed(x.pull)
+	if !x.pending {
+		s.log.Forget(x.records(nil)...)
+	}
+}
+
+// records lists what can be deleted now.
+func (x *stake) records(to []uint64) []uint64 {
+	if x.record == 0 {
+		return to
+	}
+	to = append(to, x.record)
+	x.record = 0
+	if x.body != nil && x.body.users.Add(-1) == 0 {
+		to = append(to, x.body.record)
+	}
+	x.body = nil
+	return to
+}
+
+// all lists what can be deleted when the session ends.
+func (x *stake) all(to []uint64) []uint64 {
+	if x == nil || x.pending {
+		return to
+	}
+	if x.pull != nil {
+		to = append(to, x.pull.marker)
+		x.pull.marker = 0
+	}
+	return x.records(to)
+}
+
+// sentTo notes how far the queue was sent, so that what is sent again after a
+// restart is known to be a repetition.
+func (s *Session) sentTo(seq uint64) {
+	if s.progress == 0 {
+		s.progress = s.log.ID()
+	}
+	s.log.Commit([]journal.Change{{ID: s.progress, Value: s.numbers(kindProgress, seq)}}, nil)
+}
+
+// release takes a PUBREC to disk before it is answered: the client forgets the
+// packet id with the PUBREL, and must never get the message again.
+func (s *Session) release(x *flight) {
+	if x.releasing {
+		return
+	}
+	x.releasing = true
+	put := journal.Change{ID: x.stake.record, Value: s.numbers(kindReleased, x.stake.seq)}
+	s.log.Commit([]journal.Change{put}, func(err error) { s.releasedOnDisk(x, err) })
+}
+
+func (s *Session) releasedOnDisk(x *flight, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x.releasing = false
+	if s.flights.byID[x.id] != x {
+		return
+	}
+	if err != nil {
+		s.giveUp()
+		return
+	}
+	x.released = true
+	if b := x.stake.body; b != nil {
+		x.stake.body = nil
+		if b.users.Add(-1) == 0 {
+			s.log.Forget(b.record)
+		}
+	}
+	if s.writer != nil {
+		s.writer.Control(Ack{Type: typePubrel >> 4, ID: x.id}.Append(nil, s.version))
+	}
+}
+
+// giveUp closes the connection when an answer can't be stored: only with a new one
+// will the client ask again.
+func (s *Session) giveUp() {
+	if s.writer != nil {
+		s.writer.Close()
+	}
+}

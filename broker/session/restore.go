@@ -1,0 +1,200 @@
+package session
+
+import (
+	"errors"
+	"slices"
+	"time"
+)
+
+// Loader puts sessions together from their records.
+type Loader struct {
+	parts  map[uint64]*parts // by session
+	bodies map[uint64]*loadedBody
+	users  map[uint64]int32 // of a body
+}
+
+// parts are a session's records.
+type parts struct {
+	entries  []entry
+	inbound  map[uint16]uint64
+	progress uint64
+	sent     uint64
+	pulls    []LoadedPull
+}
+
+type entry struct {
+	record   uint64
+	seq      uint64
+	how      Delivery
+	msg      *Message // nil: shared, or released
+	body     uint64
+	released bool
+}
+
+type loadedBody struct {
+	msg *Message
+	Body
+}
+
+// LoadedPull is a filter whose retained messages are still owed.
+type LoadedPull struct {
+	Marker   uint64
+	Filter   string
+	Delivery Delivery
+}
+
+// NewLoader makes an empty loader.
+func NewLoader() *Loader {
+	return &Loader{parts: make(map[uint64]*parts), bodies: make(map[uint64]*loadedBody), users: make(map[uint64]int32)}
+}
+
+func (l *Loader) of(number uint64) *parts {
+	p := l.parts[number]
+	if p == nil {
+		p = &parts{inbound: make(map[uint16]uint64)}
+		l.parts[number] = p
+	}
+	return p
+}
+
+var errKind = errors.New("a record of an unknown kind: it may be a newer version's")
+
+// Record takes a record of a kind below KindOther.
+func (l *Loader) Record(id uint64, value []byte) error {
+	d := NewDecoder(value)
+	kind := d.Byte()
+	if kind == kindBody {
+		b := &loadedBody{msg: d.Message()}
+		b.record = id
+		l.bodies[id] = b
+		return d.End()
+	}
+	if kind == 0 || kind > kindPull {
+		return errKind
+	}
+	number := d.Number()
+	switch kind {
+	case kindInbound:
+		n := d.Number()
+		if n == 0 || n > 0xFFFF {
+			return errRecord
+		}
+		l.of(number).inbound[uint16(n)] = id
+	case kindProgress:
+		l.of(number).progress, l.of(number).sent = id, d.Number()
+	case kindPull:
+		p := l.of(number)
+		p.pulls = append(p.pulls, LoadedPull{Marker: id, Filter: d.Text(), Delivery: d.how()})
+	default:
+		e := d.entry(kind, id)
+		l.users[e.body]++
+		l.of(number).entries = append(l.of(number).entries, e)
+	}
+	return d.End()
+}
+
+func (d *Decoder) entry(kind byte, id uint64) entry {
+	e := entry{record: id, seq: d.Number(), released: kind == kindReleased}
+	if e.released {
+		e.how.QoS = 2
+		return e
+	}
+	e.how = d.how()
+	if kind == kindShared {
+		e.body = d.Number()
+	} else {
+		e.msg = d.Message()
+	}
+	if e.seq == 0 || e.how.QoS == 0 {
+		d.bad = true
+	}
+	return e
+}
+
+// Restore fills a session that is still empty, and returns the pulls to begin again.
+func (l *Loader) Restore(s *Session, now time.Time) ([]LoadedPull, error) {
+	p := l.parts[s.number]
+	if p == nil {
+		return nil, nil
+	}
+	delete(l.parts, s.number)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.progress, s.sent, s.seq = p.progress, p.sent, p.sent
+	for id, record := range p.inbound {
+		s.inbound[id] = &inbound{record: record, received: true}
+	}
+	slices.SortFunc(p.entries, func(a, b entry) int { return int(int64(a.seq - b.seq)) })
+	for _, e := range p.entries {
+		it, err := l.item(e)
+		if err != nil {
+			return nil, err
+		}
+		s.restore(it, e, now)
+	}
+	return p.pulls, nil
+}
+
+var errBody = errors.New("a queued message is missing")
+
+func (l *Loader) item(e entry) (item, error) {
+	it := item{msg: e.msg, ids: e.how.IDs, qos: e.how.QoS, retain: e.how.Retain, stake: &stake{seq: e.seq, record: e.record}}
+	if e.released {
+		it.msg = &Message{QoS: 2}
+	}
+	if e.body > 0 {
+		b := l.bodies[e.body]
+		if b == nil {
+			return it, errBody
+		}
+		if n := l.users[e.body]; n > 0 { // the first that is restored
+			b.users.Store(n)
+			l.users[e.body] = 0
+		}
+		it.msg, it.stake.body = b.msg, &b.Body
+	}
+	return it, nil
+}
+
+// restore puts an item where it was: on its way, if it was sent, or in the queue.
+func (s *Session) restore(it item, e entry, now time.Time) {
+	s.seq = max(s.seq, e.seq)
+	if (e.released || e.seq <= s.sent) && s.flights.byID[packetID(e.seq)] == nil {
+		x := s.flights.add(it)
+		x.released = e.released
+		s.count.Queued.Add(1)
+		return
+	}
+	if it.msg.Expired(now) {
+		s.count.drop(DropExpired, 1)
+		s.done(it)
+		return
+	}
+	s.push(it)
+}
+
+// Orphans are records that belong to nothing that was restored.
+func (l *Loader) Orphans() (records []uint64) {
+	for _, p := range l.parts {
+		for _, e := range p.entries {
+			records = append(records, e.record)
+			if b := l.bodies[e.body]; b != nil {
+				l.users[e.body]--
+				b.users.Add(-1)
+			}
+		}
+		for _, id := range p.inbound {
+			records = append(records, id)
+		}
+		for _, m := range p.pulls {
+			records = append(records, m.Marker)
+		}
+		records = append(records, p.progress)
+	}
+	for id, b := range l.bodies {
+		if b.users.Load() <= 0 && l.users[id] <= 0 {
+			records = append(records, id)
+		}
+	}
+	return records
+}

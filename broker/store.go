@@ -1,0 +1,96 @@
+package broker
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Journal keeps records on disk. Package journal has one.
+type Journal interface {
+	// Load goes through all records, before the first Commit.
+	Load(each func(id uint64, value []byte) error) error
+	// Commit makes changes durable, all or none and in the order of the calls. It never
+	// blocks. done is called once they are durable or can't be made so, in order, but
+	// not before Commit returns. With done nil nobody waits, and it is tried until it
+	// succeeds.
+	Commit(changes []journal.Change, done func(error))
+}
+
+// store is a journal as sessions use it.
+type store struct {
+	journal Journal
+	last    atomic.Uint64 // record
+
+	mu    sync.Mutex
+	room  sync.Cond
+	bytes int // handed over, and not yet on disk
+}
+
+// storeBytes is how much may wait for the disk before publishers are read no further.
+const storeBytes = 64 << 20
+
+func newStore(j Journal) *store {
+	s := &store{journal: j}
+	s.room.L = &s.mu
+	return s
+}
+
+// ID names a new record.
+func (s *store) ID() uint64 { return s.last.Add(1) }
+
+// Commit makes changes durable.
+func (s *store) Commit(changes []journal.Change, done func(error)) {
+	if done == nil {
+		s.journal.Commit(changes, nil)
+		return
+	}
+	n := 64
+	for _, c := range changes {
+		n += len(c.Value)
+	}
+	s.mu.Lock()
+	s.bytes += n
+	s.mu.Unlock()
+	s.journal.Commit(changes, func(err error) {
+		s.mu.Lock()
+		s.bytes -= n
+		s.room.Broadcast()
+		s.mu.Unlock()
+		if err != nil {
+			err = resource.Errorf(resource.Unavailable, "", "the broker can't store it now: %v", err)
+		}
+		done(err)
+	})
+}
+
+// Forget deletes records some time soon.
+func (s *store) Forget(records ...uint64) {
+	changes := make([]journal.Change, 0, len(records))
+	for _, id := range records {
+		if id > 0 {
+			changes = append(changes, journal.Change{ID: id})
+		}
+	}
+	if len(changes) > 0 {
+		s.journal.Commit(changes, nil)
+	}
+}
+
+// wait makes a publisher wait while the disk is behind.
+func (s *store) wait() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.bytes > storeBytes {
+		s.room.Wait()
+	}
+}
+
+// now commits changes and waits for it, which only a client's own reading may do.
+func (s *store) now(changes []journal.Change) error {
+	done := make(chan error, 1)
+	s.Commit(changes, func(err error) { done <- err })
+	return <-done
+}
