@@ -664,7 +664,7 @@ func TestAcknowledgementsFollowTheDisk(t *testing.T) {
 	clean.collect(101)
 	s.letGo()
 	for i := range 101 {
-		kind := byte(packets.Puback)
+		kind := packets.Puback
 		if i%2 == 0 && i < 100 {
 			kind = packets.Pubrec
 		}
