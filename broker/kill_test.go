@@ -145,7 +145,7 @@ func TestKilledUnderLoad(t *testing.T) {
 			c := p.open("pub"+strconv.Itoa(i), persistent)
 			all.Go(func() { acked[i] = c.publishUntilGone("load/"+strconv.Itoa(i), acked[i]) })
 		}
-		time.Sleep(time.Duration(rnd.IntN(100)+20) * time.Millisecond)
+		time.Sleep(time.Duration(rnd.IntN(100)+20) * time.Millisecond) // at any moment: that is the test
 		p.end(syscall.SIGKILL)
 		all.Wait()
 		p = launch(t, dir)
