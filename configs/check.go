@@ -167,6 +167,9 @@ func checkMQTT(m MQTT, insecure bool, report reporter) {
 func checkHTTP(h HTTP, insecure bool, report reporter) {
 	checkListen("http.listen", h.Listen, !insecure, "http.tls.listen", report)
 	h.TLS.check("http.tls.", report)
+	if h.TLS.Listen != "" && h.TLS.ClientCA == "" {
+		report("http.tls.clientCA", "is missing: the API would be open to everybody who reaches it; name the certificates of those who sign its users' certificates")
+	}
 }
 
 func (t TLSListener) check(prefix string, report reporter) {

@@ -41,6 +41,7 @@ func Listen(cfg configs.HTTP, handler http.Handler) (*Server, error) {
 	secure, err := cfg.TLS.Config()
 	if err == nil {
 		secure.NextProtos = []string{"h2", "http/1.1"}
+		secure.ClientAuth = tls.RequireAndVerifyClientCert // the API knows no other way to tell who somebody is
 		err = s.bind("http.tls.listen", cfg.TLS.Listen, secure)
 	}
 	if err != nil {

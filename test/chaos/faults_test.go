@@ -151,7 +151,7 @@ func (c *chaos) replaceGuest(t *testing.T, pause time.Duration) error {
 	if err := request(http.MethodDelete, c.ResourceURL("Device", "default", "guest"), "", http.StatusNotFound); err != nil {
 		return err
 	}
-	time.Sleep(pause)
+	time.Sleep(pause) // as long as the plan says
 	return request(http.MethodPost, c.ResourceURL("Device", "default", ""), guest, http.StatusConflict)
 }
 

@@ -1,0 +1,84 @@
+package web
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/configs"
+)
+
+// certificate makes a certificate that signs itself, for server and client alike, in PEM files.
+func certificate(t *testing.T, name string) (cert, key string) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	of := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, of, of, private.Public(), private)
+	require.NoError(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	return cert, key
+}
+
+// TestHTTPSWantsACertificate: who shows none, or one that somebody else signed, gets nothing.
+func TestHTTPSWantsACertificate(t *testing.T) {
+	cert, key := certificate(t, "server and user")
+	strange, strangeKey := certificate(t, "stranger")
+	s, err := Listen(configs.HTTP{
+		Listen: "127.0.0.1:0",
+		TLS:    configs.TLSListener{Listen: "127.0.0.1:0", Cert: cert, Key: key, ClientCA: cert},
+	}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() { cancel(); require.NoError(t, <-ended) }()
+
+	roots := x509.NewCertPool()
+	text, err := os.ReadFile(cert)
+	require.NoError(t, err)
+	roots.AppendCertsFromPEM(text)
+	get := func(files ...string) error {
+		c := &tls.Config{RootCAs: roots}
+		if len(files) > 0 {
+			pair, err := tls.LoadX509KeyPair(files[0], files[1])
+			require.NoError(t, err)
+			c.Certificates = []tls.Certificate{pair}
+		}
+		transport := &http.Transport{TLSClientConfig: c}
+		defer transport.CloseIdleConnections()
+		resp, err := (&http.Client{Transport: transport}).Get("https://" + s.Addrs()[1].String())
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	}
+	require.NoError(t, get(cert, key))
+	require.Error(t, get())
+	require.Error(t, get(strange, strangeKey))
+	resp, err := http.Get("http://" + s.Addrs()[0].String())
+	require.NoError(t, err, "plain, on the loopback interface")
+	resp.Body.Close()
+}
