@@ -102,6 +102,8 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 	key := store.Key{Kind: resource.KindDevice, Namespace: d.Metadata.Namespace, Name: name}
 	status := t.deviceStatus(d)
 	adopted, found := t.adoption(d)
+	_, modelled := t.models[d.model()]
+	model := d.Spec.DeviceModelRef.Name
 	t.mu.RUnlock()
 	if found {
 		t.want(name, adopted)
@@ -110,6 +112,12 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 		var old resource.DeviceStatus
 		_ = json.Unmarshal(prev, &old) // our own; without it only transition times are lost
 		status.Conditions = resource.TwinConditions(old.Conditions, status.Twin, t.o.Now())
+		if !modelled {
+			status.Conditions = resource.SetCondition(status.Conditions, resource.Condition{
+				Type: "InSync", Status: "Unknown", Reason: "ModelMissing",
+				Message: "there is no DeviceModel " + model + ": the device waits for it",
+			}, t.o.Now())
+		}
 		return status
 	})
 }
