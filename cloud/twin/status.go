@@ -111,9 +111,10 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 	return t.writeStatus(ctx, key, func(prev []byte) any {
 		var old resource.DeviceStatus
 		_ = json.Unmarshal(prev, &old) // our own; without it only transition times are lost
-		status.Conditions = resource.TwinConditions(old.Conditions, status.Twin, t.o.Now())
-		if !modelled {
-			status.Conditions = resource.SetCondition(status.Conditions, resource.Condition{
+		if modelled {
+			status.Conditions = resource.TwinConditions(old.Conditions, status.Twin, t.o.Now())
+		} else {
+			status.Conditions = resource.SetCondition(old.Conditions, resource.Condition{
 				Type: "InSync", Status: "Unknown", Reason: "ModelMissing",
 				Message: "there is no DeviceModel " + model + ": the device waits for it",
 			}, t.o.Now())

@@ -454,7 +454,9 @@ func TestAModelThatComesLaterOrChanges(t *testing.T) {
 	d.Spec.Desired = map[string]resource.Value{"power": "ON", "brightness": "40"}
 	resource.Stamp(nil, &d, "kubectl", time.Now())
 	r.create(resource.KindDevice, "lamp", d)
-	r.status(func(s resource.DeviceStatus) bool { return len(s.Conditions) > 0 && s.Conditions[0].Reason == "ModelMissing" })
+	r.status(func(s resource.DeviceStatus) bool {
+		return len(s.Conditions) > 0 && s.Conditions[0].Reason == "ModelMissing"
+	})
 	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
 	r.status(func(s resource.DeviceStatus) bool { return s.Conditions[0].Reason == "Waiting" })
 	c.gets("devices/lamp/desired/brightness", "40")
