@@ -154,7 +154,7 @@ func (w *worker) report(d *device, name, value string) {
 		w.m.mu.Unlock()
 		return
 	}
-	p.reported, p.said, p.saidFor = value, true, p.applied
+	p.reported, p.told, p.said, p.saidFor = value, true, true, p.applied
 	p.reportAt = now.Add(p.info.Report)
 	user := []client.UserProperty{{Key: "ts", Value: resource.Time(now)}}
 	if p.applied > 0 {

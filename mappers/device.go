@@ -44,15 +44,16 @@ type property struct {
 	// unsure is set while an earlier write of the wish may or may not have reached the device.
 	unsure bool
 	// check is set when the device was opened (again), until it was compared with what was reported before.
-	check  bool
-	told   bool   // remember was called
-	before string // what was reported before the start
+	check    bool
+	compared int    // the configuration under which it was last compared or driven
+	told     bool   // reported is known: from the core, or because we have reported
+	before   string // what was reported before it was opened
 
 	applied  uint64 // the newest version applied: the user property "for"
 	current  string // what the device has, as far as we know
 	known    bool
 	reported string // what was last reported
-	said     bool
+	said     bool   // and that under this configuration: it needn't be said again
 	saidFor  uint64
 
 	collectAt time.Time
@@ -116,8 +117,8 @@ func convertProperty(p resource.Property, v resource.Visitor, visited bool, coll
 	return out
 }
 
-// configure takes a (new) configuration. What was applied of a property that goes on to exist is kept; what was
-// refused is tried again.
+// configure takes a (new) configuration. What was applied of a property that goes on to exist is kept, but the device
+// is compared with it once it is open again; what was refused is tried again.
 func (d *device) configure(info Device, m resource.DeviceModel) {
 	old := d.props
 	d.info, d.gen = info, d.gen+1
@@ -126,12 +127,12 @@ func (d *device) configure(info Device, m resource.DeviceModel) {
 		spec, _ := m.Property(p.Name)
 		prop := old[p.Name]
 		if prop == nil {
-			prop = &property{}
+			// One that comes later may be on the device already, from a model before.
+			prop = &property{compared: d.gen, unsure: d.gen > 1}
 		}
 		prop.spec, prop.info = spec, p
 		prop.handled = prop.applied
 		prop.collectAt = time.Time{}
-		prop.told = prop.told || prop.said
 		prop.said = false // what was refused for the old model's sake may be right by the new one
 		d.props[p.Name] = prop
 		d.order = append(d.order, p.Name)
@@ -153,7 +154,7 @@ func (p *property) want(w wish, retained bool) bool {
 
 // remember takes what the core says was reported before: value as the answer to version applied.
 func (p *property) remember(value string, applied uint64) {
-	if p.told || p.said {
+	if p.told {
 		return // this mapper has reported since: it knows better
 	}
 	p.told = true

@@ -71,19 +71,23 @@ func (p *property) planWrite(value string, canRead bool, said *Refusal) plan {
 // planRecheck: after a start, what was applied before is not applied again, unless the device has lost it meanwhile.
 func (p *property) planRecheck(canRead, canWrite bool) plan {
 	if p.check && p.wish.ver == p.handled && p.wish.ver == p.applied && canRead && canWrite &&
-		!p.wish.none && p.spec.AtBoot != resource.BootHold {
+		p.spec.Writable() && !p.wish.none && p.spec.AtBoot != resource.BootHold {
 		return plan{step: recheck}
 	}
 	return plan{step: nothing}
 }
 
-// lost is the answer to recheck: what to apply when the device has neither what was reported nor what is wanted.
-func (p *property) lost(actual string) (value string, lost bool) {
+// lost is the answer to recheck: what to apply when the device has neither what was reported nor what is wanted. With
+// anew it was configured since: what was reported then excuses nothing.
+func (p *property) lost(actual string, anew bool) (value string, lost bool) {
 	value = p.wish.value
+	if p.same(actual, value) || !anew && p.same(actual, p.before) {
+		return value, false
+	}
 	if p.spec.AtBoot == resource.BootSafe {
 		value = string(p.spec.SafeValue)
 	}
-	return value, !p.same(actual, p.before) && !p.same(actual, value) && p.objection(value) == nil
+	return value, !p.same(actual, value) && p.objection(value) == nil
 }
 
 // objection is the model's opinion of a wanted value. The core has asked it too, but models change.
@@ -147,7 +151,7 @@ func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, 
 	_, canWrite := d.session.(Writer)
 	w.m.mu.Lock()
 	p := d.props[name]
-	if p == nil {
+	if p == nil || d.gen != d.openGen { // configured anew: this session's time is over
 		w.m.mu.Unlock()
 		return false, nil
 	}
@@ -155,9 +159,9 @@ func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, 
 	w.m.mu.Unlock()
 	switch do.step {
 	case forget:
-		w.handled(p, ver, false)
+		w.handled(d, p, ver, false)
 	case refuse:
-		w.handled(p, ver, false)
+		w.handled(d, p, ver, false)
 		w.refuse(d, name, ver, do.refusal)
 	case accept:
 		return true, w.accept(d, p, ver, do, p.current)
@@ -172,14 +176,14 @@ func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, 
 }
 
 // handled notes that a version needs nothing more.
-func (w *worker) handled(p *property, ver uint64, applied bool) {
+func (w *worker) handled(d *device, p *property, ver uint64, applied bool) {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	if p.wish.ver < ver { // the core has begun to count anew: this is history
 		return
 	}
 	p.handled = max(p.handled, ver)
-	p.unsure, p.check = false, false
+	p.unsure, p.check, p.compared = false, false, d.openGen
 	if applied {
 		p.applied = max(p.applied, ver)
 	}
@@ -187,7 +191,7 @@ func (w *worker) handled(p *property, ver uint64, applied bool) {
 
 // accept notes that the device has what is wanted, and reports it.
 func (w *worker) accept(d *device, p *property, ver uint64, do plan, actual string) error {
-	w.handled(p, ver, true)
+	w.handled(d, p, ver, true)
 	if do.refusal != nil {
 		w.refuse(d, p.info.Name, ver, do.refusal)
 	}
@@ -211,10 +215,10 @@ func (w *worker) compare(ctx context.Context, d *device, p *property, ver uint64
 func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, do plan) error {
 	name := p.info.Name
 	w.m.mu.Lock()
-	stale := p.wish.ver != ver
+	stale := p.wish.ver != ver || d.gen != d.openGen
 	p.unsure = p.unsure || !stale // from here on the device may have it
 	w.m.mu.Unlock()
-	if stale { // a newer one has come while we were reading
+	if stale { // a newer one, or a new configuration, has come while we were reading
 		return nil
 	}
 	if err := w.m.drives.add(d.key, name, do.value, ver, w.m.o.Now()); err != nil {
@@ -222,14 +226,14 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 	}
 	err := w.call(ctx, func(ctx context.Context) error { return d.session.(Writer).Write(ctx, name, do.value) })
 	if r, refused := refusal(err); refused {
-		w.handled(p, ver, false)
+		w.handled(d, p, ver, false)
 		w.refuse(d, name, ver, r)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	w.handled(p, ver, true)
+	w.handled(d, p, ver, true)
 	if do.refusal != nil {
 		w.refuse(d, name, ver, do.refusal)
 	}
@@ -244,17 +248,25 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 	return nil
 }
 
-// recheck looks once after the start whether the device still has what was applied before.
+// recheck looks once after the device was opened whether it still has what was applied before.
 func (w *worker) recheck(ctx context.Context, d *device, p *property, ver uint64) error {
 	actual, ok, err := w.readOne(ctx, d, p.info.Name)
 	if err != nil {
 		return err
 	}
 	w.m.mu.Lock()
+	if d.gen != d.openGen {
+		w.m.mu.Unlock()
+		return nil // configured anew meanwhile: the next session is asked again
+	}
+	value, lost := p.lost(actual, p.compared != d.openGen)
+	lost = lost && ok
 	p.check = false
-	value, lost := p.lost(actual)
+	if !lost {
+		p.compared = d.openGen
+	}
 	w.m.mu.Unlock()
-	if !ok || !lost {
+	if !lost {
 		return nil
 	}
 	return w.apply(ctx, d, p, ver, plan{step: apply, value: value})

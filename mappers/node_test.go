@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,7 +20,11 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const testNode = "n1"
+const (
+	testNode = "n1"
+	wait     = 10 * time.Second
+	tick     = 2 * time.Millisecond
+)
 
 // fakeNode is a node's broker with as much of the core's rules as a mapper can notice.
 type fakeNode struct {
@@ -407,6 +412,20 @@ func (t *toy) log() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append([]string(nil), t.writes...)
+}
+
+// closedOnce says whether a device was closed.
+func (d *toyDriver) closedOnce(name string) bool {
+	t := d.toys[name]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.closed > 0
+}
+
+// driven waits until a toy was written to as told.
+func (n *fakeNode) driven(toy *toy, writes ...string) {
+	n.t.Helper()
+	require.Eventually(n.t, func() bool { return slices.Equal(writes, toy.log()) }, wait, tick, "written: %v", writes)
 }
 
 func toyModel(change func(*resource.DeviceModel)) *resource.DeviceModel {

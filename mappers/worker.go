@@ -162,7 +162,7 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 	for _, p := range d.props { // what we knew may have changed while it was away
 		p.known = false
 		p.collectAt = time.Time{}
-		if p.said && p.applied > 0 {
+		if p.told && p.applied > 0 {
 			p.check, p.before = true, p.reported
 		}
 	}
