@@ -201,6 +201,11 @@ func (t *Twin) Run(ctx context.Context) error {
 // enqueue hands a step over; false when nobody takes steps any more.
 func (t *Twin) enqueue(f func(*batch)) bool {
 	select {
+	case <-t.gone: // asked first: there may be room in a queue that nobody empties any more
+		return false
+	default:
+	}
+	select {
 	case t.steps <- f:
 		return true
 	case <-t.gone:
