@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +11,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,8 +33,11 @@ type demo struct {
 	programs           string
 	during             time.Duration
 
-	out   io.Writer
 	group *processes
+
+	mu    sync.Mutex
+	out   io.Writer
+	notes chan change // what is said, once the screen belongs to the view
 }
 
 func newDemo() *cobra.Command {
@@ -44,8 +48,10 @@ func newDemo() *cobra.Command {
 		Long: `Start cloudhub, edgecore, mapper-virtual and mapper-modbus as the programs they
 are, and a simulated Modbus thermostat for the latter; create a lamp and a thermostat
 on the node "demo"; and show the node's tree until ctrl-C, which stops them all.
+A program that ends or is killed meanwhile is started again on the same data.
 
-Without --data-dir everything is kept in a temporary directory, and removed at the end.`,
+Without --data-dir everything is kept in a temporary directory, and removed at the
+end unless something failed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.out = cmd.OutOrStdout()
@@ -58,7 +64,7 @@ Without --data-dir everything is kept in a temporary directory, and removed at t
 	f.StringVar(&d.coreMQTT, "core-mqtt", "127.0.0.1:2883", "the node's MQTT address")
 	f.StringVar(&d.coreHTTP, "core-http", "127.0.0.1:10550", "the node's HTTP address")
 	f.StringVar(&d.modbus, "modbus", "127.0.0.1:1502", "the simulated thermostat's Modbus address")
-	f.StringVar(&d.dataDir, "data-dir", "", "directory to keep data and logs in (default: a temporary one, removed at the end)")
+	f.StringVar(&d.dataDir, "data-dir", "", "directory to keep data and logs in (default: a temporary one, removed at the end unless something failed)")
 	f.StringVar(&d.programs, "programs", "", "directory of the programs (default: this program's own, then PATH)")
 	f.DurationVar(&d.during, "for", 0, "stop after this long (default: at ctrl-C)")
 	return cmd
@@ -67,11 +73,6 @@ Without --data-dir everything is kept in a temporary directory, and removed at t
 // run starts everything, shows it until ctx ends or something fails, and leaves
 // nothing behind.
 func (d *demo) run(ctx context.Context) (err error) {
-	// The kernel ends the children when the thread that started them does; so that
-	// this means "when the demo dies", the thread must be there for as long as it is.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-
 	if d.during > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d.during)
@@ -88,11 +89,12 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.group = newProcesses(filepath.Join(d.dataDir, "logs"))
-	defer func() { err = errors.Join(err, d.stop()) }()
+	defer func() { err = d.stop(err) }()
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	d.group.onExit = func(err error) { cancel(err) }
+	d.group.say = func(text string) { _ = d.say(text) }
 	if err := d.start(ctx, plan); err != nil {
 		return failure(ctx, err)
 	}
@@ -114,9 +116,10 @@ func failure(ctx context.Context, err error) error {
 
 // step is a program of the demo, and what must answer before the next one starts.
 type step struct {
-	name  string
-	args  []string
-	ready string // host:port that accepts, or a URL that answers 200
+	name    string // and its log's
+	program string // if it isn't the name
+	args    []string
+	ready   string // host:port that accepts, or a URL that answers 200
 }
 
 // plan lists the programs in the order of their start.
@@ -131,19 +134,16 @@ func (d *demo) plan() ([]step, error) {
 		{name: "edgecore", args: append([]string{
 			"--data-dir", "core", "--node-name", demoNode, "--mqtt-listen", d.coreMQTT, "--http-listen", d.coreHTTP, "--link-server", hubURL,
 		}, plain...), ready: "http://" + d.coreHTTP + "/readyz"},
-		{name: "mapper-modbus", args: []string{"simulate", "--listen", d.modbus}, ready: d.modbus},
+		{name: "simulator", program: "mapper-modbus", args: []string{"simulate", "--listen", d.modbus}, ready: d.modbus},
 		{name: "mapper-virtual", args: append([]string{"--server", coreURL}, plain...)},
 		{name: "mapper-modbus", args: append([]string{"--server", coreURL}, plain...)},
 	}
 	for i := range steps {
-		path, err := d.find(steps[i].name)
+		path, err := d.find(cmp.Or(steps[i].program, steps[i].name))
 		if err != nil {
 			return nil, err
 		}
 		steps[i].args = append([]string{path}, steps[i].args...)
-		if i == 2 {
-			steps[i].name = "simulator"
-		}
 	}
 	return steps, nil
 }
@@ -217,7 +217,9 @@ func (d *demo) start(ctx context.Context, plan []step) error {
 		if err := awaitReady(ctx, s.ready); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		fmt.Fprintf(d.out, "%s runs\n", s.name)
+		if err := d.say(s.name + " runs"); err != nil {
+			return err
+		}
 		if i == 0 {
 			if err := d.apply(ctx); err != nil {
 				return err
@@ -318,19 +320,64 @@ func (d *demo) apply(ctx context.Context) error {
 
 // watch shows the node's tree until ctx ends.
 func (d *demo) watch(ctx context.Context) error {
-	changes, err := treeOptions{server: "mqtt://" + d.hubMQTT}.follow(ctx, demoNode)
+	changes, err := treeOptions{server: "mqtt://" + d.hubMQTT, forever: true}.follow(ctx, demoNode)
 	if err != nil {
 		return err
 	}
 	hints := d.hints()
 	if size, ok := terminal(d.out); ok {
-		return watchScreen(ctx, newView(demoNode), changes, d.out, size, hints)
+		notes := make(chan change, 64)
+		d.mu.Lock()
+		d.notes = notes
+		d.mu.Unlock()
+		return watchScreen(ctx, newView(demoNode), merge(ctx, changes, notes), d.out, size, hints)
 	}
-	fmt.Fprintln(d.out, strings.Join(hints, "\n"))
-	return eachChange(ctx, changes, func(c change) error {
-		_, err := fmt.Fprintln(d.out, c)
+	if err := d.say(strings.Join(hints, "\n")); err != nil {
 		return err
-	})
+	}
+	return eachChange(ctx, changes, func(c change) error { return d.say(c.String()) })
+}
+
+// say tells a line: on the screen's foot while there is one.
+func (d *demo) say(text string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.notes == nil {
+		_, err := fmt.Fprintln(d.out, text)
+		return err
+	}
+	select {
+	case d.notes <- change{note: text}:
+	default: // nobody can read that fast
+	}
+	return nil
+}
+
+// merge is both channels in one, until changes or ctx ends.
+func merge(ctx context.Context, changes, notes <-chan change) <-chan change {
+	both := make(chan change)
+	go func() {
+		defer close(both)
+		for {
+			var c change
+			ok := true
+			select {
+			case c, ok = <-changes:
+			case c = <-notes:
+			case <-ctx.Done():
+				return
+			}
+			if !ok {
+				return
+			}
+			select {
+			case both <- c:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return both
 }
 
 // hints is what to type next.
@@ -354,11 +401,16 @@ func (d *demo) hints() []string {
 	}
 }
 
-// stop ends all programs, the last one first, and removes what they left.
-func (d *demo) stop() error {
-	err := d.group.stop()
-	if d.keep {
-		return err
+// stop ends all programs, the last one first, and removes what they left, unless
+// something failed: then it is where to look for why.
+func (d *demo) stop(failed error) error {
+	err := errors.Join(failed, d.group.stop())
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w\ndata and logs are kept in %s", err, d.dataDir)
+	case d.keep:
+		return nil
+	default:
+		return os.RemoveAll(d.dataDir)
 	}
-	return errors.Join(err, os.RemoveAll(d.dataDir))
 }

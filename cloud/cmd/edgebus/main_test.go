@@ -92,7 +92,7 @@ func TestWhatIsGoneIsNotShown(t *testing.T) {
 	v := filled(time.Now())
 	v.apply(change{Key: "devices/lamp/desired/power"})
 	require.NotContains(t, v.text(time.Now(), 0), "desired")
-	v.apply(change{reset: true})
+	v.apply(change{up: true})
 	require.Empty(t, v.values)
 }
 
@@ -258,15 +258,118 @@ func TestWhoDoesNotStopIsKilledInTime(t *testing.T) {
 	require.True(t, gone(strconv.Itoa(g.all[0].cmd.Process.Pid)))
 }
 
-func TestUnexpectedEndsAreToldWithTheirLastWords(t *testing.T) {
+func TestWhatIsKilledComesBack(t *testing.T) {
 	dir := t.TempDir()
 	g := newProcesses(filepath.Join(dir, "logs"))
-	ended := make(chan error, 1)
-	g.onExit = func(err error) { ended <- err }
+	g.pause = time.Millisecond
+	g.onExit = func(err error) { t.Errorf("given up: %v", err) }
+	var said syncBuffer
+	g.say = func(text string) { _, _ = said.Write([]byte(text + "\n")) }
+	pids := func() []string {
+		text, _ := os.ReadFile(filepath.Join(dir, "pids"))
+		return strings.Fields(string(text))
+	}
+	require.NoError(t, g.start("phoenix", []string{"sh", "-c", "sleep 300 & echo $$ $! >>pids; wait"}, dir))
+	for round := range mostDeaths - 1 {
+		require.Eventually(t, func() bool { return len(pids()) == 2*round+2 }, 5*time.Second, time.Millisecond)
+		pid, err := strconv.Atoi(pids()[2*round])
+		require.NoError(t, err)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	require.Eventually(t, func() bool { return len(pids()) == 2*mostDeaths }, 5*time.Second, time.Millisecond)
+	require.Contains(t, said.String(), "phoenix ended unexpectedly (signal: killed), and is started again in 8ms\n", "the pause doubles")
+	require.NoError(t, g.stop())
+	for _, pid := range pids() {
+		require.Eventually(t, func() bool { return gone(pid) }, 5*time.Second, time.Millisecond, "no child is left either")
+	}
+}
+
+func TestNothingIsStartedOnceStopped(t *testing.T) {
+	dir := t.TempDir()
+	g := newProcesses(filepath.Join(dir, "logs"))
+	g.pause = time.Hour
+	paused := make(chan string, 1)
+	g.say = func(text string) { paused <- text }
+	require.NoError(t, g.start("weak", []string{"sh", "-c", "echo >>runs"}, dir))
+	require.Contains(t, <-paused, "started again in 1h0m0s")
+	require.NoError(t, g.stop())
+	text, err := os.ReadFile(filepath.Join(dir, "runs"))
+	require.NoError(t, err)
+	require.Equal(t, "\n", string(text))
+	require.ErrorIs(t, g.start("late", []string{"true"}, dir), errStopping)
+}
+
+func TestAFailedDemoKeepsItsDirectoryAndNamesIt(t *testing.T) {
+	d := &demo{out: &syncBuffer{}}
+	require.NoError(t, d.makeDataDir())
+	defer os.RemoveAll(d.dataDir)
+	d.group = newProcesses(filepath.Join(d.dataDir, "logs"))
+	err := d.stop(errors.New("alas"))
+	require.ErrorContains(t, err, "alas")
+	require.ErrorContains(t, err, d.dataDir)
+	require.DirExists(t, d.dataDir)
+	d.group = newProcesses(filepath.Join(d.dataDir, "logs"))
+	require.NoError(t, d.stop(nil))
+	require.NoDirExists(t, d.dataDir)
+}
+
+// hangUp is no broker: it closes every connection.
+func hangUp(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+			_ = conn.Close()
+		}
+	}()
+	return "mqtt://" + listener.Addr().String()
+}
+
+func TestNoBrokerIsToldFromAnEmptyTree(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and never answered
+	require.NoError(t, err)
+	defer silent.Close()
+	for _, server := range []string{hangUp(t), "mqtt://" + silent.Addr().String(), "mqtt://127.0.0.1:1"} {
+		var out, errs bytes.Buffer
+		require.Equal(t, 1, run([]string{"tree", "n1", "--once", "--server", server}, &out, &errs))
+		require.Contains(t, errs.String(), "no connection to "+server)
+		require.NotContains(t, errs.String(), "nothing is known")
+	}
+}
+
+func TestALiveTreeSaysThatItIsNotConnected(t *testing.T) {
+	server := hangUp(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	changes, err := treeOptions{server: server}.follow(ctx, "n1")
+	require.NoError(t, err)
+	c := <-changes
+	require.Contains(t, c.String(), "not connected to "+server)
+	v := newView("n1")
+	v.apply(c)
+	require.Contains(t, strings.Join(v.foot(nil), "\n"), "not connected to "+server)
+	v.apply(change{note: "cloudhub runs again"})
+	require.Contains(t, strings.Join(v.foot([]string{"hint"}), "\n"), "cloudhub runs again")
+	v.apply(change{up: true})
+	require.NotContains(t, strings.Join(v.foot(nil), "\n"), "not connected")
+}
+
+func TestWhoEndsAgainAndAgainIsGivenUpWithItsLastWords(t *testing.T) {
+	dir := t.TempDir()
+	g := newProcesses(filepath.Join(dir, "logs"))
+	g.pause = time.Millisecond
+	gaveUp := make(chan error, 1)
+	g.onExit = func(err error) { gaveUp <- err }
 	t.Setenv("EDGEBUS_DATA_DIR", "/elsewhere")
 	require.NoError(t, g.start("weak", []string{"sh", "-c", `echo "dir=$EDGEBUS_DATA_DIR"; echo alas >&2; exit 3`}, dir))
-	err := <-ended
-	require.ErrorContains(t, err, "weak ended unexpectedly (exit status 3)")
+	err := <-gaveUp
+	require.ErrorContains(t, err, "weak ended unexpectedly (exit status 3), 5 times within 30s")
 	require.ErrorContains(t, err, "alas")
 	require.ErrorContains(t, err, "dir=\n", "settings of this host must not change the demo")
 

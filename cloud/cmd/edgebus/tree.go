@@ -26,6 +26,7 @@ type treeOptions struct {
 	once     bool
 	output   string
 	settle   time.Duration
+	forever  bool // never give a lost connection up
 }
 
 func newTree() *cobra.Command {
@@ -71,10 +72,17 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 		return o.printOnce(ctx, node, changes, out)
 	}
 	if o.output == "json" {
-		return eachChange(ctx, changes, func(c change) error { return json.NewEncoder(out).Encode(c) })
+		return eachChange(ctx, changes, func(c change) error {
+			if c.Key == "" {
+				return nil // a word about the connection is no topic
+			}
+			return json.NewEncoder(out).Encode(c)
+		})
 	}
 	if size, ok := terminal(out); ok {
-		return watchScreen(ctx, newView(node), changes, out, size, nil)
+		v := newView(node)
+		v.down = "connecting to " + o.server
+		return watchScreen(ctx, v, changes, out, size, nil)
 	}
 	return eachChange(ctx, changes, func(c change) error {
 		_, err := fmt.Fprintln(out, c)
@@ -82,9 +90,16 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 	})
 }
 
+// How long a script waits: for the answer to CONNECT, and for the first topic, which
+// a broker sends at once after the subscription.
+const (
+	connectTime = 3 * time.Second
+	firstTime   = 2 * time.Second
+)
+
 func (o treeOptions) printOnce(ctx context.Context, node string, changes <-chan change, out io.Writer) error {
 	v := newView(node)
-	timer := time.NewTimer(5 * time.Second) // for the first; the hub answers a subscription at once
+	var settled <-chan time.Time // from the connection on; without one, follow gives up
 	for open := true; open; {
 		select {
 		case c, ok := <-changes:
@@ -95,10 +110,18 @@ func (o treeOptions) printOnce(ctx context.Context, node string, changes <-chan 
 				return c.err
 			}
 			v.apply(c)
-			timer.Reset(o.settle)
-		case <-timer.C:
+			switch {
+			case c.up:
+				settled = time.After(firstTime)
+			case c.Key != "":
+				settled = time.After(o.settle)
+			}
+		case <-settled:
 			open = false
 		}
+	}
+	if v.down != "" {
+		return errors.New(v.down)
 	}
 	if len(v.values) == 0 {
 		return fmt.Errorf("nothing is known of node %s at %s", node, o.server)
@@ -150,22 +173,19 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 		case <-ctx.Done():
 		}
 	}
-	connected := false
 	c, err := client.New(client.Options{
-		Servers:       []string{o.server},
-		ClientID:      fmt.Sprintf("edgebus-tree-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6),
-		User:          o.identity.User,
-		Password:      password,
-		TLS:           tls,
-		CleanStart:    true,
-		Attempts:      o.attempts(),
-		Backoff:       client.Backoff{Min: 200 * time.Millisecond, Max: 3 * time.Second},
-		Subscriptions: []client.Subscription{{Filter: topics.Prefix + node + "/#", QoS: 1}},
+		Servers:        []string{o.server},
+		ClientID:       fmt.Sprintf("edgebus-tree-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6),
+		User:           o.identity.User,
+		Password:       password,
+		TLS:            tls,
+		CleanStart:     true,
+		Attempts:       o.attempts(),
+		ConnectTimeout: o.connectTime(),
+		Backoff:        client.Backoff{Min: 200 * time.Millisecond, Max: 3 * time.Second},
+		Subscriptions:  []client.Subscription{{Filter: topics.Prefix + node + "/#", QoS: 1}},
 		OnConnect: func(context.Context, bool) error {
-			if connected {
-				send(change{reset: true}) // what was deleted meanwhile is not told
-			}
-			connected = true
+			send(change{up: true})
 			return nil
 		},
 		OnMessage: func(m client.Message) {
@@ -173,7 +193,9 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 				send(c)
 			}
 		},
-		Log: zerolog.Nop(),
+		Log: zerolog.New(warnings(func(reason string) {
+			send(change{down: "not connected to " + o.server + ": " + reason})
+		})).Level(zerolog.WarnLevel),
 	})
 	if err != nil {
 		return nil, err
@@ -187,13 +209,36 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 	return changes, nil
 }
 
+// warnings hears why there is no connection, which a client tells its log at each
+// attempt, and nobody else.
+type warnings func(reason string)
+
+func (w warnings) Write(line []byte) (int, error) {
+	var said struct{ Error string }
+	if err := json.Unmarshal(line, &said); err == nil && said.Error != "" {
+		w(said.Error)
+	}
+	return len(line), nil
+}
+
+func (o treeOptions) connectTime() time.Duration {
+	if o.once {
+		return connectTime
+	}
+	return 0 // the client's own
+}
+
 // attempts is how often a connection is tried: a person who looks on can wait for
 // a broker to come back, a script can't.
 func (o treeOptions) attempts() int {
-	if o.once {
+	switch {
+	case o.forever:
+		return 0
+	case o.once:
 		return 2
+	default:
+		return 20
 	}
-	return 20
 }
 
 func explain(err error, server string) error {

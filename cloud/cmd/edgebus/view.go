@@ -16,12 +16,15 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// change is one topic's new value, or a word about the connection.
+// change is one topic's new value, or without a key a word about the connection or
+// the programs.
 type change struct {
 	Key string `json:"key"`
 	value
-	reset bool
-	err   error
+	up   bool   // connected: every topic that is there follows
+	down string // not connected, and why
+	note string
+	err  error
 }
 
 // value is what a topic holds. A topic that is gone holds nothing.
@@ -56,8 +59,13 @@ func isState(kind topics.Kind) bool {
 }
 
 func (c change) String() string {
-	if c.reset {
-		return "— connected again"
+	switch {
+	case c.up:
+		return "— connected"
+	case c.down != "":
+		return "— " + printable(c.down, 200)
+	case c.note != "":
+		return "— " + printable(c.note, 200)
 	}
 	text := c.Key + " = " + printable(c.Value, 120)
 	if c.Value == "" {
@@ -73,14 +81,24 @@ func (c change) String() string {
 type view struct {
 	node   string
 	values map[string]value
+	down   string   // why there is no connection
+	notes  []string // the last ones
 }
+
+const mostNotes = 3
 
 func newView(node string) *view { return &view{node: node, values: map[string]value{}} }
 
 func (v *view) apply(c change) {
 	switch {
-	case c.reset:
-		clear(v.values)
+	case c.up:
+		clear(v.values) // what was deleted meanwhile is not told
+		v.down = ""
+	case c.down != "":
+		v.down = c.down
+	case c.note != "":
+		v.notes = append(v.notes, time.Now().Format(time.TimeOnly)+" "+c.note)
+		v.notes = v.notes[max(0, len(v.notes)-mostNotes):]
 	case c.Value == "":
 		delete(v.values, c.Key)
 	default:
@@ -260,10 +278,25 @@ func watchScreen(ctx context.Context, v *view, changes <-chan change, out io.Wri
 		case <-timer.C:
 			drawn = time.Now()
 			width, height := size()
-			fmt.Fprint(out, frame(v.text(drawn, width), footer, width, height))
+			fmt.Fprint(out, frame(v.text(drawn, width), v.foot(footer), width, height))
 			timer.Reset(tick)
 		}
 	}
+}
+
+// foot is the footer below what there is to say.
+func (v *view) foot(footer []string) []string {
+	var said []string
+	for _, note := range v.notes {
+		said = append(said, printable(note, 200))
+	}
+	if v.down != "" {
+		said = append(said, "— "+printable(v.down, 200))
+	}
+	if len(said) == 0 {
+		return footer
+	}
+	return slices.Concat([]string{""}, said, footer)
 }
 
 // frame fits text and footer on a screen, and clears what is left of the last one.
