@@ -223,7 +223,9 @@ func (s *Session) releasedOnDisk(x *flight, err error) {
 			s.log.Forget(b.record)
 		}
 	}
-	if s.writer != nil {
+	// A connection that is still being answered comes to it when it begins: nothing
+	// may be sent before its CONNACK.
+	if s.writer != nil && s.writer.serves() {
 		s.writer.Control(Ack{Type: typePubrel >> 4, ID: x.id}.Append(nil, s.version))
 	}
 }

@@ -139,6 +139,13 @@ func (w *Writer) Serve(s *Session) {
 	w.Wake()
 }
 
+// serves says whether the session is being drained: the client has its CONNACK.
+func (w *Writer) serves() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.session != nil
+}
+
 // Close has the waiting answers written, within a bounded time, and then the
 // connection closed. It doesn't wait for that; Done does.
 func (w *Writer) Close() {
