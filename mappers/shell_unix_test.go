@@ -3,11 +3,13 @@
 package mappers
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -22,18 +24,46 @@ func TestShellMapper(t *testing.T) {
 	}
 	n := newNode(t)
 	n.attach("lamp", "shell", nil, toyModel(nil))
-	_, port, _ := strings.Cut(n.addr, ":")
-	c := exec.Command("sh", "examples/shell/lamp.sh", "n1", "lamp", port)
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	require.NoError(t, c.Start())
-	kill := func() { _ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL); _ = c.Wait() }
-	defer kill()
+	stop := n.shell(syscall.SIGKILL)
 	n.eventually("mappers/shell-lamp/state", "online")
 	n.eventually("devices/lamp/state", "online")
 	n.applied("lamp", "power", "ON", n.want("lamp", "power", "ON"))
 	n.want("lamp", "level", "")
 	n.applied("lamp", "level", "a | b  c", n.want("lamp", "level", "a | b  c"))
-	kill()
+	stop()
 	n.eventually("mappers/shell-lamp/state", "offline")
+
+	stop = n.shell(syscall.SIGTERM) // to itself only, as a service manager may
+	n.eventually("mappers/shell-lamp/state", "online")
+	n.applied("lamp", "power", "OFF", n.want("lamp", "power", "OFF"))
+	n.stop()
+	n.start()
+	require.Eventually(t, func() bool { // it is back when it answers
+		v := n.want("lamp", "power", "ON")
+		_, answers := n.at("devices/lamp/reported/power")
+		return answers == fmt.Sprint(v-1)
+	}, 2*wait, 500*time.Millisecond)
+	stop()
+	n.eventually("mappers/shell-lamp/state", "offline")
+	n.eventually("devices/lamp/state", "offline")
+	require.Equal(t, []string{"a | b  c"}, n.published("devices/lamp/reported/level"), "applied once, however often it is told")
+}
+
+// shell starts the example and returns what ends it: SIGKILL goes to its children as well.
+func (n *fakeNode) shell(how syscall.Signal) (stop func()) {
+	_, port, _ := strings.Cut(n.addr, ":")
+	c := exec.Command("sh", "examples/shell/lamp.sh", "n1", "lamp", port)
+	c.Env = append(os.Environ(), "TMPDIR="+n.t.TempDir()) // what is killed leaves its pipe
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	require.NoError(n.t, c.Start())
+	n.t.Cleanup(func() { _ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) })
+	return func() {
+		to := c.Process.Pid
+		if how == syscall.SIGKILL {
+			to = -to
+		}
+		require.NoError(n.t, syscall.Kill(to, how))
+		_ = c.Wait()
+	}
 }
