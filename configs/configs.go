@@ -70,11 +70,16 @@ func Load[T any](program, file string, flags *pflag.FlagSet) (T, error) {
 }
 
 // Parse is the command line of a program that has options and nothing else. It is
-// done when the line asked for --help or --print-config, which are answered on out.
+// done when the line asked for --help, --version or --print-config, which are answered
+// on out.
 func Parse[T any](program string, args []string, out io.Writer) (cfg T, done bool, err error) {
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.SetOutput(out)
+	flags.Usage = func() {
+		fmt.Fprintf(out, "%s\n\nUsage:\n  %s [flags]\n\nFlags:\n%s", purpose(program), program, flags.FlagUsages())
+	}
+	version := flags.Bool("version", false, "print the version, and exit")
 	if err := AddFlags[T](program, flags); err != nil {
 		return cfg, false, err
 	}
@@ -83,10 +88,26 @@ func Parse[T any](program string, args []string, out io.Writer) (cfg T, done boo
 	} else if err != nil {
 		return cfg, false, err
 	}
+	if *version {
+		_, err := fmt.Fprintln(out, program, Version())
+		return cfg, true, err
+	}
 	if flags.NArg() > 0 {
 		return cfg, false, fmt.Errorf("%s takes flags only, not %q", program, flags.Arg(0))
 	}
 	return Flagged[T](program, flags, out)
+}
+
+// purpose is what a program is, in a line.
+func purpose(program string) string {
+	switch program {
+	case "cloudhub":
+		return "cloudhub is the hub, the cloud's side of the bus: an MQTT broker, the API and the links to all nodes."
+	case "edgecore":
+		return "edgecore is the core, which runs on every node: its MQTT broker, its devices' state and the link to the hub."
+	default:
+		return program + " is a program of the bus."
+	}
 }
 
 // Flagged is Load for flags that AddFlags made and somebody else parsed. It is done

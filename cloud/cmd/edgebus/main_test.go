@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/configs"
 )
 
 func TestVersionAndUsage(t *testing.T) {
@@ -32,6 +33,21 @@ func TestVersionAndUsage(t *testing.T) {
 	require.Contains(t, errs.String(), `"a/b" is no node's name`)
 	require.Equal(t, 1, run([]string{"tree", "n1", "-o", "xml"}, &out, &errs))
 	require.Contains(t, errs.String(), "xml")
+}
+
+func TestTheDemosProgramsSayWhatTheyAre(t *testing.T) {
+	var out bytes.Buffer
+	_, done, err := configs.Parse[configs.Hub]("cloudhub", []string{"--help"}, &out)
+	require.NoError(t, err)
+	require.True(t, done)
+	require.True(t, strings.HasPrefix(out.String(), "cloudhub is the hub"), "on the first line")
+	require.Contains(t, out.String(), "--version")
+
+	out.Reset()
+	_, done, err = configs.Parse[configs.Core]("edgecore", []string{"--version", "--config=/nonexistent"}, &out)
+	require.NoError(t, err)
+	require.True(t, done, "whatever the settings are")
+	require.Equal(t, "edgecore "+configs.Version()+"\n", out.String())
 }
 
 func message(topic, payload string, properties ...client.UserProperty) client.Message {
