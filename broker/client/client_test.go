@@ -279,7 +279,11 @@ func TestSubscribeRefused(t *testing.T) {
 
 func TestRefusedConnectGivesUpAfterAttempts(t *testing.T) {
 	b := newFakeBroker(t)
-	c, err := New(Options{Servers: []string{b.url()}, CleanStart: true, Attempts: 2, Backoff: Backoff{time.Millisecond, time.Millisecond}})
+	var told []error
+	c, err := New(Options{
+		Servers: []string{b.url()}, CleanStart: true, Attempts: 2, Backoff: Backoff{time.Millisecond, time.Millisecond},
+		OnConnectError: func(err error) { told = append(told, err) },
+	})
 	require.NoError(t, err)
 	end := make(chan error, 1)
 	go func() { end <- c.Run(t.Context()) }()
@@ -290,6 +294,8 @@ func TestRefusedConnectGivesUpAfterAttempts(t *testing.T) {
 	var refused *Refused
 	require.ErrorAs(t, err, &refused)
 	require.ErrorContains(t, err, "bad user name or password (0x86): no user ann")
+	require.Len(t, told, 2)
+	require.ErrorAs(t, told[1], &refused)
 	require.ErrorIs(t, c.Publish(short(t), Message{Topic: "a"}), ErrClosed)
 }
 

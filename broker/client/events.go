@@ -8,6 +8,7 @@ const (
 	connected eventKind = iota
 	message
 	disconnected
+	failed
 )
 
 type event struct {
@@ -16,6 +17,7 @@ type event struct {
 	present bool
 	message Message
 	id      uint16
+	err     error
 }
 
 // maxWaiting bounds the QoS 0 messages that wait for OnMessage. Those of QoS 1 and 2 are bounded by ReceiveMaximum.
@@ -97,6 +99,10 @@ func (c *Client) dispatch() {
 			c.o.Log.Debug().Err(ev.link.err).Msg("MQTT connection ended")
 			if c.o.OnDisconnect != nil {
 				c.o.OnDisconnect(ev.link.err)
+			}
+		case failed:
+			if c.o.OnConnectError != nil {
+				c.o.OnConnectError(ev.err)
 			}
 		}
 	}

@@ -44,6 +44,7 @@ var errWasUp = errors.New("connection ended")
 func (c *Client) connectOnce(ctx context.Context, s server) error {
 	l, present, err := c.connect(ctx, s)
 	if err != nil {
+		c.events.push(event{kind: failed, err: err})
 		return err
 	}
 	c.begin(l, present)

@@ -55,9 +55,11 @@ type Options struct {
 	// acknowledged when OnMessage has returned.
 	//
 	// OnConnect's ctx ends with the connection. When it returns an error, the client disconnects and tries again.
-	OnConnect    func(ctx context.Context, sessionPresent bool) error
-	OnDisconnect func(err error)
-	OnMessage    func(Message)
+	// OnConnectError is called instead of the others for each attempt that made no connection.
+	OnConnect      func(ctx context.Context, sessionPresent bool) error
+	OnDisconnect   func(err error)
+	OnConnectError func(err error)
+	OnMessage      func(Message)
 
 	Backoff        Backoff       // default 500 ms to 30 s
 	Attempts       int           // consecutive failures after which Run gives up; 0 never

@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -173,6 +172,7 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 		case <-ctx.Done():
 		}
 	}
+	down := func(err error) { send(change{down: "not connected to " + o.server + ": " + err.Error()}) }
 	c, err := client.New(client.Options{
 		Servers:        []string{o.server},
 		ClientID:       fmt.Sprintf("edgebus-tree-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6),
@@ -193,9 +193,8 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 				send(c)
 			}
 		},
-		Log: zerolog.New(warnings(func(reason string) {
-			send(change{down: "not connected to " + o.server + ": " + reason})
-		})).Level(zerolog.WarnLevel),
+		OnDisconnect:   down,
+		OnConnectError: down,
 	})
 	if err != nil {
 		return nil, err
@@ -207,18 +206,6 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 		}
 	}()
 	return changes, nil
-}
-
-// warnings hears why there is no connection, which a client tells its log at each
-// attempt, and nobody else.
-type warnings func(reason string)
-
-func (w warnings) Write(line []byte) (int, error) {
-	var said struct{ Error string }
-	if err := json.Unmarshal(line, &said); err == nil && said.Error != "" {
-		w(said.Error)
-	}
-	return len(line), nil
 }
 
 func (o treeOptions) connectTime() time.Duration {
