@@ -60,7 +60,7 @@ lint: $(TOOLS)/golangci-lint ## check style, imports and mistakes
 	@$(STAGE) arch go test ./test/arch
 
 .PHONY: bench
-bench: build ## measure the bus beside its physical limits, into docs/benchmarks.md
+bench: needs-bench build ## measure the bus beside its physical limits, into docs/benchmarks.md
 	@$(STAGE) bench go run ./test/bench -t $(BENCHTIME) -o docs/benchmarks.md
 
 .PHONY: microbench
@@ -84,6 +84,10 @@ clean: ## remove what was built, apart from the tools
 needs:
 	@mkdir -p .out
 	@scripts/needs.sh mosquitto_pub=mosquitto-clients mosquitto_rr=mosquitto-clients openssl=openssl curl=curl
+
+.PHONY: needs-bench
+needs-bench: # the broker that ours is compared with, and the tool that keeps both on a core
+	@scripts/needs.sh /usr/sbin/mosquitto=mosquitto taskset=util-linux
 
 .PHONY: needs-gcc
 needs-gcc: # for the race detector

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+const idleConnections = 10_000
+
+// idle measures what a connection costs that says nothing: how much a broker's resident memory grows.
+func idle(b bench) error {
+	if err := raiseFileLimit(); err != nil {
+		return err
+	}
+	fmt.Fprintf(b.w, "%d clients connect (MQTT 5, no TLS, one subscription each) and say nothing; the growth of the broker's\n"+
+		"resident memory, as the kernel counts it, divided by them.\n\n| broker | bytes a connection |\n|---|---|\n", idleConnections)
+	ours, err := idleCost(func() (*process, error) { return shippedHub(b, "") })
+	if err != nil {
+		return err
+	}
+	theirs, err := idleCost(func() (*process, error) { return startMosquitto("") })
+	if errors.Is(err, errNoMosquitto) {
+		fmt.Fprintf(b.w, "| cloudhub | %.0f |\n\n%v.\n", ours, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(b.w, "| cloudhub | %.0f |\n| %s | %.0f |\n\nRatio: %.1f.\n", ours, mosquittoVersion(), theirs, ours/theirs)
+	return nil
+}
+
+// raiseFileLimit lets this process, and those that it starts, have a socket for every connection.
+func raiseFileLimit() error {
+	const need = idleConnections + 1000
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return err
+	}
+	l.Cur, l.Max = max(l.Cur, need), max(l.Max, need)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return fmt.Errorf("%d open files are needed: %w", need, err)
+	}
+	return nil
+}
+
+func idleCost(start func() (*process, error)) (float64, error) {
+	p, err := start()
+	if err != nil {
+		return 0, err
+	}
+	defer p.stop()
+	time.Sleep(settled)
+	before, err := resident(p.pid)
+	if err != nil {
+		return 0, err
+	}
+	conns, err := connectIdle(p.addr, idleConnections)
+	defer closeAll(conns)
+	if err != nil {
+		return 0, err
+	}
+	time.Sleep(settled)
+	after, err := resident(p.pid)
+	return (after - before) * 1e6 / idleConnections, err
+}
+
+func connectIdle(addr string, n int) (conns []net.Conn, err error) {
+	for i := range n {
+		c, err := dial(addr, fmt.Sprintf("idle-%d", i))
+		if err != nil {
+			return conns, err
+		}
+		conns = append(conns, c)
+		if err := subscribe(c, fmt.Sprintf("idle/%d", i), 1); err != nil {
+			return conns, err
+		}
+	}
+	return conns, nil
+}
+
+func closeAll(conns []net.Conn) {
+	for _, c := range conns {
+		_ = c.Close()
+	}
+}
+
+// shippedHub starts our broker as it is shipped, with its default settings.
+func shippedHub(b bench, cpu string) (*process, error) {
+	return startProgram(filepath.Join(b.bin, "cloudhub"), cpu)
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// The generator speaks MQTT by itself: a client library would be what is measured.
+
+const version = 5
+
+// dial connects a client with a clean session, which ends with the connection.
+func dial(addr, id string) (net.Conn, error) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	body := appendText(nil, "MQTT")
+	body = append(body, version, 0x02, 0, 0) // clean start, no keep-alive
+	body = append(body, 0)                   // no properties
+	body = appendText(body, id)
+	answer, err := ask(c, packet(0x10, body))
+	if err == nil && (answer[0] != 0x20 || answer[3] != 0) {
+		err = fmt.Errorf("not connected: % x", answer)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func subscribe(c net.Conn, filter string, qos byte) error {
+	body := appendText([]byte{0, 1, 0}, filter)
+	answer, err := ask(c, packet(0x82, append(body, qos)))
+	if err == nil && (answer[0] != 0x90 || answer[len(answer)-1] != qos) {
+		err = fmt.Errorf("not subscribed: % x", answer)
+	}
+	return err
+}
+
+// ask sends a packet and reads the answer, which is short.
+func ask(c net.Conn, p []byte) ([]byte, error) {
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	defer c.SetDeadline(time.Time{}) //nolint:errcheck // a socket takes it
+	if _, err := c.Write(p); err != nil {
+		return nil, err
+	}
+	head := make([]byte, 2)
+	if _, err := io.ReadFull(c, head); err != nil {
+		return nil, err
+	}
+	if head[1] >= 0x80 {
+		return nil, errors.New("an answer that is not short")
+	}
+	whole := append(head, make([]byte, head[1])...)
+	_, err := io.ReadFull(c, whole[2:])
+	return whole, err
+}
+
+func packet(first byte, body []byte) []byte {
+	return append(binary.AppendUvarint([]byte{first}, uint64(len(body))), body...)
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
+}
