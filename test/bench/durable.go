@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
-	"sync/atomic"
+	"strconv"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -27,14 +29,14 @@ import (
 // file with one fsync: what the disk allows at all.
 func durableUpdates(b bench) error {
 	fmt.Fprintf(b.w, "A client publishes reported values to the core's broker over TCP, QoS 1, and every PUBACK follows a commit.\n"+
-		"*bbolt* writes the same values and their index entries in transactions of as many values as are in flight;\n"+
-		"*append+fsync* appends them to a file with one fsync for as many.\n\n"+
-		"| keys | in flight | core, updates/s | bbolt, values/s | append+fsync, values/s | bbolt ÷ core |\n|---|---|---|---|---|---|\n")
-	for _, devices := range []int{100} {
-		for _, inflight := range []int{1, 32, 256} {
-			if err := durableCase(b, devices, 10, inflight); err != nil {
-				return err
-			}
+		"*bbolt* writes the same values in transactions of as many values as are in flight;\n"+
+		"*append+fsync* appends them to a file with one fsync for as many. *CPU* is processor time, of the core and of the\n"+
+		"client, for each update: the two share the machine's %d cores.\n\n"+
+		"| keys | in flight | core, updates/s | bbolt, values/s | append+fsync, values/s | bbolt ÷ core | append ÷ core | CPU core, µs | CPU client, µs |\n"+
+		"|---|---|---|---|---|---|---|---|---|\n", runtime.NumCPU())
+	for _, c := range []struct{ devices, inflight int }{{100, 1}, {100, 32}, {100, 256}, {1000, 256}, {10000, 256}} {
+		if err := durableCase(b, c.devices, 10, c.inflight); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -42,17 +44,18 @@ func durableUpdates(b bench) error {
 
 func durableCase(b bench, devices, properties, inflight int) error {
 	keys := reportedKeys(devices, properties)
-	var core, raw, file []float64
+	var core, raw, file, cpuCore, cpuClient []float64
 	for range b.rounds {
+		u, err := coreUpdates(b, devices, properties, keys, inflight)
+		if err != nil {
+			return err
+		}
+		core, cpuCore, cpuClient = append(core, u.rate), append(cpuCore, u.core), append(cpuClient, u.client)
 		for _, m := range []struct {
 			into *[]float64
-			run  func() (float64, error)
-		}{
-			{&core, func() (float64, error) { return coreUpdates(b.d, devices, properties, keys, inflight) }},
-			{&raw, func() (float64, error) { return bboltUpdates(b.d, keys, inflight) }},
-			{&file, func() (float64, error) { return appendUpdates(b.d, keys, inflight) }},
-		} {
-			v, err := m.run()
+			run  func(time.Duration, []string, int) (float64, error)
+		}{{&raw, bboltUpdates}, {&file, appendUpdates}} {
+			v, err := m.run(b.d, keys, inflight)
 			if err != nil {
 				return err
 			}
@@ -60,7 +63,8 @@ func durableCase(b bench, devices, properties, inflight int) error {
 		}
 	}
 	c, r, f := median(core), median(raw), median(file)
-	fmt.Fprintf(b.w, "| %d | %d | %.0f | %.0f | %.0f | %.2f |\n", len(keys), inflight, c, r, f, r/c)
+	fmt.Fprintf(b.w, "| %d | %d | %.0f | %.0f | %.0f | %.2f | %.2f | %.1f | %.1f |\n",
+		len(keys), inflight, c, r, f, r/c, f/c, median(cpuCore), median(cpuClient))
 	return nil
 }
 
@@ -75,59 +79,75 @@ func reportedKeys(devices, properties int) (keys []string) {
 			keys = append(keys, topics.DeviceKey(fmt.Sprintf("d%d", d), topics.KindReported, fmt.Sprintf("p%d", p)))
 		}
 	}
+	// In no order that a tree of pages could make use of, the same each time.
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 	return keys
 }
 
+// updates is what one run found: updates a second, and microseconds of processor time for each.
+type updates struct{ rate, core, client float64 }
+
 // coreUpdates runs a core by itself and publishes to it as fast as it acknowledges.
-func coreUpdates(d time.Duration, devices, properties int, keys []string, inflight int) (float64, error) {
+func coreUpdates(b bench, devices, properties int, keys []string, inflight int) (u updates, err error) {
 	dir, err := os.MkdirTemp("", "edgebus-bench-")
 	if err != nil {
-		return 0, err
+		return u, err
 	}
 	defer os.RemoveAll(dir)
 	if err := seed(dir, devices, properties); err != nil {
-		return 0, err
+		return u, err
 	}
-	n, err := startCore(dir, "")
+	core, err := startProgram(filepath.Join(b.bin, "edgecore"), dir, "--node-name", "n1", "--link-server", "")
 	if err != nil {
-		return 0, err
+		return u, err
 	}
-	defer n.stop() //nolint:errcheck // measured already
-	c, err := connect(n.mqtt, "bench")
+	defer core.stop() //nolint:errcheck // measured already
+	p, err := newPump(core.mqtt)
 	if err != nil {
-		return 0, err
+		return u, err
 	}
-	defer c.stop()
-	return pump(d, inflight, func(i int, done func(error)) {
-		c.PublishAsync(client.Message{
-			Topic: topics.TopicOf("n1", keys[i%len(keys)]), Payload: fmt.Appendf(nil, "%d", i), QoS: 1,
-		}, done)
-	})
+	defer p.close()
+	topic := make([]string, len(keys))
+	for i, key := range keys {
+		topic[i] = topics.TopicOf("n1", key)
+	}
+	n := 0
+	next := func(int) (string, []byte) {
+		n++
+		return topic[n%len(topic)], strconv.AppendInt(nil, int64(n), 10)
+	}
+	if err := fill(p, len(keys), next); err != nil {
+		return u, err
+	}
+	return timed(core, p, b.d, inflight, next)
 }
 
-// pump keeps as many operations in flight and returns how many end in a second.
-func pump(d time.Duration, inflight int, start func(i int, done func(error))) (float64, error) {
-	slots := make(chan struct{}, inflight)
-	var failed atomic.Pointer[error]
-	begin := time.Now()
-	n := 0
-	for time.Since(begin) < d {
-		slots <- struct{}{}
-		start(n, func(err error) {
-			if err != nil {
-				failed.Store(&err)
-			}
-			<-slots
-		})
-		n++
+// fill writes every key once: what is measured are updates of keys that are there.
+func fill(p *pump, keys int, next func(int) (string, []byte)) error {
+	for done := 0; done < keys; {
+		n, err := p.run(time.Second, 512, next)
+		if err != nil {
+			return err
+		}
+		done += n
 	}
-	for range inflight {
-		slots <- struct{}{}
+	return nil
+}
+
+func timed(core *process, p *pump, d time.Duration, inflight int, next func(int) (string, []byte)) (u updates, err error) {
+	before, err := core.cpu()
+	if err != nil {
+		return u, err
 	}
-	if err := failed.Load(); err != nil {
-		return 0, *err
+	own, begin := ownCPU(), time.Now()
+	n, err := p.run(d, inflight, next)
+	if err != nil {
+		return u, err
 	}
-	return float64(n) / time.Since(begin).Seconds(), nil
+	took, client := time.Since(begin), ownCPU()-own
+	after, err := core.cpu()
+	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(n) }
+	return updates{float64(n) / took.Seconds(), each(after - before), each(client)}, err
 }
 
 func bboltUpdates(d time.Duration, keys []string, group int) (float64, error) {
@@ -141,27 +161,35 @@ func bboltUpdates(d time.Duration, keys []string, group int) (float64, error) {
 		return 0, err
 	}
 	defer db.Close()
-	begin, n := time.Now(), 0
-	for time.Since(begin) < d {
-		err := db.Update(func(tx *bbolt.Tx) error {
+	n := 0
+	put := func(group int) error {
+		return db.Update(func(tx *bbolt.Tx) error {
 			values, err := tx.CreateBucketIfNotExists([]byte("values"))
-			if err != nil {
-				return err
-			}
 			for range group {
-				e := link.Entry{Seq: uint64(n), Ver: uint64(n), TS: begin.UnixMilli(), Origin: "bench", Value: fmt.Appendf(nil, "%d", n)}
-				if err := values.Put([]byte(keys[n%len(keys)]), link.AppendEntry(nil, e)); err != nil {
-					return err
+				if err == nil {
+					err = values.Put([]byte(keys[n%len(keys)]), link.AppendEntry(nil, benchEntry(n)))
 				}
 				n++
 			}
-			return nil
+			return err
 		})
-		if err != nil {
+	}
+	for n < len(keys) { // what is measured are updates of keys that are there
+		if err := put(min(len(keys), 10_000)); err != nil {
 			return 0, err
 		}
 	}
-	return float64(n) / time.Since(begin).Seconds(), nil
+	begin, before := time.Now(), n
+	for time.Since(begin) < d {
+		if err := put(group); err != nil {
+			return 0, err
+		}
+	}
+	return float64(n-before) / time.Since(begin).Seconds(), nil
+}
+
+func benchEntry(n int) link.Entry {
+	return link.Entry{Seq: uint64(n), Ver: uint64(n), TS: 1_700_000_000_000, Origin: "bench", Value: strconv.AppendInt(nil, int64(n), 10)}
 }
 
 func appendUpdates(d time.Duration, keys []string, group int) (float64, error) {
@@ -176,9 +204,8 @@ func appendUpdates(d time.Duration, keys []string, group int) (float64, error) {
 	for time.Since(begin) < d {
 		buf = buf[:0]
 		for range group {
-			e := link.Entry{Seq: uint64(n), Ver: uint64(n), TS: begin.UnixMilli(), Origin: "bench", Value: fmt.Appendf(nil, "%d", n)}
 			buf = append(buf, keys[n%len(keys)]...)
-			buf = link.AppendEntry(buf, e)
+			buf = link.AppendEntry(buf, benchEntry(n))
 			n++
 		}
 		if _, err := f.Write(buf); err != nil {

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// pump is a publisher that costs next to nothing: one connection, one goroutine,
+// packets made in place. It keeps a number of QoS 1 publishes in flight, and
+// publishes as many more as were acknowledged with one write.
+type pump struct {
+	conn net.Conn
+	in   *bufio.Reader
+	out  []byte
+	next uint16 // packet id
+}
+
+const pumpPatience = 30 * time.Second // for any answer
+
+// newPump connects with MQTT 5, whose acknowledgements say whether a publish was taken.
+func newPump(addr string) (*pump, error) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	p := &pump{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}
+	body := append([]byte("\x00\x04MQTT\x05\x02\x00\x00\x00"), "\x00\x04pump"...) // clean start, no keep-alive, no properties
+	if _, err := conn.Write(append([]byte{0x10, byte(len(body))}, body...)); err != nil {
+		return nil, err
+	}
+	kind, answer, err := p.read()
+	if err != nil || kind != 0x20 || len(answer) < 2 || answer[1] != 0 {
+		return nil, fmt.Errorf("CONNECT was answered with %#x %x: %w", kind, answer, errors.Join(err, conn.Close()))
+	}
+	return p, nil
+}
+
+func (p *pump) close() { _ = p.conn.Close() }
+
+func (p *pump) read() (kind byte, body []byte, err error) {
+	if kind, err = p.in.ReadByte(); err != nil {
+		return 0, nil, err
+	}
+	n, err := binary.ReadUvarint(p.in) // MQTT's length has the same form
+	if err != nil {
+		return 0, nil, err
+	}
+	body = make([]byte, n)
+	_, err = io.ReadFull(p.in, body)
+	return kind, body, err
+}
+
+func (p *pump) publish(topic string, payload []byte) {
+	p.next++
+	if p.next == 0 {
+		p.next = 1
+	}
+	p.out = append(p.out, 0x32)
+	p.out = binary.AppendUvarint(p.out, uint64(2+len(topic)+2+1+len(payload)))
+	p.out = binary.BigEndian.AppendUint16(p.out, uint16(len(topic)))
+	p.out = append(p.out, topic...)
+	p.out = binary.BigEndian.AppendUint16(p.out, p.next)
+	p.out = append(append(p.out, 0), payload...) // no properties
+}
+
+func (p *pump) flush() error {
+	_, err := p.conn.Write(p.out)
+	p.out = p.out[:0]
+	return err
+}
+
+// acknowledged waits for an acknowledgement, and counts all that came with it.
+func (p *pump) acknowledged() (n int, err error) {
+	if err := p.conn.SetReadDeadline(time.Now().Add(pumpPatience)); err != nil {
+		return 0, err
+	}
+	for n == 0 || p.in.Buffered() > 0 {
+		head, err := p.in.Peek(2)
+		if err != nil {
+			return n, err
+		}
+		whole, err := p.in.Peek(2 + int(head[1]))
+		if err != nil {
+			return n, err
+		}
+		if head[0] != 0x40 || len(whole) > 4 && whole[4] >= 0x80 {
+			return n, fmt.Errorf("a publish was answered with %x", whole)
+		}
+		_, _ = p.in.Discard(len(whole))
+		n++
+	}
+	return n, nil
+}
+
+// run publishes for a while, with so many in flight, and returns how many were acknowledged.
+func (p *pump) run(d time.Duration, inflight int, message func(i int) (topic string, payload []byte)) (sent int, err error) {
+	begin, room, waiting := time.Now(), inflight, 0
+	for {
+		for ; room > 0 && time.Since(begin) < d; room-- {
+			p.publish(message(sent))
+			sent++
+			waiting++
+		}
+		if waiting == 0 {
+			return sent, nil
+		}
+		if err := p.flush(); err != nil {
+			return sent, err
+		}
+		n, err := p.acknowledged()
+		if err != nil {
+			return sent, err
+		}
+		room += n
+		waiting -= n
+	}
+}
