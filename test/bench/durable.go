@@ -89,20 +89,12 @@ type updates struct{ rate, core, client float64 }
 
 // coreUpdates runs a core by itself and publishes to it as fast as it acknowledges.
 func coreUpdates(b bench, devices, properties int, keys []string, inflight int) (u updates, err error) {
-	dir, err := os.MkdirTemp("", "edgebus-bench-")
+	core, err := shippedCore(b, devices, properties)
 	if err != nil {
 		return u, err
 	}
-	defer os.RemoveAll(dir)
-	if err := seed(dir, devices, properties); err != nil {
-		return u, err
-	}
-	core, err := startProgram(filepath.Join(b.bin, "edgecore"), dir, "--node-name", "n1", "--link-server", "")
-	if err != nil {
-		return u, err
-	}
-	defer core.stop() //nolint:errcheck // measured already
-	p, err := newPump(core.mqtt)
+	defer core.stop()
+	p, err := newPump(core.addr)
 	if err != nil {
 		return u, err
 	}
@@ -135,7 +127,7 @@ func fill(p *pump, keys int, next func(int) (string, []byte)) error {
 }
 
 func timed(core *process, p *pump, d time.Duration, inflight int, next func(int) (string, []byte)) (u updates, err error) {
-	before, err := core.cpu()
+	before, err := cpuOf(core.pid)
 	if err != nil {
 		return u, err
 	}
@@ -145,7 +137,7 @@ func timed(core *process, p *pump, d time.Duration, inflight int, next func(int)
 		return u, err
 	}
 	took, client := time.Since(begin), ownCPU()-own
-	after, err := core.cpu()
+	after, err := cpuOf(core.pid)
 	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(n) }
 	return updates{float64(n) / took.Seconds(), each(after - before), each(client)}, err
 }
@@ -216,6 +208,23 @@ func appendUpdates(d time.Duration, keys []string, group int) (float64, error) {
 		}
 	}
 	return float64(n) / time.Since(begin).Seconds(), nil
+}
+
+// shippedCore starts a core as it is shipped, alone, with devices that a hub gave it before.
+func shippedCore(b bench, devices, properties int) (*process, error) {
+	dir, err := os.MkdirTemp("", "edgebus-bench-")
+	if err != nil {
+		return nil, err
+	}
+	addr, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	if err := seed(dir, devices, properties); err != nil {
+		return nil, err
+	}
+	return start(dir, addr, "", filepath.Join(b.bin, "edgecore"), "--data-dir", dir, "--mqtt-listen", addr,
+		"--http-listen", "127.0.0.1:0", "--node-name", "n1", "--link-server", "")
 }
 
 // seed gives a core, before it starts, the devices that a hub would have given it.

@@ -3,9 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"time"
 )
@@ -24,36 +22,14 @@ const pumpPatience = 30 * time.Second // for any answer
 
 // newPump connects with MQTT 5, whose acknowledgements say whether a publish was taken.
 func newPump(addr string) (*pump, error) {
-	conn, err := net.Dial("tcp", addr)
+	conn, err := dial(addr, "pump")
 	if err != nil {
 		return nil, err
 	}
-	p := &pump{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}
-	body := append([]byte("\x00\x04MQTT\x05\x02\x00\x00\x00"), "\x00\x04pump"...) // clean start, no keep-alive, no properties
-	if _, err := conn.Write(append([]byte{0x10, byte(len(body))}, body...)); err != nil {
-		return nil, err
-	}
-	kind, answer, err := p.read()
-	if err != nil || kind != 0x20 || len(answer) < 2 || answer[1] != 0 {
-		return nil, fmt.Errorf("CONNECT was answered with %#x %x: %w", kind, answer, errors.Join(err, conn.Close()))
-	}
-	return p, nil
+	return &pump{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}, nil
 }
 
 func (p *pump) close() { _ = p.conn.Close() }
-
-func (p *pump) read() (kind byte, body []byte, err error) {
-	if kind, err = p.in.ReadByte(); err != nil {
-		return 0, nil, err
-	}
-	n, err := binary.ReadUvarint(p.in) // MQTT's length has the same form
-	if err != nil {
-		return 0, nil, err
-	}
-	body = make([]byte, n)
-	_, err = io.ReadFull(p.in, body)
-	return kind, body, err
-}
 
 func (p *pump) publish(topic string, payload []byte) {
 	p.next++
