@@ -1,10 +1,10 @@
 // Package broker is the MQTT broker that the hub and the core embed: one package,
 // the same behaviour on both sides.
 //
-// The protocol library gives the codec, CONNECT and the reading loop. Everything
-// between a client's PUBLISH and a subscriber's socket is done here: rights,
-// the tree's say on what is below v1/, acknowledging what was stored, routing,
-// retained messages, wills, and sessions (package session).
+// The protocol library gives the codec. Everything between a client's CONNECT and a
+// subscriber's socket is done here: a packet's form, who it is, rights, the tree's
+// say on what is below v1/, acknowledging what was stored, routing, retained
+// messages, wills, and sessions (package session).
 //
 // The broker never decides what a topic of the tree means, never stores one, and
 // lets no type of the protocol library out. Nothing that a client sends may stop
@@ -14,14 +14,11 @@ package broker
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"math"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/session"
@@ -66,7 +63,6 @@ type Broker struct {
 	grants    grants
 	stats     stats
 	counters  session.Counters
-	server    *mqtt.Server
 	listeners []*listener
 	order     stripes  // of a retained topic's store and routing
 	told      stripes  // of a client's presence
@@ -104,30 +100,7 @@ func New(opts Options) (*Broker, error) {
 			return nil, err
 		}
 	}
-	if b.server, err = b.newServer(); err != nil {
-		return nil, err
-	}
 	return b, b.listen()
-}
-
-// newServer sets the protocol library up.
-func (b *Broker) newServer() (*mqtt.Server, error) {
-	l := b.opts.Limits
-	capabilities := mqtt.NewDefaultServerCapabilities()
-	capabilities.MaximumMessageExpiryInterval = 0 // or what has no expiry would get one
-	capabilities.MaximumClientWritesPending = 1   // sessions write, not the library
-	capabilities.MaximumSessionExpiryInterval = uint32(min(l.SessionExpiry/time.Second, math.MaxUint32-1))
-	capabilities.MaximumPacketSize = l.MaximumPacket
-	capabilities.ReceiveMaximum = l.ReceiveMaximum
-	capabilities.MaximumInflight = math.MaxUint16
-	capabilities.TopicAliasMaximum = 0 // aliases are resolved here, not by the library
-	server := mqtt.New(&mqtt.Options{
-		Capabilities:            capabilities,
-		Logger:                  slog.New(slogger{b.log}),
-		SysTopicResendInterval:  math.MaxInt32, // never
-		ClientNetReadBufferSize: 4096,
-	})
-	return server, server.AddHook(&hook{b: b}, nil)
 }
 
 // Serve takes connections until ctx is done or Close is called, and returns when

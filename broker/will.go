@@ -14,23 +14,19 @@ type will struct {
 	delay   time.Duration
 }
 
-// takeOutWill takes the will out of a CONNECT, so that the protocol library, which
-// would drop its properties and pass by every check, never sees it.
-func takeOutWill(pk *packets.Packet) *will {
+// willOf is the will in a CONNECT; nil: none.
+func willOf(pk *packets.Packet) *will {
 	p := &pk.Connect
 	if !p.WillFlag {
 		return nil
 	}
-	w := &will{
+	return &will{
 		message: Message{
 			Topic: p.WillTopic, Payload: p.WillPayload, QoS: p.WillQos, Retain: p.WillRetain,
 			Props: properties(&p.WillProperties),
 		},
 		delay: time.Duration(p.WillProperties.WillDelayInterval) * time.Second,
 	}
-	p.WillFlag, p.WillRetain, p.WillQos = false, false, 0
-	p.WillTopic, p.WillPayload, p.WillProperties = "", nil, packets.Properties{}
-	return w
 }
 
 // publishWill publishes a will as if its client did. The changes that come along are

@@ -1,0 +1,266 @@
+package broker
+
+import (
+	"crypto/rand"
+	"errors"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/edgebus/edgebus/topics"
+)
+
+// refusedConnect is why a CONNECT is refused.
+type refusedConnect struct {
+	code   byte
+	reason string // for the client; empty: what the code says
+}
+
+func (r *refusedConnect) Error() string { return r.text() }
+
+func (r *refusedConnect) text() string {
+	if r.reason != "" {
+		return r.reason
+	}
+	return connectReasons[r.code]
+}
+
+var connectReasons = map[byte]string{
+	codeProtocolError: "protocol error", codeBadTopic: "the will's topic is invalid",
+	codeBadCredentials: "bad user name or password", codeNotAuthorized: "the client identifier belongs to another user",
+	codeBadAuthMethod: "no such authentication method", codeBadClientID: "client identifier not valid",
+	codeShuttingDown: "server shutting down", codeUnavailable: "the session can't be stored now",
+	codeBadVersion: "no such version of MQTT",
+}
+
+// connect takes the CONNECT and answers it. After an error nothing but the answer was sent.
+func (c *conn) connect() error {
+	first, body, err := c.frame()
+	if err != nil {
+		return err
+	}
+	if first != packets.Connect<<4 {
+		return errUnexpected
+	}
+	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
+	err = c.accept(&pk, body)
+	var refused *refusedConnect
+	if errors.As(err, &refused) {
+		c.takeWill()
+		c.b.stats.connects.add(refused.code)
+		c.b.floods.Info().Str("client", pk.Connect.ClientIdentifier).Str("user", validText(string(pk.Connect.Username))).
+			Uint8("code", refused.code).Str("remote", c.RemoteAddr().String()).Msg("connection refused")
+		c.refuse(refused)
+		return errTold
+	}
+	if err != nil {
+		return err
+	}
+	return c.welcome(&pk)
+}
+
+// accept reads a CONNECT and finds its session.
+func (c *conn) accept(pk *packets.Packet, body []byte) error {
+	version, err := protocol(body)
+	c.version.Store(uint32(version))
+	if err != nil {
+		return err
+	}
+	if err := connectWellFormed(version, body); err != nil {
+		return c.malformed(err)
+	}
+	if err := pk.ConnectDecode(body); err != nil {
+		return c.malformed(errMalformed)
+	}
+	if err := c.identifier(pk); err != nil {
+		return err
+	}
+	if err := c.wish(pk); err != nil {
+		return err
+	}
+	c.parameters(pk)
+	if err := c.authenticate(pk); err != nil {
+		return err
+	}
+	return c.begin()
+}
+
+// protocol is the version that a CONNECT asks for. Who asks for one that we don't
+// speak is answered in the nearest that we do.
+func protocol(body []byte) (version byte, err error) {
+	r := cursor{b: body}
+	name, level := string(r.bytes()), r.uint8()
+	switch {
+	case r.err != nil || name != "MQTT" && name != "MQIsdp":
+		return 0, errMalformed
+	case name == "MQTT" && (level == 4 || level == 5) || name == "MQIsdp" && level == 3:
+		return level, nil
+	case level > 5:
+		return 5, &refusedConnect{code: codeBadVersion}
+	}
+	return 4, &refusedConnect{code: codeBadVersion}
+}
+
+// malformed refuses a CONNECT that is not one. MQTT 3.1.1 has no word for that.
+func (c *conn) malformed(err error) error {
+	var code packets.Code
+	if c.version.Load() < 5 || !errors.As(err, &code) {
+		return errMalformed
+	}
+	return &refusedConnect{code.Code, code.Reason}
+}
+
+// identifier gives a client one that brought none.
+func (c *conn) identifier(pk *packets.Packet) error {
+	if pk.Connect.ClientIdentifier != "" {
+		return nil
+	}
+	if pk.ProtocolVersion < 5 && (!pk.Connect.Clean || pk.ProtocolVersion == 3) {
+		return &refusedConnect{code: codeBadClientID}
+	}
+	c.assigned = "auto-" + rand.Text()
+	pk.Connect.ClientIdentifier = c.assigned
+	return nil
+}
+
+// wish takes note of the will.
+func (c *conn) wish(pk *packets.Packet) error {
+	w := willOf(pk)
+	if w == nil {
+		return nil
+	}
+	if topics.CheckTopic(w.message.Topic) != nil || tooDeep(w.message.Topic) {
+		return &refusedConnect{code: codeBadTopic}
+	}
+	if reason := propertyMistake(&pk.Connect.WillProperties); reason != "" {
+		return &refusedConnect{codeProtocolError, "will: " + reason}
+	}
+	c.setWill(w)
+	return nil
+}
+
+// parameters takes what the client says of the connection.
+func (c *conn) parameters(pk *packets.Packet) {
+	p := &pk.Properties
+	c.clean = pk.Connect.Clean
+	c.receiveMaximum, c.maximumPacket = p.ReceiveMaximum, p.MaximumPacketSize
+	c.noProblems = p.RequestProblemInfoFlag && p.RequestProblemInfo == 0
+	switch {
+	case pk.ProtocolVersion == 5:
+		c.expiry = c.b.sessionExpiry(p.SessionExpiryInterval)
+	case !c.clean:
+		c.expiry = c.b.opts.Limits.SessionExpiry
+	}
+	c.keepAlive = time.Duration(pk.Connect.Keepalive) * time.Second
+	longest := c.b.opts.Limits.KeepAlive
+	if longest > 0 && pk.ProtocolVersion == 5 && (c.keepAlive == 0 || c.keepAlive > longest) {
+		c.keepAlive = max(longest.Truncate(time.Second), time.Second)
+		c.shortened = true
+	}
+}
+
+func (b *Broker) sessionExpiry(seconds uint32) time.Duration {
+	return min(time.Duration(seconds)*time.Second, b.opts.Limits.SessionExpiry)
+}
+
+// authenticate finds out who it is.
+func (c *conn) authenticate(pk *packets.Packet) error {
+	if pk.Properties.AuthenticationMethod != "" {
+		return &refusedConnect{code: codeBadAuthMethod}
+	}
+	if len(pk.Properties.AuthenticationData) > 0 {
+		return c.malformed(packets.Code{Code: codeProtocolError, Reason: "authentication data without a method"})
+	}
+	ident, ok := c.b.auth.identify(credentials{
+		user: string(pk.Connect.Username), password: pk.Connect.Password, hasPass: pk.Connect.PasswordFlag,
+		certName: c.peerCertificate(), loopback: c.listener.loopback && loopbackAddr(c.RemoteAddr()),
+	})
+	if !ok {
+		return &refusedConnect{code: codeBadCredentials}
+	}
+	ident.ClientID, ident.Version = pk.Connect.ClientIdentifier, pk.ProtocolVersion
+	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
+	c.ident = ident
+	if w := c.takeWill(); w != nil {
+		w.message.Publisher = ident
+		c.setWill(w)
+	}
+	return nil
+}
+
+// begin finds the session.
+func (c *conn) begin() error {
+	resumed, err := c.b.attach(c)
+	switch {
+	case err == nil:
+		c.resumed = resumed
+		return c.remember()
+	case errors.Is(err, errInUse):
+		return &refusedConnect{code: codeNotAuthorized}
+	}
+	return &refusedConnect{code: codeShuttingDown}
+}
+
+// remember waits until a session that is new is on disk, or the one in whose place it
+// is has left it: a client that was told of it must never find it otherwise.
+func (c *conn) remember() error {
+	if c.resumed || !c.unstored {
+		return nil
+	}
+	err := c.b.store.now(nil)
+	if err == nil {
+		return nil
+	}
+	c.expiry = 0
+	c.b.floods.Warn().Err(err).Str("client", c.ident.ClientID).Msg("session not stored")
+	return &refusedConnect{code: codeUnavailable}
+}
+
+// welcome sends the CONNACK, and has the session drained.
+func (c *conn) welcome(pk *packets.Packet) error {
+	l := c.b.opts.Limits
+	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, SessionPresent: c.resumed}
+	answer.Properties = packets.Properties{
+		ReceiveMaximum: l.ReceiveMaximum, MaximumPacketSize: l.MaximumPacket, TopicAliasMaximum: l.TopicAliases,
+		AssignedClientID: c.assigned,
+	}
+	if c.shortened {
+		answer.Properties.ServerKeepAlive, answer.Properties.ServerKeepAliveFlag = uint16(c.keepAlive/time.Second), true
+	}
+	if granted := uint32(c.expiry / time.Second); granted != pk.Properties.SessionExpiryInterval {
+		answer.Properties.SessionExpiryInterval, answer.Properties.SessionExpiryIntervalFlag = granted, true
+	}
+	c.mu.Lock()
+	sent := c.send(answer)
+	c.established.Store(sent)
+	c.mu.Unlock()
+	if !sent {
+		return errTold
+	}
+	c.b.tellConnected(c)
+	c.w.Serve(c.client.sess)
+	return nil
+}
+
+// refuse sends the CONNACK that says why not.
+func (c *conn) refuse(r *refusedConnect) {
+	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, ReasonCode: r.code}
+	answer.Properties.ReasonString = r.text()
+	if c.version.Load() < 5 {
+		answer.ReasonCode = connackV3(r.code)
+	}
+	c.send(answer)
+}
+
+// connackV3 is the return code of MQTT 3.1.1 for a reason code.
+func connackV3(code byte) byte {
+	switch code {
+	case codeBadClientID:
+		return connackBadIdentifier
+	case codeShuttingDown, codeUnavailable:
+		return connackUnavailable
+	case codeBadVersion:
+		return connackBadVersion
+	}
+	return connackNotAuthorized
+}

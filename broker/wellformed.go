@@ -1,0 +1,311 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/binary"
+	"unicode/utf8"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+)
+
+// The library's decoder takes much that the standard calls malformed: properties
+// that come twice or reach beyond their end, reserved bits, bytes left over. So a
+// packet's form is checked before it is decoded, and the decoder is left to fetch
+// what is known to be there.
+
+const willProperties = packets.WillProperties // counts as a type of packet
+
+var (
+	errMalformed  = packets.Code{Code: codeMalformed, Reason: "malformed packet"}
+	errTwice      = packets.Code{Code: codeProtocolError, Reason: "a property comes twice"}
+	errProperty   = packets.Code{Code: codeMalformed, Reason: "a property that this packet can't have"}
+	errValue      = packets.Code{Code: codeProtocolError, Reason: "a value that the standard doesn't allow"}
+	errUnexpected = packets.Code{Code: codeProtocolError, Reason: "a packet that a client doesn't send here"}
+)
+
+// form is what a property's value is made of.
+type form byte
+
+const (
+	formByte form = iota + 1
+	formUint16
+	formUint32
+	formVarint
+	formText
+	formBytes
+	formPair
+)
+
+// propertyRule says what a client may send as a property. In packets of other types
+// it is a mistake.
+type propertyRule struct {
+	form     form
+	in       []byte // types of packet
+	repeated bool
+	least    uint32 // value
+	most     uint32 // value; 0: any
+}
+
+var propertyRules = map[byte]propertyRule{
+	packets.PropPayloadFormat:          {form: formByte, in: []byte{packets.Publish, willProperties}, most: 1},
+	packets.PropMessageExpiryInterval:  {form: formUint32, in: []byte{packets.Publish, willProperties}},
+	packets.PropContentType:            {form: formText, in: []byte{packets.Publish, willProperties}},
+	packets.PropResponseTopic:          {form: formText, in: []byte{packets.Publish, willProperties}},
+	packets.PropCorrelationData:        {form: formBytes, in: []byte{packets.Publish, willProperties}},
+	packets.PropTopicAlias:             {form: formUint16, in: []byte{packets.Publish}},
+	packets.PropSubscriptionIdentifier: {form: formVarint, in: []byte{packets.Subscribe, packets.Publish}, least: 1},
+	packets.PropWillDelayInterval:      {form: formUint32, in: []byte{willProperties}},
+	packets.PropSessionExpiryInterval:  {form: formUint32, in: []byte{packets.Connect, packets.Disconnect}},
+	packets.PropAuthenticationMethod:   {form: formText, in: []byte{packets.Connect}},
+	packets.PropAuthenticationData:     {form: formBytes, in: []byte{packets.Connect}},
+	packets.PropRequestProblemInfo:     {form: formByte, in: []byte{packets.Connect}, most: 1},
+	packets.PropRequestResponseInfo:    {form: formByte, in: []byte{packets.Connect}, most: 1},
+	packets.PropReceiveMaximum:         {form: formUint16, in: []byte{packets.Connect}, least: 1},
+	packets.PropTopicAliasMaximum:      {form: formUint16, in: []byte{packets.Connect}},
+	packets.PropMaximumPacketSize:      {form: formUint32, in: []byte{packets.Connect}, least: 1},
+	packets.PropReasonString: {form: formText, in: []byte{
+		packets.Puback, packets.Pubrec, packets.Pubrel, packets.Pubcomp, packets.Disconnect,
+	}},
+	packets.PropUser: {form: formPair, repeated: true, in: []byte{
+		packets.Connect, willProperties, packets.Publish, packets.Puback, packets.Pubrec, packets.Pubrel, packets.Pubcomp,
+		packets.Subscribe, packets.Unsubscribe, packets.Disconnect,
+	}},
+}
+
+// cursor goes through a packet's bytes. After the first mistake it finds nothing more.
+type cursor struct {
+	b   []byte
+	err error
+}
+
+func (r *cursor) fail(err error) {
+	if r.err == nil {
+		r.err, r.b = err, nil
+	}
+}
+
+func (r *cursor) take(n int) []byte {
+	if n > len(r.b) {
+		r.fail(errMalformed)
+		return nil
+	}
+	b := r.b[:n]
+	r.b = r.b[n:]
+	return b
+}
+
+func (r *cursor) uint8() (v byte) {
+	if b := r.take(1); b != nil {
+		v = b[0]
+	}
+	return v
+}
+
+func (r *cursor) uint16() (v uint16) {
+	if b := r.take(2); b != nil {
+		v = binary.BigEndian.Uint16(b)
+	}
+	return v
+}
+
+func (r *cursor) uint32() (v uint32) {
+	if b := r.take(4); b != nil {
+		v = binary.BigEndian.Uint32(b)
+	}
+	return v
+}
+
+func (r *cursor) bytes() []byte { return r.take(int(r.uint16())) }
+
+func (r *cursor) text() []byte {
+	b := r.bytes()
+	if !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
+		r.fail(errMalformed)
+	}
+	return b
+}
+
+func (r *cursor) varint() (v uint32) {
+	for shift := 0; shift < 28; shift += 7 {
+		b := r.uint8()
+		v |= uint32(b&0x7F) << shift
+		if b < 0x80 {
+			return v
+		}
+	}
+	r.fail(errMalformed)
+	return 0
+}
+
+// id is a packet identifier.
+func (r *cursor) id() {
+	if r.uint16() == 0 {
+		r.fail(packets.Code{Code: codeProtocolError, Reason: "packet identifier 0"})
+	}
+}
+
+// properties checks the properties of a type of packet.
+func (r *cursor) properties(kind byte) {
+	n := int(r.varint())
+	p := cursor{b: r.take(n), err: r.err}
+	var seen uint64
+	for len(p.b) > 0 {
+		name := p.uint8()
+		rule := propertyRules[name]
+		switch {
+		case !bytes.Contains(rule.in, []byte{kind}):
+			p.fail(errProperty)
+		case seen&(1<<name) != 0 && !rule.repeated:
+			p.fail(errTwice)
+		}
+		seen |= 1 << name
+		p.value(rule)
+	}
+	if p.err != nil {
+		r.fail(p.err)
+	}
+}
+
+func (r *cursor) value(rule propertyRule) {
+	var v uint32
+	switch rule.form {
+	case formByte:
+		v = uint32(r.uint8())
+	case formUint16:
+		v = uint32(r.uint16())
+	case formUint32:
+		v = r.uint32()
+	case formVarint:
+		v = r.varint()
+	case formText:
+		r.text()
+	case formBytes:
+		r.bytes()
+	case formPair:
+		r.text()
+		r.text()
+	}
+	if v < rule.least || rule.most > 0 && v > rule.most {
+		r.fail(errValue)
+	}
+}
+
+// end expects that nothing is left.
+func (r *cursor) end() error {
+	if len(r.b) > 0 {
+		r.fail(errMalformed)
+	}
+	return r.err
+}
+
+// wellFormed checks the form of a packet of an established connection.
+func wellFormed(version, first byte, body []byte) error {
+	r := cursor{b: body}
+	kind, five := first>>4, version == 5
+	if flags := first & 0x0F; kind != packets.Publish && flags != fixedFlags[kind] {
+		return errMalformed
+	}
+	switch kind {
+	case packets.Publish:
+		return r.publish(first, five)
+	case packets.Puback, packets.Pubrec, packets.Pubrel, packets.Pubcomp:
+		r.id()
+		r.reason(kind, five)
+	case packets.Subscribe:
+		r.subscribe(five)
+	case packets.Unsubscribe:
+		r.id()
+		if five {
+			r.properties(kind)
+		}
+		for len(r.b) > 0 {
+			r.text()
+		}
+	case packets.Disconnect:
+		r.reason(kind, five)
+	case packets.Pingreq:
+	default: // AUTH, which nobody agreed on, a second CONNECT, or what only a server sends
+		return errUnexpected
+	}
+	return r.end()
+}
+
+// fixedFlags are the lower four bits of the first byte, where the standard fixes them.
+var fixedFlags = [16]byte{packets.Pubrel: 2, packets.Subscribe: 2, packets.Unsubscribe: 2}
+
+func (r *cursor) publish(first byte, five bool) error {
+	qos := first >> 1 & 3
+	if qos == 3 || qos == 0 && first&0x08 != 0 {
+		return errMalformed
+	}
+	r.text()
+	if qos > 0 {
+		r.id()
+	}
+	if five {
+		r.properties(packets.Publish)
+	}
+	return r.err
+}
+
+// reason is a reason code with properties. Both may be left out at the end.
+func (r *cursor) reason(kind byte, five bool) {
+	if !five || len(r.b) == 0 {
+		return
+	}
+	r.uint8()
+	if len(r.b) > 0 {
+		r.properties(kind)
+	}
+}
+
+func (r *cursor) subscribe(five bool) {
+	r.id()
+	reserved := byte(0xFC)
+	if five {
+		r.properties(packets.Subscribe)
+		reserved = 0xC0
+	}
+	for len(r.b) > 0 {
+		r.text()
+		options := r.uint8()
+		switch {
+		case options&reserved != 0:
+			r.fail(errMalformed)
+		case options&3 == 3, options&0x30 == 0x30: // QoS and retain handling
+			r.fail(errValue)
+		}
+	}
+}
+
+// connectWellFormed checks the form of a CONNECT whose protocol is known.
+func connectWellFormed(version byte, body []byte) error {
+	r := cursor{b: body}
+	r.bytes() // protocol
+	r.uint8()
+	flags := r.uint8()
+	r.uint16()
+	will, user, password := flags&0x04 != 0, flags&0x80 != 0, flags&0x40 != 0
+	switch {
+	case flags&1 != 0, flags>>3&3 == 3, !will && flags&0x38 != 0, password && !user && version < 5:
+		return errMalformed
+	}
+	if version == 5 {
+		r.properties(packets.Connect)
+	}
+	r.text()
+	if will {
+		if version == 5 {
+			r.properties(willProperties)
+		}
+		r.text()
+		r.bytes()
+	}
+	if user {
+		r.text()
+	}
+	if password {
+		r.bytes()
+	}
+	return r.end()
+}
