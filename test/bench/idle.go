@@ -18,7 +18,7 @@ func idle(b bench) error {
 	}
 	fmt.Fprintf(b.w, "%d clients connect (MQTT 5, no TLS, one subscription each) and say nothing; the growth of the broker's\n"+
 		"resident memory, as the kernel counts it, divided by them.\n\n| broker | bytes a connection |\n|---|---|\n", idleConnections)
-	ours, err := idleCost(func() (*process, error) { return shippedHub(b, "") })
+	ours, err := idleCost(func() (*process, error) { return startProgram(filepath.Join(b.bin, "cloudhub"), "") })
 	if err != nil {
 		return err
 	}
@@ -87,9 +87,4 @@ func closeAll(conns []net.Conn) {
 	for _, c := range conns {
 		_ = c.Close()
 	}
-}
-
-// shippedHub starts our broker as it is shipped, with its default settings.
-func shippedHub(b bench, cpu string) (*process, error) {
-	return startProgram(filepath.Join(b.bin, "cloudhub"), cpu)
 }

@@ -42,6 +42,7 @@ type section struct {
 var sections = []section{
 	{"Durable property updates", durableUpdates},
 	{"Desired to reported", roundTrip},
+	{"The broker beside mosquitto", brokers},
 	{"Idle connections", idle},
 	{"Footprint", footprint},
 }
