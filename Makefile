@@ -15,10 +15,10 @@ UNIT = $$(go list ./... | grep -Ev '/test/(e2e|interop|chaos|bench)(/|$$)')
 PROGRAMS := ./cloud/cmd/... ./edge/cmd/... ./mappers/cmd/...
 
 # How long things are tried for.
-CHAOS_ROUNDS ?= 20
+ROUNDS ?= 20
 FUZZTIME ?= 5s
 BENCHTIME ?= 2s
-export CHAOS_ROUNDS
+export ROUNDS
 
 .PHONY: help
 help: ## list the targets
@@ -46,8 +46,11 @@ e2e: needs $(TOOLS)/gotestsum build ## run the scripts against the real programs
 	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop)
 
 .PHONY: chaos
-chaos: needs $(TOOLS)/gotestsum build ## break links and kill programs, CHAOS_ROUNDS times
-	@$(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- -count=1 -timeout 30m $$(scripts/present.sh ./test/chaos)
+chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times (SEED repeats a run)
+	@rm -f .out/chaos.txt
+	@status=0; CHAOS_SUMMARY=$(CURDIR)/.out/chaos.txt $(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- \
+		-count=1 -timeout $$((20 + ROUNDS / 2))m $$(scripts/present.sh ./test/chaos) || status=$$?; \
+		cat .out/chaos.txt 2>/dev/null || true; exit $$status
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME
@@ -83,7 +86,8 @@ clean: ## remove what was built, apart from the tools
 .PHONY: needs
 needs:
 	@mkdir -p .out
-	@scripts/needs.sh mosquitto_pub=mosquitto-clients mosquitto_rr=mosquitto-clients openssl=openssl curl=curl
+	@scripts/needs.sh mosquitto_pub=mosquitto-clients mosquitto_rr=mosquitto-clients openssl=openssl curl=curl \
+		/usr/sbin/mkfs.ext4=e2fsprogs mount=mount
 
 .PHONY: needs-bench
 needs-bench: # the broker that ours is compared with, and the tool that keeps both on a core

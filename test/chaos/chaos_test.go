@@ -6,18 +6,26 @@
 //   - on no topic of either broker did a version ever go back;
 //   - no device was driven with an older value after a newer one, nor twice with the
 //     same, except once more for each kill of its mapper;
-//   - nothing is left in an outbox.
+//   - nothing is left in an outbox;
+//   - what was published at QoS 1 and 2 for durable sessions, online or not, has
+//     arrived, in order, and at QoS 2 once;
+//   - retained messages of users' own topics are as they were left.
 //
-// A failure prints its seed: -seed (or CHAOS_SEED) repeats the plan of what is broken
-// when; what the programs are doing at those moments is theirs. -rounds (or
-// CHAOS_ROUNDS) says for how long.
+// The end prints its seed: -seed (or SEED) repeats the plan of what is broken when;
+// what the programs are doing at those moments is theirs. -rounds (or ROUNDS) says
+// for how long.
 package chaos
 
 import (
+	"context"
+	"errors"
 	"flag"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,13 +33,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/test/disk"
 	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/test/stand"
 )
 
 var (
-	seedFlag   = flag.Uint64("seed", number("CHAOS_SEED", 0), "repeats a plan; 0: a new one")
-	roundsFlag = flag.Uint64("rounds", number("CHAOS_ROUNDS", 20), "how often to break and mend")
+	seedFlag   = flag.Uint64("seed", number("SEED", 0), "repeats a plan; 0: a new one")
+	roundsFlag = flag.Uint64("rounds", number("ROUNDS", 20), "how often to break and mend")
 )
 
 func number(name string, otherwise uint64) uint64 {
@@ -39,6 +48,14 @@ func number(name string, otherwise uint64) uint64 {
 		return n
 	}
 	return otherwise
+}
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == unsynced {
+		fmt.Fprintln(os.Stderr, withoutSync(os.Args[2:]))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
 }
 
 // settleTime is how long it may take until everything is at rest again.
@@ -52,39 +69,99 @@ type chaos struct {
 	cloud, node *recorder
 	driveLog    string
 	mapperEnds  int
+	disks       map[string]*disk.Disk // of hub and core; none: they share the test's
+	broken      map[string]int        // how often what was done
 }
 
 func TestChaos(t *testing.T) {
+	s, seed := newStand(t)
+	begin(t, s, seed, nil).rounds(t, seed, (*chaos).plan)
+}
+
+func newStand(t *testing.T) (*stand.Stand, uint64) {
+	t.Helper()
 	seed := *seedFlag
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d, %d rounds", seed, *roundsFlag)
-	c := begin(t, seed)
-	for round := range int(*roundsFlag) {
-		plan := c.plan()
-		start := time.Now()
-		if err := c.round(t, plan); err != nil {
-			t.Fatalf("round %d: %v\nwhat was done:\n%s\nrepeat the plan with -seed %d -rounds %d", round, err, plan, seed, round+1)
+	return stand.New(t, seed), seed
+}
+
+// rounds breaks and mends as often as is wanted, and sums up.
+func (c *chaos) rounds(t *testing.T, seed uint64, draw func(*chaos) plan) {
+	t.Helper()
+	began, done := time.Now(), 0
+	defer func() {
+		verdict := "clean"
+		if t.Failed() {
+			verdict = "FAILED"
 		}
-		t.Logf("round %d: %.1f s, %s: %s", round, time.Since(start).Seconds(), c.load, strings.Join(strings.Split(plan.String(), "\n"), "; "))
+		summary := fmt.Sprintf("%s: %s: seed %d, %d of %d rounds in %s; %s; %s", t.Name(), verdict, seed, done, *roundsFlag,
+			time.Since(began).Round(time.Second), c.load, counts(c.broken))
+		t.Log(summary)
+		note(t, summary)
+	}()
+	for ; done < int(*roundsFlag); done++ {
+		p := draw(c)
+		start := time.Now()
+		if err := c.round(t, p); err != nil {
+			t.Fatalf("round %d: %v\nwhat was done:\n%s\nrepeat the plan with -seed %d -rounds %d", done, err, p, seed, done+1)
+		}
+		t.Logf("round %d: %.1f s, %s: %s", done, time.Since(start).Seconds(), c.load, strings.Join(strings.Split(p.String(), "\n"), "; "))
+		for _, e := range p {
+			c.broken[e.what+" "+strings.TrimSpace(strings.Join(slices.Sorted(slices.Values(e.whom)), "+")+e.cut)]++
+		}
 	}
 }
 
-// begin starts everything and lets the load run for a first time.
-func begin(t *testing.T, seed uint64) *chaos {
+func counts(of map[string]int) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		parts = append(parts, fmt.Sprintf("%d × %s", of[name], strings.TrimSpace(name)))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// note adds a line to the file that CHAOS_SUMMARY names, which make shows at the end.
+func note(t *testing.T, line string) {
 	t.Helper()
-	s := stand.New(t, seed)
-	c := &chaos{Stand: s, chance: rand.New(rand.NewPCG(seed, 0)), driveLog: filepath.Join(s.Dir, "drives.jsonl")}
-	require.NoError(t, s.Start(t.Context(), "hub", "--log-level", "info"))
+	name := os.Getenv("CHAOS_SUMMARY")
+	if name == "" {
+		return
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	require.NoError(t, err)
+	_, err = fmt.Fprintln(f, line)
+	require.NoError(t, errors.Join(err, f.Close()))
+}
+
+// begin starts everything and lets the load run for a first time.
+func begin(t *testing.T, s *stand.Stand, seed uint64, disks map[string]*disk.Disk) *chaos {
+	t.Helper()
+	c := &chaos{
+		Stand: s, chance: rand.New(rand.NewPCG(seed, 0)), driveLog: filepath.Join(s.Dir, "drives.jsonl"),
+		disks: disks, broken: map[string]int{},
+	}
+	require.NoError(t, s.Start(t.Context(), "hub", c.on("hub")...))
 	s.Create(things)
-	require.NoError(t, s.Start(t.Context(), "core", "--log-level", "info", "--link-keepalive", "1s"))
+	require.NoError(t, s.Start(t.Context(), "core", append(c.on("core"), "--link-keepalive", "1s")...))
 	require.NoError(t, s.Start(t.Context(), "virtual", "--log-level", "info", "--drive-log", c.driveLog))
 	c.cloud, c.node = record(s, s.Hub.MQTT), record(s, s.Core())
 	c.load = newLoad(s)
+	require.NoError(t, c.rest(t), "before there was a load")
 	require.NoError(t, c.load.run(100*time.Millisecond, nil))
 	require.NoError(t, c.rest(t), "before anything was broken")
 	return c
+}
+
+// on gives a program its arguments: where its disk is, if it has one of its own.
+func (c *chaos) on(name string) []string {
+	args := []string{"--log-level", "info"}
+	if d := c.disks[name]; d != nil {
+		args = append(args, "--data-dir", filepath.Join(d.Dir, "data"))
+	}
+	return args
 }
 
 // round lets the load run while the plan is carried out, and looks at what is left.
@@ -97,9 +174,18 @@ func (c *chaos) round(t *testing.T, p plan) error {
 
 // rest waits until everything is as it must be when nothing happens any more, and
 // then looks at what must have held all along.
-func (c *chaos) rest(t *testing.T) error {
-	if err := harness.Eventually(t.Context(), settleTime, c.atRest); err != nil {
-		return err
+func (c *chaos) rest(t *testing.T) error { return c.judge(t, settleTime) }
+
+func (c *chaos) judge(t *testing.T, within time.Duration) error {
+	for _, check := range []func(context.Context) error{c.atRest, c.boards} {
+		if err := harness.Eventually(t.Context(), within, check); err != nil {
+			return err
+		}
+	}
+	for _, p := range c.load.posts {
+		if err := p.check(t.Context(), within); err != nil {
+			return err
+		}
 	}
 	return c.always()
 }

@@ -109,6 +109,24 @@ func (r *recorder) shown() map[string]uint64 {
 	return vers
 }
 
+// boards is whether the retained messages of users' own topics are as they were left.
+func (c *chaos) boards(context.Context) error {
+	for _, w := range c.load.writers {
+		if w.board == "" {
+			continue
+		}
+		shown := c.load.boards[w.board]
+		if !shown.Up() {
+			return fmt.Errorf("the watcher of %s is not connected", w.board)
+		}
+		m, _ := shown.Get(w.topic)
+		if err := w.may(string(m.Payload)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // atRest is whether both sides have everything, show the same, and the devices do
 // what is wanted of them.
 func (c *chaos) atRest(context.Context) error {
@@ -192,7 +210,7 @@ func (c *chaos) always() error {
 	at := func(topic string) string { return string(hub[topic].Payload) }
 	for _, w := range c.load.writers {
 		switch {
-		case w.passing:
+		case w.passing, w.board != "":
 		case w.members != nil:
 			left := at(w.topic + "/left")
 			errs = append(errs, w.may(left))

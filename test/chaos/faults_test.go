@@ -98,7 +98,9 @@ func (c *chaos) do(t *testing.T, e event) error {
 	case "kill":
 		return c.restart(t, e, c.Crash)
 	case "blackout":
-		return c.blackout(t, e)
+		return c.blackout(t, e, c.Crash)
+	case "power":
+		return c.blackout(t, e, func(name string) error { return c.powerCut(t, name) })
 	case "term":
 		return c.restart(t, e, c.Term)
 	case "freeze":
@@ -161,28 +163,39 @@ func (c *chaos) shuffled(list []string) []string {
 	return list
 }
 
-// blackout ends everything at once, and starts one after the other. What devices
+// blackout ends programs at once, and starts one after the other. What devices
 // reported is shown again by each broker by itself: neither less nor older.
-func (c *chaos) blackout(t *testing.T, e event) error {
-	if err := eachOf(e.whom, c.Crash); err != nil {
+func (c *chaos) blackout(t *testing.T, e event, end func(string) error) error {
+	if err := eachOf(e.whom, end); err != nil {
 		return err
 	}
+	recorders := map[string]*recorder{}
+	for name, r := range map[string]*recorder{"hub": c.cloud, "core": c.node} {
+		if slices.Contains(e.whom, name) {
+			recorders[name] = r
+		}
+	}
 	if err := harness.Eventually(t.Context(), settleTime/2, func(context.Context) error {
-		if c.cloud.Up() || c.node.Up() {
-			return errors.New("the recorders have not noticed")
+		for name, r := range recorders {
+			if r.Up() {
+				return fmt.Errorf("the recorder of %s has not noticed", name)
+			}
 		}
 		return nil
 	}); err != nil {
 		return err
 	}
-	before := map[string]map[string]uint64{"hub": c.cloud.reported(), "core": c.node.reported()}
+	before := map[string]map[string]uint64{}
+	for name, r := range recorders {
+		before[name] = r.reported()
+	}
 	time.Sleep(e.lasts) // the fault lasts as long as the plan says
 	for _, name := range e.whom {
 		if err := c.Start(t.Context(), name); err != nil {
 			return err
 		}
 		if err := harness.Eventually(t.Context(), settleTime/2, func(context.Context) error {
-			now := map[string]*recorder{"hub": c.cloud, "core": c.node}[name]
+			now := recorders[name]
 			if now == nil {
 				return nil
 			}

@@ -56,6 +56,7 @@ type writer struct {
 	clears  bool     // now and then it clears the topic
 	local   bool     // on the node: an override
 	passing bool     // of the guest: refused while there is none, and gone with it
+	board   string   // a retained message of users' own topics, below this one
 	chance  *rand.Rand
 
 	mu            sync.Mutex
@@ -80,7 +81,7 @@ func (w *writer) run(ctx context.Context, stop <-chan struct{}) error {
 			return ctx.Err()
 		case <-time.After(time.Duration(w.chance.IntN(6)) * time.Millisecond):
 		}
-		err := w.c.Publish(ctx, client.Message{Topic: w.topic, Payload: w.next(), QoS: 1})
+		err := w.c.Publish(ctx, client.Message{Topic: w.topic, Payload: w.next(), QoS: 1, Retain: w.board != ""})
 		var refused *client.Refused
 		switch {
 		case err == nil:
@@ -90,6 +91,7 @@ func (w *writer) run(ctx context.Context, stop <-chan struct{}) error {
 				return nil
 			}
 		case errors.As(err, &refused) && strings.Contains(refused.Reason, "is stopping"):
+		case errors.As(err, &refused) && refused.Code == 0x83: // its disk is gone: nobody knows what is on it
 		case errors.As(err, &refused) && w.passing && refused.Code == 0x90: // no such device now
 		default:
 			return fmt.Errorf("%s: %w", w.name, err)
@@ -142,11 +144,12 @@ func (w *writer) may(value string) error {
 // load is everybody who publishes.
 type load struct {
 	writers []*writer
-	byName  map[string]*writer
+	posts   []*post
+	boards  map[string]*stand.Watcher // retained messages of users' own topics, by prefix
 }
 
 func newLoad(s *stand.Stand) *load {
-	l := &load{byName: map[string]*writer{}}
+	l := &load{boards: map[string]*stand.Watcher{}}
 	hub := []*client.Client{s.Client(s.Hub.MQTT, nil), s.Client(s.Hub.MQTT, nil)}
 	core := []*client.Client{s.Client(s.Core(), nil), s.Client(s.Core(), nil)}
 	add := func(c *client.Client, name, topic string, change func(*writer)) {
@@ -154,7 +157,7 @@ func newLoad(s *stand.Stand) *load {
 		if change != nil {
 			change(w)
 		}
-		l.writers, l.byName[name] = append(l.writers, w), w
+		l.writers = append(l.writers, w)
 	}
 	for i, lamp := range []string{"lamp-1", "lamp-2", "lamp-3", "guest"} {
 		for _, p := range []string{"a", "b", "c", "e", "l"} {
@@ -172,6 +175,15 @@ func newLoad(s *stand.Stand) *load {
 		add(core[i], meter+"-both", meter+"/reported", func(w *writer) { w.members = []string{"left", "right"} })
 		add(core[i], meter+"-z", meter+"/reported/z", nil)
 	}
+	for name, broker := range map[string]string{"hub": s.Hub.MQTT, "core": s.Core()} {
+		l.posts = append(l.posts, newPost(s, name, broker))
+		board := "board/" + name
+		l.boards[board] = s.Watch(broker, board+"/#", nil)
+		for i := range 4 {
+			topic := fmt.Sprintf("%s/%d", board, i)
+			add(s.Client(broker, nil), topic, "", func(w *writer) { w.topic, w.board, w.clears = topic, board, i > 1 })
+		}
+	}
 	return l
 }
 
@@ -184,15 +196,24 @@ func (l *load) run(d time.Duration, f func() error) error {
 	for _, w := range l.writers {
 		go func() { ended <- w.run(ctx, stop) }()
 	}
+	var posting sync.WaitGroup
+	for _, p := range l.posts {
+		for _, sender := range p.senders {
+			posting.Go(func() { sender.run(stop) })
+		}
+	}
 	time.Sleep(d) // the load lasts as long as the plan says
 	var err error
 	if f != nil {
-		err = f()
+		if err = f(); err != nil {
+			cancel() // nobody will answer those who wait
+		}
 	}
 	close(stop)
 	for range l.writers {
 		err = errors.Join(err, <-ended)
 	}
+	posting.Wait()
 	return err
 }
 
@@ -201,5 +222,9 @@ func (l *load) String() string {
 	for _, w := range l.writers {
 		stored, count = stored+w.stored, count+w.count
 	}
-	return fmt.Sprintf("%d of %d acknowledged", stored, count)
+	mail := 0
+	for _, p := range l.posts {
+		mail += p.acked()
+	}
+	return fmt.Sprintf("%d of %d values and %d messages acknowledged", stored, count, mail)
 }

@@ -17,7 +17,7 @@ import (
 // emptyWorld has no programs of ours: enough for those of the system.
 func emptyWorld(t *testing.T) *World {
 	t.Helper()
-	w := &World{Dir: t.TempDir(), Bin: "/nonexistent", nodes: map[string]*Node{}, procs: map[string]*process{}, last: map[string][]string{}}
+	w := &World{Dir: t.TempDir(), Bin: "/nonexistent", nodes: map[string]*Node{}, procs: map[string]*process{}, last: map[string][]string{}, wraps: map[string][]string{}}
 	require.NoError(t, os.Mkdir(filepath.Join(w.Dir, "logs"), 0o755))
 	t.Cleanup(w.Close)
 	return w

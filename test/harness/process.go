@@ -114,3 +114,23 @@ func (p *process) kill() {
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.done
 }
+
+// frozen is whether every thread is stopped, or waits in the kernel and stops when
+// it comes back.
+func (p *process) frozen() error {
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	if err != nil || len(stats) == 0 {
+		return fmt.Errorf("%s has no threads in /proc: %w", p.name, err)
+	}
+	for _, file := range stats {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // a thread that has ended
+		}
+		_, rest, _ := strings.Cut(string(text), ") ")
+		if state, _, _ := strings.Cut(rest, " "); state != "T" && state != "D" {
+			return fmt.Errorf("%s: a thread is in state %q", p.name, state)
+		}
+	}
+	return nil
+}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ type World struct {
 	mu    sync.Mutex
 	procs map[string]*process
 	last  map[string][]string // arguments of the last start
+	wraps map[string][]string // what stands before a program's command line
 }
 
 // Addresses are a broker's and its API's.
@@ -50,7 +52,7 @@ func NewWorld(dir string, seed uint64) (*World, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &World{Dir: dir, Bin: bin, nodes: map[string]*Node{}, procs: map[string]*process{}, last: map[string][]string{}}
+	w := &World{Dir: dir, Bin: bin, nodes: map[string]*Node{}, procs: map[string]*process{}, last: map[string][]string{}, wraps: map[string][]string{}}
 	for _, address := range []*string{&w.Hub.MQTT, &w.Hub.HTTP, &w.TLS, &w.WS} {
 		if *address, err = freePort(); err != nil {
 			return nil, err
@@ -180,12 +182,25 @@ func (w *World) Start(ctx context.Context, name string, args ...string) error {
 		w.last[name] = args
 	}
 	args = w.last[name]
+	wrap := w.wraps[name]
 	w.mu.Unlock()
 	line, ready, err := w.command(name)
 	if err != nil {
 		return err
 	}
+	if len(wrap) > 0 {
+		line[0] = filepath.Join(w.Bin, line[0])
+		line = slices.Concat(wrap, line)
+	}
 	return w.launch(ctx, name, append(line, args...), ready)
+}
+
+// Wrap has another program start this one from now on: one that changes the limits
+// or the system calls that it runs under, and then becomes it. Nothing: none.
+func (w *World) Wrap(name string, line ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wraps[name] = line
 }
 
 // Run runs any program under a name. It is ready when that address accepts, or that
@@ -234,6 +249,29 @@ func (w *World) Crash(name string) error {
 	}
 	p.kill()
 	return nil
+}
+
+// Doom says that a program may end by itself: something is taken away from it.
+func (w *World) Doom(name string) error {
+	p, err := w.process(name)
+	if err != nil {
+		return err
+	}
+	p.expected.Store(true)
+	return nil
+}
+
+// Freeze stops a program where it is, and returns when none of its threads runs any
+// more: nothing leaves it from then on. What the kernel does for it goes on.
+func (w *World) Freeze(ctx context.Context, name string) error {
+	p, err := w.process(name)
+	if err != nil {
+		return err
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return Eventually(ctx, stopTime, func(context.Context) error { return p.frozen() })
 }
 
 // Signal sends a signal, such as SIGSTOP, to a program.

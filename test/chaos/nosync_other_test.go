@@ -1,0 +1,17 @@
+//go:build !linux
+
+package chaos
+
+import (
+	"errors"
+	"testing"
+)
+
+const unsynced = "unsynced"
+
+func noSync(t *testing.T) []string {
+	t.Skip("syncs can be skipped on Linux only")
+	return nil
+}
+
+func withoutSync([]string) error { return errors.New("syncs can be skipped on Linux only") }
