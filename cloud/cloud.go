@@ -19,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/datadir"
 	"github.com/edgebus/edgebus/configs/web"
 	"github.com/edgebus/edgebus/topics"
 )
@@ -44,6 +45,11 @@ type Addresses struct {
 // clients), then the twins, which answer what they were asked, then the store.
 func Run(ctx context.Context, o Options) (err error) {
 	cfg, log := o.Config, o.Log
+	dir, err := datadir.Open(cfg.Data.Dir, "cloudhub")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(cfg.Data.Dir, FileName), Log: log})
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/datadir"
 	"github.com/edgebus/edgebus/configs/web"
 	"github.com/edgebus/edgebus/edge/api"
 	"github.com/edgebus/edgebus/edge/store"
@@ -42,6 +43,11 @@ type Addresses struct {
 func Run(ctx context.Context, o Options) (err error) {
 	cfg := o.Config
 	log := o.Log.With().Str("node", cfg.Node.Name).Logger()
+	dir, err := datadir.Open(cfg.Data.Dir, "edgecore")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
 	st, err := store.Open(cfg.Data.Dir, nonce)
 	if err != nil {
 		return err

@@ -264,12 +264,17 @@ func (t *Twin) commit(b *batch) (failed, lost error) {
 	}
 	t.stats.commits.Add(1)
 	err := t.o.Store.Commit(batch)
-	t.stats.broken.Store(err != nil)
+	was := t.stats.broken.Swap(err != nil)
 	if err == nil {
+		if was {
+			t.o.Log.Info().Msg("what happens on the node can be stored again")
+		}
 		return nil, nil
 	}
 	t.stats.failed.Add(1)
-	t.o.Log.Error().Err(err).Msg("nothing can be stored: writes are refused until this is mended")
+	if !was { // said once: everybody whose write is refused is told why
+		t.o.Log.Error().Err(err).Msg("nothing can be stored: writes are refused until this is mended")
+	}
 	failed = resource.Errorf(resource.Unavailable, "", "the node can't store anything now: %v", err)
 	if err := t.load(); err != nil {
 		return failed, fmt.Errorf("the state can't be read back after a failed commit: %w", err)

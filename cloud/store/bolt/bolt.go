@@ -88,6 +88,7 @@ type Store struct {
 	pins  []pin
 
 	inDoubt *batch                // the committer's own: a commit that failed and may have landed
+	failing bool                  // the committer's own: the last commit failed
 	commit  func(*bbolt.Tx) error // tests make it fail
 }
 

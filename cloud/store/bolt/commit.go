@@ -122,10 +122,16 @@ func (s *Store) process(requests []*request) {
 	}
 	if !b.empty() {
 		if err := s.commitBatch(b); err != nil {
-			s.opts.Log.Error().Err(err).Int("writes", len(requests)).Msg("commit failed")
+			if !s.failing { // said once: everybody whose write is refused is told why
+				s.opts.Log.Error().Err(err).Int("writes", len(requests)).Msg("nothing can be stored: writes are refused until this is mended")
+			}
+			s.failing = true
 			for i := range answers { // also those refused: they may have been refused for what is not there
 				answers[i] = store.Unknown(err)
 			}
+		} else if s.failing {
+			s.failing = false
+			s.opts.Log.Info().Msg("the store can be written again")
 		}
 	}
 	for i, r := range requests {

@@ -1,0 +1,130 @@
+// Package datadir makes a program's data directory, and sees to it that only one
+// process uses it at a time: who comes second is told who is there.
+//
+// It never looks at what is in the directory.
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// LockName is the file in the directory that the process using it holds locked.
+const LockName = "lock"
+
+// Dir is a data directory that no other process uses.
+type Dir struct {
+	Path string
+	lock *os.File // nil where there is none to hold
+}
+
+// Open makes the directory, if need be, and takes it for a program that writes in it.
+func Open(path, program string) (*Dir, error) {
+	if err := Make(path); err != nil {
+		return nil, explain(path, err)
+	}
+	lock, err := os.OpenFile(filepath.Join(path, LockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, explain(path, err)
+	}
+	if err := hold(lock, path); err != nil {
+		return nil, err
+	}
+	_ = lock.Truncate(0) // a name of whoever is here is a courtesy
+	_, _ = fmt.Fprintf(lock, "%s, process %d\n", program, os.Getpid())
+	return &Dir{path, lock}, nil
+}
+
+// Look takes a directory for somebody who only reads it, which may be on a disk that
+// can't be written.
+func Look(path string) (*Dir, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() {
+		err = syscall.ENOTDIR
+	}
+	if err != nil {
+		return nil, explain(path, err)
+	}
+	lock, err := os.Open(filepath.Join(path, LockName))
+	if errors.Is(err, os.ErrNotExist) {
+		return &Dir{Path: path}, nil
+	}
+	if err != nil {
+		return nil, explain(path, err)
+	}
+	if err := hold(lock, path); err != nil {
+		return nil, err
+	}
+	return &Dir{path, lock}, nil
+}
+
+// Close lets others use it.
+func (d *Dir) Close() error {
+	if d.lock == nil {
+		return nil
+	}
+	return d.lock.Close()
+}
+
+// hold locks the file or closes it.
+func hold(lock *os.File, path string) error {
+	err := flock(lock)
+	if err == nil {
+		return nil
+	}
+	defer lock.Close()
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		return explain(path, err)
+	}
+	text, _ := io.ReadAll(io.LimitReader(lock, 200))
+	holder := strings.TrimSpace(string(text))
+	if holder == "" {
+		holder = "another process"
+	}
+	return fmt.Errorf("the data directory %s is in use by %s: stop it first, or give this one another directory with --data-dir", path, holder)
+}
+
+func explain(path string, err error) error {
+	var advice string
+	switch {
+	case errors.Is(err, syscall.EROFS):
+		advice = ": mount it writable, or choose another directory with --data-dir"
+	case errors.Is(err, os.ErrPermission):
+		advice = ": give it to the user that this program runs as, or choose another directory with --data-dir"
+	case errors.Is(err, syscall.ENOSPC):
+		advice = ": make room on that disk"
+	}
+	return fmt.Errorf("the data directory %s can't be used: %w%s", path, err, advice)
+}
+
+// Make makes a directory and those above it, and makes sure that they outlive a
+// power cut.
+func Make(path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(path)
+	if parent != path {
+		if err := Make(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return Sync(parent)
+}
+
+// Sync makes the names in a directory outlive a power cut.
+func Sync(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,41 @@
+package datadir
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTheSecondIsToldWhoIsThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a", "b")
+	d, err := Open(path, "edgecore")
+	require.NoError(t, err)
+	_, err = Open(path, "cloudhub")
+	require.ErrorContains(t, err, path+" is in use by edgecore, process ")
+	_, err = Look(path)
+	require.ErrorContains(t, err, "stop it first")
+	require.NoError(t, d.Close())
+	seen, err := Look(path)
+	require.NoError(t, err)
+	require.NoError(t, seen.Close())
+	d, err = Open(path, "x")
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+}
+
+func TestWhatIsNoDirectoryIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err := Open(file, "x")
+	require.ErrorContains(t, err, file)
+	_, err = Look(file)
+	require.ErrorContains(t, err, "not a directory")
+	_, err = Look(filepath.Join(dir, "nothing"))
+	require.ErrorContains(t, err, "no such file")
+	d, err := Look(dir) // without a lock file: nobody has run there yet
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+}
