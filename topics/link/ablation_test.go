@@ -86,9 +86,7 @@ func (r *Replica) noFullDigest(m *Message) {
 	if m.Part == m.Parts-1 {
 		var s sum
 		if r.gather != nil && r.gather.id == m.ID && m.Part > 0 {
-			for i := range r.gather.entries {
-				s.add(r.gather.entries[i].hash())
-			}
+			s = r.gather.sum
 		}
 		for i := range m.Entries {
 			s.add(m.Entries[i].hash())
@@ -105,8 +103,8 @@ func (r *Replica) merge(m *Message) {
 	}
 	has := map[string]bool{}
 	if r.gather != nil && r.gather.id == m.ID && m.Part > 0 {
-		for _, e := range r.gather.entries {
-			has[e.Key] = true
+		for _, k := range r.gather.Keys("") {
+			has[k] = true
 		}
 	}
 	m.Entries = slices.Clone(m.Entries)
@@ -117,7 +115,7 @@ func (r *Replica) merge(m *Message) {
 		for _, k := range r.Keys("") {
 			if !has[k] {
 				m.Upto++ // room for a seq of its own
-				e := *r.keys[k]
+				e, _ := r.Get(k)
 				e.Seq = m.Upto
 				m.Entries = append(m.Entries, e)
 			}

@@ -75,6 +75,9 @@ type Entry struct {
 	Meta    Meta
 }
 
+// weight is what an entry counts for where bytes are limited.
+func (e *Entry) weight() int { return len(e.Key) + len(e.Value) }
+
 // same tells whether a reader could see no difference. When it was written and
 // by whom is a label, not a difference.
 func (e *Entry) same(o *Entry) bool {

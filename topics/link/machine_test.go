@@ -202,9 +202,9 @@ func TestDivergenceIsSeenUnderWrites(t *testing.T) {
 	p.put("a", "1")
 	p.put("b", "1")
 	p.connect().run()
-	p.r.keys["a"].Value = []byte("flipped")
-	p.r.sum = sum{}
-	p.r.Range("", func(e Entry) bool { p.r.sum.add(e.hash()); return true })
+	e, _ := p.r.Get("a")
+	e.Value = []byte("flipped")
+	p.r.set(&e)
 	p.put("b", "2")
 	for _, m := range p.o.Messages() {
 		p.r.Step(p.wire(m))
@@ -273,7 +273,7 @@ func TestFullIsAppliedOnlyWhole(t *testing.T) {
 	other.ID++
 	require.Empty(t, p.r.Step(other), "a new one discards what there was of the old one")
 	require.Empty(t, p.r.Step(parts[2]))
-	require.Len(t, p.r.gather.entries, 1)
+	require.Equal(t, 1, p.r.gather.Len())
 	require.False(t, p.r.TakeJournal().Dirty)
 	require.Zero(t, p.r.Len())
 	p.o.Resend()

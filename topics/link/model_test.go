@@ -60,7 +60,7 @@ func (m *model) clone(step string) *model {
 // are linked; those of a FULL are the same entries, which nobody modifies.
 func (o *Owner) clone(rand func() uint64) *Owner {
 	c := *o
-	c.rand, c.keys, c.order = rand, map[string]*node{}, list{}
+	c.rand, c.keys, c.order, c.sorted = rand, map[string]*node{}, list{}, o.sorted.clone()
 	c.unacked, c.talk.next = nil, nil
 	c.talk.flight = slices.Clone(o.talk.flight)
 	if o.talk.full != nil {
@@ -84,13 +84,21 @@ func (o *Owner) clone(rand func() uint64) *Owner {
 
 func (r *Replica) clone() *Replica {
 	c := *r
-	c.keys, c.log.touched = maps.Clone(r.keys), maps.Clone(r.log.touched)
+	c.table, c.log.touched = r.table.clone(), maps.Clone(r.log.touched)
 	if r.gather != nil {
 		g := *r.gather
-		g.entries = slices.Clone(g.entries)
+		g.table = g.table.clone()
 		c.gather = &g
 	}
 	return &c
+}
+
+func (t table) clone() table {
+	t.blocks = slices.Clone(t.blocks)
+	for i := range t.blocks {
+		t.blocks[i] = bytes.Clone(t.blocks[i])
+	}
+	return t
 }
 
 // print identifies a state: all that what happens next can depend on.
@@ -107,9 +115,7 @@ func (m *model) print() string {
 	if f := t.full; f != nil {
 		fmt.Fprint(&b, f.id, f.upto, f.digest, f.sent, f.held, f.cuts)
 	}
-	for _, k := range m.r.Keys("") {
-		fmt.Fprint(&b, *m.r.keys[k])
-	}
+	m.r.Range("", func(e Entry) bool { fmt.Fprint(&b, e); return true })
 	fmt.Fprint(&b, m.r.lineage, m.r.applied, m.r.n, m.r.due)
 	if g := m.r.gather; g != nil {
 		fmt.Fprint(&b, *g)

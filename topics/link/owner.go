@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 )
 
 // Owner is the writing side of a map.
@@ -19,6 +18,7 @@ type Owner struct {
 	verFloor uint64
 
 	keys    map[string]*node
+	sorted  table // the same keys, in order
 	order   list
 	unacked *node // first in order with seq > acked
 	dirty   int   // how many from there on
@@ -144,7 +144,11 @@ func (o *Owner) write(old *node, e Entry) Entry {
 
 // append puts a node, whose seq is the highest, in its places.
 func (o *Owner) append(n *node) {
+	before := len(o.keys)
 	o.keys[n.Key] = n
+	if len(o.keys) > before {
+		o.sorted.put(n.Key, nil)
+	}
 	o.order.push(n)
 	if o.unacked == nil {
 		o.unacked = n
@@ -183,6 +187,7 @@ func (o *Owner) unlink(n *node) {
 func (o *Owner) forget(n *node) {
 	o.unlink(n)
 	delete(o.keys, n.Key)
+	o.sorted.del(n.Key)
 	o.gcFloor = max(o.gcFloor, n.Seq)
 	o.verFloor = max(o.verFloor, n.Ver)
 	o.log.touch(n.Key)
@@ -227,11 +232,11 @@ func (o *Owner) newLineage(n uint64) {
 
 // TakeJournal returns what is to be committed before Messages are sent.
 func (o *Owner) TakeJournal() Journal {
-	return o.log.take(o.state(), func(key string) *Entry {
+	return o.log.take(o.state(), func(key string) (Entry, bool) {
 		if n := o.keys[key]; n != nil {
-			return &n.Entry
+			return n.Entry, true
 		}
-		return nil
+		return Entry{}, false
 	})
 }
 
@@ -247,23 +252,28 @@ func (o *Owner) Get(key string) (Entry, bool) {
 	return Entry{}, false
 }
 
-// Range calls fn for live entries in no particular order, until it says false.
-func (o *Owner) Range(prefix string, fn func(Entry) bool) {
-	for key, n := range o.keys {
-		if !n.Deleted && strings.HasPrefix(key, prefix) && !fn(n.Entry) {
-			return
+// Range calls fn for live entries in order of their keys, until it says false.
+func (o *Owner) Range(prefix string, fn func(Entry) bool) { o.RangeFrom(prefix, prefix, fn) }
+
+// RangeFrom is Range from a key on. fn must not change the map.
+func (o *Owner) RangeFrom(prefix, from string, fn func(Entry) bool) {
+	o.sorted.scan(max(prefix, from), func(key, _ []byte) bool {
+		if !bytes.HasPrefix(key, []byte(prefix)) {
+			return false
 		}
-	}
+		n := o.keys[string(key)]
+		return n.Deleted || fn(n.Entry)
+	})
 }
 
 // Keys returns the live keys in order.
-func (o *Owner) Keys(prefix string) []string {
-	var keys []string
-	o.Range(prefix, func(e Entry) bool {
+func (o *Owner) Keys(prefix string) []string { return keysOf(o.Range, prefix) }
+
+func keysOf(all func(string, func(Entry) bool), prefix string) (keys []string) {
+	all(prefix, func(e Entry) bool {
 		keys = append(keys, e.Key)
 		return true
 	})
-	slices.Sort(keys)
 	return keys
 }
 

@@ -1,10 +1,10 @@
 package link
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 )
 
 // Replica is the following side of a map.
@@ -12,9 +12,8 @@ type Replica struct {
 	dir     Direction
 	lineage Lineage
 	applied uint64
-	keys    map[string]*Entry
-	sum     sum
-	log     ledger
+	entries
+	log ledger
 
 	gather *gather // an unfinished FULL; not stored
 	n      uint64  // connection of the owner's last message
@@ -28,7 +27,8 @@ type gather struct {
 	upto    uint64
 	parts   uint32
 	held    uint32
-	entries []Entry
+	count   int // of the entries that came
+	entries     // of different keys
 }
 
 // Change is what a reader of the map can see of a step. A deleted key has New
@@ -40,21 +40,19 @@ type Change struct {
 
 // NewReplica begins with an empty map, of no lineage.
 func NewReplica(dir Direction) *Replica {
-	return &Replica{dir: dir, keys: make(map[string]*Entry), log: ledger{reset: true}}
+	return &Replica{dir: dir, log: ledger{reset: true}}
 }
 
 // RestoreReplica goes on from what was committed.
 func RestoreReplica(dir Direction, s State, entries iter.Seq[Entry]) (*Replica, error) {
-	r := &Replica{dir: dir, lineage: s.Lineage, applied: s.Applied, keys: make(map[string]*Entry)}
+	r := &Replica{dir: dir, lineage: s.Lineage, applied: s.Applied}
 	for e := range entries {
 		if err := e.check(); err != nil {
 			return nil, fmt.Errorf("restore replica of %v: %w", dir, err)
 		}
-		if r.keys[e.Key] != nil || e.Deleted {
+		if _, twice := r.set(&e); twice || e.Deleted {
 			return nil, fmt.Errorf("restore replica of %v: key %s is there twice or a tombstone", dir, e.Key)
 		}
-		r.keys[e.Key] = &e
-		r.sum.add(e.hash())
 	}
 	return r, nil
 }
@@ -92,7 +90,7 @@ func (r *Replica) delta(m Message) []Change {
 	var changes []Change
 	for i := range m.Entries {
 		if m.Entries[i].Seq > r.applied {
-			changes = r.set(changes, &m.Entries[i])
+			changes = r.write(changes, &m.Entries[i])
 		}
 	}
 	r.moveTo(r.lineage, m.Upto)
@@ -106,39 +104,29 @@ func (r *Replica) moveTo(l Lineage, applied uint64) {
 	r.lineage, r.applied, r.gather = l, applied, nil
 }
 
-// set applies one entry. It copies it, so as not to keep a whole message in
-// memory for the sake of one key.
-func (r *Replica) set(changes []Change, e *Entry) []Change {
-	old := r.keys[e.Key]
+// write applies one entry.
+func (r *Replica) write(changes []Change, e *Entry) []Change {
 	if e.Deleted {
-		return r.remove(changes, old, *e)
+		return r.drop(changes, *e)
 	}
-	n := *e
-	c := Change{New: n}
-	if old != nil {
-		n.Key = old.Key // one copy of the text for map and entry
-		c.Old, c.HadOld = *old, true
-		r.sum.sub(old.hash())
-	}
-	r.keys[n.Key] = &n
-	r.sum.add(n.hash())
-	r.log.touch(n.Key)
+	c := Change{New: *e}
+	c.Old, c.HadOld = r.set(e)
+	r.log.touch(e.Key)
 	r.log.dirty = true
-	if c.HadOld && c.Old.same(&n) {
+	if c.HadOld && c.Old.same(e) {
 		return changes
 	}
 	return append(changes, c)
 }
 
-func (r *Replica) remove(changes []Change, old *Entry, tombstone Entry) []Change {
-	if old == nil {
+func (r *Replica) drop(changes []Change, tombstone Entry) []Change {
+	old, had := r.remove(tombstone.Key)
+	if !had {
 		return changes
 	}
-	r.sum.sub(old.hash())
-	delete(r.keys, old.Key)
 	r.log.touch(old.Key)
 	r.log.dirty = true
-	return append(changes, Change{Old: *old, New: tombstone, HadOld: true})
+	return append(changes, Change{Old: old, New: tombstone, HadOld: true})
 }
 
 // wants is rule 3: which FULL may replace the map.
@@ -160,7 +148,10 @@ func (r *Replica) part(m Message) []Change {
 		return nil
 	}
 	g.held++
-	g.entries = append(g.entries, m.Entries...)
+	g.count += len(m.Entries)
+	for i := range m.Entries {
+		g.set(&m.Entries[i])
+	}
 	if g.held < g.parts {
 		return nil
 	}
@@ -171,29 +162,29 @@ func (r *Replica) part(m Message) []Change {
 // replace makes the map what a whole FULL says, or leaves it as it is when the
 // digest shows that the parts don't make the owner's map.
 func (r *Replica) replace(g *gather, want *Digest) []Change {
-	wanted := make(map[string]struct{}, len(g.entries))
-	var s sum
-	for i := range g.entries {
-		wanted[g.entries[i].Key] = struct{}{}
-		s.add(g.entries[i].hash())
-	}
-	if want == nil || s.digest() != *want || len(wanted) != len(g.entries) {
+	if want == nil || g.Digest() != *want || g.Len() != g.count {
 		return nil
 	}
+	var gone []Entry
+	r.Range("", func(e Entry) bool {
+		if _, stays := g.Get(e.Key); !stays {
+			gone = append(gone, e)
+		}
+		return true
+	})
 	var changes []Change
-	for _, key := range r.Keys("") {
-		if _, ok := wanted[key]; !ok {
-			old := r.keys[key]
-			// Nobody says what version the deletion had: the old one is the
-			// latest that is known of the key.
-			changes = r.remove(changes, old, Entry{Key: old.Key, Ver: old.Ver, Deleted: true})
-		}
+	for _, e := range gone {
+		// Nobody says what version the deletion had: the old one is the
+		// latest that is known of the key.
+		changes = r.drop(changes, Entry{Key: e.Key, Ver: e.Ver, Deleted: true})
 	}
-	for i := range g.entries {
-		if e := &g.entries[i]; !r.holds(e) {
-			changes = r.set(changes, e)
+	g.Range("", func(e Entry) bool {
+		if !r.holds(&e) {
+			changes = r.write(changes, &e)
 		}
-	}
+		return true
+	})
+	slices.SortStableFunc(changes, func(a, b Change) int { return cmp.Compare(a.New.Seq, b.New.Seq) }) // as they were written
 	r.moveTo(g.lineage, g.upto)
 	return changes
 }
@@ -201,8 +192,8 @@ func (r *Replica) replace(g *gather, want *Digest) []Change {
 // holds tells whether an entry is here, labels included, so that a FULL stores
 // only what it changes.
 func (r *Replica) holds(e *Entry) bool {
-	old := r.keys[e.Key]
-	return old != nil && old.same(e) && old.TS == e.TS && old.Origin == e.Origin
+	old, ok := r.Get(e.Key)
+	return ok && old.same(e) && old.TS == e.TS && old.Origin == e.Origin
 }
 
 // Messages returns the SEEN that is due, if one is: the latest answers all.
@@ -221,43 +212,8 @@ func (r *Replica) Messages() []Message {
 
 // TakeJournal returns what is to be committed before Messages are sent.
 func (r *Replica) TakeJournal() Journal {
-	return r.log.take(State{Lineage: r.lineage, Applied: r.applied}, func(key string) *Entry { return r.keys[key] })
+	return r.log.take(State{Lineage: r.lineage, Applied: r.applied}, r.Get)
 }
-
-// Get returns an entry.
-func (r *Replica) Get(key string) (Entry, bool) {
-	if e := r.keys[key]; e != nil {
-		return *e, true
-	}
-	return Entry{}, false
-}
-
-// Range calls fn for entries in no particular order, until it says false.
-func (r *Replica) Range(prefix string, fn func(Entry) bool) {
-	for key, e := range r.keys {
-		if strings.HasPrefix(key, prefix) && !fn(*e) {
-			return
-		}
-	}
-}
-
-// Keys returns the keys in order.
-func (r *Replica) Keys(prefix string) []string {
-	var keys []string
-	for key := range r.keys {
-		if strings.HasPrefix(key, prefix) {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// Len counts keys.
-func (r *Replica) Len() int { return len(r.keys) }
-
-// Digest of the entries.
-func (r *Replica) Digest() Digest { return r.sum.digest() }
 
 // Lineage that the map was last brought to; the zero one at first.
 func (r *Replica) Lineage() Lineage { return r.lineage }

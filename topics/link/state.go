@@ -88,14 +88,14 @@ func (l *ledger) touch(key string) {
 }
 
 // take empties the ledger into a journal; get finds the entry of a key.
-func (l *ledger) take(s State, get func(string) *Entry) Journal {
+func (l *ledger) take(s State, get func(string) (Entry, bool)) Journal {
 	if !l.dirty {
 		return Journal{}
 	}
 	j := Journal{Dirty: true, Reset: l.reset, State: s}
 	for key := range l.touched {
-		if e := get(key); e != nil {
-			j.Entries = append(j.Entries, *e)
+		if e, ok := get(key); ok {
+			j.Entries = append(j.Entries, e)
 		} else if !l.reset {
 			j.Dropped = append(j.Dropped, key)
 		}

@@ -1,0 +1,235 @@
+package link
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"sort"
+)
+
+// blockSize is how large a table's blocks grow, unless a single record is larger.
+const blockSize = 2 << 10
+
+// table is a sorted map from keys to bytes, made for a million keys in little
+// memory: nothing in it is a pointer but its blocks. A block is a sequence of
+// records, each of which has
+//
+//	how many bytes of its key are those of the key before it,
+//	how many follow, and how long the body is, as varints;
+//	the rest of the key; the body
+//
+// The first number is always as large as it can be, and 0 in a block's first record.
+// That makes two things cheap. Looking for a key compares each of its bytes
+// once and puts no key together; and a change concerns one record and the next.
+type table struct {
+	blocks [][]byte // none empty
+	len    int
+}
+
+// record is one of a block's, taken apart.
+type record struct {
+	from, to   int // its place in the block
+	shared     int
+	rest, body []byte
+}
+
+func parseRecord(block []byte, at int) record {
+	b := block[at:]
+	var n [3]int
+	for i := range n {
+		x, size := binary.Uvarint(b)
+		n[i], b = int(x), b[size:]
+	}
+	r := record{from: at, shared: n[0], rest: b[:n[1]], body: b[n[1] : n[1]+n[2]]}
+	r.to = len(block) - len(b) + n[1] + n[2]
+	return r
+}
+
+func appendRecord(b []byte, shared int, rest string, body []byte) []byte {
+	for _, n := range [...]int{shared, len(rest), len(body)} {
+		b = binary.AppendUvarint(b, uint64(n))
+	}
+	b = append(b, rest...)
+	return append(b, body...)
+}
+
+// place is where a key is, or belongs: before the record at a block's offset.
+type place struct {
+	block, at int
+	shared    int  // bytes that the key has in common with the one before
+	found     bool // the record is the key's
+}
+
+func (t *table) block(key string) int {
+	n := sort.Search(len(t.blocks), func(i int) bool { return string(parseRecord(t.blocks[i], 0).rest) > key })
+	return max(0, n-1)
+}
+
+func (t *table) find(key string) place {
+	p := place{block: t.block(key)}
+	if len(t.blocks) == 0 {
+		return p
+	}
+	// All keys up to here are less; the one before has p.shared bytes in common.
+	for b := t.blocks[p.block]; p.at < len(b); {
+		r := parseRecord(b, p.at)
+		if r.shared < p.shared {
+			return p // it parted from the one before where ours had not: it is greater
+		}
+		if r.shared == p.shared { // otherwise it differs from ours where the one before did
+			same := common(r.rest, key[p.shared:])
+			p.found = same == len(r.rest) && p.shared+same == len(key)
+			if p.found || same < len(r.rest) && (p.shared+same == len(key) || r.rest[same] > key[p.shared+same]) {
+				return p
+			}
+			p.shared += same
+		}
+		p.at = r.to
+	}
+	return p
+}
+
+func common(a []byte, b string) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// get returns a key's body, which is good until the table changes.
+func (t *table) get(key string) ([]byte, bool) {
+	p := t.find(key)
+	if !p.found {
+		return nil, false
+	}
+	return parseRecord(t.blocks[p.block], p.at).body, true
+}
+
+func (t *table) put(key string, body []byte) {
+	var scratch [512]byte
+	p := t.find(key)
+	if p.found {
+		r := parseRecord(t.blocks[p.block], p.at)
+		t.splice(p.block, r.from, r.to, appendRecord(scratch[:0], r.shared, string(r.rest), body))
+		return
+	}
+	t.len++
+	if len(t.blocks) == 0 {
+		t.blocks = [][]byte{appendRecord(nil, 0, key, body)}
+		return
+	}
+	b := t.blocks[p.block]
+	if p.at == len(b) {
+		if p.block == len(t.blocks)-1 && len(b)+len(key)+len(body) > blockSize {
+			t.blocks = append(t.blocks, appendRecord(nil, 0, key, body)) // in order, as stores are read: leave the full one full
+			return
+		}
+		t.splice(p.block, p.at, p.at, appendRecord(scratch[:0], p.shared, key[p.shared:], body))
+		return
+	}
+	text, next := appendRecord(scratch[:0], p.shared, key[p.shared:], body), parseRecord(b, p.at)
+	if next.shared == p.shared { // it may have more in common with the new key than with the one before
+		same := common(next.rest, key[p.shared:])
+		text = appendRecord(text, p.shared+same, string(next.rest[same:]), next.body)
+	} else {
+		text = append(text, b[next.from:next.to]...)
+	}
+	t.splice(p.block, p.at, next.to, text)
+}
+
+func (t *table) del(key string) bool {
+	p := t.find(key)
+	if !p.found {
+		return false
+	}
+	t.len--
+	b := t.blocks[p.block]
+	r := parseRecord(b, p.at)
+	if r.to == len(b) {
+		t.splice(p.block, r.from, r.to, nil)
+		return true
+	}
+	next := parseRecord(b, r.to)
+	if next.shared <= r.shared {
+		t.splice(p.block, r.from, r.to, nil)
+		return true
+	}
+	// What it shared with the deleted key beyond that one's own share it now says itself.
+	rest := string(r.rest[:next.shared-r.shared]) + string(next.rest)
+	t.splice(p.block, r.from, next.to, appendRecord(nil, r.shared, rest, next.body))
+	return true
+}
+
+// splice puts text in the place of a part of a block, and keeps blocks of a good size.
+func (t *table) splice(i, from, to int, text []byte) {
+	b := t.blocks[i]
+	if size := len(b) - (to - from) + len(text); size <= cap(b) {
+		b = slices.Replace(b, from, to, text...)
+	} else { // of the size that it has, not of one that it might grow to
+		b = append(append(append(make([]byte, 0, size), b[:from]...), text...), b[to:]...)
+	}
+	t.blocks[i] = b
+	switch {
+	case len(b) == 0:
+		t.blocks = slices.Delete(t.blocks, i, i+1)
+	case len(b) > blockSize:
+		t.split(i)
+	case len(b) < blockSize/4 && i+1 < len(t.blocks) && len(b)+len(t.blocks[i+1]) < blockSize/2:
+		t.join(i)
+	case len(b) < blockSize/4 && i > 0 && len(b)+len(t.blocks[i-1]) < blockSize/2:
+		t.join(i - 1)
+	}
+}
+
+// split halves a block, unless it is one record.
+func (t *table) split(i int) {
+	b := t.blocks[i]
+	var key []byte
+	for at := 0; at < len(b); {
+		r := parseRecord(b, at)
+		key = append(key[:r.shared], r.rest...)
+		if at > 0 && (r.to > len(b)/2 || r.to == len(b)) {
+			half := appendRecord(nil, 0, string(key), r.body)
+			t.blocks = slices.Insert(t.blocks, i+1, append(half, b[r.to:]...))
+			t.blocks[i] = bytes.Clone(b[:at])
+			return
+		}
+		at = r.to
+	}
+}
+
+// join puts a block and the next one together.
+func (t *table) join(i int) {
+	a, b := t.blocks[i], t.blocks[i+1]
+	var last []byte
+	for at := 0; at < len(a); {
+		r := parseRecord(a, at)
+		last = append(last[:r.shared], r.rest...)
+		at = r.to
+	}
+	r := parseRecord(b, 0)
+	same := common(last, string(r.rest))
+	a = appendRecord(slices.Clip(a), same, string(r.rest[same:]), r.body)
+	t.blocks[i] = append(a, b[r.to:]...)
+	t.blocks = slices.Delete(t.blocks, i+1, i+2)
+}
+
+// scan calls fn for the keys from one on, in order, until it says false. What it is
+// given is good until it returns; the table must not change meanwhile.
+func (t *table) scan(from string, fn func(key, body []byte) bool) {
+	key := make([]byte, 0, 64)
+	for i := t.block(from); i < len(t.blocks); i++ {
+		b := t.blocks[i]
+		for at := 0; at < len(b); {
+			r := parseRecord(b, at)
+			key = append(key[:r.shared], r.rest...)
+			if string(key) >= from && !fn(key, r.body) {
+				return
+			}
+			at = r.to
+		}
+	}
+}
