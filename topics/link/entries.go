@@ -65,5 +65,8 @@ func (x *entries) Keys(prefix string) []string { return keysOf(x.Range, prefix) 
 // Len counts keys.
 func (x *entries) Len() int { return x.table.len }
 
+// Bytes counts those of keys and values.
+func (x *entries) Bytes() int { return x.size }
+
 // Digest of the entries.
 func (x *entries) Digest() Digest { return x.sum.digest() }

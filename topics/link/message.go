@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/fxamacker/cbor/v2"
 )
@@ -12,6 +13,8 @@ const Version = 1
 
 // maxLineage keeps a peer from driving the lineage counter to its end.
 const maxLineage = 1 << 48
+
+const maxRefusal = 512 // bytes of its text
 
 // ErrMalformed is what Decode and Step say of a message that no peer of this
 // version sends.
@@ -38,8 +41,9 @@ func (t Type) String() string {
 
 // Message is what travels. Which fields count depends on the type:
 //
-//	HELLO  Lineage Seq Digest
-//	SEEN   Lineage Applied Digest; ID and Part: so many parts of that FULL are held
+//	HELLO  Lineage Seq Digest Keys Bytes
+//	SEEN   Lineage Applied Digest; ID and Part: so many parts of that FULL are held;
+//	       Refused: more than is taken
 //	ADOPT  Lineage Upto Digest
 //	DELTA  Lineage Base Upto Entries; Digest on the last chunk
 //	FULL   Lineage Upto ID Part Parts Entries; Digest on the last part
@@ -58,6 +62,9 @@ type Message struct {
 	Parts   uint32    `cbor:"11,keyasint,omitempty"`
 	Entries []Entry   `cbor:"12,keyasint,omitempty"`
 	Digest  *Digest   `cbor:"13,keyasint,omitempty"`
+	Keys    uint64    `cbor:"14,keyasint,omitempty"` // how large the owner's map is
+	Bytes   uint64    `cbor:"15,keyasint,omitempty"`
+	Refused string    `cbor:"16,keyasint,omitempty"` // why nothing is taken from the owner
 }
 
 type codec struct {
@@ -136,6 +143,8 @@ func (m *Message) check() error {
 		return fmt.Errorf("%w: part %d of %d", ErrMalformed, m.Part, m.Parts)
 	case m.Type == Delta && m.Base >= m.Upto:
 		return fmt.Errorf("%w: base %d, upto %d", ErrMalformed, m.Base, m.Upto)
+	case len(m.Refused) > maxRefusal || m.Refused != "" && (m.Type != Seen || !utf8.ValidString(m.Refused)):
+		return fmt.Errorf("%w: refusal of %d bytes in %v", ErrMalformed, len(m.Refused), m.Type)
 	case m.Type <= Adopt && len(m.Entries) > 0:
 		return fmt.Errorf("%w: %v with entries", ErrMalformed, m.Type)
 	}

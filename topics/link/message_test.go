@@ -20,7 +20,8 @@ func examples() map[string]Message {
 	e := Entry{Key: "devices/lamp/reported/power", Seq: 8, Ver: 42, TS: 1795000000123, Origin: "mapper-1", Value: []byte("ON"), Meta: Meta{For: 7}}
 	gone := Entry{Key: "devices/lamp/override/power", Seq: 9, Ver: 3, TS: 1795000000124, Origin: "op", Deleted: true}
 	return map[string]Message{
-		"hello":    {V: Version, Map: Up, Type: Hello, N: 5, Lineage: l, Seq: 9, Digest: &d},
+		"hello":    {V: Version, Map: Up, Type: Hello, N: 5, Lineage: l, Seq: 9, Digest: &d, Keys: 3, Bytes: 90},
+		"seen-no":  {V: Version, Map: Up, Type: Seen, N: 5, Lineage: l, Applied: 7, Digest: &d, Refused: "3 keys, at most 2 are taken"},
 		"seen":     {V: Version, Map: Up, Type: Seen, N: 5, Lineage: l, Applied: 7, Digest: &d},
 		"seen-new": {V: Version, Map: Down, Type: Seen, N: 5, Digest: &Digest{}},
 		"seen-mid": {V: Version, Map: Down, Type: Seen, N: 5, Lineage: l, Applied: 7, ID: 11, Part: 2, Digest: &d},
@@ -92,7 +93,9 @@ func TestDecodeRefuses(t *testing.T) {
 			m.Entries = []Entry{{Key: strings.Repeat("k", MaxKey+1), Seq: 8}}
 			return m
 		},
-		"no key": func() Message { m := all["delta"]; m.Entries = []Entry{{Seq: 8}}; return m },
+		"refusal":        func() Message { m := all["seen"]; m.Refused = strings.Repeat("r", maxRefusal+1); return m },
+		"refusing owner": func() Message { m := all["delta"]; m.Refused = "no"; return m },
+		"no key":         func() Message { m := all["delta"]; m.Entries = []Entry{{Seq: 8}}; return m },
 		"origin": func() Message {
 			m := all["delta"]
 			m.Entries = []Entry{{Key: "k", Seq: 8, Origin: strings.Repeat("o", MaxOrigin+1)}}

@@ -23,6 +23,7 @@ type Owner struct {
 	unacked *node // first in order with seq > acked
 	dirty   int   // how many from there on
 	live    int
+	size    int // bytes of live keys and values
 	sum     sum
 	log     ledger
 
@@ -159,6 +160,7 @@ func (o *Owner) append(n *node) {
 	o.dirty++
 	if !n.Deleted {
 		o.live++
+		o.size += n.weight()
 		o.sum.add(n.hash())
 	}
 }
@@ -177,6 +179,7 @@ func (o *Owner) unlink(n *node) {
 	}
 	if !n.Deleted {
 		o.live--
+		o.size -= n.weight()
 		o.sum.sub(n.hash())
 	}
 	o.order.remove(n)
@@ -279,6 +282,9 @@ func keysOf(all func(string, func(Entry) bool), prefix string) (keys []string) {
 
 // Len counts live keys.
 func (o *Owner) Len() int { return o.live }
+
+// Bytes counts those of live keys and values.
+func (o *Owner) Bytes() int { return o.size }
 
 // Dirty counts the keys, deleted ones included, that the replica is not known
 // to have as they are.

@@ -15,6 +15,10 @@ type Replica struct {
 	entries
 	log ledger
 
+	quota   Quota
+	refused string // why nothing is taken
+	anew    bool   // a FULL is asked for, by a SEEN as of a map that has none of the owner's
+
 	gather *gather // an unfinished FULL; not stored
 	n      uint64  // connection of the owner's last message
 	due    bool    // a SEEN is to be sent
@@ -64,7 +68,10 @@ func (r *Replica) Step(m Message) []Change {
 		return nil
 	}
 	r.n, r.due = m.N, true
+	r.anew = r.anew && m.Type == Delta
 	switch m.Type {
+	case Hello:
+		r.greet(m)
 	case Adopt:
 		r.adopt(m)
 	case Delta:
@@ -84,7 +91,7 @@ func (r *Replica) adopt(m Message) {
 }
 
 func (r *Replica) delta(m Message) []Change {
-	if m.Lineage != r.lineage || m.Base > r.applied || m.Upto <= r.applied {
+	if m.Lineage != r.lineage || m.Base > r.applied || m.Upto <= r.applied || !r.admits(m) {
 		return nil
 	}
 	var changes []Change
@@ -102,6 +109,7 @@ func (r *Replica) moveTo(l Lineage, applied uint64) {
 		r.log.dirty = true
 	}
 	r.lineage, r.applied, r.gather = l, applied, nil
+	r.refused, r.anew = "", false
 }
 
 // write applies one entry.
@@ -151,6 +159,10 @@ func (r *Replica) part(m Message) []Change {
 	g.count += len(m.Entries)
 	for i := range m.Entries {
 		g.set(&m.Entries[i])
+	}
+	if r.refused = r.quota.exceeded(g.Len(), g.size); r.refused != "" {
+		r.gather = nil
+		return nil
 	}
 	if g.held < g.parts {
 		return nil
@@ -203,7 +215,10 @@ func (r *Replica) Messages() []Message {
 	}
 	r.due = false
 	d := r.Digest()
-	m := Message{V: Version, Map: r.dir, Type: Seen, N: r.n, Lineage: r.lineage, Applied: r.applied, Digest: &d}
+	m := Message{V: Version, Map: r.dir, Type: Seen, N: r.n, Lineage: r.lineage, Applied: r.applied, Digest: &d, Refused: r.refused}
+	if r.anew {
+		m.Lineage, m.Applied = Lineage{}, 0
+	}
 	if g := r.gather; g != nil {
 		m.ID, m.Part = g.id, g.held
 	}

@@ -25,6 +25,7 @@ type world struct {
 	silent                       bool // restored owners don't fork
 	noStamp                      bool // forked ones only add 2^32 to the versions
 	entries                      int  // in a message; 0: random
+	quota                        int  // keys that the replica takes; 0: any number
 }
 
 var simKeys = []string{"a", "b", "c"}
@@ -59,6 +60,7 @@ func newSim(w world, seed uint64) *sim {
 	s.o = NewOwner(Up, s.rng.Uint64)
 	s.o.limits = s.limits
 	s.r = NewReplica(Up)
+	s.r.Limit(Quota{Keys: w.quota})
 	s.pending = map[string]effect{}
 	s.flushOwner()
 	s.connect()
@@ -119,6 +121,7 @@ func (s *sim) loadReplica() {
 		return
 	}
 	s.r = r
+	s.r.Limit(Quota{Keys: s.quota})
 	s.undone = nil
 	clear(s.pending)
 	s.connect()
@@ -293,6 +296,9 @@ func (s *sim) step() {
 	if s.o.Dirty() > len(simKeys) || s.o.order.len > len(simKeys) {
 		s.fail("I3 outbox unbounded")
 	}
+	if s.quota > 0 && s.r.Len() > s.quota {
+		s.fail("more keys than are taken")
+	}
 }
 
 func (s *sim) mishap() {
@@ -328,6 +334,9 @@ func (s *sim) mishap() {
 // heal ends the faults and waits for rest.
 func (s *sim) heal() {
 	s.connect()
+	for i := 0; s.quota > 0 && s.o.Len() > s.quota; i++ {
+		s.o.Delete(simKeys[i], 0, "")
+	}
 	for range 2000 {
 		if s.flushOwner() || s.flushReplica() || s.deliver(false) {
 			continue
@@ -405,6 +414,7 @@ func TestSchedules(t *testing.T) {
 	for name, w := range map[string]world{
 		"network and crashes":  {},
 		"owner projected anew": {project: true},
+		"less than is written": {quota: 1, project: true, restoreReplica: true},
 		// The digest is a net below the other rules, and could hide that they fail.
 		"network, without digests": {rules: rules{noDigest: true}},
 		"all, without digests":     {rules: rules{noDigest: true}, project: true, restoreOwner: true, restoreReplica: true},

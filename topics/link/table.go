@@ -8,7 +8,7 @@ import (
 )
 
 // blockSize is how large a table's blocks grow, unless a single record is larger.
-const blockSize = 2 << 10
+const blockSize = 1 << 10
 
 // table is a sorted map from keys to bytes, made for a million keys in little
 // memory: nothing in it is a pointer but its blocks. A block is a sequence of
@@ -34,15 +34,22 @@ type record struct {
 }
 
 func parseRecord(block []byte, at int) record {
-	b := block[at:]
-	var n [3]int
-	for i := range n {
-		x, size := binary.Uvarint(b)
-		n[i], b = int(x), b[size:]
-	}
-	r := record{from: at, shared: n[0], rest: b[:n[1]], body: b[n[1] : n[1]+n[2]]}
-	r.to = len(block) - len(b) + n[1] + n[2]
+	r := record{from: at}
+	rest, body := 0, 0
+	r.shared, at = number(block, at)
+	rest, at = number(block, at)
+	body, at = number(block, at)
+	r.to = at + rest + body
+	r.rest, r.body = block[at:at+rest], block[at+rest:r.to]
 	return r
+}
+
+func number(b []byte, at int) (n, next int) {
+	if b[at] < 0x80 { // as nearly all are
+		return int(b[at]), at + 1
+	}
+	x, size := binary.Uvarint(b[at:])
+	return int(x), at + size
 }
 
 func appendRecord(b []byte, shared int, rest string, body []byte) []byte {

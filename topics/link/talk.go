@@ -11,14 +11,16 @@ const (
 	adopting               // ADOPT, until the replica says that it took the lineage
 	filling                // FULL, part by part
 	streaming              // DELTAs
+	refused                // nothing: the map is more than the replica takes
 )
 
 // talk is what an owner remembers of a connection. None of it is stored.
 type talk struct {
-	n      uint64
-	phase  phase
-	said   bool // the HELLO or ADOPT of this phase was sent
-	inStep bool
+	n       uint64
+	phase   phase
+	said    bool // the HELLO or ADOPT of this phase was sent
+	inStep  bool
+	refused string // why; phase refused, and while it is asked again
 
 	offer chunk // adopting: the map that ADOPT speaks of
 
@@ -68,6 +70,8 @@ func (o *Owner) Waiting() bool {
 		return t.full.sent > 0
 	case streaming:
 		return len(t.flight) > 0
+	case refused:
+		return true
 	}
 	return false
 }
@@ -93,7 +97,9 @@ func (o *Owner) Step(m Message) error {
 	if o.talk.phase == away || m.N != o.talk.n {
 		return nil
 	}
-	switch {
+	switch o.talk.refused = m.Refused; {
+	case m.Refused != "":
+		o.refuse(m.Refused)
 	case m.Lineage == o.lineage && m.Applied <= o.seq:
 		o.follow(m)
 	case m.Lineage.N < o.lineage.N:
@@ -236,7 +242,7 @@ func (o *Owner) Messages() []Message {
 	case greeting:
 		if !t.said {
 			m := o.message(Hello)
-			m.Seq, m.Digest = o.seq, o.digest()
+			m.Seq, m.Digest, m.Keys, m.Bytes = o.seq, o.digest(), uint64(o.live), uint64(o.size)
 			out, t.said = append(out, m), true
 		}
 	case adopting:
