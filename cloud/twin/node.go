@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 
 	"github.com/edgebus/edgebus/broker"
@@ -26,6 +25,8 @@ func (t *Twins) node(name string) *node {
 			down: link.NewOwner(link.Down, t.o.Rand), up: link.NewReplica(link.Up),
 		}
 		t.nodes[name] = n
+		i, _ := slices.BinarySearch(t.names, name)
+		t.names = slices.Insert(t.names, i, name)
 	}
 	return n
 }
@@ -204,5 +205,5 @@ func nodeChange(name string, j link.Journal) (store.NodeChange, error) {
 func (t *Twins) Nodes() []string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return slices.Sorted(maps.Keys(t.nodes))
+	return slices.Clone(t.names)
 }

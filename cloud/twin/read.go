@@ -1,7 +1,6 @@
 package twin
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -11,77 +10,75 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-// Retained gives the nodes' trees as the hub's broker shows them, one node after
-// the other, so that a subscription to all of them holds no copy of all of them.
+// Retained gives the nodes' trees as the hub's broker shows them, node after node. A
+// reader takes the lock for some keys at a time and holds a copy of none, so that
+// a subscription to a million of them costs nobody anything but its own messages.
 func (t *Twins) Retained(filter string) func(max int) []broker.Message {
-	nodes := t.covered(filter)
-	var keys []string
-	return func(most int) []broker.Message {
-		var out []broker.Message
-		t.mu.RLock()
-		defer t.mu.RUnlock()
-		for len(out) < most && len(nodes) > 0 {
-			n := t.nodes[nodes[0]]
-			if keys == nil {
-				keys = n.keys(filter)
-			}
-			for len(keys) > 0 && len(out) < most {
-				if m, ok := n.shown(keys[0]); ok && !t.backlog.Hides(m.Topic) {
-					out = append(out, m)
-				}
-				keys = keys[1:]
-			}
-			if len(keys) == 0 {
-				nodes, keys = nodes[1:], nil
-			}
-		}
-		return out
+	f, ok := tree.ParseFilter(filter)
+	r := reading{t: t, filter: f, done: !ok}
+	r.begin("")
+	if name, one := f.One(); one {
+		r.begin(name)
 	}
+	return r.next
 }
 
-// covered are the nodes whose names the filter's third level covers.
-func (t *Twins) covered(filter string) []string {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	levels := strings.SplitN(filter, "/", 4)
-	if len(levels) == 4 && levels[2] != "+" && levels[0] != "#" && levels[1] != "#" {
-		if t.nodes[levels[2]] == nil {
-			return nil
-		}
-		return []string{levels[2]}
+// reading is how far a reader has come.
+type reading struct {
+	t      *Twins
+	filter tree.Filter
+	node   string // nodes with lesser names are through
+	walk   tree.Walk
+	done   bool
+}
+
+func (r *reading) begin(node string) {
+	r.node, r.walk = node, tree.Walk{Filter: r.filter, Hides: r.t.backlog.Hides}
+}
+
+func (r *reading) next(most int) (out []broker.Message) {
+	for len(out) == 0 && !r.done {
+		out = r.some(most)
 	}
-	return slices.Sorted(maps.Keys(t.nodes))
+	return out
+}
+
+// some reads what may be read under one lock.
+func (r *reading) some(most int) (out []broker.Message) {
+	r.t.mu.RLock()
+	defer r.t.mu.RUnlock()
+	one, single := r.filter.One()
+	i, _ := slices.BinarySearch(r.t.names, r.node)
+	if i == len(r.t.names) || single && r.t.names[i] != one {
+		r.done = true
+		return nil
+	}
+	if name := r.t.names[i]; name != r.node {
+		r.begin(name)
+	}
+	n := r.t.nodes[r.node]
+	if !r.walk.Step(n.shown, n.parts(), &out, most) {
+		r.begin(r.node + "\x00") // the next name that there could be
+		r.done = single
+	}
+	return out
 }
 
 const stateKey = "state"
 
-func (n *node) keys(filter string) []string {
-	prefix := topics.TopicOf(n.name, "")
-	if !strings.ContainsAny(filter, "+#") {
-		if key := strings.TrimPrefix(filter, prefix); !strings.Contains(key, "/parts/") {
-			return []string{key}
-		}
-		return []string{}
+// parts are what the node's tree is made of: its presence, what the cloud wants, what the node reports.
+func (n *node) parts() []tree.Part {
+	return []tree.Part{
+		{Range: presence, Show: func(e link.Entry) (broker.Message, bool) { return n.shown(e.Key) }},
+		{Range: n.down.RangeFrom, Show: n.shownDown},
+		{Range: n.up.RangeFrom, Show: n.shownUp},
 	}
-	out := []string{}
-	add := func(key string) {
-		if topics.Match(filter, prefix+key) {
-			out = append(out, key)
-		}
+}
+
+func presence(prefix, from string, fn func(link.Entry) bool) {
+	if strings.HasPrefix(stateKey, prefix) && from <= stateKey {
+		fn(link.Entry{Key: stateKey})
 	}
-	add(stateKey)
-	for _, key := range n.down.Keys("") {
-		if !strings.Contains(key, "/parts/") {
-			add(key)
-		}
-	}
-	n.up.Range("", func(e link.Entry) bool {
-		if _, ok := edgeOwned(n.name, e.Key); ok {
-			add(e.Key)
-		}
-		return true
-	})
-	return out
 }
 
 // shown is the message of a key as it is now.
@@ -89,18 +86,33 @@ func (n *node) shown(key string) (m broker.Message, ok bool) {
 	if key == stateKey {
 		return n.retained(key, []byte(n.state())), true
 	}
-	e, ok := n.down.Get(key) // first: a node can't put its own in the place of the cloud's
-	if !ok {
-		e, ok = n.up.Get(key)
-		_, owned := edgeOwned(n.name, key)
-		return tree.Entry(n.name, e), ok && owned
+	if e, ok := n.down.Get(key); ok { // first: a node can't put its own in the place of the cloud's
+		return n.shownDown(e)
 	}
-	if strings.Contains(key, "/desired/") {
-		return tree.Value(n.name, key, topics.KindDesired, tree.Stored(e)), true
+	if e, ok := n.up.Get(key); ok {
+		return n.shownUp(e)
+	}
+	return m, false
+}
+
+func (n *node) shownUp(e link.Entry) (m broker.Message, ok bool) {
+	if _, ok := edgeOwned(n.name, e.Key); !ok {
+		return m, false
+	}
+	return tree.Entry(n.name, e), true
+}
+
+// shownDown shows no parts by themselves, but documents put together.
+func (n *node) shownDown(e link.Entry) (m broker.Message, ok bool) {
+	if strings.Contains(e.Key, "/parts/") {
+		return m, false
+	}
+	if strings.Contains(e.Key, "/desired/") {
+		return tree.Value(n.name, e.Key, topics.KindDesired, tree.Stored(e)), true
 	}
 	doc, whole := topics.Join(e.Value, func(i int) ([]byte, bool) {
-		p, ok := n.down.Get(topics.PartKey(key, i))
+		p, ok := n.down.Get(topics.PartKey(e.Key, i))
 		return p.Value, ok
 	})
-	return n.retained(key, doc), whole
+	return n.retained(e.Key, doc), whole
 }

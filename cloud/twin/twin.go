@@ -54,6 +54,7 @@ type Twins struct {
 
 	mu      sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
 	nodes   map[string]*node
+	names   []string // of the nodes, in order
 	devices map[string]*device
 	models  map[modelKey]resource.DeviceModel
 	users   map[modelKey]map[string]bool // devices by their model

@@ -26,72 +26,84 @@ func (t *Twin) desiredMessage(key string, e *store.Effective) broker.Message {
 	return tree.Value(t.o.Node, key, topics.KindDesired, s)
 }
 
-// Retained gives the node's tree as its broker shows it: the edge's keys, the
-// cloud's documents put together, and for desired values what is in force.
+// Retained gives the node's tree as its broker shows it: the cloud's documents put
+// together, for desired values what is in force, the edge's keys. A reader takes
+// the lock for some keys at a time and holds a copy of none.
 func (t *Twin) Retained(filter string) func(max int) []broker.Message {
-	keys := t.keys(filter)
-	return func(most int) []broker.Message {
-		out := make([]broker.Message, 0, min(most, len(keys)))
+	f, ok := tree.ParseFilter(filter)
+	if name, one := f.One(); !ok || one && name != t.o.Node {
+		return func(int) []broker.Message { return nil }
+	}
+	walk, more := tree.Walk{Filter: f, Hides: t.backlog.Hides}, true
+	some := func(most int) (out []broker.Message) {
 		t.mu.RLock()
 		defer t.mu.RUnlock()
-		for len(keys) > 0 && len(out) < most {
-			if m, ok := t.shown(keys[0]); ok && !t.backlog.Hides(m.Topic) {
-				out = append(out, m)
-			}
-			keys = keys[1:]
+		more = walk.Step(t.shown, t.parts(), &out, most)
+		return out
+	}
+	return func(most int) (out []broker.Message) {
+		for len(out) == 0 && more {
+			out = some(most)
 		}
 		return out
 	}
 }
 
-// keys are those that the filter covers, the Devices first: who subscribes to a
+// parts are what the tree is made of, the Devices first: who subscribes to a
 // whole node then knows a device before its values.
-func (t *Twin) keys(filter string) []string {
-	prefix := topics.TopicOf(t.o.Node, "")
-	if !strings.ContainsAny(filter, "+#") {
-		key, ok := strings.CutPrefix(filter, prefix)
-		if !ok || strings.Contains(key, "/parts/") {
-			return nil
-		}
-		return []string{key}
+func (t *Twin) parts() []tree.Part {
+	return []tree.Part{
+		{Range: t.down.RangeFrom, Show: t.shownDocument},
+		{Range: t.down.RangeFrom, Show: t.shownDesired},
+		{Range: t.rangeOverridden, Show: t.shownOverridden},
+		{Range: t.up.RangeFrom, Show: func(e link.Entry) (broker.Message, bool) { return t.message(e), true }},
 	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	var out []string
-	add := func(key string) {
-		if topics.Match(filter, prefix+key) {
-			out = append(out, key)
-		}
-	}
-	for _, key := range t.down.Keys("") {
-		if !strings.Contains(key, "/parts/") && !strings.Contains(key, "/desired/") {
-			add(key)
-		}
-	}
-	documents := len(out)
-	for key, e := range t.effective {
-		if !e.None {
-			add(key)
-		}
-	}
-	t.up.Range("", func(e link.Entry) bool {
-		add(e.Key)
-		return true
-	})
-	slices.Sort(out[documents:])
-	return out
 }
 
 // shown is the message of a key as it is now.
 func (t *Twin) shown(key string) (broker.Message, bool) {
-	if e := t.effective[key]; e != nil && !e.None {
-		return t.desiredMessage(key, e), true
+	if m, ok := t.shownDesired(link.Entry{Key: key}); ok {
+		return m, true
 	}
 	if e, ok := t.up.Get(key); ok {
 		return t.message(e), true
 	}
-	doc, exists, whole := t.document(key)
-	return t.retained(key, doc), exists && whole && !strings.Contains(key, "/desired/")
+	return t.shownDocument(link.Entry{Key: key})
+}
+
+// shownDocument shows no parts by themselves.
+func (t *Twin) shownDocument(e link.Entry) (m broker.Message, ok bool) {
+	if strings.Contains(e.Key, "/parts/") || strings.Contains(e.Key, "/desired/") {
+		return m, false
+	}
+	doc, exists, whole := t.document(e.Key)
+	return t.retained(e.Key, doc), exists && whole
+}
+
+func (t *Twin) shownDesired(e link.Entry) (m broker.Message, ok bool) {
+	in := t.effective[e.Key]
+	if in == nil || in.None {
+		return m, false
+	}
+	return t.desiredMessage(e.Key, in), true
+}
+
+// rangeOverridden gives overrides under the keys of the desired values that they stand for.
+func (t *Twin) rangeOverridden(prefix, from string, fn func(link.Entry) bool) {
+	override := func(key string) string { return strings.Replace(key, "/desired/", "/override/", 1) }
+	t.up.RangeFrom(override(prefix), override(from), func(e link.Entry) bool {
+		e.Key = strings.Replace(e.Key, "/override/", "/desired/", 1)
+		return fn(e)
+	})
+}
+
+// shownOverridden shows what is in force where the cloud wants nothing: a value in
+// force comes from either side, and one that has a desired value is shown with it.
+func (t *Twin) shownOverridden(e link.Entry) (m broker.Message, ok bool) {
+	if _, wanted := t.down.Get(e.Key); wanted {
+		return m, false
+	}
+	return t.shownDesired(e)
 }
 
 // twin puts a device's twin together from both maps.
