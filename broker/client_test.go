@@ -121,9 +121,17 @@ func open(t *testing.T, b *Broker, id string, opts ...connectOption) *tc {
 	return c
 }
 
+// dial connects to the broker's first listener, as that wants it.
 func dial(t *testing.T, b *Broker) *tc {
 	t.Helper()
-	conn, err := net.Dial("tcp", b.Addrs()[0].String())
+	addr := b.Addrs()[0]
+	switch l := b.opts.Listeners[0]; {
+	case l.WebSocket:
+		return dialWS(t, "ws://"+addr.String()+"/mqtt", nil)
+	case l.TLS != nil:
+		return dialTLS(t, addr, anyServer())
+	}
+	conn, err := net.Dial("tcp", addr.String())
 	require.NoError(t, err)
 	return wrap(t, conn)
 }
@@ -377,24 +385,41 @@ func (c *tc) collect(n int) []string {
 	return got
 }
 
-// burst publishes n numbered messages at QoS 1 and waits until all are acknowledged.
+// burst publishes n numbered messages at QoS 1, no more at a time than a broker takes,
+// and waits until all are acknowledged.
 func (c *tc) burst(topic string, from, n int) {
 	c.t.Helper()
-	acked := make(chan struct{})
+	c.pipeline(n, func(i int) packets.Packet {
+		return publishPacket(topic, strconv.Itoa(from+i), 1, uint16(i%pipelined)+1)
+	})
+}
+
+const pipelined = 1000 // below the default receive maximum
+
+// pipeline publishes n messages of QoS 1, many at a time.
+func (c *tc) pipeline(n int, message func(i int) packets.Packet) {
+	c.t.Helper()
+	room, acked := make(chan struct{}, pipelined), make(chan struct{})
 	go func() {
 		defer close(acked)
 		for range n {
 			pk, err := c.read(patience)
 			if err != nil || pk.FixedHeader.Type != packets.Puback || pk.ReasonCode != 0 {
-				c.t.Errorf("PUBACK: %+v %v", pk, err)
+				c.t.Errorf("PUBACK: type %d, reason %#x %s, %v", pk.FixedHeader.Type, pk.ReasonCode, pk.Properties.ReasonString, err)
 				return
 			}
+			<-room
 		}
 	}()
 	var buf []byte
-	for i := from; i < from+n; i++ {
-		buf = append(buf, encode(c.t, publishPacket(topic, strconv.Itoa(i), 1, uint16(i%500)+1), c.version)...)
-		if (i-from)%250 == 249 || i == from+n-1 {
+	for i := range n {
+		buf = append(buf, encode(c.t, message(i), c.version)...)
+		select {
+		case room <- struct{}{}:
+		case <-acked:
+			return
+		}
+		if i%250 == 249 || i == n-1 {
 			c.raw(buf)
 			buf = buf[:0]
 		}

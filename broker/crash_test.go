@@ -176,6 +176,9 @@ func crashes(t *testing.T, rnd *rand.Rand) {
 		}
 		old := b
 		b, dir = restarted(t, dir, small)
+		for i := range 2 {
+			_, _ = pubs[i].conn.Close(), subs[i].conn.Close() // or the old broker would wait for them to go
+		}
 		require.NoError(t, old.Close(t.Context()))
 		attach()
 	}

@@ -70,14 +70,14 @@ func expires(seconds uint32) connectOption {
 	return func(pk *packets.Packet) { pk.Properties.SessionExpiryInterval = seconds }
 }
 
-func TestQueueOutlivesTheBroker(t *testing.T) {
+func testQueueOutlivesTheBroker(t *testing.T, at place) {
 	for _, version := range []struct {
 		name string
 		opts []connectOption
 	}{{"five", []connectOption{persistent}}, {"three", []connectOption{persistent, v3}}} {
 		t.Run(version.name, func(t *testing.T) {
 			dir := t.TempDir()
-			b, stop := kept(t, dir, nil)
+			b, stop := at.kept(t, dir, nil)
 			sub, pub := open(t, b, "sub", version.opts...), open(t, b, "pub")
 			sub.sub("a/#", 1)
 			sub.sub("b", 2)
@@ -94,18 +94,18 @@ func TestQueueOutlivesTheBroker(t *testing.T) {
 				open(t, b, "pub").publish1("b", "still subscribed")
 				require.Equal(t, "still subscribed", string(sub.expect(packets.Publish).Payload))
 			}
-			killed, _ := restarted(t, dir, nil)
+			killed, _ := at.restarted(t, dir)
 			check(killed)
 			stop()
-			ended, _ := kept(t, dir, nil)
+			ended, _ := at.kept(t, dir, nil)
 			check(ended)
 		})
 	}
 }
 
-func TestWhatWasSentIsSentAgainWithItsID(t *testing.T) {
+func testWhatWasSentIsSentAgainWithItsID(t *testing.T, at place) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, nil)
+	b, stop := at.kept(t, dir, nil)
 	sub, pub := open(t, b, "sub", persistent, receiveMaximum(5)), open(t, b, "pub")
 	sub.sub("a", 1)
 	pub.burst("a", 0, 20)
@@ -115,7 +115,7 @@ func TestWhatWasSentIsSentAgainWithItsID(t *testing.T) {
 		ids[string(pk.Payload)] = pk.PacketID
 	}
 	stop()
-	b, _ = kept(t, dir, nil)
+	b, _ = at.kept(t, dir, nil)
 	sub = open(t, b, "sub", persistent, receiveMaximum(7))
 	for i := range 7 {
 		pk := sub.expect(packets.Publish)
@@ -128,9 +128,9 @@ func TestWhatWasSentIsSentAgainWithItsID(t *testing.T) {
 	sub.nothing()
 }
 
-func TestRetainedOutlivesTheBroker(t *testing.T) {
+func testRetainedOutlivesTheBroker(t *testing.T, at place) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, nil)
+	b, stop := at.kept(t, dir, nil)
 	pub := open(t, b, "pub")
 	for i := range 100 {
 		pub.publish1("r/"+strconv.Itoa(i), "old", retain)
@@ -152,10 +152,10 @@ func TestRetainedOutlivesTheBroker(t *testing.T) {
 		sub.sub("r/2", 1)
 		sub.nothing()
 	}
-	killed, _ := restarted(t, dir, nil)
+	killed, _ := at.restarted(t, dir)
 	check(killed)
 	stop()
-	ended, _ := kept(t, dir, nil)
+	ended, _ := at.kept(t, dir, nil)
 	check(ended)
 }
 
@@ -400,8 +400,8 @@ func TestSessionsThatEndWithTheConnectionCostNoDisk(t *testing.T) {
 	require.Zero(t, j.Stats().Records)
 }
 
-func TestFullSessionRefusesThePublisher(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.QueuedMessages = 10 })
+func testFullSessionRefusesThePublisher(t *testing.T, at place) {
+	b, _ := at.kept(t, t.TempDir(), func(o *Options) { o.Limits.QueuedMessages = 10 })
 	sub, live, pub := open(t, b, "sub", persistent), open(t, b, "live", persistent), open(t, b, "pub")
 	sub.sub("a", 1)
 	live.sub("a", 1)
@@ -642,12 +642,12 @@ func (s *slow) letGo() {
 
 // While the disk takes its time nothing is acknowledged, nothing is sent at QoS 2, and
 // nobody else waits; then the acknowledgements come in order.
-func TestAcknowledgementsFollowTheDisk(t *testing.T) {
+func testAcknowledgementsFollowTheDisk(t *testing.T, at place) {
 	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = j.Close() })
 	s := &slow{Journal: j}
-	b := start(t, func(o *Options) { o.Journal = s })
+	b := at.start(t, func(o *Options) { o.Journal = s })
 	one, two, clean := open(t, b, "one", persistent), open(t, b, "two", persistent), open(t, b, "clean")
 	one.sub("a", 1)
 	two.sub("a", 2)

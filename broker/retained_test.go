@@ -15,27 +15,13 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-func TestRetained20000(t *testing.T) {
-	b := start(t, nil)
+func testRetained20000(t *testing.T, at place) {
+	b := at.start(t, nil)
 	pub := open(t, b, "pub")
 	const n = 20_000
-	acked := make(chan struct{})
-	go func() {
-		defer close(acked)
-		for range n {
-			if _, err := pub.read(patience); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	}()
-	for i := range n {
-		pub.publish("ret/"+strconv.Itoa(i), "x", 1, uint16(i%1000)+1, retain)
-		if i%500 == 499 {
-			require.Eventually(t, func() bool { return b.Stats().Retained == i+1 }, patience, 100*time.Microsecond)
-		}
-	}
-	<-acked
+	pub.pipeline(n, func(i int) packets.Packet {
+		return publishPacket("ret/"+strconv.Itoa(i), "x", 1, uint16(i%pipelined)+1, retain)
+	})
 	sub := open(t, b, "sub")
 	sub.sub("ret/#", 1)
 	seen := make(map[string]bool)
@@ -49,8 +35,8 @@ func TestRetained20000(t *testing.T) {
 	sub.nothing()
 }
 
-func TestRetainedIsReplacedAndForgotten(t *testing.T) {
-	b := start(t, nil)
+func testRetainedIsReplacedAndForgotten(t *testing.T, at place) {
+	b := at.start(t, nil)
 	pub := open(t, b, "pub")
 	pub.publish1("a", "1", retain)
 	pub.publish1("a", "2", retain)
@@ -66,8 +52,8 @@ func TestRetainedIsReplacedAndForgotten(t *testing.T) {
 	sub.nothing()
 }
 
-func TestRetainFlagAndHandling(t *testing.T) {
-	b := start(t, nil)
+func testRetainFlagAndHandling(t *testing.T, at place) {
+	b := at.start(t, nil)
 	pub := open(t, b, "pub")
 	pub.publish1("a", "old", retain)
 	handling := func(n byte) subOption {

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWillKeepsItsProperties(t *testing.T) {
-	b := start(t, nil)
+func testWillKeepsItsProperties(t *testing.T, at place) {
+	b := at.start(t, nil)
 	sub := open(t, b, "sub")
 	sub.sub("will", 2)
 	want := packets.Properties{
@@ -29,8 +29,8 @@ func TestWillKeepsItsProperties(t *testing.T) {
 	require.Equal(t, "gone", string(late.expect(packets.Publish).Payload))
 }
 
-func TestEmptyWillIsAllowed(t *testing.T) {
-	b := start(t, nil)
+func testEmptyWillIsAllowed(t *testing.T, at place) {
+	b := at.start(t, nil)
 	sub, pub := open(t, b, "sub"), open(t, b, "pub")
 	pub.publish1("will", "there", retain)
 	open(t, b, "c", withWill("will", "", 0, func(pk *packets.Packet) { pk.Connect.WillRetain = true })).leave(b, "c")
@@ -39,8 +39,8 @@ func TestEmptyWillIsAllowed(t *testing.T) {
 	sub.nothing()
 }
 
-func TestNoWillAfterDisconnect(t *testing.T) {
-	b := start(t, nil)
+func testNoWillAfterDisconnect(t *testing.T, at place) {
+	b := at.start(t, nil)
 	sub := open(t, b, "sub")
 	sub.sub("will", 1)
 	open(t, b, "c", withWill("will", "gone", 0)).disconnect()
@@ -49,8 +49,8 @@ func TestNoWillAfterDisconnect(t *testing.T) {
 	require.Equal(t, []string{"with will"}, sub.collect(1))
 }
 
-func TestWillDelay(t *testing.T) {
-	b := start(t, nil)
+func testWillDelay(t *testing.T, at place) {
+	b := at.start(t, nil)
 	sub := open(t, b, "sub")
 	sub.sub("will/#", 1)
 	open(t, b, "back", persistent, withWill("will/back", "gone", 1)).leave(b, "back")
@@ -65,8 +65,8 @@ func TestWillDelay(t *testing.T) {
 }
 
 // The session's end is the will's latest moment.
-func TestWillDelayEndsWithTheSession(t *testing.T) {
-	b := start(t, nil)
+func testWillDelayEndsWithTheSession(t *testing.T, at place) {
+	b := at.start(t, nil)
 	sub := open(t, b, "sub")
 	sub.sub("will/#", 1)
 	open(t, b, "clean", withWill("will/clean", "gone", 3600)).leave(b, "clean")
@@ -80,8 +80,8 @@ func TestWillDelayEndsWithTheSession(t *testing.T) {
 }
 
 // The will of a connection that is taken over comes before anything of the new one.
-func TestWillOnTakeover(t *testing.T) {
-	b := start(t, nil)
+func testWillOnTakeover(t *testing.T, at place) {
+	b := at.start(t, nil)
 	sub := open(t, b, "sub")
 	sub.sub("state", 1)
 	open(t, b, "c", persistent, withWill("state", "offline", 0))
