@@ -48,7 +48,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	st, err := store.Open(cfg.Data.Dir, nonce)
+	st, err := store.Open(store.Options{Dir: cfg.Data.Dir, Rand: nonce, Log: log})
 	if err != nil {
 		return err
 	}

@@ -55,17 +55,19 @@ const retry = time.Second // of what nobody waits for, after a failure
 
 // process makes a group durable and says so.
 func (j *Journal) process(g *group) {
+	j.files.Lock()
 	err := j.commit(g)
+	j.files.Unlock()
 	if err != nil {
 		j.stats.failed.Add(int64(len(g.calls)))
 		if !j.failing {
-			j.opts.Log.Error().Err(err).Int("commits", len(g.calls)).Msg("broker's journal: commit failed; trying again with the next")
+			j.opts.Log.Error().Err(err).Int("commits", len(g.calls)).Msg(j.opts.Name + ": commit failed; trying again with the next")
 		}
 	} else {
 		j.stats.commits.Add(int64(len(g.calls)))
 		j.stats.groups.Add(1)
 		if j.failing {
-			j.opts.Log.Info().Msg("broker's journal: commits again")
+			j.opts.Log.Info().Msg(j.opts.Name + ": commits again")
 		}
 	}
 	j.failing = err != nil
@@ -183,7 +185,7 @@ func (j *Journal) rotate() {
 		return
 	}
 	if err := j.begin(j.current().number + 1); err != nil && !j.failing {
-		j.opts.Log.Warn().Err(err).Msg("broker's journal: no new segment")
+		j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": no new segment")
 	}
 }
 

@@ -21,10 +21,12 @@ func (j *Journal) compact() {
 	if j.sweep == nil && !j.wasteful() {
 		return
 	}
+	j.files.Lock()
+	defer j.files.Unlock()
 	if err := j.sweepOn(); err != nil {
 		j.sweep = nil // from the beginning, with the next group
 		if !j.failing {
-			j.opts.Log.Warn().Err(err).Msg("broker's journal: not compacted")
+			j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": not compacted")
 		}
 		j.failing = true
 	}
@@ -72,7 +74,7 @@ func (j *Journal) copyLive(g *group) (more bool, err error) {
 			}
 			body, ok := frameAt(sw.text, oldest.number, sw.at)
 			if !ok {
-				return false, damaged(oldest.path, sw.at, "it was well when it was opened")
+				return false, j.damaged(oldest.path, sw.at, "it was well when it was opened")
 			}
 			sw.body, sw.from = body, sw.at+frameHead
 			sw.at += int64(frameHead + len(body))
@@ -80,7 +82,7 @@ func (j *Journal) copyLive(g *group) (more bool, err error) {
 		}
 		op, err := nextOp(sw.body)
 		if err != nil {
-			return false, damaged(oldest.path, sw.from, err.Error())
+			return false, j.damaged(oldest.path, sw.from, err.Error())
 		}
 		p, ok := j.index[op.id]
 		if ok && op.kind == opPut && p.segment == oldest.number && int64(p.at) == sw.from {

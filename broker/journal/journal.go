@@ -37,6 +37,8 @@ type Change struct {
 // Options are what a journal is made from. Only Dir is needed.
 type Options struct {
 	Dir     string
+	Name    string // of the journal, in messages; "the journal"
+	Keeps   string // what is lost without it, in messages; "the records"
 	Log     zerolog.Logger
 	Segment int           // bytes after which a segment is ended; 16 MiB
 	Lazy    time.Duration // how long changes wait that nobody waits for; 100 ms
@@ -55,7 +57,8 @@ type Journal struct {
 	lazy    *time.Timer
 	stopped chan struct{}
 
-	// The committer's own.
+	// The committer's, and for Load.
+	files    sync.Mutex
 	segments []*segment // oldest first; the last is written to
 	index    map[uint64]place
 	base     uint64
@@ -127,6 +130,12 @@ func open(opts Options, wrap func(*os.File) file) (_ *Journal, err error) {
 	if opts.Lazy == 0 {
 		opts.Lazy = 100 * time.Millisecond
 	}
+	if opts.Name == "" {
+		opts.Name = "the journal"
+	}
+	if opts.Keeps == "" {
+		opts.Keeps = "the records"
+	}
 	if err := makeDir(opts.Dir); err != nil {
 		return nil, err
 	}
@@ -134,7 +143,7 @@ func open(opts Options, wrap func(*os.File) file) (_ *Journal, err error) {
 		opts: opts, wrap: wrap, filling: newGroup(), written: newGroup(), index: make(map[uint64]place),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
-	if j.lock, err = lockFile(filepath.Join(opts.Dir, "lock")); err != nil {
+	if j.lock, err = lockFile(filepath.Join(opts.Dir, "lock"), opts.Name); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -234,7 +243,7 @@ func (j *Journal) Close() error {
 }
 
 // damaged is the error for a file that can't be trusted.
-func damaged(path string, at int64, what string) error {
+func (j *Journal) damaged(path string, at int64, what string) error {
 	return fmt.Errorf("%s is damaged at byte %d: %s; restore the directory %s from a backup, or move it away to begin anew without "+
-		"the sessions and retained messages in it", path, at, what, filepath.Dir(path))
+		"%s in it", path, at, what, filepath.Dir(path), j.opts.Keeps)
 }

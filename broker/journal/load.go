@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,8 +17,9 @@ func (j *Journal) read() error {
 	if err != nil {
 		return err
 	}
+	var text []byte
 	for i, number := range numbers {
-		if err := j.readSegment(number, i == len(numbers)-1); err != nil {
+		if text, err = j.readSegment(number, i == len(numbers)-1, text); err != nil {
 			return err
 		}
 	}
@@ -54,7 +56,7 @@ func (j *Journal) list() (numbers []uint64, err error) {
 		}
 		n, err := strconv.ParseUint(name, 10, 64)
 		if err != nil || j.path(n) != filepath.Join(j.opts.Dir, e.Name()) {
-			return nil, fmt.Errorf("%s is no part of the broker's journal", filepath.Join(j.opts.Dir, e.Name()))
+			return nil, fmt.Errorf("%s is no part of %s", filepath.Join(j.opts.Dir, e.Name()), j.opts.Name)
 		}
 		if k := len(numbers); k > 0 && numbers[k-1]+1 != n {
 			return nil, fmt.Errorf("%s is missing", j.path(numbers[k-1]+1))
@@ -66,18 +68,17 @@ func (j *Journal) list() (numbers []uint64, err error) {
 
 // readSegment takes a segment into the index. Only the last one may have been
 // torn, since the one before is complete before another is begun.
-func (j *Journal) readSegment(number uint64, last bool) error {
+func (j *Journal) readSegment(number uint64, last bool, buf []byte) (text []byte, err error) {
 	path := j.path(number)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
+	if text, err = readFile(path, buf); err != nil {
+		return nil, err
 	}
 	base, ok := parseHeader(text, number)
 	if !ok {
 		if last && whole(text, number, 0) < 0 {
-			return nil // it was being made: begin makes it anew
+			return text, nil // it was being made: begin makes it anew
 		}
-		return damaged(path, 0, "no header of the broker's journal")
+		return nil, j.damaged(path, 0, "no header of "+j.opts.Name)
 	}
 	j.base = max(j.base, base)
 	s := &segment{number: number, path: path, size: headerSize}
@@ -86,19 +87,37 @@ func (j *Journal) readSegment(number uint64, last bool) error {
 		body, ok := frameAt(text, number, s.size)
 		if !ok {
 			if next := whole(text, number, s.size+1); !last || next >= 0 {
-				return damaged(path, s.size, "a frame's checksum is wrong")
+				return nil, j.damaged(path, s.size, "a frame's checksum is wrong")
 			}
 			j.opts.Log.Info().Str("file", path).Int64("bytes", int64(len(text))-s.size).
-				Msg("broker's journal: the end of the last write, which was never acknowledged, is dropped")
+				Msg(j.opts.Name + ": the end of the last write, which was never acknowledged, is dropped")
 			break
 		}
 		if err := j.replay(s, body); err != nil {
-			return damaged(path, s.size, err.Error())
+			return nil, j.damaged(path, s.size, err.Error())
 		}
 		s.size += int64(frameHead + len(body))
 	}
 	j.stats.bytes.Add(s.size)
-	return nil
+	return text, nil
+}
+
+// readFile reads a file into a buffer, if it is large enough, or into one of its own.
+func readFile(path string, buf []byte) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if int64(cap(buf)) < info.Size() {
+		buf = make([]byte, info.Size())
+	}
+	n, err := io.ReadFull(f, buf[:info.Size()])
+	return buf[:n], err
 }
 
 // whole finds the first whole frame at or after a place. One behind a broken one
@@ -147,7 +166,7 @@ func (j *Journal) prune() error {
 	for len(j.segments) > 1 && j.segments[0].number < j.base {
 		s := j.segments[0]
 		if s.live > 0 {
-			return damaged(s.path, 0, "it has records that were copied, and are missing where they were copied to")
+			return j.damaged(s.path, 0, "it has records that were copied, and are missing where they were copied to")
 		}
 		if err := os.Remove(s.path); err != nil {
 			return err
@@ -158,24 +177,27 @@ func (j *Journal) prune() error {
 	return nil
 }
 
-// Load goes through the live records, before the first Commit. A value is only
-// valid during the call. An error from each ends it, and names the file.
+// Load goes through the live records; commits wait as long. A value is only valid
+// during the call. An error from each ends it, and names the file.
 func (j *Journal) Load(each func(id uint64, value []byte) error) error {
+	j.files.Lock()
+	defer j.files.Unlock()
+	var text []byte
 	for _, s := range j.segments {
 		if s.live == 0 {
 			continue
 		}
-		text, err := os.ReadFile(s.path)
-		if err != nil {
+		var err error
+		if text, err = readFile(s.path, text); err != nil {
 			return err
 		}
 		for at := int64(headerSize); at < s.size; {
 			body, ok := frameAt(text, s.number, at)
 			if !ok {
-				return damaged(s.path, at, "it was well when it was opened")
+				return j.damaged(s.path, at, "it was well when it was opened")
 			}
 			if err := j.loadFrame(s, at+frameHead, body, each); err != nil {
-				return damaged(s.path, at, err.Error())
+				return j.damaged(s.path, at, err.Error())
 			}
 			at += int64(frameHead + len(body))
 		}

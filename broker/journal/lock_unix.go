@@ -11,7 +11,7 @@ import (
 )
 
 // lockFile makes sure that no other process uses the directory.
-func lockFile(path string) (*os.File, error) {
+func lockFile(path, name string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -22,7 +22,7 @@ func lockFile(path string) (*os.File, error) {
 	}
 	_ = f.Close()
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, fmt.Errorf("%s is in use by another process: only one broker can keep its sessions there", filepath.Dir(path))
+		return nil, fmt.Errorf("%s is in use by another process: only one can keep %s there", filepath.Dir(path), name)
 	}
 	return nil, fmt.Errorf("%s: %w", path, err)
 }

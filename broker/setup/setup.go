@@ -37,7 +37,9 @@ const JournalDir = "broker"
 // Journal opens what keeps a broker's sessions and retained messages. It is closed
 // after the broker.
 func Journal(dataDir string, log zerolog.Logger) (*journal.Journal, error) {
-	return journal.Open(journal.Options{Dir: filepath.Join(dataDir, JournalDir), Log: log})
+	return journal.Open(journal.Options{
+		Dir: filepath.Join(dataDir, JournalDir), Name: "the broker's journal", Keeps: "the sessions and retained messages", Log: log,
+	})
 }
 
 func listeners(m configs.MQTT) (list []broker.Listener, err error) {

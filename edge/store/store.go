@@ -1,39 +1,52 @@
 // Package store keeps a core's state on disk: both maps of the node's tree with
-// their place in the link protocol, and what is in force for each property. One
-// Commit is one transaction: after it returns, all of it outlives a power cut;
-// if it fails, none of it does. It decides nothing: what to store is the twin's business.
+// their place in the link protocol, and what is in force for each property. After
+// Commit returns, all of a batch outlives a power cut; if it fails, none of it does.
+// It decides nothing: what to store is the twin's business.
+//
+// The state lives in a journal (package broker/journal): a Commit is one frame at
+// the end of a log, one write and one sync. A core has all of its state in memory,
+// and reads what is stored only when it starts; so the log is all there is, and is
+// kept short by copying what is live out of its oldest segment.
+//
+// # Format
+//
+// The segments are in the directory [DirName] of the data directory; package journal
+// says how they are framed, and what counts as damage. A record's value is
+//
+//	kind (1 byte), length of the key (varint), key, body
+//
+// and the kinds are
+//
+//	1  the format, "edgebus-core/2"; no key; record 1
+//	2  place of the map of edge-owned keys: a link.State in CBOR; no key; record 2
+//	3  place of the map of cloud-owned keys: the same; record 3
+//	4  floor of the versions in force: an unsigned number in CBOR; no key; record 4
+//	5  an edge-owned entry, or its tombstone, as link.AppendEntry writes it
+//	6  a cloud-owned entry, likewise
+//	7  what is in force for a property: an Effective in CBOR, under its desired key
+//
+// Records of keys have numbers from 16 on. A key keeps its record until it is deleted.
 package store
 
 import (
-	"errors"
 	"fmt"
-	"iter"
 	"os"
 	"path/filepath"
-	"time"
 
-	"github.com/fxamacker/cbor/v2"
-	"go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
+	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-// FileName is the database's name in the core's data directory.
-const FileName = "core.db"
+// DirName is the name of the store's directory in the core's data directory.
+const DirName = "tree"
 
-const format = "edgebus-core/1"
+const (
+	format    = "edgebus-core/2"
+	oldFormat = "core.db" // a file, of versions before the first release
 
-var (
-	bucketMeta      = []byte("meta")
-	bucketUp        = []byte("up")
-	bucketDown      = []byte("down")
-	bucketEffective = []byte("effective")
-
-	keyFormat = []byte("format")
-	keyUp     = []byte("up")
-	keyDown   = []byte("down")
-	keyFloor  = []byte("effectiveFloor")
+	segment = 4 << 20 // what is read at once at the start, and the unit that the log is shortened by
 )
 
 // Effective is what is in force for a property: the desired value or an
@@ -49,7 +62,7 @@ type Effective struct {
 	None      bool   `cbor:"8,keyasint,omitempty"` // nothing is in force; the version is kept
 }
 
-// Batch is what one transaction changes.
+// Batch is what is stored together.
 type Batch struct {
 	Up, Down  link.Journal
 	Effective map[string]*Effective // by key; nil: forget it
@@ -69,218 +82,111 @@ type Snapshot struct {
 	Floor     uint64
 }
 
-// Store is an open database.
-type Store struct {
-	db   *bbolt.DB
-	rand func() uint64
+// Options are what a Store is made from. Dir and Rand are needed.
+type Options struct {
+	Dir  string        // the core's data directory
+	Rand func() uint64 // gives the nonces of new lineages
+	Log  zerolog.Logger
 }
 
-// Open opens the database in dir, or makes it. rand gives the nonces of new lineages.
-func Open(dir string, rand func() uint64) (*Store, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// Store is an open store. It is used by one goroutine at a time.
+type Store struct {
+	opts    Options
+	journal *journal.Journal
+
+	stale   bool // which record has which key must be read first
+	records [kinds]map[string]uint64
+	next    uint64 // record
+	batch   batch
+}
+
+// Open opens the store in the data directory, or makes it.
+func Open(o Options) (*Store, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	path := filepath.Join(dir, FileName)
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
-		Timeout: 2 * time.Second, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true,
-	})
-	switch {
-	case errors.Is(err, berrors.ErrTimeout):
-		return nil, fmt.Errorf("%s is in use by another process: only one core can run in a data directory", path)
-	case err != nil:
-		return nil, fmt.Errorf("%s can't be opened: %w", path, err)
+	if old := filepath.Join(o.Dir, oldFormat); exists(old) {
+		return nil, fmt.Errorf("%s is a store of an earlier version, which this program can't read: move it away to begin anew", old)
 	}
-	s := &Store{db: db, rand: rand}
-	if err := s.init(path); err != nil {
-		return nil, errors.Join(err, db.Close())
+	j, err := journal.Open(journal.Options{
+		Dir: filepath.Join(o.Dir, DirName), Name: "the store of the node's tree", Keeps: "the values", Segment: segment, Log: o.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{opts: o, journal: j, stale: true}
+	if err := s.checkFormat(); err != nil {
+		_ = j.Close()
+		return nil, err
 	}
 	return s, nil
 }
 
-func (s *Store) init(path string) error {
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range [][]byte{bucketMeta, bucketUp, bucketDown, bucketEffective} {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-				return err
-			}
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// checkFormat refuses what another version wrote, and marks what is new.
+func (s *Store) checkFormat() error {
+	if s.journal.Stats().Records == 0 {
+		return s.write([]journal.Change{{ID: recordFormat, Value: appendRecord(nil, kindFormat, "", []byte(format))}})
+	}
+	known := false
+	err := s.read(func(_ uint64, kind byte, _, body []byte) error {
+		if kind != kindFormat {
+			return nil
 		}
-		meta := tx.Bucket(bucketMeta)
-		switch have := meta.Get(keyFormat); {
-		case have == nil:
-			return meta.Put(keyFormat, []byte(format))
-		case string(have) != format:
-			return fmt.Errorf("%s has the format %q; this program reads %q", path, have, format)
+		if string(body) != format {
+			return fmt.Errorf("the format is %q; this program reads %q", body, format)
 		}
+		known = true
 		return nil
 	})
-}
-
-// Close closes the database.
-func (s *Store) Close() error { return s.db.Close() }
-
-// Load reads everything.
-func (s *Store) Load() (snap Snapshot, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		if snap.Up, err = s.loadUp(tx); err != nil {
-			return fmt.Errorf("%s: the map of edge-owned keys: %w", s.db.Path(), err)
-		}
-		if snap.Down, err = s.loadDown(tx); err != nil {
-			return fmt.Errorf("%s: the map of cloud-owned keys: %w", s.db.Path(), err)
-		}
-		if snap.Effective, err = loadEffective(tx); err != nil {
-			return fmt.Errorf("%s: values in force: %w", s.db.Path(), err)
-		}
-		if b := tx.Bucket(bucketMeta).Get(keyFloor); b != nil {
-			return cbor.Unmarshal(b, &snap.Floor)
-		}
-		return nil
-	})
-	return snap, err
-}
-
-func (s *Store) loadUp(tx *bbolt.Tx) (*link.Owner, error) {
-	var state link.State
-	b := tx.Bucket(bucketMeta).Get(keyUp)
-	if b == nil {
-		return link.NewOwner(link.Up, s.rand), nil
+	if err == nil && !known {
+		err = fmt.Errorf("%s: no store of a node's tree: it doesn't say its format", s.dir())
 	}
-	if err := state.UnmarshalBinary(b); err != nil {
-		return nil, err
-	}
-	var damaged error
-	o, err := link.RestoreOwner(link.Up, state, entries(tx.Bucket(bucketUp), &damaged), s.rand)
-	return o, errors.Join(damaged, err)
+	return err
 }
 
-func (s *Store) loadDown(tx *bbolt.Tx) (*link.Replica, error) {
-	var state link.State
-	b := tx.Bucket(bucketMeta).Get(keyDown)
-	if b == nil {
-		return link.NewReplica(link.Down), nil
-	}
-	if err := state.UnmarshalBinary(b); err != nil {
-		return nil, err
-	}
-	var damaged error
-	r, err := link.RestoreReplica(link.Down, state, entries(tx.Bucket(bucketDown), &damaged))
-	return r, errors.Join(damaged, err)
-}
+func (s *Store) dir() string { return filepath.Join(s.opts.Dir, DirName) }
 
-// entries walks a bucket; the first damaged entry ends it and is reported in bad.
-func entries(b *bbolt.Bucket, bad *error) iter.Seq[link.Entry] {
-	return func(yield func(link.Entry) bool) {
-		c := b.Cursor()
-		for k, v := c.First(); k != nil; k, v = c.Next() {
-			e, err := link.ParseEntry(string(k), v)
-			if err != nil {
-				*bad = fmt.Errorf("key %q: %w", k, err)
-				return
-			}
-			if !yield(e) {
-				return
-			}
-		}
-	}
-}
+// Close closes the store.
+func (s *Store) Close() error { return s.journal.Close() }
 
-func loadEffective(tx *bbolt.Tx) (map[string]*Effective, error) {
-	all := make(map[string]*Effective)
-	err := tx.Bucket(bucketEffective).ForEach(func(k, v []byte) error {
-		e := new(Effective)
-		if err := cbor.Unmarshal(v, e); err != nil {
-			return fmt.Errorf("key %q: %w", k, err)
-		}
-		all[string(k)] = e
-		return nil
-	})
-	return all, err
-}
+// Stats are the figures of the log.
+func (s *Store) Stats() journal.Stats { return s.journal.Stats() }
 
 // Commit stores a batch durably, whole or not at all.
 func (s *Store) Commit(b Batch) error {
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		if err := s.putJournal(tx, bucketUp, keyUp, b.Up); err != nil {
-			return err
-		}
-		if err := s.putJournal(tx, bucketDown, keyDown, b.Down); err != nil {
-			return err
-		}
-		if b.Floor != 0 {
-			floor, err := cbor.Marshal(b.Floor)
-			if err != nil {
-				return err
-			}
-			if err := tx.Bucket(bucketMeta).Put(keyFloor, floor); err != nil {
-				return err
-			}
-		}
-		return putEffective(tx.Bucket(bucketEffective), b.Effective)
-	})
-}
-
-func (s *Store) putJournal(tx *bbolt.Tx, bucket, metaKey []byte, j link.Journal) error {
-	if !j.Dirty {
-		return nil
-	}
-	if j.Reset {
-		if err := tx.DeleteBucket(bucket); err != nil {
-			return err
-		}
-		if _, err := tx.CreateBucket(bucket); err != nil {
+	if s.stale {
+		if err := s.number(); err != nil {
 			return err
 		}
 	}
-	into := tx.Bucket(bucket)
-	for _, e := range j.Entries {
-		// bbolt keeps the slice until the transaction ends: each entry needs its own.
-		if err := into.Put([]byte(e.Key), link.AppendEntry(make([]byte, 0, 48+len(e.Origin)+len(e.Value)), e)); err != nil {
-			return fmt.Errorf("key %q: %w", e.Key, err)
-		}
+	w := &s.batch
+	defer w.reset()
+	err := s.fill(w, b)
+	if err == nil {
+		err = s.write(w.changes)
 	}
-	for _, key := range j.Dropped {
-		if err := into.Delete([]byte(key)); err != nil {
-			return err
-		}
-	}
-	state, err := j.State.MarshalBinary()
 	if err != nil {
+		s.stale = true // the numbers that this batch gave and took back
 		return err
-	}
-	return tx.Bucket(bucketMeta).Put(metaKey, state)
-}
-
-func putEffective(b *bbolt.Bucket, changed map[string]*Effective) error {
-	for key, e := range changed {
-		if e == nil {
-			if err := b.Delete([]byte(key)); err != nil {
-				return err
-			}
-			continue
-		}
-		v, err := cbor.Marshal(e)
-		if err != nil {
-			return err
-		}
-		if err := b.Put([]byte(key), v); err != nil {
-			return err
-		}
 	}
 	return nil
 }
 
-// Check reads everything and compares it with itself: the database's pages, and
-// that each map is what its digest and counters say. For tests and tools.
+// write waits until the changes are on disk.
+func (s *Store) write(changes []journal.Change) error {
+	done := make(chan error, 1)
+	s.journal.Commit(changes, func(err error) { done <- err })
+	return <-done
+}
+
+// Check reads everything and compares it with itself: that each map is what its
+// digest and counters say. For tests and tools.
 func (s *Store) Check() error {
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		var errs []error
-		for err := range tx.Check() {
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.db.Path(), err)
-	}
-	_, err = s.Load()
+	_, err := s.Load()
 	return err
 }

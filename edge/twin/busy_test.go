@@ -168,7 +168,7 @@ func (unreadable) Load() (store.Snapshot, error) {
 }
 
 func TestTheTwinEndsWhenNobodyKnowsWhatIsStored(t *testing.T) {
-	s, err := store.Open(t.TempDir(), rand.Uint64)
+	s, err := store.Open(store.Options{Dir: t.TempDir(), Rand: rand.Uint64})
 	require.NoError(t, err)
 	defer s.Close()
 	f := &flaky{Store: s}

@@ -65,7 +65,7 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) start() {
-	s, err := store.Open(r.dir, rand.Uint64)
+	s, err := store.Open(store.Options{Dir: r.dir, Rand: rand.Uint64})
 	require.NoError(r.t, err)
 	r.store = &flaky{Store: s}
 	r.twin, err = New(Options{

@@ -229,7 +229,7 @@ func shippedCore(b bench, devices, properties int) (*process, error) {
 
 // seed gives a core, before it starts, the devices that a hub would have given it.
 func seed(dir string, devices, properties int) error {
-	st, err := store.Open(dir, func() uint64 { return 1 })
+	st, err := store.Open(store.Options{Dir: dir, Rand: func() uint64 { return 1 }})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,113 @@
+package store
+
+import (
+	"bufio"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/link"
+)
+
+// killEnv makes the test binary the writer that gets killed.
+const killEnv = "STORE_TEST_VICTIM"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(killEnv); dir != "" {
+		if err := victim(dir); err != nil {
+			fmt.Println("error", err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+const killKeys = 500
+
+// victim commits batches, each of which gives three keys and a value in force the
+// same number, and says the number once it is stored.
+func victim(dir string) error {
+	s, err := Open(Options{Dir: dir, Rand: rand.Uint64})
+	if err != nil {
+		return err
+	}
+	snap, err := s.Load()
+	if err != nil {
+		return err
+	}
+	for n := snap.Floor + 1; ; n++ {
+		value := []byte(strconv.FormatUint(n, 10))
+		for i := range 3 {
+			e := link.Entry{Key: fmt.Sprintf("devices/d%d/reported/p%d", n%killKeys, i), Value: value}
+			if _, _, err := snap.Up.Put(e); err != nil {
+				return err
+			}
+		}
+		if n%7 == 0 {
+			snap.Up.Delete(fmt.Sprintf("devices/d%d/reported/p0", (n*31)%killKeys), 0, "")
+		}
+		in := map[string]*Effective{"devices/d/desired/p": {Value: value, Ver: n}}
+		if err := s.Commit(Batch{Up: snap.Up.TakeJournal(), Effective: in, Floor: n}); err != nil {
+			return err
+		}
+		fmt.Println(n)
+	}
+}
+
+// However often the writer is killed, all that it said is there, and whole.
+func TestKilled(t *testing.T) {
+	dir := t.TempDir()
+	var said uint64
+	for range 8 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), killEnv+"="+dir)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		lines := bufio.NewScanner(out)
+		require.True(t, lines.Scan(), "it works")
+		timer := time.AfterFunc(rand.N(150*time.Millisecond), func() { _ = cmd.Process.Kill() })
+		for more := true; more; more = lines.Scan() {
+			n, err := strconv.ParseUint(lines.Text(), 10, 64)
+			require.NoError(t, err, lines.Text())
+			said = max(said, n)
+		}
+		timer.Stop()
+		_ = cmd.Wait()
+
+		s := open(t, dir)
+		snap := load(t, s)
+		require.GreaterOrEqual(t, snap.Floor, said)
+		require.LessOrEqual(t, snap.Floor, said+1, "one more may be stored than was said")
+		last := strconv.FormatUint(snap.Floor, 10)
+		require.Equal(t, last, string(snap.Effective["devices/d/desired/p"].Value))
+		for i := 1; i < 3; i++ {
+			e, _ := snap.Up.Get(fmt.Sprintf("devices/d%d/reported/p%d", snap.Floor%killKeys, i))
+			require.Equal(t, last, string(e.Value))
+		}
+		require.NoError(t, s.Close())
+	}
+}
+
+// However much is written, the log is no longer than twice what is live and a few segments.
+func TestTheLogStaysShort(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	up := load(t, s).Up
+	value := make([]byte, 20<<10)
+	for n := range 3000 {
+		value[0], value[1] = byte(n), byte(n>>8)
+		put(t, up, fmt.Sprintf("key-%d", n%100), string(value))
+		require.NoError(t, s.Commit(Batch{Up: up.TakeJournal()}))
+	}
+	log := s.Stats()
+	require.LessOrEqual(t, log.Bytes, 2*log.Live+4*segment)
+	require.Equal(t, up.Digest(), load(t, s).Up.Digest())
+}
