@@ -22,6 +22,7 @@ import (
 	"github.com/edgebus/edgebus/configs/datadir"
 	"github.com/edgebus/edgebus/configs/web"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
 )
 
 // FileName is the store's name in the hub's data directory.
@@ -66,6 +67,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	tw, err := twin.New(ctx, twin.Options{
 		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: nonce,
 		Publish: func(m broker.Message) { br.Publish(m) },
+		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
 	})
 	if err != nil {
 		return err

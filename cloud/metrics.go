@@ -28,6 +28,8 @@ func metrics(tw *twin.Twins) http.Handler {
 	gauge("devices", "Devices.", func(s twin.Stats) int { return s.Devices })
 	gauge("down_keys", "Keys that the cloud owns.", func(s twin.Stats) int { return s.DownKeys })
 	gauge("up_keys", "Keys that nodes own.", func(s twin.Stats) int { return s.UpKeys })
+	gauge("up_bytes", "Bytes of the names and values of those keys.", func(s twin.Stats) int { return s.UpBytes })
+	gauge("nodes_oversize", "Nodes of which nothing is taken because they own more than limits.node.", func(s twin.Stats) int { return s.Oversize })
 	gauge("behind_keys", "Keys that connected nodes have not confirmed yet.", func(s twin.Stats) int { return s.Behind })
 	gauge("desired_waiting", "Publishes of desired values that wait for their commit.", func(s twin.Stats) int { return s.Wishes })
 	counter("commits_total", "Transactions with what nodes reported.", func(s twin.Stats) uint64 { return s.Commits })

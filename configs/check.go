@@ -30,6 +30,7 @@ func (h *Hub) check(report reporter) {
 	h.Auth.check([]string{"operator", "viewer", "mapper", "node"}, report)
 	h.Log.check(report)
 	h.Limits.check(report)
+	h.Limits.Node.check(report)
 }
 
 func (c *Core) complete() (err error) {
@@ -61,6 +62,7 @@ func (c *Core) check(report reporter) {
 	c.Auth.check([]string{"operator", "viewer", "mapper"}, report)
 	c.Log.check(report)
 	c.Limits.check(report)
+	c.Limits.Node.check(report)
 	positive("limits.streams.bytes", c.Limits.Streams.Bytes, report)
 	positive("limits.streams.age", c.Limits.Streams.Age, report)
 }
@@ -153,6 +155,11 @@ func (l Limits) check(report reporter) {
 	if l.Packet > 0 && l.Packet < 512<<10 {
 		report("limits.packet", "%s is less than the 512KiB that the link needs", l.Packet)
 	}
+}
+
+func (q NodeQuota) check(report reporter) {
+	positive("limits.node.keys", q.Keys, report)
+	positive("limits.node.bytes", q.Bytes, report)
 }
 
 func checkMQTT(m MQTT, insecure bool, report reporter) {

@@ -163,11 +163,13 @@ type Limits struct {
 // HubLimits bound what the hub holds.
 type HubLimits struct {
 	Limits `yaml:",inline"`
+	Node   NodeQuota `yaml:"node"`
 }
 
 // CoreLimits bound what the core holds.
 type CoreLimits struct {
 	Limits  `yaml:",inline"`
+	Node    NodeQuota    `yaml:"node"`
 	Streams StreamLimits `yaml:"streams"`
 }
 
@@ -176,6 +178,12 @@ type SessionLimits struct {
 	Messages int           `yaml:"messages"`
 	Bytes    Size          `yaml:"bytes"`
 	Expiry   time.Duration `yaml:"expiry"`
+}
+
+// NodeQuota bounds what a node owns of its tree.
+type NodeQuota struct {
+	Keys  int  `yaml:"keys"`
+	Bytes Size `yaml:"bytes"`
 }
 
 // Quota bounds a number of messages and their bytes.

@@ -21,6 +21,7 @@ import (
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
 )
 
 // Options are what a core needs.
@@ -63,6 +64,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	var br *broker.Broker
 	tw, err := twin.New(twin.Options{
 		Node: cfg.Node.Name, Store: st, Log: log, Timeout: cfg.Link.Retry.Timeout,
+		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
 		Publish: func(m broker.Message) { br.Publish(m) },
 		Report:  report(o.Version),
 	})

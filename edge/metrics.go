@@ -28,6 +28,8 @@ func metrics(tw *twin.Twin, br *broker.Broker) http.Handler {
 	gauge("link_behind_keys", "Keys that the hub has not confirmed yet.", func(s twin.Stats) float64 { return float64(s.Behind) })
 	gauge("devices", "Devices that belong to the node.", func(s twin.Stats) float64 { return float64(s.Devices) })
 	gauge("up_keys", "Keys that the node owns.", func(s twin.Stats) float64 { return float64(s.UpKeys) })
+	gauge("up_bytes", "Bytes of the names and values of those keys.", func(s twin.Stats) float64 { return float64(s.UpBytes) })
+	gauge("link_oversize", "1 while the hub takes nothing of the node because it owns too much.", func(s twin.Stats) float64 { return truth(s.Oversize != "") })
 	gauge("down_keys", "Keys that the cloud owns.", func(s twin.Stats) float64 { return float64(s.DownKeys) })
 	counter("commits_total", "Transactions on disk.", func(s twin.Stats) float64 { return float64(s.Commits) })
 	counter("commits_failed_total", "Transactions that could not be stored.", func(s twin.Stats) float64 { return float64(s.FailedCommits) })

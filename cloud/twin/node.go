@@ -24,6 +24,7 @@ func (t *Twins) node(name string) *node {
 			name: name, bound: make(map[string]bool),
 			down: link.NewOwner(link.Down, t.o.Rand), up: link.NewReplica(link.Up),
 		}
+		n.up.Limit(t.o.Quota)
 		t.nodes[name] = n
 		i, _ := slices.BinarySearch(t.names, name)
 		t.names = slices.Insert(t.names, i, name)
@@ -110,6 +111,7 @@ func (t *Twins) receive(name string, payload []byte) {
 		for _, c := range n.up.Step(m) {
 			t.reported(b, n, c)
 		}
+		t.noteOversize(n)
 	})
 }
 
@@ -144,7 +146,7 @@ func (t *Twins) loadReplicas(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := t.node(r.Node).restore(r); err != nil {
+		if err := t.node(r.Node).restore(r, t.o.Quota); err != nil {
 			return err
 		}
 	}
@@ -156,12 +158,13 @@ func (t *Twins) reloadReplica(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	return n.restore(r)
+	return n.restore(r, t.o.Quota)
 }
 
-func (n *node) restore(r store.Replica) error {
+func (n *node) restore(r store.Replica, q link.Quota) error {
 	if r.Meta == nil {
 		n.up = link.NewReplica(link.Up)
+		n.up.Limit(q)
 		return nil
 	}
 	var state link.State
@@ -174,6 +177,7 @@ func (n *node) restore(r store.Replica) error {
 		return fmt.Errorf("the stored map of node %s: %w", n.name, err)
 	}
 	n.up = up
+	n.up.Limit(q)
 	return nil
 }
 

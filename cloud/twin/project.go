@@ -44,7 +44,7 @@ func (t *Twins) loadObjects(ctx context.Context) error {
 	for n := range b.spoke {
 		n.down.TakeJournal()
 	}
-	return nil
+	return t.dropAtStart(ctx, b)
 }
 
 // watch follows one kind in the store: every change since New, or, when the store
@@ -110,6 +110,8 @@ func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
 				t.dropDevice(b, name)
 			}
 		}
+	case resource.KindNode:
+		t.dropMissing(b, func(name string) bool { return have["/"+name] })
 	case resource.KindDeviceModel:
 		for key := range t.models {
 			if !have[key.namespace+"/"+key.name] {
@@ -130,6 +132,10 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 	case resource.KindDeviceModel:
 		t.changedModel(b, o, deleted)
 	case resource.KindNode:
+		if deleted {
+			t.dropNode(b, o.Name)
+			return
+		}
 		t.status.node(o.Name)
 	}
 }

@@ -190,9 +190,9 @@ func (t *Twins) twin(d *device) map[string]resource.TwinProperty {
 func (t *Twins) writeNode(ctx context.Context, name string) error {
 	t.mu.RLock()
 	n := t.nodes[name]
-	state, report := resource.Offline, resource.NodeReport{}
+	state, report, oversize := resource.Offline, resource.NodeReport{}, ""
 	if n != nil {
-		state = n.state()
+		state, oversize = n.state(), n.oversize
 		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
 			_ = json.Unmarshal(e.Value, &report) // a node that reports nonsense about itself has no version to show
 		}
@@ -211,6 +211,7 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 			s.State, s.LastSeen = state, resource.Time(t.o.Now())
 		}
 		s.Version, s.SystemInfo = report.Version, report.SystemInfo
+		s.Conditions = resource.QuotaCondition(s.Conditions, oversize, t.o.Now())
 		return s
 	})
 }

@@ -40,6 +40,8 @@ type Options struct {
 	Log     zerolog.Logger
 	Now     func() time.Time // time.Now when nil
 	Rand    func() uint64    // gives nonces
+	// Quota bounds what one node may own.
+	Quota link.Quota
 	// Timeout is how long an unanswered message to a node waits before it is sent again.
 	Timeout time.Duration
 	// StatusEvery is how often at most a Device's status is written.
@@ -77,6 +79,8 @@ type node struct {
 	core   string          // client id of the connection that listens on sync/down; empty: offline
 	sentAt time.Time       // when down last said or heard something
 	bound  map[string]bool // the devices that belong to it
+
+	oversize string // why nothing is taken of what it reports
 }
 
 // device is a Device as the store has it.
@@ -95,6 +99,7 @@ type Stats struct {
 	Commits, Steps, FailedCommits    uint64
 	Nodes, Online, InStep, Devices   int
 	DownKeys, UpKeys, Behind, Wishes int
+	UpBytes, Oversize                int
 }
 
 // batch gathers what is to happen once its changes are on disk.
@@ -105,12 +110,13 @@ type batch struct {
 	devices map[string]bool  // to be projected
 	nodes   map[*node]bool   // whose membership may have changed
 	spoke   map[*node]bool   // that may have changes to commit, or something to say
+	dropped map[*node]bool   // whose reports are to be forgotten
 }
 
 func (t *Twins) batch() *batch {
 	return &batch{
 		now: t.o.Now(), devices: make(map[string]bool),
-		nodes: make(map[*node]bool), spoke: make(map[*node]bool),
+		nodes: make(map[*node]bool), spoke: make(map[*node]bool), dropped: make(map[*node]bool),
 	}
 }
 
@@ -200,6 +206,9 @@ func (t *Twins) step(ctx context.Context, first func(*batch)) error {
 	failed, lost := t.commit(ctx, b)
 	if failed == nil {
 		b.out = append(b.out, b.reports...)
+		t.removeDropped(b)
+	} else {
+		t.dropAgain(b)
 	}
 	msgs := t.messages(b)
 	t.backlog.Fill(b.out)
@@ -222,7 +231,7 @@ func (t *Twins) step(ctx context.Context, first func(*batch)) error {
 func (t *Twins) commit(ctx context.Context, b *batch) (failed, lost error) {
 	// What was begun is ended, whatever ctx says, or the maps would be ahead of the disk.
 	ctx = context.WithoutCancel(ctx)
-	var changes []store.NodeChange
+	changes := b.drops()
 	for n := range b.spoke {
 		n.down.TakeJournal() // a projection: the objects are its store
 		if j := n.up.TakeJournal(); j.Dirty {
@@ -294,6 +303,10 @@ func (t *Twins) Stats() Stats {
 	for _, n := range t.nodes {
 		s.DownKeys += n.down.Len()
 		s.UpKeys += n.up.Len()
+		s.UpBytes += n.up.Bytes()
+		if n.oversize != "" {
+			s.Oversize++
+		}
 		if n.core != "" {
 			s.Online++
 			s.Behind += n.down.Dirty()

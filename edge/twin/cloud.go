@@ -47,6 +47,7 @@ func (t *Twin) Receive(payload []byte) {
 			if err := t.up.Step(m); err != nil {
 				t.o.Log.Warn().Err(err).Msg("message from the hub")
 			}
+			t.noteOversize()
 			return
 		}
 		for _, c := range t.down.Step(m) {
@@ -271,7 +272,11 @@ func (t *Twin) settleDispute(b *batch, name, property string, desired link.Entry
 		return
 	}
 	value := resource.Value(payload)
-	if err := t.putUp(b, key, &value, b.now.UnixMilli(), "core", link.Meta{}); err != nil {
+	err = t.room(key, &value)
+	if err == nil {
+		err = t.putUp(b, key, &value, b.now.UnixMilli(), "core", link.Meta{})
+	}
+	if err != nil {
 		t.o.Log.Error().Err(err).Str("device", name).Str("property", property).Msg("a conflict can't be shown")
 	}
 	if !known {

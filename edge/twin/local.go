@@ -103,6 +103,9 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
+	if err := t.roomForAll(a.Device, topics.KindReported, values); err != nil {
+		return err
+	}
 	for property, v := range values {
 		key := topics.DeviceKey(a.Device, topics.KindReported, property)
 		if err := t.putUp(b, key, v, s.TS, tree.Origin(m), link.Meta{For: s.For}); err != nil {
@@ -154,6 +157,9 @@ func (t *Twin) override(b *batch, a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
+	if err := t.roomForAll(a.Device, topics.KindOverride, values); err != nil {
+		return err
+	}
 	for property, v := range values {
 		key := topics.DeviceKey(a.Device, topics.KindOverride, property)
 		desired, _ := t.down.Get(topics.DeviceKey(a.Device, topics.KindDesired, property))
@@ -199,6 +205,9 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 		return err
 	}
 	v := resource.Value(payload)
+	if err := t.room(key, &v); err != nil {
+		return err
+	}
 	return t.putUp(b, key, &v, b.now.UnixMilli(), tree.Origin(m), link.Meta{For: r.For})
 }
 
@@ -210,6 +219,9 @@ func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
 	case "", resource.Online, resource.Offline, resource.Unknown:
 	default:
 		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline, unknown", s)
+	}
+	if err := t.room(a.Key(), tree.Bare(m.Payload)); err != nil {
+		return err
 	}
 	return t.putUp(b, a.Key(), tree.Bare(m.Payload), b.now.UnixMilli(), m.Publisher.ClientID, link.Meta{})
 }
@@ -226,6 +238,9 @@ func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
 	user := m.Publisher.User
 	if owner, spoke := t.seen[a.Key()]; spoke && known && owner != user && string(prev.Value) == resource.Online {
 		return resource.Errorf(resource.Forbidden, "", "mapper %s is online as another user", a.Device)
+	}
+	if err := t.room(a.Key(), tree.Bare(m.Payload)); err != nil {
+		return err
 	}
 	if err := t.putUp(b, a.Key(), tree.Bare(m.Payload), b.now.UnixMilli(), m.Publisher.ClientID, link.Meta{}); err != nil {
 		return err

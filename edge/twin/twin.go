@@ -49,6 +49,8 @@ type Options struct {
 	Now     func() time.Time // time.Now when nil
 	// Report is published as the node's status when the twin starts.
 	Report resource.NodeReport
+	// Quota bounds what the node owns.
+	Quota link.Quota
 	// Timeout is how long an unanswered message to the hub waits before it is sent again.
 	Timeout time.Duration
 }
@@ -65,6 +67,8 @@ type Twin struct {
 	effective map[string]*store.Effective
 	floor     uint64
 	devices   map[string]*device
+
+	oversize string // why the hub takes nothing, as it said last
 
 	send  func([]byte) // to the hub; nil while there is no link
 	nonce uint64       // of this connection
@@ -99,6 +103,8 @@ type Stats struct {
 	Devices, UpKeys, DownKeys, Behind      int
 	Linked, InStep                         bool
 	Storing                                bool // false: the last commit failed
+	UpBytes                                int
+	Oversize                               string // why the hub takes nothing of the node
 }
 
 // batch gathers what is to happen once its changes are on disk.
@@ -367,6 +373,7 @@ func (t *Twin) Stats() Stats {
 		Refused: t.stats.refused.Load(), FailedCommits: t.stats.failed.Load(),
 		Devices: len(t.devices), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
 		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: !t.stats.broken.Load(),
+		UpBytes: t.up.Bytes(), Oversize: t.oversize,
 	}
 }
 

@@ -5,7 +5,7 @@ import "fmt"
 // Quota bounds what a map may hold: its keys, and the bytes of keys and values
 // together. A field that is 0 bounds nothing.
 //
-// The normal place for it is where the owner's host takes writes (see Growth):
+// The normal place for it is where the owner's host takes writes (see Exceeds):
 // there the one who writes is told. A replica's quota protects its host from
 // owners that don't keep to it. Such an owner's map is refused as a whole, for a
 // part of it would be none of its states; it hears why, and asks from time to time.
@@ -69,10 +69,14 @@ func growth(get func(string) (Entry, bool), e *Entry) (keys, bytes int) {
 	return keys, bytes
 }
 
-// Exceeds says in words what the map would have too much of if it had the entry,
-// or nothing. A write that takes no room is never too much.
-func (o *Owner) Exceeds(q Quota, e Entry) string {
-	keys, bytes := growth(o.Get, &e)
+// Exceeds says in words what the map would have too much of if it had the entries,
+// which are of different keys, or nothing. Writes that take no room are never too much.
+func (o *Owner) Exceeds(q Quota, entries ...Entry) string {
+	keys, bytes := 0, 0
+	for i := range entries {
+		k, b := growth(o.Get, &entries[i])
+		keys, bytes = keys+k, bytes+b
+	}
 	if keys <= 0 && bytes <= 0 {
 		return ""
 	}

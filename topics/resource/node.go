@@ -1,6 +1,10 @@
 package resource
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"slices"
+	"time"
+)
 
 // Node is a host that runs the edge core.
 type Node struct {
@@ -45,4 +49,23 @@ type NodeReport struct {
 	Version    string      `json:"version"`
 	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
 	StartedAt  string      `json:"startedAt,omitempty"`
+}
+
+// QuotaExceeded is the condition of a Node that owns more than the hub takes.
+const QuotaExceeded = "QuotaExceeded"
+
+// QuotaCondition says why nothing is taken of what a node reports; why is empty when it is
+// taken. A node that never was too large has no such condition.
+func QuotaCondition(prev []Condition, why string, now time.Time) []Condition {
+	known := slices.ContainsFunc(prev, func(c Condition) bool { return c.Type == QuotaExceeded })
+	switch {
+	case why != "":
+		return SetCondition(slices.Clone(prev), Condition{
+			Type: QuotaExceeded, Status: "True", Reason: "NodeTooLarge",
+			Message: "the node owns " + why + ": what it reports is not taken until it owns less",
+		}, now)
+	case known:
+		return SetCondition(slices.Clone(prev), Condition{Type: QuotaExceeded, Status: "False", Reason: "WithinQuota"}, now)
+	}
+	return prev
 }

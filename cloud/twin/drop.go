@@ -1,0 +1,106 @@
+package twin
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/tree"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/link"
+)
+
+const retryDrop = time.Second // until what could not be dropped is tried again
+
+// noteOversize says once that nothing is taken of what a node reports, and once that it is again.
+func (t *Twins) noteOversize(n *node) {
+	why := n.up.Refused()
+	if why == n.oversize {
+		return
+	}
+	n.oversize = why
+	t.status.node(n.name)
+	if why == "" {
+		t.o.Log.Info().Str("node", n.name).Msg("what the node reports is taken again")
+		return
+	}
+	t.o.Log.Error().Str("node", n.name).Str("reason", why).
+		Msg("nothing is taken of what the node reports until it owns less: see limits.node")
+}
+
+// dropNode follows the deletion of a Node: what it reported goes with it. One that
+// is connected has been let in, so it exists, and is registered again.
+func (t *Twins) dropNode(b *batch, name string) {
+	n := t.nodes[name]
+	switch {
+	case n == nil:
+	case n.core != "":
+		t.status.node(name)
+	default:
+		b.dropped[n] = true
+	}
+}
+
+// dropMissing is dropNode for all that reported something and have no Node.
+func (t *Twins) dropMissing(b *batch, have func(name string) bool) {
+	for name, n := range t.nodes {
+		if n.up.Lineage() != (link.Lineage{}) && !have(name) {
+			t.dropNode(b, name)
+		}
+	}
+}
+
+// drops are the changes that forget nodes. One that came back meanwhile stays.
+func (b *batch) drops() (changes []store.NodeChange) {
+	for n := range b.dropped {
+		if n.core != "" {
+			delete(b.dropped, n)
+			continue
+		}
+		changes = append(changes, store.NodeChange{Node: n.name, Drop: true})
+	}
+	return changes
+}
+
+// removeDropped forgets in memory what was dropped from the store.
+func (t *Twins) removeDropped(b *batch) {
+	for n := range b.dropped {
+		n.up.Range("", func(e link.Entry) bool {
+			if _, shown := edgeOwned(n.name, e.Key); shown {
+				b.out = append(b.out, tree.Entry(n.name, link.Entry{Key: e.Key, Ver: e.Ver, TS: b.now.UnixMilli(), Deleted: true}))
+			}
+			return true
+		})
+		n.up, n.oversize = link.NewReplica(link.Up), ""
+		n.up.Limit(t.o.Quota)
+		for name := range n.bound {
+			t.status.device(name)
+		}
+		if len(n.bound) == 0 { // otherwise it is known by its devices
+			delete(t.nodes, n.name)
+			i, _ := slices.BinarySearch(t.names, n.name)
+			t.names = slices.Delete(t.names, i, i+1)
+			b.out = append(b.out, n.retained(stateKey, nil))
+		}
+		t.o.Log.Info().Str("node", n.name).Msg("the Node was deleted, and what it had reported with it")
+	}
+}
+
+func (t *Twins) dropAgain(b *batch) {
+	for n := range b.dropped {
+		time.AfterFunc(retryDrop, func() { t.enqueue(func(b *batch) { t.dropNode(b, n.name) }) })
+	}
+}
+
+// dropAtStart drops what was deleted when the hub was about to stop.
+func (t *Twins) dropAtStart(ctx context.Context, b *batch) error {
+	changes := b.drops()
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := t.o.Replicas.Commit(ctx, changes); err != nil {
+		return err
+	}
+	t.removeDropped(b)
+	return nil
+}

@@ -1,0 +1,120 @@
+package twin
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const tick = 2 * time.Millisecond
+
+var nodeKey = store.Key{Kind: resource.KindNode, Name: "n1"}
+
+func (r *rig) node() (n resource.Node, err error) {
+	o, err := r.store.Get(context.Background(), nodeKey)
+	if err == nil && len(o.Status) > 0 {
+		err = json.Unmarshal(o.Status, &n.Status)
+	}
+	return n, err
+}
+
+// step has f called as a step, and waits until it is done.
+func (r *rig) step(f func()) {
+	done := make(chan struct{})
+	r.twins.enqueue(func(*batch) { f(); close(done) })
+	<-done
+}
+
+func TestANodeThatOwnsTooMuchIsShownAndRecovers(t *testing.T) {
+	r, c := joined(t)
+	r.inStep()
+	r.step(func() { r.twins.nodes["n1"].up.Limit(link.Quota{Keys: 2}) })
+	c.report("devices/lamp/reported/power", "ON")
+	c.report("devices/lamp/reported/temperature", "4")
+	c.report("devices/lamp/reported/brightness", "40")
+	exceeded := func(status string) func() bool {
+		return func() bool {
+			n, err := r.node()
+			return err == nil && len(n.Status.Conditions) == 1 && n.Status.Conditions[0].Status == status
+		}
+	}
+	require.Eventually(t, exceeded("True"), wait, tick)
+	n, err := r.node()
+	require.NoError(t, err)
+	require.Equal(t, resource.QuotaExceeded, n.Status.Conditions[0].Type)
+	require.Contains(t, n.Status.Conditions[0].Message, "3 keys, at most 2 are taken")
+	require.Equal(t, 1, r.twins.Stats().Oversize)
+
+	other := r.connect(newCore("n2"))
+	other.report("status", `{"version":"1"}`)
+	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n2/status")) == 1 }, wait, tick, "others are not concerned")
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	c.gets("devices/lamp/desired/power", "ON") // nor is what the cloud wants
+
+	c.mu.Lock()
+	c.up.Delete("devices/lamp/reported/brightness", 0, "")
+	c.up.Resend() // as a core's timer does
+	c.mu.Unlock()
+	c.talk()
+	require.Eventually(t, exceeded("False"), wait, tick)
+	require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 2)
+	require.Zero(t, r.twins.Stats().Oversize)
+}
+
+func TestADeletedNodesReportsGoWithIt(t *testing.T) {
+	r, c := joined(t)
+	c.report("devices/lamp/reported/power", "ON")
+	r.inStep()
+	require.Eventually(t, func() bool { _, err := r.node(); return err == nil }, wait, tick)
+	remove := func() {
+		_, err := r.store.Delete(context.Background(), nodeKey, 0)
+		require.NoError(t, err)
+	}
+	remove()
+	require.Eventually(t, func() bool { _, err := r.node(); return err == nil }, wait, tick, "a connected node is registered again")
+	require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 1)
+
+	r.disconnect(c)
+	require.Eventually(t, func() bool { n, err := r.node(); return err == nil && n.Status.State == resource.Offline }, wait, tick)
+	r.fault.reports.Store(true)
+	remove()
+	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, wait, tick)
+	require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 1)
+	r.fault.reports.Store(false)
+	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n1/devices/lamp/reported/+")) == 0 }, wait, tick)
+	require.Contains(t, r.said("v1/nodes/n1/devices/lamp/reported/power"), "")
+	stored, err := r.store.Load(context.Background(), "n1")
+	require.NoError(t, err)
+	require.Empty(t, stored.Items)
+	require.Contains(t, r.twins.Nodes(), "n1", "a device is bound to it")
+
+	r.connect(c) // it comes back, and says all again
+	r.inStep()
+	require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 1)
+}
+
+func TestANodeDeletedWhileTheHubStoppedIsForgottenAtItsStart(t *testing.T) {
+	r := newRig(t)
+	c := r.connect(newCore("n1"))
+	c.report("status", `{"version":"1"}`)
+	require.Eventually(t, func() bool { _, err := r.node(); return err == nil && r.twins.Stats().UpKeys == 1 }, wait, tick)
+	r.disconnect(c)
+	require.Eventually(t, func() bool { n, err := r.node(); return err == nil && n.Status.State == resource.Offline }, wait, tick)
+	r.stop()
+	s, err := bolt.Open(bolt.Options{Path: r.path})
+	require.NoError(t, err)
+	_, err = s.Delete(context.Background(), nodeKey, 0)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	r.start()
+	require.Empty(t, r.twins.Nodes())
+	require.Empty(t, r.retained("#"))
+}
