@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -49,6 +50,11 @@ func TestWhoMayPublish(t *testing.T) {
 		{"node", "v1/nodes/a1/devices/lamp/reported/power", false},
 		{"node", "v1/nodes/a1/state", false},
 		{"node", "my/own", false},
+		{"node", "v1/nodes/a1/devices/lamp/answers/4XQ7", true},
+		{"node", "v1/nodes/b1/devices/lamp/answers/4XQ7", false},
+		{"map", "v1/nodes/a1/devices/lamp-2/answers/4XQ7", true},
+		{"map", "v1/nodes/a1/devices/other/answers/4XQ7", false},
+		{"op", "v1/nodes/a1/devices/lamp/answers/4XQ7", false},
 		{"op", "v1/refused/view", false},
 	} {
 		before := len(tree.got)
@@ -151,21 +157,27 @@ func TestResponseTopicMustBeReadable(t *testing.T) {
 	}
 }
 
-// A node may answer a command where it was told to, and nowhere else.
-func TestNodeAnswersCommands(t *testing.T) {
+// Only a connected client that may read a topic is among its subscribers.
+func TestSubscribers(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Tree = newFakeTree() })
-	core, other := open(t, b, "core", credentialsOf("node/a1", "")), open(t, b, "other", credentialsOf("node/a2", ""))
-	op := open(t, b, "op", credentialsOf("op", "secret"))
-	op.sub("my/reply", 1)
-	core.sub("v1/nodes/a1/devices/+/commands/+", 1)
-	require.Equal(t, byte(0x87), core.publish1("my/reply", "too early").ReasonCode)
-	b.Publish(Message{Topic: "v1/nodes/a1/devices/d/commands/reset", QoS: 1, Props: Properties{ResponseTopic: "my/reply", Correlation: []byte("1")}})
-	pk := core.expect(packets.Publish)
-	core.ack(packets.Puback, pk.PacketID)
-	require.Equal(t, byte(0), core.publish1(pk.Properties.ResponseTopic, "done", props(packets.Properties{CorrelationData: []byte("1")})).ReasonCode)
-	require.Equal(t, "done", string(op.expect(packets.Publish).Payload))
-	require.Equal(t, byte(0x87), core.publish1("my/other", "x").ReasonCode)
-	require.Equal(t, byte(0x87), other.publish1("my/reply", "x").ReasonCode)
+	const topic = "v1/nodes/a1/devices/d/commands/reset"
+	core := open(t, b, "core", credentialsOf("node/a1", ""))
+	core.sub("v1/nodes/a1/devices/+/commands/+", 0)
+	view, op := open(t, b, "view", credentialsOf("view", "secret")), open(t, b, "op", credentialsOf("op", "secret"), persistent)
+	view.sub("v1/nodes/a1/#", 1) // a viewer sees no commands
+	op.sub("#", 1)
+	op.sub("$share/g/"+topic, 1)
+	list := func() (all []string) {
+		for _, s := range b.Subscribers(topic) {
+			all = append(all, s.Identity.ClientID+" "+s.Filter)
+		}
+		slices.Sort(all)
+		return all
+	}
+	require.Equal(t, []string{"core v1/nodes/a1/devices/+/commands/+", "op #", "op " + topic}, list())
+	op.leave(b, "op")
+	require.Equal(t, []string{"core v1/nodes/a1/devices/+/commands/+"}, list())
+	require.Empty(t, b.Subscribers("v1/nodes/b2/devices/d/commands/reset"))
 }
 
 func TestSubscriptionLimit(t *testing.T) {

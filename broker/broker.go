@@ -60,7 +60,6 @@ type Broker struct {
 	doubts    doubts
 	store     *store // nil: nothing outlives the process
 	clients   clients
-	grants    grants
 	stats     stats
 	counters  session.Counters
 	listeners []*listener
@@ -166,7 +165,6 @@ func (b *Broker) Publish(m Message) {
 		b.log.Error().Err(err).Msg("the bus published to an impossible topic")
 		return
 	}
-	b.grants.note(m, b.opts.Now())
 	b.send(outgoing(m, b.opts.Now()), false, nil, func(err error) {
 		if err != nil {
 			b.floods.Warn().Err(err).Str("topic", m.Topic).Msg("not kept")

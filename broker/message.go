@@ -23,6 +23,7 @@ type Message struct {
 	Payload   []byte
 	QoS       byte
 	Retain    bool
+	Again     bool // its publisher may have sent it before: it saw no acknowledgement
 	Props     Properties
 	Publisher Identity // zero when the message is the bus's own
 }

@@ -29,7 +29,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 	}
 	s := &slot{conn: c, id: pk.PacketID, m: Message{
 		Topic: topic, Payload: pk.Payload, QoS: pk.FixedHeader.Qos, Retain: pk.FixedHeader.Retain,
-		Props: properties(&pk.Properties), Publisher: c.ident,
+		Again: pk.FixedHeader.Dup, Props: properties(&pk.Properties), Publisher: c.ident,
 	}}
 	if !c.acks.reserve(s, int(c.b.opts.Limits.ReceiveMaximum)) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
@@ -143,7 +143,7 @@ func (b *Broker) check(m Message) error {
 		return resource.Errorf(resource.Invalid, m.Topic, "the payload is said to be UTF-8, and is not")
 	}
 	id := m.Publisher
-	if err := b.acl.publish(id, m.Topic); err != nil && !b.grants.allow(id.Node, m.Topic, b.opts.Now()) {
+	if err := b.acl.publish(id, m.Topic); err != nil {
 		return err
 	}
 	if !topics.IsTree(m.Topic) {

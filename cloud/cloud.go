@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
@@ -76,13 +77,18 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo.Tree, bo.Presence, bo.Journal, bo.Log = tw, tw, kept, log
+	commands := calls.New(calls.Options{
+		Role: topics.RoleNode, Tree: tw, Presence: tw, Limits: setup.Calls(cfg.Limits.Commands), Log: log,
+		Publish:     func(m broker.Message) { br.Publish(m) },
+		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
+	})
+	bo.Tree, bo.Presence, bo.Journal, bo.Log = commands, commands, kept, log
 	bo.Auth.LoopbackNodes = cfg.Auth.Anybody()
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
 	site, err := web.Listen(cfg.HTTP, api.New(api.Options{
-		Reader: st, Writer: st, Watcher: st, Log: log, Metrics: metrics(tw),
+		Reader: st, Writer: st, Watcher: st, Log: log, Metrics: metrics(tw, commands),
 		MaxBody: int64(cfg.Limits.Request),
 	}))
 	if err != nil {

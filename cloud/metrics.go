@@ -7,13 +7,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/cloud/twin"
 )
 
 // metrics serves the hub's figures: each is read where it is kept when somebody asks.
-func metrics(tw *twin.Twins) http.Handler {
+func metrics(tw *twin.Twins, commands *calls.Calls) http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), commands)
 	gauge := func(name, help string, f func(twin.Stats) int) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "edgebus", Subsystem: "hub", Name: name, Help: help},
 			func() float64 { return float64(f(tw.Stats())) }))

@@ -149,6 +149,12 @@ func (l Limits) check(report reporter) {
 	}
 	positive("limits.session.messages", l.Session.Messages, report)
 	positive("limits.session.bytes", l.Session.Bytes, report)
+	positive("limits.commands.timeout", l.Commands.Timeout, report)
+	positive("limits.commands.client", l.Commands.Client, report)
+	positive("limits.commands.all", l.Commands.All, report)
+	if l.Commands.Longest < l.Commands.Timeout {
+		report("limits.commands.longest", "%s is less than limits.commands.timeout, %s", l.Commands.Longest, l.Commands.Timeout)
+	}
 	positive("limits.retained.messages", l.Retained.Messages, report)
 	positive("limits.retained.bytes", l.Retained.Bytes, report)
 	// The link's own messages are up to 256 KiB, whatever users need.

@@ -158,6 +158,7 @@ type Limits struct {
 	Inflight    int           `yaml:"inflight"`
 	Session     SessionLimits `yaml:"session"`
 	Retained    Quota         `yaml:"retained"`
+	Commands    CommandLimits `yaml:"commands"`
 }
 
 // HubLimits bound what the hub holds.
@@ -190,6 +191,14 @@ type NodeQuota struct {
 type Quota struct {
 	Messages int  `yaml:"messages"`
 	Bytes    Size `yaml:"bytes"`
+}
+
+// CommandLimits bound commands in time and number.
+type CommandLimits struct {
+	Timeout time.Duration `yaml:"timeout"`
+	Longest time.Duration `yaml:"longest"`
+	Client  int           `yaml:"client"`
+	All     int           `yaml:"all"`
 }
 
 // StreamLimits bound what waits for the link.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/datadir"
@@ -75,7 +76,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo.Node, bo.Tree, bo.Journal, bo.Log = cfg.Node.Name, tw, kept, log
+	commands := calls.New(calls.Options{
+		Role: topics.RoleMapper, Tree: tw, Limits: setup.Calls(cfg.Limits.Commands), Log: log,
+		Publish:     func(m broker.Message) { br.Publish(m) },
+		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
+	})
+	bo.Node, bo.Tree, bo.Presence, bo.Journal, bo.Log = cfg.Node.Name, commands, commands, kept, log
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
@@ -85,7 +91,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		return errors.New("nothing can be stored: see the log")
 	}
-	site, err := web.Listen(cfg.HTTP, api.New(api.Options{Twins: tw, Ready: ready, Metrics: metrics(tw, br)}))
+	site, err := web.Listen(cfg.HTTP, api.New(api.Options{Twins: tw, Ready: ready, Metrics: metrics(tw, br, commands)}))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
@@ -112,7 +118,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	g.Go(func() error { return br.Serve(ctx) })
 	g.Go(func() error { return site.Run(ctx) })
 	if cfg.Link.Server != "" {
-		g.Go(func() error { return runLink(ctx, cfg, tw, log) })
+		g.Go(func() error { return runLink(ctx, cfg, tw, commands, log) })
 	}
 	if o.Started != nil {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/edge/twin"
@@ -14,7 +15,7 @@ import (
 
 // newLink makes the client that connects the twin with the hub. Its session is
 // clean at every start: what was missed is said again by the link, not by the broker.
-func newLink(cfg configs.Link, node string, tw *twin.Twin, rand func() uint64, log zerolog.Logger) (*client.Client, error) {
+func newLink(cfg configs.Link, node string, tw *twin.Twin, commands *calls.Calls, rand func() uint64, log zerolog.Logger) (*client.Client, error) {
 	up, down := topics.Sync(node)
 	secret, err := cfg.Secret()
 	if err != nil {
@@ -39,15 +40,21 @@ func newLink(cfg configs.Link, node string, tw *twin.Twin, rand func() uint64, l
 	c, err = client.New(client.Options{
 		Servers: []string{cfg.Server}, ClientID: "node/" + node, User: user, Password: secret, TLS: secure,
 		KeepAlive: cfg.Keepalive, CleanStart: true,
-		Subscriptions: []client.Subscription{{Filter: down, QoS: 1}},
+		Subscriptions: []client.Subscription{{Filter: down, QoS: 1}, {Filter: commandsOf(node)}},
 		OnConnect: func(context.Context, bool) error {
 			tw.Connected(rand(), send)
 			return nil
 		},
 		OnDisconnect: func(error) { tw.Disconnected() },
-		OnMessage:    func(m client.Message) { tw.Receive(m.Payload) },
-		Backoff:      client.Backoff{Min: cfg.Retry.Backoff.Min, Max: cfg.Retry.Backoff.Max},
-		Attempts:     cfg.Retry.Attempts, Log: log,
+		OnMessage: func(m client.Message) {
+			if m.Topic == down {
+				tw.Receive(m.Payload)
+			} else {
+				ask(commands, c, m)
+			}
+		},
+		Backoff:  client.Backoff{Min: cfg.Retry.Backoff.Min, Max: cfg.Retry.Backoff.Max},
+		Attempts: cfg.Retry.Attempts, Log: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("link: %w", err)
@@ -56,8 +63,8 @@ func newLink(cfg configs.Link, node string, tw *twin.Twin, rand func() uint64, l
 }
 
 // runLink keeps the link up. When it gives up (link.retry.attempts) the node goes on alone.
-func runLink(ctx context.Context, cfg configs.Core, tw *twin.Twin, log zerolog.Logger) error {
-	c, err := newLink(cfg.Link, cfg.Node.Name, tw, nonce, log)
+func runLink(ctx context.Context, cfg configs.Core, tw *twin.Twin, commands *calls.Calls, log zerolog.Logger) error {
+	c, err := newLink(cfg.Link, cfg.Node.Name, tw, commands, nonce, log)
 	if err != nil {
 		return err
 	}

@@ -8,13 +8,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/edge/twin"
 )
 
 // metrics serves the core's figures: each is read where it is kept when somebody asks.
-func metrics(tw *twin.Twin, br *broker.Broker) http.Handler {
+func metrics(tw *twin.Twin, br *broker.Broker, commands *calls.Calls) http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), commands)
 	gauge := func(name, help string, f func(twin.Stats) float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "edgebus", Subsystem: "core", Name: name, Help: help},
 			func() float64 { return f(tw.Stats()) }))

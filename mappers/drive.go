@@ -221,7 +221,7 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 	if stale { // a newer one, or a new configuration, has come while we were reading
 		return nil
 	}
-	if err := w.m.drives.add(d.key, name, do.value, ver, w.m.o.Now()); err != nil {
+	if err := w.m.drives.add(driveLine{Device: d.key, Property: name, Value: do.value, Ver: ver}, w.m.o.Now()); err != nil {
 		return fmt.Errorf("drive log: %w", err)
 	}
 	err := w.call(ctx, func(ctx context.Context) error { return d.session.(Writer).Write(ctx, name, do.value) })

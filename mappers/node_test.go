@@ -305,6 +305,7 @@ type toy struct {
 	wfail  error         // the next write fails, but the device takes it
 	refuse *Refusal      // of writes
 	block  chan struct{} // calls wait for it
+	stuck  chan struct{} // gets what tells that one does
 	closed int
 }
 
@@ -344,6 +345,10 @@ func (t *toy) wait(ctx context.Context) error {
 	block, dead := t.block, t.dead
 	t.mu.Unlock()
 	if block != nil {
+		select {
+		case t.stuck <- struct{}{}:
+		default:
+		}
 		select {
 		case <-block:
 		case <-ctx.Done():
@@ -386,7 +391,10 @@ func (t *toy) Command(_ context.Context, name string, payload []byte) ([]byte, e
 	if name != "beep" {
 		return nil, Refuse(Rejected, "no command %s", name)
 	}
-	return append([]byte("beep "), payload...), nil
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.writes = append(t.writes, name+" "+string(payload))
+	return append([]byte("beep "), payload...), t.dead
 }
 
 func (t *toy) Close() error {

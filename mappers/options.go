@@ -28,7 +28,7 @@ type Options struct {
 	Backoff     client.Backoff // between attempts to reach a device; default 1 s to 60 s
 	Reconnect   client.Backoff // between attempts to reach the broker; default 200 ms to 5 s
 
-	// DriveLog is a file that gets one line of JSON before each write to a device, for tests and audits.
+	// DriveLog is a file that gets one line of JSON before each write and command to a device, for tests and audits.
 	DriveLog string
 
 	Log zerolog.Logger

@@ -125,7 +125,6 @@ func (m *mapper) clientOptions() client.Options {
 		CleanStart: true, KeepAlive: 10 * time.Second, Backoff: m.o.Reconnect, Will: &will, Log: m.log,
 		Subscriptions: []client.Subscription{
 			{Filter: topics.Prefix + m.node + "/devices/+", QoS: 1},
-			{Filter: topics.Prefix + m.node + "/devices/+/commands/+", QoS: 1},
 		},
 		OnConnect: func(ctx context.Context, _ bool) error {
 			if err := m.mqtt.Publish(ctx, m.presence(resource.Online)); err != nil {
@@ -261,42 +260,18 @@ func (m *mapper) want(a topics.Address, msg client.Message) {
 	}
 }
 
-func (m *mapper) command(a topics.Address, msg client.Message) {
-	c := command{name: a.Name, msg: msg}
-	m.mu.Lock()
-	d := m.devices[a.Device]
-	full := d != nil && len(d.commands) >= maxCommands
-	if d != nil && !full {
-		d.commands = append(d.commands, c)
-		m.workers[d.bus].poke()
-	}
-	m.mu.Unlock()
-	if full {
-		m.answer(c, nil, fmt.Errorf("busy: %d commands are waiting for %s already", maxCommands, a.Device))
-	}
-}
-
-// answer responds to a command.
-func (m *mapper) answer(c command, result []byte, err error) {
-	if c.msg.ResponseTopic == "" {
-		if err != nil {
-			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("command failed, and nobody asked for the answer")
-		}
-		return
-	}
-	r := client.Message{Topic: c.msg.ResponseTopic, Payload: result, QoS: c.msg.QoS, Correlation: c.msg.Correlation}
-	if err != nil {
-		r.User = []client.UserProperty{{Key: "error", Value: err.Error()}}
-	}
-	m.mqtt.PublishAsync(r, func(err error) {
-		if err != nil {
-			m.log.Warn().Err(err).Str("topic", r.Topic).Msg("answer to a command not sent")
-		}
-	})
-}
-
 // driveLog is the file of Options.DriveLog. Each line is one write, so that lines of several processes don't mix.
 type driveLog struct{ f *os.File }
+
+// driveLine is one line of it: a write, or a command.
+type driveLine struct {
+	Device   string `json:"device"`
+	Property string `json:"property,omitempty"`
+	Command  string `json:"command,omitempty"`
+	Value    string `json:"value"`
+	Ver      uint64 `json:"ver,omitempty"`
+	Time     string `json:"time"`
+}
 
 func openDriveLog(name string) (*driveLog, error) {
 	if name == "" {
@@ -315,17 +290,12 @@ func (l *driveLog) close() {
 	}
 }
 
-func (l *driveLog) add(device, property, value string, ver uint64, now time.Time) error {
+func (l *driveLog) add(d driveLine, now time.Time) error {
 	if l.f == nil {
 		return nil
 	}
-	line, err := json.Marshal(struct {
-		Device   string `json:"device"`
-		Property string `json:"property"`
-		Value    string `json:"value"`
-		Ver      uint64 `json:"ver"`
-		Time     string `json:"time"`
-	}{device, property, value, ver, resource.Time(now)})
+	d.Time = resource.Time(now)
+	line, err := json.Marshal(d)
 	if err == nil {
 		_, err = l.f.Write(append(line, '\n'))
 	}

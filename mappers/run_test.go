@@ -381,24 +381,6 @@ func TestStuckDeviceStallsNobodyAndStopIsQuick(t *testing.T) {
 	require.Less(t, time.Since(began), 3*time.Second)
 }
 
-func TestCommands(t *testing.T) {
-	n := newNode(t)
-	d := newToys("lamp")
-	n.attach("lamp", "toy", nil, toyModel(nil))
-	n.run(d, nil)
-	n.eventually("devices/lamp/state", "online")
-	c := n.client()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	r, err := c.Request(ctx, client.Message{Topic: "v1/nodes/n1/devices/lamp/commands/beep", Payload: []byte("twice"), QoS: 1})
-	require.NoError(t, err)
-	require.Equal(t, "beep twice", string(r.Payload))
-	r, err = c.Request(ctx, client.Message{Topic: "v1/nodes/n1/devices/lamp/commands/jump", QoS: 1})
-	require.NoError(t, err)
-	require.Contains(t, r.Property("error"), "no command jump")
-}
-
-// client connects a client of the test's own.
 func (n *fakeNode) client() *client.Client {
 	c, err := client.New(client.Options{Servers: []string{n.url()}, ClientID: "test", CleanStart: true})
 	require.NoError(n.t, err)

@@ -118,18 +118,18 @@ func (m *mapper) settle(key string, gone bool) {
 	delete(m.setups, key)
 }
 
-// setupOne subscribes a device's wanted values and asks what was reported before.
+// setupOne subscribes a device's wanted values and its commands, and asks what was reported before.
 func (m *mapper) setupOne(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	filter := topics.Prefix + m.node + "/devices/" + key + "/desired/+"
+	wanted, commands := topics.Prefix+m.node+"/devices/"+key+"/desired/+", topics.Prefix+m.node+"/devices/"+key+"/commands/+"
 	m.mu.Lock()
 	d := m.devices[key]
 	m.mu.Unlock()
 	if d == nil {
-		return m.mqtt.Unsubscribe(ctx, filter)
+		return m.mqtt.Unsubscribe(ctx, wanted, commands)
 	}
-	if err := m.mqtt.Subscribe(ctx, client.Subscription{Filter: filter, QoS: 1}); err != nil {
+	if err := m.mqtt.Subscribe(ctx, client.Subscription{Filter: wanted, QoS: 1}, client.Subscription{Filter: commands}); err != nil {
 		return err
 	}
 	get := topics.Address{Node: m.node, Kind: topics.KindGet, Device: key}

@@ -12,14 +12,6 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// maxCommands is how many commands may wait for one device.
-const maxCommands = 16
-
-type command struct {
-	name string
-	msg  client.Message
-}
-
 // worker is the one goroutine that uses the devices of a bus.
 type worker struct {
 	m    *mapper
@@ -96,7 +88,7 @@ func (w *worker) turn(ctx context.Context, d *device) (at time.Time, due bool) {
 	}
 	if d.session == nil {
 		if d.hopeless || w.m.o.Now().Before(d.retryAt) {
-			w.failCommands(d, errors.New("not tried again yet"))
+			w.failCommands(d, errRetry)
 			return d.retryAt, !d.hopeless
 		}
 		if err := w.open(ctx, d, info); err != nil {
@@ -274,42 +266,4 @@ func (d *device) topics() []string {
 		add(topics.KindRefused, name)
 	}
 	return list
-}
-
-func (w *worker) runCommands(ctx context.Context, d *device) error {
-	for {
-		w.m.mu.Lock()
-		if len(d.commands) == 0 {
-			w.m.mu.Unlock()
-			return nil
-		}
-		c := d.commands[0]
-		d.commands = d.commands[1:]
-		w.m.mu.Unlock()
-		t, ok := d.session.(Commander)
-		if !ok {
-			w.m.answer(c, nil, fmt.Errorf("%s takes no commands", d.key))
-			continue
-		}
-		var result []byte
-		err := w.call(ctx, func(ctx context.Context) (err error) {
-			result, err = t.Command(ctx, c.name, c.msg.Payload)
-			return err
-		})
-		w.m.answer(c, result, err)
-		if _, refused := refusal(err); err != nil && !refused {
-			return err
-		}
-	}
-}
-
-// failCommands answers those that wait: a command is not kept for a device that may come back tomorrow.
-func (w *worker) failCommands(d *device, err error) {
-	w.m.mu.Lock()
-	waiting := d.commands
-	d.commands = nil
-	w.m.mu.Unlock()
-	for _, c := range waiting {
-		w.m.answer(c, nil, fmt.Errorf("%s is offline: %w", d.key, err))
-	}
 }

@@ -57,6 +57,7 @@ const (
 	KindTelemetry
 	KindEvents
 	KindCommand
+	KindAnswer
 	KindGet
 	KindDesiredAll
 	KindReportedAll
@@ -113,7 +114,8 @@ var table = [...]Topic{
 	{KindStatus, "status", OwnerEdge, 1, true, "NodeStatus", nobody, people, "system information, conditions, versions"},
 	{KindTelemetry, "devices/{device}/telemetry/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watchers, "stream: stored and forwarded, not retained"},
 	{KindEvents, "devices/{device}/events/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watchers, "stream: stored and forwarded, not retained"},
-	{KindCommand, "devices/{device}/commands/{name}", OwnerNone, 1, false, "bytes", []Role{RoleOperator}, []Role{RoleOperator, RoleMapper, RoleNode}, "request and response, never stored"},
+	{KindCommand, "devices/{device}/commands/{name}", OwnerNone, 0, false, "bytes", []Role{RoleOperator}, []Role{RoleOperator, RoleMapper, RoleNode}, "a request, answered on its response topic and never stored"},
+	{KindAnswer, "devices/{device}/answers/{call}", OwnerNone, 0, false, "bytes", []Role{RoleMapper, RoleNode}, nobody, "the response topic that the bus gives a command: to whoever executes it"},
 	{KindGet, "devices/{device}/get", OwnerNone, 1, false, "empty", []Role{RoleOperator, RoleMapper}, nobody, "asks for the whole twin on the response topic"},
 	{KindDesiredAll, "devices/{device}/desired", OwnerCloud, 1, false, "Values", []Role{RoleOperator}, nobody, "several wanted values in one commit; null clears"},
 	{KindReportedAll, "devices/{device}/reported", OwnerEdge, 1, false, "Values", []Role{RoleMapper}, nobody, "several actual values in one commit; null clears"},

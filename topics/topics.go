@@ -44,7 +44,7 @@ type Address struct {
 	Node   string
 	Kind   Kind
 	Device string // the device, the configuration or the mapper, whichever the kind has first
-	Name   string // the property, command, instance or part, or the rest of a stream's topic
+	Name   string // the property, command, call, instance or part, or the rest of a stream's topic
 }
 
 // IsTree says whether the topic is reserved for the bus: v1 and all below it.
@@ -142,7 +142,7 @@ var deviceLeaf = map[string]Kind{
 
 var deviceBranch = map[string]Kind{
 	"desired": KindDesired, "reported": KindReported, "refused": KindRefused, "override": KindOverride,
-	"conflict": KindConflict, "telemetry": KindTelemetry, "events": KindEvents, "commands": KindCommand, "parts": KindDevicePart,
+	"conflict": KindConflict, "telemetry": KindTelemetry, "events": KindEvents, "commands": KindCommand, "answers": KindAnswer, "parts": KindDevicePart,
 }
 
 func parseDevice(rest string) (Address, string) {
@@ -183,7 +183,7 @@ func named(a Address) (Address, string) {
 		return Address{}, fmt.Sprintf("bad name %s: %s", clip(a.Device), nameRule)
 	}
 	switch a.Kind {
-	case KindDesired, KindReported, KindRefused, KindOverride, KindConflict, KindCommand:
+	case KindDesired, KindReported, KindRefused, KindOverride, KindConflict, KindCommand, KindAnswer:
 		if !ValidProperty(a.Name) {
 			return Address{}, fmt.Sprintf("bad property %s: %s", clip(a.Name), propertyRule)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
@@ -29,6 +30,11 @@ func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool, ano
 	var err error
 	o.Listeners, err = listeners(m)
 	return o, err
+}
+
+// Calls makes the limits of commands.
+func Calls(l configs.CommandLimits) calls.Limits {
+	return calls.Limits{Timeout: l.Timeout, Longest: l.Longest, Client: l.Client, All: l.All}
 }
 
 // JournalDir is where a broker keeps its sessions, in a program's data directory.

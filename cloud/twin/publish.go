@@ -25,7 +25,7 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 		t.wanted(a, m, done)
 	case topics.KindGet:
 		done(t.get(a, m))
-	case topics.KindTelemetry, topics.KindEvents, topics.KindBridge, topics.KindCommand:
+	case topics.KindTelemetry, topics.KindEvents, topics.KindBridge:
 		m.Retain = false
 		t.o.Publish(m)
 		done(nil)
@@ -48,13 +48,27 @@ func (t *Twins) wanted(a topics.Address, m broker.Message, done func(error)) {
 	t.want(a.Device, wish{node: a.Node, origin: tree.Origin(m), values: values, ts: s.TS, until: s.Until, done: done})
 }
 
+// Has says why a node doesn't have a device; nil: it does.
+func (t *Twins) Has(node, device string) error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.devices[device].on(node, device)
+}
+
+func (d *device) on(node, name string) error {
+	if d == nil || d.node != node {
+		return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s", name, node)
+	}
+	return nil
+}
+
 // get answers with the whole twin, as JSON, on the asker's response topic.
 func (t *Twins) get(a topics.Address, m broker.Message) error {
 	t.mu.RLock()
 	d := t.devices[a.Device]
-	if d == nil || d.node != a.Node {
+	if err := d.on(a.Node, a.Device); err != nil {
 		t.mu.RUnlock()
-		return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s", a.Device, a.Node)
+		return err
 	}
 	twin := t.twin(d)
 	t.mu.RUnlock()

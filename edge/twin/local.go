@@ -17,8 +17,8 @@ import (
 // wish. done is called once it is stored, or with the rule that it breaks.
 func (t *Twin) Publish(m broker.Message, done func(error)) {
 	a, err := topics.Parse(m.Topic)
-	if err == nil && a.Node != t.o.Node {
-		err = resource.Errorf(resource.BadTopic, "", "this is the broker of node %s: it carries no topics of %s", t.o.Node, a.Node)
+	if err == nil {
+		err = t.own(a.Node)
 	}
 	if err != nil {
 		t.stats.refused.Add(1)
@@ -34,9 +34,27 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 	}
 }
 
+func (t *Twin) own(node string) error {
+	if node == t.o.Node {
+		return nil
+	}
+	return resource.Errorf(resource.BadTopic, "", "this is the broker of node %s: it carries no topics of %s", t.o.Node, node)
+}
+
+// Has says why a node doesn't have a device; nil: it does.
+func (t *Twin) Has(node, device string) error {
+	if err := t.own(node); err != nil {
+		return err
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	_, err := t.device(device)
+	return err
+}
+
 // passes says whether messages of a kind are only passed on: they need no commit.
 func passes(kind topics.Kind) bool {
-	return kind == topics.KindCommand || kind == topics.KindTelemetry || kind == topics.KindEvents
+	return kind == topics.KindTelemetry || kind == topics.KindEvents
 }
 
 func badTopic(err error) error {
@@ -60,7 +78,7 @@ func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 		return t.mapperState(b, a, m)
 	case topics.KindGet:
 		return t.get(b, a, m)
-	case topics.KindCommand, topics.KindTelemetry, topics.KindEvents:
+	case topics.KindTelemetry, topics.KindEvents:
 		if _, err := t.device(a.Device); err != nil {
 			return err
 		}

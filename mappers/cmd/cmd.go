@@ -73,7 +73,7 @@ func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
 	if err := configs.AddFlags[configs.Mapper[D]](p.Name, root.Flags()); err != nil {
 		root.RunE = func(*cobra.Command, []string) error { return err }
 	}
-	root.Flags().StringVar(&driveLog, "drive-log", "", "file that gets a line of JSON before each write to a device; for tests and audits")
+	root.Flags().StringVar(&driveLog, "drive-log", "", "file that gets a line of JSON before each write and command to a device; for tests and audits")
 	root.AddCommand(&cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		Run: func(*cobra.Command, []string) { fmt.Fprintln(stdout, p.Name, configs.Version()) },

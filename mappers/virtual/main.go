@@ -20,6 +20,7 @@ themselves, as their visitors say:
   generator: sine, random-walk, sawtooth or constant    period: 60s
   min, max:  between them                               value:  of constant, or at the start
 
+Two commands are known: beep (once or twice, as the payload says) and reset.
 A read-only temperature without a generator warms with power and brightness, as a lamp does.`,
 		Example: `  mapper-virtual                                   # the node on this host
   mapper-virtual --server mqtt://10.0.0.7:2883 --name sim2

@@ -11,6 +11,8 @@
 //
 // Without a generator a property called temperature warms with brightness while power is ON, as a lamp does; other
 // numbers walk at random, booleans and enumerations stay.
+//
+// Two commands are known: beep, once or twice as the payload says, and reset, after which all is as it began.
 package virtual
 
 import (
@@ -141,20 +143,33 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 	return nil
 }
 
-// Command implements mappers.Commander: "reset" brings the device back to how it began.
-func (s *session) Command(ctx context.Context, name string, _ []byte) ([]byte, error) {
+// Command implements mappers.Commander: "beep" makes a noise, "reset" brings the device back to how it began.
+func (s *session) Command(ctx context.Context, name string, payload []byte) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
 		return nil, err
 	}
-	if name != "reset" {
-		return nil, mappers.Refuse(mappers.Rejected, "%s knows one command, reset", s.device.Name)
+	switch name {
+	case "beep":
+		return beep(string(payload))
+	case "reset":
+		for _, p := range s.props {
+			p.text = p.first
+		}
+		return []byte("ok"), nil
 	}
-	for _, p := range s.props {
-		p.text = p.first
+	return nil, mappers.Refuse(mappers.Rejected, "%s knows the commands beep and reset, not %s", s.device.Name, name)
+}
+
+func beep(times string) ([]byte, error) {
+	switch times {
+	case "", "once":
+		return []byte("beep"), nil
+	case "twice":
+		return []byte("beep beep"), nil
 	}
-	return []byte("ok"), nil
+	return nil, mappers.Refuse(mappers.Invalid, "beep once or twice, not %q", times)
 }
 
 // Close implements mappers.Session.

@@ -126,13 +126,16 @@ func TestGeneratorsStayInTheirRangeAndMove(t *testing.T) {
 	}
 }
 
-func TestReset(t *testing.T) {
+func TestCommands(t *testing.T) {
 	s, err := virtual.New(virtual.Options{}).Open(t.Context(), lamp("lamp"))
 	require.NoError(t, err)
 	require.NoError(t, s.(mappers.Writer).Write(t.Context(), "brightness", "50"))
 	_, err = s.(mappers.Commander).Command(t.Context(), "reset", nil)
 	require.NoError(t, err)
 	require.Zero(t, number(t, s, "brightness"))
+	sound, err := s.(mappers.Commander).Command(t.Context(), "beep", []byte("twice"))
+	require.NoError(t, err)
+	require.Equal(t, "beep beep", string(sound))
 	_, err = s.(mappers.Commander).Command(t.Context(), "fly", nil)
 	require.Error(t, err)
 }

@@ -1,0 +1,292 @@
+// Package calls carries commands: requests to a device that are answered, and never
+// stored. It is the same on the hub, where a node's core executes what it is sent,
+// and on the node's own broker, where a mapper does.
+//
+// Whoever gives a response topic gets exactly one answer there, in any case: from
+// whoever executed the command, or, when that can't be any more, from here. A command
+// goes on at QoS 0 to those who listen now and nobody else, with a response topic
+// that only they know; nothing repeats it, so nothing executes it twice.
+//
+// The package never stores anything, and what was under way ends with the process:
+// to an asker here its connection is lost, and an asker at the other end is told by
+// that end.
+package calls
+
+import (
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Options are what Calls are made from.
+type Options struct {
+	// Role is of those who execute commands: the node's on the hub, the mappers' on a node.
+	Role topics.Role
+	Tree Tree
+	// Presence is told what the broker tells. nil: nobody is.
+	Presence broker.Presence
+	// Subscribers and Publish are the broker's.
+	Subscribers func(topic string) []broker.Subscriber
+	Publish     func(broker.Message)
+	Limits      Limits
+	Log         zerolog.Logger
+}
+
+// Tree is what is below v1/ besides commands.
+type Tree interface {
+	broker.Tree
+	// Has says why a node doesn't have a device; nil: it does.
+	Has(node, device string) error
+}
+
+// Limits bound calls in time and number.
+type Limits struct {
+	Timeout time.Duration // for an answer, when the message expiry doesn't say
+	Longest time.Duration // the most that it may say
+	Client  int           // calls under way, of one client
+	All     int           // and of all
+}
+
+// Calls stand between a broker and its tree, take what is about commands, and pass on
+// the rest. Their methods may be called from any goroutine.
+type Calls struct {
+	Tree
+	o     Options
+	log   zerolog.Logger // for what a client can cause any number of
+	table table
+}
+
+// New makes Calls.
+func New(o Options) *Calls {
+	return &Calls{
+		Tree: o.Tree, o: o, table: newTable(o.Limits),
+		log: o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
+	}
+}
+
+// Publish implements broker.Tree.
+func (c *Calls) Publish(m broker.Message, done func(error)) {
+	if !mayConcern(m.Topic) {
+		c.Tree.Publish(m, done)
+		return
+	}
+	switch a, err := topics.Parse(m.Topic); {
+	case err == nil && a.Kind == topics.KindCommand:
+		c.request(a, m, done)
+	case err == nil && a.Kind == topics.KindAnswer:
+		done(c.answer(a, m))
+	default:
+		c.Tree.Publish(m, done)
+	}
+}
+
+// request takes a client's command. The publisher is told by the acknowledgement
+// whether it was taken; whoever gave a response topic gets an answer in any case.
+func (c *Calls) request(a topics.Address, m broker.Message, done func(error)) {
+	reply := m.Props.ResponseTopic
+	if reply != "" && (topics.IsTree(reply) || topics.CheckTopic(reply) != nil) {
+		done(resource.Errorf(resource.Invalid, "response topic", "%q: must be a topic of your own, outside %s/", reply, topics.Version))
+		return
+	}
+	x := newCall(a, m, func(r broker.Message) {
+		if reply != "" {
+			c.o.Publish(r)
+		}
+	})
+	if m.Again {
+		done(c.repeated(x))
+		return
+	}
+	end := c.take(x, m)
+	if end == nil {
+		done(nil)
+		return
+	}
+	if reply == "" || !end.away() {
+		done(end.err)
+	} else {
+		done(nil) // the answer says it
+	}
+	c.finish(x, end)
+}
+
+// Ask takes a command that came over the link. reply is called once, with the answer,
+// from any goroutine, and must not block.
+func (c *Calls) Ask(m broker.Message, reply func(broker.Message)) {
+	a, err := topics.Parse(m.Topic)
+	if err != nil || a.Kind != topics.KindCommand {
+		c.log.Warn().Str("topic", m.Topic).Msg("not a command, and not taken for one")
+		return
+	}
+	x := newCall(a, m, reply)
+	if end := c.take(x, m); end != nil {
+		c.finish(x, end)
+	}
+}
+
+// take puts a call under way. It returns how the call has ended if it can't.
+func (c *Calls) take(x *call, m broker.Message) *ending {
+	c.table.taken(x)
+	if n := size(m); n > link.MaxValue {
+		return refused(resource.Errorf(resource.TooLarge, "", "%d bytes; a command is at most %d", n, link.MaxValue))
+	}
+	if err := c.Has(x.node, x.device); err != nil {
+		return refused(err)
+	}
+	x.id = rand.Text()
+	x.asked = c.listeners(x)
+	if len(x.asked) == 0 {
+		return c.nobody(x)
+	}
+	wait := c.o.Limits.wait(m.Props.Expiry)
+	if err := c.table.begin(x, wait, func() { c.end(x.id, expired(wait)) }); err != nil {
+		return &ending{topics.Busy, err}
+	}
+	// Who has gone before the call was in the table has not taken it along.
+	if len(c.listeners(x)) == 0 && c.table.end(x.id) != nil {
+		return c.nobody(x)
+	}
+	c.o.Publish(x.forwarded(m, wait))
+	return nil
+}
+
+// listeners are the clients that would execute the call now: those with a filter that
+// names the level "commands". A filter such as # is for watching.
+func (c *Calls) listeners(x *call) (ids []string) {
+	for _, s := range c.o.Subscribers(x.topic) {
+		if s.Identity.Has(c.o.Role) && s.Identity.ClientID != x.from && namesCommands(s.Filter) {
+			ids = append(ids, s.Identity.ClientID)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+func (c *Calls) nobody(x *call) *ending {
+	if c.o.Role == topics.RoleNode {
+		return &ending{topics.NodeOffline, resource.Errorf(resource.Unavailable, "", "node %s is not connected", x.node)}
+	}
+	return &ending{topics.MapperOffline, resource.Errorf(resource.Unavailable, "", "nobody on node %s listens for commands of %s", x.node, x.device)}
+}
+
+// answer takes what an executor says of a call.
+func (c *Calls) answer(a topics.Address, m broker.Message) error {
+	if !m.Publisher.Has(c.o.Role) {
+		return resource.Errorf(resource.Forbidden, "", "commands are not yours to answer")
+	}
+	x := c.table.find(a.Name)
+	if x == nil || x.node != a.Node || x.device != a.Device || c.table.end(x.id) == nil {
+		c.table.late()
+		return resource.Errorf(resource.NotFound, "", "nobody waits for this answer: there was one already, or the time is over")
+	}
+	if n := size(m); n > link.MaxValue {
+		err := resource.Errorf(resource.TooLarge, "", "the answer has %d bytes; it may have %d", n, link.MaxValue)
+		c.finish(x, &ending{topics.Failed, err})
+		return err
+	}
+	r, code := x.answered(m)
+	c.settle(x, code, r)
+	return nil
+}
+
+// repeated is a publish that its sender may have sent before: it is not executed, for
+// it may have been. It gets an answer if it has none, and none is to come.
+func (c *Calls) repeated(x *call) error {
+	if c.table.knows(x.key) {
+		return nil
+	}
+	c.table.taken(x)
+	end := &ending{topics.Lost, resource.Errorf(resource.Unavailable, "",
+		"sent again after a lost connection: it may or may not have been executed; ask anew if that is harmless")}
+	c.finish(x, end)
+	return end.err
+}
+
+// Connected implements broker.Presence.
+func (c *Calls) Connected(id broker.Identity) {
+	if c.o.Presence != nil {
+		c.o.Presence.Connected(id)
+	}
+}
+
+// Subscribed implements broker.Presence.
+func (c *Calls) Subscribed(id broker.Identity, filter string) {
+	if c.o.Presence != nil {
+		c.o.Presence.Subscribed(id, filter)
+	}
+}
+
+// Disconnected implements broker.Presence: what a client took along is answered.
+func (c *Calls) Disconnected(id broker.Identity, cause error) {
+	for _, call := range c.table.left(id.ClientID) {
+		c.end(call, c.lost())
+	}
+	if c.o.Presence != nil {
+		c.o.Presence.Disconnected(id, cause)
+	}
+}
+
+func (c *Calls) lost() *ending {
+	who := "mapper"
+	if c.o.Role == topics.RoleNode {
+		who = "node"
+	}
+	return &ending{topics.Lost, fmt.Errorf("the connection to the %s was lost: it may or may not have been executed", who)}
+}
+
+func expired(wait time.Duration) *ending {
+	return &ending{topics.Expired, fmt.Errorf("no answer within %s: it may or may not have been executed", wait)}
+}
+
+func refused(err error) *ending { return &ending{topics.Refused, err} }
+
+// ending is how a call ends that its executor didn't answer.
+type ending struct {
+	code topics.Code
+	err  error
+}
+
+// away says whether the command was in order, but there was nobody to execute it.
+func (e *ending) away() bool { return e.code == topics.NodeOffline || e.code == topics.MapperOffline }
+
+// end ends a call that is under way, if it still is.
+func (c *Calls) end(id string, end *ending) {
+	if x := c.table.end(id); x != nil {
+		c.finish(x, end)
+	}
+}
+
+// finish answers in the executor's place.
+func (c *Calls) finish(x *call, end *ending) {
+	c.log.Info().Str("topic", x.topic).Str("client", x.from).Str("code", string(end.code)).Err(end.err).Msg("command without an answer")
+	c.settle(x, end.code, x.ended(end))
+}
+
+// settle gives the asker its one answer.
+func (c *Calls) settle(x *call, code topics.Code, r broker.Message) {
+	c.table.settled(x, code)
+	x.reply(r)
+}
+
+// Stats is a snapshot for metrics. Counts are since the start: Taken is the sum of
+// Ended and UnderWay.
+type Stats struct {
+	Taken    int64
+	UnderWay int
+	Ended    map[string]int64 // by code; a mapper's own words count as Other
+	Late     int64            // answers that nobody waited for any more
+}
+
+// Other is what codes are counted as that the bus doesn't use itself.
+const Other topics.Code = "Other"
+
+// Stats takes a snapshot.
+func (c *Calls) Stats() Stats { return c.table.stats() }

@@ -1,0 +1,127 @@
+package mappers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// maxCommands is how many commands may wait for one device.
+const maxCommands = 16
+
+// command waits for its device's worker. It comes at most once, and is executed at
+// most once: nothing of it is kept over the end of the connection.
+type command struct {
+	name  string
+	msg   client.Message
+	until time.Time // its asker waits no longer; zero: it does
+}
+
+// command takes a command for a device of this mapper's.
+func (m *mapper) command(a topics.Address, msg client.Message) {
+	c := command{name: a.Name, msg: msg}
+	if msg.Expiry > 0 {
+		c.until = m.o.Now().Add(msg.Expiry)
+	}
+	m.mu.Lock()
+	d := m.devices[a.Device]
+	full := d != nil && len(d.commands) >= maxCommands
+	if d != nil && !full {
+		d.commands = append(d.commands, c)
+		m.workers[d.bus].poke()
+	}
+	m.mu.Unlock()
+	switch {
+	case d == nil:
+		m.answer(c, topics.DeviceOffline, nil, fmt.Errorf("%s is not driven by mapper %s any more", a.Device, m.o.Name))
+	case full:
+		m.answer(c, topics.Busy, nil, fmt.Errorf("%d commands are waiting for %s already", maxCommands, a.Device))
+	}
+}
+
+// answer responds to a command.
+func (m *mapper) answer(c command, code topics.Code, result []byte, err error) {
+	if c.msg.ResponseTopic == "" {
+		if err != nil {
+			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("command failed, and nobody asked for the answer")
+		}
+		return
+	}
+	r := client.Message{
+		Topic: c.msg.ResponseTopic, Payload: result, QoS: c.msg.QoS, Correlation: c.msg.Correlation,
+		User: []client.UserProperty{{Key: topics.PropCode, Value: string(code)}},
+	}
+	if err != nil {
+		r.User = append(r.User, client.UserProperty{Key: topics.PropError, Value: err.Error()})
+	}
+	m.mqtt.PublishAsync(r, func(err error) {
+		if err != nil {
+			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("answer to a command not sent")
+		}
+	})
+}
+
+// runCommands executes what waits for a device. An error says that the device is lost.
+func (w *worker) runCommands(ctx context.Context, d *device) error {
+	for c, ok := w.nextCommand(d); ok; c, ok = w.nextCommand(d) {
+		if err := w.execute(ctx, d, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *worker) nextCommand(d *device) (c command, ok bool) {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if len(d.commands) == 0 {
+		return c, false
+	}
+	c = d.commands[0]
+	d.commands = d.commands[1:]
+	return c, true
+}
+
+func (w *worker) execute(ctx context.Context, d *device, c command) error {
+	t, ok := d.session.(Commander)
+	switch {
+	case !ok:
+		w.m.answer(c, topics.Refused, nil, fmt.Errorf("%s takes no commands", d.key))
+		return nil
+	case !c.until.IsZero() && !w.m.o.Now().Before(c.until):
+		w.m.answer(c, topics.Expired, nil, fmt.Errorf("not executed: %s was busy until the time was over", d.key))
+		return nil
+	}
+	var result []byte
+	err := w.m.drives.add(driveLine{Device: d.key, Command: c.name, Value: string(c.msg.Payload)}, w.m.o.Now())
+	if err == nil {
+		err = w.call(ctx, func(ctx context.Context) (err error) {
+			result, err = t.Command(ctx, c.name, c.msg.Payload)
+			return err
+		})
+	}
+	_, refused := refusal(err)
+	switch {
+	case err == nil:
+		w.m.answer(c, topics.OK, result, nil)
+	case refused:
+		w.m.answer(c, topics.Refused, nil, err)
+		return nil
+	default:
+		w.m.answer(c, topics.Failed, nil, err)
+	}
+	return err
+}
+
+var errRetry = errors.New("it is not tried again yet")
+
+// failCommands answers those that wait: a command is not kept for a device that may come back tomorrow.
+func (w *worker) failCommands(d *device, err error) {
+	for c, ok := w.nextCommand(d); ok; c, ok = w.nextCommand(d) {
+		w.m.answer(c, topics.DeviceOffline, nil, fmt.Errorf("%s is offline: %w", d.key, err))
+	}
+}

@@ -1,0 +1,123 @@
+package mappers
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// commander asks for commands of the lamp.
+type commander struct {
+	n       *fakeNode
+	c       *client.Client
+	answers chan client.Message
+}
+
+func (n *fakeNode) commander() *commander {
+	x := &commander{n, n.client(), make(chan client.Message, 100)}
+	return x
+}
+
+// ask returns the command's answer: its code, and the result or the error.
+func (x *commander) ask(name, payload string, expiry time.Duration) (topics.Code, string) {
+	r, err := x.c.Request(x.n.t.Context(), client.Message{
+		Topic: "v1/nodes/n1/devices/lamp/commands/" + name, Payload: []byte(payload), Expiry: expiry,
+	})
+	require.NoError(x.n.t, err)
+	return topics.Code(r.Property(topics.PropCode)), string(r.Payload) + r.Property(topics.PropError)
+}
+
+func TestCommands(t *testing.T) {
+	n := newNode(t)
+	d := newToys("lamp")
+	log := filepath.Join(t.TempDir(), "drives")
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	n.run(d, func(o *Options) { o.DriveLog = log })
+	n.eventually("devices/lamp/state", "online")
+	x := n.commander()
+	code, text := x.ask("beep", "twice", 0)
+	require.Equal(t, topics.OK, code)
+	require.Equal(t, "beep twice", text)
+	code, text = x.ask("jump", "", 0)
+	require.Equal(t, topics.Refused, code)
+	require.Contains(t, text, "no command jump")
+	lines, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.Contains(t, string(lines), `"command":"beep","value":"twice"`)
+
+	d.toys["lamp"].die(errors.New("cable cut"))
+	code, text = x.ask("beep", "once more", 0)
+	require.Contains(t, []topics.Code{topics.Failed, topics.DeviceOffline}, code, "it may have been reading just then")
+	require.Contains(t, text, "cable cut")
+	n.eventually("devices/lamp/state", "offline")
+	code, _ = x.ask("beep", "again", 0)
+	require.Equal(t, topics.DeviceOffline, code)
+	require.NotContains(t, d.toys["lamp"].log(), "beep again")
+}
+
+// Commands wait for a busy device, not too many and not for too long.
+func TestCommandsWait(t *testing.T) {
+	n := newNode(t)
+	d := newToys("lamp")
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	var ahead atomic.Int64
+	n.run(d, func(o *Options) {
+		o.CallTimeout = time.Minute
+		o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	n.eventually("devices/lamp/state", "online")
+	toy := d.toys["lamp"]
+	block := make(chan struct{})
+	toy.mu.Lock()
+	toy.block, toy.stuck = block, make(chan struct{}, 1)
+	toy.mu.Unlock()
+	n.want("lamp", "level", "1")
+	<-toy.stuck
+	x := n.commander()
+	type answer struct {
+		n    int
+		code topics.Code
+	}
+	answers := make(chan answer, maxCommands+1)
+	ask := func(i int, expiry time.Duration) {
+		code, _ := x.ask("beep", strconv.Itoa(i), expiry)
+		answers <- answer{i, code}
+	}
+	go ask(0, 30*time.Second)
+	for i := range maxCommands {
+		go ask(i+1, 0)
+	}
+	got := <-answers
+	require.Equal(t, topics.Busy, got.code, "the last one finds no room")
+	ahead.Store(int64(31 * time.Second))
+	toy.mu.Lock()
+	toy.block = nil
+	toy.mu.Unlock()
+	close(block)
+	expired, done := 0, 0
+	for range maxCommands {
+		switch a := <-answers; a.code {
+		case topics.Expired:
+			require.Zero(t, a.n)
+			expired++
+		case topics.OK:
+			done++
+		}
+	}
+	if got.n == 0 { // the one with a time was the one too many
+		require.Equal(t, maxCommands, done)
+		return
+	}
+	require.Equal(t, 1, expired)
+	require.Equal(t, maxCommands-1, done)
+	require.NotContains(t, toy.log(), "beep 0")
+}
