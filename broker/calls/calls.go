@@ -266,7 +266,9 @@ func (c *Calls) end(id string, end *ending) {
 
 // finish answers in the executor's place.
 func (c *Calls) finish(x *call, end *ending) {
-	c.log.Info().Str("topic", x.topic).Str("client", x.from).Str("code", string(end.code)).Err(end.err).Msg("command without an answer")
+	if end.code != topics.Refused || x.from == "" { // or the broker tells it
+		c.log.Info().Str("topic", x.topic).Str("client", x.from).Str("code", string(end.code)).Err(end.err).Msg("command without an answer")
+	}
 	c.settle(x, end.code, x.ended(end))
 }
 

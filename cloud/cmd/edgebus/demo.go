@@ -396,6 +396,7 @@ func (d *demo) hints() []string {
 		"  mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/#'",
 		"  mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/power -m ON",
 		"  mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/thermostat/desired/setpoint -m 23.5",
+		"  mosquitto_rr" + hub + " -V 5 -t v1/nodes/demo/devices/lamp/commands/beep -e reply/me -m twice",
 		"  mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 40    # on the node, with or without the cloud",
 		"Data and logs are in " + d.dataDir + ". Stop with ctrl-C.",
 	}

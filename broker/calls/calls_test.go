@@ -1,0 +1,452 @@
+package calls
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	command = "v1/nodes/n1/devices/lamp/commands/beep"
+	listens = "v1/nodes/n1/devices/+/commands/+"
+)
+
+// bus is a broker and a tree in the test's hand.
+type bus struct {
+	*Calls
+	t *testing.T
+
+	mu    sync.Mutex
+	subs  []broker.Subscriber
+	out   []broker.Message
+	other []string // topics that the tree was given
+}
+
+func newBus(t *testing.T, change func(*Options)) *bus {
+	b := &bus{t: t}
+	o := Options{
+		Role: topics.RoleMapper, Tree: b, Publish: b.published, Subscribers: b.subscribers, Log: zerolog.Nop(),
+		Limits: Limits{Timeout: 30 * time.Second, Longest: time.Minute, Client: 3, All: 5},
+	}
+	if change != nil {
+		change(&o)
+	}
+	b.Calls = New(o)
+	b.listen("mapper", topics.RoleMapper, listens)
+	return b
+}
+
+func (b *bus) Has(node, device string) error {
+	if node != "n1" || device != "lamp" {
+		return resource.Errorf(resource.NotFound, "", "no device %s on %s", device, node)
+	}
+	return nil
+}
+
+func (b *bus) Retained(string) func(int) []broker.Message { return nil }
+
+// Publish is the tree's; the bus is tested by ask and answer.
+func (b *bus) Publish(m broker.Message, done func(error)) {
+	b.other = append(b.other, m.Topic)
+	done(nil)
+}
+
+func (b *bus) subscribers(string) []broker.Subscriber {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.subs
+}
+
+func (b *bus) published(m broker.Message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.out = append(b.out, m)
+}
+
+func (b *bus) listen(client string, role topics.Role, filter string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subs = append(b.subs, broker.Subscriber{Identity: broker.Identity{ClientID: client, Roles: []topics.Role{role}}, Filter: filter})
+}
+
+func (b *bus) silence() { b.mu.Lock(); b.subs = nil; b.mu.Unlock() }
+
+// take returns what was published since it was last asked.
+func (b *bus) take() []broker.Message {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := b.out
+	b.out = nil
+	return out
+}
+
+// ask publishes a command of client ann's, and returns what she is told.
+func (b *bus) ask(change ...func(*broker.Message)) error {
+	m := broker.Message{Topic: command, Payload: []byte("twice"), QoS: 1, Publisher: broker.Identity{ClientID: "ann"}}
+	m.Props.ResponseTopic, m.Props.Correlation = "reply/ann", []byte("7")
+	for _, f := range change {
+		f(&m)
+	}
+	return b.verdict(m)
+}
+
+func (b *bus) verdict(m broker.Message) error {
+	told := 0
+	var verdict error
+	b.Calls.Publish(m, func(err error) { verdict, told = err, told+1 })
+	require.Equal(b.t, 1, told)
+	return verdict
+}
+
+// answer publishes an answer of the mapper's.
+func (b *bus) answer(to broker.Message, payload string, user ...broker.UserProperty) error {
+	return b.verdict(broker.Message{
+		Topic: to.Props.ResponseTopic, Payload: []byte(payload), Props: broker.Properties{User: user},
+		Publisher: broker.Identity{ClientID: "mapper", Roles: []topics.Role{topics.RoleMapper}},
+	})
+}
+
+// one is the only message that was published; its code and error, if it has them.
+func (b *bus) one() (m broker.Message, code, text string) {
+	b.t.Helper()
+	out := b.take()
+	require.Len(b.t, out, 1)
+	for _, p := range out[0].Props.User {
+		switch p.Key {
+		case topics.PropCode:
+			code = p.Value
+		case topics.PropError:
+			text = p.Value
+		}
+	}
+	return out[0], code, text
+}
+
+func quiet(m *broker.Message) { m.Props.ResponseTopic, m.Props.Correlation = "", nil }
+func again(m *broker.Message) { m.Again = true }
+
+func from(client string) func(*broker.Message) {
+	return func(m *broker.Message) { m.Publisher.ClientID = client }
+}
+
+func numbered(n string) func(*broker.Message) {
+	return func(m *broker.Message) { m.Props.Correlation = []byte(n) }
+}
+
+func expiring(seconds uint32) func(*broker.Message) {
+	return func(m *broker.Message) { m.Props.Expiry = seconds }
+}
+
+func TestRequestAndAnswer(t *testing.T) {
+	b := newBus(t, nil)
+	mine := broker.UserProperty{Key: "mine", Value: "x"}
+	require.NoError(t, b.ask(func(m *broker.Message) { m.Retain, m.Props.User = true, []broker.UserProperty{mine} }))
+	sent, _, _ := b.one()
+	require.Equal(t, command, sent.Topic)
+	require.Equal(t, "twice", string(sent.Payload))
+	require.Zero(t, sent.QoS)
+	require.False(t, sent.Retain)
+	require.Equal(t, uint32(30), sent.Props.Expiry)
+	require.Empty(t, sent.Props.Correlation, "it is the asker's")
+	require.Equal(t, []broker.UserProperty{mine}, sent.Props.User)
+	require.True(t, strings.HasPrefix(sent.Props.ResponseTopic, "v1/nodes/n1/devices/lamp/answers/"))
+	require.Equal(t, 1, b.Stats().UnderWay)
+
+	require.NoError(t, b.answer(sent, "beep beep", mine))
+	got, code, _ := b.one()
+	require.Equal(t, "reply/ann", got.Topic)
+	require.Equal(t, "beep beep", string(got.Payload))
+	require.Equal(t, "7", string(got.Props.Correlation))
+	require.Equal(t, byte(1), got.QoS)
+	require.Equal(t, "OK", code)
+	require.Contains(t, got.Props.User, mine)
+
+	require.ErrorIs(t, b.answer(sent, "beep again"), resource.NotFound)
+	require.Empty(t, b.take())
+	require.Equal(t, Stats{Taken: 1, Late: 1, Ended: map[string]int64{"OK": 1}}, b.Stats())
+}
+
+func TestWhatTheAnswerSays(t *testing.T) {
+	b := newBus(t, nil)
+	prop := func(k, v string) broker.UserProperty { return broker.UserProperty{Key: k, Value: v} }
+	for _, c := range []struct {
+		user   []broker.UserProperty
+		code   string
+		counts string
+	}{
+		{nil, "OK", "OK"},
+		{[]broker.UserProperty{prop("error", "jammed")}, "Failed", "Failed"},
+		{[]broker.UserProperty{prop("error", "no"), prop("code", "Refused"), prop("code", "OK")}, "Refused", "Refused"},
+		{[]broker.UserProperty{prop("code", "Jammed")}, "Jammed", "Other"},
+	} {
+		require.NoError(t, b.ask())
+		sent, _, _ := b.one()
+		before := b.Stats().Ended[c.counts]
+		require.NoError(t, b.answer(sent, "x", c.user...))
+		_, code, _ := b.one()
+		require.Equal(t, c.code, code)
+		require.Equal(t, before+1, b.Stats().Ended[c.counts])
+	}
+	require.NoError(t, b.ask())
+	sent, _, _ := b.one()
+	require.ErrorIs(t, b.answer(sent, strings.Repeat("x", 1<<20)), resource.TooLarge)
+	_, code, text := b.one()
+	require.Equal(t, "Failed", code)
+	require.Contains(t, text, "1048576 bytes")
+}
+
+// Whoever gives a response topic is answered there in any case. Who gives none is
+// told by the acknowledgement.
+func TestNotExecuted(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		prepare func(*bus)
+		change  func(*broker.Message)
+		code    topics.Code
+		refused error // nil: taken
+		text    string
+	}{
+		{
+			"unknown device", nil, func(m *broker.Message) { m.Topic = strings.Replace(m.Topic, "lamp", "toaster", 1) },
+			topics.Refused, resource.NotFound, "toaster",
+		},
+		{"too large", nil, func(m *broker.Message) { m.Payload = make([]byte, 1<<20) }, topics.Refused, resource.TooLarge, "at most"},
+		{"nobody there", func(b *bus) { b.silence() }, nil, topics.MapperOffline, nil, "lamp"},
+		{"watchers only", func(b *bus) {
+			b.silence()
+			b.listen("mapper", topics.RoleMapper, "#")
+			b.listen("mapper", topics.RoleMapper, "v1/nodes/n1/devices/#")
+			b.listen("mapper", topics.RoleMapper, "v1/nodes/n1/devices/lamp/+/beep")
+		}, nil, topics.MapperOffline, nil, ""},
+		{"nobody who may", func(b *bus) { b.silence(); b.listen("bob", topics.RoleOperator, command) }, nil, topics.MapperOffline, nil, ""},
+		{"the asker alone", func(b *bus) { b.silence(); b.listen("ann", topics.RoleMapper, listens) }, nil, topics.MapperOffline, nil, ""},
+		{"on the hub", func(b *bus) { b.o.Role = topics.RoleNode }, nil, topics.NodeOffline, nil, "n1"},
+	} {
+		b := newBus(t, nil)
+		if c.prepare != nil {
+			c.prepare(b)
+		}
+		if c.change == nil {
+			c.change = func(*broker.Message) {}
+		}
+		err := b.ask(c.change)
+		require.ErrorIs(t, err, c.refused, c.name)
+		got, code, text := b.one()
+		require.Equal(t, "reply/ann", got.Topic, c.name)
+		require.Equal(t, "7", string(got.Props.Correlation), c.name)
+		require.Equal(t, string(c.code), code, c.name)
+		require.Contains(t, text, c.text, c.name)
+
+		require.Error(t, b.ask(c.change, quiet), c.name)
+		require.Empty(t, b.take(), c.name)
+		require.Equal(t, Stats{Taken: 2, Ended: map[string]int64{string(c.code): 2}}, b.Stats(), c.name)
+	}
+}
+
+func TestTheGoneAreNotAsked(t *testing.T) {
+	b := newBus(t, nil)
+	asked := 0
+	b.o.Subscribers = func(topic string) []broker.Subscriber {
+		if asked++; asked == 2 { // it goes in between
+			b.Disconnected(broker.Identity{ClientID: "stranger"}, nil)
+			return nil
+		}
+		return b.subscribers(topic)
+	}
+	require.NoError(t, b.ask())
+	_, code, _ := b.one()
+	require.Equal(t, "MapperOffline", code)
+}
+
+func TestResponseTopicIsTheAskersOwn(t *testing.T) {
+	b := newBus(t, nil)
+	for _, topic := range []string{"v1/nodes/n1/devices/lamp/answers/X", "v1/refused/ann", "a/+", "$SYS/x"} {
+		require.ErrorIs(t, b.ask(func(m *broker.Message) { m.Props.ResponseTopic = topic }), resource.Invalid, topic)
+	}
+	require.Empty(t, b.take())
+	require.Zero(t, b.Stats().Taken)
+}
+
+func TestTimeIsOver(t *testing.T) {
+	for asked, wait := range map[uint32]time.Duration{0: 30 * time.Second, 2: 2 * time.Second, 3600: time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBus(t, nil)
+			require.NoError(t, b.ask(expiring(asked)))
+			sent, _, _ := b.one()
+			require.Equal(t, uint32(wait/time.Second), sent.Props.Expiry)
+			time.Sleep(wait - time.Nanosecond) // of a clock that doesn't make anybody wait
+			synctest.Wait()
+			require.Empty(t, b.take())
+			time.Sleep(time.Nanosecond) // the same
+			synctest.Wait()
+			_, code, text := b.one()
+			require.Equal(t, "Expired", code)
+			require.Contains(t, text, wait.String())
+			require.ErrorIs(t, b.answer(sent, "at last"), resource.NotFound)
+			require.Empty(t, b.take())
+		})
+	}
+}
+
+// A call is lost with the last of those who were asked.
+func TestConnectionLost(t *testing.T) {
+	b := newBus(t, nil)
+	b.listen("mapper", topics.RoleMapper, command) // a second filter of the same client
+	b.listen("other", topics.RoleMapper, listens)
+	require.NoError(t, b.ask())
+	require.NoError(t, b.ask(quiet))
+	require.Len(t, b.take(), 2)
+	b.Disconnected(broker.Identity{ClientID: "mapper"}, nil)
+	b.Disconnected(broker.Identity{ClientID: "ann"}, nil)
+	require.Empty(t, b.take())
+	b.Disconnected(broker.Identity{ClientID: "other"}, nil)
+	_, code, text := b.one()
+	require.Equal(t, "Lost", code)
+	require.Contains(t, text, "may or may not")
+	require.Equal(t, Stats{Taken: 2, Ended: map[string]int64{"Lost": 2}}, b.Stats())
+}
+
+func TestLimits(t *testing.T) {
+	b := newBus(t, nil)
+	for range 3 {
+		require.NoError(t, b.ask())
+	}
+	sent := b.take()
+	require.ErrorContains(t, b.ask(), "limit of one client")
+	_, code, _ := b.one()
+	require.Equal(t, "Busy", code)
+	require.ErrorIs(t, b.ask(quiet), resource.Quota)
+
+	ask := broker.Message{Topic: command, Props: broker.Properties{ResponseTopic: "v1/nodes/n1/devices/lamp/answers/X"}}
+	var told []broker.Message
+	reply := func(m broker.Message) { told = append(told, m) }
+	b.Ask(ask, reply)
+	b.Ask(ask, reply)
+	require.Empty(t, told)
+	b.Ask(ask, reply)
+	require.Len(t, told, 1)
+	require.Equal(t, "v1/nodes/n1/devices/lamp/answers/X", told[0].Topic)
+	require.Contains(t, told[0].Props.User, broker.UserProperty{Key: "code", Value: "Busy"})
+
+	require.NoError(t, b.answer(sent[0], "x"))
+	require.NoError(t, b.ask(), "there is room again")
+	require.Equal(t, 5, b.Stats().UnderWay)
+}
+
+// A publish that its client sends again, for it saw no acknowledgement, may have been
+// executed. It is not executed a second time, and not answered a second time.
+func TestSentAgain(t *testing.T) {
+	b := newBus(t, nil)
+	require.NoError(t, b.ask(numbered("1")))
+	sent, _, _ := b.one()
+	require.NoError(t, b.ask(numbered("1"), again), "it is under way")
+	require.Empty(t, b.take())
+	require.NoError(t, b.answer(sent, "x"))
+	require.Len(t, b.take(), 1)
+	require.NoError(t, b.ask(numbered("1"), again), "it was answered")
+	require.Empty(t, b.take())
+
+	err := b.ask(numbered("2"), again)
+	require.ErrorContains(t, err, "may or may not")
+	_, code, _ := b.one()
+	require.Equal(t, "Lost", code)
+	require.NoError(t, b.ask(numbered("2"), again))
+	require.Error(t, b.ask(numbered("1"), again, from("bob")), "another client's")
+	require.Len(t, b.take(), 1)
+
+	b.silence()
+	for i := range remembered + 10 {
+		require.NoError(t, b.ask(numbered(fmt.Sprint("more", i))))
+	}
+	b.take()
+	require.Error(t, b.ask(numbered("1"), again), "long ago")
+	require.Len(t, b.table.recent, remembered)
+	require.Len(t, b.table.keys, remembered)
+}
+
+func TestWhoMayAnswer(t *testing.T) {
+	b := newBus(t, nil)
+	require.NoError(t, b.ask())
+	sent, _, _ := b.one()
+	m := broker.Message{Topic: sent.Props.ResponseTopic, Publisher: broker.Identity{Roles: []topics.Role{topics.RoleNode}}}
+	require.ErrorIs(t, b.verdict(m), resource.Forbidden)
+	m.Publisher.Roles = []topics.Role{topics.RoleMapper}
+	for _, wrong := range []string{"n1/devices/lamp", "n2/devices/lamp", "n1/devices/other"} {
+		m.Topic = strings.Replace(sent.Props.ResponseTopic, "n1/devices/lamp", wrong, 1)
+		if wrong == "n1/devices/lamp" {
+			m.Topic += "X"
+		}
+		require.ErrorIs(t, b.verdict(m), resource.NotFound, wrong)
+	}
+	require.Empty(t, b.take())
+	require.NoError(t, b.answer(sent, "x"))
+}
+
+func TestTheRestIsTheTrees(t *testing.T) {
+	b := newBus(t, nil)
+	rest := []string{
+		"v1/nodes/n1/devices/lamp/desired/power", "v1/nodes/n1/devices/lamp/telemetry/commands/x", "v1/nodes/n1/nonsense/answers/x",
+	}
+	for _, topic := range rest {
+		require.NoError(t, b.verdict(broker.Message{Topic: topic}))
+	}
+	require.Equal(t, rest, b.other)
+	require.Zero(t, b.Stats().Taken)
+}
+
+// Answers, losses and the clock race for each call: one wins.
+func TestExactlyOneAnswer(t *testing.T) {
+	const calls = 2000
+	b := newBus(t, func(o *Options) {
+		o.Limits = Limits{Timeout: 5 * time.Millisecond, Longest: time.Hour, Client: calls, All: calls}
+	})
+	var asking, racing sync.WaitGroup
+	for i := range calls {
+		asking.Go(func() {
+			m := broker.Message{Topic: command, Publisher: broker.Identity{ClientID: "ann"}}
+			m.Props.ResponseTopic = fmt.Sprint("reply/", i)
+			b.Calls.Publish(m, func(error) {})
+		})
+	}
+	answers := map[string]int{}
+	count := func() {
+		for _, m := range b.take() {
+			if m.Topic != command {
+				answers[m.Topic]++
+				continue
+			}
+			for range 2 {
+				racing.Go(func() {
+					b.Calls.Publish(broker.Message{
+						Topic: m.Props.ResponseTopic, Publisher: broker.Identity{Roles: []topics.Role{topics.RoleMapper}},
+					}, func(error) {})
+				})
+			}
+			if len(answers)%50 == 0 {
+				racing.Go(func() { b.Disconnected(broker.Identity{ClientID: "mapper"}, nil) })
+			}
+		}
+	}
+	require.Eventually(t, func() bool { count(); return b.Stats().UnderWay == 0 && b.Stats().Taken == calls }, 20*time.Second, time.Millisecond)
+	asking.Wait()
+	for range 2 { // answers that come too late are still on their way
+		count()
+		racing.Wait()
+	}
+	require.Len(t, answers, calls)
+	for topic, n := range answers {
+		require.Equal(t, 1, n, topic)
+	}
+	require.Empty(t, b.table.asked)
+	require.Empty(t, b.table.from)
+}
