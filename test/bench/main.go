@@ -44,6 +44,7 @@ var sections = []section{
 	{"Desired to reported", roundTrip},
 	{"The broker beside mosquitto", brokers},
 	{"Idle connections", idle},
+	{"Hub memory", hubMemory},
 	{"Footprint", footprint},
 }
 

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/cloud"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	fleetNodes, fleetDevices = 1000, 100 // and ten properties each
+	fleetKeys                = fleetNodes * fleetDevices * 10
+)
+
+var fleetProperties = [...]string{
+	"temperature", "pressure", "humidity", "setpoint", "mode", "speed", "torque", "vibration", "current", "voltage",
+}
+
+// hubMemory measures what a key that a node reported costs a hub, and what reading all of them costs others.
+func hubMemory(b bench) error {
+	dir, err := os.MkdirTemp("", "edgebus-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(b.bin, "cloudhub")
+	empty, err := startedHub(program, filepath.Join(dir, "empty"))
+	if err != nil {
+		return fmt.Errorf("%w: run make build first", err)
+	}
+	empty.stop()
+	full := filepath.Join(dir, "full")
+	if err := makeFleet(full); err != nil {
+		return err
+	}
+	hub, err := startedHub(program, full)
+	if err != nil {
+		return err
+	}
+	defer hub.stop()
+	file, err := os.Stat(filepath.Join(full, cloud.FileName))
+	if err != nil {
+		return err
+	}
+	a := func(x, y float64) float64 { return (x - y) * 1e6 / fleetKeys }
+	fmt.Fprintf(b.w, "A hub is started on a store with %d nodes of %d keys (`devices/press-0042/reported/temperature`, values of 8 bytes with\n"+
+		"version, time and origin). Anonymous memory as the kernel counts it (RssAnon), less that of an empty hub; the file's pages\n"+
+		"that it also maps are the kernel's to take back.\n\n"+
+		"| | bytes a key |\n|---|---|\n| once it is up and at rest | %.0f |\n| at most, while it starts | %.0f |\n| its file | %.0f |\n\n"+
+		"It takes connections after %.1f s, an empty one after %.2f s.\n\n",
+		fleetNodes, fleetKeys/fleetNodes, a(hub.rest, empty.rest), a(hub.peak, empty.peak),
+		float64(file.Size())/fleetKeys, hub.start.Seconds(), empty.start.Seconds())
+	return readingAll(b, hub.addr)
+}
+
+// started is a hub that came up, and what that took.
+type started struct {
+	*process
+	start      time.Duration
+	rest, peak float64 // MB of anonymous memory
+}
+
+func startedHub(program, dir string) (s started, err error) {
+	addr, err := freeAddress()
+	if err != nil {
+		return s, err
+	}
+	begin := time.Now()
+	s.process, err = start(dir, addr, "", program, "--data-dir", dir, "--mqtt-listen", addr, "--mqtt-websocket-listen", "",
+		"--http-listen", "127.0.0.1:0")
+	if err != nil {
+		return s, err
+	}
+	s.start = time.Since(begin)
+	if s.peak, err = anonymous(s.pid); err != nil {
+		return s, err
+	}
+	time.Sleep(settled) // what it rests at is what is asked
+	s.rest, err = anonymous(s.pid)
+	return s, err
+}
+
+// anonymous is a process's memory that no file stands behind, in MB.
+func anonymous(pid int) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kb, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 64)
+			return kb * 1024 / 1e6, err
+		}
+	}
+	return 0, fmt.Errorf("process %d: no RssAnon", pid)
+}
+
+// makeFleet writes what so many nodes reported, as a hub would have stored it.
+func makeFleet(dir string) error {
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, cloud.FileName)})
+	if err != nil {
+		return err
+	}
+	var work sync.WaitGroup
+	var failed atomic.Pointer[error]
+	slots := make(chan struct{}, 16) // that share commits
+	for n := range fleetNodes {
+		slots <- struct{}{}
+		work.Go(func() {
+			defer func() { <-slots }()
+			if err := makeNode(st, fmt.Sprintf("plant-%04d", n)); err != nil {
+				failed.Store(&err)
+			}
+		})
+	}
+	work.Wait()
+	if err := failed.Load(); err != nil {
+		return errors.Join(*err, st.Close())
+	}
+	d := device(0)
+	d.Metadata.Namespace, d.Spec.NodeName = resource.DefaultNamespace, "plant-0000"
+	return errors.Join(
+		create(st, resource.KindDeviceModel, "bench", model(1)), create(st, resource.KindDevice, "d0", d), st.Close())
+}
+
+func makeNode(st store.Store, name string) error {
+	node := resource.Node{Metadata: resource.Meta{Name: name}}
+	if err := create(st, resource.KindNode, name, node); err != nil {
+		return err
+	}
+	state := link.State{Lineage: link.Lineage{N: 1, Nonce: 7}, Applied: 1 << 20}
+	meta, err := state.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	c := store.NodeChange{Node: name, Meta: meta}
+	for d := range fleetDevices {
+		for p, property := range fleetProperties {
+			e := link.Entry{
+				Key: topics.DeviceKey(fmt.Sprintf("press-%04d", d), topics.KindReported, property), Seq: uint64(1<<19 + d*10 + p),
+				Ver: 4711, TS: 1_790_000_000_000, Origin: "mapper-modbus", Value: fmt.Appendf(nil, "%08.3f", 20+float64(d)/7),
+				Meta: link.Meta{For: 3},
+			}
+			c.Put = append(c.Put, store.Item{Key: e.Key, Value: link.AppendEntry(nil, e)})
+		}
+	}
+	return st.Commit(context.Background(), []store.NodeChange{c})
+}
+
+func create(st store.Writer, kind, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	key := store.Key{Kind: kind, Namespace: resource.DefaultNamespace, Name: name}
+	if kind == resource.KindNode {
+		key.Namespace = ""
+	}
+	_, err = st.Create(context.Background(), store.Object{Key: key, Data: data})
+	return err
+}
+
+// readingAll measures others' durable publishes while somebody subscribes to everything.
+func readingAll(b bench, addr string) error {
+	to, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return err
+	}
+	app, err := connect(to, "app")
+	if err != nil {
+		return err
+	}
+	defer app.stop()
+	var quiet, busy []time.Duration
+	var took []float64
+	for range b.rounds {
+		alone := make(chan struct{})
+		time.AfterFunc(b.d, func() { close(alone) })
+		list, err := publishUntil(app, alone)
+		if err != nil {
+			return err
+		}
+		quiet = append(quiet, list...)
+		begin := time.Now()
+		all, failed := make(chan struct{}), make(chan error, 1)
+		go func() {
+			failed <- readAll(addr)
+			close(all)
+		}()
+		list, err = publishUntil(app, all)
+		if err = errors.Join(err, <-failed); err != nil {
+			return err
+		}
+		took, busy = append(took, time.Since(begin).Seconds()), append(busy, list...)
+	}
+	fmt.Fprintf(b.w, "A client subscribes to `v1/#` with QoS 1 and is given all %d topics, in %.1f s. Meanwhile another publishes desired values, one\n"+
+		"after the other, each acknowledged when it is on disk:\n\n| | p50 | p99 |\n|---|---|---|\n| nobody reads | %s | %s |\n| while all is read | %s | %s |\n\n"+
+		"The machine's cores are shared by hub, reader and writer.\n",
+		fleetKeys, median(took), round(quantile(quiet, 0.5)), round(quantile(quiet, 0.99)), round(quantile(busy, 0.5)), round(quantile(busy, 0.99)))
+	return nil
+}
+
+// publishUntil publishes a hundred times a second at most, and says how long each acknowledgement took.
+func publishUntil(app *connection, end <-chan struct{}) (list []time.Duration, err error) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for i := time.Now().UnixNano() >> 32; ; i++ {
+		select {
+		case <-end:
+			return list, nil
+		case <-tick.C:
+		}
+		begin, done := time.Now(), make(chan error, 1)
+		app.PublishAsync(client.Message{Topic: "v1/nodes/plant-0000/devices/d0/desired/p0", Payload: fmt.Appendf(nil, "%d", i), QoS: 1},
+			func(err error) { done <- err })
+		if err := <-done; err != nil {
+			return list, err
+		}
+		list = append(list, time.Since(begin))
+	}
+}
+
+// readAll subscribes to the whole tree and returns when every reported value has come, once and in order.
+func readAll(addr string) error {
+	c, err := dial(addr, "reader")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := subscribe(c, "v1/#", 1); err != nil {
+		return err
+	}
+	var last, acks []byte
+	n := 0
+	reported := []byte("/reported/")
+	err = readPackets(c, func(first byte, body []byte) error {
+		if first>>4 != 3 {
+			return fmt.Errorf("a packet of type %d", first>>4)
+		}
+		at := 2 + int(binary.BigEndian.Uint16(body))
+		topic := body[2:at]
+		acks = append(acks, 0x40, 2, body[at], body[at+1])
+		if !bytes.Contains(topic, reported) {
+			return nil
+		}
+		if bytes.Compare(topic, last) <= 0 {
+			return fmt.Errorf("%s came after %s", topic, last)
+		}
+		last = append(last[:0], topic...)
+		n++
+		return nil
+	}, func(int) error {
+		if n == fleetKeys {
+			return errAll
+		}
+		_, err := c.Write(acks)
+		acks = acks[:0]
+		return err
+	})
+	if errors.Is(err, errAll) {
+		return nil
+	}
+	return fmt.Errorf("%d of %d topics came: %w", n, fleetKeys, err)
+}
+
+var errAll = errors.New("all came")
