@@ -26,9 +26,10 @@ import (
 )
 
 const (
-	maxSteps    = 1024            // steps in one transaction
-	maxWaiting  = 4 * maxSteps    // steps that may wait; beyond it their senders do
-	expiryGrain = time.Second / 2 // how late an override may end
+	maxSteps    = 1024             // steps in one transaction
+	maxWaiting  = 4 * maxSteps     // steps that may wait; beyond it their senders do
+	expiryGrain = time.Second / 2  // how late an override may end
+	clockCheck  = 15 * time.Second // how long a jump of the clock may go unnoticed
 	mapperGrace = 15 * time.Second
 	retryTime   = 5 * time.Second // until what the core does by itself is tried again
 )
@@ -77,6 +78,8 @@ type Twin struct {
 	armed  bool              // resend runs
 	wake   *time.Timer       // for the next override to end
 	next   int64             // when that is; 0: never
+	asleep bool              // wake runs
+	nap    time.Duration     // how long at most; clockCheck
 	ends   map[string]int64  // when overrides end, by key
 	seen   map[string]string // mappers that have spoken since the start, by key, and their users
 
@@ -139,7 +142,7 @@ func New(o Options) (*Twin, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second
 	}
-	t := &Twin{o: o, steps: make(chan func(*batch), maxWaiting), gone: make(chan struct{}), ends: make(map[string]int64), seen: make(map[string]string)}
+	t := &Twin{o: o, steps: make(chan func(*batch), maxWaiting), gone: make(chan struct{}), ends: make(map[string]int64), seen: make(map[string]string), nap: clockCheck}
 	t.resend, t.wake = stopped(), stopped()
 	t.history.begin(o.Now())
 	return t, t.load()
@@ -194,7 +197,7 @@ func (t *Twin) Run(ctx context.Context) error {
 		case <-t.resend.C:
 			err = t.step(func(*batch) { t.armed = false; t.up.Resend() })
 		case <-t.wake.C:
-			err = t.step(func(*batch) {})
+			err = t.step(func(*batch) { t.asleep = false })
 		case <-ctx.Done():
 			for len(t.steps) > 0 && err == nil {
 				err = t.step(<-t.steps)
@@ -342,13 +345,13 @@ func (t *Twin) arm(b *batch) {
 			next = until
 		}
 	}
-	if next == t.next {
+	if next == t.next && (t.asleep || next == 0) {
 		return
 	}
-	t.next = next
+	t.next, t.asleep = next, next != 0
 	t.wake.Stop()
-	if next != 0 {
-		t.wake.Reset(max(time.UnixMilli(next).Sub(b.now), 0) + expiryGrain)
+	if next != 0 { // the clock may have jumped, either way, when it is time
+		t.wake.Reset(min(max(time.UnixMilli(next).Sub(b.now), 0)+expiryGrain, t.nap))
 	}
 }
 

@@ -41,6 +41,7 @@ type rig struct {
 	up        *link.Replica
 	entries   atomic.Int64 // entries that came over the link, upwards
 	connected atomic.Bool
+	nap       time.Duration // how long a jump of the clock may go unnoticed
 }
 
 // flaky is a store whose commits can be made to fail.
@@ -74,6 +75,9 @@ func (r *rig) start() {
 		Publish: r.publish,
 	})
 	require.NoError(r.t, err)
+	if r.nap > 0 {
+		r.twin.nap = r.nap
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- r.twin.Run(ctx) }()
