@@ -54,6 +54,8 @@ func loopbackAddr(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
+const acceptSaid = 10 * time.Second // how often at most it is said that none can be accepted
+
 // serve accepts connections until the listener is closed.
 func (l *listener) serve() {
 	if l.http != nil {
@@ -62,6 +64,7 @@ func (l *listener) serve() {
 		}
 		return
 	}
+	var said time.Time
 	for {
 		transport, err := l.bound.Accept()
 		switch {
@@ -70,7 +73,10 @@ func (l *listener) serve() {
 		case l.closed.Load() || errors.Is(err, net.ErrClosed):
 			return
 		default: // out of file descriptors, or a client that was gone already
-			l.b.floods.Warn().Err(err).Str("listener", l.Name).Msg("accept failed")
+			if time.Since(said) > acceptSaid {
+				l.b.log.Warn().Err(err).Str("listener", l.Name).Msg("new connections can't be accepted now; those that stand go on")
+				said = time.Now()
+			}
 			select {
 			case <-time.After(50 * time.Millisecond):
 			case <-l.b.closed:

@@ -193,10 +193,11 @@ func (j *Journal) path(number uint64) string {
 	return filepath.Join(j.opts.Dir, fmt.Sprintf("%012d.log", number))
 }
 
-// begin makes a segment, and writes to it from then on.
+// begin makes a segment, and writes to it from then on. It gets its name when its
+// header is on disk: a segment without one is damaged.
 func (j *Journal) begin(number uint64) error {
 	path := j.path(number)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -206,10 +207,14 @@ func (j *Journal) begin(number uint64) error {
 		err = w.Sync()
 	}
 	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err == nil {
 		err = syncDir(j.opts.Dir)
 	}
 	if err != nil {
 		_ = w.Close()
+		_ = os.Remove(path + ".new")
 		_ = os.Remove(path)
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -52,8 +52,14 @@ type witness struct {
 	rnd            *rand.Rand
 }
 
+// synced notes what is on disk under which name: a segment is made under another, and
+// the directory is synced once it has its own.
 func (w *witness) synced(path string) {
 	text, err := os.ReadFile(path)
+	if err != nil {
+		path = strings.TrimSuffix(path, ".new")
+		text, err = os.ReadFile(path)
+	}
 	if err == nil {
 		w.disk[filepath.Base(path)] = text
 	}
@@ -67,7 +73,12 @@ func (w *witness) boundary() {
 		if err != nil {
 			w.t.Error(err)
 		}
-		files[filepath.Base(path)] = text
+		name := filepath.Base(path)
+		files[name] = text
+		if made, ok := w.disk[name+".new"]; ok {
+			delete(w.disk, name+".new")
+			w.disk[name] = made
+		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

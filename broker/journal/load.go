@@ -75,9 +75,6 @@ func (j *Journal) readSegment(number uint64, last bool, buf []byte) (text []byte
 	}
 	base, ok := parseHeader(text, number)
 	if !ok {
-		if last && whole(text, number, 0) < 0 {
-			return text, nil // it was being made: begin makes it anew
-		}
 		return nil, j.damaged(path, 0, "no header of "+j.opts.Name)
 	}
 	j.base = max(j.base, base)

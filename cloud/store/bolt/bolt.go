@@ -10,10 +10,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -122,45 +125,86 @@ func Open(opts Options) (*Store, error) {
 }
 
 func damaged(path string, err error) error {
-	return fmt.Errorf("the store's file %s is damaged: %w", path, err)
+	return fmt.Errorf("the store's file %s is damaged: %w; restore it from a backup, or move it away to begin anew", path, err)
 }
 
-// openFile opens the file for its owner only, and makes its name durable.
+// openFile opens the file for its owner only.
 func openFile(opts Options) (db *bbolt.DB, err error) {
 	dir := filepath.Dir(opts.Path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the store's directory: %w", err)
 	}
+	switch info, err := os.Stat(opts.Path); {
+	case errors.Is(err, os.ErrNotExist):
+		if err := makeFile(opts); err != nil {
+			return nil, fmt.Errorf("a new file for the store: %w", err)
+		}
+	case err == nil && info.Size() == 0:
+		return nil, damaged(opts.Path, errors.New("it is empty"))
+	}
+	db, err = openBolt(opts, opts.Path)
+	if err == nil {
+		if err = os.Chmod(opts.Path, 0o600); err != nil { // it holds secrets
+			_ = db.Close()
+		}
+	}
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return nil, resource.Errorf(resource.Unavailable, "", "the store's file %s is open in another process", opts.Path)
+	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.EROFS):
+		return nil, fmt.Errorf("the store's file: %w", err)
+	case err != nil:
+		return nil, damaged(opts.Path, err)
+	}
+	return db, nil
+}
+
+// makeFile makes a new file under another name, and gives it its own when all of it
+// is on disk: a file that is empty, or has no beginning, is damaged.
+func makeFile(opts Options) error {
+	path := opts.Path + ".new"
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	db, err := openBolt(opts, path)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(db.Update(initialise), db.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path, opts.Path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func openBolt(opts Options, path string) (db *bbolt.DB, err error) {
 	var file *os.File
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // as a file does that was cut short
 	defer func() {
 		if r := recover(); r != nil { // bbolt asserts what it reads
-			db, err = nil, damaged(opts.Path, fmt.Errorf("%v", r))
+			db, err = nil, fmt.Errorf("%v", r)
 		}
 		if err != nil && file != nil {
 			_ = file.Close()
 		}
 	}()
-	db, err = bbolt.Open(opts.Path, 0o600, &bbolt.Options{
+	db, err = bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout:      opts.LockTimeout,
 		FreelistType: bbolt.FreelistMapType,
+		// Room to grow in the address space, which costs nothing: bbolt lets go of the old
+		// mapping before it asks for a larger one, and a disk that fails may not give it.
+		InitialMmapSize: min(1<<30, math.MaxInt>>3),
 		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
 			file, err = os.OpenFile(name, flag, mode)
 			return file, err
 		},
 	})
-	switch {
-	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, resource.Errorf(resource.Unavailable, "", "the store's file %s is open in another process", opts.Path)
-	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("the store's file: %w", err)
-	case err != nil:
-		return nil, damaged(opts.Path, err)
+	if err == nil {
+		db.AllocSize = 1 << 20 // what the file grows by, now that the mapping doesn't say it
 	}
-	if err := errors.Join(os.Chmod(opts.Path, 0o600), syncDir(dir)); err != nil {
-		_ = db.Close()
-		return nil, fmt.Errorf("the store's file: %w", err)
-	}
-	return db, nil
+	return db, err
 }
 
 func syncDir(dir string) error {

@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// load reads the whole file into a snapshot; a new file is given its buckets.
+// load reads the whole file into a snapshot.
 func load(db *bbolt.DB) (snap *snapshot, err error) {
 	// A file that is shorter than it says faults when it is read.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -21,24 +21,16 @@ func load(db *bbolt.DB) (snap *snapshot, err error) {
 			err = fmt.Errorf("%v", r)
 		}
 	}()
-	fresh := false
-	err = db.View(func(tx *bbolt.Tx) error {
-		if tx.Bucket(bucketMeta) == nil {
-			fresh = true
-			return nil
-		}
+	err = db.View(func(tx *bbolt.Tx) (err error) {
 		snap, err = readAll(tx)
 		return err
 	})
-	if err != nil || !fresh {
-		return snap, err
-	}
-	return &snapshot{tables: map[string]*table{}}, db.Update(initialise)
+	return snap, err
 }
 
 func initialise(tx *bbolt.Tx) error {
 	for _, name := range [][]byte{bucketMeta, bucketObjects, bucketNodes, bucketUp} {
-		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+		if _, err := tx.CreateBucket(name); err != nil {
 			return err
 		}
 	}
@@ -46,7 +38,7 @@ func initialise(tx *bbolt.Tx) error {
 }
 
 func readAll(tx *bbolt.Tx) (*snapshot, error) {
-	for _, name := range [][]byte{bucketObjects, bucketNodes, bucketUp} {
+	for _, name := range [][]byte{bucketMeta, bucketObjects, bucketNodes, bucketUp} {
 		if tx.Bucket(name) == nil {
 			return nil, fmt.Errorf("no %s in it", name)
 		}

@@ -1,0 +1,247 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/disk"
+	"github.com/edgebus/edgebus/test/harness"
+	"github.com/edgebus/edgebus/test/stand"
+)
+
+// machine is a hub and a core, one of which has a disk of its own that fails.
+type machine struct {
+	*stand.Stand
+	t      *testing.T
+	name   string // hub or core: whose disk it is
+	broker string
+	disk   *disk.Disk
+	pub    *client.Client
+	box    *box
+	sent   int            // messages that were acknowledged
+	values map[int]string // values that were acknowledged, by property
+}
+
+// box is a durable session that is away while the disk fails.
+type box struct {
+	mu  sync.Mutex
+	got map[string]bool
+}
+
+func (b *box) options(o *client.Options) {
+	o.ClientID, o.CleanStart, o.SessionExpiry = "box", false, time.Hour
+	o.Subscriptions = []client.Subscription{{Filter: "post", QoS: 1}}
+	o.OnMessage = func(m client.Message) {
+		number, _, _ := strings.Cut(string(m.Payload), " ")
+		b.mu.Lock()
+		b.got[number] = true
+		b.mu.Unlock()
+	}
+}
+
+const slots = 24 // properties of the device that fills the disk
+
+func newMachine(t *testing.T, name string) *machine {
+	t.Helper()
+	d := disk.New(t, 64)
+	m := &machine{Stand: stand.New(t, 1), t: t, name: name, disk: d, box: &box{got: map[string]bool{}}, values: map[int]string{}}
+	m.broker = map[string]string{"hub": m.Hub.MQTT, "core": m.Core()}[name]
+	for _, program := range []string{"hub", "core"} {
+		args := []string{"--log-level", "info"}
+		if program == name {
+			args = append(args, "--data-dir", m.data())
+		}
+		require.NoError(t, m.Start(t.Context(), program, args...))
+	}
+	properties := []string{"{name: small, accessMode: ReadWrite}"}
+	for i := range slots {
+		properties = append(properties, fmt.Sprintf("{name: p%d, accessMode: ReadWrite}", i))
+	}
+	m.Create(stand.Model("store", properties...) + stand.Device("store", "by-hand", "tank"))
+	m.Eventually(stand.Soon, func() error { return gauge(m.Stand, m.Node("n1").HTTP, "edgebus_core_devices", 1) })
+	m.pub = m.Client(m.broker, nil)
+	require.NoError(t, m.fetch(0)) // makes the session
+	require.NoError(t, m.message("first"))
+	require.NoError(t, m.value(0, "first"))
+	return m
+}
+
+func (m *machine) data() string { return filepath.Join(m.disk.Dir, "data") }
+
+// message publishes to the durable session that is away.
+func (m *machine) message(text string) error {
+	err := m.Publish(m.pub, "post", fmt.Sprintf("%d %s", m.sent, text))
+	if err == nil {
+		m.sent++
+	}
+	return err
+}
+
+// topic is a property's, as the owner of it on this side has it.
+func (m *machine) topic(property string) string {
+	kind := map[string]string{"hub": "desired", "core": "reported"}[m.name]
+	return "v1/nodes/n1/devices/tank/" + kind + "/" + property
+}
+
+func (m *machine) value(i int, text string) error {
+	err := m.Publish(m.pub, m.topic(fmt.Sprintf("p%d", i)), text)
+	if err == nil {
+		m.values[i] = text
+	}
+	return err
+}
+
+// fetch connects the durable session until it has as many messages.
+func (m *machine) fetch(n int) error {
+	o := client.Options{Servers: []string{"mqtt://" + m.broker}, Attempts: 1}
+	m.box.options(&o)
+	up := make(chan struct{})
+	o.OnConnect = func(context.Context, bool) error { close(up); return nil }
+	c, err := client.New(o)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(m.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	defer func() {
+		stop()
+		<-ended
+	}()
+	select {
+	case <-up:
+	case err := <-ended:
+		ended <- err
+		return err
+	}
+	return harness.Eventually(ctx, stand.Soon, func(context.Context) error {
+		m.box.mu.Lock()
+		defer m.box.mu.Unlock()
+		if len(m.box.got) < n {
+			return fmt.Errorf("%d of %d messages have arrived", len(m.box.got), n)
+		}
+		return nil
+	})
+}
+
+// refused repeats a write until it is refused for a reason that names the cause.
+func (m *machine) refused(cause string, write func(i int) error) {
+	m.t.Helper()
+	for i := range 2000 {
+		err := write(i)
+		if err == nil {
+			continue
+		}
+		var refused *client.Refused
+		var status *harness.StatusError
+		switch {
+		case errors.As(err, &refused):
+			require.Equal(m.t, byte(0x83), refused.Code, "%v", err)
+			require.Contains(m.t, refused.Reason, cause)
+		case errors.As(err, &status):
+			require.Equal(m.t, http.StatusServiceUnavailable, status.Code, "%v", err)
+			require.Contains(m.t, status.Body, cause)
+		default:
+			require.NoError(m.t, err)
+		}
+		return
+	}
+	require.Fail(m.t, "nothing was refused")
+}
+
+// writesAreRefused tries everything that is stored.
+func (m *machine) writesAreRefused(cause string) {
+	m.t.Helper()
+	large := strings.Repeat("x", 100<<10)
+	m.refused(cause, func(int) error { return m.message(large) })
+	m.refused(cause, func(i int) error { return m.value(i%slots, fmt.Sprintf("%d %s", i, large)) })
+	if m.name == "hub" {
+		m.refused(cause, func(i int) error {
+			return m.Apply(m.t.Context(), []byte(fmt.Sprintf("apiVersion: edgebus.io/v1alpha1\nkind: DeviceModel\n"+
+				"metadata: {name: more-%d, annotations: {filler: %s}}\nspec: {properties: [{name: a}]}\n", i, large)))
+		})
+	}
+}
+
+// restGoesOn: reads, subscriptions, messages that nobody stores, and the link.
+func (m *machine) restGoesOn() {
+	m.t.Helper()
+	live := m.Watch(m.broker, "#", nil)
+	live.AwaitThat(m.topic("p0"), func(got client.Message) bool { return string(got.Payload) == m.values[0] })
+	require.NoError(m.t, m.Publish(m.pub, "nobody/keeps/this", "hello"))
+	live.Await("nobody/keeps/this", "hello")
+	for _, url := range []string{m.ResourceURL("Device", "default", "tank"), "http://" + m.Node("n1").HTTP + "/metrics", "http://" + m.Hub.HTTP + "/metrics"} {
+		_, err := harness.Call(m.t.Context(), http.MethodGet, url, nil)
+		require.NoError(m.t, err)
+	}
+	m.Eventually(stand.Soon, func() error { return gauge(m.Stand, m.Node("n1").HTTP, "edgebus_core_link_up", 1) })
+}
+
+// whole is what must hold when the disk is well again.
+func (m *machine) whole() {
+	m.t.Helper()
+	m.InStep()
+	cloud, local := m.Watch(m.Hub.MQTT, "v1/nodes/n1/#", nil), m.Watch(m.Core(), "v1/nodes/n1/#", nil)
+	for i, value := range m.values {
+		cloud.Await(m.topic(fmt.Sprintf("p%d", i)), value)
+		local.Await(m.topic(fmt.Sprintf("p%d", i)), value)
+	}
+	require.NoError(m.t, m.fetch(m.sent))
+}
+
+// A full disk refuses writes, with a reason; everything else goes on. With room it
+// is well again by itself, and nothing that was acknowledged is missing.
+func TestFullDisk(t *testing.T) {
+	for _, name := range []string{"hub", "core"} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, name)
+			require.NoError(t, m.disk.Fill())
+			m.writesAreRefused("no space left on device")
+			m.restGoesOn()
+			other := map[string]string{"hub": m.Core(), "core": m.Hub.MQTT}[name] // the other side's writes wait for room
+			topic := "v1/nodes/n1/devices/tank/" + map[string]string{"hub": "reported", "core": "desired"}[name] + "/small"
+			require.NoError(t, m.Publish(m.Client(other, nil), topic, "meanwhile"))
+
+			require.NoError(t, m.disk.Free())
+			m.Eventually(stand.Soon, func() error { return m.message("again") })
+			m.Eventually(stand.Soon, func() error { return m.value(1, "again") })
+			m.whole()
+			m.Watch(m.broker, topic, nil).Await(topic, "meanwhile")
+			require.NoError(t, m.Term(name))
+			m.Up(name)
+			m.whole()
+		})
+	}
+}
+
+// A disk that can only be read any more, as the kernel leaves it after an error of the
+// disk: writes are refused, the rest goes on. A program doesn't start on it, and says why.
+func TestReadOnlyDisk(t *testing.T) {
+	for _, name := range []string{"hub", "core"} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, name)
+			require.NoError(t, m.disk.ReadOnly(true))
+			m.writesAreRefused("read-only file system")
+			m.restGoesOn()
+			require.NoError(t, m.Doom(name)) // it may not be able to say goodbye to its files
+			require.NoError(t, m.Crash(name))
+			says := failsToStart(t, m.Stand, name)
+			require.Contains(t, says, m.data())
+			require.Contains(t, says, "read-only file system")
+
+			require.NoError(t, m.disk.ReadOnly(false))
+			m.Up(name)
+			m.whole()
+		})
+	}
+}
