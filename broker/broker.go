@@ -172,6 +172,10 @@ func (b *Broker) Publish(m Message) {
 	})
 }
 
+// Wanted says whether anybody is subscribed to a topic: to make a message that nobody
+// is would be for nothing. Who subscribes later finds what is retained.
+func (b *Broker) Wanted(topic string) bool { return b.router.index.matches(topic) }
+
 // Disconnect closes the connection of a client, with a reason for MQTT 5 clients.
 // It reports whether the client was connected.
 func (b *Broker) Disconnect(clientID, reason string) bool {

@@ -136,6 +136,32 @@ func (l *level) match(topic string, reserved bool, found func(*subscription)) {
 	}
 }
 
+// matches says whether any subscription matches the topic. It allocates nothing.
+func (x *index) matches(topic string) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.root.matches(topic, topic != "" && topic[0] == '$')
+}
+
+func (l *level) matches(topic string, reserved bool) bool {
+	if !reserved && l.next["#"].taken() {
+		return true
+	}
+	name, rest, more := strings.Cut(topic, "/")
+	for _, key := range [...]string{name, "+"} {
+		c := l.next[key]
+		switch {
+		case c == nil, key == "+" && reserved:
+		case more && c.matches(rest, false), !more && (c.taken() || c.next["#"].taken()):
+			return true
+		}
+	}
+	return false
+}
+
+// taken says whether somebody subscribed to the filter that ends here.
+func (l *level) taken() bool { return l != nil && len(l.subs) > 0 }
+
 func (l *level) each(found func(*subscription)) {
 	for _, s := range l.subs {
 		found(s)

@@ -67,6 +67,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Node: cfg.Node.Name, Store: st, Log: log, Timeout: cfg.Link.Retry.Timeout,
 		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
 		Publish: func(m broker.Message) { br.Publish(m) },
+		Wanted:  func(topic string) bool { return br.Wanted(topic) },
 		Report:  report(o.Version),
 	})
 	if err != nil {

@@ -156,6 +156,9 @@ func read(a topics.Address, m broker.Message, b *batch, set func(string, []byte)
 
 // settleRefusal clears a refusal once a newer value than the refused one is applied.
 func (t *Twin) settleRefusal(b *batch, name, property string, applied uint64) {
+	if applied == 0 {
+		return
+	}
 	key := topics.DeviceKey(name, topics.KindRefused, property)
 	e, ok := t.up.Get(key)
 	if !ok || applied <= e.Meta.For {
@@ -333,15 +336,23 @@ func (t *Twin) putUp(b *batch, key string, v *resource.Value, ts int64, origin s
 		t.schedule(key, meta.Until)
 	}
 	b.mark(key)
-	b.out = append(b.out, t.message(e))
+	t.tell(b, e)
 	return nil
+}
+
+// tell publishes an edge-owned entry, once it is stored, if anybody wants to know. Who
+// subscribes from now on reads what is retained, and waits with that for the commit.
+func (t *Twin) tell(b *batch, e link.Entry) {
+	if t.o.Wanted(topics.TopicOf(t.o.Node, e.Key)) {
+		b.out = append(b.out, t.message(e))
+	}
 }
 
 func (t *Twin) clearUp(b *batch, key string) {
 	if e, had := t.up.Delete(key, b.now.UnixMilli(), ""); had {
 		delete(t.ends, key)
 		b.mark(key)
-		b.out = append(b.out, t.message(e))
+		t.tell(b, e)
 	}
 }
 

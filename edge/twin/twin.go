@@ -45,7 +45,10 @@ type Options struct {
 	Node string
 	// Publish takes a message to those who subscribed to it on the node's broker.
 	Publish func(broker.Message)
-	Store   Store
+	// Wanted says whether anybody is subscribed to a topic: a message that nobody is to get
+	// isn't made. Somebody is, to every topic, when it is nil.
+	Wanted func(topic string) bool
+	Store  Store
 	Log     zerolog.Logger
 	Now     func() time.Time // time.Now when nil
 	// Report is published as the node's status when the twin starts.
@@ -138,6 +141,9 @@ func New(o Options) (*Twin, error) {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Wanted == nil {
+		o.Wanted = func(string) bool { return true }
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second

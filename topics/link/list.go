@@ -1,8 +1,7 @@
 package link
 
-// node is an entry in the owner's order. Its entry is never modified: a write
-// makes a new node, so whoever holds one (a FULL that is being sent) keeps
-// what it was.
+// node is an entry in the owner's order. While a FULL is being sent, which holds
+// them, its entry is not modified: a write makes a new node.
 type node struct {
 	Entry
 	prev, next *node

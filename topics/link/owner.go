@@ -82,6 +82,8 @@ func RestoreOwner(dir Direction, s State, entries iter.Seq[Entry], rand func() u
 			return nil, fmt.Errorf("restore owner of %v: key %s has seq %d after %d of %d", dir, n.Key, n.Seq, last, s.Seq)
 		}
 		last = n.Seq
+		o.keys[n.Key] = n
+		o.sorted.put(n.Key, nil)
 		o.append(n)
 	}
 	o.setAcked(min(s.Acked, s.Seq))
@@ -135,7 +137,15 @@ func (o *Owner) write(old *node, e Entry) Entry {
 	}
 	o.seq++
 	e.Seq = o.seq
-	n := &node{Entry: e}
+	n := old
+	if n == nil || o.talk.full != nil { // what a FULL is being made of stays as it is
+		n = new(node)
+		o.keys[e.Key] = n
+	}
+	if old == nil {
+		o.sorted.put(e.Key, nil)
+	}
+	n.Entry = e
 	o.append(n)
 	o.log.dirty = true
 	o.log.touch(e.Key)
@@ -143,13 +153,8 @@ func (o *Owner) write(old *node, e Entry) Entry {
 	return n.Entry
 }
 
-// append puts a node, whose seq is the highest, in its places.
+// append puts a node, whose seq is the highest, at the end of the order.
 func (o *Owner) append(n *node) {
-	before := len(o.keys)
-	o.keys[n.Key] = n
-	if len(o.keys) > before {
-		o.sorted.put(n.Key, nil)
-	}
 	o.order.push(n)
 	if o.unacked == nil {
 		o.unacked = n

@@ -92,7 +92,7 @@ func (l *ledger) take(s State, get func(string) (Entry, bool)) Journal {
 	if !l.dirty {
 		return Journal{}
 	}
-	j := Journal{Dirty: true, Reset: l.reset, State: s}
+	j := Journal{Dirty: true, Reset: l.reset, State: s, Entries: make([]Entry, 0, len(l.touched))}
 	for key := range l.touched {
 		if e, ok := get(key); ok {
 			j.Entries = append(j.Entries, e)
@@ -100,6 +100,13 @@ func (l *ledger) take(s State, get func(string) (Entry, bool)) Journal {
 			j.Dropped = append(j.Dropped, key)
 		}
 	}
-	*l = ledger{}
+	touched := l.touched
+	if len(touched) > keepTouched {
+		touched = nil
+	}
+	clear(touched)
+	*l = ledger{touched: touched}
 	return j
 }
+
+const keepTouched = 4096 // keys; the memory for more isn't kept

@@ -110,9 +110,9 @@ type Visitor struct {
 
 // Property finds a property by name.
 func (m DeviceModel) Property(name string) (Property, bool) {
-	for _, p := range m.Spec.Properties {
-		if p.Name == name {
-			return p, true
+	for i := range m.Spec.Properties {
+		if m.Spec.Properties[i].Name == name {
+			return m.Spec.Properties[i], true
 		}
 	}
 	return Property{}, false
