@@ -15,22 +15,22 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// commander asks for commands of the lamp.
+// commander asks for commands.
 type commander struct {
-	n       *fakeNode
-	c       *client.Client
-	answers chan client.Message
+	n *fakeNode
+	c *client.Client
 }
 
-func (n *fakeNode) commander() *commander {
-	x := &commander{n, n.client(), make(chan client.Message, 100)}
-	return x
-}
+func (n *fakeNode) commander() *commander { return &commander{n, n.client()} }
 
-// ask returns the command's answer: its code, and the result or the error.
+// ask returns the answer to a command of the lamp's: its code, and the result or the error.
 func (x *commander) ask(name, payload string, expiry time.Duration) (topics.Code, string) {
+	return x.askOf("lamp", name, payload, expiry)
+}
+
+func (x *commander) askOf(device, name, payload string, expiry time.Duration) (topics.Code, string) {
 	r, err := x.c.Request(x.n.t.Context(), client.Message{
-		Topic: "v1/nodes/n1/devices/lamp/commands/" + name, Payload: []byte(payload), Expiry: expiry,
+		Topic: "v1/nodes/n1/devices/" + device + "/commands/" + name, Payload: []byte(payload), Expiry: expiry,
 	})
 	require.NoError(x.n.t, err)
 	return topics.Code(r.Property(topics.PropCode)), string(r.Payload) + r.Property(topics.PropError)
@@ -120,4 +120,40 @@ func TestCommandsWait(t *testing.T) {
 	require.Equal(t, 1, expired)
 	require.Equal(t, maxCommands-1, done)
 	require.NotContains(t, toy.log(), "beep 0")
+}
+
+// What waits for a busy device when the mapper is stopped is not executed, and told so.
+func TestCommandsOfAMapperThatStops(t *testing.T) {
+	n := newNode(t)
+	d := newToys("lamp", "bell")
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	n.attach("bell", "toy", nil, toyModel(nil))
+	stop := n.run(d, nil)
+	n.eventually("devices/lamp/state", "online")
+	n.eventually("devices/bell/state", "online")
+	toy := d.toys["lamp"]
+	toy.mu.Lock()
+	toy.block, toy.stuck = make(chan struct{}), make(chan struct{}, 1)
+	toy.mu.Unlock()
+	<-toy.stuck
+	x := n.commander()
+	type answer struct {
+		code topics.Code
+		text string
+	}
+	told := make(chan answer, 1)
+	_, err := x.c.Request(t.Context(), client.Message{Topic: "v1/nodes/n1/devices/bell/commands/beep"})
+	require.NoError(t, err) // so that the client listens for answers, and what it asks goes out at once
+	go func() {
+		code, text := x.ask("beep", "late", 0)
+		told <- answer{code, text}
+	}()
+	require.Eventually(t, func() bool { return len(n.published("devices/lamp/commands/beep")) == 1 }, 5*time.Second, time.Millisecond)
+	code, _ := x.askOf("bell", "beep", "", 0) // behind it, and so the other is waiting
+	require.Equal(t, topics.OK, code)
+	stop()
+	got := <-told
+	require.Equal(t, topics.DeviceOffline, got.code)
+	require.Contains(t, got.text, "stopping")
+	require.Empty(t, toy.log())
 }

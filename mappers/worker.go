@@ -35,6 +35,7 @@ func (w *worker) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			for _, d := range w.list() {
+				w.failCommands(d, errStopping)
 				w.close(d)
 			}
 			return

@@ -1,0 +1,218 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/faults"
+	"github.com/edgebus/edgebus/test/stand"
+)
+
+const reset = tree + "lamp/commands/reset"
+
+// asker sends commands and keeps their answers.
+type asker struct {
+	name string
+	qos  byte
+	c    *client.Client
+
+	mu      sync.Mutex
+	asked   []string
+	answers map[string][]string // codes by command
+}
+
+// newAsker connects to a broker. One that asks at QoS 1 or 2 has a session that goes
+// on after a lost connection, and so sends again what was not acknowledged.
+func newAsker(s *stand.Stand, name, broker string, qos byte) *asker {
+	a := &asker{name: name, qos: qos, answers: map[string][]string{}}
+	a.c = s.Client(broker, func(o *client.Options) {
+		o.ClientID = name
+		if qos > 0 {
+			o.CleanStart, o.SessionExpiry = false, time.Hour
+		}
+		o.KeepAlive = time.Second
+		o.Subscriptions = []client.Subscription{{Filter: "reply/" + name, QoS: qos}}
+		o.OnMessage = a.answered
+	})
+	return a
+}
+
+func (a *asker) answered(m client.Message) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	id := string(m.Correlation)
+	a.answers[id] = append(a.answers[id], m.Property("code"))
+}
+
+// ask sends one command, if the client takes it.
+func (a *asker) ask(n int) {
+	id := fmt.Sprint(a.name, "-", n)
+	a.mu.Lock()
+	a.asked = append(a.asked, id)
+	a.mu.Unlock()
+	a.c.PublishAsync(client.Message{
+		Topic: reset, Payload: []byte(id), QoS: a.qos, ResponseTopic: "reply/" + a.name, Correlation: []byte(id), Expiry: time.Second,
+	}, func(err error) {
+		if errors.Is(err, client.ErrNotConnected) || errors.Is(err, client.ErrBusy) { // it was never asked
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.answers[id] = append(a.answers[id], "not asked")
+		}
+	})
+}
+
+// missing says whether an answer is still to come.
+func (a *asker) missing() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, id := range a.asked {
+		if len(a.answers[id]) == 0 {
+			return fmt.Errorf("%s has no answer, of %d", id, len(a.asked))
+		}
+	}
+	return nil
+}
+
+// executions are how often the driver was given each command.
+func executions(t *testing.T, driveLog string) map[string]int {
+	t.Helper()
+	file, err := os.Open(driveLog)
+	require.NoError(t, err)
+	defer file.Close()
+	times := map[string]int{}
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var line struct{ Command, Value string }
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &line))
+		if line.Command != "" {
+			times[line.Value]++
+		}
+	}
+	return times
+}
+
+// verdict compares what the asker was told with what was executed.
+func (a *asker) verdict(t *testing.T, executed map[string]int, codes map[string]int) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, id := range a.asked {
+		got := a.answers[id]
+		require.LessOrEqual(t, executed[id], 1, "%s: executed twice", id)
+		if a.qos == 1 { // MQTT itself may deliver the answer a second time
+			for _, code := range got[1:] {
+				require.Equal(t, got[0], code, id)
+			}
+		} else {
+			require.Len(t, got, 1, id)
+		}
+		codes[got[0]]++
+		switch times := executed[id]; got[0] {
+		case "OK":
+			require.Equal(t, 1, times, id)
+		case "Lost", "Expired": // perhaps
+		default:
+			require.Zero(t, times, "%s: %s", id, got[0])
+		}
+	}
+}
+
+// However the link, the askers' own connections, the core and the mapper fail, a
+// command is executed at most once, and answered exactly once; and the answer is true.
+func TestCommandsAreNeverExecutedTwice(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	chance := rand.New(rand.NewPCG(seed, 0))
+	s := stand.New(t, seed)
+	driveLog := filepath.Join(s.Dir, "drives.jsonl")
+	s.Up("hub")
+	s.Create(stand.Model("lamp", "{name: power, type: string, accessMode: ReadWrite}") + stand.Device("lamp", "virtual", "lamp"))
+	require.NoError(t, s.Start(t.Context(), "core", "--link-keepalive", "1s", "--link-retry-backoff-min", "10ms", "--link-retry-backoff-max", "50ms"))
+	require.NoError(t, s.Start(t.Context(), "virtual", "--drive-log", driveLog))
+	s.Watch(s.Hub.MQTT, tree+"lamp/state", nil).Await(tree+"lamp/state", "online")
+
+	door, err := faults.New(faults.Options{Target: s.Hub.MQTT, Seed: seed})
+	require.NoError(t, err)
+	t.Cleanup(door.Close)
+	askers := []*asker{
+		newAsker(s, "zero", s.Hub.MQTT, 0), newAsker(s, "one", door.Addr(), 1), newAsker(s, "two", door.Addr(), 2),
+	}
+	ended := make(chan struct{})
+	var asking sync.WaitGroup
+	for _, a := range askers {
+		asking.Go(func() {
+			pace := time.NewTicker(5 * time.Millisecond)
+			defer pace.Stop()
+			for n := 0; ; n++ {
+				a.ask(n)
+				select {
+				case <-pace.C:
+				case <-ended:
+					return
+				}
+			}
+		})
+	}
+	for range 25 {
+		breakSomething(t, s, chance, door)
+	}
+	close(ended)
+	asking.Wait()
+	for _, a := range askers {
+		s.Eventually(2*stand.Soon, a.missing)
+	}
+	executed, codes := executions(t, driveLog), map[string]int{}
+	for _, a := range askers {
+		a.verdict(t, executed, codes)
+	}
+	t.Log(codes)
+	require.Positive(t, codes["OK"])
+	counted, err := s.Metrics(s.Hub.HTTP)
+	require.NoError(t, err)
+	require.Zero(t, counted["edgebus_commands_underway"])
+	sum := 0.0
+	for name, n := range counted {
+		if strings.HasPrefix(name, "edgebus_commands_ended_total") {
+			sum += n
+		}
+	}
+	require.Equal(t, counted["edgebus_commands_total"], sum)
+}
+
+// breakSomething breaks one thing for a moment, and mends it.
+func breakSomething(t *testing.T, s *stand.Stand, chance *rand.Rand, door *faults.Proxy) {
+	t.Helper()
+	link := s.Node("n1").Net
+	cuts := []faults.Cut{faults.Reset, faults.Blackhole, faults.Up, faults.Down, faults.HalfOpen}
+	switch chance.IntN(8) {
+	case 0, 1:
+		link.Drop()
+	case 2, 3:
+		link.Cut(cuts[chance.IntN(len(cuts))])
+	case 4:
+		door.Cut(cuts[chance.IntN(len(cuts))])
+	case 5:
+		door.Cut(faults.Down) // what is sent arrives, and what acknowledges it doesn't
+	case 6:
+		require.NoError(t, s.Crash("virtual"))
+		require.NoError(t, s.Start(t.Context(), "virtual"))
+	case 7:
+		require.NoError(t, s.Crash("core"))
+		require.NoError(t, s.Start(t.Context(), "core"))
+	}
+	time.Sleep(time.Duration(chance.IntN(400)) * time.Millisecond) // so long it is broken, and nobody knows what goes on meanwhile
+	door.Drop()
+	link.Heal()
+	door.Heal()
+}
