@@ -89,7 +89,7 @@ func TestWhoMayConnect(t *testing.T) {
 		}
 		require.Equal(t, want, three.connect("three-"+c.user+c.password, append(opts, v3)...))
 	}
-	require.Equal(t, int64(14), hub.Stats().Rejected["0x86"])
+	require.Equal(t, int64(14), hub.Stats().Rejected["bad user name or password"])
 }
 
 func TestUnusualConnects(t *testing.T) {

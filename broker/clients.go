@@ -12,8 +12,10 @@ import (
 	"github.com/edgebus/edgebus/broker/session"
 )
 
+// ErrTakenOver is why a connection ended when the same client connected again.
+var ErrTakenOver = errors.New("session taken over by another connection")
+
 var (
-	errTakenOver  = errors.New("session taken over by another connection")
 	errInUse      = errors.New("the client identifier belongs to another user")
 	errServerGone = errors.New("broker is stopping")
 	errTooMany    = errors.New("too many sessions")
@@ -187,12 +189,13 @@ func (c *client) filters() []string {
 // in any case, and comes before anything that the new connection does.
 func (b *Broker) supersede(old *client, replaced *conn, lost *will, resumed bool) {
 	if replaced != nil {
-		replaced.disconnect(codeTakenOver, errTakenOver.Error())
+		b.stats.takeovers.Add(1)
+		replaced.disconnect(codeTakenOver, ErrTakenOver.Error())
 		if lost = replaced.takeWill(); lost != nil && lost.delay == 0 {
 			b.publishWill(lost)
 			lost = nil
 		}
-		b.tellDisconnected(replaced, errTakenOver)
+		b.tellDisconnected(replaced, ErrTakenOver)
 	}
 	if old == nil || resumed {
 		return

@@ -3,6 +3,7 @@ package broker
 import (
 	"bufio"
 	"bytes"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -34,7 +35,7 @@ type conn struct {
 
 	// Set by the reading goroutine before the connection is attached, and fixed then.
 	ident          Identity
-	certName       string
+	cert           *x509.Certificate
 	clean          bool
 	assigned       string // the identifier that a client got which brought none
 	receiveMaximum uint16
@@ -53,8 +54,8 @@ type conn struct {
 	will *will
 }
 
-func newConn(b *Broker, l *listener, transport net.Conn, certName string) *conn {
-	c := &conn{Conn: transport, b: b, listener: l, certName: certName}
+func newConn(b *Broker, l *listener, transport net.Conn, cert *x509.Certificate) *conn {
+	c := &conn{Conn: transport, b: b, listener: l, cert: cert}
 	c.in.c = c
 	c.r = bufio.NewReaderSize(&c.in, readBuffer)
 	c.acks.init()
@@ -63,9 +64,10 @@ func newConn(b *Broker, l *listener, transport net.Conn, certName string) *conn 
 }
 
 // serve runs the connection to its end.
-func (b *Broker) serve(l *listener, transport net.Conn, certName string) {
-	c := newConn(b, l, transport, certName)
+func (b *Broker) serve(l *listener, transport net.Conn, cert *x509.Certificate) {
+	c := newConn(b, l, transport, cert)
 	if !b.admit(c) {
+		b.stats.rejects.add(tooManyConnections)
 		_ = transport.Close()
 		return
 	}

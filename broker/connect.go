@@ -47,9 +47,7 @@ func (c *conn) connect() error {
 	var refused *refusedConnect
 	if errors.As(err, &refused) {
 		c.takeWill()
-		c.b.stats.connects.add(refused.code)
-		c.b.floods.Info().Str("client", pk.Connect.ClientIdentifier).Str("user", validText(string(pk.Connect.Username))).
-			Uint8("code", refused.code).Str("remote", c.RemoteAddr().String()).Msg("connection refused")
+		c.b.rejected(c, &pk, refused.code)
 		c.refuse(refused)
 		return errTold
 	}
@@ -171,14 +169,18 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if len(pk.Properties.AuthenticationData) > 0 {
 		return c.malformed(packets.Code{Code: codeProtocolError, Reason: "authentication data without a method"})
 	}
+	certName, expires := "", time.Time{}
+	if cert := c.peerCertificate(); cert != nil {
+		certName, expires = cert.Subject.CommonName, cert.NotAfter
+	}
 	ident, ok := c.b.auth.identify(credentials{
 		user: string(pk.Connect.Username), password: pk.Connect.Password, hasPass: pk.Connect.PasswordFlag,
-		certName: c.peerCertificate(), loopback: c.listener.loopback && loopbackAddr(c.RemoteAddr()),
+		certName: certName, loopback: c.listener.loopback && loopbackAddr(c.RemoteAddr()),
 	})
 	if !ok {
 		return &refusedConnect{code: codeBadCredentials}
 	}
-	ident.ClientID, ident.Version = pk.Connect.ClientIdentifier, pk.ProtocolVersion
+	ident.ClientID, ident.Version, ident.CertExpires = pk.Connect.ClientIdentifier, pk.ProtocolVersion, expires
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
 	c.ident = ident
 	if w := c.takeWill(); w != nil {

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -69,7 +70,7 @@ func (l *listener) serve() {
 		transport, err := l.bound.Accept()
 		switch {
 		case err == nil:
-			go l.b.serve(l, transport, "") // ends with the connection; Close waits for it
+			go l.b.serve(l, transport, nil) // ends with the connection; Close waits for it
 		case l.closed.Load() || errors.Is(err, net.ErrClosed):
 			return
 		default: // out of file descriptors, or a client that was gone already
@@ -114,11 +115,7 @@ func (l *listener) upgrade(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	certName := ""
-	if r.TLS != nil {
-		certName = commonName(r.TLS)
-	}
-	l.b.serve(l, &wsConn{Conn: ws.NetConn(), ws: ws}, certName)
+	l.b.serve(l, &wsConn{Conn: ws.NetConn(), ws: ws}, verified(r.TLS))
 }
 
 // originAllowed keeps web pages out that are not ours: on a loopback listener a
@@ -136,20 +133,20 @@ func (l *listener) originAllowed(r *http.Request) bool {
 	return !l.loopback || loopbackHost(u.Hostname())
 }
 
-// peerCertificate is the name in the client's certificate, if it has a verified one.
-func (c *conn) peerCertificate() string {
+// peerCertificate is the client's certificate, if it has a verified one.
+func (c *conn) peerCertificate() *x509.Certificate {
 	if t, ok := c.Conn.(*tls.Conn); ok {
 		state := t.ConnectionState()
-		return commonName(&state)
+		return verified(&state)
 	}
-	return c.certName
+	return c.cert
 }
 
-func commonName(state *tls.ConnectionState) string {
-	if len(state.VerifiedChains) == 0 {
-		return ""
+func verified(state *tls.ConnectionState) *x509.Certificate {
+	if state == nil || len(state.VerifiedChains) == 0 {
+		return nil
 	}
-	return state.PeerCertificates[0].Subject.CommonName
+	return state.PeerCertificates[0]
 }
 
 // wsConn makes a byte stream of WebSocket messages, in whose boundaries MQTT has no

@@ -42,6 +42,8 @@ type Identity struct {
 	Listener  string
 	Remote    string
 	Version   byte // MQTT protocol version: 3, 4 (3.1.1) or 5
+	// CertExpires is when the client's certificate does, if it showed one.
+	CertExpires time.Time
 }
 
 // Has says whether the identity has the role.

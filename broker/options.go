@@ -24,6 +24,8 @@ type Options struct {
 	Node     string
 	Tree     Tree     // nil: nothing below v1/ may be published, and nothing is retained there
 	Presence Presence // nil: nobody is told
+	// Rejected is told of connections that are not let in, and must not block. It may be nil.
+	Rejected func(Rejection)
 	// Journal keeps sessions and retained messages. It is closed by whoever opened it,
 	// after the broker. nil: they end with the process.
 	Journal Journal
@@ -31,6 +33,9 @@ type Options struct {
 	Log     zerolog.Logger
 	Now     func() time.Time // nil: time.Now
 }
+
+// Rejection is a connection that was not let in. Client and user are what it said.
+type Rejection struct{ ClientID, User, Remote, Reason string }
 
 // Listener is one address to listen on.
 type Listener struct {

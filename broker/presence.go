@@ -13,10 +13,11 @@ func (b *Broker) tellConnected(c *conn) {
 		return
 	}
 	if before, ok := b.present.Load(id); ok {
-		b.gone(before.(*conn), errTakenOver)
+		b.gone(before.(*conn), ErrTakenOver)
 	}
 	b.present.Store(id, c)
 	b.stats.connected.Add(1)
+	b.stats.connects.Add(1)
 	if b.opts.Presence == nil {
 		return
 	}

@@ -64,7 +64,7 @@ func TestPresence(t *testing.T) {
 	open(t, b, "d").leave(b, "d")
 	told.last(t, "-d")
 	require.Equal(t, []string{"+c", "c a", "-c", "+c", "-c", "+d", "-d"}, told.entries())
-	require.ErrorIs(t, told.errs[0], errTakenOver)
+	require.ErrorIs(t, told.errs[0], ErrTakenOver)
 	require.NoError(t, told.errs[1], "a DISCONNECT is no error")
 	require.Error(t, told.errs[2])
 	require.Zero(t, b.Stats().Connections)

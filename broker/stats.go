@@ -1,10 +1,11 @@
 package broker
 
 import (
-	"fmt"
 	"maps"
 	"sync"
 	"sync/atomic"
+
+	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -17,20 +18,36 @@ type Stats struct {
 	Subscriptions int              // now
 	Retained      int              // users' own topics with a retained message, now
 	Queued        int64            // messages in sessions now, waiting or unacknowledged
+	StoreWaiting  int64            // bytes that publishers wait for to be on disk
 	Received      int64            // PUBLISH packets from clients
 	Sent          int64            // PUBLISH packets to clients
 	Dropped       map[string]int64 // messages that never reached a subscriber, by reason
 	Refused       map[string]int64 // publishes of clients, by kind of error
-	Rejected      map[string]int64 // connections, by reason code
+	Connects      int64            // connections that were let in
+	Takeovers     int64            // connections that ended by another of the same client
+	Rejected      map[string]int64 // connections that were not let in, by reason
 	Malformed     int64            // packets that the decoder could not cope with
+
+	RefusedSubscriptions int64
+}
+
+// Queues is what waits in sessions.
+type Queues struct {
+	Waiting      int     // messages not sent yet
+	WaitingBytes int     // of them
+	Unacked      int     // messages sent and not acknowledged
+	Fullest      float64 // how full the fullest session's queue is, from 0 to 1
 }
 
 type stats struct {
 	connected atomic.Int64
 	received  atomic.Int64
 	panics    atomic.Int64
+	connects  atomic.Int64
+	takeovers atomic.Int64
+	noAccess  atomic.Int64 // subscriptions
 	publishes counts[resource.ErrorKind]
-	connects  counts[byte]
+	rejects   counts[string]
 }
 
 // counts is a small map of counters.
@@ -60,18 +77,71 @@ func (b *Broker) Stats() Stats {
 		Connections: b.stats.connected.Load(), Subscriptions: b.router.index.len(), Retained: b.retained.Len(),
 		Queued: b.counters.Queued.Load(), Received: b.stats.received.Load(), Sent: b.counters.Sent.Load(),
 		Dropped: b.counters.Dropped(), Malformed: b.stats.panics.Load(),
+		Connects: b.stats.connects.Load(), Takeovers: b.stats.takeovers.Load(), RefusedSubscriptions: b.stats.noAccess.Load(),
 		Refused: make(map[string]int64), Rejected: make(map[string]int64),
 	}
 	b.clients.mu.Lock()
 	s.Sessions = len(b.clients.byID)
 	b.clients.mu.Unlock()
+	if b.store != nil {
+		s.StoreWaiting = int64(b.store.waiting())
+	}
+	for _, kind := range refusedKinds { // what never happened is known to be 0
+		s.Refused[string(kind)] = 0
+	}
 	for kind, n := range b.stats.publishes.snapshot() {
 		s.Refused[string(kind)] = n
 	}
-	for code, n := range b.stats.connects.snapshot() {
-		s.Rejected[fmt.Sprintf("0x%02x", code)] = n
+	for _, reason := range connectReasons {
+		s.Rejected[reason] = 0
+	}
+	for reason, n := range b.stats.rejects.snapshot() {
+		s.Rejected[reason] = n
 	}
 	return s
+}
+
+var refusedKinds = [...]resource.ErrorKind{
+	resource.Invalid, resource.BadTopic, resource.NotFound, resource.Conflict, resource.Forbidden, resource.TooLarge,
+	resource.Quota, resource.Unavailable, resource.Internal,
+}
+
+// Queues looks at every session, so that none has to keep count for who asks.
+func (b *Broker) Queues() (q Queues) {
+	b.clients.mu.Lock()
+	sessions := make([]*session.Session, 0, len(b.clients.byID))
+	for _, c := range b.clients.byID {
+		sessions = append(sessions, c.sess)
+	}
+	b.clients.mu.Unlock()
+	l := b.opts.Limits
+	for _, sess := range sessions {
+		waiting, unacked, bytes := sess.Load()
+		q.Waiting += waiting
+		q.Unacked += unacked
+		q.WaitingBytes += bytes
+		q.Fullest = max(q.Fullest, float64(waiting)/float64(l.QueuedMessages), float64(bytes)/float64(l.QueuedBytes))
+	}
+	return q
+}
+
+const tooManyConnections = "too many connections"
+
+// rejected counts and logs a connection that is not let in. Of the reason only what the
+// code says is counted.
+func (b *Broker) rejected(c *conn, pk *packets.Packet, code byte) {
+	r := Rejection{
+		ClientID: pk.Connect.ClientIdentifier, User: validText(string(pk.Connect.Username)),
+		Remote: c.RemoteAddr().String(), Reason: connectReasons[code],
+	}
+	if r.Reason == "" {
+		r.Reason = "malformed packet"
+	}
+	b.stats.rejects.add(r.Reason)
+	b.floods.Info().Str("client", r.ClientID).Str("user", r.User).Str("reason", r.Reason).Str("remote", r.Remote).Msg("connection refused")
+	if b.opts.Rejected != nil {
+		b.opts.Rejected(r)
+	}
 }
 
 // droppedFor logs that a session has no room.

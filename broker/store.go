@@ -88,6 +88,13 @@ func (s *store) wait() {
 	}
 }
 
+// waiting is how many bytes are handed over and not yet on disk.
+func (s *store) waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes
+}
+
 // now commits changes and waits for it, which only a client's own reading may do.
 func (s *store) now(changes []journal.Change) error {
 	done := make(chan error, 1)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
+	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
@@ -31,8 +32,9 @@ const FileName = "hub.db"
 
 // Options are what a hub needs.
 type Options struct {
-	Config configs.Hub
-	Log    zerolog.Logger
+	Config  configs.Hub
+	Version string
+	Log     zerolog.Logger
 	// Started is called once all listeners are bound. It may be nil.
 	Started func(Addresses)
 }
@@ -52,13 +54,17 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(cfg.Data.Dir, FileName), Log: log})
+	figures := metrics.New(o.Version)
+	commits := figures.Commits()
+	st, err := bolt.Open(bolt.Options{
+		Path: filepath.Join(cfg.Data.Dir, FileName), Log: log, Committed: commits.Of("objects"),
+	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
-	kept, err := setup.Journal(cfg.Data.Dir, log)
+	kept, err := setup.Journal(cfg.Data.Dir, log, commits.Of("sessions"))
 	if err != nil {
 		return err
 	}
@@ -82,15 +88,20 @@ func Run(ctx context.Context, o Options) (err error) {
 		Publish:     func(m broker.Message) { br.Publish(m) },
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
-	bo.Tree, bo.Presence, bo.Journal, bo.Log = commands, commands, kept, log
+	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = commands, commands, tw.Rejected, kept, log
 	bo.Auth.LoopbackNodes = cfg.Auth.Anybody()
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
-	site, err := web.Listen(cfg.HTTP, api.New(api.Options{
-		Reader: st, Writer: st, Watcher: st, Log: log, Metrics: metrics(tw, commands),
+	figures.Broker(br)
+	figures.Journal("sessions", kept.Stats)
+	figures.MustRegister(commands)
+	expose(figures, tw)
+	site, err := web.Listen(cfg.HTTP, figures.Count(api.New(api.Options{
+		Reader: st, Writer: st, Watcher: st, Log: log, Metrics: figures.Handler(), Version: o.Version,
+		Links: links(tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
 		MaxBody: int64(cfg.Limits.Request),
-	}))
+	})))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}

@@ -1,40 +1,39 @@
 package cloud
 
 import (
-	"net/http"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"github.com/edgebus/edgebus/broker/calls"
+	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/cloud/twin"
 )
 
-// metrics serves the hub's figures: each is read where it is kept when somebody asks.
-func metrics(tw *twin.Twins, commands *calls.Calls) http.Handler {
-	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), commands)
-	gauge := func(name, help string, f func(twin.Stats) int) {
-		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "edgebus", Subsystem: "hub", Name: name, Help: help},
-			func() float64 { return float64(f(tw.Stats())) }))
+// expose adds the hub's own figures: each is read where it is kept when somebody asks.
+func expose(r metrics.Registry, tw *twin.Twins) {
+	g := metrics.NewGroup("hub", tw.Stats)
+	type stats = twin.Stats
+	gauge := func(name, help string, f func(stats) int) {
+		g.Gauge(name, help, func(s stats) float64 { return float64(f(s)) })
 	}
-	counter := func(name, help string, f func(twin.Stats) uint64) {
-		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "edgebus", Subsystem: "hub", Name: name, Help: help},
-			func() float64 { return float64(f(tw.Stats())) }))
+	counter := func(name, help string, f func(stats) uint64) {
+		g.Counter(name, help, func(s stats) float64 { return float64(f(s)) })
 	}
-	gauge("nodes", "Nodes that are known.", func(s twin.Stats) int { return s.Nodes })
-	gauge("nodes_online", "Nodes that are connected.", func(s twin.Stats) int { return s.Online })
-	gauge("nodes_in_step", "Nodes that have said, in their present connection, that they have everything.", func(s twin.Stats) int { return s.InStep })
-	gauge("devices", "Devices.", func(s twin.Stats) int { return s.Devices })
-	gauge("down_keys", "Keys that the cloud owns.", func(s twin.Stats) int { return s.DownKeys })
-	gauge("up_keys", "Keys that nodes own.", func(s twin.Stats) int { return s.UpKeys })
-	gauge("up_bytes", "Bytes of the names and values of those keys.", func(s twin.Stats) int { return s.UpBytes })
-	gauge("nodes_oversize", "Nodes of which nothing is taken because they own more than limits.node.", func(s twin.Stats) int { return s.Oversize })
-	gauge("behind_keys", "Keys that connected nodes have not confirmed yet.", func(s twin.Stats) int { return s.Behind })
-	gauge("desired_waiting", "Publishes of desired values that wait for their commit.", func(s twin.Stats) int { return s.Wishes })
-	counter("commits_total", "Transactions with what nodes reported.", func(s twin.Stats) uint64 { return s.Commits })
-	counter("commits_failed_total", "Transactions that could not be stored.", func(s twin.Stats) uint64 { return s.FailedCommits })
-	counter("steps_total", "Messages and events that were handled.", func(s twin.Stats) uint64 { return s.Steps })
-	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+	gauge("nodes", "Nodes that are known.", func(s stats) int { return s.Nodes })
+	gauge("nodes_online", "Nodes that are connected.", func(s stats) int { return s.Online })
+	gauge("nodes_in_step", "Nodes that have said, in their present connection, that they have everything.", func(s stats) int { return s.InStep })
+	gauge("nodes_late", "Connected nodes that have lacked something for longer than 30 seconds.", func(s stats) int { return s.Late })
+	gauge("devices", "Devices.", func(s stats) int { return s.Devices })
+	gauge("down_keys", "Keys that the cloud owns.", func(s stats) int { return s.DownKeys })
+	gauge("up_keys", "Keys that nodes own.", func(s stats) int { return s.UpKeys })
+	gauge("up_bytes", "Bytes of the names and values of those keys.", func(s stats) int { return s.UpBytes })
+	gauge("nodes_oversize", "Nodes of which nothing is taken because they own more than limits.node.", func(s stats) int { return s.Oversize })
+	gauge("behind_keys", "Keys that connected nodes have not confirmed yet.", func(s stats) int { return s.Behind })
+	g.Gauge("behind_seconds", "Age of the oldest key that a connected node has not confirmed yet.", func(s stats) float64 { return s.Oldest.Seconds() })
+	gauge("desired_waiting", "Publishes of desired values that wait for their commit.", func(s stats) int { return s.Wishes })
+	gauge("steps_waiting", "Messages and events that wait to be handled; at 4096 their senders wait.", func(s stats) int { return s.StepsWaiting })
+	gauge("status_waiting", "Devices and nodes whose status waits to be written.", func(s stats) int { return s.StatusWaiting })
+	counter("links_total", "Connections of nodes that began.", func(s stats) uint64 { return s.Links })
+	counter("link_takeovers_total", "Connections of nodes that ended because the same node connected again.", func(s stats) uint64 { return s.Takeovers })
+	counter("commits_total", "Transactions with what nodes reported.", func(s stats) uint64 { return s.Commits })
+	counter("commits_failed_total", "Transactions with what nodes reported that could not be stored.", func(s stats) uint64 { return s.FailedCommits })
+	counter("steps_total", "Messages and events that were handled.", func(s stats) uint64 { return s.Steps })
+	counter("statuses_total", "Statuses of Devices and Nodes that were written.", func(s stats) uint64 { return s.Statuses })
+	r.MustRegister(g)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
+	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/datadir"
@@ -50,13 +51,15 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	st, err := store.Open(store.Options{Dir: cfg.Data.Dir, Rand: nonce, Log: log})
+	figures := metrics.New(o.Version)
+	commits := figures.Commits()
+	st, err := store.Open(store.Options{Dir: cfg.Data.Dir, Rand: nonce, Log: log, Committed: commits.Of("tree")})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
-	kept, err := setup.Journal(cfg.Data.Dir, log)
+	kept, err := setup.Journal(cfg.Data.Dir, log, commits.Of("sessions"))
 	if err != nil {
 		return err
 	}
@@ -86,13 +89,21 @@ func Run(ctx context.Context, o Options) (err error) {
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
+	up := newUplink()
+	figures.Broker(br)
+	figures.Journal("sessions", kept.Stats)
+	figures.Journal("tree", st.Stats)
+	figures.MustRegister(commands)
+	expose(figures, tw, up)
 	ready := func() error {
 		if tw.Stats().Storing {
 			return nil
 		}
 		return errors.New("nothing can be stored: see the log")
 	}
-	site, err := web.Listen(cfg.HTTP, api.New(api.Options{Twins: tw, Ready: ready, Metrics: metrics(tw, br, commands)}))
+	site, err := web.Listen(cfg.HTTP, figures.Count(api.New(api.Options{
+		Twins: tw, Ready: ready, Metrics: figures.Handler(), Links: links(o, tw, br, up, commits),
+	})))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
@@ -119,7 +130,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	g.Go(func() error { return br.Serve(ctx) })
 	g.Go(func() error { return site.Run(ctx) })
 	if cfg.Link.Server != "" {
-		g.Go(func() error { return runLink(ctx, cfg, tw, commands, log) })
+		g.Go(func() error { return runLink(ctx, cfg, tw, commands, up, log) })
 	}
 	if o.Started != nil {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})

@@ -15,8 +15,8 @@ import (
 
 // newLink makes the client that connects the twin with the hub. Its session is
 // clean at every start: what was missed is said again by the link, not by the broker.
-func newLink(cfg configs.Link, node string, tw *twin.Twin, commands *calls.Calls, rand func() uint64, log zerolog.Logger) (*client.Client, error) {
-	up, down := topics.Sync(node)
+func newLink(cfg configs.Link, node string, tw *twin.Twin, commands *calls.Calls, up *uplink, log zerolog.Logger) (*client.Client, error) {
+	upwards, downwards := topics.Sync(node)
 	secret, err := cfg.Secret()
 	if err != nil {
 		return nil, err
@@ -31,23 +31,23 @@ func newLink(cfg configs.Link, node string, tw *twin.Twin, commands *calls.Calls
 	}
 	var c *client.Client
 	send := func(payload []byte) {
-		c.PublishAsync(client.Message{Topic: up, Payload: payload, QoS: 1}, func(err error) {
+		c.PublishAsync(client.Message{Topic: upwards, Payload: payload, QoS: 1, User: up.clock()}, func(err error) {
 			if err != nil {
 				log.Debug().Err(err).Msg("a message to the hub was not delivered: the link says it again")
 			}
 		})
 	}
-	c, err = client.New(client.Options{
+	c, err = client.New(up.watch(client.Options{
 		Servers: []string{cfg.Server}, ClientID: "node/" + node, User: user, Password: secret, TLS: secure,
 		KeepAlive: cfg.Keepalive, CleanStart: true,
-		Subscriptions: []client.Subscription{{Filter: down, QoS: 1}, {Filter: commandsOf(node)}},
+		Subscriptions: []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandsOf(node)}},
 		OnConnect: func(context.Context, bool) error {
-			tw.Connected(rand(), send)
+			tw.Connected(nonce(), send)
 			return nil
 		},
 		OnDisconnect: func(error) { tw.Disconnected() },
 		OnMessage: func(m client.Message) {
-			if m.Topic == down {
+			if m.Topic == downwards {
 				tw.Receive(m.Payload)
 			} else {
 				ask(commands, c, m)
@@ -55,7 +55,7 @@ func newLink(cfg configs.Link, node string, tw *twin.Twin, commands *calls.Calls
 		},
 		Backoff:  client.Backoff{Min: cfg.Retry.Backoff.Min, Max: cfg.Retry.Backoff.Max},
 		Attempts: cfg.Retry.Attempts, Log: log,
-	})
+	}))
 	if err != nil {
 		return nil, fmt.Errorf("link: %w", err)
 	}
@@ -63,8 +63,8 @@ func newLink(cfg configs.Link, node string, tw *twin.Twin, commands *calls.Calls
 }
 
 // runLink keeps the link up. When it gives up (link.retry.attempts) the node goes on alone.
-func runLink(ctx context.Context, cfg configs.Core, tw *twin.Twin, commands *calls.Calls, log zerolog.Logger) error {
-	c, err := newLink(cfg.Link, cfg.Node.Name, tw, commands, nonce, log)
+func runLink(ctx context.Context, cfg configs.Core, tw *twin.Twin, commands *calls.Calls, up *uplink, log zerolog.Logger) error {
+	c, err := newLink(cfg.Link, cfg.Node.Name, tw, commands, up, log)
 	if err != nil {
 		return err
 	}

@@ -42,6 +42,7 @@ func (j *Journal) gather() (g *group, closing bool) {
 		}
 		if len(g.calls) == seen || len(g.buf) > keepGroup {
 			j.filling, j.written, j.due = j.written, nil, false
+			j.writing = len(g.buf) - frameHead
 			j.mu.Unlock()
 			return g, false
 		}
@@ -55,9 +56,13 @@ const retry = time.Second // of what nobody waits for, after a failure
 
 // process makes a group durable and says so.
 func (j *Journal) process(g *group) {
+	began := time.Now()
 	j.files.Lock()
 	err := j.commit(g)
 	j.files.Unlock()
+	if j.opts.Committed != nil && !g.empty() {
+		j.opts.Committed(time.Since(began), len(g.ops), err)
+	}
 	if err != nil {
 		j.stats.failed.Add(int64(len(g.calls)))
 		if !j.failing {
@@ -82,11 +87,12 @@ func (j *Journal) process(g *group) {
 		j.lazy.Reset(retry)
 	}
 	g.reset()
-	j.written = g
+	j.written, j.writing = g, 0
 	j.mu.Unlock()
 	if err == nil {
 		j.compact()
 	}
+	j.stats.segments.Store(int64(len(j.segments)))
 }
 
 // commit writes a group and syncs it.

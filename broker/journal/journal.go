@@ -42,6 +42,9 @@ type Options struct {
 	Log     zerolog.Logger
 	Segment int           // bytes after which a segment is ended; 16 MiB
 	Lazy    time.Duration // how long changes wait that nobody waits for; 100 ms
+	// Committed is told of each group that was written, or could not be: how long it
+	// took, and how many commits were in it. It must not block, and may be nil.
+	Committed func(took time.Duration, commits int, err error)
 }
 
 // Journal is an open journal.
@@ -51,6 +54,7 @@ type Journal struct {
 
 	mu      sync.Mutex
 	filling *group
+	writing int  // bytes of the group that is being written
 	due     bool // the lazy have waited for long enough
 	closing bool
 	wake    chan struct{}
@@ -69,7 +73,7 @@ type Journal struct {
 	failing  bool
 
 	stats struct {
-		commits, groups, failed, bytes, live, records, compacted atomic.Int64
+		commits, groups, failed, bytes, live, records, segments, compacted atomic.Int64
 	}
 	// wrap stands between the journal and its files in tests.
 	wrap func(*os.File) file
@@ -105,14 +109,20 @@ type Stats struct {
 	Failed    int64 // commits that failed
 	Bytes     int64 // of the files, now
 	Live      int64 // of them in live records
+	Waiting   int64 // bytes that are not on disk yet, now
 	Records   int64 // live, now
+	Segments  int64 // files, now
 	Compacted int64 // bytes copied by compaction
 }
 
 // Stats takes a snapshot.
 func (j *Journal) Stats() Stats {
 	s := &j.stats
+	j.mu.Lock()
+	waiting := j.writing + len(j.filling.buf) - frameHead
+	j.mu.Unlock()
 	return Stats{
+		Waiting: int64(waiting), Segments: s.segments.Load(),
 		Commits: s.commits.Load(), Groups: s.groups.Load(), Failed: s.failed.Load(), Bytes: s.bytes.Load(),
 		Live: s.live.Load(), Records: s.records.Load(), Compacted: s.compacted.Load(),
 	}
@@ -154,6 +164,7 @@ func open(opts Options, wrap func(*os.File) file) (_ *Journal, err error) {
 	if err := j.read(); err != nil {
 		return nil, err
 	}
+	j.stats.segments.Store(int64(len(j.segments)))
 	j.lazy = time.AfterFunc(time.Hour, j.lazyDue)
 	j.lazy.Stop()
 	go j.run()

@@ -146,6 +146,14 @@ func (s *Session) Queued() int {
 	return s.queue.live + s.flights.len()
 }
 
+// Load is how many messages wait, how many are unacknowledged, and the bytes of those
+// that wait.
+func (s *Session) Load() (waiting, unacked, bytes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queue.live, s.flights.len(), s.queue.bytes
+}
+
 // Enqueue queues a message. It reports false when the message was dropped, which
 // is counted: QoS 0 gives way to anything, and beyond the limits the newest loses.
 func (s *Session) Enqueue(m *Message, d Delivery) bool {

@@ -4,6 +4,7 @@ package setup
 import (
 	"crypto/tls"
 	"path/filepath"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -41,10 +42,11 @@ func Calls(l configs.CommandLimits) calls.Limits {
 const JournalDir = "broker"
 
 // Journal opens what keeps a broker's sessions and retained messages. It is closed
-// after the broker.
-func Journal(dataDir string, log zerolog.Logger) (*journal.Journal, error) {
+// after the broker, and tells committed of each of its commits.
+func Journal(dataDir string, log zerolog.Logger, committed func(time.Duration, int, error)) (*journal.Journal, error) {
 	return journal.Open(journal.Options{
 		Dir: filepath.Join(dataDir, JournalDir), Name: "the broker's journal", Keeps: "the sessions and retained messages", Log: log,
+		Committed: committed,
 	})
 }
 

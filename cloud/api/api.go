@@ -32,6 +32,8 @@ type Options struct {
 	Kinds []Kind
 	// Metrics answers /metrics, if it is there.
 	Metrics http.Handler
+	// Links answers /links, if it is there: how a node's link is, or all nodes' at most so many.
+	Links func(node string, most int) resource.LinkReport
 	// Ready says for each name whether that part can work; /readyz asks all of them.
 	Ready map[string]func(context.Context) error
 	// MaxBody bounds a request's body, in bytes.
@@ -79,6 +81,10 @@ func New(o Options) http.Handler {
 	if o.Metrics != nil {
 		mux.Handle("GET /metrics", o.Metrics)
 	}
+	if o.Links != nil {
+		mux.Handle("GET /links", s.handle(s.links))
+		mux.Handle("GET /links/{node}", s.handle(s.links))
+	}
 	s.discovery(mux)
 	mux.Handle("/apis/", s.handle(s.object))
 	mux.Handle("/", s.handle(func(_ http.ResponseWriter, r *http.Request) error {
@@ -103,6 +109,9 @@ func (s *server) index(w http.ResponseWriter, _ *http.Request) {
 	b.WriteString("/openapi/v3\n/healthz\n/readyz\n")
 	if s.Metrics != nil {
 		b.WriteString("/metrics\n")
+	}
+	if s.Links != nil {
+		b.WriteString("/links\n")
 	}
 	b.WriteString("\nkubectl --server=http://this-address get devices\n")
 	plain(w, http.StatusOK, b.String())

@@ -61,6 +61,8 @@ func (t *Twins) Subscribed(id broker.Identity, filter string) {
 	t.enqueue(func(b *batch) {
 		n := t.node(id.Node)
 		n.core = id.ClientID
+		n.contact.began(b.now, id)
+		t.stats.links.Add(1)
 		n.down.Connect(t.o.Rand())
 		b.spoke[n] = true
 		t.presence(b, n)
@@ -69,7 +71,7 @@ func (t *Twins) Subscribed(id broker.Identity, filter string) {
 }
 
 // Disconnected ends the link with the connection that it was on.
-func (t *Twins) Disconnected(id broker.Identity, _ error) {
+func (t *Twins) Disconnected(id broker.Identity, cause error) {
 	if !id.Has(topics.RoleNode) {
 		return
 	}
@@ -79,9 +81,12 @@ func (t *Twins) Disconnected(id broker.Identity, _ error) {
 			return
 		}
 		n.core = ""
+		if n.contact.over(b.now, cause) {
+			t.stats.takeovers.Add(1)
+		}
 		n.down.Disconnect()
 		t.presence(b, n)
-		t.o.Log.Warn().Str("node", n.name).Msg("node is offline")
+		t.o.Log.Warn().AnErr("cause", cause).Str("node", n.name).Str("remote", id.Remote).Msg("node is offline")
 	})
 }
 
@@ -92,15 +97,17 @@ func (t *Twins) presence(b *batch, n *node) {
 
 // receive takes a message of a node's link. A malformed one is dropped: whatever
 // it should have said, the link says again.
-func (t *Twins) receive(name string, payload []byte) {
-	m, err := link.Decode(payload)
+func (t *Twins) receive(name string, said broker.Message) {
+	m, err := link.Decode(said.Payload)
 	if err != nil {
 		t.o.Log.Warn().Err(err).Str("node", name).Msg("malformed message from the node")
 		return
 	}
+	clock := clockOf(said)
 	t.enqueue(func(b *batch) {
 		n := t.node(name)
 		b.spoke[n] = true
+		n.contact.heard(b.now, clock)
 		if m.Map == link.Down {
 			n.sentAt = b.now
 			if err := n.down.Step(m); err != nil {

@@ -19,7 +19,7 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 	}
 	switch a.Kind {
 	case topics.KindSyncUp:
-		t.receive(a.Node, m.Payload)
+		t.receive(a.Node, m)
 		done(nil)
 	case topics.KindDesired, topics.KindDesiredAll:
 		t.wanted(a, m, done)

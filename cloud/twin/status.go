@@ -37,6 +37,12 @@ func (q *statusQueue) mark(f func()) {
 	f()
 }
 
+func (q *statusQueue) waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.devices) + len(q.nodes)
+}
+
 func (q *statusQueue) take() (devices, nodes map[string]bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -226,6 +232,7 @@ func (t *Twins) writeStatus(ctx context.Context, key store.Key, next func(prev [
 	if err != nil || bytes.Equal(status, obj.Status) {
 		return err
 	}
+	t.stats.statuses.Add(1)
 	_, err = t.o.Writer.Update(ctx, store.Object{Key: key, Status: status}, 0)
 	return err
 }

@@ -66,6 +66,7 @@ type Twins struct {
 	backlog broker.Backlog
 	wishes  wishes
 	status  statusQueue
+	rejects rejects
 	stats   stats
 }
 
@@ -81,6 +82,7 @@ type node struct {
 	bound  map[string]bool // the devices that belong to it
 
 	oversize string // why nothing is taken of what it reports
+	contact  contact
 }
 
 // device is a Device as the store has it.
@@ -91,7 +93,7 @@ type device struct {
 }
 
 type stats struct {
-	commits, steps, failed atomic.Uint64
+	commits, steps, failed, links, takeovers, statuses atomic.Uint64
 }
 
 // Stats are counts since the start, for metrics.
@@ -100,6 +102,11 @@ type Stats struct {
 	Nodes, Online, InStep, Devices   int
 	DownKeys, UpKeys, Behind, Wishes int
 	UpBytes, Oversize                int
+
+	Links, Takeovers, Statuses  uint64
+	StepsWaiting, StatusWaiting int
+	Late                        int           // connected nodes that have lacked something for longer than lateAfter
+	Oldest                      time.Duration // the age of the oldest key that a connected node lacks
 }
 
 // batch gathers what is to happen once its changes are on disk.
@@ -299,7 +306,10 @@ func (t *Twins) Stats() Stats {
 	s := Stats{
 		Commits: t.stats.commits.Load(), Steps: t.stats.steps.Load(), FailedCommits: t.stats.failed.Load(),
 		Nodes: len(t.nodes), Devices: len(t.devices), Wishes: t.wishes.waiting(),
+		Links: t.stats.links.Load(), Takeovers: t.stats.takeovers.Load(), Statuses: t.stats.statuses.Load(),
+		StepsWaiting: len(t.steps), StatusWaiting: t.status.waiting(),
 	}
+	now := t.o.Now()
 	for _, n := range t.nodes {
 		s.DownKeys += n.down.Len()
 		s.UpKeys += n.up.Len()
@@ -310,6 +320,11 @@ func (t *Twins) Stats() Stats {
 		if n.core != "" {
 			s.Online++
 			s.Behind += n.down.Dirty()
+			age := n.behindFor(now)
+			s.Oldest = max(s.Oldest, age)
+			if age > lateAfter {
+				s.Late++
+			}
 			if n.down.InStep() {
 				s.InStep++
 			}

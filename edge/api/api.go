@@ -28,6 +28,7 @@ type Options struct {
 	Twins   Twins
 	Ready   func() error // nil error: the core can do its work
 	Metrics http.Handler
+	Links   func() resource.LinkReport // how the link to the hub is, when asked
 }
 
 const base = "/apis/" + resource.APIVersion
@@ -47,6 +48,7 @@ func New(o Options) http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.Handle("GET /metrics", o.Metrics)
+	mux.HandleFunc("GET /links", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, s.Links()) })
 	mux.HandleFunc("/", s.other)
 	return mux
 }

@@ -32,6 +32,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -87,6 +88,9 @@ type Options struct {
 	Dir  string        // the core's data directory
 	Rand func() uint64 // gives the nonces of new lineages
 	Log  zerolog.Logger
+	// Committed is told of each commit, or of its failure: how long it took, and how many
+	// records were in it. It must not block, and may be nil.
+	Committed func(took time.Duration, records int, err error)
 }
 
 // Store is an open store. It is used by one goroutine at a time.
@@ -110,6 +114,7 @@ func Open(o Options) (*Store, error) {
 	}
 	j, err := journal.Open(journal.Options{
 		Dir: filepath.Join(o.Dir, DirName), Name: "the store of the node's tree", Keeps: "the values", Segment: segment, Log: o.Log,
+		Committed: o.Committed,
 	})
 	if err != nil {
 		return nil, err

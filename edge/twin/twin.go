@@ -49,8 +49,8 @@ type Options struct {
 	// isn't made. Somebody is, to every topic, when it is nil.
 	Wanted func(topic string) bool
 	Store  Store
-	Log     zerolog.Logger
-	Now     func() time.Time // time.Now when nil
+	Log    zerolog.Logger
+	Now    func() time.Time // time.Now when nil
 	// Report is published as the node's status when the twin starts.
 	Report resource.NodeReport
 	// Quota bounds what the node owns.
@@ -111,6 +111,8 @@ type Stats struct {
 	Storing                                bool // false: the last commit failed
 	UpBytes                                int
 	Oversize                               string // why the hub takes nothing of the node
+	StepsWaiting                           int
+	Oldest                                 time.Duration // the age of the oldest key that the hub has not confirmed
 }
 
 // batch gathers what is to happen once its changes are on disk.
@@ -377,13 +379,18 @@ func (t *Twin) begin(b *batch) {
 func (t *Twin) Stats() Stats {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return Stats{
-		Commits: t.stats.commits.Load(), Steps: t.stats.steps.Load(),
+	s := Stats{
+		StepsWaiting: len(t.steps),
+		Commits:      t.stats.commits.Load(), Steps: t.stats.steps.Load(),
 		Refused: t.stats.refused.Load(), FailedCommits: t.stats.failed.Load(),
 		Devices: len(t.devices), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
 		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: !t.stats.broken.Load(),
 		UpBytes: t.up.Bytes(), Oversize: t.oversize,
 	}
+	if ts, ok := t.up.Oldest(); ok {
+		s.Oldest = max(t.o.Now().Sub(time.UnixMilli(ts)), 0)
+	}
+	return s
 }
 
 var errStopped = resource.Errorf(resource.Unavailable, "", "the core is stopping: publish again once it is back")

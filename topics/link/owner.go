@@ -295,6 +295,14 @@ func (o *Owner) Bytes() int { return o.size }
 // to have as they are.
 func (o *Owner) Dirty() int { return o.dirty }
 
+// Oldest is the time of the oldest of them; false if there is none.
+func (o *Owner) Oldest() (ts int64, ok bool) {
+	if o.unacked == nil {
+		return 0, false
+	}
+	return o.unacked.TS, true
+}
+
 // Digest of the live entries.
 func (o *Owner) Digest() Digest { return o.sum.digest() }
 

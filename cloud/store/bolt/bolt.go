@@ -44,6 +44,10 @@ type Options struct {
 	// MaxObject bounds the bytes of one record.
 	MaxObject int
 
+	// Committed is told of each transaction, or of its failure: how long it took, and how
+	// many writes were in it. It must not block, and may be nil.
+	Committed func(took time.Duration, writes int, err error)
+
 	Log zerolog.Logger
 	Now func() time.Time
 }

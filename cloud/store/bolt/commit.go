@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -121,7 +122,12 @@ func (s *Store) process(requests []*request) {
 		answers[i] = r.apply(b)
 	}
 	if !b.empty() {
-		if err := s.commitBatch(b); err != nil {
+		began := time.Now()
+		err := s.commitBatch(b)
+		if s.opts.Committed != nil {
+			s.opts.Committed(time.Since(began), len(requests), err)
+		}
+		if err != nil {
 			if !s.failing { // said once: everybody whose write is refused is told why
 				s.opts.Log.Error().Err(err).Int("writes", len(requests)).Msg("nothing can be stored: writes are refused until this is mended")
 			}

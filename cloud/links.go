@@ -1,0 +1,43 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/metrics"
+	"github.com/edgebus/edgebus/cloud/twin"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// links answers how the hub's links are, when it is asked.
+func links(tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, version string) func(node string, most int) resource.LinkReport {
+	return func(node string, most int) resource.LinkReport {
+		r := resource.LinkReport{
+			Program: "cloudhub", Version: version, Now: resource.Time(time.Now()),
+			Failing: commits.Failing(), FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused,
+		}
+		r.Links, r.More = tw.Links(node, most)
+		return r
+	}
+}
+
+// ready says that the hub's stores can store.
+func ready(commits *metrics.Commits) func(context.Context) error {
+	return func(context.Context) error {
+		failing := commits.Failing()
+		if len(failing) == 0 {
+			return nil
+		}
+		var all []string
+		for _, store := range slices.Sorted(maps.Keys(failing)) {
+			all = append(all, fmt.Sprintf("%s can't be stored: %s", store, failing[store]))
+		}
+		return errors.New(strings.Join(all, "; "))
+	}
+}

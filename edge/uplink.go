@@ -1,0 +1,142 @@
+package edge
+
+import (
+	"context"
+	"crypto/tls"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/broker/metrics"
+	"github.com/edgebus/edgebus/edge/twin"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// contact is what is known of the connection to the hub.
+type contact struct {
+	up          bool
+	since       time.Time // when it came up, or went down; or the core's start
+	last        time.Time // when the hub was last heard
+	connections int
+	failures    int
+	lastError   string    // why there is none, or why the last one ended
+	ours        time.Time // when our certificate expires
+	theirs      time.Time // and the hub's
+	told        time.Time // when the hub was last told the time
+}
+
+// uplink watches the connection to the hub, for people who ask how it is.
+type uplink struct {
+	mu   sync.Mutex
+	line contact
+}
+
+func newUplink() *uplink { return &uplink{line: contact{since: time.Now()}} }
+
+func (u *uplink) now() contact {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.line
+}
+
+func (u *uplink) note(f func(*contact)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	f(&u.line)
+}
+
+// watch puts the watching into the options of the link's client.
+func (u *uplink) watch(o client.Options) client.Options {
+	connect, disconnect, message := o.OnConnect, o.OnDisconnect, o.OnMessage
+	o.OnConnect = func(ctx context.Context, present bool) error {
+		u.note(func(l *contact) {
+			l.up, l.since, l.last = true, time.Now(), time.Now()
+			l.connections++
+		})
+		return connect(ctx, present)
+	}
+	o.OnDisconnect = func(err error) {
+		u.note(func(l *contact) { l.down(err) })
+		disconnect(err)
+	}
+	o.OnConnectError = func(err error) {
+		u.note(func(l *contact) {
+			l.failures++
+			l.lastError = err.Error()
+		})
+	}
+	o.OnMessage = func(m client.Message) {
+		u.note(func(l *contact) { l.last = time.Now() })
+		message(m)
+	}
+	if o.TLS != nil {
+		for _, c := range o.TLS.Certificates {
+			u.line.ours = c.Leaf.NotAfter
+		}
+		o.TLS = o.TLS.Clone()
+		o.TLS.VerifyConnection = func(s tls.ConnectionState) error {
+			u.note(func(l *contact) { l.theirs = s.PeerCertificates[0].NotAfter })
+			return nil
+		}
+	}
+	return o
+}
+
+// down notes the end of a connection. One that ended before it was of any use, because
+// the hub refused the subscription, was no connection.
+func (l *contact) down(err error) {
+	if l.up {
+		l.since = time.Now()
+	}
+	l.up = false
+	if err != nil {
+		l.lastError = err.Error()
+	}
+}
+
+// clockEvery is how often the hub is told the node's time, so that it can compare.
+const clockEvery = time.Minute
+
+// clock is what a message to the hub carries beside it: now and then the time.
+func (u *uplink) clock() (beside []client.UserProperty) {
+	u.note(func(l *contact) {
+		if now := time.Now(); now.Sub(l.told) >= clockEvery || l.told.Before(l.since) {
+			l.told = now
+			beside = []client.UserProperty{{Key: "ts", Value: resource.Time(now)}}
+		}
+	})
+	return beside
+}
+
+// links answers how the link is, when the core is asked.
+func links(o Options, tw *twin.Twin, br *broker.Broker, up *uplink, commits *metrics.Commits) func() resource.LinkReport {
+	return func() resource.LinkReport {
+		now, s, l := time.Now(), tw.Stats(), up.now()
+		link := resource.Link{
+			Node: o.Config.Node.Name, State: resource.Offline, Since: resource.Time(l.since), InStep: s.InStep,
+			Behind: &resource.Behind{Keys: s.Behind, Seconds: s.Oldest.Seconds()},
+			Peer:   o.Config.Link.Server, Version: o.Version, OverQuota: s.Oversize, Connections: l.connections, Failures: l.failures, LastError: l.lastError,
+		}
+		if l.up {
+			link.State = resource.Online
+		}
+		if !l.last.IsZero() {
+			link.LastSeen = resource.Time(l.last)
+		}
+		if at := firstExpiry(l.theirs, l.ours); !at.IsZero() {
+			link.CertificateExpires = resource.Time(at)
+		}
+		return resource.LinkReport{
+			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Failing: commits.Failing(),
+			FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused, Links: []resource.Link{link},
+		}
+	}
+}
+
+func firstExpiry(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,58 @@
+package resource
+
+// LinkReport is what one end of the link says of itself when it is asked: the hub of
+// the nodes that it knows, a core of its own. It is made for the asking, kept
+// nowhere, and no object of the API.
+type LinkReport struct {
+	Program string `json:"program"` // cloudhub, edgecore
+	Version string `json:"version,omitempty"`
+	Now     string `json:"now"` // by this end's clock
+	// Failing are the stores whose last commit failed, and why.
+	Failing map[string]string `json:"failing,omitempty"`
+	// FullestQueue is how full the fullest queue of this end's broker is, from 0 to 1.
+	FullestQueue float64 `json:"fullestQueue,omitempty"`
+	// Refused are the publishes that this end's broker refused since its start, by kind of error.
+	Refused map[string]int64 `json:"refused,omitempty"`
+	// Links are the worst first. More is how many there are beyond them.
+	Links []Link `json:"links"`
+	More  int    `json:"more,omitempty"`
+}
+
+// Link is a node's link as one end sees it. Counts are since that end's start.
+type Link struct {
+	Node     string `json:"node"`
+	State    string `json:"state"`              // online, offline, unknown
+	Since    string `json:"since,omitempty"`    // when that began; empty: before this end's start
+	LastSeen string `json:"lastSeen,omitempty"` // when the other end was last heard
+	// InStep: in this connection the other end has said that it has everything of the
+	// map that this end owns.
+	InStep bool `json:"inStep"`
+	// Behind is what the other end lacks of it; missing where that can't be known.
+	Behind      *Behind `json:"behind,omitempty"`
+	Peer        string  `json:"peer,omitempty"`    // the other end's address
+	Version     string  `json:"version,omitempty"` // of the node's core
+	Connections int     `json:"connections"`
+	Failures    int     `json:"failures,omitempty"`  // attempts to connect that came to nothing
+	Takeovers   int     `json:"takeovers,omitempty"` // connections that the same name ended elsewhere
+	LastError   string  `json:"lastError,omitempty"` // why there is no connection, or why the last one ended
+	// ClockAhead is how many seconds the node's clock is ahead of the hub's.
+	ClockAhead *float64 `json:"clockAhead,omitempty"`
+	// CertificateExpires is when the certificate of either end does, whichever is first.
+	CertificateExpires string     `json:"certificateExpires,omitempty"`
+	OverQuota          string     `json:"overQuota,omitempty"` // why the hub takes nothing of what the node reports
+	Rejected           *Rejection `json:"rejected,omitempty"`
+}
+
+// Behind is how far a copy is behind its owner.
+type Behind struct {
+	Keys    int     `json:"keys"`
+	Seconds float64 `json:"seconds"` // the age of the oldest of them
+}
+
+// Rejection is the last connection in a node's name that was not let in.
+type Rejection struct {
+	Count  int    `json:"count"`
+	Time   string `json:"time"`
+	Reason string `json:"reason"`
+	Remote string `json:"remote,omitempty"`
+}
