@@ -12,8 +12,11 @@ type acks struct {
 	mu     sync.Mutex
 	change sync.Cond
 	slots  []*slot // publishes that are not acknowledged, oldest first
-	strict int     // of them, those that count against the receive maximum
-	closed bool
+	strict int     // publishes that count against the receive maximum
+	// unreleased are the QoS 2 publishes of this connection that count: a repetition
+	// doesn't again, and it is the PUBREL that ends them.
+	unreleased map[uint16]struct{}
+	closed     bool
 }
 
 // slot is the place of one publish in the order.
@@ -23,17 +26,20 @@ type slot struct {
 	id   uint16
 	done bool
 	ack  []byte
+
+	refused bool
 }
 
 func (a *acks) init() { a.change.L = &a.mu }
 
 // reserve takes the next place. With as many publishes outstanding as an MQTT 5
-// client was told it may have, another is its mistake: not ok. Any other client
-// waits, and so does not read on, until one is stored.
+// client was told it may have, another is its mistake: not ok. Those of QoS 2 are so
+// until they are released. Any other client waits, and so does not read on, until one is stored.
 func (a *acks) reserve(s *slot, limit int) (ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	counts := s.m.QoS > 0 && s.m.Publisher.Version == 5
+	_, repeated := a.unreleased[s.id]
+	counts := s.m.QoS > 0 && s.m.Publisher.Version == 5 && !(repeated && s.m.QoS == 2)
 	if counts && a.strict >= limit {
 		return false
 	}
@@ -42,6 +48,12 @@ func (a *acks) reserve(s *slot, limit int) (ok bool) {
 	}
 	if counts {
 		a.strict++
+		if s.m.QoS == 2 {
+			if a.unreleased == nil {
+				a.unreleased = make(map[uint16]struct{})
+			}
+			a.unreleased[s.id] = struct{}{}
+		}
 	}
 	a.slots = append(a.slots, s)
 	return true
@@ -59,7 +71,7 @@ func (s *slot) finish(err error) {
 	if s.done {
 		return
 	}
-	s.done = true
+	s.done, s.refused = true, err != nil
 	if s.m.QoS > 0 {
 		s.ack = c.encodeAck(s.m.QoS, s.id, err)
 	}
@@ -69,11 +81,34 @@ func (s *slot) finish(err error) {
 		a.slots = a.slots[1:]
 		if first.m.QoS > 0 {
 			c.w.Control(first.ack)
-			if first.m.Publisher.Version == 5 {
-				a.strict--
-			}
+			first.settled(a)
 		}
 		a.change.Broadcast()
+	}
+}
+
+// settled gives an acknowledged publish's place back, unless that is the PUBREL's to do.
+func (s *slot) settled(a *acks) {
+	switch {
+	case s.m.Publisher.Version < 5:
+	case s.m.QoS == 1:
+		a.strict--
+	case s.refused:
+		a.release(s.id)
+	}
+}
+
+// released ends a QoS 2 publish.
+func (a *acks) released(id uint16) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.release(id)
+}
+
+func (a *acks) release(id uint16) {
+	if _, ok := a.unreleased[id]; ok {
+		delete(a.unreleased, id)
+		a.strict--
 	}
 }
 

@@ -141,3 +141,28 @@ func TestDelivery(t *testing.T) {
 		{"retained outlives the broker", testRetainedOutlivesTheBroker},
 	})
 }
+
+// What the standard says, statement by statement.
+func TestStandard(t *testing.T) {
+	everywhere(t, []testcase{
+		{"malformed packets", testMalformedPacketsCloseTheirSenderOnly},
+		{"bad CONNECTs", testBadConnects},
+		{"assigned client ids", testAssignedClientIDs},
+		{"sessions begin and end", testSessionsBeginAndEnd},
+		{"session expiry is negotiated", testSessionExpiryIsNegotiated},
+		{"answers fit the client", testAnswersFitTheClient},
+		{"no problem information", testNoProblemInformation},
+		{"receive maximum counts what isn't released", testReceiveMaximumCountsUnreleased},
+		{"aliases are of one connection", testAliasesAreOfOneConnection},
+		{"subscriptions are replaced", testSubscriptionsAreReplaced},
+		{"many filters are answered in order", testManyFiltersAreAnsweredInOrder},
+		{"unsubscribing is exact", testUnsubscribingIsExact},
+		{"shared subscriptions", testSharedSubscriptions},
+		{"what is carried unchanged", testWhatIsCarriedUnchanged},
+		{"retained keeps its QoS", testRetainedKeepsItsQoS},
+		{"DISCONNECT with will", testDisconnectWithWill},
+		{"wildcards", testWildcards},
+		{"ids of QoS 2", testQoS2IDs},
+		{"redelivery on reconnect only", testRedeliveryOnReconnectOnly},
+	})
+}

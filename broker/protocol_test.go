@@ -13,49 +13,6 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// malformed are packets that follow a good CONNECT.
-var malformed = map[string][]byte{
-	"subscribe without options":  {0x82, 6, 0, 1, 0, 0, 1, 'a'},
-	"subscribe without a filter": {0x82, 3, 0, 1, 0},
-	"subscribe cut short":        {0x82, 5, 0, 1, 0, 0, 9},
-	"publish cut short":          {0x30, 3, 0, 9, 'a'},
-	"publish with QoS 3":         {0x36, 5, 0, 1, 'a', 0, 1},
-	"publish without an id":      {0x32, 6, 0, 1, 'a', 0, 0, 0},
-	"publish without a topic":    {0x30, 3, 0, 0, 0},
-	"bad property":               {0x30, 6, 0, 1, 'a', 2, 0x7F, 0},
-	"property length too large":  {0x30, 5, 0, 1, 'a', 9, 1},
-	"response topic wildcard":    {0x30, 10, 0, 1, 'a', 4, 0x08, 0, 1, '#', 'x', 'x'},
-	"length of five bytes":       {0x30, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F},
-	"reserved type":              {0x00, 0},
-	"bad flags":                  {0x81, 2, 0, 1},
-	"connack from a client":      {0x20, 3, 0, 0, 0},
-	"auth":                       {0xF0, 2, 0x18, 0},
-	"oversize":                   {0x30, 0xFF, 0xFF, 0xFF, 0x7F},
-	"publish with NUL in topic":  {0x30, 5, 0, 2, 'a', 0, 0},
-	"invalid UTF-8":              {0x30, 5, 0, 2, 0xC0, 0x80, 0},
-	"puback cut short":           {0x40, 1, 0},
-}
-
-// What one client sends wrong is that client's end, and of no concern to others.
-func TestMalformedPacketsCloseTheirSenderOnly(t *testing.T) {
-	b := start(t, nil)
-	other := open(t, b, "other")
-	other.sub("b", 1)
-	for name, packet := range malformed {
-		t.Run(name, func(t *testing.T) {
-			c := open(t, b, "c")
-			c.raw(packet)
-			code, n := c.ended()
-			require.Equal(t, 1, n)
-			require.Contains(t, []byte{0x81, 0x82, 0x95}, code)
-		})
-	}
-	other.publish("b", "still here", 1, 1)
-	other.nextOf(packets.Puback, func(pk packets.Packet) { require.Equal(t, "still here", string(pk.Payload)) })
-	require.Eventually(t, func() bool { return b.Stats().Connections == 1 }, patience, time.Millisecond)
-	require.Zero(t, b.Stats().Malformed, "the decoder was spared")
-}
-
 // The reason reaches a client that is still sending what is refused.
 func TestReasonReachesABusySender(t *testing.T) {
 	b := start(t, nil)
@@ -71,7 +28,10 @@ func TestReasonReachesABusySender(t *testing.T) {
 // FuzzPacket feeds a connection whatever may come after, or instead of, a CONNECT.
 func FuzzPacket(f *testing.F) {
 	for _, packet := range malformed {
-		f.Add(true, packet)
+		f.Add(true, packet.raw)
+	}
+	for _, packet := range badConnects {
+		f.Add(false, packet.raw)
 	}
 	f.Add(false, encode(f, connectPacket("x", persistent, withWill("w", "x", 1)), 5))
 	f.Add(false, encode(f, connectPacket("x", v3), 4))

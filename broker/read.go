@@ -161,6 +161,7 @@ func (c *conn) handle(pk *packets.Packet) error {
 			c.w.Control(answer.Append(nil, c.ident.Version))
 		}
 	case packets.Pubrel:
+		c.acks.released(pk.PacketID)
 		sess.Release(pk.PacketID, c.w)
 	case packets.Pubcomp:
 		sess.Pubcomp(pk.PacketID)
@@ -193,7 +194,7 @@ func (c *conn) disconnected(pk *packets.Packet) error {
 		}
 		c.expiry = c.b.sessionExpiry(seconds)
 	}
-	if pk.ReasonCode != codeWill {
+	if pk.ReasonCode == codeSuccess { // any other is no normal end
 		c.takeWill()
 	}
 	return errLeft

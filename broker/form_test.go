@@ -1,0 +1,156 @@
+package broker
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+)
+
+// malformed are packets that follow a good CONNECT, and how MQTT 5 has them answered.
+// The names give the standard's statement that they break.
+var malformed = map[string]struct {
+	code byte
+	raw  []byte
+}{
+	"MQTT-1.5.4-1 surrogate in a topic":           {0x81, []byte{0x30, 6, 0, 3, 0xED, 0xA0, 0x80, 0}},
+	"MQTT-1.5.4-1 overlong NUL":                   {0x81, []byte{0x30, 5, 0, 2, 0xC0, 0x80, 0}},
+	"MQTT-1.5.4-1 in a user property":             {0x81, []byte{0x30, 11, 0, 1, 'a', 7, 0x26, 0, 1, 0xFF, 0, 1, 'v'}},
+	"MQTT-1.5.4-2 NUL in a topic":                 {0x81, []byte{0x30, 5, 0, 2, 'a', 0, 0}},
+	"MQTT-1.5.5-1 length of five bytes":           {0x81, []byte{0x30, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F}},
+	"MQTT-1.5.5-1 property length of five bytes":  {0x81, []byte{0x30, 8, 0, 1, 'a', 0x80, 0x80, 0x80, 0x80, 0}},
+	"MQTT-2.1.3-1 flags of PUBACK":                {0x81, []byte{0x41, 2, 0, 1}},
+	"MQTT-2.1.3-1 flags of PINGREQ":               {0x81, []byte{0xC8, 0}},
+	"MQTT-2.2.1-3 SUBSCRIBE with id 0":            {0x82, []byte{0x82, 7, 0, 0, 0, 0, 1, 'a', 0}},
+	"MQTT-2.2.1-3 UNSUBSCRIBE with id 0":          {0x82, []byte{0xA2, 6, 0, 0, 0, 0, 1, 'a'}},
+	"MQTT-2.2.1-3 PUBLISH with id 0":              {0x82, []byte{0x32, 6, 0, 1, 'a', 0, 0, 0}},
+	"MQTT-2.2.1-3 PUBACK with id 0":               {0x82, []byte{0x40, 2, 0, 0}},
+	"2.2.2.2 no such property":                    {0x81, []byte{0x30, 6, 0, 1, 'a', 2, 0x7F, 0}},
+	"2.2.2.2 property of another packet":          {0x81, []byte{0x30, 7, 0, 1, 'a', 3, 0x21, 0, 1}},
+	"2.2.2.2 properties longer than the packet":   {0x81, []byte{0x30, 5, 0, 1, 'a', 9, 1}},
+	"2.2.2.2 property beyond the properties":      {0x81, []byte{0x30, 9, 0, 1, 'a', 2, 0x03, 0, 'x', 'y', 'z'}},
+	"3.3.2.3 property twice":                      {0x82, []byte{0x30, 8, 0, 1, 'a', 4, 0x01, 0, 0x01, 0}},
+	"3.3.2.3.2 payload format 2":                  {0x82, []byte{0x30, 6, 0, 1, 'a', 2, 0x01, 2}},
+	"MQTT-3.1.0-2 second CONNECT":                 {0x82, []byte{0x10, 14, 0, 4, 'M', 'Q', 'T', 'T', 5, 2, 0, 0, 0, 0, 1, 'x'}},
+	"MQTT-3.3.1-2 DUP at QoS 0":                   {0x81, []byte{0x38, 4, 0, 1, 'a', 0}},
+	"MQTT-3.3.1-4 QoS 3":                          {0x81, []byte{0x36, 6, 0, 1, 'a', 0, 1, 0}},
+	"MQTT-3.3.2-8 topic alias 0":                  {0x94, []byte{0x30, 7, 0, 1, 'a', 3, 0x23, 0, 0}},
+	"MQTT-3.3.2-9 topic alias above the maximum":  {0x94, []byte{0x30, 7, 0, 1, 'a', 3, 0x23, 0, 65}},
+	"3.3.2.3.4 no topic, and an alias never set":  {0x94, []byte{0x30, 6, 0, 0, 3, 0x23, 0, 5}},
+	"3.3.2.1 neither topic nor alias":             {0x82, []byte{0x30, 3, 0, 0, 0}},
+	"MQTT-3.3.2-14 wildcard in a response topic":  {0x82, []byte{0x30, 9, 0, 1, 'a', 4, 0x08, 0, 1, '#', 'x'}},
+	"MQTT-3.3.4-6 a client's subscription id":     {0x82, []byte{0x30, 6, 0, 1, 'a', 2, 0x0B, 1}},
+	"MQTT-3.8.1-1 flags of SUBSCRIBE":             {0x81, []byte{0x80, 7, 0, 1, 0, 0, 1, 'a', 0}},
+	"MQTT-3.8.3-2 SUBSCRIBE without a filter":     {0x82, []byte{0x82, 3, 0, 1, 0}},
+	"MQTT-3.8.3-4 no local, shared":               {0x82, []byte{0x82, 16, 0, 1, 0, 0, 10, '$', 's', 'h', 'a', 'r', 'e', '/', 'g', '/', 'a', 4}},
+	"MQTT-3.8.3-5 reserved bits of an option":     {0x81, []byte{0x82, 7, 0, 1, 0, 0, 1, 'a', 0x40}},
+	"3.8.3.1 QoS 3 asked for":                     {0x82, []byte{0x82, 7, 0, 1, 0, 0, 1, 'a', 3}},
+	"3.8.3.1 retain handling 3":                   {0x82, []byte{0x82, 7, 0, 1, 0, 0, 1, 'a', 0x30}},
+	"3.8.2.1.2 subscription id 0":                 {0x82, []byte{0x82, 9, 0, 1, 2, 0x0B, 0, 0, 1, 'a', 0}},
+	"3.8.2.1.2 two subscription ids":              {0x82, []byte{0x82, 11, 0, 1, 4, 0x0B, 1, 0x0B, 2, 0, 1, 'a', 0}},
+	"SUBSCRIBE without options":                   {0x81, []byte{0x82, 6, 0, 1, 0, 0, 1, 'a'}},
+	"SUBSCRIBE cut short":                         {0x81, []byte{0x82, 5, 0, 1, 0, 0, 9}},
+	"PUBLISH cut short":                           {0x81, []byte{0x30, 3, 0, 9, 'a'}},
+	"PUBACK cut short":                            {0x81, []byte{0x40, 1, 0}},
+	"PUBACK with something left over":             {0x81, []byte{0x40, 5, 0, 1, 0, 0, 0}},
+	"MQTT-3.10.1-1 flags of UNSUBSCRIBE":          {0x81, []byte{0xA0, 6, 0, 1, 0, 0, 1, 'a'}},
+	"MQTT-3.10.3-2 UNSUBSCRIBE without a filter":  {0x82, []byte{0xA2, 3, 0, 1, 0}},
+	"MQTT-3.14.1-1 flags of DISCONNECT":           {0x81, []byte{0xE1, 0}},
+	"3.14.2.2.2 a session that was to end":        {0x82, []byte{0xE0, 7, 0, 5, 0x11, 0, 0, 0, 9}},
+	"4.12 AUTH that nobody asked for":             {0x82, []byte{0xF0, 2, 0x18, 0}},
+	"a type that doesn't exist":                   {0x82, []byte{0x00, 0}},
+	"CONNACK from a client":                       {0x82, []byte{0x20, 3, 0, 0, 0}},
+	"MQTT-3.2.2-15 larger than the broker allows": {0x95, []byte{0x30, 0xFF, 0xFF, 0xFF, 0x7F}},
+}
+
+// What one client sends wrong is that client's end, and of no concern to others.
+func testMalformedPacketsCloseTheirSenderOnly(t *testing.T, at place) {
+	b := at.start(t, nil)
+	other := open(t, b, "other")
+	other.sub("b", 1)
+	for name, packet := range malformed {
+		t.Run(name, func(t *testing.T) {
+			c := open(t, b, "c")
+			c.raw(packet.raw)
+			code, n := c.ended()
+			require.Equal(t, 1, n, "MQTT-4.13.1-1")
+			require.Equal(t, packet.code, code)
+			three := open(t, b, "three", v3)
+			if name[0] == 'M' && packet.raw[0]>>4 != packets.Publish { // the rest is MQTT 5's alone
+				three.raw(packet.raw)
+				_, n := three.ended()
+				require.Zero(t, n)
+			}
+		})
+	}
+	other.publish("b", "still here", 1, 1)
+	other.nextOf(packets.Puback, func(pk packets.Packet) { require.Equal(t, "still here", string(pk.Payload)) })
+	require.Eventually(t, func() bool { return b.Stats().Connections <= 2 }, patience, 1)
+	require.Zero(t, b.Stats().Malformed, "the decoder was spared")
+}
+
+// connectRaw makes a CONNECT of its parts.
+func connectRaw(protocol string, level, flags byte, props []byte, rest ...string) []byte {
+	b := append(binary.BigEndian.AppendUint16(nil, uint16(len(protocol))), protocol...)
+	b = append(b, level, flags, 0, 60)
+	if level >= 5 {
+		b = append(append(b, byte(len(props))), props...)
+	}
+	for _, s := range rest {
+		b = append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
+	}
+	return append([]byte{0x10, byte(len(b))}, b...)
+}
+
+const silence = 0xFF // closed without an answer
+
+var badConnects = map[string]struct {
+	code byte
+	raw  []byte
+}{
+	"MQTT-3.1.0-1 PINGREQ first":                     {silence, []byte{0xC0, 0}},
+	"MQTT-3.1.2-1 another protocol":                  {silence, connectRaw("HTTP", 5, 2, nil, "x")},
+	"MQTT-3.1.2-2 version 6":                         {0x84, connectRaw("MQTT", 6, 2, nil, "x")},
+	"MQTT-3.1.2-3 reserved flag":                     {0x81, connectRaw("MQTT", 5, 3, nil, "x")},
+	"MQTT-3.1.2-11 will QoS without a will":          {0x81, connectRaw("MQTT", 5, 0x0A, nil, "x")},
+	"MQTT-3.1.2-12 will QoS 3":                       {0x81, connectRaw("MQTT", 5, 0x1E, nil, "x")},
+	"MQTT-3.1.2-13 will retain without a will":       {0x81, connectRaw("MQTT", 5, 0x22, nil, "x")},
+	"MQTT-3.1.2-17 no user name where one is said":   {0x81, connectRaw("MQTT", 5, 0x82, nil, "x")},
+	"MQTT-3.1.2-16 a user name where none is said":   {0x81, connectRaw("MQTT", 5, 0x02, nil, "x", "user")},
+	"MQTT-3.1.2-19 no password where one is said":    {0x81, connectRaw("MQTT", 5, 0xC2, nil, "x", "user")},
+	"MQTT-3.1.3-4 NUL in the client id":              {0x81, connectRaw("MQTT", 5, 2, nil, "a\x00")},
+	"MQTT-3.1.3-12 user name that isn't UTF-8":       {0x81, connectRaw("MQTT", 5, 0x82, nil, "x", "\xff")},
+	"3.1.2.11.3 receive maximum 0":                   {0x82, connectRaw("MQTT", 5, 2, []byte{0x21, 0, 0}, "x")},
+	"3.1.2.11.4 maximum packet size 0":               {0x82, connectRaw("MQTT", 5, 2, []byte{0x27, 0, 0, 0, 0}, "x")},
+	"3.1.2.11.7 request problem information 2":       {0x82, connectRaw("MQTT", 5, 2, []byte{0x17, 2}, "x")},
+	"3.1.2.11.2 session expiry twice":                {0x82, connectRaw("MQTT", 5, 2, []byte{0x11, 0, 0, 0, 1, 0x11, 0, 0, 0, 1}, "x")},
+	"3.1.2.11.9 a method that the broker hasn't":     {0x8C, connectRaw("MQTT", 5, 2, []byte{0x15, 0, 1, 'm'}, "x")},
+	"3.1.2.11.10 authentication data, but no method": {0x82, connectRaw("MQTT", 5, 2, []byte{0x16, 0, 1, 'd'}, "x")},
+	"a user name that nobody has":                    {0x86, connectRaw("MQTT", 5, 0xC2, nil, "x", "user", "")},
+	"MQTT 3.1.1, level 2: MQTT-3.1.2-2":              {0x01, connectRaw("MQTT", 2, 2, nil, "x")},
+	"MQTT 3.1.1, no id to keep: MQTT-3.1.3-8":        {0x02, connectRaw("MQTT", 4, 0, nil, "")},
+	"MQTT 3.1.1, reserved flag: MQTT-3.1.2-3":        {silence, connectRaw("MQTT", 4, 3, nil, "x")},
+	"MQTT 3.1.1, password without user name":         {silence, connectRaw("MQTT", 4, 0x42, nil, "x", "password")},
+}
+
+func testBadConnects(t *testing.T, at place) {
+	b := at.start(t, nil)
+	for name, packet := range badConnects {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, b)
+			if name[:5] == "MQTT " {
+				c.version = 4
+			}
+			c.raw(packet.raw)
+			if packet.code != silence {
+				ack := c.expect(packets.Connack)
+				require.Equal(t, packet.code, ack.ReasonCode)
+				require.False(t, ack.SessionPresent, "MQTT-3.2.2-6")
+			}
+			_, n := c.ended()
+			require.Zero(t, n, "MQTT-3.2.2-7: nothing but a CONNACK")
+		})
+	}
+	require.Zero(t, b.Stats().Malformed)
+}
