@@ -11,27 +11,50 @@ import (
 // maxFrame keeps places within 32 bits.
 const maxFrame = 1 << 30
 
-// run is the committer: the only one that writes. It ends when the journal closes
-// and nothing waits.
+// run is the committer: it writes for those who don't wait, and shortens the log. It
+// ends when the journal closes and nothing waits.
 func (j *Journal) run() {
 	defer close(j.stopped)
 	for range j.wake {
-		for {
-			g, closing := j.gather()
-			if g == nil {
-				if closing {
-					return
-				}
-				break
+		for more := true; more; {
+			j.turn.Lock()
+			g, closing := j.gather(true)
+			if g != nil {
+				j.process(g)
 			}
-			j.process(g)
+			more = j.compact() || g != nil
+			j.turn.Unlock()
+			if g == nil && closing {
+				return
+			}
 		}
 	}
 }
 
-// gather takes all that waits. Those whom the last group answered are about to come
-// back: giving way to them makes groups of all instead of two halves.
-func (j *Journal) gather() (g *group, closing bool) {
+// Sync makes the changes durable like Commit, and returns once they are, or can't be. The
+// caller writes them by itself, with what else waits: no other goroutine has to wake up
+// for it. It must not be called from a done.
+func (j *Journal) Sync(changes []Change) (err error) {
+	settled := false // by whoever's turn it is
+	taken, _ := j.enqueue(changes, func(outcome error) { err, settled = outcome, true })
+	if !taken {
+		return ErrClosed
+	}
+	j.turn.Lock()
+	defer j.turn.Unlock()
+	if !settled {
+		g, _ := j.gather(false)
+		j.process(g)
+	}
+	if j.sweep != nil || j.wasteful() {
+		j.wakeUp()
+	}
+	return err
+}
+
+// gather takes all that waits, if any of it is urgent. Those whom the last group answered
+// are about to come back: giving way to them makes groups of all instead of two halves.
+func (j *Journal) gather(giveWay bool) (g *group, closing bool) {
 	for seen := -1; ; {
 		j.mu.Lock()
 		g = j.filling
@@ -40,7 +63,7 @@ func (j *Journal) gather() (g *group, closing bool) {
 			j.mu.Unlock()
 			return nil, closing
 		}
-		if len(g.calls) == seen || len(g.buf) > keepGroup {
+		if !giveWay || len(g.calls) == seen || len(g.buf) > keepGroup {
 			j.filling, j.written, j.due = j.written, nil, false
 			j.writing = len(g.buf) - frameHead
 			j.mu.Unlock()
@@ -54,7 +77,7 @@ func (j *Journal) gather() (g *group, closing bool) {
 
 const retry = time.Second // of what nobody waits for, after a failure
 
-// process makes a group durable and says so.
+// process makes a group durable and says so. It is called by whose turn it is.
 func (j *Journal) process(g *group) {
 	began := time.Now()
 	j.files.Lock()
@@ -89,9 +112,6 @@ func (j *Journal) process(g *group) {
 	g.reset()
 	j.written, j.writing = g, 0
 	j.mu.Unlock()
-	if err == nil {
-		j.compact()
-	}
 	j.stats.segments.Store(int64(len(j.segments)))
 }
 

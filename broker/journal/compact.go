@@ -12,14 +12,15 @@ type sweep struct {
 }
 
 const (
-	sweepBytes = 1 << 20 // looked at between two groups
-	slack      = 2       // dead segments that nobody minds
+	sweepBytes = 256 << 10 // looked at between two groups
+	slack      = 2         // dead segments that nobody minds
 )
 
-// compact goes on with making the log shorter, if it is too long for what is live.
-func (j *Journal) compact() {
-	if j.sweep == nil && !j.wasteful() {
-		return
+// compact goes on with making the log shorter, if it is too long for what is live, and
+// says whether it did, and may have more to do. After a failure it waits for a commit to succeed.
+func (j *Journal) compact() bool {
+	if j.failing || j.sweep == nil && !j.wasteful() {
+		return false
 	}
 	j.files.Lock()
 	defer j.files.Unlock()
@@ -29,7 +30,9 @@ func (j *Journal) compact() {
 			j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": not compacted")
 		}
 		j.failing = true
+		return false
 	}
+	return true
 }
 
 func (j *Journal) wasteful() bool {

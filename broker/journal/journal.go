@@ -61,7 +61,9 @@ type Journal struct {
 	lazy    *time.Timer
 	stopped chan struct{}
 
-	// The committer's, and for Load.
+	turn sync.Mutex // from taking a group to having told its outcome, so that outcomes are in order
+
+	// Written by whose turn it is; Load reads.
 	files    sync.Mutex
 	segments []*segment // oldest first; the last is written to
 	index    map[uint64]place
@@ -196,13 +198,22 @@ func syncDir(dir string) error {
 // and in the order of the commits. With done nil nobody waits: the changes go with the next group,
 // or after a while, and if that fails, with one after it.
 func (j *Journal) Commit(changes []Change, done func(error)) {
+	taken, urgent := j.enqueue(changes, done)
+	switch {
+	case urgent:
+		j.wakeUp()
+	case !taken && done != nil:
+		go done(ErrClosed)
+	}
+}
+
+// enqueue lets the changes wait for the next group, unless the journal is closed. The
+// committer must be woken when they are the first in it that are urgent.
+func (j *Journal) enqueue(changes []Change, done func(error)) (taken, urgent bool) {
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	if j.closing {
-		j.mu.Unlock()
-		if done != nil {
-			go done(ErrClosed)
-		}
-		return
+		return false, false
 	}
 	g := j.filling
 	first := len(g.calls) == 0
@@ -210,15 +221,12 @@ func (j *Journal) Commit(changes []Change, done func(error)) {
 		g.add(c)
 	}
 	g.calls = append(g.calls, call{done, len(g.ops)})
-	urgent := !g.urgent && (done != nil || len(g.buf) > lazyBytes)
+	urgent = !g.urgent && (done != nil || len(g.buf) > lazyBytes)
 	g.urgent = g.urgent || urgent
-	j.mu.Unlock()
-	switch {
-	case urgent:
-		j.wakeUp()
-	case first:
+	if first && !urgent {
 		j.lazy.Reset(j.opts.Lazy)
 	}
+	return true, urgent
 }
 
 const lazyBytes = 1 << 20 // what nobody waits for waits no longer than until it is this much

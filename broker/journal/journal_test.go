@@ -370,6 +370,39 @@ func TestCommitsOfManyAreAnsweredInOrder(t *testing.T) {
 	require.True(t, maps.Equal(want, content(t, opened(t, dir, 4<<10))))
 }
 
+// Those who write by themselves, and those who have it done, take turns: each finds the
+// last state that it left, and nothing is lost or comes twice.
+func TestSyncAndCommitTakeTurns(t *testing.T) {
+	dir := t.TempDir()
+	j := opened(t, dir, 4<<10)
+	const writers, each = 4, 200
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			for i := range each {
+				change := put(uint64(w), strings.Repeat(fmt.Sprint(i, " "), 20))
+				if w%2 == 0 {
+					if err := j.Sync([]Change{change}); err != nil {
+						t.Error(err)
+					}
+					continue
+				}
+				j.now(t, change)
+			}
+		})
+	}
+	all.Wait()
+	s := j.Stats()
+	require.Equal(t, int64(writers*each), s.Commits)
+	require.NoError(t, j.Close())
+	require.ErrorIs(t, j.Sync([]Change{put(1, "late")}), ErrClosed)
+	j = opened(t, dir, 4<<10)
+	for _, last := range content(t, j) {
+		require.Equal(t, strings.Repeat(fmt.Sprint(each-1, " "), 20), last)
+	}
+	require.Equal(t, int64(writers), j.Stats().Records)
+}
+
 func FuzzSegment(f *testing.F) {
 	g := newGroup()
 	g.add(put(1, "one"))

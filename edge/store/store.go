@@ -135,7 +135,7 @@ func exists(path string) bool {
 // checkFormat refuses what another version wrote, and marks what is new.
 func (s *Store) checkFormat() error {
 	if s.journal.Stats().Records == 0 {
-		return s.write([]journal.Change{{ID: recordFormat, Value: appendRecord(nil, kindFormat, "", []byte(format))}})
+		return s.journal.Sync([]journal.Change{{ID: recordFormat, Value: appendRecord(nil, kindFormat, "", []byte(format))}})
 	}
 	known := false
 	err := s.read(func(_ uint64, kind byte, _, body []byte) error {
@@ -173,20 +173,13 @@ func (s *Store) Commit(b Batch) error {
 	defer w.reset()
 	err := s.fill(w, b)
 	if err == nil {
-		err = s.write(w.changes)
+		err = s.journal.Sync(w.changes)
 	}
 	if err != nil {
 		s.stale = true // the numbers that this batch gave and took back
 		return err
 	}
 	return nil
-}
-
-// write waits until the changes are on disk.
-func (s *Store) write(changes []journal.Change) error {
-	done := make(chan error, 1)
-	s.journal.Commit(changes, func(err error) { done <- err })
-	return <-done
 }
 
 // Check reads everything and compares it with itself: that each map is what its

@@ -107,7 +107,7 @@ func TestOneCoreADirectory(t *testing.T) {
 func TestAnotherFormatIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	require.NoError(t, s.write([]journal.Change{{ID: recordFormat, Value: appendRecord(nil, kindFormat, "", []byte("edgebus-core/99"))}}))
+	require.NoError(t, s.journal.Sync([]journal.Change{{ID: recordFormat, Value: appendRecord(nil, kindFormat, "", []byte("edgebus-core/99"))}}))
 	require.NoError(t, s.Close())
 	_, err := Open(Options{Dir: dir, Rand: seven})
 	require.ErrorContains(t, err, "edgebus-core/99")
@@ -141,7 +141,7 @@ func TestDamageIsNamed(t *testing.T) {
 	put(t, up, "devices/lamp/reported/power", "ON")
 	require.NoError(t, s.Commit(Batch{Up: up.TakeJournal()}))
 	const entryOfTomorrow = 99
-	require.NoError(t, s.write([]journal.Change{{ID: firstKey, Value: appendRecord(nil, kindUp, "devices/lamp/reported/power", []byte{entryOfTomorrow})}}))
+	require.NoError(t, s.journal.Sync([]journal.Change{{ID: firstKey, Value: appendRecord(nil, kindUp, "devices/lamp/reported/power", []byte{entryOfTomorrow})}}))
 	_, err := s.Load()
 	require.ErrorContains(t, err, "devices/lamp/reported/power")
 	require.ErrorContains(t, err, filepath.Join(dir, DirName))
