@@ -1,5 +1,5 @@
-// Command edgebus is for people: it shows a node's tree, and it runs a
-// demonstration of the whole bus on one machine.
+// Command edgebus is for people: it shows a node's tree, says what is wrong
+// with its link, and runs a demonstration of the whole bus on one machine.
 //
 // It never does what a broker or the API could not be asked by other means: it is
 // a client of both, and links neither hub nor core.
@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -29,7 +30,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	if err := root.ExecuteContext(ctx); err != nil {
+	err := root.ExecuteContext(ctx)
+	if code := exitCode(0); errors.As(err, &code) {
+		return int(code)
+	}
+	if err != nil {
 		fmt.Fprintln(stderr, "edgebus:", err)
 		return 1
 	}
@@ -43,7 +48,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newDemo(), newTree(), newVersion())
+	root.AddCommand(newDemo(), newTree(), newDoctor(), newVersion())
 	return root
 }
 

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// healthy are the answers when nothing is wrong.
+func healthy() facts {
+	now := time.Now()
+	end := func(program string) *resource.LinkReport {
+		return &resource.LinkReport{Program: program, Version: "v1", Now: resource.Time(now), Links: []resource.Link{{
+			Node: "n1", State: resource.Online, Since: resource.Time(now.Add(-time.Hour)), InStep: true, Version: "v1",
+			Behind: &resource.Behind{}, Connections: 1, CertificateExpires: resource.Time(now.Add(1000 * time.Hour)),
+		}}}
+	}
+	lamp := resource.Device{Metadata: resource.Meta{Name: "lamp"}, Status: resource.DeviceStatus{State: resource.Online}}
+	return facts{
+		node: "n1", hubAt: "http://hub", coreAt: "http://core", mqttAt: "mqtt://hub", hubTime: now, coreTime: now,
+		hub: end("cloudhub"), core: end("edgecore"), devices: []resource.Device{lamp}, mappers: map[string]string{"virtual": resource.Online},
+	}
+}
+
+func TestDiagnosis(t *testing.T) {
+	ago := func(d time.Duration) string { return resource.Time(time.Now().Add(-d)) }
+	condition := func(f *facts, kind, status, reason string) {
+		f.devices[0].Status.Conditions = []resource.Condition{{Type: kind, Status: status, Reason: reason, Message: "power"}}
+	}
+	for name, tt := range map[string]struct {
+		make func(*facts)
+		mark mark
+		what string
+	}{
+		"disk full":       {func(f *facts) { f.core.Failing = map[string]string{"tree": "no space left on device"} }, wrong, "edgecore can't store (tree): no space left"},
+		"queue":           {func(f *facts) { f.hub.FullestQueue = 0.9 }, look, "a queue of cloudhub is 90 % full"},
+		"clock":           {func(f *facts) { f.core.Now = ago(time.Hour) }, wrong, "clock is 1h behind the hub's"},
+		"clock, far away": {func(f *facts) { s := 10.0; f.core, f.hub.Links[0].ClockAhead = nil, &s }, look, "clock is 10s ahead of the hub's"},
+		"expired":         {func(f *facts) { f.core.Links[0].CertificateExpires = ago(time.Hour) }, wrong, "has expired"},
+		"expires soon":    {func(f *facts) { f.hub.Links[0].CertificateExpires = ago(-50 * time.Hour) }, look, "expires in 2d"},
+		"versions":        {func(f *facts) { f.core.Version = "v2" }, look, "the hub has version v1, the core v2"},
+		"versions, far":   {func(f *facts) { f.core, f.hub.Links[0].Version = nil, "v2" }, look, "the hub has version v1, the core v2"},
+		"two cores":       {func(f *facts) { f.hub.Links[0].Takeovers, f.hub.Links[0].Since = 9, ago(time.Second) }, wrong, "taken over 9 times"},
+		"half open":       {func(f *facts) { f.core.Links[0].State = resource.Offline }, wrong, "the hub thinks that the node is connected"},
+		"behind": {func(f *facts) {
+			l := &f.hub.Links[0]
+			l.InStep, l.Behind = false, &resource.Behind{Keys: 3, Seconds: 90}
+		}, wrong, "the node lacks 3 keys"},
+		"catching up": {func(f *facts) {
+			l := &f.core.Links[0]
+			l.InStep, l.Behind = false, &resource.Behind{Keys: 3, Seconds: 2}
+		}, look, "the hub is catching up"},
+		"quota":            {func(f *facts) { f.hub.Links[0].OverQuota = "3 keys, at most 2 are taken" }, wrong, "3 keys, at most 2"},
+		"refused by name":  {func(f *facts) { f.mqttErr = &client.Refused{Op: "connect", Code: 0x86} }, look, "did not let us in"},
+		"no MQTT":          {func(f *facts) { f.mqttErr = errors.New("connection refused") }, wrong, "MQTT does not answer"},
+		"hub not asked":    {func(f *facts) { f.hub, f.hubErr = nil, errors.New("refused") }, look, "the hub does not answer"},
+		"core not there":   {func(f *facts) { f.core, f.coreGiven, f.coreErr = nil, true, errors.New("refused") }, wrong, "the core does not answer"},
+		"mapper":           {func(f *facts) { f.mappers["virtual"] = resource.Offline }, wrong, "mappers that are not running: virtual"},
+		"no mapper":        {func(f *facts) { f.mappers = nil }, look, "no mapper has ever connected"},
+		"device":           {func(f *facts) { f.devices[0].Status.State = resource.Offline }, look, "not online: lamp"},
+		"value":            {func(f *facts) { condition(f, "Refused", "True", "Refused") }, look, "values that devices refused: lamp (power)"},
+		"conflict":         {func(f *facts) { condition(f, "TwinConflict", "True", "OverrideConflict") }, look, "disagree about: lamp (power)"},
+		"waiting":          {func(f *facts) { condition(f, "InSync", "False", "Waiting") }, look, "not as they should be yet: lamp"},
+		"model":            {func(f *facts) { condition(f, "InSync", "Unknown", "ModelMissing") }, wrong, "model does not exist: lamp"},
+		"lagging unknown":  {func(f *facts) { f.hub.Links[0].Behind = nil }, look, "not known"},
+		"offline, no core": {func(f *facts) { f.core, f.hub.Links[0].State = nil, resource.Offline }, wrong, "not connected for 1h"},
+		"rejected": {func(f *facts) {
+			f.hub.Links[0].Rejected = &resource.Rejection{Count: 4, Time: ago(time.Minute), Reason: "bad user name or password"}
+		}, look, "refused 4 connections"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := healthy()
+			tt.make(&f)
+			d := diagnose(f)
+			var out bytes.Buffer
+			require.NoError(t, d.print(&out))
+			found := false
+			for _, x := range d.Findings {
+				if x.Mark != fine {
+					require.Equal(t, tt.mark, x.Mark, "%s", out.String())
+					require.Contains(t, x.What, tt.what)
+					require.NotEmpty(t, x.Advice, "everything has its advice")
+					found = true
+				}
+			}
+			require.True(t, found, "%s", out.String())
+			if tt.mark == wrong {
+				require.Equal(t, exitCode(1), d.exit())
+			} else {
+				require.NoError(t, d.exit())
+			}
+		})
+	}
+}
+
+func TestDiagnosisOfWhatIsWell(t *testing.T) {
+	d := diagnose(healthy())
+	for _, x := range d.Findings {
+		require.Equal(t, fine, x.Mark, x.What)
+	}
+	require.Equal(t, "all is well", d.Verdict)
+	require.Equal(t, exitCode(2), diagnose(facts{node: "n1", hubErr: errors.New("x"), coreErr: errors.New("x")}).exit())
+}
+
+func TestSummaryIsTheWorstOfEach(t *testing.T) {
+	r := *healthy().hub
+	away := r.Links[0]
+	away.Node, away.State, away.LastError = "n2", resource.Offline, "keep-alive timeout"
+	r.Links = append([]resource.Link{away}, r.Links...)
+	s := summarise(r)
+	require.Empty(t, s.Hub)
+	require.Equal(t, wrong, s.Links[0].Mark)
+	require.Contains(t, s.Links[0].What, "keep-alive timeout")
+	require.Equal(t, fine, s.Links[1].Mark)
+	require.Equal(t, exitCode(1), s.exit())
+}

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const doctorTime = 3 * time.Second // for each answer
+
+// doctorOptions are the flags of edgebus doctor.
+type doctorOptions struct {
+	hub, core, server string
+	coreGiven         bool
+	identity          configs.Identity
+	tls               configs.TLSClient
+	output            string
+	limit             int
+}
+
+func newDoctor() *cobra.Command {
+	var o doctorOptions
+	cmd := &cobra.Command{
+		Use:   "doctor [NODE]",
+		Short: "Say what is wrong with a node's link, and what to do",
+		Long: `Ask the hub, and the node's core if it can be reached from here, how the link
+between them is; say in plain words what is well (✓), what to look at (!), and what
+is wrong (✗), each with advice. Without a NODE: all nodes, the worst first.
+
+The exit code is 0 if nothing is wrong, 1 if something is, and 2 if nobody answers.`,
+		Example: "  edgebus doctor demo\n  edgebus doctor -o json | jq .links",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.coreGiven = cmd.Flags().Changed("core")
+			if len(args) == 0 {
+				return o.all(cmd.Context(), cmd.OutOrStdout())
+			}
+			return o.one(cmd.Context(), args[0], cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.hub, "hub", "http://127.0.0.1:8080", "the hub's HTTP address")
+	f.StringVar(&o.server, "server", "mqtt://127.0.0.1:1883", "the hub's MQTT address")
+	f.StringVar(&o.core, "core", "http://127.0.0.1:10550", "the core's HTTP address; not asked if nothing answers there, unless it is given")
+	f.StringVar(&o.identity.User, "user", "", "name to sign in with at the hub's MQTT")
+	f.StringVar(&o.identity.PasswordFile, "password-file", "", "file that holds the password")
+	f.StringVar(&o.tls.CA, "ca", "", "certificates of those who sign the servers' certificates")
+	f.StringVar(&o.tls.Cert, "cert", "", "certificate to show")
+	f.StringVar(&o.tls.Key, "key", "", "key of that certificate")
+	f.IntVar(&o.limit, "limit", 50, "without a NODE: list so many nodes")
+	f.StringVarP(&o.output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+// exitCode ends the program with a code, and without another word.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+func (o doctorOptions) check() error {
+	if o.output != "text" && o.output != "json" {
+		return fmt.Errorf("--output is text or json, not %q", o.output)
+	}
+	if o.limit < 1 {
+		return errors.New("--limit is at least 1")
+	}
+	return nil
+}
+
+// one looks at one node.
+func (o doctorOptions) one(ctx context.Context, node string, out io.Writer) error {
+	if !topics.ValidName(node) {
+		return fmt.Errorf("%q is no node's name", node)
+	}
+	if err := o.check(); err != nil {
+		return err
+	}
+	secure, err := o.tls.Config()
+	if err != nil {
+		return err
+	}
+	d := diagnose(o.ask(ctx, secure, node))
+	if o.output == "json" {
+		err = printJSON(out, d)
+	} else {
+		err = d.print(out)
+	}
+	return errors.Join(err, d.exit())
+}
+
+// all lists all nodes, the worst first.
+func (o doctorOptions) all(ctx context.Context, out io.Writer) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	secure, err := o.tls.Config()
+	if err != nil {
+		return err
+	}
+	var r resource.LinkReport
+	if err := get(ctx, secure, fmt.Sprintf("%s/links?limit=%d", o.hub, o.limit), &r); err != nil {
+		fmt.Fprintf(out, "✗ the hub does not answer at %s: %v\n", o.hub, err)
+		return exitCode(2)
+	}
+	s := summarise(r)
+	if o.output == "json" {
+		err = printJSON(out, s)
+	} else {
+		err = s.print(out)
+	}
+	return errors.Join(err, s.exit())
+}
+
+func printJSON(out io.Writer, v any) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}
+
+// facts are the answers to what a doctor asks.
+type facts struct {
+	node              string
+	hubAt, coreAt     string
+	hub, core         *resource.LinkReport
+	hubErr, coreErr   error
+	coreGiven         bool
+	hubTime, coreTime time.Time // ours, at their answers
+	devices           []resource.Device
+	mqttAt            string
+	mqttErr           error
+	mappers           map[string]string // state by name
+}
+
+func (o doctorOptions) ask(ctx context.Context, secure *tls.Config, node string) facts {
+	f := facts{node: node, hubAt: o.hub, coreAt: o.core, coreGiven: o.coreGiven, mqttAt: o.server}
+	var hub, core resource.LinkReport
+	if f.hubErr = get(ctx, secure, o.hub+"/links/"+node, &hub); f.hubErr == nil {
+		f.hub, f.hubTime = &hub, time.Now()
+		var list struct{ Items []resource.Device }
+		selector := url.QueryEscape("spec.nodeName=" + node)
+		if err := get(ctx, secure, o.hub+"/apis/"+resource.APIVersion+"/devices?fieldSelector="+selector, &list); err == nil {
+			f.devices = list.Items
+		}
+		f.mappers, f.mqttErr = o.listen(ctx, secure, node)
+	}
+	f.coreErr = get(ctx, secure, o.core+"/links", &core)
+	if f.coreErr == nil && len(core.Links) == 1 && core.Program == "edgecore" {
+		if core.Links[0].Node != node {
+			f.coreErr = fmt.Errorf("that is the core of node %s", core.Links[0].Node)
+		} else {
+			f.core, f.coreTime = &core, time.Now()
+		}
+	}
+	return f
+}
+
+// get asks for a JSON document.
+func get(ctx context.Context, secure *tls.Config, address string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, doctorTime)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{TLSClientConfig: secure}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		return wrapped.Err // the address is said anyway
+	}
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))
+	if err == nil && response.StatusCode != http.StatusOK {
+		return &statusError{response.StatusCode, string(text)}
+	}
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	return err
+}
+
+// listen signs in at the hub's MQTT and hears which mappers the node has.
+func (o doctorOptions) listen(ctx context.Context, secure *tls.Config, node string) (map[string]string, error) {
+	password, err := o.identity.Secret()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, doctorTime)
+	defer cancel()
+	mappers := map[string]string{} // the callbacks' until Run has returned
+	up := false
+	failed := errors.New("no answer")
+	quiet := time.AfterFunc(doctorTime, cancel)
+	defer quiet.Stop()
+	c, err := client.New(client.Options{
+		Servers: []string{o.server}, ClientID: fmt.Sprintf("edgebus-doctor-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6),
+		User: o.identity.User, Password: password, TLS: secure, CleanStart: true, Attempts: 1, ConnectTimeout: doctorTime,
+		Subscriptions: []client.Subscription{{Filter: topics.Prefix + node + "/mappers/+/state", QoS: 1}},
+		OnConnect:     func(context.Context, bool) error { up = true; quiet.Reset(settleTime); return nil },
+		OnMessage: func(m client.Message) {
+			quiet.Reset(settleTime)
+			if a, err := topics.Parse(m.Topic); err == nil && a.Kind == topics.KindMapperState {
+				mappers[a.Device] = string(m.Payload)
+			}
+		},
+		OnDisconnect:   func(err error) { failed = err },
+		OnConnectError: func(err error) { failed = err },
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Run(ctx); err != nil || !up {
+		return nil, failed
+	}
+	return mappers, nil
+}
+
+const settleTime = 300 * time.Millisecond // nothing more comes when nothing came for this long
+
+// print shows a diagnosis to people.
+func (d diagnosis) print(out io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Node %s: %s\n", d.Node, d.Verdict)
+	for _, x := range d.Findings {
+		fmt.Fprintf(&b, "%s %s\n", x.Mark.sign(), printable(x.What, 300))
+		if x.Advice != "" {
+			fmt.Fprintf(&b, "  → %s\n", x.Advice)
+		}
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// print shows a summary to people.
+func (s summary) print(out io.Writer) error {
+	var b strings.Builder
+	for _, x := range s.Hub {
+		fmt.Fprintf(&b, "%s %s\n", x.Mark.sign(), printable(x.What, 300))
+	}
+	for _, l := range s.Links {
+		fmt.Fprintf(&b, "%s %s  %s\n", l.Mark.sign(), l.Node, printable(l.What, 200))
+	}
+	if s.More > 0 {
+		fmt.Fprintf(&b, "… and %d more, none of them worse\n", s.More)
+	}
+	if len(s.Links) == 0 {
+		b.WriteString("the hub knows no nodes yet\n")
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
