@@ -44,10 +44,15 @@ func parseRecord(block []byte, at int) record {
 	return r
 }
 
+// number reads a varint, nearly all of which are of one byte.
 func number(b []byte, at int) (n, next int) {
-	if b[at] < 0x80 { // as nearly all are
+	if b[at] < 0x80 {
 		return int(b[at]), at + 1
 	}
+	return longNumber(b, at)
+}
+
+func longNumber(b []byte, at int) (n, next int) {
 	x, size := binary.Uvarint(b[at:])
 	return int(x), at + size
 }
@@ -68,9 +73,12 @@ type place struct {
 }
 
 func (t *table) block(key string) int {
-	n := sort.Search(len(t.blocks), func(i int) bool { return string(parseRecord(t.blocks[i], 0).rest) > key })
+	n := sort.Search(len(t.blocks), func(i int) bool { return string(first(t.blocks[i])) > key })
 	return max(0, n-1)
 }
+
+// first is a block's first key.
+func first(block []byte) []byte { return parseRecord(block, 0).rest }
 
 func (t *table) find(key string) place {
 	p := place{block: t.block(key)}
@@ -79,19 +87,21 @@ func (t *table) find(key string) place {
 	}
 	// All keys up to here are less; the one before has p.shared bytes in common.
 	for b := t.blocks[p.block]; p.at < len(b); {
-		r := parseRecord(b, p.at)
-		if r.shared < p.shared {
+		shared, at := number(b, p.at)
+		if shared < p.shared {
 			return p // it parted from the one before where ours had not: it is greater
 		}
-		if r.shared == p.shared { // otherwise it differs from ours where the one before did
-			same := common(r.rest, key[p.shared:])
-			p.found = same == len(r.rest) && p.shared+same == len(key)
-			if p.found || same < len(r.rest) && (p.shared+same == len(key) || r.rest[same] > key[p.shared+same]) {
+		rest, at := number(b, at)
+		body, at := number(b, at)
+		if shared == p.shared { // otherwise it differs from ours where the one before did
+			same := common(b[at:at+rest], key[shared:])
+			p.found = same == rest && shared+same == len(key)
+			if p.found || same < rest && (shared+same == len(key) || b[at+same] > key[shared+same]) {
 				return p
 			}
 			p.shared += same
 		}
-		p.at = r.to
+		p.at = at + rest + body
 	}
 	return p
 }
