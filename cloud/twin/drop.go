@@ -1,7 +1,6 @@
 package twin
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -32,23 +31,31 @@ func (t *Twins) noteOversize(n *node) {
 // is connected has been let in, so it exists, and is registered again.
 func (t *Twins) dropNode(b *batch, name string) {
 	n := t.nodes[name]
-	switch {
-	case n == nil:
-	case n.core != "":
-		t.status.node(name)
-	default:
-		b.dropped[n] = true
+	if n == nil {
+		return
 	}
+	n.unknown = false
+	if n.core != "" {
+		t.status.node(name)
+		return
+	}
+	b.dropped[n] = true
 }
 
-// dropMissing is dropNode for all that reported something and have no Node.
-func (t *Twins) dropMissing(b *batch, have func(name string) bool) {
+// showMissing has those nodes shown that reported something and have no Node: the hub
+// died before it wrote one, or before it forgot what a deleted one had reported. What was
+// acknowledged is not thrown away on a guess: who meant to delete it sees it again.
+func (t *Twins) showMissing(have func(name string) bool) {
 	for name, n := range t.nodes {
-		if n.up.Lineage() != (link.Lineage{}) && !have(name) {
-			t.dropNode(b, name)
+		if n.reported() && !have(name) {
+			n.unknown = true
+			t.status.node(name)
 		}
 	}
 }
+
+// reported says whether anything is kept of what the node said.
+func (n *node) reported() bool { return n.up.Lineage() != (link.Lineage{}) }
 
 // drops are the changes that forget nodes. One that came back meanwhile stays.
 func (b *batch) drops() (changes []store.NodeChange) {
@@ -90,17 +97,4 @@ func (t *Twins) dropAgain(b *batch) {
 	for n := range b.dropped {
 		time.AfterFunc(retryDrop, func() { t.enqueue(func(b *batch) { t.dropNode(b, n.name) }) })
 	}
-}
-
-// dropAtStart drops what was deleted when the hub was about to stop.
-func (t *Twins) dropAtStart(ctx context.Context, b *batch) error {
-	changes := b.drops()
-	if len(changes) == 0 {
-		return nil
-	}
-	if err := t.o.Replicas.Commit(ctx, changes); err != nil {
-		return err
-	}
-	t.removeDropped(b)
-	return nil
 }

@@ -101,7 +101,7 @@ func TestADeletedNodesReportsGoWithIt(t *testing.T) {
 	require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 1)
 }
 
-func TestANodeDeletedWhileTheHubStoppedIsForgottenAtItsStart(t *testing.T) {
+func TestANodeDeletedJustBeforeTheHubDiedIsShownAgain(t *testing.T) {
 	r := newRig(t)
 	c := r.connect(newCore("n1"))
 	c.report("status", `{"version":"1"}`)
@@ -115,6 +115,13 @@ func TestANodeDeletedWhileTheHubStoppedIsForgottenAtItsStart(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	r.start()
-	require.Empty(t, r.twins.Nodes())
+	require.Eventually(t, func() bool { n, err := r.node(); return err == nil && n.Status.State == resource.Offline }, wait, tick,
+		"its reports are there, and were acknowledged")
+	_, err = r.store.Delete(context.Background(), nodeKey, 0)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(r.twins.Nodes()) == 0 }, wait, tick)
 	require.Empty(t, r.retained("#"))
+	stored, err := r.store.Load(context.Background(), "n1")
+	require.NoError(t, err)
+	require.Empty(t, stored.Items)
 }

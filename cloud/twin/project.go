@@ -44,7 +44,7 @@ func (t *Twins) loadObjects(ctx context.Context) error {
 	for n := range b.spoke {
 		n.down.TakeJournal()
 	}
-	return t.dropAtStart(ctx, b)
+	return nil
 }
 
 // watch follows one kind in the store: every change since New, or, when the store
@@ -111,7 +111,7 @@ func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
 			}
 		}
 	case resource.KindNode:
-		t.dropMissing(b, func(name string) bool { return have["/"+name] })
+		t.showMissing(func(name string) bool { return have["/"+name] })
 	case resource.KindDeviceModel:
 		for key := range t.models {
 			if !have[key.namespace+"/"+key.name] {
@@ -135,6 +135,9 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 		if deleted {
 			t.dropNode(b, o.Name)
 			return
+		}
+		if n := t.nodes[o.Name]; n != nil {
+			n.unknown = false
 		}
 		t.status.node(o.Name)
 	}

@@ -196,16 +196,16 @@ func (t *Twins) twin(d *device) map[string]resource.TwinProperty {
 func (t *Twins) writeNode(ctx context.Context, name string) error {
 	t.mu.RLock()
 	n := t.nodes[name]
-	state, report, oversize := resource.Offline, resource.NodeReport{}, ""
+	state, report, oversize, exists := resource.Offline, resource.NodeReport{}, "", false
 	if n != nil {
-		state, oversize = n.state(), n.oversize
+		state, oversize, exists = n.state(), n.oversize, n.core != "" || n.unknown
 		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
 			_ = json.Unmarshal(e.Value, &report) // a node that reports nonsense about itself has no version to show
 		}
 	}
 	t.mu.RUnlock()
 	key := store.Key{Kind: resource.KindNode, Name: name}
-	if state == resource.Online {
+	if exists {
 		if err := t.register(ctx, key); err != nil {
 			return err
 		}
@@ -237,7 +237,7 @@ func (t *Twins) writeStatus(ctx context.Context, key store.Key, next func(prev [
 	return err
 }
 
-// register makes a Node for one that is connected and has none: it was let in, so it exists.
+// register makes a Node for one that has none: it was let in, so it exists.
 func (t *Twins) register(ctx context.Context, key store.Key) error {
 	if _, err := t.o.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
 		return err

@@ -25,6 +25,7 @@ import (
 
 const (
 	maxSteps   = 1024         // steps in one transaction
+	maxReports = 8 * maxSteps // reported values in one transaction, but for the last step's
 	maxWaiting = 4 * maxSteps // steps that may wait; beyond it their senders do
 	resendTick = time.Second  // how often unanswered messages are looked for
 )
@@ -83,6 +84,7 @@ type node struct {
 
 	oversize string // why nothing is taken of what it reports
 	contact  contact
+	unknown  bool // there is no Node of its name, and should be
 }
 
 // device is a Device as the store has it.
@@ -206,7 +208,7 @@ func (t *Twins) step(ctx context.Context, first func(*batch)) error {
 	t.mu.Lock()
 	first(b)
 	n := 1
-	for ; n < maxSteps && len(t.steps) > 0; n++ {
+	for ; n < maxSteps && len(b.reports) < maxReports && len(t.steps) > 0; n++ {
 		(<-t.steps)(b)
 	}
 	t.settle(b)

@@ -185,8 +185,9 @@ func (t *table) splice(i, from, to int, text []byte) {
 	b := t.blocks[i]
 	if size := len(b) - (to - from) + len(text); size <= cap(b) {
 		b = slices.Replace(b, from, to, text...)
-	} else { // of the size that it has, not of one that it might grow to
-		b = append(append(append(make([]byte, 0, size), b[:from]...), text...), b[to:]...)
+	} else { // with room for a few more, if there will be any
+		room := max(size, min(size+size/4, blockSize))
+		b = append(append(append(make([]byte, 0, room), b[:from]...), text...), b[to:]...)
 	}
 	t.blocks[i] = b
 	switch {
