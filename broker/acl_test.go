@@ -55,6 +55,9 @@ func TestWhoMayPublish(t *testing.T) {
 		{"map", "v1/nodes/a1/devices/lamp-2/answers/4XQ7", true},
 		{"map", "v1/nodes/a1/devices/other/answers/4XQ7", false},
 		{"op", "v1/nodes/a1/devices/lamp/answers/4XQ7", false},
+		{"node", "v1/nodes/a1/sync/clock", true},
+		{"node", "v1/nodes/b1/sync/clock", false},
+		{"op", "v1/nodes/a1/sync/clock", false},
 		{"op", "v1/refused/view", false},
 	} {
 		before := len(tree.got)

@@ -18,6 +18,30 @@ func ask(commands *calls.Calls, hub *client.Client, m client.Message) {
 	commands.Ask(asked(m), func(r broker.Message) { hub.PublishAsync(answer(r), nil) })
 }
 
+// tellClock tells the hub the clock of this core, if it is there.
+func tellClock(commands *calls.Calls, hub *client.Client, node string) {
+	a := topics.Address{Node: node, Kind: topics.KindClock}
+	hub.PublishAsync(client.Message{Topic: a.String(), Payload: commands.Clock()}, nil)
+}
+
+// every calls f again and again, until stop is called.
+func every(d time.Duration, f func()) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(d)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				f()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done) }
+}
+
 func asked(m client.Message) broker.Message {
 	out := broker.Message{Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Props: broker.Properties{
 		ContentType: m.ContentType, ResponseTopic: m.ResponseTopic, Correlation: m.Correlation,

@@ -42,6 +42,7 @@ func newLink(cfg configs.Link, node string, tw *twin.Twin, commands *calls.Calls
 		KeepAlive: cfg.Keepalive, CleanStart: true,
 		Subscriptions: []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandsOf(node)}},
 		OnConnect: func(context.Context, bool) error {
+			tellClock(commands, c, node)
 			tw.Connected(nonce(), send)
 			return nil
 		},
@@ -68,6 +69,8 @@ func runLink(ctx context.Context, cfg configs.Core, tw *twin.Twin, commands *cal
 	if err != nil {
 		return err
 	}
+	stop := every(clockEvery, func() { tellClock(commands, c, cfg.Node.Name) })
+	defer stop()
 	if err := c.Run(ctx); err != nil && ctx.Err() == nil {
 		log.Error().Err(err).Msg("the link to the hub was given up: the node works alone until the core is restarted")
 		<-ctx.Done()

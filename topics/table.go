@@ -64,6 +64,7 @@ const (
 	KindBridge
 	KindSyncUp
 	KindSyncDown
+	KindClock
 )
 
 // Topic is one row of the contract.
@@ -122,6 +123,7 @@ var table = [...]Topic{
 	{KindBridge, "bridge/#", OwnerNone, 1, false, "bytes", []Role{RoleNode}, people, "users' own topics that came from the node"},
 	{KindSyncUp, "sync/up", OwnerNone, 1, false, "Link", []Role{RoleNode}, []Role{RoleHub}, "the link, from the core"},
 	{KindSyncDown, "sync/down", OwnerNone, 1, false, "Link", []Role{RoleHub}, []Role{RoleNode}, "the link, from the hub"},
+	{KindClock, "sync/clock", OwnerNone, 0, false, "Clock", []Role{RoleNode}, []Role{RoleHub}, "the core's clock, in which the hub tells it the deadlines of commands"},
 }
 
 // Table returns the contract: every topic below v1/nodes/{node}/.

@@ -133,7 +133,7 @@ func parseKey(key string) (Address, string) {
 var plain = map[string]Kind{
 	"state": KindState, "spec": KindSpec, "membership": KindMembership,
 	"upgrade": KindUpgrade, "upgrade/status": KindUpgradeStatus, "status": KindStatus,
-	"sync/up": KindSyncUp, "sync/down": KindSyncDown,
+	"sync/up": KindSyncUp, "sync/down": KindSyncDown, "sync/clock": KindClock,
 }
 
 var deviceLeaf = map[string]Kind{

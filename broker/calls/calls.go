@@ -59,15 +59,17 @@ type Limits struct {
 // the rest. Their methods may be called from any goroutine.
 type Calls struct {
 	Tree
-	o     Options
-	log   zerolog.Logger // for what a client can cause any number of
-	table table
+	o      Options
+	log    zerolog.Logger // for what a client can cause any number of
+	began  time.Time
+	table  table
+	clocks clocks
 }
 
 // New makes Calls.
 func New(o Options) *Calls {
 	return &Calls{
-		Tree: o.Tree, o: o, table: newTable(o.Limits),
+		Tree: o.Tree, o: o, began: time.Now(), table: newTable(o.Limits),
 		log: o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}
 }
@@ -83,6 +85,8 @@ func (c *Calls) Publish(m broker.Message, done func(error)) {
 		c.request(a, m, done)
 	case err == nil && a.Kind == topics.KindAnswer:
 		done(c.answer(a, m))
+	case err == nil && a.Kind == topics.KindClock:
+		done(c.told(a.Node, m.Payload))
 	default:
 		c.Tree.Publish(m, done)
 	}
@@ -105,7 +109,7 @@ func (c *Calls) request(a topics.Address, m broker.Message, done func(error)) {
 		done(c.repeated(x))
 		return
 	}
-	end := c.take(x, m)
+	end := c.take(x, m, c.o.Limits.wait(m.Props.Expiry))
 	if end == nil {
 		done(nil)
 		return
@@ -127,14 +131,22 @@ func (c *Calls) Ask(m broker.Message, reply func(broker.Message)) {
 		return
 	}
 	x := newCall(a, m, reply)
-	if end := c.take(x, m); end != nil {
+	wait := c.o.Limits.wait(m.Props.Expiry)
+	m, left, known := c.deadline(m)
+	if known {
+		wait = min(wait, left)
+	}
+	if end := c.take(x, m, wait); end != nil {
 		c.finish(x, end)
 	}
 }
 
 // take puts a call under way. It returns how the call has ended if it can't.
-func (c *Calls) take(x *call, m broker.Message) *ending {
+func (c *Calls) take(x *call, m broker.Message, wait time.Duration) *ending {
 	c.table.taken(x)
+	if wait <= 0 {
+		return &ending{topics.Expired, fmt.Errorf("not executed: it came when its time was over, %s ago", -wait)}
+	}
 	if n := size(m); n > link.MaxValue {
 		return refused(resource.Errorf(resource.TooLarge, "", "%d bytes; a command is at most %d", n, link.MaxValue))
 	}
@@ -146,7 +158,6 @@ func (c *Calls) take(x *call, m broker.Message) *ending {
 	if len(x.asked) == 0 {
 		return c.nobody(x)
 	}
-	wait := c.o.Limits.wait(m.Props.Expiry)
 	if err := c.table.begin(x, wait, func() { c.end(x.id, expired(wait)) }); err != nil {
 		return &ending{topics.Busy, err}
 	}
@@ -154,7 +165,7 @@ func (c *Calls) take(x *call, m broker.Message) *ending {
 	if len(c.listeners(x)) == 0 && c.table.end(x.id) != nil {
 		return c.nobody(x)
 	}
-	c.o.Publish(x.forwarded(m, wait))
+	c.o.Publish(c.withDeadline(x.forwarded(m, wait), x.node, wait))
 	return nil
 }
 
@@ -228,6 +239,9 @@ func (c *Calls) Subscribed(id broker.Identity, filter string) {
 func (c *Calls) Disconnected(id broker.Identity, cause error) {
 	for _, call := range c.table.left(id.ClientID) {
 		c.end(call, c.lost())
+	}
+	if id.Has(topics.RoleNode) {
+		c.clocks.forget(id.Node)
 	}
 	if c.o.Presence != nil {
 		c.o.Presence.Disconnected(id, cause)

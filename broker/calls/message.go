@@ -39,7 +39,7 @@ func newCall(a topics.Address, m broker.Message, reply func(broker.Message)) *ca
 
 // mayConcern saves most topics from being parsed.
 func mayConcern(topic string) bool {
-	return strings.Contains(topic, "/commands/") || strings.Contains(topic, "/answers/")
+	return strings.Contains(topic, "/commands/") || strings.Contains(topic, "/answers/") || strings.HasSuffix(topic, "/sync/clock")
 }
 
 // namesCommands says whether a filter that matches a command's topic,

@@ -1,0 +1,102 @@
+package calls
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// pair is a hub and a core with a link between them that takes its time.
+type pair struct {
+	t         *testing.T
+	hub, core *bus
+}
+
+func newPair(t *testing.T) *pair {
+	p := &pair{t: t, hub: newBus(t, func(o *Options) { o.Role = topics.RoleNode })}
+	p.hub.silence()
+	p.hub.listen("node/n1", topics.RoleNode, listens)
+	time.Sleep(time.Hour) // of a clock that doesn't make anybody wait, as below: the core begins later
+	p.core = newBus(t, nil)
+	return p
+}
+
+func (p *pair) node() broker.Identity {
+	return broker.Identity{ClientID: "node/n1", Node: "n1", Roles: []topics.Role{topics.RoleNode}}
+}
+
+// tell has the core's clock arrive at the hub after a while.
+func (p *pair) tell(after time.Duration) {
+	m := broker.Message{Topic: "v1/nodes/n1/sync/clock", Payload: p.core.Clock(), Publisher: p.node()}
+	time.Sleep(after) // as above
+	require.NoError(p.t, p.hub.verdict(m))
+}
+
+// pass has a command take a while from the hub to the core, and returns what comes of
+// it there: what the mapper is sent, or the core's answer.
+func (p *pair) pass(expiry uint32, after time.Duration) (sent *broker.Message, code string) {
+	p.t.Helper()
+	p.hub.take() // what has expired
+	mine := broker.UserProperty{Key: "mine", Value: "x"}
+	require.NoError(p.t, p.hub.ask(expiring(expiry), func(m *broker.Message) { m.Props.User = []broker.UserProperty{mine} }))
+	m, _, _ := p.hub.one()
+	time.Sleep(after) // as above
+	synctest.Wait()
+	told := make(chan string, 1)
+	p.core.Ask(m, func(r broker.Message) { told <- r.Props.User[0].Value })
+	select {
+	case code = <-told:
+	default:
+	}
+	if out := p.core.take(); len(out) > 0 {
+		require.Equal(p.t, []broker.UserProperty{mine}, out[0].Props.User)
+		sent = &out[0]
+	}
+	return sent, code
+}
+
+// However long a command was on its way, it is not executed when its time is over.
+func TestACommandThatComesTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t)
+		sent, _ := p.pass(2, 5*time.Second)
+		require.NotNil(t, sent, "without a clock nobody can know")
+
+		p.tell(10 * time.Millisecond)
+		sent, _ = p.pass(3, time.Second)
+		require.Equal(t, uint32(2), sent.Props.Expiry, "what is left, rounded up")
+		sent, code := p.pass(2, 1990*time.Millisecond)
+		require.Nil(t, sent, "the clock took 10 ms to come")
+		require.Equal(t, "Expired", code)
+
+		time.Sleep(24 * time.Hour) // as above
+		p.tell(20 * time.Second)   // a late message is worse than an old one, if that isn't too old
+		sent, _ = p.pass(30, 5*time.Second)
+		require.NotNil(t, sent)
+		p.tell(10 * time.Millisecond)
+		sent, _ = p.pass(2, 1900*time.Millisecond)
+		require.NotNil(t, sent)
+		p.tell(time.Second)
+		sent, _ = p.pass(2, 1900*time.Millisecond)
+		require.NotNil(t, sent)
+
+		p.hub.Disconnected(p.node(), nil)
+		sent, _ = p.pass(2, 5*time.Second)
+		require.NotNil(t, sent, "another connection has another clock")
+	})
+}
+
+func TestWhatIsNoClock(t *testing.T) {
+	b := newBus(t, nil)
+	for _, payload := range []string{"", "soon", "-1", "1e3", "99999999999999999999", "9223372036854775807"} {
+		err := b.verdict(broker.Message{Topic: "v1/nodes/n1/sync/clock", Payload: []byte(payload)})
+		require.ErrorIs(t, err, resource.Invalid, payload)
+	}
+	require.Empty(t, b.clocks.node)
+}
