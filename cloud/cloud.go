@@ -95,7 +95,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	figures.Broker(br)
 	figures.Journal("sessions", kept.Stats)
-	figures.MustRegister(commands)
+	figures.Calls(commands)
 	expose(figures, tw)
 	site, err := web.Listen(cfg.HTTP, figures.Count(api.New(api.Options{
 		Reader: st, Writer: st, Watcher: st, Log: log, Metrics: figures.Handler(), Version: o.Version,

@@ -93,7 +93,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	figures.Broker(br)
 	figures.Journal("sessions", kept.Stats)
 	figures.Journal("tree", st.Stats)
-	figures.MustRegister(commands)
+	figures.Calls(commands)
 	expose(figures, tw, up)
 	ready := func() error {
 		if tw.Stats().Storing {

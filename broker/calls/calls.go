@@ -15,6 +15,7 @@ package calls
 import (
 	"crypto/rand"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"time"
 
@@ -62,6 +63,7 @@ type Calls struct {
 	o      Options
 	log    zerolog.Logger // for what a client can cause any number of
 	began  time.Time
+	seed   maphash.Seed
 	table  table
 	clocks clocks
 }
@@ -69,7 +71,7 @@ type Calls struct {
 // New makes Calls.
 func New(o Options) *Calls {
 	return &Calls{
-		Tree: o.Tree, o: o, began: time.Now(), table: newTable(o.Limits),
+		Tree: o.Tree, o: o, began: time.Now(), seed: maphash.MakeSeed(), table: newTable(o.Limits),
 		log: o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}
 }
@@ -100,11 +102,10 @@ func (c *Calls) request(a topics.Address, m broker.Message, done func(error)) {
 		done(resource.Errorf(resource.Invalid, "response topic", "%q: must be a topic of your own, outside %s/", reply, topics.Version))
 		return
 	}
-	x := newCall(a, m, func(r broker.Message) {
-		if reply != "" {
-			c.o.Publish(r)
-		}
-	})
+	x := c.newCall(a, m, c.o.Publish)
+	if reply == "" {
+		x.reply = func(broker.Message) {}
+	}
 	if m.Again {
 		done(c.repeated(x))
 		return
@@ -130,7 +131,7 @@ func (c *Calls) Ask(m broker.Message, reply func(broker.Message)) {
 		c.log.Warn().Str("topic", m.Topic).Msg("not a command, and not taken for one")
 		return
 	}
-	x := newCall(a, m, reply)
+	x := c.newCall(a, m, reply)
 	wait := c.o.Limits.wait(m.Props.Expiry)
 	m, left, known := c.deadline(m)
 	if known {
@@ -145,10 +146,13 @@ func (c *Calls) Ask(m broker.Message, reply func(broker.Message)) {
 func (c *Calls) take(x *call, m broker.Message, wait time.Duration) *ending {
 	c.table.taken(x)
 	if wait <= 0 {
-		return &ending{topics.Expired, fmt.Errorf("not executed: it came when its time was over, %s ago", -wait)}
+		return &ending{topics.Expired, fmt.Errorf("not executed: its time had been over for %s when it came", -wait.Round(time.Millisecond))}
 	}
 	if n := size(m); n > link.MaxValue {
 		return refused(resource.Errorf(resource.TooLarge, "", "%d bytes; a command is at most %d", n, link.MaxValue))
+	}
+	if n := len(m.Props.Correlation); n > maxCorrelation {
+		return refused(resource.Errorf(resource.TooLarge, "correlation data", "%d bytes; at most %d", n, maxCorrelation))
 	}
 	if err := c.Has(x.node, x.device); err != nil {
 		return refused(err)
@@ -257,7 +261,7 @@ func (c *Calls) lost() *ending {
 }
 
 func expired(wait time.Duration) *ending {
-	return &ending{topics.Expired, fmt.Errorf("no answer within %s: it may or may not have been executed", wait)}
+	return &ending{topics.Expired, fmt.Errorf("no answer within %s: it may or may not have been executed", wait.Round(time.Millisecond))}
 }
 
 func refused(err error) *ending { return &ending{topics.Refused, err} }
@@ -280,7 +284,7 @@ func (c *Calls) end(id string, end *ending) {
 
 // finish answers in the executor's place.
 func (c *Calls) finish(x *call, end *ending) {
-	if end.code != topics.Refused || x.from == "" { // or the broker tells it
+	if told := end.code == topics.Refused || end.code == topics.Busy; !told || x.from == "" { // by the broker
 		c.log.Info().Str("topic", x.topic).Str("client", x.from).Str("code", string(end.code)).Err(end.err).Msg("command without an answer")
 	}
 	c.settle(x, end.code, x.ended(end))

@@ -1,7 +1,9 @@
 package calls
 
 import (
+	"bytes"
 	"cmp"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +18,7 @@ type call struct {
 	node, device string
 	topic        string
 	from         string   // the client that asked; empty: the other end of the link
-	key          string   // the same when the client sends the publish again; empty: it can't
+	key          uint64   // the same when the client sends the publish again; 0: it can't
 	asked        []string // the clients that were asked
 	reply        func(broker.Message)
 
@@ -26,13 +28,18 @@ type call struct {
 	qos         byte
 }
 
-func newCall(a topics.Address, m broker.Message, reply func(broker.Message)) *call {
+// maxCorrelation bounds what a call keeps of its publish.
+const maxCorrelation = 4096
+
+// newCall copies what it keeps, or each call under way would keep a whole packet.
+func (c *Calls) newCall(a topics.Address, m broker.Message, reply func(broker.Message)) *call {
 	x := &call{
-		node: a.Node, device: a.Device, topic: m.Topic, from: m.Publisher.ClientID, reply: reply,
-		response: m.Props.ResponseTopic, correlation: m.Props.Correlation, qos: m.QoS,
+		node: strings.Clone(a.Node), device: strings.Clone(a.Device), topic: strings.Clone(m.Topic),
+		from: m.Publisher.ClientID, reply: reply, response: strings.Clone(m.Props.ResponseTopic), qos: m.QoS,
+		correlation: bytes.Clone(m.Props.Correlation),
 	}
 	if m.QoS > 0 {
-		x.key = x.from + "\x00" + x.topic + "\x00" + string(x.correlation)
+		x.key = maphash.Comparable(c.seed, [3]string{x.from, x.topic, string(m.Props.Correlation)})
 	}
 	return x
 }

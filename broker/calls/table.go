@@ -21,8 +21,8 @@ type table struct {
 	calls  map[string]*entry            // by id
 	asked  map[string]map[string]*entry // by client that was asked, and id
 	from   map[string]int               // calls by client that asked
-	keys   map[string]int               // keys of calls, under way and ended of late
-	recent []string                     // keys of those that have ended, oldest first
+	keys   map[uint64]int               // keys of calls, under way and ended of late
+	recent []uint64                     // keys of those that have ended, oldest first
 	count  Stats
 }
 
@@ -35,7 +35,7 @@ type entry struct {
 func newTable(l Limits) table {
 	return table{
 		limits: l, calls: make(map[string]*entry), asked: make(map[string]map[string]*entry),
-		from: make(map[string]int), keys: make(map[string]int), count: Stats{Ended: make(map[string]int64)},
+		from: make(map[string]int), keys: make(map[uint64]int), count: Stats{Ended: make(map[string]int64)},
 	}
 }
 
@@ -107,7 +107,7 @@ func (t *table) left(client string) (ids []string) {
 }
 
 // knows says whether a call with the key is under way, or has ended of late.
-func (t *table) knows(key string) bool {
+func (t *table) knows(key uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.keys[key] > 0
@@ -118,7 +118,7 @@ func (t *table) taken(x *call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.count.Taken++
-	if x.key != "" {
+	if x.key != 0 {
 		t.keys[x.key]++
 	}
 }
@@ -136,7 +136,7 @@ func (t *table) settled(x *call, code topics.Code) {
 		code = Other
 	}
 	t.count.Ended[string(code)]++
-	if x.key == "" {
+	if x.key == 0 {
 		return
 	}
 	if t.recent = append(t.recent, x.key); len(t.recent) > remembered {
