@@ -45,7 +45,6 @@ var sections = []section{
 	{"The broker beside mosquitto", brokers},
 	{"Idle connections", idle},
 	{"Hub memory", hubMemory},
-	{"Reconnect", reconnect},
 	{"Footprint", footprint},
 }
 
