@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,8 +15,6 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/edge"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -259,43 +256,16 @@ func seed(dir string, devices, properties int) error {
 	return st.Commit(store.Batch{Down: snap.Down.TakeJournal()})
 }
 
-// running is a program that runs in this process.
-type running struct {
-	mqtt, http net.Addr
-	stop       func() error
-}
-
-func startCore(dir, hub string) (*running, error) {
-	cfg, err := configs.Load[configs.Core]("edgecore", "", nil)
-	if err != nil {
-		return nil, err
-	}
-	cfg.Node.Name, cfg.Data.Dir, cfg.Link.Server, cfg.Link.User = "n1", dir, hub, "node/n1"
-	cfg.MQTT.Listen, cfg.HTTP.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	ctx, cancel := context.WithCancel(context.Background())
-	started, ended := make(chan edge.Addresses, 1), make(chan error, 1)
-	go func() {
-		ended <- edge.Run(ctx, edge.Options{Config: cfg, Log: zerolog.Nop(), Started: func(a edge.Addresses) { started <- a }})
-	}()
-	select {
-	case a := <-started:
-		return &running{mqtt: a.MQTT[0], http: a.HTTP[0], stop: func() error { cancel(); return <-ended }}, nil
-	case err := <-ended:
-		cancel()
-		return nil, err
-	}
-}
-
 type connection struct {
 	*client.Client
 	stop func()
 }
 
 // connect returns once the broker has taken the client in.
-func connect(addr net.Addr, id string, opts ...func(*client.Options)) (*connection, error) {
+func connect(addr, id string, opts ...func(*client.Options)) (*connection, error) {
 	up := make(chan struct{}, 1)
 	o := client.Options{
-		Servers: []string{"mqtt://" + addr.String()}, ClientID: id, CleanStart: true, Log: zerolog.Nop(),
+		Servers: []string{"mqtt://" + addr}, ClientID: id, CleanStart: true, Log: zerolog.Nop(),
 		OnConnect: func(context.Context, bool) error { up <- struct{}{}; return nil },
 	}
 	for _, f := range opts {

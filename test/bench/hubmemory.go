@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -180,11 +179,7 @@ func create(st store.Writer, kind, name string, v any) error {
 
 // readingAll measures others' durable publishes while somebody subscribes to everything.
 func readingAll(b bench, addr string) error {
-	to, err := net.ResolveTCPAddr("tcp", addr)
-	if err != nil {
-		return err
-	}
-	app, err := connect(to, "app")
+	app, err := connect(addr, "app")
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,8 @@ type pump struct {
 	in   *bufio.Reader
 	out  []byte
 	next uint16 // packet id
+
+	retain bool // what is published
 }
 
 const pumpPatience = 30 * time.Second // for any answer
@@ -36,7 +38,11 @@ func (p *pump) publish(topic string, payload []byte) {
 	if p.next == 0 {
 		p.next = 1
 	}
-	p.out = append(p.out, 0x32)
+	first := byte(0x32)
+	if p.retain {
+		first = 0x33
+	}
+	p.out = append(p.out, first)
 	p.out = binary.AppendUvarint(p.out, uint64(2+len(topic)+2+1+len(payload)))
 	p.out = binary.BigEndian.AppendUint16(p.out, uint16(len(topic)))
 	p.out = append(p.out, topic...)
