@@ -58,22 +58,43 @@ func Beside(m broker.Message, now int64) (resource.Stored, error) {
 	return s, nil
 }
 
-// Members are the values that a message sets: of one property, or of several at
-// once. A nil value clears.
-func Members(a topics.Address, m broker.Message) (map[string]*resource.Value, error) {
-	values := map[string]*resource.Value{a.Name: Bare(m.Payload)}
-	if a.Kind == topics.KindDesiredAll || a.Kind == topics.KindReportedAll {
-		var err error
-		if values, err = resource.Members(m.Payload); err != nil {
-			return nil, err
+// Member is a property that a message sets, or clears: then its value is nil.
+type Member struct {
+	Property string
+	Value    []byte
+}
+
+// Members appends what a message sets: one property, or several at once.
+func Members(to []Member, a topics.Address, m broker.Message) ([]Member, error) {
+	if a.Kind != topics.KindDesiredAll && a.Kind != topics.KindReportedAll {
+		v := Member{a.Name, m.Payload}
+		if len(v.Value) == 0 {
+			v.Value = nil
 		}
+		return append(to, v), v.check()
 	}
-	for property, v := range values {
-		if v != nil && len(*v) > link.MaxValue {
-			return nil, resource.Errorf(resource.TooLarge, property, "%d bytes; a value is at most %d", len(*v), link.MaxValue)
+	values, err := resource.Members(m.Payload)
+	if err != nil {
+		return to, err
+	}
+	for property, value := range values {
+		v := Member{Property: property}
+		if value != nil {
+			v.Value = []byte(*value)
 		}
+		if err := v.check(); err != nil {
+			return to, err
+		}
+		to = append(to, v)
 	}
-	return values, nil
+	return to, nil
+}
+
+func (v Member) check() error {
+	if len(v.Value) > link.MaxValue {
+		return resource.Errorf(resource.TooLarge, v.Property, "%d bytes; a value is at most %d", len(v.Value), link.MaxValue)
+	}
+	return nil
 }
 
 // Bare is a payload as a value: nil, for clear, when it is empty.

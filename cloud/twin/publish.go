@@ -35,10 +35,14 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 }
 
 func (t *Twins) wanted(a topics.Address, m broker.Message, done func(error)) {
-	values, err := tree.Members(a, m)
+	members, err := tree.Members(nil, a, m)
 	if err != nil {
 		done(err)
 		return
+	}
+	values := make(map[string]*resource.Value, len(members))
+	for _, v := range members {
+		values[v.Property] = tree.Bare(v.Value)
 	}
 	s, err := tree.Beside(m, t.o.Now().UnixMilli())
 	if err != nil {

@@ -138,10 +138,11 @@ func (t *Twins) adoption(d *device) (w wish, found bool) {
 		return w, false
 	}
 	w = wish{node: n.name, origin: "node/" + n.name, values: make(map[string]*resource.Value), basedOn: make(map[string]uint64)}
-	for _, p := range t.models[d.model()].Spec.Properties {
+	model := t.models[d.model()]
+	for _, p := range model.Spec.Properties {
 		o, ok := n.up.Get(topics.DeviceKey(d.Metadata.Name, topics.KindOverride, p.Name))
 		if !p.Adopt || !ok || o.Meta.Until != 0 || o.Meta.BasedOn != current(d.DesiredMeta[p.Name]) ||
-			t.models[d.model()].CheckDesired(p.Name, o.Value) != nil {
+			model.CheckDesired(p.Name, o.Value) != nil {
 			continue
 		}
 		v := resource.Value(o.Value)

@@ -271,12 +271,7 @@ func (t *Twin) settleDispute(b *batch, name, property string, desired link.Entry
 	if err != nil || known && string(old.Value) == string(payload) {
 		return
 	}
-	value := resource.Value(payload)
-	err = t.room(key, &value)
-	if err == nil {
-		err = t.putUp(b, key, &value, b.now.UnixMilli(), "core", link.Meta{})
-	}
-	if err != nil {
+	if err := t.putWithin(b, entry(b, key, payload, "core")); err != nil {
 		t.o.Log.Error().Err(err).Str("device", name).Str("property", property).Msg("a conflict can't be shown")
 	}
 	if !known {

@@ -1,6 +1,7 @@
 package twin
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -117,41 +118,54 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	values, s, err := read(a, m, b, d.bundle.Model.CheckReported, d.bundle.Model.CheckKnown)
+	s, err := b.read(a, m, &d.bundle.Model, (*resource.DeviceModel).CheckReported, (*resource.DeviceModel).CheckKnown)
 	if err != nil {
 		return err
 	}
-	if err := t.roomForAll(a.Device, topics.KindReported, values); err != nil {
+	entries := b.entries(a.Device, topics.KindReported, s, m, link.Meta{For: s.For})
+	if err := t.roomFor(entries...); err != nil {
 		return err
 	}
-	for property, v := range values {
-		key := topics.DeviceKey(a.Device, topics.KindReported, property)
-		if err := t.putUp(b, key, v, s.TS, tree.Origin(m), link.Meta{For: s.For}); err != nil {
+	for i, e := range entries {
+		if err := t.putUp(b, e); err != nil {
 			return err
 		}
-		t.settleRefusal(b, a.Device, property, s.For)
+		t.settleRefusal(b, a.Device, b.members[i].Property, s.For)
 	}
 	return nil
 }
 
-// read takes the values of a message, and what stands beside them, if all of them keep the rules.
-func read(a topics.Address, m broker.Message, b *batch, set func(string, []byte) error, clear func(string) error) (map[string]*resource.Value, resource.Stored, error) {
-	values, err := tree.Members(a, m)
-	if err != nil {
-		return nil, resource.Stored{}, err
+// read takes the members of a message, and what stands beside them, if all of them keep the model's rules.
+func (b *batch) read(
+	a topics.Address, m broker.Message, model *resource.DeviceModel,
+	set func(*resource.DeviceModel, string, []byte) error, clear func(*resource.DeviceModel, string) error,
+) (s resource.Stored, err error) {
+	if b.members, err = tree.Members(b.members[:0], a, m); err != nil {
+		return s, err
 	}
-	for property, v := range values {
-		if v == nil {
-			err = clear(property)
+	for _, v := range b.members {
+		if v.Value == nil {
+			err = clear(model, v.Property)
 		} else {
-			err = set(property, []byte(*v))
+			err = set(model, v.Property, v.Value)
 		}
 		if err != nil {
-			return nil, resource.Stored{}, err
+			return s, err
 		}
 	}
-	s, err := tree.Beside(m, b.now.UnixMilli())
-	return values, s, err
+	return tree.Beside(m, b.now.UnixMilli())
+}
+
+// entries are what was read as entries of a branch of the device's. They are valid until the next.
+func (b *batch) entries(device string, branch topics.Kind, s resource.Stored, m broker.Message, meta link.Meta) []link.Entry {
+	list := b.made[:0]
+	for _, v := range b.members {
+		e := entry(b, topics.DeviceKey(device, branch, v.Property), v.Value, tree.Origin(m))
+		e.TS, e.Meta = s.TS, meta
+		list = append(list, e)
+	}
+	b.made = list
+	return list
 }
 
 // settleRefusal clears a refusal once a newer value than the refused one is applied.
@@ -174,17 +188,19 @@ func (t *Twin) override(b *batch, a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	values, s, err := read(a, m, b, d.bundle.Model.CheckDesired, d.bundle.Model.CheckWritable)
+	s, err := b.read(a, m, &d.bundle.Model, (*resource.DeviceModel).CheckDesired, (*resource.DeviceModel).CheckWritable)
 	if err != nil {
 		return err
 	}
-	if err := t.roomForAll(a.Device, topics.KindOverride, values); err != nil {
+	entries := b.entries(a.Device, topics.KindOverride, s, m, link.Meta{Until: s.Until})
+	if err := t.roomFor(entries...); err != nil {
 		return err
 	}
-	for property, v := range values {
-		key := topics.DeviceKey(a.Device, topics.KindOverride, property)
+	for i, e := range entries {
+		property := b.members[i].Property
 		desired, _ := t.down.Get(topics.DeviceKey(a.Device, topics.KindDesired, property))
-		if err := t.putUp(b, key, v, s.TS, tree.Origin(m), link.Meta{BasedOn: desired.Ver, Until: s.Until}); err != nil {
+		e.Meta.BasedOn = desired.Ver
+		if err := t.putUp(b, e); err != nil {
 			return err
 		}
 		t.clearUp(b, topics.DeviceKey(a.Device, topics.KindConflict, property)) // a new wish is a new case
@@ -225,11 +241,9 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	v := resource.Value(payload)
-	if err := t.room(key, &v); err != nil {
-		return err
-	}
-	return t.putUp(b, key, &v, b.now.UnixMilli(), tree.Origin(m), link.Meta{For: r.For})
+	why := entry(b, key, payload, tree.Origin(m))
+	why.Meta.For = r.For
+	return t.putWithin(b, why)
 }
 
 func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
@@ -241,10 +255,7 @@ func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
 	default:
 		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline, unknown", s)
 	}
-	if err := t.room(a.Key(), tree.Bare(m.Payload)); err != nil {
-		return err
-	}
-	return t.putUp(b, a.Key(), tree.Bare(m.Payload), b.now.UnixMilli(), m.Publisher.ClientID, link.Meta{})
+	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID))
 }
 
 // mapperState stores a mapper's presence. When it goes, nobody knows the state
@@ -260,10 +271,7 @@ func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
 	if owner, spoke := t.seen[a.Key()]; spoke && known && owner != user && string(prev.Value) == resource.Online {
 		return resource.Errorf(resource.Forbidden, "", "mapper %s is online as another user", a.Device)
 	}
-	if err := t.room(a.Key(), tree.Bare(m.Payload)); err != nil {
-		return err
-	}
-	if err := t.putUp(b, a.Key(), tree.Bare(m.Payload), b.now.UnixMilli(), m.Publisher.ClientID, link.Meta{}); err != nil {
+	if err := t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID)); err != nil {
 		return err
 	}
 	t.seen[a.Key()] = user
@@ -275,11 +283,10 @@ func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
 
 // orphan sets the devices whose state came from a client to unknown.
 func (t *Twin) orphan(b *batch, origin string) {
-	unknown := resource.Value(resource.Unknown)
 	for name := range t.devices {
 		key := topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()
 		if e, ok := t.up.Get(key); ok && e.Origin == origin && string(e.Value) != resource.Unknown {
-			_ = t.putUp(b, key, &unknown, b.now.UnixMilli(), origin, link.Meta{}) // a fixed short value
+			_ = t.putUp(b, entry(b, key, []byte(resource.Unknown), origin)) // a fixed short value
 		}
 	}
 }
@@ -289,13 +296,12 @@ func (t *Twin) orphan(b *batch, origin string) {
 // in which case no will was sent.
 func (t *Twin) missMappers(b *batch) {
 	b.again = append(b.again, t.missMappers)
-	offline := resource.Value(resource.Offline)
 	for _, key := range t.up.Keys("mappers/") {
 		e, ok := t.up.Get(key)
 		if _, spoke := t.seen[key]; spoke || !ok || string(e.Value) != resource.Online {
 			continue
 		}
-		_ = t.putUp(b, key, &offline, b.now.UnixMilli(), e.Origin, link.Meta{})
+		_ = t.putUp(b, entry(b, key, []byte(resource.Offline), e.Origin))
 		t.orphan(b, e.Origin)
 	}
 }
@@ -319,23 +325,40 @@ func (t *Twin) get(b *batch, a topics.Address, m broker.Message) error {
 	return nil
 }
 
-// putUp writes an edge-owned key, or clears it, and publishes it. An unchanged value is no write.
-func (t *Twin) putUp(b *batch, key string, v *resource.Value, ts int64, origin string, meta link.Meta) error {
-	if v == nil {
-		t.clearUp(b, key)
+// entry is a value of now; an empty one clears its key.
+func entry(b *batch, key string, value []byte, origin string) link.Entry {
+	return link.Entry{
+		Key: key, Value: bytes.Clone(value), Deleted: len(value) == 0, // a copy, which keeps no packet
+		TS: b.now.UnixMilli(), Origin: origin,
+	}
+}
+
+// putWithin is putUp for what the quota may refuse.
+func (t *Twin) putWithin(b *batch, e link.Entry) error {
+	if err := t.roomFor(e); err != nil {
+		return err
+	}
+	return t.putUp(b, e)
+}
+
+// putUp writes an edge-owned key, or clears it when the entry says Deleted, and publishes it. An
+// unchanged value is no write.
+func (t *Twin) putUp(b *batch, e link.Entry) error {
+	if e.Deleted {
+		t.clearUp(b, e.Key)
 		return nil
 	}
-	e, changed, err := t.up.Put(link.Entry{Key: key, Value: []byte(*v), TS: ts, Origin: origin, Meta: meta})
+	e, changed, err := t.up.Put(e)
 	if err != nil {
-		return resource.Errorf(resource.TooLarge, key, "%v", err)
+		return resource.Errorf(resource.TooLarge, e.Key, "%v", err)
 	}
 	if !changed {
 		return nil
 	}
-	if strings.Contains(key, "/override/") {
-		t.schedule(key, meta.Until)
+	if strings.Contains(e.Key, "/override/") {
+		t.schedule(e.Key, e.Meta.Until)
 	}
-	b.mark(key)
+	b.mark(e.Key)
 	t.tell(b, e)
 	return nil
 }
@@ -377,6 +400,5 @@ func (t *Twin) putReport(b *batch) error {
 	if err != nil {
 		return err
 	}
-	v := resource.Value(payload)
-	return t.putUp(b, topics.Address{Kind: topics.KindStatus}.Key(), &v, b.now.UnixMilli(), "core", link.Meta{})
+	return t.putUp(b, entry(b, topics.Address{Kind: topics.KindStatus}.Key(), payload, "core"))
 }

@@ -1,30 +1,11 @@
 package twin
 
 import (
-	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// room says whether the node may own an entry, or another value of it.
-func (t *Twin) room(key string, v *resource.Value) error { return t.roomFor(entry(key, v)) }
-
-// roomForAll says whether it may own all of a device's values.
-func (t *Twin) roomForAll(device string, kind topics.Kind, values map[string]*resource.Value) error {
-	entries := make([]link.Entry, 0, len(values))
-	for property, v := range values {
-		entries = append(entries, entry(topics.DeviceKey(device, kind, property), v))
-	}
-	return t.roomFor(entries...)
-}
-
-func entry(key string, v *resource.Value) link.Entry {
-	if v == nil {
-		return link.Entry{Key: key, Deleted: true}
-	}
-	return link.Entry{Key: key, Value: []byte(*v)}
-}
-
+// roomFor says whether the node may own the entries, of which one that is Deleted makes room.
 func (t *Twin) roomFor(entries ...link.Entry) error {
 	if why := t.up.Exceeds(t.o.Quota, entries...); why != "" {
 		return resource.Errorf(resource.Quota, entries[0].Key, "the node would own %s (limits.node)", why)

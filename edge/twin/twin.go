@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -128,6 +129,9 @@ type batch struct {
 	changed   map[string]bool    // devices that readers see differently now
 	touched   map[[2]string]bool // properties whose value in force may have changed: device, property
 	docs      map[string]bool    // documents that may have changed, by key
+
+	members []tree.Member // of the message that is being read
+	made    []link.Entry  // of them
 }
 
 type answer struct {

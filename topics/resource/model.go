@@ -109,7 +109,7 @@ type Visitor struct {
 }
 
 // Property finds a property by name.
-func (m DeviceModel) Property(name string) (Property, bool) {
+func (m *DeviceModel) Property(name string) (Property, bool) {
 	for i := range m.Spec.Properties {
 		if m.Spec.Properties[i].Name == name {
 			return m.Spec.Properties[i], true

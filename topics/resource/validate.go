@@ -91,7 +91,7 @@ func sortProblems(p problems) {
 }
 
 // CheckDesired says whether value may be wanted of a property.
-func (m DeviceModel) CheckDesired(property string, value []byte) error {
+func (m *DeviceModel) CheckDesired(property string, value []byte) error {
 	if err := m.CheckWritable(property); err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (m DeviceModel) CheckDesired(property string, value []byte) error {
 }
 
 // CheckWritable says whether a property may be wanted at all, or cleared.
-func (m DeviceModel) CheckWritable(property string) error {
+func (m *DeviceModel) CheckWritable(property string) error {
 	p, ok := m.Property(property)
 	if !ok {
 		return m.unknown(property)
@@ -112,19 +112,19 @@ func (m DeviceModel) CheckWritable(property string) error {
 }
 
 // CheckKnown says whether the model has the property.
-func (m DeviceModel) CheckKnown(property string) error {
+func (m *DeviceModel) CheckKnown(property string) error {
 	if _, ok := m.Property(property); !ok {
 		return m.unknown(property)
 	}
 	return nil
 }
 
-func (m DeviceModel) unknown(property string) error {
+func (m *DeviceModel) unknown(property string) error {
 	return Errorf(NotFound, property, "the model %s has no such property; it has %s", m.Metadata.Name, m.propertyNames())
 }
 
 // CheckReported says whether a mapper may report value for a property.
-func (m DeviceModel) CheckReported(property string, value []byte) error {
+func (m *DeviceModel) CheckReported(property string, value []byte) error {
 	p, ok := m.Property(property)
 	if !ok {
 		return m.unknown(property)
@@ -134,7 +134,7 @@ func (m DeviceModel) CheckReported(property string, value []byte) error {
 	return p.Check(value)
 }
 
-func (m DeviceModel) propertyNames() string {
+func (m *DeviceModel) propertyNames() string {
 	const most = 12
 	var names []string
 	for i, p := range m.Spec.Properties {
