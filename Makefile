@@ -8,6 +8,7 @@ SHELL := /bin/bash
 TOOLS := $(CURDIR)/.tools
 GOTESTSUM := $(TOOLS)/gotestsum --format pkgname --hide-summary=skipped
 STAGE := scripts/stage.sh
+MQTTJS := test/interop/clients/mqttjs
 
 # Packages that start whole programs, or take their time: they have targets of their own.
 WHOLE := ./test/e2e/... ./test/interop/... ./test/chaos/... ./test/bench/...
@@ -33,7 +34,7 @@ build: ## build the programs into bin/
 	@$(STAGE) build env CGO_ENABLED=0 go build -trimpath -buildvcs=auto -ldflags '-s -w' -o bin/ $(PROGRAMS)
 
 .PHONY: test
-test: needs $(TOOLS)/gotestsum build ## run all tests but chaos, benchmarks and fuzzing
+test: needs needs-clients $(TOOLS)/gotestsum build ## run all tests but chaos, benchmarks and fuzzing
 	@$(STAGE) test $(GOTESTSUM) --jsonfile .out/test.json -- $(UNIT)
 	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop)
 
@@ -42,7 +43,7 @@ race: needs needs-gcc $(TOOLS)/gotestsum ## run the packages' tests with the rac
 	@$(STAGE) race env CGO_ENABLED=1 $(GOTESTSUM) --jsonfile .out/race.json -- -race -timeout 15m $(UNIT)
 
 .PHONY: e2e
-e2e: needs $(TOOLS)/gotestsum build ## run the scripts against the real programs
+e2e: needs needs-clients $(TOOLS)/gotestsum build ## run the scripts against the real programs
 	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop)
 
 .PHONY: chaos
@@ -96,6 +97,16 @@ needs-bench: # the broker that ours is compared with, and the tool that keeps bo
 .PHONY: needs-gcc
 needs-gcc: # for the race detector
 	@scripts/needs.sh gcc=gcc /usr/include/stdlib.h=libc6-dev
+
+.PHONY: needs-clients
+needs-clients: $(MQTTJS)/node_modules # the MQTT clients that both brokers are tried with
+	@scripts/needs.sh /usr/bin/python3=python3 /usr/lib/python3/dist-packages/paho/mqtt=python3-paho-mqtt
+
+# MQTT.js, as its lock file has it.
+$(MQTTJS)/node_modules: $(MQTTJS)/package.json $(MQTTJS)/package-lock.json
+	@scripts/needs.sh node=nodejs npm=npm
+	@$(STAGE) mqttjs npm ci --prefix $(MQTTJS) --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
 
 # Pinned tools, built once.
 $(TOOLS)/gotestsum: TOOL := gotest.tools/gotestsum

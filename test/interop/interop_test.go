@@ -1,0 +1,186 @@
+// Package interop runs the MQTT clients that people use against both brokers: what
+// each must be able to do is the same list of steps, written in that client's own
+// language, in clients/ or here.
+package interop
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/test/harness"
+)
+
+const (
+	patience = 30 * time.Second
+	python   = "/usr/bin/python3" // the system's: another may not see Debian's packages
+	user     = "operator"
+	password = "secret"
+	users    = `auth:
+  users:
+    - name: operator
+      role: operator
+      nodes: ["*"]
+      passwordHash: $7$101$MDEyMzQ1Njc4OWFi$EO/lLlkeUgIiBaS8G8UK0ZMP1u508TA7Tl+AdJ1cEsmlbGyEPAERErpfq84j1kepISs0UzmcdL4ucgZ2uodxfQ==
+`
+)
+
+// target is a broker's address, and what it takes to connect there.
+type target struct {
+	name, address string
+	scheme        string // mqtt, mqtts, ws
+	pki           string // directory, for mqtts
+}
+
+func (a target) host() string { host, _, _ := net.SplitHostPort(a.address); return host }
+
+func (a target) port() string { _, port, _ := net.SplitHostPort(a.address); return port }
+
+func (a target) ca() string { return filepath.Join(a.pki, "ca.pem") }
+
+// A client is given a version of MQTT and a prefix of its own for topics and ids.
+type client struct {
+	name     string
+	versions []int
+	schemes  string
+	run      func(t *testing.T, at target, version int, prefix string)
+}
+
+var clients = []client{
+	{"mosquitto", []int{4, 5}, "mqtt mqtts", mosquitto},
+	{"paho-golang", []int{5}, "mqtt mqtts ws", pahoGo},
+	{"mqttjs", []int{4, 5}, "mqtt mqtts ws", mqttjs},
+	{"paho-python", []int{4, 5}, "mqtt mqtts ws", pahoPython},
+}
+
+func TestClients(t *testing.T) {
+	needs(t)
+	for _, at := range start(t) {
+		for _, c := range clients {
+			if !strings.Contains(" "+c.schemes+" ", " "+at.scheme+" ") {
+				continue
+			}
+			for _, version := range c.versions {
+				t.Run(at.name+"/"+c.name+"/"+strconv.Itoa(version), func(t *testing.T) {
+					t.Parallel()
+					c.run(t, at, version, c.name+strconv.Itoa(version)+at.scheme)
+				})
+			}
+		}
+	}
+}
+
+// needs is what has to be installed. In CI nothing may be missing.
+func needs(t *testing.T) {
+	t.Helper()
+	missing := harness.Missing("mosquitto_pub", "mosquitto_sub", "mosquitto_rr", "node", "openssl")
+	if exec.Command(python, "-c", "import paho.mqtt.client").Run() != nil {
+		missing = append(missing, "paho-mqtt for "+python)
+	}
+	if _, err := os.Stat("clients/mqttjs/node_modules/mqtt"); err != nil {
+		missing = append(missing, "MQTT.js")
+	}
+	if len(missing) == 0 {
+		return
+	}
+	text := "missing: " + strings.Join(missing, ", ") + "; `make needs-clients` installs them"
+	if os.Getenv("CI") != "" {
+		t.Fatal(text)
+	}
+	t.Skip(text)
+}
+
+// start runs a hub and a core, each of which listens in every way that it can.
+func start(t *testing.T) []target {
+	t.Helper()
+	w, err := harness.NewWorld(t.TempDir(), 1)
+	require.NoError(t, err)
+	t.Cleanup(w.Close)
+	pki := filepath.Join(w.Dir, "pki")
+	for _, line := range []string{"ca " + pki, "server " + pki + " broker 127.0.0.1", "node " + pki + " n2"} {
+		out, err := exec.Command("bash", append([]string{"../../scripts/certs.sh"}, strings.Fields(line)...)...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	secure := []string{
+		"--mqtt-tls-cert", filepath.Join(pki, "broker.pem"), "--mqtt-tls-key", filepath.Join(pki, "broker.key"),
+		"--mqtt-tls-clientCA", filepath.Join(pki, "ca.pem"),
+	}
+	var targets []target
+	for _, broker := range []string{"hub", "core"} {
+		require.NoError(t, os.WriteFile(filepath.Join(w.Dir, broker+".yaml"), []byte(users), 0o600))
+		plain, err := w.Broker(broker)
+		require.NoError(t, err)
+		tls, ws := freePort(t), freePort(t)
+		args := append([]string{"--mqtt-tls-listen", tls, "--mqtt-websocket-listen", ws}, secure...)
+		require.NoError(t, w.Start(ctx, broker, args...))
+		targets = append(targets,
+			target{broker + "-tcp", plain, "mqtt", ""}, target{broker + "-tls", tls, "mqtts", pki}, target{broker + "-websocket", ws, "ws", ""})
+	}
+	return targets
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// steps runs a program that prints a line for each step that went well.
+func steps(t *testing.T, want []string, name string, script string, given map[string]any) {
+	t.Helper()
+	text, err := json.Marshal(given)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, script, string(text))
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(t, cmd.Run(), "%s", &out)
+	for _, step := range want {
+		require.Contains(t, out.String(), "ok "+step+"\n")
+	}
+}
+
+// known is what every client has to do; the last two MQTT 5 only.
+func known(version int) []string {
+	all := []string{"qos", "retained", "will", "resume", "shared", "refused", "request", "properties"}
+	if version < 5 {
+		return all[:6]
+	}
+	return all
+}
+
+func mqttjs(t *testing.T, at target, version int, prefix string) {
+	given := map[string]any{"url": at.scheme + "://" + at.address, "version": version, "prefix": prefix}
+	if at.pki != "" {
+		given["ca"], given["username"], given["password"] = at.ca(), user, password
+	}
+	steps(t, known(version), "node", "clients/mqttjs/steps.mjs", given)
+}
+
+func pahoPython(t *testing.T, at target, version int, prefix string) {
+	port, _ := strconv.Atoi(at.port())
+	given := map[string]any{"host": at.host(), "port": port, "version": version, "prefix": prefix, "transport": "tcp"}
+	if at.scheme == "ws" {
+		given["transport"] = "websockets"
+	}
+	if at.pki != "" {
+		given["ca"], given["username"], given["password"] = at.ca(), user, password
+	}
+	steps(t, known(version), python, "clients/python/steps.py", given)
+}
