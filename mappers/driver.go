@@ -67,7 +67,8 @@ type Pinger interface {
 	Ping(ctx context.Context) error
 }
 
-// Commander is a Session that takes commands: requests that are answered, and never stored.
+// Commander is a Session that takes commands: requests that are answered, and never stored. Each comes at most once, and
+// only while whoever asks still waits. A *Refusal says that nothing was done; after any other error it may have been.
 type Commander interface {
 	Command(ctx context.Context, name string, payload []byte) ([]byte, error)
 }

@@ -85,6 +85,17 @@ func (a *asker) missing() error {
 	return nil
 }
 
+// has says whether an answer is missing, or another.
+func (a *asker) has(code string, n int) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	id := fmt.Sprint(a.name, "-", n)
+	if got := a.answers[id]; len(got) == 0 || got[0] != code {
+		return fmt.Errorf("%s: %v", id, got)
+	}
+	return nil
+}
+
 // executions are how often the driver was given each command.
 func executions(t *testing.T, driveLog string) map[string]int {
 	t.Helper()
@@ -118,13 +129,19 @@ func (a *asker) verdict(t *testing.T, executed map[string]int, codes map[string]
 			require.Len(t, got, 1, id)
 		}
 		codes[got[0]]++
-		switch times := executed[id]; got[0] {
-		case "OK":
-			require.Equal(t, 1, times, id)
-		case "Lost", "Expired": // perhaps
-		default:
-			require.Zero(t, times, "%s: %s", id, got[0])
-		}
+		isTrue(t, id, got[0], executed[id])
+	}
+}
+
+// isTrue compares an answer with how often the command was executed.
+func isTrue(t *testing.T, id, code string, times int) {
+	t.Helper()
+	switch code {
+	case "OK":
+		require.Equal(t, 1, times, id)
+	case "Lost", "Expired": // perhaps
+	default:
+		require.Zero(t, times, "%s: %s", id, code)
 	}
 }
 
@@ -134,41 +151,18 @@ func TestCommandsAreNeverExecutedTwice(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	chance := rand.New(rand.NewPCG(seed, 0))
-	s := stand.New(t, seed)
-	driveLog := filepath.Join(s.Dir, "drives.jsonl")
-	s.Up("hub")
-	s.Create(stand.Model("lamp", "{name: power, type: string, accessMode: ReadWrite}") + stand.Device("lamp", "virtual", "lamp"))
-	require.NoError(t, s.Start(t.Context(), "core", "--link-keepalive", "1s", "--link-retry-backoff-min", "10ms", "--link-retry-backoff-max", "50ms"))
-	require.NoError(t, s.Start(t.Context(), "virtual", "--drive-log", driveLog))
-	s.Watch(s.Hub.MQTT, tree+"lamp/state", nil).Await(tree+"lamp/state", "online")
-
+	s, driveLog := withLamp(t, seed)
 	door, err := faults.New(faults.Options{Target: s.Hub.MQTT, Seed: seed})
 	require.NoError(t, err)
 	t.Cleanup(door.Close)
 	askers := []*asker{
 		newAsker(s, "zero", s.Hub.MQTT, 0), newAsker(s, "one", door.Addr(), 1), newAsker(s, "two", door.Addr(), 2),
 	}
-	ended := make(chan struct{})
-	var asking sync.WaitGroup
-	for _, a := range askers {
-		asking.Go(func() {
-			pace := time.NewTicker(5 * time.Millisecond)
-			defer pace.Stop()
-			for n := 0; ; n++ {
-				a.ask(n)
-				select {
-				case <-pace.C:
-				case <-ended:
-					return
-				}
-			}
-		})
-	}
-	for range 25 {
-		breakSomething(t, s, chance, door)
-	}
-	close(ended)
-	asking.Wait()
+	during(askers, func() {
+		for range 25 {
+			breakSomething(t, s, chance, door)
+		}
+	})
 	for _, a := range askers {
 		s.Eventually(2*stand.Soon, a.missing)
 	}
@@ -188,6 +182,76 @@ func TestCommandsAreNeverExecutedTwice(t *testing.T) {
 		}
 	}
 	require.Equal(t, counted["edgebus_commands_total"], sum)
+}
+
+// withLamp is a hub, a core and a lamp, with the file that says what is done to it.
+func withLamp(t *testing.T, seed uint64) (s *stand.Stand, driveLog string) {
+	t.Helper()
+	s = stand.New(t, seed)
+	driveLog = filepath.Join(s.Dir, "drives.jsonl")
+	s.Up("hub")
+	s.Create(stand.Model("lamp", "{name: power, type: string, accessMode: ReadWrite}") + stand.Device("lamp", "virtual", "lamp"))
+	require.NoError(t, s.Start(t.Context(), "core", "--link-keepalive", "1s", "--link-retry-backoff-min", "10ms", "--link-retry-backoff-max", "50ms"))
+	require.NoError(t, s.Start(t.Context(), "virtual", "--drive-log", driveLog))
+	s.Watch(s.Hub.MQTT, tree+"lamp/state", nil).Await(tree+"lamp/state", "online")
+	return s, driveLog
+}
+
+// during has commands asked for while something happens.
+func during(askers []*asker, happens func()) {
+	ended := make(chan struct{})
+	var asking sync.WaitGroup
+	for _, a := range askers {
+		asking.Go(func() {
+			pace := time.NewTicker(5 * time.Millisecond)
+			defer pace.Stop()
+			for n := 0; ; n++ {
+				a.ask(n)
+				select {
+				case <-pace.C:
+				case <-ended:
+					return
+				}
+			}
+		})
+	}
+	happens()
+	close(ended)
+	asking.Wait()
+}
+
+// A hub that is killed forgets what was under way. What was not acknowledged is sent
+// again to the next one, which executes nothing of it: it may have been.
+func TestCommandsWhenTheHubIsKilled(t *testing.T) {
+	s, driveLog := withLamp(t, 1)
+	askers := []*asker{newAsker(s, "one", s.Hub.MQTT, 1), newAsker(s, "two", s.Hub.MQTT, 2)}
+	during(askers, func() {
+		for range 5 {
+			time.Sleep(300 * time.Millisecond) // so that much is under way, whatever it is
+			require.NoError(t, s.Crash("hub"))
+			s.Up("hub")
+		}
+		s.InStep()
+	})
+	for _, a := range askers {
+		n := 1_000_000
+		s.Eventually(stand.Soon, func() error { // everything goes on
+			n++
+			a.ask(n)
+			return a.has("OK", n-1)
+		})
+	}
+	executed := executions(t, driveLog)
+	for _, a := range askers {
+		a.mu.Lock()
+		for id, got := range a.answers {
+			require.LessOrEqual(t, executed[id], 1, "%s: executed twice", id)
+			for _, code := range got {
+				isTrue(t, id, code, executed[id])
+			}
+		}
+		a.mu.Unlock()
+	}
 }
 
 // breakSomething breaks one thing for a moment, and mends it.
