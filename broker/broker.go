@@ -167,7 +167,7 @@ func (b *Broker) Publish(m Message) {
 	}
 	b.send(outgoing(m, b.opts.Now()), false, nil, func(err error) {
 		if err != nil {
-			b.floods.Warn().Err(err).Str("topic", m.Topic).Msg("not kept")
+			b.about(b.floods.Warn(), m.Topic).Err(err).Msg("not kept")
 		}
 	})
 }

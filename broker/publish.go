@@ -171,8 +171,9 @@ func (b *Broker) refused(m Message, err error) {
 	kind := kindOf(err)
 	b.stats.publishes.add(kind)
 	id := m.Publisher
-	b.floods.Info().Err(err).Str("topic", m.Topic).Str("client", id.ClientID).Str("user", id.User).
+	b.about(b.floods.Info(), m.Topic).Str("client", id.ClientID).Str("user", id.User).
 		Str("kind", string(kind)).Msg("publish refused")
+	b.floods.Debug().Err(err).Str("topic", m.Topic).Msg("publish refused: why") // a reason may quote the value
 	if id.Version >= 5 {
 		return
 	}

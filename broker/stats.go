@@ -146,5 +146,5 @@ func (b *Broker) rejected(c *conn, pk *packets.Packet, code byte) {
 
 // droppedFor logs that a session has no room.
 func (b *Broker) droppedFor(c *client, m *session.Message) {
-	b.floods.Warn().Str("client", c.id).Str("topic", m.Topic).Uint8("qos", m.QoS).Msg("queue full: message dropped")
+	b.about(b.floods.Warn(), m.Topic).Str("client", c.id).Uint8("qos", m.QoS).Msg("queue full: message dropped")
 }

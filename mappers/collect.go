@@ -170,6 +170,7 @@ func (w *worker) refuse(d *device, name string, ver uint64, r *Refusal) {
 	if err != nil {
 		return
 	}
-	w.m.log.Warn().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("code", r.Code).Msg(r.Message)
+	w.m.log.Warn().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("code", r.Code).Msg("a value is refused")
+	w.m.log.Debug().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("reason", r.Message).Msg("a value is refused: why")
 	w.say(d, topics.KindRefused, name, string(payload), nil)
 }

@@ -55,6 +55,7 @@ func Run(ctx context.Context, o Options, driver Driver) error {
 	if m.node, err = findNode(ctx, o); err != nil || m.node == "" {
 		return err
 	}
+	m.log = m.log.With().Str("node", m.node).Logger()
 	if m.mqtt, err = client.New(m.clientOptions()); err != nil {
 		return err
 	}

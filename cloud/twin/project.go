@@ -260,7 +260,8 @@ func (t *Twins) putDesired(b *batch, n *node, d *device, property string, value 
 	}
 	e, changed, err := n.down.Put(e)
 	if err != nil {
-		t.o.Log.Error().Err(err).Str("device", d.Metadata.Name).Str("property", property).Msg("a desired value can't be sent")
+		t.o.Log.Error().Err(err).Str("node", n.name).Str("device", d.Metadata.Name).Str("property", property).Uint64("ver", m.Ver).
+			Msg("a desired value can't be sent")
 		return
 	}
 	if d.sent == nil {

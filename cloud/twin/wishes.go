@@ -168,7 +168,23 @@ func (t *Twins) tryGrant(ctx context.Context, name string, list []wish, verdicts
 		return err
 	}
 	_, err = t.o.Writer.Update(ctx, store.Object{Key: obj.Key, Data: data}, obj.Rev)
+	if err == nil {
+		t.logWanted(before, dev)
+	}
 	return err
+}
+
+// logWanted says what is wanted now, but for the values.
+func (t *Twins) logWanted(before, after resource.Device) {
+	if !t.o.Log.Debug().Enabled() {
+		return
+	}
+	for property, m := range after.DesiredMeta {
+		if m != before.DesiredMeta[property] {
+			t.o.Log.Debug().Str("node", after.Spec.NodeName).Str("device", after.Metadata.Name).Str("property", property).
+				Uint64("ver", m.Ver).Str("origin", m.Origin).Bool("cleared", m.Cleared).Msg("wanted")
+		}
+	}
 }
 
 // namespace finds where a device of that name is. One so new that its creation has not come by yet

@@ -220,17 +220,21 @@ func (t *Twin) settleProperty(b *batch, name, property string) {
 	if !v.any {
 		t.clearUp(b, topics.DeviceKey(name, topics.KindRefused, property)) // nothing is wanted: nothing is refused
 	}
-	t.putEffective(b, desiredKey, v)
+	if t.putEffective(b, desiredKey, v) {
+		e := t.effective[desiredKey]
+		t.o.Log.Debug().Str("device", name).Str("property", property).Uint64("ver", e.Ver).Str("origin", e.Origin).
+			Bool("override", e.Override).Bool("cleared", e.None).Msg("in force")
+	}
 	if d == nil && !wanted {
 		t.forgetEffective(b, desiredKey)
 	}
 }
 
-// putEffective puts another value in force, or none, and publishes it.
-func (t *Twin) putEffective(b *batch, key string, v verdict) {
+// putEffective puts another value in force, or none, and publishes it; false if it is what was.
+func (t *Twin) putEffective(b *batch, key string, v verdict) bool {
 	old := t.effective[key]
 	if !v.changed(old) {
-		return
+		return false
 	}
 	last := t.floor
 	if old != nil {
@@ -239,6 +243,7 @@ func (t *Twin) putEffective(b *batch, key string, v verdict) {
 	e := v.effective(last + 1)
 	t.effective[key], b.effective[key] = e, e
 	b.out = append(b.out, t.desiredMessage(key, e))
+	return true
 }
 
 // forgetEffective drops what a removed device leaves; versions still never fall,
@@ -275,7 +280,7 @@ func (t *Twin) settleDispute(b *batch, name, property string, desired link.Entry
 		t.o.Log.Error().Err(err).Str("device", name).Str("property", property).Msg("a conflict can't be shown")
 	}
 	if !known {
-		t.o.Log.Warn().Str("device", name).Str("property", property).Str("winner", v.dispute.Winner).
+		t.o.Log.Warn().Str("device", name).Str("property", property).Uint64("ver", v.dispute.DesiredVer).Str("winner", v.dispute.Winner).
 			Msg("a local override and a newer desired value are in conflict")
 	}
 }
