@@ -111,3 +111,16 @@ func (p *pair) projectAnew() {
 	}
 	p.connect()
 }
+
+func TestOldest(t *testing.T) {
+	p := NewOwner(Up, func() uint64 { return 1 })
+	_, any := p.Oldest()
+	require.False(t, any)
+	for i, key := range []string{"a", "b", "a"} { // writing a key again makes it the newest
+		_, _, err := p.Put(Entry{Key: key, Value: []byte{byte(i)}, TS: int64(10 + i)})
+		require.NoError(t, err)
+	}
+	ts, any := p.Oldest()
+	require.True(t, any)
+	require.Equal(t, int64(11), ts)
+}

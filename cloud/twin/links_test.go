@@ -1,0 +1,91 @@
+package twin
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func (r *rig) link(node string) resource.Link {
+	r.t.Helper()
+	links, _ := r.twins.Links(node, 10)
+	require.Len(r.t, links, 1)
+	return links[0]
+}
+
+func TestALinkIsToldAsItIs(t *testing.T) {
+	r, c := joined(t)
+	r.inStep()
+	l := r.link("n1")
+	require.Equal(t, resource.Online, l.State)
+	require.True(t, l.InStep)
+	require.Equal(t, &resource.Behind{}, l.Behind)
+	require.Equal(t, 1, l.Connections)
+	require.NotEmpty(t, l.Since)
+
+	r.disconnect(c)
+	require.Eventually(t, func() bool { return r.link("n1").State == resource.Offline }, wait, time.Millisecond)
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	require.Eventually(t, func() bool { return r.link("n1").Behind.Keys == 1 }, wait, time.Millisecond)
+	l = r.link("n1")
+	require.NotEmpty(t, l.LastError)
+	require.Less(t, l.Behind.Seconds, wait.Seconds())
+	require.GreaterOrEqual(t, l.Behind.Seconds, 0.0)
+
+	r.restart()
+	require.Nil(t, r.link("n1").Behind, "what an absent node has is not known after a restart")
+}
+
+func TestTheWorstLinksComeFirst(t *testing.T) {
+	r, _ := joined(t)
+	away := r.connect(newCore("n0"))
+	r.connect(newCore("n2"))
+	r.inStep()
+	r.disconnect(away)
+	require.Eventually(t, func() bool { return r.link("n0").State == resource.Offline }, wait, time.Millisecond)
+	links, more := r.twins.Links("", 2)
+	require.Equal(t, 1, more)
+	require.Equal(t, "n0", links[0].Node)
+	require.Equal(t, "n1", links[1].Node)
+	none, _ := r.twins.Links("n9", 2)
+	require.Empty(t, none)
+}
+
+func TestTheNodesClockIsCompared(t *testing.T) {
+	r, _ := joined(t)
+	r.inStep()
+	late := resource.Time(time.Now().Add(-time.Hour))
+	hello := link.NewOwner(link.Up, func() uint64 { return 7 })
+	hello.Connect(8)
+	payload, err := link.Encode(hello.Messages()[0])
+	require.NoError(t, err)
+	r.twins.Publish(broker.Message{
+		Topic: "v1/nodes/n1/sync/up", Payload: payload, Props: broker.Properties{User: []broker.UserProperty{{Key: "ts", Value: late}}},
+	}, func(error) {})
+	require.Eventually(t, func() bool { return r.link("n1").ClockAhead != nil }, wait, time.Millisecond)
+	require.InDelta(t, -3600, *r.link("n1").ClockAhead, 10)
+}
+
+func TestRejectionsAreKeptByName(t *testing.T) {
+	r := newRig(t)
+	reject := func(client, user string) {
+		r.twins.Rejected(broker.Rejection{ClientID: client, User: user, Remote: "192.0.2.1:5", Reason: "bad user name or password"})
+	}
+	reject("node/n1", "x")
+	reject("tool", "node/n1")
+	reject("tool", "ann")
+	l := r.link("n1")
+	require.Equal(t, resource.Unknown, l.State, "nobody has heard of it but for that")
+	require.Equal(t, 2, l.Rejected.Count)
+	require.Equal(t, "192.0.2.1:5", l.Rejected.Remote)
+	for i := range 2 * maxRejects {
+		reject(fmt.Sprintf("node/x%d", i), "")
+	}
+	require.Len(t, r.twins.rejects.byNode, maxRejects)
+}

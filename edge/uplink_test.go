@@ -1,0 +1,50 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func TestTheUplinkIsWatched(t *testing.T) {
+	u := newUplink()
+	var heard []string
+	o := u.watch(client.Options{
+		OnConnect:    func(context.Context, bool) error { heard = append(heard, "up"); return nil },
+		OnDisconnect: func(error) { heard = append(heard, "down") },
+		OnMessage:    func(client.Message) { heard = append(heard, "message") },
+	})
+	o.OnConnectError(errors.New("connection refused"))
+	require.Equal(t, "connection refused", u.now().lastError)
+	require.Equal(t, 1, u.now().failures)
+	require.False(t, u.now().up)
+
+	require.NoError(t, o.OnConnect(t.Context(), false))
+	o.OnMessage(client.Message{})
+	c := u.now()
+	require.True(t, c.up)
+	require.Equal(t, 1, c.connections)
+	require.False(t, c.last.Before(c.since))
+	o.OnDisconnect(errors.New("keep-alive timeout"))
+	require.False(t, u.now().up)
+	require.Equal(t, "keep-alive timeout", u.now().lastError)
+	require.Equal(t, []string{"up", "message", "down"}, heard, "and nobody is kept from hearing it")
+}
+
+func TestTheTimeIsToldNowAndThen(t *testing.T) {
+	u := newUplink()
+	told := u.clock()
+	require.Len(t, told, 1)
+	at, err := resource.ParseTime(told[0].Value)
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), at, time.Minute)
+	require.Empty(t, u.clock())
+	u.note(func(c *contact) { c.since = time.Now().Add(time.Second) }) // another connection
+	require.Len(t, u.clock(), 1)
+}
