@@ -45,6 +45,7 @@ var sections = []section{
 	{"The broker beside mosquitto", brokers},
 	{"Idle connections", idle},
 	{"Hub memory", hubMemory},
+	{"Reconnect", reconnect},
 	{"Footprint", footprint},
 }
 

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/edgebus/edgebus/edge/store"
+	"github.com/edgebus/edgebus/test/faults"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+)
+
+const (
+	dirtyKeys  = 10_000
+	dirtyGroup = 1000 // keys in one transaction of what is compared with
+)
+
+// reconnect measures how long it takes until both sides agree again.
+func reconnect(b bench) error {
+	if err := reconnectOne(b); err != nil {
+		return err
+	}
+	return reconnectMany(b)
+}
+
+// networks are those that a node reconnects over.
+var networks = []struct {
+	name string
+	faults.Conditions
+}{
+	{"10 Mbit/s, 50 ms each way", faults.Conditions{Delay: 50 * time.Millisecond, Bandwidth: 10_000_000 / 8}},
+	{"loopback", faults.Conditions{}},
+}
+
+func reconnectOne(b bench) error {
+	fmt.Fprintf(b.w, "%d keys changed on a node while its hub was away: from the new connection until the core has heard that the hub has all of\n"+
+		"them on disk. *Raw bytes* is as many bytes as the core sent, over a TCP connection through the same proxy, until one byte\n"+
+		"answers them; *commits* writes the same keys and values into bbolt in transactions of %d.\n\n"+
+		"| network | in step, s | raw bytes, s | ratio | commits, s | ratio |\n|---|---|---|---|---|---|\n", dirtyKeys, dirtyGroup)
+	for _, n := range networks {
+		var step, raw, commit []float64
+		for range b.rounds {
+			s, bytes, err := inStepAgain(b, n.Conditions)
+			if err != nil {
+				return err
+			}
+			r, err := rawBytes(n.Conditions, bytes)
+			if err != nil {
+				return err
+			}
+			c, err := commitAll()
+			if err != nil {
+				return err
+			}
+			step, raw, commit = append(step, s.Seconds()), append(raw, r.Seconds()), append(commit, c.Seconds())
+		}
+		s, r, c := median(step), median(raw), median(commit)
+		fmt.Fprintf(b.w, "| %s | %.3f | %.3f | %.1f | %.3f | %.1f |\n", n.name, s, r, s/r, c, s/c)
+	}
+	return nil
+}
+
+// inStepAgain has a core and a hub agree, changes every key, and times the next connection.
+func inStepAgain(b bench, conditions faults.Conditions) (took time.Duration, sent uint64, err error) {
+	hub, err := startProgram(filepath.Join(b.bin, "cloudhub"), "")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer hub.stop()
+	dir, err := os.MkdirTemp("", "edgebus-bench-")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer os.RemoveAll(dir)
+	if err := change(dir, 1); err != nil {
+		return 0, 0, err
+	}
+	if _, _, err := session(b, dir, hub.addr, faults.Conditions{}); err != nil {
+		return 0, 0, err
+	}
+	if err := change(dir, 2); err != nil {
+		return 0, 0, err
+	}
+	return session(b, dir, hub.addr, conditions)
+}
+
+// session runs a core until it is in step, and says how long that took from its connection on.
+func session(b bench, dir, hub string, conditions faults.Conditions) (took time.Duration, sent uint64, err error) {
+	proxy, err := faults.New(faults.Options{Target: hub})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer proxy.Close()
+	proxy.Set(conditions)
+	proxy.Cut(faults.Reset) // until the core is up
+	core, web, err := linkedCore(b, dir, proxy.Addr())
+	if err != nil {
+		return 0, 0, err
+	}
+	defer core.stop()
+	proxy.Heal()
+	deadline := time.Now().Add(time.Minute)
+	for now := 0; now == 0; now, _ = proxy.Connections() {
+		if time.Now().After(deadline) {
+			return 0, 0, errors.New("the core doesn't connect")
+		}
+		time.Sleep(time.Millisecond) // until the core tries again
+	}
+	begin := time.Now()
+	for time.Now().Before(deadline) {
+		in, err := inStep(web)
+		if err != nil {
+			return 0, 0, err
+		}
+		if in {
+			took = time.Since(begin)
+			sent, _ = proxy.Passed()
+			return took, sent, nil
+		}
+		time.Sleep(4 * time.Millisecond) // each look costs the core something
+	}
+	return 0, 0, errors.New("the core is not in step after a minute")
+}
+
+func linkedCore(b bench, dir, hub string) (core *process, web string, err error) {
+	addr, err := freeAddress()
+	if err != nil {
+		return nil, "", err
+	}
+	if web, err = freeAddress(); err != nil {
+		return nil, "", err
+	}
+	core, err = start(filepath.Join(dir, "none"), addr, "", filepath.Join(b.bin, "edgecore"), "--data-dir", dir, "--mqtt-listen", addr,
+		"--http-listen", web, "--node-name", "n1", "--link-server", "mqtt://"+hub,
+		"--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "100ms")
+	if err != nil {
+		return nil, "", err
+	}
+	return core, web, ready("http://" + web + "/readyz")
+}
+
+func inStep(web string) (bool, error) {
+	resp, err := http.Get("http://" + web + "/metrics")
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return false, err
+	}
+	_, rest, ok := strings.Cut(string(text), "\nedgebus_core_link_in_step ")
+	if !ok {
+		return false, errors.New("no edgebus_core_link_in_step")
+	}
+	return strings.HasPrefix(rest, "1"), nil
+}
+
+func dirtyEntry(i, round int) link.Entry {
+	return link.Entry{
+		Key: topics.DeviceKey(fmt.Sprintf("press-%04d", i/10), topics.KindReported, fleetProperties[i%10]),
+		TS:  1_790_000_000_000 + int64(i), Origin: "mapper-modbus", Value: fmt.Appendf(nil, "%08.3f", float64(i*round)/7),
+	}
+}
+
+// change writes another value of every key into a core's files.
+func change(dir string, round int) error {
+	st, err := store.Open(store.Options{Dir: dir, Rand: func() uint64 { return uint64(round) }})
+	if err != nil {
+		return err
+	}
+	snap, err := st.Load()
+	if err != nil {
+		return errors.Join(err, st.Close())
+	}
+	for i := range dirtyKeys {
+		if _, _, err := snap.Up.Put(dirtyEntry(i, round)); err != nil {
+			return errors.Join(err, st.Close())
+		}
+	}
+	return errors.Join(st.Commit(store.Batch{Up: snap.Up.TakeJournal()}), st.Close())
+}
+
+// rawBytes sends as many bytes and waits for an answer to the last.
+func rawBytes(conditions faults.Conditions, n uint64) (time.Duration, error) {
+	target, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer target.Close()
+	go func() {
+		c, err := target.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		if _, err := io.CopyN(io.Discard, c, int64(n)); err == nil {
+			_, _ = c.Write([]byte{1})
+		}
+	}()
+	proxy, err := faults.New(faults.Options{Target: target.Addr().String()})
+	if err != nil {
+		return 0, err
+	}
+	defer proxy.Close()
+	proxy.Set(conditions)
+	begin := time.Now()
+	c, err := net.Dial("tcp", proxy.Addr())
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	if _, err := c.Write(make([]byte, n)); err != nil {
+		return 0, err
+	}
+	_, err = io.ReadFull(c, make([]byte, 1))
+	return time.Since(begin), err
+}
+
+func commitAll() (time.Duration, error) {
+	dir, err := os.MkdirTemp("", "edgebus-bench-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	db, err := bbolt.Open(filepath.Join(dir, "raw.db"), 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return 0, err
+	}
+	defer db.Close()
+	round := func(round int) error {
+		for from := 0; from < dirtyKeys; from += dirtyGroup {
+			err := db.Update(func(tx *bbolt.Tx) error {
+				values, err := tx.CreateBucketIfNotExists([]byte("values"))
+				for i := from; i < from+dirtyGroup && err == nil; i++ {
+					e := dirtyEntry(i, round)
+					err = values.Put([]byte(e.Key), link.AppendEntry(nil, e))
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := round(1); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	err = round(2)
+	return time.Since(begin), err
+}
