@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
@@ -106,36 +105,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, br.Close(ctx))
 	}
 
-	// The twins run until nobody asks them anything any more.
-	twinCtx, stopTwins := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopTwins()
-	var tail errgroup.Group
-	g, ctx := errgroup.WithContext(ctx)
-	ended := make(chan error, 1)
-	tail.Go(func() error {
-		err := tw.Run(twinCtx)
-		ended <- err
-		return err
-	})
-	g.Go(func() error {
-		select {
-		case err := <-ended: // they can't go on, and without them nothing can
-			return err
-		case <-ctx.Done():
-			return nil
-		}
-	})
-	g.Go(func() error { return br.Serve(ctx) })
-	g.Go(func() error { return site.Run(ctx) })
 	if o.Started != nil {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	err = g.Wait()
-	stopTwins()
-	if twinErr := tail.Wait(); err == nil {
-		err = twinErr
-	}
-	return err
+	return setup.Run(ctx, tw.Run, br.Serve, site.Run)
 }
 
 func nonce() uint64 {

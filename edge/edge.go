@@ -10,7 +10,6 @@ import (
 	"net"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
@@ -108,39 +107,14 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, br.Close(ctx))
 	}
 
-	// The twin runs until nobody asks it anything any more.
-	twinCtx, stopTwin := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopTwin()
-	var tail errgroup.Group
-	g, ctx := errgroup.WithContext(ctx)
-	ended := make(chan error, 1)
-	tail.Go(func() error {
-		err := tw.Run(twinCtx)
-		ended <- err
-		return err
-	})
-	g.Go(func() error {
-		select {
-		case err := <-ended: // it can't go on, and without it nothing can
-			return err
-		case <-ctx.Done():
-			return nil
-		}
-	})
-	g.Go(func() error { return br.Serve(ctx) })
-	g.Go(func() error { return site.Run(ctx) })
+	asking := []func(context.Context) error{br.Serve, site.Run}
 	if cfg.Link.Server != "" {
-		g.Go(func() error { return runLink(ctx, cfg, tw, commands, up, log) })
+		asking = append(asking, func(ctx context.Context) error { return runLink(ctx, cfg, tw, commands, up, log) })
 	}
 	if o.Started != nil {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	err = g.Wait()
-	stopTwin()
-	if twinErr := tail.Wait(); err == nil {
-		err = twinErr
-	}
-	return err
+	return setup.Run(ctx, tw.Run, asking...)
 }
 
 func nonce() uint64 {

@@ -1,12 +1,15 @@
-// Package setup turns a program's configuration into the options of its broker.
+// Package setup is what hub and core have in common in putting a broker to work: its
+// options from the program's configuration, and the order in which things end.
 package setup
 
 import (
+	"context"
 	"crypto/tls"
 	"path/filepath"
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
@@ -79,4 +82,36 @@ func limits(l configs.Limits) broker.Limits {
 		QueuedMessages: l.Session.Messages, QueuedBytes: int(l.Session.Bytes), SessionExpiry: l.Session.Expiry,
 		RetainedMessages: l.Retained.Messages, RetainedBytes: int(l.Retained.Bytes),
 	}
+}
+
+// Run runs those who ask until ctx ends or one of them fails, and what they ask until
+// none of them is left: it owes them answers. If that ends first, so do they.
+func Run(ctx context.Context, asked func(context.Context) error, asking ...func(context.Context) error) error {
+	last, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var lastErr error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		lastErr = asked(last)
+	}()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		select {
+		case <-ended: // it can't go on, and without it nothing can
+			return lastErr
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	for _, run := range asking {
+		g.Go(func() error { return run(ctx) })
+	}
+	err := g.Wait()
+	stop()
+	<-ended
+	if err == nil {
+		err = lastErr
+	}
+	return err
 }

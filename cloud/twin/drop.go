@@ -95,6 +95,6 @@ func (t *Twins) removeDropped(b *batch) {
 
 func (t *Twins) dropAgain(b *batch) {
 	for n := range b.dropped {
-		time.AfterFunc(retryDrop, func() { t.enqueue(func(b *batch) { t.dropNode(b, n.name) }) })
+		time.AfterFunc(retryDrop, func() { t.steps.Put(func(b *batch) { t.dropNode(b, n.name) }) })
 	}
 }

@@ -29,7 +29,7 @@ func (r *rig) node() (n resource.Node, err error) {
 // step has f called as a step, and waits until it is done.
 func (r *rig) step(f func()) {
 	done := make(chan struct{})
-	r.twins.enqueue(func(*batch) { f(); close(done) })
+	r.twins.steps.Put(func(*batch) { f(); close(done) })
 	<-done
 }
 

@@ -49,7 +49,7 @@ func TestWhatDerivesFromObjectsIsPublishedWhateverNodesReport(t *testing.T) {
 	r, c := joined(t)
 	r.inStep()
 	gate := make(chan struct{})
-	r.twins.enqueue(func(*batch) { <-gate }) // what follows is one batch
+	r.twins.steps.Put(func(*batch) { <-gate }) // what follows is one batch
 	r.fault.reports.Store(true)
 	c.report("devices/lamp/reported/temperature", "4")
 	r.disconnect(c)

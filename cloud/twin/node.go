@@ -58,7 +58,7 @@ func (t *Twins) Subscribed(id broker.Identity, filter string) {
 	if _, down := topics.Sync(id.Node); !id.Has(topics.RoleNode) || filter != down {
 		return
 	}
-	t.enqueue(func(b *batch) {
+	t.steps.Put(func(b *batch) {
 		n := t.node(id.Node)
 		n.core = id.ClientID
 		n.contact.began(b.now, id)
@@ -75,7 +75,7 @@ func (t *Twins) Disconnected(id broker.Identity, cause error) {
 	if !id.Has(topics.RoleNode) {
 		return
 	}
-	t.enqueue(func(b *batch) {
+	t.steps.Put(func(b *batch) {
 		n := t.node(id.Node)
 		if n.core != id.ClientID {
 			return
@@ -104,7 +104,7 @@ func (t *Twins) receive(name string, said broker.Message) {
 		return
 	}
 	clock := clockOf(said)
-	t.enqueue(func(b *batch) {
+	t.steps.Put(func(b *batch) {
 		n := t.node(name)
 		b.spoke[n] = true
 		n.contact.heard(b.now, clock)

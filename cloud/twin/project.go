@@ -75,7 +75,7 @@ func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 		if err != nil {
 			return err
 		}
-		t.enqueue(func(b *batch) { t.replaceAll(b, kind, page.Items) })
+		t.steps.Put(func(b *batch) { t.replaceAll(b, kind, page.Items) })
 		from = page.Rev
 	}
 	stream, err := t.o.Watcher.Watch(ctx, kind, from)
@@ -88,7 +88,7 @@ func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 		if err != nil {
 			return err
 		}
-		t.enqueue(func(b *batch) {
+		t.steps.Put(func(b *batch) {
 			for _, e := range events {
 				t.changed(b, kind, e.Object, e.Type == store.Deleted)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/steps"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -52,8 +53,7 @@ type Options struct {
 // Twins keep the trees of all nodes. Its methods may be called from any goroutine.
 type Twins struct {
 	o     Options
-	steps chan func(*batch)
-	gone  chan struct{} // closed when Run has returned
+	steps *steps.Queue[*batch]
 
 	mu      sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
 	nodes   map[string]*node
@@ -141,7 +141,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 		o.StatusEvery = 100 * time.Millisecond
 	}
 	t := &Twins{
-		o: o, steps: make(chan func(*batch), maxWaiting), gone: make(chan struct{}),
+		o: o, steps: steps.New[*batch](maxWaiting),
 		nodes: make(map[string]*node), devices: make(map[string]*device),
 		models: make(map[modelKey]resource.DeviceModel), users: make(map[modelKey]map[string]bool),
 	}
@@ -160,7 +160,7 @@ func (t *Twins) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer t.wishes.close() // waits for those that were begun: their senders are owed an answer
-	defer close(t.gone)
+	defer t.steps.Close()
 	defer cancel()
 	for _, kind := range watched {
 		wg.Go(func() { t.watch(ctx, kind) })
@@ -171,13 +171,14 @@ func (t *Twins) Run(ctx context.Context) error {
 	for {
 		var err error
 		select {
-		case f := <-t.steps:
-			err = t.step(ctx, f)
+		case <-t.steps.Ready():
+			err = t.step(ctx)
 		case <-tick.C:
 			err = t.step(ctx, t.resend)
 		case <-ctx.Done():
-			for len(t.steps) > 0 && err == nil {
-				err = t.step(ctx, <-t.steps)
+			t.steps.Close()
+			for t.steps.Len() > 0 && err == nil {
+				err = t.step(ctx)
 			}
 			return err
 		}
@@ -187,30 +188,14 @@ func (t *Twins) Run(ctx context.Context) error {
 	}
 }
 
-// enqueue hands a step over; false when nobody takes steps any more.
-func (t *Twins) enqueue(f func(*batch)) bool {
-	select {
-	case <-t.gone: // asked first: there may be room in a queue that nobody empties any more
-		return false
-	default:
-	}
-	select {
-	case t.steps <- f:
-		return true
-	case <-t.gone:
-		return false
-	}
-}
-
-// step takes first and whatever waits behind it, commits, and lets out what follows from it.
-func (t *Twins) step(ctx context.Context, first func(*batch)) error {
+// step takes its own steps and whatever waits behind them, commits, and lets out what follows from it.
+func (t *Twins) step(ctx context.Context, own ...func(*batch)) error {
 	b := t.batch()
 	t.mu.Lock()
-	first(b)
-	n := 1
-	for ; n < maxSteps && len(b.reports) < maxReports && len(t.steps) > 0; n++ {
-		(<-t.steps)(b)
+	for _, step := range own {
+		step(b)
 	}
+	n := len(own) + t.steps.Run(b, func(ran int) bool { return ran < maxSteps && len(b.reports) < maxReports })
 	t.settle(b)
 	failed, lost := t.commit(ctx, b)
 	if failed == nil {
@@ -309,7 +294,7 @@ func (t *Twins) Stats() Stats {
 		Commits: t.stats.commits.Load(), Steps: t.stats.steps.Load(), FailedCommits: t.stats.failed.Load(),
 		Nodes: len(t.nodes), Devices: len(t.devices), Wishes: t.wishes.waiting(),
 		Links: t.stats.links.Load(), Takeovers: t.stats.takeovers.Load(), Statuses: t.stats.statuses.Load(),
-		StepsWaiting: len(t.steps), StatusWaiting: t.status.waiting(),
+		StepsWaiting: t.steps.Len(), StatusWaiting: t.status.waiting(),
 	}
 	now := t.o.Now()
 	for _, n := range t.nodes {

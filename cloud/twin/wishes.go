@@ -87,7 +87,7 @@ func (w *wishes) take(device string) []wish {
 func (t *Twins) want(name string, v wish) {
 	select {
 	case t.wishes.slots <- struct{}{}:
-	case <-t.gone:
+	case <-t.steps.Closed():
 		v.done(errStopped)
 		return
 	}

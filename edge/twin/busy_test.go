@@ -80,11 +80,12 @@ func TestARefusalThatANewerWishOvertook(t *testing.T) {
 	r.want("devices/hall/desired/setpoint", "20", 41)
 	r.value("devices/hall/desired/setpoint", "20")
 	r.inStep()
-	gate := make(chan struct{})
-	r.twin.enqueue(func(*batch) { <-gate })
-	waiting := len(r.twin.steps)
+	held, gate := make(chan struct{}), make(chan struct{})
+	r.twin.steps.Put(func(*batch) { close(held); <-gate })
+	<-held
+	waiting := r.twin.steps.Len()
 	r.want("devices/hall/desired/setpoint", "21", 42)
-	require.Eventually(t, func() bool { return len(r.twin.steps) > waiting }, wait, time.Millisecond, "its DELTA waits")
+	require.Eventually(t, func() bool { return r.twin.steps.Len() > waiting }, wait, time.Millisecond, "its DELTA waits")
 	done := make(chan error, 1)
 	r.twin.Publish(broker.Message{
 		Topic: topics.TopicOf("n1", "devices/hall/refused/setpoint"), Payload: []byte(`{"for":1,"code":"Stuck"}`),
@@ -155,7 +156,7 @@ func TestAMapperThatDiedWithTheCoreIsMissed(t *testing.T) {
 	require.NoError(t, r.send("devices/hall/state", "online"))
 	r.restart()
 	require.Equal(t, "online", string(r.retained()["mappers/a/state"].Payload))
-	r.twin.enqueue(r.twin.missMappers)
+	r.twin.steps.Put(r.twin.missMappers)
 	r.value("mappers/a/state", "offline")
 	r.value("devices/hall/state", "unknown")
 }

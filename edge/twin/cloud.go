@@ -15,7 +15,7 @@ import (
 // Connected begins a connection to the hub. n is new for every connection; send
 // hands a message over and does not wait.
 func (t *Twin) Connected(n uint64, send func([]byte)) {
-	t.enqueue(func(*batch) {
+	t.steps.Put(func(*batch) {
 		t.send, t.nonce = send, n
 		t.up.Connect(n)
 		t.o.Log.Info().Uint64("seq", t.up.Seq()).Int("behind", t.up.Dirty()).Msg("link to the hub is up")
@@ -24,7 +24,7 @@ func (t *Twin) Connected(n uint64, send func([]byte)) {
 
 // Disconnected ends it.
 func (t *Twin) Disconnected() {
-	t.enqueue(func(*batch) {
+	t.steps.Put(func(*batch) {
 		if t.send != nil {
 			t.o.Log.Warn().Msg("link to the hub is down: the node goes on by itself")
 		}
@@ -41,7 +41,7 @@ func (t *Twin) Receive(payload []byte) {
 		t.o.Log.Warn().Err(err).Msg("malformed message from the hub")
 		return
 	}
-	t.enqueue(func(b *batch) {
+	t.steps.Put(func(b *batch) {
 		if m.Map == link.Up {
 			b.talked = true
 			if err := t.up.Step(m); err != nil {

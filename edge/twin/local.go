@@ -26,7 +26,7 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 		done(badTopic(err))
 		return
 	}
-	taken := t.enqueue(func(b *batch) {
+	taken := t.steps.Put(func(b *batch) {
 		err := t.local(b, a, m)
 		b.done = append(b.done, answer{done, err, passes(a.Kind)})
 	})
@@ -373,13 +373,18 @@ func (t *Twin) tell(b *batch, e link.Entry) {
 
 func (t *Twin) clearUp(b *batch, key string) {
 	if e, had := t.up.Delete(key, b.now.UnixMilli(), ""); had {
-		delete(t.ends, key)
+		t.schedule(key, 0)
 		b.mark(key)
 		t.tell(b, e)
 	}
 }
 
+// schedule takes note of when an override ends; 0 is never.
 func (t *Twin) schedule(key string, until int64) {
+	was, had := t.ends[key]
+	if had && was == t.next || until != 0 && (t.next == 0 || until < t.next) {
+		t.unsure = true
+	}
 	delete(t.ends, key)
 	if until != 0 {
 		t.ends[key] = until

@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/steps"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics"
@@ -63,8 +64,7 @@ type Options struct {
 // Twin keeps a node's tree. Its methods may be called from any goroutine.
 type Twin struct {
 	o     Options
-	steps chan func(*batch)
-	gone  chan struct{} // closed when Run has returned
+	steps *steps.Queue[*batch]
 
 	mu        sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
 	up        *link.Owner
@@ -82,8 +82,8 @@ type Twin struct {
 	armed  bool              // resend runs
 	wake   *time.Timer       // for the next override to end
 	next   int64             // when that is; 0: never
-	asleep bool              // wake runs
-	nap    time.Duration     // how long at most; clockCheck
+	nap    time.Duration     // how long wake sleeps at most; clockCheck
+	unsure bool              // next may be another
 	ends   map[string]int64  // when overrides end, by key
 	seen   map[string]string // mappers that have spoken since the start, by key, and their users
 
@@ -154,7 +154,7 @@ func New(o Options) (*Twin, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second
 	}
-	t := &Twin{o: o, steps: make(chan func(*batch), maxWaiting), gone: make(chan struct{}), ends: make(map[string]int64), seen: make(map[string]string), nap: clockCheck}
+	t := &Twin{o: o, steps: steps.New[*batch](maxWaiting), ends: make(map[string]int64), seen: make(map[string]string), nap: clockCheck}
 	t.resend, t.wake = stopped(), stopped()
 	t.history.begin(o.Now())
 	return t, t.load()
@@ -175,6 +175,7 @@ func (t *Twin) load() error {
 	t.up, t.down, t.effective, t.floor = snap.Up, snap.Down, snap.Effective, snap.Floor
 	t.devices = make(map[string]*device)
 	clear(t.ends)
+	t.unsure = true
 	for _, key := range t.down.Keys("devices/") {
 		if a, err := topics.ParseKey(t.o.Node, key); err == nil && a.Kind == topics.KindDevice {
 			if d, ok := t.joinDevice(a.Device); ok {
@@ -194,8 +195,8 @@ func (t *Twin) load() error {
 // Run takes steps until ctx ends, then commits what waits and returns. It fails
 // when the store can't be read back after a failed commit: nobody knows then what is stored.
 func (t *Twin) Run(ctx context.Context) error {
-	defer close(t.gone)
-	grace := time.AfterFunc(mapperGrace, func() { t.enqueue(t.missMappers) })
+	defer t.steps.Close()
+	grace := time.AfterFunc(mapperGrace, func() { t.steps.Put(t.missMappers) })
 	defer grace.Stop()
 	defer t.resend.Stop()
 	defer t.wake.Stop()
@@ -204,50 +205,36 @@ func (t *Twin) Run(ctx context.Context) error {
 			return err
 		}
 		select {
-		case f := <-t.steps:
-			err = t.step(f)
+		case <-t.steps.Ready():
+			err = t.step()
 		case <-t.resend.C:
 			err = t.step(func(*batch) { t.armed = false; t.up.Resend() })
 		case <-t.wake.C:
-			err = t.step(func(*batch) { t.asleep = false })
+			err = t.step(func(*batch) { t.unsure = true })
 		case <-ctx.Done():
-			for len(t.steps) > 0 && err == nil {
-				err = t.step(<-t.steps)
+			t.steps.Close()
+			for t.steps.Len() > 0 && err == nil {
+				err = t.step()
 			}
 			return err
 		}
 	}
 }
 
-// enqueue hands a step over; false when nobody takes steps any more.
-func (t *Twin) enqueue(f func(*batch)) bool {
-	select {
-	case <-t.gone: // asked first: there may be room in a queue that nobody empties any more
-		return false
-	default:
-	}
-	select {
-	case t.steps <- f:
-		return true
-	case <-t.gone:
-		return false
-	}
-}
-
-// step takes first and whatever waits behind it, commits, and lets out what follows from it.
-func (t *Twin) step(first func(*batch)) error {
+// step takes its own steps and whatever waits behind them, commits, and lets out what follows from it.
+func (t *Twin) step(own ...func(*batch)) error {
 	b := &batch{
 		now: t.o.Now(), effective: make(map[string]*store.Effective), changed: make(map[string]bool),
 		touched: make(map[[2]string]bool), docs: make(map[string]bool),
 	}
 	t.mu.Lock()
-	first(b)
-	n := 1
-	for ; n < maxSteps && len(t.steps) > 0; n++ {
-		(<-t.steps)(b)
+	for _, step := range own {
+		step(b)
 	}
+	n := len(own) + t.steps.Run(b, func(ran int) bool { return ran < maxSteps })
 	if t.next != 0 && t.next <= b.now.UnixMilli() {
 		t.endOverrides(b)
+		t.unsure = true // the timer has run
 	}
 	t.settle(b)
 	failed, lost := t.commit(b)
@@ -305,7 +292,7 @@ func (t *Twin) commit(b *batch) (failed, lost error) {
 		t.up.Connect(t.nonce)
 	}
 	for _, f := range b.again {
-		time.AfterFunc(retryTime, func() { t.enqueue(f) })
+		time.AfterFunc(retryTime, func() { t.steps.Put(f) })
 	}
 	return failed, nil
 }
@@ -351,19 +338,23 @@ func (t *Twin) arm(b *batch) {
 		t.resend.Reset(t.o.Timeout)
 		t.armed = true
 	}
-	next := int64(0)
+	if t.unsure {
+		t.unsure = false
+		t.armWake(b.now)
+	}
+}
+
+// armWake sets the timer for the next override to end.
+func (t *Twin) armWake(now time.Time) {
+	t.next = 0
 	for _, until := range t.ends {
-		if next == 0 || until < next {
-			next = until
+		if t.next == 0 || until < t.next {
+			t.next = until
 		}
 	}
-	if next == t.next && (t.asleep || next == 0) {
-		return
-	}
-	t.next, t.asleep = next, next != 0
 	t.wake.Stop()
-	if next != 0 { // the clock may have jumped, either way, when it is time
-		t.wake.Reset(min(max(time.UnixMilli(next).Sub(b.now), 0)+expiryGrain, t.nap))
+	if t.next != 0 { // the clock may have jumped, either way, when it is time
+		t.wake.Reset(min(max(time.UnixMilli(t.next).Sub(now), 0)+expiryGrain, t.nap))
 	}
 }
 
@@ -384,7 +375,7 @@ func (t *Twin) Stats() Stats {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	s := Stats{
-		StepsWaiting: len(t.steps),
+		StepsWaiting: t.steps.Len(),
 		Commits:      t.stats.commits.Load(), Steps: t.stats.steps.Load(),
 		Refused: t.stats.refused.Load(), FailedCommits: t.stats.failed.Load(),
 		Devices: len(t.devices), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
