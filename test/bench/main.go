@@ -43,6 +43,7 @@ var sections = []section{
 	{"Durable property updates", durableUpdates},
 	{"Desired to reported", roundTrip},
 	{"The broker beside mosquitto", brokers},
+	{"QoS 1 to an offline durable session", offline},
 	{"Idle connections", idle},
 	{"Hub memory", hubMemory},
 	{"Reconnect", reconnect},
