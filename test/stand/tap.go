@@ -154,13 +154,14 @@ func (p *Tap) publish(qos byte, body []byte) error {
 		return errNoPublish
 	}
 	n := int(binary.BigEndian.Uint16(body))
-	if len(body) < 2+n+3 {
+	head := 2 + n
+	if qos > 0 {
+		head += 2 // the packet identifier
+	}
+	if len(body) <= head {
 		return errNoPublish
 	}
-	topic, rest := string(body[2:2+n]), body[2+n:]
-	if qos > 0 {
-		rest = rest[2:]
-	}
+	topic, rest := string(body[2:2+n]), body[head:]
 	size, width := binary.Uvarint(rest)
 	if width <= 0 || len(rest) < width+int(size) {
 		return errNoPublish
