@@ -77,7 +77,7 @@ func Parse[T any](program string, args []string, out io.Writer) (cfg T, done boo
 	flags.SortFlags = false
 	flags.SetOutput(out)
 	flags.Usage = func() {
-		fmt.Fprintf(out, "%s\n\nUsage:\n  %s [flags]\n\nFlags:\n%s", purpose(program), program, flags.FlagUsages())
+		fmt.Fprintf(out, "%s\n\nUsage:\n  %s [flags]\n%s\nFlags:\n%s", purpose(program), program, commands(program), flags.FlagUsages())
 	}
 	version := flags.Bool("version", false, "print the version, and exit")
 	if err := AddFlags[T](program, flags); err != nil {
@@ -108,6 +108,16 @@ func purpose(program string) string {
 	default:
 		return program + " is a program of the bus."
 	}
+}
+
+// commands are what a program can be asked for besides running.
+func commands(program string) string {
+	if program != "cloudhub" && program != "edgecore" {
+		return ""
+	}
+	return fmt.Sprintf("  %[1]s check [DIRECTORY|FILE]     read the data of a stopped one, or a backup, and say what is damaged\n"+
+		"  %[1]s backup FILE                back its data up\n"+
+		"  %[1]s restore FILE               put a backup back\n", program)
 }
 
 // Flagged is Load for flags that AddFlags made and somebody else parsed. It is done

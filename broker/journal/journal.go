@@ -45,6 +45,9 @@ type Options struct {
 	// Committed is told of each group that was written, or could not be: how long it
 	// took, and how many commits were in it. It must not block, and may be nil.
 	Committed func(took time.Duration, commits int, err error)
+	// ReadOnly opens what is there for Load, as somebody does who only looks: nothing is
+	// made, mended, locked or removed, and commits are refused.
+	ReadOnly bool
 }
 
 // Journal is an open journal.
@@ -148,12 +151,17 @@ func open(opts Options, wrap func(*os.File) file) (_ *Journal, err error) {
 	if opts.Keeps == "" {
 		opts.Keeps = "the records"
 	}
-	if err := makeDir(opts.Dir); err != nil {
-		return nil, err
-	}
 	j := &Journal{
 		opts: opts, wrap: wrap, filling: newGroup(), written: newGroup(), index: make(map[uint64]place),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+	}
+	if opts.ReadOnly {
+		j.closing = true
+		close(j.stopped)
+		return j, j.scan()
+	}
+	if err := makeDir(opts.Dir); err != nil {
+		return nil, err
 	}
 	if j.lock, err = lockFile(filepath.Join(opts.Dir, "lock"), opts.Name); err != nil {
 		return nil, err

@@ -11,24 +11,13 @@ import (
 	"strings"
 )
 
-// read finds out what there is: the segments are checked from end to end.
+// read finds out what there is, and goes on writing at its end.
 func (j *Journal) read() error {
-	numbers, err := j.list()
-	if err != nil {
+	if err := j.scan(); err != nil {
 		return err
 	}
-	var text []byte
-	for i, number := range numbers {
-		if text, err = j.readSegment(number, i == len(numbers)-1, text); err != nil {
-			return err
-		}
-	}
 	if len(j.segments) == 0 {
-		number := uint64(1)
-		if len(numbers) > 0 {
-			number = numbers[0]
-		}
-		return j.begin(number)
+		return j.begin(1)
 	}
 	if err := j.prune(); err != nil {
 		return err
@@ -41,6 +30,32 @@ func (j *Journal) read() error {
 	j.file = j.wrap(f)
 	j.suspect = true // of what may stand behind the last frame
 	return j.mend()
+}
+
+// scan checks the segments from end to end, and that those needed are there.
+func (j *Journal) scan() error {
+	numbers, err := j.list()
+	if err != nil {
+		return err
+	}
+	var text []byte
+	for i, number := range numbers {
+		if text, err = j.readSegment(number, i == len(numbers)-1, text); err != nil {
+			return err
+		}
+	}
+	if len(j.segments) == 0 {
+		return nil
+	}
+	if first := j.segments[0].number; first > max(j.base, 1) {
+		return fmt.Errorf("%s is missing", j.path(max(j.base, 1)))
+	}
+	for _, s := range j.segments {
+		if s.number < j.base && s.live > 0 {
+			return j.damaged(s.path, 0, "it has records that were copied, and are missing where they were copied to")
+		}
+	}
+	return nil
 }
 
 // list gives the segments' numbers, which have no gap.
@@ -154,17 +169,10 @@ func (j *Journal) replay(s *segment, body []byte) error {
 	return nil
 }
 
-// prune makes sure that all segments needed are there, and removes those that
-// aren't needed.
+// prune removes the segments that aren't needed.
 func (j *Journal) prune() error {
-	if first := j.segments[0].number; first > max(j.base, 1) {
-		return fmt.Errorf("%s is missing", j.path(max(j.base, 1)))
-	}
 	for len(j.segments) > 1 && j.segments[0].number < j.base {
 		s := j.segments[0]
-		if s.live > 0 {
-			return j.damaged(s.path, 0, "it has records that were copied, and are missing where they were copied to")
-		}
 		if err := os.Remove(s.path); err != nil {
 			return err
 		}

@@ -5,6 +5,9 @@ package setup
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/upkeep"
 	"github.com/edgebus/edgebus/topics"
 )
 
@@ -47,10 +51,40 @@ const JournalDir = "broker"
 // Journal opens what keeps a broker's sessions and retained messages. It is closed
 // after the broker, and tells committed of each of its commits.
 func Journal(dataDir string, log zerolog.Logger, committed func(time.Duration, int, error)) (*journal.Journal, error) {
-	return journal.Open(journal.Options{
-		Dir: filepath.Join(dataDir, JournalDir), Name: "the broker's journal", Keeps: "the sessions and retained messages", Log: log,
-		Committed: committed,
-	})
+	o := journalOptions(dataDir)
+	o.Log, o.Committed = log, committed
+	return journal.Open(o)
+}
+
+func journalOptions(dataDir string) journal.Options {
+	return journal.Options{Dir: filepath.Join(dataDir, JournalDir), Name: "the broker's journal", Keeps: "the sessions and retained messages"}
+}
+
+// Part surveys what a broker keeps in a data directory that no program uses. It reads
+// it as the broker does when it starts, and changes nothing.
+func Part(dataDir string) upkeep.Part {
+	part := upkeep.Part{Name: JournalDir}
+	part.Has, part.Err = survey(dataDir)
+	return part
+}
+
+func survey(dataDir string) (has string, err error) {
+	o := journalOptions(dataDir)
+	o.ReadOnly = true
+	if _, err := os.Stat(o.Dir); errors.Is(err, os.ErrNotExist) {
+		return "nothing is kept", nil
+	}
+	j, err := journal.Open(o)
+	if err != nil {
+		return "", err
+	}
+	b, err := broker.New(broker.Options{Journal: j, Log: zerolog.Nop()})
+	if err != nil {
+		return "", err
+	}
+	st := b.Stats()
+	return fmt.Sprintf("%d sessions with %d subscriptions and %d messages, %d retained messages of users' own topics",
+		st.Sessions, st.Subscriptions, st.Queued, st.Retained), b.Close(context.Background())
 }
 
 func listeners(m configs.MQTT) (list []broker.Listener, err error) {

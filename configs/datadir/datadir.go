@@ -23,8 +23,25 @@ type Dir struct {
 	lock *os.File // nil where there is none to hold
 }
 
-// Open makes the directory, if need be, and takes it for a program that writes in it.
+// Unfinished is what a restore leaves in a directory when it was interrupted.
+const Unfinished = ".restore"
+
+// Open makes the directory, if need be, and takes it for a program that works with
+// what is in it.
 func Open(path, program string) (*Dir, error) {
+	d, err := Claim(path, program)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(path, Unfinished)); err == nil {
+		_ = d.Close()
+		return nil, fmt.Errorf("a restore into the data directory %s was not finished: repeat it, with --force", path)
+	}
+	return d, nil
+}
+
+// Claim is Open for who doesn't mind what is in the directory.
+func Claim(path, program string) (*Dir, error) {
 	if err := Make(path); err != nil {
 		return nil, explain(path, err)
 	}

@@ -91,6 +91,8 @@ type Options struct {
 	// Committed is told of each commit, or of its failure: how long it took, and how many
 	// records were in it. It must not block, and may be nil.
 	Committed func(took time.Duration, records int, err error)
+	// ReadOnly is for who only looks: nothing is made or changed.
+	ReadOnly bool
 }
 
 // Store is an open store. It is used by one goroutine at a time.
@@ -106,8 +108,10 @@ type Store struct {
 
 // Open opens the store in the data directory, or makes it.
 func Open(o Options) (*Store, error) {
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("data directory: %w", err)
+	if !o.ReadOnly {
+		if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+			return nil, fmt.Errorf("data directory: %w", err)
+		}
 	}
 	if old := filepath.Join(o.Dir, oldFormat); exists(old) {
 		return nil, fmt.Errorf("%s is a store of an earlier version, which this program can't read: move it away to begin anew", old)
@@ -115,6 +119,7 @@ func Open(o Options) (*Store, error) {
 	j, err := journal.Open(journal.Options{
 		Dir: filepath.Join(o.Dir, DirName), Name: "the store of the node's tree", Keeps: "the values", Segment: segment, Log: o.Log,
 		Committed: o.Committed,
+		ReadOnly:  o.ReadOnly,
 	})
 	if err != nil {
 		return nil, err
@@ -134,7 +139,7 @@ func exists(path string) bool {
 
 // checkFormat refuses what another version wrote, and marks what is new.
 func (s *Store) checkFormat() error {
-	if s.journal.Stats().Records == 0 {
+	if s.journal.Stats().Records == 0 && !s.opts.ReadOnly {
 		return s.journal.Sync([]journal.Change{{ID: recordFormat, Value: appendRecord(nil, kindFormat, "", []byte(format))}})
 	}
 	known := false

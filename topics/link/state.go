@@ -44,18 +44,19 @@ func (s *State) UnmarshalBinary(b []byte) error {
 // a JSON number.)
 func (s State) Fork(rand func() uint64, stamp uint32) State {
 	s.Lineage = Lineage{N: s.Lineage.N + 1, Nonce: rand()}
-	s.VerFloor = forkVer(s.VerFloor, stamp)
+	s.VerFloor = ForkVer(s.VerFloor, stamp)
 	s.Acked = 0
 	return s
 }
 
 // Fork returns the entry as a restore tool stores it; see State.Fork.
 func (e Entry) Fork(stamp uint32) Entry {
-	e.Ver = forkVer(e.Ver, stamp)
+	e.Ver = ForkVer(e.Ver, stamp)
 	return e
 }
 
-func forkVer(ver uint64, stamp uint32) uint64 {
+// ForkVer is what becomes of a version in a backup that is restored; see State.Fork.
+func ForkVer(ver uint64, stamp uint32) uint64 {
 	return max(ver>>32+1, uint64(stamp))<<32 | ver&(1<<32-1)
 }
 

@@ -48,7 +48,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newDemo(), newTree(), newDoctor(), newVersion())
+	root.AddCommand(newDemo(), newTree(), newDoctor(), newCheck(), newBackup(), newRestore(), newVersion())
 	return root
 }
 

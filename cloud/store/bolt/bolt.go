@@ -43,6 +43,8 @@ type Options struct {
 	MaxWatchers int
 	// MaxObject bounds the bytes of one record.
 	MaxObject int
+	// ReadOnly is for who only looks at a file that nobody uses: nothing is made or changed.
+	ReadOnly bool
 
 	// Committed is told of each transaction, or of its failure: how long it took, and how
 	// many writes were in it. It must not block, and may be nil.
@@ -56,7 +58,7 @@ func (o *Options) setDefaults() error {
 	if o.Path == "" {
 		return errors.New("bolt: Options.Path is required")
 	}
-	setDefault(&o.LockTimeout, time.Second)
+	setDefault(&o.LockTimeout, lockTime)
 	setDefault(&o.Tombstones, 8192)
 	setDefault(&o.TombstoneAge, 24*time.Hour)
 	setDefault(&o.WatchBuffer, 512)
@@ -74,6 +76,8 @@ func setDefault[T comparable](field *T, value T) {
 		*field = value
 	}
 }
+
+const lockTime = time.Second
 
 // Store is a store.Store in one file.
 type Store struct {
@@ -124,6 +128,11 @@ func Open(opts Options) (*Store, error) {
 		return nil, damaged(opts.Path, err)
 	}
 	s.snap.Store(snap)
+	if opts.ReadOnly {
+		s.closed.Do(func() { close(s.closing) }) // to writers
+		close(s.done)
+		return s, nil
+	}
 	go s.run()
 	return s, nil
 }
@@ -134,12 +143,13 @@ func damaged(path string, err error) error {
 
 // openFile opens the file for its owner only.
 func openFile(opts Options) (db *bbolt.DB, err error) {
-	dir := filepath.Dir(opts.Path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("the store's directory: %w", err)
+	if !opts.ReadOnly {
+		if err := os.MkdirAll(filepath.Dir(opts.Path), 0o700); err != nil {
+			return nil, fmt.Errorf("the store's directory: %w", err)
+		}
 	}
 	switch info, err := os.Stat(opts.Path); {
-	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, os.ErrNotExist) && !opts.ReadOnly:
 		if err := makeFile(opts); err != nil {
 			return nil, fmt.Errorf("a new file for the store: %w", err)
 		}
@@ -147,7 +157,7 @@ func openFile(opts Options) (db *bbolt.DB, err error) {
 		return nil, damaged(opts.Path, errors.New("it is empty"))
 	}
 	db, err = openBolt(opts, opts.Path)
-	if err == nil {
+	if err == nil && !opts.ReadOnly {
 		if err = os.Chmod(opts.Path, 0o600); err != nil { // it holds secrets
 			_ = db.Close()
 		}
@@ -197,6 +207,7 @@ func openBolt(opts Options, path string) (db *bbolt.DB, err error) {
 	db, err = bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout:      opts.LockTimeout,
 		FreelistType: bbolt.FreelistMapType,
+		ReadOnly:     opts.ReadOnly,
 		// Room to grow in the address space, which costs nothing: bbolt lets go of the old
 		// mapping before it asks for a larger one, and a disk that fails may not give it.
 		InitialMmapSize: min(1<<30, math.MaxInt>>3),
@@ -221,6 +232,10 @@ func syncDir(dir string) error {
 
 // Close commits what waits, ends all streams and closes the file.
 func (s *Store) Close() error {
+	if s.opts.ReadOnly {
+		s.endStreams()
+		return s.db.Close()
+	}
 	var err error
 	s.closed.Do(func() {
 		close(s.closing)

@@ -145,6 +145,9 @@ func (t *table) readTombs(b *bbolt.Bucket) error {
 // Check compares the file with the index, and each with itself. It waits its
 // turn among the writes, so that it sees the two in step.
 func (s *Store) Check() error {
+	if s.opts.ReadOnly {
+		return s.view(func(tx *bbolt.Tx) error { return s.check1(tx) })
+	}
 	var found error
 	err := s.do(context.Background(), 0, func(b *batch) error {
 		if !b.empty() {

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/configs/upkeep"
+)
+
+func newCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check DIRECTORY|FILE",
+		Short: "Check the data of a hub or core that is stopped, or a backup",
+		Long: `Reads a data directory (/var/lib/edgebus/hub, /var/lib/edgebus/core) or a backup from end to
+end: checksums, structure, counters. Says what is there, what is damaged, and what to do.
+Changes nothing. The exit code is 0 if all is well, and 1 if something is damaged.
+
+The program whose data it is does the work (cloudhub or edgecore), and must be stopped.`,
+		Example: "  edgebus check /var/lib/edgebus/core\n  edgebus check hub-monday.backup",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return asOwner(cmd, args[0], "check", args[0])
+		},
+	}
+}
+
+func newBackup() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "backup DIRECTORY FILE",
+		Short: "Back up the data of a hub or core that is stopped",
+		Long: `Checks the data directory of a hub or core that is stopped, and writes all of it into FILE: a
+tar file, compressed, with a checksum of every file. FILE holds whatever the data holds, such
+as values and the names of users: keep it as safe.
+
+Stopping takes seconds, and costs nothing that the bus would not make up for: nodes go on
+working without the hub, the hub without a node.`,
+		Example: "  systemctl stop cloudhub\n  edgebus backup /var/lib/edgebus/hub hub-monday.backup\n  systemctl start cloudhub",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			line := []string{"backup", "--data-dir", args[0], args[1]}
+			if force {
+				line = append(line, "--force")
+			}
+			return asOwner(cmd, args[0], line...)
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "replace FILE, and back up what is damaged, too")
+	return cmd
+}
+
+func newRestore() *cobra.Command {
+	var force, dryRun bool
+	cmd := &cobra.Command{
+		Use:   "restore FILE DIRECTORY",
+		Short: "Put a backup back",
+		Long: `Puts the data of a backup into an empty data directory, checks it, and makes it fit to go on:
+what was written after the backup is known to others, so the data begins a new lineage, and
+versions and revisions go on far above all that were ever given. Start the program then: each
+side of the link sends the other what it lacks.
+
+What was acknowledged after the backup and is known to nobody else is lost. Messages that were
+queued in the backup, and delivered since, are delivered again.
+
+What is in DIRECTORY is never written over: with --force it is moved aside, into a directory
+in it that is named after the time. Restored files belong to whom DIRECTORY belongs to.`,
+		Example: "  systemctl stop cloudhub\n  edgebus restore --force hub-monday.backup /var/lib/edgebus/hub\n" +
+			"  systemctl start cloudhub",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			line := []string{"restore", "--data-dir", args[1], args[0]}
+			if force {
+				line = append(line, "--force")
+			}
+			if dryRun {
+				line = append(line, "--dry-run")
+			}
+			return asOwner(cmd, args[0], line...)
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "move aside what is in DIRECTORY")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check the backup and say what would be done")
+	return cmd
+}
+
+// asOwner has the program whose data a path holds do the work: each knows its own format.
+func asOwner(cmd *cobra.Command, path string, args ...string) error {
+	name, err := upkeep.ProgramOf(path)
+	if err != nil {
+		return err
+	}
+	program, err := find(name)
+	if err != nil {
+		return err
+	}
+	child := exec.CommandContext(cmd.Context(), program, args...)
+	child.Stdout, child.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+	err = child.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exitCode(exit.ExitCode()) // it has said why
+	}
+	return err
+}
+
+// find looks for a program beside this one, and then where the system looks.
+func find(name string) (string, error) {
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("this is data of %s, which is neither beside edgebus nor in the PATH", name)
+	}
+	return path, nil
+}

@@ -1,0 +1,150 @@
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/edgebus/edgebus/broker/setup"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/twin"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/upkeep"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// keeper is cloudhub as far as its data is concerned.
+func keeper() upkeep.Program {
+	return upkeep.Program{
+		Name: "cloudhub",
+		DataDir: func(file string) (string, error) {
+			cfg, err := configs.Load[configs.Hub]("cloudhub", file, nil)
+			return cfg.Data.Dir, err
+		},
+		Survey: survey,
+		Fork:   fork,
+	}
+}
+
+func survey(dir string) []upkeep.Part {
+	objects := upkeep.Part{Name: FileName}
+	objects.Has, objects.Err = surveyStore(filepath.Join(dir, FileName))
+	return []upkeep.Part{objects, setup.Part(dir)}
+}
+
+func surveyStore(path string) (has string, err error) {
+	st, err := bolt.Open(bolt.Options{Path: path, ReadOnly: true})
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	if err := st.Check(); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	counts, rev := st.Counts()
+	var words []string
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		words = append(words, fmt.Sprintf("%d %s", counts[kind], kind))
+	}
+	if words == nil {
+		words = []string{"no objects"}
+	}
+	nodes, keys := 0, 0
+	for r, err := range st.All(context.Background()) {
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", path, err)
+		}
+		n, err := twin.CheckReplica(r)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", path, err)
+		}
+		nodes, keys = nodes+1, keys+n
+	}
+	return fmt.Sprintf("%s, at revision %d; %d keys that %d nodes reported", strings.Join(words, ", "), rev, keys, nodes), nil
+}
+
+// fork raises revisions and the versions of wanted values. The maps of cloud-owned
+// keys need nothing: each start of the hub projects them under new lineages.
+func fork(dir string, stamp uint32) (err error) {
+	path := filepath.Join(dir, FileName)
+	if err := bolt.Fork(path, func(rev uint64) uint64 { return link.ForkVer(rev, stamp) }); err != nil {
+		return err
+	}
+	st, err := bolt.Open(bolt.Options{Path: path})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	ctx := context.Background()
+	models, err := modelsOf(ctx, st)
+	if err != nil {
+		return err
+	}
+	devices, err := st.List(ctx, "Device", store.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, o := range devices.Items {
+		data, err := forkDevice(o, models, stamp)
+		if err != nil {
+			return fmt.Errorf("%s: %w", o.Key, err)
+		}
+		if _, err := st.Update(ctx, store.Object{Key: o.Key, Data: data}, o.Rev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func modelsOf(ctx context.Context, st store.Reader) (map[store.Key]resource.DeviceModel, error) {
+	page, err := st.List(ctx, "DeviceModel", store.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	models := make(map[store.Key]resource.DeviceModel)
+	for _, o := range page.Items {
+		var m resource.DeviceModel
+		if err := json.Unmarshal(o.Data, &m); err != nil {
+			return nil, fmt.Errorf("%s: %w", o.Key, err)
+		}
+		models[o.Key] = m
+	}
+	return models, nil
+}
+
+// forkDevice raises the versions of a Device's wanted values, and of those that it has
+// none of: there may have been one after the backup. The rest of the text stays.
+func forkDevice(o store.Object, models map[store.Key]resource.DeviceModel, stamp uint32) ([]byte, error) {
+	var d resource.Device
+	fields := make(map[string]json.RawMessage)
+	if err := errors.Join(json.Unmarshal(o.Data, &d), json.Unmarshal(o.Data, &fields)); err != nil {
+		return nil, err
+	}
+	meta := d.DesiredMeta
+	if meta == nil {
+		meta = make(map[string]resource.DesiredMeta)
+	}
+	model := models[store.Key{Kind: "DeviceModel", Namespace: o.Namespace, Name: d.Spec.DeviceModelRef.Name}]
+	for _, p := range model.Spec.Properties {
+		if _, known := meta[p.Name]; !known {
+			meta[p.Name] = resource.DesiredMeta{Cleared: true}
+		}
+	}
+	for name, m := range meta {
+		m.Ver = link.ForkVer(m.Ver, stamp)
+		meta[name] = m
+	}
+	text, err := json.Marshal(meta)
+	if err != nil {
+		return nil, err
+	}
+	fields["desiredMeta"] = text
+	return json.Marshal(fields)
+}

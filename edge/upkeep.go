@@ -1,0 +1,50 @@
+package edge
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/edgebus/edgebus/broker/setup"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/upkeep"
+	"github.com/edgebus/edgebus/edge/store"
+)
+
+// keeper is edgecore as far as its data is concerned.
+func keeper() upkeep.Program {
+	return upkeep.Program{
+		Name: "edgecore",
+		DataDir: func(file string) (string, error) {
+			cfg, err := configs.Load[configs.Core]("edgecore", file, nil)
+			return cfg.Data.Dir, err
+		},
+		Survey: survey,
+		Fork: func(dir string, stamp uint32) error {
+			st, err := store.Open(store.Options{Dir: dir, Rand: nonce})
+			if err != nil {
+				return err
+			}
+			return errors.Join(st.Fork(stamp), st.Close())
+		},
+	}
+}
+
+func survey(dir string) []upkeep.Part {
+	tree := upkeep.Part{Name: store.DirName}
+	tree.Has, tree.Err = surveyTree(dir)
+	return []upkeep.Part{tree, setup.Part(dir)}
+}
+
+func surveyTree(dir string) (string, error) {
+	st, err := store.Open(store.Options{Dir: dir, Rand: nonce, ReadOnly: true})
+	if err != nil {
+		return "", err
+	}
+	snap, err := st.Load()
+	if err = errors.Join(err, st.Close()); err != nil {
+		return "", err
+	}
+	l := snap.Up.Lineage()
+	return fmt.Sprintf("%d keys of the node's own (lineage %d/%x, written up to %d, the hub has it up to %d), %d of the cloud's, %d values in force",
+		snap.Up.Len(), l.N, l.Nonce, snap.Up.Seq(), snap.Up.Acked(), snap.Down.Len(), len(snap.Effective)), nil
+}
