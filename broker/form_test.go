@@ -154,3 +154,35 @@ func testBadConnects(t *testing.T, at place) {
 	}
 	require.Zero(t, b.Stats().Malformed)
 }
+
+// FuzzForm: what passes for well-formed the decoder can read, and nothing else reaches it.
+func FuzzForm(f *testing.F) {
+	for _, packet := range malformed {
+		f.Add(byte(5), packet.raw[0], packet.raw[1:])
+	}
+	for _, packet := range badConnects {
+		f.Add(byte(4), packet.raw[0], packet.raw[2:])
+	}
+	f.Add(byte(5), byte(0x10), encode(f, connectPacket("x", persistent, withWill("w", "x", 1)), 5)[2:])
+	f.Add(byte(5), byte(0x34), encode(f, publishPacket("a", "x", 2, 3, props(packets.Properties{ContentType: "t"})), 5)[2:])
+	f.Add(byte(5), byte(0xE0), []byte{4})
+	f.Fuzz(func(t *testing.T, version, first byte, body []byte) {
+		if version < 3 || version > 5 {
+			return
+		}
+		if first == packets.Connect<<4 {
+			pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
+			if v, err := protocol(body); err == nil && connectWellFormed(v, body) == nil {
+				require.NoError(t, pk.ConnectDecode(body))
+				require.Equal(t, v, pk.ProtocolVersion)
+			}
+			return
+		}
+		if wellFormed(version, first, body) != nil {
+			return
+		}
+		pk, err := decode(version, first, body)
+		require.NoError(t, err)
+		require.Equal(t, first>>4, pk.FixedHeader.Type)
+	})
+}
