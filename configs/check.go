@@ -147,6 +147,9 @@ func (l Limits) check(report reporter) {
 	if l.Inflight > 65535 {
 		report("limits.inflight", "%d is more than the 65535 that MQTT can say", l.Inflight)
 	}
+	if l.KeepAlive < 0 || l.KeepAlive > 0 && l.KeepAlive < time.Second || l.KeepAlive > 65535*time.Second {
+		report("limits.keepAlive", "%s is neither 0 nor from 1s to 18h12m15s, which MQTT can say", l.KeepAlive)
+	}
 	positive("limits.session.messages", l.Session.Messages, report)
 	positive("limits.session.bytes", l.Session.Bytes, report)
 	positive("limits.commands.timeout", l.Commands.Timeout, report)

@@ -115,6 +115,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		{"packet below what the link needs", "limits: {packet: 1KiB}", "limits.packet: 1KiB is less"},
 		{"number", "limits: {inflight: many}", `"many" is not a whole number`},
 		{"too large a number", "limits: {inflight: 70000}", "65535"},
+		{"too long a keep-alive", "limits: {keepAlive: 20h}", "18h12m15s"},
 		{"bool", "insecure: perhaps", "neither true nor false"},
 		{"value for a section", "link: fast", "link: must hold keys"},
 		{"section for a value", "link: {server: {a: b}}", "link.server: must be a single value"},

@@ -156,6 +156,7 @@ type Limits struct {
 	Packet      Size          `yaml:"packet"`
 	Request     Size          `yaml:"request"`
 	Inflight    int           `yaml:"inflight"`
+	KeepAlive   time.Duration `yaml:"keepAlive"`
 	Session     SessionLimits `yaml:"session"`
 	Retained    Quota         `yaml:"retained"`
 	Commands    CommandLimits `yaml:"commands"`

@@ -113,6 +113,7 @@ func listeners(m configs.MQTT) (list []broker.Listener, err error) {
 func limits(l configs.Limits) broker.Limits {
 	return broker.Limits{
 		MaximumPacket: uint32(min(l.Packet, 256<<20)), Connections: l.Connections, Inflight: l.Inflight,
+		KeepAlive:      l.KeepAlive,
 		QueuedMessages: l.Session.Messages, QueuedBytes: int(l.Session.Bytes), SessionExpiry: l.Session.Expiry,
 		RetainedMessages: l.Retained.Messages, RetainedBytes: int(l.Retained.Bytes),
 	}
