@@ -1,6 +1,7 @@
 package twin
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -56,6 +58,56 @@ func (c *contact) heard(now time.Time, clock int64) {
 	c.last = now.UnixMilli()
 	if clock != 0 {
 		c.ahead, c.clocked = clock-c.last, true
+	}
+}
+
+// setAway says whether a node has been offline for so long that what it reported of its
+// devices can't be relied on, and has their statuses say so. A node that comes back soon, as
+// all do when the hub is restarted, costs no writes.
+func (t *Twins) setAway(n *node, away bool) {
+	if n.away == away {
+		return
+	}
+	n.away = away
+	for name := range n.bound {
+		t.status.device(name)
+	}
+}
+
+func (t *Twins) noteAway(b *batch, n *node) {
+	since := max(n.contact.since, t.started.UnixMilli())
+	if n.core == "" && b.now.Sub(time.UnixMilli(since)) >= t.o.AwayAfter {
+		t.setAway(n, true)
+	}
+}
+
+const conditionNode = "NodeOnline"
+
+// nodeOnline is a Device's word about its node. One that was never away has none.
+func nodeOnline(list []resource.Condition, node string, away bool, now time.Time) []resource.Condition {
+	switch {
+	case away:
+		return resource.SetCondition(list, resource.Condition{
+			Type: conditionNode, Status: "False", Reason: "NodeOffline",
+			Message: "node " + node + " is offline: all else is what it reported last",
+		}, now)
+	case slices.ContainsFunc(list, func(c resource.Condition) bool { return c.Type == conditionNode }):
+		return resource.SetCondition(list, resource.Condition{Type: conditionNode, Status: "True", Reason: "NodeOnline"}, now)
+	}
+	return list
+}
+
+// recallAway takes from a Device's stored status that its node was away when the hub stopped.
+func (t *Twins) recallAway(o store.Object) {
+	var s resource.DeviceStatus
+	d := t.devices[o.Name]
+	if d == nil || t.nodes[d.node] == nil || !bytes.Contains(o.Status, []byte(conditionNode)) || json.Unmarshal(o.Status, &s) != nil {
+		return
+	}
+	for _, c := range s.Conditions {
+		if c.Type == conditionNode && c.Status == "False" {
+			t.nodes[d.node].away = true
+		}
 	}
 }
 

@@ -63,6 +63,7 @@ func (t *Twins) Subscribed(id broker.Identity, filter string) {
 		n.core = id.ClientID
 		n.contact.began(b.now, id)
 		t.stats.links.Add(1)
+		t.setAway(n, false)
 		n.down.Connect(t.o.Rand())
 		b.spoke[n] = true
 		t.presence(b, n)

@@ -32,6 +32,7 @@ var watched = [...]string{resource.KindDeviceModel, resource.KindDevice, resourc
 func (t *Twins) loadObjects(ctx context.Context) error {
 	b := t.batch()
 	t.loaded = make(map[string]uint64)
+	var devices []store.Object
 	for _, kind := range watched {
 		page, err := t.o.Reader.List(ctx, kind, store.ListOptions{})
 		if err != nil {
@@ -39,8 +40,14 @@ func (t *Twins) loadObjects(ctx context.Context) error {
 		}
 		t.replaceAll(b, kind, page.Items)
 		t.loaded[kind] = page.Rev
+		if kind == resource.KindDevice {
+			devices = page.Items
+		}
 	}
 	t.settle(b) // what it says is heard by nobody yet
+	for _, o := range devices {
+		t.recallAway(o)
+	}
 	for n := range b.spoke {
 		n.down.TakeJournal()
 	}

@@ -110,6 +110,7 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 	adopted, found := t.adoption(d)
 	_, modelled := t.models[d.model()]
 	model := d.Spec.DeviceModelRef.Name
+	node, away := d.node, t.nodes[d.node] != nil && t.nodes[d.node].away
 	t.mu.RUnlock()
 	if found {
 		t.want(name, adopted)
@@ -125,6 +126,10 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 				Message: "there is no DeviceModel " + model + ": the device waits for it",
 			}, t.o.Now())
 		}
+		if away {
+			status.State = resource.Unknown // what the node reported last may long be otherwise
+		}
+		status.Conditions = nodeOnline(status.Conditions, node, away, t.o.Now())
 		return status
 	})
 }

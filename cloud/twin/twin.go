@@ -48,6 +48,8 @@ type Options struct {
 	Timeout time.Duration
 	// StatusEvery is how often at most a Device's status is written.
 	StatusEvery time.Duration
+	// AwayAfter is how long a node is offline before its devices' statuses say so.
+	AwayAfter time.Duration
 }
 
 // Twins keep the trees of all nodes. Its methods may be called from any goroutine.
@@ -62,7 +64,8 @@ type Twins struct {
 	models  map[modelKey]resource.DeviceModel
 	users   map[modelKey]map[string]bool // devices by their model
 
-	loaded map[string]uint64 // by kind: the revision that New saw
+	started time.Time
+	loaded  map[string]uint64 // by kind: the revision that New saw
 
 	backlog broker.Backlog
 	wishes  wishes
@@ -84,6 +87,7 @@ type node struct {
 
 	oversize string // why nothing is taken of what it reports
 	contact  contact
+	away     bool // offline for long: its devices' statuses say so
 	unknown  bool // there is no Node of its name, and should be
 }
 
@@ -137,6 +141,9 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second
 	}
+	if o.AwayAfter <= 0 {
+		o.AwayAfter = 30 * time.Second
+	}
 	if o.StatusEvery <= 0 {
 		o.StatusEvery = 100 * time.Millisecond
 	}
@@ -145,6 +152,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 		nodes: make(map[string]*node), devices: make(map[string]*device),
 		models: make(map[modelKey]resource.DeviceModel), users: make(map[modelKey]map[string]bool),
 	}
+	t.started = o.Now()
 	t.wishes.init()
 	t.status.init()
 	if err := t.loadReplicas(ctx); err != nil {
@@ -279,6 +287,7 @@ func (t *Twins) messages(b *batch) []broker.Message {
 
 func (t *Twins) resend(b *batch) {
 	for _, n := range t.nodes {
+		t.noteAway(b, n)
 		if n.core != "" && n.down.Waiting() && b.now.Sub(n.sentAt) >= t.o.Timeout {
 			n.down.Resend()
 			b.spoke[n] = true

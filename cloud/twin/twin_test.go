@@ -37,6 +37,8 @@ type rig struct {
 	out   []broker.Message
 	nodes map[string]*core
 	deaf  bool // nodes hear nothing
+
+	awayAfter time.Duration
 }
 
 // core is a node's end of its link.
@@ -61,7 +63,7 @@ func (r *rig) start() {
 	r.store = s
 	r.twins, err = New(context.Background(), Options{
 		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Log: zerolog.Nop(), Rand: rand.Uint64,
-		Publish: r.publish, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond,
+		Publish: r.publish, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter,
 	})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
