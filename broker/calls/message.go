@@ -46,7 +46,8 @@ func (c *Calls) newCall(a topics.Address, m broker.Message, reply func(broker.Me
 
 // mayConcern saves most topics from being parsed.
 func mayConcern(topic string) bool {
-	return strings.Contains(topic, "/commands/") || strings.Contains(topic, "/answers/") || strings.HasSuffix(topic, "/sync/clock")
+	path := topic[:max(0, strings.LastIndexByte(topic, '/'))]
+	return strings.HasSuffix(path, "/commands") || strings.HasSuffix(path, "/answers") || strings.HasSuffix(topic, "/sync/clock")
 }
 
 // namesCommands says whether a filter that matches a command's topic,
