@@ -1,6 +1,9 @@
 package journal
 
-import "os"
+import (
+	"errors"
+	"os"
+)
 
 // sweep is the copying of what is live in the oldest segment to the log's end, bit
 // by bit, between groups.
@@ -77,7 +80,7 @@ func (j *Journal) copyLive(g *group) (more bool, err error) {
 			}
 			body, ok := frameAt(sw.text, oldest.number, sw.at)
 			if !ok {
-				return false, j.damaged(oldest.path, sw.at, "it was well when it was opened")
+				return false, j.damaged(oldest.path, sw.at, errors.New("it was well when it was opened"))
 			}
 			sw.body, sw.from = body, sw.at+frameHead
 			sw.at += int64(frameHead + len(body))
@@ -85,7 +88,7 @@ func (j *Journal) copyLive(g *group) (more bool, err error) {
 		}
 		op, err := nextOp(sw.body)
 		if err != nil {
-			return false, j.damaged(oldest.path, sw.from, err.Error())
+			return false, j.damaged(oldest.path, sw.from, err)
 		}
 		p, ok := j.index[op.id]
 		if ok && op.kind == opPut && p.segment == oldest.number && int64(p.at) == sw.from {

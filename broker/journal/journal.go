@@ -270,7 +270,7 @@ func (j *Journal) Close() error {
 }
 
 // damaged is the error for a file that can't be trusted.
-func (j *Journal) damaged(path string, at int64, what string) error {
-	return fmt.Errorf("%s is damaged at byte %d: %s; restore the directory %s from a backup, or move it away to begin anew without "+
+func (j *Journal) damaged(path string, at int64, what error) error {
+	return fmt.Errorf("%s is damaged at byte %d: %w; restore the directory %s from a backup, or move it away to begin anew without "+
 		"%s in it", path, at, what, filepath.Dir(path), j.opts.Keeps)
 }

@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -52,7 +53,7 @@ func (j *Journal) scan() error {
 	}
 	for _, s := range j.segments {
 		if s.number < j.base && s.live > 0 {
-			return j.damaged(s.path, 0, "it has records that were copied, and are missing where they were copied to")
+			return j.damaged(s.path, 0, errors.New("it has records that were copied, and are missing where they were copied to"))
 		}
 	}
 	return nil
@@ -90,7 +91,7 @@ func (j *Journal) readSegment(number uint64, last bool, buf []byte) (text []byte
 	}
 	base, ok := parseHeader(text, number)
 	if !ok {
-		return nil, j.damaged(path, 0, "no header of "+j.opts.Name)
+		return nil, j.damaged(path, 0, errors.New("no header of "+j.opts.Name))
 	}
 	j.base = max(j.base, base)
 	s := &segment{number: number, path: path, size: headerSize}
@@ -99,14 +100,14 @@ func (j *Journal) readSegment(number uint64, last bool, buf []byte) (text []byte
 		body, ok := frameAt(text, number, s.size)
 		if !ok {
 			if next := whole(text, number, s.size+1); !last || next >= 0 {
-				return nil, j.damaged(path, s.size, "a frame's checksum is wrong")
+				return nil, j.damaged(path, s.size, errors.New("a frame's checksum is wrong"))
 			}
 			j.opts.Log.Info().Str("file", path).Int64("bytes", int64(len(text))-s.size).
 				Msg(j.opts.Name + ": the end of the last write, which was never acknowledged, is dropped")
 			break
 		}
 		if err := j.replay(s, body); err != nil {
-			return nil, j.damaged(path, s.size, err.Error())
+			return nil, j.damaged(path, s.size, err)
 		}
 		s.size += int64(frameHead + len(body))
 	}
@@ -199,10 +200,10 @@ func (j *Journal) Load(each func(id uint64, value []byte) error) error {
 		for at := int64(headerSize); at < s.size; {
 			body, ok := frameAt(text, s.number, at)
 			if !ok {
-				return j.damaged(s.path, at, "it was well when it was opened")
+				return j.damaged(s.path, at, errors.New("it was well when it was opened"))
 			}
 			if err := j.loadFrame(s, at+frameHead, body, each); err != nil {
-				return j.damaged(s.path, at, err.Error())
+				return j.damaged(s.path, at, err)
 			}
 			at += int64(frameHead + len(body))
 		}

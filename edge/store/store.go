@@ -29,6 +29,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -142,19 +143,20 @@ func (s *Store) checkFormat() error {
 	if s.journal.Stats().Records == 0 && !s.opts.ReadOnly {
 		return s.journal.Sync([]journal.Change{{ID: recordFormat, Value: appendRecord(nil, kindFormat, "", []byte(format))}})
 	}
-	known := false
 	err := s.read(func(_ uint64, kind byte, _, body []byte) error {
-		if kind != kindFormat {
+		switch {
+		case kind != kindFormat:
 			return nil
-		}
-		if string(body) != format {
+		case string(body) != format:
 			return fmt.Errorf("the format is %q; this program reads %q", body, format)
 		}
-		known = true
-		return nil
+		return errEnough
 	})
-	if err == nil && !known {
-		err = fmt.Errorf("%s: no store of a node's tree: it doesn't say its format", s.dir())
+	switch {
+	case errors.Is(err, errEnough):
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s: no store of a node's tree: it doesn't say its format", s.dir())
 	}
 	return err
 }
