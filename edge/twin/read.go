@@ -147,7 +147,7 @@ func (t *Twin) read(name string) (resource.Device, bool) {
 		return resource.Device{}, false
 	}
 	d := known.bundle.Device
-	rev := max(t.history.changed[name], t.history.floor)
+	rev := t.history.of(name)
 	d.Metadata.ResourceVersion = strconv.FormatUint(rev, 10)
 	d.Status.State = resource.Unknown
 	if e, ok := t.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()); ok {

@@ -89,6 +89,7 @@ type Twin struct {
 
 	backlog broker.Backlog
 	history history
+	batch   batch // the step's that is taken
 	stats   stats
 }
 
@@ -132,6 +133,29 @@ type batch struct {
 
 	members []tree.Member // of the message that is being read
 	made    []link.Entry  // of them
+}
+
+// begin makes an empty batch. The memory of the last one serves again, if it was not much.
+func (b *batch) begin(now time.Time) {
+	if b.changed == nil || len(b.changed)+len(b.touched)+len(b.docs)+len(b.effective)+len(b.out)+len(b.made) > maxSteps {
+		*b = batch{
+			effective: make(map[string]*store.Effective), changed: make(map[string]bool),
+			touched: make(map[[2]string]bool), docs: make(map[string]bool),
+		}
+	}
+	clear(b.effective)
+	clear(b.changed)
+	clear(b.touched)
+	clear(b.docs)
+	clear(b.out)
+	clear(b.pass)
+	clear(b.done)
+	clear(b.members)
+	clear(b.made)
+	*b = batch{
+		now: now, effective: b.effective, changed: b.changed, touched: b.touched, docs: b.docs,
+		out: b.out[:0], pass: b.pass[:0], done: b.done[:0], members: b.members[:0], made: b.made[:0],
+	}
 }
 
 type answer struct {
@@ -223,10 +247,8 @@ func (t *Twin) Run(ctx context.Context) error {
 
 // step takes its own steps and whatever waits behind them, commits, and lets out what follows from it.
 func (t *Twin) step(own ...func(*batch)) error {
-	b := &batch{
-		now: t.o.Now(), effective: make(map[string]*store.Effective), changed: make(map[string]bool),
-		touched: make(map[[2]string]bool), docs: make(map[string]bool),
-	}
+	b := &t.batch
+	b.begin(t.o.Now())
 	t.mu.Lock()
 	for _, step := range own {
 		step(b)
