@@ -3,6 +3,7 @@ package twin
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -124,4 +125,22 @@ func TestANodeDeletedJustBeforeTheHubDiedIsShownAgain(t *testing.T) {
 	stored, err := r.store.Load(context.Background(), "n1")
 	require.NoError(t, err)
 	require.Empty(t, stored.Items)
+}
+
+func TestManyDevicesAreListedTogether(t *testing.T) {
+	r, c := joined(t)
+	const many = 3 * fewDevices
+	for i := range many {
+		d := lampOn("n1")
+		d.Metadata.Name = fmt.Sprintf("lamp-%d", i)
+		r.create(resource.KindDevice, d.Metadata.Name, d)
+	}
+	listed := func() int {
+		var m resource.Membership
+		text, _ := c.has("membership")
+		require.NoError(t, json.Unmarshal([]byte(text), &m))
+		return len(m.Devices)
+	}
+	require.Eventually(t, func() bool { return listed() == many+1 }, wait, tick)
+	require.Less(t, len(r.said("v1/nodes/n1/membership")), 2*fewDevices, "the longer ones are few")
 }

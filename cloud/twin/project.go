@@ -19,6 +19,11 @@ import (
 // told apart by their content.
 const documentVer = 1
 
+const (
+	fewDevices = 100        // so many are listed anew with every change
+	listEvery  = resendTick // more of them at most so often
+)
+
 func (d *device) model() modelKey {
 	return modelKey{d.Metadata.Namespace, d.Spec.DeviceModelRef.Name}
 }
@@ -203,13 +208,24 @@ func (t *Twins) settle(b *batch) {
 			t.project(b, d)
 		}
 	}
-	for n := range b.nodes {
-		names := slices.Sorted(maps.Keys(n.bound))
-		if names == nil {
-			names = []string{}
+	maps.Copy(t.unlisted, b.nodes)
+	for n := range t.unlisted {
+		if len(n.bound) <= fewDevices || b.now.Sub(n.listed) >= listEvery {
+			t.putMembership(b, n)
 		}
-		t.putDocument(b, n, "membership", resource.Membership{Devices: names})
 	}
+}
+
+// putMembership lists a node's devices. With many of them that is not done for each that comes or
+// goes: the list is as long as all others together, and so would be what is sent for a thousand.
+func (t *Twins) putMembership(b *batch, n *node) {
+	delete(t.unlisted, n)
+	n.listed = b.now
+	names := slices.Sorted(maps.Keys(n.bound))
+	if names == nil {
+		names = []string{}
+	}
+	t.putDocument(b, n, "membership", resource.Membership{Devices: names})
 }
 
 // project writes a Device into its node's map. One whose model is not there yet

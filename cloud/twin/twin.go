@@ -57,12 +57,13 @@ type Twins struct {
 	o     Options
 	steps *steps.Queue[*batch]
 
-	mu      sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
-	nodes   map[string]*node
-	names   []string // of the nodes, in order
-	devices map[string]*device
-	models  map[modelKey]resource.DeviceModel
-	users   map[modelKey]map[string]bool // devices by their model
+	mu       sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
+	nodes    map[string]*node
+	names    []string // of the nodes, in order
+	devices  map[string]*device
+	models   map[modelKey]resource.DeviceModel
+	users    map[modelKey]map[string]bool // devices by their model
+	unlisted map[*node]bool               // whose membership is to be written
 
 	started time.Time
 	loaded  map[string]uint64 // by kind: the revision that New saw
@@ -84,6 +85,7 @@ type node struct {
 	core   string          // client id of the connection that listens on sync/down; empty: offline
 	sentAt time.Time       // when down last said or heard something
 	bound  map[string]bool // the devices that belong to it
+	listed time.Time       // when that was last written
 
 	oversize string // why nothing is taken of what it reports
 	contact  contact
@@ -150,7 +152,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	t := &Twins{
 		o: o, steps: steps.New[*batch](maxWaiting),
 		nodes: make(map[string]*node), devices: make(map[string]*device),
-		models: make(map[modelKey]resource.DeviceModel), users: make(map[modelKey]map[string]bool),
+		models: make(map[modelKey]resource.DeviceModel), users: make(map[modelKey]map[string]bool), unlisted: make(map[*node]bool),
 	}
 	t.started = o.Now()
 	t.wishes.init()
