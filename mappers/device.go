@@ -12,6 +12,7 @@ import (
 type device struct {
 	key    string // node/name
 	bus    string
+	uid    string // of the Device: another one may have its name
 	info   Device
 	gen    int // counts the configurations
 	props  map[string]*property

@@ -32,6 +32,8 @@ type slot struct {
 	dirty   bool // m is not stored, as far as we know
 	flying  bool
 	removed bool
+	refused bool // m was, for good: it waits for another, or for the device to be there
+	again   bool // what a refusal of the one under way would rest on has changed
 }
 
 func newOutbox(publish func(client.Message, func(error)), log zerolog.Logger) *outbox {
@@ -46,7 +48,7 @@ func (o *outbox) set(m client.Message) {
 		s = &slot{}
 		o.slots[m.Topic] = s
 	}
-	s.m = m
+	s.m, s.refused = m, false
 	o.touch(s)
 	o.mu.Unlock()
 	o.pump()
@@ -76,7 +78,27 @@ func (o *outbox) connected() {
 	o.mu.Lock()
 	o.up = true
 	for _, s := range o.slots {
-		o.touch(s)
+		if !s.refused {
+			o.touch(s)
+		}
+	}
+	o.mu.Unlock()
+	o.pump()
+}
+
+// renew publishes again what was refused of these topics, or is about to be: their
+// device was not there, and is now.
+func (o *outbox) renew(topics []string) {
+	o.mu.Lock()
+	for _, topic := range topics {
+		switch s := o.slots[topic]; {
+		case s == nil:
+		case s.refused:
+			s.refused = false
+			o.touch(s)
+		case s.flying:
+			s.again = true
+		}
 	}
 	o.mu.Unlock()
 	o.pump()
@@ -115,7 +137,7 @@ func (o *outbox) next() *slot {
 		if s.removed {
 			continue
 		}
-		s.dirty, s.flying = false, true
+		s.dirty, s.flying, s.again = false, true, false
 		o.flying++
 		return s
 	}
@@ -129,11 +151,11 @@ func (o *outbox) done(s *slot, err error) {
 	park := false
 	switch {
 	case err == nil:
+	case final(err) && s.again:
+		s.dirty = true
 	case final(err):
 		o.log.Warn().Err(err).Msg("report refused: it is not sent again before it changes")
-		if o.slots[s.m.Topic] == s && !s.dirty {
-			delete(o.slots, s.m.Topic)
-		}
+		s.refused = !s.dirty
 	case errors.Is(err, client.ErrNotConnected), errors.Is(err, client.ErrConnectionLost):
 		s.dirty, o.up = true, false // the next connection brings it
 	default:

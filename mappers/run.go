@@ -180,15 +180,18 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 	if s, ok := m.driver.(Sharer); ok {
 		bus = s.Bus(info)
 	}
-	if d != nil && d.bus != bus { // another goroutine's from now on: it begins anew there
+	// On another bus it is another goroutine's; and another device of the same name, which
+	// came while the broker was away, has nothing of the old one's.
+	if uid := b.Device.Metadata.UID; d != nil && (d.bus != bus || d.uid != uid) {
 		m.drop(d)
 		d = nil
 	}
 	if d == nil {
-		d = &device{key: a.Device, bus: bus}
+		d = &device{key: a.Device, bus: bus, uid: b.Device.Metadata.UID}
 		m.devices[a.Device] = d
 		m.adopt(d)
 	} else if same(d, info, b.Model) {
+		m.out.renew(d.topics())
 		return
 	}
 	d.configure(info, b.Model)
