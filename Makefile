@@ -88,7 +88,8 @@ clean: ## remove what was built, apart from the tools
 needs:
 	@mkdir -p .out
 	@scripts/needs.sh mosquitto_pub=mosquitto-clients mosquitto_rr=mosquitto-clients openssl=openssl curl=curl \
-		/usr/sbin/mkfs.ext4=e2fsprogs mount=mount prlimit=util-linux
+		/usr/sbin/mkfs.ext4=e2fsprogs mount=mount prlimit=util-linux unshare=util-linux \
+		ip=iproute2 /usr/sbin/tc=iproute2
 
 .PHONY: needs-bench
 needs-bench: # the broker that ours is compared with, and the tool that keeps both on a core

@@ -205,6 +205,7 @@ func (l *loading) retained(id uint64, d *session.Decoder) error {
 	if err := d.End(); err != nil {
 		return err
 	}
+	m.Anchor(l.now)
 	if m.Expired(l.now) {
 		l.outdated = append(l.outdated, id)
 		return nil

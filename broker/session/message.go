@@ -38,6 +38,14 @@ func (m *Message) Stamp(now time.Time) {
 	}
 }
 
+// Anchor makes what is left until a message that was read from disk expires a duration,
+// which jumps of the clock don't change any more.
+func (m *Message) Anchor(now time.Time) {
+	if !m.deadline.IsZero() {
+		m.deadline = now.Add(m.deadline.Sub(now))
+	}
+}
+
 // Expired says whether nobody wants the message any more.
 func (m *Message) Expired(now time.Time) bool {
 	return !m.deadline.IsZero() && !now.Before(m.deadline)

@@ -165,6 +165,7 @@ func (s *Session) restore(it item, e entry, now time.Time) {
 		s.count.Queued.Add(1)
 		return
 	}
+	it.msg.Anchor(now)
 	if it.msg.Expired(now) {
 		s.count.drop(DropExpired, 1)
 		s.done(it)

@@ -73,6 +73,7 @@ type Twins struct {
 	status  statusQueue
 	rejects rejects
 	stats   stats
+	failing bool // Run's own: the last commit failed
 }
 
 type modelKey struct{ namespace, name string }
@@ -251,11 +252,18 @@ func (t *Twins) commit(ctx context.Context, b *batch) (failed, lost error) {
 	}
 	t.stats.commits.Add(1)
 	err := t.o.Replicas.Commit(ctx, changes)
+	was := t.failing
+	t.failing = err != nil
 	if err == nil {
+		if was {
+			t.o.Log.Info().Msg("what nodes report can be stored again")
+		}
 		return nil, nil
 	}
 	t.stats.failed.Add(1)
-	t.o.Log.Error().Err(err).Msg("what nodes report can't be stored: they are asked again until this is mended")
+	if !was {
+		t.o.Log.Error().Err(err).Msg("what nodes report can't be stored: they are asked again until this is mended")
+	}
 	for _, c := range changes {
 		if again := t.reloadReplica(ctx, t.nodes[c.Node]); again != nil {
 			return err, fmt.Errorf("what node %s reported can't be read back after a failed commit: %w", c.Node, again)

@@ -92,7 +92,8 @@ func (b *mailbox) begin(present bool) {
 // take checks what must hold of every message: on one connection the numbers of a
 // topic rise, and at QoS 2 none comes twice at all.
 func (b *mailbox) take(m client.Message) {
-	n, err := strconv.Atoi(string(m.Payload))
+	number, _, _ := strings.Cut(string(m.Payload), " ")
+	n, err := strconv.Atoi(number)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if strings.HasSuffix(m.Topic, "/fence") {
@@ -100,7 +101,7 @@ func (b *mailbox) take(m client.Message) {
 		return
 	}
 	if err != nil || n <= b.last[m.Topic] {
-		b.faults = append(b.faults, fmt.Sprintf("%s: %s: %q after %d", b.id, m.Topic, m.Payload, b.last[m.Topic]))
+		b.faults = append(b.faults, fmt.Sprintf("%s: %s: %q after %d", b.id, m.Topic, number, b.last[m.Topic]))
 	}
 	b.last[m.Topic] = n
 	got := b.got[m.Topic]
@@ -135,7 +136,7 @@ func (s *sender) run(stop <-chan struct{}) {
 		s.count++
 		n := s.count
 		s.mu.Unlock()
-		s.c.PublishAsync(client.Message{Topic: s.topic, Payload: []byte(strconv.Itoa(n)), QoS: s.qos}, func(err error) {
+		s.c.PublishAsync(client.Message{Topic: s.topic, Payload: payload(n), QoS: s.qos}, func(err error) {
 			if err == nil {
 				s.mu.Lock()
 				s.acked[n] = true
@@ -146,6 +147,16 @@ func (s *sender) run(stop <-chan struct{}) {
 			<-slots
 		})
 	}
+}
+
+// payload is a message's number, and now and then so much behind it that the journal's
+// segments fill, and are compacted, within some rounds.
+func payload(n int) []byte {
+	text := strconv.Itoa(n)
+	if n%8 == 0 {
+		text += " " + strings.Repeat("x", 4<<10)
+	}
+	return []byte(text)
 }
 
 // missing names a message that was acknowledged, and that a mailbox does not have.
