@@ -47,6 +47,9 @@ func (p Program) restore(l *line) error {
 		return err
 	}
 	defer dir.Close()
+	if err := giveTo(l.dir, filepath.Join(l.dir, datadir.LockName)); err != nil {
+		return err
+	}
 	if err := p.prepare(l); err != nil {
 		return errors.Join(err, os.RemoveAll(filepath.Join(l.dir, datadir.Unfinished)))
 	}
@@ -111,7 +114,7 @@ func (p Program) prepare(l *line) error {
 // exchange moves what is there aside, and what was prepared into its place.
 func exchange(dir string, old []string, moveTo string) error {
 	if len(old) > 0 {
-		if err := datadir.Make(moveTo); err != nil {
+		if err := errors.Join(datadir.Make(moveTo), giveTo(dir, moveTo)); err != nil {
 			return err
 		}
 		for _, name := range old {

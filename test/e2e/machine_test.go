@@ -187,6 +187,21 @@ func (m *machine) restGoesOn() {
 	m.Eventually(stand.Soon, func() error { return gauge(m.Stand, m.Node("n1").HTTP, "edgebus_core_link_up", 1) })
 }
 
+// ready is whether /readyz has that status.
+func (m *machine) ready(want int) error {
+	address := map[string]string{"hub": m.Hub.HTTP, "core": m.Node("n1").HTTP}[m.name]
+	_, err := harness.Call(m.t.Context(), http.MethodGet, "http://"+address+"/readyz", nil)
+	code := http.StatusOK
+	var status *harness.StatusError
+	if errors.As(err, &status) {
+		code, err = status.Code, nil
+	}
+	if err == nil && code != want {
+		err = fmt.Errorf("/readyz says %d, not %d", code, want)
+	}
+	return err
+}
+
 // whole is what must hold when the disk is well again.
 func (m *machine) whole() {
 	m.t.Helper()
@@ -208,6 +223,11 @@ func TestFullDisk(t *testing.T) {
 			require.NoError(t, m.disk.Fill())
 			m.writesAreRefused("no space left on device")
 			m.restGoesOn()
+			m.Eventually(stand.Soon, func() error { return m.ready(http.StatusServiceUnavailable) })
+			require.NoError(t, m.Crash(name)) // it starts on a full disk, too
+			require.NoError(t, m.Start(t.Context(), name))
+			m.writesAreRefused("no space left on device")
+			m.restGoesOn()
 			other := map[string]string{"hub": m.Core(), "core": m.Hub.MQTT}[name] // the other side's writes wait for room
 			topic := "v1/nodes/n1/devices/tank/" + map[string]string{"hub": "reported", "core": "desired"}[name] + "/small"
 			require.NoError(t, m.Publish(m.Client(other, nil), topic, "meanwhile"))
@@ -216,6 +236,7 @@ func TestFullDisk(t *testing.T) {
 			m.Eventually(stand.Soon, func() error { return m.message("again") })
 			m.Eventually(stand.Soon, func() error { return m.value(1, "again") })
 			m.whole()
+			m.Eventually(stand.Soon, func() error { return m.ready(http.StatusOK) })
 			m.Watch(m.broker, topic, nil).Await(topic, "meanwhile")
 			require.NoError(t, m.Term(name))
 			m.Up(name)
