@@ -34,14 +34,18 @@ func (a *acks) init() { a.change.L = &a.mu }
 
 // reserve takes the next place. With as many publishes outstanding as an MQTT 5
 // client was told it may have, another is its mistake: not ok. Those of QoS 2 are so
-// until they are released. Any other client waits, and so does not read on, until one is stored.
-func (a *acks) reserve(s *slot, limit int) (ok bool) {
+// until they are released. Any other client waits, and so does not read on, until one is
+// stored; before is what has to be done first.
+func (a *acks) reserve(s *slot, limit int, before func()) (ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, repeated := a.unreleased[s.id]
 	counts := s.m.QoS > 0 && s.m.Publisher.Version == 5 && !(repeated && s.m.QoS == 2)
 	if counts && a.strict >= limit {
 		return false
+	}
+	if len(a.slots) >= 2*limit {
+		before()
 	}
 	for len(a.slots) >= 2*limit && !a.closed {
 		a.change.Wait()
@@ -57,6 +61,14 @@ func (a *acks) reserve(s *slot, limit int) (ok bool) {
 	}
 	a.slots = append(a.slots, s)
 	return true
+}
+
+// clear says whether no publish is outstanding, so that the next one that needs no place
+// can be acknowledged at once.
+func (a *acks) clear() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.slots) == 0 && len(a.unreleased) == 0
 }
 
 // finish acknowledges the publish once all before it are.

@@ -46,7 +46,7 @@ func forbidden(topic, format string, args ...any) error {
 // has seen already.
 func (a *acl) publish(id Identity, topic string) error {
 	if !topics.IsTree(topic) {
-		if id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper) {
+		if a.ownTopics(id) {
 			return nil
 		}
 		return forbidden(topic, "role %s may not publish outside %s/", roles(id), topics.Version)
@@ -69,6 +69,11 @@ func (a *acl) publish(id Identity, topic string) error {
 		return forbidden(topic, "this node or device is not given to %s %s", roles(id), id.User)
 	}
 	return forbidden(topic, "%s may not publish here: owner %s", roles(id), row.Owner)
+}
+
+// ownTopics says whether the identity may publish outside the tree.
+func (a *acl) ownTopics(id Identity) bool {
+	return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper)
 }
 
 // read says whether the identity may receive what is published to the topic.

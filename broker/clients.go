@@ -66,7 +66,7 @@ func (cs *clients) connected(id string) *conn {
 	return nil
 }
 
-// admit counts a new connection and its two goroutines, if there is room for it.
+// admit counts a new connection, if there is room for it.
 func (b *Broker) admit(c *conn) bool {
 	cs := &b.clients
 	cs.mu.Lock()
@@ -74,7 +74,7 @@ func (b *Broker) admit(c *conn) bool {
 	if cs.closed || len(cs.conns) >= b.opts.Limits.Connections {
 		return false
 	}
-	b.connections.Add(2)
+	b.connections.Add(1)
 	cs.conns[c] = struct{}{}
 	return true
 }

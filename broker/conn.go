@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/x509"
 	"errors"
@@ -23,9 +22,7 @@ type conn struct {
 	net.Conn // the transport
 	b        *Broker
 	listener *listener
-	in       network
-	r        *bufio.Reader
-	scratch  [8]byte
+	in       *frames
 	w        *session.Writer
 	acks     acks
 
@@ -47,19 +44,25 @@ type conn struct {
 	unstored       bool // attaching changed what is on disk
 	client         *client
 
-	expiry  time.Duration // of the session, the reading goroutine's
-	aliases map[uint16]string
+	// The reading goroutine's.
+	expiry    time.Duration // of the session
+	aliases   map[uint16]string
+	extended  time.Time     // when the deadline was set
+	heard     bool          // a packet was taken since the last read
+	ownTopics bool          // it may publish on topics of the users' own
+	recent    *route        // of what it published last
+	batch     session.Batch // of those whom the client's packets gave something to write
 
 	mu   sync.Mutex
 	will *will
 }
 
 func newConn(b *Broker, l *listener, transport net.Conn, cert *x509.Certificate) *conn {
+	transport = direct(transport)
 	c := &conn{Conn: transport, b: b, listener: l, cert: cert}
-	c.in.c = c
-	c.r = bufio.NewReaderSize(&c.in, readBuffer)
+	c.in = newFrames(transport, int(b.opts.Limits.MaximumPacket))
 	c.acks.init()
-	c.w = session.NewWriter(halfCloser{transport}, b.opts.Limits.WriteTimeout)
+	c.w = session.NewWriter(output(transport), b.opts.Limits.WriteTimeout)
 	return c
 }
 
@@ -73,10 +76,6 @@ func (b *Broker) serve(l *listener, transport net.Conn, cert *x509.Certificate) 
 	}
 	defer b.clients.release(c)
 	defer b.connections.Done()
-	go func() {
-		defer b.connections.Done()
-		c.w.Run()
-	}()
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
 	c.finish(err)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"time"
@@ -42,6 +43,7 @@ func (c *conn) connect() error {
 	if first != packets.Connect<<4 {
 		return errUnexpected
 	}
+	body = bytes.Clone(body) // the library's texts are parts of it
 	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
 	err = c.accept(&pk, body)
 	var refused *refusedConnect
@@ -182,7 +184,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	}
 	ident.ClientID, ident.Version, ident.CertExpires = pk.Connect.ClientIdentifier, pk.ProtocolVersion, expires
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
-	c.ident = ident
+	c.ident, c.ownTopics = ident, c.b.acl.ownTopics(ident)
 	if w := c.takeWill(); w != nil {
 		w.message.Publisher = ident
 		c.setWill(w)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"unicode/utf8"
@@ -8,6 +9,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -31,11 +33,11 @@ func (c *conn) publish(pk *packets.Packet) error {
 		Topic: topic, Payload: pk.Payload, QoS: pk.FixedHeader.Qos, Retain: pk.FixedHeader.Retain,
 		Again: pk.FixedHeader.Dup, Props: properties(&pk.Properties), Publisher: c.ident,
 	}}
-	if !c.acks.reserve(s, int(c.b.opts.Limits.ReceiveMaximum)) {
+	if !c.acks.reserve(s, int(c.b.opts.Limits.ReceiveMaximum), c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
 	if c.b.store != nil {
-		c.b.store.wait()
+		c.b.store.wait(c.batch.Flush)
 	}
 	done := s.finish
 	var along []journal.Change
@@ -47,8 +49,57 @@ func (c *conn) publish(pk *packets.Packet) error {
 		along = sess.Begun(s.id)
 		done = func(err error) { sess.Finish(s.id, err) }
 	}
-	c.b.accept(s.m, along, done)
+	c.b.accept(s.m, &c.batch, along, done)
 	return nil
+}
+
+// passOn takes a PUBLISH that goes straight from the read buffer to the sessions: for
+// nobody has to be asked, nothing stored, and its form leaves nothing to check. Most
+// are like that; for any other it does nothing, and publish has all the rules.
+func (c *conn) passOn(first byte, body []byte) bool {
+	qos, id, topic, payload, ok := plain(first, body, c.ident.Version)
+	if !ok || !c.ownTopics {
+		return false
+	}
+	rt := c.recent
+	if rt == nil || rt.topic != string(topic) || !c.b.router.current(rt) {
+		if rt = c.b.router.known(topic); rt == nil {
+			return false
+		}
+		c.recent = rt
+	}
+	if !rt.open || rt.durable || qos > 0 && !c.acks.clear() {
+		return false
+	}
+	c.b.stats.received.Add(1)
+	m := &session.Message{Topic: rt.topic, Payload: bytes.Clone(payload), QoS: qos, From: c.ident.ClientID}
+	c.b.router.deliver(rt, m, &c.batch)
+	if qos > 0 {
+		c.w.Answer(session.Ack{Type: packets.Puback, ID: id}, &c.batch)
+	}
+	return true
+}
+
+// plain takes a PUBLISH apart that is of QoS 0 or 1, is not to be retained and has no
+// properties. The topic's form is not checked.
+func plain(first byte, body []byte, version byte) (qos byte, id uint16, topic, payload []byte, ok bool) {
+	switch first &^ 0x08 { // DUP says nothing to us at QoS 1, and is a mistake at QoS 0
+	case packets.Publish << 4:
+		ok = first&0x08 == 0
+	case packets.Publish<<4 | 2:
+		qos, ok = 1, true
+	}
+	r := cursor{b: body}
+	if ok {
+		topic = r.bytes()
+	}
+	if qos > 0 {
+		id = r.uint16()
+	}
+	if version == 5 {
+		ok = ok && r.uint8() == 0
+	}
+	return qos, id, topic, r.b, ok && r.err == nil && (qos == 0 || id > 0)
 }
 
 // publishMistake finds what the standard calls a protocol error.
@@ -92,7 +143,7 @@ func (c *conn) topic(pk *packets.Packet) (topic string, ok bool) {
 
 // accept takes a client's message, or refuses it: done is told which, once. The
 // changes that come along are stored with a message that is taken.
-func (b *Broker) accept(m Message, along []journal.Change, done func(error)) {
+func (b *Broker) accept(m Message, batch *session.Batch, along []journal.Change, done func(error)) {
 	if err := b.check(m); err != nil {
 		done(err)
 		return
@@ -101,7 +152,7 @@ func (b *Broker) accept(m Message, along []journal.Change, done func(error)) {
 		b.opts.Tree.Publish(m, b.storing(along, done))
 		return
 	}
-	b.publishUser(m, along, done)
+	b.publishUser(m, batch, along, done)
 }
 
 // storing has changes stored after what done is told of. The tree's store is
@@ -123,9 +174,9 @@ func (b *Broker) storing(along []journal.Change, done func(error)) func(error) {
 // publishUser takes a message on a topic of the users' own. An MQTT 5 publisher is
 // refused when a durable session has no room; an older one can't be told no, and
 // only that session goes without.
-func (b *Broker) publishUser(m Message, along []journal.Change, done func(error)) {
+func (b *Broker) publishUser(m Message, batch *session.Batch, along []journal.Change, done func(error)) {
 	strict := m.QoS > 0 && m.Publisher.Version >= 5
-	full := b.send(outgoing(m, b.opts.Now()), strict, along, done)
+	full := b.send(outgoing(m, b.opts.Now()), strict, batch, along, done)
 	if full != nil && !strict && m.QoS > 0 && m.Publisher.Version > 0 {
 		b.refused(m, noRoom(m.Topic, full))
 	}

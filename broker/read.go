@@ -2,8 +2,9 @@ package broker
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
-	"io"
+	"runtime"
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -14,33 +15,50 @@ var (
 	errLeft = errors.New("the client disconnected")
 )
 
-const (
-	readBuffer = 4096
-	readStep   = 64 << 10 // a packet that is larger gets its memory as it arrives
-)
-
-// network is the socket as the read buffer sees it. The keep-alive counts from the
-// end of a packet to the next one, so that a client can't live on single bytes.
-type network struct {
-	c     *conn
-	fresh bool // a packet has ended since the deadline was set
-}
-
-func (n *network) Read(p []byte) (int, error) {
-	if n.fresh {
-		n.fresh = false
-		n.c.extend()
+// frame is the next packet: its first byte, and what follows its length. The bytes are
+// overwritten when the one after it is asked for.
+func (c *conn) frame() (first byte, body []byte, err error) {
+	for {
+		first, body, ok, err := c.in.next()
+		if ok || err != nil {
+			c.heard = true
+			return first, body, err
+		}
+		if err := c.more(); err != nil {
+			return 0, nil, err
+		}
 	}
-	return n.c.Conn.Read(p)
 }
 
-// extend gives the client until one and a half keep-alives from now.
+// more waits for what else the client sends. Between two reads is where a client can
+// be held up: what it has sent so far was dealt with.
+func (c *conn) more() error {
+	c.batch.Flush()
+	if !c.w.WaitRoom() {
+		return errTold
+	}
+	if c.heard {
+		c.heard = false
+		c.extend()
+	}
+	if c.in.full() {
+		runtime.Gosched() // somebody who sends faster than it is taken doesn't keep the others waiting
+	}
+	return c.in.fill()
+}
+
+// extend gives the client one and a half keep-alives from now, and at most a sixteenth
+// more, so that the deadline needn't be set anew for each packet. They count from the
+// end of a packet to the next one: a client can't live on single bytes.
 func (c *conn) extend() {
-	var deadline time.Time
-	if c.keepAlive > 0 {
-		deadline = time.Now().Add(c.keepAlive + c.keepAlive/2)
+	if c.keepAlive == 0 {
+		return
 	}
-	c.readUntil(deadline)
+	slack := c.keepAlive / 16
+	if now := time.Now(); now.Sub(c.extended) >= slack {
+		c.extended = now
+		c.readUntil(now.Add(c.keepAlive + c.keepAlive/2 + slack))
+	}
 }
 
 // read takes the CONNECT and then packets, until the connection ends. What the checks
@@ -57,72 +75,52 @@ func (c *conn) read() (err error) {
 	if err := c.connect(); err != nil {
 		return err
 	}
+	c.readUntil(time.Time{})
 	for {
-		c.in.fresh = true
 		first, body, err := c.frame()
+		if err == nil && !c.landed(first, body) && !c.passOn(first, body) {
+			err = c.take(first, body)
+		}
 		if err != nil {
-			return err
-		}
-		if !c.w.WaitRoom() {
-			return errTold
-		}
-		pk, err := decode(byte(c.version.Load()), first, body)
-		if err != nil {
-			return err
-		}
-		if err := c.handle(&pk); err != nil {
 			return err
 		}
 	}
 }
 
-// frame reads one packet: its first byte, and what follows its length. The bytes are
-// the caller's, but for an acknowledgement's, which are so until the next call.
-func (c *conn) frame() (first byte, body []byte, err error) {
-	if first, err = c.r.ReadByte(); err != nil {
-		return 0, nil, err
+// take deals with a packet of any kind. Decoded packets are large: a reader that waits
+// has none on its stack.
+func (c *conn) take(first byte, body []byte) error {
+	if first>>4 != packets.Publish {
+		c.batch.Flush() // what comes now may wait for the disk
 	}
-	n, err := c.length()
+	pk, err := decode(byte(c.version.Load()), first, body)
 	if err != nil {
-		return 0, nil, err
+		return err
 	}
-	switch kind := first >> 4; {
-	case kind >= packets.Puback && kind <= packets.Pubcomp && n <= len(c.scratch):
-		body = c.scratch[:n]
-	case n <= readStep:
-		body = make([]byte, n)
-	default:
-		var large bytes.Buffer
-		_, err = io.CopyN(&large, c.r, int64(n))
-		return first, large.Bytes(), err
-	}
-	_, err = io.ReadFull(c.r, body)
-	return first, body, err
+	return c.handle(&pk)
 }
 
-// length reads how long the rest of a packet is.
-func (c *conn) length() (n int, err error) {
-	for size := 1; size <= 4; size++ {
-		b, err := c.r.ReadByte()
-		if err != nil {
-			return 0, err
-		}
-		n |= int(b&0x7F) << (7 * (size - 1))
-		switch {
-		case b >= 0x80:
-		case 1+size+n > int(c.b.opts.Limits.MaximumPacket):
-			return 0, packets.ErrPacketTooLarge
-		default:
-			return n, nil
-		}
+// landed takes the plain PUBACK, which is half of all packets of a busy subscriber. Any
+// other is for decode and handle.
+func (c *conn) landed(first byte, body []byte) bool {
+	if first != packets.Puback<<4 || len(body) != 2 {
+		return false
 	}
-	return 0, errMalformed
+	id := binary.BigEndian.Uint16(body)
+	if id > 0 {
+		c.client.sess.Puback(id, &c.batch)
+	}
+	return id > 0
 }
 
-// decode reads a packet of an established connection.
+// decode reads a packet of an established connection. The packet keeps nothing of the
+// body, unless it is an acknowledgement.
 func decode(version, first byte, body []byte) (pk packets.Packet, err error) {
 	if err := wellFormed(version, first, body); err != nil {
 		return pk, err
+	}
+	if kind := first >> 4; kind < packets.Puback || kind > packets.Pubcomp {
+		body = bytes.Clone(body) // the library's texts are parts of it
 	}
 	pk.ProtocolVersion = version
 	if err := pk.FixedHeader.Decode(first); err != nil {
@@ -155,7 +153,7 @@ func (c *conn) handle(pk *packets.Packet) error {
 	case packets.Publish:
 		return c.publish(pk)
 	case packets.Puback:
-		sess.Puback(pk.PacketID)
+		sess.Puback(pk.PacketID, nil)
 	case packets.Pubrec:
 		if answer, ok := sess.Pubrec(pk.PacketID, pk.ReasonCode); ok {
 			c.w.Control(answer.Append(nil, c.ident.Version))

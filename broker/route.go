@@ -3,10 +3,12 @@ package broker
 import (
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics"
 )
 
 const maxRoutes = 16384 // topics whose subscribers are remembered
@@ -27,10 +29,12 @@ type groupKey struct{ group, filter string }
 
 // route is who gets the messages of a topic. It doesn't change once made.
 type route struct {
+	topic   string
 	gen     uint64
 	targets []target
 	groups  []sharedGroup
 	durable bool // somebody among them has a durable session
+	open    bool // whoever may publish on the users' own topics may on this one
 }
 
 // target is a client with one or more matching subscriptions: it gets a message
@@ -67,7 +71,7 @@ func newRouter(a *acl) *router {
 }
 
 // deliver queues the message in the session of every subscriber.
-func (r *router) deliver(rt *route, m *session.Message) {
+func (r *router) deliver(rt *route, m *session.Message, batch *session.Batch) {
 	for i := range rt.targets {
 		t := &rt.targets[i]
 		how := &t.all
@@ -76,13 +80,14 @@ func (r *router) deliver(rt *route, m *session.Message) {
 				continue
 			}
 		}
-		d := session.Delivery{QoS: min(m.QoS, how.qos), Retain: m.Retain && how.retain, IDs: how.ids}
+		d := session.Delivery{QoS: min(m.QoS, how.qos), Retain: m.Retain && how.retain, IDs: how.ids, Batch: batch}
 		if !t.client.sess.Enqueue(m, d) {
 			r.dropped(t.client, m)
 		}
 	}
 	for i := range rt.groups {
-		if s, d := rt.groups[i].choose(m); !s.client.sess.Enqueue(m, d) {
+		s, d := rt.groups[i].choose(m)
+		if d.Batch = batch; !s.client.sess.Enqueue(m, d) {
 			r.dropped(s.client, m)
 		}
 	}
@@ -96,7 +101,7 @@ type copied struct {
 }
 
 // copies lists the sessions that get the message, and how.
-func (rt *route) copies(m *session.Message) []copied {
+func (rt *route) copies(m *session.Message, batch *session.Batch) []copied {
 	list := make([]copied, 0, len(rt.targets)+len(rt.groups))
 	for i := range rt.targets {
 		t := &rt.targets[i]
@@ -107,11 +112,12 @@ func (rt *route) copies(m *session.Message) []copied {
 			}
 		}
 		list = append(list, copied{client: t.client, how: session.Delivery{
-			QoS: min(m.QoS, how.qos), Retain: m.Retain && how.retain, IDs: how.ids,
+			QoS: min(m.QoS, how.qos), Retain: m.Retain && how.retain, IDs: how.ids, Batch: batch,
 		}})
 	}
 	for i := range rt.groups {
 		s, d := rt.groups[i].choose(m)
+		d.Batch = batch
 		list = append(list, copied{client: s.client, how: d})
 	}
 	return list
@@ -162,7 +168,7 @@ func (r *router) route(topic string) *route {
 	if rt != nil && rt.gen == gen {
 		return rt
 	}
-	rt = r.build(topic, gen)
+	rt = r.build(strings.Clone(topic), gen) // or the route would keep the packet
 	r.mu.Lock()
 	if len(r.routes) >= maxRoutes {
 		clear(r.routes)
@@ -171,6 +177,21 @@ func (r *router) route(topic string) *route {
 	r.mu.Unlock()
 	return rt
 }
+
+// known is the route of a topic to which somebody has published since a subscription
+// has changed, or nil.
+func (r *router) known(topic []byte) *route {
+	r.mu.RLock()
+	rt := r.routes[string(topic)]
+	r.mu.RUnlock()
+	if rt == nil || !r.current(rt) {
+		return nil
+	}
+	return rt
+}
+
+// current says whether no subscription has changed since the route was made.
+func (r *router) current(rt *route) bool { return rt.gen == r.index.gen.Load() }
 
 func (r *router) build(topic string, gen uint64) *route {
 	byClient := make(map[*client]*target)
@@ -194,7 +215,7 @@ func (r *router) build(topic string, gen uint64) *route {
 			t.own.add(s)
 		}
 	})
-	rt := &route{gen: gen}
+	rt := &route{topic: topic, gen: gen, open: !topics.IsTree(topic) && !tooDeep(topic)}
 	for _, t := range byClient {
 		rt.durable = rt.durable || t.client.sess.Durable()
 		slices.Sort(t.all.ids)

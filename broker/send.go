@@ -25,15 +25,17 @@ type parcel struct {
 //
 // strict says that the publisher can be told of a session without room: then the
 // message goes to nobody. Otherwise that session goes without, which is counted.
-func (b *Broker) send(out *session.Message, strict bool, along []journal.Change, done func(error)) (full *client) {
-	pending, full, err := b.enqueue(out, strict, along, done)
+func (b *Broker) send(out *session.Message, strict bool, batch *session.Batch, along []journal.Change, done func(error)) (full *client) {
+	pending, full, err := b.enqueue(out, strict, batch, along, done)
 	if !pending {
 		done(err)
 	}
 	return full
 }
 
-func (b *Broker) enqueue(out *session.Message, strict bool, along []journal.Change, done func(error)) (pending bool, full *client, err error) {
+func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch, along []journal.Change, done func(error)) (
+	pending bool, full *client, err error,
+) {
 	retained := out.Retain && !topics.IsTree(out.Topic)
 	if retained { // what is retained, what is stored and what is sent keep one order
 		lock := b.order.of(out.Topic)
@@ -44,7 +46,7 @@ func (b *Broker) enqueue(out *session.Message, strict bool, along []journal.Chan
 	p := &parcel{b: b, changes: along}
 	var copies []copied
 	if rt.durable {
-		copies = rt.copies(out)
+		copies = rt.copies(out, batch)
 		if err := p.offer(out, copies, strict); err != nil {
 			return false, p.full, err
 		}
@@ -58,7 +60,7 @@ func (b *Broker) enqueue(out *session.Message, strict bool, along []journal.Chan
 	if rt.durable {
 		b.router.deliverCopies(out, copies)
 	} else {
-		b.router.deliver(rt, out)
+		b.router.deliver(rt, out, batch)
 	}
 	if len(p.changes) == 0 || b.store == nil {
 		return false, p.full, nil

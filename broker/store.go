@@ -80,7 +80,11 @@ func (s *store) Forget(records ...uint64) {
 }
 
 // wait makes a publisher wait while the disk is behind.
-func (s *store) wait() {
+func (s *store) wait(before func()) {
+	if s.waiting() <= storeBytes {
+		return
+	}
+	before()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.bytes > storeBytes {

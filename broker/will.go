@@ -32,7 +32,7 @@ func willOf(pk *packets.Packet) *will {
 // publishWill publishes a will as if its client did. The changes that come along are
 // stored with it.
 func (b *Broker) publishWill(w *will, along ...journal.Change) {
-	b.accept(w.message, along, func(err error) {
+	b.accept(w.message, nil, along, func(err error) {
 		if err != nil {
 			b.refused(w.message, err)
 			if len(along) > 0 { // it is not tried again

@@ -86,7 +86,7 @@ func (s *Session) offer(m *Message, d Delivery, p *pull) Offer {
 	s.seq++
 	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, stake: &stake{seq: s.seq, pending: true, pull: p, record: s.log.ID()}}
 	o := Offer{s: s, it: it, pos: s.queue.items.end()}
-	s.push(it)
+	s.push(it, d.Batch)
 	return o
 }
 

@@ -127,12 +127,13 @@ func (s *Session) resend(b []byte, max int, now time.Time) []byte {
 	return b
 }
 
-// Puback takes the client's acknowledgement of a QoS 1 message.
-func (s *Session) Puback(id uint16) {
+// Puback takes the client's acknowledgement of a QoS 1 message, in a batch of what the
+// client sent, or by itself.
+func (s *Session) Puback(id uint16, b *Batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.flights.byID[id]; x != nil && x.qos == 1 {
-		s.land(x)
+		s.land(x, b)
 	}
 }
 
@@ -147,7 +148,7 @@ func (s *Session) Pubrec(id uint16, code byte) (answer Ack, ok bool) {
 		return Ack{Type: typePubrel >> 4, ID: id, Code: codeUnknownID}, code < 0x80
 	case code >= 0x80:
 		s.count.drop(DropRefused, 1)
-		s.land(x)
+		s.land(x, nil)
 		return Ack{}, false
 	}
 	if s.flights.resend == x { // the receipt of an earlier connection's: no need to send it again
@@ -166,16 +167,16 @@ func (s *Session) Pubcomp(id uint16) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.flights.byID[id]; x != nil && x.qos == 2 {
-		s.land(x)
+		s.land(x, nil)
 	}
 }
 
 // land ends a flight and lets the writer use its place.
-func (s *Session) land(x *flight) {
+func (s *Session) land(x *flight, b *Batch) {
 	s.flights.remove(x)
 	s.done(x.item)
 	s.left(1)
 	if s.writer != nil && (s.queue.live > 0 || s.flights.resend != nil || len(s.pulls) > 0) {
-		s.writer.Wake()
+		b.Add(s.writer)
 	}
 }

@@ -79,4 +79,5 @@ type Delivery struct {
 	QoS    byte
 	Retain bool
 	IDs    []uint32 // subscription identifiers; shared, never changed
+	Batch  *Batch   // that the message is part of; nil: it is sent at once
 }

@@ -101,7 +101,18 @@ func (s *Session) enqueuePulled(m *Message, p *pull) {
 		return
 	}
 	s.seq++
-	s.push(item{msg: m, ids: d.IDs, qos: 1, retain: true, stake: &stake{seq: s.seq, pull: p}})
+	s.push(item{msg: m, ids: d.IDs, qos: 1, retain: true, stake: &stake{seq: s.seq, pull: p}}, nil)
+}
+
+// owes says whether retained messages are to be fetched now.
+func (s *Session) owes(w *Writer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mayPull(w)
+}
+
+func (s *Session) mayPull(w *Writer) bool {
+	return s.writer == w && !s.pulling && len(s.pulls) > 0 && s.queue.live == 0 && s.flights.resend == nil
 }
 
 // pull fetches the next few retained messages, once nothing else waits. It
@@ -114,7 +125,7 @@ func (s *Session) enqueuePulled(m *Message, p *pull) {
 func (s *Session) pull(w *Writer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.writer != w || s.pulling || len(s.pulls) == 0 || s.queue.live > 0 || s.flights.resend != nil {
+	if !s.mayPull(w) {
 		return false
 	}
 	p, mark := s.pulls[0], s.queue.items.end()

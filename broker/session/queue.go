@@ -3,7 +3,7 @@ package session
 // ring is a first-in first-out buffer whose entries keep their sequence number
 // for as long as they are in it.
 type ring[T any] struct {
-	buf   []T
+	buf   []T // its length is a power of two
 	head  int
 	n     int
 	first uint64 // sequence number of the entry at head
@@ -16,21 +16,21 @@ func (r *ring[T]) end() uint64 { return r.first + uint64(r.n) }
 
 // at returns the entry with the sequence number, which must be in the ring.
 func (r *ring[T]) at(seq uint64) *T {
-	return &r.buf[(r.head+int(seq-r.first))%len(r.buf)]
+	return &r.buf[(r.head+int(seq-r.first))&(len(r.buf)-1)]
 }
 
 func (r *ring[T]) push(v T) {
 	if r.n == len(r.buf) {
 		r.grow()
 	}
-	r.buf[(r.head+r.n)%len(r.buf)] = v
+	r.buf[(r.head+r.n)&(len(r.buf)-1)] = v
 	r.n++
 }
 
 func (r *ring[T]) grow() {
 	bigger := make([]T, max(16, 2*len(r.buf)))
 	for i := range r.n {
-		bigger[i] = r.buf[(r.head+i)%len(r.buf)]
+		bigger[i] = r.buf[(r.head+i)&(len(r.buf)-1)]
 	}
 	r.buf, r.head = bigger, 0
 }
@@ -41,7 +41,7 @@ func (r *ring[T]) pop() T {
 	var none T
 	v := r.buf[r.head]
 	r.buf[r.head] = none
-	r.head = (r.head + 1) % len(r.buf)
+	r.head = (r.head + 1) & (len(r.buf) - 1)
 	r.n--
 	r.first++
 	if r.n == 0 && len(r.buf) > 1024 {

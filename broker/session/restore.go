@@ -171,7 +171,7 @@ func (s *Session) restore(it item, e entry, now time.Time) {
 		s.done(it)
 		return
 	}
-	s.push(it)
+	s.push(it, nil)
 }
 
 // Orphans are records that belong to nothing that was restored.

@@ -206,14 +206,14 @@ func (s *Session) full(m *Message) bool {
 }
 
 func (s *Session) enqueue(m *Message, d Delivery) {
-	s.push(item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain})
+	s.push(item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain}, d.Batch)
 }
 
-func (s *Session) push(it item) {
+func (s *Session) push(it item, b *Batch) {
 	s.queue.push(it)
 	s.count.Queued.Add(1)
 	if s.writer != nil {
-		s.writer.Wake()
+		b.Add(s.writer)
 	}
 }
 

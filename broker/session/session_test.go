@@ -68,15 +68,15 @@ func TestResendsInOrderAndOnlyWhatWasSentIsDup(t *testing.T) {
 	}
 	first := decode(t, s.drain(w, nil, batchBytes), 5)
 	require.Equal(t, []string{"0", "1", "2"}, payloads(first))
-	s.Puback(first[1].PacketID)
+	s.Puback(first[1].PacketID, nil)
 	require.Equal(t, []string{"3"}, payloads(decode(t, s.drain(w, nil, batchBytes), 5)))
 
 	w2 := attached(s, Params{Version: 5, ReceiveMaximum: 2})
 	require.Empty(t, s.drain(w, nil, batchBytes), "the old writer has nothing to say any more")
 	again := decode(t, s.drain(w2, nil, batchBytes), 5)
 	require.Equal(t, []string{"0", "2"}, payloads(again))
-	s.Puback(again[0].PacketID)
-	s.Puback(again[1].PacketID)
+	s.Puback(again[0].PacketID, nil)
+	s.Puback(again[1].PacketID, nil)
 	rest := decode(t, s.drain(w2, nil, batchBytes), 5)
 	require.Equal(t, []string{"3", "4"}, payloads(rest))
 	require.True(t, rest[0].FixedHeader.Dup)
@@ -106,7 +106,7 @@ func TestPubrecOfNothing(t *testing.T) {
 	require.Equal(t, byte(0x92), answer.Code)
 	_, ok = s.Pubrec(5, 0x80)
 	require.False(t, ok)
-	s.Puback(5)
+	s.Puback(5, nil)
 	s.Pubcomp(5)
 }
 
@@ -242,7 +242,7 @@ func TestEverythingArrives(t *testing.T) {
 			"ack": func(rt *rapid.T) {
 				if len(open) > 0 {
 					i := rapid.IntRange(0, len(open)-1).Draw(rt, "which")
-					s.Puback(open[i])
+					s.Puback(open[i], nil)
 					open = append(open[:i], open[i+1:]...)
 				}
 			},
@@ -256,7 +256,7 @@ func TestEverythingArrives(t *testing.T) {
 		for s.Queued() > 0 {
 			drain()
 			for _, id := range open {
-				s.Puback(id)
+				s.Puback(id, nil)
 			}
 			open = nil
 		}
@@ -336,7 +336,6 @@ func (s stuck) Close() error                       { close(s.closed); return nil
 func TestClosingAStuckWriterIsBounded(t *testing.T) {
 	conn := stuck{make(chan time.Time, 8), make(chan struct{})}
 	w := NewWriter(conn, time.Hour)
-	go w.Run()
 	w.Control([]byte("x"))
 	full := make(chan bool)
 	w.Control(make([]byte, controlRoom+1))

@@ -2,12 +2,14 @@ package session
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
 	batchBytes  = 64 << 10        // one write call carries about this much
 	keepBuffer  = 256 << 10       // a larger buffer is not kept for the next one
+	keepControl = 4 << 10         // nor is a larger one for the answers of one connection
 	controlRoom = 256 << 10       // answers that may wait before the client is no longer read
 	closeGrace  = 2 * time.Second // for the last packets, when a connection is closed
 )
@@ -19,92 +21,226 @@ type Conn interface {
 	Close() error
 }
 
-// Writer owns writing to one connection, in a goroutine of its own: answers
-// first, then what a session has to send, many packets to a call.
+// trier is a connection that can write as much as fits, and not wait for the rest.
+type trier interface {
+	TryWrite([]byte) (int, error)
+}
+
+// Writer owns writing to one connection: answers first, then what a session has to
+// send, many packets to a call. It has a goroutine only while there is something to
+// write, so that a connection that says nothing costs none.
 type Writer struct {
 	conn    Conn
+	try     trier // nil: the connection can't
 	timeout time.Duration
-	wake    chan struct{}
+	state   atomic.Uint32
+	batch   atomic.Pointer[Batch] // which will flush it
 	done    chan struct{}
+	rest    []byte // what a flush could not write; whoever is writing has it
 
 	mu      sync.Mutex
 	room    sync.Cond
 	control []byte
 	session *Session
 	closing bool
+	limit   time.Time // set on the connection for writes
 }
 
-// NewWriter makes a writer that gives up on a write after timeout. Run has to be
-// started by the caller, who owns the goroutine.
+// What a Writer is at.
+const (
+	resting uint32 = iota
+	writing
+	called // writing, and asked to look again
+	ended
+)
+
+// NewWriter makes a writer that gives up on a write that makes no progress within
+// timeout. It has to be closed; its last goroutine ends when Done does.
 func NewWriter(conn Conn, timeout time.Duration) *Writer {
-	w := &Writer{conn: conn, timeout: timeout, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	w := &Writer{conn: conn, timeout: timeout, done: make(chan struct{})}
 	w.room.L = &w.mu
+	w.try, _ = conn.(trier)
 	return w
 }
 
-// Run writes until the writer is closed or the connection fails, and closes the
-// connection.
-func (w *Writer) Run() {
-	defer close(w.done)
-	defer func() { _ = w.conn.Close() }()
-	defer w.Close()
-	var buf []byte
-	for {
-		out, s, closing := w.take(buf[:0])
-		if s != nil {
-			out = s.drain(w, out, batchBytes)
-		}
-		if len(out) > 0 {
-			if !w.write(out) {
-				return
-			}
-			if buf = out; cap(buf) > keepBuffer {
-				buf = nil
-			}
-			continue
-		}
-		if closing {
-			return
-		}
-		if s != nil && s.pull(w) {
-			continue
-		}
-		<-w.wake
+// Wake tells the writer that there may be something to write. It never blocks.
+func (w *Writer) Wake() {
+	if w.begin() {
+		go w.run()
 	}
+}
+
+// begin makes the caller the one who writes, unless somebody is, who then looks again.
+func (w *Writer) begin() bool {
+	for {
+		switch w.state.Load() {
+		case resting:
+			if w.state.CompareAndSwap(resting, writing) {
+				return true
+			}
+		case writing:
+			if w.state.CompareAndSwap(writing, called) {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+}
+
+// flush is Wake for somebody with time to spare: what can be written without waiting is
+// written before it returns, and no goroutine is needed for it.
+func (w *Writer) flush() {
+	if w.try == nil {
+		w.Wake()
+		return
+	}
+	if !w.begin() {
+		return
+	}
+	buf := buffers.Get().(*[]byte)
+	if w.once(buf) {
+		go w.run()
+	}
+	release(buf)
+}
+
+// once writes what there is, and says whether more has to be done.
+func (w *Writer) once(buf *[]byte) bool {
+	out, s, closing := w.take((*buf)[:0])
+	if s != nil {
+		out = s.drain(w, out, batchBytes)
+	}
+	*buf = out
+	if len(out) > 0 {
+		n, err := w.try.TryWrite(out)
+		if err != nil {
+			w.end()
+			return false
+		}
+		w.rest = append(w.rest, out[n:]...)
+	}
+	if closing || len(w.rest) > 0 || len(out) >= batchBytes || s != nil && s.owes(w) {
+		return true
+	}
+	return !w.pause()
+}
+
+// pause ends writing, unless there was a call for more.
+func (w *Writer) pause() bool {
+	if w.state.CompareAndSwap(writing, resting) {
+		return true
+	}
+	w.state.Store(writing)
+	return false
+}
+
+// Batch are the writers that are to be flushed once a reader has dealt with all that
+// arrived together. A nil Batch wakes them at once.
+type Batch []*Writer
+
+// most is how many connections a reader writes to by itself. To more, others do it at the
+// same time.
+const most = 32
+
+// Add has the writer flushed with the batch.
+func (b *Batch) Add(w *Writer) {
+	switch {
+	case b == nil:
+		w.Wake()
+	case w.batch.Load() != b:
+		w.batch.Store(b)
+		*b = append(*b, w)
+	}
+}
+
+// Flush flushes all of them.
+func (b *Batch) Flush() {
+	alone := len(*b) <= most
+	for i, w := range *b {
+		(*b)[i] = nil
+		w.batch.CompareAndSwap(b, nil)
+		if alone {
+			w.flush()
+		} else {
+			w.Wake()
+		}
+	}
+	if *b = (*b)[:0]; cap(*b) > most {
+		*b = nil
+	}
+}
+
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// run writes until there is nothing left to write, or the writer is closed or the
+// connection fails, which it then closes.
+func (w *Writer) run() {
+	buf := buffers.Get().(*[]byte)
+	for w.round(buf) {
+	}
+	release(buf)
+}
+
+func release(buf *[]byte) {
+	if cap(*buf) <= keepBuffer {
+		buffers.Put(buf)
+	}
+}
+
+// round writes what there is, and says whether there may be more.
+func (w *Writer) round(buf *[]byte) bool {
+	out, s, closing := w.take((*buf)[:0])
+	if s != nil {
+		out = s.drain(w, out, batchBytes)
+	}
+	*buf = out
+	if len(out) > 0 {
+		if _, err := w.conn.Write(out); err != nil {
+			w.end()
+			return false
+		}
+	}
+	switch {
+	case closing:
+		w.end()
+		return false
+	case len(out) >= batchBytes || s != nil && s.pull(w):
+		return true
+	}
+	return !w.pause()
+}
+
+func (w *Writer) end() {
+	w.Close()
+	w.state.Store(ended)
+	_ = w.conn.Close()
+	close(w.done)
 }
 
 // take fetches the waiting answers, and says what else there is to do.
 func (w *Writer) take(b []byte) (out []byte, s *Session, closing bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out = append(b, w.control...)
-	if w.control = w.control[:0]; cap(w.control) > keepBuffer {
+	out = append(append(b, w.rest...), w.control...)
+	w.rest = nil
+	if w.control = w.control[:0]; cap(w.control) > keepControl {
 		w.control = nil
 	}
 	w.room.Broadcast()
 	if w.closing {
 		return out, nil, true
 	}
+	w.allow(time.Now())
 	return out, w.session, false
 }
 
-func (w *Writer) write(b []byte) bool {
-	w.mu.Lock()
-	timeout := w.timeout
-	if w.closing {
-		timeout = closeGrace
-	}
-	_ = w.conn.SetWriteDeadline(time.Now().Add(timeout))
-	w.mu.Unlock()
-	_, err := w.conn.Write(b)
-	return err == nil
-}
-
-// Wake tells the writer that there may be something to write. It never blocks.
-func (w *Writer) Wake() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
+// allow gives the next write its time. Setting a timer for each would cost more than
+// most writes: one that runs out a little later will do for many.
+func (w *Writer) allow(now time.Time) {
+	if w.limit.Sub(now) < w.timeout {
+		w.limit = now.Add(w.timeout + w.timeout/8)
+		_ = w.conn.SetWriteDeadline(w.limit)
 	}
 }
 
@@ -118,6 +254,16 @@ func (w *Writer) Control(packet []byte) {
 	}
 	w.mu.Unlock()
 	w.Wake()
+}
+
+// Answer is Control for a success, which has no reason, in a batch.
+func (w *Writer) Answer(a Ack, b *Batch) {
+	w.mu.Lock()
+	if !w.closing {
+		w.control = a.Append(w.control, 5)
+	}
+	w.mu.Unlock()
+	b.Add(w)
 }
 
 // WaitRoom blocks while the client leaves too many answers unread. It reports

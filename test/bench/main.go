@@ -18,9 +18,10 @@ func main() {
 	seconds := flag.Duration("t", 3*time.Second, "how long each case runs")
 	rounds := flag.Int("rounds", 3, "how often each case runs; the median is reported")
 	only := flag.String("only", "", "run the sections whose names contain this")
+	chosen := flag.String("case", "", "compare brokers in the cases whose names contain this")
 	bin := flag.String("bin", "bin", "directory of the programs whose footprint is measured")
 	flag.Parse()
-	if err := run(*out, *only, bench{d: *seconds, rounds: *rounds, bin: *bin}); err != nil {
+	if err := run(*out, *only, bench{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -31,6 +32,7 @@ type bench struct {
 	d      time.Duration
 	rounds int
 	bin    string
+	chosen string
 	w      io.Writer
 }
 

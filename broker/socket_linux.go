@@ -1,0 +1,109 @@
+package broker
+
+import (
+	"io"
+	"net"
+	"syscall"
+
+	"github.com/edgebus/edgebus/broker/session"
+)
+
+// socket reads and writes a TCP connection's socket, which never blocks, without
+// telling the scheduler of the calls. Telling it costs a wake-up of the runtime's
+// monitor for every packet that comes after a pause: a quarter of a message's CPU time.
+// Waiting and deadlines are the network poller's, as always.
+type socket struct {
+	*net.TCPConn
+	raw   syscall.RawConn
+	again func(fd uintptr) bool // flush
+	once  func(fd uintptr) bool // flush, without waiting for what is left
+
+	// The writer's.
+	out []byte // still to be written
+	err error
+}
+
+// direct gives a connection that is nothing but a socket the short way to it.
+func direct(transport net.Conn) net.Conn {
+	tcp, ok := transport.(*net.TCPConn)
+	if !ok {
+		return transport
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return transport
+	}
+	s := &socket{TCPConn: tcp, raw: raw}
+	s.again = s.flush
+	s.once = func(fd uintptr) bool { s.flush(fd); return true }
+	return s
+}
+
+// output is what the writer gets of the transport.
+func output(transport net.Conn) session.Conn {
+	if s, ok := transport.(*socket); ok {
+		return halfSocket{s}
+	}
+	return halfCloser{transport}
+}
+
+// halfSocket ends its own direction when it is closed.
+type halfSocket struct{ *socket }
+
+func (h halfSocket) Close() error { return halfCloser{h.socket}.Close() }
+
+// readable is what tries to read from a connection's socket; nil: there is none.
+func readable(conn net.Conn) syscall.RawConn {
+	if s, ok := conn.(*socket); ok {
+		return s.raw
+	}
+	return nil
+}
+
+// tryRead reads what is there. It says if that is nothing, and io.EOF if that is all.
+func tryRead(fd uintptr, p []byte) (n int, nothing bool, err error) {
+	n, errno := sysRead(fd, p)
+	switch {
+	case errno == syscall.EAGAIN:
+		return 0, true, nil
+	case errno != 0:
+		return 0, false, errno
+	case n == 0:
+		return 0, false, io.EOF
+	}
+	return n, false, nil
+}
+
+// Write writes all of p. It must not be called concurrently.
+func (s *socket) Write(p []byte) (int, error) { return s.write(p, s.again) }
+
+// TryWrite writes as much of p as the socket takes now.
+func (s *socket) TryWrite(p []byte) (int, error) { return s.write(p, s.once) }
+
+func (s *socket) write(p []byte, how func(uintptr) bool) (int, error) {
+	s.out, s.err = p, nil
+	err := s.raw.Write(how)
+	if err == nil {
+		err = s.err
+	}
+	n := len(p) - len(s.out)
+	s.out = nil
+	return n, err
+}
+
+// flush writes what the socket takes, and says whether there is nothing left to wait for.
+func (s *socket) flush(fd uintptr) (done bool) {
+	for len(s.out) > 0 {
+		n, errno := sysWrite(fd, s.out)
+		switch errno {
+		case 0:
+			s.out = s.out[n:]
+		case syscall.EAGAIN:
+			return false
+		default:
+			s.err = errno
+			return true
+		}
+	}
+	return true
+}

@@ -1,0 +1,21 @@
+//go:build !linux
+
+package broker
+
+import (
+	"io"
+	"net"
+	"syscall"
+
+	"github.com/edgebus/edgebus/broker/session"
+)
+
+// Elsewhere connections are what the standard library makes of them.
+
+func direct(transport net.Conn) net.Conn { return transport }
+
+func output(transport net.Conn) session.Conn { return halfCloser{transport} }
+
+func readable(net.Conn) syscall.RawConn { return nil }
+
+func tryRead(uintptr, []byte) (n int, nothing bool, err error) { return 0, false, io.EOF }

@@ -1,0 +1,20 @@
+//go:build linux && !race
+
+package broker
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+func sysRead(fd uintptr, p []byte) (int, syscall.Errno)  { return call(syscall.SYS_READ, fd, p) }
+func sysWrite(fd uintptr, p []byte) (int, syscall.Errno) { return call(syscall.SYS_WRITE, fd, p) }
+
+func call(trap, fd uintptr, p []byte) (int, syscall.Errno) {
+	for {
+		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		if errno != syscall.EINTR {
+			return int(n), errno
+		}
+	}
+}
