@@ -141,6 +141,9 @@ func (w *writer) may(value string) error {
 	return fmt.Errorf("%s is %q, which is none of %v: the last one acknowledged, and those after it", w.name, value, w.since)
 }
 
+// sides are the programs that have a broker and a disk.
+var sides = []string{"hub", "core"}
+
 // load is everybody who publishes.
 type load struct {
 	writers []*writer
@@ -175,13 +178,14 @@ func newLoad(s *stand.Stand) *load {
 		add(core[i], meter+"-both", meter+"/reported", func(w *writer) { w.members = []string{"left", "right"} })
 		add(core[i], meter+"-z", meter+"/reported/z", nil)
 	}
-	for name, broker := range map[string]string{"hub": s.Hub.MQTT, "core": s.Core()} {
+	for i, broker := range []string{s.Hub.MQTT, s.Core()} {
+		name := sides[i]
 		l.posts = append(l.posts, newPost(s, name, broker))
 		board := "board/" + name
 		l.boards[board] = s.Watch(broker, board+"/#", nil)
-		for i := range 4 {
-			topic := fmt.Sprintf("%s/%d", board, i)
-			add(s.Client(broker, nil), topic, "", func(w *writer) { w.topic, w.board, w.clears = topic, board, i > 1 })
+		for n := range 4 {
+			topic := fmt.Sprintf("%s/%d", board, n)
+			add(s.Client(broker, nil), topic, "", func(w *writer) { w.topic, w.board, w.clears = topic, board, n > 1 })
 		}
 	}
 	return l
