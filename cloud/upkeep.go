@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
@@ -91,17 +93,22 @@ func fork(dir string, stamp uint32) (err error) {
 	if err != nil {
 		return err
 	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(writers)
 	for _, o := range devices.Items {
 		data, err := forkDevice(o, models, stamp)
 		if err != nil {
-			return fmt.Errorf("%s: %w", o.Key, err)
+			return errors.Join(fmt.Errorf("%s: %w", o.Key, err), g.Wait())
 		}
-		if _, err := st.Update(ctx, store.Object{Key: o.Key, Data: data}, o.Rev); err != nil {
+		g.Go(func() error {
+			_, err := st.Update(ctx, store.Object{Key: o.Key, Data: data}, o.Rev)
 			return err
-		}
+		})
 	}
-	return nil
+	return g.Wait()
 }
+
+const writers = 256 // that share a commit
 
 func modelsOf(ctx context.Context, st store.Reader) (map[store.Key]resource.DeviceModel, error) {
 	page, err := st.List(ctx, "DeviceModel", store.ListOptions{})

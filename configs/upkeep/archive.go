@@ -56,28 +56,31 @@ func kept(name string) bool {
 }
 
 // list finds and sums the files of a data directory.
-func list(dir string, p *progress) (files []File, err error) {
+func list(dir string, bar io.Writer) (files []File, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || path == dir {
+		switch {
+		case err != nil || path == dir:
 			return err
-		}
-		if !kept(d.Name()) {
-			if d.IsDir() {
-				return filepath.SkipDir
-			}
+		case !kept(d.Name()) && d.IsDir():
+			return filepath.SkipDir
+		case !kept(d.Name()) || !d.Type().IsRegular():
 			return nil
 		}
-		if !d.Type().IsRegular() {
-			return nil
-		}
-		name, err := filepath.Rel(dir, path)
+		info, err := d.Info()
 		if err != nil {
 			return err
 		}
-		size, sum, err := sumOf(path, p)
-		files = append(files, File{filepath.ToSlash(name), size, sum})
+		name, err := filepath.Rel(dir, path)
+		files = append(files, File{Name: filepath.ToSlash(name), Size: info.Size()})
 		return err
 	})
+	p := newProgress(bar, "reading", Manifest{Files: files}.size())
+	for i := range files {
+		if err == nil {
+			f := &files[i]
+			f.Size, f.SHA256, err = sumOf(filepath.Join(dir, filepath.FromSlash(f.Name)), p)
+		}
+	}
 	return files, err
 }
 

@@ -201,8 +201,7 @@ func (p Program) backup(l *line) error {
 	if err := p.report(l.dir, l.out); err != nil && !l.force {
 		return fmt.Errorf("%w. A backup of it as it is can be made with --force", err)
 	}
-	bar := newProgress(l.err, "reading", 0)
-	files, err := list(l.dir, bar)
+	files, err := list(l.dir, l.err)
 	if err != nil {
 		return err
 	}
