@@ -183,6 +183,6 @@ func (b *Broker) Disconnect(clientID, reason string) bool {
 	if c == nil {
 		return false
 	}
-	c.disconnect(codeAdministrative, reason)
+	c.disconnect(codeAdministrative, errors.New(reason))
 	return true
 }

@@ -96,7 +96,7 @@ func (cs *clients) close() {
 		c.stopTimers()
 	}
 	for c := range cs.conns {
-		c.disconnect(codeShuttingDown, errServerGone.Error())
+		c.disconnect(codeShuttingDown, errServerGone)
 	}
 }
 
@@ -190,7 +190,7 @@ func (c *client) filters() []string {
 func (b *Broker) supersede(old *client, replaced *conn, lost *will, resumed bool) {
 	if replaced != nil {
 		b.stats.takeovers.Add(1)
-		replaced.disconnect(codeTakenOver, ErrTakenOver.Error())
+		replaced.disconnect(codeTakenOver, ErrTakenOver)
 		if lost = replaced.takeWill(); lost != nil && lost.delay == 0 {
 			b.publishWill(lost)
 			lost = nil

@@ -55,6 +55,7 @@ type conn struct {
 
 	mu   sync.Mutex
 	will *will
+	why  error // what the broker closed the connection for
 }
 
 func newConn(b *Broker, l *listener, transport net.Conn, cert *x509.Certificate) *conn {
@@ -79,10 +80,7 @@ func (b *Broker) serve(l *listener, transport net.Conn, cert *x509.Certificate) 
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
 	c.finish(err)
-	if errors.Is(err, errLeft) {
-		err = nil
-	}
-	b.detach(c, err)
+	b.detach(c, c.cause(err))
 	c.linger()
 }
 
@@ -116,9 +114,9 @@ func (c *conn) finish(err error) {
 	var code packets.Code
 	switch {
 	case errors.As(err, &code):
-		c.disconnect(code.Code, code.Reason)
+		c.disconnect(code.Code, code)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		c.disconnect(packets.ErrKeepAliveTimeout.Code, packets.ErrKeepAliveTimeout.Reason)
+		c.disconnect(packets.ErrKeepAliveTimeout.Code, packets.ErrKeepAliveTimeout)
 	}
 	c.shut()
 	event := c.b.log.Debug().Err(err).Str("client", c.ident.ClientID).Str("listener", c.listener.Name)
@@ -135,12 +133,29 @@ func (c *conn) readUntil(deadline time.Time) {
 
 func (c *conn) wakeReader() { _ = c.SetReadDeadline(time.Unix(1, 0)) }
 
-// disconnect closes the connection from our side, from any goroutine.
-func (c *conn) disconnect(code byte, reason string) {
+// cause is why the connection ended: what the broker closed it for comes before what
+// its reader then found. A client's DISCONNECT is no error.
+func (c *conn) cause(err error) error {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.why != nil:
+		return c.why
+	case errors.Is(err, errLeft):
+		return nil
+	}
+	return err
+}
+
+// disconnect closes the connection from our side, from any goroutine.
+func (c *conn) disconnect(code byte, why error) {
+	c.mu.Lock()
+	if c.why == nil {
+		c.why = why
+	}
 	if c.version.Load() == 5 && c.established.Load() && !c.closing.Load() {
 		pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}, ReasonCode: code}
-		pk.Properties.ReasonString = validText(reason)
+		pk.Properties.ReasonString = validText(why.Error())
 		c.send(pk)
 	}
 	c.closing.Store(true)

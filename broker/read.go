@@ -179,7 +179,7 @@ var pingresp = []byte{packets.Pingresp << 4, 0}
 
 // fail closes the connection for a mistake of the client's.
 func (c *conn) fail(code byte, reason string) error {
-	c.disconnect(code, reason)
+	c.disconnect(code, errors.New(reason))
 	return errTold
 }
 
