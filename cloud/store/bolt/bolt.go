@@ -138,7 +138,8 @@ func Open(opts Options) (*Store, error) {
 }
 
 func damaged(path string, err error) error {
-	return fmt.Errorf("the store's file %s is damaged: %w; restore it from a backup, or move it away to begin anew", path, err)
+	return fmt.Errorf("the store's file %s is damaged: %w; restore it from a backup, or move it away to begin anew, "+
+		"which takes all devices off their nodes until they are applied again", path, err)
 }
 
 // openFile opens the file for its owner only.
