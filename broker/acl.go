@@ -14,10 +14,11 @@ import (
 type acl struct {
 	rows map[topics.Kind]topics.Topic
 	node []string // what a node may subscribe to, below v1/nodes/{node}/
+	down []string // and what outside v1/
 }
 
-func newACL() *acl {
-	a := &acl{rows: make(map[topics.Kind]topics.Topic)}
+func newACL(down []string) *acl {
+	a := &acl{rows: make(map[topics.Kind]topics.Topic), down: down}
 	for _, t := range topics.Table() {
 		a.rows[t.Kind] = t
 		if slices.Contains(t.Subscribe, topics.RoleNode) {
@@ -78,8 +79,12 @@ func (a *acl) ownTopics(id Identity) bool {
 
 // read says whether the identity may receive what is published to the topic.
 func (a *acl) read(id Identity, topic string) bool {
+	if id.own() {
+		return true
+	}
 	if !topics.IsTree(topic) {
-		return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper) || id.Has(topics.RoleViewer)
+		return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper) || id.Has(topics.RoleViewer) ||
+			id.Has(topics.RoleNode) && a.given(id.Node, topic)
 	}
 	if rest, ok := strings.CutPrefix(topic, topics.RefusedPrefix); ok {
 		return id.Has(topics.RoleOperator) || rest == topicID(id.ClientID)
@@ -132,8 +137,23 @@ func (a *acl) nodeSubscribe(id Identity, filter string) error {
 			}
 		}
 	}
-	return forbidden(filter, "a node may subscribe to its own link and commands only")
+	if topics.IsTree(filter) {
+		return forbidden(filter, "a node may subscribe to its own link and commands only")
+	}
+	for _, d := range a.down {
+		if covers(ofNode(d, id.Node), filter) {
+			return nil
+		}
+	}
+	return forbidden(filter, "the hub's bridge.down gives it to no node %s", id.Node)
 }
+
+// given says whether a users' own topic is one that the node may have.
+func (a *acl) given(node, topic string) bool {
+	return slices.ContainsFunc(a.down, func(d string) bool { return topics.Match(ofNode(d, node), topic) })
+}
+
+func ofNode(filter, node string) string { return strings.ReplaceAll(filter, "{node}", node) }
 
 // inScope says whether a role, which the table allows, extends to the address.
 func inScope(id Identity, role topics.Role, addr topics.Address) bool {

@@ -213,7 +213,7 @@ func TestCovers(t *testing.T) {
 }
 
 func TestEveryRowOfTheContractHasItsRights(t *testing.T) {
-	a := newACL()
+	a := newACL(nil)
 	for _, role := range []topics.Role{topics.RoleNode, topics.RoleMapper, topics.RoleOperator, topics.RoleViewer} {
 		id := Identity{Roles: []topics.Role{role}, Node: "n", Nodes: []string{"*"}, Devices: []string{"*"}}
 		for _, row := range topics.Table() {

@@ -50,18 +50,22 @@ type Presence interface {
 
 // Broker is an MQTT broker. New makes one, Serve runs it.
 type Broker struct {
-	opts      Options
-	log       zerolog.Logger
-	floods    zerolog.Logger // for what a client can cause any number of
-	auth      *authenticator
-	acl       *acl
-	router    *router
-	retained  *memoryRetained
-	doubts    doubts
-	store     *store // nil: nothing outlives the process
-	clients   clients
-	stats     stats
-	counters  session.Counters
+	opts     Options
+	log      zerolog.Logger
+	floods   zerolog.Logger // for what a client can cause any number of
+	auth     *authenticator
+	acl      *acl
+	router   *router
+	retained *memoryRetained
+	doubts   doubts
+	store    *store // nil: nothing outlives the process
+	clients  clients
+	stats    stats
+	counters session.Counters
+	outlet   struct {
+		sess  *session.Session
+		count session.Counters
+	}
 	listeners []*listener
 	order     stripes  // of a retained topic's store and routing
 	told      stripes  // of a client's presence
@@ -83,7 +87,7 @@ func New(opts Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules := newACL()
+	rules := newACL(opts.Down)
 	b := &Broker{
 		opts: opts, log: opts.Log, auth: auth, acl: rules, router: newRouter(rules),
 		floods: opts.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
@@ -99,6 +103,7 @@ func New(opts Options) (*Broker, error) {
 			return nil, err
 		}
 	}
+	b.makeOutlet()
 	return b, b.listen()
 }
 

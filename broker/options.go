@@ -30,8 +30,12 @@ type Options struct {
 	// after the broker. nil: they end with the process.
 	Journal Journal
 	Limits  Limits
-	Log     zerolog.Logger
-	Now     func() time.Time // nil: time.Now
+	// Down are filters outside v1/ that nodes may subscribe to; {node} stands for a node's name.
+	Down []string
+	// Outlet takes messages out for the link. nil: there is none.
+	Outlet *OutletOptions
+	Log    zerolog.Logger
+	Now    func() time.Time // nil: time.Now
 }
 
 // Rejection is a connection that was not let in. Client and user are what it said.
@@ -120,7 +124,7 @@ func (o *Options) validate() error {
 	if o.Node != "" && !topics.ValidName(o.Node) {
 		return fmt.Errorf("node name %q: %s", o.Node, topics.NameRule())
 	}
-	var errs []error
+	errs := []error{o.Outlet.validate()}
 	for i := range o.Listeners {
 		def(&o.Listeners[i].Name, o.Listeners[i].Address)
 		errs = append(errs, o.Listeners[i].validate(o.InsecureListen))

@@ -80,7 +80,7 @@ func (b *Broker) clientFrom(record uint64, d *session.Decoder) *client {
 		w.message = Message{Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, Publisher: id}
 		c.will = w
 	}
-	c.sess = b.newSession()
+	c.sess = b.sessionOf(id)
 	c.sess.Endure(c.number, b.store)
 	return c
 }
@@ -247,7 +247,9 @@ func (l *loading) subscribe(s loadedSub) {
 
 // restore fills a session, which waits for its client from now on.
 func (l *loading) restore(c *client) error {
-	l.b.clients.away++
+	if !c.rights().own() {
+		l.b.clients.away++
+	}
 	pulls, err := l.parts.Restore(c.sess, l.now)
 	for _, p := range pulls {
 		plain := newSubscription(c, p.Filter).plain
@@ -263,7 +265,7 @@ func (b *Broker) resume() {
 	defer cs.mu.Unlock()
 	now := b.opts.Now()
 	for _, c := range cs.byID {
-		if c.conn != nil || c.expiry != nil || cs.closed {
+		if c.conn != nil || c.expiry != nil || cs.closed || c.rights().own() {
 			continue
 		}
 		b.clock(c, c.left.Add(c.lasting).Sub(now), c.will, c.left.Sub(now))

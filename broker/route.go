@@ -47,12 +47,21 @@ type target struct {
 
 type merged struct {
 	any, retain bool
+	own         bool // the broker's own session: stored messages have its QoS, whatever the publisher's
 	qos         byte
 	ids         []uint32
 }
 
+func (m *merged) delivery(msg *session.Message, batch *session.Batch) session.Delivery {
+	d := session.Delivery{QoS: min(msg.QoS, m.qos), Retain: msg.Retain && m.retain, IDs: m.ids, Batch: batch}
+	if m.own {
+		d.QoS = m.qos
+	}
+	return d
+}
+
 func (m *merged) add(s *subscription) {
-	m.any = true
+	m.any, m.own = true, s.client.rights().own()
 	m.qos = max(m.qos, s.qos)
 	m.retain = m.retain || s.retainAsPublished
 	if s.id > 0 {
@@ -80,8 +89,7 @@ func (r *router) deliver(rt *route, m *session.Message, batch *session.Batch) {
 				continue
 			}
 		}
-		d := session.Delivery{QoS: min(m.QoS, how.qos), Retain: m.Retain && how.retain, IDs: how.ids, Batch: batch}
-		if !t.client.sess.Enqueue(m, d) {
+		if !t.client.sess.Enqueue(m, how.delivery(m, batch)) {
 			r.dropped(t.client, m)
 		}
 	}
@@ -111,9 +119,7 @@ func (rt *route) copies(m *session.Message, batch *session.Batch) []copied {
 				continue
 			}
 		}
-		list = append(list, copied{client: t.client, how: session.Delivery{
-			QoS: min(m.QoS, how.qos), Retain: m.Retain && how.retain, IDs: how.ids, Batch: batch,
-		}})
+		list = append(list, copied{client: t.client, how: how.delivery(m, batch)})
 	}
 	for i := range rt.groups {
 		s, d := rt.groups[i].choose(m)

@@ -36,7 +36,7 @@ func (b *Broker) send(out *session.Message, strict bool, batch *session.Batch, a
 func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch, along []journal.Change, done func(error)) (
 	pending bool, full *client, err error,
 ) {
-	retained := out.Retain && !topics.IsTree(out.Topic)
+	retained := out.Retain && (!topics.IsTree(out.Topic) || topics.IsBridged(out.Topic))
 	if retained { // what is retained, what is stored and what is sent keep one order
 		lock := b.order.of(out.Topic)
 		lock.Lock()

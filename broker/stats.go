@@ -81,7 +81,9 @@ func (b *Broker) Stats() Stats {
 		Refused: make(map[string]int64), Rejected: make(map[string]int64),
 	}
 	b.clients.mu.Lock()
-	s.Sessions = len(b.clients.byID)
+	if s.Sessions = len(b.clients.byID); b.outlet.sess != nil {
+		s.Sessions--
+	}
 	b.clients.mu.Unlock()
 	if b.store != nil {
 		s.StoreWaiting = int64(b.store.waiting())
@@ -111,7 +113,9 @@ func (b *Broker) Queues() (q Queues) {
 	b.clients.mu.Lock()
 	sessions := make([]*session.Session, 0, len(b.clients.byID))
 	for _, c := range b.clients.byID {
-		sessions = append(sessions, c.sess)
+		if !c.rights().own() {
+			sessions = append(sessions, c.sess)
+		}
 	}
 	b.clients.mu.Unlock()
 	l := b.opts.Limits

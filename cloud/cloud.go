@@ -73,6 +73,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	tw, err := twin.New(ctx, twin.Options{
 		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: nonce,
 		Publish: func(m broker.Message) { br.Publish(m) },
+		Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
 		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
 	})
 	if err != nil {
@@ -88,6 +89,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
 	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = commands, commands, tw.Rejected, kept, log
+	bo.Down = cfg.Bridge.Down
 	bo.Auth.LoopbackNodes = cfg.Auth.Anybody()
 	if br, err = broker.New(bo); err != nil {
 		return err

@@ -28,6 +28,9 @@ func (h *Hub) check(report reporter) {
 	checkMQTT(h.MQTT, h.Insecure, report)
 	checkHTTP(h.HTTP, h.Insecure, report)
 	h.Auth.check([]string{"operator", "viewer", "mapper", "node"}, report)
+	for i, filter := range h.Bridge.Down {
+		checkBridged(fmt.Sprintf("bridge.down[%d]", i), strings.ReplaceAll(filter, "{node}", "node"), report)
+	}
 	h.Log.check(report)
 	h.Limits.check(report)
 	h.Limits.Node.check(report)
@@ -59,12 +62,26 @@ func (c *Core) check(report reporter) {
 	checkMQTT(c.MQTT, c.Insecure, report)
 	checkHTTP(c.HTTP, c.Insecure, report)
 	c.Link.check(report)
+	for i, rule := range c.Bridge {
+		at := fmt.Sprintf("bridge[%d].", i)
+		oneOf(at+"direction", rule.Direction, []string{"up", "down"}, report)
+		checkBridged(at+"filter", rule.Filter, report)
+	}
 	c.Auth.check([]string{"operator", "viewer", "mapper"}, report)
 	c.Log.check(report)
 	c.Limits.check(report)
 	c.Limits.Node.check(report)
 	positive("limits.streams.bytes", c.Limits.Streams.Bytes, report)
 	positive("limits.streams.age", c.Limits.Streams.Age, report)
+}
+
+// checkBridged wants a filter of users' own topics.
+func checkBridged(key, filter string, report reporter) {
+	if err := topics.CheckFilter(filter); err != nil {
+		report(key, "%v", err)
+	} else if first, _, _ := strings.Cut(filter, "/"); first == topics.Version || strings.HasPrefix(first, "$") {
+		report(key, "%q: what is below %s/ travels by itself, and $ names no topics of users", filter, topics.Version)
+	}
 }
 
 func (m *Mapper[D]) complete() error { return nil }

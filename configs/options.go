@@ -17,6 +17,7 @@ type Hub struct {
 	MQTT     MQTT      `yaml:"mqtt"`
 	HTTP     HTTP      `yaml:"http"`
 	Auth     Auth      `yaml:"auth"`
+	Bridge   HubBridge `yaml:"bridge"`
 	Log      Log       `yaml:"log"`
 	Limits   HubLimits `yaml:"limits"`
 	Insecure bool      `yaml:"insecure"`
@@ -29,6 +30,7 @@ type Core struct {
 	MQTT     MQTT       `yaml:"mqtt"`
 	HTTP     HTTP       `yaml:"http"`
 	Link     Link       `yaml:"link"`
+	Bridge   []Bridge   `yaml:"bridge"`
 	Auth     Auth       `yaml:"auth"`
 	Log      Log        `yaml:"log"`
 	Limits   CoreLimits `yaml:"limits"`
@@ -91,6 +93,19 @@ type Link struct {
 	TLS       TLSClient     `yaml:"tls"`
 	Keepalive time.Duration `yaml:"keepalive"`
 	Retry     Retry         `yaml:"retry"`
+	Rate      Size          `yaml:"rate"`
+}
+
+// Bridge is a rule by which users' own topics travel between a node and its hub.
+type Bridge struct {
+	Direction string `yaml:"direction"` // up or down
+	Filter    string `yaml:"filter"`
+	Store     bool   `yaml:"store,omitempty"`
+}
+
+// HubBridge says which of the hub's topics nodes may ask for.
+type HubBridge struct {
+	Down []string `yaml:"down"`
 }
 
 // Retry says how a link recovers.

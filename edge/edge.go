@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/configs/datadir"
 	"github.com/edgebus/edgebus/configs/web"
 	"github.com/edgebus/edgebus/edge/api"
+	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics"
@@ -69,6 +71,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Node: cfg.Node.Name, Store: st, Log: log, Timeout: cfg.Link.Retry.Timeout,
 		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
 		Publish: func(m broker.Message) { br.Publish(m) },
+		Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
 		Wanted:  func(topic string) bool { return br.Wanted(topic) },
 		Report:  report(o.Version),
 	})
@@ -85,15 +88,21 @@ func Run(ctx context.Context, o Options) (err error) {
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
 	bo.Node, bo.Tree, bo.Presence, bo.Journal, bo.Log = cfg.Node.Name, commands, commands, kept, log
+	bo.Outlet = outlet(cfg)
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
 	up := newUplink()
+	hub := &hubLink{
+		cfg: cfg, twin: tw, commands: commands, broker: br, up: up, log: log,
+		budget: forward.NewBudget(int64(cfg.Link.Rate), time.Now), bridge: newBridge(cfg.Bridge, br.Brought, log),
+	}
 	figures.Broker(br)
 	figures.Journal("sessions", kept.Stats)
 	figures.Journal("tree", st.Stats)
 	figures.Calls(commands)
 	expose(figures, tw, up)
+	exposeStreams(figures, hub)
 	ready := func() error {
 		if tw.Stats().Storing {
 			return nil
@@ -109,7 +118,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	asking := []func(context.Context) error{br.Serve, site.Run}
 	if cfg.Link.Server != "" {
-		asking = append(asking, func(ctx context.Context) error { return runLink(ctx, cfg, tw, commands, up, log) })
+		asking = append(asking, hub.run)
 	}
 	if o.Started != nil {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})

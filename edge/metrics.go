@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/metrics"
+	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/twin"
 )
 
@@ -32,5 +34,33 @@ func expose(r metrics.Registry, tw *twin.Twin, up *uplink) {
 	g.Counter("commits_failed_total", "Transactions that could not be stored.", func(s f) float64 { return float64(s.FailedCommits) })
 	g.Counter("steps_total", "Publishes, messages and timers that were handled.", func(s f) float64 { return float64(s.Steps) })
 	g.Counter("refused_total", "Publishes into the tree that were refused.", func(s f) float64 { return float64(s.Refused) })
+	r.MustRegister(g)
+}
+
+// streamFigures are what the figures of streams and bridge are read from, together.
+type streamFigures struct {
+	broker.OutletStats
+	forward.BudgetStats
+	brought, refusals int64
+}
+
+// exposeStreams adds the figures of what waits for the hub.
+func exposeStreams(r metrics.Registry, h *hubLink) {
+	g := metrics.NewGroup("streams", func() streamFigures {
+		return streamFigures{h.broker.OutletStats(), h.budget.Stats(), h.bridge.brought.Load(), int64(h.bridge.refusals())}
+	})
+	type f = streamFigures
+	g.Gauge("waiting_messages", "Telemetry, events and bridged messages that the hub has not confirmed.", func(s f) float64 { return float64(s.Messages) })
+	g.Gauge("waiting_bytes", "Bytes of those that were not sent yet.", func(s f) float64 { return float64(s.Bytes) })
+	g.Gauge("waiting_seconds", "Age of the oldest of them.", func(s f) float64 { return s.Oldest.Seconds() })
+	g.Gauge("unacknowledged_messages", "Of them, those that were sent.", func(s f) float64 { return float64(s.Unacknowledged) })
+	g.Counter("sent_messages_total", "Messages sent to the hub, also again.", func(s f) float64 { return float64(s.Taken) })
+	g.Counter("forwarded_messages_total", "Stored messages that the hub has confirmed.", func(s f) float64 { return float64(s.Done) })
+	g.CounterBy("reason", "dropped_messages_total", "Messages that the hub never got.", func(s f) map[string]int64 { return s.Dropped })
+	g.Counter("state_bytes_total", "Bytes of state sent to the hub.", func(s f) float64 { return float64(s.State) })
+	g.Counter("bytes_total", "Bytes of streams and bridged messages sent to the hub.", func(s f) float64 { return float64(s.Streams) })
+	g.Counter("held_seconds_total", "Time for which they waited for link.rate.", func(s f) float64 { return s.Held.Seconds() })
+	g.Counter("bridged_down_messages_total", "Messages that bridge rules brought down.", func(s f) float64 { return float64(s.brought) })
+	g.Gauge("refused_rules", "Bridge rules that the hub doesn't permit.", func(s f) float64 { return float64(s.refusals) })
 	r.MustRegister(g)
 }

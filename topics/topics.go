@@ -47,6 +47,13 @@ type Address struct {
 	Name   string // the property, command, call, instance or part, or the rest of a stream's topic
 }
 
+// IsBridged says whether the topic is a users' own that came from a node.
+func IsBridged(topic string) bool {
+	rest, ok := strings.CutPrefix(topic, Prefix)
+	_, key, _ := strings.Cut(rest, "/")
+	return ok && strings.HasPrefix(key, "bridge/")
+}
+
 // IsTree says whether the topic is reserved for the bus: v1 and all below it.
 func IsTree(topic string) bool {
 	return topic == Version || strings.HasPrefix(topic, Version+"/")

@@ -13,12 +13,13 @@ const (
 	DropTooLarge                 // over the client's maximum packet size
 	DropDisconnected             // QoS 0 that waited when the connection was lost
 	DropSessionEnded             // the session ended with it in the queue
-	DropRefused                  // the client refused it with a PUBREC
+	DropRefused                  // the client refused it
+	DropTooOld                   // it waited for longer than the session keeps messages
 	drops
 )
 
 var dropNames = [drops]string{
-	"queue_full", "qos0_queue_full", "expired", "too_large", "disconnected", "session_ended", "refused_by_client",
+	"queue_full", "qos0_queue_full", "expired", "too_large", "disconnected", "session_ended", "refused_by_client", "too_old",
 }
 
 // String is the reason's name in metrics.
@@ -28,6 +29,7 @@ func (d Drop) String() string { return dropNames[d] }
 type Counters struct {
 	Sent    atomic.Int64 // PUBLISH packets handed to connections
 	Queued  atomic.Int64 // messages waiting or unacknowledged now
+	Done    atomic.Int64 // messages that an outlet has brought where they were to go
 	dropped [drops]atomic.Int64
 }
 

@@ -177,6 +177,6 @@ func (s *Session) land(x *flight, b *Batch) {
 	s.done(x.item)
 	s.left(1)
 	if s.writer != nil && (s.queue.live > 0 || s.flights.resend != nil || len(s.pulls) > 0) {
-		b.Add(s.writer)
+		s.writer.wakeWith(b)
 	}
 }

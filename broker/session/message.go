@@ -27,12 +27,14 @@ type Message struct {
 	From    string // client id of the publisher, for no-local; empty: the broker itself
 	Record  uint64 // where it is on disk as the topic's retained message; 0: nowhere
 
+	At       time.Time // when the broker took it
 	deadline time.Time // zero: none
 }
 
-// Stamp turns the expiry interval into the moment at which the message is no
-// longer worth delivering. It is called once, before the message is shared.
+// Stamp says when the message came, and turns the expiry interval into the moment at
+// which it is no longer worth delivering. It is called once, before the message is shared.
 func (m *Message) Stamp(now time.Time) {
+	m.At = now
 	if m.Props.Expiry > 0 {
 		m.deadline = now.Add(time.Duration(m.Props.Expiry) * time.Second)
 	}

@@ -22,6 +22,9 @@ type Limits struct {
 	Messages int // queued messages
 	Bytes    int // and their size
 	Inflight int // unacknowledged messages, whatever more the client would take
+
+	Oldest bool          // beyond the limits the oldest message loses, not the newest
+	Age    time.Duration // after which a message is dropped; 0: never
 }
 
 // Session is one client's. Its methods may be called from any goroutine.
@@ -44,10 +47,19 @@ type Session struct {
 	pulls    []*pull
 	pulling  bool
 
-	writer    *Writer // nil while the client is away
+	writer    taker // nil while the client is away
 	version   byte
 	window    int
 	maxPacket int // 0: no limit
+}
+
+// taker is who takes the messages: a connection's Writer, or an Outlet.
+type taker interface {
+	Wake()
+	wakeWith(b *Batch)
+	Control(packet []byte)
+	Close()
+	serves() bool
 }
 
 // New makes an empty session.
@@ -80,7 +92,9 @@ func (s *Session) Attach(w *Writer, p Params) {
 
 // Detach leaves the session without a writer, if w still is its writer. What
 // was queued at QoS 0 is not kept for later.
-func (s *Session) Detach(w *Writer) {
+func (s *Session) Detach(w *Writer) { s.detach(w) }
+
+func (s *Session) detach(w taker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.writer != w {
@@ -170,16 +184,44 @@ func (s *Session) Enqueue(m *Message, d Delivery) bool {
 	return true
 }
 
-// makeRoom drops QoS 0 until the message would fit.
+// makeRoom drops QoS 0, or the oldest where that is the policy, until the message would fit.
 func (s *Session) makeRoom(m *Message) bool {
+	if s.limits.Age > 0 {
+		s.dropOld(s.now())
+	}
 	for s.full(m) {
+		why := DropZeroFull
 		if !s.queue.evictZero() {
-			return false
+			if why = DropQueueFull; !s.limits.Oldest || !s.evictFirst() {
+				return false
+			}
 		}
 		s.left(1)
-		s.count.drop(DropZeroFull, 1)
+		s.count.drop(why, 1)
 	}
 	return true
+}
+
+func (s *Session) evictFirst() bool {
+	it, ok := s.queue.front()
+	if ok {
+		s.queue.pop()
+		s.done(it)
+	}
+	return ok
+}
+
+// dropOld drops what has waited for too long.
+func (s *Session) dropOld(now time.Time) {
+	for it, ok := s.queue.front(); ok && s.old(it, now); it, ok = s.queue.front() {
+		s.evictFirst()
+		s.left(1)
+		s.count.drop(DropTooOld, 1)
+	}
+}
+
+func (s *Session) old(it item, now time.Time) bool {
+	return s.limits.Age > 0 && now.Sub(it.msg.At) > s.limits.Age
 }
 
 // CountFull counts a message that an Offer found no room for.
@@ -213,7 +255,7 @@ func (s *Session) push(it item, b *Batch) {
 	s.queue.push(it)
 	s.count.Queued.Add(1)
 	if s.writer != nil {
-		b.Add(s.writer)
+		s.writer.wakeWith(b)
 	}
 }
 

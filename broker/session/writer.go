@@ -154,6 +154,8 @@ func (b *Batch) Add(w *Writer) {
 	}
 }
 
+func (w *Writer) wakeWith(b *Batch) { b.Add(w) }
+
 // Flush flushes all of them.
 func (b *Batch) Flush() {
 	alone := len(*b) <= most

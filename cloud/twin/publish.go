@@ -26,9 +26,8 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 	case topics.KindGet:
 		done(t.get(a, m))
 	case topics.KindTelemetry, topics.KindEvents, topics.KindBridge:
-		m.Retain = false
-		t.o.Publish(m)
-		done(nil)
+		m.Retain = m.Retain && a.Kind == topics.KindBridge
+		t.o.Pass(m, done)
 	default:
 		done(resource.Errorf(resource.Forbidden, "", "%s is written by %s, not by clients of the hub's broker", a.Key(), a.Kind.Owner()))
 	}

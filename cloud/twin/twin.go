@@ -39,9 +39,11 @@ type Options struct {
 	Replicas store.Replicas
 	// Publish takes a message to those who subscribed to it on the hub's broker.
 	Publish func(broker.Message)
-	Log     zerolog.Logger
-	Now     func() time.Time // time.Now when nil
-	Rand    func() uint64    // gives nonces
+	// Pass does that with what a node's clients published, and says when it is stored.
+	Pass func(m broker.Message, done func(error))
+	Log  zerolog.Logger
+	Now  func() time.Time // time.Now when nil
+	Rand func() uint64    // gives nonces
 	// Quota bounds what one node may own.
 	Quota link.Quota
 	// Timeout is how long an unanswered message to a node waits before it is sent again.

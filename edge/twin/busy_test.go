@@ -39,7 +39,7 @@ func TestTrafficPutsNoResendOff(t *testing.T) {
 	r := joined(t)
 	r.inStep()
 	var said atomic.Int64
-	r.twin.Connected(rand.Uint64(), func([]byte) { said.Add(1) }) // a hub that hears nothing
+	r.twin.Connected(rand.Uint64(), func([]byte) { said.Add(1) }, func() {}) // a hub that hears nothing
 	r.busy(func() bool { return said.Load() > 3 })
 }
 

@@ -13,10 +13,11 @@ import (
 )
 
 // Connected begins a connection to the hub. n is new for every connection; send
-// hands a message over and does not wait.
-func (t *Twin) Connected(n uint64, send func([]byte)) {
+// hands a message over and does not wait. ready is called once the hub has said that
+// it has what the node has to report, or that it takes none of it: streams come after.
+func (t *Twin) Connected(n uint64, send func([]byte), ready func()) {
 	t.steps.Put(func(*batch) {
-		t.send, t.nonce = send, n
+		t.send, t.nonce, t.ready = send, n, ready
 		t.up.Connect(n)
 		t.o.Log.Info().Uint64("seq", t.up.Seq()).Int("behind", t.up.Dirty()).Msg("link to the hub is up")
 	})
@@ -28,9 +29,18 @@ func (t *Twin) Disconnected() {
 		if t.send != nil {
 			t.o.Log.Warn().Msg("link to the hub is down: the node goes on by itself")
 		}
-		t.send = nil
+		t.send, t.ready = nil, nil
 		t.up.Disconnect()
 	})
+}
+
+// inStep is who is to be told that state is in step in this connection.
+func (t *Twin) inStep() (ready func()) {
+	if t.ready == nil || !t.up.InStep() && t.oversize == "" {
+		return func() {}
+	}
+	ready, t.ready = t.ready, nil
+	return ready
 }
 
 // Receive takes a message from the hub. A malformed one is dropped: whatever it
@@ -143,6 +153,7 @@ func (t *Twin) settleDevice(b *batch, name string) {
 	}
 	old := t.devices[name]
 	t.devices[name] = d
+	t.known.Store(name, nil)
 	if old == nil {
 		t.o.Log.Info().Str("device", name).Str("model", d.bundle.Model.Metadata.Name).Msg("device joined the node")
 	} else {
@@ -169,6 +180,7 @@ func (t *Twin) removeDevice(b *batch, name string) {
 		return
 	}
 	delete(t.devices, name)
+	t.known.Delete(name)
 	t.forget(b, name, d, func(string) bool { return true })
 	t.clearUp(b, topics.Address{Kind: topics.KindDeviceState, Device: name}.Key())
 	b.out = append(b.out, t.retained("devices/"+name, nil))

@@ -26,9 +26,12 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 		done(badTopic(err))
 		return
 	}
+	if streams(a.Kind) {
+		t.stream(a, m, done)
+		return
+	}
 	taken := t.steps.Put(func(b *batch) {
-		err := t.local(b, a, m)
-		b.done = append(b.done, answer{done, err, passes(a.Kind)})
+		b.done = append(b.done, answer{done, t.local(b, a, m)})
 	})
 	if !taken {
 		done(errStopped)
@@ -53,9 +56,24 @@ func (t *Twin) Has(node, device string) error {
 	return err
 }
 
-// passes says whether messages of a kind are only passed on: they need no commit.
-func passes(kind topics.Kind) bool {
+func streams(kind topics.Kind) bool {
 	return kind == topics.KindTelemetry || kind == topics.KindEvents
+}
+
+// stream passes telemetry or an event on. It is no step: streams and state wait for
+// each other as little as they can.
+func (t *Twin) stream(a topics.Address, m broker.Message, done func(error)) {
+	if _, ok := t.known.Load(a.Device); !ok {
+		t.stats.refused.Add(1)
+		done(t.noDevice(a.Device))
+		return
+	}
+	m.Retain = false
+	t.o.Pass(m, done)
+}
+
+func (t *Twin) noDevice(name string) error {
+	return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s", name, t.o.Node)
 }
 
 func badTopic(err error) error {
@@ -79,13 +97,6 @@ func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 		return t.mapperState(b, a, m)
 	case topics.KindGet:
 		return t.get(b, a, m)
-	case topics.KindTelemetry, topics.KindEvents:
-		if _, err := t.device(a.Device); err != nil {
-			return err
-		}
-		m.Retain = false
-		b.pass = append(b.pass, m)
-		return nil
 	}
 	return resource.Errorf(resource.Forbidden, "", "%s is written by %s, not by clients of the node's broker", a.Key(), a.Kind.Owner())
 }
@@ -107,7 +118,7 @@ func (t *Twin) driven(name string, m broker.Message) (*device, error) {
 func (t *Twin) device(name string) (*device, error) {
 	d, ok := t.devices[name]
 	if !ok {
-		return nil, resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s", name, t.o.Node)
+		return nil, t.noDevice(name)
 	}
 	return d, nil
 }

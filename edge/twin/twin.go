@@ -47,6 +47,8 @@ type Options struct {
 	Node string
 	// Publish takes a message to those who subscribed to it on the node's broker.
 	Publish func(broker.Message)
+	// Pass does that with telemetry and events, and says when they are stored.
+	Pass func(m broker.Message, done func(error))
 	// Wanted says whether anybody is subscribed to a topic: a message that nobody is to get
 	// isn't made. Somebody is, to every topic, when it is nil.
 	Wanted func(topic string) bool
@@ -72,10 +74,12 @@ type Twin struct {
 	effective map[string]*store.Effective
 	floor     uint64
 	devices   map[string]*device
+	known     sync.Map // the names in devices, for who may not wait for mu
 
 	oversize string // why the hub takes nothing, as it said last
 
 	send  func([]byte) // to the hub; nil while there is no link
+	ready func()       // to be told of the link when state is in step; nil: it was
 	nonce uint64       // of this connection
 
 	resend *time.Timer       // for what the hub did not answer
@@ -121,7 +125,6 @@ type Stats struct {
 type batch struct {
 	now       time.Time
 	out       []broker.Message // what is published once it is stored
-	pass      []broker.Message // what is only passed on
 	done      []answer
 	again     []func(*batch) // steps to be taken later, should this batch not be stored
 	talked    bool           // the link upwards said or heard something
@@ -148,20 +151,18 @@ func (b *batch) begin(now time.Time) {
 	clear(b.touched)
 	clear(b.docs)
 	clear(b.out)
-	clear(b.pass)
 	clear(b.done)
 	clear(b.members)
 	clear(b.made)
 	*b = batch{
 		now: now, effective: b.effective, changed: b.changed, touched: b.touched, docs: b.docs,
-		out: b.out[:0], pass: b.pass[:0], done: b.done[:0], members: b.members[:0], made: b.made[:0],
+		out: b.out[:0], done: b.done[:0], members: b.members[:0], made: b.made[:0],
 	}
 }
 
 type answer struct {
-	done   func(error)
-	err    error
-	passed bool // needs no commit
+	done func(error)
+	err  error
 }
 
 // New loads the state. Run must be called for anything to happen.
@@ -198,12 +199,14 @@ func (t *Twin) load() error {
 	}
 	t.up, t.down, t.effective, t.floor = snap.Up, snap.Down, snap.Effective, snap.Floor
 	t.devices = make(map[string]*device)
+	t.known.Clear()
 	clear(t.ends)
 	t.unsure = true
 	for _, key := range t.down.Keys("devices/") {
 		if a, err := topics.ParseKey(t.o.Node, key); err == nil && a.Kind == topics.KindDevice {
 			if d, ok := t.joinDevice(a.Device); ok {
 				t.devices[a.Device] = d
+				t.known.Store(a.Device, nil)
 			}
 		}
 	}
@@ -261,6 +264,7 @@ func (t *Twin) step(own ...func(*batch)) error {
 	t.settle(b)
 	failed, lost := t.commit(b)
 	msgs := t.messages(b)
+	ready := t.inStep()
 	t.arm(b)
 	if failed == nil {
 		t.history.add(b.changed, t.devices)
@@ -272,15 +276,13 @@ func (t *Twin) step(own ...func(*batch)) error {
 	if failed == nil {
 		t.backlog.Drain(b.out, t.o.Publish)
 	}
-	for _, m := range b.pass {
-		t.o.Publish(m)
-	}
 	t.answer(b, failed)
 	if t.send != nil && lost == nil {
 		for _, m := range msgs {
 			t.send(m)
 		}
 	}
+	ready()
 	return lost
 }
 
@@ -321,7 +323,7 @@ func (t *Twin) commit(b *batch) (failed, lost error) {
 
 func (t *Twin) answer(b *batch, failed error) {
 	for _, a := range b.done {
-		if a.err == nil && !a.passed {
+		if a.err == nil {
 			a.err = failed
 		}
 		if a.err != nil {

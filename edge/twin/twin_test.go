@@ -107,7 +107,7 @@ func (r *rig) connect() {
 	r.connected.Store(true)
 	tw := r.twin
 	toHub := make(chan []byte, 1000)
-	tw.Connected(rand.Uint64(), func(b []byte) { toHub <- b })
+	tw.Connected(rand.Uint64(), func(b []byte) { toHub <- b }, func() {})
 	r.hub.Lock()
 	r.down.Connect(rand.Uint64())
 	r.hub.Unlock()

@@ -1,0 +1,173 @@
+package broker
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics"
+)
+
+func outletOf(keep, pass []string) func(*Options) {
+	return func(o *Options) {
+		o.Outlet = &OutletOptions{Keep: keep, Pass: pass, Bytes: 1 << 20, Age: time.Hour}
+	}
+}
+
+// next takes n messages out.
+func next(t *testing.T, o *Outlet, n int) (list []Parcel, payloads []string) {
+	t.Helper()
+	for range n {
+		p, ok := o.Next()
+		require.True(t, ok, "after %v", payloads)
+		list, payloads = append(list, p), append(payloads, string(p.Payload))
+	}
+	return list, payloads
+}
+
+func none(t *testing.T, o *Outlet) {
+	t.Helper()
+	p, ok := o.Next()
+	require.False(t, ok, "%v", p.Message)
+}
+
+func TestTheOutletKeepsMessagesUntilTheyAreDone(t *testing.T) {
+	dir := t.TempDir()
+	options := outletOf([]string{"kept/#"}, nil)
+	b, _ := kept(t, dir, options)
+	c := open(t, b, "c")
+	for i := range 3 {
+		require.Zero(t, c.publish1("kept/a", fmt.Sprint(i)).ReasonCode)
+	}
+	c.publish("kept/b", "3", 0, 0) // the publisher's QoS is that of its own way
+	require.Zero(t, c.publish1("other", "x").ReasonCode)
+	o := b.OpenOutlet(3)
+	list, got := next(t, o, 3)
+	require.Equal(t, []string{"0", "1", "2"}, got)
+	none(t, o) // the window
+	o.Done(list[0].ID)
+	last, got := next(t, o, 1)
+	require.Equal(t, []string{"3"}, got)
+	o.Done(last[0].ID)
+	require.Equal(t, 2, b.OutletStats().Messages)
+
+	again := b.OpenOutlet(10) // a new connection: what nobody answered comes again, first
+	_, got = next(t, again, 2)
+	require.Equal(t, []string{"1", "2"}, got)
+	none(t, again)
+	none(t, o)
+	require.Zero(t, c.publish1("kept/a", "4").ReasonCode)
+
+	b, _ = restarted(t, dir, options)
+	o = b.OpenOutlet(10)
+	list, got = next(t, o, 1)
+	for got[len(got)-1] != "4" {
+		more, text := next(t, o, 1)
+		list, got = append(list, more...), append(got, text...)
+	}
+	require.Subset(t, got, []string{"1", "2", "4"}) // what was done shortly before a crash may come again
+	require.IsIncreasing(t, got)
+	for _, p := range list {
+		o.Done(p.ID)
+	}
+	require.Zero(t, b.OutletStats().Messages)
+}
+
+func TestWhatIsOnlyPassedIsTakenWhileTheOutletIsOpen(t *testing.T) {
+	b := start(t, outletOf([]string{"both/kept"}, []string{"both/+"}))
+	c := open(t, b, "c")
+	require.Zero(t, c.publish1("both/passed", "early").ReasonCode)
+	o := b.OpenOutlet(10)
+	require.Zero(t, c.publish1("both/passed", "now", retain).ReasonCode)
+	require.Zero(t, c.publish1("both/kept", "once").ReasonCode)
+	list, got := next(t, o, 2)
+	require.Equal(t, []string{"now", "once"}, got)
+	require.Zero(t, list[0].ID)
+	require.True(t, list[0].Retain)
+	require.NotZero(t, list[1].ID)
+	o.Done(list[1].ID)
+	none(t, o)
+	require.Zero(t, c.publish1("both/passed", "unread").ReasonCode)
+	o.Shut()
+	require.EqualValues(t, 1, b.OutletStats().Dropped["not_linked"])
+	none(t, b.OpenOutlet(10))
+}
+
+func TestInTheOutletTheOldestGivesWay(t *testing.T) {
+	now := &clock{now: time.Now()}
+	b, _ := kept(t, t.TempDir(), func(o *Options) {
+		o.Outlet = &OutletOptions{Keep: []string{"#"}, Bytes: 10_000, Age: time.Hour}
+		o.Now = now.read
+	})
+	c := open(t, b, "c")
+	payload := make([]byte, 900)
+	for range 50 {
+		require.Zero(t, c.publish1("a", string(payload)).ReasonCode)
+	}
+	s := b.OutletStats()
+	require.LessOrEqual(t, s.Bytes, 10_000)
+	require.Equal(t, 10, s.Messages)
+	require.EqualValues(t, 40, s.Dropped["full"])
+	now.add(2 * time.Hour)
+	require.Zero(t, c.publish1("a", "fresh").ReasonCode)
+	_, got := next(t, b.OpenOutlet(20), 1)
+	require.Equal(t, []string{"fresh"}, got)
+	require.EqualValues(t, 10, b.OutletStats().Dropped["too_old"])
+}
+
+// A rule in both directions for one filter: what came down doesn't go up again.
+func TestWhatCameOverTheLinkDoesNotGoBack(t *testing.T) {
+	b, _ := kept(t, t.TempDir(), outletOf([]string{"site/#"}, []string{"#"}))
+	o := b.OpenOutlet(10)
+	local := open(t, b, "local")
+	local.sub("site/#", 1)
+	done := make(chan error, 1)
+	b.Brought(Message{Topic: "site/door", Payload: []byte("open"), QoS: 1, Retain: true}, func(err error) { done <- err })
+	require.NoError(t, <-done)
+	require.Equal(t, "open", string(local.expect(packets.Publish).Payload))
+	none(t, o)
+	require.Zero(t, open(t, b, "another").publish1("site/door", "shut").ReasonCode)
+	_, got := next(t, o, 1)
+	require.Equal(t, []string{"shut"}, got)
+
+	b.Brought(Message{Topic: "v1/nodes/n1/spec", QoS: 1}, func(err error) { done <- err })
+	require.Error(t, <-done)
+	require.NotZero(t, dial(t, b).connect(OutletID), "nobody else can be the link")
+}
+
+func TestOutletFiltersFollowTheConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	b, stop := kept(t, dir, outletOf([]string{"a"}, nil))
+	require.Zero(t, open(t, b, "c").publish1("a", "1").ReasonCode)
+	stop()
+	b, stop = kept(t, dir, outletOf([]string{"b"}, nil))
+	c := open(t, b, "c")
+	require.Zero(t, c.publish1("a", "2").ReasonCode)
+	require.Zero(t, c.publish1("b", "3").ReasonCode)
+	_, got := next(t, b.OpenOutlet(10), 2)
+	require.Equal(t, []string{"1", "3"}, got, "what was kept is still owed")
+	stop()
+	b, stop = kept(t, dir, nil) // no link any more
+	require.Zero(t, open(t, b, "c").publish1("b", "4").ReasonCode)
+	require.Zero(t, b.OutletStats().Messages)
+	stop()
+	b, _ = kept(t, dir, outletOf([]string{"b"}, nil))
+	none(t, b.OpenOutlet(10))
+}
+
+func TestNodesAskOnlyForWhatBridgesDown(t *testing.T) {
+	a := newACL([]string{"site/#", "orders/{node}/+"})
+	n1 := Identity{Roles: []topics.Role{topics.RoleNode}, Node: "n1"}
+	for filter, allowed := range map[string]bool{
+		"site/#": true, "site/a": true, "site/+/b": true, "orders/n1/+": true, "orders/n1/x": true,
+		"#": false, "+/a": false, "orders/#": false, "orders/n2/x": false, "orders/n1/#": false, "other": false,
+	} {
+		require.Equal(t, allowed, a.subscribe(n1, filter) == nil, filter)
+	}
+	require.True(t, a.read(n1, "orders/n1/x"))
+	require.False(t, a.read(n1, "orders/n2/x"))
+	require.False(t, a.read(n1, "orders/n1/x/y"))
+}

@@ -1,0 +1,237 @@
+package forward
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/broker/session"
+)
+
+const wait = 10 * time.Second
+
+// hub answers publishes as a test wants it.
+type hub struct {
+	mu      sync.Mutex
+	got     []string
+	meanest int // most publishes without an answer
+	open    int
+	answer  func(m client.Message) (err error, now bool)
+	held    []func(error)
+}
+
+func (h *hub) publish(m client.Message, done func(error)) {
+	h.mu.Lock()
+	h.open++
+	h.meanest = max(h.meanest, h.open)
+	err, now := h.answer(m)
+	end := func(err error) {
+		h.mu.Lock()
+		h.open--
+		if err == nil && !now {
+			h.got = append(h.got, string(m.Payload))
+		}
+		h.mu.Unlock()
+		done(err)
+	}
+	if !now {
+		h.held = append(h.held, end)
+		h.mu.Unlock()
+		return
+	}
+	if err == nil {
+		h.got = append(h.got, string(m.Payload))
+	}
+	h.mu.Unlock()
+	go end(err)
+}
+
+func (h *hub) letGo(err error) {
+	h.mu.Lock()
+	held := h.held
+	h.held = nil
+	h.mu.Unlock()
+	for _, end := range held {
+		end(err)
+	}
+}
+
+func (h *hub) has() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string(nil), h.got...)
+}
+
+type rig struct {
+	hub   *hub
+	sess  *session.Session
+	count session.Counters
+}
+
+func newRig(messages int) *rig {
+	r := &rig{hub: &hub{answer: func(client.Message) (error, bool) { return nil, true }}}
+	r.sess = session.New(session.Limits{Messages: 1000, Bytes: 1 << 20, Oldest: true}, time.Now, &r.count)
+	for i := range messages {
+		r.put(strconv.Itoa(i))
+	}
+	return r
+}
+
+func (r *rig) put(payload string) {
+	m := &session.Message{Topic: "t", Payload: []byte(payload), QoS: 1}
+	m.Stamp(time.Now())
+	r.sess.Enqueue(m, session.Delivery{QoS: 1})
+}
+
+// run forwards until the test ends, or stop is called.
+func (r *rig) run(t *testing.T, o Options) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	o.Open = func(window int) *broker.Outlet { return r.sess.Open(window) }
+	o.Publish, o.Topic, o.Log = r.hub.publish, strings.ToUpper, zerolog.Nop()
+	o.Pause = time.Millisecond
+	var running sync.WaitGroup
+	running.Go(func() { New(o).Run(ctx) })
+	stop = func() { cancel(); running.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
+func (r *rig) arrives(t *testing.T, want ...string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(r.hub.has()) >= len(want) && r.sess.Queued() == 0 }, wait, time.Millisecond)
+	require.Equal(t, want, r.hub.has())
+}
+
+func numbers(n int) (all []string) {
+	for i := range n {
+		all = append(all, strconv.Itoa(i))
+	}
+	return all
+}
+
+func TestAllArrivesInOrderWithinAWindow(t *testing.T) {
+	r := newRig(50)
+	r.hub.answer = func(client.Message) (error, bool) { return nil, false }
+	r.run(t, Options{Window: 4})
+	for range 13 {
+		require.Eventually(t, func() bool { r.hub.mu.Lock(); defer r.hub.mu.Unlock(); return len(r.hub.held) > 0 }, wait, time.Millisecond)
+		r.hub.letGo(nil)
+	}
+	require.Eventually(t, func() bool { r.hub.letGo(nil); return r.sess.Queued() == 0 }, wait, time.Millisecond)
+	require.Equal(t, numbers(50), r.hub.has())
+	require.LessOrEqual(t, r.hub.meanest, 4)
+}
+
+func TestTheTimeTravelsAlong(t *testing.T) {
+	r := newRig(0)
+	var mu sync.Mutex
+	var seen []client.Message
+	r.hub.answer = func(m client.Message) (error, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, m)
+		return nil, true
+	}
+	r.put("plain")
+	said := &session.Message{Topic: "t", QoS: 1, Payload: []byte("said"), Props: session.Properties{
+		ResponseTopic: "mine", User: []session.UserProperty{{Key: "ts", Value: "2020-01-01T00:00:00Z"}, {Key: "unit", Value: "K"}},
+	}}
+	said.Stamp(time.Now())
+	r.sess.Enqueue(said, session.Delivery{QoS: 1})
+	r.run(t, Options{})
+	r.arrives(t, "plain", "said")
+	mu.Lock()
+	defer mu.Unlock()
+	at, err := time.Parse(time.RFC3339, seen[0].Property("ts"))
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), at, wait)
+	require.Equal(t, []client.UserProperty{{Key: "ts", Value: "2020-01-01T00:00:00Z"}, {Key: "unit", Value: "K"}}, seen[1].User)
+	require.Empty(t, seen[1].ResponseTopic)
+	require.Equal(t, "T", seen[1].Topic)
+}
+
+func TestARefusalThatPassesIsWaitedOut(t *testing.T) {
+	r := newRig(20)
+	full := 5
+	r.hub.answer = func(m client.Message) (error, bool) {
+		if string(m.Payload) >= "10" && full > 0 {
+			full--
+			return &client.Refused{Code: 0x97}, true
+		}
+		return nil, true
+	}
+	r.run(t, Options{Window: 1})
+	r.arrives(t, numbers(20)...)
+	require.Zero(t, r.count.Dropped()["refused_by_client"])
+}
+
+func TestWhatIsNeverTakenIsDroppedAndCounted(t *testing.T) {
+	r := newRig(4)
+	r.hub.answer = func(m client.Message) (error, bool) {
+		switch string(m.Payload) {
+		case "1":
+			return &client.Refused{Code: 0x95}, true
+		case "2":
+			return &client.Refused{Code: 0x87}, true
+		}
+		return nil, true
+	}
+	r.run(t, Options{})
+	r.arrives(t, "0", "3")
+	require.EqualValues(t, 2, r.count.Dropped()["refused_by_client"])
+}
+
+func TestWhatALostConnectionLeftOpenIsSentAgain(t *testing.T) {
+	r := newRig(6)
+	r.hub.answer = func(client.Message) (error, bool) { return nil, false }
+	stop := r.run(t, Options{Window: 4})
+	require.Eventually(t, func() bool { r.hub.mu.Lock(); defer r.hub.mu.Unlock(); return len(r.hub.held) == 4 }, wait, time.Millisecond)
+	stop()
+	r.hub.letGo(client.ErrConnectionLost)
+	require.Equal(t, 6, r.sess.Queued())
+	r.hub.answer = func(client.Message) (error, bool) { return nil, true }
+	r.run(t, Options{Window: 1})
+	r.arrives(t, numbers(6)...)
+}
+
+func TestTheBudgetHoldsStreamsAndNeverState(t *testing.T) {
+	now := time.Now()
+	b := NewBudget(1000, func() time.Time { return now })
+	require.Zero(t, b.wait())
+	b.stream(1500) // a message may be larger than what is left
+	require.Positive(t, b.wait())
+	b.State(1000)
+	require.InDelta(t, 1.5, b.wait().Seconds(), 0.01)
+	now = now.Add(1600 * time.Millisecond)
+	require.Zero(t, b.wait())
+	now = now.Add(time.Hour)
+	b.stream(1000)
+	require.Positive(t, b.wait(), "a quiet hour saves up one second")
+	now = now.Add(-time.Hour) // the clock has jumped
+	b.State(1)
+	require.Less(t, b.wait(), time.Second)
+	require.Equal(t, BudgetStats{State: 1001, Streams: 2500}, b.Stats())
+
+	free := NewBudget(0, time.Now)
+	free.stream(1 << 30)
+	require.Zero(t, free.wait())
+}
+
+func TestAForwarderKeepsToItsBudget(t *testing.T) {
+	r := newRig(5)
+	b := NewBudget(100, time.Now) // each message is some 60 bytes with its time
+	began := time.Now()
+	r.run(t, Options{Budget: b, Window: 1})
+	r.arrives(t, numbers(5)...)
+	require.GreaterOrEqual(t, time.Since(began), 100*time.Millisecond)
+	require.Positive(t, b.Stats().Held)
+}
