@@ -87,3 +87,16 @@ func TestRefusedReportsAreRenewed(t *testing.T) {
 	o.renew([]string{"state"})
 	require.Len(t, sent, 3, "it is stored")
 }
+
+// A device that takes another's place while that one is being set up is set up as well.
+func TestSetupOfTheOneThatIsThere(t *testing.T) {
+	old, fresh := &device{key: "lamp"}, &device{key: "lamp"}
+	m := &mapper{devices: map[string]*device{"lamp": fresh}, setups: map[string]bool{"lamp": true}}
+	m.settle("lamp", old, false)
+	m.settle("lamp", old, true)
+	m.settle("lamp", nil, false)
+	require.Same(t, fresh, m.devices["lamp"])
+	require.True(t, m.setups["lamp"], "still to be done")
+	m.settle("lamp", fresh, false)
+	require.Empty(t, m.setups)
+}

@@ -81,13 +81,16 @@ func (m *mapper) setupAll(ctx context.Context) {
 		if ctx.Err() != nil || !m.mqtt.Connected() {
 			return // the next connect asks about all of them
 		}
-		err := m.setupOne(ctx, key)
+		m.mu.Lock()
+		d := m.devices[key]
+		m.mu.Unlock()
+		err := m.setupOne(ctx, key, d)
 		var refused *client.Refused
 		switch {
 		case err == nil:
-			m.settle(key, false)
+			m.settle(key, d, false)
 		case errors.As(err, &refused) && refused.Code == 0x90:
-			m.settle(key, true)
+			m.settle(key, d, true)
 		default:
 			m.log.Warn().Err(err).Str("device", key).Msg("device not set up: trying again")
 		}
@@ -107,25 +110,26 @@ func (m *mapper) pending() []string {
 	return keys
 }
 
-// settle ends a device's setup; a device that the core doesn't have any more is dropped.
-func (m *mapper) settle(key string, gone bool) {
+// settle ends a device's setup; a device that the core doesn't have any more is dropped. One
+// that has taken the place of d meanwhile is still to be set up.
+func (m *mapper) settle(key string, d *device, gone bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d := m.devices[key]
+	if m.devices[key] != d {
+		return
+	}
 	if d != nil && gone {
 		m.drop(d)
 	}
 	delete(m.setups, key)
 }
 
-// setupOne subscribes a device's wanted values and its commands, and asks what was reported before.
-func (m *mapper) setupOne(ctx context.Context, key string) error {
+// setupOne subscribes a device's wanted values and its commands, and asks what was reported
+// before. A device that is gone, nil, needs no subscriptions any more.
+func (m *mapper) setupOne(ctx context.Context, key string, d *device) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	wanted, commands := topics.Prefix+m.node+"/devices/"+key+"/desired/+", topics.Prefix+m.node+"/devices/"+key+"/commands/+"
-	m.mu.Lock()
-	d := m.devices[key]
-	m.mu.Unlock()
 	if d == nil {
 		return m.mqtt.Unsubscribe(ctx, wanted, commands)
 	}
