@@ -9,6 +9,8 @@
 //   - nothing is left in an outbox;
 //   - what was published at QoS 1 and 2 for durable sessions, online or not, has
 //     arrived, in order, and at QoS 2 once;
+//   - telemetry that the node's broker acknowledged has arrived at durable sessions of the
+//     hub, what is new of it in order;
 //   - retained messages of users' own topics are as they were left.
 //
 // The end prints its seed: -seed (or SEED) repeats the plan of what is broken when;

@@ -188,6 +188,7 @@ func newLoad(s *stand.Stand) *load {
 			add(s.Client(broker, nil), topic, "", func(w *writer) { w.topic, w.board, w.clears = topic, board, n > 1 })
 		}
 	}
+	l.posts = append(l.posts, newStream(s))
 	return l
 }
 

@@ -24,6 +24,7 @@ type post struct {
 	senders         []*sender
 	online, offline *mailbox
 	fences          int
+	fencer          *client.Client // publishes fences; nil: the offline mailbox does
 }
 
 // window is how many publishes of a sender are on their way.
@@ -44,6 +45,8 @@ type sender struct {
 type mailbox struct {
 	c  *client.Client
 	id string
+	// again permits what came already to come again; what is new still comes in order.
+	again bool
 
 	mu     sync.Mutex
 	got    map[string]map[int]bool // by topic
@@ -61,6 +64,21 @@ func newPost(s *stand.Stand, name, broker string) *post {
 	}
 	p.online, p.offline = newMailbox(name+"-online"), newMailbox(name+"-offline")
 	p.online.c = s.Client(broker, p.online.options(p.topic))
+	return p
+}
+
+// newStream is telemetry: published on the node, and wanted on the hub. On its way it may
+// be sent again, after others, when the link or a program was lost.
+func newStream(s *stand.Stand) *post {
+	p := &post{s: s, topic: devices + "meter-1/telemetry", broker: s.Hub.MQTT, fencer: s.Client(s.Core(), nil)}
+	for i := range 2 {
+		p.senders = append(p.senders, &sender{
+			c: s.Client(s.Core(), nil), topic: fmt.Sprintf("%s/%d", p.topic, i), qos: 1, acked: map[int]bool{},
+		})
+	}
+	p.online, p.offline = newMailbox("stream-online"), newMailbox("stream-offline")
+	p.online.again, p.offline.again = true, true
+	p.online.c = s.Client(p.broker, p.online.options(p.topic))
 	return p
 }
 
@@ -86,7 +104,9 @@ func (b *mailbox) begin(present bool) {
 	if b.last != nil && !present {
 		b.faults = append(b.faults, b.id+": the session is gone")
 	}
-	b.last = map[string]int{}
+	if !b.again || b.last == nil {
+		b.last = map[string]int{}
+	}
 }
 
 // take checks what must hold of every message: on one connection the numbers of a
@@ -98,6 +118,9 @@ func (b *mailbox) take(m client.Message) {
 	defer b.mu.Unlock()
 	if strings.HasSuffix(m.Topic, "/fence") {
 		b.fence = max(b.fence, n)
+		return
+	}
+	if b.again && b.got[m.Topic][n] {
 		return
 	}
 	if err != nil || n <= b.last[m.Topic] {
@@ -238,6 +261,9 @@ func (p *post) collect(ctx context.Context) error {
 }
 
 func (p *post) pass(ctx context.Context, c *client.Client) error {
+	if p.fencer != nil {
+		c = p.fencer
+	}
 	err := c.Publish(ctx, client.Message{Topic: p.topic + "/fence", Payload: []byte(strconv.Itoa(p.fences)), QoS: 1})
 	if err != nil {
 		return err

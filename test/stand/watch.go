@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -67,6 +68,9 @@ func (w *Watcher) Up() bool {
 func (w *Watcher) take(m client.Message) {
 	if w.heard != nil {
 		w.heard(m)
+	}
+	if strings.Contains(m.Topic, "/telemetry/") {
+		return // a stream is not part of the tree
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
