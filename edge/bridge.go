@@ -55,6 +55,7 @@ func cloudName(node string) func(string) string {
 type bridge struct {
 	live, stored []client.Subscription
 	bring        func(m broker.Message, done func(error))
+	again        time.Duration // until what could not be kept is tried again
 	log          zerolog.Logger
 
 	brought atomic.Int64
@@ -63,7 +64,7 @@ type bridge struct {
 }
 
 func newBridge(rules []configs.Bridge, bring func(broker.Message, func(error)), log zerolog.Logger) *bridge {
-	b := &bridge{bring: bring, log: log, refused: make(map[string]bool)}
+	b := &bridge{bring: bring, again: bringAgain, log: log, refused: make(map[string]bool)}
 	for _, rule := range rules {
 		switch s := (client.Subscription{Filter: rule.Filter, RetainAsPublished: true}); {
 		case rule.Direction != "down":
@@ -95,23 +96,34 @@ func (b *bridge) ask(ctx context.Context, c *client.Client, rules []client.Subsc
 	}
 }
 
-// take publishes what came down on the node's broker. A stored message is acknowledged
-// when all who are owed it here have it on disk.
-func (b *bridge) take(m client.Message) {
+const bringAgain = time.Second
+
+// take publishes what came down on the node's broker. It returns, and a stored message is
+// acknowledged, when all who are owed it here have it on disk: with a full disk, later.
+func (b *bridge) take(ctx context.Context, m client.Message) {
 	if !matches(b.live, m.Topic) && !matches(b.stored, m.Topic) {
 		return // a rule that is no more
 	}
 	b.brought.Add(1)
-	done := make(chan error, 1)
 	brought := asked(m)
 	brought.Retain = m.Retain
 	brought.Props.ResponseTopic = "" // it means nothing here
-	b.bring(brought, func(err error) { done <- err })
-	if m.QoS == 0 {
-		return
-	}
-	if err := <-done; err != nil {
-		b.log.Error().Err(err).Str("topic", m.Topic).Msg("what came down the bridge was not kept")
+	for {
+		done := make(chan error, 1)
+		b.bring(brought, func(err error) { done <- err })
+		if m.QoS == 0 {
+			return
+		}
+		err := <-done
+		if err == nil {
+			return
+		}
+		b.log.Error().Err(err).Str("topic", m.Topic).Dur("retry_in", b.again).Msg("what came down the bridge can't be kept now")
+		select {
+		case <-time.After(b.again):
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

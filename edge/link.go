@@ -34,7 +34,7 @@ type hubLink struct {
 
 // run keeps the link up until ctx ends. When it gives up (link.retry.attempts) the node goes on alone.
 func (h *hubLink) run(ctx context.Context) error {
-	main, err := h.newMain()
+	main, err := h.newMain(ctx)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (h *hubLink) run(ctx context.Context) error {
 	defer stored.Wait()
 	defer h.running.Wait()
 	if len(h.bridge.stored) > 0 {
-		second, err := h.newStored()
+		second, err := h.newStored(ctx)
 		if err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func (h *hubLink) keep(ctx context.Context, c *client.Client, what string) {
 
 // newMain makes the client that connects the twin with the hub. Its session is
 // clean at every start: what was missed is said again by the link, not by the broker.
-func (h *hubLink) newMain() (*client.Client, error) {
+func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	node := h.cfg.Node.Name
 	upwards, downwards := topics.Sync(node)
 	o, err := h.options()
@@ -100,7 +100,7 @@ func (h *hubLink) newMain() (*client.Client, error) {
 		case topics.IsTree(m.Topic):
 			ask(h.commands, c, m)
 		default:
-			h.bridge.take(m)
+			h.bridge.take(ctx, m)
 		}
 	}
 	if c, err = client.New(h.up.watch(o)); err != nil {
@@ -111,7 +111,7 @@ func (h *hubLink) newMain() (*client.Client, error) {
 
 // newStored makes a second client, with a session that outlives its connections: what
 // the hub keeps for it is what stored rules bring down.
-func (h *hubLink) newStored() (*client.Client, error) {
+func (h *hubLink) newStored(ctx context.Context) (*client.Client, error) {
 	o, err := h.options()
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (h *hubLink) newStored() (*client.Client, error) {
 		h.running.Go(func() { h.bridge.ask(ctx, c, h.bridge.stored) })
 		return nil
 	}
-	o.OnMessage = h.bridge.take
+	o.OnMessage = func(m client.Message) { h.bridge.take(ctx, m) }
 	if c, err = client.New(o); err != nil {
 		return nil, fmt.Errorf("link: %w", err)
 	}

@@ -1,0 +1,49 @@
+package edge
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/configs"
+)
+
+func TestWhatComesDownIsKeptBeforeItIsAcknowledged(t *testing.T) {
+	full := 2
+	var brought []broker.Message
+	b := newBridge([]configs.Bridge{{Direction: "down", Filter: "site/#", Store: true}, {Direction: "up", Filter: "up/#"}},
+		func(m broker.Message, done func(error)) {
+			if full--; full >= 0 {
+				done(errors.New("the disk is full"))
+				return
+			}
+			brought = append(brought, m)
+			done(nil)
+		}, zerolog.Nop())
+	b.again = time.Millisecond
+	b.take(t.Context(), client.Message{Topic: "site/a", QoS: 1, Retain: true, ResponseTopic: "there"})
+	b.take(t.Context(), client.Message{Topic: "up/a", QoS: 1}) // of a rule that is no more
+	require.Len(t, brought, 1)
+	require.True(t, brought[0].Retain)
+	require.Empty(t, brought[0].Props.ResponseTopic)
+}
+
+func TestOutletOfAConfiguration(t *testing.T) {
+	cfg := configs.Core{Bridge: []configs.Bridge{
+		{Direction: "up", Filter: "a/#", Store: true}, {Direction: "up", Filter: "b"}, {Direction: "down", Filter: "c"},
+	}}
+	cfg.Node.Name = "n1"
+	require.Nil(t, outlet(cfg), "without a hub nothing is queued")
+	cfg.Link.Server = "mqtt://hub"
+	o := outlet(cfg)
+	require.Equal(t, []string{"v1/nodes/n1/devices/+/telemetry/#", "v1/nodes/n1/devices/+/events/#", "a/#"}, o.Keep)
+	require.Equal(t, []string{"b"}, o.Pass)
+	name := cloudName("n1")
+	require.Equal(t, "v1/nodes/n1/bridge/a/b", name("a/b"))
+	require.Equal(t, "v1/nodes/n1/devices/x/events/y", name("v1/nodes/n1/devices/x/events/y"))
+}
