@@ -10,7 +10,7 @@ import (
 
 const (
 	readBuffer  = 64 << 10 // read at once, of a client that sends much
-	smallBuffer = 4 << 10  // where something lies between us and the socket
+	smallBuffer = 4 << 10  // where something lies between us and the socket, and of a part of a packet
 )
 
 var readBuffers = sync.Pool{New: func() any { return new([readBuffer]byte) }}
@@ -124,9 +124,10 @@ func (f *frames) room() {
 }
 
 // rest gives the pool's buffer back. Nothing is there to be read, and may not be for
-// hours.
+// hours. A large part of a packet is left where it is: it would be copied as often as
+// a client sends another byte.
 func (f *frames) rest() {
-	if f.borrowed == nil {
+	if f.borrowed == nil || f.filled-f.taken > smallBuffer {
 		return
 	}
 	f.buf = append([]byte(nil), f.buf[f.taken:f.filled]...)

@@ -13,6 +13,23 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
+// What arrived together with a mistake, and before it, has been taken.
+func TestWhatCameBeforeAMistakeIsDelivered(t *testing.T) {
+	b := start(t, nil)
+	other := open(t, b, "other")
+	other.sub("b", 0)
+	for name, mistake := range malformed {
+		c, packet := open(t, b, "c"), mistake.raw
+		for _, payload := range []string{"1", "2"} { // the first on a topic and the next go different ways
+			packet = append(encode(t, publishPacket("b", payload, 0, 0), 5), packet...)
+		}
+		c.raw(packet)
+		require.Equal(t, "2", string(other.expect(packets.Publish).Payload), name)
+		require.Equal(t, "1", string(other.expect(packets.Publish).Payload), name)
+		c.ended()
+	}
+}
+
 // The reason reaches a client that is still sending what is refused.
 func TestReasonReachesABusySender(t *testing.T) {
 	b := start(t, nil)

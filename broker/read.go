@@ -20,7 +20,10 @@ var (
 func (c *conn) frame() (first byte, body []byte, err error) {
 	for {
 		first, body, ok, err := c.in.next()
-		if ok || err != nil {
+		switch {
+		case c.closing.Load(): // what it sent after that is nobody's
+			return 0, nil, errTold
+		case ok || err != nil:
 			c.heard = true
 			return first, body, err
 		}
@@ -34,6 +37,7 @@ func (c *conn) frame() (first byte, body []byte, err error) {
 // be held up: what it has sent so far was dealt with.
 func (c *conn) more() error {
 	c.batch.Flush()
+	c.recent = nil // which may be outdated by then, and large
 	if !c.w.WaitRoom() {
 		return errTold
 	}
@@ -71,6 +75,7 @@ func (c *conn) read() (err error) {
 			c.b.floods.Warn().Interface("panic", p).Str("remote", c.RemoteAddr().String()).Msg("malformed packet")
 			err = errMalformed
 		}
+		c.batch.Flush() // what came before the end
 	}()
 	if err := c.connect(); err != nil {
 		return err

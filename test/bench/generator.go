@@ -11,7 +11,10 @@ import (
 	"time"
 )
 
-const payloadSize = 256
+const (
+	payloadSize = 256
+	patience    = 3 * time.Second // for the next message, on a busy machine
+)
 
 // traffic is one way of using a broker.
 type traffic struct {
@@ -78,9 +81,12 @@ func topic(i int) string { return fmt.Sprintf("plant/hall/%d/temperature", i) }
 func (g *generator) stop() {
 	g.stopping.Store(true)
 	g.pumps.Wait()
-	for last := int64(-1); last != g.progress() && g.progress() < g.due(); {
-		last = g.progress()
-		time.Sleep(300 * time.Millisecond)
+	last, since := g.progress(), time.Now()
+	for g.progress() < g.due() && time.Since(since) < patience {
+		time.Sleep(10 * time.Millisecond)
+		if now := g.progress(); now != last {
+			last, since = now, time.Now()
+		}
 	}
 	closeAll(g.conns)
 	g.readers.Wait()

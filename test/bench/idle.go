@@ -30,7 +30,9 @@ func idle(b bench) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(b.w, "| cloudhub | %.0f |\n| %s | %.0f |\n\nRatio: %.1f.\n", ours, mosquittoVersion(), theirs, ours/theirs)
+	fmt.Fprintf(b.w, "| cloudhub | %.0f |\n| %s | %.0f |\n\nRatio: %.1f. The aim is less than 16384 bytes. Of ours about 4 kB are the stack of\n"+
+		"the goroutine that reads, 3.5 kB the connection, its client, session and subscription, and the rest what the garbage collector\n"+
+		"leaves until the heap has doubled.\n", ours, mosquittoVersion(), theirs, ours/theirs)
 	return nil
 }
 
