@@ -52,6 +52,7 @@ type conn struct {
 	ownTopics bool          // it may publish on topics of the users' own
 	recent    *route        // of what it published last
 	batch     session.Batch // of those whom the client's packets gave something to write
+	scratch   [4]byte
 
 	mu   sync.Mutex
 	will *will
@@ -156,7 +157,7 @@ func (c *conn) disconnect(code byte, why error) {
 	if c.version.Load() == 5 && c.established.Load() && !c.closing.Load() {
 		pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}, ReasonCode: code}
 		pk.Properties.ReasonString = validText(why.Error())
-		c.send(pk)
+		c.send(pk, nil)
 	}
 	c.closing.Store(true)
 	c.mu.Unlock()
@@ -174,7 +175,7 @@ func (c *conn) shut() {
 // send queues a packet that doesn't come from the session. It leaves out the reason
 // where the client can't take it or wants none, and reports false when even that is
 // larger than the client takes.
-func (c *conn) send(pk packets.Packet) bool {
+func (c *conn) send(pk packets.Packet, batch *session.Batch) bool {
 	pk.ProtocolVersion = byte(c.version.Load())
 	if c.noProblems {
 		pk.Properties.ReasonString = ""
@@ -187,7 +188,7 @@ func (c *conn) send(pk packets.Packet) bool {
 	if c.tooLarge(packet) {
 		return false
 	}
-	c.w.Control(packet)
+	c.w.Answer(packet, batch)
 	return true
 }
 

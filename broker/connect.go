@@ -235,7 +235,7 @@ func (c *conn) welcome(pk *packets.Packet) error {
 		answer.Properties.SessionExpiryInterval, answer.Properties.SessionExpiryIntervalFlag = granted, true
 	}
 	c.mu.Lock()
-	sent := c.send(answer)
+	sent := c.send(answer, nil)
 	c.established.Store(sent)
 	c.mu.Unlock()
 	if !sent {
@@ -253,7 +253,7 @@ func (c *conn) refuse(r *refusedConnect) {
 	if c.version.Load() < 5 {
 		answer.ReasonCode = connackV3(r.code)
 	}
-	c.send(answer)
+	c.send(answer, nil)
 }
 
 // connackV3 is the return code of MQTT 3.1.1 for a reason code.

@@ -75,7 +75,7 @@ func (c *conn) passOn(first byte, body []byte) bool {
 	m := &session.Message{Topic: rt.topic, Payload: bytes.Clone(payload), QoS: qos, From: c.ident.ClientID}
 	c.b.router.deliver(rt, m, &c.batch)
 	if qos > 0 {
-		c.w.Answer(session.Ack{Type: packets.Puback, ID: id}, &c.batch)
+		c.w.Answer(session.Ack{Type: packets.Puback, ID: id}.Append(c.scratch[:0], c.ident.Version), &c.batch)
 	}
 	return true
 }

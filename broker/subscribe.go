@@ -45,7 +45,7 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 	for _, s := range granted { // before the client knows, and can make another connection end this one
 		c.b.tellSubscribed(c, s.filter)
 	}
-	if !c.send(answer) {
+	if !c.send(answer, &c.batch) { // nobody knows before what is retained is noted as owed
 		return c.fail(codeTooLarge, "the answer is larger than the client takes")
 	}
 	for i, s := range granted {
@@ -190,7 +190,7 @@ func (c *conn) unsubscribe(pk *packets.Packet) error {
 			answer.ReasonCodes[i] = codeOf(err)
 		}
 	}
-	if !c.send(answer) {
+	if !c.send(answer, &c.batch) {
 		return c.fail(codeTooLarge, "the answer is larger than the client takes")
 	}
 	return nil

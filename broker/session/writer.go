@@ -190,8 +190,13 @@ func release(buf *[]byte) {
 	}
 }
 
-// round writes what there is, and says whether there may be more.
+// round writes what there is, and says whether there may be more. Retained messages are
+// fetched first: a client that knows of its subscription shouldn't get as retained what
+// it is also sent as new.
 func (w *Writer) round(buf *[]byte) bool {
+	if s := w.served(); s != nil {
+		s.pull(w)
+	}
 	out, s, closing := w.take((*buf)[:0])
 	if s != nil {
 		out = s.drain(w, out, batchBytes)
@@ -207,7 +212,7 @@ func (w *Writer) round(buf *[]byte) bool {
 	case closing:
 		w.end()
 		return false
-	case len(out) >= batchBytes || s != nil && s.pull(w):
+	case len(out) >= batchBytes || s != nil && s.owes(w):
 		return true
 	}
 	return !w.pause()
@@ -249,20 +254,13 @@ func (w *Writer) allow(now time.Time) {
 // Control queues an encoded packet that doesn't come from the session. It never
 // blocks: whoever reads from the client calls WaitRoom, and so limits how many
 // answers there can be.
-func (w *Writer) Control(packet []byte) {
+func (w *Writer) Control(packet []byte) { w.Answer(packet, nil) }
+
+// Answer is Control in a batch.
+func (w *Writer) Answer(packet []byte, b *Batch) {
 	w.mu.Lock()
 	if !w.closing {
 		w.control = append(w.control, packet...)
-	}
-	w.mu.Unlock()
-	w.Wake()
-}
-
-// Answer is Control for a success, which has no reason, in a batch.
-func (w *Writer) Answer(a Ack, b *Batch) {
-	w.mu.Lock()
-	if !w.closing {
-		w.control = a.Append(w.control, 5)
 	}
 	w.mu.Unlock()
 	b.Add(w)
@@ -288,10 +286,13 @@ func (w *Writer) Serve(s *Session) {
 }
 
 // serves says whether the session is being drained: the client has its CONNACK.
-func (w *Writer) serves() bool {
+func (w *Writer) serves() bool { return w.served() != nil }
+
+// served is the session that is being drained, or nil.
+func (w *Writer) served() *Session {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.session != nil
+	return w.session
 }
 
 // Close has the waiting answers written, within a bounded time, and then the
