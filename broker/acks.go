@@ -2,6 +2,7 @@ package broker
 
 import (
 	"sync"
+	"time"
 
 	"github.com/edgebus/edgebus/broker/session"
 )
@@ -121,6 +122,26 @@ func (a *acks) release(id uint16) {
 	if _, ok := a.unreleased[id]; ok {
 		delete(a.unreleased, id)
 		a.strict--
+	}
+}
+
+// settle waits until everything is acknowledged, but not for long: what waits for an
+// answer of somebody else's may take its time.
+func (a *acks) settle(most time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.slots) == 0 {
+		return
+	}
+	end := time.Now().Add(most)
+	wake := time.AfterFunc(most, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.change.Broadcast()
+	})
+	defer wake.Stop()
+	for len(a.slots) > 0 && !a.closed && time.Now().Before(end) {
+		a.change.Wait()
 	}
 }
 

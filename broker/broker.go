@@ -61,6 +61,9 @@ type Broker struct {
 	store    *store // nil: nothing outlives the process
 	clients  clients
 	stats    stats
+	others   others
+	lobby    lobby
+	guard    *guard
 	counters session.Counters
 	outlet   struct {
 		sess  *session.Session
@@ -94,6 +97,8 @@ func New(opts Options) (*Broker, error) {
 		closed: make(chan struct{}),
 	}
 	b.router.dropped = b.droppedFor
+	b.lobby.size = max(16, opts.Limits.Connections/4)
+	b.guard = newGuard(opts.Limits.WrongPasswords)
 	b.retained = newRetained(opts.Limits, opts.Now)
 	b.clients.byID = make(map[string]*client)
 	b.clients.conns = make(map[*conn]struct{})

@@ -44,7 +44,12 @@ type conn struct {
 	unstored       bool // attaching changed what is on disk
 	client         *client
 
+	number uint64 // among all connections
+	place  uint64 // in the lobby, whose it is
+
 	// The reading goroutine's.
+	turn      turn
+	slowed    bool          // it was said that the client is read more slowly
 	expiry    time.Duration // of the session
 	aliases   map[uint16]string
 	extended  time.Time     // when the deadline was set
@@ -61,10 +66,12 @@ type conn struct {
 
 func newConn(b *Broker, l *listener, transport net.Conn, cert *x509.Certificate) *conn {
 	transport = direct(transport)
-	c := &conn{Conn: transport, b: b, listener: l, cert: cert}
+	c := &conn{Conn: transport, b: b, listener: l, cert: cert, number: b.others.number.Add(1)}
+	c.turn.began = time.Now()
+	c.meter(transport)
 	c.in = newFrames(transport, int(b.opts.Limits.MaximumPacket))
 	c.acks.init()
-	c.w = session.NewWriter(output(transport), b.opts.Limits.WriteTimeout)
+	c.w = session.NewWriter(output(transport, c), b.opts.Limits.WriteTimeout)
 	return c
 }
 
@@ -77,12 +84,30 @@ func (b *Broker) serve(l *listener, transport net.Conn, cert *x509.Certificate) 
 		return
 	}
 	defer b.clients.release(c)
+	if out := b.lobby.enter(c); out != nil {
+		b.stats.rejects.add(crowdedOut)
+		out.shut()
+	}
 	defer b.connections.Done()
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
+	c.setGreedy(false)
+	b.lobby.leave(c)
+	c.countEnd(err)
 	c.finish(err)
 	b.detach(c, c.cause(err))
 	c.linger()
+}
+
+// countEnd counts an end that nobody else does.
+func (c *conn) countEnd(err error) {
+	if c.w.Stalled() {
+		c.b.stats.closed.add(readsNothing)
+		c.b.floods.Info().Str("client", c.ident.ClientID).Msg("disconnected: the client reads nothing")
+	}
+	if c.client == nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load() {
+		c.b.stats.rejects.add(noConnect)
+	}
 }
 
 const (
@@ -100,10 +125,16 @@ func (c *conn) linger() {
 	_ = c.Conn.Close()
 }
 
-// halfCloser is what the writer gets of the transport: it ends its own direction.
-type halfCloser struct{ net.Conn }
+// halfCloser is what the writer gets of the transport: it ends its own direction, and
+// the reader's with it, which may have nothing to read for ever.
+type halfCloser struct {
+	net.Conn
+	c *conn
+}
 
 func (h halfCloser) Close() error {
+	h.c.closing.Store(true)
+	h.c.wakeReader()
 	if half, ok := h.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		return nil
 	}
@@ -150,6 +181,9 @@ func (c *conn) cause(err error) error {
 
 // disconnect closes the connection from our side, from any goroutine.
 func (c *conn) disconnect(code byte, why error) {
+	if !c.closing.Load() {
+		c.b.stats.closed.add(closeReasons[code])
+	}
 	c.mu.Lock()
 	if c.why == nil {
 		c.why = why

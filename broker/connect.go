@@ -31,7 +31,7 @@ var connectReasons = map[byte]string{
 	codeBadCredentials: "bad user name or password", codeNotAuthorized: "the client identifier belongs to another user",
 	codeBadAuthMethod: "no such authentication method", codeBadClientID: "client identifier not valid",
 	codeShuttingDown: "server shutting down", codeUnavailable: "the session can't be stored now",
-	codeBadVersion: "no such version of MQTT",
+	codeBadVersion: "no such version of MQTT", codeConnectRate: "too many wrong passwords: try again in a minute",
 }
 
 // connect takes the CONNECT and answers it. After an error nothing but the answer was sent.
@@ -40,6 +40,7 @@ func (c *conn) connect() error {
 	if err != nil {
 		return err
 	}
+	c.b.lobby.leave(c)
 	if first != packets.Connect<<4 {
 		return errUnexpected
 	}
@@ -175,12 +176,12 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if cert := c.peerCertificate(); cert != nil {
 		certName, expires = cert.Subject.CommonName, cert.NotAfter
 	}
-	ident, ok := c.b.auth.identify(credentials{
+	ident, code := c.b.identify(c.RemoteAddr(), credentials{
 		user: string(pk.Connect.Username), password: pk.Connect.Password, hasPass: pk.Connect.PasswordFlag,
 		certName: certName, loopback: c.listener.loopback && loopbackAddr(c.RemoteAddr()),
 	})
-	if !ok {
-		return &refusedConnect{code: codeBadCredentials}
+	if code != codeSuccess {
+		return &refusedConnect{code: code}
 	}
 	ident.ClientID, ident.Version, ident.CertExpires = pk.Connect.ClientIdentifier, pk.ProtocolVersion, expires
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
@@ -261,7 +262,7 @@ func connackV3(code byte) byte {
 	switch code {
 	case codeBadClientID:
 		return connackBadIdentifier
-	case codeShuttingDown, codeUnavailable:
+	case codeShuttingDown, codeUnavailable, codeConnectRate:
 		return connackUnavailable
 	case codeBadVersion:
 		return connackBadVersion

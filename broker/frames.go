@@ -4,6 +4,7 @@ import (
 	"net"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 )
@@ -29,6 +30,7 @@ type frames struct {
 	need     int // the length of the packet of which only a part is there, if known
 	most     int // length of a packet
 	err      error
+	idle     time.Time // since when fill waited; zero: it didn't
 }
 
 func newFrames(conn net.Conn, most int) *frames {
@@ -74,11 +76,19 @@ func (f *frames) fill() error {
 		}
 		return err
 	}
-	f.err = nil
+	f.err, f.idle = nil, time.Time{}
 	if err := f.raw.Read(f.again); err != nil {
 		return err
 	}
 	return f.err
+}
+
+// waited is how long the last fill waited.
+func (f *frames) waited(now time.Time) time.Duration {
+	if f.idle.IsZero() {
+		return 0
+	}
+	return now.Sub(f.idle)
 }
 
 // attempt reads what is there, without waiting.
@@ -87,6 +97,9 @@ func (f *frames) attempt(fd uintptr) (done bool) {
 	n, nothing, err := tryRead(fd, f.buf[f.filled:])
 	if nothing {
 		f.rest()
+		if f.idle.IsZero() {
+			f.idle = time.Now()
+		}
 		return false
 	}
 	f.filled += n

@@ -38,9 +38,14 @@ func (b *Broker) listen() error {
 			}
 			return fmt.Errorf("listener %s: %w", o.Name, err)
 		}
-		l := &listener{Listener: o, b: b, bound: bound, loopback: loopbackAddr(bound.Addr())}
+		l := &listener{Listener: o, b: b, loopback: loopbackAddr(bound.Addr())}
+		l.bound = &gate{
+			Listener: bound, every: time.Second / time.Duration(b.opts.Limits.ConnectRate), closed: b.closed,
+			metered: o.TLS != nil || o.WebSocket,
+			held:    func() { b.stats.held.Add(1) },
+		}
 		if o.TLS != nil {
-			l.bound = tls.NewListener(bound, o.TLS)
+			l.bound = tls.NewListener(l.bound, o.TLS)
 		}
 		if o.WebSocket {
 			l.http = l.webSocketServer()

@@ -48,7 +48,12 @@ func (c *conn) more() error {
 	if c.in.full() {
 		runtime.Gosched() // somebody who sends faster than it is taken doesn't keep the others waiting
 	}
-	return c.in.fill()
+	err := c.in.fill()
+	if c.in.raw != nil { // or what is beneath tells
+		now := time.Now()
+		c.arrived(now, c.in.waited(now))
+	}
+	return err
 }
 
 // extend gives the client one and a half keep-alives from now, and at most a sixteenth
@@ -83,13 +88,23 @@ func (c *conn) read() (err error) {
 	c.readUntil(time.Time{})
 	for {
 		first, body, err := c.frame()
-		if err == nil && !c.landed(first, body) && !c.passOn(first, body) {
-			err = c.take(first, body)
+		if err == nil && !c.landed(first, body) {
+			err = c.serveOne(first, body)
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+func (c *conn) serveOne(first byte, body []byte) (err error) {
+	if !c.passOn(first, body) {
+		err = c.take(first, body)
+	}
+	if kind := first >> 4; err == nil && (kind < packets.Puback || kind > packets.Pubcomp) {
+		c.spend(len(body))
+	}
+	return err
 }
 
 // take deals with a packet of any kind. Decoded packets are large: a reader that waits
@@ -113,7 +128,7 @@ func (c *conn) landed(first byte, body []byte) bool {
 	}
 	id := binary.BigEndian.Uint16(body)
 	if id > 0 {
-		c.client.sess.Puback(id, &c.batch)
+		c.owed(c.client.sess.Puback(id, &c.batch))
 	}
 	return id > 0
 }
@@ -158,16 +173,19 @@ func (c *conn) handle(pk *packets.Packet) error {
 	case packets.Publish:
 		return c.publish(pk)
 	case packets.Puback:
-		sess.Puback(pk.PacketID, nil)
+		c.owed(sess.Puback(pk.PacketID, nil))
 	case packets.Pubrec:
-		if answer, ok := sess.Pubrec(pk.PacketID, pk.ReasonCode); ok {
+		answer, ok := sess.Pubrec(pk.PacketID, pk.ReasonCode)
+		c.owed(answer.Code == codeSuccess)
+		if ok {
 			c.w.Control(answer.Append(nil, c.ident.Version))
 		}
 	case packets.Pubrel:
 		c.acks.released(pk.PacketID)
 		sess.Release(pk.PacketID, c.w)
+		c.spend(0)
 	case packets.Pubcomp:
-		sess.Pubcomp(pk.PacketID)
+		c.owed(sess.Pubcomp(pk.PacketID))
 	case packets.Subscribe:
 		return c.subscribe(pk)
 	case packets.Unsubscribe:

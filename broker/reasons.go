@@ -23,6 +23,7 @@ const (
 	codeUnavailable      = 0x88
 	codeServerBusy       = 0x89
 	codeShuttingDown     = 0x8B
+	codeKeepAlive        = 0x8D
 	codeBadAuthMethod    = 0x8C
 	codeTakenOver        = 0x8E
 	codeBadFilter        = 0x8F
@@ -33,12 +34,22 @@ const (
 	codeQuota            = 0x97
 	codeAdministrative   = 0x98
 	codeBadPayload       = 0x99
+	codeConnectRate      = 0x9F
 	maxReason            = 1024 // bytes of a reason string
 	connackUnavailable   = 0x03 // MQTT 3.1.1 return codes
 	connackNotAuthorized = 0x05
 	connackBadIdentifier = 0x02
 	connackBadVersion    = 0x01
 )
+
+// closeReasons name in counters why the broker closed a connection.
+var closeReasons = map[byte]string{
+	codeMalformed: "malformed packet", codeProtocolError: "protocol error", codeReceiveMaximum: "receive maximum exceeded",
+	codeBadAlias: "topic alias", codeTooLarge: "packet too large", codeKeepAlive: "keep-alive", codeTakenOver: "taken over",
+	codeShuttingDown: "server shutting down", codeAdministrative: "administrative",
+}
+
+const readsNothing = "client reads nothing"
 
 // codeOf is the reason code of a refused publish: the one place where an error's
 // kind becomes MQTT. Only codes that the standard allows in a PUBACK and a PUBREC

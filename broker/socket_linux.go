@@ -40,17 +40,20 @@ func direct(transport net.Conn) net.Conn {
 }
 
 // output is what the writer gets of the transport.
-func output(transport net.Conn) session.Conn {
+func output(transport net.Conn, c *conn) session.Conn {
 	if s, ok := transport.(*socket); ok {
-		return halfSocket{s}
+		return halfSocket{s, c}
 	}
-	return halfCloser{transport}
+	return halfCloser{transport, c}
 }
 
 // halfSocket ends its own direction when it is closed.
-type halfSocket struct{ *socket }
+type halfSocket struct {
+	*socket
+	c *conn
+}
 
-func (h halfSocket) Close() error { return halfCloser{h.socket}.Close() }
+func (h halfSocket) Close() error { return halfCloser{h.socket, h.c}.Close() }
 
 // readable is what tries to read from a connection's socket; nil: there is none.
 func readable(conn net.Conn) syscall.RawConn {

@@ -14,7 +14,7 @@ import (
 
 func direct(transport net.Conn) net.Conn { return transport }
 
-func output(transport net.Conn) session.Conn { return halfCloser{transport} }
+func output(transport net.Conn, c *conn) session.Conn { return halfCloser{transport, c} }
 
 func readable(net.Conn) syscall.RawConn { return nil }
 

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
@@ -26,7 +27,11 @@ type Stats struct {
 	Connects      int64            // connections that were let in
 	Takeovers     int64            // connections that ended by another of the same client
 	Rejected      map[string]int64 // connections that were not let in, by reason
+	Closed        map[string]int64 // connections that the broker closed, by reason
 	Malformed     int64            // packets that the decoder could not cope with
+	Rests         int64            // turns after which a client that doesn't stop was made to wait
+	Rested        time.Duration    // how long in all
+	Held          int64            // connections that had to wait to be let in
 
 	RefusedSubscriptions int64
 }
@@ -46,8 +51,12 @@ type stats struct {
 	connects  atomic.Int64
 	takeovers atomic.Int64
 	noAccess  atomic.Int64 // subscriptions
+	held      atomic.Int64
+	rests     atomic.Int64
+	rested    atomic.Int64 // nanoseconds
 	publishes counts[resource.ErrorKind]
 	rejects   counts[string]
+	closed    counts[string]
 }
 
 // counts is a small map of counters.
@@ -78,7 +87,8 @@ func (b *Broker) Stats() Stats {
 		Queued: b.counters.Queued.Load(), Received: b.stats.received.Load(), Sent: b.counters.Sent.Load(),
 		Dropped: b.counters.Dropped(), Malformed: b.stats.panics.Load(),
 		Connects: b.stats.connects.Load(), Takeovers: b.stats.takeovers.Load(), RefusedSubscriptions: b.stats.noAccess.Load(),
-		Refused: make(map[string]int64), Rejected: make(map[string]int64),
+		Rests: b.stats.rests.Load(), Rested: time.Duration(b.stats.rested.Load()), Held: b.stats.held.Load(),
+		Refused: make(map[string]int64), Rejected: make(map[string]int64), Closed: make(map[string]int64),
 	}
 	b.clients.mu.Lock()
 	if s.Sessions = len(b.clients.byID); b.outlet.sess != nil {
@@ -95,6 +105,16 @@ func (b *Broker) Stats() Stats {
 		s.Refused[string(kind)] = n
 	}
 	for _, reason := range connectReasons {
+		s.Rejected[reason] = 0
+	}
+	for _, reason := range closeReasons {
+		s.Closed[reason] = 0
+	}
+	s.Closed[readsNothing] = 0
+	for reason, n := range b.stats.closed.snapshot() {
+		s.Closed[reason] = n
+	}
+	for _, reason := range []string{tooManyConnections, crowdedOut, noConnect} {
 		s.Rejected[reason] = 0
 	}
 	for reason, n := range b.stats.rejects.snapshot() {
@@ -129,7 +149,12 @@ func (b *Broker) Queues() (q Queues) {
 	return q
 }
 
-const tooManyConnections = "too many connections"
+// Why connections end that did not get as far as a CONNECT.
+const (
+	tooManyConnections = "too many connections"
+	crowdedOut         = "no CONNECT while others waited"
+	noConnect          = "no CONNECT in time"
+)
 
 // rejected counts and logs a connection that is not let in. Of the reason only what the
 // code says is counted.

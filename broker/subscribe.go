@@ -20,6 +20,7 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 	var granted []*subscription
 	var replaced []*subscription
 	for _, f := range pk.Filters {
+		c.spend(0)
 		s, old, err := c.subscribeTo(f)
 		if err != nil {
 			answer.ReasonCodes = append(answer.ReasonCodes, c.subackCode(err))
@@ -179,6 +180,7 @@ func (c *conn) unsubscribe(pk *packets.Packet) error {
 	}
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsuback}, PacketID: pk.PacketID}
 	for _, f := range pk.Filters {
+		c.spend(0)
 		code := byte(codeNoSubscription)
 		if c.unsubscribeFrom(f.Filter) {
 			code = codeSuccess

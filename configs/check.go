@@ -158,6 +158,12 @@ func (l Log) check(report reporter) {
 
 func (l Limits) check(report reporter) {
 	positive("limits.connections", l.Connections, report)
+	positive("limits.sessions", l.Sessions, report)
+	positive("limits.connectRate", l.ConnectRate, report)
+	positive("limits.wrongPasswords", l.WrongPasswords, report)
+	positive("limits.subscriptions", l.Subscriptions, report)
+	positive("limits.writeTimeout", l.WriteTimeout, report)
+	positive("limits.requests", l.Requests, report)
 	positive("limits.packet", l.Packet, report)
 	positive("limits.request", l.Request, report)
 	positive("limits.inflight", l.Inflight, report)

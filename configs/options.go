@@ -167,14 +167,20 @@ type Log struct {
 
 // Limits bound what clients can make a broker hold.
 type Limits struct {
-	Connections int           `yaml:"connections"`
-	Packet      Size          `yaml:"packet"`
-	Request     Size          `yaml:"request"`
-	Inflight    int           `yaml:"inflight"`
-	KeepAlive   time.Duration `yaml:"keepAlive"`
-	Session     SessionLimits `yaml:"session"`
-	Retained    Quota         `yaml:"retained"`
-	Commands    CommandLimits `yaml:"commands"`
+	Connections    int           `yaml:"connections"`
+	Sessions       int           `yaml:"sessions"`
+	ConnectRate    int           `yaml:"connectRate"`
+	WrongPasswords int           `yaml:"wrongPasswords"`
+	Subscriptions  int           `yaml:"subscriptions"`
+	WriteTimeout   time.Duration `yaml:"writeTimeout"`
+	Packet         Size          `yaml:"packet"`
+	Request        Size          `yaml:"request"`
+	Requests       int           `yaml:"requests"`
+	Inflight       int           `yaml:"inflight"`
+	KeepAlive      time.Duration `yaml:"keepAlive"`
+	Session        SessionLimits `yaml:"session"`
+	Retained       Quota         `yaml:"retained"`
+	Commands       CommandLimits `yaml:"commands"`
 }
 
 // HubLimits bound what the hub holds.

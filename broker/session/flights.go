@@ -129,12 +129,17 @@ func (s *Session) resend(b []byte, max int, now time.Time) []byte {
 
 // Puback takes the client's acknowledgement of a QoS 1 message, in a batch of what the
 // client sent, or by itself.
-func (s *Session) Puback(id uint16, b *Batch) {
+func (s *Session) Puback(id uint16, b *Batch) (known bool) { return s.acknowledged(id, 1, b) }
+
+func (s *Session) acknowledged(id uint16, qos byte, b *Batch) (known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.flights.byID[id]; x != nil && x.qos == 1 {
-		s.land(x, b)
+	x := s.flights.byID[id]
+	if x == nil || x.qos != qos {
+		return false
 	}
+	s.land(x, b)
+	return true
 }
 
 // Pubrec takes the client's receipt of a QoS 2 message and returns the answer,
@@ -163,13 +168,7 @@ func (s *Session) Pubrec(id uint16, code byte) (answer Ack, ok bool) {
 }
 
 // Pubcomp takes the end of a QoS 2 message.
-func (s *Session) Pubcomp(id uint16) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if x := s.flights.byID[id]; x != nil && x.qos == 2 {
-		s.land(x, nil)
-	}
-}
+func (s *Session) Pubcomp(id uint16) (known bool) { return s.acknowledged(id, 2, nil) }
 
 // land ends a flight and lets the writer use its place.
 func (s *Session) land(x *flight, b *Batch) {

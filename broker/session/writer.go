@@ -1,6 +1,8 @@
 package session
 
 import (
+	"errors"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +45,7 @@ type Writer struct {
 	control []byte
 	session *Session
 	closing bool
+	stalled bool
 	limit   time.Time // set on the connection for writes
 }
 
@@ -204,6 +207,9 @@ func (w *Writer) round(buf *[]byte) bool {
 	*buf = out
 	if len(out) > 0 {
 		if _, err := w.conn.Write(out); err != nil {
+			w.mu.Lock()
+			w.stalled = !w.closing && errors.Is(err, os.ErrDeadlineExceeded)
+			w.mu.Unlock()
 			w.end()
 			return false
 		}
@@ -306,6 +312,13 @@ func (w *Writer) Close() {
 	}
 	w.mu.Unlock()
 	w.Wake()
+}
+
+// Stalled says whether the connection ended because its client read nothing.
+func (w *Writer) Stalled() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stalled
 }
 
 // Done is closed once the connection is.

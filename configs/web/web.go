@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,6 +17,8 @@ import (
 )
 
 const (
+	bodyTimeout   = time.Minute      // for a request's body
+	answerTimeout = time.Minute      // for who reads an answer; a watch sets its own, event by event
 	headerTimeout = 10 * time.Second // a request must have come soon; a watch has no end
 	idleTimeout   = 2 * time.Minute
 	closeTimeout  = 3 * time.Second
@@ -24,12 +27,14 @@ const (
 // Server is a handler on its listeners, which are bound when it is made.
 type Server struct {
 	handler   http.Handler
+	room      chan struct{} // holds a value for each connection
 	listeners []net.Listener
 }
 
-// Listen binds the configured addresses.
-func Listen(cfg configs.HTTP, handler http.Handler) (*Server, error) {
-	s := &Server{handler: handler}
+// Listen binds the configured addresses. At most so many connections are served at one
+// time; others wait to be accepted.
+func Listen(cfg configs.HTTP, connections int, handler http.Handler) (*Server, error) {
+	s := &Server{handler: patient(handler), room: make(chan struct{}, connections)}
 	if cfg.Listen != "" {
 		if err := s.bind("http.listen", cfg.Listen, nil); err != nil {
 			return nil, err
@@ -55,6 +60,7 @@ func (s *Server) bind(key, address string, secure *tls.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
+	l = &bounded{l, s.room, make(chan struct{}), sync.Once{}}
 	if secure != nil {
 		l = tls.NewListener(l, secure)
 	}

@@ -49,7 +49,7 @@ func TestHTTPSWantsACertificate(t *testing.T) {
 	s, err := Listen(configs.HTTP{
 		Listen: "127.0.0.1:0",
 		TLS:    configs.TLSListener{Listen: "127.0.0.1:0", Cert: cert, Key: key, ClientCA: cert},
-	}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	}, 10, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)

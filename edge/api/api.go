@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -30,6 +31,8 @@ type Options struct {
 	Metrics http.Handler
 	Links   func() resource.LinkReport // how the link to the hub is, when asked
 }
+
+const writeTimeout = 30 * time.Second // for a watcher to read what has changed
 
 const base = "/apis/" + resource.APIVersion
 
@@ -179,6 +182,7 @@ func (s server) watch(w http.ResponseWriter, r *http.Request) {
 	if fresh {
 		since = rev
 	}
+	rc := http.NewResponseController(w)
 	for {
 		flusher.Flush()
 		rev, changed, gone, more, ok := s.Twins.Changes(since)
@@ -196,8 +200,10 @@ func (s server) watch(w http.ResponseWriter, r *http.Request) {
 		}
 		flusher.Flush()
 		since = rev
+		_ = rc.SetWriteDeadline(time.Time{}) // where it can't be set, there is none
 		select {
 		case <-more:
+			_ = rc.SetWriteDeadline(time.Now().Add(writeTimeout))
 		case <-r.Context().Done():
 			return
 		}

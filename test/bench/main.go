@@ -20,7 +20,15 @@ func main() {
 	only := flag.String("only", "", "run the sections whose names contain this")
 	chosen := flag.String("case", "", "compare brokers in the cases whose names contain this")
 	bin := flag.String("bin", "bin", "directory of the programs whose footprint is measured")
+	name := flag.String("flood", "", "be this flood, on the addresses and the topic given: how the benchmark starts one")
 	flag.Parse()
+	if *name != "" {
+		if err := beFlood(*name, flag.Args()); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(*out, *only, bench{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -47,6 +55,7 @@ var sections = []section{
 	{"The broker beside mosquitto", brokers},
 	{"QoS 1 to an offline durable session", offline},
 	{"Idle connections", idle},
+	{"Neighbours", neighbours},
 	{"Hub memory", hubMemory},
 	{"Reconnect", reconnect},
 	{"Footprint", footprint},

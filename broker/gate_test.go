@@ -1,0 +1,83 @@
+package broker
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLobbySendsAwayWhoIsThereLongest(t *testing.T) {
+	l := lobby{size: 2}
+	a, b, c, d, e := &conn{}, &conn{}, &conn{}, &conn{}, &conn{}
+	require.Nil(t, l.enter(a))
+	require.Nil(t, l.enter(b))
+	l.leave(a)
+	l.leave(a)
+	require.Nil(t, l.enter(c))
+	require.Same(t, b, l.enter(d))
+	l.leave(b) // who was sent away leaves, too
+	require.Same(t, c, l.enter(e))
+	l.leave(e)
+	l.leave(d)
+	require.Empty(t, l.queue)
+	require.Zero(t, l.in)
+}
+
+func TestGuardLooksAtNoMorePasswords(t *testing.T) {
+	g := newGuard(2)
+	looked := 0
+	wrong := func() bool { looked++; return false }
+	for range 2 {
+		ok, tooMany := g.check("a", wrong)
+		require.False(t, ok || tooMany)
+	}
+	_, tooMany := g.check("a", wrong)
+	require.True(t, tooMany)
+	require.Equal(t, 2, looked)
+	ok, tooMany := g.check("b", func() bool { return true })
+	require.True(t, ok, "somebody else")
+	require.False(t, tooMany)
+	f := g.failed["a"]
+	f.since = f.since.Add(-2 * guardTime)
+	g.failed["a"] = f
+	ok, _ = g.check("a", func() bool { return true })
+	require.True(t, ok, "it is over")
+}
+
+func TestGateHoldsMoreThanItsRate(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer inner.Close()
+	held := 0
+	g := &gate{Listener: inner, every: fullBucket / 50, held: func() { held++ }}
+	began := time.Now()
+	for range 60 {
+		conn, err := net.Dial("tcp", inner.Addr().String())
+		require.NoError(t, err)
+		defer conn.Close()
+		let, err := g.Accept()
+		require.NoError(t, err)
+		defer let.Close()
+	}
+	require.Greater(t, time.Since(began), 9*g.every)
+	require.Positive(t, held)
+	require.LessOrEqual(t, held, 11, "fifty come in at once")
+}
+
+func TestOthersAreNotOneself(t *testing.T) {
+	var o others
+	now := time.Now()
+	o.note(1, &turn{began: now})
+	require.False(t, o.than(1, now))
+	require.True(t, o.than(2, now))
+	o.note(1, &turn{began: now})
+	o.note(2, &turn{began: now})
+	require.True(t, o.than(1, now))
+	require.True(t, o.than(2, now))
+	require.False(t, o.than(3, now.Add(2*company)), "long ago")
+	var p others
+	p.note(1, &turn{began: now, greedy: true})
+	require.False(t, p.than(2, now), "who doesn't stop either")
+}

@@ -1,0 +1,209 @@
+package broker
+
+import (
+	"crypto/tls"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A client that always has more to read would keep the processor, the disk and its
+// subscribers' sockets to itself. So it is read in turns. A turn ends after some
+// packets or a moment, and when others publish, too, all of it is stored before the
+// next one begins, which is not before twice the time has passed that it took: two
+// thirds of all there is are left to those who ask for little, and they need not
+// wait in a line. Nothing is lost by that, for what isn't read waits at the sender.
+// A client that is alone is read as fast as it can send.
+const (
+	turnPackets = 64
+	turnGrain   = 8 // packets, or reads without one, after which the clock is looked at
+	turnBytes   = 64 << 10
+	turnTime    = 200 * time.Microsecond
+	restLeast   = time.Millisecond // what a timer can do
+	restMost    = 100 * time.Millisecond
+	storeMost   = 50 * time.Millisecond // that a turn waits for what it published
+
+	waited  = 50 * time.Microsecond  // a read that took longer had nothing to read
+	idled   = 20 * time.Millisecond  // and one that took longer ends a flood
+	company = time.Second            // how long somebody who published counts
+	noted   = 100 * time.Millisecond // how often that is taken note of
+)
+
+// turn is a connection's, and its reading goroutine's alone.
+type turn struct {
+	began   time.Time
+	packets int
+	reads   int // of the socket since the last packet
+	bytes   int
+	greedy  bool      // it did not stop by itself
+	seen    time.Time // when it last counted as company
+}
+
+// others knows who was read lately and stopped by himself.
+type others struct {
+	number atomic.Uint64 // of the last connection
+	greedy atomic.Int64  // connections that don't stop
+
+	mu           sync.Mutex
+	last, before sighting // of two
+}
+
+type sighting struct {
+	of uint64 // a connection's number
+	at time.Time
+}
+
+// note takes note of a connection that publishes and is not greedy.
+func (o *others) note(number uint64, t *turn) {
+	if t.greedy || t.began.Sub(t.seen) < noted {
+		return
+	}
+	t.seen = t.began
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.last.of != number {
+		o.before = o.last
+	}
+	o.last = sighting{number, t.began}
+}
+
+// than says whether there are others than the connection.
+func (o *others) than(number uint64, now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := o.last
+	if s.of == number {
+		s = o.before
+	}
+	return now.Sub(s.at) < company
+}
+
+// metered is a socket that tells its connection's turn of every read: what is between
+// the two, such as WebSocket's frames, may never let anything through.
+type metered struct {
+	*net.TCPConn
+	c *conn // nil: none yet
+}
+
+func (m *metered) Read(p []byte) (int, error) {
+	if m.c == nil {
+		return m.TCPConn.Read(p)
+	}
+	began := time.Now()
+	n, err := m.TCPConn.Read(p)
+	now := time.Now()
+	m.c.arrived(now, now.Sub(began))
+	return n, err
+}
+
+// meter has the socket beneath a transport tell the connection, whose goroutine alone
+// reads it from now on.
+func (c *conn) meter(transport net.Conn) {
+	if ws, ok := transport.(*wsConn); ok {
+		transport = ws.Conn
+		ws.ws.SetPingHandler(c.pong(ws.ws.PingHandler()))
+	}
+	if secure, ok := transport.(*tls.Conn); ok {
+		transport = secure.NetConn()
+	}
+	if m, ok := transport.(*metered); ok {
+		m.c = c
+	}
+}
+
+// pong counts a WebSocket's pings as packets.
+func (c *conn) pong(answer func(string) error) func(string) error {
+	return func(text string) error {
+		c.spend(0)
+		return answer(text)
+	}
+}
+
+// arrived is told that a read of the socket is over, and how long it took.
+func (c *conn) arrived(now time.Time, took time.Duration) {
+	t := &c.turn
+	if took < waited {
+		if t.reads++; t.reads >= turnGrain && now.Sub(t.began) > turnTime {
+			c.endTurn(now)
+		}
+		return
+	}
+	t.began, t.packets, t.reads, t.bytes = now, 0, 0, 0
+	if took > idled {
+		c.setGreedy(false)
+	}
+}
+
+func (c *conn) setGreedy(greedy bool) {
+	if c.turn.greedy == greedy {
+		return
+	}
+	c.turn.greedy = greedy
+	if greedy {
+		c.b.others.greedy.Add(1)
+		return
+	}
+	c.b.others.greedy.Add(-1)
+}
+
+// owed is told of an acknowledgement. Those of what the client was sent are no flood of
+// its own, and if they waited it would get more than it can take.
+func (c *conn) owed(known bool) {
+	if !known {
+		c.spend(0)
+		return
+	}
+	c.turn.reads = 0
+}
+
+// spend counts what was read against the turn, and at its end has the client wait.
+func (c *conn) spend(bytes int) {
+	t := &c.turn
+	t.reads = 0
+	t.packets++
+	t.bytes += bytes
+	full := t.packets >= turnPackets || t.bytes >= turnBytes
+	if !full && t.packets%turnGrain != 0 {
+		return
+	}
+	now := time.Now()
+	if !full && now.Sub(t.began) < turnTime {
+		return
+	}
+	c.endTurn(now)
+}
+
+func (c *conn) endTurn(now time.Time) {
+	t := &c.turn
+	c.setGreedy(true)
+	if c.b.others.than(c.number, now) {
+		c.rest()
+	}
+	t.began, t.packets, t.reads, t.bytes = time.Now(), 0, 0, 0
+}
+
+// rest lets the others go first.
+func (c *conn) rest() {
+	c.batch.Flush()
+	c.recent = nil // it may be outdated by then, and is large
+	c.acks.settle(storeMost)
+	runtime.Gosched()
+	took := time.Since(c.turn.began)
+	greedy := max(1, float64(c.b.others.greedy.Load())/float64(runtime.GOMAXPROCS(0)))
+	pause := min(max(time.Duration((3*greedy-1)*float64(took)), restLeast), restMost)
+	c.b.stats.rests.Add(1)
+	c.b.stats.rested.Add(int64(pause))
+	if !c.slowed {
+		c.slowed = true
+		c.b.floods.Info().Str("client", c.ident.ClientID).Str("user", c.ident.User).Str("remote", c.ident.Remote).
+			Msg("a client that sends without a break is read more slowly while others publish, too")
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.w.Done():
+	}
+}

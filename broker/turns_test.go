@@ -1,0 +1,106 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+)
+
+// TestFloodIsReadInTurns: while somebody else publishes, who doesn't stop is read more
+// slowly, all of it and in order.
+func TestFloodIsReadInTurns(t *testing.T) {
+	b := start(t, nil)
+	sub, flood, calm := open(t, b, "sub"), open(t, b, "flood"), open(t, b, "calm")
+	sub.sub("flood", 1)
+	const n = 1000
+	var all bytes.Buffer
+	for i := range n {
+		pk := publishPacket("flood", strconv.Itoa(i), 1, uint16(i+1))
+		pk.ProtocolVersion = 5
+		require.NoError(t, pk.PublishEncode(&all))
+	}
+	calm.publish1("calm", "x")
+	go func() { _, _ = flood.conn.Write(all.Bytes()) }()
+	for i := range n {
+		m := sub.expect(packets.Publish)
+		require.Equal(t, strconv.Itoa(i), string(m.Payload))
+		sub.ack(packets.Puback, m.PacketID)
+		if i%100 == 0 {
+			calm.publish1("calm", "x")
+		}
+	}
+	st := b.Stats()
+	require.Positive(t, st.Rests)
+	require.GreaterOrEqual(t, st.Rested, time.Duration(st.Rests)*restLeast)
+}
+
+// TestWhoIsAloneNeedNotRest, however fast.
+func TestWhoIsAloneNeedNotRest(t *testing.T) {
+	b := start(t, nil)
+	flood := open(t, b, "flood")
+	var all bytes.Buffer
+	for range 5000 {
+		pk := publishPacket("flood", "x", 0, 0)
+		pk.ProtocolVersion = 5
+		require.NoError(t, pk.PublishEncode(&all))
+	}
+	_, err := flood.conn.Write(all.Bytes())
+	require.NoError(t, err)
+	flood.nothing()
+	require.Zero(t, b.Stats().Rests)
+}
+
+func TestTooManyWrongPasswords(t *testing.T) {
+	b := start(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 2 })
+	try := func(user, password string, opts ...connectOption) byte {
+		return dial(t, b).connect("id-"+user, append(opts, credentialsOf(user, password))...)
+	}
+	for range 2 {
+		require.Equal(t, byte(codeBadCredentials), try("boss", "wrong"))
+	}
+	require.Equal(t, byte(codeConnectRate), try("boss", "secret"))
+	require.Equal(t, byte(codeSuccess), try("op", "secret"), "another user")
+	require.Equal(t, byte(connackUnavailable), try("boss", "secret", v3))
+	require.Equal(t, int64(2), b.Stats().Rejected[connectReasons[codeConnectRate]])
+}
+
+// TestClientsThatReadNothing are disconnected, and counted.
+func TestClientsThatReadNothing(t *testing.T) {
+	b := start(t, func(o *Options) { o.Limits.WriteTimeout = 50 * time.Millisecond })
+	stalled, pub := open(t, b, "stalled"), open(t, b, "pub")
+	stalled.sub("a", 0)
+	payload := string(make([]byte, 256<<10))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for b.Stats().Closed[readsNothing] == 0 {
+		require.NoError(t, ctx.Err())
+		pub.publish1("a", payload)
+	}
+}
+
+// TestReceiverOfAFloodIsNoFlood: it acknowledges without a break, and is not held up.
+func TestReceiverOfAFloodIsNoFlood(t *testing.T) {
+	b := start(t, nil)
+	sub, calm := open(t, b, "sub"), open(t, b, "calm")
+	sub.sub("a", 1)
+	for i := range 3 * turnPackets {
+		b.Publish(Message{Topic: "a", Payload: []byte(strconv.Itoa(i)), QoS: 1})
+	}
+	calm.publish1("calm", "x")
+	var acks bytes.Buffer
+	for range 3 * turnPackets {
+		m := sub.expect(packets.Publish)
+		ack := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: m.PacketID, ProtocolVersion: 5}
+		require.NoError(t, ack.PubackEncode(&acks))
+	}
+	_, err := sub.conn.Write(acks.Bytes())
+	require.NoError(t, err)
+	sub.nothing()
+	require.Zero(t, b.Stats().Rests)
+	require.Zero(t, b.Stats().Queued)
+}

@@ -1,0 +1,132 @@
+package flood
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"io"
+	"net"
+	"time"
+)
+
+// A flood speaks MQTT by itself: a client library has manners.
+
+const longPause = 10 * time.Millisecond // before another connection, when one could not be made
+
+// peer is a connection that may break any rule.
+type peer struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// dial connects, and ends the connection with ctx.
+func dial(ctx context.Context, addr string) (*peer, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		pause(ctx, longPause)
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
+	return &peer{conn, bufio.NewReader(conn)}, nil
+}
+
+// join connects a client and waits for its CONNACK.
+func join(ctx context.Context, addr string, c client) (*peer, error) {
+	p, err := dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	_, err = p.Write(c.connect())
+	if err == nil {
+		_, err = p.answer()
+	}
+	if err != nil {
+		_ = p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// answer reads a packet.
+func (p *peer) answer() ([]byte, error) {
+	first, err := p.r.ReadByte()
+	if err != nil {
+		return nil, err
+	}
+	n, err := binary.ReadUvarint(p.r)
+	if err != nil {
+		return nil, err
+	}
+	body := make([]byte, n)
+	_, err = io.ReadFull(p.r, body)
+	return append([]byte{first}, body...), err
+}
+
+// ignore reads whatever comes and forgets it.
+func (p *peer) ignore() { _, _ = io.Copy(io.Discard, p.r) }
+
+// client is what a CONNECT says.
+type client struct {
+	id, user, password string
+	keep               uint32 // seconds that the session outlives the connection
+}
+
+func (c client) connect() []byte {
+	flags := byte(2) // clean start
+	if c.user != "" {
+		flags |= 0xC0
+	}
+	if c.id == "" {
+		c.id = "flood-" + rand.Text()[:10]
+	}
+	body := append(text(nil, "MQTT"), 5, flags, 0, 0) // no keep-alive
+	body = append(body, 5, 17)
+	body = binary.BigEndian.AppendUint32(body, c.keep)
+	body = text(body, c.id)
+	if c.user != "" {
+		body = text(text(body, c.user), c.password)
+	}
+	return packet(0x10, body)
+}
+
+func publish(topic string, first byte, id uint16, payload []byte) []byte {
+	body := text(nil, topic)
+	if first&6 != 0 {
+		body = binary.BigEndian.AppendUint16(body, id)
+	}
+	return packet(0x30|first, append(append(body, 0), payload...))
+}
+
+func subscribe(filters ...string) []byte {
+	body := []byte{0, 1, 0}
+	for _, f := range filters {
+		body = append(text(body, f), 1)
+	}
+	return packet(0x82, body)
+}
+
+func unsubscribe(filters ...string) []byte {
+	body := []byte{0, 1, 0}
+	for _, f := range filters {
+		body = text(body, f)
+	}
+	return packet(0xA2, body)
+}
+
+func packet(first byte, body []byte) []byte {
+	return append(binary.AppendUvarint([]byte{first}, uint64(len(body))), body...)
+}
+
+func text(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
+}
+
+// pause waits, but not beyond ctx.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
