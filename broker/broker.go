@@ -34,8 +34,9 @@ type Tree interface {
 	Publish(m Message, done func(error))
 	// Retained goes through the retained topics that match a filter. Each call of
 	// what it returns gives at most max of them with their values as of the call, and
-	// none at the end. A value must be visible here before Broker.Publish is called
-	// with it, and no later value of the topic before Broker.Publish has returned.
+	// none at the end. To a call a value must not be visible before Broker.Publish has
+	// returned that was called with it, and no call may go by a value that is being
+	// published: such a call waits.
 	// It may be called from any goroutine, and takes whatever locks it likes.
 	Retained(filter string) func(max int) []Message
 }

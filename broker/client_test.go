@@ -324,6 +324,16 @@ func (c *tc) publish1(topic, payload string, opts ...pubOption) packets.Packet {
 	return c.expect(packets.Puback)
 }
 
+// answered expects an answer and a message of QoS 0, in whatever order, and returns the message.
+func (c *tc) answered(kind byte) (m packets.Packet) {
+	c.t.Helper()
+	c.nextOf(kind, func(pk packets.Packet) { m = pk })
+	if m.TopicName == "" {
+		m = c.expect(packets.Publish)
+	}
+	return m
+}
+
 type subOption func(*packets.Packet)
 
 func subID(id int) subOption {

@@ -132,6 +132,8 @@ func TestDelivery(t *testing.T) {
 		{"receive maximum of the broker", testReceiveMaximumOfTheBroker},
 		{"retained is replaced and forgotten", testRetainedIsReplacedAndForgotten},
 		{"retain flag and handling", testRetainFlagAndHandling},
+		{"what came live isn't retained", testWhatCameLiveIsNotSentAsRetained},
+		{"retained while it is published", testSubscribingWhileAMessageIsPublished},
 		{"an empty will", testEmptyWillIsAllowed},
 		{"no will after DISCONNECT", testNoWillAfterDisconnect},
 		{"will delay", testWillDelay},

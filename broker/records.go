@@ -253,7 +253,8 @@ func (l *loading) restore(c *client) error {
 	pulls, err := l.parts.Restore(c.sess, l.now)
 	for _, p := range pulls {
 		plain := newSubscription(c, p.Filter).plain
-		c.sess.PullMarked(p.Filter, p.Marker, l.b.puller(c, plain), p.Delivery)
+		c.sess.Owe(p.Filter, p.Marker, p.Delivery)
+		c.sess.Pull(p.Filter, l.b.puller(c, plain))
 	}
 	return err
 }

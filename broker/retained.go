@@ -45,15 +45,7 @@ func (r *memoryRetained) get(topic string) *session.Message {
 	return r.byName[topic]
 }
 
-// Set retains the message, or with an empty payload forgets its topic.
-func (r *memoryRetained) Set(m *session.Message) error {
-	if err := r.quota(m); err != nil {
-		return err
-	}
-	r.put(m)
-	return nil
-}
-
+// quota says why the message can't be retained.
 func (r *memoryRetained) quota(m *session.Message) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -72,7 +64,7 @@ func (r *memoryRetained) quota(m *session.Message) error {
 	return nil
 }
 
-// put is Set without limits.
+// put retains the message, or with an empty payload forgets its topic.
 func (r *memoryRetained) put(m *session.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -81,6 +81,60 @@ func testRetainFlagAndHandling(t *testing.T, at place) {
 	require.False(t, asPublished.expect(packets.Publish).FixedHeader.Retain)
 }
 
+// A pull that is made late, here because messages wait for the client, finds what was
+// published since the SUBACK: that has come live.
+func testWhatCameLiveIsNotSentAsRetained(t *testing.T, at place) {
+	tree := newFakeTree()
+	b := at.start(t, withTree(tree))
+	pub, sub := open(t, b, "pub"), open(t, b, "sub", receiveMaximum(1))
+	pub.publish1("a/kept", "kept", retain)
+	sub.sub("wait", 1)
+	pub.publish1("wait", "1")
+	pub.publish1("wait", "2")
+	first := sub.expect(packets.Publish)
+	sub.sub("a/+", 1)
+	sub.sub(reported, 1)
+	pub.publish1("a/new", "new", retain)
+	tree.tell(Message{Topic: reported, Payload: []byte("value"), QoS: 1, Retain: true}, b.Publish)
+	sub.ack(packets.Puback, first.PacketID)
+	require.Equal(t, []string{"2", "new", "value", "kept"}, sub.collect(4))
+	sub.nothing()
+	require.Eventually(t, func() bool { return b.Stats().Queued == 0 }, patience, time.Millisecond)
+	sub.nothing()
+}
+
+// A message that was routed before the subscription was made, and isn't retained yet,
+// is waited for.
+func testSubscribingWhileAMessageIsPublished(t *testing.T, at place) {
+	b := at.start(t, func(o *Options) { o.Limits.QueuedMessages = 1 })
+	full, pub, sub := open(t, b, "full", receiveMaximum(1)), open(t, b, "pub"), open(t, b, "sub")
+	full.sub("a", 1)
+	pub.publish1("a", "1")
+	full.expect(packets.Publish)
+	pub.publish1("a", "2")
+	routed, goOn := make(chan struct{}), make(chan struct{})
+	dropped := b.router.dropped
+	b.router.dropped = func(c *client, m *session.Message) {
+		close(routed)
+		<-goOn
+		dropped(c, m)
+	}
+	pub.publish("a", "3", 1, 7, retain)
+	<-routed
+	sub.send(packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1, Filters: packets.Subscriptions{{Filter: "a", Qos: 1}},
+	})
+	require.Eventually(t, func() bool { return b.Stats().Subscriptions == 2 }, patience, time.Millisecond)
+	close(goOn)
+	sub.expect(packets.Suback)
+	pk := sub.expect(packets.Publish)
+	require.Equal(t, "3", string(pk.Payload))
+	require.True(t, pk.FixedHeader.Retain)
+	sub.ack(packets.Puback, pk.PacketID)
+	require.Eventually(t, func() bool { return b.Stats().Queued == 2 }, patience, time.Millisecond)
+	sub.nothing()
+}
+
 func TestRetainedLimitIsARefusal(t *testing.T) {
 	b := start(t, func(o *Options) { o.Limits.RetainedMessages = 2 })
 	pub := open(t, b, "pub")
@@ -101,7 +155,7 @@ func TestRetainedPullerOverChanges(t *testing.T) {
 	l.setDefaults()
 	r := newRetained(l, time.Now)
 	set := func(topic, payload string) {
-		require.NoError(t, r.Set(&session.Message{Topic: topic, Payload: []byte(payload)}))
+		r.put(&session.Message{Topic: topic, Payload: []byte(payload)})
 	}
 	stay := make(map[string]bool)
 	for i := range 5000 {
@@ -142,7 +196,7 @@ func TestRetainedPullerMatchesLikeTheContract(t *testing.T) {
 	r := newRetained(l, time.Now)
 	all := []string{"a", "a/b", "a/b/c", "a/bb", "a-b", "b", "/a", "a/"}
 	for _, topic := range all {
-		require.NoError(t, r.Set(&session.Message{Topic: topic, Payload: []byte("x")}))
+		r.put(&session.Message{Topic: topic, Payload: []byte("x")})
 	}
 	for _, filter := range []string{"#", "+", "a/#", "a/+", "a/b", "a/b/#", "+/b/#", "+/+", "/#", "nothing", "a"} {
 		var want, got []string

@@ -52,7 +52,7 @@ func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch
 		}
 	}
 	if retained {
-		if err := p.retain(out); err != nil {
+		if err := p.keep(out); err != nil {
 			p.settle(err)
 			return false, nil, err
 		}
@@ -61,6 +61,9 @@ func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch
 		b.router.deliverCopies(out, copies)
 	} else {
 		b.router.deliver(rt, out, batch)
+	}
+	if retained { // after delivery: whoever finds it has got it, or subscribed too late for that
+		b.retained.put(out)
 	}
 	if len(p.changes) == 0 || b.store == nil {
 		return false, p.full, nil
@@ -111,18 +114,18 @@ func noRoom(topic string, c *client) error {
 	return resource.Errorf(resource.Quota, topic, "the session of client %q, which subscribed to it, has no room", c.id)
 }
 
-// retain keeps the message as its topic's.
-func (p *parcel) retain(out *session.Message) error {
+// keep has the message stored as its topic's retained one.
+func (p *parcel) keep(out *session.Message) error {
 	b := p.b
+	if err := b.retained.quota(out); err != nil {
+		return err
+	}
 	old := b.retained.get(out.Topic)
 	switch {
 	case old != nil:
 		out.Record = old.Record
 	case b.store != nil:
 		out.Record = b.store.ID()
-	}
-	if err := b.retained.Set(out); err != nil {
-		return err
 	}
 	if b.store != nil {
 		b.doubts.begin(out, old)

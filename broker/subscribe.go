@@ -46,11 +46,10 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 	for _, s := range granted { // before the client knows, and can make another connection end this one
 		c.b.tellSubscribed(c, s.filter)
 	}
-	if !c.send(answer, &c.batch) { // nobody knows before what is retained is noted as owed
+	fits := c.send(answer, &c.batch)
+	c.pullRetained(granted, replaced)
+	if !fits {
 		return c.fail(codeTooLarge, "the answer is larger than the client takes")
-	}
-	for i, s := range granted {
-		c.pullRetained(s, replaced[i] != nil)
 	}
 	return nil
 }
@@ -91,6 +90,9 @@ func (c *conn) subscribeTo(f packets.Subscription) (s, old *subscription, err er
 		return nil, nil, resource.Errorf(resource.Quota, "", "no more than %d subscriptions", c.b.opts.Limits.Subscriptions)
 	}
 	c.b.keepSubscription(s, old)
+	if s.wantsRetained(old != nil) { // before the first message comes
+		cl.sess.Owe(s.filter, s.marker, s.delivery())
+	}
 	cl.subs[s.filter] = s
 	c.b.router.index.add(s)
 	return s, old, nil
@@ -130,7 +132,9 @@ func (c *conn) withdraw(s, old *subscription) {
 	if cl.subs == nil || cl.subs[s.filter] != s {
 		return
 	}
-	c.b.store.Forget(s.marker)
+	if s.marker > 0 {
+		cl.sess.StopPull(s.filter)
+	}
 	if old == nil {
 		delete(cl.subs, s.filter)
 		c.b.router.index.remove(s)
@@ -152,14 +156,24 @@ func (c *conn) subackCode(err error) byte {
 	return codeBadFilter
 }
 
-// pullRetained has the session fetch what is retained, as the subscription's
-// retain handling wants it. Shared subscriptions get none.
-func (c *conn) pullRetained(s *subscription, existed bool) {
-	if s.wantsRetained(existed) {
-		c.client.sess.PullMarked(s.filter, s.marker, c.b.puller(c.client, s.plain), s.delivery())
+// pullRetained has the session fetch what is retained, as the subscriptions' retain
+// handling wants it. A message that was routed before they were made, and so isn't
+// theirs, has to be retained by then.
+func (c *conn) pullRetained(granted, replaced []*subscription) {
+	passed := false
+	for i, s := range granted {
+		if !s.wantsRetained(replaced[i] != nil) {
+			continue
+		}
+		if !passed {
+			passed = true
+			c.b.order.pass()
+		}
+		c.client.sess.Pull(s.filter, c.b.puller(c.client, s.plain))
 	}
 }
 
+// wantsRetained: shared subscriptions don't.
 func (s *subscription) wantsRetained(existed bool) bool {
 	return s.group == "" && s.retainHandling != 2 && (s.retainHandling != 1 || !existed)
 }

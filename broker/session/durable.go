@@ -77,8 +77,10 @@ func (s *Session) Offer(m *Message, d Delivery) (o Offer, full bool) {
 		return Offer{}, false
 	}
 	if !s.makeRoom(m) {
+		s.missed(m.Topic)
 		return Offer{}, true
 	}
+	s.arrived(m.Topic)
 	return s.offer(m, d, nil), false
 }
 
@@ -125,6 +127,7 @@ func (o Offer) Settle(err error) {
 		return // sent already, as QoS 1 may be: it is now like what a session without a journal has
 	}
 	s.landed(x.pull)
+	s.missed(o.it.msg.Topic)
 	s.queue.evict(o.pos)
 	s.left(1)
 	if s.writer != nil {

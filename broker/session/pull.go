@@ -1,6 +1,10 @@
 package session
 
-import "github.com/edgebus/edgebus/broker/journal"
+import (
+	"slices"
+
+	"github.com/edgebus/edgebus/broker/journal"
+)
 
 // pullChunk bounds how many retained messages a session holds before they are
 // on their way, however many match a filter.
@@ -13,7 +17,8 @@ type Puller func(max int) []*Message
 // pull is a subscription's retained messages, still to be sent.
 type pull struct {
 	filter string
-	next   Puller
+	next   Puller // nil: not to be fetched yet
+	since  uint64 // what came live after that isn't sent again
 	qos    byte
 	ids    []uint32
 
@@ -24,17 +29,15 @@ type pull struct {
 	finished bool // all were fetched
 }
 
-// Pull has the session fetch a filter's retained messages, bit by bit, as the
-// client takes them. It replaces what is left of an earlier pull of the filter.
-func (s *Session) Pull(filter string, next Puller, d Delivery) { s.PullMarked(filter, 0, next, d) }
-
 // Marker makes the record that says that a filter's retained messages are owed.
 func (s *Session) Marker(filter string, d Delivery) journal.Change {
 	return journal.Change{ID: s.log.ID(), Value: s.pullRecord(filter, d)}
 }
 
-// PullMarked is Pull in a durable session, with a marker that is on disk.
-func (s *Session) PullMarked(filter string, marker uint64, next Puller, d Delivery) {
+// Owe says that a filter's retained messages are to be sent, once Pull says where they
+// are; of a topic that a message comes of from now on, only that. It replaces what is
+// left of an earlier pull of the filter. marker is a durable session's, handed to the log; or 0.
+func (s *Session) Owe(filter string, marker uint64, d Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -44,7 +47,18 @@ func (s *Session) PullMarked(filter string, marker uint64, next Puller, d Delive
 		return
 	}
 	s.stopPull(filter)
-	s.pulls = append(s.pulls, &pull{filter: filter, next: next, qos: d.QoS, ids: d.IDs, marker: marker})
+	s.pulls = append(s.pulls, &pull{filter: filter, since: s.came.count, qos: d.QoS, ids: d.IDs, marker: marker})
+}
+
+// Pull has the session fetch what it owes of a filter, bit by bit, as the client takes it.
+func (s *Session) Pull(filter string, next Puller) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pulls {
+		if p.filter == filter {
+			p.next = next
+		}
+	}
 	if s.writer != nil {
 		s.writer.Wake()
 	}
@@ -58,12 +72,19 @@ func (s *Session) StopPull(filter string) {
 }
 
 func (s *Session) stopPull(filter string) {
-	for i, p := range s.pulls {
+	for _, p := range s.pulls {
 		if p.filter == filter {
-			s.pulls = append(s.pulls[:i:i], s.pulls[i+1:]...)
+			s.remove(p)
 			s.unmark(p)
 			return
 		}
+	}
+}
+
+func (s *Session) remove(p *pull) {
+	s.pulls = slices.DeleteFunc(s.pulls, func(x *pull) bool { return x == p })
+	if len(s.pulls) == 0 {
+		s.came = arrivals{}
 	}
 }
 
@@ -108,27 +129,36 @@ func (s *Session) enqueuePulled(m *Message, p *pull) {
 func (s *Session) owes(w *Writer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mayPull(w)
+	return s.due(w) != nil
 }
 
-func (s *Session) mayPull(w *Writer) bool {
-	return s.writer == w && !s.pulling && len(s.pulls) > 0 && s.queue.live == 0 && s.flights.resend == nil
+// due is the pull whose turn it is; nil: none may be made now.
+func (s *Session) due(w *Writer) *pull {
+	if s.writer != w || s.pulling || s.queue.live > 0 || s.flights.resend != nil {
+		return nil
+	}
+	for _, p := range s.pulls {
+		if p.next != nil {
+			return p
+		}
+	}
+	return nil
 }
 
 // pull fetches the next few retained messages, once nothing else waits. It
 // reports whether it did anything.
 //
 // The puller runs outside the lock: it may take locks of the store, whose owner
-// may be enqueuing to this session under them. A live message that was enqueued
-// meanwhile is as new as what was pulled of its topic, or newer, or a newer one
-// follows; so the pulled one is left out, and no value can come after a newer one.
+// may be enqueuing to this session under them. A live message that has come since the
+// subscription was made is as new as what was pulled of its topic, or newer, or a newer
+// one follows; so the pulled one is left out: nothing comes twice, or after a newer one.
 func (s *Session) pull(w *Writer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.mayPull(w) {
+	p := s.due(w)
+	if p == nil {
 		return false
 	}
-	p, mark := s.pulls[0], s.queue.items.end()
 	s.pulling = true
 	s.mu.Unlock()
 	chunk := p.next(pullChunk)
@@ -137,19 +167,18 @@ func (s *Session) pull(w *Writer) bool {
 	if s.writer != nil {
 		s.writer.Wake() // it may be another's by now, and have waited for us
 	}
-	if s.ended || len(s.pulls) == 0 || s.pulls[0] != p {
+	if !slices.Contains(s.pulls, p) {
 		return true // unsubscribed, or subscribed again, meanwhile
 	}
 	if len(chunk) == 0 {
-		s.pulls = s.pulls[1:]
+		s.remove(p)
 		if p.finished = true; p.left == 0 {
 			s.unmark(p)
 		}
 		return true
 	}
-	newer := s.queue.topicsSince(mark)
 	for _, m := range chunk {
-		if !newer[m.Topic] {
+		if !s.came.since(m.Topic, p.since) {
 			s.enqueuePulled(m, p)
 		}
 	}

@@ -99,17 +99,18 @@ func (q *queue) pop() {
 	}
 }
 
-// evictZero makes room by dropping the oldest QoS 0 item.
-func (q *queue) evictZero() bool {
+// evictZero makes room by dropping the oldest QoS 0 item; nil: there is none.
+func (q *queue) evictZero() *Message {
 	for q.zero.len() > 0 {
 		seq := q.zero.pop()
 		if seq < q.items.first {
 			continue
 		}
+		m := q.items.at(seq).msg
 		q.evict(seq)
-		return true
+		return m
 	}
-	return false
+	return nil
 }
 
 // evict drops an item from wherever it is.
@@ -118,18 +119,4 @@ func (q *queue) evict(seq uint64) {
 	q.live--
 	q.bytes -= it.msg.weight()
 	*it = item{}
-}
-
-// topicsSince lists the topics of the items that were pushed at or after seq.
-func (q *queue) topicsSince(seq uint64) map[string]bool {
-	var topics map[string]bool
-	for s := max(seq, q.items.first); s < q.items.end(); s++ {
-		if m := q.items.at(s).msg; m != nil {
-			if topics == nil {
-				topics = make(map[string]bool)
-			}
-			topics[m.Topic] = true
-		}
-	}
-	return topics
 }

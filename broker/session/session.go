@@ -46,6 +46,7 @@ type Session struct {
 	inbound  map[uint16]*inbound
 	pulls    []*pull
 	pulling  bool
+	came     arrivals
 
 	writer    taker // nil while the client is away
 	version   byte
@@ -102,7 +103,8 @@ func (s *Session) detach(w taker) {
 	}
 	s.writer = nil
 	n := 0
-	for s.queue.evictZero() {
+	for m := s.queue.evictZero(); m != nil; m = s.queue.evictZero() {
+		s.missed(m.Topic)
 		n++
 	}
 	s.left(n)
@@ -123,7 +125,7 @@ func (s *Session) End() {
 	if s.log != nil {
 		s.log.Forget(s.records()...)
 	}
-	s.queue, s.flights, s.pulls = queue{}, newFlights(), nil
+	s.queue, s.flights, s.pulls, s.came = queue{}, newFlights(), nil, arrivals{}
 }
 
 // records lists all that the session has on disk, less what is still to be settled.
@@ -174,12 +176,15 @@ func (s *Session) Enqueue(m *Message, d Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended || d.QoS == 0 && s.writer == nil {
+		s.missed(m.Topic)
 		return true // nothing is owed
 	}
 	if s.full(m) && (d.QoS == 0 || !s.makeRoom(m)) {
+		s.missed(m.Topic)
 		s.count.drop(fullReason(d.QoS), 1)
 		return false
 	}
+	s.arrived(m.Topic)
 	s.enqueue(m, d)
 	return true
 }
@@ -191,7 +196,9 @@ func (s *Session) makeRoom(m *Message) bool {
 	}
 	for s.full(m) {
 		why := DropZeroFull
-		if !s.queue.evictZero() {
+		if m := s.queue.evictZero(); m != nil {
+			s.missed(m.Topic)
+		} else {
 			if why = DropQueueFull; !s.limits.Oldest || !s.evictFirst() {
 				return false
 			}

@@ -194,12 +194,8 @@ func release(buf *[]byte) {
 }
 
 // round writes what there is, and says whether there may be more. Retained messages are
-// fetched first: a client that knows of its subscription shouldn't get as retained what
-// it is also sent as new.
+// fetched last: no answer waits for a store that is busy.
 func (w *Writer) round(buf *[]byte) bool {
-	if s := w.served(); s != nil {
-		s.pull(w)
-	}
 	out, s, closing := w.take((*buf)[:0])
 	if s != nil {
 		out = s.drain(w, out, batchBytes)
@@ -218,7 +214,7 @@ func (w *Writer) round(buf *[]byte) bool {
 	case closing:
 		w.end()
 		return false
-	case len(out) >= batchBytes || s != nil && s.owes(w):
+	case len(out) >= batchBytes || s != nil && s.pull(w):
 		return true
 	}
 	return !w.pause()
@@ -292,13 +288,10 @@ func (w *Writer) Serve(s *Session) {
 }
 
 // serves says whether the session is being drained: the client has its CONNACK.
-func (w *Writer) serves() bool { return w.served() != nil }
-
-// served is the session that is being drained, or nil.
-func (w *Writer) served() *Session {
+func (w *Writer) serves() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.session
+	return w.session != nil
 }
 
 // Close has the waiting answers written, within a bounded time, and then the

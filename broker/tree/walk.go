@@ -60,12 +60,9 @@ type Part struct {
 // there is, and goes on where it was whatever has come and gone since.
 type Walk struct {
 	Filter Filter
-	// Hides says what must not be given out now; see broker.Backlog.
-	Hides func(topic string) bool
-
-	began bool
-	part  int
-	from  string // the least key of the part not yet looked at
+	began  bool
+	part   int
+	from   string // the least key of the part not yet looked at
 }
 
 // Step appends the next messages of a tree, until there are as many as are wanted
@@ -73,7 +70,7 @@ type Walk struct {
 // part. It returns false when the tree is through.
 func (w *Walk) Step(one func(key string) (broker.Message, bool), parts []Part, out *[]broker.Message, most int) (more bool) {
 	add := func(m broker.Message, ok bool) {
-		if ok && !w.Hides(m.Topic) {
+		if ok {
 			*out = append(*out, m)
 		}
 	}

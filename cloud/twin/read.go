@@ -33,7 +33,7 @@ type reading struct {
 }
 
 func (r *reading) begin(node string) {
-	r.node, r.walk = node, tree.Walk{Filter: r.filter, Hides: r.t.backlog.Hides}
+	r.node, r.walk = node, tree.Walk{Filter: r.filter}
 }
 
 func (r *reading) next(most int) (out []broker.Message) {
@@ -45,6 +45,8 @@ func (r *reading) next(most int) (out []broker.Message) {
 
 // some reads what may be read under one lock.
 func (r *reading) some(most int) (out []broker.Message) {
+	r.t.publishing.RLock()
+	defer r.t.publishing.RUnlock()
 	r.t.mu.RLock()
 	defer r.t.mu.RUnlock()
 	one, single := r.filter.One()

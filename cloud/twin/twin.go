@@ -59,18 +59,18 @@ type Twins struct {
 	o     Options
 	steps *steps.Queue[*batch]
 
-	mu       sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
-	nodes    map[string]*node
-	names    []string // of the nodes, in order
-	devices  map[string]*device
-	models   map[modelKey]resource.DeviceModel
-	users    map[modelKey]map[string]bool // devices by their model
-	unlisted map[*node]bool               // whose membership is to be written
+	publishing sync.RWMutex // held, before mu, until a step's values are published: no subscriber reads one before that
+	mu         sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
+	nodes      map[string]*node
+	names      []string // of the nodes, in order
+	devices    map[string]*device
+	models     map[modelKey]resource.DeviceModel
+	users      map[modelKey]map[string]bool // devices by their model
+	unlisted   map[*node]bool               // whose membership is to be written
 
 	started time.Time
 	loaded  map[string]uint64 // by kind: the revision that New saw
 
-	backlog broker.Backlog
 	wishes  wishes
 	status  statusQueue
 	rejects rejects
@@ -204,6 +204,7 @@ func (t *Twins) Run(ctx context.Context) error {
 // step takes its own steps and whatever waits behind them, commits, and lets out what follows from it.
 func (t *Twins) step(ctx context.Context, own ...func(*batch)) error {
 	b := t.batch()
+	t.publishing.Lock()
 	t.mu.Lock()
 	for _, step := range own {
 		step(b)
@@ -218,11 +219,13 @@ func (t *Twins) step(ctx context.Context, own ...func(*batch)) error {
 		t.dropAgain(b)
 	}
 	msgs := t.messages(b)
-	t.backlog.Fill(b.out)
 	t.mu.Unlock()
 
 	t.stats.steps.Add(uint64(n))
-	t.backlog.Drain(b.out, t.o.Publish)
+	for _, m := range b.out {
+		t.o.Publish(m)
+	}
+	t.publishing.Unlock()
 	if lost != nil {
 		return lost
 	}

@@ -33,10 +33,11 @@ type rig struct {
 	twins *Twins
 	stop  func()
 
-	mu    sync.Mutex
-	out   []broker.Message
-	nodes map[string]*core
-	deaf  bool // nodes hear nothing
+	mu     sync.Mutex
+	out    []broker.Message
+	during func(broker.Message) // called while a message is being published
+	nodes  map[string]*core
+	deaf   bool // nodes hear nothing
 
 	awayAfter time.Duration
 }
@@ -89,11 +90,15 @@ func (r *rig) publish(m broker.Message) {
 	a, err := topics.Parse(m.Topic)
 	r.mu.Lock()
 	r.out = append(r.out, m)
+	during := r.during
 	n := r.nodes[a.Node]
 	if r.deaf {
 		n = nil
 	}
 	r.mu.Unlock()
+	if during != nil {
+		during(m)
+	}
 	if err == nil && a.Kind == topics.KindSyncDown && n != nil {
 		n.hear(m.Payload)
 	}

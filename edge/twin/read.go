@@ -34,8 +34,10 @@ func (t *Twin) Retained(filter string) func(max int) []broker.Message {
 	if name, one := f.One(); !ok || one && name != t.o.Node {
 		return func(int) []broker.Message { return nil }
 	}
-	walk, more := tree.Walk{Filter: f, Hides: t.backlog.Hides}, true
+	walk, more := tree.Walk{Filter: f}, true
 	some := func(most int) (out []broker.Message) {
+		t.publishing.RLock()
+		defer t.publishing.RUnlock()
 		t.mu.RLock()
 		defer t.mu.RUnlock()
 		more = walk.Step(t.shown, t.parts(), &out, most)

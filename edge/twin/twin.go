@@ -68,13 +68,14 @@ type Twin struct {
 	o     Options
 	steps *steps.Queue[*batch]
 
-	mu        sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
-	up        *link.Owner
-	down      *link.Replica
-	effective map[string]*store.Effective
-	floor     uint64
-	devices   map[string]*device
-	known     sync.Map // the names in devices, for who may not wait for mu
+	publishing sync.RWMutex // held, before mu, until a step's values are published: no subscriber reads one before that
+	mu         sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
+	up         *link.Owner
+	down       *link.Replica
+	effective  map[string]*store.Effective
+	floor      uint64
+	devices    map[string]*device
+	known      sync.Map // the names in devices, for who may not wait for mu
 
 	oversize string // why the hub takes nothing, as it said last
 
@@ -91,7 +92,6 @@ type Twin struct {
 	ends   map[string]int64  // when overrides end, by key
 	seen   map[string]string // mappers that have spoken since the start, by key, and their users
 
-	backlog broker.Backlog
 	history history
 	batch   batch // the step's that is taken
 	stats   stats
@@ -252,6 +252,7 @@ func (t *Twin) Run(ctx context.Context) error {
 func (t *Twin) step(own ...func(*batch)) error {
 	b := &t.batch
 	b.begin(t.o.Now())
+	t.publishing.Lock()
 	t.mu.Lock()
 	for _, step := range own {
 		step(b)
@@ -268,14 +269,16 @@ func (t *Twin) step(own ...func(*batch)) error {
 	t.arm(b)
 	if failed == nil {
 		t.history.add(b.changed, t.devices)
-		t.backlog.Fill(b.out)
 	}
 	t.mu.Unlock()
 
 	t.stats.steps.Add(uint64(n))
 	if failed == nil {
-		t.backlog.Drain(b.out, t.o.Publish)
+		for _, m := range b.out {
+			t.o.Publish(m)
+		}
 	}
+	t.publishing.Unlock()
 	t.answer(b, failed)
 	if t.send != nil && lost == nil {
 		for _, m := range msgs {

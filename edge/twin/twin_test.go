@@ -33,8 +33,9 @@ type rig struct {
 	stop  func()
 	clock atomic.Int64 // milliseconds
 
-	mu  sync.Mutex
-	out []broker.Message
+	mu     sync.Mutex
+	out    []broker.Message
+	during func(broker.Message) // called while a message is being published
 
 	hub       sync.Mutex
 	down      *link.Owner
@@ -91,8 +92,12 @@ func (r *rig) start() {
 
 func (r *rig) publish(m broker.Message) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.out = append(r.out, m)
+	during := r.during
+	r.mu.Unlock()
+	if during != nil {
+		during(m)
+	}
 }
 
 // restart stops the twin and starts it on the same files.
