@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// gate is a listening socket that lets in so many connections a second, after as many
-// at once. The rest wait in the system's backlog: that a thousand nodes come back
+// gate is a listening socket that lets in so many connections a second, after two
+// seconds' worth at once. The rest wait in the system's backlog: that a thousand nodes come back
 // together is no reason to refuse one, and none to keep those waiting who are there.
 type gate struct {
 	net.Listener
@@ -20,7 +20,7 @@ type gate struct {
 	held    func() // told of each connection that had to wait
 }
 
-const fullBucket = time.Second
+const fullBucket = 2 * time.Second
 
 func (g *gate) Accept() (net.Conn, error) {
 	conn, err := g.Listener.Accept()

@@ -79,7 +79,7 @@ type Limits struct {
 	ReceiveMaximum   uint16        // unacknowledged publishes of a client; 1,024
 	TopicAliases     uint16        // that a client may set; 64
 	Connections      int           // 20,000
-	ConnectRate      int           // connections a second that a listener lets in; 1,000
+	ConnectRate      int           // connections a second that a listener lets in; 500
 	WrongPasswords   int           // of one address, and user if there is one, in a minute; 20
 	Subscriptions    int           // of one client; 10,000
 	QueuedMessages   int           // of one session; 100,000
@@ -99,7 +99,7 @@ func (l *Limits) setDefaults() {
 	def(&l.ReceiveMaximum, 1024)
 	def(&l.TopicAliases, 64)
 	def(&l.Connections, 20_000)
-	def(&l.ConnectRate, 1000)
+	def(&l.ConnectRate, 500)
 	def(&l.WrongPasswords, 20)
 	def(&l.Subscriptions, 10_000)
 	def(&l.QueuedMessages, 100_000)

@@ -18,7 +18,7 @@ func main() {
 	seconds := flag.Duration("t", 3*time.Second, "how long each case runs")
 	rounds := flag.Int("rounds", 3, "how often each case runs; the median is reported")
 	only := flag.String("only", "", "run the sections whose names contain this")
-	chosen := flag.String("case", "", "compare brokers in the cases whose names contain this")
+	chosen := flag.String("case", "", "compare brokers in the cases, and let loose the floods, whose names contain this")
 	bin := flag.String("bin", "bin", "directory of the programs whose footprint is measured")
 	name := flag.String("flood", "", "be this flood, on the addresses and the topic given: how the benchmark starts one")
 	flag.Parse()

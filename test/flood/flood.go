@@ -20,8 +20,6 @@ type Target struct {
 	MQTT, WebSocket, HTTP string
 	// Tree is a topic of a node's tree that clients may set, with 1 as a value.
 	Tree string
-	// Session is the client whose durable session is filled; one that keeps nothing if empty.
-	Session string
 }
 
 // Flood is one kind of bad neighbour.

@@ -1,0 +1,136 @@
+package flood_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/flood"
+	"github.com/edgebus/edgebus/test/harness"
+	"github.com/edgebus/edgebus/test/stand"
+)
+
+// bound is what hub and core may take of memory under any flood, in MB: the limits
+// that they are started with, twice for the collector's sake, and what they always need.
+const bound = 256
+
+// tight are limits that a flood reaches soon.
+var tight = []string{
+	"--limits-retained-bytes", "32MiB", "--limits-session-bytes", "16MiB", "--limits-connections", "400", "--limits-connectRate", "100",
+}
+
+// told are the counters in which a flood is seen.
+var told = map[string]string{
+	"qos0": "rests_total", "qos1": "rests_total", "tree": "rests_total", "refused": "refused_messages_total", "stalled": "rests_total",
+	"subscriptions": "rests_total", "connects": "held_connections_total", "halves": "rejected_connections_total",
+	"passwords": `rejected_connections_total{reason="too many wrong passwords`, "retained": "refused_messages_total",
+	"offline": "refused_messages_total", "malformed": `closed_connections_total{reason="malformed packet"}`, "announced": "connects_total",
+	"pings": "rests_total", "fragments": "rests_total",
+}
+
+// TestFloods lets each flood loose on hub and core at once, with limits that it reaches.
+// Neighbours' messages go on, memory stays bounded, and what was done is counted.
+func TestFloods(t *testing.T) {
+	s := stand.New(t, 1)
+	require.NoError(t, s.Start(t.Context(), "hub", append(tight, "--mqtt-websocket-listen", s.WS)...))
+	require.NoError(t, s.Start(t.Context(), "core", append(tight, "--mqtt-websocket-listen", s.TLS)...))
+	s.Create(stand.Model("m", "{name: a, accessMode: ReadWrite, dataType: Int}", "{name: b, accessMode: ReadWrite, dataType: Int}") +
+		stand.Device("m", "virtual", "d"))
+	s.InStep()
+	const device = "v1/nodes/n1/devices/d/"
+	places := []*place{
+		{Stand: s, name: "hub", target: flood.Target{MQTT: s.Hub.MQTT, WebSocket: s.WS, HTTP: s.Hub.HTTP, Tree: device + "desired/b"}, tree: device + "desired/a"},
+		{Stand: s, name: "core", target: flood.Target{MQTT: s.Core(), WebSocket: s.TLS, HTTP: s.Node("n1").HTTP, Tree: device + "reported/b"}, tree: device + "reported/a"},
+	}
+	for _, p := range places {
+		p.neighbour = s.Client(p.target.MQTT, nil)
+		s.Eventually(stand.Soon, func() error { return s.Publish(p.neighbour, p.tree, "1") })
+	}
+	for _, f := range flood.All() {
+		t.Run(f.Name, func(t *testing.T) {
+			for _, p := range places {
+				p.bear(t, f)
+			}
+		})
+	}
+}
+
+// place is a program with a neighbour who behaves.
+type place struct {
+	*stand.Stand
+	name      string
+	target    flood.Target
+	tree      string
+	neighbour *client.Client
+}
+
+const (
+	trips = 10 // of the neighbour, at least
+	least = time.Second
+)
+
+func (p *place) bear(t *testing.T, f flood.Flood) {
+	t.Helper()
+	before := p.count(t, told[f.Name])
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.Run(ctx, p.target)
+	}()
+	defer func() { end(); <-ended }()
+	for began, n := time.Now(), 0; ; n++ {
+		require.NoError(t, p.Publish(p.neighbour, "neighbour", "x"), p.name)
+		require.NoError(t, p.Publish(p.neighbour, p.tree, strconv.Itoa(n)), p.name)
+		require.Less(t, p.resident(t), bound, "MB of memory, %s", p.name)
+		seen := told[f.Name] == "" || p.count(t, told[f.Name]) > before
+		if n >= trips && seen && time.Since(began) > least {
+			break
+		}
+		require.Less(t, time.Since(began), 3*stand.Soon, "%s did not count %s", p.name, told[f.Name])
+	}
+	require.True(t, p.Running(p.name))
+}
+
+// count sums up a counter of the broker's.
+func (p *place) count(t *testing.T, counter string) (sum float64) {
+	t.Helper()
+	if counter == "" {
+		return 0
+	}
+	text, err := harness.Call(t.Context(), http.MethodGet, "http://"+p.target.HTTP+"/metrics", nil)
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "edgebus_broker_"+counter) {
+			n, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+			require.NoError(t, err, line)
+			sum += n
+		}
+	}
+	return sum
+}
+
+// resident is the program's memory in MB.
+func (p *place) resident(t *testing.T) (mb int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid(p.name)))
+	if os.IsNotExist(err) {
+		t.Skip("this system doesn't tell a process's memory")
+	}
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &mb); err == nil {
+			return mb >> 10
+		}
+	}
+	t.Fatal("no VmRSS")
+	return 0
+}
