@@ -63,6 +63,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
+	key, err := sealer(cfg.Data.Dir, st)
+	if err != nil {
+		return err
+	}
 	kept, err := setup.Journal(cfg.Data.Dir, log, commits.Of("sessions"))
 	if err != nil {
 		return err
@@ -101,7 +105,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	site, err := web.Listen(cfg.HTTP, cfg.Limits.Requests, figures.Count(api.New(api.Options{
 		Reader: st, Writer: st, Watcher: st, Log: log, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
-		MaxBody: int64(cfg.Limits.Request),
+		MaxBody: int64(cfg.Limits.Request), Seal: key,
 	})))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))

@@ -28,6 +28,8 @@ type Options struct {
 	Watcher store.Watcher
 	Log     zerolog.Logger
 	Now     func() time.Time
+	// Seal encrypts Secrets for the store. Without it there are none.
+	Seal Sealer
 	// Kinds are what is served; nil: Kinds().
 	Kinds []Kind
 	// Metrics answers /metrics, if it is there.
@@ -62,6 +64,12 @@ func (o *Options) setDefaults() {
 	}
 }
 
+// Sealer encrypts what nobody may read in the store. A text opens only with what it was said to be about.
+type Sealer interface {
+	Seal(plain []byte, about string) ([]byte, error)
+	Open(sealed []byte, about string) ([]byte, error)
+}
+
 type server struct {
 	Options
 	turns [64]sync.Mutex // see turn
@@ -87,6 +95,7 @@ func New(o Options) http.Handler {
 	}
 	s.discovery(mux)
 	mux.Handle("/apis/", s.handle(s.object))
+	mux.Handle("/api/", s.handle(s.object))
 	mux.Handle("/", s.handle(func(_ http.ResponseWriter, r *http.Request) error {
 		return refuse(http.StatusNotFound, "NotFound", "there is nothing at %s", r.URL.Path)
 	}))
@@ -104,7 +113,7 @@ func (s *server) index(w http.ResponseWriter, _ *http.Request) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Edgebus hub %s\n\n", s.Version)
 	for _, k := range s.Kinds {
-		fmt.Fprintf(&b, "/apis/%s/%s\n", resource.APIVersion, k.Plural)
+		fmt.Fprintf(&b, "%s/%s\n", k.root(), k.Plural)
 	}
 	b.WriteString("/openapi/v3\n/healthz\n/readyz\n")
 	if s.Metrics != nil {
@@ -200,16 +209,22 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	r.Form = r.URL.Query()
 	unknown := refuse(http.StatusNotFound, "NotFound", "the server could not find the requested resource: %s", r.URL.Path)
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	if len(parts) < 4 || parts[1] != resource.Group || parts[2] != resource.Version {
+	if parts[0] == "api" { // the core group, whose name is empty
+		parts = slices.Insert(parts, 1, "")
+	}
+	if len(parts) < 4 {
 		return nil, unknown
 	}
+	group, version := parts[1], parts[2]
 	parts = parts[3:]
 	req := &request{Request: r}
 	inNamespace := parts[0] == "namespaces" && len(parts) >= 3
 	if inNamespace {
 		req.key.Namespace, parts = parts[1], parts[2:]
 	}
-	i := slices.IndexFunc(s.Kinds, func(k Kind) bool { return k.Plural == parts[0] })
+	i := slices.IndexFunc(s.Kinds, func(k Kind) bool {
+		return k.Plural == parts[0] && k.Group == group && k.Version == version
+	})
 	if i < 0 || len(parts) > 3 {
 		return nil, unknown
 	}
@@ -222,7 +237,7 @@ func (s *server) parse(r *http.Request) (*request, error) {
 		req.subresource = parts[2]
 	}
 	switch {
-	case req.subresource != "" && req.subresource != "status", len(parts) > 1 && req.key.Name == "":
+	case req.subresource != "" && (req.subresource != "status" || req.kind.NoStatus), len(parts) > 1 && req.key.Name == "":
 		return nil, unknown
 	case inNamespace && !req.kind.Namespaced:
 		return nil, unknown

@@ -63,7 +63,7 @@ func (s *server) delete(w http.ResponseWriter, r *request) error {
 		}
 		writeJSON(w, http.StatusOK, Status{
 			Kind: "Status", APIVersion: "v1", Status: "Success",
-			Details: &StatusDetails{Name: r.key.Name, Group: resource.Group, Kind: r.kind.Plural, UID: old.Metadata.UID},
+			Details: &StatusDetails{Name: r.key.Name, Group: r.kind.Group, Kind: r.kind.Plural, UID: old.Metadata.UID},
 		})
 		return nil
 	}
@@ -163,7 +163,7 @@ func (s *server) held(status json.RawMessage, holders []string) (json.RawMessage
 
 // store writes both records of an object.
 func (s *server) store(ctx context.Context, key store.Key, next *object) (*object, error) {
-	data, err := next.data()
+	data, err := s.data(next)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func (s *server) store(ctx context.Context, key store.Key, next *object) (*objec
 	if err != nil {
 		return nil, err
 	}
-	return fromStore(stored)
+	return s.fromStore(stored)
 }
 
 // remove takes an object out of the store, and lets go of what it held.
@@ -234,7 +234,7 @@ func (s *server) release(ctx context.Context, key store.Key) error {
 		if err != nil {
 			return err
 		}
-		old, err := fromStore(stored)
+		old, err := s.fromStore(stored)
 		if err != nil || !slices.Contains(old.Metadata.Finalizers, inUse) {
 			return err
 		}

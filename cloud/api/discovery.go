@@ -2,15 +2,13 @@ package api
 
 import (
 	"net/http"
-	"reflect"
 	"runtime"
+	"slices"
 	"strings"
-
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 var (
-	verbs       = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
+	verbs       = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 	statusVerbs = []string{"get", "patch", "update"}
 )
 
@@ -19,7 +17,6 @@ type dict = map[string]any
 // discovery serves what clients read to find out what there is: the lists of
 // groups and kinds, in the old form and the aggregated one, and the schemas.
 func (s *server) discovery(mux *http.ServeMux) {
-	group := "/apis/" + resource.Group
 	serve := func(path string, plain, aggregated func() any) {
 		mux.Handle("GET "+path, s.handle(func(w http.ResponseWriter, r *http.Request) error {
 			if media := aggregatedType(r); media != "" && aggregated != nil {
@@ -31,19 +28,25 @@ func (s *server) discovery(mux *http.ServeMux) {
 			return nil
 		}))
 	}
+	groups, paths := []any{}, dict{}
+	for _, g := range s.groups() {
+		group, version := g.name, g.version
+		at := strings.TrimPrefix(g.root(), "/")
+		paths[at] = dict{"serverRelativeURL": "/openapi/v3/" + at}
+		serve(g.root(), func() any { return s.resources(group, version) }, nil)
+		serve("/openapi/v3/"+at, func() any { return s.openapi(group, version) }, nil)
+		if group != "" {
+			groups = append(groups, g.described())
+			serve("/apis/"+group, g.described, nil)
+		}
+	}
 	serve("/api", func() any {
 		return dict{"kind": "APIVersions", "versions": []string{"v1"}, "serverAddressByClientCIDRs": []any{}}
-	}, s.noCore)
-	serve("/apis", func() any { return dict{"kind": "APIGroupList", "apiVersion": "v1", "groups": []any{s.group()}} }, s.aggregated)
-	serve(group, func() any { return s.group() }, nil)
-	serve("/api/v1", func() any { return dict{"kind": "APIResourceList", "groupVersion": "v1", "resources": []any{}} }, nil)
-	serve(group+"/"+resource.Version, func() any { return s.resources() }, nil)
+	}, func() any { return s.aggregated(true) })
+	serve("/apis", func() any { return dict{"kind": "APIGroupList", "apiVersion": "v1", "groups": groups} },
+		func() any { return s.aggregated(false) })
 	serve("/version", func() any { return s.version() }, nil)
-	serve("/openapi/v3", func() any {
-		path := "apis/" + resource.APIVersion
-		return dict{"paths": dict{path: dict{"serverRelativeURL": "/openapi/v3/" + path}}}
-	}, nil)
-	serve("/openapi/v3/apis/"+resource.APIVersion, func() any { return s.openapi() }, nil)
+	serve("/openapi/v3", func() any { return dict{"paths": paths} }, nil)
 }
 
 // aggregatedType is the media type of the aggregated form, if the client asks for it.
@@ -72,54 +75,81 @@ func (c contentType) WriteHeader(code int) {
 	c.ResponseWriter.WriteHeader(code)
 }
 
-func (s *server) group() any {
-	version := dict{"groupVersion": resource.APIVersion, "version": resource.Version}
+// apiGroup is a group of kinds, with its one version.
+type apiGroup struct{ name, version string }
+
+func (g apiGroup) root() string { return (&Kind{Group: g.name, Version: g.version}).root() }
+
+func (g apiGroup) described() any {
+	version := dict{"groupVersion": g.name + "/" + g.version, "version": g.version}
 	return dict{
-		"kind": "APIGroup", "apiVersion": "v1", "name": resource.Group,
+		"kind": "APIGroup", "apiVersion": "v1", "name": g.name,
 		"versions": []any{version}, "preferredVersion": version,
 	}
 }
 
-func (s *server) resources() any {
-	list := []any{}
+// groups are those of the kinds, in the kinds' order: for a plural that several have,
+// kubectl takes the first.
+func (s *server) groups() (out []apiGroup) {
 	for _, k := range s.Kinds {
-		list = append(list,
-			dict{"name": k.Plural, "singularName": k.Singular, "namespaced": k.Namespaced, "kind": k.Name, "verbs": verbs, "shortNames": k.Short},
-			dict{"name": k.Plural + "/status", "singularName": "", "namespaced": k.Namespaced, "kind": k.Name, "verbs": statusVerbs},
-		)
+		if g := (apiGroup{k.Group, k.Version}); !slices.Contains(out, g) {
+			out = append(out, g)
+		}
 	}
-	return dict{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": resource.APIVersion, "resources": list}
+	return out
 }
 
-func (s *server) aggregated() any {
+func (s *server) resources(group, version string) any {
 	list := []any{}
 	for _, k := range s.Kinds {
-		scope := "Cluster"
-		if k.Namespaced {
-			scope = "Namespaced"
+		if k.Group != group || k.Version != version {
+			continue
 		}
-		kind := dict{"group": resource.Group, "version": resource.Version, "kind": k.Name}
 		list = append(list, dict{
-			"resource": k.Plural, "responseKind": kind, "scope": scope, "singularResource": k.Singular,
-			"verbs": verbs, "shortNames": k.Short,
-			"subresources": []any{dict{"subresource": "status", "responseKind": kind, "verbs": statusVerbs}},
+			"name": k.Plural, "singularName": k.Singular, "namespaced": k.Namespaced, "kind": k.Name, "verbs": verbs, "shortNames": k.Short,
+		})
+		if !k.NoStatus {
+			list = append(list, dict{"name": k.Plural + "/status", "singularName": "", "namespaced": k.Namespaced, "kind": k.Name, "verbs": statusVerbs})
+		}
+	}
+	version = (&Kind{Group: group, Version: version}).apiVersion()
+	return dict{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": list}
+}
+
+// aggregated is all that discovery has to say, of the core group or of the others.
+func (s *server) aggregated(core bool) any {
+	items := []any{}
+	for _, g := range s.groups() {
+		if (g.name == "") != core {
+			continue
+		}
+		list := []any{}
+		for i := range s.Kinds {
+			if k := &s.Kinds[i]; k.Group == g.name && k.Version == g.version {
+				list = append(list, k.discovered())
+			}
+		}
+		items = append(items, dict{
+			"metadata": dict{"name": g.name, "creationTimestamp": nil},
+			"versions": []any{dict{"version": g.version, "resources": list, "freshness": "Current"}},
 		})
 	}
-	return groups(dict{
-		"metadata": dict{"name": resource.Group, "creationTimestamp": nil},
-		"versions": []any{dict{"version": resource.Version, "resources": list, "freshness": "Current"}},
-	})
-}
-
-func (s *server) noCore() any {
-	return groups(dict{
-		"metadata": dict{"name": "", "creationTimestamp": nil},
-		"versions": []any{dict{"version": "v1", "resources": []any{}, "freshness": "Current"}},
-	})
-}
-
-func groups(items ...any) any {
 	return dict{"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": dict{}, "items": items}
+}
+
+func (k *Kind) discovered() any {
+	scope := "Cluster"
+	if k.Namespaced {
+		scope = "Namespaced"
+	}
+	d := dict{
+		"resource": k.Plural, "responseKind": k.gvk(), "scope": scope, "singularResource": k.Singular,
+		"verbs": verbs, "shortNames": k.Short,
+	}
+	if !k.NoStatus {
+		d["subresources"] = []any{dict{"subresource": "status", "responseKind": k.gvk(), "verbs": statusVerbs}}
+	}
+	return d
 }
 
 func (s *server) version() any {
@@ -128,51 +158,4 @@ func (s *server) version() any {
 		"major": "1", "minor": "32", "gitVersion": "v1.32.0+edgebus-" + strings.TrimPrefix(s.Version, "v"),
 		"goVersion": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH,
 	}
-}
-
-// openapi is made from the Go types: enough for clients to know the fields.
-func (s *server) openapi() any {
-	schemas, paths := dict{}, dict{}
-	for _, k := range s.Kinds {
-		kind := dict{"group": resource.Group, "version": resource.Version, "kind": k.Name}
-		name := "io.edgebus." + resource.Version + "." + k.Name
-		def := schema(reflect.TypeOf(k.New()))
-		for _, private := range k.Private {
-			delete(def["properties"].(dict), private)
-		}
-		def["x-kubernetes-group-version-kind"] = []any{kind}
-		schemas[name] = def
-		at := "/apis/" + resource.APIVersion + "/"
-		if k.Namespaced {
-			at += "namespaces/{namespace}/"
-		}
-		ref := dict{"content": dict{"application/json": dict{"schema": dict{"$ref": "#/components/schemas/" + name}}}}
-		paths[at+k.Plural] = dict{"get": operation("list", kind, nil), "post": operation("post", kind, ref)}
-		paths[at+k.Plural+"/{name}"] = dict{
-			"get": operation("get", kind, nil), "put": operation("put", kind, ref),
-			"patch": operation("patch", kind, nil), "delete": operation("delete", kind, nil),
-		}
-	}
-	return dict{
-		"openapi": "3.0.0", "info": dict{"title": "Edgebus", "version": s.Version},
-		"paths": paths, "components": dict{"schemas": schemas},
-	}
-}
-
-func operation(action string, kind, body dict) dict {
-	op := dict{
-		"x-kubernetes-action": action, "x-kubernetes-group-version-kind": kind,
-		"responses": dict{"200": dict{"description": "OK"}},
-	}
-	if action == "post" || action == "put" || action == "patch" {
-		var params []any
-		for _, name := range []string{"dryRun", "fieldManager", "fieldValidation"} {
-			params = append(params, dict{"name": name, "in": "query", "schema": dict{"type": "string"}})
-		}
-		op["parameters"] = params
-	}
-	if body != nil {
-		op["requestBody"] = body
-	}
-	return op
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -122,8 +123,8 @@ func (r *request) about(name string, err error) error {
 	}
 	code, reason := codes(re.Kind)
 	e := &httpError{code: code, reason: reason, err: err}
-	e.details = &StatusDetails{Name: name, Group: resource.Group, Kind: r.kind.Plural}
-	qualified := r.kind.Plural + "." + resource.Group
+	e.details = &StatusDetails{Name: name, Group: r.kind.Group, Kind: r.kind.Plural}
+	qualified := r.kind.qualified()
 	switch re.Kind {
 	case resource.NotFound:
 		e.message = fmt.Sprintf("%s %q not found", qualified, name)
@@ -135,7 +136,7 @@ func (r *request) about(name string, err error) error {
 	case resource.Conflict:
 		e.message = fmt.Sprintf("Operation cannot be fulfilled on %s %q: the object has been modified; please apply your changes to the latest version and try again: %s", qualified, name, re.Message)
 	case resource.Invalid:
-		e.message = fmt.Sprintf("%s.%s %q is invalid: %s", r.kind.Name, resource.Group, name, re.Error())
+		e.message = fmt.Sprintf("%s %q is invalid: %s", strings.TrimSuffix(r.kind.Name+"."+r.kind.Group, "."), name, re.Error())
 		e.details.Kind = r.kind.Name
 		e.details.Causes = causes(re)
 	default:

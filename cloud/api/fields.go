@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// field is a field of a Go type as JSON knows it.
-type field struct {
+// jsonField is a field of a Go type as JSON knows it.
+type jsonField struct {
 	name string
 	typ  reflect.Type
 }
 
 // fieldsOf lists a struct's fields, with those of embedded structs.
-func fieldsOf(t reflect.Type) []field {
-	var out []field
+func fieldsOf(t reflect.Type) []jsonField {
+	var out []jsonField
 	for i := range t.NumField() {
 		f := t.Field(i)
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -29,7 +29,7 @@ func fieldsOf(t reflect.Type) []field {
 			if tag == "" {
 				tag = f.Name
 			}
-			out = append(out, field{tag, f.Type})
+			out = append(out, jsonField{tag, f.Type})
 		}
 	}
 	return out
@@ -103,34 +103,4 @@ func pruneMap(t reflect.Type, v map[string]any, at string, unknown *[]string) {
 			prune(ft, v[name], at+name, unknown)
 		}
 	}
-}
-
-// schema describes a Go type in OpenAPI 3. Types don't contain themselves.
-func schema(t reflect.Type) map[string]any {
-	t = deref(t)
-	switch {
-	case t.PkgPath() == "time" && t.Name() == "Time":
-		return map[string]any{"type": "string", "format": "date-time"}
-	case t.Kind() == reflect.String:
-		return map[string]any{"type": "string"}
-	case opaque(t):
-		return map[string]any{"x-kubernetes-preserve-unknown-fields": true}
-	}
-	switch t.Kind() {
-	case reflect.Bool:
-		return map[string]any{"type": "boolean"}
-	case reflect.Float32, reflect.Float64:
-		return map[string]any{"type": "number"}
-	case reflect.Slice, reflect.Array:
-		return map[string]any{"type": "array", "items": schema(t.Elem())}
-	case reflect.Map:
-		return map[string]any{"type": "object", "additionalProperties": schema(t.Elem())}
-	case reflect.Struct:
-		props := map[string]any{}
-		for _, f := range fieldsOf(t) {
-			props[f.name] = schema(f.typ)
-		}
-		return map[string]any{"type": "object", "properties": props}
-	}
-	return map[string]any{"type": "integer", "format": "int64"}
 }

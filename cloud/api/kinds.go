@@ -1,13 +1,7 @@
 package api
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/cloud/store"
@@ -19,6 +13,14 @@ type Kind struct {
 	Name, Plural, Singular string
 	Short                  []string
 	Namespaced             bool
+	// Group and Version are the API group; the core group has no name.
+	Group, Version string
+	// Flat says that there is no spec: what is wanted stands beside the metadata, as in a Secret.
+	Flat bool
+	// NoStatus says that nobody reports anything about such an object.
+	NoStatus bool
+	// Sealed says that the store has the object encrypted, and that tables and messages never show it.
+	Sealed bool
 	// New makes an empty object: *resource.Device. Its Go type says which fields there are.
 	New func() any
 	// Private are fields of that type that the API neither shows nor takes.
@@ -48,85 +50,65 @@ type Column struct {
 	Wide                    bool // with -o wide only
 }
 
-// Kinds are the canonical kinds.
-func Kinds() []Kind { return []Kind{deviceKind(), modelKind(), nodeKind()} }
+// apiVersion is what apiVersion says in an object of the kind.
+func (k *Kind) apiVersion() string {
+	if k.Group == "" {
+		return k.Version
+	}
+	return k.Group + "/" + k.Version
+}
 
-func deviceKind() Kind {
-	return Kind{
-		Name: resource.KindDevice, Plural: "devices", Singular: "device", Short: []string{"dev"}, Namespaced: true,
-		New:        func() any { return new(resource.Device) },
-		Private:    []string{"desiredMeta"},
-		Validate:   validateDevice,
-		UniqueName: true,
-		Prepare: func(old, next any, origin string, now time.Time) {
-			prev, _ := old.(*resource.Device)
-			resource.Stamp(prev, next.(*resource.Device), origin, now)
-		},
-		Holds: func(obj any) []store.Key {
-			d := obj.(*resource.Device)
-			return []store.Key{modelOf(d)}
-		},
-		Columns: []Column{
-			{Name: "Node", Type: "string", Description: "The node that the device belongs to."},
-			{Name: "Model", Type: "string", Description: "The DeviceModel that describes it."},
-			{Name: "State", Type: "string", Description: "online, offline or unknown, as its mapper says."},
-			{Name: "In-Sync", Type: "string", Description: "Whether every property is as it is wanted."},
-			{Name: "Protocol", Type: "string", Description: "The protocol that reaches it.", Wide: true},
-			{Name: "Last-Seen", Type: "string", Description: "When it last reported anything.", Wide: true},
-		},
-		Cells: func(obj any) []any {
-			d := obj.(*resource.Device)
-			return []any{
-				d.Spec.NodeName, d.Spec.DeviceModelRef.Name, orUnknown(d.Status.State),
-				condition(d.Status.Conditions, "InSync"), d.Spec.Protocol.Type, d.Status.LastSeen,
-			}
-		},
-		Fields: map[string]func(any) string{
-			"spec.nodeName": func(obj any) string { return obj.(*resource.Device).Spec.NodeName },
-		},
+// root is the path below which the kind is.
+func (k *Kind) root() string {
+	if k.Group == "" {
+		return "/api/" + k.Version
+	}
+	return "/apis/" + k.apiVersion()
+}
+
+// qualified is the kind's name in messages: devices.edgebus.io, secrets.
+func (k *Kind) qualified() string {
+	if k.Group == "" {
+		return k.Plural
+	}
+	return k.Plural + "." + k.Group
+}
+
+// Kinds are the canonical kinds, in the order in which they are listed.
+func Kinds() []Kind {
+	kinds := []Kind{
+		deviceKind(), modelKind(), nodeKind(), fleetKind(), templateVersionKind(), repositoryKind(), resourceSyncKind(),
+		upgradeKind(), configurationKind(), instanceKind(), enrollmentKind(),
+	}
+	for i := range kinds {
+		kinds[i].Group, kinds[i].Version = resource.Group, resource.Version
+	}
+	return append(kinds, secretKind(), configMapKind())
+}
+
+// rules is Validate of a kind whose rules look at nothing but the object and the one before.
+// follows may be nil.
+func rules[T any](valid func(T) error, follows func(next, prev T) error) func(context.Context, store.Reader, any, any) error {
+	return func(_ context.Context, _ store.Reader, old, next any) error {
+		n := next.(*T)
+		if err := valid(*n); err != nil {
+			return err
+		}
+		if prev, ok := old.(*T); ok && follows != nil {
+			return follows(*n, *prev)
+		}
+		return nil
 	}
 }
 
-func modelKind() Kind {
-	return Kind{
-		Name: resource.KindDeviceModel, Plural: "devicemodels", Singular: "devicemodel", Short: []string{"dm"}, Namespaced: true,
-		New: func() any { return new(resource.DeviceModel) },
-		Validate: func(_ context.Context, _ store.Reader, _, next any) error {
-			return next.(*resource.DeviceModel).Validate()
-		},
-		HeldBy: devicesOf,
-		Columns: []Column{
-			{Name: "Properties", Type: "integer", Description: "How many properties it has."},
-			{Name: "Protocols", Type: "string", Description: "The protocols it has visitors for.", Wide: true},
-		},
-		Cells: func(obj any) []any {
-			m := obj.(*resource.DeviceModel)
-			var protocols []string
-			for _, v := range m.Spec.PropertyVisitors {
-				protocols = append(protocols, v.Protocol)
-			}
-			return []any{len(m.Spec.Properties), strings.Join(protocols, ",")}
-		},
-	}
+// cells is Cells of a kind.
+func cells[T any](of func(*T) []any) func(any) []any {
+	return func(obj any) []any { return of(obj.(*T)) }
 }
 
-func nodeKind() Kind {
-	return Kind{
-		Name: resource.KindNode, Plural: "nodes", Singular: "node", Short: []string{"no"},
-		New: func() any { return new(resource.Node) },
-		Validate: func(_ context.Context, _ store.Reader, _, next any) error {
-			return next.(*resource.Node).Validate()
-		},
-		Columns: []Column{
-			{Name: "State", Type: "string", Description: "online or offline, as the hub sees its connection."},
-			{Name: "Version", Type: "string", Description: "The version of its core."},
-			{Name: "Last-Seen", Type: "string", Description: "When its state last changed.", Wide: true},
-		},
-		Cells: func(obj any) []any {
-			n := obj.(*resource.Node)
-			return []any{orUnknown(n.Status.State), n.Status.Version, n.Status.LastSeen}
-		},
-	}
+// field is a field selector of a kind.
+func field[T any](of func(*T) string) func(any) string {
+	return func(obj any) string { return of(obj.(*T)) }
 }
 
 func orUnknown(state string) string {
@@ -143,59 +125,4 @@ func condition(list []resource.Condition, kind string) string {
 		}
 	}
 	return "Unknown"
-}
-
-func modelOf(d *resource.Device) store.Key {
-	return store.Key{Kind: resource.KindDeviceModel, Namespace: d.Metadata.Namespace, Name: d.Spec.DeviceModelRef.Name}
-}
-
-// validateDevice checks a Device by itself and, if its model is there already,
-// its wanted values against the model.
-func validateDevice(ctx context.Context, r store.Reader, old, next any) error {
-	d := next.(*resource.Device)
-	if err := d.Validate(); err != nil {
-		return err
-	}
-	key := modelOf(d)
-	stored, err := r.Get(ctx, key)
-	if errors.Is(err, resource.NotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var m resource.DeviceModel
-	if err := json.Unmarshal(stored.Data, &m); err != nil {
-		return fmt.Errorf("the stored %s can't be read: %w", key, err)
-	}
-	prev, _ := old.(*resource.Device)
-	newcomer := prev == nil || modelOf(prev) != key
-	if m.Metadata.DeletionTimestamp != nil && newcomer {
-		return resource.Errorf(resource.Invalid, "spec.deviceModelRef.name", "the DeviceModel %s is being deleted", m.Metadata.Name)
-	}
-	return d.CheckModel(m)
-}
-
-// devicesOf lists the devices that use a model.
-func devicesOf(ctx context.Context, r store.Reader, key store.Key) ([]string, error) {
-	page, err := r.List(ctx, resource.KindDevice, store.ListOptions{Namespace: key.Namespace})
-	if err != nil {
-		return nil, err
-	}
-	quoted, err := json.Marshal(key.Name)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, o := range page.Items {
-		if !bytes.Contains(o.Data, quoted) {
-			continue // most devices, without decoding them
-		}
-		var d resource.Device
-		if json.Unmarshal(o.Data, &d) == nil && d.Spec.DeviceModelRef.Name == key.Name {
-			names = append(names, o.Name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"sigs.k8s.io/yaml"
@@ -25,39 +26,76 @@ type object struct {
 	// DesiredMeta is a Device's, and stays between the store and Prepare.
 	DesiredMeta json.RawMessage `json:"desiredMeta,omitempty"`
 
-	rev uint64 // of the store
+	// Sealed is what the store has of a Secret: its values and annotations, encrypted.
+	Sealed []byte `json:"sealed,omitempty"`
+
+	rev  uint64 // of the store
+	flat bool   // see Kind.Flat
 }
 
 // fromStore reads what the store holds.
-func fromStore(o store.Object) (*object, error) {
+func (s *server) fromStore(o store.Object) (*object, error) {
 	obj := new(object)
 	if err := json.Unmarshal(o.Data, obj); err != nil {
 		return nil, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
 	}
 	obj.APIVersion, obj.Kind = resource.APIVersion, o.Kind
+	if k := s.kindNamed(o.Kind); k != nil {
+		obj.APIVersion, obj.flat = k.apiVersion(), k.Flat
+	}
 	obj.Status = o.Status
 	obj.rev = o.Rev
 	obj.Metadata.ResourceVersion = strconv.FormatUint(o.Rev, 10)
-	return obj, nil
+	if obj.Sealed == nil {
+		return obj, nil
+	}
+	return obj, s.open(obj)
 }
 
 // data is the object's main record, as the store is to hold it.
-func (o *object) data() ([]byte, error) {
+func (s *server) data(o *object) ([]byte, error) {
 	stored := *o
 	stored.Status, stored.Metadata.ResourceVersion = nil, ""
+	if k := s.kindNamed(o.Kind); k != nil && k.Sealed {
+		if err := s.seal(&stored); err != nil {
+			return nil, err
+		}
+	}
 	return json.Marshal(&stored)
 }
 
 // shown is the object as a client sees it.
-func (o *object) shown() *object {
+func (o *object) shown() any {
 	out := *o
-	out.DesiredMeta = nil
+	out.DesiredMeta, out.Sealed = nil, nil
+	if o.flat {
+		return flatObject{&out}
+	}
 	return &out
+}
+
+// flatObject writes an object without a spec: what is in it stands beside the metadata.
+type flatObject struct{ *object }
+
+// MarshalJSON writes the object; see flatObject.
+func (f flatObject) MarshalJSON() ([]byte, error) {
+	head := *f.object
+	head.Spec, head.Status = nil, nil
+	raw, err := json.Marshal(&head)
+	spec := bytes.TrimSpace(f.Spec)
+	if err != nil || len(spec) <= len("{}") {
+		return raw, err
+	}
+	return slices.Concat(raw[:len(raw)-1], []byte(","), spec[1:]), nil
 }
 
 // typed decodes the object into the kind's Go type.
 func (k *Kind) typed(o *object) (any, error) {
-	raw, err := json.Marshal(o)
+	var form any = o
+	if k.Flat {
+		form = flatObject{o}
+	}
+	raw, err := json.Marshal(form)
 	if err != nil {
 		return nil, err
 	}
@@ -66,13 +104,24 @@ func (k *Kind) typed(o *object) (any, error) {
 }
 
 // untyped is the inverse of typed.
-func untyped(v any) (*object, error) {
+func (k *Kind) untyped(v any) (*object, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
-	o := new(object)
-	return o, json.Unmarshal(raw, o)
+	o := &object{flat: k.Flat}
+	if err := json.Unmarshal(raw, o); err != nil || !k.Flat {
+		return o, err
+	}
+	fields := make(map[string]json.RawMessage)
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"apiVersion", "kind", "metadata"} {
+		delete(fields, name)
+	}
+	o.Spec, err = json.Marshal(fields)
+	return o, err
 }
 
 // body reads a request's body as JSON; it may be YAML.
@@ -129,17 +178,17 @@ func (k *Kind) decode(raw []byte) (*object, []string, error) {
 	if err := json.Unmarshal(pruned, v); err != nil {
 		return nil, nil, badField(err)
 	}
-	o, err := untyped(v)
+	o, err := k.untyped(v)
 	if err != nil {
 		return nil, nil, badField(err)
 	}
-	if o.APIVersion != "" && o.APIVersion != resource.APIVersion {
-		return nil, nil, badRequest("apiVersion", "apiVersion %q does not match the path: it must be %s", o.APIVersion, resource.APIVersion)
+	if o.APIVersion != "" && o.APIVersion != k.apiVersion() {
+		return nil, nil, badRequest("apiVersion", "apiVersion %q does not match the path: it must be %s", o.APIVersion, k.apiVersion())
 	}
 	if o.Kind != "" && o.Kind != k.Name {
 		return nil, nil, badRequest("kind", "kind %q does not match the path: it must be %s", o.Kind, k.Name)
 	}
-	o.APIVersion, o.Kind = resource.APIVersion, k.Name
+	o.APIVersion, o.Kind = k.apiVersion(), k.Name
 	return o, unknown, nil
 }
 
@@ -168,7 +217,7 @@ func validation(w http.ResponseWriter, r *request, unknown []string) error {
 			return nil
 		}
 		e := &httpError{code: http.StatusBadRequest, reason: "BadRequest", details: new(StatusDetails)}
-		e.message = fmt.Sprintf("%s in version %q cannot be handled as a %s: strict decoding error", r.kind.Name, resource.Version, r.kind.Name)
+		e.message = fmt.Sprintf("%s in version %q cannot be handled as a %s: strict decoding error", r.kind.Name, r.kind.Version, r.kind.Name)
 		for i, field := range unknown {
 			sep := ": "
 			if i > 0 {

@@ -18,8 +18,8 @@ type listMeta struct {
 
 type list struct {
 	resource.TypeMeta
-	Metadata listMeta  `json:"metadata"`
-	Items    []*object `json:"items"`
+	Metadata listMeta `json:"metadata"`
+	Items    []any    `json:"items"`
 }
 
 // load reads one object.
@@ -28,7 +28,7 @@ func (s *server) load(r *request) (*object, error) {
 	if err != nil {
 		return nil, r.about(r.key.Name, err)
 	}
-	return fromStore(stored)
+	return s.fromStore(stored)
 }
 
 func (s *server) get(w http.ResponseWriter, r *request) error {
@@ -125,7 +125,7 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 		writeJSON(w, http.StatusOK, t)
 		return nil
 	}
-	out := list{resource.TypeMeta{APIVersion: resource.APIVersion, Kind: r.kind.Name + "List"}, meta, objects}
+	out := list{resource.TypeMeta{APIVersion: r.kind.apiVersion(), Kind: r.kind.Name + "List"}, meta, make([]any, len(objects))}
 	for i := range objects {
 		out.Items[i] = objects[i].shown()
 	}
@@ -146,7 +146,7 @@ func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]*o
 		}
 		meta := listMeta{ResourceVersion: strconv.FormatUint(page.Rev, 10)}
 		for i, stored := range page.Items {
-			o, err := fromStore(stored)
+			o, err := s.fromStore(stored)
 			if err != nil {
 				return nil, meta, err
 			}

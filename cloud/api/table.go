@@ -116,7 +116,11 @@ func (s *server) row(k *Kind, f format, o *object) (tabRow, error) {
 	case "Object":
 		row.Object = o.shown()
 	default:
-		row.Object = partial{"PartialObjectMetadata", "meta.k8s.io/" + f.version, o.Metadata}
+		meta := o.Metadata
+		if k.Sealed {
+			meta.Annotations = nil // one may be a copy of the object
+		}
+		row.Object = partial{"PartialObjectMetadata", "meta.k8s.io/" + f.version, meta}
 	}
 	return row, nil
 }

@@ -185,7 +185,7 @@ func (v *watcher) event(e store.Event) error {
 	if ns != "" && e.Object.Namespace != ns || !v.sel.mentions(e.Object.Namespace, e.Object.Name) {
 		return nil
 	}
-	o, err := fromStore(e.Object)
+	o, err := v.s.fromStore(e.Object)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (v *watcher) event(e store.Event) error {
 	// client never had does no harm; one that is missing does.
 	before := e.Type != store.Added
 	if e.Old != nil {
-		old, err := fromStore(*e.Old)
+		old, err := v.s.fromStore(*e.Old)
 		if err != nil {
 			return err
 		}
@@ -250,6 +250,6 @@ func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
 		meta["annotations"] = map[string]string{"k8s.io/initial-events-end": "true"}
 	}
 	return v.out.Encode(watchEvent{"BOOKMARK", map[string]any{
-		"kind": v.r.kind.Name, "apiVersion": resource.APIVersion, "metadata": meta,
+		"kind": v.r.kind.Name, "apiVersion": v.r.kind.apiVersion(), "metadata": meta,
 	}})
 }

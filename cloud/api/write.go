@@ -99,6 +99,9 @@ func (s *server) newborn(r *request, o *object) error {
 	}
 	now := s.Now().UTC().Truncate(time.Second)
 	m.Namespace, m.UID, m.CreationTimestamp, m.Generation = r.key.Namespace, resource.NewUID(), &now, 1
+	if r.kind.Flat {
+		m.Generation = 0
+	}
 	m.DeletionTimestamp, m.DeletionGracePeriodSeconds, m.ManagedFields = nil, nil, nil
 	o.Status = nil
 	return nil
@@ -121,7 +124,7 @@ func (s *server) add(r *request, o *object, dry bool) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := next.data()
+	data, err := s.data(next)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +142,7 @@ func (s *server) add(r *request, o *object, dry bool) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fromStore(stored)
+	return s.fromStore(stored)
 }
 
 // free says whether a name could be taken now.
@@ -185,11 +188,14 @@ func (s *server) complete(ctx context.Context, r *request, old, next *object) (*
 		return next, nil
 	}
 	k.Prepare(prev, typed, origin(r), s.Now())
-	done, err := untyped(typed)
+	done, err := k.untyped(typed)
 	if err != nil {
 		return nil, err
 	}
 	done.Status, done.rev = next.Status, next.rev
+	if old != nil {
+		keepSealed(old, done)
+	}
 	return done, nil
 }
 
@@ -280,7 +286,7 @@ func (s *server) update(r *request, old, wanted *object, dry bool) (*object, err
 	if next.Metadata.DeletionTimestamp != nil && len(next.Metadata.Finalizers) == 0 {
 		return next, s.remove(r.Context(), r.kind, r.key, old)
 	}
-	data, err := next.data()
+	data, err := s.data(next)
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +295,7 @@ func (s *server) update(r *request, old, wanted *object, dry bool) (*object, err
 		return nil, err
 	}
 	s.released(r.Context(), r.kind, old, next)
-	return fromStore(stored)
+	return s.fromStore(stored)
 }
 
 // sameObject refuses a body that is about another object than the path.
@@ -331,7 +337,7 @@ func (s *server) successor(r *request, old, wanted *object) (*object, error) {
 	next.Status, next.DesiredMeta, next.rev = old.Status, old.DesiredMeta, old.rev
 	if sameSpec(old, &next) {
 		next.Spec = old.Spec // absent and {} are one
-	} else {
+	} else if !r.kind.Flat {
 		m.Generation++
 	}
 	return &next, nil
@@ -351,5 +357,5 @@ func (s *server) updateStatus(r *request, old, wanted *object, dry bool) (*objec
 	if err != nil {
 		return nil, err
 	}
-	return fromStore(stored)
+	return s.fromStore(stored)
 }

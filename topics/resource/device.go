@@ -47,10 +47,12 @@ type Device struct {
 // DeviceSpec is what is wanted of a device.
 type DeviceSpec struct {
 	// DeviceModelRef names the DeviceModel, in the device's own namespace.
+	// +required
 	DeviceModelRef Ref `json:"deviceModelRef,omitzero"`
 	// NodeName is the node that the device belongs to; empty: not bound yet, desired values wait.
 	NodeName string `json:"nodeName,omitempty"`
 	// Protocol is how the device is reached.
+	// +required
 	Protocol Protocol `json:"protocol,omitzero"`
 	// Desired are the wanted values of properties, whoever wrote them.
 	Desired map[string]Value `json:"desired,omitempty"`
@@ -60,6 +62,7 @@ type DeviceSpec struct {
 
 // Ref names an object.
 type Ref struct {
+	// Name is the object's name.
 	Name string `json:"name,omitempty"`
 }
 
@@ -67,6 +70,7 @@ type Ref struct {
 type Protocol struct {
 	// Name tells several configurations of one protocol apart.
 	Name string `json:"name,omitempty"`
+	// +required
 	// Type is the protocol: modbus, opcua, bluetoothle, … upper and lower case are alike.
 	Type string `json:"type,omitempty"`
 	// Config is the protocol's own: an address, a unit.
@@ -122,10 +126,16 @@ const (
 
 // DeviceStatus is what is known of a device.
 type DeviceStatus struct {
-	State      string                  `json:"state,omitempty"`
-	LastSeen   string                  `json:"lastSeen,omitempty"`
-	Twin       map[string]TwinProperty `json:"twin,omitempty"`
-	Conditions []Condition             `json:"conditions,omitempty"`
+	// State is online, offline or unknown, as the device's mapper says.
+	State string `json:"state,omitempty"`
+	// LastSeen is when the device last reported anything.
+	LastSeen string `json:"lastSeen,omitempty"`
+	// Twin has an entry for each property that is wanted or was reported.
+	Twin map[string]TwinProperty `json:"twin,omitempty"`
+	// Conditions are InSync, Refused, TwinConflict, NodeOnline.
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
 }
 
 // Bundle is the payload of devices/{device}: the Device, without what travels

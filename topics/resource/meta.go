@@ -18,11 +18,21 @@ const (
 	DefaultNamespace = "default"
 )
 
-// The canonical kinds.
+// The canonical kinds. Secret and ConfigMap are of the core group, v1.
 const (
-	KindDevice      = "Device"
-	KindDeviceModel = "DeviceModel"
-	KindNode        = "Node"
+	KindDevice            = "Device"
+	KindDeviceModel       = "DeviceModel"
+	KindNode              = "Node"
+	KindFleet             = "Fleet"
+	KindTemplateVersion   = "TemplateVersion"
+	KindRepository        = "Repository"
+	KindResourceSync      = "ResourceSync"
+	KindUpgrade           = "Upgrade"
+	KindConfiguration     = "Configuration"
+	KindInstance          = "Instance"
+	KindEnrollmentRequest = "EnrollmentRequest"
+	KindSecret            = "Secret"
+	KindConfigMap         = "ConfigMap"
 )
 
 // TypeMeta says what an object is.
@@ -33,29 +43,48 @@ type TypeMeta struct {
 
 // Meta is an object's metadata. It reads and writes like Kubernetes' ObjectMeta.
 type Meta struct {
-	Name                       string            `json:"name,omitempty"`
-	GenerateName               string            `json:"generateName,omitempty"`
-	Namespace                  string            `json:"namespace,omitempty"`
-	UID                        string            `json:"uid,omitempty"`
-	ResourceVersion            string            `json:"resourceVersion,omitempty"`
-	Generation                 int64             `json:"generation,omitempty"`
-	CreationTimestamp          *time.Time        `json:"creationTimestamp,omitempty"`
-	DeletionTimestamp          *time.Time        `json:"deletionTimestamp,omitempty"`
-	DeletionGracePeriodSeconds *int64            `json:"deletionGracePeriodSeconds,omitempty"`
-	Labels                     map[string]string `json:"labels,omitempty"`
-	Annotations                map[string]string `json:"annotations,omitempty"`
-	Finalizers                 []string          `json:"finalizers,omitempty"`
-	Owner                      string            `json:"owner,omitempty"` // {Kind}/{name}: who manages the object
-	OwnerReferences            json.RawMessage   `json:"ownerReferences,omitempty"`
-	ManagedFields              json.RawMessage   `json:"managedFields,omitempty"`
+	// Name is unique within kind and namespace; a Device's over all namespaces.
+	Name string `json:"name,omitempty"`
+	// GenerateName is what the hub makes a name of, if there is none.
+	GenerateName string `json:"generateName,omitempty"`
+	// Namespace is where the object is; default when empty. Some kinds have none.
+	Namespace string `json:"namespace,omitempty"`
+	// UID is never given twice. Read-only.
+	UID string `json:"uid,omitempty"`
+	// ResourceVersion changes with every change of the object. In an update it says which version was changed.
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+	// Generation counts changes of what is wanted. Read-only.
+	Generation int64 `json:"generation,omitempty"`
+	// CreationTimestamp is when the object was created. Read-only.
+	CreationTimestamp *time.Time `json:"creationTimestamp,omitempty"`
+	// DeletionTimestamp is when the deletion began; the object goes when nothing holds it any more. Read-only.
+	DeletionTimestamp *time.Time `json:"deletionTimestamp,omitempty"`
+	// DeletionGracePeriodSeconds is 0 once the deletion has begun. Read-only.
+	DeletionGracePeriodSeconds *int64 `json:"deletionGracePeriodSeconds,omitempty"`
+	// Labels are for selecting.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Annotations are for whoever put them there.
+	Annotations map[string]string `json:"annotations,omitempty"`
+	// Finalizers are what a deletion waits for.
+	// +listType=set
+	Finalizers []string `json:"finalizers,omitempty"`
+	// Owner is who manages the object, as {Kind}/{name}. Only the owner itself sets or clears it.
+	Owner string `json:"owner,omitempty"`
+	// OwnerReferences are kept as they are.
+	// +kubebuilder:validation:Type=array
+	OwnerReferences json.RawMessage `json:"ownerReferences,omitempty"`
+	// ManagedFields says who owns which fields, from the first server-side apply on.
+	// +kubebuilder:validation:Type=array
+	ManagedFields json.RawMessage `json:"managedFields,omitempty"`
 }
 
 // Condition is one aspect of an object's state, with the time since which it holds.
 type Condition struct {
-	Type               string    `json:"type"`
-	Status             string    `json:"status"` // True, False, Unknown
-	Reason             string    `json:"reason,omitempty"`
-	Message            string    `json:"message,omitempty"`
+	Type    string `json:"type"`              // the aspect
+	Status  string `json:"status"`            // True, False, Unknown
+	Reason  string `json:"reason,omitempty"`  // why, in one word
+	Message string `json:"message,omitempty"` // why, for a reader
+	// LastTransitionTime is since when the status is what it is.
 	LastTransitionTime time.Time `json:"lastTransitionTime,omitzero"`
 }
 

@@ -24,35 +24,56 @@ type DeviceModel struct {
 
 // ModelStatus is what is known of a model.
 type ModelStatus struct {
+	// Conditions: InUse says which devices a deletion waits for.
+	// +listType=map
+	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
 // DeviceModelSpec are a model's properties and visitors.
 type DeviceModelSpec struct {
-	Properties       []Property         `json:"properties,omitempty"`
+	// Properties are what a device of this model has.
+	// +listType=map
+	// +listMapKey=name
+	Properties []Property `json:"properties,omitempty"`
+	// PropertyVisitors say how to reach the properties, for each protocol.
+	// +listType=map
+	// +listMapKey=protocol
 	PropertyVisitors []ProtocolVisitors `json:"propertyVisitors,omitempty"`
 }
 
 // Property is one property of a device.
 type Property struct {
-	Name        string     `json:"name"`
-	Description string     `json:"description,omitempty"`
-	Type        DataType   `json:"type,omitempty"`       // string when empty
-	AccessMode  AccessMode `json:"accessMode,omitempty"` // ReadOnly when empty
-	Minimum     *float64   `json:"minimum,omitempty"`
-	Maximum     *float64   `json:"maximum,omitempty"`
-	Enum        []Value    `json:"enum,omitempty"`
-	Unit        string     `json:"unit,omitempty"`
+	// Name is the property's name, as in topics.
+	Name string `json:"name"`
+	// Description is for readers.
+	Description string `json:"description,omitempty"`
+	// Type is the type of its values; string when empty.
+	Type DataType `json:"type,omitempty"`
+	// AccessMode says whether it can be wanted; ReadOnly when empty.
+	AccessMode AccessMode `json:"accessMode,omitempty"`
+	// Minimum is the least value that may be wanted; for int, float and double.
+	Minimum *float64 `json:"minimum,omitempty"`
+	// Maximum is the greatest value that may be wanted; for int, float and double.
+	Maximum *float64 `json:"maximum,omitempty"`
+	// Enum are the only values that may be wanted, if there are any.
+	Enum []Value `json:"enum,omitempty"`
+	// Unit is what numbers are measured in.
+	Unit string `json:"unit,omitempty"`
 	// Conflict decides between a local override and a newer desired value: cloud (default), edge, latest.
+	// +kubebuilder:validation:Enum=cloud;edge;latest
 	Conflict string `json:"conflict,omitempty"`
 	// Adopt lets the hub take an uncontested local override over as the desired value.
 	Adopt bool `json:"adopt,omitempty"`
 	// AtBoot is what a mapper does with an old value after power comes back: last (default), hold, safe.
-	AtBoot    string `json:"atBoot,omitempty"`
-	SafeValue Value  `json:"safeValue,omitempty"`
+	// +kubebuilder:validation:Enum=last;hold;safe
+	AtBoot string `json:"atBoot,omitempty"`
+	// SafeValue is what atBoot safe writes.
+	SafeValue Value `json:"safeValue,omitempty"`
 }
 
 // DataType is the type of a property's values.
+// +kubebuilder:validation:Enum=int;float;double;boolean;string;bytes;object;array
 type DataType string
 
 // The data types.
@@ -70,6 +91,7 @@ const (
 var dataTypes = []DataType{TypeInt, TypeFloat, TypeDouble, TypeBoolean, TypeString, TypeBytes, TypeObject, TypeArray}
 
 // AccessMode says whether a property can be written.
+// +kubebuilder:validation:Enum=ReadOnly;ReadWrite
 type AccessMode string
 
 // The access modes.
@@ -91,20 +113,28 @@ const (
 
 // ProtocolVisitors say how one protocol reaches the properties.
 type ProtocolVisitors struct {
-	Protocol string    `json:"protocol"`
+	// Protocol is as in the Device's spec.protocol.type.
+	Protocol string `json:"protocol"`
+	// Visitors say how to reach each property.
 	Visitors []Visitor `json:"visitors"`
 }
 
 // Visitor says how to reach one property.
 type Visitor struct {
-	Name         string            `json:"name,omitempty"`
-	PropertyName string            `json:"propertyName"`
-	Config       map[string]string `json:"config,omitempty"`
+	// Name is the visitor's own name.
+	Name string `json:"name,omitempty"`
+	// PropertyName is the property that it reaches, one of the model's.
+	PropertyName string `json:"propertyName"`
+	// Config is the protocol's own: a register, a UUID.
+	Config map[string]string `json:"config,omitempty"`
 	// CollectCycle is how often to read the property, in milliseconds; 0: the mapper's default.
+	// +kubebuilder:validation:Minimum=0
 	CollectCycle int64 `json:"collectCycle,omitempty"`
 	// ReportCycle is how often to report it even when it has not changed, in milliseconds; 0: on change only.
+	// +kubebuilder:validation:Minimum=0
 	ReportCycle int64 `json:"reportCycle,omitempty"`
 	// Deadband is the smallest change of a number that is reported, in the property's unit.
+	// +kubebuilder:validation:Minimum=0
 	Deadband float64 `json:"deadband,omitempty"`
 }
 

@@ -14,34 +14,149 @@ type Node struct {
 	Status   NodeStatus `json:"status,omitzero"`
 }
 
-// NodeSpec is what is wanted of a node.
+// NodeSpec is what is wanted of a node. A Fleet's template has the same fields.
 type NodeSpec struct {
-	OS         *NodeOS         `json:"os,omitempty"`
-	Config     json.RawMessage `json:"config,omitempty"`
-	Monitoring json.RawMessage `json:"monitoring,omitempty"`
+	// OS is the operating system that is wanted.
+	OS *NodeOS `json:"os,omitempty"`
+	// Config is what is wanted of the host's files, from several sources.
+	// +listType=map
+	// +listMapKey=name
+	Config []ConfigItem `json:"config,omitempty"`
+	// Monitoring says what the node reports of its host.
+	Monitoring *Monitoring `json:"monitoring,omitempty"`
 }
 
 // NodeOS is the operating system that is wanted.
 type NodeOS struct {
+	// Image is a reference to an OCI image; its tag may float.
 	Image string `json:"image,omitempty"`
+}
+
+// ConfigType says where a part of a node's configuration is from.
+// +kubebuilder:validation:Enum=InlineConfigProviderSpec;GitConfigProviderSpec;KubernetesSecretProviderSpec
+type ConfigType string
+
+// The sources of configuration.
+const (
+	ConfigInline ConfigType = "InlineConfigProviderSpec"
+	ConfigGit    ConfigType = "GitConfigProviderSpec"
+	ConfigSecret ConfigType = "KubernetesSecretProviderSpec"
+)
+
+// ConfigItem is a part of a node's configuration, from one source.
+type ConfigItem struct {
+	// Name tells the parts apart.
+	Name string `json:"name"`
+	// ConfigType says which one of inline, gitRef and secretRef is set.
+	ConfigType ConfigType `json:"configType"`
+	// Inline is the configuration itself: an Ignition document, version 3.4.0.
+	Inline json.RawMessage `json:"inline,omitempty"`
+	// GitRef is a path in a Repository.
+	GitRef *GitRef `json:"gitRef,omitempty"`
+	// SecretRef is a Secret; it has no versions and always floats.
+	SecretRef *SecretMount `json:"secretRef,omitempty"`
+}
+
+// GitRef is a place in a Repository at a revision.
+type GitRef struct {
+	// Repository is the name of a Repository.
+	Repository string `json:"repository"`
+	// TargetRevision is a branch, tag or commit; the first two float.
+	TargetRevision string `json:"targetRevision"`
+	// Path is a file or directory in the repository.
+	Path string `json:"path"`
+}
+
+// SecretMount is a Secret and where its values go on a node.
+type SecretMount struct {
+	// Name is the Secret's name.
+	Name string `json:"name"`
+	// Namespace is the Secret's; default when empty.
+	Namespace string `json:"namespace,omitempty"`
+	// MountPath is the directory on the node for which each key becomes a file.
+	MountPath string `json:"mountPath"`
+}
+
+// Monitoring says what a node reports of its host.
+type Monitoring struct {
+	// Containers are those to watch.
+	Containers *Patterns `json:"containers,omitempty"`
+	// Systemd are the units to watch.
+	Systemd *Patterns `json:"systemd,omitempty"`
+}
+
+// Patterns choose by name.
+type Patterns struct {
+	// MatchPatterns are names in which * stands for any text.
+	MatchPatterns []string `json:"matchPatterns,omitempty"`
 }
 
 // NodeStatus is what is known of a node.
 type NodeStatus struct {
-	State      string      `json:"state,omitempty"` // online, offline
-	LastSeen   string      `json:"lastSeen,omitempty"`
-	Version    string      `json:"version,omitempty"` // of the core
+	// State is online or offline, as the hub sees the connection.
+	State string `json:"state,omitempty"`
+	// LastSeen is when the state last changed.
+	LastSeen string `json:"lastSeen,omitempty"`
+	// Version is that of the edge core.
+	Version string `json:"version,omitempty"`
+	// RenderedVersion is the configuration that the node has applied.
+	RenderedVersion string `json:"renderedVersion,omitempty"`
+	// SystemInfo describes the host.
 	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
+	// Containers are those that spec.monitoring asks for.
+	// +listType=map
+	// +listMapKey=id
+	Containers []ContainerStatus `json:"containers,omitempty"`
+	// SystemdUnits are those that spec.monitoring asks for.
+	// +listType=map
+	// +listMapKey=name
+	SystemdUnits []SystemdUnit `json:"systemdUnits,omitempty"`
+	// UpdatedAt is when the node last reported its status.
+	UpdatedAt string `json:"updatedAt,omitempty"`
+	// Conditions are the node's own and those of its rendering.
+	// +listType=map
+	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// ContainerStatus is a container on a node.
+type ContainerStatus struct {
+	// ID is the engine's.
+	ID string `json:"id"`
+	// Name is the container's.
+	Name string `json:"name,omitempty"`
+	// Status is running, exited, …
+	Status string `json:"status,omitempty"`
+	// Image is what it was made of.
+	Image string `json:"image,omitempty"`
+	// Engine is podman, docker, …
+	Engine string `json:"engine,omitempty"`
+}
+
+// SystemdUnit is a unit of a node's systemd.
+type SystemdUnit struct {
+	// Name is the unit's, with its suffix.
+	Name string `json:"name"`
+	// LoadState is systemd's: loaded, not-found, masked, …
+	LoadState string `json:"loadState,omitempty"`
+	// ActiveState is systemd's: active, inactive, failed, …
+	ActiveState string `json:"activeState,omitempty"`
 }
 
 // SystemInfo describes the host of a node.
 type SystemInfo struct {
-	Architecture    string `json:"architecture,omitempty"`
+	// Architecture is the processor's: amd64, arm64, …
+	Architecture string `json:"architecture,omitempty"`
+	// OperatingSystem is linux, …
 	OperatingSystem string `json:"operatingSystem,omitempty"`
-	MachineID       string `json:"machineID,omitempty"`
-	BootID          string `json:"bootID,omitempty"`
-	CPUs            int    `json:"cpus,omitempty"`
+	// MachineID is the host's, of /etc/machine-id.
+	MachineID string `json:"machineID,omitempty"`
+	// BootID is another one after each boot.
+	BootID string `json:"bootID,omitempty"`
+	// CPUs is how many processors there are.
+	CPUs int `json:"cpus,omitempty"`
+	// Measurements are the platform's registers: pcr01, …
+	Measurements map[string]string `json:"measurements,omitempty"`
 }
 
 // NodeReport is the payload of status: what a core says of itself.

@@ -20,31 +20,31 @@ type Stored struct {
 
 // TwinValue is one side of a property.
 type TwinValue struct {
-	Value   string `json:"value"`
-	Ver     uint64 `json:"ver"`
-	TS      string `json:"ts,omitempty"`
-	Origin  string `json:"origin,omitempty"`
-	For     uint64 `json:"for,omitempty"`
-	BasedOn uint64 `json:"basedOn,omitempty"`
-	Until   string `json:"until,omitempty"`
+	Value   string `json:"value"`             // as text in the form of the model's type
+	Ver     uint64 `json:"ver"`               // rises with each change
+	TS      string `json:"ts,omitempty"`      // when it was written
+	Origin  string `json:"origin,omitempty"`  // who wrote it
+	For     uint64 `json:"for,omitempty"`     // reported: the version that it answers
+	BasedOn uint64 `json:"basedOn,omitempty"` // override: the desired version at that time
+	Until   string `json:"until,omitempty"`   // when it ends by itself
 }
 
 // TwinProperty is a property as wanted, as it is, and what stands between the two.
 type TwinProperty struct {
-	Desired  *TwinValue `json:"desired,omitempty"`
-	Reported *TwinValue `json:"reported,omitempty"`
-	Override *TwinValue `json:"override,omitempty"`
-	Refused  *Refusal   `json:"refused,omitempty"`
-	Conflict *Dispute   `json:"conflict,omitempty"`
-	InSync   bool       `json:"inSync"`
+	Desired  *TwinValue `json:"desired,omitempty"`  // what is wanted
+	Reported *TwinValue `json:"reported,omitempty"` // what is
+	Override *TwinValue `json:"override,omitempty"` // what somebody on the node wants instead
+	Refused  *Refusal   `json:"refused,omitempty"`  // why the device does not do what is wanted
+	Conflict *Dispute   `json:"conflict,omitempty"` // an override met a newer desired value
+	InSync   bool       `json:"inSync"`             // reported is as wanted
 }
 
 // Refusal is the payload of refused/{property}.
 type Refusal struct {
-	For     uint64 `json:"for"`           // the effective version that was refused
-	Ver     uint64 `json:"ver,omitempty"` // the cloud's desired version behind it, added by the core
-	Code    string `json:"code"`
-	Message string `json:"message,omitempty"`
+	For     uint64 `json:"for"`               // the effective version that was refused
+	Ver     uint64 `json:"ver,omitempty"`     // the cloud's desired version behind it, added by the core
+	Code    string `json:"code"`              // why, in one word
+	Message string `json:"message,omitempty"` // why, for a reader
 }
 
 // ParseRefusal reads the payload of refused/{property}.
@@ -61,12 +61,12 @@ func ParseRefusal(payload []byte) (Refusal, error) {
 
 // Dispute is the payload of conflict/{property}: an override met a newer desired value.
 type Dispute struct {
-	Desired    string `json:"desired"`
-	DesiredVer uint64 `json:"desiredVer"`
-	Override   string `json:"override"`
-	BasedOn    uint64 `json:"basedOn"`
-	Policy     string `json:"policy"` // cloud, edge, latest
-	Winner     string `json:"winner"` // desired or override
+	Desired    string `json:"desired"`    // the value that is wanted
+	DesiredVer uint64 `json:"desiredVer"` // its version
+	Override   string `json:"override"`   // the value on the node
+	BasedOn    uint64 `json:"basedOn"`    // the desired version that the override knew
+	Policy     string `json:"policy"`     // cloud, edge, latest
+	Winner     string `json:"winner"`     // desired or override
 }
 
 // Twin puts a device's properties together. get finds a key's value relative to

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/edgebus/edgebus/topics"
 )
@@ -35,12 +36,31 @@ func (m Meta) check(p *problems) {
 	if len(m.Labels) > maxLabels {
 		p.add("metadata.labels", "more than %d labels", maxLabels)
 	}
+	for key, value := range m.Labels {
+		checkLabel(p, "metadata.labels", key, value)
+	}
 	size := 0
 	for k, v := range m.Annotations {
 		size += len(k) + len(v)
 	}
 	if size > maxMetadata {
 		p.add("metadata.annotations", "%d bytes in all; at most %d are kept", size, maxMetadata)
+	}
+}
+
+// checkLabel checks a label. Values may have characters that no selector can name, as the
+// manifests of many do: blanks, colons.
+func checkLabel(p *problems, field, key, value string) {
+	prefix, name, prefixed := strings.Cut(key, "/")
+	if !prefixed {
+		prefix, name = "", key
+	}
+	bad := strings.ContainsFunc(name, func(c rune) bool { return !isKeyLetter(c) })
+	if bad || name == "" || len(name) > maxLabelPart || prefixed && !topics.ValidName(prefix) {
+		p.add(field, "%s: a label's name is 1–%d letters, digits, '-', '_' and '.', after a domain and '/' if there is one", clip(key), maxLabelPart)
+	}
+	if len(value) > maxLabelPart || strings.ContainsFunc(value, unicode.IsControl) {
+		p.add(field+"["+key+"]", "%s: a label's value has at most %d bytes, and no control characters", clip(value), maxLabelPart)
 	}
 }
 
@@ -168,6 +188,9 @@ func (m DeviceModel) Validate() error {
 		if pv.Protocol == "" {
 			p.add(at+".protocol", "is required")
 		}
+		if slices.ContainsFunc(m.Spec.PropertyVisitors[:i], func(o ProtocolVisitors) bool { return strings.EqualFold(o.Protocol, pv.Protocol) }) {
+			p.add(at+".protocol", "%s stands twice", clip(pv.Protocol))
+		}
 		for j, v := range pv.Visitors {
 			v.check(&p, fmt.Sprintf("%s.visitors[%d]", at, j), seen)
 		}
@@ -226,6 +249,3 @@ func oneOf[T ~string](p *problems, field, value string, allowed []T) {
 	}
 	p.add(field, "%s is not one of %s", clip(value), strings.Join(names, ", "))
 }
-
-// Validate checks a Node.
-func (n Node) Validate() error { return n.Metadata.Validate() }

@@ -1,0 +1,127 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func deviceKind() Kind {
+	return Kind{
+		Name: resource.KindDevice, Plural: "devices", Singular: "device", Short: []string{"dev"}, Namespaced: true,
+		New:        func() any { return new(resource.Device) },
+		Private:    []string{"desiredMeta"},
+		Validate:   validateDevice,
+		UniqueName: true,
+		Prepare: func(old, next any, origin string, now time.Time) {
+			prev, _ := old.(*resource.Device)
+			resource.Stamp(prev, next.(*resource.Device), origin, now)
+		},
+		Holds: func(obj any) []store.Key {
+			d := obj.(*resource.Device)
+			return []store.Key{modelOf(d)}
+		},
+		Columns: []Column{
+			{Name: "Node", Type: "string", Description: "The node that the device belongs to."},
+			{Name: "Model", Type: "string", Description: "The DeviceModel that describes it."},
+			{Name: "State", Type: "string", Description: "online, offline or unknown, as its mapper says."},
+			{Name: "In-Sync", Type: "string", Description: "Whether every property is as it is wanted."},
+			{Name: "Protocol", Type: "string", Description: "The protocol that reaches it.", Wide: true},
+			{Name: "Last-Seen", Type: "string", Description: "When it last reported anything.", Wide: true},
+		},
+		Cells: func(obj any) []any {
+			d := obj.(*resource.Device)
+			return []any{
+				d.Spec.NodeName, d.Spec.DeviceModelRef.Name, orUnknown(d.Status.State),
+				condition(d.Status.Conditions, "InSync"), d.Spec.Protocol.Type, d.Status.LastSeen,
+			}
+		},
+		Fields: map[string]func(any) string{
+			"spec.nodeName": func(obj any) string { return obj.(*resource.Device).Spec.NodeName },
+		},
+	}
+}
+
+func modelKind() Kind {
+	return Kind{
+		Name: resource.KindDeviceModel, Plural: "devicemodels", Singular: "devicemodel", Short: []string{"dm"}, Namespaced: true,
+		New:      func() any { return new(resource.DeviceModel) },
+		Validate: rules(resource.DeviceModel.Validate, nil),
+		HeldBy:   devicesOf,
+		Columns: []Column{
+			{Name: "Properties", Type: "integer", Description: "How many properties it has."},
+			{Name: "Protocols", Type: "string", Description: "The protocols it has visitors for.", Wide: true},
+		},
+		Cells: func(obj any) []any {
+			m := obj.(*resource.DeviceModel)
+			var protocols []string
+			for _, v := range m.Spec.PropertyVisitors {
+				protocols = append(protocols, v.Protocol)
+			}
+			return []any{len(m.Spec.Properties), strings.Join(protocols, ",")}
+		},
+	}
+}
+
+func modelOf(d *resource.Device) store.Key {
+	return store.Key{Kind: resource.KindDeviceModel, Namespace: d.Metadata.Namespace, Name: d.Spec.DeviceModelRef.Name}
+}
+
+// validateDevice checks a Device by itself and, if its model is there already,
+// its wanted values against the model.
+func validateDevice(ctx context.Context, r store.Reader, old, next any) error {
+	d := next.(*resource.Device)
+	if err := d.Validate(); err != nil {
+		return err
+	}
+	key := modelOf(d)
+	stored, err := r.Get(ctx, key)
+	if errors.Is(err, resource.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var m resource.DeviceModel
+	if err := json.Unmarshal(stored.Data, &m); err != nil {
+		return fmt.Errorf("the stored %s can't be read: %w", key, err)
+	}
+	prev, _ := old.(*resource.Device)
+	newcomer := prev == nil || modelOf(prev) != key
+	if m.Metadata.DeletionTimestamp != nil && newcomer {
+		return resource.Errorf(resource.Invalid, "spec.deviceModelRef.name", "the DeviceModel %s is being deleted", m.Metadata.Name)
+	}
+	return d.CheckModel(m)
+}
+
+// devicesOf lists the devices that use a model.
+func devicesOf(ctx context.Context, r store.Reader, key store.Key) ([]string, error) {
+	page, err := r.List(ctx, resource.KindDevice, store.ListOptions{Namespace: key.Namespace})
+	if err != nil {
+		return nil, err
+	}
+	quoted, err := json.Marshal(key.Name)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, o := range page.Items {
+		if !bytes.Contains(o.Data, quoted) {
+			continue // most devices, without decoding them
+		}
+		var d resource.Device
+		if json.Unmarshal(o.Data, &d) == nil && d.Spec.DeviceModelRef.Name == key.Name {
+			names = append(names, o.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}

@@ -1,0 +1,154 @@
+package api
+
+import (
+	"strings"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func nodeKind() Kind {
+	return Kind{
+		Name: resource.KindNode, Plural: "nodes", Singular: "node", Short: []string{"no"},
+		New:      func() any { return new(resource.Node) },
+		Validate: rules(resource.Node.Validate, nil),
+		Columns: []Column{
+			{Name: "State", Type: "string", Description: "online or offline, as the hub sees its connection."},
+			{Name: "Version", Type: "string", Description: "The version of its core."},
+			{Name: "Fleet", Type: "string", Description: "The Fleet that owns it."},
+			{Name: "Last-Seen", Type: "string", Description: "When its state last changed.", Wide: true},
+			{Name: "Image", Type: "string", Description: "The operating system that is wanted.", Wide: true},
+		},
+		Cells: cells(func(n *resource.Node) []any {
+			fleet, _ := strings.CutPrefix(n.Metadata.Owner, "Fleet/")
+			image := ""
+			if n.Spec.OS != nil {
+				image = n.Spec.OS.Image
+			}
+			return []any{orUnknown(n.Status.State), n.Status.Version, fleet, n.Status.LastSeen, image}
+		}),
+		Fields: map[string]func(any) string{
+			"metadata.owner": field(func(n *resource.Node) string { return n.Metadata.Owner }),
+		},
+	}
+}
+
+func fleetKind() Kind {
+	return Kind{
+		Name: resource.KindFleet, Plural: "fleets", Singular: "fleet", Short: []string{"fl"},
+		New:      func() any { return new(resource.Fleet) },
+		Validate: rules(resource.Fleet.Validate, nil),
+		Columns: []Column{
+			{Name: "Image", Type: "string", Description: "The operating system that its nodes are to have."},
+			{Name: "Template", Type: "string", Description: "The TemplateVersion that is being rolled out."},
+			{Name: "Overlapping", Type: "string", Description: "Whether other fleets want the same nodes."},
+			{Name: "Owner", Type: "string", Description: "Who manages it.", Wide: true},
+		},
+		Cells: cells(func(f *resource.Fleet) []any {
+			image := ""
+			if os := f.Spec.Template.Spec.OS; os != nil {
+				image = os.Image
+			}
+			return []any{
+				image, f.Metadata.Annotations["fleet-controller/templateVersion"],
+				condition(f.Status.Conditions, "OverlappingSelectors"), f.Metadata.Owner,
+			}
+		}),
+	}
+}
+
+func templateVersionKind() Kind {
+	return Kind{
+		Name: resource.KindTemplateVersion, Plural: "templateversions", Singular: "templateversion", Short: []string{"tv"},
+		New:      func() any { return new(resource.TemplateVersion) },
+		Validate: rules(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate),
+		Columns: []Column{
+			{Name: "Fleet", Type: "string", Description: "The Fleet whose template it was."},
+			{Name: "References", Type: "integer", Description: "How many floating references it has frozen."},
+		},
+		Cells: cells(func(v *resource.TemplateVersion) []any { return []any{v.Spec.Fleet, len(v.Spec.References)} }),
+		Fields: map[string]func(any) string{
+			"spec.fleet": field(func(v *resource.TemplateVersion) string { return v.Spec.Fleet }),
+		},
+	}
+}
+
+func repositoryKind() Kind {
+	return Kind{
+		Name: resource.KindRepository, Plural: "repositories", Singular: "repository", Short: []string{"repo"},
+		New:      func() any { return new(resource.Repository) },
+		Validate: rules(resource.Repository.Validate, nil),
+		Columns: []Column{
+			{Name: "Type", Type: "string", Description: "git, http or oci."},
+			{Name: "URL", Type: "string", Description: "Where it is."},
+			{Name: "Accessible", Type: "string", Description: "Whether it could be reached."},
+		},
+		Cells: cells(func(r *resource.Repository) []any {
+			kind := r.Spec.Type
+			if kind == "" {
+				kind = "git"
+			}
+			return []any{kind, r.Spec.URL, condition(r.Status.Conditions, "Accessible")}
+		}),
+	}
+}
+
+func resourceSyncKind() Kind {
+	return Kind{
+		Name: resource.KindResourceSync, Plural: "resourcesyncs", Singular: "resourcesync", Short: []string{"rs"},
+		New:      func() any { return new(resource.ResourceSync) },
+		Validate: rules(resource.ResourceSync.Validate, nil),
+		Columns: []Column{
+			{Name: "Repository", Type: "string", Description: "The Repository that is applied."},
+			{Name: "Revision", Type: "string", Description: "The branch, tag or commit that is wanted."},
+			{Name: "Synced", Type: "string", Description: "Whether all its manifests are applied."},
+			{Name: "Commit", Type: "string", Description: "The commit that was applied last.", Wide: true},
+		},
+		Cells: cells(func(r *resource.ResourceSync) []any {
+			return []any{r.Spec.Repository, r.Spec.TargetRevision, condition(r.Status.Conditions, "Synced"), r.Status.ObservedCommit}
+		}),
+	}
+}
+
+func upgradeKind() Kind {
+	return Kind{
+		Name: resource.KindUpgrade, Plural: "upgrades", Singular: "upgrade", Short: []string{"up"},
+		New:      func() any { return new(resource.Upgrade) },
+		Validate: rules(resource.Upgrade.Validate, resource.Upgrade.CheckUpdate),
+		Columns: []Column{
+			{Name: "Version", Type: "string", Description: "The version that is wanted."},
+			{Name: "Nodes", Type: "integer", Description: "How many nodes were asked."},
+			{Name: "Done", Type: "integer", Description: "How many of them have the version."},
+		},
+		Cells: cells(func(u *resource.Upgrade) []any {
+			done := 0
+			for _, n := range u.Status.Nodes {
+				if last := len(n.History) - 1; last >= 0 && n.History[last].OperationStatus == resource.UpgradeSuccess {
+					done++
+				}
+			}
+			return []any{u.Spec.Version, len(u.Status.Nodes), done}
+		}),
+	}
+}
+
+func enrollmentKind() Kind {
+	return Kind{
+		Name: resource.KindEnrollmentRequest, Plural: "enrollmentrequests", Singular: "enrollmentrequest", Short: []string{"er"},
+		New:      func() any { return new(resource.EnrollmentRequest) },
+		Validate: rules(resource.EnrollmentRequest.Validate, resource.EnrollmentRequest.CheckUpdate),
+		Columns: []Column{
+			{Name: "Node", Type: "string", Description: "The name that the node asks for."},
+			{Name: "Approval", Type: "string", Description: "What was decided."},
+		},
+		Cells: cells(func(e *resource.EnrollmentRequest) []any {
+			node, approval := e.Spec.NodeName, e.Spec.Approval
+			if node == "" {
+				node = e.Metadata.Name
+			}
+			if approval == "" {
+				approval = "Pending"
+			}
+			return []any{node, approval}
+		}),
+	}
+}

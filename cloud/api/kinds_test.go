@@ -1,0 +1,257 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgebus/edgebus/cloud/seal"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// sealed gives the hub a key for Secrets.
+func sealed(t *testing.T) func(*Options) {
+	key, err := seal.Make(t.TempDir())
+	require.NoError(t, err)
+	return func(o *Options) { o.Seal = key }
+}
+
+// samples are objects in which every field has a value, one or more of each kind.
+func samples(t *testing.T) map[string][]dict {
+	text, err := os.ReadFile("testdata/samples.yaml")
+	require.NoError(t, err)
+	out := map[string][]dict{}
+	for doc := range bytes.SplitSeq(text, []byte("\n---\n")) {
+		raw, err := yaml.YAMLToJSON(doc)
+		require.NoError(t, err)
+		tree := dict{}
+		require.NoError(t, json.Unmarshal(raw, &tree))
+		kind := tree["kind"].(string)
+		out[kind] = append(out[kind], tree)
+	}
+	return out
+}
+
+func (k *Kind) collection() string {
+	if k.Namespaced {
+		return k.root() + "/namespaces/default/" + k.Plural
+	}
+	return k.root() + "/" + k.Plural
+}
+
+func name(o dict) string { return o["metadata"].(dict)["name"].(string) }
+
+func text(t *testing.T, v any) string {
+	raw, err := json.Marshal(v)
+	require.NoError(t, err)
+	return string(raw)
+}
+
+// Each kind takes all of its fields, and gives them back.
+func TestEveryKindRoundTrips(t *testing.T) {
+	h := newHub(t, sealed(t))
+	all := samples(t)
+	for _, k := range Kinds() {
+		require.NotEmpty(t, all[k.Name], "no sample of %s", k.Name)
+		for _, o := range all[k.Name] {
+			at := k.collection() + "/" + name(o)
+			h.ok("POST", k.collection()+"?fieldValidation=Strict", text(t, o))
+			if status, ok := o["status"]; ok {
+				h.ok("PATCH", at+"/status?fieldValidation=Strict", text(t, dict{"status": status}), "Content-Type", mergePatch)
+			}
+			got := h.ok("GET", at, "")
+			for field := range o {
+				if field != "metadata" && field != "stringData" {
+					require.Equal(t, o[field], got.tree[field], "%s %s", k.Name, field)
+				}
+			}
+			before := got.str("metadata.resourceVersion")
+			again := h.ok("PUT", at, string(got.body))
+			require.Equal(t, before, again.str("metadata.resourceVersion"), "%s: what was read is no change", k.Name)
+		}
+		list := h.ok("GET", k.collection(), "")
+		require.Equal(t, k.Name+"List", list.str("kind"))
+		require.Equal(t, k.apiVersion(), list.str("items.0.apiVersion"))
+		table := h.ok("GET", k.collection(), "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+		require.Len(t, table.at("rows.0.cells"), len(k.Columns)+2, k.Name)
+		h.ok("DELETE", k.collection()+"/"+name(all[k.Name][0]), "")
+	}
+}
+
+// leaf is a place in a sample that the schema has a rule for.
+type leaf struct {
+	path []any // names and indexes
+	bad  any   // a value that breaks it; nil: none at all
+	rule string
+}
+
+// leaves finds the places in v for which def has rules.
+func leaves(def dict, v any, path []any, found *[]leaf) {
+	add := func(rule string, bad any, below ...any) {
+		*found = append(*found, leaf{slices.Concat(path, below), bad, rule})
+	}
+	if def["enum"] != nil {
+		add("enum", "nonsense")
+	}
+	if least, ok := def["minimum"].(float64); ok {
+		add("minimum", least-1)
+	}
+	if def["pattern"] != nil {
+		add("pattern", "?")
+	}
+	switch v := v.(type) {
+	case dict:
+		required, _ := def["required"].([]any)
+		for _, name := range required {
+			add("required", nil, name)
+		}
+		props, _ := def["properties"].(dict)
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			if below, ok := props[name].(dict); ok {
+				leaves(below, v[name], slices.Concat(path, []any{name}), found)
+			}
+		}
+	case []any:
+		items, _ := def["items"].(dict)
+		for i := range v {
+			leaves(items, v[i], slices.Concat(path, []any{i}), found)
+		}
+	}
+}
+
+// broken is a copy of o in which one leaf is bad, and the path of that leaf in words.
+func broken(t *testing.T, o dict, l leaf) (dict, string) {
+	out := dict{}
+	require.NoError(t, json.Unmarshal([]byte(text(t, o)), &out))
+	var at any = out
+	said := ""
+	for i, step := range l.path {
+		last := i == len(l.path)-1
+		switch step := step.(type) {
+		case string:
+			said = strings.TrimPrefix(said+"."+step, ".")
+			switch {
+			case last && l.bad == nil:
+				delete(at.(dict), step)
+			case last:
+				at.(dict)[step] = l.bad
+			default:
+				at = at.(dict)[step]
+			}
+		case int:
+			said += "[" + strconv.Itoa(step) + "]"
+			at = at.([]any)[step]
+		}
+	}
+	return out, said
+}
+
+// What the schema asks is what the hub refuses, with the field's path.
+func TestSchemaRulesAreKept(t *testing.T) {
+	h := newHub(t, sealed(t))
+	all, defs := samples(t), schemas()
+	tried := 0
+	for _, k := range Kinds() {
+		for _, o := range all[k.Name] {
+			spec, ok := o["spec"].(dict)
+			if !ok {
+				continue
+			}
+			props := defs[k.schemaName()].(dict)["properties"].(dict)
+			var found []leaf
+			leaves(props["spec"].(dict), spec, []any{"spec"}, &found)
+			for _, l := range found {
+				bad, field := broken(t, o, l)
+				r := h.do("POST", k.collection(), text(t, bad))
+				require.Equal(t, 422, r.code, "%s without %s at %s: %s", k.Name, l.rule, field, r.body)
+				causes, _ := r.at("details.causes").([]any)
+				require.True(t, slices.ContainsFunc(causes, func(c any) bool {
+					return strings.HasPrefix(c.(dict)["field"].(string), field)
+				}), "%s at %s: %s", l.rule, field, r.body)
+				tried++
+			}
+		}
+	}
+	require.Greater(t, tried, 50)
+}
+
+func TestSecretsAreSealed(t *testing.T) {
+	h := newHub(t, sealed(t))
+	at := "/api/v1/namespaces/default/secrets"
+	made := h.ok("POST", at, `{"metadata":{"name":"a","annotations":{"copy":"hunter2"}},"stringData":{"password":"hunter2"}}`)
+	require.Equal(t, "aHVudGVyMg==", made.str("data.password"))
+	require.Equal(t, "Opaque", made.str("type"))
+	require.Nil(t, made.at("stringData"))
+	require.Nil(t, made.at("metadata.generation"))
+
+	page, err := h.store.List(t.Context(), resource.KindSecret, store.ListOptions{})
+	require.NoError(t, err)
+	stored := string(page.Items[0].Data)
+	require.NotContains(t, stored, "hunter2")
+	require.NotContains(t, stored, "aHVudGVyMg==")
+	require.NotContains(t, stored, "password")
+
+	table := h.ok("GET", at, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	require.NotContains(t, string(table.body), "hunter2")
+	require.NotContains(t, string(table.body), "aHVudGVyMg==")
+
+	same := h.ok("PATCH", at+"/a", `{"stringData":{"password":"hunter2"}}`, "Content-Type", mergePatch)
+	require.Equal(t, made.str("metadata.resourceVersion"), same.str("metadata.resourceVersion"), "no change, no write")
+	next := h.ok("PATCH", at+"/a", `{"stringData":{"user":"ann"}}`, "Content-Type", mergePatch)
+	require.Equal(t, "YW5u", next.str("data.user"))
+	require.Equal(t, "aHVudGVyMg==", next.str("data.password"))
+	gone := h.ok("PATCH", at+"/a", `{"data":{"user":null}}`, "Content-Type", mergePatch)
+	require.Nil(t, gone.at("data.user"))
+	h.refused(422, "Invalid", "PATCH", at+"/a", `{"type":"other"}`, "Content-Type", mergePatch)
+	msg := h.refused(400, "BadRequest", "POST", at, `{"metadata":{"name":"b"},"data":{"x":"hunter2 is no base64"}}`)
+	require.NotContains(t, msg, "hunter2")
+	h.refused(404, "NotFound", "GET", at+"/a/status", "")
+
+	h.ok("PATCH", at+"/a", `{"immutable":true}`, "Content-Type", mergePatch)
+	h.refused(422, "Invalid", "PATCH", at+"/a", `{"stringData":{"password":"x"}}`, "Content-Type", mergePatch)
+	h.refused(422, "Invalid", "PATCH", at+"/a", `{"immutable":false}`, "Content-Type", mergePatch)
+	h.ok("PATCH", at+"/a", `{"metadata":{"labels":{"x":"y"}}}`, "Content-Type", mergePatch)
+	h.ok("DELETE", at+"/a", "")
+}
+
+func TestNoSecretsWithoutAKey(t *testing.T) {
+	h := newHub(t)
+	h.refused(503, "ServiceUnavailable", "POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"a"}}`)
+	h.ok("POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"a"},"data":{"k":"v"}}`)
+}
+
+func TestRulesOfKinds(t *testing.T) {
+	h := newHub(t)
+	up := func(spec string) string { return `{"metadata":{"name":"up"},"spec":{` + spec + `}}` }
+	h.ok("POST", base+"/upgrades", up(`"version":"v1","nodeNames":["n1"]`))
+	says := func(field, spec string) {
+		t.Helper()
+		r := h.do("PUT", base+"/upgrades/up", up(spec))
+		require.Equal(t, 422, r.code, "%s", r.body)
+		require.Equal(t, field, r.str("details.causes.0.field"))
+	}
+	says("spec.nodeNames", `"version":"v1","nodeNames":["n2"]`)
+	says("spec.labelSelector", `"version":"v1","nodeNames":["n1"],"labelSelector":{"matchLabels":{"a":"b"}}`)
+	says("spec.version", `"version":"v2","nodeNames":["n1"]`)
+	status := func(state string) {
+		h.ok("PATCH", base+"/upgrades/up/status", fmt.Sprintf(`{"status":{"nodes":[{"nodeName":"n1","history":[{"operationStatus":%q}]}]}}`, state), "Content-Type", mergePatch)
+	}
+	status(resource.Upgrading)
+	says("spec.version", `"version":"v2","nodeNames":["n1"]`)
+	status(resource.UpgradeSuccess)
+	h.ok("PUT", base+"/upgrades/up", up(`"version":"v2","nodeNames":["n1"]`))
+
+	tv := `{"metadata":{"name":"f-1"},"spec":{"fleet":"%s","template":{"spec":{}}}}`
+	h.ok("POST", base+"/templateversions", fmt.Sprintf(tv, "f"))
+	h.refused(422, "Invalid", "PUT", base+"/templateversions/f-1", fmt.Sprintf(tv, "g"))
+}

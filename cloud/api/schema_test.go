@@ -1,0 +1,276 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	gotoken "go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+)
+
+// golden says to write the golden files anew: make golden.
+var golden = os.Getenv("GOLDEN") == "write"
+
+// source is the Go source of topics/resource: types by their names, with comments.
+type source map[string]*ast.TypeSpec
+
+func readSource(t *testing.T) source {
+	files, err := filepath.Glob("../../topics/resource/*.go")
+	require.NoError(t, err)
+	types := source{}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(gotoken.NewFileSet(), name, nil, parser.ParseComments)
+		require.NoError(t, err)
+		for _, decl := range file.Decls {
+			gen, ok := decl.(*ast.GenDecl)
+			if !ok || gen.Tok != gotoken.TYPE {
+				continue
+			}
+			for _, spec := range gen.Specs {
+				spec := spec.(*ast.TypeSpec)
+				if spec.Doc == nil {
+					spec.Doc = gen.Doc
+				}
+				types[spec.Name.Name] = spec
+			}
+		}
+	}
+	return types
+}
+
+// comment splits a comment into what it says and its markers, such as +listType=map.
+func comment(groups ...*ast.CommentGroup) (text string, markers map[string][]string) {
+	markers = map[string][]string{}
+	var lines []string
+	for _, g := range groups {
+		if g == nil {
+			continue
+		}
+		for _, c := range g.List {
+			line := strings.TrimSpace(strings.TrimPrefix(c.Text, "//"))
+			if marker, ok := strings.CutPrefix(line, "+"); ok {
+				name, value, _ := strings.Cut(strings.TrimPrefix(marker, "kubebuilder:validation:"), "=")
+				markers[name] = append(markers[name], value)
+			} else {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return strings.TrimSpace(strings.Join(lines, " ")), markers
+}
+
+func mark(def dict, markers map[string][]string) {
+	for name, values := range markers {
+		value := values[0]
+		number, _ := strconv.ParseFloat(value, 64)
+		switch name {
+		case "Enum":
+			def["enum"] = strings.Split(value, ";")
+		case "Minimum":
+			def["minimum"] = number
+		case "MaxItems":
+			def["maxItems"] = number
+		case "Pattern":
+			def["pattern"] = strings.Trim(value, "`")
+		case "listType":
+			def["x-kubernetes-list-type"] = value
+		case "listMapKey":
+			def["x-kubernetes-list-map-keys"] = values
+		case "Type": // of raw JSON
+			delete(def, "x-kubernetes-preserve-unknown-fields")
+			def["type"] = value
+			def["items"] = dict{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+			def["x-kubernetes-list-type"] = "atomic"
+		}
+	}
+}
+
+// schema describes a type of the source.
+func (s source) schema(t *testing.T, expr ast.Expr) dict {
+	switch e := expr.(type) {
+	case *ast.StarExpr:
+		return s.schema(t, e.X)
+	case *ast.ArrayType:
+		if id, ok := e.Elt.(*ast.Ident); ok && id.Name == "byte" {
+			return dict{"type": "string", "format": "byte"}
+		}
+		return dict{"type": "array", "items": s.schema(t, e.Elt)}
+	case *ast.MapType:
+		return dict{"type": "object", "additionalProperties": s.schema(t, e.Value)}
+	case *ast.SelectorExpr:
+		switch e.Sel.Name {
+		case "Time":
+			return dict{"type": "string", "format": "date-time"}
+		case "RawMessage":
+			return dict{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+		}
+	case *ast.StructType:
+		return s.object(t, e)
+	case *ast.Ident:
+		return s.named(t, e.Name)
+	}
+	require.Fail(t, "a type without a schema", "%T %v", expr, expr)
+	return nil
+}
+
+func (s source) named(t *testing.T, name string) dict {
+	switch name {
+	case "string":
+		return dict{"type": "string"}
+	case "bool":
+		return dict{"type": "boolean"}
+	case "float64":
+		return dict{"type": "number", "format": "double"}
+	case "int", "int64", "uint64":
+		return dict{"type": "integer", "format": "int64"}
+	case "Value": // a string, or a scalar that is taken for its text
+		return dict{"x-kubernetes-int-or-string": true}
+	case "Meta":
+		return dict{"$ref": "#/components/schemas/" + metaName}
+	}
+	require.Contains(t, s, name)
+	def := s.schema(t, s[name].Type)
+	text, markers := comment(s[name].Doc)
+	if text != "" {
+		def["description"] = text
+	}
+	mark(def, markers)
+	return def
+}
+
+func (s source) object(t *testing.T, e *ast.StructType) dict {
+	props, required := dict{}, []string{}
+	for _, f := range e.Fields.List {
+		if len(f.Names) == 0 { // TypeMeta
+			props["apiVersion"] = dict{"type": "string", "description": "The group and version of the kind."}
+			props["kind"] = dict{"type": "string", "description": "What the object is."}
+			continue
+		}
+		tag, err := strconv.Unquote(f.Tag.Value)
+		require.NoError(t, err)
+		name, options, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
+		def := s.schema(t, f.Type)
+		text, markers := comment(f.Doc, f.Comment)
+		mark(def, markers)
+		if def["$ref"] != nil { // nothing stands beside a reference
+			def = dict{"allOf": []any{def}, "description": "Name, labels, annotations and what the hub keeps beside them."}
+		} else if text != "" {
+			def["description"] = text
+		}
+		props[name] = def
+		_, must := markers["required"]
+		if must || options == "" && def["type"] == "string" {
+			required = append(required, name)
+		}
+	}
+	def := dict{"type": "object", "properties": props}
+	if len(required) > 0 {
+		def["required"] = required
+	}
+	return def
+}
+
+// written compares a file with what it must be, or writes it.
+func written(t *testing.T, name string, want []byte) {
+	if golden {
+		require.NoError(t, os.WriteFile(name, want, 0o644))
+	}
+	got, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got), "%s is not what the Go types say: make golden", name)
+}
+
+// The schemas are what the Go types and their comments say, in one file that the hub holds.
+func TestSchemasAreTheTypes(t *testing.T) {
+	types := readSource(t)
+	meta := types.schema(t, types["Meta"].Type)
+	meta["description"] = "Metadata of an object."
+	all := dict{metaName: meta}
+	for _, k := range Kinds() {
+		def := types.named(t, k.Name)
+		for _, private := range k.Private {
+			delete(def["properties"].(dict), private)
+		}
+		def["x-kubernetes-group-version-kind"] = []any{dict{"group": k.Group, "version": k.Version, "kind": k.Name}}
+		all[k.schemaName()] = def
+	}
+	text, err := json.MarshalIndent(all, "", " ")
+	require.NoError(t, err)
+	written(t, "schemas.json", append(text, '\n'))
+}
+
+// The same schemas are there for a real cluster.
+func TestCRDsAreTheSchemas(t *testing.T) {
+	var out bytes.Buffer
+	out.WriteString("# The kinds of edgebus.io as CustomResourceDefinitions, for a cluster. The hub itself needs none of them.\n")
+	for _, k := range Kinds() {
+		if k.Group == "" {
+			continue
+		}
+		text, err := yaml.Marshal(crd(t, k))
+		require.NoError(t, err)
+		out.WriteString("---\n")
+		out.Write(text)
+	}
+	written(t, "../../docs/crds.yaml", out.Bytes())
+}
+
+func crd(t *testing.T, k Kind) dict {
+	all := schemas()
+	def := all[k.schemaName()].(dict)
+	delete(def, "x-kubernetes-group-version-kind")
+	props := def["properties"].(dict)
+	props["metadata"] = dict{"type": "object"}
+	scope := "Cluster"
+	if k.Namespaced {
+		scope = "Namespaced"
+	}
+	names := dict{"kind": k.Name, "listKind": k.Name + "List", "plural": k.Plural, "singular": k.Singular, "shortNames": k.Short}
+	require.NotEmpty(t, k.Short, k.Name)
+	return dict{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": dict{"name": k.qualified()},
+		"spec": dict{
+			"group": k.Group, "scope": scope, "names": names,
+			"versions": []any{dict{
+				"name": k.Version, "served": true, "storage": true,
+				"schema": dict{"openAPIV3Schema": def}, "subresources": dict{"status": dict{}},
+			}},
+		},
+	}
+}
+
+// Every field says what it is: kubectl explain shows it.
+func TestEveryFieldIsExplained(t *testing.T) {
+	var visit func(at string, def dict)
+	visit = func(at string, def dict) {
+		props, _ := def["properties"].(dict)
+		for _, name := range slices.Sorted(maps.Keys(props)) {
+			prop := props[name].(dict)
+			require.NotEmpty(t, prop["description"], "%s.%s has no comment", at, name)
+			visit(at+"."+name, prop)
+		}
+		for _, inner := range []string{"items", "additionalProperties"} {
+			if below, ok := def[inner].(dict); ok {
+				visit(at, below)
+			}
+		}
+	}
+	for name, def := range schemas() {
+		visit(name, def.(dict))
+	}
+}

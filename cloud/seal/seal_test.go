@@ -1,0 +1,62 @@
+package seal
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestKey(t *testing.T) {
+	dir := t.TempDir()
+	_, err := Load(dir)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	made, err := Make(dir)
+	require.NoError(t, err)
+	info, err := os.Stat(filepath.Join(dir, FileName))
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), info.Mode())
+	_, err = Make(dir)
+	require.ErrorIs(t, err, fs.ErrExist, "a key is never written over")
+	again, err := Load(dir)
+	require.NoError(t, err)
+
+	sealed, err := made.Seal([]byte("hunter2"), "Secret default/a")
+	require.NoError(t, err)
+	require.NotContains(t, string(sealed), "hunter2")
+	plain, err := again.Open(sealed, "Secret default/a")
+	require.NoError(t, err)
+	require.Equal(t, "hunter2", string(plain))
+	other, err := made.Seal([]byte("hunter2"), "Secret default/a")
+	require.NoError(t, err)
+	require.NotEqual(t, sealed, other, "equal values don't show as equal")
+
+	_, err = again.Open(sealed, "Secret default/b")
+	require.ErrorContains(t, err, "Secret default/b doesn't open", "moved to another object")
+	sealed[len(sealed)-1] ^= 1
+	_, err = again.Open(sealed, "Secret default/a")
+	require.ErrorContains(t, err, "damaged")
+	_, err = again.Open(nil, "Secret default/a")
+	require.Error(t, err)
+}
+
+func TestBadKeyFiles(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, FileName)
+	for text, says := range map[string]string{
+		"":                  "is not a key",
+		header + "AAAA\n":   "is not a key",
+		"something else":    "is not a key",
+		header + "?\n":      "damaged",
+		header[:4] + "AAAA": "backup",
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		_, err := Load(dir)
+		require.ErrorContains(t, err, says, "%q", text)
+	}
+	require.NoError(t, os.Chmod(path, 0o644))
+	_, err := Load(dir)
+	require.ErrorContains(t, err, "chmod 600")
+}

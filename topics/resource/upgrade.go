@@ -1,0 +1,129 @@
+package resource
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Upgrade brings the edge core on some nodes to a version.
+type Upgrade struct {
+	TypeMeta
+	Metadata Meta          `json:"metadata"`
+	Spec     UpgradeSpec   `json:"spec"`
+	Status   UpgradeStatus `json:"status,omitzero"`
+}
+
+// UpgradeSpec is which nodes get which version. At least one of nodeNames and labelSelector must
+// choose; neither can be changed later.
+type UpgradeSpec struct {
+	// Version is the version of the edge core that is wanted. It can be changed once all nodes have answered.
+	Version string `json:"version"`
+	// UpgradeInstaller is the command that installs the upgrader; empty: the usual one.
+	UpgradeInstaller string `json:"upgradeInstaller,omitempty"`
+	// UpgradeCmd is the command that upgrades a node; empty: the usual one.
+	UpgradeCmd string `json:"upgradeCmd,omitempty"`
+	// NodeNames are the nodes, if they are named.
+	// +listType=set
+	NodeNames []string `json:"nodeNames,omitempty"`
+	// LabelSelector chooses nodes by their labels.
+	LabelSelector *LabelSelector `json:"labelSelector,omitempty"`
+}
+
+// UpgradeStatus is how far an upgrade is.
+type UpgradeStatus struct {
+	// Nodes has an entry for each node that was asked.
+	// +listType=map
+	// +listMapKey=nodeName
+	Nodes []UpgradeNode `json:"nodes,omitempty"`
+	// Conditions say how the upgrade as a whole is.
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// UpgradeNode is how far one node is.
+type UpgradeNode struct {
+	// NodeName is the node.
+	NodeName string `json:"nodeName"`
+	// History is what was tried, the newest last: at most 20 entries.
+	// +kubebuilder:validation:MaxItems=20
+	History []UpgradeAttempt `json:"history,omitempty"`
+}
+
+// UpgradeAttempt is one attempt to upgrade a node.
+type UpgradeAttempt struct {
+	// FromVersion is the version before.
+	FromVersion string `json:"fromVersion,omitempty"`
+	// ToVersion is the version that was wanted.
+	ToVersion string `json:"toVersion,omitempty"`
+	// OperationStatus is how it went.
+	// +kubebuilder:validation:Enum=upgrading;upgrade_success;upgrade_failed_rollback_success;upgrade_failed_rollback_failed
+	OperationStatus string `json:"operationStatus,omitempty"`
+	// Reason is why it failed.
+	Reason string `json:"reason,omitempty"`
+}
+
+// How an attempt to upgrade goes.
+const (
+	Upgrading             = "upgrading"
+	UpgradeSuccess        = "upgrade_success"
+	UpgradeRolledBack     = "upgrade_failed_rollback_success"
+	UpgradeRollbackFailed = "upgrade_failed_rollback_failed"
+)
+
+// MaxUpgradeHistory is how many attempts a node's history holds.
+const MaxUpgradeHistory = 20
+
+// Validate checks an Upgrade.
+func (u Upgrade) Validate() error {
+	var p problems
+	u.Metadata.check(&p)
+	required(&p, "spec.version", u.Spec.Version)
+	if len(u.Spec.NodeNames) == 0 && u.Spec.LabelSelector.Empty() {
+		p.add("spec.nodeNames", "is required, unless labelSelector chooses nodes: an upgrade of none is a mistake")
+	}
+	for i, name := range u.Spec.NodeNames {
+		at := fmt.Sprintf("spec.nodeNames[%d]", i)
+		checkName(&p, at, name)
+		if slices.Contains(u.Spec.NodeNames[:i], name) {
+			p.add(at, "%s stands twice", clip(name))
+		}
+	}
+	u.Spec.LabelSelector.check(&p, "spec.labelSelector")
+	sortProblems(p)
+	return p.err()
+}
+
+// CheckUpdate says whether an Upgrade may follow prev: which nodes it is for never
+// changes, and the rest only once every node has answered.
+func (u Upgrade) CheckUpdate(prev Upgrade) error {
+	var p problems
+	unchanged(&p, "spec.nodeNames", prev.Spec.NodeNames, u.Spec.NodeNames)
+	unchanged(&p, "spec.labelSelector", prev.Spec.LabelSelector, u.Spec.LabelSelector)
+	if waiting := prev.waiting(); waiting != "" {
+		for field, same := range map[string]bool{
+			"spec.version":          u.Spec.Version == prev.Spec.Version,
+			"spec.upgradeInstaller": u.Spec.UpgradeInstaller == prev.Spec.UpgradeInstaller,
+			"spec.upgradeCmd":       u.Spec.UpgradeCmd == prev.Spec.UpgradeCmd,
+		} {
+			if !same {
+				p.add(field, "can't be changed yet: %s", waiting)
+			}
+		}
+	}
+	sortProblems(p)
+	return p.err()
+}
+
+// waiting says for whose answer an upgrade waits, or nothing.
+func (u Upgrade) waiting() string {
+	if len(u.Status.Nodes) == 0 {
+		return "no node has answered"
+	}
+	for _, n := range u.Status.Nodes {
+		if len(n.History) == 0 || n.History[len(n.History)-1].OperationStatus == Upgrading {
+			return "the node " + n.NodeName + " is being upgraded"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,133 @@
+package resource
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Secret holds values that nobody reads by chance: passwords, keys. The hub's store has
+// them encrypted.
+type Secret struct {
+	TypeMeta
+	Metadata Meta `json:"metadata"`
+	// Data are the values, in base64.
+	Data map[string][]byte `json:"data,omitempty"`
+	// StringData are values as text. They are written into data, and never shown.
+	StringData map[string]string `json:"stringData,omitempty"`
+	// Type says for whom the values are: Opaque when empty. It is immutable.
+	Type string `json:"type,omitempty"`
+	// Immutable ends all changes of the values, for good.
+	Immutable *bool `json:"immutable,omitempty"`
+}
+
+// ConfigMap holds values that others refer to.
+type ConfigMap struct {
+	TypeMeta
+	Metadata Meta `json:"metadata"`
+	// Data are the values as text.
+	Data map[string]string `json:"data,omitempty"`
+	// BinaryData are values that are no text, in base64. A key is in one of the two.
+	BinaryData map[string][]byte `json:"binaryData,omitempty"`
+	// Immutable ends all changes of the values, for good.
+	Immutable *bool `json:"immutable,omitempty"`
+}
+
+// maxValues is how many bytes the values of a Secret or ConfigMap may have, as in Kubernetes.
+const maxValues = 1 << 20
+
+// Complete gives a Secret the form that is kept: what was written as text is in data.
+func (s *Secret) Complete() {
+	if s.Type == "" {
+		s.Type = "Opaque"
+	}
+	for key, text := range s.StringData {
+		if s.Data == nil {
+			s.Data = make(map[string][]byte)
+		}
+		s.Data[key] = []byte(text)
+	}
+	s.StringData = nil
+}
+
+// Validate checks a Secret. The error never quotes a value.
+func (s Secret) Validate() error {
+	var p problems
+	s.Metadata.check(&p)
+	size := 0
+	for key, value := range s.Data {
+		checkKey(&p, "data", key)
+		size += len(value)
+	}
+	for key, value := range s.StringData {
+		checkKey(&p, "stringData", key)
+		size += len(value)
+	}
+	checkSize(&p, size)
+	sortProblems(p)
+	return p.err()
+}
+
+// CheckUpdate says whether a Secret may follow prev.
+func (s Secret) CheckUpdate(prev Secret) error {
+	var p problems
+	s.Complete()
+	prev.Complete()
+	unchanged(&p, "type", prev.Type, s.Type)
+	if isSet(prev.Immutable) {
+		unchanged(&p, "data", prev.Data, s.Data)
+		unchanged(&p, "immutable", true, isSet(s.Immutable))
+	}
+	return p.err()
+}
+
+// Validate checks a ConfigMap.
+func (c ConfigMap) Validate() error {
+	var p problems
+	c.Metadata.check(&p)
+	size := 0
+	for key, value := range c.Data {
+		checkKey(&p, "data", key)
+		size += len(value)
+	}
+	for key, value := range c.BinaryData {
+		checkKey(&p, "binaryData", key)
+		if _, twice := c.Data[key]; twice {
+			p.add("binaryData["+key+"]", "stands in data, too")
+		}
+		size += len(value)
+	}
+	checkSize(&p, size)
+	sortProblems(p)
+	return p.err()
+}
+
+// CheckUpdate says whether a ConfigMap may follow prev.
+func (c ConfigMap) CheckUpdate(prev ConfigMap) error {
+	var p problems
+	if isSet(prev.Immutable) {
+		unchanged(&p, "data", prev.Data, c.Data)
+		unchanged(&p, "binaryData", prev.BinaryData, c.BinaryData)
+		unchanged(&p, "immutable", true, isSet(c.Immutable))
+	}
+	return p.err()
+}
+
+func isSet(b *bool) bool { return b != nil && *b }
+
+func checkSize(p *problems, size int) {
+	if size > maxValues {
+		p.add("data", "%d bytes of values; at most %d are kept", size, maxValues)
+	}
+}
+
+// checkKey checks a value's name: it may become a file's.
+func checkKey(p *problems, field, key string) {
+	bad := strings.ContainsFunc(key, func(c rune) bool { return !isKeyLetter(c) })
+	if bad || key == "" || len(key) > 253 || key == "." || strings.HasPrefix(key, "..") {
+		p.add(fmt.Sprintf("%s[%.80s]", field, key), "a key is 1–253 letters, digits, '-', '_' and '.', and doesn't begin with '..'")
+	}
+}
+
+func isKeyLetter(c rune) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
+}
