@@ -205,38 +205,6 @@ func testPausedSubscriber30000(t *testing.T, at place) {
 	require.Equal(t, numbers(0, 30_000), sub.collect(30_000))
 }
 
-func testSharedGroupLeavesOutWhoIsAway(t *testing.T, at place) {
-	b := at.start(t, nil)
-	first, second, pub := open(t, b, "first", persistent), open(t, b, "second", persistent), open(t, b, "pub")
-	first.sub("$share/g/a", 1)
-	second.sub("$share/g/a", 1)
-	pub.burst("a", 0, 10)
-	all := append(first.collect(5), second.collect(5)...)
-	require.ElementsMatch(t, numbers(0, 10), all)
-
-	second.leave(b, "second")
-	pub.burst("a", 10, 10)
-	require.Equal(t, numbers(10, 10), first.collect(10))
-	first.leave(b, "first")
-	pub.burst("a", 20, 4) // nobody is there: they wait
-	first, second = open(t, b, "first", persistent), open(t, b, "second", persistent)
-	require.ElementsMatch(t, numbers(20, 4), append(first.collect(2), second.collect(2)...))
-}
-
-func testSharedGroupForgetsWhoExpired(t *testing.T, at place) {
-	b := at.start(t, nil)
-	short := func(pk *packets.Packet) { pk.Properties.SessionExpiryInterval = 1 }
-	first, second, pub := open(t, b, "first", persistent), open(t, b, "second", persistent, short), open(t, b, "pub")
-	first.sub("$share/g/a", 1)
-	second.sub("$share/g/a", 1)
-	second.leave(b, "second")
-	require.Eventually(t, func() bool { return b.Stats().Sessions == 2 }, patience, 10*time.Millisecond)
-	first.leave(b, "first")
-	pub.burst("a", 0, 10)
-	first = open(t, b, "first", persistent)
-	require.Equal(t, numbers(0, 10), first.collect(10))
-}
-
 func testQoS2RepetitionIsDeliveredOnce(t *testing.T, at place) {
 	b := at.start(t, nil)
 	sub, pub := open(t, b, "sub"), open(t, b, "pub", persistent)
@@ -313,83 +281,6 @@ func testOversizeIsDroppedAndTheRestDelivered(t *testing.T, at place) {
 	require.Len(t, sub.expect(packets.Publish).Payload, fits)
 }
 
-func testTakeoverLosesNothing(t *testing.T, at place) {
-	b := at.start(t, nil)
-	open(t, b, "sub", persistent).sub("a", 1)
-	pub := open(t, b, "pub")
-	var published sync.WaitGroup
-	published.Go(func() { pub.burst("a", 0, 8000) })
-
-	seen := make(map[string]bool)
-	for range 97 {
-		sub := open(t, b, "sub", persistent)
-		for range 40 {
-			pk, err := sub.read(patience)
-			require.NoError(t, err)
-			seen[string(pk.Payload)] = true
-			sub.ack(packets.Puback, pk.PacketID)
-			if len(seen) == 8000 {
-				break
-			}
-		}
-	}
-	published.Wait()
-	sub := open(t, b, "sub", persistent)
-	for len(seen) < 8000 {
-		pk := sub.expect(packets.Publish)
-		seen[string(pk.Payload)] = true
-		sub.ack(packets.Puback, pk.PacketID)
-	}
-	require.Eventually(t, func() bool { return b.Stats().Connections == 2 }, patience, time.Millisecond)
-}
-
-func testTakeoverOfV3SendsNothing(t *testing.T, at place) {
-	b := at.start(t, nil)
-	old := open(t, b, "id", v3)
-	open(t, b, "id", v3)
-	pk, err := old.read(patience)
-	require.Error(t, err, "%+v", pk)
-
-	five := open(t, b, "five")
-	open(t, b, "five")
-	code, n := five.ended()
-	require.Equal(t, byte(0x8E), code)
-	require.Equal(t, 1, n)
-}
-
-// A client that reads nothing can still be taken over, at once.
-func testTakeoverOfAStalledClient(t *testing.T, at place) {
-	b := at.start(t, nil)
-	stalled, pub := open(t, b, "sub", persistent, keepAlive(0)), open(t, b, "pub")
-	stalled.sub("a", 0)
-	for range 16 {
-		pub.publish("a", strings.Repeat("x", 1<<20), 0, 0)
-	}
-	pub.nothing()
-	begun := time.Now()
-	open(t, b, "sub", persistent)
-	require.Less(t, time.Since(begun), patience)
-}
-
-func testConcurrentConnectsOfOneClientLeaveOne(t *testing.T, at place) {
-	b := at.start(t, nil)
-	var all sync.WaitGroup
-	for range 30 {
-		c := dial(t, b)
-		all.Go(func() { c.send(connectPacket("same", persistent)) })
-	}
-	all.Wait()
-	require.Eventually(t, func() bool {
-		b.clients.mu.Lock()
-		defer b.clients.mu.Unlock()
-		return len(b.clients.conns) == 1
-	}, patience, time.Millisecond)
-	require.Eventually(t, func() bool { return b.Stats().Connections == 1 }, patience, time.Millisecond)
-	pub := open(t, b, "pub")
-	pub.nothing()
-	require.NotNil(t, b.clients.connected("same"))
-}
-
 func testNoExpiryIsInvented(t *testing.T, at place) {
 	b := at.start(t, nil)
 	sub, pub := open(t, b, "sub"), open(t, b, "pub")
@@ -433,55 +324,6 @@ func testPropertiesAreCarried(t *testing.T, at place) {
 	pub.publish1("a", "x", props(want))
 	want.SubscriptionIdentifier = []int{77}
 	require.Equal(t, want, sub.expect(packets.Publish).Properties)
-}
-
-func testOverlappingSubscriptions(t *testing.T, at place) {
-	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
-	sub.sub("a/#", 0, subID(3))
-	sub.sub("a/+", 2, subID(1))
-	sub.sub("a/b", 1)
-	pub.publish("a/b", "x", 2, 1)
-	pk := sub.expect(packets.Publish)
-	require.Equal(t, byte(2), pk.FixedHeader.Qos)
-	require.Equal(t, []int{1, 3}, pk.Properties.SubscriptionIdentifier)
-	sub.nothing()
-}
-
-func testFilterCoversItsParent(t *testing.T, at place) {
-	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
-	sub.sub("a/+/#", 1)
-	pub.publish1("a", "no")
-	pub.publish1("a/b", "yes")
-	pub.publish1("a/b/c/d", "deep")
-	require.Equal(t, []string{"yes", "deep"}, sub.collect(2))
-}
-
-func testNoLocal(t *testing.T, at place) {
-	b := at.start(t, nil)
-	c, other := open(t, b, "c"), open(t, b, "other")
-	c.sub("a", 1, subFlags(func(s *packets.Subscription) { s.NoLocal = true }))
-	c.publish1("a", "own")
-	other.publish1("a", "other's")
-	require.Equal(t, []string{"other's"}, c.collect(1))
-	c.sub("+", 1)
-	c.publish("a", "own", 1, 3)
-	c.nextOf(packets.Puback, func(pk packets.Packet) { require.Equal(t, "own", string(pk.Payload)) })
-}
-
-func testUnsubscribe(t *testing.T, at place) {
-	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
-	sub.sub("a", 1)
-	sub.send(packets.Packet{
-		FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 4,
-		Filters: packets.Subscriptions{{Filter: "a"}, {Filter: "b"}},
-	})
-	require.Equal(t, []byte{0, 0x11}, sub.expect(packets.Unsuback).ReasonCodes)
-	pub.publish1("a", "x")
-	sub.nothing()
-	require.Zero(t, b.Stats().Subscriptions)
 }
 
 func testTopicAlias(t *testing.T, at place) {

@@ -1,0 +1,190 @@
+package broker
+
+import (
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/journal"
+)
+
+func expires(seconds uint32) connectOption {
+	return func(pk *packets.Packet) { pk.Properties.SessionExpiryInterval = seconds }
+}
+
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) read() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func TestExpiryOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	c := &clock{now: time.Now()}
+	options := func(o *Options) { o.Now = c.read }
+	b, stop := kept(t, dir, options)
+	for _, id := range []string{"hour", "minute"} {
+		sub := open(t, b, id, persistent, expires(map[string]uint32{"hour": 3600, "minute": 60}[id]))
+		sub.sub("a", 1)
+		sub.leave(b, id)
+	}
+	pub := open(t, b, "pub")
+	pub.publish1("a", "short", props(packets.Properties{MessageExpiryInterval: 100}))
+	pub.publish1("a", "long", props(packets.Properties{MessageExpiryInterval: 1000}))
+	pub.publish1("r", "kept", retain, props(packets.Properties{MessageExpiryInterval: 100}))
+	pub.publish1("s", "kept", retain, props(packets.Properties{MessageExpiryInterval: 1000}))
+	stop()
+	c.add(5 * time.Minute)
+	b, stop = kept(t, dir, options)
+	require.Equal(t, 1, b.Stats().Sessions)
+	require.Equal(t, 1, b.Stats().Retained)
+	require.Equal(t, int64(1), b.Stats().Dropped["expired"])
+	sub := open(t, b, "hour", persistent)
+	pk := sub.expect(packets.Publish)
+	require.Equal(t, "long", string(pk.Payload))
+	require.InDelta(t, 700, pk.Properties.MessageExpiryInterval, 1)
+	sub.ack(packets.Puback, pk.PacketID)
+	sub.nothing()
+	stop()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	defer j.Close()
+	require.LessOrEqual(t, j.Stats().Records, int64(4), "the session, its subscription, how far it was sent, one retained message")
+}
+
+func TestWillsOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	b, stop := kept(t, dir, nil)
+	watch := open(t, b, "watch", persistent)
+	watch.sub("will/#", 1)
+	watch.leave(b, "watch")
+	open(t, b, "away", persistent, withWill("will/away", "1", 1)).leave(b, "away")
+	open(t, b, "back", persistent, withWill("will/back", "2", 2))
+	open(t, b, "later", persistent, withWill("will/later", "3", 3600))
+	open(t, b, "done", persistent, withWill("will/done", "4", 1)).disconnect()
+	require.Eventually(t, func() bool { return b.clients.connected("done") == nil }, patience, time.Millisecond)
+	open(t, b, "pub").publish1("x", "takes the rest to disk", retain)
+	check := func(b *Broker) {
+		open(t, b, "back", persistent)
+		watch := open(t, b, "watch", persistent)
+		require.Equal(t, []string{"1"}, watch.collect(1))
+		watch.nothing()
+	}
+	killed, _ := restarted(t, dir, nil)
+	check(killed)
+	stop()
+	ended, _ := kept(t, dir, nil)
+	check(ended)
+}
+
+func TestWillOfAConnectionThatTheBrokerTookAlong(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := kept(t, dir, nil)
+	watch := open(t, b, "watch", persistent)
+	watch.sub("will/#", 1)
+	watch.leave(b, "watch")
+	open(t, b, "c", persistent, withWill("will/c", "gone", 0))
+	b, _ = restarted(t, dir, nil)
+	require.Equal(t, []string{"gone"}, open(t, b, "watch", persistent).collect(1))
+}
+
+// To clients the broker's end is the end of their connections.
+func TestWillsOnClose(t *testing.T) {
+	dir := t.TempDir()
+	b, stop := kept(t, dir, nil)
+	watch := open(t, b, "watch", persistent)
+	watch.sub("will/#", 1)
+	watch.leave(b, "watch")
+	open(t, b, "clean", withWill("will/clean", "1", 60))
+	open(t, b, "kept", persistent, withWill("will/kept", "2", 0))
+	open(t, b, "delayed", persistent, withWill("will/delayed", "3", 60))
+	stop()
+	b, _ = kept(t, dir, nil)
+	watch = open(t, b, "watch", persistent)
+	require.ElementsMatch(t, []string{"1", "2"}, watch.collect(2))
+	watch.nothing()
+}
+
+func TestPresenceOfAResumedSession(t *testing.T) {
+	told := &presence{}
+	b := start(t, func(o *Options) { o.Presence = told })
+	c := open(t, b, "c", persistent)
+	c.sub("a", 1)
+	c.leave(b, "c")
+	open(t, b, "c", persistent)
+	require.Eventually(t, func() bool { return len(told.entries()) == 5 }, patience, time.Millisecond)
+	require.Equal(t, []string{"+c", "c a", "-c", "+c", "c a"}, told.entries())
+}
+
+// Retained messages that were owed when the broker went are sent after it is back.
+func TestPullOverARestart(t *testing.T) {
+	for _, qos := range []byte{1, 2} {
+		t.Run(strconv.Itoa(int(qos)), func(t *testing.T) {
+			dir := t.TempDir()
+			b, _ := kept(t, dir, nil)
+			pub := open(t, b, "pub")
+			for i := range 200 {
+				pub.publish("r/"+strconv.Itoa(i), "x", 2, uint16(i)+1, retain)
+			}
+			for range 200 {
+				pub.expect(packets.Pubrec)
+			}
+			sub := open(t, b, "sub", persistent, receiveMaximum(3))
+			sub.sub("r/#", qos)
+			sub.expect(packets.Publish)
+
+			b, dir = restarted(t, dir, nil)
+			sub = open(t, b, "sub", persistent)
+			got, owed := make(map[string]bool), 0
+			for len(got) < 200 || owed > 0 {
+				kind := sub.takeAny(func(pk packets.Packet) {
+					got[pk.TopicName] = true
+					require.Equal(t, qos, pk.FixedHeader.Qos)
+					owed += int(qos) - 1
+				})
+				if kind == packets.Pubrel {
+					owed--
+				}
+			}
+			sub.nothing()
+			open(t, b, "pub2").publish1("x", "takes the rest to disk", retain)
+			b, _ = restarted(t, dir, nil)
+			open(t, b, "sub", persistent).nothing()
+		})
+	}
+}
+
+// takeAny reads a packet, and acknowledges it.
+func (c *tc) takeAny(publish func(packets.Packet)) (kind byte) {
+	c.t.Helper()
+	pk, err := c.read(patience)
+	require.NoError(c.t, err)
+	switch pk.FixedHeader.Type {
+	case packets.Publish:
+		publish(pk)
+		switch pk.FixedHeader.Qos {
+		case 1:
+			c.ack(packets.Puback, pk.PacketID)
+		case 2:
+			c.ack(packets.Pubrec, pk.PacketID)
+		}
+	case packets.Pubrel:
+		c.ack(packets.Pubcomp, pk.PacketID)
+	}
+	return pk.FixedHeader.Type
+}
