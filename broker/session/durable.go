@@ -24,6 +24,7 @@ type stake struct {
 	record  uint64 // 0: not on disk
 	body    *Body  // nil: the record holds the message itself
 	pending bool   // not yet on disk
+	pos     uint64 // in the queue, while pending
 	over    bool   // delivered or dropped already
 	pull    *pull  // nil: not a retained message fetched for a subscription
 }
@@ -62,9 +63,8 @@ func packetID(seq uint64) uint16 { return uint16((seq-1)%math.MaxUint16) + 1 }
 // Offer is a message in the queue of a durable session that is not yet stored. It
 // must be settled.
 type Offer struct {
-	s   *Session
-	it  item
-	pos uint64
+	s  *Session
+	it item
 }
 
 // Offer queues a QoS 1 or 2 message in a durable session. Where there is no room,
@@ -86,8 +86,10 @@ func (s *Session) Offer(m *Message, d Delivery) (o Offer, full bool) {
 
 func (s *Session) offer(m *Message, d Delivery, p *pull) Offer {
 	s.seq++
-	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, stake: &stake{seq: s.seq, pending: true, pull: p, record: s.log.ID()}}
-	o := Offer{s: s, it: it, pos: s.queue.items.end()}
+	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, stake: &stake{
+		seq: s.seq, pending: true, pos: s.queue.items.end(), pull: p, record: s.log.ID(),
+	}}
+	o := Offer{s: s, it: it}
 	s.push(it, d.Batch)
 	return o
 }
@@ -123,12 +125,12 @@ func (o Offer) Settle(err error) {
 		return
 	}
 	x.record, x.body = 0, nil
-	if s.ended || x.over || o.pos < s.queue.items.first {
+	if s.ended || x.over || x.pos < s.queue.items.first {
 		return // sent already, as QoS 1 may be: it is now like what a session without a journal has
 	}
 	s.landed(x.pull)
 	s.missed(o.it.msg.Topic)
-	s.queue.evict(o.pos)
+	s.queue.evict(x.pos)
 	s.left(1)
 	if s.writer != nil {
 		s.writer.Wake() // what was behind it

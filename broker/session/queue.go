@@ -113,6 +113,25 @@ func (q *queue) evictZero() *Message {
 	return nil
 }
 
+// compact closes the gaps that evicted items have left. There must be no QoS 0 in the queue.
+func (q *queue) compact() {
+	if q.items.len() == q.live {
+		return
+	}
+	old := q.items
+	q.items, q.zero = ring[item]{first: old.first}, ring[uint64]{}
+	for seq := old.first; seq < old.end(); seq++ {
+		it := *old.at(seq)
+		if it.msg == nil {
+			continue
+		}
+		if it.stake != nil {
+			it.stake.pos = q.items.end()
+		}
+		q.items.push(it)
+	}
+}
+
 // evict drops an item from wherever it is.
 func (q *queue) evict(seq uint64) {
 	it := q.items.at(seq)

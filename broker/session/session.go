@@ -107,6 +107,7 @@ func (s *Session) detach(w taker) {
 		s.missed(m.Topic)
 		n++
 	}
+	s.queue.compact() // or gaps would add up with each connection
 	s.left(n)
 	s.count.drop(DropDisconnected, n)
 }

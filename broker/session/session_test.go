@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -9,6 +10,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/edgebus/edgebus/broker/journal"
 )
 
 var limits = Limits{Messages: 1000, Bytes: 1 << 20, Inflight: 100}
@@ -131,6 +134,36 @@ func TestEndedSessionOwesNothing(t *testing.T) {
 	s.Enqueue(message("a", "x", 1), Delivery{QoS: 1})
 	require.Zero(t, count.Queued.Load())
 	require.Equal(t, int64(1), count.Dropped()["session_ended"])
+}
+
+// forgetful is a log that nothing is read from.
+type forgetful struct{ last uint64 }
+
+func (f *forgetful) ID() uint64                           { f.last++; return f.last }
+func (f *forgetful) Commit([]journal.Change, func(error)) {}
+func (f *forgetful) Forget(...uint64)                     {}
+
+// A client that acknowledges nothing and comes again and again makes no queue grow
+// beyond what is in it, and a message that can't be stored is still found.
+func TestConnectionsLeaveNoGapsInAQueue(t *testing.T) {
+	l := limits
+	l.Inflight = 1
+	s := New(l, time.Now, &Counters{})
+	s.Endure(1, &forgetful{})
+	var last Offer
+	for range 50 {
+		w := attached(s, Params{Version: 5})
+		for range 500 {
+			s.Enqueue(message("zero", "x", 0), Delivery{})
+		}
+		last, _ = s.Offer(message("one", "x", 1), Delivery{QoS: 1})
+		s.drain(w, nil, batchBytes)
+		s.Detach(w)
+	}
+	require.Equal(t, 50, s.Queued())
+	require.Equal(t, s.queue.live, s.queue.items.len())
+	last.Settle(errors.New("no space left on device"))
+	require.Equal(t, 49, s.Queued())
 }
 
 func TestUnsubscribingStopsAPull(t *testing.T) {
