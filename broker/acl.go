@@ -102,6 +102,15 @@ func (a *acl) read(id Identity, topic string) bool {
 	return false
 }
 
+// gets says whether a subscription of the identity's brings it the topic. The bus's own
+// programs ask for the tree by name: a bridge's rule for # is for users' own topics.
+func (a *acl) gets(id Identity, filter, topic string) bool {
+	if (id.own() || id.Has(topics.RoleNode)) && topics.IsTree(topic) && !topics.IsTree(filter) {
+		return false
+	}
+	return a.read(id, topic)
+}
+
 // subscribe says why the identity may not have the filter at all. Most roles may
 // have a filter that covers more than they may read: read is asked again for each
 // topic. A node may not: what it asks for is fixed, and more is a mistake or worse.

@@ -195,7 +195,7 @@ func (b *Broker) puller(c *client, filter string) session.Puller {
 				continue
 			}
 			id := c.rights()
-			chunk = slices.DeleteFunc(chunk, func(m *session.Message) bool { return !b.acl.read(id, m.Topic) })
+			chunk = slices.DeleteFunc(chunk, func(m *session.Message) bool { return !b.acl.gets(id, filter, m.Topic) })
 			if len(chunk) > 0 {
 				return chunk
 			}

@@ -203,7 +203,7 @@ func (r *router) build(topic string, gen uint64) *route {
 	byClient := make(map[*client]*target)
 	byGroup := make(map[groupKey][]*subscription)
 	r.index.match(topic, func(s *subscription) {
-		if !r.acl.read(s.client.rights(), topic) {
+		if !r.acl.gets(s.client.rights(), s.plain, topic) {
 			return
 		}
 		if s.group != "" {

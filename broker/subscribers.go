@@ -10,7 +10,7 @@ type Subscriber struct {
 // each filter that matches.
 func (b *Broker) Subscribers(topic string) (list []Subscriber) {
 	b.router.index.match(topic, func(s *subscription) {
-		if id := s.client.rights(); s.client.sess.Online() && b.acl.read(id, topic) {
+		if id := s.client.rights(); s.client.sess.Online() && b.acl.gets(id, s.plain, topic) {
 			list = append(list, Subscriber{id, s.plain})
 		}
 	})

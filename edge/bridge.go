@@ -101,8 +101,8 @@ const bringAgain = time.Second
 // take publishes what came down on the node's broker. It returns, and a stored message is
 // acknowledged, when all who are owed it here have it on disk: with a full disk, later.
 func (b *bridge) take(ctx context.Context, m client.Message) {
-	if !matches(b.live, m.Topic) && !matches(b.stored, m.Topic) {
-		return // a rule that is no more
+	if topics.IsTree(m.Topic) || !matches(b.live, m.Topic) && !matches(b.stored, m.Topic) {
+		return // of a rule that is no more, or no rule's
 	}
 	b.brought.Add(1)
 	brought := asked(m)

@@ -28,6 +28,8 @@ func TestWhatComesDownIsKeptBeforeItIsAcknowledged(t *testing.T) {
 	b.again = time.Millisecond
 	b.take(t.Context(), client.Message{Topic: "site/a", QoS: 1, Retain: true, ResponseTopic: "there"})
 	b.take(t.Context(), client.Message{Topic: "up/a", QoS: 1}) // of a rule that is no more
+	b.stored[0].Filter = "#"
+	b.take(t.Context(), client.Message{Topic: "v1/nodes/n1/sync/down", QoS: 1}) // the tree travels by itself
 	require.Len(t, brought, 1)
 	require.True(t, brought[0].Retain)
 	require.Empty(t, brought[0].Props.ResponseTopic)
