@@ -218,3 +218,31 @@ func TestCertificateIsANode(t *testing.T) {
 	require.Equal(t, byte(0), ws.connect("ws"))
 	require.Equal(t, "n3", told.last(t, "+ws").Node)
 }
+
+// The session is the user's, and what it brings what the user may read now.
+func TestAUserGetsAnotherRole(t *testing.T) {
+	dir := t.TempDir()
+	as := func(role topics.Role) func(*Options) {
+		return func(o *Options) {
+			o.Auth.Users = []User{{Name: "ann", PasswordHash: hash7, Role: role, Nodes: []string{"*"}, Devices: []string{"lamp"}}}
+		}
+	}
+	ann := credentialsOf("ann", "secret")
+	b, stop := kept(t, dir, as(topics.RoleOperator))
+	c := open(t, b, "app", persistent, ann)
+	c.sub("#", 1)
+	c.disconnect()
+	stop()
+	b, _ = kept(t, dir, as(topics.RoleMapper))
+	c = open(t, b, "app", persistent, ann)
+	require.True(t, c.connack.SessionPresent)
+	b.Publish(Message{Topic: "v1/nodes/n1/devices/other/desired/power", Payload: []byte("not for you"), QoS: 1})
+	b.Publish(Message{Topic: "own", Payload: []byte("for you"), QoS: 1})
+	require.Equal(t, "for you", string(c.expect(packets.Publish).Payload))
+	require.Equal(t, byte(codeNotAuthorized), dial(t, b).connect("app"), "another user has nothing of it")
+}
+
+func TestNobodyIsTheBrokerItself(t *testing.T) {
+	b := start(t, outletOf([]string{"kept/#"}, nil))
+	require.Equal(t, byte(codeNotAuthorized), dial(t, b).connect(OutletID))
+}

@@ -49,14 +49,15 @@ type Identity struct {
 // Has says whether the identity has the role.
 func (id Identity) Has(role topics.Role) bool { return slices.Contains(id.Roles, role) }
 
-// same says whether a session of one may be continued by the other.
+// same says whether a session of one may be continued by the other: the same user, who may
+// have been given another role meanwhile.
 func (id Identity) same(other Identity) bool {
-	return id.User == other.User && id.Node == other.Node && slices.Equal(id.Roles, other.Roles)
+	return id.User == other.User && id.Node == other.Node && id.own() == other.own()
 }
 
 // sameRights says whether both may read the same.
 func (id Identity) sameRights(other Identity) bool {
-	return id.same(other) && slices.Equal(id.Nodes, other.Nodes) && slices.Equal(id.Devices, other.Devices)
+	return id.same(other) && slices.Equal(id.Roles, other.Roles) && slices.Equal(id.Nodes, other.Nodes) && slices.Equal(id.Devices, other.Devices)
 }
 
 // outgoing makes the message ready to be shared by sessions.

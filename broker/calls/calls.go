@@ -88,7 +88,7 @@ func (c *Calls) Publish(m broker.Message, done func(error)) {
 	case err == nil && a.Kind == topics.KindAnswer:
 		done(c.answer(a, m))
 	case err == nil && a.Kind == topics.KindClock:
-		done(c.told(a.Node, m.Payload))
+		done(c.told(a.Node, m.Publisher.ClientID, m.Payload))
 	default:
 		c.Tree.Publish(m, done)
 	}
@@ -245,7 +245,7 @@ func (c *Calls) Disconnected(id broker.Identity, cause error) {
 		c.end(call, c.lost())
 	}
 	if id.Has(topics.RoleNode) {
-		c.clocks.forget(id.Node)
+		c.clocks.forget(id.Node, id.ClientID)
 	}
 	if c.o.Presence != nil {
 		c.o.Presence.Disconnected(id, cause)

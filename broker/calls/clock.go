@@ -23,8 +23,9 @@ const drift = 2000
 
 // clock is what a core said, and when it came: its clock showed no less then.
 type clock struct {
-	core time.Duration
-	at   time.Time
+	client string // whose connection it came over, and it ends with
+	core   time.Duration
+	at     time.Time
 }
 
 // shows is the least that the core's clock shows at a time.
@@ -59,10 +60,13 @@ func (c *clocks) of(node string) (is clock, ok bool) {
 	return is, ok
 }
 
-func (c *clocks) forget(node string) {
+// forget ends a client's clock. A node has other clients, such as its bridge.
+func (c *clocks) forget(node, client string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.node, node)
+	if c.node[node].client == client {
+		delete(c.node, node)
+	}
 }
 
 // Clock is what the core tells the hub of its clock: when a connection begins, and
@@ -70,12 +74,12 @@ func (c *clocks) forget(node string) {
 func (c *Calls) Clock() []byte { return strconv.AppendInt(nil, time.Since(c.began).Milliseconds(), 10) }
 
 // told takes a core's Clock.
-func (c *Calls) told(node string, payload []byte) error {
+func (c *Calls) told(node, client string, payload []byte) error {
 	ms, err := strconv.ParseInt(string(payload), 10, 64)
 	if err != nil || ms < 0 || ms > maxClock.Milliseconds() {
 		return resource.Errorf(resource.Invalid, "", "%.20q is no clock: milliseconds since the core began", payload)
 	}
-	c.clocks.tell(node, clock{time.Duration(ms) * time.Millisecond, time.Now()})
+	c.clocks.tell(node, clock{client, time.Duration(ms) * time.Millisecond, time.Now()})
 	return nil
 }
 

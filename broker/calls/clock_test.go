@@ -86,6 +86,11 @@ func TestACommandThatComesTooLate(t *testing.T) {
 		sent, _ = p.pass(2, 1900*time.Millisecond)
 		require.NotNil(t, sent)
 
+		bridge := p.node()
+		bridge.ClientID += "/bridge"
+		p.hub.Disconnected(bridge, nil)
+		sent, _ = p.pass(2, 5*time.Second)
+		require.Nil(t, sent, "the node's other connection is not the link")
 		p.hub.Disconnected(p.node(), nil)
 		sent, _ = p.pass(2, 5*time.Second)
 		require.NotNil(t, sent, "another connection has another clock")
