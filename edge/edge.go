@@ -54,7 +54,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	figures := metrics.New(o.Version)
 	commits := figures.Commits()
-	st, err := store.Open(store.Options{Dir: cfg.Data.Dir, Rand: nonce, Log: log, Committed: commits.Of("tree")})
+	st, err := store.Open(store.Options{Dir: cfg.Data.Dir, Rand: nonce, Log: log, Committed: commits.Of("tree"), Checkpointed: commits.Of("checkpoint")})
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	figures.Broker(br)
 	figures.Journal("sessions", kept.Stats)
-	figures.Journal("tree", st.Stats)
+	exposeStore(figures, st)
 	figures.Calls(commands)
 	expose(figures, tw, up)
 	exposeStreams(figures, hub)

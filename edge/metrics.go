@@ -4,6 +4,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/edge/forward"
+	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/edge/twin"
 )
 
@@ -62,5 +63,15 @@ func exposeStreams(r metrics.Registry, h *hubLink) {
 	g.Counter("held_seconds_total", "Time for which they waited for link.rate.", func(s f) float64 { return s.Held.Seconds() })
 	g.Counter("bridged_down_messages_total", "Messages that bridge rules brought down.", func(s f) float64 { return float64(s.brought) })
 	g.Gauge("refused_rules", "Bridge rules that the hub doesn't permit.", func(s f) float64 { return float64(s.refusals) })
+	r.MustRegister(g)
+}
+
+// exposeStore adds the figures of what the node's tree is kept in.
+func exposeStore(r metrics.Registry, st *store.Store) {
+	g := metrics.NewGroup("core_store", st.Stats)
+	type s = store.Stats
+	g.Gauge("log_bytes", "Bytes of the log of the node's tree. A checkpoint shortens it when it is 16 MiB longer than the database.", func(s s) float64 { return float64(s.LogBytes) })
+	g.Gauge("log_segments", "Files of that log.", func(s s) float64 { return float64(s.LogSegments) })
+	g.Gauge("database_bytes", "Bytes of the database that checkpoints write.", func(s s) float64 { return float64(s.DatabaseBytes) })
 	r.MustRegister(g)
 }

@@ -1,15 +1,11 @@
 package journal
 
 import (
-	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"time"
-)
 
-// maxFrame keeps places within 32 bits.
-const maxFrame = 1 << 30
+	"github.com/edgebus/edgebus/broker/wal"
+)
 
 // run is the committer: it writes for those who don't wait, and shortens the log. It
 // ends when the journal closes and nothing waits.
@@ -65,7 +61,7 @@ func (j *Journal) gather(giveWay bool) (g *group, closing bool) {
 		}
 		if !giveWay || len(g.calls) == seen || len(g.buf) > keepGroup {
 			j.filling, j.written, j.due = j.written, nil, false
-			j.writing = len(g.buf) - frameHead
+			j.writing = len(g.buf) - wal.HeadSize
 			j.mu.Unlock()
 			return g, false
 		}
@@ -112,143 +108,35 @@ func (j *Journal) process(g *group) {
 	g.reset()
 	j.written, j.writing = g, 0
 	j.mu.Unlock()
-	j.stats.segments.Store(int64(len(j.segments)))
 }
 
-// commit writes a group and syncs it.
+// commit makes a group durable, and takes it into the index.
 func (j *Journal) commit(g *group) error {
 	if g.empty() {
 		return nil
 	}
-	if len(g.buf) > maxFrame {
-		return fmt.Errorf("%d bytes in one commit", len(g.buf))
-	}
-	if err := j.write(g); err != nil {
-		return err
-	}
-	j.rotate()
-	return nil
-}
-
-// write appends a group, and takes it into the index once it is durable.
-func (j *Journal) write(g *group) error {
-	if err := j.mend(); err != nil {
-		return err
-	}
-	if j.current().size > maxFrame {
-		if err := j.begin(j.current().number + 1); err != nil {
-			return err
-		}
-	}
-	s := j.current()
-	seal(g.buf, s.number, s.size)
-	_, err := j.file.WriteAt(g.buf, s.size)
-	if err == nil {
-		err = j.file.Sync()
-	}
+	at, err := j.log.Append(g.buf)
 	if err != nil {
-		j.suspect = true
-		_ = j.mend() // or before the next group
-		return fmt.Errorf("%s: %w", s.path, err)
+		return err
 	}
-	from := s.size
-	s.size += int64(len(g.buf))
-	j.stats.bytes.Add(int64(len(g.buf)))
 	for _, m := range g.ops {
-		j.account(m.id, place{s.number, uint32(from) + m.at, m.size}, m.put)
+		j.account(m.id, place{at.Segment, uint32(at.At) + m.at, m.size}, m.put)
 	}
-	return nil
-}
-
-// mend takes off the file what a failed write has left: nobody was promised it, and
-// it must not come back.
-func (j *Journal) mend() error {
-	if !j.suspect {
-		return nil
-	}
-	s := j.current()
-	if err := j.file.Truncate(s.size); err != nil {
-		return fmt.Errorf("%s: %w", s.path, err)
-	}
-	if err := j.file.Sync(); err != nil {
-		return fmt.Errorf("%s: %w", s.path, err)
-	}
-	j.suspect = false
 	return nil
 }
 
 // account keeps the index, and how much of each segment is live.
 func (j *Journal) account(id uint64, p place, put bool) {
 	if old, ok := j.index[id]; ok {
-		if s := j.segment(old.segment); s != nil {
-			s.live -= int64(old.size)
-		}
+		j.live[old.segment] -= int64(old.size)
 		j.stats.live.Add(-int64(old.size))
 	}
 	if put {
 		j.index[id] = p
-		j.segment(p.segment).live += int64(p.size)
+		j.live[p.segment] += int64(p.size)
 		j.stats.live.Add(int64(p.size))
 	} else {
 		delete(j.index, id)
 	}
 	j.stats.records.Store(int64(len(j.index)))
-}
-
-func (j *Journal) current() *segment { return j.segments[len(j.segments)-1] }
-
-func (j *Journal) segment(number uint64) *segment {
-	if i := number - j.segments[0].number; i < uint64(len(j.segments)) {
-		return j.segments[i]
-	}
-	return nil
-}
-
-// rotate begins another segment when this one is long enough. When it can't, the
-// commit stands, and this segment is used for longer.
-func (j *Journal) rotate() {
-	if j.current().size < int64(j.opts.Segment) {
-		return
-	}
-	if err := j.begin(j.current().number + 1); err != nil && !j.failing {
-		j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": no new segment")
-	}
-}
-
-func (j *Journal) path(number uint64) string {
-	return filepath.Join(j.opts.Dir, fmt.Sprintf("%012d.log", number))
-}
-
-// begin makes a segment, and writes to it from then on. It gets its name when its
-// header is on disk: a segment without one is damaged.
-func (j *Journal) begin(number uint64) error {
-	path := j.path(number)
-	f, err := os.OpenFile(path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	w := j.wrap(f)
-	_, err = w.WriteAt(appendHeader(nil, number, j.base), 0)
-	if err == nil {
-		err = w.Sync()
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err == nil {
-		err = syncDir(j.opts.Dir)
-	}
-	if err != nil {
-		_ = w.Close()
-		_ = os.Remove(path + ".new")
-		_ = os.Remove(path)
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if j.file != nil {
-		_ = j.file.Close()
-	}
-	j.file = w
-	j.segments = append(j.segments, &segment{number: number, path: path, size: headerSize})
-	j.stats.bytes.Add(headerSize)
-	return nil
 }

@@ -2,16 +2,17 @@ package journal
 
 import (
 	"errors"
-	"os"
+	"io"
+
+	"github.com/edgebus/edgebus/broker/wal"
 )
 
 // sweep is the copying of what is live in the oldest segment to the log's end, bit
 // by bit, between groups.
 type sweep struct {
-	text []byte // of the segment
-	at   int64  // of the next frame
-	body []byte // what is left of the frame before it
-	from int64  // where body begins
+	segment *wal.Reader
+	body    []byte    // what is left of the frame that was read last
+	from    wal.Place // where body begins
 }
 
 const (
@@ -39,20 +40,20 @@ func (j *Journal) compact() bool {
 }
 
 func (j *Journal) wasteful() bool {
-	return len(j.segments) > 1 && j.stats.bytes.Load() > 2*j.stats.live.Load()+slack*int64(j.opts.Segment)
+	return j.log.Count() > 1 && j.log.Size() > 2*j.stats.live.Load()+slack*int64(j.opts.Segment)
 }
 
 func (j *Journal) sweepOn() error {
-	oldest := j.segments[0]
+	oldest, _ := j.log.Segments()
 	if j.sweep == nil {
-		if oldest.live == 0 {
-			return j.drop(newGroup())
+		if j.live[oldest] == 0 {
+			return j.drop(newGroup(), oldest)
 		}
-		text, err := os.ReadFile(oldest.path)
+		r, err := j.log.Read(oldest, nil)
 		if err != nil {
 			return err
 		}
-		j.sweep = &sweep{text: text, at: headerSize}
+		j.sweep = &sweep{segment: r}
 	}
 	g := newGroup()
 	more, err := j.copyLive(g)
@@ -61,58 +62,58 @@ func (j *Journal) sweepOn() error {
 	}
 	j.stats.compacted.Add(int64(len(g.buf)))
 	if more {
-		if g.empty() {
-			return nil
-		}
 		return j.commit(g)
 	}
-	return j.drop(g)
+	return j.drop(g, oldest)
 }
 
 // copyLive puts the next few live records of the oldest segment into a group, and
 // says whether there are more.
 func (j *Journal) copyLive(g *group) (more bool, err error) {
-	sw, oldest := j.sweep, j.segments[0]
+	sw := j.sweep
 	for looked := 0; looked < sweepBytes; {
 		if len(sw.body) == 0 {
-			if sw.at >= oldest.size {
-				return false, nil
+			if sw.body, sw.from, err = sw.segment.Next(); err != nil {
+				return false, ignore(io.EOF, err)
 			}
-			body, ok := frameAt(sw.text, oldest.number, sw.at)
-			if !ok {
-				return false, j.damaged(oldest.path, sw.at, errors.New("it was well when it was opened"))
-			}
-			sw.body, sw.from = body, sw.at+frameHead
-			sw.at += int64(frameHead + len(body))
+			sw.from.At += wal.HeadSize
 			continue
 		}
 		op, err := nextOp(sw.body)
 		if err != nil {
-			return false, j.damaged(oldest.path, sw.from, err)
+			return false, j.log.Damaged(sw.from, err)
 		}
-		p, ok := j.index[op.id]
-		if ok && op.kind == opPut && p.segment == oldest.number && int64(p.at) == sw.from {
+		if op.kind == opPut && j.isLive(op.id, sw.from) {
 			g.add(Change{op.id, op.value})
 		}
-		sw.body, sw.from = sw.body[op.size:], sw.from+int64(op.size)
+		sw.body, sw.from.At = sw.body[op.size:], sw.from.At+int64(op.size)
 		looked += op.size
 	}
 	return true, nil
 }
 
+func ignore(what, err error) error {
+	if errors.Is(err, what) {
+		return nil
+	}
+	return err
+}
+
+// isLive is whether the operation at a place is a record's last.
+func (j *Journal) isLive(id uint64, at wal.Place) bool {
+	p, ok := j.index[id]
+	return ok && p.segment == at.Segment && int64(p.at) == at.At
+}
+
 // drop makes the last copies durable, together with the word that the oldest segment
 // is not needed any more, and removes it.
-func (j *Journal) drop(g *group) error {
-	oldest := j.segments[0]
-	g.addBase(oldest.number + 1)
-	if err := j.write(g); err != nil {
+func (j *Journal) drop(g *group, oldest uint64) error {
+	g.addBase(oldest + 1)
+	if err := j.commit(g); err != nil {
 		return err
 	}
-	j.base = oldest.number + 1
-	j.segments = j.segments[1:]
 	j.sweep = nil
-	j.stats.bytes.Add(-oldest.size)
-	_ = os.Remove(oldest.path) // or when the journal is next opened
-	j.rotate()
+	delete(j.live, oldest)
+	_ = j.log.Retire(oldest + 1) // or when the journal is next opened
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/wal"
 )
 
 // watched is a file that tells of each boundary between two of its operations.
@@ -129,7 +131,7 @@ const smallSegment = 512
 func TestCrashAtEveryBoundary(t *testing.T) {
 	dir := t.TempDir()
 	w := &witness{t: t, dir: dir, disk: make(map[string][]byte), rnd: rand.New(rand.NewPCG(5, 6))}
-	j, err := open(Options{Dir: dir, Segment: smallSegment}, func(f *os.File) file { return watched{f, w} })
+	j, err := open(Options{Dir: dir, Segment: smallSegment}, func(f *os.File) wal.File { return watched{f, w} })
 	require.NoError(t, err)
 	w.mu.Lock()
 	w.acked = make(map[uint64]string)

@@ -2,71 +2,18 @@ package journal
 
 import (
 	"encoding/binary"
-	"fmt"
-	"hash/crc32"
+	"errors"
+
+	"github.com/edgebus/edgebus/broker/wal"
 )
 
-// A segment begins with a header: magic, segment number, base (the oldest segment
-// needed), checksum. Frames follow: magic, length of the body, checksum of body and
-// of where it stands (so that bytes that look like a frame, in a client's payload,
-// never are one), body. The body is operations, one after the other: a put is
-// 1, record, length, value; a delete is 2, record; base is 3, segment number.
+// A frame of the log is operations, one after the other: a put is 1, record, length,
+// value; a delete is 2, record; base, the oldest segment needed, is 3, segment number.
 const (
-	fileMagic   = "edgebusJ"
-	headerSize  = 28
-	frameHead   = 12
-	frameMagic  = 0xEB10C4A7
-	opPut       = 1
-	opDelete    = 2
-	opBase      = 3
-	maxOverhead = 1 + 2*binary.MaxVarintLen64 // of an operation beyond its value
+	opPut    = 1
+	opDelete = 2
+	opBase   = 3
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-func appendHeader(b []byte, number, base uint64) []byte {
-	from := len(b)
-	b = append(b, fileMagic...)
-	b = binary.LittleEndian.AppendUint64(b, number)
-	b = binary.LittleEndian.AppendUint64(b, base)
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[from:], castagnoli))
-}
-
-func parseHeader(b []byte, number uint64) (base uint64, ok bool) {
-	if len(b) < headerSize || string(b[:8]) != fileMagic || binary.LittleEndian.Uint64(b[8:]) != number ||
-		binary.LittleEndian.Uint32(b[24:]) != crc32.Checksum(b[:24], castagnoli) {
-		return 0, false
-	}
-	return binary.LittleEndian.Uint64(b[16:]), true
-}
-
-// seal fills in the head of a frame that is going to stand at a place.
-func seal(frame []byte, number uint64, at int64) {
-	binary.LittleEndian.PutUint32(frame, frameMagic)
-	binary.LittleEndian.PutUint32(frame[4:], uint32(len(frame)-frameHead))
-	binary.LittleEndian.PutUint32(frame[8:], checksum(frame[frameHead:], number, at))
-}
-
-func checksum(body []byte, number uint64, at int64) uint32 {
-	var where [16]byte
-	binary.LittleEndian.PutUint64(where[:], number)
-	binary.LittleEndian.PutUint64(where[8:], uint64(at))
-	return crc32.Update(crc32.Checksum(where[:], castagnoli), castagnoli, body)
-}
-
-// frameAt returns the body of the frame at a place in a file, if there is a whole one.
-func frameAt(b []byte, number uint64, at int64) (body []byte, ok bool) {
-	rest := b[at:]
-	if len(rest) < frameHead || binary.LittleEndian.Uint32(rest) != frameMagic {
-		return nil, false
-	}
-	n := binary.LittleEndian.Uint32(rest[4:])
-	if uint64(n) > uint64(len(rest)-frameHead) {
-		return nil, false
-	}
-	body = rest[frameHead : frameHead+int(n)]
-	return body, checksum(body, number, at) == binary.LittleEndian.Uint32(rest[8:])
-}
 
 // operation is one of a frame's.
 type operation struct {
@@ -107,7 +54,7 @@ func nextOp(b []byte) (op operation, err error) {
 	return op, err
 }
 
-var errOperation = fmt.Errorf("an operation that can't be read")
+var errOperation = errors.New("an operation that can't be read")
 
 // group is what one write makes durable.
 type group struct {
@@ -131,7 +78,7 @@ type mark struct {
 	put  bool
 }
 
-func newGroup() *group { return &group{buf: make([]byte, frameHead)} }
+func newGroup() *group { return &group{buf: make([]byte, wal.HeadSize)} }
 
 const keepGroup = 4 << 20
 
@@ -141,10 +88,10 @@ func (g *group) reset() {
 		return
 	}
 	clear(g.calls)
-	*g = group{buf: g.buf[:frameHead], ops: g.ops[:0], calls: g.calls[:0]}
+	*g = group{buf: g.buf[:wal.HeadSize], ops: g.ops[:0], calls: g.calls[:0]}
 }
 
-func (g *group) empty() bool { return len(g.buf) == frameHead }
+func (g *group) empty() bool { return len(g.buf) == wal.HeadSize }
 
 func (g *group) add(c Change) {
 	at := len(g.buf)
@@ -180,7 +127,7 @@ func (g *group) again(failed *group) {
 		front.ops = append(front.ops, mark{m.id, uint32(len(front.buf)), m.size, m.put})
 		front.buf = append(front.buf, text...)
 	}
-	shift := uint32(len(front.buf) - frameHead)
+	shift := uint32(len(front.buf) - wal.HeadSize)
 	added := len(front.ops)
 	front.calls = append(front.calls, call{nil, added})
 	for _, m := range g.ops {
@@ -191,7 +138,7 @@ func (g *group) again(failed *group) {
 		c.ops += added
 		front.calls = append(front.calls, c)
 	}
-	front.buf = append(front.buf, g.buf[frameHead:]...)
+	front.buf = append(front.buf, g.buf[wal.HeadSize:]...)
 	front.urgent = g.urgent
 	*g = *front
 }

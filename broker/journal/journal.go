@@ -2,9 +2,8 @@
 // put anew or deleted, through kill -9 and power loss. The records of all callers
 // share commits.
 //
-// It is a log in segments. A group of commits is one frame, one write and one
-// sync; a frame that was torn by a crash belongs to nobody who was told anything,
-// and is dropped. What is live in the oldest segment is copied to the end of the
+// It is a log in segments (package wal) with an index. A group of commits is one
+// frame, one write and one sync. What is live in the oldest segment is copied to the end of the
 // log when most of the log is dead, and the segment removed: disk space and
 // starting time are bounded by what is live.
 //
@@ -14,14 +13,14 @@ package journal
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/wal"
 )
 
 // ErrClosed is the outcome of commits that come after Close.
@@ -53,7 +52,7 @@ type Options struct {
 // Journal is an open journal.
 type Journal struct {
 	opts Options
-	lock *os.File
+	log  *wal.Log
 
 	mu      sync.Mutex
 	filling *group
@@ -67,21 +66,16 @@ type Journal struct {
 	turn sync.Mutex // from taking a group to having told its outcome, so that outcomes are in order
 
 	// Written by whose turn it is; Load reads.
-	files    sync.Mutex
-	segments []*segment // oldest first; the last is written to
-	index    map[uint64]place
-	base     uint64
-	written  *group // being written, or spare
-	suspect  bool   // the file may have more in it than was committed
-	sweep    *sweep
-	file     file
-	failing  bool
+	files   sync.Mutex
+	index   map[uint64]place
+	live    map[uint64]int64 // bytes of live operations, by segment
+	written *group           // being written, or spare
+	sweep   *sweep
+	failing bool
 
 	stats struct {
-		commits, groups, failed, bytes, live, records, segments, compacted atomic.Int64
+		commits, groups, failed, live, records, compacted atomic.Int64
 	}
-	// wrap stands between the journal and its files in tests.
-	wrap func(*os.File) file
 }
 
 // place is where a live record is.
@@ -89,22 +83,6 @@ type place struct {
 	segment uint64
 	at      uint32 // of the operation, from the beginning of the file
 	size    uint32 // of the whole operation
-}
-
-// segment is one file.
-type segment struct {
-	number uint64
-	path   string
-	size   int64
-	live   int64 // bytes of operations whose records are live
-}
-
-// file is what a segment that is written to can do.
-type file interface {
-	WriteAt(b []byte, at int64) (int, error)
-	Sync() error
-	Truncate(size int64) error
-	Close() error
 }
 
 // Stats is a snapshot for metrics. Counts are since the journal was opened.
@@ -124,81 +102,58 @@ type Stats struct {
 func (j *Journal) Stats() Stats {
 	s := &j.stats
 	j.mu.Lock()
-	waiting := j.writing + len(j.filling.buf) - frameHead
+	waiting := j.writing + len(j.filling.buf) - wal.HeadSize
 	j.mu.Unlock()
 	return Stats{
-		Waiting: int64(waiting), Segments: s.segments.Load(),
-		Commits: s.commits.Load(), Groups: s.groups.Load(), Failed: s.failed.Load(), Bytes: s.bytes.Load(),
+		Waiting: int64(waiting), Segments: j.log.Count(),
+		Commits: s.commits.Load(), Groups: s.groups.Load(), Failed: s.failed.Load(), Bytes: j.log.Size(),
 		Live: s.live.Load(), Records: s.records.Load(), Compacted: s.compacted.Load(),
 	}
 }
 
 // Open opens the journal in a directory, which it makes if need be.
-func Open(opts Options) (*Journal, error) {
-	return open(opts, func(f *os.File) file { return synced{f} })
+func Open(opts Options) (*Journal, error) { return open(opts, nil) }
+
+func (o *Options) setDefaults() {
+	if o.Segment == 0 {
+		o.Segment = 16 << 20
+	}
+	if o.Lazy == 0 {
+		o.Lazy = 100 * time.Millisecond
+	}
+	if o.Name == "" {
+		o.Name = "the journal"
+	}
+	if o.Keeps == "" {
+		o.Keeps = "the records"
+	}
 }
 
-func open(opts Options, wrap func(*os.File) file) (_ *Journal, err error) {
-	if opts.Segment == 0 {
-		opts.Segment = 16 << 20
-	}
-	if opts.Lazy == 0 {
-		opts.Lazy = 100 * time.Millisecond
-	}
-	if opts.Name == "" {
-		opts.Name = "the journal"
-	}
-	if opts.Keeps == "" {
-		opts.Keeps = "the records"
+func open(opts Options, wrap func(*os.File) wal.File) (*Journal, error) {
+	opts.setDefaults()
+	log, err := wal.Open(wal.Options{
+		Dir: opts.Dir, Name: opts.Name, Keeps: opts.Keeps, Segment: opts.Segment, Log: opts.Log, ReadOnly: opts.ReadOnly, Wrap: wrap,
+	})
+	if err != nil {
+		return nil, err
 	}
 	j := &Journal{
-		opts: opts, wrap: wrap, filling: newGroup(), written: newGroup(), index: make(map[uint64]place),
+		opts: opts, log: log, filling: newGroup(), written: newGroup(), index: make(map[uint64]place), live: make(map[uint64]int64),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+	}
+	if err := j.scan(); err != nil {
+		_ = log.Close()
+		return nil, err
 	}
 	if opts.ReadOnly {
 		j.closing = true
 		close(j.stopped)
-		return j, j.scan()
+		return j, nil
 	}
-	if err := makeDir(opts.Dir); err != nil {
-		return nil, err
-	}
-	if j.lock, err = lockFile(filepath.Join(opts.Dir, "lock"), opts.Name); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			_ = j.lock.Close()
-		}
-	}()
-	if err := j.read(); err != nil {
-		return nil, err
-	}
-	j.stats.segments.Store(int64(len(j.segments)))
 	j.lazy = time.AfterFunc(time.Hour, j.lazyDue)
 	j.lazy.Stop()
 	go j.run()
 	return j, nil
-}
-
-// makeDir makes the directory, and makes sure that it outlives a power cut.
-func makeDir(dir string) error {
-	if _, err := os.Stat(dir); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(dir))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // Commit makes the changes durable, all or none. It never blocks. done is called
@@ -266,11 +221,5 @@ func (j *Journal) Close() error {
 	j.lazy.Stop()
 	j.wakeUp()
 	<-j.stopped
-	return errors.Join(j.file.Close(), j.lock.Close())
-}
-
-// damaged is the error for a file that can't be trusted.
-func (j *Journal) damaged(path string, at int64, what error) error {
-	return fmt.Errorf("%s is damaged at byte %d: %w; restore the directory %s from a backup, or move it away to begin anew without "+
-		"%s in it", path, at, what, filepath.Dir(path), j.opts.Keeps)
+	return j.log.Close()
 }

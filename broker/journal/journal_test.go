@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/wal"
 )
 
 func opened(t testing.TB, dir string, segment int) *Journal {
@@ -142,14 +144,15 @@ func TestCrashAtAnyPoint(t *testing.T) {
 				delete(acked, old)
 			}
 			require.NoError(t, j.Close())
-			last := j.current()
-			text, err := os.ReadFile(last.path)
+			last := j.last()
+			text, err := os.ReadFile(last)
 			require.NoError(t, err)
 			// One more group that was being written when the power went.
 			g := newGroup()
 			g.add(put(next, strings.Repeat("t", 200)))
 			g.add(put(next+1, "t"))
-			seal(g.buf, last.number, last.size)
+			_, newest := j.log.Segments()
+			wal.Seal(g.buf, wal.Place{Segment: newest, At: int64(len(text))})
 			torn := bytes.Clone(g.buf)
 			switch rnd.IntN(4) {
 			case 0:
@@ -161,7 +164,7 @@ func TestCrashAtAnyPoint(t *testing.T) {
 			case 3:
 				torn[rnd.IntN(len(torn))] ^= 0x40
 			}
-			require.NoError(t, os.WriteFile(last.path, append(text, torn...), 0o600))
+			require.NoError(t, os.WriteFile(last, append(text, torn...), 0o600))
 			j = opened(t, dir, 2<<10)
 			require.Equal(t, acked, content(t, j))
 			j.now(t, put(next, "goes on"))
@@ -178,10 +181,10 @@ func TestFrameInAPayload(t *testing.T) {
 	j := opened(t, dir, 0)
 	inner := newGroup()
 	inner.add(put(7, "forged"))
-	seal(inner.buf, 1, headerSize+frameHead+3)
+	wal.Seal(inner.buf, wal.Place{Segment: 1, At: wal.HeaderSize + wal.HeadSize + 3})
 	j.now(t, put(1, string(inner.buf)))
 	require.NoError(t, j.Close())
-	path := j.path(1)
+	path := j.log.Path(1)
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, text[:len(text)-1], 0o600))
@@ -196,27 +199,27 @@ func TestDamageIsRefused(t *testing.T) {
 			j.now(t, put(i, strings.Repeat("x", 50)))
 		}
 		require.NoError(t, j.Close())
-		require.Greater(t, len(j.segments), 2)
+		require.Greater(t, j.log.Count(), int64(2))
 		return dir, j
 	}
 	for name, spoil := range map[string]func(t *testing.T, j *Journal) string{
-		"bit in the first segment": func(t *testing.T, j *Journal) string { return flip(t, j.segments[0].path, 60) },
-		"header":                   func(t *testing.T, j *Journal) string { return flip(t, j.segments[1].path, 3) },
+		"bit in the first segment": func(t *testing.T, j *Journal) string { return flip(t, j.log.Path(1), 60) },
+		"header":                   func(t *testing.T, j *Journal) string { return flip(t, j.log.Path(2), 3) },
 		"bit before the last group": func(t *testing.T, j *Journal) string {
 			require.NoError(t, j.reopen(t, put(100, "a"), put(101, "b")))
-			return flip(t, j.current().path, headerSize+frameHead+1)
+			return flip(t, j.last(), wal.HeaderSize+wal.HeadSize+1)
 		},
 		"truncated in the middle": func(t *testing.T, j *Journal) string {
-			require.NoError(t, os.Truncate(j.segments[1].path, 100))
-			return j.segments[1].path
+			require.NoError(t, os.Truncate(j.log.Path(2), 100))
+			return j.log.Path(2)
 		},
 		"missing in the middle": func(t *testing.T, j *Journal) string {
-			require.NoError(t, os.Remove(j.segments[1].path))
-			return j.segments[1].path
+			require.NoError(t, os.Remove(j.log.Path(2)))
+			return j.log.Path(2)
 		},
 		"missing at the beginning": func(t *testing.T, j *Journal) string {
-			require.NoError(t, os.Remove(j.segments[0].path))
-			return j.segments[0].path
+			require.NoError(t, os.Remove(j.log.Path(1)))
+			return j.log.Path(1)
 		},
 		"not ours": func(t *testing.T, j *Journal) string {
 			path := filepath.Join(j.opts.Dir, "notes.log")
@@ -236,14 +239,20 @@ func TestDamageIsRefused(t *testing.T) {
 // reopen commits each change in a group of its own, in a new segment.
 func (j *Journal) reopen(t *testing.T, changes ...Change) error {
 	again := opened(t, j.opts.Dir, 1<<20)
-	if err := again.begin(again.current().number + 1); err != nil {
+	if err := again.log.Cut(); err != nil {
 		return err
 	}
 	for _, c := range changes {
 		again.now(t, c)
 	}
-	j.segments = again.segments
+	j.log = again.log
 	return again.Close()
+}
+
+// last is the file that is written to.
+func (j *Journal) last() string {
+	_, newest := j.log.Segments()
+	return j.log.Path(newest)
 }
 
 func flip(t *testing.T, path string, at int) string {
@@ -258,13 +267,13 @@ func TestErrorOfTheReaderNamesTheFile(t *testing.T) {
 	j := opened(t, t.TempDir(), 0)
 	j.now(t, put(1, "x"))
 	err := j.Load(func(uint64, []byte) error { return errors.New("no such kind") })
-	require.ErrorContains(t, err, j.path(1))
+	require.ErrorContains(t, err, j.log.Path(1))
 	require.ErrorContains(t, err, "record 1: no such kind")
 }
 
 // faulty is a file on a disk that is full, or that fails, for a while.
 type faulty struct {
-	file
+	wal.File
 	disk *disk
 }
 
@@ -284,10 +293,10 @@ func (f faulty) WriteAt(b []byte, at int64) (int, error) {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
 	if f.disk.full {
-		n, _ := f.file.WriteAt(b[:len(b)/2], at)
+		n, _ := f.File.WriteAt(b[:len(b)/2], at)
 		return n, syscall.ENOSPC
 	}
-	return f.file.WriteAt(b, at)
+	return f.File.WriteAt(b, at)
 }
 
 func (f faulty) Sync() error {
@@ -296,7 +305,7 @@ func (f faulty) Sync() error {
 	if f.disk.unsynced {
 		return syscall.EIO
 	}
-	return f.file.Sync()
+	return f.File.Sync()
 }
 
 func (f faulty) Truncate(n int64) error {
@@ -305,13 +314,13 @@ func (f faulty) Truncate(n int64) error {
 	if f.disk.stuck {
 		return syscall.EROFS
 	}
-	return f.file.Truncate(n)
+	return f.File.Truncate(n)
 }
 
 func TestFailedCommitsLeaveNothingAndItRecovers(t *testing.T) {
 	d := &disk{}
 	dir := t.TempDir()
-	j, err := open(Options{Dir: dir, Segment: 1 << 10}, func(f *os.File) file { return faulty{synced{f}, d} })
+	j, err := open(Options{Dir: dir, Segment: 1 << 10}, func(f *os.File) wal.File { return faulty{wal.Synced{File: f}, d} })
 	require.NoError(t, err)
 	model := make(map[uint64]string)
 	rnd := rand.New(rand.NewPCG(3, 4))
@@ -408,15 +417,15 @@ func FuzzSegment(f *testing.F) {
 	g.add(put(1, "one"))
 	g.add(Change{ID: 300})
 	g.addBase(1)
-	seal(g.buf, 1, headerSize)
-	f.Add(append(appendHeader(nil, 1, 0), g.buf...), false)
-	f.Add(g.buf[frameHead:], true)
+	wal.Seal(g.buf, wal.Place{Segment: 1, At: wal.HeaderSize})
+	f.Add(append(wal.AppendHeader(nil, 1, 0), g.buf...), false)
+	f.Add(g.buf[wal.HeadSize:], true)
 	f.Add([]byte{opPut, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, true)
 	f.Fuzz(func(t *testing.T, text []byte, framed bool) {
 		if framed { // a body with a right checksum
-			frame := append(make([]byte, frameHead), text...)
-			seal(frame, 1, headerSize)
-			text = append(appendHeader(nil, 1, 0), frame...)
+			frame := append(make([]byte, wal.HeadSize), text...)
+			wal.Seal(frame, wal.Place{Segment: 1, At: wal.HeaderSize})
+			text = append(wal.AppendHeader(nil, 1, 0), frame...)
 		}
 		dir := t.TempDir()
 		path := filepath.Join(dir, "000000000001.log")
@@ -440,7 +449,7 @@ func FuzzSegment(f *testing.F) {
 func TestWhatNobodyWaitsForIsTriedAgain(t *testing.T) {
 	d := &disk{}
 	dir := t.TempDir()
-	j, err := open(Options{Dir: dir}, func(f *os.File) file { return faulty{synced{f}, d} })
+	j, err := open(Options{Dir: dir}, func(f *os.File) wal.File { return faulty{wal.Synced{File: f}, d} })
 	require.NoError(t, err)
 	j.now(t, put(1, "one"), put(2, "two"), put(3, "three"))
 	d.set(func(d *disk) { d.full = true })

@@ -13,26 +13,26 @@ import (
 func (s *Store) Fork(stamp uint32) error {
 	b := Batch{Effective: make(map[string]*Effective)}
 	var floor uint64
-	err := s.read(func(_ uint64, kind byte, key, body []byte) error {
-		switch kind {
-		case kindUpState:
-			var state link.State
-			if err := state.UnmarshalBinary(body); err != nil {
-				return err
-			}
-			b.Up.Dirty, b.Up.State = true, state.Fork(s.opts.Rand, stamp)
-		case kindUp:
-			e, err := link.ParseEntry(string(key), body)
-			if err != nil {
-				return err
-			}
-			b.Up.Entries = append(b.Up.Entries, e.Fork(stamp))
-		case kindEffective:
-			return s.forkEffective(b.Effective, string(key), body, stamp)
-		case kindFloor:
-			return cbor.Unmarshal(body, &floor)
+	err := s.view(func(v *view) error {
+		states, at, err := v.states()
+		if err != nil {
+			return err
 		}
-		return nil
+		floor = at
+		if state := states[stateUp]; state != nil {
+			b.Up.Dirty, b.Up.State = true, state.Fork(s.opts.Rand, stamp)
+		}
+		err = v.each(kindUp, func(key string, body []byte) error {
+			e, err := link.ParseEntry(key, body)
+			b.Up.Entries = append(b.Up.Entries, e.Fork(stamp))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return v.each(kindEffective, func(key string, body []byte) error {
+			return forkEffective(b.Effective, key, body, stamp)
+		})
 	})
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func (s *Store) Fork(stamp uint32) error {
 	return s.Commit(b)
 }
 
-func (s *Store) forkEffective(into map[string]*Effective, key string, body []byte, stamp uint32) error {
+func forkEffective(into map[string]*Effective, key string, body []byte, stamp uint32) error {
 	e := new(Effective)
 	if err := cbor.Unmarshal(body, e); err != nil {
 		return err

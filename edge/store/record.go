@@ -6,151 +6,169 @@ import (
 
 	"github.com/fxamacker/cbor/v2"
 
-	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-// The kinds of records; see the package's description.
+// The kinds of what is stored; see the package's description.
 const (
-	kindFormat = iota + 1
-	kindUpState
-	kindDownState
-	kindFloor
+	kindState = iota + 1
 	kindUp
 	kindDown
 	kindEffective
 	kinds // one more than the last
 )
 
-// The records that there is one of.
+// The keys of kindState.
 const (
-	recordFormat = kindFormat
-	recordFloor  = kindFloor
-	firstKey     = 16
+	stateUp    = "up"
+	stateDown  = "down"
+	stateFloor = "floor"
+)
+
+// The operations that a batch is in the log.
+const (
+	opPut = iota + 1
+	opDelete
+	opClear
 )
 
 var errRecord = errors.New("a record that can't be read")
 
-func appendRecord(b []byte, kind byte, key string, body []byte) []byte {
-	return append(appendHead(b, kind, key), body...)
-}
-
-func appendHead(b []byte, kind byte, key string) []byte {
-	b = binary.AppendUvarint(append(b, kind), uint64(len(key)))
+// appendHead begins a record: operation, kind and key.
+func appendHead(b []byte, op, kind byte, key string) []byte {
+	b = binary.AppendUvarint(append(b, op, kind), uint64(len(key)))
 	return append(b, key...)
 }
 
-func parseRecord(b []byte) (kind byte, key, body []byte, err error) {
-	if len(b) == 0 || b[0] == 0 || b[0] >= kinds {
-		return 0, nil, nil, errRecord
+func appendPut(b []byte, kind byte, key string, body []byte) []byte {
+	b = binary.AppendUvarint(appendHead(b, opPut, kind, key), uint64(len(body)))
+	return append(b, body...)
+}
+
+// record is one operation.
+type record struct {
+	op, kind  byte
+	key, body []byte
+}
+
+// nextRecord takes the first record off.
+func nextRecord(b []byte) (r record, rest []byte, err error) {
+	if len(b) < 2 || b[0] < opPut || b[0] > opClear || b[1] == 0 || b[1] >= kinds {
+		return r, nil, errRecord
 	}
-	n, used := binary.Uvarint(b[1:])
-	if used <= 0 || n > uint64(len(b)-1-used) {
-		return 0, nil, nil, errRecord
+	r.op, r.kind = b[0], b[1]
+	if r.key, rest, err = nextBytes(b[2:]); err == nil && r.op == opPut {
+		r.body, rest, err = nextBytes(rest)
 	}
-	rest := b[1+used:]
-	return b[0], rest[:n], rest[n:], nil
+	return r, rest, err
 }
 
-// batch is a Commit in the journal's terms. Its memory serves one after the other.
-type batch struct {
-	buf     []byte
-	changes []journal.Change
-}
-
-const keepBatch = 1 << 20 // a larger one's memory is not kept
-
-func (w *batch) reset() {
-	if cap(w.buf) > keepBatch || cap(w.changes) > keepBatch/32 {
-		*w = batch{}
-		return
+func nextBytes(b []byte) (text, rest []byte, err error) {
+	n, used := binary.Uvarint(b)
+	if used <= 0 || n > uint64(len(b)-used) {
+		return nil, nil, errRecord
 	}
-	clear(w.changes)
-	*w = batch{buf: w.buf[:0], changes: w.changes[:0]}
+	end := used + int(n)
+	return b[used:end:end], b[end:], nil
 }
 
-// put takes the record that was appended to the buffer behind a place.
-func (w *batch) put(id uint64, from int) {
-	w.changes = append(w.changes, journal.Change{ID: id, Value: w.buf[from:len(w.buf):len(w.buf)]})
-}
-
-func (w *batch) putBody(id uint64, kind byte, key string, body []byte) {
-	from := len(w.buf)
-	w.buf = appendRecord(w.buf, kind, key, body)
-	w.put(id, from)
-}
-
-func (w *batch) delete(id uint64) { w.changes = append(w.changes, journal.Change{ID: id}) }
-
-// fill turns a batch into changes of records, and gives keys that are new their numbers.
-func (s *Store) fill(w *batch, b Batch) error {
-	if err := s.fillMap(w, b.Up, kindUp, kindUpState); err != nil {
-		return err
+// appendBatch appends a batch as a frame's body, and counts its records.
+func (s *Store) appendBatch(frame []byte, b Batch) (_ []byte, records int, err error) {
+	if frame, err = s.appendMap(frame, b.Up, kindUp, stateUp); err != nil {
+		return frame, 0, err
 	}
-	if err := s.fillMap(w, b.Down, kindDown, kindDownState); err != nil {
-		return err
+	if frame, err = s.appendMap(frame, b.Down, kindDown, stateDown); err != nil {
+		return frame, 0, err
 	}
 	if b.Floor != 0 {
 		floor, err := cbor.Marshal(b.Floor)
 		if err != nil {
-			return err
+			return frame, 0, err
 		}
-		w.putBody(recordFloor, kindFloor, "", floor)
+		frame = appendPut(frame, kindState, stateFloor, floor)
 	}
 	for key, e := range b.Effective {
 		if e == nil {
-			s.drop(w, kindEffective, key)
+			frame = appendHead(frame, opDelete, kindEffective, key)
 			continue
 		}
 		body, err := cbor.Marshal(e)
 		if err != nil {
-			return err
+			return frame, 0, err
 		}
-		w.putBody(s.record(kindEffective, key), kindEffective, key, body)
+		frame = appendPut(frame, kindEffective, key, body)
 	}
-	return nil
+	return frame, len(b.Up.Entries) + len(b.Down.Entries) + len(b.Effective), nil
 }
 
-func (s *Store) fillMap(w *batch, j link.Journal, kind, state byte) error {
+func (s *Store) appendMap(frame []byte, j link.Journal, kind byte, state string) ([]byte, error) {
 	if !j.Dirty {
-		return nil
+		return frame, nil
 	}
 	if j.Reset {
-		for _, id := range s.records[kind] {
-			w.delete(id)
-		}
-		clear(s.records[kind])
+		frame = appendHead(frame, opClear, kind, "")
 	}
 	for _, e := range j.Entries {
-		from := len(w.buf)
-		w.buf = link.AppendEntry(appendHead(w.buf, kind, e.Key), e)
-		w.put(s.record(kind, e.Key), from)
+		s.entry = link.AppendEntry(s.entry[:0], e)
+		frame = appendPut(frame, kind, e.Key, s.entry)
 	}
 	for _, key := range j.Dropped {
-		s.drop(w, kind, key)
+		frame = appendHead(frame, opDelete, kind, key)
 	}
 	body, err := j.State.MarshalBinary()
 	if err != nil {
-		return err
+		return frame, err
 	}
-	w.putBody(uint64(state), state, "", body)
+	return appendPut(frame, kindState, state, body), nil
+}
+
+// changes are what a stretch of the log comes to: of each key the last state.
+type changes struct {
+	cleared [kinds]bool              // nothing that was before counts
+	keys    [kinds]map[string][]byte // nil: deleted
+	bytes   int
+	records int
+}
+
+const perKey = 96 // bytes that a key takes in memory beyond its name and value, about
+
+// take adds what a frame says, and copies what it keeps.
+func (c *changes) take(body []byte) error {
+	for len(body) > 0 {
+		r, rest, err := nextRecord(body)
+		if err != nil {
+			return err
+		}
+		body = rest
+		c.records++
+		c.apply(r)
+	}
 	return nil
 }
 
-// record is the number of a key's record; one that is new gets one.
-func (s *Store) record(kind byte, key string) uint64 {
-	if id, ok := s.records[kind][key]; ok {
-		return id
+func (c *changes) apply(r record) {
+	if r.op == opClear || c.keys[r.kind] == nil {
+		c.keys[r.kind] = make(map[string][]byte)
 	}
-	id := s.next
-	s.next++
-	s.records[kind][key] = id
-	return id
+	if r.op == opClear {
+		c.cleared[r.kind] = true
+		return
+	}
+	keys := c.keys[r.kind]
+	old, known := keys[string(r.key)]
+	if !known {
+		c.bytes += len(r.key) + perKey
+	}
+	if r.op == opDelete {
+		keys[string(r.key)] = nil
+		return
+	}
+	if known && cap(old) >= len(r.body) && old != nil {
+		keys[string(r.key)] = append(old[:0], r.body...)
+		return
+	}
+	c.bytes += len(r.body)
+	keys[string(r.key)] = append(make([]byte, 0, len(r.body)+slack), r.body...)
 }
 
-func (s *Store) drop(w *batch, kind byte, key string) {
-	if id, ok := s.records[kind][key]; ok {
-		delete(s.records[kind], key)
-		w.delete(id)
-	}
-}
+const slack = 8 // numbers grow

@@ -3,29 +3,32 @@
 // Commit returns, all of a batch outlives a power cut; if it fails, none of it does.
 // It decides nothing: what to store is the twin's business.
 //
-// The state lives in a journal (package broker/journal): a Commit is one frame at
-// the end of a log, one write and one sync. A core has all of its state in memory,
-// and reads what is stored only when it starts; so the log is all there is, and is
-// kept short by copying what is live out of its oldest segment.
+// The state is a bbolt database and a log before it. A Commit is one frame at the end
+// of the log (package broker/wal), one write and one sync, at a cost that doesn't grow
+// with the number of keys. A checkpoint takes the log's closed segments, works out what
+// they come to, writes that into the database bit by bit, and retires the segments. At
+// the start the state is what the database has, and over it what the log behind it says.
 //
 // # Format
 //
-// The segments are in the directory [DirName] of the data directory; package journal
-// says how they are framed, and what counts as damage. A record's value is
+// In the directory [DirName] of the data directory the database is the file core.db.
+// Its buckets:
 //
-//	kind (1 byte), length of the key (varint), key, body
+//	meta       format: "edgebus-core/3"; segment: the last segment that is in it, in decimal
+//	state      up, down: the maps' places, a link.State in CBOR each; floor: of the versions in force, a CBOR number
+//	up         edge-owned entries and tombstones by key, as link.AppendEntry writes them
+//	down       cloud-owned ones
+//	effective  what is in force for a property, by its desired key: an Effective in CBOR
 //
-// and the kinds are
+// Each value but those in meta is behind a CRC-32C (little-endian) of the bucket's number,
+// 1 to 4 in this order, key and value: bbolt has none. A frame of the log is records, one
+// after the other:
 //
-//	1  the format, "edgebus-core/2"; no key; record 1
-//	2  place of the map of edge-owned keys: a link.State in CBOR; no key; record 2
-//	3  place of the map of cloud-owned keys: the same; record 3
-//	4  floor of the versions in force: an unsigned number in CBOR; no key; record 4
-//	5  an edge-owned entry, or its tombstone, as link.AppendEntry writes it
-//	6  a cloud-owned entry, likewise
-//	7  what is in force for a property: an Effective in CBOR, under its desired key
+//	1, bucket, length of the key, key, length of the value, value   put
+//	2, bucket, length of the key, key                               delete
+//	3, bucket, 0                                                    delete all in the bucket
 //
-// Records of keys have numbers from 16 on. A key keeps its record until it is deleted.
+// with one byte for operation and bucket each, and lengths as varints.
 package store
 
 import (
@@ -33,23 +36,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.etcd.io/bbolt"
 
-	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/wal"
 	"github.com/edgebus/edgebus/topics/link"
 )
 
 // DirName is the name of the store's directory in the core's data directory.
 const DirName = "tree"
-
-const (
-	format    = "edgebus-core/2"
-	oldFormat = "core.db" // a file, of versions before the first release
-
-	segment = 4 << 20 // what is read at once at the start, and the unit that the log is shortened by
-)
 
 // Effective is what is in force for a property: the desired value or an
 // override. Its version rises with every change, across restarts.
@@ -89,48 +88,120 @@ type Options struct {
 	Dir  string        // the core's data directory
 	Rand func() uint64 // gives the nonces of new lineages
 	Log  zerolog.Logger
-	// Committed is told of each commit, or of its failure: how long it took, and how many
-	// records were in it. It must not block, and may be nil.
-	Committed func(took time.Duration, records int, err error)
+	// Committed is told of each commit, Checkpointed of each transaction of a checkpoint, or
+	// of its failure: how long it took, and how many records were in it. They must not
+	// block, and may be nil.
+	Committed, Checkpointed func(took time.Duration, records int, err error)
 	// ReadOnly is for who only looks: nothing is made or changed.
 	ReadOnly bool
+
+	wrap func(*os.File) wal.File // stands between the log and its files in tests
+	sizes
+}
+
+// sizes are what tests make smaller.
+type sizes struct {
+	segment int64 // bytes after which a segment of the log is closed
+	slack   int64 // bytes that the log may be longer than the database
+	chunk   int   // records in one transaction of a checkpoint
+}
+
+func (o *Options) setDefaults() {
+	ignore := func(time.Duration, int, error) {}
+	if o.Committed == nil {
+		o.Committed = ignore
+	}
+	if o.Checkpointed == nil {
+		o.Checkpointed = ignore
+	}
+	if o.sizes == (sizes{}) {
+		o.sizes = sizes{segment: 4 << 20, slack: 16 << 20, chunk: 1000}
+	}
 }
 
 // Store is an open store. It is used by one goroutine at a time.
 type Store struct {
-	opts    Options
-	journal *journal.Journal
+	opts Options
+	log  *wal.Log
+	db   *bbolt.DB
 
-	stale   bool // which record has which key must be read first
-	records [kinds]map[string]uint64
-	next    uint64 // record
-	batch   batch
+	trim       sync.Mutex // held while the log's segments are read, and while they are retired
+	checkpoint *checkpointer
+
+	frame, entry []byte        // memory that serves again
+	commits      atomic.Uint64 // since the start
 }
 
 // Open opens the store in the data directory, or makes it.
 func Open(o Options) (*Store, error) {
+	o.setDefaults()
 	if !o.ReadOnly {
 		if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 			return nil, fmt.Errorf("data directory: %w", err)
 		}
 	}
-	if old := filepath.Join(o.Dir, oldFormat); exists(old) {
-		return nil, fmt.Errorf("%s is a store of an earlier version, which this program can't read: move it away to begin anew", old)
-	}
-	j, err := journal.Open(journal.Options{
-		Dir: filepath.Join(o.Dir, DirName), Name: "the store of the node's tree", Keeps: "the values", Segment: segment, Log: o.Log,
-		Committed: o.Committed,
-		ReadOnly:  o.ReadOnly,
+	s := &Store{opts: o}
+	log, err := wal.Open(wal.Options{
+		Dir: s.dir(), Name: "the store of the node's tree", Keeps: "the values", Segment: int(o.segment),
+		Log: o.Log, ReadOnly: o.ReadOnly, Wrap: o.wrap,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, journal: j, stale: true}
-	if err := s.checkFormat(); err != nil {
-		_ = j.Close()
-		return nil, err
+	s.log = log
+	if err := s.open(); err != nil {
+		return nil, errors.Join(err, s.closeFiles())
 	}
+	s.checkpoint = newCheckpointer(s)
 	return s, nil
+}
+
+func (s *Store) dir() string { return filepath.Join(s.opts.Dir, DirName) }
+
+// open brings the database and the log behind it together. The log is made first: if
+// there is a database, there is a log.
+func (s *Store) open() error {
+	if !exists(s.file().Path) {
+		return s.make()
+	}
+	if err := s.openDB(); err != nil {
+		return err
+	}
+	position, err := s.position()
+	if err != nil {
+		return err
+	}
+	if err := s.log.Scan(position+1, wellFormed); err != nil {
+		return err
+	}
+	return s.log.Begin(position + 1)
+}
+
+// make begins anew, or goes on doing so.
+func (s *Store) make() error {
+	missing := fmt.Errorf("%s is missing; restore the directory %s from a backup, or move it away to begin anew without the values in it",
+		s.file().Path, s.dir())
+	if s.opts.ReadOnly {
+		return missing
+	}
+	err := s.log.Scan(0, func(wal.Place, []byte) error { return missing })
+	if _, newest := s.log.Segments(); newest > 1 || errors.Is(err, missing) {
+		return missing
+	}
+	if err == nil {
+		err = s.log.Begin(0)
+	}
+	if err != nil {
+		return err
+	}
+	return s.openDB()
+}
+
+func wellFormed(_ wal.Place, body []byte) (err error) {
+	for len(body) > 0 && err == nil {
+		_, body, err = nextRecord(body)
+	}
+	return err
 }
 
 func exists(path string) bool {
@@ -138,60 +209,59 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// checkFormat refuses what another version wrote, and marks what is new.
-func (s *Store) checkFormat() error {
-	if s.journal.Stats().Records == 0 && !s.opts.ReadOnly {
-		return s.journal.Sync([]journal.Change{{ID: recordFormat, Value: appendRecord(nil, kindFormat, "", []byte(format))}})
-	}
-	err := s.read(func(_ uint64, kind byte, _, body []byte) error {
-		switch {
-		case kind != kindFormat:
-			return nil
-		case string(body) != format:
-			return fmt.Errorf("the format is %q; this program reads %q", body, format)
-		}
-		return errEnough
-	})
-	switch {
-	case errors.Is(err, errEnough):
-		return nil
-	case err == nil:
-		return fmt.Errorf("%s: no store of a node's tree: it doesn't say its format", s.dir())
-	}
-	return err
+// Close ends the checkpoint that is under way, moves what the log has into the database
+// if that takes no longer than a moment, and closes the files.
+func (s *Store) Close() error {
+	s.checkpoint.close()
+	return s.closeFiles()
 }
 
-func (s *Store) dir() string { return filepath.Join(s.opts.Dir, DirName) }
+func (s *Store) closeFiles() error {
+	var err error
+	if s.db != nil {
+		err = s.db.Close()
+	}
+	return errors.Join(err, s.log.Close())
+}
 
-// Close closes the store.
-func (s *Store) Close() error { return s.journal.Close() }
-
-// Stats are the figures of the log.
-func (s *Store) Stats() journal.Stats { return s.journal.Stats() }
+const keepFrame = 1 << 20 // the memory of a longer one is not kept
 
 // Commit stores a batch durably, whole or not at all.
 func (s *Store) Commit(b Batch) error {
-	if s.stale {
-		if err := s.number(); err != nil {
-			return err
-		}
+	began := time.Now()
+	frame, records, err := s.appendBatch(append(s.frame[:0], make([]byte, wal.HeadSize)...), b)
+	if s.frame = frame; cap(frame) > keepFrame {
+		s.frame = nil
 	}
-	w := &s.batch
-	defer w.reset()
-	err := s.fill(w, b)
-	if err == nil {
-		err = s.journal.Sync(w.changes)
-	}
-	if err != nil {
-		s.stale = true // the numbers that this batch gave and took back
+	if err != nil || len(frame) == wal.HeadSize {
 		return err
 	}
-	return nil
+	s.checkpoint.hold()
+	_, err = s.log.Append(frame)
+	s.opts.Committed(time.Since(began), records, err)
+	if err == nil {
+		s.commits.Add(1)
+		s.checkpoint.consider()
+	}
+	return err
+}
+
+// Stats are figures of the files, for metrics.
+type Stats struct {
+	LogBytes, LogSegments int64
+	DatabaseBytes         int64
+}
+
+// Stats takes a snapshot.
+func (s *Store) Stats() Stats {
+	return Stats{LogBytes: s.log.Size(), LogSegments: s.log.Count(), DatabaseBytes: s.checkpoint.size.Load()}
 }
 
 // Check reads everything and compares it with itself: that each map is what its
-// digest and counters say. For tests and tools.
+// digest and counters say, and that the database is well built. For tests and tools.
 func (s *Store) Check() error {
-	_, err := s.Load()
-	return err
+	if _, err := s.Load(); err != nil {
+		return err
+	}
+	return s.checkDB()
 }

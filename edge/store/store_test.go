@@ -1,22 +1,26 @@
 package store
 
 import (
-	"fmt"
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 
-	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/wal"
 	"github.com/edgebus/edgebus/topics/link"
 )
 
 func seven() uint64 { return 7 }
 
-func open(t testing.TB, dir string) *Store {
+func open(t testing.TB, dir string, small ...sizes) *Store {
 	t.Helper()
-	s, err := Open(Options{Dir: dir, Rand: seven})
+	o := Options{Dir: dir, Rand: seven}
+	for _, o.sizes = range small {
+	}
+	s, err := Open(o)
 	require.NoError(t, err)
 	return s
 }
@@ -68,7 +72,6 @@ func TestWhatIsCommittedIsThereAgain(t *testing.T) {
 	require.NotContains(t, load(t, s).Effective, "d")
 }
 
-// A store that nobody loads finds by itself which records its keys have.
 func TestCommitWithoutLoading(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -107,56 +110,106 @@ func TestOneCoreADirectory(t *testing.T) {
 func TestAnotherFormatIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	require.NoError(t, s.journal.Sync([]journal.Change{{ID: recordFormat, Value: appendRecord(nil, kindFormat, "", []byte("edgebus-core/99"))}}))
+	require.NoError(t, s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyFormat, []byte("edgebus-core/99")) }))
 	require.NoError(t, s.Close())
 	_, err := Open(Options{Dir: dir, Rand: seven})
 	require.ErrorContains(t, err, "edgebus-core/99")
-	require.ErrorContains(t, err, filepath.Join(dir, DirName))
+	require.ErrorContains(t, err, filepath.Join(dir, DirName, fileName))
 }
 
-func TestAJournalOfSomethingElseIsRefused(t *testing.T) {
+func TestALogOfSomethingElseIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	j, err := journal.Open(journal.Options{Dir: filepath.Join(dir, DirName)})
+	s := open(t, dir)
+	_, err := s.log.Append(append(make([]byte, wal.HeadSize), "what a broker keeps"...))
 	require.NoError(t, err)
-	done := make(chan error, 1)
-	j.Commit([]journal.Change{{ID: 99, Value: []byte("what a broker keeps")}}, func(err error) { done <- err })
-	require.NoError(t, <-done)
-	require.NoError(t, j.Close())
+	s.checkpoint.failing = true // a clean end would find it
+	require.NoError(t, s.Close())
 	_, err = Open(Options{Dir: dir, Rand: seven})
 	require.ErrorContains(t, err, filepath.Join(dir, DirName))
 }
 
-func TestTheOldFormatIsNamed(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, oldFormat), nil, 0o600))
-	_, err := Open(Options{Dir: dir, Rand: seven})
-	require.ErrorContains(t, err, filepath.Join(dir, oldFormat))
+// What can't be made good by the rest is refused, and named.
+func TestMissingFiles(t *testing.T) {
+	for name, spoil := range map[string]func(s *Store) string{
+		"database": func(s *Store) string { return s.file().Path },
+		"log": func(s *Store) string {
+			_, newest := s.log.Segments()
+			return s.log.Path(newest)
+		},
+	} {
+		for what, checkpoint := range map[string]bool{"after a checkpoint": true, "before any": false} {
+			t.Run(name+" "+what, func(t *testing.T) {
+				dir := t.TempDir()
+				s := open(t, dir)
+				require.NoError(t, s.Commit(Batch{Floor: 3}))
+				s.checkpoint.failing = !checkpoint
+				require.NoError(t, s.Close())
+				path := spoil(s)
+				require.NoError(t, os.Remove(path))
+				for _, ro := range []bool{true, false} {
+					_, err := Open(Options{Dir: dir, Rand: seven, ReadOnly: ro})
+					require.ErrorContains(t, err, path+" is missing")
+				}
+			})
+		}
+	}
 }
 
 func TestDamageIsNamed(t *testing.T) {
-	dir := t.TempDir()
-	s := open(t, dir)
-	defer s.Close()
-	up := load(t, s).Up
-	put(t, up, "devices/lamp/reported/power", "ON")
-	require.NoError(t, s.Commit(Batch{Up: up.TakeJournal()}))
-	const entryOfTomorrow = 99
-	require.NoError(t, s.journal.Sync([]journal.Change{{ID: firstKey, Value: appendRecord(nil, kindUp, "devices/lamp/reported/power", []byte{entryOfTomorrow})}}))
-	_, err := s.Load()
-	require.ErrorContains(t, err, "devices/lamp/reported/power")
-	require.ErrorContains(t, err, filepath.Join(dir, DirName))
+	const key = "devices/lamp/reported/power"
+	stored := func(t *testing.T) *Store {
+		s := open(t, t.TempDir())
+		t.Cleanup(func() { _ = s.Close() })
+		up := load(t, s).Up
+		put(t, up, key, "ON")
+		require.NoError(t, s.Commit(Batch{Up: up.TakeJournal()}))
+		return s
+	}
+	check := func(t *testing.T, s *Store) {
+		_, err := s.Load()
+		require.ErrorContains(t, err, key)
+		require.ErrorContains(t, err, s.dir())
+	}
+	t.Run("log", func(t *testing.T) {
+		s := stored(t)
+		const entryOfTomorrow = 99
+		_, err := s.log.Append(appendPut(make([]byte, wal.HeadSize), kindUp, key, []byte{entryOfTomorrow}))
+		require.NoError(t, err)
+		check(t, s)
+	})
+	t.Run("database", func(t *testing.T) {
+		s := stored(t)
+		require.NoError(t, s.checkpoint.finish())
+		require.NoError(t, s.db.Update(func(tx *bbolt.Tx) error {
+			b := tx.Bucket(buckets[kindUp])
+			value := bytes.Clone(b.Get([]byte(key)))
+			value[len(value)-1] ^= 4
+			return b.Put([]byte(key), value)
+		}))
+		check(t, s)
+	})
 }
 
-func FuzzRecord(f *testing.F) {
-	f.Add(appendRecord(nil, kindUp, "devices/lamp/reported/power", []byte("ON")))
-	f.Add([]byte{kindUp, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
+func FuzzRecords(f *testing.F) {
+	f.Add(appendPut(nil, kindUp, "devices/lamp/reported/power", []byte("ON")))
+	f.Add(appendHead(appendHead(nil, opClear, kindDown, ""), opDelete, kindEffective, "x"))
+	f.Add([]byte{opPut, kindUp, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		kind, key, body, err := parseRecord(b)
-		if err != nil {
-			return
+		again := []byte{}
+		for rest := b; len(rest) > 0; {
+			r, more, err := nextRecord(rest)
+			if err != nil {
+				require.Error(t, new(changes).take(b))
+				return
+			}
+			if rest = more; r.op == opPut {
+				again = appendPut(again, r.kind, string(r.key), r.body)
+			} else {
+				again = appendHead(again, r.op, r.kind, string(r.key))
+			}
 		}
-		again, key2, body2, err := parseRecord(appendRecord(nil, kind, string(key), body))
-		require.NoError(t, err)
-		require.Equal(t, fmt.Sprint(kind, key, body), fmt.Sprint(again, key2, body2))
+		require.NoError(t, new(changes).take(b))
+		require.LessOrEqual(t, len(again), len(b), "lengths may be written longer than need be")
+		require.NoError(t, new(changes).take(again))
 	})
 }

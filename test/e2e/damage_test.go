@@ -51,9 +51,18 @@ func TestDamagedFiles(t *testing.T) {
 		}
 	}
 	s.InStep()
-	for program, patterns := range map[string][]string{"hub": {"hub.db", "broker/*.log"}, "core": {"tree/*.log", "broker/*.log"}} {
-		require.NoError(t, s.Term(program))
-		for _, pattern := range patterns {
+	for _, c := range []struct {
+		program  string
+		end      func(string) error
+		patterns []string
+	}{
+		{"hub", s.Term, []string{"hub.db", "broker/*.log"}},
+		{"core", s.Crash, []string{"tree/*.log", "broker/*.log"}},
+		{"core", s.Term, []string{"tree/core.db"}}, // where the log has gone
+	} {
+		program := c.program
+		require.NoError(t, c.end(program))
+		for _, pattern := range c.patterns {
 			files, err := filepath.Glob(filepath.Join(s.Dir, program, pattern))
 			require.NoError(t, err)
 			require.NotEmpty(t, files, pattern)

@@ -9,22 +9,15 @@ package bolt
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math"
-	"os"
-	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
 	"go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 
+	"github.com/edgebus/edgebus/broker/boltfile"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Options say where the file is and how much is kept. Zero fields take the defaults.
@@ -125,7 +118,7 @@ func Open(opts Options) (*Store, error) {
 	snap, err := load(db)
 	if err != nil {
 		_ = db.Close()
-		return nil, damaged(opts.Path, err)
+		return nil, file(opts.Path).Damaged(err)
 	}
 	s.snap.Store(snap)
 	if opts.ReadOnly {
@@ -137,98 +130,15 @@ func Open(opts Options) (*Store, error) {
 	return s, nil
 }
 
-func damaged(path string, err error) error {
-	return fmt.Errorf("the store's file %s is damaged: %w; restore it from a backup, or move it away to begin anew, "+
-		"which takes all devices off their nodes until they are applied again", path, err)
+// file is the store's file, with what to do when it is damaged.
+func file(path string) boltfile.File {
+	return boltfile.File{Path: path, Advice: "restore it from a backup, or move it away to begin anew, " +
+		"which takes all devices off their nodes until they are applied again"}
 }
 
-// openFile opens the file for its owner only.
-func openFile(opts Options) (db *bbolt.DB, err error) {
-	if !opts.ReadOnly {
-		if err := os.MkdirAll(filepath.Dir(opts.Path), 0o700); err != nil {
-			return nil, fmt.Errorf("the store's directory: %w", err)
-		}
-	}
-	switch info, err := os.Stat(opts.Path); {
-	case errors.Is(err, os.ErrNotExist) && !opts.ReadOnly:
-		if err := makeFile(opts); err != nil {
-			return nil, fmt.Errorf("a new file for the store: %w", err)
-		}
-	case err == nil && info.Size() == 0:
-		return nil, damaged(opts.Path, errors.New("it is empty"))
-	}
-	db, err = openBolt(opts, opts.Path)
-	if err == nil && !opts.ReadOnly {
-		if err = os.Chmod(opts.Path, 0o600); err != nil { // it holds secrets
-			_ = db.Close()
-		}
-	}
-	switch {
-	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, resource.Errorf(resource.Unavailable, "", "the store's file %s is open in another process", opts.Path)
-	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.EROFS):
-		return nil, fmt.Errorf("the store's file: %w", err)
-	case err != nil:
-		return nil, damaged(opts.Path, err)
-	}
-	return db, nil
-}
-
-// makeFile makes a new file under another name, and gives it its own when all of it
-// is on disk: a file that is empty, or has no beginning, is damaged.
-func makeFile(opts Options) error {
-	path := opts.Path + ".new"
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	db, err := openBolt(opts, path)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(db.Update(initialise), db.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path, opts.Path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func openBolt(opts Options, path string) (db *bbolt.DB, err error) {
-	var file *os.File
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // as a file does that was cut short
-	defer func() {
-		if r := recover(); r != nil { // bbolt asserts what it reads
-			db, err = nil, fmt.Errorf("%v", r)
-		}
-		if err != nil && file != nil {
-			_ = file.Close()
-		}
-	}()
-	db, err = bbolt.Open(path, 0o600, &bbolt.Options{
-		Timeout:      opts.LockTimeout,
-		FreelistType: bbolt.FreelistMapType,
-		ReadOnly:     opts.ReadOnly,
-		// Room to grow in the address space, which costs nothing: bbolt lets go of the old
-		// mapping before it asks for a larger one, and a disk that fails may not give it.
-		InitialMmapSize: min(1<<30, math.MaxInt>>3),
-		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
-			file, err = os.OpenFile(name, flag, mode)
-			return file, err
-		},
-	})
-	if err == nil {
-		db.AllocSize = 1 << 20 // what the file grows by, now that the mapping doesn't say it
-	}
-	return db, err
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+// openFile opens the file, or makes it.
+func openFile(opts Options) (*bbolt.DB, error) {
+	return boltfile.Open(boltfile.Options{File: file(opts.Path), Make: initialise, ReadOnly: opts.ReadOnly, LockTimeout: opts.LockTimeout})
 }
 
 // Close commits what waits, ends all streams and closes the file.

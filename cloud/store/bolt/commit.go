@@ -2,9 +2,7 @@ package bolt
 
 import (
 	"context"
-	"fmt"
 	"runtime"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -156,14 +154,11 @@ func (s *Store) commitBatch(b *batch) error {
 	return nil
 }
 
-func (s *Store) writeBatch(b *batch) (err error) {
-	// bbolt asserts what it reads: a page that went bad must not end the process.
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			err = damaged(s.opts.Path, fmt.Errorf("%v", r))
-		}
-	}()
+func (s *Store) writeBatch(b *batch) error {
+	return file(s.opts.Path).Safely(func() error { return s.transact(b) })
+}
+
+func (s *Store) transact(b *batch) error {
 	tx, err := s.db.Begin(true)
 	if err != nil {
 		return err
@@ -199,14 +194,8 @@ func (s *Store) resolve() error {
 }
 
 // view reads the file. What it returns must be copied out of the transaction.
-func (s *Store) view(read func(*bbolt.Tx) error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			err = damaged(s.opts.Path, fmt.Errorf("%v", r))
-		}
-	}()
-	return s.db.View(read)
+func (s *Store) view(read func(*bbolt.Tx) error) error {
+	return file(s.opts.Path).Safely(func() error { return s.db.View(read) })
 }
 
 // expired says whether a tombstone is older than is kept.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/edgebus/edgebus/broker/boltfile"
 )
 
 // Counts are the objects of each kind, and the newest revision.
@@ -21,9 +23,9 @@ func (s *Store) Counts() (objects map[string]int, rev uint64) {
 // revisions go on above all that were given since the backup, and who watched is told
 // to list again. next gives the revision to go on from.
 func Fork(path string, next func(rev uint64) uint64) error {
-	db, err := openBolt(Options{LockTimeout: lockTime}, path)
+	db, err := boltfile.Open(boltfile.Options{File: file(path), LockTimeout: lockTime})
 	if err != nil {
-		return damaged(path, err)
+		return err
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
 		meta, objects := tx.Bucket(bucketMeta), tx.Bucket(bucketObjects)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime/debug"
 	"slices"
 
 	"go.etcd.io/bbolt"
@@ -14,16 +13,11 @@ import (
 
 // load reads the whole file into a snapshot.
 func load(db *bbolt.DB) (snap *snapshot, err error) {
-	// A file that is shorter than it says faults when it is read.
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%v", r)
-		}
-	}()
-	err = db.View(func(tx *bbolt.Tx) (err error) {
-		snap, err = readAll(tx)
-		return err
+	err = file(db.Path()).Safely(func() error {
+		return db.View(func(tx *bbolt.Tx) (err error) {
+			snap, err = readAll(tx)
+			return err
+		})
 	})
 	return snap, err
 }

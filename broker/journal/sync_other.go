@@ -1,7 +1,0 @@
-//go:build !linux
-
-package journal
-
-import "os"
-
-type synced struct{ *os.File }

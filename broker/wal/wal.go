@@ -1,0 +1,317 @@
+// Package wal is a log on disk, in segments: a frame that was appended stays, through
+// kill -9 and power loss, until its owner retires the segment that it is in. A frame
+// that a crash has torn belongs to nobody who was told anything, and is dropped.
+//
+// The package never looks into a frame, never decides by itself that a segment isn't
+// needed, and never repairs what is damaged: it refuses to open it, and names the file.
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
+)
+
+// Options are what a log is made from. Dir is needed.
+type Options struct {
+	Dir     string
+	Name    string // of the log, in messages
+	Keeps   string // what is lost without it, in messages
+	Segment int    // bytes after which a segment is ended
+	Log     zerolog.Logger
+	// ReadOnly opens what is there for reading, as somebody does who only looks: nothing is
+	// made, mended, locked or removed, and frames are refused.
+	ReadOnly bool
+	// Wrap stands between the log and its files in tests.
+	Wrap func(*os.File) File
+}
+
+// File is what a segment that is written to can do.
+type File interface {
+	WriteAt(b []byte, at int64) (int, error)
+	Sync() error
+	Truncate(size int64) error
+	Close() error
+}
+
+// Place is where a frame stands.
+type Place struct {
+	Segment uint64
+	At      int64 // bytes from the file's beginning
+}
+
+// Log is an open log. It is opened by [Open], then [Log.Scan], then [Log.Begin]; after
+// that frames can be appended. Its methods may be called from any goroutine then.
+type Log struct {
+	opts Options
+	lock *os.File
+
+	writing sync.Mutex // held while a frame is written, or a segment begun
+	file    File
+	suspect bool // the file may have more in it than was appended
+	crowded bool // no new segment could be begun
+
+	mu       sync.Mutex
+	segments []segment // oldest first; the last is written to
+	base     uint64    // the oldest segment needed
+
+	size  atomic.Int64
+	count atomic.Int64
+}
+
+// segment is one file.
+type segment struct {
+	number uint64
+	size   int64
+}
+
+var errReadOnly = errors.New("it is open for reading only")
+
+// Open finds out what there is in a directory, which it makes if need be, and keeps
+// other processes out.
+func Open(o Options) (*Log, error) {
+	if o.Wrap == nil {
+		o.Wrap = func(f *os.File) File { return Synced{f} }
+	}
+	l := &Log{opts: o}
+	if !o.ReadOnly {
+		if err := makeDir(o.Dir); err != nil {
+			return nil, err
+		}
+		var err error
+		if l.lock, err = lockFile(filepath.Join(o.Dir, "lock"), o.Name); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.list(); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// makeDir makes the directory, and makes sure that it outlives a power cut.
+func makeDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// Append makes a frame durable, and says where it stands. Its body is behind HeadSize
+// bytes, which are filled in here. If it fails, nothing of the frame is there.
+func (l *Log) Append(frame []byte) (at Place, err error) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	switch {
+	case l.opts.ReadOnly:
+		return at, errReadOnly
+	case len(frame) > MaxFrame:
+		return at, fmt.Errorf("%d bytes in one commit", len(frame))
+	}
+	if err := l.mend(); err != nil {
+		return at, err
+	}
+	at = l.end()
+	if at.At > MaxFrame { // a place is within 32 bits
+		if err := l.begin(at.Segment + 1); err != nil {
+			return at, err
+		}
+		at = l.end()
+	}
+	Seal(frame, at)
+	if _, err = l.file.WriteAt(frame, at.At); err == nil {
+		err = l.file.Sync()
+	}
+	if err != nil {
+		l.suspect = true
+		_ = l.mend() // or before the next frame
+		return at, fmt.Errorf("%s: %w", l.Path(at.Segment), err)
+	}
+	l.grow(int64(len(frame)))
+	l.rotate()
+	return at, nil
+}
+
+// mend takes off the file what a failed write has left: nobody was promised it, and
+// it must not come back.
+func (l *Log) mend() error {
+	if !l.suspect {
+		return nil
+	}
+	at := l.end()
+	if err := l.file.Truncate(at.At); err != nil {
+		return fmt.Errorf("%s: %w", l.Path(at.Segment), err)
+	}
+	if err := l.file.Sync(); err != nil {
+		return fmt.Errorf("%s: %w", l.Path(at.Segment), err)
+	}
+	l.suspect = false
+	return nil
+}
+
+// rotate begins another segment when this one is long enough. When it can't, the
+// frame stands, and this segment is used for longer.
+func (l *Log) rotate() {
+	if l.end().At < int64(l.opts.Segment) {
+		return
+	}
+	err := l.begin(l.end().Segment + 1)
+	if err != nil && !l.crowded {
+		l.opts.Log.Warn().Err(err).Msg(l.opts.Name + ": no new segment")
+	}
+	l.crowded = err != nil
+}
+
+// Cut begins another segment, unless the last one is empty.
+func (l *Log) Cut() error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if l.end().At == HeaderSize {
+		return nil
+	}
+	if err := l.mend(); err != nil {
+		return err
+	}
+	return l.begin(l.end().Segment + 1)
+}
+
+// begin makes a segment, and writes to it from then on. It gets its name when its
+// header is on disk: a segment without one is damaged.
+func (l *Log) begin(number uint64) error {
+	path := l.Path(number)
+	f, err := os.OpenFile(path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	w := l.opts.Wrap(f)
+	_, err = w.WriteAt(AppendHeader(nil, number, l.Base()), 0)
+	if err == nil {
+		err = w.Sync()
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err == nil {
+		err = syncDir(l.opts.Dir)
+	}
+	if err != nil {
+		_ = w.Close()
+		_ = os.Remove(path + ".new")
+		_ = os.Remove(path)
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if l.file != nil {
+		_ = l.file.Close()
+	}
+	l.file = w
+	l.add(segment{number, HeaderSize})
+	return nil
+}
+
+func (l *Log) add(s segment) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.segments = append(l.segments, s)
+	l.count.Add(1)
+	l.size.Add(s.size)
+}
+
+func (l *Log) grow(n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.segments[len(l.segments)-1].size += n
+	l.size.Add(n)
+}
+
+// end is where the next frame goes.
+func (l *Log) end() Place {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.segments[len(l.segments)-1]
+	return Place{s.number, s.size}
+}
+
+// Retire says that segments before number are not needed any more, and removes them.
+// The owner has made durable elsewhere that this is so.
+func (l *Log) Retire(number uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.base = max(l.base, number)
+	for len(l.segments) > 1 && l.segments[0].number < l.base {
+		s := l.segments[0]
+		if err := os.Remove(l.Path(s.number)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		l.segments = l.segments[1:]
+		l.count.Add(-1)
+		l.size.Add(-s.size)
+	}
+	return nil
+}
+
+// Segments are the numbers of the oldest segment and of the one that is written to:
+// all before that are closed. There are none before Begin if oldest is 0.
+func (l *Log) Segments() (oldest, newest uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.segments) == 0 {
+		return 0, 0
+	}
+	return l.segments[0].number, l.segments[len(l.segments)-1].number
+}
+
+// Base is the oldest segment that is needed, as far as the log was told.
+func (l *Log) Base() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.base
+}
+
+// Size is the bytes of all segments, and Count how many there are.
+func (l *Log) Size() int64 { return l.size.Load() }
+
+// Count is how many segments there are.
+func (l *Log) Count() int64 { return l.count.Load() }
+
+// Path is a segment's file.
+func (l *Log) Path(number uint64) string {
+	return filepath.Join(l.opts.Dir, fmt.Sprintf("%012d.log", number))
+}
+
+// Close closes the files.
+func (l *Log) Close() error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	var errs []error
+	if l.file != nil {
+		errs = append(errs, l.file.Close())
+	}
+	if l.lock != nil {
+		errs = append(errs, l.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Damaged is the error for a file that can't be trusted.
+func (l *Log) Damaged(at Place, what error) error {
+	return fmt.Errorf("%s is damaged at byte %d: %w; restore the directory %s from a backup, or move it away to begin anew without "+
+		"%s in it", l.Path(at.Segment), at.At, what, l.opts.Dir, l.opts.Keeps)
+}

@@ -1,0 +1,330 @@
+package store
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+const (
+	maxHeld   = 32 << 20  // bytes of changes that a checkpoint holds in memory, but for its last segment
+	maxChunk  = 256 << 10 // bytes in one transaction, but for the last record
+	quiet     = time.Minute
+	retry     = 10 * time.Second
+	stopTime  = time.Second // after which the last checkpoint of a store that closes begins no other transaction
+	stopChunk = 16          // as many times the records and bytes are in one of those
+)
+
+// checkpointer moves what is in the log's closed segments into the database: when the
+// log is longer than the database and some, when nothing was committed for a while, and
+// at the end. It may be interrupted anywhere: what it writes is what the log says, and
+// until the position moves, with its last transaction, the log says it again.
+//
+// Its transactions are small, and it rests as long as each of them took: commits share
+// the disk with it, and wait for nothing else.
+type checkpointer struct {
+	s    *Store
+	wake chan struct{}
+	stop chan struct{}
+	done chan struct{} // closed when it has ended
+	size atomic.Int64  // of the database
+
+	mu      sync.Mutex
+	stepped sync.Cond // a step was made, or none will be
+	steps   int       // transactions
+	working bool      // or about to
+	failing bool
+}
+
+var errStopped = errors.New("the store is closing")
+
+func newCheckpointer(s *Store) *checkpointer {
+	c := &checkpointer{s: s, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	c.stepped.L = &c.mu
+	c.measure()
+	if s.opts.ReadOnly {
+		close(c.done)
+		return c
+	}
+	c.consider()
+	go c.run()
+	return c
+}
+
+func (c *checkpointer) measure() {
+	_ = c.s.db.View(func(tx *bbolt.Tx) error { c.size.Store(tx.Size()); return nil })
+}
+
+// limit is how long the log may be.
+func (c *checkpointer) limit() int64 { return c.size.Load() + c.s.opts.slack }
+
+// consider has the log made shorter if it is too long.
+func (c *checkpointer) consider() {
+	if c.s.log.Size() <= c.limit() {
+		return
+	}
+	c.mu.Lock()
+	c.working = true
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// hold makes a commit wait for a step of a checkpoint that can't keep up: the log grows
+// no further than the disk can follow. It holds nobody up while checkpoints fail, and
+// what has been acknowledged is in the log.
+func (c *checkpointer) hold() {
+	if c.s.log.Size() <= 2*c.limit() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for steps := c.steps; c.working && !c.failing && steps == c.steps; {
+		c.stepped.Wait()
+	}
+}
+
+// run makes checkpoints until the store closes.
+func (c *checkpointer) run() {
+	defer close(c.done)
+	tick := time.NewTicker(quiet)
+	defer tick.Stop()
+	var commits uint64
+	for {
+		var err error
+		select {
+		case <-c.stop:
+			return
+		case <-c.wake:
+			err = c.work(c.shorten)
+		case <-tick.C:
+			now := c.s.commits.Load()
+			if now == commits {
+				err = c.work(c.finish)
+			}
+			commits = now
+		}
+		if err != nil && !c.rest(retry) {
+			return
+		}
+	}
+}
+
+// work makes checkpoints, and says what came of it: in the log once until it is well again.
+func (c *checkpointer) work(checkpoints func() error) error {
+	c.note(true, nil)
+	err := checkpoints()
+	switch was := c.note(false, err); {
+	case errors.Is(err, errStopped):
+	case err != nil && !was:
+		c.s.opts.Log.Error().Err(err).Str("database", c.s.file().Path).Msg("no checkpoint of the node's tree: its log grows; trying again")
+	case err == nil && was:
+		c.s.opts.Log.Info().Msg("checkpoints of the node's tree again")
+	}
+	return err
+}
+
+func (c *checkpointer) note(working bool, err error) (failed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	failed = c.failing
+	c.working = working
+	if !working && !errors.Is(err, errStopped) {
+		c.failing = err != nil
+	}
+	c.stepped.Broadcast()
+	return failed
+}
+
+// rest waits, unless the store closes.
+func (c *checkpointer) rest(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-c.stop:
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// shorten makes the log short again.
+func (c *checkpointer) shorten() error {
+	for c.s.log.Size() > c.limit() {
+		if more, err := c.pass(1, c.pause); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// pause lets commits have the disk for a while, unless they are too fast already.
+func (c *checkpointer) pause(took time.Duration) error {
+	if c.s.log.Size() > 2*c.limit() {
+		took = 0
+	}
+	if !c.rest(took) {
+		return errStopped
+	}
+	return nil
+}
+
+// finish moves all that is in the log.
+func (c *checkpointer) finish() error { return c.empty(1, c.pause) }
+
+func (c *checkpointer) empty(chunk int, pause func(time.Duration) error) error {
+	if err := c.s.log.Cut(); err != nil {
+		return err
+	}
+	for {
+		if more, err := c.pass(chunk, pause); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// close ends the checkpoint that is under way, and makes a last one.
+func (c *checkpointer) close() {
+	if c.s.opts.ReadOnly {
+		return
+	}
+	close(c.stop)
+	<-c.done
+	if c.failing {
+		return
+	}
+	end := time.Now().Add(stopTime)
+	_ = c.empty(stopChunk, func(time.Duration) error { // if not now, then the next time
+		if time.Now().After(end) {
+			return errStopped
+		}
+		return nil
+	})
+}
+
+// pass moves closed segments, as many as fit in memory, and says whether there were any.
+// Its transactions are chunk times the usual size, with a pause between them.
+// A segment that can't be removed is in the database all the same.
+func (c *checkpointer) pass(chunk int, pause func(time.Duration) error) (more bool, err error) {
+	oldest, newest := c.s.log.Segments()
+	if oldest == newest {
+		return false, nil
+	}
+	var all changes
+	end, err := c.s.gather(&all, oldest, newest-1, maxHeld)
+	if err != nil {
+		c.s.opts.Checkpointed(0, 0, err)
+		return false, err
+	}
+	defer c.measure()
+	chunks := all.chunks(chunk*c.s.opts.chunk, chunk*maxChunk)
+	last := len(chunks) - 1
+	for i, chunk := range chunks[:last] {
+		took, err := c.write(write{changes: &all, items: chunk, first: i == 0})
+		if err == nil {
+			err = pause(took)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	if _, err := c.write(write{changes: &all, items: chunks[last], first: last == 0, position: end - 1}); err != nil {
+		return false, err
+	}
+	c.s.trim.Lock()
+	defer c.s.trim.Unlock()
+	return true, c.s.log.Retire(end)
+}
+
+// item is a key that changed.
+type item struct {
+	kind byte
+	key  string
+	body []byte // nil: deleted
+}
+
+// chunks puts the changes into the database's order, and cuts them into transactions.
+func (c *changes) chunks(records, most int) (list [][]item) {
+	var items []item
+	for kind, keys := range c.keys {
+		for key, body := range keys {
+			items = append(items, item{byte(kind), key, body})
+		}
+	}
+	slices.SortFunc(items, func(a, b item) int {
+		if a.kind != b.kind {
+			return int(a.kind) - int(b.kind)
+		}
+		return strings.Compare(a.key, b.key)
+	})
+	from, bytes := 0, 0
+	for i, it := range items {
+		if i-from == records || bytes > most {
+			list = append(list, items[from:i])
+			from, bytes = i, 0
+		}
+		bytes += len(it.key) + len(it.body)
+	}
+	return append(list, items[from:])
+}
+
+// write is one transaction of a checkpoint.
+type write struct {
+	*changes
+	items    []item
+	first    bool   // that one empties what was emptied
+	position uint64 // of the database from then on; 0: unchanged
+}
+
+func (c *checkpointer) write(w write) (took time.Duration, err error) {
+	began := time.Now()
+	err = c.s.file().Safely(func() error { return c.s.db.Update(w.in) })
+	took = time.Since(began)
+	c.s.opts.Checkpointed(took, len(w.items), err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.steps++
+	c.stepped.Broadcast()
+	return took, err
+}
+
+func (w write) in(tx *bbolt.Tx) error {
+	for kind, cleared := range w.cleared {
+		if !cleared || !w.first {
+			continue
+		}
+		err := tx.DeleteBucket(buckets[kind])
+		if err == nil {
+			_, err = tx.CreateBucket(buckets[kind])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, it := range w.items {
+		b := tx.Bucket(buckets[it.kind])
+		b.FillPercent = fillPercent
+		if err := it.in(b); err != nil {
+			return err
+		}
+	}
+	if w.position == 0 {
+		return nil
+	}
+	return putPosition(tx, w.position)
+}
+
+func (it item) in(b *bbolt.Bucket) error {
+	key := []byte(it.key)
+	if it.body == nil {
+		return b.Delete(key)
+	}
+	return b.Put(key, sealed(nil, it.kind, key, it.body)) // bbolt keeps both until the transaction ends
+}
