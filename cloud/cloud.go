@@ -17,6 +17,7 @@ import (
 	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/cloud/api"
+	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
@@ -73,9 +74,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, kept.Close()) }()
 
+	told := events.New(events.Options{Reader: st, Writer: st, Log: log})
 	var br *broker.Broker
 	tw, err := twin.New(ctx, twin.Options{
-		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: nonce,
+		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: nonce, Tell: told.Tell,
 		Publish: func(m broker.Message) { br.Publish(m) },
 		Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
 		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
@@ -101,7 +103,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	figures.Broker(br)
 	figures.Journal("sessions", kept.Stats)
 	figures.Calls(commands)
-	expose(figures, tw)
+	expose(figures, tw, told)
 	site, err := web.Listen(cfg.HTTP, cfg.Limits.Requests, figures.Count(api.New(api.Options{
 		Reader: st, Writer: st, Watcher: st, Log: log, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
@@ -114,7 +116,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Started != nil {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return setup.Run(ctx, tw.Run, br.Serve, site.Run)
+	return setup.Run(ctx, tw.Run, br.Serve, site.Run, told.Run)
 }
 
 func nonce() uint64 {

@@ -2,11 +2,12 @@ package cloud
 
 import (
 	"github.com/edgebus/edgebus/broker/metrics"
+	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/twin"
 )
 
 // expose adds the hub's own figures: each is read where it is kept when somebody asks.
-func expose(r metrics.Registry, tw *twin.Twins) {
+func expose(r metrics.Registry, tw *twin.Twins, told *events.Recorder) {
 	g := metrics.NewGroup("hub", tw.Stats)
 	type stats = twin.Stats
 	gauge := func(name, help string, f func(stats) int) {
@@ -35,5 +36,13 @@ func expose(r metrics.Registry, tw *twin.Twins) {
 	counter("commits_failed_total", "Transactions with what nodes reported that could not be stored.", func(s stats) uint64 { return s.FailedCommits })
 	counter("steps_total", "Messages and events that were handled.", func(s stats) uint64 { return s.Steps })
 	counter("statuses_total", "Statuses of Devices and Nodes that were written.", func(s stats) uint64 { return s.Statuses })
-	r.MustRegister(g)
+	r.MustRegister(g, eventFigures(told))
+}
+
+func eventFigures(told *events.Recorder) *metrics.Group[events.Stats] {
+	g := metrics.NewGroup("hub_events", told.Stats)
+	g.Counter("written_total", "Events that were written, or counted once more.", func(s events.Stats) float64 { return float64(s.Written) })
+	g.Counter("dropped_total", "Happenings that no Event tells of, because too many waited.", func(s events.Stats) float64 { return float64(s.Dropped) })
+	g.Gauge("waiting", "Events that wait to be written.", func(s events.Stats) float64 { return float64(s.Waiting) })
+	return g
 }

@@ -7,12 +7,13 @@ import (
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const retryDrop = time.Second // until what could not be dropped is tried again
 
 // noteOversize says once that nothing is taken of what a node reports, and once that it is again.
-func (t *Twins) noteOversize(n *node) {
+func (t *Twins) noteOversize(b *batch, n *node) {
 	why := n.up.Refused()
 	if why == n.oversize {
 		return
@@ -20,9 +21,12 @@ func (t *Twins) noteOversize(n *node) {
 	n.oversize = why
 	t.status.node(n.name)
 	if why == "" {
+		b.tellNode(n.name, resource.EventNormal, "WithinQuota", "", "what the node reports is taken again")
 		t.o.Log.Info().Str("node", n.name).Msg("what the node reports is taken again")
 		return
 	}
+	b.tellNode(n.name, resource.EventWarning, resource.QuotaExceeded, "",
+		"the node owns %s: nothing is taken of what it reports until it owns less", why)
 	t.o.Log.Error().Str("node", n.name).Str("reason", why).
 		Msg("nothing is taken of what the node reports until it owns less: see limits.node")
 }

@@ -219,9 +219,11 @@ func (t *Twins) Rejected(r broker.Rejection) {
 	if !ok {
 		name, ok = strings.CutPrefix(r.User, "node/")
 	}
-	if ok && topics.ValidName(name) {
-		t.rejects.add(name, r, resource.Time(t.o.Now()))
+	if !ok || !topics.ValidName(name) {
+		return
 	}
+	t.rejects.add(name, r, resource.Time(t.o.Now()))
+	t.noteRejected(name, r)
 }
 
 func (r *rejects) add(name string, what broker.Rejection, at string) {

@@ -61,6 +61,7 @@ func (t *Twins) Subscribed(id broker.Identity, filter string) {
 	t.steps.Put(func(b *batch) {
 		n := t.node(id.Node)
 		n.core = id.ClientID
+		t.noteJoined(b, n, id)
 		n.contact.began(b.now, id)
 		t.stats.links.Add(1)
 		t.setAway(n, false)
@@ -82,9 +83,11 @@ func (t *Twins) Disconnected(id broker.Identity, cause error) {
 			return
 		}
 		n.core = ""
-		if n.contact.over(b.now, cause) {
+		takenOver := n.contact.over(b.now, cause)
+		if takenOver {
 			t.stats.takeovers.Add(1)
 		}
+		t.noteLeft(b, n, takenOver)
 		n.down.Disconnect()
 		t.presence(b, n)
 		t.o.Log.Warn().AnErr("cause", cause).Str("node", n.name).Str("remote", id.Remote).Msg("node is offline")
@@ -114,12 +117,13 @@ func (t *Twins) receive(name string, said broker.Message) {
 			if err := n.down.Step(m); err != nil {
 				t.o.Log.Warn().Err(err).Str("node", name).Msg("message from the node")
 			}
+			t.noteInStep(b, n)
 			return
 		}
 		for _, c := range n.up.Step(m) {
 			t.reported(b, n, c)
 		}
-		t.noteOversize(n)
+		t.noteOversize(b, n)
 	})
 }
 
@@ -131,6 +135,7 @@ func (t *Twins) reported(b *batch, n *node, c link.Change) {
 		return
 	}
 	b.reports = append(b.reports, tree.Entry(n.name, c.New))
+	t.noteReported(b, n, a, c)
 	switch {
 	case a.Kind == topics.KindStatus:
 		t.status.node(n.name)

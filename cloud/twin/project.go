@@ -179,6 +179,9 @@ func (t *Twins) dropDevice(b *batch, name string) {
 	if d := t.devices[name]; d != nil {
 		delete(t.users[d.model()], name)
 		delete(t.devices, name)
+		if d.node != "" {
+			t.noteBound(b, d, "", true)
+		}
 		t.unbind(b, d)
 	}
 	t.status.forget(name)
@@ -238,6 +241,7 @@ func (t *Twins) project(b *batch, d *device) {
 		target = ""
 	}
 	if d.node != target {
+		t.noteBound(b, d, target, known)
 		t.unbind(b, d)
 		d.node = target
 	}
@@ -260,7 +264,12 @@ func (t *Twins) projectDesired(b *batch, n *node, d *device, model resource.Devi
 	name := d.Metadata.Name
 	for property := range d.sent {
 		value, wanted := d.Spec.Desired[property]
-		if !wanted || model.CheckDesired(property, []byte(value)) != nil {
+		err := model.CheckDesired(property, []byte(value))
+		if wanted && err != nil {
+			b.tellDevice(d, resource.EventWarning, "NotAllowed", property, "%s is wanted and goes nowhere since the model changed: %v",
+				clip(string(value)), err)
+		}
+		if !wanted || err != nil {
 			delete(d.sent, property)
 			t.deleteDown(b, n, topics.DeviceKey(name, topics.KindDesired, property))
 		}
@@ -285,6 +294,7 @@ func (t *Twins) putDesired(b *batch, n *node, d *device, property string, value 
 	if err != nil {
 		t.o.Log.Error().Err(err).Str("node", n.name).Str("device", d.Metadata.Name).Str("property", property).Uint64("ver", m.Ver).
 			Msg("a desired value can't be sent")
+		b.tellDevice(d, resource.EventWarning, "NotSent", property, "the desired value can't be sent: %v", err)
 		return
 	}
 	if d.sent == nil {

@@ -41,6 +41,8 @@ type Options struct {
 	Publish func(broker.Message)
 	// Pass does that with what a node's clients published, and says when it is stored.
 	Pass func(m broker.Message, done func(error))
+	// Tell is told what happens to Nodes and Devices. It must not wait, and may be nil.
+	Tell func(resource.Happening)
 	Log  zerolog.Logger
 	Now  func() time.Time // time.Now when nil
 	Rand func() uint64    // gives nonces
@@ -92,6 +94,7 @@ type node struct {
 
 	oversize string // why nothing is taken of what it reports
 	contact  contact
+	outage   outage
 	away     bool // offline for long: its devices' statuses say so
 	unknown  bool // there is no Node of its name, and should be
 }
@@ -129,6 +132,8 @@ type batch struct {
 	nodes   map[*node]bool   // whose membership may have changed
 	spoke   map[*node]bool   // that may have changes to commit, or something to say
 	dropped map[*node]bool   // whose reports are to be forgotten
+	told    []resource.Happening
+	heard   []resource.Happening // told once what nodes reported is stored
 }
 
 func (t *Twins) batch() *batch {
@@ -142,6 +147,9 @@ func (t *Twins) batch() *batch {
 func New(ctx context.Context, o Options) (*Twins, error) {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Tell == nil {
+		o.Tell = func(resource.Happening) {}
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second
@@ -213,7 +221,7 @@ func (t *Twins) step(ctx context.Context, own ...func(*batch)) error {
 	t.settle(b)
 	failed, lost := t.commit(ctx, b)
 	if failed == nil {
-		b.out = append(b.out, b.reports...)
+		b.out, b.told = append(b.out, b.reports...), append(b.told, b.heard...)
 		t.removeDropped(b)
 	} else {
 		t.dropAgain(b)
@@ -226,6 +234,9 @@ func (t *Twins) step(ctx context.Context, own ...func(*batch)) error {
 		t.o.Publish(m)
 	}
 	t.publishing.Unlock()
+	for _, h := range b.told {
+		t.o.Tell(h)
+	}
 	if lost != nil {
 		return lost
 	}

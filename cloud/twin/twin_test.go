@@ -39,6 +39,8 @@ type rig struct {
 	nodes  map[string]*core
 	deaf   bool // nodes hear nothing
 
+	happened []resource.Happening
+
 	awayAfter time.Duration
 }
 
@@ -64,7 +66,7 @@ func (r *rig) start() {
 	r.store = s
 	r.twins, err = New(context.Background(), Options{
 		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Log: zerolog.Nop(), Rand: rand.Uint64,
-		Publish: r.publish, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter,
+		Publish: r.publish, Tell: r.tell, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter,
 	})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -102,6 +104,12 @@ func (r *rig) publish(m broker.Message) {
 	if err == nil && a.Kind == topics.KindSyncDown && n != nil {
 		n.hear(m.Payload)
 	}
+}
+
+func (r *rig) tell(h resource.Happening) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.happened = append(r.happened, h)
 }
 
 func (r *rig) said(topic string) (list []string) {

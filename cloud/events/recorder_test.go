@@ -1,0 +1,213 @@
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// rig is a Recorder on a real store, with a clock of its own.
+type rig struct {
+	*Recorder
+	t     *testing.T
+	store *bolt.Store
+	full  atomic.Bool // nothing can be written
+
+	mu  sync.Mutex
+	now time.Time
+}
+
+type writer struct {
+	store.Writer
+	full *atomic.Bool
+}
+
+func (w writer) Create(ctx context.Context, o store.Object) (store.Object, error) {
+	if w.full.Load() {
+		return o, errors.New("no space left on device")
+	}
+	return w.Writer.Create(ctx, o)
+}
+
+func newRig(t *testing.T, change func(*Options)) *rig {
+	r := &rig{t: t, now: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}
+	s, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	r.store = s
+	o := Options{Reader: s, Writer: writer{s, &r.full}, Log: zerolog.Nop(), Now: r.clock}
+	if change != nil {
+		change(&o)
+	}
+	r.Recorder = New(o)
+	return r
+}
+
+func (r *rig) clock() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+func (r *rig) pass(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = r.now.Add(d)
+}
+
+func (r *rig) flush() { r.write(context.Background(), r.take(false)) }
+
+func (r *rig) list() (all []stored) {
+	r.t.Helper()
+	page, err := r.store.List(context.Background(), resource.KindEvent, store.ListOptions{})
+	require.NoError(r.t, err)
+	for _, o := range page.Items {
+		var e stored
+		require.NoError(r.t, json.Unmarshal(o.Data, &e))
+		all = append(all, e)
+	}
+	return all
+}
+
+func left(message string) resource.Happening {
+	return resource.Happening{Kind: resource.KindNode, Name: "n1", UID: "u1", Type: resource.EventWarning, Reason: "Left", Message: message}
+}
+
+func TestWhatHappensAgainIsCounted(t *testing.T) {
+	r := newRig(t, nil)
+	r.Tell(left("once"))
+	r.Tell(left("twice"))
+	r.flush()
+	r.pass(time.Minute)
+	r.Tell(left("later"))
+	other := New(r.o) // as after a restart
+	other.Tell(left("last"))
+	r.flush()
+	other.write(context.Background(), other.take(false))
+
+	all := r.list()
+	require.Len(t, all, 1)
+	e := all[0]
+	require.Equal(t, "default", e.Metadata.Namespace)
+	require.Equal(t, 4, e.Spec.Count)
+	require.Equal(t, "last", e.Spec.Message)
+	require.Equal(t, time.Minute, e.Spec.LastTimestamp.Sub(*e.Spec.FirstTimestamp))
+	require.Equal(t, resource.ObjectReference{APIVersion: resource.APIVersion, Kind: "Node", Name: "n1", UID: "u1"}, e.Spec.InvolvedObject)
+}
+
+func TestPropertiesAndSuccessorsHaveEventsOfTheirOwn(t *testing.T) {
+	r := newRig(t, nil)
+	for _, uid := range []string{"u1", "u2"} {
+		for _, about := range []string{"power", "brightness"} {
+			r.Tell(resource.Happening{Kind: "Device", Namespace: "hall", Name: "lamp", UID: uid, Reason: "Refused", About: about})
+		}
+	}
+	r.flush()
+	require.Len(t, r.list(), 4)
+}
+
+func TestAFlappingNodeCostsFewWritesAndLosesNoCount(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.Burst = 3 })
+	for i := range 1000 {
+		r.Tell(left(fmt.Sprint(i)))
+		r.flush()
+	}
+	require.Equal(t, uint64(3), r.Stats().Written)
+	require.Equal(t, 3, r.list()[0].Spec.Count)
+	r.pass(10 * time.Second)
+	r.flush()
+	require.Equal(t, uint64(4), r.Stats().Written)
+	require.Equal(t, 1000, r.list()[0].Spec.Count)
+	require.Equal(t, "999", r.list()[0].Spec.Message)
+}
+
+func TestAFailingStoreIsOutlived(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.Waiting = 2 })
+	r.full.Store(true)
+	for _, about := range []string{"a", "b", "c"} {
+		h := left("")
+		h.About = about
+		r.Tell(h)
+	}
+	require.Equal(t, Stats{Dropped: 1, Waiting: 2}, r.Stats())
+	for range 100 {
+		r.flush()
+	}
+	require.Equal(t, Stats{Dropped: 1, Waiting: 2}, r.Stats())
+	r.full.Store(false)
+	r.flush()
+	require.Len(t, r.list(), 2)
+}
+
+func TestOldEventsGo(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.Most = 3 })
+	tell := func(about string) {
+		h := left("")
+		h.About = about
+		r.Tell(h)
+		r.flush()
+	}
+	for i := range 6 {
+		tell(fmt.Sprint(i))
+	}
+	tell("0") // again, so that it is young
+	r.trim(context.Background())
+	require.Len(t, r.list(), 3)
+	counts := 0
+	for _, e := range r.list() {
+		counts += e.Spec.Count
+	}
+	require.Equal(t, 4, counts, "the first one happened last")
+
+	r.pass(4 * 24 * time.Hour)
+	tell("new")
+	r.pass(4 * 24 * time.Hour)
+	r.trim(context.Background())
+	require.Len(t, r.list(), 1)
+}
+
+func TestAnObjectThatIsOnItsWayIsWaitedFor(t *testing.T) {
+	r := newRig(t, nil)
+	h := left("")
+	h.UID = ""
+	r.Tell(h)
+	r.flush()
+	require.Empty(t, r.list())
+	_, err := r.store.Create(context.Background(), store.Object{Key: store.Key{Kind: "Node", Name: "n1"}, Data: []byte(`{"metadata":{"uid":"u7"}}`)})
+	require.NoError(t, err)
+	r.flush()
+	require.Equal(t, "u7", r.list()[0].Spec.InvolvedObject.UID)
+
+	h.Name = "n2" // never comes
+	r.Tell(h)
+	r.flush()
+	require.Len(t, r.list(), 1)
+	r.pass(patience)
+	r.flush()
+	require.Len(t, r.list(), 2)
+}
+
+func TestWhatWaitsIsWrittenAtTheEnd(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.Every = time.Hour })
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx) }()
+	r.Tell(left(string(make([]byte, 5000))))
+	cancel()
+	require.NoError(t, <-ended)
+	require.Len(t, r.list(), 1)
+	require.Less(t, len(r.list()[0].Spec.Message), 2*longest)
+}

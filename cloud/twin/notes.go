@@ -1,0 +1,164 @@
+package twin
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// What happens to nodes and devices is told once a batch is through; what nodes reported, once
+// it is stored. The moments are those at which somebody asks why, not every change.
+
+func (b *batch) tellNode(name, kind, reason, about, format string, args ...any) {
+	b.told = append(b.told, nodeNote(name, kind, reason, about, format, args...))
+}
+
+func nodeNote(name, kind, reason, about, format string, args ...any) resource.Happening {
+	return resource.Happening{
+		Kind: resource.KindNode, Name: name, Type: kind, Reason: reason, About: about, Message: fmt.Sprintf(format, args...),
+	}
+}
+
+func (b *batch) tellDevice(d *device, kind, reason, about, format string, args ...any) {
+	b.told = append(b.told, d.note(kind, reason, about, format, args...))
+}
+
+func (d *device) note(kind, reason, about, format string, args ...any) resource.Happening {
+	if about != "" {
+		format = about + ": " + format // a name has no % in it
+	}
+	m := d.Metadata
+	return resource.Happening{
+		Kind: resource.KindDevice, Namespace: m.Namespace, Name: m.Name, UID: m.UID,
+		Type: kind, Reason: reason, About: about, Message: fmt.Sprintf(format, args...),
+	}
+}
+
+// clip keeps a long value from filling a message.
+func clip(s string) string {
+	if len(s) > 80 {
+		return fmt.Sprintf("%.80q… (%d bytes)", s, len(s))
+	}
+	return s
+}
+
+// outage is what a node missed, from the beginning of a connection until it is in step.
+type outage struct {
+	on   bool
+	time time.Duration // that it was offline; 0: not known
+	keys int           // that it lacks; -1: not known
+}
+
+func (t *Twins) noteJoined(b *batch, n *node, id broker.Identity) {
+	n.outage = outage{on: true, keys: -1}
+	if n.contact.links > 0 { // or this is the first time since the hub was started
+		n.outage.keys = n.down.Dirty()
+		n.outage.time = max(b.now.Sub(time.UnixMilli(n.contact.since)), 0)
+	}
+	b.tellNode(n.name, resource.EventNormal, "Joined", "", "connected from %s", id.Remote)
+}
+
+func (t *Twins) noteLeft(b *batch, n *node, takenOver bool) {
+	n.outage.on = false
+	if takenOver {
+		b.tellNode(n.name, resource.EventWarning, "TakenOver", "", "another connection in its name took the place of the one from %s", n.contact.remote)
+		return
+	}
+	b.tellNode(n.name, resource.EventWarning, "Left", "", "offline: %s", n.contact.ended)
+}
+
+// noteInStep says once in a connection that the node has everything.
+func (t *Twins) noteInStep(b *batch, n *node) {
+	o := &n.outage
+	if !o.on || n.core == "" || !n.down.InStep() {
+		return
+	}
+	o.on = false
+	if o.keys < 0 {
+		b.tellNode(n.name, resource.EventNormal, "InStep", "", "it has all %d keys that the cloud owns", n.down.Len())
+		return
+	}
+	b.tellNode(n.name, resource.EventNormal, "InStep", "", "in step after %s offline: it lacked %d of %d keys",
+		o.time.Round(time.Millisecond), o.keys, n.down.Len())
+}
+
+// noteRejected tells of a connection that was not let in. Anybody can make names up: only nodes that are known count.
+func (t *Twins) noteRejected(name string, r broker.Rejection) {
+	t.mu.RLock()
+	known := t.nodes[name] != nil
+	t.mu.RUnlock()
+	if known {
+		t.o.Tell(nodeNote(name, resource.EventWarning, "Rejected", "", "a connection in its name from %s was not let in: %s", r.Remote, r.Reason))
+	}
+}
+
+// noteBound tells where a device goes; to is empty for nowhere.
+func (t *Twins) noteBound(b *batch, d *device, to string, modelled bool) {
+	switch {
+	case to != "" && d.node == "":
+		b.tellDevice(d, resource.EventNormal, "Bound", "", "belongs to node %s", to)
+	case to != "":
+		b.tellDevice(d, resource.EventNormal, "Moved", "", "from node %s to node %s", d.node, to)
+	case !modelled:
+		b.tellDevice(d, resource.EventWarning, "ModelMissing", "", "taken off node %s until there is a DeviceModel %s", d.node, d.Spec.DeviceModelRef.Name)
+	default:
+		b.tellDevice(d, resource.EventNormal, "Unbound", "", "taken off node %s", d.node)
+	}
+}
+
+// noteReported tells of what a node reported that is more than a value.
+func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c link.Change) {
+	if a.Kind == topics.KindMapperState {
+		b.heard = append(b.heard, mapperNote(n.name, a.Device, string(c.New.Value))...)
+		return
+	}
+	d := t.devices[a.Device]
+	if d == nil || !n.bound[a.Device] || c.New.Deleted {
+		return
+	}
+	tell := func(kind, reason, format string, args ...any) {
+		b.heard = append(b.heard, d.note(kind, reason, a.Name, format, args...))
+	}
+	switch a.Kind {
+	case topics.KindRefused:
+		var r resource.Refusal
+		if json.Unmarshal(c.New.Value, &r) == nil {
+			tell(resource.EventWarning, "Refused", "%s refused: %s: %s", clip(string(d.Spec.Desired[a.Name])), r.Code, r.Message)
+		}
+	case topics.KindConflict:
+		var x resource.Dispute
+		if json.Unmarshal(c.New.Value, &x) == nil {
+			tell(resource.EventWarning, "Conflict", "override %s against desired %s: %s won (policy %s)", clip(x.Override), clip(x.Desired), x.Winner, x.Policy)
+		}
+	case topics.KindOverride:
+		tell(resource.EventNormal, "Overridden", "%s on the node, by %s", clip(string(c.New.Value)), c.New.Origin)
+	case topics.KindDeviceState:
+		stateNote(tell, string(c.New.Value))
+	}
+}
+
+func stateNote(tell func(kind, reason, format string, args ...any), state string) {
+	switch state {
+	case resource.Online:
+		tell(resource.EventNormal, "Online", "its mapper reaches it")
+	case resource.Offline:
+		tell(resource.EventWarning, "Offline", "its mapper does not reach it")
+	default:
+		tell(resource.EventWarning, "StateUnknown", "no mapper speaks for it")
+	}
+}
+
+func mapperNote(node, mapper, state string) []resource.Happening {
+	switch state {
+	case resource.Online:
+		return []resource.Happening{nodeNote(node, resource.EventNormal, "MapperOnline", mapper, "mapper %s is there", mapper)}
+	case resource.Offline:
+		return []resource.Happening{nodeNote(node, resource.EventWarning, "MapperGone", mapper, "mapper %s is gone: its devices are in an unknown state", mapper)}
+	}
+	return nil
+}
