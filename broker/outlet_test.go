@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 func outletOf(keep, pass []string) func(*Options) {
@@ -170,4 +171,27 @@ func TestNodesAskOnlyForWhatBridgesDown(t *testing.T) {
 	require.True(t, a.read(n1, "orders/n1/x"))
 	require.False(t, a.read(n1, "orders/n2/x"))
 	require.False(t, a.read(n1, "orders/n1/x/y"))
+}
+
+// A stream has many listeners: none of them can stop it for the others.
+func TestAListenerThatNeverComesBackStopsNoStream(t *testing.T) {
+	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.QueuedMessages = 2 })
+	open(t, b, "gone", persistent).sub("#", 1)
+	b.clients.connected("gone").disconnect(0, errLeft)
+	live := open(t, b, "live")
+	live.sub("#", 1)
+	require.Eventually(t, func() bool { return b.clients.connected("gone") == nil }, patience, time.Millisecond)
+	pass := func(topic string) error {
+		done := make(chan error, 1)
+		b.Pass(Message{Topic: topic, Payload: []byte("x"), QoS: 1, Publisher: Identity{Version: 5}}, func(err error) { done <- err })
+		return <-done
+	}
+	for range 5 {
+		require.NoError(t, pass("v1/nodes/n1/devices/lamp/telemetry/t"))
+		live.ack(packets.Puback, live.expect(packets.Publish).PacketID)
+	}
+	require.Equal(t, int64(3), b.Stats().Dropped["queue_full"])
+	require.Zero(t, b.Stats().Refused[string(resource.Quota)])
+	require.ErrorIs(t, pass("own"), resource.Quota)
+	live.nothing()
 }

@@ -173,13 +173,14 @@ func (b *Broker) storing(along []journal.Change, done func(error)) func(error) {
 	}
 }
 
-// publishUser takes a message on a topic of the users' own. An MQTT 5 publisher is
-// refused when a durable session has no room; an older one can't be told no, and
-// only that session goes without.
+// publishUser takes a message that is nobody's state. On the users' own topics an MQTT 5
+// publisher is refused when a durable session has no room. An older one can't be told no,
+// and who sends a stream must not be stopped, and with it all who listen, by one of them
+// that never came back: there only that session goes without.
 func (b *Broker) publishUser(m Message, batch *session.Batch, along []journal.Change, done func(error)) {
-	strict := m.QoS > 0 && m.Publisher.Version >= 5
+	strict := m.QoS > 0 && m.Publisher.Version >= 5 && !topics.IsTree(m.Topic)
 	full := b.send(outgoing(m, b.opts.Now()), strict, batch, along, done)
-	if full != nil && !strict && m.QoS > 0 && m.Publisher.Version > 0 {
+	if v := m.Publisher.Version; full != nil && m.QoS > 0 && v > 0 && v < 5 {
 		b.refused(m, noRoom(m.Topic, full))
 	}
 }
