@@ -124,7 +124,7 @@ func testSubscribingWhileAMessageIsPublished(t *testing.T, at place) {
 	sub.send(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1, Filters: packets.Subscriptions{{Filter: "a", Qos: 1}},
 	})
-	require.Eventually(t, func() bool { return b.Stats().Subscriptions == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(b.clients.connected("sub").client.filters()) == 1 }, patience, time.Millisecond)
 	close(goOn)
 	sub.expect(packets.Suback)
 	pk := sub.expect(packets.Publish)
