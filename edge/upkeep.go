@@ -41,6 +41,9 @@ func surveyTree(dir string) (string, error) {
 		return "", err
 	}
 	snap, err := st.Load()
+	if err == nil {
+		err = st.Check() // the pages, too: what is out of reach is missed by nobody
+	}
 	if err = errors.Join(err, st.Close()); err != nil {
 		return "", err
 	}
