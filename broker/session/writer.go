@@ -118,7 +118,7 @@ func (w *Writer) once(buf *[]byte) bool {
 	if len(out) > 0 {
 		n, err := w.try.TryWrite(out)
 		if err != nil {
-			w.end()
+			w.fail(err)
 			return false
 		}
 		w.rest = append(w.rest, out[n:]...)
@@ -203,10 +203,7 @@ func (w *Writer) round(buf *[]byte) bool {
 	*buf = out
 	if len(out) > 0 {
 		if _, err := w.conn.Write(out); err != nil {
-			w.mu.Lock()
-			w.stalled = !w.closing && errors.Is(err, os.ErrDeadlineExceeded)
-			w.mu.Unlock()
-			w.end()
+			w.fail(err)
 			return false
 		}
 	}
@@ -218,6 +215,14 @@ func (w *Writer) round(buf *[]byte) bool {
 		return true
 	}
 	return !w.pause()
+}
+
+// fail ends writing after an error.
+func (w *Writer) fail(err error) {
+	w.mu.Lock()
+	w.stalled = !w.closing && errors.Is(err, os.ErrDeadlineExceeded)
+	w.mu.Unlock()
+	w.end()
 }
 
 func (w *Writer) end() {
