@@ -51,7 +51,7 @@ func (c *conn) more() error {
 	err := c.in.fill()
 	if c.in.raw != nil { // or what is beneath tells
 		now := time.Now()
-		c.arrived(now, c.in.waited(now))
+		c.arrived(now, c.in.waited(now), c.in.filled < smallBuffer)
 	}
 	return err
 }

@@ -25,7 +25,7 @@ const (
 	restMost    = 100 * time.Millisecond
 	storeMost   = 50 * time.Millisecond // that a turn waits for what it published
 
-	waited  = 50 * time.Microsecond  // a read that took longer had nothing to read
+	waited  = 50 * time.Microsecond  // for which a client that sends on doesn't stop
 	idled   = 20 * time.Millisecond  // and one that took longer ends a flood
 	company = time.Second            // how long somebody who published counts
 	noted   = 100 * time.Millisecond // how often that is taken note of
@@ -94,7 +94,7 @@ func (m *metered) Read(p []byte) (int, error) {
 	began := time.Now()
 	n, err := m.TCPConn.Read(p)
 	now := time.Now()
-	m.c.arrived(now, now.Sub(began))
+	m.c.arrived(now, now.Sub(began), false)
 	return n, err
 }
 
@@ -121,10 +121,11 @@ func (c *conn) pong(answer func(string) error) func(string) error {
 	}
 }
 
-// arrived is told that a read of the socket is over, and how long it took.
-func (c *conn) arrived(now time.Time, took time.Duration) {
+// arrived is told that a read of the socket is over, how long it waited, and whether it
+// brought little. A client that then has the answers to all it sent waits for each.
+func (c *conn) arrived(now time.Time, took time.Duration, little bool) {
 	t := &c.turn
-	if took < waited {
+	if took < waited && !(little && c.acks.clear()) {
 		if t.reads++; t.reads >= turnGrain && now.Sub(t.began) > turnTime {
 			c.endTurn(now)
 		}

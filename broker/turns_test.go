@@ -104,3 +104,16 @@ func TestReceiverOfAFloodIsNoFlood(t *testing.T) {
 	require.Zero(t, b.Stats().Rests)
 	require.Zero(t, b.Stats().Queued)
 }
+
+// TestWhoWaitsForEachAnswerIsNoFlood, however fast the answers are.
+func TestWhoWaitsForEachAnswerIsNoFlood(t *testing.T) {
+	b := start(t, nil)
+	busy, calm := open(t, b, "busy"), open(t, b, "calm")
+	for i := range 10 * turnPackets {
+		if i%turnPackets == 0 {
+			calm.publish1("calm", "x")
+		}
+		busy.publish1("busy", "x")
+	}
+	require.Zero(t, b.Stats().Rests)
+}
