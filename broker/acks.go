@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -75,7 +76,8 @@ func (a *acks) clear() bool {
 // finish acknowledges the publish once all before it are.
 func (s *slot) finish(err error) {
 	c := s.conn
-	if err != nil {
+	answered := !errors.Is(err, session.ErrRepeated) // or a repetition of it is
+	if err != nil && answered {
 		c.b.refused(s.m, err)
 	}
 	a := &c.acks
@@ -84,8 +86,8 @@ func (s *slot) finish(err error) {
 	if s.done {
 		return
 	}
-	s.done, s.refused = true, err != nil
-	if s.m.QoS > 0 {
+	s.done, s.refused = true, err != nil && answered
+	if s.m.QoS > 0 && answered {
 		s.ack = c.encodeAck(s.m.QoS, s.id, err)
 	}
 	for len(a.slots) > 0 && a.slots[0].done {
@@ -93,7 +95,7 @@ func (s *slot) finish(err error) {
 		a.slots[0] = nil
 		a.slots = a.slots[1:]
 		if first.m.QoS > 0 {
-			c.w.Control(first.ack)
+			c.w.Control(first.ack) // none, if a repetition has it
 			first.settled(a)
 		}
 		a.change.Broadcast()

@@ -249,3 +249,31 @@ func testAcknowledgementsFollowTheDisk(t *testing.T, at place) {
 	const left = 3 * 2 // of each: the session, its subscription, how far it was sent
 	require.Eventually(t, func() bool { return j.Stats().Records == left }, patience, time.Millisecond, "%d", j.Stats().Records)
 }
+
+// Of a publish that is repeated again and again some repetitions are answered, and what
+// comes behind them is, too.
+func TestRepetitionsWhileTheDiskTakesItsTime(t *testing.T) {
+	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() })
+	s := &slow{Journal: j}
+	b := start(t, func(o *Options) { o.Journal = s })
+	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
+		c := open(t, b, "c", version, persistent)
+		s.hold()
+		c.publish("own", "x", 2, 1)
+		for range 40 {
+			c.publish("own", "x", 2, 1, dup)
+		}
+		c.publish("own", "y", 1, 2)
+		c.nothing()
+		s.letGo()
+		for range 16 {
+			c.expect(packets.Pubrec)
+		}
+		c.expect(packets.Puback)
+		c.ack(packets.Pubrel, 1)
+		c.expect(packets.Pubcomp)
+		c.leave(b, "c")
+	}
+}

@@ -1,6 +1,10 @@
 package session
 
-import "github.com/edgebus/edgebus/broker/journal"
+import (
+	"errors"
+
+	"github.com/edgebus/edgebus/broker/journal"
+)
 
 const codeUnknownID = 0x92
 
@@ -13,6 +17,10 @@ type inbound struct {
 
 // maxRepeats bounds what a client that repeats itself can make a session hold.
 const maxRepeats = 16
+
+// ErrRepeated is told of a publish that needs no answer of its own any more: it was
+// repeated, and the repetitions are answered.
+var ErrRepeated = errors.New("repeated")
 
 // Begin takes a QoS 2 publish of the client's. It is fresh when it has to be
 // handled, and Finish told the outcome. Of a repetition nothing is to be done:
@@ -29,13 +37,18 @@ func (s *Session) Begin(id uint16, ack func(error)) (fresh bool) {
 		s.mu.Unlock()
 		return true
 	}
-	received := in.received
-	if !received {
-		in.acks = append(in.acks[max(0, len(in.acks)-maxRepeats):], ack)
+	if in.received {
+		s.mu.Unlock()
+		ack(nil)
+		return false
+	}
+	var needless func(error)
+	if in.acks = append(in.acks, ack); len(in.acks) > maxRepeats {
+		needless, in.acks = in.acks[0], in.acks[1:]
 	}
 	s.mu.Unlock()
-	if received {
-		ack(nil)
+	if needless != nil {
+		needless(ErrRepeated)
 	}
 	return false
 }
