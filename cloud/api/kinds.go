@@ -19,6 +19,9 @@ type Kind struct {
 	Flat bool
 	// NoStatus says that nobody reports anything about such an object.
 	NoStatus bool
+	// Names are fields that have another name in this group than here, of a flat kind that is in two
+	// groups. The first of the two has all names as they are.
+	Names map[string]string
 	// Sealed says that the store has the object encrypted, and that tables and messages never show it.
 	Sealed bool
 	// New makes an empty object: *resource.Device. Its Go type says which fields there are.
@@ -38,7 +41,9 @@ type Kind struct {
 	HeldBy func(ctx context.Context, r store.Reader, key store.Key) ([]string, error)
 
 	Columns []Column
-	// Cells are the values of Columns; the name comes first and the age last without them.
+	// Bare says that Columns are all there are: no name first, no age last.
+	Bare bool
+	// Cells are the values of Columns. A time is shown as how long ago it was.
 	Cells func(obj any) []any
 	// Fields are the field selectors beside metadata.name and metadata.namespace.
 	Fields map[string]func(obj any) string
@@ -83,7 +88,7 @@ func Kinds() []Kind {
 	for i := range kinds {
 		kinds[i].Group, kinds[i].Version = resource.Group, resource.Version
 	}
-	return append(kinds, secretKind(), configMapKind())
+	return append(kinds, secretKind(), configMapKind(), eventKind(), eventForm())
 }
 
 // rules is Validate of a kind whose rules look at nothing but the object and the one before.

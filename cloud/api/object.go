@@ -169,6 +169,7 @@ func (k *Kind) decode(raw []byte) (*object, []string, error) {
 	if err := d.Decode(&tree); err != nil || tree == nil {
 		return nil, nil, badRequest("", "the body must be an object")
 	}
+	k.canonical(tree)
 	unknown := k.prune(tree)
 	pruned, err := json.Marshal(tree)
 	if err != nil {

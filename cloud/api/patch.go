@@ -34,7 +34,7 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	return s.change(w, r, func(old *object) (*object, error) {
-		before, err := json.Marshal(old.shown())
+		before, err := json.Marshal(r.kind.shown(old))
 		if err != nil {
 			return nil, err
 		}

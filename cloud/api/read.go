@@ -127,7 +127,7 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 	}
 	out := list{resource.TypeMeta{APIVersion: r.kind.apiVersion(), Kind: r.kind.Name + "List"}, meta, make([]any, len(objects))}
 	for i := range objects {
-		out.Items[i] = objects[i].shown()
+		out.Items[i] = r.kind.shown(objects[i])
 	}
 	return write(w, f, http.StatusOK, out)
 }

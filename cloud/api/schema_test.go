@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
+
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // golden says to write the golden files anew: make golden.
@@ -155,6 +157,10 @@ func (s source) named(t *testing.T, name string) dict {
 func (s source) object(t *testing.T, e *ast.StructType) dict {
 	props, required := dict{}, []string{}
 	for _, f := range e.Fields.List {
+		if id, ok := f.Type.(*ast.Ident); ok && len(f.Names) == 0 && id.Name != "TypeMeta" {
+			maps.Copy(props, s.named(t, id.Name)["properties"].(dict))
+			continue
+		}
 		if len(f.Names) == 0 { // TypeMeta
 			props["apiVersion"] = dict{"type": "string", "description": "The group and version of the kind."}
 			props["kind"] = dict{"type": "string", "description": "What the object is."}
@@ -205,6 +211,7 @@ func TestSchemasAreTheTypes(t *testing.T) {
 		for _, private := range k.Private {
 			delete(def["properties"].(dict), private)
 		}
+		rename(def["properties"].(dict), k.Names)
 		def["x-kubernetes-group-version-kind"] = []any{dict{"group": k.Group, "version": k.Version, "kind": k.Name}}
 		all[k.schemaName()] = def
 	}
@@ -218,7 +225,7 @@ func TestCRDsAreTheSchemas(t *testing.T) {
 	var out bytes.Buffer
 	out.WriteString("# The kinds of edgebus.io as CustomResourceDefinitions, for a cluster. The hub itself needs none of them.\n")
 	for _, k := range Kinds() {
-		if k.Group == "" {
+		if k.Group != resource.Group {
 			continue
 		}
 		text, err := yaml.Marshal(crd(t, k))

@@ -77,13 +77,19 @@ type partial struct {
 }
 
 func (k *Kind) columns() []tabCol {
-	cols := []tabCol{{Name: "Name", Type: "string", Format: "name", Description: "Name of the object."}}
+	var cols []tabCol
+	if !k.Bare {
+		cols = append(cols, tabCol{Name: "Name", Type: "string", Format: "name", Description: "Name of the object."})
+	}
 	for _, c := range k.Columns {
 		col := tabCol{Name: c.Name, Type: c.Type, Description: c.Description}
 		if c.Wide {
 			col.Priority = 1
 		}
 		cols = append(cols, col)
+	}
+	if k.Bare {
+		return cols
 	}
 	return append(cols, tabCol{Name: "Age", Type: "string", Description: "Time since the object was created."})
 }
@@ -106,15 +112,11 @@ func (s *server) row(k *Kind, f format, o *object) (tabRow, error) {
 	if err != nil {
 		return tabRow{}, err
 	}
-	row := tabRow{Cells: []any{o.Metadata.Name}}
-	if k.Cells != nil {
-		row.Cells = append(row.Cells, k.Cells(typed)...)
-	}
-	row.Cells = append(row.Cells, s.age(o))
+	row := tabRow{Cells: s.cells(k, o, typed)}
 	switch f.include {
 	case "None":
 	case "Object":
-		row.Object = o.shown()
+		row.Object = k.shown(o)
 	default:
 		meta := o.Metadata
 		if k.Sealed {
@@ -125,11 +127,29 @@ func (s *server) row(k *Kind, f format, o *object) (tabRow, error) {
 	return row, nil
 }
 
-func (s *server) age(o *object) string {
-	if o.Metadata.CreationTimestamp == nil {
+func (s *server) cells(k *Kind, o *object, typed any) (cells []any) {
+	if !k.Bare {
+		cells = append(cells, o.Metadata.Name)
+	}
+	if k.Cells != nil {
+		cells = append(cells, k.Cells(typed)...)
+	}
+	if !k.Bare {
+		cells = append(cells, o.Metadata.CreationTimestamp)
+	}
+	for i := range cells {
+		if at, ok := cells[i].(*time.Time); ok {
+			cells[i] = s.age(at)
+		}
+	}
+	return cells
+}
+
+func (s *server) age(at *time.Time) string {
+	if at == nil {
 		return "<unknown>"
 	}
-	return duration(s.Now().Sub(*o.Metadata.CreationTimestamp))
+	return duration(s.Now().Sub(*at))
 }
 
 // duration writes a time span in the two units that matter most.
@@ -176,7 +196,7 @@ func (s *server) answer(w http.ResponseWriter, r *request, code int, o *object) 
 		writeJSON(w, code, t)
 		return nil
 	}
-	return write(w, f, code, o.shown())
+	return write(w, f, code, r.kind.shown(o))
 }
 
 func write(w http.ResponseWriter, f format, code int, v any) error {

@@ -218,7 +218,7 @@ func (v *watcher) event(e store.Event) error {
 
 func (v *watcher) send(kind string, o *object) error {
 	if !v.format.table {
-		return v.out.Encode(watchEvent{kind, o.shown()})
+		return v.out.Encode(watchEvent{kind, v.r.kind.shown(o)})
 	}
 	t, err := v.s.table(v.r.kind, v.format, listMeta{ResourceVersion: o.Metadata.ResourceVersion}, []*object{o})
 	if err != nil {

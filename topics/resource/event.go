@@ -1,6 +1,10 @@
 package resource
 
-import "time"
+import (
+	"cmp"
+	"strings"
+	"time"
+)
 
 // KindEvent is of the core group, v1, and of events.k8s.io.
 const KindEvent = "Event"
@@ -53,24 +57,38 @@ type EventContent struct {
 
 // ObjectReference names an object.
 type ObjectReference struct {
-	Kind            string `json:"kind,omitempty"`
-	Namespace       string `json:"namespace,omitempty"`
-	Name            string `json:"name,omitempty"`
-	UID             string `json:"uid,omitempty"`
-	APIVersion      string `json:"apiVersion,omitempty"`
+	// Kind is what the object is.
+	Kind string `json:"kind,omitempty"`
+	// Namespace is where the object is.
+	Namespace string `json:"namespace,omitempty"`
+	// Name is the object's.
+	Name string `json:"name,omitempty"`
+	// UID tells it from others that had its name.
+	UID string `json:"uid,omitempty"`
+	// APIVersion is the group and version of the kind.
+	APIVersion string `json:"apiVersion,omitempty"`
+	// ResourceVersion is the version of the object that is meant.
 	ResourceVersion string `json:"resourceVersion,omitempty"`
-	FieldPath       string `json:"fieldPath,omitempty"`
+	// FieldPath is the part of the object that is meant.
+	FieldPath string `json:"fieldPath,omitempty"`
 }
+
+// String is what people call it: device/lamp.
+func (o ObjectReference) String() string { return strings.ToLower(o.Kind) + "/" + o.Name }
 
 // EventSource is a program that saw something.
 type EventSource struct {
+	// Component is the program's name.
 	Component string `json:"component,omitempty"`
-	Host      string `json:"host,omitempty"`
+	// Host is where it ran.
+	Host string `json:"host,omitempty"`
 }
 
 // EventSeries says how often something happened.
 type EventSeries struct {
-	Count            int    `json:"count,omitempty"`
+	// Count is how often it happened.
+	Count int `json:"count,omitempty"`
+	// LastObservedTime is when it happened last.
 	LastObservedTime string `json:"lastObservedTime,omitempty"`
 }
 
@@ -84,3 +102,35 @@ type Happening struct {
 	About                 string // which part of the object: a property. Each has an Event of its own.
 	Message               string
 }
+
+// Validate checks an Event.
+func (e Event) Validate() error {
+	var p problems
+	e.Metadata.check(&p)
+	if e.InvolvedObject.Name == "" {
+		p.add("involvedObject.name", "must name what it happened to")
+	}
+	if e.Type != "" {
+		oneOf(&p, "type", e.Type, []string{EventNormal, EventWarning})
+	}
+	return p.err()
+}
+
+// Times are when it happened first and last, and how often, wherever the writer put that.
+func (e *Event) Times() (first, last *time.Time, count int) {
+	first, last, count = e.FirstTimestamp, e.LastTimestamp, max(e.Count, 1)
+	if at, err := ParseTime(e.EventTime); err == nil {
+		first = cmp.Or(first, &at)
+	}
+	if e.Series != nil {
+		count = max(e.Series.Count, count)
+		if at, err := ParseTime(e.Series.LastObservedTime); err == nil {
+			last = cmp.Or(last, &at)
+		}
+	}
+	first = cmp.Or(first, e.Metadata.CreationTimestamp)
+	return first, cmp.Or(last, first), count
+}
+
+// Reporter is the program that saw it.
+func (e *Event) Reporter() string { return cmp.Or(e.ReportingComponent, e.Source.Component) }
