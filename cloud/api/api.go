@@ -72,7 +72,8 @@ type Sealer interface {
 
 type server struct {
 	Options
-	turns [64]sync.Mutex // see turn
+	turns    [64]sync.Mutex // see turn
+	managers managers
 }
 
 // New makes the handler. It looks first for deletions that waited for others when
@@ -175,6 +176,9 @@ type request struct {
 func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 	req, err := s.parse(r)
 	if err != nil {
+		return err
+	}
+	if err := checkManager(req); err != nil {
 		return err
 	}
 	if req.subresource == "" && req.key.Name == "" {

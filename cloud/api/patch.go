@@ -21,9 +21,15 @@ const (
 
 func (s *server) patch(w http.ResponseWriter, r *request) error {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err == nil && kind == applyPatch {
+		return s.apply(w, r)
+	}
+	if r.FormValue("force") != "" {
+		return badRequest("force", "force is for server-side apply only")
+	}
 	if err != nil || kind != mergePatch && kind != jsonPatch {
 		return refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
-			"the body of the request was in an unknown format - accepted media types include: %s, %s", jsonPatch, mergePatch)
+			"the body of the request was in an unknown format - accepted media types include: %s, %s, %s", jsonPatch, mergePatch, applyPatch)
 	}
 	raw, err := body(r.Request, mergePatch, jsonPatch)
 	if err != nil {

@@ -280,7 +280,10 @@ func (s *server) update(r *request, old, wanted *object, dry bool) (*object, err
 	if err != nil {
 		return nil, err
 	}
-	if next, err = s.complete(r.Context(), r, old, next); err != nil || dry {
+	if next, err = s.complete(r.Context(), r, old, next); err != nil {
+		return nil, err
+	}
+	if err = s.record(r, old, next, wanted); err != nil || dry {
 		return next, err
 	}
 	if next.Metadata.DeletionTimestamp != nil && len(next.Metadata.Finalizers) == 0 {
@@ -296,6 +299,15 @@ func (s *server) update(r *request, old, wanted *object, dry bool) (*object, err
 	}
 	s.released(r.Context(), r.kind, old, next)
 	return s.fromStore(stored)
+}
+
+// record keeps the record of managers: an apply brings its own.
+func (s *server) record(r *request, old, next, wanted *object) error {
+	if r.applies() {
+		next.Metadata.ManagedFields = wanted.Metadata.ManagedFields
+		return nil
+	}
+	return s.track(r, old, next, wanted.Metadata.ManagedFields)
 }
 
 // sameObject refuses a body that is about another object than the path.
@@ -344,16 +356,22 @@ func (s *server) successor(r *request, old, wanted *object) (*object, error) {
 }
 
 func (s *server) updateStatus(r *request, old, wanted *object, dry bool) (*object, error) {
-	status := wanted.Status
-	if status == nil {
-		status = json.RawMessage{} // removes it
+	next := *old
+	next.Status = wanted.Status
+	if err := s.record(r, old, &next, wanted); err != nil || dry {
+		return &next, err
 	}
-	if dry {
-		next := *old
-		next.Status = wanted.Status
-		return &next, nil
+	write := store.Object{Key: r.key, Status: next.Status}
+	if write.Status == nil {
+		write.Status = json.RawMessage{} // removes it
 	}
-	stored, err := s.Writer.Update(r.Context(), store.Object{Key: r.key, Status: status}, old.rev)
+	if !bytes.Equal(next.Metadata.ManagedFields, old.Metadata.ManagedFields) {
+		var err error
+		if write.Data, err = s.data(&next); err != nil {
+			return nil, err
+		}
+	}
+	stored, err := s.Writer.Update(r.Context(), write, old.rev)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,187 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const applyPatch = "application/apply-patch+yaml"
+
+// applies says whether a request is a server-side apply.
+func (r *request) applies() bool {
+	return r.Method == http.MethodPatch && strings.HasPrefix(r.Header.Get("Content-Type"), applyPatch)
+}
+
+// apply is server-side apply: the client says what it wants to be so, and owns that.
+func (s *server) apply(w http.ResponseWriter, r *request) error {
+	if r.FormValue("fieldManager") == "" {
+		return badRequest("fieldManager", "fieldManager is required for apply patch")
+	}
+	raw, err := body(r.Request, applyPatch)
+	if err != nil {
+		return err
+	}
+	config, unknown, err := r.kind.config(raw)
+	if err != nil {
+		return err
+	}
+	if err := r.addressed(config); err != nil {
+		return err
+	}
+	if err := validation(w, r, unknown); err != nil {
+		return err
+	}
+	for {
+		err := s.change(w, r, func(old *object) (*object, error) { return s.applied(r, old, config) })
+		if !errors.Is(err, resource.NotFound) || r.subresource != "" || config.GetResourceVersion() != "" || config.GetUID() != "" {
+			return err
+		}
+		err = s.bear(w, r, config)
+		if !errors.Is(err, resource.AlreadyExists) || r.Context().Err() != nil {
+			return err
+		}
+		if _, lost := s.load(r); lost != nil {
+			return err // the name is taken in another namespace
+		}
+	}
+}
+
+// addressed checks that a configuration is for the object on the path, and completes it.
+func (r *request) addressed(config *unstructured.Unstructured) error {
+	if name := config.GetName(); name != "" && name != r.key.Name {
+		return badRequest("metadata.name", "the name of the object (%s) does not match the name on the URL (%s)", name, r.key.Name)
+	}
+	if ns := config.GetNamespace(); ns != "" && ns != r.key.Namespace {
+		return badRequest("metadata.namespace", "the namespace of the object (%s) does not match the namespace on the path (%s)", ns, r.key.Namespace)
+	}
+	config.SetName(r.key.Name)
+	config.SetNamespace(r.key.Namespace)
+	if r.subresource == "" {
+		delete(config.Object, "status")
+		return nil
+	}
+	for field := range config.Object {
+		switch field {
+		case "apiVersion", "kind", "metadata", "status":
+		default:
+			delete(config.Object, field)
+		}
+	}
+	return nil
+}
+
+// applied is what becomes of an object when a configuration is applied to it.
+func (s *server) applied(r *request, old *object, config *unstructured.Unstructured) (*object, error) {
+	live, err := old.form(r.subresource)
+	if err != nil {
+		return nil, err
+	}
+	next, err := s.merge(r, live, config)
+	if err != nil {
+		return nil, err
+	}
+	next.Metadata.ResourceVersion = config.GetResourceVersion()
+	return next, nil
+}
+
+func (s *server) merge(r *request, live, config *unstructured.Unstructured) (*object, error) {
+	fm, err := s.managers.get(r.kind, r.subresource)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := fm.Apply(live, config.DeepCopy(), r.FormValue("fieldManager"), isTrue(r.FormValue("force")))
+	if err != nil {
+		return nil, applyError(err)
+	}
+	raw, err := json.Marshal(merged.(*unstructured.Unstructured).Object)
+	if err != nil {
+		return nil, err
+	}
+	next, _, err := r.kind.decode(raw)
+	return next, err
+}
+
+// bear creates the object that a configuration describes.
+func (s *server) bear(w http.ResponseWriter, r *request, config *unstructured.Unstructured) error {
+	dry, err := dryRun(r.Form["dryRun"])
+	if err != nil {
+		return err
+	}
+	live, err := oneVersion{}.New(config.GroupVersionKind())
+	if err != nil {
+		return err
+	}
+	o, err := s.merge(r, live.(*unstructured.Unstructured), config)
+	if err != nil {
+		return err
+	}
+	record := o.Metadata.ManagedFields
+	if err := s.newborn(r, o); err != nil {
+		return err
+	}
+	o.Metadata.ManagedFields = record
+	made, err := s.add(r, o, dry)
+	if err != nil {
+		return r.about(r.key.Name, err)
+	}
+	return s.answer(w, r, http.StatusCreated, made)
+}
+
+// config reads what a client applies: the fields that it named and no others, with values in the
+// form in which they are kept.
+func (k *Kind) config(raw []byte) (*unstructured.Unstructured, []string, error) {
+	o, unknown, err := k.decode(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	said, err := form(raw)
+	if err != nil || said.Object == nil {
+		return nil, nil, badRequest("", "the body must be an object")
+	}
+	if said.GetAPIVersion() == "" || said.GetKind() == "" {
+		return nil, nil, badRequest("apiVersion", "apiVersion and kind must be set in what is applied")
+	}
+	k.prune(said.Object)
+	canonical, err := json.Marshal(o.shown())
+	if err != nil {
+		return nil, nil, err
+	}
+	kept, err := form(canonical)
+	if err != nil {
+		return nil, nil, err
+	}
+	said.Object = as(said.Object, kept.Object).(map[string]any)
+	return said, unknown, nil
+}
+
+// as is said, with the values that kept has for it: 40 becomes "40" where text is kept.
+func as(said, kept any) any {
+	switch s := said.(type) {
+	case map[string]any:
+		if k, ok := kept.(map[string]any); ok {
+			for name, v := range s {
+				if below, known := k[name]; known {
+					s[name] = as(v, below)
+				}
+			}
+		}
+		return s
+	case []any:
+		if k, ok := kept.([]any); ok && len(k) == len(s) {
+			for i := range s {
+				s[i] = as(s[i], k[i])
+			}
+		}
+		return s
+	}
+	if kept == nil {
+		return said
+	}
+	return kept
+}

@@ -1,0 +1,167 @@
+package api
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// apply applies a Device as a manager; more is more of its query.
+func (h *hub) apply(manager, spec, more string) reply {
+	h.t.Helper()
+	return h.do("PATCH", inNS+"/devices/lamp?fieldManager="+manager+more,
+		"apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: lamp}\nspec: "+spec, "Content-Type", applyPatch)
+}
+
+const needed = `deviceModelRef: {name: dimmable}, protocol: {type: modbus}`
+
+func (r reply) managers() (out []string) {
+	list, _ := r.at("metadata.managedFields").([]any)
+	for _, e := range list {
+		out = append(out, e.(dict)["manager"].(string))
+	}
+	return out
+}
+
+func TestApply(t *testing.T) {
+	h := newHub(t)
+	made := h.apply("ann", `{`+needed+`, desired: {power: "ON", brightness: 40}}`, "")
+	require.Equal(t, 201, made.code, "%s", made.body)
+	require.Equal(t, "40", made.str("spec.desired.brightness"))
+	require.Equal(t, []string{"ann"}, made.managers())
+	require.Equal(t, "Apply", made.str("metadata.managedFields.0.operation"))
+
+	same := h.apply("ann", `{`+needed+`, desired: {power: "ON", brightness: 40}}`, "")
+	require.Equal(t, 200, same.code)
+	require.Equal(t, made.tree, same.tree, "no change, no write")
+
+	both := h.apply("bob", `{desired: {power: "ON"}}`, "")
+	require.Equal(t, 200, both.code, "%s", both.body)
+	require.ElementsMatch(t, []string{"ann", "bob"}, both.managers())
+
+	clash := h.apply("bob", `{desired: {power: "OFF"}}`, "")
+	require.Equal(t, 409, clash.code)
+	require.Equal(t, "Conflict", clash.str("reason"))
+	require.Equal(t, `conflict with "ann"`, clash.str("details.causes.0.message"))
+	require.Equal(t, "FieldManagerConflict", clash.str("details.causes.0.reason"))
+	require.Equal(t, ".spec.desired.power", clash.str("details.causes.0.field"))
+
+	forced := h.apply("bob", `{desired: {power: "OFF"}}`, "&force=true")
+	require.Equal(t, "OFF", forced.str("spec.desired.power"))
+	left := h.apply("ann", `{`+needed+`, desired: {brightness: 40}}`, "")
+	require.Equal(t, "OFF", left.str("spec.desired.power"), "it is bob's now")
+	gone := h.apply("ann", `{`+needed+`}`, "")
+	require.Nil(t, gone.at("spec.desired.brightness"), "nobody wants it any more")
+	require.Equal(t, "OFF", gone.str("spec.desired.power"))
+
+	dry := h.apply("bob", `{desired: {power: "DIM"}}`, "&dryRun=All")
+	require.Equal(t, "DIM", dry.str("spec.desired.power"))
+	require.Equal(t, "OFF", h.ok("GET", inNS+"/devices/lamp", "").str("spec.desired.power"))
+}
+
+func TestApplyIsRefused(t *testing.T) {
+	h := newHub(t)
+	for says, r := range map[string]reply{
+		"fieldManager is required":              h.apply("", `{}`, ""),
+		"does not match":                        h.do("PATCH", inNS+"/devices/other?fieldManager=x", lamp("", ""), "Content-Type", applyPatch),
+		"apiVersion and kind":                   h.do("PATCH", inNS+"/devices/lamp?fieldManager=x", `{"metadata":{"name":"lamp"}}`, "Content-Type", applyPatch),
+		"managedFields must be nil":             h.do("PATCH", inNS+"/devices/lamp?fieldManager=x", lamp(`,"managedFields":[{}]`, ""), "Content-Type", applyPatch),
+		"unknown field":                         h.apply("x", `{`+needed+`, wrong: 1}`, "&fieldValidation=Strict"),
+		"spec.protocol.type: is required":       h.apply("x", `{deviceModelRef: {name: m}}`, ""),
+		"force is for":                          h.do("PATCH", inNS+"/devices/lamp?force=true", `{}`, "Content-Type", mergePatch),
+		"at most 128":                           h.apply(strings.Repeat("x", 129), `{`+needed+`}`, ""),
+		"devices.edgebus.io \"lamp\" not found": h.do("PATCH", inNS+"/devices/lamp/status?fieldManager=x", lamp("", ""), "Content-Type", applyPatch),
+	} {
+		require.Equal(t, "Status", r.str("kind"))
+		require.Contains(t, r.str("message"), says)
+		require.Less(t, r.code, 500)
+	}
+	h.refused(404, "NotFound", "GET", inNS+"/devices/lamp", "")
+}
+
+// An object has no record of managers until it is first applied; then other writes are in it, too.
+func TestManagersAreKept(t *testing.T) {
+	h := newHub(t)
+	made := h.ok("POST", inNS+"/devices", lamp("", `,"desired":{"power":"ON"}`))
+	require.Nil(t, made.at("metadata.managedFields"))
+	first := h.apply("ann", `{desired: {power: "ON"}}`, "")
+	require.ElementsMatch(t, []string{"ann", "before-first-apply"}, first.managers())
+
+	patched := h.ok("PATCH", inNS+"/devices/lamp?fieldManager=edit", `{"spec":{"desired":{"power":"OFF"}}}`, "Content-Type", mergePatch)
+	require.Contains(t, patched.managers(), "edit")
+	clash := h.apply("ann", `{desired: {power: "ON"}}`, "")
+	require.Equal(t, 409, clash.code)
+	require.Contains(t, clash.str("message"), `conflict with "edit"`)
+
+	h.ok("PATCH", inNS+"/devices/lamp/status?fieldManager=mapper", `{"status":{"state":"online"}}`, "Content-Type", mergePatch)
+	got := h.ok("GET", inNS+"/devices/lamp", "")
+	require.Contains(t, got.managers(), "mapper")
+	require.Equal(t, "online", got.str("status.state"))
+	status := h.do("PATCH", inNS+"/devices/lamp/status?fieldManager=ann", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","status":{"lastSeen":"x"},"spec":{"nodeName":"n9"}}`, "Content-Type", applyPatch)
+	require.Equal(t, 200, status.code, "%s", status.body)
+	require.Equal(t, "x", status.str("status.lastSeen"))
+	require.Equal(t, "online", status.str("status.state"))
+	require.Equal(t, "n1", status.str("spec.nodeName"))
+
+	reset := h.ok("PATCH", inNS+"/devices/lamp", `{"metadata":{"managedFields":[{}]}}`, "Content-Type", mergePatch)
+	require.Empty(t, reset.managers())
+}
+
+// Lists that have keys are merged by them.
+func TestApplyMergesLists(t *testing.T) {
+	h := newHub(t)
+	apply := func(manager, properties string) reply {
+		return h.do("PATCH", inNS+"/devicemodels/m?fieldManager="+manager,
+			`{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","spec":{"properties":[`+properties+`]}}`, "Content-Type", applyPatch)
+	}
+	apply("a", `{"name":"x","type":"int"}`)
+	both := apply("b", `{"name":"y","type":"int"}`)
+	require.Len(t, both.at("spec.properties"), 2)
+	clash := apply("b", `{"name":"x","type":"string"}`)
+	require.Equal(t, `.spec.properties[name="x"].type`, clash.str("details.causes.0.field"))
+	twice := apply("b", `{"name":"z"},{"name":"z"}`)
+	require.Equal(t, 422, twice.code, "%s", twice.body)
+	left := apply("a", ``)
+	require.Len(t, left.at("spec.properties"), 1)
+}
+
+// What kubectl apply wrote is taken over by kubectl apply --server-side.
+func TestFromClientSideApply(t *testing.T) {
+	h := newHub(t)
+	last := `{\"apiVersion\":\"edgebus.io/v1alpha1\",\"kind\":\"Device\",\"metadata\":{\"name\":\"lamp\"},\"spec\":{\"deviceModelRef\":{\"name\":\"dimmable\"},\"nodeName\":\"n1\",\"protocol\":{\"type\":\"modbus\"}}}`
+	h.ok("POST", inNS+"/devices?fieldManager=kubectl-client-side-apply",
+		lamp(`,"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"`+last+`"}`, ""))
+	moved := h.apply("kubectl", `{`+needed+`, nodeName: n2}`, "")
+	require.Equal(t, 200, moved.code, "%s", moved.body)
+	require.Equal(t, "n2", moved.str("spec.nodeName"))
+	other := h.apply("other", `{nodeName: n3}`, "")
+	require.Equal(t, 409, other.code)
+}
+
+func TestRacingApplies(t *testing.T) {
+	h := newHub(t)
+	const writers = 16
+	codes := make(chan int, writers)
+	for i := range writers {
+		go func() {
+			codes <- h.do("PATCH", inNS+"/devices/lamp?fieldManager=m"+string(rune('a'+i)),
+				lamp("", `,"desired":{"p`+string(rune('a'+i))+`":"1"}`), "Content-Type", applyPatch).code
+		}()
+	}
+	for range writers {
+		select {
+		case code := <-codes:
+			require.Less(t, code, 300)
+		case <-time.After(time.Minute):
+			require.Fail(t, "an apply never ended")
+		}
+	}
+	got := h.ok("GET", inNS+"/devices/lamp", "")
+	require.Len(t, got.at("spec.desired"), writers)
+	require.Len(t, got.managers(), writers)
+	require.Equal(t, resource.KindDevice, got.str("kind"))
+}

@@ -1,0 +1,172 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// managers keep the record of who owns which field. An object has one from its first
+// server-side apply on: until then nobody could have a conflict, and the record would
+// double most objects and each write's cost.
+type managers struct {
+	mu    sync.Mutex
+	types managedfields.TypeConverter
+	of    map[schema.GroupVersionKind]map[string]*managedfields.FieldManager // by subresource
+}
+
+func (m *managers) get(k *Kind, subresource string) (*managedfields.FieldManager, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.types == nil {
+		defs := make(map[string]*spec.Schema)
+		if err := json.Unmarshal(schemaText, &defs); err != nil {
+			return nil, err
+		}
+		types, err := managedfields.NewTypeConverter(defs, false)
+		if err != nil {
+			return nil, err
+		}
+		m.types, m.of = types, make(map[schema.GroupVersionKind]map[string]*managedfields.FieldManager)
+	}
+	gvk := schema.GroupVersionKind{Group: k.Group, Version: k.Version, Kind: k.Name}
+	if m.of[gvk] == nil {
+		m.of[gvk] = make(map[string]*managedfields.FieldManager)
+	}
+	if m.of[gvk][subresource] == nil {
+		fm, err := managedfields.NewDefaultCRDFieldManager(m.types, oneVersion{}, oneVersion{}, oneVersion{}, gvk, gvk.GroupVersion(), subresource, nil)
+		if err != nil {
+			return nil, err
+		}
+		m.of[gvk][subresource] = fm
+	}
+	return m.of[gvk][subresource], nil
+}
+
+// oneVersion converts between the versions of a kind, of which there is one.
+type oneVersion struct{}
+
+func (oneVersion) Convert(_, _, _ any) error { return errors.New("a kind has one version") }
+
+func (oneVersion) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
+	return in, nil
+}
+
+func (oneVersion) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
+	return label, value, nil
+}
+
+func (oneVersion) Default(runtime.Object) {}
+
+func (oneVersion) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
+	u := new(unstructured.Unstructured)
+	u.SetGroupVersionKind(gvk)
+	return u, nil
+}
+
+// form is the object as the record of managers is about it. Only who writes the status is concerned by it.
+func (o *object) form(subresource string) (*unstructured.Unstructured, error) {
+	out := *o
+	if subresource == "" {
+		out.Status = nil
+	}
+	raw, err := json.Marshal(out.shown())
+	if err != nil {
+		return nil, err
+	}
+	return form(raw)
+}
+
+func form(raw []byte) (*unstructured.Unstructured, error) {
+	u := new(unstructured.Unstructured)
+	return u, kjson.Unmarshal(raw, &u.Object)
+}
+
+// manager is the name under which a client owns fields.
+func manager(r *request) string {
+	if name := r.FormValue("fieldManager"); name != "" {
+		return name
+	}
+	name, _, _ := strings.Cut(r.UserAgent(), "/")
+	if name == "" {
+		return "unknown"
+	}
+	return name[:min(len(name), maxManager)]
+}
+
+// maxManager is how long a manager's name may be, as in Kubernetes.
+const maxManager = 128
+
+// checkManager refuses a field manager that can't be one.
+func checkManager(r *request) error {
+	name := r.FormValue("fieldManager")
+	bad := strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c > '~' })
+	if len(name) > maxManager || bad {
+		return badRequest("fieldManager", "fieldManager must be at most %d printable characters", maxManager)
+	}
+	return nil
+}
+
+// track brings the record of managers up to what a write changed: sent is what the client sent
+// as that record, if anything. Without a record there is nothing to do.
+func (s *server) track(r *request, old, next *object, sent json.RawMessage) error {
+	was := old.Metadata.ManagedFields
+	next.Metadata.ManagedFields = was
+	if noRecord(was) && noRecord(sent) {
+		return nil
+	}
+	fm, err := s.managers.get(r.kind, r.subresource)
+	if err != nil {
+		return err
+	}
+	before, err := old.form(r.subresource)
+	if err != nil {
+		return err
+	}
+	next.Metadata.ManagedFields = sent
+	after, err := next.form(r.subresource)
+	if err != nil {
+		next.Metadata.ManagedFields = was
+		return nil //nolint:nilerr // what was sent is no record: ours stays
+	}
+	raw, err := json.Marshal(fm.UpdateNoErrors(before, after, manager(r)).(*unstructured.Unstructured).GetManagedFields())
+	if err != nil {
+		return err
+	}
+	next.Metadata.ManagedFields = raw
+	if noRecord(raw) {
+		next.Metadata.ManagedFields = nil
+	}
+	return nil
+}
+
+func noRecord(raw json.RawMessage) bool {
+	return len(raw) == 0 || string(raw) == "null" || string(raw) == "[]"
+}
+
+// applyError is what went wrong in an apply: a conflict names managers and fields.
+func applyError(err error) error {
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		return refuse(http.StatusUnprocessableEntity, "Invalid", "the object can't be applied: %v", err)
+	}
+	st := known.Status()
+	e := &httpError{code: int(st.Code), reason: string(st.Reason), message: st.Message, err: err}
+	if st.Details != nil {
+		e.details = new(StatusDetails)
+		for _, c := range st.Details.Causes {
+			e.details.Causes = append(e.details.Causes, StatusCause{Reason: string(c.Type), Message: c.Message, Field: c.Field})
+		}
+	}
+	return e
+}
