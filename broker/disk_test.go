@@ -277,3 +277,49 @@ func TestRepetitionsWhileTheDiskTakesItsTime(t *testing.T) {
 		c.leave(b, "c")
 	}
 }
+
+// fickle fails a commit when the one after it is there.
+type fickle struct {
+	*journal.Journal
+	fail bool
+	held func()
+}
+
+func (f *fickle) Commit(changes []journal.Change, done func(error)) {
+	switch {
+	case f.fail && done != nil && f.held == nil:
+		f.held = func() { done(errors.New("no space left on device")) }
+	case f.held != nil && done != nil:
+		held := f.held
+		f.held, f.fail = nil, false
+		go held()
+		f.Journal.Commit(changes, done)
+	default:
+		f.Journal.Commit(changes, done)
+	}
+}
+
+func TestARetainedMessageIsOneRecordWhateverFails(t *testing.T) {
+	dir := t.TempDir()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() })
+	f := &fickle{Journal: j}
+	b := start(t, func(o *Options) { o.Journal = f })
+	pub := func(payload string) chan error {
+		done := make(chan error, 1)
+		b.publishUser(Message{Topic: "a", Payload: []byte(payload), QoS: 1, Retain: true, Publisher: Identity{Version: 5}}, nil, nil, func(err error) { done <- err })
+		return done
+	}
+	require.NoError(t, <-pub("old"))
+	f.fail = true
+	cleared := pub("")
+	set := pub("new")
+	require.Error(t, <-cleared)
+	require.NoError(t, <-set)
+	again, _ := restarted(t, dir, nil)
+	require.Equal(t, "new", string(again.retained.get("a").Payload))
+	require.NoError(t, <-pub("")) // or the old one would be back
+	again, _ = restarted(t, dir, nil)
+	require.Nil(t, again.retained.get("a"))
+}

@@ -125,7 +125,9 @@ func (p *parcel) keep(out *session.Message) error {
 	case old != nil:
 		out.Record = old.Record
 	case b.store != nil:
-		out.Record = b.store.ID()
+		if out.Record = b.doubts.record(out.Topic); out.Record == 0 {
+			out.Record = b.store.ID()
+		}
 	}
 	if b.store != nil {
 		b.doubts.begin(out, old)
@@ -171,6 +173,17 @@ func (d *doubts) begin(m, old *session.Message) {
 	}
 	x.last = m
 	x.open++
+}
+
+// record is that of a topic whose last message is not settled, and may have cleared it;
+// 0: there is none. Should clearing fail, the next message still takes the old one's place.
+func (d *doubts) record(topic string) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if x := d.byTopic[topic]; x != nil {
+		return x.last.Record
+	}
+	return 0
 }
 
 // end says what is stored, and whether that has to be retained again.
