@@ -2,17 +2,16 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 
-	"sigs.k8s.io/yaml"
+	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const apiBase = "/apis/edgebus.io/v1alpha1"
@@ -51,15 +50,6 @@ func Call(ctx context.Context, method, url string, body []byte) ([]byte, error) 
 	return text, err
 }
 
-// object is what the path of a resource is made of.
-type object struct {
-	Kind     string `json:"kind"`
-	Metadata struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
-	} `json:"metadata"`
-}
-
 // ResourceURL is where the hub serves a kind, or one object of it.
 func (w *World) ResourceURL(kind, namespace, name string) string {
 	url := "http://" + w.Hub.HTTP + apiBase
@@ -77,30 +67,45 @@ func (w *World) ResourceURL(kind, namespace, name string) string {
 	return url
 }
 
-var separator = regexp.MustCompile(`(?m)^---\s*$`)
+// API is a client of the hub's API.
+func (w *World) API() (*client.Client, error) {
+	return client.New(client.Options{Server: "http://" + w.Hub.HTTP, Manager: "test", Timeout: 10 * time.Second})
+}
 
-// Apply creates the objects of a YAML text, or merges them into those that exist.
+// Apply makes the objects of a YAML text what it says.
 func (w *World) Apply(ctx context.Context, text []byte) error {
-	for _, document := range separator.Split(string(text), -1) {
-		if strings.TrimSpace(document) == "" {
-			continue
+	c, err := w.API()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for _, d := range client.Documents(text) {
+		if d.Err != nil {
+			return d.Err
 		}
-		body, err := yaml.YAMLToJSON([]byte(document))
-		if err != nil {
-			return err
-		}
-		var o object
-		if err := json.Unmarshal(body, &o); err != nil {
-			return err
-		}
-		_, err = Call(ctx, http.MethodPost, w.ResourceURL(o.Kind, o.Metadata.Namespace, ""), body)
-		var status *StatusError
-		if errors.As(err, &status) && status.Code == http.StatusConflict {
-			_, err = Call(ctx, http.MethodPatch, w.ResourceURL(o.Kind, o.Metadata.Namespace, o.Metadata.Name), body)
-		}
-		if err != nil {
-			return fmt.Errorf("%s %s: %w", o.Kind, o.Metadata.Name, err)
+		for _, o := range d.Objects {
+			k, err := c.KindOf(ctx, o.TypeMeta)
+			if err == nil {
+				_, err = c.Apply(ctx, k, cmp.Or(o.Metadata.Namespace, resource.DefaultNamespace), o, client.WriteOptions{})
+			}
+			if err != nil {
+				return fmt.Errorf("%s %s: %w", o.Kind, o.Metadata.Name, err)
+			}
 		}
 	}
 	return nil
+}
+
+// Delete deletes an object of the default namespace, or begins to.
+func (w *World) Delete(ctx context.Context, kind, name string) error {
+	c, err := w.API()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	k, err := c.Kind(ctx, kind)
+	if err == nil {
+		_, err = c.Delete(ctx, k, resource.DefaultNamespace, name, client.WriteOptions{})
+	}
+	return err
 }

@@ -205,8 +205,7 @@ func apply(ts *testscript.TestScript, neg bool, args []string) {
 
 func remove(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, len(args) == 2, "delete KIND NAME")
-	_, err := Call(context.Background(), http.MethodDelete, world(ts).ResourceURL(args[0], "", args[1]), nil)
-	verdict(ts, neg, err)
+	verdict(ts, neg, world(ts).Delete(context.Background(), args[0], args[1]))
 }
 
 // options takes "-name value" pairs off the front of args.
@@ -309,6 +308,7 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		cmd := exec.CommandContext(ctx, program, args[1:]...)
 		cmd.Dir = ts.MkAbs(".")
+		cmd.Env = append(append(os.Environ(), world(ts).Env()...), "XDG_CONFIG_HOME="+ts.Getenv("XDG_CONFIG_HOME"))
 		out, err = cmd.CombinedOutput()
 		return err
 	})

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,7 +17,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/edgebus/edgebus/cloud/client"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // demoNode is the node's name; the samples' devices belong to it.
@@ -263,38 +265,16 @@ func probe(ctx context.Context, target string) error {
 		}
 		return err
 	}
-	_, err := call(ctx, http.MethodGet, target, nil)
-	return err
-}
-
-// statusError is an answer of the API other than success.
-type statusError struct {
-	code int
-	body string
-}
-
-func (e *statusError) Error() string {
-	return fmt.Sprintf("%d %s: %s", e.code, http.StatusText(e.code), printable(strings.TrimSpace(e.body), 300))
-}
-
-func call(ctx context.Context, method, url string, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	u, err := url.Parse(target)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
+	c, err := client.New(client.Options{Server: u.Scheme + "://" + u.Host, Timeout: 5 * time.Second})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
-	if err == nil && response.StatusCode/100 != 2 {
-		err = &statusError{response.StatusCode, string(text)}
-	}
-	return text, err
+	defer c.Close()
+	return c.Get(ctx, u.Path, nil)
 }
 
 // apply creates the sample resources; in a kept directory they may be there.
@@ -303,15 +283,18 @@ func (d *demo) apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c, err := client.New(client.Options{Server: "http://" + d.hubHTTP})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
 	for _, s := range samples {
-		object := bytes.ReplaceAll(s.JSON, []byte("127.0.0.1:1502"), []byte(d.modbus))
-		url := "http://" + d.hubHTTP + "/apis/edgebus.io/v1alpha1/namespaces/default/" + strings.ToLower(s.Kind) + "s"
-		_, err := call(ctx, http.MethodPost, url, object)
-		var status *statusError
-		if errors.As(err, &status) && status.code == http.StatusConflict {
-			continue
+		k, err := c.Kind(ctx, s.Kind)
+		if err == nil {
+			text := bytes.ReplaceAll(s.JSON, []byte("127.0.0.1:1502"), []byte(d.modbus))
+			_, err = c.Create(ctx, k, resource.DefaultNamespace, text, client.WriteOptions{})
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, resource.AlreadyExists) {
 			return fmt.Errorf("creating %s %s: %w", s.Kind, s.Name, err)
 		}
 	}

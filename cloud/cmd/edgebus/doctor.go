@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/broker/client"
+	hubclient "github.com/edgebus/edgebus/cloud/client"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -35,6 +35,7 @@ type doctorOptions struct {
 
 func newDoctor() *cobra.Command {
 	var o doctorOptions
+	var context string
 	cmd := &cobra.Command{
 		Use:   "doctor [NODE]",
 		Short: "Say what is wrong with a node's link, and what to do",
@@ -47,6 +48,14 @@ The exit code is 0 if nothing is wrong, 1 if something is, and 2 if nobody answe
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.coreGiven = cmd.Flags().Changed("core")
+			err := fill(cmd, context, map[string]func(place) string{
+				"hub": func(p place) string { return p.Server }, "server": func(p place) string { return p.MQTT },
+				"ca": func(p place) string { return p.CA }, "cert": func(p place) string { return p.Cert },
+				"key": func(p place) string { return p.Key },
+			})
+			if err != nil {
+				return err
+			}
 			if len(args) == 0 {
 				return o.all(cmd.Context(), cmd.OutOrStdout())
 			}
@@ -54,6 +63,7 @@ The exit code is 0 if nothing is wrong, 1 if something is, and 2 if nobody answe
 		},
 	}
 	f := cmd.Flags()
+	f.StringVar(&context, "context", "", "the hub to ask, by its name: edgebus context --help")
 	f.StringVar(&o.hub, "hub", "http://127.0.0.1:8080", "the hub's HTTP address")
 	f.StringVar(&o.server, "server", "mqtt://127.0.0.1:1883", "the hub's MQTT address")
 	f.StringVar(&o.core, "core", "http://127.0.0.1:10550", "the core's HTTP address; not asked if nothing answers there, unless it is given")
@@ -113,7 +123,7 @@ func (o doctorOptions) all(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	var r resource.LinkReport
-	if err := get(ctx, secure, fmt.Sprintf("%s/links?limit=%d", o.hub, o.limit), &r); err != nil {
+	if err := get(ctx, secure, o.hub, fmt.Sprintf("/links?limit=%d", o.limit), &r); err != nil {
 		fmt.Fprintf(out, "✗ the hub does not answer at %s: %v\n", o.hub, err)
 		return exitCode(2)
 	}
@@ -150,16 +160,16 @@ type facts struct {
 func (o doctorOptions) ask(ctx context.Context, secure *tls.Config, node string) facts {
 	f := facts{node: node, hubAt: o.hub, coreAt: o.core, coreGiven: o.coreGiven, mqttAt: o.server}
 	var hub, core resource.LinkReport
-	if f.hubErr = get(ctx, secure, o.hub+"/links/"+node, &hub); f.hubErr == nil {
+	if f.hubErr = get(ctx, secure, o.hub, "/links/"+node, &hub); f.hubErr == nil {
 		f.hub, f.hubTime = &hub, time.Now()
 		var list struct{ Items []resource.Device }
 		selector := url.QueryEscape("spec.nodeName=" + node)
-		if err := get(ctx, secure, o.hub+"/apis/"+resource.APIVersion+"/devices?fieldSelector="+selector, &list); err == nil {
+		if err := get(ctx, secure, o.hub, "/apis/"+resource.APIVersion+"/devices?fieldSelector="+selector, &list); err == nil {
 			f.devices = list.Items
 		}
 		f.mappers, f.mqttErr = o.listen(ctx, secure, node)
 	}
-	f.coreErr = get(ctx, secure, o.core+"/links", &core)
+	f.coreErr = get(ctx, secure, o.core, "/links", &core)
 	if f.coreErr == nil && len(core.Links) == 1 && core.Program == "edgecore" {
 		if core.Links[0].Node != node {
 			f.coreErr = fmt.Errorf("that is the core of node %s", core.Links[0].Node)
@@ -170,31 +180,19 @@ func (o doctorOptions) ask(ctx context.Context, secure *tls.Config, node string)
 	return f
 }
 
-// get asks for a JSON document.
-func get(ctx context.Context, secure *tls.Config, address string, into any) error {
+// get asks a program for a JSON document.
+func get(ctx context.Context, secure *tls.Config, server, path string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, doctorTime)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	c, err := hubclient.New(hubclient.Options{Server: server, TLS: secure, Timeout: doctorTime})
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{TLSClientConfig: secure}
-	defer transport.CloseIdleConnections()
-	response, err := (&http.Client{Transport: transport}).Do(request)
-	var wrapped *url.Error
-	if errors.As(err, &wrapped) {
-		return wrapped.Err // the address is said anyway
-	}
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))
-	if err == nil && response.StatusCode != http.StatusOK {
-		return &statusError{response.StatusCode, string(text)}
-	}
-	if err == nil {
-		err = json.Unmarshal(text, into)
+	defer c.Close()
+	err = c.Get(ctx, path, into)
+	var unreachable *hubclient.Unreachable
+	if errors.As(err, &unreachable) {
+		return errors.New(unreachable.Why) // who it is, and what to do, is said anyway
 	}
 	return err
 }

@@ -1,5 +1,6 @@
-// Command edgebus is for people: it shows a node's tree, says what is wrong
-// with its link, and runs a demonstration of the whole bus on one machine.
+// Command edgebus is for people: it gets, applies, watches and deletes the hub's objects, sets and
+// shows devices' values, shows a node's tree, says what is wrong with its link, and runs a
+// demonstration of the whole bus on one machine.
 //
 // It never does what a broker or the API could not be asked by other means: it is
 // a client of both, and links neither hub nor core.
@@ -30,25 +31,58 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	begun := false // from there on an error is not one of usage
+	root.PersistentPreRun = func(*cobra.Command, []string) { begun = true }
 	err := root.ExecuteContext(ctx)
 	if code := exitCode(0); errors.As(err, &code) {
 		return int(code)
 	}
-	if err != nil {
-		fmt.Fprintln(stderr, "edgebus:", err)
-		return 1
+	switch {
+	case err == nil:
+		return 0
+	case !begun:
+		fmt.Fprintf(stderr, "edgebus: %v\n%s\n", err, "edgebus --help, and edgebus COMMAND --help, say what can be done")
+		return misused
 	}
-	return 0
+	fmt.Fprintln(stderr, "edgebus:", err)
+	return codeOf(err)
 }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "edgebus",
-		Short:         "Look into an Edgebus, or try one out",
+		Use:   "edgebus",
+		Short: "Talk to an Edgebus, look into it, or try one out",
+		Long: `edgebus talks to a hub: it shows, applies, watches and deletes objects, and gets and sets what
+devices do. Without a context (edgebus context --help) it is the hub of this machine.
+
+` + exitCodes + `
+It never writes in colour.`,
+		Example: `  edgebus demo                                  # all of it on this machine
+  edgebus get devices                           # what there is
+  edgebus apply -f lamp.yaml                    # make it so
+  edgebus twin set lamp power=ON --wait         # ask a device for a value
+  edgebus watch devices                         # see what changes
+  edgebus doctor n1                             # say what is wrong with a node`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newDemo(), newTree(), newDoctor(), newCheck(), newBackup(), newRestore(), newVersion())
+	for _, group := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Objects:", []*cobra.Command{newGet(), newWatch(), newDescribe(), newApply(), newDelete(), newExport(), newKinds()}},
+		{"Devices and nodes:", []*cobra.Command{newTwin(), newTree(), newDoctor()}},
+		{"Data of stopped programs:", []*cobra.Command{newCheck(), newBackup(), newRestore()}},
+		{"To begin with:", []*cobra.Command{newDemo(), newContext(), newKubeconfig(), newVersion()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
+		for _, cmd := range group.commands {
+			cmd.GroupID = group.title
+			root.AddCommand(cmd)
+		}
+	}
+	root.SetHelpCommandGroupID("To begin with:")
+	root.SetCompletionCommandGroupID("To begin with:")
 	return root
 }
 

@@ -21,13 +21,14 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 func TestVersionAndUsage(t *testing.T) {
 	var out, errs bytes.Buffer
 	require.Zero(t, run([]string{"version"}, &out, &errs))
 	require.Contains(t, out.String(), "edgebus ")
-	require.Equal(t, 1, run([]string{"tree"}, &out, &errs))
+	require.Equal(t, misused, run([]string{"tree"}, &out, &errs))
 	require.Contains(t, errs.String(), "edgebus: ")
 	require.Equal(t, 1, run([]string{"tree", "a/b"}, &out, &errs))
 	require.Contains(t, errs.String(), `"a/b" is no node's name`)
@@ -190,31 +191,14 @@ func TestProgramsAreFoundOrAskedFor(t *testing.T) {
 }
 
 func TestSamplesAreAppliedOnce(t *testing.T) {
-	var paths []string
-	var bodies string
-	answer := http.StatusCreated
-	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		paths = append(paths, r.Method+" "+r.URL.Path)
-		var b bytes.Buffer
-		_, _ = b.ReadFrom(r.Body)
-		bodies += b.String()
-		w.WriteHeader(answer)
-		_, _ = w.Write([]byte("because"))
-	}))
-	defer api.Close()
-	d := &demo{hubHTTP: api.Listener.Addr().String(), modbus: "127.0.0.1:9999"}
+	hub := newHub(t)
+	d := &demo{hubHTTP: hub.Listener.Addr().String(), modbus: "127.0.0.1:9999"}
 	require.NoError(t, d.apply(context.Background()))
-	require.Equal(t, []string{
-		"POST /apis/edgebus.io/v1alpha1/namespaces/default/devicemodels",
-		"POST /apis/edgebus.io/v1alpha1/namespaces/default/devices",
-		"POST /apis/edgebus.io/v1alpha1/namespaces/default/devicemodels",
-		"POST /apis/edgebus.io/v1alpha1/namespaces/default/devices",
-	}, paths)
-	require.Contains(t, bodies, "tcp://127.0.0.1:9999")
-	answer = http.StatusConflict
+	out, _ := said(t, 0, "get", "device", "thermostat", "-o", "yaml")
+	require.Contains(t, out, "tcp://127.0.0.1:9999")
 	require.NoError(t, d.apply(context.Background()), "a kept directory has them")
-	answer = http.StatusUnprocessableEntity
-	require.ErrorContains(t, d.apply(context.Background()), "because")
+	hub.Close()
+	require.ErrorIs(t, d.apply(context.Background()), resource.Unavailable)
 }
 
 func TestReadiness(t *testing.T) {

@@ -30,20 +30,29 @@ type treeOptions struct {
 
 func newTree() *cobra.Command {
 	var o treeOptions
+	var context string
 	cmd := &cobra.Command{
 		Use:   "tree NODE",
 		Short: "Show a node's tree, live",
 		Long: `Show every topic of a node's tree with its value, version and age, as it changes.
 
-By default it asks the hub of this machine. The node's own broker has the same
-topics: --server mqtt://127.0.0.1:2883.`,
+It asks the hub of the context (edgebus context --help), by default the one of this
+machine. The node's own broker has the same topics: --server mqtt://127.0.0.1:2883.`,
 		Example: "  edgebus tree demo\n  edgebus tree demo --once -o json | jq .topics",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			err := fill(cmd, context, map[string]func(place) string{
+				"server": func(p place) string { return p.MQTT }, "ca": func(p place) string { return p.CA },
+				"cert": func(p place) string { return p.Cert }, "key": func(p place) string { return p.Key },
+			})
+			if err != nil {
+				return err
+			}
 			return o.run(cmd.Context(), args[0], cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
+	f.StringVar(&context, "context", "", "the hub to ask, by its name: edgebus context --help")
 	f.StringVar(&o.server, "server", "mqtt://127.0.0.1:1883", "the broker to ask")
 	f.StringVar(&o.identity.User, "user", "", "name to sign in with")
 	f.StringVar(&o.identity.PasswordFile, "password-file", "", "file that holds the password")

@@ -1,0 +1,180 @@
+// Package client asks the hub's HTTP API: what kinds there are, and get, list, watch, create,
+// apply, patch and delete for objects of any of them. The command edgebus and tests use it.
+//
+// It knows no kind by name: what it knows of them, the hub has said. It keeps nothing but
+// that, never tries a write again by itself, and never prints.
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Options say which hub to ask, and as whom.
+type Options struct {
+	// Server is the hub's HTTP address: http://127.0.0.1:8080.
+	Server string
+	// TLS says whom to trust and who to be; nil: the system's own.
+	TLS *tls.Config
+	// Manager is who writes, as the hub remembers it.
+	Manager string
+	// Timeout bounds the wait for an answer; 0: 30 s.
+	Timeout time.Duration
+	// Warn gets what the hub says beside an answer, and that a watch was interrupted. It may be nil.
+	Warn func(text string)
+}
+
+func (o *Options) validate() error {
+	if o.Manager == "" {
+		o.Manager = "edgebus"
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 30 * time.Second
+	}
+	if o.Warn == nil {
+		o.Warn = func(string) {}
+	}
+	o.Server = strings.TrimRight(o.Server, "/")
+	u, err := url.Parse(o.Server)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return resource.Errorf(resource.Invalid, "server", "%q is no address of a hub: it looks like http://127.0.0.1:8080", o.Server)
+	}
+	return nil
+}
+
+// Client asks one hub. It is for any number of goroutines.
+type Client struct {
+	Options
+	http *http.Client
+
+	mu    sync.Mutex
+	kinds []Kind // see Kinds
+}
+
+const dialTime = 5 * time.Second
+
+// New makes a client. It asks nobody anything yet.
+func New(o Options) (*Client, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = o.TLS
+	transport.DialContext = (&net.Dialer{Timeout: dialTime}).DialContext
+	transport.ResponseHeaderTimeout = o.Timeout
+	transport.MaxIdleConnsPerHost = 16
+	// A redirect is no answer of a hub.
+	never := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Client{Options: o, http: &http.Client{Transport: transport, CheckRedirect: never}}, nil
+}
+
+// Close lets go of connections that nobody uses.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// call is a request.
+type call struct {
+	method, path string
+	query        url.Values
+	accept, form string // form is the body's Content-Type
+	body         []byte
+}
+
+// Get asks for a path that is no object, such as /links, and reads its JSON if into isn't nil.
+func (c *Client) Get(ctx context.Context, path string, into any) error {
+	path, query, _ := strings.Cut(path, "?")
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return err
+	}
+	text, err := c.ask(ctx, call{method: http.MethodGet, path: path, query: values})
+	if err != nil {
+		return err
+	}
+	if into == nil {
+		return nil
+	}
+	return c.decode(text, into)
+}
+
+// ask waits for all of an answer.
+func (c *Client) ask(ctx context.Context, r call) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*c.Timeout) // a long answer may take longer than its beginning
+	defer cancel()
+	response, err := c.open(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	return text, nil
+}
+
+// open waits for the beginning of an answer. One that isn't a success is an error.
+func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
+	address := c.Server + r.path
+	if len(r.query) > 0 {
+		address += "?" + r.query.Encode()
+	}
+	request, err := http.NewRequestWithContext(ctx, r.method, address, bytes.NewReader(r.body))
+	if err != nil {
+		return nil, resource.Errorf(resource.Invalid, "server", "%v", err)
+	}
+	request.Header.Set("User-Agent", c.Manager)
+	if r.accept == "" {
+		r.accept = "application/json"
+	}
+	request.Header.Set("Accept", r.accept)
+	if r.form != "" {
+		request.Header.Set("Content-Type", r.form)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	for _, text := range response.Header.Values("Warning") {
+		c.Warn(warning(text))
+	}
+	if response.StatusCode/100 == 2 {
+		return response, nil
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	return nil, c.refused(response.StatusCode, text)
+}
+
+// warning is the text of a Warning header: 299 - "text".
+func warning(header string) string {
+	_, quoted, ok := strings.Cut(header, `"`)
+	if text, err := strconv.Unquote(`"` + quoted); ok && err == nil {
+		return text
+	}
+	return header
+}
+
+func (c *Client) decode(text []byte, into any) error {
+	err := json.Unmarshal(text, into)
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return c.notAHub()
+	}
+	return err
+}

@@ -1,0 +1,321 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/api"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// newHub is the hub's API over a real store. in may stand before it.
+func newHub(t *testing.T, in func(http.Handler) http.Handler) (*Client, *httptest.Server) {
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16})
+	require.NoError(t, err)
+	handler := api.New(api.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Bookmarks: 20 * time.Millisecond})
+	if in != nil {
+		handler = in(handler)
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+		require.NoError(t, st.Close())
+	})
+	c, err := New(Options{Server: server.URL + "/"})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c, server
+}
+
+func kind(t *testing.T, c *Client, name string) Kind {
+	k, err := c.Kind(t.Context(), name)
+	require.NoError(t, err)
+	return k
+}
+
+func model(name string) []byte {
+	return []byte(`{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":"` + name + `"},"spec":{"properties":[{"name":"power"}]}}`)
+}
+
+func TestKindsHaveManyNames(t *testing.T) {
+	c, _ := newHub(t, nil)
+	for _, name := range []string{"devicemodel", "devicemodels", "dm", "DeviceModel", "devicemodels.edgebus.io", "devicemodels.v1alpha1.edgebus.io"} {
+		require.Equal(t, "DeviceModel", kind(t, c, name).Name, name)
+	}
+	_, err := c.Kind(t.Context(), "lamp")
+	require.ErrorIs(t, err, resource.NotFound)
+	require.ErrorContains(t, err, "it knows devices, devicemodels")
+	_, err = c.KindOf(t.Context(), resource.TypeMeta{APIVersion: "v2", Kind: "Device"})
+	require.ErrorContains(t, err, "no kind Device of v2")
+	require.False(t, kind(t, c, "nodes").Namespaced)
+}
+
+func TestListsComeInPages(t *testing.T) {
+	c, _ := newHub(t, nil)
+	k := kind(t, c, "dm")
+	for i := range 7 {
+		_, err := c.Create(t.Context(), k, "default", model(fmt.Sprint("m", i)), WriteOptions{Strict: true})
+		require.NoError(t, err)
+	}
+	var sizes []int
+	rev, err := c.List(t.Context(), k, ListOptions{Namespace: "default", Page: 3}, func(page []Object) error {
+		sizes = append(sizes, len(page))
+		return nil
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, rev)
+	require.Equal(t, []int{3, 3, 1}, sizes)
+	rows := 0
+	_, err = c.Tables(t.Context(), k, ListOptions{Fields: "metadata.name=m3"}, func(page Table) error {
+		require.Equal(t, "m3", page.Rows[0].Object.Metadata.Name)
+		require.Equal(t, "Name", page.Columns[0].Name)
+		rows += len(page.Rows)
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, 1, rows)
+	_, err = c.List(t.Context(), k, ListOptions{Labels: "=="}, func([]Object) error { return nil })
+	require.ErrorIs(t, err, resource.Invalid)
+}
+
+func TestRefusalsHaveAKind(t *testing.T) {
+	c, _ := newHub(t, nil)
+	k := kind(t, c, "dm")
+	_, err := c.Object(t.Context(), k, "default", "none")
+	require.ErrorIs(t, err, resource.NotFound)
+	made, err := c.Create(t.Context(), k, "default", model("m"), WriteOptions{})
+	require.NoError(t, err)
+	_, err = c.Create(t.Context(), k, "default", model("m"), WriteOptions{})
+	require.ErrorIs(t, err, resource.AlreadyExists)
+	_, err = c.Patch(t.Context(), k, "default", "m", []byte(`{"metadata":{"resourceVersion":"1000"}}`), WriteOptions{})
+	require.ErrorIs(t, err, resource.Conflict)
+	_, err = c.Patch(t.Context(), k, "default", "m", []byte(`{"spec":{"properties":[{"name":"a/b"}]}}`), WriteOptions{})
+	var re *resource.Error
+	require.ErrorAs(t, err, &re)
+	require.Equal(t, resource.Invalid, re.Kind)
+	require.NotEmpty(t, re.Causes)
+	_, err = c.Patch(t.Context(), k, "default", "m", []byte(`{"metadata":{"labels":{"a":"b"}}}`), WriteOptions{DryRun: true})
+	require.NoError(t, err)
+	now, err := c.Object(t.Context(), k, "default", "m")
+	require.NoError(t, err)
+	require.Equal(t, made.Metadata.ResourceVersion, now.Metadata.ResourceVersion)
+	left, err := c.Delete(t.Context(), k, "default", "m", WriteOptions{})
+	require.NoError(t, err)
+	require.Nil(t, left)
+}
+
+func TestNoAnswerSaysWhatToDo(t *testing.T) {
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() {
+		for conn, err := silent.Accept(); err == nil; conn, err = silent.Accept() {
+			conn.Close()
+		}
+	}()
+	defer silent.Close()
+	for server, want := range map[string]string{
+		"http://127.0.0.1:1":               "Is cloudhub running",
+		secure.URL:                         "--ca",
+		"http" + secure.URL[len("https"):]: "begins with https://",
+		"https" + other.URL[len("http"):]:  "begin with http://",
+		other.URL:                          "something else",
+		"http://" + silent.Addr().String(): "port of MQTT",
+		"http://no-such-host.invalid":      "spelt right",
+	} {
+		c, err := New(Options{Server: server, Timeout: time.Second})
+		require.NoError(t, err)
+		_, err = c.Kinds(t.Context())
+		require.ErrorIs(t, err, resource.Unavailable, server)
+		require.ErrorContains(t, err, want, server)
+		require.ErrorAs(t, err, new(*Unreachable))
+	}
+	for _, server := range []string{"", "hub", "mqtt://127.0.0.1:1883", "http://"} {
+		_, err := New(Options{Server: server})
+		require.ErrorContains(t, err, "is no address of a hub", server)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c, err := New(Options{Server: other.URL})
+	require.NoError(t, err)
+	_, err = c.Kinds(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestAWatchGoesOnWhereItBrokeOff(t *testing.T) {
+	var refuse atomic.Bool
+	c, server := newHub(t, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if refuse.Load() && r.URL.Query().Get("watch") != "" {
+				http.Error(w, "not now", http.StatusServiceUnavailable)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	warned := make(chan string, 16)
+	c.Warn = func(text string) { warned <- text }
+	k := kind(t, c, "dm")
+	_, err := c.Create(t.Context(), k, "default", model("before"), WriteOptions{})
+	require.NoError(t, err)
+	rev, err := c.List(t.Context(), k, ListOptions{}, func([]Object) error { return nil })
+	require.NoError(t, err)
+
+	seen := make(chan string, 16)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func(c *Client) {
+		ended <- c.Watch(ctx, k, ListOptions{Namespace: "default"}, rev, func(e Event) error {
+			seen <- e.Type + " " + e.Object.Metadata.Name
+			return nil
+		})
+	}(c)
+	make := func(name string) {
+		_, err := c.Create(t.Context(), k, "default", model(name), WriteOptions{})
+		require.NoError(t, err)
+	}
+	make("a")
+	require.Equal(t, "ADDED a", <-seen)
+	refuse.Store(true)
+	server.CloseClientConnections()
+	c, err = New(Options{Server: server.URL}) // the watch keeps the old one
+	require.NoError(t, err)
+	defer c.Close()
+	require.Contains(t, <-warned, "goes on when the hub is back")
+	make("b")
+	_, err = c.Delete(t.Context(), k, "default", "a", WriteOptions{})
+	require.NoError(t, err)
+	refuse.Store(false)
+	require.Equal(t, "ADDED b", <-seen)
+	require.Equal(t, "DELETED a", <-seen)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+
+	for i := range 40 { // more than the store remembers
+		make(fmt.Sprint("x", i))
+		_, err := c.Delete(t.Context(), k, "default", fmt.Sprint("x", i), WriteOptions{})
+		require.NoError(t, err)
+	}
+	err = c.Watch(t.Context(), k, ListOptions{}, rev, func(Event) error { return nil })
+	require.ErrorIs(t, err, resource.Gone)
+	own := errors.New("enough")
+	err = c.WatchTables(t.Context(), k, ListOptions{}, "", func(e Event) error {
+		require.Len(t, e.Table.Rows, 1)
+		return own
+	})
+	require.ErrorIs(t, err, own)
+}
+
+func TestApply(t *testing.T) {
+	c, _ := newHub(t, nil)
+	k := kind(t, c, "devices")
+	apply := func(how WriteOptions, text string) (Outcome, error) {
+		var o Object
+		require.NoError(t, json.Unmarshal([]byte(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Device",`+text+`}`), &o))
+		return c.Apply(t.Context(), k, "default", o, how)
+	}
+	is := func(want Outcome, text string) {
+		t.Helper()
+		got, err := apply(WriteOptions{Strict: true}, text)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	device := func() (d resource.Device) {
+		o, err := c.Object(t.Context(), k, "default", "lamp")
+		require.NoError(t, err)
+		require.NoError(t, o.Into(&d))
+		return d
+	}
+	const both = `"metadata":{"name":"lamp","uid":"other","labels":{"a":"1","b":"2"}},"status":{"state":"online"},` +
+		`"spec":{"deviceModelRef":{"name":"m"},"protocol":{"type":"virtual"},"nodeName":"n1","desired":{"brightness":40}}`
+	got, err := apply(WriteOptions{DryRun: true}, both)
+	require.NoError(t, err)
+	require.Equal(t, Created, got)
+	is(Created, both)
+	is(Unchanged, both)
+
+	// Somebody else wants something; it is none of the manifest's.
+	_, err = c.Patch(t.Context(), k, "default", "lamp", []byte(`{"spec":{"desired":{"power":"ON"}},"metadata":{"labels":{"c":"3"}}}`), WriteOptions{})
+	require.NoError(t, err)
+	is(Unchanged, both)
+	is(Configured, `"metadata":{"name":"lamp","labels":{"a":"1"}},"spec":{"deviceModelRef":{"name":"m"},"protocol":{"type":"virtual"},"desired":{"brightness":41}}`)
+	d := device()
+	require.Equal(t, map[string]string{"a": "1", "c": "3"}, d.Metadata.Labels, "b is gone, c was never ours")
+	require.Equal(t, map[string]resource.Value{"brightness": "41", "power": "ON"}, d.Spec.Desired)
+	require.Empty(t, d.Spec.NodeName, "is no longer said")
+
+	_, err = apply(WriteOptions{Strict: true}, `"metadata":{"name":"lamp"},"spec":{"nodName":"n1"}`)
+	require.ErrorContains(t, err, "nodName")
+	_, err = apply(WriteOptions{}, `"metadata":{"name":"lamp","resourceVersion":"1","labels":{"x":"y"}}`)
+	require.ErrorIs(t, err, resource.Conflict, "somebody was faster")
+	_, err = c.Create(t.Context(), k, "other", []byte(`{"metadata":{"name":"taken"}, "spec":{"deviceModelRef":{"name":"m"},"protocol":{"type":"virtual"}}}`), WriteOptions{})
+	require.NoError(t, err)
+	_, err = apply(WriteOptions{}, `"metadata":{"name":"taken","resourceVersion":"1"}, "spec":{"deviceModelRef":{"name":"m"},"protocol":{"type":"virtual"}}`)
+	require.ErrorIs(t, err, resource.AlreadyExists, "in another namespace")
+}
+
+func TestDocuments(t *testing.T) {
+	const lamp = "apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: lamp}\n"
+	for name, c := range map[string]struct {
+		text    string
+		objects []int
+		err     string
+	}{
+		"one":            {lamp, []int{1}, ""},
+		"several":        {"# nothing\n---\n" + lamp + "---  # more\n" + lamp + "---\n", []int{1, 1}, ""},
+		"windows":        {lamp + "---\r\n" + lamp, []int{1, 1}, ""},
+		"text with ---":  {lamp + "data: |\n  ---\n  x\n", []int{1}, ""},
+		"list":           {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Device, metadata: {name: a}}\n- {apiVersion: v1, kind: Device, metadata: {name: b}}\n", []int{2}, ""},
+		"JSON":           {`{"apiVersion":"v1","kind":"Device","metadata":{"name":"a"}} {"apiVersion":"v1","kind":"Device","metadata":{"name":"b"}}`, []int{1, 1}, ""},
+		"flow":           {`{apiVersion: v1, kind: Device, metadata: {name: a}}`, []int{1}, ""},
+		"no YAML":        {"a: [", []int{0}, "is not YAML"},
+		"no object":      {"hello", []int{0}, "is no object"},
+		"no kind":        {"apiVersion: v1\nmetadata: {name: a}", []int{0}, "kind: is missing"},
+		"no name":        {"apiVersion: v1\nkind: A", []int{0}, "metadata.name: is missing"},
+		"odd metadata":   {"apiVersion: v1\nkind: A\nmetadata: 3", []int{0}, "is no object"},
+		"item no object": {"kind: List\nitems: [3]", []int{0}, "is no object"},
+		"empty":          {"# nothing\n", nil, ""},
+	} {
+		var objects []int
+		for i, d := range Documents([]byte(c.text)) {
+			require.Equal(t, i+1, d.Number, name)
+			objects = append(objects, len(d.Objects))
+			if c.err != "" {
+				require.ErrorContains(t, d.Err, c.err, name)
+				require.ErrorIs(t, d.Err, resource.Invalid, name)
+			} else {
+				require.NoError(t, d.Err, name)
+			}
+		}
+		require.Equal(t, c.objects, objects, name)
+	}
+}
+
+func FuzzDocuments(f *testing.F) {
+	f.Add([]byte("kind: List\nitems: [{}]\n---\n{}"))
+	f.Add([]byte(`{"kind":"List","items":[{"metadata":{"annotations":3}}]}`))
+	f.Fuzz(func(_ *testing.T, text []byte) {
+		for _, d := range Documents(text) {
+			for _, o := range d.Objects {
+				_, _ = o.remembered() // must not panic
+			}
+		}
+	})
+}

@@ -1,0 +1,157 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// status is how the API says that something went wrong.
+type status struct {
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+	Reason  string `json:"reason"`
+	Code    int    `json:"code"`
+	Details struct {
+		Causes []resource.Cause `json:"causes"`
+	} `json:"details"`
+}
+
+// kind is the inverse of what the API makes of an error's kind.
+func (s status) kind() resource.ErrorKind {
+	switch s.Reason {
+	case "AlreadyExists":
+		return resource.AlreadyExists
+	case "Expired":
+		return resource.Gone
+	}
+	switch s.Code {
+	case http.StatusNotFound:
+		return resource.NotFound
+	case http.StatusConflict:
+		return resource.Conflict
+	case http.StatusUnauthorized:
+		return resource.Unauthorized
+	case http.StatusForbidden:
+		return resource.Forbidden
+	case http.StatusRequestEntityTooLarge:
+		return resource.TooLarge
+	case http.StatusTooManyRequests:
+		return resource.Quota
+	case http.StatusGone:
+		return resource.Gone
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusBadGateway:
+		return resource.Unavailable
+	}
+	if s.Code/100 == 4 {
+		return resource.Invalid
+	}
+	return resource.Internal
+}
+
+func (s status) err() error {
+	return &resource.Error{Kind: s.kind(), Message: s.Message, Causes: s.Details.Causes}
+}
+
+// refused is what an answer other than success means.
+func (c *Client) refused(code int, body []byte) error {
+	var s status
+	if json.Unmarshal(body, &s) == nil && s.Kind == "Status" {
+		s.Code = code
+		return s.err()
+	}
+	text := strings.TrimSpace(string(body))
+	switch {
+	case strings.Contains(text, "HTTP request to an HTTPS server"):
+		return &Unreachable{c.Server, "it speaks TLS", "The address begins with https:// then"}
+	case code == http.StatusNotFound:
+		return c.notAHub()
+	}
+	s = status{Code: code, Message: fmt.Sprintf("%s answers %d %s: %.200q", c.Server, code, http.StatusText(code), text)}
+	return s.err()
+}
+
+// Unreachable is an error of the kind resource.Unavailable: there was no answer, or none of a hub.
+type Unreachable struct {
+	Server string
+	Why    string // in plain words
+	Advice string // what to look at; may be empty
+}
+
+func (u *Unreachable) Error() string {
+	text := "no answer from the hub at " + u.Server + ": " + u.Why
+	if u.Advice != "" {
+		text += ". " + u.Advice
+	}
+	return text
+}
+
+// Unwrap gives it its kind.
+func (u *Unreachable) Unwrap() error {
+	return resource.Errorf(resource.Unavailable, "", "%s", u.Why)
+}
+
+func (c *Client) notAHub() error {
+	return &Unreachable{c.Server, "what answers there is something else", "A hub's HTTP API is on port 8080 if its configuration (http.listen) doesn't say otherwise"}
+}
+
+// unreachable says in plain words why there is no answer, and what to do. Being told to stop is
+// not such a reason.
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err // the address is said anyway
+	}
+	why, advice := explain(err)
+	return &Unreachable{c.Server, why, advice}
+}
+
+func explain(err error) (why, advice string) {
+	var (
+		unknown  x509.UnknownAuthorityError
+		hostname x509.HostnameError
+		invalid  x509.CertificateInvalidError
+		record   tls.RecordHeaderError
+		alert    tls.AlertError
+		dns      *net.DNSError
+		network  net.Error
+	)
+	text := err.Error()
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nothing listens there", "Is cloudhub running, and is this its HTTP address (http.listen, http.tls.listen)?"
+	case errors.As(err, &dns):
+		return fmt.Sprintf("the name %s can't be found (%s)", dns.Name, dns.Err), "Is it spelt right?"
+	case errors.As(err, &unknown):
+		return "its certificate is signed by nobody who is trusted here", "Give the authority's certificate with --ca"
+	case errors.As(err, &hostname):
+		return "its certificate is for another name: " + hostname.Error(), ""
+	case errors.As(err, &invalid):
+		return "its certificate is not valid: " + invalid.Error(), ""
+	case errors.As(err, &record), strings.Contains(text, "HTTP response to HTTPS client"):
+		return "it doesn't speak TLS", "Should the address begin with http://?"
+	case errors.As(err, &alert), strings.Contains(text, "remote error: tls:"):
+		return "it doesn't take our certificate (" + text + ")", "Give one that its http.tls.clientCA has signed with --cert and --key"
+	case strings.Contains(text, "malformed HTTP"):
+		return "it speaks something else than HTTP", "Is this the port of MQTT?"
+	case strings.Contains(text, "closed idle connection"), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+		return "it hangs up", "Is it stopping, or is this the port of MQTT?"
+	case errors.As(err, &network) && network.Timeout(), errors.Is(err, context.DeadlineExceeded):
+		return "time is up", "Is the address right, and does a firewall let it through?"
+	}
+	return text, ""
+}

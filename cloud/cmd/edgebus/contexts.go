@@ -1,0 +1,271 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// place is a hub, and how to talk to it.
+type place struct {
+	Server    string `json:"server,omitempty"` // HTTP
+	MQTT      string `json:"mqtt,omitempty"`
+	CA        string `json:"ca,omitempty"`
+	Cert      string `json:"cert,omitempty"`
+	Key       string `json:"key,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// contexts is the file in which people keep their hubs.
+type contexts struct {
+	Current string            `json:"current,omitempty"`
+	Places  map[string]*place `json:"contexts,omitempty"`
+	path    string
+}
+
+// readContexts reads the file; without one there are no contexts.
+func readContexts() (*contexts, error) {
+	c := &contexts{Places: map[string]*place{}}
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return c, nil // nobody's home: nothing is kept there
+	}
+	c.path = filepath.Join(dir, "edgebus", "config.yaml")
+	text, err := os.ReadFile(c.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err == nil {
+		err = yaml.UnmarshalStrict(text, c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("contexts in %s: %w", c.path, err)
+	}
+	return c, nil
+}
+
+// write replaces the file, at once and readable by its owner only.
+func (c *contexts) write() error {
+	if c.path == "" {
+		return errors.New("there is no place for contexts: set HOME or XDG_CONFIG_HOME")
+	}
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(c.path), 0o700); err != nil {
+		return err
+	}
+	next, err := os.CreateTemp(filepath.Dir(c.path), "config-") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = next.Write(text)
+	if err = errors.Join(err, next.Close()); err == nil {
+		err = os.Rename(next.Name(), c.path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(next.Name()))
+	}
+	return nil
+}
+
+// pick is the context that is meant: by the flag, the environment, or the file.
+func (c *contexts) pick(flag string) (place, error) {
+	name := cmp.Or(flag, os.Getenv("EDGEBUS_CONTEXT"), c.Current)
+	if name == "" {
+		return place{}, nil
+	}
+	p := c.Places[name]
+	if p == nil {
+		return place{}, c.unknown(name)
+	}
+	return *p, nil
+}
+
+func (c *contexts) unknown(name string) error {
+	return withCode(notFound, "there is no context %s; make it with edgebus context set %s --server http://…", name, name)
+}
+
+// fill gives flags that weren't given what a context says: for commands that talk MQTT, too.
+func fill(cmd *cobra.Command, context string, flags map[string]func(place) string) error {
+	h := hub{context: context}
+	p, err := h.place()
+	if err != nil {
+		return err
+	}
+	for flag, value := range flags {
+		if v := value(p); v != "" && !cmd.Flags().Changed(flag) {
+			if err := cmd.Flags().Set(flag, v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func newContext() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "context",
+		Short: "Remember hubs by name, and say which one is meant",
+		Long: `A context is a hub's name with its addresses, certificates and a namespace. They are kept in
+edgebus/config.yaml in $XDG_CONFIG_HOME (~/.config), readable by you only.
+
+Which hub a command talks to: --server, else $EDGEBUS_SERVER, else the context that --context,
+$EDGEBUS_CONTEXT or edgebus context use names, else http://127.0.0.1:8080.`,
+		Example: "  edgebus context set plant --server https://hub.example.org:8443 --ca ca.pem --cert ann.pem --key ann.key --use\n" +
+			"  edgebus context list\n  edgebus get devices --context plant",
+	}
+	cmd.AddCommand(newContextSet(), newContextUse(), newContextList(), newContextDelete())
+	return cmd
+}
+
+func newContextSet() *cobra.Command {
+	var p place
+	var use bool
+	cmd := &cobra.Command{
+		Use:               "set NAME",
+		Short:             "Make a context, or change what is given of one",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeContexts,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := readContexts()
+			if err != nil {
+				return err
+			}
+			if c.Places[args[0]] == nil {
+				c.Places[args[0]] = &place{}
+			}
+			if err := c.Places[args[0]].take(cmd, p); err != nil {
+				return err
+			}
+			if use || c.Current == "" {
+				c.Current = args[0]
+			}
+			return c.write()
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&p.Server, "server", "", "the hub's HTTP address, such as https://hub.example.org:8443")
+	f.StringVar(&p.MQTT, "mqtt", "", "the hub's MQTT address, such as mqtts://hub.example.org:8883: for edgebus tree and doctor")
+	f.StringVar(&p.CA, "ca", "", "file with the certificates of those who sign the hub's")
+	f.StringVar(&p.Cert, "cert", "", "file with the certificate to show")
+	f.StringVar(&p.Key, "key", "", "file with the key of that certificate")
+	f.StringVarP(&p.Namespace, "namespace", "n", "", "namespace that is meant when none is given")
+	f.BoolVar(&use, "use", false, "and use it from now on")
+	return cmd
+}
+
+// take changes what was given on the command line.
+func (p *place) take(cmd *cobra.Command, given place) error {
+	for flag, field := range map[string]struct{ to, from *string }{
+		"server": {&p.Server, &given.Server}, "mqtt": {&p.MQTT, &given.MQTT}, "namespace": {&p.Namespace, &given.Namespace},
+		"ca": {&p.CA, &given.CA}, "cert": {&p.Cert, &given.Cert}, "key": {&p.Key, &given.Key},
+	} {
+		if !cmd.Flags().Changed(flag) {
+			continue
+		}
+		*field.to = *field.from
+		if file := flag == "ca" || flag == "cert" || flag == "key"; file && *field.from != "" {
+			path, err := filepath.Abs(*field.from)
+			if err != nil {
+				return err
+			}
+			*field.to = path
+		}
+	}
+	return p.check()
+}
+
+func (p *place) check() error {
+	for _, a := range []struct{ flag, address, example string }{
+		{"--server", p.Server, "https://hub.example.org:8443"}, {"--mqtt", p.MQTT, "mqtts://hub.example.org:8883"},
+	} {
+		if u, err := url.Parse(a.address); a.address != "" && (err != nil || u.Scheme == "" || u.Host == "") {
+			return withCode(misused, "%s: %q is no address; it looks like %s", a.flag, a.address, a.example)
+		}
+	}
+	if p.Namespace != "" && !topics.ValidName(p.Namespace) {
+		return withCode(misused, "--namespace: %q is no name", p.Namespace)
+	}
+	_, err := configs.TLSClient{CA: p.CA, Cert: p.Cert, Key: p.Key}.Config()
+	return err
+}
+
+func newContextUse() *cobra.Command {
+	return &cobra.Command{
+		Use:               "use NAME",
+		Short:             "Say which context is meant from now on",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeContexts,
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, err := readContexts()
+			if err != nil {
+				return err
+			}
+			if c.Places[args[0]] == nil {
+				return c.unknown(args[0])
+			}
+			c.Current = args[0]
+			return c.write()
+		},
+	}
+}
+
+func newContextList() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List contexts; the one that is used has a *",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := readContexts()
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"", "NAME", "SERVER", "MQTT", "NAMESPACE"}}
+			for _, name := range slices.Sorted(maps.Keys(c.Places)) {
+				p, mark := c.Places[name], ""
+				if name == c.Current {
+					mark = "*"
+				}
+				rows = append(rows, []string{mark, name, p.Server, p.MQTT, p.Namespace})
+			}
+			return new(grid).write(cmd.OutOrStdout(), rows)
+		},
+	}
+}
+
+func newContextDelete() *cobra.Command {
+	return &cobra.Command{
+		Use:               "delete NAME",
+		Short:             "Forget a context",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeContexts,
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, err := readContexts()
+			if err != nil {
+				return err
+			}
+			if c.Places[args[0]] == nil {
+				return c.unknown(args[0])
+			}
+			delete(c.Places, args[0])
+			if c.Current == args[0] {
+				c.Current = ""
+			}
+			return c.write()
+		},
+	}
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/cloud/client"
+)
+
+// exportOptions are the flags of edgebus export.
+type exportOptions struct {
+	hub
+	labels string
+	dir    string
+	errs   io.Writer
+}
+
+func newExport() *cobra.Command {
+	o := &exportOptions{}
+	cmd := &cobra.Command{
+		Use:   "export [KIND…]",
+		Short: "Write all objects as manifests",
+		Long: `Write the hub's objects as manifests: all kinds of all namespaces, or those that are named.
+edgebus apply makes an empty hub the same as this one of them, and they can be kept in git.
+
+What the hub or others make is left out: status, versions, identities, events, and objects that
+are being deleted. So are messages, sessions, and what nodes reported; edgebus backup has all of
+that. Secrets are in the manifests as the hub shows them: keep them as safe.
+
+` + exitCodes,
+		Example: `  edgebus export > monday.yaml
+  edgebus export -d plant && edgebus apply -R -f plant --context other
+  edgebus export devices -n hall -l floor=2`,
+		ValidArgsFunction: completeObjects(&o.hub, 1),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.StringVarP(&o.labels, "selector", "l", "", "only objects with these labels")
+	f.StringVarP(&o.dir, "directory", "d", "", "write a file for each object into this directory, which is new or empty")
+	_ = cmd.MarkFlagDirname("directory")
+	return cmd
+}
+
+func (o *exportOptions) run(cmd *cobra.Command, args []string) error {
+	o.errs = cmd.ErrOrStderr()
+	if err := o.open(cmd); err != nil {
+		return err
+	}
+	kinds, err := o.exported(cmd.Context(), args)
+	if err != nil {
+		return err
+	}
+	write := func(_ client.Kind, _ client.Object, text string) error {
+		_, err := io.WriteString(cmd.OutOrStdout(), "---\n"+text)
+		return err
+	}
+	if o.dir != "" {
+		if err := empty(o.dir); err != nil {
+			return err
+		}
+		write = o.toFile
+	}
+	total := 0
+	for _, k := range kinds {
+		n, err := o.kind(cmd.Context(), k, write)
+		if err != nil {
+			return err
+		}
+		total += n
+	}
+	if o.dir != "" {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s written to %s\n", plural(total, "object"), o.dir)
+	}
+	return nil
+}
+
+// exported are the kinds that are meant, in the order in which they can be applied.
+func (o *exportOptions) exported(ctx context.Context, args []string) (kinds []client.Kind, err error) {
+	for _, name := range args {
+		k, err := o.Kind(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		kinds = append(kinds, k)
+	}
+	if len(args) == 0 {
+		all, err := o.Kinds(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range client.Canonical(all) {
+			if k.Can("list") && k.Can("create") && k.Name != "Event" {
+				kinds = append(kinds, k)
+			}
+		}
+	}
+	slices.SortStableFunc(kinds, func(a, b client.Kind) int { return cmp.Compare(ranks[a.Name], ranks[b.Name]) })
+	return kinds, nil
+}
+
+// kind writes all objects of a kind.
+func (o *exportOptions) kind(ctx context.Context, k client.Kind, write func(client.Kind, client.Object, string) error) (n int, err error) {
+	which := client.ListOptions{Labels: o.labels}
+	if o.given {
+		which.Namespace = o.in(k)
+	}
+	_, err = o.List(ctx, k, which, func(page []client.Object) error {
+		for _, got := range page {
+			if got.Metadata.DeletionTimestamp != nil {
+				fmt.Fprintf(o.errs, "edgebus: %s is being deleted, and left out\n", label(k, got.Metadata.Name))
+				continue
+			}
+			text, err := exportText(got)
+			if err == nil {
+				err = write(k, got, text)
+			}
+			if err != nil {
+				return err
+			}
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
+
+// exportText is an object as a manifest for any hub.
+func exportText(o client.Object) (string, error) {
+	tree, err := o.Manifest()
+	if err != nil {
+		return "", err
+	}
+	if meta, ok := tree["metadata"].(map[string]any); ok {
+		delete(meta, "resourceVersion")
+		delete(meta, "generateName")
+		delete(meta, "owner") // who manages it says so again
+		delete(meta, "ownerReferences")
+	}
+	tree["apiVersion"], tree["kind"] = o.APIVersion, o.Kind
+	return yamlText(tree)
+}
+
+// empty makes a directory, or sees to it that it is empty.
+func empty(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) > 0 {
+		err = withCode(misused, "%s is not empty: what is there would mix with what is exported", dir)
+	}
+	return err
+}
+
+// toFile writes an object into the file KIND/NAMESPACE/NAME.yaml.
+func (o *exportOptions) toFile(k client.Kind, got client.Object, text string) error {
+	file := filepath.Join(o.dir, k.Plural, got.Metadata.Namespace, got.Metadata.Name+".yaml")
+	if name := got.Metadata.Name + ".yaml"; name != filepath.Base(name) || !filepath.IsLocal(filepath.Join(k.Plural, got.Metadata.Namespace, name)) {
+		return fmt.Errorf("%q can't be a file's name", got.Metadata.Name)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	mode := os.FileMode(0o644)
+	if k.Name == "Secret" {
+		mode = 0o600
+	}
+	return os.WriteFile(file, []byte(text), mode)
+}

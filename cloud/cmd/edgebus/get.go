@@ -1,0 +1,361 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// getOptions are the flags of edgebus get and watch.
+type getOptions struct {
+	hub
+	output, labels, fields string
+	all, watch             bool
+	out, errs              io.Writer
+}
+
+func newGet() *cobra.Command {
+	o := &getOptions{}
+	cmd := &cobra.Command{
+		Use:   "get KIND [NAME…]",
+		Short: "Show objects",
+		Long: `Show objects of a kind: all of a namespace, those that -l selects, or some by name. Kinds have
+long and short names (devices, device, dev), and several may be given, with commas. Which
+there are, and what their tables show, the hub says: edgebus kinds lists them.
+
+` + exitCodes,
+		Example: `  edgebus get devices
+  edgebus get dev lamp -o yaml
+  edgebus get devices,devicemodels -A -o wide
+  edgebus get nodes -l site=hall -w
+  edgebus get device/lamp -o json | jq .status.twin`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: completeObjects(&o.hub, -1),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
+	}
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "then show every change, until ctrl-C")
+	o.register(cmd)
+	return cmd
+}
+
+func newWatch() *cobra.Command {
+	o := &getOptions{watch: true}
+	cmd := &cobra.Command{
+		Use:   "watch KIND [NAME]",
+		Short: "Show objects, and every change of them, until ctrl-C",
+		Long: `Show objects like edgebus get, and then each again whenever it changes. When the hub restarts
+meanwhile, it goes on where it was.`,
+		Example:           "  edgebus watch devices\n  edgebus watch device lamp -o json | jq .status.state",
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: completeObjects(&o.hub, 2),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
+	}
+	o.register(cmd)
+	return cmd
+}
+
+func (o *getOptions) register(cmd *cobra.Command) {
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json, yaml or name")
+	f.StringVarP(&o.labels, "selector", "l", "", "only objects with these labels: room=hall,floor!=2")
+	f.StringVar(&o.fields, "field-selector", "", "only objects with these fields: spec.nodeName=n1")
+	f.BoolVarP(&o.all, "all-namespaces", "A", false, "of all namespaces")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (o *getOptions) run(cmd *cobra.Command, args []string) error {
+	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if err := checkOutput(o.output, "table", "wide", "json", "yaml", "name"); err != nil {
+		return err
+	}
+	if err := o.open(cmd); err != nil {
+		return err
+	}
+	targets, err := o.targets(cmd.Context(), args)
+	if err != nil {
+		return err
+	}
+	named := targets[0].name != ""
+	switch {
+	case named && (o.labels != "" || o.fields != "" || o.all):
+		return withCode(misused, "an object is meant by its name, or by -l, --field-selector and -A, not both")
+	case o.watch && len(targets) > 1:
+		return withCode(misused, "one kind can be watched at a time, or one object")
+	case o.watch:
+		return o.follow(cmd.Context(), targets[0])
+	case named:
+		return o.some(cmd.Context(), targets)
+	}
+	return o.every(cmd.Context(), targets)
+}
+
+// target is a kind, and an object of it if it has a name.
+type target struct {
+	kind client.Kind
+	name string
+}
+
+const usageTargets = "say of what kind, and which: KIND [NAME…] or KIND/NAME…, such as devices, or device lamp"
+
+// targets reads KIND [NAME…], KIND,KIND… or KIND/NAME….
+func (h *hub) targets(ctx context.Context, args []string) (all []target, err error) {
+	if len(args) == 0 {
+		return nil, withCode(misused, "%s", usageTargets)
+	}
+	add := func(kind, name string) error {
+		k, err := h.Kind(ctx, kind)
+		all = append(all, target{k, name})
+		return err
+	}
+	if strings.Contains(args[0], "/") {
+		for _, arg := range args {
+			kind, name, _ := strings.Cut(arg, "/")
+			if kind == "" || name == "" || strings.Contains(name, "/") {
+				return nil, withCode(misused, "%q: %s", arg, usageTargets)
+			}
+			if err := add(kind, name); err != nil {
+				return nil, err
+			}
+		}
+		return all, nil
+	}
+	kinds := strings.Split(args[0], ",")
+	if len(kinds) > 1 && len(args) > 1 {
+		return nil, withCode(misused, "names are for one kind: %s", usageTargets)
+	}
+	for _, kind := range kinds {
+		for _, name := range append([]string{""}, args[1:]...)[min(1, len(args)-1):] {
+			if err := add(kind, name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+func (o *getOptions) printer(k client.Kind, named bool) *tablePrinter {
+	return &tablePrinter{out: o.out, wide: o.output == "wide", namespaces: o.all && k.Namespaced, kind: k, named: named}
+}
+
+func (o *getOptions) isTable() bool { return o.output == "table" || o.output == "wide" }
+
+// some shows objects by name. Those that can't be had are said, and the others shown.
+func (o *getOptions) some(ctx context.Context, targets []target) error {
+	var objects []client.Object
+	var count tally
+	var printer *tablePrinter
+	table := func(t target) error {
+		row, err := o.Row(ctx, t.kind, o.in(t.kind), t.name)
+		if err != nil {
+			return err
+		}
+		if printer == nil || printer.kind.Qualified() != t.kind.Qualified() {
+			printer = o.printer(t.kind, t.kind.Name != targets[0].kind.Name)
+		}
+		return printer.print(row, "")
+	}
+	for _, t := range targets {
+		var err error
+		switch {
+		case o.isTable():
+			err = table(t)
+		default:
+			var got client.Object
+			got, err = o.Object(ctx, t.kind, o.in(t.kind), t.name)
+			switch {
+			case err != nil:
+			case o.output == "name":
+				err = o.documents(t.kind, []client.Object{got}, true)
+			default:
+				objects = append(objects, got)
+			}
+		}
+		if len(targets) == 1 && err != nil {
+			return err
+		}
+		if err != nil {
+			count.fail(err)
+			fmt.Fprintln(o.errs, "edgebus:", err)
+		}
+	}
+	if o.output == "name" {
+		return count.err()
+	}
+	return errors.Join(o.documents(targets[0].kind, objects, len(targets) == 1), count.err())
+}
+
+// documents prints objects unless they were printed as tables.
+func (o *getOptions) documents(k client.Kind, objects []client.Object, single bool) error {
+	switch {
+	case o.isTable():
+		return nil
+	case o.output == "name":
+		for _, got := range objects {
+			if _, err := fmt.Fprintln(o.out, label(k, got.Metadata.Name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	case single && len(objects) == 0:
+		return nil
+	}
+	return printDocuments(o.out, o.output, objects, single)
+}
+
+// every shows all objects of each kind.
+func (o *getOptions) every(ctx context.Context, targets []target) error {
+	var objects []client.Object
+	shown := 0
+	for _, t := range targets {
+		printer := o.printer(t.kind, len(targets) > 1)
+		n := 0
+		var err error
+		if o.isTable() {
+			_, err = o.Tables(ctx, t.kind, o.options(t), func(page client.Table) error {
+				if n == 0 && shown > 0 && len(page.Rows) > 0 {
+					fmt.Fprintln(o.out)
+				}
+				n += len(page.Rows)
+				return printer.print(page, "")
+			})
+		} else {
+			_, err = o.List(ctx, t.kind, o.options(t), func(page []client.Object) error {
+				n += len(page)
+				if o.output == "name" {
+					return o.documents(t.kind, page, false)
+				}
+				objects = append(objects, page...)
+				return nil
+			})
+		}
+		if err != nil {
+			return err
+		}
+		if shown += n; n == 0 && o.isTable() {
+			o.nothing(t.kind)
+		}
+	}
+	if o.output == "name" {
+		return nil
+	}
+	return o.documents(targets[0].kind, objects, false)
+}
+
+// nothing says that there are no objects, beside what is printed for programs.
+func (o *getOptions) nothing(k client.Kind) {
+	where := ""
+	if k.Namespaced && !o.all {
+		where = " in namespace " + o.namespace
+	}
+	if o.labels != "" || o.fields != "" {
+		where += " that " + strings.Trim(o.labels+" "+o.fields, " ") + " selects"
+	}
+	fmt.Fprintf(o.errs, "no %s%s\n", k.Plural, where)
+}
+
+func (o *getOptions) options(t target) client.ListOptions {
+	lo := client.ListOptions{Labels: o.labels, Fields: o.fields}
+	if !o.all {
+		lo.Namespace = o.in(t.kind)
+	}
+	if t.name != "" {
+		lo.Fields = "metadata.name=" + t.name
+	}
+	return lo
+}
+
+// follow shows what there is, and then every change, until somebody stops it.
+func (o *getOptions) follow(ctx context.Context, t target) error {
+	printer := o.printer(t.kind, false)
+	for {
+		n := 0
+		var rev string
+		var err error
+		if o.isTable() {
+			rev, err = o.Tables(ctx, t.kind, o.options(t), func(page client.Table) error {
+				n += len(page.Rows)
+				return printer.print(page, "")
+			})
+		} else {
+			rev, err = o.List(ctx, t.kind, o.options(t), func(page []client.Object) error {
+				n += len(page)
+				return o.each(t.kind, page)
+			})
+		}
+		if err == nil && n == 0 && t.name != "" {
+			err = withCode(notFound, "there is no %s", label(t.kind, t.name))
+		}
+		if err == nil {
+			err = o.changes(ctx, t, rev, printer)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil // somebody has seen enough
+		case !errors.Is(err, resource.Gone):
+			return err
+		}
+	}
+}
+
+func (o *getOptions) changes(ctx context.Context, t target, rev string, printer *tablePrinter) error {
+	if o.isTable() {
+		return o.WatchTables(ctx, t.kind, o.options(t), rev, func(e client.Event) error {
+			note := map[string]string{"DELETED": "(deleted)"}[e.Type]
+			return printer.print(*e.Table, note)
+		})
+	}
+	return o.Watch(ctx, t.kind, o.options(t), rev, func(e client.Event) error {
+		if e.Type == "DELETED" {
+			return nil // the object as it was would look like one that is
+		}
+		return o.each(t.kind, []client.Object{e.Object})
+	})
+}
+
+// each prints objects one after the other, as a stream.
+func (o *getOptions) each(k client.Kind, objects []client.Object) error {
+	for _, got := range objects {
+		if o.output == "yaml" {
+			fmt.Fprintln(o.out, "---")
+		}
+		if err := o.documents(k, []client.Object{got}, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newKinds() *cobra.Command {
+	var h hub
+	cmd := &cobra.Command{
+		Use:   "kinds",
+		Short: "List the kinds of objects that the hub serves",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := h.open(cmd); err != nil {
+				return err
+			}
+			all, err := h.Kinds(cmd.Context())
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"KIND", "NAMES", "APIVERSION", "NAMESPACED"}}
+			for _, k := range all {
+				names := append([]string{k.Plural, cmp.Or(k.Singular, k.Plural)}, k.Short...)
+				rows = append(rows, []string{k.Name, strings.Join(names, ", "), k.APIVersion(), fmt.Sprint(k.Namespaced)})
+			}
+			return new(grid).write(cmd.OutOrStdout(), rows)
+		},
+	}
+	h.flags(cmd)
+	return cmd
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const defaultServer = "http://127.0.0.1:8080"
+
+// hub is how a command finds the hub: its flags, and what a context says.
+type hub struct {
+	context, server string
+	tls             configs.TLSClient
+	namespace       string
+	given           bool // the namespace
+	*client.Client
+}
+
+func (h *hub) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&h.context, "context", "", "the hub to talk to, by its name: edgebus context --help")
+	f.StringVar(&h.server, "server", "", "the hub's HTTP address (default: the context's, or "+defaultServer+")")
+	f.StringVar(&h.tls.CA, "ca", "", "file with the certificates of those who sign the hub's")
+	f.StringVar(&h.tls.Cert, "cert", "", "file with the certificate to show")
+	f.StringVar(&h.tls.Key, "key", "", "file with the key of that certificate")
+	f.StringVarP(&h.namespace, "namespace", "n", "", "namespace (default: the context's, or "+resource.DefaultNamespace+")")
+	_ = cmd.RegisterFlagCompletionFunc("context", completeContexts)
+}
+
+// place is the hub that is meant: what flags say, then the environment, then the context.
+func (h *hub) place() (place, error) {
+	c, err := readContexts()
+	if err != nil {
+		return place{}, err
+	}
+	p, err := c.pick(h.context)
+	if err != nil {
+		return place{}, err
+	}
+	p.Server = cmp.Or(h.server, os.Getenv("EDGEBUS_SERVER"), p.Server, defaultServer)
+	p.CA, p.Cert, p.Key = cmp.Or(h.tls.CA, p.CA), cmp.Or(h.tls.Cert, p.Cert), cmp.Or(h.tls.Key, p.Key)
+	p.Namespace = cmp.Or(h.namespace, p.Namespace, resource.DefaultNamespace)
+	return p, nil
+}
+
+// open makes the client. Nobody is asked yet.
+func (h *hub) open(cmd *cobra.Command) error {
+	p, err := h.place()
+	if err != nil {
+		return err
+	}
+	h.given, h.namespace = h.namespace != "", p.Namespace
+	if err := p.check(); err != nil {
+		return err
+	}
+	secure, err := configs.TLSClient{CA: p.CA, Cert: p.Cert, Key: p.Key}.Config()
+	if err != nil {
+		return err
+	}
+	h.Client, err = client.New(client.Options{
+		Server: p.Server, TLS: secure,
+		Warn: func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), "warning:", printable(text, 500)) },
+	})
+	if err != nil {
+		return withCode(misused, "%w", err)
+	}
+	return nil
+}
+
+// in is the namespace that a path to a kind needs.
+func (h *hub) in(k client.Kind) string {
+	if k.Namespaced {
+		return h.namespace
+	}
+	return ""
+}
+
+// label is how an object is called in what is printed: device/lamp.
+func label(k client.Kind, name string) string { return cmp.Or(k.Singular, k.Plural) + "/" + name }

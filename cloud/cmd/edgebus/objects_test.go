@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/api"
+	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// newHub is the hub's API over a real store, and the one that commands talk to.
+func newHub(t *testing.T) *httptest.Server {
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	require.NoError(t, err)
+	server := httptest.NewServer(api.New(api.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()}))
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+		require.NoError(t, st.Close())
+	})
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	t.Setenv("EDGEBUS_CONTEXT", "")
+	t.Setenv("EDGEBUS_SERVER", server.URL)
+	return server
+}
+
+// said runs a command, which must end with that code, and returns what it said.
+func said(t *testing.T, code int, args ...string) (out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	got := run(args, &o, &e)
+	require.Equal(t, code, got, "%v\n%s%s", args, o.String(), e.String())
+	return o.String(), e.String()
+}
+
+const plant = `
+apiVersion: edgebus.io/v1alpha1
+kind: Device
+metadata: {name: lamp, labels: {room: hall}}
+spec: {deviceModelRef: {name: dimmable}, nodeName: n1, protocol: {type: virtual}, desired: {brightness: 40}}
+---
+apiVersion: edgebus.io/v1alpha1
+kind: DeviceModel
+metadata: {name: dimmable}
+spec:
+  properties:
+  - {name: brightness, type: int, accessMode: ReadWrite, maximum: 100}
+---
+apiVersion: edgebus.io/v1alpha1
+kind: Node
+metadata: {name: n1, labels: {site: here}}
+`
+
+func write(t *testing.T, dir, name, text string) string {
+	path := filepath.Join(dir, name)
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func TestObjectsThroughTheirLives(t *testing.T) {
+	newHub(t)
+	file := write(t, t.TempDir(), "plant.yaml", plant)
+	_, errs := said(t, 0, "get", "devices")
+	require.Equal(t, "no devices in namespace default\n", errs)
+
+	out, errs := said(t, 0, "apply", "-f", file)
+	require.Equal(t, "devicemodel/dimmable created\nnode/n1 created\ndevice/lamp created\n", out, "the model first")
+	require.Equal(t, "3 objects: 3 created\n", errs)
+	out, _ = said(t, 0, "get", "dev")
+	require.Regexp(t, `^NAME +NODE +MODEL +STATE +IN-SYNC +AGE\nlamp +n1 +dimmable +unknown +\S+ +\d+s\n$`, out)
+	out, _ = said(t, 0, "get", "device/lamp", "node/n1", "-o", "name")
+	require.Equal(t, "device/lamp\nnode/n1\n", out)
+	out, _ = said(t, 0, "get", "devices,devicemodels", "-A")
+	require.Contains(t, out, "device/lamp")
+	require.Contains(t, out, "devicemodel/dimmable")
+	out, _ = said(t, 0, "get", "device", "lamp", "-o", "json")
+	require.True(t, strings.HasPrefix(out, `{`))
+	require.NotContains(t, out, "managedFields")
+	out, _ = said(t, 0, "get", "devices", "-o", "yaml", "-l", "room=hall")
+	require.Contains(t, out, "kind: List\n")
+	out, _ = said(t, 0, "describe", "device", "lamp")
+	require.Regexp(t, `(?s)Name: +lamp.*Labels: +room=hall.*Spec:.*brightness: "40"`, out)
+	require.NotContains(t, out, client.LastApplied)
+
+	out, errs = said(t, 3, "get", "device", "lamp", "none")
+	require.Contains(t, out, "lamp")
+	require.Contains(t, errs, `"none" not found`)
+	_, errs = said(t, 0, "delete", "devicemodel", "dimmable")
+	require.Contains(t, errs, "warning: devicemodel dimmable is in use by lamp")
+	out, _ = said(t, 0, "delete", "devices", "-l", "room=hall")
+	require.Equal(t, "device/lamp deleted\n", out)
+	said(t, 3, "get", "devicemodel", "dimmable") // it went with its last device
+	said(t, 3, "delete", "device", "lamp")
+	said(t, 0, "delete", "device", "lamp", "--ignore-not-found")
+	out, errs = said(t, 3, "delete", "-f", file)
+	require.Equal(t, "node/n1 deleted\n", out)
+	require.Contains(t, errs, "plant.yaml document 1 (Device lamp): ")
+}
+
+func TestOneThatFailsDoesntStopTheOthers(t *testing.T) {
+	newHub(t)
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", plant)
+	write(t, dir, "b/bad.yaml", strings.Replace(plant, "40", "400", 1)+"---\na: [\n---\napiVersion: v9\nkind: Toaster\nmetadata: {name: t}\n")
+	write(t, dir, "notes.txt", "no manifest")
+	_, errs := said(t, 0, "apply", "-f", dir)
+	require.Contains(t, errs, "3 objects: 3 created", "without -R")
+	out, errs := said(t, 1, "apply", "-R", "-f", dir)
+	require.Contains(t, out, "device/lamp unchanged")
+	require.Contains(t, errs, "bad.yaml document 1 (Device lamp): ")
+	require.Contains(t, errs, "bad.yaml document 4: is not YAML")
+	require.Contains(t, errs, "bad.yaml document 5 (Toaster t): the hub knows no kind Toaster of v9")
+	require.Contains(t, errs, "8 objects: 5 unchanged, 3 failed")
+	_, errs = said(t, refused, "apply", "-f", write(t, dir, "c.yaml", strings.Replace(plant, "40", "x", 1)), "--dry-run")
+	require.Contains(t, errs, "(dry run)")
+	for _, args := range [][]string{{}, {"-f", filepath.Join(dir, "b"), "x"}, {"-f", "http://example.org/x.yaml"}, {"-f", write(t, dir, "d/none.yaml", "# nothing\n")}} {
+		said(t, misused, append([]string{"apply"}, args...)...)
+	}
+	_, errs = said(t, misused, "apply", "-n", "other", "-f", write(t, dir, "e.yaml", strings.Replace(plant, "name: lamp", "name: lamp, namespace: mine", 1)))
+	require.Contains(t, errs, "it is in namespace mine, and --namespace says other")
+}
+
+func TestAnExportMakesTheSameHub(t *testing.T) {
+	newHub(t)
+	dir := t.TempDir()
+	said(t, 0, "apply", "-f", write(t, dir, "plant.yaml", plant))
+	said(t, 0, "apply", "-n", "other", "-f", write(t, dir, "other.yaml",
+		"{apiVersion: edgebus.io/v1alpha1, kind: DeviceModel, metadata: {name: dimmable, annotations: {why: not}}, spec: {properties: [{name: a, type: double, minimum: 0.1, maximum: 9007199254740991}]}}"))
+	first, _ := said(t, 0, "export")
+	require.NotContains(t, first, "uid")
+	require.NotContains(t, first, client.LastApplied)
+	require.Contains(t, first, "maximum: 9007199254740991")
+	said(t, 0, "export", "-d", filepath.Join(dir, "out"))
+	_, errs := said(t, misused, "export", "-d", filepath.Join(dir, "out"))
+	require.Contains(t, errs, "is not empty")
+
+	newHub(t)
+	said(t, 0, "apply", "-R", "-f", filepath.Join(dir, "out"))
+	second, _ := said(t, 0, "export")
+	require.Equal(t, first, second)
+	out, _ := said(t, 0, "apply", "-f", write(t, dir, "first.yaml", first))
+	require.Equal(t, 4, strings.Count(out, "unchanged"))
+	out, _ = said(t, 0, "export", "dm", "-n", "other")
+	require.Equal(t, 1, strings.Count(out, "kind:"))
+}
+
+func TestContexts(t *testing.T) {
+	hub := newHub(t)
+	t.Setenv("EDGEBUS_SERVER", "")
+	said(t, 0, "apply", "--server", hub.URL, "-n", "hall", "-f", write(t, t.TempDir(), "plant.yaml", plant))
+	said(t, 0, "context", "set", "here", "--server", hub.URL, "-n", "hall")
+	said(t, 0, "context", "set", "nowhere", "--server", "http://127.0.0.1:1")
+	out, _ := said(t, 0, "get", "devices", "-o", "name")
+	require.Equal(t, "device/lamp\n", out, "the first one is used")
+	said(t, 0, "context", "use", "nowhere")
+	said(t, unreachable, "get", "devices")
+	out, _ = said(t, 0, "get", "devices", "--context", "here", "-o", "name")
+	require.Equal(t, "device/lamp\n", out)
+	t.Setenv("EDGEBUS_CONTEXT", "here")
+	said(t, 0, "get", "device", "lamp")
+	t.Setenv("EDGEBUS_SERVER", "http://127.0.0.1:1")
+	said(t, unreachable, "get", "device", "lamp")
+	said(t, 0, "get", "device", "lamp", "--server", hub.URL)
+	out, _ = said(t, 0, "context", "list")
+	require.Regexp(t, `(?m)^\* +nowhere +http://127.0.0.1:1$`, out)
+	info, err := os.Stat(filepath.Join(os.Getenv("XDG_CONFIG_HOME"), "edgebus", "config.yaml"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	out, _ = said(t, 0, "kubeconfig", "--server", hub.URL)
+	require.Contains(t, out, "server: "+hub.URL)
+	require.Contains(t, out, "namespace: hall")
+	_, errs := said(t, notFound, "context", "use", "other")
+	require.Contains(t, errs, "edgebus context set other")
+	said(t, misused, "context", "set", "bad", "--server", "hub")
+	said(t, 0, "context", "delete", "nowhere")
+	out, _ = said(t, 0, "__complete", "context", "use", "")
+	require.Contains(t, out, "here\n:4")
+}
+
+func TestExitCodesAndCompletion(t *testing.T) {
+	newHub(t)
+	for _, line := range []string{
+		"get", "get devices -o xml", "get devices --nope", "gett", "get devices,nodes a", "get device/", "get device a -l b",
+		"get devices --server hub", "twin set lamp power", "twin set lamp a=1 a=2", "twin get lamp -o value",
+		"delete", "delete devices", "describe device",
+	} {
+		_, errs := said(t, misused, strings.Split(line, " ")...)
+		require.True(t, strings.HasPrefix(errs, "edgebus: "), errs)
+	}
+	said(t, notFound, "get", "toasters")
+	said(t, notFound, "twin", "get", "lamp")
+	said(t, unreachable, "get", "devices", "--server", "http://127.0.0.1:1")
+	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
+	said(t, refused, "twin", "set", "lamp", "brightness=101")
+	said(t, late, "twin", "set", "lamp", "brightness=10", "--wait", "--timeout", "50ms")
+	for line, want := range map[string]string{"get |": "devicemodels\n", "get devices |": "lamp\n", "get device/|": "device/lamp\n", "twin set lamp |": "brightness=\n"} {
+		out, _ := said(t, 0, append([]string{"__complete"}, strings.Split(strings.TrimSuffix(line, "|"), " ")...)...)
+		require.Contains(t, out, want, line)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		out, _ := said(t, 0, "completion", shell)
+		require.Contains(t, out, "edgebus", shell)
+	}
+	said(t, 0, "kinds")
+	require.Equal(t, failed, codeOf(http.ErrHandlerTimeout))
+}
+
+func TestWishes(t *testing.T) {
+	desired := &resource.TwinValue{Value: "ON", Ver: 7}
+	w := wish{property: "power", value: "ON", after: 6}
+	for name, c := range map[string]struct {
+		twin resource.TwinProperty
+		done bool
+		err  string
+	}{
+		"not seen yet":     {resource.TwinProperty{InSync: true}, false, ""},
+		"another's":        {resource.TwinProperty{Desired: &resource.TwinValue{Value: "OFF", Ver: 8}, InSync: true}, false, ""},
+		"an older one":     {resource.TwinProperty{Desired: &resource.TwinValue{Value: "ON", Ver: 6}, InSync: true}, false, ""},
+		"waiting":          {resource.TwinProperty{Desired: desired}, false, ""},
+		"applied":          {resource.TwinProperty{Desired: desired, InSync: true}, true, ""},
+		"refused":          {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "Busy", Message: "later"}}, false, "refused by the device: Busy: later"},
+		"refused before":   {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 6, Code: "Busy"}}, false, ""},
+		"overridden":       {resource.TwinProperty{Desired: desired, Conflict: &resource.Dispute{DesiredVer: 7, Override: "OFF", Policy: "edge", Winner: "override"}}, false, "overridden with OFF"},
+		"won the conflict": {resource.TwinProperty{Desired: desired, InSync: true, Conflict: &resource.Dispute{DesiredVer: 7, Winner: "desired"}}, true, ""},
+	} {
+		done, err := w.outcome(c.twin)
+		require.Equal(t, c.done, done, name)
+		if c.err == "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorContains(t, err, c.err, name)
+		require.Equal(t, refused, codeOf(err), name)
+	}
+	done, err := wish{property: "power"}.outcome(resource.TwinProperty{})
+	require.NoError(t, err)
+	require.True(t, done, "taken back")
+}

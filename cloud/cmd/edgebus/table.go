@@ -1,0 +1,181 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgebus/edgebus/cloud/client"
+)
+
+// grid aligns columns, and remembers how wide they were.
+type grid struct{ widths []int }
+
+const gap = 3
+
+func (g *grid) write(out io.Writer, rows [][]string) error {
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(g.widths) {
+				g.widths = append(g.widths, 0)
+			}
+			g.widths[i] = max(g.widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			line.WriteString(pad(cell, g.widths[i]+gap))
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+const widest = 100 // a cell, in characters
+
+// tablePrinter prints the hub's Tables.
+type tablePrinter struct {
+	out        io.Writer
+	wide       bool
+	namespaces bool        // a column for them
+	kind       client.Kind // said before each name if named is set
+	named      bool
+	grid       grid
+	columns    []client.Column
+	headed     bool
+}
+
+// print prints a Table. Only the first has a heading; note stands behind each row.
+func (p *tablePrinter) print(t client.Table, note string) error {
+	if len(t.Columns) > 0 {
+		p.columns = t.Columns
+	}
+	var rows [][]string
+	if !p.headed && len(t.Rows) > 0 {
+		rows, p.headed = append(rows, p.heading()), true
+	}
+	for _, r := range t.Rows {
+		rows = append(rows, p.row(r, note))
+	}
+	return p.grid.write(p.out, rows)
+}
+
+func (p *tablePrinter) heading() (row []string) {
+	if p.namespaces {
+		row = append(row, "NAMESPACE")
+	}
+	for _, c := range p.columns {
+		if c.Priority == 0 || p.wide {
+			row = append(row, strings.ToUpper(c.Name))
+		}
+	}
+	return row
+}
+
+func (p *tablePrinter) row(r client.Row, note string) (row []string) {
+	if p.namespaces {
+		row = append(row, r.Object.Metadata.Namespace)
+	}
+	for i, c := range p.columns {
+		if i >= len(r.Cells) || c.Priority > 0 && !p.wide {
+			continue
+		}
+		text := cell(r.Cells[i])
+		if i == 0 && p.named {
+			text = label(p.kind, text)
+		}
+		row = append(row, text)
+	}
+	if note != "" {
+		row = append(row, note)
+	}
+	return row
+}
+
+// cell is a value of a Table as text.
+func cell(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "<none>"
+	case string:
+		if v == "" {
+			return "<none>"
+		}
+		return printable(v, widest)
+	default:
+		text, _ := json.Marshal(v) // it came from JSON
+		return printable(string(text), widest)
+	}
+}
+
+// document is an object for people to read: without what the API keeps for itself.
+func document(o client.Object) (map[string]any, error) {
+	tree, err := o.Tree()
+	if err != nil {
+		return nil, err
+	}
+	if meta, ok := tree["metadata"].(map[string]any); ok {
+		delete(meta, "managedFields")
+	}
+	return tree, nil
+}
+
+// printDocument prints anything as yaml or json.
+func printDocument(out io.Writer, form string, v any) error {
+	if form == "json" {
+		return printJSON(out, v)
+	}
+	text, err := yamlText(v)
+	if err == nil {
+		_, err = io.WriteString(out, text)
+	}
+	return err
+}
+
+func yamlText(v any) (string, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return "", err
+	}
+	text, err := yaml.JSONToYAML(raw)
+	return string(text), err
+}
+
+// printDocuments prints objects: one as itself, several as a List.
+func printDocuments(out io.Writer, form string, objects []client.Object, single bool) error {
+	items := make([]any, 0, len(objects))
+	for _, o := range objects {
+		tree, err := document(o)
+		if err != nil {
+			return err
+		}
+		items = append(items, tree)
+	}
+	if single && len(items) == 1 {
+		return printDocument(out, form, items[0])
+	}
+	return printDocument(out, form, map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+func checkOutput(form string, known ...string) error {
+	for _, k := range known {
+		if form == k {
+			return nil
+		}
+	}
+	return withCode(misused, "--output is %s, not %q", strings.Join(known, ", "), form)
+}
+
+func plural(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}

@@ -1,0 +1,423 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func newTwin() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "twin",
+		Short: "See what a device's properties are, and ask for other values",
+		Long: `A device's twin has for each property the value that is desired, the value that is reported, and
+what stands between the two: a device that refused, or an override on its node.`,
+		Example: `  edgebus twin get lamp
+  edgebus twin set lamp power=ON brightness=40 --wait
+  edgebus twin watch lamp temperature`,
+	}
+	cmd.AddCommand(newTwinGet(), newTwinSet(), newTwinWatch())
+	return cmd
+}
+
+// twinOptions are the flags of edgebus twin.
+type twinOptions struct {
+	hub
+	output  string
+	wait    bool
+	timeout time.Duration
+	out     io.Writer
+	device  client.Kind
+}
+
+func (o *twinOptions) begin(cmd *cobra.Command) (err error) {
+	o.out = cmd.OutOrStdout()
+	if err := o.open(cmd); err != nil {
+		return err
+	}
+	o.device, err = o.KindOf(cmd.Context(), resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice})
+	return err
+}
+
+func newTwinGet() *cobra.Command {
+	o := &twinOptions{}
+	cmd := &cobra.Command{
+		Use:   "get DEVICE [PROPERTY…]",
+		Short: "Show the twin, or some of its properties",
+		Long: `Show the twin of a device, or some of its properties. -o value prints the reported value alone,
+a line for each property that is named.
+
+` + exitCodes,
+		Example:           "  edgebus twin get lamp\n  edgebus twin get lamp temperature -o value",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: completeTwin(&o.hub, ""),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(o.output, "table", "json", "yaml", "value"); err != nil {
+				return err
+			}
+			if o.output == "value" && len(args) < 2 {
+				return withCode(misused, "-o value needs the name of a property")
+			}
+			if err := o.begin(cmd); err != nil {
+				return err
+			}
+			return o.get(cmd.Context(), args[0], args[1:])
+		},
+	}
+	o.flags(cmd)
+	cmd.Flags().StringVarP(&o.output, "output", "o", "table", "table, json, yaml or value")
+	return cmd
+}
+
+// read is a device as it is now.
+func (o *twinOptions) read(ctx context.Context, name string) (d resource.Device, err error) {
+	got, err := o.Object(ctx, o.device, o.namespace, name)
+	if err == nil {
+		err = got.Into(&d)
+	}
+	return d, err
+}
+
+func (o *twinOptions) get(ctx context.Context, name string, properties []string) error {
+	d, err := o.read(ctx, name)
+	if err != nil {
+		return err
+	}
+	twin := d.Status.Twin
+	if len(properties) > 0 {
+		twin = map[string]resource.TwinProperty{}
+		for _, p := range properties {
+			t, ok := d.Status.Twin[p]
+			if !ok {
+				return withCode(notFound, "nothing is known of property %s of device %s", p, name)
+			}
+			twin[p] = t
+		}
+	}
+	switch o.output {
+	case "json", "yaml":
+		return printDocument(o.out, o.output, twin)
+	case "value":
+		for _, p := range properties {
+			r := twin[p].Reported
+			if r == nil {
+				return withCode(notFound, "property %s of device %s was not reported yet", p, name)
+			}
+			if _, err := fmt.Fprintln(o.out, r.Value); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return new(grid).write(o.out, twinRows(twin, properties, time.Now()))
+}
+
+// twinRows is a twin as a table, in the order of names; none: the alphabet's.
+func twinRows(twin map[string]resource.TwinProperty, names []string, now time.Time) [][]string {
+	rows := [][]string{{"PROPERTY", "DESIRED", "REPORTED", "IN-SYNC", "AGE", "NOTE"}}
+	if len(names) == 0 {
+		names = slices.Sorted(maps.Keys(twin))
+	}
+	for _, name := range names {
+		t := twin[name]
+		sync := "no"
+		if t.InSync {
+			sync = "yes"
+		}
+		when := "–"
+		if t.Reported != nil {
+			if at, err := resource.ParseTime(t.Reported.TS); err == nil {
+				when = age(now.Sub(at))
+			}
+		}
+		rows = append(rows, []string{name, side(t.Desired), side(t.Reported), sync, when, between(t)})
+	}
+	return rows
+}
+
+func side(v *resource.TwinValue) string {
+	if v == nil {
+		return "–"
+	}
+	return printable(v.Value, 40)
+}
+
+// between says what stands between what is desired and what is.
+func between(t resource.TwinProperty) string {
+	var notes []string
+	if r := t.Refused; r != nil {
+		notes = append(notes, "refused: "+strings.TrimSuffix(r.Code+": "+r.Message, ": "))
+	}
+	if v := t.Override; v != nil {
+		note := "overridden on the node: " + printable(v.Value, 40)
+		if v.Until != "" {
+			note += " until " + v.Until
+		}
+		notes = append(notes, note)
+	}
+	if c := t.Conflict; c != nil {
+		notes = append(notes, "conflict: "+c.Winner+" won (policy "+c.Policy+")")
+	}
+	return printable(strings.Join(notes, "; "), 200)
+}
+
+func newTwinWatch() *cobra.Command {
+	o := &twinOptions{}
+	cmd := &cobra.Command{
+		Use:               "watch DEVICE [PROPERTY…]",
+		Short:             "Show the twin, and every change of it, until ctrl-C",
+		Example:           "  edgebus twin watch lamp\n  edgebus twin watch lamp temperature -o json",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: completeTwin(&o.hub, ""),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(o.output, "table", "json"); err != nil {
+				return err
+			}
+			if err := o.begin(cmd); err != nil {
+				return err
+			}
+			err := o.watch(cmd.Context(), args[0], args[1:])
+			if cmd.Context().Err() != nil {
+				return nil // somebody has seen enough
+			}
+			return err
+		},
+	}
+	o.flags(cmd)
+	cmd.Flags().StringVarP(&o.output, "output", "o", "table", "table, or json: an object a line")
+	return cmd
+}
+
+// each calls on with the device as it is, and after each change, until that fails.
+func (o *twinOptions) each(ctx context.Context, name string, on func(resource.Device) error) error {
+	for {
+		d, err := o.read(ctx, name)
+		if err == nil {
+			err = on(d)
+		}
+		if err != nil {
+			return err
+		}
+		which := client.ListOptions{Namespace: o.namespace, Fields: "metadata.name=" + name}
+		err = o.Watch(ctx, o.device, which, d.Metadata.ResourceVersion, func(e client.Event) error {
+			if e.Type == "DELETED" {
+				return withCode(notFound, "device %s was deleted", name)
+			}
+			var next resource.Device
+			if err := e.Object.Into(&next); err != nil {
+				return err
+			}
+			return on(next)
+		})
+		if !errors.Is(err, resource.Gone) {
+			return err
+		}
+	}
+}
+
+func (o *twinOptions) watch(ctx context.Context, name string, properties []string) error {
+	seen := map[string]string{}
+	table := &grid{}
+	headed := false
+	return o.each(ctx, name, func(d resource.Device) error {
+		var changed []string
+		for _, p := range slices.Sorted(maps.Keys(d.Status.Twin)) {
+			text, err := json.Marshal(d.Status.Twin[p])
+			if err != nil {
+				return err
+			}
+			if len(properties) > 0 && !slices.Contains(properties, p) || seen[p] == string(text) {
+				continue
+			}
+			seen[p] = string(text)
+			changed = append(changed, p)
+			if o.output == "json" {
+				line := map[string]json.RawMessage{p: text}
+				if err := json.NewEncoder(o.out).Encode(line); err != nil {
+					return err
+				}
+			}
+		}
+		if o.output == "json" || len(changed) == 0 {
+			return nil
+		}
+		rows := twinRows(d.Status.Twin, changed, time.Now())
+		if headed {
+			rows = rows[1:]
+		}
+		headed = true
+		return table.write(o.out, rows)
+	})
+}
+
+func newTwinSet() *cobra.Command {
+	o := &twinOptions{}
+	cmd := &cobra.Command{
+		Use:   "set DEVICE PROPERTY=VALUE…",
+		Short: "Ask for values; all of them, or none",
+		Long: `Set desired values of a device: all that are given, or none if the hub refuses one. PROPERTY= without
+a value takes the wish back.
+
+Without --wait it is done when the hub has stored the wish. With --wait it is done when the
+device reports these values, and fails with what the device said when it refuses them (exit code
+4), when an override on its node wins (4), or when time is up (6): then the wish stays.
+
+` + exitCodes,
+		Example:           "  edgebus twin set lamp power=ON brightness=40\n  edgebus twin set lamp power=ON --wait --timeout 10s\n  edgebus twin set lamp brightness=",
+		Args:              cobra.MinimumNArgs(2),
+		ValidArgsFunction: completeTwin(&o.hub, "="),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			values, err := assignments(args[1:])
+			if err != nil {
+				return err
+			}
+			if err := o.begin(cmd); err != nil {
+				return err
+			}
+			return o.set(cmd.Context(), args[0], values)
+		},
+	}
+	o.flags(cmd)
+	cmd.Flags().BoolVar(&o.wait, "wait", false, "wait until the device reports the values")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 30*time.Second, "with --wait: for so long")
+	return cmd
+}
+
+// assignments reads PROPERTY=VALUE…; nothing after the = is nil, which takes the wish back.
+func assignments(args []string) (map[string]*string, error) {
+	values := map[string]*string{}
+	for _, arg := range args {
+		name, value, ok := strings.Cut(arg, "=")
+		_, twice := values[name]
+		switch {
+		case !ok || !topics.ValidName(name):
+			return nil, withCode(misused, "%q is not PROPERTY=VALUE", arg)
+		case twice:
+			return nil, withCode(misused, "property %s is given twice", name)
+		}
+		values[name] = nil
+		if value != "" {
+			values[name] = &value
+		}
+	}
+	return values, nil
+}
+
+func (o *twinOptions) set(ctx context.Context, name string, values map[string]*string) error {
+	before, err := o.read(ctx, name)
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"desired": values}})
+	if err != nil {
+		return err
+	}
+	got, err := o.Patch(ctx, o.device, o.namespace, name, patch, client.WriteOptions{})
+	if err != nil {
+		return err
+	}
+	var after resource.Device
+	if err := got.Into(&after); err != nil {
+		return err
+	}
+	if !o.wait {
+		_, err := fmt.Fprintf(o.out, "%s desired\n", label(o.device, name))
+		return err
+	}
+	return o.await(ctx, name, wishesOf(values, before, after))
+}
+
+// wish is a value that was asked for.
+type wish struct {
+	property string
+	value    resource.Value // as the hub has it; of a wish that was taken back it is empty
+	after    uint64         // its version is higher
+}
+
+func wishesOf(values map[string]*string, before, after resource.Device) (all []wish) {
+	for _, p := range slices.Sorted(maps.Keys(values)) {
+		w := wish{property: p, value: after.Spec.Desired[p]}
+		if d := before.Status.Twin[p].Desired; d != nil && before.Spec.Desired[p] != w.value {
+			w.after = d.Ver
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// outcome is whether a wish came true, or an error that says why it can't.
+func (w wish) outcome(t resource.TwinProperty) (done bool, err error) {
+	d := t.Desired
+	if w.value == "" {
+		return d == nil, nil
+	}
+	if d == nil || d.Value != string(w.value) || d.Ver <= w.after {
+		return false, nil // the twin doesn't show the wish yet
+	}
+	switch r, c := t.Refused, t.Conflict; {
+	case r != nil && r.Ver == d.Ver:
+		return false, withCode(refused, "%s=%s was refused by the device: %s", w.property, printable(d.Value, 80),
+			printable(strings.TrimSuffix(r.Code+": "+r.Message, ": "), 300))
+	case c != nil && c.DesiredVer == d.Ver && c.Winner == "override":
+		return false, withCode(refused, "%s=%s does not come true: on the node it is overridden with %s, and the property's policy is %s",
+			w.property, printable(d.Value, 80), printable(c.Override, 80), c.Policy)
+	}
+	return t.InSync, nil
+}
+
+// await waits until all wishes came true, or one can't.
+func (o *twinOptions) await(ctx context.Context, name string, wishes []wish) error {
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	var last resource.Device
+	var waiting []string
+	err := o.each(ctx, name, func(d resource.Device) error {
+		last, waiting = d, nil
+		for _, w := range wishes {
+			done, err := w.outcome(d.Status.Twin[w.property])
+			if err != nil {
+				return err
+			}
+			if !done {
+				waiting = append(waiting, w.property)
+			}
+		}
+		if len(waiting) == 0 {
+			return errSeen
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errSeen):
+		_, err = fmt.Fprintf(o.out, "%s applied\n", label(o.device, name))
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return withCode(late, "after %s device %s has not reported %s: %s. The wish stays, and comes true when it can",
+			o.timeout, name, strings.Join(waiting, ", "), why(last))
+	}
+	return err
+}
+
+// why is what a device that doesn't answer is known for.
+func why(d resource.Device) string {
+	switch {
+	case d.Spec.NodeName == "":
+		return "it is bound to no node (spec.nodeName)"
+	case d.Status.State == resource.Online:
+		return "it is online"
+	}
+	return fmt.Sprintf("it is %s; edgebus doctor %s says how its node is", cmp.Or(d.Status.State, resource.Unknown), d.Spec.NodeName)
+}
