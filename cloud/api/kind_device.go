@@ -76,7 +76,7 @@ func modelOf(d *resource.Device) store.Key {
 }
 
 // validateDevice checks a Device by itself and, if its model is there already,
-// its wanted values against the model.
+// reads its wanted values by the model, and checks them against it.
 func validateDevice(ctx context.Context, r store.Reader, old, next any) error {
 	d := next.(*resource.Device)
 	if err := d.Validate(); err != nil {
@@ -99,6 +99,7 @@ func validateDevice(ctx context.Context, r store.Reader, old, next any) error {
 	if m.Metadata.DeletionTimestamp != nil && newcomer {
 		return resource.Errorf(resource.Invalid, "spec.deviceModelRef.name", "the DeviceModel %s is being deleted", m.Metadata.Name)
 	}
+	d.Mean(m)
 	return d.CheckModel(m)
 }
 

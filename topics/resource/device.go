@@ -54,6 +54,10 @@ type DeviceSpec struct {
 	// Protocol is how the device is reached.
 	// +required
 	Protocol Protocol `json:"protocol,omitzero"`
+	// PropertyVisitors say how to reach properties of this device; they go before the model's.
+	// +listType=map
+	// +listMapKey=propertyName
+	PropertyVisitors []Visitor `json:"propertyVisitors,omitempty"`
 	// Desired are the wanted values of properties, whoever wrote them.
 	Desired map[string]Value `json:"desired,omitempty"`
 	// DesiredUntil are times after which a wanted value is no longer to be applied.
@@ -145,9 +149,11 @@ type Bundle struct {
 	Model  DeviceModel `json:"model"`
 }
 
-// NewBundle makes the bundle of a device and its model.
+// NewBundle makes the bundle of a device and its model. The device's own visitors
+// stand among the model's there: a mapper looks in one place.
 func NewBundle(d Device, m DeviceModel) Bundle {
-	d.Spec.Desired, d.Spec.DesiredUntil, d.DesiredMeta = nil, nil, nil
+	m = m.with(d.Spec.Protocol.Type, d.Spec.PropertyVisitors)
+	d.Spec.Desired, d.Spec.DesiredUntil, d.DesiredMeta, d.Spec.PropertyVisitors = nil, nil, nil, nil
 	d.Status = DeviceStatus{}
 	// What changes with every write of the object would make a bundle of its own of each.
 	for _, meta := range []*Meta{&d.Metadata, &m.Metadata} {

@@ -158,6 +158,28 @@ func (m DeviceModel) Visitors(protocol string) []Visitor {
 	return nil
 }
 
+// with is the model with some visitors of a protocol in the place of its own for the same properties.
+func (m DeviceModel) with(protocol string, own []Visitor) DeviceModel {
+	if len(own) == 0 {
+		return m
+	}
+	var rest []ProtocolVisitors
+	all := ProtocolVisitors{Protocol: protocol, Visitors: slices.Clone(own)}
+	for _, pv := range m.Spec.PropertyVisitors {
+		if !strings.EqualFold(pv.Protocol, protocol) {
+			rest = append(rest, pv)
+			continue
+		}
+		for _, v := range pv.Visitors {
+			if !slices.ContainsFunc(own, func(o Visitor) bool { return o.PropertyName == v.PropertyName }) {
+				all.Visitors = append(all.Visitors, v)
+			}
+		}
+	}
+	m.Spec.PropertyVisitors = append(rest, all) // last: what comes later counts where a driver has several names
+	return m
+}
+
 // Writable says whether the property can be wanted.
 func (p Property) Writable() bool { return p.AccessMode == ReadWrite }
 
@@ -239,6 +261,32 @@ func bits(t DataType) int {
 func isJSON(text string, open byte) bool {
 	b := bytes.TrimLeft([]byte(text), " \t\r\n")
 	return len(b) > 0 && b[0] == open && json.Valid(b)
+}
+
+// Words of YAML 1.1 that its readers turn into booleans before anybody else sees them.
+var (
+	yes = []string{"true", "on", "yes", "y"}
+	no  = []string{"false", "off", "no", "n"}
+)
+
+// Meant is the one value of the property's enumeration for which true or false stands,
+// because a reader of YAML made a boolean of ON or OFF. Any other value is itself.
+func (p Property) Meant(value Value) Value {
+	words := map[Value][]string{"true": yes, "false": no}[value]
+	if words == nil || p.dataType() != TypeString || p.enumerates(string(value)) {
+		return value
+	}
+	meant := value
+	for _, v := range p.Enum {
+		if !slices.Contains(words, strings.ToLower(string(v))) {
+			continue
+		}
+		if meant != value {
+			return value // on and yes: nobody knows
+		}
+		meant = v
+	}
+	return meant
 }
 
 func (p Property) enumerates(text string) bool {

@@ -96,11 +96,23 @@ func (d Device) Validate() error {
 	return p.err()
 }
 
+// Mean reads a Device's wanted values by its model; see Property.Meant.
+func (d *Device) Mean(m DeviceModel) {
+	for name, value := range d.Spec.Desired {
+		if p, ok := m.Property(name); ok {
+			d.Spec.Desired[name] = p.Meant(value)
+		}
+	}
+}
+
 // CheckModel checks a Device's wanted values against its model.
 func (d Device) CheckModel(m DeviceModel) error {
 	var p problems
 	for name, value := range d.Spec.Desired {
 		p.addErr("spec.desired["+name+"]", m.CheckDesired(name, []byte(value)))
+	}
+	for i, v := range d.Spec.PropertyVisitors {
+		p.addErr(fmt.Sprintf("spec.propertyVisitors[%d].propertyName", i), m.CheckKnown(v.PropertyName))
 	}
 	sortProblems(p)
 	return p.err()
