@@ -1,0 +1,93 @@
+package dialect
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// akri.sh/v0: what discovers is called discoveryHandler, and protocol in older manifests;
+// what it is told may be one text.
+
+type configurationV0 struct {
+	Spec   configurationSpecV0          `json:"spec"`
+	Status resource.ConfigurationStatus `json:"status,omitzero"`
+}
+
+type configurationSpecV0 struct {
+	resource.ConfigurationSpec
+	DiscoveryHandler *handlerV0 `json:"discoveryHandler,omitempty"`
+	Protocol         *handlerV0 `json:"protocol,omitempty"`
+}
+
+type handlerV0 struct {
+	Name             string  `json:"name"`
+	DiscoveryDetails details `json:"discoveryDetails,omitempty"`
+}
+
+// details are texts by name. A single text goes by the name of protocolHandler.
+type details map[string]text
+
+const onlyDetail = "protocolHandler"
+
+// UnmarshalJSON reads texts by name, or one text.
+func (d *details) UnmarshalJSON(raw []byte) error {
+	if raw = bytes.TrimSpace(raw); len(raw) > 0 && raw[0] == '"' {
+		var only text
+		*d = details{}
+		err := only.UnmarshalJSON(raw)
+		(*d)[onlyDetail] = only
+		return err
+	}
+	return json.Unmarshal(raw, (*map[string]text)(d))
+}
+
+type instanceV0 common[resource.InstanceSpec, resource.InstanceStatus]
+
+func akri() []Kind {
+	configuration := Kind{
+		Group: "akri.sh", Version: "v0", Name: "Configuration", Plural: "configurations", Singular: "configuration",
+		Canonical: resource.KindConfiguration, settle: settleHandler,
+	}
+	instance := Kind{
+		Group: "akri.sh", Version: "v0", Name: "Instance", Plural: "instances", Singular: "instance",
+		Canonical: resource.KindInstance,
+	}
+	return []Kind{
+		configuration.pair(between(readConfiguration, showConfiguration)),
+		instance.pair(between(
+			func(f instanceV0) (resource.Instance, error) {
+				return resource.Instance{Spec: f.Spec, Status: f.Status}, nil
+			},
+			func(i resource.Instance) instanceV0 { return instanceV0{i.Spec, i.Status} },
+		)),
+	}
+}
+
+func readConfiguration(f configurationV0) (c resource.Configuration, err error) {
+	c.Spec, c.Status = f.Spec.ConfigurationSpec, f.Status
+	h := f.Spec.DiscoveryHandler
+	if h == nil {
+		h = f.Spec.Protocol
+	}
+	c.Spec.DiscoveryHandler = resource.DiscoveryHandler{}
+	if h != nil {
+		c.Spec.DiscoveryHandler = resource.DiscoveryHandler{Name: h.Name, DiscoveryDetails: plain(h.DiscoveryDetails)}
+	}
+	return c, nil
+}
+
+func showConfiguration(c resource.Configuration) (f configurationV0) {
+	f.Spec.ConfigurationSpec, f.Status = c.Spec, c.Status
+	h := c.Spec.DiscoveryHandler
+	f.Spec.DiscoveryHandler = &handlerV0{h.Name, texts(h.DiscoveryDetails)}
+	return f
+}
+
+// settleHandler leaves protocol out where discoveryHandler says the same: it is newer.
+func settleHandler(form, _ tree) {
+	if spec, _ := form["spec"].(tree); spec["discoveryHandler"] != nil {
+		delete(spec, "protocol")
+	}
+}

@@ -1,0 +1,381 @@
+// Package dialect lets the API speak the groups of others: their manifests apply
+// as they stand. A dialect is a pair of pure functions between the form of another
+// group and the canonical one, and is registered as data.
+//
+// What one form can't express of the other is kept in an annotation, place by
+// place, never lost; it holds for as long as the other form says at that place
+// what it said then. A dialect never stores anything, never looks anything up,
+// and never shows as a fact what is only claimed: see Read.
+package dialect
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Prefix begins the names of the annotations that keep what a form can't express.
+const Prefix = "dialect.edgebus.io/"
+
+// maxDepth bounds how deep in an object an annotation may go.
+const maxDepth = 100
+
+// Kind is a kind of another group, and what it is here.
+type Kind struct {
+	Group, Version, Name, Plural, Singular string
+	// Canonical is the name of the kind that it is a form of. Scope is that one's.
+	Canonical string
+	// Form is an empty object: the fields that have a meaning here. Others are kept.
+	Form any
+	// claims are metadata that people write into manifests although it is the server's.
+	claims []string
+
+	to, from func([]byte) ([]byte, error)
+	// settle makes fields agree that say the same thing twice, after what was kept was put back.
+	settle func(form, canonical tree)
+}
+
+// APIVersion is what apiVersion says in an object of this kind.
+func (k Kind) APIVersion() string { return k.Group + "/" + k.Version }
+
+// annotation is where the canonical form keeps what only this form can say.
+func (k Kind) annotation() string { return Prefix + k.Group + "." + k.Version }
+
+// beyond is where every other form keeps what only the canonical one can say.
+const beyond = Prefix + resource.Group + "." + resource.Version
+
+// All are all dialects, for each group the newest version first.
+func All() []Kind {
+	return slices.Concat(kubeedgeV1beta1(), kubeedgeV1alpha2(), kubeedgeV1alpha1(), upgradeV1alpha2Kinds(), flightctl(), akri())
+}
+
+// pair makes a Kind's functions of two typed ones. They see spec and status only.
+func (k Kind) pair(form any, to, from func([]byte) ([]byte, error)) Kind {
+	k.Form, k.to, k.from = form, to, from
+	return k
+}
+
+func between[F, C any](to func(F) (C, error), from func(C) F) (form any, toJSON, fromJSON func([]byte) ([]byte, error)) {
+	toJSON = func(raw []byte) ([]byte, error) {
+		var f F
+		if err := json.Unmarshal(raw, &f); err != nil {
+			return nil, wrongType(err)
+		}
+		c, err := to(f)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(c)
+	}
+	fromJSON = func(raw []byte) ([]byte, error) {
+		var c C
+		if err := json.Unmarshal(raw, &c); err != nil {
+			return nil, err
+		}
+		return json.Marshal(from(c))
+	}
+	return new(F), toJSON, fromJSON
+}
+
+func wrongType(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		return resource.Errorf(resource.Invalid, wrong.Field, "a %s is not what belongs here", wrong.Value)
+	}
+	return resource.Errorf(resource.Invalid, "", "the object can't be read: %v", err)
+}
+
+// Read makes the canonical object of one in this form. old is the canonical object
+// that is stored, nil if there is none. A status is taken for what it says only
+// when status is set, which is for writes of the status; otherwise it is a claim,
+// that the form goes on to show for as long as nothing is known.
+func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
+	form, err := parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	textual(reflect.TypeOf(k.Form), form)
+	meta, err := metadata(form)
+	if err != nil {
+		return nil, err
+	}
+	more, err := meta.take(beyond)
+	if err != nil {
+		return nil, err
+	}
+	prev := tree{}
+	if old != nil {
+		if prev, err = parse(old); err != nil {
+			return nil, err
+		}
+	}
+	c, err := convert(k.to, form)
+	if err != nil {
+		return nil, err
+	}
+	put(c, "spec", applyAll("/spec", c["spec"], more))
+	if status {
+		err = k.keepStatus(c, prev)
+	} else {
+		put(c, "status", prev["status"])
+	}
+	if err != nil {
+		return nil, err
+	}
+	rest, err := k.rest(form, c)
+	if err != nil {
+		return nil, err
+	}
+	rest = append(rest, k.disclaim(meta.fields, prev)...)
+	meta.keep(k.annotation(), rest)
+	c["apiVersion"], c["kind"], c["metadata"] = resource.APIVersion, k.Canonical, meta.fields
+	return json.Marshal(c)
+}
+
+// keepStatus puts back what a status has that the form can't express.
+func (k Kind) keepStatus(c, prev tree) error {
+	form, err := convert(k.from, prev)
+	if err != nil {
+		return err
+	}
+	back, err := convert(k.to, form)
+	if err != nil {
+		return err
+	}
+	put(c, "status", applyAll("/status", c["status"], differences("/status", back["status"], prev["status"])))
+	return nil
+}
+
+// rest is what a form says that has no place in the canonical object.
+func (k Kind) rest(form, c tree) ([]difference, error) {
+	seen, err := convert(k.from, c)
+	if err != nil {
+		return nil, err
+	}
+	found := inMap("", body(seen), body(form))
+	return slices.DeleteFunc(found, func(d difference) bool {
+		// What is known of a status can't be claimed to be otherwise.
+		return strings.HasPrefix(d.At, "/status") && d.Was != nil && d.Was != resource.Unknown
+	}), nil
+}
+
+// disclaim takes out of metadata what is the server's, and returns it. A claim
+// that was made before is only that claim again, and changes nothing; nor does
+// a revision that was never one of ours.
+func (k Kind) disclaim(meta, prev tree) (found []difference) {
+	was, _ := prev["metadata"].(tree)
+	var before []difference
+	notes, _ := was["annotations"].(tree)
+	text, _ := notes[k.annotation()].(string)
+	_ = unmarshal([]byte(text), &before) // our own, or there is none
+	for _, name := range k.claims {
+		at := "/metadata/" + name
+		i := slices.IndexFunc(before, func(d difference) bool { return d.At == at })
+		claimed := i >= 0 && before[i].Is == meta[name]
+		switch {
+		case len(was) == 0 && meta[name] != nil, claimed, name == "resourceVersion" && foreignRevision(meta[name]):
+			found = append(found, difference{At: at, Is: meta[name]})
+			put(meta, name, was[name])
+		case i >= 0:
+			found = append(found, before[i])
+		}
+	}
+	return found
+}
+
+// foreignRevision says whether a resourceVersion can't be one of ours, which are numbers.
+func foreignRevision(v any) bool {
+	text, ok := v.(string)
+	return ok && strings.Trim(text, "0123456789") != ""
+}
+
+// Show puts a canonical object into this form.
+func (k Kind) Show(canonical []byte) ([]byte, error) {
+	c, err := parse(canonical)
+	if err != nil {
+		return nil, err
+	}
+	meta, err := metadata(c)
+	if err != nil {
+		return nil, err
+	}
+	kept, _ := meta.take(k.annotation()) // one that somebody spoilt keeps nothing
+	form, err := convert(k.from, c)
+	if err != nil {
+		return nil, err
+	}
+	status, _ := c["status"].(tree)
+	kept = slices.DeleteFunc(kept, func(d difference) bool {
+		// What was seen once is not what a manifest claims, also when nobody knows what it is now.
+		return strings.HasPrefix(d.At, "/metadata") || d.Was == resource.Unknown && status["lastSeen"] != nil
+	})
+	form, _ = applyAll("", form, kept).(tree)
+	if k.settle != nil {
+		k.settle(form, c)
+	}
+	if back, err := convert(k.to, form); err == nil {
+		meta.keep(beyond, differences("/spec", back["spec"], c["spec"]))
+	}
+	form["apiVersion"], form["kind"], form["metadata"] = k.APIVersion(), k.Name, meta.fields
+	return json.Marshal(form)
+}
+
+// convert lets a function of JSON work on spec and status.
+func convert(f func([]byte) ([]byte, error), in tree) (tree, error) {
+	raw, err := json.Marshal(tree{"spec": in["spec"], "status": in["status"]})
+	if err != nil {
+		return nil, err
+	}
+	if raw, err = f(raw); err != nil {
+		return nil, err
+	}
+	out, err := parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	return body(out), nil
+}
+
+// body is an object without what all objects have.
+func body(o tree) tree {
+	out := tree{}
+	for name, v := range o {
+		if name != "apiVersion" && name != "kind" && name != "metadata" {
+			out[name] = v
+		}
+	}
+	return out
+}
+
+// parse reads an object. null is nothing, wherever it stands.
+func parse(raw []byte) (tree, error) {
+	var o tree
+	if err := unmarshal(raw, &o); err != nil || o == nil {
+		return nil, resource.Errorf(resource.Invalid, "", "the body must be an object")
+	}
+	dropNulls(o)
+	return o, nil
+}
+
+func unmarshal(raw []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	return d.Decode(v)
+}
+
+func dropNulls(v any) {
+	switch v := v.(type) {
+	case tree:
+		for name, e := range v {
+			if e == nil {
+				delete(v, name)
+			}
+			dropNulls(e)
+		}
+	case []any:
+		for _, e := range v {
+			dropNulls(e)
+		}
+	}
+}
+
+// textual makes texts of numbers and booleans where the form has text: YAML makes
+// booleans of some words. It returns what is to stand in v's place.
+func textual(t reflect.Type, v any) any {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch v := v.(type) {
+	case tree:
+		switch t.Kind() {
+		case reflect.Struct:
+			for name, field := range fields(t) {
+				if e, there := v[name]; there {
+					v[name] = textual(field, e)
+				}
+			}
+		case reflect.Map:
+			for name, e := range v {
+				v[name] = textual(t.Elem(), e)
+			}
+		}
+	case []any:
+		if t.Kind() == reflect.Slice {
+			for i, e := range v {
+				v[i] = textual(t.Elem(), e)
+			}
+		}
+	case bool, json.Number:
+		if t == reflect.TypeFor[text]() {
+			return fmt.Sprint(v)
+		}
+	}
+	return v
+}
+
+func put(o tree, name string, v any) {
+	if v == nil {
+		delete(o, name)
+	} else {
+		o[name] = v
+	}
+}
+
+// meta is an object's metadata, and its annotations.
+type meta struct{ fields, annotations tree }
+
+func metadata(o tree) (m meta, err error) {
+	if m.fields, err = child(o, "metadata"); err != nil {
+		return m, err
+	}
+	m.annotations, err = child(m.fields, "annotations")
+	return m, err
+}
+
+func child(o tree, name string) (tree, error) {
+	v, there := o[name]
+	if !there {
+		return tree{}, nil
+	}
+	fields, ok := v.(tree)
+	if !ok {
+		return nil, resource.Errorf(resource.Invalid, name, "must be an object")
+	}
+	return fields, nil
+}
+
+// take removes an annotation that keeps differences.
+func (m meta) take(name string) ([]difference, error) {
+	v, there := m.annotations[name]
+	if !there {
+		return nil, nil
+	}
+	m.keep(name, nil)
+	var list []difference
+	text, _ := v.(string)
+	err := unmarshal([]byte(text), &list)
+	deep := slices.ContainsFunc(list, func(d difference) bool { return strings.Count(d.At, "/") > maxDepth })
+	if err != nil || deep {
+		return nil, resource.Errorf(resource.Invalid, "metadata.annotations["+name+"]", "is not as the hub writes it; leave it out")
+	}
+	return list, nil
+}
+
+// keep writes such an annotation, or none if there is nothing to keep.
+func (m meta) keep(name string, list []difference) {
+	delete(m.annotations, name)
+	if len(list) > 0 {
+		raw, _ := json.Marshal(list) // it was JSON before
+		m.annotations[name] = string(raw)
+	}
+	delete(m.fields, "annotations")
+	if len(m.annotations) > 0 {
+		m.fields["annotations"] = m.annotations
+	}
+}

@@ -1,0 +1,98 @@
+package dialect
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// sample reads a manifest the way kubectl does, and finds its dialect.
+func sample(t *testing.T, name string) (Kind, tree) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("testdata", name))
+	require.NoError(t, err)
+	raw, err = yaml.YAMLToJSON(raw)
+	require.NoError(t, err)
+	form, err := parse(raw)
+	require.NoError(t, err)
+	for _, k := range All() {
+		if form["apiVersion"] == k.APIVersion() && form["kind"] == k.Name {
+			return k, form
+		}
+	}
+	t.Fatalf("%s: no dialect has %s %s", name, form["apiVersion"], form["kind"])
+	return Kind{}, nil
+}
+
+// samples are all manifests that are valid YAML.
+var samples = []string{
+	"device-management-model.yaml", "device-management-device.yaml", "fleet-device-valid.yaml",
+	"kubeedge-v1alpha2-model.yaml", "kubeedge-v1alpha2-modbus.yaml", "kubeedge-v1alpha2-opcua.yaml", "kubeedge-v1alpha2-bluetooth.yaml",
+	"kubeedge-v1alpha2-customized.yaml", "kubeedge-v1beta1-model.yaml", "kubeedge-v1beta1-device.yaml",
+	"edge-node-upgrade-upgrade.yaml", "fleet-fleet.yaml", "flightctl-repository.yaml", "flightctl-sync.yaml",
+	"discovery-handlers-configuration.yaml", "discovery-handlers-configuration.json", "akri-configuration.yaml", "akri-instance.yaml",
+}
+
+func fixed(t *testing.T, form tree, fix func(tree)) tree {
+	t.Helper()
+	out, _ := clone(form).(tree)
+	if fix != nil {
+		fix(out)
+	}
+	return out
+}
+
+func TestEverySampleRoundTrips(t *testing.T) {
+	changed := map[string]func(tree){ // what is not the author's to say, or was meant otherwise than it arrives
+		"device-management-device.yaml": func(f tree) {
+			twin := f["status"].(tree)["twins"].([]any)[0].(tree)
+			twin["actual"].(tree)["value"] = "false"
+			twin["expected"].(tree)["value"] = "false"
+		},
+		"fleet-device-valid.yaml": disown, "fleet-fleet.yaml": disown,
+	}
+	for _, name := range samples {
+		t.Run(name, func(t *testing.T) {
+			k, form := sample(t, name)
+			canonical := read(t, k, form, nil)
+			require.Equal(t, resource.APIVersion, canonical["apiVersion"])
+			require.Equal(t, k.Canonical, canonical["kind"])
+			shown := show(t, k, canonical)
+			require.Equal(t, fixed(t, form, changed[name]), shown)
+			require.Equal(t, canonical, read(t, k, shown, canonical), "read again, it is the same")
+		})
+	}
+}
+
+// disown takes out what a manifest of flightctl claims and the server decides.
+func disown(form tree) {
+	delete(form["metadata"].(tree), "owner")
+	delete(form["metadata"].(tree), "resourceVersion")
+}
+
+func read(t *testing.T, k Kind, form, old tree) tree {
+	t.Helper()
+	var was []byte
+	if old != nil {
+		was = marshal(t, old)
+	}
+	raw, err := k.Read(marshal(t, form), was, false)
+	require.NoError(t, err)
+	c, err := parse(raw)
+	require.NoError(t, err)
+	return c
+}
+
+func show(t *testing.T, k Kind, canonical tree) tree {
+	t.Helper()
+	raw, err := k.Show(marshal(t, canonical))
+	require.NoError(t, err)
+	form, err := parse(raw)
+	require.NoError(t, err)
+	return form
+}

@@ -1,0 +1,174 @@
+package dialect
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// devices.kubeedge.io/v1beta1: protocols are free, and what is wanted of a property stands
+// beside the way to reach it.
+
+type deviceV1beta1 struct {
+	Spec struct {
+		DeviceModelRef resource.Ref            `json:"deviceModelRef,omitzero"`
+		NodeName       string                  `json:"nodeName,omitempty"`
+		Protocol       customized              `json:"protocol,omitzero"`
+		Properties     []devicePropertyV1beta1 `json:"properties,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		State          string        `json:"state,omitempty"`
+		LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
+		Twins          []twinV1beta1 `json:"twins,omitempty"`
+	} `json:"status,omitzero"`
+}
+
+type devicePropertyV1beta1 struct {
+	Name         string      `json:"name"`
+	Desired      *value      `json:"desired,omitempty"`
+	Visitors     *customized `json:"visitors,omitempty"`
+	CollectCycle int64       `json:"collectCycle,omitempty"`
+	ReportCycle  int64       `json:"reportCycle,omitempty"`
+}
+
+type twinV1beta1 struct {
+	PropertyName    string `json:"propertyName"`
+	Reported        *value `json:"reported,omitempty"`
+	ObservedDesired *value `json:"observedDesired,omitempty"`
+}
+
+type modelV1beta1 struct {
+	Spec struct {
+		Properties []modelPropertyV1beta1 `json:"properties,omitempty"`
+	} `json:"spec"`
+}
+
+type modelPropertyV1beta1 struct {
+	Name        string              `json:"name"`
+	Description string              `json:"description,omitempty"`
+	Type        string              `json:"type,omitempty"`
+	AccessMode  resource.AccessMode `json:"accessMode,omitempty"`
+	Minimum     text                `json:"minimum,omitempty"`
+	Maximum     text                `json:"maximum,omitempty"`
+	Unit        string              `json:"unit,omitempty"`
+	Visitors    *customized         `json:"visitors,omitempty"`
+}
+
+func kubeedgeV1beta1() []Kind {
+	return []Kind{
+		kubeedgeDevice("v1beta1").pair(between(readV1beta1, showV1beta1)),
+		kubeedgeModel("v1beta1").pair(between(readModelV1beta1, showModelV1beta1)),
+	}
+}
+
+func readV1beta1(f deviceV1beta1) (d resource.Device, err error) {
+	d.Spec.DeviceModelRef, d.Spec.NodeName = f.Spec.DeviceModelRef, f.Spec.NodeName
+	d.Spec.Protocol.Type = f.Spec.Protocol.ProtocolName
+	if d.Spec.Protocol.Config, err = tight(f.Spec.Protocol.ConfigData); err != nil {
+		return d, err
+	}
+	d.Status.State, d.Status.LastSeen = f.Status.State, f.Status.LastOnlineTime
+	for _, t := range f.Status.Twins {
+		twins{&d}.add(t.PropertyName, nil, t.Reported)
+	}
+	for _, p := range f.Spec.Properties {
+		if p.Desired != nil && p.Desired.Value != "" {
+			twins{&d}.want(p.Name, p.Desired)
+		}
+		if p.Visitors == nil {
+			continue
+		}
+		v := resource.Visitor{PropertyName: p.Name, CollectCycle: p.CollectCycle, ReportCycle: p.ReportCycle}
+		if v.Config, err = tight(p.Visitors.ConfigData); err != nil {
+			return d, err
+		}
+		d.Spec.PropertyVisitors = append(d.Spec.PropertyVisitors, v)
+	}
+	return d, nil
+}
+
+func showV1beta1(d resource.Device) (f deviceV1beta1) {
+	f.Spec.DeviceModelRef, f.Spec.NodeName = d.Spec.DeviceModelRef, d.Spec.NodeName
+	f.Spec.Protocol = customized{d.Spec.Protocol.Type, loose(d.Spec.Protocol.Config)}
+	f.Status.State, f.Status.LastOnlineTime = d.Status.State, d.Status.LastSeen
+	wanted := make(map[string]bool)
+	for name := range d.Spec.Desired {
+		wanted[name] = true
+	}
+	for _, v := range d.Spec.PropertyVisitors {
+		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{
+			Name: v.PropertyName, Desired: wish(d, v.PropertyName), CollectCycle: v.CollectCycle, ReportCycle: v.ReportCycle,
+			Visitors: &customized{d.Spec.Protocol.Type, loose(v.Config)},
+		})
+		delete(wanted, v.PropertyName)
+	}
+	for _, name := range sorted(wanted) {
+		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{Name: name, Desired: wish(d, name)})
+	}
+	for _, name := range twinNames(d) {
+		t := d.Status.Twin[name]
+		if t.Reported != nil {
+			f.Status.Twins = append(f.Status.Twins, twinV1beta1{name, side(t.Reported), side(t.Desired)})
+		}
+	}
+	return f
+}
+
+// stream is the one type that has no equal here: its values are bytes.
+const stream = "stream"
+
+func readModelV1beta1(f modelV1beta1) (m resource.DeviceModel, err error) {
+	for i, p := range f.Spec.Properties {
+		out := resource.Property{Name: p.Name, Description: p.Description, Type: dataType(p.Type), AccessMode: p.AccessMode, Unit: p.Unit}
+		if out.Type == stream {
+			out.Type = resource.TypeBytes
+		}
+		var okMin, okMax bool
+		out.Minimum, okMin = limit(p.Minimum)
+		out.Maximum, okMax = limit(p.Maximum)
+		if !okMin || !okMax {
+			return m, resource.Errorf(resource.Invalid, fmt.Sprintf("spec.properties[%d]", i), "minimum and maximum must be numbers")
+		}
+		m.Spec.Properties = append(m.Spec.Properties, out)
+		if p.Visitors == nil {
+			continue
+		}
+		config, err := tight(p.Visitors.ConfigData)
+		if err != nil {
+			return m, err
+		}
+		visit(&m, p.Visitors.ProtocolName, resource.Visitor{PropertyName: p.Name, Config: config})
+	}
+	return m, nil
+}
+
+// visit adds a visitor of a protocol to a model.
+func visit(m *resource.DeviceModel, protocol string, v resource.Visitor) {
+	for i := range m.Spec.PropertyVisitors {
+		if pv := &m.Spec.PropertyVisitors[i]; pv.Protocol == protocol {
+			pv.Visitors = append(pv.Visitors, v)
+			return
+		}
+	}
+	m.Spec.PropertyVisitors = append(m.Spec.PropertyVisitors, resource.ProtocolVisitors{Protocol: protocol, Visitors: []resource.Visitor{v}})
+}
+
+func showModelV1beta1(m resource.DeviceModel) (f modelV1beta1) {
+	for _, p := range m.Spec.Properties {
+		out := modelPropertyV1beta1{
+			Name: p.Name, Description: p.Description, Type: strings.ToUpper(string(p.Type)), AccessMode: p.AccessMode,
+			Minimum: limitText(p.Minimum), Maximum: limitText(p.Maximum), Unit: p.Unit,
+		}
+		if len(m.Spec.PropertyVisitors) > 0 { // there is room for one protocol only
+			pv := m.Spec.PropertyVisitors[0]
+			for _, v := range pv.Visitors {
+				if v.PropertyName == p.Name {
+					out.Visitors = &customized{pv.Protocol, loose(v.Config)}
+				}
+			}
+		}
+		f.Spec.Properties = append(f.Spec.Properties, out)
+	}
+	return f
+}
