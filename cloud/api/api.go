@@ -30,7 +30,7 @@ type Options struct {
 	Now     func() time.Time
 	// Seal encrypts Secrets for the store. Without it there are none.
 	Seal Sealer
-	// Kinds are what is served; nil: Kinds().
+	// Kinds are what is served; nil: Kinds() and their dialects.
 	Kinds []Kind
 	// Metrics answers /metrics, if it is there.
 	Metrics http.Handler
@@ -51,7 +51,7 @@ func (o *Options) setDefaults() {
 		o.Now = time.Now
 	}
 	if o.Kinds == nil {
-		o.Kinds = Kinds()
+		o.Kinds = withDialects(Kinds())
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 3 << 20
@@ -233,7 +233,7 @@ func (s *server) parse(r *http.Request) (*request, error) {
 		return nil, unknown
 	}
 	req.kind = &s.Kinds[i]
-	req.key.Kind = req.kind.Name
+	req.key.Kind = req.kind.record()
 	if len(parts) > 1 {
 		req.key.Name = parts[1]
 	}

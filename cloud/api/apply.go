@@ -20,6 +20,10 @@ func (r *request) applies() bool {
 
 // apply is server-side apply: the client says what it wants to be so, and owns that.
 func (s *server) apply(w http.ResponseWriter, r *request) error {
+	if of := r.kind.foreign; of != nil {
+		return refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
+			"server-side apply is for %s in the form of %s: apply this one without --server-side", of.of.Plural, of.of.apiVersion())
+	}
 	if r.FormValue("fieldManager") == "" {
 		return badRequest("fieldManager", "fieldManager is required for apply patch")
 	}

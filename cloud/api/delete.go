@@ -257,7 +257,7 @@ func (s *server) release(ctx context.Context, key store.Key) error {
 // stopped between a device's deletion and its model's.
 func (s *server) releaseAll(ctx context.Context) {
 	for i := range s.Kinds {
-		if s.Kinds[i].HeldBy == nil {
+		if s.Kinds[i].HeldBy == nil || s.Kinds[i].foreign != nil {
 			continue
 		}
 		page, err := s.Reader.List(ctx, s.Kinds[i].Name, store.ListOptions{})

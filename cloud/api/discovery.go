@@ -30,14 +30,16 @@ func (s *server) discovery(mux *http.ServeMux) {
 	}
 	groups, paths := []any{}, dict{}
 	for _, g := range s.groups() {
-		group, version := g.name, g.version
-		at := strings.TrimPrefix(g.root(), "/")
-		paths[at] = dict{"serverRelativeURL": "/openapi/v3/" + at}
-		serve(g.root(), func() any { return s.resources(group, version) }, nil)
-		serve("/openapi/v3/"+at, func() any { return s.openapi(group, version) }, nil)
-		if group != "" {
+		for _, version := range g.versions {
+			root := (&Kind{Group: g.name, Version: version}).root()
+			at := strings.TrimPrefix(root, "/")
+			paths[at] = dict{"serverRelativeURL": "/openapi/v3/" + at}
+			serve(root, func() any { return s.resources(g.name, version) }, nil)
+			serve("/openapi/v3/"+at, func() any { return s.openapi(g.name, version) }, nil)
+		}
+		if g.name != "" {
 			groups = append(groups, g.described())
-			serve("/apis/"+group, g.described, nil)
+			serve("/apis/"+g.name, g.described, nil)
 		}
 	}
 	serve("/api", func() any {
@@ -75,16 +77,20 @@ func (c contentType) WriteHeader(code int) {
 	c.ResponseWriter.WriteHeader(code)
 }
 
-// apiGroup is a group of kinds, with its one version.
-type apiGroup struct{ name, version string }
-
-func (g apiGroup) root() string { return (&Kind{Group: g.name, Version: g.version}).root() }
+// apiGroup is a group of kinds, with its versions, the preferred one first.
+type apiGroup struct {
+	name     string
+	versions []string
+}
 
 func (g apiGroup) described() any {
-	version := dict{"groupVersion": g.name + "/" + g.version, "version": g.version}
+	var versions []any
+	for _, v := range g.versions {
+		versions = append(versions, dict{"groupVersion": g.name + "/" + v, "version": v})
+	}
 	return dict{
 		"kind": "APIGroup", "apiVersion": "v1", "name": g.name,
-		"versions": []any{version}, "preferredVersion": version,
+		"versions": versions, "preferredVersion": versions[0],
 	}
 }
 
@@ -92,8 +98,12 @@ func (g apiGroup) described() any {
 // kubectl takes the first.
 func (s *server) groups() (out []apiGroup) {
 	for _, k := range s.Kinds {
-		if g := (apiGroup{k.Group, k.Version}); !slices.Contains(out, g) {
-			out = append(out, g)
+		i := slices.IndexFunc(out, func(g apiGroup) bool { return g.name == k.Group })
+		if i < 0 {
+			i, out = len(out), append(out, apiGroup{name: k.Group})
+		}
+		if !slices.Contains(out[i].versions, k.Version) {
+			out[i].versions = append(out[i].versions, k.Version)
 		}
 	}
 	return out
@@ -123,16 +133,17 @@ func (s *server) aggregated(core bool) any {
 		if (g.name == "") != core {
 			continue
 		}
-		list := []any{}
-		for i := range s.Kinds {
-			if k := &s.Kinds[i]; k.Group == g.name && k.Version == g.version {
-				list = append(list, k.discovered())
+		versions := []any{}
+		for _, version := range g.versions {
+			list := []any{}
+			for i := range s.Kinds {
+				if k := &s.Kinds[i]; k.Group == g.name && k.Version == version {
+					list = append(list, k.discovered())
+				}
 			}
+			versions = append(versions, dict{"version": version, "resources": list, "freshness": "Current"})
 		}
-		items = append(items, dict{
-			"metadata": dict{"name": g.name, "creationTimestamp": nil},
-			"versions": []any{dict{"version": g.version, "resources": list, "freshness": "Current"}},
-		})
+		items = append(items, dict{"metadata": dict{"name": g.name, "creationTimestamp": nil}, "versions": versions})
 	}
 	return dict{"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": dict{}, "items": items}
 }

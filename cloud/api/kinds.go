@@ -24,6 +24,8 @@ type Kind struct {
 	Names map[string]string
 	// Sealed says that the store has the object encrypted, and that tables and messages never show it.
 	Sealed bool
+	// foreign is set for another group's form of one of our kinds.
+	foreign *foreign
 	// New makes an empty object: *resource.Device. Its Go type says which fields there are.
 	New func() any
 	// Private are fields of that type that the API neither shows nor takes.

@@ -26,6 +26,9 @@ type managers struct {
 }
 
 func (m *managers) get(k *Kind, subresource string) (*managedfields.FieldManager, error) {
+	if k.foreign != nil {
+		k = k.foreign.of // fields are owned in one form only
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.types == nil {

@@ -183,11 +183,8 @@ func (k *Kind) decode(raw []byte) (*object, []string, error) {
 	if err != nil {
 		return nil, nil, badField(err)
 	}
-	if o.APIVersion != "" && o.APIVersion != k.apiVersion() {
-		return nil, nil, badRequest("apiVersion", "apiVersion %q does not match the path: it must be %s", o.APIVersion, k.apiVersion())
-	}
-	if o.Kind != "" && o.Kind != k.Name {
-		return nil, nil, badRequest("kind", "kind %q does not match the path: it must be %s", o.Kind, k.Name)
+	if err := k.checkType(o.TypeMeta); err != nil {
+		return nil, nil, err
 	}
 	o.APIVersion, o.Kind = k.apiVersion(), k.Name
 	return o, unknown, nil

@@ -40,7 +40,11 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	return s.change(w, r, func(old *object) (*object, error) {
-		before, err := json.Marshal(r.kind.shown(old))
+		form, err := r.kind.form(old)
+		if err != nil {
+			return nil, err
+		}
+		before, err := json.Marshal(form)
 		if err != nil {
 			return nil, err
 		}
@@ -48,15 +52,14 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 		if err != nil {
 			return nil, r.about(r.key.Name, err)
 		}
-		next, unknown, err := r.kind.decode(after)
+		next, err := s.heed(w, r, after, old)
 		if err != nil {
 			return nil, err
 		}
 		if next.Metadata.ResourceVersion == old.Metadata.ResourceVersion && !names(kind, raw) {
 			next.Metadata.ResourceVersion = "" // it came from us: nothing is expected
 		}
-		w.Header().Del("Warning") // of the last try
-		return next, validation(w, r, unknown)
+		return next, nil
 	})
 }
 

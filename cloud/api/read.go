@@ -127,7 +127,9 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 	}
 	out := list{resource.TypeMeta{APIVersion: r.kind.apiVersion(), Kind: r.kind.Name + "List"}, meta, make([]any, len(objects))}
 	for i := range objects {
-		out.Items[i] = r.kind.shown(objects[i])
+		if out.Items[i], err = r.kind.form(objects[i]); err != nil {
+			return err
+		}
 	}
 	return write(w, f, http.StatusOK, out)
 }
@@ -140,7 +142,7 @@ func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]*o
 	}
 	objects := []*object{}
 	for {
-		page, err := s.Reader.List(r.Context(), r.kind.Name, opts)
+		page, err := s.Reader.List(r.Context(), r.key.Kind, opts)
 		if err != nil {
 			return nil, listMeta{}, r.about("", err)
 		}

@@ -45,6 +45,9 @@ func (s *server) openapi(group, version string) any {
 		}
 		kind := k.gvk()
 		named[k.schemaName()] = all[k.schemaName()]
+		if k.foreign != nil {
+			named[k.schemaName()] = k.foreign.schema(metaName)
+		}
 		ref := dict{"content": dict{"application/json": dict{"schema": dict{"$ref": "#/components/schemas/" + k.schemaName()}}}}
 		at := k.root() + "/"
 		if k.Namespaced {

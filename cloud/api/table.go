@@ -116,7 +116,9 @@ func (s *server) row(k *Kind, f format, o *object) (tabRow, error) {
 	switch f.include {
 	case "None":
 	case "Object":
-		row.Object = k.shown(o)
+		if row.Object, err = k.form(o); err != nil {
+			return row, err
+		}
 	default:
 		meta := o.Metadata
 		if k.Sealed {
@@ -196,7 +198,11 @@ func (s *server) answer(w http.ResponseWriter, r *request, code int, o *object) 
 		writeJSON(w, code, t)
 		return nil
 	}
-	return write(w, f, code, r.kind.shown(o))
+	form, err := r.kind.form(o)
+	if err != nil {
+		return err
+	}
+	return write(w, f, code, form)
 }
 
 func write(w http.ResponseWriter, f format, code int, v any) error {

@@ -72,7 +72,7 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 		}
 		from = newest
 	}
-	stream, err := s.Watcher.Watch(ctx, r.kind.Name, from)
+	stream, err := s.Watcher.Watch(ctx, r.key.Kind, from)
 	if err != nil {
 		return r.about("", err)
 	}
@@ -218,7 +218,11 @@ func (v *watcher) event(e store.Event) error {
 
 func (v *watcher) send(kind string, o *object) error {
 	if !v.format.table {
-		return v.out.Encode(watchEvent{kind, v.r.kind.shown(o)})
+		form, err := v.r.kind.form(o)
+		if err != nil {
+			return err
+		}
+		return v.out.Encode(watchEvent{kind, form})
 	}
 	t, err := v.s.table(v.r.kind, v.format, listMeta{ResourceVersion: o.Metadata.ResourceVersion}, []*object{o})
 	if err != nil {

@@ -51,10 +51,16 @@ func (s *server) read(w http.ResponseWriter, r *request) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, unknown, err := r.kind.decode(raw)
+	return s.heed(w, r, raw, nil)
+}
+
+// heed understands a body, and minds the fields that are not known.
+func (s *server) heed(w http.ResponseWriter, r *request, raw []byte, old *object) (*object, error) {
+	o, unknown, err := r.understand(raw, old)
 	if err != nil {
 		return nil, err
 	}
+	w.Header().Del("Warning") // of the last try
 	return o, validation(w, r, unknown)
 }
 
@@ -211,14 +217,11 @@ func orEmpty(spec json.RawMessage) []byte {
 }
 
 func (s *server) put(w http.ResponseWriter, r *request) error {
-	o, err := s.read(w, r)
+	raw, err := body(r.Request)
 	if err != nil {
 		return err
 	}
-	return s.change(w, r, func(*object) (*object, error) {
-		next := *o
-		return &next, nil
-	})
+	return s.change(w, r, func(old *object) (*object, error) { return s.heed(w, r, raw, old) })
 }
 
 // change writes what edit makes of an object. Without a resourceVersion it tries again
@@ -273,7 +276,10 @@ func (s *server) update(r *request, old, wanted *object, dry bool) (*object, err
 	if err := r.sameObject(old, wanted); err != nil {
 		return nil, err
 	}
-	if r.subresource == "status" {
+	switch {
+	case r.subresource == "status" && r.kind.foreign != nil:
+		return s.updateBoth(r, old, wanted, dry)
+	case r.subresource == "status":
 		return s.updateStatus(r, old, wanted, dry)
 	}
 	next, err := s.successor(r, old, wanted)

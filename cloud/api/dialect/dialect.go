@@ -101,6 +101,11 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 		return nil, err
 	}
 	textual(reflect.TypeOf(k.Form), form)
+	if status && old != nil {
+		if form, err = k.withStatus(form, old); err != nil {
+			return nil, err
+		}
+	}
 	meta, err := metadata(form)
 	if err != nil {
 		return nil, err
@@ -136,6 +141,29 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 	meta.keep(k.annotation(), rest)
 	c["apiVersion"], c["kind"], c["metadata"] = resource.APIVersion, k.Canonical, meta.fields
 	return json.Marshal(c)
+}
+
+// withStatus is what is stored, in this form, with the status of another: who writes a
+// status changes nothing else.
+func (k Kind) withStatus(sent tree, old []byte) (tree, error) {
+	raw, err := k.Show(old)
+	if err != nil {
+		return nil, err
+	}
+	form, err := parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	put(form, "status", sent["status"])
+	from, err := metadata(sent)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"name", "namespace", "uid", "resourceVersion"} {
+		to, _ := form["metadata"].(tree)
+		put(to, name, from.fields[name])
+	}
+	return form, nil
 }
 
 // keepStatus puts back what a status has that the form can't express.

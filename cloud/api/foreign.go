@@ -1,0 +1,123 @@
+package api
+
+import (
+	"encoding/json"
+
+	"github.com/edgebus/edgebus/cloud/api/dialect"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// foreign says that a Kind is another group's form of one of ours: the same objects
+// in the store, with the same revisions, rules and columns.
+type foreign struct {
+	dialect.Kind
+	of *Kind
+}
+
+// withDialects adds the dialects of the kinds that are served. The canonical ones stay first.
+func withDialects(kinds []Kind) []Kind {
+	out := kinds
+	for _, d := range dialect.All() {
+		for i := range kinds {
+			if of := &kinds[i]; of.Name == d.Canonical && of.Group == resource.Group {
+				k := *of
+				k.Group, k.Version, k.Name, k.Plural, k.Singular, k.Short = d.Group, d.Version, d.Name, d.Plural, d.Singular, nil
+				k.foreign = &foreign{d, of}
+				out = append(out, k)
+			}
+		}
+	}
+	return out
+}
+
+// record is the name under which the store has the kind.
+func (k *Kind) record() string {
+	if k.foreign != nil {
+		return k.foreign.of.Name
+	}
+	return k.Name
+}
+
+// form is an object as a client of this kind sees it.
+func (k *Kind) form(o *object) (any, error) {
+	if k.foreign == nil {
+		return k.shown(o), nil
+	}
+	raw, err := json.Marshal(o.shown())
+	if err != nil {
+		return nil, err
+	}
+	raw, err = k.foreign.Show(raw)
+	return json.RawMessage(raw), err
+}
+
+// understand reads a client's object; old is what is stored, if there is anything.
+// A dialect keeps unknown fields.
+func (r *request) understand(raw []byte, old *object) (*object, []string, error) {
+	k := r.kind
+	if k.foreign == nil {
+		return k.decode(raw)
+	}
+	var head resource.TypeMeta
+	if err := json.Unmarshal(raw, &head); err != nil {
+		return nil, nil, badField(err)
+	}
+	if err := k.checkType(head); err != nil {
+		return nil, nil, err
+	}
+	var before []byte
+	var err error
+	if old != nil {
+		if before, err = json.Marshal(old.shown()); err != nil {
+			return nil, nil, err
+		}
+	}
+	if raw, err = k.foreign.Read(raw, before, r.subresource == "status"); err != nil {
+		return nil, nil, r.about(r.key.Name, err)
+	}
+	o, _, err := k.foreign.of.decode(raw)
+	return o, nil, err
+}
+
+// checkType refuses an object that says it is something else than its path says.
+func (k *Kind) checkType(t resource.TypeMeta) error {
+	if t.APIVersion != "" && t.APIVersion != k.apiVersion() {
+		return badRequest("apiVersion", "apiVersion %q does not match the path: it must be %s", t.APIVersion, k.apiVersion())
+	}
+	if t.Kind != "" && t.Kind != k.Name {
+		return badRequest("kind", "kind %q does not match the path: it must be %s", t.Kind, k.Name)
+	}
+	return nil
+}
+
+// updateBoth writes the status of an object that came in another group's form: some
+// have wishes in it, and some of it may have to be kept in an annotation.
+func (s *server) updateBoth(r *request, old, wanted *object, dry bool) (*object, error) {
+	mine := *wanted
+	mine.Metadata = old.Metadata
+	mine.Metadata.Annotations = wanted.Metadata.Annotations
+	next, err := s.successor(r, old, &mine)
+	if err != nil {
+		return nil, err
+	}
+	if next, err = s.complete(r.Context(), r, old, next); err != nil {
+		return nil, err
+	}
+	if err := s.record(r, old, next, &mine); err != nil || dry {
+		next.Status = wanted.Status
+		return next, err
+	}
+	next.Status = wanted.Status
+	return s.store(r.Context(), r.key, next)
+}
+
+// schema describes the form; what it has no field for is kept, and so not refused.
+func (f *foreign) schema(metaName string) dict {
+	def := f.Schema()
+	def["description"] = "A " + f.Of() + " in the form of " + f.APIVersion() + ". Fields that are not described are kept."
+	props, _ := def["properties"].(dict)
+	props["apiVersion"], props["kind"] = dict{"type": "string"}, dict{"type": "string"}
+	props["metadata"] = dict{"allOf": []any{dict{"$ref": "#/components/schemas/" + metaName}}}
+	def["x-kubernetes-group-version-kind"] = []any{dict{"group": f.Group, "version": f.Version, "kind": f.Name}}
+	return def
+}

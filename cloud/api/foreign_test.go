@@ -1,0 +1,115 @@
+package api
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	alpha1  = "/apis/devices.kubeedge.io/v1alpha1/namespaces/default"
+	beta1   = "/apis/devices.kubeedge.io/v1beta1/namespaces/default"
+	hosts   = "/apis/flightctl.io/v1alpha1/devices"
+	aDevice = `{"apiVersion":"devices.kubeedge.io/v1alpha1","kind":"Device","metadata":{"name":"lamp"},
+		"spec":{"deviceModelRef":{"name":"dimmable"},"node":{"id":"n1","comment":"in the hall"},"protocol":{"type":"modbus","config":{"unit":3}}},
+		"status":{"state":"online","twins":[{"name":"power","expected":{"value":true},"actual":{"value":false}}]}}`
+	mergeType = "application/merge-patch+json"
+)
+
+func TestDialectsAreDiscovered(t *testing.T) {
+	h := newHub(t)
+	groups := h.ok("GET", "/apis", "")
+	require.Equal(t, "edgebus.io", groups.str("groups.0.name"), "kubectl get devices means ours")
+	kubeedge := h.ok("GET", "/apis/devices.kubeedge.io", "")
+	require.Equal(t, "v1beta1", kubeedge.str("preferredVersion.version"))
+	require.Equal(t, "v1alpha1", kubeedge.str("versions.2.version"))
+	for _, at := range []string{"devices.kubeedge.io/v1alpha2", "flightctl.io/v1alpha1", "akri.sh/v0", "upgrade.kubeedge.io/v1alpha2"} {
+		require.NotEmpty(t, h.ok("GET", "/apis/"+at, "").at("resources"))
+		require.NotEmpty(t, h.ok("GET", "/openapi/v3/apis/"+at, "").at("paths"))
+	}
+}
+
+// A dialect shows the same objects: the same revisions, the same watch, the same rules.
+func TestDialectIsAView(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devicemodels", model)
+	watched := h.watch(beta1 + "/devices?watch=true")
+	made := h.ok("POST", alpha1+"/devices", aDevice)
+	require.Equal(t, "n1", made.str("spec.node.id"))
+	require.Equal(t, "online", made.str("status.state"), "a claim is shown where it was made")
+
+	ours := h.ok("GET", inNS+"/devices/lamp", "")
+	require.Equal(t, "edgebus.io/v1alpha1", ours.str("apiVersion"))
+	require.Equal(t, made.at("metadata.resourceVersion"), ours.at("metadata.resourceVersion"))
+	require.Equal(t, "n1", ours.str("spec.nodeName"))
+	require.Equal(t, "3", ours.str("spec.protocol.config.unit"))
+	require.Equal(t, "ON", ours.str("spec.desired.power"), "by the model's enumeration")
+	require.Nil(t, ours.at("status"), "what only is claimed is no status")
+
+	event := watched.next()
+	require.Equal(t, "ADDED", event.str("type"))
+	require.Equal(t, "devices.kubeedge.io/v1beta1", event.str("object.apiVersion"))
+	require.Equal(t, "power", event.str("object.spec.properties.0.name"))
+
+	list := h.ok("GET", "/apis/devices.kubeedge.io/v1alpha2/devices", "")
+	require.Equal(t, "DeviceList", list.str("kind"))
+	require.Equal(t, "In", list.str("items.0.spec.nodeSelector.nodeSelectorTerms.0.matchExpressions.0.operator"))
+
+	h.refused(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "PATCH", alpha1+"/devices/lamp?fieldManager=x", aDevice, "Content-Type", applyPatch)
+	h.ok("DELETE", alpha1+"/devices/lamp", "")
+	h.refused(http.StatusNotFound, "NotFound", "GET", inNS+"/devices/lamp", "")
+	require.Equal(t, "DELETED", watched.next().str("type"))
+}
+
+func TestDialectWrites(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devicemodels", model)
+	h.ok("POST", inNS+"/devices", lamp(`,"labels":{"room":"hall"}`, `,"desired":{"brightness":40},"desiredUntil":{"brightness":"2027-01-01T00:00:00Z"}`))
+
+	patched := h.ok("PATCH", beta1+"/devices/lamp", `{"spec":{"nodeName":"n2"}}`, "Content-Type", mergeType)
+	require.Equal(t, "n2", patched.str("spec.nodeName"))
+	ours := h.ok("GET", inNS+"/devices/lamp", "")
+	require.Equal(t, "n2", ours.str("spec.nodeName"))
+	require.Equal(t, "2027-01-01T00:00:00Z", ours.str("spec.desiredUntil.brightness"), "what the form can't say stays")
+	require.EqualValues(t, 2, ours.at("metadata.generation"))
+
+	// A wish stands in the status there: it is one through either path.
+	wish := `{"spec":{"nodeName":"n5"},"status":{"twins":[{"name":"brightness","expected":{"value":50},"actual":{"value":"45"}}]}}`
+	h.ok("PATCH", alpha1+"/devices/lamp/status", wish, "Content-Type", mergeType)
+	ours = h.ok("GET", inNS+"/devices/lamp", "")
+	require.Equal(t, "50", ours.str("spec.desired.brightness"))
+	require.Equal(t, "45", ours.str("status.twin.brightness.reported.value"))
+	require.Equal(t, "n2", ours.str("spec.nodeName"))
+
+	// The canonical rules hold, and name the dialect's kind.
+	said := h.refused(http.StatusUnprocessableEntity, "Invalid", "PATCH", alpha1+"/devices/lamp",
+		`{"status":{"twins":[{"name":"brightness","expected":{"value":500}}]}}`, "Content-Type", mergeType)
+	require.Contains(t, said, "Device.devices.kubeedge.io")
+	require.Contains(t, said, "brightness")
+	said = h.refused(http.StatusUnprocessableEntity, "Invalid", "PATCH", alpha1+"/devices/lamp", `{"spec":{"node":{"id":"n3"}}}`, "Content-Type", mergeType)
+	require.Contains(t, said, "spec.nodeName", "two nodes can't both be meant")
+	h.refused(http.StatusBadRequest, "BadRequest", "PUT", beta1+"/devices/lamp", aDevice)
+	h.refused(http.StatusConflict, "Conflict", "PATCH", beta1+"/devices/lamp", `{"metadata":{"resourceVersion":"1"}}`, "Content-Type", mergeType)
+}
+
+// What a manifest of flightctl says of owner and revision is the server's to say.
+func TestDialectClaims(t *testing.T) {
+	h := newHub(t)
+	host := `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"n1","owner":"Fleet/f","resourceVersion":"somehash"},
+		"spec":{"os":{"image":"quay.io/x:1"},"config":[{"name":"g","configType":"GitConfigProviderSpec","repository":"r","ref":"v1","path":"/p"}]}}`
+	made := h.ok("POST", hosts, host)
+	require.Nil(t, made.at("metadata.owner"))
+	node := h.ok("GET", base+"/nodes/n1", "")
+	require.Equal(t, "v1", node.str("spec.config.0.gitRef.targetRevision"))
+	require.Equal(t, "v1", made.str("spec.config.0.ref"))
+
+	h.ok("PUT", hosts+"/n1", host)
+	h.refused(http.StatusForbidden, "Forbidden", "PATCH", hosts+"/n1", `{"metadata":{"owner":"Fleet/other"}}`, "Content-Type", mergeType)
+	h.refused(http.StatusConflict, "Conflict", "PATCH", hosts+"/n1", `{"metadata":{"resourceVersion":"77"}}`, "Content-Type", mergeType)
+
+	h.ok("PATCH", base+"/nodes/n1", `{"spec":{"config":[{"name":"g","configType":"GitConfigProviderSpec","gitRef":{"repository":"r","targetRevision":"v2","path":"/p"}}]}}`, "Content-Type", mergeType)
+	shown := h.ok("GET", hosts+"/n1", "")
+	require.Equal(t, "v2", shown.str("spec.config.0.gitRef.targetRevision"))
+	require.Nil(t, shown.at("spec.config.0.ref"), "what was said before the change isn't shown beside it")
+}
