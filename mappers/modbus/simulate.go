@@ -193,72 +193,63 @@ func (s *Simulator) at(unit uint8) (*room, error) {
 	return r, nil
 }
 
-func part[T any](all []T, address, quantity uint16) ([]T, error) {
+// read answers with a part of one of a room's tables.
+func read[T any](s *Simulator, unit uint8, address, quantity uint16, table func(*room) []T) ([]T, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, err := s.at(unit)
+	if err != nil {
+		return nil, err
+	}
+	all := table(r)
 	if int(address)+int(quantity) > len(all) {
 		return nil, mb.ErrIllegalDataAddress
 	}
 	return all[address : address+quantity], nil
 }
 
-// HandleCoils implements the library's RequestHandler.
-func (s *Simulator) HandleCoils(q *mb.CoilsRequest) ([]bool, error) {
+// write sets what stands at address 0, which is all that can be written in any table.
+func (s *Simulator) write(unit uint8, table string, address, quantity uint16, value any, set func(*room)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, err := s.at(q.UnitId)
-	if err != nil {
-		return nil, err
+	r, err := s.at(unit)
+	switch {
+	case err != nil:
+		return err
+	case address != 0 || quantity != 1:
+		return mb.ErrIllegalDataAddress
 	}
+	set(r)
+	return s.drove(unit, table, 0, value)
+}
+
+// HandleCoils implements the library's RequestHandler.
+func (s *Simulator) HandleCoils(q *mb.CoilsRequest) ([]bool, error) {
 	if q.IsWrite {
-		if q.Addr != 0 || q.Quantity != 1 {
-			return nil, mb.ErrIllegalDataAddress
-		}
-		r.enabled = q.Args[0]
-		return nil, s.drove(q.UnitId, "coil", 0, q.Args[0])
+		return nil, s.write(q.UnitId, "coil", q.Addr, q.Quantity, q.Args[0], func(r *room) { r.enabled = q.Args[0] })
 	}
-	return part([]bool{r.enabled}, q.Addr, q.Quantity)
+	return read(s, q.UnitId, q.Addr, q.Quantity, func(r *room) []bool { return []bool{r.enabled} })
 }
 
 // HandleDiscreteInputs implements the library's RequestHandler.
 func (s *Simulator) HandleDiscreteInputs(q *mb.DiscreteInputsRequest) ([]bool, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, err := s.at(q.UnitId)
-	if err != nil {
-		return nil, err
-	}
-	return part([]bool{r.heating}, q.Addr, q.Quantity)
+	return read(s, q.UnitId, q.Addr, q.Quantity, func(r *room) []bool { return []bool{r.heating} })
 }
 
 // HandleHoldingRegisters implements the library's RequestHandler.
 func (s *Simulator) HandleHoldingRegisters(q *mb.HoldingRegistersRequest) ([]uint16, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, err := s.at(q.UnitId)
-	if err != nil {
-		return nil, err
+	if !q.IsWrite {
+		return read(s, q.UnitId, q.Addr, q.Quantity, func(r *room) []uint16 { return []uint16{r.setpoint} })
 	}
-	if q.IsWrite {
-		switch {
-		case q.Addr != 0 || q.Quantity != 1:
-			return nil, mb.ErrIllegalDataAddress
-		case q.Args[0] < 50 || q.Args[0] > 350:
-			return nil, mb.ErrIllegalDataValue
-		}
-		r.setpoint = q.Args[0]
-		return nil, s.drove(q.UnitId, "holding", 0, q.Args[0])
+	if q.Addr == 0 && (q.Args[0] < 50 || q.Args[0] > 350) {
+		return nil, mb.ErrIllegalDataValue
 	}
-	return part([]uint16{r.setpoint}, q.Addr, q.Quantity)
+	return nil, s.write(q.UnitId, "holding", q.Addr, q.Quantity, q.Args[0], func(r *room) { r.setpoint = q.Args[0] })
 }
 
 // HandleInputRegisters implements the library's RequestHandler.
 func (s *Simulator) HandleInputRegisters(q *mb.InputRegistersRequest) ([]uint16, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, err := s.at(q.UnitId)
-	if err != nil {
-		return nil, err
-	}
-	return part(r.inputs(), q.Addr, q.Quantity)
+	return read(s, q.UnitId, q.Addr, q.Quantity, (*room).inputs)
 }
 
 // drove writes a line of the drive log.
