@@ -137,6 +137,7 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 // collect reads pages of the store until it has as many objects that match as were asked for.
 func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]*object, listMeta, error) {
 	limit := opts.Limit
+	opts.Name = r.only(sel).Name
 	if !sel.empty() && limit > 0 {
 		opts.Limit = max(limit, 500)
 	}

@@ -185,7 +185,7 @@ func TestWatchGone(t *testing.T) {
 // goneWatcher stands for a store that loses a slow watcher.
 type goneWatcher struct{ store.Stream }
 
-func (g goneWatcher) Watch(context.Context, string, uint64) (store.Stream, error) { return g, nil }
+func (g goneWatcher) Watch(context.Context, store.Key, uint64) (store.Stream, error) { return g, nil }
 func (g goneWatcher) Next(context.Context) ([]store.Event, error) {
 	return nil, store.Gone("Device", 1, 2)
 }

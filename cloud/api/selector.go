@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/edgebus/edgebus/cloud/store"
 )
 
 // A requirement is one term of a label selector.
@@ -161,6 +163,19 @@ func (s selector) matches(o *object) bool {
 		}
 	}
 	return true
+}
+
+// only is the object that a selection is about if it can be but one; otherwise its kind.
+func (r *request) only(sel selector) store.Key {
+	if r.kind.Namespaced && r.key.Namespace == "" {
+		return store.Key{Kind: r.key.Kind}
+	}
+	for _, f := range sel.fields {
+		if f.key == "metadata.name" && f.op == "=" {
+			return store.Key{Kind: r.key.Kind, Namespace: r.key.Namespace, Name: f.values[0]}
+		}
+	}
+	return store.Key{Kind: r.key.Kind}
 }
 
 // mentions says whether a key can match at all: names never change.

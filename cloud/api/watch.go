@@ -72,7 +72,7 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 		}
 		from = newest
 	}
-	stream, err := s.Watcher.Watch(ctx, r.key.Kind, from)
+	stream, err := s.Watcher.Watch(ctx, r.only(sel), from)
 	if err != nil {
 		return r.about("", err)
 	}

@@ -63,6 +63,7 @@ type Object struct {
 // ListOptions choose what List returns. Its zero value is everything.
 type ListOptions struct {
 	Namespace string // "" is all of them
+	Name      string // if set, this one of Namespace and no other
 	Limit     int    // 0 is no limit
 	// After and Rev continue an earlier page: the objects after that key, as they
 	// were at that revision (Page.Rev).
@@ -124,12 +125,12 @@ type Event struct {
 	Old *Object
 }
 
-// Watcher follows a kind.
+// Watcher follows a kind, or one object of it: that costs nothing for what others write.
 type Watcher interface {
-	// Watch streams every change after the revision from, which is a Page.Rev or
+	// Watch streams every change of a kind, or of one object if of names one, after the revision from, which is a Page.Rev or
 	// the revision of an object seen. Gone: from is too old, or from another life
 	// of the store; list again. Close the stream when done.
-	Watch(ctx context.Context, kind string, from uint64) (Stream, error)
+	Watch(ctx context.Context, of Key, from uint64) (Stream, error)
 }
 
 // Stream is one watcher's view. It is for one goroutine, but for Close.

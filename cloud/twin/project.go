@@ -90,7 +90,7 @@ func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 		t.steps.Put(func(b *batch) { t.replaceAll(b, kind, page.Items) })
 		from = page.Rev
 	}
-	stream, err := t.o.Watcher.Watch(ctx, kind, from)
+	stream, err := t.o.Watcher.Watch(ctx, store.Key{Kind: kind}, from)
 	if err != nil {
 		return err
 	}

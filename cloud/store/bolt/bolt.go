@@ -55,7 +55,7 @@ func (o *Options) setDefaults() error {
 	setDefault(&o.Tombstones, 8192)
 	setDefault(&o.TombstoneAge, 24*time.Hour)
 	setDefault(&o.WatchBuffer, 512)
-	setDefault(&o.MaxWatchers, 4096)
+	setDefault(&o.MaxWatchers, 16384)
 	setDefault(&o.MaxObject, 4<<20)
 	if o.Now == nil {
 		o.Now = time.Now
@@ -84,7 +84,7 @@ type Store struct {
 	closed   sync.Once
 
 	mu      sync.Mutex
-	streams map[string]map[*stream]struct{}
+	streams map[store.Key]map[*stream]struct{} // by what they watch
 	watches int
 	ended   bool
 
@@ -112,7 +112,7 @@ func Open(opts Options) (*Store, error) {
 		requests: make(chan *request, maxBatch),
 		closing:  make(chan struct{}),
 		done:     make(chan struct{}),
-		streams:  make(map[string]map[*stream]struct{}),
+		streams:  make(map[store.Key]map[*stream]struct{}),
 		commit:   (*bbolt.Tx).Commit,
 	}
 	snap, err := load(db)
@@ -187,6 +187,12 @@ func (s *Store) List(ctx context.Context, kind string, opts store.ListOptions) (
 }
 
 func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
+	if opts.Name != "" {
+		if e := t.get(opts.Namespace, opts.Name); e != nil {
+			p.Items = []store.Object{e.object(kind)}
+		}
+		return p
+	}
 	first, name := opts.Namespace, ""
 	if opts.After != (store.Key{}) {
 		first, name = opts.After.Namespace, opts.After.Name+"\x00" // the next name there could be

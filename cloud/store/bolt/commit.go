@@ -210,7 +210,10 @@ func (s *Store) publish(b *batch) {
 	defer s.mu.Unlock()
 	s.snap.Store(&b.next)
 	for _, event := range b.events {
-		for st := range s.streams[event.Object.Kind] {
+		for st := range s.streams[store.Key{Kind: event.Object.Kind}] {
+			st.offer(event)
+		}
+		for st := range s.streams[event.Object.Key] {
 			st.offer(event)
 		}
 	}

@@ -192,6 +192,23 @@ func (t *table) since(rev uint64) []*entry {
 	return out
 }
 
+// changes are what happened after a revision to a kind, or to one object.
+func (t *table) changes(of store.Key, rev uint64) (out []*entry) {
+	if of.Name == "" {
+		return t.since(rev)
+	}
+	i := sort.Search(len(t.tombs), func(i int) bool { return t.tombs[i].rev > rev })
+	for _, e := range t.tombs[i:] {
+		if e.compare(of.Namespace, of.Name) == 0 {
+			out = append(out, e)
+		}
+	}
+	if e := t.get(of.Namespace, of.Name); e != nil && e.rev > rev {
+		out = append(out, e)
+	}
+	return out
+}
+
 // snapshot is everything as of one revision. It is never changed.
 type snapshot struct {
 	rev    uint64

@@ -18,7 +18,7 @@ const maxEvents = 256
 // from the index, where everything is coalesced already.
 type stream struct {
 	s    *Store
-	kind string
+	of   store.Key     // what is watched: a kind, or one object
 	wake chan struct{} // holds one: there is something new
 
 	mu      sync.Mutex // taken after Store.mu
@@ -33,14 +33,13 @@ type stream struct {
 }
 
 // Watch streams what changes after a revision.
-func (s *Store) Watch(ctx context.Context, kind string, from uint64) (store.Stream, error) {
+func (s *Store) Watch(ctx context.Context, of store.Key, from uint64) (store.Stream, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	st := &stream{
-		s: s, kind: kind, rev: from,
-		wake:   make(chan struct{}, 1),
-		latest: make(map[store.Key]int),
+		s: s, of: of, rev: from,
+		wake: make(chan struct{}, 1),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,22 +52,22 @@ func (s *Store) Watch(ctx context.Context, kind string, from uint64) (store.Stre
 	if err := st.catchUp(s.snap.Load()); err != nil {
 		return nil, err
 	}
-	if s.streams[kind] == nil {
-		s.streams[kind] = make(map[*stream]struct{})
+	if s.streams[of] == nil {
+		s.streams[of] = make(map[*stream]struct{})
 	}
-	s.streams[kind][st] = struct{}{}
+	s.streams[of][st] = struct{}{}
 	s.watches++
 	return st, nil
 }
 
 // catchUp makes the backlog of all that a snapshot holds beyond st.rev.
 func (st *stream) catchUp(snap *snapshot) error {
-	t := snap.table(st.kind)
+	t := snap.table(st.of.Kind)
 	if st.rev < t.floor || st.rev > snap.rev {
-		return store.Gone(st.kind, st.rev, t.floor)
+		return store.Gone(st.of.Kind, st.rev, t.floor)
 	}
-	for _, e := range t.since(st.rev) {
-		event := store.Event{Type: store.Modified, Object: e.object(st.kind)}
+	for _, e := range t.changes(st.of, st.rev) {
+		event := store.Event{Type: store.Modified, Object: e.object(st.of.Kind)}
 		switch {
 		case e.deleted:
 			event.Type = store.Deleted
@@ -92,6 +91,9 @@ func (st *stream) offer(event store.Event) {
 		event = merge(st.queue[at], event)
 		st.queue[at] = store.Event{}
 		st.waiting--
+	}
+	if st.latest == nil {
+		st.latest = make(map[store.Key]int)
 	}
 	st.latest[event.Object.Key] = len(st.queue)
 	st.queue = append(st.queue, event)
@@ -119,8 +121,7 @@ func merge(first, second store.Event) store.Event {
 }
 
 func (st *stream) drop() {
-	st.queue, st.waiting = nil, 0
-	clear(st.latest)
+	st.queue, st.waiting, st.latest = nil, 0, nil // most streams wait for most of their time
 }
 
 // squeeze closes the gaps that merging left.
@@ -128,6 +129,7 @@ func (st *stream) squeeze() {
 	events := st.live()
 	st.drop()
 	st.queue, st.waiting = events, len(events)
+	st.latest = make(map[store.Key]int, len(events))
 	for i, e := range events {
 		st.latest[e.Object.Key] = i
 	}
@@ -253,9 +255,12 @@ func (st *stream) Close() { st.end(store.Closed("the watch")) }
 func (st *stream) end(err error) {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
-	if _, ok := st.s.streams[st.kind][st]; ok {
-		delete(st.s.streams[st.kind], st)
+	if _, ok := st.s.streams[st.of][st]; ok {
+		delete(st.s.streams[st.of], st)
 		st.s.watches--
+	}
+	if len(st.s.streams[st.of]) == 0 {
+		delete(st.s.streams, st.of)
 	}
 	st.shut(err)
 }

@@ -245,7 +245,7 @@ func (m *model) relist(t *rapid.T) {
 // rewatch goes on from where the watcher is, or lists again when it is told Gone.
 func (m *model) rewatch(t *rapid.T) {
 	from := m.watcher.rev
-	s, err := m.env.Watch(ctx(), "Device", from)
+	s, err := m.env.Watch(ctx(), store.Key{Kind: "Device"}, from)
 	if err != nil {
 		judge(t, err, resource.Gone)
 		require.NotEqual(t, m.rev, from, fmt.Sprint("Gone at the newest revision ", from))

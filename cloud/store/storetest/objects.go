@@ -354,7 +354,7 @@ func testClosed(t *testing.T, e *env) {
 	require.NoError(t, s.Close(), "twice is once")
 	_, err := s.Create(ctx(), object("x", "{}"))
 	isKind(t, err, resource.Unavailable)
-	_, err = s.Watch(ctx(), "Device", 0)
+	_, err = s.Watch(ctx(), store.Key{Kind: "Device"}, 0)
 	isKind(t, err, resource.Unavailable)
 	isKind(t, s.Commit(ctx(), []store.NodeChange{{Node: "n1"}}), resource.Unavailable)
 	isKind(t, f.ended(), resource.Unavailable)

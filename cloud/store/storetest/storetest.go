@@ -50,6 +50,7 @@ func Run(t *testing.T, open Open) {
 		{"reopen", testReopen},
 		{"closed", testClosed},
 		{"watch", testWatch},
+		{"watch one object", testWatchOne},
 		{"watch from a list misses nothing", testListWatch},
 		{"watch resumes", testResume},
 		{"watch resumes over deletes", testResumeDeletes},
@@ -145,7 +146,7 @@ func (e *env) list(opts store.ListOptions) store.Page {
 
 func (e *env) watch(from uint64) *follower {
 	e.t.Helper()
-	s, err := e.Watch(ctx(), "Device", from)
+	s, err := e.Watch(ctx(), store.Key{Kind: "Device"}, from)
 	require.NoError(e.t, err)
 	e.t.Cleanup(s.Close)
 	return &follower{t: e.t, Stream: s, rev: from}

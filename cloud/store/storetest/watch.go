@@ -35,6 +35,36 @@ func testWatch(t *testing.T, e *env) {
 	f.quiet()
 }
 
+// A watcher of one object, also one that is not there yet, hears of no other.
+func testWatchOne(t *testing.T, e *env) {
+	begin := e.create("fan", "{1}").Rev
+	s, err := e.Watch(ctx(), key("lamp"), begin)
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	f := &follower{t: t, Stream: s, rev: begin}
+	made := e.create("lamp", "{1}")
+	require.Equal(t, store.Event{Type: store.Added, Object: made}, f.read())
+	e.update("fan", "{2}")
+	e.remove("fan")
+	f.quiet()
+	gone := e.remove("lamp")
+	require.Equal(t, store.Event{Type: store.Deleted, Object: gone, Old: &made}, f.read())
+	again := e.create("lamp", "{3}")
+	require.Equal(t, store.Event{Type: store.Added, Object: again}, f.read())
+	f.quiet()
+
+	late, err := e.Watch(ctx(), key("lamp"), begin) // catches up
+	require.NoError(t, err)
+	t.Cleanup(late.Close)
+	f = &follower{t: t, Stream: late, rev: begin}
+	require.Equal(t, store.Deleted, f.read().Type)
+	require.Equal(t, store.Event{Type: store.Added, Object: again}, f.read())
+	f.quiet()
+
+	require.Equal(t, []string{"default/lamp"}, names(e.list(store.ListOptions{Namespace: "default", Name: "lamp"}).Items))
+	require.Empty(t, e.list(store.ListOptions{Namespace: "default", Name: "fan"}).Items)
+}
+
 func testListWatch(t *testing.T, e *env) {
 	const writers, rounds = 4, 100
 	var wg sync.WaitGroup
@@ -129,9 +159,9 @@ func testGone(t *testing.T, e *env) {
 		e.remove(fmt.Sprint("d", i))
 	}
 	for range 2 { // the floor outlives a restart
-		_, err := e.Watch(ctx(), "Device", first.Rev)
+		_, err := e.Watch(ctx(), store.Key{Kind: "Device"}, first.Rev)
 		isKind(t, err, resource.Gone)
-		_, err = e.Watch(ctx(), "Device", 0)
+		_, err = e.Watch(ctx(), store.Key{Kind: "Device"}, 0)
 		isKind(t, err, resource.Gone)
 		f := e.watch(e.list(store.ListOptions{}).Rev)
 		f.quiet()
@@ -139,14 +169,14 @@ func testGone(t *testing.T, e *env) {
 		e.restart(Limits{Tombstones: 8})
 	}
 	// Another kind has a floor of its own.
-	s, err := e.Watch(ctx(), "Node", 0)
+	s, err := e.Watch(ctx(), store.Key{Kind: "Node"}, 0)
 	require.NoError(t, err)
 	s.Close()
 }
 
 func testFuture(t *testing.T, e *env) {
 	made := e.create("a", "{1}")
-	_, err := e.Watch(ctx(), "Device", made.Rev+100)
+	_, err := e.Watch(ctx(), store.Key{Kind: "Device"}, made.Rev+100)
 	isKind(t, err, resource.Gone) // a restored backup: what happened since is not known here
 }
 
