@@ -13,6 +13,7 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // storedFor is how long the hub keeps what comes down for a node that is away: as long as it lets us.
@@ -116,6 +117,10 @@ func (b *bridge) take(ctx context.Context, m client.Message) {
 		}
 		err := <-done
 		if err == nil {
+			return
+		}
+		if !errors.Is(err, resource.Unavailable) { // waiting would not help, and hold up what comes behind it
+			b.log.Error().Err(err).Str("topic", m.Topic).Msg("what came down the bridge will never be kept: it is dropped")
 			return
 		}
 		b.log.Error().Err(err).Str("topic", m.Topic).Dur("retry_in", b.again).Msg("what came down the bridge can't be kept now")

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 func TestWhatComesDownIsKeptBeforeItIsAcknowledged(t *testing.T) {
@@ -19,7 +19,7 @@ func TestWhatComesDownIsKeptBeforeItIsAcknowledged(t *testing.T) {
 	b := newBridge([]configs.Bridge{{Direction: "down", Filter: "site/#", Store: true}, {Direction: "up", Filter: "up/#"}},
 		func(m broker.Message, done func(error)) {
 			if full--; full >= 0 {
-				done(errors.New("the disk is full"))
+				done(resource.Errorf(resource.Unavailable, "", "the disk is full"))
 				return
 			}
 			brought = append(brought, m)
@@ -33,6 +33,8 @@ func TestWhatComesDownIsKeptBeforeItIsAcknowledged(t *testing.T) {
 	require.Len(t, brought, 1)
 	require.True(t, brought[0].Retain)
 	require.Empty(t, brought[0].Props.ResponseTopic)
+	b.bring = func(_ broker.Message, done func(error)) { done(resource.Errorf(resource.Quota, "", "no room")) }
+	b.take(t.Context(), client.Message{Topic: "site/b", QoS: 1}) // nothing to wait for
 }
 
 func TestOutletOfAConfiguration(t *testing.T) {

@@ -204,8 +204,9 @@ func gone(err error) bool {
 }
 
 // permanent are the reasons that don't go away by themselves: not authorised, topic name
-// invalid, packet too large, payload format invalid, retain or QoS not supported.
-var permanent = map[byte]bool{0x87: true, 0x90: true, 0x95: true, 0x99: true, 0x9A: true, 0x9B: true}
+// invalid, packet too large, no room among what is retained, payload format invalid, retain
+// or QoS not supported.
+var permanent = map[byte]bool{0x87: true, 0x90: true, 0x95: true, 0x97: true, 0x99: true, 0x9A: true, 0x9B: true}
 
 // passing says that the same publish may be taken later.
 func passing(err error) bool {

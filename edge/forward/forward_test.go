@@ -165,7 +165,7 @@ func TestARefusalThatPassesIsWaitedOut(t *testing.T) {
 	r.hub.answer = func(m client.Message) (error, bool) {
 		if string(m.Payload) >= "10" && full > 0 {
 			full--
-			return &client.Refused{Code: 0x97}, true
+			return &client.Refused{Code: 0x83}, true
 		}
 		return nil, true
 	}
