@@ -117,8 +117,16 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		err = wrapped.Err // the address is said anyway
 	}
 	why, advice := explain(err)
+	if why == hungUp && strings.HasPrefix(c.Server, "https:") {
+		advice = signed // what it said about it may be lost with the connection
+	}
 	return &Unreachable{c.Server, why, advice}
 }
+
+const (
+	hungUp = "it hangs up"
+	signed = "It takes who has a certificate that its http.tls.clientCA has signed: give it with --cert and --key"
+)
 
 func explain(err error) (why, advice string) {
 	var (
@@ -145,11 +153,12 @@ func explain(err error) (why, advice string) {
 	case errors.As(err, &record), strings.Contains(text, "HTTP response to HTTPS client"):
 		return "it doesn't speak TLS", "Should the address begin with http://?"
 	case errors.As(err, &alert), strings.Contains(text, "remote error: tls:"):
-		return "it doesn't take our certificate (" + text + ")", "Give one that its http.tls.clientCA has signed with --cert and --key"
+		return "it doesn't take our certificate (" + text + ")", signed
 	case strings.Contains(text, "malformed HTTP"):
 		return "it speaks something else than HTTP", "Is this the port of MQTT?"
-	case strings.Contains(text, "closed idle connection"), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
-		return "it hangs up", "Is it stopping, or is this the port of MQTT?"
+	case strings.Contains(text, "closed idle connection"), errors.Is(err, io.EOF),
+		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return hungUp, "Is it stopping, or is this the port of MQTT?"
 	case errors.As(err, &network) && network.Timeout(), errors.Is(err, context.DeadlineExceeded):
 		return "time is up", "Is the address right, and does a firewall let it through?"
 	}

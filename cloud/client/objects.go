@@ -76,6 +76,7 @@ type Table struct {
 type Column struct {
 	Name     string `json:"name"`
 	Type     string `json:"type"`
+	Format   string `json:"format"` // name: of the object
 	Priority int    `json:"priority"`
 }
 

@@ -96,12 +96,15 @@ func (d description) object(k client.Kind, o client.Object) error {
 	return d.status(o)
 }
 
-func (d description) head(k client.Kind, m resource.Meta) {
-	line := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(d.out, "%-14s%s\n", name+":", printable(value, 200))
-		}
+// line is something that is said on one line.
+func (d description) line(name, value string) {
+	if value != "" {
+		fmt.Fprintf(d.out, "%-13s %s\n", name+":", printable(value, 200))
 	}
+}
+
+func (d description) head(k client.Kind, m resource.Meta) {
+	line := d.line
 	line("Name", m.Name)
 	line("Namespace", m.Namespace)
 	line("Kind", k.Name+" ("+k.APIVersion()+")")
@@ -119,7 +122,11 @@ func (d description) head(k client.Kind, m resource.Meta) {
 }
 
 func (d description) when(t time.Time) string {
-	return fmt.Sprintf("%s (%s ago)", t.Local().Format(time.DateTime), age(d.now.Sub(t)))
+	text := age(d.now.Sub(t))
+	if text != "now" {
+		text += " ago"
+	}
+	return fmt.Sprintf("%s (%s)", t.Local().Format(time.DateTime), text)
 }
 
 func pairs(m map[string]string) string {
@@ -144,7 +151,16 @@ func title(field string) string { return strings.ToUpper(field[:1]) + field[1:] 
 
 // section is a part of the object as YAML. Nothing in it may steer a terminal.
 func (d description) section(name string, v any) error {
-	if tree, ok := v.(map[string]any); v == nil || ok && len(tree) == 0 {
+	switch v := v.(type) {
+	case map[string]any:
+		if len(v) == 0 {
+			return nil
+		}
+	case []any:
+	default:
+		if v != nil {
+			d.line(name, fmt.Sprint(v))
+		}
 		return nil
 	}
 	text, err := yamlText(v)

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // exportOptions are the flags of edgebus export.
@@ -30,9 +32,10 @@ func newExport() *cobra.Command {
 		Long: `Write the hub's objects as manifests: all kinds of all namespaces, or those that are named.
 edgebus apply makes an empty hub the same as this one of them, and they can be kept in git.
 
-What the hub or others make is left out: status, versions, identities, events, and objects that
-are being deleted. So are messages, sessions, and what nodes reported; edgebus backup has all of
-that. Secrets are in the manifests as the hub shows them: keep them as safe.
+What the hub makes is left out: status, versions, identities, events, objects that others own (such as a
+Fleet's TemplateVersions: their owners make them again), and objects that are being deleted. So
+are messages, sessions, and what nodes reported; edgebus backup has all of that. Secrets are in
+the manifests in clear: keep them as safe.
 
 ` + exitCodes,
 		Example: `  edgebus export > monday.yaml
@@ -118,6 +121,9 @@ func (o *exportOptions) kind(ctx context.Context, k client.Kind, write func(clie
 				fmt.Fprintf(o.errs, "edgebus: %s is being deleted, and left out\n", label(k, got.Metadata.Name))
 				continue
 			}
+			if owned(got.Metadata) && k.Name != resource.KindNode { // a Node is there without its Fleet
+				continue
+			}
 			text, err := exportText(got)
 			if err == nil {
 				err = write(k, got, text)
@@ -130,6 +136,13 @@ func (o *exportOptions) kind(ctx context.Context, k client.Kind, write func(clie
 		return nil
 	})
 	return n, err
+}
+
+// owned is whether another object made this one, and will again.
+func owned(m resource.Meta) bool {
+	var owners []any
+	_ = json.Unmarshal(m.OwnerReferences, &owners) // none, or the hub's own
+	return m.Owner != "" || len(owners) > 0
 }
 
 // exportText is an object as a manifest for any hub.

@@ -15,7 +15,7 @@ import (
 
 // ranks say what comes before what is not named here; deleting goes the other way. The hub takes
 // objects in any order, but those that others need are better there first.
-var ranks = map[string]int{"Namespace": -4, "Secret": -3, "ConfigMap": -3, "DeviceModel": -2, "Node": -1, "Device": 1}
+var ranks = map[string]int{"Namespace": -4, "Secret": -3, "ConfigMap": -3, "DeviceModel": -2, "Repository": -2, "Node": -1, "Device": 1}
 
 // manifest is an object in a file.
 type manifest struct {
@@ -129,7 +129,7 @@ func inOrder(all []manifest, backwards bool) (groups [][]manifest) {
 	return groups
 }
 
-// place is where a manifest's object belongs.
+// home is the namespace that a manifest's object belongs to.
 func (h *hub) home(k client.Kind, o client.Object) (namespace string, err error) {
 	if !k.Namespaced {
 		return "", nil

@@ -88,7 +88,7 @@ func (p *tablePrinter) row(r client.Row, note string) (row []string) {
 			continue
 		}
 		text := cell(r.Cells[i])
-		if i == 0 && p.named {
+		if p.named && c.Format == "name" {
 			text = label(p.kind, text)
 		}
 		row = append(row, text)
