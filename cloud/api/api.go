@@ -95,6 +95,8 @@ func New(o Options) http.Handler {
 		mux.Handle("GET /links/{node}", s.handle(s.links))
 	}
 	s.discovery(mux)
+	mux.Handle("GET /openapi/v2", s.handle(s.openapi2))
+	mux.Handle("POST "+accessRoot+"/selfsubjectaccessreviews", s.handle(s.access))
 	mux.Handle("/apis/", s.handle(s.object))
 	mux.Handle("/api/", s.handle(s.object))
 	mux.Handle("/", s.handle(func(_ http.ResponseWriter, r *http.Request) error {
@@ -189,6 +191,8 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 			return s.list(w, req)
 		case r.Method == http.MethodPost:
 			return s.create(w, req)
+		case r.Method == http.MethodDelete:
+			return s.deleteCollection(w, req)
 		}
 		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for a collection: name an object", r.Method)
 	}

@@ -177,7 +177,7 @@ func TestCreateAndGet(t *testing.T) {
 	h.refused(404, "NotFound", "GET", "/apis/edgebus.io/v9/nodes", "")
 	h.refused(404, "NotFound", "GET", base+"/devices/lamp", "")
 	h.refused(404, "NotFound", "GET", base+"/namespaces/default/nodes", "")
-	h.refused(405, "MethodNotAllowed", "DELETE", inNS+"/devices", "")
+	h.refused(405, "MethodNotAllowed", "PUT", inNS+"/devices", "")
 	h.refused(405, "MethodNotAllowed", "POST", inNS+"/devices/lamp", "")
 	h.refused(400, "BadRequest", "POST", inNS+"/devices", lamp(`,"namespace":"other"`, ""))
 	h.refused(400, "BadRequest", "POST", inNS+"/devices", lamp(`,"resourceVersion":"1"`, ""))

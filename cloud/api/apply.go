@@ -82,7 +82,7 @@ func (r *request) addressed(config *unstructured.Unstructured) error {
 
 // applied is what becomes of an object when a configuration is applied to it.
 func (s *server) applied(r *request, old *object, config *unstructured.Unstructured) (*object, error) {
-	live, err := old.form(r.subresource)
+	live, err := r.form(old)
 	if err != nil {
 		return nil, err
 	}

@@ -27,45 +27,48 @@ type deleteOptions struct {
 }
 
 func (s *server) delete(w http.ResponseWriter, r *request) error {
-	var opts deleteOptions
-	if r.ContentLength != 0 {
-		raw, err := body(r.Request)
-		if err != nil {
-			return err
-		}
-		if string(raw) != "null" {
-			if err := json.Unmarshal(raw, &opts); err != nil {
-				return badField(err)
-			}
-		}
+	opts, err := readDeleteOptions(r)
+	if err != nil {
+		return err
 	}
 	dry, err := dryRun(append(opts.DryRun, r.Form["dryRun"]...))
 	if err != nil {
 		return err
 	}
+	left, err := s.deleteOne(w, r, opts, dry)
+	if err != nil {
+		return err
+	}
+	if len(left.Metadata.Finalizers) > 0 {
+		return s.answer(w, r, http.StatusOK, left)
+	}
+	details := &StatusDetails{Name: r.key.Name, Group: r.kind.Group, Kind: r.kind.Plural, UID: left.Metadata.UID}
+	writeJSON(w, http.StatusOK, Status{Kind: "Status", APIVersion: "v1", Status: "Success", Details: details})
+	return nil
+}
+
+// deleteOne deletes an object, or begins to. It returns it as it is left, or as it last was.
+func (s *server) deleteOne(w http.ResponseWriter, r *request, opts deleteOptions, dry bool) (*object, error) {
 	for {
 		old, err := s.load(r)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := opts.check(r, old); err != nil {
-			return err
+			return nil, err
 		}
 		left, err := s.end(w, r, old, dry)
-		if errors.Is(err, resource.Conflict) && r.Context().Err() == nil {
+		switch {
+		case errors.Is(err, resource.Conflict) && r.Context().Err() == nil:
 			continue // somebody changed it meanwhile: what they made of it is deleted
+		case err != nil:
+			return nil, r.about(r.key.Name, err)
+		case left == nil:
+			gone := *old
+			gone.Metadata.Finalizers = nil
+			return &gone, nil
 		}
-		if err != nil {
-			return r.about(r.key.Name, err)
-		}
-		if left != nil {
-			return s.answer(w, r, http.StatusOK, left)
-		}
-		writeJSON(w, http.StatusOK, Status{
-			Kind: "Status", APIVersion: "v1", Status: "Success",
-			Details: &StatusDetails{Name: r.key.Name, Group: r.kind.Group, Kind: r.kind.Plural, UID: old.Metadata.UID},
-		})
-		return nil
+		return left, nil
 	}
 }
 

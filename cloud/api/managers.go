@@ -78,9 +78,10 @@ func (oneVersion) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
 }
 
 // form is the object as the record of managers is about it. Only who writes the status is concerned by it.
-func (o *object) form(subresource string) (*unstructured.Unstructured, error) {
+func (r *request) form(o *object) (*unstructured.Unstructured, error) {
 	out := *o
-	if subresource == "" {
+	out.APIVersion, out.Kind = r.kind.apiVersion(), r.kind.Name
+	if r.subresource == "" {
 		out.Status = nil
 	}
 	raw, err := json.Marshal(out.shown())
@@ -132,12 +133,12 @@ func (s *server) track(r *request, old, next *object, sent json.RawMessage) erro
 	if err != nil {
 		return err
 	}
-	before, err := old.form(r.subresource)
+	before, err := r.form(old)
 	if err != nil {
 		return err
 	}
 	next.Metadata.ManagedFields = sent
-	after, err := next.form(r.subresource)
+	after, err := r.form(next)
 	if err != nil {
 		next.Metadata.ManagedFields = was
 		return nil //nolint:nilerr // what was sent is no record: ours stays

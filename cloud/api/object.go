@@ -141,7 +141,7 @@ func body(r *http.Request, also ...string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if json.Valid(raw) {
+	if json.Valid(raw) || kind == protobufType {
 		return raw, nil
 	}
 	out, err := yaml.YAMLToJSON(raw)
