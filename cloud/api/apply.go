@@ -20,9 +20,9 @@ func (r *request) applies() bool {
 
 // apply is server-side apply: the client says what it wants to be so, and owns that.
 func (s *server) apply(w http.ResponseWriter, r *request) error {
-	if of := r.kind.foreign; of != nil {
+	if of := s.recorded(r.kind); of != r.kind {
 		return refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
-			"server-side apply is for %s in the form of %s: apply this one without --server-side", of.of.Plural, of.of.apiVersion())
+			"server-side apply is for %s in the form of %s: apply this one without --server-side", of.Plural, of.apiVersion())
 	}
 	if r.FormValue("fieldManager") == "" {
 		return badRequest("fieldManager", "fieldManager is required for apply patch")
@@ -82,7 +82,7 @@ func (r *request) addressed(config *unstructured.Unstructured) error {
 
 // applied is what becomes of an object when a configuration is applied to it.
 func (s *server) applied(r *request, old *object, config *unstructured.Unstructured) (*object, error) {
-	live, err := r.form(old)
+	live, err := r.kind.owned(old, r.subresource)
 	if err != nil {
 		return nil, err
 	}

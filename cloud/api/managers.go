@@ -26,9 +26,6 @@ type managers struct {
 }
 
 func (m *managers) get(k *Kind, subresource string) (*managedfields.FieldManager, error) {
-	if k.foreign != nil {
-		k = k.foreign.of // fields are owned in one form only
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.types == nil {
@@ -77,11 +74,22 @@ func (oneVersion) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
 	return u, nil
 }
 
-// form is the object as the record of managers is about it. Only who writes the status is concerned by it.
-func (r *request) form(o *object) (*unstructured.Unstructured, error) {
+// recorded is the kind in whose form fields have owners, whichever group's form a client speaks.
+func (s *server) recorded(k *Kind) *Kind {
+	switch {
+	case k.foreign != nil:
+		return k.foreign.of
+	case len(k.Names) > 0:
+		return s.kindNamed(k.Name)
+	}
+	return k
+}
+
+// owned is the object as the record of managers is about it. Only who writes the status is concerned by it.
+func (k *Kind) owned(o *object, subresource string) (*unstructured.Unstructured, error) {
 	out := *o
-	out.APIVersion, out.Kind = r.kind.apiVersion(), r.kind.Name
-	if r.subresource == "" {
+	out.APIVersion, out.Kind = k.apiVersion(), k.Name
+	if subresource == "" {
 		out.Status = nil
 	}
 	raw, err := json.Marshal(out.shown())
@@ -129,16 +137,17 @@ func (s *server) track(r *request, old, next *object, sent json.RawMessage) erro
 	if noRecord(was) && noRecord(sent) {
 		return nil
 	}
-	fm, err := s.managers.get(r.kind, r.subresource)
+	k := s.recorded(r.kind)
+	fm, err := s.managers.get(k, r.subresource)
 	if err != nil {
 		return err
 	}
-	before, err := r.form(old)
+	before, err := k.owned(old, r.subresource)
 	if err != nil {
 		return err
 	}
 	next.Metadata.ManagedFields = sent
-	after, err := r.form(next)
+	after, err := k.owned(next, r.subresource)
 	if err != nil {
 		next.Metadata.ManagedFields = was
 		return nil //nolint:nilerr // what was sent is no record: ours stays

@@ -45,6 +45,9 @@ func (s *server) swagger() any {
 	paths := dict{}
 	for i := range s.Kinds {
 		k := &s.Kinds[i]
+		if k.foreign != nil {
+			defs[k.schemaName()] = k.foreign.schema(metaName)
+		}
 		at := k.root() + "/"
 		if k.Namespaced {
 			at += "namespaces/{namespace}/"
