@@ -137,7 +137,10 @@ func (o Object) Manifest() (map[string]any, error) {
 // Apply makes the hub's object what a manifest says, and leaves alone what that doesn't mention. What an
 // earlier apply mentioned, and this one doesn't, is taken away.
 func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, how WriteOptions) (Outcome, error) {
-	wanted, err := o.remembered()
+	if !k.Namespaced {
+		namespace = ""
+	}
+	wanted, err := o.remembered(namespace)
 	if err != nil {
 		return "", err
 	}
@@ -167,8 +170,9 @@ func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, 
 	}
 }
 
-// remembered is a manifest with itself as an annotation.
-func (o Object) remembered() (map[string]any, error) {
+// remembered is a manifest with itself as an annotation, letter by letter as kubectl writes it:
+// taking turns with it changes nothing.
+func (o Object) remembered(namespace string) (map[string]any, error) {
 	tree, err := o.Manifest()
 	if err != nil {
 		return nil, err
@@ -176,6 +180,14 @@ func (o Object) remembered() (map[string]any, error) {
 	meta, ok := tree["metadata"].(map[string]any)
 	if !ok {
 		return nil, resource.Errorf(resource.Invalid, "metadata", "is missing")
+	}
+	if namespace != "" {
+		meta["namespace"] = namespace
+	}
+	notes, _ := meta["annotations"].(map[string]any)
+	if notes == nil {
+		notes = map[string]any{}
+		meta["annotations"] = notes
 	}
 	version, conditional := meta["resourceVersion"]
 	delete(meta, "resourceVersion") // is about this once
@@ -186,12 +198,7 @@ func (o Object) remembered() (map[string]any, error) {
 	if conditional {
 		meta["resourceVersion"] = version
 	}
-	notes, _ := meta["annotations"].(map[string]any)
-	if notes == nil {
-		notes = map[string]any{}
-		meta["annotations"] = notes
-	}
-	notes[LastApplied] = string(text)
+	notes[LastApplied] = string(text) + "\n"
 	return tree, nil
 }
 

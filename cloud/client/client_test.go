@@ -314,7 +314,7 @@ func FuzzDocuments(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text []byte) {
 		for _, d := range Documents(text) {
 			for _, o := range d.Objects {
-				_, _ = o.remembered() // must not panic
+				_, _ = o.remembered("default") // must not panic
 			}
 		}
 	})

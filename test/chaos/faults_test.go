@@ -150,11 +150,11 @@ func (c *chaos) replaceGuest(t *testing.T, pause time.Duration) error {
 			return err
 		})
 	}
-	if err := request(http.MethodDelete, c.ResourceURL("Device", "default", "guest"), "", http.StatusNotFound); err != nil {
+	if err := request(http.MethodDelete, c.DeviceURL("guest"), "", http.StatusNotFound); err != nil {
 		return err
 	}
 	time.Sleep(pause) // as long as the plan says
-	return request(http.MethodPost, c.ResourceURL("Device", "default", ""), guest, http.StatusConflict)
+	return request(http.MethodPost, c.DeviceURL(""), guest, http.StatusConflict)
 }
 
 func (c *chaos) shuffled(list []string) []string {

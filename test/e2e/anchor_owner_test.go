@@ -158,7 +158,7 @@ func TestBothSidesWriteOffline(t *testing.T) {
 		require.Contains(t, string(m.Payload), `"winner":"`+winner+`"`, p)
 	}
 	s.Eventually(stand.Soon, func() error {
-		text, err := call(t, http.MethodGet, s.ResourceURL("Device", "default", "hall"))
+		text, err := call(t, http.MethodGet, s.DeviceURL("hall"))
 		if err != nil {
 			return err
 		}

@@ -178,7 +178,7 @@ func TestUpdatesWhileTheDeviceIsBeingCreated(t *testing.T) {
 		writers.Go(func() { write(core, tree+"attic/desired/fan") })
 	}
 	attic := stand.Device("hall", "by-hand", "attic")
-	url := s.ResourceURL("Device", "default", "attic")
+	url := s.DeviceURL("attic")
 	local := s.Watch(s.Core(), tree+"attic/#", nil)
 	for i := range 10 {
 		s.Create(attic)

@@ -179,7 +179,7 @@ func (m *machine) restGoesOn() {
 	live.AwaitThat(m.topic("p0"), func(got client.Message) bool { return string(got.Payload) == m.values[0] })
 	require.NoError(m.t, m.Publish(m.pub, "nobody/keeps/this", "hello"))
 	live.Await("nobody/keeps/this", "hello")
-	for _, url := range []string{m.ResourceURL("Device", "default", "tank"), "http://" + m.Node("n1").HTTP + "/metrics", "http://" + m.Hub.HTTP + "/metrics"} {
+	for _, url := range []string{m.DeviceURL("tank"), "http://" + m.Node("n1").HTTP + "/metrics", "http://" + m.Hub.HTTP + "/metrics"} {
 		_, err := harness.Call(m.t.Context(), http.MethodGet, url, nil)
 		require.NoError(m.t, err)
 	}

@@ -112,7 +112,7 @@ func (f fleet) create(t *testing.T, s *stand.Stand) {
 		properties = append(properties, fmt.Sprintf("{name: p%d, type: int}", p))
 	}
 	s.Create(stand.Model("meter", properties...))
-	url := s.ResourceURL("Device", "default", "")
+	url := s.DeviceURL("")
 	ids := make(chan int)
 	errs := make(chan error, f.meters)
 	var workers sync.WaitGroup

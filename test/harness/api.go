@@ -50,17 +50,9 @@ func Call(ctx context.Context, method, url string, body []byte) ([]byte, error) 
 	return text, err
 }
 
-// ResourceURL is where the hub serves a kind, or one object of it.
-func (w *World) ResourceURL(kind, namespace, name string) string {
-	url := "http://" + w.Hub.HTTP + apiBase
-	switch kind = strings.ToLower(strings.TrimSuffix(kind, "s")); kind {
-	case "device", "devicemodel", "configuration", "instance", "secret", "configmap", "event":
-		if namespace == "" {
-			namespace = "default"
-		}
-		url += "/namespaces/" + namespace
-	}
-	url += "/" + kind + "s"
+// DeviceURL is where the hub serves the Devices of the default namespace, or one of them.
+func (w *World) DeviceURL(name string) string {
+	url := "http://" + w.Hub.HTTP + apiBase + "/namespaces/default/devices"
 	if name != "" {
 		url += "/" + name
 	}
