@@ -34,7 +34,7 @@ build: ## build the programs into bin/
 	@$(STAGE) build env CGO_ENABLED=0 go build -trimpath -buildvcs=auto -ldflags '-s -w' -o bin/ $(PROGRAMS)
 
 .PHONY: test
-test: needs needs-clients $(TOOLS)/gotestsum build ## run all tests but chaos, benchmarks and fuzzing
+test: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## run all tests but chaos, benchmarks and fuzzing
 	@$(STAGE) test $(GOTESTSUM) --jsonfile .out/test.json -- $(UNIT)
 	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop ./test/flood)
 
@@ -43,7 +43,7 @@ race: needs needs-gcc $(TOOLS)/gotestsum ## run the packages' tests with the rac
 	@$(STAGE) race env CGO_ENABLED=1 $(GOTESTSUM) --jsonfile .out/race.json -- -race -timeout 15m $(UNIT)
 
 .PHONY: e2e
-e2e: needs needs-clients $(TOOLS)/gotestsum build ## run the scripts against the real programs
+e2e: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## run the scripts against the real programs
 	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop ./test/flood)
 
 .PHONY: chaos
@@ -89,7 +89,7 @@ needs:
 	@mkdir -p .out
 	@scripts/needs.sh mosquitto_pub=mosquitto-clients mosquitto_rr=mosquitto-clients openssl=openssl curl=curl \
 		/usr/sbin/mkfs.ext4=e2fsprogs mount=mount prlimit=util-linux unshare=util-linux \
-		ip=iproute2 /usr/sbin/tc=iproute2
+		ip=iproute2 /usr/sbin/tc=iproute2 kubectl=kubernetes-client
 
 .PHONY: needs-bench
 needs-bench: # the broker that ours is compared with, and the tool that keeps both on a core
@@ -114,4 +114,9 @@ $(TOOLS)/gotestsum: TOOL := gotest.tools/gotestsum
 $(TOOLS)/golangci-lint: TOOL := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 $(TOOLS)/gotestsum $(TOOLS)/golangci-lint: scripts/tools/go.mod scripts/tools/go.sum
 	@$(STAGE) $(@F) env -C scripts/tools GOBIN=$(TOOLS) CGO_ENABLED=0 go install -trimpath $(TOOL)
+	@touch $@
+
+# A recent kubectl, from its module: what the API is tried with beside the system's own.
+$(TOOLS)/kubectl: test/tools/kubectl/go.mod test/tools/kubectl/go.sum test/tools/kubectl/main.go
+	@$(STAGE) $(@F) env -C test/tools/kubectl CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/kubectl .
 	@touch $@

@@ -89,6 +89,7 @@ func (w *World) Env() []string {
 		"HUB_MQTT=" + w.Hub.MQTT, "HUB_PORT=" + port(w.Hub.MQTT), "HUB_HTTP=" + w.Hub.HTTP,
 		"HUB=http://" + w.Hub.HTTP, "HUB_TLS=" + w.TLS, "HUB_WS=" + w.WS,
 		"API=http://" + w.Hub.HTTP + apiBase, "SCRIPTS=" + filepath.Join(filepath.Dir(w.Bin), "scripts"),
+		"KUBECTL=" + kubectl(filepath.Dir(w.Bin)),
 	}
 	for name, n := range w.nodes {
 		prefixes := []string{strings.ToUpper(name) + "_"}
@@ -371,4 +372,13 @@ func probe(ctx context.Context, target string) error {
 	}
 	_, err := Call(ctx, http.MethodGet, target, nil)
 	return err
+}
+
+// kubectl is the one that make builds, or else the system's.
+func kubectl(root string) string {
+	built := filepath.Join(root, ".tools", "kubectl")
+	if _, err := os.Stat(built); err != nil {
+		return "kubectl"
+	}
+	return built
 }
