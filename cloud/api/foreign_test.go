@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -112,4 +113,14 @@ func TestDialectClaims(t *testing.T) {
 	shown := h.ok("GET", hosts+"/n1", "")
 	require.Equal(t, "v2", shown.str("spec.config.0.gitRef.targetRevision"))
 	require.Nil(t, shown.at("spec.config.0.ref"), "what was said before the change isn't shown beside it")
+}
+
+// The first document's Device as text: the hub reads OFF as its author meant it.
+func TestSampleAsText(t *testing.T) {
+	sample, err := os.ReadFile("dialect/testdata/device-management-device.yaml")
+	require.NoError(t, err)
+	h := newHub(t)
+	made := h.ok("POST", alpha1+"/devices", string(sample), "Content-Type", "application/yaml")
+	require.Equal(t, "OFF", made.str("status.twins.0.expected.value"))
+	require.Equal(t, "OFF", h.ok("GET", inNS+"/devices/sensor-tag01", "").str("spec.desired.temperature-enable"))
 }

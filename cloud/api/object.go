@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strconv"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -144,7 +142,7 @@ func body(r *http.Request, also ...string) ([]byte, error) {
 	if json.Valid(raw) || kind == protobufType {
 		return raw, nil
 	}
-	out, err := yaml.YAMLToJSON(raw)
+	out, err := fromYAML(raw)
 	if err != nil {
 		return nil, badRequest("", "the body is neither JSON nor YAML: %v", err)
 	}
