@@ -32,7 +32,7 @@ func (d *device) note(kind, reason, about, format string, args ...any) resource.
 	if about != "" {
 		format = about + ": " + format // a name has no % in it
 	}
-	m := d.Metadata
+	m := d.read().Metadata
 	return resource.Happening{
 		Kind: resource.KindDevice, Namespace: m.Namespace, Name: m.Name, UID: m.UID,
 		Type: kind, Reason: reason, About: about, Message: fmt.Sprintf(format, args...),
@@ -105,7 +105,7 @@ func (t *Twins) noteBound(b *batch, d *device, to string, modelled bool) {
 	case to != "":
 		b.tellDevice(d, resource.EventNormal, "Moved", "", "from node %s to node %s", d.node, to)
 	case !modelled:
-		b.tellDevice(d, resource.EventWarning, "ModelMissing", "", "taken off node %s until there is a DeviceModel %s", d.node, d.Spec.DeviceModelRef.Name)
+		b.tellDevice(d, resource.EventWarning, "ModelMissing", "", "taken off node %s until there is a DeviceModel %s", d.node, d.of.name)
 	default:
 		b.tellDevice(d, resource.EventNormal, "Unbound", "", "taken off node %s", d.node)
 	}
@@ -128,7 +128,7 @@ func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c link.Change)
 	case topics.KindRefused:
 		var r resource.Refusal
 		if json.Unmarshal(c.New.Value, &r) == nil {
-			tell(resource.EventWarning, "Refused", "%s refused: %s: %s", clip(string(d.Spec.Desired[a.Name])), r.Code, r.Message)
+			tell(resource.EventWarning, "Refused", "%s refused: %s: %s", clip(string(d.read().Spec.Desired[a.Name])), r.Code, r.Message)
 		}
 	case topics.KindConflict:
 		var x resource.Dispute

@@ -24,10 +24,6 @@ const (
 	listEvery  = resendTick // more of them at most so often
 )
 
-func (d *device) model() modelKey {
-	return modelKey{d.Metadata.Namespace, d.Spec.DeviceModelRef.Name}
-}
-
 // watched are the kinds that the nodes' maps derive from, what others refer to first.
 var watched = [...]string{resource.KindDeviceModel, resource.KindDevice, resource.KindNode}
 
@@ -118,7 +114,7 @@ func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
 	switch kind {
 	case resource.KindDevice:
 		for name, d := range t.devices {
-			if !have[d.Metadata.Namespace+"/"+name] {
+			if !have[d.of.namespace+"/"+name] {
 				t.dropDevice(b, name)
 			}
 		}
@@ -156,20 +152,21 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 }
 
 func (t *Twins) changedDevice(b *batch, o store.Object) {
-	d := new(device)
-	if err := json.Unmarshal(o.Data, &d.Device); err != nil {
+	var whole resource.Device
+	if err := json.Unmarshal(o.Data, &whole); err != nil {
 		t.o.Log.Error().Err(err).Str("device", o.Name).Msg("the stored Device can't be read")
 		return
 	}
+	d := &device{name: o.Name, of: modelKey{o.Namespace, whole.Spec.DeviceModelRef.Name}, raw: o.Data}
 	if old := t.devices[o.Name]; old != nil {
 		d.node, d.sent = old.node, old.sent
-		delete(t.users[old.model()], o.Name)
+		delete(t.users[old.of], o.Name)
 	}
 	t.devices[o.Name] = d
-	users := t.users[d.model()]
+	users := t.users[d.of]
 	if users == nil {
 		users = make(map[string]bool)
-		t.users[d.model()] = users
+		t.users[d.of] = users
 	}
 	users[o.Name] = true
 	b.devices[o.Name] = true
@@ -177,7 +174,7 @@ func (t *Twins) changedDevice(b *batch, o store.Object) {
 
 func (t *Twins) dropDevice(b *batch, name string) {
 	if d := t.devices[name]; d != nil {
-		delete(t.users[d.model()], name)
+		delete(t.users[d.of], name)
 		delete(t.devices, name)
 		if d.node != "" {
 			t.noteBound(b, d, "", true)
@@ -234,10 +231,10 @@ func (t *Twins) putMembership(b *batch, n *node) {
 // project writes a Device into its node's map. One whose model is not there yet
 // waits for it: no mapper could do anything with it.
 func (t *Twins) project(b *batch, d *device) {
-	name := d.Metadata.Name
-	model, known := t.models[d.model()]
-	target := d.Spec.NodeName
-	if !known || d.Metadata.DeletionTimestamp != nil {
+	name, whole := d.name, d.read()
+	model, known := t.models[d.of]
+	target := whole.Spec.NodeName
+	if !known || whole.Metadata.DeletionTimestamp != nil {
 		target = ""
 	}
 	if d.node != target {
@@ -254,53 +251,52 @@ func (t *Twins) project(b *batch, d *device) {
 		n.bound[name] = true
 		b.nodes[n] = true
 	}
-	t.putDocument(b, n, "devices/"+name, resource.NewBundle(d.Device, model))
-	t.projectDesired(b, n, d, model)
+	t.putDocument(b, n, "devices/"+name, resource.NewBundle(whole, model))
+	d.node = n.name // one copy of the text
+	t.projectDesired(b, n, d, whole, model)
 }
 
 // projectDesired writes the wanted values. One that its model does not allow,
 // because it was there before the model changed, is in the spec and goes nowhere.
-func (t *Twins) projectDesired(b *batch, n *node, d *device, model resource.DeviceModel) {
-	name := d.Metadata.Name
-	for property := range d.sent {
-		value, wanted := d.Spec.Desired[property]
+func (t *Twins) projectDesired(b *batch, n *node, d *device, whole resource.Device, model resource.DeviceModel) {
+	for _, property := range slices.Clone(d.sent) {
+		value, wanted := whole.Spec.Desired[property]
 		err := model.CheckDesired(property, []byte(value))
 		if wanted && err != nil {
 			b.tellDevice(d, resource.EventWarning, "NotAllowed", property, "%s is wanted and goes nowhere since the model changed: %v",
 				clip(string(value)), err)
 		}
 		if !wanted || err != nil {
-			delete(d.sent, property)
-			t.deleteDown(b, n, topics.DeviceKey(name, topics.KindDesired, property))
+			d.sent = slices.DeleteFunc(d.sent, func(p string) bool { return p == property })
+			t.deleteDown(b, n, topics.DeviceKey(d.name, topics.KindDesired, property))
 		}
 	}
-	for property, value := range d.Spec.Desired {
+	for property, value := range whole.Spec.Desired {
 		if model.CheckDesired(property, []byte(value)) == nil {
-			t.putDesired(b, n, d, property, value)
+			t.putDesired(b, n, d, whole, property)
 		}
 	}
 }
 
-func (t *Twins) putDesired(b *batch, n *node, d *device, property string, value resource.Value) {
-	m := d.DesiredMeta[property]
+func (t *Twins) putDesired(b *batch, n *node, d *device, whole resource.Device, property string) {
+	m := whole.DesiredMeta[property]
 	e := link.Entry{
-		Key:   topics.DeviceKey(d.Metadata.Name, topics.KindDesired, property),
-		Value: []byte(value), Ver: max(m.Ver, 1), TS: m.TS, Origin: m.Origin,
+		Key:   topics.DeviceKey(d.name, topics.KindDesired, property),
+		Value: []byte(whole.Spec.Desired[property]), Ver: max(m.Ver, 1), TS: m.TS, Origin: m.Origin,
 	}
-	if until, err := resource.ParseTime(d.Spec.DesiredUntil[property]); err == nil {
+	if until, err := resource.ParseTime(whole.Spec.DesiredUntil[property]); err == nil {
 		e.Meta.Until = until.UnixMilli()
 	}
 	e, changed, err := n.down.Put(e)
 	if err != nil {
-		t.o.Log.Error().Err(err).Str("node", n.name).Str("device", d.Metadata.Name).Str("property", property).Uint64("ver", m.Ver).
+		t.o.Log.Error().Err(err).Str("node", n.name).Str("device", d.name).Str("property", property).Uint64("ver", m.Ver).
 			Msg("a desired value can't be sent")
 		b.tellDevice(d, resource.EventWarning, "NotSent", property, "the desired value can't be sent: %v", err)
 		return
 	}
-	if d.sent == nil {
-		d.sent = make(map[string]bool)
+	if !slices.Contains(d.sent, property) {
+		d.sent = append(d.sent, property)
 	}
-	d.sent[property] = true
 	if changed {
 		b.out = append(b.out, tree.Value(n.name, e.Key, topics.KindDesired, tree.Stored(e)))
 		b.spoke[n] = true
@@ -317,13 +313,13 @@ func (t *Twins) deleteDown(b *batch, n *node, key string) {
 
 // unbind takes all of a device's keys off its node.
 func (t *Twins) unbind(b *batch, d *device) {
-	n, name := t.nodes[d.node], d.Metadata.Name
+	n, name := t.nodes[d.node], d.name
 	if n == nil || !n.bound[name] {
 		return
 	}
 	delete(n.bound, name)
 	b.nodes[n] = true
-	for property := range d.sent {
+	for _, property := range d.sent {
 		t.deleteDown(b, n, topics.DeviceKey(name, topics.KindDesired, property))
 	}
 	d.sent = nil

@@ -105,11 +105,12 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 		t.mu.RUnlock()
 		return nil
 	}
-	key := store.Key{Kind: resource.KindDevice, Namespace: d.Metadata.Namespace, Name: name}
-	status := t.deviceStatus(d)
-	adopted, found := t.adoption(d)
-	_, modelled := t.models[d.model()]
-	model := d.Spec.DeviceModelRef.Name
+	key := store.Key{Kind: resource.KindDevice, Namespace: d.of.namespace, Name: name}
+	whole := d.read()
+	status := t.deviceStatus(d, whole)
+	adopted, found := t.adoption(d, whole)
+	_, modelled := t.models[d.of]
+	model := d.of.name
 	node, away := d.node, t.nodes[d.node] != nil && t.nodes[d.node].away
 	t.mu.RUnlock()
 	if found {
@@ -137,23 +138,23 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 // adoption is the wish that takes the node's overrides over as desired values: those
 // of properties whose model says so, that nobody contests, and that have no end. It is looked for with
 // the status, whenever the device changed: after a restart or a failure it is found again.
-func (t *Twins) adoption(d *device) (w wish, found bool) {
+func (t *Twins) adoption(d *device, whole resource.Device) (w wish, found bool) {
 	n := t.nodes[d.node]
 	if n == nil {
 		return w, false
 	}
 	w = wish{node: n.name, origin: "node/" + n.name, values: make(map[string]*resource.Value), basedOn: make(map[string]uint64)}
-	model := t.models[d.model()]
+	model := t.models[d.of]
 	for _, p := range model.Spec.Properties {
-		o, ok := n.up.Get(topics.DeviceKey(d.Metadata.Name, topics.KindOverride, p.Name))
-		if !p.Adopt || !ok || o.Meta.Until != 0 || o.Meta.BasedOn != current(d.DesiredMeta[p.Name]) ||
+		o, ok := n.up.Get(topics.DeviceKey(d.name, topics.KindOverride, p.Name))
+		if !p.Adopt || !ok || o.Meta.Until != 0 || o.Meta.BasedOn != current(whole.DesiredMeta[p.Name]) ||
 			model.CheckDesired(p.Name, o.Value) != nil {
 			continue
 		}
 		v := resource.Value(o.Value)
 		w.values[p.Name], w.basedOn[p.Name] = &v, o.Meta.BasedOn
 	}
-	name := d.Metadata.Name
+	name := d.name
 	w.done = func(err error) {
 		if err != nil && !errors.Is(err, resource.NotFound) {
 			t.status.device(name) // look again
@@ -162,18 +163,18 @@ func (t *Twins) adoption(d *device) (w wish, found bool) {
 	return w, len(w.values) > 0
 }
 
-func (t *Twins) deviceStatus(d *device) resource.DeviceStatus {
-	s := resource.DeviceStatus{State: resource.Unknown, Twin: t.twin(d)}
+func (t *Twins) deviceStatus(d *device, whole resource.Device) resource.DeviceStatus {
+	s := resource.DeviceStatus{State: resource.Unknown, Twin: t.twin(d, whole)}
 	n := t.nodes[d.node]
 	if n == nil {
 		return s
 	}
-	name := d.Metadata.Name
+	name := d.name
 	last := int64(0)
 	if e, ok := n.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()); ok {
 		s.State, last = string(e.Value), e.TS
 	}
-	for _, p := range t.models[d.model()].Spec.Properties {
+	for _, p := range t.models[d.of].Spec.Properties {
 		if e, ok := n.up.Get(topics.DeviceKey(name, topics.KindReported, p.Name)); ok {
 			last = max(last, e.TS)
 		}
@@ -183,18 +184,18 @@ func (t *Twins) deviceStatus(d *device) resource.DeviceStatus {
 }
 
 // twin puts a device's twin together: desired from the object, the rest from what its node reported.
-func (t *Twins) twin(d *device) map[string]resource.TwinProperty {
+func (t *Twins) twin(d *device, whole resource.Device) map[string]resource.TwinProperty {
 	n := t.nodes[d.node]
-	return resource.Twin(t.models[d.model()], func(branch, property string) (resource.Stored, bool) {
+	return resource.Twin(t.models[d.of], func(branch, property string) (resource.Stored, bool) {
 		if branch == "desired" {
-			value, ok := d.Spec.Desired[property]
-			m := d.DesiredMeta[property]
+			value, ok := whole.Spec.Desired[property]
+			m := whole.DesiredMeta[property]
 			return resource.Stored{Value: []byte(value), Ver: m.Ver, TS: m.TS, Origin: m.Origin}, ok
 		}
 		if n == nil {
 			return resource.Stored{}, false
 		}
-		e, ok := n.up.Get("devices/" + d.Metadata.Name + "/" + branch + "/" + property)
+		e, ok := n.up.Get("devices/" + d.name + "/" + branch + "/" + property)
 		return tree.Stored(e), ok
 	})
 }

@@ -10,6 +10,7 @@ package twin
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -99,11 +100,18 @@ type node struct {
 	unknown  bool // there is no Node of its name, and should be
 }
 
-// device is a Device as the store has it.
+// device is a Device as the store has it. There may be very many: what is in it is read when it is needed.
 type device struct {
-	resource.Device
-	node string          // the node that its keys are on: the last projection's
-	sent map[string]bool // the properties that have a desired key there
+	name string
+	of   modelKey
+	raw  []byte   // shared with the store
+	node string   // the node that its keys are on: the last projection's
+	sent []string // the properties that have a desired key there
+}
+
+func (d *device) read() (whole resource.Device) {
+	_ = json.Unmarshal(d.raw, &whole) // it could be read when it came
+	return whole
 }
 
 type stats struct {

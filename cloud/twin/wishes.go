@@ -193,7 +193,7 @@ func (t *Twins) namespace(name string) string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if d := t.devices[name]; d != nil {
-		return d.Metadata.Namespace
+		return d.of.namespace
 	}
 	return resource.DefaultNamespace
 }
