@@ -43,7 +43,11 @@ func (s *server) deleteCollection(w http.ResponseWriter, r *request) error {
 		if err != nil {
 			return err
 		}
-		out.Items = append(out.Items, left.shown())
+		form, err := r.kind.form(left)
+		if err != nil {
+			return err
+		}
+		out.Items = append(out.Items, form)
 	}
 	writeJSON(w, http.StatusOK, out)
 	return nil
