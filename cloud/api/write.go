@@ -77,6 +77,9 @@ func (s *server) create(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	generated := o.Metadata.Name == ""
+	if generated && o.Metadata.GenerateName == "" {
+		return r.about("", resource.Errorf(resource.Invalid, "metadata.name", "name or generateName is required"))
+	}
 	for try := 0; ; try++ {
 		if generated {
 			o.Metadata.Name = o.Metadata.GenerateName + suffix()

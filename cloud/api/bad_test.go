@@ -1,0 +1,133 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// bad is a manifest that nobody should send. says is what the answer names: the field or the rule.
+type bad struct{ path, body, says string }
+
+// manifest is an object of a kind with a name and a spec in YAML.
+func manifest(name, spec string) string { return "metadata: {name: " + name + "}\nspec: " + spec }
+
+func badManifests() []bad {
+	deep := strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)
+	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n" +
+		"d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n"
+	const (
+		dev, mod    = inNS + "/devices", inNS + "/devicemodels"
+		nodes       = base + "/nodes"
+		fleets      = base + "/fleets"
+		repos       = base + "/repositories"
+		syncs       = base + "/resourcesyncs"
+		ups         = base + "/upgrades"
+		confs       = inNS + "/configurations"
+		insts       = inNS + "/instances"
+		secrets     = "/api/v1/namespaces/default/secrets"
+		configMaps  = "/api/v1/namespaces/default/configmaps"
+		enrollments = base + "/enrollmentrequests"
+	)
+	list := []bad{
+		// not an object at all
+		{dev, ``, "must be an object"},
+		{dev, `null`, "must be an object"},
+		{dev, `[]`, "must be an object"},
+		{dev, `7`, "must be an object"},
+		{dev, `{`, "neither JSON nor YAML"},
+		{dev, "a: b: c", "neither JSON nor YAML"},
+		{dev, "\tx: 1", "neither JSON nor YAML"},
+		{dev, "\x00\xff", "neither JSON nor YAML"},
+		{dev, bomb, "neither JSON nor YAML"},
+		{dev, deep, ""},
+		{dev, `{"spec":` + deep + `}`, ""},
+		// another object
+		{dev, `{"kind":"Node","metadata":{"name":"x"}}`, "kind"},
+		{dev, `{"apiVersion":"v9","metadata":{"name":"x"}}`, "apiVersion"},
+		{dev, `{"metadata":{"name":"x","namespace":"other"}}`, "namespace"},
+		{dev, `{"metadata":{"name":"x","resourceVersion":"7"}}`, "resourceVersion"},
+		{dev, `{"metadata":{"name":"x","owner":"Fleet/f"}}`, "owner"},
+		// metadata
+		{nodes, `{}`, "metadata.name"},
+		{nodes, `{"metadata":{"name":7}}`, "name"},
+		{nodes, `{"metadata":{"name":"UPPER"}}`, "metadata.name"},
+		{nodes, `{"metadata":{"name":"a/b"}}`, "metadata.name"},
+		{nodes, `{"metadata":{"name":"a b"}}`, "metadata.name"},
+		{nodes, `{"metadata":{"name":"` + strings.Repeat("x", 300) + `"}}`, "metadata.name"},
+		{nodes, `{"metadata":[]}`, "metadata"},
+		{nodes, `{"metadata":{"name":"x","labels":{"a b":"c"}}}`, "metadata.labels"},
+		{nodes, `{"metadata":{"name":"x","labels":{"":"c"}}}`, "metadata.labels"},
+		{nodes, `{"metadata":{"name":"x","labels":{"a":7}}}`, "metadata.labels"},
+		{nodes, `{"metadata":{"name":"x","labels":{"a":"` + strings.Repeat("x", 64) + `"}}}`, "metadata.labels[a]"},
+		{nodes, `{"metadata":{"name":"x","annotations":{"a":"` + strings.Repeat("x", 300_000) + `"}}}`, "metadata.annotations"},
+		{nodes, `{"metadata":{"name":"x","creationTimestamp":"yesterday"}}`, ""},
+		{nodes, `{"metadata":{"name":"x","finalizers":"all"}}`, "finalizers"},
+		// devices and models
+		{dev, manifest("x", `{}`), "spec.deviceModelRef.name"},
+		{dev, manifest("x", `{deviceModelRef: {name: m}}`), "spec.protocol.type"},
+		{dev, manifest("x", `{deviceModelRef: {name: "M!"}, protocol: {type: x}}`), "spec.deviceModelRef.name"},
+		{dev, manifest("x", `{deviceModelRef: {name: m}, protocol: {type: x}, nodeName: "N 1"}`), "spec.nodeName"},
+		{dev, manifest("x", `{deviceModelRef: {name: m}, protocol: {type: x}, desired: {"a/b": "1"}}`), "spec.desired[a/b]"},
+		{dev, manifest("x", `{deviceModelRef: {name: m}, protocol: {type: x}, desired: {a: "1"}, desiredUntil: {a: soon}}`), "spec.desiredUntil[a]"},
+		{dev, manifest("x", `{deviceModelRef: [m], protocol: {type: x}}`), "spec.deviceModelRef"},
+		{mod, manifest("x", `{properties: [{name: a}, {name: a}]}`), "spec.properties[1].name"},
+		{mod, manifest("x", `{properties: [{name: a, type: colour}]}`), "spec.properties[0].type"},
+		{mod, manifest("x", `{properties: [{name: a, type: int, minimum: 2, maximum: 1}]}`), "spec.properties[0].minimum"},
+		{mod, manifest("x", `{properties: [{name: a, accessMode: rw}]}`), "spec.properties[0].accessMode"},
+		{mod, manifest("x", `{propertyVisitors: [{protocol: p, visitors: [{propertyName: none}]}]}`), "visitors[0].propertyName"},
+		{mod, manifest("x", `{propertyVisitors: [{protocol: p, visitors: []}, {protocol: P, visitors: []}]}`), "spec.propertyVisitors[1].protocol"},
+		{mod, manifest("x", `{properties: {name: a}}`), "spec.properties"},
+		// nodes and fleets
+		{nodes, manifest("x", `{config: [{name: c, configType: Magic}]}`), "spec.config[0].configType"},
+		{nodes, manifest("x", `{config: [{name: c, configType: GitConfigProviderSpec}]}`), "spec.config[0].gitRef"},
+		{nodes, manifest("x", `{config: [{name: c, configType: InlineConfigProviderSpec, inline: text}]}`), "spec.config[0].inline"},
+		{fleets, manifest("x", `{selector: {matchExpressions: [{key: a, operator: In}]}, template: {spec: {}}}`), "matchExpressions[0].values"},
+		{fleets, manifest("x", `{selector: {matchExpressions: [{key: a, operator: Near}]}, template: {spec: {}}}`), "matchExpressions[0].operator"},
+		{fleets, manifest("x", `{selector: {matchLabels: {a: [b]}}, template: {spec: {}}}`), "matchLabels"},
+		// sources and upgrades
+		{repos, manifest("x", `{}`), "spec.url"},
+		{repos, manifest("x", `{url: nowhere}`), "spec.url"},
+		{repos, manifest("x", `{url: "ftp://h/x"}`), "spec.url"},
+		{repos, manifest("x", `{url: "https://ann:hunter2@h/x"}`), "must not hold a password"},
+		{syncs, manifest("x", `{repository: r, targetRevision: main}`), "spec.path"},
+		{syncs, manifest("x", `{repository: r, targetRevision: main, path: /, interval: often}`), "spec.interval"},
+		{ups, manifest("x", `{nodeNames: [n1]}`), "spec.version"},
+		{ups, manifest("x", `{version: v1}`), "spec.nodeNames"},
+		{ups, manifest("x", `{version: v1, nodeNames: [n1, n1]}`), "spec.nodeNames[1]"},
+		// discovery, values, enrolment
+		{confs, manifest("x", `{}`), "spec.discoveryHandler.name"},
+		{confs, manifest("x", `{discoveryHandler: {name: x}, capacity: 0}`), "spec.capacity"},
+		{confs, manifest("x", `{discoveryHandler: {name: x}, capacity: many}`), "spec.capacity"},
+		{insts, manifest("x", `{configurationName: c, deviceSpecs: [{hostPath: /a, containerPath: /a, permissions: x}]}`), "spec.deviceSpecs[0].permissions"},
+		{secrets, `{"metadata":{"name":"x"},"data":{"a":"no base64"}}`, "data"},
+		{secrets, `{"metadata":{"name":"x"},"data":{"../a":""}}`, "data[../a]"},
+		{configMaps, `{"metadata":{"name":"x"},"data":{"a":"x"},"binaryData":{"a":"AA=="}}`, "binaryData[a]"},
+		{configMaps, `{"metadata":{"name":"x"},"data":{"a":"` + strings.Repeat("x", 1<<20+1) + `"}}`, "data"},
+		{enrollments, manifest("x", `{csr: x, approval: Maybe}`), "spec.approval"},
+		{nodes, `{"metadata":{"name":"x"},"data":"` + strings.Repeat("x", 4<<20) + `"}`, "larger than"},
+	}
+	return list
+}
+
+// Each is answered with a Status that names the place, and none of them is stored or ends the hub.
+func TestBadManifests(t *testing.T) {
+	h := newHub(t, sealed(t))
+	all := badManifests()
+	require.GreaterOrEqual(t, len(all), 60)
+	for i, b := range all {
+		t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
+			r := h.do("POST", b.path, b.body, "Content-Type", "application/yaml")
+			require.Equal(t, "Status", r.str("kind"), "%.300s → %.300s", b.body, r.body)
+			require.GreaterOrEqual(t, r.code, 400)
+			require.Less(t, r.code, 500, "%.300s", r.body)
+			require.Contains(t, r.str("message")+fmt.Sprint(r.at("details.causes")), b.says)
+			require.NotContains(t, string(r.body), "hunter2")
+		})
+	}
+	for _, k := range Kinds() {
+		require.Empty(t, h.ok("GET", k.root()+"/"+k.Plural, "").names(), k.Name)
+	}
+}
