@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 func TestSessionsThatEndWithTheConnectionCostNoDisk(t *testing.T) {
@@ -47,6 +48,12 @@ func testFullSessionRefusesThePublisher(t *testing.T, at place) {
 	ack := pub.publish1("a", "no room")
 	require.Equal(t, byte(0x97), ack.ReasonCode)
 	require.Contains(t, ack.Properties.ReasonString, `"sub"`)
+	live.nothing()
+	for range 200 { // however fast the others' connections are
+		done := make(chan error, 1)
+		b.Pass(Message{Topic: "a", QoS: 1, Payload: []byte("no room"), Publisher: Identity{Version: 5}}, func(err error) { done <- err })
+		require.ErrorIs(t, <-done, resource.Quota)
+	}
 	live.nothing()
 	require.Equal(t, int64(1), b.Stats().Refused["Quota"])
 	require.Zero(t, b.Stats().Dropped["queue_full"])

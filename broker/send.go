@@ -45,6 +45,11 @@ func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch
 	rt := b.router.route(out.Topic)
 	p := &parcel{b: b, changes: along}
 	var copies []copied
+	if retained {
+		if err := b.retained.quota(out); err != nil {
+			return false, nil, err
+		}
+	}
 	if rt.durable {
 		copies = rt.copies(out, batch)
 		if err := p.offer(out, copies, strict); err != nil {
@@ -52,10 +57,7 @@ func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch
 		}
 	}
 	if retained {
-		if err := p.keep(out); err != nil {
-			p.settle(err)
-			return false, nil, err
-		}
+		p.keep(out)
 	}
 	if rt.durable {
 		b.router.deliverCopies(out, copies)
@@ -75,15 +77,17 @@ func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch
 	return true, p.full, nil
 }
 
-// offer queues the message in the durable sessions among its receivers.
+// offer queues the message in the durable sessions among its receivers. When the first
+// without room undoes it for all, none of them has sent it.
 func (p *parcel) offer(out *session.Message, copies []copied, strict bool) error {
+	hold := strict && len(copies) > 1
 	for i := range copies {
 		c := &copies[i]
 		if c.how.QoS == 0 || !c.client.sess.Durable() {
 			continue
 		}
 		c.taken = true
-		o, full := c.client.sess.Offer(out, c.how)
+		o, full := c.client.sess.Offer(out, c.how, hold)
 		switch {
 		case full && strict:
 			p.full = c.client
@@ -115,11 +119,8 @@ func noRoom(topic string, c *client) error {
 }
 
 // keep has the message stored as its topic's retained one.
-func (p *parcel) keep(out *session.Message) error {
+func (p *parcel) keep(out *session.Message) {
 	b := p.b
-	if err := b.retained.quota(out); err != nil {
-		return err
-	}
 	old := b.retained.get(out.Topic)
 	switch {
 	case old != nil:
@@ -134,7 +135,6 @@ func (p *parcel) keep(out *session.Message) error {
 		p.changes = append(p.changes, retainedChange(out))
 		p.retained = out
 	}
-	return nil
 }
 
 // settle tells the outcome to all concerned.

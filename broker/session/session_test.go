@@ -156,7 +156,7 @@ func TestConnectionsLeaveNoGapsInAQueue(t *testing.T) {
 		for range 500 {
 			s.Enqueue(message("zero", "x", 0), Delivery{})
 		}
-		last, _ = s.Offer(message("one", "x", 1), Delivery{QoS: 1})
+		last, _ = s.Offer(message("one", "x", 1), Delivery{QoS: 1}, false)
 		s.drain(w, nil, batchBytes)
 		s.Detach(w)
 	}
@@ -164,6 +164,21 @@ func TestConnectionsLeaveNoGapsInAQueue(t *testing.T) {
 	require.Equal(t, s.queue.live, s.queue.items.len())
 	last.Settle(errors.New("no space left on device"))
 	require.Equal(t, 49, s.Queued())
+}
+
+// What may still be taken back, because another session has no room, is not sent.
+func TestAHeldOfferIsNotSentBeforeItStands(t *testing.T) {
+	s := New(limits, time.Now, &Counters{})
+	s.Endure(1, &forgetful{})
+	w := attached(s, Params{Version: 5})
+	back, _ := s.Offer(message("a", "taken back", 1), Delivery{QoS: 1}, true)
+	stands, _ := s.Offer(message("a", "stands", 1), Delivery{QoS: 1}, true)
+	require.Empty(t, s.drain(w, nil, batchBytes))
+	stands.Change(nil)
+	require.Empty(t, s.drain(w, nil, batchBytes), "it keeps its place")
+	back.Settle(errors.New("another session has no room"))
+	require.Equal(t, []string{"stands"}, payloads(decode(t, s.drain(w, nil, batchBytes), 5)))
+	require.Equal(t, 1, s.Queued())
 }
 
 func TestUnsubscribingStopsAPull(t *testing.T) {
