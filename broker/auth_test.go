@@ -243,6 +243,13 @@ func TestAUserGetsAnotherRole(t *testing.T) {
 }
 
 func TestNobodyIsTheBrokerItself(t *testing.T) {
-	b := start(t, outletOf([]string{"kept/#"}, nil))
-	require.Equal(t, byte(codeNotAuthorized), dial(t, b).connect(OutletID))
+	for _, b := range []*Broker{start(t, outletOf([]string{"kept/#"}, nil)), start(t, nil)} {
+		for _, id := range []string{OutletID, "$", "$another"} {
+			c := dial(t, b)
+			require.Equal(t, byte(codeBadClientID), c.connect(id))
+			require.Contains(t, c.connack.Properties.ReasonString, "begin with $")
+			require.Equal(t, byte(connackBadIdentifier), dial(t, b).connect(id, v3))
+		}
+	}
+	require.Zero(t, dial(t, start(t, nil)).connect("a$"))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -111,8 +112,11 @@ func (c *conn) malformed(err error) error {
 	return &refusedConnect{code.Code, code.Reason}
 }
 
-// identifier gives a client one that brought none.
+// identifier gives a client one that brought none. Those of the broker's own sessions are nobody's.
 func (c *conn) identifier(pk *packets.Packet) error {
+	if strings.HasPrefix(pk.Connect.ClientIdentifier, "$") {
+		return &refusedConnect{codeBadClientID, "client identifiers that begin with $ are the broker's own"}
+	}
 	if pk.Connect.ClientIdentifier != "" {
 		return nil
 	}
