@@ -95,6 +95,26 @@ func TestARefusalThatANewerWishOvertook(t *testing.T) {
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
 }
 
+func TestWhoAsksForADeviceWaitsForNoCommit(t *testing.T) {
+	r := joined(t)
+	held, gate := make(chan struct{}), make(chan struct{})
+	r.twin.steps.Put(func(*batch) { close(held); <-gate })
+	<-held
+	asked := make(chan error, 2)
+	go func() {
+		asked <- r.twin.Has("n1", "hall")
+		asked <- r.twin.Has("n1", "cellar")
+	}()
+	select {
+	case err := <-asked:
+		require.NoError(t, err)
+		require.Equal(t, resource.NotFound, resource.KindOf(<-asked))
+	case <-time.After(wait):
+		t.Error("it waits")
+	}
+	close(gate)
+}
+
 // sendAs publishes as a user of the node's broker, over a connection of its own.
 func (r *rig) sendAs(user, client, key, payload string) error {
 	done := make(chan error, 1)

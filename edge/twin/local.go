@@ -45,15 +45,15 @@ func (t *Twin) own(node string) error {
 	return resource.Errorf(resource.BadTopic, "", "this is the broker of node %s: it carries no topics of %s", t.o.Node, node)
 }
 
-// Has says why a node doesn't have a device; nil: it does.
+// Has says why a node doesn't have a device; nil: it does. It waits for no commit.
 func (t *Twin) Has(node, device string) error {
 	if err := t.own(node); err != nil {
 		return err
 	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	_, err := t.device(device)
-	return err
+	if _, ok := t.known.Load(device); !ok {
+		return t.noDevice(device)
+	}
+	return nil
 }
 
 func streams(kind topics.Kind) bool {
