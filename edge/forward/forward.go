@@ -186,7 +186,7 @@ func (f *Forwarder) settle(out *broker.Outlet, p broker.Parcel, n int, err error
 	f.sent--
 	f.bytes -= n
 	switch {
-	case err == nil:
+	case err == nil && p.ID > 0: // of QoS 0 nobody says whether it was taken
 		f.most = f.o.Window
 	case again && f.refused == nil:
 		f.refused = err

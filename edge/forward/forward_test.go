@@ -174,6 +174,31 @@ func TestARefusalThatPassesIsWaitedOut(t *testing.T) {
 	require.Zero(t, r.count.Dropped()["refused_by_client"])
 }
 
+// A hub that refuses stored messages still takes QoS 0, of which it says nothing: those
+// must not open the window for the others.
+func TestWhatIsNotAcknowledgedEndsNoRefusal(t *testing.T) {
+	r := newRig(1)
+	f := New(Options{Window: 8})
+	stored, unstored := broker.Parcel{Message: &session.Message{}, ID: 1}, broker.Parcel{Message: &session.Message{}}
+	out := r.sess.Open(8)
+	f.sent = 4
+	f.settle(out, stored, 0, &client.Refused{Code: 0x83})
+	f.settle(out, unstored, 0, nil)
+	f.settle(out, unstored, 0, nil)
+	_, _, _ = f.over()
+	f.settle(out, unstored, 0, nil)
+	over, taken, err := f.over()
+	require.True(t, over)
+	require.Error(t, err)
+	require.True(t, taken)
+	require.Equal(t, 1, f.most)
+	f.sent = 2
+	f.settle(out, unstored, 0, nil)
+	require.Equal(t, 1, f.most)
+	f.settle(out, stored, 0, nil)
+	require.Equal(t, 8, f.most)
+}
+
 func TestWhatIsNeverTakenIsDroppedAndCounted(t *testing.T) {
 	r := newRig(4)
 	r.hub.answer = func(m client.Message) (error, bool) {
