@@ -57,6 +57,7 @@ var sections = []section{
 	{"Idle connections", idle},
 	{"Neighbours", neighbours},
 	{"Hub memory", hubMemory},
+	{"A hundred thousand Devices", objects},
 	{"Reconnect", reconnect},
 	{"Footprint", footprint},
 }

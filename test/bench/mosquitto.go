@@ -117,7 +117,7 @@ func start(dir, addr, cpu, program string, args ...string) (*process, error) {
 		<-ended
 		_ = os.RemoveAll(dir)
 	}}
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if conn, err := net.Dial("tcp", addr); err == nil {
 			return p, conn.Close()
 		}
