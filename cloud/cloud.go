@@ -72,6 +72,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	commits.Watch("sessions", kept.Damage)
 	defer func() { err = errors.Join(err, kept.Close()) }()
 
 	told := events.New(events.Options{Reader: st, Writer: st, Log: log})

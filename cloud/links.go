@@ -20,7 +20,7 @@ func links(tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, version 
 	return func(node string, most int) resource.LinkReport {
 		r := resource.LinkReport{
 			Program: "cloudhub", Version: version, Now: resource.Time(time.Now()),
-			Failing: commits.Failing(), FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused,
+			Failing: commits.Failing(), Damaged: commits.Damaged(), FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused,
 		}
 		r.Links, r.More = tw.Links(node, most)
 		return r

@@ -64,6 +64,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	commits.Watch("sessions", kept.Damage)
 	defer func() { err = errors.Join(err, kept.Close()) }()
 
 	var br *broker.Broker

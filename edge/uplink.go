@@ -128,7 +128,7 @@ func links(o Options, tw *twin.Twin, br *broker.Broker, up *uplink, commits *met
 			link.CertificateExpires = resource.Time(at)
 		}
 		return resource.LinkReport{
-			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Failing: commits.Failing(),
+			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Failing: commits.Failing(), Damaged: commits.Damaged(),
 			FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused, Links: []resource.Link{link},
 		}
 	}

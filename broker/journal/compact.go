@@ -3,6 +3,7 @@ package journal
 import (
 	"errors"
 	"io"
+	"syscall"
 
 	"github.com/edgebus/edgebus/broker/wal"
 )
@@ -21,22 +22,46 @@ const (
 )
 
 // compact goes on with making the log shorter, if it is too long for what is live, and
-// says whether it did, and may have more to do. After a failure it waits for a commit to succeed.
+// says whether it did, and may have more to do. After a failure it waits for a commit to
+// succeed; what can't be read won't be read better, and then the log only grows.
 func (j *Journal) compact() bool {
-	if j.failing || j.sweep == nil && !j.wasteful() {
+	if j.failing || j.damage.Load() != nil || j.sweep == nil && !j.wasteful() {
 		return false
 	}
 	j.files.Lock()
 	defer j.files.Unlock()
-	if err := j.sweepOn(); err != nil {
-		j.sweep = nil // from the beginning, with the next group
-		if !j.failing {
-			j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": not compacted")
-		}
-		j.failing = true
-		return false
+	err := j.sweepOn()
+	if err == nil {
+		j.littered = false
+		return true
 	}
-	return true
+	j.sweep = nil // from the beginning, with the next group
+	unread, unremoved := (*unreadable)(nil), (*unremovable)(nil)
+	switch {
+	case errors.As(err, &unread):
+		j.damage.Store(unread)
+		j.opts.Log.Error().Err(err).Msg(j.opts.Name + ": a file that is needed can't be read: the log is not compacted any more")
+	case errors.As(err, &unremoved):
+		if !j.littered {
+			j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": a file that isn't needed can't be removed; trying again later")
+		}
+		j.littered = true
+	default:
+		j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": not compacted")
+		j.failing = true
+	}
+	return false
+}
+
+// unreadable is a segment that can't be read, with records in it that are needed.
+type unreadable struct{ error }
+
+// unremovable is a segment that is not needed, and is still there.
+type unremovable struct{ error }
+
+// passing says whether what can't be read now may be later.
+func passing(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
 func (j *Journal) wasteful() bool {
@@ -46,11 +71,16 @@ func (j *Journal) wasteful() bool {
 func (j *Journal) sweepOn() error {
 	oldest, _ := j.log.Segments()
 	if j.sweep == nil {
+		if base := j.log.Base(); oldest < base { // it could not be removed
+			return j.remove(base)
+		}
 		if j.live[oldest] == 0 {
 			return j.drop(newGroup(), oldest)
 		}
 		r, err := j.log.Read(oldest, nil)
-		if err != nil {
+		if err != nil && !passing(err) {
+			return &unreadable{err}
+		} else if err != nil {
 			return err
 		}
 		j.sweep = &sweep{segment: r}
@@ -58,7 +88,7 @@ func (j *Journal) sweepOn() error {
 	g := newGroup()
 	more, err := j.copyLive(g)
 	if err != nil {
-		return err
+		return &unreadable{err}
 	}
 	j.stats.compacted.Add(int64(len(g.buf)))
 	if more {
@@ -114,6 +144,13 @@ func (j *Journal) drop(g *group, oldest uint64) error {
 	}
 	j.sweep = nil
 	delete(j.live, oldest)
-	_ = j.log.Retire(oldest + 1) // or when the journal is next opened
+	return j.remove(oldest + 1)
+}
+
+// remove removes the segments before base, the oldest first.
+func (j *Journal) remove(base uint64) error {
+	if err := j.log.Retire(base); err != nil {
+		return &unremovable{err}
+	}
 	return nil
 }

@@ -66,12 +66,15 @@ type Journal struct {
 	turn sync.Mutex // from taking a group to having told its outcome, so that outcomes are in order
 
 	// Written by whose turn it is; Load reads.
-	files   sync.Mutex
-	index   map[uint64]place
-	live    map[uint64]int64 // bytes of live operations, by segment
-	written *group           // being written, or spare
-	sweep   *sweep
-	failing bool
+	files    sync.Mutex
+	index    map[uint64]place
+	live     map[uint64]int64 // bytes of live operations, by segment
+	written  *group           // being written, or spare
+	sweep    *sweep
+	failing  bool
+	littered bool // the oldest segment isn't needed, and could not be removed
+
+	damage atomic.Pointer[unreadable] // found by compaction; nil: none
 
 	stats struct {
 		commits, groups, failed, live, records, compacted atomic.Int64
@@ -96,6 +99,16 @@ type Stats struct {
 	Records   int64 // live, now
 	Segments  int64 // files, now
 	Compacted int64 // bytes copied by compaction
+	Damaged   bool  // a file that is needed can't be read, see Damage
+}
+
+// Damage says what is wrong with a file that is needed, as far as compaction has come across
+// it; nil: nothing. It stays until the journal is opened again, which it won't be.
+func (j *Journal) Damage() error {
+	if d := j.damage.Load(); d != nil {
+		return d.error
+	}
+	return nil
 }
 
 // Stats takes a snapshot.
@@ -108,6 +121,7 @@ func (j *Journal) Stats() Stats {
 		Waiting: int64(waiting), Segments: j.log.Count(),
 		Commits: s.commits.Load(), Groups: s.groups.Load(), Failed: s.failed.Load(), Bytes: j.log.Size(),
 		Live: s.live.Load(), Records: s.records.Load(), Compacted: s.compacted.Load(),
+		Damaged: j.damage.Load() != nil,
 	}
 }
 

@@ -16,6 +16,7 @@ type Commits struct {
 
 	mu      sync.Mutex
 	failing map[string]string
+	damage  map[string]func() error
 }
 
 // Commits adds the figures of stores.
@@ -32,7 +33,7 @@ func (r Registry) Commits() *Commits {
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "commit_failures_total", Help: "Commits that failed, by store.",
 		}, []string{"store"}),
-		failing: make(map[string]string),
+		failing: make(map[string]string), damage: make(map[string]func() error),
 	}
 	r.MustRegister(c.seconds, c.writes, c.failures)
 	return c
@@ -61,9 +62,29 @@ func (c *Commits) note(store string, err error) {
 	delete(c.failing, store)
 }
 
+// Watch has Damaged say what is wrong with a store's files, whatever becomes of commits.
+func (c *Commits) Watch(store string, damage func() error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.damage[store] = damage
+}
+
 // Failing says why the last commit failed, for each store whose last commit did.
 func (c *Commits) Failing() map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.failing)
+}
+
+// Damaged says what is wrong with each store that goes on, and won't open again.
+func (c *Commits) Damaged() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make(map[string]string)
+	for store, damage := range c.damage {
+		if err := damage(); err != nil {
+			all[store] = err.Error()
+		}
+	}
+	return all
 }

@@ -155,6 +155,7 @@ func (r Registry) Journal(store string, take func() journal.Stats) {
 	g.Gauge("live_bytes", "Bytes of its files in live records.", func(s stats) float64 { return float64(s.Live) })
 	g.Gauge("records", "Its live records.", func(s stats) float64 { return float64(s.Records) })
 	g.Gauge("segments", "Its files.", func(s stats) float64 { return float64(s.Segments) })
+	g.Gauge("damaged", "1 when a file that is needed can't be read.", func(s stats) float64 { return Truth(s.Damaged) })
 	g.Counter("compacted_bytes_total", "Bytes that compaction copied.", func(s stats) float64 { return float64(s.Compacted) })
 	r.MustRegister(g)
 }

@@ -60,4 +60,11 @@ func TestCommits(t *testing.T) {
 	require.Empty(t, problems)
 	sessions(time.Millisecond, 1, nil)
 	require.Empty(t, c.Failing(), "it commits again")
+	var damage error
+	c.Watch("sessions", func() error { return damage })
+	require.Empty(t, c.Damaged())
+	damage = errors.New("1.log is damaged")
+	sessions(time.Millisecond, 1, nil)
+	require.Equal(t, map[string]string{"sessions": "1.log is damaged"}, c.Damaged())
+	require.Empty(t, c.Failing())
 }

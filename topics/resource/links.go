@@ -9,6 +9,8 @@ type LinkReport struct {
 	Now     string `json:"now"` // by this end's clock
 	// Failing are the stores whose last commit failed, and why.
 	Failing map[string]string `json:"failing,omitempty"`
+	// Damaged are the stores that have found damage in their files, go on, and won't open again.
+	Damaged map[string]string `json:"damaged,omitempty"`
 	// FullestQueue is how full the fullest queue of this end's broker is, from 0 to 1.
 	FullestQueue float64 `json:"fullestQueue,omitempty"`
 	// Refused are the publishes that this end's broker refused since its start, by kind of error.

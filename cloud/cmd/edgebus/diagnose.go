@@ -126,6 +126,10 @@ func (d *diagnosis) ends(f facts) {
 		for _, store := range slices.Sorted(maps.Keys(r.Failing)) {
 			d.add(wrong, "free space on its disk or mend it; it goes on by itself then", "%s can't store (%s): %s", r.Program, store, r.Failing[store])
 		}
+		for _, store := range slices.Sorted(maps.Keys(r.Damaged)) {
+			d.add(wrong, "it works until it is stopped, and will not start again with these files", "%s has damaged files (%s): %s",
+				r.Program, store, r.Damaged[store])
+		}
 		if r.FullestQueue > fullQueue {
 			d.add(look, "a client is away or slow: see edgebus_broker_waiting_messages, and limits.session", "a queue of %s is %.0f %% full", r.Program, 100*r.FullestQueue)
 		}

@@ -38,6 +38,7 @@ func TestDiagnosis(t *testing.T) {
 		mark mark
 		what string
 	}{
+		"damaged files":   {func(f *facts) { f.core.Damaged = map[string]string{"sessions": "1.log is damaged"} }, wrong, "edgecore has damaged files (sessions): 1.log"},
 		"disk full":       {func(f *facts) { f.core.Failing = map[string]string{"tree": "no space left on device"} }, wrong, "edgecore can't store (tree): no space left"},
 		"queue":           {func(f *facts) { f.hub.FullestQueue = 0.9 }, look, "a queue of cloudhub is 90 % full"},
 		"clock":           {func(f *facts) { f.core.Now = ago(time.Hour) }, wrong, "clock is 1h behind the hub's"},
