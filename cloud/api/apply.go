@@ -86,6 +86,9 @@ func (s *server) applied(r *request, old *object, config *unstructured.Unstructu
 	if err != nil {
 		return nil, err
 	}
+	if live, err = s.begin(r.kind, live); err != nil {
+		return nil, err
+	}
 	next, err := s.merge(r, live, config)
 	if err != nil {
 		return nil, err

@@ -104,6 +104,67 @@ func form(raw []byte) (*unstructured.Unstructured, error) {
 	return u, kjson.Unmarshal(raw, &u.Object)
 }
 
+const (
+	// lastApplied is the annotation in which kubectl apply remembers what it said.
+	lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+	// clientSide is the manager of what was said that way, as kubectl calls it.
+	clientSide = "kubectl-client-side-apply"
+	// beforeFirst is the manager of what else was there before the record began.
+	beforeFirst = "before-first-apply"
+)
+
+// begin gives an object that kubectl apply made a record, if it has none. kubectl apply --server-side
+// makes all of its own that the owner of the annotation owns, and removes of it what its manifest
+// doesn't have: so that owner must have no more than what kubectl apply said.
+func (s *server) begin(k *Kind, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	text := live.GetAnnotations()[lastApplied]
+	if text == "" || len(live.GetManagedFields()) > 0 {
+		return live, nil // the first apply gives all to beforeFirst
+	}
+	fm, err := s.managers.get(k, "")
+	if err != nil {
+		return nil, err
+	}
+	if said, err := k.lastSaid(text); err == nil {
+		if begun, err := split(fm, said, live); err == nil {
+			return begun, nil
+		}
+	}
+	// Anybody can write an annotation. One that can't be read says nothing but itself.
+	said := new(unstructured.Unstructured)
+	said.SetGroupVersionKind(live.GroupVersionKind())
+	said.SetAnnotations(map[string]string{lastApplied: text})
+	return split(fm, said, live)
+}
+
+// lastSaid is what kubectl apply said, the annotation included.
+func (k *Kind) lastSaid(text string) (*unstructured.Unstructured, error) {
+	said, _, err := k.config([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	delete(said.Object, "status")
+	said.SetManagedFields(nil)
+	return said, unstructured.SetNestedField(said.Object, text, "metadata", "annotations", lastApplied)
+}
+
+// split records clientSide as the owner of what still is as it said, and beforeFirst as that of the rest.
+func split(fm *managedfields.FieldManager, said, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	nothing, err := oneVersion{}.New(live.GroupVersionKind())
+	if err != nil {
+		return nil, err
+	}
+	mine, err := fm.Update(nothing, said, clientSide)
+	if err != nil {
+		return nil, applyError(err)
+	}
+	all, err := fm.Update(mine, live.DeepCopy(), beforeFirst)
+	if err != nil {
+		return nil, applyError(err)
+	}
+	return all.(*unstructured.Unstructured), nil
+}
+
 // manager is the name under which a client owns fields.
 func manager(r *request) string {
 	if name := r.FormValue("fieldManager"); name != "" {
