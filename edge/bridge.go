@@ -60,6 +60,7 @@ type bridge struct {
 	log          zerolog.Logger
 
 	brought atomic.Int64
+	dropped atomic.Int64 // of them, those that nobody here has
 	mu      sync.Mutex
 	refused map[string]bool // rules, by filter
 }
@@ -120,6 +121,7 @@ func (b *bridge) take(ctx context.Context, m client.Message) {
 			return
 		}
 		if !errors.Is(err, resource.Unavailable) { // waiting would not help, and hold up what comes behind it
+			b.dropped.Add(1)
 			b.log.Error().Err(err).Str("topic", m.Topic).Msg("what came down the bridge will never be kept: it is dropped")
 			return
 		}

@@ -35,6 +35,8 @@ func TestWhatComesDownIsKeptBeforeItIsAcknowledged(t *testing.T) {
 	require.Empty(t, brought[0].Props.ResponseTopic)
 	b.bring = func(_ broker.Message, done func(error)) { done(resource.Errorf(resource.Quota, "", "no room")) }
 	b.take(t.Context(), client.Message{Topic: "site/b", QoS: 1}) // nothing to wait for
+	require.EqualValues(t, 1, b.dropped.Load())
+	require.EqualValues(t, 2, b.brought.Load())
 }
 
 func TestOutletOfAConfiguration(t *testing.T) {

@@ -42,13 +42,13 @@ func expose(r metrics.Registry, tw *twin.Twin, up *uplink) {
 type streamFigures struct {
 	broker.OutletStats
 	forward.BudgetStats
-	brought, refusals int64
+	brought, lost, refusals int64
 }
 
 // exposeStreams adds the figures of what waits for the hub.
 func exposeStreams(r metrics.Registry, h *hubLink) {
 	g := metrics.NewGroup("streams", func() streamFigures {
-		return streamFigures{h.broker.OutletStats(), h.budget.Stats(), h.bridge.brought.Load(), int64(h.bridge.refusals())}
+		return streamFigures{h.broker.OutletStats(), h.budget.Stats(), h.bridge.brought.Load(), h.bridge.dropped.Load(), int64(h.bridge.refusals())}
 	})
 	type f = streamFigures
 	g.Gauge("waiting_messages", "Telemetry, events and bridged messages that the hub has not confirmed.", func(s f) float64 { return float64(s.Messages) })
@@ -62,6 +62,7 @@ func exposeStreams(r metrics.Registry, h *hubLink) {
 	g.Counter("bytes_total", "Bytes of streams and bridged messages sent to the hub.", func(s f) float64 { return float64(s.Streams) })
 	g.Counter("held_seconds_total", "Time for which they waited for link.rate.", func(s f) float64 { return s.Held.Seconds() })
 	g.Counter("bridged_down_messages_total", "Messages that bridge rules brought down.", func(s f) float64 { return float64(s.brought) })
+	g.Counter("dropped_down_messages_total", "Of them, stored ones that the node's broker refused for good.", func(s f) float64 { return float64(s.lost) })
 	g.Gauge("refused_rules", "Bridge rules that the hub doesn't permit.", func(s f) float64 { return float64(s.refusals) })
 	r.MustRegister(g)
 }
