@@ -210,20 +210,25 @@ func (c *conn) shut() {
 // where the client can't take it or wants none, and reports false when even that is
 // larger than the client takes.
 func (c *conn) send(pk packets.Packet, batch *session.Batch) bool {
+	packet, fits := c.encode(pk)
+	if fits {
+		c.w.Answer(packet, batch)
+	}
+	return fits
+}
+
+// encode makes an answer, and says whether the client takes one so large.
+func (c *conn) encode(pk packets.Packet) (packet []byte, fits bool) {
 	pk.ProtocolVersion = byte(c.version.Load())
 	if c.noProblems {
 		pk.Properties.ReasonString = ""
 	}
-	packet := encodeAnswer(pk)
+	packet = encodeAnswer(pk)
 	if c.tooLarge(packet) && pk.Properties.ReasonString != "" {
 		pk.Properties.ReasonString = ""
 		packet = encodeAnswer(pk)
 	}
-	if c.tooLarge(packet) {
-		return false
-	}
-	c.w.Answer(packet, batch)
-	return true
+	return packet, !c.tooLarge(packet)
 }
 
 func (c *conn) tooLarge(packet []byte) bool {

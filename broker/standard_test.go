@@ -88,14 +88,23 @@ func testAnswersFitTheClient(t *testing.T, at place) {
 		require.Equal(t, byte(0x94), pk.ReasonCode)
 		require.Equal(t, c == roomy, pk.Properties.ReasonString != "")
 	}
-	tiny := open(t, b, "tiny", maximumPacket(25))
+	tiny, pub := open(t, b, "tiny", persistent, maximumPacket(32)), open(t, b, "pub")
+	tiny.sub("b", 1)
+	pub.publish1("a", "nobody was granted this", retain)
 	many := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1}
 	for range 30 {
-		many.Filters = append(many.Filters, packets.Subscription{Filter: "a"})
+		many.Filters = append(many.Filters, packets.Subscription{Filter: "a", Qos: 1}, packets.Subscription{Filter: "b"})
 	}
 	tiny.send(many)
 	code, _ := tiny.ended()
 	require.Equal(t, byte(0x95), code, "an answer can't be left out")
+	tiny = open(t, b, "tiny", persistent)
+	require.True(t, tiny.connack.SessionPresent)
+	pub.publish1("a", "nor this", retain)
+	pub.publish1("b", "as before")
+	pk := tiny.expect(packets.Publish)
+	require.Equal(t, "as before", string(pk.Payload))
+	require.Equal(t, byte(1), pk.FixedHeader.Qos)
 	dwarf := dial(t, b)
 	dwarf.send(connectPacket("dwarf", maximumPacket(5)))
 	_, err := dwarf.read(patience)

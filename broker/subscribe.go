@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -35,22 +36,22 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 		granted, replaced = append(granted, s), append(replaced, old)
 	}
 	if err := c.stored(); err != nil {
-		for i, s := range granted {
-			c.withdraw(s, replaced[i])
-		}
+		c.withdrawAll(granted, replaced)
 		granted = nil
 		for i := range answer.ReasonCodes {
 			answer.ReasonCodes[i] = c.subackCode(err)
 		}
 	}
+	packet, fits := c.encode(answer)
+	if !fits {
+		c.withdrawAll(granted, replaced)
+		return c.fail(codeTooLarge, "the answer is larger than the client takes")
+	}
 	for _, s := range granted { // before the client knows, and can make another connection end this one
 		c.b.tellSubscribed(c, s.filter)
 	}
-	fits := c.send(answer, &c.batch)
+	c.w.Answer(packet, &c.batch)
 	c.pullRetained(granted, replaced)
-	if !fits {
-		return c.fail(codeTooLarge, "the answer is larger than the client takes")
-	}
 	return nil
 }
 
@@ -124,7 +125,14 @@ func (c *conn) stored() error {
 	return c.b.store.now(nil)
 }
 
-// withdraw undoes a subscription that could not be stored.
+// withdrawAll undoes the subscriptions of a SUBSCRIBE that is not granted, the last first:
+// it may have the same filter twice.
+func (c *conn) withdrawAll(granted, replaced []*subscription) {
+	for i, s := range slices.Backward(granted) {
+		c.withdraw(s, replaced[i])
+	}
+}
+
 func (c *conn) withdraw(s, old *subscription) {
 	cl := c.client
 	cl.mu.Lock()
@@ -138,11 +146,14 @@ func (c *conn) withdraw(s, old *subscription) {
 	if old == nil {
 		delete(cl.subs, s.filter)
 		c.b.router.index.remove(s)
-		c.b.store.Forget(s.record)
+		c.b.forget(s.record)
 		return
 	}
 	cl.subs[s.filter] = old
 	c.b.router.index.add(old)
+	if old.record == 0 {
+		return
+	}
 	c.b.store.Commit([]journal.Change{old.change()}, nil)
 }
 
