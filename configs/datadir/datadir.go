@@ -1,15 +1,17 @@
 // Package datadir makes a program's data directory, and sees to it that only one
 // process uses it at a time: who comes second is told who is there.
 //
-// It never looks at what is in the directory.
+// It never reads what is in the directory; by names alone it knows whose data is there.
 package datadir
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -37,7 +39,36 @@ func Open(path, program string) (*Dir, error) {
 		_ = d.Close()
 		return nil, fmt.Errorf("a restore into the data directory %s was not finished: repeat it, with --force", path)
 	}
+	if err := Refuse(path, program); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	return d, nil
+}
+
+// markers are the names by which a directory tells whose data it holds.
+func markers() map[string]string { return map[string]string{"cloudhub": "hub.db", "edgecore": "tree"} }
+
+// Owners are the programs whose data a directory holds: one, unless somebody has mixed them up.
+func Owners(path string) (programs []string) {
+	marks := markers()
+	for _, program := range slices.Sorted(maps.Keys(marks)) {
+		if _, err := os.Stat(filepath.Join(path, marks[program])); err == nil {
+			programs = append(programs, program)
+		}
+	}
+	return programs
+}
+
+// Refuse fails if a directory holds data of another program than this one: neither would
+// find its own in it, and begin anew.
+func Refuse(path, program string) error {
+	for _, owner := range Owners(path) {
+		if owner != program {
+			return fmt.Errorf("the data directory %s holds data of %s (%s): %s needs a directory of its own, see --data-dir",
+				path, owner, filepath.Join(path, markers()[owner]), program)
+		}
+	}
+	return nil
 }
 
 // Claim is Open for who doesn't mind what is in the directory.

@@ -39,3 +39,21 @@ func TestWhatIsNoDirectoryIsNamed(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
 }
+
+func TestDataOfAnotherProgramIsRefused(t *testing.T) {
+	for owner, name := range markers() {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+		d, err := Open(dir, owner)
+		require.NoError(t, err)
+		require.NoError(t, d.Close())
+		for other := range markers() {
+			if other != owner {
+				_, err := Open(dir, other)
+				require.ErrorContains(t, err, "holds data of "+owner+" ("+filepath.Join(dir, name)+")")
+				_, err = Open(dir, other)
+				require.NotContains(t, err.Error(), "in use", "and it holds nothing")
+			}
+		}
+	}
+}

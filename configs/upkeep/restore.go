@@ -26,6 +26,9 @@ func (p Program) restore(l *line) error {
 	if m.Program != p.Name {
 		return fmt.Errorf("%s has data of %s: use %s restore", l.file, m.Program, m.Program)
 	}
+	if err := datadir.Refuse(l.dir, p.Name); err != nil { // not even by force: it is no old version of this data
+		return err
+	}
 	old, err := present(l.dir)
 	if err != nil {
 		return err

@@ -223,10 +223,12 @@ func ProgramOf(path string) (string, error) {
 		m, err := read(path, nil, nil)
 		return m.Program, err
 	}
-	for name, program := range map[string]string{"hub.db": "cloudhub", "tree": "edgecore"} {
-		if _, err := os.Stat(filepath.Join(path, name)); err == nil {
-			return program, nil
-		}
+	switch owners := datadir.Owners(path); len(owners) {
+	case 0:
+	case 1:
+		return owners[0], nil
+	default:
+		return "", fmt.Errorf("%s holds data of both %s: move what does not belong there away", path, strings.Join(owners, " and "))
 	}
 	names, err := os.ReadDir(path)
 	if err != nil {

@@ -113,6 +113,17 @@ func TestBackupAndRestore(t *testing.T) {
 	require.Contains(t, r.well("backup", "--force", r.backup), "3 files", "and when it was restored")
 }
 
+func TestRestoreNeverReplacesDataOfAnotherProgram(t *testing.T) {
+	r := newRig(t)
+	r.well("backup", r.backup)
+	r.write("tree", "a core's")
+	for _, args := range [][]string{{"restore", r.backup}, {"restore", "--force", r.backup}, {"restore", "--force", "--dry-run", r.backup}} {
+		require.Contains(t, r.fails(1, args...), "holds data of edgecore ("+filepath.Join(r.dir, "tree")+")")
+	}
+	r.has("tree", "a core's")
+	r.has("data", "one")
+}
+
 func TestCheckSaysWhatIsDamaged(t *testing.T) {
 	r := newRig(t)
 	require.Contains(t, r.well("check"), "All is well")
