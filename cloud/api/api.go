@@ -172,6 +172,7 @@ type request struct {
 	kind        *Kind
 	key         store.Key // Name is empty for a collection, Namespace for all of them
 	subresource string
+	twice       twice // of the body
 }
 
 // object serves /apis/{group}/{version}/[namespaces/{namespace}/]{plural}[/{name}[/status]].

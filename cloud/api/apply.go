@@ -27,7 +27,7 @@ func (s *server) apply(w http.ResponseWriter, r *request) error {
 	if r.FormValue("fieldManager") == "" {
 		return badRequest("fieldManager", "fieldManager is required for apply patch")
 	}
-	raw, err := body(r.Request, applyPatch)
+	raw, err := r.body(applyPatch)
 	if err != nil {
 		return err
 	}

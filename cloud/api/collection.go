@@ -57,7 +57,7 @@ func readDeleteOptions(r *request) (opts deleteOptions, err error) {
 	if r.ContentLength == 0 {
 		return opts, nil
 	}
-	raw, err := body(r.Request)
+	raw, _, err := body(r.Request)
 	if err != nil || string(raw) == "null" {
 		return opts, err
 	}
@@ -71,7 +71,7 @@ func readDeleteOptions(r *request) (opts deleteOptions, err error) {
 // what it can do.
 func (s *server) access(w http.ResponseWriter, r *http.Request) error {
 	r.Form = r.URL.Query()
-	raw, err := body(r, protobufType)
+	raw, _, err := body(r, protobufType)
 	if err != nil {
 		return err
 	}

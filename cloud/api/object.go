@@ -122,31 +122,41 @@ func (k *Kind) untyped(v any) (*object, error) {
 	return o, err
 }
 
-// body reads a request's body as JSON; it may be YAML.
-func body(r *http.Request, also ...string) ([]byte, error) {
+// body reads a request's body as JSON, and remembers which fields stand twice in it.
+func (r *request) body(also ...string) ([]byte, error) {
+	raw, again, err := body(r.Request, also...)
+	r.twice = again
+	return raw, err
+}
+
+// body reads a request's body as JSON; it may be YAML. It says which fields stand twice.
+func body(r *http.Request, also ...string) ([]byte, twice, error) {
 	media := r.Header.Get("Content-Type")
 	if media == "" {
 		media = "application/json"
 	}
 	kind, _, err := mime.ParseMediaType(media)
 	if err != nil {
-		return nil, refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "Content-Type %q can't be read", media)
+		return nil, nil, refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "Content-Type %q can't be read", media)
 	}
 	if !contains(append(also, "application/json", "application/yaml"), kind) {
-		return nil, refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "Content-Type %s is not understood: send application/json or application/yaml", kind)
+		return nil, nil, refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "Content-Type %s is not understood: send application/json or application/yaml", kind)
 	}
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if json.Valid(raw) || kind == protobufType {
-		return raw, nil
+	switch {
+	case kind == protobufType:
+		return raw, nil, nil
+	case json.Valid(raw):
+		return raw, twiceIn(raw), nil
 	}
-	out, err := fromYAML(raw)
+	out, again, err := fromYAML(raw)
 	if err != nil {
-		return nil, badRequest("", "the body is neither JSON nor YAML: %v", err)
+		return nil, nil, badRequest("", "the body is neither JSON nor YAML: %v", err)
 	}
-	return out, nil
+	return out, again, nil
 }
 
 func contains(list []string, s string) bool {
@@ -197,30 +207,36 @@ func badField(err error) error {
 	return badRequest("", "the object can't be read: %v", err)
 }
 
-// validation is what fieldValidation asks to do about unknown fields.
+// validation is what fieldValidation asks to do about fields that are unknown or stand twice.
 func validation(w http.ResponseWriter, r *request, unknown []string) error {
+	faults := make([]StatusCause, 0, len(r.twice)+len(unknown))
+	for _, field := range r.twice {
+		faults = append(faults, StatusCause{Reason: "FieldValueDuplicate", Message: "duplicate field", Field: field})
+	}
+	for _, field := range unknown {
+		faults = append(faults, StatusCause{Reason: "FieldValueNotSupported", Message: "unknown field", Field: field})
+	}
 	mode := r.FormValue("fieldValidation")
 	switch mode {
 	case "", "Warn":
-		for i, field := range unknown {
+		for i, f := range faults {
 			if i == 20 {
 				break // headers have limits
 			}
-			warn(w, "unknown field %q", field)
+			warn(w, "%s %q", f.Message, f.Field)
 		}
 	case "Strict":
-		if len(unknown) == 0 {
+		if len(faults) == 0 {
 			return nil
 		}
-		e := &httpError{code: http.StatusBadRequest, reason: "BadRequest", details: new(StatusDetails)}
+		e := &httpError{code: http.StatusBadRequest, reason: "BadRequest", details: &StatusDetails{Causes: faults}}
 		e.message = fmt.Sprintf("%s in version %q cannot be handled as a %s: strict decoding error", r.kind.Name, r.kind.Version, r.kind.Name)
-		for i, field := range unknown {
+		for i, f := range faults {
 			sep := ": "
 			if i > 0 {
 				sep = ", "
 			}
-			e.message += fmt.Sprintf("%sunknown field %q", sep, field)
-			e.details.Causes = append(e.details.Causes, StatusCause{Reason: "FieldValueNotSupported", Message: "unknown field", Field: field})
+			e.message += fmt.Sprintf("%s%s %q", sep, f.Message, f.Field)
 		}
 		return e
 	case "Ignore":

@@ -31,7 +31,7 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 		return refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
 			"the body of the request was in an unknown format - accepted media types include: %s, %s, %s", jsonPatch, mergePatch, applyPatch)
 	}
-	raw, err := body(r.Request, mergePatch, jsonPatch)
+	raw, err := r.body(mergePatch, jsonPatch)
 	if err != nil {
 		return err
 	}

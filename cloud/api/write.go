@@ -47,7 +47,7 @@ func origin(r *request) string {
 
 // read decodes the body of a create or update, and minds the fields that are not known.
 func (s *server) read(w http.ResponseWriter, r *request) (*object, error) {
-	raw, err := body(r.Request)
+	raw, err := r.body()
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +220,7 @@ func orEmpty(spec json.RawMessage) []byte {
 }
 
 func (s *server) put(w http.ResponseWriter, r *request) error {
-	raw, err := body(r.Request)
+	raw, err := r.body()
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ func TestYAMLMeansWhatItSays(t *testing.T) {
 		"a: &it {x: 1}\nb: {<<: *it, y: 2}\n": `{"a":{"x":1},"b":{"x":1,"y":2}}`,
 		"a: |+\n  x\n  y\n":                   `{"a":"x\ny\n"}`,
 	} {
-		got, err := fromYAML([]byte(text))
+		got, _, err := fromYAML([]byte(text))
 		require.NoError(t, err, text)
 		require.JSONEq(t, want, string(got))
 	}
@@ -25,7 +25,7 @@ func TestYAMLMeansWhatItSays(t *testing.T) {
 		"a: &a [x,x,x,x,x,x,x,x,x,x]\n" + strings.Repeat("a: &a [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n", 9),
 		"x: &x\n  y: *x\n",
 	} {
-		_, err := fromYAML([]byte(text))
+		_, _, err := fromYAML([]byte(text))
 		require.Error(t, err, text)
 	}
 }
