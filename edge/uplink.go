@@ -118,7 +118,10 @@ func links(o Options, tw *twin.Twin, br *broker.Broker, up *uplink, commits *met
 			Behind: &resource.Behind{Keys: s.Behind, Seconds: s.Oldest.Seconds()},
 			Peer:   o.Config.Link.Server, Version: o.Version, OverQuota: s.Oversize, Connections: l.connections, Failures: l.failures, LastError: l.lastError,
 		}
-		if l.up {
+		switch {
+		case o.Config.Link.Server == "":
+			link.State, link.Behind = resource.Alone, nil // nobody is behind
+		case l.up:
 			link.State = resource.Online
 		}
 		if !l.last.IsZero() {

@@ -20,10 +20,13 @@ type LinkReport struct {
 	More  int    `json:"more,omitempty"`
 }
 
+// Alone is the state of the link of a core that has no hub, by its settings.
+const Alone = "alone"
+
 // Link is a node's link as one end sees it. Counts are since that end's start.
 type Link struct {
 	Node     string `json:"node"`
-	State    string `json:"state"`              // online, offline, unknown
+	State    string `json:"state"`              // online, offline, unknown, alone
 	Since    string `json:"since,omitempty"`    // when that began; empty: before this end's start
 	LastSeen string `json:"lastSeen,omitempty"` // when the other end was last heard
 	// InStep: in this connection the other end has said that it has everything of the

@@ -72,6 +72,10 @@ const (
 // diagnose draws the conclusions. It asks nobody anything.
 func diagnose(f facts) diagnosis {
 	d := diagnosis{Node: f.node, Hub: f.hub, Core: f.core}
+	if f.alone() {
+		d.alone(f)
+		return d
+	}
 	d.hub(f)
 	d.ends(f)
 	link := d.link(f)
@@ -90,6 +94,20 @@ func diagnose(f facts) diagnosis {
 		d.Verdict = "all is well"
 	}
 	return d
+}
+
+// alone says whether the node has no hub by its own settings: what a hub says is of no concern then.
+func (f facts) alone() bool { return f.core != nil && f.core.Links[0].State == resource.Alone }
+
+// alone: only the core is looked at.
+func (d *diagnosis) alone(f facts) {
+	d.Hub, f.hub = nil, nil
+	d.ends(f)
+	d.add(fine, "", "the node works alone, as its settings say (link.server is empty)")
+	d.Verdict = "all is well: the node works alone"
+	if d.has(wrong) || d.has(look) {
+		d.Verdict = "the node works alone; look at what is marked"
+	}
 }
 
 // hub: does it answer at all?

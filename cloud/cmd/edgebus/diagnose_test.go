@@ -109,6 +109,24 @@ func TestDiagnosisOfWhatIsWell(t *testing.T) {
 	require.Equal(t, exitCode(2), diagnose(facts{node: "n1", hubErr: errors.New("x"), coreErr: errors.New("x")}).exit())
 }
 
+func TestANodeThatWorksAloneIsWell(t *testing.T) {
+	alone := func() facts {
+		f := healthy()
+		f.core.Links[0] = resource.Link{Node: "n1", State: resource.Alone}
+		return f
+	}
+	unknown, without, ill := alone(), alone(), alone()
+	unknown.hub.Links = nil
+	without.hub, without.hubErr = nil, errors.New("connection refused")
+	ill.core.Failing = map[string]string{"tree": "no space left on device"}
+	for _, f := range []facts{alone(), unknown, without} {
+		d := diagnose(f)
+		require.Equal(t, "all is well: the node works alone", d.Verdict, d.Findings)
+		require.NoError(t, d.exit())
+	}
+	require.Equal(t, exitCode(1), diagnose(ill).exit())
+}
+
 func TestSummaryIsTheWorstOfEach(t *testing.T) {
 	r := *healthy().hub
 	away := r.Links[0]
