@@ -67,7 +67,7 @@ func (a *acl) publish(id Identity, topic string) error {
 		}
 	}
 	if allowed {
-		return forbidden(topic, "this node or device is not given to %s %s", roles(id), id.User)
+		return forbidden(topic, "this node or device is not given to %s", who(id))
 	}
 	return forbidden(topic, "%s may not publish here: owner %s", roles(id), row.Owner)
 }
@@ -122,7 +122,7 @@ func (a *acl) subscribe(id Identity, filter string) error {
 		if a.read(id, filter) {
 			return nil
 		}
-		return forbidden(filter, "%s may not subscribe to it", roles(id))
+		return forbidden(filter, "%s may not subscribe to it", who(id))
 	}
 	rest, ok := strings.CutPrefix(filter, topics.Prefix)
 	if !ok {
@@ -132,7 +132,7 @@ func (a *acl) subscribe(id Identity, filter string) error {
 	if node == "+" || node == "#" || matchAny(id.Nodes, node) || id.Has(topics.RoleMapper) {
 		return nil
 	}
-	return forbidden(filter, "node %s is not given to %s", node, roles(id))
+	return forbidden(filter, "node %s is not given to %s", node, who(id))
 }
 
 func (a *acl) nodeSubscribe(id Identity, filter string) error {
@@ -173,7 +173,7 @@ func inScope(id Identity, role topics.Role, addr topics.Address) bool {
 		if !strings.HasPrefix(addr.Key(), "devices/") {
 			return true
 		}
-		return len(id.Devices) == 0 && len(id.Protocols) > 0 || matchAny(id.Devices, addr.Device)
+		return len(id.Devices) == 0 || matchAny(id.Devices, addr.Device)
 	}
 	return matchAny(id.Nodes, addr.Node)
 }
@@ -210,6 +210,9 @@ func roles(id Identity) string {
 	}
 	return strings.Join(names, "+")
 }
+
+// who names the user behind the roles.
+func who(id Identity) string { return strings.TrimSuffix(roles(id)+" "+id.User, " ") }
 
 // topicID is a client id as one can stand in a topic.
 func topicID(clientID string) string {

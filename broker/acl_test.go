@@ -14,7 +14,7 @@ func TestWhoMayPublish(t *testing.T) {
 	tree := newFakeTree()
 	b := start(t, func(o *Options) { withUsers(o); o.Tree = tree })
 	in := func(user string) *tc { return open(t, b, user, credentialsOf(user, "secret")) }
-	clients := map[string]*tc{"op": in("op"), "view": in("view"), "map": in("map"), "modbus": in("modbus")}
+	clients := map[string]*tc{"op": in("op"), "view": in("view"), "map": in("map"), "modbus": in("modbus"), "any": in("any")}
 	clients["node"] = open(t, b, "core", credentialsOf("node/a1", ""))
 	for _, c := range []struct {
 		who, topic string
@@ -39,6 +39,7 @@ func TestWhoMayPublish(t *testing.T) {
 		{"map", "v1/nodes/a1/mappers/m/state", true},
 		{"map", "my/own", true},
 		{"modbus", "v1/nodes/a1/devices/other/reported/power", true},
+		{"any", "v1/nodes/a1/devices/other/reported/power", true},
 		{"view", "v1/nodes/a1/devices/lamp/desired/power", false},
 		{"view", "my/own", false},
 		{"node", "v1/nodes/a1/sync/up", true},
@@ -119,6 +120,7 @@ func TestWhoMaySubscribe(t *testing.T) {
 		require.Equal(t, []byte{c.code}, ack.ReasonCodes, "%s %s", c.who, c.filter)
 		require.Equal(t, c.code > 2, ack.Properties.ReasonString != "")
 	}
+	require.Contains(t, clients["op"].subscribe("v1/nodes/b1/#", 1).Properties.ReasonString, "node b1 is not given to operator op")
 	three := open(t, b, "three", v3, credentialsOf("view", "secret"))
 	require.Equal(t, []byte{0x80}, three.subscribe("v1/nodes/a2/status", 1).ReasonCodes)
 	three.nothing()

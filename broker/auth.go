@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/edgebus/edgebus/topics"
@@ -51,6 +52,25 @@ type credentials struct {
 	loopback bool   // a loopback listener, and a peer on this host
 }
 
+// otherNode says that a certificate was shown for a node of another name; empty: no.
+func (c credentials) otherNode() string {
+	name, isNode := strings.CutPrefix(c.user, nodePrefix)
+	if c.hasPass || c.certName == "" || !isNode || name == c.certName {
+		return ""
+	}
+	return fmt.Sprintf("the certificate is for %s, but this node is %s", validText(c.certName), validText(name))
+}
+
+// account finds a user. A node's is named after it, and cores call it node/{name}.
+func (a *authenticator) account(user string) (account, bool) {
+	if u, known := a.users[user]; known {
+		return u, true
+	}
+	name, isNode := strings.CutPrefix(user, nodePrefix)
+	u := a.users[name]
+	return u, isNode && u.Role == topics.RoleNode
+}
+
 // identify says who it is, or not ok. A password decides before a certificate,
 // so that a person can use a host's certificate for the connection only.
 func (a *authenticator) identify(c credentials) (Identity, bool) {
@@ -68,7 +88,7 @@ func (a *authenticator) identify(c credentials) (Identity, bool) {
 }
 
 func (a *authenticator) password(c credentials) (Identity, bool) {
-	u, known := a.users[c.user]
+	u, known := a.account(c.user)
 	h := u.hash
 	if !known {
 		h = a.slowest
@@ -76,12 +96,13 @@ func (a *authenticator) password(c credentials) (Identity, bool) {
 	if !h.matches(c.password) || !known {
 		return Identity{}, false
 	}
+	if u.Role == topics.RoleNode {
+		return nodeIdentity(u.Name), true
+	}
 	id := Identity{
 		User: u.Name, Roles: []topics.Role{u.Role}, Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols,
 	}
-	if u.Role == topics.RoleNode {
-		id.Node, id.Nodes = u.Name, nil
-	} else if a.node != "" && len(id.Nodes) == 0 {
+	if a.node != "" && len(id.Nodes) == 0 {
 		id.Nodes = []string{a.node}
 	}
 	return id, true
@@ -96,14 +117,16 @@ func (a *authenticator) certificate(c credentials) (Identity, bool) {
 }
 
 func (a *authenticator) loopbackNode(c credentials) (Identity, bool) {
-	name, isNode := strings.CutPrefix(c.user, "node/")
+	name, isNode := strings.CutPrefix(c.user, nodePrefix)
 	if !isNode || !a.loopbackNodes || !c.loopback || !topics.ValidName(name) {
 		return Identity{}, false
 	}
 	return nodeIdentity(name), true
 }
 
-func nodeUser(name string) string { return "node/" + name }
+const nodePrefix = "node/"
+
+func nodeUser(name string) string { return nodePrefix + name }
 
 func nodeIdentity(name string) Identity {
 	return Identity{User: nodeUser(name), Roles: []topics.Role{topics.RoleNode}, Node: name}

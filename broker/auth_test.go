@@ -45,6 +45,7 @@ func users() []User {
 		{Name: "view", PasswordHash: hash6, Role: topics.RoleViewer, Nodes: []string{"a1"}},
 		{Name: "map", PasswordHash: hash6, Role: topics.RoleMapper, Devices: []string{"lamp*"}},
 		{Name: "modbus", PasswordHash: hash6, Role: topics.RoleMapper, Protocols: []string{"modbus"}},
+		{Name: "any", PasswordHash: hash6, Role: topics.RoleMapper},
 		{Name: "n9", PasswordHash: hash7, Role: topics.RoleNode},
 	}
 }
@@ -68,6 +69,11 @@ func TestWhoMayConnect(t *testing.T) {
 		{hub, "nobody", "", 0x86},
 		{hub, "node/n1", "", 0},
 		{hub, "node/n1", "x", 0x86},
+		{hub, "n9", "secret", 0},
+		{hub, "node/n9", "secret", 0},
+		{hub, "node/n9", "wrong", 0x86},
+		{hub, "node/op", "secret", 0x86},
+		{hub, "node/node/n9", "secret", 0x86},
 		{hub, "node/N1", "", 0x86},
 		{hub, "node/+", "", 0x86},
 		{closed, "", "", 0x86},
@@ -89,7 +95,7 @@ func TestWhoMayConnect(t *testing.T) {
 		}
 		require.Equal(t, want, three.connect("three-"+c.user+c.password, append(opts, v3)...))
 	}
-	require.Equal(t, int64(14), hub.Stats().Rejected["bad user name or password"])
+	require.Equal(t, int64(20), hub.Stats().Rejected["bad user name or password"])
 }
 
 func TestUnusualConnects(t *testing.T) {
@@ -112,6 +118,27 @@ func TestUnusualConnects(t *testing.T) {
 	c.send(connectPacket("twice"))
 	code, _ := c.ended()
 	require.Equal(t, byte(0x82), code)
+}
+
+// A core calls itself node/{name} whatever it signs in with, and may change that.
+func TestANodeWithAPassword(t *testing.T) {
+	b := start(t, withUsers)
+	c := open(t, b, "core", credentialsOf("node/n9", "secret"), persistent)
+	require.Equal(t, byte(0x87), c.publish1("v1/nodes/n1/sync/up", "x").ReasonCode)
+	require.Equal(t, []byte{1}, c.subscribe("v1/nodes/n9/sync/down", 1).ReasonCodes)
+	c.leave(b, "core")
+	for _, as := range []connectOption{credentialsOf("n9", "secret"), credentialsOf("node/n9", "")} {
+		c = open(t, b, "core", as, persistent)
+		require.True(t, c.connack.SessionPresent)
+		c.leave(b, "core")
+	}
+}
+
+func TestNobodyElseIsCalledLikeACore(t *testing.T) {
+	for _, role := range []topics.Role{topics.RoleNode, topics.RoleOperator} {
+		_, err := New(Options{Auth: Auth{Users: []User{{Name: "node/n1", PasswordHash: hash7, Role: role, Nodes: []string{"*"}}}}})
+		require.ErrorContains(t, err, "the node's name alone")
+	}
 }
 
 // A session belongs to its user: nobody else may have its messages, or end it.
@@ -202,6 +229,7 @@ func TestCertificateIsANode(t *testing.T) {
 
 	c = dialTLS(t, b.Addrs()[0], a.client("n1"))
 	require.Equal(t, byte(0x86), c.connect("core2", credentialsOf("node/n2", "")))
+	require.Equal(t, "the certificate is for n1, but this node is n2", c.connack.Properties.ReasonString)
 	c = dialTLS(t, b.Addrs()[0], a.client("n1"))
 	require.Equal(t, byte(0), c.connect("person", credentialsOf("op", "secret")))
 	c = dialTLS(t, b.Addrs()[0], a.client("Not A Name"))

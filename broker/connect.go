@@ -51,7 +51,7 @@ func (c *conn) connect() error {
 	var refused *refusedConnect
 	if errors.As(err, &refused) {
 		c.takeWill()
-		c.b.rejected(c, &pk, refused.code)
+		c.b.rejected(c, &pk, refused)
 		c.refuse(refused)
 		return errTold
 	}
@@ -180,12 +180,13 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if cert := c.peerCertificate(); cert != nil {
 		certName, expires = cert.Subject.CommonName, cert.NotAfter
 	}
-	ident, code := c.b.identify(c.RemoteAddr(), credentials{
+	shown := credentials{
 		user: string(pk.Connect.Username), password: pk.Connect.Password, hasPass: pk.Connect.PasswordFlag,
 		certName: certName, loopback: c.listener.loopback && loopbackAddr(c.RemoteAddr()),
-	})
+	}
+	ident, code := c.b.identify(c.RemoteAddr(), shown)
 	if code != codeSuccess {
-		return &refusedConnect{code: code}
+		return &refusedConnect{code, shown.otherNode()}
 	}
 	ident.ClientID, ident.Version, ident.CertExpires = pk.Connect.ClientIdentifier, pk.ProtocolVersion, expires
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()

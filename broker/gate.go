@@ -154,8 +154,8 @@ func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byt
 	if err != nil {
 		who = remote.String()
 	}
-	if _, known := b.auth.users[c.user]; known {
-		who += " " + c.user
+	if u, known := b.auth.account(c.user); known {
+		who += " " + u.Name
 	}
 	ok, tooMany := b.guard.check(who, func() (ok bool) {
 		id, ok = b.auth.identify(c)

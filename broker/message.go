@@ -34,7 +34,8 @@ type Identity struct {
 	User     string // empty: anonymous
 	Roles    []topics.Role
 	Node     string // for the role node: its name
-	// Nodes and Devices are globs of the names that the roles extend to.
+	// Nodes and Devices are globs of the names that the roles extend to: the nodes of an
+	// operator or viewer, empty for none, and the devices of a mapper, empty for all.
 	Nodes, Devices []string
 	// Protocols are the device protocols that a mapper was given; empty: any. The
 	// broker doesn't know which device speaks which: the tree checks it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -57,9 +58,9 @@ type User struct {
 	Name         string
 	PasswordHash string // as mosquitto_passwd writes it: $7$ or $6$
 	Role         topics.Role
-	Nodes        []string // globs; on a node's own broker empty means that node
-	Devices      []string // globs; for mappers
-	Protocols    []string // for mappers
+	Nodes        []string // globs, for operators and viewers; empty: on a node's own broker that node, on the hub none
+	Devices      []string // globs, for mappers; empty: all
+	Protocols    []string // for mappers; empty: all
 }
 
 // Auth says who may connect.
@@ -160,6 +161,9 @@ func loopbackHost(host string) bool {
 }
 
 func (u *User) validate() error {
+	if strings.HasPrefix(u.Name, nodePrefix) {
+		return fmt.Errorf("user %q: what begins with %s is how cores sign in: a node's user has the node's name alone", u.Name, nodePrefix)
+	}
 	switch u.Role {
 	case topics.RoleMapper, topics.RoleOperator, topics.RoleViewer:
 	case topics.RoleNode:

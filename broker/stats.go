@@ -158,16 +158,20 @@ const (
 
 // rejected counts and logs a connection that is not let in. Of the reason only what the
 // code says is counted.
-func (b *Broker) rejected(c *conn, pk *packets.Packet, code byte) {
+func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) {
 	r := Rejection{
 		ClientID: pk.Connect.ClientIdentifier, User: validText(string(pk.Connect.Username)),
-		Remote: c.RemoteAddr().String(), Reason: connectReasons[code],
+		Remote: c.RemoteAddr().String(), Reason: connectReasons[refused.code],
 	}
 	if r.Reason == "" {
 		r.Reason = "malformed packet"
 	}
 	b.stats.rejects.add(r.Reason)
-	b.floods.Info().Str("client", r.ClientID).Str("user", r.User).Str("reason", r.Reason).Str("remote", r.Remote).Msg("connection refused")
+	line := b.floods.Info().Str("client", r.ClientID).Str("user", r.User).Str("reason", r.Reason).Str("remote", r.Remote)
+	if refused.reason != "" {
+		line = line.Str("detail", refused.reason)
+	}
+	line.Msg("connection refused")
 	if b.opts.Rejected != nil {
 		b.opts.Rejected(r)
 	}

@@ -28,6 +28,7 @@ func (h *Hub) check(report reporter) {
 	checkMQTT(h.MQTT, h.Insecure, report)
 	checkHTTP(h.HTTP, h.Insecure, report)
 	h.Auth.check([]string{"operator", "viewer", "mapper", "node"}, report)
+	h.Auth.checkNodes(report)
 	for i, filter := range h.Bridge.Down {
 		checkBridged(fmt.Sprintf("bridge.down[%d]", i), strings.ReplaceAll(filter, "{node}", "node"), report)
 	}
@@ -139,6 +140,11 @@ func (a Auth) check(roles []string, report reporter) {
 			report(at+"name", "%q is listed twice", u.Name)
 		}
 		seen[u.Name] = true
+		if name, isNode := strings.CutPrefix(u.Name, "node/"); isNode {
+			report(at+"name", "%q: a node's user has the node's name alone: write %q", u.Name, name)
+		} else if u.Role == "node" && u.Name != "" && !topics.ValidName(u.Name) {
+			report(at+"name", "%q is no node's name: use a-z, 0-9, and - or . in between", u.Name)
+		}
 		oneOf(at+"role", u.Role, roles, report)
 		if !strings.HasPrefix(u.PasswordHash, "$7$") && !strings.HasPrefix(u.PasswordHash, "$6$") {
 			report(at+"passwordHash", "is not what mosquitto_passwd writes after the colon: $7$… or $6$…")
@@ -147,6 +153,16 @@ func (a Auth) check(roles []string, report reporter) {
 			if _, err := path.Match(glob, ""); err != nil {
 				report(at+"name", "user %q: %q is no pattern", u.Name, glob)
 			}
+		}
+	}
+}
+
+// checkNodes wants it said which nodes people may see: on a hub there is no safe default.
+func (a Auth) checkNodes(report reporter) {
+	for i, u := range a.Users {
+		if (u.Role == "operator" || u.Role == "viewer") && len(u.Nodes) == 0 {
+			report(fmt.Sprintf("auth.users[%d].nodes", i),
+				`is missing: user %q would see no node; write nodes: ["*"] for all, or globs of their names`, u.Name)
 		}
 	}
 }

@@ -124,6 +124,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		{"user without hash", "auth: {users: [{name: ann, role: viewer}]}", "auth.users[0].passwordHash"},
 		{"user's role", "auth: {users: [{name: ann, role: king, passwordHash: $7$x}]}", `auth.users[0].role: "king" is not one of`},
 		{"user twice", "auth: {users: [{name: a, role: viewer, passwordHash: $7$x}, {name: a, role: viewer, passwordHash: $7$x}]}", "listed twice"},
+		{"a node's user", "auth: {users: [{name: node/p1, role: node, passwordHash: $7$x}]}", `auth.users[0].name: "node/p1": a node's user has the node's name alone: write "p1"`},
 		{"glob", "auth: {users: [{name: a, role: viewer, passwordHash: $7$x, devices: ['[']}]}", "is no pattern"},
 		{"open listener", "mqtt: {listen: ':2883'}", "test.yaml:1: mqtt.listen: :2883 would be open to other hosts without TLS; use 127.0.0.1:2883, or mqtt.tls.listen, or allow it with insecure: true"},
 		{"open api", "http: {listen: '0.0.0.0:80'}", "http.listen: 0.0.0.0:80 would be open"},
@@ -319,4 +320,19 @@ func FuzzLoad(f *testing.F) {
 		l.check(&cfg)
 		require.NoError(t, Print(&bytes.Buffer{}, "edgecore", cfg))
 	})
+}
+
+func TestAHubsUsersHaveNodes(t *testing.T) {
+	of := func(user string) error {
+		_, err := Load[Hub]("cloudhub", write(t, "auth: {users: [{passwordHash: $7$x, "+user+"}]}"), nil)
+		return err
+	}
+	for _, role := range []string{"operator", "viewer"} {
+		require.ErrorContains(t, of("name: ann, role: "+role),
+			`test.yaml:1: auth.users[0].nodes: is missing: user "ann" would see no node; write nodes: ["*"] for all`)
+		require.NoError(t, of(`name: ann, nodes: ["*"], role: `+role))
+	}
+	require.NoError(t, of("name: m, role: mapper"))
+	require.NoError(t, of("name: n1, role: node"))
+	require.ErrorContains(t, of("name: N1, role: node"), `auth.users[0].name: "N1" is no node's name`)
 }

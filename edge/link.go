@@ -82,6 +82,10 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			}
 		})
 	}
+	if other := otherNode(o, node); other != "" {
+		h.log.Error().Str("certificate", h.cfg.Link.TLS.Cert).
+			Msgf("the certificate is for %s, but this node is %s: the hub will refuse it; see link.tls.cert and node.name", other, node)
+	}
 	o.ClientID, o.CleanStart = "node/"+node, true
 	o.Subscriptions = []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandsOf(node)}}
 	o.OnConnect = func(ctx context.Context, _ bool) error {
@@ -149,6 +153,20 @@ func (h *hubLink) options() (client.Options, error) {
 		Backoff:  client.Backoff{Min: cfg.Retry.Backoff.Min, Max: cfg.Retry.Backoff.Max},
 		Attempts: cfg.Retry.Attempts, Log: h.log,
 	}, nil
+}
+
+// otherNode is who the certificate says we are, if that isn't this node; a password
+// counts before a certificate. The node works alone then, as with a wrong password: it is
+// no reason to stop it.
+func otherNode(o client.Options, node string) string {
+	if o.Password != "" || len(o.TLS.Certificates) == 0 {
+		return ""
+	}
+	leaf := o.TLS.Certificates[0].Leaf
+	if leaf == nil || leaf.Subject.CommonName == node {
+		return ""
+	}
+	return leaf.Subject.CommonName
 }
 
 // forward sends streams over a connection, once state is in step in it.
