@@ -111,7 +111,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.New("nothing can be stored: see the log")
 	}
 	site, err := web.Listen(cfg.HTTP, cfg.Limits.Requests, figures.Count(api.New(api.Options{
-		Twins: tw, Ready: ready, Metrics: figures.Handler(), Links: links(o, tw, br, up, commits),
+		Twins: tw, Ready: ready, Metrics: figures.Handler(), Links: links(o, hub, commits),
 	})))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))

@@ -6,10 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/broker/metrics"
-	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -110,7 +108,8 @@ func (u *uplink) clock() (beside []client.UserProperty) {
 }
 
 // links answers how the link is, when the core is asked.
-func links(o Options, tw *twin.Twin, br *broker.Broker, up *uplink, commits *metrics.Commits) func() resource.LinkReport {
+func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.LinkReport {
+	tw, br, up := h.twin, h.broker, h.up
 	return func() resource.LinkReport {
 		now, s, l := time.Now(), tw.Stats(), up.now()
 		link := resource.Link{
@@ -132,9 +131,14 @@ func links(o Options, tw *twin.Twin, br *broker.Broker, up *uplink, commits *met
 		}
 		return resource.LinkReport{
 			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Failing: commits.Failing(), Damaged: commits.Damaged(),
-			FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused, Links: []resource.Link{link},
+			FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused, Links: []resource.Link{link}, Streams: h.streams(),
 		}
 	}
+}
+
+func (h *hubLink) streams() *resource.StreamReport {
+	s := h.broker.OutletStats()
+	return &resource.StreamReport{Waiting: s.Messages, Seconds: s.Oldest.Seconds(), Dropped: s.Dropped, RefusedRules: h.bridge.refusals()}
 }
 
 func firstExpiry(a, b time.Time) time.Time {

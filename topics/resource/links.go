@@ -15,9 +15,19 @@ type LinkReport struct {
 	FullestQueue float64 `json:"fullestQueue,omitempty"`
 	// Refused are the publishes that this end's broker refused since its start, by kind of error.
 	Refused map[string]int64 `json:"refused,omitempty"`
+	// Streams are what a core keeps for the hub beside the map; nil of a hub.
+	Streams *StreamReport `json:"streams,omitempty"`
 	// Links are the worst first. More is how many there are beyond them.
 	Links []Link `json:"links"`
 	More  int    `json:"more,omitempty"`
+}
+
+// StreamReport is how a core's telemetry, events and bridged messages fare.
+type StreamReport struct {
+	Waiting      int              `json:"waiting"`
+	Seconds      float64          `json:"seconds"`           // the age of the oldest
+	Dropped      map[string]int64 `json:"dropped,omitempty"` // since the core's start, by reason
+	RefusedRules int              `json:"refusedRules"`      // bridge rules that the hub doesn't permit
 }
 
 // Alone is the state of the link of a core that has no hub, by its settings.

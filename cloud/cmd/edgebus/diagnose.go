@@ -301,8 +301,14 @@ func (d *diagnosis) shape(f facts, l resource.Link) {
 		d.direction(l, "the node", "the cloud wants")
 	}
 	if f.core != nil {
-		d.direction(f.core.Links[0], "the hub", "the node reports")
+		if f.core.Links[0].OverQuota == "" && l.OverQuota == "" { // else it is no matter of time
+			d.direction(f.core.Links[0], "the hub", "the node reports")
+		}
+		d.streams(f.core)
 		l.CertificateExpires = firstOf(l.CertificateExpires, f.core.Links[0].CertificateExpires)
+	}
+	if f.core != nil && l.OverQuota == "" {
+		l.OverQuota = f.core.Links[0].OverQuota
 	}
 	if l.OverQuota != "" {
 		d.add(wrong, "delete keys of the node, or raise limits.node on the hub", "the hub takes nothing of what the node reports: %s", l.OverQuota)
@@ -322,6 +328,26 @@ func (d *diagnosis) shape(f facts, l resource.Link) {
 		d.add(look, advice, "a certificate of the link expires in %s", age(left))
 	default:
 		d.add(fine, "", "the link's certificates are good for another %s", age(left))
+	}
+}
+
+// streams: what does the core say of telemetry, events and bridged messages?
+func (d *diagnosis) streams(core *resource.LinkReport) {
+	s := core.Streams
+	if s == nil {
+		return
+	}
+	for _, why := range slices.Sorted(maps.Keys(s.Dropped)) {
+		if n := s.Dropped[why]; n > 0 && why != "not_linked" { // that is what rules without store are meant to do
+			d.add(look, "its log says more; room and age are limits.streams in core.yaml", "%d messages for the hub were dropped since the core's start: %s", n, why)
+		}
+	}
+	if s.Waiting > 0 && s.Seconds > lateSeconds && core.Links[0].State == resource.Online {
+		d.add(look, "is link.rate too low, or the network slow?", "%d messages of streams wait though the link is up, the oldest for %s",
+			s.Waiting, age(seconds(s.Seconds)))
+	}
+	if s.RefusedRules > 0 {
+		d.add(wrong, "permit them in bridge.down in hub.yaml; the node's log names them", "the hub refuses %d bridge rules of the node", s.RefusedRules)
 	}
 }
 

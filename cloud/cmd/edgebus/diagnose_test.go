@@ -57,7 +57,20 @@ func TestDiagnosis(t *testing.T) {
 			l := &f.core.Links[0]
 			l.InStep, l.Behind = false, &resource.Behind{Keys: 3, Seconds: 2}
 		}, look, "the hub is catching up"},
-		"quota":            {func(f *facts) { f.hub.Links[0].OverQuota = "3 keys, at most 2 are taken" }, wrong, "3 keys, at most 2"},
+		"quota": {func(f *facts) { f.hub.Links[0].OverQuota = "3 keys, at most 2 are taken" }, wrong, "3 keys, at most 2"},
+		"quota, not in step": {func(f *facts) {
+			l := &f.core.Links[0]
+			l.OverQuota, l.InStep, l.Behind = "3 keys, at most 2 are taken", false, &resource.Behind{Keys: 3, Seconds: 90}
+		}, wrong, "3 keys, at most 2"},
+		"dropped": {func(f *facts) {
+			f.core.Streams = &resource.StreamReport{Dropped: map[string]int64{"full": 7, "expired": 0}}
+		}, look, "7 messages for the hub were dropped since the core's start: full"},
+		"streams wait": {func(f *facts) {
+			f.core.Streams = &resource.StreamReport{Waiting: 9, Seconds: 90}
+		}, look, "9 messages of streams wait though the link is up"},
+		"bridge": {func(f *facts) {
+			f.core.Streams = &resource.StreamReport{RefusedRules: 2}
+		}, wrong, "refuses 2 bridge rules"},
 		"refused by name":  {func(f *facts) { f.mqttErr = &client.Refused{Op: "connect", Code: 0x86} }, look, "did not let us in"},
 		"no MQTT":          {func(f *facts) { f.mqttErr = errors.New("connection refused") }, wrong, "MQTT does not answer"},
 		"hub not asked":    {func(f *facts) { f.hub, f.hubErr = nil, errors.New("refused") }, look, "the hub does not answer"},
