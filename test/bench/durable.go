@@ -50,7 +50,7 @@ func durableUpdates(b bench) error {
 		"What the core does beyond a loop that appends, for each update: it reads, checks and decodes a packet, asks the rights, finds\n"+
 		"device and property, checks the value, hashes the entry twice for the digest, and answers in order. Group and disk wait for\n"+
 		"each other, as PUBACK follows the commit: a client with 256 in flight leaves the disk idle while its next 256 are read, and\n"+
-		"half of the processors while they are synced. [ADR 0011](adr/0011-the-edges-store-is-a-log.md) has the profile, and what\n"+
+		"half of the processors while they are synced. [ADR 0011](adr/0011-the-edges-store-is-a-log-before-bbolt.md) has the profile, and what\n"+
 		"other designs would gain.\n",
 		within(1.5, func(f durable) float64 { return f.bbolt / f.rate }), within(3, func(f durable) float64 { return f.file / f.rate }),
 		met(few.rate >= 40_000), met(many.rate >= 15_000), met(many.core <= 2*some.core && many.rate >= some.rate/2))
