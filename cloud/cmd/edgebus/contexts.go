@@ -210,17 +210,7 @@ func newContextUse() *cobra.Command {
 		Short:             "Say which context is meant from now on",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeContexts,
-		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := readContexts()
-			if err != nil {
-				return err
-			}
-			if c.Places[args[0]] == nil {
-				return c.unknown(args[0])
-			}
-			c.Current = args[0]
-			return c.write()
-		},
+		RunE:              changeContext(func(c *contexts, name string) { c.Current = name }),
 	}
 }
 
@@ -253,19 +243,26 @@ func newContextDelete() *cobra.Command {
 		Short:             "Forget a context",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeContexts,
-		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := readContexts()
-			if err != nil {
-				return err
-			}
-			if c.Places[args[0]] == nil {
-				return c.unknown(args[0])
-			}
-			delete(c.Places, args[0])
-			if c.Current == args[0] {
+		RunE: changeContext(func(c *contexts, name string) {
+			delete(c.Places, name)
+			if c.Current == name {
 				c.Current = ""
 			}
-			return c.write()
-		},
+		}),
+	}
+}
+
+// changeContext changes what is written of a context that there is.
+func changeContext(change func(c *contexts, name string)) func(*cobra.Command, []string) error {
+	return func(_ *cobra.Command, args []string) error {
+		c, err := readContexts()
+		if err != nil {
+			return err
+		}
+		if c.Places[args[0]] == nil {
+			return c.unknown(args[0])
+		}
+		change(c, args[0])
+		return c.write()
 	}
 }
