@@ -80,7 +80,7 @@ func Open(o Options) (*Log, error) {
 	}
 	l := &Log{opts: o}
 	if !o.ReadOnly {
-		if err := makeDir(o.Dir); err != nil {
+		if err := makeDir(o.Dir, syncDir); err != nil {
 			return nil, err
 		}
 		var err error
@@ -95,15 +95,22 @@ func Open(o Options) (*Log, error) {
 	return l, nil
 }
 
-// makeDir makes the directory, and makes sure that it outlives a power cut.
-func makeDir(dir string) error {
-	if _, err := os.Stat(dir); err == nil {
+// makeDir makes a directory and those above it, each with its name on disk before
+// anything is in it: all of them outlive a power cut.
+func makeDir(dir string, sync func(string) error) error {
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := makeDir(parent, sync); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) { // somebody else made it meanwhile
 		return err
 	}
-	return syncDir(filepath.Dir(dir))
+	return sync(parent)
 }
 
 func syncDir(dir string) error {

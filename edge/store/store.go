@@ -135,11 +135,6 @@ type Store struct {
 // Open opens the store in the data directory, or makes it.
 func Open(o Options) (*Store, error) {
 	o.setDefaults()
-	if !o.ReadOnly {
-		if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-			return nil, fmt.Errorf("data directory: %w", err)
-		}
-	}
 	s := &Store{opts: o}
 	log, err := wal.Open(wal.Options{
 		Dir: s.dir(), Name: "the store of the node's tree", Keeps: "the values", Segment: int(o.segment),
