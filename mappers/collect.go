@@ -21,6 +21,9 @@ func (w *worker) collect(ctx context.Context, d *device) error {
 	if err != nil {
 		return err
 	}
+	if !w.current(d) {
+		return nil // read by the old configuration: that is no news under the new one
+	}
 	for _, name := range names {
 		r, ok := got[name]
 		if !ok {
@@ -124,6 +127,9 @@ func (w *worker) readOne(ctx context.Context, d *device, name string) (value str
 
 // listen reports what the device has told by itself.
 func (w *worker) listen(_ context.Context, d *device) error {
+	if !w.current(d) {
+		return nil
+	}
 	w.m.mu.Lock()
 	pushed := d.pushed
 	d.pushed = nil

@@ -128,8 +128,9 @@ func (d *device) configure(info Device, m resource.DeviceModel) {
 		spec, _ := m.Property(p.Name)
 		prop := old[p.Name]
 		if prop == nil {
-			// One that comes later may be on the device already, from a model before.
-			prop = &property{compared: d.gen, unsure: d.gen > 1}
+			// One that comes later may be on the device already, from a model before; what the core remembers of it is
+			// from under that one.
+			prop = &property{compared: 1, unsure: d.gen > 1}
 		}
 		prop.spec, prop.info = spec, p
 		prop.handled = prop.applied

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
@@ -433,7 +434,9 @@ func (d *toyDriver) closedOnce(name string) bool {
 // driven waits until a toy was written to as told.
 func (n *fakeNode) driven(toy *toy, writes ...string) {
 	n.t.Helper()
-	require.Eventually(n.t, func() bool { return slices.Equal(writes, toy.log()) }, wait, tick, "written: %v", writes)
+	if !assert.Eventually(n.t, func() bool { return slices.Equal(writes, toy.log()) }, wait, tick) {
+		require.Equal(n.t, writes, toy.log(), "what was written")
+	}
 }
 
 func toyModel(change func(*resource.DeviceModel)) *resource.DeviceModel {

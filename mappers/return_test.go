@@ -88,15 +88,23 @@ func TestRefusedReportsAreRenewed(t *testing.T) {
 	require.Len(t, sent, 3, "it is stored")
 }
 
-// A device that takes another's place while that one is being set up is set up as well.
-func TestSetupOfTheOneThatIsThere(t *testing.T) {
+// TestSetupAskedForMeanwhile: a device that takes another's place while that one is being set up, and one that is
+// configured anew or connected again while it is, are set up once more.
+func TestSetupAskedForMeanwhile(t *testing.T) {
 	old, fresh := &device{key: "lamp"}, &device{key: "lamp"}
-	m := &mapper{devices: map[string]*device{"lamp": fresh}, setups: map[string]bool{"lamp": true}}
-	m.settle("lamp", old, false)
-	m.settle("lamp", old, true)
-	m.settle("lamp", nil, false)
+	m := &mapper{devices: map[string]*device{"lamp": old}, setups: map[string]uint64{}, setup: make(chan struct{}, 1)}
+	m.ask("lamp")
+	asked := m.pending()["lamp"]
+	m.devices["lamp"] = fresh
+	m.ask("lamp")
+	m.settle("lamp", asked, old, false)
+	m.settle("lamp", asked, old, true)
 	require.Same(t, fresh, m.devices["lamp"])
-	require.True(t, m.setups["lamp"], "still to be done")
-	m.settle("lamp", fresh, false)
-	require.Empty(t, m.setups)
+	require.Contains(t, m.pending(), "lamp", "still to be done")
+	again := m.pending()["lamp"]
+	m.ask("lamp")
+	m.settle("lamp", again, fresh, false)
+	require.Contains(t, m.pending(), "lamp", "asked for after that answer")
+	m.settle("lamp", m.pending()["lamp"], fresh, false)
+	require.Empty(t, m.pending())
 }

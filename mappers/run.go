@@ -32,8 +32,9 @@ type mapper struct {
 	mu      sync.Mutex
 	devices map[string]*device
 	workers map[string]*worker
-	setups  map[string]bool // devices to ask the core about
-	setup   chan struct{}   // capacity 1
+	setups  map[string]uint64 // devices to ask the core about, and the number of the asking
+	asked   uint64
+	setup   chan struct{} // capacity 1
 	stopped bool
 }
 
@@ -46,7 +47,7 @@ func Run(ctx context.Context, o Options, driver Driver) error {
 	}
 	m := &mapper{
 		o: o, log: o.Log, driver: driver, devices: map[string]*device{}, workers: map[string]*worker{},
-		setups: map[string]bool{}, setup: make(chan struct{}, 1),
+		setups: map[string]uint64{}, setup: make(chan struct{}, 1),
 	}
 	if m.drives, err = openDriveLog(o.DriveLog); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/client"
@@ -43,7 +44,8 @@ func findNode(ctx context.Context, o Options) (string, error) {
 
 // ask queues a device for the core's answer to: is it still there, what was reported? mu is held.
 func (m *mapper) ask(key string) {
-	m.setups[key] = true
+	m.asked++
+	m.setups[key] = m.asked
 	select {
 	case m.setup <- struct{}{}:
 	default:
@@ -77,7 +79,7 @@ func (m *mapper) runSetups(ctx context.Context) {
 }
 
 func (m *mapper) setupAll(ctx context.Context) {
-	for _, key := range m.pending() {
+	for key, ask := range m.pending() {
 		if ctx.Err() != nil || !m.mqtt.Connected() {
 			return // the next connect asks about all of them
 		}
@@ -88,40 +90,39 @@ func (m *mapper) setupAll(ctx context.Context) {
 		var refused *client.Refused
 		switch {
 		case err == nil:
-			m.settle(key, d, false)
+			m.settle(key, ask, d, false)
 		case errors.As(err, &refused) && refused.Code == 0x90:
-			m.settle(key, d, true)
+			m.settle(key, ask, d, true)
 		default:
 			m.log.Warn().Err(err).Str("device", key).Msg("device not set up: trying again")
 		}
 	}
 }
 
-func (m *mapper) pending() []string {
+func (m *mapper) pending() map[string]uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	keys := make([]string, 0, len(m.setups))
 	for key := range m.setups {
-		keys = append(keys, key)
 		if d := m.devices[key]; d != nil {
 			d.setups++
 		}
 	}
-	return keys
+	return maps.Clone(m.setups)
 }
 
-// settle ends a device's setup; a device that the core doesn't have any more is dropped. One
-// that has taken the place of d meanwhile is still to be set up.
-func (m *mapper) settle(key string, d *device, gone bool) {
+// settle ends a device's setup; a device that the core doesn't have any more is dropped. What was asked for meanwhile
+// is still to be done: another device of the name, a configuration with a property whose wish was let go by before, or
+// a connection that has no subscriptions yet.
+func (m *mapper) settle(key string, ask uint64, d *device, gone bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.devices[key] != d {
+	if m.setups[key] != ask {
 		return
 	}
-	if d != nil && gone {
-		m.drop(d)
-	}
 	delete(m.setups, key)
+	if d != nil && gone {
+		m.drop(d) // which asks once more, to end the subscriptions
+	}
 }
 
 // setupOne subscribes a device's wanted values and its commands, and asks what was reported

@@ -83,6 +83,9 @@ func (w *worker) turn(ctx context.Context, d *device) (at time.Time, due bool) {
 	if gen != d.openGen { // new, or configured anew
 		w.close(d)
 		d.openGen, d.failures, d.retryAt, d.hopeless = gen, 0, time.Time{}, false
+		w.m.mu.Lock()
+		d.pushed = nil // by the old configuration
+		w.m.mu.Unlock()
 	}
 	if !ready {
 		return at, false
@@ -104,6 +107,13 @@ func (w *worker) turn(ctx context.Context, d *device) (at time.Time, due bool) {
 	w.setOnline(d, true)
 	d.failures = 0
 	return w.nextDue(d), true
+}
+
+// current says whether the device's session is by its newest configuration.
+func (w *worker) current(d *device) bool {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	return d.gen == d.openGen
 }
 
 func (w *worker) forget(d *device) {
