@@ -117,10 +117,7 @@ func (w *worker) execute(ctx context.Context, d *device, c command) error {
 	return err
 }
 
-var (
-	errRetry    = errors.New("it is not tried again yet")
-	errStopping = errors.New("its mapper is stopping")
-)
+var errStopping = errors.New("its mapper is stopping")
 
 // failCommands answers those that wait: a command is not kept for a device that may come back tomorrow.
 func (w *worker) failCommands(d *device, err error) {

@@ -31,6 +31,7 @@ type device struct {
 	lost     chan error // from Push
 	online   bool
 	failures int
+	why      error // the last failure
 	retryAt  time.Time
 	hopeless bool // a ConfigError: not before the configuration changes
 }

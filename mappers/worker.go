@@ -92,7 +92,7 @@ func (w *worker) turn(ctx context.Context, d *device) (at time.Time, due bool) {
 	}
 	if d.session == nil {
 		if d.hopeless || w.m.o.Now().Before(d.retryAt) {
-			w.failCommands(d, errRetry)
+			w.failCommands(d, d.why)
 			return d.retryAt, !d.hopeless
 		}
 		if err := w.open(ctx, d, info); err != nil {
@@ -225,6 +225,7 @@ func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, boo
 	w.close(d)
 	wait := min(w.m.o.Backoff.Max, w.m.o.Backoff.Min<<min(d.failures, 16))
 	d.failures++
+	d.why = err
 	d.retryAt = w.m.o.Now().Add(wait)
 	var bad *ConfigError
 	d.hopeless = errors.As(err, &bad)
