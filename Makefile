@@ -11,8 +11,8 @@ STAGE := scripts/stage.sh
 MQTTJS := test/interop/clients/mqttjs
 
 # Packages that start whole programs, or take their time: they have targets of their own.
-WHOLE := ./test/e2e/... ./test/interop/... ./test/flood/... ./test/chaos/... ./test/bench/...
-UNIT = $$(go list ./... | grep -Ev '/test/(e2e|interop|flood|chaos|bench)(/|$$)')
+WHOLE := ./test/e2e/... ./test/interop/... ./test/flood/... ./test/kube/... ./test/chaos/... ./test/bench/...
+UNIT = $$(go list ./... | grep -Ev '/test/(e2e|interop|flood|kube|chaos|bench)(/|$$)')
 PROGRAMS := ./cloud/cmd/... ./edge/cmd/... ./mappers/cmd/...
 
 # How long things are tried for.
@@ -36,7 +36,7 @@ build: ## build the programs into bin/
 .PHONY: test
 test: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## run all tests but chaos, benchmarks and fuzzing
 	@$(STAGE) test $(GOTESTSUM) --jsonfile .out/test.json -- $(UNIT)
-	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop ./test/flood)
+	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop ./test/flood ./test/kube)
 
 .PHONY: race
 race: needs needs-gcc $(TOOLS)/gotestsum ## run the packages' tests with the race detector
@@ -44,7 +44,7 @@ race: needs needs-gcc $(TOOLS)/gotestsum ## run the packages' tests with the rac
 
 .PHONY: e2e
 e2e: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## run the scripts against the real programs
-	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop ./test/flood)
+	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop ./test/flood ./test/kube)
 
 .PHONY: chaos
 chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times (SEED repeats a run)

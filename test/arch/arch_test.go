@@ -145,6 +145,7 @@ func forbiddenLibrary(from, to string) string {
 		{"go.etcd.io/bbolt", []string{"cloud/store", "edge/store", "broker/boltfile"}, "bbolt appears only in the store packages, and where they open it"},
 		{"github.com/spf13/viper", []string{"configs"}, "viper appears only in configs"},
 		{"google.golang.org/grpc", []string{"edge/discovery"}, "gRPC appears only in edge/discovery"},
+		{"k8s.io/client-go", nil, "client-go is for tests: what is linked is cloud/client"},
 		{"github.com/stretchr/testify", nil, "testify is for tests"},
 		{"pgregory.net/rapid", nil, "rapid is for tests"},
 		{"github.com/simonvetter/modbus", []string{"mappers/modbus"}, "a protocol's library belongs to its driver"},
@@ -246,8 +247,8 @@ func forbiddenInTests(from, to string) string {
 func TestProgramsLinkOnlyTheirOwn(t *testing.T) {
 	links := map[string][]string{
 		"edge/cmd/edgecore":         {module + "cloud", module + "mappers", "k8s.io", "sigs.k8s.io/structured-merge-diff", "github.com/google/go-containerregistry", "testing"},
-		"cloud/cmd/cloudhub":        {module + "edge", module + "mappers", "testing"},
-		"cloud/cmd/edgebus":         {module + "edge", module + "mappers", "testing"},
+		"cloud/cmd/cloudhub":        {module + "edge", module + "mappers", "k8s.io/client-go", "testing"},
+		"cloud/cmd/edgebus":         {module + "edge", module + "mappers", "k8s.io/client-go", "testing"},
 		"mappers/cmd/mapper-modbus": {module + "cloud", module + "edge", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "testing"},
 	}
 	for _, p := range list(t) {
@@ -382,6 +383,8 @@ func TestRulesBite(t *testing.T) {
 		{"cloud/cmd/cloudhub", module + "cloud", ""},
 		{"cloud/api", module + "mappers", "nobody links"},
 		{"cloud/api", "go.etcd.io/bbolt", "bbolt"},
+		{"cloud/client", "k8s.io/client-go/rest", "client-go"},
+		{"test/kube", "k8s.io/client-go/rest", ""},
 		{"broker", "go.etcd.io/bbolt", "store packages"},
 		{"edge/api", "github.com/spf13/viper", "viper"},
 		{"edge/agent", "google.golang.org/grpc", "gRPC"},

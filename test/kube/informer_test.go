@@ -1,0 +1,203 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/edgebus/edgebus/test/stand"
+)
+
+// requests counts what an informer asks for.
+type requests struct {
+	next           http.RoundTripper
+	lists, watches atomic.Int64
+}
+
+// RoundTrip counts a request and sends it. A watch that begins with all there is counts as a list.
+func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
+	q := req.URL.Query()
+	if q.Get("watch") == "" || q.Get("sendInitialEvents") == "true" || q.Get("resourceVersion") == "" {
+		r.lists.Add(1)
+	} else {
+		r.watches.Add(1)
+	}
+	return r.next.RoundTrip(req)
+}
+
+// journal is what an informer told: the newest revision of each object, and what was wrong.
+type journal struct {
+	mu     sync.Mutex
+	newest map[string]uint64
+	gone   map[string]bool
+	faults []string
+}
+
+func (j *journal) note(object any, gone bool) {
+	if lost, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = lost.Obj
+	}
+	o := object.(*unstructured.Unstructured)
+	rev, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err != nil || rev <= j.newest[o.GetName()] {
+		j.faults = append(j.faults, fmt.Sprintf("%s: %q after %d", o.GetName(), o.GetResourceVersion(), j.newest[o.GetName()]))
+	}
+	j.newest[o.GetName()], j.gone[o.GetName()] = rev, gone
+}
+
+func (j *journal) live() map[string]string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := make(map[string]string, len(j.newest))
+	for name, rev := range j.newest {
+		if !j.gone[name] {
+			out[name] = strconv.FormatUint(rev, 10)
+		}
+	}
+	return out
+}
+
+// An informer, which keeps a copy of all objects by one list and one watch, follows changes through a
+// hub that is killed in their middle: it goes on where it was, and misses nothing.
+func TestInformerFollowsThroughARestart(t *testing.T) {
+	const objects, changes = 10_000, 1_000
+	s := stand.New(t, 1)
+	s.Up("hub")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c := connect(t, s, nil)
+	name := func(i int) string { return fmt.Sprintf("device-%05d", i) }
+	require.NoError(t, side(objects, func(i int) error {
+		_, err := c.Create(ctx, device(name(i)), metav1.CreateOptions{})
+		return err
+	}))
+
+	counted := new(requests)
+	seen := &journal{newest: make(map[string]uint64), gone: make(map[string]bool)}
+	informer := follow(ctx, t, connect(t, s, func(next http.RoundTripper) http.RoundTripper {
+		counted.next = next
+		return counted
+	}), seen)
+	require.True(t, cache.WaitForCacheSync(ctx.Done(), informer.HasSynced))
+	require.Len(t, informer.GetStore().ListKeys(), objects)
+	require.EqualValues(t, 1, counted.lists.Load())
+
+	// One change in ten deletes an object, and one makes another.
+	change := func(i int) error {
+		switch i % 10 {
+		case 3:
+			err := c.Delete(ctx, name(i), metav1.DeleteOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil // an answer was lost
+			}
+			return err
+		case 7:
+			_, err := c.Create(ctx, device(name(objects+i)), metav1.CreateOptions{})
+			if apierrors.IsAlreadyExists(err) {
+				return nil
+			}
+			return err
+		}
+		patch := fmt.Sprintf(`{"metadata":{"labels":{"change":"%d"}}}`, i)
+		_, err := c.Patch(ctx, name(i/20*20), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		return err
+	}
+	var done atomic.Int64
+	half, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- side(changes, func(i int) error {
+			err := insist(ctx, func() error { return change(i) })
+			if done.Add(1) == changes/2 {
+				close(half)
+			}
+			return err
+		})
+	}()
+	<-half
+	require.NoError(t, s.Crash("hub"))
+	s.Up("hub")
+	require.NoError(t, <-ended)
+
+	want := latest(ctx, t, c)
+	s.Eventually(patience, func() error {
+		if got := seen.live(); len(got) != len(want) {
+			return fmt.Errorf("the informer told of %d objects; there are %d", len(got), len(want))
+		}
+		for name, rev := range seen.live() {
+			if rev != want[name] {
+				return fmt.Errorf("the informer told of %s at %s; it is at %q", name, rev, want[name])
+			}
+		}
+		return nil
+	})
+	for _, o := range informer.GetStore().List() {
+		o := o.(*unstructured.Unstructured)
+		require.Equal(t, want[o.GetName()], o.GetResourceVersion())
+	}
+	require.Empty(t, seen.faults)
+	require.EqualValues(t, 1, counted.lists.Load(), "after the restart it went on")
+	require.Greater(t, counted.watches.Load(), int64(0))
+}
+
+// follow starts an informer that ends with the test.
+func follow(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, seen *journal) cache.SharedIndexInformer {
+	t.Helper()
+	informer := cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return c.Watch(ctx, o)
+		},
+	}, &unstructured.Unstructured{}, 0, cache.Indexers{})
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { seen.note(o, false) },
+		UpdateFunc: func(_, o any) { seen.note(o, false) },
+		DeleteFunc: func(o any) { seen.note(o, true) },
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		informer.RunWithContext(ctx)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	return informer
+}
+
+// latest is every object's revision, as a list says it now.
+func latest(ctx context.Context, t *testing.T, c dynamic.ResourceInterface) map[string]string {
+	t.Helper()
+	out := make(map[string]string)
+	for from := ""; ; {
+		page, err := c.List(ctx, metav1.ListOptions{Limit: 2000, Continue: from})
+		require.NoError(t, err)
+		for _, o := range page.Items {
+			out[o.GetName()] = o.GetResourceVersion()
+		}
+		if from = page.GetContinue(); from == "" {
+			return out
+		}
+	}
+}
+
+func isStatus(err error, status *apierrors.APIStatus) bool { return errors.As(err, status) }
