@@ -155,7 +155,7 @@ func (k *Kind) config(raw []byte) (*unstructured.Unstructured, []string, error) 
 		return nil, nil, badRequest("apiVersion", "apiVersion and kind must be set in what is applied")
 	}
 	k.prune(said.Object)
-	canonical, err := json.Marshal(o.shown())
+	canonical, err := o.shown()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -33,9 +32,13 @@ func (s *server) deleteCollection(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	out := list{resource.TypeMeta{APIVersion: r.kind.apiVersion(), Kind: r.kind.Name + "List"}, meta, []any{}}
+	var out struct {
+		listHead
+		Items []json.RawMessage `json:"items"`
+	}
+	out.APIVersion, out.Kind, out.Metadata, out.Items = r.kind.apiVersion(), r.kind.Name+"List", meta, []json.RawMessage{}
 	for _, o := range objects {
-		one := &request{Request: r.Request, kind: r.kind, key: store.Key{Kind: r.key.Kind, Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}}
+		one := &request{Request: r.Request, kind: r.kind, key: o.Key}
 		left, err := s.deleteOne(w, one, opts, dry)
 		if errors.Is(err, resource.NotFound) {
 			continue // somebody was faster

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -163,7 +164,15 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 		http.Error(w, "internal error", http.StatusInternalServerError)
 		return
 	}
+	sendJSON(w, code, body)
+}
+
+// sendJSON sends a line of JSON.
+func sendJSON(w http.ResponseWriter, code int, body []byte) {
+	if !bytes.HasSuffix(body, []byte("\n")) {
+		body = append(body, '\n')
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(append(body, '\n')) // a client that went away needs no answer
+	_, _ = w.Write(body) // a client that went away needs no answer
 }

@@ -39,16 +39,15 @@ func (k *Kind) record() string {
 }
 
 // form is an object as a client of this kind sees it.
-func (k *Kind) form(o *object) (any, error) {
-	if k.foreign == nil {
-		return k.shown(o), nil
+func (k *Kind) form(o *object) (json.RawMessage, error) {
+	if len(k.Names) > 0 {
+		return k.renamed(o)
 	}
-	raw, err := json.Marshal(o.shown())
-	if err != nil {
-		return nil, err
+	raw, err := o.shown()
+	if err != nil || k.foreign == nil {
+		return raw, err
 	}
-	raw, err = k.foreign.Show(raw)
-	return json.RawMessage(raw), err
+	return k.foreign.Show(raw)
 }
 
 // understand reads a client's object; old is what is stored, if there is anything.
@@ -68,7 +67,7 @@ func (r *request) understand(raw []byte, old *object) (*object, []string, error)
 	var before []byte
 	var err error
 	if old != nil {
-		if before, err = json.Marshal(old.shown()); err != nil {
+		if before, err = old.shown(); err != nil {
 			return nil, nil, err
 		}
 	}

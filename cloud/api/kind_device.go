@@ -47,6 +47,7 @@ func deviceKind() Kind {
 		Fields: map[string]func(any) string{
 			"spec.nodeName": func(obj any) string { return obj.(*resource.Device).Spec.NodeName },
 		},
+		Bulk: []string{"metadata", "spec.desired", "spec.desiredUntil", "spec.propertyVisitors", "status.twin"},
 	}
 }
 

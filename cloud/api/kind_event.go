@@ -68,23 +68,20 @@ func eventFields(of, reporter string) map[string]func(any) string {
 	}
 }
 
-// shown is the object as a client of the kind's group sees it.
-func (k *Kind) shown(o *object) any {
-	if len(k.Names) == 0 {
-		return o.shown()
-	}
+// renamed is the object with the names of the kind's group.
+func (k *Kind) renamed(o *object) (json.RawMessage, error) {
 	head, fields := *o, map[string]json.RawMessage{}
-	head.APIVersion, head.Spec, head.Status = k.apiVersion(), nil, nil
-	if json.Unmarshal(o.Spec, &fields) != nil {
-		return o.shown() // our own: can't happen
+	head.APIVersion = k.apiVersion()
+	if err := json.Unmarshal(o.Spec, &fields); err != nil {
+		return nil, err
 	}
 	rename(fields, k.Names)
 	spec, err := json.Marshal(fields)
 	if err != nil {
-		return o.shown()
+		return nil, err
 	}
 	head.Spec = spec
-	return flatObject{&head}
+	return head.encode()
 }
 
 // canonical gives the fields that a client sent the names that they have here.

@@ -47,8 +47,12 @@ type Kind struct {
 	Bare bool
 	// Cells are the values of Columns. A time is shown as how long ago it was.
 	Cells func(obj any) []any
-	// Fields are the field selectors beside metadata.name and metadata.namespace.
+	// Fields are the field selectors beside metadata.name and metadata.namespace. A text that is selected by
+	// stands in the object's JSON as it is: what doesn't have it is passed by without being decoded.
 	Fields map[string]func(obj any) string
+	// Bulk are the parts of an object that neither Cells nor Fields look at, such as status.twin: they are not
+	// decoded for these.
+	Bulk []string
 }
 
 // Column is a column of kubectl get.

@@ -92,7 +92,7 @@ func (k *Kind) owned(o *object, subresource string) (*unstructured.Unstructured,
 	if subresource == "" {
 		out.Status = nil
 	}
-	raw, err := json.Marshal(out.shown())
+	raw, err := out.shown()
 	if err != nil {
 		return nil, err
 	}

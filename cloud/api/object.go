@@ -8,7 +8,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"slices"
 	"strconv"
 
 	"github.com/edgebus/edgebus/cloud/store"
@@ -31,10 +30,10 @@ type object struct {
 	flat bool   // see Kind.Flat
 }
 
-// fromStore reads what the store holds.
+// fromStore reads what the store holds. Spec and status stay as they are.
 func (s *server) fromStore(o store.Object) (*object, error) {
 	obj := new(object)
-	if err := json.Unmarshal(o.Data, obj); err != nil {
+	if err := obj.read(o.Data); err != nil {
 		return nil, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
 	}
 	obj.APIVersion, obj.Kind = resource.APIVersion, o.Kind
@@ -50,6 +49,15 @@ func (s *server) fromStore(o store.Object) (*object, error) {
 	return obj, s.open(obj)
 }
 
+func (o *object) read(data []byte) error {
+	p, ok := partsOf(data)
+	if !ok || p.sealed != nil {
+		return json.Unmarshal(data, o)
+	}
+	o.Spec, o.DesiredMeta = p.spec, p.desiredMeta
+	return json.Unmarshal(p.metadata, &o.Metadata)
+}
+
 // data is the object's main record, as the store is to hold it.
 func (s *server) data(o *object) ([]byte, error) {
 	stored := *o
@@ -59,41 +67,47 @@ func (s *server) data(o *object) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return json.Marshal(&stored)
+	stored.flat = false
+	return stored.encode()
 }
 
 // shown is the object as a client sees it.
-func (o *object) shown() any {
+func (o *object) shown() (json.RawMessage, error) {
 	out := *o
 	out.DesiredMeta, out.Sealed = nil, nil
-	if o.flat {
-		return flatObject{&out}
-	}
-	return &out
+	return out.encode()
 }
 
-// flatObject writes an object without a spec: what is in it stands beside the metadata.
-type flatObject struct{ *object }
-
-// MarshalJSON writes the object; see flatObject.
-func (f flatObject) MarshalJSON() ([]byte, error) {
-	head := *f.object
-	head.Spec, head.Status = nil, nil
-	raw, err := json.Marshal(&head)
-	spec := bytes.TrimSpace(f.Spec)
-	if err != nil || len(spec) <= len("{}") {
-		return raw, err
+// encode writes the object. A flat one has no spec: what is in it stands beside the metadata.
+func (o *object) encode() (json.RawMessage, error) {
+	meta, err := json.Marshal(&o.Metadata)
+	if err != nil {
+		return nil, err
 	}
-	return slices.Concat(raw[:len(raw)-1], []byte(","), spec[1:]), nil
+	out := make([]byte, 0, 100+len(meta)+len(o.Spec)+len(o.Status)+len(o.DesiredMeta)+2*len(o.Sealed))
+	out = appendHead(out, o.TypeMeta)
+	out = appendMember(out, []byte("metadata"), meta)
+	if o.flat {
+		return append(appendInside(out, o.Spec), '}'), nil
+	}
+	out = appendPart(out, "spec", o.Spec)
+	out = appendPart(out, "status", o.Status)
+	out = appendPart(out, "desiredMeta", o.DesiredMeta)
+	if len(o.Sealed) > 0 {
+		sealed, err := json.Marshal(o.Sealed)
+		if err != nil {
+			return nil, err
+		}
+		out = appendPart(out, "sealed", sealed)
+	}
+	return append(out, '}'), nil
 }
 
 // typed decodes the object into the kind's Go type.
 func (k *Kind) typed(o *object) (any, error) {
-	var form any = o
-	if k.Flat {
-		form = flatObject{o}
-	}
-	raw, err := json.Marshal(form)
+	form := *o
+	form.flat = k.Flat
+	raw, err := form.encode()
 	if err != nil {
 		return nil, err
 	}

@@ -40,11 +40,7 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	return s.change(w, r, func(old *object) (*object, error) {
-		form, err := r.kind.form(old)
-		if err != nil {
-			return nil, err
-		}
-		before, err := json.Marshal(form)
+		before, err := r.kind.form(old)
 		if err != nil {
 			return nil, err
 		}

@@ -1,8 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strconv"
 
@@ -16,10 +18,9 @@ type listMeta struct {
 	Remaining       *int   `json:"remainingItemCount,omitempty"`
 }
 
-type list struct {
+type listHead struct {
 	resource.TypeMeta
 	Metadata listMeta `json:"metadata"`
-	Items    []any    `json:"items"`
 }
 
 // load reads one object.
@@ -32,11 +33,11 @@ func (s *server) load(r *request) (*object, error) {
 }
 
 func (s *server) get(w http.ResponseWriter, r *request) error {
-	o, err := s.load(r)
+	stored, err := s.Reader.Get(r.Context(), r.key)
 	if err != nil {
-		return err
+		return r.about(r.key.Name, err)
 	}
-	return s.answer(w, r, http.StatusOK, o)
+	return s.answerStored(w, r, http.StatusOK, stored)
 }
 
 // revision reads a resourceVersion; "" and "0" ask for none.
@@ -117,46 +118,110 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
+	begin, item := s.listed(r.kind, meta)
 	if f.table {
-		t, err := s.table(r.kind, f, meta, objects)
-		if err != nil {
+		begin, item = s.tabled(r.kind, f, meta)
+	}
+	if !f.yaml {
+		return s.stream(w, begin, item, objects)
+	}
+	var all bytes.Buffer
+	if err := writeItems(&all, begin, item, objects); err != nil {
+		return err
+	}
+	return write(w, f, http.StatusOK, all.Bytes())
+}
+
+// listed says how a list begins, and how its items are written.
+func (s *server) listed(k *Kind, meta listMeta) (begin any, item appender) {
+	begin = listHead{resource.TypeMeta{APIVersion: k.apiVersion(), Kind: k.Name + "List"}, meta}
+	return begin, appender{"items", func(out []byte, o store.Object) ([]byte, error) { return s.appendForm(out, k, o) }}
+}
+
+// appender writes an item of a list, which has this name in it.
+type appender struct {
+	in   string
+	item func(out []byte, o store.Object) ([]byte, error)
+}
+
+// writeItems writes head with a list of objects in it.
+func writeItems(w io.Writer, head any, a appender, objects []store.Object) error {
+	raw, err := json.Marshal(head)
+	if err != nil {
+		return err
+	}
+	out := append(append(append(raw[:len(raw)-1], `,"`...), a.in...), `":[`...)
+	for i, o := range objects {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if out, err = a.item(out, o); err != nil {
 			return err
 		}
-		writeJSON(w, http.StatusOK, t)
-		return nil
-	}
-	out := list{resource.TypeMeta{APIVersion: r.kind.apiVersion(), Kind: r.kind.Name + "List"}, meta, make([]any, len(objects))}
-	for i := range objects {
-		if out.Items[i], err = r.kind.form(objects[i]); err != nil {
-			return err
+		if len(out) < listPiece {
+			continue
 		}
+		if _, err := w.Write(out); err != nil {
+			return nil //nolint:nilerr // a client that went away needs no answer
+		}
+		out = out[:0]
 	}
-	return write(w, f, http.StatusOK, out)
+	_, _ = w.Write(append(out, "]}\n"...))
+	return nil
+}
+
+// listPiece is about how much of a list is in memory at once.
+const listPiece = 64 << 10
+
+// stream writes a list piece by piece.
+func (s *server) stream(w http.ResponseWriter, head any, a appender, objects []store.Object) error {
+	out := &started{ResponseWriter: w}
+	err := writeItems(out, head, a, objects)
+	if err != nil && out.yes {
+		s.Log.Error().Err(err).Msg("a list can't be written on")
+		panic(http.ErrAbortHandler) // too late for a Status: the client sees that it is cut off
+	}
+	return err
+}
+
+// started remembers whether an answer has begun.
+type started struct {
+	http.ResponseWriter
+	yes bool
+}
+
+func (s *started) Write(p []byte) (int, error) {
+	if !s.yes {
+		s.Header().Set("Content-Type", "application/json")
+		s.yes = true
+	}
+	return s.ResponseWriter.Write(p)
 }
 
 // collect reads pages of the store until it has as many objects that match as were asked for.
-func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]*object, listMeta, error) {
+func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]store.Object, listMeta, error) {
 	limit := opts.Limit
 	opts.Name = r.only(sel).Name
 	if !sel.empty() && limit > 0 {
 		opts.Limit = max(limit, 500)
 	}
-	objects := []*object{}
+	var objects []store.Object
 	for {
 		page, err := s.Reader.List(r.Context(), r.key.Kind, opts)
 		if err != nil {
 			return nil, listMeta{}, r.about("", err)
 		}
 		meta := listMeta{ResourceVersion: strconv.FormatUint(page.Rev, 10)}
+		if objects == nil && sel.empty() {
+			objects = make([]store.Object, 0, len(page.Items))
+		}
 		for i, stored := range page.Items {
-			o, err := s.fromStore(stored)
-			if err != nil {
+			if matches, err := s.matches(sel, stored); err != nil {
 				return nil, meta, err
-			}
-			if !sel.matches(o) {
+			} else if !matches {
 				continue
 			}
-			objects = append(objects, o)
+			objects = append(objects, stored)
 			remaining := len(page.Items) - i - 1 + page.More
 			if limit > 0 && len(objects) == limit && remaining > 0 {
 				meta.Continue = token{page.Rev, stored.Namespace, stored.Name}.String()

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ type requirement struct {
 	key    string
 	op     string // = != in notin exists !exists
 	values []string
+	quoted []byte // of a field, the value as it stands in JSON
 }
 
 func (r requirement) matches(labels map[string]string) bool {
@@ -75,7 +78,7 @@ func parseTerm(term string) (requirement, error) {
 			if op == "==" {
 				op = "="
 			}
-			return checked(requirement{strings.TrimSpace(key), op, []string{strings.TrimSpace(value)}})
+			return checked(requirement{key: strings.TrimSpace(key), op: op, values: []string{strings.TrimSpace(value)}})
 		}
 	}
 	return checked(requirement{key: term, op: "exists"})
@@ -128,6 +131,9 @@ func (r *request) selector() (selector, error) {
 		if !known && f.key != "metadata.name" && f.key != "metadata.namespace" {
 			return s, badRequest("", "fieldSelector %q: %s has no such field to select by", term, r.kind.Plural)
 		}
+		if f.quoted, err = json.Marshal(f.values[0]); err != nil {
+			return s, err
+		}
 		s.fields = append(s.fields, f)
 	}
 	return s, nil
@@ -135,34 +141,57 @@ func (r *request) selector() (selector, error) {
 
 func (s selector) empty() bool { return len(s.labels) == 0 && len(s.fields) == 0 }
 
-func (s selector) matches(o *object) bool {
-	for _, r := range s.labels {
-		if !r.matches(o.Metadata.Labels) {
-			return false
+// byName says whether a selection looks at nothing but names.
+func (s selector) byName() bool {
+	return len(s.labels) == 0 && all(s.fields, func(r requirement) bool { return s.kind.Fields[r.key] == nil })
+}
+
+// matches looks into an object no further than it must.
+func (s *server) matches(sel selector, o store.Object) (bool, error) {
+	if !sel.mentions(o.Namespace, o.Name) {
+		return false, nil
+	}
+	if len(sel.labels) > 0 {
+		labels, ok := labelsOf(o.Data)
+		if !ok {
+			return false, unreadable(o.Key)
+		}
+		if !all(sel.labels, func(r requirement) bool { return r.matches(labels) }) {
+			return false, nil
 		}
 	}
 	var typed any
-	for _, r := range s.fields {
-		var value string
-		switch r.key {
-		case "metadata.name":
-			value = o.Metadata.Name
-		case "metadata.namespace":
-			value = o.Metadata.Namespace
-		default:
-			if typed == nil {
-				var err error
-				if typed, err = s.kind.typed(o); err != nil {
-					return false
-				}
-			}
-			value = s.kind.Fields[r.key](typed)
+	for _, r := range sel.fields {
+		value := sel.kind.Fields[r.key]
+		if value == nil {
+			continue // name or namespace
 		}
-		if !r.matches(map[string]string{r.key: value}) {
-			return false
+		if !sel.kind.Sealed && !r.stands(o) {
+			return false, nil
+		}
+		if typed == nil {
+			var err error
+			if typed, err = s.look(sel.kind, o); err != nil {
+				return false, nil //nolint:nilerr // what isn't of the kind's form has no such field
+			}
+		}
+		if !r.of(value(typed)) {
+			return false, nil
 		}
 	}
-	return true
+	return true, nil
+}
+
+func all(list []requirement, holds func(requirement) bool) bool {
+	return !slices.ContainsFunc(list, func(r requirement) bool { return !holds(r) })
+}
+
+// of says whether a value is as it is required.
+func (r requirement) of(value string) bool { return slices.Contains(r.values, value) == (r.op == "=") }
+
+// stands says whether an object can have the value of a field at all: it stands in its text then.
+func (r requirement) stands(o store.Object) bool {
+	return r.op != "=" || len(r.quoted) <= len(`""`) || bytes.Contains(o.Data, r.quoted) || bytes.Contains(o.Status, r.quoted)
 }
 
 // only is the object that a selection is about if it can be but one; otherwise its kind.
@@ -181,8 +210,7 @@ func (r *request) only(sel selector) store.Key {
 // mentions says whether a key can match at all: names never change.
 func (s selector) mentions(namespace, name string) bool {
 	for _, r := range s.fields {
-		if r.key == "metadata.name" && !r.matches(map[string]string{r.key: name}) ||
-			r.key == "metadata.namespace" && !r.matches(map[string]string{r.key: namespace}) {
+		if r.key == "metadata.name" && !r.of(name) || r.key == "metadata.namespace" && !r.of(namespace) {
 			return false
 		}
 	}

@@ -1,16 +1,18 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"mime"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/edgebus/edgebus/topics/resource"
+	"github.com/edgebus/edgebus/cloud/store"
 )
 
 // format is what a client wants to read.
@@ -48,13 +50,12 @@ func accepts(r *http.Request) (format, error) {
 	return f, refuse(http.StatusNotAcceptable, "NotAcceptable", "only application/json (also as Table) and application/yaml can be served")
 }
 
-// Table is what kubectl get prints.
-type Table struct {
+// tableHead is what kubectl get prints, but for the rows.
+type tableHead struct {
 	Kind       string   `json:"kind"`
 	APIVersion string   `json:"apiVersion"`
 	Metadata   listMeta `json:"metadata"`
 	Columns    []tabCol `json:"columnDefinitions"`
-	Rows       []tabRow `json:"rows"`
 }
 
 type tabCol struct {
@@ -63,17 +64,6 @@ type tabCol struct {
 	Format      string `json:"format"`
 	Description string `json:"description"`
 	Priority    int    `json:"priority"`
-}
-
-type tabRow struct {
-	Cells  []any `json:"cells"`
-	Object any   `json:"object,omitempty"`
-}
-
-type partial struct {
-	Kind       string        `json:"kind"`
-	APIVersion string        `json:"apiVersion"`
-	Metadata   resource.Meta `json:"metadata"`
 }
 
 func (k *Kind) columns() []tabCol {
@@ -94,50 +84,50 @@ func (k *Kind) columns() []tabCol {
 	return append(cols, tabCol{Name: "Age", Type: "string", Description: "Time since the object was created."})
 }
 
-// table puts objects into a Table.
-func (s *server) table(k *Kind, f format, meta listMeta, objects []*object) (Table, error) {
-	t := Table{Kind: "Table", APIVersion: "meta.k8s.io/" + f.version, Metadata: meta, Columns: k.columns(), Rows: []tabRow{}}
-	for _, o := range objects {
-		row, err := s.row(k, f, o)
-		if err != nil {
-			return t, err
-		}
-		t.Rows = append(t.Rows, row)
-	}
-	return t, nil
+// tabled says how a Table begins, and how its rows are written.
+func (s *server) tabled(k *Kind, f format, meta listMeta) (begin tableHead, row appender) {
+	begin = tableHead{Kind: "Table", APIVersion: "meta.k8s.io/" + f.version, Metadata: meta, Columns: k.columns()}
+	return begin, appender{"rows", func(out []byte, o store.Object) ([]byte, error) { return s.appendRow(out, k, f, o) }}
 }
 
-func (s *server) row(k *Kind, f format, o *object) (tabRow, error) {
-	typed, err := k.typed(o)
-	if err != nil {
-		return tabRow{}, err
+func (s *server) appendRow(out []byte, k *Kind, f format, o store.Object) ([]byte, error) {
+	p, ok := partsOf(o.Data)
+	if !ok {
+		return out, unreadable(o.Key)
 	}
-	row := tabRow{Cells: s.cells(k, o, typed)}
+	typed, err := s.look(k, o)
+	if err != nil {
+		return out, err
+	}
+	cells, err := json.Marshal(s.cells(k, o.Name, p, typed))
+	if err != nil {
+		return out, err
+	}
+	out = append(append(out, `{"cells":`...), cells...)
 	switch f.include {
 	case "None":
 	case "Object":
-		if row.Object, err = k.form(o); err != nil {
-			return row, err
+		if out, err = s.appendForm(append(out, `,"object":`...), k, o); err != nil {
+			return out, err
 		}
-	default:
-		meta := o.Metadata
-		if k.Sealed {
-			meta.Annotations = nil // one may be a copy of the object
-		}
-		row.Object = partial{"PartialObjectMetadata", "meta.k8s.io/" + f.version, meta}
+	default: // a Secret's annotations, which may be a copy of it, are sealed in the record, and so not among these
+		out = append(append(out, `,"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/`...), f.version...)
+		out = append(appendMeta(append(out, `","metadata":`...), p.metadata, o.Rev), '}')
 	}
-	return row, nil
+	return append(out, '}'), nil
 }
 
-func (s *server) cells(k *Kind, o *object, typed any) (cells []any) {
+func (s *server) cells(k *Kind, name string, p parts, typed any) (cells []any) {
 	if !k.Bare {
-		cells = append(cells, o.Metadata.Name)
+		cells = append(cells, name)
 	}
 	if k.Cells != nil {
 		cells = append(cells, k.Cells(typed)...)
 	}
 	if !k.Bare {
-		cells = append(cells, o.Metadata.CreationTimestamp)
+		var created *time.Time
+		_ = json.Unmarshal(member(p.metadata, "creationTimestamp"), &created) // our own, if there is one
+		cells = append(cells, created)
 	}
 	for i := range cells {
 		if at, ok := cells[i].(*time.Time); ok {
@@ -191,12 +181,13 @@ func (s *server) answer(w http.ResponseWriter, r *request, code int, o *object) 
 		return err
 	}
 	if f.table {
-		t, err := s.table(r.kind, f, listMeta{ResourceVersion: o.Metadata.ResourceVersion}, []*object{o})
+		data, err := s.data(o)
 		if err != nil {
 			return err
 		}
-		writeJSON(w, code, t)
-		return nil
+		key := r.key
+		key.Name = o.Metadata.Name // which may have been made
+		return s.answerTable(w, r, f, code, store.Object{Key: key, Rev: o.rev, Data: data, Status: o.Status})
 	}
 	form, err := r.kind.form(o)
 	if err != nil {
@@ -205,16 +196,47 @@ func (s *server) answer(w http.ResponseWriter, r *request, code int, o *object) 
 	return write(w, f, code, form)
 }
 
-func write(w http.ResponseWriter, f format, code int, v any) error {
-	if !f.yaml {
-		writeJSON(w, code, v)
-		return nil
-	}
-	raw, err := json.Marshal(v)
+// answerStored writes one object as the store has it.
+func (s *server) answerStored(w http.ResponseWriter, r *request, code int, o store.Object) error {
+	f, err := accepts(r.Request)
 	if err != nil {
 		return err
 	}
-	if raw, err = yaml.JSONToYAML(raw); err != nil {
+	if f.table {
+		return s.answerTable(w, r, f, code, o)
+	}
+	form, err := s.appendForm(nil, r.kind, o)
+	if err != nil {
+		return err
+	}
+	return write(w, f, code, form)
+}
+
+func (s *server) answerTable(w http.ResponseWriter, r *request, f format, code int, o store.Object) error {
+	var t bytes.Buffer
+	head, row := s.tabled(r.kind, f, atRevision(o.Rev))
+	if err := writeItems(&t, head, row, []store.Object{o}); err != nil {
+		return err
+	}
+	return write(w, f, code, t.Bytes())
+}
+
+// atRevision is what the metadata of a list say of a revision.
+func atRevision(rev uint64) (meta listMeta) {
+	if rev > 0 {
+		meta.ResourceVersion = strconv.FormatUint(rev, 10)
+	}
+	return meta
+}
+
+// write sends JSON, as YAML if that was asked for.
+func write(w http.ResponseWriter, f format, code int, raw []byte) error {
+	if !f.yaml {
+		sendJSON(w, code, raw)
+		return nil
+	}
+	raw, err := yaml.JSONToYAML(raw)
+	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/yaml")

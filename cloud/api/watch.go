@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,16 +25,11 @@ type watcher struct {
 	s      *server
 	r      *request
 	w      http.ResponseWriter
-	out    *json.Encoder
+	line   []byte // the last one; what it stands in serves the next, but not for long: watchers mostly wait
 	format format
 	sel    selector
 	headed bool // the columns of a Table were sent
 	marks  bool
-}
-
-type watchEvent struct {
-	Type   string `json:"type"`
-	Object any    `json:"object"`
 }
 
 // watch streams events as JSON lines until the client goes, its time is up, or
@@ -59,8 +55,8 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	defer cancel()
-	v := &watcher{s: s, r: r, w: w, out: json.NewEncoder(w), format: f, sel: sel, marks: isTrue(r.FormValue("allowWatchBookmarks"))}
-	var objects []*object
+	v := &watcher{s: s, r: r, w: w, format: f, sel: sel, marks: isTrue(r.FormValue("allowWatchBookmarks"))}
+	var objects []store.Object
 	if initial {
 		var meta listMeta
 		if objects, meta, err = s.collect(r, store.ListOptions{Namespace: r.key.Namespace}, sel); err != nil {
@@ -119,9 +115,9 @@ func watchTime(r *request) (context.Context, context.CancelFunc, error) {
 }
 
 // begin sends what there is, and flushes the header also when that is nothing.
-func (v *watcher) begin(objects []*object, rev uint64) error {
+func (v *watcher) begin(objects []store.Object, rev uint64) error {
 	for _, o := range objects {
-		if err := v.send("ADDED", o); err != nil {
+		if err := v.send(store.Added, o); err != nil {
 			return err
 		}
 	}
@@ -147,7 +143,7 @@ func (v *watcher) follow(ctx context.Context, stream store.Stream) {
 				err = v.bookmark(stream.Rev(), false)
 			}
 		case err != nil:
-			_ = v.out.Encode(watchEvent{"ERROR", statusOf(err)})
+			_ = v.sendOther("ERROR", statusOf(err))
 			_ = v.flush()
 			return
 		default:
@@ -164,6 +160,7 @@ func (v *watcher) follow(ctx context.Context, stream store.Stream) {
 
 // flush gives the client a while to read what was written.
 func (v *watcher) flush() error {
+	v.line = nil
 	rc := http.NewResponseController(v.w)
 	err := rc.Flush()
 	_ = rc.SetWriteDeadline(time.Now().Add(v.s.Bookmarks + writeTimeout)) // where it can't be set, the server's own holds
@@ -185,75 +182,97 @@ func (v *watcher) event(e store.Event) error {
 	if ns != "" && e.Object.Namespace != ns || !v.sel.mentions(e.Object.Namespace, e.Object.Name) {
 		return nil
 	}
-	o, err := v.s.fromStore(e.Object)
-	if err != nil {
-		return err
-	}
-	if v.sel.empty() {
-		return v.send(e.Type.String(), o)
+	if v.sel.byName() {
+		return v.send(e.Type, e.Object) // names never change
 	}
 	// A stream that caught up doesn't know what was before. A DELETED of what the
 	// client never had does no harm; one that is missing does.
 	before := e.Type != store.Added
 	if e.Old != nil {
-		old, err := v.s.fromStore(*e.Old)
-		if err != nil {
+		var err error
+		if before, err = v.s.matches(v.sel, *e.Old); err != nil {
 			return err
 		}
-		before = v.sel.matches(old)
 	}
-	now := e.Type != store.Deleted && v.sel.matches(o)
+	now := false
+	if e.Type != store.Deleted {
+		var err error
+		if now, err = v.s.matches(v.sel, e.Object); err != nil {
+			return err
+		}
+	}
 	switch {
 	case now && before && e.Old != nil:
-		return v.send("MODIFIED", o)
+		return v.send(store.Modified, e.Object)
 	case now && e.Old == nil:
-		return v.send(e.Type.String(), o)
+		return v.send(e.Type, e.Object)
 	case now:
-		return v.send("ADDED", o)
+		return v.send(store.Added, e.Object)
 	case before:
-		return v.send("DELETED", o)
+		return v.send(store.Deleted, e.Object)
 	}
 	return nil
 }
 
-func (v *watcher) send(kind string, o *object) error {
-	if !v.format.table {
-		form, err := v.r.kind.form(o)
-		if err != nil {
-			return err
-		}
-		return v.out.Encode(watchEvent{kind, form})
+// send writes an event. What the store has goes out as it is, for there may be thousands who watch.
+func (v *watcher) send(kind store.EventType, o store.Object) (err error) {
+	if v.format.table {
+		return v.sendTable(kind.String(), atRevision(o.Rev), o)
 	}
-	t, err := v.s.table(v.r.kind, v.format, listMeta{ResourceVersion: o.Metadata.ResourceVersion}, []*object{o})
+	v.beginLine(kind.String())
+	if v.line, err = v.s.appendForm(v.line, v.r.kind, o); err != nil {
+		return err
+	}
+	return v.sendLine()
+}
+
+func (v *watcher) beginLine(kind string) {
+	v.line = append(append(append(v.line[:0], `{"type":"`...), kind...), `","object":`...)
+}
+
+func (v *watcher) sendLine() error {
+	v.line = append(v.line, "}\n"...)
+	_, err := v.w.Write(v.line)
+	return err
+}
+
+// sendTable writes an event that holds a Table: the columns are in the first one only.
+func (v *watcher) sendTable(kind string, meta listMeta, objects ...store.Object) error {
+	head, row := v.s.tabled(v.r.kind, v.format, meta)
+	if v.headed {
+		head.Columns = nil
+	}
+	v.headed = true
+	var t bytes.Buffer
+	if err := writeItems(&t, head, row, objects); err != nil {
+		return err
+	}
+	v.beginLine(kind)
+	v.line = append(v.line, bytes.TrimSpace(t.Bytes())...)
+	return v.sendLine()
+}
+
+// sendOther writes an event about something else than an object.
+func (v *watcher) sendOther(kind string, about any) error {
+	raw, err := json.Marshal(about)
 	if err != nil {
 		return err
 	}
-	return v.out.Encode(watchEvent{kind, v.once(t)})
-}
-
-// once leaves the columns out of all Tables but the first.
-func (v *watcher) once(t Table) Table {
-	if v.headed {
-		t.Columns = nil
-	}
-	v.headed = true
-	return t
+	v.beginLine(kind)
+	v.line = append(v.line, raw...)
+	return v.sendLine()
 }
 
 func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
 	text := strconv.FormatUint(rev, 10)
 	if v.format.table {
-		t, err := v.s.table(v.r.kind, v.format, listMeta{ResourceVersion: text}, nil)
-		if err != nil {
-			return err
-		}
-		return v.out.Encode(watchEvent{"BOOKMARK", v.once(t)})
+		return v.sendTable("BOOKMARK", listMeta{ResourceVersion: text})
 	}
 	meta := map[string]any{"resourceVersion": text, "creationTimestamp": nil}
 	if initialEnd {
 		meta["annotations"] = map[string]string{"k8s.io/initial-events-end": "true"}
 	}
-	return v.out.Encode(watchEvent{"BOOKMARK", map[string]any{
+	return v.sendOther("BOOKMARK", map[string]any{
 		"kind": v.r.kind.Name, "apiVersion": v.r.kind.apiVersion(), "metadata": meta,
-	}})
+	})
 }

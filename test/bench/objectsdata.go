@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,75 +80,4 @@ func makeNodeObjects(st store.Store, n int) error {
 		}
 	}
 	return st.Commit(context.Background(), []store.NodeChange{c})
-}
-
-// rawFigures are what the store takes by itself.
-type rawFigures struct {
-	open, list, get time.Duration
-	memory          float64 // bytes a property
-	writes          float64 // a second
-}
-
-// rawStore measures a store's own work, on a copy of the file, in this process.
-func rawStore(b bench, dir string) (f rawFigures, err error) {
-	alone := dir + "-alone"
-	if err := os.CopyFS(alone, os.DirFS(dir)); err != nil {
-		return f, err
-	}
-	before, err := resting()
-	if err != nil {
-		return f, err
-	}
-	begin := time.Now()
-	st, err := bolt.Open(bolt.Options{Path: filepath.Join(alone, cloud.FileName)})
-	if err != nil {
-		return f, err
-	}
-	defer func() { err = errors.Join(err, st.Close()) }()
-	f.open = time.Since(begin)
-	after, err := resting()
-	if err != nil {
-		return f, err
-	}
-	f.memory = (after - before) * 1e6 / (allObjects * objectProperties)
-
-	ctx := context.Background()
-	begin = time.Now()
-	for opts := (store.ListOptions{Limit: objectPage}); ; {
-		page, err := st.List(ctx, resource.KindDevice, opts)
-		if err != nil {
-			return f, err
-		}
-		if page.More == 0 {
-			break
-		}
-		opts.Rev, opts.After = page.Rev, page.Items[len(page.Items)-1].Key
-	}
-	f.list = time.Since(begin)
-	key := store.Key{Kind: resource.KindDevice, Namespace: resource.DefaultNamespace}
-	begin = time.Now()
-	for range objectGets {
-		key.Name = objectName(rand.IntN(allObjects))
-		if _, err := st.Get(ctx, key); err != nil {
-			return f, err
-		}
-	}
-	f.get = time.Since(begin) / objectGets
-	f.writes, err = writeFor(b.d, func(i int) error {
-		k := key
-		k.Name = objectName(i % allObjects)
-		o, err := st.Get(ctx, k)
-		if err == nil {
-			o.Data = append(bytes.Clone(o.Data), ' ') // as large, and not the same
-			_, err = st.Update(ctx, store.Object{Key: k, Data: o.Data}, o.Rev)
-		}
-		return err
-	})
-	return f, err
-}
-
-// resting is this process's anonymous memory, with nothing in it that could go.
-func resting() (float64, error) {
-	debug.FreeOSMemory()
-	return anonymous(os.Getpid())
 }
