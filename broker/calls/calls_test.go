@@ -332,15 +332,13 @@ func TestLimits(t *testing.T) {
 	require.ErrorIs(t, b.ask(quiet), resource.Quota)
 
 	ask := broker.Message{Topic: command, Props: broker.Properties{ResponseTopic: "v1/nodes/n1/devices/lamp/answers/X"}}
-	var told []broker.Message
-	reply := func(m broker.Message) { told = append(told, m) }
-	b.Ask(ask, reply)
-	b.Ask(ask, reply)
-	require.Empty(t, told)
-	b.Ask(ask, reply)
-	require.Len(t, told, 1)
-	require.Equal(t, "v1/nodes/n1/devices/lamp/answers/X", told[0].Topic)
-	require.Contains(t, told[0].Props.User, broker.UserProperty{Key: "code", Value: "Busy"})
+	b.Ask(ask, b.published)
+	b.Ask(ask, b.published)
+	require.Len(t, b.take(), 2, "the commands themselves")
+	b.Ask(ask, b.published)
+	told, code, _ := b.one()
+	require.Equal(t, "v1/nodes/n1/devices/lamp/answers/X", told.Topic)
+	require.Equal(t, "Busy", code)
 
 	require.NoError(t, b.answer(sent[0], "x"))
 	require.NoError(t, b.ask(), "there is room again")
