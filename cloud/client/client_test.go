@@ -140,7 +140,7 @@ func TestNoAnswerSaysWhatToDo(t *testing.T) {
 		"http://" + silent.Addr().String(): "port of MQTT",
 		"http://no-such-host.invalid":      "spelt right",
 	} {
-		c, err := New(Options{Server: server, Timeout: time.Second})
+		c, err := New(Options{Server: server, Timeout: 30 * time.Second})
 		require.NoError(t, err)
 		_, err = c.Kinds(t.Context())
 		require.ErrorIs(t, err, resource.Unavailable, server)
