@@ -212,7 +212,7 @@ func (b *Broker) check(m Message) error {
 	return nil
 }
 
-// refusal is what an MQTT 3.1.1 client finds on its v1/refused topic.
+// refusal is what an MQTT 3.1.1 client finds on its v1/refused topic, and who made a request on its response topic.
 type refusal struct {
 	Topic  string             `json:"topic"`
 	Reason string             `json:"reason"`
@@ -220,7 +220,7 @@ type refusal struct {
 	Code   byte               `json:"code"`
 }
 
-// refused counts and logs a refusal, and tells a client that can't be answered.
+// refused counts and logs a refusal, and tells a client that the acknowledgement can't tell, or that listens elsewhere.
 func (b *Broker) refused(m Message, err error) {
 	kind := kindOf(err)
 	b.stats.publishes.add(kind)
@@ -228,11 +228,29 @@ func (b *Broker) refused(m Message, err error) {
 	b.about(b.floods.Info(), m.Topic).Str("client", id.ClientID).Str("user", id.User).
 		Str("kind", string(kind)).Msg("publish refused")
 	b.floods.Debug().Err(err).Str("topic", m.Topic).Msg("publish refused: why") // a reason may quote the value
-	if id.Version >= 5 {
-		return
-	}
-	text, err := json.Marshal(refusal{Topic: m.Topic, Reason: reasonOf(err), Kind: kind, Code: codeOf(err)})
-	if err == nil {
+	text, failed := json.Marshal(refusal{Topic: m.Topic, Reason: reasonOf(err), Kind: kind, Code: codeOf(err)})
+	switch {
+	case failed != nil:
+	case id.Version < 5:
 		b.Publish(Message{Topic: topics.RefusedPrefix + topicID(id.ClientID), Payload: text, QoS: 1})
+	case b.awaitsAnswer(m):
+		b.Publish(Message{Topic: m.Props.ResponseTopic, Payload: text, QoS: m.QoS, Props: Properties{
+			Correlation: m.Props.Correlation, ContentType: "application/json",
+			User: []UserProperty{{topics.PropCode, string(topics.Refused)}, {topics.PropError, reasonOf(err)}},
+		}})
 	}
+}
+
+// awaitsAnswer says whether a refused message was a request below v1/, whose sender looks for the
+// refusal where the answer would have come. It must be one that could publish there itself. Commands
+// are answered by those who take them.
+func (b *Broker) awaitsAnswer(m Message) bool {
+	reply := m.Props.ResponseTopic
+	if reply == "" || !topics.IsTree(m.Topic) || topics.IsTree(reply) || topics.CheckTopic(reply) != nil {
+		return false
+	}
+	if a, err := topics.Parse(m.Topic); err == nil && a.Kind == topics.KindCommand {
+		return false
+	}
+	return b.acl.read(m.Publisher, reply) && b.acl.publish(m.Publisher, reply) == nil
 }

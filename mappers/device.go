@@ -2,7 +2,6 @@ package mappers
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -33,7 +32,8 @@ type device struct {
 	failures int
 	why      error // the last failure
 	retryAt  time.Time
-	hopeless bool // a ConfigError: not before the configuration changes
+	hopeless bool   // a ConfigError: not before the configuration changes
+	problem  string // what was said of it last; empty: nothing
 }
 
 // property is one property of a device: what is wanted, what was applied, what is.
@@ -71,13 +71,8 @@ type wish struct {
 	old   bool // it was there before the mapper was
 }
 
-// normal brings the spellings of a protocol together: Modbus-TCP and modbustcp are one.
-func normal(protocol string) string {
-	return strings.ToLower(strings.NewReplacer("-", "", "_", "", " ", "").Replace(protocol))
-}
-
 func speaks(d Driver, protocol string) bool {
-	return slices.ContainsFunc(d.Protocols(), func(p string) bool { return normal(p) == normal(protocol) })
+	return slices.ContainsFunc(d.Protocols(), func(p string) bool { return resource.SameProtocol(p, protocol) })
 }
 
 // convert makes the driver's view of a device from the bundle.

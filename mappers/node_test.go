@@ -94,7 +94,7 @@ func (n *fakeNode) Publish(m broker.Message, done func(error)) {
 	n.history = append(n.history, m)
 	n.mu.Unlock()
 	switch {
-	case a.Kind != topics.KindMapperState && !known:
+	case a.Kind != topics.KindMapperState && a.Kind != topics.KindMapperProtocols && !known:
 		done(resource.Errorf(resource.NotFound, "", "no device %s", a.Device))
 	case a.Kind == topics.KindGet:
 		done(nil)

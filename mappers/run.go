@@ -120,6 +120,20 @@ func (m *mapper) presence(state string) client.Message {
 	return client.Message{Topic: a.String(), Payload: []byte(state), QoS: 1, Retain: true}
 }
 
+// sayProtocols is for people who look for a mapper that speaks another.
+func (m *mapper) sayProtocols() {
+	a := topics.Address{Node: m.node, Kind: topics.KindMapperProtocols, Device: m.o.Name}
+	payload, err := json.Marshal(m.driver.Protocols())
+	if err != nil {
+		return // texts can be written
+	}
+	m.mqtt.PublishAsync(client.Message{Topic: a.String(), Payload: payload, QoS: 1, Retain: true}, func(err error) {
+		if err != nil {
+			m.log.Warn().Err(err).Msg("the node was not told which protocols this mapper speaks")
+		}
+	})
+}
+
 func (m *mapper) clientOptions() client.Options {
 	will := m.presence(resource.Offline)
 	return client.Options{
@@ -132,6 +146,7 @@ func (m *mapper) clientOptions() client.Options {
 			if err := m.mqtt.Publish(ctx, m.presence(resource.Online)); err != nil {
 				return fmt.Errorf("can't say that mapper %s is online: %w", m.o.Name, err)
 			}
+			m.sayProtocols()
 			m.out.connected()
 			m.checkAll()
 			return nil

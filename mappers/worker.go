@@ -9,7 +9,6 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/topics"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // worker is the one goroutine that uses the devices of a bus.
@@ -217,50 +216,18 @@ func (w *worker) close(d *device) {
 	d.session = nil
 }
 
-// fail takes a device out of service until its next attempt.
-func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, bool) {
-	if ctx.Err() != nil { // we are being stopped: that says nothing about the device
-		return time.Time{}, false
-	}
-	w.close(d)
-	wait := min(w.m.o.Backoff.Max, w.m.o.Backoff.Min<<min(d.failures, 16))
-	d.failures++
-	d.why = err
-	d.retryAt = w.m.o.Now().Add(wait)
-	var bad *ConfigError
-	d.hopeless = errors.As(err, &bad)
-	if d.online || d.failures == 1 {
-		w.m.log.Warn().Err(err).Str("device", d.key).Dur("retry_in", wait).Bool("until_reconfigured", d.hopeless).Msg("device offline")
-	}
-	w.setOnline(d, false)
-	w.failCommands(d, err)
-	return d.retryAt, !d.hopeless
-}
-
-func (w *worker) setOnline(d *device, online bool) {
-	if d.online == online && d.failures != 1 {
-		return
-	}
-	if online && !d.online {
-		w.m.log.Info().Str("device", d.key).Msg("device online")
-	}
-	d.online = online
-	state := resource.Offline
-	if online {
-		state = resource.Online
-	}
-	w.say(d, topics.KindDeviceState, "", state, nil)
-}
-
 // say makes value the latest of a topic of the device.
 func (w *worker) say(d *device, kind topics.Kind, name, value string, user []client.UserProperty) {
-	a := topics.Address{Node: w.m.node, Kind: kind, Device: d.key, Name: name}
 	w.m.mu.Lock()
 	gone := d.gone
 	w.m.mu.Unlock()
 	if !gone {
-		w.m.out.set(client.Message{Topic: a.String(), Payload: []byte(value), QoS: 1, Retain: true, User: user})
+		w.m.out.set(client.Message{Topic: w.topic(d, kind, name), Payload: []byte(value), QoS: 1, Retain: true, User: user})
 	}
+}
+
+func (w *worker) topic(d *device, kind topics.Kind, name string) string {
+	return topics.Address{Node: w.m.node, Kind: kind, Device: d.key, Name: name}.String()
 }
 
 // topics are those that say may have used.
@@ -273,6 +240,7 @@ func (d *device) topics() []string {
 		list = append(list, a.String())
 	}
 	add(topics.KindDeviceState, "")
+	add(topics.KindProblem, "")
 	for name := range d.props {
 		add(topics.KindReported, name)
 		add(topics.KindRefused, name)

@@ -48,11 +48,13 @@ const (
 	KindOverride
 	KindConflict
 	KindDeviceState
+	KindProblem
 	KindUpgrade
 	KindUpgradeStatus
 	KindDiscovery
 	KindInstance
 	KindMapperState
+	KindMapperProtocols
 	KindStatus
 	KindTelemetry
 	KindEvents
@@ -107,11 +109,13 @@ var table = [...]Topic{
 	{KindOverride, "devices/{device}/override/{property}", OwnerEdge, 1, true, "Value", nobody, watchers, "value wanted locally, on the node"},
 	{KindConflict, "devices/{device}/conflict/{property}", OwnerEdge, 1, true, "Conflict", nobody, watchers, "an override met a newer desired value: both, and which one won"},
 	{KindDeviceState, "devices/{device}/state", OwnerEdge, 1, true, "DeviceState", []Role{RoleMapper}, watchers, "online, offline or unknown, from the device's mapper"},
+	{KindProblem, "devices/{device}/problem", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watchers, "why the device is not online, from its mapper"},
 	{KindUpgrade, "upgrade", OwnerCloud, 1, true, "UpgradeOrder", nobody, people, "an upgrade to make"},
 	{KindUpgradeStatus, "upgrade/status", OwnerEdge, 1, true, "UpgradeStatus", nobody, people, "how far the upgrade is"},
 	{KindDiscovery, "discovery/{configuration}", OwnerCloud, 1, true, "Configuration", nobody, people, "what to look for"},
 	{KindInstance, "discovery/{configuration}/instances/{instance}", OwnerEdge, 1, true, "Instance", nobody, people, "what was found"},
 	{KindMapperState, "mappers/{mapper}/state", OwnerEdge, 1, true, "PresenceState", []Role{RoleMapper}, watchers, "a mapper's presence: its will"},
+	{KindMapperProtocols, "mappers/{mapper}/protocols", OwnerEdge, 1, true, "Protocols", []Role{RoleMapper}, watchers, "the protocols that a mapper speaks"},
 	{KindStatus, "status", OwnerEdge, 1, true, "NodeStatus", nobody, people, "system information, conditions, versions"},
 	{KindTelemetry, "devices/{device}/telemetry/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watchers, "stream: stored and forwarded, not retained"},
 	{KindEvents, "devices/{device}/events/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watchers, "stream: stored and forwarded, not retained"},

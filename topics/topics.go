@@ -110,10 +110,11 @@ func parseKey(key string) (Address, string) {
 		return parseDiscovery(rest)
 	case "mappers":
 		name, tail, _ := strings.Cut(rest, "/")
-		if tail != "state" {
-			return Address{}, "only mappers/{mapper}/state is defined"
+		kind, ok := mapperLeaf[tail]
+		if !ok {
+			return Address{}, "only state and protocols are defined below mappers/{mapper}/"
 		}
-		return named(Address{Kind: KindMapperState, Device: name})
+		return named(Address{Kind: kind, Device: name})
 	case "bridge":
 		if rest == "" {
 			return Address{}, "nothing after bridge/"
@@ -144,8 +145,10 @@ var plain = map[string]Kind{
 }
 
 var deviceLeaf = map[string]Kind{
-	"state": KindDeviceState, "get": KindGet, "desired": KindDesiredAll, "reported": KindReportedAll,
+	"state": KindDeviceState, "problem": KindProblem, "get": KindGet, "desired": KindDesiredAll, "reported": KindReportedAll,
 }
+
+var mapperLeaf = map[string]Kind{"state": KindMapperState, "protocols": KindMapperProtocols}
 
 var deviceBranch = map[string]Kind{
 	"desired": KindDesired, "reported": KindReported, "refused": KindRefused, "override": KindOverride,
@@ -223,8 +226,6 @@ func (a Address) Key() string {
 		return "discovery/" + a.Device
 	case KindInstance:
 		return "discovery/" + a.Device + "/instances/" + a.Name
-	case KindMapperState:
-		return "mappers/" + a.Device + "/state"
 	case KindBridge:
 		return "bridge/" + a.Name
 	case KindSpecPart:
@@ -235,6 +236,9 @@ func (a Address) Key() string {
 	if key, ok := plainWord[a.Kind]; ok {
 		return key
 	}
+	if word, ok := mapperWord[a.Kind]; ok {
+		return "mappers/" + a.Device + "/" + word
+	}
 	if word, ok := leafWord[a.Kind]; ok {
 		return "devices/" + a.Device + "/" + word
 	}
@@ -242,7 +246,7 @@ func (a Address) Key() string {
 }
 
 // The same words, the other way round.
-var plainWord, leafWord, branchWord = invert(plain), invert(deviceLeaf), invert(deviceBranch)
+var plainWord, leafWord, mapperWord, branchWord = invert(plain), invert(deviceLeaf), invert(mapperLeaf), invert(deviceBranch)
 
 func invert(words map[string]Kind) map[Kind]string {
 	out := make(map[Kind]string, len(words))

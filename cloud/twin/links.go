@@ -84,17 +84,36 @@ func (t *Twins) noteAway(b *batch, n *node) {
 const conditionNode = "NodeOnline"
 
 // nodeOnline is a Device's word about its node. One that was never away has none.
-func nodeOnline(list []resource.Condition, node string, away bool, now time.Time) []resource.Condition {
+func nodeOnline(list []resource.Condition, r resource.Reach, now time.Time) []resource.Condition {
 	switch {
-	case away:
+	case r.Stray():
+		c := r.Condition()
+		c.Type, c.Status = conditionNode, "False"
+		return resource.SetCondition(list, c, now)
+	case r.Away:
 		return resource.SetCondition(list, resource.Condition{
-			Type: conditionNode, Status: "False", Reason: "NodeOffline",
-			Message: "node " + node + " is offline: all else is what it reported last",
+			Type: conditionNode, Status: "False", Reason: resource.ReasonAway,
+			Message: "node " + r.Node + " is offline: all else is what it reported last",
 		}, now)
 	case slices.ContainsFunc(list, func(c resource.Condition) bool { return c.Type == conditionNode }):
 		return resource.SetCondition(list, resource.Condition{Type: conditionNode, Status: "True", Reason: "NodeOnline"}, now)
 	}
 	return list
+}
+
+// register takes note of whether there is a Node of that name: devices' statuses say when there is none.
+func (t *Twins) register(name string, there bool) {
+	if t.registered[name] == there {
+		return
+	}
+	if delete(t.registered, name); there {
+		t.registered[name] = true
+	}
+	if n := t.nodes[name]; n != nil {
+		for device := range n.bound {
+			t.status.device(device)
+		}
+	}
 }
 
 // recallAway takes from a Device's stored status that its node was away when the hub stopped.

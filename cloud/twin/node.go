@@ -139,6 +139,10 @@ func (t *Twins) reported(b *batch, n *node, c link.Change) {
 	switch {
 	case a.Kind == topics.KindStatus:
 		t.status.node(n.name)
+	case a.Kind == topics.KindMapperState, a.Kind == topics.KindMapperProtocols:
+		for name := range n.bound { // which mappers there are concerns each
+			t.status.device(name)
+		}
 	case a.Device != "" && n.bound[a.Device]:
 		t.status.device(a.Device)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -137,7 +138,14 @@ func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c link.Change)
 		}
 	case topics.KindOverride:
 		tell(resource.EventNormal, "Overridden", "%s on the node, by %s", clip(string(c.New.Value)), c.New.Origin)
+	case topics.KindProblem:
+		if p, err := resource.ParseProblem(c.New.Value); err == nil {
+			tell(resource.EventWarning, "Offline", "%s: %s", p.Code, p.Message)
+		}
 	case topics.KindDeviceState:
+		if string(c.New.Value) == resource.Offline && tree.Problem(a.Device, n.up.Get) != nil {
+			return // that says it, and why
+		}
 		stateNote(tell, string(c.New.Value))
 	}
 }

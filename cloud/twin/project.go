@@ -119,6 +119,11 @@ func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
 			}
 		}
 	case resource.KindNode:
+		for name := range t.registered {
+			if !have["/"+name] {
+				t.register(name, false)
+			}
+		}
 		t.showMissing(func(name string) bool { return have["/"+name] })
 	case resource.KindDeviceModel:
 		for key := range t.models {
@@ -140,6 +145,7 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 	case resource.KindDeviceModel:
 		t.changedModel(b, o, deleted)
 	case resource.KindNode:
+		t.register(o.Name, !deleted)
 		if deleted {
 			t.dropNode(b, o.Name)
 			return

@@ -111,7 +111,7 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 	adopted, found := t.adoption(d, whole)
 	_, modelled := t.models[d.of]
 	model := d.of.name
-	node, away := d.node, t.nodes[d.node] != nil && t.nodes[d.node].away
+	reach := t.reach(d, whole, status.State)
 	t.mu.RUnlock()
 	if found {
 		t.want(name, adopted)
@@ -119,18 +119,23 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 	return t.writeStatus(ctx, key, func(prev []byte) any {
 		var old resource.DeviceStatus
 		_ = json.Unmarshal(prev, &old) // our own; without it only transition times are lost
+		online := reach.Condition()
 		if modelled {
 			status.Conditions = resource.TwinConditions(old.Conditions, status.Twin, t.o.Now())
 		} else {
-			status.Conditions = resource.SetCondition(old.Conditions, resource.Condition{
-				Type: "InSync", Status: "Unknown", Reason: "ModelMissing",
+			online = resource.Condition{
+				Type: resource.ConditionOnline, Status: "Unknown", Reason: "ModelMissing",
 				Message: "there is no DeviceModel " + model + ": the device waits for it",
-			}, t.o.Now())
+			}
+			inSync := online
+			inSync.Type = "InSync"
+			status.Conditions = resource.SetCondition(old.Conditions, inSync, t.o.Now())
 		}
-		if away {
+		if reach.Away {
 			status.State = resource.Unknown // what the node reported last may long be otherwise
 		}
-		status.Conditions = nodeOnline(status.Conditions, node, away, t.o.Now())
+		status.Conditions = resource.SetCondition(status.Conditions, online, t.o.Now())
+		status.Conditions = nodeOnline(status.Conditions, reach, t.o.Now())
 		return status
 	})
 }
@@ -183,14 +188,30 @@ func (t *Twins) deviceStatus(d *device, whole resource.Device) resource.DeviceSt
 	return s
 }
 
+// reach is what stands between a device and its node.
+func (t *Twins) reach(d *device, whole resource.Device, state string) resource.Reach {
+	r := resource.Reach{Node: whole.Spec.NodeName, Registered: t.registered[whole.Spec.NodeName], Protocol: whole.Spec.Protocol.Type, State: state}
+	if n := t.nodes[r.Node]; n != nil {
+		r.Away, r.Problem = n.away, tree.Problem(d.name, n.up.Get)
+		if state == resource.Unknown {
+			r.Mappers = tree.Mappers(n.name, n.up.Range)
+		}
+	}
+	return r
+}
+
 // twin puts a device's twin together: desired from the object, the rest from what its node reported.
 func (t *Twins) twin(d *device, whole resource.Device) map[string]resource.TwinProperty {
 	n := t.nodes[d.node]
-	return resource.Twin(t.models[d.of], func(branch, property string) (resource.Stored, bool) {
+	model, modelled := t.models[d.of]
+	wanted := func(property string) resource.Stored {
+		m := whole.DesiredMeta[property]
+		return resource.Stored{Value: []byte(whole.Spec.Desired[property]), Ver: m.Ver, TS: m.TS, Origin: m.Origin}
+	}
+	twin := resource.Twin(model, func(branch, property string) (resource.Stored, bool) {
 		if branch == "desired" {
-			value, ok := whole.Spec.Desired[property]
-			m := whole.DesiredMeta[property]
-			return resource.Stored{Value: []byte(value), Ver: m.Ver, TS: m.TS, Origin: m.Origin}, ok
+			_, ok := whole.Spec.Desired[property]
+			return wanted(property), ok
 		}
 		if n == nil {
 			return resource.Stored{}, false
@@ -198,6 +219,10 @@ func (t *Twins) twin(d *device, whole resource.Device) map[string]resource.TwinP
 		e, ok := n.up.Get("devices/" + d.name + "/" + branch + "/" + property)
 		return tree.Stored(e), ok
 	})
+	if modelled {
+		resource.NoteStale(twin, model, whole.Spec.Desired, wanted)
+	}
+	return twin
 }
 
 func (t *Twins) writeNode(ctx context.Context, name string) error {
@@ -213,7 +238,7 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 	t.mu.RUnlock()
 	key := store.Key{Kind: resource.KindNode, Name: name}
 	if exists {
-		if err := t.register(ctx, key); err != nil {
+		if err := t.createNode(ctx, key); err != nil {
 			return err
 		}
 	}
@@ -244,8 +269,8 @@ func (t *Twins) writeStatus(ctx context.Context, key store.Key, next func(prev [
 	return err
 }
 
-// register makes a Node for one that has none: it was let in, so it exists.
-func (t *Twins) register(ctx context.Context, key store.Key) error {
+// createNode makes a Node for one that has none: it was let in, so it exists.
+func (t *Twins) createNode(ctx context.Context, key store.Key) error {
 	if _, err := t.o.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
 		return err
 	}

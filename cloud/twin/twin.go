@@ -69,6 +69,7 @@ type Twins struct {
 	devices    map[string]*device
 	models     map[modelKey]resource.DeviceModel
 	users      map[modelKey]map[string]bool // devices by their model
+	registered map[string]bool              // the names of the Nodes that there are
 	unlisted   map[*node]bool               // whose membership is to be written
 
 	started time.Time
@@ -172,6 +173,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 		o: o, steps: steps.New[*batch](maxWaiting),
 		nodes: make(map[string]*node), devices: make(map[string]*device),
 		models: make(map[modelKey]resource.DeviceModel), users: make(map[modelKey]map[string]bool), unlisted: make(map[*node]bool),
+		registered: make(map[string]bool),
 	}
 	t.started = o.Now()
 	t.wishes.init()

@@ -162,6 +162,9 @@ func (t *Twin) settleDevice(b *batch, name string) {
 			_, kept := d.bundle.Model.Property(property)
 			return another || !kept
 		})
+		if was, is := old.bundle.Device.Spec.Protocol.Type, d.bundle.Device.Spec.Protocol.Type; another || !resource.SameProtocol(was, is) {
+			t.disown(b, name)
+		}
 		if another {
 			for _, p := range old.bundle.Model.Spec.Properties { // what was applied to the other one was not applied to this
 				key := topics.DeviceKey(name, topics.KindDesired, p.Name)
@@ -183,6 +186,7 @@ func (t *Twin) removeDevice(b *batch, name string) {
 	t.known.Delete(name)
 	t.forget(b, name, d, func(string) bool { return true })
 	t.clearUp(b, topics.Address{Kind: topics.KindDeviceState, Device: name}.Key())
+	t.clearUp(b, problemKey(name))
 	b.out = append(b.out, t.retained("devices/"+name, nil))
 	t.o.Log.Info().Str("device", name).Msg("device left the node")
 }

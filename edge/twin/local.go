@@ -93,8 +93,12 @@ func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 		return t.refuse(b, a.Device, a.Name, m)
 	case topics.KindDeviceState:
 		return t.deviceState(b, a, m)
+	case topics.KindProblem:
+		return t.problem(b, a, m)
 	case topics.KindMapperState:
 		return t.mapperState(b, a, m)
+	case topics.KindMapperProtocols:
+		return t.mapperProtocols(b, a, m)
 	case topics.KindGet:
 		return t.get(b, a, m)
 	}
@@ -255,66 +259,6 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	why := entry(b, key, payload, tree.Origin(m))
 	why.Meta.For = r.For
 	return t.putWithin(b, why)
-}
-
-func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
-	if _, err := t.driven(a.Device, m); err != nil {
-		return err
-	}
-	switch s := string(m.Payload); s {
-	case "", resource.Online, resource.Offline, resource.Unknown:
-	default:
-		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline, unknown", s)
-	}
-	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID))
-}
-
-// mapperState stores a mapper's presence. When it goes, nobody knows the state
-// of the devices that it spoke for.
-func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
-	switch s := string(m.Payload); s {
-	case "", resource.Online, resource.Offline:
-	default:
-		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline", s)
-	}
-	prev, known := t.up.Get(a.Key())
-	user := m.Publisher.User
-	if owner, spoke := t.seen[a.Key()]; spoke && known && owner != user && string(prev.Value) == resource.Online {
-		return resource.Errorf(resource.Forbidden, "", "mapper %s is online as another user", a.Device)
-	}
-	if err := t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID)); err != nil {
-		return err
-	}
-	t.seen[a.Key()] = user
-	if known && string(m.Payload) != resource.Online {
-		t.orphan(b, prev.Origin)
-	}
-	return nil
-}
-
-// orphan sets the devices whose state came from a client to unknown.
-func (t *Twin) orphan(b *batch, origin string) {
-	for name := range t.devices {
-		key := topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()
-		if e, ok := t.up.Get(key); ok && e.Origin == origin && string(e.Value) != resource.Unknown {
-			_ = t.putUp(b, entry(b, key, []byte(resource.Unknown), origin)) // a fixed short value
-		}
-	}
-}
-
-// missMappers runs once, some time after the start: a mapper that said it was
-// online before the restart and has not said so since is gone. It may have died with us,
-// in which case no will was sent.
-func (t *Twin) missMappers(b *batch) {
-	b.again = append(b.again, t.missMappers)
-	for _, key := range t.up.Keys("mappers/") {
-		e, ok := t.up.Get(key)
-		if _, spoke := t.seen[key]; spoke || !ok || string(e.Value) != resource.Online {
-			continue
-		}
-		_ = t.putUp(b, entry(b, key, []byte(resource.Offline), e.Origin))
-		t.orphan(b, e.Origin)
-	}
 }
 
 // get answers with the whole twin, as JSON, on the asker's response topic.

@@ -124,8 +124,9 @@ func (t *Twin) twin(name string, m resource.DeviceModel) map[string]resource.Twi
 func (t *Twin) Devices() (list []resource.Device, rev uint64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	mappers := tree.Mappers(t.o.Node, t.up.Range)
 	for name := range t.devices {
-		d, _ := t.read(name)
+		d, _ := t.read(name, mappers)
 		list = append(list, d)
 	}
 	slices.SortFunc(list, func(a, b resource.Device) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
@@ -136,14 +137,15 @@ func (t *Twin) Devices() (list []resource.Device, rev uint64) {
 func (t *Twin) Device(name string) (resource.Bundle, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	d, ok := t.read(name)
+	d, ok := t.read(name, tree.Mappers(t.o.Node, t.up.Range))
 	if !ok {
 		return resource.Bundle{}, false
 	}
 	return resource.Bundle{Device: d, Model: t.devices[name].bundle.Model}, true
 }
 
-func (t *Twin) read(name string) (resource.Device, bool) {
+// read is a Device with all that is known of it; mappers are the node's.
+func (t *Twin) read(name string, mappers []resource.Mapper) (resource.Device, bool) {
 	known, ok := t.devices[name]
 	if !ok {
 		return resource.Device{}, false
@@ -157,6 +159,10 @@ func (t *Twin) read(name string) (resource.Device, bool) {
 	}
 	d.Status.Twin = t.twin(name, known.bundle.Model)
 	d.Status.Conditions = resource.TwinConditions(nil, d.Status.Twin, time.Time{}) // no history is kept here: no transition times
+	d.Status.Conditions = resource.SetCondition(d.Status.Conditions, resource.Reach{
+		Node: t.o.Node, Registered: true, Protocol: d.Spec.Protocol.Type, State: d.Status.State,
+		Problem: tree.Problem(name, t.up.Get), Mappers: mappers,
+	}.Condition(), time.Time{})
 	d.Spec.Desired = make(map[string]resource.Value, len(d.Status.Twin))
 	for property, p := range d.Status.Twin {
 		if p.Desired != nil {

@@ -185,7 +185,11 @@ func ptr(f float64) *float64 { return &f }
 
 // add binds a device to the node.
 func (r *rig) add(name, uid string, m resource.DeviceModel) {
-	d := resource.Device{Metadata: resource.Meta{Name: name, UID: uid}, Spec: resource.DeviceSpec{NodeName: "n1", Protocol: resource.Protocol{Type: "virtual"}}}
+	r.bind(resource.Device{Metadata: resource.Meta{Name: name, UID: uid}, Spec: resource.DeviceSpec{NodeName: "n1", Protocol: resource.Protocol{Type: "virtual"}}}, m)
+}
+
+func (r *rig) bind(d resource.Device, m resource.DeviceModel) {
+	name := d.Metadata.Name
 	doc, err := json.Marshal(resource.NewBundle(d, m))
 	require.NoError(r.t, err)
 	value, parts := topics.Split(doc)

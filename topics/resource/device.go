@@ -136,7 +136,7 @@ type DeviceStatus struct {
 	LastSeen string `json:"lastSeen,omitempty"`
 	// Twin has an entry for each property that is wanted or was reported.
 	Twin map[string]TwinProperty `json:"twin,omitempty"`
-	// Conditions are InSync, Refused, TwinConflict, NodeOnline.
+	// Conditions are Online, InSync, Refused, TwinConflict, NodeOnline.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -109,12 +110,47 @@ func twinValue(s Stored, ok bool) *TwinValue {
 	}
 }
 
+// The reasons for which a device is not InSync.
+const (
+	ReasonWaiting = "Waiting" // for the device to be as is wanted
+	ReasonRefused = "Refused" // all that it isn't was refused
+)
+
+// NotAllowed is the code of a refusal by the hub: the model, which has changed since, doesn't allow
+// what is wanted, and it is sent to nobody.
+const NotAllowed = "NotAllowed"
+
+// NoteStale says in a twin which of the wanted values its model doesn't allow. Those of properties
+// that the model has no more are in it for that alone.
+func NoteStale(twin map[string]TwinProperty, m DeviceModel, wanted map[string]Value, stored func(property string) Stored) {
+	for property, value := range wanted {
+		err := m.CheckDesired(property, []byte(value))
+		if err == nil {
+			continue
+		}
+		t := twin[property]
+		if t.Desired == nil {
+			t.Desired = twinValue(stored(property), true)
+		}
+		rule := err.Error()
+		if e := (*Error)(nil); errors.As(err, &e) {
+			rule = e.Message // without the property, under whose name it stands
+		}
+		t.Refused = &Refusal{Ver: t.Desired.Ver, Code: NotAllowed, Message: rule + ": what is wanted goes nowhere since the model changed"}
+		twin[property] = t
+	}
+}
+
 // TwinConditions derives a device's conditions from its twin.
 func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Time) []Condition {
 	var behind, refused, disputed []string
+	why := ReasonRefused // unless something can still happen
 	for name, t := range twin {
 		if !t.InSync {
 			behind = append(behind, name)
+		}
+		if !t.InSync && t.Refused == nil {
+			why = ReasonWaiting
 		}
 		if t.Refused != nil {
 			refused = append(refused, name+": "+t.Refused.Code+": "+t.Refused.Message)
@@ -124,8 +160,8 @@ func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Tim
 		}
 	}
 	list := slices.Clone(prev)
-	list = SetCondition(list, listed("InSync", behind, "True", "False", "AsDesired", "Waiting"), now)
-	list = SetCondition(list, listed("Refused", refused, "False", "True", "NoneRefused", "Refused"), now)
+	list = SetCondition(list, listed("InSync", behind, "True", "False", "AsDesired", why), now)
+	list = SetCondition(list, listed("Refused", refused, "False", "True", "NoneRefused", ReasonRefused), now)
 	return SetCondition(list, listed("TwinConflict", disputed, "False", "True", "NoConflict", "OverrideConflict"), now)
 }
 

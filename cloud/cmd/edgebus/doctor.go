@@ -162,11 +162,7 @@ func (o doctorOptions) ask(ctx context.Context, secure *tls.Config, node string)
 	var hub, core resource.LinkReport
 	if f.hubErr = get(ctx, secure, o.hub, "/links/"+node, &hub); f.hubErr == nil {
 		f.hub, f.hubTime = &hub, time.Now()
-		var list struct{ Items []resource.Device }
-		selector := url.QueryEscape("spec.nodeName=" + node)
-		if err := get(ctx, secure, o.hub, "/apis/"+resource.APIVersion+"/devices?fieldSelector="+selector, &list); err == nil {
-			f.devices = list.Items
-		}
+		f.devices = devicesAt(ctx, secure, o.hub, "?fieldSelector="+url.QueryEscape("spec.nodeName="+node))
 		f.mappers, f.mqttErr = o.listen(ctx, secure, node)
 	}
 	f.coreErr = get(ctx, secure, o.core, "/links", &core)
@@ -177,7 +173,17 @@ func (o doctorOptions) ask(ctx context.Context, secure *tls.Config, node string)
 			f.core, f.coreTime = &core, time.Now()
 		}
 	}
+	if f.core != nil && (f.hub == nil || f.alone()) {
+		f.devices = devicesAt(ctx, secure, o.core, "")
+	}
 	return f
+}
+
+// devicesAt are the Devices that an end knows of; without them the rest can still be said.
+func devicesAt(ctx context.Context, secure *tls.Config, server, query string) []resource.Device {
+	var list struct{ Items []resource.Device }
+	_ = get(ctx, secure, server, "/apis/"+resource.APIVersion+"/devices"+query, &list)
+	return list.Items
 }
 
 // get asks a program for a JSON document.

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// link: is there one? It returns the hub's view, or the core's without it; nil if nobody knows the node.
+func (d *diagnosis) link(f facts) *resource.Link {
+	var core *resource.Link
+	if f.core != nil {
+		core = &f.core.Links[0]
+	}
+	if f.hub == nil {
+		if core != nil {
+			d.state(*core, core, time.Now())
+		}
+		return core
+	}
+	now, _ := resource.ParseTime(f.hub.Now)
+	if len(f.hub.Links) == 0 || f.hub.Links[0].State == resource.Unknown {
+		d.add(wrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s", f.node)
+		if core != nil {
+			d.add(wrong, "", "the core can't connect to %s: %s", core.Peer, core.LastError)
+		}
+		if len(f.hub.Links) > 0 {
+			d.rejections(f.hub.Links[0], now)
+		}
+		return nil
+	}
+	l := f.hub.Links[0]
+	d.state(l, core, now)
+	d.rejections(l, now)
+	return &l
+}
+
+// state: connected, and since when?
+func (d *diagnosis) state(l resource.Link, core *resource.Link, now time.Time) {
+	switch {
+	case l.State == resource.Online && core != nil && core.State != resource.Online:
+		d.add(wrong, "one end has lost the connection; the hub notices within one and a half keep-alives",
+			"the hub thinks that the node is connected, its core says that it isn't: %s", core.LastError)
+	case l.State == resource.Online:
+		d.add(fine, "", "connected%s%s", sinceText(l.Since, now), from(l))
+	case core != nil:
+		d.add(wrong, connectAdvice(core.LastError), "not connected%s; the core says: %s", sinceText(l.Since, now), orUnknown(core.LastError))
+	default:
+		d.add(wrong, "is edgecore running, and can it reach the hub? run edgebus doctor on the node, or say with --core where it answers",
+			"not connected%s: %s", sinceText(l.Since, now), orUnknown(l.LastError))
+	}
+	since, err := resource.ParseTime(l.Since)
+	if l.Takeovers >= flapping && err == nil && now.Sub(since) < recently {
+		d.add(wrong, "are there two cores with this name? give each its own node.name, and its own certificate",
+			"the node's connection was taken over %s by another one of the same name", count(l.Takeovers, "time"))
+	}
+}
+
+func from(l resource.Link) string {
+	if l.Peer == "" {
+		return ""
+	}
+	return ", " + l.Peer
+}
+
+func orUnknown(reason string) string {
+	if reason == "" {
+		return "no connection yet"
+	}
+	return reason
+}
+
+func sinceText(at string, now time.Time) string {
+	since, err := resource.ParseTime(at)
+	if err != nil {
+		return " since before the hub was started"
+	}
+	return " for " + strings.Replace(age(now.Sub(since)), "now", "less than a second", 1)
+}
+
+// connectAdvice is what to do about a connection that can't be made.
+func connectAdvice(reason string) string {
+	for _, x := range []struct{ has, advice string }{
+		{"bad user name or password", "mend link.user and link.password (or passwordFile) in core.yaml, or auth.users on the hub"},
+		{"not authorised", "another user has a session with this name: is there a second core, or was its user changed?"},
+		{"connection refused", "nothing listens there: is the hub running, is link.server right?"},
+		{"no such host", "link.server names a host that DNS doesn't know"},
+		{"certificate", "check the certificates: link.tls on the node, mqtt.tls on the hub, and the clocks"},
+		{"timeout", "the network drops what is sent: a firewall, or a wrong address in link.server"},
+		{"deadline", "the network drops what is sent: a firewall, or a wrong address in link.server"},
+	} {
+		if strings.Contains(strings.ToLower(reason), x.has) {
+			return x.advice
+		}
+	}
+	return "can the node reach the address in its link.server?"
+}
+
+func (d *diagnosis) rejections(l resource.Link, now time.Time) {
+	r := l.Rejected
+	if r == nil {
+		return
+	}
+	at, err := resource.ParseTime(r.Time)
+	if err != nil || now.Sub(at) > recently {
+		return
+	}
+	m := wrong
+	if l.State == resource.Online {
+		m = look
+	}
+	d.add(m, connectAdvice(r.Reason), "the hub refused %s in this node's name, the last %s ago from %s: %s", count(r.Count, "connection"), age(now.Sub(at)), r.Remote, r.Reason)
+}
+
+// shape: how good is the link that there is?
+func (d *diagnosis) shape(f facts, l resource.Link) {
+	if f.hub != nil {
+		d.direction(l, "the node", "the cloud wants")
+	}
+	if f.core != nil {
+		if f.core.Links[0].OverQuota == "" && l.OverQuota == "" { // else it is no matter of time
+			d.direction(f.core.Links[0], "the hub", "the node reports")
+		}
+		d.streams(f.core)
+		l.CertificateExpires = firstOf(l.CertificateExpires, f.core.Links[0].CertificateExpires)
+	}
+	if f.core != nil && l.OverQuota == "" {
+		l.OverQuota = f.core.Links[0].OverQuota
+	}
+	if l.OverQuota != "" {
+		d.add(wrong, "delete keys of the node, or raise limits.node on the hub", "the hub takes nothing of what the node reports: %s", l.OverQuota)
+	}
+	if f.hub != nil && f.core == nil && l.Version != "" && l.Version != f.hub.Version {
+		d.add(look, "upgrade the older one", "the hub has version %s, the core %s", f.hub.Version, l.Version)
+	}
+	at, err := resource.ParseTime(l.CertificateExpires)
+	if err != nil {
+		return
+	}
+	const advice = "make a new one: scripts/certs.sh"
+	switch left := time.Until(at); {
+	case left < 0:
+		d.add(wrong, advice, "a certificate of the link has expired on %s", l.CertificateExpires)
+	case left < certificateOK:
+		d.add(look, advice, "a certificate of the link expires in %s", age(left))
+	default:
+		d.add(fine, "", "the link's certificates are good for another %s", age(left))
+	}
+}
+
+// streams: what does the core say of telemetry, events and bridged messages?
+func (d *diagnosis) streams(core *resource.LinkReport) {
+	s := core.Streams
+	if s == nil {
+		return
+	}
+	for _, why := range slices.Sorted(maps.Keys(s.Dropped)) {
+		if n := s.Dropped[why]; n > 0 && why != "not_linked" { // that is what rules without store are meant to do
+			d.add(look, "its log says more; room and age are limits.streams in core.yaml", "%s for the hub were dropped since the core's start: %s", count(int(n), "message"), why)
+		}
+	}
+	if s.Waiting > 0 && s.Seconds > lateSeconds && core.Links[0].State == resource.Online {
+		d.add(look, "is link.rate too low, or the network slow?", "%s of streams wait though the link is up, the oldest for %s",
+			count(s.Waiting, "message"), age(seconds(s.Seconds)))
+	}
+	if s.RefusedRules > 0 {
+		d.add(wrong, "permit them in bridge.down in hub.yaml; the node's log names them", "the hub refuses %s of the node", count(s.RefusedRules, "bridge rule"))
+	}
+}
+
+// firstOf is the earlier of two times, of which either may be missing.
+func firstOf(a, b string) string {
+	if a == "" || b != "" && b < a {
+		return b
+	}
+	return a
+}
+
+func (d *diagnosis) direction(l resource.Link, who, what string) {
+	b := l.Behind
+	switch {
+	case b == nil:
+		d.add(look, "it is known once the node has connected", "whether %s has all that %s is not known: it has not connected since the hub was started", who, what)
+	case l.State == resource.Online && l.InStep:
+		d.add(fine, "", "%s has all that %s", who, what)
+	case l.State != resource.Online && b.Keys == 0:
+		d.add(fine, "", "%s had all that %s", who, what)
+	case l.State != resource.Online:
+		d.add(look, "they are sent when the link is back", "%s of what %s wait for %s, the oldest for %s", count(b.Keys, "key"), what, who, age(seconds(b.Seconds)))
+	case b.Seconds > lateSeconds:
+		d.add(wrong, "is the network slow, or the other end's disk? see commit_seconds in /metrics of both", "%s lacks %s of what %s, the oldest for %s", who, count(b.Keys, "key"), what, age(seconds(b.Seconds)))
+	default:
+		d.add(look, "look again in a moment", "%s is catching up with what %s: %s to go", who, what, count(b.Keys, "key"))
+	}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -1,0 +1,80 @@
+package twin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const unplugged = `{"code":"Unreachable","message":"no power"}`
+
+// online is the device's condition Online as the node's own API shows it.
+func (r *rig) online() resource.Condition {
+	d, _ := r.twin.Device("hall")
+	for _, c := range d.Device.Status.Conditions {
+		if c.Type == resource.ConditionOnline {
+			return c
+		}
+	}
+	return resource.Condition{}
+}
+
+func TestWhyADeviceIsOfflineIsKeptUntilItIsOnline(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.send("mappers/m1/state", "online"))
+	require.NoError(t, r.send("mappers/m1/protocols", `["virtual"]`))
+	require.Equal(t, "NotHeard", r.online().Reason)
+	require.NoError(t, r.send("devices/hall/problem", unplugged))
+	require.NoError(t, r.send("devices/hall/state", "offline"))
+	r.inStep()
+	require.Equal(t, unplugged, r.atHub("devices/hall/problem"))
+	require.Equal(t, resource.Condition{Type: "Online", Status: "False", Reason: "Unreachable", Message: "no power"}, r.online())
+	r.restart()
+	r.value("devices/hall/problem", unplugged)
+
+	require.NoError(t, r.send("devices/hall/state", "online"))
+	require.NotContains(t, r.retained(), "devices/hall/problem")
+	require.Equal(t, "True", r.online().Status)
+
+	require.ErrorIs(t, r.send("devices/hall/problem", "it is broken"), resource.Invalid)
+	require.ErrorIs(t, r.send("devices/attic/problem", unplugged), resource.NotFound)
+	require.ErrorIs(t, r.send("mappers/m1/protocols", "modbus"), resource.Invalid)
+}
+
+func TestNobodySpeaksForADevice(t *testing.T) {
+	r := joined(t)
+	require.Equal(t, "no mapper is connected to node n1", r.online().Message)
+	require.NoError(t, r.send("mappers/m1/state", "online"))
+	require.NoError(t, r.send("mappers/m1/protocols", `["virtual"]`))
+	require.NoError(t, r.send("devices/hall/problem", unplugged))
+	require.NoError(t, r.send("devices/hall/state", "offline"))
+
+	// Another protocol: what the mapper of the last one said is no longer so.
+	d := resource.Device{Metadata: resource.Meta{Name: "hall", UID: "u1"}, Spec: resource.DeviceSpec{NodeName: "n1", Protocol: resource.Protocol{Type: "opcua"}}}
+	r.bind(d, thermostat)
+	r.value("devices/hall/state", "unknown")
+	require.NotContains(t, r.retained(), "devices/hall/problem")
+	require.Equal(t, `no mapper on n1 speaks "opcua"; connected mappers: m1 (virtual)`, r.online().Message)
+
+	// The mapper goes, and is forgotten.
+	require.NoError(t, r.send("devices/hall/problem", unplugged))
+	require.NoError(t, r.send("devices/hall/state", "offline"))
+	require.NoError(t, r.send("mappers/m1/state", "offline"))
+	r.value("devices/hall/state", "unknown")
+	require.NotContains(t, r.retained(), "devices/hall/problem")
+	require.NoError(t, r.send("mappers/m1/state", ""))
+	require.NotContains(t, r.retained(), "mappers/m1/protocols")
+}
+
+func TestNobodySaysWhatAnothersMapperSpeaks(t *testing.T) {
+	r := joined(t)
+	require.NoError(t, r.send("mappers/m1/state", "online"))
+	done := make(chan error, 1)
+	r.twin.Publish(broker.Message{
+		Topic: "v1/nodes/n1/mappers/m1/protocols", Payload: []byte(`["opcua"]`), Publisher: broker.Identity{User: "another"},
+	}, func(err error) { done <- err })
+	require.ErrorIs(t, <-done, resource.Forbidden)
+}

@@ -1,0 +1,43 @@
+package mappers
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTheReasonOfADeviceThatIsNotOnline(t *testing.T) {
+	n := newNode(t)
+	d := newToys("lamp")
+	d.toys["lamp"].die(errors.New("no power"))
+	n.run(d, nil)
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	n.eventually("devices/lamp/state", "offline")
+	n.eventually("devices/lamp/problem", `{"code":"Unreachable","message":"no power"}`)
+	n.eventually("mappers/m1/protocols", `["toy","playthings"]`)
+
+	d.toys["lamp"].die(errors.New("no network"))
+	n.eventually("devices/lamp/problem", `{"code":"Unreachable","message":"no network"}`)
+	require.Len(t, n.published("devices/lamp/problem"), 2, "the same again is no news")
+	require.Equal(t, []string{"offline"}, n.published("devices/lamp/state"))
+
+	d.toys["lamp"].die(nil)
+	n.eventually("devices/lamp/state", "online")
+	n.attach("lamp", "toy", map[string]string{"bad": "yes"}, toyModel(nil))
+	n.eventually("devices/lamp/problem", `{"code":"BadConfig","message":"spec.protocol.config.bad: must not be set"}`)
+	n.eventually("devices/lamp/state", "offline")
+}
+
+func TestAReasonIsTheSameAtEachAttempt(t *testing.T) {
+	at := func(port int) error {
+		return fmt.Errorf("modbus: %w", &net.OpError{
+			Op: "read", Net: "tcp", Source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: port},
+			Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 502}, Err: errors.New("connection reset by peer"),
+		})
+	}
+	require.Equal(t, "modbus: read tcp 10.0.0.5:502: connection reset by peer", plain(at(4711)))
+	require.Equal(t, plain(at(4711)), plain(at(4712)))
+}
