@@ -218,6 +218,33 @@ func TestRefusalOfV3IsToldOnATopic(t *testing.T) {
 	late.nothing()
 }
 
+func TestARefusedRequestIsAnsweredWhereItsSenderListens(t *testing.T) {
+	tree := newFakeTree()
+	b := start(t, withTree(tree))
+	const get = "v1/nodes/n1/devices/attic/get"
+	tree.refuse[get] = resource.Errorf(resource.NotFound, "", "device attic does not belong to node n1")
+	ask := open(t, b, "ask")
+	ask.sub("my/reply", 1)
+	for topic, reason := range map[string]string{get: "device attic does not belong to node n1", get + "/power": "no such topic below a device"} {
+		ask.publish(topic, "", 1, 1, props(packets.Properties{ResponseTopic: "my/reply", CorrelationData: []byte("7")}))
+		answer := ask.answered(packets.Puback)
+		require.Equal(t, "my/reply", answer.TopicName)
+		require.Equal(t, "7", string(answer.Properties.CorrelationData))
+		var r refusal
+		require.NoError(t, json.Unmarshal(answer.Payload, &r))
+		require.Equal(t, topic, r.Topic)
+		require.Contains(t, r.Reason, reason)
+		require.Equal(t, []packets.UserProperty{{Key: "code", Val: "Refused"}, {Key: "error", Val: r.Reason}}, answer.Properties.User)
+	}
+	// Nobody is sent anything below v1/ by it, and who makes no request gets no answer.
+	ask.sub("v1/nodes/n1/#", 1)
+	for _, reply := range []string{"", "v1/nodes/n1/devices/lamp/get"} {
+		ask.publish(get, "", 1, 1, props(packets.Properties{ResponseTopic: reply}))
+		require.NotZero(t, ask.expect(packets.Puback).ReasonCode)
+	}
+	ask.nothing()
+}
+
 func TestImpossibleTopics(t *testing.T) {
 	b := start(t, withTree(newFakeTree()))
 	sub, pub, three := open(t, b, "sub"), open(t, b, "pub"), open(t, b, "three", v3)

@@ -24,7 +24,7 @@ func TestADeviceOfAnAbsentNodeIsNotSaidToBeOnline(t *testing.T) {
 	r, c := joined(t)
 	c.report("devices/lamp/reported/power", "ON")
 	c.report("devices/lamp/state", resource.Online)
-	r.status(func(s resource.DeviceStatus) bool { return s.State == resource.Online && nodeCondition(s) == "" })
+	r.status(func(s resource.DeviceStatus) bool { return s.State == resource.Online && nodeCondition(s) != "False" })
 	seen, _ := r.device("lamp")
 	r.awayAfter = time.Millisecond
 	r.restart()

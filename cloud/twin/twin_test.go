@@ -226,6 +226,17 @@ func TestAModelThatComesLaterOrChanges(t *testing.T) {
 	require.NoError(t, err)
 	c.gets("devices/lamp/desired/brightness", "") // no longer a property
 	c.gets("devices/lamp/desired/power", "ON")
+
+	// What is still wanted of it is in the twin, as what it is: nothing that could yet happen.
+	c.report("devices/lamp/reported/power", "ON")
+	require.Equal(t, "brightness", r.condition("InSync", "Refused").Message)
+	require.Contains(t, r.condition("Refused", "Refused").Message, "brightness: NotAllowed: the model lamp has no such property; it has power")
+	lamp, _ := r.device("lamp")
+	require.Equal(t, "40", lamp.Status.Twin["brightness"].Desired.Value)
+	r.edit("lamp", func(d *resource.Device) { delete(d.Spec.Desired, "brightness") })
+	r.condition("InSync", "AsDesired")
+	lamp, _ = r.device("lamp")
+	require.NotContains(t, lamp.Status.Twin, "brightness")
 }
 
 func TestPresenceIsTheBrokersWord(t *testing.T) {

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -57,4 +58,27 @@ func TestPayloadsOfMappersThatCannotBeRead(t *testing.T) {
 		_, err := ParseProtocols([]byte(payload))
 		require.ErrorIs(t, err, Invalid, payload)
 	}
+}
+
+func TestWhatIsWantedAndNoLongerAllowed(t *testing.T) {
+	m := DeviceModel{Metadata: Meta{Name: "lamp"}, Spec: DeviceModelSpec{Properties: []Property{
+		{Name: "power", AccessMode: ReadWrite}, {Name: "level", Type: TypeInt, AccessMode: ReadWrite}, {Name: "temp"},
+	}}}
+	wanted := map[string]Value{"power": "ON", "level": "bright", "temp": "20", "gone": "1"}
+	stored := func(p string) Stored { return Stored{Value: []byte(wanted[p]), Ver: 3} }
+	twin := Twin(m, func(branch, p string) (Stored, bool) { return stored(p), branch == "desired" && p != "gone" })
+	NoteStale(twin, m, wanted, stored)
+	require.Nil(t, twin["power"].Refused)
+	for property, rule := range map[string]string{
+		"level": "is not an integer", "temp": "read-only in the model lamp", "gone": "the model lamp has no such property; it has power",
+	} {
+		require.Equal(t, NotAllowed, twin[property].Refused.Code)
+		require.Contains(t, twin[property].Refused.Message, rule)
+		require.Equal(t, string(wanted[property]), twin[property].Desired.Value)
+		require.False(t, twin[property].InSync)
+	}
+	reason := func() string { return TwinConditions(nil, twin, time.Now())[0].Reason }
+	require.Equal(t, ReasonWaiting, reason(), "power may still be applied")
+	delete(twin, "power")
+	require.Equal(t, ReasonRefused, reason())
 }

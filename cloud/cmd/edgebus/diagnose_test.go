@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,13 +72,22 @@ func TestDiagnosis(t *testing.T) {
 		}, look, "9 messages of streams wait though the link is up"},
 		"bridge": {func(f *facts) {
 			f.core.Streams = &resource.StreamReport{RefusedRules: 2}
-		}, wrong, "refuses 2 bridge rules"},
-		"refused by name":  {func(f *facts) { f.mqttErr = &client.Refused{Op: "connect", Code: 0x86} }, look, "did not let us in"},
-		"no MQTT":          {func(f *facts) { f.mqttErr = errors.New("connection refused") }, wrong, "MQTT does not answer"},
-		"hub not asked":    {func(f *facts) { f.hub, f.hubErr = nil, errors.New("refused") }, look, "the hub does not answer"},
-		"core not there":   {func(f *facts) { f.core, f.coreGiven, f.coreErr = nil, true, errors.New("refused") }, wrong, "the core does not answer"},
-		"mapper":           {func(f *facts) { f.mappers["virtual"] = resource.Offline }, wrong, "mappers that are not running: virtual"},
-		"no mapper":        {func(f *facts) { f.mappers = nil }, look, "no mapper has ever connected"},
+		}, wrong, "refuses 2 bridge rules of"},
+		"refused by name": {func(f *facts) { f.mqttErr = &client.Refused{Op: "connect", Code: 0x86} }, look, "did not let us in"},
+		"no MQTT":         {func(f *facts) { f.mqttErr = errors.New("connection refused") }, wrong, "MQTT does not answer"},
+		"hub not asked":   {func(f *facts) { f.hub, f.hubErr = nil, errors.New("refused") }, look, "the hub does not answer"},
+		"core not there":  {func(f *facts) { f.core, f.coreGiven, f.coreErr = nil, true, errors.New("refused") }, wrong, "the core does not answer"},
+		"mapper":          {func(f *facts) { f.mappers["virtual"] = resource.Offline }, wrong, "mappers that are not running: virtual"},
+		"no mapper": {func(f *facts) {
+			f.mappers = nil
+			condition(f, "Online", "Unknown", "NoMapper")
+		}, look, "not online: lamp (power)"},
+		"other mappers":    {func(f *facts) { condition(f, "Online", "Unknown", "NoMapper") }, wrong, "not online: lamp (power)"},
+		"no such node":     {func(f *facts) { condition(f, "Online", "Unknown", "NoSuchNode") }, wrong, "not online: lamp (power)"},
+		"bad config":       {func(f *facts) { condition(f, "Online", "False", "BadConfig") }, wrong, "not online: lamp (power)"},
+		"unreachable":      {func(f *facts) { condition(f, "Online", "False", "Unreachable") }, look, "not online: lamp (power)"},
+		"mapper's word":    {func(f *facts) { condition(f, "Online", "False", "Broken") }, look, "not online: lamp (power)"},
+		"not heard":        {func(f *facts) { condition(f, "Online", "Unknown", "NotHeard") }, look, "not online: lamp (power)"},
 		"device":           {func(f *facts) { f.devices[0].Status.State = resource.Offline }, look, "not online: lamp"},
 		"value":            {func(f *facts) { condition(f, "Refused", "True", "Refused") }, look, "values that devices refused: lamp (power)"},
 		"conflict":         {func(f *facts) { condition(f, "TwinConflict", "True", "OverrideConflict") }, look, "disagree about: lamp (power)"},
@@ -120,6 +131,21 @@ func TestDiagnosisOfWhatIsWell(t *testing.T) {
 	}
 	require.Equal(t, "all is well", d.Verdict)
 	require.Equal(t, exitCode(2), diagnose(facts{node: "n1", hubErr: errors.New("x"), coreErr: errors.New("x")}).exit())
+}
+
+func TestDevicesWithOneReasonAreNamedTogether(t *testing.T) {
+	f := healthy()
+	f.devices = nil
+	for name, message := range map[string]string{"a": "refused", "b": "no answer", "c": "refused"} {
+		d := resource.Device{Metadata: resource.Meta{Name: name}}
+		d.Status.Conditions = []resource.Condition{{Type: "Online", Status: "False", Reason: "Unreachable", Message: message}}
+		f.devices = append(f.devices, d)
+	}
+	slices.SortFunc(f.devices, func(a, b resource.Device) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
+	var out bytes.Buffer
+	require.NoError(t, diagnose(f).print(&out))
+	require.Contains(t, out.String(), "! devices that are not online: a, c (refused)\n")
+	require.Contains(t, out.String(), "! devices that are not online: b (no answer)\n")
 }
 
 func TestANodeThatWorksAloneIsWell(t *testing.T) {
