@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -36,7 +37,7 @@ func (b *Broker) listen() error {
 			for _, l := range b.listeners {
 				_ = l.close()
 			}
-			return fmt.Errorf("listener %s: %w", o.Name, err)
+			return fmt.Errorf("%s: %w", cmp.Or(o.Setting, "listener "+o.Name), err)
 		}
 		l := &listener{Listener: o, b: b, loopback: loopbackAddr(bound.Addr())}
 		l.bound = &gate{

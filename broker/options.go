@@ -45,6 +45,7 @@ type Rejection struct{ ClientID, User, Remote, Reason string }
 // Listener is one address to listen on.
 type Listener struct {
 	Name      string // in identities, logs and metrics; empty: the address
+	Setting   string // where the address was set, for the error when it can't be had
 	Address   string // host:port; port 0 takes a free one
 	TLS       *tls.Config
 	WebSocket bool

@@ -83,7 +83,7 @@ func Parse[T any](program string, args []string, out io.Writer) (cfg T, done boo
 	if err := AddFlags[T](program, flags); err != nil {
 		return cfg, false, err
 	}
-	if err := flags.Parse(args); errors.Is(err, pflag.ErrHelp) {
+	if err := flags.Parse(Asked(args)); errors.Is(err, pflag.ErrHelp) {
 		return cfg, true, nil
 	} else if err != nil {
 		return cfg, false, err
@@ -96,6 +96,14 @@ func Parse[T any](program string, args []string, out io.Writer) (cfg T, done boo
 		return cfg, false, fmt.Errorf("%s takes flags only, not %q", program, flags.Arg(0))
 	}
 	return Flagged[T](program, flags, out)
+}
+
+// Asked takes the words version and help for the flags that others ask with.
+func Asked(args []string) []string {
+	if len(args) == 1 && (args[0] == "version" || args[0] == "help") {
+		return []string{"--" + args[0]}
+	}
+	return args
 }
 
 // purpose is what a program is, in a line.

@@ -132,6 +132,9 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 		return resource.LinkReport{
 			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Failing: commits.Failing(), Damaged: commits.Damaged(),
 			FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused, Links: []resource.Link{link}, Streams: h.streams(),
+			Owned: &resource.Usage{
+				Keys: s.UpKeys, MostKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MostBytes: int(o.Config.Limits.Node.Bytes),
+			},
 		}
 	}
 }

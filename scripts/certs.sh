@@ -32,6 +32,7 @@ issue() {
 	echo "$dir/$name.pem $dir/$name.key"
 }
 
+[[ ${DAYS:-825} =~ ^[1-9][0-9]{0,4}$ ]] || die "DAYS=$DAYS: must be a number of days, 1 at least"
 (($# >= 2)) || usage
 what=$1
 dir=$2

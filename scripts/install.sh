@@ -7,10 +7,17 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 destdir=${DESTDIR:-}
-(($# > 0)) || {
-	sed -n '2,5s/^# \{0,1\}//p' "$0" >&2
+usage() { sed -n '2,5s/^# \{0,1\}//p' "$0"; }
+case ${1:-} in
+-h | --help | help)
+	usage
+	exit 0
+	;;
+"")
+	usage >&2
 	exit 2
-}
+	;;
+esac
 if [[ -z $destdir ]] && ((EUID != 0)); then
 	echo "install.sh: only root can install into the system; DESTDIR=… installs elsewhere" >&2
 	exit 1

@@ -60,7 +60,7 @@ func (c *Client) connect(ctx context.Context, s server) (*link, bool, error) {
 	defer cancel()
 	raw, err := dial(ctx, c.o, s)
 	if err != nil {
-		return nil, false, fmt.Errorf("connect to %s: %w", s, err)
+		return nil, false, fmt.Errorf("connect to %s: %w", s, c.o.explain(err, s))
 	}
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
@@ -70,7 +70,7 @@ func (c *Client) connect(ctx context.Context, s server) (*link, bool, error) {
 	ack, err := c.handshake(conn, r, s)
 	if err != nil {
 		_ = raw.Close()
-		return nil, false, fmt.Errorf("connect to %s: %w", s, err)
+		return nil, false, fmt.Errorf("connect to %s: %w", s, c.o.explain(err, s))
 	}
 	return c.newLink(conn, r, ack), ack.SessionPresent, nil
 }
@@ -85,7 +85,7 @@ func (c *Client) handshake(conn net.Conn, r *bufio.Reader, s server) (*packets.C
 	}
 	cp, err := readPacket(r, c.o.MaxPacket)
 	if err != nil {
-		return nil, fmt.Errorf("no CONNACK: %w; does the server speak MQTT 5?", err)
+		return nil, fmt.Errorf("no CONNACK: %w", err)
 	}
 	ack, ok := cp.Content.(*packets.Connack)
 	if !ok {

@@ -95,13 +95,13 @@ func listeners(m configs.MQTT) (list []broker.Listener, err error) {
 		}
 	}
 	if m.Listen != "" {
-		list = append(list, broker.Listener{Name: "mqtt", Address: m.Listen})
+		list = append(list, broker.Listener{Name: "mqtt", Setting: "mqtt.listen", Address: m.Listen})
 	}
 	if m.TLS.Listen != "" {
-		list = append(list, broker.Listener{Name: "mqtts", Address: m.TLS.Listen, TLS: secure})
+		list = append(list, broker.Listener{Name: "mqtts", Setting: "mqtt.tls.listen", Address: m.TLS.Listen, TLS: secure})
 	}
 	if m.WebSocket.Listen != "" {
-		ws := broker.Listener{Name: "websocket", Address: m.WebSocket.Listen, WebSocket: true}
+		ws := broker.Listener{Name: "websocket", Setting: "mqtt.websocket.listen", Address: m.WebSocket.Listen, WebSocket: true}
 		if m.WebSocket.TLS {
 			ws.TLS = secure
 		}

@@ -27,7 +27,7 @@ type Program[D any] struct {
 func (p Program[D]) Main(args []string, stdout, stderr io.Writer) int {
 	code := 0
 	root := p.root(&code, stdout, stderr)
-	root.SetArgs(args)
+	root.SetArgs(configs.Asked(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.Execute(); err != nil {

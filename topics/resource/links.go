@@ -17,6 +17,8 @@ type LinkReport struct {
 	Refused map[string]int64 `json:"refused,omitempty"`
 	// Streams are what a core keeps for the hub beside the map; nil of a hub.
 	Streams *StreamReport `json:"streams,omitempty"`
+	// Owned is what a core's node owns, and may; nil of a hub.
+	Owned *Usage `json:"owned,omitempty"`
 	// Links are the worst first. More is how many there are beyond them.
 	Links []Link `json:"links"`
 	More  int    `json:"more,omitempty"`
@@ -28,6 +30,14 @@ type StreamReport struct {
 	Seconds      float64          `json:"seconds"`           // the age of the oldest
 	Dropped      map[string]int64 `json:"dropped,omitempty"` // since the core's start, by reason
 	RefusedRules int              `json:"refusedRules"`      // bridge rules that the hub doesn't permit
+}
+
+// Usage is how much a node owns of what it may own. A most of 0 is no limit.
+type Usage struct {
+	Keys      int `json:"keys"`
+	MostKeys  int `json:"mostKeys"`
+	Bytes     int `json:"bytes"`
+	MostBytes int `json:"mostBytes"`
 }
 
 // Alone is the state of the link of a core that has no hub, by its settings.

@@ -65,6 +65,7 @@ const (
 	certificateOK = 14 * 24 * time.Hour
 	recently      = 10 * time.Minute
 	fullQueue     = 0.8
+	fullQuota     = 0.9
 	flapping      = 3 // takeovers
 )
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -23,10 +24,10 @@ func (d *diagnosis) link(f facts) *resource.Link {
 	}
 	now, _ := resource.ParseTime(f.hub.Now)
 	if len(f.hub.Links) == 0 || f.hub.Links[0].State == resource.Unknown {
-		d.add(wrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s", f.node)
-		if core != nil {
-			d.add(wrong, "", "the core can't connect to %s: %s", core.Peer, core.LastError)
+		if core != nil && core.State != resource.Online { // the cause, before what comes of it
+			d.add(wrong, connectAdvice(core.LastError), "the core is not connected to %s: %s", core.Peer, orUnknown(core.LastError))
 		}
+		d.add(wrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s", f.node)
 		if len(f.hub.Links) > 0 {
 			d.rejections(f.hub.Links[0], now)
 		}
@@ -88,6 +89,10 @@ func connectAdvice(reason string) string {
 		{"not authorised", "another user has a session with this name: is there a second core, or was its user changed?"},
 		{"connection refused", "nothing listens there: is the hub running, is link.server right?"},
 		{"no such host", "link.server names a host that DNS doesn't know"},
+		{"by an authority that isn't trusted", "give its certificate as link.tls.ca in core.yaml"},
+		{"our certificate", "the node's certificate is link.tls.cert in core.yaml, who signs it mqtt.tls.clientCA in hub.yaml; scripts/certs.sh makes new ones"},
+		{"the server's certificate", "the hub's certificate is mqtt.tls.cert in hub.yaml; scripts/certs.sh makes a new one"},
+		{"address begin", "mend link.server in core.yaml"},
 		{"certificate", "check the certificates: link.tls on the node, mqtt.tls on the hub, and the clocks"},
 		{"timeout", "the network drops what is sent: a firewall, or a wrong address in link.server"},
 		{"deadline", "the network drops what is sent: a firewall, or a wrong address in link.server"},
@@ -130,6 +135,7 @@ func (d *diagnosis) shape(f facts, l resource.Link) {
 	if f.core != nil && l.OverQuota == "" {
 		l.OverQuota = f.core.Links[0].OverQuota
 	}
+	d.owned(f)
 	if l.OverQuota != "" {
 		d.add(wrong, "delete keys of the node, or raise limits.node on the hub", "the hub takes nothing of what the node reports: %s", l.OverQuota)
 	}
@@ -149,6 +155,38 @@ func (d *diagnosis) shape(f facts, l resource.Link) {
 	default:
 		d.add(fine, "", "the link's certificates are good for another %s", age(left))
 	}
+}
+
+// owned: is there room for what the node's clients say?
+func (d *diagnosis) owned(f facts) {
+	if f.core == nil || f.core.Owned == nil {
+		return
+	}
+	o := f.core.Owned
+	const advice = "delete keys that nobody needs, or raise limits.node in core.yaml, and on the hub"
+	for _, x := range []struct {
+		have, most int
+		of         string
+	}{{o.Keys, o.MostKeys, "keys"}, {o.Bytes, o.MostBytes, "bytes"}} {
+		switch {
+		case x.most == 0 || float64(x.have) < fullQuota*float64(x.most):
+		case x.have >= x.most:
+			d.add(wrong, advice, "the node owns %d %s of the %d that it may: what would add to them is refused", x.have, x.of, x.most)
+		default:
+			d.add(look, advice, "the node owns %d %s of the %d that it may", x.have, x.of, x.most)
+		}
+	}
+	if n := f.core.Refused[string(resource.Quota)]; n > 0 {
+		d.add(look, advice, "%s refused for a limit on the node since the core's start; its log names the topics", were(n, "publish"))
+	}
+}
+
+// were says that something was done to a number of things.
+func were(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what + " was"
+	}
+	return fmt.Sprintf("%d %ses were", n, what)
 }
 
 // streams: what does the core say of telemetry, events and bridged messages?

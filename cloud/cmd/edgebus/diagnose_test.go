@@ -64,6 +64,15 @@ func TestDiagnosis(t *testing.T) {
 			l := &f.core.Links[0]
 			l.OverQuota, l.InStep, l.Behind = "3 keys, at most 2 are taken", false, &resource.Behind{Keys: 3, Seconds: 90}
 		}, wrong, "3 keys, at most 2"},
+		"own quota": {func(f *facts) {
+			f.core.Owned = &resource.Usage{Keys: 100, MostKeys: 100, Bytes: 10, MostBytes: 1000}
+		}, wrong, "owns 100 keys of the 100 that it may: what would add to them is refused"},
+		"own quota soon": {func(f *facts) {
+			f.core.Owned = &resource.Usage{Keys: 10, MostKeys: 100, Bytes: 950, MostBytes: 1000}
+		}, look, "owns 950 bytes of the 1000"},
+		"beyond a limit": {func(f *facts) {
+			f.core.Owned, f.core.Refused = &resource.Usage{}, map[string]int64{"Quota": 3}
+		}, look, "3 publishes were refused for a limit"},
 		"dropped": {func(f *facts) {
 			f.core.Streams = &resource.StreamReport{Dropped: map[string]int64{"full": 7, "expired": 0}}
 		}, look, "7 messages for the hub were dropped since the core's start: full"},

@@ -1,0 +1,133 @@
+package client
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// authority signs certificates for a test.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) authority {
+	a := authority{t: t}
+	var err error
+	a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.CreateCertificate(rand.Reader, a.template("authority", time.Hour), a.template("authority", time.Hour), &a.key.PublicKey, a.key)
+	require.NoError(t, err)
+	a.cert, err = x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return a
+}
+
+func (a authority) template(name string, left time.Duration) *x509.Certificate {
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(left),
+		IsCA: name == "authority", BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+}
+
+// issue makes a certificate for hosts that is valid for so long.
+func (a authority) issue(name string, left time.Duration, hosts ...string) tls.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(a.t, err)
+	template := a.template(name, left)
+	for _, h := range hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, h)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	require.NoError(a.t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func (a authority) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return pool
+}
+
+// serve answers connections as a TLS server does, and speaks no word of MQTT; without a configuration it hangs up
+// after the first bytes.
+func serve(t *testing.T, cfg *tls.Config) (address string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+				if cfg != nil {
+					conn = tls.Server(conn, cfg)
+				}
+				_, _ = conn.Read(make([]byte, 1024))
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+func TestWhyTLSFailsIsSaidInPlainWords(t *testing.T) {
+	ours, theirs := newAuthority(t), newAuthority(t)
+	server := func(cert tls.Certificate) *tls.Config {
+		return &tls.Config{
+			Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, ClientCAs: ours.pool(), ClientAuth: tls.RequireAndVerifyClientCert,
+		}
+	}
+	good := server(ours.issue("hub", time.Hour, "127.0.0.1"))
+	client := func(certs ...tls.Certificate) *tls.Config {
+		return &tls.Config{RootCAs: ours.pool(), Certificates: certs, MinVersion: tls.VersionTLS12}
+	}
+	node := ours.issue("n1", time.Hour)
+	for name, tt := range map[string]struct {
+		scheme string
+		server *tls.Config
+		client *tls.Config
+		says   string
+	}{
+		"unknown authority": {"mqtts", server(theirs.issue("hub", time.Hour, "127.0.0.1")), client(node), "an authority that isn't trusted here: give that authority's certificate as ca"},
+		"another name":      {"mqtts", server(ours.issue("hub", time.Hour, "hub.example.org")), client(node), "the server's certificate is for another name"},
+		"server expired":    {"mqtts", server(ours.issue("hub", -time.Hour, "127.0.0.1")), client(node), "the server's certificate is not valid now, but from"},
+		"client expired":    {"mqtts", good, client(ours.issue("n1", -time.Hour)), "our certificate is not valid now, but from"},
+		"client unknown":    {"mqtts", good, client(theirs.issue("n1", time.Hour)), "our certificate"},
+		"no certificate":    {"mqtts", good, client(), "certificate"},
+		"TLS to plain":      {"mqtts", nil, client(node), "does it speak TLS there"},
+		"plain to TLS":      {"mqtt", good, nil, "With TLS the address begins with mqtts://"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said error
+			c, err := New(Options{
+				Servers: []string{tt.scheme + "://" + serve(t, tt.server)}, ClientID: "c", TLS: tt.client, Attempts: 1,
+				ConnectTimeout: 20 * time.Second, OnConnectError: func(err error) { said = err },
+			})
+			require.NoError(t, err)
+			require.Error(t, c.Run(context.Background()))
+			require.ErrorContains(t, said, tt.says)
+		})
+	}
+}
