@@ -114,10 +114,11 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, br.Close(ctx))
 	}
 
+	backups := keeper().Listen(cfg.Data.Dir, snapshot(st, kept), log)
 	if o.Started != nil {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return setup.Run(ctx, tw.Run, br.Serve, site.Run, told.Run)
+	return setup.Run(ctx, tw.Run, br.Serve, site.Run, told.Run, backups.Run)
 }
 
 func nonce() uint64 {

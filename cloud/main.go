@@ -10,7 +10,7 @@ import (
 
 // Main is the program cloudhub: it reads the configuration, runs a hub until it
 // is told to stop, and returns the exit code.
-// check, backup and restore look after the data of one that is stopped.
+// check, backup and restore look after the data of one that is stopped; backup also of one that runs.
 func Main(args []string, stdout, stderr io.Writer) int {
 	if code, mine := keeper().Main(args, stdout, stderr); mine {
 		return code

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/edgebus/edgebus/broker/boltfile"
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
@@ -32,6 +34,29 @@ func keeper() upkeep.Program {
 		},
 		Survey: survey,
 		Fork:   fork,
+	}
+}
+
+// snapshot cuts the stores of a running hub at one moment: the journal stands still while the
+// objects are cut.
+func snapshot(st *bolt.Store, kept *journal.Journal) upkeep.Snapshot {
+	return func() (sources []upkeep.Source, release func(), err error) {
+		if err := kept.Damage(); err != nil {
+			return nil, nil, err
+		}
+		var objects *boltfile.Snapshot
+		pieces, unpin, err := kept.Snapshot(func() (err error) {
+			objects, err = st.Snapshot()
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		release = func() {
+			unpin()
+			_ = objects.Close() // a reader's end can't fail
+		}
+		return append(setup.Sources(pieces), objects), release, nil
 	}
 }
 

@@ -124,7 +124,7 @@ func commands(program string) string {
 		return ""
 	}
 	return fmt.Sprintf("  %[1]s check [DIRECTORY|FILE]     read the data of a stopped one, or a backup, and say what is damaged\n"+
-		"  %[1]s backup FILE                back its data up\n"+
+		"  %[1]s backup FILE                back its data up, while it runs or is stopped\n"+
 		"  %[1]s restore FILE               put a backup back\n", program)
 }
 

@@ -117,7 +117,8 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, br.Close(ctx))
 	}
 
-	asking := []func(context.Context) error{br.Serve, site.Run}
+	backups := keeper().Listen(cfg.Data.Dir, snapshot(st, kept), log)
+	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}

@@ -3,7 +3,9 @@ package edge
 import (
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/upkeep"
@@ -26,6 +28,29 @@ func keeper() upkeep.Program {
 			}
 			return errors.Join(st.Fork(stamp), st.Close())
 		},
+	}
+}
+
+// snapshot cuts the stores of a running core at one moment: the journal stands still while the
+// tree is cut.
+func snapshot(st *store.Store, kept *journal.Journal) upkeep.Snapshot {
+	return func() (sources []upkeep.Source, release func(), err error) {
+		if err := kept.Damage(); err != nil {
+			return nil, nil, err
+		}
+		var tree store.Files
+		pieces, unpin, err := kept.Snapshot(func() (err error) {
+			tree, err = st.Snapshot()
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		release = func() {
+			unpin()
+			tree.Release()
+		}
+		return append(setup.Sources(slices.Concat(pieces, tree.Log)), tree.Database), release, nil
 	}
 }
 

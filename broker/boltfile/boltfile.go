@@ -130,8 +130,9 @@ func open(o Options, path string) (db *bbolt.DB, err error) {
 			NoFreelistSync: o.NoFreelistSync,
 			ReadOnly:       o.ReadOnly,
 			// Room to grow in the address space, which costs nothing: bbolt lets go of the old
-			// mapping before it asks for a larger one, and a disk that fails may not give it.
-			InitialMmapSize: min(1<<30, math.MaxInt>>3),
+			// mapping before it asks for a larger one, and a disk that fails may not give it; and it
+			// makes writers wait for it while somebody reads, as a backup does for long.
+			InitialMmapSize: int(min(int64(16<<30), math.MaxInt>>3)),
 			OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
 				file, err = os.OpenFile(name, flag, mode)
 				return file, err

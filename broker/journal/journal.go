@@ -125,6 +125,12 @@ func (j *Journal) Stats() Stats {
 	}
 }
 
+// Snapshot is the journal as it is at one moment, with all commits whose outcome was told.
+// also is called at that moment, while nothing is committed; see [wal.Log.Snapshot].
+func (j *Journal) Snapshot(also func() error) (pieces []wal.Piece, release func(), err error) {
+	return j.log.Snapshot(also)
+}
+
 // Open opens the journal in a directory, which it makes if need be.
 func Open(opts Options) (*Journal, error) { return open(opts, nil) }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/wal"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/upkeep"
 	"github.com/edgebus/edgebus/topics"
@@ -66,6 +67,14 @@ func Part(dataDir string) upkeep.Part {
 	part := upkeep.Part{Name: JournalDir}
 	part.Has, part.Err = survey(dataDir)
 	return part
+}
+
+// Sources are what a snapshot of logs has, for a backup.
+func Sources(pieces []wal.Piece) (sources []upkeep.Source) {
+	for _, p := range pieces {
+		sources = append(sources, p)
+	}
+	return sources
 }
 
 func survey(dataDir string) (has string, err error) {

@@ -59,6 +59,8 @@ type Log struct {
 	mu       sync.Mutex
 	segments []segment // oldest first; the last is written to
 	base     uint64    // the oldest segment needed
+	pins     int       // snapshots that are held
+	kept     []uint64  // segments that are not needed, but for a snapshot
 
 	size  atomic.Int64
 	count atomic.Int64
@@ -264,7 +266,9 @@ func (l *Log) Retire(number uint64) error {
 	l.base = max(l.base, number)
 	for len(l.segments) > 1 && l.segments[0].number < l.base {
 		s := l.segments[0]
-		if err := os.Remove(l.Path(s.number)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if l.pins > 0 {
+			l.kept = append(l.kept, s.number)
+		} else if err := os.Remove(l.Path(s.number)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 		l.segments = l.segments[1:]

@@ -134,7 +134,14 @@ func hold(lock *os.File, path string) error {
 	if holder == "" {
 		holder = "another process"
 	}
-	return fmt.Errorf("the data directory %s is in use by %s: stop it first, or give this one another directory with --data-dir", path, holder)
+	return &InUse{path, holder}
+}
+
+// InUse is the error for a directory that another process uses.
+type InUse struct{ Path, Holder string }
+
+func (e *InUse) Error() string {
+	return fmt.Sprintf("the data directory %s is in use by %s: stop it first, or give this one another directory with --data-dir", e.Path, e.Holder)
 }
 
 func explain(path string, err error) error {

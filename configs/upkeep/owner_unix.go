@@ -26,3 +26,8 @@ func giveTo(dir, tree string) error {
 		return os.Lchown(path, int(owner.Uid), int(owner.Gid))
 	})
 }
+
+// ownerOnly makes a socket's file its owner's alone, before it is bound, where the system can.
+func ownerOnly(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), 0o600) })
+}

@@ -19,7 +19,7 @@ const aside = "before-restore-"
 // takes its place when it is whole; a directory that was left in between is refused
 // by the programs.
 func (p Program) restore(l *line) error {
-	m, err := p.verify(l.file, l.err)
+	m, err := p.verify(l, l.file)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (p Program) prepare(l *line) error {
 	if err := datadir.Make(fresh); err != nil {
 		return err
 	}
-	err := unpack(l.file, fresh, func(m Manifest) *progress { return newProgress(l.err, "restoring", m.size()) })
+	err := unpack(l.file, fresh, func(m Manifest) *progress { return newProgress(l.ctx, l.err, "restoring", m.size()) })
 	if err != nil {
 		return err
 	}

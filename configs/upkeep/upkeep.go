@@ -1,22 +1,24 @@
-// Package upkeep is the commands that look after a program's data directory while the
-// program is stopped: check, backup and restore. A program says what it keeps there;
-// how it is packed, and that nothing is ever written over, is the same for all.
+// Package upkeep is the commands that look after a program's data directory: check and restore
+// while the program is stopped, and backup, which asks a program that runs for its data. A program
+// says what it keeps there; how it is packed, and that nothing is ever written over, is the same for all.
 //
 // It never repairs: what is damaged is named, and replaced by a backup or begun anew.
 package upkeep
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 
-	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/datadir"
 )
 
@@ -66,6 +68,7 @@ func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine b
 
 // line is a command line.
 type line struct {
+	ctx           context.Context // ends when somebody says so
 	out, err      io.Writer
 	dir           string
 	file          string
@@ -73,7 +76,7 @@ type line struct {
 }
 
 func (p Program) parse(args []string, stdout, stderr io.Writer) (*line, error) {
-	l := &line{out: stdout, err: stderr}
+	l := &line{ctx: context.Background(), out: stdout, err: stderr}
 	flags := pflag.NewFlagSet(args[0], pflag.ContinueOnError)
 	flags.SetOutput(stdout)
 	flags.Usage = func() { fmt.Fprint(stdout, help(p.Name, args[0]), flags.FlagUsages()) }
@@ -119,9 +122,14 @@ func help(program, command string) string {
 counters. Says what is there, what is damaged, and what to do. Changes nothing.
 The exit code is 0 if all is well, and 1 if something is damaged.
 `,
-		"backup": `Checks the data of a program that is stopped, and writes all of it into FILE (a tar file,
-compressed, with a checksum of every file). FILE holds whatever the data holds, such as
-values and the names of users: keep it as safe.
+		"backup": `Writes all data into FILE (a tar file, compressed, with a checksum of every file). A program that
+runs is asked for it, and goes on meanwhile: FILE has everything that was acknowledged before,
+as it was at one moment. Of one that is stopped the data is checked first.
+
+FILE gets its name when all of it is on disk and was read back; what a backup that was killed leaves
+is called FILE.….part. FILE holds whatever the data holds, such as values, the names of users, and
+Secrets with their key: keep it as safe. Only the data's owner, and root, can make one.
+The exit code is 0 if FILE is whole, and 1 if there is none.
 `,
 		"restore": `Puts the data of a backup into an empty data directory, checks it, and makes it fit to go
 on: what was written after the backup is known to others, so the data begins a new lineage,
@@ -141,7 +149,7 @@ func (p Program) check(l *line) error {
 		path = l.file
 	}
 	if info, err := os.Stat(path); err == nil && !info.IsDir() {
-		m, err := p.verify(path, l.err)
+		m, err := p.verify(l, path)
 		if err == nil {
 			fmt.Fprintf(l.out, "%s is whole: %s\n", path, describe(m))
 		}
@@ -183,34 +191,59 @@ func describe(m Manifest) string {
 	return fmt.Sprintf("data of %s, %d files, %d bytes, of %s", m.Program, len(m.Files), m.size(), m.Time.Format(time.RFC3339))
 }
 
-func (p Program) verify(path string, bar io.Writer) (Manifest, error) {
-	return read(path, nil, func(m Manifest) *progress { return newProgress(bar, "checking the backup", m.size()) })
+func (p Program) verify(l *line, path string) (Manifest, error) {
+	return read(path, nil, func(m Manifest) *progress { return newProgress(l.ctx, l.err, "checking the backup", m.size()) })
 }
 
-// backup packs a directory into a file.
+// backup packs a directory into a file: by itself, or with what the program gives that runs there.
 func (p Program) backup(l *line) error {
 	if _, err := os.Stat(l.file); err == nil && !l.force {
 		return fmt.Errorf("%s is there already: choose another name, or say --force to replace it", l.file)
 	}
+	ctx, stop := signal.NotifyContext(l.ctx, os.Interrupt, syscall.SIGTERM) // to clean up
+	defer stop()
+	context.AfterFunc(ctx, stop) // the next signal is not caught
+	l.ctx = ctx
+	var from func(io.Writer) error
 	dir, err := datadir.Look(l.dir)
-	if err != nil {
+	var used *datadir.InUse
+	switch {
+	case errors.As(err, &used):
+		from = func(w io.Writer) error { return l.running(w, used) }
+	case err != nil:
 		return err
+	default:
+		defer dir.Close()
+		if from, err = p.stopped(l); err != nil {
+			return err
+		}
 	}
-	defer dir.Close()
-	fmt.Fprintln(l.out, l.dir)
-	if err := p.report(l.dir, l.out); err != nil && !l.force {
-		return fmt.Errorf("%w. A backup of it as it is can be made with --force", err)
-	}
-	files, err := list(l.dir, l.err)
-	if err != nil {
+	var m Manifest
+	err = pack(l.file, from, func(path string) (err error) {
+		m, err = p.verify(l, path)
 		return err
-	}
-	m := Manifest{Format: formatNumber, Program: p.Name, Version: configs.Version(), Time: time.Now().UTC().Truncate(time.Second), Files: files}
-	if err := pack(l.dir, l.file, m, newProgress(l.err, "writing", m.size())); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	fmt.Fprintf(l.out, "%s: %s\n", l.file, describe(m))
 	return nil
+}
+
+// stopped checks the data of a program that is stopped. What it returns writes a backup, not compressed.
+func (p Program) stopped(l *line) (from func(io.Writer) error, err error) {
+	fmt.Fprintln(l.out, l.dir)
+	if err := p.report(l.dir, l.out); err != nil && !l.force {
+		return nil, fmt.Errorf("%w. A backup of it as it is can be made with --force", err)
+	}
+	sources, err := list(l.dir, nil)
+	if err != nil {
+		return nil, err
+	}
+	m, err := p.manifest(l.dir, sources)
+	return func(w io.Writer) error {
+		return stream(w, m, sources, newProgress(l.ctx, l.err, "writing", m.size()))
+	}, err
 }
 
 // ProgramOf says which program's data a directory or a backup holds.

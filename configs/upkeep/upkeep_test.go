@@ -23,6 +23,7 @@ type rig struct {
 	dir, backup string
 	forked      []uint32
 	failFork    error
+	end         func() // of the program that runs
 }
 
 func newRig(t *testing.T) *rig {
@@ -179,7 +180,7 @@ func TestDamagedBackups(t *testing.T) {
 }
 
 // archive makes a backup of any content.
-func archive(t *testing.T, m Manifest, files map[string]string) []byte {
+func archive(t *testing.T, m Manifest, files map[string]string, sums ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)
@@ -195,6 +196,9 @@ func archive(t *testing.T, m Manifest, files map[string]string) []byte {
 	for name, content := range files {
 		add(name, []byte(content))
 	}
+	for _, text := range sums {
+		add(sumsName, []byte(text))
+	}
 	require.NoError(t, errors.Join(w.Close(), z.Close()))
 	return out.Bytes()
 }
@@ -209,7 +213,7 @@ func TestForgedBackups(t *testing.T) {
 		"checksum is wrong":     {Manifest{Format: 1, Program: "thing", Files: []File{{Name: "x", Size: 1, SHA256: "00"}}}, map[string]string{"x": "x"}},
 		"not where it should":   {Manifest{Format: 1, Program: "thing", Files: []File{{Name: "y", Size: 1}}}, map[string]string{"x": "x"}},
 		"more in it":            {Manifest{Format: 1, Program: "thing"}, map[string]string{"x": "x"}},
-		"its format is 2":       {Manifest{Format: 2, Program: "thing"}, nil},
+		"its format is 3":       {Manifest{Format: 3, Program: "thing"}, nil},
 		"has data of other":     {Manifest{Format: 1, Program: "other"}, nil},
 	} {
 		require.NoError(t, os.WriteFile(r.backup, archive(t, c.m, c.files), 0o600))
@@ -256,6 +260,6 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		path := filepath.Join(dir, "fuzz")
 		require.NoError(t, os.WriteFile(path, b, 0o600))
-		_, _ = read(path, nil, func(m Manifest) *progress { return newProgress(os.Stderr, "", m.size()) })
+		_, _ = read(path, nil, func(m Manifest) *progress { return newProgress(t.Context(), nil, "", m.size()) })
 	})
 }

@@ -72,7 +72,7 @@ It never writes in colour.`,
 	}{
 		{"Objects:", []*cobra.Command{newGet(), newWatch(), newDescribe(), newApply(), newDelete(), newExport(), newKinds()}},
 		{"Devices and nodes:", []*cobra.Command{newTwin(), newTree(), newDoctor()}},
-		{"Data of stopped programs:", []*cobra.Command{newCheck(), newBackup(), newRestore()}},
+		{"Data directories:", []*cobra.Command{newCheck(), newBackup(), newRestore()}},
 		{"To begin with:", []*cobra.Command{newDemo(), newContext(), newKubeconfig(), newVersion()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})

@@ -33,15 +33,20 @@ func newBackup() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "backup DIRECTORY FILE",
-		Short: "Back up the data of a hub or core that is stopped",
-		Long: `Checks the data directory of a hub or core that is stopped, and writes all of it into FILE: a
-tar file, compressed, with a checksum of every file. FILE holds whatever the data holds, such
-as values and the names of users: keep it as safe.
+		Short: "Back up the data of a hub or core, which may run",
+		Long: `Writes all that is in the data directory of a hub or core into FILE: a tar file, compressed,
+with a checksum of every file.
 
-Stopping takes seconds, and costs nothing that the bus would not make up for: nodes go on
-working without the hub, the hub without a node.`,
-		Example: "  systemctl stop cloudhub\n  edgebus backup /var/lib/edgebus/hub hub-monday.backup\n  systemctl start cloudhub",
-		Args:    cobra.ExactArgs(2),
+A program that runs is asked for it, on this machine, and goes on meanwhile: FILE has everything
+that was acknowledged before, as it was at one moment. Of one that is stopped the data is
+checked first. Only the data's owner, and root, can make a backup: FILE holds whatever the data
+holds, such as values, the names of users, and Secrets with their key. Keep it as safe.
+
+FILE gets its name when all of it is on disk and was read back; what a backup that was killed
+leaves is called FILE.….part. The exit code is 0 if FILE is whole, and 1 if there is none.`,
+		Example: "  edgebus backup /var/lib/edgebus/hub hub-monday.backup\n" +
+			"  edgebus backup /var/lib/edgebus/core /mnt/backups/core-$(date +%F).backup",
+		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			line := []string{"backup", "--data-dir", args[0], args[1]}
 			if force {

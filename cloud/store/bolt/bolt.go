@@ -157,6 +157,10 @@ func (s *Store) Close() error {
 	return err
 }
 
+// Snapshot is the file as it is at one moment, with all that was acknowledged. It is
+// closed before the store.
+func (s *Store) Snapshot() (*boltfile.Snapshot, error) { return file(s.opts.Path).Snapshot(s.db) }
+
 // Get returns an object as it is now.
 func (s *Store) Get(ctx context.Context, key store.Key) (store.Object, error) {
 	if err := ctx.Err(); err != nil {
