@@ -236,7 +236,7 @@ func (b *Broker) refused(m Message, err error) {
 	case b.awaitsAnswer(m):
 		b.Publish(Message{Topic: m.Props.ResponseTopic, Payload: text, QoS: m.QoS, Props: Properties{
 			Correlation: m.Props.Correlation, ContentType: "application/json",
-			User: []UserProperty{{topics.PropCode, string(topics.Refused)}, {topics.PropError, reasonOf(err)}},
+			User: []UserProperty{{Key: topics.PropCode, Value: string(topics.Refused)}, {Key: topics.PropError, Value: reasonOf(err)}},
 		}})
 	}
 }
