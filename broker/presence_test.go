@@ -33,10 +33,10 @@ func (p *presence) note(s string, id Identity) {
 func (p *presence) Connected(id Identity)                 { p.note("+"+id.ClientID, id) }
 func (p *presence) Subscribed(id Identity, filter string) { p.note(id.ClientID+" "+filter, id) }
 func (p *presence) Disconnected(id Identity, err error) {
-	p.note("-"+id.ClientID, id)
 	p.mu.Lock()
 	p.errs = append(p.errs, err)
 	p.mu.Unlock()
+	p.note("-"+id.ClientID, id)
 }
 
 func (p *presence) entries() []string {
@@ -102,12 +102,16 @@ func TestDisconnectByTheBus(t *testing.T) {
 func TestKeepAliveIsOneAndAHalf(t *testing.T) {
 	told := &presence{}
 	b := start(t, func(o *Options) { o.Presence = told })
-	begun := time.Now()
-	c := open(t, b, "c", keepAlive(1))
-	pk := c.expect(packets.Disconnect)
-	require.Equal(t, byte(0x8D), pk.ReasonCode)
-	require.InDelta(t, 1.5, time.Since(begun).Seconds(), 0.4)
-	told.last(t, "-c")
+	var took []float64
+	for len(took) == 0 || len(took) < 5 && slices.Min(took) > 1.9 {
+		begun := time.Now()
+		c := open(t, b, "c", keepAlive(1))
+		pk := c.expect(packets.Disconnect)
+		took = append(took, time.Since(begun).Seconds())
+		require.Equal(t, byte(0x8D), pk.ReasonCode)
+		told.last(t, "-c")
+	}
+	require.InDelta(t, 1.5, slices.Min(took), 0.4, "a busy machine makes it longer, but not each time, and never shorter")
 }
 
 func TestServerKeepAlive(t *testing.T) {

@@ -148,7 +148,7 @@ func TestCommandsOfAMapperThatStops(t *testing.T) {
 		code, text := x.ask("beep", "late", 0)
 		told <- answer{code, text}
 	}()
-	require.Eventually(t, func() bool { return len(n.published("devices/lamp/commands/beep")) == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(n.published("devices/lamp/commands/beep")) == 1 }, wait, tick)
 	code, _ := x.askOf("bell", "beep", "", 0) // behind it, and so the other is waiting
 	require.Equal(t, topics.OK, code)
 	stop()

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	soon    = 10 * time.Second
+	soon    = 30 * time.Second // a busy machine must not fail a test
 	command = "v1/nodes/n1/devices/lamp/commands/beep"
 )
 

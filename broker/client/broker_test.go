@@ -57,7 +57,7 @@ func servers(t *testing.T) (urls map[string]string, trust *tls.Config) {
 	go func() { done <- b.Serve(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		closing, stop := context.WithTimeout(context.Background(), 5*time.Second)
+		closing, stop := context.WithTimeout(context.Background(), 30*time.Second)
 		defer stop()
 		_ = b.Close(closing)
 		<-done
@@ -92,7 +92,7 @@ func receive[T any](t *testing.T, ch <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-ch:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		require.FailNow(t, "nothing came")
 	}
 	return v
@@ -102,7 +102,7 @@ func TestRealBrokerOverEveryTransport(t *testing.T) {
 	urls, trust := servers(t)
 	for scheme, url := range urls {
 		t.Run(scheme, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 			defer cancel()
 			got, ready := make(chan client.Message, 2000), make(chan bool, 1)
 			c, _ := run(t, client.Options{
@@ -135,7 +135,7 @@ func TestRealBrokerOverEveryTransport(t *testing.T) {
 
 func TestSessionOutlivesTheConnection(t *testing.T) {
 	urls, _ := servers(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	o := client.Options{Servers: []string{urls["mqtt"]}, ClientID: "keeper", SessionExpiry: time.Hour}
 	c, stop := run(t, o)

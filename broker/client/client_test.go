@@ -35,7 +35,7 @@ func start(t *testing.T, b *fakeBroker, change func(*Options)) *Client {
 		select {
 		case err := <-done:
 			require.NoError(t, err)
-		case <-time.After(5 * time.Second):
+		case <-time.After(wait):
 			t.Error("Run did not end")
 		}
 	})
@@ -43,7 +43,7 @@ func start(t *testing.T, b *fakeBroker, change func(*Options)) *Client {
 }
 
 func short(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -310,7 +310,7 @@ func TestOnConnectErrorTriesAgain(t *testing.T) {
 	})
 	b.accept(packets.Connack{})
 	b.accept(packets.Connack{})
-	require.Eventually(t, func() bool { return calls.Load() == 2 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return calls.Load() == 2 }, wait, time.Millisecond)
 }
 
 func TestSilentBrokerIsNoticed(t *testing.T) {
@@ -324,7 +324,7 @@ func TestSilentBrokerIsNoticed(t *testing.T) {
 	select {
 	case err := <-lost:
 		require.ErrorContains(t, err, "silent")
-	case <-time.After(4 * time.Second):
+	case <-time.After(wait):
 		require.Fail(t, "a dead broker was not noticed within the keep-alive")
 	}
 }

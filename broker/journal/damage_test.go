@@ -56,7 +56,7 @@ func TestDamageThatCompactionFindsIsToldOnceAndRemembered(t *testing.T) {
 	require.NoError(t, j.Damage())
 	flip(t, j.log.Path(1), wal.HeaderSize+wal.HeadSize+1)
 	j.waste(t, 100)
-	require.Eventually(t, func() bool { return j.Damage() != nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return j.Damage() != nil }, 30*time.Second, time.Millisecond)
 	require.ErrorContains(t, j.Damage(), j.log.Path(1)+" is damaged")
 	require.NoError(t, os.Remove(j.log.Path(1)), "it is not read again")
 	j.waste(t, 100)
@@ -79,7 +79,7 @@ func TestASegmentThatCanNotBeRemovedIsTriedAgain(t *testing.T) {
 	j.now(t, put(2, strings.Repeat("y", 1<<10))) // the first segment ends
 	j.now(t, put(2, ""), put(3, ""))             // and has nothing that is needed
 	j.waste(t, 100)
-	require.Eventually(t, func() bool { return log.times("can't be removed") > 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return log.times("can't be removed") > 0 }, 30*time.Second, time.Millisecond)
 	grown := j.log.Size()
 	j.waste(t, 20)
 	require.Less(t, j.log.Size()-grown, int64(20*300), "trying again writes nothing")
@@ -89,7 +89,7 @@ func TestASegmentThatCanNotBeRemovedIsTriedAgain(t *testing.T) {
 		j.waste(t, 1)
 		oldest, _ := j.log.Segments()
 		return oldest > 2
-	}, 5*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	require.Equal(t, 1, log.times("can't be removed"))
 	require.NoError(t, j.Close())
 	again := opened(t, j.opts.Dir, 1<<10)

@@ -68,7 +68,7 @@ func TestWhatWasCommittedIsThereAgain(t *testing.T) {
 func TestNobodyWaitsForLong(t *testing.T) {
 	j := opened(t, t.TempDir(), 0)
 	j.Commit([]Change{put(1, "x")}, nil)
-	require.Eventually(t, func() bool { return j.Stats().Groups == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return j.Stats().Groups == 1 }, 30*time.Second, time.Millisecond)
 }
 
 func TestOneProcessAtATime(t *testing.T) {

@@ -218,7 +218,7 @@ func TestBookmarks(t *testing.T) {
 
 	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`) // another kind moves it on
 	newest := h.ok("GET", base+"/nodes/n1", "").str("metadata.resourceVersion")
-	require.Eventually(t, func() bool { return w.next().str("object.metadata.resourceVersion") == newest }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.next().str("object.metadata.resourceVersion") == newest }, 30*time.Second, time.Millisecond)
 
 	quiet := h.watch(inNS + "/devices?watch=true&timeoutSeconds=1&resourceVersion=" + newest)
 	line, err := quiet.lines.ReadBytes('\n')

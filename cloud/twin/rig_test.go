@@ -20,7 +20,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const wait = 10 * time.Second
+const wait = 30 * time.Second // a busy machine must not fail a test
 
 // rig is the hub's twins on a real store, with what they published, and the nodes' ends of the links.
 type rig struct {
@@ -44,11 +44,12 @@ type rig struct {
 
 // core is a node's end of its link.
 type core struct {
-	rig  *rig
-	name string
-	mu   sync.Mutex
-	up   *link.Owner
-	down *link.Replica
+	rig   *rig
+	name  string
+	mu    sync.Mutex
+	twins *Twins // those of the hub that it connected to
+	up    *link.Owner
+	down  *link.Replica
 }
 
 func newRig(t *testing.T) *rig {
@@ -134,6 +135,7 @@ func (r *rig) connect(c *core) *core {
 	r.twins.Connected(identity(c.name))
 	_, down := topics.Sync(c.name)
 	c.mu.Lock()
+	c.twins = r.twins
 	c.up.Connect(rand.Uint64())
 	c.mu.Unlock()
 	r.twins.Subscribed(identity(c.name), down)
@@ -170,7 +172,7 @@ func (c *core) hear(b []byte) {
 
 func (c *core) talk() {
 	c.mu.Lock()
-	msgs := append(c.down.Messages(), c.up.Messages()...)
+	twins, msgs := c.twins, append(c.down.Messages(), c.up.Messages()...)
 	c.mu.Unlock()
 	up, _ := topics.Sync(c.name)
 	for _, m := range msgs {
@@ -178,7 +180,7 @@ func (c *core) talk() {
 		if err != nil {
 			panic(err)
 		}
-		c.rig.twins.Publish(broker.Message{Topic: up, Payload: b, Publisher: identity(c.name)}, func(error) {})
+		twins.Publish(broker.Message{Topic: up, Payload: b, Publisher: identity(c.name)}, func(error) {})
 	}
 }
 

@@ -183,7 +183,7 @@ func TestWatchWithoutARevisionBeginsWithWhatIsThere(t *testing.T) {
 }
 
 func watch(t *testing.T, url string) func() (string, resource.Device) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	require.NoError(t, err)

@@ -222,7 +222,7 @@ func TestTheLogStaysShort(t *testing.T) {
 		require.NoError(t, s.Commit(Batch{Up: up.TakeJournal()}))
 		require.LessOrEqual(t, s.log.Size(), 2*s.checkpoint.limit()+3*small.segment)
 	}
-	require.Eventually(t, func() bool { return s.log.Size() <= s.checkpoint.limit() }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.log.Size() <= s.checkpoint.limit() }, 30*time.Second, time.Millisecond)
 	require.Less(t, s.Stats().DatabaseBytes, int64(4<<20))
 	require.NoError(t, s.Check())
 	require.Equal(t, up.Digest(), load(t, s).Up.Digest())

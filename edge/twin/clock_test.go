@@ -32,7 +32,7 @@ func TestOverrideEndsWhenTheClockHasJumped(t *testing.T) {
 	override(60_000)
 	r.clock.Add(-hour) // back: it lasts longer
 	looked := r.twin.Stats().Steps
-	require.Eventually(t, func() bool { return r.twin.Stats().Steps > looked+3 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.twin.Stats().Steps > looked+3 }, wait, time.Millisecond)
 	last := r.value("devices/hall/desired/setpoint", "25")
 	r.clock.Add(hour + 60_001)
 	ended := r.value("devices/hall/desired/setpoint", "20")

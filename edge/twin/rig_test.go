@@ -21,7 +21,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const wait = 10 * time.Second
+const wait = 30 * time.Second // a busy machine must not fail a test
 
 // rig is a twin on a real store, with what it published, and a hub's end of the link that a test holds in its hands.
 type rig struct {

@@ -28,7 +28,7 @@ type Rig struct {
 	Broken map[string]mappers.Device
 	// Stop makes the device unreachable and Start brings it back where it was. Optional, both or none.
 	Stop, Start func()
-	// Patience is how long the driver may take to notice that a device is gone; default 5 s.
+	// Patience is how long the driver may take to notice that a device is gone; default 30 s.
 	Patience time.Duration
 }
 
@@ -49,7 +49,7 @@ func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 		t.Run(name, func(t *testing.T) {
 			rig := newRig(t)
 			if rig.Patience == 0 {
-				rig.Patience = 5 * time.Second
+				rig.Patience = 30 * time.Second
 			}
 			test(t, rig)
 		})

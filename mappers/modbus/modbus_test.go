@@ -29,13 +29,13 @@ type unitServer struct {
 	mu       sync.Mutex
 	bits     map[uint8]map[uint16]bool
 	words    map[uint8]map[uint16]uint16
-	delay    map[uint8]time.Duration
+	held     map[uint8]chan struct{}
 	requests []string
 }
 
 func newServer(t *testing.T) *unitServer {
 	s := &unitServer{
-		t: t, bits: map[uint8]map[uint16]bool{}, words: map[uint8]map[uint16]uint16{}, delay: map[uint8]time.Duration{},
+		t: t, bits: map[uint8]map[uint16]bool{}, words: map[uint8]map[uint16]uint16{}, held: map[uint8]chan struct{}{},
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -85,10 +85,20 @@ func (s *unitServer) word(unit uint8, address uint16) uint16 {
 	return s.words[unit][address]
 }
 
-func (s *unitServer) slow(unit uint8, d time.Duration) {
+// hold has a unit answer nothing until it is released.
+func (s *unitServer) hold(unit uint8) (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.delay[unit] = d
+	held := make(chan struct{})
+	s.held[unit] = held
+	release = sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.held, unit)
+		close(held)
+	})
+	s.t.Cleanup(release)
+	return release
 }
 
 func (s *unitServer) took() []string {
@@ -101,10 +111,12 @@ func (s *unitServer) took() []string {
 
 func (s *unitServer) enter(unit uint8, what string, address, quantity uint16) {
 	s.mu.Lock()
-	d := s.delay[unit]
+	held := s.held[unit]
 	s.requests = append(s.requests, fmt.Sprintf("%d %s %d+%d", unit, what, address, quantity))
 	s.mu.Unlock()
-	time.Sleep(d) // a slow unit: there is nothing to wait for
+	if held != nil {
+		<-held
+	}
 }
 
 func serve[T any](s *unitServer, have map[uint16]T, address, quantity uint16, write bool, args []T) ([]T, error) {
@@ -160,7 +172,7 @@ func prop(name string, typ mappers.Type, writable bool, config ...string) mapper
 func (s *unitServer) device(unit string, props ...mappers.Property) mappers.Device {
 	return mappers.Device{
 		Name: "plc" + unit, Properties: props,
-		Config: map[string]string{"address": "tcp://" + s.addr, "unit": unit, "timeout": "300ms"},
+		Config: map[string]string{"address": "tcp://" + s.addr, "unit": unit, "timeout": "30s"},
 	}
 }
 
@@ -302,18 +314,23 @@ func TestSlowUnitTimesOutAndOthersGoOn(t *testing.T) {
 		s.set(unit, 0, uint16(unit))
 	}
 	driver := New(Options{})
-	first, err := driver.Open(t.Context(), s.device("1", p))
+	impatient := func(unit string) mappers.Device {
+		d := s.device(unit, p)
+		d.Config["timeout"] = "1s"
+		return d
+	}
+	first, err := driver.Open(t.Context(), impatient("1"))
 	require.NoError(t, err)
-	second, err := driver.Open(t.Context(), s.device("2", p))
+	second, err := driver.Open(t.Context(), impatient("2"))
 	require.NoError(t, err)
 	require.Len(t, driver.buses, 1, "one connection")
-	s.slow(1, 400*time.Millisecond) // longer than the timeout
 	for range 2 {
+		release := s.hold(1)
 		_, err = first.(*session).ReadBatch(t.Context(), []string{"a"})
 		require.ErrorIs(t, err, mb.ErrRequestTimedOut)
+		release()
 		require.Equal(t, "2", second.(*session).get(t, "a"), "the late answer of unit 1 is not taken for unit 2's")
 	}
-	s.slow(1, 0)
 	require.Equal(t, "1", first.(*session).get(t, "a"))
 	require.NoError(t, first.Close())
 	require.NoError(t, second.Close())
@@ -323,15 +340,13 @@ func TestSlowUnitTimesOutAndOthersGoOn(t *testing.T) {
 func TestGivingUpDoesNotWaitForTheUnit(t *testing.T) {
 	s := newServer(t)
 	s.set(1, 0, 1)
-	s.slow(1, 250*time.Millisecond)
+	release := s.hold(1)
 	session := open(t, s.device("1", prop("a", mappers.Int, false, "register", "holding", "address", "0")))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	began := time.Now()
 	_, err := session.ReadBatch(ctx, []string{"a"})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, time.Since(began), 200*time.Millisecond)
-	s.slow(1, 0)
+	release()
 	require.Equal(t, "1", session.get(t, "a"))
 }
 

@@ -64,7 +64,7 @@ func talk(t *testing.T, conn net.Conn, text string) time.Duration {
 
 func hear(t *testing.T, conn net.Conn, text string) {
 	t.Helper()
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(30*time.Second)))
 	got := make([]byte, len(text))
 	_, err := io.ReadFull(conn, got)
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func silent(t *testing.T, conn net.Conn) {
 
 func broken(t *testing.T, conn net.Conn) {
 	t.Helper()
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(30*time.Second)))
 	_, err := conn.Read(make([]byte, 1))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
@@ -109,13 +109,17 @@ func TestDelayIsOnTheWayAndNotInTurn(t *testing.T) {
 	p.Set(Conditions{Delay: 50 * time.Millisecond})
 	conn := dial(t, p)
 	require.GreaterOrEqual(t, talk(t, conn, "hello"), 100*time.Millisecond)
-	began := time.Now()
-	for range 20 { // 20 in flight together, not one after the other
-		_, err := conn.Write([]byte("x"))
-		require.NoError(t, err)
+	var took []time.Duration
+	for len(took) == 0 || len(took) < 5 && slices.Min(took) > time.Second { // a busy machine is late, but not each time
+		began := time.Now()
+		for range 20 { // 20 in flight together, not one after the other
+			_, err := conn.Write([]byte("x"))
+			require.NoError(t, err)
+		}
+		hear(t, conn, "xxxxxxxxxxxxxxxxxxxx")
+		took = append(took, time.Since(began))
 	}
-	hear(t, conn, "xxxxxxxxxxxxxxxxxxxx")
-	require.Less(t, time.Since(began), 20*100*time.Millisecond)
+	require.Less(t, slices.Min(took), 20*100*time.Millisecond)
 }
 
 func TestBandwidth(t *testing.T) {
@@ -165,7 +169,7 @@ func TestOneWay(t *testing.T) {
 	p.Cut(Down)
 	_, err := conn.Write([]byte("there"))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { up, _ := p.Passed(); return up == uint64(len("hello"+"there")) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { up, _ := p.Passed(); return up == uint64(len("hello"+"there")) }, 30*time.Second, time.Millisecond)
 	silent(t, conn)
 	p.Cut(Up)
 	hear(t, conn, "there")

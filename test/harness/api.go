@@ -28,7 +28,7 @@ func (e *StatusError) Error() string {
 
 // Call makes an HTTP request with a JSON body, and returns the answer's.
 func Call(ctx context.Context, method, url string, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -61,7 +61,7 @@ func (w *World) DeviceURL(name string) string {
 
 // API is a client of the hub's API.
 func (w *World) API() (*client.Client, error) {
-	return client.New(client.Options{Server: "http://" + w.Hub.HTTP, Manager: "test", Timeout: 10 * time.Second})
+	return client.New(client.Options{Server: "http://" + w.Hub.HTTP, Manager: "test", Timeout: 30 * time.Second})
 }
 
 // Apply makes the objects of a YAML text what it says.

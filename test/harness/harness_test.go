@@ -26,10 +26,10 @@ func emptyWorld(t *testing.T) *World {
 func TestTermWantsACleanEnd(t *testing.T) {
 	w, ctx := emptyWorld(t), context.Background()
 	require.NoError(t, w.Run(ctx, "good", []string{"sh", "-c", "trap 'exit 0' TERM; echo up; touch good; while :; do sleep 0.05; done"}, ""))
-	require.Eventually(t, func() bool { return exists(filepath.Join(w.Dir, "good")) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return exists(filepath.Join(w.Dir, "good")) }, 30*time.Second, time.Millisecond)
 	require.NoError(t, w.Term("good"))
 	require.NoError(t, w.Run(ctx, "bad", []string{"sh", "-c", "trap 'exit 3' TERM; touch bad; while :; do sleep 0.05; done"}, ""))
-	require.Eventually(t, func() bool { return exists(filepath.Join(w.Dir, "bad")) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return exists(filepath.Join(w.Dir, "bad")) }, 30*time.Second, time.Millisecond)
 	require.ErrorContains(t, w.Term("bad"), "exit code 3")
 	require.ErrorContains(t, w.Term("nobody"), "never started")
 	require.Contains(t, w.Logs(10), "up")
@@ -44,19 +44,19 @@ func TestCrashTakesTheChildrenToo(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join(w.Dir, "child"))
 		child = strings.TrimSpace(string(text))
 		return err == nil && child != ""
-	}, 5*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	require.NoError(t, w.Crash("parent"))
 	require.Eventually(t, func() bool {
 		text, err := os.ReadFile("/proc/" + child + "/stat")
 		return err != nil || strings.Contains(string(text), ") Z ")
-	}, 5*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	require.Empty(t, w.Died())
 }
 
 func TestWhoEndsUnaskedIsNamed(t *testing.T) {
 	w := emptyWorld(t)
 	require.NoError(t, w.Run(context.Background(), "weak", []string{"sh", "-c", "exit 2"}, ""))
-	require.Eventually(t, func() bool { return len(w.Died()) == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.Died()) == 1 }, 30*time.Second, time.Millisecond)
 	require.Equal(t, []string{"weak (exit status 2)"}, w.Died())
 	err := w.Run(context.Background(), "early", []string{"sh", "-c", "exit 1"}, "127.0.0.1:1")
 	require.ErrorContains(t, err, "early ended before it was ready")

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	readyTime = 20 * time.Second
+	readyTime = 60 * time.Second
 	stopTime  = 10 * time.Second // what the programs promise
 )
 

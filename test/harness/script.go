@@ -24,7 +24,7 @@ import (
 type worldKey struct{}
 
 // usual is how long a script waits for what should come soon.
-const usual = 10 * time.Second
+const usual = 30 * time.Second
 
 // Scripts runs every script of a directory, each in a world of its own. What a
 // script can say is listed in test/e2e/README.md.

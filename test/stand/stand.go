@@ -24,7 +24,7 @@ import (
 
 // Soon is how long a test waits for what should come at once. It is long, for a
 // busy machine must not fail a test; nobody waits for it who needn't.
-const Soon = 20 * time.Second
+const Soon = 30 * time.Second
 
 // Stand is a world for one test.
 type Stand struct {

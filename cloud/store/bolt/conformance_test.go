@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 func open(t testing.TB, opts Options) *Store {
 	t.Helper()
 	opts.Log = zerolog.New(zerolog.NewTestWriter(t))
-	opts.LockTimeout = 5 * time.Second
+	opts.LockTimeout = 30 * time.Second
 	s, err := Open(opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close() })

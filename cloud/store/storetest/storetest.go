@@ -178,7 +178,7 @@ type follower struct {
 func (f *follower) read() store.Event {
 	f.t.Helper()
 	for len(f.queue) == 0 {
-		wait, cancel := context.WithTimeout(ctx(), 10*time.Second)
+		wait, cancel := context.WithTimeout(ctx(), 30*time.Second)
 		events, err := f.Next(wait)
 		cancel()
 		require.NoError(f.t, err)
@@ -219,7 +219,7 @@ func (f *follower) quiet() {
 func (f *follower) ended() error {
 	f.t.Helper()
 	for {
-		wait, cancel := context.WithTimeout(ctx(), 10*time.Second)
+		wait, cancel := context.WithTimeout(ctx(), 30*time.Second)
 		_, err := f.Next(wait)
 		cancel()
 		if err != nil {

@@ -282,7 +282,7 @@ func testStreamEnds(t *testing.T, e *env) {
 	select {
 	case err := <-done:
 		isKind(t, err, resource.Unavailable)
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("Close did not wake Next")
 	}
 	g := e.watch(0)
