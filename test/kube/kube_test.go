@@ -28,7 +28,7 @@ import (
 const (
 	namespace = "default"
 	// patience is for a busy machine; nobody waits for it who needn't.
-	patience = 4 * time.Minute
+	patience = 8 * time.Minute
 	// hands is how many requests a test has under way at once.
 	hands = 32
 )
@@ -100,7 +100,7 @@ func TestWritersRace(t *testing.T) {
 		g.Go(func() error {
 			for round := range rounds {
 				name := fmt.Sprintf("shared-%d", (w+round)%objects)
-				again := wait.Backoff{Steps: 100_000, Duration: time.Millisecond, Jitter: 20}
+				again := wait.Backoff{Steps: 100, Duration: 5 * time.Millisecond, Factor: 1.2, Jitter: 1}
 				if err := retry.OnError(again, func(err error) bool {
 					if !apierrors.IsConflict(err) || ctx.Err() != nil {
 						return false
