@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"time"
@@ -70,6 +71,9 @@ func (w *worker) complain(d *device, err error) {
 func plain(err error) string {
 	const most = 500
 	text := err.Error()
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		text = strings.TrimSuffix(strings.TrimSuffix(text, "EOF"), "unexpected ") + "the device closed the connection"
+	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Source != nil {
 		text = strings.ReplaceAll(text, op.Source.String()+"->", "")

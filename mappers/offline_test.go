@@ -3,6 +3,7 @@ package mappers
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"testing"
 
@@ -40,4 +41,6 @@ func TestAReasonIsTheSameAtEachAttempt(t *testing.T) {
 	}
 	require.Equal(t, "modbus: read tcp 10.0.0.5:502: connection reset by peer", plain(at(4711)))
 	require.Equal(t, plain(at(4711)), plain(at(4712)))
+	require.Equal(t, "the device closed the connection", plain(io.EOF))
+	require.Equal(t, "modbus: the device closed the connection", plain(fmt.Errorf("modbus: %w", io.ErrUnexpectedEOF)))
 }

@@ -156,7 +156,8 @@ func explain(err error) (why, advice string) {
 		return "it doesn't take our certificate (" + text + ")", signed
 	case strings.Contains(text, "malformed HTTP"):
 		return "it speaks something else than HTTP", "Is this the port of MQTT?"
-	case strings.Contains(text, "closed idle connection"), errors.Is(err, io.EOF),
+	case strings.Contains(text, "closed idle connection"), strings.Contains(text, "connection broken"),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
 		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return hungUp, "Is it stopping, or is this the port of MQTT?"
 	case errors.As(err, &network) && network.Timeout(), errors.Is(err, context.DeadlineExceeded):
