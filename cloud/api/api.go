@@ -80,7 +80,7 @@ type server struct {
 // the hub stopped.
 func New(o Options) http.Handler {
 	o.setDefaults()
-	s := &server{Options: o}
+	s := &server{Options: o, managers: managers{forms: o.Kinds}}
 	s.releaseAll(context.Background())
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.index)

@@ -20,9 +20,9 @@ func (r *request) applies() bool {
 
 // apply is server-side apply: the client says what it wants to be so, and owns that.
 func (s *server) apply(w http.ResponseWriter, r *request) error {
-	if of := s.recorded(r.kind); of != r.kind {
+	if of := s.recorded(r.kind); of != r.kind && (len(r.kind.Names) > 0 || r.subresource != "") {
 		return refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
-			"server-side apply is for %s in the form of %s: apply this one without --server-side", of.Plural, of.apiVersion())
+			"server-side apply of this is for %s in the form of %s", of.Plural, of.apiVersion())
 	}
 	if r.FormValue("fieldManager") == "" {
 		return badRequest("fieldManager", "fieldManager is required for apply patch")
@@ -43,7 +43,7 @@ func (s *server) apply(w http.ResponseWriter, r *request) error {
 	}
 	for {
 		err := s.change(w, r, func(old *object) (*object, error) { return s.applied(r, old, config) })
-		if !errors.Is(err, resource.NotFound) || r.subresource != "" || config.GetResourceVersion() != "" || config.GetUID() != "" {
+		if !errors.Is(err, resource.NotFound) || r.subresource != "" || r.expects(config) || config.GetUID() != "" {
 			return err
 		}
 		err = s.bear(w, r, config)
@@ -67,7 +67,7 @@ func (r *request) addressed(config *unstructured.Unstructured) error {
 	config.SetName(r.key.Name)
 	config.SetNamespace(r.key.Namespace)
 	if r.subresource == "" {
-		delete(config.Object, "status")
+		r.kind.dropStatus(config)
 		return nil
 	}
 	for field := range config.Object {
@@ -80,6 +80,23 @@ func (r *request) addressed(config *unstructured.Unstructured) error {
 	return nil
 }
 
+// dropStatus leaves out what is not to be applied. Some dialects have wishes in the status.
+func (k *Kind) dropStatus(config *unstructured.Unstructured) {
+	if k.foreign == nil || k.foreign.BareStatus {
+		delete(config.Object, "status")
+	}
+}
+
+// expects says whether a configuration names the revision that it is for. Manifests of dialects have made-up ones.
+func (r *request) expects(config *unstructured.Unstructured) bool {
+	text := config.GetResourceVersion()
+	if r.kind.foreign != nil {
+		_, err := revision(text)
+		return text != "" && err == nil
+	}
+	return text != ""
+}
+
 // applied is what becomes of an object when a configuration is applied to it.
 func (s *server) applied(r *request, old *object, config *unstructured.Unstructured) (*object, error) {
 	live, err := r.kind.owned(old, r.subresource)
@@ -89,15 +106,18 @@ func (s *server) applied(r *request, old *object, config *unstructured.Unstructu
 	if live, err = s.begin(r.kind, live); err != nil {
 		return nil, err
 	}
-	next, err := s.merge(r, live, config)
+	next, err := s.merge(r, old, live, config)
 	if err != nil {
 		return nil, err
 	}
-	next.Metadata.ResourceVersion = config.GetResourceVersion()
+	next.Metadata.ResourceVersion = ""
+	if r.expects(config) {
+		next.Metadata.ResourceVersion = config.GetResourceVersion()
+	}
 	return next, nil
 }
 
-func (s *server) merge(r *request, live, config *unstructured.Unstructured) (*object, error) {
+func (s *server) merge(r *request, old *object, live, config *unstructured.Unstructured) (*object, error) {
 	fm, err := s.managers.get(r.kind, r.subresource)
 	if err != nil {
 		return nil, err
@@ -110,7 +130,7 @@ func (s *server) merge(r *request, live, config *unstructured.Unstructured) (*ob
 	if err != nil {
 		return nil, err
 	}
-	next, _, err := r.kind.decode(raw)
+	next, _, err := r.understand(raw, old)
 	return next, err
 }
 
@@ -120,11 +140,7 @@ func (s *server) bear(w http.ResponseWriter, r *request, config *unstructured.Un
 	if err != nil {
 		return err
 	}
-	live, err := oneVersion{}.New(config.GroupVersionKind())
-	if err != nil {
-		return err
-	}
-	o, err := s.merge(r, live.(*unstructured.Unstructured), config)
+	o, err := s.merge(r, nil, nothing(config.GroupVersionKind()), config)
 	if err != nil {
 		return err
 	}
@@ -143,6 +159,9 @@ func (s *server) bear(w http.ResponseWriter, r *request, config *unstructured.Un
 // config reads what a client applies: the fields that it named and no others, with values in the
 // form in which they are kept.
 func (k *Kind) config(raw []byte) (*unstructured.Unstructured, []string, error) {
+	if k.foreign != nil {
+		return k.foreignConfig(raw)
+	}
 	o, unknown, err := k.decode(raw)
 	if err != nil {
 		return nil, nil, err
@@ -165,6 +184,26 @@ func (k *Kind) config(raw []byte) (*unstructured.Unstructured, []string, error) 
 	}
 	said.Object = as(said.Object, kept.Object).(map[string]any)
 	return said, unknown, nil
+}
+
+// foreignConfig is config in another group's form. Nothing is left out: what is unknown is kept.
+func (k *Kind) foreignConfig(raw []byte) (*unstructured.Unstructured, []string, error) {
+	said, err := form(raw)
+	if err != nil || said.Object == nil {
+		return nil, nil, badRequest("", "the body must be an object")
+	}
+	if said.GetAPIVersion() == "" || said.GetKind() == "" {
+		return nil, nil, badRequest("apiVersion", "apiVersion and kind must be set in what is applied")
+	}
+	if err := k.checkType(resource.TypeMeta{APIVersion: said.GetAPIVersion(), Kind: said.GetKind()}); err != nil {
+		return nil, nil, err
+	}
+	plain, err := k.foreign.Plain(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	said, err = form(plain)
+	return said, k.foreign.Unknown(raw), err
 }
 
 // as is said, with the values that kept has for it: 40 becomes "40" where text is kept.

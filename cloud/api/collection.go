@@ -90,7 +90,4 @@ func (s *server) access(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// protobufType is what newer clients send where they know the kind since they were compiled.
-const protobufType = "application/vnd.kubernetes.protobuf"
-
 const accessRoot = "/apis/authorization.k8s.io/v1"

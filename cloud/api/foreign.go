@@ -2,6 +2,8 @@ package api
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 
 	"github.com/edgebus/edgebus/cloud/api/dialect"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -51,7 +53,7 @@ func (k *Kind) form(o *object) (json.RawMessage, error) {
 }
 
 // understand reads a client's object; old is what is stored, if there is anything.
-// A dialect keeps unknown fields.
+// A dialect keeps unknown fields, and tells of them.
 func (r *request) understand(raw []byte, old *object) (*object, []string, error) {
 	k := r.kind
 	if k.foreign == nil {
@@ -71,11 +73,32 @@ func (r *request) understand(raw []byte, old *object) (*object, []string, error)
 			return nil, nil, err
 		}
 	}
+	unknown, err := r.newlyUnknown(raw, before)
+	if err != nil {
+		return nil, nil, err
+	}
 	if raw, err = k.foreign.Read(raw, before, r.subresource == "status"); err != nil {
 		return nil, nil, r.about(r.key.Name, err)
 	}
 	o, _, err := k.foreign.of.decode(raw)
-	return o, nil, err
+	return o, unknown, err
+}
+
+// newlyUnknown are fields that a dialect's form doesn't have, and that weren't there before.
+func (r *request) newlyUnknown(raw, before []byte) ([]string, error) {
+	unknown := r.kind.foreign.Unknown(raw)
+	if len(unknown) == 0 || before == nil {
+		return unknown, nil
+	}
+	shown, err := r.kind.foreign.Show(before)
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[string]bool) // there may be as many as a body has room for
+	for _, field := range r.kind.foreign.Unknown(shown) {
+		known[field] = true
+	}
+	return slices.DeleteFunc(unknown, func(field string) bool { return known[field] }), nil
 }
 
 // checkType refuses an object that says it is something else than its path says.
@@ -113,10 +136,47 @@ func (s *server) updateBoth(r *request, old, wanted *object, dry bool) (*object,
 // schema describes the form; what it has no field for is kept, and so not refused.
 func (f *foreign) schema(metaName string) dict {
 	def := f.Schema()
+	describe(def, f.of)
 	def["description"] = "A " + f.Of() + " in the form of " + f.APIVersion() + ". Fields that are not described are kept."
 	props, _ := def["properties"].(dict)
 	props["apiVersion"], props["kind"] = dict{"type": "string"}, dict{"type": "string"}
 	props["metadata"] = dict{"allOf": []any{dict{"$ref": "#/components/schemas/" + metaName}}}
 	def["x-kubernetes-group-version-kind"] = []any{dict{"group": f.Group, "version": f.Version, "kind": f.Name}}
 	return def
+}
+
+// describe explains fields as the canonical form does, where it has some of that name.
+func describe(def dict, of *Kind) {
+	texts := make(map[string]string)
+	canonical, _ := schemas()[of.schemaName()].(dict)
+	eachField(canonical, func(name string, prop dict) {
+		if text, _ := prop["description"].(string); texts[name] == "" {
+			texts[name] = text
+		}
+	})
+	eachField(def, func(name string, prop dict) {
+		if prop["description"] == nil && texts[name] != "" {
+			prop["description"] = texts[name]
+		}
+	})
+}
+
+// eachField visits the fields of a schema, outer ones first.
+func eachField(def dict, visit func(name string, prop dict)) {
+	props, _ := def["properties"].(dict)
+	for _, name := range slices.Sorted(maps.Keys(props)) {
+		if prop, ok := props[name].(dict); ok {
+			visit(name, prop)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(props)) {
+		if prop, ok := props[name].(dict); ok {
+			eachField(prop, visit)
+		}
+	}
+	for _, inner := range []string{"items", "additionalProperties"} {
+		if below, ok := def[inner].(dict); ok {
+			eachField(below, visit)
+		}
+	}
 }

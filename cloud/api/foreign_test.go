@@ -57,7 +57,7 @@ func TestDialectIsAView(t *testing.T) {
 	require.Equal(t, "DeviceList", list.str("kind"))
 	require.Equal(t, "In", list.str("items.0.spec.nodeSelector.nodeSelectorTerms.0.matchExpressions.0.operator"))
 
-	h.refused(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "PATCH", alpha1+"/devices/lamp?fieldManager=x", aDevice, "Content-Type", applyPatch)
+	h.refused(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "PATCH", alpha1+"/devices/lamp/status?fieldManager=x", aDevice, "Content-Type", applyPatch)
 	h.ok("DELETE", alpha1+"/devices/lamp", "")
 	h.refused(http.StatusNotFound, "NotFound", "GET", inNS+"/devices/lamp", "")
 	require.Equal(t, "DELETED", watched.next().str("type"))

@@ -9,17 +9,16 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // managers keep the record of who owns which field. An object has one from its first
 // server-side apply on: until then nobody could have a conflict, and the record would
 // double most objects and each write's cost.
 type managers struct {
+	forms forms
 	mu    sync.Mutex
 	types managedfields.TypeConverter
 	of    map[schema.GroupVersionKind]map[string]*managedfields.FieldManager // by subresource
@@ -29,8 +28,8 @@ func (m *managers) get(k *Kind, subresource string) (*managedfields.FieldManager
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.types == nil {
-		defs := make(map[string]*spec.Schema)
-		if err := json.Unmarshal(schemaText, &defs); err != nil {
+		defs, err := m.forms.schemas()
+		if err != nil {
 			return nil, err
 		}
 		types, err := managedfields.NewTypeConverter(defs, false)
@@ -39,12 +38,12 @@ func (m *managers) get(k *Kind, subresource string) (*managedfields.FieldManager
 		}
 		m.types, m.of = types, make(map[schema.GroupVersionKind]map[string]*managedfields.FieldManager)
 	}
-	gvk := schema.GroupVersionKind{Group: k.Group, Version: k.Version, Kind: k.Name}
+	gvk := k.groupVersionKind()
 	if m.of[gvk] == nil {
 		m.of[gvk] = make(map[string]*managedfields.FieldManager)
 	}
 	if m.of[gvk][subresource] == nil {
-		fm, err := managedfields.NewDefaultCRDFieldManager(m.types, oneVersion{}, oneVersion{}, oneVersion{}, gvk, gvk.GroupVersion(), subresource, nil)
+		fm, err := managedfields.NewDefaultCRDFieldManager(m.types, m.forms, m.forms, m.forms, gvk, gvk.GroupVersion(), subresource, m.forms.ownerless())
 		if err != nil {
 			return nil, err
 		}
@@ -53,28 +52,8 @@ func (m *managers) get(k *Kind, subresource string) (*managedfields.FieldManager
 	return m.of[gvk][subresource], nil
 }
 
-// oneVersion converts between the versions of a kind, of which there is one.
-type oneVersion struct{}
-
-func (oneVersion) Convert(_, _, _ any) error { return errors.New("a kind has one version") }
-
-func (oneVersion) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
-	return in, nil
-}
-
-func (oneVersion) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
-	return label, value, nil
-}
-
-func (oneVersion) Default(runtime.Object) {}
-
-func (oneVersion) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
-	u := new(unstructured.Unstructured)
-	u.SetGroupVersionKind(gvk)
-	return u, nil
-}
-
-// recorded is the kind in whose form fields have owners, whichever group's form a client speaks.
+// recorded is the kind in whose form fields have owners that are written without an apply, whichever group's form
+// a client speaks. An apply is recorded in its own.
 func (s *server) recorded(k *Kind) *Kind {
 	switch {
 	case k.foreign != nil:
@@ -88,15 +67,25 @@ func (s *server) recorded(k *Kind) *Kind {
 // owned is the object as the record of managers is about it. Only who writes the status is concerned by it.
 func (k *Kind) owned(o *object, subresource string) (*unstructured.Unstructured, error) {
 	out := *o
-	out.APIVersion, out.Kind = k.apiVersion(), k.Name
+	if k.foreign == nil {
+		out.APIVersion, out.Kind = k.apiVersion(), k.Name
+	}
 	if subresource == "" {
 		out.Status = nil
 	}
-	raw, err := out.shown()
+	raw, err := k.recordForm(&out)
 	if err != nil {
 		return nil, err
 	}
 	return form(raw)
+}
+
+// recordForm is an object in the form in which it is recorded.
+func (k *Kind) recordForm(o *object) ([]byte, error) {
+	if k.foreign == nil {
+		return o.shown()
+	}
+	return k.form(o)
 }
 
 func form(raw []byte) (*unstructured.Unstructured, error) {
@@ -143,18 +132,14 @@ func (k *Kind) lastSaid(text string) (*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, err
 	}
-	delete(said.Object, "status")
+	k.dropStatus(said)
 	said.SetManagedFields(nil)
 	return said, unstructured.SetNestedField(said.Object, text, "metadata", "annotations", lastApplied)
 }
 
 // split records clientSide as the owner of what still is as it said, and beforeFirst as that of the rest.
 func split(fm *managedfields.FieldManager, said, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	nothing, err := oneVersion{}.New(live.GroupVersionKind())
-	if err != nil {
-		return nil, err
-	}
-	mine, err := fm.Update(nothing, said, clientSide)
+	mine, err := fm.Update(nothing(live.GroupVersionKind()), said, clientSide)
 	if err != nil {
 		return nil, applyError(err)
 	}

@@ -8,8 +8,10 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"reflect"
 	"strconv"
 
+	"github.com/edgebus/edgebus/cloud/api/fit"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -138,8 +140,11 @@ func (k *Kind) untyped(v any) (*object, error) {
 
 // body reads a request's body as JSON, and remembers which fields stand twice in it.
 func (r *request) body(also ...string) ([]byte, error) {
-	raw, again, err := body(r.Request, also...)
+	raw, again, err := body(r.Request, append(also, protobufType)...)
 	r.twice = again
+	if err == nil && r.Header.Get("Content-Type") == protobufType {
+		return fromProtobuf(raw, r.kind.record())
+	}
 	return raw, err
 }
 
@@ -199,7 +204,7 @@ func (k *Kind) decode(raw []byte) (*object, []string, error) {
 	}
 	v := k.New()
 	if err := json.Unmarshal(pruned, v); err != nil {
-		return nil, nil, badField(err)
+		return nil, nil, misfit(v, tree, err)
 	}
 	o, err := k.untyped(v)
 	if err != nil {
@@ -210,6 +215,15 @@ func (k *Kind) decode(raw []byte) (*object, []string, error) {
 	}
 	o.APIVersion, o.Kind = k.apiVersion(), k.Name
 	return o, unknown, nil
+}
+
+// misfit says where a tree doesn't fit the kind's form.
+func misfit(form any, tree map[string]any, err error) error {
+	at, why := fit.Wrong(reflect.TypeOf(form), tree)
+	if why == "" {
+		return badField(err)
+	}
+	return badRequest(at, "%s: %s", at, why)
 }
 
 // badField says where a value has the wrong type.

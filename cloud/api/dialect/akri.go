@@ -19,11 +19,16 @@ type configurationSpecV0 struct {
 	resource.ConfigurationSpec
 	DiscoveryHandler *handlerV0 `json:"discoveryHandler,omitempty"`
 	Protocol         *handlerV0 `json:"protocol,omitempty"`
+
+	BrokerPodSpec kept `json:"brokerPodSpec,omitempty"` // before there was brokerSpec
+	Properties    kept `json:"properties,omitempty"`    // before there were brokerProperties
+	Units         kept `json:"units,omitempty"`
 }
 
 type handlerV0 struct {
 	Name             string  `json:"name"`
 	DiscoveryDetails details `json:"discoveryDetails,omitempty"`
+	Properties       kept    `json:"discoveryProperties,omitempty"`
 }
 
 // details are texts by name. A single text goes by the name of protocolHandler.
@@ -43,24 +48,36 @@ func (d *details) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*map[string]text)(d))
 }
 
-type instanceV0 common[resource.InstanceSpec, resource.InstanceStatus]
+type instanceV0 struct {
+	Spec   instanceSpecV0          `json:"spec"`
+	Status resource.InstanceStatus `json:"status,omitzero"`
+}
+
+type instanceSpecV0 struct {
+	resource.InstanceSpec
+	CDIName  kept `json:"cdiName,omitempty"`
+	Capacity kept `json:"capacity,omitempty"`
+	Metadata kept `json:"metadata,omitempty"` // what handlers said before there were brokerProperties
+}
 
 func akri() []Kind {
 	configuration := Kind{
 		Group: "akri.sh", Version: "v0", Name: "Configuration", Plural: "configurations", Singular: "configuration",
-		Canonical: resource.KindConfiguration, settle: settleHandler,
+		Canonical: resource.KindConfiguration, settle: settleHandler, BareStatus: true,
 	}
 	instance := Kind{
 		Group: "akri.sh", Version: "v0", Name: "Instance", Plural: "instances", Singular: "instance",
-		Canonical: resource.KindInstance,
+		Canonical: resource.KindInstance, BareStatus: true,
 	}
 	return []Kind{
 		configuration.pair(between(readConfiguration, showConfiguration)),
 		instance.pair(between(
 			func(f instanceV0) (resource.Instance, error) {
-				return resource.Instance{Spec: f.Spec, Status: f.Status}, nil
+				return resource.Instance{Spec: f.Spec.InstanceSpec, Status: f.Status}, nil
 			},
-			func(i resource.Instance) instanceV0 { return instanceV0{i.Spec, i.Status} },
+			func(i resource.Instance) instanceV0 {
+				return instanceV0{instanceSpecV0{InstanceSpec: i.Spec}, i.Status}
+			},
 		)),
 	}
 }
@@ -81,7 +98,7 @@ func readConfiguration(f configurationV0) (c resource.Configuration, err error) 
 func showConfiguration(c resource.Configuration) (f configurationV0) {
 	f.Spec.ConfigurationSpec, f.Status = c.Spec, c.Status
 	h := c.Spec.DiscoveryHandler
-	f.Spec.DiscoveryHandler = &handlerV0{h.Name, texts(h.DiscoveryDetails)}
+	f.Spec.DiscoveryHandler = &handlerV0{Name: h.Name, DiscoveryDetails: texts(h.DiscoveryDetails)}
 	return f
 }
 

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/edgebus/edgebus/cloud/api/fit"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -33,6 +34,8 @@ type Kind struct {
 	Canonical string
 	// Form is an empty object: the fields that have a meaning here. Others are kept.
 	Form any
+	// BareStatus says that what a manifest says of its status is never more than a claim, whatever it is.
+	BareStatus bool
 	// claims are metadata that people write into manifests although it is the server's.
 	claims []string
 
@@ -65,7 +68,7 @@ func between[F, C any](to func(F) (C, error), from func(C) F) (form any, toJSON,
 	toJSON = func(raw []byte) ([]byte, error) {
 		var f F
 		if err := json.Unmarshal(raw, &f); err != nil {
-			return nil, wrongType(err)
+			return nil, misfit(reflect.TypeFor[F](), raw, err)
 		}
 		c, err := to(f)
 		if err != nil {
@@ -81,6 +84,17 @@ func between[F, C any](to func(F) (C, error), from func(C) F) (form any, toJSON,
 		return json.Marshal(from(c))
 	}
 	return new(F), toJSON, fromJSON
+}
+
+// misfit says where JSON is not of the type that belongs there.
+func misfit(t reflect.Type, raw []byte, err error) error {
+	var v any
+	if unmarshal(raw, &v) == nil {
+		if at, why := fit.Wrong(t, v); why != "" {
+			return resource.Errorf(resource.Invalid, at, "%s", why)
+		}
+	}
+	return wrongType(err)
 }
 
 func wrongType(err error) error {
@@ -141,6 +155,41 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 	meta.keep(k.annotation(), rest)
 	c["apiVersion"], c["kind"], c["metadata"] = resource.APIVersion, k.Canonical, meta.fields
 	return json.Marshal(c)
+}
+
+// kept is what a manifest of this form may say although it has no meaning here.
+type kept = json.RawMessage
+
+// Unknown are the fields of an object in this form that the form doesn't have. They are kept like those that
+// have no meaning here, and may be misspelt.
+func (k Kind) Unknown(raw []byte) []string {
+	form, err := parse(raw)
+	if err != nil {
+		return nil
+	}
+	said := body(form)
+	if k.BareStatus {
+		delete(said, "status")
+	}
+	out := fit.Unknown(reflect.TypeFor[resource.Meta](), form["metadata"])
+	for i := range out {
+		out[i] = "metadata." + out[i]
+	}
+	return append(out, fit.Unknown(reflect.TypeOf(k.Form), said)...)
+}
+
+// Plain is an object in this form with texts where the form has text, and nothing where it has null. Its
+// values are of the types that belong there.
+func (k Kind) Plain(raw []byte) ([]byte, error) {
+	form, err := parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	textual(reflect.TypeOf(k.Form), form)
+	if at, why := fit.Wrong(reflect.TypeOf(k.Form), body(form)); why != "" {
+		return nil, resource.Errorf(resource.Invalid, at, "%s", why)
+	}
+	return json.Marshal(form)
 }
 
 // withStatus is what is stored, in this form, with the status of another: who writes a
@@ -323,7 +372,7 @@ func textual(t reflect.Type, v any) any {
 	case tree:
 		switch t.Kind() {
 		case reflect.Struct:
-			for name, field := range fields(t) {
+			for name, field := range fit.Fields(t) {
 				if e, there := v[name]; there {
 					v[name] = textual(field, e)
 				}

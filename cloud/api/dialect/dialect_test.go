@@ -20,13 +20,18 @@ func sample(t *testing.T, name string) (Kind, tree) {
 	require.NoError(t, err)
 	form, err := parse(raw)
 	require.NoError(t, err)
+	return kindOf(t, form), form
+}
+
+func kindOf(t *testing.T, form tree) Kind {
+	t.Helper()
 	for _, k := range All() {
 		if form["apiVersion"] == k.APIVersion() && form["kind"] == k.Name {
-			return k, form
+			return k
 		}
 	}
-	t.Fatalf("%s: no dialect has %s %s", name, form["apiVersion"], form["kind"])
-	return Kind{}, nil
+	t.Fatalf("no dialect has %s %s", form["apiVersion"], form["kind"])
+	return Kind{}
 }
 
 // samples are all manifests that are valid YAML.
@@ -95,4 +100,29 @@ func show(t *testing.T, k Kind, canonical tree) tree {
 	form, err := parse(raw)
 	require.NoError(t, err)
 	return form
+}
+
+// No manifest that is in use has a field that its dialect doesn't know: it would be refused under fieldValidation=Strict, which
+// is how kubectl asks.
+func TestNoSampleHasAnUnknownField(t *testing.T) {
+	for _, name := range samples {
+		k, form := sample(t, name)
+		require.Empty(t, k.Unknown(marshal(t, form)), name)
+	}
+}
+
+// What the published forms have beyond the samples is known as well, and kept.
+func TestFieldsThatNothingActsOnAreKept(t *testing.T) {
+	for _, c := range []struct{ version, kind, spec string }{
+		{"devices.kubeedge.io/v1alpha2", "Device", `{"nodeSelector":{"nodeSelectorTerms":[
+			{"matchExpressions":[{"key":"","operator":"In","values":["n1"]}],"matchFields":[{"key":"metadata.name"}]}]},"protocol":{}}`},
+		{"flightctl.io/v1alpha1", "Device", `{"config":[{"name":"a","configType":"GitConfigProviderSpec",
+			"gitRef":{"repository":"r","targetRevision":"main","path":"/p","mountPath":"/etc"}}]}`},
+	} {
+		form, err := parse([]byte(`{"apiVersion":"` + c.version + `","kind":"` + c.kind + `","metadata":{"name":"x"},"spec":` + c.spec + `}`))
+		require.NoError(t, err)
+		k := kindOf(t, form)
+		require.Empty(t, k.Unknown(marshal(t, form)))
+		require.Equal(t, form["spec"], show(t, k, read(t, k, form, nil))["spec"])
+	}
 }

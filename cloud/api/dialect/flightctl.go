@@ -19,6 +19,16 @@ type hostSpec struct {
 	OS         *resource.NodeOS     `json:"os,omitempty"`
 	Config     []configItem         `json:"config,omitempty"`
 	Monitoring *resource.Monitoring `json:"monitoring,omitempty"`
+
+	Applications    kept `json:"applications,omitempty"`
+	Consoles        kept `json:"consoles,omitempty"`
+	Containers      kept `json:"containers,omitempty"` // before there was monitoring
+	Decommission    kept `json:"decommission,omitempty"`
+	Hooks           kept `json:"hooks,omitempty"`
+	Resources       kept `json:"resources,omitempty"`
+	Systemd         kept `json:"systemd,omitempty"`
+	TemplateVersion kept `json:"templateVersion,omitempty"`
+	UpdatePolicy    kept `json:"updatePolicy,omitempty"`
 }
 
 // configItem names its source in an object of its own, or flat.
@@ -26,7 +36,7 @@ type configItem struct {
 	Name       string                `json:"name"`
 	ConfigType resource.ConfigType   `json:"configType"`
 	Inline     json.RawMessage       `json:"inline,omitempty"`
-	GitRef     *resource.GitRef      `json:"gitRef,omitempty"`
+	GitRef     *gitRef               `json:"gitRef,omitempty"`
 	SecretRef  *resource.SecretMount `json:"secretRef,omitempty"`
 
 	Repository string `json:"repository,omitempty"` // flat, of git
@@ -34,6 +44,13 @@ type configItem struct {
 	Path       string `json:"path,omitempty"`
 	Namespace  string `json:"namespace,omitempty"` // flat, of a Secret that is called as the item
 	MountPath  string `json:"mountPath,omitempty"`
+
+	HTTPRef kept `json:"httpRef,omitempty"`
+}
+
+type gitRef struct {
+	resource.GitRef
+	MountPath kept `json:"mountPath,omitempty"`
 }
 
 type hostStatus struct {
@@ -49,6 +66,7 @@ type fleetV1alpha1 struct {
 	Spec struct {
 		Selector *resource.LabelSelector `json:"selector,omitempty"`
 		Template template                `json:"template"`
+		Rollout  kept                    `json:"rolloutPolicy,omitempty"`
 	} `json:"spec"`
 	Status resource.FleetStatus `json:"status,omitzero"`
 }
@@ -74,9 +92,16 @@ type common[S, T any] struct {
 }
 
 type (
-	repositoryV1alpha1   common[resource.RepositorySpec, resource.RepositoryStatus]
+	repositoryV1alpha1   common[repositorySpec, resource.RepositoryStatus]
 	resourceSyncV1alpha1 common[resource.ResourceSyncSpec, resource.ResourceSyncStatus]
 )
+
+type repositorySpec struct {
+	resource.RepositorySpec
+	HTTPConfig kept `json:"httpConfig,omitempty"`
+	SSHConfig  kept `json:"sshConfig,omitempty"`
+	Suffix     kept `json:"validationSuffix,omitempty"`
+}
 
 // flightctlClaims stand in its manifests, and are the server's: the present
 // resourceVersion, and who owns the object.
@@ -98,9 +123,11 @@ func flightctl() []Kind {
 		device, fleet, version.pair(between(readVersion, showVersion)),
 		repository.pair(between(
 			func(f repositoryV1alpha1) (resource.Repository, error) {
-				return resource.Repository{Spec: f.Spec, Status: f.Status}, nil
+				return resource.Repository{Spec: f.Spec.RepositorySpec, Status: f.Status}, nil
 			},
-			func(r resource.Repository) repositoryV1alpha1 { return repositoryV1alpha1{r.Spec, r.Status} },
+			func(r resource.Repository) repositoryV1alpha1 {
+				return repositoryV1alpha1{repositorySpec{RepositorySpec: r.Spec}, r.Status}
+			},
 		)),
 		sync.pair(between(
 			func(f resourceSyncV1alpha1) (resource.ResourceSync, error) {
@@ -114,7 +141,7 @@ func flightctl() []Kind {
 func flightctlKind(name, plural, singular, canonical string) Kind {
 	return Kind{
 		Group: flightctlGroup, Version: "v1alpha1", Name: name, Plural: plural, Singular: singular,
-		Canonical: canonical, claims: flightctlClaims,
+		Canonical: canonical, claims: flightctlClaims, BareStatus: true,
 	}
 }
 
@@ -138,7 +165,10 @@ func showHost(n resource.Node) (f hostV1alpha1) {
 func (s hostSpec) canonical() resource.NodeSpec {
 	out := resource.NodeSpec{OS: s.OS, Monitoring: s.Monitoring}
 	for _, c := range s.Config {
-		item := resource.ConfigItem{Name: c.Name, ConfigType: c.ConfigType, Inline: c.Inline, GitRef: c.GitRef, SecretRef: c.SecretRef}
+		item := resource.ConfigItem{Name: c.Name, ConfigType: c.ConfigType, Inline: c.Inline, SecretRef: c.SecretRef}
+		if c.GitRef != nil {
+			item.GitRef = &c.GitRef.GitRef
+		}
 		if c.ConfigType == resource.ConfigGit && item.GitRef == nil && c.Repository != "" {
 			item.GitRef = &resource.GitRef{Repository: c.Repository, TargetRevision: c.Ref, Path: c.Path}
 		}
@@ -153,7 +183,11 @@ func (s hostSpec) canonical() resource.NodeSpec {
 func showHostSpec(s resource.NodeSpec) hostSpec {
 	out := hostSpec{OS: s.OS, Monitoring: s.Monitoring}
 	for _, c := range s.Config {
-		out.Config = append(out.Config, configItem{Name: c.Name, ConfigType: c.ConfigType, Inline: c.Inline, GitRef: c.GitRef, SecretRef: c.SecretRef})
+		item := configItem{Name: c.Name, ConfigType: c.ConfigType, Inline: c.Inline, SecretRef: c.SecretRef}
+		if c.GitRef != nil {
+			item.GitRef = &gitRef{GitRef: *c.GitRef}
+		}
+		out.Config = append(out.Config, item)
 	}
 	return out
 }

@@ -25,7 +25,9 @@ type deviceV1alpha1 struct {
 
 // nodeRef is the other way to say nodeName.
 type nodeRef struct {
-	ID string `json:"id,omitempty"`
+	ID       string `json:"id,omitempty"`
+	Relation kept   `json:"relation,omitempty"`
+	Comment  kept   `json:"comment,omitempty"`
 }
 
 type protocolV1alpha1 struct {

@@ -19,6 +19,7 @@ type deviceV1alpha2 struct {
 		NodeSelector     *nodeSelector     `json:"nodeSelector,omitempty"`
 		Protocol         protocolV1alpha2  `json:"protocol,omitzero"`
 		PropertyVisitors []visitorV1alpha2 `json:"propertyVisitors,omitempty"`
+		Data             kept              `json:"data,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		Twins []twinV1alpha2 `json:"twins,omitempty"`
@@ -27,9 +28,12 @@ type deviceV1alpha2 struct {
 
 // nodeSelector binds to the first value of its first expression, whatever the key is called.
 type nodeSelector struct {
-	Terms []struct {
-		Expressions []expression `json:"matchExpressions,omitempty"`
-	} `json:"nodeSelectorTerms,omitempty"`
+	Terms []nodeTerm `json:"nodeSelectorTerms,omitempty"`
+}
+
+type nodeTerm struct {
+	Expressions []expression `json:"matchExpressions,omitempty"`
+	Fields      kept         `json:"matchFields,omitempty"`
 }
 
 type expression struct {
@@ -47,8 +51,15 @@ type protocolV1alpha2 struct {
 }
 
 type commonV1alpha2 struct {
-	TCP options `json:"tcp,omitempty"`
-	COM options `json:"com,omitempty"`
+	TCP              options `json:"tcp,omitempty"`
+	COM              options `json:"com,omitempty"`
+	CommType         kept    `json:"commType,omitempty"`
+	ReconnTimeout    kept    `json:"reconnTimeout,omitempty"`
+	ReconnRetryTimes kept    `json:"reconnRetryTimes,omitempty"`
+	CollectTimeout   kept    `json:"collectTimeout,omitempty"`
+	CollectRetry     kept    `json:"collectRetryTimes,omitempty"`
+	CollectType      kept    `json:"collectType,omitempty"`
+	CustomizedValues kept    `json:"customizedValues,omitempty"`
 }
 
 type customized struct {
@@ -64,6 +75,7 @@ type visitorV1alpha2 struct {
 	OPCUA        options     `json:"opcua,omitempty"`
 	Bluetooth    options     `json:"bluetooth,omitempty"`
 	Customized   *customized `json:"customizedProtocol,omitempty"`
+	Values       kept        `json:"customizedValues,omitempty"`
 }
 
 type twinV1alpha2 struct {
@@ -75,6 +87,7 @@ type twinV1alpha2 struct {
 type modelV1alpha2 struct {
 	Spec struct {
 		Properties []propertyV1alpha2 `json:"properties,omitempty"`
+		Protocol   kept               `json:"protocol,omitempty"`
 	} `json:"spec"`
 }
 
@@ -90,6 +103,7 @@ type typeV1alpha2 struct {
 	Minimum    *float64            `json:"minimum,omitempty"`
 	Maximum    *float64            `json:"maximum,omitempty"`
 	Unit       string              `json:"unit,omitempty"`
+	Default    kept                `json:"defaultValue,omitempty"`
 }
 
 func kubeedgeV1alpha2() []Kind {
@@ -139,11 +153,7 @@ func showV1alpha2(d resource.Device) (f deviceV1alpha2) {
 }
 
 func selectNode(name string) *nodeSelector {
-	s := new(nodeSelector)
-	s.Terms = append(s.Terms, struct {
-		Expressions []expression `json:"matchExpressions,omitempty"`
-	}{[]expression{{Operator: "In", Values: []string{name}}}})
-	return s
+	return &nodeSelector{[]nodeTerm{{Expressions: []expression{{Operator: "In", Values: []string{name}}}}}}
 }
 
 // The protocols that have a section of their own.
@@ -217,7 +227,7 @@ func protocolForV1alpha2(p resource.Protocol) (out protocolV1alpha2) {
 	if strings.EqualFold(p.Type, modbus) {
 		tcp, com := part(config, tcpKeys), part(config, comKeys)
 		if len(tcp) > 0 || len(com) > 0 {
-			out.Common = &commonV1alpha2{tcp, com}
+			out.Common = &commonV1alpha2{TCP: tcp, COM: com}
 		}
 	}
 	out.Modbus, out.OPCUA, out.Bluetooth, out.Customized = sections(p.Type, config)
@@ -259,7 +269,7 @@ func showModelV1alpha2(m resource.DeviceModel) (f modelV1alpha2) {
 		}
 		f.Spec.Properties = append(f.Spec.Properties, propertyV1alpha2{
 			Name: p.Name, Description: p.Description,
-			Type: map[string]typeV1alpha2{name: {p.AccessMode, p.Minimum, p.Maximum, p.Unit}},
+			Type: map[string]typeV1alpha2{name: {p.AccessMode, p.Minimum, p.Maximum, p.Unit, nil}},
 		})
 	}
 	return f

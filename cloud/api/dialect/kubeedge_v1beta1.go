@@ -16,11 +16,16 @@ type deviceV1beta1 struct {
 		NodeName       string                  `json:"nodeName,omitempty"`
 		Protocol       customized              `json:"protocol,omitzero"`
 		Properties     []devicePropertyV1beta1 `json:"properties,omitempty"`
+		Methods        kept                    `json:"methods,omitempty"`
+		StateReport    kept                    `json:"stateReport,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		State          string        `json:"state,omitempty"`
 		LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
 		Twins          []twinV1beta1 `json:"twins,omitempty"`
+		ReportCycle    kept          `json:"reportCycle,omitempty"`
+		ReportToCloud  kept          `json:"reportToCloud,omitempty"`
+		Extensions     kept          `json:"extensions,omitempty"`
 	} `json:"status,omitzero"`
 }
 
@@ -30,6 +35,8 @@ type devicePropertyV1beta1 struct {
 	Visitors     *customized `json:"visitors,omitempty"`
 	CollectCycle int64       `json:"collectCycle,omitempty"`
 	ReportCycle  int64       `json:"reportCycle,omitempty"`
+	ToCloud      kept        `json:"reportToCloud,omitempty"`
+	PushMethod   kept        `json:"pushMethod,omitempty"`
 }
 
 type twinV1beta1 struct {
@@ -40,7 +47,9 @@ type twinV1beta1 struct {
 
 type modelV1beta1 struct {
 	Spec struct {
-		Properties []modelPropertyV1beta1 `json:"properties,omitempty"`
+		Properties     []modelPropertyV1beta1 `json:"properties,omitempty"`
+		Protocol       kept                   `json:"protocol,omitempty"`
+		ProtocolConfig kept                   `json:"protocolConfigData,omitempty"`
 	} `json:"spec"`
 }
 

@@ -1,12 +1,10 @@
 package dialect
 
 import (
-	"encoding/json"
-	"maps"
 	"reflect"
-	"strings"
 	"time"
 
+	"github.com/edgebus/edgebus/cloud/api/fit"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -23,7 +21,9 @@ func schema(t reflect.Type) tree {
 	switch {
 	case t == reflect.TypeFor[time.Time]():
 		return tree{"type": "string", "format": "date-time"}
-	case t == reflect.TypeFor[json.RawMessage]():
+	case t == reflect.TypeFor[kept]():
+		return tree{preserve: true, described: "It is kept as it is."}
+	case fit.Opaque(t) && t.Kind() != reflect.String:
 		return tree{preserve: true}
 	}
 	switch t.Kind() {
@@ -34,33 +34,46 @@ func schema(t reflect.Type) tree {
 	case reflect.Float64:
 		return tree{"type": "number"}
 	case reflect.Slice:
-		return tree{"type": "array", "items": schema(t.Elem())}
+		out := tree{"type": "array", "items": schema(t.Elem())}
+		if key := keyOf(t.Elem()); key != "" { // who applies an element has that one, not the list
+			out["x-kubernetes-list-type"], out["x-kubernetes-list-map-keys"] = "map", []any{key}
+		}
+		return out
 	case reflect.Map:
 		return tree{"type": "object", "additionalProperties": schema(t.Elem())}
 	case reflect.Struct:
 		props := tree{}
-		for name, field := range fields(t) {
-			props[name] = schema(field)
+		for name, field := range fit.Fields(t) {
+			prop := schema(field)
+			if text := words[name]; text != "" && prop[described] == nil {
+				prop[described] = text
+			}
+			props[name] = prop
 		}
 		return tree{"type": "object", "properties": props, preserve: true}
 	}
 	return tree{"type": "integer", "format": "int64"}
 }
 
-const preserve = "x-kubernetes-preserve-unknown-fields"
+const (
+	preserve  = "x-kubernetes-preserve-unknown-fields"
+	described = "description"
+)
 
-// fields are those of a struct by their names in JSON, with those of embedded structs.
-func fields(t reflect.Type) map[string]reflect.Type {
-	out := make(map[string]reflect.Type)
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		switch {
-		case f.Anonymous && name == "":
-			maps.Copy(out, fields(f.Type))
-		case name != "" && name != "-":
-			out[name] = f.Type // an embedded field of this name came before, and gives way
+// keyOf is the field that tells the elements of a list apart, if all of them must have it.
+func keyOf(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return ""
+	}
+	for _, name := range names {
+		for i := range t.NumField() {
+			if t.Field(i).Tag.Get("json") == name {
+				return name
+			}
 		}
 	}
-	return out
+	return ""
 }

@@ -1,0 +1,194 @@
+// Package fit says where JSON doesn't fit the Go type that it is meant for: fields that the type
+// doesn't have, and values of another type, each with its place. It decodes nothing, and changes
+// nothing; it is asked where decoding has failed, or to find what decoding passes over.
+package fit
+
+import (
+	"encoding"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Fields are those of a struct by their names in JSON, with those of embedded structs.
+func Fields(t reflect.Type) map[string]reflect.Type {
+	out := make(map[string]reflect.Type)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous && name == "":
+			maps.Copy(out, Fields(f.Type))
+		case name != "" && name != "-":
+			out[name] = f.Type // an embedded field of this name came before, and gives way
+		}
+	}
+	return out
+}
+
+// Opaque is whether a type reads its JSON itself: nothing is known of what is in it.
+func Opaque(t reflect.Type) bool {
+	p := reflect.PointerTo(t)
+	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+func deref(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t
+}
+
+// Unknown are the places of fields that the type doesn't have, in order.
+func Unknown(t reflect.Type, v any) []string {
+	var out []string
+	unknown(t, v, "", &out)
+	return out
+}
+
+func unknown(t reflect.Type, v any, at string, out *[]string) {
+	if t = deref(t); Opaque(t) {
+		return
+	}
+	switch v := v.(type) {
+	case []any:
+		for i := range v {
+			if t.Kind() == reflect.Slice {
+				unknown(t.Elem(), v[i], item(at, i), out)
+			}
+		}
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			switch t.Kind() {
+			case reflect.Map:
+				unknown(t.Elem(), v[name], field(at, name), out)
+			case reflect.Struct:
+				if below, known := Fields(t)[name]; known {
+					unknown(below, v[name], field(at, name), out)
+				} else {
+					*out = append(*out, field(at, name))
+				}
+			}
+		}
+	}
+}
+
+func field(at, name string) string { return strings.TrimPrefix(at+"."+name, ".") }
+
+func item(at string, i int) string { return fmt.Sprintf("%s[%d]", at, i) }
+
+// Wrong finds the first place where a value is not of the type that belongs there, and says what does. Fields
+// that the type doesn't have are passed over. why is empty when all is well.
+func Wrong(t reflect.Type, v any) (at, why string) { return wrong(t, v, "") }
+
+func wrong(t reflect.Type, v any, at string) (string, string) {
+	t = deref(t)
+	if v == nil {
+		return "", "" // nothing
+	}
+	if Opaque(t) {
+		return leaf(t, v, at)
+	}
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map:
+		fields, ok := v.(map[string]any)
+		if !ok {
+			return at, must("an object", v)
+		}
+		return wrongIn(t, fields, at)
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return leaf(t, v, at)
+		}
+		list, ok := v.([]any)
+		if !ok {
+			return at, must("a list", v)
+		}
+		for i := range list {
+			if at, why := wrong(t.Elem(), list[i], item(at, i)); why != "" {
+				return at, why
+			}
+		}
+		return "", ""
+	}
+	return leaf(t, v, at)
+}
+
+func wrongIn(t reflect.Type, fields map[string]any, at string) (string, string) {
+	known := map[string]reflect.Type{}
+	if t.Kind() == reflect.Struct {
+		known = Fields(t)
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		below, place := known[name], field(at, name)
+		if t.Kind() == reflect.Map {
+			below, place = t.Elem(), at+"["+name+"]"
+		}
+		if below == nil {
+			continue
+		}
+		if at, why := wrong(below, fields[name], place); why != "" {
+			return at, why
+		}
+	}
+	return "", ""
+}
+
+// leaf tries whether a value can be read as it is.
+func leaf(t reflect.Type, v any, at string) (string, string) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return at, err.Error()
+	}
+	if err = json.Unmarshal(raw, reflect.New(t).Interface()); err == nil {
+		return "", ""
+	}
+	if text, ok := v.(string); ok && t.Kind() == reflect.Slice {
+		_, err := base64.StdEncoding.DecodeString(text)
+		return at, fmt.Sprintf("must be base64: %v", err)
+	}
+	if want := words(t); want != "" {
+		return at, must(want, v)
+	}
+	return at, err.Error()
+}
+
+func words(t reflect.Type) string {
+	switch {
+	case t == reflect.TypeFor[time.Time]():
+		return "a time, such as 2026-11-21T10:00:00Z"
+	case Opaque(t):
+		return ""
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "a string in base64"
+	}
+	return "a whole number"
+}
+
+func must(be string, v any) string {
+	is := "this number"
+	switch v.(type) {
+	case string:
+		is = "a string"
+	case bool:
+		is = "a boolean"
+	case []any:
+		is = "a list"
+	case map[string]any:
+		is = "an object"
+	}
+	return "must be " + be + ", not " + is
+}

@@ -1,0 +1,96 @@
+package api
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// protobuf is an object as kubectl create sends it.
+func protobuf(t testing.TB, apiVersion, kind string, fields ...[]byte) string {
+	t.Helper()
+	meta, err := (&metav1.ObjectMeta{Name: "a", Labels: map[string]string{"room": "hall"}}).Marshal()
+	require.NoError(t, err)
+	raw := packedBytes(1, meta)
+	for _, f := range fields {
+		raw = append(raw, f...)
+	}
+	wrapped, err := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: raw}).Marshal()
+	require.NoError(t, err)
+	return string(protobufMagic) + string(wrapped)
+}
+
+func packedBytes(n protowire.Number, value []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(nil, n, protowire.BytesType), value)
+}
+
+func packedEntry(n protowire.Number, key, value string) []byte {
+	return packedBytes(n, append(packedBytes(1, []byte(key)), packedBytes(2, []byte(value))...))
+}
+
+func packedFlag(n protowire.Number) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(nil, n, protowire.VarintType), 1)
+}
+
+func TestProtobuf(t *testing.T) {
+	h := newHub(t, sealed(t))
+	const secrets, maps = "/api/v1/namespaces/default/secrets", "/api/v1/namespaces/default/configmaps"
+	post := func(path, body string) reply { return h.do("POST", path, body, "Content-Type", protobufType) }
+
+	made := post(secrets, protobuf(t, "v1", "Secret", packedEntry(2, "password", "\xff\x00"), packedEntry(2, "none", ""), packedEntry(4, "user", "ann"),
+		packedBytes(3, []byte("kubernetes.io/tls")), packedFlag(5), packedBytes(99, []byte("from the future"))))
+	require.Equal(t, 201, made.code, "%s", made.body)
+	require.Equal(t, "hall", made.str("metadata.labels.room"))
+	require.Equal(t, dict{"password": "/wA=", "none": "", "user": "YW5u"}, made.at("data"))
+	require.Equal(t, "kubernetes.io/tls", made.str("type"))
+	require.Equal(t, true, made.at("immutable"))
+
+	made = post(maps, protobuf(t, "v1", "ConfigMap", packedEntry(2, "a", "text"), packedEntry(3, "b", "\x00")))
+	require.Equal(t, 201, made.code, "%s", made.body)
+	require.Equal(t, dict{"a": "text"}, made.at("data"))
+	require.Equal(t, dict{"b": "AA=="}, made.at("binaryData"))
+
+	for name, body := range map[string]string{
+		"empty": "", "no magic": "{}", "cut": protobuf(t, "v1", "Secret", packedEntry(2, "a", "b"))[:20],
+		"another kind": protobuf(t, "v1", "ConfigMap"), "another type": protobuf(t, "v1", "Secret", packedFlag(2)),
+		"a bad entry": protobuf(t, "v1", "Secret", packedBytes(2, []byte{0xff})), "bad metadata": protobuf(t, "v1", "Secret", packedBytes(1, []byte{0xff})),
+	} {
+		require.Equal(t, 400, post(secrets, body).code, name)
+	}
+	refused := post(base+"/nodes", protobuf(t, "v1", "Node"))
+	require.Equal(t, 415, refused.code)
+	require.Contains(t, refused.str("message"), "application/json")
+	require.Equal(t, 422, post(secrets, protobuf(t, "v1", "Secret", packedEntry(2, "not a key", "b"))).code, "the rules hold")
+}
+
+func FuzzProtobuf(f *testing.F) {
+	f.Add([]byte(protobuf(f, "v1", "Secret", packedEntry(2, "a", "b"), packedFlag(5))), true)
+	f.Add([]byte(protobuf(f, "v1", "ConfigMap", packedEntry(3, "a", "b"))), false)
+	f.Fuzz(func(t *testing.T, raw []byte, secret bool) {
+		kind := "ConfigMap"
+		if secret {
+			kind = "Secret"
+		}
+		_, _ = fromProtobuf(raw, kind) // it must only not panic
+	})
+}
+
+// What is wrong in a map or a list is named with its key or number.
+func TestPlacesOfWrongValues(t *testing.T) {
+	h := newHub(t, sealed(t))
+	for _, c := range []struct{ path, body, says string }{
+		{"/api/v1/namespaces/default/secrets", `{"metadata":{"name":"x"},"stringData":{"user":"a","port":1883}}`, "stringData[port]: must be a string"},
+		{"/api/v1/namespaces/default/secrets", `{"metadata":{"name":"x"},"data":{"key":"no base64!"}}`, "data[key]: must be base64"},
+		{"/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"x"},"data":{"a":"b","on":true}}`, "data[on]: must be a string"},
+		{inNS + "/devicemodels", `{"metadata":{"name":"x"},"spec":{"properties":[{"name":"a"},{"name":"b"},{"name":"c","minimum":"low"}]}}`, "spec.properties[2].minimum: must be a number"},
+		{beta1 + "/devicemodels", `{"metadata":{"name":"x"},"spec":{"properties":[{"name":"a"},{"name":"c","type":{}}]}}`, "spec.properties[1].type: must be a string"},
+	} {
+		got := h.do("POST", c.path, c.body)
+		require.Contains(t, []int{400, 422}, got.code)
+		require.Contains(t, got.str("message"), c.says)
+		require.NotContains(t, got.str("message"), "1883", "values may be secret")
+	}
+}
