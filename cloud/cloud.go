@@ -75,7 +75,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	commits.Watch("sessions", kept.Damage)
 	defer func() { err = errors.Join(err, kept.Close()) }()
 
-	told := events.New(events.Options{Reader: st, Writer: st, Log: log})
+	told := events.New(events.Options{
+		Reader: st, Writer: st, Log: log, Keep: cfg.Limits.Events.Age, Most: cfg.Limits.Events.Count,
+	})
 	var br *broker.Broker
 	tw, err := twin.New(ctx, twin.Options{
 		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: nonce, Tell: told.Tell,

@@ -35,6 +35,8 @@ func (h *Hub) check(report reporter) {
 	h.Log.check(report)
 	h.Limits.check(report)
 	h.Limits.Node.check(report)
+	positive("limits.events.age", h.Limits.Events.Age, report)
+	positive("limits.events.count", h.Limits.Events.Count, report)
 }
 
 func (c *Core) complete() (err error) {

@@ -186,7 +186,8 @@ type Limits struct {
 // HubLimits bound what the hub holds.
 type HubLimits struct {
 	Limits `yaml:",inline"`
-	Node   NodeQuota `yaml:"node"`
+	Node   NodeQuota   `yaml:"node"`
+	Events EventLimits `yaml:"events"`
 }
 
 // CoreLimits bound what the core holds.
@@ -227,6 +228,12 @@ type CommandLimits struct {
 type StreamLimits struct {
 	Bytes Size          `yaml:"bytes"`
 	Age   time.Duration `yaml:"age"`
+}
+
+// EventLimits bound the Events that are kept.
+type EventLimits struct {
+	Age   time.Duration `yaml:"age"`
+	Count int           `yaml:"count"`
 }
 
 // Size is a number of bytes, written 512, 64KiB, 64MiB or 1GiB.
