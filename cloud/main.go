@@ -23,6 +23,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	if done {
 		return 0
 	}
+	defer bound()()
 	return configs.Daemon("cloudhub", stderr, cfg.Log, func(ctx context.Context, p configs.Program) error {
 		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log})
 	})

@@ -118,12 +118,11 @@ func (t *Twins) register(name string, there bool) {
 
 // recallAway takes from a Device's stored status that its node was away when the hub stopped.
 func (t *Twins) recallAway(o store.Object) {
-	var s resource.DeviceStatus
 	d := t.devices[o.Name]
-	if d == nil || t.nodes[d.node] == nil || !bytes.Contains(o.Status, []byte(conditionNode)) || json.Unmarshal(o.Status, &s) != nil {
+	if d == nil || t.nodes[d.node] == nil || t.nodes[d.node].away || !bytes.Contains(o.Status, []byte(conditionNode)) {
 		return
 	}
-	for _, c := range s.Conditions {
+	for _, c := range conditionsOf(o.Status) {
 		if c.Type == conditionNode && c.Status == "False" {
 			t.nodes[d.node].away = true
 		}

@@ -22,7 +22,7 @@ func (t *Twins) node(name string) *node {
 	if n == nil {
 		n = &node{
 			name: name, bound: make(map[string]bool),
-			down: link.NewOwner(link.Down, t.o.Rand), up: link.NewReplica(link.Up),
+			down: link.NewProjection(link.Down, t.o.Rand), up: link.NewReplica(link.Up),
 		}
 		n.up.Limit(t.o.Quota)
 		t.nodes[name] = n

@@ -25,15 +25,16 @@ func nodeNote(name, kind, reason, about, format string, args ...any) resource.Ha
 	}
 }
 
-func (b *batch) tellDevice(d *device, kind, reason, about, format string, args ...any) {
-	b.told = append(b.told, d.note(kind, reason, about, format, args...))
+func (b *batch) tellDevice(m resource.Meta, kind, reason, about, format string, args ...any) {
+	if !b.loading {
+		b.told = append(b.told, deviceNote(m, kind, reason, about, format, args...))
+	}
 }
 
-func (d *device) note(kind, reason, about, format string, args ...any) resource.Happening {
+func deviceNote(m resource.Meta, kind, reason, about, format string, args ...any) resource.Happening {
 	if about != "" {
 		format = about + ": " + format // a name has no % in it
 	}
-	m := d.read().Metadata
 	return resource.Happening{
 		Kind: resource.KindDevice, Namespace: m.Namespace, Name: m.Name, UID: m.UID,
 		Type: kind, Reason: reason, About: about, Message: fmt.Sprintf(format, args...),
@@ -99,16 +100,16 @@ func (t *Twins) noteRejected(name string, r broker.Rejection) {
 }
 
 // noteBound tells where a device goes; to is empty for nowhere.
-func (t *Twins) noteBound(b *batch, d *device, to string, modelled bool) {
+func (t *Twins) noteBound(b *batch, d *device, m resource.Meta, to string, modelled bool) {
 	switch {
 	case to != "" && d.node == "":
-		b.tellDevice(d, resource.EventNormal, "Bound", "", "belongs to node %s", to)
+		b.tellDevice(m, resource.EventNormal, "Bound", "", "belongs to node %s", to)
 	case to != "":
-		b.tellDevice(d, resource.EventNormal, "Moved", "", "from node %s to node %s", d.node, to)
+		b.tellDevice(m, resource.EventNormal, "Moved", "", "from node %s to node %s", d.node, to)
 	case !modelled:
-		b.tellDevice(d, resource.EventWarning, "ModelMissing", "", "taken off node %s until there is a DeviceModel %s", d.node, d.of.name)
+		b.tellDevice(m, resource.EventWarning, "ModelMissing", "", "taken off node %s until there is a DeviceModel %s", d.node, d.of.name)
 	default:
-		b.tellDevice(d, resource.EventNormal, "Unbound", "", "taken off node %s", d.node)
+		b.tellDevice(m, resource.EventNormal, "Unbound", "", "taken off node %s", d.node)
 	}
 }
 
@@ -123,7 +124,7 @@ func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c link.Change)
 		return
 	}
 	tell := func(kind, reason, format string, args ...any) {
-		b.heard = append(b.heard, d.note(kind, reason, a.Name, format, args...))
+		b.heard = append(b.heard, deviceNote(d.read().Metadata, kind, reason, a.Name, format, args...))
 	}
 	switch a.Kind {
 	case topics.KindRefused:

@@ -1,13 +1,16 @@
 package twin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
@@ -32,6 +35,7 @@ var watched = [...]string{resource.KindDeviceModel, resource.KindDevice, resourc
 // the rest, with everything that it knows about it.
 func (t *Twins) loadObjects(ctx context.Context) error {
 	b := t.batch()
+	b.loading = true
 	t.loaded = make(map[string]uint64)
 	var devices []store.Object
 	for _, kind := range watched {
@@ -45,12 +49,9 @@ func (t *Twins) loadObjects(ctx context.Context) error {
 			devices = page.Items
 		}
 	}
-	t.settle(b) // what it says is heard by nobody yet
+	t.settle(b)
 	for _, o := range devices {
 		t.recallAway(o)
-	}
-	for n := range b.spoke {
-		n.down.TakeJournal()
 	}
 	return nil
 }
@@ -157,33 +158,28 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 	}
 }
 
+// changedDevice takes an object from the store. What is in it is read once, when it is projected.
 func (t *Twins) changedDevice(b *batch, o store.Object) {
-	var whole resource.Device
-	if err := json.Unmarshal(o.Data, &whole); err != nil {
-		t.o.Log.Error().Err(err).Str("device", o.Name).Msg("the stored Device can't be read")
+	d := t.devices[o.Name]
+	if d == nil {
+		d = &device{name: o.Name, of: modelKey{namespace: o.Namespace}}
+		t.devices[o.Name] = d
+	}
+	if b.devices[o.Name] == nil && d.of.namespace == o.Namespace && bytes.Equal(d.raw, o.Data) {
+		if d.written.Load() != o.Rev { // or it is the status that was written here
+			t.status.device(o.Name)
+		}
 		return
 	}
-	d := &device{name: o.Name, of: modelKey{o.Namespace, whole.Spec.DeviceModelRef.Name}, raw: o.Data}
-	if old := t.devices[o.Name]; old != nil {
-		d.node, d.sent = old.node, old.sent
-		delete(t.users[old.of], o.Name)
-	}
-	t.devices[o.Name] = d
-	users := t.users[d.of]
-	if users == nil {
-		users = make(map[string]bool)
-		t.users[d.of] = users
-	}
-	users[o.Name] = true
-	b.devices[o.Name] = true
+	b.devices[o.Name] = &o
 }
 
 func (t *Twins) dropDevice(b *batch, name string) {
 	if d := t.devices[name]; d != nil {
-		delete(t.users[d.of], name)
 		delete(t.devices, name)
+		delete(b.devices, name)
 		if d.node != "" {
-			t.noteBound(b, d, "", true)
+			t.noteBound(b, d, d.read().Metadata, "", true)
 		}
 		t.unbind(b, d)
 	}
@@ -200,18 +196,28 @@ func (t *Twins) changedModel(b *batch, o store.Object, deleted bool) {
 			t.o.Log.Error().Err(err).Str("model", o.Name).Msg("the stored DeviceModel can't be read")
 			return
 		}
-		t.models[key] = m
+		tail, err := tailOf(m)
+		if err != nil {
+			t.o.Log.Error().Err(err).Str("model", o.Name).Msg("the stored DeviceModel can't be written")
+			return
+		}
+		t.models[key] = &model{m, tail}
 	}
-	for name := range t.users[key] {
-		b.devices[name] = true
-	}
+	b.models[key] = true
 }
 
 // settle derives the nodes' maps from the objects that changed.
 func (t *Twins) settle(b *batch) {
-	for name := range b.devices {
-		if d := t.devices[name]; d != nil {
-			t.project(b, d)
+	if len(b.models) > 0 {
+		for name, d := range t.devices {
+			if _, changed := b.devices[name]; !changed && b.models[d.of] {
+				b.devices[name] = nil
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.devices)) { // in order is how maps are filled best
+		if whole, ok := t.take(name, b.devices[name]); ok {
+			t.project(b, t.devices[name], whole)
 		}
 	}
 	maps.Copy(t.unlisted, b.nodes)
@@ -234,17 +240,36 @@ func (t *Twins) putMembership(b *batch, n *node) {
 	t.putDocument(b, n, "membership", resource.Membership{Devices: names})
 }
 
+// take reads a Device, of which o is the new version; nil: only its model has one.
+func (t *Twins) take(name string, o *store.Object) (whole resource.Device, ok bool) {
+	d := t.devices[name]
+	raw := d.raw
+	if o != nil {
+		raw = o.Data
+	}
+	if err := json.Unmarshal(raw, &whole); err != nil {
+		t.o.Log.Error().Err(err).Str("device", name).Msg("the stored Device can't be read")
+		if d.raw == nil {
+			delete(t.devices, name)
+		}
+		return whole, false
+	}
+	if o != nil {
+		d.raw, d.of = raw, modelKey{o.Namespace, whole.Spec.DeviceModelRef.Name}
+	}
+	return whole, true
+}
+
 // project writes a Device into its node's map. One whose model is not there yet
 // waits for it: no mapper could do anything with it.
-func (t *Twins) project(b *batch, d *device) {
-	name, whole := d.name, d.read()
-	model, known := t.models[d.of]
+func (t *Twins) project(b *batch, d *device, whole resource.Device) {
+	name, m := d.name, t.models[d.of]
 	target := whole.Spec.NodeName
-	if !known || whole.Metadata.DeletionTimestamp != nil {
+	if m == nil || whole.Metadata.DeletionTimestamp != nil {
 		target = ""
 	}
 	if d.node != target {
-		t.noteBound(b, d, target, known)
+		t.noteBound(b, d, whole.Metadata, target, m != nil)
 		t.unbind(b, d)
 		d.node = target
 	}
@@ -257,28 +282,32 @@ func (t *Twins) project(b *batch, d *device) {
 		n.bound[name] = true
 		b.nodes[n] = true
 	}
-	t.putDocument(b, n, "devices/"+name, resource.NewBundle(whole, model))
+	t.putBundle(b, n, d, whole, m)
 	d.node = n.name // one copy of the text
-	t.projectDesired(b, n, d, whole, model)
+	t.projectDesired(b, n, d, whole, m)
+}
+
+func desiredKey(device, property string) string {
+	return topics.DeviceKey(device, topics.KindDesired, property)
 }
 
 // projectDesired writes the wanted values. One that its model does not allow,
 // because it was there before the model changed, is in the spec and goes nowhere.
-func (t *Twins) projectDesired(b *batch, n *node, d *device, whole resource.Device, model resource.DeviceModel) {
-	for _, property := range slices.Clone(d.sent) {
+func (t *Twins) projectDesired(b *batch, n *node, d *device, whole resource.Device, m *model) {
+	for _, key := range n.down.Keys(desiredKey(d.name, "")) {
+		property := strings.TrimPrefix(key, desiredKey(d.name, ""))
 		value, wanted := whole.Spec.Desired[property]
-		err := model.CheckDesired(property, []byte(value))
+		err := m.CheckDesired(property, []byte(value))
 		if wanted && err != nil {
-			b.tellDevice(d, resource.EventWarning, "NotAllowed", property, "%s is wanted and goes nowhere since the model changed: %v",
+			b.tellDevice(whole.Metadata, resource.EventWarning, "NotAllowed", property, "%s is wanted and goes nowhere since the model changed: %v",
 				clip(string(value)), err)
 		}
 		if !wanted || err != nil {
-			d.sent = slices.DeleteFunc(d.sent, func(p string) bool { return p == property })
-			t.deleteDown(b, n, topics.DeviceKey(d.name, topics.KindDesired, property))
+			t.deleteDown(b, n, key)
 		}
 	}
 	for property, value := range whole.Spec.Desired {
-		if model.CheckDesired(property, []byte(value)) == nil {
+		if m.CheckDesired(property, []byte(value)) == nil {
 			t.putDesired(b, n, d, whole, property)
 		}
 	}
@@ -287,7 +316,7 @@ func (t *Twins) projectDesired(b *batch, n *node, d *device, whole resource.Devi
 func (t *Twins) putDesired(b *batch, n *node, d *device, whole resource.Device, property string) {
 	m := whole.DesiredMeta[property]
 	e := link.Entry{
-		Key:   topics.DeviceKey(d.name, topics.KindDesired, property),
+		Key:   desiredKey(d.name, property),
 		Value: []byte(whole.Spec.Desired[property]), Ver: max(m.Ver, 1), TS: m.TS, Origin: m.Origin,
 	}
 	if until, err := resource.ParseTime(whole.Spec.DesiredUntil[property]); err == nil {
@@ -297,14 +326,11 @@ func (t *Twins) putDesired(b *batch, n *node, d *device, whole resource.Device, 
 	if err != nil {
 		t.o.Log.Error().Err(err).Str("node", n.name).Str("device", d.name).Str("property", property).Uint64("ver", m.Ver).
 			Msg("a desired value can't be sent")
-		b.tellDevice(d, resource.EventWarning, "NotSent", property, "the desired value can't be sent: %v", err)
+		b.tellDevice(whole.Metadata, resource.EventWarning, "NotSent", property, "the desired value can't be sent: %v", err)
 		return
 	}
-	if !slices.Contains(d.sent, property) {
-		d.sent = append(d.sent, property)
-	}
 	if changed {
-		b.out = append(b.out, tree.Value(n.name, e.Key, topics.KindDesired, tree.Stored(e)))
+		b.publish(func() broker.Message { return tree.Value(n.name, e.Key, topics.KindDesired, tree.Stored(e)) })
 		b.spoke[n] = true
 	}
 }
@@ -314,7 +340,7 @@ func (t *Twins) deleteDown(b *batch, n *node, key string) {
 		return
 	}
 	b.spoke[n] = true
-	b.out = append(b.out, n.retained(key, nil))
+	b.publish(func() broker.Message { return n.retained(key, nil) })
 }
 
 // unbind takes all of a device's keys off its node.
@@ -325,10 +351,9 @@ func (t *Twins) unbind(b *batch, d *device) {
 	}
 	delete(n.bound, name)
 	b.nodes[n] = true
-	for _, property := range d.sent {
-		t.deleteDown(b, n, topics.DeviceKey(name, topics.KindDesired, property))
+	for _, key := range n.down.Keys(desiredKey(name, "")) {
+		t.deleteDown(b, n, key)
 	}
-	d.sent = nil
 	t.deleteParts(b, n, "devices/"+name, 0)
 	t.deleteDown(b, n, "devices/"+name)
 }
@@ -342,8 +367,21 @@ func (t *Twins) deleteParts(b *batch, n *node, key string, from int) {
 	}
 }
 
+// putBundle writes a Device with its model, whose text many Devices have in common.
+func (t *Twins) putBundle(b *batch, n *node, d *device, whole resource.Device, m *model) {
+	t.putShared(b, n, "devices/"+d.name, resource.NewBundle(whole, m.DeviceModel), m.tail)
+}
+
+// tailOf is what a model's bundles end in, but for those of Devices with visitors of their own.
+func tailOf(m resource.DeviceModel) (string, error) {
+	text, err := json.Marshal(resource.NewBundle(resource.Device{}, m).Model)
+	return `,"model":` + string(text) + "}", err
+}
+
 // putDocument writes a document, in parts if it is large, and publishes it whole.
-func (t *Twins) putDocument(b *batch, n *node, key string, v any) {
+func (t *Twins) putDocument(b *batch, n *node, key string, v any) { t.putShared(b, n, key, v, "") }
+
+func (t *Twins) putShared(b *batch, n *node, key string, v any, tail string) {
 	doc, err := json.Marshal(v)
 	if err != nil {
 		t.o.Log.Error().Err(err).Str("node", n.name).Str("key", key).Msg("a document can't be written")
@@ -355,7 +393,7 @@ func (t *Twins) putDocument(b *batch, n *node, key string, v any) {
 		if old, ok := n.down.Get(key); ok && string(old.Value) == string(value) {
 			return false
 		}
-		_, changed, err := n.down.Put(link.Entry{Key: key, Value: value, Ver: documentVer, TS: ts})
+		_, changed, err := n.down.PutShared(link.Entry{Key: key, Value: value, Ver: documentVer, TS: ts}, tail)
 		if err != nil {
 			t.o.Log.Error().Err(err).Str("node", n.name).Str("key", key).Msg("a document can't be sent")
 		}
@@ -367,7 +405,7 @@ func (t *Twins) putDocument(b *batch, n *node, key string, v any) {
 	}
 	t.deleteParts(b, n, key, len(parts))
 	if put(key, value) {
-		b.out = append(b.out, n.retained(key, doc))
+		b.publish(func() broker.Message { return n.retained(key, doc) })
 	}
 	b.spoke[n] = true
 }

@@ -73,7 +73,7 @@ func (t *Twins) get(a topics.Address, m broker.Message) error {
 		t.mu.RUnlock()
 		return err
 	}
-	twin := t.twin(d, d.read())
+	twin := twinOf(t.models[d.of], d.read(), t.reportedBy(d))
 	t.mu.RUnlock()
 	reply, err := tree.ReplyTopic(m)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -23,6 +24,7 @@ type statusQueue struct {
 	mu      sync.Mutex
 	devices map[string]bool
 	nodes   map[string]bool
+	taken   int // and are being looked at
 }
 
 func (q *statusQueue) init() { q.devices, q.nodes = make(map[string]bool), make(map[string]bool) }
@@ -40,16 +42,19 @@ func (q *statusQueue) mark(f func()) {
 func (q *statusQueue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.devices) + len(q.nodes)
+	return len(q.devices) + len(q.nodes) + q.taken
 }
 
 func (q *statusQueue) take() (devices, nodes map[string]bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	devices, nodes = q.devices, q.nodes
+	q.taken = len(devices) + len(nodes)
 	q.init()
 	return devices, nodes
 }
+
+func (q *statusQueue) done() { q.mark(func() { q.taken-- }) }
 
 // projectStatus writes the status of what changed, again and again.
 func (t *Twins) projectStatus(ctx context.Context) {
@@ -76,6 +81,7 @@ func (t *Twins) writeStatuses(ctx context.Context) {
 		wg.Go(func() {
 			for f := range work {
 				f()
+				t.status.done()
 			}
 		})
 	}
@@ -109,19 +115,16 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 	whole := d.read()
 	status := t.deviceStatus(d, whole)
 	adopted, found := t.adoption(d, whole)
-	_, modelled := t.models[d.of]
-	model := d.of.name
+	modelled, model := t.models[d.of] != nil, d.of.name
 	reach := t.reach(d, whole, status.State)
 	t.mu.RUnlock()
 	if found {
 		t.want(name, adopted)
 	}
-	return t.writeStatus(ctx, key, func(prev []byte) any {
-		var old resource.DeviceStatus
-		_ = json.Unmarshal(prev, &old) // our own; without it only transition times are lost
-		online := reach.Condition()
+	rev, err := t.writeStatus(ctx, key, func(prev []byte) any {
+		old, online := conditionsOf(prev), reach.Condition()
 		if modelled {
-			status.Conditions = resource.TwinConditions(old.Conditions, status.Twin, t.o.Now())
+			status.Conditions = resource.TwinConditions(old, status.Twin, t.o.Now())
 		} else {
 			online = resource.Condition{
 				Type: resource.ConditionOnline, Status: "Unknown", Reason: "ModelMissing",
@@ -129,7 +132,7 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 			}
 			inSync := online
 			inSync.Type = "InSync"
-			status.Conditions = resource.SetCondition(old.Conditions, inSync, t.o.Now())
+			status.Conditions = resource.SetCondition(old, inSync, t.o.Now())
 		}
 		if reach.Away {
 			status.State = resource.Unknown // what the node reported last may long be otherwise
@@ -138,6 +141,19 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 		status.Conditions = nodeOnline(status.Conditions, reach, t.o.Now())
 		return status
 	})
+	if rev != 0 {
+		d.written.Store(rev)
+	}
+	return err
+}
+
+// conditionsOf reads those of a stored Device's status. It is our own; without them only transition times are lost.
+func conditionsOf(status []byte) []resource.Condition {
+	var s struct {
+		Conditions []resource.Condition `json:"conditions"`
+	}
+	_ = json.Unmarshal(status, &s)
+	return s.Conditions
 }
 
 // adoption is the wish that takes the node's overrides over as desired values: those
@@ -149,10 +165,13 @@ func (t *Twins) adoption(d *device, whole resource.Device) (w wish, found bool) 
 		return w, false
 	}
 	w = wish{node: n.name, origin: "node/" + n.name, values: make(map[string]*resource.Value), basedOn: make(map[string]uint64)}
-	model := t.models[d.of]
+	model := t.model(d)
 	for _, p := range model.Spec.Properties {
+		if !p.Adopt {
+			continue
+		}
 		o, ok := n.up.Get(topics.DeviceKey(d.name, topics.KindOverride, p.Name))
-		if !p.Adopt || !ok || o.Meta.Until != 0 || o.Meta.BasedOn != current(whole.DesiredMeta[p.Name]) ||
+		if !ok || o.Meta.Until != 0 || o.Meta.BasedOn != current(whole.DesiredMeta[p.Name]) ||
 			model.CheckDesired(p.Name, o.Value) != nil {
 			continue
 		}
@@ -168,21 +187,24 @@ func (t *Twins) adoption(d *device, whole resource.Device) (w wish, found bool) 
 	return w, len(w.values) > 0
 }
 
+// model is a device's; without properties if it is not there.
+func (t *Twins) model(d *device) (m resource.DeviceModel) {
+	if known := t.models[d.of]; known != nil {
+		m = known.DeviceModel
+	}
+	return m
+}
+
 func (t *Twins) deviceStatus(d *device, whole resource.Device) resource.DeviceStatus {
-	s := resource.DeviceStatus{State: resource.Unknown, Twin: t.twin(d, whole)}
-	n := t.nodes[d.node]
-	if n == nil {
-		return s
+	up, m := t.reportedBy(d), t.model(d)
+	s := resource.DeviceStatus{State: resource.Unknown, Twin: twinOf(t.models[d.of], whole, up)}
+	state, ok := up[stateKey]
+	last := state.TS
+	if ok {
+		s.State = string(state.Value)
 	}
-	name := d.name
-	last := int64(0)
-	if e, ok := n.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()); ok {
-		s.State, last = string(e.Value), e.TS
-	}
-	for _, p := range t.models[d.of].Spec.Properties {
-		if e, ok := n.up.Get(topics.DeviceKey(name, topics.KindReported, p.Name)); ok {
-			last = max(last, e.TS)
-		}
+	for _, p := range m.Spec.Properties {
+		last = max(last, up["reported/"+p.Name].TS)
 	}
 	s.LastSeen = resource.Millis(last)
 	return s
@@ -200,27 +222,39 @@ func (t *Twins) reach(d *device, whole resource.Device, state string) resource.R
 	return r
 }
 
-// twin puts a device's twin together: desired from the object, the rest from what its node reported.
-func (t *Twins) twin(d *device, whole resource.Device) map[string]resource.TwinProperty {
-	n := t.nodes[d.node]
-	model, modelled := t.models[d.of]
+// reportedBy is what a device's node reported of it, under the keys below the device's.
+func (t *Twins) reportedBy(d *device) map[string]resource.Stored {
+	up := make(map[string]resource.Stored)
+	if n := t.nodes[d.node]; n != nil {
+		prefix := "devices/" + d.name + "/"
+		n.up.Range(prefix, func(e link.Entry) bool {
+			up[e.Key[len(prefix):]] = tree.Stored(e)
+			return true
+		})
+	}
+	return up
+}
+
+// twinOf puts a device's twin together: desired from the object, the rest from what its node reported.
+func twinOf(m *model, whole resource.Device, up map[string]resource.Stored) map[string]resource.TwinProperty {
+	var of resource.DeviceModel
+	if m != nil {
+		of = m.DeviceModel
+	}
 	wanted := func(property string) resource.Stored {
 		m := whole.DesiredMeta[property]
 		return resource.Stored{Value: []byte(whole.Spec.Desired[property]), Ver: m.Ver, TS: m.TS, Origin: m.Origin}
 	}
-	twin := resource.Twin(model, func(branch, property string) (resource.Stored, bool) {
+	twin := resource.Twin(of, func(branch, property string) (resource.Stored, bool) {
 		if branch == "desired" {
 			_, ok := whole.Spec.Desired[property]
 			return wanted(property), ok
 		}
-		if n == nil {
-			return resource.Stored{}, false
-		}
-		e, ok := n.up.Get("devices/" + d.name + "/" + branch + "/" + property)
-		return tree.Stored(e), ok
+		s, ok := up[branch+"/"+property]
+		return s, ok
 	})
-	if modelled {
-		resource.NoteStale(twin, model, whole.Spec.Desired, wanted)
+	if m != nil {
+		resource.NoteStale(twin, of, whole.Spec.Desired, wanted)
 	}
 	return twin
 }
@@ -242,7 +276,7 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	return t.writeStatus(ctx, key, func(prev []byte) any {
+	_, err := t.writeStatus(ctx, key, func(prev []byte) any {
 		var s resource.NodeStatus
 		_ = json.Unmarshal(prev, &s) // our own; without it only the time of the last change is lost
 		if s.State != state {
@@ -252,21 +286,22 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 		s.Conditions = resource.QuotaCondition(s.Conditions, oversize, t.o.Now())
 		return s
 	})
+	return err
 }
 
-// writeStatus writes an object's status if it differs from what is there.
-func (t *Twins) writeStatus(ctx context.Context, key store.Key, next func(prev []byte) any) error {
+// writeStatus writes an object's status if it differs from what is there, and says under which revision it did.
+func (t *Twins) writeStatus(ctx context.Context, key store.Key, next func(prev []byte) any) (rev uint64, err error) {
 	obj, err := t.o.Reader.Get(ctx, key)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	status, err := json.Marshal(next(obj.Status))
 	if err != nil || bytes.Equal(status, obj.Status) {
-		return err
+		return 0, err
 	}
 	t.stats.statuses.Add(1)
-	_, err = t.o.Writer.Update(ctx, store.Object{Key: key, Status: status}, 0)
-	return err
+	obj, err = t.o.Writer.Update(ctx, store.Object{Key: key, Status: status}, 0)
+	return obj.Rev, err
 }
 
 // createNode makes a Node for one that has none: it was let in, so it exists.

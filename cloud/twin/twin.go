@@ -67,10 +67,9 @@ type Twins struct {
 	nodes      map[string]*node
 	names      []string // of the nodes, in order
 	devices    map[string]*device
-	models     map[modelKey]resource.DeviceModel
-	users      map[modelKey]map[string]bool // devices by their model
-	registered map[string]bool              // the names of the Nodes that there are
-	unlisted   map[*node]bool               // whose membership is to be written
+	models     map[modelKey]*model
+	registered map[string]bool // the names of the Nodes that there are
+	unlisted   map[*node]bool  // whose membership is to be written
 
 	started time.Time
 	loaded  map[string]uint64 // by kind: the revision that New saw
@@ -101,13 +100,19 @@ type node struct {
 	unknown  bool // there is no Node of its name, and should be
 }
 
+// model is a DeviceModel, and what the bundles of its devices end in.
+type model struct {
+	resource.DeviceModel
+	tail string
+}
+
 // device is a Device as the store has it. There may be very many: what is in it is read when it is needed.
 type device struct {
-	name string
-	of   modelKey
-	raw  []byte   // shared with the store
-	node string   // the node that its keys are on: the last projection's
-	sent []string // the properties that have a desired key there
+	name    string
+	of      modelKey
+	raw     []byte        // shared with the store
+	node    string        // the node that its keys are on: the last projection's
+	written atomic.Uint64 // revision of the status that was written here last
 }
 
 func (d *device) read() (whole resource.Device) {
@@ -135,20 +140,29 @@ type Stats struct {
 // batch gathers what is to happen once its changes are on disk.
 type batch struct {
 	now     time.Time
-	out     []broker.Message // projections: they derive from objects, which are stored
-	reports []broker.Message // what nodes reported: published once it is stored
-	devices map[string]bool  // to be projected
-	nodes   map[*node]bool   // whose membership may have changed
-	spoke   map[*node]bool   // that may have changes to commit, or something to say
-	dropped map[*node]bool   // whose reports are to be forgotten
+	out     []broker.Message         // projections: they derive from objects, which are stored
+	reports []broker.Message         // what nodes reported: published once it is stored
+	loading bool                     // nobody listens yet: there is nothing to publish, and nothing to tell
+	devices map[string]*store.Object // to be projected: as they are now, or nil where only the model changed
+	models  map[modelKey]bool        // that changed
+	nodes   map[*node]bool           // whose membership may have changed
+	spoke   map[*node]bool           // that may have changes to commit, or something to say
+	dropped map[*node]bool           // whose reports are to be forgotten
 	told    []resource.Happening
 	heard   []resource.Happening // told once what nodes reported is stored
 }
 
 func (t *Twins) batch() *batch {
 	return &batch{
-		now: t.o.Now(), devices: make(map[string]bool),
+		now: t.o.Now(), devices: make(map[string]*store.Object), models: make(map[modelKey]bool),
 		nodes: make(map[*node]bool), spoke: make(map[*node]bool), dropped: make(map[*node]bool),
+	}
+}
+
+// publish tells of what derives from objects. The message is made only if anybody can hear it.
+func (b *batch) publish(m func() broker.Message) {
+	if !b.loading {
+		b.out = append(b.out, m())
 	}
 }
 
@@ -172,8 +186,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	t := &Twins{
 		o: o, steps: steps.New[*batch](maxWaiting),
 		nodes: make(map[string]*node), devices: make(map[string]*device),
-		models: make(map[modelKey]resource.DeviceModel), users: make(map[modelKey]map[string]bool), unlisted: make(map[*node]bool),
-		registered: make(map[string]bool),
+		models: make(map[modelKey]*model), registered: make(map[string]bool), unlisted: make(map[*node]bool),
 	}
 	t.started = o.Now()
 	t.wishes.init()
@@ -264,7 +277,6 @@ func (t *Twins) commit(ctx context.Context, b *batch) (failed, lost error) {
 	ctx = context.WithoutCancel(ctx)
 	changes := b.drops()
 	for n := range b.spoke {
-		n.down.TakeJournal() // a projection: the objects are its store
 		if j := n.up.TakeJournal(); j.Dirty {
 			c, err := nodeChange(n.name, j)
 			if err != nil {

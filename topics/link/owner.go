@@ -51,6 +51,15 @@ func NewOwner(dir Direction, rand func() uint64) *Owner {
 	return o
 }
 
+// NewProjection begins an empty map that its host derives from what is stored elsewhere, and derives
+// again when it is restarted: it has no journal.
+func NewProjection(dir Direction, rand func() uint64) *Owner {
+	o := newOwner(dir, rand)
+	o.lineage = Lineage{N: 1, Nonce: rand()}
+	o.log.none = true
+	return o
+}
+
 func newOwner(dir Direction, rand func() uint64) *Owner {
 	return &Owner{dir: dir, rand: rand, keys: make(map[string]*node), limits: defaultLimits()}
 }
@@ -96,20 +105,27 @@ func RestoreOwner(dir Direction, s State, entries iter.Seq[Entry], rand func() u
 // With Ver 0 the owner counts the key's versions itself, and they never fall,
 // not even after the key was deleted and forgotten. Otherwise Ver is the
 // caller's word, and so is that it rises.
-func (o *Owner) Put(e Entry) (Entry, bool, error) {
+func (o *Owner) Put(e Entry) (Entry, bool, error) { return o.PutShared(e, "") }
+
+// PutShared is Put of a value of which many have the end in common. The owner holds that
+// as it is given, and so once for all of them; readers get whole values.
+func (o *Owner) PutShared(e Entry, tail string) (Entry, bool, error) {
 	e.Deleted = false
+	if head := len(e.Value) - len(tail); head < 0 || string(e.Value[head:]) != tail {
+		tail = ""
+	}
 	if err := e.check(); err != nil {
 		return Entry{}, false, err
 	}
 	e.Origin = cut(e.Origin)
 	old := o.keys[e.Key]
-	if old != nil && !old.Deleted && old.Meta == e.Meta && (e.Ver == 0 || e.Ver == old.Ver) && bytes.Equal(old.Value, e.Value) {
-		return old.Entry, false, nil
+	if old != nil && !old.Deleted && old.Meta == e.Meta && (e.Ver == 0 || e.Ver == old.Ver) && old.has(e.Value) {
+		return old.entry(), false, nil
 	}
 	if e.Ver == 0 {
 		e.Ver = o.nextVer(old)
 	}
-	return o.write(old, e), true, nil
+	return o.write(old, e, tail), true, nil
 }
 
 // Delete removes a key and returns its tombstone; false if there was no such
@@ -120,7 +136,7 @@ func (o *Owner) Delete(key string, ts int64, origin string) (Entry, bool) {
 		return Entry{}, false
 	}
 	e := Entry{Key: key, Ver: old.Ver + 1, TS: ts, Origin: cut(origin), Deleted: true}
-	return o.write(old, e), true
+	return o.write(old, e, ""), true
 }
 
 func (o *Owner) nextVer(old *node) uint64 {
@@ -130,7 +146,7 @@ func (o *Owner) nextVer(old *node) uint64 {
 	return o.verFloor + 1
 }
 
-func (o *Owner) write(old *node, e Entry) Entry {
+func (o *Owner) write(old *node, e Entry, tail string) Entry {
 	if old != nil {
 		e.Key = old.Key // one copy of the text for map and entry
 		o.unlink(old)
@@ -145,12 +161,12 @@ func (o *Owner) write(old *node, e Entry) Entry {
 	if old == nil {
 		o.sorted.put(e.Key, nil)
 	}
-	n.Entry = e
+	n.keep(e, tail)
 	o.append(n)
 	o.log.dirty = true
 	o.log.touch(e.Key)
 	o.talk.inStep = false
-	return n.Entry
+	return e
 }
 
 // append puts a node, whose seq is the highest, at the end of the order.
@@ -242,7 +258,7 @@ func (o *Owner) newLineage(n uint64) {
 func (o *Owner) TakeJournal() Journal {
 	return o.log.take(o.state(), func(key string) (Entry, bool) {
 		if n := o.keys[key]; n != nil {
-			return n.Entry, true
+			return n.entry(), true
 		}
 		return Entry{}, false
 	})
@@ -255,7 +271,7 @@ func (o *Owner) state() State {
 // Get returns a live entry.
 func (o *Owner) Get(key string) (Entry, bool) {
 	if n := o.keys[key]; n != nil && !n.Deleted {
-		return n.Entry, true
+		return n.entry(), true
 	}
 	return Entry{}, false
 }
@@ -270,7 +286,7 @@ func (o *Owner) RangeFrom(prefix, from string, fn func(Entry) bool) {
 			return false
 		}
 		n := o.keys[string(key)]
-		return n.Deleted || fn(n.Entry)
+		return n.Deleted || fn(n.entry())
 	})
 }
 

@@ -77,11 +77,15 @@ type Journal struct {
 
 // ledger collects the keys that a journal will name.
 type ledger struct {
+	none         bool // nobody takes the journal
 	dirty, reset bool
 	touched      map[string]struct{}
 }
 
 func (l *ledger) touch(key string) {
+	if l.none {
+		return
+	}
 	if l.touched == nil {
 		l.touched = make(map[string]struct{})
 	}
@@ -90,7 +94,7 @@ func (l *ledger) touch(key string) {
 
 // take empties the ledger into a journal; get finds the entry of a key.
 func (l *ledger) take(s State, get func(string) (Entry, bool)) Journal {
-	if !l.dirty {
+	if !l.dirty || l.none {
 		return Journal{}
 	}
 	j := Journal{Dirty: true, Reset: l.reset, State: s, Entries: make([]Entry, 0, len(l.touched))}
@@ -110,4 +114,4 @@ func (l *ledger) take(s State, get func(string) (Entry, bool)) Journal {
 	return j
 }
 
-const keepTouched = 4096 // keys; the memory for more isn't kept
+const keepTouched = 512 // keys; the memory for more isn't kept

@@ -280,7 +280,7 @@ func (o *Owner) part(f *fill) Message {
 		from = f.cuts[f.sent-1]
 	}
 	for _, n := range f.nodes[from:f.cuts[f.sent]] {
-		m.Entries = append(m.Entries, n.Entry)
+		m.Entries = append(m.Entries, n.entry())
 	}
 	if f.sent == len(f.cuts)-1 {
 		m.Digest = &f.digest
@@ -297,7 +297,7 @@ func (o *Owner) delta() Message {
 		if size += n.size(); size > o.limits.bytes && len(m.Entries) > 0 {
 			break
 		}
-		m.Entries = append(m.Entries, n.Entry)
+		m.Entries = append(m.Entries, n.entry())
 		m.Upto, t.next = n.Seq, n.next
 	}
 	if t.next == nil {

@@ -1,0 +1,75 @@
+package twin
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// looked waits until all statuses that were to be looked at have been.
+func (r *rig) looked() {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { return r.twins.Stats().StatusWaiting == 0 }, wait, time.Millisecond)
+}
+
+func TestAStatusIsNotWrittenAgainAfterARestart(t *testing.T) {
+	r, c := joined(t)
+	c.report("devices/lamp/state", "online")
+	r.status(func(s resource.DeviceStatus) bool { return s.State == "online" })
+	r.looked()
+	_, before := r.device("lamp")
+	r.restart()
+	r.looked()
+	_, after := r.device("lamp")
+	require.Equal(t, before, after)
+}
+
+// The statuses are the hub's: what anybody else writes there doesn't stay.
+func TestAStatusThatSomebodyElseWroteIsPutRight(t *testing.T) {
+	r, c := joined(t)
+	c.report("devices/lamp/state", "online")
+	r.status(func(s resource.DeviceStatus) bool { return s.State == "online" })
+	_, o := r.device("lamp")
+	_, err := r.store.Update(context.Background(), store.Object{Key: o.Key, Status: []byte(`{"state":"nonsense"}`)}, 0)
+	require.NoError(t, err)
+	r.status(func(s resource.DeviceStatus) bool { return s.State == "online" })
+}
+
+// A bundle is what it always was, with the text of its model held once for all of them.
+func TestBundlesShareTheTextOfTheirModel(t *testing.T) {
+	r, c := joined(t)
+	own := lampOn("n1")
+	own.Metadata.Name, own.Metadata.UID = "own", "u2"
+	own.Spec.PropertyVisitors = []resource.Visitor{{PropertyName: "power", Config: map[string]string{"register": "1"}}}
+	r.create(resource.KindDevice, "own", own)
+	for _, d := range []resource.Device{lampOn("n1"), own} {
+		want, err := json.Marshal(resource.NewBundle(d, lampModel(false)))
+		require.NoError(t, err)
+		c.gets("devices/"+d.Metadata.Name, string(want))
+	}
+	tail, err := tailOf(lampModel(false))
+	require.NoError(t, err)
+	doc, err := json.Marshal(resource.NewBundle(lampOn("n1"), lampModel(false)))
+	require.NoError(t, err)
+	require.Contains(t, string(doc), `"device":`)
+	require.Equal(t, tail, string(doc[len(doc)-len(tail):]))
+}
+
+// A Device that can't be read stays what it was until it can.
+func TestADeviceThatCantBeReadStaysWhatItWas(t *testing.T) {
+	r, c := joined(t)
+	_, o := r.device("lamp")
+	_, err := r.store.Update(context.Background(), store.Object{Key: o.Key, Data: []byte(`{"spec":[]}`)}, 0)
+	require.NoError(t, err)
+	other := lampOn("n1")
+	other.Metadata.Name, other.Metadata.UID = "other", "u2"
+	r.create(resource.KindDevice, "other", other)
+	c.gets("membership", `{"devices":["lamp","other"]}`)
+	require.NoError(t, r.twins.Has("n1", "lamp"))
+}
