@@ -165,7 +165,7 @@ func (t *Twins) changedDevice(b *batch, o store.Object) {
 		d = &device{name: o.Name, of: modelKey{namespace: o.Namespace}}
 		t.devices[o.Name] = d
 	}
-	if b.devices[o.Name] == nil && d.of.namespace == o.Namespace && bytes.Equal(d.raw, o.Data) {
+	if b.devices[o.Name] == nil && d.raw != nil && d.of.namespace == o.Namespace && bytes.Equal(d.raw, o.Data) {
 		if d.written.Load() != o.Rev { // or it is the status that was written here
 			t.status.device(o.Name)
 		}

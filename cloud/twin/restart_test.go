@@ -24,6 +24,7 @@ func TestAStatusIsNotWrittenAgainAfterARestart(t *testing.T) {
 	r.status(func(s resource.DeviceStatus) bool { return s.State == "online" })
 	r.looked()
 	_, before := r.device("lamp")
+	r.awayAfter = time.Hour // that its node is not back is another story
 	r.restart()
 	r.looked()
 	_, after := r.device("lamp")
