@@ -161,11 +161,15 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 // changedDevice takes an object from the store. What is in it is read once, when it is projected.
 func (t *Twins) changedDevice(b *batch, o store.Object) {
 	d := t.devices[o.Name]
+	if d != nil && d.of.namespace != o.Namespace { // another of that name: that the one before it is gone wasn't heard
+		t.dropDevice(b, o.Name)
+		d = nil
+	}
 	if d == nil {
 		d = &device{name: o.Name, of: modelKey{namespace: o.Namespace}}
 		t.devices[o.Name] = d
 	}
-	if b.devices[o.Name] == nil && d.raw != nil && d.of.namespace == o.Namespace && bytes.Equal(d.raw, o.Data) {
+	if b.devices[o.Name] == nil && d.raw != nil && bytes.Equal(d.raw, o.Data) {
 		if d.written.Load() != o.Rev { // or it is the status that was written here
 			t.status.device(o.Name)
 		}

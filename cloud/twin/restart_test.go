@@ -21,7 +21,7 @@ func (r *rig) looked() {
 func TestAStatusIsNotWrittenAgainAfterARestart(t *testing.T) {
 	r, c := joined(t)
 	c.report("devices/lamp/state", "online")
-	r.status(func(s resource.DeviceStatus) bool { return s.State == "online" })
+	r.condition(resource.ConditionOnline, "Online") // its Node is registered by now, and nothing more happens
 	r.looked()
 	_, before := r.device("lamp")
 	r.awayAfter = time.Hour // that its node is not back is another story
@@ -72,5 +72,24 @@ func TestADeviceThatCantBeReadStaysWhatItWas(t *testing.T) {
 	other.Metadata.Name, other.Metadata.UID = "other", "u2"
 	r.create(resource.KindDevice, "other", other)
 	c.gets("membership", `{"devices":["lamp","other"]}`)
+	require.NoError(t, r.twins.Has("n1", "lamp"))
+}
+
+// While the hub could not follow the store, a Device may have gone and another have taken its name.
+func TestADeviceOfTheSameNameInAnotherNamespaceTakesItsPlace(t *testing.T) {
+	r, c := joined(t)
+	model, err := json.Marshal(lampModel(false))
+	require.NoError(t, err)
+	other := lampOn("n1")
+	other.Metadata.Namespace, other.Metadata.UID = "other", "u2"
+	data, err := json.Marshal(other)
+	require.NoError(t, err)
+	r.twins.steps.Put(func(b *batch) {
+		r.twins.changedModel(b, store.Object{Key: store.Key{Namespace: "other", Name: "lamp"}, Data: model}, false)
+		r.twins.replaceAll(b, resource.KindDevice, []store.Object{{Key: store.Key{Namespace: "other", Name: "lamp"}, Data: data}})
+	})
+	want, err := json.Marshal(resource.NewBundle(other, lampModel(false)))
+	require.NoError(t, err)
+	c.gets("devices/lamp", string(want))
 	require.NoError(t, r.twins.Has("n1", "lamp"))
 }
