@@ -59,6 +59,10 @@ type conn struct {
 	batch     session.Batch // of those whom the client's packets gave something to write
 	scratch   [4]byte
 
+	// Whoever is writing has these.
+	unpaid time.Time // what was served is paid for then
+	spread bool      // it was said that the client is given retained messages more slowly
+
 	mu   sync.Mutex
 	will *will
 	why  error // what the broker closed the connection for
@@ -72,6 +76,7 @@ func newConn(b *Broker, l *listener, transport net.Conn, cert *x509.Certificate)
 	c.in = newFrames(transport, int(b.opts.Limits.MaximumPacket))
 	c.acks.init()
 	c.w = session.NewWriter(output(transport, c), b.opts.Limits.WriteTimeout)
+	c.w.Paced(c.served)
 	return c
 }
 

@@ -192,16 +192,46 @@ func (c *conn) rest() {
 	c.acks.settle(storeMost)
 	runtime.Gosched()
 	took := time.Since(c.turn.began)
-	greedy := max(1, float64(c.b.others.greedy.Load())/float64(runtime.GOMAXPROCS(0)))
-	pause := min(max(time.Duration((3*greedy-1)*float64(took)), restLeast), restMost)
-	c.b.stats.rests.Add(1)
-	c.b.stats.rested.Add(int64(pause))
-	if !c.slowed {
-		c.slowed = true
-		c.b.floods.Info().Str("client", c.ident.ClientID).Str("user", c.ident.User).Str("remote", c.ident.Remote).
-			Msg("a client that sends without a break is read more slowly while others publish, too")
+	c.pause(time.Duration((c.b.others.share()-1)*float64(took)), &c.slowed,
+		"a client that sends without a break is read more slowly while others publish, too")
+}
+
+// share says how many times what a greedy client takes has to be, so that all of them
+// together take no more than a third.
+func (o *others) share() float64 {
+	return 3 * max(1, float64(o.greedy.Load())/float64(runtime.GOMAXPROCS(0)))
+}
+
+// served is told of the time that it took to bring the client what is retained. A large
+// tree is as good as a flood: while others publish, serving it gets a third as well.
+func (c *conn) served(took time.Duration, more bool) {
+	now := time.Now()
+	if !c.b.others.than(c.number, now) {
+		return
 	}
-	timer := time.NewTimer(pause)
+	if began := now.Add(-took); c.unpaid.Before(began) {
+		c.unpaid = began
+	}
+	c.unpaid = c.unpaid.Add(time.Duration(c.b.others.share() * float64(took)))
+	wait := c.unpaid.Sub(now)
+	if !more || wait < restLeast {
+		return
+	}
+	c.b.others.greedy.Add(1)
+	defer c.b.others.greedy.Add(-1)
+	c.pause(wait, &c.spread, "a client that is given many retained messages gets them more slowly while others publish, too")
+}
+
+// pause waits, and tells of it the first time.
+func (c *conn) pause(d time.Duration, told *bool, what string) {
+	d = min(max(d, restLeast), restMost)
+	c.b.stats.rests.Add(1)
+	c.b.stats.rested.Add(int64(d))
+	if !*told {
+		*told = true
+		c.b.floods.Info().Str("client", c.ident.ClientID).Str("user", c.ident.User).Str("remote", c.ident.Remote).Msg(what)
+	}
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -55,6 +55,30 @@ func TestWhoIsAloneNeedNotRest(t *testing.T) {
 	require.Zero(t, b.Stats().Rests)
 }
 
+// TestLargeTreeIsServedInTurns: while somebody publishes, who subscribes to everything gets
+// it more slowly, and whoever is alone does not.
+func TestLargeTreeIsServedInTurns(t *testing.T) {
+	b := start(t, nil)
+	const n = 3000
+	for i := range n {
+		b.Publish(Message{Topic: "kept/" + strconv.Itoa(i), Payload: make([]byte, 100), Retain: true})
+	}
+	read := func(id string) {
+		sub := open(t, b, id)
+		sub.sub("kept/#", 0)
+		for range n {
+			sub.expect(packets.Publish)
+		}
+	}
+	read("alone")
+	require.Zero(t, b.Stats().Rests)
+	b.others.mu.Lock()
+	b.others.last = sighting{of: 0, at: time.Now().Add(time.Hour)} // somebody, however long it takes here
+	b.others.mu.Unlock()
+	read("reader")
+	require.Positive(t, b.Stats().Rests)
+}
+
 func TestTooManyWrongPasswords(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 2 })
 	try := func(user, password string, opts ...connectOption) byte {

@@ -9,11 +9,13 @@ import (
 )
 
 const (
-	batchBytes  = 64 << 10        // one write call carries about this much
-	keepBuffer  = 256 << 10       // a larger buffer is not kept for the next one
-	keepControl = 4 << 10         // nor is a larger one for the answers of one connection
-	controlRoom = 256 << 10       // answers that may wait before the client is no longer read
-	closeGrace  = 2 * time.Second // for the last packets, when a connection is closed
+	batchBytes  = 64 << 10         // one write call carries about this much
+	keepBuffer  = 256 << 10        // a larger buffer is not kept for the next one
+	keepControl = 4 << 10          // nor is a larger one for the answers of one connection
+	controlRoom = 256 << 10        // answers that may wait before the client is no longer read
+	fewRounds   = 8                // of writing retained messages, of which nobody minds
+	writeMost   = time.Millisecond // that a write takes; longer, and it waits for the client
+	closeGrace  = 2 * time.Second  // for the last packets, when a connection is closed
 )
 
 // Conn is what a Writer needs of a connection.
@@ -38,7 +40,12 @@ type Writer struct {
 	state   atomic.Uint32
 	batch   atomic.Pointer[Batch] // which will flush it
 	done    chan struct{}
-	rest    []byte // what a flush could not write; whoever is writing has it
+	served  func(took time.Duration, more bool) // nil: nobody is told
+
+	// Whoever is writing has these.
+	rest   []byte // what a flush could not write
+	owing  bool   // retained messages are still to be fetched
+	rounds int    // of writing, since they are
 
 	mu      sync.Mutex
 	room    sync.Cond
@@ -65,6 +72,11 @@ func NewWriter(conn Conn, timeout time.Duration) *Writer {
 	w.try, _ = conn.(trier)
 	return w
 }
+
+// Paced has served told of the time that goes into retained messages: a client that is
+// given many of them takes as much as one that publishes without a break. When there are more, served may
+// wait. It is to be called before anything is written.
+func (w *Writer) Paced(served func(took time.Duration, more bool)) { w.served = served }
 
 // Wake tells the writer that there may be something to write. It never blocks.
 func (w *Writer) Wake() {
@@ -110,6 +122,7 @@ func (w *Writer) flush() {
 
 // once writes what there is, and says whether more has to be done.
 func (w *Writer) once(buf *[]byte) bool {
+	began := time.Now()
 	out, s, closing := w.take((*buf)[:0])
 	if s != nil {
 		out = s.drain(w, out, batchBytes)
@@ -123,6 +136,7 @@ func (w *Writer) once(buf *[]byte) bool {
 		}
 		w.rest = append(w.rest, out[n:]...)
 	}
+	w.tell(time.Since(began), false)
 	if closing || len(w.rest) > 0 || len(out) >= batchBytes || s != nil && s.owes(w) {
 		return true
 	}
@@ -196,25 +210,39 @@ func release(buf *[]byte) {
 // round writes what there is, and says whether there may be more. Retained messages are
 // fetched last: no answer waits for a store that is busy.
 func (w *Writer) round(buf *[]byte) bool {
+	began := time.Now()
 	out, s, closing := w.take((*buf)[:0])
 	if s != nil {
 		out = s.drain(w, out, batchBytes)
 	}
 	*buf = out
+	var waited time.Duration // for the client
 	if len(out) > 0 {
+		before := time.Now()
 		if _, err := w.conn.Write(out); err != nil {
 			w.fail(err)
 			return false
 		}
+		waited = max(0, time.Since(before)-writeMost)
 	}
-	switch {
-	case closing:
+	if closing {
 		w.end()
 		return false
-	case len(out) >= batchBytes || s != nil && s.pull(w):
-		return true
 	}
-	return !w.pause()
+	more := len(out) >= batchBytes || s != nil && s.pull(w)
+	w.tell(time.Since(began)-waited, more)
+	return more || !w.pause()
+}
+
+// tell tells of the time that went into retained messages, when they are more than a few.
+func (w *Writer) tell(took time.Duration, more bool) {
+	if !w.owing {
+		w.rounds = 0
+		return
+	}
+	if w.rounds++; w.rounds > fewRounds && w.served != nil {
+		w.served(took, more)
+	}
 }
 
 // fail ends writing after an error.

@@ -9,10 +9,13 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"sync"
+	"time"
 )
 
 // Target is where a flood is let loose. What is empty isn't there.
@@ -44,8 +47,11 @@ func All() []Flood {
 		{"tree", "publishes values into the tree at QoS 0 at full speed", values},
 		{"refused", "publishes what is refused, at QoS 0 at full speed", refused},
 		{"stalled", "subscribes to # and reads nothing, while it publishes 64 KiB at a time itself", stalled},
+		{"deaf", "subscribes to # on 200 connections and reads none of them", deaf},
+		{"served", "subscribes to # and takes all there is, again and again", served},
 		{"subscriptions", "subscribes to 10,000 filters and unsubscribes again", subscriptions},
 		{"connects", "connects and disconnects", connects},
+		{"takeovers", "connects under the same name on 20 connections, to a session that outlives them", takeovers},
 		{"halves", "opens 500 connections that say half a CONNECT", halves},
 		{"passwords", "tries passwords", passwords},
 		{"retained", "retains 100 KiB on one topic after the other", retained},
@@ -70,8 +76,8 @@ func Named(name string) (Flood, error) {
 
 var payload = make([]byte, 256)
 
-// pour writes a packet many times over, for as long as it is taken.
-func pour(ctx context.Context, t Target, packet []byte, read bool) {
+// pour writes packets many times over, for as long as they are taken.
+func pour(ctx context.Context, t Target, read bool, packets ...[]byte) {
 	p, err := join(ctx, t.MQTT, client{})
 	if err != nil {
 		return
@@ -80,24 +86,29 @@ func pour(ctx context.Context, t Target, packet []byte, read bool) {
 	if read {
 		go p.ignore()
 	}
-	many := make([]byte, 0, 64*len(packet))
+	var many []byte
 	for range 64 {
-		many = append(many, packet...)
+		for _, packet := range packets {
+			many = append(many, packet...)
+		}
 	}
 	for err == nil {
 		_, err = p.Write(many)
 	}
 }
 
-func qos0(ctx context.Context, t Target) { pour(ctx, t, publish("flood/a", 0, 0, payload), true) }
+func qos0(ctx context.Context, t Target) { pour(ctx, t, true, publish("flood/a", 0, 0, payload)) }
 
-func values(ctx context.Context, t Target) { pour(ctx, t, publish(t.Tree, 0, 0, []byte("1")), true) }
-
-func refused(ctx context.Context, t Target) {
-	pour(ctx, t, publish("v1/nodes/n1/sync/up", 0, 0, payload), true)
+// values changes what it sets every time: the same once more would be nothing to store.
+func values(ctx context.Context, t Target) {
+	pour(ctx, t, true, publish(t.Tree, 0, 0, []byte("1")), publish(t.Tree, 0, 0, []byte("2")))
 }
 
-func pings(ctx context.Context, t Target) { pour(ctx, t, []byte{0xC0, 0}, false) }
+func refused(ctx context.Context, t Target) {
+	pour(ctx, t, true, publish("v1/nodes/n1/sync/up", 0, 0, payload))
+}
+
+func pings(ctx context.Context, t Target) { pour(ctx, t, false, []byte{0xC0, 0}) }
 
 func qos1(ctx context.Context, t Target) { acknowledged(ctx, t, "flood/b", payload) }
 
@@ -133,7 +144,49 @@ func stalled(ctx context.Context, t Target) {
 	if _, err := p.Write(subscribe("#")); err != nil {
 		return
 	}
-	pour(ctx, t, publish("flood/c", 0, 0, make([]byte, 64<<10)), true)
+	pour(ctx, t, true, publish("flood/c", 0, 0, make([]byte, 64<<10)))
+}
+
+// deaf readers are joined again when the broker is tired of them.
+func deaf(ctx context.Context, t Target) {
+	each(200, func(int) {
+		p, err := join(ctx, t.MQTT, client{})
+		if err != nil {
+			return
+		}
+		defer p.Close()
+		if _, err := p.Write(subscribe("#")); err != nil {
+			return
+		}
+		for ctx.Err() == nil { // it has to notice its end without reading
+			if _, err := p.Write([]byte{0xC0, 0}); err != nil {
+				return
+			}
+			pause(ctx, time.Second)
+		}
+	})
+}
+
+// served acknowledges nothing, for its subscription is of QoS 0. It begins again when
+// what it got last has not gone on for a while.
+func served(ctx context.Context, t Target) {
+	p, err := join(ctx, t.MQTT, client{})
+	if err != nil {
+		return
+	}
+	defer p.Close()
+	for ctx.Err() == nil {
+		if _, err := p.Write(append(unsubscribe("#"), subscribeAt(0, "#")...)); err != nil {
+			return
+		}
+		for more := true; more; {
+			_ = p.SetReadDeadline(time.Now().Add(longPause))
+			n, err := p.r.Discard(64 << 10)
+			if more = n > 0; err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				return
+			}
+		}
+	}
 }
 
 func subscriptions(ctx context.Context, t Target) {
@@ -164,6 +217,16 @@ func connects(ctx context.Context, t Target) {
 	each(20, func(int) {
 		for ctx.Err() == nil {
 			if p, err := join(ctx, t.MQTT, client{}); err == nil {
+				_ = p.Close()
+			}
+		}
+	})
+}
+
+func takeovers(ctx context.Context, t Target) {
+	each(20, func(int) {
+		for ctx.Err() == nil {
+			if p, err := join(ctx, t.MQTT, client{id: "flood-same", keep: 3600}); err == nil {
 				_ = p.Close()
 			}
 		}
@@ -239,7 +302,7 @@ func offline(ctx context.Context, t Target) {
 	}
 	_ = p.Close()
 	if err == nil {
-		acknowledged(ctx, t, "flood/away", make([]byte, 1024))
+		acknowledged(ctx, t, "flood/away", make([]byte, 4096))
 	}
 }
 

@@ -99,10 +99,12 @@ func publish(topic string, first byte, id uint16, payload []byte) []byte {
 	return packet(0x30|first, append(append(body, 0), payload...))
 }
 
-func subscribe(filters ...string) []byte {
+func subscribe(filters ...string) []byte { return subscribeAt(1, filters...) }
+
+func subscribeAt(qos byte, filters ...string) []byte {
 	body := []byte{0, 1, 0}
 	for _, f := range filters {
-		body = append(text(body, f), 1)
+		body = append(text(body, f), qos)
 	}
 	return packet(0x82, body)
 }
