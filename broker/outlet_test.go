@@ -195,3 +195,27 @@ func TestAListenerThatNeverComesBackStopsNoStream(t *testing.T) {
 	require.ErrorIs(t, pass("own"), resource.Quota)
 	live.nothing()
 }
+
+// The forwarder of a node drops what the hub answers with 0x97, quota exceeded, for it
+// takes it for the limit of retained messages, which doesn't go away by itself. So nothing
+// else that a stream or a bridged topic meets there may be that.
+func TestOnlyTheRetainedLimitIsAQuotaToWhatANodeSends(t *testing.T) {
+	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.QueuedMessages, o.Limits.RetainedMessages = 1, 1 })
+	open(t, b, "full", persistent).sub("#", 1)
+	b.clients.connected("full").disconnect(0, errLeft)
+	require.Eventually(t, func() bool { return b.clients.connected("full") == nil }, patience, time.Millisecond)
+	node := Identity{Version: 5, Node: "n1", Roles: []topics.Role{topics.RoleNode}, ClientID: "core"}
+	pass := func(topic string, retain bool) error {
+		done := make(chan error, 1)
+		b.Pass(Message{Topic: topic, Payload: []byte("x"), QoS: 1, Retain: retain, Publisher: node}, func(err error) { done <- err })
+		return <-done
+	}
+	require.NoError(t, pass("v1/nodes/n1/bridge/a", true), "the one that is retained")
+	for range 3 {
+		for _, topic := range []string{"v1/nodes/n1/devices/d/telemetry/t", "v1/nodes/n1/devices/d/events/e", "v1/nodes/n1/bridge/a", "v1/nodes/n1/bridge/b"} {
+			require.NoError(t, pass(topic, false), topic)
+		}
+		require.NoError(t, pass("v1/nodes/n1/bridge/a", true))
+	}
+	require.ErrorIs(t, pass("v1/nodes/n1/bridge/b", true), resource.Quota)
+}

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -131,7 +129,7 @@ func session(b bench, dir, hub string, conditions faults.Conditions) (took time.
 	return 0, 0, errors.New("the core is not in step after a minute")
 }
 
-func linkedCore(b bench, dir, hub string) (core *process, web string, err error) {
+func linkedCore(b bench, dir, hub string, more ...string) (core *process, web string, err error) {
 	addr, err := freeAddress()
 	if err != nil {
 		return nil, "", err
@@ -139,9 +137,11 @@ func linkedCore(b bench, dir, hub string) (core *process, web string, err error)
 	if web, err = freeAddress(); err != nil {
 		return nil, "", err
 	}
-	core, err = start(filepath.Join(dir, "none"), addr, "", filepath.Join(b.bin, "edgecore"), "--data-dir", dir, "--mqtt-listen", addr,
-		"--http-listen", web, "--node-name", "n1", "--link-server", "mqtt://"+hub,
-		"--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "100ms")
+	args := append([]string{
+		"--data-dir", dir, "--mqtt-listen", addr, "--http-listen", web, "--node-name", "n1", "--link-server", "mqtt://" + hub,
+		"--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "100ms",
+	}, more...)
+	core, err = start(filepath.Join(dir, "none"), addr, "", filepath.Join(b.bin, "edgecore"), args...)
 	if err != nil {
 		return nil, "", err
 	}
@@ -149,20 +149,8 @@ func linkedCore(b bench, dir, hub string) (core *process, web string, err error)
 }
 
 func inStep(web string) (bool, error) {
-	resp, err := http.Get("http://" + web + "/metrics")
-	if err != nil {
-		return false, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return false, err
-	}
-	_, rest, ok := strings.Cut(string(text), "\nedgebus_core_link_in_step ")
-	if !ok {
-		return false, errors.New("no edgebus_core_link_in_step")
-	}
-	return strings.HasPrefix(rest, "1"), nil
+	v, err := gauge(web, "edgebus_core_link_in_step")
+	return v == 1, err
 }
 
 func dirtyEntry(i, round int) link.Entry {
