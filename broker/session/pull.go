@@ -172,7 +172,7 @@ func (s *Session) pull(w *Writer) bool {
 	}
 	if len(chunk) == 0 {
 		s.remove(p)
-		w.owing = len(s.pulls) > 0
+		w.owing.Store(len(s.pulls) > 0)
 		if p.finished = true; p.left == 0 {
 			s.unmark(p)
 		}

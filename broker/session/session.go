@@ -273,7 +273,7 @@ func (s *Session) left(n int) { s.count.Queued.Add(-int64(n)) }
 func (s *Session) drain(w *Writer, b []byte, max int) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w.owing = len(s.pulls) > 0
+	w.owing.Store(len(s.pulls) > 0)
 	if s.writer != w || s.ended {
 		return b
 	}

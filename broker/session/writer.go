@@ -43,9 +43,9 @@ type Writer struct {
 	served  func(took time.Duration, more bool) // nil: nobody is told
 
 	// Whoever is writing has these.
-	rest   []byte // what a flush could not write
-	owing  bool   // retained messages are still to be fetched
-	rounds int    // of writing, since they are
+	rest   []byte      // what a flush could not write
+	owing  atomic.Bool // retained messages are still to be fetched
+	rounds int         // of writing, since they are
 
 	mu      sync.Mutex
 	room    sync.Cond
@@ -236,7 +236,7 @@ func (w *Writer) round(buf *[]byte) bool {
 
 // tell tells of the time that went into retained messages, when they are more than a few.
 func (w *Writer) tell(took time.Duration, more bool) {
-	if !w.owing {
+	if !w.owing.Load() {
 		w.rounds = 0
 		return
 	}
