@@ -41,6 +41,7 @@ type rig struct {
 	up        *link.Replica
 	entries   atomic.Int64 // entries that came over the link, upwards
 	connected atomic.Bool
+	cut       func()        // ends the connection
 	nap       time.Duration // how long a jump of the clock may go unnoticed
 }
 
@@ -103,6 +104,9 @@ func (r *rig) publish(m broker.Message) {
 func (r *rig) restart() {
 	r.stop()
 	r.connected.Store(false)
+	if r.cut != nil {
+		r.cut() // what the hub says is for the twin that is there
+	}
 	r.start()
 }
 
@@ -128,7 +132,8 @@ func (r *rig) connect() {
 			}
 		}
 	})
-	r.t.Cleanup(func() { cancel(); pump.Wait() })
+	r.cut = func() { cancel(); pump.Wait() }
+	r.t.Cleanup(r.cut)
 }
 
 func (r *rig) say(tw *Twin) {
