@@ -8,10 +8,12 @@ package harness
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 )
 
@@ -64,17 +66,19 @@ func Missing(programs ...string) (missing []string) {
 	return missing
 }
 
-// freePort is an address of the loopback interface that nobody uses, and that no
-// other world of this test has been given.
-func freePort() (string, error) {
+// FreePort is an address of the loopback interface that nobody uses, and that nobody else in this process has been
+// given. It is below those that the system gives to whoever asks for any: until a program listens there, and while it
+// is down, an outgoing connection could take one of them.
+func FreePort() (string, error) {
+	const lowest, highest = 10_000, 32_000
 	issued.Lock()
 	defer issued.Unlock()
 	for range 100 {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		address := "127.0.0.1:" + strconv.Itoa(lowest+rand.IntN(highest-lowest))
+		listener, err := net.Listen("tcp", address)
 		if err != nil {
-			return "", err
+			continue
 		}
-		address := listener.Addr().String()
 		_ = listener.Close()
 		if !issued.ports[address] {
 			issued.ports[address] = true

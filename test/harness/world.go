@@ -54,7 +54,7 @@ func NewWorld(dir string, seed uint64) (*World, error) {
 	}
 	w := &World{Dir: dir, Bin: bin, nodes: map[string]*Node{}, procs: map[string]*process{}, last: map[string][]string{}, wraps: map[string][]string{}}
 	for _, address := range []*string{&w.Hub.MQTT, &w.Hub.HTTP, &w.TLS, &w.WS} {
-		if *address, err = freePort(); err != nil {
+		if *address, err = FreePort(); err != nil {
 			return nil, err
 		}
 	}
@@ -69,7 +69,7 @@ func NewWorld(dir string, seed uint64) (*World, error) {
 func (w *World) AddNode(name string, seed uint64) (n *Node, err error) {
 	n = &Node{}
 	for _, address := range []*string{&n.MQTT, &n.HTTP, &n.Modbus} {
-		if *address, err = freePort(); err != nil {
+		if *address, err = FreePort(); err != nil {
 			return nil, err
 		}
 	}
