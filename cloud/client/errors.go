@@ -117,7 +117,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		err = wrapped.Err // the address is said anyway
 	}
 	why, advice := explain(err)
-	if why == hungUp && strings.HasPrefix(c.Server, "https:") {
+	if strings.HasPrefix(c.Server, "https:") && (why == hungUp || why == err.Error()) {
 		advice = signed // what it said about it may be lost with the connection
 	}
 	return &Unreachable{c.Server, why, advice}
