@@ -228,12 +228,16 @@ func (b *Broker) refused(m Message, err error) {
 	b.about(b.floods.Info(), m.Topic).Str("client", id.ClientID).Str("user", id.User).
 		Str("kind", string(kind)).Msg("publish refused")
 	b.floods.Debug().Err(err).Str("topic", m.Topic).Msg("publish refused: why") // a reason may quote the value
+	old := id.Version < 5
+	if !old && !b.awaitsAnswer(m) {
+		return // the acknowledgement tells it, and a flood of them costs no more
+	}
 	text, failed := json.Marshal(refusal{Topic: m.Topic, Reason: reasonOf(err), Kind: kind, Code: codeOf(err)})
 	switch {
 	case failed != nil:
-	case id.Version < 5:
+	case old:
 		b.Publish(Message{Topic: topics.RefusedPrefix + topicID(id.ClientID), Payload: text, QoS: 1})
-	case b.awaitsAnswer(m):
+	default:
 		b.Publish(Message{Topic: m.Props.ResponseTopic, Payload: text, QoS: m.QoS, Props: Properties{
 			Correlation: m.Props.Correlation, ContentType: "application/json",
 			User: []UserProperty{{Key: topics.PropCode, Value: string(topics.Refused)}, {Key: topics.PropError, Value: reasonOf(err)}},

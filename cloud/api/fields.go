@@ -1,12 +1,12 @@
 package api
 
 import (
-	"encoding"
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/edgebus/edgebus/cloud/api/fit"
 )
 
 // jsonField is a field of a Go type as JSON knows it.
@@ -35,19 +35,6 @@ func fieldsOf(t reflect.Type) []jsonField {
 	return out
 }
 
-// opaque says whether a type reads its JSON itself: nothing is known of what is in it.
-func opaque(t reflect.Type) bool {
-	p := reflect.PointerTo(t)
-	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
-}
-
-func deref(t reflect.Type) reflect.Type {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	return t
-}
-
 // prune takes out of tree what the kind has no field for, and returns the paths.
 func (k *Kind) prune(tree map[string]any) []string {
 	var unknown []string
@@ -63,8 +50,8 @@ func (k *Kind) prune(tree map[string]any) []string {
 }
 
 func prune(t reflect.Type, v any, at string, unknown *[]string) {
-	t = deref(t)
-	if opaque(t) {
+	t = fit.Deref(t)
+	if fit.Opaque(t) {
 		return
 	}
 	switch v := v.(type) {

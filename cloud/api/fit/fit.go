@@ -37,7 +37,8 @@ func Opaque(t reflect.Type) bool {
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-func deref(t reflect.Type) reflect.Type {
+// Deref is what a type is a pointer to, if it is one.
+func Deref(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -52,7 +53,7 @@ func Unknown(t reflect.Type, v any) []string {
 }
 
 func unknown(t reflect.Type, v any, at string, out *[]string) {
-	if t = deref(t); Opaque(t) {
+	if t = Deref(t); Opaque(t) {
 		return
 	}
 	switch v := v.(type) {
@@ -87,7 +88,7 @@ func item(at string, i int) string { return fmt.Sprintf("%s[%d]", at, i) }
 func Wrong(t reflect.Type, v any) (at, why string) { return wrong(t, v, "") }
 
 func wrong(t reflect.Type, v any, at string) (string, string) {
-	t = deref(t)
+	t = Deref(t)
 	if v == nil {
 		return "", "" // nothing
 	}
