@@ -107,6 +107,11 @@ func Open(opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !opts.ReadOnly {
+		if err := upgrade(db, opts, upgradeStep); err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+	}
 	s := &Store{
 		opts: opts, db: db,
 		requests: make(chan *request, maxBatch),

@@ -16,19 +16,24 @@ import (
 //	                   data/    key → created, rev, data
 //	                   status/  key → created, rev, status
 //	                   tombs/   rev → when, key, data, status
-//	nodes     node → meta
-//	up        node NUL key → value
+//	replicas  node → meta
+//	reported  node NUL key → value
 //
 // A key is namespace NUL name. An object's revision is the higher one of its two
 // records. The live half of "rev → key" is not written: it is what the data and
 // status records say, and is put together when the file is opened.
 //
-// Every record of an object begins with a checksum of the rest.
+// Every record of an object begins with a checksum of the rest, and every one of a node with
+// that of its key and the rest. Files of version 1 had the nodes' in the buckets nodes and
+// up, without checksums.
 var (
-	bucketMeta    = []byte("meta")
-	bucketObjects = []byte("objects")
-	bucketNodes   = []byte("nodes")
-	bucketUp      = []byte("up")
+	bucketMeta     = []byte("meta")
+	bucketObjects  = []byte("objects")
+	bucketReplicas = []byte("replicas")
+	bucketReported = []byte("reported")
+
+	bucketNodes1 = []byte("nodes") // of version 1
+	bucketUp1    = []byte("up")
 
 	bucketData   = []byte("data")
 	bucketStatus = []byte("status")
@@ -40,7 +45,10 @@ var (
 	keyFloor   = []byte("floor")
 )
 
-const formatVersion = 1
+const (
+	formatVersion = 2
+	formatFirst   = 1
+)
 
 var (
 	errRecord  = errors.New("damaged record")
@@ -54,6 +62,19 @@ func seal(body []byte) []byte {
 
 func unseal(b []byte) ([]byte, error) {
 	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
+		return nil, errRecord
+	}
+	return b[4:], nil
+}
+
+// sealUnder is a node's record as the file has it.
+func sealUnder(key, value []byte) []byte {
+	sum := crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value)
+	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(value)), sum), value...)
+}
+
+func unsealUnder(key, b []byte) ([]byte, error) {
+	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, b[4:]) {
 		return nil, errRecord
 	}
 	return b[4:], nil

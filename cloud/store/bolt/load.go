@@ -23,7 +23,7 @@ func load(db *bbolt.DB) (snap *snapshot, err error) {
 }
 
 func initialise(tx *bbolt.Tx) error {
-	for _, name := range [][]byte{bucketMeta, bucketObjects, bucketNodes, bucketUp} {
+	for _, name := range [][]byte{bucketMeta, bucketObjects, bucketReplicas, bucketReported} {
 		if _, err := tx.CreateBucket(name); err != nil {
 			return err
 		}
@@ -32,15 +32,10 @@ func initialise(tx *bbolt.Tx) error {
 }
 
 func readAll(tx *bbolt.Tx) (*snapshot, error) {
-	for _, name := range [][]byte{bucketMeta, bucketObjects, bucketNodes, bucketUp} {
-		if tx.Bucket(name) == nil {
-			return nil, fmt.Errorf("no %s in it", name)
-		}
+	if err := wellFormed(tx); err != nil {
+		return nil, err
 	}
 	meta := tx.Bucket(bucketMeta)
-	if v := toNumber(meta.Get(keyVersion)); v != formatVersion {
-		return nil, fmt.Errorf("its format is %d, this program reads %d", v, formatVersion)
-	}
 	snap := &snapshot{
 		rev: toNumber(meta.Get(keyRev)), seq: toNumber(meta.Get(keySeq)),
 		tables: make(map[string]*table),
@@ -55,6 +50,30 @@ func readAll(tx *bbolt.Tx) (*snapshot, error) {
 		return nil
 	})
 	return snap, err
+}
+
+// wellFormed says that the file is of a format that is read here, and has all of its buckets.
+func wellFormed(tx *bbolt.Tx) error {
+	needed := [][]byte{bucketMeta, bucketObjects, bucketReplicas, bucketReported}
+	switch v := version(tx); {
+	case v == formatFirst:
+		needed = [][]byte{bucketMeta, bucketObjects, bucketNodes1, bucketUp1}
+	case v != formatVersion:
+		return fmt.Errorf("its format is %d, this program reads up to %d", v, formatVersion)
+	}
+	for _, name := range needed {
+		if tx.Bucket(name) == nil {
+			return fmt.Errorf("no %s in it", name)
+		}
+	}
+	return nil
+}
+
+func version(tx *bbolt.Tx) uint64 {
+	if meta := tx.Bucket(bucketMeta); meta != nil {
+		return toNumber(meta.Get(keyVersion))
+	}
+	return formatVersion
 }
 
 func readTable(kind *bbolt.Bucket, newest uint64) (*table, error) {

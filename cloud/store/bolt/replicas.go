@@ -3,6 +3,7 @@ package bolt
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -54,7 +55,7 @@ func (s *Store) checkNode(c store.NodeChange) (size int, err error) {
 // writeNode puts one change into a transaction. A node without meta has an
 // empty one, so that its name is on record.
 func writeNode(tx *bbolt.Tx, c store.NodeChange) error {
-	nodes, up := tx.Bucket(bucketNodes), tx.Bucket(bucketUp)
+	nodes, up := tx.Bucket(bucketReplicas), tx.Bucket(bucketReported)
 	node := []byte(c.Node)
 	if c.Reset || c.Drop {
 		if err := deletePrefix(up, objectKey(c.Node, "")); err != nil {
@@ -69,7 +70,7 @@ func writeNode(tx *bbolt.Tx, c store.NodeChange) error {
 		meta = []byte{}
 	}
 	if meta != nil {
-		if err := nodes.Put(node, meta); err != nil {
+		if err := nodes.Put(node, sealUnder(node, meta)); err != nil {
 			return err
 		}
 	}
@@ -79,7 +80,8 @@ func writeNode(tx *bbolt.Tx, c store.NodeChange) error {
 		}
 	}
 	for _, item := range c.Put {
-		if err := up.Put(objectKey(c.Node, item.Key), item.Value); err != nil {
+		key := objectKey(c.Node, item.Key)
+		if err := up.Put(key, sealUnder(key, item.Value)); err != nil {
 			return err
 		}
 	}
@@ -107,22 +109,64 @@ func (s *Store) Load(ctx context.Context, node string) (store.Replica, error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
-	err := s.view(func(tx *bbolt.Tx) error {
-		readNode(tx, &r)
-		return nil
-	})
-	return r, err
+	return r, s.look(func(in replicas) error { return in.read(&r) })
 }
 
-func readNode(tx *bbolt.Tx, r *store.Replica) {
-	if meta := tx.Bucket(bucketNodes).Get([]byte(r.Node)); len(meta) > 0 {
-		r.Meta = bytes.Clone(meta)
+// look reads what nodes reported; a record that can't be trusted is the file's damage.
+func (s *Store) look(read func(replicas) error) error {
+	err := s.view(func(tx *bbolt.Tx) error { return read(replicasIn(tx)) })
+	if errors.Is(err, errRecord) {
+		return file(s.opts.Path).Damaged(err)
+	}
+	return err
+}
+
+// replicas are the nodes' records in a transaction.
+type replicas struct {
+	nodes, up *bbolt.Bucket
+	plain     bool // without checksums
+}
+
+func replicasIn(tx *bbolt.Tx) replicas {
+	if version(tx) == formatFirst { // whoever only looks leaves it so
+		return replicas{tx.Bucket(bucketNodes1), tx.Bucket(bucketUp1), true}
+	}
+	return replicas{tx.Bucket(bucketReplicas), tx.Bucket(bucketReported), false}
+}
+
+func (in replicas) open(key, record []byte) ([]byte, error) {
+	if in.plain {
+		return record, nil
+	}
+	value, err := unsealUnder(key, record)
+	if err != nil {
+		node, item, _ := strings.Cut(string(key), "\x00")
+		return nil, fmt.Errorf("what node %s reported: %q: %w", node, item, err)
+	}
+	return value, nil
+}
+
+// read reads the node that r names.
+func (in replicas) read(r *store.Replica) error {
+	if record := in.nodes.Get([]byte(r.Node)); record != nil {
+		meta, err := in.open([]byte(r.Node), record)
+		if err != nil {
+			return err
+		}
+		if len(meta) > 0 {
+			r.Meta = bytes.Clone(meta)
+		}
 	}
 	prefix := objectKey(r.Node, "")
-	c := tx.Bucket(bucketUp).Cursor()
+	c := in.up.Cursor()
 	for k, v := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, v = c.Next() {
-		r.Items = append(r.Items, store.Item{Key: string(k[len(prefix):]), Value: bytes.Clone(v)})
+		value, err := in.open(k, v)
+		if err != nil {
+			return err
+		}
+		r.Items = append(r.Items, store.Item{Key: string(k[len(prefix):]), Value: bytes.Clone(value)})
 	}
+	return nil
 }
 
 // All reads every replica. Each node is a transaction of its own: one that lasts
@@ -147,28 +191,36 @@ func (s *Store) following(ctx context.Context, after string) (r store.Replica, e
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
-	err = s.view(func(tx *bbolt.Tx) error {
-		k, _ := tx.Bucket(bucketNodes).Cursor().Seek([]byte(after + "\x00"))
-		if k != nil {
-			r.Node = string(k)
-			readNode(tx, &r)
+	err = s.look(func(in replicas) error {
+		k, _ := in.nodes.Cursor().Seek([]byte(after + "\x00"))
+		if k == nil {
+			return nil
 		}
-		return nil
+		r.Node = string(k)
+		return in.read(&r)
 	})
 	return r, err
 }
 
-// checkNodes finds items of nodes that are not on record.
+// checkNodes finds damaged records, and those of nodes that are not on record.
 func checkNodes(tx *bbolt.Tx) error {
-	nodes := tx.Bucket(bucketNodes)
-	return tx.Bucket(bucketUp).ForEach(func(k, _ []byte) error {
+	in := replicasIn(tx)
+	err := in.nodes.ForEach(func(k, v []byte) error {
+		_, err := in.open(k, v)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return in.up.ForEach(func(k, v []byte) error {
 		node, _, err := splitKey(k)
 		if err != nil {
 			return err
 		}
-		if nodes.Get([]byte(node)) == nil {
+		if in.nodes.Get([]byte(node)) == nil {
 			return fmt.Errorf("%q belongs to no node", k)
 		}
-		return nil
+		_, err = in.open(k, v)
+		return err
 	})
 }
