@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -36,19 +39,60 @@ func deviceKind() Kind {
 			{Name: "In-Sync", Type: "string", Description: "Whether every property is as it is wanted."},
 			{Name: "Protocol", Type: "string", Description: "The protocol that reaches it.", Wide: true},
 			{Name: "Last-Seen", Type: "string", Description: "When it last reported anything.", Wide: true},
+			{Name: "Reported", Type: "string", Description: "The values that it reported last.", Wide: true},
 		},
 		Cells: func(obj any) []any {
 			d := obj.(*resource.Device)
 			return []any{
 				d.Spec.NodeName, d.Spec.DeviceModelRef.Name, orUnknown(d.Status.State),
-				condition(d.Status.Conditions, "InSync"), d.Spec.Protocol.Type, d.Status.LastSeen,
+				condition(d.Status.Conditions, "InSync"), d.Spec.Protocol.Type, d.Status.LastSeen, reported(d.Status.Twin),
 			}
 		},
 		Fields: map[string]func(any) string{
 			"spec.nodeName": func(obj any) string { return obj.(*resource.Device).Spec.NodeName },
 		},
-		Bulk: []string{"metadata", "spec.desired", "spec.desiredUntil", "spec.propertyVisitors", "status.twin"},
+		Bulk: []string{"metadata", "spec.desired", "spec.desiredUntil", "spec.propertyVisitors"},
 	}
+}
+
+// A row's values have to fit on a screen; a file or an array does not.
+const (
+	cellValue = 24 // of one value
+	cellWidth = 96 // of all of them
+)
+
+// reported writes the reported values of a twin in a row: power=ON,temperature=21.5.
+func reported(twin map[string]resource.TwinProperty) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(twin)) {
+		value := twin[name].Reported
+		if value == nil {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		if b.Len() >= cellWidth {
+			b.WriteString("…")
+			break
+		}
+		b.WriteString(name + "=" + shortened(value.Value, cellValue))
+	}
+	return b.String()
+}
+
+// shortened is the beginning of a text, without anything that could steer a terminal.
+func shortened(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '·'
+		}
+		return r
+	}, text)
+	if utf8.RuneCountInString(text) <= most {
+		return text
+	}
+	return string([]rune(text)[:most-1]) + "…"
 }
 
 func modelKind() Kind {

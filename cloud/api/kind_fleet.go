@@ -15,6 +15,7 @@ func nodeKind() Kind {
 			{Name: "State", Type: "string", Description: "online or offline, as the hub sees its connection."},
 			{Name: "Version", Type: "string", Description: "The version of its core."},
 			{Name: "Fleet", Type: "string", Description: "The Fleet that owns it."},
+			{Name: "Devices", Type: "integer", Description: "How many devices are bound to it."},
 			{Name: "Last-Seen", Type: "string", Description: "When its state last changed.", Wide: true},
 			{Name: "Image", Type: "string", Description: "The operating system that is wanted.", Wide: true},
 		},
@@ -24,7 +25,7 @@ func nodeKind() Kind {
 			if n.Spec.OS != nil {
 				image = n.Spec.OS.Image
 			}
-			return []any{orUnknown(n.Status.State), n.Status.Version, fleet, n.Status.LastSeen, image}
+			return []any{orUnknown(n.Status.State), n.Status.Version, fleet, n.Status.Devices, n.Status.LastSeen, image}
 		}),
 		Fields: map[string]func(any) string{
 			"metadata.owner": field(func(n *resource.Node) string { return n.Metadata.Owner }),

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
@@ -100,6 +101,36 @@ func TestTable(t *testing.T) {
 	require.Equal(t, "n1", one.str("rows.0.object.spec.nodeName"))
 	none := h.ok("GET", inNS+"/devices/lamp?includeObject=None", "", "Accept", asTable)
 	require.Nil(t, none.at("rows.0.object"))
+}
+
+func TestReportedValuesInAWideTable(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.ok("PUT", inNS+"/devices/lamp/status", `{"status":{"twin":{"power":{"reported":{"value":"ON","ver":1}},
+		"brightness":{"reported":{"value":"40","ver":1}},"hue":{"desired":{"value":"7","ver":1}}}}}`)
+	r := h.ok("GET", inNS+"/devices/lamp", "", "Accept", asTable)
+	columns := r.at("columnDefinitions").([]any)
+	last := len(columns) - 2 // before the age
+	require.Equal(t, "Reported", r.str(fmt.Sprintf("columnDefinitions.%d.name", last)))
+	require.EqualValues(t, 1, r.at(fmt.Sprintf("columnDefinitions.%d.priority", last)))
+	require.Equal(t, "brightness=40,power=ON", r.str(fmt.Sprintf("rows.0.cells.%d", last)))
+}
+
+func TestReportedValuesFitInARow(t *testing.T) {
+	of := func(values ...string) string {
+		twin := make(map[string]resource.TwinProperty)
+		for i, v := range values {
+			twin[fmt.Sprintf("p%02d", i)] = resource.TwinProperty{Reported: &resource.TwinValue{Value: v}}
+		}
+		return reported(twin)
+	}
+	require.Empty(t, of())
+	require.Equal(t, "p00=21.5", of("21.5"))
+	require.Equal(t, "p00=a·[31mb", of("a\x1b[31mb"), "nothing that steers a terminal")
+	require.Equal(t, "p00="+strings.Repeat("é", cellValue-1)+"…,p01=", of(strings.Repeat("é", 1000), ""))
+	many := of(strings.Split(strings.Repeat("value ", 200), " ")...)
+	require.LessOrEqual(t, len(many), 2*cellWidth)
+	require.True(t, strings.HasSuffix(many, ",…"), many)
 }
 
 func TestWatch(t *testing.T) {

@@ -242,6 +242,7 @@ func (t *Twins) putMembership(b *batch, n *node) {
 		names = []string{}
 	}
 	t.putDocument(b, n, "membership", resource.Membership{Devices: names})
+	t.status.node(n.name)
 }
 
 // take reads a Device, of which o is the new version; nil: only its model has one.

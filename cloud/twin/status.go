@@ -262,8 +262,9 @@ func twinOf(m *model, whole resource.Device, up map[string]resource.Stored) map[
 func (t *Twins) writeNode(ctx context.Context, name string) error {
 	t.mu.RLock()
 	n := t.nodes[name]
-	state, report, oversize, exists := resource.Offline, resource.NodeReport{}, "", false
+	state, report, oversize, exists, devices := resource.Offline, resource.NodeReport{}, "", false, 0
 	if n != nil {
+		devices = len(n.bound)
 		state, oversize, exists = n.state(), n.oversize, n.core != "" || n.unknown
 		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
 			_ = json.Unmarshal(e.Value, &report) // a node that reports nonsense about itself has no version to show
@@ -282,7 +283,7 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 		if s.State != state {
 			s.State, s.LastSeen = state, resource.Time(t.o.Now())
 		}
-		s.Version, s.SystemInfo = report.Version, report.SystemInfo
+		s.Version, s.SystemInfo, s.Devices = report.Version, report.SystemInfo, devices
 		s.Conditions = resource.QuotaCondition(s.Conditions, oversize, t.o.Now())
 		return s
 	})

@@ -259,6 +259,22 @@ func TestPresenceIsTheBrokersWord(t *testing.T) {
 	require.Eventually(t, func() bool { return state() == "offline" }, wait, time.Millisecond)
 }
 
+func TestANodesDevicesAreCounted(t *testing.T) {
+	r, _ := joined(t)
+	counts := func(want int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			n, err := r.node()
+			return err == nil && n.Status.Devices == want
+		}, wait, tick)
+	}
+	counts(1)
+	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "" })
+	counts(0)
+	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "n1" })
+	counts(1)
+}
+
 func TestAForgedKeyFoolsNobody(t *testing.T) {
 	r, c := joined(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))

@@ -99,6 +99,8 @@ type NodeStatus struct {
 	LastSeen string `json:"lastSeen,omitempty"`
 	// Version is that of the edge core.
 	Version string `json:"version,omitempty"`
+	// Devices is how many Devices are bound to the node, with a model that is there.
+	Devices int `json:"devices,omitempty"`
 	// RenderedVersion is the configuration that the node has applied.
 	RenderedVersion string `json:"renderedVersion,omitempty"`
 	// SystemInfo describes the host.
