@@ -226,13 +226,16 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	}
 	group, version := parts[1], parts[2]
 	parts = parts[3:]
+	if group == "" {
+		parts = fleetsVersions(r, parts)
+	}
 	req := &request{Request: r}
 	inNamespace := parts[0] == "namespaces" && len(parts) >= 3
 	if inNamespace {
 		req.key.Namespace, parts = parts[1], parts[2:]
 	}
 	i := slices.IndexFunc(s.Kinds, func(k Kind) bool {
-		return k.Plural == parts[0] && k.Group == group && k.Version == version
+		return k.Plural == parts[0] && (k.Group == group && k.Version == version || k.foreign.isAt("/api/"+version, group))
 	})
 	if i < 0 || len(parts) > 3 {
 		return nil, unknown

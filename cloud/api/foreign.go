@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/edgebus/edgebus/cloud/api/dialect"
@@ -30,6 +31,22 @@ func withDialects(kinds []Kind) []Kind {
 		}
 	}
 	return out
+}
+
+// isAt says whether the kind's own system serves it there, in a group that has no name.
+func (f *foreign) isAt(root, group string) bool { return f != nil && group == "" && f.Root == root }
+
+// fleetsVersions understands fleets/{name}/templateversions, which is how flightctl asks for those of one Fleet.
+func fleetsVersions(r *http.Request, parts []string) []string {
+	if len(parts) != 3 || parts[0] != "fleets" || parts[2] != "templateversions" || r.Method != http.MethodGet {
+		return parts
+	}
+	fields := "spec.fleet=" + parts[1]
+	if more := r.Form.Get("fieldSelector"); more != "" {
+		fields += "," + more
+	}
+	r.Form.Set("fieldSelector", fields)
+	return parts[2:]
 }
 
 // record is the name under which the store has the kind.

@@ -95,6 +95,36 @@ func TestDialectWrites(t *testing.T) {
 }
 
 // What a manifest of flightctl says of owner and revision is the server's to say.
+// flightctl's own clients ask below /api/v1, where the core group has Secrets and ConfigMaps.
+func TestFlightctlsOwnPaths(t *testing.T) {
+	const root = "/api/v1"
+	h := newHub(t)
+	kind := func(name string) string { return `{"apiVersion":"flightctl.io/v1alpha1","kind":"` + name + `",` }
+	made := h.ok("POST", root+"/devices", kind("Device")+`"metadata":{"name":"host","labels":{"site":"a"}},"spec":{"os":{"image":"os:1"}}}`)
+	require.Equal(t, "os:1", made.str("spec.os.image"))
+	require.Equal(t, made.tree, h.ok("GET", hosts+"/host", "").tree, "the same object in the same form")
+	require.Equal(t, "os:1", h.ok("GET", base+"/nodes/host", "").str("spec.os.image"))
+	h.ok("PUT", root+"/devices/host/status", kind("Device")+`"metadata":{"name":"host"},"status":{"renderedVersion":"3"}}`)
+	require.Equal(t, "3", h.ok("GET", base+"/nodes/host", "").str("status.renderedVersion"))
+	require.Equal(t, []string{"host"}, h.ok("GET", root+"/devices?labelSelector=site=a", "").names())
+	require.Empty(t, h.ok("GET", root+"/devices?labelSelector=site=b", "").names())
+
+	for _, of := range []string{"a", "b"} {
+		h.ok("POST", root+"/fleets", kind("Fleet")+`"metadata":{"name":"`+of+`"},"spec":{"template":{"spec":{"os":{"image":"os:2"}}}}}`)
+		h.ok("POST", root+"/templateversions", kind("TemplateVersion")+`"metadata":{"name":"`+of+`-1"},"spec":{"fleet":"`+of+`"}}`)
+	}
+	require.Equal(t, []string{"b-1"}, h.ok("GET", root+"/fleets/b/templateversions", "").names())
+	require.Empty(t, h.ok("GET", root+"/fleets/b/templateversions?fieldSelector=metadata.name=a-1", "").names())
+	require.Equal(t, []string{"a"}, h.ok("GET", root+"/fleets?fieldSelector=metadata.name=a", "").names())
+
+	h.ok("DELETE", root+"/devices/host", "")
+	h.refused(http.StatusNotFound, "NotFound", "GET", base+"/nodes/host", "")
+	for _, none := range []string{"/nodes", "/devices/host/rendered", "/namespaces/default/devices", "/fleets/a/devices", "/fleets/a/status/templateversions"} {
+		h.refused(http.StatusNotFound, "NotFound", "GET", root+none, "")
+	}
+	h.refused(http.StatusNotFound, "NotFound", "POST", root+"/fleets/a/templateversions", "{}")
+}
+
 func TestDialectClaims(t *testing.T) {
 	h := newHub(t)
 	host := `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"n1","owner":"Fleet/f","resourceVersion":"somehash"},

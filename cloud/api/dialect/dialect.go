@@ -34,6 +34,8 @@ type Kind struct {
 	Canonical string
 	// Form is an empty object: the fields that have a meaning here. Others are kept.
 	Form any
+	// Root is where its own system serves the kind, beside ours: "/api/v1". Empty: nowhere else.
+	Root string
 	// BareStatus says that what a manifest says of its status is never more than a claim, whatever it is.
 	BareStatus bool
 	// claims are metadata that people write into manifests although it is the server's.

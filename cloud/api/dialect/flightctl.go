@@ -141,7 +141,7 @@ func flightctl() []Kind {
 func flightctlKind(name, plural, singular, canonical string) Kind {
 	return Kind{
 		Group: flightctlGroup, Version: "v1alpha1", Name: name, Plural: plural, Singular: singular,
-		Canonical: canonical, claims: flightctlClaims, BareStatus: true,
+		Canonical: canonical, Root: "/api/v1", claims: flightctlClaims, BareStatus: true,
 	}
 }
 
