@@ -110,9 +110,11 @@ func (c *Calls) request(a topics.Address, m broker.Message, done func(error)) {
 		done(c.repeated(x))
 		return
 	}
-	end := c.take(x, m, c.o.Limits.wait(m.Props.Expiry))
+	wait := c.o.Limits.wait(m.Props.Expiry)
+	end := c.take(x, m, wait)
 	if end == nil {
-		done(nil)
+		done(nil) // before anybody can answer: who has the answer has this, too, and won't send the command again
+		c.pass(x, m, wait)
 		return
 	}
 	if reply == "" || !end.away() {
@@ -139,10 +141,12 @@ func (c *Calls) Ask(m broker.Message, reply func(broker.Message)) {
 	}
 	if end := c.take(x, m, wait); end != nil {
 		c.finish(x, end)
+		return
 	}
+	c.pass(x, m, wait)
 }
 
-// take puts a call under way. It returns how the call has ended if it can't.
+// take puts a call under way, to be passed on. It returns how the call has ended if it can't.
 func (c *Calls) take(x *call, m broker.Message, wait time.Duration) *ending {
 	c.table.taken(x)
 	if wait <= 0 {
@@ -169,8 +173,12 @@ func (c *Calls) take(x *call, m broker.Message, wait time.Duration) *ending {
 	if len(c.listeners(x)) == 0 && c.table.end(x.id) != nil {
 		return c.nobody(x)
 	}
-	c.o.Publish(c.withDeadline(x.forwarded(m, wait), x.node, wait))
 	return nil
+}
+
+// pass sends a call that is under way to those who are to execute it.
+func (c *Calls) pass(x *call, m broker.Message, wait time.Duration) {
+	c.o.Publish(c.withDeadline(x.forwarded(m, wait), x.node, wait))
 }
 
 // listeners are the clients that would execute the call now: those with a filter that
