@@ -11,7 +11,9 @@
 //     arrived, in order, and at QoS 2 once;
 //   - telemetry that the node's broker acknowledged has arrived at durable sessions of the
 //     hub, what is new of it in order;
-//   - retained messages of users' own topics are as they were left.
+//   - retained messages of users' own topics are as they were left;
+//   - no command was executed twice, or although its answer says that it wasn't; each had
+//     one answer, unless the connection of who asked was lost.
 //
 // The end prints its seed: -seed (or SEED) repeats the plan of what is broken when;
 // what the programs are doing at those moments is theirs. -rounds (or ROUNDS) says

@@ -205,7 +205,7 @@ func followed(node map[string]client.Message) error {
 
 // always is what must hold at any time, and can be judged at rest.
 func (c *chaos) always() error {
-	errs := []error{c.cloud.verdict(), c.node.verdict(), c.drives()}
+	errs := []error{c.cloud.verdict(), c.node.verdict(), c.drives(), c.commands()}
 	hub := c.cloud.Tree()
 	at := func(topic string) string { return string(hub[topic].Payload) }
 	for _, w := range c.load.writers {
@@ -241,8 +241,8 @@ func (w *writer) override(at func(string) string, topic string) error {
 
 // drive is one line of the drive log.
 type drive struct {
-	Device, Property, Value string
-	Ver                     uint64
+	Device, Property, Command, Value string
+	Ver                              uint64
 }
 
 // drives judges what the mapper did to its devices.
@@ -263,6 +263,9 @@ func (c *chaos) drives() error {
 		var d drive
 		if err := json.Unmarshal(lines.Bytes(), &d); err != nil {
 			return fmt.Errorf("drive log: %q: %w", lines.Text(), err)
+		}
+		if d.Command != "" {
+			continue
 		}
 		topic := devices + d.Device + "/desired/" + d.Property
 		s := last[topic]

@@ -36,7 +36,7 @@ spec:
         - {propertyName: e, config: {value: new}}
         - {propertyName: l, config: {value: new}}
 ---
-` + stand.Device("lamp", "virtual", "lamp-1", "lamp-2", "lamp-3", "guest") +
+` + stand.Device("lamp", "virtual", "lamp-1", "lamp-2", "lamp-3", "guest", "bell") + // nobody sets the bell, it has commands
 	stand.Model("meter", "{name: left}", "{name: right}", "{name: z}") + // left and right are always reported together
 	stand.Device("meter", "by-hand", "meter-1", "meter-2")
 
@@ -148,6 +148,7 @@ var sides = []string{"hub", "core"}
 type load struct {
 	writers []*writer
 	posts   []*post
+	askers  []*asker
 	boards  map[string]*stand.Watcher // retained messages of users' own topics, by prefix
 }
 
@@ -181,6 +182,7 @@ func newLoad(s *stand.Stand) *load {
 	for i, broker := range []string{s.Hub.MQTT, s.Core()} {
 		name := sides[i]
 		l.posts = append(l.posts, newPost(s, name, broker))
+		l.askers = append(l.askers, newAsker(s, "ask-"+name, broker))
 		board := "board/" + name
 		l.boards[board] = s.Watch(broker, board+"/#", nil)
 		for n := range 4 {
@@ -207,6 +209,9 @@ func (l *load) run(d time.Duration, f func() error) error {
 			posting.Go(func() { sender.run(stop) })
 		}
 	}
+	for _, a := range l.askers {
+		posting.Go(func() { a.run(ctx, stop) })
+	}
 	time.Sleep(d) // the load lasts as long as the plan says
 	var err error
 	if f != nil {
@@ -231,5 +236,5 @@ func (l *load) String() string {
 	for _, p := range l.posts {
 		mail += p.acked()
 	}
-	return fmt.Sprintf("%d of %d values and %d messages acknowledged", stored, count, mail)
+	return fmt.Sprintf("%d of %d values and %d messages acknowledged, %s", stored, count, mail, tally(l.askers))
 }

@@ -69,8 +69,8 @@ func (w *Watcher) take(m client.Message) {
 	if w.heard != nil {
 		w.heard(m)
 	}
-	if strings.Contains(m.Topic, "/telemetry/") {
-		return // a stream is not part of the tree
+	if strings.Contains(m.Topic, "/telemetry/") || strings.Contains(m.Topic, "/commands/") {
+		return // streams and calls are not part of the tree
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
