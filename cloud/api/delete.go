@@ -211,7 +211,7 @@ func (s *server) holds(k *Kind, o *object) []store.Key {
 	if o == nil {
 		return nil
 	}
-	typed, err := k.typed(o)
+	typed, err := k.ruled(o)
 	if err != nil {
 		return nil
 	}

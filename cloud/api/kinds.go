@@ -26,6 +26,8 @@ type Kind struct {
 	Sealed bool
 	// foreign is set for another group's form of one of our kinds.
 	foreign *foreign
+	// shape is that of what New makes; nil: nothing is understood at a glance.
+	shape *shape
 	// New makes an empty object: *resource.Device. Its Go type says which fields there are.
 	New func() any
 	// Private are fields of that type that the API neither shows nor takes.
@@ -33,6 +35,8 @@ type Kind struct {
 	// Validate checks an object before it is written; old is nil for a new one. It
 	// is not asked when only metadata changed.
 	Validate func(ctx context.Context, r store.Reader, old, next any) error
+	// StatusRules says that Validate looks at the status of old. Otherwise it sees none; of next it never sees one.
+	StatusRules bool
 	// Prepare completes an object that is going to be written.
 	Prepare func(old, next any, origin string, now time.Time)
 	// UniqueName says that a name is taken in all namespaces at once.
@@ -94,7 +98,11 @@ func Kinds() []Kind {
 	for i := range kinds {
 		kinds[i].Group, kinds[i].Version = resource.Group, resource.Version
 	}
-	return append(kinds, secretKind(), configMapKind(), eventKind(), eventForm())
+	kinds = append(kinds, secretKind(), configMapKind(), eventKind(), eventForm())
+	for i := range kinds {
+		kinds[i].shape = kinds[i].shapeOf()
+	}
+	return kinds
 }
 
 // rules is Validate of a kind whose rules look at nothing but the object and the one before.

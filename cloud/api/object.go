@@ -30,6 +30,8 @@ type object struct {
 
 	rev  uint64 // of the store
 	flat bool   // see Kind.Flat
+	// value is the object in the kind's Go type, if it was decoded already. Its metadata and status may be others'.
+	value any
 }
 
 // fromStore reads what the store holds. Spec and status stay as they are.
@@ -117,15 +119,57 @@ func (k *Kind) typed(o *object) (any, error) {
 	return v, json.Unmarshal(raw, v)
 }
 
+// ruled is the object in the kind's Go type as rules look at it: without the status.
+func (k *Kind) ruled(o *object) (any, error) {
+	if o.value == nil {
+		form := *o
+		form.Status = nil
+		return k.typed(&form)
+	}
+	head := headOf(o.value)
+	*head.kind, *head.meta = o.TypeMeta, o.Metadata
+	if head.status.IsValid() {
+		head.status.SetZero()
+	}
+	return o.value, nil
+}
+
+// head is what all kinds' Go types have, and a status.
+type head struct {
+	kind   *resource.TypeMeta
+	meta   *resource.Meta
+	status reflect.Value
+}
+
+func headOf(v any) head {
+	s := reflect.ValueOf(v).Elem()
+	return head{
+		s.FieldByName("TypeMeta").Addr().Interface().(*resource.TypeMeta),
+		s.FieldByName("Metadata").Addr().Interface().(*resource.Meta),
+		s.FieldByName("Status"),
+	}
+}
+
 // untyped is the inverse of typed.
 func (k *Kind) untyped(v any) (*object, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
-	o := &object{flat: k.Flat}
-	if err := json.Unmarshal(raw, o); err != nil || !k.Flat {
-		return o, err
+	head := headOf(v)
+	o := &object{TypeMeta: *head.kind, Metadata: *head.meta, flat: k.Flat, value: v}
+	if !k.Flat {
+		for w := fieldsIn(raw); w.next(); {
+			switch string(w.name) {
+			case "spec":
+				o.Spec = w.value
+			case "status":
+				o.Status = w.value
+			case "desiredMeta":
+				o.DesiredMeta = w.value
+			}
+		}
+		return o, nil
 	}
 	fields := make(map[string]json.RawMessage)
 	if err := json.Unmarshal(raw, &fields); err != nil {
@@ -190,21 +234,9 @@ func contains(list []string, s string) bool {
 // decode reads a client's object into the kind's form. It returns the fields that
 // the kind doesn't have, which are left out.
 func (k *Kind) decode(raw []byte) (*object, []string, error) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	var tree map[string]any
-	if err := d.Decode(&tree); err != nil || tree == nil {
-		return nil, nil, badRequest("", "the body must be an object")
-	}
-	k.canonical(tree)
-	unknown := k.prune(tree)
-	pruned, err := json.Marshal(tree)
+	v, unknown, err := k.fill(raw)
 	if err != nil {
 		return nil, nil, err
-	}
-	v := k.New()
-	if err := json.Unmarshal(pruned, v); err != nil {
-		return nil, nil, misfit(v, tree, err)
 	}
 	o, err := k.untyped(v)
 	if err != nil {
@@ -215,6 +247,32 @@ func (k *Kind) decode(raw []byte) (*object, []string, error) {
 	}
 	o.APIVersion, o.Kind = k.apiVersion(), k.Name
 	return o, unknown, nil
+}
+
+// fill decodes a client's object into the kind's Go type.
+func (k *Kind) fill(raw []byte) (v any, unknown []string, err error) {
+	if k.shape != nil && len(k.Names) == 0 && len(raw) > 0 && raw[0] == '{' && k.shape.fits(raw) {
+		if v = k.New(); json.Unmarshal(raw, v) == nil {
+			return v, nil, nil
+		}
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var tree map[string]any
+	if err := d.Decode(&tree); err != nil || tree == nil {
+		return nil, nil, badRequest("", "the body must be an object")
+	}
+	k.canonical(tree)
+	unknown = k.prune(tree)
+	pruned, err := json.Marshal(tree)
+	if err != nil {
+		return nil, nil, err
+	}
+	v = k.New()
+	if err := json.Unmarshal(pruned, v); err != nil {
+		return nil, nil, misfit(v, tree, err)
+	}
+	return v, unknown, nil
 }
 
 // misfit says where a tree doesn't fit the kind's form.

@@ -1,10 +1,13 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"mime"
 	"net/http"
+	"slices"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 
@@ -40,7 +43,7 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	return s.change(w, r, func(old *object) (*object, error) {
-		before, err := r.kind.form(old)
+		before, err := r.patched(kind, raw, old)
 		if err != nil {
 			return nil, err
 		}
@@ -57,6 +60,16 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 		}
 		return next, nil
 	})
+}
+
+// patched is what a patch is applied to. The status, most of a Device, is left out where it makes no difference.
+func (r *request) patched(kind string, patch []byte, old *object) ([]byte, error) {
+	if kind == mergePatch && r.subresource == "" && r.kind.foreign == nil && member(patch, "status") == nil {
+		without := *old
+		without.Status = nil
+		old = &without
+	}
+	return r.kind.form(old)
 }
 
 // names says whether a patch says which version it is for.
@@ -83,11 +96,13 @@ func names(kind string, raw []byte) bool {
 
 func patcher(kind string, raw []byte) (func([]byte) ([]byte, error), error) {
 	if kind == mergePatch {
-		var tree map[string]any
-		if err := json.Unmarshal(raw, &tree); err != nil || tree == nil {
+		if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' { // it is valid
 			return nil, badRequest("", "a merge patch is an object")
 		}
 		return func(doc []byte) ([]byte, error) {
+			if out, ok := appendMerged(nil, doc, raw, 0); ok {
+				return out, nil
+			}
 			out, err := jsonpatch.MergePatch(doc, raw)
 			if err != nil {
 				return nil, badRequest("", "the patch can't be applied: %v", err)
@@ -114,4 +129,55 @@ func patcher(kind string, raw []byte) (func([]byte) ([]byte, error), error) {
 		}
 		return out, nil
 	}, nil
+}
+
+// maxMerge is how deep appendMerged goes: each level is gone through once more than the one around it.
+const maxMerge = 32
+
+// appendMerged writes what a merge patch makes of an object (RFC 7396). Both are valid. What is deep, or has names
+// with escapes, is left to the library, which decodes it.
+func appendMerged(out, doc, patch []byte, depth int) ([]byte, bool) {
+	if depth == maxMerge {
+		return out, false
+	}
+	changes := make(map[string][]byte, 4)
+	for w := fieldsIn(patch); w.next(); {
+		if bytes.IndexByte(w.name, '\\') >= 0 {
+			return out, false
+		}
+		changes[string(w.name)] = w.value // the last one counts
+	}
+	out = append(out, '{')
+	put := func(name, was, value []byte) (ok bool) {
+		if out[len(out)-1] != '{' {
+			out = append(out, ',')
+		}
+		if value[0] != '{' {
+			out = appendMember(out, name, value)
+			return true
+		}
+		out, ok = appendMerged(append(append(append(out, '"'), name...), `":`...), was, value, depth+1)
+		return ok
+	}
+	for w := fieldsIn(doc); w.next(); {
+		change, changed := changes[string(w.name)]
+		delete(changes, string(w.name))
+		switch {
+		case bytes.IndexByte(w.name, '\\') >= 0:
+			return out, false
+		case !changed:
+			if out[len(out)-1] != '{' {
+				out = append(out, ',')
+			}
+			out = appendMember(out, w.name, w.value)
+		case string(change) != "null" && !put(w.name, w.value, change):
+			return out, false
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(changes)) {
+		if change := changes[name]; string(change) != "null" && !put([]byte(name), nil, change) {
+			return out, false
+		}
+	}
+	return append(out, '}'), true
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,39 +75,67 @@ func blank(raw []byte, i int) int {
 	return i
 }
 
-// members goes through a JSON object. A name is as it stands between its quotes. What is not valid ends it.
-func members(raw []byte) iter.Seq2[[]byte, []byte] {
-	return func(yield func(name, value []byte) bool) {
-		i := blank(raw, 0)
-		if i == len(raw) || raw[i] != '{' {
-			return
-		}
-		for i = blank(raw, i+1); i < len(raw) && raw[i] == '"'; {
-			end := skipString(raw, i)
-			if end < 0 {
-				return
-			}
-			name := raw[i+1 : end-1]
-			i = blank(raw, end)
-			if i == len(raw) || raw[i] != ':' {
-				return
-			}
-			i = blank(raw, i+1)
-			if end = skip(raw, i); end < 0 || !yield(name, raw[i:end]) {
-				return
-			}
-			if i = blank(raw, end); i < len(raw) && raw[i] == ',' {
-				i = blank(raw, i+1)
-			}
-		}
+// walk goes through the fields of a JSON object, or the items of a list, one after the other:
+//
+//	for w := fieldsIn(raw); w.next(); {
+//
+// A name is as it stands between its quotes. What is not valid ends it.
+type walk struct {
+	name, value []byte
+	raw         []byte
+	i           int // where the next one begins
+	named       bool
+}
+
+func fieldsIn(raw []byte) walk { return walkIn(raw, '{') }
+func itemsIn(raw []byte) walk  { return walkIn(raw, '[') }
+
+func walkIn(raw []byte, open byte) walk {
+	i := blank(raw, 0)
+	if i == len(raw) || raw[i] != open {
+		return walk{}
 	}
+	return walk{raw: raw, i: blank(raw, i+1), named: open == '{'}
+}
+
+func (w *walk) next() bool {
+	if w.i == len(w.raw) || w.raw[w.i] == ']' || w.named && !w.readName() {
+		return false
+	}
+	end := skip(w.raw, w.i)
+	if end < 0 {
+		return false
+	}
+	w.value = w.raw[w.i:end]
+	if w.i = blank(w.raw, end); w.i < len(w.raw) && w.raw[w.i] == ',' {
+		w.i = blank(w.raw, w.i+1)
+	}
+	return true
+}
+
+// readName reads the name that stands at i, and goes on to its value.
+func (w *walk) readName() bool {
+	if w.raw[w.i] != '"' {
+		return false
+	}
+	end := skipString(w.raw, w.i)
+	if end < 0 {
+		return false
+	}
+	w.name = w.raw[w.i+1 : end-1]
+	colon := blank(w.raw, end)
+	if colon == len(w.raw) || w.raw[colon] != ':' {
+		return false
+	}
+	w.i = blank(w.raw, colon+1)
+	return w.i < len(w.raw)
 }
 
 // member is what an object has under a name, or nil.
 func member(raw []byte, name string) []byte {
-	for n, value := range members(raw) {
-		if string(n) == name {
-			return value
+	for w := fieldsIn(raw); w.next(); {
+		if string(w.name) == name {
+			return w.value
 		}
 	}
 	return nil
@@ -119,16 +146,16 @@ type parts struct{ metadata, spec, desiredMeta, sealed []byte }
 
 // partsOf finds the parts of a record.
 func partsOf(data []byte) (p parts, ok bool) {
-	for name, value := range members(data) {
-		switch string(name) {
+	for w := fieldsIn(data); w.next(); {
+		switch string(w.name) {
 		case "metadata":
-			p.metadata = value
+			p.metadata = w.value
 		case "spec":
-			p.spec = value
+			p.spec = w.value
 		case "desiredMeta":
-			p.desiredMeta = value
+			p.desiredMeta = w.value
 		case "sealed":
-			p.sealed = value
+			p.sealed = w.value
 		}
 	}
 	return p, len(p.metadata) > 0 && p.metadata[0] == '{'
@@ -144,15 +171,15 @@ func appendMeta(out, metadata []byte, rev uint64) []byte {
 			placed = true
 		}
 	}
-	for name, value := range members(metadata) {
-		switch string(name) {
+	for w := fieldsIn(metadata); w.next(); {
+		switch string(w.name) {
 		case "name", "generateName", "namespace", "uid":
 		case "resourceVersion":
 			continue
 		default:
 			place()
 		}
-		out = appendMember(out, name, value)
+		out = appendMember(out, w.name, w.value)
 		out = append(out, ',')
 	}
 	place()
@@ -201,7 +228,7 @@ func appendHead(out []byte, t resource.TypeMeta) []byte {
 
 // appendInside writes what is in an object after what is there already.
 func appendInside(out, raw []byte) []byte {
-	if raw = bytes.TrimSpace(raw); len(raw) <= len("{}") {
+	if raw = bytes.TrimSpace(raw); len(raw) <= len("{}") || raw[0] != '{' {
 		return out
 	}
 	return append(append(out, ','), raw[1:len(raw)-1]...)
@@ -246,14 +273,14 @@ func (k *Kind) glance(out []byte, o store.Object) ([]byte, bool) {
 func (k *Kind) appendWithout(out []byte, part string, raw []byte) []byte {
 	out = append(append(append(out, '"'), part...), `":{`...)
 	first := true
-	for name, value := range members(raw) {
-		if slices.ContainsFunc(k.Bulk, func(b string) bool { return isIn(b, part, name) }) {
+	for w := fieldsIn(raw); w.next(); {
+		if slices.ContainsFunc(k.Bulk, func(b string) bool { return isIn(b, part, w.name) }) {
 			continue
 		}
 		if !first {
 			out = append(out, ',')
 		}
-		out, first = appendMember(out, name, value), false
+		out, first = appendMember(out, w.name, w.value), false
 	}
 	return append(out, '}')
 }

@@ -295,7 +295,8 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw string) {
 		for i := range kinds {
 			k := &kinds[i]
-			o, _, err := k.decode([]byte(raw))
+			o, others, err := k.decode([]byte(raw))
+			sameByShape(t, k, raw, o, others, err)
 			if err != nil {
 				continue
 			}

@@ -173,13 +173,14 @@ func (s *server) free(ctx context.Context, k *Kind, key store.Key) error {
 // complete it.
 func (s *server) complete(ctx context.Context, r *request, old, next *object) (*object, error) {
 	k := r.kind
-	typed, err := k.typed(next)
+	typed, err := k.ruled(next)
 	if err != nil {
 		return nil, err
 	}
+	next.value = nil // it is about to be changed
 	var prev any
 	if old != nil {
-		if prev, err = k.typed(old); err != nil {
+		if prev, err = k.before(old); err != nil {
 			return nil, err
 		}
 	}
@@ -206,6 +207,15 @@ func (s *server) complete(ctx context.Context, r *request, old, next *object) (*
 		keepSealed(old, done)
 	}
 	return done, nil
+}
+
+// before is an object that is going to be replaced, in the kind's Go type.
+func (k *Kind) before(old *object) (v any, err error) {
+	if k.StatusRules {
+		return k.typed(old)
+	}
+	old.value, err = k.ruled(old)
+	return old.value, err
 }
 
 func sameSpec(a, b *object) bool {

@@ -1,0 +1,154 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const benchDevices = 1000
+
+// benchHub is the API over a store of Devices with their statuses, without network.
+func benchHub(b *testing.B) (http.Handler, *bolt.Store) {
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(b.TempDir(), "hub.db")})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, st.Close()) })
+	h := New(Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()})
+	require.Equal(b, http.StatusCreated, ask(h, http.MethodPost, inNS+"/devicemodels", model).Code)
+	var all sync.WaitGroup
+	var next atomic.Int64
+	for range 64 {
+		all.Go(func() {
+			for i := next.Add(1); i <= benchDevices; i = next.Add(1) {
+				body := fmt.Sprintf(device, fmt.Sprintf(`,"labels":{"row":"%d"}`, i/100), `,"desired":{"power":"ON","brightness":"40"}`)
+				body = strings.Replace(body, "lamp", fmt.Sprint("lamp", i), 1)
+				if code := ask(h, http.MethodPost, inNS+"/devices", body).Code; code != http.StatusCreated {
+					b.Errorf("create: %d", code)
+				}
+				key := store.Key{Kind: resource.KindDevice, Namespace: "default", Name: fmt.Sprint("lamp", i)}
+				if _, err := st.Update(context.Background(), store.Object{Key: key, Status: benchStatus()}, 0); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return h, st
+}
+
+// benchStatus is about as large as that of a Device with five properties.
+func benchStatus() []byte {
+	s := resource.DeviceStatus{State: resource.Online, LastSeen: resource.Millis(1_790_000_000_000), Twin: make(map[string]resource.TwinProperty)}
+	for i := range 5 {
+		v := &resource.TwinValue{Value: "ON", Ver: 4711, TS: s.LastSeen, Origin: "mapper-modbus"}
+		s.Twin[fmt.Sprint("p", i)] = resource.TwinProperty{Reported: v, Desired: v, InSync: true}
+	}
+	s.Conditions = resource.SetCondition(nil, resource.Condition{Type: "InSync", Status: "True", Reason: "AsWanted"}, time.Unix(1_790_000_000, 0))
+	raw, _ := json.Marshal(s) // plain structs
+	return raw
+}
+
+// cpu reports the processor's time an operation, which says more than the clock on a machine that does other things too.
+func cpu(b *testing.B) {
+	b.ReportAllocs()
+	begin := used()
+	b.Cleanup(func() { b.ReportMetric(float64(used()-begin)/float64(b.N), "cpu-ns/op") })
+}
+
+func used() int64 {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // can't fail with these arguments
+	return u.Utime.Nano() + u.Stime.Nano()
+}
+
+func ask(h http.Handler, method, path, body string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// BenchmarkReads are what one object costs in a list, in the forms in which it is asked for.
+func BenchmarkReads(b *testing.B) {
+	h, _ := benchHub(b)
+	for _, c := range []struct{ name, query, accept string }{
+		{"list", "?limit=500", "application/json"},
+		{"table", "?limit=500", "application/json;as=Table;v=v1;g=meta.k8s.io"},
+		{"label", "?labelSelector=row%3D7", "application/json"},
+		{"field", "?fieldSelector=spec.nodeName%3Dn7", "application/json"},
+	} {
+		n := 500
+		if c.name != "list" && c.name != "table" {
+			n = benchDevices
+		}
+		b.Run(c.name, func(b *testing.B) {
+			cpu(b)
+			for i := 0; i < b.N; i += n {
+				w := ask(h, http.MethodGet, inNS+"/devices"+c.query, "", "Accept", c.accept)
+				if w.Code != http.StatusOK {
+					b.Fatal(w.Body)
+				}
+			}
+		})
+	}
+	b.Run("get", func(b *testing.B) {
+		cpu(b)
+		for i := range b.N {
+			if w := ask(h, http.MethodGet, fmt.Sprint(inNS, "/devices/lamp", 1+i%benchDevices), ""); w.Code != http.StatusOK {
+				b.Fatal(w.Body)
+			}
+		}
+	})
+}
+
+// BenchmarkPatch is a merge patch among those of 64 writers, made durable.
+func BenchmarkPatch(b *testing.B) {
+	h, _ := benchHub(b)
+	b.ResetTimer()
+	cpu(b)
+	var all sync.WaitGroup
+	var next atomic.Int64
+	for range 64 {
+		all.Go(func() {
+			for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
+				path := fmt.Sprint(inNS, "/devices/lamp", 1+i*37%benchDevices, "?fieldManager=kubectl-patch")
+				w := ask(h, http.MethodPatch, path, fmt.Sprintf(`{"spec":{"desired":{"brightness":"%d"}}}`, i%100), "Content-Type", mergePatch)
+				if w.Code != http.StatusOK {
+					b.Error(w.Code, w.Body)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// BenchmarkTwice looks for fields that stand twice, in a manifest as large as most.
+func BenchmarkTwice(b *testing.B) {
+	raw := fmt.Appendf(nil, device, "", `,"desired":{"power":"ON","brightness":"40","temperature":"21.5"}`)
+	b.SetBytes(int64(len(raw)))
+	cpu(b)
+	for b.Loop() {
+		if again := twiceIn(raw); again != nil {
+			b.Fatal(again)
+		}
+	}
+}
