@@ -4,14 +4,15 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
 )
 
 // authenticator knows the users. It is read-only once made.
 type authenticator struct {
 	users map[string]account
-	// slowest stands in for the hash of a user that doesn't exist.
-	slowest       hash
+	// slowest stands in for the hash of a user that doesn't exist, or has none.
+	slowest       password.Hash
 	anonymous     []topics.Role
 	loopbackNodes bool
 	node          string
@@ -19,7 +20,7 @@ type authenticator struct {
 
 type account struct {
 	User
-	hash hash
+	hash password.Hash
 }
 
 // newAuthenticator takes options that validate found well.
@@ -28,18 +29,19 @@ func newAuthenticator(o Options) (*authenticator, error) {
 		users:     make(map[string]account, len(o.Auth.Users)),
 		anonymous: o.Auth.Anonymous, loopbackNodes: o.Auth.LoopbackNodes, node: o.Node,
 	}
-	var err error
-	if a.slowest, err = parseHash(decoy); err != nil {
-		return nil, err
-	}
+	var hashes []password.Hash
 	for _, u := range o.Auth.Users {
-		h, err := parseHash(u.PasswordHash)
-		if err != nil {
-			return nil, err
+		var h password.Hash
+		if u.PasswordHash != "" {
+			var err error
+			if h, err = password.Parse(u.PasswordHash); err != nil {
+				return nil, err
+			}
 		}
-		a.slowest.iterations = max(a.slowest.iterations, h.iterations)
+		hashes = append(hashes, h)
 		a.users[u.Name] = account{u, h}
 	}
+	a.slowest = password.Slowest(hashes)
 	return a, nil
 }
 
@@ -50,15 +52,6 @@ type credentials struct {
 	hasPass  bool
 	certName string // common name of a verified client certificate
 	loopback bool   // a loopback listener, and a peer on this host
-}
-
-// otherNode says that a certificate was shown for a node of another name; empty: no.
-func (c credentials) otherNode() string {
-	name, isNode := strings.CutPrefix(c.user, nodePrefix)
-	if c.hasPass || c.certName == "" || !isNode || name == c.certName {
-		return ""
-	}
-	return fmt.Sprintf("the certificate is for %s, but this node is %s", validText(c.certName), validText(name))
 }
 
 // account finds a user. A node's is named after it, and cores call it node/{name}.
@@ -90,14 +83,19 @@ func (a *authenticator) identify(c credentials) (Identity, bool) {
 func (a *authenticator) password(c credentials) (Identity, bool) {
 	u, known := a.account(c.user)
 	h := u.hash
-	if !known {
+	if known = known && u.PasswordHash != ""; !known {
 		h = a.slowest
 	}
-	if !h.matches(c.password) || !known {
+	if !h.Matches(c.password) || !known {
 		return Identity{}, false
 	}
+	return a.identity(u), true
+}
+
+// identity is who a listed user is.
+func (a *authenticator) identity(u account) Identity {
 	if u.Role == topics.RoleNode {
-		return nodeIdentity(u.Name), true
+		return nodeIdentity(u.Name)
 	}
 	id := Identity{
 		User: u.Name, Roles: []topics.Role{u.Role}, Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols,
@@ -105,15 +103,41 @@ func (a *authenticator) password(c credentials) (Identity, bool) {
 	if a.node != "" && len(id.Nodes) == 0 {
 		id.Nodes = []string{a.node}
 	}
-	return id, true
+	return id
 }
 
-// certificate: the authority that signed it vouches for the name.
+// certificate: the authority that signed it vouches for the name. One that is listed is that
+// user; any other is a node's.
 func (a *authenticator) certificate(c credentials) (Identity, bool) {
-	if !topics.ValidName(c.certName) || c.user != "" && c.user != nodeUser(c.certName) {
+	u, listed := a.users[c.certName]
+	switch {
+	case a.otherName(c) != "":
 		return Identity{}, false
+	case listed:
+		return a.identity(u), true
+	case topics.ValidName(c.certName):
+		return nodeIdentity(c.certName), true
 	}
-	return nodeIdentity(c.certName), true
+	return Identity{}, false
+}
+
+// otherName says how the name that somebody gave differs from the one in the certificate; empty:
+// not at all, or there is but one of them.
+func (a *authenticator) otherName(c credentials) string {
+	if c.hasPass || c.certName == "" || c.user == "" {
+		return ""
+	}
+	name, isNode := strings.CutPrefix(c.user, nodePrefix)
+	u, listed := a.users[c.certName]
+	switch {
+	case name != c.certName && isNode:
+		return fmt.Sprintf("the certificate is for %s, but this node is %s", validText(c.certName), validText(name))
+	case name != c.certName:
+		return fmt.Sprintf("the certificate is for %s, but the user name is %s", validText(c.certName), validText(name))
+	case isNode && listed && u.Role != topics.RoleNode:
+		return fmt.Sprintf("%s is a user with the role %s (auth.users), and so can't be a node", validText(name), u.Role)
+	}
+	return ""
 }
 
 func (a *authenticator) loopbackNode(c credentials) (Identity, bool) {

@@ -186,7 +186,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	}
 	ident, code := c.b.identify(c.RemoteAddr(), shown)
 	if code != codeSuccess {
-		return &refusedConnect{code, shown.otherNode()}
+		return &refusedConnect{code, c.b.auth.otherName(shown)}
 	}
 	ident.ClientID, ident.Version, ident.CertExpires = pk.Connect.ClientIdentifier, pk.ProtocolVersion, expires
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()

@@ -50,6 +50,9 @@ type Identity struct {
 // Has says whether the identity has the role.
 func (id Identity) Has(role topics.Role) bool { return slices.Contains(id.Roles, role) }
 
+// Given says whether a node is one of an operator's or viewer's.
+func (id Identity) Given(node string) bool { return matchAny(id.Nodes, node) }
+
 // same says whether a session of one may be continued by the other: the same user, who may
 // have been given another role meanwhile.
 func (id Identity) same(other Identity) bool {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
 )
 
@@ -57,7 +58,7 @@ type Listener struct {
 // User is a configured user.
 type User struct {
 	Name         string
-	PasswordHash string // as mosquitto_passwd writes it: $7$ or $6$
+	PasswordHash string // as mosquitto_passwd writes it: $7$ or $6$; empty: signs in by certificate only
 	Role         topics.Role
 	Nodes        []string // globs, for operators and viewers; empty: on a node's own broker that node, on the hub none
 	Devices      []string // globs, for mappers; empty: all
@@ -174,8 +175,10 @@ func (u *User) validate() error {
 	default:
 		return fmt.Errorf("user %q: no role %q: node, mapper, operator or viewer", u.Name, u.Role)
 	}
-	if _, err := parseHash(u.PasswordHash); err != nil {
-		return fmt.Errorf("user %q: %w", u.Name, err)
+	if u.PasswordHash != "" {
+		if _, err := password.Parse(u.PasswordHash); err != nil {
+			return fmt.Errorf("user %q: %w", u.Name, err)
+		}
 	}
 	for _, glob := range append(append([]string(nil), u.Nodes...), u.Devices...) {
 		if _, err := path.Match(glob, ""); err != nil {

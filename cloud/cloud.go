@@ -108,7 +108,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	figures.Calls(commands)
 	expose(figures, tw, told)
 	site, err := web.Listen(cfg.HTTP, cfg.Limits.Requests, figures.Count(api.New(api.Options{
-		Reader: st, Writer: st, Watcher: st, Log: log, Metrics: figures.Handler(), Version: o.Version,
+		Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
 		MaxBody: int64(cfg.Limits.Request), Seal: key,
 	})))

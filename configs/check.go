@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
 )
 
@@ -26,8 +27,8 @@ func (h *Hub) complete() (err error) {
 
 func (h *Hub) check(report reporter) {
 	checkMQTT(h.MQTT, h.Insecure, report)
-	checkHTTP(h.HTTP, h.Insecure, report)
-	h.Auth.check([]string{"operator", "viewer", "mapper", "node"}, report)
+	checkHTTP(h.HTTP, h.Auth, h.Insecure, report)
+	h.Auth.check([]string{"operator", "viewer", "mapper", "node"}, h.byCertificate(), report)
 	h.Auth.checkNodes(report)
 	for i, filter := range h.Bridge.Down {
 		checkBridged(fmt.Sprintf("bridge.down[%d]", i), strings.ReplaceAll(filter, "{node}", "node"), report)
@@ -63,14 +64,14 @@ func (c *Core) check(report reporter) {
 		report("node.name", "%q is no name: use a-z, 0-9, and - or . in between", c.Node.Name)
 	}
 	checkMQTT(c.MQTT, c.Insecure, report)
-	checkHTTP(c.HTTP, c.Insecure, report)
+	checkHTTP(c.HTTP, c.Auth, c.Insecure, report)
 	c.Link.check(report)
 	for i, rule := range c.Bridge {
 		at := fmt.Sprintf("bridge[%d].", i)
 		oneOf(at+"direction", rule.Direction, []string{"up", "down"}, report)
 		checkBridged(at+"filter", rule.Filter, report)
 	}
-	c.Auth.check([]string{"operator", "viewer", "mapper"}, report)
+	c.Auth.check([]string{"operator", "viewer", "mapper"}, c.byCertificate(), report)
 	c.Log.check(report)
 	c.Limits.check(report)
 	c.Limits.Node.check(report)
@@ -130,7 +131,12 @@ func (t TLSClient) check(prefix string, report reporter) {
 	}
 }
 
-func (a Auth) check(roles []string, report reporter) {
+// byCertificate says whether anybody can sign in with a certificate.
+func (h *Hub) byCertificate() bool { return h.MQTT.TLS.ClientCA+h.HTTP.TLS.ClientCA != "" }
+
+func (c *Core) byCertificate() bool { return c.MQTT.TLS.ClientCA+c.HTTP.TLS.ClientCA != "" }
+
+func (a Auth) check(roles []string, byCertificate bool, report reporter) {
 	oneOf("auth.anonymous", a.Anonymous, []string{"loopback", "never"}, report)
 	seen := map[string]bool{}
 	for i, u := range a.Users {
@@ -148,13 +154,25 @@ func (a Auth) check(roles []string, report reporter) {
 			report(at+"name", "%q is no node's name: use a-z, 0-9, and - or . in between", u.Name)
 		}
 		oneOf(at+"role", u.Role, roles, report)
-		if !strings.HasPrefix(u.PasswordHash, "$7$") && !strings.HasPrefix(u.PasswordHash, "$6$") {
-			report(at+"passwordHash", "is not what mosquitto_passwd writes after the colon: $7$… or $6$…")
-		}
+		u.checkPassword(at+"passwordHash", byCertificate, report)
 		for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Protocols) {
 			if _, err := path.Match(glob, ""); err != nil {
 				report(at+"name", "user %q: %q is no pattern", u.Name, glob)
 			}
+		}
+	}
+}
+
+// checkPassword wants a hash that passwords can be compared with. Without one the user needs a certificate.
+func (u User) checkPassword(key string, byCertificate bool, report reporter) {
+	switch {
+	case u.PasswordHash == redacted:
+		report(key, "user %q: %s is what --print-config shows in its place: print with --show-secrets, or fill in the hash", u.Name, redacted)
+	case u.PasswordHash == "" && !byCertificate:
+		report(key, "is missing: user %q could not sign in; only where a clientCA is set can it be left out, for users with a certificate", u.Name)
+	case u.PasswordHash != "":
+		if _, err := password.Parse(u.PasswordHash); err != nil {
+			report(key, "user %q: %v", u.Name, err)
 		}
 	}
 }
@@ -221,11 +239,12 @@ func checkMQTT(m MQTT, insecure bool, report reporter) {
 	}
 }
 
-func checkHTTP(h HTTP, insecure bool, report reporter) {
+func checkHTTP(h HTTP, a Auth, insecure bool, report reporter) {
 	checkListen("http.listen", h.Listen, !insecure, "http.tls.listen", report)
 	h.TLS.check("http.tls.", report)
-	if h.TLS.Listen != "" && h.TLS.ClientCA == "" {
-		report("http.tls.clientCA", "is missing: the API would be open to everybody who reaches it; name the certificates of those who sign its users' certificates")
+	hasPassword := func(u User) bool { return u.PasswordHash != "" }
+	if h.TLS.Listen != "" && h.TLS.ClientCA == "" && !slices.ContainsFunc(a.Users, hasPassword) {
+		report("http.tls.clientCA", "is missing, and nobody in auth.users has a password: nobody could sign in")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -25,6 +26,7 @@ import (
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Options are what a core needs.
@@ -111,7 +113,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.New("nothing can be stored: see the log")
 	}
 	site, err := web.Listen(cfg.HTTP, cfg.Limits.Requests, figures.Count(api.New(api.Options{
-		Twins: tw, Ready: ready, Metrics: figures.Handler(), Links: links(o, hub, commits),
+		Who: reader(br, cfg.Node.Name), Twins: tw, Ready: ready, Metrics: figures.Handler(), Links: links(o, hub, commits),
 	})))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
@@ -126,6 +128,20 @@ func Run(ctx context.Context, o Options) (err error) {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return setup.Run(ctx, tw.Run, asking...)
+}
+
+// reader lets those read the local API who may read the node's tree, and the node itself.
+func reader(br *broker.Broker, node string) func(*http.Request) error {
+	return func(r *http.Request) error {
+		id, err := br.SignIn(r)
+		if err != nil || id.Node == node || id.Has(topics.RoleMapper) {
+			return err
+		}
+		if (id.Has(topics.RoleOperator) || id.Has(topics.RoleViewer)) && id.Given(node) {
+			return nil
+		}
+		return resource.Errorf(resource.Forbidden, "", "node %s is not given to %s: see auth.users", node, id.User)
+	}
 }
 
 func nonce() uint64 {

@@ -4,6 +4,8 @@
 #   certs.sh ca DIR                        DIR/ca.pem, DIR/ca.key
 #   certs.sh server DIR NAME HOST…         for a hub or a node's broker; HOST is a name or an IP address
 #   certs.sh node DIR NODE                 for a node: the common name is the node's name
+#   certs.sh user DIR NAME                 for a user of auth.users: the common name is the user's name
+#   certs.sh renew DIR NAME                DIR/NAME.pem anew, for the same key and names
 #
 # Keys are readable by their owner only, and nothing that exists is overwritten.
 # The CA is valid for ten years, the rest for DAYS (default 825).
@@ -15,8 +17,14 @@ die() {
 }
 
 usage() {
-	sed -n "2,9s/^# \\{0,1\\}//p" "$0" >&2
+	sed -n "2,11s/^# \\{0,1\\}//p" "$0" >&2
 	exit 2
+}
+
+# sign ARGUMENTS…: has the CA sign what openssl x509 reads.
+sign() {
+	[[ -f $dir/ca.key ]] || die "$dir/ca.key is missing: run certs.sh ca $dir first"
+	openssl x509 "$@" -CA "$dir/ca.pem" -CAkey "$dir/ca.key" -set_serial "0x$(openssl rand -hex 16)" -days "${DAYS:-825}" -sha256 2>/dev/null
 }
 
 # issue NAME SUBJECT EXTENSIONS: a key, and a certificate for it signed by the CA.
@@ -26,8 +34,7 @@ issue() {
 	[[ ! -e $dir/$name.key && ! -e $dir/$name.pem ]] || die "$dir/$name.pem or its key exists already"
 	openssl ecparam -name prime256v1 -genkey -noout -out "$dir/$name.key"
 	openssl req -new -key "$dir/$name.key" -subj "$subject" -out "$dir/$name.csr"
-	openssl x509 -req -in "$dir/$name.csr" -CA "$dir/ca.pem" -CAkey "$dir/ca.key" -set_serial "0x$(openssl rand -hex 16)" \
-		-days "${DAYS:-825}" -sha256 -extfile <(printf '%s\n' "$extensions") -out "$dir/$name.pem" 2>/dev/null
+	sign -req -in "$dir/$name.csr" -extfile <(printf '%s\n' "$extensions") -out "$dir/$name.pem"
 	rm "$dir/$name.csr"
 	echo "$dir/$name.pem $dir/$name.key"
 }
@@ -76,6 +83,22 @@ node)
 keyUsage=critical,digitalSignature
 extendedKeyUsage=clientAuth
 subjectAltName=DNS:$node"
+	;;
+user)
+	(($# == 1)) || usage
+	[[ $1 =~ ^[A-Za-z0-9][A-Za-z0-9._@-]*$ && ${#1} -le 64 ]] || die "$1 is no name for a user's certificate: letters, digits and . _ @ -, at most 64"
+	issue "$1" "/CN=$1" "basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature
+extendedKeyUsage=clientAuth"
+	;;
+renew)
+	(($# == 1)) || usage
+	[[ $1 != ca && -f $dir/$1.pem && -f $dir/$1.key ]] || die "$dir/$1.pem or its key is missing, or is the CA's own"
+	openssl x509 -x509toreq -in "$dir/$1.pem" -signkey "$dir/$1.key" -copy_extensions copyall -out "$dir/$1.csr"
+	sign -req -in "$dir/$1.csr" -copy_extensions copyall -out "$dir/$1.new"
+	rm "$dir/$1.csr"
+	mv -f "$dir/$1.new" "$dir/$1.pem" # at once: a program may be reading it
+	echo "$dir/$1.pem"
 	;;
 *) usage ;;
 esac

@@ -17,7 +17,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -28,6 +30,8 @@ type Options struct {
 	Watcher store.Watcher
 	Log     zerolog.Logger
 	Now     func() time.Time
+	// Who says who sends a request. Without it everybody may do everything.
+	Who func(*http.Request) (broker.Identity, error)
 	// Seal encrypts Secrets for the store. Without it there are none.
 	Seal Sealer
 	// Kinds are what is served; nil: Kinds() and their dialects.
@@ -49,6 +53,11 @@ type Options struct {
 func (o *Options) setDefaults() {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Who == nil {
+		o.Who = func(*http.Request) (broker.Identity, error) {
+			return broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}, nil
+		}
 	}
 	if o.Kinds == nil {
 		o.Kinds = withDialects(Kinds())
@@ -88,7 +97,7 @@ func New(o Options) http.Handler {
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	if o.Metrics != nil {
-		mux.Handle("GET /metrics", o.Metrics)
+		mux.Handle("GET /metrics", overview(o.Metrics))
 	}
 	if o.Links != nil {
 		mux.Handle("GET /links", s.handle(s.links))
@@ -96,14 +105,16 @@ func New(o Options) http.Handler {
 	}
 	s.discovery(mux)
 	mux.Handle("GET /openapi/v2", s.handle(s.openapi2))
-	mux.Handle("POST "+accessRoot+"/selfsubjectaccessreviews", s.handle(s.access))
+	mux.Handle("POST "+accessRoot+"/selfsubjectaccessreviews", s.handle(s.accessReview))
+	mux.Handle("POST "+accessRoot+"/selfsubjectrulesreviews", s.handle(s.rulesReview))
+	mux.Handle("POST "+whoRoot+"/selfsubjectreviews", s.handle(s.whoReview))
 	mux.Handle("/apis/", s.handle(s.object))
 	mux.Handle("/api/", s.handle(s.object))
 	mux.Handle("/", s.handle(func(_ http.ResponseWriter, r *http.Request) error {
 		return refuse(http.StatusNotFound, "NotFound", "there is nothing at %s", r.URL.Path)
 	}))
 	// A page of another site must not write through the browser of somebody who may.
-	return http.NewCrossOriginProtection().Handler(mux)
+	return http.NewCrossOriginProtection().Handler(s.admit(mux))
 }
 
 func plain(w http.ResponseWriter, code int, text string) {
@@ -179,6 +190,9 @@ type request struct {
 func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 	req, err := s.parse(r)
 	if err != nil {
+		return err
+	}
+	if err := req.allowed(); err != nil {
 		return err
 	}
 	if err := checkManager(req); err != nil {

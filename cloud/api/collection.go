@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strings"
 
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -20,7 +19,7 @@ func (s *server) deleteCollection(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	sel, err := r.selector()
+	sel, err := s.selector(r)
 	if err != nil {
 		return err
 	}
@@ -69,25 +68,3 @@ func readDeleteOptions(r *request) (opts deleteOptions, err error) {
 	}
 	return opts, nil
 }
-
-// access answers kubectl auth can-i and those who ask before they try. Whoever reaches the API may do
-// what it can do.
-func (s *server) access(w http.ResponseWriter, r *http.Request) error {
-	r.Form = r.URL.Query()
-	raw, _, err := body(r, protobufType)
-	if err != nil {
-		return err
-	}
-	review := dict{"spec": dict{}} // of one in protobuf; what it asks makes no difference
-	if r.Header.Get("Content-Type") != protobufType {
-		if err := json.Unmarshal(raw, &review); err != nil || review == nil {
-			return badRequest("", "the body must be a SelfSubjectAccessReview")
-		}
-	}
-	review["apiVersion"], review["kind"] = strings.TrimPrefix(accessRoot, "/apis/"), "SelfSubjectAccessReview"
-	review["status"] = dict{"allowed": true, "reason": "whoever reaches this API may use all of it"}
-	writeJSON(w, http.StatusCreated, review)
-	return nil
-}
-
-const accessRoot = "/apis/authorization.k8s.io/v1"

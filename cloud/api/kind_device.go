@@ -23,6 +23,7 @@ func deviceKind() Kind {
 		New:        func() any { return new(resource.Device) },
 		Private:    []string{"desiredMeta"},
 		Validate:   validateDevice,
+		Node:       ofDevice,
 		UniqueName: true,
 		Prepare: func(old, next any, origin string, now time.Time) {
 			prev, _ := old.(*resource.Device)

@@ -14,6 +14,7 @@ func eventKind() Kind {
 		Version: "v1", Flat: true, NoStatus: true, Bare: true,
 		New:      func() any { return new(resource.Event) },
 		Validate: rules(resource.Event.Validate, nil),
+		Node:     ofEvent,
 		Columns: []Column{
 			{Name: "Last Seen", Type: "string", Description: "How long ago it happened last."},
 			{Name: "Type", Type: "string", Description: "Normal or Warning."},

@@ -11,6 +11,7 @@ func nodeKind() Kind {
 		Name: resource.KindNode, Plural: "nodes", Singular: "node", Short: []string{"no"},
 		New:      func() any { return new(resource.Node) },
 		Validate: rules(resource.Node.Validate, nil),
+		Node:     ofNode,
 		Columns: []Column{
 			{Name: "State", Type: "string", Description: "online or offline, as the hub sees its connection."},
 			{Name: "Version", Type: "string", Description: "The version of its core."},

@@ -39,6 +39,9 @@ type Kind struct {
 	StatusRules bool
 	// Prepare completes an object that is going to be written.
 	Prepare func(old, next any, origin string, now time.Time)
+	// Node is the node that an object belongs to; ok is false for one that belongs to none. Without it
+	// no object of the kind does: all who may read may read them, and only who has all nodes writes them.
+	Node func(ctx context.Context, r store.Reader, obj any) (name string, ok bool)
 	// UniqueName says that a name is taken in all namespaces at once.
 	UniqueName bool
 	// Holds names the objects that must not go away before this one.
@@ -54,8 +57,8 @@ type Kind struct {
 	// Fields are the field selectors beside metadata.name and metadata.namespace. A text that is selected by
 	// stands in the object's JSON as it is: what doesn't have it is passed by without being decoded.
 	Fields map[string]func(obj any) string
-	// Bulk are the parts of an object that neither Cells nor Fields look at, such as status.twin: they are not
-	// decoded for these.
+	// Bulk are the parts of an object that neither Cells nor Fields nor Node look at, such as status.twin: they
+	// are not decoded for these.
 	Bulk []string
 }
 

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"math"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -20,10 +22,27 @@ func (s *server) links(w http.ResponseWriter, r *http.Request) error {
 		}
 		most = n
 	}
-	report := s.Links(r.PathValue("node"), most)
+	a, node := accessIn(r.Context()), r.PathValue("node")
+	if !a.reads || node != "" && !a.has(node) || node == "" && !a.shared {
+		return refuse(http.StatusForbidden, "Forbidden", "User %q cannot get path %q: %s", a.user, r.URL.Path, a.rule)
+	}
+	report := s.linksFor(a, node, most)
 	if report.Links == nil {
 		report.Links = []resource.Link{}
 	}
 	writeJSON(w, http.StatusOK, report)
 	return nil
+}
+
+// linksFor leaves out the links of nodes that are none of the user's.
+func (s *server) linksFor(a access, node string, most int) resource.LinkReport {
+	if a.all || node != "" {
+		return s.Links(node, most)
+	}
+	report := s.Links("", math.MaxInt)
+	report.Links = slices.DeleteFunc(report.Links, func(l resource.Link) bool { return !a.has(l.Node) })
+	if more := len(report.Links) - most; more > 0 {
+		report.Links, report.More = report.Links[:most], more
+	}
+	return report
 }

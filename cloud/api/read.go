@@ -23,19 +23,26 @@ type listHead struct {
 	Metadata listMeta `json:"metadata"`
 }
 
-// load reads one object.
+// load reads one object, which must concern the user.
 func (s *server) load(r *request) (*object, error) {
 	stored, err := s.Reader.Get(r.Context(), r.key)
 	if err != nil {
 		return nil, r.about(r.key.Name, err)
 	}
-	return s.fromStore(stored)
+	o, err := s.fromStore(stored)
+	if err != nil {
+		return nil, err
+	}
+	return o, s.concerns(r, o)
 }
 
 func (s *server) get(w http.ResponseWriter, r *request) error {
 	stored, err := s.Reader.Get(r.Context(), r.key)
 	if err != nil {
 		return r.about(r.key.Name, err)
+	}
+	if a := accessIn(r.Context()); !s.seesStored(r.Context(), a, r.kind, stored) {
+		return r.forbidden(a, r.key.Name)
 	}
 	return s.answerStored(w, r, http.StatusOK, stored)
 }
@@ -106,7 +113,7 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	sel, err := r.selector()
+	sel, err := s.selector(r)
 	if err != nil {
 		return err
 	}

@@ -114,36 +114,41 @@ type selector struct {
 	kind   *Kind
 	labels []requirement
 	fields []requirement // = and != only
+	// sees leaves out what doesn't concern the user; nil: all does.
+	sees func(store.Object) bool
 }
 
-func (r *request) selector() (selector, error) {
-	s := selector{kind: r.kind}
+func (s *server) selector(r *request) (selector, error) {
+	sel := selector{kind: r.kind}
+	if a := accessIn(r.Context()); !a.all && r.kind.Node != nil {
+		sel.sees = func(o store.Object) bool { return s.seesStored(r.Context(), a, r.kind, o) }
+	}
 	var err error
-	if s.labels, err = parseLabels(r.FormValue("labelSelector")); err != nil {
-		return s, err
+	if sel.labels, err = parseLabels(r.FormValue("labelSelector")); err != nil {
+		return sel, err
 	}
 	for _, term := range splitTerms(r.FormValue("fieldSelector")) {
 		f, err := parseTerm(strings.TrimSpace(term))
 		if err != nil || f.op != "=" && f.op != "!=" {
-			return s, badRequest("", "fieldSelector %q: only = and != are known", term)
+			return sel, badRequest("", "fieldSelector %q: only = and != are known", term)
 		}
 		_, known := r.kind.Fields[f.key]
 		if !known && f.key != "metadata.name" && f.key != "metadata.namespace" {
-			return s, badRequest("", "fieldSelector %q: %s has no such field to select by", term, r.kind.Plural)
+			return sel, badRequest("", "fieldSelector %q: %s has no such field to select by", term, r.kind.Plural)
 		}
 		if f.quoted, err = json.Marshal(f.values[0]); err != nil {
-			return s, err
+			return sel, err
 		}
-		s.fields = append(s.fields, f)
+		sel.fields = append(sel.fields, f)
 	}
-	return s, nil
+	return sel, nil
 }
 
-func (s selector) empty() bool { return len(s.labels) == 0 && len(s.fields) == 0 }
+func (s selector) empty() bool { return len(s.labels) == 0 && len(s.fields) == 0 && s.sees == nil }
 
 // byName says whether a selection looks at nothing but names.
 func (s selector) byName() bool {
-	return len(s.labels) == 0 && all(s.fields, func(r requirement) bool { return s.kind.Fields[r.key] == nil })
+	return s.sees == nil && len(s.labels) == 0 && all(s.fields, func(r requirement) bool { return s.kind.Fields[r.key] == nil })
 }
 
 // matches looks into an object no further than it must.
@@ -179,7 +184,7 @@ func (s *server) matches(sel selector, o store.Object) (bool, error) {
 			return false, nil
 		}
 	}
-	return true, nil
+	return sel.sees == nil || sel.sees(o), nil
 }
 
 func all(list []requirement, holds func(requirement) bool) bool {

@@ -42,7 +42,7 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 	if f.yaml {
 		return refuse(http.StatusNotAcceptable, "NotAcceptable", "a watch is JSON lines")
 	}
-	sel, err := r.selector()
+	sel, err := s.selector(r)
 	if err != nil {
 		return err
 	}

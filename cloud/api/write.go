@@ -173,6 +173,9 @@ func (s *server) free(ctx context.Context, k *Kind, key store.Key) error {
 // complete it.
 func (s *server) complete(ctx context.Context, r *request, old, next *object) (*object, error) {
 	k := r.kind
+	if err := s.concerns(r, next); err != nil {
+		return nil, err
+	}
 	typed, err := k.ruled(next)
 	if err != nil {
 		return nil, err

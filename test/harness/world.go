@@ -87,7 +87,7 @@ func (w *World) Env() []string {
 	env := []string{
 		"PATH=" + w.Bin + string(os.PathListSeparator) + os.Getenv("PATH"),
 		"HUB_MQTT=" + w.Hub.MQTT, "HUB_PORT=" + port(w.Hub.MQTT), "HUB_HTTP=" + w.Hub.HTTP,
-		"HUB=http://" + w.Hub.HTTP, "HUB_TLS=" + w.TLS, "HUB_WS=" + w.WS,
+		"HUB=http://" + w.Hub.HTTP, "HUB_TLS=" + w.TLS, "HUB_TLS_PORT=" + port(w.TLS), "HUB_WS=" + w.WS,
 		"API=http://" + w.Hub.HTTP + apiBase, "SCRIPTS=" + filepath.Join(filepath.Dir(w.Bin), "scripts"),
 		"KUBECTL=" + kubectl(filepath.Dir(w.Bin)),
 	}

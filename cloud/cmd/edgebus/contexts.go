@@ -25,6 +25,8 @@ type place struct {
 	CA        string `json:"ca,omitempty"`
 	Cert      string `json:"cert,omitempty"`
 	Key       string `json:"key,omitempty"`
+	User      string `json:"user,omitempty"`
+	Password  string `json:"passwordFile,omitempty"` // a file's name
 	Namespace string `json:"namespace,omitempty"`
 }
 
@@ -120,7 +122,7 @@ func newContext() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "context",
 		Short: "Remember hubs by name, and say which one is meant",
-		Long: `A context is a hub's name with its addresses, certificates and a namespace. They are kept in
+		Long: `A context is a hub's name with its addresses, a namespace, and certificates or a user's name. They are kept in
 edgebus/config.yaml in $XDG_CONFIG_HOME (~/.config), readable by you only.
 
 Which hub a command talks to: --server, else $EDGEBUS_SERVER, else the context that --context,
@@ -163,6 +165,8 @@ func newContextSet() *cobra.Command {
 	f.StringVar(&p.CA, "ca", "", "file with the certificates of those who sign the hub's")
 	f.StringVar(&p.Cert, "cert", "", "file with the certificate to show")
 	f.StringVar(&p.Key, "key", "", "file with the key of that certificate")
+	f.StringVar(&p.User, "user", "", "name to sign in with")
+	f.StringVar(&p.Password, "password-file", "", "file that holds the password")
 	f.StringVarP(&p.Namespace, "namespace", "n", "", "namespace that is meant when none is given")
 	f.BoolVar(&use, "use", false, "and use it from now on")
 	return cmd
@@ -173,12 +177,13 @@ func (p *place) take(cmd *cobra.Command, given place) error {
 	for flag, field := range map[string]struct{ to, from *string }{
 		"server": {&p.Server, &given.Server}, "mqtt": {&p.MQTT, &given.MQTT}, "namespace": {&p.Namespace, &given.Namespace},
 		"ca": {&p.CA, &given.CA}, "cert": {&p.Cert, &given.Cert}, "key": {&p.Key, &given.Key},
+		"user": {&p.User, &given.User}, "password-file": {&p.Password, &given.Password},
 	} {
 		if !cmd.Flags().Changed(flag) {
 			continue
 		}
 		*field.to = *field.from
-		if file := flag == "ca" || flag == "cert" || flag == "key"; file && *field.from != "" {
+		if slices.Contains([]string{"ca", "cert", "key", "password-file"}, flag) && *field.from != "" {
 			path, err := filepath.Abs(*field.from)
 			if err != nil {
 				return err
@@ -200,8 +205,19 @@ func (p *place) check() error {
 	if p.Namespace != "" && !topics.ValidName(p.Namespace) {
 		return withCode(misused, "--namespace: %q is no name", p.Namespace)
 	}
+	if (p.User == "") != (p.Password == "") {
+		return withCode(misused, "--user and --password-file belong together")
+	}
+	if _, err := p.identity().Secret(); err != nil {
+		return err
+	}
 	_, err := configs.TLSClient{CA: p.CA, Cert: p.Cert, Key: p.Key}.Config()
 	return err
+}
+
+// identity is how to sign in with a password.
+func (p *place) identity() configs.Identity {
+	return configs.Identity{User: p.User, PasswordFile: p.Password}
 }
 
 func newContextUse() *cobra.Command {

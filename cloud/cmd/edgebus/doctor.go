@@ -51,7 +51,8 @@ The exit code is 0 if nothing is wrong, 1 if something is, and 2 if nobody answe
 			err := fill(cmd, context, map[string]func(place) string{
 				"hub": func(p place) string { return p.Server }, "server": func(p place) string { return p.MQTT },
 				"ca": func(p place) string { return p.CA }, "cert": func(p place) string { return p.Cert },
-				"key": func(p place) string { return p.Key },
+				"key": func(p place) string { return p.Key }, "user": func(p place) string { return p.User },
+				"password-file": func(p place) string { return p.Password },
 			})
 			if err != nil {
 				return err
@@ -67,7 +68,7 @@ The exit code is 0 if nothing is wrong, 1 if something is, and 2 if nobody answe
 	f.StringVar(&o.hub, "hub", "http://127.0.0.1:8080", "the hub's HTTP address")
 	f.StringVar(&o.server, "server", "mqtt://127.0.0.1:1883", "the hub's MQTT address")
 	f.StringVar(&o.core, "core", "http://127.0.0.1:10550", "the core's HTTP address; not asked if nothing answers there, unless it is given")
-	f.StringVar(&o.identity.User, "user", "", "name to sign in with at the hub's MQTT")
+	f.StringVar(&o.identity.User, "user", "", "name to sign in with at the hub")
 	f.StringVar(&o.identity.PasswordFile, "password-file", "", "file that holds the password")
 	f.StringVar(&o.tls.CA, "ca", "", "certificates of those who sign the servers' certificates")
 	f.StringVar(&o.tls.Cert, "cert", "", "certificate to show")
@@ -123,7 +124,7 @@ func (o doctorOptions) all(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	var r resource.LinkReport
-	if err := get(ctx, secure, o.hub, fmt.Sprintf("/links?limit=%d", o.limit), &r); err != nil {
+	if err := o.get(ctx, secure, o.hub, fmt.Sprintf("/links?limit=%d", o.limit), &r); err != nil {
 		fmt.Fprintf(out, "✗ the hub does not answer at %s: %v\n", o.hub, err)
 		return exitCode(2)
 	}
@@ -160,12 +161,12 @@ type facts struct {
 func (o doctorOptions) ask(ctx context.Context, secure *tls.Config, node string) facts {
 	f := facts{node: node, hubAt: o.hub, coreAt: o.core, coreGiven: o.coreGiven, mqttAt: o.server}
 	var hub, core resource.LinkReport
-	if f.hubErr = get(ctx, secure, o.hub, "/links/"+node, &hub); f.hubErr == nil {
+	if f.hubErr = o.get(ctx, secure, o.hub, "/links/"+node, &hub); f.hubErr == nil {
 		f.hub, f.hubTime = &hub, time.Now()
-		f.devices = devicesAt(ctx, secure, o.hub, "?fieldSelector="+url.QueryEscape("spec.nodeName="+node))
+		f.devices = o.devicesAt(ctx, secure, o.hub, "?fieldSelector="+url.QueryEscape("spec.nodeName="+node))
 		f.mappers, f.mqttErr = o.listen(ctx, secure, node)
 	}
-	f.coreErr = get(ctx, secure, o.core, "/links", &core)
+	f.coreErr = o.get(ctx, secure, o.core, "/links", &core)
 	if f.coreErr == nil && len(core.Links) == 1 && core.Program == "edgecore" {
 		if core.Links[0].Node != node {
 			f.coreErr = fmt.Errorf("that is the core of node %s", core.Links[0].Node)
@@ -174,23 +175,31 @@ func (o doctorOptions) ask(ctx context.Context, secure *tls.Config, node string)
 		}
 	}
 	if f.core != nil && (f.hub == nil || f.alone()) {
-		f.devices = devicesAt(ctx, secure, o.core, "")
+		f.devices = o.devicesAt(ctx, secure, o.core, "")
 	}
 	return f
 }
 
 // devicesAt are the Devices that an end knows of; without them the rest can still be said.
-func devicesAt(ctx context.Context, secure *tls.Config, server, query string) []resource.Device {
+func (o doctorOptions) devicesAt(ctx context.Context, secure *tls.Config, server, query string) []resource.Device {
 	var list struct{ Items []resource.Device }
-	_ = get(ctx, secure, server, "/apis/"+resource.APIVersion+"/devices"+query, &list)
+	_ = o.get(ctx, secure, server, "/apis/"+resource.APIVersion+"/devices"+query, &list)
 	return list.Items
 }
 
 // get asks a program for a JSON document.
-func get(ctx context.Context, secure *tls.Config, server, path string, into any) error {
+func (o doctorOptions) get(ctx context.Context, secure *tls.Config, server, path string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, doctorTime)
 	defer cancel()
-	c, err := hubclient.New(hubclient.Options{Server: server, TLS: secure, Timeout: doctorTime})
+	password, err := o.identity.Secret()
+	if err != nil {
+		return err
+	}
+	who := hubclient.Options{Server: server, TLS: secure, Timeout: doctorTime}
+	if server == o.hub { // the core has users of its own
+		who.User, who.Password = o.identity.User, password
+	}
+	c, err := hubclient.New(who)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ const defaultServer = "http://127.0.0.1:8080"
 type hub struct {
 	context, server string
 	tls             configs.TLSClient
+	user, password  string // the password's file
 	namespace       string
 	given           bool // the namespace
 	*client.Client
@@ -30,6 +31,8 @@ func (h *hub) flags(cmd *cobra.Command) {
 	f.StringVar(&h.tls.CA, "ca", "", "file with the certificates of those who sign the hub's")
 	f.StringVar(&h.tls.Cert, "cert", "", "file with the certificate to show")
 	f.StringVar(&h.tls.Key, "key", "", "file with the key of that certificate")
+	f.StringVar(&h.user, "user", "", "name to sign in with")
+	f.StringVar(&h.password, "password-file", "", "file that holds the password")
 	f.StringVarP(&h.namespace, "namespace", "n", "", "namespace (default: the context's, or "+resource.DefaultNamespace+")")
 	_ = cmd.RegisterFlagCompletionFunc("context", completeContexts)
 }
@@ -46,6 +49,7 @@ func (h *hub) place() (place, error) {
 	}
 	p.Server = cmp.Or(h.server, os.Getenv("EDGEBUS_SERVER"), p.Server, defaultServer)
 	p.CA, p.Cert, p.Key = cmp.Or(h.tls.CA, p.CA), cmp.Or(h.tls.Cert, p.Cert), cmp.Or(h.tls.Key, p.Key)
+	p.User, p.Password = cmp.Or(h.user, p.User), cmp.Or(h.password, p.Password)
 	p.Namespace = cmp.Or(h.namespace, p.Namespace, resource.DefaultNamespace)
 	return p, nil
 }
@@ -64,8 +68,12 @@ func (h *hub) open(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	password, err := p.identity().Secret()
+	if err != nil {
+		return err
+	}
 	h.Client, err = client.New(client.Options{
-		Server: p.Server, TLS: secure,
+		Server: p.Server, TLS: secure, User: p.User, Password: password,
 		Warn: func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), "warning:", printable(text, 500)) },
 	})
 	if err != nil {

@@ -15,7 +15,8 @@ func newKubeconfig() *cobra.Command {
 		Use:   "kubeconfig",
 		Short: "Print a configuration for kubectl",
 		Long: `Print a kubeconfig with which kubectl, k9s and everything else that is made for Kubernetes talks to
-the hub: the address, certificates and namespace of a context, or of flags.
+the hub: the address, namespace, certificates and user of a context, or of flags. A user's password
+is in it, for kubectl reads none from a file: keep it as safe as that. kubectl sends it over https only.
 
 On the hub's own machine kubectl needs none if its HTTP port is 8080.`,
 		Example: "  edgebus kubeconfig > edgebus.kubeconfig\n  kubectl --kubeconfig edgebus.kubeconfig get devices",
@@ -58,6 +59,13 @@ func (p place) kubeconfig(name string, embed bool) (map[string]any, error) {
 		default:
 			file.to[file.field] = file.path
 		}
+	}
+	if p.User != "" {
+		password, err := p.identity().Secret()
+		if err != nil {
+			return nil, err
+		}
+		user["username"], user["password"] = p.User, password
 	}
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": name,

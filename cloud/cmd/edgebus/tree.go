@@ -43,7 +43,8 @@ machine. The node's own broker has the same topics: --server mqtt://127.0.0.1:28
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := fill(cmd, context, map[string]func(place) string{
 				"server": func(p place) string { return p.MQTT }, "ca": func(p place) string { return p.CA },
-				"cert": func(p place) string { return p.Cert }, "key": func(p place) string { return p.Key },
+				"cert": func(p place) string { return p.Cert }, "key": func(p place) string { return p.Key }, "user": func(p place) string { return p.User },
+				"password-file": func(p place) string { return p.Password },
 			})
 			if err != nil {
 				return err

@@ -1,0 +1,53 @@
+package broker
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// SignIn says who sends an HTTP request, by the rules for who connects over MQTT: a user's name and
+// password, else the certificate of the connection, else anybody of this host over a plain
+// connection of the loopback interface. Wrong passwords of both count together.
+func (b *Broker) SignIn(r *http.Request) (Identity, error) {
+	remote := addrOf(r)
+	shown := credentials{loopback: r.TLS == nil && loopbackAddr(remote) && loopbackAddr(localAddr(r))}
+	if user, password, ok := r.BasicAuth(); ok {
+		shown.user, shown.password, shown.hasPass = user, []byte(password), true
+	}
+	expires := time.Time{}
+	if cert := verified(r.TLS); cert != nil {
+		shown.certName, expires = cert.Subject.CommonName, cert.NotAfter
+		if !shown.hasPass && b.opts.Now().After(expires) { // since the connection was made
+			return Identity{}, resource.Errorf(resource.Unauthorized, "", "the certificate of %s has expired", validText(shown.certName))
+		}
+	}
+	id, code := b.identify(remote, shown)
+	switch {
+	case code == codeConnectRate:
+		return Identity{}, resource.Errorf(resource.Quota, "", "%s (limits.wrongPasswords)", connectReasons[code])
+	case code != codeSuccess && shown.hasPass:
+		return Identity{}, resource.Errorf(resource.Unauthorized, "", "%s: users are listed in auth.users", connectReasons[code])
+	case code != codeSuccess && shown.certName != "":
+		return Identity{}, resource.Errorf(resource.Unauthorized, "", "the certificate is for %.100q, which is neither a user of auth.users nor a node's name", shown.certName)
+	case code != codeSuccess:
+		return Identity{}, resource.Errorf(resource.Unauthorized, "", "nobody is signed in: "+
+			"show a certificate that http.tls.clientCA has signed, or the name and password of one of auth.users")
+	}
+	id.CertExpires, id.Listener, id.Remote = expires, "http", remote.String()
+	return id, nil
+}
+
+func addrOf(r *http.Request) net.Addr {
+	at, _ := netip.ParseAddrPort(r.RemoteAddr) // the server's own word
+	return net.TCPAddrFromAddrPort(at)
+}
+
+// localAddr is where the connection of a request arrived.
+func localAddr(r *http.Request) net.Addr {
+	at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return at
+}

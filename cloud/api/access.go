@@ -1,0 +1,230 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// access is what a user may do here. The zero value may do nothing.
+type access struct {
+	user, role string
+	all        bool     // an operator of all nodes may do everything
+	reads      bool     // what belongs to the user's nodes
+	shared     bool     // reads also what belongs to no node, but for Secrets
+	writes     bool     // what belongs to the user's nodes
+	nodes      []string // globs
+	given      func(node string) bool
+	rule       string // why no more is allowed, and which setting says so
+}
+
+// accessOf derives it from the same roles and nodes that hold over MQTT.
+func accessOf(id broker.Identity) access {
+	a := access{user: id.User, nodes: id.Nodes, given: id.Given}
+	if a.user == "" {
+		a.user = "anonymous"
+	}
+	nodes := strings.Join(id.Nodes, ", ")
+	switch {
+	case id.Has(topics.RoleOperator):
+		a.role, a.reads, a.shared, a.writes = "operator", true, true, true
+		a.all = slices.Contains(id.Nodes, "*")
+		a.rule = fmt.Sprintf(`%s is an operator of the nodes %s (auth.users); what belongs to others, or to all, needs nodes: ["*"]`, a.user, nodes)
+	case id.Has(topics.RoleViewer):
+		a.role, a.reads, a.shared = "viewer", true, true
+		a.rule = fmt.Sprintf("%s is a viewer of the nodes %s (auth.users), who changes nothing and sees no Secrets", a.user, nodes)
+	case id.Has(topics.RoleNode):
+		a.role, a.reads, a.nodes = "node", true, []string{id.Node}
+		a.given = func(node string) bool { return node == id.Node }
+		a.rule = fmt.Sprintf("%s is a node, which reads what is its own and no more; people are listed in auth.users, with a role", id.Node)
+	default:
+		a.role, a.rule = "mapper", a.user+" is a mapper (auth.users), and has nothing to do here"
+	}
+	return a
+}
+
+// has says whether a node is one of the user's.
+func (a access) has(node string) bool { return a.all || a.given != nil && a.given(node) }
+
+var readVerbs = []string{"get", "list", "watch"}
+
+// may says whether the user may do that with objects of a kind at all; with which of them is asked
+// of each: see sees.
+func (a access) may(verb string, k *Kind) bool {
+	switch {
+	case a.all:
+		return true
+	case k.Sealed:
+		return false
+	case slices.Contains(readVerbs, verb):
+		return a.reads && k.Node != nil || a.shared
+	case k.Name == resource.KindEvent:
+		return false // they are the hub's
+	}
+	return a.writes && k.Node != nil
+}
+
+// sees says whether an object concerns the user.
+func (s *server) sees(ctx context.Context, a access, k *Kind, o *object) bool {
+	if a.all || k.Node == nil {
+		return true // may has decided
+	}
+	typed, err := k.typed(o)
+	return err == nil && s.ofTheirs(ctx, a, k, typed)
+}
+
+// seesStored is the same of an object as the store has it, which is decoded no further than it must.
+func (s *server) seesStored(ctx context.Context, a access, k *Kind, o store.Object) bool {
+	if a.all || k.Node == nil {
+		return true
+	}
+	typed, err := s.look(k, o)
+	return err == nil && s.ofTheirs(ctx, a, k, typed)
+}
+
+// ofTheirs says whether an object belongs to one of the user's nodes, or to none that the kind knows.
+func (s *server) ofTheirs(ctx context.Context, a access, k *Kind, typed any) bool {
+	node, one := k.Node(ctx, s.Reader, typed)
+	return one && a.has(node) || !one && a.shared
+}
+
+type accessKey struct{}
+
+func accessIn(ctx context.Context) access {
+	a, _ := ctx.Value(accessKey{}).(access)
+	return a
+}
+
+// public are the paths that tell nothing about anybody.
+var public = []string{"/healthz", "/livez", "/readyz", "/version"}
+
+// admit finds out who asks.
+func (s *server) admit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if slices.Contains(public, r.URL.Path) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		id, err := s.Who(r)
+		if err != nil {
+			status := statusOf(err)
+			if status.Code == http.StatusUnauthorized {
+				w.Header().Set("WWW-Authenticate", `Basic realm="edgebus", charset="UTF-8"`)
+			}
+			writeJSON(w, status.Code, status)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accessKey{}, accessOf(id))))
+	})
+}
+
+// overview lets those pass who may see how the hub is.
+func overview(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a := accessIn(r.Context()); !a.shared {
+			st := statusOf(refuse(http.StatusForbidden, "Forbidden", "User %q cannot %s path %q: %s", a.user, strings.ToLower(r.Method), r.URL.Path, a.rule))
+			writeJSON(w, st.Code, st)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// verb is what a request wants to do, in Kubernetes' words.
+func (r *request) verb() string {
+	collection := r.key.Name == ""
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		switch {
+		case !collection:
+			return "get"
+		case isTrue(r.FormValue("watch")):
+			return "watch"
+		}
+		return "list"
+	case http.MethodPost:
+		return "create"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		if collection {
+			return "deletecollection"
+		}
+		return "delete"
+	}
+	return "update"
+}
+
+// allowed refuses what the user may do with no object of the kind.
+func (r *request) allowed() error {
+	if a := accessIn(r.Context()); !a.may(r.verb(), r.kind) {
+		return r.forbidden(a, r.key.Name)
+	}
+	return nil
+}
+
+// concerns refuses an object that is none of the user's.
+func (s *server) concerns(r *request, o *object) error {
+	a := accessIn(r.Context())
+	if s.sees(r.Context(), a, r.kind, o) {
+		return nil
+	}
+	return r.forbidden(a, o.Metadata.Name)
+}
+
+// forbidden is worded as Kubernetes does it, and goes on with the rule.
+func (r *request) forbidden(a access, name string) error {
+	what := r.kind.qualified()
+	if name != "" {
+		what = fmt.Sprintf("%s %q", what, name)
+	}
+	plural := r.kind.Plural
+	if r.subresource != "" {
+		plural += "/" + r.subresource
+	}
+	where := ""
+	if r.key.Namespace != "" {
+		where = fmt.Sprintf(" in the namespace %q", r.key.Namespace)
+	}
+	return &httpError{
+		code: http.StatusForbidden, reason: "Forbidden", details: &StatusDetails{Name: name, Group: r.kind.Group, Kind: r.kind.Plural},
+		message: fmt.Sprintf("%s is forbidden: User %q cannot %s resource %q in API group %q%s: %s", what, a.user, r.verb(), plural, r.kind.Group, where, a.rule),
+	}
+}
+
+// ofDevice is Kind.Node of Devices: one that is bound to no node is for those who have all.
+func ofDevice(_ context.Context, _ store.Reader, obj any) (string, bool) {
+	return obj.(*resource.Device).Spec.NodeName, true
+}
+
+func ofNode(_ context.Context, _ store.Reader, obj any) (string, bool) {
+	return obj.(*resource.Node).Metadata.Name, true
+}
+
+// ofEvent is the node of what an Event is about, if that has one.
+func ofEvent(ctx context.Context, r store.Reader, obj any) (string, bool) {
+	about := obj.(*resource.Event).InvolvedObject
+	switch about.Kind {
+	case resource.KindNode:
+		return about.Name, true
+	case resource.KindDevice:
+		var d resource.Device // of one that is gone nobody knows whose it was
+		stored, err := r.Get(ctx, store.Key{Kind: about.Kind, Namespace: about.Namespace, Name: about.Name})
+		if err == nil {
+			err = json.Unmarshal(stored.Data, &d)
+		}
+		if err != nil {
+			return "", true
+		}
+		return d.Spec.NodeName, true
+	}
+	return "", false
+}

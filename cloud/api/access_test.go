@@ -1,0 +1,283 @@
+package api
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// who answers by the header As, as a broker does by certificates and passwords.
+func who(r *http.Request) (broker.Identity, error) {
+	people := map[string]broker.Identity{
+		"boss": {Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}},
+		"ann":  {Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"n1", "plant-*"}},
+		"vic":  {Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"n1"}},
+		"eve":  {Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"*"}},
+		"map":  {Roles: []topics.Role{topics.RoleMapper}},
+		"n1":   {Roles: []topics.Role{topics.RoleNode}, Node: "n1"},
+	}
+	id, known := people[r.Header.Get("As")]
+	if !known {
+		return id, resource.Errorf(resource.Unauthorized, "", "nobody is signed in")
+	}
+	id.User = r.Header.Get("As")
+	return id, nil
+}
+
+// withPeople is a hub with a device on n1, one on n2, and one on no node.
+func withPeople(t *testing.T) *hub {
+	h := newHub(t, sealed(t), func(o *Options) {
+		o.Who = who
+		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "figures") })
+		o.Links = func(node string, most int) (r resource.LinkReport) {
+			for _, name := range []string{"n2", "n1", "plant-a"} {
+				if (node == "" || node == name) && len(r.Links) < most {
+					r.Links = append(r.Links, resource.Link{Node: name})
+				}
+			}
+			return r
+		}
+	})
+	boss := []string{"As", "boss"}
+	h.ok("POST", inNS+"/devicemodels", model, boss...)
+	for name, node := range map[string]string{"lamp1": "n1", "lamp2": "n2", "lamp0": ""} {
+		h.ok("POST", inNS+"/devices", onNode(name, node), boss...)
+	}
+	for _, node := range []string{"n1", "n2"} {
+		h.ok("POST", base+"/nodes", fmt.Sprintf(`{"metadata":{"name":%q},"spec":{}}`, node), boss...)
+	}
+	h.ok("POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"s"},"data":{"a":"YQ=="}}`, boss...)
+	for _, about := range []string{"Device/lamp1", "Device/lamp2", "Device/gone", "Node/n1", "Node/n2", "DeviceModel/dimmable"} {
+		kind, name, _ := strings.Cut(about, "/")
+		h.ok("POST", "/api/v1/namespaces/default/events", fmt.Sprintf(
+			`{"metadata":{"generateName":"e-"},"reason":"Test","type":"Normal","involvedObject":{"kind":%q,"name":%q,"namespace":"default"}}`, kind, name), boss...)
+	}
+	return h
+}
+
+func onNode(name, node string) string {
+	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"deviceModelRef":{"name":"dimmable"},"nodeName":%q,"protocol":{"type":"virtual"}}}`, name, node)
+}
+
+func TestNobody(t *testing.T) {
+	h := withPeople(t)
+	for _, path := range []string{"/", "/apis", base, base + "/devices", "/metrics", "/links", "/openapi/v3"} {
+		r := h.do("GET", path, "")
+		require.Equal(t, 401, r.code, path)
+		require.Equal(t, "Unauthorized", r.str("reason"))
+		require.Contains(t, r.header.Get("WWW-Authenticate"), "Basic")
+	}
+	for _, path := range public {
+		require.Equal(t, 200, h.do("GET", path, "").code, path)
+	}
+}
+
+// What each may do, in one table: the code of each answer.
+func TestWhoMayDoWhat(t *testing.T) {
+	h := withPeople(t)
+	lamp := inNS + "/devices/lamp"
+	label := `{"metadata":{"labels":{"a":"b"}}}`
+	for _, c := range []struct {
+		method, path, body           string
+		boss, ann, vic, eve, mapp, n int
+	}{
+		{"GET", lamp + "1", "", 200, 200, 200, 200, 403, 200},
+		{"GET", lamp + "2", "", 200, 403, 403, 200, 403, 403},
+		{"GET", lamp + "0", "", 200, 403, 403, 200, 403, 403},
+		{"GET", lamp + "9", "", 404, 404, 404, 404, 403, 404},
+		{"PATCH", lamp + "1", label, 200, 200, 403, 403, 403, 403},
+		{"PATCH", lamp + "2", label, 200, 403, 403, 403, 403, 403},
+		{"PATCH", lamp + "1/status", `{"status":{"state":"online"}}`, 200, 200, 403, 403, 403, 403},
+		{"PATCH", lamp + "2/status", `{"status":{"state":"online"}}`, 200, 403, 403, 403, 403, 403},
+		{"PATCH", lamp + "0", `{"spec":{"nodeName":"n1"}}`, 200, 200, 403, 403, 403, 403}, // boss has bound it
+		{"PATCH", lamp + "1", `{"spec":{"nodeName":"n2"}}`, 200, 403, 403, 403, 403, 403}, // and moved this
+		{"POST", inNS + "/devices?dryRun=All", onNode("new", "n1"), 201, 201, 403, 403, 403, 403},
+		{"POST", inNS + "/devices?dryRun=All", onNode("new", "plant-7"), 201, 201, 403, 403, 403, 403},
+		{"POST", inNS + "/devices?dryRun=All", onNode("new", "n2"), 201, 403, 403, 403, 403, 403},
+		{"POST", inNS + "/devices?dryRun=All", onNode("new", ""), 201, 403, 403, 403, 403, 403},
+		{"DELETE", lamp + "2?dryRun=All", "", 200, 403, 403, 403, 403, 403},
+		{"PUT", inNS + "/devices/lamp2", onNode("lamp2", "n1"), 200, 200, 403, 403, 403, 403}, // boss took it back to n1
+		{"GET", base + "/nodes/n1", "", 200, 200, 200, 200, 403, 200},
+		{"GET", base + "/nodes/n2", "", 200, 403, 403, 200, 403, 403},
+		{"DELETE", base + "/nodes/n2?dryRun=All", "", 200, 403, 403, 403, 403, 403},
+		{"GET", "/apis/flightctl.io/v1alpha1/devices/n2", "", 200, 403, 403, 200, 403, 403},
+		{"GET", inNS + "/devicemodels", "", 200, 200, 200, 200, 403, 403},
+		{"PATCH", inNS + "/devicemodels/dimmable", label, 200, 403, 403, 403, 403, 403},
+		{"GET", "/api/v1/namespaces/default/secrets/s", "", 200, 403, 403, 403, 403, 403},
+		{"GET", "/api/v1/secrets", "", 200, 403, 403, 403, 403, 403},
+		{"GET", "/api/v1/secrets?watch=true&timeoutSeconds=1", "", 200, 403, 403, 403, 403, 403},
+		{"GET", "/metrics", "", 200, 200, 200, 200, 403, 403},
+		{"GET", "/links", "", 200, 200, 200, 200, 403, 403},
+		{"GET", "/links/n1", "", 200, 200, 200, 200, 403, 200},
+		{"GET", "/links/n2", "", 200, 403, 403, 200, 403, 403},
+		{"GET", "/apis", "", 200, 200, 200, 200, 200, 200},
+	} {
+		for i, as := range []string{"boss", "ann", "vic", "eve", "map", "n1"} {
+			want := []int{c.boss, c.ann, c.vic, c.eve, c.mapp, c.n}[i]
+			r := h.do(c.method, c.path, c.body, "As", as, "Content-Type", patchType(c.method))
+			require.Equal(t, want, r.code, "%s: %s %s: %s", as, c.method, c.path, r.body)
+			if want == 403 {
+				require.Equal(t, "Forbidden", r.str("reason"))
+				require.Contains(t, r.str("message"), as)
+			}
+		}
+	}
+}
+
+func patchType(method string) string {
+	if method == "PATCH" {
+		return mergePatch
+	}
+	return "application/json"
+}
+
+func TestARefusalSaysWhoWhatAndWhy(t *testing.T) {
+	h := withPeople(t)
+	require.Equal(t, `devices.edgebus.io "lamp2" is forbidden: User "ann" cannot delete resource "devices" in API group "edgebus.io" in the namespace "default": `+
+		`ann is an operator of the nodes n1, plant-* (auth.users); what belongs to others, or to all, needs nodes: ["*"]`,
+		h.refused(403, "Forbidden", "DELETE", inNS+"/devices/lamp2", "", "As", "ann"))
+	require.Contains(t, h.refused(403, "Forbidden", "GET", base+"/devicemodels", "", "As", "n1"), "n1 is a node, which reads what is its own and no more")
+}
+
+// Lists and watches leave out what is none of the user's, as a subscription does.
+func TestListsAreOfOnesOwn(t *testing.T) {
+	h := withPeople(t)
+	devices := base + "/devices"
+	require.Equal(t, []string{"lamp0", "lamp1", "lamp2"}, h.ok("GET", devices, "", "As", "eve").names())
+	require.Equal(t, []string{"lamp1"}, h.ok("GET", devices, "", "As", "ann").names())
+	require.Equal(t, []string{"lamp1"}, h.ok("GET", devices+"?limit=1", "", "As", "n1").names())
+	require.Equal(t, []string{"n1"}, h.ok("GET", base+"/nodes", "", "As", "vic").names())
+	require.Len(t, h.ok("GET", "/api/v1/events", "", "As", "boss").names(), 6)
+	require.Len(t, h.ok("GET", "/api/v1/events", "", "As", "vic").names(), 3, "of lamp1, n1 and the model")
+	require.Len(t, h.ok("GET", "/apis/events.k8s.io/v1/events", "", "As", "vic").names(), 3)
+	require.Equal(t, "n1", h.ok("GET", "/links?limit=1", "", "As", "ann").at("links.0.node"))
+	require.EqualValues(t, 1, h.ok("GET", "/links?limit=1", "", "As", "ann").at("more"))
+	deleted := h.ok("DELETE", inNS+"/devices", "", "As", "ann")
+	require.Equal(t, []string{"lamp1"}, deleted.names())
+	require.Equal(t, []string{"lamp0", "lamp2"}, h.ok("GET", devices, "", "As", "boss").names())
+}
+
+func TestAWatchIsOfOnesOwn(t *testing.T) {
+	h := withPeople(t)
+	w := h.watch(base+"/devices?watch=true", "As", "vic")
+	w.expect("ADDED lamp1")
+	h.ok("PATCH", inNS+"/devices/lamp2", `{"spec":{"nodeName":"n1"}}`, "As", "boss", "Content-Type", mergePatch)
+	w.expect("ADDED lamp2") // it came
+	h.ok("PATCH", inNS+"/devices/lamp1", `{"spec":{"nodeName":"n2"}}`, "As", "boss", "Content-Type", mergePatch)
+	w.expect("DELETED lamp1") // it went
+}
+
+func TestReviewsTellTheTruth(t *testing.T) {
+	h := withPeople(t)
+	can := func(as, verb, group, plural, name string) bool {
+		r := h.ok("POST", accessRoot+"/selfsubjectaccessreviews", fmt.Sprintf(
+			`{"spec":{"resourceAttributes":{"namespace":"default","verb":%q,"group":%q,"resource":%q,"name":%q}}}`, verb, group, plural, name), "As", as)
+		require.Equal(t, plural, r.str("spec.resourceAttributes.resource"))
+		return r.at("status.allowed") == true
+	}
+	for _, c := range []struct {
+		as, verb, group, plural, name string
+		want                          bool
+	}{
+		{"boss", "*", "*", "*", "", true},
+		{"eve", "*", "*", "*", "", false},
+		{"ann", "create", resource.Group, "devices", "", true},
+		{"ann", "delete", resource.Group, "devices", "lamp1", true},
+		{"ann", "delete", resource.Group, "devices", "lamp2", false},
+		{"ann", "update", resource.Group, "nodes", "plant-5", true},
+		{"ann", "update", resource.Group, "nodes", "n9", false},
+		{"ann", "create", resource.Group, "devicemodels", "", false},
+		{"ann", "get", "", "secrets", "", false},
+		{"boss", "get", "", "secrets", "", true},
+		{"vic", "list", resource.Group, "devices", "", true},
+		{"vic", "create", resource.Group, "devices", "", false},
+		{"n1", "get", resource.Group, "nodes", "n1", true},
+		{"n1", "list", resource.Group, "fleets", "", false},
+		{"map", "list", resource.Group, "devices", "", false},
+		{"vic", "list", "apps", "deployments", "", false},
+	} {
+		require.Equal(t, c.want, can(c.as, c.verb, c.group, c.plural, c.name), "%+v", c)
+	}
+	path := func(as, path string) any {
+		return h.ok("POST", accessRoot+"/selfsubjectaccessreviews",
+			`{"spec":{"nonResourceAttributes":{"verb":"get","path":"`+path+`"}}}`, "As", as).at("status.allowed")
+	}
+	require.Equal(t, true, path("vic", "/metrics"))
+	require.Equal(t, false, path("n1", "/metrics"))
+	require.Equal(t, true, path("n1", "/healthz"))
+	require.Equal(t, "ann", h.ok("POST", whoRoot+"/selfsubjectreviews", `{}`, "As", "ann").at("status.userInfo.username"))
+	rules := h.ok("POST", accessRoot+"/selfsubjectrulesreviews", `{"spec":{"namespace":"default"}}`, "As", "vic")
+	require.Equal(t, []any{"get", "list", "watch"}, rules.at("status.resourceRules.0.verbs"))
+	require.NotContains(t, string(rules.body), "secrets")
+}
+
+// kubectl sends reviews in protobuf, for it knows the kind.
+func TestAReviewInProtobuf(t *testing.T) {
+	h := withPeople(t)
+	field := func(number protowire.Number, value string) string {
+		return string(protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), value))
+	}
+	ask := func(verb, plural string) reply {
+		attributes := field(1, "default") + field(2, verb) + field(3, resource.Group) + field(5, plural)
+		return h.ok("POST", accessRoot+"/selfsubjectaccessreviews", "k8s\x00"+field(1, "meta")+field(2, field(2, field(1, attributes))),
+			"As", "vic", "Content-Type", protobufType)
+	}
+	require.Equal(t, true, ask("list", "devices").at("status.allowed"))
+	require.Equal(t, false, ask("create", "devices").at("status.allowed"))
+	for _, bad := range []string{"", "k8s", "k8s\x00\xff", "k8s\x00" + string(binary.AppendUvarint(nil, 1<<60))} {
+		h.refused(400, "BadRequest", "POST", accessRoot+"/selfsubjectaccessreviews", bad, "As", "vic", "Content-Type", protobufType)
+	}
+}
+
+// Nodes, viewers and mappers write nothing: no kind in any group, by no verb, whole or in part.
+func TestOnlyOperatorsWrite(t *testing.T) {
+	h := withPeople(t)
+	before := h.ok("GET", base+"/devices", "", "As", "boss").str("metadata.resourceVersion")
+	require.NotEmpty(t, before)
+	kinds := withDialects(Kinds())
+	for i := range kinds {
+		k := &kinds[i]
+		collection := k.root() + "/" + k.Plural
+		if k.Namespaced {
+			collection = k.root() + "/namespaces/default/" + k.Plural
+		}
+		for _, name := range []string{"n1", "lamp1"} { // there may be one of that name, or not
+			for _, c := range [][3]string{
+				{"POST", collection, "application/json"},
+				{"POST", collection + "?dryRun=All", "application/json"},
+				{"POST", collection + "?watch=true", "application/json"},
+				{"DELETE", collection, "application/json"},
+				{"PUT", collection + "/" + name, "application/json"},
+				{"PUT", collection + "/" + name + "/status", "application/json"},
+				{"PATCH", collection + "/" + name, mergePatch},
+				{"PATCH", collection + "/" + name, jsonPatch},
+				{"PATCH", collection + "/" + name + "?fieldManager=f&force=true", applyPatch},
+				{"PATCH", collection + "/" + name + "/status", mergePatch},
+				{"DELETE", collection + "/" + name, "application/json"},
+				{"BREW", collection + "/" + name, "application/json"},
+			} {
+				for _, as := range []string{"vic", "eve", "map", "n1", "nobody"} {
+					want := 403
+					switch {
+					case as == "nobody":
+						want = 401
+					case k.NoStatus && strings.HasSuffix(c[1], "/status"):
+						want = 404
+					}
+					r := h.do(c[0], c[1], onNode(name, "n1"), "As", as, "Content-Type", c[2], "X-HTTP-Method-Override", "GET")
+					require.Equal(t, want, r.code, "%s: %s %s: %s", as, c[0], c[1], r.body)
+				}
+			}
+		}
+	}
+	require.Equal(t, before, h.ok("GET", base+"/devices", "", "As", "boss").str("metadata.resourceVersion"), "nothing was written")
+}
