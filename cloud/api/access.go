@@ -92,6 +92,9 @@ func (s *server) seesStored(ctx context.Context, a access, k *Kind, o store.Obje
 
 // ofTheirs says whether an object belongs to one of the user's nodes, or to none that the kind knows.
 func (s *server) ofTheirs(ctx context.Context, a access, k *Kind, typed any) bool {
+	if a.all || k.Node == nil {
+		return true
+	}
 	node, one := k.Node(ctx, s.Reader, typed)
 	return one && a.has(node) || !one && a.shared
 }
@@ -126,10 +129,23 @@ func (s *server) admit(next http.Handler) http.Handler {
 	})
 }
 
+// mayRead says whether the user may get a path that is no object's: how the hub is, is for people, how a
+// link is for the node as well, and what there is (discovery) for everybody who is signed in.
+func (a access) mayRead(path string) bool {
+	node, one := strings.CutPrefix(path, "/links/")
+	switch {
+	case one:
+		return a.reads && a.has(node)
+	case path == "/metrics" || path == "/links":
+		return a.shared
+	}
+	return true
+}
+
 // overview lets those pass who may see how the hub is.
 func overview(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if a := accessIn(r.Context()); !a.shared {
+		if a := accessIn(r.Context()); !a.mayRead(r.URL.Path) {
 			st := statusOf(refuse(http.StatusForbidden, "Forbidden", "User %q cannot %s path %q: %s", a.user, strings.ToLower(r.Method), r.URL.Path, a.rule))
 			writeJSON(w, st.Code, st)
 			return
@@ -169,15 +185,6 @@ func (r *request) allowed() error {
 		return r.forbidden(a, r.key.Name)
 	}
 	return nil
-}
-
-// concerns refuses an object that is none of the user's.
-func (s *server) concerns(r *request, o *object) error {
-	a := accessIn(r.Context())
-	if s.sees(r.Context(), a, r.kind, o) {
-		return nil
-	}
-	return r.forbidden(a, o.Metadata.Name)
 }
 
 // forbidden is worded as Kubernetes does it, and goes on with the rule.

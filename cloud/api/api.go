@@ -100,8 +100,8 @@ func New(o Options) http.Handler {
 		mux.Handle("GET /metrics", overview(o.Metrics))
 	}
 	if o.Links != nil {
-		mux.Handle("GET /links", s.handle(s.links))
-		mux.Handle("GET /links/{node}", s.handle(s.links))
+		mux.Handle("GET /links", overview(s.handle(s.links)))
+		mux.Handle("GET /links/{node}", overview(s.handle(s.links)))
 	}
 	s.discovery(mux)
 	mux.Handle("GET /openapi/v2", s.handle(s.openapi2))

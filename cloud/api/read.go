@@ -33,7 +33,10 @@ func (s *server) load(r *request) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o, s.concerns(r, o)
+	if a := accessIn(r.Context()); !s.sees(r.Context(), a, r.kind, o) {
+		return nil, r.forbidden(a, r.key.Name)
+	}
+	return o, nil
 }
 
 func (s *server) get(w http.ResponseWriter, r *request) error {

@@ -77,7 +77,7 @@ func (s *server) answers(r *http.Request, spec accessSpec) (bool, error) {
 	case a.all:
 		return true, nil
 	case spec.Path != nil:
-		return slices.Contains(public, spec.Path.Path) || a.shared && spec.Path.Verb == "get", nil
+		return spec.Path.Verb == "get" && a.mayRead(spec.Path.Path), nil
 	case spec.Resource == nil:
 		return false, nil
 	}
@@ -87,7 +87,8 @@ func (s *server) answers(r *http.Request, spec accessSpec) (bool, error) {
 		return false, nil
 	}
 	k := &s.Kinds[i]
-	if !a.may(q.Verb, k) {
+	known := slices.Contains(verbs, q.Verb) || q.Verb == "*"
+	if !known || !a.may(q.Verb, k) || q.Subresource != "" && (q.Subresource != "status" || k.NoStatus) {
 		return false, nil
 	}
 	if q.Name == "" || k.Node == nil {
@@ -113,12 +114,16 @@ func (s *server) rulesReview(w http.ResponseWriter, r *http.Request) error {
 		k := &s.Kinds[i]
 		may := slices.DeleteFunc(slices.Clone(verbs), func(verb string) bool { return !a.may(verb, k) })
 		if len(may) > 0 {
-			rules = append(rules, dict{"verbs": may, "apiGroups": []string{k.Group}, "resources": []string{k.Plural, k.Plural + "/status"}})
+			plurals := []string{k.Plural}
+			if !k.NoStatus {
+				plurals = append(plurals, k.Plural+"/status")
+			}
+			rules = append(rules, dict{"verbs": may, "apiGroups": []string{k.Group}, "resources": plurals})
 		}
 	}
-	paths := public
-	if a.shared {
-		paths = []string{"*"}
+	paths := []string{"*"}
+	if !a.shared {
+		paths = slices.Concat(public, []string{"/", "/api", "/api/*", "/apis", "/apis/*", "/openapi/*"})
 	}
 	writeReview(w, accessRoot, "SelfSubjectRulesReview", dict{"spec": dict{}, "status": dict{
 		"resourceRules": rules, "nonResourceRules": []any{dict{"verbs": []string{"get"}, "nonResourceURLs": paths}}, "incomplete": !a.all,

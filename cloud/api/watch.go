@@ -209,9 +209,29 @@ func (v *watcher) event(e store.Event) error {
 	case now:
 		return v.send(store.Added, e.Object)
 	case before:
-		return v.send(store.Deleted, e.Object)
+		left, err := v.left(e.Object)
+		if err != nil {
+			return err
+		}
+		return v.send(store.Deleted, left)
 	}
 	return nil
+}
+
+// left is an object that the client sees no longer, if it ever did. Whom it doesn't concern any more is told which
+// it is, not what has become of it.
+func (v *watcher) left(o store.Object) (store.Object, error) {
+	if v.sel.sees == nil || v.sel.sees(o) {
+		return o, nil
+	}
+	obj, err := v.s.fromStore(o)
+	if err != nil {
+		return o, err
+	}
+	m := obj.Metadata
+	o.Data, err = v.s.data(&object{TypeMeta: obj.TypeMeta, Metadata: resource.Meta{Name: m.Name, Namespace: m.Namespace, UID: m.UID}, flat: obj.flat})
+	o.Status = nil
+	return o, err
 }
 
 // send writes an event. What the store has goes out as it is, for there may be thousands who watch.

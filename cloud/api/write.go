@@ -173,14 +173,14 @@ func (s *server) free(ctx context.Context, k *Kind, key store.Key) error {
 // complete it.
 func (s *server) complete(ctx context.Context, r *request, old, next *object) (*object, error) {
 	k := r.kind
-	if err := s.concerns(r, next); err != nil {
-		return nil, err
-	}
 	typed, err := k.ruled(next)
 	if err != nil {
 		return nil, err
 	}
 	next.value = nil // it is about to be changed
+	if a := accessIn(ctx); !s.ofTheirs(ctx, a, k, typed) {
+		return nil, r.forbidden(a, next.Metadata.Name)
+	}
 	var prev any
 	if old != nil {
 		if prev, err = k.before(old); err != nil {
