@@ -120,6 +120,9 @@ func (l Link) check(report reporter) {
 }
 
 func (i Identity) check(prefix string, report reporter) {
+	if i.Password == redacted {
+		report(prefix+"password", "%s is what --print-config shows in its place: print with --show-secrets, or fill it in", redacted)
+	}
 	if i.Password != "" && i.PasswordFile != "" {
 		report(prefix+"password", "give this or %spasswordFile, not both", prefix)
 	}

@@ -70,8 +70,8 @@ func Load[T any](program, file string, flags *pflag.FlagSet) (T, error) {
 }
 
 // Parse is the command line of a program that has options and nothing else. It is
-// done when the line asked for --help, --version or --print-config, which are answered
-// on out.
+// done when the line asked for --help, --version, --print-config or --check-config, which
+// are answered on out.
 func Parse[T any](program string, args []string, out io.Writer) (cfg T, done bool, err error) {
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	flags.SortFlags = false
@@ -129,7 +129,7 @@ func commands(program string) string {
 }
 
 // Flagged is Load for flags that AddFlags made and somebody else parsed. It is done
-// when they asked for --print-config, which is answered on out.
+// when they asked for --print-config or --check-config, which are answered on out.
 func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T, done bool, err error) {
 	file, err := flags.GetString("config")
 	if err != nil {
@@ -138,10 +138,55 @@ func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T,
 	if cfg, err = Load[T](program, file, flags); err != nil {
 		return cfg, false, err
 	}
-	if show, err := flags.GetBool("print-config"); err != nil || !show {
-		return cfg, false, err
+	asked := map[string]bool{}
+	for _, flag := range []string{"print-config", "show-secrets", "check-config"} {
+		if asked[flag], err = flags.GetBool(flag); err != nil {
+			return cfg, false, err
+		}
 	}
-	return cfg, true, Print(out, program, cfg)
+	switch {
+	case asked["check-config"]:
+		if err := files(cfg); err != nil {
+			return cfg, false, err
+		}
+		_, err = fmt.Fprintln(out, "nothing is wrong with the settings of", program)
+		return cfg, true, err
+	case asked["print-config"]:
+		return cfg, true, Print(out, program, cfg, asked["show-secrets"])
+	case asked["show-secrets"]:
+		return cfg, false, errors.New("--show-secrets is for --print-config")
+	}
+	return cfg, false, nil
+}
+
+// files reads what settings name by its file, as the program does when it starts.
+func files(cfg any) error {
+	var errs []error
+	for _, f := range structsIn(reflect.ValueOf(cfg)) {
+		var err error
+		switch v := f.(type) {
+		case TLSListener:
+			if v.Listen != "" {
+				_, err = v.Config()
+			}
+		case TLSClient:
+			_, err = v.Config()
+		case Identity:
+			_, err = v.Secret()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// structsIn are the structs in a struct, at any depth.
+func structsIn(v reflect.Value) (all []any) {
+	for i := range v.NumField() {
+		if field := v.Field(i); field.Kind() == reflect.Struct {
+			all = append(append(all, field.Interface()), structsIn(field)...)
+		}
+	}
+	return all
 }
 
 // loader gathers one program's settings. Every value passes through viper as the

@@ -220,6 +220,38 @@ func TestPrintedSettingsLoadAgainAndHideSecrets(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, again.Auth.Users[0].Nodes)
 }
 
+func TestSettingsWithTheirSecretsAreAFile(t *testing.T) {
+	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + hash + "}]}\nlink: {password: hunter2}\n"
+	var out bytes.Buffer
+	_, done, err := Parse[Core]("edgecore", []string{"--config", write(t, text), "--print-config", "--show-secrets"}, &out)
+	require.NoError(t, err)
+	require.True(t, done)
+	again, err := Load[Core]("edgecore", write(t, out.String()), nil)
+	require.NoError(t, err)
+	require.Equal(t, hash, again.Auth.Users[0].PasswordHash)
+	require.Equal(t, "hunter2", again.Link.Password)
+	_, _, err = Parse[Core]("edgecore", []string{"--show-secrets"}, &out)
+	require.ErrorContains(t, err, "--show-secrets is for --print-config")
+}
+
+func TestACheckReadsTheFilesThatSettingsName(t *testing.T) {
+	for text, why := range map[string]string{
+		"": "", "http: {tls: {cert: /nobody/reads/this}}": "", "link: {passwordFile: /nowhere}": "passwordFile: open /nowhere", "link: {tls: {ca: /nowhere}}": "open /nowhere",
+		"http: {tls: {listen: \"127.0.0.1:0\", cert: /nowhere, key: /nowhere, clientCA: /nowhere}}": "certificate /nowhere",
+		"auth: {users: [{name: ann, role: viewer, passwordHash: $7$x}]}":                            `user "ann": not a password hash`,
+	} {
+		var out bytes.Buffer
+		_, done, err := Parse[Core]("edgecore", []string{"--config", write(t, text), "--check-config"}, &out)
+		if why != "" {
+			require.ErrorContains(t, err, why)
+			continue
+		}
+		require.NoError(t, err)
+		require.True(t, done)
+		require.Equal(t, "nothing is wrong with the settings of edgecore\n", out.String())
+	}
+}
+
 func TestParse(t *testing.T) {
 	var out bytes.Buffer
 	_, done, err := Parse[Hub]("cloudhub", []string{"--help"}, &out)
@@ -323,7 +355,7 @@ func FuzzLoad(f *testing.F) {
 			return
 		}
 		l.check(&cfg)
-		require.NoError(t, Print(&bytes.Buffer{}, "edgecore", cfg))
+		require.NoError(t, Print(&bytes.Buffer{}, "edgecore", cfg, false))
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// AddFlags gives flags --config, --print-config and one flag for each setting of T:
+// AddFlags gives flags --config, --print-config, --check-config and one flag for each setting of T:
 // --link-keepalive for link.keepalive. Lists and passwords have none: the former
 // don't fit, and the latter could be read by everybody on the host.
 func AddFlags[T any](program string, flags *pflag.FlagSet) error {
@@ -25,7 +25,9 @@ func AddFlags[T any](program string, flags *pflag.FlagSet) error {
 	docs := map[string]string{}
 	collectDocs(root.Content[0], "", docs)
 	flags.String("config", "", "file of settings (default "+SystemDir+"/"+pageName(program)+".yaml, if it exists)")
-	flags.Bool("print-config", false, "print the settings in force as YAML, and exit")
+	flags.Bool("print-config", false, "print the settings in force as YAML, and exit; passwords and their hashes are left out")
+	flags.Bool("show-secrets", false, "with --print-config: print passwords and hashes, too, so that the output can be used as a file: keep it as safe")
+	flags.Bool("check-config", false, "read the settings and the files that they name, say what is wrong with them, and exit")
 	for _, f := range leavesOf(reflect.New(reflect.TypeFor[T]()).Elem(), "") {
 		if f.secret || f.isList() {
 			continue

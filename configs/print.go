@@ -13,8 +13,8 @@ import (
 const redacted = "<redacted>"
 
 // Print writes the settings of cfg as program's page has them: with the same
-// comments, in the same order. Passwords and their hashes are left out.
-func Print(w io.Writer, program string, cfg any) error {
+// comments, in the same order. Passwords and their hashes are left out, unless secrets are asked for.
+func Print(w io.Writer, program string, cfg any, secrets bool) error {
 	page, err := readPage(program)
 	if err != nil {
 		return err
@@ -29,7 +29,7 @@ func Print(w io.Writer, program string, cfg any) error {
 	for _, f := range leavesOf(v, "") {
 		values[f.key] = f
 	}
-	if err := fill(root.Content[0], "", values); err != nil {
+	if err := fill(root.Content[0], "", values, secrets); err != nil {
 		return err
 	}
 	var out bytes.Buffer
@@ -43,11 +43,11 @@ func Print(w io.Writer, program string, cfg any) error {
 }
 
 // fill puts values in the place of the page's defaults.
-func fill(n *yaml.Node, prefix string, values map[string]leaf) error {
+func fill(n *yaml.Node, prefix string, values map[string]leaf, secrets bool) error {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, at := prefix+n.Content[i].Value, n.Content[i+1]
 		if at.Kind == yaml.MappingNode {
-			if err := fill(at, key+".", values); err != nil {
+			if err := fill(at, key+".", values, secrets); err != nil {
 				return err
 			}
 			continue
@@ -57,7 +57,7 @@ func fill(n *yaml.Node, prefix string, values map[string]leaf) error {
 			return fmt.Errorf("configuration: the page has %s, the options have not", key)
 		}
 		fresh := yaml.Node{}
-		if err := fresh.Encode(f.shown()); err != nil {
+		if err := fresh.Encode(f.shown(secrets)); err != nil {
 			return err
 		}
 		*at = fresh
@@ -66,8 +66,8 @@ func fill(n *yaml.Node, prefix string, values map[string]leaf) error {
 }
 
 // shown is the value as it may be printed.
-func (f leaf) shown() any {
-	if f.secret {
+func (f leaf) shown(secrets bool) any {
+	if f.secret && !secrets {
 		return hide(f.value.String())
 	}
 	switch v := f.value.Interface().(type) {
@@ -76,7 +76,9 @@ func (f leaf) shown() any {
 	case []User:
 		shown := make([]User, len(v))
 		for i, u := range v {
-			u.PasswordHash = hide(u.PasswordHash)
+			if !secrets {
+				u.PasswordHash = hide(u.PasswordHash)
+			}
 			shown[i] = u
 		}
 		return shown
