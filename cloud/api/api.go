@@ -2,7 +2,7 @@
 // a client of it. It knows verbs, paths and forms; what a kind means is said in
 // its Kind, and pure rules about objects are in topics/resource.
 //
-// It never keeps an object: every answer is what the store holds. It never
+// It never keeps an object, but for models read already: every answer is what the store holds. It never
 // writes a status of its own accord, but for a deletion that has to wait.
 package api
 

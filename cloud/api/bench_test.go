@@ -30,7 +30,7 @@ func benchHub(b *testing.B) (http.Handler, *bolt.Store) {
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, st.Close()) })
 	h := New(Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()})
-	require.Equal(b, http.StatusCreated, ask(h, http.MethodPost, inNS+"/devicemodels", model).Code)
+	require.Equal(b, http.StatusCreated, ask(h, http.MethodPost, inNS+"/devicemodels", benchModel()).Code)
 	var all sync.WaitGroup
 	var next atomic.Int64
 	for range 64 {
@@ -50,6 +50,15 @@ func benchHub(b *testing.B) (http.Handler, *bolt.Store) {
 	}
 	all.Wait()
 	return h, st
+}
+
+// benchModel has some tens of properties, as those of machines have.
+func benchModel() string {
+	var more strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&more, `{"name":"p%d","type":"float","accessMode":"ReadWrite","minimum":-50,"maximum":150,"unit":"C","description":"One of many."},`, i)
+	}
+	return strings.Replace(model, `{"name":"power"`, more.String()+`{"name":"power"`, 1)
 }
 
 // benchStatus is about as large as that of a Device with five properties.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -22,7 +21,7 @@ func deviceKind() Kind {
 		Name: resource.KindDevice, Plural: "devices", Singular: "device", Short: []string{"dev"}, Namespaced: true,
 		New:        func() any { return new(resource.Device) },
 		Private:    []string{"desiredMeta"},
-		Validate:   validateDevice,
+		Validate:   new(models).validateDevice,
 		Node:       ofDevice,
 		UniqueName: true,
 		Prepare: func(old, next any, origin string, now time.Time) {
@@ -123,30 +122,26 @@ func modelOf(d *resource.Device) store.Key {
 
 // validateDevice checks a Device by itself and, if its model is there already,
 // reads its wanted values by the model, and checks them against it.
-func validateDevice(ctx context.Context, r store.Reader, old, next any) error {
+func (m *models) validateDevice(ctx context.Context, r store.Reader, old, next any) error {
 	d := next.(*resource.Device)
 	if err := d.Validate(); err != nil {
 		return err
 	}
 	key := modelOf(d)
-	stored, err := r.Get(ctx, key)
+	model, err := m.get(ctx, r, key)
 	if errors.Is(err, resource.NotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	var m resource.DeviceModel
-	if err := json.Unmarshal(stored.Data, &m); err != nil {
-		return fmt.Errorf("the stored %s can't be read: %w", key, err)
-	}
 	prev, _ := old.(*resource.Device)
 	newcomer := prev == nil || modelOf(prev) != key
-	if m.Metadata.DeletionTimestamp != nil && newcomer {
-		return resource.Errorf(resource.Invalid, "spec.deviceModelRef.name", "the DeviceModel %s is being deleted", m.Metadata.Name)
+	if model.Metadata.DeletionTimestamp != nil && newcomer {
+		return resource.Errorf(resource.Invalid, "spec.deviceModelRef.name", "the DeviceModel %s is being deleted", model.Metadata.Name)
 	}
-	d.Mean(m)
-	return d.CheckModel(m)
+	d.Mean(*model)
+	return d.CheckModel(*model)
 }
 
 // devicesOf lists the devices that use a model.

@@ -205,7 +205,7 @@ func (t *Twins) changedModel(b *batch, o store.Object, deleted bool) {
 			t.o.Log.Error().Err(err).Str("model", o.Name).Msg("the stored DeviceModel can't be written")
 			return
 		}
-		t.models[key] = &model{m, tail}
+		t.models[key] = &model{m, o.Rev, tail}
 	}
 	b.models[key] = true
 }

@@ -103,6 +103,7 @@ type node struct {
 // model is a DeviceModel, and what the bundles of its devices end in.
 type model struct {
 	resource.DeviceModel
+	rev  uint64
 	tail string
 }
 

@@ -198,6 +198,7 @@ func (t *Twins) namespace(name string) string {
 	return resource.DefaultNamespace
 }
 
+// readModel is the model of a Device as it is now.
 func (t *Twins) readModel(ctx context.Context, d resource.Device) (m resource.DeviceModel, err error) {
 	key := store.Key{Kind: resource.KindDeviceModel, Namespace: d.Metadata.Namespace, Name: d.Spec.DeviceModelRef.Name}
 	obj, err := t.o.Reader.Get(ctx, key)
@@ -206,6 +207,12 @@ func (t *Twins) readModel(ctx context.Context, d resource.Device) (m resource.De
 	}
 	if err != nil {
 		return m, err
+	}
+	t.mu.RLock()
+	known := t.models[modelKey{key.Namespace, key.Name}]
+	t.mu.RUnlock()
+	if known != nil && known.rev == obj.Rev {
+		return known.DeviceModel, nil // a large one takes longer to read than all the rest
 	}
 	return m, json.Unmarshal(obj.Data, &m)
 }
