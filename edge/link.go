@@ -90,10 +90,10 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	o.Subscriptions = []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandsOf(node)}}
 	o.OnConnect = func(ctx context.Context, _ bool) error {
 		tellClock(h.commands, c, node)
-		inStep := make(chan struct{})
-		h.twin.Connected(nonce(), send, func() { close(inStep) })
+		caughtUp := make(chan struct{})
+		h.twin.Connected(nonce(), send, func() { close(caughtUp) })
 		h.running.Go(func() { h.bridge.ask(ctx, c, h.bridge.live) })
-		h.running.Go(func() { h.forward(ctx, c, inStep) })
+		h.running.Go(func() { h.forward(ctx, c, caughtUp) })
 		return nil
 	}
 	o.OnDisconnect = func(error) { h.twin.Disconnected() }
@@ -169,10 +169,10 @@ func otherNode(o client.Options, node string) string {
 	return leaf.Subject.CommonName
 }
 
-// forward sends streams over a connection, once state is in step in it.
-func (h *hubLink) forward(ctx context.Context, c *client.Client, inStep <-chan struct{}) {
+// forward sends streams over a connection, once the hub has caught up with state in it.
+func (h *hubLink) forward(ctx context.Context, c *client.Client, caughtUp <-chan struct{}) {
 	select {
-	case <-inStep:
+	case <-caughtUp:
 	case <-ctx.Done():
 		return
 	}

@@ -1,6 +1,6 @@
 // Package forward brings what waits in the outlet of the node's broker to the hub:
 // telemetry, events, and users' own topics that a bridge rule names. It runs for one
-// connection at a time, once state is in step there.
+// connection at a time, once the hub has caught up with the node's state there.
 //
 // A message stays in the outlet until the hub has acknowledged it, and is sent again
 // after anything else, but for a refusal that time doesn't mend: then it is dropped,

@@ -2,6 +2,7 @@ package twin
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -229,5 +230,26 @@ func TestFiltersCoverWhatIsThere(t *testing.T) {
 			}
 		}
 		require.ElementsMatch(t, want, got, filter)
+	}
+}
+
+// On a node that reports all the time the hub is never in step, and streams go all the same.
+func TestStreamsGoOnceTheHubHasCaughtUp(t *testing.T) {
+	r := joined(t)
+	r.inStep()
+	r.restart() // without a hub now
+	toHub, ready := make(chan []byte, 1000), make(chan struct{})
+	r.twin.Connected(rand.Uint64(), func(b []byte) { toHub <- b }, func() { close(ready) })
+	for i := 0; ; i++ {
+		require.Less(t, i, 100)
+		select {
+		case <-ready:
+			require.False(t, r.twin.Stats().InStep)
+			return
+		case b := <-toHub:
+			r.hear(b)
+			require.NoError(t, r.send("devices/hall/reported/temperature", fmt.Sprint(i))) // before the answer
+			r.say(r.twin)
+		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // Connected begins a connection to the hub. n is new for every connection; send
 // hands a message over and does not wait. ready is called once the hub has said that
-// it has what the node has to report, or that it takes none of it: streams come after.
+// it has what the node had to report when the connection began, or that it takes none of it: streams come after.
 func (t *Twin) Connected(n uint64, send func([]byte), ready func()) {
 	t.steps.Put(func(*batch) {
 		t.send, t.nonce, t.ready = send, n, ready
@@ -34,9 +34,9 @@ func (t *Twin) Disconnected() {
 	})
 }
 
-// inStep is who is to be told that state is in step in this connection.
-func (t *Twin) inStep() (ready func()) {
-	if t.ready == nil || !t.up.InStep() && t.oversize == "" {
+// caughtUp is who is to be told that the hub has caught up in this connection.
+func (t *Twin) caughtUp() (ready func()) {
+	if t.ready == nil || !t.up.CaughtUp() && t.oversize == "" {
 		return func() {}
 	}
 	ready, t.ready = t.ready, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/tree"
@@ -28,6 +29,11 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 	}
 	if streams(a.Kind) {
 		t.stream(a, m, done)
+		return
+	}
+	if f := t.fault.Load(); f != nil && a.Kind != topics.KindGet && time.Now().Before(f.until) {
+		t.stats.refused.Add(1)
+		done(f.err)
 		return
 	}
 	taken := t.steps.Put(func(b *batch) {

@@ -33,6 +33,7 @@ const (
 	expiryGrain = time.Second / 2  // how late an override may end
 	clockCheck  = 15 * time.Second // how long a jump of the clock may go unnoticed
 	mapperGrace = 15 * time.Second
+	faultTime   = time.Second     // until a publish is stored again that could not be
 	retryTime   = 5 * time.Second // until what the core does by itself is tried again
 )
 
@@ -80,7 +81,7 @@ type Twin struct {
 	oversize string // why the hub takes nothing, as it said last
 
 	send  func([]byte) // to the hub; nil while there is no link
-	ready func()       // to be told of the link when state is in step; nil: it was
+	ready func()       // to be told of the link when the hub has caught up; nil: it was
 	nonce uint64       // of this connection
 
 	resend *time.Timer       // for what the hub did not answer
@@ -92,6 +93,7 @@ type Twin struct {
 	ends   map[string]int64  // when overrides end, by key
 	seen   map[string]string // mappers that have spoken since the start, by key, and their users
 
+	fault   atomic.Pointer[fault] // nil: the last commit did not fail
 	history history
 	batch   batch // the step's that is taken
 	stats   stats
@@ -105,8 +107,13 @@ type device struct {
 
 type stats struct {
 	commits, steps, refused, failed atomic.Uint64
+}
 
-	broken atomic.Bool
+// fault is why nothing can be stored, and until when that is not tried again: every failure
+// costs reading the state back.
+type fault struct {
+	err   error
+	until time.Time // by the real clock
 }
 
 // Stats are counts since the start, for metrics.
@@ -265,7 +272,7 @@ func (t *Twin) step(own ...func(*batch)) error {
 	t.settle(b)
 	failed, lost := t.commit(b)
 	msgs := t.messages(b)
-	ready := t.inStep()
+	ready := t.caughtUp()
 	t.arm(b)
 	if failed == nil {
 		t.history.add(b.changed, t.devices)
@@ -299,18 +306,17 @@ func (t *Twin) commit(b *batch) (failed, lost error) {
 	}
 	t.stats.commits.Add(1)
 	err := t.o.Store.Commit(batch)
-	was := t.stats.broken.Swap(err != nil)
 	if err == nil {
-		if was {
+		if t.fault.Swap(nil) != nil {
 			t.o.Log.Info().Msg("what happens on the node can be stored again")
 		}
 		return nil, nil
 	}
 	t.stats.failed.Add(1)
-	if !was { // said once: everybody whose write is refused is told why
+	failed = resource.Errorf(resource.Unavailable, "", "the node can't store anything now: %v", err)
+	if t.fault.Swap(&fault{failed, time.Now().Add(faultTime)}) == nil { // said once: everybody whose write is refused is told why
 		t.o.Log.Error().Err(err).Msg("nothing can be stored: writes are refused until this is mended")
 	}
-	failed = resource.Errorf(resource.Unavailable, "", "the node can't store anything now: %v", err)
 	if err := t.load(); err != nil {
 		return failed, fmt.Errorf("the state can't be read back after a failed commit: %w", err)
 	}
@@ -406,7 +412,7 @@ func (t *Twin) Stats() Stats {
 		Commits:      t.stats.commits.Load(), Steps: t.stats.steps.Load(),
 		Refused: t.stats.refused.Load(), FailedCommits: t.stats.failed.Load(),
 		Devices: len(t.devices), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
-		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: !t.stats.broken.Load(),
+		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: t.fault.Load() == nil,
 		UpBytes: t.up.Bytes(), Oversize: t.oversize,
 	}
 	if ts, ok := t.up.Oldest(); ok {

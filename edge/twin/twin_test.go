@@ -239,8 +239,13 @@ func TestWritesAreRefusedWhileNothingCanBeStored(t *testing.T) {
 	require.ErrorContains(t, err, "no space left")
 	require.Equal(t, "20", string(r.retained()["devices/hall/reported/temperature"].Payload), "reads go on")
 	require.NotContains(t, r.said("devices/hall/reported/temperature"), "21", "nobody heard of it")
+	failed := r.twin.Stats().FailedCommits
+	for range 1000 {
+		require.ErrorContains(t, r.send("devices/hall/reported/temperature", "21"), "no space left")
+	}
+	require.Less(t, r.twin.Stats().FailedCommits-failed, uint64(100), "it is not tried for each: the state is read back every time")
 	r.store.broken.Store(false)
-	require.NoError(t, r.send("devices/hall/reported/temperature", "22"))
+	require.Eventually(t, func() bool { return r.send("devices/hall/reported/temperature", "22") == nil }, wait, 10*time.Millisecond)
 	r.inStep()
 	require.Equal(t, "22", r.atHub("devices/hall/reported/temperature"))
 }

@@ -2,6 +2,7 @@ package link
 
 import (
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -338,4 +339,28 @@ func TestDigestDependsOnContentOnly(t *testing.T) {
 	require.NotEqual(t, split("ab", "c"), split("a", "bc"))
 	long := strings.Repeat("v", 1000)
 	require.NotEqual(t, split("a", long), split("a", long+"v"))
+}
+
+// Somebody who writes before each answer is never in step, and yet the replica has caught up.
+func TestCaughtUpWhileWritingGoesOn(t *testing.T) {
+	p := newPair(t)
+	p.put("a", "1")
+	p.connect()
+	require.False(t, p.o.CaughtUp())
+	for i := range 10 {
+		p.put("b", fmt.Sprint(i))
+		for _, m := range p.o.Messages() {
+			p.r.Step(p.wire(m))
+		}
+		p.put("b", fmt.Sprint(i, "again"))
+		for _, m := range p.r.Messages() {
+			require.NoError(t, p.o.Step(p.wire(m)))
+		}
+		require.False(t, p.o.InStep())
+	}
+	require.True(t, p.o.CaughtUp())
+	p.o.Disconnect()
+	require.False(t, p.o.CaughtUp())
+	p.connect()
+	require.False(t, p.o.CaughtUp(), "what was written meanwhile was not said yet")
 }

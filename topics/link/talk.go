@@ -17,6 +17,7 @@ const (
 // talk is what an owner remembers of a connection. None of it is stored.
 type talk struct {
 	n       uint64
+	goal    uint64 // the owner's seq when the connection began
 	phase   phase
 	said    bool // the HELLO or ADOPT of this phase was sent
 	inStep  bool
@@ -51,7 +52,7 @@ type fill struct {
 
 // Connect begins a conversation. n must differ from those of all earlier
 // connections, so that what is left of them is not taken for an answer.
-func (o *Owner) Connect(n uint64) { o.talk = talk{n: n, phase: greeting} }
+func (o *Owner) Connect(n uint64) { o.talk = talk{n: n, goal: o.seq, phase: greeting} }
 
 // Disconnect ends it.
 func (o *Owner) Disconnect() { o.talk = talk{} }
@@ -59,6 +60,12 @@ func (o *Owner) Disconnect() { o.talk = talk{} }
 // InStep says that in this connection the replica's map was found equal, and
 // that nothing was written since.
 func (o *Owner) InStep() bool { return o.talk.inStep }
+
+// CaughtUp says that in this connection the replica has got all that was written
+// before it began. Unlike InStep it comes true while writing goes on, however often that is.
+func (o *Owner) CaughtUp() bool {
+	return o.talk.phase == streaming && o.acked >= o.talk.goal
+}
 
 // Waiting says that something sent has no answer yet: the host then runs the
 // resend timer, anew with each message sent or received.
