@@ -78,8 +78,8 @@ func (t *Twins) Disconnected(id broker.Identity, cause error) {
 		return
 	}
 	t.steps.Put(func(b *batch) {
-		n := t.node(id.Node)
-		if n.core != id.ClientID {
+		n := t.nodes[id.Node]
+		if n == nil || n.core != id.ClientID {
 			return
 		}
 		n.core = ""

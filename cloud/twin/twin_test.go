@@ -252,9 +252,13 @@ func TestPresenceIsTheBrokersWord(t *testing.T) {
 	other.ClientID = "tool"
 	r.twins.Connected(other)
 	r.twins.Disconnected(other, nil)
+	stranger := identity("n7") // whose core never came
+	r.twins.Connected(stranger)
+	r.twins.Disconnected(stranger, nil)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.gets("devices/lamp/desired/power", "ON")
 	require.Equal(t, "online", state())
+	require.Equal(t, []string{"n1"}, r.twins.Nodes())
 	r.disconnect(c)
 	require.Eventually(t, func() bool { return state() == "offline" }, wait, time.Millisecond)
 }

@@ -76,7 +76,7 @@ type Entry struct {
 }
 
 // weight is what an entry counts for where bytes are limited.
-func (e *Entry) weight() int { return len(e.Key) + len(e.Value) }
+func (e *Entry) weight() int { return len(e.Key) + len(e.Origin) + len(e.Value) }
 
 // same tells whether a reader could see no difference. When it was written and
 // by whom is a label, not a difference.

@@ -23,7 +23,7 @@ type Owner struct {
 	unacked *node // first in order with seq > acked
 	dirty   int   // how many from there on
 	live    int
-	size    int // bytes of live keys and values
+	size    int // bytes of live entries
 	sum     sum
 	log     ledger
 

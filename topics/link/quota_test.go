@@ -48,6 +48,11 @@ func TestGrowthBeyondTheQuotaIsRefusedAndMended(t *testing.T) {
 	p.o.Resend()
 	p.run()
 	p.requireInStep()
+
+	_, _, err := p.o.Put(Entry{Key: "c", Value: []byte("v"), Origin: strings.Repeat("w", 60)})
+	require.NoError(t, err)
+	p.run()
+	require.Contains(t, p.o.Refused(), "at most 100 are taken", "who wrote it is held, too")
 }
 
 // Numbers of writes come in the order of the writes, so that what makes room may
