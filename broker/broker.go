@@ -176,7 +176,7 @@ func (b *Broker) Publish(m Message) {
 		b.log.Error().Err(err).Msg("the bus published to an impossible topic")
 		return
 	}
-	b.send(outgoing(m, b.opts.Now()), false, nil, nil, func(err error) {
+	b.send(outgoing(m, b.opts.Now()), terms{}, func(err error) {
 		if err != nil {
 			b.about(b.floods.Warn(), m.Topic).Err(err).Msg("not kept")
 		}

@@ -58,6 +58,7 @@ type conn struct {
 	recent    *route        // of what it published last
 	batch     session.Batch // of those whom the client's packets gave something to write
 	scratch   [4]byte
+	lane      *lane // of a node's messages; nil: they have none
 
 	// Whoever is writing has these.
 	unpaid time.Time // what was served is paid for then
@@ -96,6 +97,7 @@ func (b *Broker) serve(l *listener, transport net.Conn, cert *x509.Certificate) 
 	defer b.connections.Done()
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
+	c.lane.end()
 	c.setGreedy(false)
 	b.lobby.leave(c)
 	c.countEnd(err)

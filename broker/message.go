@@ -26,6 +26,8 @@ type Message struct {
 	Again     bool // its publisher may have sent it before: it saw no acknowledgement
 	Props     Properties
 	Publisher Identity // zero when the message is the bus's own
+
+	lane *lane // nil: what is behind it doesn't wait for it
 }
 
 // Identity is who is behind a connection, as authentication found.

@@ -34,6 +34,9 @@ func (c *conn) publish(pk *packets.Packet) error {
 		Topic: topic, Payload: pk.Payload, QoS: pk.FixedHeader.Qos, Retain: pk.FixedHeader.Retain,
 		Again: pk.FixedHeader.Dup, Props: properties(&pk.Properties), Publisher: c.ident,
 	}}
+	if c.ident.Has(topics.RoleNode) {
+		s.m = c.inLane(s.m)
+	}
 	if !c.acks.reserve(s, int(c.b.opts.Limits.ReceiveMaximum), c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
@@ -179,7 +182,7 @@ func (b *Broker) storing(along []journal.Change, done func(error)) func(error) {
 // that never came back: there only that session goes without.
 func (b *Broker) publishUser(m Message, batch *session.Batch, along []journal.Change, done func(error)) {
 	strict := m.QoS > 0 && m.Publisher.Version >= 5 && !topics.IsTree(m.Topic)
-	full := b.send(outgoing(m, b.opts.Now()), strict, batch, along, done)
+	full := b.send(outgoing(m, b.opts.Now()), terms{strict: strict, batch: batch, along: along, lane: m.lane}, done)
 	if v := m.Publisher.Version; full != nil && m.QoS > 0 && v > 0 && v < 5 {
 		b.refused(m, noRoom(m.Topic, full))
 	}

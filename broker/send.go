@@ -16,26 +16,32 @@ type parcel struct {
 	offers   []session.Offer
 	full     *client          // a durable session that had no room
 	retained *session.Message // to be settled
+	inLane   bool
+}
+
+// terms are how a message is sent.
+type terms struct {
+	// strict says that the publisher can be told of a session without room: then the
+	// message goes to nobody. Otherwise that session goes without, which is counted.
+	strict bool
+	batch  *session.Batch
+	along  []journal.Change // to be stored with it
+	lane   *lane
 }
 
 // send queues a message in the session of every subscriber. done is called when all
 // that has to outlive the process does so: what durable sessions are owed, the
 // retained message, and the changes that come along; or with the reason why nothing
 // was kept. Nobody is kept waiting for the disk.
-//
-// strict says that the publisher can be told of a session without room: then the
-// message goes to nobody. Otherwise that session goes without, which is counted.
-func (b *Broker) send(out *session.Message, strict bool, batch *session.Batch, along []journal.Change, done func(error)) (full *client) {
-	pending, full, err := b.enqueue(out, strict, batch, along, done)
+func (b *Broker) send(out *session.Message, how terms, done func(error)) (full *client) {
+	pending, full, err := b.enqueue(out, how, done)
 	if !pending {
 		done(err)
 	}
 	return full
 }
 
-func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch, along []journal.Change, done func(error)) (
-	pending bool, full *client, err error,
-) {
+func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pending bool, full *client, err error) {
 	retained := out.Retain && (!topics.IsTree(out.Topic) || topics.IsBridged(out.Topic))
 	if retained { // what is retained, what is stored and what is sent keep one order
 		lock := b.order.of(out.Topic)
@@ -43,7 +49,7 @@ func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch
 		defer lock.Unlock()
 	}
 	rt := b.router.route(out.Topic)
-	p := &parcel{b: b, changes: along}
+	p := &parcel{b: b, changes: how.along, inLane: how.lane != nil}
 	var copies []copied
 	if retained {
 		if err := b.retained.quota(out); err != nil {
@@ -51,8 +57,8 @@ func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch
 		}
 	}
 	if rt.durable {
-		copies = rt.copies(out, batch)
-		if err := p.offer(out, copies, strict); err != nil {
+		copies = rt.copies(out, how.batch)
+		if err := p.offer(out, copies, how.strict); err != nil {
 			return false, p.full, err
 		}
 	}
@@ -62,7 +68,7 @@ func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch
 	if rt.durable {
 		b.router.deliverCopies(out, copies)
 	} else {
-		b.router.deliver(rt, out, batch)
+		b.router.deliver(rt, out, how.batch)
 	}
 	if retained { // after delivery: whoever finds it has got it, or subscribed too late for that
 		b.retained.put(out)
@@ -70,7 +76,11 @@ func (b *Broker) enqueue(out *session.Message, strict bool, batch *session.Batch
 	if len(p.changes) == 0 || b.store == nil {
 		return false, p.full, nil
 	}
-	b.store.Commit(p.changes, func(err error) {
+	commit := b.store.Commit
+	if how.lane != nil {
+		commit = how.lane.commit
+	}
+	commit(p.changes, func(err error) {
 		p.settle(err)
 		done(err)
 	})
@@ -86,7 +96,7 @@ func (p *parcel) offer(out *session.Message, copies []copied, strict bool) error
 		if c.how.QoS == 0 || !c.client.sess.Durable() {
 			continue
 		}
-		c.taken = true
+		c.taken, c.how.Stored = true, p.inLane
 		o, full := c.client.sess.Offer(out, c.how, hold)
 		switch {
 		case full && strict:

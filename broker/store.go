@@ -47,23 +47,45 @@ func (s *store) Commit(changes []journal.Change, done func(error)) {
 		s.journal.Commit(changes, nil)
 		return
 	}
+	s.begin(changes, done).commit(s)
+}
+
+// awaited are changes whose outcome somebody waits for.
+type awaited struct {
+	changes []journal.Change
+	bytes   int
+	done    func(error)
+}
+
+// begin counts the bytes until the outcome is told.
+func (s *store) begin(changes []journal.Change, done func(error)) awaited {
 	n := 64
 	for _, c := range changes {
 		n += len(c.Value)
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.bytes += n
+	return awaited{changes, n, done}
+}
+
+func (o awaited) commit(s *store) {
+	s.journal.Commit(o.changes, func(err error) { o.tell(s, cantStore(err)) })
+}
+
+func (o awaited) tell(s *store, err error) {
+	s.mu.Lock()
+	s.bytes -= o.bytes
+	s.room.Broadcast()
 	s.mu.Unlock()
-	s.journal.Commit(changes, func(err error) {
-		s.mu.Lock()
-		s.bytes -= n
-		s.room.Broadcast()
-		s.mu.Unlock()
-		if err != nil {
-			err = resource.Errorf(resource.Unavailable, "", "the broker can't store it now: %v", err)
-		}
-		done(err)
-	})
+	o.done(err)
+}
+
+func cantStore(err error) error {
+	if err == nil {
+		return nil
+	}
+	return resource.Errorf(resource.Unavailable, "", "the broker can't store it now: %v", err)
 }
 
 // Forget deletes records some time soon.

@@ -24,6 +24,7 @@ type stake struct {
 	record  uint64 // 0: not on disk
 	body    *Body  // nil: the record holds the message itself
 	pending bool   // not yet on disk
+	after   bool   // to be sent only when it is
 	held    bool   // not to be sent: it may be taken back
 	pos     uint64 // in the queue, while pending
 	over    bool   // delivered or dropped already
@@ -90,7 +91,7 @@ func (s *Session) Offer(m *Message, d Delivery, hold bool) (o Offer, full bool) 
 func (s *Session) offer(m *Message, d Delivery, p *pull, hold bool) Offer {
 	s.seq++
 	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, stake: &stake{
-		seq: s.seq, pending: true, held: hold, pos: s.queue.items.end(), pull: p, record: s.log.ID(),
+		seq: s.seq, pending: true, after: d.Stored, held: hold, pos: s.queue.items.end(), pull: p, record: s.log.ID(),
 	}}
 	o := Offer{s: s, it: it, batch: d.Batch}
 	s.push(it, d.Batch)
@@ -155,7 +156,8 @@ func (o Offer) Settle(err error) {
 
 // waits says whether an item must not be sent yet. What is sent at QoS 2 has to be
 // on disk, or its packet id could come to mean something else. At QoS 1 a second
-// copy after a crash is allowed, and waiting would only cost time.
+// copy after a crash is allowed, and waiting would only cost time, unless one that can't
+// be stored would let it pass.
 func (s *Session) waits(it item) bool {
 	if it.qos == 0 {
 		return false
@@ -163,7 +165,7 @@ func (s *Session) waits(it item) bool {
 	if !s.flights.room(s.window) {
 		return true
 	}
-	return it.stake != nil && (it.stake.held || it.qos == 2 && it.stake.pending || s.flights.byID[packetID(it.stake.seq)] != nil)
+	return it.stake != nil && (it.stake.held || it.stake.pending && (it.qos == 2 || it.stake.after) || s.flights.byID[packetID(it.stake.seq)] != nil)
 }
 
 // done lets go of an item that was delivered or dropped. What is still being stored

@@ -82,4 +82,5 @@ type Delivery struct {
 	Retain bool
 	IDs    []uint32 // subscription identifiers; shared, never changed
 	Batch  *Batch   // that the message is part of; nil: it is sent at once
+	Stored bool     // it is sent once it is on disk, where it has to be
 }

@@ -4,7 +4,8 @@
 //
 // A message stays in the outlet until the hub has acknowledged it, and is sent again
 // after anything else, but for a refusal that time doesn't mend: then it is dropped,
-// counted and logged. It never keeps a message itself, and never waits for the hub
+// counted and logged. Many are on their way at a time; with one that the hub can't store
+// now it refuses all behind it, so that none overtakes it. It never keeps a message itself, and never waits for the hub
 // with anything locked.
 package forward
 
@@ -41,6 +42,8 @@ type Options struct {
 type Forwarder struct {
 	o   Options
 	log zerolog.Logger // for what a hub can cause any number of
+
+	begins bool // the next stored message is the first since it was begun, or begun again
 
 	mu      sync.Mutex
 	most    int // that may be on their way: the window, or 1 until the hub takes something again
@@ -90,6 +93,7 @@ func (f *Forwarder) Run(ctx context.Context) {
 // then what is on its way is waited for, and the rest begins again from there, in order.
 func (f *Forwarder) run(ctx context.Context) (taken bool, refused error) {
 	out := f.o.Open(f.o.Window)
+	f.begins = true
 	defer out.Shut()
 	for {
 		for f.free() && f.afford(ctx) {
@@ -159,6 +163,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 func (f *Forwarder) send(out *broker.Outlet, p broker.Parcel) {
 	m := message(p, f.o.Topic(p.Topic))
+	if f.begins && p.ID > 0 {
+		m.User = append(m.User, client.UserProperty(broker.BeginsLane))
+		f.begins = false
+	}
 	n := Size(m)
 	f.o.Budget.stream(n)
 	f.mu.Lock()

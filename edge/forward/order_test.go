@@ -1,0 +1,168 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics"
+)
+
+const telemetry = "v1/nodes/n1/devices/meter/telemetry/t"
+
+// flaky is a hub's disk: now and then it is full, until all are told whom that concerns.
+type flaky struct {
+	*journal.Journal
+
+	mu       sync.Mutex
+	chance   *rand.Rand // nil: the disk is well
+	untold   int        // while there are some, it is full
+	failures int
+}
+
+func (f *flaky) Commit(changes []journal.Change, done func(error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if done == nil || f.untold == 0 && (f.chance == nil || f.chance.IntN(20) > 0) {
+		f.Journal.Commit(changes, done)
+		return
+	}
+	if f.untold == 0 {
+		f.failures++
+	}
+	f.untold++
+	go func() {
+		done(errors.New("no space left on device"))
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.untold--
+	}()
+}
+
+// set makes the disk fail or not, and says how often it has.
+func (f *flaky) set(chance *rand.Rand) (failures int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.chance = chance
+	return f.failures
+}
+
+// streams is a hub's tree that takes streams and nothing else.
+type streams struct{ b *broker.Broker }
+
+func (s *streams) Publish(m broker.Message, done func(error)) { s.b.Pass(m, done) }
+func (s *streams) Retained(string) func(int) []broker.Message {
+	return func(int) []broker.Message { return nil }
+}
+
+// startHub runs a hub's broker until the test ends.
+func startHub(t *testing.T) (addr string, disk *flaky) {
+	t.Helper()
+	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, j.Close()) })
+	disk = &flaky{Journal: j}
+	tree := &streams{}
+	tree.b, err = broker.New(broker.Options{
+		Listeners: []broker.Listener{{Address: "127.0.0.1:0"}}, Tree: tree, Journal: disk, Log: zerolog.Nop(),
+		Auth: broker.Auth{Anonymous: []topics.Role{topics.RoleOperator}, LoopbackNodes: true},
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- tree.b.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-served)
+	})
+	return tree.b.Addrs()[0].String(), disk
+}
+
+// connect runs a client until the test ends, and returns once it is subscribed.
+func connect(t *testing.T, o client.Options) *client.Client {
+	t.Helper()
+	up := make(chan struct{}, 1)
+	o.Log = zerolog.Nop()
+	o.OnConnect = func(context.Context, bool) error {
+		up <- struct{}{}
+		return nil
+	}
+	c, err := client.New(o)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	select {
+	case <-up:
+	case <-time.After(wait):
+		require.Fail(t, "no connection")
+	}
+	return c
+}
+
+// While the hub can't store one, others of its topic are on their way already: they don't
+// overtake it, however short the failure is.
+func TestNothingOvertakesWhatTheHubCouldNotStore(t *testing.T) {
+	const messages = 600
+	addr, disk := startHub(t)
+	var mu sync.Mutex
+	var got []int
+	marked := false
+	connect(t, client.Options{
+		Servers: []string{"mqtt://" + addr}, ClientID: "sub", SessionExpiry: time.Hour,
+		Subscriptions: []client.Subscription{{Filter: telemetry, QoS: 1}},
+		OnMessage: func(m client.Message) {
+			n, _ := strconv.Atoi(string(m.Payload))
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, n)
+			marked = marked || m.Property(broker.BeginsLane.Key) != ""
+		},
+	})
+	core := connect(t, client.Options{Servers: []string{"mqtt://" + addr}, ClientID: "core", User: "node/n1", CleanStart: true})
+	disk.set(rand.New(rand.NewPCG(1, 2)))
+
+	r := newRig(0)
+	r.sess = session.New(session.Limits{Messages: messages, Bytes: 1 << 20, Oldest: true}, time.Now, &r.count)
+	for i := range messages {
+		r.put(strconv.Itoa(i))
+	}
+	o := Options{Publish: core.PublishAsync, Topic: func(string) string { return telemetry }, Log: zerolog.Nop(), Pause: time.Millisecond, PauseMost: 2 * time.Millisecond}
+	o.Open = func(window int) *broker.Outlet { return r.sess.Open(window) }
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { New(o).Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	last := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return r.sess.Queued() == 0 && len(got) > 0 && got[len(got)-1] == messages-1
+	}
+	require.Eventually(t, last, 2*wait, time.Millisecond)
+	require.Positive(t, disk.set(nil))
+	mu.Lock()
+	defer mu.Unlock()
+	next := 0
+	for _, n := range got {
+		require.LessOrEqual(t, n, next, "it came before others that were sent before it")
+		next = max(next, n+1)
+	}
+	require.Equal(t, messages, next)
+	require.False(t, marked, "that is between the two")
+}
