@@ -1,10 +1,12 @@
 package configs
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"os"
+	"sync"
 )
 
 // TLSListener says where something is served over TLS, and as whom.
@@ -16,13 +18,14 @@ type TLSListener struct {
 }
 
 // Config reads the certificates. Clients need none of their own: those that show
-// one must have it signed by ClientCA.
+// one must have it signed by ClientCA. A certificate that is renewed later is found by itself.
 func (t TLSListener) Config() (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	pair, err := openPair(t.Cert, t.Key)
 	if err != nil {
-		return nil, fmt.Errorf("certificate %s: %w", t.Cert, err)
+		return nil, err
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.latest(), nil }
 	if t.ClientCA != "" {
 		if c.ClientCAs, err = readPool(t.ClientCA); err != nil {
 			return nil, err
@@ -39,7 +42,7 @@ type TLSClient struct {
 	Key  string `yaml:"key"`
 }
 
-// Config reads the certificates.
+// Config reads the certificates. One of our own that is renewed later is found by itself.
 func (t TLSClient) Config() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
@@ -49,13 +52,59 @@ func (t TLSClient) Config() (*tls.Config, error) {
 		}
 	}
 	if t.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		pair, err := openPair(t.Cert, t.Key)
 		if err != nil {
-			return nil, fmt.Errorf("certificate %s: %w", t.Cert, err)
+			return nil, err
 		}
-		c.Certificates = []tls.Certificate{pair}
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.latest(), nil }
 	}
 	return c, nil
+}
+
+// pair is a certificate and its key, whose files are read at each handshake: that costs little beside it, and a
+// renewed certificate needs nobody who tells of it. As long as the files can't be read, or don't belong
+// together, the last ones that did are used.
+type pair struct {
+	cert, key string
+
+	mu       sync.Mutex
+	read     [2][]byte
+	together *tls.Certificate
+}
+
+func openPair(cert, key string) (*pair, error) {
+	p := &pair{cert: cert, key: key}
+	if err := p.refresh(); err != nil {
+		return nil, fmt.Errorf("certificate %s: %w", cert, err)
+	}
+	return p, nil
+}
+
+func (p *pair) refresh() error {
+	cert, err := os.ReadFile(p.cert)
+	if err != nil {
+		return err
+	}
+	key, err := os.ReadFile(p.key)
+	if err != nil {
+		return err
+	}
+	if p.together != nil && bytes.Equal(cert, p.read[0]) && bytes.Equal(key, p.read[1]) {
+		return nil
+	}
+	together, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return err
+	}
+	p.read, p.together = [2][]byte{cert, key}, &together
+	return nil
+}
+
+func (p *pair) latest() *tls.Certificate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.refresh() // the old ones stay; when they expire is in /links and said by the doctor
+	return p.together
 }
 
 func readPool(file string) (*x509.CertPool, error) {

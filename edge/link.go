@@ -159,11 +159,8 @@ func (h *hubLink) options() (client.Options, error) {
 // counts before a certificate. The node works alone then, as with a wrong password: it is
 // no reason to stop it.
 func otherNode(o client.Options, node string) string {
-	if o.Password != "" || len(o.TLS.Certificates) == 0 {
-		return ""
-	}
-	leaf := o.TLS.Certificates[0].Leaf
-	if leaf == nil || leaf.Subject.CommonName == node {
+	leaf := client.Leaf(o.TLS)
+	if o.Password != "" || leaf == nil || leaf.Subject.CommonName == node {
 		return ""
 	}
 	return leaf.Subject.CommonName

@@ -69,16 +69,22 @@ func (u *uplink) watch(o client.Options) client.Options {
 		message(m)
 	}
 	if o.TLS != nil {
-		for _, c := range o.TLS.Certificates {
-			u.line.ours = c.Leaf.NotAfter
-		}
+		u.line.ours = expiry(o.TLS)
 		o.TLS = o.TLS.Clone()
 		o.TLS.VerifyConnection = func(s tls.ConnectionState) error {
-			u.note(func(l *contact) { l.theirs = s.PeerCertificates[0].NotAfter })
+			u.note(func(l *contact) { l.ours, l.theirs = expiry(o.TLS), s.PeerCertificates[0].NotAfter })
 			return nil
 		}
 	}
 	return o
+}
+
+// expiry is when the certificate expires that we show, which may have been renewed; zero: none is shown.
+func expiry(c *tls.Config) time.Time {
+	if leaf := client.Leaf(c); leaf != nil {
+		return leaf.NotAfter
+	}
+	return time.Time{}
 }
 
 // down notes the end of a connection. One that ended before it was of any use, because

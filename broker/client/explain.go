@@ -62,15 +62,26 @@ func (o Options) rejected(alert string) string {
 	return "the server refused TLS with us: see its log, and the certificates of both"
 }
 
-func (o Options) leaf() *x509.Certificate {
-	if o.TLS == nil || len(o.TLS.Certificates) == 0 {
+func (o Options) leaf() *x509.Certificate { return Leaf(o.TLS) }
+
+// Leaf is the certificate that a client with these settings shows now; nil: none.
+func Leaf(c *tls.Config) *x509.Certificate {
+	var shown *tls.Certificate
+	switch {
+	case c == nil:
 		return nil
+	case c.GetClientCertificate != nil:
+		shown, _ = c.GetClientCertificate(nil) // without one there is none to tell of
+	case len(c.Certificates) > 0:
+		shown = &c.Certificates[0]
 	}
-	c := o.TLS.Certificates[0]
-	if c.Leaf != nil || len(c.Certificate) == 0 {
-		return c.Leaf
+	switch {
+	case shown == nil || len(shown.Certificate) == 0:
+		return nil
+	case shown.Leaf != nil:
+		return shown.Leaf
 	}
-	leaf, err := x509.ParseCertificate(c.Certificate[0])
+	leaf, err := x509.ParseCertificate(shown.Certificate[0])
 	if err != nil {
 		return nil
 	}

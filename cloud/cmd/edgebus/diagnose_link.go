@@ -146,7 +146,7 @@ func (d *diagnosis) shape(f facts, l resource.Link) {
 	if err != nil {
 		return
 	}
-	const advice = "make a new one: scripts/certs.sh"
+	const advice = "make a new one: scripts/certs.sh renew"
 	switch left := time.Until(at); {
 	case left < 0:
 		d.add(wrong, advice, "a certificate of the link has expired on %s", l.CertificateExpires)

@@ -1,0 +1,70 @@
+package configs
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// issue writes a certificate that signs itself, and its key.
+func issue(t *testing.T, cert, key, name string) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	of := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, of, of, private.Public(), private)
+	require.NoError(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+}
+
+// A renewed certificate is used in the next handshake; one half of it, a damaged one or none at all changes nothing.
+func TestARenewedCertificateIsFound(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "c.pem"), filepath.Join(dir, "c.key")
+	issue(t, cert, key, "first")
+	server, err := TLSListener{Cert: cert, Key: key, ClientCA: cert}.Config()
+	require.NoError(t, err)
+	client, err := TLSClient{Cert: cert, Key: key}.Config()
+	require.NoError(t, err)
+	server.ClientAuth = tls.RequireAnyClientCert // whoever signed it: names are what is looked at
+	client.InsecureSkipVerify = true             //nolint:gosec // the same
+	shown := func() (names [2]string) {
+		t.Helper()
+		here, there := net.Pipe()
+		defer func() { _, _ = here.Close(), there.Close() }()
+		s, c := tls.Server(here, server), tls.Client(there, client)
+		ended := make(chan error, 1)
+		go func() { ended <- s.Handshake() }()
+		require.NoError(t, c.Handshake())
+		require.NoError(t, <-ended)
+		return [2]string{c.ConnectionState().PeerCertificates[0].Subject.CommonName, s.ConnectionState().PeerCertificates[0].Subject.CommonName}
+	}
+	require.Equal(t, [2]string{"first", "first"}, shown())
+	other := filepath.Join(dir, "other.key")
+	issue(t, cert, other, "second")
+	require.Equal(t, [2]string{"first", "first"}, shown(), "its key is missing")
+	require.NoError(t, os.Rename(other, key))
+	require.Equal(t, [2]string{"second", "second"}, shown())
+	require.NoError(t, os.WriteFile(cert, []byte("damaged"), 0o600))
+	require.Equal(t, [2]string{"second", "second"}, shown())
+	require.NoError(t, os.Remove(cert))
+	require.Equal(t, [2]string{"second", "second"}, shown())
+	issue(t, cert, key, "third")
+	require.Equal(t, [2]string{"third", "third"}, shown())
+	_, err = TLSClient{Cert: cert, Key: other}.Config()
+	require.ErrorContains(t, err, "certificate "+cert)
+}
