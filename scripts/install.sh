@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # install.sh hub|core|mapper-virtual|mapper-modbus…: installs programs that `make build`
 # has made, with their service units, for systemd. What runs already is restarted.
+# Settings, keys and passwords go to /etc/edgebus, for the services to read (root:edgebus, 0640):
+# see docs/running.md.
 #
 # DESTDIR installs below another root, without touching users or services.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 destdir=${DESTDIR:-}
-usage() { sed -n '2,5s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; }
 case ${1:-} in
 -h | --help | help)
 	usage
