@@ -219,11 +219,11 @@ func (t *Twins) settle(b *batch) {
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(b.devices)) { // in order is how maps are filled best
-		if whole, ok := t.take(name, b.devices[name]); ok {
-			t.project(b, t.devices[name], whole)
+	ahead(t.coming(b), coming.read, func(c coming, r decoded) {
+		if t.take(c, r) {
+			t.project(b, t.devices[c.name], r.whole)
 		}
-	}
+	})
 	maps.Copy(t.unlisted, b.nodes)
 	for n := range t.unlisted {
 		if len(n.bound) <= fewDevices || b.now.Sub(n.listed) >= listEvery {
@@ -245,24 +245,50 @@ func (t *Twins) putMembership(b *batch, n *node) {
 	t.status.node(n.name)
 }
 
-// take reads a Device, of which o is the new version; nil: only its model has one.
-func (t *Twins) take(name string, o *store.Object) (whole resource.Device, ok bool) {
-	d := t.devices[name]
-	raw := d.raw
-	if o != nil {
-		raw = o.Data
-	}
-	if err := json.Unmarshal(raw, &whole); err != nil {
-		t.o.Log.Error().Err(err).Str("device", name).Msg("the stored Device can't be read")
-		if d.raw == nil {
-			delete(t.devices, name)
+// coming is a Device that is going to be projected.
+type coming struct {
+	name string
+	raw  []byte
+}
+
+// decoded is what is in it.
+type decoded struct {
+	whole resource.Device
+	err   error
+}
+
+// coming lists them in order, which is how maps are filled best.
+func (t *Twins) coming(b *batch) []coming {
+	list := make([]coming, 0, len(b.devices))
+	for name, o := range b.devices {
+		d := t.devices[name]
+		c := coming{name, d.raw}
+		if o != nil {
+			c.raw = o.Data
 		}
-		return whole, false
+		list = append(list, c)
 	}
-	if o != nil {
-		d.raw, d.of = raw, modelKey{o.Namespace, whole.Spec.DeviceModelRef.Name}
+	slices.SortFunc(list, func(a, b coming) int { return strings.Compare(a.name, b.name) })
+	return list
+}
+
+func (c coming) read() (r decoded) {
+	r.err = json.Unmarshal(c.raw, &r.whole)
+	return r
+}
+
+// take keeps what was read, if it could be.
+func (t *Twins) take(c coming, r decoded) bool {
+	d := t.devices[c.name]
+	if r.err != nil {
+		t.o.Log.Error().Err(r.err).Str("device", c.name).Msg("the stored Device can't be read")
+		if d.raw == nil {
+			delete(t.devices, c.name)
+		}
+		return false
 	}
-	return whole, true
+	d.raw, d.of.name = c.raw, r.whole.Spec.DeviceModelRef.Name
+	return true
 }
 
 // project writes a Device into its node's map. One whose model is not there yet
