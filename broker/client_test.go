@@ -150,7 +150,9 @@ func dialWS(t *testing.T, url string, config *tls.Config) *tc {
 	require.NoError(t, err)
 	_ = res.Body.Close()
 	require.Equal(t, "mqtt", ws.Subprotocol())
-	return wrap(t, &wsConn{Conn: ws.NetConn(), ws: ws})
+	conn := &wsConn{Conn: ws.NetConn()}
+	conn.ws.Store(ws)
+	return wrap(t, conn)
 }
 
 func wrap(t *testing.T, conn net.Conn) *tc {

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"bytes"
-	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -32,7 +31,6 @@ type conn struct {
 
 	// Set by the reading goroutine before the connection is attached, and fixed then.
 	ident          Identity
-	cert           *x509.Certificate
 	clean          bool
 	assigned       string // the identifier that a client got which brought none
 	receiveMaximum uint16
@@ -69,9 +67,9 @@ type conn struct {
 	why  error // what the broker closed the connection for
 }
 
-func newConn(b *Broker, l *listener, transport net.Conn, cert *x509.Certificate) *conn {
+func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
-	c := &conn{Conn: transport, b: b, listener: l, cert: cert, number: b.others.number.Add(1)}
+	c := &conn{Conn: transport, b: b, listener: l, number: b.others.number.Add(1)}
 	c.turn.began = time.Now()
 	c.meter(transport)
 	c.in = newFrames(transport, int(b.opts.Limits.MaximumPacket))
@@ -82,8 +80,8 @@ func newConn(b *Broker, l *listener, transport net.Conn, cert *x509.Certificate)
 }
 
 // serve runs the connection to its end.
-func (b *Broker) serve(l *listener, transport net.Conn, cert *x509.Certificate) {
-	c := newConn(b, l, transport, cert)
+func (b *Broker) serve(l *listener, transport net.Conn) {
+	c := newConn(b, l, transport)
 	if !b.admit(c) {
 		b.stats.rejects.add(tooManyConnections)
 		_ = transport.Close()
@@ -128,7 +126,7 @@ const (
 func (c *conn) linger() {
 	<-c.w.Done()
 	_ = c.SetReadDeadline(time.Now().Add(lingerTime))
-	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
+	_, _ = io.CopyN(io.Discard, beneath(c.Conn), lingerBytes)
 	_ = c.Conn.Close()
 }
 

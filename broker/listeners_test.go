@@ -1,9 +1,13 @@
 package broker
 
 import (
+	"bufio"
+	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gorilla/websocket"
 	"github.com/stretchr/testify/require"
@@ -101,4 +105,62 @@ func TestWebSocket(t *testing.T) {
 	require.NoError(t, ws.WriteMessage(websocket.TextMessage, encode(t, connectPacket("text"), 5)))
 	_, _, err = ws.ReadMessage()
 	require.Error(t, err)
+}
+
+// ask opens a connection and writes text to it. Its end is all that follows.
+func ask(t *testing.T, b *Broker, text string) net.Conn {
+	conn, err := net.Dial("tcp", b.Addrs()[0].String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = io.WriteString(conn, text)
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
+	return conn
+}
+
+// Who asks for anything else than a WebSocket is answered once, and keeps no connection.
+func TestARequestIsNoConnection(t *testing.T) {
+	b := place{webSocket: true}.start(t, nil)
+	for request, status := range map[string]int{
+		"GET / HTTP/1.1\r\nHost: x\r\n\r\n":                                          http.StatusBadRequest,
+		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n":               http.StatusBadRequest,
+		"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n": http.StatusUpgradeRequired,
+	} {
+		conn := ask(t, b, request)
+		r := bufio.NewReader(conn)
+		res, err := http.ReadResponse(r, nil)
+		require.NoError(t, err, request)
+		require.Equal(t, status, res.StatusCode, request)
+		_, err = io.Copy(io.Discard, res.Body)
+		require.NoError(t, err)
+		_, err = r.ReadByte()
+		require.ErrorIs(t, err, io.EOF, request)
+	}
+	_, _ = io.Copy(io.Discard, ask(t, b, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 2*handshakeBytes)))
+}
+
+// Up to its CONNECT a connection is under the same limits, whatever carries it.
+func TestWhoSaysNothingMakesRoom(t *testing.T) {
+	for name, half := range map[string]string{"websocket": "GET / HTTP/1.1\r\nHost:", "tcp": "\x10"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := place{webSocket: name == "websocket"}.start(t, func(o *Options) {
+				o.Limits.Connections, o.Limits.ConnectTimeout = 64, time.Hour
+			})
+			for range 40 {
+				ask(t, b, half)
+			}
+			require.Eventually(t, func() bool { return b.Stats().Rejected[crowdedOut] >= 24 }, patience, 10*time.Millisecond)
+			open(t, b, "c")
+		})
+	}
+}
+
+func TestWhoSaysNothingIsGivenUp(t *testing.T) {
+	b := place{webSocket: true}.start(t, func(o *Options) { o.Limits.ConnectTimeout = 50 * time.Millisecond })
+	for _, half := range []string{"", "GET / HTTP/1.1\r\nHost:"} {
+		_, err := io.Copy(io.Discard, ask(t, b, half))
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 2, b.Stats().Rejected[noConnect])
 }

@@ -65,7 +65,7 @@ func FuzzPacket(f *testing.F) {
 	f.Fuzz(func(t *testing.T, connected bool, data []byte) {
 		ours, theirs := net.Pipe()
 		served := make(chan struct{})
-		go func() { b.serve(l, pipeConn{theirs}, nil); close(served) }()
+		go func() { b.serve(l, pipeConn{theirs}); close(served) }()
 		go func() {
 			buf := make([]byte, 4096)
 			for {

@@ -102,22 +102,14 @@ func (m *metered) Read(p []byte) (int, error) {
 // reads it from now on.
 func (c *conn) meter(transport net.Conn) {
 	if ws, ok := transport.(*wsConn); ok {
-		transport = ws.Conn
-		ws.ws.SetPingHandler(c.pong(ws.ws.PingHandler()))
+		ws.pings = func() { c.spend(0) } // they count as packets
 	}
+	transport = beneath(transport)
 	if secure, ok := transport.(*tls.Conn); ok {
 		transport = secure.NetConn()
 	}
 	if m, ok := transport.(*metered); ok {
 		m.c = c
-	}
-}
-
-// pong counts a WebSocket's pings as packets.
-func (c *conn) pong(answer func(string) error) func(string) error {
-	return func(text string) error {
-		c.spend(0)
-		return answer(text)
 	}
 }
 

@@ -52,7 +52,7 @@ func All() []Flood {
 		{"subscriptions", "subscribes to 10,000 filters and unsubscribes again", subscriptions},
 		{"connects", "connects and disconnects", connects},
 		{"takeovers", "connects under the same name on 20 connections, to a session that outlives them", takeovers},
-		{"halves", "opens 500 connections that say half a CONNECT", halves},
+		{"halves", "opens 500 connections that say half a CONNECT, or half of what makes a WebSocket", halves},
 		{"passwords", "tries passwords", passwords},
 		{"retained", "retains 100 KiB on one topic after the other", retained},
 		{"offline", "publishes at QoS 1 to a durable session whose client is away", offline},
@@ -245,13 +245,17 @@ func passwords(ctx context.Context, t Target) {
 
 // halves are refilled when the broker closes them.
 func halves(ctx context.Context, t Target) {
-	each(500, func(int) {
+	each(500, func(i int) {
+		addr, half := t.MQTT, client{}.connect()[:8]
+		if i%2 == 0 && t.WebSocket != "" {
+			addr, half = t.WebSocket, []byte("GET /mqtt HTTP/1.1\r\nHost:")
+		}
 		for ctx.Err() == nil {
-			p, err := dial(ctx, t.MQTT)
+			p, err := dial(ctx, addr)
 			if err != nil {
 				continue
 			}
-			if _, err = p.Write(client{}.connect()[:8]); err == nil {
+			if _, err = p.Write(half); err == nil {
 				p.ignore()
 			}
 			_ = p.Close()
