@@ -18,7 +18,7 @@ var ErrTakenOver = errors.New("session taken over by another connection")
 var (
 	errInUse      = errors.New("the client identifier belongs to another user")
 	errServerGone = errors.New("broker is stopping")
-	errTooMany    = errors.New("too many sessions")
+	errTooMany    = errors.New("too many sessions outlive their connections")
 )
 
 // client is one session of a client, connected or not. A clean start makes another.
@@ -32,6 +32,7 @@ type client struct {
 	// Guarded by clients.mu.
 	conn   *conn
 	ended  bool
+	kept   bool  // it outlives its connections, and counts against the limit of those
 	epoch  int   // counts connections, so that a timer of an earlier absence is known
 	will   *will // to be published when willDue fires
 	due    *time.Timer
@@ -53,8 +54,25 @@ type clients struct {
 	mu     sync.Mutex
 	byID   map[string]*client
 	conns  map[*conn]struct{} // also those that have not sent a CONNECT
-	away   int                // sessions without a connection
+	kept   int                // sessions that outlive their connections
 	closed bool
+}
+
+// keep counts a session among those that outlive their connections.
+func (cs *clients) keep(c *client) {
+	if !c.kept {
+		c.kept = true
+		cs.kept++
+	}
+}
+
+// remove takes a session out that is over.
+func (cs *clients) remove(c *client) {
+	c.ended = true
+	if c.kept {
+		cs.kept--
+	}
+	delete(cs.byID, c.id)
 }
 
 func (cs *clients) connected(id string) *conn {
@@ -110,7 +128,9 @@ func (c *client) stopTimers() {
 }
 
 // attach gives a connection its session: the client's, or a new one. An earlier
-// connection of the client's is closed.
+// connection of the client's is closed. There is no room for more than so many sessions
+// that outlive their connections, away or not: who would have one more hears so now, and
+// nobody's session ends for it.
 func (b *Broker) attach(c *conn) (present bool, err error) {
 	cs := &b.clients
 	cs.mu.Lock()
@@ -122,6 +142,9 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	case old != nil && !old.rights().same(c.ident):
 		cs.mu.Unlock()
 		return false, errInUse
+	case c.expiry > 0 && cs.kept >= b.opts.Limits.Sessions && (old == nil || !old.kept):
+		cs.mu.Unlock()
+		return false, errTooMany
 	}
 	var replaced *conn
 	var lost *will
@@ -129,19 +152,20 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 		replaced, lost = old.conn, old.will
 		old.will = nil
 		old.stopTimers()
-		if replaced == nil {
-			cs.away--
-		}
 	}
 	durable := b.store != nil && c.expiry > 0
 	present = old != nil && !c.clean && (old.record > 0 || !durable) // what was to end with the connection has ended
 	cl := old
 	if !present {
+		if old != nil {
+			old.conn = nil
+			cs.remove(old)
+		}
 		cl = b.newClient(c.ident.ClientID, durable)
 		cs.byID[cl.id] = cl
-		if old != nil {
-			old.ended, old.conn = true, nil
-		}
+	}
+	if c.expiry > 0 {
+		cs.keep(cl)
 	}
 	changed := !present || !cl.rights().sameRights(c.ident)
 	ident := c.ident
@@ -241,19 +265,14 @@ func (b *Broker) detach(c *conn, cause error) {
 	}
 	if current {
 		cl.conn = nil
-		if ends = c.expiry == 0 || cs.away >= b.opts.Limits.Sessions; ends {
-			cl.ended = true
-			delete(cs.byID, cl.id)
+		if ends = c.expiry == 0; ends {
+			cs.remove(cl)
 		} else {
-			cs.away++
 			lost, along = b.keep(cl, c.expiry, lost)
 		}
 	}
 	cs.mu.Unlock()
 	if ends {
-		if c.expiry > 0 {
-			b.floods.Warn().Str("client", cl.id).Err(errTooMany).Msg("session not kept")
-		}
 		b.end(cl)
 	}
 	if lost != nil {
@@ -303,9 +322,7 @@ func (b *Broker) expire(cl *client, epoch int) {
 		cs.mu.Unlock()
 		return
 	}
-	cl.ended = true
-	delete(cs.byID, cl.id)
-	cs.away--
+	cs.remove(cl)
 	lost := cl.will
 	cl.will = nil
 	cl.stopTimers()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ var connectReasons = map[byte]string{
 	codeBadCredentials: "bad user name or password", codeNotAuthorized: "the client identifier belongs to another user",
 	codeBadAuthMethod: "no such authentication method", codeBadClientID: "client identifier not valid",
 	codeShuttingDown: "server shutting down", codeUnavailable: "the session can't be stored now",
-	codeBadVersion: "no such version of MQTT", codeConnectRate: "too many wrong passwords: try again in a minute",
+	codeBadVersion: "no such version of MQTT", codeQuota: errTooMany.Error(), codeConnectRate: "too many wrong passwords: try again in a minute",
 }
 
 // connect takes the CONNECT and answers it. After an error nothing but the answer was sent.
@@ -207,6 +208,8 @@ func (c *conn) begin() error {
 		return c.remember()
 	case errors.Is(err, errInUse):
 		return &refusedConnect{code: codeNotAuthorized}
+	case errors.Is(err, errTooMany):
+		return &refusedConnect{codeQuota, fmt.Sprintf("%v: limits.sessions is %d", err, c.b.opts.Limits.Sessions)}
 	}
 	return &refusedConnect{code: codeShuttingDown}
 }
@@ -267,7 +270,7 @@ func connackV3(code byte) byte {
 	switch code {
 	case codeBadClientID:
 		return connackBadIdentifier
-	case codeShuttingDown, codeUnavailable, codeConnectRate:
+	case codeShuttingDown, codeUnavailable, codeConnectRate, codeQuota:
 		return connackUnavailable
 	case codeBadVersion:
 		return connackBadVersion

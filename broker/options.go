@@ -90,7 +90,7 @@ type Limits struct {
 	Inflight         int           // sent to one client and unacknowledged; 1,024
 	RetainedMessages int           // outside v1/; 1,000,000
 	RetainedBytes    int           // outside v1/; 256 MiB
-	Sessions         int           // of clients that are away; 100,000
+	Sessions         int           // that outlive their connections, away or not; 100,000
 	SessionExpiry    time.Duration // the longest; 3.1.1 sessions have it; 7 days
 	KeepAlive        time.Duration // the longest that an MQTT 5 client may choose; 0: any
 	ConnectTimeout   time.Duration // from the connection to its CONNECT; 10 s

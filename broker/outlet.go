@@ -87,7 +87,7 @@ func (b *Broker) makeOutlet() {
 		if n := c.sess.Queued(); n > 0 {
 			b.log.Warn().Int("messages", n).Msg("there is no link any more: what waited for it is dropped")
 		}
-		delete(byID, OutletID)
+		b.clients.remove(c)
 		b.end(c)
 		c = nil
 	}

@@ -112,6 +112,7 @@ func TestDelivery(t *testing.T) {
 		{"97 takeovers lose nothing", testTakeoverLosesNothing},
 		{"a 3.1.1 client taken over hears nothing", testTakeoverOfV3SendsNothing},
 		{"no expiry is invented", testNoExpiryIsInvented},
+		{"sessions beyond the limit", testNoSessionEndsForAnother},
 		{"a will keeps its properties", testWillKeepsItsProperties},
 		{"50 for an offline session, killed and ended", testQueueOutlivesTheBroker},
 		{"acknowledged is stored", testAcknowledgementsFollowTheDisk},

@@ -248,7 +248,7 @@ func (l *loading) subscribe(s loadedSub) {
 // restore fills a session, which waits for its client from now on.
 func (l *loading) restore(c *client) error {
 	if !c.rights().own() {
-		l.b.clients.away++
+		l.b.clients.keep(c)
 	}
 	pulls, err := l.parts.Restore(c.sess, l.now)
 	for _, p := range pulls {

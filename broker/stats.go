@@ -16,6 +16,7 @@ import (
 type Stats struct {
 	Connections   int64            // clients connected now
 	Sessions      int              // now, connected or not
+	Kept          int              // of them, that outlive their connections
 	Subscriptions int              // now
 	Retained      int              // users' own topics with a retained message, now
 	Queued        int64            // messages in sessions now, waiting or unacknowledged
@@ -94,6 +95,7 @@ func (b *Broker) Stats() Stats {
 	if s.Sessions = len(b.clients.byID); b.outlet.sess != nil {
 		s.Sessions--
 	}
+	s.Kept = b.clients.kept
 	b.clients.mu.Unlock()
 	if b.store != nil {
 		s.StoreWaiting = int64(b.store.waiting())

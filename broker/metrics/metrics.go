@@ -122,6 +122,7 @@ func (r Registry) Broker(b *broker.Broker) {
 	g := NewGroup("broker", func() stats { return stats{b.Stats(), b.Queues()} })
 	g.Gauge("connections", "Clients that are connected.", func(s stats) float64 { return float64(s.Connections) })
 	g.Gauge("sessions", "Sessions, connected or not.", func(s stats) float64 { return float64(s.Sessions) })
+	g.Gauge("kept_sessions", "Sessions that outlive their connections; limits.sessions is the most.", func(s stats) float64 { return float64(s.Kept) })
 	g.Gauge("subscriptions", "Subscriptions.", func(s stats) float64 { return float64(s.Subscriptions) })
 	g.Gauge("retained_messages", "Retained messages outside the nodes' trees.", func(s stats) float64 { return float64(s.Retained) })
 	g.Gauge("waiting_messages", "Messages in sessions that were not sent yet.", func(s stats) float64 { return float64(s.Waiting) })

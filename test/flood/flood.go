@@ -61,6 +61,7 @@ func All() []Flood {
 		{"pings", "sends PINGREQs and reads no answer", pings},
 		{"fragments", "sends WebSocket frames of no bytes, and pings", fragments},
 		{"watches", "opens 200 watches and lists, and reads none of them", watches},
+		{"sessions", "leaves one session after the other behind, each for an hour", sessions}, // last: they stay
 	}
 }
 
@@ -227,6 +228,19 @@ func takeovers(ctx context.Context, t Target) {
 	each(20, func(int) {
 		for ctx.Err() == nil {
 			if p, err := join(ctx, t.MQTT, client{id: "flood-same", keep: 3600}); err == nil {
+				_ = p.Close()
+			}
+		}
+	})
+}
+
+func sessions(ctx context.Context, t Target) {
+	each(20, func(int) {
+		for ctx.Err() == nil {
+			if p, err := join(ctx, t.MQTT, client{keep: 3600}); err == nil {
+				if _, err = p.Write(subscribe("flood/mine")); err == nil {
+					_, _ = p.answer()
+				}
 				_ = p.Close()
 			}
 		}

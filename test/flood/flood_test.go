@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/client"
@@ -25,6 +26,7 @@ const bound = 128
 // tight are limits that a flood reaches soon.
 var tight = []string{
 	"--limits-retained-bytes", "8MiB", "--limits-session-bytes", "4MiB", "--limits-connections", "400", "--limits-connectRate", "100",
+	"--limits-sessions", "100",
 }
 
 // told are the counters in which a flood is seen.
@@ -34,10 +36,12 @@ var told = map[string]string{
 	"passwords": `rejected_connections_total{reason="too many wrong passwords`, "retained": "refused_messages_total",
 	"offline": "refused_messages_total", "malformed": `closed_connections_total{reason="malformed packet"}`, "announced": "connects_total",
 	"pings": "rests_total", "fragments": "rests_total",
+	"sessions": `rejected_connections_total{reason="too many sessions`,
 }
 
 // TestFloods lets each flood loose on hub and core at once, with limits that it reaches.
-// Neighbours' messages go on, memory stays bounded, and what was done is counted.
+// Neighbours' messages go on, memory stays bounded, what was done is counted, and who is away
+// the whole time finds what he is owed.
 func TestFloods(t *testing.T) {
 	s := stand.New(t, 1)
 	require.NoError(t, s.Start(t.Context(), "hub", append(tight, "--mqtt-websocket-listen", s.WS)...))
@@ -53,11 +57,26 @@ func TestFloods(t *testing.T) {
 	for _, p := range places {
 		p.neighbour = s.Client(p.target.MQTT, nil)
 		s.Eventually(stand.Soon, func() error { return s.Publish(p.neighbour, p.tree, "1") })
+		p.visit(t, nil, func(ctx context.Context, c *client.Client) error {
+			return c.Subscribe(ctx, client.Subscription{Filter: "owed", QoS: 1})
+		})
+		require.NoError(t, s.Publish(p.neighbour, "owed", "x"))
 	}
 	for _, f := range flood.All() {
 		t.Run(f.Name, func(t *testing.T) {
 			for _, p := range places {
 				p.bear(t, f)
+			}
+		})
+	}
+	for _, p := range places {
+		heard := make(chan client.Message, 1)
+		p.visit(t, func(m client.Message) { heard <- m }, func(ctx context.Context, _ *client.Client) error {
+			select {
+			case <-heard:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
 			}
 		})
 	}
@@ -70,6 +89,24 @@ type place struct {
 	target    flood.Target
 	tree      string
 	neighbour *client.Client
+}
+
+// visit has a client come whose session outlives its connections, and go when do returns.
+func (p *place) visit(t *testing.T, heard func(client.Message), do func(context.Context, *client.Client) error) {
+	t.Helper()
+	c, err := client.New(client.Options{
+		Servers: []string{"mqtt://" + p.target.MQTT}, ClientID: "visitor", SessionExpiry: time.Hour, OnMessage: heard, Log: zerolog.Nop(),
+	})
+	require.NoError(t, err)
+	ctx, end := context.WithTimeout(t.Context(), 3*stand.Soon)
+	defer end()
+	run, leave := context.WithCancel(ctx)
+	gone := make(chan error, 1)
+	go func() { gone <- c.Run(run) }()
+	err = do(ctx, c)
+	leave()
+	<-gone
+	require.NoError(t, err, p.name)
 }
 
 const (
