@@ -50,6 +50,13 @@ func (r *ring[T]) pop() T {
 	return v
 }
 
+// dropLast takes the newest entry off.
+func (r *ring[T]) dropLast() {
+	var none T
+	*r.at(r.end() - 1) = none
+	r.n--
+}
+
 // item is a message waiting in a queue.
 type item struct {
 	msg    *Message // nil: evicted
@@ -113,7 +120,7 @@ func (q *queue) evictZero() *Message {
 	return nil
 }
 
-// compact closes the gaps that evicted items have left. There must be no QoS 0 in the queue.
+// compact closes the gaps that evicted items have left.
 func (q *queue) compact() {
 	if q.items.len() == q.live {
 		return
@@ -128,14 +135,27 @@ func (q *queue) compact() {
 		if it.stake != nil {
 			it.stake.pos = q.items.end()
 		}
+		if it.qos == 0 {
+			q.zero.push(q.items.end())
+		}
 		q.items.push(it)
 	}
 }
 
-// evict drops an item from wherever it is.
+// gaps is how many evicted items a queue may have besides as many as are left.
+const gaps = 8
+
+// evict drops an item from wherever it is. Nobody may come for long to take off what is
+// before it, so it leaves no gap at the end, and not many before.
 func (q *queue) evict(seq uint64) {
 	it := q.items.at(seq)
 	q.live--
 	q.bytes -= it.msg.weight()
 	*it = item{}
+	for q.items.len() > 0 && q.items.at(q.items.end()-1).msg == nil {
+		q.items.dropLast()
+	}
+	if q.items.len() > 2*q.live+gaps {
+		q.compact()
+	}
 }

@@ -166,6 +166,30 @@ func TestConnectionsLeaveNoGapsInAQueue(t *testing.T) {
 	require.Equal(t, 49, s.Queued())
 }
 
+// While the disk is full every publish is taken back, also out of the queue of a session
+// to which nobody comes for days.
+func TestWhatIsTakenBackLeavesNoGaps(t *testing.T) {
+	for _, atOnce := range []int{1, 500} {
+		s := New(limits, time.Now, &Counters{})
+		s.Endure(1, &forgetful{})
+		first, _ := s.Offer(message("a", "kept", 1), Delivery{QoS: 1}, false)
+		first.Settle(nil)
+		offers := make([]Offer, atOnce)
+		for range 100_000 / atOnce {
+			for i := range offers {
+				offers[i], _ = s.Offer(message("a", "x", 1), Delivery{QoS: 1}, false)
+			}
+			for _, o := range offers {
+				o.Settle(errors.New("no space left on device"))
+			}
+		}
+		require.Equal(t, 1, s.Queued())
+		require.Equal(t, 1, s.queue.items.len())
+		require.LessOrEqual(t, len(s.queue.items.buf), 2048)
+		require.Equal(t, []string{"kept"}, payloads(decode(t, s.drain(attached(s, Params{Version: 5}), nil, batchBytes), 5)))
+	}
+}
+
 // What may still be taken back, because another session has no room, is not sent.
 func TestAHeldOfferIsNotSentBeforeItStands(t *testing.T) {
 	s := New(limits, time.Now, &Counters{})
@@ -297,7 +321,7 @@ func TestQueueAgainstASlice(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var q queue
 		var model []string
-		zero := make(map[string]bool)
+		zero, stakes := make(map[string]bool), make(map[string]*stake)
 		n := 0
 		rt.Repeat(map[string]func(*rapid.T){
 			"push": func(rt *rapid.T) {
@@ -305,7 +329,12 @@ func TestQueueAgainstASlice(t *testing.T) {
 				name := strconv.Itoa(n)
 				n++
 				zero[name] = qos == 0
-				q.push(item{msg: message("a", name, qos), qos: qos})
+				it := item{msg: message("a", name, qos), qos: qos}
+				if qos > 0 {
+					it.stake = &stake{pos: q.items.end()}
+					stakes[name] = it.stake
+				}
+				q.push(it)
 				model = append(model, name)
 			},
 			"pop": func(rt *rapid.T) {
@@ -326,6 +355,17 @@ func TestQueueAgainstASlice(t *testing.T) {
 					}
 				}
 				require.Nil(rt, q.evictZero())
+			},
+			"take back": func(rt *rapid.T) {
+				if len(model) == 0 {
+					return
+				}
+				i := rapid.IntRange(0, len(model)-1).Draw(rt, "which")
+				if x := stakes[model[i]]; x != nil {
+					q.evict(x.pos)
+					model = append(model[:i:i], model[i+1:]...)
+					require.LessOrEqual(rt, q.items.len(), 2*q.live+gaps)
+				}
 			},
 			"": func(rt *rapid.T) {
 				require.Equal(rt, len(model), q.live)
