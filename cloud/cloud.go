@@ -64,6 +64,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
+	hub := identity(st, cfg.Replaces)
 	key, err := sealer(cfg.Data.Dir, st)
 	if err != nil {
 		return err
@@ -84,6 +85,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Publish: func(m broker.Message) { br.Publish(m) },
 		Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
 		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
+		Hub:     hub,
 	})
 	if err != nil {
 		return err
@@ -109,7 +111,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	expose(figures, tw, told)
 	site, err := web.Listen(cfg.HTTP, cfg.Limits.Requests, figures.Count(api.New(api.Options{
 		Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
-		Links: links(tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
+		Links: links(hub.ID, tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
 		MaxBody: int64(cfg.Limits.Request), Seal: key,
 	})))
 	if err != nil {

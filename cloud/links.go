@@ -16,10 +16,10 @@ import (
 )
 
 // links answers how the hub's links are, when it is asked.
-func links(tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, version string) func(node string, most int) resource.LinkReport {
+func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, version string) func(node string, most int) resource.LinkReport {
 	return func(node string, most int) resource.LinkReport {
 		r := resource.LinkReport{
-			Program: "cloudhub", Version: version, Now: resource.Time(time.Now()),
+			Program: "cloudhub", Version: version, Now: resource.Time(time.Now()), Hub: self.String(),
 			Failing: commits.Failing(), Damaged: commits.Damaged(), FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused,
 		}
 		r.Links, r.More = tw.Links(node, most)

@@ -25,6 +25,7 @@ func expose(r metrics.Registry, tw *twin.Twins, told *events.Recorder) {
 	gauge("up_keys", "Keys that nodes own.", func(s stats) int { return s.UpKeys })
 	gauge("up_bytes", "Bytes of the names and values of those keys.", func(s stats) int { return s.UpBytes })
 	gauge("nodes_oversize", "Nodes of which nothing is taken because they own more than limits.node.", func(s stats) int { return s.Oversize })
+	gauge("nodes_of_another_hub", "Nodes that keep what another hub gave them, and are left alone.", func(s stats) int { return s.OfAnotherHub })
 	gauge("behind_keys", "Keys that connected nodes have not confirmed yet.", func(s stats) int { return s.Behind })
 	g.Gauge("behind_seconds", "Age of the oldest key that a connected node has not confirmed yet.", func(s stats) float64 { return s.Oldest.Seconds() })
 	gauge("desired_waiting", "Publishes of desired values that wait for their commit.", func(s stats) int { return s.Wishes })

@@ -94,7 +94,23 @@ func surveyStore(path string) (has string, err error) {
 		}
 		nodes, keys = nodes+1, keys+n
 	}
-	return fmt.Sprintf("%s, at revision %d; %d keys that %d nodes reported", strings.Join(words, ", "), rev, keys, nodes), nil
+	has = fmt.Sprintf("%s, at revision %d; %d keys that %d nodes reported", strings.Join(words, ", "), rev, keys, nodes)
+	if hub := identity(st, nil); hub.ID != 0 {
+		has += fmt.Sprintf("; it is %s", hub.ID)
+	}
+	return has, nil
+}
+
+// identity is which hub the data makes this one, and in whose place it is.
+func identity(st *bolt.Store, replaces []string) (h twin.Hub) {
+	id, older := st.Identity()
+	h.ID, h.Older = resource.HubID(id), older
+	for _, text := range replaces {
+		if other, err := resource.ParseHubID(text); err == nil { // it was checked with the settings
+			h.Replaces = append(h.Replaces, other)
+		}
+	}
+	return h
 }
 
 // fork raises revisions and the versions of wanted values. The maps of cloud-owned

@@ -14,6 +14,7 @@ import (
 
 	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 type reporter = func(key, format string, args ...any)
@@ -32,6 +33,11 @@ func (h *Hub) check(report reporter) {
 	h.Auth.checkNodes(report)
 	for i, filter := range h.Bridge.Down {
 		checkBridged(fmt.Sprintf("bridge.down[%d]", i), strings.ReplaceAll(filter, "{node}", "node"), report)
+	}
+	for i, id := range h.Replaces {
+		if _, err := resource.ParseHubID(id); err != nil {
+			report(fmt.Sprintf("replaces[%d]", i), "%v", err)
+		}
 	}
 	h.Log.check(report)
 	h.Limits.check(report)

@@ -174,6 +174,14 @@ func TestSourcesOfWrongValues(t *testing.T) {
 	require.ErrorContains(t, err, "--mqtt-listen")
 }
 
+func TestHubsThatAreReplacedAreNamed(t *testing.T) {
+	hub, err := Load[Hub]("cloudhub", write(t, "replaces: [hub-5f3c2a11]"), nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"hub-5f3c2a11"}, hub.Replaces)
+	_, err = Load[Hub]("cloudhub", write(t, "replaces: [hub-5f3c2a11, 12345678]"), nil)
+	require.ErrorContains(t, err, `test.yaml:1: replaces[1]: "12345678" is no hub's identity, such as hub-5f3c2a11`)
+}
+
 func TestInsecureAllowsOpenListeners(t *testing.T) {
 	core, err := load(t, "insecure: true\nmqtt: {listen: ':2883'}")
 	require.NoError(t, err)

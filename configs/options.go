@@ -14,6 +14,7 @@ import (
 // Hub is what cloudhub can be told. hub.yaml says what each setting means.
 type Hub struct {
 	Data     Data      `yaml:"data"`
+	Replaces []string  `yaml:"replaces"`
 	MQTT     MQTT      `yaml:"mqtt"`
 	HTTP     HTTP      `yaml:"http"`
 	Auth     Auth      `yaml:"auth"`

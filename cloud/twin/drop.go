@@ -83,6 +83,7 @@ func (t *Twins) removeDropped(b *batch) {
 			return true
 		})
 		n.up, n.oversize = link.NewReplica(link.Up), ""
+		n.other, n.met = 0, false
 		n.up.Limit(t.o.Quota)
 		for name := range n.bound {
 			t.status.device(name)

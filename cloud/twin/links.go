@@ -152,12 +152,12 @@ func (n *node) behindFor(now time.Time) time.Duration {
 	return max(now.Sub(time.UnixMilli(max(ts, n.contact.since))), 0)
 }
 
-func (n *node) link(now time.Time) resource.Link {
+func (t *Twins) link(n *node, now time.Time) resource.Link {
 	c := &n.contact
 	l := resource.Link{
 		Node: n.name, State: n.state(), Since: resource.Millis(c.since), LastSeen: resource.Millis(c.last),
 		InStep: n.core != "" && n.down.InStep(), Peer: c.remote, LastError: c.ended,
-		OverQuota: n.oversize, Connections: int(c.links), Takeovers: int(c.takeovers), CertificateExpires: resource.Millis(c.expires),
+		OverQuota: n.oversize, OtherHub: t.otherHub(n), Connections: int(c.links), Takeovers: int(c.takeovers), CertificateExpires: resource.Millis(c.expires),
 	}
 	if c.links > 0 { // or what it has is not known
 		l.Behind = &resource.Behind{Keys: n.down.Dirty(), Seconds: n.behindFor(now).Seconds()}
@@ -176,7 +176,7 @@ func (t *Twins) Links(name string, most int) (links []resource.Link, more int) {
 	now := t.o.Now()
 	for _, n := range t.nodes {
 		if name == "" || n.name == name {
-			links = append(links, n.link(now))
+			links = append(links, t.link(n, now))
 		}
 	}
 	t.mu.RUnlock()
@@ -200,7 +200,7 @@ func (t *Twins) Links(name string, most int) (links []resource.Link, more int) {
 // lag, those that have said nothing wrong.
 func badness(l resource.Link) float64 {
 	switch {
-	case l.State != resource.Online || l.OverQuota != "":
+	case l.State != resource.Online || l.OverQuota != "" || l.OtherHub != "":
 		return 1e12
 	case !l.InStep && l.Behind != nil:
 		return 1 + l.Behind.Seconds

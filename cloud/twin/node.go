@@ -22,7 +22,7 @@ func (t *Twins) node(name string) *node {
 	if n == nil {
 		n = &node{
 			name: name, bound: make(map[string]bool),
-			down: link.NewProjection(link.Down, t.o.Rand), up: link.NewReplica(link.Up),
+			down: link.NewProjection(link.Down, t.nonce), up: link.NewReplica(link.Up),
 		}
 		n.up.Limit(t.o.Quota)
 		t.nodes[name] = n
@@ -114,6 +114,10 @@ func (t *Twins) receive(name string, said broker.Message) {
 		n.contact.heard(b.now, clock)
 		if m.Map == link.Down {
 			n.sentAt = b.now
+			if t.meet(b, n, m) {
+				n.down.Disconnect()
+				return
+			}
 			if err := n.down.Step(m); err != nil {
 				t.o.Log.Warn().Err(err).Str("node", name).Msg("message from the node")
 			}

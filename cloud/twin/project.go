@@ -22,6 +22,8 @@ import (
 // told apart by their content.
 const documentVer = 1
 
+const membershipKey = "membership"
+
 const (
 	fewDevices = 100        // so many are listed anew with every change
 	listEvery  = resendTick // more of them at most so often
@@ -241,7 +243,7 @@ func (t *Twins) putMembership(b *batch, n *node) {
 	if names == nil {
 		names = []string{}
 	}
-	t.putDocument(b, n, "membership", resource.Membership{Devices: names})
+	t.putDocument(b, n, membershipKey, resource.Membership{Devices: names})
 	t.status.node(n.name)
 }
 

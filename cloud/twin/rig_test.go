@@ -40,6 +40,8 @@ type rig struct {
 	happened []resource.Happening
 
 	awayAfter time.Duration
+	hub       Hub           // ID and Older are the store's,
+	whose     func(Hub) Hub // unless this says otherwise
 }
 
 // core is a node's end of its link.
@@ -63,9 +65,15 @@ func (r *rig) start() {
 	s, err := bolt.Open(bolt.Options{Path: r.path})
 	require.NoError(r.t, err)
 	r.store = s
+	id, older := s.Identity()
+	r.hub.ID, r.hub.Older = resource.HubID(id), older
+	if r.whose != nil {
+		r.hub = r.whose(r.hub)
+	}
 	r.twins, err = New(context.Background(), Options{
 		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Log: zerolog.Nop(), Rand: rand.Uint64,
 		Publish: r.publish, Tell: r.tell, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter,
+		Hub: r.hub,
 	})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())

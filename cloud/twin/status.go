@@ -263,9 +263,11 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 	t.mu.RLock()
 	n := t.nodes[name]
 	state, report, oversize, exists, devices := resource.Offline, resource.NodeReport{}, "", false, 0
+	alone, met := "", false
 	if n != nil {
 		devices = len(n.bound)
 		state, oversize, exists = n.state(), n.oversize, n.core != "" || n.unknown
+		alone, met = t.aloneText(n), n.met
 		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
 			_ = json.Unmarshal(e.Value, &report) // a node that reports nonsense about itself has no version to show
 		}
@@ -285,6 +287,9 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 		}
 		s.Version, s.SystemInfo, s.Devices = report.Version, report.SystemInfo, devices
 		s.Conditions = resource.QuotaCondition(s.Conditions, oversize, t.o.Now())
+		if met { // or what was known of it still is
+			s.Conditions = resource.OtherHubCondition(s.Conditions, alone, t.o.Now())
+		}
 		return s
 	})
 	return err

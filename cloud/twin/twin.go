@@ -49,6 +49,7 @@ type Options struct {
 	Rand func() uint64    // gives nonces
 	// Quota bounds what one node may own.
 	Quota link.Quota
+	Hub   Hub
 	// Timeout is how long an unanswered message to a node waits before it is sent again.
 	Timeout time.Duration
 	// StatusEvery is how often at most a Device's status is written.
@@ -70,6 +71,8 @@ type Twins struct {
 	models     map[modelKey]*model
 	registered map[string]bool // the names of the Nodes that there are
 	unlisted   map[*node]bool  // whose membership is to be written
+
+	nothing map[link.Digest]bool // see otherhub.go
 
 	started time.Time
 	loaded  map[string]uint64 // by kind: the revision that New saw
@@ -93,7 +96,9 @@ type node struct {
 	bound  map[string]bool // the devices that belong to it
 	listed time.Time       // when that was last written
 
-	oversize string // why nothing is taken of what it reports
+	oversize string         // why nothing is taken of what it reports
+	other    resource.HubID // that gave the node what it has; 0: none
+	met      bool           // other is known: the node has said where it is
 	contact  contact
 	outage   outage
 	away     bool // offline for long: its devices' statuses say so
@@ -130,7 +135,7 @@ type Stats struct {
 	Commits, Steps, FailedCommits    uint64
 	Nodes, Online, InStep, Devices   int
 	DownKeys, UpKeys, Behind, Wishes int
-	UpBytes, Oversize                int
+	UpBytes, Oversize, OfAnotherHub  int
 
 	Links, Takeovers, Statuses  uint64
 	StepsWaiting, StatusWaiting int
@@ -188,6 +193,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 		o: o, steps: steps.New[*batch](maxWaiting),
 		nodes: make(map[string]*node), devices: make(map[string]*device),
 		models: make(map[modelKey]*model), registered: make(map[string]bool), unlisted: make(map[*node]bool),
+		nothing: nothings(),
 	}
 	t.started = o.Now()
 	t.wishes.init()
@@ -361,6 +367,9 @@ func (t *Twins) Stats() Stats {
 		s.UpBytes += n.up.Bytes()
 		if n.oversize != "" {
 			s.Oversize++
+		}
+		if t.leavesAlone(n) {
+			s.OfAnotherHub++
 		}
 		if n.core != "" {
 			s.Online++

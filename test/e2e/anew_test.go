@@ -1,14 +1,35 @@
 package e2e
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/test/stand"
+	"github.com/edgebus/edgebus/topics/resource"
 )
+
+// otherHub is the hub for whose sake n1 is left alone.
+func otherHub(s *stand.Stand) (id string) {
+	s.Eventually(stand.Soon, func() error {
+		text, err := harness.Call(context.Background(), http.MethodGet, "http://"+s.Hub.HTTP+"/links/n1", nil)
+		var r resource.LinkReport
+		if err = errors.Join(err, json.Unmarshal(text, &r)); err != nil || len(r.Links) == 0 || r.Links[0].OtherHub == "" {
+			return fmt.Errorf("n1 is not left alone: %s %w", text, err)
+		}
+		id = r.Links[0].OtherHub
+		return nil
+	})
+	return id
+}
 
 // A program whose damaged data was moved away begins anew, and both sides agree on what
 // that means: what the other side owns comes back by itself, what it owned itself is gone.
@@ -47,8 +68,15 @@ func TestBeginAnew(t *testing.T) {
 	shows(level, "4")
 
 	moveAway("hub", "hub.db")
-	shows(level, "") // with its Device, which was the hub's
+	s.Eventually(stand.Soon, func() error { return gauge(s, s.Hub.HTTP, "edgebus_hub_nodes_of_another_hub", 1) })
 	s.Create(things)
+	require.NoError(t, s.Publish(core, level, "5"))
+	cloud.Await(level, "5")
+	local.Await(wish, "3") // it is another hub's, until this one is said to replace it
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "hub.yaml"), []byte("replaces: ["+otherHub(s)+"]\n"), 0o600))
+	require.NoError(t, s.Term("hub"))
+	s.Up("hub")
+	shows(level, "") // with its Device, which was the other's
 	s.Eventually(stand.Soon, func() error { return s.Publish(hub, wish, "5") })
 	s.Eventually(stand.Soon, func() error { return s.Publish(core, level, "6") })
 	shows(wish, "5")

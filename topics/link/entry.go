@@ -45,7 +45,8 @@ func (d Direction) String() string {
 
 // Lineage names one numbering of a map. Sequence numbers of different lineages
 // can't be compared. N orders lineages; the nonce tells two apart that were
-// begun independently with the same N.
+// begun independently with the same N. Whoever draws the nonce may have a part of it say who
+// that was; the link doesn't look into it.
 type Lineage struct {
 	_     struct{} `cbor:",toarray"`
 	N     uint64

@@ -171,6 +171,21 @@ type NodeReport struct {
 // QuotaExceeded is the condition of a Node that owns more than the hub takes.
 const QuotaExceeded = "QuotaExceeded"
 
+// OfAnotherHub is the condition of a Node that has what another hub gave it, and keeps that.
+const OfAnotherHub = "OfAnotherHub"
+
+// OtherHubCondition says why a hub leaves a node alone; why is empty when it doesn't. A node that
+// never was another hub's has no such condition.
+func OtherHubCondition(prev []Condition, why string, now time.Time) []Condition {
+	if why != "" {
+		return SetCondition(slices.Clone(prev), Condition{Type: OfAnotherHub, Status: "True", Reason: "LeftAlone", Message: why}, now)
+	}
+	if slices.ContainsFunc(prev, func(c Condition) bool { return c.Type == OfAnotherHub }) {
+		return SetCondition(slices.Clone(prev), Condition{Type: OfAnotherHub, Status: "False", Reason: "OfThisHub"}, now)
+	}
+	return prev
+}
+
 // QuotaCondition says why nothing is taken of what a node reports; why is empty when it is
 // taken. A node that never was too large has no such condition.
 func QuotaCondition(prev []Condition, why string, now time.Time) []Condition {

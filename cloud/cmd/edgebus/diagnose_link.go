@@ -122,7 +122,12 @@ func (d *diagnosis) rejections(l resource.Link, now time.Time) {
 
 // shape: how good is the link that there is?
 func (d *diagnosis) shape(f facts, l resource.Link) {
-	if f.hub != nil {
+	switch {
+	case l.OtherHub != "":
+		d.add(wrong, fmt.Sprintf("has this hub lost its data? restore its backup (edgebus restore); is it the wrong hub? mend link.server in core.yaml; "+
+			"is it to take the other's place? set replaces: [%s] in hub.yaml, and start it again", l.OtherHub),
+			"the node has what another hub, %s, gave it, and keeps it: this one, %s, changes nothing on it", l.OtherHub, f.hub.Hub)
+	case f.hub != nil:
 		d.direction(l, "the node", "the cloud wants")
 	}
 	if f.core != nil {

@@ -60,6 +60,10 @@ func TestDiagnosis(t *testing.T) {
 			l.InStep, l.Behind = false, &resource.Behind{Keys: 3, Seconds: 2}
 		}, look, "the hub is catching up"},
 		"quota": {func(f *facts) { f.hub.Links[0].OverQuota = "3 keys, at most 2 are taken" }, wrong, "3 keys, at most 2"},
+		"another hub": {func(f *facts) {
+			l := &f.hub.Links[0]
+			f.hub.Hub, l.OtherHub, l.InStep, l.Behind = "hub-00000002", "hub-00000001", false, &resource.Behind{}
+		}, wrong, "the node has what another hub, hub-00000001, gave it, and keeps it: this one, hub-00000002, changes nothing"},
 		"quota, not in step": {func(f *facts) {
 			l := &f.core.Links[0]
 			l.OverQuota, l.InStep, l.Behind = "3 keys, at most 2 are taken", false, &resource.Behind{Keys: 3, Seconds: 90}

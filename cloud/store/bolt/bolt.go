@@ -78,6 +78,9 @@ type Store struct {
 	db   *bbolt.DB
 	snap atomic.Pointer[snapshot] // stored with mu held, so that streams see it whole
 
+	identity uint32
+	older    bool // than its identity
+
 	requests chan *request
 	closing  chan struct{} // closed by Close: no new requests
 	done     chan struct{} // closed when the committer has ended
@@ -121,6 +124,9 @@ func Open(opts Options) (*Store, error) {
 		commit:   (*bbolt.Tx).Commit,
 	}
 	snap, err := load(db)
+	if err == nil {
+		s.identity, s.older, err = readIdentity(db)
+	}
 	if err != nil {
 		_ = db.Close()
 		return nil, file(opts.Path).Damaged(err)
@@ -137,8 +143,8 @@ func Open(opts Options) (*Store, error) {
 
 // file is the store's file, with what to do when it is damaged.
 func file(path string) boltfile.File {
-	return boltfile.File{Path: path, Advice: "restore it from a backup, or move it away to begin anew, " +
-		"which takes all devices off their nodes until they are applied again"}
+	return boltfile.File{Path: path, Advice: "restore it from a backup, or move it away to begin anew " +
+		"as another hub, which knows no devices and leaves alone what nodes have"}
 }
 
 // openFile opens the file, or makes it.

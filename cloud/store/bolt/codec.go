@@ -11,7 +11,7 @@ import (
 
 // The file:
 //
-//	meta      version, rev, seq
+//	meta      version, rev, seq, identity, older
 //	objects   {kind}/  floor
 //	                   data/    key → created, rev, data
 //	                   status/  key → created, rev, status
@@ -43,6 +43,9 @@ var (
 	keyRev     = []byte("rev")
 	keySeq     = []byte("seq")
 	keyFloor   = []byte("floor")
+
+	keyIdentity = []byte("identity")
+	keyOlder    = []byte("older")
 )
 
 const (

@@ -28,7 +28,7 @@ func initialise(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	return tx.Bucket(bucketMeta).Put(keyVersion, number(formatVersion))
+	return errors.Join(tx.Bucket(bucketMeta).Put(keyVersion, number(formatVersion)), putIdentity(tx))
 }
 
 func readAll(tx *bbolt.Tx) (*snapshot, error) {

@@ -8,9 +8,17 @@ import (
 
 const upgradeStep = 4 << 20 // bytes in one transaction
 
-// upgrade gives what nodes reported its checksums, in a file of version 1. Until its last
-// transaction the file is one of version 1, so that it may be interrupted anywhere.
+// upgrade gives what nodes reported its checksums, in a file of version 1, and a file that
+// has none an identity. Until its last transaction the file is one of version 1, so that it
+// may be interrupted anywhere.
 func upgrade(db *bbolt.DB, opts Options, step int) error {
+	if err := upgradeFormat(db, opts, step); err != nil {
+		return err
+	}
+	return identify(db, opts.Path)
+}
+
+func upgradeFormat(db *bbolt.DB, opts Options, step int) error {
 	old := false
 	err := file(opts.Path).Safely(func() error {
 		return db.View(func(tx *bbolt.Tx) error {

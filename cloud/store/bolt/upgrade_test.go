@@ -38,6 +38,7 @@ func ofVersion1(t *testing.T, path string, nodes, up map[string]string) {
 				require.NoError(t, b.Put([]byte(k), []byte(v)))
 			}
 		}
+		require.NoError(t, tx.Bucket(bucketMeta).Delete(keyIdentity))
 		return tx.Bucket(bucketMeta).Put(keyVersion, number(formatFirst))
 	})
 }

@@ -1,0 +1,174 @@
+package twin
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// lose takes the hub's data away, and starts it on none.
+func (r *rig) lose() (lost resource.HubID) {
+	r.stop()
+	require.NoError(r.t, os.Remove(r.path))
+	lost = r.hub.ID
+	r.mu.Lock()
+	r.nodes = make(map[string]*core)
+	r.mu.Unlock()
+	r.start()
+	require.NotEqual(r.t, lost, r.hub.ID)
+	return lost
+}
+
+// ofAnotherHub waits until that Node's condition has a status; without one it is as if False.
+func (r *rig) ofAnotherHub(status string) (message string) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		n, err := r.node()
+		for _, c := range n.Status.Conditions {
+			if c.Type == resource.OfAnotherHub {
+				message = c.Message
+				return err == nil && c.Status == status
+			}
+		}
+		return err == nil && status == "False" && r.twins.met("n1")
+	}, wait, tick)
+	return message
+}
+
+func (t *Twins) met(node string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	n := t.nodes[node]
+	return n != nil && n.met
+}
+
+func (r *rig) allTold(reason string) (messages []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range r.happened {
+		if h.Reason == reason {
+			messages = append(messages, h.Message)
+		}
+	}
+	return messages
+}
+
+func TestAHubThatLostItsDataLeavesItsNodesAlone(t *testing.T) {
+	r, c := joined(t)
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	c.gets("devices/lamp/desired/power", "ON")
+	r.inStep()
+
+	lost := r.lose()
+	r.connect(c)
+	require.Contains(t, r.ofAnotherHub("True"), "set replaces: ["+lost.String()+"]")
+	require.Equal(t, 1, r.twins.Stats().OfAnotherHub)
+	links, _ := r.twins.Links("n1", 1)
+	require.Equal(t, lost.String(), links[0].OtherHub)
+	require.False(t, links[0].InStep)
+	c.report("devices/lamp/reported/power", "ON") // goes up as ever
+	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n1/devices/lamp/reported/+")) == 1 }, wait, tick)
+
+	// What the hub has for the node stays here, on new connections, too.
+	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
+	other := lampOn("n1")
+	other.Metadata.Name = "other"
+	r.create(resource.KindDevice, "other", other)
+	r.disconnect(c)
+	r.connect(c)
+	fresh := lampOn("n2")
+	fresh.Metadata.Name = "fresh"
+	r.create(resource.KindDevice, "fresh", fresh)
+	r.connect(newCore("n2")).gets("membership", `{"devices":["fresh"]}`)
+	c.gets("membership", `{"devices":["lamp"]}`)
+	c.gets("devices/lamp/desired/power", "ON")
+	require.Equal(t, lost.String(), func() string { links, _ := r.twins.Links("n1", 1); return links[0].OtherHub }())
+	require.Len(t, r.allTold(resource.OfAnotherHub), 1, "it is said once")
+
+	// Until somebody says that this hub is in the other's place.
+	r.hub.Replaces = []resource.HubID{lost}
+	r.restart()
+	r.connect(c)
+	c.gets("membership", `{"devices":["other"]}`)
+	c.gets("devices/lamp/desired/power", "")
+	r.inStep()
+	r.ofAnotherHub("False")
+	require.Len(t, r.allTold("Replaced"), 1)
+	require.Zero(t, r.twins.Stats().OfAnotherHub)
+
+	// That is needed once.
+	r.hub.Replaces = nil
+	r.restart()
+	r.connect(c)
+	r.inStep()
+	r.ofAnotherHub("False")
+}
+
+func TestNobodyIsAskedAboutNothing(t *testing.T) {
+	r, c := joined(t)
+	r.inStep()
+	_, err := r.store.Delete(t.Context(), store.Key{Kind: resource.KindDevice, Namespace: "default", Name: "lamp"}, 0)
+	require.NoError(t, err)
+	c.gets("membership", `{"devices":[]}`)
+	r.inStep()
+	r.lose()
+	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
+	r.create(resource.KindDevice, "lamp", lampOn("n1"))
+	r.connect(c)
+	c.gets("membership", `{"devices":["lamp"]}`)
+	r.ofAnotherHub("False")
+	require.Empty(t, r.allTold(resource.OfAnotherHub))
+	require.Empty(t, r.allTold("Replaced"))
+}
+
+func TestARestoredHubIsTheSame(t *testing.T) {
+	r, c := joined(t)
+	r.inStep()
+	r.stop()
+	backup, err := os.ReadFile(r.path)
+	require.NoError(t, err)
+	r.start()
+	r.connect(c)
+	r.edit("lamp", func(d *resource.Device) { d.Metadata.Labels = map[string]string{"new": "yes"} })
+	changed := func() bool { bundle, _ := c.has("devices/lamp"); return strings.Contains(bundle, `"new":"yes"`) }
+	require.Eventually(t, changed, wait, tick)
+
+	lost := r.lose()
+	r.stop()
+	require.NoError(t, os.WriteFile(r.path, backup, 0o600))
+	require.NoError(t, bolt.Fork(r.path, func(rev uint64) uint64 { return rev + 1<<32 }))
+	r.start()
+	require.Equal(t, lost, r.hub.ID)
+	r.connect(c)
+	r.inStep()
+	require.Empty(t, r.allTold(resource.OfAnotherHub))
+	require.False(t, changed())
+}
+
+// A hub whose data is from before hubs had an identity goes on as ever, and gives it to its nodes.
+func TestAHubOfBeforeThereWereIdentities(t *testing.T) {
+	r, c := joined(t)
+	r.inStep()
+	r.whose = func(h Hub) Hub { return Hub{ID: h.ID + 1, Older: true} } // than it was to the node
+	r.restart()
+	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "" })
+	r.connect(c)
+	c.gets("membership", `{"devices":[]}`)
+	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "n1" })
+	c.gets("membership", `{"devices":["lamp"]}`)
+	r.inStep()
+	require.Empty(t, r.allTold(resource.OfAnotherHub))
+	require.Empty(t, r.allTold("Replaced"))
+
+	now := r.hub.ID
+	r.whose = nil
+	r.lose()
+	r.connect(c)
+	require.Contains(t, r.ofAnotherHub("True"), now.String())
+}
