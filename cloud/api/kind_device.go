@@ -51,7 +51,14 @@ func deviceKind() Kind {
 		Fields: map[string]func(any) string{
 			"spec.nodeName": func(obj any) string { return obj.(*resource.Device).Spec.NodeName },
 		},
-		Bulk: []string{"metadata", "spec.desired", "spec.desiredUntil", "spec.propertyVisitors"},
+		Bulk: bulk{
+			"metadata": nil,
+			"spec":     {"desired": nil, "desiredUntil": nil, "propertyVisitors": nil},
+			"status": {"twin": {"*": {
+				"desired": nil, "override": nil, "refused": nil, "conflict": nil, "inSync": nil,
+				"reported": {"ver": nil, "ts": nil, "origin": nil, "for": nil},
+			}}},
+		},
 	}
 }
 

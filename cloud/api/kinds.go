@@ -57,9 +57,8 @@ type Kind struct {
 	// Fields are the field selectors beside metadata.name and metadata.namespace. A text that is selected by
 	// stands in the object's JSON as it is: what doesn't have it is passed by without being decoded.
 	Fields map[string]func(obj any) string
-	// Bulk are the parts of an object that neither Cells nor Fields nor Node look at, such as status.twin: they
-	// are not decoded for these.
-	Bulk []string
+	// Bulk are the parts of an object that neither Cells nor Fields nor Node look at: they are not decoded for these.
+	Bulk bulk
 }
 
 // Column is a column of kubectl get.

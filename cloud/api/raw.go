@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -253,7 +251,7 @@ func labelsOf(data []byte) (labels map[string]string, ok bool) {
 
 // glance is as much of a stored object as its columns and field selectors look at.
 func (k *Kind) glance(out []byte, o store.Object) ([]byte, bool) {
-	if len(k.Bulk) == 0 {
+	if k.Bulk == nil {
 		return k.appendStored(out, o)
 	}
 	p, ok := partsOf(o.Data)
@@ -261,34 +259,35 @@ func (k *Kind) glance(out []byte, o store.Object) ([]byte, bool) {
 		return out, false
 	}
 	out = append(out, '{')
-	if !slices.Contains(k.Bulk, "metadata") {
-		out = append(appendMember(out, []byte("metadata"), p.metadata), ',')
-	}
-	out = k.appendWithout(out, "spec", p.spec)
-	out = k.appendWithout(append(out, ','), "status", o.Status)
+	out = k.Bulk.appendField(out, []byte("metadata"), p.metadata)
+	out = k.Bulk.appendField(out, []byte("spec"), p.spec)
+	out = k.Bulk.appendField(out, []byte("status"), o.Status)
 	return append(out, '}'), true
 }
 
-// appendWithout writes a part of an object without its bulk.
-func (k *Kind) appendWithout(out []byte, part string, raw []byte) []byte {
-	out = append(append(append(out, '"'), part...), `":{`...)
-	first := true
-	for w := fieldsIn(raw); w.next(); {
-		if slices.ContainsFunc(k.Bulk, func(b string) bool { return isIn(b, part, w.name) }) {
-			continue
-		}
-		if !first {
-			out = append(out, ',')
-		}
-		out, first = appendMember(out, w.name, w.value), false
+// bulk is what is left out of an object: a field that has nothing below it altogether. "*" stands for all others.
+type bulk map[string]bulk
+
+// appendField writes a field of an object without what is left out of it.
+func (b bulk) appendField(out, name, value []byte) []byte {
+	below, some := b[string(name)]
+	if !some {
+		below, some = b["*"]
+	}
+	if len(value) == 0 || some && below == nil {
+		return out
+	}
+	if out[len(out)-1] != '{' {
+		out = append(out, ',')
+	}
+	if !some || value[0] != '{' {
+		return appendMember(out, name, value)
+	}
+	out = append(append(append(out, '"'), name...), `":{`...)
+	for w := fieldsIn(value); w.next(); {
+		out = below.appendField(out, w.name, w.value)
 	}
 	return append(out, '}')
-}
-
-// isIn says whether path is part.name.
-func isIn(path, part string, name []byte) bool {
-	rest, ok := strings.CutPrefix(path, part)
-	return ok && len(rest) > 0 && rest[0] == '.' && rest[1:] == string(name)
 }
 
 func unreadable(key store.Key) error {
