@@ -1,17 +1,20 @@
 package broker
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
 )
 
-const maxRoutes = 16384 // topics whose subscribers are remembered
+const (
+	routesBytes = 16 << 20 // of all routes that are remembered
+	routeTopic  = 1 << 10  // a longer topic's route is not remembered: few of them would push out all others
+)
 
 // router brings messages to the sessions that subscribed to them.
 type router struct {
@@ -20,9 +23,14 @@ type router struct {
 	// dropped is told of a message that found no room in a session.
 	dropped func(c *client, m *session.Message)
 
+	most int // bytes of all routes below; those of one are a 32nd at most, and those of the groups' names an eighth
+
 	mu     sync.RWMutex
-	routes map[string]*route
+	gen    uint64                      // of all routes below: what is older is of no use, and would keep sessions that have ended
+	routes map[string]*route           // by topic
+	bytes  int                         // of them
 	groups map[groupKey]*atomic.Uint64 // whose turn it is, by shared subscription
+	named  int                         // bytes of the groups' names
 }
 
 type groupKey struct{ group, filter string }
@@ -76,7 +84,7 @@ type sharedGroup struct {
 }
 
 func newRouter(a *acl) *router {
-	return &router{acl: a, routes: make(map[string]*route), groups: make(map[groupKey]*atomic.Uint64)}
+	return &router{acl: a, most: routesBytes, routes: make(map[string]*route), groups: make(map[groupKey]*atomic.Uint64)}
 }
 
 // deliver queues the message in the session of every subscriber.
@@ -175,13 +183,41 @@ func (r *router) route(topic string) *route {
 		return rt
 	}
 	rt = r.build(strings.Clone(topic), gen) // or the route would keep the packet
-	r.mu.Lock()
-	if len(r.routes) >= maxRoutes {
-		clear(r.routes)
-	}
-	r.routes[topic] = rt
-	r.mu.Unlock()
+	r.remember(rt)
 	return rt
+}
+
+// remember keeps a route until a subscription changes, or there are too many.
+func (r *router) remember(rt *route) {
+	n := rt.bytes()
+	if n > r.most/32 || len(rt.topic) > routeTopic {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case rt.gen > r.gen:
+		r.gen, r.routes, r.bytes = rt.gen, make(map[string]*route), 0
+	case r.bytes+n > r.most:
+		clear(r.routes)
+		r.bytes = 0
+	}
+	if rt.gen == r.gen && r.routes[rt.topic] == nil {
+		r.routes[rt.topic] = rt
+		r.bytes += n
+	}
+}
+
+// bytes is about what the route costs in memory.
+func (rt *route) bytes() int {
+	n := 256 + len(rt.topic) + len(rt.targets)*int(unsafe.Sizeof(target{}))
+	for i := range rt.targets {
+		n += 8 * len(rt.targets[i].all.ids) // and own's
+	}
+	for _, g := range rt.groups {
+		n += 64 + 8*len(g.members)
+	}
+	return n
 }
 
 // known is the route of a topic to which somebody has published since a subscription
@@ -221,7 +257,7 @@ func (r *router) build(topic string, gen uint64) *route {
 			t.own.add(s)
 		}
 	})
-	rt := &route{topic: topic, gen: gen, open: !topics.IsTree(topic) && !tooDeep(topic)}
+	rt := &route{topic: topic, gen: gen, open: !topics.IsTree(topic) && !tooDeep(topic), targets: make([]target, 0, len(byClient))}
 	for _, t := range byClient {
 		rt.durable = rt.durable || t.client.sess.Durable()
 		slices.Sort(t.all.ids)
@@ -244,9 +280,11 @@ func (r *router) turn(key groupKey) *atomic.Uint64 {
 	defer r.mu.Unlock()
 	t := r.groups[key]
 	if t == nil {
-		if len(r.groups) >= maxRoutes {
-			maps.DeleteFunc(r.groups, func(groupKey, *atomic.Uint64) bool { return true })
+		n := 128 + len(key.group) + len(key.filter)
+		if r.named+n > r.most/8 {
+			r.groups, r.named = make(map[groupKey]*atomic.Uint64), 0
 		}
+		r.named += n
 		t = new(atomic.Uint64)
 		r.groups[key] = t
 	}

@@ -14,6 +14,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -44,6 +45,7 @@ func All() []Flood {
 	return []Flood{
 		{"qos0", "publishes at QoS 0 at full speed, 256 bytes", qos0},
 		{"qos1", "publishes at QoS 1 with 1,000 in flight, 256 bytes", qos1},
+		{"topics", "publishes at QoS 0 on one topic of 60 kB after the other", topics},
 		{"tree", "publishes values into the tree at QoS 0 at full speed", values},
 		{"refused", "publishes what is refused, at QoS 0 at full speed", refused},
 		{"stalled", "subscribes to # and reads nothing, while it publishes 64 KiB at a time itself", stalled},
@@ -99,6 +101,19 @@ func pour(ctx context.Context, t Target, read bool, packets ...[]byte) {
 }
 
 func qos0(ctx context.Context, t Target) { pour(ctx, t, true, publish("flood/a", 0, 0, payload)) }
+
+func topics(ctx context.Context, t Target) {
+	p, err := join(ctx, t.MQTT, client{})
+	if err != nil {
+		return
+	}
+	defer p.Close()
+	go p.ignore()
+	long := strings.Repeat("x", 60_000)
+	for i := 0; err == nil; i++ {
+		_, err = p.Write(publish(fmt.Sprintf("flood/%d/%s", i, long), 0, 0, nil))
+	}
+}
 
 // values changes what it sets every time: the same once more would be nothing to store.
 func values(ctx context.Context, t Target) {

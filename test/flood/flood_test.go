@@ -31,7 +31,7 @@ var tight = []string{
 
 // told are the counters in which a flood is seen.
 var told = map[string]string{
-	"qos0": "rests_total", "qos1": "rests_total", "tree": "rests_total", "refused": "refused_messages_total", "stalled": "rests_total",
+	"qos0": "rests_total", "qos1": "rests_total", "topics": "rests_total", "tree": "rests_total", "refused": "refused_messages_total", "stalled": "rests_total",
 	"deaf": "connects_total", "subscriptions": "rests_total", "connects": "held_connections_total", "takeovers": "held_connections_total", "halves": "rejected_connections_total",
 	"passwords": `rejected_connections_total{reason="too many wrong passwords`, "retained": "refused_messages_total",
 	"offline": "refused_messages_total", "malformed": `closed_connections_total{reason="malformed packet"}`, "announced": "connects_total",
