@@ -19,7 +19,7 @@ import (
 func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, version string) func(node string, most int) resource.LinkReport {
 	return func(node string, most int) resource.LinkReport {
 		r := resource.LinkReport{
-			Program: "cloudhub", Version: version, Now: resource.Time(time.Now()), Hub: self.String(),
+			Program: "cloudhub", Version: version, Now: resource.Time(time.Now()), Hub: self.Text(),
 			Failing: commits.Failing(), Damaged: commits.Damaged(), FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused,
 		}
 		r.Links, r.More = tw.Links(node, most)

@@ -121,7 +121,7 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 		link := resource.Link{
 			Node: o.Config.Node.Name, State: resource.Offline, Since: resource.Time(l.since), InStep: s.InStep,
 			Behind: &resource.Behind{Keys: s.Behind, Seconds: s.Oldest.Seconds()},
-			Peer:   o.Config.Link.Server, Version: o.Version, OverQuota: s.Oversize, Connections: l.connections, Failures: l.failures, LastError: l.lastError,
+			Peer:   o.Config.Link.Server, Version: o.Version, OverQuota: s.Oversize, OtherHub: s.OtherHub.Text(), Connections: l.connections, Failures: l.failures, LastError: l.lastError,
 		}
 		switch {
 		case o.Config.Link.Server == "":
@@ -136,7 +136,7 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 			link.CertificateExpires = resource.Time(at)
 		}
 		return resource.LinkReport{
-			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Failing: commits.Failing(), Damaged: commits.Damaged(),
+			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Hub: s.Hub.Text(), Failing: commits.Failing(), Damaged: commits.Damaged(),
 			FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused, Links: []resource.Link{link}, Streams: h.streams(),
 			Owned: &resource.Usage{
 				Keys: s.UpKeys, MostKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MostBytes: int(o.Config.Limits.Node.Bytes),

@@ -3,7 +3,6 @@ package twin
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/edgebus/edgebus/topics/link"
@@ -14,8 +13,8 @@ import (
 // left alone: most likely this hub has lost its data, or is not the one that the node should
 // talk to, and what it has for the node is less than what the node has.
 //
-// Whose a node's map is its lineage says: the upper half of the nonce is the identity of the
-// hub that drew it. The link knows nothing of that. To leave a node alone is to end the
+// Whose a node's map is its lineage says: the mark in the nonce is the identity of the hub
+// that drew it. The link knows nothing of that. To leave a node alone is to end the
 // conversation about the cloud's map before the owner has heard where the node is, as a
 // connection that is lost does; what the node reports is not concerned.
 type Hub struct {
@@ -30,11 +29,11 @@ func (h Hub) replaces(other resource.HubID) bool {
 }
 
 // nonce gives those of lineages.
-func (t *Twins) nonce() uint64 { return uint64(t.o.Hub.ID)<<32 | t.o.Rand()&math.MaxUint32 }
+func (t *Twins) nonce() uint64 { return link.Marked(uint32(t.o.Hub.ID), t.o.Rand()) }
 
 // whose is the other hub that a node's map is of; 0 if it is of this one, or nothing.
 func (t *Twins) whose(m link.Message) resource.HubID {
-	id := resource.HubID(m.Lineage.Nonce >> 32)
+	id := resource.HubID(m.Lineage.Mark())
 	if id == t.o.Hub.ID || m.Lineage.N == 0 || t.nothing[*m.Digest] {
 		return 0
 	}

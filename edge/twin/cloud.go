@@ -17,7 +17,7 @@ import (
 // it has what the node had to report when the connection began, or that it takes none of it: streams come after.
 func (t *Twin) Connected(n uint64, send func([]byte), ready func()) {
 	t.steps.Put(func(*batch) {
-		t.send, t.nonce, t.ready = send, n, ready
+		t.send, t.nonce, t.ready, t.hub = send, n, ready, 0
 		t.up.Connect(n)
 		t.o.Log.Info().Uint64("seq", t.up.Seq()).Int("behind", t.up.Dirty()).Msg("link to the hub is up")
 	})
@@ -29,7 +29,7 @@ func (t *Twin) Disconnected() {
 		if t.send != nil {
 			t.o.Log.Warn().Msg("link to the hub is down: the node goes on by itself")
 		}
-		t.send, t.ready = nil, nil
+		t.send, t.ready, t.hub = nil, nil, 0
 		t.up.Disconnect()
 	})
 }
@@ -60,10 +60,32 @@ func (t *Twin) Receive(payload []byte) {
 			t.noteOversize()
 			return
 		}
+		t.noteHub(m)
 		for _, c := range t.down.Step(m) {
 			t.follow(b, c)
 		}
 	})
+}
+
+// noteHub says once in a connection that the hub isn't the one that gave the node its devices.
+func (t *Twin) noteHub(m link.Message) {
+	if m.Type != link.Hello || t.hub != 0 {
+		return
+	}
+	t.hub = resource.HubID(m.Lineage.Mark())
+	if other := t.otherHub(); other != 0 {
+		t.o.Log.Warn().Stringer("hub", t.hub).Stringer("other", other).
+			Msg("what the node has is another hub's: it keeps that, unless this one is said to replace the other")
+	}
+}
+
+// otherHub is the one that gave the node its devices, if another one is connected; else 0.
+func (t *Twin) otherHub() resource.HubID {
+	whose := resource.HubID(t.down.Lineage().Mark())
+	if t.hub == 0 || t.hub == whose || len(t.devices) == 0 {
+		return 0
+	}
+	return whose
 }
 
 // follow takes note of a change that the cloud made. What it means is settled

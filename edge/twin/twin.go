@@ -84,6 +84,8 @@ type Twin struct {
 	ready func()       // to be told of the link when the hub has caught up; nil: it was
 	nonce uint64       // of this connection
 
+	hub resource.HubID // that has said HELLO in it; 0: none yet
+
 	resend *time.Timer       // for what the hub did not answer
 	armed  bool              // resend runs
 	wake   *time.Timer       // for the next override to end
@@ -123,7 +125,8 @@ type Stats struct {
 	Linked, InStep                         bool
 	Storing                                bool // false: the last commit failed
 	UpBytes                                int
-	Oversize                               string // why the hub takes nothing of the node
+	Hub, OtherHub                          resource.HubID // the one that is connected, and another that gave the node what it has
+	Oversize                               string         // why the hub takes nothing of the node
 	StepsWaiting                           int
 	Oldest                                 time.Duration // the age of the oldest key that the hub has not confirmed
 }
@@ -413,7 +416,7 @@ func (t *Twin) Stats() Stats {
 		Refused: t.stats.refused.Load(), FailedCommits: t.stats.failed.Load(),
 		Devices: len(t.devices), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
 		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: t.fault.Load() == nil,
-		UpBytes: t.up.Bytes(), Oversize: t.oversize,
+		UpBytes: t.up.Bytes(), Oversize: t.oversize, Hub: t.hub, OtherHub: t.otherHub(),
 	}
 	if ts, ok := t.up.Oldest(); ok {
 		s.Oldest = max(t.o.Now().Sub(time.UnixMilli(ts)), 0)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"unicode/utf8"
 )
@@ -45,13 +46,18 @@ func (d Direction) String() string {
 
 // Lineage names one numbering of a map. Sequence numbers of different lineages
 // can't be compared. N orders lineages; the nonce tells two apart that were
-// begun independently with the same N. Whoever draws the nonce may have a part of it say who
-// that was; the link doesn't look into it.
+// begun independently with the same N.
 type Lineage struct {
 	_     struct{} `cbor:",toarray"`
 	N     uint64
 	Nonce uint64
 }
+
+// Mark is the half of the nonce in which whoever draws it may say who that is. The link doesn't look into it.
+func (l Lineage) Mark() uint32 { return uint32(l.Nonce >> 32) }
+
+// Marked is a nonce with a mark.
+func Marked(mark uint32, random uint64) uint64 { return uint64(mark)<<32 | random&math.MaxUint32 }
 
 // Meta travels beside a value for its readers. The link compares it and
 // carries it, and gives it no meaning.

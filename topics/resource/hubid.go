@@ -15,6 +15,14 @@ const hubPrefix = "hub-" // digits alone would be a number to YAML
 // String is the form that people see and write.
 func (id HubID) String() string { return fmt.Sprintf("%s%08x", hubPrefix, uint32(id)) }
 
+// Text is the same, and empty for none.
+func (id HubID) Text() string {
+	if id == 0 {
+		return ""
+	}
+	return id.String()
+}
+
 // ParseHubID reads what String wrote.
 func ParseHubID(text string) (HubID, error) {
 	digits, ok := strings.CutPrefix(text, hubPrefix)

@@ -7,7 +7,7 @@ type LinkReport struct {
 	Program string `json:"program"` // cloudhub, edgecore
 	Version string `json:"version,omitempty"`
 	Now     string `json:"now"` // by this end's clock
-	// Hub is a hub's identity; empty of a core.
+	// Hub is the hub's identity; of a core that of the hub that it is connected to.
 	Hub string `json:"hub,omitempty"`
 	// Failing are the stores whose last commit failed, and why.
 	Failing map[string]string `json:"failing,omitempty"`
@@ -67,7 +67,7 @@ type Link struct {
 	// CertificateExpires is when the certificate of either end does, whichever is first.
 	CertificateExpires string     `json:"certificateExpires,omitempty"`
 	OverQuota          string     `json:"overQuota,omitempty"` // why the hub takes nothing of what the node reports
-	OtherHub           string     `json:"otherHub,omitempty"`  // that gave the node what it has: this hub leaves it alone
+	OtherHub           string     `json:"otherHub,omitempty"`  // that gave the node what it has, and not this one
 	Rejected           *Rejection `json:"rejected,omitempty"`
 }
 

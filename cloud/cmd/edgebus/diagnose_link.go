@@ -124,9 +124,13 @@ func (d *diagnosis) rejections(l resource.Link, now time.Time) {
 func (d *diagnosis) shape(f facts, l resource.Link) {
 	switch {
 	case l.OtherHub != "":
+		this := f.hub
+		if this == nil {
+			this = f.core
+		}
 		d.add(wrong, fmt.Sprintf("has this hub lost its data? restore its backup (edgebus restore); is it the wrong hub? mend link.server in core.yaml; "+
 			"is it to take the other's place? set replaces: [%s] in hub.yaml, and start it again", l.OtherHub),
-			"the node has what another hub, %s, gave it, and keeps it: this one, %s, changes nothing on it", l.OtherHub, f.hub.Hub)
+			"the node has what %s gave it, and keeps it: this is another hub, %s, and changes nothing on it", l.OtherHub, this.Hub)
 	case f.hub != nil:
 		d.direction(l, "the node", "the cloud wants")
 	}

@@ -63,7 +63,7 @@ func TestDiagnosis(t *testing.T) {
 		"another hub": {func(f *facts) {
 			l := &f.hub.Links[0]
 			f.hub.Hub, l.OtherHub, l.InStep, l.Behind = "hub-00000002", "hub-00000001", false, &resource.Behind{}
-		}, wrong, "the node has what another hub, hub-00000001, gave it, and keeps it: this one, hub-00000002, changes nothing"},
+		}, wrong, "the node has what hub-00000001 gave it, and keeps it: this is another hub, hub-00000002, and changes nothing"},
 		"quota, not in step": {func(f *facts) {
 			l := &f.core.Links[0]
 			l.OverQuota, l.InStep, l.Behind = "3 keys, at most 2 are taken", false, &resource.Behind{Keys: 3, Seconds: 90}
@@ -190,4 +190,14 @@ func TestSummaryIsTheWorstOfEach(t *testing.T) {
 	require.Contains(t, s.Links[0].What, "keep-alive timeout")
 	require.Equal(t, fine, s.Links[1].Mark)
 	require.Equal(t, exitCode(1), s.exit())
+}
+
+func TestTheNodeAloneTellsOfAnotherHub(t *testing.T) {
+	f := healthy()
+	f.hub, f.hubErr = nil, errors.New("refused")
+	f.core.Hub, f.core.Links[0].OtherHub = "hub-00000002", "hub-00000001"
+	d := diagnose(f)
+	require.True(t, slices.ContainsFunc(d.Findings, func(x finding) bool {
+		return x.Mark == wrong && strings.Contains(x.What, "the node has what hub-00000001 gave it, and keeps it: this is another hub, hub-00000002")
+	}), "%v", d.Findings)
 }

@@ -1,0 +1,36 @@
+package twin
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func TestTheNodeKnowsWhoseItIs(t *testing.T) {
+	r := joined(t)
+	r.inStep()
+	r.hub.Lock()
+	mine := resource.HubID(r.down.Lineage().Mark())
+	r.hub.Unlock()
+	s := r.twin.Stats()
+	require.Equal(t, mine, s.Hub)
+	require.Zero(t, s.OtherHub)
+
+	r.cut()
+	r.twin.Disconnected()
+	other := link.NewProjection(link.Down, func() uint64 { return link.Marked(uint32(mine)+1, rand.Uint64()) })
+	other.Connect(1)
+	hello, err := link.Encode(other.Messages()[0])
+	require.NoError(t, err)
+	r.twin.Connected(rand.Uint64(), func([]byte) {}, func() {})
+	r.twin.Receive(hello)
+	require.Eventually(t, func() bool { s := r.twin.Stats(); return s.Hub == mine+1 && s.OtherHub == mine }, wait, 2*time.Millisecond)
+
+	r.twin.Disconnected()
+	require.Eventually(t, func() bool { s := r.twin.Stats(); return s.Hub == 0 && s.OtherHub == 0 }, wait, 2*time.Millisecond)
+}
