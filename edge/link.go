@@ -122,6 +122,7 @@ func (h *hubLink) newStored(ctx context.Context) (*client.Client, error) {
 	}
 	var c *client.Client
 	o.ClientID, o.SessionExpiry = "node/"+h.cfg.Node.Name+"/bridge", storedFor
+	o.Log = h.up.beside(h.log).With().Str("connection", "bridge").Logger()
 	o.OnConnect = func(ctx context.Context, _ bool) error {
 		h.running.Go(func() { h.bridge.ask(ctx, c, h.bridge.stored) })
 		return nil

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -85,6 +87,15 @@ func expiry(c *tls.Config) time.Time {
 		return leaf.NotAfter
 	}
 	return time.Time{}
+}
+
+// beside is a log for a second connection: while there is none at all, the first one says why.
+func (u *uplink) beside(log zerolog.Logger) zerolog.Logger {
+	return log.Hook(zerolog.HookFunc(func(e *zerolog.Event, _ zerolog.Level, _ string) {
+		if !u.now().up {
+			e.Discard()
+		}
+	}))
 }
 
 // down notes the end of a connection. One that ended before it was of any use, because

@@ -1,11 +1,13 @@
 package edge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/client"
@@ -47,4 +49,15 @@ func TestTheTimeIsToldNowAndThen(t *testing.T) {
 	require.Empty(t, u.clock())
 	u.note(func(c *contact) { c.since = time.Now().Add(time.Second) }) // another connection
 	require.Len(t, u.clock(), 1)
+}
+
+func TestASecondConnectionIsSilentWhileThereIsNone(t *testing.T) {
+	var lines bytes.Buffer
+	u := newUplink()
+	log := u.beside(zerolog.New(&lines)).With().Str("connection", "bridge").Logger()
+	log.Warn().Msg("no MQTT connection")
+	require.Empty(t, lines.String())
+	u.note(func(c *contact) { c.up = true })
+	log.Warn().Msg("no MQTT connection")
+	require.JSONEq(t, `{"level":"warn","connection":"bridge","message":"no MQTT connection"}`, lines.String())
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -21,7 +22,7 @@ func dial(ctx context.Context, o Options, s server) (net.Conn, error) {
 	}
 	conn, err := o.Dial(ctx, "tcp", s.address)
 	if err != nil || !s.tls {
-		return conn, err
+		return conn, plain(err, s.address)
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.TLS != nil {
@@ -52,9 +53,22 @@ func dialWebSocket(ctx context.Context, o Options, s server) (net.Conn, error) {
 		if resp != nil {
 			return nil, fmt.Errorf("WebSocket: HTTP status %s: is %s the path of the broker's WebSocket listener? %w", resp.Status, u.Path, err)
 		}
-		return nil, fmt.Errorf("WebSocket: %w", err)
+		return nil, fmt.Errorf("WebSocket: %w", plain(err, s.url.Host))
 	}
 	return &wsConn{Conn: ws}, nil
+}
+
+// plain leaves out of a failed dial what is said before it: that it was one, and where to.
+func plain(err error, address string) error {
+	var dialing *net.OpError
+	if !errors.As(err, &dialing) || dialing.Op != "dial" || dialing.Addr == nil || dialing.Addr.String() != address {
+		return err
+	}
+	var why syscall.Errno
+	if errors.As(dialing.Err, &why) {
+		return why
+	}
+	return dialing.Err
 }
 
 // wsConn makes a byte stream of binary WebSocket messages. One goroutine reads and one writes.

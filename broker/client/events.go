@@ -96,7 +96,6 @@ func (c *Client) dispatch() {
 				ev.link.acknowledge(ev.message.QoS, ev.id)
 			}
 		case disconnected:
-			c.o.Log.Debug().Err(ev.link.err).Msg("MQTT connection ended")
 			if c.o.OnDisconnect != nil {
 				c.o.OnDisconnect(ev.link.err)
 			}

@@ -10,6 +10,8 @@ import (
 	"crypto/x509/pkix"
 	"math/big"
 	"net"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -129,5 +131,29 @@ func TestWhyTLSFailsIsSaidInPlainWords(t *testing.T) {
 			require.Error(t, c.Run(context.Background()))
 			require.ErrorContains(t, said, tt.says)
 		})
+	}
+}
+
+func TestNothingIsSaidTwice(t *testing.T) {
+	for want, r := range map[string]Refused{
+		"mqtt: connect refused: bad user name or password (0x86)":               {Op: "connect", Code: 0x86, Reason: "bad user name or password"},
+		"mqtt: connect refused: bad user name or password (0x86): not n2's":     {Op: "connect", Code: 0x86, Reason: "not n2's"},
+		"mqtt: publish to a/b refused: topic name invalid (0x90): no such node": {Op: "publish to", Topic: "a/b", Code: 0x90, Reason: "a/b: no such node"},
+		"mqtt: publish to a refused: quota exceeded by far (0x97)":              {Op: "publish to", Topic: "a", Code: 0x97, Reason: "quota exceeded by far"},
+	} {
+		require.EqualError(t, &r, want)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	for _, scheme := range []string{"mqtt", "ws"} {
+		url := scheme + "://" + l.Addr().String()
+		c, err := New(Options{Servers: []string{url}, ClientID: "c", Attempts: 1})
+		require.NoError(t, err)
+		err = c.Run(t.Context())
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.Equal(t, 1, strings.Count(err.Error(), l.Addr().String()), err)
+		require.NotContains(t, err.Error(), "connect:")
+		require.NotContains(t, err.Error(), "dial")
 	}
 }

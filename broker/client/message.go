@@ -99,11 +99,23 @@ func (r *Refused) Error() string {
 	if r.Topic != "" {
 		s += " " + r.Topic
 	}
-	s += fmt.Sprintf(" refused: %s (0x%02X)", CodeText(r.Code), r.Code)
-	if r.Reason != "" {
-		s += ": " + r.Reason
+	reason := r.Reason
+	if r.Topic != "" {
+		reason = strings.TrimPrefix(reason, r.Topic+": ")
 	}
-	return s
+	return s + " refused: " + said(r.Code, reason)
+}
+
+// said is a reason code and the broker's words, which may say the code's over again.
+func said(code byte, reason string) string {
+	text := CodeText(code)
+	switch {
+	case reason == "":
+		return fmt.Sprintf("%s (0x%02X)", text, code)
+	case strings.HasPrefix(reason, text):
+		return fmt.Sprintf("%s (0x%02X)", reason, code)
+	}
+	return fmt.Sprintf("%s (0x%02X): %s", text, code, reason)
 }
 
 // CodeText is the specification's name of a reason code, in lower case.

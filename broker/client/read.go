@@ -60,10 +60,7 @@ func (l *link) handle(cp *packets.ControlPacket) error {
 }
 
 func disconnectError(p *packets.Disconnect, clientID string) error {
-	err := fmt.Errorf("the broker disconnected us: %s (0x%02X)", CodeText(p.ReasonCode), p.ReasonCode)
-	if s := p.Properties.ReasonString; s != "" {
-		err = fmt.Errorf("%w: %s", err, s)
-	}
+	err := errors.New("the broker disconnected us: " + said(p.ReasonCode, p.Properties.ReasonString))
 	if p.ReasonCode == packets.DisconnectSessionTakenOver {
 		err = fmt.Errorf("%w: another client uses the client id %q: give each its own", err, clientID)
 	}
