@@ -10,9 +10,11 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -90,6 +92,9 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.makeDataDir(); err != nil {
 		return err
 	}
+	broken := make(chan os.Signal, 1) // or a broken pipe would end this program, and leave the directory
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
 	d.group = newProcesses(filepath.Join(d.dataDir, "logs"))
 	defer func() { err = d.stop(err) }()
 
@@ -104,13 +109,13 @@ func (d *demo) run(ctx context.Context) (err error) {
 }
 
 // failure is why the demo ends: a program that ended comes before what followed
-// from it, and being asked to stop is none.
+// from it. Being asked to stop is none, nor is that nobody reads any more.
 func failure(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
-	if errors.As(cause, new(*exitError)) {
+	switch {
+	case errors.As(cause, new(*exitError)):
 		return cause
-	}
-	if cause != nil {
+	case cause != nil, errors.Is(err, syscall.EPIPE):
 		return nil
 	}
 	return err
