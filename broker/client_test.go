@@ -370,6 +370,17 @@ func (c *tc) sub(filter string, qos byte, opts ...subOption) {
 	require.Equal(c.t, []byte{qos}, ack.ReasonCodes, ack.Properties.ReasonString)
 }
 
+// unsub unsubscribes, and returns the reason codes.
+func (c *tc) unsub(filters ...string) []byte {
+	c.t.Helper()
+	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 4}
+	for _, f := range filters {
+		pk.Filters = append(pk.Filters, packets.Subscription{Filter: f})
+	}
+	c.send(pk)
+	return c.expect(packets.Unsuback).ReasonCodes
+}
+
 func (c *tc) disconnect() {
 	c.t.Helper()
 	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}})

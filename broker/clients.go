@@ -42,8 +42,9 @@ type client struct {
 	lasting time.Duration
 	left    time.Time
 
-	mu   sync.Mutex
-	subs map[string]*subscription // nil once ended
+	mu     sync.Mutex
+	subs   map[string]*subscription // nil once ended
+	weight int                      // of their filters
 }
 
 // rights is who the client is, or was when last connected.

@@ -160,6 +160,7 @@ func TestStandard(t *testing.T) {
 		{"subscriptions are replaced", testSubscriptionsAreReplaced},
 		{"many filters are answered in order", testManyFiltersAreAnsweredInOrder},
 		{"unsubscribing is exact", testUnsubscribingIsExact},
+		{"filters have a bound in bytes", testFiltersAreBounded},
 		{"shared subscriptions", testSharedSubscriptions},
 		{"what is carried unchanged", testWhatIsCarriedUnchanged},
 		{"retained keeps its QoS", testRetainedKeepsItsQoS},

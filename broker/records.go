@@ -241,7 +241,7 @@ func (l *loading) subscribe(s loadedSub) {
 		return
 	}
 	s.sub.client = c
-	c.subs[s.sub.filter] = s.sub
+	c.put(s.sub)
 	l.b.router.index.add(s.sub)
 }
 

@@ -87,16 +87,61 @@ func (c *conn) subscribeTo(f packets.Subscription) (s, old *subscription, err er
 	if cl.subs == nil {
 		return nil, nil, resource.Errorf(resource.Unavailable, "", "the session has ended")
 	}
-	if old = cl.subs[s.filter]; old == nil && len(cl.subs) >= c.b.opts.Limits.Subscriptions {
-		return nil, nil, resource.Errorf(resource.Quota, "", "no more than %d subscriptions", c.b.opts.Limits.Subscriptions)
+	if old = cl.subs[s.filter]; old == nil {
+		if err := cl.room(s, c.b.opts.Limits.Subscriptions); err != nil {
+			return nil, nil, err
+		}
 	}
 	c.b.keepSubscription(s, old)
 	if s.wantsRetained(old != nil) { // before the first message comes
 		cl.sess.Owe(s.filter, s.marker, s.delivery())
 	}
-	cl.subs[s.filter] = s
+	cl.put(s)
 	c.b.router.index.add(s)
 	return s, old, nil
+}
+
+// What a client's filters may weigh together, for each subscription that it may have: to
+// count them alone would allow it to have the broker hold 64 KiB, or 200 levels, for each.
+const (
+	filterRoom   = 512
+	filterLevel  = 20
+	filtersLeast = 128 << 10
+)
+
+// weight is the filter's length, and something for each of its levels, which the index has an entry for.
+func (s *subscription) weight() int {
+	return len(s.filter) + filterLevel*(1+strings.Count(s.filter, "/"))
+}
+
+// room says why a client, which is locked, can't have one more subscription.
+func (cl *client) room(s *subscription, limit int) error {
+	if len(cl.subs) >= limit {
+		return resource.Errorf(resource.Quota, "", "no more than %d subscriptions (limits.subscriptions)", limit)
+	}
+	if most := max(filterRoom*limit, filtersLeast); cl.weight+s.weight() > most {
+		return resource.Errorf(resource.Quota, "", "the filters of all subscriptions together have no more than %d bytes, "+
+			"where each level counts %d more (limits.subscriptions times %d)", most, filterLevel, filterRoom)
+	}
+	return nil
+}
+
+// put adds a subscription to a client's, which is locked, or replaces one of the same filter.
+func (cl *client) put(s *subscription) {
+	if cl.subs[s.filter] == nil {
+		cl.weight += s.weight()
+	}
+	cl.subs[s.filter] = s
+}
+
+// drop takes a filter's subscription from a client's, which is locked; nil: it has none.
+func (cl *client) drop(filter string) *subscription {
+	s := cl.subs[filter]
+	if s != nil {
+		delete(cl.subs, filter)
+		cl.weight -= s.weight()
+	}
+	return s
 }
 
 // keepSubscription has a durable session's subscription stored, with the word that
@@ -144,12 +189,12 @@ func (c *conn) withdraw(s, old *subscription) {
 		cl.sess.StopPull(s.filter)
 	}
 	if old == nil {
-		delete(cl.subs, s.filter)
+		cl.drop(s.filter)
 		c.b.router.index.remove(s)
 		c.b.forget(s.record)
 		return
 	}
-	cl.subs[s.filter] = old
+	cl.put(old)
 	c.b.router.index.add(old)
 	if old.record == 0 {
 		return
@@ -226,8 +271,7 @@ func (c *conn) unsubscribe(pk *packets.Packet) error {
 func (c *conn) unsubscribeFrom(filter string) bool {
 	cl := c.client
 	cl.mu.Lock()
-	s := cl.subs[filter]
-	delete(cl.subs, filter)
+	s := cl.drop(filter)
 	if s != nil && s.record > 0 {
 		c.b.store.Forget(s.record)
 	}

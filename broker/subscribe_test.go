@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,12 +81,42 @@ func testUnsubscribe(t *testing.T, at place) {
 	b := at.start(t, nil)
 	sub, pub := open(t, b, "sub"), open(t, b, "pub")
 	sub.sub("a", 1)
-	sub.send(packets.Packet{
-		FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 4,
-		Filters: packets.Subscriptions{{Filter: "a"}, {Filter: "b"}},
-	})
-	require.Equal(t, []byte{0, 0x11}, sub.expect(packets.Unsuback).ReasonCodes)
+	require.Equal(t, []byte{0, 0x11}, sub.unsub("a", "b"))
 	pub.publish1("a", "x")
 	sub.nothing()
 	require.Zero(t, b.Stats().Subscriptions)
+}
+
+// A client's filters are bounded by what they cost, not by their number alone, and that
+// is known over a restart.
+func testFiltersAreBounded(t *testing.T, at place) {
+	few := func(o *Options) { o.Limits.Subscriptions = 300 } // at 512 bytes each
+	dir := t.TempDir()
+	b, stop := at.kept(t, dir, few)
+	sub := open(t, b, "sub", persistent)
+	code := func(filter string) byte { return sub.subscribe(filter, 1).ReasonCodes[0] }
+	long := func(name string) string { return name + strings.Repeat("x", 65_000) }
+	sub.sub(long("a"), 1)
+	sub.sub(long("b"), 1)
+	refused := sub.subscribe(long("c"), 1)
+	require.Equal(t, []byte{codeQuota}, refused.ReasonCodes)
+	require.Contains(t, refused.Properties.ReasonString, "limits.subscriptions")
+	sub.sub(long("a"), 2) // it has that one
+	sub.sub("short", 1)
+	sub.unsub(long("b"))
+	sub.sub(long("c"), 1)
+	stop()
+
+	b, _ = at.kept(t, dir, few)
+	sub = open(t, b, "sub", persistent)
+	require.Equal(t, byte(codeQuota), code(long("d")))
+	sub.unsub(long("a"))
+	deep := func(i int) string { return fmt.Sprint(i) + strings.Repeat("/a", 199) }
+	for i := range 16 {
+		sub.sub(deep(i), 1)
+	}
+	i := 16
+	for ; i < 32 && code(deep(i)) == 1; i++ {
+	}
+	require.Less(t, i, 32, "levels count, too")
 }
