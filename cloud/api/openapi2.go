@@ -53,7 +53,7 @@ func (s *server) swagger() any {
 			at += "namespaces/{namespace}/"
 		}
 		paths[at+k.Plural+"/{name}"] = dict{"patch": dict{
-			"consumes": []string{jsonPatch, mergePatch, applyPatch}, "x-kubernetes-action": "patch",
+			"consumes": k.patches(), "x-kubernetes-action": "patch",
 			"x-kubernetes-group-version-kind": k.gvk(), "responses": dict{"200": dict{"description": "OK"}},
 			"parameters": []any{dict{"name": "dryRun", "in": "query", "type": "string"}},
 		}}

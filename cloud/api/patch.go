@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"slices"
+	"strings"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 
@@ -30,11 +31,11 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 	if r.FormValue("force") != "" {
 		return badRequest("force", "force is for server-side apply only")
 	}
-	if err != nil || kind != mergePatch && kind != jsonPatch {
+	if err != nil || !slices.Contains(r.kind.patches(), kind) {
 		return refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
-			"the body of the request was in an unknown format - accepted media types include: %s, %s, %s", jsonPatch, mergePatch, applyPatch)
+			"the body of the request was in an unknown format - accepted media types include: %s", strings.Join(r.kind.patches(), ", "))
 	}
-	raw, err := r.body(mergePatch, jsonPatch)
+	raw, err := r.body(mergePatch, jsonPatch, strategicPatch)
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (r *request) patched(kind string, patch []byte, old *object) ([]byte, error
 
 // names says whether a patch says which version it is for.
 func names(kind string, raw []byte) bool {
-	if kind == mergePatch {
+	if kind != jsonPatch {
 		var p struct {
 			Metadata struct {
 				ResourceVersion *string `json:"resourceVersion"`
@@ -95,6 +96,9 @@ func names(kind string, raw []byte) bool {
 }
 
 func patcher(kind string, raw []byte) (func([]byte) ([]byte, error), error) {
+	if kind == strategicPatch {
+		return strategicPatcher(raw)
+	}
 	if kind == mergePatch {
 		if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' { // it is valid
 			return nil, badRequest("", "a merge patch is an object")
