@@ -173,6 +173,9 @@ func (s *server) handle(f func(http.ResponseWriter, *http.Request) error) http.H
 		if status.Code >= http.StatusInternalServerError {
 			s.Log.Error().Err(err).Str("method", r.Method).Str("path", r.URL.Path).Msg("request failed")
 		}
+		if status.Code == http.StatusTooManyRequests || status.Code == http.StatusServiceUnavailable {
+			w.Header().Set("Retry-After", "1") // clients try again where they are told when
+		}
 		writeJSON(w, status.Code, status)
 	})
 }

@@ -30,6 +30,7 @@ func badManifests() []bad {
 		secrets     = "/api/v1/namespaces/default/secrets"
 		configMaps  = "/api/v1/namespaces/default/configmaps"
 		enrollments = base + "/enrollmentrequests"
+		visitors    = `{deviceModelRef: {name: m}, protocol: {type: x}, propertyVisitors: `
 	)
 	list := []bad{
 		// not an object at all
@@ -42,8 +43,13 @@ func badManifests() []bad {
 		{dev, "\tx: 1", "neither JSON nor YAML"},
 		{dev, "\x00\xff", "neither JSON nor YAML"},
 		{dev, bomb, "neither JSON nor YAML"},
-		{dev, deep, ""},
-		{dev, `{"spec":` + deep + `}`, ""},
+		{dev, deep, "max depth"},
+		{dev, `{"spec":` + deep + `}`, "max depth"},
+		// what only the strict are told
+		{dev + strict, `{"metadata":{"name":"x"},"spek":{}}`, `unknown field "spek"`},
+		{dev + strict, manifest("x", `{deviceModelRef: {name: m}, protocol: {type: x}, nodename: n1}`), `unknown field "spec.nodename"`},
+		{dev + strict, `{"metadata":{"name":"x","name":"y"}}`, `duplicate field "metadata.name"`},
+		{mod + strict, manifest("x", `{properties: [{name: a, unit: m, unit: cm}]}`), `duplicate field "spec.properties[0].unit"`},
 		// another object
 		{dev, `{"kind":"Node","metadata":{"name":"x"}}`, "kind"},
 		{dev, `{"apiVersion":"v9","metadata":{"name":"x"}}`, "apiVersion"},
@@ -63,7 +69,12 @@ func badManifests() []bad {
 		{nodes, `{"metadata":{"name":"x","labels":{"a":7}}}`, "metadata.labels"},
 		{nodes, `{"metadata":{"name":"x","labels":{"a":"` + strings.Repeat("x", 64) + `"}}}`, "metadata.labels[a]"},
 		{nodes, `{"metadata":{"name":"x","annotations":{"a":"` + strings.Repeat("x", 300_000) + `"}}}`, "metadata.annotations"},
-		{nodes, `{"metadata":{"name":"x","creationTimestamp":"yesterday"}}`, ""},
+		{nodes, `{"metadata":{"name":"x","creationTimestamp":"yesterday"}}`, "metadata.creationTimestamp"},
+		{nodes, `{"metadata":{"name":"x","annotations":{"a b":"c"}}}`, "metadata.annotations"},
+		{nodes, `{"metadata":{"name":"x","finalizers":[""]}}`, "metadata.finalizers[0]"},
+		{nodes, `{"metadata":{"name":"x","ownerReferences":"x"}}`, "metadata.ownerReferences"},
+		{nodes, `{"metadata":{"name":"x","ownerReferences":[7]}}`, "metadata.ownerReferences[0]"},
+		{nodes, `{"metadata":{"name":"x","ownerReferences":[{"apiVersion":"v1","kind":"Fleet","name":"f"}]}}`, "metadata.ownerReferences[0].uid"},
 		{nodes, `{"metadata":{"name":"x","finalizers":"all"}}`, "finalizers"},
 		// devices and models
 		{dev, manifest("x", `{}`), "spec.deviceModelRef.name"},
@@ -73,6 +84,10 @@ func badManifests() []bad {
 		{dev, manifest("x", `{deviceModelRef: {name: m}, protocol: {type: x}, desired: {"a/b": "1"}}`), "spec.desired[a/b]"},
 		{dev, manifest("x", `{deviceModelRef: {name: m}, protocol: {type: x}, desired: {a: "1"}, desiredUntil: {a: soon}}`), "spec.desiredUntil[a]"},
 		{dev, manifest("x", `{deviceModelRef: [m], protocol: {type: x}}`), "spec.deviceModelRef"},
+		{dev, manifest("x", visitors+`[{collectCycle: 5}]}`), "spec.propertyVisitors[0].propertyName"},
+		{dev, manifest("x", visitors+`[{propertyName: a, collectCycle: -5}]}`), "spec.propertyVisitors[0].collectCycle"},
+		{dev, manifest("x", visitors+`[{propertyName: a, deadband: -1}]}`), "spec.propertyVisitors[0].deadband"},
+		{dev, manifest("x", visitors+`[{propertyName: a}, {propertyName: a}]}`), "spec.propertyVisitors[1].propertyName"},
 		{mod, manifest("x", `{properties: [{name: a}, {name: a}]}`), "spec.properties[1].name"},
 		{mod, manifest("x", `{properties: [{name: a, type: colour}]}`), "spec.properties[0].type"},
 		{mod, manifest("x", `{properties: [{name: a, type: int, minimum: 2, maximum: 1}]}`), "spec.properties[0].minimum"},
@@ -129,5 +144,39 @@ func TestBadManifests(t *testing.T) {
 	}
 	for _, k := range Kinds() {
 		require.Empty(t, h.ok("GET", k.root()+"/"+k.Plural, "").names(), k.Name)
+	}
+}
+
+// What may not be created may not be put in the place of what is there, by any verb.
+func TestBadManifestsReplaceNothing(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", inNS+"/devices", named("x"))
+	h.ok("POST", inNS+"/devicemodels", strings.Replace(model, "dimmable", "x", 1))
+	before := map[string]string{}
+	for _, of := range []string{"/devices", "/devicemodels"} {
+		before[inNS+of] = string(h.ok("GET", inNS+of+"/x", "").body)
+	}
+	tried := 0
+	for _, b := range badManifests() {
+		if before[b.path] == "" || !strings.HasPrefix(b.says, "spec.") && !strings.Contains(b.says, "visitors") {
+			continue
+		}
+		tried++
+		said := func(what string, r reply) {
+			require.Equal(t, "Status", r.str("kind"), "%.300s → %.300s", b.body, r.body)
+			require.Contains(t, []int{400, 422}, r.code)
+			require.Contains(t, r.str("message")+fmt.Sprint(r.at("details.causes")), what)
+		}
+		said(b.says, h.do("PUT", b.path+"/x", b.body, "Content-Type", "application/yaml"))
+		if b.body != manifest("x", `{}`) && b.says != "spec.protocol.type" { // what lacks something changes nothing
+			said(b.says, h.do("PATCH", b.path+"/x", b.body, "Content-Type", mergePatch))
+			head := fmt.Sprintf("apiVersion: edgebus.io/v1alpha1\nkind: %s\n", map[bool]string{true: "Device", false: "DeviceModel"}[b.path == inNS+"/devices"])
+			field, _, _ := strings.Cut(strings.TrimPrefix(b.says, "spec."), "[") // of a list with keys its own library says it
+			said(field, h.do("PATCH", b.path+"/x?fieldManager=me&force=true", head+b.body, "Content-Type", applyPatch))
+		}
+	}
+	require.Greater(t, tried, 15)
+	for at, was := range before {
+		require.Equal(t, was, string(h.ok("GET", at+"/x", "").body))
 	}
 }

@@ -56,8 +56,11 @@ func (s *server) deleteCollection(w http.ResponseWriter, r *request) error {
 }
 
 func readDeleteOptions(r *request) (opts deleteOptions, err error) {
+	if policy := r.FormValue("propagationPolicy"); policy != "" {
+		opts.PropagationPolicy = &policy
+	}
 	if r.ContentLength == 0 {
-		return opts, nil
+		return opts, opts.checkPropagation()
 	}
 	raw, _, err := body(r.Request)
 	if err != nil || string(raw) == "null" {
@@ -66,5 +69,5 @@ func readDeleteOptions(r *request) (opts deleteOptions, err error) {
 	if err := json.Unmarshal(raw, &opts); err != nil {
 		return opts, badField(err)
 	}
-	return opts, nil
+	return opts, opts.checkPropagation()
 }

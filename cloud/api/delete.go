@@ -23,7 +23,23 @@ type deleteOptions struct {
 		UID             string `json:"uid"`
 		ResourceVersion string `json:"resourceVersion"`
 	} `json:"preconditions"`
-	DryRun []string `json:"dryRun"`
+	DryRun            []string `json:"dryRun"`
+	PropagationPolicy *string  `json:"propagationPolicy"`
+	OrphanDependents  *bool    `json:"orphanDependents"`
+}
+
+// checkPropagation refuses what nobody knows. No object is deleted because another one is, so that
+// what there is makes no difference.
+func (o deleteOptions) checkPropagation() error {
+	switch {
+	case o.PropagationPolicy == nil:
+		return nil
+	case o.OrphanDependents != nil:
+		return resource.Errorf(resource.Invalid, "propagationPolicy", "orphanDependents and propagationPolicy can't be set both")
+	case !slices.Contains([]string{"Orphan", "Background", "Foreground"}, *o.PropagationPolicy):
+		return resource.Errorf(resource.Invalid, "propagationPolicy", "%.40q: must be Background, Foreground or Orphan", *o.PropagationPolicy)
+	}
+	return nil
 }
 
 func (s *server) delete(w http.ResponseWriter, r *request) error {

@@ -116,6 +116,7 @@ func upgradeKind() Kind {
 		Name: resource.KindUpgrade, Plural: "upgrades", Singular: "upgrade", Short: []string{"up"},
 		New:      func() any { return new(resource.Upgrade) },
 		Validate: rules(resource.Upgrade.Validate, resource.Upgrade.CheckUpdate), StatusRules: true,
+		CheckStatus: func(obj any) error { return obj.(*resource.Upgrade).CheckStatus() },
 		Columns: []Column{
 			{Name: "Version", Type: "string", Description: "The version that is wanted."},
 			{Name: "Nodes", Type: "integer", Description: "How many nodes were asked."},

@@ -37,6 +37,8 @@ type Kind struct {
 	Validate func(ctx context.Context, r store.Reader, old, next any) error
 	// StatusRules says that Validate looks at the status of old. Otherwise it sees none; of next it never sees one.
 	StatusRules bool
+	// CheckStatus checks an object's status before it is written.
+	CheckStatus func(obj any) error
 	// Prepare completes an object that is going to be written.
 	Prepare func(old, next any, origin string, now time.Time)
 	// Node is the node that an object belongs to; ok is false for one that belongs to none. Without it

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -85,6 +86,25 @@ func parseToken(text string) (t token, err error) {
 	return t, nil
 }
 
+// checkMatch refuses what resourceVersionMatch can't mean for a list.
+func checkMatch(r *request, rev uint64) error {
+	match := r.FormValue("resourceVersionMatch")
+	wrong := func(why string) error { return resource.Errorf(resource.Invalid, "resourceVersionMatch", "%s", why) }
+	switch {
+	case match == "":
+		return nil
+	case match != "Exact" && match != "NotOlderThan":
+		return wrong("must be Exact or NotOlderThan")
+	case r.FormValue("continue") != "":
+		return wrong("is not for a list that goes on")
+	case r.FormValue("resourceVersion") == "":
+		return wrong("needs a resourceVersion")
+	case match == "Exact" && rev == 0:
+		return wrong("Exact needs a resourceVersion other than 0")
+	}
+	return nil
+}
+
 // listOptions reads what a list asks for.
 func (s *server) listOptions(r *request) (opts store.ListOptions, err error) {
 	opts.Namespace = r.key.Namespace
@@ -95,6 +115,9 @@ func (s *server) listOptions(r *request) (opts store.ListOptions, err error) {
 	}
 	rev, err := revision(r.FormValue("resourceVersion"))
 	if err != nil {
+		return opts, err
+	}
+	if err := checkMatch(r, rev); err != nil {
 		return opts, err
 	}
 	if text := r.FormValue("continue"); text != "" {
@@ -128,6 +151,9 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
+	if err := reached(r, meta); err != nil {
+		return err
+	}
 	begin, item := s.listed(r.kind, meta)
 	if f.table {
 		begin, item = s.tabled(r.kind, f, meta)
@@ -140,6 +166,23 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	return write(w, f, http.StatusOK, all.Bytes())
+}
+
+// reached refuses to answer with what is older than what was asked for, such as after a restore of an old backup.
+func reached(r *request, meta listMeta) error {
+	asked, err := revision(r.FormValue("resourceVersion"))
+	if err != nil || r.FormValue("continue") != "" {
+		return err
+	}
+	newest, _ := revision(meta.ResourceVersion) // our own
+	if newest >= asked {
+		return nil
+	}
+	return &httpError{
+		code: http.StatusGatewayTimeout, reason: "Timeout",
+		message: fmt.Sprintf("Too large resource version: %d, current: %d", asked, newest),
+		details: &StatusDetails{Causes: []StatusCause{{Reason: "ResourceVersionTooLarge", Message: "Too large resource version"}}, RetryAfterSeconds: 1},
+	}
 }
 
 // listed says how a list begins, and how its items are written.

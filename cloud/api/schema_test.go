@@ -139,6 +139,8 @@ func (s source) named(t *testing.T, name string) dict {
 		return dict{"type": "number", "format": "double"}
 	case "int", "int64", "uint64":
 		return dict{"type": "integer", "format": "int64"}
+	case "MicroTime":
+		return dict{"type": "string", "format": "date-time"}
 	case "Value": // a string, or a scalar that is taken for its text
 		return dict{"x-kubernetes-int-or-string": true}
 	case "Meta":

@@ -62,11 +62,17 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 		if objects, meta, err = s.collect(r, store.ListOptions{Namespace: r.key.Namespace}, sel); err != nil {
 			return err
 		}
-		newest, _ := revision(meta.ResourceVersion) // our own
-		if newest < from {
-			return refuse(http.StatusGatewayTimeout, "Timeout", "resourceVersion %d is not reached yet: the newest is %d", from, newest)
+		if err := reached(r, meta); err != nil {
+			return err
 		}
-		from = newest
+		from, _ = revision(meta.ResourceVersion) // our own
+	}
+	if from == 0 { // what there is was not asked for
+		page, err := s.Reader.List(ctx, r.key.Kind, store.ListOptions{Limit: 1})
+		if err != nil {
+			return r.about("", err)
+		}
+		from = page.Rev
 	}
 	stream, err := s.Watcher.Watch(ctx, r.only(sel), from)
 	if err != nil {
@@ -96,7 +102,7 @@ func watchFrom(r *request) (from uint64, initial bool, err error) {
 	if match != "NotOlderThan" {
 		return 0, false, resource.Errorf(resource.Invalid, "resourceVersionMatch", "must be NotOlderThan with sendInitialEvents")
 	}
-	return from, isTrue(asked) || from == 0, nil
+	return from, isTrue(asked), nil
 }
 
 func watchTime(r *request) (context.Context, context.CancelFunc, error) {

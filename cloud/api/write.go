@@ -111,7 +111,7 @@ func (s *server) newborn(r *request, o *object) error {
 	if r.kind.Flat {
 		m.Generation = 0
 	}
-	m.DeletionTimestamp, m.DeletionGracePeriodSeconds, m.ManagedFields = nil, nil, nil
+	m.DeletionTimestamp, m.DeletionGracePeriodSeconds, m.ManagedFields, m.SelfLink = nil, nil, nil, ""
 	o.Status = nil
 	return nil
 }
@@ -292,10 +292,13 @@ func (s *server) update(r *request, old, wanted *object, dry bool) (*object, err
 	if err := r.sameObject(old, wanted); err != nil {
 		return nil, err
 	}
-	switch {
-	case r.subresource == "status" && r.kind.foreign != nil:
-		return s.updateBoth(r, old, wanted, dry)
-	case r.subresource == "status":
+	if r.subresource == "status" {
+		if err := r.kind.checkStatus(wanted); err != nil {
+			return nil, err
+		}
+		if r.kind.foreign != nil {
+			return s.updateBoth(r, old, wanted, dry)
+		}
 		return s.updateStatus(r, old, wanted, dry)
 	}
 	next, err := s.successor(r, old, wanted)
@@ -366,15 +369,31 @@ func (s *server) successor(r *request, old, wanted *object) (*object, error) {
 	}
 	m.Name, m.Namespace, m.UID, m.GenerateName = was.Name, was.Namespace, was.UID, was.GenerateName
 	m.CreationTimestamp, m.DeletionTimestamp = was.CreationTimestamp, was.DeletionTimestamp
-	m.DeletionGracePeriodSeconds = was.DeletionGracePeriodSeconds
+	m.DeletionGracePeriodSeconds, m.SelfLink = was.DeletionGracePeriodSeconds, ""
 	m.ResourceVersion, m.Generation, m.ManagedFields = was.ResourceVersion, was.Generation, was.ManagedFields
 	next.Status, next.DesiredMeta, next.rev = old.Status, old.DesiredMeta, old.rev
 	if sameSpec(old, &next) {
 		next.Spec = old.Spec // absent and {} are one
-	} else if !r.kind.Flat {
+		return &next, nil
+	}
+	if was.Owner != "" {
+		return nil, resource.Errorf(resource.Forbidden, "spec", "%s manages the object: change that; labels and annotations are yours", was.Owner)
+	}
+	if !r.kind.Flat {
 		m.Generation++
 	}
 	return &next, nil
+}
+
+func (k *Kind) checkStatus(wanted *object) error {
+	if k.CheckStatus == nil {
+		return nil
+	}
+	typed, err := k.typed(wanted)
+	if err != nil {
+		return err
+	}
+	return k.CheckStatus(typed)
 }
 
 func (s *server) updateStatus(r *request, old, wanted *object, dry bool) (*object, error) {

@@ -374,11 +374,5 @@ func probe(ctx context.Context, target string) error {
 	return err
 }
 
-// kubectl is the one that make builds, or else the system's.
-func kubectl(root string) string {
-	built := filepath.Join(root, ".tools", "kubectl")
-	if _, err := os.Stat(built); err != nil {
-		return "kubectl"
-	}
-	return built
-}
+// kubectl is the one that make builds. Without it a script that needs it fails: the system's own is another.
+func kubectl(root string) string { return filepath.Join(root, ".tools", "kubectl") }

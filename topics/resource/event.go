@@ -42,7 +42,7 @@ type EventContent struct {
 	// Type is Normal, or Warning where somebody may have to do something.
 	Type string `json:"type,omitempty"`
 	// EventTime is when it happened first, where the writer gives no other times.
-	EventTime string `json:"eventTime,omitempty"`
+	EventTime *MicroTime `json:"eventTime,omitempty"`
 	// Series is how often it happened, where the writer gives no count.
 	Series *EventSeries `json:"series,omitempty"`
 	// Action is what was done about it.
@@ -89,7 +89,15 @@ type EventSeries struct {
 	// Count is how often it happened.
 	Count int `json:"count,omitempty"`
 	// LastObservedTime is when it happened last.
-	LastObservedTime string `json:"lastObservedTime,omitempty"`
+	LastObservedTime *MicroTime `json:"lastObservedTime,omitempty"`
+}
+
+// MicroTime is a time with the six decimals that Kubernetes' clients insist on. Written to us it may have any.
+type MicroTime struct{ time.Time }
+
+// MarshalJSON writes it.
+func (t MicroTime) MarshalJSON() ([]byte, error) {
+	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
 }
 
 // Happening is told by who sees something happen to an object, and becomes an Event, or raises
@@ -119,13 +127,13 @@ func (e Event) Validate() error {
 // Times are when it happened first and last, and how often, wherever the writer put that.
 func (e *Event) Times() (first, last *time.Time, count int) {
 	first, last, count = e.FirstTimestamp, e.LastTimestamp, max(e.Count, 1)
-	if at, err := ParseTime(e.EventTime); err == nil {
-		first = cmp.Or(first, &at)
+	if e.EventTime != nil {
+		first = cmp.Or(first, &e.EventTime.Time)
 	}
 	if e.Series != nil {
 		count = max(e.Series.Count, count)
-		if at, err := ParseTime(e.Series.LastObservedTime); err == nil {
-			last = cmp.Or(last, &at)
+		if at := e.Series.LastObservedTime; at != nil {
+			last = cmp.Or(last, &at.Time)
 		}
 	}
 	first = cmp.Or(first, e.Metadata.CreationTimestamp)

@@ -53,6 +53,8 @@ type Meta struct {
 	UID string `json:"uid,omitempty"`
 	// ResourceVersion changes with every change of the object. In an update it says which version was changed.
 	ResourceVersion string `json:"resourceVersion,omitempty"`
+	// SelfLink is what old servers said; it is ignored.
+	SelfLink string `json:"selfLink,omitempty"`
 	// Generation counts changes of what is wanted. Read-only.
 	Generation int64 `json:"generation,omitempty"`
 	// CreationTimestamp is when the object was created. Read-only.
@@ -70,12 +72,29 @@ type Meta struct {
 	Finalizers []string `json:"finalizers,omitempty"`
 	// Owner is who manages the object, as {Kind}/{name}. Only the owner itself sets or clears it.
 	Owner string `json:"owner,omitempty"`
-	// OwnerReferences are kept as they are.
-	// +kubebuilder:validation:Type=array
-	OwnerReferences json.RawMessage `json:"ownerReferences,omitempty"`
+	// OwnerReferences name objects that made this one. Nothing is deleted because of them.
+	// +listType=map
+	// +listMapKey=uid
+	OwnerReferences []OwnerReference `json:"ownerReferences,omitempty"`
 	// ManagedFields says who owns which fields, from the first server-side apply on.
 	// +kubebuilder:validation:Type=array
 	ManagedFields json.RawMessage `json:"managedFields,omitempty"`
+}
+
+// OwnerReference names an object that made another.
+type OwnerReference struct {
+	// APIVersion is the group and version of the kind.
+	APIVersion string `json:"apiVersion"`
+	// Kind is what the object is.
+	Kind string `json:"kind"`
+	// Name is the object's.
+	Name string `json:"name"`
+	// UID tells it from others that had its name.
+	UID string `json:"uid"`
+	// Controller says that it manages this one.
+	Controller *bool `json:"controller,omitempty"`
+	// BlockOwnerDeletion is for others to heed.
+	BlockOwnerDeletion *bool `json:"blockOwnerDeletion,omitempty"`
 }
 
 // Condition is one aspect of an object's state, with the time since which it holds.

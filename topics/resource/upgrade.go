@@ -94,6 +94,22 @@ func (u Upgrade) Validate() error {
 	return p.err()
 }
 
+// CheckStatus checks what nodes have answered.
+func (u Upgrade) CheckStatus() error {
+	var p problems
+	for i, n := range u.Status.Nodes {
+		at := fmt.Sprintf("status.nodes[%d].history", i)
+		if len(n.History) > MaxUpgradeHistory {
+			p.add(at, "%d attempts; the last %d are kept", len(n.History), MaxUpgradeHistory)
+		}
+		for j, a := range n.History {
+			oneOf(&p, fmt.Sprintf("%s[%d].operationStatus", at, j), a.OperationStatus,
+				[]string{"", Upgrading, UpgradeSuccess, UpgradeRolledBack, UpgradeRollbackFailed})
+		}
+	}
+	return p.err()
+}
+
 // CheckUpdate says whether an Upgrade may follow prev: which nodes it is for never
 // changes, and the rest only once every node has answered.
 func (u Upgrade) CheckUpdate(prev Upgrade) error {

@@ -42,22 +42,44 @@ func (m Meta) check(p *problems) {
 	size := 0
 	for k, v := range m.Annotations {
 		size += len(k) + len(v)
+		if !validKey(k) {
+			p.add("metadata.annotations", "%s: an annotation's name is %s", clip(k), keyRule)
+		}
 	}
 	if size > maxMetadata {
 		p.add("metadata.annotations", "%d bytes in all; at most %d are kept", size, maxMetadata)
 	}
+	for i, f := range m.Finalizers {
+		if !validKey(f) {
+			p.add(fmt.Sprintf("metadata.finalizers[%d]", i), "%s: a finalizer's name is %s", clip(f), keyRule)
+		}
+	}
+	for i, o := range m.OwnerReferences {
+		at := fmt.Sprintf("metadata.ownerReferences[%d].", i)
+		required(p, at+"apiVersion", o.APIVersion)
+		required(p, at+"kind", o.Kind)
+		required(p, at+"name", o.Name)
+		required(p, at+"uid", o.UID)
+	}
+}
+
+const keyRule = "1–63 letters, digits, '-', '_' and '.', after a domain and '/' if there is one"
+
+// validKey is whether a text may name a label, an annotation or a finalizer.
+func validKey(key string) bool {
+	prefix, name, prefixed := strings.Cut(key, "/")
+	if !prefixed {
+		name = key
+	}
+	bad := strings.ContainsFunc(name, func(c rune) bool { return !isKeyLetter(c) })
+	return !bad && name != "" && len(name) <= maxLabelPart && (!prefixed || topics.ValidName(prefix))
 }
 
 // checkLabel checks a label. Values may have characters that no selector can name, as the
 // manifests of many do: blanks, colons.
 func checkLabel(p *problems, field, key, value string) {
-	prefix, name, prefixed := strings.Cut(key, "/")
-	if !prefixed {
-		prefix, name = "", key
-	}
-	bad := strings.ContainsFunc(name, func(c rune) bool { return !isKeyLetter(c) })
-	if bad || name == "" || len(name) > maxLabelPart || prefixed && !topics.ValidName(prefix) {
-		p.add(field, "%s: a label's name is 1–%d letters, digits, '-', '_' and '.', after a domain and '/' if there is one", clip(key), maxLabelPart)
+	if !validKey(key) {
+		p.add(field, "%s: a label's name is %s", clip(key), keyRule)
 	}
 	if len(value) > maxLabelPart || strings.ContainsFunc(value, unicode.IsControl) {
 		p.add(field+"["+key+"]", "%s: a label's value has at most %d bytes, and no control characters", clip(value), maxLabelPart)
@@ -91,6 +113,14 @@ func (d Device) Validate() error {
 		if _, err := ParseTime(until); err != nil {
 			p.addErr("spec.desiredUntil["+name+"]", err)
 		}
+	}
+	for i, v := range d.Spec.PropertyVisitors {
+		at := fmt.Sprintf("spec.propertyVisitors[%d]", i)
+		required(&p, at+".propertyName", v.PropertyName)
+		if slices.ContainsFunc(d.Spec.PropertyVisitors[:i], func(o Visitor) bool { return o.PropertyName == v.PropertyName }) {
+			p.add(at+".propertyName", "%s stands twice", clip(v.PropertyName))
+		}
+		v.checkCycles(&p, at)
 	}
 	sortProblems(p)
 	return p.err()
@@ -214,6 +244,10 @@ func (v Visitor) check(p *problems, at string, known map[string]bool) {
 	if !known[v.PropertyName] {
 		p.add(at+".propertyName", "%s is not a property of the model", clip(v.PropertyName))
 	}
+	v.checkCycles(p, at)
+}
+
+func (v Visitor) checkCycles(p *problems, at string) {
 	if v.CollectCycle < 0 {
 		p.add(at+".collectCycle", "%d: milliseconds can't be negative", v.CollectCycle)
 	}

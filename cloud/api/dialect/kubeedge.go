@@ -90,6 +90,7 @@ func tight(config map[string]json.RawMessage) (map[string]string, error) {
 // value is one side of a twin.
 type value struct {
 	Value    text            `json:"value"`
+	Optional kept            `json:"optional,omitempty"` // the first documents have it
 	Metadata map[string]text `json:"metadata,omitempty"`
 }
 

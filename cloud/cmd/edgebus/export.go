@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -140,9 +139,7 @@ func (o *exportOptions) kind(ctx context.Context, k client.Kind, write func(clie
 
 // owned is whether another object made this one, and will again.
 func owned(m resource.Meta) bool {
-	var owners []any
-	_ = json.Unmarshal(m.OwnerReferences, &owners) // none, or the hub's own
-	return m.Owner != "" || len(owners) > 0
+	return m.Owner != "" || len(m.OwnerReferences) > 0
 }
 
 // exportText is an object as a manifest for any hub.

@@ -55,6 +55,7 @@ metadata: {name: dimmable}
 spec:
   properties:
   - {name: brightness, type: int, accessMode: ReadWrite, maximum: 100}
+  - {name: colorTemp_K, type: int, accessMode: ReadWrite}
 ---
 apiVersion: edgebus.io/v1alpha1
 kind: Node
@@ -192,7 +193,7 @@ func TestExitCodesAndCompletion(t *testing.T) {
 	newHub(t)
 	for _, line := range []string{
 		"get", "get devices -o xml", "get devices --nope", "gett", "get devices,nodes a", "get device/", "get device a -l b",
-		"get devices --server hub", "twin set lamp power", "twin set lamp a=1 a=2", "twin get lamp -o value",
+		"get devices --server hub", "twin set lamp power", "twin set lamp a=1 a=2", "twin set lamp a/b=1", "twin get lamp -o value",
 		"delete", "delete devices", "describe device",
 	} {
 		_, errs := said(t, misused, strings.Split(line, " ")...)
@@ -202,6 +203,7 @@ func TestExitCodesAndCompletion(t *testing.T) {
 	said(t, notFound, "twin", "get", "lamp")
 	said(t, unreachable, "get", "devices", "--server", "http://127.0.0.1:1")
 	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
+	said(t, 0, "twin", "set", "lamp", "colorTemp_K=2700")
 	said(t, refused, "twin", "set", "lamp", "brightness=101")
 	said(t, late, "twin", "set", "lamp", "brightness=10", "--wait", "--timeout", "50ms")
 	for line, want := range map[string]string{"get |": "devicemodels\n", "get devices |": "lamp\n", "get device/|": "device/lamp\n", "twin set lamp |": "brightness=\n"} {

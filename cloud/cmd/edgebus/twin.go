@@ -303,8 +303,10 @@ func assignments(args []string) (map[string]*string, error) {
 		name, value, ok := strings.Cut(arg, "=")
 		_, twice := values[name]
 		switch {
-		case !ok || !topics.ValidName(name):
+		case !ok:
 			return nil, withCode(misused, "%q is not PROPERTY=VALUE", arg)
+		case !topics.ValidProperty(name):
+			return nil, withCode(misused, "%q: the name of a property is %s", name, topics.PropertyRule())
 		case twice:
 			return nil, withCode(misused, "property %s is given twice", name)
 		}
