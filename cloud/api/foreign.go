@@ -36,9 +36,9 @@ func withDialects(kinds []Kind) []Kind {
 // isAt says whether the kind's own system serves it there, in a group that has no name.
 func (f *foreign) isAt(root, group string) bool { return f != nil && group == "" && f.Root == root }
 
-// fleetsVersions understands fleets/{name}/templateversions, which is how flightctl asks for those of one Fleet.
+// fleetsVersions understands fleets/{name}/templateversions, which is how flightctl lists and clears away those of one Fleet.
 func fleetsVersions(r *http.Request, parts []string) []string {
-	if len(parts) != 3 || parts[0] != "fleets" || parts[2] != "templateversions" || r.Method != http.MethodGet {
+	if len(parts) != 3 || parts[0] != "fleets" || parts[2] != "templateversions" || r.Method != http.MethodGet && r.Method != http.MethodDelete {
 		return parts
 	}
 	fields := "spec.fleet=" + parts[1]

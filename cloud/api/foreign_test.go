@@ -117,6 +117,9 @@ func TestFlightctlsOwnPaths(t *testing.T) {
 	require.Empty(t, h.ok("GET", root+"/fleets/b/templateversions?fieldSelector=metadata.name=a-1", "").names())
 	require.Equal(t, []string{"a"}, h.ok("GET", root+"/fleets?fieldSelector=metadata.name=a", "").names())
 
+	h.ok("DELETE", root+"/fleets/b/templateversions", "")
+	require.Equal(t, []string{"a-1"}, h.ok("GET", root+"/templateversions", "").names())
+
 	h.ok("DELETE", root+"/devices/host", "")
 	h.refused(http.StatusNotFound, "NotFound", "GET", base+"/nodes/host", "")
 	for _, none := range []string{"/nodes", "/devices/host/rendered", "/namespaces/default/devices", "/fleets/a/devices", "/fleets/a/status/templateversions"} {
