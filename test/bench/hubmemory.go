@@ -64,9 +64,10 @@ func hubMemory(b bench) error {
 		"version, time and origin). Anonymous memory as the kernel counts it (RssAnon), less that of an empty hub; the file's pages\n"+
 		"that it also maps are the kernel's to take back.\n\n"+
 		"| | bytes a key |\n|---|---|\n| once it is up and at rest | %.0f |\n| at most, while it starts | %.0f |\n| its file | %.0f |\n\n"+
+		"Aim: less than 400 bytes a key: %s. "+
 		"It takes connections after %.1f s, an empty one after %.2f s.\n\n",
 		fleetNodes, fleetKeys/fleetNodes, a(hub.rest, empty.rest), a(hub.peak, empty.peak),
-		float64(file.Size())/fleetKeys, hub.start.Seconds(), empty.start.Seconds())
+		float64(file.Size())/fleetKeys, met(a(hub.rest, empty.rest) < 400), hub.start.Seconds(), empty.start.Seconds())
 	twin := filepath.Join(dir, "twin")
 	if err := makeFleet(twin); err != nil {
 		return err
