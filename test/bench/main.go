@@ -59,6 +59,7 @@ var sections = []section{
 	{"Hub memory", hubMemory},
 	{"A hundred thousand Devices", objects},
 	{"Reconnect", reconnect},
+	{"The cloud away", cloudAway},
 	{"Streams", streams},
 	{"Footprint", footprint},
 }

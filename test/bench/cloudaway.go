@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/faults"
+)
+
+// trouble is what a node may have with its cloud, and how it begins and ends.
+type trouble struct {
+	name       string
+	begin, end func(hub *process, link *faults.Proxy) error
+}
+
+func nothing(*process, *faults.Proxy) error { return nil }
+
+func heal(_ *process, link *faults.Proxy) error { link.Heal(); return nil }
+
+func cut(kind faults.Cut) func(*process, *faults.Proxy) error {
+	return func(_ *process, link *faults.Proxy) error { link.Cut(kind); return nil }
+}
+
+func signal(s syscall.Signal) func(*process, *faults.Proxy) error {
+	return func(hub *process, _ *faults.Proxy) error { return syscall.Kill(hub.pid, s) }
+}
+
+var troubles = []trouble{
+	{"none", nothing, nothing},
+	{"the hub hangs", signal(syscall.SIGSTOP), signal(syscall.SIGCONT)},
+	{"the network swallows everything", cut(faults.Blackhole), heal},
+	{"connections are reset", cut(faults.Reset), heal},
+	{"64 kbit/s, 500 ms each way", func(_ *process, link *faults.Proxy) error {
+		link.Set(faults.Conditions{Delay: 500 * time.Millisecond, Bandwidth: 8 << 10})
+		return nil
+	}, func(_ *process, link *faults.Proxy) error { link.Set(faults.Conditions{}); return nil }},
+}
+
+// cloudAway measures what programs on a node notice of the state of its cloud.
+func cloudAway(b bench) error {
+	fmt.Fprintf(b.w, "A hundred times a second a mapper publishes a reported value on its node (QoS 1, stored), and another program there gets it.\n"+
+		"Meanwhile the cloud is as the first column says, in alternating runs.\n\n| trouble | p50 | ratio | p99 | ratio |\n|---|---|---|---|---|\n")
+	hub, web, err := hubWithAPI(b)
+	if err != nil {
+		return err
+	}
+	defer hub.stop()
+	if err := errors.Join(post(web, "devicemodels", model(1)), post(web, "devices", device(0))); err != nil {
+		return err
+	}
+	link, err := faults.New(faults.Options{Target: hub.addr})
+	if err != nil {
+		return err
+	}
+	defer link.Close()
+	dir, err := os.MkdirTemp("", "edgebus-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	core, _, err := linkedCore(b, dir, link.Addr())
+	if err != nil {
+		return err
+	}
+	defer core.stop()
+	if err := owns(core.addr); err != nil {
+		return err
+	}
+	took := make([][]time.Duration, len(troubles))
+	for range b.rounds {
+		for i, t := range troubles {
+			if err := t.begin(hub, link); err != nil {
+				return err
+			}
+			list, err := locally(core.addr, b.d)
+			if err = errors.Join(err, t.end(hub, link)); err != nil {
+				return fmt.Errorf("%s: %w", t.name, err)
+			}
+			took[i] = append(took[i], list...)
+		}
+	}
+	p50, p99 := quantile(took[0], 0.5), quantile(took[0], 0.99)
+	worst := 0.0
+	for i, t := range troubles {
+		h, n := quantile(took[i], 0.5), quantile(took[i], 0.99)
+		fmt.Fprintf(b.w, "| %s | %s | %.2f | %s | %.2f |\n", t.name, round(h), float64(h)/float64(p50), round(n), float64(n)/float64(p99))
+		worst = max(worst, float64(n)/float64(p99))
+	}
+	fmt.Fprintf(b.w, "\nAim: nobody on the node notices: p99 within 2 times that without trouble: %s.\n", met(worst < 2))
+	return nil
+}
+
+const ofMapper = "v1/nodes/n1/devices/d0/reported/p0"
+
+// owns waits until a core has the device.
+func owns(addr string) error {
+	mapper, err := connect(addr, "mapper")
+	if err != nil {
+		return err
+	}
+	defer mapper.stop()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for {
+		err := mapper.Publish(ctx, client.Message{Topic: ofMapper, Payload: []byte("0"), QoS: 1})
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond) // until the hub's map is there
+	}
+}
+
+// locally times values from a mapper of a core to another of its clients.
+func locally(addr string, d time.Duration) (list []time.Duration, err error) {
+	mapper, err := connect(addr, "mapper")
+	if err != nil {
+		return nil, err
+	}
+	defer mapper.stop()
+	arrived := make(chan string, 16)
+	reader, err := connect(addr, "reader", func(o *client.Options) {
+		o.Subscriptions = []client.Subscription{{Filter: ofMapper, QoS: 1}}
+		o.OnMessage = func(m client.Message) { arrived <- string(m.Payload) }
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer reader.stop()
+	run := time.Now().UnixNano()
+	for begin, i := time.Now(), 0; time.Since(begin) < d || i < 20; i++ {
+		time.Sleep(time.Until(begin.Add(time.Duration(i) * tripEvery)))
+		want, sent := strconv.FormatInt(run+int64(i), 10), time.Now()
+		mapper.PublishAsync(client.Message{Topic: ofMapper, Payload: []byte(want), QoS: 1}, nil)
+		for got := ""; got != want; {
+			select {
+			case got = <-arrived:
+			case <-time.After(30 * time.Second):
+				return nil, errors.New("a value did not arrive")
+			}
+		}
+		list = append(list, time.Since(sent))
+	}
+	return list, nil
+}
