@@ -186,7 +186,8 @@ type request struct {
 	kind        *Kind
 	key         store.Key // Name is empty for a collection, Namespace for all of them
 	subresource string
-	twice       twice // of the body
+	twice       twice  // of the body
+	doubt       string // about what is written, for its writer
 }
 
 // object serves /apis/{group}/{version}/[namespaces/{namespace}/]{plural}[/{name}[/status]].

@@ -246,6 +246,7 @@ func TestInvalid(t *testing.T) {
 
 func TestUnknownFields(t *testing.T) {
 	h := newHub(t)
+	h.nodes("n1")
 	body := lamp(`,"colour":"red"`, `,"desiredd":{},"protocoll":{"x":1}`)
 	r := h.do("POST", inNS+"/devices?fieldValidation=Strict", body)
 	require.Equal(t, 400, r.code)

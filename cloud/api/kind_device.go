@@ -22,6 +22,7 @@ func deviceKind() Kind {
 		New:        func() any { return new(resource.Device) },
 		Private:    []string{"desiredMeta"},
 		Validate:   new(models).validateDevice,
+		Doubt:      noSuchNode,
 		Node:       ofDevice,
 		UniqueName: true,
 		Prepare: func(old, next any, origin string, now time.Time) {
@@ -149,6 +150,18 @@ func (m *models) validateDevice(ctx context.Context, r store.Reader, old, next a
 	}
 	d.Mean(*model)
 	return d.CheckModel(*model)
+}
+
+// noSuchNode doubts that a Device was to be given to a node that isn't there. It may be to come.
+func noSuchNode(ctx context.Context, r store.Reader, old, next any) string {
+	name := next.(*resource.Device).Spec.NodeName
+	if prev, ok := old.(*resource.Device); name == "" || ok && prev.Spec.NodeName == name {
+		return ""
+	}
+	if _, err := r.Get(ctx, store.Key{Kind: resource.KindNode, Name: name}); !errors.Is(err, resource.NotFound) {
+		return ""
+	}
+	return "spec.nodeName: there is no Node " + name + "; its devices wait until a core of that name connects"
 }
 
 // devicesOf lists the devices that use a model.

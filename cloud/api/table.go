@@ -176,6 +176,9 @@ func two(a int, unitA string, b int, unitB string) string {
 
 // answer writes one object in the form that was asked for.
 func (s *server) answer(w http.ResponseWriter, r *request, code int, o *object) error {
+	if r.doubt != "" {
+		warn(w, "%s", r.doubt)
+	}
 	f, err := accepts(r.Request)
 	if err != nil {
 		return err

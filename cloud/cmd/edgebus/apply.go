@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -69,6 +70,7 @@ func (o *applyOptions) run(cmd *cobra.Command) error {
 	}
 	_, interactive := terminal(o.out)
 	r := &report{options: o, total: len(manifests), count: interactive, outcomes: map[client.Outcome]int{}}
+	o.Warn = r.warnings.add
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	r.stop = cancel
@@ -133,10 +135,40 @@ type report struct {
 	done     int
 	outcomes map[client.Outcome]int
 	stop     func() // there is no use in going on
+	warnings warnings
 	tally
 }
 
+// warnings are what the hub warned of, the same once, until they are shown.
+type warnings struct {
+	mu   sync.Mutex
+	said map[string]bool
+	more []string
+}
+
+func (w *warnings) add(text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.said == nil {
+		w.said = map[string]bool{}
+	}
+	if !w.said[text] {
+		w.said[text] = true
+		w.more = append(w.more, text)
+	}
+}
+
+func (w *warnings) show(to io.Writer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, text := range w.more {
+		warn(to, text)
+	}
+	w.more = nil
+}
+
 func (r *report) add(got result) {
+	r.warnings.show(r.options.errs)
 	r.done++
 	if errors.Is(got.err, context.Canceled) {
 		r.failures++ // of what was told already

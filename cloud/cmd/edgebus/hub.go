@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -74,13 +75,16 @@ func (h *hub) open(cmd *cobra.Command) error {
 	}
 	h.Client, err = client.New(client.Options{
 		Server: p.Server, TLS: secure, User: p.User, Password: password,
-		Warn: func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), "warning:", printable(text, 500)) },
+		Warn: func(text string) { warn(cmd.ErrOrStderr(), text) },
 	})
 	if err != nil {
 		return withCode(misused, "%w", err)
 	}
 	return nil
 }
+
+// warn shows what the hub warns of, as kubectl does.
+func warn(w io.Writer, text string) { fmt.Fprintln(w, "Warning:", printable(text, 500)) }
 
 // in is the namespace that a path to a kind needs.
 func (h *hub) in(k client.Kind) string {

@@ -98,7 +98,7 @@ func TestObjectsThroughTheirLives(t *testing.T) {
 	require.Contains(t, out, "lamp")
 	require.Contains(t, errs, `"none" not found`)
 	_, errs = said(t, 0, "delete", "devicemodel", "dimmable")
-	require.Contains(t, errs, "warning: devicemodel dimmable is in use by lamp")
+	require.Contains(t, errs, "Warning: devicemodel dimmable is in use by lamp")
 	out, _ = said(t, 0, "delete", "devices", "-l", "room=hall")
 	require.Equal(t, "device/lamp deleted\n", out)
 	said(t, 3, "get", "devicemodel", "dimmable") // it went with its last device
@@ -248,4 +248,14 @@ func TestWishes(t *testing.T) {
 	done, err := wish{property: "power"}.outcome(resource.TwinProperty{})
 	require.NoError(t, err)
 	require.True(t, done, "taken back")
+}
+
+func TestApplyShowsWhatTheHubWarnsOf(t *testing.T) {
+	newHub(t)
+	lost := strings.ReplaceAll(plant[:strings.LastIndex(plant, "---")], "n1", "attic")
+	both := lost + "---" + strings.ReplaceAll(lost[:strings.Index(lost, "---")], "lamp", "fan")
+	out, errs := said(t, 0, "apply", "-f", write(t, t.TempDir(), "lost.yaml", both))
+	require.Contains(t, out, "device/fan created")
+	require.Equal(t, "Warning: spec.nodeName: there is no Node attic; its devices wait until a core of that name connects\n"+
+		"3 objects: 3 created\n", errs)
 }

@@ -1,0 +1,41 @@
+package api
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// nodes makes Nodes, as cores do that connect.
+func (h *hub) nodes(names ...string) {
+	h.t.Helper()
+	for _, name := range names {
+		h.ok("POST", base+"/nodes", `{"metadata":{"name":"`+name+`"}}`)
+	}
+}
+
+// A Device may be there before its node. A misspelt one is, too, and for ever.
+func TestAWriterIsToldThatThereIsNoSuchNode(t *testing.T) {
+	const onAttic = `{"spec":{"nodeName":"attic"}}`
+	says := []string{`299 - "spec.nodeName: there is no Node attic; its devices wait until a core of that name connects"`}
+	h := newHub(t)
+	h.nodes("n1")
+	told := func(want []string, r reply) {
+		t.Helper()
+		require.Less(t, r.code, 300, "%s", r.body)
+		require.Equal(t, want, r.header.Values("Warning"))
+	}
+	told(nil, h.do("POST", inNS+"/devices", onNode("lamp", "n1")))
+	told(says, h.do("PUT", inNS+"/devices/lamp", onNode("lamp", "attic")))
+	told(nil, h.do("PUT", inNS+"/devices/lamp", onNode("lamp", "attic")))
+	told(nil, h.do("PATCH", inNS+"/devices/lamp", `{"spec":{"desired":{"power":"ON"}}}`, "Content-Type", mergePatch))
+	told(nil, h.do("PATCH", inNS+"/devices/lamp", `{"spec":{"nodeName":"n1"}}`, "Content-Type", mergePatch))
+	told(says, h.do("PATCH", inNS+"/devices/lamp?dryRun=All", onAttic, "Content-Type", mergePatch))
+	told(says, h.do("PATCH", inNS+"/devices/lamp", onAttic, "Content-Type", mergePatch))
+	h.ok("DELETE", inNS+"/devices/lamp", "")
+	told(says, h.apply("ann", `{`+needed+`, nodeName: attic}`, ""))
+	told(nil, h.apply("ann", `{`+needed+`, nodeName: attic}`, ""))
+	told(says, h.do("POST", inNS+"/devices", onNode("fan", "attic")))
+	h.nodes("attic")
+	told(nil, h.do("POST", inNS+"/devices", onNode("bell", "attic")))
+}
