@@ -51,22 +51,23 @@ type Presence interface {
 
 // Broker is an MQTT broker. New makes one, Serve runs it.
 type Broker struct {
-	opts     Options
-	log      zerolog.Logger
-	floods   zerolog.Logger // for what a client can cause any number of
-	auth     *authenticator
-	acl      *acl
-	router   *router
-	retained *memoryRetained
-	doubts   doubts
-	store    *store // nil: nothing outlives the process
-	clients  clients
-	stats    stats
-	others   others
-	lobby    lobby
-	guard    *guard
-	counters session.Counters
-	outlet   struct {
+	opts      Options
+	log       zerolog.Logger
+	floods    zerolog.Logger // for what a client can cause any number of
+	shortages zerolog.Logger // for sessions without room, which no other flood may hide
+	auth      *authenticator
+	acl       *acl
+	router    *router
+	retained  *memoryRetained
+	doubts    doubts
+	store     *store // nil: nothing outlives the process
+	clients   clients
+	stats     stats
+	others    others
+	lobby     lobby
+	guard     *guard
+	counters  session.Counters
+	outlet    struct {
 		sess  *session.Session
 		count session.Counters
 	}
@@ -94,7 +95,7 @@ func New(opts Options) (*Broker, error) {
 	rules := newACL(opts.Down)
 	b := &Broker{
 		opts: opts, log: opts.Log, auth: auth, acl: rules, router: newRouter(rules),
-		floods: opts.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
+		floods: sampled(opts.Log), shortages: sampled(opts.Log),
 		closed: make(chan struct{}),
 	}
 	b.router.dropped = b.droppedFor
@@ -111,6 +112,10 @@ func New(opts Options) (*Broker, error) {
 	}
 	b.makeOutlet()
 	return b, b.listen()
+}
+
+func sampled(log zerolog.Logger) zerolog.Logger {
+	return log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 }
 
 // Serve takes connections until ctx is done or Close is called, and returns when

@@ -27,6 +27,7 @@ type client struct {
 	number uint64
 	record uint64 // of a durable session; 0: it ends with the process
 	sess   *session.Session
+	short  shortage
 	ident  atomic.Pointer[Identity]
 
 	// Guarded by clients.mu.

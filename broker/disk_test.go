@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/journal"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 func TestSessionsThatEndWithTheConnectionCostNoDisk(t *testing.T) {
@@ -35,45 +34,6 @@ func TestSessionsThatEndWithTheConnectionCostNoDisk(t *testing.T) {
 	require.NoError(t, j.Close())
 	require.Zero(t, j.Stats().Commits)
 	require.Zero(t, j.Stats().Records)
-}
-
-func testFullSessionRefusesThePublisher(t *testing.T, at place) {
-	b, _ := at.kept(t, t.TempDir(), func(o *Options) { o.Limits.QueuedMessages = 10 })
-	sub, live, pub := open(t, b, "sub", persistent), open(t, b, "live", persistent), open(t, b, "pub")
-	sub.sub("a", 1)
-	live.sub("a", 1)
-	sub.leave(b, "sub")
-	pub.burst("a", 0, 10)
-	require.Equal(t, numbers(0, 10), live.collect(10))
-	ack := pub.publish1("a", "no room")
-	require.Equal(t, byte(0x97), ack.ReasonCode)
-	require.Contains(t, ack.Properties.ReasonString, `"sub"`)
-	live.nothing()
-	for range 200 { // however fast the others' connections are
-		done := make(chan error, 1)
-		b.Pass(Message{Topic: "a", QoS: 1, Payload: []byte("no room"), Publisher: Identity{Version: 5}}, func(err error) { done <- err })
-		require.ErrorIs(t, <-done, resource.Quota)
-	}
-	live.nothing()
-	require.Equal(t, int64(1), b.Stats().Refused["Quota"])
-	require.Zero(t, b.Stats().Dropped["queue_full"])
-
-	three := open(t, b, "three", v3)
-	three.sub("v1/refused/three", 0)
-	three.publish("a", "can't be told", 1, 3)
-	seen := ""
-	three.nextOf(packets.Puback, func(pk packets.Packet) { seen = string(pk.Payload) })
-	if seen == "" {
-		seen = string(three.expect(packets.Publish).Payload)
-	}
-	require.Contains(t, seen, "Quota")
-	require.Equal(t, []string{"can't be told"}, live.collect(1), "others get it")
-	require.Equal(t, int64(1), b.Stats().Dropped["queue_full"])
-
-	sub = open(t, b, "sub", persistent)
-	require.Equal(t, numbers(0, 10), sub.collect(10))
-	require.Equal(t, byte(0), pub.publish1("a", "room again").ReasonCode)
-	require.Equal(t, []string{"room again"}, sub.collect(1))
 }
 
 // failing is a journal that can be made to fail, and to wait.
@@ -315,7 +275,7 @@ func TestARetainedMessageIsOneRecordWhateverFails(t *testing.T) {
 	b := start(t, func(o *Options) { o.Journal = f })
 	pub := func(payload string) chan error {
 		done := make(chan error, 1)
-		b.publishUser(Message{Topic: "a", Payload: []byte(payload), QoS: 1, Retain: true, Publisher: Identity{Version: 5}}, nil, nil, func(err error) { done <- err })
+		b.Pass(Message{Topic: "a", Payload: []byte(payload), QoS: 1, Retain: true, Publisher: Identity{Version: 5}}, func(err error) { done <- err })
 		return done
 	}
 	require.NoError(t, <-pub("old"))

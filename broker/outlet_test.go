@@ -173,29 +173,6 @@ func TestNodesAskOnlyForWhatBridgesDown(t *testing.T) {
 	require.False(t, a.read(n1, "orders/n1/x/y"))
 }
 
-// A stream has many listeners: none of them can stop it for the others.
-func TestAListenerThatNeverComesBackStopsNoStream(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.QueuedMessages = 2 })
-	open(t, b, "gone", persistent).sub("#", 1)
-	b.clients.connected("gone").disconnect(0, errLeft)
-	live := open(t, b, "live")
-	live.sub("#", 1)
-	require.Eventually(t, func() bool { return b.clients.connected("gone") == nil }, patience, time.Millisecond)
-	pass := func(topic string) error {
-		done := make(chan error, 1)
-		b.Pass(Message{Topic: topic, Payload: []byte("x"), QoS: 1, Publisher: Identity{Version: 5}}, func(err error) { done <- err })
-		return <-done
-	}
-	for range 5 {
-		require.NoError(t, pass("v1/nodes/n1/devices/lamp/telemetry/t"))
-		live.ack(packets.Puback, live.expect(packets.Publish).PacketID)
-	}
-	require.Equal(t, int64(3), b.Stats().Dropped["queue_full"])
-	require.Zero(t, b.Stats().Refused[string(resource.Quota)])
-	require.ErrorIs(t, pass("own"), resource.Quota)
-	live.nothing()
-}
-
 // The forwarder of a node drops what the hub answers with 0x97, quota exceeded, for it
 // takes it for the limit of retained messages, which doesn't go away by itself. So nothing
 // else that a stream or a bridged topic meets there may be that.

@@ -157,7 +157,7 @@ func (b *Broker) accept(m Message, batch *session.Batch, along []journal.Change,
 		b.opts.Tree.Publish(m, b.storing(along, done))
 		return
 	}
-	b.publishUser(m, batch, along, done)
+	b.send(outgoing(m, b.opts.Now()), terms{batch: batch, along: along, lane: m.lane}, done)
 }
 
 // storing has changes stored after what done is told of. The tree's store is
@@ -173,18 +173,6 @@ func (b *Broker) storing(along []journal.Change, done func(error)) func(error) {
 			return
 		}
 		b.store.Commit(along, done)
-	}
-}
-
-// publishUser takes a message that is nobody's state. On the users' own topics an MQTT 5
-// publisher is refused when a durable session has no room. An older one can't be told no,
-// and who sends a stream must not be stopped, and with it all who listen, by one of them
-// that never came back: there only that session goes without.
-func (b *Broker) publishUser(m Message, batch *session.Batch, along []journal.Change, done func(error)) {
-	strict := m.QoS > 0 && m.Publisher.Version >= 5 && !topics.IsTree(m.Topic)
-	full := b.send(outgoing(m, b.opts.Now()), terms{strict: strict, batch: batch, along: along, lane: m.lane}, done)
-	if v := m.Publisher.Version; full != nil && m.QoS > 0 && v > 0 && v < 5 {
-		b.refused(m, noRoom(m.Topic, full))
 	}
 }
 

@@ -20,7 +20,7 @@ const (
 type router struct {
 	index index
 	acl   *acl
-	// dropped is told of a message that found no room in a session.
+	// dropped is told of a session that goes without a message, for it has no room.
 	dropped func(c *client, m *session.Message)
 
 	most int // bytes of all routes below; those of one are a 32nd at most, and those of the groups' names an eighth
@@ -89,6 +89,18 @@ func newRouter(a *acl) *router {
 
 // deliver queues the message in the session of every subscriber.
 func (r *router) deliver(rt *route, m *session.Message, batch *session.Batch) {
+	rt.each(m, batch, func(c *client, how session.Delivery) { r.give(c, m, how) })
+}
+
+// give queues the message in a session that is not durable, or at QoS 0.
+func (r *router) give(c *client, m *session.Message, how session.Delivery) {
+	if !c.sess.Enqueue(m, how) {
+		r.dropped(c, m)
+	}
+}
+
+// each goes through the sessions that get the message, and how.
+func (rt *route) each(m *session.Message, batch *session.Batch, give func(*client, session.Delivery)) {
 	for i := range rt.targets {
 		t := &rt.targets[i]
 		how := &t.all
@@ -97,72 +109,24 @@ func (r *router) deliver(rt *route, m *session.Message, batch *session.Batch) {
 				continue
 			}
 		}
-		if !t.client.sess.Enqueue(m, how.delivery(m, batch)) {
-			r.dropped(t.client, m)
-		}
-	}
-	for i := range rt.groups {
-		s, d := rt.groups[i].choose(m)
-		if d.Batch = batch; !s.client.sess.Enqueue(m, d) {
-			r.dropped(s.client, m)
-		}
-	}
-}
-
-// copied is a message for one session.
-type copied struct {
-	client *client
-	how    session.Delivery
-	taken  bool // it was offered
-}
-
-// copies lists the sessions that get the message, and how.
-func (rt *route) copies(m *session.Message, batch *session.Batch) []copied {
-	list := make([]copied, 0, len(rt.targets)+len(rt.groups))
-	for i := range rt.targets {
-		t := &rt.targets[i]
-		how := &t.all
-		if m.From != "" && m.From == t.client.id {
-			if how = &t.own; !how.any {
-				continue
-			}
-		}
-		list = append(list, copied{client: t.client, how: how.delivery(m, batch)})
+		give(t.client, how.delivery(m, batch))
 	}
 	for i := range rt.groups {
 		s, d := rt.groups[i].choose(m)
 		d.Batch = batch
-		list = append(list, copied{client: s.client, how: d})
-	}
-	return list
-}
-
-// deliverCopies queues those that were not offered.
-func (r *router) deliverCopies(m *session.Message, list []copied) {
-	for _, c := range list {
-		if !c.taken && !c.client.sess.Enqueue(m, c.how) {
-			r.dropped(c.client, m)
-		}
+		give(s.client, d)
 	}
 }
 
-// choose picks one member: the next in turn that is online and has room; failing
-// that one that is online; failing that any.
+// choose picks one member, the next in turn among those that are best off.
 func (g *sharedGroup) choose(m *session.Message) (*subscription, session.Delivery) {
 	n := uint64(len(g.members))
 	first := g.turn.Add(1)
 	chosen := g.members[first%n]
 	best := 0
-	for i := uint64(0); i < n && best < 2; i++ {
+	for i := uint64(0); i < n && best < served; i++ {
 		s := g.members[(first+i)%n]
-		rank := 0
-		if s.client.sess.Online() {
-			rank = 1
-			if s.client.sess.Room(m) {
-				rank = 2
-			}
-		}
-		if rank > best {
+		if rank := s.rank(m); rank > best {
 			chosen, best = s, rank
 		}
 	}
@@ -171,6 +135,27 @@ func (g *sharedGroup) choose(m *session.Message) (*subscription, session.Deliver
 		d.IDs = []uint32{chosen.id}
 	}
 	return chosen, d
+}
+
+// How a member of a group would fare with a message, the best last.
+const (
+	away    = iota // it would get nothing
+	crowded        // it is there, and has no room
+	owed           // it finds it when it comes
+	served
+)
+
+func (s *subscription) rank(m *session.Message) int {
+	online, room := s.client.sess.Online(), s.client.sess.Room(m)
+	switch {
+	case online && room:
+		return served
+	case online:
+		return crowded
+	case room && min(m.QoS, s.qos) > 0:
+		return owed
+	}
+	return away
 }
 
 // route returns the topic's route, from memory if no subscription has changed since.

@@ -6,7 +6,6 @@ import (
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // parcel is a message on its way into the journal.
@@ -14,34 +13,29 @@ type parcel struct {
 	b        *Broker
 	changes  []journal.Change
 	offers   []session.Offer
-	full     *client          // a durable session that had no room
 	retained *session.Message // to be settled
 	inLane   bool
 }
 
 // terms are how a message is sent.
 type terms struct {
-	// strict says that the publisher can be told of a session without room: then the
-	// message goes to nobody. Otherwise that session goes without, which is counted.
-	strict bool
-	batch  *session.Batch
-	along  []journal.Change // to be stored with it
-	lane   *lane
+	batch *session.Batch
+	along []journal.Change // to be stored with it
+	lane  *lane
 }
 
 // send queues a message in the session of every subscriber. done is called when all
 // that has to outlive the process does so: what durable sessions are owed, the
 // retained message, and the changes that come along; or with the reason why nothing
-// was kept. Nobody is kept waiting for the disk.
-func (b *Broker) send(out *session.Message, how terms, done func(error)) (full *client) {
-	pending, full, err := b.enqueue(out, how, done)
-	if !pending {
+// was kept. Nobody is kept waiting for the disk, or refused because one of those who
+// receive has no room: that one goes without, which is counted and logged.
+func (b *Broker) send(out *session.Message, how terms, done func(error)) {
+	if pending, err := b.enqueue(out, how, done); !pending {
 		done(err)
 	}
-	return full
 }
 
-func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pending bool, full *client, err error) {
+func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pending bool, err error) {
 	retained := out.Retain && (!topics.IsTree(out.Topic) || topics.IsBridged(out.Topic))
 	if retained { // what is retained, what is stored and what is sent keep one order
 		lock := b.order.of(out.Topic)
@@ -50,23 +44,14 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 	}
 	rt := b.router.route(out.Topic)
 	p := &parcel{b: b, changes: how.along, inLane: how.lane != nil}
-	var copies []copied
 	if retained {
 		if err := b.retained.quota(out); err != nil {
-			return false, nil, err
+			return false, err
 		}
-	}
-	if rt.durable {
-		copies = rt.copies(out, how.batch)
-		if err := p.offer(out, copies, how.strict); err != nil {
-			return false, p.full, err
-		}
-	}
-	if retained {
 		p.keep(out)
 	}
 	if rt.durable {
-		b.router.deliverCopies(out, copies)
+		p.deliver(rt, out, how.batch)
 	} else {
 		b.router.deliver(rt, out, how.batch)
 	}
@@ -74,7 +59,7 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 		b.retained.put(out)
 	}
 	if len(p.changes) == 0 || b.store == nil {
-		return false, p.full, nil
+		return false, nil
 	}
 	commit := b.store.Commit
 	if how.lane != nil {
@@ -84,34 +69,25 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 		p.settle(err)
 		done(err)
 	})
-	return true, p.full, nil
+	return true, nil
 }
 
-// offer queues the message in the durable sessions among its receivers. When the first
-// without room undoes it for all, none of them has sent it.
-func (p *parcel) offer(out *session.Message, copies []copied, strict bool) error {
-	hold := strict && len(copies) > 1
-	for i := range copies {
-		c := &copies[i]
-		if c.how.QoS == 0 || !c.client.sess.Durable() {
-			continue
+// deliver queues the message in the session of every subscriber, and what it takes to have
+// it on disk for those whose sessions are durable.
+func (p *parcel) deliver(rt *route, out *session.Message, batch *session.Batch) {
+	rt.each(out, batch, func(c *client, how session.Delivery) {
+		if how.QoS == 0 || !c.sess.Durable() {
+			p.b.router.give(c, out, how)
+			return
 		}
-		c.taken, c.how.Stored = true, p.inLane
-		o, full := c.client.sess.Offer(out, c.how, hold)
-		switch {
-		case full && strict:
-			p.full = c.client
-			err := noRoom(out.Topic, c.client)
-			p.settle(err)
-			return err
-		case full:
-			p.full = c.client
-			c.client.sess.CountFull()
-			p.b.droppedFor(c.client, out)
+		how.Stored = p.inLane
+		switch o, ok := c.sess.Offer(out, how); {
+		case !ok:
+			p.b.router.dropped(c, out)
 		case !o.None():
 			p.offers = append(p.offers, o)
 		}
-	}
+	})
 	var body *session.Body
 	if len(p.offers) > 1 {
 		var change journal.Change
@@ -121,11 +97,6 @@ func (p *parcel) offer(out *session.Message, copies []copied, strict bool) error
 	for _, o := range p.offers {
 		p.changes = append(p.changes, o.Change(body))
 	}
-	return nil
-}
-
-func noRoom(topic string, c *client) error {
-	return resource.Errorf(resource.Quota, topic, "the session of client %q, which subscribed to it, has no room", c.id)
 }
 
 // keep has the message stored as its topic's retained one.

@@ -37,12 +37,16 @@ type Stats struct {
 	RefusedSubscriptions int64
 }
 
+// Missed is how many messages sessions had no room for, and went without.
+func (s Stats) Missed() int64 { return s.Dropped[session.DropQueueFull.String()] }
+
 // Queues is what waits in sessions.
 type Queues struct {
 	Waiting      int     // messages not sent yet
 	WaitingBytes int     // of them
 	Unacked      int     // messages sent and not acknowledged
 	Fullest      float64 // how full the fullest session's queue is, from 0 to 1
+	FullestOf    string  // whose that is; empty: all are empty
 }
 
 type stats struct {
@@ -133,20 +137,22 @@ var refusedKinds = [...]resource.ErrorKind{
 // Queues looks at every session, so that none has to keep count for who asks.
 func (b *Broker) Queues() (q Queues) {
 	b.clients.mu.Lock()
-	sessions := make([]*session.Session, 0, len(b.clients.byID))
+	all := make([]*client, 0, len(b.clients.byID))
 	for _, c := range b.clients.byID {
 		if !c.rights().own() {
-			sessions = append(sessions, c.sess)
+			all = append(all, c)
 		}
 	}
 	b.clients.mu.Unlock()
 	l := b.opts.Limits
-	for _, sess := range sessions {
-		waiting, unacked, bytes := sess.Load()
+	for _, c := range all {
+		waiting, unacked, bytes := c.sess.Load()
 		q.Waiting += waiting
 		q.Unacked += unacked
 		q.WaitingBytes += bytes
-		q.Fullest = max(q.Fullest, float64(waiting)/float64(l.QueuedMessages), float64(bytes)/float64(l.QueuedBytes))
+		if full := max(float64(waiting)/float64(l.QueuedMessages), float64(bytes)/float64(l.QueuedBytes)); full > q.Fullest {
+			q.Fullest, q.FullestOf = full, c.id
+		}
 	}
 	return q
 }
@@ -177,9 +183,4 @@ func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) 
 	if b.opts.Rejected != nil {
 		b.opts.Rejected(r)
 	}
-}
-
-// droppedFor logs that a session has no room.
-func (b *Broker) droppedFor(c *client, m *session.Message) {
-	b.about(b.floods.Warn(), m.Topic).Str("client", c.id).Uint8("qos", m.QoS).Msg("queue full: message dropped")
 }

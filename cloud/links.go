@@ -18,9 +18,11 @@ import (
 // links answers how the hub's links are, when it is asked.
 func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, version string) func(node string, most int) resource.LinkReport {
 	return func(node string, most int) resource.LinkReport {
+		queues, stats := br.Queues(), br.Stats()
 		r := resource.LinkReport{
 			Program: "cloudhub", Version: version, Now: resource.Time(time.Now()), Hub: self.Text(),
-			Failing: commits.Failing(), Damaged: commits.Damaged(), FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused,
+			Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: stats.Refused,
+			FullestQueue: queues.Fullest, FullestOf: queues.FullestOf, Missed: stats.Missed(),
 		}
 		r.Links, r.More = tw.Links(node, most)
 		return r

@@ -146,9 +146,10 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 		if at := firstExpiry(l.theirs, l.ours); !at.IsZero() {
 			link.CertificateExpires = resource.Time(at)
 		}
+		queues, stats := br.Queues(), br.Stats()
 		return resource.LinkReport{
 			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Hub: s.Hub.Text(), Failing: commits.Failing(), Damaged: commits.Damaged(),
-			FullestQueue: br.Queues().Fullest, Refused: br.Stats().Refused, Links: []resource.Link{link}, Streams: h.streams(),
+			FullestQueue: queues.Fullest, FullestOf: queues.FullestOf, Missed: stats.Missed(), Refused: stats.Refused, Links: []resource.Link{link}, Streams: h.streams(),
 			Owned: &resource.Usage{
 				Keys: s.UpKeys, MostKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MostBytes: int(o.Config.Limits.Node.Bytes),
 			},

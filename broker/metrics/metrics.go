@@ -128,7 +128,7 @@ func (r Registry) Broker(b *broker.Broker) {
 	g.Gauge("waiting_messages", "Messages in sessions that were not sent yet.", func(s stats) float64 { return float64(s.Waiting) })
 	g.Gauge("waiting_bytes", "Bytes of them.", func(s stats) float64 { return float64(s.WaitingBytes) })
 	g.Gauge("unacknowledged_messages", "Messages that were sent and that clients have not acknowledged.", func(s stats) float64 { return float64(s.Unacked) })
-	g.Gauge("fullest_queue_ratio", "How full the fullest session's queue is, from 0 to 1; a full one drops or refuses messages.", func(s stats) float64 { return s.Fullest })
+	g.Gauge("fullest_queue_ratio", "How full the fullest session's queue is, from 0 to 1; a full one goes without messages.", func(s stats) float64 { return s.Fullest })
 	g.Gauge("store_waiting_bytes", "Bytes that publishers wait for to be on disk; at 64 MiB they are read no further.", func(s stats) float64 { return float64(s.StoreWaiting) })
 	g.Counter("connects_total", "Connections that were let in.", func(s stats) float64 { return float64(s.Connects) })
 	g.CounterBy("reason", "rejected_connections_total", "Connections that were not let in.", func(s stats) map[string]int64 { return s.Rejected })

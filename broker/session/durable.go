@@ -25,7 +25,6 @@ type stake struct {
 	body    *Body  // nil: the record holds the message itself
 	pending bool   // not yet on disk
 	after   bool   // to be sent only when it is
-	held    bool   // not to be sent: it may be taken back
 	pos     uint64 // in the queue, while pending
 	over    bool   // delivered or dropped already
 	pull    *pull  // nil: not a retained message fetched for a subscription
@@ -65,65 +64,54 @@ func packetID(seq uint64) uint16 { return uint16((seq-1)%math.MaxUint16) + 1 }
 // Offer is a message in the queue of a durable session that is not yet stored. It
 // must be settled.
 type Offer struct {
-	s     *Session
-	it    item
-	batch *Batch
+	s  *Session
+	it item
 }
 
-// Offer queues a QoS 1 or 2 message in a durable session. Where there is no room,
-// it is not queued: full. An offer of a session that has ended is none: it needn't
-// be stored. One that may have to be taken back, because another session has no room, is
-// held: it isn't sent before Change.
-func (s *Session) Offer(m *Message, d Delivery, hold bool) (o Offer, full bool) {
+// Offer queues a QoS 1 or 2 message in a durable session. It reports false when there was
+// no room, which is counted. An offer of a session that has ended is none: it needn't
+// be stored.
+func (s *Session) Offer(m *Message, d Delivery) (o Offer, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return Offer{}, false
+		return Offer{}, true
 	}
 	if !s.makeRoom(m) {
 		s.missed(m.Topic)
-		return Offer{}, true
+		s.count.drop(DropQueueFull, 1)
+		return Offer{}, false
 	}
 	s.arrived(m.Topic)
-	return s.offer(m, d, nil, hold), false
+	return s.offer(m, d, nil), true
 }
 
-func (s *Session) offer(m *Message, d Delivery, p *pull, hold bool) Offer {
+func (s *Session) offer(m *Message, d Delivery, p *pull) Offer {
 	s.seq++
 	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, stake: &stake{
-		seq: s.seq, pending: true, after: d.Stored, held: hold, pos: s.queue.items.end(), pull: p, record: s.log.ID(),
+		seq: s.seq, pending: true, after: d.Stored, pos: s.queue.items.end(), pull: p, record: s.log.ID(),
 	}}
-	o := Offer{s: s, it: it, batch: d.Batch}
 	s.push(it, d.Batch)
-	return o
+	return Offer{s: s, it: it}
 }
 
 // None says whether there is nothing to store and to settle.
 func (o Offer) None() bool { return o.s == nil }
 
-// Change stores the offer, which can't be taken back any more. body is nil when the
-// message is in no other record.
+// Change stores the offer. body is nil when the message is in no other record.
 func (o Offer) Change(body *Body) journal.Change {
 	var where uint64
 	if body != nil {
 		where = body.record
+		o.share(body)
 	}
-	x := o.it.stake
-	if body != nil || x.held {
-		o.stand(body)
-	}
-	return journal.Change{ID: x.record, Value: o.s.entry(o.it, where)}
+	return journal.Change{ID: o.it.stake.record, Value: o.s.entry(o.it, where)}
 }
 
-func (o Offer) stand(body *Body) {
-	s, x := o.s, o.it.stake
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x.body = body
-	if x.held && s.writer != nil {
-		s.writer.wakeWith(o.batch)
-	}
-	x.held = false
+func (o Offer) share(body *Body) {
+	o.s.mu.Lock()
+	defer o.s.mu.Unlock()
+	o.it.stake.body = body
 }
 
 // Settle tells the outcome: a message that could not be stored is not kept.
@@ -165,7 +153,7 @@ func (s *Session) waits(it item) bool {
 	if !s.flights.room(s.window) {
 		return true
 	}
-	return it.stake != nil && (it.stake.held || it.stake.pending && (it.qos == 2 || it.stake.after) || s.flights.byID[packetID(it.stake.seq)] != nil)
+	return it.stake != nil && (it.stake.pending && (it.qos == 2 || it.stake.after) || s.flights.byID[packetID(it.stake.seq)] != nil)
 }
 
 // done lets go of an item that was delivered or dropped. What is still being stored

@@ -117,7 +117,7 @@ func (s *Session) enqueuePulled(m *Message, p *pull) {
 	}
 	p.left++
 	if d.QoS == 2 {
-		o := s.offer(m, d, p, false)
+		o := s.offer(m, d, p)
 		s.log.Commit([]journal.Change{o.Change(nil)}, o.Settle)
 		return
 	}

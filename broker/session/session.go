@@ -232,9 +232,6 @@ func (s *Session) old(it item, now time.Time) bool {
 	return s.limits.Age > 0 && now.Sub(it.msg.At) > s.limits.Age
 }
 
-// CountFull counts a message that an Offer found no room for.
-func (s *Session) CountFull() { s.count.drop(DropQueueFull, 1) }
-
 // Room says whether a message would find a place without anything being dropped.
 func (s *Session) Room(m *Message) bool {
 	s.mu.Lock()

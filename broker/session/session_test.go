@@ -156,7 +156,7 @@ func TestConnectionsLeaveNoGapsInAQueue(t *testing.T) {
 		for range 500 {
 			s.Enqueue(message("zero", "x", 0), Delivery{})
 		}
-		last, _ = s.Offer(message("one", "x", 1), Delivery{QoS: 1}, false)
+		last, _ = s.Offer(message("one", "x", 1), Delivery{QoS: 1})
 		s.drain(w, nil, batchBytes)
 		s.Detach(w)
 	}
@@ -172,12 +172,12 @@ func TestWhatIsTakenBackLeavesNoGaps(t *testing.T) {
 	for _, atOnce := range []int{1, 500} {
 		s := New(limits, time.Now, &Counters{})
 		s.Endure(1, &forgetful{})
-		first, _ := s.Offer(message("a", "kept", 1), Delivery{QoS: 1}, false)
+		first, _ := s.Offer(message("a", "kept", 1), Delivery{QoS: 1})
 		first.Settle(nil)
 		offers := make([]Offer, atOnce)
 		for range 100_000 / atOnce {
 			for i := range offers {
-				offers[i], _ = s.Offer(message("a", "x", 1), Delivery{QoS: 1}, false)
+				offers[i], _ = s.Offer(message("a", "x", 1), Delivery{QoS: 1})
 			}
 			for _, o := range offers {
 				o.Settle(errors.New("no space left on device"))
@@ -188,21 +188,6 @@ func TestWhatIsTakenBackLeavesNoGaps(t *testing.T) {
 		require.LessOrEqual(t, len(s.queue.items.buf), 2048)
 		require.Equal(t, []string{"kept"}, payloads(decode(t, s.drain(attached(s, Params{Version: 5}), nil, batchBytes), 5)))
 	}
-}
-
-// What may still be taken back, because another session has no room, is not sent.
-func TestAHeldOfferIsNotSentBeforeItStands(t *testing.T) {
-	s := New(limits, time.Now, &Counters{})
-	s.Endure(1, &forgetful{})
-	w := attached(s, Params{Version: 5})
-	back, _ := s.Offer(message("a", "taken back", 1), Delivery{QoS: 1}, true)
-	stands, _ := s.Offer(message("a", "stands", 1), Delivery{QoS: 1}, true)
-	require.Empty(t, s.drain(w, nil, batchBytes))
-	stands.Change(nil)
-	require.Empty(t, s.drain(w, nil, batchBytes), "it keeps its place")
-	back.Settle(errors.New("another session has no room"))
-	require.Equal(t, []string{"stands"}, payloads(decode(t, s.drain(w, nil, batchBytes), 5)))
-	require.Equal(t, 1, s.Queued())
 }
 
 func TestUnsubscribingStopsAPull(t *testing.T) {

@@ -34,7 +34,7 @@ var told = map[string]string{
 	"qos0": "rests_total", "qos1": "rests_total", "topics": "rests_total", "tree": "rests_total", "refused": "refused_messages_total", "stalled": "rests_total",
 	"deaf": "connects_total", "subscriptions": "rests_total", "connects": "held_connections_total", "takeovers": "held_connections_total", "halves": "rejected_connections_total",
 	"passwords": `rejected_connections_total{reason="too many wrong passwords`, "retained": "refused_messages_total",
-	"offline": "refused_messages_total", "malformed": `closed_connections_total{reason="malformed packet"}`, "announced": "connects_total",
+	"offline": `dropped_messages_total{reason="queue_full"}`, "malformed": `closed_connections_total{reason="malformed packet"}`, "announced": "connects_total",
 	"pings": "rests_total", "fragments": "rests_total",
 	"sessions": `rejected_connections_total{reason="too many sessions`,
 }

@@ -15,6 +15,10 @@ type LinkReport struct {
 	Damaged map[string]string `json:"damaged,omitempty"`
 	// FullestQueue is how full the fullest queue of this end's broker is, from 0 to 1.
 	FullestQueue float64 `json:"fullestQueue,omitempty"`
+	// FullestOf is the client whose queue that is, and Missed how many messages sessions had no
+	// room for and went without, since this end's start.
+	FullestOf string `json:"fullestOf,omitempty"`
+	Missed    int64  `json:"missed,omitempty"`
 	// Refused are the publishes that this end's broker refused since its start, by kind of error.
 	Refused map[string]int64 `json:"refused,omitempty"`
 	// Streams are what a core keeps for the hub beside the map; nil of a hub.

@@ -150,7 +150,12 @@ func (d *diagnosis) ends(f facts) {
 				r.Program, store, r.Damaged[store])
 		}
 		if r.FullestQueue > fullQueue {
-			d.add(look, "a client is away or slow: see edgebus_broker_waiting_messages, and limits.session", "a queue of %s is %.0f %% full", r.Program, 100*r.FullestQueue)
+			d.add(look, "the client is away or slow: when it is full, it goes without (limits.session)", "the queue of client %q on %s is %.0f %% full",
+				r.FullestOf, r.Program, 100*r.FullestQueue)
+		}
+		if r.Missed > 0 {
+			d.add(look, "its log names the clients, which are away or slow: have them come, or end their sessions, or raise limits.session",
+				"%s had no room for %d messages in sessions since its start: those clients go without them", r.Program, r.Missed)
 		}
 	}
 	if f.hub != nil && f.core != nil && f.hub.Version != f.core.Version {

@@ -42,7 +42,8 @@ func TestDiagnosis(t *testing.T) {
 	}{
 		"damaged files":   {func(f *facts) { f.core.Damaged = map[string]string{"sessions": "1.log is damaged"} }, wrong, "edgecore has damaged files (sessions): 1.log"},
 		"disk full":       {func(f *facts) { f.core.Failing = map[string]string{"tree": "no space left on device"} }, wrong, "edgecore can't store (tree): no space left"},
-		"queue":           {func(f *facts) { f.hub.FullestQueue = 0.9 }, look, "a queue of cloudhub is 90 % full"},
+		"queue":           {func(f *facts) { f.hub.FullestQueue, f.hub.FullestOf = 0.9, "scada" }, look, `the queue of client "scada" on cloudhub is 90 % full`},
+		"no room":         {func(f *facts) { f.core.Missed = 3 }, look, "edgecore had no room for 3 messages in sessions"},
 		"clock":           {func(f *facts) { f.core.Now = ago(90 * time.Minute) }, wrong, "clock is 1h behind the hub's"},
 		"clock, far away": {func(f *facts) { s := 10.0; f.core, f.hub.Links[0].ClockAhead = nil, &s }, look, "clock is 10s ahead of the hub's"},
 		"expired":         {func(f *facts) { f.core.Links[0].CertificateExpires = ago(time.Hour) }, wrong, "has expired"},
