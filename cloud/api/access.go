@@ -77,7 +77,7 @@ func (s *server) sees(ctx context.Context, a access, k *Kind, o *object) bool {
 	if a.all || k.Node == nil {
 		return true // may has decided
 	}
-	typed, err := k.typed(o)
+	typed, err := k.before(o) // which a write needs as well
 	return err == nil && s.ofTheirs(ctx, a, k, typed)
 }
 

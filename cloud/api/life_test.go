@@ -138,11 +138,11 @@ func TestModelReleasedAtStart(t *testing.T) {
 	h.refused(404, "NotFound", "GET", inNS+"/devicemodels/dimmable", "")
 }
 
-// 200 writers on one object, over a dozen connections: every accepted write was made on what it had read.
+// Sixty writers on one object, over a dozen connections: every accepted write was made on what it had read.
 func TestRacingPuts(t *testing.T) {
 	h := newHub(t)
 	h.ok("POST", inNS+"/devices", lamp(`,"annotations":{"n":"0"}`, ""))
-	const writers = 200
+	const writers = 60
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 12, MaxConnsPerHost: 12}}
 	var wg sync.WaitGroup
 	for range writers {
