@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -52,4 +53,55 @@ func TestOutletOfAConfiguration(t *testing.T) {
 	name := cloudName("n1")
 	require.Equal(t, "v1/nodes/n1/bridge/a/b", name("a/b"))
 	require.Equal(t, "v1/nodes/n1/devices/x/events/y", name("v1/nodes/n1/devices/x/events/y"))
+}
+
+// A core that stops while its disk is full has not kept what it was given, and doesn't say so.
+func TestWhatCouldNotBeKeptComesAgain(t *testing.T) {
+	hub, err := broker.New(broker.Options{
+		Listeners: []broker.Listener{{Address: "127.0.0.1:0"}}, Auth: broker.Auth{LoopbackNodes: true}, Down: []string{"site/#"}, Log: zerolog.Nop(),
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- hub.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-served)
+	})
+	var cfg configs.Core
+	cfg.Node.Name, cfg.Link.Server = "n1", "mqtt://"+hub.Addrs()[0].String()
+	rules := []configs.Bridge{{Direction: "down", Filter: "site/#", Store: true}}
+	run := func(outcome error) (tried chan string, stop func()) {
+		tried = make(chan string, 100)
+		h := &hubLink{cfg: cfg, up: newUplink(), log: zerolog.Nop(), bridge: newBridge(rules, func(m broker.Message, done func(error)) {
+			done(outcome)
+			tried <- m.Topic
+		}, zerolog.Nop())}
+		c, err := h.newStored()
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		return tried, func() {
+			cancel()
+			require.NoError(t, <-ended)
+			h.running.Wait()
+		}
+	}
+	await := func(tried chan string) {
+		select {
+		case topic := <-tried:
+			require.Equal(t, "site/a", topic)
+		case <-time.After(30 * time.Second):
+			require.Fail(t, "it did not come")
+		}
+	}
+	tried, stopped := run(resource.Errorf(resource.Unavailable, "", "the disk is full"))
+	require.Eventually(t, func() bool { return len(hub.Subscribers("site/a")) == 1 }, 30*time.Second, time.Millisecond)
+	hub.Publish(broker.Message{Topic: "site/a", Payload: []byte("x"), QoS: 1})
+	await(tried)
+	stopped()
+	tried, stopped = run(nil)
+	await(tried)
+	stopped()
 }

@@ -46,7 +46,7 @@ func (h *hubLink) run(ctx context.Context) error {
 	defer stored.Wait()
 	defer h.running.Wait()
 	if len(h.bridge.stored) > 0 {
-		second, err := h.newStored(ctx)
+		second, err := h.newStored()
 		if err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 
 // newStored makes a second client, with a session that outlives its connections: what
 // the hub keeps for it is what stored rules bring down.
-func (h *hubLink) newStored(ctx context.Context) (*client.Client, error) {
+func (h *hubLink) newStored() (*client.Client, error) {
 	o, err := h.options()
 	if err != nil {
 		return nil, err
@@ -123,11 +123,14 @@ func (h *hubLink) newStored(ctx context.Context) (*client.Client, error) {
 	var c *client.Client
 	o.ClientID, o.SessionExpiry = "node/"+h.cfg.Node.Name+"/bridge", storedFor
 	o.Log = h.up.beside(h.log).With().Str("connection", "bridge").Logger()
+	// What can't be kept is tried for as long as the connection lasts: with that its acknowledgement is void.
+	var connection context.Context
 	o.OnConnect = func(ctx context.Context, _ bool) error {
+		connection = ctx
 		h.running.Go(func() { h.bridge.ask(ctx, c, h.bridge.stored) })
 		return nil
 	}
-	o.OnMessage = func(m client.Message) { h.bridge.take(ctx, m) }
+	o.OnMessage = func(m client.Message) { h.bridge.take(connection, m) }
 	if c, err = client.New(o); err != nil {
 		return nil, fmt.Errorf("link: %w", err)
 	}
