@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,4 +55,28 @@ func TestEventsAreChosenByWhatTheyAreAbout(t *testing.T) {
 	require.Len(t, list.at("items"), 1)
 	require.Equal(t, "fan", list.str("items.0.regarding.name"))
 	require.Equal(t, 400, h.do("GET", coreEvents+"?fieldSelector=regarding.name=fan", "").code)
+}
+
+// A Node is a Device to flightctl: kubectl describe devices.flightctl.io asks for the Events of a Device with the Node's uid.
+func TestEventsAreFoundByWhatAnotherGroupCallsTheirObject(t *testing.T) {
+	h := newHub(t)
+	uid := h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`).str("metadata.uid")
+	h.ok("POST", coreEvents, `{"metadata":{"name":"node"},"involvedObject":{"kind":"Node","name":"n1","uid":"`+uid+`"},"reason":"InStep"}`)
+	h.ok("POST", coreEvents, `{"metadata":{"name":"device"},"involvedObject":{"kind":"Device","namespace":"default","name":"n1","uid":"u2"},"reason":"Bound"}`)
+	for selector, want := range map[string][]string{
+		"kind=Device,X.name=n1,X.namespace=,X.uid=" + uid: {"node"},
+		"uid=" + uid + ",X.kind=Device":                   {"node"},
+		"kind=Node,X.name=n1,X.uid=" + uid:                {"node"},
+		"kind=Fleet,X.name=n1,X.uid=" + uid:               nil,
+		"kind!=Device,X.uid=" + uid:                       {"node"},
+		"kind=Device,X.uid!=" + uid:                       {"device"},
+		"kind=Device,X.uid=u2":                            {"device"},
+		"kind=Device,X.name=n1":                           {"device"},
+		"kind=Device,X.uid=":                              nil,
+	} {
+		of := strings.ReplaceAll("X."+selector, "X.", "involvedObject.")
+		require.Equal(t, want, h.ok("GET", "/api/v1/events?fieldSelector="+of, "").names(), of)
+		of = strings.ReplaceAll("X."+selector, "X.", "regarding.")
+		require.Equal(t, want, h.ok("GET", "/apis/events.k8s.io/v1/events?fieldSelector="+of, "").names(), of)
+	}
 }

@@ -15,7 +15,7 @@ type requirement struct {
 	key    string
 	op     string // = != in notin exists !exists
 	values []string
-	quoted []byte // of a field, the value as it stands in JSON
+	quoted []byte // of a field that has one value, that as it stands in JSON
 }
 
 func (r requirement) matches(labels map[string]string) bool {
@@ -141,7 +141,27 @@ func (s *server) selector(r *request) (selector, error) {
 		}
 		sel.fields = append(sel.fields, f)
 	}
+	s.calledOtherwise(sel.fields)
 	return sel, nil
+}
+
+// calledOtherwise lets the kind of an object whose uid is said be what another group calls it: Events name kinds as
+// they are called here, and kubectl describe asks by kind, name and uid for those of the object that it was told.
+func (s *server) calledOtherwise(fields []requirement) {
+	for i := range fields {
+		f := &fields[i]
+		of, isKind := strings.CutSuffix(f.key, ".kind")
+		if !isKind || f.op != "=" || !slices.ContainsFunc(fields, func(r requirement) bool {
+			return r.key == of+".uid" && r.op == "=" && r.values[0] != ""
+		}) {
+			continue
+		}
+		for _, k := range s.Kinds {
+			if k.foreign != nil && k.Name == f.values[0] {
+				f.values, f.quoted = append(f.values, k.foreign.of.Name), nil
+			}
+		}
+	}
 }
 
 func (s selector) empty() bool { return len(s.labels) == 0 && len(s.fields) == 0 && s.sees == nil }

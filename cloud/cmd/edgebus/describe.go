@@ -245,7 +245,7 @@ func (d description) events(ctx context.Context, h *hub, o client.Object) error 
 	var all []event
 	which := client.ListOptions{
 		Namespace: o.Metadata.Namespace,
-		Fields:    "involvedObject.kind=" + o.Kind + ",involvedObject.name=" + o.Metadata.Name,
+		Fields:    "involvedObject.uid=" + o.Metadata.UID, // its kind may have another name in an Event, its name another object
 	}
 	_, err = h.List(ctx, k, which, func(page []client.Object) error {
 		for _, got := range page {

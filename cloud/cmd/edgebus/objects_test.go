@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -107,6 +108,27 @@ func TestObjectsThroughTheirLives(t *testing.T) {
 	out, errs = said(t, 3, "delete", "-f", file)
 	require.Equal(t, "node/n1 deleted\n", out)
 	require.Contains(t, errs, "plant.yaml document 1 (Device lamp): ")
+}
+
+// What flightctl calls a Device is a Node here: its Events are the Node's, not those of a Device of that name.
+func TestDescribeShowsTheEventsOfTheObjectItself(t *testing.T) {
+	newHub(t)
+	dir := t.TempDir()
+	said(t, 0, "apply", "-f", write(t, dir, "plant.yaml", strings.ReplaceAll(plant, "name: lamp", "name: n1")))
+	for _, kind := range []string{"device", "node"} {
+		object, _ := said(t, 0, "get", kind, "n1", "-o", "json")
+		uid := regexp.MustCompile(`"uid": *"([^"]+)"`).FindStringSubmatch(object)[1]
+		said(t, 0, "apply", "-f", write(t, dir, kind+".yaml", "{apiVersion: v1, kind: Event, metadata: {name: of-"+kind+"}, reason: Saw-"+kind+
+			", involvedObject: {kind: "+title(kind)+", name: n1, uid: "+uid+"}}"))
+	}
+	for _, name := range []string{"devices.flightctl.io", "node"} {
+		out, _ := said(t, 0, "describe", name, "n1")
+		require.Contains(t, out, "Saw-node", name)
+		require.NotContains(t, out, "Saw-device", name)
+	}
+	out, _ := said(t, 0, "describe", "device", "n1")
+	require.Contains(t, out, "Saw-device")
+	require.NotContains(t, out, "Saw-node")
 }
 
 func TestOneThatFailsDoesntStopTheOthers(t *testing.T) {
