@@ -65,6 +65,7 @@ type Broker struct {
 	stats     stats
 	others    others
 	lobby     lobby
+	seats     seats
 	guard     *guard
 	counters  session.Counters
 	outlet    struct {

@@ -41,6 +41,7 @@ type conn struct {
 	resumed        bool
 	unstored       bool // attaching changed what is on disk
 	client         *client
+	seat           *seat // once it is known who it is
 
 	number uint64 // among all connections
 	place  uint64 // in the lobby, whose it is
@@ -88,6 +89,7 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 		return
 	}
 	defer b.clients.release(c)
+	defer c.stand()
 	if out := b.lobby.enter(c); out != nil {
 		b.stats.rejects.add(crowdedOut)
 		out.shut()
@@ -102,6 +104,13 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	c.finish(err)
 	b.detach(c, c.cause(err))
 	c.linger()
+}
+
+// stand gives the seat back.
+func (c *conn) stand() {
+	if c.seat != nil {
+		c.b.seats.leave(*c.seat)
+	}
 }
 
 // countEnd counts an end that nobody else does.

@@ -15,8 +15,9 @@ import (
 
 // refusedConnect is why a CONNECT is refused.
 type refusedConnect struct {
-	code   byte
-	reason string // for the client; empty: what the code says
+	code    byte
+	reason  string // for the client; empty: what the code says
+	counted string // as this; empty: as what the code says
 }
 
 func (r *refusedConnect) Error() string { return r.text() }
@@ -110,13 +111,13 @@ func (c *conn) malformed(err error) error {
 	if c.version.Load() < 5 || !errors.As(err, &code) {
 		return errMalformed
 	}
-	return &refusedConnect{code.Code, code.Reason}
+	return &refusedConnect{code: code.Code, reason: code.Reason}
 }
 
 // identifier gives a client one that brought none. Those of the broker's own sessions are nobody's.
 func (c *conn) identifier(pk *packets.Packet) error {
 	if strings.HasPrefix(pk.Connect.ClientIdentifier, "$") {
-		return &refusedConnect{codeBadClientID, "client identifiers that begin with $ are the broker's own"}
+		return &refusedConnect{code: codeBadClientID, reason: "client identifiers that begin with $ are the broker's own"}
 	}
 	if pk.Connect.ClientIdentifier != "" {
 		return nil
@@ -139,7 +140,7 @@ func (c *conn) wish(pk *packets.Packet) error {
 		return &refusedConnect{code: codeBadTopic}
 	}
 	if reason := propertyMistake(&pk.Connect.WillProperties); reason != "" {
-		return &refusedConnect{codeProtocolError, "will: " + reason}
+		return &refusedConnect{code: codeProtocolError, reason: "will: " + reason}
 	}
 	c.setWill(w)
 	return nil
@@ -187,15 +188,31 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	}
 	ident, code := c.b.identify(c.RemoteAddr(), shown)
 	if code != codeSuccess {
-		return &refusedConnect{code, c.b.auth.otherName(shown)}
+		return &refusedConnect{code: code, reason: c.b.auth.otherName(shown)}
 	}
 	ident.ClientID, ident.Version, ident.CertExpires = pk.Connect.ClientIdentifier, pk.ProtocolVersion, expires
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
 	c.ident, c.ownTopics = ident, c.b.acl.ownTopics(ident)
+	if err := c.sit(); err != nil {
+		return err
+	}
 	if w := c.takeWill(); w != nil {
 		w.message.Publisher = ident
 		c.setWill(w)
 	}
+	return nil
+}
+
+// sit finds room for the connection among those of its user and its host.
+func (c *conn) sit() error {
+	at, over := seatOf(c.ident, c.RemoteAddr()), seat{}
+	if old := c.b.clients.connected(c.ident.ClientID); old != nil && old.seat != nil && old.seat.user == at.user {
+		over = *old.seat
+	}
+	if why := c.b.seats.take(at, over, c.b.opts.Limits); why != "" {
+		return &refusedConnect{code: codeQuota, reason: why, counted: fullSeats}
+	}
+	c.seat = &at
 	return nil
 }
 
@@ -209,7 +226,7 @@ func (c *conn) begin() error {
 	case errors.Is(err, errInUse):
 		return &refusedConnect{code: codeNotAuthorized}
 	case errors.Is(err, errTooMany):
-		return &refusedConnect{codeQuota, fmt.Sprintf("%v: limits.sessions is %d", err, c.b.opts.Limits.Sessions)}
+		return &refusedConnect{code: codeQuota, reason: fmt.Sprintf("%v: limits.sessions is %d", err, c.b.opts.Limits.Sessions)}
 	}
 	return &refusedConnect{code: codeShuttingDown}
 }

@@ -82,6 +82,8 @@ type Limits struct {
 	ReceiveMaximum   uint16        // unacknowledged publishes of a client; 1,024
 	TopicAliases     uint16        // that a client may set; 64
 	Connections      int           // 20,000
+	PerUser          int           // connections and HTTP requests of one user; 0: any
+	PerAddress       int           // and of one address, but this host's; 0: any
 	ConnectRate      int           // connections a second that a listener lets in; 500
 	WrongPasswords   int           // of one address, and user if there is one, in a minute; 20
 	Subscriptions    int           // of one client; 10,000

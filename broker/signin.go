@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/netip"
@@ -11,7 +12,8 @@ import (
 
 // SignIn says who sends an HTTP request, by the rules for who connects over MQTT: a user's name and
 // password, else the certificate of the connection, else anybody of this host over a plain
-// connection of the loopback interface. Wrong passwords of both count together.
+// connection of the loopback interface. Wrong passwords of both count together,
+// and so do connections and requests that are under way.
 func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	remote := addrOf(r)
 	shown := credentials{loopback: r.TLS == nil && loopbackAddr(remote) && loopbackAddr(localAddr(r))}
@@ -37,6 +39,11 @@ func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "nobody is signed in: "+
 			"show a certificate that http.tls.clientCA has signed, or the name and password of one of auth.users")
 	}
+	at := seatOf(id, remote)
+	if why := b.seats.take(at, seat{}, b.opts.Limits); why != "" {
+		return Identity{}, resource.Errorf(resource.Quota, "", "%s", why)
+	}
+	context.AfterFunc(r.Context(), func() { b.seats.leave(at) }) // which ends with the answer
 	id.CertExpires, id.Listener, id.Remote = expires, "http", remote.String()
 	return id, nil
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -120,7 +121,7 @@ func (b *Broker) Stats() Stats {
 	for reason, n := range b.stats.closed.snapshot() {
 		s.Closed[reason] = n
 	}
-	for _, reason := range []string{tooManyConnections, crowdedOut, noConnect} {
+	for _, reason := range []string{tooManyConnections, crowdedOut, noConnect, fullSeats} {
 		s.Rejected[reason] = 0
 	}
 	for reason, n := range b.stats.rejects.snapshot() {
@@ -164,15 +165,15 @@ const (
 	noConnect          = "no CONNECT in time"
 )
 
+// fullSeats is why a connection is refused that is one too many of its user's or address's.
+const fullSeats = "too many connections of one user or address"
+
 // rejected counts and logs a connection that is not let in. Of the reason only what the
 // code says is counted.
 func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) {
 	r := Rejection{
 		ClientID: pk.Connect.ClientIdentifier, User: validText(string(pk.Connect.Username)),
-		Remote: c.RemoteAddr().String(), Reason: connectReasons[refused.code],
-	}
-	if r.Reason == "" {
-		r.Reason = "malformed packet"
+		Remote: c.RemoteAddr().String(), Reason: cmp.Or(refused.counted, connectReasons[refused.code], "malformed packet"),
 	}
 	b.stats.rejects.add(r.Reason)
 	line := b.floods.Info().Str("client", r.ClientID).Str("user", r.User).Str("reason", r.Reason).Str("remote", r.Remote)

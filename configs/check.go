@@ -209,6 +209,13 @@ func (l Limits) check(report reporter) {
 	positive("limits.subscriptions", l.Subscriptions, report)
 	positive("limits.writeTimeout", l.WriteTimeout, report)
 	positive("limits.requests", l.Requests, report)
+	positive("limits.watches", l.Watches, report)
+	if l.PerUser < 0 {
+		report("limits.perUser", "%d is less than 0, which sets no limit", l.PerUser)
+	}
+	if l.PerAddress < 0 {
+		report("limits.perAddress", "%d is less than 0, which sets no limit", l.PerAddress)
+	}
 	positive("limits.packet", l.Packet, report)
 	positive("limits.request", l.Request, report)
 	positive("limits.inflight", l.Inflight, report)

@@ -169,6 +169,8 @@ type Log struct {
 // Limits bound what clients can make a broker hold.
 type Limits struct {
 	Connections    int           `yaml:"connections"`
+	PerUser        int           `yaml:"perUser"`
+	PerAddress     int           `yaml:"perAddress"`
 	Sessions       int           `yaml:"sessions"`
 	ConnectRate    int           `yaml:"connectRate"`
 	WrongPasswords int           `yaml:"wrongPasswords"`
@@ -177,6 +179,7 @@ type Limits struct {
 	Packet         Size          `yaml:"packet"`
 	Request        Size          `yaml:"request"`
 	Requests       int           `yaml:"requests"`
+	Watches        int           `yaml:"watches"`
 	Inflight       int           `yaml:"inflight"`
 	KeepAlive      time.Duration `yaml:"keepAlive"`
 	Session        SessionLimits `yaml:"session"`

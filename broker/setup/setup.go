@@ -121,7 +121,7 @@ func listeners(m configs.MQTT) (list []broker.Listener, err error) {
 
 func limits(l configs.Limits) broker.Limits {
 	return broker.Limits{
-		MaximumPacket: uint32(min(l.Packet, 256<<20)), Connections: l.Connections, Inflight: l.Inflight,
+		MaximumPacket: uint32(min(l.Packet, 256<<20)), Connections: l.Connections, PerUser: l.PerUser, PerAddress: l.PerAddress, Inflight: l.Inflight,
 		KeepAlive: l.KeepAlive, ConnectRate: l.ConnectRate, WrongPasswords: l.WrongPasswords, Subscriptions: l.Subscriptions,
 		Sessions: l.Sessions, WriteTimeout: l.WriteTimeout,
 		QueuedMessages: l.Session.Messages, QueuedBytes: int(l.Session.Bytes), SessionExpiry: l.Session.Expiry,

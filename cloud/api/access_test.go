@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -265,4 +266,16 @@ func TestAReviewInProtobuf(t *testing.T) {
 	for _, bad := range []string{"", "k8s", "k8s\x00\xff", "k8s\x00" + string(binary.AppendUvarint(nil, 1<<60))} {
 		h.refused(400, "BadRequest", "POST", accessRoot+"/selfsubjectaccessreviews", bad, "As", "vic", "Content-Type", protobufType)
 	}
+}
+
+func TestWatchesLeaveRoom(t *testing.T) {
+	h := newHub(t, func(o *Options) { o.Watches = 1 })
+	first := h.watch(base + "/devices?watch=true")
+	require.Equal(t, "there are as many watches as there may be: 1 (limits.watches)",
+		h.refused(429, "TooManyRequests", "GET", base+"/devices?watch=true", ""))
+	h.ok("GET", base+"/devices", "")
+	require.NoError(t, first.body.Close())
+	require.Eventually(t, func() bool {
+		return h.do("GET", base+"/devices?watch=true&timeoutSeconds=1", "").code == 200
+	}, 10*time.Second, time.Millisecond)
 }

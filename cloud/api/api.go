@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -44,6 +45,8 @@ type Options struct {
 	Ready map[string]func(context.Context) error
 	// MaxBody bounds a request's body, in bytes.
 	MaxBody int64
+	// Watches is how many there may be at one time; 0: any number.
+	Watches int
 	// Bookmarks is how often a watcher that asked for bookmarks gets one.
 	Bookmarks time.Duration
 	// Version is what /version says.
@@ -83,6 +86,7 @@ type server struct {
 	Options
 	turns    [64]sync.Mutex // see turn
 	managers managers
+	watches  atomic.Int64
 }
 
 // New makes the handler. It looks first for deletions that waited for others when

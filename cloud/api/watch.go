@@ -35,6 +35,11 @@ type watcher struct {
 // watch streams events as JSON lines until the client goes, its time is up, or
 // the store no longer knows what it missed.
 func (s *server) watch(w http.ResponseWriter, r *request) error {
+	defer s.watches.Add(-1)
+	if n := s.watches.Add(1); s.Watches > 0 && n > int64(s.Watches) {
+		w.Header().Set("Retry-After", "5")
+		return resource.Errorf(resource.Quota, "", "there are as many watches as there may be: %d (limits.watches)", s.Watches)
+	}
 	f, err := accepts(r.Request)
 	if err != nil {
 		return err

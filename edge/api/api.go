@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -28,6 +29,7 @@ type Twins interface {
 type Options struct {
 	// Who says who sends a request, if it is one who may read. Without it everybody may.
 	Who     func(*http.Request) error
+	Watches int // at one time; 0: any number
 	Twins   Twins
 	Ready   func() error // nil error: the core can do its work
 	Metrics http.Handler
@@ -38,11 +40,14 @@ const writeTimeout = 30 * time.Second // for a watcher to read what has changed
 
 const base = "/apis/" + resource.APIVersion
 
-type server struct{ Options }
+type server struct {
+	Options
+	watches *atomic.Int64
+}
 
 // New makes the API's handler.
 func New(o Options) http.Handler {
-	s := server{o}
+	s := server{o, new(atomic.Int64)}
 	mux := http.NewServeMux()
 	for _, prefix := range []string{base, base + "/namespaces/{namespace}"} {
 		mux.HandleFunc("GET "+prefix+"/devices", s.devices)
@@ -59,9 +64,11 @@ func New(o Options) http.Handler {
 		return mux
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := o.Who(r); err != nil && r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
-			refuse(w, err)
-			return
+		if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
+			if err := o.Who(r); err != nil {
+				refuse(w, err)
+				return
+			}
 		}
 		mux.ServeHTTP(w, r)
 	})
@@ -183,6 +190,11 @@ type event struct {
 // watch sends the devices that change, after the resourceVersion of a list. Who watches
 // without one gets all that there are first.
 func (s server) watch(w http.ResponseWriter, r *http.Request) {
+	defer s.watches.Add(-1)
+	if n := s.watches.Add(1); s.Watches > 0 && n > int64(s.Watches) {
+		fail(w, http.StatusTooManyRequests, "TooManyRequests", "there are as many watches as there may be: %d (limits.watches)", s.Watches)
+		return
+	}
 	flusher, ok := w.(http.Flusher)
 	if !ok {
 		fail(w, http.StatusInternalServerError, "InternalError", "this connection can't be streamed to")

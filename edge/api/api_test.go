@@ -182,6 +182,22 @@ func TestWatchWithoutARevisionBeginsWithWhatIsThere(t *testing.T) {
 	require.Equal(t, "lamp", d.Metadata.Name)
 }
 
+func TestWatchesLeaveRoom(t *testing.T) {
+	f := newFake()
+	srv := httptest.NewServer(New(Options{Twins: f, Ready: func() error { return nil }, Metrics: http.NotFoundHandler(), Watches: 1}))
+	t.Cleanup(srv.Close)
+	first, err := http.Get(srv.URL + base + "/devices?watch=1")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = first.Body.Close() }) // the server waits for it
+	require.Equal(t, 429, get(t, srv.URL+base+"/devices?watch=1", nil))
+	require.Equal(t, 200, get(t, srv.URL+base+"/devices", nil))
+	require.NoError(t, first.Body.Close())
+	require.Eventually(t, func() bool {
+		again, err := http.Get(srv.URL + base + "/devices?watch=1")
+		return err == nil && again.Body.Close() == nil && again.StatusCode == 200
+	}, 10*time.Second, time.Millisecond)
+}
+
 func watch(t *testing.T, url string) func() (string, resource.Device) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
