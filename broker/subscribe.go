@@ -115,11 +115,11 @@ func (s *subscription) weight() int {
 }
 
 // room says why a client, which is locked, can't have one more subscription.
-func (cl *client) room(s *subscription, limit int) error {
-	if len(cl.subs) >= limit {
+func (c *client) room(s *subscription, limit int) error {
+	if len(c.subs) >= limit {
 		return resource.Errorf(resource.Quota, "", "no more than %d subscriptions (limits.subscriptions)", limit)
 	}
-	if most := max(filterRoom*limit, filtersLeast); cl.weight+s.weight() > most {
+	if most := max(filterRoom*limit, filtersLeast); c.weight+s.weight() > most {
 		return resource.Errorf(resource.Quota, "", "the filters of all subscriptions together have no more than %d bytes, "+
 			"where each level counts %d more (limits.subscriptions times %d)", most, filterLevel, filterRoom)
 	}
@@ -127,19 +127,19 @@ func (cl *client) room(s *subscription, limit int) error {
 }
 
 // put adds a subscription to a client's, which is locked, or replaces one of the same filter.
-func (cl *client) put(s *subscription) {
-	if cl.subs[s.filter] == nil {
-		cl.weight += s.weight()
+func (c *client) put(s *subscription) {
+	if c.subs[s.filter] == nil {
+		c.weight += s.weight()
 	}
-	cl.subs[s.filter] = s
+	c.subs[s.filter] = s
 }
 
 // drop takes a filter's subscription from a client's, which is locked; nil: it has none.
-func (cl *client) drop(filter string) *subscription {
-	s := cl.subs[filter]
+func (c *client) drop(filter string) *subscription {
+	s := c.subs[filter]
 	if s != nil {
-		delete(cl.subs, filter)
-		cl.weight -= s.weight()
+		delete(c.subs, filter)
+		c.weight -= s.weight()
 	}
 	return s
 }
