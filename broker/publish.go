@@ -40,7 +40,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 	if !c.acks.reserve(s, int(c.b.opts.Limits.ReceiveMaximum), c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
-	if c.b.store != nil {
+	if c.b.store != nil && c.b.store.behind() && c.stores(s.m) {
 		c.b.store.wait(c.batch.Flush)
 	}
 	done := s.finish
@@ -55,6 +55,19 @@ func (c *conn) publish(pk *packets.Packet) error {
 	}
 	c.b.accept(s.m, &c.batch, along, done)
 	return nil
+}
+
+// stores says whether the broker would have to store something of a message of the
+// client's. Any other needs not wait while the disk is behind.
+func (c *conn) stores(m Message) bool {
+	switch {
+	case c.b.check(m) != nil:
+		return false
+	case keptAsRetained(m.Topic, m.Retain), m.QoS == 2 && c.client.sess.Durable():
+		return true
+	}
+	rt := c.b.router.route(m.Topic)
+	return rt.durable && m.QoS > 0 || rt.keeps
 }
 
 // passOn takes a PUBLISH that goes straight from the read buffer to the sessions: for

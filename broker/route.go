@@ -42,6 +42,7 @@ type route struct {
 	targets []target
 	groups  []sharedGroup
 	durable bool // somebody among them has a durable session
+	keeps   bool // … and it is the broker's own, which stores whatever the publisher's QoS
 	open    bool // whoever may publish on the users' own topics may on this one
 }
 
@@ -245,6 +246,7 @@ func (r *router) build(topic string, gen uint64) *route {
 	rt := &route{topic: topic, gen: gen, open: !topics.IsTree(topic) && !tooDeep(topic), targets: make([]target, 0, len(byClient))}
 	for _, t := range byClient {
 		rt.durable = rt.durable || t.client.sess.Durable()
+		rt.keeps = rt.keeps || t.all.own && t.all.qos > 0 && t.client.sess.Durable()
 		slices.Sort(t.all.ids)
 		slices.Sort(t.own.ids)
 		rt.targets = append(rt.targets, *t)

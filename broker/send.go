@@ -36,7 +36,7 @@ func (b *Broker) send(out *session.Message, how terms, done func(error)) {
 }
 
 func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pending bool, err error) {
-	retained := out.Retain && (!topics.IsTree(out.Topic) || topics.IsBridged(out.Topic))
+	retained := keptAsRetained(out.Topic, out.Retain)
 	if retained { // what is retained, what is stored and what is sent keep one order
 		lock := b.order.of(out.Topic)
 		lock.Lock()
@@ -70,6 +70,11 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 		done(err)
 	})
 	return true, nil
+}
+
+// keptAsRetained says whether a message is kept here for later subscribers: those of the tree are the tree's.
+func keptAsRetained(topic string, retain bool) bool {
+	return retain && (!topics.IsTree(topic) || topics.IsBridged(topic))
 }
 
 // deliver queues the message in the session of every subscriber, and what it takes to have

@@ -101,11 +101,11 @@ func (s *store) Forget(records ...uint64) {
 	}
 }
 
-// wait makes a publisher wait while the disk is behind.
+// behind says whether so much waits for the disk that nobody should add to it.
+func (s *store) behind() bool { return s.waiting() > storeBytes }
+
+// wait makes a publisher wait while the disk is behind. before is done first.
 func (s *store) wait(before func()) {
-	if s.waiting() <= storeBytes {
-		return
-	}
 	before()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,0 +1,48 @@
+package broker
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/journal"
+)
+
+// While more waits for the disk than may, those wait who would add to it, and nobody else.
+func TestOnlyWhoStoresWaitsForTheDisk(t *testing.T) {
+	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = newFakeTree() })
+	away, live, pub := open(t, b, "away", persistent), open(t, b, "live"), open(t, b, "pub")
+	stored := []*tc{open(t, b, "one"), open(t, b, "two"), open(t, b, "three", persistent)}
+	away.sub("kept", 1)
+	away.leave(b, "away")
+	live.sub("#", 1)
+
+	disk := b.store.begin([]journal.Change{{Value: make([]byte, storeBytes+1)}}, func(error) {})
+	caughtUp := sync.OnceFunc(func() { disk.tell(b.store, nil) })
+	t.Cleanup(caughtUp) // or the broker can't stop
+	require.True(t, b.store.behind())
+
+	require.Equal(t, byte(0), pub.publish1("live", "1", props(packets.Properties{ContentType: "x"})).ReasonCode)
+	pub.publish("kept", "2", 0, 0, props(packets.Properties{ContentType: "x"}))
+	require.Equal(t, []string{"1", "2"}, live.collect(2))
+	require.Equal(t, byte(0), pub.publish1("v1/nodes/n1/devices/d/reported/a", "3").ReasonCode)
+	require.Equal(t, byte(0x87), pub.publish1("v1/nodes/n1/sync/up", "4").ReasonCode)
+
+	stored[0].publish("kept", "5", 1, 1)
+	stored[1].publish("live", "6", 1, 1, retain)
+	stored[2].publish("live", "7", 2, 1)
+	for _, c := range stored {
+		_ = c.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_, err := c.r.Peek(1)
+		require.Error(t, err, "it waits")
+	}
+	live.nothing()
+	caughtUp()
+	stored[0].expect(packets.Puback)
+	stored[1].expect(packets.Puback)
+	stored[2].expect(packets.Pubrec)
+	require.ElementsMatch(t, []string{"5", "6", "7"}, live.collect(3))
+}
