@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"reflect"
 	"regexp"
 
@@ -16,6 +17,7 @@ import (
 
 // LastApplied is the annotation that remembers what was applied, so that what is no longer in a
 // manifest goes away and what others wrote stays. It is kubectl's: both can apply the same manifests.
+// A manifest that has it is an export: see Apply.
 const LastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // Outcome is what became of an object that was applied.
@@ -114,13 +116,13 @@ func (o Object) named() error {
 // given are the fields that are the hub's to give. What a manifest says of them is ignored.
 var given = []string{"uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "selfLink"}
 
-// Manifest is an object as its author would write it, without what the hub gave it.
+// Manifest is an object as its author would write it, without what the hub gave it. A status stays: in other groups'
+// manifests there are wishes in it, and who writes one of ours is not heard.
 func (o Object) Manifest() (map[string]any, error) {
 	tree, err := o.Tree()
 	if err != nil {
 		return nil, err
 	}
-	delete(tree, "status")
 	meta, _ := tree["metadata"].(map[string]any)
 	for _, field := range given {
 		delete(meta, field)
@@ -136,6 +138,10 @@ func (o Object) Manifest() (map[string]any, error) {
 
 // Apply makes the hub's object what a manifest says, and leaves alone what that doesn't mention. What an
 // earlier apply mentioned, and this one doesn't, is taken away.
+//
+// An export says what others wrote as well, and brings along what was applied: an object that is made of it remembers
+// that, or nothing. One that is there and as the export says stays as it is. An export that changes
+// something is a manifest like any other: its author may have edited it.
 func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, how WriteOptions) (Outcome, error) {
 	if !k.Namespaced {
 		namespace = ""
@@ -147,27 +153,39 @@ func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, 
 	for try := 0; ; try++ {
 		current, err := c.Object(ctx, k, namespace, o.Metadata.Name)
 		if err == nil {
-			return c.configure(ctx, k, namespace, current, wanted, how)
+			_, exported := o.Metadata.Annotations[LastApplied]
+			return c.configure(ctx, k, namespace, current, wanted, exported, how)
 		}
 		if !errors.Is(err, resource.NotFound) {
 			return "", err
 		}
-		meta := wanted["metadata"].(map[string]any)
-		version, conditional := meta["resourceVersion"]
-		delete(meta, "resourceVersion") // a new object has none
-		body, err := json.Marshal(wanted)
+		body, err := o.newborn(wanted)
 		if err != nil {
 			return "", err
 		}
 		_, err = c.Create(ctx, k, namespace, body, how)
 		if try == 0 && errors.Is(err, resource.AlreadyExists) { // since we looked; or in another namespace, for good
-			if conditional {
-				meta["resourceVersion"] = version
-			}
 			continue
 		}
 		return Created, err
 	}
+}
+
+// newborn is what is wanted as an object that isn't there yet: it has no revision, and remembers what an export brings.
+func (o Object) newborn(wanted map[string]any) ([]byte, error) {
+	tree := maps.Clone(wanted)
+	meta := maps.Clone(tree["metadata"].(map[string]any))
+	tree["metadata"] = meta
+	delete(meta, "resourceVersion")
+	if record, exported := o.Metadata.Annotations[LastApplied]; exported {
+		notes := maps.Clone(meta["annotations"].(map[string]any))
+		meta["annotations"] = notes
+		notes[LastApplied] = record
+		if record == "" { // nothing was applied
+			delete(notes, LastApplied)
+		}
+	}
+	return json.Marshal(tree)
 }
 
 // remembered is a manifest with itself as an annotation, letter by letter as kubectl writes it:
@@ -202,7 +220,7 @@ func (o Object) remembered(namespace string) (map[string]any, error) {
 	return tree, nil
 }
 
-func (c *Client) configure(ctx context.Context, k Kind, namespace string, current Object, wanted map[string]any, how WriteOptions) (Outcome, error) {
+func (c *Client) configure(ctx context.Context, k Kind, namespace string, current Object, wanted map[string]any, exported bool, how WriteOptions) (Outcome, error) {
 	have, err := current.Tree()
 	if err != nil {
 		return "", err
@@ -210,7 +228,7 @@ func (c *Client) configure(ctx context.Context, k Kind, namespace string, curren
 	// Somebody's text that can't be read remembers nothing.
 	was, _ := Object{JSON: json.RawMessage(current.Metadata.Annotations[LastApplied])}.Tree()
 	patch := threeWay(was, wanted, have)
-	if len(patch) == 0 {
+	if len(patch) == 0 || exported && onlyRemembers(patch) {
 		return Unchanged, nil
 	}
 	body, err := json.Marshal(patch)
@@ -225,6 +243,14 @@ func (c *Client) configure(ctx context.Context, k Kind, namespace string, curren
 		return Unchanged, nil // 40 and "40" are one
 	}
 	return Configured, nil
+}
+
+// onlyRemembers is whether a patch changes nothing but what was applied.
+func onlyRemembers(patch map[string]any) bool {
+	meta, _ := patch["metadata"].(map[string]any)
+	notes, _ := meta["annotations"].(map[string]any)
+	_, remembers := notes[LastApplied]
+	return remembers && len(patch) == 1 && len(meta) == 1 && len(notes) == 1
 }
 
 // threeWay is the merge patch that makes have what wanted says, and takes away what only was said.

@@ -36,6 +36,10 @@ Fleet's TemplateVersions: their owners make them again), and objects that are be
 are messages, sessions, and what nodes reported; edgebus backup has all of that. Secrets are in
 the manifests in clear: keep them as safe.
 
+An annotation says what was applied last, as kubectl keeps it. So the hub that is made of an export knows
+which values are a manifest's and which others set, and applying your own manifests does there
+what it does here. kubectl apply of an export takes all of it for the manifest's.
+
 ` + exitCodes,
 		Example: `  edgebus export > monday.yaml
   edgebus export -d plant && edgebus apply -R -f plant --context other
@@ -148,11 +152,18 @@ func exportText(o client.Object) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	delete(tree, "status")
 	if meta, ok := tree["metadata"].(map[string]any); ok {
 		delete(meta, "resourceVersion")
 		delete(meta, "generateName")
 		delete(meta, "owner") // who manages it says so again
 		delete(meta, "ownerReferences")
+		notes, _ := meta["annotations"].(map[string]any)
+		if notes == nil {
+			notes = map[string]any{}
+			meta["annotations"] = notes
+		}
+		notes[client.LastApplied] = o.Metadata.Annotations[client.LastApplied] // empty where nothing was applied
 	}
 	tree["apiVersion"], tree["kind"] = o.APIVersion, o.Kind
 	return yamlText(tree)

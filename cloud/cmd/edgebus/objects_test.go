@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/cloud/seal"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -23,7 +24,9 @@ import (
 func newHub(t *testing.T) *httptest.Server {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
-	server := httptest.NewServer(api.New(api.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()}))
+	key, err := seal.Make(t.TempDir())
+	require.NoError(t, err)
+	server := httptest.NewServer(api.New(api.Options{Reader: st, Writer: st, Watcher: st, Seal: key, Log: zerolog.Nop()}))
 	t.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
@@ -155,15 +158,28 @@ func TestOneThatFailsDoesntStopTheOthers(t *testing.T) {
 }
 
 func TestAnExportMakesTheSameHub(t *testing.T) {
-	newHub(t)
+	old := newHub(t)
 	dir := t.TempDir()
-	said(t, 0, "apply", "-f", write(t, dir, "plant.yaml", plant))
-	said(t, 0, "apply", "-n", "other", "-f", write(t, dir, "other.yaml",
-		"{apiVersion: edgebus.io/v1alpha1, kind: DeviceModel, metadata: {name: dimmable, annotations: {why: not}}, spec: {properties: [{name: a, type: double, minimum: 0.1, maximum: 9007199254740991}]}}"))
+	const dialects = "../../api/dialect/testdata/"
+	manifests := []string{
+		"apply", "-f", write(t, dir, "plant.yaml", strings.Replace(plant, "name: lamp", "name: hall", 1)), "-f", "../../api/testdata/samples.yaml", // all kinds
+		"-f", dialects + "device-management-model.yaml", "-f", dialects + "device-management-device.yaml", "-f", dialects + "fleet-device-valid.yaml",
+		"-f", write(t, dir, "other.yaml", "{apiVersion: edgebus.io/v1alpha1, kind: DeviceModel, metadata: {name: dimmable, namespace: other, "+
+			"annotations: {why: not}}, spec: {properties: [{name: a, type: double, minimum: 0.1, maximum: 9007199254740991}]}}"),
+	}
+	said(t, 0, manifests...)
+	said(t, 0, "twin", "set", "hall", "colorTemp_K=2700")
+	unapplied(t, old.URL)
 	first, _ := said(t, 0, "export")
-	require.NotContains(t, first, "uid")
-	require.NotContains(t, first, client.LastApplied)
+	require.NotRegexp(t, `(?m)^ +(uid|resourceVersion|managedFields):`, first)
 	require.Contains(t, first, "maximum: 9007199254740991")
+	require.Contains(t, first, "dialect.edgebus.io/devices.kubeedge.io.v1alpha1")
+	require.Contains(t, first, `    temperature-enable: "false"`, "KubeEdge's wishes stand in a manifest's status")
+	for _, k := range api.Kinds() {
+		if k.Name != resource.KindEvent {
+			require.Contains(t, first, "\nkind: "+k.Name+"\n")
+		}
+	}
 	said(t, 0, "export", "-d", filepath.Join(dir, "out"))
 	_, errs := said(t, misused, "export", "-d", filepath.Join(dir, "out"))
 	require.Contains(t, errs, "is not empty")
@@ -173,9 +189,42 @@ func TestAnExportMakesTheSameHub(t *testing.T) {
 	second, _ := said(t, 0, "export")
 	require.Equal(t, first, second)
 	out, _ := said(t, 0, "apply", "-f", write(t, dir, "first.yaml", first))
-	require.Equal(t, 4, strings.Count(out, "unchanged"))
+	require.Equal(t, strings.Count(first, "\nkind: "), strings.Count(out, "unchanged"), out)
 	out, _ = said(t, 0, "export", "dm", "-n", "other")
-	require.Equal(t, 1, strings.Count(out, "kind:"))
+	require.Equal(t, 1, strings.Count(out, "\nkind:"))
+
+	// Who applies the manifests again finds what would have been found on the old hub: what others set stays.
+	said(t, 0, append(manifests, "-f", write(t, dir, "unapplied.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: unapplied}, data: {b: mine}}"))...)
+	second, _ = said(t, 0, "export")
+	said(t, 0, append(manifests, "-f", filepath.Join(dir, "unapplied.yaml"), "--server", old.URL)...)
+	first, _ = said(t, 0, "export", "--server", old.URL)
+	require.Equal(t, first, second)
+	require.Contains(t, second, `colorTemp_K: "2700"`)
+	require.Contains(t, second, "a: others")
+}
+
+// unapplied makes an object as others do: nothing remembers a manifest.
+func unapplied(t *testing.T, hub string) {
+	resp, err := http.Post(hub+"/api/v1/namespaces/default/configmaps", "application/json", strings.NewReader(`{"metadata":{"name":"unapplied"},"data":{"a":"others"}}`))
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusCreated, resp.StatusCode)
+}
+
+// An export is a manifest: who edits it, and applies it, and edits it again, finds every step done.
+func TestAnExportCanBeEdited(t *testing.T) {
+	newHub(t)
+	dir := t.TempDir()
+	said(t, 0, "apply", "-f", write(t, dir, "plant.yaml", plant))
+	export, _ := said(t, 0, "export", "devices")
+	file := write(t, dir, "lamp.yaml", strings.Replace(export, "    room: hall\n", "    room: hall\n    floor: ground\n", 1))
+	said(t, 0, "apply", "-f", file)
+	out, _ := said(t, 0, "get", "devices", "-l", "floor=ground", "-o", "name")
+	require.Equal(t, "device/lamp\n", out)
+	write(t, dir, "lamp.yaml", export)
+	said(t, 0, "apply", "-f", file)
+	out, _ = said(t, 0, "get", "devices", "-l", "floor", "-o", "name")
+	require.Empty(t, out)
 }
 
 func TestContexts(t *testing.T) {
