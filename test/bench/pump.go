@@ -23,8 +23,11 @@ type pump struct {
 const pumpPatience = 30 * time.Second // for any answer
 
 // newPump connects with MQTT 5, whose acknowledgements say whether a publish was taken.
-func newPump(addr string) (*pump, error) {
-	conn, err := dial(addr, "pump")
+func newPump(addr string) (*pump, error) { return newPumpAs(addr, "") }
+
+// newPumpAs is newPump with a user's name.
+func newPumpAs(addr, user string) (*pump, error) {
+	conn, err := dialAs(addr, "pump", user)
 	if err != nil {
 		return nil, err
 	}

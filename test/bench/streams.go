@@ -93,10 +93,10 @@ func streamRun(b bench) (f streamFigures, err error) {
 		return f, err
 	}
 	defer end()
-	if f.direct, err = streamed(hub.addr, b.d, streamWindow, arrived); err != nil {
+	if f.direct, err = streamed(hub.addr, "node/n1", b.d, streamWindow, arrived); err != nil {
 		return f, err
 	}
-	if f.up, err = streamed(core.addr, b.d, offlineWindow, arrived); err != nil {
+	if f.up, err = streamed(core.addr, "", b.d, offlineWindow, arrived); err != nil {
 		return f, err
 	}
 	before, err := anonymous(core.pid)
@@ -107,7 +107,7 @@ func streamRun(b bench) (f streamFigures, err error) {
 	if err := linked(web, false); err != nil {
 		return f, err
 	}
-	n, err := published(core.addr, b.d, offlineWindow)
+	n, err := published(core.addr, "", b.d, offlineWindow)
 	if err != nil {
 		return f, err
 	}
@@ -133,9 +133,9 @@ func streamRun(b bench) (f streamFigures, err error) {
 }
 
 // streamed is how many messages a second are published and arrive.
-func streamed(addr string, d time.Duration, window int, arrived *atomic.Int64) (float64, error) {
+func streamed(addr, user string, d time.Duration, window int, arrived *atomic.Int64) (float64, error) {
 	from, begin := arrived.Load(), time.Now()
-	n, err := published(addr, d, window)
+	n, err := published(addr, user, d, window)
 	if err != nil {
 		return 0, err
 	}
@@ -143,8 +143,8 @@ func streamed(addr string, d time.Duration, window int, arrived *atomic.Int64) (
 	return float64(n) / time.Since(begin).Seconds(), err
 }
 
-func published(addr string, d time.Duration, window int) (int, error) {
-	p, err := newPump(addr)
+func published(addr, user string, d time.Duration, window int) (int, error) {
+	p, err := newPumpAs(addr, user)
 	if err != nil {
 		return 0, err
 	}

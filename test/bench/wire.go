@@ -14,15 +14,25 @@ import (
 const version = 5
 
 // dial connects a client with a clean session, which ends with the connection.
-func dial(addr, id string) (net.Conn, error) {
+func dial(addr, id string) (net.Conn, error) { return dialAs(addr, id, "") }
+
+// dialAs is dial with a user's name, which needs no password.
+func dialAs(addr, id, user string) (net.Conn, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
 	body := appendText(nil, "MQTT")
-	body = append(body, version, 0x02, 0, 0) // clean start, no keep-alive
-	body = append(body, 0)                   // no properties
+	flags := byte(0x02) // clean start
+	if user != "" {
+		flags |= 0x80
+	}
+	body = append(body, version, flags, 0, 0) // no keep-alive
+	body = append(body, 0)                    // no properties
 	body = appendText(body, id)
+	if user != "" {
+		body = appendText(body, user)
+	}
 	answer, err := ask(c, packet(0x10, body))
 	if err == nil && (answer[0] != 0x20 || answer[3] != 0) {
 		err = fmt.Errorf("not connected: % x", answer)
