@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -119,9 +120,20 @@ func (c *conn) countEnd(err error) {
 		c.b.stats.closed.add(readsNothing)
 		c.b.floods.Info().Str("client", c.ident.ClientID).Msg("disconnected: the client reads nothing")
 	}
+	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) {
+		c.wrongDoor("this listener wants TLS, and the client speaks without: have it use mqtts://")
+	}
 	if c.client == nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load() {
 		c.b.stats.rejects.add(noConnect)
 	}
+}
+
+// tlsHandshake is what TLS begins with; no MQTT packet does.
+const tlsHandshake = 0x16
+
+// wrongDoor logs that a client came to the wrong listener, which it can't be told in a way that it understands.
+func (c *conn) wrongDoor(what string) {
+	c.b.floods.Info().Str("listener", c.listener.Name).Str("remote", c.RemoteAddr().String()).Msg("connection refused: " + what)
 }
 
 const (

@@ -45,6 +45,9 @@ func (c *conn) connect() error {
 	}
 	c.b.lobby.leave(c)
 	if first != packets.Connect<<4 {
+		if first == tlsHandshake {
+			c.wrongDoor("the client speaks TLS, and this listener doesn't: see mqtt.tls.listen, or have the client use mqtt://")
+		}
 		return errUnexpected
 	}
 	body = bytes.Clone(body) // the library's texts are parts of it
