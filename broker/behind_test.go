@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ func TestOnlyWhoStoresWaitsForTheDisk(t *testing.T) {
 	away.leave(b, "away")
 	live.sub("#", 1)
 
-	disk := b.store.begin([]journal.Change{{Value: make([]byte, storeBytes+1)}}, func(error) {})
+	disk := b.store.begin([]journal.Change{{Value: make([]byte, backlogBytes+1)}}, func(error) {})
 	caughtUp := sync.OnceFunc(func() { disk.tell(b.store, nil) })
 	t.Cleanup(caughtUp) // or the broker can't stop
 	require.True(t, b.store.behind())
@@ -45,4 +46,34 @@ func TestOnlyWhoStoresWaitsForTheDisk(t *testing.T) {
 	stored[1].expect(packets.Puback)
 	stored[2].expect(packets.Pubrec)
 	require.ElementsMatch(t, []string{"5", "6", "7"}, live.collect(3))
+}
+
+// A tree that can't commit holds up who publishes much into it, and not who publishes little.
+func TestTheTreesBacklogIsBounded(t *testing.T) {
+	tree := newFakeTree()
+	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
+	tree.hold()
+	b.asked.most = 1 << 20
+	const value, most = 100 << 10, 1<<20/(100<<10) + 1
+	many, few := open(t, b, "many"), open(t, b, "few")
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		for i := range 2 * most {
+			many.publish("v1/nodes/n1/devices/d/reported/a", strings.Repeat("x", value), 1, uint16(i+1))
+		}
+	}()
+	got := func() int { tree.mu.Lock(); defer tree.mu.Unlock(); return len(tree.got) }
+	require.Eventually(t, func() bool { return got() == most }, 30*time.Second, time.Millisecond)
+	few.publish("v1/nodes/n1/devices/d/reported/b", "1", 1, 1)
+	require.Eventually(t, func() bool { return got() == most+1 }, 30*time.Second, time.Millisecond)
+	time.Sleep(20 * time.Millisecond) // for what must not happen
+	require.Equal(t, most+1, got())
+	tree.letGo()
+	few.expect(packets.Puback)
+	for range 2 * most {
+		many.expect(packets.Puback)
+	}
+	<-sent
+	require.Zero(t, b.asked.waiting())
 }

@@ -60,7 +60,8 @@ type Broker struct {
 	router    *router
 	retained  *memoryRetained
 	doubts    doubts
-	store     *store // nil: nothing outlives the process
+	store     *store  // nil: nothing outlives the process
+	asked     backlog // of the tree
 	clients   clients
 	stats     stats
 	others    others
@@ -99,6 +100,7 @@ func New(opts Options) (*Broker, error) {
 		floods: sampled(opts.Log), shortages: sampled(opts.Log),
 		closed: make(chan struct{}),
 	}
+	b.asked.init()
 	b.router.dropped = b.droppedFor
 	b.lobby.size = max(16, opts.Limits.Connections/4)
 	b.guard = newGuard(opts.Limits.WrongPasswords)

@@ -53,6 +53,9 @@ func (c *conn) publish(pk *packets.Packet) error {
 		along = sess.Begun(s.id)
 		done = func(err error) { sess.Finish(s.id, err) }
 	}
+	if topics.IsTree(s.m.Topic) {
+		done = c.b.asked.hold(s.m, c.batch.Flush, done)
+	}
 	c.b.accept(s.m, &c.batch, along, done)
 	return nil
 }

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/edgebus/edgebus/broker/journal"
@@ -23,18 +22,12 @@ type Journal interface {
 type store struct {
 	journal Journal
 	last    atomic.Uint64 // record
-
-	mu    sync.Mutex
-	room  sync.Cond
-	bytes int // handed over, and not yet on disk
+	backlog               // of what is not yet on disk
 }
-
-// storeBytes is how much may wait for the disk before publishers are read no further.
-const storeBytes = 64 << 20
 
 func newStore(j Journal) *store {
 	s := &store{journal: j}
-	s.room.L = &s.mu
+	s.init()
 	return s
 }
 
@@ -63,9 +56,7 @@ func (s *store) begin(changes []journal.Change, done func(error)) awaited {
 	for _, c := range changes {
 		n += len(c.Value)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.bytes += n
+	s.add(n)
 	return awaited{changes, n, done}
 }
 
@@ -74,10 +65,7 @@ func (o awaited) commit(s *store) {
 }
 
 func (o awaited) tell(s *store, err error) {
-	s.mu.Lock()
-	s.bytes -= o.bytes
-	s.room.Broadcast()
-	s.mu.Unlock()
+	s.settle(o.bytes)
 	o.done(err)
 }
 
@@ -99,26 +87,6 @@ func (s *store) Forget(records ...uint64) {
 	if len(changes) > 0 {
 		s.journal.Commit(changes, nil)
 	}
-}
-
-// behind says whether so much waits for the disk that nobody should add to it.
-func (s *store) behind() bool { return s.waiting() > storeBytes }
-
-// wait makes a publisher wait while the disk is behind. before is done first.
-func (s *store) wait(before func()) {
-	before()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.bytes > storeBytes {
-		s.room.Wait()
-	}
-}
-
-// waiting is how many bytes are handed over and not yet on disk.
-func (s *store) waiting() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.bytes
 }
 
 // now commits changes and waits for it, which only a client's own reading may do.

@@ -1,0 +1,69 @@
+package broker
+
+import "sync"
+
+// backlogBytes is how much may have been handed over and have no outcome yet before those who would
+// add to it are read no further.
+const backlogBytes = 64 << 20
+
+// backlog counts the bytes of what was handed over and has no outcome yet.
+type backlog struct {
+	mu    sync.Mutex
+	room  sync.Cond
+	bytes int
+	most  int // backlogBytes, but for tests
+}
+
+func (l *backlog) init() { l.room.L, l.most = &l.mu, backlogBytes }
+
+func (l *backlog) add(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes += n
+}
+
+func (l *backlog) settle(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes -= n
+	l.room.Broadcast()
+}
+
+// waiting is how many bytes have no outcome yet.
+func (l *backlog) waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bytes
+}
+
+// behind says whether so much waits that nobody should add to it.
+func (l *backlog) behind() bool { return l.waiting() > l.most }
+
+// wait makes a publisher wait while that is so. before is done first.
+func (l *backlog) wait(before func()) {
+	before()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.bytes > l.most {
+		l.room.Wait()
+	}
+}
+
+// large is from where on a publish into the tree is counted: thousands of smaller ones may wait for a commit.
+const large = 4 << 10
+
+// hold waits for room for a message, and counts it until done is called.
+func (l *backlog) hold(m Message, before func(), done func(error)) func(error) {
+	n := len(m.Payload)
+	if n < large {
+		return done
+	}
+	if l.behind() {
+		l.wait(before)
+	}
+	l.add(n)
+	return func(err error) {
+		l.settle(n)
+		done(err)
+	}
+}
