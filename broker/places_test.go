@@ -16,14 +16,18 @@ type place struct {
 	node      string // of the edge's broker
 	webSocket bool
 	secure    bool
+	limits    Limits
 }
 
-var places = []place{
-	{name: "hub"},
-	{name: "hub-websocket", webSocket: true},
-	{name: "hub-tls", secure: true},
-	{name: "edge", node: "n1"},
-	{name: "edge-websocket", node: "n1", webSocket: true},
+// places are where clients reach hub and core, each with the limits that it ships.
+func places(hub, core Limits) []place {
+	return []place{
+		{name: "hub", limits: hub},
+		{name: "hub-websocket", limits: hub, webSocket: true},
+		{name: "hub-tls", limits: hub, secure: true},
+		{name: "edge", limits: core, node: "n1"},
+		{name: "edge-websocket", limits: core, node: "n1", webSocket: true},
+	}
 }
 
 // options are those of cloudhub or edgecore, on a free port.
@@ -33,7 +37,7 @@ func (p place) options(t *testing.T) Options {
 		l.TLS = newAuthority(t).server()
 	}
 	o := Options{
-		Listeners: []Listener{l}, Node: p.node, Tree: newFakeTree(), Log: zerolog.Nop(),
+		Listeners: []Listener{l}, Node: p.node, Tree: newFakeTree(), Log: zerolog.Nop(), Limits: p.limits,
 		Auth: Auth{Anonymous: []topics.Role{topics.RoleOperator}, LoopbackNodes: true},
 	}
 	if p.node != "" {
@@ -80,7 +84,7 @@ type testcase struct {
 	run  func(*testing.T, place)
 }
 
-func everywhere(t *testing.T, cases []testcase) {
+func everywhere(t *testing.T, places []place, cases []testcase) {
 	for _, p := range places {
 		for _, c := range cases {
 			t.Run(p.name+"/"+c.name, func(t *testing.T) {
@@ -91,10 +95,10 @@ func everywhere(t *testing.T, cases []testcase) {
 	}
 }
 
-// What the broker owes to clients, wherever they connect: first the cases in which
+// Delivery is what the broker owes to clients, wherever they connect: first the cases in which
 // brokers are known to go wrong, then the rest.
-func TestDelivery(t *testing.T) {
-	everywhere(t, []testcase{
+func Delivery(t *testing.T, hub, core Limits) {
+	everywhere(t, places(hub, core), []testcase{
 		{"a client's own id is no acknowledgement", testClientIDsAndOursAreSeparate},
 		{"receive maximum 5, the same ids in between", testReceiveMaximumWithTheSameIDsInBetween},
 		{"receive maximum 10, burst of 500 in order", testBurstArrivesInOrder},
@@ -146,9 +150,9 @@ func TestDelivery(t *testing.T) {
 	})
 }
 
-// What the standard says, statement by statement.
-func TestStandard(t *testing.T) {
-	everywhere(t, []testcase{
+// Standard is what the standard says, statement by statement.
+func Standard(t *testing.T, hub, core Limits) {
+	everywhere(t, places(hub, core), []testcase{
 		{"malformed packets", testMalformedPacketsCloseTheirSenderOnly},
 		{"bad CONNECTs", testBadConnects},
 		{"assigned client ids", testAssignedClientIDs},

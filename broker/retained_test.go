@@ -18,7 +18,7 @@ import (
 func testRetained20000(t *testing.T, at place) {
 	b := at.start(t, nil)
 	pub := open(t, b, "pub")
-	const n = 20_000
+	n := min(20_000, at.limits.RetainedMessages)
 	pub.pipeline(n, func(i int) packets.Packet {
 		return publishPacket("ret/"+strconv.Itoa(i), "x", 1, uint16(i%pipelined)+1, retain)
 	})
@@ -33,6 +33,12 @@ func testRetained20000(t *testing.T, at place) {
 	}
 	require.Len(t, seen, n)
 	sub.nothing()
+	if n == at.limits.RetainedMessages {
+		require.Equal(t, byte(0x97), pub.publish1("ret/one more", "x", retain).ReasonCode)
+		require.Equal(t, byte(0), pub.publish1("ret/0", "y", retain).ReasonCode, "in place of another")
+		require.Equal(t, "y", string(sub.expect(packets.Publish).Payload))
+		sub.nothing()
+	}
 }
 
 func testRetainedIsReplacedAndForgotten(t *testing.T, at place) {

@@ -1,0 +1,39 @@
+package broker_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/setup"
+	"github.com/edgebus/edgebus/configs"
+)
+
+// The tests of what clients may rely on are of package broker and run from here, for the limits
+// that the programs ship are made by broker/setup, which imports it.
+
+func TestDelivery(t *testing.T) {
+	hub, core := shipped(t)
+	broker.Delivery(t, hub, core)
+}
+
+func TestStandard(t *testing.T) {
+	hub, core := shipped(t)
+	broker.Standard(t, hub, core)
+}
+
+// shipped are the limits that hub and core have by default.
+func shipped(t *testing.T) (hub, core broker.Limits) {
+	return limits[configs.Hub](t, "cloudhub", func(c configs.Hub) configs.Limits { return c.Limits.Limits }),
+		limits[configs.Core](t, "edgecore", func(c configs.Core) configs.Limits { return c.Limits.Limits })
+}
+
+func limits[T any](t *testing.T, program string, of func(T) configs.Limits) broker.Limits {
+	t.Helper()
+	cfg, err := configs.Load[T](program, "/dev/null", nil)
+	require.NoError(t, err)
+	o, err := setup.Broker(configs.MQTT{}, configs.Auth{}, of(cfg), false)
+	require.NoError(t, err)
+	return o.Limits
+}
