@@ -2,39 +2,11 @@ package api
 
 import (
 	"encoding/json"
-	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/edgebus/edgebus/cloud/api/fit"
 )
-
-// jsonField is a field of a Go type as JSON knows it.
-type jsonField struct {
-	name string
-	typ  reflect.Type
-}
-
-// fieldsOf lists a struct's fields, with those of embedded structs.
-func fieldsOf(t reflect.Type) []jsonField {
-	var out []jsonField
-	for i := range t.NumField() {
-		f := t.Field(i)
-		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		switch {
-		case f.Anonymous && tag == "":
-			out = append(out, fieldsOf(f.Type)...)
-		case !f.IsExported() || tag == "-":
-		default:
-			if tag == "" {
-				tag = f.Name
-			}
-			out = append(out, jsonField{tag, f.Type})
-		}
-	}
-	return out
-}
 
 // prune takes out of tree what the kind has no field for, and returns the paths.
 func (k *Kind) prune(tree map[string]any) []string {
@@ -45,52 +17,9 @@ func (k *Kind) prune(tree map[string]any) []string {
 			delete(tree, name)
 		}
 	}
-	prune(reflect.TypeOf(k.New()), tree, "", &unknown)
+	unknown = append(unknown, fit.Prune(reflect.TypeOf(k.New()), tree)...)
 	slices.Sort(unknown)
 	return unknown
-}
-
-func prune(t reflect.Type, v any, at string, unknown *[]string) {
-	t = fit.Deref(t)
-	if fit.Opaque(t) {
-		return
-	}
-	switch v := v.(type) {
-	case map[string]any:
-		pruneMap(t, v, at, unknown)
-	case []any:
-		if t.Kind() == reflect.Slice {
-			for i := range v {
-				prune(t.Elem(), v[i], fmt.Sprintf("%s[%d]", at, i), unknown)
-			}
-		}
-	}
-}
-
-func pruneMap(t reflect.Type, v map[string]any, at string, unknown *[]string) {
-	if at != "" {
-		at += "."
-	}
-	switch t.Kind() {
-	case reflect.Map:
-		for name := range v {
-			prune(t.Elem(), v[name], at+name, unknown)
-		}
-	case reflect.Struct:
-		known := make(map[string]reflect.Type)
-		for _, f := range fieldsOf(t) {
-			known[f.name] = f.typ
-		}
-		for name := range v {
-			ft, ok := known[name]
-			if !ok {
-				*unknown = append(*unknown, at+name)
-				delete(v, name)
-				continue
-			}
-			prune(ft, v[name], at+name, unknown)
-		}
-	}
 }
 
 // shape is what a Go type has fields for, to see at a glance that a body has no others.
@@ -130,8 +59,8 @@ func shapeOf(t reflect.Type, made map[reflect.Type]*shape) *shape {
 		s.elem = shapeOf(t.Elem(), made)
 	case t.Kind() == reflect.Struct:
 		s.fields = make(map[string]shapeField)
-		for i, f := range fieldsOf(t) {
-			s.fields[f.name] = shapeField{shapeOf(f.typ, made), i}
+		for name, below := range fit.Fields(t) {
+			s.fields[name] = shapeField{shapeOf(below, made), len(s.fields)}
 		}
 	}
 	return s

@@ -1,6 +1,6 @@
 // Package fit says where JSON doesn't fit the Go type that it is meant for: fields that the type
-// doesn't have, and values of another type, each with its place. It decodes nothing, and changes
-// nothing; it is asked where decoding has failed, or to find what decoding passes over.
+// doesn't have, and values of another type, each with its place. It decodes nothing; it
+// is asked where decoding has failed, or to find what decoding passes over.
 package fit
 
 import (
@@ -46,37 +46,43 @@ func Deref(t reflect.Type) reflect.Type {
 }
 
 // Unknown are the places of fields that the type doesn't have, in order.
-func Unknown(t reflect.Type, v any) []string {
-	var out []string
-	unknown(t, v, "", &out)
-	return out
-}
+func Unknown(t reflect.Type, v any) []string { return unknown(t, v, "", nil, false) }
 
-func unknown(t reflect.Type, v any, at string, out *[]string) {
+// Prune takes them out, and says which they were.
+func Prune(t reflect.Type, v any) []string { return unknown(t, v, "", nil, true) }
+
+func unknown(t reflect.Type, v any, at string, out []string, prune bool) []string {
 	if t = Deref(t); Opaque(t) {
-		return
+		return out
 	}
 	switch v := v.(type) {
 	case []any:
 		for i := range v {
 			if t.Kind() == reflect.Slice {
-				unknown(t.Elem(), v[i], item(at, i), out)
+				out = unknown(t.Elem(), v[i], item(at, i), out, prune)
 			}
 		}
 	case map[string]any:
+		fields := map[string]reflect.Type{}
+		if t.Kind() == reflect.Struct {
+			fields = Fields(t)
+		}
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			switch t.Kind() {
-			case reflect.Map:
-				unknown(t.Elem(), v[name], field(at, name), out)
-			case reflect.Struct:
-				if below, known := Fields(t)[name]; known {
-					unknown(below, v[name], field(at, name), out)
-				} else {
-					*out = append(*out, field(at, name))
+			below, known := fields[name]
+			switch {
+			case known:
+				out = unknown(below, v[name], field(at, name), out, prune)
+			case t.Kind() == reflect.Map:
+				out = unknown(t.Elem(), v[name], field(at, name), out, prune)
+			case t.Kind() == reflect.Struct:
+				out = append(out, field(at, name))
+				if prune {
+					delete(v, name)
 				}
 			}
 		}
 	}
+	return out
 }
 
 func field(at, name string) string { return strings.TrimPrefix(at+"."+name, ".") }
