@@ -192,6 +192,7 @@ type request struct {
 	subresource string
 	twice       twice  // of the body
 	doubt       string // about what is written, for its writer
+	part        bool   // of another object: not all objects of the kind are below the path
 }
 
 // object serves /apis/{group}/{version}/[namespaces/{namespace}/]{plural}[/{name}[/status]].
@@ -218,6 +219,11 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 			return s.deleteCollection(w, req)
 		}
 		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for a collection: name an object", r.Method)
+	}
+	if req.part {
+		if err := s.among(req); err != nil {
+			return err
+		}
 	}
 	switch {
 	case r.Method == http.MethodGet:
@@ -248,10 +254,10 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	}
 	group, version := parts[1], parts[2]
 	parts = parts[3:]
-	if group == "" {
-		parts = fleetsVersions(r, parts)
-	}
 	req := &request{Request: r}
+	if group == "" {
+		parts, req.part = fleetsVersions(r, parts)
+	}
 	inNamespace := parts[0] == "namespaces" && len(parts) >= 3
 	if inNamespace {
 		req.key.Namespace, parts = parts[1], parts[2:]

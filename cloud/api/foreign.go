@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/edgebus/edgebus/cloud/api/dialect"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -36,17 +37,35 @@ func withDialects(kinds []Kind) []Kind {
 // isAt says whether the kind's own system serves it there, in a group that has no name.
 func (f *foreign) isAt(root, group string) bool { return f != nil && group == "" && f.Root == root }
 
-// fleetsVersions understands fleets/{name}/templateversions, which is how flightctl lists and clears away those of one Fleet.
-func fleetsVersions(r *http.Request, parts []string) []string {
-	if len(parts) != 3 || parts[0] != "fleets" || parts[2] != "templateversions" || r.Method != http.MethodGet && r.Method != http.MethodDelete {
-		return parts
+// fleetsVersions understands fleets/{name}/templateversions[/{version}], where flightctl has those of one Fleet. It says whether
+// it did, and has the Fleet in the field selector then.
+func fleetsVersions(r *http.Request, parts []string) ([]string, bool) {
+	if len(parts) < 3 || len(parts) > 4 || parts[0] != "fleets" || parts[2] != "templateversions" ||
+		r.Method != http.MethodGet && r.Method != http.MethodDelete {
+		return parts, false
 	}
 	fields := "spec.fleet=" + parts[1]
-	if more := r.Form.Get("fieldSelector"); more != "" {
+	if more := r.Form.Get("fieldSelector"); more != "" && len(parts) == 3 {
 		fields += "," + more
 	}
 	r.Form.Set("fieldSelector", fields)
-	return parts[2:]
+	return parts[2:], true
+}
+
+// among refuses an object that the path's field selector leaves out.
+func (s *server) among(r *request) error {
+	sel, err := s.selector(r)
+	if err != nil {
+		return err
+	}
+	stored, err := s.Reader.Get(r.Context(), r.key)
+	if err != nil {
+		return r.about(r.key.Name, err)
+	}
+	if ok, err := s.matches(sel, stored); err != nil || ok {
+		return err
+	}
+	return r.about(r.key.Name, store.NotFound(r.key))
 }
 
 // record is the name under which the store has the kind.

@@ -115,6 +115,11 @@ func TestFlightctlsOwnPaths(t *testing.T) {
 	}
 	require.Equal(t, []string{"b-1"}, h.ok("GET", root+"/fleets/b/templateversions", "").names())
 	require.Empty(t, h.ok("GET", root+"/fleets/b/templateversions?fieldSelector=metadata.name=a-1", "").names())
+	require.Equal(t, "b-1", h.ok("GET", root+"/fleets/b/templateversions/b-1", "").str("metadata.name"))
+	for _, none := range []string{"/fleets/b/templateversions/a-1", "/fleets/b/templateversions/c", "/fleets/c/templateversions/a-1", "/fleets/b/templateversions/b-1/status"} {
+		h.refused(http.StatusNotFound, "NotFound", "GET", root+none, "")
+		h.refused(http.StatusNotFound, "NotFound", "DELETE", root+none, "")
+	}
 	require.Equal(t, []string{"a"}, h.ok("GET", root+"/fleets?fieldSelector=metadata.name=a", "").names())
 
 	h.ok("DELETE", root+"/fleets/b/templateversions", "")
@@ -126,6 +131,46 @@ func TestFlightctlsOwnPaths(t *testing.T) {
 		h.refused(http.StatusNotFound, "NotFound", "GET", root+none, "")
 	}
 	h.refused(http.StatusNotFound, "NotFound", "POST", root+"/fleets/a/templateversions", "{}")
+}
+
+// An agent's conditions stand among those that others wrote: it erases none of these, and takes back its own.
+func TestAnAgentsConditionsAreItsOwn(t *testing.T) {
+	for _, at := range []string{"/api/v1/devices/host", hosts + "/host"} {
+		h := newHub(t)
+		h.ok("POST", base+"/nodes", `{"metadata":{"name":"host"}}`)
+		h.ok("PATCH", base+"/nodes/host/status", `{"status":{"state":"online","conditions":[{"type":"QuotaExceeded","status":"True","reason":"TooMuch"}]}}`, "Content-Type", mergeType)
+		conditions := func(at string) (out []string) {
+			list, _ := h.ok("GET", at, "").at("status.conditions").([]any)
+			for _, c := range list {
+				out = append(out, c.(dict)["type"].(string)+"="+c.(dict)["status"].(string))
+			}
+			return out
+		}
+		report := func(list, more string) {
+			h.ok("PUT", at+"/status", `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"host"},"status":{"conditions":[`+list+`]`+more+`}}`)
+		}
+		c := func(kind, status string) string { return `{"type":"` + kind + `","status":"` + status + `"}` }
+		report(c("Progressing", "True")+","+c("Available", "True"), `,"renderedVersion":"3"`)
+		require.Equal(t, []string{"QuotaExceeded=True", "Progressing=True", "Available=True"}, conditions(at))
+		require.Equal(t, conditions(at), conditions(base+"/nodes/host"))
+		report(c("Available", "False"), "")
+		require.Equal(t, []string{"QuotaExceeded=True", "Available=False"}, conditions(at), "what it reports no more goes")
+		node := h.ok("GET", base+"/nodes/host", "")
+		require.Equal(t, "online", node.str("status.state"))
+		require.Nil(t, node.at("status.renderedVersion"), "all else of a status is what the PUT says")
+		require.Equal(t, []any{"Available"}, node.at("status.agentConditions"))
+
+		// Who reads all and writes all back claims nothing; a patch erases no more than a PUT.
+		h.ok("PUT", at+"/status", string(h.ok("GET", at, "").body))
+		h.ok("PATCH", at+"/status", `{"status":{"conditions":[`+c("Available", "True")+`]}}`, "Content-Type", mergeType)
+		require.Equal(t, []string{"QuotaExceeded=True", "Available=True"}, conditions(at))
+		before := h.ok("GET", at, "").str("metadata.resourceVersion")
+		report(c("Available", "True"), "")
+		require.Equal(t, before, h.ok("GET", at, "").str("metadata.resourceVersion"), "the same report is no change")
+		report("", "")
+		require.Equal(t, []string{"QuotaExceeded=True"}, conditions(at))
+		require.Nil(t, h.ok("GET", base+"/nodes/host", "").at("status.agentConditions"))
+	}
 }
 
 func TestDialectClaims(t *testing.T) {

@@ -119,6 +119,9 @@ type NodeStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
+	// AgentConditions are the types of those conditions that a flightctl agent reported: one that it reports no more goes.
+	// +listType=atomic
+	AgentConditions []string `json:"agentConditions,omitempty"`
 }
 
 // ContainerStatus is a container on a node.

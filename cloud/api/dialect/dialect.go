@@ -38,6 +38,8 @@ type Kind struct {
 	Root string
 	// BareStatus says that what a manifest says of its status is never more than a claim, whatever it is.
 	BareStatus bool
+	// agent says that who writes a status has conditions of its own, among those of others: see mingle.
+	agent bool
 	// claims are metadata that people write into manifests although it is the server's.
 	claims []string
 
@@ -192,43 +194,6 @@ func (k Kind) Plain(raw []byte) ([]byte, error) {
 		return nil, resource.Errorf(resource.Invalid, at, "%s", why)
 	}
 	return json.Marshal(form)
-}
-
-// withStatus is what is stored, in this form, with the status of another: who writes a
-// status changes nothing else.
-func (k Kind) withStatus(sent tree, old []byte) (tree, error) {
-	raw, err := k.Show(old)
-	if err != nil {
-		return nil, err
-	}
-	form, err := parse(raw)
-	if err != nil {
-		return nil, err
-	}
-	put(form, "status", sent["status"])
-	from, err := metadata(sent)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range []string{"name", "namespace", "uid", "resourceVersion"} {
-		to, _ := form["metadata"].(tree)
-		put(to, name, from.fields[name])
-	}
-	return form, nil
-}
-
-// keepStatus puts back what a status has that the form can't express.
-func (k Kind) keepStatus(c, prev tree) error {
-	form, err := convert(k.from, prev)
-	if err != nil {
-		return err
-	}
-	back, err := convert(k.to, form)
-	if err != nil {
-		return err
-	}
-	put(c, "status", applyAll("/status", c["status"], differences("/status", back["status"], prev["status"])))
-	return nil
 }
 
 // rest is what a form says that has no place in the canonical object.

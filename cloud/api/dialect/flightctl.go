@@ -109,6 +109,7 @@ var flightctlClaims = []string{"owner", "resourceVersion"}
 
 func flightctl() []Kind {
 	device := flightctlKind("Device", "devices", "device", resource.KindNode).pair(between(readHost, showHost))
+	device.agent = true
 	device.settle = func(form, _ tree) { settleConfig(form["spec"]) }
 	fleet := flightctlKind("Fleet", "fleets", "fleet", resource.KindFleet).pair(between(readFleet, showFleet))
 	fleet.settle = func(form, _ tree) {
