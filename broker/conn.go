@@ -52,7 +52,7 @@ type conn struct {
 	slowed    bool          // it was said that the client is read more slowly
 	expiry    time.Duration // of the session
 	aliases   map[uint16]string
-	extended  time.Time     // when the deadline was set
+	last      time.Time     // when the last packet had been taken; zero: the keep-alive doesn't count yet
 	heard     bool          // a packet was taken since the last read
 	ownTopics bool          // it may publish on topics of the users' own
 	recent    *route        // of what it published last

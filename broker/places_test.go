@@ -170,6 +170,7 @@ func Standard(t *testing.T, hub, core Limits) {
 		{"what is carried unchanged", testWhatIsCarriedUnchanged},
 		{"retained keeps its QoS", testRetainedKeepsItsQoS},
 		{"DISCONNECT with will", testDisconnectWithWill},
+		{"keep-alive counts from the last packet", testKeepAliveCountsFromTheLastPacket},
 		{"wildcards", testWildcards},
 		{"ids of QoS 2", testQoS2IDs},
 		{"redelivery on reconnect only", testRedeliveryOnReconnectOnly},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"os"
 	"runtime"
 	"time"
 
@@ -49,6 +50,9 @@ func (c *conn) more() error {
 		runtime.Gosched() // somebody who sends faster than it is taken doesn't keep the others waiting
 	}
 	err := c.in.fill()
+	for c.mayGoOn(err) {
+		err = c.in.fill()
+	}
 	if c.in.raw != nil { // or what is beneath tells
 		now := time.Now()
 		c.arrived(now, c.in.waited(now), c.in.filled < smallBuffer)
@@ -56,18 +60,30 @@ func (c *conn) more() error {
 	return err
 }
 
-// extend gives the client one and a half keep-alives from now, and at most a sixteenth
-// more, so that the deadline needn't be set anew for each packet. They count from the
-// end of a packet to the next one: a client can't live on single bytes.
+// extend gives the client one and a half keep-alives from now. They count from the end of
+// a packet to the next one: a client can't live on single bytes. The deadline is left where
+// it is, and moved when it is reached, so that it needn't be set anew for each packet.
 func (c *conn) extend() {
 	if c.keepAlive == 0 {
 		return
 	}
-	slack := c.keepAlive / 16
-	if now := time.Now(); now.Sub(c.extended) >= slack {
-		c.extended = now
-		c.readUntil(now.Add(c.keepAlive + c.keepAlive/2 + slack))
+	first := c.last.IsZero()
+	if c.last = time.Now(); first {
+		c.readUntil(c.due())
 	}
+}
+
+// due is when the client has said nothing for too long.
+func (c *conn) due() time.Time { return c.last.Add(c.keepAlive + c.keepAlive/2) }
+
+// mayGoOn says whether a read that failed is to be tried again, because its deadline was
+// that of an earlier packet. What lies between us and the socket must not hear of that.
+func (c *conn) mayGoOn(err error) bool {
+	if err == nil || c.last.IsZero() || c.closing.Load() || !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(c.due()) {
+		return false
+	}
+	c.readUntil(c.due())
+	return true
 }
 
 // read takes the CONNECT and then packets, until the connection ends. What the checks

@@ -93,6 +93,9 @@ func (m *metered) Read(p []byte) (int, error) {
 	}
 	began := time.Now()
 	n, err := m.TCPConn.Read(p)
+	for n == 0 && m.c.mayGoOn(err) {
+		n, err = m.TCPConn.Read(p)
+	}
 	now := time.Now()
 	m.c.arrived(now, now.Sub(began), false)
 	return n, err
