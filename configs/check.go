@@ -205,6 +205,7 @@ func (l Limits) check(report reporter) {
 	positive("limits.connections", l.Connections, report)
 	positive("limits.sessions", l.Sessions, report)
 	positive("limits.connectRate", l.ConnectRate, report)
+	positive("limits.connectTimeout", l.ConnectTimeout, report)
 	positive("limits.wrongPasswords", l.WrongPasswords, report)
 	positive("limits.subscriptions", l.Subscriptions, report)
 	positive("limits.writeTimeout", l.WriteTimeout, report)
@@ -218,9 +219,14 @@ func (l Limits) check(report reporter) {
 	}
 	positive("limits.packet", l.Packet, report)
 	positive("limits.request", l.Request, report)
-	positive("limits.inflight", l.Inflight, report)
-	if l.Inflight > 65535 {
-		report("limits.inflight", "%d is more than the 65535 that MQTT can say", l.Inflight)
+	for _, of := range []struct {
+		key string
+		n   int
+	}{{"limits.inflight", l.Inflight}, {"limits.receiveMaximum", l.ReceiveMaximum}, {"limits.topicAliases", l.TopicAliases}} {
+		positive(of.key, of.n, report)
+		if of.n > 65535 {
+			report(of.key, "%d is more than the 65535 that MQTT can say", of.n)
+		}
 	}
 	if l.KeepAlive < 0 || l.KeepAlive > 0 && l.KeepAlive < time.Second || l.KeepAlive > 65535*time.Second {
 		report("limits.keepAlive", "%s is neither 0 nor from 1s to 18h12m15s, which MQTT can say", l.KeepAlive)

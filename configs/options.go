@@ -173,6 +173,7 @@ type Limits struct {
 	PerAddress     int           `yaml:"perAddress"`
 	Sessions       int           `yaml:"sessions"`
 	ConnectRate    int           `yaml:"connectRate"`
+	ConnectTimeout time.Duration `yaml:"connectTimeout"`
 	WrongPasswords int           `yaml:"wrongPasswords"`
 	Subscriptions  int           `yaml:"subscriptions"`
 	WriteTimeout   time.Duration `yaml:"writeTimeout"`
@@ -181,6 +182,8 @@ type Limits struct {
 	Requests       int           `yaml:"requests"`
 	Watches        int           `yaml:"watches"`
 	Inflight       int           `yaml:"inflight"`
+	ReceiveMaximum int           `yaml:"receiveMaximum"`
+	TopicAliases   int           `yaml:"topicAliases"`
 	KeepAlive      time.Duration `yaml:"keepAlive"`
 	Session        SessionLimits `yaml:"session"`
 	Retained       Quota         `yaml:"retained"`

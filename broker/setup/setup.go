@@ -122,7 +122,8 @@ func listeners(m configs.MQTT) (list []broker.Listener, err error) {
 func limits(l configs.Limits) broker.Limits {
 	return broker.Limits{
 		MaximumPacket: uint32(min(l.Packet, 256<<20)), Connections: l.Connections, PerUser: l.PerUser, PerAddress: l.PerAddress, Inflight: l.Inflight,
-		KeepAlive: l.KeepAlive, ConnectRate: l.ConnectRate, WrongPasswords: l.WrongPasswords, Subscriptions: l.Subscriptions,
+		ReceiveMaximum: uint16(l.ReceiveMaximum), TopicAliases: uint16(l.TopicAliases),
+		KeepAlive: l.KeepAlive, ConnectRate: l.ConnectRate, ConnectTimeout: l.ConnectTimeout, WrongPasswords: l.WrongPasswords, Subscriptions: l.Subscriptions,
 		Sessions: l.Sessions, WriteTimeout: l.WriteTimeout,
 		QueuedMessages: l.Session.Messages, QueuedBytes: int(l.Session.Bytes), SessionExpiry: l.Session.Expiry,
 		RetainedMessages: l.Retained.Messages, RetainedBytes: int(l.Retained.Bytes),
