@@ -67,6 +67,55 @@ func TestExpiryOverARestart(t *testing.T) {
 	require.LessOrEqual(t, j.Stats().Records, int64(4), "the session, its subscription, how far it was sent, one retained message")
 }
 
+// A clock that is set back while the broker is away makes nothing last for longer.
+func TestAClockSetBackOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	c := &clock{now: time.Now()}
+	options := func(o *Options) { o.Now = c.read }
+	b, stop := kept(t, dir, options)
+	watch := open(t, b, "watch", persistent)
+	watch.sub("#", 1)
+	watch.leave(b, "watch")
+	open(t, b, "pub").publish1("a", "expires", props(packets.Properties{MessageExpiryInterval: 100}))
+	open(t, b, "will", persistent, withWill("will", "due", 2)).leave(b, "will")
+	open(t, b, "short", persistent, expires(2)).leave(b, "short")
+	stop()
+	c.add(-time.Hour)
+	b, _ = kept(t, dir, options)
+	require.Eventually(t, func() bool { return b.Stats().Sessions == 2 }, patience, 10*time.Millisecond)
+	watch = open(t, b, "watch", persistent)
+	pk := watch.expect(packets.Publish)
+	require.LessOrEqual(t, pk.Properties.MessageExpiryInterval, uint32(100))
+	watch.ack(packets.Puback, pk.PacketID)
+	require.Equal(t, []string{"due"}, watch.collect(1))
+}
+
+// What was kept before the clock was set is as old as the broker's run.
+func TestAClockSetForTheFirstTimeOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	c := &clock{now: time.Unix(1000, 0)}
+	options := func(o *Options) {
+		o.Now = c.read
+		o.Outlet = &OutletOptions{Keep: []string{"telemetry"}, Bytes: 1 << 20, Age: time.Hour}
+	}
+	b, stop := kept(t, dir, options)
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub.sub("a", 1)
+	sub.leave(b, "sub")
+	pub.publish1("telemetry", "kept")
+	pub.publish1("a", "expires", props(packets.Properties{MessageExpiryInterval: 60}))
+	pub.publish1("r", "retained", retain, props(packets.Properties{MessageExpiryInterval: 60}))
+	stop()
+	c.add(60 * 365 * 24 * time.Hour)
+	b, _ = kept(t, dir, options)
+	require.Equal(t, []string{"expires"}, open(t, b, "sub", persistent).collect(1))
+	require.Equal(t, 1, b.Stats().Retained)
+	pub = open(t, b, "pub")
+	pub.publish1("telemetry", "later") // and what is too old gives way
+	_, got := next(t, b.OpenOutlet(10), 2)
+	require.Equal(t, []string{"kept", "later"}, got)
+}
+
 func TestWillsOverARestart(t *testing.T) {
 	dir := t.TempDir()
 	b, stop := kept(t, dir, nil)

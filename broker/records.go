@@ -220,6 +220,7 @@ func (l *loading) choose(c *client) {
 	if c.left.IsZero() {
 		c.left = l.now // it was connected when the broker went
 	}
+	c.left = session.Then(c.left, l.now)
 	byID := l.b.clients.byID
 	old := byID[c.id]
 	lost := c

@@ -50,7 +50,7 @@ func (p *publish) propsSize() int {
 	if m.PayloadFormat != nil {
 		n += 2
 	}
-	if !p.msg.deadline.IsZero() {
+	if p.msg.Props.Expiry > 0 {
 		n += 5
 	}
 	for _, l := range [...]int{len(m.ContentType), len(m.ResponseTopic), len(m.Correlation)} {

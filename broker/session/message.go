@@ -27,39 +27,51 @@ type Message struct {
 	From    string // client id of the publisher, for no-local; empty: the broker itself
 	Record  uint64 // where it is on disk as the topic's retained message; 0: nowhere
 
-	At       time.Time // when the broker took it
-	deadline time.Time // zero: none
+	At   time.Time // when the broker took it, as the clock said then
+	came time.Time // the same by the clock that runs now, for what is left of its time
 }
 
-// Stamp says when the message came, and turns the expiry interval into the moment at
-// which it is no longer worth delivering. It is called once, before the message is shared.
-func (m *Message) Stamp(now time.Time) {
-	m.At = now
-	if m.Props.Expiry > 0 {
-		m.deadline = now.Add(time.Duration(m.Props.Expiry) * time.Second)
+// Stamp says when the message came, from which its expiry interval counts. It is called
+// once, before the message is shared.
+func (m *Message) Stamp(now time.Time) { m.At, m.came = now, now }
+
+// Anchor has the time of a message that was read from disk go on.
+func (m *Message) Anchor(now time.Time) { m.came = Then(m.At, now) }
+
+// sane is the beginning of 2026. Nothing of ours ran before it: a clock that says less was
+// not set yet.
+const sane = 1_767_225_600
+
+// Then is a time that was read from disk by the clock that runs now, whose jumps change
+// nothing any more. What can't be so, because the clock was set in between, was now: a
+// time that is to come, or one long before there was such a program.
+func Then(t, now time.Time) time.Time {
+	if t.After(now) || t.Unix() < sane && now.Unix() >= sane {
+		return now
 	}
+	return now.Add(t.Sub(now))
 }
 
-// Anchor makes what is left until a message that was read from disk expires a duration,
-// which jumps of the clock don't change any more.
-func (m *Message) Anchor(now time.Time) {
-	if !m.deadline.IsZero() {
-		m.deadline = now.Add(m.deadline.Sub(now))
+// expires says when nobody wants the message any more, if it came at a time.
+func (m *Message) expires(came time.Time) time.Time {
+	if m.Props.Expiry == 0 || came.IsZero() {
+		return time.Time{}
 	}
+	return came.Add(time.Duration(m.Props.Expiry) * time.Second)
 }
 
 // Expired says whether nobody wants the message any more.
 func (m *Message) Expired(now time.Time) bool {
-	return !m.deadline.IsZero() && !now.Before(m.deadline)
+	return m.Props.Expiry > 0 && !now.Before(m.expires(m.came))
 }
 
 // remaining is the expiry interval to send: what is left of the publisher's,
 // rounded up, and never 0, which would mean none.
 func (m *Message) remaining(now time.Time) uint32 {
-	if m.deadline.IsZero() {
+	if m.Props.Expiry == 0 {
 		return 0
 	}
-	left := m.deadline.Sub(now)
+	left := m.expires(m.came).Sub(now)
 	if left <= time.Second {
 		return 1
 	}

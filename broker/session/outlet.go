@@ -119,10 +119,10 @@ func (s *Session) Oldest() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.flights.first; x != nil {
-		return x.msg.At
+		return x.msg.came
 	}
 	if it, ok := s.queue.front(); ok {
-		return it.msg.At
+		return it.msg.came
 	}
 	return time.Time{}
 }

@@ -63,7 +63,7 @@ func (e *Encoder) Message(m *Message) {
 	*e = append(*e, m.Payload...)
 	e.Text(m.From)
 	e.Time(m.At)
-	e.Time(m.deadline)
+	e.Time(m.expires(m.At))
 	e.Number(uint64(p.Expiry))
 	e.Text(p.ContentType)
 	e.Text(p.ResponseTopic)
@@ -166,7 +166,7 @@ func (d *Decoder) Message() *Message {
 	m.Payload = append([]byte{}, d.bytes()...)
 	m.From = d.Text()
 	m.At = d.Time()
-	m.deadline = d.Time()
+	_ = d.Time() // when it expires, which follows
 	p.Expiry = uint32(d.Number())
 	p.ContentType, p.ResponseTopic = d.Text(), d.Text()
 	if b := d.bytes(); len(b) > 0 {

@@ -159,13 +159,13 @@ func (l *Loader) item(e entry) (item, error) {
 // restore puts an item where it was: on its way, if it was sent, or in the queue.
 func (s *Session) restore(it item, e entry, now time.Time) {
 	s.seq = max(s.seq, e.seq)
+	it.msg.Anchor(now)
 	if (e.released || e.seq <= s.sent) && s.flights.byID[packetID(e.seq)] == nil {
 		x := s.flights.add(it)
 		x.released = e.released
 		s.count.Queued.Add(1)
 		return
 	}
-	it.msg.Anchor(now)
 	if it.msg.Expired(now) {
 		s.count.drop(DropExpired, 1)
 		s.done(it)

@@ -229,7 +229,7 @@ func (s *Session) dropOld(now time.Time) {
 }
 
 func (s *Session) old(it item, now time.Time) bool {
-	return s.limits.Age > 0 && now.Sub(it.msg.At) > s.limits.Age
+	return s.limits.Age > 0 && now.Sub(it.msg.came) > s.limits.Age
 }
 
 // Room says whether a message would find a place without anything being dropped.
