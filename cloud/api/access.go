@@ -117,6 +117,9 @@ func (s *server) admit(next http.Handler) http.Handler {
 			return
 		}
 		id, err := s.Who(r)
+		if err == nil && r.Header.Get("Impersonate-User") != "" {
+			err = refuse(http.StatusForbidden, "Forbidden", "nobody acts for somebody else here (kubectl --as): sign in as who you want to be")
+		}
 		if err != nil {
 			status := statusOf(err)
 			if status.Code == http.StatusUnauthorized {

@@ -141,6 +141,12 @@ func patchType(method string) string {
 	return "application/json"
 }
 
+// A request for somebody else is not taken for one's own: kubectl auth can-i --as would hear what isn't so.
+func TestNobodyActsForSomebodyElse(t *testing.T) {
+	h := withPeople(t)
+	require.Contains(t, h.refused(403, "Forbidden", "GET", base+"/devices", "", "As", "boss", "Impersonate-User", "vic"), "--as")
+}
+
 func TestARefusalSaysWhoWhatAndWhy(t *testing.T) {
 	h := withPeople(t)
 	require.Equal(t, `devices.edgebus.io "lamp2" is forbidden: User "ann" cannot delete resource "devices" in API group "edgebus.io" in the namespace "default": `+
