@@ -139,6 +139,7 @@ func TestNothingIsSaidTwice(t *testing.T) {
 		"mqtt: connect refused: bad user name or password (0x86)":               {Op: "connect", Code: 0x86, Reason: "bad user name or password"},
 		"mqtt: connect refused: bad user name or password (0x86): not n2's":     {Op: "connect", Code: 0x86, Reason: "not n2's"},
 		"mqtt: publish to a/b refused: topic name invalid (0x90): no such node": {Op: "publish to", Topic: "a/b", Code: 0x90, Reason: "a/b: no such node"},
+		"mqtt: publish to a/b/c refused: topic name invalid (0x90): no b/c":     {Op: "publish to", Topic: "a/b/c", Code: 0x90, Reason: "b/c: no b/c"},
 		"mqtt: publish to a refused: quota exceeded by far (0x97)":              {Op: "publish to", Topic: "a", Code: 0x97, Reason: "quota exceeded by far"},
 	} {
 		require.EqualError(t, &r, want)

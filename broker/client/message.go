@@ -100,8 +100,8 @@ func (r *Refused) Error() string {
 		s += " " + r.Topic
 	}
 	reason := r.Reason
-	if r.Topic != "" {
-		reason = strings.TrimPrefix(reason, r.Topic+": ")
+	if what, why, ok := strings.Cut(reason, ": "); ok && strings.HasSuffix("/"+r.Topic, "/"+what) {
+		reason = why
 	}
 	return s + " refused: " + said(r.Code, reason)
 }
