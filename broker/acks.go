@@ -76,7 +76,8 @@ func (a *acks) clear() bool {
 // finish acknowledges the publish once all before it are.
 func (s *slot) finish(err error) {
 	c := s.conn
-	answered := !errors.Is(err, session.ErrRepeated) // or a repetition of it is
+	// Or a repetition of it is, or nobody hears it.
+	answered := !errors.Is(err, session.ErrRepeated) && !errors.Is(err, errLaneEnded)
 	if err != nil && answered {
 		c.b.refused(s.m, err)
 	}
