@@ -34,12 +34,12 @@ func deviceKind() Kind {
 			return []store.Key{modelOf(d)}
 		},
 		Columns: []Column{
-			{Name: "Node", Type: "string", Description: "The node that the device belongs to."},
-			{Name: "Model", Type: "string", Description: "The DeviceModel that describes it."},
-			{Name: "State", Type: "string", Description: "online, offline or unknown, as its mapper says."},
-			{Name: "In-Sync", Type: "string", Description: "Whether every property is as it is wanted."},
-			{Name: "Protocol", Type: "string", Description: "The protocol that reaches it.", Wide: true},
-			{Name: "Last-Seen", Type: "string", Description: "When it last reported anything.", Wide: true},
+			{Name: "Node", Type: "string", Path: ".spec.nodeName", Description: "The node that the device belongs to."},
+			{Name: "Model", Type: "string", Path: ".spec.deviceModelRef.name", Description: "The DeviceModel that describes it."},
+			{Name: "State", Type: "string", Path: ".status.state", Description: "online, offline or unknown, as its mapper says."},
+			{Name: "In-Sync", Type: "string", Path: ".status.conditions[?(@.type==\"InSync\")].status", Description: "Whether every property is as it is wanted."},
+			{Name: "Protocol", Type: "string", Path: ".spec.protocol.type", Description: "The protocol that reaches it.", Wide: true},
+			{Name: "Last-Seen", Type: "string", Path: ".status.lastSeen", Description: "When it last reported anything.", Wide: true},
 			{Name: "Reported", Type: "string", Description: "The values that it reported last.", Wide: true},
 		},
 		Cells: func(obj any) []any {

@@ -13,12 +13,12 @@ func nodeKind() Kind {
 		Validate: rules(resource.Node.Validate, nil),
 		Node:     ofNode,
 		Columns: []Column{
-			{Name: "State", Type: "string", Description: "online or offline, as the hub sees its connection."},
-			{Name: "Version", Type: "string", Description: "The version of its core."},
+			{Name: "State", Type: "string", Path: ".status.state", Description: "online or offline, as the hub sees its connection."},
+			{Name: "Version", Type: "string", Path: ".status.version", Description: "The version of its core."},
 			{Name: "Fleet", Type: "string", Description: "The Fleet that owns it."},
-			{Name: "Devices", Type: "integer", Description: "How many devices are bound to it."},
-			{Name: "Last-Seen", Type: "string", Description: "When its state last changed.", Wide: true},
-			{Name: "Image", Type: "string", Description: "The operating system that is wanted.", Wide: true},
+			{Name: "Devices", Type: "integer", Path: ".status.devices", Description: "How many devices are bound to it."},
+			{Name: "Last-Seen", Type: "string", Path: ".status.lastSeen", Description: "When its state last changed.", Wide: true},
+			{Name: "Image", Type: "string", Path: ".spec.os.image", Description: "The operating system that is wanted.", Wide: true},
 		},
 		Cells: cells(func(n *resource.Node) []any {
 			fleet, _ := strings.CutPrefix(n.Metadata.Owner, "Fleet/")
@@ -40,9 +40,9 @@ func fleetKind() Kind {
 		New:      func() any { return new(resource.Fleet) },
 		Validate: rules(resource.Fleet.Validate, nil),
 		Columns: []Column{
-			{Name: "Image", Type: "string", Description: "The operating system that its nodes are to have."},
+			{Name: "Image", Type: "string", Path: ".spec.template.spec.os.image", Description: "The operating system that its nodes are to have."},
 			{Name: "Template", Type: "string", Description: "The TemplateVersion that is being rolled out."},
-			{Name: "Overlapping", Type: "string", Description: "Whether other fleets want the same nodes."},
+			{Name: "Overlapping", Type: "string", Path: ".status.conditions[?(@.type==\"OverlappingSelectors\")].status", Description: "Whether other fleets want the same nodes."},
 			{Name: "Owner", Type: "string", Description: "Who manages it.", Wide: true},
 		},
 		Cells: cells(func(f *resource.Fleet) []any {
@@ -64,7 +64,7 @@ func templateVersionKind() Kind {
 		New:      func() any { return new(resource.TemplateVersion) },
 		Validate: rules(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate),
 		Columns: []Column{
-			{Name: "Fleet", Type: "string", Description: "The Fleet whose template it was."},
+			{Name: "Fleet", Type: "string", Path: ".spec.fleet", Description: "The Fleet whose template it was."},
 			{Name: "References", Type: "integer", Description: "How many floating references it has frozen."},
 		},
 		Cells: cells(func(v *resource.TemplateVersion) []any { return []any{v.Spec.Fleet, len(v.Spec.References)} }),
@@ -80,9 +80,9 @@ func repositoryKind() Kind {
 		New:      func() any { return new(resource.Repository) },
 		Validate: rules(resource.Repository.Validate, nil),
 		Columns: []Column{
-			{Name: "Type", Type: "string", Description: "git, http or oci."},
-			{Name: "URL", Type: "string", Description: "Where it is."},
-			{Name: "Accessible", Type: "string", Description: "Whether it could be reached."},
+			{Name: "Type", Type: "string", Path: ".spec.type", Description: "git, http or oci."},
+			{Name: "URL", Type: "string", Path: ".spec.url", Description: "Where it is."},
+			{Name: "Accessible", Type: "string", Path: ".status.conditions[?(@.type==\"Accessible\")].status", Description: "Whether it could be reached."},
 		},
 		Cells: cells(func(r *resource.Repository) []any {
 			kind := r.Spec.Type
@@ -100,10 +100,10 @@ func resourceSyncKind() Kind {
 		New:      func() any { return new(resource.ResourceSync) },
 		Validate: rules(resource.ResourceSync.Validate, nil),
 		Columns: []Column{
-			{Name: "Repository", Type: "string", Description: "The Repository that is applied."},
-			{Name: "Revision", Type: "string", Description: "The branch, tag or commit that is wanted."},
-			{Name: "Synced", Type: "string", Description: "Whether all its manifests are applied."},
-			{Name: "Commit", Type: "string", Description: "The commit that was applied last.", Wide: true},
+			{Name: "Repository", Type: "string", Path: ".spec.repository", Description: "The Repository that is applied."},
+			{Name: "Revision", Type: "string", Path: ".spec.targetRevision", Description: "The branch, tag or commit that is wanted."},
+			{Name: "Synced", Type: "string", Path: ".status.conditions[?(@.type==\"Synced\")].status", Description: "Whether all its manifests are applied."},
+			{Name: "Commit", Type: "string", Path: ".status.observedCommit", Description: "The commit that was applied last.", Wide: true},
 		},
 		Cells: cells(func(r *resource.ResourceSync) []any {
 			return []any{r.Spec.Repository, r.Spec.TargetRevision, condition(r.Status.Conditions, "Synced"), r.Status.ObservedCommit}
@@ -118,7 +118,7 @@ func upgradeKind() Kind {
 		Validate: rules(resource.Upgrade.Validate, resource.Upgrade.CheckUpdate), StatusRules: true,
 		CheckStatus: func(obj any) error { return obj.(*resource.Upgrade).CheckStatus() },
 		Columns: []Column{
-			{Name: "Version", Type: "string", Description: "The version that is wanted."},
+			{Name: "Version", Type: "string", Path: ".spec.version", Description: "The version that is wanted."},
 			{Name: "Nodes", Type: "integer", Description: "How many nodes were asked."},
 			{Name: "Done", Type: "integer", Description: "How many of them have the version."},
 		},
@@ -140,8 +140,8 @@ func enrollmentKind() Kind {
 		New:      func() any { return new(resource.EnrollmentRequest) },
 		Validate: rules(resource.EnrollmentRequest.Validate, resource.EnrollmentRequest.CheckUpdate),
 		Columns: []Column{
-			{Name: "Node", Type: "string", Description: "The name that the node asks for."},
-			{Name: "Approval", Type: "string", Description: "What was decided."},
+			{Name: "Node", Type: "string", Path: ".spec.nodeName", Description: "The name that the node asks for."},
+			{Name: "Approval", Type: "string", Path: ".spec.approval", Description: "What was decided."},
 		},
 		Cells: cells(func(e *resource.EnrollmentRequest) []any {
 			node, approval := e.Spec.NodeName, e.Spec.Approval

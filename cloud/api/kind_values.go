@@ -12,9 +12,9 @@ func configurationKind() Kind {
 		New:      func() any { return new(resource.Configuration) },
 		Validate: rules(resource.Configuration.Validate, nil),
 		Columns: []Column{
-			{Name: "Handler", Type: "string", Description: "The discovery handler that looks for devices."},
-			{Name: "Capacity", Type: "integer", Description: "How many nodes may use one device at once."},
-			{Name: "Instances", Type: "integer", Description: "How many devices are found."},
+			{Name: "Handler", Type: "string", Path: ".spec.discoveryHandler.name", Description: "The discovery handler that looks for devices."},
+			{Name: "Capacity", Type: "integer", Path: ".spec.capacity", Description: "How many nodes may use one device at once."},
+			{Name: "Instances", Type: "integer", Path: ".status.instances", Description: "How many devices are found."},
 		},
 		Cells: cells(func(c *resource.Configuration) []any {
 			capacity := 1
@@ -32,8 +32,8 @@ func instanceKind() Kind {
 		New:      func() any { return new(resource.Instance) },
 		Validate: rules(resource.Instance.Validate, resource.Instance.CheckUpdate),
 		Columns: []Column{
-			{Name: "Config", Type: "string", Description: "The Configuration that asked for it."},
-			{Name: "Shared", Type: "boolean", Description: "Whether several nodes see the same device."},
+			{Name: "Config", Type: "string", Path: ".spec.configurationName", Description: "The Configuration that asked for it."},
+			{Name: "Shared", Type: "boolean", Path: ".spec.shared", Description: "Whether several nodes see the same device."},
 			{Name: "Nodes", Type: "string", Description: "The nodes that see it."},
 		},
 		Cells: cells(func(n *resource.Instance) []any {

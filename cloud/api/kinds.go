@@ -70,6 +70,8 @@ type Kind struct {
 type Column struct {
 	Name, Type, Description string
 	Wide                    bool // with -o wide only
+	// Path is the JSONPath of its cells, if they are a field: a cluster's tables have these columns only (crds.yaml).
+	Path string
 }
 
 // apiVersion is what apiVersion says in an object of the kind.

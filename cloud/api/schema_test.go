@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	gotoken "go/token"
@@ -16,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -84,6 +86,11 @@ func mark(def dict, markers map[string][]string) {
 			def["enum"] = strings.Split(value, ";")
 		case "Minimum":
 			def["minimum"] = number
+		case "default": // what is meant when it is missing
+			def["default"] = value
+			if def["type"] == "integer" {
+				def["default"] = number
+			}
 		case "MaxItems":
 			def["maxItems"] = number
 		case "Pattern":
@@ -256,14 +263,53 @@ func crd(t *testing.T, k Kind) dict {
 		"spec": dict{
 			"group": k.Group, "scope": scope, "names": names,
 			"versions": []any{dict{
-				"name": k.Version, "served": true, "storage": true,
+				"name": k.Version, "served": true, "storage": true, "additionalPrinterColumns": printed(k),
 				"schema": dict{"openAPIV3Schema": def}, "subresources": dict{"status": dict{}},
 			}},
 		},
 	}
 }
 
-// Every field says what it is: kubectl explain shows it.
+// printed are the columns of a cluster's tables.
+func printed(k Kind) (cols []any) {
+	for _, c := range k.Columns {
+		if c.Path == "" {
+			continue // is made of several fields, or of what a cluster doesn't keep
+		}
+		col := dict{"name": c.Name, "type": c.Type, "description": c.Description, "jsonPath": c.Path}
+		if c.Wide {
+			col["priority"] = 1
+		}
+		cols = append(cols, col)
+	}
+	return append(cols, dict{"name": "Age", "type": "date", "description": "Time since the object was created.", "jsonPath": ".metadata.creationTimestamp"})
+}
+
+// A column that says where it is from shows what is there.
+func TestColumnsAreTheFieldsThatTheySay(t *testing.T) {
+	all := samples(t)
+	for _, k := range Kinds() {
+		if k.Group != resource.Group {
+			continue
+		}
+		v := k.New()
+		require.NoError(t, json.Unmarshal([]byte(text(t, all[k.Name][0])), v))
+		cells := k.Cells(v)
+		for i, c := range k.Columns {
+			if c.Path == "" {
+				continue
+			}
+			path := jsonpath.New(c.Name)
+			require.NoError(t, path.Parse("{"+c.Path+"}"))
+			var found bytes.Buffer
+			require.NoError(t, path.Execute(&found, all[k.Name][0]), "%s %s", k.Name, c.Name)
+			require.Equal(t, found.String(), fmt.Sprint(cells[i]), "%s %s", k.Name, c.Name)
+			require.NotEmpty(t, found.String(), "%s %s: the sample has none", k.Name, c.Name)
+		}
+	}
+}
+
+// Every field says what it is, and what is meant without it: kubectl explain shows it.
 func TestEveryFieldIsExplained(t *testing.T) {
 	var visit func(at string, def dict)
 	visit = func(at string, def dict) {
@@ -271,6 +317,12 @@ func TestEveryFieldIsExplained(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(props)) {
 			prop := props[name].(dict)
 			require.NotEmpty(t, prop["description"], "%s.%s has no comment", at, name)
+			if def := prop["default"]; def != nil {
+				require.Contains(t, prop["description"], fmt.Sprint(def), "%s.%s", at, name)
+				if prop["enum"] != nil {
+					require.Contains(t, prop["enum"], def, "%s.%s", at, name)
+				}
+			}
 			visit(at+"."+name, prop)
 		}
 		for _, inner := range []string{"items", "additionalProperties"} {

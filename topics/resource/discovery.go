@@ -21,6 +21,7 @@ type ConfigurationSpec struct {
 	DiscoveryHandler DiscoveryHandler `json:"discoveryHandler"`
 	// Capacity is how many nodes may use one found device at once; 1 when it is missing.
 	// +kubebuilder:validation:Minimum=1
+	// +default=1
 	Capacity *int `json:"capacity,omitempty"`
 	// BrokerProperties are given to all who use a found device.
 	BrokerProperties map[string]string `json:"brokerProperties,omitempty"`

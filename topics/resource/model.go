@@ -49,8 +49,10 @@ type Property struct {
 	// Description is for readers.
 	Description string `json:"description,omitempty"`
 	// Type is the type of its values; string when empty.
+	// +default=string
 	Type DataType `json:"type,omitempty"`
 	// AccessMode says whether it can be wanted; ReadOnly when empty.
+	// +default=ReadOnly
 	AccessMode AccessMode `json:"accessMode,omitempty"`
 	// Minimum is the least value that may be wanted; for int, float and double.
 	Minimum *float64 `json:"minimum,omitempty"`
@@ -62,11 +64,13 @@ type Property struct {
 	Unit string `json:"unit,omitempty"`
 	// Conflict decides between a local override and a newer desired value: cloud (default), edge, latest.
 	// +kubebuilder:validation:Enum=cloud;edge;latest
+	// +default=cloud
 	Conflict string `json:"conflict,omitempty"`
 	// Adopt lets the hub take an uncontested local override over as the desired value.
 	Adopt bool `json:"adopt,omitempty"`
 	// AtBoot is what a mapper does with an old value after power comes back: last (default), hold, safe.
 	// +kubebuilder:validation:Enum=last;hold;safe
+	// +default=last
 	AtBoot string `json:"atBoot,omitempty"`
 	// SafeValue is what atBoot safe writes.
 	SafeValue Value `json:"safeValue,omitempty"`

@@ -72,6 +72,7 @@ type SecretMount struct {
 	// Name is the Secret's name.
 	Name string `json:"name"`
 	// Namespace is the Secret's; default when empty.
+	// +default=default
 	Namespace string `json:"namespace,omitempty"`
 	// MountPath is the directory on the node for which each key becomes a file.
 	MountPath string `json:"mountPath"`

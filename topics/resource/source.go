@@ -21,6 +21,7 @@ type RepositorySpec struct {
 	URL string `json:"url"`
 	// Type is how it is spoken with; git when empty.
 	// +kubebuilder:validation:Enum=git;http;oci
+	// +default=git
 	Type string `json:"type,omitempty"`
 	// SecretRef is a Secret with credentials: username and password, token, ssh-privatekey, tls.crt and tls.key, ca.crt.
 	SecretRef *SecretRef `json:"secretRef,omitempty"`
@@ -33,6 +34,7 @@ type SecretRef struct {
 	// Name is the Secret's name.
 	Name string `json:"name"`
 	// Namespace is the Secret's; default when empty.
+	// +default=default
 	Namespace string `json:"namespace,omitempty"`
 }
 

@@ -15,6 +15,7 @@ type Secret struct {
 	// StringData are values as text. They are written into data, and never shown.
 	StringData map[string]string `json:"stringData,omitempty"`
 	// Type says for whom the values are: Opaque when empty. It is immutable.
+	// +default=Opaque
 	Type string `json:"type,omitempty"`
 	// Immutable ends all changes of the values, for good.
 	Immutable *bool `json:"immutable,omitempty"`
