@@ -82,6 +82,7 @@ type Broker struct {
 	number      atomic.Uint64
 	closeOnce   sync.Once
 	closed      chan struct{}
+	sweeps      time.Duration // how often what has expired is forgotten
 }
 
 // New makes a broker and binds its listeners. Serve has to be called for it to
@@ -98,7 +99,7 @@ func New(opts Options) (*Broker, error) {
 	b := &Broker{
 		opts: opts, log: opts.Log, auth: auth, acl: rules, router: newRouter(rules),
 		floods: sampled(opts.Log), shortages: sampled(opts.Log),
-		closed: make(chan struct{}),
+		closed: make(chan struct{}), sweeps: sweepEvery,
 	}
 	b.asked.init()
 	b.router.dropped = b.droppedFor
@@ -131,10 +132,7 @@ func (b *Broker) Serve(ctx context.Context) error {
 		b.log.Info().Str("listener", l.Name).Stringer("address", l.bound.Addr()).
 			Bool("tls", l.TLS != nil).Bool("websocket", l.WebSocket).Msg("listening for MQTT")
 	}
-	select {
-	case <-ctx.Done():
-	case <-b.closed:
-	}
+	b.sweep(ctx)
 	grace, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	err := b.Close(grace)
@@ -142,7 +140,26 @@ func (b *Broker) Serve(ctx context.Context) error {
 	return err
 }
 
-const closeTimeout = 10 * time.Second
+const (
+	closeTimeout = 10 * time.Second
+	sweepEvery   = time.Minute
+)
+
+// sweep forgets what has expired, from time to time, until the broker is to end.
+func (b *Broker) sweep(ctx context.Context) {
+	due := time.NewTicker(b.sweeps)
+	defer due.Stop()
+	for {
+		select {
+		case <-due.C:
+			b.forgetExpired()
+		case <-ctx.Done():
+			return
+		case <-b.closed:
+			return
+		}
+	}
+}
 
 // Close tells clients that the broker goes, and waits until their connections
 // are closed or ctx is done.

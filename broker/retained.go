@@ -28,6 +28,7 @@ type memoryRetained struct {
 	byName map[string]*session.Message
 	blocks [][]string // none empty
 	bytes  int
+	next   time.Time // before which no message expires; zero: none does
 }
 
 func newRetained(l Limits, now func() time.Time) *memoryRetained {
@@ -80,9 +81,94 @@ func (r *memoryRetained) put(m *session.Message) {
 		r.bytes -= cost(old)
 	}
 	r.byName[m.Topic] = m
+	r.expects(m.Deadline())
 	if old == nil {
 		r.insert(m.Topic)
 	}
+}
+
+func (r *memoryRetained) expects(deadline time.Time) {
+	if !deadline.IsZero() && (r.next.IsZero() || deadline.Before(r.next)) {
+		r.next = deadline
+	}
+}
+
+// expired lists the messages that nobody gets any more, if there may be any. It goes through
+// all there is, but no more often than once a second.
+func (r *memoryRetained) expired() (gone []*session.Message) {
+	now := r.now()
+	r.mu.Lock()
+	due := !r.next.IsZero() && !now.Before(r.next)
+	if due {
+		r.next = time.Time{}
+	}
+	r.mu.Unlock()
+	if !due {
+		return nil
+	}
+	next := time.Time{}
+	for from, done := "", false; !done; {
+		from, done = r.walk(from, func(m *session.Message) bool {
+			switch d := m.Deadline(); {
+			case m.Expired(now):
+				gone = append(gone, m)
+			case !d.IsZero() && (next.IsZero() || d.Before(next)):
+				next = d
+			}
+			return true
+		})
+	}
+	if len(gone) > 0 { // one of them may have to stay for now
+		next = now
+	}
+	if soonest := now.Add(time.Second); !next.IsZero() && next.Before(soonest) {
+		next = soonest
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expects(next)
+	return gone
+}
+
+// walk goes through messages in the order of their topics, from one on, for as long as each says so,
+// and says where to go on. It holds the lock for no longer than some of them take.
+func (r *memoryRetained) walk(from string, each func(*session.Message) bool) (next string, done bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	looked := 0
+	for i := r.block(from); i < len(r.blocks); i++ {
+		at, _ := slices.BinarySearch(r.blocks[i], from)
+		for _, topic := range r.blocks[i][at:] {
+			if looked == scanChunk || !each(r.byName[topic]) {
+				return topic, false
+			}
+			looked++
+		}
+	}
+	return "", true
+}
+
+// forgetExpired makes room, in memory and on disk.
+func (b *Broker) forgetExpired() (n int) {
+	for _, m := range b.retained.expired() {
+		if b.forgetRetained(m) {
+			n++
+		}
+	}
+	return n
+}
+
+// forgetRetained lets go of a message, unless another is in its place, or may not come to be.
+func (b *Broker) forgetRetained(m *session.Message) bool {
+	lock := b.order.of(m.Topic)
+	lock.Lock()
+	defer lock.Unlock()
+	if b.retained.get(m.Topic) != m || b.doubts.record(m.Topic) != 0 {
+		return false
+	}
+	b.retained.put(&session.Message{Topic: m.Topic})
+	b.forget(m.Record)
+	return true
 }
 
 func (r *memoryRetained) drop(m *session.Message) {
@@ -151,31 +237,20 @@ func (p *retainedPuller) pull(max int) (out []*session.Message) {
 	return out
 }
 
-// scan looks at some topics. It holds the lock for no longer than that takes.
+// scan looks at some topics.
 func (p *retainedPuller) scan(max int) (out []*session.Message) {
-	r := p.store
-	now := r.now()
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	looked := 0
-	for i := r.block(p.from); i < len(r.blocks); i++ {
-		at, _ := slices.BinarySearch(r.blocks[i], p.from)
-		for _, topic := range r.blocks[i][at:] {
-			if !strings.HasPrefix(topic, p.prefix) {
-				p.done = true
-				return out
-			}
-			if len(out) == max || looked == scanChunk {
-				p.from = topic
-				return out
-			}
-			looked++
-			if m := r.byName[topic]; topics.Match(p.filter, topic) && !m.Expired(now) {
-				out = append(out, m)
-			}
+	now, beyond := p.store.now(), false
+	p.from, p.done = p.store.walk(p.from, func(m *session.Message) bool {
+		beyond = !strings.HasPrefix(m.Topic, p.prefix)
+		if beyond || len(out) == max {
+			return false
 		}
-	}
-	p.done = true
+		if topics.Match(p.filter, m.Topic) && !m.Expired(now) {
+			out = append(out, m)
+		}
+		return true
+	})
+	p.done = p.done || beyond
 	return out
 }
 

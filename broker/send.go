@@ -30,7 +30,11 @@ type terms struct {
 // was kept. Nobody is kept waiting for the disk, or refused because one of those who
 // receive has no room: that one goes without, which is counted and logged.
 func (b *Broker) send(out *session.Message, how terms, done func(error)) {
-	if pending, err := b.enqueue(out, how, done); !pending {
+	pending, err := b.enqueue(out, how, done)
+	if err != nil && b.forgetExpired() > 0 { // there was no room among what is retained
+		pending, err = b.enqueue(out, how, done)
+	}
+	if !pending {
 		done(err)
 	}
 }

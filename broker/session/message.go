@@ -60,6 +60,9 @@ func (m *Message) expires(came time.Time) time.Time {
 	return came.Add(time.Duration(m.Props.Expiry) * time.Second)
 }
 
+// Deadline is when nobody wants the message any more; zero: never.
+func (m *Message) Deadline() time.Time { return m.expires(m.came) }
+
 // Expired says whether nobody wants the message any more.
 func (m *Message) Expired(now time.Time) bool {
 	return m.Props.Expiry > 0 && !now.Before(m.expires(m.came))
