@@ -202,10 +202,11 @@ func (r *memoryRetained) insert(topic string) {
 	}
 }
 
-func (r *memoryRetained) Len() int {
+// size is how many messages there are, and what they count against the limit of bytes.
+func (r *memoryRetained) size() (messages, bytes int) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return len(r.byName)
+	return len(r.byName), r.bytes
 }
 
 func (r *memoryRetained) Puller(filter string) session.Puller {

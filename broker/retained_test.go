@@ -46,8 +46,13 @@ func testRetainedIsReplacedAndForgotten(t *testing.T, at place) {
 	pub := open(t, b, "pub")
 	pub.publish1("a", "1", retain)
 	pub.publish1("a", "2", retain)
+	one := b.Stats()
+	require.Equal(t, 1, one.Retained)
+	require.NotZero(t, one.RetainedBytes)
 	pub.publish1("b", "x", retain)
+	require.Equal(t, 2*one.RetainedBytes, b.Stats().RetainedBytes)
 	pub.publish1("b", "", retain)
+	require.Equal(t, one.RetainedBytes, b.Stats().RetainedBytes)
 	pub.publish1("c", "not retained")
 	sub := open(t, b, "sub")
 	sub.sub("+", 1, subID(5))
@@ -191,8 +196,9 @@ func TestRetainedPullerOverChanges(t *testing.T) {
 		set(fmt.Sprintf("x/%d/y", i), "")
 		set(fmt.Sprintf("x/%d/z", i), "")
 	}
-	require.Zero(t, r.Len())
-	require.Zero(t, r.bytes)
+	messages, bytes := r.size()
+	require.Zero(t, messages)
+	require.Zero(t, bytes)
 	require.Empty(t, r.blocks)
 }
 

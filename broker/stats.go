@@ -20,6 +20,7 @@ type Stats struct {
 	Kept          int              // of them, that outlive their connections
 	Subscriptions int              // now
 	Retained      int              // users' own topics with a retained message, now
+	RetainedBytes int              // of them, as they count against the limit
 	Queued        int64            // messages in sessions now, waiting or unacknowledged
 	StoreWaiting  int64            // bytes that publishers wait for to be on disk
 	Received      int64            // PUBLISH packets from clients
@@ -89,13 +90,14 @@ func (c *counts[K]) snapshot() map[K]int64 {
 // Stats takes a snapshot.
 func (b *Broker) Stats() Stats {
 	s := Stats{
-		Connections: b.stats.connected.Load(), Subscriptions: b.router.index.len(), Retained: b.retained.Len(),
+		Connections: b.stats.connected.Load(), Subscriptions: b.router.index.len(),
 		Queued: b.counters.Queued.Load(), Received: b.stats.received.Load(), Sent: b.counters.Sent.Load(),
 		Dropped: b.counters.Dropped(), Malformed: b.stats.panics.Load(),
 		Connects: b.stats.connects.Load(), Takeovers: b.stats.takeovers.Load(), RefusedSubscriptions: b.stats.noAccess.Load(),
 		Rests: b.stats.rests.Load(), Rested: time.Duration(b.stats.rested.Load()), Held: b.stats.held.Load(),
 		Refused: make(map[string]int64), Rejected: make(map[string]int64), Closed: make(map[string]int64),
 	}
+	s.Retained, s.RetainedBytes = b.retained.size()
 	b.clients.mu.Lock()
 	if s.Sessions = len(b.clients.byID); b.outlet.sess != nil {
 		s.Sessions--

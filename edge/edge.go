@@ -118,6 +118,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
+	figures.HTTP(site.Connections)
 
 	backups := keeper().Listen(cfg.Data.Dir, snapshot(st, kept), log)
 	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run}

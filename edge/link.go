@@ -155,7 +155,7 @@ func (h *hubLink) options() (client.Options, error) {
 	return client.Options{
 		Servers: []string{cfg.Server}, User: user, Password: secret, TLS: secure, KeepAlive: cfg.Keepalive,
 		Backoff:  client.Backoff{Min: cfg.Retry.Backoff.Min, Max: cfg.Retry.Backoff.Max},
-		Attempts: cfg.Retry.Attempts, Log: h.log,
+		Attempts: cfg.Retry.Attempts, Log: h.log, Counters: &h.up.queues,
 	}, nil
 }
 

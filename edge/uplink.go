@@ -28,6 +28,8 @@ type contact struct {
 
 // uplink watches the connection to the hub, for people who ask how it is.
 type uplink struct {
+	queues client.Counters // of the clients of the link
+
 	mu   sync.Mutex
 	line contact
 }

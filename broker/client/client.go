@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // Client is one MQTT client, over as many connections as it takes. Its methods may be called from any goroutine, the
@@ -15,8 +17,9 @@ type Client struct {
 	o       Options
 	servers []server
 	events  *events
-	slots   chan struct{} // one taken for each publish that has no outcome yet
-	reply   string        // topic on which answers to Request arrive
+	seldom  zerolog.Logger // for what a flood causes any number of
+	slots   chan struct{}  // one taken for each publish that has no outcome yet
+	reply   string         // topic on which answers to Request arrive
 
 	mu       sync.Mutex
 	link     *link         // nil while there is no connection
@@ -38,7 +41,7 @@ func New(o Options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		o: o, events: newEvents(), slots: make(chan struct{}, o.MaxPending), up: make(chan struct{}),
+		o: o, events: newEvents(o.Counters), seldom: o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second}), slots: make(chan struct{}, o.MaxPending), up: make(chan struct{}),
 		waiting: map[uint16]chan answer{}, received: map[uint16]struct{}{}, requests: map[string]chan Message{},
 		reply: "reply/" + o.ClientID + "/" + rand.Text()[:8],
 	}
@@ -178,7 +181,12 @@ func (c *Client) enqueue(m Message, done func(error)) error {
 		<-c.slots
 		return err
 	}
-	c.out.add(m, func(err error) { <-c.slots; done(err) })
+	c.o.Counters.Pending.Add(1)
+	c.out.add(m, func(err error) {
+		<-c.slots
+		c.o.Counters.Pending.Add(-1)
+		done(err)
+	})
 	c.link.wakeWriter()
 	return nil
 }

@@ -26,6 +26,8 @@ const maxWaiting = 4096
 // events is the queue between the reader and the one goroutine of the callbacks. The reader must never wait for a
 // callback: a callback that publishes waits for an acknowledgement that only the reader can bring.
 type events struct {
+	count *Counters
+
 	mu     sync.Mutex
 	more   *sync.Cond
 	queue  []event
@@ -33,8 +35,8 @@ type events struct {
 	closed bool
 }
 
-func newEvents() *events {
-	e := &events{}
+func newEvents(count *Counters) *events {
+	e := &events{count: count}
 	e.more = sync.NewCond(&e.mu)
 	return e
 }
@@ -45,11 +47,13 @@ func (e *events) push(ev event) bool {
 	defer e.mu.Unlock()
 	if ev.kind == message && ev.message.QoS == 0 {
 		if e.qos0 >= maxWaiting {
+			e.count.Dropped.Add(1)
 			return false
 		}
 		e.qos0++
 	}
 	e.queue = append(e.queue, ev)
+	e.count.Waiting.Add(1)
 	e.more.Signal()
 	return true
 }
@@ -66,6 +70,7 @@ func (e *events) pop() (event, bool) {
 	ev := e.queue[0]
 	e.queue[0] = event{}
 	e.queue = e.queue[1:]
+	e.count.Waiting.Add(-1)
 	if ev.kind == message && ev.message.QoS == 0 {
 		e.qos0--
 	}

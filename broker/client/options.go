@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -24,6 +25,13 @@ func (b Backoff) wait(attempt int) time.Duration {
 		d = min(b.Max, b.Min<<attempt)
 	}
 	return d - time.Duration(rand.Int64N(int64(d)/2+1))
+}
+
+// Counters are figures of a client's own queues.
+type Counters struct {
+	Pending atomic.Int64 // publishes that have no outcome yet, now
+	Waiting atomic.Int64 // messages and other events that wait for their callback, now
+	Dropped atomic.Int64 // incoming QoS 0 messages, because too many waited
 }
 
 // Options configure a Client. The zero value of everything but Servers and ClientID is usable.
@@ -45,6 +53,8 @@ type Options struct {
 	ReceiveMaximum uint16 // incoming QoS 1 and 2 messages waiting for OnMessage; default 256
 	MaxPacket      uint32 // largest packet taken; default 1 MiB
 	MaxPending     int    // outgoing publishes waiting for their end; default 4096
+
+	Counters *Counters // what is counted here; clients may share one. Default: nobody reads them
 
 	// Subscriptions are made at every connect, before OnConnect. A Publish from elsewhere may go before them: who needs
 	// to see its effect waits for OnConnect.
@@ -77,6 +87,9 @@ func (o Options) withDefaults() (Options, error) {
 	orDefault(&o.Backoff.Min, 500*time.Millisecond)
 	orDefault(&o.Backoff.Max, max(30*time.Second, o.Backoff.Min))
 	orDefault(&o.ConnectTimeout, 10*time.Second)
+	if o.Counters == nil {
+		o.Counters = new(Counters)
+	}
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{}).DialContext
 	}

@@ -95,7 +95,8 @@ func (l *link) publish(p *packets.Publish) error {
 		return nil
 	}
 	if !c.events.push(event{kind: message, link: l, message: m, id: p.PacketID}) {
-		c.o.Log.Debug().Str("topic", m.Topic).Msg("QoS 0 message dropped: too many wait to be handled")
+		c.seldom.Warn().Int64("dropped", c.o.Counters.Dropped.Load()).
+			Msg("QoS 0 messages are dropped: more come than are handled, and too many wait")
 	}
 	return nil
 }

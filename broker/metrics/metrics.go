@@ -51,6 +51,19 @@ func (r Registry) Count(h http.Handler) http.Handler {
 	return promhttp.InstrumentHandlerCounter(requests, h)
 }
 
+// HTTP adds the figures of the connections to the HTTP API: how many there are, and how
+// often there was no room for another.
+func (r Registry) HTTP(take func() (open, full int64)) {
+	type stats struct{ open, full int64 }
+	g := NewGroup("http", func() (s stats) {
+		s.open, s.full = take()
+		return s
+	})
+	g.Gauge("connections", "Connections to the HTTP API; at limits.requests others wait outside.", func(s stats) float64 { return float64(s.open) })
+	g.Counter("full_total", "Times that there was no room for another connection, so that it had to wait.", func(s stats) float64 { return float64(s.full) })
+	r.MustRegister(g)
+}
+
 // Group is a set of figures that are taken together, once each time somebody asks.
 type Group[S any] struct {
 	subsystem string
@@ -125,6 +138,7 @@ func (r Registry) Broker(b *broker.Broker) {
 	g.Gauge("kept_sessions", "Sessions that outlive their connections; limits.sessions is the most.", func(s stats) float64 { return float64(s.Kept) })
 	g.Gauge("subscriptions", "Subscriptions.", func(s stats) float64 { return float64(s.Subscriptions) })
 	g.Gauge("retained_messages", "Retained messages outside the nodes' trees.", func(s stats) float64 { return float64(s.Retained) })
+	g.Gauge("retained_bytes", "Bytes of them; at limits.retained.bytes more are refused.", func(s stats) float64 { return float64(s.RetainedBytes) })
 	g.Gauge("waiting_messages", "Messages in sessions that were not sent yet.", func(s stats) float64 { return float64(s.Waiting) })
 	g.Gauge("waiting_bytes", "Bytes of them.", func(s stats) float64 { return float64(s.WaitingBytes) })
 	g.Gauge("unacknowledged_messages", "Messages that were sent and that clients have not acknowledged.", func(s stats) float64 { return float64(s.Unacked) })

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,26 +22,53 @@ func patient(h http.Handler) http.Handler {
 	})
 }
 
+// room is that for connections.
+type room struct {
+	seats chan struct{} // holds a value for each that is taken, or kept for the next to come
+	open  atomic.Int64  // connections
+	full  atomic.Int64  // times that there was no seat
+}
+
+// enter waits for a seat.
+func (r *room) enter(closed <-chan struct{}) error {
+	select {
+	case r.seats <- struct{}{}:
+		return nil
+	default:
+	}
+	r.full.Add(1)
+	select {
+	case r.seats <- struct{}{}:
+		return nil
+	case <-closed:
+		return net.ErrClosed
+	}
+}
+
+func (r *room) leave() { <-r.seats }
+
 // bounded is a listener whose connections have to find room.
 type bounded struct {
 	net.Listener
-	room   chan struct{}
+	room   *room
 	closed chan struct{}
 	once   sync.Once
 }
 
 func (l *bounded) Accept() (net.Conn, error) {
-	select {
-	case l.room <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
+	if err := l.room.enter(l.closed); err != nil {
+		return nil, err
 	}
 	conn, err := l.Listener.Accept()
 	if err != nil {
-		<-l.room
+		l.room.leave()
 		return nil, err
 	}
-	return &guest{Conn: conn, leave: sync.OnceFunc(func() { <-l.room })}, nil
+	l.room.open.Add(1)
+	return &guest{Conn: conn, leave: sync.OnceFunc(func() {
+		l.room.open.Add(-1)
+		l.room.leave()
+	})}, nil
 }
 
 func (l *bounded) Close() error {

@@ -28,14 +28,14 @@ const (
 // Server is a handler on its listeners, which are bound when it is made.
 type Server struct {
 	handler   http.Handler
-	room      chan struct{} // holds a value for each connection
+	room      room
 	listeners []net.Listener
 }
 
 // Listen binds the configured addresses. At most so many connections are served at one
 // time; others wait to be accepted.
 func Listen(cfg configs.HTTP, connections int, handler http.Handler) (*Server, error) {
-	s := &Server{handler: patient(handler), room: make(chan struct{}, connections)}
+	s := &Server{handler: patient(handler), room: room{seats: make(chan struct{}, connections)}}
 	if cfg.Listen != "" {
 		if err := s.bind("http.listen", cfg.Listen, nil); err != nil {
 			return nil, err
@@ -60,7 +60,7 @@ func (s *Server) bind(key, address string, secure *tls.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
-	l = &bounded{l, s.room, make(chan struct{}), sync.Once{}}
+	l = &bounded{l, &s.room, make(chan struct{}), sync.Once{}}
 	if secure != nil {
 		l = tls.NewListener(l, secure)
 	}
@@ -76,6 +76,9 @@ func (s *Server) Addrs() []net.Addr {
 	}
 	return addrs
 }
+
+// Connections says how many there are, and how often there was no room for another.
+func (s *Server) Connections() (open, full int64) { return s.room.open.Load(), s.room.full.Load() }
 
 // Close lets go of the listeners of a server that was never run.
 func (s *Server) Close() error {

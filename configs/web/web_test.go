@@ -93,3 +93,26 @@ func TestHTTPSChecksCertificates(t *testing.T) {
 	require.NoError(t, err, "plain, on the loopback interface")
 	resp.Body.Close()
 }
+
+// TestNoRoomIsCounted: a connection more than there may be waits, which is counted.
+func TestNoRoomIsCounted(t *testing.T) {
+	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, 1, http.NotFoundHandler())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() { cancel(); require.NoError(t, <-ended) }()
+	is := func(open, full int64) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			o, f := s.Connections()
+			return o == open && f == full
+		}, time.Minute, time.Millisecond)
+	}
+	is(0, 0)
+	conn, err := net.Dial("tcp", s.Addrs()[0].String())
+	require.NoError(t, err)
+	is(1, 1)
+	require.NoError(t, conn.Close())
+	is(0, 1)
+}
