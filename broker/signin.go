@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -16,7 +17,8 @@ import (
 // and so do connections and requests that are under way.
 func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	remote := addrOf(r)
-	shown := credentials{loopback: r.TLS == nil && loopbackAddr(remote) && loopbackAddr(localAddr(r))}
+	here := r.TLS == nil && loopbackAddr(remote) && loopbackAddr(localAddr(r))
+	shown := credentials{loopback: here && namesLoopback(r.Host)}
 	if user, password, ok := r.BasicAuth(); ok {
 		shown.user, shown.password, shown.hasPass = user, []byte(password), true
 	}
@@ -35,6 +37,9 @@ func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "%s: users are listed in auth.users", connectReasons[code])
 	case code != codeSuccess && shown.certName != "":
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "the certificate is for %.100q, which is neither a user of auth.users nor a node's name", shown.certName)
+	case code != codeSuccess && here && len(b.auth.anonymous) > 0:
+		return Identity{}, resource.Errorf(resource.Unauthorized, "", "nobody is signed in, and %.100q is no name of the loopback interface "+
+			"(a web page of that name could be asking): use 127.0.0.1 or localhost, or sign in as one of auth.users", r.Host)
 	case code != codeSuccess:
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "nobody is signed in: "+
 			"show a certificate that http.tls.clientCA has signed, or the name and password of one of auth.users")
@@ -46,6 +51,19 @@ func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	context.AfterFunc(r.Context(), func() { b.seats.leave(at) }) // which ends with the answer
 	id.CertExpires, id.Listener, id.Remote = expires, "http", remote.String()
 	return id, nil
+}
+
+// namesLoopback says whether a request was meant for the loopback interface. A page of a site whose name was made to point
+// there means that site, and the browser takes the answer for the site's own. No browser leaves the name out.
+func namesLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if host == "" {
+		return true
+	}
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(strings.TrimSuffix(host, "."), "localhost")
 }
 
 func addrOf(r *http.Request) net.Addr {

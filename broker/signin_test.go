@@ -59,7 +59,7 @@ func TestSignIn(t *testing.T) {
 		r := httptest.NewRequest("GET", "/", nil)
 		at, err := net.ResolveTCPAddr("tcp", local)
 		require.NoError(t, err)
-		r.RemoteAddr = remote
+		r.RemoteAddr, r.Host = remote, "localhost:8080"
 		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(at)))
 		for _, c := range change {
 			c(r)
@@ -68,6 +68,9 @@ func TestSignIn(t *testing.T) {
 	}
 	basic := func(user, password string) func(*http.Request) {
 		return func(r *http.Request) { r.SetBasicAuth(user, password) }
+	}
+	host := func(name string) func(*http.Request) {
+		return func(r *http.Request) { r.Host = name }
 	}
 	cert := func(name string) func(*http.Request) {
 		leaf := a.issue(name).Leaf
@@ -88,6 +91,12 @@ func TestSignIn(t *testing.T) {
 	}{
 		{b, from(here, here), "", topics.RoleOperator, ""},
 		{b, from("[::1]:4000", "[::1]:80"), "", topics.RoleOperator, ""},
+		{b, from(here, here, host("127.0.0.1")), "", topics.RoleOperator, ""},
+		{b, from(here, here, host("[::1]:8080")), "", topics.RoleOperator, ""},
+		{b, from(here, here, host("evil.example:8080")), "", "", resource.Unauthorized},
+		{b, from(here, here, host("localhost.evil.example")), "", "", resource.Unauthorized},
+		{b, from(here, here, host("")), "", topics.RoleOperator, ""},
+		{b, from(here, here, host("evil.example"), basic("view", "secret")), "view", topics.RoleViewer, ""},
 		{b, from(here, here, basic("view", "secret")), "view", topics.RoleViewer, ""},
 		{b, from(here, here, basic("view", "wrong")), "", "", resource.Unauthorized},
 		{b, from(here, here, basic("", "")), "", "", resource.Unauthorized},
