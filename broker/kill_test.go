@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,15 +18,19 @@ import (
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/journal"
-	"github.com/edgebus/edgebus/topics"
 )
 
-// killEnv makes the test binary the broker that gets killed.
-const killEnv = "BROKER_TEST_VICTIM"
+// killEnv makes the test binary the broker that gets killed, placeEnv that of one of the places.
+const (
+	killEnv  = "BROKER_TEST_VICTIM"
+	placeEnv = "BROKER_TEST_PLACE"
+)
+
+// killed are the places in which a broker is killed.
+var killed = []place{{name: "hub"}, {name: "hub-websocket", webSocket: true}, {name: "edge", node: "n1"}, {name: "edge-websocket", node: "n1", webSocket: true}}
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(killEnv); dir != "" {
@@ -46,10 +51,10 @@ func victim(dir string) error {
 	if err != nil {
 		return err
 	}
-	b, err := New(Options{
-		Listeners: []Listener{{Address: "127.0.0.1:0"}}, Log: zerolog.Nop(), Journal: j,
-		Auth: Auth{Anonymous: []topics.Role{topics.RoleOperator}},
-	})
+	i := slices.IndexFunc(killed, func(p place) bool { return p.name == os.Getenv(placeEnv) })
+	o := killed[i].options(nil)
+	o.Journal = j
+	b, err := New(o)
 	if err != nil {
 		return err
 	}
@@ -65,12 +70,13 @@ type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	addr string
+	in   place
 }
 
-func launch(t *testing.T, dir string) *process {
+func launch(t *testing.T, in place, dir string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), killEnv+"="+dir)
+	cmd.Env = append(os.Environ(), killEnv+"="+dir, placeEnv+"="+in.name)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
@@ -79,7 +85,7 @@ func launch(t *testing.T, dir string) *process {
 	require.NoError(t, err)
 	addr, ok := strings.CutPrefix(strings.TrimSpace(line), "listening ")
 	require.True(t, ok, line)
-	return &process{t, cmd, addr}
+	return &process{t, cmd, addr, in}
 }
 
 func (p *process) end(how os.Signal) {
@@ -90,43 +96,52 @@ func (p *process) end(how os.Signal) {
 
 func (p *process) open(id string, opts ...connectOption) *tc {
 	p.t.Helper()
-	conn, err := net.Dial("tcp", p.addr)
-	require.NoError(p.t, err)
-	c := wrap(p.t, conn)
+	var c *tc
+	if p.in.webSocket {
+		c = dialWS(p.t, "ws://"+p.addr+"/mqtt", nil)
+	} else {
+		conn, err := net.Dial("tcp", p.addr)
+		require.NoError(p.t, err)
+		c = wrap(p.t, conn)
+	}
 	require.Equal(p.t, byte(0), c.connect(id, opts...))
 	return c
 }
 
 func TestKilledAndTerminated(t *testing.T) {
-	for _, how := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		t.Run(how.String(), func(t *testing.T) {
-			dir := t.TempDir()
-			p := launch(t, dir)
-			sub, two, pub := p.open("sub", persistent), p.open("two", persistent, v3), p.open("pub", persistent)
-			sub.sub("a/#", 1)
-			two.sub("a/#", 2)
-			sub.disconnect()
-			two.disconnect()
-			pub.burst("a/b", 0, 50)
-			pub.publish1("r", "retained", retain)
-			pub.publish("a/c", "twice?", 2, 40)
-			pub.expect(packets.Pubrec)
-			p.end(how)
-
-			p = launch(t, dir)
-			pub = p.open("pub", persistent)
-			require.True(t, pub.connack.SessionPresent)
-			pub.publish("a/c", "twice?", 2, 40, dup)
-			pub.expect(packets.Pubrec)
-			for _, c := range []*tc{p.open("sub", persistent), p.open("two", persistent, v3)} {
-				require.True(t, c.connack.SessionPresent)
-				require.Equal(t, append(numbers(0, 50), "twice?"), c.collect(51))
-			}
-			reader := p.open("reader")
-			reader.sub("r", 0)
-			require.Equal(t, "retained", string(reader.expect(packets.Publish).Payload))
-		})
+	for _, in := range killed {
+		for _, how := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+			t.Run(in.name+"/"+how.String(), func(t *testing.T) { keepsWhatItAcknowledged(t, in, how) })
+		}
 	}
+}
+
+func keepsWhatItAcknowledged(t *testing.T, in place, how os.Signal) {
+	dir := t.TempDir()
+	p := launch(t, in, dir)
+	sub, two, pub := p.open("sub", persistent), p.open("two", persistent, v3), p.open("pub", persistent)
+	sub.sub("a/#", 1)
+	two.sub("a/#", 2)
+	sub.disconnect()
+	two.disconnect()
+	pub.burst("a/b", 0, 50)
+	pub.publish1("r", "retained", retain)
+	pub.publish("a/c", "twice?", 2, 40)
+	pub.expect(packets.Pubrec)
+	p.end(how)
+
+	p = launch(t, in, dir)
+	pub = p.open("pub", persistent)
+	require.True(t, pub.connack.SessionPresent)
+	pub.publish("a/c", "twice?", 2, 40, dup)
+	pub.expect(packets.Pubrec)
+	for _, c := range []*tc{p.open("sub", persistent), p.open("two", persistent, v3)} {
+		require.True(t, c.connack.SessionPresent)
+		require.Equal(t, append(numbers(0, 50), "twice?"), c.collect(51))
+	}
+	reader := p.open("reader")
+	reader.sub("r", 0)
+	require.Equal(t, "retained", string(reader.expect(packets.Publish).Payload))
 }
 
 // Killed while many publish: what was acknowledged arrives, in each publisher's order.
@@ -135,7 +150,7 @@ func TestKilledUnderLoad(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	const publishers = 4
 	acked := make([]int, publishers) // how many of its messages; they are acknowledged in order
-	p := launch(t, dir)
+	p := launch(t, killed[0], dir)
 	sub := p.open("sub", persistent)
 	sub.sub("load/+", 1)
 	sub.disconnect()
@@ -150,7 +165,7 @@ func TestKilledUnderLoad(t *testing.T) {
 		time.Sleep(time.Duration(rnd.IntN(100)) * time.Millisecond) // at any moment: that is the test
 		p.end(syscall.SIGKILL)
 		all.Wait()
-		p = launch(t, dir)
+		p = launch(t, killed[0], dir)
 	}
 	require.Zero(t, p.open("last").publish1("load/last", "").ReasonCode)
 	sub = p.open("sub", persistent)
