@@ -102,7 +102,7 @@ func (j *Journal) process(g *group) {
 	}
 	j.mu.Lock()
 	if err != nil && !j.closing {
-		j.filling.again(g)
+		j.filling.again(g, j.index)
 		j.lazy.Reset(retry)
 	}
 	g.reset()

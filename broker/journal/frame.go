@@ -106,14 +106,19 @@ func (g *group) add(c Change) {
 }
 
 // again puts what nobody waits for, out of a group that failed, before what came
-// after it. Of each record the last state counts.
-func (g *group) again(failed *group) {
+// after it. Of each record the last state counts, and none of one that is not stored and is
+// to go: else all that comes and goes while the disk is full would wait for it to end.
+func (g *group) again(failed *group, stored map[uint64]place) {
 	last := make(map[uint64]mark)
 	begin := 0
 	for _, c := range failed.calls {
 		if c.done == nil {
 			for _, m := range failed.ops[begin:c.ops] {
-				last[m.id] = m
+				if _, ok := stored[m.id]; m.put || ok {
+					last[m.id] = m
+				} else {
+					delete(last, m.id)
+				}
 			}
 		}
 		begin = c.ops

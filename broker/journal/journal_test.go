@@ -462,3 +462,25 @@ func TestWhatNobodyWaitsForIsTriedAgain(t *testing.T) {
 	require.NoError(t, j.Close())
 	require.Equal(t, map[uint64]string{2: "two", 3: "three", 4: "new", 5: "five"}, content(t, opened(t, dir, 0)))
 }
+
+// On a full disk sessions come and go, and with each a record is to be deleted that was never stored.
+func TestWhatWasNeverStoredDoesNotWaitToBeDeleted(t *testing.T) {
+	d := &disk{}
+	dir := t.TempDir()
+	j, err := open(Options{Dir: dir}, func(f *os.File) wal.File { return faulty{wal.Synced{File: f}, d} })
+	require.NoError(t, err)
+	j.now(t, put(1, "one"), put(2, "two"))
+	d.set(func(d *disk) { d.full = true })
+	j.Commit([]Change{{ID: 1}}, nil)
+	for id := uint64(10); id < 2010; id++ {
+		require.Error(t, j.try(put(id, "refused")))
+		j.Commit([]Change{put(id+5000, "written late")}, nil)
+		j.Commit([]Change{{ID: id}, {ID: id + 5000}, put(2, fmt.Sprint(id))}, nil)
+		require.Less(t, j.Stats().Waiting, int64(1000))
+	}
+	require.Error(t, j.try(), "with the last of them")
+	d.set(func(d *disk) { d.full = false })
+	j.now(t, put(3, "three"))
+	require.NoError(t, j.Close())
+	require.Equal(t, map[uint64]string{2: "2009", 3: "three"}, content(t, opened(t, dir, 0)))
+}
