@@ -9,9 +9,10 @@ import (
 func nodeKind() Kind {
 	return Kind{
 		Name: resource.KindNode, Plural: "nodes", Singular: "node", Short: []string{"no"},
-		New:      func() any { return new(resource.Node) },
-		Validate: rules(resource.Node.Validate, nil),
-		Node:     ofNode,
+		New:         func() any { return new(resource.Node) },
+		Validate:    rules(resource.Node.Validate, nil),
+		CheckStatus: func(obj any) error { return obj.(*resource.Node).CheckStatus() },
+		Node:        ofNode,
 		Columns: []Column{
 			{Name: "State", Type: "string", Path: ".status.state", Description: "online or offline, as the hub sees its connection."},
 			{Name: "Version", Type: "string", Path: ".status.version", Description: "The version of its core."},

@@ -37,7 +37,7 @@ type Kind struct {
 	Validate func(ctx context.Context, r store.Reader, old, next any) error
 	// StatusRules says that Validate looks at the status of old. Otherwise it sees none; of next it never sees one.
 	StatusRules bool
-	// CheckStatus checks an object's status before it is written.
+	// CheckStatus checks an object's status before it is written, but for the conditions, which all kinds have alike.
 	CheckStatus func(obj any) error
 	// Doubt says what may not be meant in an object that is valid, which is a warning; empty: nothing. Like
 	// Validate it is not asked when only metadata changed.

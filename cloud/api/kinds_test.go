@@ -114,6 +114,13 @@ func leaves(def dict, v any, path []any, found *[]leaf) {
 	if def["pattern"] != nil {
 		add("pattern", "?")
 	}
+	if most, ok := def["maxItems"].(float64); ok {
+		list := v.([]any)
+		for len(list) <= int(most) {
+			list = append(list, list[0])
+		}
+		add("maxItems", list)
+	}
 	switch v := v.(type) {
 	case dict:
 		required, _ := def["required"].([]any)
@@ -165,29 +172,79 @@ func broken(t *testing.T, o dict, l leaf) (dict, string) {
 func TestSchemaRulesAreKept(t *testing.T) {
 	h := newHub(t, sealed(t))
 	all, defs := samples(t), schemas()
-	tried := 0
+	tried := map[string]int{}
 	for _, k := range Kinds() {
 		for _, o := range all[k.Name] {
-			spec, ok := o["spec"].(dict)
-			if !ok {
-				continue
+			if o["apiVersion"] != k.apiVersion() {
+				continue // of another group
 			}
+			h.ok("POST", k.collection(), text(t, o))
 			props := defs[k.schemaName()].(dict)["properties"].(dict)
-			var found []leaf
-			leaves(props["spec"].(dict), spec, []any{"spec"}, &found)
-			for _, l := range found {
-				bad, field := broken(t, o, l)
-				r := h.do("POST", k.collection(), text(t, bad))
-				require.Equal(t, 422, r.code, "%s without %s at %s: %s", k.Name, l.rule, field, r.body)
-				causes, _ := r.at("details.causes").([]any)
-				require.True(t, slices.ContainsFunc(causes, func(c any) bool {
-					return strings.HasPrefix(c.(dict)["field"].(string), field)
-				}), "%s at %s: %s", l.rule, field, r.body)
-				tried++
+			for _, part := range []string{"spec", "status"} {
+				if o[part] == nil {
+					continue
+				}
+				var found []leaf
+				leaves(props[part].(dict), o[part], []any{part}, &found)
+				for _, l := range found {
+					bad, field := broken(t, o, l)
+					at := k.collection() + "/" + name(o)
+					if part == "status" {
+						at += "/status"
+					}
+					r := h.do("PUT", at, text(t, bad))
+					require.Equal(t, 422, r.code, "%s against %s at %s: %s", k.Name, l.rule, field, r.body)
+					causes, _ := r.at("details.causes").([]any)
+					require.True(t, slices.ContainsFunc(causes, func(c any) bool {
+						return strings.HasPrefix(c.(dict)["field"].(string), field)
+					}), "%s at %s: %s", l.rule, field, r.body)
+					tried[l.rule]++
+				}
 			}
 		}
 	}
-	require.Greater(t, tried, 50)
+	for rule, least := range map[string]int{"required": 60, "enum": 15, "minimum": 5, "pattern": 1, "maxItems": 1} {
+		require.GreaterOrEqual(t, tried[rule], least, rule)
+	}
+}
+
+// fields are the places of a schema that are filled in v, or are not.
+func fields(def dict, v any, at string, found map[string]bool) {
+	found[at] = found[at] || v != nil
+	switch v := v.(type) {
+	case dict:
+		props, _ := def["properties"].(dict)
+		for name, prop := range props {
+			fields(prop.(dict), v[name], at+"."+name, found)
+		}
+		below, _ := def["additionalProperties"].(dict)
+		for _, e := range v {
+			fields(below, e, at+".*", found)
+		}
+	case []any:
+		items, _ := def["items"].(dict)
+		for _, e := range v {
+			fields(items, e, at+"[]", found)
+		}
+	}
+}
+
+// The tests with samples are about every field, because the samples have every field.
+func TestSamplesHaveEveryField(t *testing.T) {
+	all, defs := samples(t), schemas()
+	for _, k := range Kinds() {
+		found := map[string]bool{}
+		for _, o := range all[k.Name] {
+			if o["apiVersion"] == k.apiVersion() {
+				fields(defs[k.schemaName()].(dict), o, k.Name, found)
+			}
+		}
+		for _, at := range slices.Sorted(maps.Keys(found)) {
+			if !strings.HasPrefix(at, k.Name+".metadata.") && at != "Secret.stringData" { // which is never shown
+				require.True(t, found[at], "%s: no sample has it", at)
+			}
+		}
+	}
 }
 
 func TestSecretsAreSealed(t *testing.T) {

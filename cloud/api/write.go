@@ -390,8 +390,10 @@ func (s *server) successor(r *request, old, wanted *object) (*object, error) {
 }
 
 func (k *Kind) checkStatus(wanted *object) error {
-	if k.CheckStatus == nil {
-		return nil
+	var status struct{ Conditions []resource.Condition }
+	_ = json.Unmarshal(orEmpty(wanted.Status), &status) // it is of the kind's form
+	if err := resource.CheckConditions(status.Conditions); err != nil || k.CheckStatus == nil {
+		return err
 	}
 	typed, err := k.typed(wanted)
 	if err != nil {

@@ -120,6 +120,18 @@ func (t NodeTemplate) check(p *problems, at string) {
 	t.Spec.check(p, at+".spec")
 }
 
+// CheckStatus checks what the node's host says that it runs.
+func (n Node) CheckStatus() error {
+	var p problems
+	for i, c := range n.Status.Containers {
+		required(&p, fmt.Sprintf("status.containers[%d].id", i), c.ID)
+	}
+	for i, u := range n.Status.SystemdUnits {
+		required(&p, fmt.Sprintf("status.systemdUnits[%d].name", i), u.Name)
+	}
+	return p.err()
+}
+
 // Validate checks a Node.
 func (n Node) Validate() error {
 	var p problems

@@ -107,6 +107,17 @@ type Condition struct {
 	LastTransitionTime time.Time `json:"lastTransitionTime,omitzero"`
 }
 
+// CheckConditions says which of a status' conditions don't say what they are about, or how it is.
+func CheckConditions(list []Condition) error {
+	var p problems
+	for i, c := range list {
+		at := fmt.Sprintf("status.conditions[%d]", i)
+		required(&p, at+".type", c.Type)
+		required(&p, at+".status", c.Status)
+	}
+	return p.err()
+}
+
 // SetCondition puts c into list, keeping the transition time of one whose status is unchanged.
 func SetCondition(list []Condition, c Condition, now time.Time) []Condition {
 	c.LastTransitionTime = now.UTC().Truncate(time.Second) // as Kubernetes writes it

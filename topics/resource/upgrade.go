@@ -99,6 +99,7 @@ func (u Upgrade) CheckStatus() error {
 	var p problems
 	for i, n := range u.Status.Nodes {
 		at := fmt.Sprintf("status.nodes[%d].history", i)
+		required(&p, fmt.Sprintf("status.nodes[%d].nodeName", i), n.NodeName)
 		if len(n.History) > MaxUpgradeHistory {
 			p.add(at, "%d attempts; the last %d are kept", len(n.History), MaxUpgradeHistory)
 		}
