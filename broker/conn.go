@@ -104,6 +104,7 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	c.countEnd(err)
 	c.finish(err)
 	b.detach(c, c.cause(err))
+	c.shut() // who left sees it once the session knows, and may come back at once
 	c.linger()
 }
 
@@ -167,7 +168,7 @@ func (h halfCloser) Close() error {
 	return h.Conn.Close()
 }
 
-// finish closes the connection, and tells an MQTT 5 client why if it was its fault.
+// finish closes the connection, unless the client has left, and tells an MQTT 5 client why if it was its fault.
 func (c *conn) finish(err error) {
 	var code packets.Code
 	switch {
@@ -176,7 +177,9 @@ func (c *conn) finish(err error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.disconnect(packets.ErrKeepAliveTimeout.Code, packets.ErrKeepAliveTimeout)
 	}
-	c.shut()
+	if !errors.Is(err, errLeft) {
+		c.shut()
+	}
 	event := c.b.log.Debug().Err(err).Str("client", c.ident.ClientID).Str("listener", c.listener.Name)
 	event.Str("remote", c.RemoteAddr().String()).Msg("connection closed")
 }

@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -142,6 +143,33 @@ func testKeepAliveCountsFromTheLastPacket(t *testing.T, at place) {
 		require.GreaterOrEqual(t, time.Since(begun), 1500*time.Millisecond)
 		return
 	}
+}
+
+// slowly is a presence that takes its time over an end.
+type slowly struct {
+	*presence
+	ending, ended chan struct{}
+}
+
+func (s slowly) Disconnected(id Identity, err error) {
+	close(s.ending)
+	<-s.ended
+	s.presence.Disconnected(id, err)
+}
+
+// A client that has left finds its connection closed when its session knows that, and not
+// before: the next connection may come at once.
+func TestWhoLeftIsForgottenFirst(t *testing.T) {
+	told := slowly{&presence{}, make(chan struct{}), make(chan struct{})}
+	b := start(t, func(o *Options) { o.Presence = told })
+	c := open(t, b, "c")
+	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}})
+	<-told.ending
+	_ = c.conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	_, err := c.r.Peek(1)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	close(told.ended)
+	c.ended()
 }
 
 func TestServerKeepAlive(t *testing.T) {
