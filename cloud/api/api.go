@@ -43,6 +43,8 @@ type Options struct {
 	Links func(node string, most int) resource.LinkReport
 	// Ready says for each name whether that part can work; /readyz asks all of them.
 	Ready map[string]func(context.Context) error
+	// Suffix ends a name that is made of a generateName; another one is tried if that is taken. Random without it.
+	Suffix func() string
 	// MaxBody bounds a request's body, in bytes.
 	MaxBody int64
 	// Watches is how many there may be at one time; 0: any number.
@@ -64,6 +66,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Kinds == nil {
 		o.Kinds = withDialects(Kinds())
+	}
+	if o.Suffix == nil {
+		o.Suffix = suffix
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 3 << 20

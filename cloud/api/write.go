@@ -82,7 +82,7 @@ func (s *server) create(w http.ResponseWriter, r *request) error {
 	}
 	for try := 0; ; try++ {
 		if generated {
-			o.Metadata.Name = o.Metadata.GenerateName + suffix()
+			o.Metadata.Name = o.Metadata.GenerateName + s.Suffix()
 		}
 		made, err := s.add(r, o, dry)
 		if generated && try < 8 && errors.Is(err, resource.AlreadyExists) {

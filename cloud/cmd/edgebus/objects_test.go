@@ -84,6 +84,8 @@ func TestObjectsThroughTheirLives(t *testing.T) {
 	require.Equal(t, "3 objects: 3 created\n", errs)
 	out, _ = said(t, 0, "get", "dev")
 	require.Regexp(t, `^NAME +NODE +MODEL +STATE +IN-SYNC +AGE\nlamp +n1 +dimmable +unknown +\S+ +\d+s\n$`, out)
+	out, _ = said(t, 0, "get", "devices", "-o", "wide")
+	require.Regexp(t, `^NAME +NODE +MODEL +STATE +IN-SYNC +PROTOCOL +LAST-SEEN +REPORTED +AGE\nlamp +n1 +dimmable +unknown +\S+ +virtual .*\d+s\n$`, out)
 	out, _ = said(t, 0, "get", "device/lamp", "node/n1", "-o", "name")
 	require.Equal(t, "device/lamp\nnode/n1\n", out)
 	out, _ = said(t, 0, "get", "devices,devicemodels", "-A")
