@@ -154,7 +154,7 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 	if err := reached(r, meta); err != nil {
 		return err
 	}
-	begin, item := s.listed(r.kind, meta)
+	begin, item := s.listed(r.kind, f, meta)
 	if f.table {
 		begin, item = s.tabled(r.kind, f, meta)
 	}
@@ -186,9 +186,12 @@ func reached(r *request, meta listMeta) error {
 }
 
 // listed says how a list begins, and how its items are written.
-func (s *server) listed(k *Kind, meta listMeta) (begin any, item appender) {
-	begin = listHead{resource.TypeMeta{APIVersion: k.apiVersion(), Kind: k.Name + "List"}, meta}
-	return begin, appender{"items", func(out []byte, o store.Object) ([]byte, error) { return s.appendForm(out, k, o) }}
+func (s *server) listed(k *Kind, f format, meta listMeta) (begin any, item appender) {
+	head := listHead{resource.TypeMeta{APIVersion: k.apiVersion(), Kind: k.Name + "List"}, meta}
+	if f.partial {
+		head.APIVersion, head.Kind = "meta.k8s.io/"+f.version, partial+"List"
+	}
+	return head, appender{"items", func(out []byte, o store.Object) ([]byte, error) { return s.appendAs(out, k, f, o) }}
 }
 
 // appender writes an item of a list, which has this name in it.

@@ -18,10 +18,14 @@ import (
 // format is what a client wants to read.
 type format struct {
 	table   bool
-	version string // of Table
+	partial bool   // metadata only
+	version string // of the group of Table and PartialObjectMetadata
 	yaml    bool
 	include string // of each object in a Table's rows
 }
+
+// partial is the kind of an object without anything but its metadata.
+const partial = "PartialObjectMetadata"
 
 // accepts finds the first form of Accept that can be served.
 func accepts(r *http.Request) (format, error) {
@@ -35,9 +39,13 @@ func accepts(r *http.Request) (format, error) {
 		if err != nil {
 			continue
 		}
+		meta := params["g"] == "meta.k8s.io" && (params["v"] == "v1" || params["v"] == "v1beta1")
 		switch {
-		case params["as"] == "Table" && params["g"] == "meta.k8s.io" && (params["v"] == "v1" || params["v"] == "v1beta1"):
+		case params["as"] == "Table" && meta:
 			f.table, f.version = true, params["v"]
+			return f, nil
+		case (params["as"] == partial || params["as"] == partial+"List") && meta && media == "application/json":
+			f.partial, f.version = true, params["v"]
 			return f, nil
 		case params["as"] != "":
 		case media == "application/yaml":
@@ -47,7 +55,7 @@ func accepts(r *http.Request) (format, error) {
 			return f, nil
 		}
 	}
-	return f, refuse(http.StatusNotAcceptable, "NotAcceptable", "only application/json (also as Table) and application/yaml can be served")
+	return f, refuse(http.StatusNotAcceptable, "NotAcceptable", "only application/json (also as Table or PartialObjectMetadata) and application/yaml can be served")
 }
 
 // tableHead is what kubectl get prints, but for the rows.
@@ -111,10 +119,32 @@ func (s *server) appendRow(out []byte, k *Kind, f format, o store.Object) ([]byt
 			return out, err
 		}
 	default: // a Secret's annotations, which may be a copy of it, are sealed in the record, and so not among these
-		out = append(append(out, `,"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/`...), f.version...)
-		out = append(appendMeta(append(out, `","metadata":`...), p.metadata, o.Rev), '}')
+		out = append(appendMeta(f.beginPartial(append(out, `,"object":`...)), p.metadata, o.Rev), '}')
 	}
 	return append(out, '}'), nil
+}
+
+// beginPartial begins an object of which nothing but its metadata follows.
+func (f format) beginPartial(out []byte) []byte {
+	out = append(append(out, `{"kind":"`+partial+`","apiVersion":"meta.k8s.io/`...), f.version...)
+	return append(out, `","metadata":`...)
+}
+
+// of is a form of an object, or so much of it as was asked for.
+func (f format) of(form []byte) []byte {
+	if !f.partial {
+		return form
+	}
+	return append(append(f.beginPartial(nil), member(form, "metadata")...), '}')
+}
+
+// appendAs writes an object as it was asked for, but for Tables.
+func (s *server) appendAs(out []byte, k *Kind, f format, o store.Object) ([]byte, error) {
+	if !f.partial {
+		return s.appendForm(out, k, o)
+	}
+	form, err := s.appendForm(nil, k, o)
+	return append(out, f.of(form)...), err
 }
 
 func (s *server) cells(k *Kind, name string, p parts, typed any) (cells []any) {
@@ -196,7 +226,7 @@ func (s *server) answer(w http.ResponseWriter, r *request, code int, o *object) 
 	if err != nil {
 		return err
 	}
-	return write(w, f, code, form)
+	return write(w, f, code, f.of(form))
 }
 
 // answerStored writes one object as the store has it.
@@ -208,7 +238,7 @@ func (s *server) answerStored(w http.ResponseWriter, r *request, code int, o sto
 	if f.table {
 		return s.answerTable(w, r, f, code, o)
 	}
-	form, err := s.appendForm(nil, r.kind, o)
+	form, err := s.appendAs(nil, r.kind, f, o)
 	if err != nil {
 		return err
 	}

@@ -251,7 +251,7 @@ func (v *watcher) send(kind store.EventType, o store.Object) (err error) {
 		return v.sendTable(kind.String(), atRevision(o.Rev), o)
 	}
 	v.beginLine(kind.String())
-	if v.line, err = v.s.appendForm(v.line, v.r.kind, o); err != nil {
+	if v.line, err = v.s.appendAs(v.line, v.r.kind, v.format, o); err != nil {
 		return err
 	}
 	return v.sendLine()
@@ -303,7 +303,9 @@ func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
 	if initialEnd {
 		meta["annotations"] = map[string]string{"k8s.io/initial-events-end": "true"}
 	}
-	return v.sendOther("BOOKMARK", map[string]any{
-		"kind": v.r.kind.Name, "apiVersion": v.r.kind.apiVersion(), "metadata": meta,
-	})
+	head := resource.TypeMeta{APIVersion: v.r.kind.apiVersion(), Kind: v.r.kind.Name}
+	if v.format.partial {
+		head = resource.TypeMeta{APIVersion: "meta.k8s.io/" + v.format.version, Kind: partial}
+	}
+	return v.sendOther("BOOKMARK", map[string]any{"kind": head.Kind, "apiVersion": head.APIVersion, "metadata": meta})
 }
