@@ -19,7 +19,7 @@ type access struct {
 	user, role string
 	all        bool     // an operator of all nodes may do everything
 	reads      bool     // what belongs to the user's nodes
-	shared     bool     // reads also what belongs to no node, but for Secrets
+	shared     bool     // reads also what belongs to no node, but for Secrets and the like
 	writes     bool     // what belongs to the user's nodes
 	nodes      []string // globs
 	given      func(node string) bool
@@ -40,7 +40,7 @@ func accessOf(id broker.Identity) access {
 		a.rule = fmt.Sprintf(`%s is an operator of the nodes %s (auth.users); what belongs to others, or to all, needs nodes: ["*"]`, a.user, nodes)
 	case id.Has(topics.RoleViewer):
 		a.role, a.reads, a.shared = "viewer", true, true
-		a.rule = fmt.Sprintf("%s is a viewer of the nodes %s (auth.users), who changes nothing and sees no Secrets", a.user, nodes)
+		a.rule = fmt.Sprintf("%s is a viewer of the nodes %s (auth.users), who changes nothing and sees no Secrets or Repositories", a.user, nodes)
 	case id.Has(topics.RoleNode):
 		a.role, a.reads, a.nodes = "node", true, []string{id.Node}
 		a.given = func(node string) bool { return node == id.Node }
@@ -62,7 +62,7 @@ func (a access) may(verb string, k *Kind) bool {
 	switch {
 	case a.all:
 		return true
-	case k.Sealed:
+	case k.Sealed || k.Credentials:
 		return false
 	case slices.Contains(readVerbs, verb):
 		return a.reads && k.Node != nil || a.shared
@@ -231,7 +231,7 @@ func ofEvent(ctx context.Context, r store.Reader, obj any) (string, bool) {
 		if err == nil {
 			err = json.Unmarshal(stored.Data, &d)
 		}
-		if err != nil {
+		if err != nil || about.UID != "" && about.UID != d.Metadata.UID { // another one of that name
 			return "", true
 		}
 		return d.Spec.NodeName, true

@@ -189,12 +189,24 @@ func TestAWatchIsOfOnesOwn(t *testing.T) {
 // Who was away is told that things are no longer there, if they may have been; nothing else of what isn't theirs.
 func TestAWatchThatCatchesUpIsOfOnesOwn(t *testing.T) {
 	h := withPeople(t)
-	for _, c := range [][2]string{{base + "/devices", ""}, {base + "/devices", asTable}, {"/apis/devices.kubeedge.io/v1alpha2/devices", ""}} {
-		rv := h.ok("GET", c[0], "", "As", "boss").str("metadata.resourceVersion")
-		for _, lamp := range []string{"lamp2", "lamp1"} {
-			h.ok("PATCH", inNS+"/devices/"+lamp, `{"metadata":{"labels":{"a":"secret`+rv+`"}}}`, "As", "boss", "Content-Type", mergePatch)
+	devices := []string{inNS + "/devices/lamp2", inNS + "/devices/lamp1"}
+	events := []string{h.eventOf("lamp2"), h.eventOf("lamp1")}
+	for _, c := range []struct {
+		path, accept string
+		changed      []string
+	}{
+		{base + "/devices", "", devices},
+		{base + "/devices", asTable, devices},
+		{"/apis/devices.kubeedge.io/v1alpha2/devices", "", devices},
+		{"/api/v1/events", "", events},
+		{"/apis/events.k8s.io/v1/events", "", events},
+		{"/apis/events.k8s.io/v1/events", asTable, events},
+	} {
+		rv := h.ok("GET", c.path, "", "As", "boss").str("metadata.resourceVersion")
+		for _, o := range c.changed {
+			h.ok("PATCH", o, `{"metadata":{"labels":{"a":"secret`+rv+`"}}}`, "As", "boss", "Content-Type", mergePatch)
 		}
-		w := h.watch(c[0]+"?watch=true&includeObject=Object&resourceVersion="+rv, "As", "vic", "Accept", c[1])
+		w := h.watch(c.path+"?watch=true&includeObject=Object&resourceVersion="+rv, "As", "vic", "Accept", c.accept)
 		other := w.next()
 		require.Equal(t, "DELETED", other.str("type"), "%s", other.body)
 		require.NotContains(t, string(other.body), "secret")
@@ -202,6 +214,49 @@ func TestAWatchThatCatchesUpIsOfOnesOwn(t *testing.T) {
 		mine := w.next()
 		require.Contains(t, string(mine.body), "secret")
 	}
+}
+
+// eventOf is the path of the Event about a device.
+func (h *hub) eventOf(device string) string {
+	list := h.ok("GET", coreEvents+"?fieldSelector=involvedObject.name="+device, "", "As", "boss")
+	return coreEvents + "/" + list.str("items.0.metadata.name")
+}
+
+// The name of a device that is gone is anybody's to take; what happened to that one is not.
+func TestEventsOfAnotherOfThatNameAreNobodys(t *testing.T) {
+	h := withPeople(t)
+	uid := h.ok("GET", inNS+"/devices/lamp2", "", "As", "boss").str("metadata.uid")
+	h.ok("POST", coreEvents, `{"metadata":{"name":"jam"},"reason":"Jammed","type":"Warning","message":"in hall 2",
+		"involvedObject":{"kind":"Device","namespace":"default","name":"lamp2","uid":"`+uid+`"}}`, "As", "boss")
+	h.ok("DELETE", inNS+"/devices/lamp2", "", "As", "boss")
+	h.ok("POST", inNS+"/devices", onNode("lamp2", "n1"), "As", "ann")
+	for _, path := range []string{"/api/v1/events", "/apis/events.k8s.io/v1/events"} {
+		require.NotContains(t, h.ok("GET", path, "", "As", "ann").names(), "jam")
+		require.Contains(t, h.ok("GET", path, "", "As", "boss").names(), "jam")
+	}
+	h.refused(403, "Forbidden", "GET", coreEvents+"/jam", "", "As", "ann")
+}
+
+// flightctl's form of a Repository has passwords and keys, which are kept: they are not for everybody who looks.
+func TestRepositoriesAreForWhoHasAllNodes(t *testing.T) {
+	h := withPeople(t)
+	const theirs = "/apis/flightctl.io/v1alpha1/repositories"
+	h.ok("POST", theirs, `{"metadata":{"name":"r"},"spec":{"type":"http","url":"https://example.org","httpConfig":{"password":"hunter2"}}}`, "As", "boss")
+	for _, path := range []string{theirs, base + "/repositories", "/api/v1/repositories"} {
+		require.Equal(t, "hunter2", h.ok("GET", theirs+"/r", "", "As", "boss").str("spec.httpConfig.password"))
+		for _, as := range []string{"ann", "vic", "eve", "map", "n1"} {
+			for _, what := range []string{"", "?watch=true&timeoutSeconds=1", "/r", "/r/status"} {
+				r := h.do("GET", path+what, "", "As", as)
+				require.Equal(t, 403, r.code, "%s: GET %s%s: %s", as, path, what, r.body)
+				require.NotContains(t, string(r.body), "hunter2")
+			}
+			for _, accept := range []string{asTable, "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
+				require.Equal(t, 403, h.do("GET", path, "", "As", as, "Accept", accept).code)
+			}
+		}
+	}
+	rules := h.ok("POST", accessRoot+"/selfsubjectrulesreviews", `{"spec":{"namespace":"default"}}`, "As", "eve")
+	require.NotContains(t, string(rules.body), "repositories")
 }
 
 func TestReviewsTellTheTruth(t *testing.T) {

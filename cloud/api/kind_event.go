@@ -73,6 +73,9 @@ func eventFields(of, reporter string) map[string]func(any) string {
 func (k *Kind) renamed(o *object) (json.RawMessage, error) {
 	head, fields := *o, map[string]json.RawMessage{}
 	head.APIVersion = k.apiVersion()
+	if len(o.Spec) == 0 { // of one that is nobody's business any more only the name is told
+		return head.encode()
+	}
 	if err := json.Unmarshal(o.Spec, &fields); err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ func repositoryKind() Kind {
 	return Kind{
 		Name: resource.KindRepository, Plural: "repositories", Singular: "repository", Short: []string{"repo"},
 		New:      func() any { return new(resource.Repository) },
-		Validate: rules(resource.Repository.Validate, nil),
+		Validate: rules(resource.Repository.Validate, nil), Credentials: true,
 		Columns: []Column{
 			{Name: "Type", Type: "string", Path: ".spec.type", Description: "git, http or oci."},
 			{Name: "URL", Type: "string", Path: ".spec.url", Description: "Where it is."},

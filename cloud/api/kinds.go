@@ -24,6 +24,9 @@ type Kind struct {
 	Names map[string]string
 	// Sealed says that the store has the object encrypted, and that tables and messages never show it.
 	Sealed bool
+	// Credentials says that objects may hold some, which other groups' forms have beside the spec: like Secrets they
+	// are for who has all nodes.
+	Credentials bool
 	// foreign is set for another group's form of one of our kinds.
 	foreign *foreign
 	// shape is that of what New makes; nil: nothing is understood at a glance.
