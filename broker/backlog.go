@@ -39,27 +39,36 @@ func (l *backlog) waiting() int {
 // behind says whether so much waits that nobody should add to it.
 func (l *backlog) behind() bool { return l.waiting() > l.most }
 
-// wait makes a publisher wait while that is so. before is done first.
-func (l *backlog) wait(before func()) {
+// wait makes a publisher wait while that is so. before is done first. It says whether there is room:
+// a publisher that is over by then has none, and is woken to hear it.
+func (l *backlog) wait(before func(), over func() bool) bool {
+	if !l.behind() {
+		return true
+	}
 	before()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.bytes > l.most {
+	for l.bytes > l.most && !over() {
 		l.room.Wait()
 	}
+	return !over()
+}
+
+// wake has those who wait look whether they are over.
+func (l *backlog) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.room.Broadcast()
 }
 
 // large is from where on a publish into the tree is counted: thousands of smaller ones may wait for a commit.
 const large = 4 << 10
 
-// hold waits for room for a message, and counts it until done is called.
-func (l *backlog) hold(m Message, before func(), done func(error)) func(error) {
+// counted counts a message until done is called.
+func (l *backlog) counted(m Message, done func(error)) func(error) {
 	n := len(m.Payload)
 	if n < large {
 		return done
-	}
-	if l.behind() {
-		l.wait(before)
 	}
 	l.add(n)
 	return func(err error) {

@@ -77,3 +77,24 @@ func TestTheTreesBacklogIsBounded(t *testing.T) {
 	<-sent
 	require.Zero(t, b.asked.waiting())
 }
+
+// Whose connection is over waits no longer for room: its place is another's.
+func TestNobodyWaitsBeyondTheEndOfTheConnection(t *testing.T) {
+	tree := newFakeTree()
+	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
+	tree.hold()
+	t.Cleanup(tree.letGo)
+	b.asked.most = 1 << 10
+	c := open(t, b, "writer")
+	for id := range uint16(2) {
+		c.publish("v1/nodes/n1/devices/d/reported/a", strings.Repeat("x", large), 1, id+1)
+	}
+	require.Eventually(t, func() bool { return tree.held() == 1 }, 30*time.Second, time.Millisecond)
+	open(t, b, "writer")
+	require.Eventually(t, func() bool {
+		b.clients.mu.Lock()
+		defer b.clients.mu.Unlock()
+		return len(b.clients.conns) == 1
+	}, 30*time.Second, time.Millisecond)
+	require.Equal(t, 1, tree.held())
+}

@@ -107,6 +107,7 @@ func New(opts Options) (*Broker, error) {
 	b.guard = newGuard(opts.Limits.WrongPasswords)
 	b.retained = newRetained(opts.Limits, opts.Now)
 	b.clients.byID = make(map[string]*client)
+	b.clients.keptOf = make(map[string]int)
 	b.clients.conns = make(map[*conn]struct{})
 	if opts.Journal != nil {
 		b.store = newStore(opts.Journal)

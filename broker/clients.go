@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -31,13 +32,14 @@ type client struct {
 	ident  atomic.Pointer[Identity]
 
 	// Guarded by clients.mu.
-	conn   *conn
-	ended  bool
-	kept   bool  // it outlives its connections, and counts against the limit of those
-	epoch  int   // counts connections, so that a timer of an earlier absence is known
-	will   *will // to be published when willDue fires
-	due    *time.Timer
-	expiry *time.Timer
+	conn    *conn
+	ended   bool
+	kept    bool   // it outlives its connections, and counts against the limit of those
+	keptFor string // the user of whose sessions it then is
+	epoch   int    // counts connections, so that a timer of an earlier absence is known
+	will    *will  // to be published when willDue fires
+	due     *time.Timer
+	expiry  *time.Timer
 	// Of a durable session: how long it outlives its connection, and since when it
 	// has none.
 	lasting time.Duration
@@ -57,15 +59,31 @@ type clients struct {
 	byID   map[string]*client
 	conns  map[*conn]struct{} // also those that have not sent a CONNECT
 	kept   int                // sessions that outlive their connections
+	keptOf map[string]int     // of them, those of each user that has a name
 	closed bool
 }
 
-// keep counts a session among those that outlive their connections.
-func (cs *clients) keep(c *client) {
-	if !c.kept {
-		c.kept = true
-		cs.kept++
+// keep counts a session of a user's among those that outlive their connections.
+func (cs *clients) keep(c *client, user string) {
+	if c.kept {
+		return
 	}
+	c.kept, c.keptFor = true, user
+	cs.kept++
+	if user != "" {
+		cs.keptOf[user]++
+	}
+}
+
+// full says why there is no room for one more session that outlives its connections.
+func (cs *clients) full(user string, l Limits) error {
+	switch {
+	case cs.kept >= l.Sessions:
+		return fmt.Errorf("%w: limits.sessions is %d", errTooMany, l.Sessions)
+	case l.PerUser > 0 && cs.keptOf[user] >= l.PerUser:
+		return fmt.Errorf("%w: of %s there may be %d (limits.perUser)", errTooMany, validText(user), l.PerUser)
+	}
+	return nil
 }
 
 // remove takes a session out that is over.
@@ -73,6 +91,9 @@ func (cs *clients) remove(c *client) {
 	c.ended = true
 	if c.kept {
 		cs.kept--
+		if cs.keptOf[c.keptFor]--; cs.keptOf[c.keptFor] <= 0 {
+			delete(cs.keptOf, c.keptFor)
+		}
 	}
 	delete(cs.byID, c.id)
 }
@@ -144,9 +165,11 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	case old != nil && !old.rights().same(c.ident):
 		cs.mu.Unlock()
 		return false, errInUse
-	case c.expiry > 0 && cs.kept >= b.opts.Limits.Sessions && (old == nil || !old.kept):
-		cs.mu.Unlock()
-		return false, errTooMany
+	case c.expiry > 0 && (old == nil || !old.kept):
+		if err := cs.full(c.ident.User, b.opts.Limits); err != nil {
+			cs.mu.Unlock()
+			return false, err
+		}
 	}
 	var replaced *conn
 	var lost *will
@@ -167,7 +190,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 		cs.byID[cl.id] = cl
 	}
 	if c.expiry > 0 {
-		cs.keep(cl)
+		cs.keep(cl, c.ident.User)
 	}
 	changed := !present || !cl.rights().sameRights(c.ident)
 	ident := c.ident

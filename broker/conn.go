@@ -98,7 +98,7 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	defer b.connections.Done()
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
-	c.lane.end()
+	c.lane.end(errLaneEnded)
 	c.setGreedy(false)
 	b.lobby.leave(c)
 	c.countEnd(err)
@@ -232,6 +232,10 @@ func (c *conn) shut() {
 	c.closing.Store(true)
 	c.w.Close()
 	c.acks.close()
+	c.b.asked.wake()
+	if c.b.store != nil {
+		c.b.store.wake()
+	}
 	c.wakeReader()
 }
 

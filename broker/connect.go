@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -229,7 +228,7 @@ func (c *conn) begin() error {
 	case errors.Is(err, errInUse):
 		return &refusedConnect{code: codeNotAuthorized}
 	case errors.Is(err, errTooMany):
-		return &refusedConnect{code: codeQuota, reason: fmt.Sprintf("%v: limits.sessions is %d", err, c.b.opts.Limits.Sessions)}
+		return &refusedConnect{code: codeQuota, reason: err.Error()}
 	}
 	return &refusedConnect{code: codeShuttingDown}
 }

@@ -16,7 +16,7 @@ var BeginsLane = UserProperty{Key: "edgebus-lane", Value: "begins"}
 func (c *conn) inLane(m Message) Message {
 	if n := len(m.Props.User) - 1; n >= 0 && m.Props.User[n] == BeginsLane {
 		m.Props.User = m.Props.User[:n]
-		c.lane.end()
+		c.lane.end(errLaneAnew)
 		if c.lane = nil; c.b.store != nil {
 			c.lane = &lane{store: c.b.store}
 		}
@@ -38,7 +38,10 @@ type lane struct {
 	broken  error
 }
 
-var errLaneEnded = resource.Errorf(resource.Unavailable, "", "the connection has ended")
+var (
+	errLaneEnded = resource.Errorf(resource.Unavailable, "", "the connection has ended")
+	errLaneAnew  = resource.Errorf(resource.Unavailable, "", "its sender begins again")
+)
 
 // commit is the store's, in order.
 func (l *lane) commit(changes []journal.Change, done func(error)) {
@@ -92,11 +95,11 @@ func (l *lane) stop(why error) (waiting []awaited) {
 
 // end is the end of the connection, or of what it sent before it began again: what waits
 // must not come behind what another one sends.
-func (l *lane) end() {
+func (l *lane) end(why error) {
 	if l == nil {
 		return
 	}
-	for _, o := range l.stop(errLaneEnded) {
-		o.tell(l.store, errLaneEnded)
+	for _, o := range l.stop(why) {
+		o.tell(l.store, why)
 	}
 }

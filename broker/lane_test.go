@@ -60,7 +60,7 @@ func TestALaneIsStoredInOrderOrNotAtAll(t *testing.T) {
 
 	commit(other, "f")
 	commit(other, "g")
-	other.end()
+	other.end(errLaneEnded)
 	require.Equal(t, "g not", <-told, "or it might come behind what another connection sends")
 	j.land(nil)
 	require.Equal(t, "f", <-told)

@@ -102,7 +102,7 @@ func (b *Broker) makeOutlet() {
 	wanted := b.opts.Outlet.filters()
 	for filter, s := range maps.Clone(c.subs) {
 		if qos, ok := wanted[filter]; !ok || qos != s.qos {
-			delete(c.subs, filter)
+			c.drop(filter)
 			b.router.index.remove(s)
 			b.forget(s.record)
 		} else {
@@ -113,7 +113,7 @@ func (b *Broker) makeOutlet() {
 		s := newSubscription(c, filter)
 		s.qos, s.noLocal, s.retainAsPublished, s.retainHandling = qos, true, true, 2
 		b.keepSubscription(s, nil)
-		c.subs[filter] = s
+		c.put(s)
 		b.router.index.add(s)
 	}
 }

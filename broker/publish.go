@@ -40,8 +40,8 @@ func (c *conn) publish(pk *packets.Packet) error {
 	if !c.acks.reserve(s, int(c.b.opts.Limits.ReceiveMaximum), c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
-	if c.b.store != nil && c.b.store.behind() && c.stores(s.m) {
-		c.b.store.wait(c.batch.Flush)
+	if !c.room(s.m) {
+		return errTold
 	}
 	done := s.finish
 	var along []journal.Change
@@ -54,10 +54,18 @@ func (c *conn) publish(pk *packets.Packet) error {
 		done = func(err error) { sess.Finish(s.id, err) }
 	}
 	if topics.IsTree(s.m.Topic) {
-		done = c.b.asked.hold(s.m, c.batch.Flush, done)
+		done = c.b.asked.counted(s.m, done)
 	}
 	c.b.accept(s.m, &c.batch, along, done)
 	return nil
+}
+
+// room waits until there is room for a message where it goes. There is none for a connection that is over.
+func (c *conn) room(m Message) bool {
+	if b := c.b; b.store != nil && b.store.behind() && c.stores(m) && !b.store.wait(c.batch.Flush, c.closing.Load) {
+		return false
+	}
+	return len(m.Payload) < large || !topics.IsTree(m.Topic) || c.b.asked.wait(c.batch.Flush, c.closing.Load)
 }
 
 // stores says whether the broker would have to store something of a message of the

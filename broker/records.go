@@ -249,7 +249,7 @@ func (l *loading) subscribe(s loadedSub) {
 // restore fills a session, which waits for its client from now on.
 func (l *loading) restore(c *client) error {
 	if !c.rights().own() {
-		l.b.clients.keep(c)
+		l.b.clients.keep(c, c.rights().User)
 	}
 	pulls, err := l.parts.Restore(c.sess, l.now)
 	for _, p := range pulls {

@@ -176,7 +176,7 @@ func (r *router) route(topic string) *route {
 // remember keeps a route until a subscription changes, or there are too many.
 func (r *router) remember(rt *route) {
 	n := rt.bytes()
-	if n > r.most/32 || len(rt.topic) > routeTopic {
+	if n > r.most/8 || len(rt.topic) > routeTopic {
 		return
 	}
 	r.mu.Lock()

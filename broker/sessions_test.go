@@ -67,3 +67,28 @@ func TestASessionThatExpiresMakesRoom(t *testing.T) {
 	require.Eventually(t, func() bool { return b.Stats().Kept == 0 }, patience, time.Millisecond)
 	open(t, b, "second", persistent)
 }
+
+// Who leaves session after session behind takes the room of no other user.
+func TestSessionsOfOneUser(t *testing.T) {
+	dir := t.TempDir()
+	few := func(o *Options) { withUsers(o); o.Limits.PerUser = 2 }
+	b, stop := kept(t, dir, few)
+	op := credentialsOf("op", "secret")
+	for _, id := range []string{"one", "two"} {
+		open(t, b, id, persistent, op).leave(b, id)
+	}
+	more := dial(t, b)
+	require.Equal(t, byte(0x97), more.connect("three", persistent, op))
+	require.Equal(t, "too many sessions outlive their connections: of op there may be 2 (limits.perUser)", more.connack.Properties.ReasonString)
+	open(t, b, "three", op).leave(b, "three") // one that ends with its connection
+	open(t, b, "boss", persistent, credentialsOf("boss", "secret"))
+	stop()
+
+	b, _ = kept(t, dir, few)
+	require.Equal(t, byte(0x97), dial(t, b).connect("three", persistent, op), "they are counted when they come back, too")
+	again := open(t, b, "one", persistent, op)
+	require.True(t, again.connack.SessionPresent)
+	again.leave(b, "one")
+	open(t, b, "two", clean, op).leave(b, "two") // gives it up
+	open(t, b, "three", persistent, op)
+}

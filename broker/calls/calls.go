@@ -113,7 +113,7 @@ func (c *Calls) request(a topics.Address, m broker.Message, done func(error)) {
 	wait := c.o.Limits.wait(m.Props.Expiry)
 	end := c.take(x, m, wait)
 	if end == nil {
-		done(nil) // before anybody can answer: who has the answer has this, too, and won't send the command again
+		done(nil) // before anybody can answer; it may still wait behind what was published before on the connection
 		c.pass(x, m, wait)
 		return
 	}

@@ -143,7 +143,7 @@ func TestTheTimeTravelsAlong(t *testing.T) {
 	}
 	r.put("plain")
 	said := &session.Message{Topic: "t", QoS: 1, Payload: []byte("said"), Props: session.Properties{
-		ResponseTopic: "mine", User: []session.UserProperty{{Key: "ts", Value: "2020-01-01T00:00:00Z"}, {Key: "unit", Value: "K"}},
+		ResponseTopic: "mine", User: []session.UserProperty{{Key: "ts", Value: "2020-01-01T00:00:00Z"}, {Key: "unit", Value: "K"}, broker.BeginsLane},
 	}}
 	said.Stamp(time.Now())
 	r.sess.Enqueue(said, session.Delivery{QoS: 1})
@@ -155,6 +155,7 @@ func TestTheTimeTravelsAlong(t *testing.T) {
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), at, wait)
 	require.Equal(t, []client.UserProperty{{Key: "ts", Value: "2020-01-01T00:00:00Z"}, {Key: "unit", Value: "K"}}, seen[1].User)
+	require.NotContains(t, seen[1].User, client.UserProperty(broker.BeginsLane), "that is for the forwarder to say")
 	require.Empty(t, seen[1].ResponseTopic)
 	require.Equal(t, "T", seen[1].Topic)
 }
