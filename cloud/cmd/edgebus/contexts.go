@@ -10,12 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // place is a hub, and how to talk to it.
@@ -101,19 +103,52 @@ func (c *contexts) unknown(name string) error {
 	return withCode(notFound, "there is no context %s; make it with edgebus context set %s --server http://…", name, name)
 }
 
-// fill gives flags that weren't given what a context says: for commands that talk MQTT, too.
-func fill(cmd *cobra.Command, context string, flags map[string]func(place) string) error {
-	h := hub{context: context}
-	p, err := h.place()
+// meant is the context that a command is for. What names no hub is about this machine's.
+func meant(flag string) (place, error) {
+	c, err := readContexts()
 	if err != nil {
-		return err
+		return place{}, err
 	}
-	for flag, value := range flags {
-		if v := value(p); v != "" && !cmd.Flags().Changed(flag) {
-			if err := cmd.Flags().Set(flag, v); err != nil {
-				return err
-			}
-		}
+	p, err := c.pick(flag)
+	if err != nil {
+		return place{}, err
+	}
+	p.Server = cmp.Or(p.Server, defaultServer)
+	if p.Server == defaultServer {
+		p.MQTT = cmp.Or(p.MQTT, defaultMQTT)
+	}
+	return p, nil
+}
+
+// at is the place when it is asked at these addresses. A context's user, password and certificate
+// are for the addresses that it names: any other gets none of them.
+func (p place) at(server, mqtt string) place {
+	if !sameAddress(server, p.Server) || !sameAddress(mqtt, p.MQTT) {
+		p.User, p.Password, p.Cert, p.Key = "", "", "", ""
+	}
+	p.Server, p.MQTT = server, mqtt
+	return p
+}
+
+func sameAddress(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
+
+// fill adds what the place says to what flags say: for commands that talk MQTT, too.
+func (p place) fill(secure *configs.TLSClient, who *configs.Identity) {
+	secure.CA, secure.Cert, secure.Key = cmp.Or(secure.CA, p.CA), cmp.Or(secure.Cert, p.Cert), cmp.Or(secure.Key, p.Key)
+	who.User, who.PasswordFile = cmp.Or(who.User, p.User), cmp.Or(who.PasswordFile, p.Password)
+}
+
+// checkMQTT says why a broker isn't to be asked: nobody knows where it is, or the password would be seen on the way.
+func checkMQTT(server string, who configs.Identity) error {
+	if server == "" {
+		return resource.Errorf(resource.Invalid, "server", "the context has no MQTT address: give it one (edgebus context set NAME --mqtt mqtts://…), or --server")
+	}
+	u, err := url.Parse(server)
+	if err != nil || who.User == "" && u.User == nil || configs.IsLoopback(u.Hostname()) {
+		return nil // the client says what is wrong with an address
+	}
+	if !slices.Contains([]string{"mqtts", "ssl", "tls", "wss"}, u.Scheme) {
+		return resource.Errorf(resource.Invalid, "server", "the password would cross the network in the clear to %s: use mqtts://", u.Redacted())
 	}
 	return nil
 }
@@ -126,7 +161,10 @@ func newContext() *cobra.Command {
 edgebus/config.yaml in $XDG_CONFIG_HOME (~/.config), readable by you only.
 
 Which hub a command talks to: --server, else $EDGEBUS_SERVER, else the context that --context,
-$EDGEBUS_CONTEXT or edgebus context use names, else http://127.0.0.1:8080.`,
+$EDGEBUS_CONTEXT or edgebus context use names, else http://127.0.0.1:8080.
+
+A context's certificate and password are for the addresses that it names: another is shown those only that are
+given with it.`,
 		Example: "  edgebus context set plant --server https://hub.example.org:8443 --ca ca.pem --cert ann.pem --key ann.key --use\n" +
 			"  edgebus context list\n  edgebus get devices --context plant",
 	}

@@ -126,6 +126,8 @@ func (d *diagnosis) hub(f facts) {
 	switch {
 	case errors.As(f.mqttErr, &refused):
 		d.add(look, "sign in with --user and --password-file", "the hub's MQTT did not let us in: %v", f.mqttErr)
+	case errors.Is(f.mqttErr, resource.Invalid):
+		d.add(look, "say with --server where it is", "the hub's MQTT was not asked: %v", f.mqttErr)
 	case f.mqttErr != nil:
 		d.add(wrong, "does the hub listen there? say where with --server; see mqtt in hub.yaml", "the hub's MQTT does not answer at %s: %v", f.mqttAt, f.mqttErr)
 	}

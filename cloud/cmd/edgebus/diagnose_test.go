@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -88,6 +89,7 @@ func TestDiagnosis(t *testing.T) {
 			f.core.Streams = &resource.StreamReport{RefusedRules: 2}
 		}, wrong, "refuses 2 bridge rules of"},
 		"refused by name": {func(f *facts) { f.mqttErr = &client.Refused{Op: "connect", Code: 0x86} }, look, "did not let us in"},
+		"MQTT not asked":  {func(f *facts) { f.mqttErr = checkMQTT("", configs.Identity{}) }, look, "MQTT was not asked"},
 		"no MQTT":         {func(f *facts) { f.mqttErr = errors.New("connection refused") }, wrong, "MQTT does not answer"},
 		"hub not asked":   {func(f *facts) { f.hub, f.hubErr = nil, errors.New("refused") }, look, "the hub does not answer"},
 		"core not there":  {func(f *facts) { f.core, f.coreGiven, f.coreErr = nil, true, errors.New("refused") }, wrong, "the core does not answer"},

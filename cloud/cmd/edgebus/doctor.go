@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -48,15 +49,13 @@ The exit code is 0 if nothing is wrong, 1 if something is, and 2 if nobody answe
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.coreGiven = cmd.Flags().Changed("core")
-			err := fill(cmd, context, map[string]func(place) string{
-				"hub": func(p place) string { return p.Server }, "server": func(p place) string { return p.MQTT },
-				"ca": func(p place) string { return p.CA }, "cert": func(p place) string { return p.Cert },
-				"key": func(p place) string { return p.Key }, "user": func(p place) string { return p.User },
-				"password-file": func(p place) string { return p.Password },
-			})
+			p, err := meant(context)
 			if err != nil {
 				return err
 			}
+			p = p.at(cmp.Or(o.hub, os.Getenv("EDGEBUS_SERVER"), p.Server), cmp.Or(o.server, p.MQTT))
+			o.hub, o.server = p.Server, p.MQTT
+			p.fill(&o.tls, &o.identity)
 			if len(args) == 0 {
 				return o.all(cmd.Context(), cmd.OutOrStdout())
 			}
@@ -65,8 +64,8 @@ The exit code is 0 if nothing is wrong, 1 if something is, and 2 if nobody answe
 	}
 	f := cmd.Flags()
 	f.StringVar(&context, "context", "", "the hub to ask, by its name: edgebus context --help")
-	f.StringVar(&o.hub, "hub", "http://127.0.0.1:8080", "the hub's HTTP address")
-	f.StringVar(&o.server, "server", "mqtt://127.0.0.1:1883", "the hub's MQTT address")
+	f.StringVar(&o.hub, "hub", "", "the hub's HTTP address (default: the context's, or "+defaultServer+")")
+	f.StringVar(&o.server, "server", "", "the hub's MQTT address (default: the context's, or "+defaultMQTT+")")
 	f.StringVar(&o.core, "core", "http://127.0.0.1:10550", "the core's HTTP address; not asked if nothing answers there, unless it is given")
 	f.StringVar(&o.identity.User, "user", "", "name to sign in with at the hub")
 	f.StringVar(&o.identity.PasswordFile, "password-file", "", "file that holds the password")
@@ -214,6 +213,9 @@ func (o doctorOptions) get(ctx context.Context, secure *tls.Config, server, path
 
 // listen signs in at the hub's MQTT and hears which mappers the node has.
 func (o doctorOptions) listen(ctx context.Context, secure *tls.Config, node string) (map[string]string, error) {
+	if err := checkMQTT(o.server, o.identity); err != nil {
+		return nil, err
+	}
 	password, err := o.identity.Secret()
 	if err != nil {
 		return nil, err

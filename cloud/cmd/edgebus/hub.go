@@ -13,7 +13,11 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const defaultServer = "http://127.0.0.1:8080"
+// The hub of this machine.
+const (
+	defaultServer = "http://127.0.0.1:8080"
+	defaultMQTT   = "mqtt://127.0.0.1:1883"
+)
 
 // hub is how a command finds the hub: its flags, and what a context says.
 type hub struct {
@@ -40,15 +44,11 @@ func (h *hub) flags(cmd *cobra.Command) {
 
 // place is the hub that is meant: what flags say, then the environment, then the context.
 func (h *hub) place() (place, error) {
-	c, err := readContexts()
+	p, err := meant(h.context)
 	if err != nil {
 		return place{}, err
 	}
-	p, err := c.pick(h.context)
-	if err != nil {
-		return place{}, err
-	}
-	p.Server = cmp.Or(h.server, os.Getenv("EDGEBUS_SERVER"), p.Server, defaultServer)
+	p = p.at(cmp.Or(h.server, os.Getenv("EDGEBUS_SERVER"), p.Server), p.MQTT)
 	p.CA, p.Cert, p.Key = cmp.Or(h.tls.CA, p.CA), cmp.Or(h.tls.Cert, p.Cert), cmp.Or(h.tls.Key, p.Key)
 	p.User, p.Password = cmp.Or(h.user, p.User), cmp.Or(h.password, p.Password)
 	p.Namespace = cmp.Or(h.namespace, p.Namespace, resource.DefaultNamespace)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,20 +42,19 @@ machine. The node's own broker has the same topics: --server mqtt://127.0.0.1:28
 		Example: "  edgebus tree demo\n  edgebus tree demo --once -o json | jq .topics",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := fill(cmd, context, map[string]func(place) string{
-				"server": func(p place) string { return p.MQTT }, "ca": func(p place) string { return p.CA },
-				"cert": func(p place) string { return p.Cert }, "key": func(p place) string { return p.Key }, "user": func(p place) string { return p.User },
-				"password-file": func(p place) string { return p.Password },
-			})
+			p, err := meant(context)
 			if err != nil {
 				return err
 			}
+			p = p.at(p.Server, cmp.Or(o.server, p.MQTT))
+			o.server = p.MQTT
+			p.fill(&o.tls, &o.identity)
 			return o.run(cmd.Context(), args[0], cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&context, "context", "", "the hub to ask, by its name: edgebus context --help")
-	f.StringVar(&o.server, "server", "mqtt://127.0.0.1:1883", "the broker to ask")
+	f.StringVar(&o.server, "server", "", "the broker to ask (default: the context's, or "+defaultMQTT+")")
 	f.StringVar(&o.identity.User, "user", "", "name to sign in with")
 	f.StringVar(&o.identity.PasswordFile, "password-file", "", "file that holds the password")
 	f.StringVar(&o.tls.CA, "ca", "", "certificates of those who sign the broker's certificate")
@@ -167,6 +167,9 @@ func eachChange(ctx context.Context, changes <-chan change, f func(change) error
 // connection that is refused or can't be made at first is an error in the channel;
 // one that is lost later is made again.
 func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, error) {
+	if err := checkMQTT(o.server, o.identity); err != nil {
+		return nil, withCode(misused, "%w", err)
+	}
 	password, err := o.identity.Secret()
 	if err != nil {
 		return nil, err

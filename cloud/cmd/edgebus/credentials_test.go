@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bufio"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// aHub refuses all requests, and remembers the last one's user.
+func aHub(t *testing.T) (server string, asked <-chan string) {
+	users := make(chan string, 100)
+	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		users <- user + ":" + password
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(hub.Close)
+	return hub.URL, users
+}
+
+// aBroker hangs up on the first client once it has heard its CONNECT.
+func aBroker(t *testing.T) (server string, connect <-chan string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	heard := make(chan string, 1)
+	go func() {
+		defer close(heard)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		defer l.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		in := bufio.NewReader(c)
+		if _, err := in.Discard(1); err != nil {
+			return
+		}
+		length, err := binary.ReadUvarint(in)
+		if err != nil {
+			return
+		}
+		text := make([]byte, length)
+		if _, err := io.ReadFull(in, text); err == nil {
+			heard <- string(text)
+		}
+	}()
+	return "mqtt://" + l.Addr().String(), heard
+}
+
+func TestAContextsPasswordIsForItsOwnAddresses(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	t.Setenv("EDGEBUS_CONTEXT", "")
+	t.Setenv("EDGEBUS_SERVER", "")
+	hub, atHub := aHub(t)
+	other, atOther := aHub(t)
+	broker, atBroker := aBroker(t)
+	node, atNode := aBroker(t)
+	secret := write(t, t.TempDir(), "password", "s3cret\n")
+	said(t, 0, "context", "set", "plant", "--server", hub, "--mqtt", broker, "--user", "ann", "--password-file", secret)
+	ask := func(code int, from <-chan string, args ...string) string {
+		t.Helper()
+		said(t, code, args...)
+		return <-from
+	}
+
+	require.Equal(t, "ann:s3cret", ask(refused, atHub, "get", "kinds"))
+	require.Equal(t, "ann:s3cret", ask(refused, atHub, "get", "kinds", "--server", hub+"/"), "the same address")
+	require.Equal(t, ":", ask(refused, atOther, "get", "kinds", "--server", other))
+	require.Equal(t, "bob:s3cret", ask(refused, atOther, "get", "kinds", "--server", other, "--user", "bob", "--password-file", secret))
+	require.Equal(t, "ann:s3cret", ask(2, atHub, "doctor"))
+	require.Equal(t, ":", ask(2, atOther, "doctor", "--hub", other))
+	require.Equal(t, ":", ask(2, atHub, "doctor", "--server", node), "who is asked is not all the context's")
+	require.Contains(t, ask(1, atBroker, "tree", "n1", "--once"), "s3cret")
+	require.NotContains(t, ask(1, atNode, "tree", "n1", "--once", "--server", node), "ann")
+	out, _ := said(t, 0, "kubeconfig", "--server", other)
+	require.NotContains(t, out, "s3cret")
+
+	t.Setenv("EDGEBUS_SERVER", other)
+	require.Equal(t, ":", ask(refused, atOther, "get", "kinds"))
+	require.Equal(t, ":", ask(2, atOther, "doctor"))
+
+	said(t, 0, "context", "set", "half", "--server", hub, "--user", "ann", "--password-file", secret)
+	_, errs := said(t, misused, "tree", "n1", "--context", "half")
+	require.Contains(t, errs, "no MQTT address", "rather than this machine's hub")
+}
+
+func TestNoPasswordCrossesTheNetworkInTheClear(t *testing.T) {
+	ann := configs.Identity{User: "ann", Password: "s3cret"}
+	for server, who := range map[string]configs.Identity{
+		"mqtt://192.0.2.1:1883": {}, "mqtts://192.0.2.1:8883": ann, "wss://hub.example.org": ann,
+		"mqtt://127.0.0.1:1883": ann, "MQTT://localhost": ann, "ws://[::1]:8083": ann,
+	} {
+		require.NoError(t, checkMQTT(server, who), server)
+	}
+	for server, who := range map[string]configs.Identity{
+		"mqtt://192.0.2.1:1883": ann, "tcp://hub.example.org": ann, "ws://hub.example.org": ann, "mqtt://ann:s3cret@192.0.2.1": {}, "": ann,
+	} {
+		err := checkMQTT(server, who)
+		require.ErrorIs(t, err, resource.Invalid, server)
+		require.NotContains(t, err.Error(), "s3cret")
+	}
+	password := write(t, t.TempDir(), "password", "s3cret\n")
+	_, errs := said(t, misused, "tree", "n1", "--once", "--server", "mqtt://192.0.2.1", "--user", "ann", "--password-file", password)
+	require.Contains(t, errs, "in the clear")
+	mappers, err := doctorOptions{server: "mqtt://192.0.2.1", identity: ann}.listen(t.Context(), nil, "n1")
+	require.ErrorContains(t, err, "in the clear")
+	require.Empty(t, mappers)
+}
