@@ -195,6 +195,7 @@ type request struct {
 	kind        *Kind
 	key         store.Key // Name is empty for a collection, Namespace for all of them
 	subresource string
+	media       string // of the body
 	twice       twice  // of the body
 	doubt       string // about what is written, for its writer
 	part        bool   // of another object: not all objects of the kind are below the path
@@ -259,7 +260,7 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	}
 	group, version := parts[1], parts[2]
 	parts = parts[3:]
-	req := &request{Request: r}
+	req := &request{Request: r, media: mediaType(r)}
 	if group == "" {
 		parts, req.part = fleetsVersions(r, parts)
 	}

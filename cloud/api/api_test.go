@@ -196,6 +196,7 @@ func TestForms(t *testing.T) {
 	h.ok("GET", base+"/nodes/n1", "", "Accept", "application/vnd.kubernetes.protobuf, application/json")
 	h.refused(415, "UnsupportedMediaType", "POST", base+"/nodes", "x", "Content-Type", "application/vnd.kubernetes.protobuf")
 	h.refused(415, "UnsupportedMediaType", "POST", base+"/nodes", y, "Content-Type", "application/x-www-form-urlencoded")
+	h.refused(415, "UnsupportedMediaType", "POST", base+"/nodes", `{}`, "Content-Type", "application/json; =")
 	h.refused(400, "BadRequest", "POST", base+"/nodes", "{[")
 	h.refused(400, "BadRequest", "POST", base+"/nodes", "[]")
 	h.refused(400, "BadRequest", "POST", base+"/nodes", `{"metadata":{"name":7}}`)

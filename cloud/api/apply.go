@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -15,7 +14,7 @@ const applyPatch = "application/apply-patch+yaml"
 
 // applies says whether a request is a server-side apply.
 func (r *request) applies() bool {
-	return r.Method == http.MethodPatch && strings.HasPrefix(r.Header.Get("Content-Type"), applyPatch)
+	return r.Method == http.MethodPatch && r.media == applyPatch
 }
 
 // apply is server-side apply: the client says what it wants to be so, and owns that.

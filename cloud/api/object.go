@@ -182,27 +182,29 @@ func (k *Kind) untyped(v any) (*object, error) {
 	return o, err
 }
 
+// mediaType is what a body says that it is, without parameters and as it is written everywhere else. What
+// can't be parsed stays as it is: no type that anybody understands.
+func mediaType(r *http.Request) string {
+	said := r.Header.Get("Content-Type")
+	if kind, _, err := mime.ParseMediaType(said); err == nil {
+		return kind
+	}
+	return said
+}
+
 // body reads a request's body as JSON, and remembers which fields stand twice in it.
 func (r *request) body(also ...string) ([]byte, error) {
-	raw, again, err := body(r.Request, append(also, protobufType)...)
+	raw, again, err := body(r.Request, r.media, append(also, protobufType)...)
 	r.twice = again
-	if err == nil && r.Header.Get("Content-Type") == protobufType {
+	if err == nil && r.media == protobufType {
 		return fromProtobuf(raw, r.kind.record())
 	}
 	return raw, err
 }
 
 // body reads a request's body as JSON; it may be YAML. It says which fields stand twice.
-func body(r *http.Request, also ...string) ([]byte, twice, error) {
-	media := r.Header.Get("Content-Type")
-	if media == "" {
-		media = "application/json"
-	}
-	kind, _, err := mime.ParseMediaType(media)
-	if err != nil {
-		return nil, nil, refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "Content-Type %q can't be read", media)
-	}
-	if !contains(append(also, "application/json", "application/yaml"), kind) {
+func body(r *http.Request, kind string, also ...string) ([]byte, twice, error) {
+	if !contains(append(also, "", "application/json", "application/yaml"), kind) {
 		return nil, nil, refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "Content-Type %s is not understood: send application/json or application/yaml", kind)
 	}
 	raw, err := io.ReadAll(r.Body)

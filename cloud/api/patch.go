@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"mime"
 	"net/http"
 	"slices"
 	"strings"
@@ -24,14 +23,13 @@ const (
 )
 
 func (s *server) patch(w http.ResponseWriter, r *request) error {
-	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err == nil && kind == applyPatch {
+	if r.media == applyPatch {
 		return s.apply(w, r)
 	}
 	if r.FormValue("force") != "" {
 		return badRequest("force", "force is for server-side apply only")
 	}
-	if err != nil || !slices.Contains(r.kind.patches(), kind) {
+	if !slices.Contains(r.kind.patches(), r.media) {
 		return refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
 			"the body of the request was in an unknown format - accepted media types include: %s", strings.Join(r.kind.patches(), ", "))
 	}
@@ -39,12 +37,12 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	apply, err := patcher(kind, raw)
+	apply, err := patcher(r.media, raw)
 	if err != nil {
 		return err
 	}
 	return s.change(w, r, func(old *object) (*object, error) {
-		before, err := r.patched(kind, raw, old)
+		before, err := r.patched(r.media, raw, old)
 		if err != nil {
 			return nil, err
 		}
@@ -56,7 +54,7 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 		if err != nil {
 			return nil, err
 		}
-		if next.Metadata.ResourceVersion == old.Metadata.ResourceVersion && !names(kind, raw) {
+		if next.Metadata.ResourceVersion == old.Metadata.ResourceVersion && !names(r.media, raw) {
 			next.Metadata.ResourceVersion = "" // it came from us: nothing is expected
 		}
 		return next, nil

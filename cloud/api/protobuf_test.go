@@ -35,6 +35,23 @@ func packedFlag(n protowire.Number) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(nil, n, protowire.VarintType), 1)
 }
 
+// A media type is the same in capitals, and with parameters.
+func TestMediaTypesAreParsed(t *testing.T) {
+	h := newHub(t, sealed(t))
+	const secrets = "/api/v1/namespaces/default/secrets"
+	for _, media := range []string{protobufType + "; charset=x", "Application/Vnd.Kubernetes.Protobuf"} {
+		made := h.do("POST", secrets+"?dryRun=All", protobuf(t, "v1", "Secret", packedEntry(4, "user", "ann")), "Content-Type", media)
+		require.Equal(t, 201, made.code, "%s", made.body)
+		require.Equal(t, "YW5u", made.str("data.user"))
+		h.refused(400, "BadRequest", "POST", accessRoot+"/selfsubjectaccessreviews", "{}", "Content-Type", media)
+	}
+	h.do("PATCH", inNS+"/devices/lamp?fieldManager=ann", "apiVersion: edgebus.io/v1alpha1\nkind: Device\nspec: {"+needed+"}", "Content-Type", applyPatch)
+	applied := h.ok("PATCH", inNS+"/devices/lamp?fieldManager=ann",
+		"apiVersion: edgebus.io/v1alpha1\nkind: Device\nspec: {"+needed+", nodeName: n1}", "Content-Type", "Application/Apply-Patch+YAML; charset=utf-8")
+	require.Equal(t, []string{"ann"}, applied.managers())
+	require.Equal(t, "Apply", applied.str("metadata.managedFields.0.operation"))
+}
+
 func TestProtobuf(t *testing.T) {
 	h := newHub(t, sealed(t))
 	const secrets, maps = "/api/v1/namespaces/default/secrets", "/api/v1/namespaces/default/configmaps"

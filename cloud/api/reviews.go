@@ -39,14 +39,15 @@ type accessSpec struct {
 }
 
 func (s *server) accessReview(w http.ResponseWriter, r *http.Request) error {
-	raw, _, err := body(r, protobufType)
+	media := mediaType(r)
+	raw, _, err := body(r, media, protobufType)
 	if err != nil {
 		return err
 	}
 	var review struct {
 		Spec accessSpec `json:"spec"`
 	}
-	if r.Header.Get("Content-Type") == protobufType {
+	if media == protobufType {
 		review.Spec, err = accessSpecOf(raw)
 	} else {
 		err = json.Unmarshal(raw, &review)
