@@ -22,12 +22,15 @@ func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	if user, password, ok := r.BasicAuth(); ok {
 		shown.user, shown.password, shown.hasPass = user, []byte(password), true
 	}
-	expires := time.Time{}
+	expires := time.Time{} // of the certificate, if that is what counts
 	if cert := verified(r.TLS); cert != nil {
-		shown.certName, expires = cert.Subject.CommonName, cert.NotAfter
-		if !shown.hasPass && b.opts.Now().After(expires) { // since the connection was made
-			return Identity{}, resource.Errorf(resource.Unauthorized, "", "the certificate of %s has expired", validText(shown.certName))
+		shown.certName = cert.Subject.CommonName
+		if !shown.hasPass {
+			expires = cert.NotAfter
 		}
+	}
+	if !expires.IsZero() && b.opts.Now().After(expires) { // since the connection was made
+		return Identity{}, resource.Errorf(resource.Unauthorized, "", "the certificate of %s has expired", validText(shown.certName))
 	}
 	id, code := b.identify(remote, shown)
 	switch {

@@ -115,6 +115,8 @@ func TestSignIn(t *testing.T) {
 		id, err := c.b.SignIn(c.r)
 		require.Equal(t, c.kind != "", err != nil, "%v", err)
 		require.Equal(t, c.user, id.User)
+		_, _, byPassword := c.r.BasicAuth()
+		require.Equal(t, c.kind == "" && c.r.TLS != nil && !byPassword, !id.CertExpires.IsZero(), "only of who is signed in by it")
 		if c.kind == "" {
 			require.True(t, id.Has(c.role), "%v", id.Roles)
 		} else {

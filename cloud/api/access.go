@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -17,20 +18,22 @@ import (
 // access is what a user may do here. The zero value may do nothing.
 type access struct {
 	user, role string
-	all        bool     // an operator of all nodes may do everything
-	reads      bool     // what belongs to the user's nodes
-	shared     bool     // reads also what belongs to no node, but for Secrets and the like
-	writes     bool     // what belongs to the user's nodes
-	nodes      []string // globs
+	nameless   bool      // anybody of this host
+	expires    time.Time // when the certificate does that the user signed in with, if it was one
+	all        bool      // an operator of all nodes may do everything
+	reads      bool      // what belongs to the user's nodes
+	shared     bool      // reads also what belongs to no node, but for Secrets and the like
+	writes     bool      // what belongs to the user's nodes
+	nodes      []string  // globs
 	given      func(node string) bool
 	rule       string // why no more is allowed, and which setting says so
 }
 
 // accessOf derives it from the same roles and nodes that hold over MQTT.
 func accessOf(id broker.Identity) access {
-	a := access{user: id.User, nodes: id.Nodes, given: id.Given}
+	a := access{user: id.User, nodes: id.Nodes, given: id.Given, expires: id.CertExpires}
 	if a.user == "" {
-		a.user = "anonymous"
+		a.user, a.nameless = "anonymous", true
 	}
 	nodes := strings.Join(id.Nodes, ", ")
 	switch {
@@ -44,7 +47,7 @@ func accessOf(id broker.Identity) access {
 	case id.Has(topics.RoleNode):
 		a.role, a.reads, a.nodes = "node", true, []string{id.Node}
 		a.given = func(node string) bool { return node == id.Node }
-		a.rule = fmt.Sprintf("%s is a node, which reads what is its own and no more; people are listed in auth.users, with a role", id.Node)
+		a.rule = fmt.Sprintf("%s is a node, which reads what is its own and writes its Node's status; people are listed in auth.users, with a role", id.Node)
 	default:
 		a.role, a.rule = "mapper", a.user+" is a mapper (auth.users), and has nothing to do here"
 	}
@@ -70,6 +73,11 @@ func (a access) may(verb string, k *Kind) bool {
 		return false // they are the hub's
 	}
 	return a.writes && k.Node != nil
+}
+
+// mayReport says whether the user is the node that an object is about, and writes no more than its status.
+func (a access) mayReport(verb string, k *Kind, subresource, name string) bool {
+	return a.role == "node" && k.record() == resource.KindNode && subresource == "status" && (verb == "update" || verb == "patch") && a.has(name)
 }
 
 // sees says whether an object concerns the user.
@@ -184,7 +192,8 @@ func (r *request) verb() string {
 
 // allowed refuses what the user may do with no object of the kind.
 func (r *request) allowed() error {
-	if a := accessIn(r.Context()); !a.may(r.verb(), r.kind) {
+	a := accessIn(r.Context())
+	if !a.may(r.verb(), r.kind) && !a.mayReport(r.verb(), r.kind, r.subresource, r.key.Name) {
 		return r.forbidden(a, r.key.Name)
 	}
 	return nil

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -40,6 +41,7 @@ func withPeople(t *testing.T) *hub {
 		o.Who = who
 		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "figures") })
 		o.Links = func(node string, most int) (r resource.LinkReport) {
+			r.FullestQueue, r.FullestOf, r.Missed, r.Refused = 1, "somebody", 2, map[string]int64{"quota": 3}
 			for _, name := range []string{"n2", "n1", "plant-a"} {
 				if (node == "" || node == name) && len(r.Links) < most {
 					r.Links = append(r.Links, resource.Link{Node: name})
@@ -152,7 +154,7 @@ func TestARefusalSaysWhoWhatAndWhy(t *testing.T) {
 	require.Equal(t, `devices.edgebus.io "lamp2" is forbidden: User "ann" cannot delete resource "devices" in API group "edgebus.io" in the namespace "default": `+
 		`ann is an operator of the nodes n1, plant-* (auth.users); what belongs to others, or to all, needs nodes: ["*"]`,
 		h.refused(403, "Forbidden", "DELETE", inNS+"/devices/lamp2", "", "As", "ann"))
-	require.Contains(t, h.refused(403, "Forbidden", "GET", base+"/devicemodels", "", "As", "n1"), "n1 is a node, which reads what is its own and no more")
+	require.Contains(t, h.refused(403, "Forbidden", "GET", base+"/devicemodels", "", "As", "n1"), "n1 is a node, which reads what is its own and writes its Node's status")
 }
 
 // Lists and watches leave out what is none of the user's, as a subscription does.
@@ -168,6 +170,10 @@ func TestListsAreOfOnesOwn(t *testing.T) {
 	require.Len(t, h.ok("GET", "/apis/events.k8s.io/v1/events", "", "As", "vic").names(), 3)
 	require.Equal(t, "n1", h.ok("GET", "/links?limit=1", "", "As", "ann").at("links.0.node"))
 	require.EqualValues(t, 1, h.ok("GET", "/links?limit=1", "", "As", "ann").at("more"))
+	for _, c := range [][2]string{{"ann", "/links"}, {"ann", "/links/n1"}, {"vic", "/links"}, {"eve", "/links"}, {"n1", "/links/n1"}} {
+		require.NotRegexp(t, `somebody|fullest|missed|refused`, string(h.ok("GET", c[1], "", "As", c[0]).body), "how the hub's other clients fare")
+	}
+	require.Equal(t, "somebody", h.ok("GET", "/links", "", "As", "boss").str("fullestOf"))
 	deleted := h.ok("DELETE", inNS+"/devices", "", "As", "ann")
 	require.Equal(t, []string{"lamp1"}, deleted.names())
 	require.Equal(t, []string{"lamp0", "lamp2"}, h.ok("GET", devices, "", "As", "boss").names())
@@ -327,6 +333,32 @@ func TestAReviewInProtobuf(t *testing.T) {
 	for _, bad := range []string{"", "k8s", "k8s\x00\xff", "k8s\x00" + string(binary.AppendUvarint(nil, 1<<60))} {
 		h.refused(400, "BadRequest", "POST", accessRoot+"/selfsubjectaccessreviews", bad, "As", "vic", "Content-Type", protobufType)
 	}
+}
+
+// One user leaves others room to watch, whoever it is.
+func TestWatchesOfOneUserLeaveRoom(t *testing.T) {
+	h := newHub(t, func(o *Options) { o.Who, o.Watches = who, 4 })
+	path := base + "/devices?watch=true"
+	first := h.watch(path, "As", "boss")
+	h.watch(path, "As", "boss")
+	require.Equal(t, "boss has as many watches as one user may have: 2, half of limits.watches", h.refused(429, "TooManyRequests", "GET", path, "", "As", "boss"))
+	h.watch(path, "As", "vic")
+	require.NoError(t, first.body.Close())
+	require.Eventually(t, func() bool {
+		return h.do("GET", path+"&timeoutSeconds=1", "", "As", "boss").code == 200
+	}, 10*time.Second, time.Millisecond)
+}
+
+// A watch ends with the certificate that it was opened with, and so does the trust in who has it.
+func TestAWatchEndsWithItsCertificate(t *testing.T) {
+	h := newHub(t, func(o *Options) {
+		o.Who = func(*http.Request) (broker.Identity, error) {
+			return broker.Identity{User: "ann", Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"*"}, CertExpires: o.Now().Add(time.Millisecond)}, nil
+		}
+	})
+	w := h.watch(base + "/devices?watch=true&timeoutSeconds=3600")
+	_, err := w.lines.ReadBytes('\n')
+	require.ErrorIs(t, err, io.EOF, "it is over")
 }
 
 func TestWatchesLeaveRoom(t *testing.T) {

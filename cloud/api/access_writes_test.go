@@ -40,6 +40,8 @@ func TestOnlyOperatorsWrite(t *testing.T) {
 					switch {
 					case as == "nobody":
 						want = 401
+					case as == "n1" && name == "n1" && k.record() == "Node" && strings.HasSuffix(c[1], "/status"):
+						continue // see TestANodeReportsItsOwnStatus
 					case k.NoStatus && strings.HasSuffix(c[1], "/status"):
 						want = 404
 					}
@@ -189,5 +191,53 @@ func TestWhatIsSharedIsForWhoHasAllNodes(t *testing.T) {
 			r := h.do(c[0], c[1], `{"metadata":{"name":"n1"}}`, "As", "ann", "Content-Type", c[2])
 			require.Equal(t, 403, r.code, "%s %s: %s", c[0], c[1], r.body)
 		}
+	}
+}
+
+// A node says how it is, as flightctl's agent does with its certificate: in the status of its own Node, and nowhere else.
+func TestANodeReportsItsOwnStatus(t *testing.T) {
+	h := withPeople(t)
+	h.ok("PATCH", base+"/nodes/n1", `{"metadata":{"labels":{"a":"b"}},"spec":{"os":{"image":"quay.io/x:1"}}}`, "As", "boss", "Content-Type", mergePatch)
+	before := h.ok("GET", base+"/nodes/n1", "", "As", "boss")
+	for i, c := range []struct{ collection, head string }{
+		{base + "/nodes", `"apiVersion":"edgebus.io/v1alpha1","kind":"Node"`},
+		{"/apis/flightctl.io/v1alpha1/devices", `"apiVersion":"flightctl.io/v1alpha1","kind":"Device"`},
+		{"/api/v1/devices", `"apiVersion":"flightctl.io/v1alpha1","kind":"Device"`},
+	} {
+		body := func(name, version string) string {
+			return fmt.Sprintf(`{%s,"metadata":{"name":%q,"labels":{"a":"mine"},"annotations":{"a":"mine"}},`+
+				`"spec":{"os":{"image":"quay.io/x:2"}},"status":{"renderedVersion":%q}}`, c.head, name, version)
+		}
+		own, version := c.collection+"/n1/status", fmt.Sprint(i)
+		require.Equal(t, version, h.ok("PUT", own, body("n1", version), "As", "n1").str("status.renderedVersion"))
+		h.ok("PATCH", own, body("n1", version+"0"), "As", "n1", "Content-Type", mergePatch)
+		after := h.ok("GET", base+"/nodes/n1", "", "As", "n1")
+		require.Equal(t, version+"0", after.str("status.renderedVersion"))
+		require.Equal(t, before.at("spec"), after.at("spec"))
+		require.Equal(t, before.at("metadata.labels"), after.at("metadata.labels"))
+		require.Nil(t, after.at("metadata.annotations"))
+
+		for _, refused := range [][3]string{
+			{"PUT", c.collection + "/n2/status", body("n2", "9")},
+			{"PATCH", c.collection + "/n2/status", body("n2", "9")},
+			{"PUT", c.collection + "/n3/status", body("n3", "9")}, // there is none
+			{"PUT", c.collection + "/n1", body("n1", "9")},
+			{"PATCH", c.collection + "/n1", body("n1", "9")},
+			{"POST", own, body("n1", "9")},
+			{"DELETE", own, ""},
+		} {
+			r := h.do(refused[0], refused[1], refused[2], "As", "n1", "Content-Type", patchType(refused[0]))
+			require.Equal(t, 403, r.code, "%s %s: %s", refused[0], refused[1], r.body)
+		}
+		require.Equal(t, 409, h.do("PUT", own, strings.Replace(body("n1", "9"), `{"name"`, `{"uid":"other","name"`, 1), "As", "n1").code)
+	}
+	require.Equal(t, 403, h.do("PUT", inNS+"/devices/lamp1/status", onNode("lamp1", "n1"), "As", "n1").code, "a Device's comes over MQTT")
+
+	rules := h.ok("POST", accessRoot+"/selfsubjectrulesreviews", `{"spec":{"namespace":"default"}}`, "As", "n1")
+	require.Contains(t, string(rules.body), `"resourceNames":["n1"],"resources":["nodes/status"],"verbs":["patch","update"]`)
+	for name, want := range map[string]bool{"n1": true, "n2": false, "": false} {
+		r := h.ok("POST", accessRoot+"/selfsubjectaccessreviews", fmt.Sprintf(
+			`{"spec":{"resourceAttributes":{"verb":"update","group":"edgebus.io","resource":"nodes","subresource":"status","name":%q}}}`, name), "As", "n1")
+		require.Equal(t, want, r.at("status.allowed"), name)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -47,7 +46,7 @@ type Options struct {
 	Suffix func() string
 	// MaxBody bounds a request's body, in bytes.
 	MaxBody int64
-	// Watches is how many there may be at one time; 0: any number.
+	// Watches is how many there may be at one time, half of them one user's; 0: any number.
 	Watches int
 	// Bookmarks is how often a watcher that asked for bookmarks gets one.
 	Bookmarks time.Duration
@@ -91,7 +90,7 @@ type server struct {
 	Options
 	turns    [64]sync.Mutex // see turn
 	managers managers
-	watches  atomic.Int64
+	watches  watches
 }
 
 // New makes the handler. It looks first for deletions that waited for others when

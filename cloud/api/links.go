@@ -30,12 +30,13 @@ func (s *server) links(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// linksFor leaves out the links of nodes that are none of the user's.
+// linksFor leaves out the links of nodes that are none of the user's, and how the hub's clients fare, of whom one is named.
 func (s *server) linksFor(a access, node string, most int) resource.LinkReport {
-	if a.all || node != "" {
+	if a.all {
 		return s.Links(node, most)
 	}
-	report := s.Links("", math.MaxInt)
+	report := s.Links(node, math.MaxInt)
+	report.FullestQueue, report.FullestOf, report.Missed, report.Refused = 0, "", 0, nil
 	report.Links = slices.DeleteFunc(report.Links, func(l resource.Link) bool { return !a.has(l.Node) })
 	if more := len(report.Links) - most; more > 0 {
 		report.Links, report.More = report.Links[:most], more

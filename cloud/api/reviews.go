@@ -89,7 +89,7 @@ func (s *server) answers(r *http.Request, spec accessSpec) (bool, error) {
 	}
 	k := &s.Kinds[i]
 	known := slices.Contains(verbs, q.Verb) || q.Verb == "*"
-	if !known || !a.may(q.Verb, k) || q.Subresource != "" && (q.Subresource != "status" || k.NoStatus) {
+	if !known || !a.may(q.Verb, k) && !a.mayReport(q.Verb, k, q.Subresource, q.Name) || q.Subresource != "" && (q.Subresource != "status" || k.NoStatus) {
 		return false, nil
 	}
 	if q.Name == "" || k.Node == nil {
@@ -120,6 +120,12 @@ func (s *server) rulesReview(w http.ResponseWriter, r *http.Request) error {
 				plurals = append(plurals, k.Plural+"/status")
 			}
 			rules = append(rules, dict{"verbs": may, "apiGroups": []string{k.Group}, "resources": plurals})
+		}
+		own := slices.DeleteFunc(slices.Clone(a.nodes), func(node string) bool { return !a.mayReport("update", k, "status", node) })
+		if len(own) > 0 {
+			rules = append(rules, dict{
+				"verbs": []string{"patch", "update"}, "apiGroups": []string{k.Group}, "resources": []string{k.Plural + "/status"}, "resourceNames": own,
+			})
 		}
 	}
 	paths := []string{"*"}

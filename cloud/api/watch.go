@@ -35,11 +35,11 @@ type watcher struct {
 // watch streams events as JSON lines until the client goes, its time is up, or
 // the store no longer knows what it missed.
 func (s *server) watch(w http.ResponseWriter, r *request) error {
-	defer s.watches.Add(-1)
-	if n := s.watches.Add(1); s.Watches > 0 && n > int64(s.Watches) {
-		w.Header().Set("Retry-After", "5")
-		return resource.Errorf(resource.Quota, "", "there are as many watches as there may be: %d (limits.watches)", s.Watches)
+	who := accessIn(r.Context())
+	if err := s.watches.take(who, s.Watches); err != nil {
+		return err
 	}
+	defer s.watches.leave(who)
 	f, err := accepts(r.Request)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel, err := watchTime(r)
+	ctx, cancel, err := s.watchTime(r, who)
 	if err != nil {
 		return err
 	}
@@ -73,13 +73,13 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 		from, _ = revision(meta.ResourceVersion) // our own
 	}
 	if from == 0 { // what there is was not asked for
-		page, err := s.Reader.List(ctx, r.key.Kind, store.ListOptions{Limit: 1})
+		page, err := s.Reader.List(r.Context(), r.key.Kind, store.ListOptions{Limit: 1})
 		if err != nil {
 			return r.about("", err)
 		}
 		from = page.Rev
 	}
-	stream, err := s.Watcher.Watch(ctx, r.only(sel), from)
+	stream, err := s.Watcher.Watch(r.Context(), r.only(sel), from)
 	if err != nil {
 		return r.about("", err)
 	}
@@ -110,7 +110,8 @@ func watchFrom(r *request) (from uint64, initial bool, err error) {
 	return from, isTrue(asked), nil
 }
 
-func watchTime(r *request) (context.Context, context.CancelFunc, error) {
+// watchTime is how long a watch lasts: no longer than the certificate that it was opened with.
+func (s *server) watchTime(r *request, who access) (context.Context, context.CancelFunc, error) {
 	limit := defaultWatch
 	if text := r.FormValue("timeoutSeconds"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 32)
@@ -120,6 +121,9 @@ func watchTime(r *request) (context.Context, context.CancelFunc, error) {
 		if n > 0 {
 			limit = min(time.Duration(n)*time.Second, 24*time.Hour)
 		}
+	}
+	if !who.expires.IsZero() {
+		limit = min(limit, who.expires.Sub(s.Now()))
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	return ctx, cancel, nil
