@@ -102,6 +102,32 @@ func TestFinalizers(t *testing.T) {
 	h.refused(404, "NotFound", "GET", inNS+"/devices/lamp", "")
 }
 
+// What was stored under older rules is no obstacle: only what a change brings is looked at.
+func TestMetadataOfOldRules(t *testing.T) {
+	h := newHub(t)
+	const path = base + "/nodes/n1"
+	_, err := h.store.Create(t.Context(), store.Object{Key: store.Key{Kind: "Node", Name: "n1"}, Data: []byte(`{"metadata":{"name":"n1","uid":"u",
+		"labels":{"odd label":"` + strings.Repeat("x", 100) + `"},"annotations":{"what is it?":"` + strings.Repeat("x", 300<<10) + `"},
+		"finalizers":["odd finalizer","x.io/a"],"ownerReferences":[{"name":"only"}]},"spec":{}}`)})
+	require.NoError(t, err)
+	patch := func(metadata string) reply {
+		return h.do("PATCH", path, `{"metadata":`+metadata+`}`, "Content-Type", mergePatch)
+	}
+	for _, change := range []string{`{"labels":{"floor":"2"}}`, `{"annotations":{"what is it?":"a lamp"}}`, `{"finalizers":["odd finalizer"]}`, `{"ownerReferences":null}`} {
+		r := patch(change)
+		require.Equal(t, 200, r.code, "%s: %s", change, r.body)
+	}
+	for _, change := range []string{
+		`{"labels":{"another odd label":""}}`, `{"annotations":{"who is it?":""}}`, `{"finalizers":["another odd one"]}`, `{"ownerReferences":[{"name":"only"}]}`,
+		`{"annotations":{"x":"` + strings.Repeat("x", 300<<10) + `"}}`,
+	} {
+		require.Equal(t, 422, patch(change).code, change)
+	}
+	h.ok("DELETE", path, "")
+	require.Equal(t, 200, patch(`{"finalizers":null}`).code)
+	h.refused(404, "NotFound", "GET", path, "")
+}
+
 func TestModelInUse(t *testing.T) {
 	h := newHub(t)
 	h.ok("POST", inNS+"/devicemodels", model)

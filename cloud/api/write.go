@@ -193,7 +193,7 @@ func (s *server) complete(ctx context.Context, r *request, old, next *object) (*
 			err = k.Validate(ctx, s.Reader, prev, typed)
 		}
 	} else {
-		err = next.Metadata.Validate() // a rule that came later must not block a label
+		err = next.Metadata.ValidateChange(old.Metadata)
 	}
 	if err != nil {
 		return nil, err

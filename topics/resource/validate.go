@@ -3,6 +3,7 @@ package resource
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode"
@@ -17,13 +18,18 @@ const (
 )
 
 // Validate checks an object's metadata; the error names every broken rule.
-func (m Meta) Validate() error {
+func (m Meta) Validate() error { return m.ValidateChange(Meta{}) }
+
+// ValidateChange checks what old doesn't have: a rule that came later must not block a change of something else.
+func (m Meta) ValidateChange(old Meta) error {
 	var p problems
-	m.check(&p)
+	m.checkChange(&p, old)
 	return p.err()
 }
 
-func (m Meta) check(p *problems) {
+func (m Meta) check(p *problems) { m.checkChange(p, Meta{}) }
+
+func (m Meta) checkChange(p *problems, old Meta) {
 	switch {
 	case m.Name == "" && m.GenerateName == "":
 		p.add("metadata.name", "is required")
@@ -33,34 +39,49 @@ func (m Meta) check(p *problems) {
 	if m.Namespace != "" && (!topics.ValidName(m.Namespace) || len(m.Namespace) > 63 || strings.Contains(m.Namespace, ".")) {
 		p.add("metadata.namespace", "%s: must be 1–63 characters of a–z, 0–9 and '-'", clip(m.Namespace))
 	}
-	if len(m.Labels) > maxLabels {
+	if len(m.Labels) > max(maxLabels, len(old.Labels)) {
 		p.add("metadata.labels", "more than %d labels", maxLabels)
 	}
 	for key, value := range m.Labels {
-		checkLabel(p, "metadata.labels", key, value)
-	}
-	size := 0
-	for k, v := range m.Annotations {
-		size += len(k) + len(v)
-		if !validKey(k) {
-			p.add("metadata.annotations", "%s: an annotation's name is %s", clip(k), keyRule)
+		if was, had := old.Labels[key]; !had || was != value {
+			checkLabel(p, "metadata.labels", key, value)
 		}
 	}
-	if size > maxMetadata {
-		p.add("metadata.annotations", "%d bytes in all; at most %d are kept", size, maxMetadata)
-	}
+	m.checkAnnotations(p, old)
 	for i, f := range m.Finalizers {
-		if !validKey(f) {
+		if !slices.Contains(old.Finalizers, f) && !validKey(f) {
 			p.add(fmt.Sprintf("metadata.finalizers[%d]", i), "%s: a finalizer's name is %s", clip(f), keyRule)
 		}
 	}
 	for i, o := range m.OwnerReferences {
+		if slices.ContainsFunc(old.OwnerReferences, func(was OwnerReference) bool { return reflect.DeepEqual(was, o) }) {
+			continue
+		}
 		at := fmt.Sprintf("metadata.ownerReferences[%d].", i)
 		required(p, at+"apiVersion", o.APIVersion)
 		required(p, at+"kind", o.Kind)
 		required(p, at+"name", o.Name)
 		required(p, at+"uid", o.UID)
 	}
+}
+
+func (m Meta) checkAnnotations(p *problems, old Meta) {
+	for k := range m.Annotations {
+		if _, had := old.Annotations[k]; !had && !validKey(k) {
+			p.add("metadata.annotations", "%s: an annotation's name is %s", clip(k), keyRule)
+		}
+	}
+	if size := m.annotated(); size > max(maxMetadata, old.annotated()) {
+		p.add("metadata.annotations", "%d bytes in all; at most %d are kept", size, maxMetadata)
+	}
+}
+
+// annotated is how many bytes all annotations have.
+func (m Meta) annotated() (size int) {
+	for k, v := range m.Annotations {
+		size += len(k) + len(v)
+	}
+	return size
 }
 
 const keyRule = "1–63 letters, digits, '-', '_' and '.', after a domain and '/' if there is one"
