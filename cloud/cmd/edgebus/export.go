@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -34,7 +35,7 @@ edgebus apply makes an empty hub the same as this one of them, and they can be k
 What the hub makes is left out: status, versions, identities, events, objects that others own (such as a
 Fleet's TemplateVersions: their owners make them again), and objects that are being deleted. So
 are messages, sessions, and what nodes reported; edgebus backup has all of that. Secrets are in
-the manifests in clear: keep them as safe.
+the manifests in clear: keep them as safe. Kinds that you may not read are left out, and named, unless you named them.
 
 An annotation says what was applied last, as kubectl keeps it. So the hub that is made of an export knows
 which values are a manifest's and which others set, and applying your own manifests does there
@@ -77,6 +78,10 @@ func (o *exportOptions) run(cmd *cobra.Command, args []string) error {
 	total := 0
 	for _, k := range kinds {
 		n, err := o.kind(cmd.Context(), k, write)
+		if len(args) == 0 && n == 0 && errors.Is(err, resource.Forbidden) {
+			fmt.Fprintf(o.errs, "edgebus: %s are left out: %s\n", k.Plural, printable(err.Error(), 500))
+			continue
+		}
 		if err != nil {
 			return err
 		}

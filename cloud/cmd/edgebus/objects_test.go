@@ -8,25 +8,32 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/client"
 	"github.com/edgebus/edgebus/cloud/seal"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // newHub is the hub's API over a real store, and the one that commands talk to.
-func newHub(t *testing.T) *httptest.Server {
+func newHub(t *testing.T, more ...func(*api.Options)) *httptest.Server {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
 	key, err := seal.Make(t.TempDir())
 	require.NoError(t, err)
-	server := httptest.NewServer(api.New(api.Options{Reader: st, Writer: st, Watcher: st, Seal: key, Log: zerolog.Nop()}))
+	o := api.Options{Reader: st, Writer: st, Watcher: st, Seal: key, Log: zerolog.Nop()}
+	for _, change := range more {
+		change(&o)
+	}
+	server := httptest.NewServer(api.New(o))
 	t.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
@@ -211,6 +218,27 @@ func unapplied(t *testing.T, hub string) {
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, http.StatusCreated, resp.StatusCode)
+}
+
+func TestExportOfWhatOneMayRead(t *testing.T) {
+	var limited atomic.Bool
+	newHub(t, func(o *api.Options) {
+		o.Who = func(*http.Request) (broker.Identity, error) {
+			nodes := []string{"*"}
+			if limited.Load() {
+				nodes = []string{"n1"}
+			}
+			return broker.Identity{User: "ann", Roles: []topics.Role{topics.RoleOperator}, Nodes: nodes}, nil
+		}
+	})
+	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
+	limited.Store(true)
+	out, errs := said(t, 0, "export")
+	require.Contains(t, out, "kind: DeviceModel\n")
+	require.Contains(t, out, "kind: Device\n")
+	require.Regexp(t, `^edgebus: secrets are left out: .*needs nodes: \["\*"\]\nedgebus: repositories are left out: .*\n$`, errs)
+	_, errs = said(t, refused, "export", "nodes", "secrets")
+	require.Contains(t, errs, "forbidden")
 }
 
 // An export is a manifest: who edits it, and applies it, and edits it again, finds every step done.
