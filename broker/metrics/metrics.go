@@ -60,7 +60,7 @@ func (r Registry) HTTP(take func() (open, full int64)) {
 		return s
 	})
 	g.Gauge("connections", "Connections to the HTTP API; at limits.requests others wait outside.", func(s stats) float64 { return float64(s.open) })
-	g.Counter("full_total", "Times that there was no room for another connection, so that it had to wait.", func(s stats) float64 { return float64(s.full) })
+	g.Counter("full_total", "Times that there was no room for another connection, so that it had to wait, or was closed since its address had its share.", func(s stats) float64 { return float64(s.full) })
 	r.MustRegister(g)
 }
 

@@ -28,14 +28,14 @@ const (
 // Server is a handler on its listeners, which are bound when it is made.
 type Server struct {
 	handler   http.Handler
-	room      room
+	room      *room
 	listeners []net.Listener
 }
 
-// Listen binds the configured addresses. At most so many connections are served at one
-// time; others wait to be accepted.
-func Listen(cfg configs.HTTP, connections int, handler http.Handler) (*Server, error) {
-	s := &Server{handler: patient(handler), room: room{seats: make(chan struct{}, connections)}}
+// Listen binds the configured addresses. At most so many connections as the limits say are served at one
+// time; others wait, and those of a host that has its share already are closed.
+func Listen(cfg configs.HTTP, limits configs.Limits, handler http.Handler) (*Server, error) {
+	s := &Server{handler: patient(handler), room: newRoom(limits)}
 	if cfg.Listen != "" {
 		if err := s.bind("http.listen", cfg.Listen, nil); err != nil {
 			return nil, err
@@ -60,7 +60,7 @@ func (s *Server) bind(key, address string, secure *tls.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
-	l = &bounded{l, &s.room, make(chan struct{}), sync.Once{}}
+	l = &bounded{l, s.room, make(chan struct{}), sync.Once{}}
 	if secure != nil {
 		l = tls.NewListener(l, secure)
 	}

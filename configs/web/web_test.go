@@ -50,7 +50,7 @@ func TestHTTPSChecksCertificates(t *testing.T) {
 	s, err := Listen(configs.HTTP{
 		Listen: "127.0.0.1:0",
 		TLS:    configs.TLSListener{Listen: "127.0.0.1:0", Cert: cert, Key: key, ClientCA: cert},
-	}, 10, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	}, configs.Limits{Requests: 1}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS != nil && len(r.TLS.VerifiedChains) == 0 {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
@@ -75,12 +75,13 @@ func TestHTTPSChecksCertificates(t *testing.T) {
 		}
 		transport := &http.Transport{TLSClientConfig: c}
 		defer transport.CloseIdleConnections()
-		resp, err := (&http.Client{Transport: transport}).Get("https://" + s.Addrs()[1].String())
+		resp, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Get("https://" + s.Addrs()[1].String())
 		if err != nil {
 			return 0, err
 		}
 		return resp.StatusCode, resp.Body.Close()
 	}
+	// There is room for one connection, and two listeners wait for it.
 	code, err := get(cert, key)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, code)
@@ -96,7 +97,7 @@ func TestHTTPSChecksCertificates(t *testing.T) {
 
 // TestNoRoomIsCounted: a connection more than there may be waits, which is counted.
 func TestNoRoomIsCounted(t *testing.T) {
-	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, 1, http.NotFoundHandler())
+	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, configs.Limits{Requests: 1}, http.NotFoundHandler())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -112,7 +113,83 @@ func TestNoRoomIsCounted(t *testing.T) {
 	is(0, 0)
 	conn, err := net.Dial("tcp", s.Addrs()[0].String())
 	require.NoError(t, err)
+	is(1, 0)
+	waits, err := net.Dial("tcp", s.Addrs()[0].String())
+	require.NoError(t, err)
 	is(1, 1)
 	require.NoError(t, conn.Close())
+	require.NoError(t, waits.Close())
 	is(0, 1)
+}
+
+// elsewhere is where what comes from 127.0.1.0/24 is from: loopback addresses are not counted.
+type elsewhere struct{ net.Listener }
+
+func (l elsewhere) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return stranger{conn}, nil
+}
+
+type stranger struct{ net.Conn }
+
+func (s stranger) RemoteAddr() net.Addr {
+	at := *s.Conn.RemoteAddr().(*net.TCPAddr)
+	if ip := at.IP.To4(); ip[2] == 1 {
+		at.IP = net.IPv4(192, 0, 2, ip[3])
+	}
+	return &at
+}
+
+// TestOneHostLeavesRoom: who has asked for what is public, or was refused, may be there for a while; so from one
+// address nobody takes all the room.
+func TestOneHostLeavesRoom(t *testing.T) {
+	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, configs.Limits{Requests: 4, PerAddress: 5000}, http.NotFoundHandler())
+	require.NoError(t, err)
+	l := s.listeners[0].(*bounded)
+	l.Listener = elsewhere{l.Listener}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() { cancel(); require.NoError(t, <-ended) }()
+
+	ask := func(from string) (net.Conn, error) {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		conn, err := d.Dial("tcp", s.Addrs()[0].String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+		if _, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: hub\r\n\r\n")); err == nil {
+			_, err = conn.Read(make([]byte, 1))
+		}
+		return conn, err
+	}
+	first, err := ask("127.0.1.1")
+	require.NoError(t, err)
+	_, err = ask("127.0.1.1")
+	require.NoError(t, err)
+	_, err = ask("127.0.1.1")
+	require.Error(t, err, "it is closed")
+	_, full := s.Connections()
+	require.EqualValues(t, 1, full)
+	_, err = ask("127.0.1.2")
+	require.NoError(t, err)
+	require.NoError(t, first.Close())
+	require.Eventually(t, func() bool { _, err := ask("127.0.1.1"); return err == nil }, time.Minute, time.Millisecond)
+}
+
+func TestWhomAConnectionCountsFor(t *testing.T) {
+	for remote, want := range map[string]string{
+		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "127.0.0.1": "invalid IP", "::1": "invalid IP",
+		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "2001:db8:1:2::1": "2001:db8:1:2::", "2001:db8:1:3::1": "2001:db8:1:3::",
+	} {
+		require.Equal(t, want, hostOf(&net.TCPAddr{IP: net.ParseIP(remote)}).String())
+	}
+	small := newRoom(configs.Limits{Requests: 100, PerAddress: 3})
+	require.Equal(t, 3, small.each)
+	require.Equal(t, 1, newRoom(configs.Limits{Requests: 1, PerAddress: 3}).each)
+	require.Zero(t, newRoom(configs.Limits{Requests: 100}).each, "any number")
 }
