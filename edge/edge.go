@@ -132,16 +132,16 @@ func Run(ctx context.Context, o Options) (err error) {
 }
 
 // reader lets those read the local API who may read the node's tree, and the node itself.
-func reader(br *broker.Broker, node string) func(*http.Request) error {
-	return func(r *http.Request) error {
+func reader(br *broker.Broker, node string) func(*http.Request) (broker.Identity, error) {
+	return func(r *http.Request) (broker.Identity, error) {
 		id, err := br.SignIn(r)
 		if err != nil || id.Node == node || id.Has(topics.RoleMapper) {
-			return err
+			return id, err
 		}
 		if (id.Has(topics.RoleOperator) || id.Has(topics.RoleViewer)) && id.Given(node) {
-			return nil
+			return id, nil
 		}
-		return resource.Errorf(resource.Forbidden, "", "node %s is not given to %s: see auth.users", node, id.User)
+		return id, resource.Errorf(resource.Forbidden, "", "node %s is not given to %s: see auth.users", node, id.User)
 	}
 }
 

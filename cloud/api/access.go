@@ -18,7 +18,7 @@ import (
 // access is what a user may do here. The zero value may do nothing.
 type access struct {
 	user, role string
-	nameless   bool      // anybody of this host
+	account    string    // the name, if the user has one: nobody else is called so
 	expires    time.Time // when the certificate does that the user signed in with, if it was one
 	all        bool      // an operator of all nodes may do everything
 	reads      bool      // what belongs to the user's nodes
@@ -31,9 +31,9 @@ type access struct {
 
 // accessOf derives it from the same roles and nodes that hold over MQTT.
 func accessOf(id broker.Identity) access {
-	a := access{user: id.User, nodes: id.Nodes, given: id.Given, expires: id.CertExpires}
+	a := access{user: id.User, account: id.User, nodes: id.Nodes, given: id.Given, expires: id.CertExpires}
 	if a.user == "" {
-		a.user, a.nameless = "anonymous", true
+		a.user = "anonymous"
 	}
 	nodes := strings.Join(id.Nodes, ", ")
 	switch {

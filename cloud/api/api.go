@@ -90,7 +90,7 @@ type server struct {
 	Options
 	turns    [64]sync.Mutex // see turn
 	managers managers
-	watches  watches
+	watches  broker.Watches
 }
 
 // New makes the handler. It looks first for deletions that waited for others when

@@ -5,15 +5,16 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -28,8 +29,8 @@ type Twins interface {
 // Options are what the API needs.
 type Options struct {
 	// Who says who sends a request, if it is one who may read. Without it everybody may.
-	Who     func(*http.Request) error
-	Watches int // at one time; 0: any number
+	Who     func(*http.Request) (broker.Identity, error)
+	Watches int // at one time, half of them one user's; 0: any number
 	Twins   Twins
 	Ready   func() error // nil error: the core can do its work
 	Metrics http.Handler
@@ -42,12 +43,12 @@ const base = "/apis/" + resource.APIVersion
 
 type server struct {
 	Options
-	watches *atomic.Int64
+	watches *broker.Watches
 }
 
 // New makes the API's handler.
 func New(o Options) http.Handler {
-	s := server{o, new(atomic.Int64)}
+	s := server{o, new(broker.Watches)}
 	mux := http.NewServeMux()
 	for _, prefix := range []string{base, base + "/namespaces/{namespace}"} {
 		mux.HandleFunc("GET "+prefix+"/devices", s.devices)
@@ -65,14 +66,18 @@ func New(o Options) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
-			if err := o.Who(r); err != nil {
+			id, err := o.Who(r)
+			if err != nil {
 				refuse(w, err)
 				return
 			}
+			r = r.WithContext(context.WithValue(r.Context(), identityKey{}, id))
 		}
 		mux.ServeHTTP(w, r)
 	})
 }
+
+type identityKey struct{}
 
 // refuse tells somebody who may not read why.
 func refuse(w http.ResponseWriter, err error) {
@@ -190,11 +195,14 @@ type event struct {
 // watch sends the devices that change, after the resourceVersion of a list. Who watches
 // without one gets all that there are first.
 func (s server) watch(w http.ResponseWriter, r *http.Request) {
-	defer s.watches.Add(-1)
-	if n := s.watches.Add(1); s.Watches > 0 && n > int64(s.Watches) {
-		fail(w, http.StatusTooManyRequests, "TooManyRequests", "there are as many watches as there may be: %d (limits.watches)", s.Watches)
+	id, _ := r.Context().Value(identityKey{}).(broker.Identity)
+	if err := s.watches.Take(id.User, s.Watches); err != nil {
+		refuse(w, err)
 		return
 	}
+	defer s.watches.Leave(id.User)
+	ctx, cancel := untilExpired(r.Context(), id)
+	defer cancel()
 	flusher, ok := w.(http.Flusher)
 	if !ok {
 		fail(w, http.StatusInternalServerError, "InternalError", "this connection can't be streamed to")
@@ -240,10 +248,18 @@ func (s server) watch(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-more:
 			_ = rc.SetWriteDeadline(time.Now().Add(writeTimeout))
-		case <-r.Context().Done():
+		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// untilExpired ends with the certificate that somebody signed in with.
+func untilExpired(ctx context.Context, id broker.Identity) (context.Context, context.CancelFunc) {
+	if id.CertExpires.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, id.CertExpires)
 }
 
 func deviceType() resource.TypeMeta {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -196,6 +197,32 @@ func TestWatchesLeaveRoom(t *testing.T) {
 		again, err := http.Get(srv.URL + base + "/devices?watch=1")
 		return err == nil && again.Body.Close() == nil && again.StatusCode == 200
 	}, 10*time.Second, time.Millisecond)
+}
+
+// One user leaves others room to watch, and watches for no longer than the certificate is good.
+func TestWatchesAreOfSomebody(t *testing.T) {
+	srv := httptest.NewServer(New(Options{
+		Twins: newFake(), Ready: func() error { return nil }, Metrics: http.NotFoundHandler(), Watches: 2,
+		Who: func(r *http.Request) (id broker.Identity, err error) {
+			id.User = r.URL.Query().Get("as")
+			if id.User == "brief" {
+				id.CertExpires = time.Now().Add(time.Millisecond)
+			}
+			return id, nil
+		},
+	}))
+	t.Cleanup(srv.Close)
+	path := srv.URL + base + "/devices?watch=1&as="
+	first, err := http.Get(path + "ann")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = first.Body.Close() }) // the server waits for it
+	require.Equal(t, 429, get(t, path+"ann", nil))
+	other, err := http.Get(path + "brief")
+	require.NoError(t, err)
+	require.Equal(t, 200, other.StatusCode)
+	_, err = io.Copy(io.Discard, other.Body)
+	require.NoError(t, err, "it is over")
+	require.NoError(t, other.Body.Close())
 }
 
 func watch(t *testing.T, url string) func() (string, resource.Device) {
