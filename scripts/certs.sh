@@ -21,10 +21,16 @@ usage() {
 	exit 2
 }
 
+# What is to be removed at the end: of what failed, everything, so that it can be tried again.
+leftovers=()
+trap 'rm -f ${leftovers[@]+"${leftovers[@]}"}' EXIT
+
 # sign ARGUMENTS…: has the CA sign what openssl x509 reads.
 sign() {
 	[[ -f $dir/ca.key ]] || die "$dir/ca.key is missing: run certs.sh ca $dir first"
-	openssl x509 "$@" -CA "$dir/ca.pem" -CAkey "$dir/ca.key" -set_serial "0x$(openssl rand -hex 16)" -days "${DAYS:-825}" -sha256 2>/dev/null
+	local said # a word about success, too: shown on failure only
+	said=$(openssl x509 "$@" -CA "$dir/ca.pem" -CAkey "$dir/ca.key" -set_serial "0x$(openssl rand -hex 16)" -days "${DAYS:-825}" -sha256 2>&1) ||
+		die "$dir/ca.pem and its key could not sign: $said"
 }
 
 # issue NAME SUBJECT EXTENSIONS: a key, and a certificate for it signed by the CA.
@@ -32,10 +38,11 @@ issue() {
 	local name=$1 subject=$2 extensions=$3
 	[[ -f $dir/ca.key ]] || die "$dir/ca.key is missing: run certs.sh ca $dir first"
 	[[ ! -e $dir/$name.key && ! -e $dir/$name.pem ]] || die "$dir/$name.pem or its key exists already"
+	leftovers=("$dir/$name.csr" "$dir/$name.key" "$dir/$name.pem")
 	openssl ecparam -name prime256v1 -genkey -noout -out "$dir/$name.key"
 	openssl req -new -key "$dir/$name.key" -subj "$subject" -out "$dir/$name.csr"
 	sign -req -in "$dir/$name.csr" -extfile <(printf '%s\n' "$extensions") -out "$dir/$name.pem"
-	rm "$dir/$name.csr"
+	leftovers=("$dir/$name.csr")
 	echo "$dir/$name.pem $dir/$name.key"
 }
 
@@ -50,9 +57,11 @@ ca)
 	(($# == 0)) || usage
 	mkdir -p "$dir"
 	[[ ! -e $dir/ca.key && ! -e $dir/ca.pem ]] || die "$dir/ca.pem or its key exists already"
+	leftovers=("$dir/ca.key" "$dir/ca.pem")
 	openssl ecparam -name prime256v1 -genkey -noout -out "$dir/ca.key"
 	openssl req -x509 -new -key "$dir/ca.key" -subj "/CN=Edgebus CA" -days 3650 -sha256 \
 		-addext basicConstraints=critical,CA:TRUE,pathlen:0 -addext keyUsage=critical,keyCertSign,cRLSign -out "$dir/ca.pem"
+	leftovers=()
 	echo "$dir/ca.pem $dir/ca.key"
 	;;
 server)
@@ -94,9 +103,9 @@ extendedKeyUsage=clientAuth"
 renew)
 	(($# == 1)) || usage
 	[[ $1 != ca && -f $dir/$1.pem && -f $dir/$1.key ]] || die "$dir/$1.pem or its key is missing, or is the CA's own"
+	leftovers=("$dir/$1.csr" "$dir/$1.new")
 	openssl x509 -x509toreq -in "$dir/$1.pem" -signkey "$dir/$1.key" -copy_extensions copyall -out "$dir/$1.csr"
 	sign -req -in "$dir/$1.csr" -copy_extensions copyall -out "$dir/$1.new"
-	rm "$dir/$1.csr"
 	mv -f "$dir/$1.new" "$dir/$1.pem" # at once: a program may be reading it
 	echo "$dir/$1.pem"
 	;;
