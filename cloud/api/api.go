@@ -194,10 +194,10 @@ type request struct {
 	kind        *Kind
 	key         store.Key // Name is empty for a collection, Namespace for all of them
 	subresource string
-	media       string // of the body
-	twice       twice  // of the body
-	doubt       string // about what is written, for its writer
-	part        bool   // of another object: not all objects of the kind are below the path
+	media       string   // of the body
+	twice       twice    // of the body
+	doubts      []string // about what is written, for its writer
+	part        bool     // of another object: not all objects of the kind are below the path
 }
 
 // object serves /apis/{group}/{version}/[namespaces/{namespace}/]{plural}[/{name}[/status]].

@@ -248,6 +248,7 @@ func TestInvalid(t *testing.T) {
 func TestUnknownFields(t *testing.T) {
 	h := newHub(t)
 	h.nodes("n1")
+	h.ok("POST", inNS+"/devicemodels", model)
 	body := lamp(`,"colour":"red"`, `,"desiredd":{},"protocoll":{"x":1}`)
 	r := h.do("POST", inNS+"/devices?fieldValidation=Strict", body)
 	require.Equal(t, 400, r.code)

@@ -20,6 +20,7 @@ func TestAWriterIsToldThatThereIsNoSuchNode(t *testing.T) {
 	says := []string{`299 - "spec.nodeName: there is no Node attic; its devices wait until a core of that name connects"`}
 	h := newHub(t)
 	h.nodes("n1")
+	h.ok("POST", inNS+"/devicemodels", model)
 	told := func(want []string, r reply) {
 		t.Helper()
 		require.Less(t, r.code, 300, "%s", r.body)
@@ -38,4 +39,26 @@ func TestAWriterIsToldThatThereIsNoSuchNode(t *testing.T) {
 	told(says, h.do("POST", inNS+"/devices", onNode("fan", "attic")))
 	h.nodes("attic")
 	told(nil, h.do("POST", inNS+"/devices", onNode("bell", "attic")))
+}
+
+func TestAWriterIsToldThatThereIsNoSuchModel(t *testing.T) {
+	h := newHub(t)
+	h.nodes("n1")
+	made := h.ok("POST", inNS+"/devices", onNode("lamp", "n1"))
+	require.Equal(t, []string{`299 - "spec.deviceModelRef.name: there is no DeviceModel dimmable; the device waits until there is, ` +
+		`and its desired values are not checked yet"`}, made.header.Values("Warning"))
+	again := h.ok("PATCH", inNS+"/devices/lamp", `{"spec":{"desired":{"power":"ON"}}}`, "Content-Type", mergePatch)
+	require.Empty(t, again.header.Values("Warning"))
+	h.ok("POST", inNS+"/devicemodels", model)
+	require.Empty(t, h.ok("POST", inNS+"/devices", onNode("fan", "n1")).header.Values("Warning"))
+}
+
+// Without quotes ON is a boolean to YAML, and no text that anybody would publish.
+func TestAWriterIsToldWhatYAMLMadeOfON(t *testing.T) {
+	h := newHub(t)
+	enum := func(name, list string) reply {
+		return h.ok("POST", inNS+"/devicemodels", "metadata: {name: "+name+"}\nspec: {properties: [{name: power, enum: "+list+"}]}", "Content-Type", "application/yaml")
+	}
+	require.Contains(t, enum("bare", "[true, false, IDLE]").header.Get("Warning"), "spec.properties[0].enum: a text of power may be true or false")
+	require.Empty(t, enum("quoted", `["ON", "OFF"]`).header.Values("Warning"))
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ func deviceKind() Kind {
 		New:        func() any { return new(resource.Device) },
 		Private:    []string{"desiredMeta"},
 		Validate:   new(models).validateDevice,
-		Doubt:      noSuchNode,
+		Doubts:     nothingThere,
 		Node:       ofDevice,
 		UniqueName: true,
 		Prepare: func(old, next any, origin string, now time.Time) {
@@ -107,6 +108,7 @@ func modelKind() Kind {
 	return Kind{
 		Name: resource.KindDeviceModel, Plural: "devicemodels", Singular: "devicemodel", Short: []string{"dm"}, Namespaced: true,
 		New:      func() any { return new(resource.DeviceModel) },
+		Doubts:   booleanWords,
 		Validate: rules(resource.DeviceModel.Validate, nil),
 		HeldBy:   devicesOf,
 		Columns: []Column{
@@ -152,16 +154,38 @@ func (m *models) validateDevice(ctx context.Context, r store.Reader, old, next a
 	return d.CheckModel(*model)
 }
 
-// noSuchNode doubts that a Device was to be given to a node that isn't there. It may be to come.
-func noSuchNode(ctx context.Context, r store.Reader, old, next any) string {
-	name := next.(*resource.Device).Spec.NodeName
-	if prev, ok := old.(*resource.Device); name == "" || ok && prev.Spec.NodeName == name {
-		return ""
+// nothingThere doubts that a Device was to be given a node or a model that isn't there. They may be to come.
+func nothingThere(ctx context.Context, r store.Reader, old, next any) (doubts []string) {
+	d := next.(*resource.Device)
+	var was resource.Device
+	if prev, ok := old.(*resource.Device); ok {
+		was = *prev
 	}
-	if _, err := r.Get(ctx, store.Key{Kind: resource.KindNode, Name: name}); !errors.Is(err, resource.NotFound) {
-		return ""
+	missing := func(key store.Key) bool {
+		_, err := r.Get(ctx, key)
+		return errors.Is(err, resource.NotFound)
 	}
-	return "spec.nodeName: there is no Node " + name + "; its devices wait until a core of that name connects"
+	if name := d.Spec.NodeName; name != "" && name != was.Spec.NodeName && missing(store.Key{Kind: resource.KindNode, Name: name}) {
+		doubts = append(doubts, "spec.nodeName: there is no Node "+name+"; its devices wait until a core of that name connects")
+	}
+	if name := d.Spec.DeviceModelRef.Name; name != was.Spec.DeviceModelRef.Name && missing(modelOf(d)) {
+		doubts = append(doubts, "spec.deviceModelRef.name: there is no DeviceModel "+name+"; the device waits until there is, and its desired values are not checked yet")
+	}
+	return doubts
+}
+
+// booleanWords doubts that true and false were to be texts: without quotes YAML reads ON, OFF, yes and no as these.
+func booleanWords(_ context.Context, _ store.Reader, _, next any) (doubts []string) {
+	for i, p := range next.(*resource.DeviceModel).Spec.Properties {
+		if p.Type != "" && p.Type != resource.TypeString {
+			continue
+		}
+		if slices.ContainsFunc(p.Enum, func(v resource.Value) bool { return v == "true" || v == "false" }) {
+			doubts = append(doubts, fmt.Sprintf("spec.properties[%d].enum: a text of %s may be true or false: if ON, OFF, yes or no is meant, "+
+				"write it in quotes, for without them YAML reads a boolean", i, p.Name))
+		}
+	}
+	return doubts
 }
 
 // devicesOf lists the devices that use a model.

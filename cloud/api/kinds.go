@@ -42,9 +42,9 @@ type Kind struct {
 	StatusRules bool
 	// CheckStatus checks an object's status before it is written, but for the conditions, which all kinds have alike.
 	CheckStatus func(obj any) error
-	// Doubt says what may not be meant in an object that is valid, which is a warning; empty: nothing. Like
+	// Doubts say what may not be meant in an object that is valid: they are warnings. Like
 	// Validate it is not asked when only metadata changed.
-	Doubt func(ctx context.Context, r store.Reader, old, next any) string
+	Doubts func(ctx context.Context, r store.Reader, old, next any) []string
 	// Prepare completes an object that is going to be written.
 	Prepare func(old, next any, origin string, now time.Time)
 	// Node is the node that an object belongs to; ok is false for one that belongs to none. Without it

@@ -206,8 +206,8 @@ func two(a int, unitA string, b int, unitB string) string {
 
 // answer writes one object in the form that was asked for.
 func (s *server) answer(w http.ResponseWriter, r *request, code int, o *object) error {
-	if r.doubt != "" {
-		warn(w, "%s", r.doubt)
+	for _, doubt := range r.doubts {
+		warn(w, "%s", doubt)
 	}
 	f, err := accepts(r.Request)
 	if err != nil {

@@ -27,6 +27,7 @@ func TestWhatStandsTwice(t *testing.T) {
 func TestFieldsThatStandTwice(t *testing.T) {
 	h := newHub(t)
 	h.nodes("n2", "n4")
+	h.ok("POST", inNS+"/devicemodels", model)
 	body := lamp("", `,"nodeName":"n2"`)
 	const says = `duplicate field "spec.nodeName"`
 	for what, r := range map[string]reply{

@@ -173,7 +173,7 @@ func (s *server) free(ctx context.Context, k *Kind, key store.Key) error {
 // complete it.
 func (s *server) complete(ctx context.Context, r *request, old, next *object) (*object, error) {
 	k := r.kind
-	r.doubt = "" // of the last try
+	r.doubts = nil // of the last try
 	typed, err := k.ruled(next)
 	if err != nil {
 		return nil, err
@@ -198,8 +198,8 @@ func (s *server) complete(ctx context.Context, r *request, old, next *object) (*
 	if err != nil {
 		return nil, err
 	}
-	if k.Doubt != nil && (old == nil || !sameSpec(old, next)) {
-		r.doubt = k.Doubt(ctx, s.Reader, prev, typed)
+	if k.Doubts != nil && (old == nil || !sameSpec(old, next)) {
+		r.doubts = k.Doubts(ctx, s.Reader, prev, typed)
 	}
 	if k.Prepare == nil {
 		return next, nil

@@ -197,5 +197,9 @@ func must(be string, v any) string {
 	case map[string]any:
 		is = "an object"
 	}
-	return "must be " + be + ", not " + is
+	why := "must be " + be + ", not " + is
+	if be == "a string" && (is == "this number" || is == "a boolean") {
+		why += ": write it in quotes"
+	}
+	return why
 }
