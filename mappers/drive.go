@@ -46,15 +46,28 @@ func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
 	case !p.spec.Writable() || !canWrite:
 		return plan{step: refuse, refusal: Refuse(ReadOnly, "%s can't be written", p.info.Name)}
 	case w.old && p.spec.AtBoot == resource.BootHold:
-		return plan{step: refuse, refusal: Refuse(Held, "from before the mapper's start: waits for a newer value (atBoot: hold)")}
+		return plan{step: refuse, refusal: Refuse(Held, "%s: waits for a newer value (atBoot: hold)", early)}
 	case w.old && p.spec.AtBoot == resource.BootSafe:
-		return p.planWrite(string(p.spec.SafeValue), canRead, Refuse(SafeValue,
-			"from before the mapper's start: %s was applied instead (atBoot: safe)", p.spec.SafeValue))
+		return p.planWrite(string(p.spec.SafeValue), canRead, p.instead(early))
 	}
 	if r := p.objection(w.value); r != nil {
 		return plan{step: refuse, refusal: r}
 	}
 	return p.planWrite(w.value, canRead, nil)
+}
+
+// Why a wish waits for a newer one. They are short: they stand in notes of a line.
+const (
+	early  = "was wanted before this mapper first drove the device"
+	missed = "the device has lost it"
+)
+
+// instead is what is said of a wish when the safe value is applied for it; nothing, if that is what was wanted.
+func (p *property) instead(why string) *Refusal {
+	if p.same(p.wish.value, string(p.spec.SafeValue)) {
+		return nil
+	}
+	return Refuse(SafeValue, "%s: %s was applied instead (atBoot: safe)", why, p.spec.SafeValue)
 }
 
 func (p *property) planWrite(value string, canRead bool, said *Refusal) plan {
@@ -71,23 +84,34 @@ func (p *property) planWrite(value string, canRead bool, said *Refusal) plan {
 // planRecheck: after a start, what was applied before is not applied again, unless the device has lost it meanwhile.
 func (p *property) planRecheck(canRead, canWrite bool) plan {
 	if p.check && p.wish.ver == p.handled && p.wish.ver == p.applied && canRead && canWrite &&
-		p.spec.Writable() && !p.wish.none && p.spec.AtBoot != resource.BootHold {
+		p.spec.Writable() && !p.wish.none {
 		return plan{step: recheck}
 	}
 	return plan{step: nothing}
 }
 
-// lost is the answer to recheck: what to apply when the device has neither what was reported nor what is wanted. With
-// anew it was configured since: what was reported then excuses nothing.
-func (p *property) lost(actual string, anew bool) (value string, lost bool) {
-	value = p.wish.value
-	if p.same(actual, value) || !anew && p.same(actual, p.before) {
-		return value, false
+// planLost is the answer to recheck: what to do when the device has neither what was reported nor what is wanted. With
+// anew it was configured since: what was reported then excuses nothing, but no reason to hold anything either.
+func (p *property) planLost(actual string, anew bool) plan {
+	has := func(value string) bool { return p.same(actual, value) }
+	hold := p.spec.AtBoot == resource.BootHold
+	if has(p.wish.value) || (!anew || hold) && has(p.before) {
+		return plan{step: nothing}
 	}
-	if p.spec.AtBoot == resource.BootSafe {
-		value = string(p.spec.SafeValue)
+	do := plan{step: apply, value: p.wish.value}
+	switch {
+	case hold:
+		do = plan{refuse, p.wish.value, Refuse(Held, "%s: waits for a newer value (atBoot: hold)", missed)}
+	case p.spec.AtBoot == resource.BootSafe:
+		do = plan{apply, string(p.spec.SafeValue), p.instead(missed)}
 	}
-	return value, !p.same(actual, value) && p.objection(value) == nil
+	if p.objection(do.value) != nil {
+		return plan{step: nothing}
+	}
+	if do.step == apply && has(do.value) {
+		do.step = accept
+	}
+	return do
 }
 
 // objection is the model's opinion of a wanted value. The core has asked it too, but models change.
@@ -259,15 +283,22 @@ func (w *worker) recheck(ctx context.Context, d *device, p *property, ver uint64
 		w.m.mu.Unlock()
 		return nil // configured anew meanwhile: the next session is asked again
 	}
-	value, lost := p.lost(actual, p.compared != d.openGen)
-	lost = lost && ok
+	do := plan{step: nothing}
+	if ok {
+		do = p.planLost(actual, p.compared != d.openGen)
+	}
 	p.check = false
-	if !lost {
+	if do.step != apply { // else once it is written
 		p.compared = d.openGen
 	}
 	w.m.mu.Unlock()
-	if !lost {
-		return nil
+	switch do.step {
+	case refuse:
+		w.refuse(d, p.info.Name, ver, do.refusal)
+	case accept:
+		return w.accept(d, p, ver, do, actual)
+	case apply:
+		return w.apply(ctx, d, p, ver, do)
 	}
-	return w.apply(ctx, d, p, ver, plan{step: apply, value: value})
+	return nil
 }

@@ -64,6 +64,41 @@ func TestPlan(t *testing.T) {
 	require.Equal(t, SafeValue, got.refusal.Code)
 }
 
+func TestPlanOfWhatADeviceHasLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		atBoot, wish, actual string
+		anew                 bool
+		want                 plan
+		code                 string
+	}{
+		"as wanted":               {"safe", "50", "050", false, plan{step: nothing}, ""},
+		"as reported":             {"safe", "50", "40", false, plan{step: nothing}, ""},
+		"last":                    {"last", "50", "0", false, plan{step: apply, value: "50"}, ""},
+		"safe":                    {"safe", "50", "0", false, plan{step: apply, value: "10"}, SafeValue},
+		"safe, and is already":    {"safe", "50", "10", false, plan{step: accept, value: "10"}, SafeValue},
+		"safe is what is wanted":  {"safe", "10", "0", false, plan{step: apply, value: "10"}, ""},
+		"hold":                    {"hold", "50", "0", false, plan{step: refuse, value: "50"}, Held},
+		"last, configured anew":   {"last", "50", "40", true, plan{step: apply, value: "50"}, ""},
+		"safe, configured anew":   {"safe", "50", "40", true, plan{step: apply, value: "10"}, SafeValue},
+		"hold, configured anew":   {"hold", "50", "40", true, plan{step: nothing}, ""},
+		"the model changed since": {"last", "500", "0", false, plan{step: nothing}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			high := 100.0
+			p := &property{before: "40", wish: wish{value: c.wish, ver: 7}, spec: resource.Property{
+				Name: "p", Type: resource.TypeInt, AccessMode: resource.ReadWrite, Maximum: &high, AtBoot: c.atBoot, SafeValue: "10",
+			}}
+			got := p.planLost(c.actual, c.anew)
+			if c.code != "" {
+				require.NotNil(t, got.refusal)
+				require.Equal(t, c.code, got.refusal.Code)
+				got.refusal = nil
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
 // TestWishesNeverGoBack: late copies change nothing, but a new subscription's word holds.
 func TestWishesNeverGoBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

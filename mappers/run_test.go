@@ -207,11 +207,12 @@ func TestAfterPowerLoss(t *testing.T) {
 	for atBoot, want := range map[string]struct {
 		value  string
 		writes []string
+		code   string
 	}{
-		"":                {"80", []string{"level=80", "level=80"}},
-		resource.BootLast: {"80", []string{"level=80", "level=80"}},
-		resource.BootSafe: {"10", []string{"level=80", "level=10"}},
-		resource.BootHold: {"0", []string{"level=80"}},
+		"":                {"80", []string{"level=80", "level=80"}, ""},
+		resource.BootLast: {"80", []string{"level=80", "level=80"}, ""},
+		resource.BootSafe: {"10", []string{"level=80", "level=10"}, SafeValue},
+		resource.BootHold: {"0", []string{"level=80"}, Held},
 	} {
 		t.Run("atBoot "+atBoot, func(t *testing.T) {
 			n := newNode(t)
@@ -228,6 +229,9 @@ func TestAfterPowerLoss(t *testing.T) {
 			n.run(d, nil)
 			require.Eventually(t, func() bool { return slices.Equal(want.writes, d.toys["lamp"].log()) }, wait, tick)
 			n.applied("lamp", "level", want.value, v)
+			if want.code != "" {
+				n.refused("lamp", "level", v, want.code)
+			}
 			n.applied("lamp", "level", "90", n.want("lamp", "level", "90")) // the next one is as any other
 		})
 	}
