@@ -15,6 +15,7 @@ import (
 	"github.com/edgebus/edgebus/broker/boltfile"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/setup"
+	"github.com/edgebus/edgebus/cloud/seal"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/cloud/twin"
@@ -32,8 +33,15 @@ func keeper() upkeep.Program {
 			cfg, err := configs.Load[configs.Hub]("cloudhub", file, nil)
 			return cfg.Data.Dir, err
 		},
-		Survey: survey,
-		Fork:   fork,
+		Survey:  survey,
+		Fork:    fork,
+		Related: []string{FileName, seal.FileName},
+		Relate: func(dir string) error {
+			return withStore(dir, func(st *bolt.Store) error {
+				_, _, err := unseal(dir, st)
+				return err
+			})
+		},
 	}
 }
 
@@ -61,17 +69,31 @@ func snapshot(st *bolt.Store, kept *journal.Journal) upkeep.Snapshot {
 }
 
 func survey(dir string) []upkeep.Part {
-	objects := upkeep.Part{Name: FileName}
-	objects.Has, objects.Err = surveyStore(filepath.Join(dir, FileName))
-	return []upkeep.Part{objects, setup.Part(dir)}
+	objects, secrets := upkeep.Part{Name: FileName}, upkeep.Part{Name: seal.FileName}
+	count := 0
+	objects.Err = withStore(dir, func(st *bolt.Store) (err error) {
+		if objects.Has, err = surveyStore(filepath.Join(dir, FileName), st); err == nil {
+			_, count, secrets.Err = unseal(dir, st)
+		}
+		return err
+	})
+	if count == 0 && secrets.Err == nil { // or nobody can say which Secrets there are
+		return []upkeep.Part{objects, setup.Part(dir)}
+	}
+	secrets.Has = fmt.Sprintf("the key; it opens all Secrets (%d)", count)
+	return []upkeep.Part{objects, secrets, setup.Part(dir)}
 }
 
-func surveyStore(path string) (has string, err error) {
-	st, err := bolt.Open(bolt.Options{Path: path, ReadOnly: true})
+// withStore looks into the store of a hub that is stopped.
+func withStore(dir string, look func(*bolt.Store) error) error {
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, FileName), ReadOnly: true})
 	if err != nil {
-		return "", err
+		return err
 	}
-	defer func() { err = errors.Join(err, st.Close()) }()
+	return errors.Join(look(st), st.Close())
+}
+
+func surveyStore(path string, st *bolt.Store) (has string, err error) {
 	if err := st.Check(); err != nil {
 		return "", fmt.Errorf("%s: %w", path, err)
 	}

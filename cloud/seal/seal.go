@@ -29,26 +29,36 @@ const (
 // Key encrypts and decrypts.
 type Key struct{ aead cipher.AEAD }
 
-// Load reads the key of a data directory. Without one the error is fs.ErrNotExist.
+// Load reads the key of a data directory. Without one the error is fs.ErrNotExist. Errors name the file without
+// the directory, which the caller knows, and which may be one that a backup was unpacked into.
 func Load(dir string) (*Key, error) {
 	path := filepath.Join(dir, FileName)
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, unread(err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s can be read by others, with the mode %04o: chmod 600 it", path, info.Mode().Perm())
+		return nil, fmt.Errorf("%s can be read by others, with the mode %04o: chmod 600 it", FileName, info.Mode().Perm())
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, unread(err)
 	}
 	encoded, ok := strings.CutPrefix(strings.TrimSpace(string(text)), header)
 	raw, err := base64.StdEncoding.DecodeString(encoded)
 	if !ok || err != nil || len(raw) != size {
-		return nil, fmt.Errorf("%s is not a key of Secrets, or is damaged: take it from a backup", path)
+		return nil, fmt.Errorf("%s is not a key of Secrets, or is damaged: take it from a backup", FileName)
 	}
 	return newKey(raw)
+}
+
+// unread is err without the path in it.
+func unread(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return fmt.Errorf("%s: %w", FileName, err)
 }
 
 // Make makes a new key and its file. It fails if there is one.

@@ -215,7 +215,7 @@ func readManifest(t *tar.Reader) (m Manifest, err error) {
 	return m, nil
 }
 
-// read goes through a backup and checks it. into is where the files go; nil: nowhere.
+// read goes through a backup and checks it. into is where the files go; nil, of it or for a file: nowhere.
 func read(path string, into func(File) (io.WriteCloser, error), p func(Manifest) *progress) (m Manifest, err error) {
 	defer func() {
 		if err != nil {
@@ -317,6 +317,8 @@ func readFile(t io.Reader, f File, into func(File) (io.WriteCloser, error), p *p
 		if out, err = into(f); err != nil {
 			return "", err
 		}
+	}
+	if out != nil {
 		writers = append(writers, out)
 	}
 	_, err = io.Copy(io.MultiWriter(writers...), t)

@@ -19,7 +19,12 @@ const aside = "before-restore-"
 // takes its place when it is whole; a directory that was left in between is refused
 // by the programs.
 func (p Program) restore(l *line) error {
-	m, err := p.verify(l, l.file)
+	look := p.verify // what it unpacks it looks into
+	if l.dryRun {
+		defer l.interruptible()()
+		look = p.whole
+	}
+	m, err := look(l, l.file)
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,10 @@ type Program struct {
 	// Fork makes restored data fit to go on: what was written after the backup may be
 	// known elsewhere. stamp is higher at each restore.
 	Fork func(dir string, stamp uint32) error
+	// Relate says whether files of a directory belong together, which checksums don't say, such as what is
+	// encrypted and its key. For a backup those that Related names are unpacked, where it has them.
+	Relate  func(dir string) error // nil: none do
+	Related []string
 }
 
 // Part is one of the places where a program keeps data.
@@ -119,12 +123,13 @@ func usage(program, command string) string {
 func help(program, command string) string {
 	return map[string]string{
 		"check": `Reads the data of a program that is stopped, or a backup, from end to end: checksums, structure,
-counters. Says what is there, what is damaged, and what to do. Changes nothing.
+counters, and that the key opens what is encrypted. Says what is there, what is damaged, and what to do. Changes nothing.
 The exit code is 0 if all is well, and 1 if something is damaged.
 `,
 		"backup": `Writes all data into FILE (a tar file, compressed, with a checksum of every file). A program that
 runs is asked for it, and goes on meanwhile: FILE has everything that was acknowledged before,
-as it was at one moment. Of one that is stopped the data is checked first.
+as it was at one moment. Of one that is stopped the data is checked first. Secrets that the key in FILE
+doesn't open are damage.
 
 FILE gets its name when all of it is on disk and was read back; what a backup that was killed leaves
 is called FILE.….part. FILE holds whatever the data holds, such as values, the names of users, and
@@ -149,7 +154,8 @@ func (p Program) check(l *line) error {
 		path = l.file
 	}
 	if info, err := os.Stat(path); err == nil && !info.IsDir() {
-		m, err := p.verify(l, path)
+		defer l.interruptible()()
+		m, err := p.whole(l, path)
 		if err == nil {
 			fmt.Fprintf(l.out, "%s is whole: %s\n", path, describe(m))
 		}
@@ -175,10 +181,10 @@ func (p Program) report(dir string, out io.Writer) error {
 	for _, part := range parts {
 		if part.Err != nil {
 			damaged++
-			fmt.Fprintf(out, "  %-8s DAMAGED: %v\n", part.Name, part.Err)
+			fmt.Fprintf(out, "  %-11s DAMAGED: %v\n", part.Name, part.Err)
 			continue
 		}
-		fmt.Fprintf(out, "  %-8s %s\n", part.Name, part.Has)
+		fmt.Fprintf(out, "  %-11s %s\n", part.Name, part.Has)
 	}
 	if damaged > 0 {
 		return fmt.Errorf("%d of %d parts are damaged: %s won't start like this. Put them back from a backup (%s restore FILE), "+
@@ -192,7 +198,19 @@ func describe(m Manifest) string {
 }
 
 func (p Program) verify(l *line, path string) (Manifest, error) {
-	return read(path, nil, func(m Manifest) *progress { return newProgress(l.ctx, l.err, "checking the backup", m.size()) })
+	return read(path, nil, l.checking)
+}
+
+func (l *line) checking(m Manifest) *progress {
+	return newProgress(l.ctx, l.err, "checking the backup", m.size())
+}
+
+// interruptible has a signal end what l does, which then cleans up.
+func (l *line) interruptible() (stop func()) {
+	ctx, stop := signal.NotifyContext(l.ctx, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the next signal is not caught
+	l.ctx = ctx
+	return stop
 }
 
 // backup packs a directory into a file: by itself, or with what the program gives that runs there.
@@ -200,10 +218,7 @@ func (p Program) backup(l *line) error {
 	if _, err := os.Stat(l.file); err == nil && !l.force {
 		return fmt.Errorf("%s is there already: choose another name, or say --force to replace it", l.file)
 	}
-	ctx, stop := signal.NotifyContext(l.ctx, os.Interrupt, syscall.SIGTERM) // to clean up
-	defer stop()
-	context.AfterFunc(ctx, stop) // the next signal is not caught
-	l.ctx = ctx
+	defer l.interruptible()()
 	var from func(io.Writer) error
 	dir, err := datadir.Look(l.dir)
 	var used *datadir.InUse
@@ -220,8 +235,16 @@ func (p Program) backup(l *line) error {
 	}
 	var m Manifest
 	err = pack(l.file, from, func(path string) (err error) {
-		m, err = p.verify(l, path)
-		return err
+		var damage error
+		m, damage, err = p.inspect(l, path)
+		switch {
+		case err != nil || damage == nil:
+			return err
+		case !l.force:
+			return fmt.Errorf("%w. A backup of it as it is can be made with --force", damage)
+		}
+		fmt.Fprintf(l.err, "DAMAGED: %v\n", damage)
+		return nil
 	})
 	if err != nil {
 		return err

@@ -24,6 +24,7 @@ type rig struct {
 	forked      []uint32
 	failFork    error
 	end         func() // of the program that runs
+	keyed       func(dir string) error
 }
 
 func newRig(t *testing.T) *rig {
@@ -58,6 +59,8 @@ func (r *rig) program() Program {
 			}
 			return []Part{{"data", "some data", err}, {"more", "more of it", nil}}
 		},
+		Related: []string{"data", "key"},
+		Relate:  r.keyed,
 		Fork: func(_ string, stamp uint32) error {
 			r.forked = append(r.forked, stamp)
 			return r.failFork
