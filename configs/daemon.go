@@ -40,7 +40,7 @@ func Daemon(name string, stderr io.Writer, cfg Log, run func(context.Context, Pr
 		select {
 		case err = <-ended:
 		case <-time.After(stopTime):
-			p.Log.Error().Dur("after", stopTime).Msg(name + " did not stop in time and is ended")
+			p.Log.Error().Stringer("after", stopTime).Msg(name + " did not stop in time and is ended")
 			return 1
 		}
 	}

@@ -125,7 +125,7 @@ func (b *bridge) take(ctx context.Context, m client.Message) {
 			b.log.Error().Err(err).Str("topic", m.Topic).Msg("what came down the bridge will never be kept: it is dropped")
 			return
 		}
-		b.log.Error().Err(err).Str("topic", m.Topic).Dur("retry_in", b.again).Msg("what came down the bridge can't be kept now")
+		b.log.Error().Err(err).Str("topic", m.Topic).Stringer("retry_in", b.again.Round(time.Millisecond)).Msg("what came down the bridge can't be kept now")
 		select {
 		case <-time.After(b.again):
 		case <-ctx.Done():

@@ -26,7 +26,7 @@ func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, boo
 	var bad *ConfigError
 	d.hopeless = errors.As(err, &bad)
 	if d.online || d.failures == 1 {
-		w.m.log.Warn().Err(err).Str("device", d.key).Dur("retry_in", wait).Bool("until_reconfigured", d.hopeless).Msg("device offline")
+		w.m.log.Warn().Err(err).Str("device", d.key).Stringer("retry_in", wait.Round(time.Millisecond)).Bool("until_reconfigured", d.hopeless).Msg("device offline")
 	}
 	w.complain(d, err)
 	w.setOnline(d, false)

@@ -89,7 +89,7 @@ func (c *Client) keepConnected(ctx context.Context) error {
 			return fmt.Errorf("gave up after %d attempts: %w", failed, err)
 		}
 		wait := c.o.Backoff.wait(max(failed-1, 0) / len(c.servers))
-		c.o.Log.Warn().Err(err).Str("server", s.String()).Dur("retry_in", wait).Msg("no MQTT connection")
+		c.o.Log.Warn().Err(err).Str("server", s.String()).Stringer("retry_in", wait.Round(time.Millisecond)).Msg("no MQTT connection")
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait):

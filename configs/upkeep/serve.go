@@ -93,7 +93,7 @@ func (s *Server) give(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(errorHeader, err.Error())
 		return
 	}
-	s.log.Info().Int64("bytes", m.size()).Dur("took", time.Since(began)).Msg("a backup was made")
+	s.log.Info().Int64("bytes", m.size()).Stringer("took", time.Since(began).Round(time.Millisecond)).Msg("a backup was made")
 }
 
 func (s *Server) send(w http.ResponseWriter, r *http.Request, stores []Source) (m Manifest, err error) {

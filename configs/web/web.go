@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/configs"
@@ -28,14 +29,15 @@ const (
 // Server is a handler on its listeners, which are bound when it is made.
 type Server struct {
 	handler   http.Handler
+	log       zerolog.Logger
 	room      *room
 	listeners []net.Listener
 }
 
 // Listen binds the configured addresses. At most so many connections as the limits say are served at one
 // time; others wait, and those of a host that has its share already are closed.
-func Listen(cfg configs.HTTP, limits configs.Limits, handler http.Handler) (*Server, error) {
-	s := &Server{handler: patient(handler), room: newRoom(limits)}
+func Listen(cfg configs.HTTP, limits configs.Limits, log zerolog.Logger, handler http.Handler) (*Server, error) {
+	s := &Server{handler: patient(handler), log: log, room: newRoom(limits)}
 	if cfg.Listen != "" {
 		if err := s.bind("http.listen", cfg.Listen, nil); err != nil {
 			return nil, err
@@ -65,6 +67,7 @@ func (s *Server) bind(key, address string, secure *tls.Config) error {
 		l = tls.NewListener(l, secure)
 	}
 	s.listeners = append(s.listeners, l)
+	s.log.Info().Stringer("address", l.Addr()).Bool("tls", secure != nil).Msg("listening for HTTP")
 	return nil
 }
 
@@ -93,7 +96,7 @@ func (s *Server) Close() error {
 func (s *Server) Run(ctx context.Context) error {
 	srv := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
-		BaseContext: func(net.Listener) context.Context { return ctx },
+		BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: complaints(s.log),
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, l := range s.listeners {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/configs"
@@ -50,7 +51,7 @@ func TestHTTPSChecksCertificates(t *testing.T) {
 	s, err := Listen(configs.HTTP{
 		Listen: "127.0.0.1:0",
 		TLS:    configs.TLSListener{Listen: "127.0.0.1:0", Cert: cert, Key: key, ClientCA: cert},
-	}, configs.Limits{Requests: 1}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	}, configs.Limits{Requests: 1}, zerolog.Nop(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS != nil && len(r.TLS.VerifiedChains) == 0 {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
@@ -97,7 +98,7 @@ func TestHTTPSChecksCertificates(t *testing.T) {
 
 // TestNoRoomIsCounted: a connection more than there may be waits, which is counted.
 func TestNoRoomIsCounted(t *testing.T) {
-	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, configs.Limits{Requests: 1}, http.NotFoundHandler())
+	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, configs.Limits{Requests: 1}, zerolog.Nop(), http.NotFoundHandler())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -146,7 +147,7 @@ func (s stranger) RemoteAddr() net.Addr {
 // TestOneHostLeavesRoom: who has asked for what is public, or was refused, may be there for a while; so from one
 // address nobody takes all the room.
 func TestOneHostLeavesRoom(t *testing.T) {
-	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, configs.Limits{Requests: 4, PerAddress: 5000}, http.NotFoundHandler())
+	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, configs.Limits{Requests: 4, PerAddress: 5000}, zerolog.Nop(), http.NotFoundHandler())
 	require.NoError(t, err)
 	l := s.listeners[0].(*bounded)
 	l.Listener = elsewhere{l.Listener}

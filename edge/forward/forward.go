@@ -82,7 +82,7 @@ func (f *Forwarder) Run(ctx context.Context) {
 		if taken {
 			pause = f.o.Pause
 		}
-		f.log.Warn().Err(err).Dur("retry_in", pause).Msg("the hub can't take streams now: they wait")
+		f.log.Warn().Err(err).Stringer("retry_in", pause.Round(time.Millisecond)).Msg("the hub can't take streams now: they wait")
 		if !sleep(ctx, pause) {
 			return
 		}
