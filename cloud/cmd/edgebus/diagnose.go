@@ -37,6 +37,8 @@ type diagnosis struct {
 	Findings []finding            `json:"findings"`
 	Hub      *resource.LinkReport `json:"hub,omitempty"`
 	Core     *resource.LinkReport `json:"core,omitempty"`
+
+	unasked bool // the hub should have answered, and didn't
 }
 
 func (d *diagnosis) add(m mark, advice, format string, args ...any) {
@@ -53,6 +55,8 @@ func (d diagnosis) exit() error {
 		return exitCode(2)
 	case d.has(wrong):
 		return exitCode(1)
+	case d.unasked:
+		return exitCode(2)
 	}
 	return nil
 }
@@ -88,6 +92,8 @@ func diagnose(f facts) diagnosis {
 		d.Verdict = "can't tell: neither hub nor core answers"
 	case d.has(wrong):
 		d.Verdict = "something is wrong"
+	case d.unasked:
+		d.Verdict = "can't tell: the hub does not answer; the core says that it is connected"
 	case d.has(look):
 		d.Verdict = "the link is well; look at what is marked !"
 	default:
@@ -114,6 +120,7 @@ func (d *diagnosis) alone(f facts) {
 // hub: does it answer at all?
 func (d *diagnosis) hub(f facts) {
 	if f.hub == nil {
+		d.unasked = true
 		m := wrong
 		if f.core != nil && f.core.Links[0].State == resource.Online {
 			m = look // its API may well be closed from here

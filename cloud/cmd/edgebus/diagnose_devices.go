@@ -20,15 +20,21 @@ func (d *diagnosis) devices(f facts) {
 	}
 	before := len(d.Findings)
 	d.notOnline(f)
-	var waiting, refused, disputed, orphans []string
+	var waiting, refused, disputed, overridden, orphans []string
 	for _, x := range f.devices {
 		name := x.Metadata.Name
 		for _, c := range x.Status.Conditions {
 			switch {
 			case c.Type == "InSync" && c.Reason == "ModelMissing":
-				orphans = append(orphans, name)
+				orphans = append(orphans, name+" (DeviceModel "+x.Spec.DeviceModelRef.Name+")")
 			case c.Type == "InSync" && c.Status == "False" && c.Reason != resource.ReasonRefused:
-				waiting = append(waiting, name)
+				instead, waits := behind(x.Status.Twin)
+				if waits {
+					waiting = append(waiting, name)
+				}
+				if len(instead) > 0 {
+					overridden = append(overridden, name+" ("+strings.Join(instead, "; ")+")")
+				}
 			case c.Type == "Refused" && c.Status == "True":
 				refused = append(refused, name+" ("+c.Message+")")
 			case c.Type == "TwinConflict" && c.Status == "True":
@@ -38,11 +44,29 @@ func (d *diagnosis) devices(f facts) {
 	}
 	d.list(wrong, orphans, "create it", "devices whose model does not exist: %s")
 	d.list(look, waiting, "the mapper applies it when the device is online", "devices that are not as they should be yet: %s")
-	d.list(look, refused, "wish for a value that the device can take, or for none: edgebus twin set DEVICE PROPERTY=", "values that devices refused: %s")
+	d.list(look, overridden, "clear it there, with an empty value; to have the wish win, take it back and set it again: edgebus twin set DEVICE PROPERTY=",
+		"values that are overridden on the node: %s")
+	d.list(look, refused, "wish for a value that the device can take, or for none: edgebus twin set DEVICE PROPERTY= (after that, also for the same again)", "values that devices refused: %s")
 	d.list(look, disputed, "publish the value that you mean, on either side", "values that cloud and node disagree about: %s")
 	if len(d.Findings) == before {
 		d.add(fine, "", "%s, all online and as they should be", count(len(f.devices), "device"))
 	}
+}
+
+// behind is what was set on the node instead of what is wanted, and whether anything else is waited for.
+// Refusals and conflicts are told of as such.
+func behind(twin map[string]resource.TwinProperty) (instead []string, waits bool) {
+	waits = len(twin) == 0
+	for _, p := range slices.Sorted(maps.Keys(twin)) {
+		switch t := twin[p]; {
+		case t.InSync, t.Refused != nil, t.Conflict != nil && t.Conflict.Winner == "override":
+		case t.Override != nil:
+			instead = append(instead, p+": "+printable(t.Override.Value, 40)+", by "+printable(t.Override.Origin, 40))
+		default:
+			waits = true
+		}
+	}
+	return instead, waits
 }
 
 // notOnline names the devices that aren't, those with the same reason together.

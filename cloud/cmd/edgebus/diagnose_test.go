@@ -98,17 +98,26 @@ func TestDiagnosis(t *testing.T) {
 			f.mappers = nil
 			condition(f, "Online", "Unknown", "NoMapper")
 		}, look, "not online: lamp (power)"},
-		"other mappers":    {func(f *facts) { condition(f, "Online", "Unknown", "NoMapper") }, wrong, "not online: lamp (power)"},
-		"no such node":     {func(f *facts) { condition(f, "Online", "Unknown", "NoSuchNode") }, wrong, "not online: lamp (power)"},
-		"bad config":       {func(f *facts) { condition(f, "Online", "False", "BadConfig") }, wrong, "not online: lamp (power)"},
-		"unreachable":      {func(f *facts) { condition(f, "Online", "False", "Unreachable") }, look, "not online: lamp (power)"},
-		"mapper's word":    {func(f *facts) { condition(f, "Online", "False", "Broken") }, look, "not online: lamp (power)"},
-		"not heard":        {func(f *facts) { condition(f, "Online", "Unknown", "NotHeard") }, look, "not online: lamp (power)"},
-		"device":           {func(f *facts) { f.devices[0].Status.State = resource.Offline }, look, "not online: lamp"},
-		"value":            {func(f *facts) { condition(f, "Refused", "True", "Refused") }, look, "values that devices refused: lamp (power)"},
-		"conflict":         {func(f *facts) { condition(f, "TwinConflict", "True", "OverrideConflict") }, look, "disagree about: lamp (power)"},
-		"waiting":          {func(f *facts) { condition(f, "InSync", "False", "Waiting") }, look, "not as they should be yet: lamp"},
-		"model":            {func(f *facts) { condition(f, "InSync", "Unknown", "ModelMissing") }, wrong, "model does not exist: lamp"},
+		"other mappers": {func(f *facts) { condition(f, "Online", "Unknown", "NoMapper") }, wrong, "not online: lamp (power)"},
+		"no such node":  {func(f *facts) { condition(f, "Online", "Unknown", "NoSuchNode") }, wrong, "not online: lamp (power)"},
+		"bad config":    {func(f *facts) { condition(f, "Online", "False", "BadConfig") }, wrong, "not online: lamp (power)"},
+		"unreachable":   {func(f *facts) { condition(f, "Online", "False", "Unreachable") }, look, "not online: lamp (power)"},
+		"mapper's word": {func(f *facts) { condition(f, "Online", "False", "Broken") }, look, "not online: lamp (power)"},
+		"not heard":     {func(f *facts) { condition(f, "Online", "Unknown", "NotHeard") }, look, "not online: lamp (power)"},
+		"device":        {func(f *facts) { f.devices[0].Status.State = resource.Offline }, look, "not online: lamp"},
+		"value":         {func(f *facts) { condition(f, "Refused", "True", "Refused") }, look, "values that devices refused: lamp (power)"},
+		"conflict":      {func(f *facts) { condition(f, "TwinConflict", "True", "OverrideConflict") }, look, "disagree about: lamp (power)"},
+		"waiting":       {func(f *facts) { condition(f, "InSync", "False", "Waiting") }, look, "not as they should be yet: lamp"},
+		"model": {func(f *facts) {
+			condition(f, "InSync", "Unknown", "ModelMissing")
+			f.devices[0].Spec.DeviceModelRef.Name = "dimmable"
+		}, wrong, "model does not exist: lamp (DeviceModel dimmable)"},
+		"overridden": {func(f *facts) {
+			condition(f, "InSync", "False", "Waiting")
+			f.devices[0].Status.Twin = map[string]resource.TwinProperty{
+				"level": {Override: &resource.TwinValue{Value: "40", Origin: "switch"}}, "power": {InSync: true},
+			}
+		}, look, "overridden on the node: lamp (level: 40, by switch)"},
 		"lagging unknown":  {func(f *facts) { f.hub.Links[0].Behind = nil }, look, "not known"},
 		"offline, no core": {func(f *facts) { f.core, f.hub.Links[0].State = nil, resource.Offline }, wrong, "not connected for 1h"},
 		"rejected": {func(f *facts) {
@@ -133,7 +142,7 @@ func TestDiagnosis(t *testing.T) {
 			require.True(t, found, "%s", out.String())
 			if tt.mark == wrong {
 				require.Equal(t, exitCode(1), d.exit())
-			} else {
+			} else if f.hub != nil {
 				require.NoError(t, d.exit())
 			}
 		})
@@ -147,6 +156,18 @@ func TestDiagnosisOfWhatIsWell(t *testing.T) {
 	}
 	require.Equal(t, "all is well", d.Verdict)
 	require.Equal(t, exitCode(2), diagnose(facts{node: "n1", hubErr: errors.New("x"), coreErr: errors.New("x")}).exit())
+}
+
+func TestOneSaysNotThatAllIsWellUnlessTheHubWasAsked(t *testing.T) {
+	f := healthy()
+	f.hub, f.hubErr = nil, errors.New("no answer")
+	d := diagnose(f)
+	require.Contains(t, d.Verdict, "can't tell: the hub does not answer")
+	require.Equal(t, exitCode(2), d.exit())
+	f.core.Failing = map[string]string{"tree": "no space left on device"}
+	d = diagnose(f)
+	require.Equal(t, "something is wrong", d.Verdict)
+	require.Equal(t, exitCode(1), d.exit())
 }
 
 func TestDevicesWithOneReasonAreNamedTogether(t *testing.T) {

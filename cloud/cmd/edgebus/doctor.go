@@ -44,7 +44,8 @@ func newDoctor() *cobra.Command {
 between them is; say in plain words what is well (✓), what to look at (!), and what
 is wrong (✗), each with advice. Without a NODE: all nodes, the worst first.
 
-The exit code is 0 if nothing is wrong, 1 if something is, and 2 if nobody answers.`,
+The exit code is 0 if nothing is wrong, 1 if something is, and 2 if that can't be told
+because the hub does not answer.`,
 		Example: "  edgebus doctor demo\n  edgebus doctor -o json | jq .links",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

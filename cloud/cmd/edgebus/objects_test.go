@@ -321,7 +321,8 @@ func TestExitCodesAndCompletion(t *testing.T) {
 
 func TestWishes(t *testing.T) {
 	desired := &resource.TwinValue{Value: "ON", Ver: 7}
-	w := wish{property: "power", value: "ON", after: 6}
+	w := wish{device: "lamp", property: "power", value: "ON", after: 6}
+	override := &resource.TwinValue{Value: "OFF", BasedOn: 7, Origin: "switch"}
 	for name, c := range map[string]struct {
 		twin resource.TwinProperty
 		done bool
@@ -335,6 +336,10 @@ func TestWishes(t *testing.T) {
 		"refused":          {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "Busy", Message: "later"}}, false, "refused by the device: Busy: later"},
 		"refused before":   {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 6, Code: "Busy"}}, false, ""},
 		"overridden":       {resource.TwinProperty{Desired: desired, Conflict: &resource.Dispute{DesiredVer: 7, Override: "OFF", Policy: "edge", Winner: "override"}}, false, "overridden with OFF"},
+		"held back":        {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "Held"}}, false, "is held back: Held. To wish for it anew, take the wish back first: edgebus twin set lamp power="},
+		"safe instead":     {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "SafeValue"}}, false, "is held back: SafeValue. To wish"},
+		"overridden since": {resource.TwinProperty{Desired: desired, Override: override}, false, "overridden with OFF, by switch. To wish for it anew"},
+		"not any more":     {resource.TwinProperty{Desired: &resource.TwinValue{Value: "ON", Ver: 8}, Override: override}, false, ""},
 		"won the conflict": {resource.TwinProperty{Desired: desired, InSync: true, Conflict: &resource.Dispute{DesiredVer: 7, Winner: "desired"}}, true, ""},
 	} {
 		done, err := w.outcome(c.twin)

@@ -273,7 +273,9 @@ a value takes the wish back.
 
 Without --wait it is done when the hub has stored the wish. With --wait it is done when the
 device reports these values, and fails with what the device said when it refuses them (exit code
-4), when an override on its node wins (4), or when time is up (6): then the wish stays.
+4), when an override on its node wins (4), or when time is up (6): then the wish stays. To wish for
+the value that is wanted already is no change. Where atBoot or an override on the node stands
+before it, take the wish back, and set it again.
 
 ` + exitCodes,
 		Example:           "  edgebus twin set lamp power=ON brightness=40\n  edgebus twin set lamp power=ON --wait --timeout 10s\n  edgebus twin set lamp brightness=",
@@ -344,6 +346,7 @@ func (o *twinOptions) set(ctx context.Context, name string, values map[string]*s
 
 // wish is a value that was asked for.
 type wish struct {
+	device   string
 	property string
 	value    resource.Value // as the hub has it; of a wish that was taken back it is empty
 	after    uint64         // its version is higher
@@ -351,7 +354,7 @@ type wish struct {
 
 func wishesOf(values map[string]*string, before, after resource.Device) (all []wish) {
 	for _, p := range slices.Sorted(maps.Keys(values)) {
-		w := wish{property: p, value: after.Spec.Desired[p]}
+		w := wish{device: after.Metadata.Name, property: p, value: after.Spec.Desired[p]}
 		if d := before.Status.Twin[p].Desired; d != nil && before.Spec.Desired[p] != w.value {
 			w.after = d.Ver
 		}
@@ -369,15 +372,30 @@ func (w wish) outcome(t resource.TwinProperty) (done bool, err error) {
 	if d == nil || d.Value != string(w.value) || d.Ver <= w.after {
 		return false, nil // the twin doesn't show the wish yet
 	}
-	switch r, c := t.Refused, t.Conflict; {
+	it := w.property + "=" + printable(d.Value, 80)
+	switch r, c, o := t.Refused, t.Conflict, t.Override; {
 	case r != nil && r.Ver == d.Ver:
-		return false, withCode(refused, "%s=%s was refused by the device: %s", w.property, printable(d.Value, 80),
-			printable(strings.TrimSuffix(r.Code+": "+r.Message, ": "), 300))
+		why := printable(strings.TrimSuffix(r.Code+": "+r.Message, ": "), 300)
+		if heldBack(r) {
+			return false, withCode(refused, "%s is held back: %s. %s", it, why, w.anew())
+		}
+		return false, withCode(refused, "%s was refused by the device: %s", it, why)
 	case c != nil && c.DesiredVer == d.Ver && c.Winner == "override":
-		return false, withCode(refused, "%s=%s does not come true: on the node it is overridden with %s, and the property's policy is %s",
-			w.property, printable(d.Value, 80), printable(c.Override, 80), c.Policy)
+		return false, withCode(refused, "%s does not come true: on the node it is overridden with %s, and the property's policy is %s",
+			it, printable(c.Override, 80), c.Policy)
+	case o != nil && o.BasedOn == d.Ver && !t.InSync && o.Value != d.Value: // no conflict: it was set knowing this wish
+		return false, withCode(refused, "%s does not come true: it was wanted already, and on the node it is overridden with %s, by %s. %s",
+			it, printable(o.Value, 80), printable(o.Origin, 80), w.anew())
 	}
 	return t.InSync, nil
+}
+
+// heldBack says whether it is atBoot that stands before a wish: the next one is as any other.
+func heldBack(r *resource.Refusal) bool { return r.Code == "Held" || r.Code == "SafeValue" }
+
+// anew is how to wish for the same value again: by itself that is no change.
+func (w wish) anew() string {
+	return fmt.Sprintf("To wish for it anew, take the wish back first: edgebus twin set %s %s=", w.device, w.property)
 }
 
 // await waits until all wishes came true, or one can't.
