@@ -240,6 +240,9 @@ func (p *place) check() error {
 			return withCode(misused, "%s: %q is no address; it looks like %s", a.flag, a.address, a.example)
 		}
 	}
+	if err := errors.Join(forHTTP("--server", p.Server, ""), forMQTT("--mqtt", p.MQTT, "")); err != nil {
+		return withCode(misused, "%w", err)
+	}
 	if p.Namespace != "" && !topics.ValidName(p.Namespace) {
 		return withCode(misused, "--namespace: %q is no name", p.Namespace)
 	}
@@ -251,6 +254,22 @@ func (p *place) check() error {
 	}
 	_, err := configs.TLSClient{CA: p.CA, Cert: p.Cert, Key: p.Key}.Config()
 	return err
+}
+
+// forMQTT refuses an HTTP address where an MQTT one is meant: the flags of commands that take both are easily mixed up.
+func forMQTT(flag, address, hint string) error {
+	if scheme, _, _ := strings.Cut(strings.ToLower(address), "://"); scheme == "http" || scheme == "https" {
+		return fmt.Errorf("%s: %q is an HTTP address%s. An MQTT one looks like %s", flag, address, hint, defaultMQTT)
+	}
+	return nil
+}
+
+// forHTTP is forMQTT the other way round.
+func forHTTP(flag, address, hint string) error {
+	if scheme, _, _ := strings.Cut(strings.ToLower(address), "://"); slices.Contains([]string{"mqtt", "mqtts", "ws", "wss", "tcp"}, scheme) {
+		return fmt.Errorf("%s: %q is an MQTT address%s. An HTTP one looks like %s", flag, address, hint, defaultServer)
+	}
+	return nil
 }
 
 // identity is how to sign in with a password.

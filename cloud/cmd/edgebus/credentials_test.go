@@ -118,3 +118,23 @@ func TestNoPasswordCrossesTheNetworkInTheClear(t *testing.T) {
 	require.ErrorContains(t, err, "in the clear")
 	require.Empty(t, mappers)
 }
+
+// What --server means depends on the command: the other protocol's address is refused, and nobody else is asked instead.
+func TestAnAddressOfTheOtherProtocolIsRefused(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	t.Setenv("EDGEBUS_SERVER", "")
+	for _, c := range []struct {
+		line []string
+		says string
+	}{
+		{[]string{"doctor", "--server", "https://h:8443"}, `--server: "https://h:8443" is an HTTP address; --hub takes that`},
+		{[]string{"doctor", "n1", "--hub", "mqtt://h:1883"}, `--hub: "mqtt://h:1883" is an MQTT address; --server takes that`},
+		{[]string{"tree", "n1", "--server", "HTTP://h:8080"}, `--server: "HTTP://h:8080" is an HTTP address. An MQTT one looks like mqtt://127.0.0.1:1883`},
+		{[]string{"get", "nodes", "--server", "mqtts://h:8883"}, `--server: "mqtts://h:8883" is an MQTT address`},
+		{[]string{"context", "set", "x", "--server", "mqtt://h:1883"}, `--server: "mqtt://h:1883" is an MQTT address. An HTTP one looks like http://127.0.0.1:8080`},
+		{[]string{"context", "set", "x", "--mqtt", "http://h:8080"}, `--mqtt: "http://h:8080" is an HTTP address`},
+	} {
+		_, said := said(t, misused, c.line...)
+		require.Contains(t, said, c.says)
+	}
+}

@@ -50,6 +50,9 @@ because the hub does not answer.`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.coreGiven = cmd.Flags().Changed("core")
+			if err := errors.Join(forMQTT("--server", o.server, "; --hub takes that"), forHTTP("--hub", o.hub, "; --server takes that")); err != nil {
+				return withCode(misused, "%w", err)
+			}
 			p, err := meant(context)
 			if err != nil {
 				return err

@@ -42,6 +42,9 @@ machine. The node's own broker has the same topics: --server mqtt://127.0.0.1:28
 		Example: "  edgebus tree demo\n  edgebus tree demo --once -o json | jq .topics",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := forMQTT("--server", o.server, ""); err != nil {
+				return withCode(misused, "%w", err)
+			}
 			p, err := meant(context)
 			if err != nil {
 				return err
@@ -54,7 +57,7 @@ machine. The node's own broker has the same topics: --server mqtt://127.0.0.1:28
 	}
 	f := cmd.Flags()
 	f.StringVar(&context, "context", "", "the hub to ask, by its name: edgebus context --help")
-	f.StringVar(&o.server, "server", "", "the broker to ask (default: the context's, or "+defaultMQTT+")")
+	f.StringVar(&o.server, "server", "", "the MQTT address of the broker to ask (default: the context's, or "+defaultMQTT+")")
 	f.StringVar(&o.identity.User, "user", "", "name to sign in with")
 	f.StringVar(&o.identity.PasswordFile, "password-file", "", "file that holds the password")
 	f.StringVar(&o.tls.CA, "ca", "", "certificates of those who sign the broker's certificate")
