@@ -269,7 +269,7 @@ func (h *apiProcess) watch(name string, line func([]byte)) (net.Conn, error) {
 	if err := json.Unmarshal(text, &list); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	fmt.Fprintf(c, "GET %s?watch=true&resourceVersion=%s&fieldSelector=metadata.name=%s HTTP/1.1\r\nHost: bench\r\n\r\n",
+	fmt.Fprintf(c, "GET %s?watch=true&resourceVersion=%s&fieldSelector=metadata.name=%s HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		objectsPath, list.Metadata.ResourceVersion, name)
 	in := bufio.NewReaderSize(c, 512)
 	if status, err := in.ReadString('\n'); err != nil || !strings.Contains(status, "200") {
