@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 
 	"github.com/edgebus/edgebus/cloud/api/fit"
@@ -204,7 +205,7 @@ func (r *request) body(also ...string) ([]byte, error) {
 
 // body reads a request's body as JSON; it may be YAML. It says which fields stand twice.
 func body(r *http.Request, kind string, also ...string) ([]byte, twice, error) {
-	if !contains(append(also, "", "application/json", "application/yaml"), kind) {
+	if !slices.Contains(append(also, "", "application/json", "application/yaml"), kind) {
 		return nil, nil, refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "Content-Type %s is not understood: send application/json or application/yaml", kind)
 	}
 	raw, err := io.ReadAll(r.Body)
@@ -222,15 +223,6 @@ func body(r *http.Request, kind string, also ...string) ([]byte, twice, error) {
 		return nil, nil, badRequest("", "the body is neither JSON nor YAML: %v", err)
 	}
 	return out, again, nil
-}
-
-func contains(list []string, s string) bool {
-	for _, l := range list {
-		if l == s {
-			return true
-		}
-	}
-	return false
 }
 
 // decode reads a client's object into the kind's form. It returns the fields that
