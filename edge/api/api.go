@@ -12,9 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/watch"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -22,8 +22,9 @@ import (
 type Twins interface {
 	Devices() (list []resource.Device, rev uint64)
 	Device(name string) (resource.Bundle, bool)
-	// Changes lists the devices that changed, and those that left, after a revision.
-	Changes(since uint64) (rev uint64, changed, gone []string, more <-chan struct{}, ok bool)
+	// Changes lists the devices that changed, or left, after a revision, in the order in which they last did. more is
+	// closed when there is more.
+	Changes(since uint64) (rev uint64, list []resource.Change, more <-chan struct{}, ok bool)
 }
 
 // Options are what the API needs.
@@ -37,18 +38,17 @@ type Options struct {
 	Links   func() resource.LinkReport // how the link to the hub is, when asked
 }
 
-const writeTimeout = 30 * time.Second // for a watcher to read what has changed
-
 const base = "/apis/" + resource.APIVersion
 
 type server struct {
 	Options
-	watches *broker.Watches
+	watches broker.Watches
+	forms   *watch.Shared[version, form]
 }
 
 // New makes the API's handler.
 func New(o Options) http.Handler {
-	s := server{o, new(broker.Watches)}
+	s := &server{Options: o, forms: watch.NewShared[version, form](formsSize)}
 	mux := http.NewServeMux()
 	for _, prefix := range []string{base, base + "/namespaces/{namespace}"} {
 		mux.HandleFunc("GET "+prefix+"/devices", s.devices)
@@ -92,7 +92,7 @@ func refuse(w http.ResponseWriter, err error) {
 	}
 }
 
-func (s server) ready(w http.ResponseWriter, _ *http.Request) {
+func (s *server) ready(w http.ResponseWriter, _ *http.Request) {
 	if err := s.Ready(); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -117,7 +117,7 @@ func newList[T any](kind string, items []T, rev uint64) list[T] {
 	return l
 }
 
-func (s server) devices(w http.ResponseWriter, r *http.Request) {
+func (s *server) devices(w http.ResponseWriter, r *http.Request) {
 	if watch, _ := strconv.ParseBool(r.URL.Query().Get("watch")); watch {
 		s.watch(w, r)
 		return
@@ -136,7 +136,7 @@ func inNamespace(r *http.Request, m resource.Meta) bool {
 	return want == "" || want == have
 }
 
-func (s server) device(w http.ResponseWriter, r *http.Request) {
+func (s *server) device(w http.ResponseWriter, r *http.Request) {
 	b, ok := s.Twins.Device(r.PathValue("name"))
 	if !ok || !inNamespace(r, b.Device.Metadata) {
 		fail(w, http.StatusNotFound, "NotFound", "device %q does not belong to this node", r.PathValue("name"))
@@ -146,7 +146,7 @@ func (s server) device(w http.ResponseWriter, r *http.Request) {
 }
 
 // all are the models of the node's devices, in order of name.
-func (s server) all(r *http.Request) (models []resource.DeviceModel, rev uint64) {
+func (s *server) all(r *http.Request) (models []resource.DeviceModel, rev uint64) {
 	seen := make(map[string]bool)
 	devices, rev := s.Twins.Devices()
 	for _, d := range devices {
@@ -161,12 +161,12 @@ func (s server) all(r *http.Request) (models []resource.DeviceModel, rev uint64)
 	return models, rev
 }
 
-func (s server) models(w http.ResponseWriter, r *http.Request) {
+func (s *server) models(w http.ResponseWriter, r *http.Request) {
 	models, rev := s.all(r)
 	reply(w, http.StatusOK, newList(resource.KindDeviceModel, models, rev))
 }
 
-func (s server) model(w http.ResponseWriter, r *http.Request) {
+func (s *server) model(w http.ResponseWriter, r *http.Request) {
 	models, _ := s.all(r)
 	for _, m := range models {
 		if m.Metadata.Name == r.PathValue("name") {
@@ -177,123 +177,13 @@ func (s server) model(w http.ResponseWriter, r *http.Request) {
 	fail(w, http.StatusNotFound, "NotFound", "no device of this node has the model %q", r.PathValue("name"))
 }
 
-func (s server) other(w http.ResponseWriter, r *http.Request) {
+func (s *server) other(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && strings.HasPrefix(r.URL.Path, base) {
 		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed",
 			"the Device API at the edge is read-only: publish to desired/{property} on the node's broker, or write on the hub")
 		return
 	}
 	fail(w, http.StatusNotFound, "NotFound", "nothing is at %s; try %s/devices", r.URL.Path, base)
-}
-
-// event is one line of a watch.
-type event struct {
-	Type   string `json:"type"`
-	Object any    `json:"object"`
-}
-
-// watch sends the devices that change, after the resourceVersion of a list. Who watches
-// without one gets all that there are first.
-func (s server) watch(w http.ResponseWriter, r *http.Request) {
-	id, _ := r.Context().Value(identityKey{}).(broker.Identity)
-	if err := s.watches.Take(id.User, s.Watches); err != nil {
-		refuse(w, err)
-		return
-	}
-	defer s.watches.Leave(id.User)
-	ctx, cancel := untilExpired(r.Context(), id)
-	defer cancel()
-	flusher, ok := w.(http.Flusher)
-	if !ok {
-		fail(w, http.StatusInternalServerError, "InternalError", "this connection can't be streamed to")
-		return
-	}
-	known := make(map[string]bool) // devices that the watcher has heard of, or had in its list
-	since, fresh, ok := s.since(w, r)
-	if !ok {
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusOK)
-	out := json.NewEncoder(w)
-	items, rev := s.Twins.Devices()
-	for _, d := range items {
-		if fresh {
-			s.tell(out, r, d.Metadata.Name, known)
-		}
-		known[d.Metadata.Name] = true
-	}
-	if fresh {
-		since = rev
-	}
-	rc := http.NewResponseController(w)
-	for {
-		flusher.Flush()
-		rev, changed, gone, more, ok := s.Twins.Changes(since)
-		if !ok {
-			_ = out.Encode(event{"ERROR", status(http.StatusGone, "Expired", "too much has changed: list again")})
-			return
-		}
-		for _, name := range changed {
-			s.tell(out, r, name, known)
-		}
-		for _, name := range gone {
-			delete(known, name)
-			left := resource.Device{TypeMeta: deviceType(), Metadata: resource.Meta{Name: name, ResourceVersion: strconv.FormatUint(rev, 10)}}
-			_ = out.Encode(event{"DELETED", left})
-		}
-		flusher.Flush()
-		since = rev
-		_ = rc.SetWriteDeadline(time.Time{}) // where it can't be set, there is none
-		select {
-		case <-more:
-			_ = rc.SetWriteDeadline(time.Now().Add(writeTimeout))
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// untilExpired ends with the certificate that somebody signed in with.
-func untilExpired(ctx context.Context, id broker.Identity) (context.Context, context.CancelFunc) {
-	if id.CertExpires.IsZero() {
-		return ctx, func() {}
-	}
-	return context.WithDeadline(ctx, id.CertExpires)
-}
-
-func deviceType() resource.TypeMeta {
-	return resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice}
-}
-
-func (s server) since(w http.ResponseWriter, r *http.Request) (since uint64, fresh, ok bool) {
-	text := r.URL.Query().Get("resourceVersion")
-	if text == "" || text == "0" {
-		return 0, true, true
-	}
-	since, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		fail(w, http.StatusBadRequest, "BadRequest", "resourceVersion %.40q is not one that this API gave", text)
-		return 0, false, false
-	}
-	if _, _, _, _, known := s.Twins.Changes(since); !known {
-		fail(w, http.StatusGone, "Expired", "resourceVersion %s is too old: list again", text)
-		return 0, false, false
-	}
-	return since, false, true
-}
-
-func (s server) tell(out *json.Encoder, r *http.Request, name string, known map[string]bool) {
-	b, ok := s.Twins.Device(name)
-	if !ok || !inNamespace(r, b.Device.Metadata) {
-		return // gone again: that follows
-	}
-	kind := "ADDED"
-	if known[name] {
-		kind = "MODIFIED"
-	}
-	known[name] = true
-	_ = out.Encode(event{kind, b.Device}) // a watcher that is gone ends the request's context
 }
 
 func reply(w http.ResponseWriter, code int, v any) {

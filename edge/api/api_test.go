@@ -2,13 +2,16 @@ package api
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +30,8 @@ type fake struct {
 	changed map[string]uint64
 	gone    map[string]uint64
 	wake    chan struct{}
+	reads   atomic.Int64      // of single devices
+	reading func(name string) // what happens just before such a read; may be nil
 }
 
 func newFake() *fake {
@@ -75,26 +80,31 @@ func (f *fake) Devices() (list []resource.Device, rev uint64) {
 }
 
 func (f *fake) Device(name string) (resource.Bundle, bool) {
+	f.reads.Add(1)
+	if f.reading != nil {
+		f.reading(name)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	b, ok := f.devices[name]
 	return b, ok
 }
 
-func (f *fake) Changes(since uint64) (rev uint64, changed, gone []string, more <-chan struct{}, ok bool) {
+func (f *fake) Changes(since uint64) (rev uint64, list []resource.Change, more <-chan struct{}, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, at := range f.changed {
 		if at > since {
-			changed = append(changed, name)
+			list = append(list, resource.Change{Name: name, Rev: at})
 		}
 	}
 	for name, at := range f.gone {
 		if at > since {
-			gone = append(gone, name)
+			list = append(list, resource.Change{Name: name, Rev: at, Gone: true})
 		}
 	}
-	return f.rev, changed, gone, f.wake, since >= f.floor && since <= f.rev
+	slices.SortFunc(list, func(a, b resource.Change) int { return cmp.Compare(a.Rev, b.Rev) })
+	return f.rev, list, f.wake, since >= f.floor && since <= f.rev
 }
 
 func serve(t *testing.T) (*fake, string) {
@@ -160,7 +170,7 @@ func TestWatchResumesWhereTheListEnded(t *testing.T) {
 	var l list[resource.Device]
 	get(t, url+base+"/devices", &l)
 	f.set("lamp", "ON") // between list and watch
-	next := watch(t, url+base+"/devices?watch=true&resourceVersion="+l.Metadata.ResourceVersion)
+	next := follow(t, url+base+"/devices?watch=true&resourceVersion="+l.Metadata.ResourceVersion)
 	kind, d := next()
 	require.Equal(t, "MODIFIED", kind)
 	require.Equal(t, "ON", d.Status.Twin["power"].Reported.Value)
@@ -171,13 +181,14 @@ func TestWatchResumesWhereTheListEnded(t *testing.T) {
 	f.remove("lamp")
 	kind, d = next()
 	require.Equal(t, "DELETED", kind)
-	require.Equal(t, "lamp", d.Metadata.Name)
+	require.Equal(t, resource.Meta{Name: "lamp", Namespace: "default", ResourceVersion: strconv.FormatUint(f.rev, 10)}, d.Metadata,
+		"a cache finds it by name and namespace")
 }
 
 func TestWatchWithoutARevisionBeginsWithWhatIsThere(t *testing.T) {
 	f, url := serve(t)
 	f.set("lamp", "ON")
-	next := watch(t, url+base+"/devices?watch=1")
+	next := follow(t, url+base+"/devices?watch=1")
 	kind, d := next()
 	require.Equal(t, "ADDED", kind)
 	require.Equal(t, "lamp", d.Metadata.Name)
@@ -225,7 +236,48 @@ func TestWatchesAreOfSomebody(t *testing.T) {
 	require.NoError(t, other.Body.Close())
 }
 
-func watch(t *testing.T, url string) func() (string, resource.Device) {
+// What changes is read and encoded once, however many watch.
+func TestWatchersShareWhatTheyAreSent(t *testing.T) {
+	f, url := serve(t)
+	var watchers []func() (string, resource.Device)
+	for range 50 {
+		watchers = append(watchers, follow(t, url+base+"/devices?watch=1"))
+	}
+	for i, kind := range []string{"ADDED", "MODIFIED", "MODIFIED"} {
+		f.set("lamp", strconv.Itoa(i))
+		for _, next := range watchers {
+			got, d := next()
+			require.Equal(t, kind, got)
+			require.Equal(t, strconv.Itoa(i), d.Status.Twin["power"].Reported.Value)
+		}
+		require.EqualValues(t, i+1, f.reads.Load())
+	}
+}
+
+// Revisions rise, for a client that is cut off goes on after the last one that it saw: what changes again while the
+// changes are told has its place among those that follow.
+func TestWatchTellsInTheOrderOfRevisions(t *testing.T) {
+	f, url := serve(t)
+	var l list[resource.Device]
+	get(t, url+base+"/devices", &l)
+	f.set("lamp", "OFF")
+	f.set("fan", "ON")
+	var again sync.Once
+	f.reading = func(name string) {
+		if name == "lamp" {
+			again.Do(func() { f.set("lamp", "ON") })
+		}
+	}
+	next := follow(t, url+base+"/devices?watch=true&resourceVersion="+l.Metadata.ResourceVersion)
+	_, first := next()
+	require.Equal(t, "fan", first.Metadata.Name)
+	_, second := next()
+	require.Equal(t, "lamp", second.Metadata.Name)
+	require.Equal(t, "ON", second.Status.Twin["power"].Reported.Value)
+	require.Greater(t, second.Metadata.ResourceVersion, first.Metadata.ResourceVersion)
+}
+
+func follow(t *testing.T, url string) func() (string, resource.Device) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -2,8 +2,11 @@ package twin
 
 import (
 	"container/list"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // maxGone is how many removed devices are remembered for who watches.
@@ -14,22 +17,15 @@ const maxGone = 4096
 // Revisions begin anew, and higher, with every start of the core.
 type history struct {
 	rev    uint64
-	floor  uint64 // what changed up to here is no longer known one by one
-	order  list.List
+	floor  uint64                   // what changed up to here is no longer known one by one
+	order  list.List                // of *resource.Change
 	places map[string]*list.Element // in order, by device: who changed last is last
 	gone   int                      // devices in it that left
 	wake   chan struct{}            // closed by the next change
 }
 
-// change is when a device last changed, or left.
-type change struct {
-	name string
-	rev  uint64
-	gone bool
-}
-
 func (h *history) begin(now time.Time) {
-	h.rev = uint64(now.UnixMilli()) << 12 // a core makes fewer than 4,096 commits a millisecond
+	h.rev = uint64(now.UnixMilli()) << 12 // fewer than 4,096 devices change in a millisecond, over the life of a core
 	h.floor = h.rev
 	h.places = make(map[string]*list.Element)
 	h.wake = make(chan struct{})
@@ -39,8 +35,8 @@ func (h *history) add(changed map[string]bool, devices map[string]*device) {
 	if len(changed) == 0 {
 		return
 	}
-	h.rev++
 	for name := range changed {
+		h.rev++ // each has its own, so that who is told of some of them can say of which
 		h.put(name, devices[name] == nil)
 	}
 	if h.gone > maxGone {
@@ -53,26 +49,26 @@ func (h *history) add(changed map[string]bool, devices map[string]*device) {
 func (h *history) put(name string, gone bool) {
 	at := h.places[name]
 	if at == nil {
-		at = h.order.PushBack(&change{name: name})
+		at = h.order.PushBack(&resource.Change{Name: name})
 		h.places[name] = at
 	}
 	h.order.MoveToBack(at)
-	c := at.Value.(*change)
-	if c.gone {
+	c := at.Value.(*resource.Change)
+	if c.Gone {
 		h.gone--
 	}
 	if gone {
 		h.gone++
 	}
-	c.rev, c.gone = h.rev, gone
+	c.Rev, c.Gone = h.rev, gone
 }
 
 func (h *history) forgetGone() {
 	for at := h.order.Front(); at != nil; {
-		c, next := at.Value.(*change), at.Next()
-		if c.gone {
+		c, next := at.Value.(*resource.Change), at.Next()
+		if c.Gone {
 			h.order.Remove(at)
-			delete(h.places, c.name)
+			delete(h.places, c.Name)
 		}
 		at = next
 	}
@@ -82,29 +78,26 @@ func (h *history) forgetGone() {
 // of is the revision of a device.
 func (h *history) of(name string) uint64 {
 	if at := h.places[name]; at != nil {
-		return max(at.Value.(*change).rev, h.floor)
+		return max(at.Value.(*resource.Change).Rev, h.floor)
 	}
 	return h.floor
 }
 
 // Changes lists the devices that changed, and those that left, after since, up to
-// rev; more is closed when there is more. It is not ok when since is too old, or of
-// the future: list again.
-func (t *Twin) Changes(since uint64) (rev uint64, changed, gone []string, more <-chan struct{}, ok bool) {
+// rev, in the order in which they did; more is closed when there is more. It is not ok
+// when since is too old, or of the future: list again.
+func (t *Twin) Changes(since uint64) (rev uint64, changes []resource.Change, more <-chan struct{}, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	h := &t.history
 	if since < h.floor || since > h.rev {
-		return h.rev, nil, nil, h.wake, false
+		return h.rev, nil, h.wake, false
 	}
-	for at := h.order.Back(); at != nil && at.Value.(*change).rev > since; at = at.Prev() {
-		if c := at.Value.(*change); c.gone {
-			gone = append(gone, c.name)
-		} else {
-			changed = append(changed, c.name)
-		}
+	for at := h.order.Back(); at != nil && at.Value.(*resource.Change).Rev > since; at = at.Prev() {
+		changes = append(changes, *at.Value.(*resource.Change))
 	}
-	return h.rev, changed, gone, h.wake, true
+	slices.Reverse(changes) // who is cut off in the midst goes on where that was
+	return h.rev, changes, h.wake, true
 }
 
 // deviceOf is the device that a key belongs to; empty: none.

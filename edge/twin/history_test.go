@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 func names(list ...string) map[string]bool {
@@ -27,26 +29,43 @@ func TestHistoryTellsWhatChangedSince(t *testing.T) {
 	h.add(names("c"), there)
 	h.add(nil, there)
 	delete(there, "b")
-	_, _, _, more, _ := tw.Changes(h.rev)
-	h.add(names("a", "b"), there)
+	_, _, more, _ := tw.Changes(h.rev)
+	h.add(names("a"), there)
+	h.add(names("b"), there)
 	<-more // who waits is told
 
-	rev, changed, gone, _, ok := tw.Changes(begin)
+	rev, changes, _, ok := tw.Changes(begin)
 	require.True(t, ok)
 	require.Equal(t, h.rev, rev)
-	require.Equal(t, []string{"a", "c"}, changed)
-	require.Equal(t, []string{"b"}, gone)
-	_, changed, gone, _, ok = tw.Changes(first + 1)
+	c, a, b := resource.Change{Name: "c", Rev: first + 1}, resource.Change{Name: "a", Rev: first + 2}, resource.Change{Name: "b", Rev: first + 3, Gone: true}
+	require.Equal(t, []resource.Change{c, a, b}, changes, "in the order in which they changed")
+	_, changes, _, ok = tw.Changes(c.Rev)
 	require.True(t, ok)
-	require.Equal(t, []string{"a"}, changed)
-	require.Equal(t, []string{"b"}, gone)
-	_, changed, gone, _, ok = tw.Changes(rev)
+	require.Equal(t, []resource.Change{a, b}, changes)
+	_, changes, _, ok = tw.Changes(rev)
 	require.True(t, ok)
-	require.Empty(t, changed)
-	require.Empty(t, gone)
+	require.Empty(t, changes)
 	for _, since := range []uint64{begin - 1, rev + 1} {
-		_, _, _, _, ok = tw.Changes(since)
+		_, _, _, ok = tw.Changes(since)
 		require.False(t, ok)
+	}
+}
+
+// Who heard of some that one commit changed, and is cut off there, hears of the others when it comes back.
+func TestHistoryTellsApartWhatChangedAtOnce(t *testing.T) {
+	tw := &Twin{}
+	h := &tw.history
+	h.begin(time.UnixMilli(1))
+	there := map[string]*device{"a": {}, "b": {}, "c": {}}
+	begin := h.rev
+	h.add(names("a", "b", "c"), there)
+	_, all, _, ok := tw.Changes(begin)
+	require.True(t, ok)
+	require.Len(t, all, 3)
+	for i, c := range all {
+		_, rest, _, ok := tw.Changes(c.Rev)
+		require.True(t, ok)
+		require.ElementsMatch(t, all[i+1:], rest)
 	}
 }
 
@@ -62,10 +81,10 @@ func TestHistoryForgetsTheGone(t *testing.T) {
 		h.add(names(fmt.Sprintf("d%d", i)), there)
 	}
 	require.Equal(t, maxGone, h.gone)
-	_, _, _, _, ok := tw.Changes(before)
+	_, _, _, ok := tw.Changes(before)
 	require.True(t, ok)
 	h.add(names("another"), there)
-	_, _, _, _, ok = tw.Changes(before)
+	_, _, _, ok = tw.Changes(before)
 	require.False(t, ok)
 	require.Len(t, h.places, 2)
 	require.Equal(t, h.floor, h.of("a"))

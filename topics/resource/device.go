@@ -142,6 +142,13 @@ type DeviceStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
+// Change is when a device of a node last changed, or left it: a revision of the node's.
+type Change struct {
+	Name string
+	Rev  uint64
+	Gone bool
+}
+
 // Bundle is the payload of devices/{device}: the Device, without what travels
 // on topics of its own (desired values, status), and its model.
 type Bundle struct {

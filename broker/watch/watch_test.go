@@ -1,0 +1,111 @@
+package watch
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// counted is an answer whose writes and flushes are counted.
+type counted struct {
+	*httptest.ResponseRecorder
+	writes, flushes int
+	deadline        time.Time
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	c.writes++
+	return c.ResponseRecorder.Write(p)
+}
+
+func (c *counted) FlushError() error {
+	c.flushes++
+	return nil
+}
+
+func (c *counted) SetWriteDeadline(at time.Time) error {
+	c.deadline = at
+	return nil
+}
+
+func TestWhatIsAddedIsOneWrite(t *testing.T) {
+	w := &counted{ResponseRecorder: httptest.NewRecorder()}
+	l := Begin(w)
+	require.NoError(t, l.Flush())
+	require.Equal(t, 1, w.flushes, "the client is told that it watches")
+	require.Zero(t, w.writes)
+	require.Equal(t, "application/json", w.Header().Get("Content-Type"))
+	require.Equal(t, http.StatusOK, w.Code)
+
+	require.NoError(t, l.Add("ADDED", []byte(`{"a":1}`)))
+	require.NoError(t, l.Add("DELETED", []byte(`{}`)))
+	require.Zero(t, w.writes)
+	require.NoError(t, l.Flush())
+	require.Equal(t, 1, w.writes)
+	require.Equal(t, 2, w.flushes)
+	require.Equal(t, `{"type":"ADDED","object":{"a":1}}`+"\n"+`{"type":"DELETED","object":{}}`+"\n", w.Body.String())
+
+	require.NoError(t, l.Flush())
+	require.Equal(t, 1, w.writes)
+	require.Equal(t, 2, w.flushes, "there was nothing")
+	l.Allow(time.Minute)
+	require.WithinDuration(t, time.Now().Add(time.Minute), w.deadline, 30*time.Second)
+}
+
+// What is too much to be held comes in pieces, which are flushed as well.
+func TestMuchIsWrittenInPieces(t *testing.T) {
+	w := &counted{ResponseRecorder: httptest.NewRecorder()}
+	l := Begin(w)
+	object := []byte(strconv.Quote(strings.Repeat("x", piece/3)))
+	for range 9 {
+		require.NoError(t, l.Add("ADDED", object))
+	}
+	require.Equal(t, 3, w.writes)
+	require.Zero(t, w.flushes)
+	require.NoError(t, l.Flush())
+	require.Equal(t, 3, w.writes)
+	require.Equal(t, 1, w.flushes)
+	require.Equal(t, 9, strings.Count(w.Body.String(), "\n"))
+}
+
+func TestWhatIsSharedIsMadeOnce(t *testing.T) {
+	s := NewShared[string, int](1 << 20)
+	var made atomic.Int64
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			for i := range 100 {
+				v := s.Get(strconv.Itoa(i), func() (int, int) {
+					made.Add(1)
+					return i, 1
+				})
+				if v != i {
+					t.Errorf("%d for %d", v, i)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.EqualValues(t, 100, made.Load())
+}
+
+func TestWhatIsSharedIsBounded(t *testing.T) {
+	const most, each = 100 * (entrySize + 1000), 1000
+	s := NewShared[int, int](most)
+	for i := range 10000 {
+		require.Equal(t, i, s.Get(i, func() (int, int) { return i, each }))
+		require.LessOrEqual(t, len(s.recent)+len(s.older), most/(entrySize+each)+1)
+	}
+	last := func() (int, int) { panic("it is still there") }
+	for i := range most / (entrySize + each) / 2 {
+		require.Equal(t, 9999-i, s.Get(9999-i, last), "what came last stays")
+	}
+	require.Equal(t, -1, s.Get(-1, func() (int, int) { return -1, 2 * most }), "too large to keep")
+}

@@ -1,0 +1,220 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/watch"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	// patience is how long a watcher that doesn't read what has changed may take at least.
+	patience = 30 * time.Second
+	// formsSize bounds what is remembered of what watchers were sent, in bytes.
+	formsSize = 1 << 20
+)
+
+// version names a device as of a revision.
+type version struct {
+	name string
+	rev  uint64
+}
+
+// form is a device as it is sent. All who list and watch share it: it is read and encoded once for many watchers.
+type form struct {
+	meta resource.Meta
+	rev  uint64 // of what it is: it may have been read later than it was asked for
+	json []byte // nil: it is gone again
+}
+
+func formOf(d resource.Device) (f form, size int) {
+	f.meta, f.rev = d.Metadata, revision(d)
+	f.json, _ = json.Marshal(d) // plain structs, and values that came as JSON
+	return f, len(f.json)
+}
+
+// revision is that of a device that the twin gave.
+func revision(d resource.Device) uint64 {
+	rev, _ := strconv.ParseUint(d.Metadata.ResourceVersion, 10, 64)
+	return rev
+}
+
+// form is that of a device which was read.
+func (s *server) form(d resource.Device) form {
+	f := s.forms.Get(version{d.Metadata.Name, revision(d)}, func() (form, int) { return formOf(d) })
+	if f.rev != revision(d) { // latest has something newer: a list is of one revision
+		f, _ = formOf(d)
+	}
+	return f
+}
+
+// latest is a device as of a revision, or as it is now if that is later.
+func (s *server) latest(name string, rev uint64) form {
+	return s.forms.Get(version{name, rev}, func() (form, int) {
+		b, ok := s.Twins.Device(name)
+		if !ok {
+			return form{}, 0
+		}
+		return formOf(b.Device)
+	})
+}
+
+// watcher is one client's watch.
+type watcher struct {
+	*server
+	r     *http.Request
+	lines *watch.Lines
+	known map[string]string // namespaces of the devices that it has heard of, or had in its list
+}
+
+// watch sends the devices that change, after the resourceVersion of a list. Who watches
+// without one gets all that there are first.
+func (s *server) watch(w http.ResponseWriter, r *http.Request) {
+	id, _ := r.Context().Value(identityKey{}).(broker.Identity)
+	if err := s.watches.Take(id.User, s.Watches); err != nil {
+		refuse(w, err)
+		return
+	}
+	defer s.watches.Leave(id.User)
+	ctx, cancel := untilExpired(r.Context(), id)
+	defer cancel()
+	since, fresh, ok := s.since(w, r)
+	if !ok {
+		return
+	}
+	v := &watcher{server: s, r: r, lines: watch.Begin(w), known: make(map[string]string)}
+	v.lines.Allow(2 * patience)
+	if rev, err := v.begin(fresh); err != nil {
+		return
+	} else if fresh {
+		since = rev
+	}
+	v.follow(ctx, since)
+}
+
+// untilExpired ends with the certificate that somebody signed in with.
+func untilExpired(ctx context.Context, id broker.Identity) (context.Context, context.CancelFunc) {
+	if id.CertExpires.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, id.CertExpires)
+}
+
+func (s *server) since(w http.ResponseWriter, r *http.Request) (since uint64, fresh, ok bool) {
+	text := r.URL.Query().Get("resourceVersion")
+	if text == "" || text == "0" {
+		return 0, true, true
+	}
+	since, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		fail(w, http.StatusBadRequest, "BadRequest", "resourceVersion %.40q is not one that this API gave", text)
+		return 0, false, false
+	}
+	if _, _, _, known := s.Twins.Changes(since); !known {
+		fail(w, http.StatusGone, "Expired", "resourceVersion %s is too old: list again", text)
+		return 0, false, false
+	}
+	return since, false, true
+}
+
+// begin finds out which devices there are, and tells of them all if the watcher knows of none.
+func (v *watcher) begin(fresh bool) (rev uint64, err error) {
+	devices, rev := v.Twins.Devices()
+	for _, d := range devices {
+		if !inNamespace(v.r, d.Metadata) {
+			continue
+		}
+		v.known[d.Metadata.Name] = d.Metadata.Namespace
+		if !fresh {
+			continue
+		}
+		if err := v.lines.Add("ADDED", v.form(d).json); err != nil {
+			return rev, err
+		}
+	}
+	return rev, v.lines.Flush()
+}
+
+// follow tells of what changes until the client is gone, its time is up, or more has changed than is known.
+func (v *watcher) follow(ctx context.Context, since uint64) {
+	now := time.NewTicker(patience)
+	defer now.Stop()
+	for {
+		rev, changes, more, ok := v.Twins.Changes(since)
+		if !ok {
+			v.expired()
+			return
+		}
+		if err := v.tell(rev, changes); err != nil {
+			return // nobody reads any more
+		}
+		since = rev
+		select {
+		case <-more:
+		case <-now.C:
+			v.lines.Allow(2 * patience)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (v *watcher) expired() {
+	raw, _ := json.Marshal(status(http.StatusGone, "Expired", "too much has changed: list again")) // strings and a number
+	if v.lines.Add("ERROR", raw) == nil {
+		_ = v.lines.Flush() // the watch is over either way
+	}
+}
+
+// tell sends what changed up to a revision.
+func (v *watcher) tell(rev uint64, changes []resource.Change) error {
+	for _, c := range changes {
+		var err error
+		if c.Gone {
+			err = v.left(c)
+		} else {
+			err = v.changed(c, rev)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return v.lines.Flush()
+}
+
+// left tells that a device is gone. Of one that left between list and watch nobody knows any more whose namespace it was in.
+func (v *watcher) left(c resource.Change) error {
+	namespace, known := v.known[c.Name]
+	if !known {
+		namespace = v.r.PathValue("namespace")
+	}
+	delete(v.known, c.Name)
+	raw, err := json.Marshal(resource.Device{
+		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice},
+		Metadata: resource.Meta{Name: c.Name, Namespace: namespace, ResourceVersion: strconv.FormatUint(c.Rev, 10)},
+	})
+	if err != nil {
+		return err
+	}
+	return v.lines.Add("DELETED", raw)
+}
+
+// changed sends a device. One that has changed again since comes with the changes after rev, in its place: were its
+// revision sent now, who resumes from there would miss what is between.
+func (v *watcher) changed(c resource.Change, rev uint64) error {
+	f := v.latest(c.Name, c.Rev)
+	if f.json == nil || f.rev > rev || !inNamespace(v.r, f.meta) {
+		return nil
+	}
+	kind := "ADDED"
+	if _, known := v.known[c.Name]; known {
+		kind = "MODIFIED"
+	}
+	v.known[c.Name] = f.meta.Namespace
+	return v.lines.Add(kind, f.json)
+}
