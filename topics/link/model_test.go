@@ -67,7 +67,7 @@ func (o *Owner) clone(rand func() uint64) *Owner {
 		f := *o.talk.full
 		c.talk.full = &f
 	}
-	c.log.touched = maps.Clone(o.log.touched)
+	c.log.at, c.log.entries = maps.Clone(o.log.at), slices.Clone(o.log.entries)
 	for n := o.order.head; n != nil; n = n.next {
 		k := &node{Entry: n.Entry}
 		c.keys[k.Key] = k
@@ -84,7 +84,7 @@ func (o *Owner) clone(rand func() uint64) *Owner {
 
 func (r *Replica) clone() *Replica {
 	c := *r
-	c.table, c.log.touched = r.table.clone(), maps.Clone(r.log.touched)
+	c.table, c.log.at, c.log.entries = r.table.clone(), maps.Clone(r.log.at), slices.Clone(r.log.entries)
 	if r.gather != nil {
 		g := *r.gather
 		g.table = g.table.clone()

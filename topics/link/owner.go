@@ -164,7 +164,7 @@ func (o *Owner) write(old *node, e Entry, tail string) Entry {
 	n.keep(e, tail)
 	o.append(n)
 	o.log.dirty = true
-	o.log.touch(e.Key)
+	o.log.put(e)
 	o.talk.inStep = false
 	return e
 }
@@ -214,7 +214,7 @@ func (o *Owner) forget(n *node) {
 	o.sorted.del(n.Key)
 	o.gcFloor = max(o.gcFloor, n.Seq)
 	o.verFloor = max(o.verFloor, n.Ver)
-	o.log.touch(n.Key)
+	o.log.drop(n.Key)
 }
 
 // setAcked moves the mark of what the replica has. Upwards it drops the
@@ -256,12 +256,7 @@ func (o *Owner) newLineage(n uint64) {
 
 // TakeJournal returns what is to be committed before Messages are sent.
 func (o *Owner) TakeJournal() Journal {
-	return o.log.take(o.state(), func(key string) (Entry, bool) {
-		if n := o.keys[key]; n != nil {
-			return n.entry(), true
-		}
-		return Entry{}, false
-	})
+	return o.log.take(o.state())
 }
 
 func (o *Owner) state() State {

@@ -94,7 +94,7 @@ func (r *Replica) delta(m Message) []Change {
 	if m.Lineage != r.lineage || m.Base > r.applied || m.Upto <= r.applied || !r.admits(m) {
 		return nil
 	}
-	var changes []Change
+	changes := make([]Change, 0, len(m.Entries))
 	for i := range m.Entries {
 		if m.Entries[i].Seq > r.applied {
 			changes = r.write(changes, &m.Entries[i])
@@ -119,7 +119,7 @@ func (r *Replica) write(changes []Change, e *Entry) []Change {
 	}
 	c := Change{New: *e}
 	c.Old, c.HadOld = r.set(e)
-	r.log.touch(e.Key)
+	r.log.put(*e)
 	r.log.dirty = true
 	if c.HadOld && c.Old.same(e) {
 		return changes
@@ -132,7 +132,7 @@ func (r *Replica) drop(changes []Change, tombstone Entry) []Change {
 	if !had {
 		return changes
 	}
-	r.log.touch(old.Key)
+	r.log.drop(old.Key)
 	r.log.dirty = true
 	return append(changes, Change{Old: old, New: tombstone, HadOld: true})
 }
@@ -227,7 +227,7 @@ func (r *Replica) Messages() []Message {
 
 // TakeJournal returns what is to be committed before Messages are sent.
 func (r *Replica) TakeJournal() Journal {
-	return r.log.take(State{Lineage: r.lineage, Applied: r.applied}, r.Get)
+	return r.log.take(State{Lineage: r.lineage, Applied: r.applied})
 }
 
 // Lineage that the map was last brought to; the zero one at first.

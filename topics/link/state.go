@@ -75,42 +75,63 @@ type Journal struct {
 	Dropped []string // keys to erase
 }
 
-// ledger collects the keys that a journal will name.
+// ledger collects what a journal will say: of each key the last word, in the order in which
+// the keys came up, so that neighbours stay neighbours on their way into the store.
 type ledger struct {
 	none         bool // nobody takes the journal
 	dirty, reset bool
-	touched      map[string]struct{}
+	entries      []Entry        // one without a seq: the key is gone
+	at           map[string]int // where in entries a key is
+	gone         int            // how many are
 }
 
-func (l *ledger) touch(key string) {
+// put notes what a key is now.
+func (l *ledger) put(e Entry) {
 	if l.none {
 		return
 	}
-	if l.touched == nil {
-		l.touched = make(map[string]struct{})
+	if e.Seq == 0 {
+		l.gone++
 	}
-	l.touched[key] = struct{}{}
+	if i, known := l.at[e.Key]; known {
+		if l.entries[i].Seq == 0 {
+			l.gone--
+		}
+		l.entries[i] = e
+		return
+	}
+	if l.at == nil {
+		l.at = make(map[string]int)
+	}
+	l.at[e.Key] = len(l.entries)
+	l.entries = append(l.entries, e)
 }
 
-// take empties the ledger into a journal; get finds the entry of a key.
-func (l *ledger) take(s State, get func(string) (Entry, bool)) Journal {
+// drop notes that a key is no more.
+func (l *ledger) drop(key string) { l.put(Entry{Key: key}) }
+
+// take empties the ledger into a journal.
+func (l *ledger) take(s State) Journal {
 	if !l.dirty || l.none {
 		return Journal{}
 	}
-	j := Journal{Dirty: true, Reset: l.reset, State: s, Entries: make([]Entry, 0, len(l.touched))}
-	for key := range l.touched {
-		if e, ok := get(key); ok {
-			j.Entries = append(j.Entries, e)
-		} else if !l.reset {
-			j.Dropped = append(j.Dropped, key)
+	j := Journal{Dirty: true, Reset: l.reset, State: s, Entries: l.entries}
+	if l.gone > 0 {
+		j.Entries = make([]Entry, 0, len(l.entries)-l.gone)
+		for _, e := range l.entries {
+			if e.Seq > 0 {
+				j.Entries = append(j.Entries, e)
+			} else if !l.reset {
+				j.Dropped = append(j.Dropped, e.Key)
+			}
 		}
 	}
-	touched := l.touched
-	if len(touched) > keepTouched {
-		touched = nil
+	at, room := l.at, len(l.entries)
+	if room > keepTouched {
+		at, room = nil, 0
 	}
-	clear(touched)
-	*l = ledger{touched: touched}
+	clear(at)
+	*l = ledger{at: at, entries: make([]Entry, 0, room)}
 	return j
 }
 

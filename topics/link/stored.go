@@ -13,6 +13,12 @@ const flagDeleted = 1
 
 var errEntry = errors.New("entry is damaged")
 
+// StoredEntry is the stored form of an entry, without its key.
+func StoredEntry(e Entry) []byte {
+	const most = 24 // of the numbers, nearly always
+	return AppendEntry(make([]byte, 0, most+len(e.Origin)+len(e.Value)), e)
+}
+
 // AppendEntry appends the stored form of an entry, without its key.
 func AppendEntry(b []byte, e Entry) []byte {
 	var flags byte

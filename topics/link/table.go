@@ -24,6 +24,7 @@ const blockSize = 1 << 10
 type table struct {
 	blocks [][]byte // none empty
 	len    int
+	near   int // the block that was changed last: what is written together is mostly close together
 }
 
 // record is one of a block's, taken apart.
@@ -73,6 +74,9 @@ type place struct {
 }
 
 func (t *table) block(key string) int {
+	if i := t.near; i < len(t.blocks) && string(first(t.blocks[i])) <= key && (i+1 == len(t.blocks) || string(first(t.blocks[i+1])) > key) {
+		return i
+	}
 	n := sort.Search(len(t.blocks), func(i int) bool { return string(first(t.blocks[i])) > key })
 	return max(0, n-1)
 }
@@ -182,6 +186,7 @@ func (t *table) del(key string) bool {
 
 // splice puts text in the place of a part of a block, and keeps blocks of a good size.
 func (t *table) splice(i, from, to int, text []byte) {
+	t.near = i
 	b := t.blocks[i]
 	if size := len(b) - (to - from) + len(text); size <= cap(b) {
 		b = slices.Replace(b, from, to, text...)
