@@ -83,6 +83,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	tw, err := twin.New(ctx, twin.Options{
 		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: nonce, Tell: told.Tell,
 		Publish: func(m broker.Message) { br.Publish(m) },
+		Wanted:  func(topic string) bool { return br.Wanted(topic) },
 		Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
 		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
 		Hub:     hub,

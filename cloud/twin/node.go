@@ -124,21 +124,27 @@ func (t *Twins) receive(name string, said broker.Message) {
 			t.noteInStep(b, n)
 			return
 		}
-		for _, c := range n.up.Step(m) {
-			t.reported(b, n, c)
+		changes := n.up.Step(m)
+		b.changes += len(changes)
+		for i := range changes {
+			t.reported(b, n, &changes[i])
 		}
 		t.noteOversize(b, n)
 	})
 }
 
 // reported is a change that a node made. Only what the edge owns is shown: a
-// node that forges another owner's key fools nobody but its own replica.
-func (t *Twins) reported(b *batch, n *node, c link.Change) {
+// node that forges another owner's key fools nobody but its own replica. It is published,
+// once it is stored, if anybody wants to know: who subscribes from now on reads what is
+// retained, and waits with that for the commit.
+func (t *Twins) reported(b *batch, n *node, c *link.Change) {
 	a, ok := edgeOwned(n.name, c.New.Key)
 	if !ok {
 		return
 	}
-	b.reports = append(b.reports, tree.Entry(n.name, c.New))
+	if t.o.Wanted(topics.TopicOf(n.name, c.New.Key)) {
+		b.reports = append(b.reports, tree.Entry(n.name, c.New))
+	}
 	t.noteReported(b, n, a, c)
 	switch {
 	case a.Kind == topics.KindStatus:
@@ -219,9 +225,9 @@ func parse(items []store.Item, bad *error) iter.Seq[link.Entry] {
 
 func nodeChange(name string, j link.Journal) (store.NodeChange, error) {
 	meta, err := j.State.MarshalBinary()
-	c := store.NodeChange{Node: name, Reset: j.Reset, Meta: meta, Delete: j.Dropped}
+	c := store.NodeChange{Node: name, Reset: j.Reset, Meta: meta, Delete: j.Dropped, Put: make([]store.Item, 0, len(j.Entries))}
 	for _, e := range j.Entries {
-		c.Put = append(c.Put, store.Item{Key: e.Key, Value: link.AppendEntry(nil, e)})
+		c.Put = append(c.Put, store.Item{Key: e.Key, Value: link.StoredEntry(e)})
 	}
 	return c, err
 }

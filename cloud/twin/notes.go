@@ -114,7 +114,7 @@ func (t *Twins) noteBound(b *batch, d *device, m resource.Meta, to string, model
 }
 
 // noteReported tells of what a node reported that is more than a value.
-func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c link.Change) {
+func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c *link.Change) {
 	if a.Kind == topics.KindMapperState {
 		b.heard = append(b.heard, mapperNote(n.name, a.Device, string(c.New.Value))...)
 		return

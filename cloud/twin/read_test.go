@@ -34,3 +34,20 @@ func TestAValueIsReadOnceItIsPublished(t *testing.T) {
 	require.Len(t, found, 1)
 	require.Equal(t, "ON", string(found[0].Payload))
 }
+
+// A message that nobody is to get isn't made; who asks later finds the value.
+func TestAValueThatNobodyWantsIsRead(t *testing.T) {
+	const reported = "v1/nodes/n1/devices/lamp/reported/"
+	r := newRig(t)
+	r.stop()
+	r.wanted = func(topic string) bool { return topic != reported+"power" }
+	r.start()
+	c := r.connect(newCore("n1"))
+	c.report("devices/lamp/reported/power", "ON")
+	c.report("devices/lamp/reported/brightness", "7")
+	require.Eventually(t, func() bool { return len(r.said(reported+"brightness")) > 0 }, wait, time.Millisecond)
+	require.Empty(t, r.said(reported+"power"))
+	found := r.twins.Retained(reported + "power")(1)
+	require.Len(t, found, 1)
+	require.Equal(t, "ON", string(found[0].Payload))
+}

@@ -39,6 +39,7 @@ type rig struct {
 
 	happened []resource.Happening
 
+	wanted    func(topic string) bool // nil: everything is
 	awayAfter time.Duration
 	hub       Hub           // ID and Older are the store's,
 	whose     func(Hub) Hub // unless this says otherwise
@@ -72,7 +73,7 @@ func (r *rig) start() {
 	}
 	r.twins, err = New(context.Background(), Options{
 		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Log: zerolog.Nop(), Rand: rand.Uint64,
-		Publish: r.publish, Tell: r.tell, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter,
+		Publish: r.publish, Wanted: r.wanted, Tell: r.tell, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter,
 		Hub: r.hub,
 	})
 	require.NoError(r.t, err)

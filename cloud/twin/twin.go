@@ -27,7 +27,7 @@ import (
 
 const (
 	maxSteps   = 1024         // steps in one transaction
-	maxReports = 8 * maxSteps // reported values in one transaction, but for the last step's
+	maxChanges = 8 * maxSteps // changes that nodes made in one transaction, but for the last step's
 	maxWaiting = 4 * maxSteps // steps that may wait; beyond it their senders do
 	resendTick = time.Second  // how often unanswered messages are looked for
 )
@@ -40,6 +40,9 @@ type Options struct {
 	Replicas store.Replicas
 	// Publish takes a message to those who subscribed to it on the hub's broker.
 	Publish func(broker.Message)
+	// Wanted says whether anybody is subscribed to a topic: a reported value that nobody is to get
+	// becomes no message. Somebody is, to every topic, when it is nil.
+	Wanted func(topic string) bool
 	// Pass does that with what a node's clients published, and says when it is stored.
 	Pass func(m broker.Message, done func(error))
 	// Tell is told what happens to Nodes and Devices. It must not wait, and may be nil.
@@ -148,6 +151,7 @@ type batch struct {
 	now     time.Time
 	out     []broker.Message         // projections: they derive from objects, which are stored
 	reports []broker.Message         // what nodes reported: published once it is stored
+	changes int                      // that nodes made
 	loading bool                     // nobody listens yet: there is nothing to publish, and nothing to tell
 	devices map[string]*store.Object // to be projected: as they are now, or nil where only the model changed
 	models  map[modelKey]bool        // that changed
@@ -179,6 +183,9 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	}
 	if o.Tell == nil {
 		o.Tell = func(resource.Happening) {}
+	}
+	if o.Wanted == nil {
+		o.Wanted = func(string) bool { return true }
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second
@@ -247,7 +254,7 @@ func (t *Twins) step(ctx context.Context, own ...func(*batch)) error {
 	for _, step := range own {
 		step(b)
 	}
-	n := len(own) + t.steps.Run(b, func(ran int) bool { return ran < maxSteps && len(b.reports) < maxReports })
+	n := len(own) + t.steps.Run(b, func(ran int) bool { return ran < maxSteps && b.changes < maxChanges })
 	t.settle(b)
 	failed, lost := t.commit(ctx, b)
 	if failed == nil {
