@@ -183,6 +183,8 @@ func TestAWatchIsOfOnesOwn(t *testing.T) {
 	h := withPeople(t)
 	w := h.watch(base+"/devices?watch=true", "As", "vic")
 	w.expect("ADDED lamp1")
+	all := h.watch(base+"/devices?watch=true", "As", "boss")
+	all.expect("ADDED lamp0", "ADDED lamp1", "ADDED lamp2")
 	h.ok("PATCH", inNS+"/devices/lamp2", `{"spec":{"nodeName":"n1"}}`, "As", "boss", "Content-Type", mergePatch)
 	w.expect("ADDED lamp2") // it came
 	h.ok("PATCH", inNS+"/devices/lamp1", `{"spec":{"nodeName":"n2"}}`, "As", "boss", "Content-Type", mergePatch)
@@ -190,6 +192,8 @@ func TestAWatchIsOfOnesOwn(t *testing.T) {
 	require.Equal(t, "DELETED lamp1", went.str("type")+" "+went.str("object.metadata.name"))
 	require.NotEmpty(t, went.str("object.metadata.uid"))
 	require.NotContains(t, string(went.body), "n2")
+	all.expect("MODIFIED lamp2")
+	require.Equal(t, "n2", all.next().str("object.spec.nodeName"), "who sees both is told whither")
 }
 
 // Who was away is told that things are no longer there, if they may have been; nothing else of what isn't theirs.

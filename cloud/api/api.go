@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/watch"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -91,13 +92,14 @@ type server struct {
 	turns    [64]sync.Mutex // see turn
 	managers managers
 	watches  broker.Watches
+	views    *watch.Shared[view, showing]
 }
 
 // New makes the handler. It looks first for deletions that waited for others when
 // the hub stopped.
 func New(o Options) http.Handler {
 	o.setDefaults()
-	s := &server{Options: o, managers: managers{forms: o.Kinds}}
+	s := &server{Options: o, managers: managers{forms: o.Kinds}, views: watch.NewShared[view, showing](viewsSize)}
 	s.releaseAll(context.Background())
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.index)

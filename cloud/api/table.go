@@ -21,7 +21,7 @@ type format struct {
 	partial bool   // metadata only
 	version string // of the group of Table and PartialObjectMetadata
 	yaml    bool
-	include string // of each object in a Table's rows
+	include string // of each object in a Table's rows: None, Object, or else its metadata
 }
 
 // partial is the kind of an object without anything but its metadata.
@@ -29,7 +29,10 @@ const partial = "PartialObjectMetadata"
 
 // accepts finds the first form of Accept that can be served.
 func accepts(r *http.Request) (format, error) {
-	f := format{include: r.FormValue("includeObject")}
+	var f format
+	if include := r.FormValue("includeObject"); include == "None" || include == "Object" {
+		f.include = include
+	}
 	accept := strings.Join(r.Header.Values("Accept"), ",")
 	if accept == "" {
 		return f, nil

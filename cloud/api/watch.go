@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/watch"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -16,16 +17,33 @@ import (
 const (
 	// defaultWatch is how long a watch lasts when the client doesn't say.
 	defaultWatch = 30 * time.Minute
-	// writeTimeout is how long a client may take to read a batch of events.
-	writeTimeout = 30 * time.Second
+	// patience is how long a client may take at least to read what it is told.
+	patience = 30 * time.Second
+	// viewsSize bounds what is remembered of what watchers were sent, in bytes.
+	viewsSize = 4 << 20
 )
+
+// view says how an object looks to a watcher: what it is sent is the same for all who have the same view.
+type view struct {
+	object  store.Key
+	rev     uint64
+	kind    *Kind
+	format  format
+	columns bool  // of a Table
+	second  int64 // in which a Table was asked for: it says how old things are
+}
+
+// showing is the object in a view.
+type showing struct {
+	json []byte
+	err  error
+}
 
 // watcher is one client's watch.
 type watcher struct {
 	s      *server
 	r      *request
-	w      http.ResponseWriter
-	line   []byte // the last one; what it stands in serves the next, but not for long: watchers mostly wait
+	lines  *watch.Lines
 	format format
 	sel    selector
 	headed bool // the columns of a Table were sent
@@ -60,7 +78,7 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	defer cancel()
-	v := &watcher{s: s, r: r, w: w, format: f, sel: sel, marks: isTrue(r.FormValue("allowWatchBookmarks"))}
+	v := &watcher{s: s, r: r, format: f, sel: sel, marks: isTrue(r.FormValue("allowWatchBookmarks"))}
 	var objects []store.Object
 	if initial {
 		var meta listMeta
@@ -84,8 +102,8 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 		return r.about("", err)
 	}
 	defer stream.Close()
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusOK)
+	v.lines = watch.Begin(w)
+	v.lines.Allow(s.Bookmarks + patience)
 	if err := v.begin(objects, from); err == nil {
 		v.follow(ctx, stream)
 	}
@@ -131,8 +149,13 @@ func (s *server) watchTime(r *request, who access) (context.Context, context.Can
 
 // begin sends what there is, and flushes the header also when that is nothing.
 func (v *watcher) begin(objects []store.Object, rev uint64) error {
-	for _, o := range objects {
-		if err := v.send(store.Added, o); err != nil {
+	var raw []byte
+	for _, o := range objects { // hardly anybody asks for the same ones just now
+		var err error
+		if raw, err = v.show(raw[:0], v.view(o), o); err == nil {
+			err = v.lines.Add(store.Added.String(), raw)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -141,54 +164,56 @@ func (v *watcher) begin(objects []store.Object, rev uint64) error {
 			return err
 		}
 	}
-	return v.flush()
+	return v.lines.Flush()
 }
 
+// follow gives the client a bookmark every so often, if it wants any, and time to read on.
 func (v *watcher) follow(ctx context.Context, stream store.Stream) {
 	for {
+		v.lines.Allow(v.s.Bookmarks + patience)
 		wait, cancel := context.WithTimeout(ctx, v.s.Bookmarks)
-		events, err := stream.Next(wait)
+		err := v.relay(wait, stream)
 		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return // the client's time is up, or it went
-		case errors.Is(err, context.DeadlineExceeded):
-			err = nil
-			if v.marks {
-				err = v.bookmark(stream.Rev(), false)
-			}
-		case err != nil:
-			_ = v.sendOther("ERROR", statusOf(err))
-			_ = v.flush()
-			return
-		default:
-			err = v.sendAll(events)
+		if err == nil && v.marks && ctx.Err() == nil {
+			err = v.bookmark(stream.Rev(), false)
 		}
 		if err == nil {
-			err = v.flush()
+			err = v.lines.Flush()
 		}
-		if err != nil {
-			return // nobody reads any more
+		if err != nil || ctx.Err() != nil {
+			return // nobody reads any more, or the client's time is up
 		}
 	}
 }
 
-// flush gives the client a while to read what was written.
-func (v *watcher) flush() error {
-	v.line = nil
-	rc := http.NewResponseController(v.w)
-	err := rc.Flush()
-	_ = rc.SetWriteDeadline(time.Now().Add(v.s.Bookmarks + writeTimeout)) // where it can't be set, the server's own holds
-	return err
-}
-
-func (v *watcher) sendAll(events []store.Event) error {
-	for _, e := range events {
-		if err := v.event(e); err != nil {
+// relay tells of what changes until ctx ends.
+func (v *watcher) relay(ctx context.Context, stream store.Stream) error {
+	for {
+		events, err := stream.Next(ctx)
+		switch {
+		case err == nil:
+		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+			return nil
+		default:
+			return errors.Join(err, v.failed(err))
+		}
+		for _, e := range events {
+			if err := v.event(e); err != nil {
+				return err
+			}
+		}
+		if err := v.lines.Flush(); err != nil {
 			return err
 		}
 	}
-	return nil
+}
+
+// failed tells why the watch is over.
+func (v *watcher) failed(why error) error {
+	if err := v.sendOther("ERROR", statusOf(why)); err != nil {
+		return err
+	}
+	return v.lines.Flush()
 }
 
 // event sends what a change means to a client that sees only what its selector matches.
@@ -224,67 +249,80 @@ func (v *watcher) event(e store.Event) error {
 	case now:
 		return v.send(store.Added, e.Object)
 	case before:
-		left, err := v.left(e.Object)
-		if err != nil {
-			return err
-		}
-		return v.send(store.Deleted, left)
+		return v.leave(e.Object)
 	}
 	return nil
 }
 
-// left is an object that the client sees no longer, if it ever did. Whom it doesn't concern any more is told which
-// it is, not what has become of it.
-func (v *watcher) left(o store.Object) (store.Object, error) {
+// leave tells of an object that the client sees no longer, if it ever did. Whom it doesn't concern any more is told
+// which it is, not what has become of it.
+func (v *watcher) leave(o store.Object) error {
 	if v.sel.sees == nil || v.sel.sees(o) {
-		return o, nil
+		return v.send(store.Deleted, o)
 	}
 	obj, err := v.s.fromStore(o)
 	if err != nil {
-		return o, err
+		return err
 	}
 	m := obj.Metadata
 	o.Data, err = v.s.data(&object{TypeMeta: obj.TypeMeta, Metadata: resource.Meta{Name: m.Name, Namespace: m.Namespace, UID: m.UID}, flat: obj.flat})
-	o.Status = nil
-	return o, err
-}
-
-// send writes an event. What the store has goes out as it is, for there may be thousands who watch.
-func (v *watcher) send(kind store.EventType, o store.Object) (err error) {
-	if v.format.table {
-		return v.sendTable(kind.String(), atRevision(o.Rev), o)
-	}
-	v.beginLine(kind.String())
-	if v.line, err = v.s.appendAs(v.line, v.r.kind, v.format, o); err != nil {
+	if err != nil {
 		return err
 	}
-	return v.sendLine()
+	o.Status = nil
+	raw, err := v.show(nil, v.view(o), o) // for this client alone
+	if err != nil {
+		return err
+	}
+	return v.lines.Add(store.Deleted.String(), raw)
 }
 
-func (v *watcher) beginLine(kind string) {
-	v.line = append(append(append(v.line[:0], `{"type":"`...), kind...), `","object":`...)
+// send writes an event about an object as the store has it, which is put into the client's form once for all who
+// watch it in that form, for there may be thousands. Whose object it is has been decided before.
+func (v *watcher) send(kind store.EventType, o store.Object) error {
+	as := v.view(o)
+	show := func() (s showing, size int) {
+		s.json, s.err = v.show(nil, as, o)
+		return s, len(s.json)
+	}
+	var it showing
+	if v.r.kind.Sealed {
+		it, _ = show() // what is encrypted in the store isn't kept in the clear
+	} else {
+		it = v.s.views.Get(as, show)
+	}
+	if it.err != nil {
+		return it.err
+	}
+	return v.lines.Add(kind.String(), it.json)
 }
 
-func (v *watcher) sendLine() error {
-	v.line = append(v.line, "}\n"...)
-	_, err := v.w.Write(v.line)
-	return err
+// view is how the client is to see an object. The columns of a Table are in the first one only.
+func (v *watcher) view(o store.Object) view {
+	as := view{object: o.Key, rev: o.Rev, kind: v.r.kind, format: v.format}
+	if v.format.table {
+		as.columns, as.second = !v.headed, v.s.Now().Unix()
+		v.headed = true
+	}
+	return as
 }
 
-// sendTable writes an event that holds a Table: the columns are in the first one only.
-func (v *watcher) sendTable(kind string, meta listMeta, objects ...store.Object) error {
+// show writes an object in a view.
+func (v *watcher) show(out []byte, as view, o store.Object) ([]byte, error) {
+	if as.format.table {
+		return v.table(out, as.columns, atRevision(o.Rev), o)
+	}
+	return v.s.appendAs(out, as.kind, as.format, o)
+}
+
+func (v *watcher) table(out []byte, columns bool, meta listMeta, objects ...store.Object) ([]byte, error) {
 	head, row := v.s.tabled(v.r.kind, v.format, meta)
-	if v.headed {
+	if !columns {
 		head.Columns = nil
 	}
-	v.headed = true
 	var t bytes.Buffer
-	if err := writeItems(&t, head, row, objects); err != nil {
-		return err
-	}
-	v.beginLine(kind)
-	v.line = append(v.line, bytes.TrimSpace(t.Bytes())...)
-	return v.sendLine()
+	err := writeItems(&t, head, row, objects)
+	return append(out, bytes.TrimSpace(t.Bytes())...), err
 }
 
 // sendOther writes an event about something else than an object.
@@ -293,15 +331,18 @@ func (v *watcher) sendOther(kind string, about any) error {
 	if err != nil {
 		return err
 	}
-	v.beginLine(kind)
-	v.line = append(v.line, raw...)
-	return v.sendLine()
+	return v.lines.Add(kind, raw)
 }
 
 func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
 	text := strconv.FormatUint(rev, 10)
 	if v.format.table {
-		return v.sendTable("BOOKMARK", listMeta{ResourceVersion: text})
+		raw, err := v.table(nil, !v.headed, listMeta{ResourceVersion: text})
+		v.headed = true
+		if err != nil {
+			return err
+		}
+		return v.lines.Add("BOOKMARK", raw)
 	}
 	meta := map[string]any{"resourceVersion": text, "creationTimestamp": nil}
 	if initialEnd {

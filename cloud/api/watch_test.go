@@ -1,0 +1,67 @@
+package api
+
+import (
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A change is put into each form once, however many watch in that form.
+func TestWatchersShareWhatTheyAreSent(t *testing.T) {
+	var rows atomic.Int64
+	h := newHub(t, func(o *Options) {
+		kinds := Kinds()
+		require.Equal(t, "Device", kinds[0].Name)
+		cells := kinds[0].Cells
+		kinds[0].Cells = func(obj any) []any {
+			rows.Add(1)
+			return cells(obj)
+		}
+		o.Kinds = withDialects(kinds)
+	})
+	var watchers []*stream
+	for range 50 {
+		watchers = append(watchers, h.watch(inNS+"/devices?watch=true", "Accept", asTable))
+	}
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	for i, kind := range []string{"ADDED", "MODIFIED", "MODIFIED"} {
+		for _, w := range watchers {
+			event := w.next()
+			require.Equal(t, kind, event.str("type"))
+			require.Equal(t, i == 0, event.at("object.columnDefinitions") != nil)
+			require.Equal(t, "lamp", event.str("object.rows.0.cells.0"))
+		}
+		require.EqualValues(t, i+1, rows.Load())
+		h.ok("PATCH", inNS+"/devices/lamp", `{"metadata":{"labels":{"i":"`+strconv.Itoa(i)+`"}}}`, "Content-Type", mergePatch)
+	}
+}
+
+// Who watches in another form, or at another time, has something else to see.
+func TestWatchersShareNothingElse(t *testing.T) {
+	h := newHub(t)
+	h.devices(1)
+	rv := h.ok("GET", inNS+"/devices", "").str("metadata.resourceVersion")
+	h.ok("PATCH", inNS+"/devices/d00", `{"metadata":{"labels":{"a":"b"}}}`, "Content-Type", mergePatch)
+	for range 2 {
+		for _, c := range []struct{ at, query, accept string }{
+			{inNS, "", "application/json"},
+			{inNS, "", asPartial},
+			{inNS, "includeObject=Object", asTable},
+			{inNS, "includeObject=None", asTable},
+			{inNS, "", asTable},
+			{beta1, "", "application/json"},
+			{beta1, "", asPartial},
+		} {
+			now := h.ok("GET", c.at+"/devices/d00?"+c.query, "", "Accept", c.accept)
+			for range 2 {
+				event := h.watch(c.at+"/devices?watch=true&resourceVersion="+rv+"&"+c.query, "Accept", c.accept).next()
+				require.Equal(t, "MODIFIED", event.str("type"))
+				require.Equal(t, now.tree, event.at("object"), "%s", c.accept)
+			}
+		}
+		h.pass(5 * time.Minute) // a Table says how old things are
+	}
+}
