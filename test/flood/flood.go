@@ -46,7 +46,6 @@ func All() []Flood {
 		{"qos0", "publishes at QoS 0 at full speed, 256 bytes", qos0},
 		{"qos1", "publishes at QoS 1 with 1,000 in flight, 256 bytes", qos1},
 		{"topics", "publishes at QoS 0 on one topic of 60 kB after the other", topics},
-		{"tree", "publishes values into the tree at QoS 0 at full speed", values},
 		{"refused", "publishes what is refused, at QoS 0 at full speed", refused},
 		{"stalled", "subscribes to # and reads nothing, while it publishes 64 KiB at a time itself", stalled},
 		{"deaf", "subscribes to # on 200 connections and reads none of them", deaf},
@@ -63,7 +62,8 @@ func All() []Flood {
 		{"pings", "sends PINGREQs and reads no answer", pings},
 		{"fragments", "sends WebSocket frames of no bytes, and pings", fragments},
 		{"watches", "opens 200 watches and lists, and reads none of them", watches},
-		{"sessions", "leaves one session after the other behind, each for an hour", sessions}, // last: they stay
+		{"sessions", "leaves one session after the other behind, each for an hour", sessions}, // they stay
+		{"tree", "publishes values into the tree at QoS 0 at full speed", values},             // what the sockets hold lasts for half a minute
 	}
 }
 
@@ -163,22 +163,27 @@ func stalled(ctx context.Context, t Target) {
 	pour(ctx, t, true, publish("flood/c", 0, 0, make([]byte, 64<<10)))
 }
 
-// deaf readers are joined again when the broker is tired of them.
 func deaf(ctx context.Context, t Target) {
-	each(200, func(int) {
-		p, err := join(ctx, t.MQTT, client{})
-		if err != nil {
-			return
-		}
-		defer p.Close()
-		if _, err := p.Write(subscribe("#")); err != nil {
-			return
-		}
-		for ctx.Err() == nil { // it has to notice its end without reading
-			if _, err := p.Write([]byte{0xC0, 0}); err != nil {
-				return
-			}
+	hold(ctx, t, 200, func(p *peer) {
+		_, err := p.Write(subscribe("#"))
+		for err == nil { // it has to notice its end without reading
 			pause(ctx, time.Second)
+			_, err = p.Write([]byte{0xC0, 0})
+		}
+	})
+}
+
+// hold keeps so many clients connected: one that the broker is tired of, or did not let in, comes again.
+func hold(ctx context.Context, t Target, n int, f func(*peer)) {
+	each(n, func(int) {
+		for ctx.Err() == nil {
+			p, err := join(ctx, t.MQTT, client{})
+			if err != nil {
+				pause(ctx, longPause)
+				continue
+			}
+			f(p)
+			_ = p.Close()
 		}
 	})
 }
@@ -294,15 +299,13 @@ func halves(ctx context.Context, t Target) {
 
 func announced(ctx context.Context, t Target) {
 	head := packet(0x30, make([]byte, 1<<20-100))[:4]
-	each(200, func(int) {
-		p, err := join(ctx, t.MQTT, client{})
-		if err != nil {
-			return
+	hold(ctx, t, 200, func(p *peer) {
+		go p.ignore()
+		_, err := p.Write(append(head[:4:4], make([]byte, 4096)...))
+		for err == nil {
+			pause(ctx, time.Second)
+			_, err = p.Write([]byte{0})
 		}
-		if _, err = p.Write(append(head[:4:4], make([]byte, 4096)...)); err == nil {
-			p.ignore()
-		}
-		_ = p.Close()
 	})
 }
 
