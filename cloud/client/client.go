@@ -14,10 +14,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/edgebus/edgebus/configs"
@@ -119,12 +121,16 @@ func (c *Client) Get(ctx context.Context, path string, into any) error {
 func (c *Client) ask(ctx context.Context, r call) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*c.Timeout) // a long answer may take longer than its beginning
 	defer cancel()
+	began := time.Now()
 	response, err := c.open(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
+	if timedOut(err) {
+		return nil, c.unanswered(r, "finished answering", began)
+	}
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
@@ -137,7 +143,9 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 	if len(r.query) > 0 {
 		address += "?" + r.query.Encode()
 	}
-	request, err := http.NewRequestWithContext(ctx, r.method, address, bytes.NewReader(r.body))
+	began, connected := time.Now(), atomic.Bool{}
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	request, err := http.NewRequestWithContext(traced, r.method, address, bytes.NewReader(r.body))
 	if err != nil {
 		return nil, resource.Errorf(resource.Invalid, "server", "%v", err)
 	}
@@ -153,6 +161,9 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 		request.Header.Set("Content-Type", r.form)
 	}
 	response, err := c.http.Do(request)
+	if timedOut(err) && connected.Load() {
+		return nil, c.unanswered(r, "answered", began)
+	}
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}

@@ -319,3 +319,20 @@ func FuzzDocuments(f *testing.F) {
 		}
 	})
 }
+
+// TestAServerThatHangsIsSaidToHang: it takes connections, as one that is stopped by a debugger does.
+func TestAServerThatHangsIsSaidToHang(t *testing.T) {
+	hung, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer hung.Close()
+	c, err := New(Options{Server: "http://" + hung.Addr().String(), Timeout: time.Second})
+	require.NoError(t, err)
+	_, err = c.Kinds(t.Context())
+	require.ErrorIs(t, err, resource.Unavailable)
+	require.ErrorContains(t, err, "no answer from the hub at "+c.Server+": it takes the connection, and has not answered GET /api")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	err = c.Watch(ctx, Kind{Version: "v1", Plural: "secrets"}, ListOptions{}, "1", nil)
+	require.ErrorIs(t, err, resource.Unavailable, "nothing was watched")
+	require.ErrorContains(t, err, "has not answered GET /api/v1/secrets")
+}

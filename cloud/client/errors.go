@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -110,6 +111,18 @@ func (c *Client) notAHub() error {
 	return &Unreachable{c.Server, "what answers there is something else", "A hub's HTTP API is on port 8080 if its configuration (http.listen) doesn't say otherwise"}
 }
 
+// unanswered says what a server that takes the connection was asked, and for how long.
+func (c *Client) unanswered(r call, what string, since time.Time) error {
+	why := fmt.Sprintf("it takes the connection, and has not %s %s %s in %s", what, r.method, r.path, time.Since(since).Round(100*time.Millisecond))
+	return &Unreachable{c.Server, why, "Does it hang, or is something else there? --timeout says how long to wait"}
+}
+
+// timedOut is whether an answer took too long.
+func timedOut(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) && network.Timeout() || errors.Is(err, context.DeadlineExceeded)
+}
+
 // unreachable says in plain words why there is no answer, and what to do. Being told to stop is
 // not such a reason.
 func (c *Client) unreachable(ctx context.Context, err error) error {
@@ -140,7 +153,6 @@ func explain(err error) (why, advice string) {
 		record   tls.RecordHeaderError
 		alert    tls.AlertError
 		dns      *net.DNSError
-		network  net.Error
 	)
 	text := err.Error()
 	switch {
@@ -164,7 +176,7 @@ func explain(err error) (why, advice string) {
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
 		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return hungUp, "Is it stopping, or is this the port of MQTT?"
-	case errors.As(err, &network) && network.Timeout(), errors.Is(err, context.DeadlineExceeded):
+	case timedOut(err):
 		return "time is up", "Is the address right, and does a firewall let it through?"
 	}
 	return text, ""

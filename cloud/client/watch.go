@@ -45,7 +45,7 @@ func (c *Client) watch(ctx context.Context, k Kind, o ListOptions, rev, accept s
 			connected, told, pause = true, false, retryMin
 		}
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && (connected || err == nil):
 			return ctx.Err()
 		case s.failed != nil:
 			return s.failed

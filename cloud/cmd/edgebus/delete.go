@@ -1,12 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +23,6 @@ type deleteOptions struct {
 	dryRun    bool
 	missingOK bool
 	wait      bool
-	timeout   time.Duration
 	out, errs io.Writer
 }
 
@@ -52,7 +51,7 @@ its node as well. What others still need, such as a model that has devices, goes
 	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be deleted, and change nothing")
 	f.BoolVar(&o.missingOK, "ignore-not-found", false, "what isn't there is no failure")
 	f.BoolVar(&o.wait, "wait", false, "wait until they are gone")
-	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "with --wait: for so long")
+	f.Lookup("timeout").Usage = waitUsage
 	return cmd
 }
 
@@ -174,7 +173,8 @@ var errSeen = errors.New("seen")
 
 // gone waits until an object is no longer there.
 func (o *deleteOptions) gone(ctx context.Context, d doomed, was resource.Meta) error {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	limit := cmp.Or(o.timeout, waitTime)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	which := client.ListOptions{Namespace: d.namespace, Fields: "metadata.name=" + d.name}
 	err := o.Watch(ctx, d.kind, which, was.ResourceVersion, func(e client.Event) error {
@@ -188,7 +188,7 @@ func (o *deleteOptions) gone(ctx context.Context, d doomed, was resource.Meta) e
 		fmt.Fprintf(o.out, "%s deleted\n", label(d.kind, d.name))
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return withCode(late, "%s is still there after %s", label(d.kind, d.name), o.timeout)
+		return withCode(late, "%s is still there after %s", label(d.kind, d.name), limit)
 	}
 	return err
 }

@@ -297,11 +297,8 @@ func (o *getOptions) follow(ctx context.Context, t target) error {
 		if err == nil {
 			err = o.changes(ctx, t, rev, printer)
 		}
-		switch {
-		case ctx.Err() != nil:
-			return nil // somebody has seen enough
-		case !errors.Is(err, resource.Gone):
-			return err
+		if !errors.Is(err, resource.Gone) {
+			return unlessEnded(err)
 		}
 	}
 }

@@ -2,9 +2,12 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,10 +29,40 @@ type hub struct {
 	user, password  string // the password's file
 	namespace       string
 	given           bool // the namespace
+	timeout         time.Duration
 	*client.Client
 }
 
+// flags are those of a command that asks the hub. All of it ends when time is up.
 func (h *hub) flags(cmd *cobra.Command) {
+	h.placeFlags(cmd)
+	cmd.Flags().DurationVar(&h.timeout, "timeout", 0, "give up after so long (default: as long as it takes, but no longer than 30s for each answer)")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if h.timeout < 0 {
+			return withCode(misused, "--timeout %s is less than nothing", h.timeout)
+		}
+		if h.timeout == 0 {
+			return run(cmd, args)
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), h.timeout)
+		defer cancel()
+		cmd.SetContext(ctx)
+		err := run(cmd, args)
+		if ctx.Err() != nil && errors.As(err, new(*client.Unreachable)) {
+			return withCode(late, "%w", err)
+		}
+		return err
+	}
+}
+
+// waitTime is how long --wait waits for each object if nobody says.
+const waitTime = 30 * time.Second
+
+const waitUsage = "give up after so long, with and without --wait (default: 30s for each answer, and with --wait for each object)"
+
+// placeFlags are those that say where the hub is, and who asks.
+func (h *hub) placeFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&h.context, "context", "", "the hub to talk to, by its name: edgebus context --help")
 	f.StringVar(&h.server, "server", "", "the hub's HTTP address (default: the context's, or "+defaultServer+")")
@@ -75,12 +108,21 @@ func (h *hub) open(cmd *cobra.Command) error {
 	}
 	h.Client, err = client.New(client.Options{
 		Server: p.Server, TLS: secure, User: p.User, Password: password,
-		Warn: func(text string) { warn(cmd.ErrOrStderr(), text) },
+		Timeout: 2 * h.timeout, // no answer takes longer than all of the command, which ends first
+		Warn:    func(text string) { warn(cmd.ErrOrStderr(), text) },
 	})
 	if err != nil {
 		return withCode(misused, "%w", err)
 	}
 	return nil
+}
+
+// unlessEnded is a watch's error, but for its end: somebody has seen enough, or it was for so long.
+func unlessEnded(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
 }
 
 // warn shows what the hub warns of, as kubectl does.

@@ -36,7 +36,7 @@ On the hub's own machine kubectl needs none if its HTTP port is 8080.`,
 			return printDocument(cmd.OutOrStdout(), "yaml", config)
 		},
 	}
-	h.flags(cmd)
+	h.placeFlags(cmd)
 	cmd.Flags().BoolVar(&embed, "embed", false, "put the certificates and the key into it, instead of their files' names")
 	return cmd
 }

@@ -2,14 +2,18 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
@@ -306,7 +310,7 @@ func TestExitCodesAndCompletion(t *testing.T) {
 	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
 	said(t, 0, "twin", "set", "lamp", "colorTemp_K=2700")
 	said(t, refused, "twin", "set", "lamp", "brightness=101")
-	said(t, late, "twin", "set", "lamp", "brightness=10", "--wait", "--timeout", "50ms")
+	said(t, late, "twin", "set", "lamp", "brightness=10", "--wait", "--timeout", "2s")
 	for line, want := range map[string]string{"get |": "devicemodels\n", "get devices |": "lamp\n", "get device/|": "device/lamp\n", "twin set lamp |": "brightness=\n"} {
 		out, _ := said(t, 0, append([]string{"__complete"}, strings.Split(strings.TrimSuffix(line, "|"), " ")...)...)
 		require.Contains(t, out, want, line)
@@ -364,4 +368,40 @@ func TestApplyShowsWhatTheHubWarnsOf(t *testing.T) {
 	require.Contains(t, out, "device/fan created")
 	require.Equal(t, "Warning: spec.nodeName: there is no Node attic; its devices wait until a core of that name connects\n"+
 		"3 objects: 3 created\n", errs)
+}
+
+// TestTimeoutBoundsTheWholeCommand: a hub that takes connections and never answers holds nobody up for longer.
+func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	hung, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer hung.Close()
+	manifest := write(t, t.TempDir(), "plant.yaml", plant)
+	commands := []string{
+		"get devices", "get devices -w", "watch devices", "kinds", "describe device lamp", "export", "apply -f " + manifest,
+		"delete device lamp", "delete device lamp --wait", "twin get lamp", "twin watch lamp", "twin set lamp power=ON", "twin set lamp power=ON --wait",
+	}
+	codes, errs := make([]int, len(commands)), make([]bytes.Buffer, len(commands))
+	began := time.Now()
+	var all sync.WaitGroup
+	for i, args := range commands {
+		all.Go(func() {
+			codes[i] = run(append(strings.Fields(args), "--timeout", "3s", "--server", "http://"+hung.Addr().String()), io.Discard, &errs[i])
+		})
+	}
+	all.Wait()
+	require.Less(t, time.Since(began), 20*time.Second, "each answer has 30 s otherwise")
+	for i, args := range commands {
+		require.Contains(t, errs[i].String(), "no answer from the hub at http://"+hung.Addr().String()+": it takes the connection, and has not answered GET /api", args)
+		require.Equal(t, late, codes[i], args)
+	}
+	said(t, misused, "get", "devices", "--timeout", "-1s")
+}
+
+// TestAWatchLastsAsLongAsItsTimeout: that was asked for, and is no failure.
+func TestAWatchLastsAsLongAsItsTimeout(t *testing.T) {
+	newHub(t)
+	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
+	out, _ := said(t, 0, "watch", "devices", "--timeout", "3s")
+	require.Contains(t, out, "lamp")
 }

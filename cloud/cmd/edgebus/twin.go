@@ -36,11 +36,10 @@ what stands between the two: a device that refused, or an override on its node.`
 // twinOptions are the flags of edgebus twin.
 type twinOptions struct {
 	hub
-	output  string
-	wait    bool
-	timeout time.Duration
-	out     io.Writer
-	device  client.Kind
+	output string
+	wait   bool
+	out    io.Writer
+	device client.Kind
 }
 
 func (o *twinOptions) begin(cmd *cobra.Command) (err error) {
@@ -189,11 +188,7 @@ func newTwinWatch() *cobra.Command {
 			if err := o.begin(cmd); err != nil {
 				return err
 			}
-			err := o.watch(cmd.Context(), args[0], args[1:])
-			if cmd.Context().Err() != nil {
-				return nil // somebody has seen enough
-			}
-			return err
+			return unlessEnded(o.watch(cmd.Context(), args[0], args[1:]))
 		},
 	}
 	o.flags(cmd)
@@ -294,7 +289,7 @@ before it, take the wish back, and set it again.
 	}
 	o.flags(cmd)
 	cmd.Flags().BoolVar(&o.wait, "wait", false, "wait until the device reports the values")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 30*time.Second, "with --wait: for so long")
+	cmd.Flags().Lookup("timeout").Usage = waitUsage
 	return cmd
 }
 
@@ -400,7 +395,8 @@ func (w wish) anew() string {
 
 // await waits until all wishes came true, or one can't.
 func (o *twinOptions) await(ctx context.Context, name string, wishes []wish) error {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	limit := cmp.Or(o.timeout, waitTime)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var last resource.Device
 	var waiting []string
@@ -426,7 +422,7 @@ func (o *twinOptions) await(ctx context.Context, name string, wishes []wish) err
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
 		return withCode(late, "after %s device %s has not reported %s: %s. The wish stays, and comes true when it can",
-			o.timeout, name, strings.Join(waiting, ", "), why(last))
+			limit, name, strings.Join(waiting, ", "), why(last))
 	}
 	return err
 }
