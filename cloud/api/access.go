@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -197,6 +198,20 @@ func (r *request) allowed() error {
 		return r.forbidden(a, r.key.Name)
 	}
 	return nil
+}
+
+// warnStranger is for a person whose certificate has a name that nobody listed: it is a node's then, and of a node
+// that isn't there nothing is shown, which looks like an empty hub.
+func (s *server) warnStranger(w http.ResponseWriter, r *request) {
+	a := accessIn(r.Context())
+	if a.role != "node" || a.expires.IsZero() {
+		return
+	}
+	_, err := s.Reader.Get(r.Context(), store.Key{Kind: resource.KindNode, Name: a.nodes[0]})
+	if errors.Is(err, resource.NotFound) {
+		warn(w, "the certificate is for %q, and as auth.users of the hub has no user of that name it is taken for a node's; "+
+			"there is no such Node, so nothing is shown. For a person, list the name in auth.users, with a role", a.nodes[0])
+	}
 }
 
 // forbidden is worded as Kubernetes does it, and goes on with the rule.

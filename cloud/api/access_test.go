@@ -25,7 +25,8 @@ func who(r *http.Request) (broker.Identity, error) {
 		"vic":  {Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"n1"}},
 		"eve":  {Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"*"}},
 		"map":  {Roles: []topics.Role{topics.RoleMapper}},
-		"n1":   {Roles: []topics.Role{topics.RoleNode}, Node: "n1"},
+		"n1":   {Roles: []topics.Role{topics.RoleNode}, Node: "n1", CertExpires: time.Now().Add(time.Hour)},
+		"joe":  {Roles: []topics.Role{topics.RoleNode}, Node: "joe", CertExpires: time.Now().Add(time.Hour)},
 	}
 	id, known := people[r.Header.Get("As")]
 	if !known {
@@ -177,6 +178,18 @@ func TestListsAreOfOnesOwn(t *testing.T) {
 	deleted := h.ok("DELETE", inNS+"/devices", "", "As", "ann")
 	require.Equal(t, []string{"lamp1"}, deleted.names())
 	require.Equal(t, []string{"lamp0", "lamp2"}, h.ok("GET", devices, "", "As", "boss").names())
+}
+
+// TestACertificateThatNobodyListed is a node's: of a node that isn't there one hears why nothing is shown.
+func TestACertificateThatNobodyListed(t *testing.T) {
+	h := withPeople(t)
+	for _, path := range []string{base + "/devices", base + "/nodes", inNS + "/devices"} {
+		r := h.ok("GET", path, "", "As", "joe")
+		require.Empty(t, r.names())
+		require.Contains(t, r.header.Get("Warning"), `the certificate is for \"joe\", and as auth.users of the hub has no user of that name`, path)
+		require.Empty(t, h.ok("GET", path, "", "As", "n1").header.Get("Warning"), "a node that is there")
+	}
+	require.Equal(t, 403, h.do("GET", base+"/devicemodels", "", "As", "joe").code)
 }
 
 func TestAWatchIsOfOnesOwn(t *testing.T) {

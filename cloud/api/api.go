@@ -215,6 +215,7 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if req.subresource == "" && req.key.Name == "" {
+		s.warnStranger(w, req)
 		switch {
 		case r.Method == http.MethodGet && isTrue(r.FormValue("watch")):
 			return s.watch(w, req)
