@@ -21,7 +21,7 @@ type history struct {
 	order  list.List                // of *resource.Change
 	places map[string]*list.Element // in order, by device: who changed last is last
 	gone   int                      // devices in it that left
-	wake   chan struct{}            // closed by the next change
+	wake   chan struct{}            // closed after the next change
 }
 
 func (h *history) begin(now time.Time) {
@@ -31,9 +31,10 @@ func (h *history) begin(now time.Time) {
 	h.wake = make(chan struct{})
 }
 
-func (h *history) add(changed map[string]bool, devices map[string]*device) {
+// add takes note of what changed. tell wakes who watches: there may be many, and all have to do then.
+func (h *history) add(changed map[string]bool, devices map[string]*device) (tell func()) {
 	if len(changed) == 0 {
-		return
+		return func() {}
 	}
 	for name := range changed {
 		h.rev++ // each has its own, so that who is told of some of them can say of which
@@ -42,8 +43,9 @@ func (h *history) add(changed map[string]bool, devices map[string]*device) {
 	if h.gone > maxGone {
 		h.forgetGone()
 	}
-	close(h.wake)
+	waiting := h.wake
 	h.wake = make(chan struct{})
+	return func() { close(waiting) }
 }
 
 func (h *history) put(name string, gone bool) {

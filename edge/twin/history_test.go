@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -30,8 +31,9 @@ func TestHistoryTellsWhatChangedSince(t *testing.T) {
 	h.add(nil, there)
 	delete(there, "b")
 	_, _, more, _ := tw.Changes(h.rev)
-	h.add(names("a"), there)
+	tell := h.add(names("a"), there)
 	h.add(names("b"), there)
+	tell()
 	<-more // who waits is told
 
 	rev, changes, _, ok := tw.Changes(begin)
@@ -88,4 +90,27 @@ func TestHistoryForgetsTheGone(t *testing.T) {
 	require.False(t, ok)
 	require.Len(t, h.places, 2)
 	require.Equal(t, h.floor, h.of("a"))
+}
+
+// Those who watch may be many, and each has something to do when it is told: who waits for a message comes first.
+func TestWhoWatchesIsToldLast(t *testing.T) {
+	r := joined(t)
+	_, rev := r.twin.Devices()
+	_, _, more, ok := r.twin.Changes(rev)
+	require.True(t, ok)
+	r.mu.Lock()
+	r.during = func(_ broker.Message) {
+		now, changes, _, _ := r.twin.Changes(rev)
+		if len(changes) == 0 || now != rev+1 { // something else, or not the only change
+			return
+		}
+		select {
+		case <-more:
+			t.Error("told before it was published")
+		default:
+		}
+	}
+	r.mu.Unlock()
+	require.NoError(t, r.send("devices/hall/reported/temperature", "20.5"))
+	<-more
 }

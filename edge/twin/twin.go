@@ -277,8 +277,9 @@ func (t *Twin) step(own ...func(*batch)) error {
 	msgs := t.messages(b)
 	ready := t.caughtUp()
 	t.arm(b)
+	tell := func() {}
 	if failed == nil {
-		t.history.add(b.changed, t.devices)
+		tell = t.history.add(b.changed, t.devices)
 	}
 	t.mu.Unlock()
 
@@ -296,6 +297,7 @@ func (t *Twin) step(own ...func(*batch)) error {
 		}
 	}
 	ready()
+	tell() // after all who wait for an answer, or a message: watchers may be many
 	return lost
 }
 
