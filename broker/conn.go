@@ -44,8 +44,7 @@ type conn struct {
 	client         *client
 	seat           *seat // once it is known who it is
 
-	number uint64 // among all connections
-	place  uint64 // in the lobby, whose it is
+	place uint64 // in the lobby, whose it is
 
 	// The reading goroutine's.
 	turn      turn
@@ -71,7 +70,7 @@ type conn struct {
 
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
-	c := &conn{Conn: transport, b: b, listener: l, number: b.others.number.Add(1)}
+	c := &conn{Conn: transport, b: b, listener: l}
 	c.turn.began = time.Now()
 	c.meter(transport)
 	c.in = newFrames(transport, int(b.opts.Limits.MaximumPacket))

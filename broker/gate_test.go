@@ -72,15 +72,15 @@ func TestGateHoldsMoreThanItsRate(t *testing.T) {
 func TestOthersAreNotOneself(t *testing.T) {
 	var o others
 	now := time.Now()
-	o.note(1, &turn{began: now})
-	require.False(t, o.than(1, now))
-	require.True(t, o.than(2, now))
-	o.note(1, &turn{began: now})
-	o.note(2, &turn{began: now})
-	require.True(t, o.than(1, now))
-	require.True(t, o.than(2, now))
-	require.False(t, o.than(3, now.Add(2*company)), "long ago")
+	o.note("one", &turn{began: now})
+	require.False(t, o.than("one", now))
+	require.True(t, o.than("two", now))
+	o.note("one", &turn{began: now})
+	o.note("two", &turn{began: now})
+	require.True(t, o.than("one", now))
+	require.True(t, o.than("two", now))
+	require.False(t, o.than("three", now.Add(2*company)), "long ago")
 	var p others
-	p.note(1, &turn{began: now, greedy: true})
-	require.False(t, p.than(2, now), "who doesn't stop either")
+	p.note("one", &turn{began: now, greedy: true})
+	require.False(t, p.than("two", now), "who doesn't stop either")
 }

@@ -43,38 +43,37 @@ type turn struct {
 
 // others knows who was read lately and stopped by himself.
 type others struct {
-	number atomic.Uint64 // of the last connection
-	greedy atomic.Int64  // connections that don't stop
+	greedy atomic.Int64 // connections that don't stop
 
 	mu           sync.Mutex
 	last, before sighting // of two
 }
 
 type sighting struct {
-	of uint64 // a connection's number
+	of string // a client's id: who comes back is nobody else
 	at time.Time
 }
 
-// note takes note of a connection that publishes and is not greedy.
-func (o *others) note(number uint64, t *turn) {
+// note takes note of a client that publishes and is not greedy.
+func (o *others) note(id string, t *turn) {
 	if t.greedy || t.began.Sub(t.seen) < noted {
 		return
 	}
 	t.seen = t.began
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.last.of != number {
+	if o.last.of != id {
 		o.before = o.last
 	}
-	o.last = sighting{number, t.began}
+	o.last = sighting{id, t.began}
 }
 
-// than says whether there are others than the connection.
-func (o *others) than(number uint64, now time.Time) bool {
+// than says whether there are others than the client.
+func (o *others) than(id string, now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s := o.last
-	if s.of == number {
+	if s.of == id {
 		s = o.before
 	}
 	return now.Sub(s.at) < company
@@ -174,7 +173,7 @@ func (c *conn) spend(bytes int) {
 func (c *conn) endTurn(now time.Time) {
 	t := &c.turn
 	c.setGreedy(true)
-	if c.b.others.than(c.number, now) {
+	if c.b.others.than(c.ident.ClientID, now) {
 		c.rest()
 	}
 	t.began, t.packets, t.reads, t.bytes = time.Now(), 0, 0, 0
@@ -201,7 +200,7 @@ func (o *others) share() float64 {
 // tree is as good as a flood: while others publish, serving it gets a third as well.
 func (c *conn) served(took time.Duration, more bool) {
 	now := time.Now()
-	if !c.b.others.than(c.number, now) {
+	if !c.b.others.than(c.ident.ClientID, now) {
 		return
 	}
 	if began := now.Add(-took); c.unpaid.Before(began) {

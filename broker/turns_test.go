@@ -42,7 +42,10 @@ func TestFloodIsReadInTurns(t *testing.T) {
 // TestWhoIsAloneNeedNotRest, however fast.
 func TestWhoIsAloneNeedNotRest(t *testing.T) {
 	b := start(t, nil)
-	flood := open(t, b, "flood")
+	before := open(t, b, "flood")
+	before.publish1("calm", "x")
+	before.leave(b, "flood")
+	flood := open(t, b, "flood") // still the same client
 	var all bytes.Buffer
 	for range 5000 {
 		pk := publishPacket("flood", "x", 0, 0)
@@ -73,7 +76,7 @@ func TestLargeTreeIsServedInTurns(t *testing.T) {
 	read("alone")
 	require.Zero(t, b.Stats().Rests)
 	b.others.mu.Lock()
-	b.others.last = sighting{of: 0, at: time.Now().Add(time.Hour)} // somebody, however long it takes here
+	b.others.last = sighting{of: "somebody", at: time.Now().Add(time.Hour)} // somebody, however long it takes here
 	b.others.mu.Unlock()
 	read("reader")
 	require.Positive(t, b.Stats().Rests)
