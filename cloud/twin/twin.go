@@ -27,7 +27,7 @@ import (
 
 const (
 	maxSteps   = 1024         // steps in one transaction
-	maxChanges = 8 * maxSteps // changes that nodes made in one transaction, but for the last step's
+	maxChanges = 4 * maxSteps // changes that nodes made in one transaction, but for the last step's
 	maxWaiting = 4 * maxSteps // steps that may wait; beyond it their senders do
 	resendTick = time.Second  // how often unanswered messages are looked for
 )

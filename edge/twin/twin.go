@@ -291,10 +291,8 @@ func (t *Twin) step(own ...func(*batch)) error {
 	}
 	t.publishing.Unlock()
 	t.answer(b, failed)
-	if t.send != nil && lost == nil {
-		for _, m := range msgs {
-			t.send(m)
-		}
+	if lost == nil {
+		t.say(msgs)
 	}
 	ready()
 	tell() // after all who wait for an answer, or a message: watchers may be many
@@ -347,22 +345,28 @@ func (t *Twin) answer(b *batch, failed error) {
 	}
 }
 
-// messages are what the link has to say now; they are encoded while the state is locked.
-func (t *Twin) messages(b *batch) [][]byte {
+// messages are what the link has to say now.
+func (t *Twin) messages(b *batch) []link.Message {
 	if t.send == nil {
 		return nil
 	}
-	var out [][]byte
-	for _, m := range append(t.down.Messages(), t.up.Messages()...) {
+	out := append(t.down.Messages(), t.up.Messages()...)
+	for _, m := range out {
 		b.talked = b.talked || m.Map == link.Up
+	}
+	return out
+}
+
+// say sends messages to the hub, one by one: it works on the first while the next is encoded.
+func (t *Twin) say(msgs []link.Message) {
+	for _, m := range msgs {
 		text, err := link.Encode(m)
 		if err != nil {
 			t.o.Log.Error().Err(err).Msg("a message to the hub can't be encoded")
 			continue
 		}
-		out = append(out, text)
+		t.send(text)
 	}
-	return out
 }
 
 // arm sets the timers for what is unanswered and for the next override to end. A

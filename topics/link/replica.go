@@ -95,6 +95,7 @@ func (r *Replica) delta(m Message) []Change {
 		return nil
 	}
 	changes := make([]Change, 0, len(m.Entries))
+	r.log.expect(len(m.Entries))
 	for i := range m.Entries {
 		if m.Entries[i].Seq > r.applied {
 			changes = r.write(changes, &m.Entries[i])

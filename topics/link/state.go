@@ -3,6 +3,7 @@ package link
 import (
 	"encoding"
 	"fmt"
+	"slices"
 )
 
 // State is what a machine keeps beside its entries. Owner and Replica use
@@ -83,6 +84,14 @@ type ledger struct {
 	entries      []Entry        // one without a seq: the key is gone
 	at           map[string]int // where in entries a key is
 	gone         int            // how many are
+}
+
+// expect makes room for so many keys more.
+func (l *ledger) expect(n int) {
+	if l.at == nil {
+		l.at = make(map[string]int, n)
+	}
+	l.entries = slices.Grow(l.entries, n)
 }
 
 // put notes what a key is now.

@@ -286,6 +286,7 @@ func (o *Owner) part(f *fill) Message {
 	if f.sent > 0 {
 		from = f.cuts[f.sent-1]
 	}
+	m.Entries = make([]Entry, 0, f.cuts[f.sent]-from)
 	for _, n := range f.nodes[from:f.cuts[f.sent]] {
 		m.Entries = append(m.Entries, n.entry())
 	}
@@ -295,17 +296,26 @@ func (o *Owner) part(f *fill) Message {
 	return m
 }
 
+// fits counts the entries from one on that a message has room for; the first always has.
+func (o *Owner) fits(n *node) (count int) {
+	for size := 0; n != nil && count < o.limits.entries; n = n.next {
+		if size += n.size(); size > o.limits.bytes && count > 0 {
+			break
+		}
+		count++
+	}
+	return count
+}
+
 func (o *Owner) delta() Message {
 	t := &o.talk
 	m := o.message(Delta)
 	m.Base = t.sent
-	size := 0
-	for n := t.next; n != nil && len(m.Entries) < o.limits.entries; n = n.next {
-		if size += n.size(); size > o.limits.bytes && len(m.Entries) > 0 {
-			break
-		}
-		m.Entries = append(m.Entries, n.entry())
-		m.Upto, t.next = n.Seq, n.next
+	n := o.fits(t.next)
+	m.Entries = make([]Entry, 0, n)
+	for range n {
+		m.Entries = append(m.Entries, t.next.entry())
+		m.Upto, t.next = t.next.Seq, t.next.next
 	}
 	if t.next == nil {
 		m.Upto, m.Digest = o.seq, o.digest()
