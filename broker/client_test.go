@@ -417,6 +417,13 @@ func (c *tc) burst(topic string, from, n int) {
 	})
 }
 
+// meanwhile is burst beside the test, whose connections aren't closed before all is acknowledged.
+func (c *tc) meanwhile(topic string, from, n int) {
+	var burst sync.WaitGroup
+	burst.Go(func() { c.burst(topic, from, n) })
+	c.t.Cleanup(burst.Wait)
+}
+
 const pipelined = 1000 // below the default receive maximum
 
 // pipeline publishes n messages of QoS 1, many at a time.

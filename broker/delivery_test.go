@@ -120,7 +120,7 @@ func testBurstArrivesInOrder(t *testing.T, at place) {
 	b := at.start(t, nil)
 	sub, pub := open(t, b, "sub", receiveMaximum(10)), open(t, b, "pub")
 	sub.sub("a", 1)
-	go pub.burst("a", 0, 500)
+	pub.meanwhile("a", 0, 500)
 	require.Equal(t, numbers(0, 500), sub.collect(500))
 	sub.nothing()
 }

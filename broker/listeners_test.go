@@ -76,7 +76,7 @@ func TestWebSocket(t *testing.T) {
 	sub, pub := dialWS(t, url, nil), open(t, b, "pub")
 	require.Equal(t, byte(0), sub.connect("sub"))
 	sub.sub("a", 1)
-	go pub.burst("a", 0, 500)
+	pub.meanwhile("a", 0, 500)
 	require.Equal(t, numbers(0, 500), sub.collect(500))
 	large := strings.Repeat("x", 500_000)
 	sub.publish("a", large, 0, 0)
