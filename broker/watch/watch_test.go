@@ -76,13 +76,13 @@ func TestMuchIsWrittenInPieces(t *testing.T) {
 }
 
 func TestWhatIsSharedIsMadeOnce(t *testing.T) {
-	s := NewShared[string, int](1 << 20)
+	s := NewShared[string, int, int](1 << 20)
 	var made atomic.Int64
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
 			for i := range 100 {
-				v := s.Get(strconv.Itoa(i), func() (int, int) {
+				v := s.Get(strconv.Itoa(i), 1, func() (int, int) {
 					made.Add(1)
 					return i, 1
 				})
@@ -96,16 +96,39 @@ func TestWhatIsSharedIsMadeOnce(t *testing.T) {
 	require.EqualValues(t, 100, made.Load())
 }
 
+// Of one thing there is one version, however often it changes.
+func TestWhatIsSharedIsTheLastVersion(t *testing.T) {
+	const each = 1000
+	s := NewShared[string, int, int](20 * (entrySize + each))
+	of := func(key string, version int) int {
+		return s.Get(key, version, func() (int, int) { return version, each })
+	}
+	of("other", 1)
+	for i := range 1000 {
+		require.Equal(t, i, of("busy", i))
+		require.Equal(t, i, of("busy", i))
+	}
+	require.Len(t, s.recent, 2)
+	require.Equal(t, 2*(entrySize+each), s.size)
+	require.Equal(t, 5, of("busy", 5), "whoever is behind gets what was asked for")
+	late := s.Get("busy", 6, func() (int, int) {
+		of("busy", 7) // somebody asks while it is being made
+		return 6, each
+	})
+	require.Equal(t, 6, late)
+	require.Equal(t, 2*(entrySize+each), s.size)
+}
+
 func TestWhatIsSharedIsBounded(t *testing.T) {
 	const most, each = 100 * (entrySize + 1000), 1000
-	s := NewShared[int, int](most)
+	s := NewShared[int, int, int](most)
 	for i := range 10000 {
-		require.Equal(t, i, s.Get(i, func() (int, int) { return i, each }))
+		require.Equal(t, i, s.Get(i, 1, func() (int, int) { return i, each }))
 		require.LessOrEqual(t, len(s.recent)+len(s.older), most/(entrySize+each)+1)
 	}
 	last := func() (int, int) { panic("it is still there") }
 	for i := range most / (entrySize + each) / 2 {
-		require.Equal(t, 9999-i, s.Get(9999-i, last), "what came last stays")
+		require.Equal(t, 9999-i, s.Get(9999-i, 1, last), "what came last stays")
 	}
-	require.Equal(t, -1, s.Get(-1, func() (int, int) { return -1, 2 * most }), "too large to keep")
+	require.Equal(t, -1, s.Get(-1, 1, func() (int, int) { return -1, 2 * most }), "too large to keep")
 }

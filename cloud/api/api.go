@@ -92,14 +92,14 @@ type server struct {
 	turns    [64]sync.Mutex // see turn
 	managers managers
 	watches  broker.Watches
-	views    *watch.Shared[view, showing]
+	views    *views
 }
 
 // New makes the handler. It looks first for deletions that waited for others when
 // the hub stopped.
 func New(o Options) http.Handler {
 	o.setDefaults()
-	s := &server{Options: o, managers: managers{forms: o.Kinds}, views: watch.NewShared[view, showing](viewsSize)}
+	s := &server{Options: o, managers: managers{forms: o.Kinds}, views: watch.NewShared[view, moment, showing](viewsSize)}
 	s.releaseAll(context.Background())
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.index)

@@ -23,14 +23,18 @@ const (
 	viewsSize = 4 << 20
 )
 
-// view says how an object looks to a watcher: what it is sent is the same for all who have the same view.
+// view says how an object is to be seen: all who watch it in the same view are sent the same.
 type view struct {
 	object  store.Key
-	rev     uint64
 	kind    *Kind
 	format  format
-	columns bool  // of a Table
-	second  int64 // in which a Table was asked for: it says how old things are
+	columns bool // of a Table
+}
+
+// moment is what a view is of.
+type moment struct {
+	rev    uint64
+	second int64 // in which a Table was asked for: it says how old things are
 }
 
 // showing is the object in a view.
@@ -38,6 +42,8 @@ type showing struct {
 	json []byte
 	err  error
 }
+
+type views = watch.Shared[view, moment, showing]
 
 // watcher is one client's watch.
 type watcher struct {
@@ -289,7 +295,7 @@ func (v *watcher) send(kind store.EventType, o store.Object) error {
 	if v.r.kind.Sealed {
 		it, _ = show() // what is encrypted in the store isn't kept in the clear
 	} else {
-		it = v.s.views.Get(as, show)
+		it = v.s.views.Get(as, v.moment(o), show)
 	}
 	if it.err != nil {
 		return it.err
@@ -299,12 +305,19 @@ func (v *watcher) send(kind store.EventType, o store.Object) error {
 
 // view is how the client is to see an object. The columns of a Table are in the first one only.
 func (v *watcher) view(o store.Object) view {
-	as := view{object: o.Key, rev: o.Rev, kind: v.r.kind, format: v.format}
+	as := view{object: o.Key, kind: v.r.kind, format: v.format}
 	if v.format.table {
-		as.columns, as.second = !v.headed, v.s.Now().Unix()
-		v.headed = true
+		as.columns, v.headed = !v.headed, true
 	}
 	return as
+}
+
+func (v *watcher) moment(o store.Object) moment {
+	m := moment{rev: o.Rev}
+	if v.format.table {
+		m.second = v.s.Now().Unix()
+	}
+	return m
 }
 
 // show writes an object in a view.

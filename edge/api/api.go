@@ -43,12 +43,12 @@ const base = "/apis/" + resource.APIVersion
 type server struct {
 	Options
 	watches broker.Watches
-	forms   *watch.Shared[version, form]
+	forms   *forms
 }
 
 // New makes the API's handler.
 func New(o Options) http.Handler {
-	s := &server{Options: o, forms: watch.NewShared[version, form](formsSize)}
+	s := &server{Options: o, forms: watch.NewShared[string, uint64, form](formsSize)}
 	mux := http.NewServeMux()
 	for _, prefix := range []string{base, base + "/namespaces/{namespace}"} {
 		mux.HandleFunc("GET "+prefix+"/devices", s.devices)

@@ -16,14 +16,11 @@ const (
 	// patience is how long a watcher that doesn't read what has changed may take at least.
 	patience = 30 * time.Second
 	// formsSize bounds what is remembered of what watchers were sent, in bytes.
-	formsSize = 1 << 20
+	formsSize = 4 << 20
 )
 
-// version names a device as of a revision.
-type version struct {
-	name string
-	rev  uint64
-}
+// forms are the devices as they are sent, by name and revision.
+type forms = watch.Shared[string, uint64, form]
 
 // form is a device as it is sent. All who list and watch share it: it is read and encoded once for many watchers.
 type form struct {
@@ -46,7 +43,7 @@ func revision(d resource.Device) uint64 {
 
 // form is that of a device which was read.
 func (s *server) form(d resource.Device) form {
-	f := s.forms.Get(version{d.Metadata.Name, revision(d)}, func() (form, int) { return formOf(d) })
+	f := s.forms.Get(d.Metadata.Name, revision(d), func() (form, int) { return formOf(d) })
 	if f.rev != revision(d) { // latest has something newer: a list is of one revision
 		f, _ = formOf(d)
 	}
@@ -55,7 +52,7 @@ func (s *server) form(d resource.Device) form {
 
 // latest is a device as of a revision, or as it is now if that is later.
 func (s *server) latest(name string, rev uint64) form {
-	return s.forms.Get(version{name, rev}, func() (form, int) {
+	return s.forms.Get(name, rev, func() (form, int) {
 		b, ok := s.Twins.Device(name)
 		if !ok {
 			return form{}, 0
