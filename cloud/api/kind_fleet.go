@@ -18,6 +18,7 @@ func nodeKind() Kind {
 			{Name: "Version", Type: "string", Path: ".status.version", Description: "The version of its core."},
 			{Name: "Fleet", Type: "string", Description: "The Fleet that owns it."},
 			{Name: "Devices", Type: "integer", Path: ".status.devices", Description: "How many devices are bound to it."},
+			{Name: "Ready", Type: "string", Path: ".status.conditions[?(@.type==\"Ready\")].status", Description: "Whether its link to the hub is up.", Wide: true},
 			{Name: "Last-Seen", Type: "string", Path: ".status.lastSeen", Description: "When its state last changed.", Wide: true},
 			{Name: "Image", Type: "string", Path: ".spec.os.image", Description: "The operating system that is wanted.", Wide: true},
 		},
@@ -27,7 +28,7 @@ func nodeKind() Kind {
 			if n.Spec.OS != nil {
 				image = n.Spec.OS.Image
 			}
-			return []any{orUnknown(n.Status.State), n.Status.Version, fleet, n.Status.Devices, n.Status.LastSeen, image}
+			return []any{orUnknown(n.Status.State), n.Status.Version, fleet, n.Status.Devices, condition(n.Status.Conditions, resource.ConditionReady), n.Status.LastSeen, image}
 		}),
 		Fields: map[string]func(any) string{
 			"metadata.owner": field(func(n *resource.Node) string { return n.Metadata.Owner }),

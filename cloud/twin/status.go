@@ -263,11 +263,11 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 	t.mu.RLock()
 	n := t.nodes[name]
 	state, report, oversize, exists, devices := resource.Offline, resource.NodeReport{}, "", false, 0
-	alone, met := "", false
+	alone, met, ended := "", false, ""
 	if n != nil {
 		devices = len(n.bound)
 		state, oversize, exists = n.state(), n.oversize, n.core != "" || n.unknown
-		alone, met = t.aloneText(n), n.met
+		alone, met, ended = t.aloneText(n), n.met, n.contact.ended
 		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
 			_ = json.Unmarshal(e.Value, &report) // a node that reports nonsense about itself has no version to show
 		}
@@ -286,6 +286,7 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 			s.State, s.LastSeen = state, resource.Time(t.o.Now())
 		}
 		s.Version, s.SystemInfo, s.Devices = report.Version, report.SystemInfo, devices
+		s.Conditions = resource.ReadyCondition(s.Conditions, state, ended, t.o.Now())
 		s.Conditions = resource.QuotaCondition(s.Conditions, oversize, t.o.Now())
 		if met { // or what was known of it still is
 			s.Conditions = resource.OtherHubCondition(s.Conditions, alone, t.o.Now())

@@ -263,6 +263,35 @@ func TestPresenceIsTheBrokersWord(t *testing.T) {
 	require.Eventually(t, func() bool { return state() == "offline" }, wait, time.Millisecond)
 }
 
+// TestANodeIsReadyWhileItsLinkIsUp, says when that changed, and is not written again by a hub that is restarted.
+func TestANodeIsReadyWhileItsLinkIsUp(t *testing.T) {
+	r, c := joined(t)
+	ready := func(status, message string) (got resource.Condition) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			got = r.nodeCondition(resource.ConditionReady)
+			return got.Status == status && strings.Contains(got.Message, message)
+		}, wait, tick)
+		return got
+	}
+	require.False(t, ready("True", "is up").LastTransitionTime.IsZero())
+	r.disconnect(c)
+	left := ready("False", "is down: ")
+	require.Equal(t, resource.ReasonAway, left.Reason)
+	r.looked()
+	before, err := r.store.Get(context.Background(), nodeKey)
+	require.NoError(t, err)
+	r.restart()
+	r.looked()
+	after, err := r.store.Get(context.Background(), nodeKey)
+	require.NoError(t, err)
+	require.Equal(t, before, after, "what is known of it stays, and is not written again")
+	r.connect(c)
+	ready("True", "is up")
+	r.restart()
+	ready("False", "has not connected since the hub was started")
+}
+
 func TestANodesDevicesAreCounted(t *testing.T) {
 	r, _ := joined(t)
 	counts := func(want int) {

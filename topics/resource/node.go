@@ -116,7 +116,8 @@ type NodeStatus struct {
 	SystemdUnits []SystemdUnit `json:"systemdUnits,omitempty"`
 	// UpdatedAt is when the node last reported its status.
 	UpdatedAt string `json:"updatedAt,omitempty"`
-	// Conditions are the node's own and those of its rendering.
+	// Conditions are the node's own and those of its rendering. Ready says whether its link to the hub is up;
+	// QuotaExceeded and OfAnotherHub are there if they ever were true.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -170,6 +171,25 @@ type NodeReport struct {
 	Version    string      `json:"version"`
 	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
 	StartedAt  string      `json:"startedAt,omitempty"`
+}
+
+// ConditionReady says whether a node's link to the hub is up.
+const ConditionReady = "Ready"
+
+// ReadyCondition says so, and of a node that is offline what its last connection ended with; ended is empty
+// when the hub has had none since it was started. What was said before that then stands.
+func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Condition {
+	c := Condition{Type: ConditionReady, Status: "True", Reason: "NodeOnline", Message: "its link to the hub is up"}
+	if state != Online {
+		c.Status, c.Reason, c.Message = "False", ReasonAway, "its link to the hub is down: "+ended
+	}
+	if state != Online && ended == "" {
+		c.Message = "it has not connected since the hub was started"
+		if i := slices.IndexFunc(prev, func(c Condition) bool { return c.Type == ConditionReady && c.Status == "False" }); i >= 0 {
+			c.Message = prev[i].Message
+		}
+	}
+	return SetCondition(slices.Clone(prev), c, now)
 }
 
 // QuotaExceeded is the condition of a Node that owns more than the hub takes.
