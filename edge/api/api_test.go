@@ -136,6 +136,13 @@ func TestListAndGet(t *testing.T) {
 	require.Equal(t, 200, get(t, url+base+"/namespaces/default/devices", &l))
 	require.Equal(t, "DeviceList", l.Kind)
 	require.Len(t, l.Items, 1)
+	f.set("lamp", "OFF")
+	f.set("fan", "ON")
+	require.Equal(t, 200, get(t, url+base+"/devices", &l))
+	devices, rev := f.Devices()
+	require.ElementsMatch(t, devices, l.Items)
+	require.Equal(t, strconv.FormatUint(rev, 10), l.Metadata.ResourceVersion)
+	f.set("lamp", "ON")
 	require.Equal(t, 200, get(t, url+base+"/namespaces/other/devices", &l))
 	require.Empty(t, l.Items)
 	var d resource.Device
