@@ -56,7 +56,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	figures := metrics.New(o.Version)
 	commits := figures.Commits()
-	st, err := store.Open(store.Options{Dir: cfg.Data.Dir, Rand: nonce, Log: log, Committed: commits.Of("tree"), Checkpointed: commits.Of("checkpoint")})
+	st, err := store.Open(store.Options{Dir: cfg.Data.Dir, Node: cfg.Node.Name, Rand: nonce, Log: log, Committed: commits.Of("tree"), Checkpointed: commits.Of("checkpoint")})
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ var (
 	bucketMeta = []byte("meta")
 	keyFormat  = []byte("format")
 	keySegment = []byte("segment")
+	keyNode    = []byte("node")
 
 	buckets = [kinds][]byte{kindState: []byte("state"), kindUp: []byte("up"), kindDown: []byte("down"), kindEffective: []byte("effective")}
 )
@@ -54,6 +55,29 @@ func initialise(tx *bbolt.Tx) error {
 	}
 	meta, err := tx.CreateBucket(bucketMeta)
 	return errors.Join(err, meta.Put(keyFormat, []byte(format)), putPosition(tx, 0))
+}
+
+// claim is for one node: what is here would be published under another one's name.
+func (s *Store) claim() error {
+	node, whose := s.opts.Node, ""
+	err := s.inDB(func(tx *bbolt.Tx) error {
+		whose = string(tx.Bucket(bucketMeta).Get(keyNode))
+		return nil
+	})
+	switch {
+	case err != nil || node == "" || whose == node || whose == "" && s.opts.ReadOnly:
+		return err
+	case whose != "":
+		return fmt.Errorf("%s has the data of the node %s, and node.name is %s: set node.name to %s, or give %s another data.dir; "+
+			"to have it begin anew here, without what is in it, move the directory away", s.opts.Dir, whose, node, whose, node)
+	}
+	err = s.file().Safely(func() error {
+		return s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyNode, []byte(node)) })
+	})
+	if err != nil { // a core starts on a full disk, too
+		s.opts.Log.Warn().Err(err).Msg("whose data this is was not noted: that is done at the next start")
+	}
+	return nil
 }
 
 func putPosition(tx *bbolt.Tx, segment uint64) error {

@@ -14,7 +14,7 @@
 // In the directory [DirName] of the data directory the database is the file core.db.
 // Its buckets:
 //
-//	meta       format: "edgebus-core/3"; segment: the last segment that is in it, in decimal
+//	meta       format: "edgebus-core/3"; segment: the last segment that is in it, in decimal; node: whose it is
 //	state      up, down: the maps' places, a link.State in CBOR each; floor: of the versions in force, a CBOR number
 //	up         edge-owned entries and tombstones by key, as link.AppendEntry writes them
 //	down       cloud-owned ones
@@ -92,6 +92,9 @@ type Options struct {
 	// of its failure: how long it took, and how many records were in it. They must not
 	// block, and may be nil.
 	Committed, Checkpointed func(took time.Duration, records int, err error)
+	// Node is the node's name. Data of another node is refused, for keys don't say whose they are; of none, as
+	// versions before it left them, becomes its own. Empty: whoever's.
+	Node string
 	// ReadOnly is for who only looks: nothing is made or changed.
 	ReadOnly bool
 
@@ -166,6 +169,9 @@ func (s *Store) open() error {
 	if err != nil {
 		return err
 	}
+	if err := s.claim(); err != nil {
+		return err
+	}
 	if err := s.log.Scan(position+1, wellFormed); err != nil {
 		return err
 	}
@@ -189,7 +195,10 @@ func (s *Store) make() error {
 	if err != nil {
 		return err
 	}
-	return s.openDB()
+	if err := s.openDB(); err != nil {
+		return err
+	}
+	return s.claim()
 }
 
 func wellFormed(_ wal.Place, body []byte) (err error) {

@@ -38,6 +38,26 @@ func put(t testing.TB, o *link.Owner, key, value string) {
 	require.NoError(t, err)
 }
 
+// TestDataIsOneNodes: what is there has no node in its names, and would be published under any.
+func TestDataIsOneNodes(t *testing.T) {
+	dir := t.TempDir()
+	as := func(node string, readOnly bool) error {
+		s, err := Open(Options{Dir: dir, Rand: seven, Node: node, ReadOnly: readOnly})
+		if err == nil {
+			err = s.Close()
+		}
+		return err
+	}
+	require.NoError(t, as("", false), "as it was before it had a name")
+	require.NoError(t, as("n2", true), "who only looks takes nothing")
+	require.NoError(t, as("n1", false))
+	for range 2 {
+		require.ErrorContains(t, as("n2", false), dir+" has the data of the node n1, and node.name is n2: set node.name to n1, or give n2 another data.dir")
+		require.NoError(t, as("n1", false))
+		require.NoError(t, as("", true))
+	}
+}
+
 func TestWhatIsCommittedIsThereAgain(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
