@@ -65,11 +65,16 @@ type Broker struct {
 	clients   clients
 	stats     stats
 	others    others
-	lobby     lobby
-	seats     seats
-	guard     *guard
-	counters  session.Counters
-	outlet    struct {
+	crowd     *session.Crowd
+	crowded   struct { // what its turns have cost
+		sync.Mutex
+		debt
+	}
+	lobby    lobby
+	seats    seats
+	guard    *guard
+	counters session.Counters
+	outlet   struct {
 		sess  *session.Session
 		count session.Counters
 	}
@@ -101,6 +106,7 @@ func New(opts Options) (*Broker, error) {
 		floods: sampled(opts.Log), shortages: sampled(opts.Log),
 		closed: make(chan struct{}), sweeps: sweepEvery,
 	}
+	b.crowd = session.NewCrowd(b.paceCrowd)
 	b.asked.init()
 	b.router.dropped = b.droppedFor
 	b.lobby.size = max(16, opts.Limits.Connections/4)

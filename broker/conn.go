@@ -60,8 +60,8 @@ type conn struct {
 	lane      *lane // of a node's messages; nil: they have none
 
 	// Whoever is writing has these.
-	unpaid time.Time // what was served is paid for then
-	spread bool      // it was said that the client is given retained messages more slowly
+	unpaid debt // for what was served
+	spread bool // it was said that the client is given retained messages more slowly
 
 	mu   sync.Mutex
 	will *will
@@ -72,6 +72,7 @@ func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
 	c := &conn{Conn: transport, b: b, listener: l}
 	c.turn.began = time.Now()
+	c.batch.Crowd = b.crowd
 	c.meter(transport)
 	c.in = newFrames(transport, int(b.opts.Limits.MaximumPacket))
 	c.acks.init()

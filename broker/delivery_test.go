@@ -125,6 +125,32 @@ func testBurstArrivesInOrder(t *testing.T, at place) {
 	sub.nothing()
 }
 
+// testCrowdInOrder: many get the same from two who publish at the same time, and each of them gets
+// all of it and in each publisher's order; so does somebody who gets nothing else.
+func testCrowdInOrder(t *testing.T, at place) {
+	b := at.start(t, nil)
+	const many, n = 40, 50
+	var crowd []*tc
+	for i := range many {
+		c := open(t, b, "crowd-"+strconv.Itoa(i), receiveMaximum(20))
+		c.sub("#", byte(i%2))
+		crowd = append(crowd, c)
+	}
+	x, y := open(t, b, "x"), open(t, b, "y")
+	var sent sync.WaitGroup
+	defer sent.Wait()
+	sent.Go(func() { x.burst("x", 0, n) })
+	sent.Go(func() { y.burst("y", 1000, n) })
+	for _, c := range crowd {
+		byTopic := map[bool][]string{}
+		for _, text := range c.collect(2 * n) {
+			byTopic[len(text) < 4] = append(byTopic[len(text) < 4], text)
+		}
+		require.Equal(t, numbers(0, n), byTopic[true])
+		require.Equal(t, numbers(1000, n), byTopic[false])
+	}
+}
+
 func testResumeSendsNoMoreThanReceiveMaximum(t *testing.T, at place) {
 	b := at.start(t, nil)
 	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")

@@ -102,6 +102,7 @@ func Delivery(t *testing.T, hub, core Limits) {
 		{"a client's own id is no acknowledgement", testClientIDsAndOursAreSeparate},
 		{"receive maximum 5, the same ids in between", testReceiveMaximumWithTheSameIDsInBetween},
 		{"receive maximum 10, burst of 500 in order", testBurstArrivesInOrder},
+		{"a crowd of subscribers, in order", testCrowdInOrder},
 		{"resume sends no more than receive maximum, no DUP", testResumeSendsNoMoreThanReceiveMaximum},
 		{"200 queued offline in order", testQueuedOfflineInOrder},
 		{"20,000 to an offline session", testOffline20000},

@@ -46,8 +46,9 @@ func (c *conn) more() error {
 		c.heard = false
 		c.extend()
 	}
-	if c.in.full() {
-		runtime.Gosched() // somebody who sends faster than it is taken doesn't keep the others waiting
+	if c.in.full() { // somebody who sends faster than it is taken doesn't keep the others waiting
+		c.batch.Await()
+		runtime.Gosched()
 	}
 	err := c.in.fill()
 	for c.mayGoOn(err) {

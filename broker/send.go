@@ -47,6 +47,10 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 		defer lock.Unlock()
 	}
 	rt := b.router.route(out.Topic)
+	if how.batch == nil && len(rt.targets) > session.Few {
+		how.batch = &session.Batch{Crowd: b.crowd}
+		defer how.batch.Wake()
+	}
 	p := &parcel{b: b, changes: how.along, inLane: how.lane != nil}
 	if retained {
 		if err := b.retained.quota(out); err != nil {

@@ -68,6 +68,18 @@ func (o *others) note(id string, t *turn) {
 	o.last = sighting{id, t.began}
 }
 
+// forget takes back that a client is not greedy.
+func (o *others) forget(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.before.of == id {
+		o.before = sighting{}
+	}
+	if o.last.of == id {
+		o.last, o.before = o.before, sighting{}
+	}
+}
+
 // than says whether there are others than the client.
 func (o *others) than(id string, now time.Time) bool {
 	o.mu.Lock()
@@ -77,6 +89,16 @@ func (o *others) than(id string, now time.Time) bool {
 		s = o.before
 	}
 	return now.Sub(s.at) < company
+}
+
+// several says whether one has published lately beside another, or beside one that doesn't stop.
+func (o *others) several(now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.greedy.Load() > 0 {
+		return now.Sub(o.last.at) < company
+	}
+	return now.Sub(o.before.at) < company
 }
 
 // metered is a socket that tells its connection's turn of every read: what is between
@@ -138,6 +160,7 @@ func (c *conn) setGreedy(greedy bool) {
 	c.turn.greedy = greedy
 	if greedy {
 		c.b.others.greedy.Add(1)
+		c.b.others.forget(c.ident.ClientID)
 		return
 	}
 	c.b.others.greedy.Add(-1)
@@ -196,6 +219,34 @@ func (o *others) share() float64 {
 	return 3 * max(1, float64(o.greedy.Load())/float64(runtime.GOMAXPROCS(0)))
 }
 
+// debt is time that was used, until the share of it has passed that leaves the others theirs.
+type debt struct{ until time.Time }
+
+// add counts what was used just now, and says for how long nothing should be.
+func (d *debt) add(now time.Time, took time.Duration, share float64) (wait time.Duration) {
+	if began := now.Add(-took); d.until.Before(began) {
+		d.until = began
+	}
+	d.until = d.until.Add(time.Duration(share * float64(took)))
+	return d.until.Sub(now)
+}
+
+// paceCrowd is told how long writing to one of many took that are given the same. While
+// several publish, such writing gets a third, too.
+func (b *Broker) paceCrowd(took time.Duration) (rest time.Duration) {
+	now := time.Now()
+	if !b.others.several(now) {
+		return 0
+	}
+	b.crowded.Lock()
+	wait := b.crowded.add(now, min(took, restLeast), b.others.share()) // longer, and the machine was busy with something else
+	b.crowded.Unlock()
+	if wait < 2*turnTime {
+		return 0
+	}
+	return min(max(wait, restLeast), restMost)
+}
+
 // served is told of the time that it took to bring the client what is retained. A large
 // tree is as good as a flood: while others publish, serving it gets a third as well.
 func (c *conn) served(took time.Duration, more bool) {
@@ -203,11 +254,7 @@ func (c *conn) served(took time.Duration, more bool) {
 	if !c.b.others.than(c.ident.ClientID, now) {
 		return
 	}
-	if began := now.Add(-took); c.unpaid.Before(began) {
-		c.unpaid = began
-	}
-	c.unpaid = c.unpaid.Add(time.Duration(c.b.others.share() * float64(took)))
-	wait := c.unpaid.Sub(now)
+	wait := c.unpaid.add(now, took, c.b.others.share())
 	if !more || wait < restLeast {
 		return
 	}

@@ -82,6 +82,22 @@ func TestLargeTreeIsServedInTurns(t *testing.T) {
 	require.Positive(t, b.Stats().Rests)
 }
 
+// TestCrowdIsServedInTurns while several publish, or one beside a flood, and at once for a single one.
+func TestCrowdIsServedInTurns(t *testing.T) {
+	b := start(t, nil)
+	publishes := func(id string) { b.others.note(id, &turn{began: time.Now()}) }
+	publishes("one")
+	require.Zero(t, b.paceCrowd(turnTime))
+	b.others.greedy.Add(1)
+	require.GreaterOrEqual(t, b.paceCrowd(turnTime), restLeast)
+	b.others.greedy.Add(-1)
+	require.Zero(t, b.paceCrowd(turnTime))
+	publishes("two")
+	rest := b.paceCrowd(time.Hour)
+	require.GreaterOrEqual(t, rest, restLeast)
+	require.LessOrEqual(t, rest, restMost)
+}
+
 func TestTooManyWrongPasswords(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 2 })
 	try := func(user, password string, opts ...connectOption) byte {

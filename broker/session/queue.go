@@ -1,13 +1,22 @@
 package session
 
+import "sync"
+
 // ring is a first-in first-out buffer whose entries keep their sequence number
-// for as long as they are in it.
+// for as long as they are in it. It grows block by block: were it copied to grow, all the
+// sessions that get the same messages would do so at the same moment.
 type ring[T any] struct {
-	buf   []T // its length is a power of two
-	head  int
-	n     int
-	first uint64 // sequence number of the entry at head
+	blocks     []*block[T]
+	head, tail *block[T]  // the first and the last of them
+	pool       *sync.Pool // of empty blocks; nil: none
+	off        int        // of the oldest entry, in the first block
+	n          int
+	first      uint64 // sequence number of the oldest entry
 }
+
+type block[T any] [blockLen]T
+
+const blockLen = 16
 
 func (r *ring[T]) len() int { return r.n }
 
@@ -16,36 +25,62 @@ func (r *ring[T]) end() uint64 { return r.first + uint64(r.n) }
 
 // at returns the entry with the sequence number, which must be in the ring.
 func (r *ring[T]) at(seq uint64) *T {
-	return &r.buf[(r.head+int(seq-r.first))&(len(r.buf)-1)]
+	i := r.off + int(seq-r.first)
+	return &r.blocks[i/blockLen][i%blockLen]
 }
 
+// oldest returns the first entry, which there must be.
+func (r *ring[T]) oldest() *T { return &r.head[r.off] }
+
 func (r *ring[T]) push(v T) {
-	if r.n == len(r.buf) {
-		r.grow()
+	i := r.off + r.n
+	if i == len(r.blocks)*blockLen {
+		r.blocks = append(r.blocks, r.more())
+		r.ends()
 	}
-	r.buf[(r.head+r.n)&(len(r.buf)-1)] = v
+	r.tail[i%blockLen] = v
 	r.n++
 }
 
-func (r *ring[T]) grow() {
-	bigger := make([]T, max(16, 2*len(r.buf)))
-	for i := range r.n {
-		bigger[i] = r.buf[(r.head+i)&(len(r.buf)-1)]
+func (r *ring[T]) more() *block[T] {
+	if r.pool != nil {
+		if b, ok := r.pool.Get().(*block[T]); ok {
+			return b
+		}
 	}
-	r.buf, r.head = bigger, 0
+	return new(block[T])
 }
 
-// pop takes the oldest entry off. A ring that was large gives its memory back
-// once it is empty.
+func (r *ring[T]) free(b *block[T]) {
+	if r.pool != nil {
+		r.pool.Put(b)
+	}
+}
+
+// ends finds the first and the last block.
+func (r *ring[T]) ends() {
+	if r.head, r.tail = nil, nil; len(r.blocks) > 0 {
+		r.head, r.tail = r.blocks[0], r.blocks[len(r.blocks)-1]
+	}
+}
+
+// pop takes the oldest entry off.
 func (r *ring[T]) pop() T {
 	var none T
-	v := r.buf[r.head]
-	r.buf[r.head] = none
-	r.head = (r.head + 1) & (len(r.buf) - 1)
+	at := r.oldest()
+	v := *at
+	*at = none
+	r.off++
 	r.n--
 	r.first++
-	if r.n == 0 && len(r.buf) > 1024 {
-		r.buf, r.head = nil, 0
+	switch {
+	case r.off == blockLen:
+		r.free(r.head)
+		r.blocks[0] = nil
+		r.blocks, r.off = r.blocks[1:], 0
+		r.ends()
+	case r.n == 0:
+		r.off = 0
 	}
 	return v
 }
@@ -55,6 +90,12 @@ func (r *ring[T]) dropLast() {
 	var none T
 	*r.at(r.end() - 1) = none
 	r.n--
+	if last := len(r.blocks) - 1; r.off+r.n == last*blockLen {
+		r.free(r.tail)
+		r.blocks[last] = nil
+		r.blocks = r.blocks[:last]
+		r.ends()
+	}
 }
 
 // item is a message waiting in a queue.
@@ -74,6 +115,10 @@ type queue struct {
 	bytes int
 }
 
+var itemBlocks sync.Pool // sessions fill and empty their queues all the time
+
+func newQueue() queue { return queue{items: ring[item]{pool: &itemBlocks}} }
+
 // push appends without looking at bounds.
 func (q *queue) push(it item) {
 	if it.qos == 0 {
@@ -87,7 +132,7 @@ func (q *queue) push(it item) {
 // front returns the oldest item that was not evicted.
 func (q *queue) front() (item, bool) {
 	for q.items.len() > 0 {
-		it := *q.items.at(q.items.first)
+		it := *q.items.oldest()
 		if it.msg != nil {
 			return it, true
 		}
@@ -101,7 +146,7 @@ func (q *queue) pop() {
 	it := q.items.pop()
 	q.live--
 	q.bytes -= it.msg.weight()
-	for q.zero.len() > 0 && *q.zero.at(q.zero.first) < q.items.first {
+	for q.zero.len() > 0 && *q.zero.oldest() < q.items.first {
 		q.zero.pop()
 	}
 }
@@ -126,7 +171,7 @@ func (q *queue) compact() {
 		return
 	}
 	old := q.items
-	q.items, q.zero = ring[item]{first: old.first}, ring[uint64]{}
+	q.items, q.zero = ring[item]{first: old.first, pool: old.pool}, ring[uint64]{}
 	for seq := old.first; seq < old.end(); seq++ {
 		it := *old.at(seq)
 		if it.msg == nil {

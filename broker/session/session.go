@@ -67,7 +67,7 @@ type taker interface {
 func New(limits Limits, now func() time.Time, count *Counters) *Session {
 	return &Session{
 		limits: limits, now: now, count: count, version: 5,
-		inbound: make(map[uint16]*inbound), flights: newFlights(),
+		inbound: make(map[uint16]*inbound), queue: newQueue(), flights: newFlights(),
 	}
 }
 
@@ -126,7 +126,7 @@ func (s *Session) End() {
 	if s.log != nil {
 		s.log.Forget(s.records()...)
 	}
-	s.queue, s.flights, s.pulls, s.came = queue{}, newFlights(), nil, arrivals{}
+	s.queue, s.flights, s.pulls, s.came = newQueue(), newFlights(), nil, arrivals{}
 }
 
 // records lists all that the session has on disk, less what is still to be settled.
@@ -257,11 +257,21 @@ func (s *Session) enqueue(m *Message, d Delivery) {
 }
 
 func (s *Session) push(it item, b *Batch) {
+	held := s.held()
 	s.queue.push(it)
 	s.count.Queued.Add(1)
-	if s.writer != nil {
+	if s.writer != nil && !held {
 		s.writer.wakeWith(b)
 	}
+}
+
+// held says whether what is in the queue waits for the client. Its acknowledgement wakes the writer.
+func (s *Session) held() bool {
+	if s.flights.room(s.window) {
+		return false
+	}
+	first, ok := s.queue.front()
+	return ok && first.qos > 0
 }
 
 func (s *Session) left(n int) { s.count.Queued.Add(-int64(n)) }

@@ -185,7 +185,7 @@ func TestWhatIsTakenBackLeavesNoGaps(t *testing.T) {
 		}
 		require.Equal(t, 1, s.Queued())
 		require.Equal(t, 1, s.queue.items.len())
-		require.LessOrEqual(t, len(s.queue.items.buf), 2048)
+		require.LessOrEqual(t, len(s.queue.items.blocks), 2048/blockLen)
 		require.Equal(t, []string{"kept"}, payloads(decode(t, s.drain(attached(s, Params{Version: 5}), nil, batchBytes), 5)))
 	}
 }
@@ -304,28 +304,33 @@ func TestEverythingArrives(t *testing.T) {
 
 func TestQueueAgainstASlice(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		var q queue
+		q := newQueue()
 		var model []string
 		zero, stakes := make(map[string]bool), make(map[string]*stake)
 		n := 0
 		rt.Repeat(map[string]func(*rapid.T){
 			"push": func(rt *rapid.T) {
 				qos := byte(rapid.IntRange(0, 1).Draw(rt, "qos"))
-				name := strconv.Itoa(n)
-				n++
-				zero[name] = qos == 0
-				it := item{msg: message("a", name, qos), qos: qos}
-				if qos > 0 {
-					it.stake = &stake{pos: q.items.end()}
-					stakes[name] = it.stake
+				for range rapid.IntRange(1, 2*blockLen).Draw(rt, "number") {
+					name := strconv.Itoa(n)
+					n++
+					zero[name] = qos == 0
+					it := item{msg: message("a", name, qos), qos: qos}
+					if qos > 0 {
+						it.stake = &stake{pos: q.items.end()}
+						stakes[name] = it.stake
+					}
+					q.push(it)
+					model = append(model, name)
 				}
-				q.push(it)
-				model = append(model, name)
 			},
 			"pop": func(rt *rapid.T) {
-				it, ok := q.front()
-				require.Equal(rt, len(model) > 0, ok)
-				if ok {
+				for range rapid.IntRange(1, 2*blockLen).Draw(rt, "number") {
+					it, ok := q.front()
+					require.Equal(rt, len(model) > 0, ok)
+					if !ok {
+						return
+					}
 					require.Equal(rt, model[0], string(it.msg.Payload))
 					q.pop()
 					model = model[1:]

@@ -43,7 +43,7 @@ type Writer struct {
 	served  func(took time.Duration, more bool) // nil: nobody is told
 
 	// Whoever is writing has these.
-	rest   []byte      // what a flush could not write
+	wrote  int64       // when it last wrote, in Unix nanoseconds
 	owing  atomic.Bool // retained messages are still to be fetched
 	rounds int         // of writing, since they are
 
@@ -106,22 +106,29 @@ func (w *Writer) begin() bool {
 // flush is Wake for somebody with time to spare: what can be written without waiting is
 // written before it returns, and no goroutine is needed for it.
 func (w *Writer) flush() {
-	if w.try == nil {
-		w.Wake()
-		return
+	if w.begin() {
+		w.flushNow()
 	}
-	if !w.begin() {
+}
+
+// flushNow is flush by the one who writes.
+func (w *Writer) flushNow() {
+	if w.try == nil {
+		go w.run()
 		return
 	}
 	buf := buffers.Get().(*[]byte)
-	if w.once(buf) {
-		go w.run()
+	rest, more, ok := w.once(buf)
+	if ok && (more || len(*buf) >= batchBytes || !w.pause()) {
+		go w.runWith(buf, rest)
+		return
 	}
 	release(buf)
 }
 
-// once writes what there is, and says whether more has to be done.
-func (w *Writer) once(buf *[]byte) bool {
+// once writes what there is and can be written without waiting. It says what of it is left,
+// whether that or something else has to wait, and whether the connection still stands.
+func (w *Writer) once(buf *[]byte) (rest []byte, more, ok bool) {
 	began := time.Now()
 	out, s, closing := w.take((*buf)[:0])
 	if s != nil {
@@ -132,15 +139,13 @@ func (w *Writer) once(buf *[]byte) bool {
 		n, err := w.try.TryWrite(out)
 		if err != nil {
 			w.fail(err)
-			return false
+			return nil, false, false
 		}
-		w.rest = append(w.rest, out[n:]...)
+		rest = out[n:]
+		w.wrote = began.UnixNano()
 	}
 	w.tell(time.Since(began), false)
-	if closing || len(w.rest) > 0 || len(out) >= batchBytes || s != nil && s.owes(w) {
-		return true
-	}
-	return !w.pause()
+	return rest, closing || len(rest) > 0 || s != nil && s.owes(w), true
 }
 
 // pause ends writing, unless there was a call for more.
@@ -154,11 +159,11 @@ func (w *Writer) pause() bool {
 
 // Batch are the writers that are to be flushed once a reader has dealt with all that
 // arrived together. A nil Batch wakes them at once.
-type Batch []*Writer
-
-// most is how many connections a reader writes to by itself. To more, others do it at the
-// same time.
-const most = 32
+type Batch struct {
+	Crowd   *Crowd
+	writers []*Writer
+	lined   uint64 // the last turn in the line of those who were flushed
+}
 
 // Add has the writer flushed with the batch.
 func (b *Batch) Add(w *Writer) {
@@ -167,26 +172,45 @@ func (b *Batch) Add(w *Writer) {
 		w.Wake()
 	case w.batch.Load() != b:
 		w.batch.Store(b)
-		*b = append(*b, w)
+		b.writers = append(b.writers, w)
 	}
 }
 
 func (w *Writer) wakeWith(b *Batch) { b.Add(w) }
 
-// Flush flushes all of them.
-func (b *Batch) Flush() {
-	alone := len(*b) <= most
-	for i, w := range *b {
-		(*b)[i] = nil
-		w.batch.CompareAndSwap(b, nil)
-		if alone {
-			w.flush()
-		} else {
-			w.Wake()
-		}
+// Flush writes to a few of them, and has the others written to.
+func (b *Batch) Flush() { b.flush((*Writer).flush, (*Writer).flushNow) }
+
+// Await waits until all others had their turn.
+func (b *Batch) Await() {
+	if b.lined > 0 {
+		b.Crowd.await(b.lined)
+		b.lined = 0
 	}
-	if *b = (*b)[:0]; cap(*b) > most {
-		*b = nil
+}
+
+// Wake is Flush for somebody who has no time to write.
+func (b *Batch) Wake() { b.flush((*Writer).Wake, func(w *Writer) { go w.run() }) }
+
+// flush has all of them written to, one by one. now is for those whose writer it already is.
+func (b *Batch) flush(one, now func(*Writer)) {
+	for _, w := range b.writers {
+		w.batch.CompareAndSwap(b, nil) // from now on what it is given is somebody else's to flush
+	}
+	if len(b.writers) <= Few {
+		for _, w := range b.writers {
+			one(w)
+		}
+	} else {
+		first, others := quiet(b.writers)
+		for _, w := range first {
+			now(w)
+		}
+		b.lined = b.Crowd.join(others)
+	}
+	clear(b.writers)
+	if b.writers = b.writers[:0]; cap(b.writers) > Few {
+		b.writers = nil
 	}
 }
 
@@ -194,8 +218,16 @@ var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // run writes until there is nothing left to write, or the writer is closed or the
 // connection fails, which it then closes.
-func (w *Writer) run() {
-	buf := buffers.Get().(*[]byte)
+func (w *Writer) run() { w.runWith(buffers.Get().(*[]byte), nil) }
+
+// runWith is run after a rest that is in the buffer.
+func (w *Writer) runWith(buf *[]byte, rest []byte) {
+	if len(rest) > 0 {
+		if _, err := w.conn.Write(rest); err != nil {
+			w.fail(err)
+			return
+		}
+	}
 	for w.round(buf) {
 	}
 	release(buf)
@@ -224,6 +256,7 @@ func (w *Writer) round(buf *[]byte) bool {
 			return false
 		}
 		waited = max(0, time.Since(before)-writeMost)
+		w.wrote = before.UnixNano()
 	}
 	if closing {
 		w.end()
@@ -264,8 +297,7 @@ func (w *Writer) end() {
 func (w *Writer) take(b []byte) (out []byte, s *Session, closing bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out = append(append(b, w.rest...), w.control...)
-	w.rest = nil
+	out = append(b, w.control...)
 	if w.control = w.control[:0]; cap(w.control) > keepControl {
 		w.control = nil
 	}

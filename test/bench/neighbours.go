@@ -69,8 +69,8 @@ func neighbours(b bench) error {
 	fmt.Fprint(b.w, "\nWhat is left is that a flood is read, or served, at all: a third of the time, in turns of 64 packets, 64 KiB or 200 µs. More than\n"+
 		"half of the messages meet no turn, which keeps p50; the others wait for the rest of one, and of what it woke: writers of the flood's own\n"+
 		"subscribers, the commit that its messages share, accepting and closing connections. Where p50 misses with the tree, a victim's\n"+
-		"message came while a commit of the flood's was under way, which can't be broken off, and took part in the next. Subscribers of # on\n"+
-		"200 connections are 200 writes to sockets for each message of anybody's, whether they are read or not.\n")
+		"message came while a commit of the flood's was under way, which can't be broken off, and took part in the next. For 200 subscribers\n"+
+		"of # each message of anybody's is put into 200 queues before it goes on, and their sockets are written to in a third of the time.\n")
 	return nil
 }
 
