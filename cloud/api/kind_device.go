@@ -113,6 +113,7 @@ func modelKind() Kind {
 		HeldBy:   devicesOf,
 		Columns: []Column{
 			{Name: "Properties", Type: "integer", Description: "How many properties it has."},
+			{Name: "Status", Type: "string", Description: "Active, or Terminating while its deletion waits for those that hold it."},
 			{Name: "Protocols", Type: "string", Description: "The protocols it has visitors for.", Wide: true},
 		},
 		Cells: func(obj any) []any {
@@ -121,7 +122,11 @@ func modelKind() Kind {
 			for _, v := range m.Spec.PropertyVisitors {
 				protocols = append(protocols, v.Protocol)
 			}
-			return []any{len(m.Spec.Properties), strings.Join(protocols, ",")}
+			status := "Active"
+			if m.Metadata.DeletionTimestamp != nil {
+				status = "Terminating"
+			}
+			return []any{len(m.Spec.Properties), status, strings.Join(protocols, ",")}
 		},
 	}
 }

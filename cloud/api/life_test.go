@@ -134,11 +134,16 @@ func TestModelInUse(t *testing.T) {
 	h.ok("POST", inNS+"/devices", named("a"))
 	h.ok("POST", inNS+"/devices", named("b"))
 	h.ok("POST", base+"/namespaces/other/devices", named("c")) // means another model
+	row := func() string {
+		return fmt.Sprint(h.ok("GET", inNS+"/devicemodels", "", "Accept", asTable).at("rows.0.cells"))
+	}
+	require.Contains(t, row(), " Active ")
 	r := h.ok("DELETE", inNS+"/devicemodels/dimmable", "")
 	require.Contains(t, r.header.Get("Warning"), "in use by a, b;")
 	require.NotEmpty(t, r.str("metadata.deletionTimestamp"))
 	require.Equal(t, "InUse", r.str("status.conditions.0.type"))
 	require.Contains(t, r.str("status.conditions.0.message"), "a, b")
+	require.Contains(t, row(), " Terminating ", "kubectl shows of itself nothing in lists")
 	h.refused(422, "Invalid", "POST", inNS+"/devices", named("d"))
 
 	h.ok("DELETE", inNS+"/devices/a", "")
