@@ -64,6 +64,40 @@ func TestWhatDerivesFromObjectsIsPublishedWhateverNodesReport(t *testing.T) {
 	require.Equal(t, []string{"4"}, r.said("v1/nodes/n1/devices/lamp/reported/temperature"))
 }
 
+// A node forgets what the hub says that it has, so the hub says so of what is stored only.
+func TestNothingIsSeenBeforeItIsStored(t *testing.T) {
+	r, c := joined(t)
+	c.report("devices/lamp/reported/temperature", "4")
+	r.inStep()
+	seen := func() (applied []uint64) {
+		for _, text := range r.said("v1/nodes/n1/sync/down") {
+			m, err := link.Decode([]byte(text))
+			require.NoError(t, err)
+			if m.Type == link.Seen {
+				applied = append(applied, m.Applied)
+			}
+		}
+		return applied
+	}
+	before := seen()
+	last := before[len(before)-1]
+	r.fault.reports.Store(true)
+	c.report("devices/lamp/reported/temperature", "5")
+	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, wait, time.Millisecond)
+	next := make(chan struct{}) // the step after the one that failed
+	r.twins.steps.Put(func(*batch) { close(next) })
+	<-next
+	for _, applied := range seen()[len(before):] {
+		require.Equal(t, last, applied)
+	}
+	r.fault.reports.Store(false)
+	r.disconnect(c)
+	r.connect(c)
+	r.inStep()
+	after := seen()
+	require.Greater(t, after[len(after)-1], last)
+}
+
 func TestReportsPutNoResendOff(t *testing.T) {
 	r, c := joined(t)
 	r.inStep()

@@ -42,6 +42,30 @@ func TestALinkIsToldAsItIs(t *testing.T) {
 	require.Nil(t, r.link("n1").Behind, "what an absent node has is not known after a restart")
 }
 
+func TestHowLateALinkIs(t *testing.T) {
+	r, c := joined(t)
+	r.inStep()
+	r.ahead.Store(int64(time.Hour))
+	require.Zero(t, r.twins.Stats().Oldest, "it lacks nothing, however old")
+	r.setDeaf(true)
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	require.Eventually(t, func() bool { return r.link("n1").Behind.Keys == 1 }, wait, time.Millisecond)
+	const lag = lateAfter + wait
+	r.ahead.Add(int64(lag))
+	s, seconds := r.twins.Stats(), r.link("n1").Behind.Seconds
+	require.Equal(t, 1, s.Late)
+	require.InDelta(t, lag+wait/2, s.Oldest, float64(wait), "as old as the key, and not as the connection")
+	require.InDelta(t, (lag + wait/2).Seconds(), seconds, wait.Seconds())
+
+	r.setDeaf(false)
+	c.gets("devices/lamp/desired/power", "ON")
+	r.inStep()
+	s = r.twins.Stats()
+	require.Zero(t, s.Late)
+	require.Zero(t, s.Oldest)
+	require.Equal(t, &resource.Behind{}, r.link("n1").Behind)
+}
+
 func TestTheWorstLinksComeFirst(t *testing.T) {
 	r, _ := joined(t)
 	away := r.connect(newCore("n0"))

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,6 +40,7 @@ type rig struct {
 
 	happened []resource.Happening
 
+	ahead     atomic.Int64            // of this machine's clock, the hub's is, in ns
 	wanted    func(topic string) bool // nil: everything is
 	awayAfter time.Duration
 	hub       Hub           // ID and Older are the store's,
@@ -74,7 +76,7 @@ func (r *rig) start() {
 	r.twins, err = New(context.Background(), Options{
 		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Log: zerolog.Nop(), Rand: rand.Uint64,
 		Publish: r.publish, Wanted: r.wanted, Tell: r.tell, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter,
-		Hub: r.hub,
+		Hub: r.hub, Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 	})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -114,6 +115,37 @@ func TestWhoAsksForADeviceWaitsForNoCommit(t *testing.T) {
 		t.Error("it waits")
 	}
 	close(gate)
+}
+
+func TestAllThatWaitsSharesACommit(t *testing.T) {
+	r := joined(t)
+	r.inStep()
+	r.cut() // what the hub says is committed, too
+	before := r.twin.Stats().Commits
+	held, gate := make(chan struct{}), make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(letGo)
+	r.twin.steps.Put(func(*batch) { close(held); <-gate })
+	<-held
+	const clients, each = 4, 25
+	stored := make(chan error, clients*each)
+	for c := range clients {
+		go func() {
+			for i := range each {
+				r.twin.Publish(broker.Message{
+					Topic: topics.TopicOf("n1", "devices/hall/reported/temperature"), Payload: []byte(fmt.Sprint(c*each + i)), QoS: 1,
+					Publisher: broker.Identity{ClientID: fmt.Sprint("client-", c)},
+				}, func(err error) { stored <- err })
+			}
+		}()
+	}
+	require.Eventually(t, func() bool { return r.twin.steps.Len() == clients*each }, wait, time.Millisecond)
+	require.Empty(t, stored)
+	letGo()
+	for range clients * each {
+		require.NoError(t, <-stored)
+	}
+	require.Equal(t, before+1, r.twin.Stats().Commits)
 }
 
 // sendAs publishes as a user of the node's broker, over a connection of its own.

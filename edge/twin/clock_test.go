@@ -55,6 +55,25 @@ func TestReportsWhileTheClockJumps(t *testing.T) {
 	}
 }
 
+func TestHowLongTheHubHasLackedAKey(t *testing.T) {
+	r := joined(t)
+	r.inStep()
+	r.cut()
+	r.clock.Add(3600_000)
+	require.Zero(t, r.twin.Stats().Oldest, "it lacks nothing, however old")
+	require.NoError(t, r.send("devices/hall/reported/temperature", "21"))
+	r.clock.Add(60_000)
+	require.NoError(t, r.send("devices/hall/state", "online"))
+	r.clock.Add(30_000)
+	require.Equal(t, 90*time.Second, r.twin.Stats().Oldest)
+	r.clock.Add(-3600_000)
+	require.Zero(t, r.twin.Stats().Oldest, "nothing is younger than now")
+	r.connect()
+	r.inStep()
+	r.clock.Add(7200_000)
+	require.Zero(t, r.twin.Stats().Oldest)
+}
+
 func version(t *testing.T, m broker.Message) uint64 {
 	t.Helper()
 	ver, err := strconv.ParseUint(prop(m, "ver"), 10, 64)
