@@ -317,6 +317,23 @@ func testOversizeIsDroppedAndTheRestDelivered(t *testing.T, at place) {
 	require.Len(t, sub.expect(packets.Publish).Payload, fits)
 }
 
+// What is sent again has to fit the connection on which it is.
+func testOversizeIsNotSentAgain(t *testing.T, at place) {
+	b := at.start(t, nil)
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub.sub("a", 1)
+	for _, payload := range []string{"first", strings.Repeat("x", 300), "last"} {
+		pub.publish1("a", payload)
+		require.Equal(t, payload, string(sub.expect(packets.Publish).Payload)) // and not acknowledged
+	}
+	sub.leave(b, "sub")
+	sub = open(t, b, "sub", persistent, maximumPacket(200))
+	require.Equal(t, []string{"first", "last"}, sub.collect(2))
+	sub.nothing()
+	require.Equal(t, int64(1), b.Stats().Dropped["too_large"])
+	require.Zero(t, b.Stats().Queued)
+}
+
 func testNoExpiryIsInvented(t *testing.T, at place) {
 	b := at.start(t, nil)
 	sub, pub := open(t, b, "sub"), open(t, b, "pub")

@@ -113,10 +113,16 @@ func TestInTheOutletTheOldestGivesWay(t *testing.T) {
 	require.Equal(t, 10, s.Messages)
 	require.EqualValues(t, 40, s.Dropped["full"])
 	now.add(2 * time.Hour)
-	require.Zero(t, c.publish1("a", "fresh").ReasonCode)
-	_, got := next(t, b.OpenOutlet(20), 1)
-	require.Equal(t, []string{"fresh"}, got)
+	o := b.OpenOutlet(20)
+	none(t, o) // even if nothing new has come
 	require.EqualValues(t, 10, b.OutletStats().Dropped["too_old"])
+
+	require.Zero(t, c.publish1("a", "stale").ReasonCode)
+	now.add(2 * time.Hour)
+	require.Zero(t, c.publish1("a", "fresh").ReasonCode)
+	require.EqualValues(t, 11, b.OutletStats().Dropped["too_old"], "with nobody looking")
+	_, got := next(t, o, 1)
+	require.Equal(t, []string{"fresh"}, got)
 }
 
 // A rule in both directions for one filter: what came down doesn't go up again.

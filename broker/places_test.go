@@ -114,6 +114,7 @@ func Delivery(t *testing.T, hub, core Limits) {
 		{"QoS 2 repeated is taken once", testQoS2RepetitionIsDeliveredOnce},
 		{"SUBSCRIBE with the id of a delivery", testSubscribeWithTheIDOfADelivery},
 		{"oversize is dropped, the rest delivered", testOversizeIsDroppedAndTheRestDelivered},
+		{"oversize is not sent again", testOversizeIsNotSentAgain},
 		{"20,000 retained", testRetained20000},
 		{"97 takeovers lose nothing", testTakeoverLosesNothing},
 		{"a 3.1.1 client taken over hears nothing", testTakeoverOfV3SendsNothing},
