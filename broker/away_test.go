@@ -123,13 +123,20 @@ func TestWillsOverARestart(t *testing.T) {
 	watch.sub("will/#", 1)
 	watch.leave(b, "watch")
 	open(t, b, "away", persistent, withWill("will/away", "1", 1)).leave(b, "away")
-	open(t, b, "back", persistent, withWill("will/back", "2", 2))
+	open(t, b, "back", persistent, withWill("will/back", "2", 60))
 	open(t, b, "later", persistent, withWill("will/later", "3", 3600))
 	open(t, b, "done", persistent, withWill("will/done", "4", 1)).disconnect()
 	require.Eventually(t, func() bool { return b.clients.connected("done") == nil }, patience, time.Millisecond)
 	open(t, b, "pub").publish1("x", "takes the rest to disk", retain)
+	waits := func(b *Broker, id string) bool {
+		b.clients.mu.Lock()
+		defer b.clients.mu.Unlock()
+		return b.clients.byID[id].due != nil
+	}
 	check := func(b *Broker) {
+		require.Eventually(t, func() bool { return waits(b, "back") }, patience, time.Millisecond)
 		open(t, b, "back", persistent)
+		require.False(t, waits(b, "back"))
 		watch := open(t, b, "watch", persistent)
 		require.Equal(t, []string{"1"}, watch.collect(1))
 		watch.nothing()

@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -53,8 +55,6 @@ func testWillDelay(t *testing.T, at place) {
 	b := at.start(t, nil)
 	sub := open(t, b, "sub")
 	sub.sub("will/#", 1)
-	open(t, b, "back", persistent, withWill("will/back", "gone", 1)).leave(b, "back")
-	open(t, b, "back", persistent).nothing() // in time: cancelled
 	begun := time.Now()
 	open(t, b, "gone", persistent, withWill("will/gone", "gone", 1)).leave(b, "gone")
 	pk := sub.expect(packets.Publish)
@@ -62,6 +62,37 @@ func testWillDelay(t *testing.T, at place) {
 	require.GreaterOrEqual(t, time.Since(begun), time.Second)
 	sub.ack(packets.Puback, pk.PacketID)
 	sub.nothing()
+}
+
+// Who is back before its will's delay is over has no will, and who isn't has it then, to the
+// moment: the clock is the test's.
+func TestWillDelayIsExact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(Options{Auth: Auth{Anonymous: anybody}})
+		require.NoError(t, err)
+		connect := func(id string, opts ...connectOption) *tc {
+			ours, theirs := net.Pipe()
+			go b.serve(&listener{b: b, loopback: true}, pipeConn{theirs})
+			c := wrap(t, ours)
+			require.Equal(t, byte(0), c.connect(id, opts...))
+			return c
+		}
+		sub := connect("sub", keepAlive(0))
+		sub.sub("will", 0)
+		const delay = 10 * time.Second
+		dying := func() *tc { return connect("c", persistent, withWill("will", "gone", uint32(delay.Seconds()))) }
+		require.NoError(t, dying().conn.Close())
+		time.Sleep(delay - time.Millisecond) // the test's own clock
+		back := dying()
+		time.Sleep(2 * delay) // the test's own clock
+		sub.nothing()
+
+		left := time.Now()
+		require.NoError(t, back.conn.Close())
+		require.Equal(t, "gone", string(sub.expect(packets.Publish).Payload))
+		require.Equal(t, delay, time.Since(left))
+		require.NoError(t, b.Close(t.Context()))
+	})
 }
 
 // The session's end is the will's latest moment.
