@@ -137,10 +137,8 @@ func testCrowdInOrder(t *testing.T, at place) {
 		crowd = append(crowd, c)
 	}
 	x, y := open(t, b, "x"), open(t, b, "y")
-	var sent sync.WaitGroup
-	defer sent.Wait()
-	sent.Go(func() { x.burst("x", 0, n) })
-	sent.Go(func() { y.burst("y", 1000, n) })
+	x.meanwhile("x", 0, n)
+	y.meanwhile("y", 1000, n)
 	for _, c := range crowd {
 		byTopic := map[bool][]string{}
 		for _, text := range c.collect(2 * n) {
