@@ -137,13 +137,13 @@ func (t *Twins) receive(name string, said broker.Message) {
 // node that forges another owner's key fools nobody but its own replica. It is published,
 // once it is stored, if anybody wants to know: who subscribes from now on reads what is
 // retained, and waits with that for the commit.
-func (t *Twins) reported(b *batch, n *node, c *link.Change) {
-	a, ok := edgeOwned(n.name, c.New.Key)
+func (t *Twins) reported(b *batch, n *node, c *link.Entry) {
+	a, ok := edgeOwned(n.name, c.Key)
 	if !ok {
 		return
 	}
-	if t.o.Wanted(topics.TopicOf(n.name, c.New.Key)) {
-		b.reports = append(b.reports, tree.Entry(n.name, c.New))
+	if t.o.Wanted(topics.TopicOf(n.name, c.Key)) {
+		b.reports = append(b.reports, tree.Entry(n.name, *c))
 	}
 	t.noteReported(b, n, a, c)
 	switch {

@@ -114,13 +114,13 @@ func (t *Twins) noteBound(b *batch, d *device, m resource.Meta, to string, model
 }
 
 // noteReported tells of what a node reported that is more than a value.
-func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c *link.Change) {
+func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c *link.Entry) {
 	if a.Kind == topics.KindMapperState {
-		b.heard = append(b.heard, mapperNote(n.name, a.Device, string(c.New.Value))...)
+		b.heard = append(b.heard, mapperNote(n.name, a.Device, string(c.Value))...)
 		return
 	}
 	d := t.devices[a.Device]
-	if d == nil || !n.bound[a.Device] || c.New.Deleted {
+	if d == nil || !n.bound[a.Device] || c.Deleted {
 		return
 	}
 	tell := func(kind, reason, format string, args ...any) {
@@ -129,25 +129,25 @@ func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c *link.Change
 	switch a.Kind {
 	case topics.KindRefused:
 		var r resource.Refusal
-		if json.Unmarshal(c.New.Value, &r) == nil {
+		if json.Unmarshal(c.Value, &r) == nil {
 			tell(resource.EventWarning, "Refused", "%s refused: %s: %s", clip(string(d.read().Spec.Desired[a.Name])), r.Code, r.Message)
 		}
 	case topics.KindConflict:
 		var x resource.Dispute
-		if json.Unmarshal(c.New.Value, &x) == nil {
+		if json.Unmarshal(c.Value, &x) == nil {
 			tell(resource.EventWarning, "Conflict", "override %s against desired %s: %s won (policy %s)", clip(x.Override), clip(x.Desired), x.Winner, x.Policy)
 		}
 	case topics.KindOverride:
-		tell(resource.EventNormal, "Overridden", "%s on the node, by %s", clip(string(c.New.Value)), c.New.Origin)
+		tell(resource.EventNormal, "Overridden", "%s on the node, by %s", clip(string(c.Value)), c.Origin)
 	case topics.KindProblem:
-		if p, err := resource.ParseProblem(c.New.Value); err == nil {
+		if p, err := resource.ParseProblem(c.Value); err == nil {
 			tell(resource.EventWarning, "Offline", "%s: %s", p.Code, p.Message)
 		}
 	case topics.KindDeviceState:
-		if string(c.New.Value) == resource.Offline && tree.Problem(a.Device, n.up.Get) != nil {
+		if string(c.Value) == resource.Offline && tree.Problem(a.Device, n.up.Get) != nil {
 			return // that says it, and why
 		}
-		stateNote(tell, string(c.New.Value))
+		stateNote(tell, string(c.Value))
 	}
 }
 

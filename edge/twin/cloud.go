@@ -90,20 +90,20 @@ func (t *Twin) otherHub() resource.HubID {
 
 // follow takes note of a change that the cloud made. What it means is settled
 // at the end of the batch, when all of them are known.
-func (t *Twin) follow(b *batch, c link.Change) {
-	a, err := topics.ParseKey(t.o.Node, c.New.Key)
+func (t *Twin) follow(b *batch, c link.Entry) {
+	a, err := topics.ParseKey(t.o.Node, c.Key)
 	if err != nil {
 		return // of a newer hub: kept, and of no meaning to us
 	}
 	switch a.Kind {
 	case topics.KindDesired:
-		b.mark(c.New.Key)
+		b.mark(c.Key)
 		t.touch(b, a.Device, a.Name)
 	case topics.KindDevice, topics.KindDevicePart:
-		b.mark(c.New.Key)
+		b.mark(c.Key)
 		b.docs["devices/"+a.Device] = true
 	default:
-		key, _, _ := strings.Cut(c.New.Key, "/parts/")
+		key, _, _ := strings.Cut(c.Key, "/parts/")
 		b.docs[key] = true
 	}
 }

@@ -216,9 +216,9 @@ func TestFullTellsOnlyDifferences(t *testing.T) {
 	p.requireInStep()
 	require.Equal(t, 15, p.count[Full])
 	require.Len(t, p.changes, 2)
-	require.True(t, p.changes[0].New.Deleted)
-	require.Equal(t, "k6", p.changes[0].New.Key)
-	require.Equal(t, "value", string(p.changes[1].Old.Value))
+	require.True(t, p.changes[0].Deleted)
+	require.Equal(t, "k6", p.changes[0].Key)
+	require.Equal(t, "other", string(p.changes[1].Value))
 	d := newDisk()
 	for _, j := range p.repLog {
 		require.LessOrEqual(t, len(j.Entries), 1)

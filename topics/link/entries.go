@@ -24,24 +24,28 @@ func (x *entries) Get(key string) (Entry, bool) {
 	return unpack(key, body), true
 }
 
-// set puts an entry in the place of the key's old one, if there is one.
-func (x *entries) set(e *Entry) (old Entry, had bool) {
-	if old, had = x.Get(e.Key); had {
+// set puts an entry in the place of the key's old one, if there is one, and says whether it is the same to readers.
+func (x *entries) set(e *Entry) (had, same bool) {
+	if body, ok := x.table.get(e.Key); ok {
+		old, origin, _ := viewEntry(e.Key, body) // good until the table changes
+		had, same = true, old.same(e)
 		x.uncount(&old)
+		x.size -= len(origin)
 	}
 	var scratch [256]byte
 	x.table.put(e.Key, AppendEntry(scratch[:0], *e))
 	x.sum.add(e.hash())
 	x.size += e.weight()
-	return old, had
+	return had, same
 }
 
-func (x *entries) remove(key string) (old Entry, had bool) {
-	if old, had = x.Get(key); had {
+func (x *entries) remove(key string) (had bool) {
+	old, had := x.Get(key)
+	if had {
 		x.uncount(&old)
 		x.table.del(key)
 	}
-	return old, had
+	return had
 }
 
 func (x *entries) uncount(e *Entry) {

@@ -25,7 +25,7 @@ type pair struct {
 	count            map[Type]int
 	entries          map[string]int // how often each key was sent
 	bytes            int
-	changes          []Change
+	changes          []Entry
 	ownerLog, repLog []Journal
 }
 

@@ -35,13 +35,6 @@ type gather struct {
 	entries     // of different keys
 }
 
-// Change is what a reader of the map can see of a step. A deleted key has New
-// with Deleted set. HadOld is false, and Old empty, when the key was not there.
-type Change struct {
-	Old, New Entry
-	HadOld   bool
-}
-
 // NewReplica begins with an empty map, of no lineage.
 func NewReplica(dir Direction) *Replica {
 	return &Replica{dir: dir, log: ledger{reset: true}}
@@ -54,16 +47,17 @@ func RestoreReplica(dir Direction, s State, entries iter.Seq[Entry]) (*Replica, 
 		if err := e.check(); err != nil {
 			return nil, fmt.Errorf("restore replica of %v: %w", dir, err)
 		}
-		if _, twice := r.set(&e); twice || e.Deleted {
+		if twice, _ := r.set(&e); twice || e.Deleted {
 			return nil, fmt.Errorf("restore replica of %v: key %s is there twice or a tombstone", dir, e.Key)
 		}
 	}
 	return r, nil
 }
 
-// Step takes a message of the owner, and returns what changed by it, in the
-// order in which it was applied. Whatever the message, a SEEN becomes due.
-func (r *Replica) Step(m Message) []Change {
+// Step takes a message of the owner, and returns what readers of the map see
+// differently by it, in the order in which it was applied; a key that is gone is
+// Deleted. Whatever the message, a SEEN becomes due.
+func (r *Replica) Step(m Message) []Entry {
 	if m.Map != r.dir || m.Type == Seen || m.check() != nil {
 		return nil
 	}
@@ -90,11 +84,11 @@ func (r *Replica) adopt(m Message) {
 	}
 }
 
-func (r *Replica) delta(m Message) []Change {
+func (r *Replica) delta(m Message) []Entry {
 	if m.Lineage != r.lineage || m.Base > r.applied || m.Upto <= r.applied || !r.admits(m) {
 		return nil
 	}
-	changes := make([]Change, 0, len(m.Entries))
+	changes := make([]Entry, 0, len(m.Entries))
 	r.log.expect(len(m.Entries))
 	for i := range m.Entries {
 		if m.Entries[i].Seq > r.applied {
@@ -114,28 +108,26 @@ func (r *Replica) moveTo(l Lineage, applied uint64) {
 }
 
 // write applies one entry.
-func (r *Replica) write(changes []Change, e *Entry) []Change {
+func (r *Replica) write(changes []Entry, e *Entry) []Entry {
 	if e.Deleted {
 		return r.drop(changes, *e)
 	}
-	c := Change{New: *e}
-	c.Old, c.HadOld = r.set(e)
+	_, same := r.set(e)
 	r.log.put(*e)
 	r.log.dirty = true
-	if c.HadOld && c.Old.same(e) {
+	if same {
 		return changes
 	}
-	return append(changes, c)
+	return append(changes, *e)
 }
 
-func (r *Replica) drop(changes []Change, tombstone Entry) []Change {
-	old, had := r.remove(tombstone.Key)
-	if !had {
+func (r *Replica) drop(changes []Entry, tombstone Entry) []Entry {
+	if !r.remove(tombstone.Key) {
 		return changes
 	}
-	r.log.drop(old.Key)
+	r.log.drop(tombstone.Key)
 	r.log.dirty = true
-	return append(changes, Change{Old: old, New: tombstone, HadOld: true})
+	return append(changes, tombstone)
 }
 
 // wants is rule 3: which FULL may replace the map.
@@ -145,7 +137,7 @@ func (r *Replica) wants(l Lineage, upto uint64) bool {
 
 // part collects a FULL. Only the part that is next is kept; the SEEN says how
 // many are held, so that one that went missing is sent again.
-func (r *Replica) part(m Message) []Change {
+func (r *Replica) part(m Message) []Entry {
 	if !r.wants(m.Lineage, m.Upto) {
 		return nil
 	}
@@ -174,7 +166,7 @@ func (r *Replica) part(m Message) []Change {
 
 // replace makes the map what a whole FULL says, or leaves it as it is when the
 // digest shows that the parts don't make the owner's map.
-func (r *Replica) replace(g *gather, want *Digest) []Change {
+func (r *Replica) replace(g *gather, want *Digest) []Entry {
 	if want == nil || g.Digest() != *want || g.Len() != g.count {
 		return nil
 	}
@@ -185,7 +177,7 @@ func (r *Replica) replace(g *gather, want *Digest) []Change {
 		}
 		return true
 	})
-	var changes []Change
+	var changes []Entry
 	for _, e := range gone {
 		// Nobody says what version the deletion had: the old one is the
 		// latest that is known of the key.
@@ -197,7 +189,7 @@ func (r *Replica) replace(g *gather, want *Digest) []Change {
 		}
 		return true
 	})
-	slices.SortStableFunc(changes, func(a, b Change) int { return cmp.Compare(a.New.Seq, b.New.Seq) }) // as they were written
+	slices.SortStableFunc(changes, func(a, b Entry) int { return cmp.Compare(a.Seq, b.Seq) }) // as they were written
 	r.moveTo(g.lineage, g.upto)
 	return changes
 }

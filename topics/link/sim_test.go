@@ -39,8 +39,8 @@ type sim struct {
 	oldO, oldR []*disk
 	o2r, r2o   []Message
 	pending    map[string]effect // last effects, not committed
-	done       []Change          // effects, in order
-	undone     []Change          // the same, not committed
+	done       []Entry           // effects, in order
+	undone     []Entry           // the same, not committed
 	n, val     uint64
 	stamp      uint32
 	limits     limits
@@ -210,13 +210,13 @@ func (s *sim) toReplica(m Message) {
 }
 
 // drive is the effects guard of a host: a device is not driven to where it is.
-func (s *sim) drive(c Change) {
-	was, known := s.pending[c.New.Key]
+func (s *sim) drive(c Entry) {
+	was, known := s.pending[c.Key]
 	if !known {
-		was = s.rd.last[c.New.Key]
+		was = s.rd.last[c.Key]
 	}
-	now := effect{c.New.Ver, string(c.New.Value), !c.New.Deleted}
-	s.pending[c.New.Key] = now
+	now := effect{c.Ver, string(c.Value), !c.Deleted}
+	s.pending[c.Key] = now
 	if s.noGuard || now.live != was.live || now.value != was.value {
 		s.undone = append(s.undone, c)
 	}
@@ -375,14 +375,14 @@ func (s *sim) check() {
 func (s *sim) checkEffects() {
 	last := map[string]effect{}
 	for _, c := range s.done {
-		now, was := effect{c.New.Ver, string(c.New.Value), !c.New.Deleted}, last[c.New.Key]
+		now, was := effect{c.Ver, string(c.Value), !c.Deleted}, last[c.Key]
 		if now.ver < was.ver || now.ver == was.ver && now.live {
 			s.fail("I4 effect of an older version")
 		}
 		if now.live == was.live && now.value == was.value {
 			s.fail("I4 effect twice")
 		}
-		last[c.New.Key] = now
+		last[c.Key] = now
 	}
 	for _, k := range simKeys {
 		e, live := s.o.Get(k)

@@ -38,23 +38,33 @@ func AppendEntry(b []byte, e Entry) []byte {
 
 // ParseEntry reads the stored form. It copies what it keeps: the bytes may belong to a database.
 func ParseEntry(key string, b []byte) (Entry, error) {
-	if len(b) < 2 || b[0] != entryFormat {
-		return Entry{}, errEntry
+	e, origin, err := viewEntry(key, b)
+	if err == nil && !e.Deleted {
+		e.Value = append([]byte{}, e.Value...)
 	}
-	e := Entry{Key: key, Deleted: b[1]&flagDeleted != 0}
+	e.Origin = string(origin)
+	return e, err
+}
+
+// viewEntry reads the stored form and copies nothing: the entry, which is without its origin, is good as long as the bytes.
+func viewEntry(key string, b []byte) (e Entry, origin []byte, err error) {
+	if len(b) < 2 || b[0] != entryFormat {
+		return Entry{}, nil, errEntry
+	}
+	e = Entry{Key: key, Deleted: b[1]&flagDeleted != 0}
 	r := reader{b: b[2:]}
 	for _, n := range [...]*uint64{&e.Seq, &e.Ver, &e.Meta.For, &e.Meta.BasedOn} {
 		*n = r.uvarint()
 	}
 	e.TS, e.Meta.Until = r.varint(), r.varint()
-	e.Origin = string(r.take(r.uvarint()))
+	origin = r.take(r.uvarint())
 	if r.bad {
-		return Entry{}, errEntry
+		return Entry{}, nil, errEntry
 	}
 	if !e.Deleted {
-		e.Value = append([]byte{}, r.b...)
+		e.Value = r.b
 	}
-	return e, nil
+	return e, origin, nil
 }
 
 // reader reads fields one after the other and remembers that one was damaged.
