@@ -69,11 +69,11 @@ func reconnectOne(b bench) error {
 		}
 		fmt.Fprintf(b.w, "| %s | %.3f | %.3f | %.1f | %.3f | %.1f | %s |\n", n.name, s, r, s/r, c, s/c, aim)
 	}
-	fmt.Fprint(b.w, "\nOn loopback nearly all of the time is one goroutine's of the hub, which applies what came and commits it, a group after the other, while the\n"+
-		"core and half of two processors wait. Of what the hub spends on it (`go test ./cloud/twin -run ^$ -bench Reconnect -cpuprofile x`) a third goes\n"+
-		"into finding, comparing, hashing and writing the entries, a quarter into bbolt, an eighth into decoding, a twelfth each into collecting garbage\n"+
-		"and into asking who wants to know. To apply a group while the one before is committed would hide bbolt's quarter and the disk at best; but readers,\n"+
-		"who see only what is durable (docs/adr/0007), would need a state of their own.\n")
+	fmt.Fprint(b.w, "\nOn loopback nearly all of the time is one goroutine's of the hub, which applies what came and commits it, a group after the other,\n"+
+		"while the core waits. Of the processor time that this takes the hub (`go test ./cloud/twin -run ^$ -bench Reconnect -cpuprofile x`)\n"+
+		"a quarter goes into finding, comparing, hashing and writing the entries, a quarter into bbolt, and a seventh each into decoding and\n"+
+		"into collecting garbage. To apply a group while the one before is committed would hide bbolt's quarter and the disk, at best; but\n"+
+		"readers, who see only what is durable (docs/adr/0007), would need a state of their own.\n")
 	return nil
 }
 
