@@ -81,7 +81,7 @@ func Open(o Options) (*bbolt.DB, error) {
 	case err == nil && info.Size() == 0:
 		return nil, o.Damaged(errors.New("it is empty"))
 	}
-	db, err := open(o, o.Path)
+	db, err := openWhole(o)
 	if err == nil && !o.ReadOnly {
 		if err = os.Chmod(o.Path, 0o600); err != nil { // it holds secrets
 			_ = db.Close()
@@ -121,6 +121,21 @@ func makeFile(o Options) error {
 	return syncDir(filepath.Dir(path))
 }
 
+// openWhole opens a file when all of its pages have been looked at.
+func openWhole(o Options) (*bbolt.DB, error) {
+	look := o
+	look.ReadOnly = true
+	db, err := open(look, o.Path)
+	if err != nil || o.ReadOnly {
+		return db, err
+	}
+	if err := db.Close(); err != nil {
+		return nil, err
+	}
+	return open(o, o.Path)
+}
+
+// open opens a file, and looks at its pages if that is all that is done with it.
 func open(o Options, path string) (db *bbolt.DB, err error) {
 	var file *os.File
 	err = o.Safely(func() (err error) {
@@ -140,6 +155,12 @@ func open(o Options, path string) (db *bbolt.DB, err error) {
 		})
 		return err
 	})
+	if err == nil && o.ReadOnly {
+		if err = checkPages(file, db.Info().PageSize); err != nil {
+			_ = db.Close()
+			return nil, err
+		}
+	}
 	if err != nil {
 		if file != nil {
 			_ = file.Close()

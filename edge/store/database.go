@@ -125,11 +125,7 @@ func (s *Store) checkDB() error {
 		if err != nil {
 			return err
 		}
-		errs := []error{}
-		for err := range tx.Check() {
-			errs = append(errs, err)
-		}
-		return errors.Join(append(errs, tx.Rollback())...)
+		return errors.Join(s.file().CheckPages(s.db), tx.Rollback())
 	})
 	if err != nil {
 		return s.file().Damaged(err)

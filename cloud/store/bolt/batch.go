@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/edgebus/edgebus/broker/boltfile"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -178,48 +179,49 @@ func (b *batch) compact(limit int, expired func(*entry) bool) {
 
 // write puts the whole plan into a transaction.
 func (b *batch) write(tx *bbolt.Tx) error {
-	if err := b.writeObjects(tx); err != nil {
+	now, err := readState(tx)
+	if err != nil {
 		return err
 	}
-	if err := b.writeTombs(tx); err != nil {
+	if err := b.writeObjects(tx, &now.records); err != nil {
+		return err
+	}
+	if err := b.writeTombs(tx, &now.records); err != nil {
 		return err
 	}
 	for _, n := range b.nodes {
-		if err := writeNode(tx, n); err != nil {
+		if err := writeNode(tx, &now.records, n); err != nil {
 			return err
 		}
 	}
-	meta := tx.Bucket(bucketMeta)
-	if err := meta.Put(keyRev, number(b.next.rev)); err != nil {
-		return err
-	}
-	return meta.Put(keySeq, number(b.next.seq))
+	now.rev, now.seq = b.next.rev, b.next.seq
+	return now.put(tx)
 }
 
-func (b *batch) writeObjects(tx *bbolt.Tx) error {
+func (b *batch) writeObjects(tx *bbolt.Tx, tally *boltfile.Tally) error {
 	keys := slices.SortedFunc(maps.Keys(b.dirty), store.Key.Compare) // in the order of the file's pages
 	for _, key := range keys {
-		kind, err := kindBucket(tx, key.Kind)
+		kind, err := makeKind(tx, key.Kind)
 		if err != nil {
 			return err
 		}
-		if err := b.dirty[key].write(kind, objectKey(key.Namespace, key.Name)); err != nil {
+		if err := b.dirty[key].write(kind, tally, objectKey(key.Namespace, key.Name)); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
 	return nil
 }
 
-func (c *change) write(kind *bbolt.Bucket, key []byte) error {
-	data, status := kind.Bucket(bucketData), kind.Bucket(bucketStatus)
+func (c *change) write(kind kindBucket, tally *boltfile.Tally, key []byte) error {
+	data, status := kind.in(bucketData), kind.in(bucketStatus)
 	if c.e == nil {
-		if err := data.Delete(key); err != nil {
+		if err := tally.Delete(data.Bucket, key); err != nil {
 			return err
 		}
-		return status.Delete(key)
+		return tally.Delete(status.Bucket, key)
 	}
 	if c.data {
-		if err := data.Put(key, encodeRecord(c.e.created, c.e.rev, c.e.data)); err != nil {
+		if err := data.put(tally, key, encodeRecord(c.e.created, c.e.rev, c.e.data)); err != nil {
 			return err
 		}
 	}
@@ -227,56 +229,83 @@ func (c *change) write(kind *bbolt.Bucket, key []byte) error {
 		return nil
 	}
 	if c.e.status == nil {
-		return status.Delete(key)
+		return tally.Delete(status.Bucket, key)
 	}
-	return status.Put(key, encodeRecord(c.e.created, c.e.rev, c.e.status))
+	return status.put(tally, key, encodeRecord(c.e.created, c.e.rev, c.e.status))
 }
 
-func (b *batch) writeTombs(tx *bbolt.Tx) error {
+func (b *batch) writeTombs(tx *bbolt.Tx, tally *boltfile.Tally) error {
 	for kind, graves := range b.buried {
-		bucket, err := kindBucket(tx, kind)
+		bucket, err := makeKind(tx, kind)
 		if err != nil {
 			return err
 		}
+		tombs := bucket.in(bucketTombs)
 		for rev, t := range graves {
-			if err := bucket.Bucket(bucketTombs).Put(number(rev), encodeTombstone(t)); err != nil {
+			if err := tombs.put(tally, number(rev), encodeTombstone(t)); err != nil {
 				return err
 			}
 		}
 	}
 	for kind, revs := range b.dead {
-		bucket, err := kindBucket(tx, kind)
+		bucket, err := makeKind(tx, kind)
 		if err != nil {
 			return err
 		}
+		tombs := bucket.bucket.Bucket(bucketTombs)
 		for _, rev := range revs {
-			if err := bucket.Bucket(bucketTombs).Delete(number(rev)); err != nil {
+			if err := tally.Delete(tombs, number(rev)); err != nil {
 				return err
 			}
 		}
-		if err := bucket.Put(keyFloor, number(b.own[kind].floor)); err != nil {
+		if err := bucket.putFloor(tally, b.own[kind].floor); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// kindBucket is the kind's bucket, made with all that is in it when missing.
-func kindBucket(tx *bbolt.Tx, kind string) (*bbolt.Bucket, error) {
-	objects := tx.Bucket(bucketObjects)
-	if b := objects.Bucket([]byte(kind)); b != nil {
-		return b, nil
+// records is a bucket of records.
+type records struct {
+	*bbolt.Bucket
+	place
+}
+
+// put writes a record, of a body that has room before it.
+func (r records) put(tally *boltfile.Tally, key, body []byte) error {
+	return tally.Put(r.Bucket, key, r.seal(key, body))
+}
+
+// kindBucket is a kind's bucket.
+type kindBucket struct {
+	bucket *bbolt.Bucket
+	kind   string
+}
+
+func (k kindBucket) in(name []byte) records {
+	return records{k.bucket.Bucket(name), placeIn(k.kind, name)}
+}
+
+func (k kindBucket) putFloor(tally *boltfile.Tally, rev uint64) error {
+	return records{k.bucket, placeIn(k.kind, nil)}.put(tally, keyFloor, room(number(rev)))
+}
+
+// makeKind is the kind's bucket, made with all that is in it when missing.
+func makeKind(tx *bbolt.Tx, kind string) (kindBucket, error) {
+	kinds := tx.Bucket(bucketKinds)
+	if b := kinds.Bucket([]byte(kind)); b != nil {
+		return kindBucket{b, kind}, nil
 	}
-	b, err := objects.CreateBucket([]byte(kind))
+	b, err := kinds.CreateBucket([]byte(kind))
 	if err != nil {
-		return nil, err
+		return kindBucket{}, err
 	}
 	for _, name := range [][]byte{bucketData, bucketStatus, bucketTombs} {
 		if _, err := b.CreateBucket(name); err != nil {
-			return nil, err
+			return kindBucket{}, err
 		}
 	}
-	return b, nil
+	return kindBucket{b, kind}, nil
 }
 
 // checkKey keeps out what the file's keys can't tell apart, or bbolt can't hold.

@@ -111,7 +111,7 @@ func Open(opts Options) (*Store, error) {
 		return nil, err
 	}
 	if !opts.ReadOnly {
-		if err := upgrade(db, opts, upgradeStep); err != nil {
+		if err := upgrade(db, opts); err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 	}
@@ -123,14 +123,12 @@ func Open(opts Options) (*Store, error) {
 		streams:  make(map[store.Key]map[*stream]struct{}),
 		commit:   (*bbolt.Tx).Commit,
 	}
-	snap, err := load(db)
-	if err == nil {
-		s.identity, s.older, err = readIdentity(db)
-	}
+	snap, found, err := load(db)
 	if err != nil {
 		_ = db.Close()
 		return nil, file(opts.Path).Damaged(err)
 	}
+	s.identity, s.older = found.identity, found.older
 	s.snap.Store(snap)
 	if opts.ReadOnly {
 		s.closed.Do(func() { close(s.closing) }) // to writers

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
 
@@ -70,54 +68,6 @@ func TestNotAStore(t *testing.T) {
 	require.NoError(t, db.Close())
 	_, err = Open(Options{Path: other})
 	require.ErrorContains(t, err, other)
-}
-
-// A file with damage anywhere is either refused, by name, or serves what it
-// always had. It never panics.
-func TestDamage(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "hub.db")
-	s := open(t, Options{Path: path})
-	for i := range 200 {
-		_, err := s.Create(ctx, device(fmt.Sprint("d", i), `{"n":`+fmt.Sprint(i)+`}`))
-		require.NoError(t, err)
-	}
-	want, err := s.List(ctx, "Device", store.ListOptions{})
-	require.NoError(t, err)
-	require.NoError(t, s.Close())
-	good, err := os.ReadFile(path)
-	require.NoError(t, err)
-	used := len(bytes.TrimRight(good, "\x00"))
-
-	refused := 0
-	try := func(bad []byte) {
-		broken := filepath.Join(t.TempDir(), "broken.db")
-		require.NoError(t, os.WriteFile(broken, bad, 0o600))
-		s, err := Open(Options{Path: broken, Log: zerolog.Nop()})
-		if err != nil {
-			refused++
-			require.ErrorContains(t, err, broken)
-			return
-		}
-		got, err := s.List(ctx, "Device", store.ListOptions{})
-		require.NoError(t, err)
-		for _, o := range got.Items { // an object may be out of reach of a damaged tree, never other than it was
-			require.Contains(t, want.Items, o)
-		}
-		require.NoError(t, s.Close())
-	}
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 60 {
-		bad := bytes.Clone(good)
-		at := random.IntN(used)
-		for i := range min(64, used-at) {
-			bad[at+i] ^= byte(1 + random.IntN(255))
-		}
-		try(bad)
-	}
-	for range 10 {
-		try(good[:random.IntN(used)])
-	}
-	require.Positive(t, refused)
 }
 
 var errInjected = errors.New("injected")
@@ -307,19 +257,16 @@ func TestLogIsBounded(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add(encodeRecord(1, 2, []byte("{}")))
-	f.Add(encodeTombstone(tombstone{when: 1, namespace: "a", name: "b", data: []byte("{}"), status: []byte("{1}")}))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		// The checksum would keep nearly everything out: give it a right one too.
-		for _, in := range [][]byte{b, seal(append(make([]byte, 4), b...))} {
-			if created, rev, value, err := decodeRecord(in); err == nil {
-				require.Equal(t, in, encodeRecord(created, rev, value))
-			}
-			if stone, err := decodeTombstone(in); err == nil {
-				again, err := decodeTombstone(encodeTombstone(stone))
-				require.NoError(t, err)
-				require.Equal(t, stone, again)
-			}
+	f.Add(encodeRecord(1, 2, []byte("{}"))[4:])
+	f.Add(encodeTombstone(tombstone{when: 1, namespace: "a", name: "b", data: []byte("{}"), status: []byte("{1}")})[4:])
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if created, rev, value, err := decodeRecord(body); err == nil {
+			require.Equal(t, body, encodeRecord(created, rev, value)[4:])
+		}
+		if stone, err := decodeTombstone(body); err == nil {
+			again, err := decodeTombstone(encodeTombstone(stone)[4:])
+			require.NoError(t, err)
+			require.Equal(t, stone, again)
 		}
 	})
 }

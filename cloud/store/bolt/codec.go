@@ -11,8 +11,8 @@ import (
 
 // The file:
 //
-//	meta      version, rev, seq, identity, older
-//	objects   {kind}/  floor
+//	meta      version; state → rev, seq, identity, older, tally
+//	kinds     {kind}/  floor
 //	                   data/    key → created, rev, data
 //	                   status/  key → created, rev, status
 //	                   tombs/   rev → when, key, data, status
@@ -23,81 +23,78 @@ import (
 // records. The live half of "rev → key" is not written: it is what the data and
 // status records say, and is put together when the file is opened.
 //
-// Every record of an object begins with a checksum of the rest, and every one of a node with
-// that of its key and the rest. Files of version 1 had the nodes' in the buckets nodes and
-// up, without checksums.
+// Every record but the version begins with a checksum of its place: the kind and the bucket, if it is in one of
+// a kind; the key; and the rest. The tally counts all records but those in meta, and sums up their checksums.
 var (
 	bucketMeta     = []byte("meta")
-	bucketObjects  = []byte("objects")
+	bucketKinds    = []byte("kinds")
 	bucketReplicas = []byte("replicas")
 	bucketReported = []byte("reported")
-
-	bucketNodes1 = []byte("nodes") // of version 1
-	bucketUp1    = []byte("up")
 
 	bucketData   = []byte("data")
 	bucketStatus = []byte("status")
 	bucketTombs  = []byte("tombs")
 
 	keyVersion = []byte("version")
-	keyRev     = []byte("rev")
-	keySeq     = []byte("seq")
+	keyState   = []byte("state")
 	keyFloor   = []byte("floor")
-
-	keyIdentity = []byte("identity")
-	keyOlder    = []byte("older")
 )
 
-const (
-	formatVersion = 2
-	formatFirst   = 1
-)
+const formatVersion = 3
 
 var (
 	errRecord  = errors.New("damaged record")
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
-func seal(body []byte) []byte {
-	binary.BigEndian.PutUint32(body, crc32.Checksum(body[4:], castagnoli))
+// place is the checksum of what leads to a record's key.
+type place uint32
+
+const top place = 0 // of the buckets that are in none
+
+// placeIn is a place in one of a kind's buckets, or in the kind's own.
+func placeIn(kind string, bucket []byte) place {
+	b := append(append(append(make([]byte, 0, len(kind)+len(bucket)+2), kind...), 0), bucket...)
+	return place(crc32.Checksum(append(b, 0), castagnoli))
+}
+
+func (p place) sum(key, body []byte) uint32 {
+	return crc32.Update(crc32.Update(uint32(p), castagnoli, key), castagnoli, body)
+}
+
+// seal is the record of a body that has room for the checksum before it.
+func (p place) seal(key, body []byte) []byte {
+	binary.BigEndian.PutUint32(body, p.sum(key, body[4:]))
 	return body
 }
 
-func unseal(b []byte) ([]byte, error) {
-	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
+// open is the body of a record, a part of it.
+func (p place) open(key, record []byte) ([]byte, error) {
+	if len(record) < 4 || binary.BigEndian.Uint32(record) != p.sum(key, record[4:]) {
 		return nil, errRecord
 	}
-	return b[4:], nil
+	return record[4:], nil
 }
 
-// sealUnder is a node's record as the file has it.
-func sealUnder(key, value []byte) []byte {
-	sum := crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value)
-	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(value)), sum), value...)
+// room is a body with room before it.
+func room(body []byte) []byte {
+	return append(make([]byte, 4, 4+len(body)), body...)
 }
 
-func unsealUnder(key, b []byte) ([]byte, error) {
-	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, b[4:]) {
-		return nil, errRecord
-	}
-	return b[4:], nil
-}
-
-// encodeRecord writes a data or status record.
+// encodeRecord writes the body of a data or status record.
 func encodeRecord(created, rev uint64, value []byte) []byte {
 	b := make([]byte, 4, 20+len(value))
 	b = binary.BigEndian.AppendUint64(b, created)
 	b = binary.BigEndian.AppendUint64(b, rev)
-	return seal(append(b, value...))
+	return append(b, value...)
 }
 
-// decodeRecord reads one. value is a part of b.
-func decodeRecord(b []byte) (created, rev uint64, value []byte, err error) {
-	b, err = unseal(b)
-	if err != nil || len(b) < 16 {
+// decodeRecord reads one. value is a part of it.
+func decodeRecord(body []byte) (created, rev uint64, value []byte, err error) {
+	if len(body) < 16 {
 		return 0, 0, nil, errRecord
 	}
-	return binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), b[16:], nil
+	return binary.BigEndian.Uint64(body), binary.BigEndian.Uint64(body[8:]), body[16:], nil
 }
 
 // tombstone is what is kept of a deleted object for those who watch.
@@ -107,6 +104,7 @@ type tombstone struct {
 	data, status    []byte
 }
 
+// encodeTombstone writes the body of its record.
 func encodeTombstone(t tombstone) []byte {
 	b := make([]byte, 4, 40+len(t.namespace)+len(t.name)+len(t.data)+len(t.status))
 	b = binary.BigEndian.AppendUint64(b, uint64(t.when))
@@ -114,13 +112,12 @@ func encodeTombstone(t tombstone) []byte {
 		b = binary.AppendUvarint(b, uint64(len(part)))
 		b = append(b, part...)
 	}
-	return seal(append(b, t.status...))
+	return append(b, t.status...)
 }
 
 // decodeTombstone reads one, into memory of its own.
 func decodeTombstone(b []byte) (t tombstone, err error) {
-	b, err = unseal(b)
-	if err != nil || len(b) < 8 {
+	if len(b) < 8 {
 		return t, errRecord
 	}
 	t.when = int64(binary.BigEndian.Uint64(b))
@@ -148,7 +145,7 @@ func objectKey(namespace, name string) []byte {
 func splitKey(b []byte) (first, second string, err error) {
 	first, second, ok := strings.Cut(string(b), "\x00")
 	if !ok {
-		return "", "", fmt.Errorf("damaged key %q", b)
+		return "", "", fmt.Errorf("key %q: %w", b, errRecord)
 	}
 	return first, second, nil
 }

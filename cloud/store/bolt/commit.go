@@ -180,8 +180,9 @@ func (s *Store) resolve() error {
 	}
 	var seq uint64
 	err := s.view(func(tx *bbolt.Tx) error {
-		seq = toNumber(tx.Bucket(bucketMeta).Get(keySeq))
-		return nil
+		now, err := readState(tx)
+		seq = now.seq
+		return err
 	})
 	if err != nil {
 		return resource.Errorf(resource.Unavailable, "", "the store can't be read after a failed commit: %v", err)

@@ -2,8 +2,8 @@ package bolt
 
 import (
 	"errors"
-	"fmt"
 
+	"github.com/rs/zerolog"
 	"go.etcd.io/bbolt"
 
 	"github.com/edgebus/edgebus/broker/boltfile"
@@ -27,23 +27,26 @@ func Fork(path string, next func(rev uint64) uint64) error {
 	if err != nil {
 		return err
 	}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		meta, objects := tx.Bucket(bucketMeta), tx.Bucket(bucketObjects)
-		if meta == nil || objects == nil {
-			return fmt.Errorf("%s is no store of a hub", path)
-		}
-		rev := number(next(toNumber(meta.Get(keyRev))))
-		if err := meta.Put(keyRev, rev); err != nil {
-			return err
-		}
-		return objects.ForEach(func(kind, _ []byte) error {
-			b := objects.Bucket(kind)
-			if err := b.DeleteBucket(bucketTombs); err != nil {
-				return err
-			}
-			_, err := b.CreateBucket(bucketTombs)
-			return errors.Join(err, b.Put(keyFloor, rev))
-		})
-	})
+	err = upgrade(db, Options{Path: path, Log: zerolog.Nop()})
+	if err == nil {
+		err = db.Update(func(tx *bbolt.Tx) error { return fork(tx, next) })
+	}
 	return errors.Join(err, db.Close())
+}
+
+func fork(tx *bbolt.Tx, next func(rev uint64) uint64) error {
+	if err := wellFormed(tx); err != nil {
+		return file(tx.DB().Path()).Damaged(err)
+	}
+	now, err := readState(tx)
+	if err != nil {
+		return file(tx.DB().Path()).Damaged(err)
+	}
+	now.rev = next(now.rev)
+	kinds := tx.Bucket(bucketKinds)
+	err = kinds.ForEach(func(name, _ []byte) error {
+		b := kindBucket{kinds.Bucket(name), string(name)}
+		return errors.Join(now.records.Empty(b.bucket, bucketTombs), b.putFloor(&now.records, now.rev))
+	})
+	return errors.Join(err, now.put(tx))
 }

@@ -26,6 +26,10 @@ func TestMain(m *testing.M) {
 		victim(path)
 		return
 	}
+	if of := os.Getenv(upgradeEnv); of != "" {
+		dieUpgrading(of)
+		return
+	}
 	os.Exit(m.Run())
 }
 

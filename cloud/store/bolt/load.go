@@ -9,62 +9,62 @@ import (
 	"slices"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/edgebus/edgebus/broker/boltfile"
 )
 
-// load reads the whole file into a snapshot.
-func load(db *bbolt.DB) (snap *snapshot, err error) {
+// load reads the whole file into a snapshot, and looks at what nodes reported.
+func load(db *bbolt.DB) (snap *snapshot, st state, err error) {
 	err = file(db.Path()).Safely(func() error {
 		return db.View(func(tx *bbolt.Tx) (err error) {
-			snap, err = readAll(tx)
+			snap, st, err = readAll(tx)
 			return err
 		})
 	})
-	return snap, err
+	return snap, st, err
 }
 
-func initialise(tx *bbolt.Tx) error {
-	for _, name := range [][]byte{bucketMeta, bucketObjects, bucketReplicas, bucketReported} {
-		if _, err := tx.CreateBucket(name); err != nil {
-			return err
-		}
-	}
-	return errors.Join(tx.Bucket(bucketMeta).Put(keyVersion, number(formatVersion)), putIdentity(tx))
-}
-
-func readAll(tx *bbolt.Tx) (*snapshot, error) {
+func readAll(tx *bbolt.Tx) (*snapshot, state, error) {
 	if err := wellFormed(tx); err != nil {
-		return nil, err
+		return nil, state{}, err
 	}
-	meta := tx.Bucket(bucketMeta)
-	snap := &snapshot{
-		rev: toNumber(meta.Get(keyRev)), seq: toNumber(meta.Get(keySeq)),
-		tables: make(map[string]*table),
+	st, err := readState(tx)
+	if err != nil {
+		return nil, st, err
 	}
-	objects := tx.Bucket(bucketObjects)
-	err := objects.ForEach(func(kind, _ []byte) error {
-		t, err := readTable(objects.Bucket(kind), snap.rev)
+	snap := &snapshot{rev: st.rev, seq: st.seq, tables: make(map[string]*table)}
+	r := reader{format: formatOf(tx), newest: st.rev}
+	kinds := tx.Bucket(r.kinds)
+	err = kinds.ForEach(func(name, _ []byte) error {
+		t, err := r.table(string(name), kinds.Bucket(name))
 		if err != nil {
-			return fmt.Errorf("%s: %w", kind, err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		snap.tables[string(kind)] = t
+		snap.tables[string(name)] = t
 		return nil
 	})
-	return snap, err
+	if err == nil {
+		err = replicasIn(tx).check(&r.found)
+	}
+	if err == nil && r.version == formatVersion {
+		err = st.records.Compare(r.found)
+	}
+	return snap, st, err
 }
 
 // wellFormed says that the file is of a format that is read here, and has all of its buckets.
 func wellFormed(tx *bbolt.Tx) error {
-	needed := [][]byte{bucketMeta, bucketObjects, bucketReplicas, bucketReported}
-	switch v := version(tx); {
-	case v == formatFirst:
-		needed = [][]byte{bucketMeta, bucketObjects, bucketNodes1, bucketUp1}
-	case v != formatVersion:
-		return fmt.Errorf("its format is %d, this program reads up to %d", v, formatVersion)
+	f := formatOf(tx)
+	if f.version < formatBare || f.version > formatVersion {
+		return fmt.Errorf("its format is %d, this program reads up to %d", f.version, formatVersion)
 	}
-	for _, name := range needed {
+	for _, name := range [][]byte{bucketMeta, f.kinds, f.replicas, f.reported} {
 		if tx.Bucket(name) == nil {
 			return fmt.Errorf("no %s in it", name)
 		}
+	}
+	if f.version < formatVersion && tx.Bucket(bucketMeta).Get(keyState) != nil {
+		return fmt.Errorf("its format is not %d", f.version)
 	}
 	return nil
 }
@@ -76,7 +76,23 @@ func version(tx *bbolt.Tx) uint64 {
 	return formatVersion
 }
 
-func readTable(kind *bbolt.Bucket, newest uint64) (*table, error) {
+// reader reads objects, and counts the records.
+type reader struct {
+	format
+	newest uint64 // revision
+	found  boltfile.Tally
+}
+
+// body is what is in a record.
+func (r *reader) body(p place, key, record []byte) ([]byte, error) {
+	body, err := r.object(p, key, record)
+	if err == nil {
+		r.found.Add(record)
+	}
+	return body, err
+}
+
+func (r *reader) table(name string, kind *bbolt.Bucket) (*table, error) {
 	if kind == nil {
 		return nil, errors.New("not a bucket")
 	}
@@ -84,13 +100,24 @@ func readTable(kind *bbolt.Bucket, newest uint64) (*table, error) {
 	if data == nil || status == nil || tombs == nil {
 		return nil, errors.New("a bucket is missing")
 	}
-	t := &table{floor: toNumber(kind.Get(keyFloor))}
-	err := data.ForEach(func(k, v []byte) error {
-		e, err := readEntry(k, v, status.Get(k))
+	t := new(table)
+	var err error
+	if t.floor, err = r.floor(name, kind); err != nil {
+		return nil, err
+	}
+	if record := kind.Get(keyFloor); record != nil && r.version == formatVersion {
+		r.found.Add(record)
+	}
+	inData, inStatus := placeIn(name, bucketData), placeIn(name, bucketStatus)
+	err = data.ForEach(func(k, v []byte) error {
+		e, err := r.entry(inData, k, v)
+		if err == nil {
+			err = r.status(e, inStatus, k, status.Get(k))
+		}
 		if err != nil {
 			return err
 		}
-		if e.rev > newest {
+		if e.rev > r.newest {
 			return fmt.Errorf("%q has a revision beyond the newest", k)
 		}
 		t.set(e)
@@ -100,7 +127,7 @@ func readTable(kind *bbolt.Bucket, newest uint64) (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.readTombs(tombs); err != nil {
+	if err := r.tombs(t, placeIn(name, bucketTombs), tombs); err != nil {
 		return nil, err
 	}
 	t.log = append(t.log, t.tombs...)
@@ -119,31 +146,47 @@ func cmpRev(a, b uint64) int {
 	return 0
 }
 
-func readEntry(key, data, status []byte) (*entry, error) {
+func (r *reader) entry(p place, key, data []byte) (*entry, error) {
 	e := new(entry)
 	var err error
-	var value []byte
 	if e.namespace, e.name, err = splitKey(key); err != nil {
 		return nil, err
 	}
-	if e.created, e.rev, value, err = decodeRecord(data); err != nil {
+	body, err := r.body(p, key, data)
+	if err == nil {
+		e.created, e.rev, body, err = decodeRecord(body)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%q: %w", key, err)
 	}
-	e.data = bytes.Clone(value)
-	if status == nil {
-		return e, nil
-	}
-	_, rev, value, err := decodeRecord(status)
-	if err != nil {
-		return nil, fmt.Errorf("status of %q: %w", key, err)
-	}
-	e.rev, e.status = max(e.rev, rev), bytes.Clone(value)
+	e.data = bytes.Clone(body)
 	return e, nil
 }
 
-func (t *table) readTombs(b *bbolt.Bucket) error {
+// status reads the other record of an object, if there is one.
+func (r *reader) status(e *entry, p place, key, status []byte) error {
+	if status == nil {
+		return nil
+	}
+	var rev uint64
+	body, err := r.body(p, key, status)
+	if err == nil {
+		_, rev, body, err = decodeRecord(body)
+	}
+	if err != nil {
+		return fmt.Errorf("status of %q: %w", key, err)
+	}
+	e.rev, e.status = max(e.rev, rev), bytes.Clone(body)
+	return nil
+}
+
+func (r *reader) tombs(t *table, p place, b *bbolt.Bucket) error {
 	return b.ForEach(func(k, v []byte) error {
-		grave, err := decodeTombstone(v)
+		var grave tombstone
+		body, err := r.body(p, k, v)
+		if err == nil {
+			grave, err = decodeTombstone(body)
+		}
 		if err != nil {
 			return fmt.Errorf("tombstone %x: %w", k, err)
 		}
@@ -179,10 +222,10 @@ var errBusy = errors.New("other writes in the batch")
 
 func (s *Store) check1(tx *bbolt.Tx) error {
 	var errs []error
-	for err := range tx.Check() {
+	if err := file(s.opts.Path).CheckPages(s.db); err != nil {
 		errs = append(errs, err)
 	}
-	onDisk, err := readAll(tx)
+	onDisk, _, err := readAll(tx)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
@@ -198,7 +241,7 @@ func (s *Store) check1(tx *bbolt.Tx) error {
 		}
 		errs = append(errs, checkStatus(tx, kind))
 	}
-	return errors.Join(append(errs, checkNodes(tx))...)
+	return errors.Join(errs...)
 }
 
 // compare checks the index of one kind against the one that the file makes.
@@ -247,7 +290,7 @@ func compareLogs(mem, disk *table) error {
 
 // checkStatus finds status records without an object.
 func checkStatus(tx *bbolt.Tx, kind string) error {
-	b := tx.Bucket(bucketObjects).Bucket([]byte(kind))
+	b := tx.Bucket(formatOf(tx).kinds).Bucket([]byte(kind))
 	if b == nil {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/edgebus/edgebus/broker/boltfile"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -54,41 +55,40 @@ func (s *Store) checkNode(c store.NodeChange) (size int, err error) {
 
 // writeNode puts one change into a transaction. A node without meta has an
 // empty one, so that its name is on record.
-func writeNode(tx *bbolt.Tx, c store.NodeChange) error {
-	nodes, up := tx.Bucket(bucketReplicas), tx.Bucket(bucketReported)
+func writeNode(tx *bbolt.Tx, tally *boltfile.Tally, c store.NodeChange) error {
+	nodes, up := records{tx.Bucket(bucketReplicas), top}, records{tx.Bucket(bucketReported), top}
 	node := []byte(c.Node)
 	if c.Reset || c.Drop {
-		if err := deletePrefix(up, objectKey(c.Node, "")); err != nil {
+		if err := deletePrefix(tally, up.Bucket, objectKey(c.Node, "")); err != nil {
 			return err
 		}
 	}
 	if c.Drop {
-		return nodes.Delete(node)
+		return tally.Delete(nodes.Bucket, node)
 	}
 	meta := c.Meta
 	if meta == nil && (c.Reset || nodes.Get(node) == nil) {
 		meta = []byte{}
 	}
 	if meta != nil {
-		if err := nodes.Put(node, sealUnder(node, meta)); err != nil {
+		if err := nodes.put(tally, node, room(meta)); err != nil {
 			return err
 		}
 	}
 	for _, key := range c.Delete {
-		if err := up.Delete(objectKey(c.Node, key)); err != nil {
+		if err := tally.Delete(up.Bucket, objectKey(c.Node, key)); err != nil {
 			return err
 		}
 	}
 	for _, item := range c.Put {
-		key := objectKey(c.Node, item.Key)
-		if err := up.Put(key, sealUnder(key, item.Value)); err != nil {
+		if err := up.put(tally, objectKey(c.Node, item.Key), room(item.Value)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func deletePrefix(b *bbolt.Bucket, prefix []byte) error {
+func deletePrefix(tally *boltfile.Tally, b *bbolt.Bucket, prefix []byte) error {
 	// Deleting under a cursor skips keys: collect first.
 	var keys [][]byte
 	c := b.Cursor()
@@ -96,7 +96,7 @@ func deletePrefix(b *bbolt.Bucket, prefix []byte) error {
 		keys = append(keys, k)
 	}
 	for _, k := range keys {
-		if err := b.Delete(k); err != nil {
+		if err := tally.Delete(b, k); err != nil {
 			return err
 		}
 	}
@@ -124,21 +124,16 @@ func (s *Store) look(read func(replicas) error) error {
 // replicas are the nodes' records in a transaction.
 type replicas struct {
 	nodes, up *bbolt.Bucket
-	plain     bool // without checksums
+	format
 }
 
 func replicasIn(tx *bbolt.Tx) replicas {
-	if version(tx) == formatFirst { // whoever only looks leaves it so
-		return replicas{tx.Bucket(bucketNodes1), tx.Bucket(bucketUp1), true}
-	}
-	return replicas{tx.Bucket(bucketReplicas), tx.Bucket(bucketReported), false}
+	f := formatOf(tx)
+	return replicas{tx.Bucket(f.replicas), tx.Bucket(f.reported), f}
 }
 
 func (in replicas) open(key, record []byte) ([]byte, error) {
-	if in.plain {
-		return record, nil
-	}
-	value, err := unsealUnder(key, record)
+	value, err := in.node(key, record)
 	if err != nil {
 		node, item, _ := strings.Cut(string(key), "\x00")
 		return nil, fmt.Errorf("what node %s reported: %q: %w", node, item, err)
@@ -202,25 +197,34 @@ func (s *Store) following(ctx context.Context, after string) (r store.Replica, e
 	return r, err
 }
 
-// checkNodes finds damaged records, and those of nodes that are not on record.
-func checkNodes(tx *bbolt.Tx) error {
-	in := replicasIn(tx)
-	err := in.nodes.ForEach(func(k, v []byte) error {
-		_, err := in.open(k, v)
-		return err
-	})
+// check finds damaged records, and those of nodes that are not on record, and counts all.
+func (in replicas) check(tally *boltfile.Tally) error {
+	each := func(b *bbolt.Bucket, known func(key []byte) error) error {
+		return b.ForEach(func(k, v []byte) error {
+			if err := known(k); err != nil {
+				return err
+			}
+			_, err := in.open(k, v)
+			if err == nil && in.version >= formatVersion {
+				tally.Add(v)
+			}
+			return err
+		})
+	}
+	err := each(in.nodes, func([]byte) error { return nil })
 	if err != nil {
 		return err
 	}
-	return in.up.ForEach(func(k, v []byte) error {
+	last := []byte(nil) // of a node that is known, with what ends its name
+	return each(in.up, func(k []byte) error {
+		if last != nil && bytes.HasPrefix(k, last) {
+			return nil
+		}
 		node, _, err := splitKey(k)
-		if err != nil {
-			return err
+		if err == nil && in.nodes.Get([]byte(node)) == nil {
+			err = fmt.Errorf("%q belongs to no node: %w", k, errRecord)
 		}
-		if in.nodes.Get([]byte(node)) == nil {
-			return fmt.Errorf("%q belongs to no node", k)
-		}
-		_, err = in.open(k, v)
+		last = objectKey(node, "")
 		return err
 	})
 }

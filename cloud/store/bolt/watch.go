@@ -226,13 +226,18 @@ func (st *stream) exhume(events []store.Event) ([]store.Event, error) {
 
 func unbury(tx *bbolt.Tx, o *store.Object) error {
 	var raw []byte
-	if kind := tx.Bucket(bucketObjects).Bucket([]byte(o.Kind)); kind != nil {
-		raw = kind.Bucket(bucketTombs).Get(number(o.Rev))
+	f, key := formatOf(tx), number(o.Rev)
+	if kind := tx.Bucket(f.kinds).Bucket([]byte(o.Kind)); kind != nil {
+		raw = kind.Bucket(bucketTombs).Get(key)
 	}
 	if raw == nil { // compacted since the stream saw it in the index
 		return store.Gone(o.Kind, o.Rev, o.Rev)
 	}
-	t, err := decodeTombstone(raw)
+	body, err := f.object(placeIn(o.Kind, bucketTombs), key, raw)
+	if err != nil {
+		return err
+	}
+	t, err := decodeTombstone(body)
 	o.Data, o.Status = t.data, t.status
 	return err
 }
