@@ -162,7 +162,7 @@ func (p *pages) freelist(id uint64) error {
 	return nil
 }
 
-// tree looks at a page, whose keys are from low to before high, and at all below it. Where high is nil there is no bound.
+// tree looks at a page, whose keys are from low to before high, and at all below it. nil is no bound.
 func (p *pages) tree(id uint64, low, high []byte) error {
 	b, flags, err := p.read(id)
 	if err != nil {
@@ -202,10 +202,15 @@ func elements(b []byte) (int, error) {
 	return n, nil
 }
 
-// rises says whether a key follows another, which is the lowest there may be for the first.
+// rises says whether a key follows another. The first one of a page is that by which the page above knows
+// it, if there is one: bbolt finds a page by it when it puts its successor there.
 func rises(first bool, last, key, high []byte) error {
 	c := bytes.Compare(last, key)
-	if c > 0 || c == 0 && !first || high != nil && bytes.Compare(key, high) >= 0 {
+	wrong := c >= 0
+	if first {
+		wrong = last != nil && c != 0
+	}
+	if wrong || high != nil && bytes.Compare(key, high) >= 0 {
 		return fmt.Errorf("its keys are not in order: %q", key)
 	}
 	return nil
