@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/edgebus/edgebus/broker/boltfile"
 )
 
 const (
@@ -296,35 +298,35 @@ func (c *checkpointer) write(w write) (took time.Duration, err error) {
 }
 
 func (w write) in(tx *bbolt.Tx) error {
+	now, err := upToDate(tx)
+	if err != nil {
+		return err
+	}
 	for kind, cleared := range w.cleared {
 		if !cleared || !w.first {
 			continue
 		}
-		err := tx.DeleteBucket(buckets[kind])
-		if err == nil {
-			_, err = tx.CreateBucket(buckets[kind])
-		}
-		if err != nil {
+		if err := now.records.Empty(tx, buckets[kind]); err != nil {
 			return err
 		}
 	}
 	for _, it := range w.items {
 		b := tx.Bucket(buckets[it.kind])
 		b.FillPercent = fillPercent
-		if err := it.in(b); err != nil {
+		if err := it.in(b, &now.records); err != nil {
 			return err
 		}
 	}
-	if w.position == 0 {
-		return nil
+	if w.position != 0 {
+		now.segment = w.position
 	}
-	return putPosition(tx, w.position)
+	return now.put(tx)
 }
 
-func (it item) in(b *bbolt.Bucket) error {
+func (it item) in(b *bbolt.Bucket, tally *boltfile.Tally) error {
 	key := []byte(it.key)
 	if it.body == nil {
-		return b.Delete(key)
+		return tally.Delete(b, key)
 	}
-	return b.Put(key, sealed(nil, it.kind, key, it.body)) // bbolt keeps both until the transaction ends
+	return tally.Put(b, key, sealed(nil, it.kind, key, it.body)) // bbolt keeps both until the transaction ends
 }

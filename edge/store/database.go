@@ -16,7 +16,8 @@ import (
 
 const (
 	fileName = "core.db"
-	format   = "edgebus-core/3"
+	format   = "edgebus-core/4"
+	format3  = "edgebus-core/3" // had the segment alone, in decimal
 
 	// Whoever looks into the file with other tools has it for a moment.
 	lockTime = time.Second
@@ -27,8 +28,10 @@ const (
 var (
 	bucketMeta = []byte("meta")
 	keyFormat  = []byte("format")
-	keySegment = []byte("segment")
+	keyState   = []byte("state")
 	keyNode    = []byte("node")
+
+	keySegment3 = []byte("segment")
 
 	buckets = [kinds][]byte{kindState: []byte("state"), kindUp: []byte("up"), kindDown: []byte("down"), kindEffective: []byte("effective")}
 )
@@ -54,7 +57,7 @@ func initialise(tx *bbolt.Tx) error {
 		}
 	}
 	meta, err := tx.CreateBucket(bucketMeta)
-	return errors.Join(err, meta.Put(keyFormat, []byte(format)), putPosition(tx, 0))
+	return errors.Join(err, meta.Put(keyFormat, []byte(format)), state{}.put(tx))
 }
 
 // claim is for one node: what is here would be published under another one's name.
@@ -80,14 +83,22 @@ func (s *Store) claim() error {
 	return nil
 }
 
-func putPosition(tx *bbolt.Tx, segment uint64) error {
-	return tx.Bucket(bucketMeta).Put(keySegment, strconv.AppendUint(nil, segment, 10))
+// state is what the database says of all of itself.
+type state struct {
+	segment uint64 // the last one that is in it
+	records boltfile.Tally
+}
+
+func (s state) put(tx *bbolt.Tx) error {
+	body := s.records.Append(binary.BigEndian.AppendUint64(nil, s.segment))
+	return tx.Bucket(bucketMeta).Put(keyState, sealed(nil, 0, keyState, body))
 }
 
 // position is the last segment that is in the database.
 func (s *Store) position() (segment uint64, err error) {
 	err = s.inDB(func(tx *bbolt.Tx) error {
-		segment, err = positionIn(tx)
+		now, _, err := stateIn(tx)
+		segment = now.segment
 		return err
 	})
 	return segment, err
@@ -102,20 +113,86 @@ func (s *Store) inDB(look func(*bbolt.Tx) error) error {
 	return nil
 }
 
-func positionIn(tx *bbolt.Tx) (uint64, error) {
+// stateIn reads the state. older is for a database of format 3, which has no tally.
+func stateIn(tx *bbolt.Tx) (now state, older bool, err error) {
 	meta := tx.Bucket(bucketMeta)
 	if meta == nil {
-		return 0, errors.New("no store of a node's tree")
+		return now, false, errors.New("no store of a node's tree")
 	}
-	if found := meta.Get(keyFormat); string(found) != format {
-		return 0, fmt.Errorf("its format is %q; this program reads %q", found, format)
+	text, body := string(meta.Get(keyFormat)), meta.Get(keyState)
+	older = text == format3
+	if text != format && !older || older && body != nil {
+		return now, false, fmt.Errorf("its format is %q; this program reads %q", text, format)
 	}
 	for _, name := range buckets[1:] {
 		if tx.Bucket(name) == nil {
-			return 0, fmt.Errorf("it has no bucket %q", name)
+			return now, false, fmt.Errorf("it has no bucket %q", name)
 		}
 	}
-	return strconv.ParseUint(string(meta.Get(keySegment)), 10, 64)
+	if older {
+		now.segment, err = strconv.ParseUint(string(meta.Get(keySegment3)), 10, 64)
+		return now, true, err
+	}
+	if body, err = unsealed(0, keyState, body); err != nil || len(body) != 8+boltfile.TallySize {
+		return now, false, fmt.Errorf("%s: %w", keyState, errSum)
+	}
+	return state{binary.BigEndian.Uint64(body), boltfile.ParseTally(body[8:])}, false, nil
+}
+
+// checkRecords says whether all records are there, and whole; a database of format 3 is brought up to date.
+func (s *Store) checkRecords() error {
+	older := false
+	err := s.inDB(func(tx *bbolt.Tx) error {
+		now, of3, err := stateIn(tx)
+		if err != nil {
+			return err
+		}
+		older = of3
+		found, err := countRecords(tx)
+		if err == nil && !older {
+			err = now.records.Compare(found)
+		}
+		return err
+	})
+	if err != nil || !older || s.opts.ReadOnly {
+		return err
+	}
+	err = s.file().Safely(func() error {
+		return s.db.Update(func(tx *bbolt.Tx) error {
+			now, err := upToDate(tx)
+			return errors.Join(err, now.put(tx))
+		})
+	})
+	if err != nil { // a core starts on a full disk, too
+		s.opts.Log.Warn().Err(err).Msg("the database was not brought up to date: that is done by the next checkpoint")
+	}
+	return nil
+}
+
+// upToDate is the state in a transaction that will put it, also of a database that was of format 3.
+func upToDate(tx *bbolt.Tx) (state, error) {
+	now, older, err := stateIn(tx)
+	if err != nil || !older {
+		return now, err
+	}
+	if now.records, err = countRecords(tx); err != nil {
+		return now, err
+	}
+	meta := tx.Bucket(bucketMeta)
+	return now, errors.Join(meta.Delete(keySegment3), meta.Put(keyFormat, []byte(format)))
+}
+
+func countRecords(tx *bbolt.Tx) (found boltfile.Tally, err error) {
+	for kind := byte(kindState); kind < kinds && err == nil; kind++ {
+		err = tx.Bucket(buckets[kind]).ForEach(func(key, value []byte) error {
+			if _, err := unsealed(kind, key, value); err != nil {
+				return fmt.Errorf("%s: key %q: %w", buckets[kind], key, err)
+			}
+			found.Add(value)
+			return nil
+		})
+	}
+	return found, err
 }
 
 // checkDB looks at the database's pages. No checkpoint may change them meanwhile.

@@ -14,14 +14,15 @@
 // In the directory [DirName] of the data directory the database is the file core.db.
 // Its buckets:
 //
-//	meta       format: "edgebus-core/3"; segment: the last segment that is in it, in decimal; node: whose it is
+//	meta       format: "edgebus-core/4"; node: whose it is; state: the last segment that is in it, how many records
+//	           the other buckets have, and the sum of their checksums as big-endian numbers; 8 bytes each, big-endian
 //	state      up, down: the maps' places, a link.State in CBOR each; floor: of the versions in force, a CBOR number
 //	up         edge-owned entries and tombstones by key, as link.AppendEntry writes them
 //	down       cloud-owned ones
 //	effective  what is in force for a property, by its desired key: an Effective in CBOR
 //
-// Each value but those in meta is behind a CRC-32C (little-endian) of the bucket's number,
-// 1 to 4 in this order, key and value: bbolt has none. A frame of the log is records, one
+// Each value but format and node is behind a CRC-32C (little-endian) of the bucket's number,
+// 0 to 4 in this order, key and value: bbolt has none. A frame of the log is records, one
 // after the other:
 //
 //	1, bucket, length of the key, key, length of the value, value   put
@@ -163,6 +164,9 @@ func (s *Store) open() error {
 		return s.make()
 	}
 	if err := s.openDB(); err != nil {
+		return err
+	}
+	if err := s.checkRecords(); err != nil {
 		return err
 	}
 	position, err := s.position()

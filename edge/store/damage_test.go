@@ -1,0 +1,158 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
+
+	"github.com/edgebus/edgebus/topics/link"
+)
+
+// damageEnv makes the test go through each byte of the database (all) or begin with that seed.
+const damageEnv = "STORE_TEST_DAMAGE"
+
+// Whatever byte of the database is not what it was: it is refused, by name, or all that was in it is there. bbolt has
+// two heads, of the last transaction and of the one before: where the newer one is damaged, the database is as it was
+// before, and the log that the last checkpoint has retired is missed.
+func TestDamage(t *testing.T) {
+	dir := t.TempDir()
+	now := ofAllSorts(t, dir)
+	path := filepath.Join(dir, DirName, fileName)
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+	used := len(bytes.TrimRight(good, "\x00"))
+
+	d := damaged{t: t, dir: dir, path: path, good: good, now: now}
+	if os.Getenv(damageEnv) == "all" {
+		for at := range used {
+			d.flip(at, 1<<(at%8))
+		}
+		t.Logf("of %d flips %d were refused, %d made no difference", used, d.refused, d.same)
+		return
+	}
+	seed, err := strconv.ParseUint(os.Getenv(damageEnv), 10, 64)
+	if err != nil {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("%s=%d", damageEnv, seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		d.flip(random.IntN(used), 1<<random.IntN(8))
+		d.flip(random.IntN(64)+random.IntN(used/4096)*4096, byte(1+random.IntN(255))) // where pages say what they are
+	}
+	require.Positive(t, d.refused)
+	t.Logf("%d were refused, %d made no difference", d.refused, d.same)
+}
+
+// ofAllSorts makes a store whose database has something of each sort, and says what.
+func ofAllSorts(t *testing.T, dir string) string {
+	t.Helper()
+	s := open(t, dir, still)
+	s.db.NoSync = true // no power fails
+	snap := load(t, s)
+	for round := range 2 {
+		effective := make(map[string]*Effective)
+		for i := range 100 {
+			key := fmt.Sprintf("devices/lamp-%d/reported/power", i)
+			put(t, snap.Up, key, fmt.Sprint("on ", round))
+			effective[key] = &Effective{Value: []byte("on"), Ver: uint64(i)}
+		}
+		put(t, snap.Up, "devices/long/reported/text", strings.Repeat("long ", 2000))
+		require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeJournal(), Effective: effective, Floor: uint64(7 + round)}))
+		require.NoError(t, s.checkpoint.finish())
+	}
+	now := everything(load(t, s))
+	require.NoError(t, s.Close())
+	return now
+}
+
+func everything(snap Snapshot) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, snap.Floor, snap.Up.Digest())
+	snap.Up.Range("", func(e link.Entry) bool {
+		fmt.Fprintln(&b, e)
+		return true
+	})
+	fmt.Fprintln(&b, len(snap.Effective))
+	for i := range 100 {
+		fmt.Fprintln(&b, snap.Effective[fmt.Sprintf("devices/lamp-%d/reported/power", i)])
+	}
+	return b.String()
+}
+
+// damaged tries what becomes of a database.
+type damaged struct {
+	t             *testing.T
+	dir, path     string
+	good          []byte
+	now           string
+	refused, same int
+}
+
+func (d *damaged) flip(at int, with byte) {
+	how := fmt.Sprintf("byte %d flipped with %#x", at, with)
+	bad := bytes.Clone(d.good)
+	bad[at] ^= with
+	require.NoError(d.t, os.WriteFile(d.path, bad, 0o600))
+	s, err := Open(Options{Dir: d.dir, Rand: seven, sizes: still})
+	if err != nil {
+		d.refused++
+		require.ErrorContains(d.t, err, filepath.Dir(d.path), how)
+		return
+	}
+	defer func() { require.NoError(d.t, s.closeFiles()) }()
+	defer s.checkpoint.abandon()
+	require.NoError(d.t, s.Check(), how)
+	require.Equal(d.t, d.now, everything(load(d.t, s)), how)
+	d.same++
+}
+
+// abandon ends it as a crash does, but without one.
+func (c *checkpointer) abandon() {
+	close(c.stop)
+	<-c.done
+}
+
+// A database of format 3 is read as it is by who only looks, and brought up to date by who opens it.
+func TestDatabasesOfFormat3(t *testing.T) {
+	dir := t.TempDir()
+	now := ofAllSorts(t, dir)
+	path := filepath.Join(dir, DirName, fileName)
+	inFile := func(do func(*bbolt.Tx)) {
+		db, err := bbolt.Open(path, 0o600, nil)
+		require.NoError(t, err)
+		require.NoError(t, db.Update(func(tx *bbolt.Tx) error { do(tx); return nil }))
+		require.NoError(t, db.Close())
+	}
+	inFile(func(tx *bbolt.Tx) {
+		state, older, err := stateIn(tx)
+		require.NoError(t, err)
+		require.False(t, older)
+		meta := tx.Bucket(bucketMeta)
+		require.NoError(t, meta.Delete(keyState))
+		require.NoError(t, meta.Put(keyFormat, []byte(format3)))
+		require.NoError(t, meta.Put(keySegment3, strconv.AppendUint(nil, state.segment, 10)))
+	})
+	for _, look := range []bool{true, false, true} {
+		s, err := Open(Options{Dir: dir, Rand: seven, sizes: still, ReadOnly: look})
+		require.NoError(t, err)
+		require.NoError(t, s.Check())
+		require.Equal(t, now, everything(load(t, s)))
+		require.NoError(t, s.Close())
+	}
+	inFile(func(tx *bbolt.Tx) {
+		require.Equal(t, format, string(tx.Bucket(bucketMeta).Get(keyFormat)))
+		require.NoError(t, tx.Bucket(buckets[kindState]).Delete([]byte(stateUp)))
+	})
+	_, err := Open(Options{Dir: dir, Rand: seven})
+	require.ErrorContains(t, err, path+" is damaged: 202 of its records can be read, and it has 203")
+}
