@@ -96,8 +96,8 @@ func TestKilled(t *testing.T) {
 			e, _ := snap.Up.Get(fmt.Sprintf("devices/d%d/reported/p%d", snap.Floor%killKeys, i))
 			require.Equal(t, last, string(e.Value))
 		}
-		s.checkpoint.failing = true // no last one: the next to be killed finds all kinds of logs
-		require.NoError(t, s.Close())
+		s.checkpoint.abandon() // no last one: the next to be killed finds all kinds of logs
+		require.NoError(t, s.closeFiles())
 	}
 	s := open(t, dir, killSizes)
 	position, err := s.position()
