@@ -74,6 +74,7 @@ type Broker struct {
 	seats    seats
 	guard    *guard
 	counters session.Counters
+	budget   *session.Budget
 	outlet   struct {
 		sess  *session.Session
 		count session.Counters
@@ -107,6 +108,7 @@ func New(opts Options) (*Broker, error) {
 		closed: make(chan struct{}), sweeps: sweepEvery,
 	}
 	b.crowd = session.NewCrowd(b.paceCrowd)
+	b.budget = session.NewBudget(opts.Limits.AllQueuedBytes, opts.Limits.Sessions)
 	b.asked.init()
 	b.router.dropped = b.droppedFor
 	b.lobby.size = max(16, opts.Limits.Connections/4)

@@ -223,7 +223,8 @@ func (b *Broker) newClient(id string, durable bool) *client {
 
 func (b *Broker) newSession() *session.Session {
 	l := b.opts.Limits
-	return session.New(session.Limits{Messages: l.QueuedMessages, Bytes: l.QueuedBytes, Inflight: l.Inflight}, b.opts.Now, &b.counters)
+	limits := session.Limits{Messages: l.QueuedMessages, Bytes: l.QueuedBytes, Inflight: l.Inflight, All: b.budget}
+	return session.New(limits, b.opts.Now, &b.counters)
 }
 
 // filters lists the client's subscriptions.

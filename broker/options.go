@@ -89,6 +89,7 @@ type Limits struct {
 	Subscriptions    int           // of one client; 10,000
 	QueuedMessages   int           // of one session; 100,000
 	QueuedBytes      int           // of one session; 64 MiB
+	AllQueuedBytes   int           // of all sessions, sent and unacknowledged ones with them; 1 GiB
 	Inflight         int           // sent to one client and unacknowledged; 1,024
 	RetainedMessages int           // outside v1/; 1,000,000
 	RetainedBytes    int           // outside v1/; 256 MiB
@@ -109,6 +110,7 @@ func (l *Limits) setDefaults() {
 	def(&l.Subscriptions, 10_000)
 	def(&l.QueuedMessages, 100_000)
 	def(&l.QueuedBytes, 64<<20)
+	def(&l.AllQueuedBytes, 1<<30)
 	def(&l.Inflight, 1024)
 	def(&l.RetainedMessages, 1_000_000)
 	def(&l.RetainedBytes, 256<<20)

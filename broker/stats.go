@@ -47,6 +47,7 @@ func (s Stats) Missed() int64 { return s.Dropped[session.DropQueueFull.String()]
 type Queues struct {
 	Waiting      int     // messages not sent yet
 	WaitingBytes int     // of them
+	HeldBytes    int64   // bytes of those that wait, or aren't acknowledged
 	Unacked      int     // messages sent and not acknowledged
 	Fullest      float64 // how full the fullest session's queue is, from 0 to 1
 	FullestOf    string  // whose that is; empty: all are empty
@@ -148,6 +149,7 @@ func (b *Broker) Queues() (q Queues) {
 		}
 	}
 	b.clients.mu.Unlock()
+	q.HeldBytes = b.budget.Held()
 	l := b.opts.Limits
 	for _, c := range all {
 		waiting, unacked, bytes := c.sess.Load()

@@ -233,6 +233,7 @@ func (l Limits) check(report reporter) {
 	}
 	positive("limits.session.messages", l.Session.Messages, report)
 	positive("limits.session.bytes", l.Session.Bytes, report)
+	positive("limits.session.all", l.Session.All, report)
 	positive("limits.commands.timeout", l.Commands.Timeout, report)
 	positive("limits.commands.client", l.Commands.Client, report)
 	positive("limits.commands.all", l.Commands.All, report)

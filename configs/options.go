@@ -208,6 +208,7 @@ type CoreLimits struct {
 type SessionLimits struct {
 	Messages int           `yaml:"messages"`
 	Bytes    Size          `yaml:"bytes"`
+	All      Size          `yaml:"all"`
 	Expiry   time.Duration `yaml:"expiry"`
 }
 

@@ -14,6 +14,7 @@ type flight struct {
 	released   bool // QoS 2: PUBREC came, PUBREL went
 	releasing  bool // PUBREC came, PUBREL goes once that is on disk
 	open       bool // counts against the window of this connection
+	weight     int  // when it was sent
 	prev, next *flight
 }
 
@@ -24,9 +25,11 @@ type flights struct {
 	resend      *flight // the next one to send again on this connection; nil: none left
 	open        int
 	lastID      uint16
+	bytes       int
+	all         *Budget // of which they are a part
 }
 
-func newFlights() flights { return flights{byID: make(map[uint16]*flight)} }
+func newFlights(all *Budget) flights { return flights{byID: make(map[uint16]*flight), all: all} }
 
 func (f *flights) len() int { return len(f.byID) }
 
@@ -53,7 +56,14 @@ func (f *flights) add(it item) *flight {
 	f.last = x
 	f.byID[x.id] = x
 	f.open++
+	x.weight = it.msg.weight()
+	f.hold(x.weight)
 	return x
+}
+
+func (f *flights) hold(bytes int) {
+	f.bytes += bytes
+	f.all.add(bytes)
 }
 
 // freeID chooses the packet id. That of a durable session's message is fixed, and
@@ -72,6 +82,7 @@ func (f *flights) freeID(it item) uint16 {
 
 func (f *flights) remove(x *flight) {
 	delete(f.byID, x.id)
+	f.hold(-x.weight)
 	if f.resend == x {
 		f.resend = x.next
 	}

@@ -113,11 +113,12 @@ type queue struct {
 	zero  ring[uint64] // sequence numbers of QoS 0 items, oldest first; some may have left
 	live  int          // items not evicted
 	bytes int
+	all   *Budget // of which they are a part
 }
 
 var itemBlocks sync.Pool // sessions fill and empty their queues all the time
 
-func newQueue() queue { return queue{items: ring[item]{pool: &itemBlocks}} }
+func newQueue(all *Budget) queue { return queue{items: ring[item]{pool: &itemBlocks}, all: all} }
 
 // push appends without looking at bounds.
 func (q *queue) push(it item) {
@@ -126,7 +127,12 @@ func (q *queue) push(it item) {
 	}
 	q.items.push(it)
 	q.live++
-	q.bytes += it.msg.weight()
+	q.hold(it.msg.weight())
+}
+
+func (q *queue) hold(bytes int) {
+	q.bytes += bytes
+	q.all.add(bytes)
 }
 
 // front returns the oldest item that was not evicted.
@@ -145,7 +151,7 @@ func (q *queue) front() (item, bool) {
 func (q *queue) pop() {
 	it := q.items.pop()
 	q.live--
-	q.bytes -= it.msg.weight()
+	q.hold(-it.msg.weight())
 	for q.zero.len() > 0 && *q.zero.oldest() < q.items.first {
 		q.zero.pop()
 	}
@@ -195,7 +201,7 @@ const gaps = 8
 func (q *queue) evict(seq uint64) {
 	it := q.items.at(seq)
 	q.live--
-	q.bytes -= it.msg.weight()
+	q.hold(-it.msg.weight())
 	*it = item{}
 	for q.items.len() > 0 && q.items.at(q.items.end()-1).msg == nil {
 		q.items.dropLast()

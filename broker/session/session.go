@@ -19,9 +19,10 @@ import (
 
 // Limits bound a session.
 type Limits struct {
-	Messages int // queued messages
-	Bytes    int // and their size
-	Inflight int // unacknowledged messages, whatever more the client would take
+	Messages int     // queued messages
+	Bytes    int     // and their size
+	Inflight int     // unacknowledged messages, whatever more the client would take
+	All      *Budget // of all sessions together
 
 	Oldest bool          // beyond the limits the oldest message loses, not the newest
 	Age    time.Duration // after which a message is dropped; 0: never
@@ -67,7 +68,7 @@ type taker interface {
 func New(limits Limits, now func() time.Time, count *Counters) *Session {
 	return &Session{
 		limits: limits, now: now, count: count, version: 5,
-		inbound: make(map[uint16]*inbound), queue: newQueue(), flights: newFlights(),
+		inbound: make(map[uint16]*inbound), queue: newQueue(limits.All), flights: newFlights(limits.All),
 	}
 }
 
@@ -126,7 +127,9 @@ func (s *Session) End() {
 	if s.log != nil {
 		s.log.Forget(s.records()...)
 	}
-	s.queue, s.flights, s.pulls, s.came = newQueue(), newFlights(), nil, arrivals{}
+	all := s.limits.All
+	all.add(-s.queue.bytes - s.flights.bytes)
+	s.queue, s.flights, s.pulls, s.came = newQueue(all), newFlights(all), nil, arrivals{}
 }
 
 // records lists all that the session has on disk, less what is still to be settled.
@@ -248,8 +251,9 @@ func fullReason(qos byte) Drop {
 
 // full: an empty queue takes a message of any size, or one could never be sent.
 func (s *Session) full(m *Message) bool {
-	return s.queue.live > 0 &&
-		(s.queue.live >= s.limits.Messages || s.queue.bytes+m.weight() > s.limits.Bytes)
+	w := m.weight()
+	return s.queue.live > 0 && (s.queue.live >= s.limits.Messages || s.queue.bytes+w > s.limits.Bytes) ||
+		s.limits.All.spent(s.queue.bytes+s.flights.bytes, w)
 }
 
 func (s *Session) enqueue(m *Message, d Delivery) {

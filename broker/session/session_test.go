@@ -114,14 +114,14 @@ func TestPubrecOfNothing(t *testing.T) {
 }
 
 func TestPacketIDsAreNeverReusedWhileOpen(t *testing.T) {
-	f := newFlights()
+	f := newFlights(nil)
 	for range 65535 {
-		f.add(item{})
+		f.add(item{msg: &Message{}})
 	}
 	require.Len(t, f.byID, 65535)
 	require.False(t, f.room(100_000))
 	f.remove(f.byID[77])
-	require.Equal(t, uint16(77), f.add(item{}).id)
+	require.Equal(t, uint16(77), f.add(item{msg: &Message{}}).id)
 	require.NotContains(t, f.byID, uint16(0))
 }
 
@@ -304,7 +304,7 @@ func TestEverythingArrives(t *testing.T) {
 
 func TestQueueAgainstASlice(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		q := newQueue()
+		q := newQueue(nil)
 		var model []string
 		zero, stakes := make(map[string]bool), make(map[string]*stake)
 		n := 0

@@ -125,7 +125,7 @@ func limits(l configs.Limits) broker.Limits {
 		ReceiveMaximum: uint16(l.ReceiveMaximum), TopicAliases: uint16(l.TopicAliases),
 		KeepAlive: l.KeepAlive, ConnectRate: l.ConnectRate, ConnectTimeout: l.ConnectTimeout, WrongPasswords: l.WrongPasswords, Subscriptions: l.Subscriptions,
 		Sessions: l.Sessions, WriteTimeout: l.WriteTimeout,
-		QueuedMessages: l.Session.Messages, QueuedBytes: int(l.Session.Bytes), SessionExpiry: l.Session.Expiry,
+		QueuedMessages: l.Session.Messages, QueuedBytes: int(l.Session.Bytes), AllQueuedBytes: int(l.Session.All), SessionExpiry: l.Session.Expiry,
 		RetainedMessages: l.Retained.Messages, RetainedBytes: int(l.Retained.Bytes),
 	}
 }

@@ -57,6 +57,7 @@ func All() []Flood {
 		{"passwords", "tries passwords", passwords},
 		{"retained", "retains 100 KiB on one topic after the other", retained},
 		{"offline", "publishes at QoS 1 to a durable session whose client is away", offline},
+		{"hoards", "publishes at QoS 1 to 30 durable sessions whose clients are away", hoards},
 		{"malformed", "sends malformed packets", malformed},
 		{"announced", "announces packets of 1 MiB on 200 connections and sends a part", announced},
 		{"pings", "sends PINGREQs and reads no answer", pings},
@@ -126,17 +127,17 @@ func refused(ctx context.Context, t Target) {
 
 func pings(ctx context.Context, t Target) { pour(ctx, t, false, []byte{0xC0, 0}) }
 
-func qos1(ctx context.Context, t Target) { acknowledged(ctx, t, "flood/b", payload) }
+func qos1(ctx context.Context, t Target) { acknowledged(ctx, t, payload, "flood/b") }
 
 // acknowledged keeps 1,000 publishes in flight.
-func acknowledged(ctx context.Context, t Target, topic string, payload []byte) {
+func acknowledged(ctx context.Context, t Target, payload []byte, topics ...string) {
 	p, err := join(ctx, t.MQTT, client{})
 	if err != nil {
 		return
 	}
 	defer p.Close()
 	for id := range uint16(1000) {
-		if _, err := p.Write(publish(topic, 2, id+1, payload)); err != nil {
+		if _, err := p.Write(publish(topics[int(id)%len(topics)], 2, id+1, payload)); err != nil {
 			return
 		}
 	}
@@ -145,7 +146,8 @@ func acknowledged(ctx context.Context, t Target, topic string, payload []byte) {
 		if err != nil || len(ack) < 3 {
 			return
 		}
-		if _, err := p.Write(publish(topic, 2, binary.BigEndian.Uint16(ack[1:]), payload)); err != nil {
+		id := binary.BigEndian.Uint16(ack[1:])
+		if _, err := p.Write(publish(topics[int(id)%len(topics)], 2, id, payload)); err != nil {
 			return
 		}
 	}
@@ -338,8 +340,28 @@ func offline(ctx context.Context, t Target) {
 	}
 	_ = p.Close()
 	if err == nil {
-		acknowledged(ctx, t, "flood/away", make([]byte, 4096))
+		acknowledged(ctx, t, make([]byte, 4096), "flood/away")
 	}
+}
+
+// hoards fills the queues of many who are away.
+func hoards(ctx context.Context, t Target) {
+	var topics []string
+	for n := range 30 {
+		p, err := join(ctx, t.MQTT, client{id: fmt.Sprintf("flood-hoard-%d", n), keep: 3600})
+		if err != nil {
+			return
+		}
+		topics = append(topics, fmt.Sprintf("flood/hoard/%d", n))
+		if _, err = p.Write(subscribe(topics[n])); err == nil {
+			_, err = p.answer()
+		}
+		_ = p.Close()
+		if err != nil {
+			return
+		}
+	}
+	acknowledged(ctx, t, make([]byte, 16<<10), topics...)
 }
 
 func malformed(ctx context.Context, t Target) {

@@ -26,7 +26,7 @@ const bound = 128
 // tight are limits that a flood reaches soon.
 var tight = []string{
 	"--limits-retained-bytes", "8MiB", "--limits-session-bytes", "4MiB", "--limits-connections", "400", "--limits-connectRate", "100",
-	"--limits-sessions", "100",
+	"--limits-sessions", "100", "--limits-session-all", "16MiB",
 }
 
 // signs are what a program says of each flood, and by how much at least: without that it wasn't one.
@@ -46,6 +46,7 @@ var signs = map[string]map[string]float64{
 	"passwords":     {`rejected_connections_total{reason="too many wrong passwords`: 1},
 	"retained":      {`refused_messages_total{kind="Quota"`: 1},
 	"offline":       {`dropped_messages_total{reason="queue_full"`: 100},
+	"hoards":        {`dropped_messages_total{reason="queue_full"`: 100, "held_bytes": 8 << 20},
 	"malformed":     {`closed_connections_total{reason="malformed packet"`: 100},
 	"announced":     {"connections": 150}, // and see TestAPacketThatNeverEnds
 	"pings":         {"rests_total": 100},

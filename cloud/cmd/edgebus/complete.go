@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -16,7 +15,7 @@ import (
 
 type completer = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
-// completeTime is how long somebody who presses tab waits for a hub, if --timeout doesn't say.
+// completeTime is how long somebody who presses tab waits for a hub.
 const completeTime = 2 * time.Second
 
 // mostNames bounds what is offered.
@@ -32,7 +31,7 @@ func completeContexts(_ *cobra.Command, args []string, _ string) ([]string, cobr
 
 // ask asks the hub for a shell; a hub that doesn't answer offers nothing.
 func (h *hub) ask(cmd *cobra.Command, f func(ctx context.Context) []string) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(h.timeout, completeTime))
+	ctx, cancel := context.WithTimeout(context.Background(), completeTime)
 	defer cancel()
 	if err := h.open(cmd); err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
