@@ -49,6 +49,8 @@ type conn struct {
 	// The reading goroutine's.
 	turn      turn
 	slowed    bool          // it was said that the client is read more slowly
+	allowed   time.Time     // until then what it has sent uses up limits.packetRate
+	bounded   bool          // it was said that it sends more than that
 	expiry    time.Duration // of the session
 	aliases   map[uint16]string
 	last      time.Time     // when the last packet had been taken; zero: the keep-alive doesn't count yet

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/edgebus/edgebus/topics"
 )
 
 // A client that always has more to read would keep the processor, the disk and its
@@ -178,6 +180,7 @@ func (c *conn) owed(known bool) {
 
 // spend counts what was read against the turn, and at its end has the client wait.
 func (c *conn) spend(bytes int) {
+	c.keepRate()
 	t := &c.turn
 	t.reads = 0
 	t.packets++
@@ -191,6 +194,25 @@ func (c *conn) spend(bytes int) {
 		return
 	}
 	c.endTurn(now)
+}
+
+// keepRate has a client wait that sends more than limits.packetRate, but for a second's worth.
+func (c *conn) keepRate() {
+	rate := c.b.opts.Limits.PacketRate
+	if rate == 0 || c.ident.Has(topics.RoleNode) {
+		return
+	}
+	at := time.Now()
+	if c.allowed.Before(at) {
+		c.allowed = at
+	}
+	c.allowed = c.allowed.Add(time.Second / time.Duration(rate))
+	ahead := c.allowed.Sub(at) - time.Second
+	if ahead < restLeast {
+		return
+	}
+	c.batch.Flush()
+	c.pause(ahead, &c.bounded, "a client that sends more packets a second than limits.packetRate is read at that rate")
 }
 
 func (c *conn) endTurn(now time.Time) {
@@ -209,7 +231,7 @@ func (c *conn) rest() {
 	c.acks.settle(storeMost)
 	runtime.Gosched()
 	took := time.Since(c.turn.began)
-	c.pause(time.Duration((c.b.others.share()-1)*float64(took)), &c.slowed,
+	c.pause(min(time.Duration((c.b.others.share()-1)*float64(took)), restMost), &c.slowed,
 		"a client that sends without a break is read more slowly while others publish, too")
 }
 
@@ -260,12 +282,12 @@ func (c *conn) served(took time.Duration, more bool) {
 	}
 	c.b.others.greedy.Add(1)
 	defer c.b.others.greedy.Add(-1)
-	c.pause(wait, &c.spread, "a client that is given many retained messages gets them more slowly while others publish, too")
+	c.pause(min(wait, restMost), &c.spread, "a client that is given many retained messages gets them more slowly while others publish, too")
 }
 
 // pause waits, and tells of it the first time.
 func (c *conn) pause(d time.Duration, told *bool, what string) {
-	d = min(max(d, restLeast), restMost)
+	d = max(d, restLeast)
 	c.b.stats.rests.Add(1)
 	c.b.stats.rested.Add(int64(d))
 	if !*told {

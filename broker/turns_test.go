@@ -9,6 +9,8 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics"
 )
 
 // TestFloodIsReadInTurns: while somebody else publishes, who doesn't stop is read more
@@ -80,6 +82,33 @@ func TestLargeTreeIsServedInTurns(t *testing.T) {
 	b.others.mu.Unlock()
 	read("reader")
 	require.Positive(t, b.Stats().Rests)
+}
+
+// TestPacketRate: who sends more packets a second than it may waits, after a second's worth, and loses
+// nothing by it; nodes and others don't.
+func TestPacketRate(t *testing.T) {
+	b := start(t, func(o *Options) { o.Limits.PacketRate = 100 })
+	sub, fast := open(t, b, "sub"), open(t, b, "fast")
+	sub.sub("fast", 0)
+	var all bytes.Buffer
+	const n = 150
+	for i := range n {
+		pk := publishPacket("fast", strconv.Itoa(i), 0, 0)
+		pk.ProtocolVersion = 5
+		require.NoError(t, pk.PublishEncode(&all))
+	}
+	began := time.Now()
+	_, err := fast.conn.Write(all.Bytes())
+	require.NoError(t, err)
+	require.Equal(t, numbers(0, n), sub.collect(n))
+	require.GreaterOrEqual(t, time.Since(began), (n-100-1)*time.Second/100)
+	require.Positive(t, b.Stats().Rests)
+
+	node := &conn{b: b, ident: Identity{ClientID: "n1", Roles: []topics.Role{topics.RoleNode}}}
+	for range n {
+		node.keepRate()
+	}
+	require.Zero(t, node.allowed)
 }
 
 // TestCrowdIsServedInTurns while several publish, or one beside a flood, and at once for a single one.

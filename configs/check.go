@@ -211,11 +211,13 @@ func (l Limits) check(report reporter) {
 	positive("limits.writeTimeout", l.WriteTimeout, report)
 	positive("limits.requests", l.Requests, report)
 	positive("limits.watches", l.Watches, report)
-	if l.PerUser < 0 {
-		report("limits.perUser", "%d is less than 0, which sets no limit", l.PerUser)
-	}
-	if l.PerAddress < 0 {
-		report("limits.perAddress", "%d is less than 0, which sets no limit", l.PerAddress)
+	for _, of := range []struct {
+		key string
+		n   int
+	}{{"limits.perUser", l.PerUser}, {"limits.perAddress", l.PerAddress}, {"limits.packetRate", l.PacketRate}} {
+		if of.n < 0 {
+			report(of.key, "%d is less than 0, which sets no limit", of.n)
+		}
 	}
 	positive("limits.packet", l.Packet, report)
 	positive("limits.request", l.Request, report)

@@ -181,6 +181,7 @@ type Limits struct {
 	Request        Size          `yaml:"request"`
 	Requests       int           `yaml:"requests"`
 	Watches        int           `yaml:"watches"`
+	PacketRate     int           `yaml:"packetRate"`
 	Inflight       int           `yaml:"inflight"`
 	ReceiveMaximum int           `yaml:"receiveMaximum"`
 	TopicAliases   int           `yaml:"topicAliases"`

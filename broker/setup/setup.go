@@ -123,7 +123,7 @@ func limits(l configs.Limits) broker.Limits {
 	return broker.Limits{
 		MaximumPacket: uint32(min(l.Packet, 256<<20)), Connections: l.Connections, PerUser: l.PerUser, PerAddress: l.PerAddress, Inflight: l.Inflight,
 		ReceiveMaximum: uint16(l.ReceiveMaximum), TopicAliases: uint16(l.TopicAliases),
-		KeepAlive: l.KeepAlive, ConnectRate: l.ConnectRate, ConnectTimeout: l.ConnectTimeout, WrongPasswords: l.WrongPasswords, Subscriptions: l.Subscriptions,
+		KeepAlive: l.KeepAlive, ConnectRate: l.ConnectRate, PacketRate: l.PacketRate, ConnectTimeout: l.ConnectTimeout, WrongPasswords: l.WrongPasswords, Subscriptions: l.Subscriptions,
 		Sessions: l.Sessions, WriteTimeout: l.WriteTimeout,
 		QueuedMessages: l.Session.Messages, QueuedBytes: int(l.Session.Bytes), AllQueuedBytes: int(l.Session.All), SessionExpiry: l.Session.Expiry,
 		RetainedMessages: l.Retained.Messages, RetainedBytes: int(l.Retained.Bytes),
