@@ -28,7 +28,7 @@ type fake struct {
 	floor   uint64
 	devices map[string]resource.Bundle
 	changed map[string]uint64
-	gone    map[string]uint64
+	gone    []resource.Change
 	wake    chan struct{}
 	reads   atomic.Int64      // of single devices
 	reading func(name string) // what happens just before such a read; may be nil
@@ -36,18 +36,19 @@ type fake struct {
 
 func newFake() *fake {
 	return &fake{
-		rev: 100, floor: 100, devices: map[string]resource.Bundle{}, changed: map[string]uint64{}, gone: map[string]uint64{},
-		wake: make(chan struct{}),
+		rev: 100, floor: 100, devices: map[string]resource.Bundle{}, changed: map[string]uint64{}, wake: make(chan struct{}),
 	}
 }
 
-func (f *fake) set(name, power string) {
+func (f *fake) set(name, power string) { f.setIn("default", name, power) }
+
+func (f *fake) setIn(namespace, name, power string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rev++
 	d := resource.Device{
 		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice},
-		Metadata: resource.Meta{Name: name, Namespace: "default", ResourceVersion: strconv.FormatUint(f.rev, 10)},
+		Metadata: resource.Meta{Name: name, Namespace: namespace, ResourceVersion: strconv.FormatUint(f.rev, 10)},
 		Status:   resource.DeviceStatus{Twin: map[string]resource.TwinProperty{"power": {Reported: &resource.TwinValue{Value: power}}}},
 	}
 	f.devices[name] = resource.Bundle{Device: d, Model: resource.DeviceModel{Metadata: resource.Meta{Name: "lamp", Namespace: "default"}}}
@@ -59,9 +60,9 @@ func (f *fake) remove(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rev++
+	f.gone = append(f.gone, resource.Change{Name: name, Namespace: f.devices[name].Device.Metadata.Namespace, Rev: f.rev, Gone: true})
 	delete(f.devices, name)
 	delete(f.changed, name)
-	f.gone[name] = f.rev
 	f.tell()
 }
 
@@ -95,12 +96,12 @@ func (f *fake) Changes(since uint64) (rev uint64, list []resource.Change, more <
 	defer f.mu.Unlock()
 	for name, at := range f.changed {
 		if at > since {
-			list = append(list, resource.Change{Name: name, Rev: at})
+			list = append(list, resource.Change{Name: name, Namespace: f.devices[name].Device.Metadata.Namespace, Rev: at})
 		}
 	}
-	for name, at := range f.gone {
-		if at > since {
-			list = append(list, resource.Change{Name: name, Rev: at, Gone: true})
+	for _, c := range f.gone {
+		if c.Rev > since {
+			list = append(list, c)
 		}
 	}
 	slices.SortFunc(list, func(a, b resource.Change) int { return cmp.Compare(a.Rev, b.Rev) })
@@ -190,6 +191,42 @@ func TestWatchResumesWhereTheListEnded(t *testing.T) {
 	require.Equal(t, "DELETED", kind)
 	require.Equal(t, resource.Meta{Name: "lamp", Namespace: "default", ResourceVersion: strconv.FormatUint(f.rev, 10)}, d.Metadata,
 		"a cache finds it by name and namespace")
+}
+
+// A device that left is told of by the namespace that it was in, also to those who never heard of it, and to nobody
+// who watches another one. One that is made again elsewhere has left, and is another.
+func TestWatchKnowsWhichDeviceLeft(t *testing.T) {
+	f, url := serve(t)
+	f.set("lamp", "ON")
+	f.set("fan", "ON")
+	f.setIn("other", "door", "ON")
+	var l list[resource.Device]
+	get(t, url+base+"/devices", &l)
+	query := "/devices?watch=true&resourceVersion=" + l.Metadata.ResourceVersion
+	watch := func(at string) func(want ...string) {
+		next := follow(t, url+base+at+query)
+		return func(want ...string) {
+			for _, want := range want {
+				kind, d := next()
+				require.Equal(t, want, kind+" "+d.Metadata.Namespace+"/"+d.Metadata.Name)
+			}
+		}
+	}
+	now := []func(want ...string){watch(""), watch("/namespaces/default"), watch("/namespaces/other")}
+	f.remove("fan")
+	f.remove("door")
+	f.remove("lamp")
+	f.setIn("other", "lamp", "OFF")
+	f.set("last", "ON")
+	f.setIn("other", "end", "ON")
+	later := []func(want ...string){watch(""), watch("/namespaces/default"), watch("/namespaces/other")}
+	now[0]("DELETED default/fan", "DELETED other/door", "DELETED default/lamp", "ADDED other/lamp", "ADDED default/last", "ADDED other/end")
+	now[1]("DELETED default/fan", "DELETED default/lamp", "ADDED default/last")
+	now[2]("DELETED other/door", "ADDED other/lamp", "ADDED other/end")
+	// Who watches only now had what there is in a list, for all that is known.
+	later[0]("DELETED default/fan", "DELETED other/door", "DELETED default/lamp", "ADDED other/lamp", "MODIFIED default/last", "MODIFIED other/end")
+	later[1]("DELETED default/fan", "DELETED default/lamp", "MODIFIED default/last")
+	later[2]("DELETED other/door", "MODIFIED other/lamp", "MODIFIED other/end")
 }
 
 func TestWatchWithoutARevisionBeginsWithWhatIsThere(t *testing.T) {

@@ -66,7 +66,7 @@ type watcher struct {
 	*server
 	r     *http.Request
 	lines *watch.Lines
-	known map[string]string // namespaces of the devices that it has heard of, or had in its list
+	known map[string]bool // names of devices that it has heard of, or had in its list
 }
 
 // watch sends the devices that change, after the resourceVersion of a list. Who watches
@@ -84,7 +84,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	v := &watcher{server: s, r: r, lines: watch.Begin(w), known: make(map[string]string)}
+	v := &watcher{server: s, r: r, lines: watch.Begin(w), known: make(map[string]bool)}
 	v.lines.Allow(2 * patience)
 	if rev, err := v.begin(fresh); err != nil {
 		return
@@ -126,7 +126,7 @@ func (v *watcher) begin(fresh bool) (rev uint64, err error) {
 		if !inNamespace(v.r, d.Metadata) {
 			continue
 		}
-		v.known[d.Metadata.Name] = d.Metadata.Namespace
+		v.known[d.Metadata.Name] = true
 		if !fresh {
 			continue
 		}
@@ -184,16 +184,15 @@ func (v *watcher) tell(rev uint64, changes []resource.Change) error {
 	return v.lines.Flush()
 }
 
-// left tells that a device is gone. Of one that left between list and watch nobody knows any more whose namespace it was in.
+// left tells that a device is gone. Of one that came and left between list and watch the watcher never knew: that does no harm.
 func (v *watcher) left(c resource.Change) error {
-	namespace, known := v.known[c.Name]
-	if !known {
-		namespace = v.r.PathValue("namespace")
+	meta := resource.Meta{Name: c.Name, Namespace: c.Namespace, ResourceVersion: strconv.FormatUint(c.Rev, 10)}
+	if !inNamespace(v.r, meta) {
+		return nil
 	}
 	delete(v.known, c.Name)
 	raw, err := json.Marshal(resource.Device{
-		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice},
-		Metadata: resource.Meta{Name: c.Name, Namespace: namespace, ResourceVersion: strconv.FormatUint(c.Rev, 10)},
+		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice}, Metadata: meta,
 	})
 	if err != nil {
 		return err
@@ -209,9 +208,9 @@ func (v *watcher) changed(c resource.Change, rev uint64) error {
 		return nil
 	}
 	kind := "ADDED"
-	if _, known := v.known[c.Name]; known {
+	if v.known[c.Name] {
 		kind = "MODIFIED"
 	}
-	v.known[c.Name] = f.meta.Namespace
+	v.known[c.Name] = true
 	return v.lines.Add(kind, f.json)
 }

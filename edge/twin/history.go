@@ -19,16 +19,26 @@ type history struct {
 	rev    uint64
 	floor  uint64                   // what changed up to here is no longer known one by one
 	order  list.List                // of *resource.Change
-	places map[string]*list.Element // in order, by device: who changed last is last
-	gone   int                      // devices in it that left
+	places map[string]*list.Element // in order, the last one of each name: who changed last is last
+	gone   int                      // devices in order that left
 	wake   chan struct{}            // closed after the next change
 }
 
-func (h *history) begin(now time.Time) {
+// begin takes note of the devices that there are, for who hears that one has left wants to know which it was.
+func (h *history) begin(now time.Time, devices map[string]*device) {
 	h.rev = uint64(now.UnixMilli()) << 12 // fewer than 4,096 devices change in a millisecond, over the life of a core
 	h.floor = h.rev
 	h.places = make(map[string]*list.Element)
 	h.wake = make(chan struct{})
+	for name, d := range devices {
+		h.push(resource.Change{Name: name, Namespace: d.namespace(), Rev: h.rev})
+	}
+}
+
+func (d *device) namespace() string { return d.bundle.Device.Metadata.Namespace }
+
+func (h *history) push(c resource.Change) {
+	h.places[c.Name] = h.order.PushBack(&c)
 }
 
 // add takes note of what changed. tell wakes who watches: there may be many, and all have to do then.
@@ -37,8 +47,7 @@ func (h *history) add(changed map[string]bool, devices map[string]*device) (tell
 		return func() {}
 	}
 	for name := range changed {
-		h.rev++ // each has its own, so that who is told of some of them can say of which
-		h.put(name, devices[name] == nil)
+		h.put(name, devices[name])
 	}
 	if h.gone > maxGone {
 		h.forgetGone()
@@ -48,21 +57,43 @@ func (h *history) add(changed map[string]bool, devices map[string]*device) (tell
 	return func() { close(waiting) }
 }
 
-func (h *history) put(name string, gone bool) {
+// put takes note of a device that changed, or of one that left: now is nil.
+func (h *history) put(name string, now *device) {
 	at := h.places[name]
-	if at == nil {
-		at = h.order.PushBack(&resource.Change{Name: name})
-		h.places[name] = at
+	same := at != nil && now != nil && at.Value.(*resource.Change).Namespace == now.namespace()
+	if at != nil && !same {
+		h.leave(at)
+	}
+	if now == nil {
+		return
+	}
+	c := resource.Change{Name: name, Namespace: now.namespace(), Rev: h.next()}
+	if !same {
+		h.push(c)
+		return
 	}
 	h.order.MoveToBack(at)
-	c := at.Value.(*resource.Change)
-	if c.Gone {
+	was := at.Value.(*resource.Change)
+	if was.Gone {
 		h.gone--
 	}
-	if gone {
-		h.gone++
+	*was = c
+}
+
+// next is a revision: each change has its own, so that who is told of some of them can say of which.
+func (h *history) next() uint64 {
+	h.rev++
+	return h.rev
+}
+
+func (h *history) leave(at *list.Element) {
+	c := at.Value.(*resource.Change)
+	if c.Gone {
+		return // before
 	}
-	c.Rev, c.Gone = h.rev, gone
+	h.order.MoveToBack(at)
+	h.gone++
+	c.Rev, c.Gone = h.next(), true
 }
 
 func (h *history) forgetGone() {
@@ -70,7 +101,9 @@ func (h *history) forgetGone() {
 		c, next := at.Value.(*resource.Change), at.Next()
 		if c.Gone {
 			h.order.Remove(at)
-			delete(h.places, c.Name)
+			if h.places[c.Name] == at {
+				delete(h.places, c.Name)
+			}
 		}
 		at = next
 	}

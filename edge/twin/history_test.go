@@ -22,7 +22,7 @@ func names(list ...string) map[string]bool {
 func TestHistoryTellsWhatChangedSince(t *testing.T) {
 	tw := &Twin{}
 	h := &tw.history
-	h.begin(time.UnixMilli(1))
+	h.begin(time.UnixMilli(1), nil)
 	begin := h.rev
 	there := map[string]*device{"a": {}, "b": {}, "c": {}}
 	h.add(names("a", "b"), there)
@@ -57,7 +57,7 @@ func TestHistoryTellsWhatChangedSince(t *testing.T) {
 func TestHistoryTellsApartWhatChangedAtOnce(t *testing.T) {
 	tw := &Twin{}
 	h := &tw.history
-	h.begin(time.UnixMilli(1))
+	h.begin(time.UnixMilli(1), nil)
 	there := map[string]*device{"a": {}, "b": {}, "c": {}}
 	begin := h.rev
 	h.add(names("a", "b", "c"), there)
@@ -74,22 +74,82 @@ func TestHistoryTellsApartWhatChangedAtOnce(t *testing.T) {
 func TestHistoryForgetsTheGone(t *testing.T) {
 	tw := &Twin{}
 	h := &tw.history
-	h.begin(time.UnixMilli(1))
+	h.begin(time.UnixMilli(1), nil)
 	there := map[string]*device{"a": {}}
-	h.add(names("a", "d0"), there)
+	h.add(names("a", "never"), there)
+	require.Len(t, h.places, 1, "what never was leaves nothing")
 	before := h.rev
-	there["d0"] = &device{} // back again: not gone
-	for i := range maxGone + 1 {
-		h.add(names(fmt.Sprintf("d%d", i)), there)
+	comeAndGo := func(name string) {
+		there[name] = &device{}
+		h.add(names(name), there)
+		delete(there, name)
+		h.add(names(name), there)
+		h.add(names(name), there)
 	}
+	for i := range maxGone {
+		comeAndGo(fmt.Sprintf("d%d", i))
+	}
+	there["d0"] = &device{} // back again: not gone
+	h.add(names("d0"), there)
+	comeAndGo("another")
 	require.Equal(t, maxGone, h.gone)
 	_, _, _, ok := tw.Changes(before)
 	require.True(t, ok)
-	h.add(names("another"), there)
+	there["d0"] = inNamespace("other") // so the one that was is gone
+	h.add(names("d0"), there)
 	_, _, _, ok = tw.Changes(before)
 	require.False(t, ok)
 	require.Len(t, h.places, 2)
+	require.Equal(t, 2, h.order.Len())
+	require.Zero(t, h.gone)
 	require.Equal(t, h.floor, h.of("a"))
+}
+
+func inNamespace(namespace string) *device {
+	d := &device{}
+	d.bundle.Device.Metadata.Namespace = namespace
+	return d
+}
+
+// One that is made again in another namespace is another one: who has the first in a cache hears that it left.
+func TestHistoryKnowsWhichDeviceLeft(t *testing.T) {
+	tw := &Twin{}
+	h := &tw.history
+	there := map[string]*device{"moved": inNamespace("a"), "left": inNamespace("a"), "back": inNamespace("a")}
+	h.begin(time.UnixMilli(1), there)
+	begin := h.rev
+	is := func(since uint64, want ...resource.Change) {
+		t.Helper()
+		_, changes, _, ok := tw.Changes(since)
+		require.True(t, ok)
+		require.Equal(t, want, changes)
+	}
+	is(begin)
+	change := func(name string, now *device) {
+		there[name] = now
+		h.add(names(name), there)
+	}
+	change("left", nil)
+	left := resource.Change{Name: "left", Namespace: "a", Rev: begin + 1, Gone: true}
+	is(begin, left)
+	change("moved", inNamespace("b"))
+	was := resource.Change{Name: "moved", Namespace: "a", Rev: begin + 2, Gone: true}
+	moved := resource.Change{Name: "moved", Namespace: "b", Rev: begin + 3}
+	is(begin, left, was, moved)
+	is(was.Rev, moved)
+	require.Equal(t, moved.Rev, h.of("moved"))
+
+	change("back", nil)
+	change("back", inNamespace("b"))
+	change("back", nil)
+	change("back", inNamespace("a"))
+	is(moved.Rev,
+		resource.Change{Name: "back", Namespace: "a", Rev: begin + 4, Gone: true},
+		resource.Change{Name: "back", Namespace: "b", Rev: begin + 6, Gone: true},
+		resource.Change{Name: "back", Namespace: "a", Rev: begin + 7})
+	require.Equal(t, 4, h.gone)
+	change("back", inNamespace("a"))
+	is(begin+7, resource.Change{Name: "back", Namespace: "a", Rev: begin + 8})
 }
 
 // Those who watch may be many, and each has something to do when it is told: who waits for a message comes first.

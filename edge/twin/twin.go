@@ -191,8 +191,11 @@ func New(o Options) (*Twin, error) {
 	}
 	t := &Twin{o: o, steps: steps.New[*batch](maxWaiting), ends: make(map[string]int64), seen: make(map[string]string), nap: clockCheck}
 	t.resend, t.wake = stopped(), stopped()
-	t.history.begin(o.Now())
-	return t, t.load()
+	if err := t.load(); err != nil {
+		return nil, err
+	}
+	t.history.begin(o.Now(), t.devices)
+	return t, nil
 }
 
 func stopped() *time.Timer {

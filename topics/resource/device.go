@@ -142,11 +142,12 @@ type DeviceStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// Change is when a device of a node last changed, or left it: a revision of the node's.
+// Change is when a device of a node last changed, or left it: a revision of the node's. One that comes back in
+// another namespace is another device, though the node knows both by one name: the one that was before has left.
 type Change struct {
-	Name string
-	Rev  uint64
-	Gone bool
+	Name, Namespace string
+	Rev             uint64
+	Gone            bool
 }
 
 // Bundle is the payload of devices/{device}: the Device, without what travels
