@@ -17,6 +17,9 @@ type Lines struct {
 	c     *http.ResponseController
 	buf   []byte
 	begun bool // something was written since the last flush
+
+	allowed time.Duration // see Allow
+	read    int           // bytes that were written since the client was given time
 }
 
 // Begin answers that the watch has begun, which the client is told by the first Flush.
@@ -38,6 +41,9 @@ func (l *Lines) Add(kind string, object []byte) error {
 }
 
 func (l *Lines) write() error {
+	if l.read += len(l.buf); l.read >= piece && l.allowed > 0 {
+		l.Allow(l.allowed)
+	}
 	_, err := l.w.Write(l.buf)
 	l.buf, l.begun = l.buf[:0], true
 	return err
@@ -58,9 +64,11 @@ func (l *Lines) Flush() error {
 	return l.c.Flush()
 }
 
-// Allow gives the client so long to read all that is written until the next Allow. It costs more than it
-// looks, and a deadline that is over ends some connections also when nothing is written: call it now and then, not
-// for each event, and allow for longer than until the next call.
+// Allow gives the client so long to read what is written until the next Allow, and as long again for every piece of
+// what is much: who reads slowly gets it all, who reads nothing doesn't. It costs more than it looks, and a deadline
+// that is over ends some connections also when nothing is written: call it now and then, not for each event, and allow
+// for longer than until the next call.
 func (l *Lines) Allow(d time.Duration) {
+	l.allowed, l.read = d, 0
 	_ = l.c.SetWriteDeadline(time.Now().Add(d)) // where it can't be set, the server's own holds
 }

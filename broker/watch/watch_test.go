@@ -3,11 +3,13 @@ package watch
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -73,6 +75,48 @@ func TestMuchIsWrittenInPieces(t *testing.T) {
 	require.Equal(t, 3, w.writes)
 	require.Equal(t, 1, w.flushes)
 	require.Equal(t, 9, strings.Count(w.Body.String(), "\n"))
+}
+
+// slow is a client that takes its time for each write.
+type slow struct {
+	counted
+	takes time.Duration
+}
+
+func (s *slow) Write(p []byte) (int, error) {
+	time.Sleep(min(s.takes, time.Until(s.deadline))) // a bubble's clock: the test takes no time
+	if !time.Now().Before(s.deadline) {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return s.counted.Write(p)
+}
+
+// Who reads slowly gets all of what is much, however long that takes; who reads nothing is waited for once.
+func TestTheSlowAreGivenTime(t *testing.T) {
+	for takes, got := range map[time.Duration]int{time.Second: 100, 50 * time.Second: 100, time.Hour: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &slow{counted{ResponseRecorder: httptest.NewRecorder()}, takes}
+			l := Begin(w)
+			l.Allow(time.Minute)
+			begun, object, err := time.Now(), []byte(strconv.Quote(strings.Repeat("x", piece/2))), error(nil)
+			for range 100 {
+				if err == nil {
+					err = l.Add("ADDED", object)
+				}
+				if err == nil && takes == time.Second { // in small writes, too
+					err = l.Flush()
+				}
+			}
+			require.Equal(t, got, strings.Count(w.Body.String(), "\n"))
+			if got == 0 {
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				require.Equal(t, time.Minute, time.Since(begun))
+				return
+			}
+			require.NoError(t, err)
+			require.Greater(t, time.Since(begun), time.Minute)
+		})
+	}
 }
 
 func TestWhatIsSharedIsMadeOnce(t *testing.T) {
