@@ -173,6 +173,38 @@ func TestAnAgentsConditionsAreItsOwn(t *testing.T) {
 	}
 }
 
+// What the hub says of a Node is the hub's, whatever an agent read of it before.
+func TestAnAgentNeverOwnsTheHubsConditions(t *testing.T) {
+	for _, at := range []string{"/api/v1/devices/host", hosts + "/host"} {
+		h := newHub(t)
+		h.ok("POST", base+"/nodes", `{"metadata":{"name":"host"}}`)
+		says := func(ready, more string) {
+			h.ok("PATCH", base+"/nodes/host/status", `{"status":{"conditions":[{"type":"Ready","status":"`+ready+`","reason":"R"}]`+more+`}}`, "Content-Type", mergeType)
+		}
+		report := func(list string) {
+			h.ok("PUT", at+"/status", `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"host"},"status":{"conditions":[`+list+`]}}`)
+		}
+		is := func(ready, own any) {
+			t.Helper()
+			node := h.ok("GET", base+"/nodes/host", "")
+			require.Equal(t, own, node.at("status.agentConditions"))
+			require.Equal(t, "Ready", node.str("status.conditions.0.type"))
+			require.Equal(t, ready, node.at("status.conditions.0.status"))
+			require.Nil(t, node.at("status.conditions.1"))
+		}
+		says("True", "")
+		require.Equal(t, "Ready", h.ok("GET", at, "").str("status.conditions.0.type"), "agents see it")
+		says("False", "") // the link drops
+		report(`{"type":"Ready","status":"True","reason":"R"},{"type":"OfAnotherHub","status":"True"}`)
+		is("False", nil)
+		report("")
+		is("False", nil)
+		says("True", `,"agentConditions":["Ready"]`) // as a hub before this one may have left it
+		report("")
+		is("True", nil)
+	}
+}
+
 func TestDialectClaims(t *testing.T) {
 	h := newHub(t)
 	host := `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"n1","owner":"Fleet/f","resourceVersion":"somehash"},

@@ -192,6 +192,11 @@ func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Cond
 	return SetCondition(slices.Clone(prev), c, now)
 }
 
+// OfHub says of a type of condition of a Node that the hub alone knows: nobody else reports it.
+func OfHub(condition string) bool {
+	return condition == ConditionReady || condition == QuotaExceeded || condition == OfAnotherHub
+}
+
 // QuotaExceeded is the condition of a Node that owns more than the hub takes.
 const QuotaExceeded = "QuotaExceeded"
 

@@ -3,6 +3,8 @@ package dialect
 import (
 	"reflect"
 	"slices"
+
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // withStatus is what is stored, in this form, with the status of another: who writes a
@@ -46,7 +48,8 @@ func (k Kind) keepStatus(c, prev tree) error {
 }
 
 // mingle puts the conditions that an agent reports among those that others wrote. Which are its own is remembered: it
-// takes one back by reporting it no more. What it only repeats of others is not its own.
+// takes one back by reporting it no more. What it only repeats of others is not its own, and of what the hub itself
+// says it never is: that may have changed since the agent read it.
 func mingle(c, prev tree) {
 	status, _ := c["status"].(tree)
 	was, _ := prev["status"].(tree)
@@ -54,6 +57,7 @@ func mingle(c, prev tree) {
 		status = tree{}
 	}
 	sent, _ := status["conditions"].([]any)
+	sent = slices.DeleteFunc(slices.Clone(sent), func(c any) bool { return resource.OfHub(nameOf(c, "type")) })
 	old, _ := was["conditions"].([]any)
 	before, _ := was["agentConditions"].([]any)
 	var all, own []any
@@ -61,7 +65,7 @@ func mingle(c, prev tree) {
 		kind := nameOf(o, "type")
 		if s := find(sent, "type", kind); s != nil {
 			all = append(all, s)
-		} else if !slices.Contains(before, any(kind)) {
+		} else if resource.OfHub(kind) || !slices.Contains(before, any(kind)) {
 			all = append(all, o)
 		}
 	}
