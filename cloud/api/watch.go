@@ -159,7 +159,7 @@ func (v *watcher) begin(objects []store.Object, rev uint64) error {
 	for _, o := range objects { // hardly anybody asks for the same ones just now
 		var err error
 		if raw, err = v.show(raw[:0], v.view(o), o); err == nil {
-			err = v.lines.Add(store.Added.String(), raw)
+			err = v.tell(store.Added.String(), raw)
 		}
 		if err != nil {
 			return err
@@ -280,7 +280,7 @@ func (v *watcher) leave(o store.Object) error {
 	if err != nil {
 		return err
 	}
-	return v.lines.Add(store.Deleted.String(), raw)
+	return v.tell(store.Deleted.String(), raw)
 }
 
 // send writes an event about an object as the store has it, which is put into the client's form once for all who
@@ -289,6 +289,7 @@ func (v *watcher) send(kind store.EventType, o store.Object) error {
 	as := v.view(o)
 	show := func() (s showing, size int) {
 		s.json, s.err = v.show(nil, as, o)
+		s.json = bytes.Clone(s.json) // it is kept: without the room that it grew in
 		return s, len(s.json)
 	}
 	var it showing
@@ -300,16 +301,18 @@ func (v *watcher) send(kind store.EventType, o store.Object) error {
 	if it.err != nil {
 		return it.err
 	}
-	return v.lines.Add(kind.String(), it.json)
+	return v.tell(kind.String(), it.json)
+}
+
+// tell writes an event that has the columns of a Table in it, if it is the first.
+func (v *watcher) tell(kind string, raw []byte) error {
+	v.headed = v.format.table
+	return v.lines.Add(kind, raw)
 }
 
 // view is how the client is to see an object. The columns of a Table are in the first one only.
 func (v *watcher) view(o store.Object) view {
-	as := view{object: o.Key, kind: v.r.kind, format: v.format}
-	if v.format.table {
-		as.columns, v.headed = !v.headed, true
-	}
-	return as
+	return view{object: o.Key, kind: v.r.kind, format: v.format, columns: v.format.table && !v.headed}
 }
 
 func (v *watcher) moment(o store.Object) moment {
@@ -351,11 +354,10 @@ func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
 	text := strconv.FormatUint(rev, 10)
 	if v.format.table {
 		raw, err := v.table(nil, !v.headed, listMeta{ResourceVersion: text})
-		v.headed = true
 		if err != nil {
 			return err
 		}
-		return v.lines.Add("BOOKMARK", raw)
+		return v.tell("BOOKMARK", raw)
 	}
 	meta := map[string]any{"resourceVersion": text, "creationTimestamp": nil}
 	if initialEnd {

@@ -5,6 +5,7 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -40,6 +41,9 @@ type Options struct {
 }
 
 const base = "/apis/" + resource.APIVersion
+
+// listPiece is how much of a list is written at once.
+const listPiece = 64 << 10
 
 type server struct {
 	Options
@@ -119,22 +123,26 @@ func newList[T any](kind string, items []T, rev uint64) list[T] {
 }
 
 func (s *server) devices(w http.ResponseWriter, r *http.Request) {
-	if watch, _ := strconv.ParseBool(r.URL.Query().Get("watch")); watch {
+	if follow, _ := strconv.ParseBool(r.URL.Query().Get("watch")); follow {
 		s.watch(w, r)
 		return
 	}
 	devices, rev := s.Twins.Devices()
-	var items [][]byte
-	for _, d := range devices {
-		if inNamespace(r, d.Metadata) {
-			items = append(items, s.form(d).json)
-		}
-	}
-	// Encoded as a whole, every byte of its items would be read again.
+	// Encoded as a whole, every byte of its items would be read again, and all be in memory at once.
 	around, _ := json.Marshal(newList(resource.KindDevice, []string{}, rev)) // strings
 	w.Header().Set("Content-Type", "application/json")
-	head := bytes.TrimSuffix(around, []byte("]}"))
-	_, _ = w.Write(slices.Concat(head, bytes.Join(items, []byte(",")), []byte("]}\n"))) // or the client is gone
+	out := bufio.NewWriterSize(w, listPiece)
+	_, _ = out.Write(bytes.TrimSuffix(around, []byte("]}")))
+	between := ""
+	for _, d := range devices {
+		if inNamespace(r, d.Metadata) {
+			_, _ = out.WriteString(between)
+			_, _ = out.Write(s.form(d).json)
+			between = ","
+		}
+	}
+	_, _ = out.WriteString("]}\n")
+	_ = out.Flush() // or the client is gone
 }
 
 func inNamespace(r *http.Request, m resource.Meta) bool {
