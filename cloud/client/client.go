@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -36,7 +37,7 @@ type Options struct {
 	User, Password string
 	// Manager is who writes, as the hub remembers it.
 	Manager string
-	// Timeout bounds the wait for an answer; 0: 30 s.
+	// Timeout bounds the wait for the beginning of an answer; all of it may take twice as long. 0: 30 s.
 	Timeout time.Duration
 	// Warn gets what the hub says beside an answer, and that a watch was interrupted. It may be nil.
 	Warn func(text string)
@@ -66,7 +67,8 @@ func (o *Options) validate() error {
 // Client asks one hub. It is for any number of goroutines.
 type Client struct {
 	Options
-	http *http.Client
+	http     *http.Client
+	answered atomic.Bool // ever: it is there, and doesn't hang
 
 	mu    sync.Mutex
 	kinds []Kind // see Kinds
@@ -118,8 +120,8 @@ func (c *Client) Get(ctx context.Context, path string, into any) error {
 }
 
 // ask waits for all of an answer.
-func (c *Client) ask(ctx context.Context, r call) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*c.Timeout) // a long answer may take longer than its beginning
+func (c *Client) ask(given context.Context, r call) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(given, 2*min(c.Timeout, math.MaxInt64/2)) // a long answer may take longer than its beginning
 	defer cancel()
 	began := time.Now()
 	response, err := c.open(ctx, r)
@@ -128,7 +130,7 @@ func (c *Client) ask(ctx context.Context, r call) ([]byte, error) {
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if timedOut(err) {
+	if timedOut(err) && given.Err() == nil {
 		return nil, c.unanswered(r, "finished answering", began)
 	}
 	if err != nil {
@@ -139,13 +141,15 @@ func (c *Client) ask(ctx context.Context, r call) ([]byte, error) {
 
 // open waits for the beginning of an answer. One that isn't a success is an error.
 func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
+	if ctx.Err() != nil {
+		return nil, c.over(ctx)
+	}
 	address := c.Server + r.path
 	if len(r.query) > 0 {
 		address += "?" + r.query.Encode()
 	}
-	began, connected := time.Now(), atomic.Bool{}
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
-	request, err := http.NewRequestWithContext(traced, r.method, address, bytes.NewReader(r.body))
+	began, connected := time.Now(), new(atomic.Bool)
+	request, err := http.NewRequestWithContext(tracing(ctx, connected), r.method, address, bytes.NewReader(r.body))
 	if err != nil {
 		return nil, resource.Errorf(resource.Invalid, "server", "%v", err)
 	}
@@ -161,12 +165,13 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 		request.Header.Set("Content-Type", r.form)
 	}
 	response, err := c.http.Do(request)
-	if timedOut(err) && connected.Load() {
+	if timedOut(err) && connected.Load() && (ctx.Err() == nil || !c.answered.Load()) {
 		return nil, c.unanswered(r, "answered", began)
 	}
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
+	c.answered.Store(true)
 	for _, text := range response.Header.Values("Warning") {
 		c.Warn(warning(text))
 	}
@@ -179,6 +184,18 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 		return nil, c.unreachable(ctx, err)
 	}
 	return nil, c.refused(response.StatusCode, text)
+}
+
+// tracing notes whether the server takes the connection. A new one counts before TLS is agreed upon: there, too, it may hang.
+func tracing(ctx context.Context, connected *atomic.Bool) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+		ConnectDone: func(_, _ string, err error) {
+			if err == nil {
+				connected.Store(true)
+			}
+		},
+	})
 }
 
 // warning is the text of a Warning header: 299 - "text".

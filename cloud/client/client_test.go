@@ -5,15 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/api"
@@ -335,4 +338,38 @@ func TestAServerThatHangsIsSaidToHang(t *testing.T) {
 	err = c.Watch(ctx, Kind{Version: "v1", Plural: "secrets"}, ListOptions{}, "1", nil)
 	require.ErrorIs(t, err, resource.Unavailable, "nothing was watched")
 	require.ErrorContains(t, err, "has not answered GET /api/v1/secrets")
+	c, err = New(Options{Server: "https://" + hung.Addr().String(), Timeout: time.Second})
+	require.NoError(t, err)
+	_, err = c.Kinds(t.Context())
+	require.ErrorContains(t, err, "it takes the connection, and has not answered GET /api", "nor greeted by TLS")
+}
+
+// TestTimeThatIsUpSaysNothingOfTheHub: of one that answers, nobody is sent to look for a firewall.
+func TestTimeThatIsUpSaysNothingOfTheHub(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/hangs" {
+			_, _ = w.Write([]byte("{}"))
+			_ = http.NewResponseController(w).Flush()
+		}
+		if r.URL.Path != "/answers" {
+			<-r.Context().Done()
+		}
+	}))
+	defer server.Close()
+	defer server.CloseClientConnections()
+	c, err := New(Options{Server: server.URL, Timeout: math.MaxInt64})
+	require.NoError(t, err)
+	require.NoError(t, c.Get(t.Context(), "/answers", nil), "as long as can be said is no less than nothing")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	var asked sync.WaitGroup
+	for _, path := range []string{"/hangs", "/begins"} {
+		asked.Go(func() {
+			err := c.Get(ctx, path, nil)
+			assert.EqualError(t, err, "no answer from the hub at "+server.URL+": time was up (--timeout)", path)
+			assert.ErrorIs(t, err, resource.Unavailable)
+		})
+	}
+	asked.Wait()
+	require.ErrorContains(t, c.Get(ctx, "/answers", nil), "time was up (--timeout)")
 }

@@ -117,6 +117,14 @@ func (c *Client) unanswered(r call, what string, since time.Time) error {
 	return &Unreachable{c.Server, why, "Does it hang, or is something else there? --timeout says how long to wait"}
 }
 
+// over is why a context that has ended gets no answer: that says nothing of the hub.
+func (c *Client) over(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	return &Unreachable{c.Server, "time was up (--timeout)", ""}
+}
+
 // timedOut is whether an answer took too long.
 func timedOut(err error) bool {
 	var network net.Error
@@ -126,8 +134,8 @@ func timedOut(err error) bool {
 // unreachable says in plain words why there is no answer, and what to do. Being told to stop is
 // not such a reason.
 func (c *Client) unreachable(ctx context.Context, err error) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return ctx.Err()
+	if ctx.Err() != nil && (c.answered.Load() || errors.Is(ctx.Err(), context.Canceled)) {
+		return c.over(ctx)
 	}
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {

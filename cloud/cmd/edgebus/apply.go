@@ -77,7 +77,11 @@ func (o *applyOptions) run(cmd *cobra.Command) error {
 	for _, group := range inOrder(manifests, false) {
 		inParallel(group, func(m manifest) result { return o.apply(ctx, m) }, r.add)
 	}
-	return errors.Join(cmd.Context().Err(), r.end())
+	err = r.end()
+	if r.left > 0 {
+		err = errors.Join(cmd.Context().Err(), err)
+	}
+	return err
 }
 
 // result is what became of a manifest.
@@ -135,6 +139,8 @@ type report struct {
 	done     int
 	outcomes map[client.Outcome]int
 	stop     func() // there is no use in going on
+	stopped  bool
+	left     int // without an answer since
 	warnings warnings
 	tally
 }
@@ -170,15 +176,17 @@ func (w *warnings) show(to io.Writer) {
 func (r *report) add(got result) {
 	r.warnings.show(r.options.errs)
 	r.done++
-	if errors.Is(got.err, context.Canceled) {
-		r.failures++ // of what was told already
+	unanswered := got.err != nil && codeOf(got.err) == unreachable
+	if errors.Is(got.err, context.Canceled) || unanswered && r.stopped {
+		r.left++ // it was told why
 		return
+	}
+	if unanswered {
+		r.stopped = true
+		r.stop()
 	}
 	if got.err != nil {
 		r.fail(got.err)
-		if codeOf(got.err) == unreachable {
-			r.stop()
-		}
 		fmt.Fprintf(r.options.errs, "edgebus: %s: %v\n", got.manifest, got.err)
 		return
 	}
@@ -201,7 +209,7 @@ func (r *report) dry() string {
 
 // end sums up what was more than one, or failed.
 func (r *report) end() error {
-	if r.failures == 0 && (r.total == 1 || r.options.quiet) {
+	if r.failures+r.left == 0 && (r.total == 1 || r.options.quiet) {
 		return nil
 	}
 	var parts []string
@@ -212,6 +220,9 @@ func (r *report) end() error {
 	}
 	if r.failures > 0 {
 		parts = append(parts, fmt.Sprintf("%d failed", r.failures))
+	}
+	if r.left > 0 {
+		parts = append(parts, fmt.Sprintf("%d without an answer", r.left))
 	}
 	fmt.Fprintf(r.options.errs, "%s: %s%s\n", plural(r.total, "object"), strings.Join(parts, ", "), r.dry())
 	return r.err()

@@ -79,13 +79,16 @@ func (o *deleteOptions) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	for _, d := range list {
+	for i, d := range list {
 		if err := o.delete(ctx, d); err != nil {
 			if len(list) == 1 && d.where == "" {
 				return err
 			}
 			count.fail(err)
 			fmt.Fprintf(o.errs, "edgebus: %s%v\n", d.where, err)
+			if noUse(ctx, o.errs, len(list)-i-1) {
+				break
+			}
 		}
 	}
 	return count.err()
@@ -136,6 +139,9 @@ func (o *deleteOptions) described(ctx context.Context, stdin io.Reader, count *t
 			}
 			if err == nil {
 				d.namespace, err = o.home(d.kind, m.object)
+			}
+			if errors.Is(err, context.Canceled) || codeOf(err) == unreachable {
+				return nil, err // once, rather than for each
 			}
 			if err != nil {
 				count.fail(err)
@@ -190,5 +196,5 @@ func (o *deleteOptions) gone(ctx context.Context, d doomed, was resource.Meta) e
 	case errors.Is(err, context.DeadlineExceeded):
 		return withCode(late, "%s is still there after %s", label(d.kind, d.name), limit)
 	}
-	return err
+	return inTime(ctx, err)
 }

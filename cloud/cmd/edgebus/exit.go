@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -35,6 +37,9 @@ func withCode(code int, format string, args ...any) error {
 
 // codeOf is the one place where an error becomes an exit code.
 func codeOf(err error) int {
+	if code := exitCode(0); errors.As(err, &code) {
+		return int(code)
+	}
 	var coded codedError
 	if errors.As(err, &coded) {
 		return coded.code
@@ -71,4 +76,12 @@ func (t *tally) err() error {
 		return nil
 	}
 	return exitCode(t.code)
+}
+
+// noUse is whether there is no use in going on with many objects, and says how many are left.
+func noUse(ctx context.Context, errs io.Writer, left int) bool {
+	if ctx.Err() != nil && left > 0 {
+		fmt.Fprintf(errs, "edgebus: not tried: %d more\n", left)
+	}
+	return ctx.Err() != nil
 }

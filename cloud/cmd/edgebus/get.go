@@ -163,7 +163,7 @@ func (o *getOptions) some(ctx context.Context, targets []target) error {
 		}
 		return printer.print(row, "")
 	}
-	for _, t := range targets {
+	for i, t := range targets {
 		var err error
 		switch {
 		case o.isTable():
@@ -185,6 +185,9 @@ func (o *getOptions) some(ctx context.Context, targets []target) error {
 		if err != nil {
 			count.fail(err)
 			fmt.Fprintln(o.errs, "edgebus:", err)
+			if noUse(ctx, o.errs, len(targets)-i-1) {
+				break
+			}
 		}
 	}
 	if o.output == "name" {

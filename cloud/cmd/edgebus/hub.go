@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"time"
 
@@ -49,11 +50,19 @@ func (h *hub) flags(cmd *cobra.Command) {
 		defer cancel()
 		cmd.SetContext(ctx)
 		err := run(cmd, args)
-		if ctx.Err() != nil && errors.As(err, new(*client.Unreachable)) {
-			return withCode(late, "%w", err)
-		}
+		return inTime(ctx, err)
+	}
+}
+
+// inTime is what a command ends with: if there was no answer because time was up, that is what its code says.
+func inTime(ctx context.Context, err error) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) || codeOf(err) != unreachable {
 		return err
 	}
+	if errors.As(err, new(exitCode)) {
+		return exitCode(late) // it was said why
+	}
+	return withCode(late, "%w", err)
 }
 
 // waitTime is how long --wait waits for each object if nobody says.
@@ -106,9 +115,13 @@ func (h *hub) open(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	var each time.Duration
+	if h.timeout > 0 {
+		each = math.MaxInt64 // the end of all is the end of each, and not by two clocks
+	}
 	h.Client, err = client.New(client.Options{
 		Server: p.Server, TLS: secure, User: p.User, Password: password,
-		Timeout: 2 * h.timeout, // no answer takes longer than all of the command, which ends first
+		Timeout: each,
 		Warn:    func(text string) { warn(cmd.ErrOrStderr(), text) },
 	})
 	if err != nil {

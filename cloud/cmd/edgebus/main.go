@@ -34,8 +34,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	begun := false // from there on an error is not one of usage
 	root.PersistentPreRun = func(*cobra.Command, []string) { begun = true }
 	err := root.ExecuteContext(ctx)
-	if code := exitCode(0); errors.As(err, &code) {
-		return int(code)
+	if errors.As(err, new(exitCode)) {
+		return codeOf(err)
 	}
 	switch {
 	case err == nil:

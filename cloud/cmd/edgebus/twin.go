@@ -424,7 +424,7 @@ func (o *twinOptions) await(ctx context.Context, name string, wishes []wish) err
 		return withCode(late, "after %s device %s has not reported %s: %s. The wish stays, and comes true when it can",
 			limit, name, strings.Join(waiting, ", "), why(last))
 	}
-	return err
+	return inTime(ctx, err)
 }
 
 // why is what a device that doesn't answer is known for.
