@@ -70,7 +70,9 @@ func neighbours(b bench) error {
 		"half of the messages meet no turn, which keeps p50; the others wait for the rest of one, and of what it woke: writers of the flood's own\n"+
 		"subscribers, the commit that its messages share, accepting and closing connections. Where p50 misses with the tree, a victim's\n"+
 		"message came while a commit of the flood's was under way, which can't be broken off, and took part in the next. For 200 subscribers\n"+
-		"of # each message of anybody's is put into 200 queues before it goes on, and their sockets are written to in a third of the time.\n")
+		"of # each message of anybody's is put into 200 queues before it goes on, and their sockets are written to in a third of the time.\n"+
+		"Watches are woken together by each change, after what the change itself had to send, and each is one write to a socket: whose message\n"+
+		"comes in that moment waits for 200 of them. A line as for subscribers would take them apart.\n")
 	return nil
 }
 
