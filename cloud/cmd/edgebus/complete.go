@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -15,7 +16,7 @@ import (
 
 type completer = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
-// completeTime is how long somebody who presses tab waits for a hub.
+// completeTime is how long somebody who presses tab waits for a hub, if --timeout doesn't say.
 const completeTime = 2 * time.Second
 
 // mostNames bounds what is offered.
@@ -31,7 +32,7 @@ func completeContexts(_ *cobra.Command, args []string, _ string) ([]string, cobr
 
 // ask asks the hub for a shell; a hub that doesn't answer offers nothing.
 func (h *hub) ask(cmd *cobra.Command, f func(ctx context.Context) []string) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(context.Background(), completeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(h.timeout, completeTime))
 	defer cancel()
 	if err := h.open(cmd); err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -314,7 +314,8 @@ func TestExitCodesAndCompletion(t *testing.T) {
 	said(t, refused, "twin", "set", "lamp", "brightness=101")
 	said(t, late, "twin", "set", "lamp", "brightness=10", "--wait", "--timeout", "2s")
 	for line, want := range map[string]string{"get |": "devicemodels\n", "get devices |": "lamp\n", "get device/|": "device/lamp\n", "twin set lamp |": "brightness=\n"} {
-		out, _ := said(t, 0, append([]string{"__complete"}, strings.Split(strings.TrimSuffix(line, "|"), " ")...)...)
+		words := strings.Split(strings.TrimSuffix(line, "|"), " ")
+		out, _ := said(t, 0, append([]string{"__complete", words[0], "--timeout=1m"}, words[1:]...)...)
 		require.Contains(t, out, want, line)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
