@@ -107,8 +107,8 @@ func New(opts Options) (*Broker, error) {
 		floods: sampled(opts.Log), shortages: sampled(opts.Log),
 		closed: make(chan struct{}), sweeps: sweepEvery,
 	}
-	b.crowd = session.NewCrowd(b.paceCrowd)
-	b.budget = session.NewBudget(opts.Limits.AllQueuedBytes, opts.Limits.Sessions)
+	b.crowd = session.NewCrowd(b.Pace)
+	b.budget = session.NewBudget(opts.Limits.AllQueuedBytes, opts.Limits.Sessions+opts.Limits.Connections)
 	b.asked.init()
 	b.router.dropped = b.droppedFor
 	b.lobby.size = max(16, opts.Limits.Connections/4)

@@ -85,7 +85,7 @@ type Limits struct {
 	PerUser          int           // connections and HTTP requests of one user; 0: any
 	PerAddress       int           // and of one address, but this host's; 0: any
 	ConnectRate      int           // connections a second that a listener lets in; 500
-	PacketRate       int           // packets a second of one client, but a node's; 0: any
+	PacketRate       int           // packets a second of one connection, but a node's; 0: any
 	WrongPasswords   int           // of one address, and user if there is one, in a minute; 20
 	Subscriptions    int           // of one client; 10,000
 	QueuedMessages   int           // of one session; 100,000

@@ -42,13 +42,13 @@ func (c *conn) more() error {
 	if !c.w.WaitRoom() {
 		return errTold
 	}
-	if c.heard {
-		c.heard = false
-		c.extend()
-	}
 	if c.in.full() { // somebody who sends faster than it is taken doesn't keep the others waiting
 		c.batch.Await()
 		runtime.Gosched()
+	}
+	if c.heard { // and what it waited for itself isn't counted against it
+		c.heard = false
+		c.extend()
 	}
 	err := c.in.fill()
 	for c.mayGoOn(err) {

@@ -25,6 +25,7 @@ const (
 	turnTime    = 200 * time.Microsecond
 	restLeast   = time.Millisecond // what a timer can do
 	restMost    = 100 * time.Millisecond
+	third       = 3                     // times what it takes is to pass
 	storeMost   = 50 * time.Millisecond // that a turn waits for what it published
 
 	waited  = 50 * time.Microsecond  // for which a client that sends on doesn't stop
@@ -213,6 +214,7 @@ func (c *conn) keepRate() {
 	}
 	c.batch.Flush()
 	c.pause(ahead, &c.bounded, "a client that sends more packets a second than limits.packetRate is read at that rate")
+	c.turn.began, c.turn.packets, c.turn.reads, c.turn.bytes = time.Now(), 0, 0, 0 // it has rested
 }
 
 func (c *conn) endTurn(now time.Time) {
@@ -238,10 +240,11 @@ func (c *conn) rest() {
 // share says how many times what a greedy client takes has to be, so that all of them
 // together take no more than a third.
 func (o *others) share() float64 {
-	return 3 * max(1, float64(o.greedy.Load())/float64(runtime.GOMAXPROCS(0)))
+	return third * max(1, float64(o.greedy.Load())/float64(runtime.GOMAXPROCS(0)))
 }
 
-// debt is time that was used, until the share of it has passed that leaves the others theirs.
+// debt is time that was used, until the share of it has passed that leaves the others theirs, but
+// for what nobody can be asked to wait for: it ends soon after what has caused it.
 type debt struct{ until time.Time }
 
 // add counts what was used just now, and says for how long nothing should be.
@@ -250,23 +253,26 @@ func (d *debt) add(now time.Time, took time.Duration, share float64) (wait time.
 		d.until = began
 	}
 	d.until = d.until.Add(time.Duration(share * float64(took)))
+	if most := now.Add(restMost); d.until.After(most) {
+		d.until = most
+	}
 	return d.until.Sub(now)
 }
 
-// paceCrowd is told how long writing to one of many took that are given the same. While
-// several publish, such writing gets a third, too.
-func (b *Broker) paceCrowd(took time.Duration) (rest time.Duration) {
+// Pace is told how long writing to one of many took that are given the same. While
+// several publish, all such writing gets a third, too, however many floods share theirs.
+func (b *Broker) Pace(took time.Duration) (rest time.Duration) {
 	now := time.Now()
 	if !b.others.several(now) {
 		return 0
 	}
 	b.crowded.Lock()
-	wait := b.crowded.add(now, min(took, restLeast), b.others.share()) // longer, and the machine was busy with something else
+	wait := b.crowded.add(now, min(took, restLeast), third) // longer, and the machine was busy with something else
 	b.crowded.Unlock()
 	if wait < 2*turnTime {
 		return 0
 	}
-	return min(max(wait, restLeast), restMost)
+	return max(wait, restLeast)
 }
 
 // served is told of the time that it took to bring the client what is retained. A large

@@ -4,7 +4,8 @@ import "sync/atomic"
 
 // Budget bounds what all sessions hold together: messages that wait, and those that were sent and
 // not acknowledged. Once it is used up, a session that has more than an equal share takes no
-// more, and the others go on up to theirs. A nil Budget bounds nothing.
+// more, and the others go on up to theirs, or with one message of any size, until all hold twice
+// the budget. A nil Budget bounds nothing.
 type Budget struct {
 	most, share int64
 	held        atomic.Int64
@@ -26,5 +27,9 @@ func (b *Budget) add(bytes int) {
 
 // spent says whether a session that holds so many bytes has to go without more.
 func (b *Budget) spent(holds, more int) bool {
-	return b != nil && holds > 0 && b.held.Load()+int64(more) > b.most && int64(holds+more) > b.share
+	if b == nil {
+		return false
+	}
+	all := b.held.Load() + int64(more)
+	return all > 2*b.most || all > b.most && holds > 0 && int64(holds+more) > b.share
 }

@@ -8,7 +8,8 @@ import (
 )
 
 // TestSessionsShareABudget: when it is used up, whoever has more than an equal share goes without, others
-// get theirs; and whatever way a message leaves by, its bytes are given back.
+// get theirs, and nobody anything when it is used up twice; what is acknowledged is given back, and what a session
+// that ends still had.
 func TestSessionsShareABudget(t *testing.T) {
 	m := message("a", string(make([]byte, 1000)), 1)
 	w := m.weight()
@@ -51,9 +52,16 @@ func TestSessionsShareABudget(t *testing.T) {
 	fresh, _ := open()
 	require.True(t, put(fresh, small))
 	require.True(t, put(fresh, m))
+	for all.Held()+int64(w) <= 2*20*int64(w) {
+		more, _ := open()
+		require.True(t, put(more, m), "one message is everybody's")
+		defer more.End()
+	}
+	late, _ := open()
+	require.False(t, put(late, m), "there is no more than twice the budget")
 	hog.End()
-	require.True(t, put(other, m))
-	other.End()
 	fresh.End()
-	require.Zero(t, all.Held())
+	held := all.Held()
+	other.End()
+	require.EqualValues(t, held-5*int64(w), all.Held())
 }

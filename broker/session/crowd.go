@@ -95,13 +95,11 @@ func (c *Crowd) Waiting() int {
 // serve goes along the line until nobody stands there.
 func (c *Crowd) serve() {
 	for w := c.pop(0); w != nil; w = c.pop(1) {
-		began := time.Now()
-		if w.turn() {
+		again, took := w.turn()
+		if again {
 			c.join([]*Writer{w})
 		}
-		if rest := c.pace(time.Since(began)); rest > 0 {
-			time.Sleep(rest)
-		}
+		time.Sleep(c.pace(took))
 	}
 }
 
@@ -126,22 +124,26 @@ func (c *Crowd) pop(after uint64) *Writer {
 	return w
 }
 
-// turn writes what there is, and says whether there was more meanwhile. A connection that
-// doesn't take it all gets a goroutine that waits for it.
-func (w *Writer) turn() (again bool) {
+// blindTurn is about what it takes to write to a connection that can't be tried. Its own goroutine
+// does, and nobody waits for that.
+const blindTurn = 40 * time.Microsecond
+
+// turn writes what there is, and says whether there is more by now, and how long that took. A
+// connection that doesn't take it all gets a goroutine that waits for it.
+func (w *Writer) turn() (again bool, took time.Duration) {
 	if w.try == nil {
 		go w.run()
-		runtime.Gosched() // so that it is this turn that it takes
-		return false
+		return false, blindTurn
 	}
+	began := time.Now()
 	w.state.Store(writing) // whoever called until now is heard now
 	buf := buffers.Get().(*[]byte)
 	rest, more, ok := w.once(buf)
 	if ok && more {
 		go w.runWith(buf, rest)
-		return false
+		return false, time.Since(began)
 	}
 	full := len(*buf) >= batchBytes
 	release(buf)
-	return ok && (full || !w.pause())
+	return ok && (full || !w.pause()), time.Since(began)
 }

@@ -203,15 +203,21 @@ func (v *watcher) relay(ctx context.Context, stream store.Stream) error {
 		default:
 			return errors.Join(err, v.failed(err))
 		}
-		for _, e := range events {
-			if err := v.event(e); err != nil {
-				return err
-			}
-		}
-		if err := v.lines.Flush(); err != nil {
+		if err := v.events(events); err != nil {
 			return err
 		}
 	}
+}
+
+// events sends what several changes mean, in a turn of its own.
+func (v *watcher) events(all []store.Event) error {
+	defer v.s.paced.Take()()
+	for _, e := range all {
+		if err := v.event(e); err != nil {
+			return err
+		}
+	}
+	return v.lines.Flush()
 }
 
 // failed tells why the watch is over.

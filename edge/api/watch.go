@@ -142,13 +142,9 @@ func (v *watcher) follow(ctx context.Context, since uint64) {
 	now := time.NewTicker(patience)
 	defer now.Stop()
 	for {
-		rev, changes, more, ok := v.Twins.Changes(since)
+		rev, more, ok := v.round(since)
 		if !ok {
-			v.expired()
 			return
-		}
-		if err := v.tell(rev, changes); err != nil {
-			return // nobody reads any more
 		}
 		since = rev
 		select {
@@ -159,6 +155,18 @@ func (v *watcher) follow(ctx context.Context, since uint64) {
 			return
 		}
 	}
+}
+
+// round tells of what has changed since a revision, in a turn of its own, and says up to which that was, what tells
+// of more, and whether the watch goes on.
+func (v *watcher) round(since uint64) (rev uint64, more <-chan struct{}, ok bool) {
+	defer v.paced.Take()()
+	rev, changes, more, ok := v.Twins.Changes(since)
+	if !ok {
+		v.expired()
+		return rev, more, false
+	}
+	return rev, more, v.tell(rev, changes) == nil // or nobody reads any more
 }
 
 func (v *watcher) expired() {

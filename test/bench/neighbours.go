@@ -71,8 +71,7 @@ func neighbours(b bench) error {
 		"subscribers, the commit that its messages share, accepting and closing connections. Where p50 misses with the tree, a victim's\n"+
 		"message came while a commit of the flood's was under way, which can't be broken off, and took part in the next. For 200 subscribers\n"+
 		"of # each message of anybody's is put into 200 queues before it goes on, and their sockets are written to in a third of the time.\n"+
-		"Watches are woken together by each change, after what the change itself had to send, and each is one write to a socket: whose message\n"+
-		"comes in that moment waits for 200 of them. A line as for subscribers would take them apart.\n")
+		"So are 200 watches, of which each change is one write for each.\n")
 	return nil
 }
 

@@ -135,12 +135,12 @@ func (l *ledger) take(s State) Journal {
 			}
 		}
 	}
-	at, room := l.at, len(l.entries)
-	if room > keepTouched {
-		at, room = nil, 0
+	at := l.at
+	if len(l.entries) > keepTouched {
+		at = nil
 	}
 	clear(at)
-	*l = ledger{at: at, entries: make([]Entry, 0, room)}
+	*l = ledger{at: at}
 	return j
 }
 

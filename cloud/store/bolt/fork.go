@@ -29,7 +29,7 @@ func Fork(path string, next func(rev uint64) uint64) error {
 	}
 	err = upgrade(db, Options{Path: path, Log: zerolog.Nop()})
 	if err == nil {
-		err = db.Update(func(tx *bbolt.Tx) error { return fork(tx, next) })
+		err = file(path).Safely(func() error { return db.Update(func(tx *bbolt.Tx) error { return fork(tx, next) }) })
 	}
 	return errors.Join(err, db.Close())
 }
