@@ -17,7 +17,7 @@ const (
 
 // Crowd writes to the connections that are given what many others are given, too. One
 // message for hundreds is hundreds of writes: whoever waited for a message of his own
-// would wait for all of them. So all but those that were written to least lately stand in a
+// would wait for all of them. So all but those that are one of a crowd least often stand in a
 // line, from which they are served one after the other, and who still stands there when the next
 // message comes gets both with one write. Nobody's socket is waited for.
 type Crowd struct {
@@ -52,20 +52,32 @@ func (c *Crowd) await(last uint64) {
 	c.awaited--
 }
 
-// quiet makes the caller the one who writes to those that nobody writes to now, and
-// finds the few of them that were written to least lately.
-func quiet(all []*Writer) (first, others []*Writer) {
+// quiet makes the caller the one who writes to those that nobody writes to now, and finds
+// the few of them that were one of a crowd least often lately.
+func quiet(all []*Writer, now time.Time) (first, others []*Writer) {
 	mine := all[:0]
+	second := uint32(now.Unix())
 	for _, w := range all {
+		busy := w.crowded(second)
 		if w.begin() {
+			w.busy = busy
 			mine = append(mine, w)
 		}
 	}
 	n := min(len(mine), ahead)
 	if n < len(mine) {
-		slices.SortFunc(mine, func(a, b *Writer) int { return cmp.Compare(a.wrote, b.wrote) })
+		slices.SortFunc(mine, func(a, b *Writer) int { return cmp.Compare(a.busy, b.busy) })
 	}
 	return mine[:n], mine[n:]
+}
+
+// crowded counts that the writer is one of a crowd, and says how often it was lately. Two at
+// the same time may count as one.
+func (w *Writer) crowded(second uint32) (times uint32) {
+	was := w.crowds.Load()
+	times = uint32(was)>>min(second-uint32(was>>32), 31) + 1<<8 // in parts, of which to take the half
+	w.crowds.Store(uint64(second)<<32 | uint64(times))
+	return times
 }
 
 // join says after how many turns of all they had theirs.

@@ -39,11 +39,12 @@ type Writer struct {
 	timeout time.Duration
 	state   atomic.Uint32
 	batch   atomic.Pointer[Batch] // which will flush it
+	crowds  atomic.Uint64         // of which it was one: the second, and how many until then, less half for each that has passed
 	done    chan struct{}
 	served  func(took time.Duration, more bool) // nil: nobody is told
 
 	// Whoever is writing has these.
-	wrote  int64       // when it last wrote, in Unix nanoseconds
+	busy   uint32      // how often it was one of a crowd lately, as of the last time
 	owing  atomic.Bool // retained messages are still to be fetched
 	rounds int         // of writing, since they are
 
@@ -142,7 +143,6 @@ func (w *Writer) once(buf *[]byte) (rest []byte, more, ok bool) {
 			return nil, false, false
 		}
 		rest = out[n:]
-		w.wrote = began.UnixNano()
 	}
 	w.tell(time.Since(began), false)
 	return rest, closing || len(rest) > 0 || s != nil && s.owes(w), true
@@ -202,7 +202,7 @@ func (b *Batch) flush(one, now func(*Writer)) {
 			one(w)
 		}
 	} else {
-		first, others := quiet(b.writers)
+		first, others := quiet(b.writers, time.Now())
 		for _, w := range first {
 			now(w)
 		}
@@ -256,7 +256,6 @@ func (w *Writer) round(buf *[]byte) bool {
 			return false
 		}
 		waited = max(0, time.Since(before)-writeMost)
-		w.wrote = before.UnixNano()
 	}
 	if closing {
 		w.end()
