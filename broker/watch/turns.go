@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// slow is how long a turn may take. Whoever takes longer waits for its client, and keeps nobody else.
-const slow = time.Millisecond
+// turnMost is how long a turn may take. Whoever takes longer waits for its client, and keeps nobody else.
+const turnMost = time.Millisecond
 
 // Turns has watchers tell what has changed one after the other. One change wakes all of them, and if they were
 // hundreds at once, whoever waits for a message would wait for all of them. A nil Turns lets everybody go.
@@ -31,7 +31,7 @@ func (t *Turns) Take() (leave func()) {
 	}
 	t.places <- struct{}{}
 	began := time.Now()
-	late := time.AfterFunc(slow, t.leave)
+	late := time.AfterFunc(turnMost, t.leave)
 	return func() {
 		if late.Stop() {
 			time.Sleep(t.pace(time.Since(began)))

@@ -13,7 +13,7 @@ import (
 // one of them is over.
 func TestTurnsAreTakenOneAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const rest = slow / 2
+		const rest = turnMost / 2
 		turns := NewTurns(func(time.Duration) time.Duration { return rest })
 		var held []func()
 		for range runtime.GOMAXPROCS(0) {
@@ -49,7 +49,7 @@ func TestWhoTakesLongKeepsNobody(t *testing.T) {
 		}
 		began := time.Now()
 		turns.Take()()
-		require.Equal(t, slow, time.Since(began))
+		require.Equal(t, turnMost, time.Since(began))
 		for _, leave := range stuck {
 			leave()
 		}
