@@ -33,7 +33,7 @@ func TestTurnsAreTakenOneAfterTheOther(t *testing.T) {
 			leave()
 		}
 		synctest.Wait()
-		time.Sleep(rest)
+		time.Sleep(rest) // a bubble's clock: the test takes no time
 		synctest.Wait()
 		require.Empty(t, turns.places)
 	})
