@@ -31,12 +31,16 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("topic %s: %s", clip(e.Topic), e.Rule) }
 
-// clip keeps a hostile name from filling logs and reason strings.
+// clip keeps a hostile name from filling logs and reason strings, also one that has to be
+// escaped, which takes up to ten times its length.
 func clip(s string) string {
-	if len(s) > 120 {
-		return fmt.Sprintf("%.120q… (%d bytes)", s, len(s))
+	q := fmt.Sprintf("%.120q", s)
+	if len(q) > 480 {
+		q = fmt.Sprintf("%.40q", s)
+	} else if len(s) <= 120 {
+		return q
 	}
-	return fmt.Sprintf("%q", s)
+	return fmt.Sprintf("%s… (%d bytes)", q, len(s))
 }
 
 // Address is a parsed topic of a node's tree.
@@ -135,7 +139,7 @@ func parseKey(key string) (Address, string) {
 	if !more {
 		return Address{}, "no such topic below the node"
 	}
-	return Address{}, "no such topic below " + head + "/"
+	return Address{}, "no such topic below " + clip(head)
 }
 
 var plain = map[string]Kind{
