@@ -161,7 +161,8 @@ func begin(t *testing.T, s *stand.Stand, seed uint64, disks map[string]*disk.Dis
 
 // on gives a program its arguments: where its disk is, if it has one of its own.
 func (c *chaos) on(name string) []string {
-	args := []string{"--log-level", "info"}
+	// A quick machine posts more in an outage than a session may hold by default, and beyond that it goes without.
+	args := []string{"--log-level", "info", "--limits-session-messages", "1000000"}
 	if d := c.disks[name]; d != nil {
 		args = append(args, "--data-dir", filepath.Join(d.Dir, "data"))
 	}
