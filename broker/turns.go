@@ -44,6 +44,9 @@ type turn struct {
 	seen    time.Time // when it last counted as company
 }
 
+// begin is the start of another one.
+func (t *turn) begin(now time.Time) { t.began, t.packets, t.reads, t.bytes = now, 0, 0, 0 }
+
 // others knows who was read lately and stopped by himself.
 type others struct {
 	greedy atomic.Int64 // connections that don't stop
@@ -150,7 +153,7 @@ func (c *conn) arrived(now time.Time, took time.Duration, little bool) {
 		}
 		return
 	}
-	t.began, t.packets, t.reads, t.bytes = now, 0, 0, 0
+	t.begin(now)
 	if took > idled {
 		c.setGreedy(false)
 	}
@@ -214,7 +217,7 @@ func (c *conn) keepRate() {
 	}
 	c.batch.Flush()
 	c.pause(ahead, &c.bounded, "a client that sends more packets a second than limits.packetRate is read at that rate")
-	c.turn.began, c.turn.packets, c.turn.reads, c.turn.bytes = time.Now(), 0, 0, 0 // it has rested
+	c.turn.begin(time.Now()) // it has rested
 }
 
 func (c *conn) endTurn(now time.Time) {
@@ -223,7 +226,7 @@ func (c *conn) endTurn(now time.Time) {
 	if c.b.others.than(c.ident.ClientID, now) {
 		c.rest()
 	}
-	t.began, t.packets, t.reads, t.bytes = time.Now(), 0, 0, 0
+	t.begin(time.Now())
 }
 
 // rest lets the others go first.
@@ -288,7 +291,7 @@ func (c *conn) served(took time.Duration, more bool) {
 	}
 	c.b.others.greedy.Add(1)
 	defer c.b.others.greedy.Add(-1)
-	c.pause(min(wait, restMost), &c.spread, "a client that is given many retained messages gets them more slowly while others publish, too")
+	c.pause(wait, &c.spread, "a client that is given many retained messages gets them more slowly while others publish, too")
 }
 
 // pause waits, and tells of it the first time.
