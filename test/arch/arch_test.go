@@ -339,16 +339,6 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
-func TestFilesStaySmall(t *testing.T) {
-	const most = 500
-	source(t, func(path string, text []byte) {
-		if strings.HasSuffix(path, "_test.go") {
-			return
-		}
-		require.LessOrEqual(t, bytes.Count(text, []byte("\n")), most, "%s is longer than %d lines: which two concerns does it hold?", path, most)
-	})
-}
-
 func TestNoCatchAllPackages(t *testing.T) {
 	vague := regexp.MustCompile(`(?m)^package (common|utils?|types|helpers?|misc|shared|base)$`)
 	source(t, func(path string, text []byte) {
