@@ -65,17 +65,13 @@ type Broker struct {
 	clients   clients
 	stats     stats
 	others    others
-	crowd     *session.Crowd
-	crowded   struct { // what its turns have cost
-		sync.Mutex
-		debt
-	}
-	lobby    lobby
-	seats    seats
-	guard    *guard
-	counters session.Counters
-	budget   *session.Budget
-	outlet   struct {
+	fanout    *session.Fanout
+	lobby     lobby
+	seats     seats
+	guard     *guard
+	counters  session.Counters
+	budget    *session.Budget
+	outlet    struct {
 		sess  *session.Session
 		count session.Counters
 	}
@@ -107,7 +103,7 @@ func New(opts Options) (*Broker, error) {
 		floods: sampled(opts.Log), shortages: sampled(opts.Log),
 		closed: make(chan struct{}), sweeps: sweepEvery,
 	}
-	b.crowd = session.NewCrowd(b.Pace)
+	b.fanout = session.NewFanout()
 	b.budget = session.NewBudget(opts.Limits.AllQueuedBytes, opts.Limits.Sessions+opts.Limits.Connections)
 	b.asked.init()
 	b.router.dropped = b.droppedFor

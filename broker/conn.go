@@ -74,7 +74,7 @@ func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
 	c := &conn{Conn: transport, b: b, listener: l}
 	c.turn.began = time.Now()
-	c.batch.Crowd = b.crowd
+	c.batch.Fanout = b.fanout
 	c.meter(transport)
 	c.in = newFrames(transport, int(b.opts.Limits.MaximumPacket))
 	c.acks.init()

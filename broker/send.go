@@ -48,7 +48,7 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 	}
 	rt := b.router.route(out.Topic)
 	if how.batch == nil && len(rt.targets) > session.Few {
-		how.batch = &session.Batch{Crowd: b.crowd}
+		how.batch = &session.Batch{Fanout: b.fanout}
 		defer how.batch.Wake()
 	}
 	p := &parcel{b: b, changes: how.along, inLane: how.lane != nil}

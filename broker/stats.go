@@ -32,7 +32,7 @@ type Stats struct {
 	Rejected      map[string]int64 // connections that were not let in, by reason
 	Closed        map[string]int64 // connections that the broker closed, by reason
 	Malformed     int64            // packets that the decoder could not cope with
-	Crowded       int              // connections that stand in the line of those who are given what many are given
+	FanoutQueue   int              // connections in the fan-out queue
 	Rests         int64            // turns after which a client that doesn't stop was made to wait
 	Rested        time.Duration    // how long in all
 	Held          int64            // connections that had to wait to be let in
@@ -96,7 +96,7 @@ func (b *Broker) Stats() Stats {
 		Queued: b.counters.Queued.Load(), Received: b.stats.received.Load(), Sent: b.counters.Sent.Load(),
 		Dropped: b.counters.Dropped(), Malformed: b.stats.panics.Load(),
 		Connects: b.stats.connects.Load(), Takeovers: b.stats.takeovers.Load(), RefusedSubscriptions: b.stats.noAccess.Load(),
-		Crowded: b.crowd.Waiting(), Rests: b.stats.rests.Load(), Rested: time.Duration(b.stats.rested.Load()), Held: b.stats.held.Load(),
+		FanoutQueue: b.fanout.Waiting(), Rests: b.stats.rests.Load(), Rested: time.Duration(b.stats.rested.Load()), Held: b.stats.held.Load(),
 		Refused: make(map[string]int64), Rejected: make(map[string]int64), Closed: make(map[string]int64),
 	}
 	s.Retained, s.RetainedBytes = b.retained.size()

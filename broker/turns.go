@@ -97,16 +97,6 @@ func (o *others) than(id string, now time.Time) bool {
 	return now.Sub(s.at) < company
 }
 
-// several says whether one has published lately beside another, or beside one that doesn't stop.
-func (o *others) several(now time.Time) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.greedy.Load() > 0 {
-		return now.Sub(o.last.at) < company
-	}
-	return now.Sub(o.before.at) < company
-}
-
 // metered is a socket that tells its connection's turn of every read: what is between
 // the two, such as WebSocket's frames, may never let anything through.
 type metered struct {
@@ -260,22 +250,6 @@ func (d *debt) add(now time.Time, took time.Duration, share float64) (wait time.
 		d.until = most
 	}
 	return d.until.Sub(now)
-}
-
-// Pace is told how long writing to one of many took that are given the same. While
-// several publish, all such writing gets a third, too, however many floods share theirs.
-func (b *Broker) Pace(took time.Duration) (rest time.Duration) {
-	now := time.Now()
-	if !b.others.several(now) {
-		return 0
-	}
-	b.crowded.Lock()
-	wait := b.crowded.add(now, min(took, restLeast), third) // longer, and the machine was busy with something else
-	b.crowded.Unlock()
-	if wait < 2*turnTime {
-		return 0
-	}
-	return max(wait, restLeast)
 }
 
 // served is told of the time that it took to bring the client what is retained. A large

@@ -111,25 +111,6 @@ func TestPacketRate(t *testing.T) {
 	require.Zero(t, node.allowed)
 }
 
-// TestCrowdIsServedInTurns while several publish, or one beside a flood, and at once for a single one.
-func TestCrowdIsServedInTurns(t *testing.T) {
-	b := start(t, nil)
-	publishes := func(id string) { b.others.note(id, &turn{began: time.Now().Add(time.Hour)}) } // lately, however long it takes here
-	publishes("one")
-	require.Zero(t, b.Pace(turnTime))
-	b.others.greedy.Add(1)
-	require.GreaterOrEqual(t, b.Pace(turnTime), restLeast)
-	b.others.greedy.Add(-1)
-	require.Zero(t, b.Pace(turnTime))
-	publishes("two")
-	for range 1000 {
-		rest := b.Pace(time.Hour)
-		require.GreaterOrEqual(t, rest, restLeast)
-		require.LessOrEqual(t, rest, restMost)
-	}
-	require.LessOrEqual(t, time.Until(b.crowded.until), restMost, "the debt outlives what has caused it")
-}
-
 func TestTooManyWrongPasswords(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 2 })
 	try := func(user, password string, opts ...connectOption) byte {

@@ -154,7 +154,7 @@ func (r Registry) Broker(b *broker.Broker) {
 	g.CounterBy("reason", "dropped_messages_total", "Messages that never reached a subscriber.", func(s stats) map[string]int64 { return s.Dropped })
 	g.CounterBy("kind", "refused_messages_total", "Publishes that were refused, by kind of error.", func(s stats) map[string]int64 { return s.Refused })
 	g.Counter("refused_subscriptions_total", "Subscriptions that were refused.", func(s stats) float64 { return float64(s.RefusedSubscriptions) })
-	g.Gauge("crowded_connections", "Connections that are to be written to in turn, for many are given the same.", func(s stats) float64 { return float64(s.Crowded) })
+	g.Gauge("fanout_queue_connections", "Connections in the fan-out queue: they have messages to be written, as many others have at the same time.", func(s stats) float64 { return float64(s.FanoutQueue) })
 	g.Counter("rests_total", "Times that a client which sends, or is given retained messages, without a break was made to wait for others.", func(s stats) float64 { return float64(s.Rests) })
 	g.Counter("rested_seconds_total", "How long such clients waited.", func(s stats) float64 { return s.Rested.Seconds() })
 	g.Counter("held_connections_total", "Connections that waited to be let in: more came than limits.connectRate.", func(s stats) float64 { return float64(s.Held) })

@@ -39,12 +39,10 @@ type Writer struct {
 	timeout time.Duration
 	state   atomic.Uint32
 	batch   atomic.Pointer[Batch] // which will flush it
-	crowds  atomic.Uint64         // of which it was one: the second, and how many until then, less half for each that has passed
 	done    chan struct{}
 	served  func(took time.Duration, more bool) // nil: nobody is told
 
 	// Whoever is writing has these.
-	busy   uint32      // how often it was one of a crowd lately, as of the last time
 	owing  atomic.Bool // retained messages are still to be fetched
 	rounds int         // of writing, since they are
 
@@ -104,16 +102,12 @@ func (w *Writer) begin() bool {
 	}
 }
 
-// flush is Wake for somebody with time to spare: what can be written without waiting is
-// written before it returns, and no goroutine is needed for it.
+// flush is Wake for a goroutine with time to write: what can be written without waiting is
+// written before it returns, and no other goroutine is needed.
 func (w *Writer) flush() {
-	if w.begin() {
-		w.flushNow()
+	if !w.begin() {
+		return
 	}
-}
-
-// flushNow is flush by the one who writes.
-func (w *Writer) flushNow() {
 	if w.try == nil {
 		go w.run()
 		return
@@ -155,63 +149,6 @@ func (w *Writer) pause() bool {
 	}
 	w.state.Store(writing)
 	return false
-}
-
-// Batch are the writers that are to be flushed once a reader has dealt with all that
-// arrived together. A nil Batch wakes them at once.
-type Batch struct {
-	Crowd   *Crowd
-	writers []*Writer
-	lined   uint64 // the last turn in the line of those who were flushed
-}
-
-// Add has the writer flushed with the batch.
-func (b *Batch) Add(w *Writer) {
-	switch {
-	case b == nil:
-		w.Wake()
-	case w.batch.Load() != b:
-		w.batch.Store(b)
-		b.writers = append(b.writers, w)
-	}
-}
-
-func (w *Writer) wakeWith(b *Batch) { b.Add(w) }
-
-// Flush writes to a few of them, and has the others written to.
-func (b *Batch) Flush() { b.flush((*Writer).flush, (*Writer).flushNow) }
-
-// Await waits until all others had their turn.
-func (b *Batch) Await() {
-	if b.lined > 0 {
-		b.Crowd.await(b.lined)
-		b.lined = 0
-	}
-}
-
-// Wake is Flush for somebody who has no time to write.
-func (b *Batch) Wake() { b.flush((*Writer).Wake, func(w *Writer) { go w.run() }) }
-
-// flush has all of them written to, one by one. now is for those whose writer it already is.
-func (b *Batch) flush(one, now func(*Writer)) {
-	for _, w := range b.writers {
-		w.batch.CompareAndSwap(b, nil) // from now on what it is given is somebody else's to flush
-	}
-	if len(b.writers) <= Few {
-		for _, w := range b.writers {
-			one(w)
-		}
-	} else {
-		first, others := quiet(b.writers, time.Now())
-		for _, w := range first {
-			now(w)
-		}
-		b.lined = b.Crowd.join(others)
-	}
-	clear(b.writers)
-	if b.writers = b.writers[:0]; cap(b.writers) > Few {
-		b.writers = nil
-	}
 }
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}

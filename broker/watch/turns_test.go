@@ -9,40 +9,35 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTurnsAreTakenOneAfterTheOther: no more at once than there are processors, and the next when the rest after
-// one of them is over.
-func TestTurnsAreTakenOneAfterTheOther(t *testing.T) {
+// TestTurnsAreBounded: no more at once than there are processors.
+func TestTurnsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const rest = turnMost / 2
-		turns := NewTurns(func(time.Duration) time.Duration { return rest })
+		turns := NewTurns()
 		var held []func()
 		for range runtime.GOMAXPROCS(0) {
 			held = append(held, turns.Take())
 		}
-		began := time.Now()
-		next := make(chan time.Duration, 1)
+		next := make(chan bool, 1)
 		go func() {
 			defer turns.Take()()
-			next <- time.Since(began)
+			next <- true
 		}()
 		synctest.Wait()
 		require.Empty(t, next)
 		held[0]()
-		require.Equal(t, rest, <-next)
+		<-next
 		for _, leave := range held[1:] {
 			leave()
 		}
 		synctest.Wait()
-		time.Sleep(rest) // a bubble's clock: the test takes no time
-		synctest.Wait()
-		require.Empty(t, turns.places)
+		require.Empty(t, turns.taken)
 	})
 }
 
-// TestWhoTakesLongKeepsNobody: a client that doesn't read what is written has its watcher wait, and no other.
-func TestWhoTakesLongKeepsNobody(t *testing.T) {
+// TestSlowWatcherKeepsNobody: a watcher whose client doesn't read loses its turn to the next one.
+func TestSlowWatcherKeepsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := NewTurns(func(time.Duration) time.Duration { return 0 })
+		turns := NewTurns()
 		var stuck []func()
 		for range runtime.GOMAXPROCS(0) {
 			stuck = append(stuck, turns.Take())
@@ -54,14 +49,6 @@ func TestWhoTakesLongKeepsNobody(t *testing.T) {
 			leave()
 		}
 		synctest.Wait()
-		require.Empty(t, turns.places)
+		require.Empty(t, turns.taken)
 	})
-}
-
-// TestWithoutPaceThereAreNoTurns: they are all at once.
-func TestWithoutPaceThereAreNoTurns(t *testing.T) {
-	turns := NewTurns(nil)
-	for range 1000 {
-		_ = turns.Take()
-	}
 }

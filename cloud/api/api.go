@@ -49,8 +49,6 @@ type Options struct {
 	MaxBody int64
 	// Watches is how many there may be at one time, half of them one user's; 0: any number.
 	Watches int
-	// Pace is told how long a watcher's turn took, and says for how long none has one then. Without it they have no turns.
-	Pace func(took time.Duration) (rest time.Duration)
 	// Bookmarks is how often a watcher that asked for bookmarks gets one.
 	Bookmarks time.Duration
 	// Version is what /version says.
@@ -102,7 +100,7 @@ type server struct {
 // the hub stopped.
 func New(o Options) http.Handler {
 	o.setDefaults()
-	s := &server{Options: o, paced: watch.NewTurns(o.Pace), managers: managers{forms: o.Kinds}, views: watch.NewShared[view, moment, showing](viewsSize)}
+	s := &server{Options: o, paced: watch.NewTurns(), managers: managers{forms: o.Kinds}, views: watch.NewShared[view, moment, showing](viewsSize)}
 	s.releaseAll(context.Background())
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.index)

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/watch"
@@ -35,8 +34,6 @@ type Options struct {
 	// Who says who sends a request, if it is one who may read. Without it everybody may.
 	Who     func(*http.Request) (broker.Identity, error)
 	Watches int // at one time, half of them one user's; 0: any number
-	// Pace is told how long a watcher's turn took, and says for how long none has one then. Without it they have no turns.
-	Pace    func(took time.Duration) (rest time.Duration)
 	Twins   Twins
 	Ready   func() error // nil error: the core can do its work
 	Metrics http.Handler
@@ -57,7 +54,7 @@ type server struct {
 
 // New makes the API's handler.
 func New(o Options) http.Handler {
-	s := &server{Options: o, paced: watch.NewTurns(o.Pace), forms: watch.NewShared[string, uint64, form](formsSize)}
+	s := &server{Options: o, paced: watch.NewTurns(), forms: watch.NewShared[string, uint64, form](formsSize)}
 	mux := http.NewServeMux()
 	for _, prefix := range []string{base, base + "/namespaces/{namespace}"} {
 		mux.HandleFunc("GET "+prefix+"/devices", s.devices)

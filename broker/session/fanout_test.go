@@ -73,16 +73,8 @@ func give(all []listener, b *Batch, text string) {
 	}
 }
 
-func TestCrowdGetsEverythingInOrder(t *testing.T) {
-	rested := make(chan struct{}, 1)
-	b := Batch{Crowd: NewCrowd(func(time.Duration) time.Duration {
-		select {
-		case rested <- struct{}{}:
-			return time.Millisecond
-		default:
-			return 0
-		}
-	})}
+func TestFanoutDeliversEverythingInOrder(t *testing.T) {
+	b := Batch{Fanout: NewFanout()}
 	all := listeners(200, 4)
 	var want []string
 	for i := range 300 {
@@ -101,41 +93,58 @@ func TestCrowdGetsEverythingInOrder(t *testing.T) {
 	}
 }
 
-// TestCrowdMakesRoom: who was given nothing lately doesn't wait for hundreds who were, and they
-// get with one write what came while they stood in the line.
-func TestCrowdMakesRoom(t *testing.T) {
-	served, goOn := make(chan struct{}), make(chan struct{})
-	b := Batch{Crowd: NewCrowd(func(time.Duration) time.Duration {
-		served <- struct{}{}
-		<-goOn
-		return 0
-	})}
+// gate is a connection whose writes wait until it is opened.
+type gate struct {
+	*tape
+	entered chan<- struct{}
+	open    <-chan struct{}
+}
+
+func (g gate) TryWrite(b []byte) (int, error) {
+	g.entered <- struct{}{}
+	<-g.open
+	return g.tape.TryWrite(b)
+}
+
+// TestTrial30FanoutIsOneQueue: as many workers as there are processors take connections in the order in which
+// they came, none rests in between, and what a connection is given while it waits leaves with one write.
+func TestTrial30FanoutIsOneQueue(t *testing.T) {
+	workers := runtime.GOMAXPROCS(0)
+	b := Batch{Fanout: NewFanout()}
+	entered, open := make(chan struct{}, workers), make(chan struct{})
+	var first []listener
+	for range workers { // they keep all workers
+		l := listener{New(limits, time.Now, &Counters{}), &tape{}}
+		w := NewWriter(gate{l.tape, entered, open}, time.Minute)
+		l.Attach(w, Params{Version: 5})
+		w.session = l.Session
+		first = append(first, l)
+	}
 	all := listeners(200, 1000)
-	give(all, &b, "first")
+	give(append(first, all...), &b, "0")
 	b.Flush()
-	for range runtime.GOMAXPROCS(0) {
-		<-served // and whoever serves the line is held up from now on
+	for range workers {
+		<-entered
 	}
-	calm := listeners(1, 1000)[0]
-	for i := range 5 {
-		give(append(all, calm), &b, strconv.Itoa(i))
+	require.Equal(t, len(all), b.Fanout.Waiting())
+	for i := 1; i < 6; i++ {
+		give(all, &b, strconv.Itoa(i))
 		b.Flush()
-		got, _ := calm.tape.got(t)
-		require.Len(t, got, i+1, "it was not written to at once")
 	}
+	require.Equal(t, len(all), b.Fanout.Waiting(), "a connection stands in the queue twice")
 	go func() {
-		for range served {
+		for range entered { // what the first ones write from now on
 		}
 	}()
-	close(goOn)
-	once := 0
+	close(open)
+	b.queued = b.Fanout.queued
+	b.Await()
 	for _, l := range all {
-		require.Eventually(t, func() bool { got, _ := l.tape.got(t); return len(got) == 6 }, time.Minute, time.Millisecond)
-		if _, writes := l.tape.got(t); writes == 1 {
-			once++
-		}
+		got, writes := l.tape.got(t)
+		require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, got)
+		require.Equal(t, 1, writes)
 	}
-	require.Greater(t, once, len(all)/2)
+	require.Zero(t, b.Fanout.Waiting())
 }
 
 // TestWhoHasNoRoomIsNotWokenInVain: a client whose window is full is left alone until it acknowledges.
