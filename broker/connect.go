@@ -67,8 +67,9 @@ func (c *conn) connect() error {
 
 // accept reads a CONNECT and finds its session.
 func (c *conn) accept(pk *packets.Packet, body []byte) error {
-	version, err := protocol(body)
+	version, bridge, err := protocol(body)
 	c.version.Store(uint32(version))
+	c.bridge = bridge
 	if err != nil {
 		return err
 	}
@@ -91,20 +92,35 @@ func (c *conn) accept(pk *packets.Packet, body []byte) error {
 	return c.begin()
 }
 
-// protocol is the version that a CONNECT asks for. Who asks for one that we don't
-// speak is answered in the nearest that we do.
-func protocol(body []byte) (version byte, err error) {
+// bridgeBit in the protocol level is how a mosquitto bridge says that it is one. It is no
+// part of the standard, but brokers take it.
+const bridgeBit = 0x80
+
+// protocol is the version that a CONNECT asks for, and whether it is a bridge's; the bit
+// that says so is cleared. Who asks for a version that we don't speak is answered in the
+// nearest that we do.
+func protocol(body []byte) (version byte, bridge bool, err error) {
 	r := cursor{b: body}
 	name, level := string(r.bytes()), r.uint8()
-	switch {
-	case r.err != nil || name != "MQTT" && name != "MQIsdp":
-		return 0, errMalformed
-	case name == "MQTT" && (level == 4 || level == 5) || name == "MQIsdp" && level == 3:
-		return level, nil
-	case level > 5:
-		return 5, &refusedConnect{code: codeBadVersion}
+	if r.err != nil || name != "MQTT" && name != "MQIsdp" {
+		return 0, false, errMalformed
 	}
-	return 4, &refusedConnect{code: codeBadVersion}
+	bridge, level = level&bridgeBit != 0, level&^bridgeBit
+	body[2+len(name)] = level
+	switch {
+	case name == "MQTT" && (level == 4 || level == 5) || name == "MQIsdp" && level == 3:
+		return level, bridge, nil
+	case level > 5:
+		return 5, bridge, &refusedConnect{code: codeBadVersion}
+	}
+	return 4, bridge, &refusedConnect{code: codeBadVersion}
+}
+
+// isBridgeNotice says whether a topic is one on which mosquitto bridges say, as a retained
+// message and as their will, that they are connected or not. Nobody asked to hear it, and
+// a bridge that was refused there would not come at all: it is taken and dropped.
+func isBridgeNotice(topic string) bool {
+	return strings.HasPrefix(topic, "$SYS/broker/connection/") && topics.CheckTopic(topic[1:]) == nil
 }
 
 // malformed refuses a CONNECT that is not one. MQTT 3.1.1 has no word for that.
@@ -135,7 +151,7 @@ func (c *conn) identifier(pk *packets.Packet) error {
 // wish takes note of the will.
 func (c *conn) wish(pk *packets.Packet) error {
 	w := willOf(pk)
-	if w == nil {
+	if w == nil || isBridgeNotice(w.message.Topic) {
 		return nil
 	}
 	if topics.CheckTopic(w.message.Topic) != nil || tooDeep(w.message.Topic) {

@@ -172,7 +172,7 @@ func FuzzForm(f *testing.F) {
 		}
 		if first == packets.Connect<<4 {
 			pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
-			if v, err := protocol(body); err == nil && connectWellFormed(v, body) == nil {
+			if v, _, err := protocol(body); err == nil && connectWellFormed(v, body) == nil {
 				require.NoError(t, pk.ConnectDecode(body))
 				require.Equal(t, v, pk.ProtocolVersion)
 			}

@@ -173,6 +173,10 @@ func (c *conn) topic(pk *packets.Packet) (topic string, ok bool) {
 // accept takes a client's message, or refuses it: done is told which, once. The
 // changes that come along are stored with a message that is taken.
 func (b *Broker) accept(m Message, batch *session.Batch, along []journal.Change, done func(error)) {
+	if isBridgeNotice(m.Topic) {
+		b.storing(along, done)(nil)
+		return
+	}
 	if err := b.check(m); err != nil {
 		done(err)
 		return

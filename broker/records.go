@@ -253,9 +253,13 @@ func (l *loading) restore(c *client) error {
 	}
 	pulls, err := l.parts.Restore(c.sess, l.now)
 	for _, p := range pulls {
-		plain := newSubscription(c, p.Filter).plain
+		s := c.subs[p.Filter]
+		if s == nil {
+			l.outdated = append(l.outdated, p.Marker) // it was unsubscribed
+			continue
+		}
 		c.sess.Owe(p.Filter, p.Marker, p.Delivery)
-		c.sess.Pull(p.Filter, l.b.puller(c, plain))
+		c.sess.Pull(p.Filter, l.b.puller(s))
 	}
 	return err
 }

@@ -255,9 +255,10 @@ func (p *retainedPuller) scan(max int) (out []*session.Message) {
 	return out
 }
 
-// puller goes through everything retained that a client may read and that matches
-// the filter: users' own topics, then the tree's.
-func (b *Broker) puller(c *client, filter string) session.Puller {
+// puller goes through everything retained that a subscription matches and its client may
+// read: users' own topics, then the tree's.
+func (b *Broker) puller(s *subscription) session.Puller {
+	c, filter := s.client, s.plain
 	parts := []session.Puller{b.retained.Puller(filter)}
 	first, _, _ := strings.Cut(filter, "/")
 	if b.opts.Tree != nil && (first == "#" || first == "+" || first == topics.Version) {
@@ -271,7 +272,9 @@ func (b *Broker) puller(c *client, filter string) session.Puller {
 				continue
 			}
 			id := c.rights()
-			chunk = slices.DeleteFunc(chunk, func(m *session.Message) bool { return !b.acl.gets(id, filter, m.Topic) })
+			chunk = slices.DeleteFunc(chunk, func(m *session.Message) bool {
+				return s.noLocal && m.From == c.id || !b.acl.gets(id, filter, m.Topic)
+			})
 			if len(chunk) > 0 {
 				return chunk
 			}

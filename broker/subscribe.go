@@ -79,7 +79,7 @@ func (c *conn) subscribeTo(f packets.Subscription) (s, old *subscription, err er
 	if err := c.b.acl.subscribe(c.ident, s.plain); err != nil {
 		return nil, nil, err
 	}
-	s.qos, s.noLocal, s.retainAsPublished = f.Qos, f.NoLocal, f.RetainAsPublished
+	s.qos, s.noLocal, s.retainAsPublished = f.Qos, f.NoLocal || c.bridge && s.group == "", f.RetainAsPublished || c.bridge
 	s.retainHandling, s.id = f.RetainHandling, uint32(f.Identifier)
 	cl := c.client
 	cl.mu.Lock()
@@ -225,7 +225,7 @@ func (c *conn) pullRetained(granted, replaced []*subscription) {
 			passed = true
 			c.b.order.pass()
 		}
-		c.client.sess.Pull(s.filter, c.b.puller(c.client, s.plain))
+		c.client.sess.Pull(s.filter, c.b.puller(s))
 	}
 }
 

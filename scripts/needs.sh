@@ -24,6 +24,9 @@ echo "── installing ${packages[*]}"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+if [[ " ${packages[*]} " == *" mosquitto "* ]] && command -v systemctl >/dev/null; then
+	systemctl disable -q --now mosquitto 2>/dev/null || true # tests start their own, and it would have our port
+fi
 for need in "$@"; do
 	program=${need%%=*}
 	if ! command -v "$program" >/dev/null && [[ ! -e $program ]]; then
