@@ -29,7 +29,7 @@ func (h *Hub) complete() (err error) {
 func (h *Hub) check(report reporter) {
 	checkMQTT(h.MQTT, h.Insecure, report)
 	checkHTTP(h.HTTP, h.Auth, h.Insecure, report)
-	h.Auth.check([]string{"operator", "viewer", "mapper", "node"}, h.byCertificate(), report)
+	h.Auth.check([]string{"operator", "viewer", "mapper", "node", "controller"}, h.byCertificate(), report)
 	h.Auth.checkNodes(report)
 	for i, filter := range h.Bridge.Down {
 		checkBridged(fmt.Sprintf("bridge.down[%d]", i), strings.ReplaceAll(filter, "{node}", "node"), report)

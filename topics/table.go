@@ -20,13 +20,15 @@ func (o Owner) String() string {
 // Role is what an authenticated client may be.
 type Role string
 
-// The roles of TOPICS.md. Hub stands for the hub itself and is never given to a client.
+// The roles of TOPICS.md. Hub stands for the hub itself and is never given to a client. A controller is a client of the
+// hub's API alone: no row of the contract names it.
 const (
-	RoleHub      Role = "hub"
-	RoleNode     Role = "node"
-	RoleMapper   Role = "mapper"
-	RoleOperator Role = "operator"
-	RoleViewer   Role = "viewer"
+	RoleHub        Role = "hub"
+	RoleNode       Role = "node"
+	RoleMapper     Role = "mapper"
+	RoleOperator   Role = "operator"
+	RoleViewer     Role = "viewer"
+	RoleController Role = "controller"
 )
 
 // Kind is the meaning of a topic, whatever the names in it.

@@ -21,7 +21,8 @@ type access struct {
 	user, role string
 	account    string    // the name, if the user has one: nobody else is called so
 	expires    time.Time // when the certificate does that the user signed in with, if it was one
-	all        bool      // an operator of all nodes may do everything
+	all        bool      // an operator of all nodes may do everything that is not a controller's
+	controls   bool      // a controller writes status and owner, and makes what is made by controllers
 	reads      bool      // what belongs to the user's nodes
 	shared     bool      // reads also what belongs to no node, but for Secrets and the like
 	writes     bool      // what belongs to the user's nodes
@@ -37,7 +38,10 @@ func accessOf(id broker.Identity) access {
 		a.user = "anonymous"
 	}
 	nodes := strings.Join(id.Nodes, ", ")
+	a.controls = id.Has(topics.RoleController)
 	switch {
+	case a.controls:
+		a.role, a.reads, a.shared, a.writes, a.all = "controller", true, true, true, true
 	case id.Has(topics.RoleOperator):
 		a.role, a.reads, a.shared, a.writes = "operator", true, true, true
 		a.all = slices.Contains(id.Nodes, "*")
@@ -58,12 +62,17 @@ func accessOf(id broker.Identity) access {
 // has says whether a node is one of the user's.
 func (a access) has(node string) bool { return a.all || a.given != nil && a.given(node) }
 
-var readVerbs = []string{"get", "list", "watch"}
+var (
+	readVerbs   = []string{"get", "list", "watch"}
+	makingVerbs = []string{"create", "update", "patch"}
+)
 
 // may says whether the user may do that with objects of a kind at all; with which of them is asked
 // of each: see sees.
 func (a access) may(verb string, k *Kind) bool {
 	switch {
+	case k.Made != "" && !a.controls && slices.Contains(makingVerbs, verb):
+		return false
 	case a.all:
 		return true
 	case k.Sealed || k.Credentials:
@@ -74,6 +83,14 @@ func (a access) may(verb string, k *Kind) bool {
 		return false // they are the hub's
 	}
 	return a.writes && k.Node != nil
+}
+
+// mayOn is may of a whole object, or of its status.
+func (a access) mayOn(verb string, k *Kind, subresource, name string) bool {
+	if subresource == "status" && k.Reports != "" && !a.controls && slices.Contains(makingVerbs, verb) {
+		return a.mayReport(verb, k, subresource, name)
+	}
+	return a.may(verb, k) || a.mayReport(verb, k, subresource, name)
 }
 
 // mayReport says whether the user is the node that an object is about, and writes no more than its status.
@@ -194,10 +211,18 @@ func (r *request) verb() string {
 // allowed refuses what the user may do with no object of the kind.
 func (r *request) allowed() error {
 	a := accessIn(r.Context())
-	if !a.may(r.verb(), r.kind) && !a.mayReport(r.verb(), r.kind, r.subresource, r.key.Name) {
-		return r.forbidden(a, r.key.Name)
+	if a.mayOn(r.verb(), r.kind, r.subresource, r.key.Name) {
+		return nil
 	}
-	return nil
+	k, making := r.kind, slices.Contains(makingVerbs, r.verb())
+	switch {
+	case !making || !a.writes:
+	case r.subresource == "status" && k.Reports != "":
+		a.rule = fmt.Sprintf("the status of %s is written by %s", k.qualified(), k.Reports)
+	case k.Made != "":
+		a.rule = fmt.Sprintf("%s are made and changed by %s; users read and delete them", k.qualified(), k.Made)
+	}
+	return r.forbidden(a, r.key.Name)
 }
 
 // warnStranger is for a person whose certificate has a name that nobody listed: it is a node's then, and of a node

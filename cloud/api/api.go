@@ -61,7 +61,7 @@ func (o *Options) setDefaults() {
 	}
 	if o.Who == nil {
 		o.Who = func(*http.Request) (broker.Identity, error) {
-			return broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}, nil
+			return broker.Identity{Roles: []topics.Role{topics.RoleOperator, topics.RoleController}, Nodes: []string{"*"}}, nil
 		}
 	}
 	if o.Kinds == nil {
@@ -201,6 +201,7 @@ type request struct {
 	twice       twice    // of the body
 	doubts      []string // about what is written, for its writer
 	part        bool     // of another object: not all objects of the kind are below the path
+	own         bool     // below the path at which the kind's own system serves it
 }
 
 // object serves /apis/{group}/{version}/[namespaces/{namespace}/]{plural}[/{name}[/status]].
@@ -208,6 +209,9 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 	req, err := s.parse(r)
 	if err != nil {
 		return err
+	}
+	if req.own && req.kind.Made != "" && slices.Contains(makingVerbs, req.verb()) {
+		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for %s: they are made and changed by %s", r.Method, req.kind.Plural, req.kind.Made)
 	}
 	if err := req.allowed(); err != nil {
 		return err
@@ -278,6 +282,7 @@ func (s *server) parse(r *http.Request) (*request, error) {
 		return nil, unknown
 	}
 	req.kind = &s.Kinds[i]
+	req.own = group == "" && req.kind.Group != ""
 	req.key.Kind = req.kind.record()
 	if len(parts) > 1 {
 		req.key.Name = parts[1]

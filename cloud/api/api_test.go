@@ -159,7 +159,7 @@ func named(name string) string {
 }
 
 func TestCreateAndGet(t *testing.T) {
-	h := newHub(t)
+	h := newHub(t, asUser)
 	made := h.ok("POST", inNS+"/devices", lamp(`,"labels":{"room":"hall"},"uid":"mine","generation":7,"creationTimestamp":null`, ``))
 	require.Equal(t, 201, made.code)
 	require.Equal(t, "default", made.str("metadata.namespace"))
@@ -265,7 +265,7 @@ func TestUnknownFields(t *testing.T) {
 }
 
 func TestUpdate(t *testing.T) {
-	h := newHub(t)
+	h := newHub(t, asUser)
 	made := h.ok("POST", inNS+"/devices", lamp("", ""))
 	rv := made.str("metadata.resourceVersion")
 

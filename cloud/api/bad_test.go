@@ -129,7 +129,7 @@ func badManifests() []bad {
 
 // Each is answered with a Status that names the place, and none of them is stored or ends the hub.
 func TestBadManifests(t *testing.T) {
-	h := newHub(t, sealed(t))
+	h := newHub(t, sealed(t), asUser)
 	all := badManifests()
 	require.GreaterOrEqual(t, len(all), 60)
 	for i, b := range all {

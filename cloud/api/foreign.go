@@ -40,8 +40,7 @@ func (f *foreign) isAt(root, group string) bool { return f != nil && group == ""
 // fleetsVersions understands fleets/{name}/templateversions[/{version}], where flightctl has those of one Fleet. It says whether
 // it did, and has the Fleet in the field selector then.
 func fleetsVersions(r *http.Request, parts []string) ([]string, bool) {
-	if len(parts) < 3 || len(parts) > 4 || parts[0] != "fleets" || parts[2] != "templateversions" ||
-		r.Method != http.MethodGet && r.Method != http.MethodDelete {
+	if len(parts) < 3 || len(parts) > 4 || parts[0] != "fleets" || parts[2] != "templateversions" {
 		return parts, false
 	}
 	fields := "spec.fleet=" + parts[1]

@@ -111,7 +111,7 @@ func TestFlightctlsOwnPaths(t *testing.T) {
 
 	for _, of := range []string{"a", "b"} {
 		h.ok("POST", root+"/fleets", kind("Fleet")+`"metadata":{"name":"`+of+`"},"spec":{"template":{"spec":{"os":{"image":"os:2"}}}}}`)
-		h.ok("POST", root+"/templateversions", kind("TemplateVersion")+`"metadata":{"name":"`+of+`-1"},"spec":{"fleet":"`+of+`"}}`)
+		h.ok("POST", "/apis/flightctl.io/v1alpha1/templateversions", kind("TemplateVersion")+`"metadata":{"name":"`+of+`-1"},"spec":{"fleet":"`+of+`"}}`)
 	}
 	require.Equal(t, []string{"b-1"}, h.ok("GET", root+"/fleets/b/templateversions", "").names())
 	require.Empty(t, h.ok("GET", root+"/fleets/b/templateversions?fieldSelector=metadata.name=a-1", "").names())
@@ -130,7 +130,6 @@ func TestFlightctlsOwnPaths(t *testing.T) {
 	for _, none := range []string{"/nodes", "/devices/host/rendered", "/namespaces/default/devices", "/fleets/a/devices", "/fleets/a/status/templateversions"} {
 		h.refused(http.StatusNotFound, "NotFound", "GET", root+none, "")
 	}
-	h.refused(http.StatusNotFound, "NotFound", "POST", root+"/fleets/a/templateversions", "{}")
 }
 
 // An agent's conditions stand among those that others wrote: it erases none of these, and takes back its own.
@@ -206,7 +205,7 @@ func TestAnAgentNeverOwnsTheHubsConditions(t *testing.T) {
 }
 
 func TestDialectClaims(t *testing.T) {
-	h := newHub(t)
+	h := newHub(t, asUser)
 	host := `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"n1","owner":"Fleet/f","resourceVersion":"somehash"},
 		"spec":{"os":{"image":"quay.io/x:1"},"config":[{"name":"g","configType":"GitConfigProviderSpec","repository":"r","ref":"v1","path":"/p"}]}}`
 	made := h.ok("POST", hosts, host)

@@ -166,14 +166,10 @@ func nothingThere(ctx context.Context, r store.Reader, old, next any) (doubts []
 	if prev, ok := old.(*resource.Device); ok {
 		was = *prev
 	}
-	missing := func(key store.Key) bool {
-		_, err := r.Get(ctx, key)
-		return errors.Is(err, resource.NotFound)
-	}
-	if name := d.Spec.NodeName; name != "" && name != was.Spec.NodeName && missing(store.Key{Kind: resource.KindNode, Name: name}) {
+	if name := d.Spec.NodeName; name != "" && name != was.Spec.NodeName && !there(ctx, r, store.Key{Kind: resource.KindNode, Name: name}) {
 		doubts = append(doubts, "spec.nodeName: there is no Node "+name+"; its devices wait until a core of that name connects")
 	}
-	if name := d.Spec.DeviceModelRef.Name; name != was.Spec.DeviceModelRef.Name && missing(modelOf(d)) {
+	if name := d.Spec.DeviceModelRef.Name; name != was.Spec.DeviceModelRef.Name && !there(ctx, r, modelOf(d)) {
 		doubts = append(doubts, "spec.deviceModelRef.name: there is no DeviceModel "+name+"; the device waits until there is, and its desired values are not checked yet")
 	}
 	return doubts

@@ -1,16 +1,25 @@
 package api
 
 import (
+	"context"
+	"errors"
+	"reflect"
 	"strings"
 
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
+
+// reportsControllers are who writes the status of what controllers act on.
+const reportsControllers = "controllers (role controller)"
 
 func nodeKind() Kind {
 	return Kind{
 		Name: resource.KindNode, Plural: "nodes", Singular: "node", Short: []string{"no"},
+		Reports:     "the node itself (role node) and controllers (role controller)",
 		New:         func() any { return new(resource.Node) },
 		Validate:    rules(resource.Node.Validate, nil),
+		Doubts:      specIsKept,
 		CheckStatus: func(obj any) error { return obj.(*resource.Node).CheckStatus() },
 		Node:        ofNode,
 		Columns: []Column{
@@ -36,9 +45,46 @@ func nodeKind() Kind {
 	}
 }
 
+// specIsKept says of a Node that something is wanted of that nothing does it yet.
+func specIsKept(_ context.Context, _ store.Reader, _, next any) []string {
+	if reflect.ValueOf(next.(*resource.Node).Spec).IsZero() {
+		return nil
+	}
+	return []string{"spec: nothing acts on it yet: the hub checks and keeps it, and the node does not change because of it"}
+}
+
+// doubtNodes doubts that nodes were to be named that aren't there. They may be to come.
+func doubtNodes[T any](field string, names func(*T) []string) func(context.Context, store.Reader, any, any) []string {
+	return func(ctx context.Context, r store.Reader, old, next any) (doubts []string) {
+		var missing []string
+		before := make(map[string]bool)
+		if prev, ok := old.(*T); ok {
+			for _, name := range names(prev) {
+				before[name] = true
+			}
+		}
+		for _, name := range names(next.(*T)) {
+			if !before[name] && !there(ctx, r, store.Key{Kind: resource.KindNode, Name: name}) {
+				missing = append(missing, name)
+			}
+		}
+		if len(missing) == 0 {
+			return nil
+		}
+		return []string{field + ": there is no Node " + someOf(missing)}
+	}
+}
+
+// there says whether an object exists, or may.
+func there(ctx context.Context, r store.Reader, key store.Key) bool {
+	_, err := r.Get(ctx, key)
+	return !errors.Is(err, resource.NotFound)
+}
+
 func fleetKind() Kind {
 	return Kind{
 		Name: resource.KindFleet, Plural: "fleets", Singular: "fleet", Short: []string{"fl"},
+		Kept: true, Reports: reportsControllers,
 		New:      func() any { return new(resource.Fleet) },
 		Validate: rules(resource.Fleet.Validate, nil),
 		Columns: []Column{
@@ -63,6 +109,8 @@ func fleetKind() Kind {
 func templateVersionKind() Kind {
 	return Kind{
 		Name: resource.KindTemplateVersion, Plural: "templateversions", Singular: "templateversion", Short: []string{"tv"},
+		Kept: true, Reports: reportsControllers,
+		Made:     "controllers (role controller), from the Fleet's template",
 		New:      func() any { return new(resource.TemplateVersion) },
 		Validate: rules(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate),
 		Columns: []Column{
@@ -79,6 +127,7 @@ func templateVersionKind() Kind {
 func repositoryKind() Kind {
 	return Kind{
 		Name: resource.KindRepository, Plural: "repositories", Singular: "repository", Short: []string{"repo"},
+		Kept: true, Reports: reportsControllers,
 		New:      func() any { return new(resource.Repository) },
 		Validate: rules(resource.Repository.Validate, nil), Credentials: true,
 		Columns: []Column{
@@ -99,6 +148,7 @@ func repositoryKind() Kind {
 func resourceSyncKind() Kind {
 	return Kind{
 		Name: resource.KindResourceSync, Plural: "resourcesyncs", Singular: "resourcesync", Short: []string{"rs"},
+		Kept: true, Reports: reportsControllers,
 		New:      func() any { return new(resource.ResourceSync) },
 		Validate: rules(resource.ResourceSync.Validate, nil),
 		Columns: []Column{
@@ -116,8 +166,10 @@ func resourceSyncKind() Kind {
 func upgradeKind() Kind {
 	return Kind{
 		Name: resource.KindUpgrade, Plural: "upgrades", Singular: "upgrade", Short: []string{"up"},
+		Kept: true, Reports: reportsControllers,
 		New:      func() any { return new(resource.Upgrade) },
 		Validate: rules(resource.Upgrade.Validate, resource.Upgrade.CheckUpdate), StatusRules: true,
+		Doubts:      doubtNodes("spec.nodeNames", func(u *resource.Upgrade) []string { return u.Spec.NodeNames }),
 		CheckStatus: func(obj any) error { return obj.(*resource.Upgrade).CheckStatus() },
 		Columns: []Column{
 			{Name: "Version", Type: "string", Path: ".spec.version", Description: "The version that is wanted."},
@@ -139,6 +191,7 @@ func upgradeKind() Kind {
 func enrollmentKind() Kind {
 	return Kind{
 		Name: resource.KindEnrollmentRequest, Plural: "enrollmentrequests", Singular: "enrollmentrequest", Short: []string{"er"},
+		Kept: true, Reports: reportsControllers,
 		New:      func() any { return new(resource.EnrollmentRequest) },
 		Validate: rules(resource.EnrollmentRequest.Validate, resource.EnrollmentRequest.CheckUpdate),
 		Columns: []Column{

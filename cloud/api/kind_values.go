@@ -9,6 +9,7 @@ import (
 func configurationKind() Kind {
 	return Kind{
 		Name: resource.KindConfiguration, Plural: "configurations", Singular: "configuration", Short: []string{"akric"}, Namespaced: true,
+		Kept: true, Reports: reportsControllers,
 		New:      func() any { return new(resource.Configuration) },
 		Validate: rules(resource.Configuration.Validate, nil),
 		Columns: []Column{
@@ -29,6 +30,8 @@ func configurationKind() Kind {
 func instanceKind() Kind {
 	return Kind{
 		Name: resource.KindInstance, Plural: "instances", Singular: "instance", Short: []string{"akrii"}, Namespaced: true,
+		Kept: true, Reports: reportsControllers,
+		Doubts:   doubtNodes("spec.nodes", func(n *resource.Instance) []string { return n.Spec.Nodes }),
 		New:      func() any { return new(resource.Instance) },
 		Validate: rules(resource.Instance.Validate, resource.Instance.CheckUpdate),
 		Columns: []Column{

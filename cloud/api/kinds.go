@@ -24,6 +24,12 @@ type Kind struct {
 	Names map[string]string
 	// Sealed says that the store has the object encrypted, and that tables and messages never show it.
 	Sealed bool
+	// Kept says that nothing acts on objects of the kind yet: who writes one is warned.
+	Kept bool
+	// Made says who alone makes and changes such objects; users read and delete them. Empty: users do.
+	Made string
+	// Reports says who alone writes the status; empty: who may write the object.
+	Reports string
 	// Credentials says that objects may hold some, which other groups' forms have beside the spec: like Secrets they
 	// are for who has all nodes.
 	Credentials bool

@@ -75,7 +75,7 @@ func writeReview(w http.ResponseWriter, root, kind string, review dict) {
 func (s *server) answers(r *http.Request, spec accessSpec) (bool, error) {
 	a := accessIn(r.Context())
 	switch {
-	case a.all:
+	case a.all && spec.Resource == nil:
 		return true, nil
 	case spec.Path != nil:
 		return spec.Path.Verb == "get" && a.mayRead(spec.Path.Path), nil
@@ -85,11 +85,14 @@ func (s *server) answers(r *http.Request, spec accessSpec) (bool, error) {
 	q := spec.Resource
 	i := slices.IndexFunc(s.Kinds, func(k Kind) bool { return k.Plural == q.Resource && k.Group == q.Group })
 	if i < 0 {
-		return false, nil
+		return a.all, nil
 	}
 	k := &s.Kinds[i]
+	if a.all {
+		return a.mayOn(q.Verb, k, q.Subresource, q.Name), nil
+	}
 	known := slices.Contains(verbs, q.Verb) || q.Verb == "*"
-	if !known || !a.may(q.Verb, k) && !a.mayReport(q.Verb, k, q.Subresource, q.Name) || q.Subresource != "" && (q.Subresource != "status" || k.NoStatus) {
+	if !known || !a.mayOn(q.Verb, k, q.Subresource, q.Name) || q.Subresource != "" && (q.Subresource != "status" || k.NoStatus) {
 		return false, nil
 	}
 	if q.Name == "" || k.Node == nil {
@@ -116,8 +119,12 @@ func (s *server) rulesReview(w http.ResponseWriter, r *http.Request) error {
 		may := slices.DeleteFunc(slices.Clone(verbs), func(verb string) bool { return !a.may(verb, k) })
 		if len(may) > 0 {
 			plurals := []string{k.Plural}
-			if !k.NoStatus {
+			switch {
+			case k.NoStatus:
+			case k.Reports == "" || a.controls:
 				plurals = append(plurals, k.Plural+"/status")
+			case a.may("get", k):
+				rules = append(rules, dict{"verbs": []string{"get"}, "apiGroups": []string{k.Group}, "resources": []string{k.Plural + "/status"}})
 			}
 			rules = append(rules, dict{"verbs": may, "apiGroups": []string{k.Group}, "resources": plurals})
 		}

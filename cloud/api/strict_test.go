@@ -44,16 +44,16 @@ func TestWhatNodesAnswerToAnUpgradeIsChecked(t *testing.T) {
 }
 
 func TestAnOwnedObjectsSpecIsItsOwners(t *testing.T) {
-	h := newHub(t)
+	h := newHub(t, asUser)
 	key := store.Key{Kind: resource.KindNode, Name: "n1"}
 	_, err := h.store.Create(context.Background(), store.Object{Key: key, Data: []byte(
 		`{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","metadata":{"name":"n1","owner":"Fleet/shops"},"spec":{"os":{"image":"os:1"}}}`)})
 	require.NoError(t, err)
 	for at, body := range map[string]string{base + "/nodes/n1": `{"spec":{"os":{"image":"os:2"}}}`, hosts + "/n1": `{"spec":{"os":{"image":"os:2"}}}`} {
-		said := h.refused(403, "Forbidden", "PATCH", at, body, "Content-Type", mergePatch)
+		said := h.refused(409, "Conflict", "PATCH", at, body, "Content-Type", mergePatch)
 		require.Contains(t, said, "Fleet/shops manages the object")
 	}
-	h.refused(403, "Forbidden", "PATCH", base+"/nodes/n1", `{"metadata":{"owner":""}}`, "Content-Type", mergePatch)
+	h.refused(409, "Conflict", "PATCH", base+"/nodes/n1", `{"metadata":{"owner":""}}`, "Content-Type", mergePatch)
 	labelled := h.ok("PATCH", base+"/nodes/n1", `{"metadata":{"labels":{"site":"a"},"annotations":{"note":"b"}}}`, "Content-Type", mergePatch)
 	require.Equal(t, "os:1", labelled.str("spec.os.image"))
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"net/http"
 	"slices"
@@ -103,8 +104,8 @@ func (s *server) newborn(r *request, o *object) error {
 		return badRequest("metadata.namespace", "the namespace of the object (%s) does not match the namespace on the path (%s)", m.Namespace, r.key.Namespace)
 	case m.ResourceVersion != "":
 		return badRequest("metadata.resourceVersion", "resourceVersion should not be set on objects to be created")
-	case m.Owner != "":
-		return r.about(m.Name, resource.Errorf(resource.Forbidden, "metadata.owner", "only the owner itself sets it"))
+	case m.Owner != "" && !accessIn(r.Context()).controls:
+		return r.about(m.Name, errOwner)
 	}
 	now := s.Now().UTC().Truncate(time.Second)
 	m.Namespace, m.UID, m.CreationTimestamp, m.Generation = r.key.Namespace, resource.NewUID(), &now, 1
@@ -114,6 +115,16 @@ func (s *server) newborn(r *request, o *object) error {
 	m.DeletionTimestamp, m.DeletionGracePeriodSeconds, m.ManagedFields, m.SelfLink = nil, nil, nil, ""
 	o.Status = nil
 	return nil
+}
+
+var errOwner = resource.Errorf(resource.Forbidden, "metadata.owner", "only controllers (role controller) set or clear it")
+
+// owned refuses what somebody else's owner has to write. It isn't a conflict of revisions, which a later try could win.
+func owned(field, owner string) error {
+	return &httpError{
+		code: http.StatusConflict, reason: "Conflict", details: &StatusDetails{Causes: []StatusCause{{Reason: "FieldManagerConflict", Field: field, Message: "managed by " + owner}}},
+		message: fmt.Sprintf("%s: %s manages the object: change that; labels and annotations are yours", field, owner),
+	}
 }
 
 const suffixLetters = "bcdfghjklmnpqrstvwxz2456789" // no vowels: no words
@@ -200,6 +211,9 @@ func (s *server) complete(ctx context.Context, r *request, old, next *object) (*
 	}
 	if k.Doubts != nil && (old == nil || !sameSpec(old, next)) {
 		r.doubts = k.Doubts(ctx, s.Reader, prev, typed)
+	}
+	if k.Kept {
+		r.doubts = append(r.doubts, "nothing acts on "+k.qualified()+" yet: the hub checks and keeps the object, and no node changes because of it")
 	}
 	if k.Prepare == nil {
 		return next, nil
@@ -361,8 +375,13 @@ func (r *request) sameObject(old, wanted *object) error {
 func (s *server) successor(r *request, old, wanted *object) (*object, error) {
 	next := *wanted
 	m, was := &next.Metadata, old.Metadata
-	if m.Owner != was.Owner {
-		return nil, resource.Errorf(resource.Forbidden, "metadata.owner", "only the owner itself sets or clears it")
+	controls := accessIn(r.Context()).controls
+	switch {
+	case m.Owner == was.Owner || controls:
+	case was.Owner != "":
+		return nil, owned("metadata.owner", was.Owner)
+	default:
+		return nil, errOwner
 	}
 	if was.DeletionTimestamp != nil {
 		for _, f := range m.Finalizers {
@@ -380,8 +399,8 @@ func (s *server) successor(r *request, old, wanted *object) (*object, error) {
 		next.Spec = old.Spec // absent and {} are one
 		return &next, nil
 	}
-	if was.Owner != "" {
-		return nil, resource.Errorf(resource.Forbidden, "spec", "%s manages the object: change that; labels and annotations are yours", was.Owner)
+	if was.Owner != "" && !controls {
+		return nil, owned("spec", was.Owner)
 	}
 	if !r.kind.Flat {
 		m.Generation++

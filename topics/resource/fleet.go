@@ -141,6 +141,9 @@ func (n Node) Validate() error {
 }
 
 func (s NodeSpec) check(p *problems, at string) {
+	if s.OS != nil {
+		checkImage(p, at+".os.image", s.OS.Image)
+	}
 	names := make(map[string]bool)
 	for i, item := range s.Config {
 		here := fmt.Sprintf("%s.config[%d]", at, i)
@@ -185,6 +188,7 @@ func (c ConfigItem) check(p *problems, at string) {
 func (g GitRef) check(p *problems, at string) {
 	checkName(p, at+".repository", g.Repository)
 	required(p, at+".targetRevision", g.TargetRevision)
+	checkRevision(p, at+".targetRevision", g.TargetRevision)
 	required(p, at+".path", g.Path)
 }
 

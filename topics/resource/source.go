@@ -120,6 +120,7 @@ func (r ResourceSync) Validate() error {
 	r.Metadata.check(&p)
 	checkName(&p, "spec.repository", r.Spec.Repository)
 	required(&p, "spec.targetRevision", r.Spec.TargetRevision)
+	checkRevision(&p, "spec.targetRevision", r.Spec.TargetRevision)
 	required(&p, "spec.path", r.Spec.Path)
 	if text := r.Spec.Interval; text != "" {
 		if d, err := time.ParseDuration(text); err != nil || d < time.Second {

@@ -16,11 +16,12 @@ type Upgrade struct {
 // UpgradeSpec is which nodes get which version. At least one of nodeNames and labelSelector must
 // choose; neither can be changed later.
 type UpgradeSpec struct {
-	// Version is the version of the edge core that is wanted. It can be changed once all nodes have answered.
+	// Version is the version of the edge core that is wanted, such as v1.10.0. It can be changed once all nodes have answered.
 	Version string `json:"version"`
-	// UpgradeInstaller is the command that installs the upgrader; empty: the usual one.
+	// UpgradeInstaller is the command that installs the upgrader; empty: the usual one. No shell reads it: a command and
+	// its arguments between single blanks, of letters, digits and ._/+:=,@%-.
 	UpgradeInstaller string `json:"upgradeInstaller,omitempty"`
-	// UpgradeCmd is the command that upgrades a node; empty: the usual one.
+	// UpgradeCmd is the command that upgrades a node; empty: the usual one. It has the form of upgradeInstaller.
 	UpgradeCmd string `json:"upgradeCmd,omitempty"`
 	// NodeNames are the nodes, if they are named.
 	// +listType=set
@@ -79,6 +80,9 @@ func (u Upgrade) Validate() error {
 	var p problems
 	u.Metadata.check(&p)
 	required(&p, "spec.version", u.Spec.Version)
+	checkVersion(&p, "spec.version", u.Spec.Version)
+	checkCommand(&p, "spec.upgradeInstaller", u.Spec.UpgradeInstaller)
+	checkCommand(&p, "spec.upgradeCmd", u.Spec.UpgradeCmd)
 	if len(u.Spec.NodeNames) == 0 && u.Spec.LabelSelector.Empty() {
 		p.add("spec.nodeNames", "is required, unless labelSelector chooses nodes: an upgrade of none is a mistake")
 	}

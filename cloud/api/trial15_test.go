@@ -1,0 +1,194 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// asUser makes everybody an operator of all nodes, but As: controller.
+func asUser(o *Options) {
+	o.Who = func(r *http.Request) (broker.Identity, error) {
+		role := topics.RoleOperator
+		if r.Header.Get("As") == "controller" {
+			role = topics.RoleController
+		}
+		return broker.Identity{User: "ann", Roles: []topics.Role{role}, Nodes: []string{"*"}}, nil
+	}
+}
+
+const flightctlAPI = "/apis/flightctl.io/v1alpha1"
+
+// keptSamples are valid objects of the kinds that nothing acts on yet, by the collection that they are posted to.
+var keptSamples = map[string]string{
+	base + "/fleets": `{"metadata":{"name":"f"},"spec":{"template":{"spec":{}}}}`, flightctlAPI + "/fleets": `{"metadata":{"name":"f"},"spec":{"template":{"spec":{}}}}`,
+	"/api/v1/fleets":       `{"metadata":{"name":"f"},"spec":{"template":{"spec":{}}}}`,
+	base + "/repositories": `{"metadata":{"name":"r"},"spec":{"url":"https://host/r"}}`, flightctlAPI + "/repositories": `{"metadata":{"name":"r"},"spec":{"url":"https://host/r"}}`,
+	base + "/resourcesyncs":                              `{"metadata":{"name":"s"},"spec":{"repository":"r","targetRevision":"main","path":"/"}}`,
+	base + "/upgrades":                                   `{"metadata":{"name":"u"},"spec":{"version":"v1.10.0","labelSelector":{"matchLabels":{"a":"b"}}}}`,
+	"/apis/upgrade.kubeedge.io/v1alpha2/upgrades":        `{"metadata":{"name":"u"},"spec":{"version":"v1.10.0","labelSelector":{"matchLabels":{"a":"b"}}}}`,
+	inNS + "/configurations":                             `{"metadata":{"name":"c"},"spec":{"discoveryHandler":{"name":"udev"}}}`,
+	"/apis/akri.sh/v0/namespaces/default/configurations": `{"metadata":{"name":"c"},"spec":{"discoveryHandler":{"name":"udev","discoveryDetails":"x"}}}`,
+	inNS + "/instances":                                  `{"metadata":{"name":"i"},"spec":{"configurationName":"c"}}`,
+	"/apis/akri.sh/v0/namespaces/default/instances":      `{"metadata":{"name":"i"},"spec":{"configurationName":"c"}}`,
+	base + "/nodes":                                      `{"metadata":{"name":"n"},"spec":{"os":{"image":"os:1"}}}`,
+	flightctlAPI + "/devices":                            `{"metadata":{"name":"n"},"spec":{"os":{"image":"os:1"}}}`,
+	base + "/enrollmentrequests":                         enrollment,
+}
+
+const enrollment = `{"metadata":{"name":"e"},"spec":{"csr":"-----BEGIN CERTIFICATE REQUEST-----\n-----END CERTIFICATE REQUEST-----\n"}}`
+
+func warnings(r reply) string { return strings.Join(r.header.Values("Warning"), "\n") }
+
+// Who writes what nothing acts on yet is told, in every form, when it is made and when it is changed.
+func TestTrial15KindsThatNothingActsOnWarn(t *testing.T) {
+	for at, text := range keptSamples {
+		h := newHub(t, asUser)
+		made := h.ok("POST", at, text)
+		require.Contains(t, warnings(made), "nothing acts on", at)
+		require.Contains(t, warnings(made), "299 ", at)
+		again := h.ok("PATCH", at+"/"+made.str("metadata.name"), `{"metadata":{"labels":{"a":"b"}}}`, "Content-Type", mergePatch)
+		if made.str("kind") != "Node" && !strings.HasSuffix(at, "/devices") { // these are acted on, but for their spec
+			require.Contains(t, warnings(again), "nothing acts on", at)
+		}
+	}
+	h := newHub(t, asUser)
+	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
+	h.ok("POST", inNS+"/devicemodels", model)
+	for at, text := range map[string]string{
+		base + "/nodes": `{"metadata":{"name":"plain"}}`, inNS + "/devices": lamp("", ""),
+		"/api/v1/namespaces/default/configmaps": `{"metadata":{"name":"c"},"data":{"a":"b"}}`,
+	} {
+		require.Empty(t, warnings(h.ok("POST", at, text)), "%s is acted on", at)
+	}
+}
+
+// A text that a host is going to be given has a grammar, in every form of the object.
+func TestTrial15TextForShellsIsRefused(t *testing.T) {
+	h := newHub(t, asUser)
+	upgrade := func(version, installer, cmd string) string {
+		return text(t, dict{"metadata": dict{"name": "u"}, "spec": dict{
+			"version": version, "upgradeInstaller": installer, "upgradeCmd": cmd, "nodeNames": []string{"n1"},
+		}})
+	}
+	bad := []string{
+		"v1.10.0; rm -rf /", "$(id)", "`id`", "v1 && x", "a|b", "v1.0.0\nrm", "a > /etc/passwd", "'quoted'", `"quoted"`, "a\\b", "--help", "-o x", "a  b", "é", "*", "~root", "x\x00y", "{a,b}", "!1", "#x", "${IFS}",
+		strings.Repeat("1", 2000),
+	}
+	for _, at := range []string{base + "/upgrades", "/apis/upgrade.kubeedge.io/v1alpha2/upgrades"} {
+		for _, text := range bad {
+			require.Contains(t, h.refused(422, "Invalid", "POST", at, upgrade(text, "", "")), "spec.version", "%q", text)
+			require.Contains(t, h.refused(422, "Invalid", "POST", at, upgrade("v1.0.0", text, "")), "spec.upgradeInstaller", "%q", text)
+			require.Contains(t, h.refused(422, "Invalid", "POST", at, upgrade("v1.0.0", "", text)), "spec.upgradeCmd", "%q", text)
+		}
+		for _, version := range []string{"v1.10.0", "1.10.0", "v1.10.0-rc.1+build.5", "v0.0.0-20261121-abcdef"} {
+			h.ok("POST", at+"?dryRun=All", upgrade(version, "install", "keadm upgrade --toVersion=v1.10.0 --force /usr/bin/x"))
+		}
+	}
+	for _, where := range []struct{ at, form string }{
+		{base + "/nodes", `{"metadata":{"name":"n"},"spec":{"os":{"image":%s}}}`},
+		{flightctlAPI + "/devices", `{"metadata":{"name":"n"},"spec":{"os":{"image":%s}}}`},
+		{base + "/fleets", `{"metadata":{"name":"n"},"spec":{"template":{"spec":{"os":{"image":%s}}}}}`},
+		{"/api/v1/fleets", `{"metadata":{"name":"n"},"spec":{"template":{"spec":{"os":{"image":%s}}}}}`},
+	} {
+		for _, image := range append(bad, "a:b:c", "UPPER/name", "name@sha256:123", "https://host/x") {
+			require.Contains(t, h.refused(422, "Invalid", "POST", where.at, fmt.Sprintf(where.form, text(t, image))), "os.image", "%q", image)
+		}
+		for _, image := range []string{"os:1", "quay.io/redhat/rhde:9.2", "localhost:5000/a/b_c/d-e:v1.0", "Registry.Example.org/a@sha256:" + strings.Repeat("0a", 32)} {
+			h.ok("POST", where.at+"?dryRun=All", fmt.Sprintf(where.form, text(t, image)))
+		}
+	}
+	for _, revision := range bad {
+		said := h.refused(422, "Invalid", "POST", base+"/resourcesyncs", text(t, dict{
+			"metadata": dict{"name": "s"}, "spec": dict{"repository": "r", "path": "/", "targetRevision": revision},
+		}))
+		require.Contains(t, said, "spec.targetRevision", "%q", revision)
+	}
+}
+
+func TestTrial15NodesThatAreNotThereAreDoubted(t *testing.T) {
+	h := newHub(t, asUser)
+	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
+	for at, form := range map[string]string{
+		base + "/upgrades": `{"metadata":{"name":"u"},"spec":{"version":"v1.0.0","nodeNames":[%s]}}`,
+		"/apis/upgrade.kubeedge.io/v1alpha2/upgrades":   `{"metadata":{"name":"u"},"spec":{"version":"v1.0.0","nodeNames":[%s]}}`,
+		inNS + "/instances":                             `{"metadata":{"name":"i"},"spec":{"configurationName":"c","nodes":[%s]}}`,
+		"/apis/akri.sh/v0/namespaces/default/instances": `{"metadata":{"name":"i"},"spec":{"configurationName":"c","nodes":[%s]}}`,
+	} {
+		said := warnings(h.ok("POST", at+"?dryRun=All", fmt.Sprintf(form, `"n1","n7","n8"`)))
+		require.Contains(t, said, "there is no Node n7, n8", at)
+		require.NotContains(t, warnings(h.ok("POST", at+"?dryRun=All", fmt.Sprintf(form, `"n1"`))), "there is no Node", at)
+	}
+}
+
+// A TemplateVersion is made by controllers alone; everybody who may see it may delete it.
+func TestTrial15UsersMakeNoTemplateVersions(t *testing.T) {
+	h := newHub(t, asUser)
+	version := func(name string) string {
+		return `{"metadata":{"name":"` + name + `"},"spec":{"fleet":"f","template":{"spec":{}}}}`
+	}
+	h.ok("POST", base+"/fleets", keptSamples[base+"/fleets"])
+	h.ok("POST", base+"/templateversions", version("f-1"), "As", "controller")
+	for _, at := range []string{base + "/templateversions", flightctlAPI + "/templateversions"} {
+		for _, c := range [][3]string{
+			{"POST", at, "application/json"}, {"PUT", at + "/f-1", "application/json"}, {"PATCH", at + "/f-1", mergePatch},
+			{"PATCH", at + "/f-1?fieldManager=x&force=true", applyPatch}, {"PUT", at + "/f-1/status", "application/json"},
+		} {
+			require.Contains(t, h.refused(403, "Forbidden", c[0], c[1], version("f-1"), "Content-Type", c[2]), "role controller", c[1])
+		}
+	}
+	for _, at := range []string{"/api/v1/templateversions", "/api/v1/fleets/f/templateversions"} {
+		for _, c := range [][2]string{{"POST", at}, {"PUT", at + "/f-1"}, {"PATCH", at + "/f-1"}} {
+			require.Contains(t, h.refused(405, "MethodNotAllowed", c[0], c[1], version("f-1")), "made and changed by controllers")
+		}
+		require.Equal(t, []string{"f-1"}, h.ok("GET", at, "").names())
+	}
+	can := func(verb string) string {
+		return string(h.do("POST", accessRoot+"/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"group":"edgebus.io","resource":"templateversions","verb":"`+verb+`"}}}`).body)
+	}
+	require.Contains(t, can("create"), `"allowed":false`)
+	require.Contains(t, can("delete"), `"allowed":true`)
+	h.ok("DELETE", "/api/v1/fleets/f/templateversions/f-1", "")
+}
+
+// Status and owner of what controllers act on are theirs; the refusal says whose, and how one becomes one.
+func TestTrial15StatusAndOwnerAreTheControllers(t *testing.T) {
+	h := newHub(t, asUser)
+	for at, sample := range keptSamples {
+		u, err := url.Parse(at)
+		require.NoError(t, err)
+		h := newHub(t, asUser)
+		made := h.ok("POST", u.Path, sample)
+		one := u.Path + "/" + made.str("metadata.name")
+		said := h.refused(403, "Forbidden", "PATCH", one+"/status", `{"status":{}}`, "Content-Type", mergePatch)
+		require.Contains(t, said, "the status of", one)
+		require.Contains(t, said, "role controller", one)
+		said = h.refused(403, "Forbidden", "PUT", one+"/status", string(made.body))
+		require.Contains(t, said, "role controller", one)
+		said = h.refused(403, "Forbidden", "PATCH", one, `{"metadata":{"owner":"Fleet/x"}}`, "Content-Type", mergePatch)
+		require.Contains(t, said, "role controller", one)
+		h.ok("PATCH", one+"/status", `{"status":null}`, "Content-Type", mergePatch, "As", "controller")
+	}
+	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"},"spec":{"os":{"image":"os:1"}}}`)
+	require.Equal(t, "Fleet/shops", h.ok("PATCH", base+"/nodes/n1", `{"metadata":{"owner":"Fleet/shops"}}`, "Content-Type", mergePatch, "As", "controller").str("metadata.owner"))
+	h.ok("PATCH", base+"/nodes/n1", `{"spec":{"os":{"image":"os:2"}}}`, "Content-Type", mergePatch, "As", "controller")
+	for _, at := range []string{base + "/nodes/n1", flightctlAPI + "/devices/n1", "/api/v1/devices/n1"} {
+		for _, body := range []string{`{"spec":{"os":{"image":"os:3"}}}`, `{"metadata":{"owner":"Fleet/mine"}}`, `{"metadata":{"owner":null}}`} {
+			require.Contains(t, h.refused(409, "Conflict", "PATCH", at, body, "Content-Type", mergePatch), "Fleet/shops manages the object", at)
+		}
+		h.ok("PATCH", at, `{"metadata":{"labels":{"a":"b"}}}`, "Content-Type", mergePatch)
+	}
+	stored, err := h.store.Get(context.Background(), store.Key{Kind: resource.KindNode, Name: "n1"})
+	require.NoError(t, err)
+	require.Contains(t, string(stored.Data), "os:2")
+}
