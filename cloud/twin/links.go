@@ -31,6 +31,7 @@ type contact struct {
 	takeovers uint32
 	remote    string
 	ended     string // why the last connection did
+	anomaly   *resource.Anomaly
 }
 
 func (c *contact) began(now time.Time, id broker.Identity) {
@@ -157,7 +158,7 @@ func (t *Twins) link(n *node, now time.Time) resource.Link {
 	l := resource.Link{
 		Node: n.name, State: n.state(), Since: resource.Millis(c.since), LastSeen: resource.Millis(c.last),
 		InStep: n.core != "" && n.down.InStep(), Peer: c.remote, LastError: c.ended,
-		OverQuota: n.oversize, OtherHub: t.otherHub(n), Connections: int(c.links), Takeovers: int(c.takeovers), CertificateExpires: resource.Millis(c.expires),
+		OverQuota: n.oversize, OtherHub: t.otherHub(n), Anomaly: c.anomaly, Connections: int(c.links), Takeovers: int(c.takeovers), CertificateExpires: resource.Millis(c.expires),
 	}
 	if c.links > 0 { // or what it has is not known
 		l.Behind = &resource.Behind{Keys: n.down.Dirty(), Seconds: n.behindFor(now).Seconds()}

@@ -124,6 +124,7 @@ func (t *Twins) receive(name string, said broker.Message) {
 			t.noteInStep(b, n)
 			return
 		}
+		t.noteAnomaly(b, n, m)
 		changes := n.up.Step(m)
 		b.changes += len(changes)
 		for i := range changes {

@@ -89,6 +89,35 @@ func (t *Twins) noteInStep(b *batch, n *node) {
 		o.time.Round(time.Millisecond), o.keys, n.down.Len())
 }
 
+// leapOver is how many lineages a node may be ahead of what it reported last before that is told.
+const leapOver = 1 << 10
+
+// noteAnomaly tells when a core says that its own state is one that can't have followed from what it reported:
+// older data was put back below it, or another program speaks in its name. The link goes on with what the core has, for the
+// core owns it.
+func (t *Twins) noteAnomaly(b *batch, n *node, m link.Message) {
+	if m.Type != link.Hello {
+		return
+	}
+	a := resource.Anomaly{Time: resource.Time(b.now)}
+	switch had := n.up.Lineage(); {
+	case m.Lineage == had && m.Seq < n.up.Applied():
+		a.Reason = resource.RolledBack
+		a.Message = fmt.Sprintf("the core's data is older than what it had reported: its last %d changes are gone, and the hub goes back to what the core has. "+
+			"An older copy of its data directory was put back, or its disk lost what was written",
+			n.up.Applied()-m.Seq)
+	case m.Lineage.LeadOver(had) > leapOver:
+		a.Reason = resource.LineageLeap
+		a.Message = fmt.Sprintf("what the core says of its state is %d generations ahead of what it had reported: most likely another program "+
+			"has used this node's identity", m.Lineage.LeadOver(had))
+	default:
+		return
+	}
+	n.contact.anomaly = &a
+	b.tellNode(n.name, resource.EventWarning, a.Reason, "", "%s", a.Message)
+	t.o.Log.Error().Str("node", n.name).Str("reason", a.Reason).Msg(a.Message)
+}
+
 // noteRejected tells of a connection that was not let in. Anybody can make names up: only nodes that are known count.
 func (t *Twins) noteRejected(name string, r broker.Rejection) {
 	t.mu.RLock()

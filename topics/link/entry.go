@@ -45,12 +45,34 @@ func (d Direction) String() string {
 }
 
 // Lineage names one numbering of a map. Sequence numbers of different lineages
-// can't be compared. N orders lineages; the nonce tells two apart that were
-// begun independently with the same N.
+// can't be compared. N orders lineages (see after); the nonce tells two apart that
+// were begun independently with the same N. The zero lineage is none.
 type Lineage struct {
 	_     struct{} `cbor:",toarray"`
 	N     uint64
 	Nonce uint64
+}
+
+// after says whether l is later than m. Numbers are compared as serial numbers (RFC 1982): of two,
+// the later one is less than half of all numbers ahead. So there is no last one, and whatever number
+// a peer makes up, its owner can go one beyond it.
+func (l Lineage) after(m Lineage) bool {
+	if l.N == 0 || m.N == 0 {
+		return l.N != 0 && m.N == 0
+	}
+	return int64(l.N-m.N) > 0
+}
+
+// next is the number of the lineage that follows.
+func (l Lineage) next() uint64 { return max(l.N+1, 1) }
+
+// LeadOver is how many lineages l is ahead of m. One side is ahead by as many as there were reasons
+// to begin anew since the two met: restored data, mostly. Thousands of them are no normal operation.
+func (l Lineage) LeadOver(m Lineage) uint64 {
+	if m.N == 0 || !l.after(m) {
+		return 0
+	}
+	return l.N - m.N
 }
 
 // Mark is the half of the nonce in which whoever draws it may say who that is. The link doesn't look into it.

@@ -11,9 +11,6 @@ import (
 // Version of the messages. Another one is refused, never guessed at.
 const Version = 1
 
-// maxLineage keeps a peer from driving the lineage counter to its end.
-const maxLineage = 1 << 48
-
 const maxRefusal = 512 // bytes of its text
 
 // ErrMalformed is what Decode and Step say of a message that no peer of this
@@ -134,8 +131,7 @@ func (m *Message) check() error {
 		return fmt.Errorf("%w: %v", ErrMalformed, m.Map)
 	case m.Type < Hello || m.Type > Full:
 		return fmt.Errorf("%w: %v", ErrMalformed, m.Type)
-	case m.Lineage.N > maxLineage || m.Type != Seen && m.Lineage.N == 0,
-		m.Type == Seen && m.Lineage.N == maxLineage: // its owner could go no further
+	case m.Type != Seen && m.Lineage.N == 0:
 		return fmt.Errorf("%w: lineage %d", ErrMalformed, m.Lineage.N)
 	case m.Digest == nil && m.Type <= Adopt:
 		return fmt.Errorf("%w: %v without digest", ErrMalformed, m.Type)

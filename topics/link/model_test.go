@@ -200,7 +200,7 @@ func (m *model) deliver(down bool, i int, keep bool) {
 func (m *model) check() error {
 	was, now := m.mark, State{Lineage: m.r.lineage, Applied: m.r.applied}
 	m.mark = now
-	if now.Lineage.N < was.Lineage.N || now.Lineage == was.Lineage && now.Applied < was.Applied {
+	if was.Lineage.after(now.Lineage) || now.Lineage == was.Lineage && now.Applied < was.Applied {
 		return fmt.Errorf("I1: %v after %v", now, was)
 	}
 	if m.o.order.len > 2 || m.o.Dirty() > 2 {

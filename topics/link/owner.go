@@ -242,11 +242,14 @@ func (o *Owner) before(n *node) *node {
 	return n.prev
 }
 
-// newLineage begins one above n. Sequence numbers go on: the replica can enter
+// newLineage begins one that is later than both the owner's and seen. Sequence numbers go on: the replica can enter
 // it by ADOPT or FULL only, so at this seq or later, and what lies below is
 // never asked for. Hence no entry is stored anew, and no tombstone is needed.
-func (o *Owner) newLineage(n uint64) {
-	o.lineage = Lineage{N: max(o.lineage.N, n) + 1, Nonce: o.rand()}
+func (o *Owner) newLineage(seen Lineage) {
+	if !seen.after(o.lineage) {
+		seen = o.lineage
+	}
+	o.lineage = Lineage{N: seen.next(), Nonce: o.rand()}
 	o.setAcked(o.seq)
 	o.setAcked(0)
 	o.talk.full = nil

@@ -79,7 +79,7 @@ func (r *Replica) Step(m Message) []Entry {
 // adopt takes a lineage for the map as it is. That is a FULL whose content is
 // here already, and as safe as one: the digest says so of this very moment.
 func (r *Replica) adopt(m Message) {
-	if m.Lineage.N > r.lineage.N && *m.Digest == r.Digest() {
+	if m.Lineage.after(r.lineage) && *m.Digest == r.Digest() {
 		r.moveTo(m.Lineage, m.Upto)
 	}
 }
@@ -132,7 +132,7 @@ func (r *Replica) drop(changes []Entry, tombstone Entry) []Entry {
 
 // wants is rule 3: which FULL may replace the map.
 func (r *Replica) wants(l Lineage, upto uint64) bool {
-	return l.N > r.lineage.N || l == r.lineage && upto >= r.applied
+	return l.after(r.lineage) || l == r.lineage && upto >= r.applied
 }
 
 // part collects a FULL. Only the part that is next is kept; the SEEN says how

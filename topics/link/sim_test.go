@@ -93,7 +93,7 @@ func (s *sim) flushReplica() bool {
 	clear(s.pending)
 	s.done, s.undone = append(s.done, s.undone...), nil
 	now := s.rd.state
-	if now.Lineage.N < s.mark.Lineage.N || now.Lineage == s.mark.Lineage && now.Applied < s.mark.Applied ||
+	if s.mark.Lineage.after(now.Lineage) || now.Lineage == s.mark.Lineage && now.Applied < s.mark.Applied ||
 		now.Lineage.N == s.mark.Lineage.N && now.Lineage.Nonce != s.mark.Lineage.Nonce {
 		s.fail("I1 replica went back")
 	}

@@ -44,7 +44,7 @@ func (s *State) UnmarshalBinary(b []byte) error {
 // becomes the upper half. (Hours since some recent year keep versions exact in
 // a JSON number.)
 func (s State) Fork(rand func() uint64, stamp uint32) State {
-	s.Lineage = Lineage{N: s.Lineage.N + 1, Nonce: rand()}
+	s.Lineage = Lineage{N: s.Lineage.next(), Nonce: rand()}
 	s.VerFloor = ForkVer(s.VerFloor, stamp)
 	s.Acked = 0
 	return s

@@ -46,19 +46,43 @@ func BenchmarkStoredEntry(b *testing.B) {
 	}
 }
 
-// TestTheLastLineage: an owner goes one beyond what a replica says it has, which
-// must still be a lineage.
-func TestTheLastLineage(t *testing.T) {
-	seen := Message{V: Version, Map: Up, Type: Seen, N: 1, Lineage: Lineage{N: maxLineage, Nonce: 1}, Digest: new(Digest)}
-	o := NewOwner(Up, func() uint64 { return 7 })
-	o.Connect(1)
-	require.ErrorIs(t, o.Step(seen), ErrMalformed)
-	seen.Lineage.N--
-	require.NoError(t, o.Step(seen))
-	for _, m := range o.Messages() {
-		b, err := Encode(m)
+// TestTrial09LineageHasNoEnd: whatever lineage somebody with the node's identity has made a replica take, the owner
+// itself comes after it, and the replica has the owner's map again.
+func TestTrial09LineageHasNoEnd(t *testing.T) {
+	for _, n := range []uint64{2, 1 << 16, 1<<48 - 1, 1 << 48, 1<<63 - 1, 1 << 63, 1<<63 + 1, 1<<63 + 2, 1<<64 - 1} {
+		p := newPair(t)
+		p.put("devices/lamp/reported/power", "ON")
+		p.connect().run().requireInStep()
+
+		forged := NewOwner(Up, counter(99))
+		forged.lineage.N = n
+		_, _, err := forged.Put(Entry{Key: "devices/lamp/reported/power", Value: []byte("FORGED")})
 		require.NoError(t, err)
-		_, err = Decode(b)
-		require.NoError(t, err)
+		forged.Connect(1 << 32)
+		for range 10 {
+			for _, m := range forged.Messages() {
+				p.r.Step(p.wire(m))
+			}
+			for _, m := range p.r.Messages() {
+				_ = forged.Step(p.wire(m))
+			}
+		}
+
+		p.put("devices/lamp/reported/power", "OFF")
+		p.connect().run().requireInStep()
+		require.NotZero(t, p.o.Lineage().N)
 	}
+}
+
+func TestLineageOrder(t *testing.T) {
+	none, one, last := Lineage{}, Lineage{N: 1}, Lineage{N: 1<<64 - 1}
+	require.True(t, one.after(none))
+	require.True(t, last.after(none))
+	require.False(t, none.after(one))
+	require.False(t, none.after(none))
+	require.True(t, one.after(last), "the numbers go round")
+	require.Equal(t, uint64(1), last.next(), "0 is none")
+	require.Equal(t, uint64(0), one.LeadOver(none), "the first contact")
+	require.Equal(t, uint64(4), Lineage{N: 5}.LeadOver(one))
+	require.Equal(t, uint64(0), one.LeadOver(Lineage{N: 5}))
 }

@@ -109,10 +109,10 @@ func (o *Owner) Step(m Message) error {
 		o.refuse(m.Refused)
 	case m.Lineage == o.lineage && m.Applied <= o.seq:
 		o.follow(m)
-	case m.Lineage.N < o.lineage.N:
+	case o.lineage.after(m.Lineage):
 		o.introduce(m)
 	default: // ahead, or of a lineage that is not ours to continue
-		o.newLineage(m.Lineage.N)
+		o.newLineage(m.Lineage)
 		o.talk.phase = greeting
 		o.introduce(m)
 	}
@@ -147,7 +147,7 @@ func (o *Owner) follow(m Message) {
 		return
 	}
 	if d, known := o.digestAt(m.Applied); known && d != *m.Digest {
-		o.newLineage(0)
+		o.newLineage(o.lineage)
 		o.fill(m)
 		return
 	}

@@ -73,7 +73,21 @@ type Link struct {
 	OverQuota          string     `json:"overQuota,omitempty"` // why the hub takes nothing of what the node reports
 	OtherHub           string     `json:"otherHub,omitempty"`  // that gave the node what it has, and not this one
 	Rejected           *Rejection `json:"rejected,omitempty"`
+	Anomaly            *Anomaly   `json:"anomaly,omitempty"`
 }
+
+// Anomaly is the last time that a node's state was replaced by one that can't have followed from it.
+type Anomaly struct {
+	Time    string `json:"time"`
+	Reason  string `json:"reason"` // RolledBack, LineageLeap
+	Message string `json:"message"`
+}
+
+// Reasons of an Anomaly, and of the Event that tells of it.
+const (
+	RolledBack  = "RolledBack"
+	LineageLeap = "LineageLeap"
+)
 
 // Behind is how far a copy is behind its owner.
 type Behind struct {

@@ -53,6 +53,14 @@ func (d *diagnosis) state(l resource.Link, core *resource.Link, now time.Time) {
 		d.add(wrong, "is edgecore running, and can it reach the hub? run edgebus doctor on the node, or say with --core where it answers",
 			"not connected%s: %s", sinceText(l.Since, now), orUnknown(l.LastError))
 	}
+	if l.Anomaly != nil {
+		at, _ := resource.ParseTime(l.Anomaly.Time)
+		advice := "put backups back with edgebus restore: then both sides know, and versions go on rising"
+		if l.Anomaly.Reason == resource.LineageLeap {
+			advice = "give the node a new certificate or password, unless you know which program that was"
+		}
+		d.add(look, advice, "%s ago: %s", age(now.Sub(at)), l.Anomaly.Message)
+	}
 	since, err := resource.ParseTime(l.Since)
 	if l.Takeovers >= flapping && err == nil && now.Sub(since) < recently {
 		d.add(wrong, "are there two cores with this name? give each its own node.name, and its own certificate",

@@ -52,7 +52,10 @@ func TestDiagnosis(t *testing.T) {
 		"versions":        {func(f *facts) { f.core.Version = "v2" }, look, "the hub has version v1, the core v2"},
 		"versions, far":   {func(f *facts) { f.core, f.hub.Links[0].Version = nil, "v2" }, look, "the hub has version v1, the core v2"},
 		"two cores":       {func(f *facts) { f.hub.Links[0].Takeovers, f.hub.Links[0].Since = 9, ago(time.Second) }, wrong, "taken over 9 times"},
-		"half open":       {func(f *facts) { f.core.Links[0].State = resource.Offline }, wrong, "the hub thinks that the node is connected"},
+		"older core data": {func(f *facts) {
+			f.hub.Links[0].Anomaly = &resource.Anomaly{Time: ago(time.Hour), Reason: resource.RolledBack, Message: "the core's data is older than what it had reported"}
+		}, look, "1h ago: the core's data is older"},
+		"half open": {func(f *facts) { f.core.Links[0].State = resource.Offline }, wrong, "the hub thinks that the node is connected"},
 		"behind": {func(f *facts) {
 			l := &f.hub.Links[0]
 			l.InStep, l.Behind = false, &resource.Behind{Keys: 3, Seconds: 90}

@@ -1,0 +1,96 @@
+package twin
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func (r *rig) anomaly() string {
+	links, _ := r.twins.Links("n1", 1)
+	if len(links) == 0 || links[0].Anomaly == nil {
+		return ""
+	}
+	return links[0].Anomaly.Reason
+}
+
+func (r *rig) reports(value string) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		for _, m := range r.retained("v1/nodes/n1/devices/lamp/reported/power") {
+			if string(m.Payload) == value {
+				return true
+			}
+		}
+		return false
+	}, wait, tick)
+}
+
+// TestTrial09LeapOfALineage: what a program with the node's identity says of a lineage far ahead doesn't silence the core,
+// and people hear of it.
+func TestTrial09LeapOfALineage(t *testing.T) {
+	for _, n := range []uint64{1 << 48, 1<<64 - 2} {
+		r, c := joined(t)
+		c.report("devices/lamp/reported/power", "ON")
+		r.reports("ON")
+		r.disconnect(c)
+
+		forged := newCore("n1")
+		var err error
+		forged.up, err = link.RestoreOwner(link.Up, link.State{Lineage: link.Lineage{N: n, Nonce: 1}}, func(func(link.Entry) bool) {}, rand.Uint64)
+		require.NoError(t, err)
+		r.connect(forged)
+		forged.report("devices/lamp/reported/power", "FORGED")
+		if n < 1<<63 {
+			r.reports("FORGED")
+			require.Equal(t, resource.LineageLeap, r.anomaly())
+			require.Len(t, r.allTold(resource.LineageLeap), 1)
+		}
+		r.disconnect(forged)
+
+		r.connect(c)
+		c.report("devices/lamp/reported/power", "OFF")
+		r.reports("OFF")
+		r.inStep()
+	}
+}
+
+// TestTrial38OlderCoreData: a core whose data was replaced by an older copy takes the hub back to it, and that is told.
+func TestTrial38OlderCoreData(t *testing.T) {
+	r, c := joined(t)
+	c.report("devices/lamp/reported/power", "ON")
+	r.reports("ON")
+	c.mu.Lock()
+	j := c.up.TakeJournal()
+	var copied []link.Entry
+	c.up.Range("", func(e link.Entry) bool { copied = append(copied, e); return true })
+	c.mu.Unlock()
+	c.report("devices/lamp/reported/power", "OFF")
+	r.reports("OFF")
+	r.disconnect(c)
+
+	older := newCore("n1")
+	older.down = c.down
+	var err error
+	older.up, err = link.RestoreOwner(link.Up, j.State, func(yield func(link.Entry) bool) {
+		for _, e := range copied {
+			if !yield(e) {
+				return
+			}
+		}
+	}, rand.Uint64)
+	require.NoError(t, err)
+	r.connect(older)
+	r.reports("ON")
+	require.Eventually(t, func() bool { return r.anomaly() == resource.RolledBack }, wait, tick)
+	require.Contains(t, r.allTold(resource.RolledBack)[0], "its last 1 changes are gone")
+
+	r.disconnect(older)
+	r.connect(older)
+	r.inStep()
+	require.Len(t, r.allTold(resource.RolledBack), 1, "told once")
+}
