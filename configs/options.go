@@ -50,7 +50,8 @@ type Mapper[D any] struct {
 
 // Modbus holds the settings of the modbus driver.
 type Modbus struct {
-	Timeout time.Duration `yaml:"timeout"`
+	Timeout      time.Duration `yaml:"timeout"`
+	ProbeTimeout time.Duration `yaml:"probeTimeout"`
 }
 
 // Virtual holds the settings of the virtual driver.

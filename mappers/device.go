@@ -28,6 +28,7 @@ type device struct {
 	openGen  int
 	stopPush func()
 	lost     chan error // from Push
+	doubt    bool       // another device of its bus has failed since it last answered: it is pinged first
 	online   bool
 	failures int
 	why      error // the last failure

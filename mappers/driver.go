@@ -15,6 +15,7 @@ type Driver interface {
 	Protocols() []string
 	// Open connects to a device. A *ConfigError says that its configuration can't work: it is not tried again before
 	// the configuration changes. Any other error is tried again, later and later.
+	// Where devices share a bus, the others wait for it: it should not wait for the device (see Pinger).
 	Open(ctx context.Context, d Device) (Session, error)
 }
 
@@ -62,7 +63,10 @@ type Pusher interface {
 	Push(ctx context.Context, emit func(property, value string)) error
 }
 
-// Pinger is a Session that can find out whether the device is there without reading a property.
+// Pinger is a Session that can find out whether the device is there: with one short request, whose error is the
+// device's. It is asked when the device was opened, and when another device of its bus has failed. While others of the bus are
+// online ctx ends after Options.ProbeTimeout, so that a device that doesn't answer holds them up for no longer; a driver
+// whose devices share connections should implement it.
 type Pinger interface {
 	Ping(ctx context.Context) error
 }

@@ -23,10 +23,12 @@ type Options struct {
 	Secret  func() (string, error) // the password, asked for at each connect; nil: none
 	TLS     *tls.Config
 
-	Collect     time.Duration  // how often a property is read whose visitor doesn't say; default 1 s
-	CallTimeout time.Duration  // for one call of the driver; default 10 s
-	Backoff     client.Backoff // between attempts to reach a device; default 1 s to 60 s
-	Reconnect   client.Backoff // between attempts to reach the broker; default 200 ms to 5 s
+	Collect     time.Duration // how often a property is read whose visitor doesn't say; default 1 s
+	CallTimeout time.Duration // for one call of the driver; default 10 s
+	// ProbeTimeout is for a Ping while other devices of its bus are online; default 250 ms. See Pinger.
+	ProbeTimeout time.Duration
+	Backoff      client.Backoff // between attempts to reach a device; default 1 s to 3 s
+	Reconnect    client.Backoff // between attempts to reach the broker; default 200 ms to 5 s
 
 	// DriveLog is a file that gets one line of JSON before each write and command to a device, for tests and audits.
 	DriveLog string
@@ -38,7 +40,8 @@ type Options struct {
 func (o Options) withDefaults() (Options, error) {
 	orDefault(&o.Collect, time.Second)
 	orDefault(&o.CallTimeout, 10*time.Second)
-	orDefault(&o.Backoff, client.Backoff{Min: time.Second, Max: time.Minute})
+	orDefault(&o.ProbeTimeout, 250*time.Millisecond)
+	orDefault(&o.Backoff, client.Backoff{Min: time.Second, Max: 3 * time.Second})
 	orDefault(&o.Reconnect, client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second})
 	if len(o.Servers) == 0 {
 		o.Servers = []string{DefaultServer}

@@ -18,6 +18,8 @@ type worker struct {
 	wake chan struct{} // capacity 1
 
 	devices []*device // mapper.mu guards it
+
+	answers time.Duration // how long a device of the bus usually takes to answer a Ping; the worker's goroutine only
 }
 
 func (w *worker) poke() {
@@ -55,29 +57,60 @@ func (w *worker) list() []*device {
 	return slices.Clone(w.devices)
 }
 
-// pass gives every device its turn and returns when the next one is due.
+// pass gives every device its turn and returns when the next one is due. It ends with the first device that fails, so that
+// those that answer wait for one time-out a pass, however many don't. Devices that are open come first. The others are
+// tried in the order in which they have become due; so are, with a Ping, those that were open and had not had their turn
+// when another failed.
 func (w *worker) pass(ctx context.Context) time.Time {
 	next := w.m.o.Now().Add(time.Hour)
-	for _, d := range w.list() {
-		if ctx.Err() != nil {
-			return next
-		}
-		if at, due := w.turn(ctx, d); due && at.Before(next) {
+	plan := func(at time.Time, due bool) {
+		if due && at.Before(next) {
 			next = at
+		}
+	}
+	var untried []*device
+	failed := false
+	for _, d := range w.list() {
+		switch {
+		case ctx.Err() != nil:
+			return next
+		case !w.prepare(d):
+		case d.session == nil, d.doubt, failed:
+			d.doubt = d.session != nil
+			untried = append(untried, d)
+		default:
+			plan(w.turn(ctx, d))
+			failed = d.session == nil
+		}
+	}
+	slices.SortStableFunc(untried, func(a, b *device) int { return a.retryAt.Compare(b.retryAt) })
+	for _, d := range untried {
+		now := w.m.o.Now()
+		switch {
+		case ctx.Err() != nil:
+			return next
+		case d.hopeless, now.Before(d.retryAt):
+			w.failCommands(d, d.why)
+			plan(d.retryAt, !d.hopeless)
+		case failed:
+			plan(now, true) // in the next pass, after those that are open
+		default:
+			plan(w.attempt(ctx, d))
+			failed = d.session == nil && !d.hopeless
 		}
 	}
 	return next
 }
 
-// turn does what there is to do for a device. due is false when only news can change that.
-func (w *worker) turn(ctx context.Context, d *device) (at time.Time, due bool) {
+// prepare closes a device that is gone or was configured anew. It is false when there is nothing to do for the device.
+func (w *worker) prepare(d *device) bool {
 	w.m.mu.Lock()
-	gone, ready, gen, info := d.gone, d.ready, d.gen, d.info
+	gone, ready, gen := d.gone, d.ready, d.gen
 	w.m.mu.Unlock()
 	if gone {
 		w.close(d)
 		w.forget(d)
-		return at, false
+		return false
 	}
 	if gen != d.openGen { // new, or configured anew
 		w.close(d)
@@ -86,18 +119,32 @@ func (w *worker) turn(ctx context.Context, d *device) (at time.Time, due bool) {
 		d.pushed = nil // by the old configuration
 		w.m.mu.Unlock()
 	}
-	if !ready {
-		return at, false
+	return ready
+}
+
+// attempt opens a device that is closed, or pings it, and gives it its turn.
+func (w *worker) attempt(ctx context.Context, d *device) (at time.Time, due bool) {
+	w.m.mu.Lock()
+	info, gen := d.info, d.gen
+	w.m.mu.Unlock()
+	if gen != d.openGen { // configured anew since prepare
+		return w.m.o.Now(), true
 	}
+	d.doubt = false
+	var err error
 	if d.session == nil {
-		if d.hopeless || w.m.o.Now().Before(d.retryAt) {
-			w.failCommands(d, d.why)
-			return d.retryAt, !d.hopeless
-		}
-		if err := w.open(ctx, d, info); err != nil {
-			return w.fail(ctx, d, err)
-		}
+		err = w.open(ctx, d, info)
+	} else {
+		err = w.ping(ctx, d)
 	}
+	if err != nil {
+		return w.fail(ctx, d, err)
+	}
+	return w.turn(ctx, d)
+}
+
+// turn does what there is to do for an open device. due is false when only news can change that there is nothing.
+func (w *worker) turn(ctx context.Context, d *device) (at time.Time, due bool) {
 	for _, do := range []func(context.Context, *device) error{w.driveAll, w.collect, w.listen, w.runCommands} {
 		if err := do(ctx, d); err != nil {
 			return w.fail(ctx, d, err)
@@ -106,6 +153,51 @@ func (w *worker) turn(ctx context.Context, d *device) (at time.Time, due bool) {
 	w.setOnline(d, true)
 	d.failures = 0
 	return w.nextDue(d), true
+}
+
+// ping asks a device that can be pinged whether it is there. While other devices of the bus are online it has less
+// time to answer than for any other call.
+func (w *worker) ping(ctx context.Context, d *device) error {
+	p, ok := d.session.(Pinger)
+	if !ok {
+		return nil
+	}
+	limit := w.pingTime(d)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	start := time.Now()
+	err := w.call(ctx, p.Ping)
+	switch {
+	case err == nil && w.answers == 0:
+		w.answers = time.Since(start)
+	case err == nil:
+		w.answers = (w.answers + time.Since(start)) / 2
+	case ctx.Err() != nil && limit < w.m.o.CallTimeout:
+		return fmt.Errorf("no answer to a short request (probeTimeout): %w", err)
+	}
+	return err
+}
+
+// pingTime is how long a Ping of d may take: ProbeTimeout, and no longer than the shortest collect cycle of the devices of
+// the bus that are online, but at least several times what a device of the bus usually takes. With none online it may
+// take as long as any call.
+func (w *worker) pingTime(d *device) time.Duration {
+	limit, others := w.m.o.ProbeTimeout, false
+	for _, x := range w.list() {
+		if x == d || !x.online || x.session == nil {
+			continue
+		}
+		others = true
+		w.m.mu.Lock()
+		for _, p := range x.props {
+			limit = min(limit, p.info.Collect)
+		}
+		w.m.mu.Unlock()
+	}
+	if !others {
+		return w.m.o.CallTimeout
+	}
+	return min(w.m.o.CallTimeout, max(limit, 4*w.answers))
 }
 
 // current says whether the device's session is by its newest configuration.
@@ -153,10 +245,8 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 		d.session = nil
 		return err
 	}
-	if p, ok := d.session.(Pinger); ok {
-		if err := w.call(ctx, p.Ping); err != nil {
-			return err
-		}
+	if err := w.ping(ctx, d); err != nil {
+		return err
 	}
 	w.startPush(ctx, d)
 	w.m.mu.Lock()

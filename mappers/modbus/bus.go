@@ -28,15 +28,17 @@ type bus struct {
 
 	// the goroutine's
 	client    *mb.ModbusClient
-	downUntil time.Time // don't dial again before
+	timeout   time.Duration // of requests on this connection
+	downUntil time.Time     // don't dial again before
 	downErr   error
 }
 
 type request struct {
-	ctx  context.Context
-	unit uint8
-	do   func(*mb.ModbusClient) error
-	done chan error // capacity 1
+	ctx     context.Context
+	unit    uint8
+	timeout time.Duration
+	do      func(*mb.ModbusClient) error
+	done    chan error // capacity 1
 }
 
 func newBus(key busKey) *bus {
@@ -64,7 +66,7 @@ func (b *bus) serve(r request) error {
 	if err := r.ctx.Err(); err != nil {
 		return err // nobody waits for it any more
 	}
-	if err := b.dial(); err != nil {
+	if err := b.dial(r.timeout); err != nil {
 		return err
 	}
 	if err := b.client.SetUnitId(r.unit); err != nil {
@@ -79,17 +81,18 @@ func (b *bus) serve(r request) error {
 	return err
 }
 
-// dial connects. When it has just failed it fails again at once: ten units behind a dead gateway wait for one dial, not
-// for ten.
-func (b *bus) dial() error {
-	if b.client != nil {
+// dial connects. The time-out of requests belongs to the connection, which is made anew for another. When a dial has just
+// failed it fails again at once: ten units behind a dead gateway wait for one dial, not for ten.
+func (b *bus) dial(timeout time.Duration) error {
+	if b.client != nil && b.timeout == timeout {
 		return nil
 	}
+	b.hangUp()
 	if time.Now().Before(b.downUntil) {
 		return b.downErr
 	}
 	c, err := mb.NewClient(&mb.ClientConfiguration{
-		URL: b.key.url, Timeout: b.key.timeout, Logger: log.New(io.Discard, "", 0),
+		URL: b.key.url, Timeout: timeout, Logger: log.New(io.Discard, "", 0),
 	})
 	if err == nil {
 		err = c.Open()
@@ -99,7 +102,7 @@ func (b *bus) dial() error {
 		b.downUntil = time.Now().Add(time.Second)
 		return b.downErr
 	}
-	b.client, b.downUntil = c, time.Time{}
+	b.client, b.timeout, b.downUntil = c, timeout, time.Time{}
 	return nil
 }
 
@@ -112,7 +115,11 @@ func (b *bus) hangUp() {
 
 // call queues a request and waits for its end or ctx's.
 func (b *bus) call(ctx context.Context, unit uint8, do func(*mb.ModbusClient) error) error {
-	r := request{ctx: ctx, unit: unit, do: do, done: make(chan error, 1)}
+	return b.callWithin(ctx, unit, b.key.timeout, do)
+}
+
+func (b *bus) callWithin(ctx context.Context, unit uint8, timeout time.Duration, do func(*mb.ModbusClient) error) error {
+	r := request{ctx: ctx, unit: unit, timeout: timeout, do: do, done: make(chan error, 1)}
 	select {
 	case b.requests <- r:
 	case <-ctx.Done():

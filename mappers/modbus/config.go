@@ -18,6 +18,7 @@ type deviceConfig struct {
 	unit   uint8
 	gap    uint16
 	fields map[string]*field
+	first  *field // the first of the model's that can be reached; nil: none
 }
 
 // settings are a map of texts and the path where it stands. Keys are found whatever their case. What nobody asked for
@@ -138,6 +139,9 @@ func parseDevice(d mappers.Device, o Options) (c deviceConfig, err error) {
 		}
 		if c.fields[p.Name], err = parseField(p); err != nil {
 			return c, err
+		}
+		if c.first == nil {
+			c.first = c.fields[p.Name]
 		}
 	}
 	return c, nil

@@ -36,7 +36,8 @@ mapper-modbus simulate is a device to try it on.`,
 		Example: `  mapper-modbus                                    # the node on this host
   mapper-modbus simulate --listen 127.0.0.1:1502   # in another window
   mapper-modbus --server mqtts://10.0.0.7:8883 --tls-ca ca.pem --user m1`,
-		Driver: func(c configs.Modbus, _ *mappers.Options) (mappers.Driver, error) {
+		Driver: func(c configs.Modbus, o *mappers.Options) (mappers.Driver, error) {
+			o.ProbeTimeout = c.ProbeTimeout
 			return New(Options{Timeout: c.Timeout}), nil
 		},
 		Commands: []*cobra.Command{simulateCommand(stdout)},

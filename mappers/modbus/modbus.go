@@ -126,6 +126,29 @@ func (s *session) Close() error {
 	return nil
 }
 
+// Ping implements mappers.Pinger: it reads the first property. Whatever the unit answers, it is there.
+func (s *session) Ping(ctx context.Context) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if s.config.first == nil {
+		return nil // there is nothing to ask for
+	}
+	timeout := s.bus.key.timeout
+	if end, ok := ctx.Deadline(); ok {
+		timeout = max(time.Millisecond, min(timeout, time.Until(end)))
+	}
+	f := s.config.first
+	err := s.bus.callWithin(ctx, s.config.unit, timeout, func(c *mb.ModbusClient) error {
+		_, err := group{f.table, f.address, f.size(), []*field{f}}.read(c)
+		return err
+	})
+	if isException(err) {
+		return nil
+	}
+	return err
+}
+
 // ReadBatch implements mappers.BatchReader.
 func (s *session) ReadBatch(ctx context.Context, properties []string) (map[string]mappers.Reading, error) {
 	if err := s.usable(); err != nil {

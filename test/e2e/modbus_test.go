@@ -1,0 +1,268 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/test/harness"
+	"github.com/edgebus/edgebus/test/stand"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// gateway is a Modbus server on a socket with units behind it, all in the test's hand. Only holding registers that
+// were set exist. A unit that is dead never answers, and a request to it keeps no other waiting.
+type gateway struct {
+	addr string
+
+	mu    sync.Mutex
+	units map[byte]map[uint16]uint16
+	dead  map[byte]bool
+	fault map[byte]byte // the exception that a unit answers each write with
+	asked []byte        // units, in the order of the requests
+	wrote []string
+	conns map[net.Conn]bool
+}
+
+func newGateway(t *testing.T) *gateway {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	g := &gateway{
+		addr: l.Addr().String(), units: map[byte]map[uint16]uint16{}, dead: map[byte]bool{}, fault: map[byte]byte{}, conns: map[net.Conn]bool{},
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			g.mu.Lock()
+			g.conns[c] = true
+			g.mu.Unlock()
+			serving.Go(func() { g.serve(c) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		g.mu.Lock()
+		for c := range g.conns {
+			_ = c.Close()
+		}
+		g.mu.Unlock()
+		serving.Wait()
+	})
+	return g
+}
+
+func (g *gateway) serve(c net.Conn) {
+	defer func() {
+		g.mu.Lock()
+		delete(g.conns, c)
+		g.mu.Unlock()
+		_ = c.Close()
+	}()
+	for {
+		head := make([]byte, 7)
+		if _, err := io.ReadFull(c, head); err != nil {
+			return
+		}
+		body := make([]byte, binary.BigEndian.Uint16(head[4:])-1)
+		if _, err := io.ReadFull(c, body); err != nil {
+			return
+		}
+		answer := g.answer(head[6], body)
+		if answer == nil {
+			continue
+		}
+		binary.BigEndian.PutUint16(head[4:], uint16(len(answer)+1))
+		if _, err := c.Write(append(head, answer...)); err != nil {
+			return
+		}
+	}
+}
+
+// answer is what a unit says to a request: nothing if it is dead.
+func (g *gateway) answer(unit byte, body []byte) []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asked = append(g.asked, unit)
+	registers, there := g.units[unit]
+	if g.dead[unit] || !there {
+		return nil
+	}
+	exception := func(code byte) []byte { return []byte{body[0] | 0x80, code} }
+	at, n := binary.BigEndian.Uint16(body[1:]), binary.BigEndian.Uint16(body[3:])
+	switch body[0] {
+	case 3:
+		out := []byte{3, byte(2 * n)}
+		for i := range n {
+			v, ok := registers[at+i]
+			if !ok {
+				return exception(2)
+			}
+			out = binary.BigEndian.AppendUint16(out, v)
+		}
+		return out
+	case 6:
+		g.wrote = append(g.wrote, fmt.Sprintf("%d: %d=%d", unit, at, n))
+		if code := g.fault[unit]; code != 0 {
+			return exception(code)
+		}
+		if _, ok := registers[at]; !ok {
+			return exception(2)
+		}
+		registers[at] = n
+		return body
+	}
+	return exception(1)
+}
+
+func (g *gateway) do(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f()
+}
+
+// since are the units that were asked since then.
+func (g *gateway) since(n int) []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]byte(nil), g.asked[n:]...)
+}
+
+func (g *gateway) requests() int { return len(g.since(0)) }
+
+// unit makes the device u{unit} of the model at a gateway, as a YAML document.
+func (g *gateway) unit(model string, unit int) string {
+	return fmt.Sprintf("apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: u%d}\n"+
+		"spec: {deviceModelRef: {name: %s}, nodeName: n1, protocol: {type: modbus, config: {address: 'tcp://%s', unit: '%d'}}}\n---\n",
+		unit, model, g.addr, unit)
+}
+
+// registers is a model with a holding register of tenths for each name, from address 0 on.
+func registers(model string, cycle int, names ...string) string {
+	properties, visitors := []string{}, []string{}
+	for i, name := range names {
+		properties = append(properties, fmt.Sprintf("{name: %s, type: float, accessMode: ReadWrite}", name))
+		visitors = append(visitors, fmt.Sprintf("{propertyName: %s, collectCycle: %d, config: {register: holding, address: '%d', scale: '0.1'}}", name, cycle, i))
+	}
+	text, _ := strings.CutSuffix(stand.Model(model, properties...), "---\n")
+	return text + "  propertyVisitors:\n  - {protocol: modbus, visitors: [" + strings.Join(visitors, ", ") + "]}\n---\n"
+}
+
+// device is a Device as the hub's API gives it.
+func device(s *stand.Stand, name string) (d resource.Device, err error) {
+	text, err := harness.Call(context.Background(), http.MethodGet, s.DeviceURL(name), nil)
+	if err != nil {
+		return d, err
+	}
+	return d, json.Unmarshal(text, &d)
+}
+
+// condition is an error unless a device has a condition of the status.
+func condition(s *stand.Stand, name, kind, status string) error {
+	d, err := device(s, name)
+	if err != nil {
+		return err
+	}
+	for _, c := range d.Status.Conditions {
+		if c.Type == kind && c.Status == status {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: no %s=%s in %v", name, kind, status, d.Status.Conditions)
+}
+
+// TestTrial33DeadUnitsDoNotStarveLivingOnes: whatever nine dead units at its address do, a living unit is asked after
+// each question to one of them; and one that answers again comes back.
+func TestTrial33DeadUnitsDoNotStarveLivingOnes(t *testing.T) {
+	const living, units = 10, 10 // the living one is the last: its turn comes after all others
+	s := stand.New(t, 1)
+	g := newGateway(t)
+	text := registers("meter", 50, "value")
+	for u := 1; u <= units; u++ {
+		g.units[byte(u)] = map[uint16]uint16{0: 215}
+		g.dead[byte(u)] = u != living
+		text += g.unit("meter", u)
+	}
+	s.Up("hub", "core", "modbus")
+	s.Create(text)
+	s.Eventually(stand.Soon, func() error { return condition(s, "u10", resource.ConditionOnline, "True") })
+	s.Eventually(stand.Soon, func() error { return condition(s, "u1", resource.ConditionOnline, "False") })
+
+	start := g.requests()
+	s.Eventually(2*stand.Soon, func() error { return askedTwice(g.since(start), units) })
+	require.LessOrEqual(t, longestWait(g.since(start), living), 1, "dead units asked between two questions to the living one")
+
+	g.do(func() { g.dead[3] = false })
+	s.Eventually(stand.Soon, func() error { return condition(s, "u3", resource.ConditionOnline, "True") })
+
+	// All of those that live die at once, but the last: one after the other they are found dead, and it has its turn
+	// in between.
+	g.do(func() { clear(g.dead) })
+	for u := 1; u <= units; u++ {
+		s.Eventually(stand.Soon, func() error { return condition(s, fmt.Sprintf("u%d", u), resource.ConditionOnline, "True") })
+	}
+	g.do(func() {
+		for u := 1; u < living; u++ {
+			g.dead[byte(u)] = true
+		}
+	})
+	start = g.requests()
+	s.Eventually(2*stand.Soon, func() error { return askedTwice(g.since(start), units) })
+	require.LessOrEqual(t, countBefore(g.since(start), living), units, "each is asked once at most before the living one has its turn")
+}
+
+// askedTwice is an error until each unit was asked twice.
+func askedTwice(asked []byte, units int) error {
+	count := map[byte]int{}
+	for _, u := range asked {
+		count[u]++
+	}
+	for u := 1; u <= units; u++ {
+		if count[byte(u)] < 2 {
+			return fmt.Errorf("unit %d was asked %d times", u, count[byte(u)])
+		}
+	}
+	return nil
+}
+
+// longestWait is how many questions to others there were between two to a unit, at most.
+func longestWait(asked []byte, unit byte) (most int) {
+	first := bytes.IndexByte(asked, unit)
+	last := bytes.LastIndexByte(asked, unit)
+	run := 0
+	for _, u := range asked[max(first, 0) : last+1] {
+		if u == unit {
+			run = 0
+			continue
+		}
+		run++
+		most = max(most, run)
+	}
+	return most
+}
+
+// countBefore is how many questions to others came before the second one to a unit.
+func countBefore(asked []byte, unit byte) int {
+	seen := 0
+	for i, u := range asked {
+		if u == unit {
+			if seen++; seen == 2 {
+				return i
+			}
+		}
+	}
+	return len(asked)
+}
