@@ -234,14 +234,18 @@ func (c *client) filters() []string {
 	return slices.Collect(maps.Keys(c.subs))
 }
 
-// supersede ends what a new connection takes the place of. A will with a delay is
+// supersede ends what a new connection takes the place of, and returns when no packet of
+// the old one is applied any more: the client may repeat on the new connection what was
+// not acknowledged on the old one, and go on from there. A will with a delay is
 // cancelled when the session goes on, and due when it doesn't; one without is due
 // in any case, and comes before anything that the new connection does.
 func (b *Broker) supersede(old *client, replaced *conn, lost *will, resumed bool) {
 	if replaced != nil {
 		b.stats.takeovers.Add(1)
 		replaced.disconnect(codeTakenOver, ErrTakenOver)
-		if lost = replaced.takeWill(); lost != nil && lost.delay == 0 {
+		lost = replaced.takeWill()
+		<-replaced.stopped
+		if lost != nil && lost.delay == 0 {
 			b.publishWill(lost)
 			lost = nil
 		}

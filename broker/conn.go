@@ -47,6 +47,8 @@ type conn struct {
 
 	place uint64 // in the lobby, whose it is
 
+	stopped chan struct{} // closed once no packet of the client's is applied any more
+
 	// The reading goroutine's.
 	turn      turn
 	slowed    bool          // it was said that the client is read more slowly
@@ -73,7 +75,7 @@ type conn struct {
 
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
-	c := &conn{Conn: transport, b: b, listener: l}
+	c := &conn{Conn: transport, b: b, listener: l, stopped: make(chan struct{})}
 	c.turn.began = time.Now()
 	c.batch.Fanout = b.fanout
 	c.meter(transport)
@@ -102,6 +104,7 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
 	c.lane.end(errLaneEnded)
+	close(c.stopped)
 	c.setGreedy(false)
 	b.lobby.leave(c)
 	c.countEnd(err)

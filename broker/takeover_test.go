@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -84,4 +85,70 @@ func testConcurrentConnectsOfOneClientLeaveOne(t *testing.T, at place) {
 	pub := open(t, b, "pub")
 	pub.nothing()
 	require.NotNil(t, b.clients.connected("same"))
+}
+
+// slowTree takes its time over the first message.
+type slowTree struct {
+	*fakeTree
+	begun, goOn chan struct{}
+	once        sync.Once
+}
+
+func (s *slowTree) Publish(m Message, done func(error)) {
+	s.once.Do(func() { close(s.begun); <-s.goOn })
+	s.fakeTree.Publish(m, done)
+}
+
+// Nothing of the old connection is applied once the new one has its CONNACK: an older value can't
+// come after a newer one that was acknowledged. What was being applied comes before, and what
+// arrived behind it not at all.
+func TestTrial35NothingOfTheOldConnectionAfterCONNACK(t *testing.T) {
+	tree := &slowTree{fakeTree: newFakeTree(), begun: make(chan struct{}), goOn: make(chan struct{})}
+	b := start(t, func(o *Options) { o.Tree = tree })
+	old := open(t, b, "mapper", persistent)
+	old.raw(append(
+		encode(t, publishPacket(reported, "1", 1, 1), 5),
+		encode(t, publishPacket(reported, "2", 1, 2), 5)...))
+	<-tree.begun
+	again := dial(t, b)
+	again.send(connectPacket("mapper", persistent))
+	require.Eventually(t, func() bool { return b.Stats().Takeovers == 1 }, patience, time.Millisecond)
+	_, err := again.read(100 * time.Millisecond) // the broker has nothing else to do, and could answer
+	require.Error(t, err, "CONNACK while the old connection's publish is being applied")
+	close(tree.goOn)
+	require.True(t, again.expect(packets.Connack).SessionPresent)
+	require.Zero(t, again.publish1(reported, "3").ReasonCode)
+	var got []string
+	for _, m := range tree.got {
+		got = append(got, string(m.Payload))
+	}
+	require.Equal(t, []string{"1", "3"}, got)
+}
+
+// Connections that fight over a session end one another's packets in order, and the last one is let in.
+func TestTrial35ManyTakeoversKeepTheOrder(t *testing.T) {
+	tree := newFakeTree()
+	b := start(t, withTree(tree))
+	next := 0
+	for range 50 {
+		c := open(t, b, "mapper", persistent)
+		var burst []byte
+		for i := range 20 {
+			burst = append(burst, encode(t, publishPacket(reported, strconv.Itoa(next+i), 1, uint16(i+1)), 5)...)
+		}
+		c.raw(burst)
+		next += 20
+	}
+	last := open(t, b, "mapper", persistent)
+	require.Zero(t, last.publish1(reported, strconv.Itoa(next)).ReasonCode)
+	before := -1
+	tree.mu.Lock()
+	defer tree.mu.Unlock()
+	for _, m := range tree.got {
+		n, err := strconv.Atoi(string(m.Payload))
+		require.NoError(t, err)
+		require.Greater(t, n, before)
+		before = n
+	}
+	require.Equal(t, next, before)
 }
