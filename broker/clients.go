@@ -271,9 +271,10 @@ func (b *Broker) end(cl *client) {
 		b.router.index.remove(s)
 		records = append(records, s.record)
 	}
-	cl.sess.End()
+	stored, left := cl.sess.End()
+	b.handOver(left)
 	if cl.record > 0 {
-		b.store.Forget(records...)
+		b.store.Forget(append(records, stored...)...)
 	}
 }
 

@@ -215,7 +215,8 @@ func (l *loading) retained(id uint64, d *session.Decoder) error {
 }
 
 // choose keeps a client's session, unless it has expired or is a remainder of an
-// earlier one.
+// earlier one. One that has expired with a will, or with messages of a shared subscription,
+// ends when the broker begins: the will is still to be published, and the messages are others'.
 func (l *loading) choose(c *client) {
 	if c.left.IsZero() {
 		c.left = l.now // it was connected when the broker went
@@ -226,7 +227,7 @@ func (l *loading) choose(c *client) {
 	lost := c
 	switch {
 	case old != nil && old.number > c.number:
-	case c.will == nil && !c.left.Add(c.lasting).After(l.now): // a will is published first
+	case c.will == nil && !l.parts.Shares(c.number) && !c.left.Add(c.lasting).After(l.now):
 	default:
 		byID[c.id], lost = c, old
 	}
@@ -266,14 +267,27 @@ func (l *loading) restore(c *client) error {
 
 // resume starts the clocks of the sessions that were loaded.
 func (b *Broker) resume() {
+	for c, epoch := range b.clocks() {
+		b.expire(c, epoch)
+	}
+}
+
+// clocks starts them, and says which sessions, with the epochs they are in, have expired.
+func (b *Broker) clocks() (expired map[*client]int) {
 	cs := &b.clients
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	now := b.opts.Now()
+	expired = make(map[*client]int)
 	for _, c := range cs.byID {
 		if c.conn != nil || c.expiry != nil || cs.closed || c.rights().own() {
 			continue
 		}
-		b.clock(c, c.left.Add(c.lasting).Sub(now), c.will, c.left.Sub(now))
+		if left := c.left.Add(c.lasting).Sub(now); left > 0 {
+			b.clock(c, left, c.will, c.left.Sub(now))
+		} else {
+			expired[c] = c.epoch
+		}
 	}
+	return expired
 }

@@ -80,6 +80,7 @@ func (m *merged) add(s *subscription) {
 
 // sharedGroup shares its messages out among its members.
 type sharedGroup struct {
+	key     groupKey
 	turn    *atomic.Uint64
 	members []*subscription
 }
@@ -90,18 +91,25 @@ func newRouter(a *acl) *router {
 
 // deliver queues the message in the session of every subscriber.
 func (r *router) deliver(rt *route, m *session.Message, batch *session.Batch) {
-	rt.each(m, batch, func(c *client, how session.Delivery) { r.give(c, m, how) })
+	rt.each(m, batch, func(c *client, how session.Delivery) bool { return r.give(c, m, how) })
 }
 
-// give queues the message in a session that is not durable, or at QoS 0.
-func (r *router) give(c *client, m *session.Message, how session.Delivery) {
-	if !c.sess.Enqueue(m, how) {
-		r.dropped(c, m)
+// give queues the message in a session that is not durable, or at QoS 0. It reports false
+// when the session has ended, and the message is for any member of a shared subscription.
+func (r *router) give(c *client, m *session.Message, how session.Delivery) bool {
+	if c.sess.Enqueue(m, how) {
+		return true
 	}
+	if how.Share != nil && c.sess.Ended() {
+		return false
+	}
+	r.dropped(c, m)
+	return true
 }
 
-// each goes through the sessions that get the message, and how.
-func (rt *route) each(m *session.Message, batch *session.Batch, give func(*client, session.Delivery)) {
+// each goes through the sessions that get the message, and how. give reports false when
+// another member of a shared subscription has to get it.
+func (rt *route) each(m *session.Message, batch *session.Batch, give func(*client, session.Delivery) bool) {
 	for i := range rt.targets {
 		t := &rt.targets[i]
 		how := &t.all
@@ -113,10 +121,19 @@ func (rt *route) each(m *session.Message, batch *session.Batch, give func(*clien
 		give(t.client, how.delivery(m, batch))
 	}
 	for i := range rt.groups {
-		s, d := rt.groups[i].choose(m)
-		d.Batch = batch
-		give(s.client, d)
+		rt.groups[i].each(m, batch, give)
 	}
+}
+
+// each goes through the members until one has got the message.
+func (g *sharedGroup) each(m *session.Message, batch *session.Batch, give func(*client, session.Delivery) bool) {
+	s, d := g.choose(m)
+	d.Batch = batch
+	if give(s.client, d) || len(g.members) == 1 {
+		return
+	}
+	others := slices.DeleteFunc(slices.Clone(g.members), func(x *subscription) bool { return x == s })
+	(&sharedGroup{key: g.key, turn: g.turn, members: others}).each(m, batch, give)
 }
 
 // choose picks one member, the next in turn among those that are best off.
@@ -131,7 +148,7 @@ func (g *sharedGroup) choose(m *session.Message) (*subscription, session.Deliver
 			chosen, best = s, rank
 		}
 	}
-	d := session.Delivery{QoS: min(m.QoS, chosen.qos), Retain: m.Retain && chosen.retainAsPublished}
+	d := session.Delivery{QoS: min(m.QoS, chosen.qos), Retain: m.Retain && chosen.retainAsPublished, Share: &chosen.filter}
 	if chosen.id > 0 {
 		d.IDs = []uint32{chosen.id}
 	}
@@ -256,7 +273,7 @@ func (r *router) build(topic string, gen uint64) *route {
 			rt.durable = rt.durable || s.client.sess.Durable()
 		}
 		slices.SortFunc(members, func(a, b *subscription) int { return int(a.client.number) - int(b.client.number) })
-		rt.groups = append(rt.groups, sharedGroup{r.turn(key), members})
+		rt.groups = append(rt.groups, sharedGroup{key, r.turn(key), members})
 	}
 	return rt
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/edgebus/edgebus/broker/journal"
@@ -88,19 +89,30 @@ func keptAsRetained(topic string, retain bool) bool {
 // deliver queues the message in the session of every subscriber, and what it takes to have
 // it on disk for those whose sessions are durable.
 func (p *parcel) deliver(rt *route, out *session.Message, batch *session.Batch) {
-	rt.each(out, batch, func(c *client, how session.Delivery) {
-		if how.QoS == 0 || !c.sess.Durable() {
-			p.b.router.give(c, out, how)
-			return
-		}
-		how.Stored = p.inLane
-		switch o, ok := c.sess.Offer(out, how); {
-		case !ok:
-			p.b.router.dropped(c, out)
-		case !o.None():
-			p.offers = append(p.offers, o)
-		}
-	})
+	rt.each(out, batch, func(c *client, how session.Delivery) bool { return p.give(c, out, how) })
+	p.store(out)
+}
+
+// give queues the message in a session, and notes what there is to be stored. It reports false
+// when the session has ended, and the message is for any member of a shared subscription.
+func (p *parcel) give(c *client, out *session.Message, how session.Delivery) bool {
+	if how.QoS == 0 || !c.sess.Durable() {
+		return p.b.router.give(c, out, how)
+	}
+	how.Stored = p.inLane
+	switch o, ok := c.sess.Offer(out, how); {
+	case !ok:
+		p.b.router.dropped(c, out)
+	case !o.None():
+		p.offers = append(p.offers, o)
+	default:
+		return how.Share == nil
+	}
+	return true
+}
+
+// store adds the changes that store what was offered.
+func (p *parcel) store(out *session.Message) {
 	var body *session.Body
 	if len(p.offers) > 1 {
 		var change journal.Change
@@ -109,6 +121,25 @@ func (p *parcel) deliver(rt *route, out *session.Message, batch *session.Batch) 
 	}
 	for _, o := range p.offers {
 		p.changes = append(p.changes, o.Change(body))
+	}
+}
+
+// handOver gives what a session left that has ended to other members of its shared subscriptions.
+func (b *Broker) handOver(left []session.Undelivered) {
+	for _, m := range left {
+		group, filter, _ := topics.SplitShare(m.Share)
+		rt := b.router.route(m.Topic)
+		i := slices.IndexFunc(rt.groups, func(g sharedGroup) bool { return g.key == groupKey{group, filter} })
+		if i < 0 {
+			b.counters.Ended(1)
+			continue
+		}
+		p := &parcel{b: b}
+		rt.groups[i].each(m.Message, nil, func(c *client, how session.Delivery) bool { return p.give(c, m.Message, how) })
+		p.store(m.Message)
+		if len(p.changes) > 0 {
+			b.store.Commit(p.changes, p.settle)
+		}
 	}
 }
 

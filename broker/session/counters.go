@@ -35,6 +35,9 @@ type Counters struct {
 
 func (c *Counters) drop(d Drop, n int) { c.dropped[d].Add(int64(n)) }
 
+// Ended counts messages that nobody gets because the session has ended that they were for.
+func (c *Counters) Ended(n int) { c.drop(DropSessionEnded, n) }
+
 // Dropped counts what never reached a subscriber, by reason.
 func (c *Counters) Dropped() map[string]int64 {
 	m := make(map[string]int64, drops)

@@ -88,7 +88,7 @@ func (s *Session) Offer(m *Message, d Delivery) (o Offer, ok bool) {
 
 func (s *Session) offer(m *Message, d Delivery, p *pull) Offer {
 	s.seq++
-	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, stake: &stake{
+	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, share: d.Share, stake: &stake{
 		seq: s.seq, pending: true, after: d.Stored, pos: s.queue.items.end(), pull: p, record: s.log.ID(),
 	}}
 	s.push(it, d.Batch)

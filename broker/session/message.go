@@ -98,4 +98,5 @@ type Delivery struct {
 	IDs    []uint32 // subscription identifiers; shared, never changed
 	Batch  *Batch   // that the message is part of; nil: it is sent at once
 	Stored bool     // it is sent once it is on disk, where it has to be
+	Share  *string  // the shared subscription as whose member the session gets it; nil: none
 }

@@ -104,7 +104,8 @@ type item struct {
 	ids    []uint32
 	qos    byte
 	retain bool
-	stake  *stake // nil: of a session that doesn't outlive the process, or QoS 0
+	share  *string // the shared subscription that it came by; nil: none
+	stake  *stake  // nil: of a session that doesn't outlive the process, or QoS 0
 }
 
 // queue keeps a session's messages in order and within bounds. QoS 0 gives way first.

@@ -181,22 +181,43 @@ func (d *Decoder) Message() *Message {
 	return m
 }
 
+// Bits of how a message is delivered.
+const (
+	flagRetain = 1 << iota
+	flagShare
+)
+
 // how appends what a subscription makes of a message.
-func (e *Encoder) how(qos byte, retain bool, ids []uint32) {
-	*e = append(*e, qos)
-	e.Flag(retain)
-	e.Number(uint64(len(ids)))
-	for _, id := range ids {
+func (e *Encoder) how(d Delivery) {
+	var flags byte
+	if d.Retain {
+		flags |= flagRetain
+	}
+	if d.Share != nil {
+		flags |= flagShare
+	}
+	*e = append(*e, d.QoS, flags)
+	e.Number(uint64(len(d.IDs)))
+	for _, id := range d.IDs {
 		e.Number(uint64(id))
+	}
+	if d.Share != nil {
+		e.Text(*d.Share)
 	}
 }
 
 func (d *Decoder) how() (v Delivery) {
-	v.QoS, v.Retain = d.Byte(), d.Flag()
+	v.QoS = d.Byte()
+	flags := d.Byte()
+	v.Retain = flags&flagRetain != 0
 	for range d.Count() {
 		v.IDs = append(v.IDs, uint32(d.Number()))
 	}
-	if v.QoS > 2 {
+	if flags&flagShare != 0 {
+		share := d.Text()
+		v.Share = &share
+	}
+	if v.QoS > 2 || flags > flagRetain|flagShare {
 		d.bad = true
 	}
 	return v
@@ -212,7 +233,7 @@ func (s *Session) entry(it item, body uint64) []byte {
 	e = append(e, kind)
 	e.Number(s.number)
 	e.Number(it.stake.seq)
-	e.how(it.qos, it.retain, it.ids)
+	e.how(Delivery{QoS: it.qos, Retain: it.retain, IDs: it.ids, Share: it.share})
 	if body > 0 {
 		e.Number(body)
 	} else {
@@ -233,6 +254,6 @@ func (s *Session) pullRecord(filter string, d Delivery) []byte {
 	e := Encoder{kindPull}
 	e.Number(s.number)
 	e.Text(filter)
-	e.how(d.QoS, d.Retain, d.IDs)
+	e.how(d)
 	return e
 }

@@ -135,10 +135,17 @@ func (l *Loader) Restore(s *Session, now time.Time) ([]LoadedPull, error) {
 	return p.pulls, nil
 }
 
+// Shares says whether a session has messages that are another member's of a shared subscription
+// once it ends.
+func (l *Loader) Shares(number uint64) bool {
+	p := l.parts[number]
+	return p != nil && slices.ContainsFunc(p.entries, func(e entry) bool { return e.how.Share != nil })
+}
+
 var errBody = errors.New("a queued message is missing")
 
 func (l *Loader) item(e entry) (item, error) {
-	it := item{msg: e.msg, ids: e.how.IDs, qos: e.how.QoS, retain: e.how.Retain, stake: &stake{seq: e.seq, record: e.record}}
+	it := item{msg: e.msg, ids: e.how.IDs, qos: e.how.QoS, retain: e.how.Retain, share: e.how.Share, stake: &stake{seq: e.seq, record: e.record}}
 	if e.released {
 		it.msg = &Message{QoS: 2}
 	}

@@ -113,23 +113,56 @@ func (s *Session) detach(w taker) {
 	s.count.drop(DropDisconnected, n)
 }
 
-// End empties the session for good.
-func (s *Session) End() {
+// Undelivered is a message that was a session's as a member of a shared subscription, and
+// that its client never acknowledged.
+type Undelivered struct {
+	*Message
+	Share string
+}
+
+// End empties the session for good. What it has on disk the caller has to delete, after
+// the undelivered messages are another's.
+func (s *Session) End() (records []uint64, left []Undelivered) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return
+		return nil, nil
 	}
 	s.ended = true
+	left = s.undelivered()
 	n := s.queue.live + s.flights.len()
 	s.left(n)
-	s.count.drop(DropSessionEnded, n)
+	s.count.drop(DropSessionEnded, n-len(left))
 	if s.log != nil {
-		s.log.Forget(s.records()...)
+		records = s.records()
 	}
 	all := s.limits.All
 	all.add(-s.queue.bytes - s.flights.bytes)
 	s.queue, s.flights, s.pulls, s.came = newQueue(all), newFlights(all), nil, arrivals{}
+	return records, left
+}
+
+// undelivered lists what another member of its shared subscription is to get, in order: all but what was
+// sent at QoS 2, which must not be sent to anybody else [MQTT-4.8.2-5].
+func (s *Session) undelivered() (left []Undelivered) {
+	for x := s.flights.first; x != nil; x = x.next {
+		if x.share != nil && x.qos == 1 {
+			left = append(left, Undelivered{x.msg, *x.share})
+		}
+	}
+	for i := s.queue.items.first; i < s.queue.items.end(); i++ {
+		if it := s.queue.items.at(i); it.msg != nil && it.share != nil && it.qos > 0 {
+			left = append(left, Undelivered{it.msg, *it.share})
+		}
+	}
+	return left
+}
+
+// Ended says whether the session is over.
+func (s *Session) Ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
 }
 
 // records lists all that the session has on disk, less what is still to be settled.
@@ -175,10 +208,14 @@ func (s *Session) Load() (waiting, unacked, bytes int) {
 }
 
 // Enqueue queues a message. It reports false when the message was dropped, which
-// is counted: QoS 0 gives way to anything, and beyond the limits the newest loses.
+// is counted: QoS 0 gives way to anything, and beyond the limits the newest loses. False
+// is, too, that the session has ended and the message is for any member of a shared subscription.
 func (s *Session) Enqueue(m *Message, d Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.ended && d.Share != nil {
+		return false // it is another member's
+	}
 	if s.ended || d.QoS == 0 && s.writer == nil {
 		s.missed(m.Topic)
 		return true // nothing is owed
@@ -257,7 +294,7 @@ func (s *Session) full(m *Message) bool {
 }
 
 func (s *Session) enqueue(m *Message, d Delivery) {
-	s.push(item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain}, d.Batch)
+	s.push(item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, share: d.Share}, d.Batch)
 }
 
 func (s *Session) push(it item, b *Batch) {
