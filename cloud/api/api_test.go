@@ -294,9 +294,9 @@ func TestUpdate(t *testing.T) {
 func TestStatusSubresource(t *testing.T) {
 	h := newHub(t)
 	made := h.ok("POST", inNS+"/devices", strings.Replace(lamp("", ""), `"spec"`, `"status":{"state":"online"},"spec"`, 1))
-	require.Nil(t, made.at("status"), "a status is not for the creator")
+	require.Nil(t, made.at("status.state"), "a status is not for the creator")
 	withStatus := strings.Replace(lamp("", ""), `"spec"`, `"status":{"state":"online"},"spec"`, 1)
-	require.Nil(t, h.ok("PUT", inNS+"/devices/lamp", withStatus).at("status"))
+	require.Nil(t, h.ok("PUT", inNS+"/devices/lamp", withStatus).at("status.state"))
 
 	put := h.ok("PUT", inNS+"/devices/lamp/status", strings.Replace(withStatus, "n1", "n9", 1))
 	require.Equal(t, "online", put.str("status.state"))
@@ -306,8 +306,10 @@ func TestStatusSubresource(t *testing.T) {
 	patched := h.ok("PATCH", inNS+"/devices/lamp/status", `{"status":{"state":"offline"}}`, "Content-Type", mergePatch)
 	require.Equal(t, "offline", patched.str("status.state"))
 	require.Equal(t, patched.tree, h.ok("GET", inNS+"/devices/lamp/status", "").tree)
-	after := h.ok("PUT", inNS+"/devices/lamp", strings.Replace(lamp("", ""), "n1", "n2", 1))
+	after := h.ok("PUT", inNS+"/devices/lamp", lamp("", `,"desired":{"power":"ON"}`))
 	require.Equal(t, "offline", after.str("status.state"), "it outlives a write of the spec")
+	after = h.ok("PUT", inNS+"/devices/lamp", strings.Replace(lamp("", ""), "n1", "n2", 1))
+	require.Equal(t, "unknown", after.str("status.state"), "but for one that gives the device to another node")
 	h.refused(405, "MethodNotAllowed", "DELETE", inNS+"/devices/lamp/status", "")
 	h.refused(404, "NotFound", "GET", inNS+"/devices/lamp/scale", "")
 }

@@ -157,14 +157,13 @@ func (s *server) updateBoth(r *request, old, wanted *object, dry bool) (*object,
 	if err != nil {
 		return nil, err
 	}
+	next.Status = wanted.Status
 	if next, err = s.complete(r.Context(), r, old, next); err != nil {
 		return nil, err
 	}
 	if err := s.record(r, old, next, &mine); err != nil || dry {
-		next.Status = wanted.Status
 		return next, err
 	}
-	next.Status = wanted.Status
 	return s.store(r.Context(), r.key, next)
 }
 

@@ -46,7 +46,7 @@ func TestDialectIsAView(t *testing.T) {
 	require.Equal(t, "n1", ours.str("spec.nodeName"))
 	require.Equal(t, "3", ours.str("spec.protocol.config.unit"))
 	require.Equal(t, "ON", ours.str("spec.desired.power"), "by the model's enumeration")
-	require.Nil(t, ours.at("status"), "what only is claimed is no status")
+	require.Nil(t, ours.at("status.state"), "what only is claimed is no status")
 
 	event := watched.next()
 	require.Equal(t, "ADDED", event.str("type"))

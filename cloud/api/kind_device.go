@@ -18,11 +18,12 @@ import (
 )
 
 func deviceKind() Kind {
+	known := new(models)
 	return Kind{
 		Name: resource.KindDevice, Plural: "devices", Singular: "device", Short: []string{"dev"}, Namespaced: true,
 		New:        func() any { return new(resource.Device) },
 		Private:    []string{"desiredMeta"},
-		Validate:   new(models).validateDevice,
+		Validate:   known.validateDevice,
 		Doubts:     nothingThere,
 		Node:       ofDevice,
 		UniqueName: true,
@@ -30,6 +31,7 @@ func deviceKind() Kind {
 			prev, _ := old.(*resource.Device)
 			resource.Stamp(prev, next.(*resource.Device), origin, now)
 		},
+		StatusAfter: known.statusAfter,
 		Holds: func(obj any) []store.Key {
 			d := obj.(*resource.Device)
 			return []store.Key{modelOf(d)}
@@ -157,6 +159,17 @@ func (m *models) validateDevice(ctx context.Context, r store.Reader, old, next a
 	}
 	d.Mean(*model)
 	return d.CheckModel(*model)
+}
+
+// statusAfter brings a Device's status up to its spec.
+func (m *models) statusAfter(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error) {
+	d := next.(*resource.Device)
+	model, err := m.get(ctx, r, modelOf(d))
+	if err != nil && !errors.Is(err, resource.NotFound) {
+		return nil, err
+	}
+	prev, _ := old.(*resource.Device)
+	return d.StatusAfter(prev, status, model, now)
 }
 
 // nothingThere doubts that a Device was to be given a node or a model that isn't there. They may be to come.

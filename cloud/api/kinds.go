@@ -53,6 +53,9 @@ type Kind struct {
 	Doubts func(ctx context.Context, r store.Reader, old, next any) []string
 	// Prepare completes an object that is going to be written.
 	Prepare func(old, next any, origin string, now time.Time)
+	// StatusAfter is the status that is stored with an object whose spec is written: what is stored now, with what follows
+	// from the spec. Without it a status is only written by who reports it.
+	StatusAfter func(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error)
 	// Node is the node that an object belongs to; ok is false for one that belongs to none. Without it
 	// no object of the kind does: all who may read may read them, and only who has all nodes writes them.
 	Node func(ctx context.Context, r store.Reader, obj any) (name string, ok bool)

@@ -158,7 +158,7 @@ func (s *server) add(r *request, o *object, dry bool) (*object, error) {
 			return nil, err
 		}
 	}
-	stored, err := s.Writer.Create(ctx, store.Object{Key: key, Data: data})
+	stored, err := s.Writer.Create(ctx, store.Object{Key: key, Data: data, Status: next.Status})
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +227,10 @@ func (s *server) complete(ctx context.Context, r *request, old, next *object) (*
 	if old != nil {
 		keepSealed(old, done)
 	}
-	return done, nil
+	if k.StatusAfter != nil && (old == nil || !sameSpec(old, next)) {
+		done.Status, err = k.StatusAfter(ctx, s.Reader, prev, typed, next.Status, s.Now())
+	}
+	return done, err
 }
 
 // before is an object that is going to be replaced, in the kind's Go type.
@@ -336,7 +339,7 @@ func (s *server) update(r *request, old, wanted *object, dry bool) (*object, err
 	if err != nil {
 		return nil, err
 	}
-	stored, err := s.Writer.Update(r.Context(), store.Object{Key: r.key, Data: data}, old.rev)
+	stored, err := s.Writer.Update(r.Context(), store.Object{Key: r.key, Data: data, Status: next.Status}, old.rev)
 	if err != nil {
 		return nil, err
 	}

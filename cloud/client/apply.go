@@ -227,6 +227,9 @@ func (c *Client) configure(ctx context.Context, k Kind, namespace string, curren
 	}
 	// Somebody's text that can't be read remembers nothing.
 	was, _ := Object{JSON: json.RawMessage(current.Metadata.Annotations[LastApplied])}.Tree()
+	if exported {
+		delete(was, "status") // which an export leaves out: it takes none away
+	}
 	patch := threeWay(was, wanted, have)
 	if len(patch) == 0 || exported && onlyRemembers(patch) {
 		return Unchanged, nil

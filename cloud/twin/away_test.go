@@ -11,7 +11,7 @@ import (
 
 func nodeCondition(s resource.DeviceStatus) string {
 	for _, c := range s.Conditions {
-		if c.Type == conditionNode {
+		if c.Type == resource.ConditionNodeOnline {
 			return c.Status
 		}
 	}

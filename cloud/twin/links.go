@@ -82,22 +82,20 @@ func (t *Twins) noteAway(b *batch, n *node) {
 	}
 }
 
-const conditionNode = "NodeOnline"
-
 // nodeOnline is a Device's word about its node. One that was never away has none.
 func nodeOnline(list []resource.Condition, r resource.Reach, now time.Time) []resource.Condition {
 	switch {
 	case r.Stray():
 		c := r.Condition()
-		c.Type, c.Status = conditionNode, "False"
+		c.Type, c.Status = resource.ConditionNodeOnline, "False"
 		return resource.SetCondition(list, c, now)
 	case r.Away:
 		return resource.SetCondition(list, resource.Condition{
-			Type: conditionNode, Status: "False", Reason: resource.ReasonAway,
+			Type: resource.ConditionNodeOnline, Status: "False", Reason: resource.ReasonAway,
 			Message: "node " + r.Node + " is offline: all else is what it reported last",
 		}, now)
-	case slices.ContainsFunc(list, func(c resource.Condition) bool { return c.Type == conditionNode }):
-		return resource.SetCondition(list, resource.Condition{Type: conditionNode, Status: "True", Reason: "NodeOnline"}, now)
+	case slices.ContainsFunc(list, func(c resource.Condition) bool { return c.Type == resource.ConditionNodeOnline }):
+		return resource.SetCondition(list, resource.Condition{Type: resource.ConditionNodeOnline, Status: "True", Reason: "NodeOnline"}, now)
 	}
 	return list
 }
@@ -120,11 +118,11 @@ func (t *Twins) register(name string, there bool) {
 // recallAway takes from a Device's stored status that its node was away when the hub stopped.
 func (t *Twins) recallAway(o store.Object) {
 	d := t.devices[o.Name]
-	if d == nil || t.nodes[d.node] == nil || t.nodes[d.node].away || !bytes.Contains(o.Status, []byte(conditionNode)) {
+	if d == nil || t.nodes[d.node] == nil || t.nodes[d.node].away || !bytes.Contains(o.Status, []byte(resource.ConditionNodeOnline)) {
 		return
 	}
 	for _, c := range conditionsOf(o.Status) {
-		if c.Type == conditionNode && c.Status == "False" {
+		if c.Type == resource.ConditionNodeOnline && c.Status == "False" {
 			t.nodes[d.node].away = true
 		}
 	}

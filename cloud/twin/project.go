@@ -293,14 +293,19 @@ func (t *Twins) take(c coming, r decoded) bool {
 	return true
 }
 
+// target is the node whose map a Device belongs into; empty: none's. d.of is its model.
+func (t *Twins) target(d *device, whole resource.Device) string {
+	if t.models[d.of] == nil || whole.Metadata.DeletionTimestamp != nil {
+		return ""
+	}
+	return whole.Spec.NodeName
+}
+
 // project writes a Device into its node's map. One whose model is not there yet
 // waits for it: no mapper could do anything with it.
 func (t *Twins) project(b *batch, d *device, whole resource.Device) {
 	name, m := d.name, t.models[d.of]
-	target := whole.Spec.NodeName
-	if m == nil || whole.Metadata.DeletionTimestamp != nil {
-		target = ""
-	}
+	target := t.target(d, whole)
 	if d.node != target {
 		t.noteBound(b, d, whole.Metadata, target, m != nil)
 		t.unbind(b, d)

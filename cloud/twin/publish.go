@@ -1,10 +1,12 @@
 package twin
 
 import (
+	"context"
 	"encoding/json"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/tree"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -65,21 +67,36 @@ func (d *device) on(node, name string) error {
 	return nil
 }
 
-// get answers with the whole twin, as JSON, on the asker's response topic.
+// get answers with the whole twin, as JSON, on the asker's response topic. Its desired values are those of the stored
+// object: who was told that a write is done, reads it.
 func (t *Twins) get(a topics.Address, m broker.Message) error {
+	if err := t.Has(a.Node, a.Device); err != nil {
+		return err
+	}
+	key := store.Key{Kind: resource.KindDevice, Namespace: t.namespace(a.Device), Name: a.Device}
+	obj, err := t.o.Reader.Get(context.Background(), key)
+	if err != nil {
+		return err
+	}
+	var whole resource.Device
+	if err := json.Unmarshal(obj.Data, &whole); err != nil {
+		return err
+	}
 	t.mu.RLock()
 	d := t.devices[a.Device]
-	if err := d.on(a.Node, a.Device); err != nil {
+	if err := d.on(a.Node, a.Device); err != nil { // it has just gone
 		t.mu.RUnlock()
 		return err
 	}
-	twin := twinOf(t.models[d.of], d.read(), t.reportedBy(d))
+	whole.Status = t.reportedStatus(d)
+	model := t.models[d.of]
 	t.mu.RUnlock()
+	whole.FollowSpec(model.known(), t.o.Now())
 	reply, err := tree.ReplyTopic(m)
 	if err != nil {
 		return err
 	}
-	payload, err := json.Marshal(twin)
+	payload, err := json.Marshal(whole.Status.Twin)
 	if err != nil {
 		return err
 	}

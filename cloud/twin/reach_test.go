@@ -47,11 +47,11 @@ func TestADeviceOfANodeThatNobodyKnows(t *testing.T) {
 	r := newRig(t)
 	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
 	r.create(resource.KindDevice, "lamp", lampOn("n7"))
-	c := r.condition(conditionNode, "NoSuchNode")
+	c := r.condition(resource.ConditionNodeOnline, "NoSuchNode")
 	require.Equal(t, "False", c.Status)
 	require.Contains(t, c.Message, "no Node n7 is registered")
 	require.Equal(t, c.Message, r.condition("Online", "NoSuchNode").Message)
 	r.connect(newCore("n7"))
-	require.Equal(t, "True", r.condition(conditionNode, "NodeOnline").Status)
+	require.Equal(t, "True", r.condition(resource.ConditionNodeOnline, "NodeOnline").Status)
 	r.condition("Online", "NoMapper")
 }

@@ -104,43 +104,63 @@ func (t *Twins) retry(ctx context.Context, err error, again func()) {
 	again()
 }
 
+// writeDevice brings a Device's status up to what its node reported. It is computed from the very version of the
+// object beside which it is stored: whoever writes the object meanwhile wins, and it is computed again.
 func (t *Twins) writeDevice(ctx context.Context, name string) error {
 	t.mu.RLock()
 	d := t.devices[name]
+	t.mu.RUnlock()
 	if d == nil {
-		t.mu.RUnlock()
 		return nil
 	}
 	key := store.Key{Kind: resource.KindDevice, Namespace: d.of.namespace, Name: name}
-	whole := d.read()
-	status := t.deviceStatus(d, whole)
+	for try := 1; ; try++ {
+		err := t.tryWriteDevice(ctx, d, key)
+		if try == statusTries || !errors.Is(err, resource.Conflict) {
+			return err
+		}
+	}
+}
+
+// statusTries is how often a status that others' writes overtake is computed again at once. After that it waits for the next tick.
+const statusTries = 5
+
+func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) error {
+	obj, err := t.o.Reader.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	var whole resource.Device
+	if err := json.Unmarshal(obj.Data, &whole); err != nil {
+		return err
+	}
+	t.mu.RLock()
+	if t.devices[d.name] != d || d.of.name != whole.Spec.DeviceModelRef.Name || d.node != t.target(d, whole) {
+		t.mu.RUnlock()
+		return nil // it has just moved: its status is written once that has come by here
+	}
 	adopted, found := t.adoption(d, whole)
-	modelled, model := t.models[d.of] != nil, d.of.name
-	reach := t.reach(d, whole, status.State)
+	whole.Status = t.reportedStatus(d)
+	model := t.models[d.of]
+	reach := t.reach(d, whole, whole.Status.State)
 	t.mu.RUnlock()
 	if found {
-		t.want(name, adopted)
+		t.want(d.name, adopted)
 	}
-	rev, err := t.writeStatus(ctx, key, func(prev []byte) any {
-		old, online := conditionsOf(prev), reach.Condition()
-		if modelled {
-			status.Conditions = resource.TwinConditions(old, status.Twin, t.o.Now())
-		} else {
-			online = resource.Condition{
-				Type: resource.ConditionOnline, Status: "Unknown", Reason: "ModelMissing",
-				Message: "there is no DeviceModel " + model + ": the device waits for it",
-			}
-			inSync := online
-			inSync.Type = "InSync"
-			status.Conditions = resource.SetCondition(old, inSync, t.o.Now())
-		}
-		if reach.Away {
-			status.State = resource.Unknown // what the node reported last may long be otherwise
-		}
-		status.Conditions = resource.SetCondition(status.Conditions, online, t.o.Now())
-		status.Conditions = nodeOnline(status.Conditions, reach, t.o.Now())
-		return status
-	})
+	now, s := t.o.Now(), &whole.Status
+	s.Conditions = conditionsOf(obj.Status)
+	whole.FollowSpec(model.known(), now)
+	online := reach.Condition()
+	if model == nil {
+		online = resource.ModelMissing(resource.ConditionOnline, whole.Spec.DeviceModelRef.Name)
+	}
+	if reach.Away {
+		s.State = resource.Unknown // what the node reported last may long be otherwise
+	}
+	s.Conditions = resource.SetCondition(s.Conditions, online, now)
+	s.Conditions = nodeOnline(s.Conditions, reach, now)
+	resource.Observe(s.Conditions, whole.Metadata.Generation, resource.ConditionOnline, resource.ConditionNodeOnline)
+	rev, err := t.writeStatus(ctx, obj, obj.Rev, s)
 	if rev != 0 {
 		d.written.Store(rev)
 	}
@@ -195,9 +215,14 @@ func (t *Twins) model(d *device) (m resource.DeviceModel) {
 	return m
 }
 
-func (t *Twins) deviceStatus(d *device, whole resource.Device) resource.DeviceStatus {
+// reportedStatus is the part of a device's status that its node reported.
+func (t *Twins) reportedStatus(d *device) resource.DeviceStatus {
 	up, m := t.reportedBy(d), t.model(d)
-	s := resource.DeviceStatus{State: resource.Unknown, Twin: twinOf(t.models[d.of], whole, up)}
+	s := resource.DeviceStatus{State: resource.Unknown}
+	s.Twin = resource.Twin(m, func(branch, property string) (resource.Stored, bool) {
+		v, ok := up[branch+"/"+property]
+		return v, ok
+	})
 	state, ok := up[stateKey]
 	last := state.TS
 	if ok {
@@ -235,30 +260,6 @@ func (t *Twins) reportedBy(d *device) map[string]resource.Stored {
 	return up
 }
 
-// twinOf puts a device's twin together: desired from the object, the rest from what its node reported.
-func twinOf(m *model, whole resource.Device, up map[string]resource.Stored) map[string]resource.TwinProperty {
-	var of resource.DeviceModel
-	if m != nil {
-		of = m.DeviceModel
-	}
-	wanted := func(property string) resource.Stored {
-		m := whole.DesiredMeta[property]
-		return resource.Stored{Value: []byte(whole.Spec.Desired[property]), Ver: m.Ver, TS: m.TS, Origin: m.Origin}
-	}
-	twin := resource.Twin(of, func(branch, property string) (resource.Stored, bool) {
-		if branch == "desired" {
-			_, ok := whole.Spec.Desired[property]
-			return wanted(property), ok
-		}
-		s, ok := up[branch+"/"+property]
-		return s, ok
-	})
-	if m != nil {
-		resource.NoteStale(twin, of, whole.Spec.Desired, wanted)
-	}
-	return twin
-}
-
 func (t *Twins) writeNode(ctx context.Context, name string) error {
 	t.mu.RLock()
 	n := t.nodes[name]
@@ -279,35 +280,46 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	_, err := t.writeStatus(ctx, key, func(prev []byte) any {
-		var s resource.NodeStatus
-		_ = json.Unmarshal(prev, &s) // our own; without it only the time of the last change is lost
-		if s.State != state {
-			s.State, s.LastSeen = state, resource.Time(t.o.Now())
-		}
-		s.Version, s.SystemInfo, s.Devices = report.Version, report.SystemInfo, devices
-		s.Conditions = resource.ReadyCondition(s.Conditions, state, ended, t.o.Now())
-		s.Conditions = resource.QuotaCondition(s.Conditions, oversize, t.o.Now())
-		if met { // or what was known of it still is
-			s.Conditions = resource.OtherHubCondition(s.Conditions, alone, t.o.Now())
-		}
-		return s
-	})
+	obj, err := t.o.Reader.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	var s resource.NodeStatus
+	_ = json.Unmarshal(obj.Status, &s) // our own; without it only the time of the last change is lost
+	if s.State != state {
+		s.State, s.LastSeen = state, resource.Time(t.o.Now())
+	}
+	s.Version, s.SystemInfo, s.Devices = report.Version, report.SystemInfo, devices
+	s.Conditions = resource.ReadyCondition(s.Conditions, state, ended, t.o.Now())
+	s.Conditions = resource.QuotaCondition(s.Conditions, oversize, t.o.Now())
+	if met { // or what was known of it still is
+		s.Conditions = resource.OtherHubCondition(s.Conditions, alone, t.o.Now())
+	}
+	resource.Observe(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub)
+	_, err = t.writeStatus(ctx, obj, 0, s)
 	return err
 }
 
-// writeStatus writes an object's status if it differs from what is there, and says under which revision it did.
-func (t *Twins) writeStatus(ctx context.Context, key store.Key, next func(prev []byte) any) (rev uint64, err error) {
-	obj, err := t.o.Reader.Get(ctx, key)
-	if err != nil {
-		return 0, err
+// generationOf reads that of a stored object. Without it the conditions don't say what they are about.
+func generationOf(data []byte) int64 {
+	var o struct {
+		Metadata struct {
+			Generation int64 `json:"generation"`
+		} `json:"metadata"`
 	}
-	status, err := json.Marshal(next(obj.Status))
+	_ = json.Unmarshal(data, &o)
+	return o.Metadata.Generation
+}
+
+// writeStatus writes an object's status if it differs from what is there, and says under which revision it did.
+// With expect it is a Conflict if the object has another revision by now.
+func (t *Twins) writeStatus(ctx context.Context, obj store.Object, expect uint64, next any) (rev uint64, err error) {
+	status, err := json.Marshal(next)
 	if err != nil || bytes.Equal(status, obj.Status) {
 		return 0, err
 	}
 	t.stats.statuses.Add(1)
-	obj, err = t.o.Writer.Update(ctx, store.Object{Key: key, Status: status}, 0)
+	obj, err = t.o.Writer.Update(ctx, store.Object{Key: obj.Key, Status: status}, expect)
 	return obj.Rev, err
 }
 

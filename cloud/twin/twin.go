@@ -115,6 +115,14 @@ type model struct {
 	tail string
 }
 
+// known is the DeviceModel itself, or nil.
+func (m *model) known() *resource.DeviceModel {
+	if m == nil {
+		return nil
+	}
+	return &m.DeviceModel
+}
+
 // device is a Device as the store has it. There may be very many: what is in it is read when it is needed.
 type device struct {
 	name    string

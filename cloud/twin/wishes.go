@@ -167,7 +167,11 @@ func (t *Twins) tryGrant(ctx context.Context, name string, list []wish, verdicts
 	if err != nil {
 		return err
 	}
-	_, err = t.o.Writer.Update(ctx, store.Object{Key: obj.Key, Data: data}, obj.Rev)
+	status, err := dev.StatusAfter(&before, obj.Status, &model, t.o.Now())
+	if err != nil {
+		return err
+	}
+	_, err = t.o.Writer.Update(ctx, store.Object{Key: obj.Key, Data: data, Status: status}, obj.Rev)
 	if err == nil {
 		t.logWanted(before, dev)
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -103,6 +104,9 @@ type Condition struct {
 	Status  string `json:"status"`            // True, False, Unknown
 	Reason  string `json:"reason,omitempty"`  // why, in one word
 	Message string `json:"message,omitempty"` // why, for a reader
+	// ObservedGeneration is the metadata.generation of the object that the condition is about: a lower one than the
+	// object's own says that the condition is older than what is wanted.
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// LastTransitionTime is since when the status is what it is.
 	LastTransitionTime time.Time `json:"lastTransitionTime,omitzero"`
 }
@@ -132,6 +136,15 @@ func SetCondition(list []Condition, c Condition, now time.Time) []Condition {
 		return list
 	}
 	return append(list, c)
+}
+
+// Observe says of the conditions in list of these types which generation of their object they are about.
+func Observe(list []Condition, generation int64, types ...string) {
+	for i := range list {
+		if slices.Contains(types, list[i].Type) {
+			list[i].ObservedGeneration = generation
+		}
+	}
 }
 
 // Time formats a time the way every timestamp on the bus is written: RFC 3339, UTC, milliseconds.

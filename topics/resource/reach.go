@@ -79,6 +79,9 @@ type Reach struct {
 // ConditionOnline says whether a device is online, and why it isn't.
 const ConditionOnline = "Online"
 
+// ConditionNodeOnline says whether a device's node is online. A device whose node never was away has none.
+const ConditionNodeOnline = "NodeOnline"
+
 // The reasons of the condition Online, besides the codes of Problem.
 const (
 	ReasonNoNode   = "NoNode"      // the device belongs to no node

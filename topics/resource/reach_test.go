@@ -70,9 +70,9 @@ func TestWhatIsWantedAndNoLongerAllowed(t *testing.T) {
 		{Name: "power", AccessMode: ReadWrite}, {Name: "level", Type: TypeInt, AccessMode: ReadWrite}, {Name: "temp"},
 	}}}
 	wanted := map[string]Value{"power": "ON", "level": "bright", "temp": "20", "gone": "1"}
-	stored := func(p string) Stored { return Stored{Value: []byte(wanted[p]), Ver: 3} }
-	twin := Twin(m, func(branch, p string) (Stored, bool) { return stored(p), branch == "desired" && p != "gone" })
-	NoteStale(twin, m, wanted, stored)
+	d := Device{Spec: DeviceSpec{Desired: wanted}}
+	d.FollowSpec(&m, time.Now())
+	twin := d.Status.Twin
 	require.Nil(t, twin["power"].Refused)
 	for property, rule := range map[string]string{
 		"level": "is not an integer", "temp": "read-only in the model lamp", "gone": "the model lamp has no such property; it has power",

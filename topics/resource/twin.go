@@ -95,9 +95,14 @@ func (p Property) twin(get func(branch, property string) (Stored, bool)) (t Twin
 		t.Conflict = new(Dispute)
 		_ = json.Unmarshal(s.Value, t.Conflict) // our own
 	}
+	return t, p.compare(&t)
+}
+
+// compare says whether a property is as it is wanted, and returns whether anything is known of it.
+func (p Property) compare(t *TwinProperty) (known bool) {
 	t.InSync = t.Desired == nil || t.Reported != nil &&
 		p.Canonical([]byte(t.Desired.Value)) == p.Canonical([]byte(t.Reported.Value))
-	return t, t.Desired != nil || t.Reported != nil || t.Override != nil || t.Refused != nil
+	return t.Desired != nil || t.Reported != nil || t.Override != nil || t.Refused != nil
 }
 
 func twinValue(s Stored, ok bool) *TwinValue {
@@ -120,24 +125,93 @@ const (
 // what is wanted, and it is sent to nobody.
 const NotAllowed = "NotAllowed"
 
-// NoteStale says in a twin which of the wanted values its model doesn't allow. Those of properties
+// FollowSpec brings the status of a Device up to its spec: the desired values in its twin, and the conditions that
+// compare these with what is reported, which stays. It is called with every write of the spec, in the same commit: nobody
+// reads a spec beside a status that is about the one before. m is nil if there is no such DeviceModel.
+func (d *Device) FollowSpec(m *DeviceModel, now time.Time) {
+	defer func() {
+		Observe(d.Status.Conditions, d.Metadata.Generation, ConditionInSync, ConditionRefused, ConditionConflict)
+	}()
+	if m == nil {
+		d.Status.Twin = nil
+		d.Status.Conditions = SetCondition(slices.Clone(d.Status.Conditions), ModelMissing(ConditionInSync, d.Spec.DeviceModelRef.Name), now)
+		return
+	}
+	twin := make(map[string]TwinProperty, len(m.Spec.Properties))
+	for _, p := range m.Spec.Properties {
+		t := d.Status.Twin[p.Name]
+		t.Desired = d.desired(p.Name)
+		if t.Refused.answersOlder(d.DesiredMeta[p.Name].Ver) && t.Override == nil {
+			t.Refused = nil
+		}
+		if p.compare(&t) {
+			twin[p.Name] = t
+		}
+	}
+	d.noteStale(*m, twin)
+	d.Status.Twin = twin
+	d.Status.Conditions = TwinConditions(d.Status.Conditions, twin, now)
+}
+
+// StatusAfter is the status to be stored with d, whose spec follows prev's: status is what is stored now. prev is nil for a
+// new Device, m if there is no such DeviceModel.
+func (d *Device) StatusAfter(prev *Device, status []byte, m *DeviceModel, now time.Time) ([]byte, error) {
+	next := *d
+	next.Status = DeviceStatus{}
+	_ = json.Unmarshal(status, &next.Status) // our own: what can't be read is written anew
+	if prev != nil && prev.Spec.NodeName != d.Spec.NodeName {
+		next.Status.State, next.Status.LastSeen, next.Status.Twin = Unknown, "", nil // another node has said nothing yet
+	}
+	next.FollowSpec(m, now)
+	if prev != nil && prev.Spec.NodeName == d.Spec.NodeName && prev.Spec.Protocol.Type == d.Spec.Protocol.Type && m != nil {
+		Observe(next.Status.Conditions, d.Metadata.Generation, ConditionOnline, ConditionNodeOnline) // the rest has no part in them
+	}
+	return json.Marshal(next.Status)
+}
+
+// answersOlder says whether a refusal is of an older desired version, or the hub's own, which is made anew each time.
+func (r *Refusal) answersOlder(ver uint64) bool {
+	return r != nil && (r.Code == NotAllowed || r.Ver != 0 && r.Ver < ver)
+}
+
+// desired is a property's desired value as the twin shows it, or nil.
+func (d *Device) desired(property string) *TwinValue {
+	value, ok := d.Spec.Desired[property]
+	m := d.DesiredMeta[property]
+	return twinValue(Stored{Value: []byte(value), Ver: m.Ver, TS: m.TS, Origin: m.Origin}, ok)
+}
+
+// noteStale says in a twin which of the desired values its model doesn't allow. Those of properties
 // that the model has no more are in it for that alone.
-func NoteStale(twin map[string]TwinProperty, m DeviceModel, wanted map[string]Value, stored func(property string) Stored) {
-	for property, value := range wanted {
+func (d *Device) noteStale(m DeviceModel, twin map[string]TwinProperty) {
+	for property, value := range d.Spec.Desired {
 		err := m.CheckDesired(property, []byte(value))
 		if err == nil {
 			continue
 		}
 		t := twin[property]
-		if t.Desired == nil {
-			t.Desired = twinValue(stored(property), true)
-		}
+		t.Desired = d.desired(property)
 		rule := err.Error()
 		if e := (*Error)(nil); errors.As(err, &e) {
 			rule = e.Message // without the property, under whose name it stands
 		}
 		t.Refused = &Refusal{Ver: t.Desired.Ver, Code: NotAllowed, Message: rule + ": what is wanted goes nowhere since the model changed"}
 		twin[property] = t
+	}
+}
+
+// The conditions of a Device that compare what is reported with what is wanted.
+const (
+	ConditionInSync   = "InSync"
+	ConditionRefused  = "Refused"
+	ConditionConflict = "TwinConflict"
+)
+
+// ModelMissing is a condition of a Device whose DeviceModel is not there.
+func ModelMissing(kind, model string) Condition {
+	return Condition{
+		Type: kind, Status: "Unknown", Reason: "ModelMissing",
+		Message: "there is no DeviceModel " + model + ": the device waits for it",
 	}
 }
 
@@ -160,9 +234,9 @@ func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Tim
 		}
 	}
 	list := slices.Clone(prev)
-	list = SetCondition(list, listed("InSync", behind, "True", "False", "AsDesired", why), now)
-	list = SetCondition(list, listed("Refused", refused, "False", "True", "NoneRefused", ReasonRefused), now)
-	return SetCondition(list, listed("TwinConflict", disputed, "False", "True", "NoConflict", "OverrideConflict"), now)
+	list = SetCondition(list, listed(ConditionInSync, behind, "True", "False", "AsDesired", why), now)
+	list = SetCondition(list, listed(ConditionRefused, refused, "False", "True", "NoneRefused", ReasonRefused), now)
+	return SetCondition(list, listed(ConditionConflict, disputed, "False", "True", "NoConflict", "OverrideConflict"), now)
 }
 
 func listed(kind string, names []string, none, some, noneReason, someReason string) Condition {
