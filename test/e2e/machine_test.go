@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -250,7 +251,11 @@ func TestReadOnlyDisk(t *testing.T) {
 	for _, name := range []string{"hub", "core"} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, name)
+			// What the program waits for the disk with at that very moment is answered with an error of the
+			// disk (EIO), not with what holds from then on. So it is in no such call.
+			require.NoError(t, m.FreezeOutside(t.Context(), name))
 			require.NoError(t, m.disk.ReadOnly(true))
+			require.NoError(t, m.Signal(name, syscall.SIGCONT))
 			m.writesAreRefused("read-only file system")
 			m.restGoesOn()
 			require.NoError(t, m.Doom(name)) // it may not be able to say goodbye to its files

@@ -115,9 +115,9 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// frozen is whether every thread is stopped, or waits in the kernel and stops when
+// frozen is whether every thread is in one of these states: T is stopped, D waits in the kernel and stops when
 // it comes back.
-func (p *process) frozen() error {
+func (p *process) frozen(states string) error {
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
 	if err != nil || len(stats) == 0 {
 		return fmt.Errorf("%s has no threads in /proc: %w", p.name, err)
@@ -128,7 +128,7 @@ func (p *process) frozen() error {
 			continue // a thread that has ended
 		}
 		_, rest, _ := strings.Cut(string(text), ") ")
-		if state, _, _ := strings.Cut(rest, " "); state != "T" && state != "D" {
+		if state, _, _ := strings.Cut(rest, " "); !strings.Contains(states, state) {
 			return fmt.Errorf("%s: a thread is in state %q", p.name, state)
 		}
 	}

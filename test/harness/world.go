@@ -264,7 +264,15 @@ func (w *World) Doom(name string) error {
 
 // Freeze stops a program where it is, and returns when none of its threads runs any
 // more: nothing leaves it from then on. What the kernel does for it goes on.
-func (w *World) Freeze(ctx context.Context, name string) error {
+func (w *World) Freeze(ctx context.Context, name string) error { return w.freeze(ctx, name, "TD") }
+
+// FreezeOutside is Freeze, and waits until the kernel does nothing for it, such as syncing a file.
+func (w *World) FreezeOutside(ctx context.Context, name string) error {
+	return w.freeze(ctx, name, "T")
+}
+
+// freeze stops a program, and waits until all of its threads are in one of these states of proc(5).
+func (w *World) freeze(ctx context.Context, name, states string) error {
 	p, err := w.process(name)
 	if err != nil {
 		return err
@@ -272,7 +280,7 @@ func (w *World) Freeze(ctx context.Context, name string) error {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	return Eventually(ctx, stopTime, func(context.Context) error { return p.frozen() })
+	return Eventually(ctx, stopTime, func(context.Context) error { return p.frozen(states) })
 }
 
 // Signal sends a signal, such as SIGSTOP, to a program.
