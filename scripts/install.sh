@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # install.sh hub|core|mapper-virtual|mapper-modbus…: installs programs that `make build`
-# has made, with their service units, for systemd. What runs already is restarted.
-# Settings, keys and passwords go to /etc/edgebus, for the services to read (root:edgebus, 0640):
+# has made, with their service units, for systemd. What is configured is started, or started
+# again: a program with a file of settings in /etc/edgebus, and whatever runs already.
+# The rest is enabled, and starts when it is configured. Settings, keys and passwords go to /etc/edgebus, for the services to read (root:edgebus, 0640):
 # see docs/running.md.
 #
 # DESTDIR installs below another root, without touching users or services.
@@ -9,7 +10,7 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 destdir=${DESTDIR:-}
-usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,9s/^# \{0,1\}//p' "$0"; }
 case ${1:-} in
 -h | --help | help)
 	usage
@@ -58,10 +59,28 @@ for program in "${programs[@]}"; do
 	echo "$destdir/usr/local/bin/$program"
 done
 
-if [[ -z $destdir ]] && [[ -d /run/systemd/system ]]; then
+# settings PROGRAM: its file of settings.
+settings() {
+	local name=${1#cloud}
+	echo "/etc/edgebus/${name#edge}.yaml"
+}
+
+systemd=
+if [[ -z $destdir && -d /run/systemd/system ]]; then
+	systemd=yes
 	systemctl daemon-reload
-	for program in "${programs[@]}"; do
-		systemctl enable "$program.service"
-		systemctl restart "$program.service"
-	done
 fi
+for program in "${programs[@]}"; do
+	file=$(settings "$program")
+	if [[ -n $systemd ]]; then
+		systemctl enable "$program.service"
+		if [[ ! -f $file ]] && systemctl is-active --quiet "$program.service"; then
+			echo "# $program runs with its defaults." >"$file" # by an installation that asked for no settings
+		fi
+		if [[ -f $file ]]; then
+			systemctl restart "$program.service"
+			continue
+		fi
+	fi
+	echo "$program is not started: write $file (see docs/running.md), then: systemctl start $program"
+done

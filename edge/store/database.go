@@ -60,19 +60,28 @@ func initialise(tx *bbolt.Tx) error {
 	return errors.Join(err, meta.Put(keyFormat, []byte(format)), state{}.put(tx))
 }
 
-// claim is for one node: what is here would be published under another one's name.
+// claim is for one node: what is here would be published under another one's name. Until a hub has seen it,
+// nobody knows it by its name, and it may get another: that is what a core without settings, started once, needs.
 func (s *Store) claim() error {
 	node, whose := s.opts.Node, ""
 	err := s.inDB(func(tx *bbolt.Tx) error {
 		whose = string(tx.Bucket(bucketMeta).Get(keyNode))
 		return nil
 	})
-	switch {
-	case err != nil || node == "" || whose == node || whose == "" && s.opts.ReadOnly:
+	if err != nil || node == "" || whose == node || whose == "" && s.opts.ReadOnly {
 		return err
-	case whose != "":
-		return fmt.Errorf("%s has the data of the node %s, and node.name is %s: set node.name to %s, or give %s another data.dir; "+
-			"to have it begin anew here, without what is in it, move the directory away", s.opts.Dir, whose, node, whose, node)
+	}
+	if whose != "" {
+		switch linked, err := s.linked(); {
+		case err != nil:
+			return err
+		case linked:
+			return fmt.Errorf("%s has the data of the node %s, and node.name is %s: set node.name to %s, or give %s another data.dir; "+
+				"to have it begin anew here, without what is in it, move the directory away", s.opts.Dir, whose, node, whose, node)
+		case s.opts.ReadOnly:
+			return nil
+		}
+		s.opts.Log.Info().Str("before", whose).Str("node", node).Msg("the node is renamed: it never had a hub")
 	}
 	err = s.file().Safely(func() error {
 		return s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyNode, []byte(node)) })
@@ -81,6 +90,17 @@ func (s *Store) claim() error {
 		s.opts.Log.Warn().Err(err).Msg("whose data this is was not noted: that is done at the next start")
 	}
 	return nil
+}
+
+// linked is whether a hub has ever seen the node: it gave it the map of what the cloud owns, or has what the node reported.
+func (s *Store) linked() (yes bool, err error) {
+	err = s.view(func(v *view) error {
+		states, _, err := v.states()
+		down, up := states[stateDown], states[stateUp]
+		yes = down != nil && down.Lineage.N != 0 || up != nil && up.Acked != 0
+		return err
+	})
+	return yes, err
 }
 
 // state is what the database says of all of itself.

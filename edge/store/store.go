@@ -93,8 +93,8 @@ type Options struct {
 	// of its failure: how long it took, and how many records were in it. They must not
 	// block, and may be nil.
 	Committed, Checkpointed func(took time.Duration, records int, err error)
-	// Node is the node's name. Data of another node is refused, for keys don't say whose they are; of none, as
-	// versions before it left them, becomes its own. Empty: whoever's.
+	// Node is the node's name. Data of another node is refused, for keys don't say whose they are, unless no hub
+	// has ever seen it; of none, as versions before it left them, becomes its own. Empty: whoever's.
 	Node string
 	// ReadOnly is for who only looks: nothing is made or changed.
 	ReadOnly bool
@@ -173,10 +173,10 @@ func (s *Store) open() error {
 	if err != nil {
 		return err
 	}
-	if err := s.claim(); err != nil {
+	if err := s.log.Scan(position+1, wellFormed); err != nil {
 		return err
 	}
-	if err := s.log.Scan(position+1, wellFormed); err != nil {
+	if err := s.claim(); err != nil {
 		return err
 	}
 	return s.log.Begin(position + 1)

@@ -51,11 +51,52 @@ func TestDataIsOneNodes(t *testing.T) {
 	require.NoError(t, as("", false), "as it was before it had a name")
 	require.NoError(t, as("n2", true), "who only looks takes nothing")
 	require.NoError(t, as("n1", false))
+	linkUp(t, dir)
 	for range 2 {
 		require.ErrorContains(t, as("n2", false), dir+" has the data of the node n1, and node.name is n2: set node.name to n1, or give n2 another data.dir")
 		require.NoError(t, as("n1", false))
 		require.NoError(t, as("", true))
 	}
+}
+
+// linkUp is a hub that greets the node, and has what it reports.
+func linkUp(t *testing.T, dir string) {
+	t.Helper()
+	s := open(t, dir)
+	defer func() { require.NoError(t, s.Close()) }()
+	hub, down := link.NewOwner(link.Down, seven), load(t, s).Down
+	put(t, hub, "devices/lamp", "{}")
+	hub.Connect(1)
+	for range 5 {
+		for _, m := range hub.Messages() {
+			down.Step(m)
+		}
+		for _, m := range down.Messages() {
+			require.NoError(t, hub.Step(m))
+		}
+	}
+	require.NotZero(t, down.Lineage().N)
+	require.NoError(t, s.Commit(Batch{Down: down.TakeJournal()}))
+}
+
+// A core that was started before it was configured has the host's name. As long as no hub has seen it, it may get
+// another, and keeps what it has; the name that it has then is the one that counts.
+func TestTrial18RenamedBeforeAHub(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(Options{Dir: dir, Rand: seven, Node: "raspberrypi"})
+	require.NoError(t, err)
+	snap := load(t, s)
+	put(t, snap.Up, "mappers/modbus/state", "online")
+	require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeJournal()}))
+	require.NoError(t, s.Close())
+
+	s, err = Open(Options{Dir: dir, Rand: seven, Node: "n1"})
+	require.NoError(t, err)
+	require.Equal(t, 1, load(t, s).Up.Len(), "its data is kept")
+	require.NoError(t, s.Close())
+	linkUp(t, dir)
+	_, err = Open(Options{Dir: dir, Rand: seven, Node: "raspberrypi"})
+	require.ErrorContains(t, err, "has the data of the node n1, and node.name is raspberrypi")
 }
 
 func TestWhatIsCommittedIsThereAgain(t *testing.T) {
