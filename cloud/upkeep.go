@@ -117,16 +117,12 @@ func surveyStore(path string, st *bolt.Store) (has string, err error) {
 		nodes, keys = nodes+1, keys+n
 	}
 	has = fmt.Sprintf("%s, at revision %d; %d keys that %d nodes reported", strings.Join(words, ", "), rev, keys, nodes)
-	if hub := identity(st, nil); hub.ID != 0 {
-		has += fmt.Sprintf("; it is %s", hub.ID)
-	}
-	return has, nil
+	return has + fmt.Sprintf("; it is %s", resource.HubID(st.Identity())), nil
 }
 
 // identity is which hub the data makes this one, and in whose place it is.
 func identity(st *bolt.Store, replaces []string) (h twin.Hub) {
-	id, older := st.Identity()
-	h.ID, h.Older = resource.HubID(id), older
+	h.ID = resource.HubID(st.Identity())
 	for _, text := range replaces {
 		if other, err := resource.ParseHubID(text); err == nil { // it was checked with the settings
 			h.Replaces = append(h.Replaces, other)

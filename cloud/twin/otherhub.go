@@ -20,12 +20,10 @@ import (
 type Hub struct {
 	ID       resource.HubID
 	Replaces []resource.HubID
-	// Older: nodes may have maps of this hub from before it had an ID, so that it replaces any.
-	Older bool
 }
 
 func (h Hub) replaces(other resource.HubID) bool {
-	return h.Older || slices.Contains(h.Replaces, other)
+	return slices.Contains(h.Replaces, other)
 }
 
 // nonce gives those of lineages.
@@ -59,7 +57,7 @@ func (t *Twins) noteOtherHub(b *batch, n *node, id resource.HubID) {
 	t.status.node(n.name)
 	log := t.o.Log.With().Str("node", n.name).Stringer("hub", id).Stringer("self", t.o.Hub.ID).Logger()
 	switch {
-	case id == 0 || t.o.Hub.Older:
+	case id == 0:
 	case t.leavesAlone(n):
 		b.tellNode(n.name, resource.EventWarning, resource.OfAnotherHub, "", "%s", t.aloneText(n))
 		log.Error().Msg("the node has what another hub gave it, and keeps it: restore this hub's backup, or see replaces in hub.yaml")

@@ -150,25 +150,3 @@ func TestARestoredHubIsTheSame(t *testing.T) {
 	require.Empty(t, r.allTold(resource.OfAnotherHub))
 	require.False(t, changed())
 }
-
-// A hub whose data is from before hubs had an identity goes on as ever, and gives it to its nodes.
-func TestAHubOfBeforeThereWereIdentities(t *testing.T) {
-	r, c := joined(t)
-	r.inStep()
-	r.whose = func(h Hub) Hub { return Hub{ID: h.ID + 1, Older: true} } // than it was to the node
-	r.restart()
-	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "" })
-	r.connect(c)
-	c.gets("membership", `{"devices":[]}`)
-	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "n1" })
-	c.gets("membership", `{"devices":["lamp"]}`)
-	r.inStep()
-	require.Empty(t, r.allTold(resource.OfAnotherHub))
-	require.Empty(t, r.allTold("Replaced"))
-
-	now := r.hub.ID
-	r.whose = nil
-	r.lose()
-	r.connect(c)
-	require.Contains(t, r.ofAnotherHub("True"), now.String())
-}

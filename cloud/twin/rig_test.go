@@ -43,8 +43,7 @@ type rig struct {
 	ahead     atomic.Int64            // of this machine's clock, the hub's is, in ns
 	wanted    func(topic string) bool // nil: everything is
 	awayAfter time.Duration
-	hub       Hub           // ID and Older are the store's,
-	whose     func(Hub) Hub // unless this says otherwise
+	hub       Hub // ID is the store's
 }
 
 // core is a node's end of its link.
@@ -68,11 +67,7 @@ func (r *rig) start() {
 	s, err := bolt.Open(bolt.Options{Path: r.path})
 	require.NoError(r.t, err)
 	r.store = s
-	id, older := s.Identity()
-	r.hub.ID, r.hub.Older = resource.HubID(id), older
-	if r.whose != nil {
-		r.hub = r.whose(r.hub)
-	}
+	r.hub.ID = resource.HubID(s.Identity())
 	r.twins, err = New(context.Background(), Options{
 		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Log: zerolog.Nop(), Rand: rand.Uint64,
 		Publish: r.publish, Wanted: r.wanted, Tell: r.tell, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter,

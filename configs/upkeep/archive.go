@@ -29,8 +29,7 @@ import (
 const (
 	manifestName = "edgebus-backup.json"
 	sumsName     = "edgebus-backup.sha256"
-	formatNumber = 2
-	formatFirst  = 1 // had the checksums in its first entry
+	formatNumber = 1
 	maxManifest  = 16 << 20
 )
 
@@ -204,8 +203,8 @@ func readManifest(t *tar.Reader) (m Manifest, err error) {
 	if err := json.Unmarshal(text, &m); err != nil {
 		return m, err
 	}
-	if m.Format < formatFirst || m.Format > formatNumber {
-		return m, fmt.Errorf("its format is %d, this program reads up to %d", m.Format, formatNumber)
+	if m.Format != formatNumber {
+		return m, fmt.Errorf("its format is %d, this program reads %d", m.Format, formatNumber)
 	}
 	for _, f := range m.Files {
 		if !filepath.IsLocal(filepath.FromSlash(f.Name)) {
@@ -247,9 +246,6 @@ func read(path string, into func(File) (io.WriteCloser, error), p func(Manifest)
 		if err != nil {
 			return m, fmt.Errorf("%s: %w", f.Name, err)
 		}
-		if m.Format == formatFirst && sum != f.SHA256 {
-			return m, fmt.Errorf("%s: %w", f.Name, errSum)
-		}
 		m.Files[i].SHA256 = sum
 	}
 	if err := m.check(t); err != nil {
@@ -285,9 +281,6 @@ func ended(err error) error {
 
 // check compares the checksums at a backup's end with those of what was read.
 func (m Manifest) check(t *tar.Reader) error {
-	if m.Format == formatFirst {
-		return nil
-	}
 	if err := next(t, sumsName, -1); err != nil {
 		return err
 	}

@@ -166,7 +166,7 @@ func TestAnOldSocketIsReplaced(t *testing.T) {
 // A backup without its end is none, nor is one whose checksums are others.
 func TestChecksumsStandAtTheEnd(t *testing.T) {
 	r := newRig(t)
-	m := Manifest{Format: 2, Program: "thing", Files: []File{{Name: "x", Size: 1}}}
+	m := Manifest{Format: 1, Program: "thing", Files: []File{{Name: "x", Size: 1}}}
 	for want, sums := range map[string]string{
 		"unexpected EOF":    "2d71\n",
 		"checksum is wrong": strings.Repeat("0", 64) + "  x\n",

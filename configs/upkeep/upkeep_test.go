@@ -211,15 +211,16 @@ func TestForgedBackups(t *testing.T) {
 	for what, c := range map[string]struct {
 		m     Manifest
 		files map[string]string
+		sums  []string
 	}{
-		"outside the directory": {Manifest{Format: 1, Program: "thing", Files: []File{{Name: "../../x", Size: 1}}}, map[string]string{"../../x": "x"}},
-		"checksum is wrong":     {Manifest{Format: 1, Program: "thing", Files: []File{{Name: "x", Size: 1, SHA256: "00"}}}, map[string]string{"x": "x"}},
-		"not where it should":   {Manifest{Format: 1, Program: "thing", Files: []File{{Name: "y", Size: 1}}}, map[string]string{"x": "x"}},
-		"more in it":            {Manifest{Format: 1, Program: "thing"}, map[string]string{"x": "x"}},
-		"its format is 3":       {Manifest{Format: 3, Program: "thing"}, nil},
-		"has data of other":     {Manifest{Format: 1, Program: "other"}, nil},
+		"outside the directory": {Manifest{Format: 1, Program: "thing", Files: []File{{Name: "../../x", Size: 1}}}, map[string]string{"../../x": "x"}, nil},
+		"checksum is wrong":     {Manifest{Format: 1, Program: "thing", Files: []File{{Name: "x", Size: 1}}}, map[string]string{"x": "x"}, []string{strings.Repeat("0", 64) + "  x\n"}},
+		"not where it should":   {Manifest{Format: 1, Program: "thing", Files: []File{{Name: "y", Size: 1}}}, map[string]string{"x": "x"}, nil},
+		"more in it":            {Manifest{Format: 1, Program: "thing"}, nil, []string{"more"}},
+		"its format is 3":       {Manifest{Format: 3, Program: "thing"}, nil, nil},
+		"has data of other":     {Manifest{Format: 1, Program: "other"}, nil, []string{""}},
 	} {
-		require.NoError(t, os.WriteFile(r.backup, archive(t, c.m, c.files), 0o600))
+		require.NoError(t, os.WriteFile(r.backup, archive(t, c.m, c.files, c.sums...), 0o600))
 		require.Contains(t, r.fails(1, "restore", "--force", r.backup), what)
 	}
 	r.has("data", "one")

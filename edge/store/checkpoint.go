@@ -298,7 +298,7 @@ func (c *checkpointer) write(w write) (took time.Duration, err error) {
 }
 
 func (w write) in(tx *bbolt.Tx) error {
-	now, err := upToDate(tx)
+	now, err := stateIn(tx)
 	if err != nil {
 		return err
 	}

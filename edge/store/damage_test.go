@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/bbolt"
 
 	"github.com/edgebus/edgebus/topics/link"
 )
@@ -119,53 +118,4 @@ func (d *damaged) flip(at int, with byte) {
 func (c *checkpointer) abandon() {
 	close(c.stop)
 	<-c.done
-}
-
-// A database of format 3 is read as it is by who only looks, and brought up to date by who opens it.
-func TestDatabasesOfFormat3(t *testing.T) {
-	dir := t.TempDir()
-	now := ofAllSorts(t, dir)
-	path := filepath.Join(dir, DirName, fileName)
-	inFile := func(do func(*bbolt.Tx)) {
-		db, err := bbolt.Open(path, 0o600, nil)
-		require.NoError(t, err)
-		require.NoError(t, db.Update(func(tx *bbolt.Tx) error { do(tx); return nil }))
-		require.NoError(t, db.Close())
-	}
-	inFile(func(tx *bbolt.Tx) {
-		state, older, err := stateIn(tx)
-		require.NoError(t, err)
-		require.False(t, older)
-		meta := tx.Bucket(bucketMeta)
-		require.NoError(t, meta.Delete(keyState))
-		require.NoError(t, meta.Put(keyFormat, []byte(format3)))
-		require.NoError(t, meta.Put(keySegment3, strconv.AppendUint(nil, state.segment, 10)))
-	})
-	before, err := os.ReadFile(path)
-	require.NoError(t, err)
-	inFile(func(tx *bbolt.Tx) { // as where there was no room at the start
-		require.NoError(t, write{changes: &changes{}, items: []item{{kindEffective, "more", []byte("x")}}}.in(tx))
-	})
-	inFile(func(tx *bbolt.Tx) {
-		state, older, err := stateIn(tx)
-		require.NoError(t, err)
-		require.False(t, older)
-		found, err := countRecords(tx)
-		require.NoError(t, err)
-		require.NoError(t, state.records.Compare(found))
-	})
-	require.NoError(t, os.WriteFile(path, before, 0o600))
-	for _, look := range []bool{true, false, true} {
-		s, err := Open(Options{Dir: dir, Rand: seven, sizes: still, ReadOnly: look})
-		require.NoError(t, err)
-		require.NoError(t, s.Check())
-		require.Equal(t, now, everything(load(t, s)))
-		require.NoError(t, s.Close())
-	}
-	inFile(func(tx *bbolt.Tx) {
-		require.Equal(t, format, string(tx.Bucket(bucketMeta).Get(keyFormat)))
-		require.NoError(t, tx.Bucket(buckets[kindState]).Delete([]byte(stateUp)))
-	})
-	_, err = Open(Options{Dir: dir, Rand: seven})
-	require.ErrorContains(t, err, path+" is damaged: 202 of its records can be read, and it has 203")
 }

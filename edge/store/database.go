@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -16,8 +15,7 @@ import (
 
 const (
 	fileName = "core.db"
-	format   = "edgebus-core/4"
-	format3  = "edgebus-core/3" // had the segment alone, in decimal
+	format   = "edgebus-core/1"
 
 	// Whoever looks into the file with other tools has it for a moment.
 	lockTime = time.Second
@@ -30,8 +28,6 @@ var (
 	keyFormat  = []byte("format")
 	keyState   = []byte("state")
 	keyNode    = []byte("node")
-
-	keySegment3 = []byte("segment")
 
 	buckets = [kinds][]byte{kindState: []byte("state"), kindUp: []byte("up"), kindDown: []byte("down"), kindEffective: []byte("effective")}
 )
@@ -117,7 +113,7 @@ func (s state) put(tx *bbolt.Tx) error {
 // position is the last segment that is in the database.
 func (s *Store) position() (segment uint64, err error) {
 	err = s.inDB(func(tx *bbolt.Tx) error {
-		now, _, err := stateIn(tx)
+		now, err := stateIn(tx)
 		segment = now.segment
 		return err
 	})
@@ -133,73 +129,40 @@ func (s *Store) inDB(look func(*bbolt.Tx) error) error {
 	return nil
 }
 
-// stateIn reads the state. older is for a database of format 3, which has no tally.
-func stateIn(tx *bbolt.Tx) (now state, older bool, err error) {
+// stateIn reads the state.
+func stateIn(tx *bbolt.Tx) (now state, err error) {
 	meta := tx.Bucket(bucketMeta)
 	if meta == nil {
-		return now, false, errors.New("no store of a node's tree")
+		return now, errors.New("no store of a node's tree")
 	}
 	text, body := string(meta.Get(keyFormat)), meta.Get(keyState)
-	older = text == format3
-	if text != format && !older || older && body != nil {
-		return now, false, fmt.Errorf("its format is %q; this program reads %q", text, format)
+	if text != format {
+		return now, fmt.Errorf("its format is %q; this program reads %q", text, format)
 	}
 	for _, name := range buckets[1:] {
 		if tx.Bucket(name) == nil {
-			return now, false, fmt.Errorf("it has no bucket %q", name)
+			return now, fmt.Errorf("it has no bucket %q", name)
 		}
 	}
-	if older {
-		now.segment, err = strconv.ParseUint(string(meta.Get(keySegment3)), 10, 64)
-		return now, true, err
-	}
 	if body, err = unsealed(0, keyState, body); err != nil || len(body) != 8+boltfile.TallySize {
-		return now, false, fmt.Errorf("%s: %w", keyState, errSum)
+		return now, fmt.Errorf("%s: %w", keyState, errSum)
 	}
-	return state{binary.BigEndian.Uint64(body), boltfile.ParseTally(body[8:])}, false, nil
+	return state{binary.BigEndian.Uint64(body), boltfile.ParseTally(body[8:])}, nil
 }
 
-// checkRecords says whether all records are there, and whole; a database of format 3 is brought up to date.
+// checkRecords says whether all records are there, and whole.
 func (s *Store) checkRecords() error {
-	older := false
-	err := s.inDB(func(tx *bbolt.Tx) error {
-		now, of3, err := stateIn(tx)
+	return s.inDB(func(tx *bbolt.Tx) error {
+		now, err := stateIn(tx)
 		if err != nil {
 			return err
 		}
-		older = of3
 		found, err := countRecords(tx)
-		if err == nil && !older {
-			err = now.records.Compare(found)
+		if err != nil {
+			return err
 		}
-		return err
+		return now.records.Compare(found)
 	})
-	if err != nil || !older || s.opts.ReadOnly {
-		return err
-	}
-	err = s.file().Safely(func() error {
-		return s.db.Update(func(tx *bbolt.Tx) error {
-			now, err := upToDate(tx)
-			return errors.Join(err, now.put(tx))
-		})
-	})
-	if err != nil { // a core starts on a full disk, too
-		s.opts.Log.Warn().Err(err).Msg("the database was not brought up to date: that is done by the next checkpoint")
-	}
-	return nil
-}
-
-// upToDate is the state in a transaction that will put it, also of a database that was of format 3.
-func upToDate(tx *bbolt.Tx) (state, error) {
-	now, older, err := stateIn(tx)
-	if err != nil || !older {
-		return now, err
-	}
-	if now.records, err = countRecords(tx); err != nil {
-		return now, err
-	}
-	meta := tx.Bucket(bucketMeta)
-	return now, errors.Join(meta.Delete(keySegment3), meta.Put(keyFormat, []byte(format)))
 }
 
 func countRecords(tx *bbolt.Tx) (found boltfile.Tally, err error) {

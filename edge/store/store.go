@@ -14,7 +14,7 @@
 // In the directory [DirName] of the data directory the database is the file core.db.
 // Its buckets:
 //
-//	meta       format: "edgebus-core/4"; node: whose it is; state: the last segment that is in it, how many records
+//	meta       format: "edgebus-core/1"; node: whose it is; state: the last segment that is in it, how many records
 //	           the other buckets have, and the sum of their checksums as big-endian numbers; 8 bytes each, big-endian
 //	state      up, down: the maps' places, a link.State in CBOR each; floor: of the versions in force, a CBOR number
 //	up         edge-owned entries and tombstones by key, as link.AppendEntry writes them

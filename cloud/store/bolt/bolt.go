@@ -79,7 +79,6 @@ type Store struct {
 	snap atomic.Pointer[snapshot] // stored with mu held, so that streams see it whole
 
 	identity uint32
-	older    bool // than its identity
 
 	requests chan *request
 	closing  chan struct{} // closed by Close: no new requests
@@ -110,11 +109,6 @@ func Open(opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !opts.ReadOnly {
-		if err := upgrade(db, opts); err != nil {
-			return nil, errors.Join(err, db.Close())
-		}
-	}
 	s := &Store{
 		opts: opts, db: db,
 		requests: make(chan *request, maxBatch),
@@ -128,7 +122,7 @@ func Open(opts Options) (*Store, error) {
 		_ = db.Close()
 		return nil, file(opts.Path).Damaged(err)
 	}
-	s.identity, s.older = found.identity, found.older
+	s.identity = found.identity
 	s.snap.Store(snap)
 	if opts.ReadOnly {
 		s.closed.Do(func() { close(s.closing) }) // to writers

@@ -11,7 +11,7 @@ import (
 
 // The file:
 //
-//	meta      version; state → rev, seq, identity, older, tally
+//	meta      version; state → rev, seq, identity, tally
 //	kinds     {kind}/  floor
 //	                   data/    key → created, rev, data
 //	                   status/  key → created, rev, status
@@ -40,7 +40,7 @@ var (
 	keyFloor   = []byte("floor")
 )
 
-const formatVersion = 3
+const formatVersion = 1
 
 var (
 	errRecord  = errors.New("damaged record")

@@ -3,7 +3,6 @@ package bolt
 import (
 	"errors"
 
-	"github.com/rs/zerolog"
 	"go.etcd.io/bbolt"
 
 	"github.com/edgebus/edgebus/broker/boltfile"
@@ -27,10 +26,7 @@ func Fork(path string, next func(rev uint64) uint64) error {
 	if err != nil {
 		return err
 	}
-	err = upgrade(db, Options{Path: path, Log: zerolog.Nop()})
-	if err == nil {
-		err = file(path).Safely(func() error { return db.Update(func(tx *bbolt.Tx) error { return fork(tx, next) }) })
-	}
+	err = file(path).Safely(func() error { return db.Update(func(tx *bbolt.Tx) error { return fork(tx, next) }) })
 	return errors.Join(err, db.Close())
 }
 

@@ -6,9 +6,8 @@ import (
 )
 
 // Identity tells this store from all others. It is drawn when the file is made, and copies and
-// backups have it. older says that the file had been in use before it had one. Of a file that is
-// only looked at it may be missing: 0.
-func (s *Store) Identity() (id uint32, older bool) { return s.identity, s.older }
+// backups have it.
+func (s *Store) Identity() uint32 { return s.identity }
 
 // newIdentity draws one.
 func newIdentity() (id uint32) {

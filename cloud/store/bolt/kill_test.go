@@ -26,10 +26,6 @@ func TestMain(m *testing.M) {
 		victim(path)
 		return
 	}
-	if of := os.Getenv(upgradeEnv); of != "" {
-		dieUpgrading(of)
-		return
-	}
 	os.Exit(m.Run())
 }
 

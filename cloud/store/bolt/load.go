@@ -33,8 +33,8 @@ func readAll(tx *bbolt.Tx) (*snapshot, state, error) {
 		return nil, st, err
 	}
 	snap := &snapshot{rev: st.rev, seq: st.seq, tables: make(map[string]*table)}
-	r := reader{format: formatOf(tx), newest: st.rev}
-	kinds := tx.Bucket(r.kinds)
+	r := reader{newest: st.rev}
+	kinds := tx.Bucket(bucketKinds)
 	err = kinds.ForEach(func(name, _ []byte) error {
 		t, err := r.table(string(name), kinds.Bucket(name))
 		if err != nil {
@@ -46,7 +46,7 @@ func readAll(tx *bbolt.Tx) (*snapshot, state, error) {
 	if err == nil {
 		err = replicasIn(tx).check(&r.found)
 	}
-	if err == nil && r.version == formatVersion {
+	if err == nil {
 		err = st.records.Compare(r.found)
 	}
 	return snap, st, err
@@ -54,17 +54,13 @@ func readAll(tx *bbolt.Tx) (*snapshot, state, error) {
 
 // wellFormed says that the file is of a format that is read here, and has all of its buckets.
 func wellFormed(tx *bbolt.Tx) error {
-	f := formatOf(tx)
-	if f.version < formatBare || f.version > formatVersion {
-		return fmt.Errorf("its format is %d, this program reads up to %d", f.version, formatVersion)
+	if v := version(tx); v != formatVersion {
+		return fmt.Errorf("its format is %d, this program reads %d", v, formatVersion)
 	}
-	for _, name := range [][]byte{bucketMeta, f.kinds, f.replicas, f.reported} {
+	for _, name := range [][]byte{bucketMeta, bucketKinds, bucketReplicas, bucketReported} {
 		if tx.Bucket(name) == nil {
 			return fmt.Errorf("no %s in it", name)
 		}
-	}
-	if f.version < formatVersion && tx.Bucket(bucketMeta).Get(keyState) != nil {
-		return fmt.Errorf("its format is not %d", f.version)
 	}
 	return nil
 }
@@ -78,14 +74,13 @@ func version(tx *bbolt.Tx) uint64 {
 
 // reader reads objects, and counts the records.
 type reader struct {
-	format
 	newest uint64 // revision
 	found  boltfile.Tally
 }
 
 // body is what is in a record.
 func (r *reader) body(p place, key, record []byte) ([]byte, error) {
-	body, err := r.object(p, key, record)
+	body, err := p.open(key, record)
 	if err == nil {
 		r.found.Add(record)
 	}
@@ -104,9 +99,6 @@ func (r *reader) table(name string, kind *bbolt.Bucket) (*table, error) {
 	var err error
 	if t.floor, err = r.floor(name, kind); err != nil {
 		return nil, err
-	}
-	if record := kind.Get(keyFloor); record != nil && r.version == formatVersion {
-		r.found.Add(record)
 	}
 	inData, inStatus := placeIn(name, bucketData), placeIn(name, bucketStatus)
 	err = data.ForEach(func(k, v []byte) error {
@@ -144,6 +136,19 @@ func cmpRev(a, b uint64) int {
 		return 1
 	}
 	return 0
+}
+
+// floor is the revision of a kind's newest tombstone that was dropped.
+func (r *reader) floor(kind string, b *bbolt.Bucket) (uint64, error) {
+	record := b.Get(keyFloor)
+	if record == nil {
+		return 0, nil
+	}
+	body, err := r.body(placeIn(kind, nil), keyFloor, record)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", keyFloor, err)
+	}
+	return toNumber(body), nil
 }
 
 func (r *reader) entry(p place, key, data []byte) (*entry, error) {
@@ -290,7 +295,7 @@ func compareLogs(mem, disk *table) error {
 
 // checkStatus finds status records without an object.
 func checkStatus(tx *bbolt.Tx, kind string) error {
-	b := tx.Bucket(formatOf(tx).kinds).Bucket([]byte(kind))
+	b := tx.Bucket(bucketKinds).Bucket([]byte(kind))
 	if b == nil {
 		return nil
 	}

@@ -122,18 +122,14 @@ func (s *Store) look(read func(replicas) error) error {
 }
 
 // replicas are the nodes' records in a transaction.
-type replicas struct {
-	nodes, up *bbolt.Bucket
-	format
-}
+type replicas struct{ nodes, up *bbolt.Bucket }
 
 func replicasIn(tx *bbolt.Tx) replicas {
-	f := formatOf(tx)
-	return replicas{tx.Bucket(f.replicas), tx.Bucket(f.reported), f}
+	return replicas{tx.Bucket(bucketReplicas), tx.Bucket(bucketReported)}
 }
 
 func (in replicas) open(key, record []byte) ([]byte, error) {
-	value, err := in.node(key, record)
+	value, err := top.open(key, record)
 	if err != nil {
 		node, item, _ := strings.Cut(string(key), "\x00")
 		return nil, fmt.Errorf("what node %s reported: %q: %w", node, item, err)
@@ -205,7 +201,7 @@ func (in replicas) check(tally *boltfile.Tally) error {
 				return err
 			}
 			_, err := in.open(k, v)
-			if err == nil && in.version >= formatVersion {
+			if err == nil {
 				tally.Add(v)
 			}
 			return err

@@ -14,25 +14,20 @@ import (
 type state struct {
 	rev, seq uint64
 	identity uint32
-	older    bool
 	records  boltfile.Tally
 }
 
-const stateSize = 8 + 8 + 4 + 1 + boltfile.TallySize
+const stateSize = 8 + 8 + 4 + boltfile.TallySize
 
 // readState reads it, in a file that is well formed.
 func readState(tx *bbolt.Tx) (s state, err error) {
-	meta := tx.Bucket(bucketMeta)
-	if version(tx) < formatVersion {
-		return readState2(meta)
-	}
-	b, err := top.open(keyState, meta.Get(keyState))
+	b, err := top.open(keyState, tx.Bucket(bucketMeta).Get(keyState))
 	if err != nil || len(b) != stateSize {
 		return s, fmt.Errorf("its %s: %w", keyState, errRecord)
 	}
 	s.rev, s.seq = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
-	s.identity, s.older = binary.BigEndian.Uint32(b[16:]), b[20] != 0
-	s.records = boltfile.ParseTally(b[21:])
+	s.identity = binary.BigEndian.Uint32(b[16:])
+	s.records = boltfile.ParseTally(b[20:])
 	if s.identity == 0 {
 		return s, errNoIdentity
 	}
@@ -44,10 +39,7 @@ var errNoIdentity = fmt.Errorf("its identity is none: %w", errRecord)
 func (s state) put(tx *bbolt.Tx) error {
 	b := make([]byte, 4, 4+stateSize)
 	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, s.rev), s.seq)
-	b = append(binary.BigEndian.AppendUint32(b, s.identity), 0)
-	if s.older {
-		b[len(b)-1] = 1
-	}
+	b = binary.BigEndian.AppendUint32(b, s.identity)
 	return tx.Bucket(bucketMeta).Put(keyState, top.seal(keyState, s.records.Append(b)))
 }
 

@@ -226,14 +226,14 @@ func (st *stream) exhume(events []store.Event) ([]store.Event, error) {
 
 func unbury(tx *bbolt.Tx, o *store.Object) error {
 	var raw []byte
-	f, key := formatOf(tx), number(o.Rev)
-	if kind := tx.Bucket(f.kinds).Bucket([]byte(o.Kind)); kind != nil {
+	key := number(o.Rev)
+	if kind := tx.Bucket(bucketKinds).Bucket([]byte(o.Kind)); kind != nil {
 		raw = kind.Bucket(bucketTombs).Get(key)
 	}
 	if raw == nil { // compacted since the stream saw it in the index
 		return store.Gone(o.Kind, o.Rev, o.Rev)
 	}
-	body, err := f.object(placeIn(o.Kind, bucketTombs), key, raw)
+	body, err := placeIn(o.Kind, bucketTombs).open(key, raw)
 	if err != nil {
 		return err
 	}
