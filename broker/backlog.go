@@ -1,20 +1,24 @@
 package broker
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/edgebus/edgebus/configs/memory"
+)
 
 // backlogBytes is how much may have been handed over and have no outcome yet before those who would
 // add to it are read no further.
-const backlogBytes = 64 << 20
+func backlogBytes() int { return int(memory.Share(1.0/16, 4<<20, 64<<20)) }
 
 // backlog counts the bytes of what was handed over and has no outcome yet.
 type backlog struct {
 	mu    sync.Mutex
 	room  sync.Cond
 	bytes int
-	most  int // backlogBytes, but for tests
+	most  int // backlogBytes(), but for tests
 }
 
-func (l *backlog) init() { l.room.L, l.most = &l.mu, backlogBytes }
+func (l *backlog) init() { l.room.L, l.most = &l.mu, backlogBytes() }
 
 func (l *backlog) add(n int) {
 	l.mu.Lock()

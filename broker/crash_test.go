@@ -254,6 +254,8 @@ func (f fixed) Load(each func(uint64, []byte) error) error {
 	return nil
 }
 
+func (f fixed) Read([]uint64, func(int, []byte) error) error { return nil }
+
 func (f fixed) Commit(_ []journal.Change, done func(error)) {
 	if done != nil {
 		go done(nil)

@@ -14,6 +14,8 @@ type heldBack struct{ flying []func(error) }
 
 func (h *heldBack) Load(func(uint64, []byte) error) error { return nil }
 
+func (h *heldBack) Read([]uint64, func(int, []byte) error) error { return nil }
+
 func (h *heldBack) Commit(_ []journal.Change, done func(error)) { h.flying = append(h.flying, done) }
 
 // land tells the outcome of the oldest commit.

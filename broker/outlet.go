@@ -12,6 +12,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// outletWindow is how much of what waits in the outlet is in memory, too.
+const outletWindow = 256 << 10
+
 // OutletID is the client id of the session behind the outlet. Nobody can have it.
 const OutletID = "$link"
 
@@ -74,7 +77,7 @@ func (b *Broker) sessionOf(id Identity) *session.Session {
 	if !id.own() || o == nil {
 		return b.newSession()
 	}
-	l := session.Limits{Messages: math.MaxInt32, Bytes: o.Bytes, Age: o.Age, Oldest: true}
+	l := session.Limits{Messages: math.MaxInt32, Bytes: o.Bytes, Age: o.Age, Oldest: true, Window: outletWindow}
 	return session.New(l, b.opts.Now, &b.outlet.count)
 }
 
@@ -139,7 +142,7 @@ func (b *Broker) forget(record uint64) {
 // outletDrops are the reasons for which the outlet's session drops.
 var outletDrops = map[string]session.Drop{
 	"full": session.DropQueueFull, "full_unstored": session.DropZeroFull, "too_old": session.DropTooOld, "expired": session.DropExpired,
-	"not_linked": session.DropDisconnected, "refused": session.DropRefused, "no_link": session.DropSessionEnded,
+	"not_linked": session.DropDisconnected, "refused": session.DropRefused, "damaged": session.DropDamaged, "no_link": session.DropSessionEnded,
 }
 
 // OpenOutlet takes messages out, at most window of them without Done or Drop. An outlet

@@ -152,10 +152,12 @@ type loading struct {
 
 // load brings back what the journal has.
 func (b *Broker) load() error {
-	l := &loading{b: b, now: b.opts.Now(), parts: session.NewLoader(), clients: make(map[uint64]*client)}
+	l := &loading{b: b, now: b.opts.Now(), parts: session.NewLoader(b.opts.Now()), clients: make(map[uint64]*client)}
 	var last uint64
 	err := b.opts.Journal.Load(func(id uint64, value []byte) error {
-		last = max(last, id)
+		if id < journal.Sequence {
+			last = max(last, id)
+		}
 		return l.record(id, value)
 	})
 	if err != nil {
@@ -252,7 +254,7 @@ func (l *loading) restore(c *client) error {
 	if !c.rights().own() {
 		l.b.clients.keep(c, c.rights().User)
 	}
-	pulls, err := l.parts.Restore(c.sess, l.now)
+	pulls, err := l.parts.Restore(c.sess)
 	for _, p := range pulls {
 		s := c.subs[p.Filter]
 		if s == nil {

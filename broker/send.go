@@ -114,9 +114,15 @@ func (p *parcel) give(c *client, out *session.Message, how session.Delivery) boo
 // store adds the changes that store what was offered.
 func (p *parcel) store(out *session.Message) {
 	var body *session.Body
-	if len(p.offers) > 1 {
+	sharing := 0
+	for _, o := range p.offers {
+		if o.Shares() {
+			sharing++
+		}
+	}
+	if sharing > 1 {
 		var change journal.Change
-		body, change = session.NewBody(out, p.b.store, len(p.offers))
+		body, change = session.NewBody(out, p.b.store, sharing)
 		p.changes = append(p.changes, change)
 	}
 	for _, o := range p.offers {

@@ -16,6 +16,8 @@ type Journal interface {
 	// not before Commit returns. With done nil nobody waits, and it is tried until it
 	// succeeds.
 	Commit(changes []journal.Change, done func(error))
+	// Read hands over the values of records, in order, each valid during the call.
+	Read(ids []uint64, each func(i int, value []byte) error) error
 }
 
 // store is a journal as sessions use it.
@@ -33,6 +35,11 @@ func newStore(j Journal) *store {
 
 // ID names a new record.
 func (s *store) ID() uint64 { return s.last.Add(1) }
+
+// Read reads records.
+func (s *store) Read(ids []uint64, each func(i int, value []byte) error) error {
+	return s.journal.Read(ids, each)
+}
 
 // Commit makes changes durable.
 func (s *store) Commit(changes []journal.Change, done func(error)) {

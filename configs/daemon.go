@@ -3,6 +3,7 @@ package configs
 import (
 	"context"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/configs/memory"
 )
 
 // stopTime is how long a program may take to stop in order.
@@ -25,6 +28,9 @@ type Program struct {
 // and returns its exit code. A second signal, or stopping for too long, ends it at once:
 // everything that was acknowledged is on disk by then.
 func Daemon(name string, stderr io.Writer, cfg Log, run func(context.Context, Program) error) int {
+	if debug.SetMemoryLimit(-1) == math.MaxInt64 { // GOMEMLIMIT says nothing else
+		debug.SetMemoryLimit(memory.Limit() / 10 * 9) // collect more often before the system ends the program
+	}
 	p := Program{Version: Version(), Log: Logger(stderr, cfg)}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -102,7 +102,7 @@ func (j *Journal) process(g *group) {
 	}
 	j.mu.Lock()
 	if err != nil && !j.closing {
-		j.filling.again(g, j.index)
+		j.filling.again(g, &j.index)
 		j.lazy.Reset(retry)
 	}
 	g.reset()
@@ -120,23 +120,23 @@ func (j *Journal) commit(g *group) error {
 		return err
 	}
 	for _, m := range g.ops {
-		j.account(m.id, place{at.Segment, uint32(at.At) + m.at, m.size}, m.put)
+		j.account(m.id, place{uint32(at.Segment), uint32(at.At) + m.at, m.size}, m.put)
 	}
 	return nil
 }
 
 // account keeps the index, and how much of each segment is live.
 func (j *Journal) account(id uint64, p place, put bool) {
-	if old, ok := j.index[id]; ok {
-		j.live[old.segment] -= int64(old.size)
+	if old, ok := j.index.get(id); ok {
+		j.live[uint64(old.segment)] -= int64(old.size)
 		j.stats.live.Add(-int64(old.size))
 	}
 	if put {
-		j.index[id] = p
-		j.live[p.segment] += int64(p.size)
+		j.index.put(id, p)
+		j.live[uint64(p.segment)] += int64(p.size)
 		j.stats.live.Add(int64(p.size))
 	} else {
-		delete(j.index, id)
+		j.index.remove(id)
 	}
-	j.stats.records.Store(int64(len(j.index)))
+	j.stats.records.Store(int64(j.index.count))
 }

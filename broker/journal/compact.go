@@ -35,12 +35,11 @@ func (j *Journal) compact() bool {
 		j.littered = false
 		return true
 	}
-	j.sweep = nil // from the beginning, with the next group
+	j.endSweep() // from the beginning, with the next group
 	unread, unremoved := (*unreadable)(nil), (*unremovable)(nil)
 	switch {
 	case errors.As(err, &unread):
-		j.damage.Store(unread)
-		j.opts.Log.Error().Err(err).Msg(j.opts.Name + ": a file that is needed can't be read: the log is not compacted any more")
+		_ = j.unread(unread)
 	case errors.As(err, &unremoved):
 		if !j.littered {
 			j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": a file that isn't needed can't be removed; trying again later")
@@ -62,6 +61,13 @@ type unremovable struct{ error }
 // passing says whether what can't be read now may be later.
 func passing(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
+}
+
+func (j *Journal) endSweep() {
+	if j.sweep != nil {
+		j.sweep.segment.Close()
+		j.sweep = nil
+	}
 }
 
 func (j *Journal) wasteful() bool {
@@ -131,8 +137,8 @@ func ignore(what, err error) error {
 
 // isLive is whether the operation at a place is a record's last.
 func (j *Journal) isLive(id uint64, at wal.Place) bool {
-	p, ok := j.index[id]
-	return ok && p.segment == at.Segment && int64(p.at) == at.At
+	p, ok := j.index.get(id)
+	return ok && uint64(p.segment) == at.Segment && int64(p.at) == at.At
 }
 
 // drop makes the last copies durable, together with the word that the oldest segment
@@ -142,7 +148,7 @@ func (j *Journal) drop(g *group, oldest uint64) error {
 	if err := j.commit(g); err != nil {
 		return err
 	}
-	j.sweep = nil
+	j.endSweep()
 	delete(j.live, oldest)
 	return j.remove(oldest + 1)
 }

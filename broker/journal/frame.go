@@ -108,13 +108,13 @@ func (g *group) add(c Change) {
 // again puts what nobody waits for, out of a group that failed, before what came
 // after it. Of each record the last state counts, and none of one that is not stored and is
 // to go: else all that comes and goes while the disk is full would wait for it to end.
-func (g *group) again(failed *group, stored map[uint64]place) {
+func (g *group) again(failed *group, stored *index) {
 	last := make(map[uint64]mark)
 	begin := 0
 	for _, c := range failed.calls {
 		if c.done == nil {
 			for _, m := range failed.ops[begin:c.ops] {
-				if _, ok := stored[m.id]; m.put || ok {
+				if _, ok := stored.get(m.id); m.put || ok {
 					last[m.id] = m
 				} else {
 					delete(last, m.id)

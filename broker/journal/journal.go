@@ -67,7 +67,7 @@ type Journal struct {
 
 	// Written by whose turn it is; Load reads.
 	files    sync.Mutex
-	index    map[uint64]place
+	index    index
 	live     map[uint64]int64 // bytes of live operations, by segment
 	written  *group           // being written, or spare
 	sweep    *sweep
@@ -83,7 +83,7 @@ type Journal struct {
 
 // place is where a live record is.
 type place struct {
-	segment uint64
+	segment uint32
 	at      uint32 // of the operation, from the beginning of the file
 	size    uint32 // of the whole operation
 }
@@ -158,7 +158,7 @@ func open(opts Options, wrap func(*os.File) wal.File) (*Journal, error) {
 		return nil, err
 	}
 	j := &Journal{
-		opts: opts, log: log, filling: newGroup(), written: newGroup(), index: make(map[uint64]place), live: make(map[uint64]int64),
+		opts: opts, log: log, filling: newGroup(), written: newGroup(), index: newIndex(), live: make(map[uint64]int64),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	if err := j.scan(); err != nil {

@@ -21,7 +21,7 @@ func (j *Journal) scan() error {
 			if op.kind == opBase {
 				base = max(base, op.id)
 			} else {
-				j.account(op.id, place{at.Segment, uint32(at.At), uint32(op.size)}, op.kind == opPut)
+				j.account(op.id, place{uint32(at.Segment), uint32(at.At), uint32(op.size)}, op.kind == opPut)
 			}
 			at.At += int64(op.size)
 			body = body[op.size:]
@@ -46,6 +46,7 @@ func (j *Journal) Load(each func(id uint64, value []byte) error) error {
 	j.files.Lock()
 	defer j.files.Unlock()
 	var r *wal.Reader
+	defer func() { r.Close() }()
 	oldest, newest := j.log.Segments()
 	for number := oldest; number <= newest; number++ {
 		if j.live[number] == 0 {
@@ -60,6 +61,51 @@ func (j *Journal) Load(each func(id uint64, value []byte) error) error {
 		}
 	}
 	return nil
+}
+
+// ErrDamaged is what [Journal.Read] returns of a record that can't be read any more.
+var ErrDamaged = errors.New("damaged")
+
+// Read hands over the values of live records, in the order of their numbers in ids. A value is
+// only valid during the call.
+func (j *Journal) Read(ids []uint64, each func(i int, value []byte) error) error {
+	j.files.Lock()
+	defer j.files.Unlock()
+	var buf []byte
+	for i, id := range ids {
+		p, ok := j.index.get(id)
+		if !ok {
+			return fmt.Errorf("%w: record %d isn't there", ErrDamaged, id)
+		}
+		if cap(buf) < int(p.size) {
+			buf = make([]byte, max(p.size, 1<<10))
+		}
+		at := wal.Place{Segment: uint64(p.segment), At: int64(p.at)}
+		if err := j.log.ReadAt(buf[:p.size], at); passing(err) {
+			return err
+		} else if err != nil {
+			return j.unread(err)
+		}
+		op, err := nextOp(buf[:p.size])
+		if err == nil && (op.kind != opPut || op.id != id || op.size != int(p.size)) {
+			err = errOperation
+		}
+		if err == nil {
+			err = each(i, op.value)
+		}
+		if err != nil {
+			return j.unread(j.log.Damaged(at, err))
+		}
+	}
+	return nil
+}
+
+// unread takes note of damage, and says so once.
+func (j *Journal) unread(err error) error {
+	if j.damage.CompareAndSwap(nil, &unreadable{err}) {
+		j.opts.Log.Error().Err(err).Msg(j.opts.Name + ": a file that is needed can't be read: the log is not compacted any more")
+	}
+	return fmt.Errorf("%w: %w", ErrDamaged, err)
 }
 
 func (j *Journal) loadSegment(r *wal.Reader, each func(uint64, []byte) error) error {

@@ -15,11 +15,12 @@ const (
 	DropSessionEnded             // the session ended with it in the queue
 	DropRefused                  // the client refused it
 	DropTooOld                   // it waited for longer than the session keeps messages
+	DropDamaged                  // it can't be read from disk any more
 	drops
 )
 
 var dropNames = [drops]string{
-	"queue_full", "qos0_queue_full", "expired", "too_large", "disconnected", "session_ended", "refused_by_client", "too_old",
+	"queue_full", "qos0_queue_full", "expired", "too_large", "disconnected", "session_ended", "refused_by_client", "too_old", "damaged",
 }
 
 // String is the reason's name in metrics.

@@ -16,6 +16,8 @@ type Log interface {
 	Commit(changes []journal.Change, done func(error))
 	// Forget deletes records some time soon; 0 is none.
 	Forget(records ...uint64)
+	// Read hands over the values of records, in order, each valid during the call.
+	Read(records []uint64, each func(i int, value []byte) error) error
 }
 
 // stake is what a durable session has in an item besides the message.
@@ -27,6 +29,7 @@ type stake struct {
 	after   bool   // to be sent only when it is
 	pos     uint64 // in the queue, while pending
 	over    bool   // delivered or dropped already
+	behind  bool   // on disk only, once it is there
 	pull    *pull  // nil: not a retained message fetched for a subscription
 }
 
@@ -89,17 +92,30 @@ func (s *Session) Offer(m *Message, d Delivery) (o Offer, ok bool) {
 func (s *Session) offer(m *Message, d Delivery, p *pull) Offer {
 	s.seq++
 	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, share: d.Share, stake: &stake{
-		seq: s.seq, pending: true, after: d.Stored, pos: s.queue.items.end(), pull: p, record: s.log.ID(),
+		seq: s.seq, pending: true, after: d.Stored, pos: s.queue.items.end(), pull: p,
 	}}
-	s.push(it, d.Batch)
+	if it.stake.record = journal.Sequence + s.seq; !s.windowed() {
+		it.stake.record = s.log.ID()
+	}
+	if s.fits(m.weight()) {
+		s.push(it, d.Batch)
+	} else {
+		s.putBehind(it)
+	}
 	return Offer{s: s, it: it}
 }
 
 // None says whether there is nothing to store and to settle.
 func (o Offer) None() bool { return o.s == nil }
 
+// Shares says whether the offer's message may be in a body that other offers share.
+func (o Offer) Shares() bool { return !o.s.windowed() }
+
 // Change stores the offer. body is nil when the message is in no other record.
 func (o Offer) Change(body *Body) journal.Change {
+	if !o.Shares() {
+		return journal.Change{ID: o.it.stake.record, Value: o.s.sequenced(o.it)}
+	}
 	var where uint64
 	if body != nil {
 		where = body.record
@@ -121,6 +137,7 @@ func (o Offer) Settle(err error) {
 	defer s.mu.Unlock()
 	x := o.it.stake
 	x.pending = false
+	delete(s.behind.pending, x.seq)
 	if err == nil {
 		if s.ended || x.over {
 			s.log.Forget(x.records(nil)...) // its end came before it was on disk
@@ -130,12 +147,16 @@ func (o Offer) Settle(err error) {
 		return
 	}
 	x.record, x.body = 0, nil
-	if s.ended || x.over || x.pos < s.queue.items.first {
+	if s.ended || x.over || !x.behind && x.pos < s.queue.items.first {
 		return // sent already, as QoS 1 may be: it is now like what a session without a journal has
 	}
 	s.landed(x.pull)
 	s.missed(o.it.msg.Topic)
-	s.queue.evict(x.pos)
+	if x.behind {
+		s.behind.remove(x.seq)
+	} else {
+		s.queue.evict(x.pos)
+	}
 	s.left(1)
 	if s.writer != nil {
 		s.writer.Wake() // what was behind it

@@ -53,6 +53,9 @@ func (o *Outlet) Next() (Parcel, bool) {
 	}
 	for {
 		s.dropOld(now)
+		if s.readAhead(o); s.writer != taker(o) || s.ended {
+			return Parcel{}, false
+		}
 		it, ok := s.queue.front()
 		if !ok || s.waits(it) {
 			return Parcel{}, false
@@ -123,6 +126,9 @@ func (s *Session) Oldest() time.Time {
 	}
 	if it, ok := s.queue.front(); ok {
 		return it.msg.came
+	}
+	if s.behind.live > 0 {
+		return s.behind.parts[s.behind.first()/partLen].oldest
 	}
 	return time.Time{}
 }

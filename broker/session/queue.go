@@ -114,6 +114,7 @@ type queue struct {
 	zero  ring[uint64] // sequence numbers of QoS 0 items, oldest first; some may have left
 	live  int          // items not evicted
 	bytes int
+	zeros int     // of the bytes, those of QoS 0
 	all   *Budget // of which they are a part
 }
 
@@ -128,13 +129,19 @@ func (q *queue) push(it item) {
 	}
 	q.items.push(it)
 	q.live++
-	q.hold(it.msg.weight())
+	q.hold(it, it.msg.weight())
 }
 
-func (q *queue) hold(bytes int) {
+func (q *queue) hold(it item, bytes int) {
 	q.bytes += bytes
+	if it.qos == 0 {
+		q.zeros += bytes
+	}
 	q.all.add(bytes)
 }
+
+// stored is the bytes of what is on disk, too.
+func (q *queue) stored() int { return q.bytes - q.zeros }
 
 // front returns the oldest item that was not evicted.
 func (q *queue) front() (item, bool) {
@@ -152,7 +159,7 @@ func (q *queue) front() (item, bool) {
 func (q *queue) pop() {
 	it := q.items.pop()
 	q.live--
-	q.hold(-it.msg.weight())
+	q.hold(it, -it.msg.weight())
 	for q.zero.len() > 0 && *q.zero.oldest() < q.items.first {
 		q.zero.pop()
 	}
@@ -202,7 +209,7 @@ const gaps = 8
 func (q *queue) evict(seq uint64) {
 	it := q.items.at(seq)
 	q.live--
-	q.hold(-it.msg.weight())
+	q.hold(*it, -it.msg.weight())
 	*it = item{}
 	for q.items.len() > 0 && q.items.at(q.items.end()-1).msg == nil {
 		q.items.dropLast()

@@ -9,14 +9,15 @@ import (
 // Kinds of a session's records: the first byte of each. Whoever keeps other records
 // in the same journal uses kinds from KindOther on.
 const (
-	kindEntry    byte = iota + 1 // a queued message: session, seq, how, message
-	kindShared                   // the same of a message that others have, too: session, seq, how, number of the body
-	kindBody                     // such a message
-	kindReleased                 // a QoS 2 message after its PUBREC: session, seq
-	kindInbound                  // a QoS 2 publish of the client's: session, packet id
-	kindProgress                 // how far the queue was sent: session, seq
-	kindPull                     // retained messages that are still to be sent: session, filter, how
-	KindOther    byte = 32
+	kindEntry     byte = iota + 1 // a queued message: session, seq, how, message
+	kindShared                    // the same of a message that others have, too: session, seq, how, number of the body
+	kindBody                      // such a message
+	kindReleased                  // a QoS 2 message after its PUBREC: session, seq
+	kindInbound                   // a QoS 2 publish of the client's: session, packet id
+	kindProgress                  // how far the queue was sent: session, seq
+	kindPull                      // retained messages that are still to be sent: session, filter, how
+	kindSequenced                 // a queued message in a sequence: session, seq, how, message, checksum
+	KindOther     byte = 32
 )
 
 // Encoder appends values to a record.

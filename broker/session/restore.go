@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/edgebus/edgebus/broker/journal"
 )
 
 // Loader puts sessions together from their records.
@@ -11,6 +13,7 @@ type Loader struct {
 	parts  map[uint64]*parts // by session
 	bodies map[uint64]*loadedBody
 	users  map[uint64]int32 // of a body
+	now    time.Time
 }
 
 // parts are a session's records.
@@ -20,6 +23,8 @@ type parts struct {
 	progress uint64
 	sent     uint64
 	pulls    []LoadedPull
+	behind   behind // what is in a sequence
+	last     uint64 // of it
 }
 
 type entry struct {
@@ -44,8 +49,8 @@ type LoadedPull struct {
 }
 
 // NewLoader makes an empty loader.
-func NewLoader() *Loader {
-	return &Loader{parts: make(map[uint64]*parts), bodies: make(map[uint64]*loadedBody), users: make(map[uint64]int32)}
+func NewLoader(now time.Time) *Loader {
+	return &Loader{parts: make(map[uint64]*parts), bodies: make(map[uint64]*loadedBody), users: make(map[uint64]int32), now: now}
 }
 
 func (l *Loader) of(number uint64) *parts {
@@ -68,6 +73,9 @@ func (l *Loader) Record(id uint64, value []byte) error {
 		b.record = id
 		l.bodies[id] = b
 		return d.End()
+	}
+	if kind == kindSequenced {
+		return l.sequenced(id, value)
 	}
 	if kind == 0 || kind > kindPull {
 		return errKind
@@ -93,6 +101,22 @@ func (l *Loader) Record(id uint64, value []byte) error {
 	return d.End()
 }
 
+// sequenced takes note of a message that stays on disk.
+func (l *Loader) sequenced(id uint64, value []byte) error {
+	number, e, err := sequencedFrom(value)
+	if err == nil && journal.Sequence+e.seq != id {
+		err = errRecord
+	}
+	if err != nil {
+		return err
+	}
+	p := l.of(number)
+	e.msg.Anchor(l.now)
+	p.behind.put(e.seq, e.msg.weight(), e.msg.came)
+	p.last = max(p.last, e.seq)
+	return nil
+}
+
 func (d *Decoder) entry(kind byte, id uint64) entry {
 	e := entry{record: id, seq: d.Number(), released: kind == kindReleased}
 	if e.released {
@@ -112,7 +136,7 @@ func (d *Decoder) entry(kind byte, id uint64) entry {
 }
 
 // Restore fills a session that is still empty, and returns the pulls to begin again.
-func (l *Loader) Restore(s *Session, now time.Time) ([]LoadedPull, error) {
+func (l *Loader) Restore(s *Session) ([]LoadedPull, error) {
 	p := l.parts[s.number]
 	if p == nil {
 		return nil, nil
@@ -120,7 +144,9 @@ func (l *Loader) Restore(s *Session, now time.Time) ([]LoadedPull, error) {
 	delete(l.parts, s.number)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.progress, s.sent, s.seq = p.progress, p.sent, p.sent
+	s.progress, s.sent, s.seq = p.progress, p.sent, max(p.sent, p.last)
+	s.behind = p.behind
+	s.count.Queued.Add(int64(s.behind.live))
 	for id, record := range p.inbound {
 		s.inbound[id] = &inbound{record: record, received: true}
 	}
@@ -130,7 +156,7 @@ func (l *Loader) Restore(s *Session, now time.Time) ([]LoadedPull, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.restore(it, e, now)
+		s.restore(it, e, l.now)
 	}
 	return p.pulls, nil
 }
@@ -197,7 +223,7 @@ func (l *Loader) Orphans() (records []uint64) {
 		for _, m := range p.pulls {
 			records = append(records, m.Marker)
 		}
-		records = append(records, p.progress)
+		records = append(p.behind.all(records), p.progress)
 	}
 	for id, b := range l.bodies {
 		if b.users.Load() <= 0 && l.users[id] <= 0 {

@@ -25,6 +25,7 @@ type Limits struct {
 	All      *Budget // of all sessions together
 
 	Oldest bool          // beyond the limits the oldest message loses, not the newest
+	Window int           // bytes of a durable session's messages that are in memory, too; 0: all
 	Age    time.Duration // after which a message is dropped; 0: never
 }
 
@@ -43,6 +44,7 @@ type Session struct {
 	// progress is the record that says so; 0: none yet.
 	progress uint64
 	queue    queue
+	behind   behind
 	flights  flights
 	inbound  map[uint16]*inbound
 	pulls    []*pull
@@ -130,7 +132,7 @@ func (s *Session) End() (records []uint64, left []Undelivered) {
 	}
 	s.ended = true
 	left = s.undelivered()
-	n := s.queue.live + s.flights.len()
+	n := s.queue.live + s.behind.live + s.flights.len()
 	s.left(n)
 	s.count.drop(DropSessionEnded, n-len(left))
 	if s.log != nil {
@@ -138,7 +140,7 @@ func (s *Session) End() (records []uint64, left []Undelivered) {
 	}
 	all := s.limits.All
 	all.add(-s.queue.bytes - s.flights.bytes)
-	s.queue, s.flights, s.pulls, s.came = newQueue(all), newFlights(all), nil, arrivals{}
+	s.queue, s.behind, s.flights, s.pulls, s.came = newQueue(all), behind{}, newFlights(all), nil, arrivals{}
 	return records, left
 }
 
@@ -170,6 +172,7 @@ func (s *Session) records() (all []uint64) {
 	for i := s.queue.items.first; i < s.queue.items.end(); i++ {
 		all = s.queue.items.at(i).stake.all(all)
 	}
+	all = s.behind.all(all)
 	for x := s.flights.first; x != nil; x = x.next {
 		all = x.stake.all(all)
 	}
@@ -196,7 +199,8 @@ func (s *Session) Online() bool {
 func (s *Session) Queued() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.queue.live + s.flights.len()
+	waiting, _ := s.waiting()
+	return waiting + s.flights.len()
 }
 
 // Load is how many messages wait, how many are unacknowledged, and the bytes of those
@@ -204,7 +208,8 @@ func (s *Session) Queued() int {
 func (s *Session) Load() (waiting, unacked, bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.queue.live, s.flights.len(), s.queue.bytes
+	waiting, bytes = s.waiting()
+	return waiting, s.flights.len(), bytes
 }
 
 // Enqueue queues a message. It reports false when the message was dropped, which
@@ -220,7 +225,7 @@ func (s *Session) Enqueue(m *Message, d Delivery) bool {
 		s.missed(m.Topic)
 		return true // nothing is owed
 	}
-	if s.full(m) && (d.QoS == 0 || !s.makeRoom(m)) {
+	if d.QoS == 0 && s.crowded(m) || s.full(m) && (d.QoS == 0 || !s.makeRoom(m)) {
 		s.missed(m.Topic)
 		s.count.drop(fullReason(d.QoS), 1)
 		return false
@@ -255,17 +260,23 @@ func (s *Session) evictFirst() bool {
 	if ok {
 		s.queue.pop()
 		s.done(it)
+	} else if ok = s.behind.live > 0; ok {
+		s.evictBehind()
 	}
 	return ok
 }
 
 // dropOld drops what has waited for too long.
 func (s *Session) dropOld(now time.Time) {
+	if s.limits.Age == 0 {
+		return
+	}
 	for it, ok := s.queue.front(); ok && s.old(it, now); it, ok = s.queue.front() {
 		s.evictFirst()
 		s.left(1)
 		s.count.drop(DropTooOld, 1)
 	}
+	s.dropOldBehind(now)
 }
 
 func (s *Session) old(it item, now time.Time) bool {
@@ -289,7 +300,8 @@ func fullReason(qos byte) Drop {
 // full: an empty queue takes a message of any size, or one could never be sent.
 func (s *Session) full(m *Message) bool {
 	w := m.weight()
-	return s.queue.live > 0 && (s.queue.live >= s.limits.Messages || s.queue.bytes+w > s.limits.Bytes) ||
+	messages, bytes := s.waiting()
+	return messages > 0 && (messages >= s.limits.Messages || bytes+w > s.limits.Bytes) ||
 		s.limits.All.spent(s.queue.bytes+s.flights.bytes, w)
 }
 

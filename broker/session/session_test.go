@@ -142,6 +142,9 @@ type forgetful struct{ last uint64 }
 func (f *forgetful) ID() uint64                           { f.last++; return f.last }
 func (f *forgetful) Commit([]journal.Change, func(error)) {}
 func (f *forgetful) Forget(...uint64)                     {}
+func (f *forgetful) Read([]uint64, func(int, []byte) error) error {
+	return nil
+}
 
 // A client that acknowledges nothing and comes again and again makes no queue grow
 // beyond what is in it, and a message that can't be stored is still found.

@@ -51,16 +51,22 @@ func checksum(body []byte, at Place) uint32 {
 	return crc32.Update(crc32.Checksum(where[:], castagnoli), castagnoli, body)
 }
 
-// frameAt returns the body of the frame at a place in a segment, if there is a whole one.
-func frameAt(text []byte, at Place) (body []byte, ok bool) {
-	rest := text[at.At:]
-	if len(rest) < HeadSize || binary.LittleEndian.Uint32(rest) != frameMagic {
-		return nil, false
+// bodySize is the length that a frame's head says, if the file has so much left.
+func bodySize(head []byte, left int64) (n int64, ok bool) {
+	n = int64(binary.LittleEndian.Uint32(head[4:]))
+	return n, binary.LittleEndian.Uint32(head) == frameMagic && n <= left
+}
+
+// sealed says whether a head is that of a body at a place.
+func sealed(head, body []byte, at Place) bool {
+	return checksum(body, at) == binary.LittleEndian.Uint32(head[8:])
+}
+
+// frameAt says whether text begins with a whole frame that stands at a place.
+func frameAt(text []byte, at Place) bool {
+	if len(text) < HeadSize {
+		return false
 	}
-	n := binary.LittleEndian.Uint32(rest[4:])
-	if uint64(n) > uint64(len(rest)-HeadSize) {
-		return nil, false
-	}
-	body = rest[HeadSize : HeadSize+int(n)]
-	return body, checksum(body, at) == binary.LittleEndian.Uint32(rest[8:])
+	n, ok := bodySize(text, int64(len(text)-HeadSize))
+	return ok && sealed(text, text[HeadSize:HeadSize+n], at)
 }

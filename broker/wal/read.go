@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -36,13 +37,13 @@ func (l *Log) list() error {
 // frame's body, valid during the call. It is called once.
 func (l *Log) Scan(from uint64, each func(at Place, body []byte) error) error {
 	l.base = max(l.base, from)
-	var text []byte
+	r := &Reader{}
+	defer r.Close()
 	for i := range l.segments {
 		if l.segments[i].number < from {
 			continue
 		}
-		var err error
-		if text, err = l.scan(&l.segments[i], i == len(l.segments)-1, text, each); err != nil {
+		if err := l.scan(&l.segments[i], i == len(l.segments)-1, r, each); err != nil {
 			return err
 		}
 	}
@@ -51,70 +52,90 @@ func (l *Log) Scan(from uint64, each func(at Place, body []byte) error) error {
 
 // scan checks a segment. Only the last one may have been torn, since the one before is
 // complete before another is begun.
-func (l *Log) scan(s *segment, last bool, buf []byte, each func(Place, []byte) error) (text []byte, err error) {
-	if text, err = readFile(l.Path(s.number), buf); err != nil {
-		return nil, err
+func (l *Log) scan(s *segment, last bool, r *Reader, each func(Place, []byte) error) error {
+	if err := r.open(l, s.number); err != nil {
+		return err
 	}
-	base, ok := parseHeader(text, s.number)
+	header, err := r.in.Peek(HeaderSize)
+	base, ok := parseHeader(header, s.number)
 	if !ok {
-		return nil, l.Damaged(Place{s.number, 0}, errors.New("no header of "+l.opts.Name))
+		return l.Damaged(Place{s.number, 0}, errors.Join(errors.New("no header of "+l.opts.Name), ignoreEOF(err)))
 	}
 	l.base = max(l.base, base)
-	s.size = HeaderSize
-	for s.size < int64(len(text)) {
-		at := Place{s.number, s.size}
-		body, ok := frameAt(text, at)
+	if _, err := r.in.Discard(HeaderSize); err != nil {
+		return err
+	}
+	for r.at.At < r.size {
+		at := r.at
+		body, ok, err := r.frame()
+		if err != nil {
+			return err
+		}
 		if !ok {
-			if next := whole(text, at); !last || next >= 0 {
-				return nil, l.Damaged(at, errors.New("a frame's checksum is wrong"))
+			if err := l.torn(at, r.size, last); err != nil {
+				return err
 			}
-			l.opts.Log.Info().Str("file", l.Path(s.number)).Int64("bytes", int64(len(text))-s.size).
-				Msg(l.opts.Name + ": the end of the last write, which was never acknowledged, is dropped")
 			break
 		}
 		if err := each(at, body); err != nil {
-			return nil, l.Damaged(at, err)
+			return l.Damaged(at, err)
 		}
-		s.size += int64(HeadSize + len(body))
 	}
+	s.size = r.at.At
 	l.size.Add(s.size)
-	return text, nil
+	return nil
 }
 
-// whole finds the first whole frame behind a place. One behind a broken one means
-// damage, for each was on disk before the next was written.
-func whole(text []byte, at Place) int64 {
-	var magic [4]byte
-	binary.LittleEndian.PutUint32(magic[:], frameMagic)
-	for from := at.At + 1; from < int64(len(text)); from++ {
-		i := bytes.Index(text[from:], magic[:])
-		if i < 0 {
-			return -1
-		}
-		from += int64(i)
-		if _, ok := frameAt(text, Place{at.Segment, from}); ok {
-			return from
-		}
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
 	}
-	return -1
+	return err
 }
 
-// readFile reads a file into a buffer, if it is large enough, or into one of its own.
-func readFile(path string, buf []byte) ([]byte, error) {
-	f, err := os.Open(path)
+// torn tells what a crash has left at a segment's end from damage.
+func (l *Log) torn(at Place, size int64, last bool) error {
+	rest, err := l.rest(at)
+	if err != nil {
+		return err
+	}
+	if !last || whole(rest, at) {
+		return l.Damaged(at, errors.New("a frame's checksum is wrong"))
+	}
+	l.opts.Log.Info().Str("file", l.Path(at.Segment)).Int64("bytes", size-at.At).
+		Msg(l.opts.Name + ": the end of the last write, which was never acknowledged, is dropped")
+	return nil
+}
+
+// rest is what a segment has from a place on.
+func (l *Log) rest(at Place) ([]byte, error) {
+	f, err := os.Open(l.Path(at.Segment))
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
+	if _, err := f.Seek(at.At, io.SeekStart); err != nil {
 		return nil, err
 	}
-	if int64(cap(buf)) < info.Size() {
-		buf = make([]byte, info.Size())
+	return io.ReadAll(f)
+}
+
+// whole says whether there is a whole frame behind a place, from which text is. One behind
+// a broken one means damage, for each was on disk before the next was written.
+func whole(text []byte, at Place) bool {
+	var magic [4]byte
+	binary.LittleEndian.PutUint32(magic[:], frameMagic)
+	for from := 1; from < len(text); from++ {
+		i := bytes.Index(text[from:], magic[:])
+		if i < 0 {
+			return false
+		}
+		from += i
+		if frameAt(text[from:], Place{at.Segment, at.At + int64(from)}) {
+			return true
+		}
 	}
-	n, err := io.ReadFull(f, buf[:info.Size()])
-	return buf[:n], err
+	return false
 }
 
 // Begin goes on at the log's end. Segments before base, or before what the log itself
@@ -162,45 +183,130 @@ func (l *Log) gapless() (newest uint64, err error) {
 	return newest, nil
 }
 
-// Reader goes through a segment's frames.
+// Reader goes through a segment's frames. It holds one of them in memory at a time.
 type Reader struct {
 	log  *Log
-	text []byte
+	file *os.File
+	in   *bufio.Reader
+	body []byte
 	at   Place
 	size int64
 }
 
+const readBuffer = 64 << 10
+
 // Read begins to go through a segment, up to its present end. The memory of a reader
 // that has done its work serves again, if there is one.
 func (l *Log) Read(number uint64, done *Reader) (*Reader, error) {
-	r := &Reader{log: l, at: Place{number, HeaderSize}, size: l.sizeOf(number)}
-	var buf []byte
-	if done != nil {
-		buf = done.text
+	r := done
+	if r == nil {
+		r = &Reader{}
 	}
-	text, err := readFile(l.Path(number), buf)
-	if err == nil && int64(len(text)) < r.size {
-		err = io.ErrUnexpectedEOF
+	size := l.sizeOf(number)
+	err := r.open(l, number)
+	if err == nil && r.size < size {
+		err = fmt.Errorf("%s: %w", l.Path(number), io.ErrUnexpectedEOF)
+	}
+	if err == nil {
+		r.size = size
+		_, err = r.in.Discard(HeaderSize)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", l.Path(number), err)
+		r.Close()
+		return nil, err
 	}
-	r.text = text
 	return r, nil
 }
 
-// Next is the next frame's body, and where it is. At the end it is [io.EOF].
+// open begins at a segment's beginning. The header is still to be read.
+func (r *Reader) open(l *Log, number uint64) error {
+	r.Close()
+	f, err := os.Open(l.Path(number))
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return err
+	}
+	if r.in == nil {
+		r.in = bufio.NewReaderSize(f, readBuffer)
+	}
+	r.in.Reset(f)
+	r.log, r.file, r.at, r.size = l, f, Place{number, HeaderSize}, info.Size()
+	return nil
+}
+
+// Close closes the file, as reaching the end does.
+func (r *Reader) Close() {
+	if r != nil && r.file != nil {
+		_ = r.file.Close()
+		r.file = nil
+	}
+}
+
+// Next is the next frame's body, which is valid until the next call, and where it is. At the
+// end it is [io.EOF].
 func (r *Reader) Next() (body []byte, at Place, err error) {
-	if r.at.At >= r.size {
-		return nil, r.at, io.EOF
-	}
-	body, ok := frameAt(r.text[:r.size], r.at)
-	if !ok {
-		return nil, r.at, r.log.Damaged(r.at, errors.New("it was well when it was opened"))
-	}
 	at = r.at
-	r.at.At += int64(HeadSize + len(body))
+	if at.At >= r.size {
+		r.Close()
+		return nil, at, io.EOF
+	}
+	body, ok, err := r.frame()
+	if err != nil {
+		return nil, at, err
+	}
+	if !ok {
+		return nil, at, r.log.Damaged(at, errors.New("it was well when it was opened"))
+	}
 	return body, at, nil
+}
+
+// frame reads the frame that comes next, if it is whole.
+func (r *Reader) frame() (body []byte, ok bool, err error) {
+	left := r.size - r.at.At - HeadSize
+	if left < 0 {
+		return nil, false, nil
+	}
+	var head [HeadSize]byte
+	if _, err := io.ReadFull(r.in, head[:]); err != nil {
+		return nil, false, r.failed(err)
+	}
+	n, ok := bodySize(head[:], left)
+	if !ok {
+		return nil, false, nil
+	}
+	if int64(cap(r.body)) < n {
+		r.body = make([]byte, n)
+	}
+	body = r.body[:n]
+	if _, err := io.ReadFull(r.in, body); err != nil {
+		return nil, false, r.failed(err)
+	}
+	if !sealed(head[:], body, r.at) {
+		return nil, false, nil
+	}
+	r.at.At += HeadSize + n
+	return body, true, nil
+}
+
+func (r *Reader) failed(err error) error {
+	return fmt.Errorf("%s: %w", r.log.Path(r.at.Segment), err)
+}
+
+// ReadAt reads a part of a segment.
+func (l *Log) ReadAt(b []byte, at Place) error {
+	f, err := os.Open(l.Path(at.Segment))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.ReadAt(b, at.At); err != nil {
+		return fmt.Errorf("%s: %w", l.Path(at.Segment), err)
+	}
+	return nil
 }
 
 func (l *Log) sizeOf(number uint64) int64 {

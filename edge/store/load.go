@@ -42,6 +42,7 @@ func (s *Store) view(read func(*view) error) error {
 // segment when that is more than a number of bytes, if the number isn't 0.
 func (s *Store) gather(into *changes, first, last uint64, most int) (end uint64, err error) {
 	var r *wal.Reader
+	defer func() { r.Close() }()
 	for end = first; end <= last; end++ {
 		if r, err = s.log.Read(end, r); err != nil {
 			return end, err

@@ -54,7 +54,7 @@ func streams(b bench) error {
 		fmt.Fprintf(b.w, "| %s | %.0f | %s: %.0f | %.2f |\n", r.what, r.rate, r.beside, r.other, r.other/r.rate)
 	}
 	fmt.Fprintf(b.w, "\nWith %.1f MB waiting (`edgebus_streams_waiting_bytes`) the core has %.1f MB of memory more for each of them (RssAnon, before it\n"+
-		"is collected again): what waits is in memory as well as on disk.\n", median(waiting), median(cost))
+		"is collected again); what waits is on disk.\n", median(waiting), median(cost))
 	return nil
 }
 
