@@ -200,6 +200,7 @@ type request struct {
 	media       string   // of the body
 	twice       twice    // of the body
 	doubts      []string // about what is written, for its writer
+	readings    []string // doubts about how another group's form was read
 	part        bool     // of another object: not all objects of the kind are below the path
 	own         bool     // below the path at which the kind's own system serves it
 }
@@ -215,6 +216,9 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 	}
 	if err := req.allowed(); err != nil {
 		return err
+	}
+	if req.kind.readOnly() && r.Method != http.MethodGet {
+		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s are read-only: they show what is known of the %s of the same name", req.kind.Plural, req.kind.record())
 	}
 	if err := checkManager(req); err != nil {
 		return err

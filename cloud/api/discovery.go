@@ -116,7 +116,7 @@ func (s *server) resources(group, version string) any {
 			continue
 		}
 		list = append(list, dict{
-			"name": k.Plural, "singularName": k.Singular, "namespaced": k.Namespaced, "kind": k.Name, "verbs": verbs, "shortNames": k.Short,
+			"name": k.Plural, "singularName": k.Singular, "namespaced": k.Namespaced, "kind": k.Name, "verbs": k.verbs(), "shortNames": k.Short,
 		})
 		if !k.NoStatus {
 			list = append(list, dict{"name": k.Plural + "/status", "singularName": "", "namespaced": k.Namespaced, "kind": k.Name, "verbs": statusVerbs})
@@ -155,7 +155,7 @@ func (k *Kind) discovered() any {
 	}
 	d := dict{
 		"resource": k.Plural, "responseKind": k.gvk(), "scope": scope, "singularResource": k.Singular,
-		"verbs": verbs, "shortNames": k.Short,
+		"verbs": k.verbs(), "shortNames": k.Short,
 	}
 	if !k.NoStatus {
 		d["subresources"] = []any{dict{"subresource": "status", "responseKind": k.gvk(), "verbs": statusVerbs}}

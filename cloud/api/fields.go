@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/edgebus/edgebus/cloud/api/fit"
+	"github.com/edgebus/edgebus/topics/dialect/fit"
 )
 
 // prune takes out of tree what the kind has no field for, and returns the paths.

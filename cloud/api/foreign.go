@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/edgebus/edgebus/cloud/api/dialect"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/dialect"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -32,6 +32,17 @@ func withDialects(kinds []Kind) []Kind {
 		}
 	}
 	return out
+}
+
+// readOnly says that the kind is a form for reading only.
+func (k *Kind) readOnly() bool { return k.foreign != nil && k.foreign.ReadOnly }
+
+// verbs are what can be done with objects of the kind.
+func (k *Kind) verbs() []string {
+	if k.readOnly() {
+		return readVerbs
+	}
+	return verbs
 }
 
 // isAt says whether the kind's own system serves it there, in a group that has no name.
@@ -112,6 +123,7 @@ func (r *request) understand(raw []byte, old *object) (*object, []string, error)
 	if err != nil {
 		return nil, nil, err
 	}
+	r.readings = k.foreign.Doubts(raw)
 	if raw, err = k.foreign.Read(raw, before, r.subresource == "status"); err != nil {
 		return nil, nil, r.about(r.key.Name, err)
 	}

@@ -226,7 +226,7 @@ func TestDialectClaims(t *testing.T) {
 
 // The first document's Device as text: the hub reads OFF as its author meant it.
 func TestSampleAsText(t *testing.T) {
-	sample, err := os.ReadFile("dialect/testdata/device-management-device.yaml")
+	sample, err := os.ReadFile("../../topics/dialect/testdata/device-management-device.yaml")
 	require.NoError(t, err)
 	h := newHub(t)
 	made := h.ok("POST", alpha1+"/devices", string(sample), "Content-Type", "application/yaml")

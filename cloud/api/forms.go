@@ -11,7 +11,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/edgebus/edgebus/cloud/api/dialect"
+	"github.com/edgebus/edgebus/topics/dialect"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

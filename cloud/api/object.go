@@ -12,8 +12,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/edgebus/edgebus/cloud/api/fit"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/dialect/fit"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -209,7 +210,7 @@ func two(a int, unitA string, b int, unitB string) string {
 
 // answer writes one object in the form that was asked for.
 func (s *server) answer(w http.ResponseWriter, r *request, code int, o *object) error {
-	for _, doubt := range r.doubts {
+	for _, doubt := range slices.Concat(r.readings, r.doubts) {
 		warn(w, "%s", doubt)
 	}
 	f, err := accepts(r.Request)

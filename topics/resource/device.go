@@ -158,8 +158,9 @@ type Bundle struct {
 }
 
 // NewBundle makes the bundle of a device and its model. The device's own visitors
-// stand among the model's there: a mapper looks in one place.
+// stand among the model's there, and the model's configuration of the protocol in the device's: a mapper looks in one place.
 func NewBundle(d Device, m DeviceModel) Bundle {
+	d.Spec.Protocol.Config = m.config(d.Spec.Protocol)
 	m = m.with(d.Spec.Protocol.Type, d.Spec.PropertyVisitors)
 	d.Spec.Desired, d.Spec.DesiredUntil, d.DesiredMeta, d.Spec.PropertyVisitors = nil, nil, nil, nil
 	d.Status = DeviceStatus{}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -119,6 +120,8 @@ const (
 type ProtocolVisitors struct {
 	// Protocol is as in the Device's spec.protocol.type.
 	Protocol string `json:"protocol"`
+	// Config is what devices of the model have in their spec.protocol.config, where they don't say otherwise.
+	Config map[string]string `json:"config,omitempty"`
 	// Visitors say how to reach each property.
 	Visitors []Visitor `json:"visitors"`
 }
@@ -162,6 +165,18 @@ func (m DeviceModel) Visitors(protocol string) []Visitor {
 	return nil
 }
 
+// config is a device's configuration of a protocol, completed by the model's.
+func (m DeviceModel) config(p Protocol) map[string]string {
+	for _, pv := range m.Spec.PropertyVisitors {
+		if strings.EqualFold(pv.Protocol, p.Type) && len(pv.Config) > 0 {
+			all := maps.Clone(pv.Config)
+			maps.Copy(all, p.Config)
+			return all
+		}
+	}
+	return p.Config
+}
+
 // with is the model with some visitors of a protocol in the place of its own for the same properties.
 func (m DeviceModel) with(protocol string, own []Visitor) DeviceModel {
 	if len(own) == 0 {
@@ -174,6 +189,7 @@ func (m DeviceModel) with(protocol string, own []Visitor) DeviceModel {
 			rest = append(rest, pv)
 			continue
 		}
+		all.Config = pv.Config
 		for _, v := range pv.Visitors {
 			if !slices.ContainsFunc(own, func(o Visitor) bool { return o.PropertyName == v.PropertyName }) {
 				all.Visitors = append(all.Visitors, v)

@@ -175,7 +175,7 @@ func TestOneThatFailsDoesntStopTheOthers(t *testing.T) {
 func TestAnExportMakesTheSameHub(t *testing.T) {
 	old := newHub(t)
 	dir := t.TempDir()
-	const dialects = "../../api/dialect/testdata/"
+	const dialects = "../../../topics/dialect/testdata/"
 	manifests := []string{
 		"apply", "-f", write(t, dir, "plant.yaml", strings.Replace(plant, "name: lamp", "name: hall", 1)), "-f", "../../api/testdata/samples.yaml", // all kinds
 		"-f", dialects + "device-management-model.yaml", "-f", dialects + "device-management-device.yaml", "-f", dialects + "fleet-device-valid.yaml",

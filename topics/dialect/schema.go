@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/edgebus/edgebus/cloud/api/fit"
+	"github.com/edgebus/edgebus/topics/dialect/fit"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

@@ -2,6 +2,10 @@ package dialect
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +31,46 @@ func kubeedgeModel(version string) Kind {
 		Group: kubeedgeGroup, Version: version, Name: "DeviceModel", Plural: "devicemodels", Singular: "devicemodel",
 		Canonical: resource.KindDeviceModel,
 	}
+}
+
+// longest is the longest cycle that is taken for milliseconds: an hour. Some versions of KubeEdge read cycles as
+// nanoseconds, and its published samples are written so.
+const longest = int64(time.Hour / time.Millisecond)
+
+// millis reads a cycle.
+func millis(n int64) int64 {
+	if n > longest {
+		return max(n/int64(time.Millisecond), 1)
+	}
+	return n
+}
+
+// cycle writes one so that millis reads it as it was.
+func cycle(ms int64) int64 {
+	if ms > longest && ms <= math.MaxInt64/int64(time.Millisecond) {
+		return ms * int64(time.Millisecond)
+	}
+	return ms
+}
+
+// cycles doubt that a number of nanoseconds was meant for milliseconds, wherever in a form it stands.
+func cycles(at string, v any) (doubts []string) {
+	switch v := v.(type) {
+	case tree:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			n, ok := v[name].(json.Number)
+			if ns, err := n.Int64(); ok && err == nil && ns > longest && (name == "collectCycle" || name == "reportCycle") {
+				doubts = append(doubts, fmt.Sprintf("%s.%s: %d is more than an hour of milliseconds, and read as nanoseconds: %s",
+					at, name, ns, time.Duration(millis(ns))*time.Millisecond))
+			}
+			doubts = append(doubts, cycles(at+"."+name, v[name])...)
+		}
+	case []any:
+		for i, e := range v {
+			doubts = append(doubts, cycles(fmt.Sprintf("%s[%d]", at, i), e)...)
+		}
+	}
+	return doubts
 }
 
 // plain is a configuration's values as texts.

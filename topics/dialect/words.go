@@ -27,6 +27,7 @@ var words = map[string]string{
 	"operator":           "In.",
 	"properties":         "What is wanted of each property and how to reach it, or what a model has.",
 	"protocol":           "How to reach the device.",
+	"protocolConfigData": "Configuration of the protocol that devices of the model have, where they don't say otherwise.",
 	"protocolName":       "The protocol that a mapper speaks.",
 	"tcp":                "A network address.",
 	"twins":              "What is wanted and what is known of each property.",

@@ -17,7 +17,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/edgebus/edgebus/cloud/api/fit"
+	"github.com/edgebus/edgebus/topics/dialect/fit"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -38,6 +38,8 @@ type Kind struct {
 	Root string
 	// BareStatus says that what a manifest says of its status is never more than a claim, whatever it is.
 	BareStatus bool
+	// ReadOnly says that the form is for reading only.
+	ReadOnly bool
 	// agent says that who writes a status has conditions of its own, among those of others: see mingle.
 	agent bool
 	// claims are metadata that people write into manifests although it is the server's.
@@ -182,6 +184,16 @@ func (k Kind) Unknown(raw []byte) []string {
 	return append(out, fit.Unknown(reflect.TypeOf(k.Form), said)...)
 }
 
+// Doubts say what an object in this form means that its writer may not expect.
+func (k Kind) Doubts(raw []byte) []string {
+	form, err := parse(raw)
+	if err != nil || k.Group != kubeedgeGroup {
+		return nil
+	}
+	spec, _ := form["spec"].(tree)
+	return cycles("spec", spec)
+}
+
 // Plain is an object in this form with texts where the form has text, and nothing where it has null. Its
 // values are of the types that belong there.
 func (k Kind) Plain(raw []byte) ([]byte, error) {
@@ -254,6 +266,9 @@ func (k Kind) Show(canonical []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if k.ReadOnly {
+		return k.encode(form, meta)
+	}
 	status, _ := c["status"].(tree)
 	kept = slices.DeleteFunc(kept, func(d difference) bool {
 		// What was seen once is not what a manifest claims, also when nobody knows what it is now.
@@ -266,6 +281,10 @@ func (k Kind) Show(canonical []byte) ([]byte, error) {
 	if back, err := convert(k.to, form); err == nil {
 		meta.keep(beyond, differences("/spec", back["spec"], c["spec"]))
 	}
+	return k.encode(form, meta)
+}
+
+func (k Kind) encode(form tree, meta meta) ([]byte, error) {
 	form["apiVersion"], form["kind"], form["metadata"] = k.APIVersion(), k.Name, meta.fields
 	return json.Marshal(form)
 }

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -48,8 +49,8 @@ type twinV1beta1 struct {
 type modelV1beta1 struct {
 	Spec struct {
 		Properties     []modelPropertyV1beta1 `json:"properties,omitempty"`
-		Protocol       kept                   `json:"protocol,omitempty"`
-		ProtocolConfig kept                   `json:"protocolConfigData,omitempty"`
+		Protocol       string                 `json:"protocol,omitempty"`
+		ProtocolConfig options                `json:"protocolConfigData,omitempty"`
 	} `json:"spec"`
 }
 
@@ -64,10 +65,30 @@ type modelPropertyV1beta1 struct {
 	Visitors    *customized         `json:"visitors,omitempty"`
 }
 
+// deviceStatusV1beta1 is what is known of the Device of the same name: since KubeEdge 1.23 a kind of its own.
+type deviceStatusV1beta1 struct {
+	Spec   kept `json:"spec,omitempty"`
+	Status struct {
+		State          string        `json:"state,omitempty"`
+		LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
+		Twins          []twinV1beta1 `json:"twins,omitempty"`
+		Extensions     kept          `json:"extensions,omitempty"`
+	} `json:"status,omitzero"`
+}
+
+func showDeviceStatus(d resource.Device) (f deviceStatusV1beta1) {
+	device := showV1beta1(d)
+	f.Status.State, f.Status.LastOnlineTime, f.Status.Twins = device.Status.State, device.Status.LastOnlineTime, device.Status.Twins
+	return f
+}
+
 func kubeedgeV1beta1() []Kind {
+	status := kubeedgeDevice("v1beta1")
+	status.Name, status.Plural, status.Singular, status.ReadOnly = "DeviceStatus", "devicestatuses", "devicestatus", true
 	return []Kind{
 		kubeedgeDevice("v1beta1").pair(between(readV1beta1, showV1beta1)),
 		kubeedgeModel("v1beta1").pair(between(readModelV1beta1, showModelV1beta1)),
+		status.pair(between(func(deviceStatusV1beta1) (d resource.Device, err error) { return d, nil }, showDeviceStatus)),
 	}
 }
 
@@ -88,7 +109,7 @@ func readV1beta1(f deviceV1beta1) (d resource.Device, err error) {
 		if p.Visitors == nil {
 			continue
 		}
-		v := resource.Visitor{PropertyName: p.Name, CollectCycle: p.CollectCycle, ReportCycle: p.ReportCycle}
+		v := resource.Visitor{PropertyName: p.Name, CollectCycle: millis(p.CollectCycle), ReportCycle: millis(p.ReportCycle)}
 		if v.Config, err = tight(p.Visitors.ConfigData); err != nil {
 			return d, err
 		}
@@ -107,7 +128,7 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	}
 	for _, v := range d.Spec.PropertyVisitors {
 		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{
-			Name: v.PropertyName, Desired: wish(d, v.PropertyName), CollectCycle: v.CollectCycle, ReportCycle: v.ReportCycle,
+			Name: v.PropertyName, Desired: wish(d, v.PropertyName), CollectCycle: cycle(v.CollectCycle), ReportCycle: cycle(v.ReportCycle),
 			Visitors: &customized{d.Spec.Protocol.Type, loose(v.Config)},
 		})
 		delete(wanted, v.PropertyName)
@@ -147,29 +168,43 @@ func readModelV1beta1(f modelV1beta1) (m resource.DeviceModel, err error) {
 		if err != nil {
 			return m, err
 		}
-		visit(&m, p.Visitors.ProtocolName, resource.Visitor{PropertyName: p.Name, Config: config})
+		pv := visitorsOf(&m, p.Visitors.ProtocolName)
+		pv.Visitors = append(pv.Visitors, resource.Visitor{PropertyName: p.Name, Config: config})
 	}
-	return m, nil
+	if len(f.Spec.ProtocolConfig) == 0 {
+		return m, nil
+	}
+	protocol := f.Spec.Protocol
+	if protocol == "" && len(m.Spec.PropertyVisitors) > 0 {
+		protocol = m.Spec.PropertyVisitors[0].Protocol
+	}
+	if protocol == "" {
+		return m, resource.Errorf(resource.Invalid, "spec.protocol", "is required: protocolConfigData is of that protocol")
+	}
+	visitorsOf(&m, protocol).Config, err = tight(f.Spec.ProtocolConfig)
+	return m, err
 }
 
-// visit adds a visitor of a protocol to a model.
-func visit(m *resource.DeviceModel, protocol string, v resource.Visitor) {
-	for i := range m.Spec.PropertyVisitors {
-		if pv := &m.Spec.PropertyVisitors[i]; pv.Protocol == protocol {
-			pv.Visitors = append(pv.Visitors, v)
-			return
-		}
+// visitorsOf are the visitors of a protocol in a model, which gets some if it has none.
+func visitorsOf(m *resource.DeviceModel, protocol string) *resource.ProtocolVisitors {
+	i := slices.IndexFunc(m.Spec.PropertyVisitors, func(pv resource.ProtocolVisitors) bool { return strings.EqualFold(pv.Protocol, protocol) })
+	if i < 0 {
+		i = len(m.Spec.PropertyVisitors)
+		m.Spec.PropertyVisitors = append(m.Spec.PropertyVisitors, resource.ProtocolVisitors{Protocol: protocol, Visitors: []resource.Visitor{}})
 	}
-	m.Spec.PropertyVisitors = append(m.Spec.PropertyVisitors, resource.ProtocolVisitors{Protocol: protocol, Visitors: []resource.Visitor{v}})
+	return &m.Spec.PropertyVisitors[i]
 }
 
 func showModelV1beta1(m resource.DeviceModel) (f modelV1beta1) {
+	if len(m.Spec.PropertyVisitors) > 0 { // there is room for one protocol only
+		f.Spec.Protocol, f.Spec.ProtocolConfig = m.Spec.PropertyVisitors[0].Protocol, loose(m.Spec.PropertyVisitors[0].Config)
+	}
 	for _, p := range m.Spec.Properties {
 		out := modelPropertyV1beta1{
 			Name: p.Name, Description: p.Description, Type: strings.ToUpper(string(p.Type)), AccessMode: p.AccessMode,
 			Minimum: limitText(p.Minimum), Maximum: limitText(p.Maximum), Unit: p.Unit,
 		}
-		if len(m.Spec.PropertyVisitors) > 0 { // there is room for one protocol only
+		if len(m.Spec.PropertyVisitors) > 0 {
 			pv := m.Spec.PropertyVisitors[0]
 			for _, v := range pv.Visitors {
 				if v.PropertyName == p.Name {

@@ -123,7 +123,7 @@ func readV1alpha2(f deviceV1alpha2) (d resource.Device, err error) {
 	}
 	for _, v := range f.Spec.PropertyVisitors {
 		_, config := section(v.Modbus, v.OPCUA, v.Bluetooth, v.Customized)
-		out := resource.Visitor{PropertyName: v.PropertyName, CollectCycle: v.CollectCycle, ReportCycle: v.ReportCycle}
+		out := resource.Visitor{PropertyName: v.PropertyName, CollectCycle: millis(v.CollectCycle), ReportCycle: millis(v.ReportCycle)}
 		if out.Config, err = tight(config); err != nil {
 			return d, err
 		}
@@ -142,7 +142,7 @@ func showV1alpha2(d resource.Device) (f deviceV1alpha2) {
 	}
 	f.Spec.Protocol = protocolForV1alpha2(d.Spec.Protocol)
 	for _, v := range d.Spec.PropertyVisitors {
-		out := visitorV1alpha2{PropertyName: v.PropertyName, CollectCycle: v.CollectCycle, ReportCycle: v.ReportCycle}
+		out := visitorV1alpha2{PropertyName: v.PropertyName, CollectCycle: cycle(v.CollectCycle), ReportCycle: cycle(v.ReportCycle)}
 		out.Modbus, out.OPCUA, out.Bluetooth, out.Customized = sections(d.Spec.Protocol.Type, loose(v.Config))
 		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, out)
 	}

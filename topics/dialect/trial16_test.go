@@ -1,0 +1,112 @@
+package dialect
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// theKind is a kind of KubeEdge's.
+func theKind(t *testing.T, version, name string) Kind {
+	t.Helper()
+	return kindOf(t, tree{"apiVersion": kubeedgeGroup + "/" + version, "kind": name})
+}
+
+// readAs reads a manifest of KubeEdge's as a canonical object, and expects it to be shown as it was.
+func readAs(t *testing.T, k Kind, manifest string, into any) (shown map[string]any) {
+	t.Helper()
+	canonical, err := k.Read([]byte(manifest), nil, false)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(canonical, into))
+	raw, err := k.Show(canonical)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &shown))
+	var want map[string]any
+	require.NoError(t, json.Unmarshal([]byte(manifest), &want))
+	require.Equal(t, want["spec"], shown["spec"])
+	return shown
+}
+
+// A cycle of more than an hour is in nanoseconds, in each form that has cycles, and is said to be read so.
+func TestTrial16CyclesOfNanoseconds(t *testing.T) {
+	for given, want := range map[int64]int64{10_000_000_000: 10_000, 500_000_000: 500, 3_600_000: 3_600_000, 3_600_001: 3, 60_000: 60_000, 0: 0} {
+		for version, form := range map[string]string{
+			"v1beta1": `{"spec":{"deviceModelRef":{"name":"m"},"nodeName":"n1","protocol":{"protocolName":"x"},
+				"properties":[{"name":"temp","collectCycle":%d,"reportCycle":%[1]d,"visitors":{"protocolName":"x"}}]}}`,
+			"v1alpha2": `{"spec":{"deviceModelRef":{"name":"m"},"protocol":{"customizedProtocol":{"protocolName":"x"}},
+				"propertyVisitors":[{"propertyName":"temp","collectCycle":%d,"reportCycle":%[1]d,"customizedProtocol":{"protocolName":"x"}}]}}`,
+		} {
+			k, manifest := theKind(t, version, "Device"), fmt.Sprintf(form, given)
+			canonical, err := k.Read([]byte(manifest), nil, false)
+			require.NoError(t, err)
+			var d resource.Device
+			require.NoError(t, json.Unmarshal(canonical, &d))
+			require.Equal(t, want, d.Spec.PropertyVisitors[0].CollectCycle, version)
+			require.Equal(t, want, d.Spec.PropertyVisitors[0].ReportCycle, version)
+			doubts := strings.Join(k.Doubts([]byte(manifest)), "\n")
+			if given <= 3_600_000 {
+				require.Empty(t, doubts)
+				continue
+			}
+			require.Contains(t, doubts, "[0].collectCycle: ")
+			require.Contains(t, doubts, "[0].reportCycle: ")
+			require.Contains(t, doubts, "read as nanoseconds")
+			shown, err := k.Show(canonical)
+			require.NoError(t, err)
+			require.Contains(t, string(shown), fmt.Sprint(given), "it is shown as it was written")
+		}
+	}
+	k := theKind(t, "v1beta1", "Device")
+	long, err := json.Marshal(resource.Device{Spec: resource.DeviceSpec{PropertyVisitors: []resource.Visitor{{PropertyName: "a", CollectCycle: 7_200_000}}}})
+	require.NoError(t, err)
+	shown, err := k.Show(long)
+	require.NoError(t, err)
+	back, err := k.Read(shown, nil, false)
+	require.NoError(t, err)
+	require.Contains(t, string(back), `"collectCycle":7200000`, "two hours are two hours again")
+}
+
+// What a model says of its protocol is its devices', which may say otherwise.
+func TestTrial16ProtocolConfigOfAModel(t *testing.T) {
+	var m resource.DeviceModel
+	readAs(t, theKind(t, "v1beta1", "DeviceModel"), `{"spec":{"protocol":"modbus","protocolConfigData":{"ip":"10.0.0.5","port":1502},
+		"properties":[{"name":"temp","type":"INT","accessMode":"ReadWrite","visitors":{"protocolName":"modbus","configData":{"offset":2}}}]}}`, &m)
+	b := resource.NewBundle(resource.Device{Spec: resource.DeviceSpec{
+		Protocol:         resource.Protocol{Type: "Modbus", Config: map[string]string{"port": "503", "slaveID": "1"}},
+		PropertyVisitors: []resource.Visitor{{PropertyName: "temp", Config: map[string]string{"offset": "3"}}},
+	}}, m)
+	require.Equal(t, map[string]string{"ip": "10.0.0.5", "port": "503", "slaveID": "1"}, b.Device.Spec.Protocol.Config)
+	require.Equal(t, "3", b.Model.Visitors("modbus")[0].Config["offset"])
+
+	var bare resource.DeviceModel
+	readAs(t, theKind(t, "v1beta1", "DeviceModel"), `{"spec":{"protocol":"x","protocolConfigData":{"a":"b"},"properties":[{"name":"p","type":"STRING"}]}}`, &bare)
+	require.NoError(t, func() error { bare.Metadata.Name = "m"; return bare.Validate() }())
+	other := resource.NewBundle(resource.Device{Spec: resource.DeviceSpec{Protocol: resource.Protocol{Type: "y"}}}, bare)
+	require.Empty(t, other.Device.Spec.Protocol.Config, "of another protocol")
+	_, err := theKind(t, "v1beta1", "DeviceModel").Read([]byte(`{"spec":{"protocolConfigData":{"a":"b"}}}`), nil, false)
+	require.ErrorContains(t, err, "spec.protocol")
+}
+
+// DeviceStatus shows what is known, and nothing that a manifest claimed of the Device.
+func TestTrial16DeviceStatus(t *testing.T) {
+	device, status := theKind(t, "v1beta1", "Device"), theKind(t, "v1beta1", "DeviceStatus")
+	require.True(t, status.ReadOnly)
+	canonical, err := device.Read([]byte(`{"metadata":{"name":"lamp"},"spec":{"deviceModelRef":{"name":"m"},"protocol":{"protocolName":"x"},"extra":"y"},"status":{"state":"online"}}`), nil, false)
+	require.NoError(t, err)
+	var d map[string]any
+	require.NoError(t, json.Unmarshal(canonical, &d))
+	d["status"] = map[string]any{"state": "offline", "lastSeen": "2026-11-21T10:00:00Z", "twin": map[string]any{
+		"power": map[string]any{"reported": map[string]any{"value": "ON"}, "desired": map[string]any{"value": "OFF"}},
+	}}
+	raw, err := json.Marshal(d)
+	require.NoError(t, err)
+	shown, err := status.Show(raw)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"apiVersion":"devices.kubeedge.io/v1beta1","kind":"DeviceStatus","metadata":{"name":"lamp"},"spec":{},"status":{"state":"offline",
+		"lastOnlineTime":"2026-11-21T10:00:00Z","twins":[{"propertyName":"power","reported":{"value":"ON"},"observedDesired":{"value":"OFF"}}]}}`, strings.Replace(string(shown), `"kind":"DeviceStatus",`, `"kind":"DeviceStatus","spec":{},`, 1))
+}
