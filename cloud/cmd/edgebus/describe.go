@@ -56,6 +56,10 @@ func (h *hub) describe(cmd *cobra.Command, args []string) error {
 		if err := d.object(t.kind, o); err != nil {
 			return err
 		}
+		var of resource.Device
+		if t.kind.Name == resource.KindDevice && o.Into(&of) == nil {
+			h.tellLeft(cmd.Context(), cmd.ErrOrStderr(), []string{of.Spec.NodeName})
+		}
 		if err := d.events(cmd.Context(), h, o); err != nil {
 			return err
 		}

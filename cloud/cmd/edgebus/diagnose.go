@@ -21,6 +21,8 @@ const (
 	wrong mark = "wrong"
 )
 
+func (m mark) badness() int { return slices.Index([]mark{fine, look, wrong}, m) }
+
 func (m mark) sign() string { return map[mark]string{fine: "✓", look: "!", wrong: "✗"}[m] }
 
 // finding is one thing that was looked at.
@@ -82,11 +84,7 @@ func diagnose(f facts) diagnosis {
 	}
 	d.hub(f)
 	d.ends(f)
-	link := d.link(f)
-	if link != nil {
-		d.shape(f, *link)
-	}
-	d.devices(f)
+	d.node(f)
 	switch {
 	case d.Hub == nil && d.Core == nil:
 		d.Verdict = "can't tell: neither hub nor core answers"
@@ -100,6 +98,15 @@ func diagnose(f facts) diagnosis {
 		d.Verdict = "all is well"
 	}
 	return d
+}
+
+// node is what is told of a node in particular: alone, and among all.
+func (d *diagnosis) node(f facts) {
+	link := d.link(f)
+	if link != nil {
+		d.shape(f, *link)
+	}
+	d.devices(f)
 }
 
 // alone says whether the node has no hub by its own settings: what a hub says is of no concern then.

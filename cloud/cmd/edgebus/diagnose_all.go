@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -20,25 +21,20 @@ type linkSummary struct {
 	Link resource.Link `json:"link"`
 }
 
-func summarise(r resource.LinkReport) summary {
+// summarise draws the conclusions about each node as diagnose does, and keeps the worst of each.
+func summarise(r resource.LinkReport, nodes []facts) summary {
 	d := &diagnosis{}
 	hub := r
 	hub.Links = nil // what is said of one node is said below
 	d.ends(facts{hub: &hub})
 	s := summary{Hub: slices.DeleteFunc(d.Findings, func(f finding) bool { return f.Mark == fine }), More: r.More}
-	now, _ := resource.ParseTime(r.Now)
-	for _, l := range r.Links {
+	for _, f := range nodes {
 		d := &diagnosis{}
-		d.state(l, nil, now)
-		d.shape(facts{hub: &r}, l)
-		worst := d.Findings[0]
-		for _, x := range d.Findings {
-			if x.Mark == wrong && worst.Mark != wrong || x.Mark == look && worst.Mark == fine {
-				worst = x
-			}
-		}
-		s.Links = append(s.Links, linkSummary{l.Node, worst.Mark, worst.What, l})
+		d.node(f)
+		worst := slices.MaxFunc(d.Findings, func(a, b finding) int { return cmp.Compare(a.Mark.badness(), b.Mark.badness()) })
+		s.Links = append(s.Links, linkSummary{f.node, worst.Mark, worst.What, f.hub.Links[0]})
 	}
+	slices.SortStableFunc(s.Links, func(a, b linkSummary) int { return cmp.Compare(b.Mark.badness(), a.Mark.badness()) })
 	return s
 }
 

@@ -48,9 +48,24 @@ func (d *diagnosis) devices(f facts) {
 		"values that are overridden on the node: %s")
 	d.list(look, refused, "wish for a value that the device can take, or for none: edgebus twin set DEVICE PROPERTY= (after that, also for the same again)", "values that devices refused: %s")
 	d.list(look, disputed, "publish the value that you mean, on either side", "values that cloud and node disagree about: %s")
-	if len(d.Findings) == before {
-		d.add(fine, "", "%s, all online and as they should be", count(len(f.devices), "device"))
+	if len(d.Findings) > before {
+		return
 	}
+	what := count(len(f.devices), "device")
+	if l := f.hubLink(); f.hub != nil && l.State != resource.Online {
+		now, _ := resource.ParseTime(f.hub.Now)
+		d.add(look, "it is told when the node is back", "%s: how they are is not known since the node left; not connected%s", what, sinceText(l.Since, now))
+		return
+	}
+	d.add(fine, "", "%s, all online and as they should be", what)
+}
+
+// hubLink is the hub's end of the link.
+func (f facts) hubLink() (l resource.Link) {
+	if f.hub != nil && len(f.hub.Links) > 0 {
+		l = f.hub.Links[0]
+	}
+	return l
 }
 
 // behind is what was set on the node instead of what is wanted, and whether anything else is waited for.

@@ -122,7 +122,7 @@ func TestDiagnosis(t *testing.T) {
 			}
 		}, look, "overridden on the node: lamp (level: 40, by switch)"},
 		"lagging unknown":  {func(f *facts) { f.hub.Links[0].Behind = nil }, look, "not known"},
-		"offline, no core": {func(f *facts) { f.core, f.hub.Links[0].State = nil, resource.Offline }, wrong, "not connected for 1h"},
+		"offline, no core": {func(f *facts) { f.core, f.hub.Links[0].State, f.devices = nil, resource.Offline, nil }, wrong, "not connected for 1h"},
 		"rejected": {func(f *facts) {
 			f.hub.Links[0].Rejected = &resource.Rejection{Count: 4, Time: ago(time.Minute), Reason: "bad user name or password"}
 		}, look, "refused 4 connections"},
@@ -211,7 +211,8 @@ func TestSummaryIsTheWorstOfEach(t *testing.T) {
 	away := r.Links[0]
 	away.Node, away.State, away.LastError = "n2", resource.Offline, "keep-alive timeout"
 	r.Links = append([]resource.Link{away}, r.Links...)
-	s := summarise(r)
+	nodes := []facts{{node: "n2", hub: &resource.LinkReport{Now: r.Now, Links: r.Links[:1]}}, healthy()}
+	s := summarise(r, nodes)
 	require.Empty(t, s.Hub)
 	require.Equal(t, wrong, s.Links[0].Mark)
 	require.Contains(t, s.Links[0].What, "keep-alive timeout")
@@ -227,4 +228,38 @@ func TestTheNodeAloneTellsOfAnotherHub(t *testing.T) {
 	require.True(t, slices.ContainsFunc(d.Findings, func(x finding) bool {
 		return x.Mark == wrong && strings.Contains(x.What, "the node has what hub-00000001 gave it, and keeps it: this is another hub, hub-00000002")
 	}), "%v", d.Findings)
+}
+
+// When a node has just left, the hub still shows its devices as they were: nobody says that this is how they are.
+func TestTrial14WhatIsKnownOfANodeThatLeft(t *testing.T) {
+	f := healthy()
+	l := &f.hub.Links[0]
+	l.State, l.Since, l.LastError = resource.Offline, resource.Time(time.Now().Add(-7*time.Second)), "keep-alive timeout"
+	f.core = nil
+	var out bytes.Buffer
+	require.NoError(t, diagnose(f).print(&out))
+	require.Contains(t, out.String(), "✗ not connected for 7s: keep-alive timeout")
+	require.NotContains(t, out.String(), "all online")
+	require.Contains(t, out.String(), "! 1 device: how they are is not known since the node left; not connected for 7s")
+}
+
+// What is said of a node among all is what is worst of what is said of it alone.
+func TestTrial14AllAndOneAgree(t *testing.T) {
+	for name, change := range map[string]func(*facts){
+		"well":   func(*facts) {},
+		"mapper": func(f *facts) { f.mappers["virtual"] = resource.Offline },
+		"device": func(f *facts) {
+			f.devices[0].Status.Conditions = []resource.Condition{{Type: "Refused", Status: "True", Reason: "Refused", Message: "power"}}
+		},
+		"behind": func(f *facts) { f.core.Links[0].Behind, f.core.Links[0].InStep = &resource.Behind{Keys: 3, Seconds: 90}, false },
+		"left":   func(f *facts) { f.hub.Links[0].State, f.core = resource.Offline, nil },
+	} {
+		f := healthy()
+		change(&f)
+		one, all := diagnose(f), summarise(*f.hub, []facts{f})
+		require.Equal(t, one.exit(), all.exit(), name)
+		require.Equal(t, one.has(wrong), all.Links[0].Mark == wrong, name)
+		require.Equal(t, one.has(look) || one.has(wrong), all.Links[0].Mark != fine, name)
+		require.True(t, slices.ContainsFunc(one.Findings, func(x finding) bool { return x.What == all.Links[0].What }), name)
+	}
 }

@@ -41,8 +41,9 @@ func newDoctor() *cobra.Command {
 		Use:   "doctor [NODE]",
 		Short: "Say what is wrong with a node's link, and what to do",
 		Long: `Ask the hub, and the node's core if it can be reached from here, how the link
-between them is; say in plain words what is well (✓), what to look at (!), and what
-is wrong (✗), each with advice. Without a NODE: all nodes, the worst first.
+between them, mappers and devices are; say in plain words what is well (✓), what to look at (!), and what
+is wrong (✗), each with advice. Without a NODE: what is worst of
+each node, the worst first.
 
 The exit code is 0 if nothing is wrong, 1 if something is, and 2 if that can't be told
 because the hub does not answer.`,
@@ -131,7 +132,7 @@ func (o doctorOptions) all(ctx context.Context, out io.Writer) error {
 		fmt.Fprintf(out, "✗ the hub does not answer at %s: %v\n", o.hub, err)
 		return exitCode(2)
 	}
-	s := summarise(r)
+	s := summarise(r, o.askAll(ctx, secure, r))
 	if o.output == "json" {
 		err = printJSON(out, s)
 	} else {
@@ -163,24 +164,56 @@ type facts struct {
 
 func (o doctorOptions) ask(ctx context.Context, secure *tls.Config, node string) facts {
 	f := facts{node: node, hubAt: o.hub, coreAt: o.core, coreGiven: o.coreGiven, mqttAt: o.server}
-	var hub, core resource.LinkReport
+	var hub resource.LinkReport
 	if f.hubErr = o.get(ctx, secure, o.hub, "/links/"+node, &hub); f.hubErr == nil {
 		f.hub, f.hubTime = &hub, time.Now()
 		f.devices = o.devicesAt(ctx, secure, o.hub, "?fieldSelector="+url.QueryEscape("spec.nodeName="+node))
-		f.mappers, f.mqttErr = o.listen(ctx, secure, node)
+		var all map[string]map[string]string
+		all, f.mqttErr = o.listen(ctx, secure, node)
+		f.mappers = all[node]
 	}
-	f.coreErr = o.get(ctx, secure, o.core, "/links", &core)
-	if f.coreErr == nil && len(core.Links) == 1 && core.Program == "edgecore" {
-		if core.Links[0].Node != node {
-			f.coreErr = fmt.Errorf("that is the core of node %s", core.Links[0].Node)
-		} else {
-			f.core, f.coreTime = &core, time.Now()
-		}
+	f.core, f.coreErr = o.askCore(ctx, secure)
+	f.coreTime = time.Now()
+	if f.core != nil && f.core.Links[0].Node != node {
+		f.core, f.coreErr = nil, fmt.Errorf("that is the core of node %s", f.core.Links[0].Node)
 	}
 	if f.core != nil && (f.hub == nil || f.alone()) {
 		f.devices = o.devicesAt(ctx, secure, o.core, "")
 	}
 	return f
+}
+
+// askAll asks for each node that the hub reports what ask does for one.
+func (o doctorOptions) askAll(ctx context.Context, secure *tls.Config, r resource.LinkReport) (all []facts) {
+	hubTime := time.Now()
+	mappers, mqttErr := o.listen(ctx, secure, "+")
+	core, _ := o.askCore(ctx, secure)
+	coreTime := time.Now()
+	for _, l := range r.Links {
+		report := r
+		report.Links = []resource.Link{l}
+		f := facts{
+			node: l.Node, hubAt: o.hub, coreAt: o.core, hub: &report, hubTime: hubTime, mqttAt: o.server, mqttErr: mqttErr, mappers: mappers[l.Node],
+			devices: o.devicesAt(ctx, secure, o.hub, "?fieldSelector="+url.QueryEscape("spec.nodeName="+l.Node)),
+		}
+		if core != nil && core.Links[0].Node == l.Node {
+			f.core, f.coreTime = core, coreTime
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// askCore asks the core, if there is one.
+func (o doctorOptions) askCore(ctx context.Context, secure *tls.Config) (*resource.LinkReport, error) {
+	var core resource.LinkReport
+	if err := o.get(ctx, secure, o.core, "/links", &core); err != nil {
+		return nil, err
+	}
+	if len(core.Links) != 1 || core.Program != "edgecore" {
+		return nil, errors.New("what answers there is no core")
+	}
+	return &core, nil
 }
 
 // devicesAt are the Devices that an end knows of; without them the rest can still be said.
@@ -215,8 +248,8 @@ func (o doctorOptions) get(ctx context.Context, secure *tls.Config, server, path
 	return err
 }
 
-// listen signs in at the hub's MQTT and hears which mappers the node has.
-func (o doctorOptions) listen(ctx context.Context, secure *tls.Config, node string) (map[string]string, error) {
+// listen signs in at the hub's MQTT and hears which mappers the node has, or each node if it is +: states by node and mapper.
+func (o doctorOptions) listen(ctx context.Context, secure *tls.Config, node string) (map[string]map[string]string, error) {
 	if err := checkMQTT(o.server, o.identity); err != nil {
 		return nil, err
 	}
@@ -226,7 +259,7 @@ func (o doctorOptions) listen(ctx context.Context, secure *tls.Config, node stri
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTime)
 	defer cancel()
-	mappers := map[string]string{} // the callbacks' until Run has returned
+	mappers := map[string]map[string]string{} // the callbacks' until Run has returned
 	up := false
 	failed := errors.New("no answer")
 	quiet := time.AfterFunc(doctorTime, cancel)
@@ -239,7 +272,10 @@ func (o doctorOptions) listen(ctx context.Context, secure *tls.Config, node stri
 		OnMessage: func(m client.Message) {
 			quiet.Reset(settleTime)
 			if a, err := topics.Parse(m.Topic); err == nil && a.Kind == topics.KindMapperState {
-				mappers[a.Device] = string(m.Payload)
+				if mappers[a.Node] == nil {
+					mappers[a.Node] = map[string]string{}
+				}
+				mappers[a.Node][a.Device] = string(m.Payload)
 			}
 		},
 		OnDisconnect:   func(err error) { failed = err },
@@ -280,7 +316,7 @@ func (s summary) print(out io.Writer) error {
 		fmt.Fprintf(&b, "%s %s  %s\n", l.Mark.sign(), l.Node, printable(l.What, 200))
 	}
 	if s.More > 0 {
-		fmt.Fprintf(&b, "… and %d more, none of them worse\n", s.More)
+		fmt.Fprintf(&b, "… and %d more, of which no link is worse\n", s.More)
 	}
 	if len(s.Links) == 0 {
 		b.WriteString("the hub knows no nodes yet\n")

@@ -190,6 +190,9 @@ func (o *getOptions) some(ctx context.Context, targets []target) error {
 			}
 		}
 	}
+	if printer != nil {
+		o.tellLeft(ctx, o.errs, printer.nodes)
+	}
 	if o.output == "name" {
 		return count.err()
 	}
@@ -246,6 +249,7 @@ func (o *getOptions) every(ctx context.Context, targets []target) error {
 		if shown += n; n == 0 && o.isTable() {
 			o.nothing(t.kind)
 		}
+		o.tellLeft(ctx, o.errs, printer.nodes)
 	}
 	if o.output == "name" {
 		return nil

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -151,3 +153,41 @@ func (h *hub) in(k client.Kind) string {
 
 // label is how an object is called in what is printed: device/lamp.
 func label(k client.Kind, name string) string { return cmp.Or(k.Singular, k.Plural) + "/" + name }
+
+// left are those of the nodes that are offline, and since when. What the hub shows of their devices is from then, until
+// it says after a while (30 s) that it is unknown.
+func (h *hub) left(ctx context.Context, nodes []string) map[string]time.Time {
+	left := map[string]time.Time{}
+	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode})
+	if err != nil {
+		return left
+	}
+	for _, name := range nodes {
+		var n resource.Node
+		if name == "" {
+			continue
+		}
+		got, err := h.Object(ctx, k, "", name)
+		if err != nil || got.Into(&n) != nil {
+			continue // whoever may not read it is told nothing of it
+		}
+		for _, c := range n.Status.Conditions {
+			if c.Type == resource.ConditionReady && c.Status == "False" {
+				left[name] = c.LastTransitionTime
+			}
+		}
+	}
+	return left
+}
+
+const mostLeft = 20 // nodes that are asked about
+
+// tellLeft says beside a table of devices for which of them it is of the time when their node left.
+func (h *hub) tellLeft(ctx context.Context, errs io.Writer, nodes []string) {
+	slices.Sort(nodes)
+	nodes = slices.Compact(nodes)
+	left := h.left(ctx, nodes[:min(len(nodes), mostLeft)])
+	for _, name := range slices.Sorted(maps.Keys(left)) {
+		fmt.Fprintf(errs, "! node %s has been offline for %s: what is shown of its devices is as of then\n", name, age(time.Since(left[name])))
+	}
+}

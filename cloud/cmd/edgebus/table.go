@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // grid aligns columns, and remembers how wide they were.
@@ -50,6 +51,7 @@ type tablePrinter struct {
 	grid       grid
 	columns    []client.Column
 	headed     bool
+	nodes      []string // of devices that were shown
 }
 
 // print prints a Table. Only the first has a heading; note stands behind each row.
@@ -88,6 +90,9 @@ func (p *tablePrinter) row(r client.Row, note string) (row []string) {
 			continue
 		}
 		text := cell(r.Cells[i])
+		if c.Name == "Node" && p.kind.Name == resource.KindDevice {
+			p.nodes = append(p.nodes, text)
+		}
 		if p.named && c.Format == "name" {
 			text = label(p.kind, text)
 		}

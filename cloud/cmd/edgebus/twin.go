@@ -39,11 +39,12 @@ type twinOptions struct {
 	output string
 	wait   bool
 	out    io.Writer
+	errs   io.Writer
 	device client.Kind
 }
 
 func (o *twinOptions) begin(cmd *cobra.Command) (err error) {
-	o.out = cmd.OutOrStdout()
+	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if err := o.open(cmd); err != nil {
 		return err
 	}
@@ -121,7 +122,9 @@ func (o *twinOptions) get(ctx context.Context, name string, properties []string)
 		}
 		return nil
 	}
-	return new(grid).write(o.out, twinRows(twin, properties, time.Now()))
+	err = new(grid).write(o.out, twinRows(twin, properties, time.Now()))
+	o.tellLeft(ctx, o.errs, []string{d.Spec.NodeName})
+	return err
 }
 
 // twinRows is a twin as a table, in the order of names; none: the alphabet's.
@@ -422,18 +425,25 @@ func (o *twinOptions) await(ctx context.Context, name string, wishes []wish) err
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
 		return withCode(late, "after %s device %s has not reported %s: %s. The wish stays, and comes true when it can",
-			limit, name, strings.Join(waiting, ", "), why(last))
+			limit, name, strings.Join(waiting, ", "), o.why(last))
 	}
 	return inTime(ctx, err)
 }
 
-// why is what a device that doesn't answer is known for.
-func why(d resource.Device) string {
-	switch {
-	case d.Spec.NodeName == "":
+// why is what a device that doesn't answer is known for. Time is up: it takes little more of it.
+func (o *twinOptions) why(d resource.Device) string {
+	if d.Spec.NodeName == "" {
 		return "it is bound to no node (spec.nodeName)"
-	case d.Status.State == resource.Online:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	state := cmp.Or(d.Status.State, resource.Unknown)
+	if left, ok := o.left(ctx, []string{d.Spec.NodeName})[d.Spec.NodeName]; ok {
+		return fmt.Sprintf("its node %s has been offline for %s, and until then it was %s; edgebus doctor %s says more",
+			d.Spec.NodeName, age(time.Since(left)), state, d.Spec.NodeName)
+	}
+	if state == resource.Online {
 		return "it is online"
 	}
-	return fmt.Sprintf("it is %s; edgebus doctor %s says how its node is", cmp.Or(d.Status.State, resource.Unknown), d.Spec.NodeName)
+	return fmt.Sprintf("it is %s; edgebus doctor %s says how its node is", state, d.Spec.NodeName)
 }
