@@ -67,10 +67,9 @@ type Broker struct {
 	others    others
 	fanout    *session.Fanout
 	lobby     lobby
-	seats     seats
+	quotas    quotas
 	guard     *guard
 	counters  session.Counters
-	budget    *session.Budget
 	outlet    struct {
 		sess  *session.Session
 		count session.Counters
@@ -104,14 +103,14 @@ func New(opts Options) (*Broker, error) {
 		closed: make(chan struct{}), sweeps: sweepEvery,
 	}
 	b.fanout = session.NewFanout()
-	b.budget = session.NewBudget(opts.Limits.AllQueuedBytes, opts.Limits.Sessions+opts.Limits.Connections)
+	b.quotas = newQuotas(opts.Limits)
 	b.asked.init()
 	b.router.dropped = b.droppedFor
 	b.lobby.size = max(16, opts.Limits.Connections/4)
 	b.guard = newGuard(opts.Limits.WrongPasswords)
-	b.retained = newRetained(opts.Limits, opts.Now)
+	b.retained = newRetained(b.quotas.retained, opts.Now)
 	b.clients.byID = make(map[string]*client)
-	b.clients.keptOf = make(map[string]int)
+	b.clients.kept = b.quotas.kept
 	b.clients.conns = make(map[*conn]struct{})
 	if opts.Journal != nil {
 		b.store = newStore(opts.Journal)

@@ -18,10 +18,18 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/configs/limits"
 	"github.com/edgebus/edgebus/topics"
 )
 
 const patience = 30 * time.Second // a busy machine must not fail a test
+
+// usual are limits for tests that aren't about them.
+var usual = Limits{
+	Packet: 1<<20 + 64<<10, ReceiveMaximum: 1024, TopicAliases: 64, Inflight: 1024, WrongPasswords: 20,
+	ConnectTimeout: 10 * time.Second, WriteTimeout: time.Minute,
+}
 
 // start runs a broker on a free port until the test ends.
 func start(t *testing.T, change func(*Options)) *Broker {
@@ -29,6 +37,7 @@ func start(t *testing.T, change func(*Options)) *Broker {
 	o := Options{
 		Listeners: []Listener{{Name: "tcp", Address: "127.0.0.1:0"}},
 		Auth:      Auth{Anonymous: []topics.Role{topics.RoleOperator, topics.RoleMapper}, LoopbackNodes: true},
+		Limits:    usual,
 		Log:       zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.Disabled),
 	}
 	if change != nil {
@@ -455,6 +464,14 @@ func (c *tc) pipeline(n int, message func(i int) packets.Packet) {
 		}
 	}
 	<-acked
+}
+
+// roomFor is the room that messages of the client pub on the topic a take.
+func roomFor(payloads ...string) (n limits.Size) {
+	for _, p := range payloads {
+		n += limits.Size((&session.Message{Topic: "a", Payload: []byte(p), From: "pub"}).Weight())
+	}
+	return n
 }
 
 func numbers(from, n int) []string {

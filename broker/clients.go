@@ -2,7 +2,6 @@ package broker
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/session"
 )
 
@@ -19,7 +19,6 @@ var ErrTakenOver = errors.New("session taken over by another connection")
 var (
 	errInUse      = errors.New("the client identifier belongs to another user")
 	errServerGone = errors.New("broker is stopping")
-	errTooMany    = errors.New("too many sessions outlive their connections")
 )
 
 // client is one session of a client, connected or not. A clean start makes another.
@@ -32,23 +31,29 @@ type client struct {
 	ident  atomic.Pointer[Identity]
 
 	// Guarded by clients.mu.
-	conn    *conn
-	ended   bool
-	kept    bool   // it outlives its connections, and counts against the limit of those
-	keptFor string // the user of whose sessions it then is
-	epoch   int    // counts connections, so that a timer of an earlier absence is known
-	will    *will  // to be published when willDue fires
-	due     *time.Timer
-	expiry  *time.Timer
+	conn   *conn
+	ended  bool
+	kept   bool  // it outlives its connections, and counts against the limit of those
+	epoch  int   // counts connections, so that a timer of an earlier absence is known
+	will   *will // to be published when willDue fires
+	due    *time.Timer
+	expiry *time.Timer
 	// Of a durable session: how long it outlives its connection, and since when it
 	// has none.
 	lasting time.Duration
 	left    time.Time
 
+	// What it holds counts here, for its user. nil: the broker's own session, which has limits of its own.
+	queued, state *quota.Account
+
 	mu     sync.Mutex
 	subs   map[string]*subscription // nil once ended
-	weight int                      // of their filters
+	weight int                      // of their filters, and of the will
+	willed int                      // of the will
 }
+
+// user is whose session it is, which never changes.
+func (c *client) user() string { return c.ident.Load().User }
 
 // rights is who the client is, or was when last connected.
 func (c *client) rights() Identity { return *c.ident.Load() }
@@ -58,42 +63,23 @@ type clients struct {
 	mu     sync.Mutex
 	byID   map[string]*client
 	conns  map[*conn]struct{} // also those that have not sent a CONNECT
-	kept   int                // sessions that outlive their connections
-	keptOf map[string]int     // of them, those of each user that has a name
+	kept   *quota.Quota       // sessions that outlive their connections
 	closed bool
 }
 
-// keep counts a session of a user's among those that outlive their connections.
-func (cs *clients) keep(c *client, user string) {
-	if c.kept {
-		return
+// keep counts a session among those that outlive their connections.
+func (cs *clients) keep(c *client) {
+	if !c.kept {
+		c.kept = true
+		cs.kept.Add(c.user(), 1)
 	}
-	c.kept, c.keptFor = true, user
-	cs.kept++
-	if user != "" {
-		cs.keptOf[user]++
-	}
-}
-
-// full says why there is no room for one more session that outlives its connections.
-func (cs *clients) full(user string, l Limits) error {
-	switch {
-	case cs.kept >= l.Sessions:
-		return fmt.Errorf("%w: limits.sessions is %d", errTooMany, l.Sessions)
-	case l.PerUser > 0 && cs.keptOf[user] >= l.PerUser:
-		return fmt.Errorf("%w: of %s there may be %d (limits.perUser)", errTooMany, validText(user), l.PerUser)
-	}
-	return nil
 }
 
 // remove takes a session out that is over.
 func (cs *clients) remove(c *client) {
 	c.ended = true
 	if c.kept {
-		cs.kept--
-		if cs.keptOf[c.keptFor]--; cs.keptOf[c.keptFor] <= 0 {
-			delete(cs.keptOf, c.keptFor)
-		}
+		cs.kept.Add(c.user(), -1)
 	}
 	delete(cs.byID, c.id)
 }
@@ -166,7 +152,13 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 		cs.mu.Unlock()
 		return false, errInUse
 	case c.expiry > 0 && (old == nil || !old.kept):
-		if err := cs.full(c.ident.User, b.opts.Limits); err != nil {
+		if err := cs.kept.Check(c.ident.User, 1); err != nil {
+			cs.mu.Unlock()
+			return false, err
+		}
+	}
+	if w := c.hasWill(); w != nil {
+		if err := b.quotas.state.Check(c.ident.User, int64(w.weight())); err != nil {
 			cs.mu.Unlock()
 			return false, err
 		}
@@ -186,12 +178,15 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 			old.conn = nil
 			cs.remove(old)
 		}
-		cl = b.newClient(c.ident.ClientID, durable)
+		cl = b.newClient(c.ident, durable)
 		cs.byID[cl.id] = cl
 	}
 	if c.expiry > 0 {
-		cs.keep(cl, c.ident.User)
+		cs.keep(cl)
 	}
+	cl.mu.Lock()
+	cl.weighWill(c.hasWill())
+	cl.mu.Unlock()
 	changed := !present || !cl.rights().sameRights(c.ident)
 	ident := c.ident
 	cl.ident.Store(&ident)
@@ -212,8 +207,9 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	return present, nil
 }
 
-func (b *Broker) newClient(id string, durable bool) *client {
-	c := &client{id: id, number: b.number.Add(1), subs: make(map[string]*subscription), sess: b.newSession()}
+func (b *Broker) newClient(id Identity, durable bool) *client {
+	c := b.clientOf(id)
+	c.number = b.number.Add(1)
 	if durable {
 		c.record = b.store.ID()
 		c.sess.Endure(c.number, b.store)
@@ -221,10 +217,19 @@ func (b *Broker) newClient(id string, durable bool) *client {
 	return c
 }
 
-func (b *Broker) newSession() *session.Session {
+// clientOf makes a client with an empty session. What it holds counts for its user.
+func (b *Broker) clientOf(id Identity) *client {
+	c := &client{id: id.ClientID, subs: make(map[string]*subscription)}
+	c.ident.Store(&id)
+	if id.own() && b.opts.Outlet != nil {
+		o := b.opts.Outlet
+		c.sess = session.New(session.Limits{Bytes: o.Bytes, Age: o.Age, Oldest: true, Window: outletWindow}, b.opts.Now, &b.outlet.count)
+		return c
+	}
+	c.queued, c.state = b.quotas.queued.Open(id.User), b.quotas.state.Open(id.User)
 	l := b.opts.Limits
-	limits := session.Limits{Messages: l.QueuedMessages, Bytes: l.QueuedBytes, Inflight: l.Inflight, All: b.budget}
-	return session.New(limits, b.opts.Now, &b.counters)
+	c.sess = session.New(session.Limits{Bytes: int(l.Session.Bytes), Inflight: l.Inflight, User: c.queued}, b.opts.Now, &b.counters)
+	return c
 }
 
 // filters lists the client's subscriptions.
@@ -265,6 +270,7 @@ func (b *Broker) end(cl *client) {
 	cl.mu.Lock()
 	subs := cl.subs
 	cl.subs = nil
+	cl.weigh(-cl.weight)
 	cl.mu.Unlock()
 	records := []uint64{cl.record}
 	for _, s := range subs {
@@ -272,6 +278,8 @@ func (b *Broker) end(cl *client) {
 		records = append(records, s.record)
 	}
 	stored, left := cl.sess.End()
+	cl.queued.Close()
+	cl.state.Close()
 	b.handOver(left)
 	if cl.record > 0 {
 		b.store.Forget(append(records, stored...)...)

@@ -56,6 +56,7 @@ type conn struct {
 	bounded   bool          // it was said that it sends more than that
 	expiry    time.Duration // of the session
 	aliases   map[uint16]string
+	aliased   int           // what they count for
 	last      time.Time     // when the last packet had been taken; zero: the keep-alive doesn't count yet
 	heard     bool          // a packet was taken since the last read
 	ownTopics bool          // it may publish on topics of the users' own
@@ -79,7 +80,7 @@ func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	c.turn.began = time.Now()
 	c.batch.Fanout = b.fanout
 	c.meter(transport)
-	c.in = newFrames(transport, int(b.opts.Limits.MaximumPacket))
+	c.in = newFrames(transport, int(b.opts.Limits.Packet))
 	c.acks.init()
 	c.w = session.NewWriter(output(transport, c), b.opts.Limits.WriteTimeout)
 	c.w.Paced(c.served)
@@ -114,10 +115,11 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	c.linger()
 }
 
-// stand gives the seat back.
+// stand gives back what the connection counts for.
 func (c *conn) stand() {
+	c.b.quotas.state.Add(c.ident.User, -int64(c.aliased))
 	if c.seat != nil {
-		c.b.seats.leave(*c.seat)
+		c.b.quotas.stand(*c.seat)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // refusedConnect is why a CONNECT is refused.
@@ -33,7 +34,7 @@ var connectReasons = map[byte]string{
 	codeBadCredentials: "bad user name or password", codeNotAuthorized: "the client identifier belongs to another user",
 	codeBadAuthMethod: "no such authentication method", codeBadClientID: "client identifier not valid",
 	codeShuttingDown: "server shutting down", codeUnavailable: "the session can't be stored now",
-	codeBadVersion: "no such version of MQTT", codeQuota: errTooMany.Error(), codeConnectRate: "too many wrong passwords: try again in a minute",
+	codeBadVersion: "no such version of MQTT", codeQuota: "too many sessions, or too much in them", codeConnectRate: "too many wrong passwords: try again in a minute",
 }
 
 // connect takes the CONNECT and answers it. After an error nothing but the answer was sent.
@@ -79,6 +80,7 @@ func (c *conn) accept(pk *packets.Packet, body []byte) error {
 	if err := pk.ConnectDecode(body); err != nil {
 		return c.malformed(errMalformed)
 	}
+	pk.Connect.ClientIdentifier = strings.Clone(pk.Connect.ClientIdentifier) // or the session would keep the packet
 	if err := c.identifier(pk); err != nil {
 		return err
 	}
@@ -174,7 +176,7 @@ func (c *conn) parameters(pk *packets.Packet) {
 	case pk.ProtocolVersion == 5:
 		c.expiry = c.b.sessionExpiry(p.SessionExpiryInterval)
 	case !c.clean:
-		c.expiry = c.b.opts.Limits.SessionExpiry
+		c.expiry = c.b.opts.Limits.Session.Expiry
 	}
 	c.keepAlive = time.Duration(pk.Connect.Keepalive) * time.Second
 	longest := c.b.opts.Limits.KeepAlive
@@ -185,7 +187,7 @@ func (c *conn) parameters(pk *packets.Packet) {
 }
 
 func (b *Broker) sessionExpiry(seconds uint32) time.Duration {
-	return min(time.Duration(seconds)*time.Second, b.opts.Limits.SessionExpiry)
+	return min(time.Duration(seconds)*time.Second, b.opts.Limits.Session.Expiry)
 }
 
 // authenticate finds out who it is.
@@ -227,8 +229,8 @@ func (c *conn) sit() error {
 	if old := c.b.clients.connected(c.ident.ClientID); old != nil && old.seat != nil && old.seat.user == at.user {
 		over = *old.seat
 	}
-	if why := c.b.seats.take(at, over, c.b.opts.Limits); why != "" {
-		return &refusedConnect{code: codeQuota, reason: why, counted: fullSeats}
+	if err := c.b.quotas.sit(at, over); err != nil {
+		return &refusedConnect{code: codeQuota, reason: reasonOf(err), counted: fullSeats}
 	}
 	c.seat = &at
 	return nil
@@ -243,8 +245,8 @@ func (c *conn) begin() error {
 		return c.remember()
 	case errors.Is(err, errInUse):
 		return &refusedConnect{code: codeNotAuthorized}
-	case errors.Is(err, errTooMany):
-		return &refusedConnect{code: codeQuota, reason: err.Error()}
+	case errors.Is(err, resource.Quota):
+		return &refusedConnect{code: codeQuota, reason: reasonOf(err)}
 	}
 	return &refusedConnect{code: codeShuttingDown}
 }
@@ -269,7 +271,7 @@ func (c *conn) welcome(pk *packets.Packet) error {
 	l := c.b.opts.Limits
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, SessionPresent: c.resumed}
 	answer.Properties = packets.Properties{
-		ReceiveMaximum: l.ReceiveMaximum, MaximumPacketSize: l.MaximumPacket, TopicAliasMaximum: l.TopicAliases,
+		ReceiveMaximum: uint16(l.ReceiveMaximum), MaximumPacketSize: uint32(l.Packet), TopicAliasMaximum: uint16(l.TopicAliases),
 		AssignedClientID: c.assigned,
 	}
 	if c.shortened {

@@ -46,8 +46,7 @@ func benchBroker(b *testing.B, publishers, inflight int) {
 	defer j.Close()
 	br, err := New(Options{
 		Listeners: []Listener{{Address: "127.0.0.1:0"}}, Log: zerolog.Nop(), Journal: j,
-		Auth:   Auth{Anonymous: []topics.Role{topics.RoleOperator}},
-		Limits: Limits{QueuedMessages: 1 << 30, QueuedBytes: 1 << 40},
+		Auth: Auth{Anonymous: []topics.Role{topics.RoleOperator}},
 	})
 	require.NoError(b, err)
 	ctx, stop := context.WithCancel(context.Background())

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/configs/limits"
 )
 
 func forSeconds(n uint32) pubOption {
@@ -21,21 +23,27 @@ func forSeconds(n uint32) pubOption {
 // What nobody gets any more takes nobody's place, in memory or on disk.
 func TestExpiredRetainedMessagesMakeRoom(t *testing.T) {
 	dir, now := t.TempDir(), &clock{now: time.Now()}
-	b, stop := kept(t, dir, func(o *Options) { o.Limits.RetainedMessages, o.Now = 100, now.read })
+	var all limits.Size // one user has half of it
+	for i := range 50 {
+		for _, topic := range []string{"short", "long"} {
+			all += 2 * limits.Size((&session.Message{Topic: fmt.Sprintf("%s/%d", topic, i), Payload: []byte("x"), From: "pub"}).Weight())
+		}
+	}
+	b, stop := kept(t, dir, func(o *Options) { o.Limits.Retained.Bytes, o.Now = all, now.read })
 	pub := open(t, b, "pub")
 	for i := range 50 {
 		pub.publish1(fmt.Sprintf("short/%d", i), "x", retain, forSeconds(10))
 		pub.publish1(fmt.Sprintf("long/%d", i), "x", retain, forSeconds(uint32(i%2*100)))
 	}
 	require.Equal(t, byte(0x97), pub.publish1("one more", "x", retain).ReasonCode)
-	pub.publish1("short/7", "stays", retain)
+	require.Equal(t, byte(0), pub.publish1("short/7", "s", retain).ReasonCode)
 	now.add(11 * time.Second)
 	require.Equal(t, byte(0), pub.publish1("one more", "x", retain).ReasonCode)
 	require.Equal(t, 52, b.Stats().Retained)
 	require.Equal(t, byte(0), pub.publish1("short/8", "again", retain, forSeconds(10)).ReasonCode)
 	sub := open(t, b, "sub")
 	sub.sub("short/+", 1)
-	require.Equal(t, []string{"stays", "again"}, sub.collect(2))
+	require.Equal(t, []string{"s", "again"}, sub.collect(2))
 	sub.nothing()
 	now.add(100 * time.Second)
 	require.Equal(t, 26, b.forgetExpired(), "25 long ones, and short/8")

@@ -69,7 +69,7 @@ func (id Identity) sameRights(other Identity) bool {
 // outgoing makes the message ready to be shared by sessions.
 func outgoing(m Message, now time.Time) *session.Message {
 	out := &session.Message{
-		Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, From: m.Publisher.ClientID,
+		Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, From: m.Publisher.ClientID, User: m.Publisher.User,
 	}
 	out.Stamp(now)
 	return out

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/configs/limits"
 	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
 )
@@ -76,50 +77,8 @@ type Auth struct {
 	LoopbackNodes bool
 }
 
-// Limits bound what clients can make the broker hold. Zero means the default.
-type Limits struct {
-	MaximumPacket    uint32        // bytes of an MQTT packet; 1 MiB and 64 KiB
-	ReceiveMaximum   uint16        // unacknowledged publishes of a client; 1,024
-	TopicAliases     uint16        // that a client may set; 64
-	Connections      int           // 20,000
-	PerUser          int           // connections and HTTP requests of one user; 0: any
-	PerAddress       int           // and of one address, but this host's; 0: any
-	ConnectRate      int           // connections a second that a listener lets in; 500
-	PacketRate       int           // packets a second of one connection, but a node's; 0: any
-	WrongPasswords   int           // of one address, and user if there is one, in a minute; 20
-	Subscriptions    int           // of one client; 10,000
-	QueuedMessages   int           // of one session; 100,000
-	QueuedBytes      int           // of one session; 64 MiB
-	AllQueuedBytes   int           // of all sessions, sent and unacknowledged ones with them; 1 GiB
-	Inflight         int           // sent to one client and unacknowledged; 1,024
-	RetainedMessages int           // outside v1/; 1,000,000
-	RetainedBytes    int           // outside v1/; 256 MiB
-	Sessions         int           // that outlive their connections, away or not; 100,000
-	SessionExpiry    time.Duration // the longest; 3.1.1 sessions have it; 7 days
-	KeepAlive        time.Duration // the longest that an MQTT 5 client may choose; 0: any
-	ConnectTimeout   time.Duration // from the connection to its CONNECT; 10 s
-	WriteTimeout     time.Duration // for a client that doesn't read; 60 s
-}
-
-func (l *Limits) setDefaults() {
-	def(&l.MaximumPacket, 1<<20+64<<10)
-	def(&l.ReceiveMaximum, 1024)
-	def(&l.TopicAliases, 64)
-	def(&l.Connections, 20_000)
-	def(&l.ConnectRate, 500)
-	def(&l.WrongPasswords, 20)
-	def(&l.Subscriptions, 10_000)
-	def(&l.QueuedMessages, 100_000)
-	def(&l.QueuedBytes, 64<<20)
-	def(&l.AllQueuedBytes, 1<<30)
-	def(&l.Inflight, 1024)
-	def(&l.RetainedMessages, 1_000_000)
-	def(&l.RetainedBytes, 256<<20)
-	def(&l.Sessions, 100_000)
-	def(&l.SessionExpiry, 7*24*time.Hour)
-	def(&l.ConnectTimeout, 10*time.Second)
-	def(&l.WriteTimeout, time.Minute)
-}
+// Limits bound what clients can make the broker hold. One that is 0 bounds nothing.
+type Limits = limits.Limits
 
 func def[T comparable](field *T, value T) {
 	var zero T
@@ -132,7 +91,7 @@ func (o *Options) validate() error {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	o.Limits.setDefaults()
+	o.Limits = o.Limits.Complete()
 	if o.Node != "" && !topics.ValidName(o.Node) {
 		return fmt.Errorf("node name %q: %s", o.Node, topics.NameRule())
 	}

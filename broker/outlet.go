@@ -72,15 +72,6 @@ func (o *OutletOptions) filters() map[string]byte {
 // own says whether the client is the broker itself.
 func (id Identity) own() bool { return id.Has(topics.RoleHub) }
 
-func (b *Broker) sessionOf(id Identity) *session.Session {
-	o := b.opts.Outlet
-	if !id.own() || o == nil {
-		return b.newSession()
-	}
-	l := session.Limits{Messages: math.MaxInt32, Bytes: o.Bytes, Age: o.Age, Oldest: true, Window: outletWindow}
-	return session.New(l, b.opts.Now, &b.outlet.count)
-}
-
 // makeOutlet finds the outlet's session among what was loaded, or makes it, and gives it
 // the subscriptions that it is to have.
 func (b *Broker) makeOutlet() {
@@ -123,11 +114,9 @@ func (b *Broker) makeOutlet() {
 
 func (b *Broker) newOutlet() *client {
 	id := Identity{ClientID: OutletID, Roles: []topics.Role{topics.RoleHub}, Version: 5}
-	c := &client{id: OutletID, number: b.number.Add(1), subs: make(map[string]*subscription), sess: b.sessionOf(id), lasting: math.MaxInt64}
-	c.ident.Store(&id)
+	c := b.newClient(id, b.store != nil)
+	c.lasting = math.MaxInt64
 	if b.store != nil {
-		c.record = b.store.ID()
-		c.sess.Endure(c.number, b.store)
 		b.store.Commit([]journal.Change{c.recordWith(nil)}, nil)
 	}
 	return c

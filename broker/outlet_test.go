@@ -183,7 +183,7 @@ func TestNodesAskOnlyForWhatBridgesDown(t *testing.T) {
 // takes it for the limit of retained messages, which doesn't go away by itself. So nothing
 // else that a stream or a bridged topic meets there may be that.
 func TestOnlyTheRetainedLimitIsAQuotaToWhatANodeSends(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.QueuedMessages, o.Limits.RetainedMessages = 1, 1 })
+	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.Session.Bytes, o.Limits.Retained.Bytes = 1, 600 })
 	open(t, b, "full", persistent).sub("#", 1)
 	b.clients.connected("full").disconnect(0, errLeft)
 	require.Eventually(t, func() bool { return b.clients.connected("full") == nil }, patience, time.Millisecond)

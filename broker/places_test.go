@@ -167,7 +167,7 @@ func Standard(t *testing.T, hub, core Limits) {
 		{"subscriptions are replaced", testSubscriptionsAreReplaced},
 		{"many filters are answered in order", testManyFiltersAreAnsweredInOrder},
 		{"unsubscribing is exact", testUnsubscribingIsExact},
-		{"filters have a bound in bytes", testFiltersAreBounded},
+		{"trial 04: filters are weighed", testTrial04FiltersAreWeighed},
 		{"shared subscriptions", testSharedSubscriptions},
 		{"what is carried unchanged", testWhatIsCarriedUnchanged},
 		{"retained keeps its QoS", testRetainedKeepsItsQoS},

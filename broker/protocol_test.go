@@ -57,7 +57,7 @@ func FuzzPacket(f *testing.F) {
 		Filters: packets.Subscriptions{{Filter: "$share/g/a/#", Qos: 2}, {Filter: "+", Qos: 1}},
 	}
 	f.Add(true, append(encode(f, sub, 5), encode(f, publishPacket("a", "x", 2, 3, retain), 5)...))
-	b, err := New(Options{Log: zerolog.Nop(), Auth: Auth{Anonymous: anybody}, Tree: newFakeTree()})
+	b, err := New(Options{Log: zerolog.Nop(), Auth: Auth{Anonymous: anybody}, Tree: newFakeTree(), Limits: usual})
 	require.NoError(f, err)
 	f.Cleanup(func() { _ = b.Close(f.Context()) })
 	l := &listener{b: b, loopback: true, Listener: Listener{Name: "pipe"}}

@@ -14,7 +14,11 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const maxLevels = 200 // of a topic or filter
+const (
+	maxLevels         = 200 // of a topic or filter
+	maxUserProperties = 64  // of a packet
+	linkProperties    = 8   // that a node may add to a message that it passes on
+)
 
 func tooDeep(topic string) bool { return strings.Count(topic, "/") >= maxLevels }
 
@@ -26,9 +30,9 @@ func (c *conn) publish(pk *packets.Packet) error {
 	if reason := publishMistake(pk); reason != "" {
 		return c.fail(codeProtocolError, reason)
 	}
-	topic, ok := c.topic(pk)
-	if !ok {
-		return c.fail(codeBadAlias, "no such topic alias")
+	topic, err := c.topic(pk)
+	if err != nil {
+		return err
 	}
 	s := &slot{conn: c, id: pk.PacketID, m: Message{
 		Topic: topic, Payload: pk.Payload, QoS: pk.FixedHeader.Qos, Retain: pk.FixedHeader.Retain,
@@ -37,7 +41,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 	if c.ident.Has(topics.RoleNode) {
 		s.m = c.inLane(s.m)
 	}
-	if !c.acks.reserve(s, int(c.b.opts.Limits.ReceiveMaximum), c.batch.Flush) {
+	if !c.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
 	if !c.room(s.m) {
@@ -57,6 +61,22 @@ func (c *conn) publish(pk *packets.Packet) error {
 		done = c.b.asked.counted(s.m, done)
 	}
 	c.b.accept(s.m, &c.batch, along, done)
+	return nil
+}
+
+// refuseUnread refuses a PUBLISH with so many user properties that to decode it would cost many
+// times its size.
+func (c *conn) refuseUnread(first byte, body []byte) error {
+	r := cursor{b: body}
+	s := &slot{conn: c, m: Message{Topic: string(r.bytes()), QoS: first >> 1 & 3, Publisher: c.ident}}
+	if s.m.QoS > 0 {
+		s.id = r.uint16()
+	}
+	c.b.stats.received.Add(1)
+	if !c.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
+		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
+	}
+	s.finish(resource.Errorf(resource.Quota, s.m.Topic, "more than %d user properties", maxUserProperties))
 	return nil
 }
 
@@ -150,24 +170,35 @@ func propertyMistake(p *packets.Properties) string {
 	return ""
 }
 
+// aliasCost is what a topic alias costs in memory besides its topic.
+const aliasCost = 64
+
 // topic is the packet's topic, with its alias resolved or taken note of.
-func (c *conn) topic(pk *packets.Packet) (topic string, ok bool) {
+func (c *conn) topic(pk *packets.Packet) (topic string, err error) {
 	alias := pk.Properties.TopicAlias
 	if !pk.Properties.TopicAliasFlag {
-		return pk.TopicName, true
+		return pk.TopicName, nil
 	}
-	if alias == 0 || alias > c.b.opts.Limits.TopicAliases {
-		return "", false
+	old, known := c.aliases[alias]
+	if alias == 0 || int(alias) > c.b.opts.Limits.TopicAliases || pk.TopicName == "" && !known {
+		return "", c.fail(codeBadAlias, "no such topic alias")
 	}
-	if pk.TopicName == "" {
-		topic, ok = c.aliases[alias]
-		return topic, ok
+	if pk.TopicName == "" || pk.TopicName == old {
+		return old, nil
 	}
+	more := len(pk.TopicName) - len(old)
+	if !known {
+		more += aliasCost
+	}
+	if err := c.b.quotas.state.Take(c.ident.User, int64(more)); err != nil {
+		return "", c.fail(codeQuota, reasonOf(err))
+	}
+	c.aliased += more
 	if c.aliases == nil {
 		c.aliases = make(map[uint16]string)
 	}
 	c.aliases[alias] = strings.Clone(pk.TopicName) // or the alias would keep the packet
-	return pk.TopicName, true
+	return pk.TopicName, nil
 }
 
 // accept takes a client's message, or refuses it: done is told which, once. The
@@ -211,6 +242,9 @@ func (b *Broker) check(m Message) error {
 	}
 	if tooDeep(m.Topic) {
 		return resource.Errorf(resource.BadTopic, m.Topic, "more than %d levels", maxLevels)
+	}
+	if len(m.Props.User) > maxUserProperties && !m.Publisher.Has(topics.RoleNode) {
+		return resource.Errorf(resource.Quota, m.Topic, "more than %d user properties", maxUserProperties)
 	}
 	if f := m.Props.PayloadFormat; f != nil && *f == 1 && !utf8.Valid(m.Payload) {
 		return resource.Errorf(resource.Invalid, m.Topic, "the payload is said to be UTF-8, and is not")

@@ -131,6 +131,9 @@ func (c *conn) take(first byte, body []byte) error {
 		c.batch.Flush() // what comes now may wait for the disk
 	}
 	pk, err := decode(byte(c.version.Load()), first, body)
+	if first>>4 == packets.Publish && errors.Is(err, errUserProperties) {
+		return c.refuseUnread(first, body)
+	}
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ const (
 var closeReasons = map[byte]string{
 	codeMalformed: "malformed packet", codeProtocolError: "protocol error", codeReceiveMaximum: "receive maximum exceeded",
 	codeBadAlias: "topic alias", codeTooLarge: "packet too large", codeKeepAlive: "keep-alive", codeTakenOver: "taken over",
-	codeShuttingDown: "server shutting down", codeAdministrative: "administrative",
+	codeShuttingDown: "server shutting down", codeAdministrative: "administrative", codeQuota: "quota exceeded",
 }
 
 const readsNothing = "client reads nothing"

@@ -14,7 +14,8 @@ import (
 const (
 	kindClient       = session.KindOther + iota // a durable session: who, how long, since when away, its will
 	kindSubscription                            // one of its subscriptions
-	kindRetained                                // a retained message of a users' own topic
+	kindRetained                                // a retained message of a users' own topic, as versions before kindRetainedOf wrote it
+	kindRetainedOf                              // the same with the user for whom it counts
 )
 
 // record encodes the client's record. w is its will, connected or away.
@@ -68,10 +69,10 @@ func identityFrom(d *session.Decoder) (id Identity) {
 
 // clientFrom decodes a client's record.
 func (b *Broker) clientFrom(record uint64, d *session.Decoder) *client {
-	c := &client{record: record, number: d.Number(), subs: make(map[string]*subscription)}
+	number := d.Number()
 	id := identityFrom(d)
-	c.id = id.ClientID
-	c.ident.Store(&id)
+	c := b.clientOf(id)
+	c.record, c.number = record, number
 	c.lasting = time.Duration(d.Number()) * time.Millisecond
 	c.left = d.Time()
 	if d.Flag() {
@@ -79,8 +80,8 @@ func (b *Broker) clientFrom(record uint64, d *session.Decoder) *client {
 		m := d.Message()
 		w.message = Message{Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, Publisher: id}
 		c.will = w
+		c.weighWill(w)
 	}
-	c.sess = b.sessionOf(id)
 	c.sess.Endure(c.number, b.store)
 	return c
 }
@@ -135,7 +136,8 @@ func retainedChange(m *session.Message) journal.Change {
 	if len(m.Payload) == 0 {
 		return journal.Change{ID: m.Record}
 	}
-	e := append(make(session.Encoder, 0, cost(m)), kindRetained)
+	e := append(make(session.Encoder, 0, m.Weight()), kindRetainedOf)
+	e.Text(m.User)
 	e.Message(m)
 	return journal.Change{ID: m.Record, Value: e}
 }
@@ -194,16 +196,18 @@ func (l *loading) record(id uint64, value []byte) error {
 		l.subs = append(l.subs, s)
 		return err
 	case kindRetained:
-		return l.retained(id, d)
+		return l.retained(id, "", d)
+	case kindRetainedOf:
+		return l.retained(id, d.Text(), d)
 	default:
 		return fmt.Errorf("a record of the unknown kind %d: it may be a newer version's", kind)
 	}
 	return d.End()
 }
 
-func (l *loading) retained(id uint64, d *session.Decoder) error {
+func (l *loading) retained(id uint64, user string, d *session.Decoder) error {
 	m := d.Message()
-	m.Record = id
+	m.Record, m.User = id, user
 	if err := d.End(); err != nil {
 		return err
 	}
@@ -252,7 +256,7 @@ func (l *loading) subscribe(s loadedSub) {
 // restore fills a session, which waits for its client from now on.
 func (l *loading) restore(c *client) error {
 	if !c.rights().own() {
-		l.b.clients.keep(c, c.rights().User)
+		l.b.clients.keep(c)
 	}
 	pulls, err := l.parts.Restore(c.sess)
 	for _, p := range pulls {

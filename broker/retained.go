@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const (
@@ -21,22 +21,17 @@ const (
 // copy of each. Topics are kept sorted, in blocks, so that a reader can go on where it was, whatever was
 // added or removed since, without a copy of what there is.
 type memoryRetained struct {
-	limits Limits
-	now    func() time.Time
+	quota *quota.Quota // of bytes, by who retained a message
+	now   func() time.Time
 
 	mu     sync.RWMutex
 	byName map[string]*session.Message
 	blocks [][]string // none empty
-	bytes  int
-	next   time.Time // before which no message expires; zero: none does
+	next   time.Time  // before which no message expires; zero: none does
 }
 
-func newRetained(l Limits, now func() time.Time) *memoryRetained {
-	return &memoryRetained{limits: l, now: now, byName: make(map[string]*session.Message)}
-}
-
-func cost(m *session.Message) int {
-	return len(m.Topic) + len(m.Payload) + len(m.Props.Correlation) + 128
+func newRetained(q *quota.Quota, now func() time.Time) *memoryRetained {
+	return &memoryRetained{quota: q, now: now, byName: make(map[string]*session.Message)}
 }
 
 // get is the topic's message, or nil.
@@ -46,23 +41,18 @@ func (r *memoryRetained) get(topic string) *session.Message {
 	return r.byName[topic]
 }
 
-// quota says why the message can't be retained.
-func (r *memoryRetained) quota(m *session.Message) error {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	old := r.byName[m.Topic]
-	size := r.bytes + cost(m)
-	if old != nil {
-		size -= cost(old)
-	}
+// room says why the message can't be retained. To clear a topic takes none.
+func (r *memoryRetained) room(m *session.Message) error {
 	if len(m.Payload) == 0 {
 		return nil
 	}
-	if size > r.limits.RetainedBytes || old == nil && len(r.byName) >= r.limits.RetainedMessages {
-		return resource.Errorf(resource.Quota, m.Topic, "the broker retains no more than %d messages of %d bytes together",
-			r.limits.RetainedMessages, r.limits.RetainedBytes)
+	more := m.Weight()
+	if old := r.get(m.Topic); old != nil && old.User == m.User {
+		if more -= old.Weight(); more <= 0 {
+			return nil
+		}
 	}
-	return nil
+	return r.quota.Check(m.User, int64(more))
 }
 
 // put retains the message, or with an empty payload forgets its topic.
@@ -76,9 +66,9 @@ func (r *memoryRetained) put(m *session.Message) {
 		}
 		return
 	}
-	r.bytes += cost(m)
+	r.quota.Add(m.User, int64(m.Weight()))
 	if old != nil {
-		r.bytes -= cost(old)
+		r.quota.Add(old.User, -int64(old.Weight()))
 	}
 	r.byName[m.Topic] = m
 	r.expects(m.Deadline())
@@ -173,7 +163,7 @@ func (b *Broker) forgetRetained(m *session.Message) bool {
 
 func (r *memoryRetained) drop(m *session.Message) {
 	delete(r.byName, m.Topic)
-	r.bytes -= cost(m)
+	r.quota.Add(m.User, -int64(m.Weight()))
 	i := r.block(m.Topic)
 	at, _ := slices.BinarySearch(r.blocks[i], m.Topic)
 	r.blocks[i] = slices.Delete(r.blocks[i], at, at+1)
@@ -206,7 +196,7 @@ func (r *memoryRetained) insert(topic string) {
 func (r *memoryRetained) size() (messages, bytes int) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return len(r.byName), r.bytes
+	return len(r.byName), int(r.quota.Held())
 }
 
 func (r *memoryRetained) Puller(filter string) session.Puller {

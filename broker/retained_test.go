@@ -18,7 +18,7 @@ import (
 func testRetained20000(t *testing.T, at place) {
 	b := at.start(t, nil)
 	pub := open(t, b, "pub")
-	n := min(20_000, at.limits.RetainedMessages)
+	const n = 20_000
 	pub.pipeline(n, func(i int) packets.Packet {
 		return publishPacket("ret/"+strconv.Itoa(i), "x", 1, uint16(i%pipelined)+1, retain)
 	})
@@ -33,12 +33,6 @@ func testRetained20000(t *testing.T, at place) {
 	}
 	require.Len(t, seen, n)
 	sub.nothing()
-	if n == at.limits.RetainedMessages {
-		require.Equal(t, byte(0x97), pub.publish1("ret/one more", "x", retain).ReasonCode)
-		require.Equal(t, byte(0), pub.publish1("ret/0", "y", retain).ReasonCode, "in place of another")
-		require.Equal(t, "y", string(sub.expect(packets.Publish).Payload))
-		sub.nothing()
-	}
 }
 
 func testRetainedIsReplacedAndForgotten(t *testing.T, at place) {
@@ -117,7 +111,7 @@ func testWhatCameLiveIsNotSentAsRetained(t *testing.T, at place) {
 // A message that was routed before the subscription was made, and isn't retained yet,
 // is waited for.
 func testSubscribingWhileAMessageIsPublished(t *testing.T, at place) {
-	b := at.start(t, func(o *Options) { o.Limits.QueuedMessages = 1 })
+	b := at.start(t, func(o *Options) { o.Limits.Session.Bytes = 1 })
 	full, pub, sub := open(t, b, "full", receiveMaximum(1)), open(t, b, "pub"), open(t, b, "sub")
 	full.sub("a", 1)
 	pub.publish1("a", "1")
@@ -147,13 +141,13 @@ func testSubscribingWhileAMessageIsPublished(t *testing.T, at place) {
 }
 
 func TestRetainedLimitIsARefusal(t *testing.T) {
-	b := start(t, func(o *Options) { o.Limits.RetainedMessages = 2 })
+	b := start(t, func(o *Options) { o.Limits.Retained.Bytes = 1500 })
 	pub := open(t, b, "pub")
 	pub.publish1("a", "1", retain)
 	pub.publish1("b", "1", retain)
 	ack := pub.publish1("c", "1", retain)
 	require.Equal(t, byte(0x97), ack.ReasonCode)
-	require.Contains(t, ack.Properties.ReasonString, "no more than 2")
+	require.Contains(t, ack.Properties.ReasonString, "limits.retained.bytes")
 	require.Equal(t, byte(0), pub.publish1("a", "2", retain).ReasonCode)
 	pub.publish1("b", "", retain)
 	require.Equal(t, byte(0), pub.publish1("c", "1", retain).ReasonCode)
@@ -162,9 +156,7 @@ func TestRetainedLimitIsARefusal(t *testing.T) {
 // A reader in the middle of the store misses nothing that stays, whatever else
 // comes and goes.
 func TestRetainedPullerOverChanges(t *testing.T) {
-	l := Limits{}
-	l.setDefaults()
-	r := newRetained(l, time.Now)
+	r := newRetained(newQuotas(Limits{}).retained, time.Now)
 	set := func(topic, payload string) {
 		r.put(&session.Message{Topic: topic, Payload: []byte(payload)})
 	}
@@ -203,9 +195,7 @@ func TestRetainedPullerOverChanges(t *testing.T) {
 }
 
 func TestRetainedPullerMatchesLikeTheContract(t *testing.T) {
-	l := Limits{}
-	l.setDefaults()
-	r := newRetained(l, time.Now)
+	r := newRetained(newQuotas(Limits{}).retained, time.Now)
 	all := []string{"a", "a/b", "a/b/c", "a/bb", "a-b", "b", "/a", "a/"}
 	for _, topic := range all {
 		r.put(&session.Message{Topic: topic, Payload: []byte("x")})

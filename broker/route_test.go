@@ -23,10 +23,10 @@ func inUse() int {
 func subscribed(clients int, filter string) *router {
 	r := newRouter(newACL(nil))
 	b := &Broker{router: r}
-	b.opts.Limits.setDefaults()
+	b.quotas = newQuotas(Limits{})
+	b.opts.Limits = Limits{}.Complete()
 	for i := range clients {
-		c := b.newClient(fmt.Sprint(i), false)
-		c.ident.Store(&Identity{ClientID: c.id, Roles: []topics.Role{topics.RoleOperator}})
+		c := b.newClient(Identity{ClientID: fmt.Sprint(i), Roles: []topics.Role{topics.RoleOperator}}, false)
 		r.index.add(newSubscription(c, filter))
 	}
 	return r

@@ -54,7 +54,7 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 	}
 	p := &parcel{b: b, changes: how.along, inLane: how.lane != nil}
 	if retained {
-		if err := b.retained.quota(out); err != nil {
+		if err := b.retained.room(out); err != nil {
 			return false, err
 		}
 		p.keep(out)

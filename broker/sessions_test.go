@@ -24,9 +24,9 @@ func testNoSessionEndsForAnother(t *testing.T, at place) {
 
 	fourth := dial(t, b)
 	require.Equal(t, byte(0x97), fourth.connect("fourth", persistent))
-	require.Contains(t, fourth.connack.Properties.ReasonString, "limits.sessions is 3")
+	require.Contains(t, fourth.connack.Properties.ReasonString, "3 (limits.sessions)")
 	require.Equal(t, byte(3), dial(t, b).connect("fourth", persistent, v3), "server unavailable")
-	require.Equal(t, int64(2), b.Stats().Rejected[errTooMany.Error()])
+	require.Equal(t, int64(2), b.Stats().Rejected[connectReasons[codeQuota]])
 	require.Equal(t, 3, b.Stats().Kept)
 	pub := open(t, b, "pub") // whose session ends with its connection
 	require.Equal(t, byte(0x97), dial(t, b).connect("pub", persistent), "in place of one that isn't kept")
@@ -79,7 +79,7 @@ func TestSessionsOfOneUser(t *testing.T) {
 	}
 	more := dial(t, b)
 	require.Equal(t, byte(0x97), more.connect("three", persistent, op))
-	require.Equal(t, "too many sessions outlive their connections: of op there may be 2 (limits.perUser)", more.connack.Properties.ReasonString)
+	require.Equal(t, "op has as many sessions that outlive their connections as one user may have: 2 (limits.perUser)", more.connack.Properties.ReasonString)
 	open(t, b, "three", op).leave(b, "three") // one that ends with its connection
 	open(t, b, "boss", persistent, credentialsOf("boss", "secret"))
 	stop()

@@ -17,7 +17,7 @@ import (
 
 // Who receives can't stop who sends, whatever the topic and the version of either.
 func testFullSessionGoesWithout(t *testing.T, at place) {
-	b := at.start(t, func(o *Options) { o.Limits.QueuedMessages = 10 })
+	b := at.start(t, func(o *Options) { o.Limits.Session.Bytes = roomFor(numbers(0, 10)...) })
 	gone, live := open(t, b, "gone", persistent), open(t, b, "live", persistent)
 	gone.sub("#", 1)
 	live.sub("#", 1)
@@ -49,7 +49,7 @@ func testFullSessionGoesWithout(t *testing.T, at place) {
 
 // A stream has many listeners, and so has what a node sends over the link.
 func TestAListenerThatNeverComesBackStopsNothing(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.QueuedMessages = 2 })
+	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.Session.Bytes = 1000 })
 	gone, live := open(t, b, "gone", persistent), open(t, b, "live")
 	gone.sub("#", 1)
 	live.sub("#", 1)
@@ -68,7 +68,7 @@ func TestAListenerThatNeverComesBackStopsNothing(t *testing.T) {
 
 // A member that is away and full is passed over for one that has room, there or not.
 func testSharedGroupLeavesOutWhoIsFull(t *testing.T, at place) {
-	b := at.start(t, func(o *Options) { o.Limits.QueuedMessages = 10 })
+	b := at.start(t, func(o *Options) { o.Limits.Session.Bytes = roomFor(numbers(0, 10)...) })
 	first, second, pub := open(t, b, "first", persistent), open(t, b, "second", persistent), open(t, b, "pub")
 	for _, c := range []*tc{first, second} {
 		c.sub("$share/g/a", 1)
@@ -114,7 +114,7 @@ func (l *lines) about(t *testing.T, client string) (all []map[string]any) {
 func TestSessionsWithoutRoomAreNamed(t *testing.T) {
 	log, now := &lines{}, &clock{now: time.Now()}
 	b, _ := kept(t, t.TempDir(), func(o *Options) {
-		o.Limits.QueuedMessages, o.Log, o.Now = 1, zerolog.New(log), now.read
+		o.Limits.Session.Bytes, o.Log, o.Now = 1, zerolog.New(log), now.read
 	})
 	for _, id := range []string{"one", "two"} {
 		c := open(t, b, id, persistent)

@@ -48,10 +48,10 @@ func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 			"show a certificate that http.tls.clientCA has signed, or the name and password of one of auth.users")
 	}
 	at := seatOf(id, remote)
-	if why := b.seats.take(at, seat{}, b.opts.Limits); why != "" {
-		return Identity{}, resource.Errorf(resource.Quota, "", "%s", why)
+	if err := b.quotas.sit(at, seat{}); err != nil {
+		return Identity{}, err
 	}
-	context.AfterFunc(r.Context(), func() { b.seats.leave(at) }) // which ends with the answer
+	context.AfterFunc(r.Context(), func() { b.quotas.stand(at) }) // which ends with the answer
 	id.CertExpires, id.Listener, id.Remote = expires, "http", remote.String()
 	return id, nil
 }

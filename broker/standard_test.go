@@ -63,7 +63,7 @@ func testSessionExpiryIsNegotiated(t *testing.T, at place) {
 	require.False(t, c.connack.Properties.SessionExpiryIntervalFlag, "as asked")
 	c = open(t, b, "forever", persistent, expires(0xFFFFFFFF))
 	require.True(t, c.connack.Properties.SessionExpiryIntervalFlag)
-	require.Equal(t, uint32(at.limits.SessionExpiry/time.Second), c.connack.Properties.SessionExpiryInterval)
+	require.Equal(t, uint32(at.limits.Session.Expiry/time.Second), c.connack.Properties.SessionExpiryInterval)
 	bye := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}}
 	bye.Properties.SessionExpiryIntervalFlag = true // 0
 	c.send(bye)

@@ -104,7 +104,7 @@ func (b *Broker) Stats() Stats {
 	if s.Sessions = len(b.clients.byID); b.outlet.sess != nil {
 		s.Sessions--
 	}
-	s.Kept = b.clients.kept
+	s.Kept = int(b.quotas.kept.Held())
 	b.clients.mu.Unlock()
 	if b.store != nil {
 		s.StoreWaiting = int64(b.store.waiting())
@@ -149,14 +149,14 @@ func (b *Broker) Queues() (q Queues) {
 		}
 	}
 	b.clients.mu.Unlock()
-	q.HeldBytes = b.budget.Held()
+	q.HeldBytes = b.quotas.queued.Held()
 	l := b.opts.Limits
 	for _, c := range all {
 		waiting, unacked, bytes := c.sess.Load()
 		q.Waiting += waiting
 		q.Unacked += unacked
 		q.WaitingBytes += bytes
-		if full := max(float64(waiting)/float64(l.QueuedMessages), float64(bytes)/float64(l.QueuedBytes)); full > q.Fullest {
+		if full := float64(bytes) / float64(l.Session.Bytes); full > q.Fullest {
 			q.Fullest, q.FullestOf = full, c.id
 		}
 	}

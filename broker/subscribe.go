@@ -101,17 +101,16 @@ func (c *conn) subscribeTo(f packets.Subscription) (s, old *subscription, err er
 	return s, old, nil
 }
 
-// What a client's filters may weigh together, for each subscription that it may have: to
-// count them alone would allow it to have the broker hold 64 KiB, or 200 levels, for each.
+// What a subscription costs in memory besides its filter: in the index it has an entry for each
+// level, which other subscriptions may share, but nobody knows for how long.
 const (
-	filterRoom   = 512
-	filterLevel  = 20
-	filtersLeast = 128 << 10
+	subscriptionCost = 640
+	levelCost        = 400
 )
 
-// weight is the filter's length, and something for each of its levels, which the index has an entry for.
+// weight is about what the subscription costs in memory.
 func (s *subscription) weight() int {
-	return len(s.filter) + filterLevel*(1+strings.Count(s.filter, "/"))
+	return subscriptionCost + len(s.filter) + levelCost*(1+strings.Count(s.filter, "/"))
 }
 
 // room says why a client, which is locked, can't have one more subscription.
@@ -119,17 +118,29 @@ func (c *client) room(s *subscription, limit int) error {
 	if len(c.subs) >= limit {
 		return resource.Errorf(resource.Quota, "", "no more than %d subscriptions (limits.subscriptions)", limit)
 	}
-	if most := max(filterRoom*limit, filtersLeast); c.weight+s.weight() > most {
-		return resource.Errorf(resource.Quota, "", "the filters of all subscriptions together have no more than %d bytes, "+
-			"where each level counts %d more (limits.subscriptions times %d)", most, filterLevel, filterRoom)
+	return c.state.Check(int64(s.weight()))
+}
+
+// weigh counts what a client, which is locked, holds more.
+func (c *client) weigh(n int) {
+	c.weight += n
+	c.state.Add(int64(n))
+}
+
+// weighWill counts what the will costs, which a client, which is locked, has now.
+func (c *client) weighWill(w *will) {
+	n := 0
+	if w != nil {
+		n = w.weight()
 	}
-	return nil
+	c.weigh(n - c.willed)
+	c.willed = n
 }
 
 // put adds a subscription to a client's, which is locked, or replaces one of the same filter.
 func (c *client) put(s *subscription) {
 	if c.subs[s.filter] == nil {
-		c.weight += s.weight()
+		c.weigh(s.weight())
 	}
 	c.subs[s.filter] = s
 }
@@ -139,7 +150,7 @@ func (c *client) drop(filter string) *subscription {
 	s := c.subs[filter]
 	if s != nil {
 		delete(c.subs, filter)
-		c.weight -= s.weight()
+		c.weigh(-s.weight())
 	}
 	return s
 }

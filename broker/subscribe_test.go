@@ -87,10 +87,10 @@ func testUnsubscribe(t *testing.T, at place) {
 	require.Zero(t, b.Stats().Subscriptions)
 }
 
-// A client's filters are bounded by what they cost, not by their number alone, and that
-// is known over a restart.
-func testFiltersAreBounded(t *testing.T, at place) {
-	few := func(o *Options) { o.Limits.Subscriptions = 300 } // at 512 bytes each
+// Filters are bounded by what they cost, not by their number alone, and that is known over a
+// restart.
+func testTrial04FiltersAreWeighed(t *testing.T, at place) {
+	few := func(o *Options) { o.Limits.Session.State = 256 << 10 } // of which one user has half
 	dir := t.TempDir()
 	b, stop := at.kept(t, dir, few)
 	sub := open(t, b, "sub", persistent)
@@ -100,23 +100,21 @@ func testFiltersAreBounded(t *testing.T, at place) {
 	sub.sub(long("b"), 1)
 	refused := sub.subscribe(long("c"), 1)
 	require.Equal(t, []byte{codeQuota}, refused.ReasonCodes)
-	require.Contains(t, refused.Properties.ReasonString, "limits.subscriptions")
+	require.Contains(t, refused.Properties.ReasonString, "limits.session.state")
 	sub.sub(long("a"), 2) // it has that one
-	sub.sub("short", 1)
 	sub.unsub(long("b"))
 	sub.sub(long("c"), 1)
+	held := b.quotas.state.Held()
 	stop()
 
 	b, _ = at.kept(t, dir, few)
+	require.Equal(t, held, b.quotas.state.Held(), "what comes from disk counts as what clients ask for")
 	sub = open(t, b, "sub", persistent)
 	require.Equal(t, byte(codeQuota), code(long("d")))
 	sub.unsub(long("a"))
 	deep := func(i int) string { return fmt.Sprint(i) + strings.Repeat("/a", 199) }
-	for i := range 16 {
-		sub.sub(deep(i), 1)
-	}
-	i := 16
-	for ; i < 32 && code(deep(i)) == 1; i++ {
-	}
-	require.Less(t, i, 32, "levels count, too")
+	sub.sub(deep(0), 1)
+	require.Equal(t, byte(codeQuota), code(deep(1)), "levels count, too")
+	other := open(t, b, "other", persistent) // the same user
+	require.Equal(t, []byte{codeQuota}, other.subscribe(deep(2), 1).ReasonCodes)
 }

@@ -62,7 +62,7 @@ func testTakeoverOfAStalledClient(t *testing.T, at place) {
 	stalled, pub := open(t, b, "sub", persistent, keepAlive(0)), open(t, b, "pub")
 	stalled.sub("a", 0)
 	for range 16 {
-		pub.publish("a", strings.Repeat("x", int(at.limits.MaximumPacket)-100), 0, 0)
+		pub.publish("a", strings.Repeat("x", int(at.limits.Packet)-100), 0, 0)
 	}
 	pub.nothing()
 	require.True(t, open(t, b, "sub", persistent).connack.SessionPresent)

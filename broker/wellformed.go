@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"unicode/utf8"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -16,11 +17,12 @@ import (
 const willProperties = packets.WillProperties // counts as a type of packet
 
 var (
-	errMalformed  = packets.Code{Code: codeMalformed, Reason: "malformed packet"}
-	errTwice      = packets.Code{Code: codeProtocolError, Reason: "a property comes twice"}
-	errProperty   = packets.Code{Code: codeMalformed, Reason: "a property that this packet can't have"}
-	errValue      = packets.Code{Code: codeProtocolError, Reason: "a value that the standard doesn't allow"}
-	errUnexpected = packets.Code{Code: codeProtocolError, Reason: "a packet that a client doesn't send here"}
+	errMalformed      = packets.Code{Code: codeMalformed, Reason: "malformed packet"}
+	errTwice          = packets.Code{Code: codeProtocolError, Reason: "a property comes twice"}
+	errProperty       = packets.Code{Code: codeMalformed, Reason: "a property that this packet can't have"}
+	errValue          = packets.Code{Code: codeProtocolError, Reason: "a value that the standard doesn't allow"}
+	errUserProperties = packets.Code{Code: codeQuota, Reason: fmt.Sprintf("more than %d user properties", maxUserProperties)}
+	errUnexpected     = packets.Code{Code: codeProtocolError, Reason: "a packet that a client doesn't send here"}
 )
 
 // form is what a property's value is made of.
@@ -149,6 +151,7 @@ func (r *cursor) properties(kind byte) {
 	n := int(r.varint())
 	p := cursor{b: r.take(n), err: r.err}
 	var seen uint64
+	pairs := 0
 	for len(p.b) > 0 {
 		name := p.uint8()
 		rule := propertyRules[name]
@@ -159,6 +162,11 @@ func (r *cursor) properties(kind byte) {
 			p.fail(errTwice)
 		}
 		seen |= 1 << name
+		if rule.form == formPair {
+			if pairs++; pairs > maxUserProperties && (kind != packets.Publish || pairs > maxUserProperties+linkProperties) {
+				p.fail(errUserProperties)
+			}
+		}
 		p.value(rule)
 	}
 	if p.err != nil {

@@ -12,6 +12,7 @@ import (
 type will struct {
 	message Message
 	delay   time.Duration
+	packet  int // bytes of the CONNECT that it came in, and keeps in memory
 }
 
 // willOf is the will in a CONNECT; nil: none.
@@ -25,9 +26,13 @@ func willOf(pk *packets.Packet) *will {
 			Topic: p.WillTopic, Payload: p.WillPayload, QoS: p.WillQos, Retain: p.WillRetain,
 			Props: properties(&p.WillProperties),
 		},
-		delay: time.Duration(p.WillProperties.WillDelayInterval) * time.Second,
+		delay:  time.Duration(p.WillProperties.WillDelayInterval) * time.Second,
+		packet: pk.FixedHeader.Remaining,
 	}
 }
+
+// weight is about what the will costs in memory.
+func (w *will) weight() int { return outgoing(w.message, time.Time{}).Weight() + w.packet }
 
 // publishWill publishes a will as if its client did. The changes that come along are
 // stored with it.

@@ -96,7 +96,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	commands := calls.New(calls.Options{
-		Role: topics.RoleNode, Tree: tw, Presence: tw, Limits: setup.Calls(cfg.Limits.Commands), Log: log,
+		Role: topics.RoleNode, Tree: tw, Presence: tw, Limits: cfg.Limits.Commands, Log: log,
 		Publish:     func(m broker.Message) { br.Publish(m) },
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})

@@ -40,7 +40,7 @@ func (h *Hub) check(report reporter) {
 		}
 	}
 	h.Log.check(report)
-	h.Limits.check(report)
+	checkLimits(h.Limits.Limits, report)
 	h.Limits.Node.check(report)
 	positive("limits.events.age", h.Limits.Events.Age, report)
 	positive("limits.events.count", h.Limits.Events.Count, report)
@@ -79,7 +79,7 @@ func (c *Core) check(report reporter) {
 	}
 	c.Auth.check([]string{"operator", "viewer", "mapper"}, c.byCertificate(), report)
 	c.Log.check(report)
-	c.Limits.check(report)
+	checkLimits(c.Limits.Limits, report)
 	c.Limits.Node.check(report)
 	positive("limits.streams.bytes", c.Limits.Streams.Bytes, report)
 	positive("limits.streams.age", c.Limits.Streams.Age, report)
@@ -201,7 +201,7 @@ func (l Log) check(report reporter) {
 	oneOf("log.format", l.Format, []string{"auto", "pretty", "json"}, report)
 }
 
-func (l Limits) check(report reporter) {
+func checkLimits(l Limits, report reporter) {
 	positive("limits.connections", l.Connections, report)
 	positive("limits.sessions", l.Sessions, report)
 	positive("limits.connectRate", l.ConnectRate, report)
@@ -233,16 +233,15 @@ func (l Limits) check(report reporter) {
 	if l.KeepAlive < 0 || l.KeepAlive > 0 && l.KeepAlive < time.Second || l.KeepAlive > 65535*time.Second {
 		report("limits.keepAlive", "%s is neither 0 nor from 1s to 18h12m15s, which MQTT can say", l.KeepAlive)
 	}
-	positive("limits.session.messages", l.Session.Messages, report)
 	positive("limits.session.bytes", l.Session.Bytes, report)
 	positive("limits.session.all", l.Session.All, report)
+	positive("limits.session.state", l.Session.State, report)
 	positive("limits.commands.timeout", l.Commands.Timeout, report)
 	positive("limits.commands.client", l.Commands.Client, report)
 	positive("limits.commands.all", l.Commands.All, report)
 	if l.Commands.Longest < l.Commands.Timeout {
 		report("limits.commands.longest", "%s is less than limits.commands.timeout, %s", l.Commands.Longest, l.Commands.Timeout)
 	}
-	positive("limits.retained.messages", l.Retained.Messages, report)
 	positive("limits.retained.bytes", l.Retained.Bytes, report)
 	// The link's own messages are up to 256 KiB, whatever users need.
 	if l.Packet > 0 && l.Packet < 512<<10 {

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/configs/memory"
 )
 
 func write(t *testing.T, text string) string {
@@ -36,7 +39,7 @@ func TestDefaultsAreWholeAndOnLoopback(t *testing.T) {
 	require.Equal(t, "127.0.0.1:8080", hub.HTTP.Listen)
 	require.Empty(t, hub.MQTT.TLS.Listen)
 	require.True(t, hub.Auth.Anybody())
-	require.Equal(t, Size(64<<20), hub.Limits.Session.Bytes)
+	require.Equal(t, Size(memory.Limit()/4), hub.Limits.Session.All)
 	require.False(t, hub.Insecure)
 
 	core, err := Load[Core]("edgecore", "", nil)
@@ -317,6 +320,32 @@ func TestSize(t *testing.T) {
 		var again Size
 		require.NoError(t, again.UnmarshalText([]byte(s.String())))
 		require.Equal(t, s, again)
+	}
+}
+
+// Room is a part of the memory that there is.
+func TestTrial26SizesFromTheMemoryThatThereIs(t *testing.T) {
+	before := debug.SetMemoryLimit(200 << 20) // GOMEMLIMIT
+	defer debug.SetMemoryLimit(before)
+	var s Size
+	require.NoError(t, s.UnmarshalText([]byte("25%")))
+	require.Equal(t, Size(50<<20), s)
+	require.Equal(t, "50MiB", s.String())
+	for _, bad := range []string{"0%", "101%", "-1%", "x%", "%", "NaN%"} {
+		require.ErrorContains(t, s.UnmarshalText([]byte(bad)), "is not a part of the memory, such as 25%")
+	}
+	for _, program := range []string{"hub", "core"} {
+		var l Limits
+		if program == "hub" {
+			hub, err := Load[Hub]("cloudhub", "/dev/null", nil)
+			require.NoError(t, err)
+			l = hub.Limits.Limits
+		} else {
+			core, err := Load[Core]("edgecore", "/dev/null", nil)
+			require.NoError(t, err)
+			l = core.Limits.Limits
+		}
+		require.Equal(t, []Size{20 << 20, 50 << 20, 10 << 20, 24 << 20}, []Size{l.Session.Bytes, l.Session.All, l.Session.State, l.Retained.Bytes}, program)
 	}
 }
 

@@ -3,12 +3,12 @@ package configs
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/edgebus/edgebus/configs/limits"
 )
 
 // Hub is what cloudhub can be told. hub.yaml says what each setting means.
@@ -168,29 +168,10 @@ type Log struct {
 }
 
 // Limits bound what clients can make a broker hold.
-type Limits struct {
-	Connections    int           `yaml:"connections"`
-	PerUser        int           `yaml:"perUser"`
-	PerAddress     int           `yaml:"perAddress"`
-	Sessions       int           `yaml:"sessions"`
-	ConnectRate    int           `yaml:"connectRate"`
-	ConnectTimeout time.Duration `yaml:"connectTimeout"`
-	WrongPasswords int           `yaml:"wrongPasswords"`
-	Subscriptions  int           `yaml:"subscriptions"`
-	WriteTimeout   time.Duration `yaml:"writeTimeout"`
-	Packet         Size          `yaml:"packet"`
-	Request        Size          `yaml:"request"`
-	Requests       int           `yaml:"requests"`
-	Watches        int           `yaml:"watches"`
-	PacketRate     int           `yaml:"packetRate"`
-	Inflight       int           `yaml:"inflight"`
-	ReceiveMaximum int           `yaml:"receiveMaximum"`
-	TopicAliases   int           `yaml:"topicAliases"`
-	KeepAlive      time.Duration `yaml:"keepAlive"`
-	Session        SessionLimits `yaml:"session"`
-	Retained       Quota         `yaml:"retained"`
-	Commands       CommandLimits `yaml:"commands"`
-}
+type Limits = limits.Limits
+
+// Size is a number of bytes, or a part of the memory that there is.
+type Size = limits.Size
 
 // HubLimits bound what the hub holds.
 type HubLimits struct {
@@ -206,32 +187,10 @@ type CoreLimits struct {
 	Streams StreamLimits `yaml:"streams"`
 }
 
-// SessionLimits bound one client's queue.
-type SessionLimits struct {
-	Messages int           `yaml:"messages"`
-	Bytes    Size          `yaml:"bytes"`
-	All      Size          `yaml:"all"`
-	Expiry   time.Duration `yaml:"expiry"`
-}
-
 // NodeQuota bounds what a node owns of its tree.
 type NodeQuota struct {
 	Keys  int  `yaml:"keys"`
 	Bytes Size `yaml:"bytes"`
-}
-
-// Quota bounds a number of messages and their bytes.
-type Quota struct {
-	Messages int  `yaml:"messages"`
-	Bytes    Size `yaml:"bytes"`
-}
-
-// CommandLimits bound commands in time and number.
-type CommandLimits struct {
-	Timeout time.Duration `yaml:"timeout"`
-	Longest time.Duration `yaml:"longest"`
-	Client  int           `yaml:"client"`
-	All     int           `yaml:"all"`
 }
 
 // StreamLimits bound what waits for the link.
@@ -244,38 +203,6 @@ type StreamLimits struct {
 type EventLimits struct {
 	Age   time.Duration `yaml:"age"`
 	Count int           `yaml:"count"`
-}
-
-// Size is a number of bytes, written 512, 64KiB, 64MiB or 1GiB.
-type Size int64
-
-// UnmarshalText reads a size.
-func (s *Size) UnmarshalText(text []byte) error {
-	number, unit := string(text), int64(1)
-	for suffix, factor := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
-		if rest, ok := strings.CutSuffix(number, suffix); ok {
-			number, unit = rest, factor
-			break
-		}
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-	if err != nil || n < 0 || n > math.MaxInt64/unit {
-		return fmt.Errorf("%q is not a size, such as 512, 64KiB or 64MiB", text)
-	}
-	*s = Size(n * unit)
-	return nil
-}
-
-func (s Size) String() string {
-	for _, u := range []struct {
-		factor Size
-		name   string
-	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if s >= u.factor && s%u.factor == 0 {
-			return strconv.FormatInt(int64(s/u.factor), 10) + u.name
-		}
-	}
-	return strconv.FormatInt(int64(s), 10)
 }
 
 // stateDir is where a part keeps its state when nobody says: the system's place

@@ -86,7 +86,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	commands := calls.New(calls.Options{
-		Role: topics.RoleMapper, Tree: tw, Limits: setup.Calls(cfg.Limits.Commands), Log: log,
+		Role: topics.RoleMapper, Tree: tw, Limits: cfg.Limits.Commands, Log: log,
 		Publish:     func(m broker.Message) { br.Publish(m) },
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/configs/limits"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -49,12 +50,7 @@ type Tree interface {
 }
 
 // Limits bound calls in time and number.
-type Limits struct {
-	Timeout time.Duration // for an answer, when the message expiry doesn't say
-	Longest time.Duration // the most that it may say
-	Client  int           // calls under way, of one client
-	All     int           // and of all
-}
+type Limits = limits.Commands
 
 // Calls stand between a broker and its tree, take what is about commands, and pass on
 // the rest. Their methods may be called from any goroutine.
@@ -110,7 +106,7 @@ func (c *Calls) request(a topics.Address, m broker.Message, done func(error)) {
 		done(c.repeated(x))
 		return
 	}
-	wait := c.o.Limits.wait(m.Props.Expiry)
+	wait := waitOf(c.o.Limits, m.Props.Expiry)
 	end := c.take(x, m, wait)
 	if end == nil {
 		done(nil) // before anybody can answer; it may still wait behind what was published before on the connection
@@ -134,7 +130,7 @@ func (c *Calls) Ask(m broker.Message, reply func(broker.Message)) {
 		return
 	}
 	x := c.newCall(a, m, reply)
-	wait := c.o.Limits.wait(m.Props.Expiry)
+	wait := waitOf(c.o.Limits, m.Props.Expiry)
 	m, left, known := c.deadline(m)
 	if known {
 		wait = min(wait, left)

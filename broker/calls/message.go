@@ -58,7 +58,7 @@ func namesCommands(filter string) bool {
 }
 
 // wait is how long a call with that message expiry waits for its answer.
-func (l Limits) wait(expiry uint32) time.Duration {
+func waitOf(l Limits, expiry uint32) time.Duration {
 	if expiry == 0 {
 		return l.Timeout
 	}

@@ -141,7 +141,7 @@ func (r Registry) Broker(b *broker.Broker) {
 	g.Gauge("retained_bytes", "Bytes of them; at limits.retained.bytes more are refused.", func(s stats) float64 { return float64(s.RetainedBytes) })
 	g.Gauge("waiting_messages", "Messages in sessions that were not sent yet.", func(s stats) float64 { return float64(s.Waiting) })
 	g.Gauge("waiting_bytes", "Bytes of them.", func(s stats) float64 { return float64(s.WaitingBytes) })
-	g.Gauge("held_bytes", "Bytes of messages that wait, or were sent and aren't acknowledged. From limits.session.all on, sessions with more than an equal share go without.", func(s stats) float64 { return float64(s.HeldBytes) })
+	g.Gauge("held_bytes", "Bytes of messages that wait, or were sent and aren't acknowledged. Of limits.session.all no user gets more than is left for all others.", func(s stats) float64 { return float64(s.HeldBytes) })
 	g.Gauge("unacknowledged_messages", "Messages that were sent and that clients have not acknowledged.", func(s stats) float64 { return float64(s.Unacked) })
 	g.Gauge("fullest_queue_ratio", "How full the fullest session's queue is, from 0 to 1; a full one goes without messages.", func(s stats) float64 { return s.Fullest })
 	g.Gauge("store_waiting_bytes", "Bytes that publishers wait for to be on disk; at 64 MiB they are read no further.", func(s stats) float64 { return float64(s.StoreWaiting) })

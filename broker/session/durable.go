@@ -44,7 +44,7 @@ type Body struct {
 func NewBody(m *Message, log Log, offers int) (*Body, journal.Change) {
 	b := &Body{record: log.ID()}
 	b.users.Store(int32(offers))
-	e := append(make(Encoder, 0, m.weight()+32), kindBody)
+	e := append(make(Encoder, 0, m.Weight()+32), kindBody)
 	e.Message(m)
 	return b, journal.Change{ID: b.record, Value: e}
 }
@@ -97,7 +97,7 @@ func (s *Session) offer(m *Message, d Delivery, p *pull) Offer {
 	if it.stake.record = journal.Sequence + s.seq; !s.windowed() {
 		it.stake.record = s.log.ID()
 	}
-	if s.fits(m.weight()) {
+	if s.fits(s.weigh(m)) {
 		s.push(it, d.Batch)
 	} else {
 		s.putBehind(it)

@@ -3,6 +3,8 @@ package session
 import (
 	"math"
 	"time"
+
+	"github.com/edgebus/edgebus/broker/quota"
 )
 
 // flight is a QoS 1 or 2 message that was sent at least once and is not yet
@@ -26,10 +28,12 @@ type flights struct {
 	open        int
 	lastID      uint16
 	bytes       int
-	all         *Budget // of which they are a part
+	user        *quota.Account // what they count for
 }
 
-func newFlights(all *Budget) flights { return flights{byID: make(map[uint16]*flight), all: all} }
+func newFlights(user *quota.Account) flights {
+	return flights{byID: make(map[uint16]*flight), user: user}
+}
 
 func (f *flights) len() int { return len(f.byID) }
 
@@ -56,14 +60,14 @@ func (f *flights) add(it item) *flight {
 	f.last = x
 	f.byID[x.id] = x
 	f.open++
-	x.weight = it.msg.weight()
+	x.weight = it.msg.Weight()
 	f.hold(x.weight)
 	return x
 }
 
 func (f *flights) hold(bytes int) {
 	f.bytes += bytes
-	f.all.add(bytes)
+	f.user.Add(int64(bytes))
 }
 
 // freeID chooses the packet id. That of a durable session's message is fixed, and

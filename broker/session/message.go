@@ -25,6 +25,7 @@ type Message struct {
 	Retain  bool
 	Props   Properties
 	From    string // client id of the publisher, for no-local; empty: the broker itself
+	User    string // of the publisher, for whom it counts while it is retained
 	Record  uint64 // where it is on disk as the topic's retained message; 0: nowhere
 
 	At   time.Time // when the broker took it, as the clock said then
@@ -81,13 +82,27 @@ func (m *Message) remaining(now time.Time) uint32 {
 	return uint32((left + time.Second - 1) / time.Second)
 }
 
-// weight is about what the message costs in memory.
-func (m *Message) weight() int {
-	n := len(m.Topic) + len(m.Payload) + len(m.Props.Correlation) + len(m.Props.ResponseTopic) + len(m.Props.ContentType)
-	for _, u := range m.Props.User {
+// What a message costs in memory besides its topic, payload and properties: its own parts and
+// its place where it waits, rounded up as memory is given out; and a user property the same.
+const (
+	messageCost  = 400
+	propertyCost = 64
+	recordCost   = 64 // on disk
+)
+
+// Weight is about what the message costs in memory.
+func (m *Message) Weight() int {
+	return m.stored() + messageCost - recordCost + propertyCost*len(m.Props.User)
+}
+
+// stored is about what the message takes on disk.
+func (m *Message) stored() int {
+	p := &m.Props
+	n := recordCost + len(m.Topic) + len(m.Payload) + len(p.Correlation) + len(p.ResponseTopic) + len(p.ContentType) + len(m.From)
+	for _, u := range p.User {
 		n += len(u.Key) + len(u.Value)
 	}
-	return n + 64
+	return n
 }
 
 // Delivery is how one session gets a message: the outcome of its matching

@@ -109,7 +109,7 @@ func TestWhatWasDroppedIsPulled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := limits
-			l.Messages = 1
+			l.Bytes = 1
 			s, w := owing(l)
 			s.Enqueue(message("a", "1", 0), Delivery{})
 			require.Equal(t, []string{"1"}, sent(t, s, w))
@@ -119,7 +119,7 @@ func TestWhatWasDroppedIsPulled(t *testing.T) {
 		})
 	}
 	l := limits
-	l.Messages = 1
+	l.Bytes = 1
 	s, w := owing(l)
 	s.Pull("#", func(int) []*Message {
 		if s.came.last != nil {

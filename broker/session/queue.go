@@ -1,6 +1,10 @@
 package session
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/edgebus/edgebus/broker/quota"
+)
 
 // ring is a first-in first-out buffer whose entries keep their sequence number
 // for as long as they are in it. It grows block by block: were it copied to grow, all the
@@ -104,6 +108,7 @@ type item struct {
 	ids    []uint32
 	qos    byte
 	retain bool
+	weight uint32  // what it counts for in the queue
 	share  *string // the shared subscription that it came by; nil: none
 	stake  *stake  // nil: of a session that doesn't outlive the process, or QoS 0
 }
@@ -114,13 +119,15 @@ type queue struct {
 	zero  ring[uint64] // sequence numbers of QoS 0 items, oldest first; some may have left
 	live  int          // items not evicted
 	bytes int
-	zeros int     // of the bytes, those of QoS 0
-	all   *Budget // of which they are a part
+	zeros int            // of the bytes, those of QoS 0
+	user  *quota.Account // what it counts for
 }
 
 var itemBlocks sync.Pool // sessions fill and empty their queues all the time
 
-func newQueue(all *Budget) queue { return queue{items: ring[item]{pool: &itemBlocks}, all: all} }
+func newQueue(user *quota.Account) queue {
+	return queue{items: ring[item]{pool: &itemBlocks}, user: user}
+}
 
 // push appends without looking at bounds.
 func (q *queue) push(it item) {
@@ -129,7 +136,7 @@ func (q *queue) push(it item) {
 	}
 	q.items.push(it)
 	q.live++
-	q.hold(it, it.msg.weight())
+	q.hold(it, int(it.weight))
 }
 
 func (q *queue) hold(it item, bytes int) {
@@ -137,7 +144,7 @@ func (q *queue) hold(it item, bytes int) {
 	if it.qos == 0 {
 		q.zeros += bytes
 	}
-	q.all.add(bytes)
+	q.user.Add(int64(bytes))
 }
 
 // stored is the bytes of what is on disk, too.
@@ -159,7 +166,7 @@ func (q *queue) front() (item, bool) {
 func (q *queue) pop() {
 	it := q.items.pop()
 	q.live--
-	q.hold(it, -it.msg.weight())
+	q.hold(it, -int(it.weight))
 	for q.zero.len() > 0 && *q.zero.oldest() < q.items.first {
 		q.zero.pop()
 	}
@@ -209,7 +216,7 @@ const gaps = 8
 func (q *queue) evict(seq uint64) {
 	it := q.items.at(seq)
 	q.live--
-	q.hold(*it, -it.msg.weight())
+	q.hold(*it, -int(it.weight))
 	*it = item{}
 	for q.items.len() > 0 && q.items.at(q.items.end()-1).msg == nil {
 		q.items.dropLast()

@@ -226,7 +226,7 @@ func (d *Decoder) how() (v Delivery) {
 
 // entry encodes an item; body is where its message is, if it isn't here.
 func (s *Session) entry(it item, body uint64) []byte {
-	e := make(Encoder, 0, it.msg.weight()+64)
+	e := make(Encoder, 0, it.msg.Weight()+64)
 	kind := kindEntry
 	if body > 0 {
 		kind = kindShared

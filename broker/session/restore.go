@@ -112,7 +112,7 @@ func (l *Loader) sequenced(id uint64, value []byte) error {
 	}
 	p := l.of(number)
 	e.msg.Anchor(l.now)
-	p.behind.put(e.seq, e.msg.weight(), e.msg.came)
+	p.behind.put(e.seq, e.msg.stored(), e.msg.came)
 	p.last = max(p.last, e.seq)
 	return nil
 }

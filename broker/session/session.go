@@ -15,14 +15,15 @@ package session
 import (
 	"sync"
 	"time"
+
+	"github.com/edgebus/edgebus/broker/quota"
 )
 
 // Limits bound a session.
 type Limits struct {
-	Messages int     // queued messages
-	Bytes    int     // and their size
-	Inflight int     // unacknowledged messages, whatever more the client would take
-	All      *Budget // of all sessions together
+	Bytes    int            // of messages that wait
+	Inflight int            // unacknowledged messages, whatever more the client would take
+	User     *quota.Account // what the user's sessions hold; nil: as much as they like
 
 	Oldest bool          // beyond the limits the oldest message loses, not the newest
 	Window int           // bytes of a durable session's messages that are in memory, too; 0: all
@@ -70,7 +71,7 @@ type taker interface {
 func New(limits Limits, now func() time.Time, count *Counters) *Session {
 	return &Session{
 		limits: limits, now: now, count: count, version: 5,
-		inbound: make(map[uint16]*inbound), queue: newQueue(limits.All), flights: newFlights(limits.All),
+		inbound: make(map[uint16]*inbound), queue: newQueue(limits.User), flights: newFlights(limits.User),
 	}
 }
 
@@ -138,9 +139,9 @@ func (s *Session) End() (records []uint64, left []Undelivered) {
 	if s.log != nil {
 		records = s.records()
 	}
-	all := s.limits.All
-	all.add(-s.queue.bytes - s.flights.bytes)
-	s.queue, s.behind, s.flights, s.pulls, s.came = newQueue(all), behind{}, newFlights(all), nil, arrivals{}
+	user := s.limits.User
+	user.Add(-int64(s.queue.bytes + s.flights.bytes))
+	s.queue, s.behind, s.flights, s.pulls, s.came = newQueue(user), behind{}, newFlights(user), nil, arrivals{}
 	return records, left
 }
 
@@ -299,10 +300,17 @@ func fullReason(qos byte) Drop {
 
 // full: an empty queue takes a message of any size, or one could never be sent.
 func (s *Session) full(m *Message) bool {
-	w := m.weight()
+	w := s.weigh(m)
 	messages, bytes := s.waiting()
-	return messages > 0 && (messages >= s.limits.Messages || bytes+w > s.limits.Bytes) ||
-		s.limits.All.spent(s.queue.bytes+s.flights.bytes, w)
+	return messages > 0 && bytes+w > s.limits.Bytes || !s.limits.User.Room(int64(s.queue.bytes+s.flights.bytes), int64(w))
+}
+
+// weigh is what a message counts: its memory or, where that is on disk for most of them, its record.
+func (s *Session) weigh(m *Message) int {
+	if s.windowed() {
+		return m.stored()
+	}
+	return m.Weight()
 }
 
 func (s *Session) enqueue(m *Message, d Delivery) {
@@ -311,6 +319,7 @@ func (s *Session) enqueue(m *Message, d Delivery) {
 
 func (s *Session) push(it item, b *Batch) {
 	held := s.held()
+	it.weight = uint32(s.weigh(it.msg))
 	s.queue.push(it)
 	s.count.Queued.Add(1)
 	if s.writer != nil && !held {

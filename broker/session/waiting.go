@@ -137,13 +137,13 @@ func (s *Session) fits(weight int) bool {
 
 // crowded says whether there is no room in memory for a message of QoS 0.
 func (s *Session) crowded(m *Message) bool {
-	return s.windowed() && s.queue.live > 0 && s.queue.bytes+m.weight() > 2*s.limits.Window
+	return s.windowed() && s.queue.live > 0 && s.queue.bytes+s.weigh(m) > 2*s.limits.Window
 }
 
 // putBehind has an offered message wait on disk only, once it is there.
 func (s *Session) putBehind(it item) {
 	it.stake.behind = true
-	s.behind.put(it.stake.seq, it.msg.weight(), it.msg.came)
+	s.behind.put(it.stake.seq, s.weigh(it.msg), it.msg.came)
 	s.behind.pending[it.stake.seq] = it
 	s.count.Queued.Add(1)
 }
@@ -258,7 +258,7 @@ func (s *Session) unread(o *Outlet, err error) {
 
 // A record of a sequence ends with a checksum: it is read alone, and that of the frame is of all in it.
 func (s *Session) sequenced(it item) []byte {
-	e := make(Encoder, 0, it.msg.weight()+64)
+	e := make(Encoder, 0, it.msg.stored()+64)
 	e = append(e, kindSequenced)
 	e.Number(s.number)
 	e.Number(it.stake.seq)

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/wal"
 	"github.com/edgebus/edgebus/configs"
@@ -26,7 +25,7 @@ import (
 // Broker makes a broker's options of the parts of a configuration that are about it.
 // anonymous are the roles of clients of this host that give no name.
 func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool, anonymous ...topics.Role) (broker.Options, error) {
-	o := broker.Options{InsecureListen: insecure, Limits: limits(l)}
+	o := broker.Options{InsecureListen: insecure, Limits: l}
 	if a.Anybody() {
 		o.Auth.Anonymous = anonymous
 	}
@@ -39,11 +38,6 @@ func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool, ano
 	var err error
 	o.Listeners, err = listeners(m)
 	return o, err
-}
-
-// Calls makes the limits of commands.
-func Calls(l configs.CommandLimits) calls.Limits {
-	return calls.Limits{Timeout: l.Timeout, Longest: l.Longest, Client: l.Client, All: l.All}
 }
 
 // JournalDir is where a broker keeps its sessions, in a program's data directory.
@@ -117,17 +111,6 @@ func listeners(m configs.MQTT) (list []broker.Listener, err error) {
 		list = append(list, ws)
 	}
 	return list, nil
-}
-
-func limits(l configs.Limits) broker.Limits {
-	return broker.Limits{
-		MaximumPacket: uint32(min(l.Packet, 256<<20)), Connections: l.Connections, PerUser: l.PerUser, PerAddress: l.PerAddress, Inflight: l.Inflight,
-		ReceiveMaximum: uint16(l.ReceiveMaximum), TopicAliases: uint16(l.TopicAliases),
-		KeepAlive: l.KeepAlive, ConnectRate: l.ConnectRate, PacketRate: l.PacketRate, ConnectTimeout: l.ConnectTimeout, WrongPasswords: l.WrongPasswords, Subscriptions: l.Subscriptions,
-		Sessions: l.Sessions, WriteTimeout: l.WriteTimeout,
-		QueuedMessages: l.Session.Messages, QueuedBytes: int(l.Session.Bytes), AllQueuedBytes: int(l.Session.All), SessionExpiry: l.Session.Expiry,
-		RetainedMessages: l.Retained.Messages, RetainedBytes: int(l.Retained.Bytes),
-	}
 }
 
 // Run runs those who ask until ctx ends or one of them fails, and what they ask until

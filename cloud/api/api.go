@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/watch"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
@@ -91,7 +92,7 @@ type server struct {
 	Options
 	turns    [64]sync.Mutex // see turn
 	managers managers
-	watches  broker.Watches
+	watches  *quota.Quota
 	paced    *watch.Turns
 	views    *views
 }
@@ -100,7 +101,7 @@ type server struct {
 // the hub stopped.
 func New(o Options) http.Handler {
 	o.setDefaults()
-	s := &server{Options: o, paced: watch.NewTurns(), managers: managers{forms: o.Kinds}, views: watch.NewShared[view, moment, showing](viewsSize)}
+	s := &server{Options: o, paced: watch.NewTurns(), watches: broker.Watches(o.Watches), managers: managers{forms: o.Kinds}, views: watch.NewShared[view, moment, showing](viewsSize)}
 	s.releaseAll(context.Background())
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.index)

@@ -60,10 +60,10 @@ type watcher struct {
 // the store no longer knows what it missed.
 func (s *server) watch(w http.ResponseWriter, r *request) error {
 	who := accessIn(r.Context())
-	if err := s.watches.Take(who.account, s.Watches); err != nil {
+	if err := s.watches.Take(who.account, 1); err != nil {
 		return err
 	}
-	defer s.watches.Leave(who.account)
+	defer s.watches.Add(who.account, -1)
 	f, err := accepts(r.Request)
 	if err != nil {
 		return err

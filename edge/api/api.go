@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/watch"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -47,14 +48,14 @@ const listPiece = 64 << 10
 
 type server struct {
 	Options
-	watches broker.Watches
+	watches *quota.Quota
 	paced   *watch.Turns
 	forms   *forms
 }
 
 // New makes the API's handler.
 func New(o Options) http.Handler {
-	s := &server{Options: o, paced: watch.NewTurns(), forms: watch.NewShared[string, uint64, form](formsSize)}
+	s := &server{Options: o, paced: watch.NewTurns(), watches: broker.Watches(o.Watches), forms: watch.NewShared[string, uint64, form](formsSize)}
 	mux := http.NewServeMux()
 	for _, prefix := range []string{base, base + "/namespaces/{namespace}"} {
 		mux.HandleFunc("GET "+prefix+"/devices", s.devices)

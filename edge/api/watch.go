@@ -73,11 +73,11 @@ type watcher struct {
 // without one gets all that there are first.
 func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 	id, _ := r.Context().Value(identityKey{}).(broker.Identity)
-	if err := s.watches.Take(id.User, s.Watches); err != nil {
+	if err := s.watches.Take(id.User, 1); err != nil {
 		refuse(w, err)
 		return
 	}
-	defer s.watches.Leave(id.User)
+	defer s.watches.Add(id.User, -1)
 	ctx, cancel := untilExpired(r.Context(), id)
 	defer cancel()
 	since, fresh, ok := s.since(w, r)

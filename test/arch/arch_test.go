@@ -175,7 +175,7 @@ func forbiddenInBroker(from, to string) string {
 	if within(to, "cloud", "edge", "mappers") {
 		return "the broker serves cloud and edge, and knows neither of them"
 	}
-	if within(to, "configs") && from != "broker/setup" && !within(to, "configs/password", "configs/memory") {
+	if within(to, "configs") && from != "broker/setup" && !within(to, "configs/password", "configs/memory", "configs/limits") {
 		return "the broker has options; only broker/setup makes them of settings"
 	}
 	return ""
@@ -358,7 +358,7 @@ func TestRulesBite(t *testing.T) {
 		{"broker", module + "cloud/twin", "neither of them"},
 		{"broker", module + "configs", "only broker/setup"},
 		{"broker/setup", module + "configs", ""},
-		{"broker", module + "configs/memory", ""},
+		{"broker", module + "configs/limits", ""},
 		{"broker", "github.com/mochi-mqtt/server/v2", ""},
 		{"broker/client", "github.com/mochi-mqtt/server/v2", "mochi"},
 		{"broker", "github.com/eclipse/paho.golang/paho", "paho"},

@@ -26,7 +26,7 @@ func offline(b bench) error {
 	var ours, theirs, raw []float64
 	for range b.rounds {
 		rate, err := offlineRate(b.d, func() (*process, error) {
-			return startProgram(filepath.Join(b.bin, "cloudhub"), "", "--limits-session-messages", "100000000", "--limits-session-bytes", "64GiB")
+			return startProgram(filepath.Join(b.bin, "cloudhub"), "", "--limits-session-all", "256GiB", "--limits-session-bytes", "64GiB")
 		})
 		if err != nil {
 			return err

@@ -162,7 +162,7 @@ func begin(t *testing.T, s *stand.Stand, seed uint64, disks map[string]*disk.Dis
 // on gives a program its arguments: where its disk is, if it has one of its own.
 func (c *chaos) on(name string) []string {
 	// A quick machine posts more in an outage than a session may hold by default, and beyond that it goes without.
-	args := []string{"--log-level", "info", "--limits-session-messages", "1000000"}
+	args := []string{"--log-level", "info", "--limits-session-bytes", "1GiB", "--limits-session-all", "8GiB"}
 	if d := c.disks[name]; d != nil {
 		args = append(args, "--data-dir", filepath.Join(d.Dir, "data"))
 	}

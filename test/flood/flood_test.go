@@ -46,7 +46,7 @@ var signs = map[string]map[string]float64{
 	"passwords":     {`rejected_connections_total{reason="too many wrong passwords`: 1},
 	"retained":      {`refused_messages_total{kind="Quota"`: 1},
 	"offline":       {`dropped_messages_total{reason="queue_full"`: 100},
-	"hoards":        {`dropped_messages_total{reason="queue_full"`: 100, "held_bytes": 8 << 20},
+	"hoards":        {`dropped_messages_total{reason="queue_full"`: 100, "held_bytes": 4 << 20},
 	"malformed":     {`closed_connections_total{reason="malformed packet"`: 100},
 	"announced":     {"connections": 150}, // and see TestAPacketThatNeverEnds
 	"pings":         {"rests_total": 100},

@@ -56,7 +56,7 @@ func TestConnectionsFromOneAddress(t *testing.T) {
 	}
 	require.NoError(t, ask("192.0.2.1:1000", "op"))
 	require.NoError(t, ask("[2001:db8::1]:1000", "op"))
-	require.ErrorContains(t, ask("[::ffff:192.0.2.1]:1001", "view"), "there are as many connections from 192.0.2.1 as there may be from one address: 1 (limits.perAddress)")
+	require.ErrorContains(t, ask("[::ffff:192.0.2.1]:1001", "view"), "192.0.2.1 has as many connections as one address may have: 1 (limits.perAddress)")
 	end()
 	ctx = context.Background()
 	require.Eventually(t, func() bool { return ask("192.0.2.1:1002", "view") == nil }, 10*time.Second, time.Millisecond)

@@ -1,0 +1,129 @@
+// Package limits is what bounds a broker, from the configuration to the sessions: one type,
+// whose defaults are in hub.yaml and core.yaml, which say what each limit means. A limit that is
+// 0 is none.
+package limits
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/configs/memory"
+)
+
+// Limits bound what clients can make a broker hold.
+type Limits struct {
+	Connections    int           `yaml:"connections"`
+	PerUser        int           `yaml:"perUser"`
+	PerAddress     int           `yaml:"perAddress"`
+	Sessions       int           `yaml:"sessions"`
+	ConnectRate    int           `yaml:"connectRate"`
+	ConnectTimeout time.Duration `yaml:"connectTimeout"`
+	WrongPasswords int           `yaml:"wrongPasswords"`
+	Subscriptions  int           `yaml:"subscriptions"`
+	WriteTimeout   time.Duration `yaml:"writeTimeout"`
+	Packet         Size          `yaml:"packet"`
+	Request        Size          `yaml:"request"`
+	Requests       int           `yaml:"requests"`
+	Watches        int           `yaml:"watches"`
+	PacketRate     int           `yaml:"packetRate"`
+	Inflight       int           `yaml:"inflight"`
+	ReceiveMaximum int           `yaml:"receiveMaximum"`
+	TopicAliases   int           `yaml:"topicAliases"`
+	KeepAlive      time.Duration `yaml:"keepAlive"`
+	Session        Session       `yaml:"session"`
+	Retained       Retained      `yaml:"retained"`
+	Commands       Commands      `yaml:"commands"`
+}
+
+// Session bounds what sessions hold.
+type Session struct {
+	Bytes  Size          `yaml:"bytes"`
+	All    Size          `yaml:"all"`
+	State  Size          `yaml:"state"`
+	Expiry time.Duration `yaml:"expiry"`
+}
+
+// Retained bounds the retained messages outside the nodes' trees.
+type Retained struct {
+	Bytes Size `yaml:"bytes"`
+}
+
+// Commands bound commands in time and number.
+type Commands struct {
+	Timeout time.Duration `yaml:"timeout"`
+	Longest time.Duration `yaml:"longest"`
+	Client  int           `yaml:"client"`
+	All     int           `yaml:"all"`
+}
+
+const maxUint16 = math.MaxUint16 // what MQTT can say
+
+// Complete puts in the place of a limit that is 0 the most that there can be.
+func (l Limits) Complete() Limits {
+	most(&l.Connections, math.MaxInt32)
+	most(&l.Sessions, math.MaxInt32)
+	most(&l.ConnectRate, math.MaxInt32)
+	most(&l.ConnectTimeout, math.MaxInt64/4)
+	most(&l.WrongPasswords, math.MaxInt32)
+	most(&l.Subscriptions, math.MaxInt32)
+	most(&l.WriteTimeout, math.MaxInt64/4)
+	most(&l.Packet, 256<<20-1)
+	most(&l.Inflight, maxUint16)
+	most(&l.ReceiveMaximum, maxUint16)
+	most(&l.TopicAliases, maxUint16)
+	most(&l.Session.All, math.MaxInt64/4)
+	most(&l.Session.Bytes, l.Session.All)
+	most(&l.Session.Expiry, math.MaxUint32*time.Second)
+	return l
+}
+
+func most[T comparable](field *T, value T) {
+	var none T
+	if *field == none {
+		*field = value
+	}
+}
+
+// Size is a number of bytes, written 512, 64KiB, 64MiB or 1GiB, or 25%: of the memory that the
+// process may use.
+type Size int64
+
+// UnmarshalText reads a size.
+func (s *Size) UnmarshalText(text []byte) error {
+	number, unit := string(text), int64(1)
+	if part, ok := strings.CutSuffix(number, "%"); ok {
+		n, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
+		if err != nil || !(n > 0 && n <= 100) {
+			return fmt.Errorf("%q is not a part of the memory, such as 25%%", text)
+		}
+		*s = Size(n / 100 * float64(memory.Limit()))
+		return nil
+	}
+	for suffix, factor := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
+		if rest, ok := strings.CutSuffix(number, suffix); ok {
+			number, unit = rest, factor
+			break
+		}
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64/unit {
+		return fmt.Errorf("%q is not a size, such as 512, 64KiB or 64MiB, or 25%% of the memory", text)
+	}
+	*s = Size(n * unit)
+	return nil
+}
+
+func (s Size) String() string {
+	for _, u := range []struct {
+		factor Size
+		name   string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if s >= u.factor && s%u.factor == 0 {
+			return strconv.FormatInt(int64(s/u.factor), 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(s), 10)
+}
