@@ -64,7 +64,7 @@ type Broker struct {
 	asked     backlog // of the tree
 	clients   clients
 	stats     stats
-	others    others
+	neighbour neighbour
 	fanout    *session.Fanout
 	lobby     lobby
 	quotas    quotas

@@ -50,10 +50,10 @@ type conn struct {
 	stopped chan struct{} // closed once no packet of the client's is applied any more
 
 	// The reading goroutine's.
-	turn      turn
-	slowed    bool          // it was said that the client is read more slowly
+	quantum   quantum
+	toldFlood bool          // it was logged that the client is read more slowly
 	allowed   time.Time     // until then what it has sent uses up limits.packetRate
-	bounded   bool          // it was said that it sends more than that
+	toldRate  bool          // it was logged that it sends more than that
 	expiry    time.Duration // of the session
 	aliases   map[uint16]string
 	aliased   int           // what they count for
@@ -66,8 +66,8 @@ type conn struct {
 	lane      *lane // of a node's messages; nil: they have none
 
 	// Whoever is writing has these.
-	unpaid debt // for what was served
-	spread bool // it was said that the client is given retained messages more slowly
+	owing        time.Duration // pause that is due for the retained messages sent
+	toldRetained bool          // it was logged that the client gets retained messages more slowly
 
 	mu   sync.Mutex
 	will *will
@@ -77,13 +77,13 @@ type conn struct {
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
 	c := &conn{Conn: transport, b: b, listener: l, stopped: make(chan struct{})}
-	c.turn.began = time.Now()
+	c.quantum.began = time.Now()
 	c.batch.Fanout = b.fanout
 	c.meter(transport)
 	c.in = newFrames(transport, int(b.opts.Limits.Packet))
 	c.acks.init()
 	c.w = session.NewWriter(output(transport, c), b.opts.Limits.WriteTimeout)
-	c.w.Paced(c.served)
+	c.w.Paced(c.servedRetained)
 	return c
 }
 
@@ -106,7 +106,6 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	err := c.read()
 	c.lane.end(errLaneEnded)
 	close(c.stopped)
-	c.setGreedy(false)
 	b.lobby.leave(c)
 	c.countEnd(err)
 	c.finish(err)

@@ -69,18 +69,22 @@ func TestGateHoldsMoreThanItsRate(t *testing.T) {
 	})
 }
 
-func TestOthersAreNotOneself(t *testing.T) {
-	var o others
+func TestNeighbourIsAnotherClient(t *testing.T) {
+	var n neighbour
 	now := time.Now()
-	o.note("one", &turn{began: now})
-	require.False(t, o.than("one", now))
-	require.True(t, o.than("two", now))
-	o.note("one", &turn{began: now})
-	o.note("two", &turn{began: now})
-	require.True(t, o.than("one", now))
-	require.True(t, o.than("two", now))
-	require.False(t, o.than("three", now.Add(2*company)), "long ago")
-	var p others
-	p.note("one", &turn{began: now, greedy: true})
-	require.False(t, p.than("two", now), "who doesn't stop either")
+	n.note("one", &quantum{began: now})
+	require.False(t, n.beside("one", now))
+	require.True(t, n.beside("two", now))
+	n.note("two", &quantum{began: now})
+	require.True(t, n.beside("two", now), "one is still there")
+	n.forget("one")
+	require.False(t, n.beside("two", now))
+	n.note("two", &quantum{began: now})
+	require.True(t, n.beside("one", now))
+	require.False(t, n.beside("three", now.Add(2*neighbours)), "long ago")
+	n.note("three", &quantum{began: now.Add(neighbours)})
+	require.True(t, n.beside("two", now.Add(neighbours)), "who fell silent makes room")
+	var f neighbour
+	f.note("one", &quantum{began: now, flood: true})
+	require.False(t, f.beside("two", now), "a flood is nobody to wait for")
 }

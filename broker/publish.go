@@ -26,7 +26,7 @@ func tooDeep(topic string) bool { return strings.Count(topic, "/") >= maxLevels 
 // connection; what breaks a rule of the broker's is refused, and changes nothing.
 func (c *conn) publish(pk *packets.Packet) error {
 	c.b.stats.received.Add(1)
-	c.b.others.note(c.ident.ClientID, &c.turn)
+	c.b.neighbour.note(c.ident.ClientID, &c.quantum)
 	if reason := publishMistake(pk); reason != "" {
 		return c.fail(codeProtocolError, reason)
 	}
@@ -120,7 +120,7 @@ func (c *conn) passOn(first byte, body []byte) bool {
 		return false
 	}
 	c.b.stats.received.Add(1)
-	c.b.others.note(c.ident.ClientID, &c.turn)
+	c.b.neighbour.note(c.ident.ClientID, &c.quantum)
 	m := &session.Message{Topic: rt.topic, Payload: bytes.Clone(payload), QoS: qos, From: c.ident.ClientID}
 	c.b.router.deliver(rt, m, &c.batch)
 	if qos > 0 {

@@ -148,7 +148,7 @@ func (c *conn) landed(first byte, body []byte) bool {
 	}
 	id := binary.BigEndian.Uint16(body)
 	if id > 0 {
-		c.owed(c.client.sess.Puback(id, &c.batch))
+		c.acknowledged(c.client.sess.Puback(id, &c.batch))
 	}
 	return id > 0
 }
@@ -193,10 +193,10 @@ func (c *conn) handle(pk *packets.Packet) error {
 	case packets.Publish:
 		return c.publish(pk)
 	case packets.Puback:
-		c.owed(sess.Puback(pk.PacketID, nil))
+		c.acknowledged(sess.Puback(pk.PacketID, nil))
 	case packets.Pubrec:
 		answer, ok := sess.Pubrec(pk.PacketID, pk.ReasonCode)
-		c.owed(answer.Code == codeSuccess)
+		c.acknowledged(answer.Code == codeSuccess)
 		if ok {
 			c.w.Control(answer.Append(nil, c.ident.Version))
 		}
@@ -205,7 +205,7 @@ func (c *conn) handle(pk *packets.Packet) error {
 		sess.Release(pk.PacketID, c.w)
 		c.spend(0)
 	case packets.Pubcomp:
-		c.owed(sess.Pubcomp(pk.PacketID))
+		c.acknowledged(sess.Pubcomp(pk.PacketID))
 	case packets.Subscribe:
 		return c.subscribe(pk)
 	case packets.Unsubscribe:

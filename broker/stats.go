@@ -33,8 +33,8 @@ type Stats struct {
 	Closed        map[string]int64 // connections that the broker closed, by reason
 	Malformed     int64            // packets that the decoder could not cope with
 	FanoutQueue   int              // connections in the fan-out queue
-	Rests         int64            // turns after which a client that doesn't stop was made to wait
-	Rested        time.Duration    // how long in all
+	Pauses        int64            // pauses of clients that send, or are sent retained messages, without a pause of their own
+	Paused        time.Duration    // how long in all
 	Held          int64            // connections that had to wait to be let in
 
 	RefusedSubscriptions int64
@@ -61,8 +61,8 @@ type stats struct {
 	takeovers atomic.Int64
 	noAccess  atomic.Int64 // subscriptions
 	held      atomic.Int64
-	rests     atomic.Int64
-	rested    atomic.Int64 // nanoseconds
+	pauses    atomic.Int64
+	paused    atomic.Int64 // nanoseconds
 	publishes counts[resource.ErrorKind]
 	rejects   counts[string]
 	closed    counts[string]
@@ -96,7 +96,7 @@ func (b *Broker) Stats() Stats {
 		Queued: b.counters.Queued.Load(), Received: b.stats.received.Load(), Sent: b.counters.Sent.Load(),
 		Dropped: b.counters.Dropped(), Malformed: b.stats.panics.Load(),
 		Connects: b.stats.connects.Load(), Takeovers: b.stats.takeovers.Load(), RefusedSubscriptions: b.stats.noAccess.Load(),
-		FanoutQueue: b.fanout.Waiting(), Rests: b.stats.rests.Load(), Rested: time.Duration(b.stats.rested.Load()), Held: b.stats.held.Load(),
+		FanoutQueue: b.fanout.Waiting(), Pauses: b.stats.pauses.Load(), Paused: time.Duration(b.stats.paused.Load()), Held: b.stats.held.Load(),
 		Refused: make(map[string]int64), Rejected: make(map[string]int64), Closed: make(map[string]int64),
 	}
 	s.Retained, s.RetainedBytes = b.retained.size()

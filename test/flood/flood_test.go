@@ -31,15 +31,15 @@ var tight = []string{
 
 // signs are what a program says of each flood, and by how much at least: without that it wasn't one.
 var signs = map[string]map[string]float64{
-	"qos0":          {"received_messages_total": 10_000, "rests_total": 10},
-	"qos1":          {"received_messages_total": 10_000, "rests_total": 10},
-	"topics":        {"received_messages_total": 300, "rests_total": 10},
-	"tree":          {"received_messages_total": 3000, "rests_total": 10},
+	"qos0":          {"received_messages_total": 10_000, "read_pauses_total": 10},
+	"qos1":          {"received_messages_total": 10_000, "read_pauses_total": 10},
+	"topics":        {"received_messages_total": 300, "read_pauses_total": 10},
+	"tree":          {"received_messages_total": 3000, "read_pauses_total": 10},
 	"refused":       {`refused_messages_total{kind="Forbidden"`: 5000},
 	"stalled":       {`dropped_messages_total{reason="qos0_queue_full"`: 10},
 	"deaf":          {"connections": 150, "unacknowledged_messages": 150 * 20},
 	"served":        {"sent_messages_total": 20 * kept},
-	"subscriptions": {"subscriptions": 1000, "rests_total": 10},
+	"subscriptions": {"subscriptions": 1000, "read_pauses_total": 10},
 	"connects":      {"held_connections_total": 50},
 	"takeovers":     {"held_connections_total": 50, "takeovers_total": 50},
 	"halves":        {"rejected_connections_total": 200},
@@ -49,8 +49,8 @@ var signs = map[string]map[string]float64{
 	"hoards":        {`dropped_messages_total{reason="queue_full"`: 100, "held_bytes": 4 << 20},
 	"malformed":     {`closed_connections_total{reason="malformed packet"`: 100},
 	"announced":     {"connections": 150}, // and see TestAPacketThatNeverEnds
-	"pings":         {"rests_total": 100},
-	"fragments":     {"rests_total": 100},
+	"pings":         {"read_pauses_total": 100},
+	"fragments":     {"read_pauses_total": 100},
 	"watches":       {"http_connections": 50},
 	"sessions":      {`rejected_connections_total{reason="too many sessions`: 50},
 }

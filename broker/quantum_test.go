@@ -13,9 +13,9 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// TestFloodIsReadInTurns: while somebody else publishes, who doesn't stop is read more
+// TestFloodIsReadInQuanta: while another client publishes, a client that sends without a pause is read more
 // slowly, all of it and in order.
-func TestFloodIsReadInTurns(t *testing.T) {
+func TestFloodIsReadInQuanta(t *testing.T) {
 	b := start(t, nil)
 	sub, flood, calm := open(t, b, "sub"), open(t, b, "flood"), open(t, b, "calm")
 	sub.sub("flood", 1)
@@ -37,12 +37,12 @@ func TestFloodIsReadInTurns(t *testing.T) {
 		}
 	}
 	st := b.Stats()
-	require.Positive(t, st.Rests)
-	require.GreaterOrEqual(t, st.Rested, time.Duration(st.Rests)*restLeast)
+	require.Positive(t, st.Pauses)
+	require.GreaterOrEqual(t, st.Paused, time.Duration(st.Pauses)*pauseLeast)
 }
 
-// TestWhoIsAloneNeedNotRest, however fast.
-func TestWhoIsAloneNeedNotRest(t *testing.T) {
+// TestClientThatIsAloneIsNotPaused, however fast it sends.
+func TestClientThatIsAloneIsNotPaused(t *testing.T) {
 	b := start(t, nil)
 	before := open(t, b, "flood")
 	before.publish1("calm", "x")
@@ -57,12 +57,12 @@ func TestWhoIsAloneNeedNotRest(t *testing.T) {
 	_, err := flood.conn.Write(all.Bytes())
 	require.NoError(t, err)
 	flood.nothing()
-	require.Zero(t, b.Stats().Rests)
+	require.Zero(t, b.Stats().Pauses)
 }
 
-// TestLargeTreeIsServedInTurns: while somebody publishes, who subscribes to everything gets
-// it more slowly, and whoever is alone does not.
-func TestLargeTreeIsServedInTurns(t *testing.T) {
+// TestRetainedMessagesAreServedInQuanta: while another client publishes, a large retained tree is sent more
+// slowly, and to a client that is alone it is not.
+func TestRetainedMessagesAreServedInQuanta(t *testing.T) {
 	b := start(t, nil)
 	const n = 3000
 	for i := range n {
@@ -76,12 +76,10 @@ func TestLargeTreeIsServedInTurns(t *testing.T) {
 		}
 	}
 	read("alone")
-	require.Zero(t, b.Stats().Rests)
-	b.others.mu.Lock()
-	b.others.last = sighting{of: "somebody", at: time.Now().Add(time.Hour)} // somebody, however long it takes here
-	b.others.mu.Unlock()
+	require.Zero(t, b.Stats().Pauses)
+	b.neighbour.last.Store(&published{"somebody", time.Now().Add(time.Hour)}) // lately, however long it takes here
 	read("reader")
-	require.Positive(t, b.Stats().Rests)
+	require.Positive(t, b.Stats().Pauses)
 }
 
 // TestPacketRate: who sends more packets a second than it may waits, after a second's worth, and loses
@@ -102,7 +100,7 @@ func TestPacketRate(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, numbers(0, n), sub.collect(n))
 	require.GreaterOrEqual(t, time.Since(began), (n-100-1)*time.Second/100)
-	require.Positive(t, b.Stats().Rests)
+	require.Positive(t, b.Stats().Pauses)
 
 	node := &conn{b: b, ident: Identity{ClientID: "n1", Roles: []topics.Role{topics.RoleNode}}}
 	for range n {
@@ -144,12 +142,12 @@ func TestReceiverOfAFloodIsNoFlood(t *testing.T) {
 	b := start(t, nil)
 	sub, calm := open(t, b, "sub"), open(t, b, "calm")
 	sub.sub("a", 1)
-	for i := range 3 * turnPackets {
+	for i := range 3 * quantumPackets {
 		b.Publish(Message{Topic: "a", Payload: []byte(strconv.Itoa(i)), QoS: 1})
 	}
 	calm.publish1("calm", "x")
 	var acks bytes.Buffer
-	for range 3 * turnPackets {
+	for range 3 * quantumPackets {
 		m := sub.expect(packets.Publish)
 		ack := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: m.PacketID, ProtocolVersion: 5}
 		require.NoError(t, ack.PubackEncode(&acks))
@@ -157,7 +155,7 @@ func TestReceiverOfAFloodIsNoFlood(t *testing.T) {
 	_, err := sub.conn.Write(acks.Bytes())
 	require.NoError(t, err)
 	sub.nothing()
-	require.Zero(t, b.Stats().Rests)
+	require.Zero(t, b.Stats().Pauses)
 	require.Zero(t, b.Stats().Queued)
 }
 
@@ -165,11 +163,11 @@ func TestReceiverOfAFloodIsNoFlood(t *testing.T) {
 func TestWhoWaitsForEachAnswerIsNoFlood(t *testing.T) {
 	b := start(t, nil)
 	busy, calm := open(t, b, "busy"), open(t, b, "calm")
-	for i := range 10 * turnPackets {
-		if i%turnPackets == 0 {
+	for i := range 10 * quantumPackets {
+		if i%quantumPackets == 0 {
 			calm.publish1("calm", "x")
 		}
 		busy.publish1("busy", "x")
 	}
-	require.Zero(t, b.Stats().Rests)
+	require.Zero(t, b.Stats().Pauses)
 }
