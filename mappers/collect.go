@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/client"
@@ -30,10 +31,28 @@ func (w *worker) collect(ctx context.Context, d *device) error {
 			continue
 		}
 		if r.Err != nil {
-			w.m.log.Debug().Err(r.Err).Str("device", d.key).Str("property", name).Msg("not read")
+			w.unread(d, name, r.Err)
+			continue
+		}
+		if err := w.check(d, name, r.Value); err != nil {
+			w.unread(d, name, err)
 			continue
 		}
 		w.report(d, name, r.Value)
+	}
+	return nil
+}
+
+// check says what is wrong with a value that was read: the core would not take one that is not of the property's type.
+func (w *worker) check(d *device, name, value string) error {
+	w.m.mu.Lock()
+	p := d.props[name]
+	w.m.mu.Unlock()
+	if p == nil || value == "" {
+		return nil
+	}
+	if err := p.bare().Check([]byte(value)); err != nil {
+		return Refuse(Invalid, "the device has %s", strings.TrimPrefix(err.Error(), name+": "))
 	}
 	return nil
 }
@@ -154,7 +173,11 @@ func (w *worker) report(d *device, name, value string) {
 		w.m.mu.Unlock()
 		return
 	}
-	p.current, p.known = value, true
+	p.current, p.known, p.readAt = value, true, now
+	if p.problem != "" { // a report ends it, also of a value that was reported before
+		p.problem, p.said = "", false
+		w.m.out.remove(w.topic(d, topics.KindReadProblem, name))
+	}
 	heartbeat := p.info.Report > 0 && !now.Before(p.reportAt)
 	if !heartbeat && !p.changed(value) {
 		w.m.mu.Unlock()
@@ -168,6 +191,36 @@ func (w *worker) report(d *device, name, value string) {
 	}
 	w.m.mu.Unlock()
 	w.say(d, topics.KindReported, name, value, user)
+}
+
+// unread says in public why a property can't be read, and when it last was. One that the driver has no way to read is
+// somebody else's to report.
+func (w *worker) unread(d *device, name string, err error) {
+	w.m.log.Debug().Err(err).Str("device", d.key).Str("property", name).Msg("not read")
+	why := resource.Problem{Code: resource.ReadFailed, Message: plain(err)}
+	r, refused := refusal(err)
+	if refused {
+		why.Code, why.Message = r.Code, r.Message
+	}
+	w.m.mu.Lock()
+	p := d.props[name]
+	if p == nil {
+		w.m.mu.Unlock()
+		return
+	}
+	if !p.readAt.IsZero() {
+		why.Since = resource.Time(p.readAt)
+	}
+	text := ""
+	if payload, err := json.Marshal(why); err == nil && (!refused || r.Code != NotReachable) {
+		text = string(payload)
+	}
+	news := text != p.problem
+	p.problem = text
+	w.m.mu.Unlock()
+	if news {
+		w.say(d, topics.KindReadProblem, name, text, nil)
+	}
 }
 
 // refuse says in public why a wanted value is not applied.

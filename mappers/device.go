@@ -1,6 +1,7 @@
 package mappers
 
 import (
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -58,6 +59,9 @@ type property struct {
 	reported string // what was last reported
 	said     bool   // and that under this configuration: it needn't be said again
 	saidFor  uint64
+
+	problem string    // why it can't be read, as it was said; empty: it can
+	readAt  time.Time // when it was last read; zero: not known
 
 	collectAt time.Time
 	reportAt  time.Time
@@ -151,12 +155,24 @@ func (p *property) want(w wish, retained bool) bool {
 	return true
 }
 
-// remember takes what the core says was reported before: value as the answer to version applied.
-func (p *property) remember(value string, applied uint64) {
+// rememberProblem takes why the property could not be read before.
+func (p *property) rememberProblem(why resource.Problem) {
+	if payload, err := json.Marshal(why); err == nil && p.readAt.IsZero() && p.problem == "" {
+		p.problem = string(payload)
+		p.readAt, _ = resource.ParseTime(why.Since)
+	}
+}
+
+// remember takes what the core says was reported before, as the answer to a version.
+func (p *property) remember(reported resource.TwinValue) {
 	if p.told {
 		return // this mapper has reported since: it knows better
 	}
 	p.told = true
+	value, applied := reported.Value, reported.For
+	if p.readAt.IsZero() {
+		p.readAt, _ = resource.ParseTime(reported.TS)
+	}
 	p.reported, p.said, p.saidFor, p.before = value, true, applied, value
 	p.applied = max(p.applied, applied)
 	p.handled = max(p.handled, applied)

@@ -121,12 +121,17 @@ func (p *property) objection(value string) *Refusal {
 		return nil
 	}
 	code := Invalid
-	bare := p.spec
-	bare.Minimum, bare.Maximum, bare.Enum = nil, nil, nil
-	if bare.Check([]byte(value)) == nil { // of the right type: it is the range
+	if p.bare().Check([]byte(value)) == nil { // of the right type: it is the range
 		code = OutOfRange
 	}
 	return Refuse(code, "%s", strings.TrimSpace(err.Error()))
+}
+
+// bare is the model's property without what bounds the values that may be wanted: what is, may be beyond it.
+func (p *property) bare() resource.Property {
+	bare := p.spec
+	bare.Minimum, bare.Maximum, bare.Enum = nil, nil, nil
+	return bare
 }
 
 // within says whether two numbers differ by less than the deadband. What is no number differs when the text does.

@@ -51,8 +51,8 @@ type Reading struct {
 	Err   error
 }
 
-// Writer is a Session that can set properties. A *Refusal is final for this value; after any other error the write
-// is tried again, with the value wanted then, and compared first where the property can be read.
+// Writer is a Session that can set properties. A *Refusal is final for this value unless its code is Unavailable;
+// after any other error the write is tried again, with the value wanted then, and compared first where the property can be read.
 type Writer interface {
 	Write(ctx context.Context, property, value string) error
 }
@@ -131,7 +131,8 @@ const (
 // Numeric says whether values of the type are numbers.
 func (t Type) Numeric() bool { return t == Int || t == Float || t == Double }
 
-// Refusal is a device's or driver's final no to one value or property. Code is one word, for programs.
+// Refusal is a device's or driver's no to one value or property. Code is one word, for programs. It is final unless the
+// code is Unavailable.
 type Refusal struct{ Code, Message string }
 
 func (r *Refusal) Error() string { return r.Code + ": " + r.Message }
@@ -146,6 +147,7 @@ const (
 	Expired      = "Expired"      // the value's validUntil had passed before it could be applied
 	Held         = "Held"         // atBoot: hold: an old value waits for a new one
 	SafeValue    = "SafeValue"    // atBoot: safe: the safe value was applied instead
+	Unavailable  = "Unavailable"  // the device can't at the moment: it is tried again, the only one of these that is
 )
 
 // Refuse makes a Refusal.

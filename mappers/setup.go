@@ -154,8 +154,15 @@ func (m *mapper) remember(d *device, twin map[string]resource.TwinProperty) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name, t := range twin {
-		if p := d.props[name]; p != nil && t.Reported != nil {
-			p.remember(t.Reported.Value, t.Reported.For)
+		p := d.props[name]
+		if p == nil {
+			continue
+		}
+		if t.Problem != nil {
+			p.rememberProblem(*t.Problem)
+		}
+		if t.Reported != nil {
+			p.remember(*t.Reported)
 		}
 	}
 	d.ready = true

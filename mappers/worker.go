@@ -334,6 +334,7 @@ func (d *device) topics() []string {
 	for name := range d.props {
 		add(topics.KindReported, name)
 		add(topics.KindRefused, name)
+		add(topics.KindReadProblem, name)
 	}
 	return list
 }

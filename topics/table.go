@@ -51,6 +51,7 @@ const (
 	KindConflict
 	KindDeviceState
 	KindProblem
+	KindReadProblem
 	KindUpgrade
 	KindUpgradeStatus
 	KindDiscovery
@@ -112,6 +113,7 @@ var table = [...]Topic{
 	{KindConflict, "devices/{device}/conflict/{property}", OwnerEdge, 1, true, "Conflict", nobody, watchers, "an override met a newer desired value: both, and which one won"},
 	{KindDeviceState, "devices/{device}/state", OwnerEdge, 1, true, "DeviceState", []Role{RoleMapper}, watchers, "online, offline or unknown, from the device's mapper"},
 	{KindProblem, "devices/{device}/problem", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watchers, "why the device is not online, from its mapper"},
+	{KindReadProblem, "devices/{device}/problem/{property}", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watchers, "why the property can't be read, from the device's mapper"},
 	{KindUpgrade, "upgrade", OwnerCloud, 1, true, "UpgradeOrder", nobody, people, "an upgrade to make"},
 	{KindUpgradeStatus, "upgrade/status", OwnerEdge, 1, true, "UpgradeStatus", nobody, people, "how far the upgrade is"},
 	{KindDiscovery, "discovery/{configuration}", OwnerCloud, 1, true, "Configuration", nobody, people, "what to look for"},

@@ -156,7 +156,7 @@ var mapperLeaf = map[string]Kind{"state": KindMapperState, "protocols": KindMapp
 
 var deviceBranch = map[string]Kind{
 	"desired": KindDesired, "reported": KindReported, "refused": KindRefused, "override": KindOverride,
-	"conflict": KindConflict, "telemetry": KindTelemetry, "events": KindEvents, "commands": KindCommand, "answers": KindAnswer, "parts": KindDevicePart,
+	"problem": KindReadProblem, "conflict": KindConflict, "telemetry": KindTelemetry, "events": KindEvents, "commands": KindCommand, "answers": KindAnswer, "parts": KindDevicePart,
 }
 
 func parseDevice(rest string) (Address, string) {
@@ -197,7 +197,7 @@ func named(a Address) (Address, string) {
 		return Address{}, fmt.Sprintf("bad name %s: %s", clip(a.Device), nameRule)
 	}
 	switch a.Kind {
-	case KindDesired, KindReported, KindRefused, KindOverride, KindConflict, KindCommand, KindAnswer:
+	case KindDesired, KindReported, KindRefused, KindReadProblem, KindOverride, KindConflict, KindCommand, KindAnswer:
 		if !ValidProperty(a.Name) {
 			return Address{}, fmt.Sprintf("bad property %s: %s", clip(a.Name), propertyRule)
 		}
@@ -261,7 +261,7 @@ func invert(words map[string]Kind) map[Kind]string {
 }
 
 // DeviceKey is the key of a property of a device: kind is one of KindDesired,
-// KindReported, KindRefused, KindOverride and KindConflict.
+// KindReported, KindRefused, KindReadProblem, KindOverride and KindConflict.
 func DeviceKey(device string, kind Kind, property string) string {
 	return "devices/" + device + "/" + branchWord[kind] + "/" + property
 }

@@ -59,7 +59,7 @@ func deviceKind() Kind {
 			"metadata": nil,
 			"spec":     {"desired": nil, "desiredUntil": nil, "propertyVisitors": nil},
 			"status": {"twin": {"*": {
-				"desired": nil, "override": nil, "refused": nil, "conflict": nil, "inSync": nil,
+				"desired": nil, "override": nil, "refused": nil, "conflict": nil, "problem": nil, "inSync": nil,
 				"reported": {"ver": nil, "ts": nil, "origin": nil, "for": nil},
 			}}},
 		},

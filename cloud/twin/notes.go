@@ -172,6 +172,10 @@ func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c *link.Entry)
 		if p, err := resource.ParseProblem(c.Value); err == nil {
 			tell(resource.EventWarning, "Offline", "%s: %s", p.Code, p.Message)
 		}
+	case topics.KindReadProblem:
+		if p, err := resource.ParseProblem(c.Value); err == nil {
+			tell(resource.EventWarning, resource.ReadFailed, "can't be read: %s: %s", p.Code, p.Message)
+		}
 	case topics.KindDeviceState:
 		if string(c.Value) == resource.Offline && tree.Problem(a.Device, n.up.Get) != nil {
 			return // that says it, and why

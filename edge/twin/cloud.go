@@ -214,7 +214,7 @@ func (t *Twin) removeDevice(b *batch, name string) {
 }
 
 // ofDevice are the branches of a device that the edge owns.
-var ofDevice = [...]topics.Kind{topics.KindReported, topics.KindRefused, topics.KindOverride, topics.KindConflict}
+var ofDevice = [...]topics.Kind{topics.KindReported, topics.KindRefused, topics.KindReadProblem, topics.KindOverride, topics.KindConflict}
 
 // forget drops the edge's keys of those properties of a device. Only a model's
 // properties have keys, so that none need be searched for.

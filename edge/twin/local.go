@@ -99,7 +99,7 @@ func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 		return t.refuse(b, a.Device, a.Name, m)
 	case topics.KindDeviceState:
 		return t.deviceState(b, a, m)
-	case topics.KindProblem:
+	case topics.KindProblem, topics.KindReadProblem:
 		return t.problem(b, a, m)
 	case topics.KindMapperState:
 		return t.mapperState(b, a, m)
@@ -151,7 +151,9 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 		if err := t.putUp(b, e); err != nil {
 			return err
 		}
-		t.settleRefusal(b, a.Device, b.members[i].Property, s.For)
+		property := b.members[i].Property
+		t.clearUp(b, topics.DeviceKey(a.Device, topics.KindReadProblem, property))
+		t.settleRefusal(b, a.Device, property, s.For)
 	}
 	return nil
 }

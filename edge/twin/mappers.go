@@ -28,11 +28,17 @@ func problemKey(device string) string {
 	return topics.Address{Kind: topics.KindProblem, Device: device}.Key()
 }
 
-// problem stores why a device is not online. It is said before the state, and ends with
-// the next state that is not offline.
+// problem stores why a device is not online, or why a property can't be read. The first is said before the state, and ends
+// with the next state that is not offline; the second ends with the next report of the property.
 func (t *Twin) problem(b *batch, a topics.Address, m broker.Message) error {
-	if _, err := t.driven(a.Device, m); err != nil {
+	d, err := t.driven(a.Device, m)
+	if err != nil {
 		return err
+	}
+	if a.Kind == topics.KindReadProblem {
+		if err := d.bundle.Model.CheckKnown(a.Name); err != nil {
+			return err
+		}
 	}
 	if len(m.Payload) > 0 {
 		if _, err := resource.ParseProblem(m.Payload); err != nil {

@@ -16,6 +16,7 @@ package modbus
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,7 +69,7 @@ func (d *Driver) Open(ctx context.Context, dev mappers.Device) (mappers.Session,
 	if err != nil {
 		return nil, err
 	}
-	return &session{driver: d, config: c, bus: d.acquire(c.key), apart: map[string]bool{}}, nil
+	return &session{driver: d, config: c, bus: d.acquire(c.key), apart: map[string]bool{}, alone: map[string]bool{}}, nil
 }
 
 // acquire takes a share of a connection, release gives it back; the last one ends it.
@@ -101,7 +102,8 @@ type session struct {
 
 	mu     sync.Mutex
 	closed bool
-	apart  map[string]bool // groups that the unit refused to answer at once
+	apart  map[string]bool // groups that the unit refused to answer at once, though not one by one
+	alone  map[string]bool // properties that the unit refused to answer, which are read without others
 }
 
 var errClosed = errors.New("modbus: the device was closed")
@@ -143,7 +145,7 @@ func (s *session) Ping(ctx context.Context) error {
 		_, err := group{f.table, f.address, f.size(), []*field{f}}.read(c)
 		return err
 	})
-	if isException(err) {
+	if s.refusal(f.name, err) != nil {
 		return nil
 	}
 	return err
@@ -180,11 +182,19 @@ func (s *session) field(name string) (*field, error) {
 	return f, nil
 }
 
-// groups plans the requests. A group that the unit has refused before is read one by one.
+// groups plans the requests. What the unit has refused before is read by itself, so that the others go on.
 func (s *session) groups(fields []*field) (list []group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, g := range plan(fields, s.config.gap) {
+	var together []*field
+	for _, f := range fields {
+		if s.alone[f.name] {
+			list = append(list, group{f.table, f.address, f.size(), []*field{f}})
+		} else {
+			together = append(together, f)
+		}
+	}
+	for _, g := range plan(together, s.config.gap) {
 		if s.apart[g.String()] {
 			list = append(list, g.split()...)
 		} else {
@@ -194,28 +204,39 @@ func (s *session) groups(fields []*field) (list []group) {
 	return list
 }
 
-// readGroup adds a group's values to got. The error is the unit's; a register's goes into its Reading.
+// readGroup adds a group's values to got. The error is the unit's; a register's goes into its Reading. A group with a register
+// that doesn't exist is read again one by one.
 func (s *session) readGroup(ctx context.Context, g group, got map[string]mappers.Reading) error {
 	words, err := s.bus.read(ctx, s.config.unit, g)
-	exception := isException(err)
+	refused := s.refusal(g.String(), err)
 	switch {
-	case err != nil && !exception:
+	case err != nil && refused == nil:
 		return err
-	case exception && len(g.fields) > 1: // perhaps one of them, or of the registers in between, doesn't exist
-		s.mu.Lock()
-		s.apart[g.String()] = true
-		s.mu.Unlock()
+	case refused != nil && refused.Code == mappers.Unavailable && !errors.Is(err, mb.ErrServerDeviceFailure): // nor would it be, one by one
+		for _, f := range g.fields {
+			got[f.name] = mappers.Reading{Err: refused}
+		}
+		return nil
+	case refused != nil && len(g.fields) > 1: // one of them, or a register in between, doesn't exist
 		for _, one := range g.split() {
 			if err := s.readGroup(ctx, one, got); err != nil {
 				return err
 			}
 		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.apart[g.String()] = !slices.ContainsFunc(g.fields, func(f *field) bool { return s.alone[f.name] })
 		return nil
-	case exception:
-		got[g.fields[0].name] = mappers.Reading{Err: mappers.Refuse(mappers.Rejected, "%s: the unit answered: %v", g, err)}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused != nil {
+		s.alone[g.fields[0].name] = true
+		got[g.fields[0].name] = mappers.Reading{Err: refused}
 		return nil
 	}
 	for _, f := range g.fields {
+		delete(s.alone, f.name)
 		v, err := f.decode(words[f.address-g.address : f.address-g.address+f.size()])
 		got[f.name] = mappers.Reading{Value: v, Err: err}
 	}
@@ -239,18 +260,23 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 		return err
 	}
 	err = s.bus.write(ctx, s.config.unit, f, words)
-	if isException(err) {
-		return mappers.Refuse(mappers.Rejected, "%s = %s: the unit answered: %v", property, value, err)
+	if r := s.refusal(property+" = "+value, err); r != nil {
+		return r
 	}
 	return err
 }
 
-// isException says whether the unit is there and said no. A busy unit, or a gateway that can't reach it, did not.
-func isException(err error) bool {
-	for _, e := range []mb.Error{mb.ErrIllegalFunction, mb.ErrIllegalDataAddress, mb.ErrIllegalDataValue, mb.ErrServerDeviceFailure, mb.ErrMemoryParityError} {
-		if errors.Is(err, e) {
-			return true
-		}
+// refusal is what an exception of the unit's means for a property; nil: the unit did not answer. A gateway that
+// can't reach it did, in its place.
+func (s *session) refusal(what string, err error) *mappers.Refusal {
+	code := mappers.Rejected
+	switch {
+	case errors.Is(err, mb.ErrServerDeviceFailure), errors.Is(err, mb.ErrAcknowledge), errors.Is(err, mb.ErrServerDeviceBusy):
+		code = mappers.Unavailable
+	case errors.Is(err, mb.ErrIllegalFunction), errors.Is(err, mb.ErrIllegalDataAddress), errors.Is(err, mb.ErrIllegalDataValue),
+		errors.Is(err, mb.ErrMemoryParityError):
+	default:
+		return nil
 	}
-	return false
+	return mappers.Refuse(code, "%s: unit %d answered: %v", what, s.config.unit, err)
 }

@@ -9,12 +9,16 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/test/stand"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -265,4 +269,97 @@ func countBefore(asked []byte, unit byte) int {
 		}
 	}
 	return len(asked)
+}
+
+// cli runs edgebus against the stand's hub and core.
+func cli(s *stand.Stand, args ...string) string {
+	c := exec.Command(filepath.Join(s.Bin, "edgebus"), args...)
+	c.Env = append(os.Environ(), "EDGEBUS_SERVER=http://"+s.Hub.HTTP, "XDG_CONFIG_HOME="+s.Dir)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return string(out) + err.Error()
+	}
+	return string(out)
+}
+
+func doctor(s *stand.Stand) string {
+	return cli(s, "doctor", "n1", "--hub", "http://"+s.Hub.HTTP, "--server", "mqtt://"+s.Hub.MQTT, "--core", "http://"+s.Node("n1").HTTP)
+}
+
+// TestTrial34FailedReadsAreSeen: a register that doesn't exist is said on a topic, in the API and by the doctor, with the
+// time of the last reading; its neighbours are read; and it ends when the register can be read.
+func TestTrial34FailedReadsAreSeen(t *testing.T) {
+	s := stand.New(t, 1)
+	g := newGateway(t)
+	g.units[1] = map[uint16]uint16{0: 1, 2: 3}
+	s.Up("hub", "core", "modbus")
+	said := s.Watch(s.Core(), "v1/nodes/n1/devices/u1/problem/+", nil)
+	s.Create(registers("meter", 50, "a", "b", "c") + g.unit("meter", 1))
+	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "Readable", "False") })
+	s.Eventually(stand.Soon, func() error { return reads(s, map[string]string{"a": "0.1", "c": "0.3"}) })
+	d, err := device(s, "u1")
+	require.NoError(t, err)
+	require.Equal(t, resource.Online, d.Status.State)
+	require.Nil(t, d.Status.Twin["b"].Reported)
+	require.Equal(t, "Rejected", d.Status.Twin["b"].Problem.Code)
+	require.Contains(t, d.Status.Twin["b"].Problem.Message, "illegal data address")
+	require.Empty(t, d.Status.Twin["b"].Problem.Since, "it was never read")
+	said.AwaitThat("v1/nodes/n1/devices/u1/problem/b", func(m client.Message) bool { return strings.Contains(string(m.Payload), "illegal data address") })
+	_, ok := said.Get("v1/nodes/n1/devices/u1/problem/a")
+	require.False(t, ok, "its neighbours can be read")
+	require.Contains(t, doctor(s), "u1 (b: Rejected: holding 1..1: unit 1 answered: illegal data address")
+	require.NotContains(t, doctor(s), "as they should be")
+
+	// Only the one that fails costs a request of its own.
+	n := g.requests()
+	s.Eventually(stand.Soon, func() error { return atLeast(g.requests(), n+10) })
+	g.do(func() { g.units[1][0], g.units[1][2] = 4, 5 })
+	s.Eventually(stand.Soon, func() error { return reads(s, map[string]string{"a": "0.4", "c": "0.5"}) })
+
+	g.do(func() { g.units[1][1] = 2 })
+	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "Readable", "True") })
+	s.Eventually(stand.Soon, func() error { return reads(s, map[string]string{"b": "0.2"}) })
+
+	// A unit that answers each read with exception 02, and one that did so before its mapper was started anew.
+	require.NoError(t, s.Publish(s.Client(s.Hub.MQTT, nil), "v1/nodes/n1/devices/u1/desired/a", "0.4"))
+	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "True") })
+	g.do(func() { g.units[1] = map[uint16]uint16{} })
+	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "Unknown") })
+	d, err = device(s, "u1")
+	require.NoError(t, err)
+	require.NotEmpty(t, d.Status.Twin["a"].Problem.Since)
+	require.Contains(t, cli(s, "twin", "get", "u1"), "can't be read since")
+	since := d.Status.Twin["a"].Problem.Since
+	require.NoError(t, s.Term("modbus"))
+	s.Up("modbus")
+	s.Eventually(stand.Soon, func() error { return condition(s, "u1", resource.ConditionOnline, "True") })
+	n = g.requests()
+	s.Eventually(stand.Soon, func() error { return atLeast(g.requests(), n+20) })
+	d, err = device(s, "u1")
+	require.NoError(t, err)
+	require.Equal(t, since, d.Status.Twin["a"].Problem.Since, "the age of a value outlives its mapper")
+	g.do(func() { g.units[1] = map[uint16]uint16{0: 4, 1: 2, 2: 5} }) // as they were reported before
+	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "Readable", "True") })
+	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "True") })
+}
+
+func atLeast(n, least int) error {
+	if n < least {
+		return fmt.Errorf("%d of %d", n, least)
+	}
+	return nil
+}
+
+// reads is an error unless the properties of u1 were reported so.
+func reads(s *stand.Stand, values map[string]string) error {
+	d, err := device(s, "u1")
+	if err != nil {
+		return err
+	}
+	for name, value := range values {
+		if r := d.Status.Twin[name].Reported; r == nil || r.Value != value {
+			return fmt.Errorf("%s is not %s in %+v", name, value, d.Status.Twin[name])
+		}
+	}
+	return nil
 }

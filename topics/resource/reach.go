@@ -7,16 +7,19 @@ import (
 	"strings"
 )
 
-// Problem is the payload of devices/{device}/problem: why a device is not online, as its mapper knows it.
+// Problem is the payload of devices/{device}/problem: why a device is not online, as its mapper knows it; and of
+// devices/{device}/problem/{property}: why a property of it can't be read.
 type Problem struct {
 	Code    string `json:"code"`              // why, in one word
 	Message string `json:"message,omitempty"` // why, for a reader
+	Since   string `json:"since,omitempty"`   // of a property: when it was last read
 }
 
-// The codes that mappers on the SDK use.
+// The codes that mappers on the SDK use. For a property that can't be read they use those of refusals, too.
 const (
 	BadConfig   = "BadConfig"   // the Device or its model says something that can't work
 	Unreachable = "Unreachable" // the device does not answer as it should
+	ReadFailed  = "ReadFailed"  // the property can't be read, and no other code fits
 )
 
 // ParseProblem reads the payload of problem.
@@ -27,6 +30,9 @@ func ParseProblem(payload []byte) (Problem, error) {
 	}
 	if p.Code == "" {
 		return p, Errorf(Invalid, "problem.code", "must say why in one word, such as Unreachable")
+	}
+	if _, err := ParseTime(p.Since); p.Since != "" && err != nil {
+		return p, Errorf(Invalid, "problem.since", "%v", err)
 	}
 	return p, nil
 }

@@ -17,7 +17,7 @@ func TestWhyADeviceIsNotOnline(t *testing.T) {
 		status, reason, message string
 	}{
 		"online":       {Reach{Node: "n1", Registered: true, State: Online}, "True", "Online", ""},
-		"unreachable":  {Reach{Node: "n1", Registered: true, State: Offline, Problem: &Problem{Unreachable, "connection refused"}}, "False", "Unreachable", "connection refused"},
+		"unreachable":  {Reach{Node: "n1", Registered: true, State: Offline, Problem: &Problem{Code: Unreachable, Message: "connection refused"}}, "False", "Unreachable", "connection refused"},
 		"not said why": {Reach{Node: "n1", Registered: true, State: Offline}, "False", "Offline", "its mapper does not reach it, and has not said why"},
 		"no such node": {
 			Reach{Node: "n7", Protocol: "opcua"},

@@ -37,6 +37,7 @@ type TwinProperty struct {
 	Override *TwinValue `json:"override,omitempty"` // what somebody on the node wants instead
 	Refused  *Refusal   `json:"refused,omitempty"`  // why the device does not do what is wanted
 	Conflict *Dispute   `json:"conflict,omitempty"` // an override met a newer desired value
+	Problem  *Problem   `json:"problem,omitempty"`  // why it can't be read: reported is what was read last
 	InSync   bool       `json:"inSync"`             // reported is as wanted
 }
 
@@ -91,6 +92,10 @@ func (p Property) twin(get func(branch, property string) (Stored, bool)) (t Twin
 		t.Refused = new(Refusal)
 		_ = json.Unmarshal(s.Value, t.Refused) // was checked when it was written
 	}
+	if s, ok := get("problem", p.Name); ok {
+		t.Problem = new(Problem)
+		_ = json.Unmarshal(s.Value, t.Problem) // was checked when it was written
+	}
 	if s, ok := get("conflict", p.Name); ok {
 		t.Conflict = new(Dispute)
 		_ = json.Unmarshal(s.Value, t.Conflict) // our own
@@ -102,7 +107,7 @@ func (p Property) twin(get func(branch, property string) (Stored, bool)) (t Twin
 func (p Property) compare(t *TwinProperty) (known bool) {
 	t.InSync = t.Desired == nil || t.Reported != nil &&
 		p.Canonical([]byte(t.Desired.Value)) == p.Canonical([]byte(t.Reported.Value))
-	return t.Desired != nil || t.Reported != nil || t.Override != nil || t.Refused != nil
+	return t.Desired != nil || t.Reported != nil || t.Override != nil || t.Refused != nil || t.Problem != nil
 }
 
 func twinValue(s Stored, ok bool) *TwinValue {
@@ -119,6 +124,7 @@ func twinValue(s Stored, ok bool) *TwinValue {
 const (
 	ReasonWaiting = "Waiting" // for the device to be as is wanted
 	ReasonRefused = "Refused" // all that it isn't was refused
+	ReasonUnread  = "Unread"  // nobody knows: what is wanted can't be read
 )
 
 // NotAllowed is the code of a refusal by the hub: the model, which has changed since, doesn't allow
@@ -130,7 +136,7 @@ const NotAllowed = "NotAllowed"
 // reads a spec beside a status that is about the one before. m is nil if there is no such DeviceModel.
 func (d *Device) FollowSpec(m *DeviceModel, now time.Time) {
 	defer func() {
-		Observe(d.Status.Conditions, d.Metadata.Generation, ConditionInSync, ConditionRefused, ConditionConflict)
+		Observe(d.Status.Conditions, d.Metadata.Generation, ConditionInSync, ConditionRefused, ConditionConflict, ConditionReadable)
 	}()
 	if m == nil {
 		d.Status.Twin = nil
@@ -200,11 +206,12 @@ func (d *Device) noteStale(m DeviceModel, twin map[string]TwinProperty) {
 	}
 }
 
-// The conditions of a Device that compare what is reported with what is wanted.
+// The conditions of a Device that follow from its twin.
 const (
 	ConditionInSync   = "InSync"
 	ConditionRefused  = "Refused"
 	ConditionConflict = "TwinConflict"
+	ConditionReadable = "Readable" // whether all properties can be read that its mapper reads
 )
 
 // ModelMissing is a condition of a Device whose DeviceModel is not there.
@@ -217,7 +224,7 @@ func ModelMissing(kind, model string) Condition {
 
 // TwinConditions derives a device's conditions from its twin.
 func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Time) []Condition {
-	var behind, refused, disputed []string
+	var behind, unsure, refused, unread, disputed []string
 	why := ReasonRefused // unless something can still happen
 	for name, t := range twin {
 		if !t.InSync {
@@ -225,6 +232,16 @@ func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Tim
 		}
 		if !t.InSync && t.Refused == nil {
 			why = ReasonWaiting
+		}
+		if p := t.Problem; p != nil {
+			text := name + ": " + p.Code + ": " + p.Message
+			if p.Since != "" {
+				text += " (last read " + p.Since + ")"
+			}
+			unread = append(unread, text)
+			if t.InSync && t.Desired != nil {
+				unsure = append(unsure, name)
+			}
 		}
 		if t.Refused != nil {
 			refused = append(refused, name+": "+t.Refused.Code+": "+t.Refused.Message)
@@ -234,7 +251,12 @@ func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Tim
 		}
 	}
 	list := slices.Clone(prev)
-	list = SetCondition(list, listed(ConditionInSync, behind, "True", "False", "AsDesired", why), now)
+	inSync := listed(ConditionInSync, behind, "True", "False", "AsDesired", why)
+	if len(behind) == 0 {
+		inSync = listed(ConditionInSync, unsure, "True", "Unknown", "AsDesired", ReasonUnread)
+	}
+	list = SetCondition(list, inSync, now)
+	list = SetCondition(list, listed(ConditionReadable, unread, "True", "False", "AllRead", ReadFailed), now)
 	list = SetCondition(list, listed(ConditionRefused, refused, "False", "True", "NoneRefused", ReasonRefused), now)
 	return SetCondition(list, listed(ConditionConflict, disputed, "False", "True", "NoConflict", "OverrideConflict"), now)
 }

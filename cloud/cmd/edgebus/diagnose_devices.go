@@ -20,7 +20,7 @@ func (d *diagnosis) devices(f facts) {
 	}
 	before := len(d.Findings)
 	d.notOnline(f)
-	var waiting, refused, disputed, overridden, orphans []string
+	var waiting, refused, unread, disputed, overridden, orphans []string
 	for _, x := range f.devices {
 		name := x.Metadata.Name
 		for _, c := range x.Status.Conditions {
@@ -37,12 +37,16 @@ func (d *diagnosis) devices(f facts) {
 				}
 			case c.Type == "Refused" && c.Status == "True":
 				refused = append(refused, name+" ("+c.Message+")")
+			case c.Type == resource.ConditionReadable && c.Status == "False":
+				unread = append(unread, name+" ("+c.Message+")")
 			case c.Type == "TwinConflict" && c.Status == "True":
 				disputed = append(disputed, name+" ("+c.Message+")")
 			}
 		}
 	}
 	d.list(wrong, orphans, "create it", "devices whose model does not exist: %s")
+	d.list(wrong, unread, "does the device have them? mend how its model reaches them (propertyVisitors), or the device; its mapper goes on trying",
+		"devices with values that can't be read: %s")
 	d.list(look, waiting, "the mapper applies it when the device is online", "devices that are not as they should be yet: %s")
 	d.list(look, overridden, "clear it there, with an empty value; to have the wish win, take it back and set it again: edgebus twin set DEVICE PROPERTY=",
 		"values that are overridden on the node: %s")

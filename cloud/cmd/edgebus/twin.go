@@ -145,7 +145,7 @@ func twinRows(twin map[string]resource.TwinProperty, names []string, now time.Ti
 				when = age(now.Sub(at))
 			}
 		}
-		rows = append(rows, []string{name, side(t.Desired), side(t.Reported), sync, when, between(t)})
+		rows = append(rows, []string{name, side(t.Desired), side(t.Reported), sync, when, between(t, now)})
 	}
 	return rows
 }
@@ -158,8 +158,15 @@ func side(v *resource.TwinValue) string {
 }
 
 // between says what stands between what is desired and what is.
-func between(t resource.TwinProperty) string {
+func between(t resource.TwinProperty, now time.Time) string {
 	var notes []string
+	if p := t.Problem; p != nil {
+		note := "can't be read"
+		if at, err := resource.ParseTime(p.Since); err == nil {
+			note += " since " + age(now.Sub(at)) + " ago"
+		}
+		notes = append(notes, note+": "+strings.TrimSuffix(p.Code+": "+p.Message, ": "))
+	}
 	if r := t.Refused; r != nil {
 		notes = append(notes, "refused: "+strings.TrimSuffix(r.Code+": "+r.Message, ": "))
 	}
