@@ -266,3 +266,12 @@ func TestUnsubscribeOutlivesTheBroker(t *testing.T) {
 	require.Equal(t, []int{10}, pk.Properties.SubscriptionIdentifier)
 	require.Equal(t, byte(2), pk.FixedHeader.Qos)
 }
+
+// recordsIn counts what a journal has.
+func recordsIn(t *testing.T, dir string) int {
+	t.Helper()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	defer j.Close()
+	return int(j.Stats().Records)
+}

@@ -262,11 +262,10 @@ func (l *loading) restore(c *client) error {
 	for _, p := range pulls {
 		s := c.subs[p.Filter]
 		if s == nil {
-			l.outdated = append(l.outdated, p.Marker) // it was unsubscribed
+			c.sess.StopPull(p.Filter) // it was unsubscribed
 			continue
 		}
-		c.sess.Owe(p.Filter, p.Marker, p.Delivery)
-		c.sess.Pull(p.Filter, l.b.puller(s))
+		c.sess.Pull(p.Filter, l.b.puller(s, p.After))
 	}
 	return err
 }

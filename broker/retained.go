@@ -199,9 +199,12 @@ func (r *memoryRetained) size() (messages, bytes int) {
 	return len(r.byName), int(r.quota.Held())
 }
 
-func (r *memoryRetained) Puller(filter string) session.Puller {
+// Puller goes through the topics that match, in their order, after one of them; empty: from the first.
+func (r *memoryRetained) Puller(filter, after string) session.Puller {
 	p := retainedPuller{store: r, filter: filter, prefix: literal(filter)}
-	p.from = p.prefix
+	if p.from = p.prefix; after != "" {
+		p.from = after + "\x00" // which no topic has
+	}
 	return p.pull
 }
 
@@ -246,10 +249,10 @@ func (p *retainedPuller) scan(max int) (out []*session.Message) {
 }
 
 // puller goes through everything retained that a subscription matches and its client may
-// read: users' own topics, then the tree's.
-func (b *Broker) puller(s *subscription) session.Puller {
+// read: users' own topics, after one of them, then the tree's.
+func (b *Broker) puller(s *subscription, after string) session.Puller {
 	c, filter := s.client, s.plain
-	parts := []session.Puller{b.retained.Puller(filter)}
+	parts := []session.Puller{b.retained.Puller(filter, after)}
 	first, _, _ := strings.Cut(filter, "/")
 	if b.opts.Tree != nil && (first == "#" || first == "+" || first == topics.Version) {
 		parts = append(parts, b.treePuller(filter))

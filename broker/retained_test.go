@@ -167,7 +167,7 @@ func TestRetainedPullerOverChanges(t *testing.T) {
 		set(topic, "1")
 		set(fmt.Sprintf("x/%d/z", i), "1")
 	}
-	pull := r.Puller("x/+/y")
+	pull := r.Puller("x/+/y", "")
 	rng := rand.New(rand.NewPCG(1, 2))
 	seen := make(map[string]int)
 	for chunk := pull(64); len(chunk) > 0; chunk = pull(64) {
@@ -208,7 +208,7 @@ func TestRetainedPullerMatchesLikeTheContract(t *testing.T) {
 			}
 		}
 		slices.Sort(want)
-		pull := r.Puller(filter)
+		pull := r.Puller(filter, "")
 		for chunk := pull(2); len(chunk) > 0; chunk = pull(2) {
 			for _, m := range chunk {
 				got = append(got, m.Topic)

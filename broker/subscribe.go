@@ -236,7 +236,7 @@ func (c *conn) pullRetained(granted, replaced []*subscription) {
 			passed = true
 			c.b.order.pass()
 		}
-		c.client.sess.Pull(s.filter, c.b.puller(s))
+		c.client.sess.Pull(s.filter, c.b.puller(s, ""))
 	}
 }
 

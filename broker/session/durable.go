@@ -30,7 +30,7 @@ type stake struct {
 	pos     uint64 // in the queue, while pending
 	over    bool   // delivered or dropped already
 	behind  bool   // on disk only, once it is there
-	pull    *pull  // nil: not a retained message fetched for a subscription
+	pulled  bool   // a retained message, fetched for a subscription
 }
 
 // Body is a message on disk that several sessions share. The last to let go of it
@@ -86,13 +86,13 @@ func (s *Session) Offer(m *Message, d Delivery) (o Offer, ok bool) {
 		return Offer{}, false
 	}
 	s.arrived(m.Topic)
-	return s.offer(m, d, nil), true
+	return s.offer(m, d, false), true
 }
 
-func (s *Session) offer(m *Message, d Delivery, p *pull) Offer {
+func (s *Session) offer(m *Message, d Delivery, pulled bool) Offer {
 	s.seq++
 	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, share: d.Share, stake: &stake{
-		seq: s.seq, pending: true, after: d.Stored, pos: s.queue.items.end(), pull: p,
+		seq: s.seq, pending: true, after: d.Stored, pos: s.queue.items.end(), pulled: pulled,
 	}}
 	if it.stake.record = journal.Sequence + s.seq; !s.windowed() {
 		it.stake.record = s.log.ID()
@@ -140,7 +140,7 @@ func (o Offer) Settle(err error) {
 	delete(s.behind.pending, x.seq)
 	if err == nil {
 		if s.ended || x.over {
-			s.log.Forget(x.records(nil)...) // its end came before it was on disk
+			s.forgetDelivered(o.it) // its end came before it was on disk
 		} else if s.writer != nil {
 			s.writer.Wake()
 		}
@@ -150,7 +150,9 @@ func (o Offer) Settle(err error) {
 	if s.ended || x.over || !x.behind && x.pos < s.queue.items.first {
 		return // sent already, as QoS 1 may be: it is now like what a session without a journal has
 	}
-	s.landed(x.pull)
+	if x.pulled && o.it.qos == 1 {
+		return // after a crash it is fetched again
+	}
 	s.missed(o.it.msg.Topic)
 	if x.behind {
 		s.behind.remove(x.seq)
@@ -185,9 +187,8 @@ func (s *Session) done(it item) {
 		return
 	}
 	x.over = true
-	s.landed(x.pull)
 	if !x.pending {
-		s.log.Forget(x.records(nil)...)
+		s.forgetDelivered(it)
 	}
 }
 
@@ -210,10 +211,6 @@ func (x *stake) all(to []uint64) []uint64 {
 	if x == nil || x.pending {
 		return to
 	}
-	if x.pull != nil {
-		to = append(to, x.pull.marker)
-		x.pull.marker = 0
-	}
 	return x.records(to)
 }
 
@@ -233,7 +230,11 @@ func (s *Session) release(x *flight) {
 		return
 	}
 	x.releasing = true
-	put := journal.Change{ID: x.stake.record, Value: s.numbers(kindReleased, x.stake.seq)}
+	topic := "" // unless it still counts that its message came
+	if !x.stake.pulled && s.came.has(x.msg.Topic) {
+		topic = x.msg.Topic
+	}
+	put := journal.Change{ID: x.stake.record, Value: s.arrivalRecord(kindReleased, x.stake.seq, topic)}
 	s.log.Commit([]journal.Change{put}, func(err error) { s.releasedOnDisk(x, err) })
 }
 

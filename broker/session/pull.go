@@ -22,16 +22,18 @@ type pull struct {
 	qos    byte
 	ids    []uint32
 
-	// Of a durable session: a record as long as not all were delivered, so that after
-	// a crash they are fetched again.
-	marker   uint64
-	left     int  // queued or unacknowledged
-	finished bool // all were fetched
+	// Of a durable session: a record as long as not all were fetched and stored, so that after
+	// a crash the rest of them is.
+	marker uint64
+	seq    uint64 // of the session's last message when the subscription was made
+	after  string // users' own topics up to this one were fetched and stored
 }
 
 // Marker makes the record that says that a filter's retained messages are owed.
 func (s *Session) Marker(filter string, d Delivery) journal.Change {
-	return journal.Change{ID: s.log.ID(), Value: s.pullRecord(filter, d)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pullRecord(&pull{filter: filter, qos: d.QoS, ids: d.IDs, marker: s.log.ID(), seq: s.seq})
 }
 
 // Owe says that a filter's retained messages are to be sent, once Pull says where they
@@ -47,7 +49,7 @@ func (s *Session) Owe(filter string, marker uint64, d Delivery) {
 		return
 	}
 	s.stopPull(filter)
-	s.pulls = append(s.pulls, &pull{filter: filter, since: s.came.count, qos: d.QoS, ids: d.IDs, marker: marker})
+	s.pulls = append(s.pulls, &pull{filter: filter, since: s.came.count, qos: d.QoS, ids: d.IDs, marker: marker, seq: s.seq})
 }
 
 // Pull has the session fetch what it owes of a filter, bit by bit, as the client takes it.
@@ -75,54 +77,51 @@ func (s *Session) stopPull(filter string) {
 	for _, p := range s.pulls {
 		if p.filter == filter {
 			s.remove(p)
-			s.unmark(p)
 			return
 		}
 	}
 }
 
+// remove ends a pull, and deletes its marker.
 func (s *Session) remove(p *pull) {
 	s.pulls = slices.DeleteFunc(s.pulls, func(x *pull) bool { return x == p })
-	if len(s.pulls) == 0 {
-		s.came = arrivals{}
-	}
-}
-
-// unmark deletes a pull's marker.
-func (s *Session) unmark(p *pull) {
 	if p.marker > 0 {
 		s.log.Forget(p.marker)
 		p.marker = 0
 	}
-}
-
-// landed counts a pulled message that is owed no more.
-func (s *Session) landed(p *pull) {
-	if p == nil {
-		return
-	}
-	if p.left--; p.left == 0 && p.finished {
-		s.unmark(p)
+	if len(s.pulls) == 0 {
+		s.forgetArrivals()
 	}
 }
 
-// enqueuePulled queues a retained message that was fetched. In a durable session one
-// of QoS 2 is stored, since its packet id must not come to mean something else.
-// One of QoS 1 isn't: after a crash the pull begins again.
-func (s *Session) enqueuePulled(m *Message, p *pull) {
-	d := Delivery{QoS: min(m.QoS, p.qos), Retain: true, IDs: p.ids}
-	if s.log == nil || d.QoS == 0 {
-		s.enqueue(m, d)
+// enqueuePulled queues retained messages that were fetched. In a durable session those of QoS 1 and 2
+// are stored, together with how far that went: after a crash none of them is fetched again.
+func (s *Session) enqueuePulled(chunk []*Message, p *pull) {
+	var offers []Offer
+	var changes []journal.Change
+	before := p.after
+	for _, m := range chunk {
+		if m.Record > 0 { // users' own, which come in the order of their topics
+			p.after = m.Topic
+		}
+		d := Delivery{QoS: min(m.QoS, p.qos), Retain: true, IDs: p.ids}
+		switch {
+		case s.came.since(m.Topic, p.since):
+		case s.log == nil || d.QoS == 0:
+			s.enqueue(m, d)
+		default:
+			o := s.offer(m, d, true)
+			offers, changes = append(offers, o), append(changes, o.Change(nil))
+		}
+	}
+	if p.marker == 0 || len(changes) == 0 && p.after == before {
 		return
 	}
-	p.left++
-	if d.QoS == 2 {
-		o := s.offer(m, d, p)
-		s.log.Commit([]journal.Change{o.Change(nil)}, o.Settle)
-		return
-	}
-	s.seq++
-	s.push(item{msg: m, ids: d.IDs, qos: 1, retain: true, stake: &stake{seq: s.seq, pull: p}}, nil)
+	s.log.Commit(append(changes, s.pullRecord(p)), func(err error) {
+		for _, o := range offers {
+			o.Settle(err)
+		}
+	})
 }
 
 // owes says whether retained messages are to be fetched now.
@@ -173,15 +172,8 @@ func (s *Session) pull(w *Writer) bool {
 	if len(chunk) == 0 {
 		s.remove(p)
 		w.owing.Store(len(s.pulls) > 0)
-		if p.finished = true; p.left == 0 {
-			s.unmark(p)
-		}
 		return true
 	}
-	for _, m := range chunk {
-		if !s.came.since(m.Topic, p.since) {
-			s.enqueuePulled(m, p)
-		}
-	}
+	s.enqueuePulled(chunk, p)
 	return true
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"time"
+
+	"github.com/edgebus/edgebus/broker/journal"
 )
 
 // Kinds of a session's records: the first byte of each. Whoever keeps other records
@@ -12,11 +14,12 @@ const (
 	kindEntry     byte = iota + 1 // a queued message: session, seq, how, message
 	kindShared                    // the same of a message that others have, too: session, seq, how, number of the body
 	kindBody                      // such a message
-	kindReleased                  // a QoS 2 message after its PUBREC: session, seq
+	kindReleased                  // a QoS 2 message after its PUBREC: session, seq, topic if that still counts for pulls
 	kindInbound                   // a QoS 2 publish of the client's: session, packet id
 	kindProgress                  // how far the queue was sent: session, seq
-	kindPull                      // retained messages that are still to be sent: session, filter, how
+	kindPull                      // retained messages that are still to be sent: session, filter, how, seq at the subscription, topic after which
 	kindSequenced                 // a queued message in a sequence: session, seq, how, message, checksum
+	kindArrived                   // a message that was delivered while retained ones are still to be sent: session, seq, topic
 	KindOther     byte = 32
 )
 
@@ -251,10 +254,12 @@ func (s *Session) numbers(kind byte, n uint64) []byte {
 	return e
 }
 
-func (s *Session) pullRecord(filter string, d Delivery) []byte {
+func (s *Session) pullRecord(p *pull) journal.Change {
 	e := Encoder{kindPull}
 	e.Number(s.number)
-	e.Text(filter)
-	e.how(d)
-	return e
+	e.Text(p.filter)
+	e.how(Delivery{QoS: p.qos, IDs: p.ids})
+	e.Number(p.seq)
+	e.Text(p.after)
+	return journal.Change{ID: p.marker, Value: e}
 }

@@ -1,8 +1,10 @@
 package session
 
 import (
+	"cmp"
 	"errors"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/journal"
@@ -22,16 +24,23 @@ type parts struct {
 	inbound  map[uint16]uint64
 	progress uint64
 	sent     uint64
-	pulls    []LoadedPull
+	pulls    []*pull
+	arrived  []seen
 	behind   behind // what is in a sequence
 	last     uint64 // of it
+}
+
+// seen is a message that a session had, as far as it counts for its pulls.
+type seen struct {
+	seq, record uint64
+	topic       string
 }
 
 type entry struct {
 	record   uint64
 	seq      uint64
 	how      Delivery
-	msg      *Message // nil: shared, or released
+	msg      *Message // nil: shared
 	body     uint64
 	released bool
 }
@@ -41,12 +50,8 @@ type loadedBody struct {
 	Body
 }
 
-// LoadedPull is a filter whose retained messages are still owed.
-type LoadedPull struct {
-	Marker   uint64
-	Filter   string
-	Delivery Delivery
-}
+// LoadedPull is a filter whose retained messages are still owed, but for users' own topics up to one.
+type LoadedPull struct{ Filter, After string }
 
 // NewLoader makes an empty loader.
 func NewLoader(now time.Time) *Loader {
@@ -77,7 +82,7 @@ func (l *Loader) Record(id uint64, value []byte) error {
 	if kind == kindSequenced {
 		return l.sequenced(id, value)
 	}
-	if kind == 0 || kind > kindPull {
+	if kind == 0 || kind > kindArrived {
 		return errKind
 	}
 	number := d.Number()
@@ -92,7 +97,13 @@ func (l *Loader) Record(id uint64, value []byte) error {
 		l.of(number).progress, l.of(number).sent = id, d.Number()
 	case kindPull:
 		p := l.of(number)
-		p.pulls = append(p.pulls, LoadedPull{Marker: id, Filter: d.Text(), Delivery: d.how()})
+		x := &pull{marker: id, filter: d.Text()}
+		how := d.how()
+		x.qos, x.ids, x.seq, x.after = how.QoS, how.IDs, d.Number(), d.Text()
+		p.pulls = append(p.pulls, x)
+	case kindArrived:
+		p := l.of(number)
+		p.arrived = append(p.arrived, seen{seq: d.Number(), record: id, topic: d.Text()})
 	default:
 		e := d.entry(kind, id)
 		l.users[e.body]++
@@ -120,7 +131,7 @@ func (l *Loader) sequenced(id uint64, value []byte) error {
 func (d *Decoder) entry(kind byte, id uint64) entry {
 	e := entry{record: id, seq: d.Number(), released: kind == kindReleased}
 	if e.released {
-		e.how.QoS = 2
+		e.how.QoS, e.msg = 2, &Message{QoS: 2, Topic: d.Text()}
 		return e
 	}
 	e.how = d.how()
@@ -135,7 +146,7 @@ func (d *Decoder) entry(kind byte, id uint64) entry {
 	return e
 }
 
-// Restore fills a session that is still empty, and returns the pulls to begin again.
+// Restore fills a session that is still empty, and returns the pulls to go on with.
 func (l *Loader) Restore(s *Session) ([]LoadedPull, error) {
 	p := l.parts[s.number]
 	if p == nil {
@@ -157,8 +168,31 @@ func (l *Loader) Restore(s *Session) ([]LoadedPull, error) {
 			return nil, err
 		}
 		s.restore(it, e, l.now)
+		p.arrived = append(p.arrived, seen{seq: e.seq, topic: it.msg.Topic})
 	}
-	return p.pulls, nil
+	return s.restorePulls(p), nil
+}
+
+// restorePulls brings back what is owed of what is retained, and which of its topics have come since.
+func (s *Session) restorePulls(p *parts) (list []LoadedPull) {
+	slices.SortFunc(p.arrived, func(a, b seen) int { return cmp.Compare(a.seq, b.seq) })
+	if s.pulls = p.pulls; len(s.pulls) == 0 {
+		for _, a := range p.arrived {
+			s.log.Forget(a.record)
+		}
+		return nil
+	}
+	for _, a := range p.arrived {
+		h := s.came.hash(a.topic)
+		s.log.Forget(s.came.last[h].record)
+		s.came.count++
+		s.came.last[h] = arrival{s.came.count, a.record}
+	}
+	for _, x := range s.pulls {
+		x.since = uint64(sort.Search(len(p.arrived), func(i int) bool { return p.arrived[i].seq > x.seq }))
+		list = append(list, LoadedPull{x.filter, x.after})
+	}
+	return list
 }
 
 // Shares says whether a session has messages that are another member's of a shared subscription
@@ -172,9 +206,6 @@ var errBody = errors.New("a queued message is missing")
 
 func (l *Loader) item(e entry) (item, error) {
 	it := item{msg: e.msg, ids: e.how.IDs, qos: e.how.QoS, retain: e.how.Retain, share: e.how.Share, stake: &stake{seq: e.seq, record: e.record}}
-	if e.released {
-		it.msg = &Message{QoS: 2}
-	}
 	if e.body > 0 {
 		b := l.bodies[e.body]
 		if b == nil {
@@ -220,8 +251,11 @@ func (l *Loader) Orphans() (records []uint64) {
 		for _, id := range p.inbound {
 			records = append(records, id)
 		}
-		for _, m := range p.pulls {
-			records = append(records, m.Marker)
+		for _, x := range p.pulls {
+			records = append(records, x.marker)
+		}
+		for _, a := range p.arrived {
+			records = append(records, a.record)
 		}
 		records = append(p.behind.all(records), p.progress)
 	}

@@ -186,7 +186,7 @@ func (s *Session) records() (all []uint64) {
 	for _, p := range s.pulls {
 		all = append(all, p.marker)
 	}
-	return append(all, s.progress)
+	return append(s.came.records(all), s.progress)
 }
 
 // Online says whether the client is connected.
