@@ -10,6 +10,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/broker/metrics"
+	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -156,6 +157,28 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 				Keys: s.UpKeys, MostKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MostBytes: int(o.Config.Limits.Node.Bytes),
 			},
 		}
+	}
+}
+
+// node is the Node as the core itself knows it.
+func node(o Options, tw *twin.Twin, up *uplink) func() resource.Node {
+	said := report(o.Version)
+	return func() resource.Node {
+		l, s := up.now(), tw.Stats()
+		n := resource.Node{Metadata: resource.Meta{Name: o.Config.Node.Name}, Status: resource.NodeStatus{
+			State: resource.Offline, LastSeen: resource.Time(l.since), Version: o.Version, Devices: s.Devices, SystemInfo: said.SystemInfo,
+		}}
+		switch {
+		case o.Config.Link.Server == "":
+			n.Status.Conditions = resource.SetCondition(nil, resource.Condition{
+				Type: resource.ConditionReady, Status: "Unknown", Reason: "Alone", Message: "the core works alone: it has no hub to be linked to",
+			}, l.since)
+			return n
+		case l.up:
+			n.Status.State = resource.Online
+		}
+		n.Status.Conditions = resource.ReadyCondition(nil, n.Status.State, l.lastError, l.since)
+		return n
 	}
 }
 

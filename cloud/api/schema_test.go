@@ -229,6 +229,23 @@ func TestSchemasAreTheTypes(t *testing.T) {
 	written(t, "schemas.json", append(text, '\n'))
 }
 
+// The Device API at the edge has those of its kinds: each under its group, version and name.
+func TestTheEdgesSchemasAreTheHubs(t *testing.T) {
+	all := schemas()
+	edge := dict{metaName: all[metaName]}
+	for _, k := range withDialects(Kinds()) {
+		switch name := k.Group + "/" + k.Version + "/" + k.schemaName(); {
+		case k.Group == "devices.kubeedge.io":
+			edge[name] = k.foreign.schema(metaName)
+		case k.Group == resource.Group && slices.Contains([]string{resource.KindDevice, resource.KindDeviceModel, resource.KindNode}, k.Name):
+			edge[name] = all[k.schemaName()]
+		}
+	}
+	text, err := json.Marshal(edge)
+	require.NoError(t, err)
+	written(t, "../../edge/api/schemas.json", append(text, '\n'))
+}
+
 // The same schemas are there for a real cluster.
 func TestCRDsAreTheSchemas(t *testing.T) {
 	var out bytes.Buffer

@@ -1,12 +1,12 @@
 // Package api is the Device API at the edge: the node's Devices with their
-// models and twins, over HTTP, in the shapes of the hub's API. It answers from
+// models and twins, and the Node itself, over HTTP, in the shapes of the hub's API
+// and in those of KubeEdge's group. Stock kubectl is a client of it. It answers from
 // the node's own store, so that it works with the hub away. It is read-only:
 // values are wanted and reported on the node's broker.
 package api
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -36,6 +36,9 @@ type Options struct {
 	Who     func(*http.Request) (broker.Identity, error)
 	Watches int // at one time, half of them one user's; 0: any number
 	Twins   Twins
+	// Models are the models of the node's Devices, and Node is the node itself.
+	Models  func() []resource.DeviceModel
+	Node    func() resource.Node
 	Ready   func() error // nil error: the core can do its work
 	Metrics http.Handler
 	Links   func() resource.LinkReport // how the link to the hub is, when asked
@@ -51,18 +54,26 @@ type server struct {
 	watches *quota.Quota
 	paced   *watch.Turns
 	forms   *forms
+	kinds   []kind
 }
 
 // New makes the API's handler.
 func New(o Options) http.Handler {
-	s := &server{Options: o, paced: watch.NewTurns(), watches: broker.Watches(o.Watches), forms: watch.NewShared[string, uint64, form](formsSize)}
-	mux := http.NewServeMux()
-	for _, prefix := range []string{base, base + "/namespaces/{namespace}"} {
-		mux.HandleFunc("GET "+prefix+"/devices", s.devices)
-		mux.HandleFunc("GET "+prefix+"/devicemodels", s.models)
+	s := &server{
+		Options: o, paced: watch.NewTurns(), watches: broker.Watches(o.Watches), forms: watch.NewShared[string, uint64, form](formsSize), kinds: kinds(),
 	}
-	mux.HandleFunc("GET "+base+"/namespaces/{namespace}/devices/{name}", s.device)
-	mux.HandleFunc("GET "+base+"/namespaces/{namespace}/devicemodels/{name}", s.model)
+	mux := http.NewServeMux()
+	for i := range s.kinds {
+		k := &s.kinds[i]
+		at := k.root() + "/"
+		mux.HandleFunc("GET "+at+k.plural, s.collection(k))
+		if k.namespaced {
+			at += "namespaces/{namespace}/"
+			mux.HandleFunc("GET "+at+k.plural, s.collection(k))
+		}
+		mux.HandleFunc("GET "+at+k.plural+"/{name}", s.single(k))
+	}
+	s.discover(mux)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.Handle("GET /metrics", o.Metrics)
@@ -94,6 +105,8 @@ func refuse(w http.ResponseWriter, err error) {
 		fail(w, http.StatusUnauthorized, string(kind), "%v", err)
 	case resource.Quota:
 		fail(w, http.StatusTooManyRequests, "TooManyRequests", "%v", err)
+	case resource.Invalid:
+		fail(w, http.StatusUnprocessableEntity, "Invalid", "%v", err)
 	default:
 		fail(w, http.StatusForbidden, "Forbidden", "%v", err)
 	}
@@ -107,98 +120,92 @@ func (s *server) ready(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
-type list[T any] struct {
-	resource.TypeMeta
-	Metadata struct {
-		ResourceVersion string `json:"resourceVersion"`
-	} `json:"metadata"`
-	Items []T `json:"items"`
-}
-
-func newList[T any](kind string, items []T, rev uint64) list[T] {
-	l := list[T]{TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: kind + "List"}, Items: items}
-	if l.Items == nil {
-		l.Items = []T{}
-	}
-	l.Metadata.ResourceVersion = strconv.FormatUint(rev, 10)
-	return l
-}
-
-func (s *server) devices(w http.ResponseWriter, r *http.Request) {
-	if follow, _ := strconv.ParseBool(r.URL.Query().Get("watch")); follow {
-		s.watch(w, r)
-		return
-	}
-	devices, rev := s.Twins.Devices()
-	// Encoded as a whole, every byte of its items would be read again, and all be in memory at once.
-	around, _ := json.Marshal(newList(resource.KindDevice, []string{}, rev)) // strings
-	w.Header().Set("Content-Type", "application/json")
-	out := bufio.NewWriterSize(w, listPiece)
-	_, _ = out.Write(bytes.TrimSuffix(around, []byte("]}")))
-	between := ""
-	for _, d := range devices {
-		if inNamespace(r, d.Metadata) {
-			_, _ = out.WriteString(between)
-			_, _ = out.Write(s.form(d).json)
-			between = ","
+// collection answers lists, and watches of them.
+func (s *server) collection(k *kind) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		q, err := s.query(r, k)
+		follow, _ := strconv.ParseBool(r.URL.Query().Get("watch"))
+		switch {
+		case err != nil:
+			refuse(w, err)
+		case follow:
+			s.watch(w, r, q)
+		default:
+			s.list(w, q)
 		}
 	}
-	_, _ = out.WriteString("]}\n")
+}
+
+// list writes a list object by object: as a whole, every byte of its items would be read again, and all be in memory at once.
+func (s *server) list(w http.ResponseWriter, q query) {
+	var rev string
+	var each func(func([]byte))
+	if q.of == resource.KindDevice {
+		devices, at := s.Twins.Devices()
+		rev = strconv.FormatUint(at, 10)
+		each = func(yield func([]byte)) {
+			for _, d := range devices {
+				if q.matches(d.Metadata) {
+					yield(s.form(q, d).sent)
+				}
+			}
+		}
+	} else {
+		var objects []object
+		objects, rev = s.few(q.kind)
+		each = func(yield func([]byte)) {
+			for _, o := range objects {
+				if q.matches(o.meta) {
+					yield(formOf(q, o, 0).sent)
+				}
+			}
+		}
+	}
+	before, after := q.frame(rev)
+	w.Header().Set("Content-Type", "application/json")
+	out := bufio.NewWriterSize(w, listPiece)
+	_, _ = out.WriteString(before)
+	between := ""
+	each(func(sent []byte) {
+		_, _ = out.WriteString(between)
+		_, _ = out.Write(sent)
+		between = ","
+	})
+	_, _ = out.WriteString(after + "\n")
 	_ = out.Flush() // or the client is gone
 }
 
-func inNamespace(r *http.Request, m resource.Meta) bool {
-	want := r.PathValue("namespace")
-	have := m.Namespace
-	if have == "" {
-		have = resource.DefaultNamespace
-	}
-	return want == "" || want == have
-}
-
-func (s *server) device(w http.ResponseWriter, r *http.Request) {
-	b, ok := s.Twins.Device(r.PathValue("name"))
-	if !ok || !inNamespace(r, b.Device.Metadata) {
-		fail(w, http.StatusNotFound, "NotFound", "device %q does not belong to this node", r.PathValue("name"))
-		return
-	}
-	reply(w, http.StatusOK, b.Device)
-}
-
-// all are the models of the node's devices, in order of name.
-func (s *server) all(r *http.Request) (models []resource.DeviceModel, rev uint64) {
-	seen := make(map[string]bool)
-	devices, rev := s.Twins.Devices()
-	for _, d := range devices {
-		b, ok := s.Twins.Device(d.Metadata.Name)
-		key := b.Model.Metadata.Namespace + "/" + b.Model.Metadata.Name
-		if ok && !seen[key] && inNamespace(r, b.Model.Metadata) {
-			seen[key] = true
-			models = append(models, b.Model)
-		}
-	}
-	slices.SortFunc(models, func(a, b resource.DeviceModel) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
-	return models, rev
-}
-
-func (s *server) models(w http.ResponseWriter, r *http.Request) {
-	models, rev := s.all(r)
-	reply(w, http.StatusOK, newList(resource.KindDeviceModel, models, rev))
-}
-
-func (s *server) model(w http.ResponseWriter, r *http.Request) {
-	models, _ := s.all(r)
-	for _, m := range models {
-		if m.Metadata.Name == r.PathValue("name") {
-			reply(w, http.StatusOK, m)
+// single answers with one object.
+func (s *server) single(k *kind) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		q, err := s.query(r, k)
+		if err != nil {
+			refuse(w, err)
 			return
 		}
+		var found *object
+		if k.of == resource.KindDevice {
+			if b, ok := s.Twins.Device(q.only); ok && q.matches(b.Device.Metadata) {
+				found = &object{b.Device.Metadata, b.Device}
+			}
+		} else {
+			objects, _ := s.few(k)
+			if i := slices.IndexFunc(objects, func(o object) bool { return q.matches(o.meta) }); i >= 0 {
+				found = &objects[i]
+			}
+		}
+		if found == nil {
+			fail(w, http.StatusNotFound, "NotFound", "%s.%s %q not found: this node has none of that name", k.plural, k.group, q.only)
+			return
+		}
+		before, after := q.frame(found.meta.ResourceVersion)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(slices.Concat([]byte(before), formOf(q, *found, 0).sent, []byte(after+"\n"))) // or the client is gone
 	}
-	fail(w, http.StatusNotFound, "NotFound", "no device of this node has the model %q", r.PathValue("name"))
 }
 
 func (s *server) other(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && strings.HasPrefix(r.URL.Path, base) {
+	if r.Method != http.MethodGet && strings.HasPrefix(r.URL.Path, "/apis/") {
 		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed",
 			"the Device API at the edge is read-only: publish to desired/{property} on the node's broker, or write on the hub")
 		return

@@ -108,9 +108,35 @@ func (f *fake) Changes(since uint64) (rev uint64, list []resource.Change, more <
 	return f.rev, list, f.wake, since >= f.floor && since <= f.rev
 }
 
+// list is how lists are read.
+type list[T any] struct {
+	Kind     string
+	Metadata struct{ ResourceVersion string }
+	Items    []T
+}
+
+func (f *fake) models() (models []resource.DeviceModel) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seen := map[string]bool{}
+	for _, b := range f.devices {
+		if !seen[b.Model.Metadata.Name] {
+			seen[b.Model.Metadata.Name] = true
+			models = append(models, b.Model)
+		}
+	}
+	return models
+}
+
+func (f *fake) node() resource.Node {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return resource.Node{Metadata: resource.Meta{Name: "n1"}, Status: resource.NodeStatus{State: resource.Online, Devices: len(f.devices)}}
+}
+
 func serve(t *testing.T) (*fake, string) {
 	f := newFake()
-	s := httptest.NewServer(New(Options{Twins: f, Ready: func() error { return nil }, Metrics: http.NotFoundHandler()}))
+	s := httptest.NewServer(New(Options{Twins: f, Models: f.models, Node: f.node, Ready: func() error { return nil }, Metrics: http.NotFoundHandler()}))
 	t.Cleanup(s.Close)
 	return f, s.URL
 }

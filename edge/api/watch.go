@@ -22,17 +22,22 @@ const (
 // forms are the devices as they are sent, by name and revision.
 type forms = watch.Shared[string, uint64, form]
 
-// form is a device as it is sent. All who list and watch share it: it is read and encoded once for many watchers.
+// form is an object as it is sent. All who list and watch Devices share it: it is read and encoded once for many watchers.
 type form struct {
 	meta resource.Meta
 	rev  uint64 // of what it is: it may have been read later than it was asked for
-	json []byte // nil: it is gone again
+	sent []byte // nil: it is gone again
 }
 
-func formOf(d resource.Device) (f form, size int) {
-	f.meta, f.rev = d.Metadata, revision(d)
-	f.json, _ = json.Marshal(d) // plain structs, and values that came as JSON
-	return f, len(f.json)
+func formOf(q query, o object, rev uint64) form {
+	f := form{meta: o.meta, rev: rev}
+	f.sent, _ = q.render(o) // what the core holds can be shown in every form: a property of package dialect
+	return f
+}
+
+func deviceForm(q query, d resource.Device) (form, int) {
+	f := formOf(q, object{d.Metadata, d}, revision(d))
+	return f, len(f.sent)
 }
 
 // revision is that of a device that the twin gave.
@@ -42,36 +47,40 @@ func revision(d resource.Device) uint64 {
 }
 
 // form is that of a device which was read.
-func (s *server) form(d resource.Device) form {
-	f := s.forms.Get(d.Metadata.Name, revision(d), func() (form, int) { return formOf(d) })
+func (s *server) form(q query, d resource.Device) form {
+	f := s.forms.Get(q.as()+d.Metadata.Name, revision(d), func() (form, int) { return deviceForm(q, d) })
 	if f.rev != revision(d) { // latest has something newer: a list is of one revision
-		f, _ = formOf(d)
+		f, _ = deviceForm(q, d)
 	}
 	return f
 }
 
 // latest is a device as of a revision, or as it is now if that is later.
-func (s *server) latest(name string, rev uint64) form {
-	return s.forms.Get(name, rev, func() (form, int) {
+func (s *server) latest(q query, name string, rev uint64) form {
+	return s.forms.Get(q.as()+name, rev, func() (form, int) {
 		b, ok := s.Twins.Device(name)
 		if !ok {
 			return form{}, 0
 		}
-		return formOf(b.Device)
+		return deviceForm(q, b.Device)
 	})
 }
 
 // watcher is one client's watch.
 type watcher struct {
 	*server
-	r     *http.Request
+	query
 	lines *watch.Lines
 	known map[string]bool // names of devices that it has heard of, or had in its list
 }
 
-// watch sends the devices that change, after the resourceVersion of a list. Who watches
+// watch sends the objects that change, after the resourceVersion of a list. Who watches
 // without one gets all that there are first.
-func (s *server) watch(w http.ResponseWriter, r *http.Request) {
+func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
+	if r.URL.Query().Get("sendInitialEvents") != "" {
+		refuse(w, resource.Errorf(resource.Invalid, "sendInitialEvents", "is not known here: list, and watch from there on"))
+		return
+	}
 	id, _ := r.Context().Value(identityKey{}).(broker.Identity)
 	if err := s.watches.Take(id.User, 1); err != nil {
 		refuse(w, err)
@@ -80,11 +89,16 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 	defer s.watches.Add(id.User, -1)
 	ctx, cancel := untilExpired(r.Context(), id)
 	defer cancel()
+	if q.of != resource.KindDevice {
+		v := &watcher{server: s, query: q, lines: watch.Begin(w)}
+		v.compare(ctx, r.URL.Query().Get("resourceVersion"))
+		return
+	}
 	since, fresh, ok := s.since(w, r)
 	if !ok {
 		return
 	}
-	v := &watcher{server: s, r: r, lines: watch.Begin(w), known: make(map[string]bool)}
+	v := &watcher{server: s, query: q, lines: watch.Begin(w), known: make(map[string]bool)}
 	v.lines.Allow(2 * patience)
 	if rev, err := v.begin(fresh); err != nil {
 		return
@@ -123,14 +137,14 @@ func (s *server) since(w http.ResponseWriter, r *http.Request) (since uint64, fr
 func (v *watcher) begin(fresh bool) (rev uint64, err error) {
 	devices, rev := v.Twins.Devices()
 	for _, d := range devices {
-		if !inNamespace(v.r, d.Metadata) {
+		if !v.matches(d.Metadata) {
 			continue
 		}
 		v.known[d.Metadata.Name] = true
 		if !fresh {
 			continue
 		}
-		if err := v.lines.Add("ADDED", v.form(d).json); err != nil {
+		if err := v.lines.Add("ADDED", v.event(v.form(v.query, d).sent)); err != nil {
 			return rev, err
 		}
 	}
@@ -195,30 +209,98 @@ func (v *watcher) tell(rev uint64, changes []resource.Change) error {
 // left tells that a device is gone. Of one that came and left between list and watch the watcher never knew: that does no harm.
 func (v *watcher) left(c resource.Change) error {
 	meta := resource.Meta{Name: c.Name, Namespace: c.Namespace, ResourceVersion: strconv.FormatUint(c.Rev, 10)}
-	if !inNamespace(v.r, meta) {
+	labels := v.labels
+	v.labels = nil // of one that is gone nobody knows them: who had it is told
+	mine := v.matches(meta) && (labels == nil || v.known[c.Name])
+	v.labels = labels
+	if !mine {
 		return nil
 	}
 	delete(v.known, c.Name)
-	raw, err := json.Marshal(resource.Device{
-		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice}, Metadata: meta,
-	})
-	if err != nil {
-		return err
-	}
-	return v.lines.Add("DELETED", raw)
+	gone := resource.Device{TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice}, Metadata: meta}
+	return v.lines.Add("DELETED", v.event(formOf(v.query, object{meta, gone}, c.Rev).sent))
 }
 
 // changed sends a device. One that has changed again since comes with the changes after rev, in its place: were its
 // revision sent now, who resumes from there would miss what is between.
 func (v *watcher) changed(c resource.Change, rev uint64) error {
-	f := v.latest(c.Name, c.Rev)
-	if f.json == nil || f.rev > rev || !inNamespace(v.r, f.meta) {
+	if v.only != "" && v.only != c.Name {
+		return nil
+	}
+	f := v.latest(v.query, c.Name, c.Rev)
+	if f.sent == nil || f.rev > rev {
 		return nil
 	}
 	kind := "ADDED"
-	if v.known[c.Name] {
+	switch matches := v.matches(f.meta); {
+	case matches && v.known[c.Name]:
 		kind = "MODIFIED"
+	case !matches && v.known[c.Name]:
+		kind = "DELETED" // it has other labels now
+	case !matches:
+		return nil
 	}
-	v.known[c.Name] = true
-	return v.lines.Add(kind, f.json)
+	v.known[c.Name] = kind != "DELETED"
+	return v.lines.Add(kind, v.event(f.sent))
+}
+
+// comparing is how often who watches models or the node is told what has changed.
+const comparing = time.Second
+
+// compare follows objects of which there are few by comparing them with what was told. since is the revision of a list.
+func (v *watcher) compare(ctx context.Context, since string) {
+	now := time.NewTicker(comparing)
+	defer now.Stop()
+	told := map[string]object{}
+	if list, rev := v.few(v.kind); since == rev {
+		for _, o := range list {
+			told[o.meta.Namespace+"/"+o.meta.Name] = o
+		}
+	} else if since != "" && since != "0" && v.of != resource.KindNode { // there is one Node, and it never goes
+		v.expired()
+		return
+	}
+	for v.lines.Allow(2 * patience); v.differences(told) == nil; v.lines.Allow(2 * patience) {
+		select {
+		case <-now.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// differences tells what is not as it was told.
+func (v *watcher) differences(told map[string]object) error {
+	defer v.paced.Take()()
+	list, _ := v.few(v.kind)
+	there := make(map[string]bool, len(list))
+	for _, o := range list {
+		key := o.meta.Namespace + "/" + o.meta.Name
+		was, known := told[key]
+		if !v.matches(o.meta) || known && was.meta.ResourceVersion == o.meta.ResourceVersion {
+			there[key] = v.matches(o.meta)
+			continue
+		}
+		kind := "ADDED"
+		if known {
+			kind = "MODIFIED"
+		}
+		there[key], told[key] = true, o
+		if err := v.lines.Add(kind, v.event(formOf(v.query, o, 0).sent)); err != nil {
+			return err
+		}
+	}
+	for key, o := range told {
+		if there[key] {
+			continue
+		}
+		delete(told, key)
+		if !v.matches(o.meta) {
+			continue // it was in the list, and not asked for
+		}
+		if err := v.lines.Add("DELETED", v.event(formOf(v.query, o, 0).sent)); err != nil {
+			return err
+		}
+	}
+	return v.lines.Flush()
 }

@@ -1,6 +1,7 @@
 package twin
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,6 +132,25 @@ func (t *Twin) Devices() (list []resource.Device, rev uint64) {
 	}
 	slices.SortFunc(list, func(a, b resource.Device) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
 	return list, t.history.rev
+}
+
+// Models are the models of the node's devices, each once.
+func (t *Twin) Models() (list []resource.DeviceModel) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	seen := make(map[[2]string]bool)
+	for _, d := range t.devices {
+		m := d.bundle.Model
+		key := [2]string{m.Metadata.Namespace, m.Metadata.Name}
+		if !seen[key] {
+			seen[key] = true
+			list = append(list, m)
+		}
+	}
+	slices.SortFunc(list, func(a, b resource.DeviceModel) int {
+		return cmp.Or(strings.Compare(a.Metadata.Namespace, b.Metadata.Namespace), strings.Compare(a.Metadata.Name, b.Metadata.Name))
+	})
+	return list
 }
 
 // Device is one Device with its twin, and its model.

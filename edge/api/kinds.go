@@ -1,0 +1,237 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/edgebus/edgebus/topics/dialect"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// kind is a kind as it is served in one group: in the canonical form, or in a dialect's.
+type kind struct {
+	group, version         string
+	name, plural, singular string
+	short                  []string
+	namespaced             bool
+	of                     string        // the canonical kind
+	form                   *dialect.Kind // nil: the canonical form
+}
+
+func (k *kind) root() string { return "/apis/" + k.group + "/" + k.version }
+
+// kinds are all that is served, the canonical ones first: for a plural that several have, kubectl takes the first.
+func kinds() []kind {
+	list := []kind{
+		{name: resource.KindDevice, plural: "devices", singular: "device", short: []string{"dev"}, namespaced: true},
+		{name: resource.KindDeviceModel, plural: "devicemodels", singular: "devicemodel", short: []string{"dm"}, namespaced: true},
+		{name: resource.KindNode, plural: "nodes", singular: "node", short: []string{"no"}},
+	}
+	for i := range list {
+		list[i].group, list[i].version, list[i].of = resource.Group, resource.Version, list[i].name
+	}
+	for _, d := range dialect.All() {
+		if d.Canonical == resource.KindDevice || d.Canonical == resource.KindDeviceModel {
+			list = append(list, kind{
+				group: d.Group, version: d.Version, name: d.Name, plural: d.Plural, singular: d.Singular, namespaced: true, of: d.Canonical, form: &d,
+			})
+		}
+	}
+	return list
+}
+
+// object is an object as the core has it.
+type object struct {
+	meta  resource.Meta
+	value any // resource.Device, DeviceModel or Node
+}
+
+// query is what a client wants of a kind, and how.
+type query struct {
+	*kind
+	namespace, only string // empty: all
+	labels          []term
+	table           bool // kubectl's form of printing
+	whole           bool // a table's rows have whole objects
+	one             bool // an object, not a list
+}
+
+// term is one term of a label selector.
+type term struct {
+	key, value  string
+	exists, not bool
+}
+
+func (s *server) query(r *http.Request, k *kind) (q query, err error) {
+	q = query{kind: k, namespace: r.PathValue("namespace"), only: r.PathValue("name"), one: r.PathValue("name") != ""}
+	for item := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
+		q.table = q.table || strings.Contains(item, "as=Table") && strings.Contains(item, "v=v1;")
+	}
+	v := r.URL.Query()
+	q.whole = v.Get("includeObject") == "Object"
+	for text := range strings.SplitSeq(v.Get("fieldSelector"), ",") {
+		name, value, ok := strings.Cut(text, "=")
+		value = strings.TrimPrefix(value, "=")
+		switch {
+		case text == "":
+		case ok && name == "metadata.name" && (q.only == "" || q.only == value):
+			q.only = value
+		case ok && name == "metadata.namespace" && (q.namespace == "" || q.namespace == value):
+			q.namespace = value
+		default:
+			return q, resource.Errorf(resource.Invalid, "fieldSelector", "%.80q: only metadata.name= and metadata.namespace= are known here", text)
+		}
+	}
+	for text := range strings.SplitSeq(v.Get("labelSelector"), ",") {
+		if text == "" {
+			continue
+		}
+		if strings.ContainsAny(text, " ()<>") {
+			return q, resource.Errorf(resource.Invalid, "labelSelector", "%.80q: only key, !key, key=value and key!=value are known here", text)
+		}
+		t := term{}
+		if t.key, t.value, t.exists = strings.Cut(text, "="); !t.exists {
+			t.key, t.not = strings.CutPrefix(text, "!")
+		} else {
+			t.value = strings.TrimPrefix(t.value, "=")
+			t.key, t.not = strings.CutSuffix(t.key, "!")
+		}
+		t.exists = !t.exists // a term without a value asks whether there is one
+		q.labels = append(q.labels, t)
+	}
+	return q, nil
+}
+
+// matches says whether an object is one of those that are asked for.
+func (q query) matches(m resource.Meta) bool {
+	namespace := m.Namespace
+	if namespace == "" && q.namespaced {
+		namespace = resource.DefaultNamespace
+	}
+	if q.only != "" && q.only != m.Name || q.namespace != "" && q.namespace != namespace {
+		return false
+	}
+	return !slices.ContainsFunc(q.labels, func(t term) bool {
+		value, ok := m.Labels[t.key]
+		return t.not == (ok && (t.exists || value == t.value))
+	})
+}
+
+// as names the form, for what is remembered of objects in it.
+func (q query) as() string { return fmt.Sprintf("%s/%s/%t/%t/", q.version, q.plural, q.table, q.whole) }
+
+// render is an object as it is sent: in the kind's form, or as the row of a table.
+func (q query) render(o object) ([]byte, error) {
+	raw, err := json.Marshal(o.value) // plain structs, and values that came as JSON
+	if err == nil && q.form != nil {
+		raw, err = q.form.Show(raw)
+	}
+	if err != nil || !q.table {
+		return raw, err
+	}
+	var shown any = json.RawMessage(raw)
+	if !q.whole {
+		shown = map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.meta}
+	}
+	return json.Marshal(map[string]any{"cells": cells(o.value), "object": shown})
+}
+
+// frame is what stands before and after the objects of an answer.
+func (q query) frame(rev string) (before, after string) {
+	switch {
+	case q.table:
+		columns, _ := json.Marshal(columns[q.of]) // texts
+		return fmt.Sprintf(`{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":%q},"columnDefinitions":%s,"rows":[`, rev, columns), "]}"
+	case q.one:
+		return "", ""
+	}
+	return fmt.Sprintf(`{"apiVersion":"%s/%s","kind":"%sList","metadata":{"resourceVersion":%q},"items":[`, q.group, q.version, q.name, rev), "]}"
+}
+
+// event is an object as an event of a watch has it.
+func (q query) event(rendered []byte) []byte {
+	if !q.table {
+		return rendered
+	}
+	before, after := q.frame("")
+	return slices.Concat([]byte(before), rendered, []byte(after))
+}
+
+type column struct {
+	Name        string `json:"name"`
+	Type        string `json:"type"`
+	Format      string `json:"format"`
+	Description string `json:"description"`
+	Priority    int    `json:"priority"` // above 0: with -o wide only
+}
+
+var nameColumn = column{"Name", "string", "name", "The object's name.", 0}
+
+// columns are kubectl's, for each canonical kind. They are those of the hub that a node can fill.
+var columns = map[string][]column{
+	resource.KindDevice: {
+		nameColumn, {"Model", "string", "", "The DeviceModel that describes it.", 0},
+		{"State", "string", "", "online, offline or unknown, as its mapper says.", 0},
+		{"In-Sync", "string", "", "Whether every property is as it is wanted.", 0}, {"Protocol", "string", "", "The protocol that reaches it.", 1},
+	},
+	resource.KindDeviceModel: {nameColumn, {"Properties", "integer", "", "How many properties it has.", 0}},
+	resource.KindNode: {
+		nameColumn, {"State", "string", "", "Whether the hub is connected.", 0}, {"Version", "string", "", "The version of the core.", 0},
+		{"Devices", "integer", "", "How many devices are bound to it.", 0}, {"Ready", "string", "", "Whether its link to the hub is up.", 1},
+	},
+}
+
+func cells(v any) []any {
+	switch v := v.(type) {
+	case resource.Device:
+		return []any{v.Metadata.Name, v.Spec.DeviceModelRef.Name, v.Status.State, conditionOf(v.Status.Conditions, "InSync"), v.Spec.Protocol.Type}
+	case resource.DeviceModel:
+		return []any{v.Metadata.Name, len(v.Spec.Properties)}
+	case resource.Node:
+		return []any{v.Metadata.Name, v.Status.State, v.Status.Version, v.Status.Devices, conditionOf(v.Status.Conditions, resource.ConditionReady)}
+	}
+	return nil
+}
+
+func conditionOf(list []resource.Condition, kind string) string {
+	for _, c := range list {
+		if c.Type == kind {
+			return c.Status
+		}
+	}
+	return "Unknown"
+}
+
+// few are the objects of a kind of which there are few, as they are now: models, or the node. Nobody counts their
+// changes, so that their revisions, and that of all together, are digests.
+func (s *server) few(k *kind) (list []object, rev string) {
+	if k.of == resource.KindNode {
+		n := s.Node()
+		n.TypeMeta = resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode}
+		n.Metadata.ResourceVersion = digest(n)
+		list = append(list, object{n.Metadata, n})
+	} else {
+		for _, m := range s.Models() {
+			m.TypeMeta = resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDeviceModel}
+			m.Metadata.ResourceVersion = digest(m)
+			list = append(list, object{m.Metadata, m})
+		}
+	}
+	var all strings.Builder
+	for _, o := range list {
+		all.WriteString(o.meta.ResourceVersion + " ")
+	}
+	return list, digest(all.String())
+}
+
+func digest(v any) string {
+	raw, _ := json.Marshal(v) // plain structs
+	h := fnv.New64a()
+	_, _ = h.Write(raw) // a hash never fails
+	return strconv.FormatUint(h.Sum64()|1, 10)
+}
