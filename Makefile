@@ -15,6 +15,9 @@ WHOLE := ./test/e2e/... ./test/interop/... ./test/flood/... ./test/kube/... ./te
 UNIT = $$(go list ./... | grep -Ev '/test/(e2e|interop|flood|kube|chaos|bench)(/|$$)')
 PROGRAMS := ./cloud/cmd/... ./edge/cmd/... ./mappers/cmd/...
 
+# Tests of whole programs that need root: loop mounts and network namespaces.
+ROOTED := FullDisk|ReadOnlyDisk|BadNetwork|NetworkNamespace
+
 # How long things are tried for.
 ROUNDS ?= 20
 FUZZTIME ?= 5s
@@ -34,7 +37,7 @@ build: ## build the programs into bin/
 	@$(STAGE) build env CGO_ENABLED=0 go build -trimpath -buildvcs=auto -ldflags '-s -w' -o bin/ $(PROGRAMS)
 
 .PHONY: test
-test: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## run all tests but chaos, benchmarks and fuzzing
+test: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## run the packages' tests and the scripts against the real programs; no root needed
 	@$(STAGE) test $(GOTESTSUM) --jsonfile .out/test.json -- $(UNIT)
 	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop ./test/flood ./test/kube)
 
@@ -47,9 +50,10 @@ e2e: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## run the sc
 	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop ./test/flood ./test/kube)
 
 .PHONY: chaos
-chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times (SEED repeats a run)
+chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times (SEED repeats a run); and what needs root
+	@$(STAGE) root env ROOT_TESTS=1 $(GOTESTSUM) --jsonfile .out/root.json -- -count=1 -timeout 10m -run '$(ROOTED)' $$(scripts/present.sh ./test/e2e)
 	@rm -f .out/chaos.txt
-	@status=0; CHAOS_SUMMARY=$(CURDIR)/.out/chaos.txt $(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- \
+	@status=0; ROOT_TESTS=1 CHAOS_SUMMARY=$(CURDIR)/.out/chaos.txt $(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- \
 		-count=1 -timeout $$((20 + ROUNDS / 2))m $$(scripts/present.sh ./test/chaos) || status=$$?; \
 		cat .out/chaos.txt 2>/dev/null || true; exit $$status
 
@@ -76,8 +80,8 @@ golden: ## write the golden files anew; read the difference before you commit it
 	@$(STAGE) golden env GOLDEN=write go test -count=1 $(UNIT)
 
 .PHONY: ci
-ci: ## what CI runs: lint, race, e2e, chaos and a short fuzz
-	@scripts/ci.sh lint race e2e chaos fuzz
+ci: ## what CI runs after `make test`: lint, race, chaos and a short fuzz
+	@scripts/ci.sh lint race chaos fuzz
 
 .PHONY: clean
 clean: ## remove what was built, apart from the tools

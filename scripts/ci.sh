@@ -3,7 +3,6 @@
 set -euo pipefail
 
 export CI=true
-rm -rf .out
 mkdir -p .out
 start=$SECONDS
 table=()

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/edgebus/edgebus/test/root"
 )
 
 // Disk is a mounted file system of its own.
@@ -26,9 +28,7 @@ type Disk struct {
 // it before what starts the programs that use it, so that they end first.
 func New(t testing.TB, megabytes int) *Disk {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		missing(t, "only root can mount a file system")
-	}
+	root.Needed(t)
 	for _, program := range []string{"mkfs.ext4", "mount", "umount"} {
 		if _, err := exec.LookPath(program); err != nil {
 			missing(t, program+" is missing; `make needs` installs it")
