@@ -90,12 +90,13 @@ func (w *worker) nextDue(d *device) time.Time {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	next := w.m.o.Now().Add(time.Hour)
-	if !canRead(d.session) {
-		return next
-	}
+	reads := canRead(d.session)
 	for _, p := range d.props {
-		if p.collectAt.Before(next) {
+		if reads && p.collectAt.Before(next) {
 			next = p.collectAt
+		}
+		if p.wish.ver > p.handled && !p.retryAt.IsZero() && p.retryAt.Before(next) {
+			next = p.retryAt
 		}
 	}
 	return next
@@ -178,6 +179,10 @@ func (w *worker) report(d *device, name, value string) {
 		p.problem, p.said = "", false
 		w.m.out.remove(w.topic(d, topics.KindReadProblem, name))
 	}
+	meets := p.wish.ver > 0 && !p.wish.none && p.meets(value, p.wish.value)
+	if meets { // then a refusal that was said before is over, and is not said again
+		w.m.out.remove(w.topic(d, topics.KindRefused, name))
+	}
 	heartbeat := p.info.Report > 0 && !now.Before(p.reportAt)
 	if !heartbeat && !p.changed(value) {
 		w.m.mu.Unlock()
@@ -188,6 +193,9 @@ func (w *worker) report(d *device, name, value string) {
 	user := []client.UserProperty{{Key: "ts", Value: resource.Time(now)}}
 	if p.applied > 0 {
 		user = append(user, client.UserProperty{Key: "for", Value: strconv.FormatUint(p.applied, 10)})
+		if meets && p.applied == p.wish.ver && !p.same(value, p.wish.value) {
+			user = append(user, client.UserProperty{Key: "nearest", Value: "true"})
+		}
 	}
 	w.m.mu.Unlock()
 	w.say(d, topics.KindReported, name, value, user)

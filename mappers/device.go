@@ -46,12 +46,17 @@ type property struct {
 	wish    wish
 	handled uint64 // the newest version that needs nothing more: applied, refused, cleared
 	// unsure is set while an earlier write of the wish may or may not have reached the device.
-	unsure bool
+	unsure  bool
+	retryAt time.Time // the device could not take it: not before this
+	retries int
 	// check is set when the device was opened (again), until it was compared with what was reported before.
 	check    bool
 	compared int    // the configuration under which it was last compared or driven
 	told     bool   // reported is known: from the core, or because we have reported
 	before   string // what was reported before it was opened
+
+	// nearest is what the device has once a value was written to it; nil: that value.
+	nearest func(value string) (string, error)
 
 	applied  uint64 // the newest version applied: the user property "for"
 	current  string // what the device has, as far as we know
@@ -135,6 +140,7 @@ func (d *device) configure(info Device, m resource.DeviceModel) {
 		}
 		prop.spec, prop.info = spec, p
 		prop.handled = prop.applied
+		prop.retryAt, prop.retries = time.Time{}, 0
 		prop.collectAt = time.Time{}
 		prop.said = false // what was refused for the old model's sake may be right by the new one
 		d.props[p.Name] = prop
@@ -151,7 +157,7 @@ func (p *property) want(w wish, retained bool) bool {
 	case w.ver < p.wish.ver:
 		p.applied, p.handled, p.check = 0, 0, false
 	}
-	p.wish = w
+	p.wish, p.retryAt, p.retries = w, time.Time{}, 0
 	return true
 }
 
@@ -188,6 +194,18 @@ func (p *property) changed(value string) bool {
 		return !within(value, p.reported, p.info.Deadband)
 	}
 	return !p.same(value, p.reported)
+}
+
+// meets says whether the device has what is wanted, or what is as near to it as it can have.
+func (p *property) meets(actual, wanted string) bool {
+	if p.same(actual, wanted) {
+		return true
+	}
+	if p.nearest == nil {
+		return false
+	}
+	near, err := p.nearest(wanted)
+	return err == nil && p.same(actual, near)
 }
 
 func (p *property) same(a, b string) bool {

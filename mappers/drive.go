@@ -43,6 +43,8 @@ func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
 		return plan{step: forget}
 	case !w.until.IsZero() && !now.Before(w.until):
 		return plan{step: refuse, refusal: Refuse(Expired, "was to be applied until %s only", resource.Time(w.until))}
+	case now.Before(p.retryAt):
+		return plan{step: nothing}
 	case !p.spec.Writable() || !canWrite:
 		return plan{step: refuse, refusal: Refuse(ReadOnly, "%s can't be written", p.info.Name)}
 	case w.old && p.spec.AtBoot == resource.BootHold:
@@ -71,7 +73,7 @@ func (p *property) instead(why string) *Refusal {
 }
 
 func (p *property) planWrite(value string, canRead bool, said *Refusal) plan {
-	has := p.known && p.same(p.current, value)
+	has := p.known && p.meets(p.current, value)
 	switch {
 	case canRead && (p.wish.old || p.unsure || has):
 		return plan{compare, value, said}
@@ -93,7 +95,7 @@ func (p *property) planRecheck(canRead, canWrite bool) plan {
 // planLost is the answer to recheck: what to do when the device has neither what was reported nor what is wanted. With
 // anew it was configured since: what was reported then excuses nothing, but no reason to hold anything either.
 func (p *property) planLost(actual string, anew bool) plan {
-	has := func(value string) bool { return p.same(actual, value) }
+	has := func(value string) bool { return p.meets(actual, value) }
 	hold := p.spec.AtBoot == resource.BootHold
 	if has(p.wish.value) || (!anew || hold) && has(p.before) {
 		return plan{step: nothing}
@@ -234,7 +236,7 @@ func (w *worker) compare(ctx context.Context, d *device, p *property, ver uint64
 	if err != nil {
 		return err
 	}
-	if ok && p.same(actual, do.value) {
+	if ok && p.meets(actual, do.value) {
 		return w.accept(d, p, ver, do, actual)
 	}
 	return w.apply(ctx, d, p, ver, do)
@@ -255,7 +257,11 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 	}
 	err := w.call(ctx, func(ctx context.Context) error { return d.session.(Writer).Write(ctx, name, do.value) })
 	if r, refused := refusal(err); refused {
-		w.handled(d, p, ver, false)
+		if r.Code == Unavailable {
+			w.later(p, ver)
+		} else {
+			w.handled(d, p, ver, false)
+		}
 		w.refuse(d, name, ver, r)
 		return nil
 	}
@@ -275,6 +281,16 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 	}
 	w.report(d, name, actual)
 	return nil
+}
+
+// later plans the next attempt to write a value that the device can't take at the moment.
+func (w *worker) later(p *property, ver uint64) {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if p.wish.ver == ver {
+		p.retryAt = w.m.o.Now().Add(min(w.m.o.Retry.Max, w.m.o.Retry.Min<<min(p.retries, 16)))
+		p.retries++
+	}
 }
 
 // recheck looks once after the device was opened whether it still has what was applied before.

@@ -57,6 +57,12 @@ type Writer interface {
 	Write(ctx context.Context, property, value string) error
 }
 
+// Rounder is a Session whose device can't have every value of its properties' types. Nearest is the value that it has once value
+// was written: a device that has it is as it should be. It is computed, without asking the device.
+type Rounder interface {
+	Nearest(property, value string) (string, error)
+}
+
 // Pusher is a Session whose device tells of changes by itself. Push runs until ctx ends or the device is lost, and
 // calls emit, which never blocks, with every change.
 type Pusher interface {

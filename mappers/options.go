@@ -28,6 +28,7 @@ type Options struct {
 	// ProbeTimeout is for a Ping while other devices of its bus are online; default 250 ms. See Pinger.
 	ProbeTimeout time.Duration
 	Backoff      client.Backoff // between attempts to reach a device; default 1 s to 3 s
+	Retry        client.Backoff // between attempts to write a value that the device can't take at the moment; default 5 s to 60 s
 	Reconnect    client.Backoff // between attempts to reach the broker; default 200 ms to 5 s
 
 	// DriveLog is a file that gets one line of JSON before each write and command to a device, for tests and audits.
@@ -42,6 +43,7 @@ func (o Options) withDefaults() (Options, error) {
 	orDefault(&o.CallTimeout, 10*time.Second)
 	orDefault(&o.ProbeTimeout, 250*time.Millisecond)
 	orDefault(&o.Backoff, client.Backoff{Min: time.Second, Max: 3 * time.Second})
+	orDefault(&o.Retry, client.Backoff{Min: 5 * time.Second, Max: time.Minute})
 	orDefault(&o.Reconnect, client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second})
 	if len(o.Servers) == 0 {
 		o.Servers = []string{DefaultServer}

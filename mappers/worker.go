@@ -253,7 +253,11 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 	defer w.m.mu.Unlock()
 	for _, p := range d.props { // what we knew may have changed while it was away
 		p.known = false
-		p.collectAt = time.Time{}
+		p.collectAt, p.retryAt = time.Time{}, time.Time{}
+		p.nearest = nil
+		if r, ok := d.session.(Rounder); ok {
+			p.nearest = func(value string) (string, error) { return r.Nearest(p.info.Name, value) }
+		}
 		if p.told && p.applied > 0 {
 			p.check, p.before = true, p.reported
 		}

@@ -148,12 +148,14 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 		return err
 	}
 	for i, e := range entries {
+		if s.Nearest {
+			e.Meta.BasedOn = t.answered(b, a.Device, b.members[i].Property, s.For)
+		}
 		if err := t.putUp(b, e); err != nil {
 			return err
 		}
-		property := b.members[i].Property
-		t.clearUp(b, topics.DeviceKey(a.Device, topics.KindReadProblem, property))
-		t.settleRefusal(b, a.Device, property, s.For)
+		t.clearUp(b, topics.DeviceKey(a.Device, topics.KindReadProblem, b.members[i].Property))
+		t.settleRefusal(b, a.Device, b.members[i].Property, e)
 	}
 	return nil
 }
@@ -191,17 +193,38 @@ func (b *batch) entries(device string, branch topics.Kind, s resource.Stored, m 
 	return list
 }
 
-// settleRefusal clears a refusal once a newer value than the refused one is applied.
-func (t *Twin) settleRefusal(b *batch, name, property string, applied uint64) {
-	if applied == 0 {
-		return
+// answered is the cloud's version of the value in force, if ver is the version of that; else 0.
+func (t *Twin) answered(b *batch, name, property string, ver uint64) uint64 {
+	t.settle(b) // what came before this in the batch may have put another value in force
+	e := t.inForce(name, property)
+	if e == nil || e.Override || e.Ver != ver {
+		return 0
 	}
+	return e.SourceVer
+}
+
+// settleRefusal clears a refusal once a newer value than the refused one is applied, or the device has what is in force
+// all the same.
+func (t *Twin) settleRefusal(b *batch, name, property string, reported link.Entry) {
 	key := topics.DeviceKey(name, topics.KindRefused, property)
-	e, ok := t.up.Get(key)
-	if !ok || applied <= e.Meta.For {
+	refused, ok := t.up.Get(key)
+	if !ok {
 		return
 	}
-	t.clearUp(b, key)
+	if reported.Meta.For > refused.Meta.For || t.meets(b, name, property, reported) {
+		t.clearUp(b, key)
+	}
+}
+
+// meets says whether a reported value is the one in force, or as near to it as the device can have.
+func (t *Twin) meets(b *batch, name, property string, reported link.Entry) bool {
+	t.settle(b)
+	e, d := t.inForce(name, property), t.devices[name]
+	if e == nil || d == nil || reported.Deleted {
+		return false
+	}
+	p, _ := d.bundle.Model.Property(property)
+	return reported.Meta.BasedOn != 0 || p.Canonical(e.Value) == p.Canonical(reported.Value)
 }
 
 // override takes a local wish: an override beside the cloud's desired value,

@@ -243,6 +243,19 @@ func (s *session) readGroup(ctx context.Context, g group, got map[string]mappers
 	return nil
 }
 
+// Nearest implements mappers.Rounder: a value that is finer than the register's scale becomes the nearest that it can hold.
+func (s *session) Nearest(property, value string) (string, error) {
+	f, err := s.field(property)
+	if err != nil {
+		return "", err
+	}
+	words, err := f.encode(value)
+	if err != nil {
+		return "", err
+	}
+	return f.decode(words)
+}
+
 // Write implements mappers.Writer.
 func (s *session) Write(ctx context.Context, property, value string) error {
 	if err := s.usable(); err != nil {

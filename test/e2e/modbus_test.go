@@ -363,3 +363,80 @@ func reads(s *stand.Stand, values map[string]string) error {
 	}
 	return nil
 }
+
+// setA sets what is wanted of u1's property a.
+func setA(t *testing.T, s *stand.Stand, value string) {
+	t.Helper()
+	require.NoError(t, s.Publish(s.Client(s.Hub.MQTT, nil), "v1/nodes/n1/devices/u1/desired/a", value))
+}
+
+// TestTrial37RefusalsEnd: what the unit refused and has all the same is not refused: by somebody else's hand, also while the
+// mapper was away, or because the unit could only not take it for the moment.
+func TestTrial37RefusalsEnd(t *testing.T) {
+	s := stand.New(t, 1)
+	g := newGateway(t)
+	g.units[1] = map[uint16]uint16{0: 100}
+	s.Up("hub", "core", "modbus")
+	s.Create(registers("meter", 50, "a") + g.unit("meter", 1))
+	settled := func() {
+		t.Helper()
+		s.Eventually(stand.Soon, func() error { return condition(s, "u1", "Refused", "False") })
+		s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "True") })
+	}
+	refused := func(value string, exception byte) {
+		t.Helper()
+		g.do(func() { g.fault[1] = exception })
+		setA(t, s, value)
+		s.Eventually(stand.Soon, func() error { return condition(s, "u1", "Refused", "True") })
+	}
+	settled()
+
+	refused("20", 3)
+	g.do(func() { g.units[1][0] = 200 })
+	settled()
+
+	refused("21", 3)
+	require.NoError(t, s.Term("modbus"))
+	g.do(func() { g.units[1][0] = 210 })
+	s.Up("modbus")
+	settled()
+
+	refused("22", 6)
+	g.do(func() { g.fault[1] = 0 })
+	settled()
+	d, err := device(s, "u1")
+	require.NoError(t, err)
+	require.Equal(t, "22", d.Status.Twin["a"].Reported.Value)
+	require.NoError(t, s.Term("core"))
+	s.Up("core") // and the mapper says again what it has to say
+	n := g.requests()
+	s.Eventually(stand.Soon, func() error { return atLeast(g.requests(), n+20) })
+	setA(t, s, "23")
+	s.Eventually(stand.Soon, func() error { return reads(s, map[string]string{"a": "23"}) })
+	settled()
+}
+
+// TestTrial38ValueFinerThanItsScale: the device has what is as near to the wanted value as it can have, and that is in sync.
+func TestTrial38ValueFinerThanItsScale(t *testing.T) {
+	s := stand.New(t, 1)
+	g := newGateway(t)
+	g.units[1] = map[uint16]uint16{0: 100}
+	s.Up("hub", "core", "modbus")
+	s.Create(registers("meter", 50, "a") + g.unit("meter", 1))
+	s.Eventually(stand.Soon, func() error { return condition(s, "u1", resource.ConditionOnline, "True") })
+	require.Contains(t, cli(s, "twin", "set", "u1", "a=21.57", "--wait"), "applied")
+	require.NoError(t, reads(s, map[string]string{"a": "21.6"}))
+	require.NoError(t, condition(s, "u1", "InSync", "True"))
+	require.NoError(t, s.Term("modbus"))
+	s.Up("modbus")
+	n := g.requests()
+	s.Eventually(stand.Soon, func() error { return atLeast(g.requests(), n+10) })
+	require.NoError(t, condition(s, "u1", "InSync", "True"))
+	g.do(func() { require.Equal(t, []string{"1: 0=216"}, g.wrote, "it is not written again") })
+
+	g.do(func() { g.units[1][0] = 217 }) // somebody at the device
+	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "False") })
+	require.Contains(t, cli(s, "twin", "set", "u1", "a=21.72", "--wait"), "applied")
+	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "True") })
+	g.do(func() { require.Len(t, g.wrote, 1, "it has the nearest value already") })
+}

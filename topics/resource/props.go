@@ -15,6 +15,7 @@ const (
 	propTS      = "ts"
 	propOrigin  = "origin"
 	propFor     = "for"
+	propNearest = "nearest" // reported: the device can have nothing nearer to the version in for
 	propBasedOn = "basedOn"
 	propUntil   = "until"      // when an override ends
 	propValid   = "validUntil" // until when a desired value may be applied
@@ -54,6 +55,10 @@ func (s *Stored) SetProp(key, value string) (err error) {
 	case propFor:
 		if s.For, err = strconv.ParseUint(value, 10, 64); err != nil {
 			return Errorf(Invalid, propFor, "%s is not a version number", clip(value))
+		}
+	case propNearest:
+		if s.Nearest, err = strconv.ParseBool(value); err != nil {
+			return Errorf(Invalid, propNearest, "%s is neither true nor false", clip(value))
 		}
 	case propTS:
 		if at, err = ParseTime(value); err != nil {

@@ -15,7 +15,8 @@ type Stored struct {
 	TS      int64 // milliseconds since 1970
 	Origin  string
 	For     uint64 // reported, refused: the effective version it answers
-	BasedOn uint64 // override: the desired version at that time
+	BasedOn uint64 // override: the desired version at that time; reported: the one that the device is as near to as it can be
+	Nearest bool   // reported, when it is published: the device can have nothing nearer to the version in For
 	Until   int64  // desired, override: when it ends, milliseconds since 1970; 0 never
 }
 
@@ -26,7 +27,7 @@ type TwinValue struct {
 	TS      string `json:"ts,omitempty"`      // when it was written
 	Origin  string `json:"origin,omitempty"`  // who wrote it
 	For     uint64 `json:"for,omitempty"`     // reported: the version that it answers
-	BasedOn uint64 `json:"basedOn,omitempty"` // override: the desired version at that time
+	BasedOn uint64 `json:"basedOn,omitempty"` // override: the desired version at that time; reported: the one that the device is as near to as it can be
 	Until   string `json:"until,omitempty"`   // when it ends by itself
 }
 
@@ -106,7 +107,8 @@ func (p Property) twin(get func(branch, property string) (Stored, bool)) (t Twin
 // compare says whether a property is as it is wanted, and returns whether anything is known of it.
 func (p Property) compare(t *TwinProperty) (known bool) {
 	t.InSync = t.Desired == nil || t.Reported != nil &&
-		p.Canonical([]byte(t.Desired.Value)) == p.Canonical([]byte(t.Reported.Value))
+		(t.Reported.BasedOn != 0 && t.Reported.BasedOn == t.Desired.Ver ||
+			p.Canonical([]byte(t.Desired.Value)) == p.Canonical([]byte(t.Reported.Value)))
 	return t.Desired != nil || t.Reported != nil || t.Override != nil || t.Refused != nil || t.Problem != nil
 }
 
@@ -126,6 +128,9 @@ const (
 	ReasonRefused = "Refused" // all that it isn't was refused
 	ReasonUnread  = "Unread"  // nobody knows: what is wanted can't be read
 )
+
+// RefusedForNow is the code of a refusal that is not final: the mapper tries again.
+const RefusedForNow = "Unavailable"
 
 // NotAllowed is the code of a refusal by the hub: the model, which has changed since, doesn't allow
 // what is wanted, and it is sent to nobody.
@@ -230,7 +235,7 @@ func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Tim
 		if !t.InSync {
 			behind = append(behind, name)
 		}
-		if !t.InSync && t.Refused == nil {
+		if !t.InSync && (t.Refused == nil || t.Refused.Code == RefusedForNow) {
 			why = ReasonWaiting
 		}
 		if p := t.Problem; p != nil {

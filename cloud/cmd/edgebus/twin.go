@@ -379,7 +379,7 @@ func (w wish) outcome(t resource.TwinProperty) (done bool, err error) {
 	}
 	it := w.property + "=" + printable(d.Value, 80)
 	switch r, c, o := t.Refused, t.Conflict, t.Override; {
-	case r != nil && r.Ver == d.Ver:
+	case r != nil && r.Ver == d.Ver && r.Code != resource.RefusedForNow:
 		why := printable(strings.TrimSuffix(r.Code+": "+r.Message, ": "), 300)
 		if heldBack(r) {
 			return false, withCode(refused, "%s is held back: %s. %s", it, why, w.anew())
