@@ -120,11 +120,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	figures.HTTP(site.Connections)
 
+	guard := dir.Guard(log, st.InPlace, kept.InPlace)
+	commits.Guard(guard.Err)
 	backups := keeper().Listen(cfg.Data.Dir, snapshot(st, kept), log)
 	if o.Started != nil {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return setup.Run(ctx, tw.Run, br.Serve, site.Run, told.Run, backups.Run)
+	return setup.Run(ctx, tw.Run, br.Serve, site.Run, told.Run, backups.Run, guard.Run)
 }
 
 func nonce() uint64 {

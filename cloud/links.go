@@ -21,7 +21,7 @@ func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metr
 		queues, stats := br.Queues(), br.Stats()
 		r := resource.LinkReport{
 			Program: "cloudhub", Version: version, Now: resource.Time(time.Now()), Hub: self.Text(),
-			Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: stats.Refused,
+			Gone: commits.Gone(), Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: stats.Refused,
 			FullestQueue: queues.Fullest, FullestOf: queues.FullestOf, Missed: stats.Missed(),
 		}
 		r.Links, r.More = tw.Links(node, most)
@@ -32,6 +32,9 @@ func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metr
 // ready says that the hub's stores can store.
 func ready(commits *metrics.Commits) func(context.Context) error {
 	return func(context.Context) error {
+		if gone := commits.Gone(); gone != "" {
+			return errors.New(gone)
+		}
 		failing := commits.Failing()
 		if len(failing) == 0 {
 			return nil

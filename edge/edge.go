@@ -106,7 +106,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	figures.Calls(commands)
 	expose(figures, tw, up)
 	exposeStreams(figures, hub)
+	guard := dir.Guard(log, st.InPlace, kept.InPlace)
+	commits.Guard(guard.Err)
 	ready := func() error {
+		if err := guard.Err(); err != nil {
+			return err
+		}
 		if tw.Stats().Storing {
 			return nil
 		}
@@ -121,7 +126,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	figures.HTTP(site.Connections)
 
 	backups := keeper().Listen(cfg.Data.Dir, snapshot(st, kept), log)
-	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run}
+	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, guard.Run}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}

@@ -74,10 +74,10 @@ func TestASegmentThatCanNotBeRemovedIsTriedAgain(t *testing.T) {
 	j := wasting(t, &log)
 	first := j.log.Path(1)
 	j.now(t, Change{ID: 1})
+	j.now(t, put(2, strings.Repeat("y", 1<<10))) // the first segment ends
 	require.NoError(t, os.Rename(first, first+".aside"))
 	require.NoError(t, os.MkdirAll(first+"/in the way", 0o700))
-	j.now(t, put(2, strings.Repeat("y", 1<<10))) // the first segment ends
-	j.now(t, put(2, ""), put(3, ""))             // and has nothing that is needed
+	j.now(t, put(2, ""), put(3, "")) // and has nothing that is needed
 	j.waste(t, 100)
 	require.Eventually(t, func() bool { return log.times("can't be removed") > 0 }, 30*time.Second, time.Millisecond)
 	grown := j.log.Size()

@@ -125,6 +125,9 @@ func (j *Journal) Stats() Stats {
 	}
 }
 
+// InPlace says whether a file of the journal was removed, moved or replaced since it was opened.
+func (j *Journal) InPlace() error { return j.log.InPlace() }
+
 // Snapshot is the journal as it is at one moment, with all commits whose outcome was told.
 // also is called at that moment, while nothing is committed; see [wal.Log.Snapshot].
 func (j *Journal) Snapshot(also func() error) (pieces []wal.Piece, release func(), err error) {

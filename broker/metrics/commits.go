@@ -17,6 +17,7 @@ type Commits struct {
 	mu      sync.Mutex
 	failing map[string]string
 	damage  map[string]func() error
+	gone    func() error
 }
 
 // Commits adds the figures of stores.
@@ -67,6 +68,19 @@ func (c *Commits) Watch(store string, damage func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.damage[store] = damage
+}
+
+// Guard has Gone say what of the data directory was removed while it was in use.
+func (c *Commits) Guard(gone func() error) { c.gone = gone }
+
+// Gone says what of the data directory was removed while it was in use; empty: nothing.
+func (c *Commits) Gone() string {
+	if c.gone != nil {
+		if err := c.gone(); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
 }
 
 // Failing says why the last commit failed, for each store whose last commit did.

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/edgebus/edgebus/configs/datadir"
 )
 
 // list finds the segments.
@@ -159,6 +161,9 @@ func (l *Log) Begin(base uint64) error {
 	f, err := os.OpenFile(l.Path(newest), os.O_RDWR, 0)
 	if err != nil {
 		return err
+	}
+	if l.inUse, err = datadir.Keep(l.Path(newest)); err != nil {
+		return errors.Join(err, f.Close())
 	}
 	l.file = l.opts.Wrap(f)
 	l.suspect = true // of what may stand behind the last frame

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/configs/datadir"
 )
 
 // Options are what a log is made from. Dir is needed.
@@ -53,8 +55,9 @@ type Log struct {
 
 	writing sync.Mutex // held while a frame is written, or a segment begun
 	file    File
-	suspect bool // the file may have more in it than was appended
-	crowded bool // no new segment could be begun
+	suspect bool         // the file may have more in it than was appended
+	crowded bool         // no new segment could be begun
+	inUse   datadir.Kept // the file
 
 	mu       sync.Mutex
 	segments []segment // oldest first; the last is written to
@@ -134,6 +137,9 @@ func (l *Log) Append(frame []byte) (at Place, err error) {
 		return at, errReadOnly
 	case len(frame) > MaxFrame:
 		return at, fmt.Errorf("%d bytes in one commit", len(frame))
+	}
+	if err := l.inUse.InPlace(); err != nil {
+		return at, err
 	}
 	if err := l.mend(); err != nil {
 		return at, err
@@ -218,6 +224,10 @@ func (l *Log) begin(number uint64) error {
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
+	var inUse datadir.Kept
+	if err == nil {
+		inUse, err = datadir.Keep(path)
+	}
 	if err == nil {
 		err = syncDir(l.opts.Dir)
 	}
@@ -230,7 +240,7 @@ func (l *Log) begin(number uint64) error {
 	if l.file != nil {
 		_ = l.file.Close()
 	}
-	l.file = w
+	l.file, l.inUse = w, inUse
 	l.add(segment{number, HeaderSize})
 	return nil
 }
@@ -305,6 +315,24 @@ func (l *Log) Count() int64 { return l.count.Load() }
 // Path is a segment's file.
 func (l *Log) Path(number uint64) string {
 	return filepath.Join(l.opts.Dir, fmt.Sprintf("%012d.log", number))
+}
+
+// InPlace says whether a segment that is needed was removed, moved or replaced since it was opened.
+func (l *Log) InPlace() error {
+	l.writing.Lock()
+	inUse := l.inUse
+	l.writing.Unlock()
+	if err := inUse.InPlace(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.segments {
+		if _, err := os.Stat(l.Path(s.number)); errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s was removed or moved while it was in use", l.Path(s.number))
+		}
+	}
+	return nil
 }
 
 // Close closes the files.

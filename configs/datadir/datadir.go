@@ -23,6 +23,8 @@ const LockName = "lock"
 type Dir struct {
 	Path string
 	lock *os.File // nil where there is none to hold
+	// What was there when it was claimed: the directory, and the lock.
+	dir, held Kept
 }
 
 // Unfinished is what a restore leaves in a directory when it was interrupted.
@@ -85,7 +87,15 @@ func Claim(path, program string) (*Dir, error) {
 	}
 	_ = lock.Truncate(0) // a name of whoever is here is a courtesy
 	_, _ = fmt.Fprintf(lock, "%s, process %d\n", program, os.Getpid())
-	return &Dir{path, lock}, nil
+	d := &Dir{Path: path, lock: lock}
+	if d.dir, err = Keep(path); err == nil {
+		d.held, err = Keep(filepath.Join(path, LockName))
+	}
+	if err != nil {
+		_ = lock.Close()
+		return nil, explain(path, err)
+	}
+	return d, nil
 }
 
 // Look takes a directory for somebody who only reads it, which may be on a disk that
@@ -108,7 +118,7 @@ func Look(path string) (*Dir, error) {
 	if err := hold(lock, path); err != nil {
 		return nil, err
 	}
-	return &Dir{path, lock}, nil
+	return &Dir{Path: path, lock: lock}, nil
 }
 
 // Close lets others use it.

@@ -219,6 +219,9 @@ func (c *checkpointer) pass(chunk int, pause func(time.Duration) error) (more bo
 	if oldest == newest {
 		return false, nil
 	}
+	if err := c.s.kept.InPlace(); err != nil {
+		return false, err
+	}
 	var all changes
 	end, err := c.s.gather(&all, oldest, newest-1, maxHeld)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/edgebus/edgebus/broker/boltfile"
+	"github.com/edgebus/edgebus/configs/datadir"
 )
 
 const (
@@ -43,7 +44,18 @@ func (s *Store) openDB() (err error) {
 	s.db, err = boltfile.Open(boltfile.Options{
 		File: s.file(), Make: initialise, ReadOnly: s.opts.ReadOnly, LockTimeout: lockTime, NoFreelistSync: true,
 	})
+	if err == nil {
+		s.kept, err = datadir.Keep(s.file().Path)
+	}
 	return err
+}
+
+// InPlace says whether a file of the store was removed, moved or replaced since it was opened.
+func (s *Store) InPlace() error {
+	if err := s.kept.InPlace(); err != nil {
+		return err
+	}
+	return s.log.InPlace()
 }
 
 func initialise(tx *bbolt.Tx) error {

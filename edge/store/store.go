@@ -45,6 +45,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/edgebus/edgebus/broker/wal"
+	"github.com/edgebus/edgebus/configs/datadir"
 	"github.com/edgebus/edgebus/topics/link"
 )
 
@@ -128,6 +129,7 @@ type Store struct {
 	opts Options
 	log  *wal.Log
 	db   *bbolt.DB
+	kept datadir.Kept // the database
 
 	trim       sync.Mutex // held while the log's segments are read, and while they are retired
 	checkpoint *checkpointer

@@ -158,6 +158,9 @@ func (d *diagnosis) ends(f facts) {
 		if r == nil {
 			continue
 		}
+		if r.Gone != "" {
+			d.add(wrong, "what it acknowledged may be lost, and it refuses what it would have to store", "%s has lost its files: %s", r.Program, r.Gone)
+		}
 		for _, store := range slices.Sorted(maps.Keys(r.Failing)) {
 			d.add(wrong, "free space on its disk or mend it; it goes on by itself then", "%s can't store (%s): %s", r.Program, store, r.Failing[store])
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/boltfile"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/datadir"
 )
 
 // Options say where the file is and how much is kept. Zero fields take the defaults.
@@ -76,6 +77,7 @@ const lockTime = time.Second
 type Store struct {
 	opts Options
 	db   *bbolt.DB
+	kept datadir.Kept
 	snap atomic.Pointer[snapshot] // stored with mu held, so that streams see it whole
 
 	identity uint32
@@ -118,6 +120,9 @@ func Open(opts Options) (*Store, error) {
 		commit:   (*bbolt.Tx).Commit,
 	}
 	snap, found, err := load(db)
+	if err == nil {
+		s.kept, err = datadir.Keep(opts.Path)
+	}
 	if err != nil {
 		_ = db.Close()
 		return nil, file(opts.Path).Damaged(err)
@@ -159,6 +164,9 @@ func (s *Store) Close() error {
 	})
 	return err
 }
+
+// InPlace says whether the file was removed, moved or replaced since it was opened.
+func (s *Store) InPlace() error { return s.kept.InPlace() }
 
 // Snapshot is the file as it is at one moment, with all that was acknowledged. It is
 // closed before the store.

@@ -159,6 +159,9 @@ func (s *Store) writeBatch(b *batch) error {
 }
 
 func (s *Store) transact(b *batch) error {
+	if err := s.InPlace(); err != nil {
+		return err
+	}
 	tx, err := s.db.Begin(true)
 	if err != nil {
 		return err

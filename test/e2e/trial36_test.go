@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/stand"
+)
+
+// The data directory goes while the programs run: removed, emptied or moved. They aren't ready then, refuse
+// what they would have to store, and doctor says why.
+func TestTrial36DataDirectoryGone(t *testing.T) {
+	for how, lose := range map[string]func(dir string) error{
+		"removed": os.RemoveAll,
+		"moved":   func(dir string) error { return os.Rename(dir, dir+".away") },
+		"emptied": func(dir string) error {
+			entries, err := os.ReadDir(dir)
+			for _, e := range entries {
+				if err == nil {
+					err = os.RemoveAll(filepath.Join(dir, e.Name()))
+				}
+			}
+			return err
+		},
+		"log removed": func(dir string) error {
+			logs, err := filepath.Glob(filepath.Join(dir, "broker", "*.log"))
+			if err == nil {
+				err = os.Remove(logs[0])
+			}
+			return err
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			s := stand.New(t, 1)
+			s.Up("hub", "core")
+			s.Create(stand.Model("lamp", "{name: power}") + stand.Device("lamp", "virtual", "lamp"))
+			s.InStep()
+			for program, at := range map[string]struct{ mqtt, http, topic string }{
+				"core": {s.Core(), s.Node("n1").HTTP, "v1/nodes/n1/devices/lamp/telemetry/t"},
+				"hub":  {s.Hub.MQTT, s.Hub.HTTP, ""},
+			} {
+				c := s.Client(at.mqtt, nil)
+				dir := filepath.Join(s.Dir, program)
+				require.DirExists(t, dir)
+				require.NoError(t, lose(dir))
+				s.Eventually(stand.Soon, func() error { return status(at.http+"/readyz", http.StatusOK, false) })
+				require.Error(t, c.Publish(t.Context(), client.Message{Topic: "own/a", Payload: []byte("x"), QoS: 1, Retain: true}))
+				if at.topic != "" {
+					require.Error(t, s.Publish(c, at.topic, "x"))
+				}
+				require.NoError(t, status(at.http+"/healthz", http.StatusOK, true))
+			}
+			text, err := exec.CommandContext(t.Context(), filepath.Join(s.Bin, "edgebus"),
+				"doctor", "n1", "--hub", "http://"+s.Hub.HTTP, "--core", "http://"+s.Node("n1").HTTP).CombinedOutput()
+			require.Error(t, err, "something is wrong")
+			for _, says := range []string{"cloudhub has lost its files: ", "edgecore has lost its files: ", "while it was in use"} {
+				require.Contains(t, string(text), says)
+			}
+			log, err := os.ReadFile(s.LogFile("core"))
+			require.NoError(t, err)
+			require.Equal(t, 1, strings.Count(string(log), "the data directory is not what it was"))
+			s.Doom("core")
+			s.Doom("hub")
+		})
+	}
+}
+
+// status says whether an address answers with a status, or with another one.
+func status(address string, code int, is bool) error {
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+address, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if (answer.StatusCode == code) != is {
+		return fmt.Errorf("%s answers %s", address, answer.Status)
+	}
+	return nil
+}
