@@ -187,6 +187,7 @@ func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) 
 	}
 	line.Msg("connection refused")
 	if b.opts.Rejected != nil {
+		r.Reason = cmp.Or(refused.reason, r.Reason) // with the names, which a counter can't have
 		b.opts.Rejected(r)
 	}
 }

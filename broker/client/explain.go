@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -36,6 +37,10 @@ func (o Options) explain(err error, s server) error {
 		return say("the server doesn't speak TLS there: should the address begin with %s?", map[bool]string{true: "ws://", false: "mqtt://"}[s.ws])
 	case strings.Contains(err.Error(), "remote error: tls: "):
 		return say("%s", o.rejected(err.Error()))
+	case !hungUp(err) && !errors.Is(err, errNoAnswer):
+		return err
+	case !s.ws && errors.Is(err, errNoAnswer) && o.speaksHTTP(s):
+		return say("an HTTP server answers there, not an MQTT broker: give the broker's own address, whose port is another")
 	case !hungUp(err):
 		return err
 	case secure && o.outdated():
@@ -97,4 +102,25 @@ func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
 
 func hungUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// errNoAnswer marks a connection on which CONNECT was sent and no CONNACK came.
+var errNoAnswer = errors.New("no CONNACK")
+
+// speaksHTTP asks a server that doesn't answer CONNECT whether it is a web server: that waits for the end of a line.
+func (o Options) speaksHTTP(s server) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	conn, err := dial(ctx, o, s)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+	answer := make([]byte, len("HTTP/"))
+	if _, err := io.WriteString(conn, "HEAD / HTTP/1.0\r\n\r\n"); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(conn, answer)
+	return err == nil && string(answer) == "HTTP/"
 }

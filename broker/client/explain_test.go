@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"math/big"
 	"net"
+	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -131,6 +132,30 @@ func TestWhyTLSFailsIsSaidInPlainWords(t *testing.T) {
 			require.Error(t, c.Run(context.Background()))
 			require.ErrorContains(t, said, tt.says)
 		})
+	}
+}
+
+// The hub's HTTPS port instead of its MQTT one: its server waits for a request, or hangs up.
+func TestTrial21WebServersAreNamed(t *testing.T) {
+	hub := newAuthority(t)
+	web := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute}
+	defer web.Close()
+	for _, scheme := range []string{"mqtt", "mqtts"} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		address := l.Addr().String()
+		if scheme == "mqtts" {
+			l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{hub.issue("hub", time.Hour, "127.0.0.1")}, NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12})
+		}
+		go func() { _ = web.Serve(l) }()
+		var said error
+		c, err := New(Options{
+			Servers: []string{scheme + "://" + address}, ClientID: "c", TLS: &tls.Config{RootCAs: hub.pool(), MinVersion: tls.VersionTLS12}, Attempts: 1,
+			ConnectTimeout: time.Second, OnConnectError: func(err error) { said = err },
+		})
+		require.NoError(t, err)
+		require.Error(t, c.Run(t.Context()))
+		require.ErrorContains(t, said, "an HTTP server answers there, not an MQTT broker", scheme)
 	}
 }
 

@@ -85,7 +85,7 @@ func (c *Client) handshake(conn net.Conn, r *bufio.Reader, s server) (*packets.C
 	}
 	cp, err := readPacket(r, c.o.MaxPacket)
 	if err != nil {
-		return nil, fmt.Errorf("no CONNACK: %w", err)
+		return nil, fmt.Errorf("%w: %w", errNoAnswer, err)
 	}
 	ack, ok := cp.Content.(*packets.Connack)
 	if !ok {

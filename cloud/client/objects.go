@@ -52,6 +52,7 @@ type ListOptions struct {
 	Labels    string // a label selector
 	Fields    string // a field selector
 	Page      int    // objects in one answer; 0: 500
+	Whole     bool   // rows of Tables have their objects, not only the metadata of these
 }
 
 func (o ListOptions) query() url.Values {
@@ -61,6 +62,9 @@ func (o ListOptions) query() url.Values {
 	}
 	if o.Fields != "" {
 		q.Set("fieldSelector", o.Fields)
+	}
+	if o.Whole {
+		q.Set("includeObject", "Object")
 	}
 	return q
 }
@@ -80,7 +84,7 @@ type Column struct {
 	Priority int    `json:"priority"`
 }
 
-// Row is an object in a Table. Its Object has metadata only.
+// Row is an object in a Table. Its Object has metadata only, unless ListOptions.Whole asked for all of it.
 type Row struct {
 	Cells  []any  `json:"cells"`
 	Object Object `json:"object"`

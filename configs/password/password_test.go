@@ -36,3 +36,14 @@ func TestNobodysHash(t *testing.T) {
 		require.False(t, Hash{}.Matches([]byte(text)))
 	}
 }
+
+func TestTrial21Make(t *testing.T) {
+	a, b := Make([]byte("one two")), Make([]byte("one two"))
+	require.NotEqual(t, a, b, "each has salt of its own")
+	for _, text := range []string{a, b} {
+		h, err := Parse(text)
+		require.NoError(t, err)
+		require.True(t, h.Matches([]byte("one two")))
+		require.False(t, h.Matches([]byte("one too")))
+	}
+}

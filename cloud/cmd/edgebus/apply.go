@@ -41,7 +41,12 @@ Of several failures that are not alike it is 1.`,
 		Example: `  edgebus apply -f lamp.yaml
   edgebus apply -R -f plant/ --dry-run
   edgebus export | edgebus apply -f - --context other`,
-		Args: cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return withCode(misused, "manifests are given with -f: edgebus apply -f %s", strings.Join(args, " -f "))
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	o.flags(cmd)

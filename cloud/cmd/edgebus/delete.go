@@ -37,6 +37,7 @@ its node as well. What others still need, such as a model that has devices, goes
 ` + exitCodes,
 		Example: `  edgebus delete device lamp
   edgebus delete devices -l room=hall
+  edgebus get devices -A -o name | xargs edgebus delete
   edgebus delete -f plant/ -R --ignore-not-found
   edgebus delete devicemodel dimmable-lamp --wait --timeout 1m`,
 		Args:              cobra.ArbitraryArgs,
@@ -64,6 +65,10 @@ type doomed struct {
 
 func (o *deleteOptions) run(cmd *cobra.Command, args []string) error {
 	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if _, typed := terminal(cmd.InOrStdin()); len(o.files)+len(args) == 0 && o.labels == "" && !typed {
+		fmt.Fprintln(o.errs, "nothing to delete") // as xargs says it that was given no names
+		return nil
+	}
 	if (len(o.files) > 0) == (len(args) > 0) {
 		return withCode(misused, "say what to delete: KIND NAME…, KIND -l LABELS, or -f FILE")
 	}
@@ -106,9 +111,9 @@ func (o *deleteOptions) named(ctx context.Context, args []string) (list []doomed
 	for _, t := range targets {
 		switch {
 		case (t.name == "") == (o.labels == ""):
-			return nil, withCode(misused, "say which %s: by name, or with -l; to delete them all, edgebus get -o name | xargs edgebus delete", t.kind.Plural)
+			return nil, withCode(misused, "say which %s: by name, or with -l; to delete them all, edgebus get %s -o name | xargs edgebus delete", t.kind.Plural, t.kind.Plural)
 		case t.name != "":
-			list = append(list, doomed{kind: t.kind, namespace: o.in(t.kind), name: t.name})
+			list = append(list, doomed{kind: t.kind, namespace: t.namespace, name: t.name})
 		default:
 			_, err = o.List(ctx, t.kind, client.ListOptions{Namespace: o.in(t.kind), Labels: o.labels}, func(page []client.Object) error {
 				for _, got := range page {
@@ -183,6 +188,7 @@ func (o *deleteOptions) gone(ctx context.Context, d doomed, was resource.Meta) e
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	which := client.ListOptions{Namespace: d.namespace, Fields: "metadata.name=" + d.name}
+	defer progress(o.errs, limit, func() string { return label(d.kind, d.name) + " to go" })()
 	err := o.Watch(ctx, d.kind, which, was.ResourceVersion, func(e client.Event) error {
 		if e.Type == "DELETED" {
 			return errSeen

@@ -308,7 +308,7 @@ func (d *demo) apply(ctx context.Context) error {
 
 // watch shows the node's tree until ctx ends.
 func (d *demo) watch(ctx context.Context) error {
-	changes, err := treeOptions{server: "mqtt://" + d.hubMQTT, forever: true}.follow(ctx, demoNode)
+	changes, err := treeOptions{brokerFlags: brokerFlags{server: "mqtt://" + d.hubMQTT}, forever: true}.follow(ctx, demoNode)
 	if err != nil {
 		return err
 	}

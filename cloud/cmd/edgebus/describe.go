@@ -45,7 +45,7 @@ func (h *hub) describe(cmd *cobra.Command, args []string) error {
 		if t.name == "" {
 			return withCode(misused, "say which %s", t.kind.Singular)
 		}
-		o, err := h.Object(cmd.Context(), t.kind, h.in(t.kind), t.name)
+		o, err := h.Object(cmd.Context(), t.kind, t.namespace, t.name)
 		if err != nil {
 			return err
 		}

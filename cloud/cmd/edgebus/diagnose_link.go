@@ -93,7 +93,9 @@ func sinceText(at string, now time.Time) string {
 // connectAdvice is what to do about a connection that can't be made.
 func connectAdvice(reason string) string {
 	for _, x := range []struct{ has, advice string }{
+		{"the certificate is for", "link.tls.cert and node.name in core.yaml belong to two nodes: give this node its own certificate (scripts/certs.sh node), or the name in it"},
 		{"bad user name or password", "mend link.user and link.password (or passwordFile) in core.yaml, or auth.users on the hub"},
+		{"an http server answers", "link.server is the hub's MQTT address (mqtt.tls.listen in hub.yaml, 8883), not that of its HTTP API: mend it in core.yaml"},
 		{"not authorised", "another user has a session with this name: is there a second core, or was its user changed?"},
 		{"connection refused", "nothing listens there: is the hub running, is link.server right?"},
 		{"no such host", "link.server names a host that DNS doesn't know"},

@@ -251,8 +251,10 @@ func TestTrial14AllAndOneAgree(t *testing.T) {
 		"device": func(f *facts) {
 			f.devices[0].Status.Conditions = []resource.Condition{{Type: "Refused", Status: "True", Reason: "Refused", Message: "power"}}
 		},
-		"behind": func(f *facts) { f.core.Links[0].Behind, f.core.Links[0].InStep = &resource.Behind{Keys: 3, Seconds: 90}, false },
-		"left":   func(f *facts) { f.hub.Links[0].State, f.core = resource.Offline, nil },
+		"behind": func(f *facts) {
+			f.core.Links[0].Behind, f.core.Links[0].InStep = &resource.Behind{Keys: 3, Seconds: 90}, false
+		},
+		"left": func(f *facts) { f.hub.Links[0].State, f.core = resource.Offline, nil },
 	} {
 		f := healthy()
 		change(&f)

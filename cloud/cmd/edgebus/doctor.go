@@ -295,9 +295,10 @@ const settleTime = 300 * time.Millisecond // nothing more comes when nothing cam
 // print shows a diagnosis to people.
 func (d diagnosis) print(out io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Node %s: %s\n", d.Node, d.Verdict)
+	on := coloursOn(out)
+	fmt.Fprintf(&b, "Node %s: %s\n", d.Node, on.paint(strong, d.Verdict))
 	for _, x := range d.Findings {
-		fmt.Fprintf(&b, "%s %s\n", x.Mark.sign(), printable(x.What, 300))
+		fmt.Fprintf(&b, "%s %s\n", on.sign(x.Mark), printable(x.What, 300))
 		if x.Advice != "" {
 			fmt.Fprintf(&b, "  → %s\n", x.Advice)
 		}
@@ -309,11 +310,12 @@ func (d diagnosis) print(out io.Writer) error {
 // print shows a summary to people.
 func (s summary) print(out io.Writer) error {
 	var b strings.Builder
+	on := coloursOn(out)
 	for _, x := range s.Hub {
-		fmt.Fprintf(&b, "%s %s\n", x.Mark.sign(), printable(x.What, 300))
+		fmt.Fprintf(&b, "%s %s\n", on.sign(x.Mark), printable(x.What, 300))
 	}
 	for _, l := range s.Links {
-		fmt.Fprintf(&b, "%s %s  %s\n", l.Mark.sign(), l.Node, printable(l.What, 200))
+		fmt.Fprintf(&b, "%s %s  %s\n", on.sign(l.Mark), l.Node, printable(l.What, 200))
 	}
 	if s.More > 0 {
 		fmt.Fprintf(&b, "… and %d more, of which no link is worse\n", s.More)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -43,6 +44,9 @@ func codeOf(err error) int {
 	var coded codedError
 	if errors.As(err, &coded) {
 		return coded.code
+	}
+	if errors.As(err, new(*client.Refused)) { // by a broker
+		return refused
 	}
 	switch resource.KindOf(err) {
 	case resource.NotFound:

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -51,8 +53,8 @@ func newWatch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch KIND [NAME]",
 		Short: "Show objects, and every change of them, until ctrl-C",
-		Long: `Show objects like edgebus get, and then each again whenever it changes. When the hub restarts
-meanwhile, it goes on where it was.`,
+		Long: `Show objects like edgebus get, and then each again whenever it changes, with the time and the values
+that changed. When the hub restarts meanwhile, it goes on where it was.`,
 		Example:           "  edgebus watch devices\n  edgebus watch device lamp -o json | jq .status.state",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeObjects(&o.hub, 2),
@@ -65,7 +67,7 @@ meanwhile, it goes on where it was.`,
 func (o *getOptions) register(cmd *cobra.Command) {
 	o.flags(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json, yaml or name")
+	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json, yaml or name, which other commands take")
 	f.StringVarP(&o.labels, "selector", "l", "", "only objects with these labels: room=hall,floor!=2")
 	f.StringVar(&o.fields, "field-selector", "", "only objects with these fields: spec.nodeName=n1")
 	f.BoolVarP(&o.all, "all-namespaces", "A", false, "of all namespaces")
@@ -100,11 +102,11 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 
 // target is a kind, and an object of it if it has a name.
 type target struct {
-	kind client.Kind
-	name string
+	kind            client.Kind
+	namespace, name string
 }
 
-const usageTargets = "say of what kind, and which: KIND [NAME…] or KIND/NAME…, such as devices, or device lamp"
+const usageTargets = "say of what kind, and which: KIND [NAME…], KIND/NAME… or KIND/NAMESPACE/NAME…, such as devices, or device lamp"
 
 // targets reads KIND [NAME…], KIND,KIND… or KIND/NAME….
 func (h *hub) targets(ctx context.Context, args []string) (all []target, err error) {
@@ -113,17 +115,20 @@ func (h *hub) targets(ctx context.Context, args []string) (all []target, err err
 	}
 	add := func(kind, name string) error {
 		k, err := h.Kind(ctx, kind)
-		all = append(all, target{k, name})
+		all = append(all, target{k, h.in(k), name})
 		return err
 	}
 	if strings.Contains(args[0], "/") {
 		for _, arg := range args {
-			kind, name, _ := strings.Cut(arg, "/")
-			if kind == "" || name == "" || strings.Contains(name, "/") {
+			parts := strings.Split(arg, "/")
+			if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
 				return nil, withCode(misused, "%q: %s", arg, usageTargets)
 			}
-			if err := add(kind, name); err != nil {
+			if err := add(parts[0], parts[len(parts)-1]); err != nil {
 				return nil, err
+			}
+			if last := &all[len(all)-1]; len(parts) == 3 && last.kind.Namespaced {
+				last.namespace = parts[1]
 			}
 		}
 		return all, nil
@@ -154,7 +159,7 @@ func (o *getOptions) some(ctx context.Context, targets []target) error {
 	var count tally
 	var printer *tablePrinter
 	table := func(t target) error {
-		row, err := o.Row(ctx, t.kind, o.in(t.kind), t.name)
+		row, err := o.Row(ctx, t.kind, t.namespace, t.name)
 		if err != nil {
 			return err
 		}
@@ -170,7 +175,7 @@ func (o *getOptions) some(ctx context.Context, targets []target) error {
 			err = table(t)
 		default:
 			var got client.Object
-			got, err = o.Object(ctx, t.kind, o.in(t.kind), t.name)
+			got, err = o.Object(ctx, t.kind, t.namespace, t.name)
 			switch {
 			case err != nil:
 			case o.output == "name":
@@ -206,7 +211,11 @@ func (o *getOptions) documents(k client.Kind, objects []client.Object, single bo
 		return nil
 	case o.output == "name":
 		for _, got := range objects {
-			if _, err := fmt.Fprintln(o.out, label(k, got.Metadata.Name)); err != nil {
+			name := got.Metadata.Name
+			if o.all && k.Namespaced {
+				name = got.Metadata.Namespace + "/" + name
+			}
+			if _, err := fmt.Fprintln(o.out, label(k, name)); err != nil {
 				return err
 			}
 		}
@@ -272,7 +281,7 @@ func (o *getOptions) nothing(k client.Kind) {
 func (o *getOptions) options(t target) client.ListOptions {
 	lo := client.ListOptions{Labels: o.labels, Fields: o.fields}
 	if !o.all {
-		lo.Namespace = o.in(t.kind)
+		lo.Namespace = t.namespace
 	}
 	if t.name != "" {
 		lo.Fields = "metadata.name=" + t.name
@@ -283,13 +292,17 @@ func (o *getOptions) options(t target) client.ListOptions {
 // follow shows what there is, and then every change, until somebody stops it.
 func (o *getOptions) follow(ctx context.Context, t target) error {
 	printer := o.printer(t.kind, false)
+	shown := history{}
 	for {
 		n := 0
 		var rev string
 		var err error
 		if o.isTable() {
-			rev, err = o.Tables(ctx, t.kind, o.options(t), func(page client.Table) error {
+			rev, err = o.Tables(ctx, t.kind, o.whole(t), func(page client.Table) error {
 				n += len(page.Rows)
+				for _, row := range page.Rows {
+					shown.note("", row.Object, time.Now())
+				}
 				return printer.print(page, "")
 			})
 		} else {
@@ -302,7 +315,7 @@ func (o *getOptions) follow(ctx context.Context, t target) error {
 			err = withCode(notFound, "there is no %s", label(t.kind, t.name))
 		}
 		if err == nil {
-			err = o.changes(ctx, t, rev, printer)
+			err = o.changes(ctx, t, rev, printer, shown)
 		}
 		if !errors.Is(err, resource.Gone) {
 			return unlessEnded(err)
@@ -310,10 +323,23 @@ func (o *getOptions) follow(ctx context.Context, t target) error {
 	}
 }
 
-func (o *getOptions) changes(ctx context.Context, t target, rev string, printer *tablePrinter) error {
+// whole are options for Tables whose rows have their objects.
+func (o *getOptions) whole(t target) client.ListOptions {
+	lo := o.options(t)
+	lo.Whole = true
+	return lo
+}
+
+func (o *getOptions) changes(ctx context.Context, t target, rev string, printer *tablePrinter, shown history) error {
 	if o.isTable() {
-		return o.WatchTables(ctx, t.kind, o.options(t), rev, func(e client.Event) error {
-			note := map[string]string{"DELETED": "(deleted)"}[e.Type]
+		return o.WatchTables(ctx, t.kind, o.whole(t), rev, func(e client.Event) error {
+			if len(e.Table.Rows) != 1 {
+				return printer.print(*e.Table, "")
+			}
+			note, told := shown.note(e.Type, e.Table.Rows[0].Object, time.Now())
+			if !told {
+				e.Table.Rows = nil // but its columns count
+			}
 			return printer.print(*e.Table, note)
 		})
 	}

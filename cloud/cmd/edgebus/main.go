@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -41,11 +43,22 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err == nil:
 		return 0
 	case !begun:
-		fmt.Fprintf(stderr, "edgebus: %v\n%s\n", err, "edgebus --help, and edgebus COMMAND --help, say what can be done")
+		fmt.Fprintf(stderr, "edgebus: %v\n%s\n", err, cmp.Or(meantInstead(args), "edgebus --help, and edgebus COMMAND --help, say what can be done"))
 		return misused
 	}
-	fmt.Fprintln(stderr, "edgebus:", err)
+	fmt.Fprintln(stderr, coloursOn(stderr).paint(red, "edgebus:"), err)
 	return codeOf(err)
+}
+
+// meantInstead is the command line that was probably meant.
+func meantInstead(args []string) string {
+	switch {
+	case len(args) == 0:
+		return ""
+	case args[0] == "set":
+		return "did you mean: edgebus twin " + printable(strings.Join(args, " "), 200)
+	}
+	return ""
 }
 
 func newRoot() *cobra.Command {
@@ -56,7 +69,7 @@ func newRoot() *cobra.Command {
 devices do. Without a context (edgebus context --help) it is the hub of this machine.
 
 ` + exitCodes + `
-It never writes in colour.`,
+On a terminal it writes in colour, unless NO_COLOR is set.`,
 		Example: `  edgebus demo                                  # all of it on this machine
   edgebus get devices                           # what there is
   edgebus apply -f lamp.yaml                    # make it so
@@ -71,9 +84,10 @@ It never writes in colour.`,
 		commands []*cobra.Command
 	}{
 		{"Objects:", []*cobra.Command{newGet(), newWatch(), newDescribe(), newApply(), newDelete(), newExport(), newKinds()}},
-		{"Devices and nodes:", []*cobra.Command{newTwin(), newTree(), newDoctor()}},
+		{"Devices and nodes:", []*cobra.Command{newTwin(), newCall(), newTree(), newDoctor()}},
+		{"Messages:", []*cobra.Command{newPub(), newSub()}},
 		{"Data directories:", []*cobra.Command{newCheck(), newBackup(), newRestore()}},
-		{"To begin with:", []*cobra.Command{newDemo(), newContext(), newKubeconfig(), newVersion()}},
+		{"To begin with:", []*cobra.Command{newDemo(), newContext(), newKubeconfig(), newPasswd(), newVersion()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
 		for _, cmd := range group.commands {

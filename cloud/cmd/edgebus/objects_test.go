@@ -301,7 +301,7 @@ func TestExitCodesAndCompletion(t *testing.T) {
 	for _, line := range []string{
 		"get", "get devices -o xml", "get devices --nope", "gett", "get devices,nodes a", "get device/", "get device a -l b",
 		"get devices --server hub", "twin set lamp power", "twin set lamp a=1 a=2", "twin set lamp a/b=1", "twin get lamp -o value",
-		"delete", "delete devices", "describe device",
+		"delete devices", "describe device",
 	} {
 		_, errs := said(t, misused, strings.Split(line, " ")...)
 		require.True(t, strings.HasPrefix(errs, "edgebus: "), errs)

@@ -28,12 +28,19 @@ func (g *grid) write(out io.Writer, rows [][]string) error {
 		}
 	}
 	var b strings.Builder
+	on := coloursOn(out)
 	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			line.WriteString(pad(cell, g.widths[i]+gap))
+		for len(row) > 0 && row[len(row)-1] == "" {
+			row = row[:len(row)-1]
 		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+		for i, cell := range row {
+			padded := cell
+			if i < len(row)-1 {
+				padded = pad(cell, g.widths[i]+gap)
+			}
+			b.WriteString(on.word(cell, padded))
+		}
+		b.WriteByte('\n')
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,24 +13,20 @@ import (
 	"golang.org/x/term"
 
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
 )
 
 // treeOptions are the flags of edgebus tree.
 type treeOptions struct {
-	server   string
-	identity configs.Identity
-	tls      configs.TLSClient
-	once     bool
-	output   string
-	settle   time.Duration
-	forever  bool // never give a lost connection up
+	brokerFlags
+	once    bool
+	output  string
+	settle  time.Duration
+	forever bool // never give a lost connection up
 }
 
 func newTree() *cobra.Command {
 	var o treeOptions
-	var context string
 	cmd := &cobra.Command{
 		Use:   "tree NODE",
 		Short: "Show a node's tree, live",
@@ -42,27 +37,14 @@ machine. The node's own broker has the same topics: --server mqtt://127.0.0.1:28
 		Example: "  edgebus tree demo\n  edgebus tree demo --once -o json | jq .topics",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := forMQTT("--server", o.server, ""); err != nil {
-				return withCode(misused, "%w", err)
-			}
-			p, err := meant(context)
-			if err != nil {
+			if err := o.resolve(); err != nil {
 				return err
 			}
-			p = p.at(p.Server, cmp.Or(o.server, p.MQTT))
-			o.server = p.MQTT
-			p.fill(&o.tls, &o.identity)
 			return o.run(cmd.Context(), args[0], cmd.OutOrStdout())
 		},
 	}
+	o.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&context, "context", "", "the hub to ask, by its name: edgebus context --help")
-	f.StringVar(&o.server, "server", "", "the MQTT address of the broker to ask (default: the context's, or "+defaultMQTT+")")
-	f.StringVar(&o.identity.User, "user", "", "name to sign in with")
-	f.StringVar(&o.identity.PasswordFile, "password-file", "", "file that holds the password")
-	f.StringVar(&o.tls.CA, "ca", "", "certificates of those who sign the broker's certificate")
-	f.StringVar(&o.tls.Cert, "cert", "", "certificate to show")
-	f.StringVar(&o.tls.Key, "key", "", "key of that certificate")
 	f.BoolVar(&o.once, "once", false, "print the tree as it is, and end")
 	f.StringVarP(&o.output, "output", "o", "tree", "tree, or json: the whole tree with --once, else one object for each change")
 	f.DurationVar(&o.settle, "settle", 300*time.Millisecond, "with --once: the tree is whole when nothing came for this long")
@@ -83,6 +65,7 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 	if o.once {
 		return o.printOnce(ctx, node, changes, out)
 	}
+	changes = o.known(ctx, node, changes)
 	if o.output == "json" {
 		return eachChange(ctx, changes, func(c change) error {
 			if c.Key == "" {
@@ -108,6 +91,50 @@ const (
 	connectTime = 3 * time.Second
 	firstTime   = 2 * time.Second
 )
+
+func (o treeOptions) unknown(node string) error {
+	return withCode(notFound, "nothing is known of a node %s at %s: edgebus get nodes lists those that there are", node, o.server)
+}
+
+// known passes changes on, and ends with an error when the broker is connected and has no topic of the node.
+func (o treeOptions) known(ctx context.Context, node string, changes <-chan change) <-chan change {
+	out := make(chan change)
+	go func() {
+		defer close(out)
+		var nothing <-chan time.Time
+		seen := false
+		for {
+			var c change
+			ok := true
+			select {
+			case c, ok = <-changes:
+			case <-nothing:
+				c.err = o.unknown(node)
+			case <-ctx.Done():
+				return
+			}
+			switch {
+			case !ok:
+				return
+			case c.Key != "":
+				seen, nothing = true, nil
+			case c.up && !seen:
+				nothing = time.After(firstTime)
+			case c.down != "":
+				nothing = nil
+			}
+			select {
+			case out <- c:
+			case <-ctx.Done():
+				return
+			}
+			if c.err != nil {
+				return
+			}
+		}
+	}()
+	return out
+}
 
 func (o treeOptions) printOnce(ctx context.Context, node string, changes <-chan change, out io.Writer) error {
 	v := newView(node)
@@ -136,7 +163,7 @@ func (o treeOptions) printOnce(ctx context.Context, node string, changes <-chan 
 		return errors.New(v.down)
 	}
 	if len(v.values) == 0 {
-		return fmt.Errorf("nothing is known of node %s at %s", node, o.server)
+		return o.unknown(node)
 	}
 	if o.output == "json" {
 		encoder := json.NewEncoder(out)
@@ -170,14 +197,7 @@ func eachChange(ctx context.Context, changes <-chan change, f func(change) error
 // connection that is refused or can't be made at first is an error in the channel;
 // one that is lost later is made again.
 func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, error) {
-	if err := checkMQTT(o.server, o.identity); err != nil {
-		return nil, withCode(misused, "%w", err)
-	}
-	password, err := o.identity.Secret()
-	if err != nil {
-		return nil, err
-	}
-	tls, err := o.tls.Config()
+	co, err := o.options("tree")
 	if err != nil {
 		return nil, err
 	}
@@ -189,29 +209,19 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 		}
 	}
 	down := func(err error) { send(change{down: "not connected to " + o.server + ": " + err.Error()}) }
-	c, err := client.New(client.Options{
-		Servers:        []string{o.server},
-		ClientID:       fmt.Sprintf("edgebus-tree-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6),
-		User:           o.identity.User,
-		Password:       password,
-		TLS:            tls,
-		CleanStart:     true,
-		Attempts:       o.attempts(),
-		ConnectTimeout: o.connectTime(),
-		Backoff:        client.Backoff{Min: 200 * time.Millisecond, Max: 3 * time.Second},
-		Subscriptions:  []client.Subscription{{Filter: topics.Prefix + node + "/#", QoS: 1}},
-		OnConnect: func(context.Context, bool) error {
-			send(change{up: true})
-			return nil
-		},
-		OnMessage: func(m client.Message) {
-			if c, ok := fromMessage(m, time.Now()); ok {
-				send(c)
-			}
-		},
-		OnDisconnect:   down,
-		OnConnectError: down,
-	})
+	co.Attempts, co.ConnectTimeout = o.attempts(), o.connectTime()
+	co.Subscriptions = []client.Subscription{{Filter: topics.Prefix + node + "/#", QoS: 1}}
+	co.OnConnect = func(context.Context, bool) error {
+		send(change{up: true})
+		return nil
+	}
+	co.OnMessage = func(m client.Message) {
+		if c, ok := fromMessage(m, time.Now()); ok {
+			send(c)
+		}
+	}
+	co.OnDisconnect, co.OnConnectError = down, down
+	c, err := client.New(co)
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +263,7 @@ func explain(err error, server string) error {
 }
 
 // terminal is whether out is one, and how to learn its size.
-func terminal(out io.Writer) (size func() (width, height int), ok bool) {
+func terminal(out any) (size func() (width, height int), ok bool) {
 	file, isFile := out.(*os.File)
 	if !isFile || !term.IsTerminal(int(file.Fd())) {
 		return nil, false

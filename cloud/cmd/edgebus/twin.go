@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -410,6 +411,9 @@ func (o *twinOptions) await(ctx context.Context, name string, wishes []wish) err
 	defer cancel()
 	var last resource.Device
 	var waiting []string
+	var shown atomic.Value
+	shown.Store(label(o.device, name))
+	stop := progress(o.errs, limit, func() string { return shown.Load().(string) })
 	err := o.each(ctx, name, func(d resource.Device) error {
 		last, waiting = d, nil
 		for _, w := range wishes {
@@ -424,8 +428,10 @@ func (o *twinOptions) await(ctx context.Context, name string, wishes []wish) err
 		if len(waiting) == 0 {
 			return errSeen
 		}
+		shown.Store(fmt.Sprintf("%s of %s, which is %s", strings.Join(waiting, ", "), label(o.device, name), cmp.Or(d.Status.State, resource.Unknown)))
 		return nil
 	})
+	stop()
 	switch {
 	case errors.Is(err, errSeen):
 		_, err = fmt.Fprintf(o.out, "%s applied\n", label(o.device, name))

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// brokerFlags are the flags of a command that talks MQTT: which broker, and who asks.
+type brokerFlags struct {
+	context, server string
+	identity        configs.Identity
+	tls             configs.TLSClient
+}
+
+func (b *brokerFlags) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&b.context, "context", "", "the hub to ask, by its name: edgebus context --help")
+	f.StringVar(&b.server, "server", "", "the MQTT address of the broker to ask (default: the context's, or "+defaultMQTT+")")
+	f.StringVar(&b.identity.User, "user", "", "name to sign in with")
+	f.StringVar(&b.identity.PasswordFile, "password-file", "", "file that holds the password")
+	f.StringVar(&b.tls.CA, "ca", "", "certificates of those who sign the broker's certificate")
+	f.StringVar(&b.tls.Cert, "cert", "", "certificate to show")
+	f.StringVar(&b.tls.Key, "key", "", "key of that certificate")
+	_ = cmd.RegisterFlagCompletionFunc("context", completeContexts)
+}
+
+// resolve adds what the context says.
+func (b *brokerFlags) resolve() error {
+	if err := forMQTT("--server", b.server, ""); err != nil {
+		return withCode(misused, "%w", err)
+	}
+	p, err := meant(b.context)
+	if err != nil {
+		return err
+	}
+	p = p.at(p.Server, cmp.Or(b.server, p.MQTT))
+	b.server = p.MQTT
+	p.fill(&b.tls, &b.identity)
+	return nil
+}
+
+// options are those of a client with the command's identity. what is the command's name.
+func (b *brokerFlags) options(what string) (o client.Options, err error) {
+	if err := checkMQTT(b.server, b.identity); err != nil {
+		return o, withCode(misused, "%w", err)
+	}
+	o = client.Options{
+		Servers: []string{b.server}, ClientID: fmt.Sprintf("edgebus-%s-%d-%d", what, os.Getpid(), time.Now().UnixNano()%1e6),
+		User: b.identity.User, CleanStart: true, Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 3 * time.Second},
+	}
+	if o.Password, err = b.identity.Secret(); err != nil {
+		return o, err
+	}
+	o.TLS, err = b.tls.Config()
+	return o, err
+}
+
+// during connects, does something while the connection stands, and leaves.
+func (b *brokerFlags) during(ctx context.Context, o client.Options, do func(context.Context, *client.Client) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	up := make(chan struct{}, 1)
+	o.Attempts, o.ConnectTimeout = cmp.Or(o.Attempts, 2), connectTime
+	o.OnConnect = func(context.Context, bool) error {
+		select {
+		case up <- struct{}{}:
+		default:
+		}
+		return nil
+	}
+	c, err := client.New(o)
+	if err != nil {
+		return withCode(misused, "%w", err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		err := c.Run(ctx)
+		if err != nil {
+			cancel(explain(err, b.server))
+		}
+		ended <- err
+	}()
+	select {
+	case <-up:
+		err = do(ctx, c)
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
+		err = cause
+	}
+	cancel(nil)
+	<-ended
+	return err
+}
+
+func newPub() *cobra.Command {
+	var b brokerFlags
+	m := client.Message{}
+	cmd := &cobra.Command{
+		Use:   "pub TOPIC VALUE|-",
+		Short: "Publish a message, as the context's user",
+		Long: `Publish a message by MQTT, with the identity of the context, and say why if it is refused.
+A VALUE of - is read from standard input; an empty one clears a retained topic.
+
+` + exitCodes,
+		Example: `  edgebus pub v1/nodes/demo/devices/lamp/desired/power ON
+  edgebus pub site/notice "closed today" --retain
+  edgebus pub v1/nodes/demo/devices/lamp/desired/brightness 40 --server mqtt://127.0.0.1:2883`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m.Topic, m.Payload = args[0], []byte(args[1])
+			if args[1] == "-" {
+				var err error
+				if m.Payload, err = io.ReadAll(cmd.InOrStdin()); err != nil {
+					return err
+				}
+			}
+			if m.QoS > 2 {
+				return withCode(misused, "--qos is 0, 1 or 2")
+			}
+			if err := b.resolve(); err != nil {
+				return err
+			}
+			o, err := b.options("pub")
+			if err != nil {
+				return err
+			}
+			return b.during(cmd.Context(), o, func(ctx context.Context, c *client.Client) error { return c.Publish(ctx, m) })
+		},
+	}
+	b.flags(cmd)
+	cmd.Flags().Uint8VarP(&m.QoS, "qos", "q", 1, "quality of service: 0, 1 or 2; with 0 nobody says whether it was refused")
+	cmd.Flags().BoolVarP(&m.Retain, "retain", "r", false, "have the broker keep it")
+	return cmd
+}
+
+func newSub() *cobra.Command {
+	var b brokerFlags
+	var output string
+	var count int
+	cmd := &cobra.Command{
+		Use:   "sub FILTER…",
+		Short: "Show messages, as the context's user, until ctrl-C",
+		Long: `Subscribe by MQTT, with the identity of the context, and print each message: its topic and its
+value, or with -o json an object a line. + stands for one level of a topic, # for all that follow.
+
+` + exitCodes,
+		Example: `  edgebus sub 'v1/nodes/demo/#'
+  edgebus sub 'v1/nodes/+/state' -o json
+  edgebus sub v1/nodes/demo/devices/lamp/reported/power --count 1`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(output, "text", "json"); err != nil {
+				return err
+			}
+			if err := b.resolve(); err != nil {
+				return err
+			}
+			o, err := b.options("sub")
+			if err != nil {
+				return err
+			}
+			for _, filter := range args {
+				o.Subscriptions = append(o.Subscriptions, client.Subscription{Filter: filter, QoS: 1})
+			}
+			return b.sub(cmd, o, output, count)
+		},
+	}
+	b.flags(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().IntVar(&count, "count", 0, "end after so many messages (default: at ctrl-C)")
+	return cmd
+}
+
+func (b *brokerFlags) sub(cmd *cobra.Command, o client.Options, output string, count int) error {
+	_, screen := terminal(cmd.OutOrStdout())
+	enough := make(chan error, 1)
+	seen := 0
+	end := func(err error) {
+		select {
+		case enough <- err:
+		default:
+		}
+	}
+	o.OnMessage = func(m client.Message) {
+		if count > 0 && seen == count {
+			return
+		}
+		if err := printMessage(cmd.OutOrStdout(), m, output, screen); err != nil {
+			end(err)
+		}
+		if seen++; seen == count {
+			end(nil)
+		}
+	}
+	o.OnDisconnect = func(err error) { warn(cmd.ErrOrStderr(), "the connection was lost, and is made again: "+err.Error()) }
+	return unlessEnded(b.during(cmd.Context(), o, func(ctx context.Context, _ *client.Client) error {
+		select {
+		case err := <-enough:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}))
+}
+
+// printMessage prints a message on a line. Nothing in it may steer a terminal.
+func printMessage(out io.Writer, m client.Message, output string, screen bool) error {
+	if output == "json" {
+		user := map[string]string{}
+		for _, p := range m.User {
+			user[p.Key] = p.Value
+		}
+		encoder := json.NewEncoder(out)
+		encoder.SetEscapeHTML(false)
+		return encoder.Encode(struct {
+			Topic    string            `json:"topic"`
+			Value    string            `json:"value"`
+			Retained bool              `json:"retained,omitempty"`
+			User     map[string]string `json:"userProperties,omitempty"`
+		}{m.Topic, string(m.Payload), m.Retained, user})
+	}
+	topic, value := m.Topic, string(m.Payload)
+	if screen {
+		topic, value = printable(topic, 300), printable(value, 2000)
+	}
+	_, err := fmt.Fprintf(out, "%s %s\n", topic, value)
+	return err
+}
+
+func newCall() *cobra.Command {
+	var h hub
+	var mqtt string
+	cmd := &cobra.Command{
+		Use:   "call DEVICE COMMAND [PAYLOAD]",
+		Short: "Give a device a command, and print its answer",
+		Long: `Give a device a command, such as beep, and print its answer. A command is executed once at most,
+now or not at all, and is never stored. What a device can, its mapper says.
+
+` + exitCodes,
+		Example:           "  edgebus call lamp beep\n  edgebus call lamp beep twice --timeout 5s",
+		Args:              cobra.RangeArgs(2, 3),
+		ValidArgsFunction: completeTwin(&h, ""),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := h.open(cmd); err != nil {
+				return err
+			}
+			answer, err := h.call(cmd.Context(), mqtt, args[0], args[1], strings.Join(args[2:], ""))
+			if err != nil {
+				return err
+			}
+			if answer != "" {
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSuffix(answer, "\n"))
+			}
+			return err
+		},
+	}
+	h.flags(cmd)
+	cmd.Flags().StringVar(&mqtt, "mqtt", "", "the hub's MQTT address (default: the context's, or "+defaultMQTT+")")
+	return cmd
+}
+
+// call asks the hub where the device is, and gives it the command by MQTT.
+func (h *hub) call(ctx context.Context, mqtt, device, command, payload string) (string, error) {
+	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice})
+	if err != nil {
+		return "", err
+	}
+	var d resource.Device
+	got, err := h.Object(ctx, k, h.namespace, device)
+	if err == nil {
+		err = got.Into(&d)
+	}
+	if err != nil {
+		return "", err
+	}
+	if d.Spec.NodeName == "" {
+		return "", withCode(refused, "device %s is bound to no node (spec.nodeName): nobody can give it a command", device)
+	}
+	address := topics.Address{Node: d.Spec.NodeName, Kind: topics.KindCommand, Device: device, Name: command}
+	if _, err := topics.Parse(address.String()); err != nil {
+		return "", withCode(misused, "%q is no name of a command: %w", command, err)
+	}
+	p, err := h.place()
+	if err != nil {
+		return "", err
+	}
+	if mqtt != "" && !sameAddress(mqtt, p.MQTT) && h.user+h.tls.Cert == "" {
+		p = p.at(p.Server, mqtt)
+	}
+	b := brokerFlags{server: cmp.Or(mqtt, p.MQTT), identity: p.identity(), tls: configs.TLSClient{CA: p.CA, Cert: p.Cert, Key: p.Key}}
+	if err := forMQTT("--mqtt", b.server, ""); err != nil {
+		return "", withCode(misused, "%w", err)
+	}
+	o, err := b.options("call")
+	if err != nil {
+		return "", err
+	}
+	limit := cmp.Or(h.timeout, waitTime)
+	ctx, cancel := context.WithTimeout(ctx, limit+time.Second) // the broker answers before
+	defer cancel()
+	var answer client.Message
+	err = b.during(ctx, o, func(ctx context.Context, c *client.Client) (err error) {
+		answer, err = c.Request(ctx, client.Message{Topic: address.String(), Payload: []byte(payload), QoS: 1, Expiry: limit})
+		return err
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "", withCode(late, "no answer after %s", limit)
+	}
+	if err != nil {
+		return "", err
+	}
+	switch code, text := answer.Property(topics.PropCode), answer.Property(topics.PropError); topics.Code(code) {
+	case "", topics.OK:
+		return string(answer.Payload), nil
+	case topics.Refused:
+		return "", withCode(refused, "%s", printable(text, 500))
+	case topics.Expired:
+		return "", withCode(late, "%s: %s", code, printable(text, 500))
+	default:
+		return "", withCode(failed, "%s: %s", printable(code, 40), printable(text, 500))
+	}
+}
