@@ -6,6 +6,7 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
 )
@@ -27,7 +28,20 @@ type Message struct {
 	Props     Properties
 	Publisher Identity // zero when the message is the bus's own
 
-	lane *lane // nil: what is behind it doesn't wait for it
+	lane  *lane  // nil: what is behind it doesn't wait for it
+	along *along // nil: nothing is to be stored with it
+}
+
+// along are changes that are to be stored with a message that goes to the tree: in the same commit, if
+// the tree has it passed on, and otherwise in one of their own.
+type along struct{ changes []journal.Change }
+
+// take gives the changes to whoever stores them.
+func (a *along) take() (changes []journal.Change) {
+	if a != nil {
+		changes, a.changes = a.changes, nil
+	}
+	return changes
 }
 
 // Identity is who is behind a connection, as authentication found.

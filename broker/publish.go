@@ -205,7 +205,7 @@ func (c *conn) topic(pk *packets.Packet) (topic string, err error) {
 // changes that come along are stored with a message that is taken.
 func (b *Broker) accept(m Message, batch *session.Batch, along []journal.Change, done func(error)) {
 	if isBridgeNotice(m.Topic) {
-		b.storing(along, done)(nil)
+		b.store.along(along, done)
 		return
 	}
 	if err := b.check(m); err != nil {
@@ -213,26 +213,25 @@ func (b *Broker) accept(m Message, batch *session.Batch, along []journal.Change,
 		return
 	}
 	if topics.IsTree(m.Topic) {
-		b.opts.Tree.Publish(m, b.storing(along, done))
+		b.passToTree(m, along, done)
 		return
 	}
 	b.send(outgoing(m, b.opts.Now()), terms{batch: batch, along: along, lane: m.lane}, done)
 }
 
-// storing has changes stored after what done is told of. The tree's store is
-// another: a crash between the two makes a client that repeats itself tell the
-// tree twice.
-func (b *Broker) storing(along []journal.Change, done func(error)) func(error) {
-	if len(along) == 0 {
-		return done
+// passToTree asks the tree. What comes along is stored after that, unless the tree has the message passed on:
+// its own store is another, and a crash between the two makes a client that repeats itself tell the tree twice.
+func (b *Broker) passToTree(m Message, changes []journal.Change, done func(error)) {
+	if len(changes) > 0 {
+		m.along = &along{changes}
 	}
-	return func(err error) {
+	b.opts.Tree.Publish(m, func(err error) {
 		if err != nil {
 			done(err)
 			return
 		}
-		b.store.Commit(along, done)
-	}
+		b.store.along(m.along.take(), done)
+	})
 }
 
 // check says why a client's message is refused, before anybody else is asked.

@@ -83,6 +83,15 @@ func cantStore(err error) error {
 	return resource.Errorf(resource.Unavailable, "", "the broker can't store it now: %v", err)
 }
 
+// along commits changes, if there are any, and tells the outcome.
+func (s *store) along(changes []journal.Change, done func(error)) {
+	if len(changes) == 0 {
+		done(nil)
+		return
+	}
+	s.Commit(changes, done)
+}
+
 // Forget deletes records some time soon.
 func (s *store) Forget(records ...uint64) {
 	changes := make([]journal.Change, 0, len(records))
