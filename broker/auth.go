@@ -54,6 +54,18 @@ type credentials struct {
 	loopback bool   // a loopback listener, and a peer on this host
 }
 
+// needed takes off what nobody needs: where anybody of this host may come, and no users are listed that
+// one could be mistaken for, a name and a password say nothing. Many clients can't do without.
+func (a *authenticator) needed(c credentials) credentials {
+	if len(a.users) > 0 || len(a.anonymous) == 0 || !c.loopback || c.certName != "" {
+		return c
+	}
+	if c.password, c.hasPass = nil, false; !strings.HasPrefix(c.user, nodePrefix) {
+		c.user = ""
+	}
+	return c
+}
+
 // account finds a user. A node's is named after it, and cores call it node/{name}.
 func (a *authenticator) account(user string) (account, bool) {
 	if u, known := a.users[user]; known {

@@ -127,7 +127,7 @@ var badConnects = map[string]struct {
 	"3.1.2.11.2 session expiry twice":                {0x82, connectRaw("MQTT", 5, 2, []byte{0x11, 0, 0, 0, 1, 0x11, 0, 0, 0, 1}, "x")},
 	"3.1.2.11.9 a method that the broker hasn't":     {0x8C, connectRaw("MQTT", 5, 2, []byte{0x15, 0, 1, 'm'}, "x")},
 	"3.1.2.11.10 authentication data, but no method": {0x82, connectRaw("MQTT", 5, 2, []byte{0x16, 0, 1, 'd'}, "x")},
-	"a user name that nobody has":                    {0x86, connectRaw("MQTT", 5, 0xC2, nil, "x", "user", "")},
+	"a node's name that none can have":               {0x86, connectRaw("MQTT", 5, 0xC2, nil, "x", "node/+", "")},
 	"MQTT 3.1.1, level 2: MQTT-3.1.2-2":              {0x01, connectRaw("MQTT", 2, 2, nil, "x")},
 	"MQTT 3.1.1, no id to keep: MQTT-3.1.3-8":        {0x02, connectRaw("MQTT", 4, 0, nil, "")},
 	"MQTT 3.1.1, reserved flag: MQTT-3.1.2-3":        {silence, connectRaw("MQTT", 4, 3, nil, "x")},

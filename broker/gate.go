@@ -146,7 +146,7 @@ func (g *guard) check(who string, right func() bool) (ok, tooMany bool) {
 // identify says who it is, or the reason code of who isn't let in. One who knows a
 // user's name and is at another address can't keep that user out.
 func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byte) {
-	if !c.hasPass {
+	if c = b.auth.needed(c); !c.hasPass {
 		id, ok := b.auth.identify(c)
 		return id, refusalCode(ok, false)
 	}

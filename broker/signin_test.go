@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/topics"
@@ -153,4 +154,23 @@ func TestWrongPasswordsOfBothCountTogether(t *testing.T) {
 	require.ErrorContains(t, err, "limits.wrongPasswords")
 	c = dial(t, b)
 	require.Equal(t, byte(0x9F), c.connect("c", credentialsOf("op", "secret")))
+}
+
+// With the defaults on loopback a name and a password are accepted, and say nothing: many clients can't do without.
+// Names of nodes are nobody else's, and once users are listed each name is one of theirs.
+func TestTrial28CredentialsThatNobodyNeeds(t *testing.T) {
+	b := start(t, nil)
+	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
+		c := open(t, b, "c", credentialsOf("homeassistant", "whatever"), version)
+		c.publish1("a", "x")
+		require.Empty(t, b.clients.connected("c").ident.User)
+		open(t, b, "d", credentialsOf("name", ""), version)
+		open(t, b, "n", credentialsOf("node/n1", "password"), version)
+		require.Equal(t, "n1", b.clients.connected("n").ident.Node)
+	}
+	require.Equal(t, byte(0x86), dial(t, b).connect("x", credentialsOf("node/+", "")))
+	listed := start(t, withUsers)
+	require.Equal(t, byte(0x86), dial(t, listed).connect("x", credentialsOf("somebody", "else")))
+	nobody := start(t, func(o *Options) { o.Auth.Anonymous = nil })
+	require.Equal(t, byte(0x86), dial(t, nobody).connect("x", credentialsOf("somebody", "else")))
 }

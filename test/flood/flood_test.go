@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -55,11 +56,24 @@ var signs = map[string]map[string]float64{
 	"sessions":      {`rejected_connections_total{reason="too many sessions`: 50},
 }
 
+// users are somebody whose password can be guessed at.
+const users = `auth:
+  anonymous: loopback
+  users:
+    - name: root
+      role: operator
+      nodes: ["*"]
+      passwordHash: $7$101$MDEyMzQ1Njc4OWFi$EO/lLlkeUgIiBaS8G8UK0ZMP1u508TA7Tl+AdJ1cEsmlbGyEPAERErpfq84j1kepISs0UzmcdL4ucgZ2uodxfQ==
+`
+
 // TestFloods lets each flood loose on hub and core at once, with limits that it reaches.
 // Neighbours' messages go on, memory stays bounded, what was done is counted, and who is away
 // the whole time finds what he is owed.
 func TestFloods(t *testing.T) {
 	s := stand.New(t, 1)
+	for _, program := range []string{"hub", "core"} {
+		require.NoError(t, os.WriteFile(filepath.Join(s.Dir, program+".yaml"), []byte(users), 0o600))
+	}
 	require.NoError(t, s.Start(t.Context(), "hub", append(tight, "--mqtt-websocket-listen", s.WS)...))
 	require.NoError(t, s.Start(t.Context(), "core", append(tight, "--mqtt-websocket-listen", s.TLS)...))
 	s.Create(stand.Model("m", "{name: a, accessMode: ReadWrite, dataType: Int}", "{name: b, accessMode: ReadWrite, dataType: Int}") +
