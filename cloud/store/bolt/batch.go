@@ -17,11 +17,10 @@ import (
 // batch plans what one transaction does. Planning touches neither the file nor
 // anything that readers see; write puts the plan into a transaction.
 type batch struct {
+	from   uint64 // revision of the snapshot that it builds on
 	next   snapshot
 	own    map[string]*table // the tables of next that this batch made
 	dirty  map[store.Key]*change
-	buried map[string]map[uint64]tombstone // tombstones made, by kind and revision
-	dead   map[string][]uint64             // tombstones dropped, by kind
 	events []store.Event
 	nodes  []store.NodeChange
 }
@@ -34,11 +33,10 @@ type change struct {
 
 func newBatch(s *snapshot) *batch {
 	return &batch{
-		next:   snapshot{rev: s.rev, seq: s.seq + 1, tables: maps.Clone(s.tables)},
-		own:    make(map[string]*table),
-		dirty:  make(map[store.Key]*change),
-		buried: make(map[string]map[uint64]tombstone),
-		dead:   make(map[string][]uint64),
+		from:  s.rev,
+		next:  snapshot{rev: s.rev, seq: s.seq + 1, tables: maps.Clone(s.tables)},
+		own:   make(map[string]*table),
+		dirty: make(map[store.Key]*change),
 	}
 }
 
@@ -132,7 +130,7 @@ func (b *batch) update(o store.Object, expect uint64) (store.Object, error) {
 	return b.put(o.Key, &e, old, data, status), nil
 }
 
-func (b *batch) delete(key store.Key, expect uint64, now int64) (store.Object, error) {
+func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {
 	old, err := b.current(key, expect)
 	if err != nil {
 		return store.Object{}, err
@@ -140,36 +138,25 @@ func (b *batch) delete(key store.Key, expect uint64, now int64) (store.Object, e
 	b.next.rev++
 	t := b.edit(key.Kind)
 	t.remove(key.Namespace, key.Name)
-	grave := &entry{namespace: old.namespace, name: old.name, rev: b.next.rev, deleted: true, when: now}
-	t.log = append(t.log, grave)
-	t.tombs = append(t.tombs, grave)
-	if b.buried[key.Kind] == nil {
-		b.buried[key.Kind] = make(map[uint64]tombstone)
-	}
-	b.buried[key.Kind][grave.rev] = tombstone{now, old.namespace, old.name, old.data, old.status}
+	gone := *old
+	gone.rev, gone.deleted = b.next.rev, true
+	t.log = append(t.log, &gone)
+	t.tombs = append(t.tombs, &gone)
+	t.lastDelete = gone.rev
 	b.mark(key, nil, true, true)
 
 	before, last := old.object(key.Kind), old.object(key.Kind)
-	last.Rev = grave.rev
+	last.Rev = gone.rev
 	b.events = append(b.events, store.Event{Type: store.Deleted, Object: last, Old: &before})
 	return last, nil
 }
 
 // compact drops the oldest tombstones of the tables that this batch changed. It
 // lets some more than the limit gather, so that not every delete pays for it.
-func (b *batch) compact(limit int, expired func(*entry) bool) {
-	for kind, t := range b.own {
-		n := 0
+func (b *batch) compact(limit int) {
+	for _, t := range b.own {
 		if len(t.tombs) > limit+limit/8 {
-			n = len(t.tombs) - limit
-		}
-		for n < len(t.tombs) && expired(t.tombs[n]) {
-			n++
-		}
-		if n > 0 {
-			for _, grave := range t.tombs[:n] {
-				b.dead[kind] = append(b.dead[kind], grave.rev)
-			}
+			n := len(t.tombs) - limit
 			t.floor = t.tombs[n-1].rev
 			t.tombs = slices.Clone(t.tombs[n:])
 		}
@@ -186,7 +173,7 @@ func (b *batch) write(tx *bbolt.Tx) error {
 	if err := b.writeObjects(tx, &now.records); err != nil {
 		return err
 	}
-	if err := b.writeTombs(tx, &now.records); err != nil {
+	if err := b.writeLastDeletes(tx, &now.records); err != nil {
 		return err
 	}
 	for _, n := range b.nodes {
@@ -234,31 +221,18 @@ func (c *change) write(kind kindBucket, tally *boltfile.Tally, key []byte) error
 	return status.put(tally, key, encodeRecord(c.e.created, c.e.rev, c.e.status))
 }
 
-func (b *batch) writeTombs(tx *bbolt.Tx, tally *boltfile.Tally) error {
-	for kind, graves := range b.buried {
-		bucket, err := makeKind(tx, kind)
+// writeLastDeletes notes when something of a kind was deleted last: after a restart, which forgets what that was, a
+// watch can't go on from before.
+func (b *batch) writeLastDeletes(tx *bbolt.Tx, tally *boltfile.Tally) error {
+	for name, t := range b.own {
+		if t.lastDelete <= b.from {
+			continue
+		}
+		kind, err := makeKind(tx, name)
+		if err == nil {
+			err = kind.putLastDelete(tally, t.lastDelete)
+		}
 		if err != nil {
-			return err
-		}
-		tombs := bucket.in(bucketTombs)
-		for rev, t := range graves {
-			if err := tombs.put(tally, number(rev), encodeTombstone(t)); err != nil {
-				return err
-			}
-		}
-	}
-	for kind, revs := range b.dead {
-		bucket, err := makeKind(tx, kind)
-		if err != nil {
-			return err
-		}
-		tombs := bucket.bucket.Bucket(bucketTombs)
-		for _, rev := range revs {
-			if err := tally.Delete(tombs, number(rev)); err != nil {
-				return err
-			}
-		}
-		if err := bucket.putFloor(tally, b.own[kind].floor); err != nil {
 			return err
 		}
 	}
@@ -286,8 +260,8 @@ func (k kindBucket) in(name []byte) records {
 	return records{k.bucket.Bucket(name), placeIn(k.kind, name)}
 }
 
-func (k kindBucket) putFloor(tally *boltfile.Tally, rev uint64) error {
-	return records{k.bucket, placeIn(k.kind, nil)}.put(tally, keyFloor, room(number(rev)))
+func (k kindBucket) putLastDelete(tally *boltfile.Tally, rev uint64) error {
+	return records{k.bucket, placeIn(k.kind, nil)}.put(tally, keyLastDelete, room(number(rev)))
 }
 
 // makeKind is the kind's bucket, made with all that is in it when missing.
@@ -300,7 +274,7 @@ func makeKind(tx *bbolt.Tx, kind string) (kindBucket, error) {
 	if err != nil {
 		return kindBucket{}, err
 	}
-	for _, name := range [][]byte{bucketData, bucketStatus, bucketTombs} {
+	for _, name := range [][]byte{bucketData, bucketStatus} {
 		if _, err := b.CreateBucket(name); err != nil {
 			return kindBucket{}, err
 		}

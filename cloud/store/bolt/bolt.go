@@ -27,10 +27,9 @@ type Options struct {
 	Path string
 	// LockTimeout is how long to wait for a process that has the file open.
 	LockTimeout time.Duration
-	// Tombstones and TombstoneAge bound how much each kind remembers of what was
-	// deleted: that many, and none for longer. A watcher from before is told Gone.
-	Tombstones   int
-	TombstoneAge time.Duration
+	// Tombstones is how many deleted objects of each kind are remembered, in memory, for watches that go on from a
+	// revision. A watch from before is told Gone.
+	Tombstones int
 	// WatchBuffer is how many changed objects wait for one watcher before it is made
 	// to catch up from the index. MaxWatchers bounds the watchers.
 	WatchBuffer int
@@ -53,8 +52,7 @@ func (o *Options) setDefaults() error {
 		return errors.New("bolt: Options.Path is required")
 	}
 	setDefault(&o.LockTimeout, lockTime)
-	setDefault(&o.Tombstones, 8192)
-	setDefault(&o.TombstoneAge, 24*time.Hour)
+	setDefault(&o.Tombstones, 4096)
 	setDefault(&o.WatchBuffer, 512)
 	setDefault(&o.MaxWatchers, 16384)
 	setDefault(&o.MaxObject, 4<<20)

@@ -198,30 +198,6 @@ func TestDiskFull(t *testing.T) {
 	require.NoError(t, s.Check())
 }
 
-func TestTombstonesAge(t *testing.T) {
-	now := time.Unix(1_800_000_000, 0)
-	s := open(t, Options{
-		Path: filepath.Join(t.TempDir(), "hub.db"), TombstoneAge: time.Hour,
-		Now: func() time.Time { return now },
-	})
-	made, err := s.Create(ctx, device("a", "{}"))
-	require.NoError(t, err)
-	_, err = s.Delete(ctx, made.Key, 0)
-	require.NoError(t, err)
-	w, err := s.Watch(ctx, store.Key{Kind: "Device"}, made.Rev)
-	require.NoError(t, err)
-	events, err := w.Next(ctx)
-	require.NoError(t, err)
-	require.Equal(t, store.Deleted, events[0].Type)
-
-	now = now.Add(2 * time.Hour)
-	_, err = s.Create(ctx, device("b", "{}"))
-	require.NoError(t, err)
-	_, err = s.Watch(ctx, store.Key{Kind: "Device"}, made.Rev)
-	require.ErrorIs(t, err, resource.Gone)
-	require.NoError(t, s.Check())
-}
-
 func TestTooMuch(t *testing.T) {
 	s := open(t, Options{Path: filepath.Join(t.TempDir(), "hub.db"), MaxObject: 100, MaxWatchers: 1})
 	_, err := s.Create(ctx, device("a", string(make([]byte, 101))))
@@ -247,7 +223,7 @@ func TestLogIsBounded(t *testing.T) {
 		_, err := b.update(device("a", fmt.Sprint(i+1)), 0)
 		require.NoError(t, err)
 		if i%100 == 0 {
-			b.compact(10, func(*entry) bool { return false })
+			b.compact(10)
 			next := b.next
 			b = newBatch(&next)
 		}
@@ -258,15 +234,9 @@ func TestLogIsBounded(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add(encodeRecord(1, 2, []byte("{}"))[4:])
-	f.Add(encodeTombstone(tombstone{when: 1, namespace: "a", name: "b", data: []byte("{}"), status: []byte("{1}")})[4:])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if created, rev, value, err := decodeRecord(body); err == nil {
 			require.Equal(t, body, encodeRecord(created, rev, value)[4:])
-		}
-		if stone, err := decodeTombstone(body); err == nil {
-			again, err := decodeTombstone(encodeTombstone(stone)[4:])
-			require.NoError(t, err)
-			require.Equal(t, stone, again)
 		}
 	})
 }

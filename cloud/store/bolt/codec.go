@@ -1,7 +1,6 @@
 package bolt
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,16 +11,16 @@ import (
 // The file:
 //
 //	meta      version; state → rev, seq, identity, tally
-//	kinds     {kind}/  floor
+//	kinds     {kind}/  lastDelete
 //	                   data/    key → created, rev, data
 //	                   status/  key → created, rev, status
-//	                   tombs/   rev → when, key, data, status
 //	replicas  node → meta
 //	reported  node NUL key → value
 //
 // A key is namespace NUL name. An object's revision is the higher one of its two
-// records. The live half of "rev → key" is not written: it is what the data and
-// status records say, and is put together when the file is opened.
+// records. "rev → key" is not written: it is what the data and status records say, and is put
+// together when the file is opened. What was deleted before that is forgotten; lastDelete is the revision of the
+// kind's newest deletion, from before which no watch can go on.
 //
 // Every record but the version begins with a checksum of its place: the kind and the bucket, if it is in one of
 // a kind; the key; and the rest. The tally counts all records but those in meta, and sums up their checksums.
@@ -33,11 +32,10 @@ var (
 
 	bucketData   = []byte("data")
 	bucketStatus = []byte("status")
-	bucketTombs  = []byte("tombs")
 
-	keyVersion = []byte("version")
-	keyState   = []byte("state")
-	keyFloor   = []byte("floor")
+	keyVersion    = []byte("version")
+	keyState      = []byte("state")
+	keyLastDelete = []byte("lastDelete")
 )
 
 const formatVersion = 1
@@ -95,46 +93,6 @@ func decodeRecord(body []byte) (created, rev uint64, value []byte, err error) {
 		return 0, 0, nil, errRecord
 	}
 	return binary.BigEndian.Uint64(body), binary.BigEndian.Uint64(body[8:]), body[16:], nil
-}
-
-// tombstone is what is kept of a deleted object for those who watch.
-type tombstone struct {
-	when            int64 // milliseconds since 1970
-	namespace, name string
-	data, status    []byte
-}
-
-// encodeTombstone writes the body of its record.
-func encodeTombstone(t tombstone) []byte {
-	b := make([]byte, 4, 40+len(t.namespace)+len(t.name)+len(t.data)+len(t.status))
-	b = binary.BigEndian.AppendUint64(b, uint64(t.when))
-	for _, part := range [][]byte{[]byte(t.namespace), []byte(t.name), t.data} {
-		b = binary.AppendUvarint(b, uint64(len(part)))
-		b = append(b, part...)
-	}
-	return append(b, t.status...)
-}
-
-// decodeTombstone reads one, into memory of its own.
-func decodeTombstone(b []byte) (t tombstone, err error) {
-	if len(b) < 8 {
-		return t, errRecord
-	}
-	t.when = int64(binary.BigEndian.Uint64(b))
-	b = b[8:]
-	var parts [3][]byte
-	for i := range parts {
-		n, used := binary.Uvarint(b)
-		if used <= 0 || n > uint64(len(b)-used) {
-			return t, errRecord
-		}
-		parts[i], b = b[used:used+int(n)], b[used+int(n):]
-	}
-	t.namespace, t.name, t.data = string(parts[0]), string(parts[1]), bytes.Clone(parts[2])
-	if len(b) > 0 {
-		t.status = bytes.Clone(b)
-	}
-	return t, nil
 }
 
 func objectKey(namespace, name string) []byte {

@@ -144,7 +144,7 @@ func (s *Store) process(requests []*request) {
 }
 
 func (s *Store) commitBatch(b *batch) error {
-	b.compact(s.opts.Tombstones, s.expired)
+	b.compact(s.opts.Tombstones)
 	if err := s.writeBatch(b); err != nil {
 		s.inDoubt = b
 		_ = s.resolve() // or before the next batch
@@ -200,12 +200,6 @@ func (s *Store) resolve() error {
 // view reads the file. What it returns must be copied out of the transaction.
 func (s *Store) view(read func(*bbolt.Tx) error) error {
 	return file(s.opts.Path).Safely(func() error { return s.db.View(read) })
-}
-
-// expired says whether a tombstone is older than is kept.
-func (s *Store) expired(grave *entry) bool {
-	oldest := s.opts.Now().Add(-s.opts.TombstoneAge).UnixMilli()
-	return grave.when < oldest
 }
 
 // publish shows a committed batch to readers and watchers.
@@ -267,10 +261,9 @@ func (s *Store) Delete(ctx context.Context, key store.Key, expect uint64) (out s
 	if err := checkKey(key); err != nil {
 		return out, err
 	}
-	now := s.opts.Now().UnixMilli()
 	var planned store.Object
 	err = s.do(ctx, 0, func(b *batch) (err error) {
-		planned, err = b.delete(key, expect, now)
+		planned, err = b.delete(key, expect)
 		return err
 	})
 	if err != nil {

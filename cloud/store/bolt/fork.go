@@ -42,7 +42,7 @@ func fork(tx *bbolt.Tx, next func(rev uint64) uint64) error {
 	kinds := tx.Bucket(bucketKinds)
 	err = kinds.ForEach(func(name, _ []byte) error {
 		b := kindBucket{kinds.Bucket(name), string(name)}
-		return errors.Join(now.records.Empty(b.bucket, bucketTombs), b.putFloor(&now.records, now.rev))
+		return b.putLastDelete(&now.records, now.rev)
 	})
 	return errors.Join(err, now.put(tx))
 }

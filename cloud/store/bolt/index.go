@@ -13,8 +13,7 @@ type entry struct {
 	namespace, name string
 	rev             uint64 // of this version
 	created         uint64 // revision of the object's first version
-	deleted         bool   // a tombstone: its bytes are on disk only
-	when            int64  // of a tombstone, milliseconds since 1970
+	deleted         bool   // a tombstone, with the last version's bytes
 	data, status    []byte
 }
 
@@ -152,7 +151,9 @@ type table struct {
 	// newest may append.
 	log   []*entry
 	tombs []*entry // the tombstones in log, oldest first
-	floor uint64   // revision of the newest tombstone that was dropped
+	floor uint64   // revision of the newest tombstone that was dropped, or of the newest deletion before the file was opened
+
+	lastDelete uint64 // revision of the newest deletion
 }
 
 // staleAllowed is how many stale versions a log may hold beyond a quarter of its size.

@@ -91,15 +91,16 @@ func (r *reader) table(name string, kind *bbolt.Bucket) (*table, error) {
 	if kind == nil {
 		return nil, errors.New("not a bucket")
 	}
-	data, status, tombs := kind.Bucket(bucketData), kind.Bucket(bucketStatus), kind.Bucket(bucketTombs)
-	if data == nil || status == nil || tombs == nil {
+	data, status := kind.Bucket(bucketData), kind.Bucket(bucketStatus)
+	if data == nil || status == nil {
 		return nil, errors.New("a bucket is missing")
 	}
 	t := new(table)
 	var err error
-	if t.floor, err = r.floor(name, kind); err != nil {
+	if t.lastDelete, err = r.lastDelete(name, kind); err != nil {
 		return nil, err
 	}
+	t.floor = t.lastDelete
 	inData, inStatus := placeIn(name, bucketData), placeIn(name, bucketStatus)
 	err = data.ForEach(func(k, v []byte) error {
 		e, err := r.entry(inData, k, v)
@@ -119,10 +120,6 @@ func (r *reader) table(name string, kind *bbolt.Bucket) (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.tombs(t, placeIn(name, bucketTombs), tombs); err != nil {
-		return nil, err
-	}
-	t.log = append(t.log, t.tombs...)
 	slices.SortFunc(t.log, func(a, b *entry) int { return cmpRev(a.rev, b.rev) })
 	t.log = slices.Clip(t.log)
 	return t, nil
@@ -138,15 +135,15 @@ func cmpRev(a, b uint64) int {
 	return 0
 }
 
-// floor is the revision of a kind's newest tombstone that was dropped.
-func (r *reader) floor(kind string, b *bbolt.Bucket) (uint64, error) {
-	record := b.Get(keyFloor)
+// lastDelete is the revision of a kind's newest deletion.
+func (r *reader) lastDelete(kind string, b *bbolt.Bucket) (uint64, error) {
+	record := b.Get(keyLastDelete)
 	if record == nil {
 		return 0, nil
 	}
-	body, err := r.body(placeIn(kind, nil), keyFloor, record)
+	body, err := r.body(placeIn(kind, nil), keyLastDelete, record)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", keyFloor, err)
+		return 0, fmt.Errorf("%s: %w", keyLastDelete, err)
 	}
 	return toNumber(body), nil
 }
@@ -183,24 +180,6 @@ func (r *reader) status(e *entry, p place, key, status []byte) error {
 	}
 	e.rev, e.status = max(e.rev, rev), bytes.Clone(body)
 	return nil
-}
-
-func (r *reader) tombs(t *table, p place, b *bbolt.Bucket) error {
-	return b.ForEach(func(k, v []byte) error {
-		var grave tombstone
-		body, err := r.body(p, k, v)
-		if err == nil {
-			grave, err = decodeTombstone(body)
-		}
-		if err != nil {
-			return fmt.Errorf("tombstone %x: %w", k, err)
-		}
-		t.tombs = append(t.tombs, &entry{
-			namespace: grave.namespace, name: grave.name,
-			rev: toNumber(k), when: grave.when, deleted: true,
-		})
-		return nil
-	})
 }
 
 // Check compares the file with the index, and each with itself. It waits its
@@ -251,9 +230,8 @@ func (s *Store) check1(tx *bbolt.Tx) error {
 
 // compare checks the index of one kind against the one that the file makes.
 func compare(mem, disk *table) error {
-	if mem.n != disk.n || mem.floor != disk.floor || len(mem.tombs) != len(disk.tombs) {
-		return fmt.Errorf("the index has %d objects, %d tombstones, floor %d; the file %d, %d, %d",
-			mem.n, len(mem.tombs), mem.floor, disk.n, len(disk.tombs), disk.floor)
+	if mem.n != disk.n || mem.lastDelete != disk.lastDelete {
+		return fmt.Errorf("the index has %d objects, the newest deletion at revision %d; the file %d, %d", mem.n, mem.lastDelete, disk.n, disk.lastDelete)
 	}
 	var errs []error
 	var last *entry
@@ -278,12 +256,15 @@ func compare(mem, disk *table) error {
 }
 
 func compareLogs(mem, disk *table) error {
-	a, b := mem.since(mem.floor), disk.since(disk.floor)
+	alive := func(t *table) []*entry {
+		return slices.DeleteFunc(t.since(0), func(e *entry) bool { return e.deleted })
+	}
+	a, b := alive(mem), alive(disk)
 	if len(a) != len(b) {
 		return fmt.Errorf("the index knows %d changes, the file %d", len(a), len(b))
 	}
 	for i := range a {
-		if a[i].rev != b[i].rev || a[i].deleted != b[i].deleted || a[i].compare(b[i].namespace, b[i].name) != 0 {
+		if a[i].rev != b[i].rev || a[i].compare(b[i].namespace, b[i].name) != 0 {
 			return fmt.Errorf("change %d differs: %+v, %+v", i, *a[i], *b[i])
 		}
 		if i > 0 && a[i].rev <= a[i-1].rev {

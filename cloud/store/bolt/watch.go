@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"go.etcd.io/bbolt"
-
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -157,7 +155,7 @@ func (st *stream) Next(ctx context.Context) ([]store.Event, error) {
 			return nil, err
 		}
 		if len(events) > 0 {
-			return st.exhume(events)
+			return events, nil
 		}
 		select {
 		case <-st.wake:
@@ -196,50 +194,6 @@ func (st *stream) take() ([]store.Event, error) {
 	st.drop()
 	st.rev = events[len(events)-1].Object.Rev
 	return events, nil
-}
-
-// exhume reads the bytes of deleted objects from the file, where catchUp left them.
-func (st *stream) exhume(events []store.Event) ([]store.Event, error) {
-	missing := false
-	for _, e := range events {
-		missing = missing || e.Type == store.Deleted && e.Object.Data == nil
-	}
-	if !missing {
-		return events, nil
-	}
-	err := st.s.view(func(tx *bbolt.Tx) error {
-		for i := range events {
-			if e := &events[i]; e.Type == store.Deleted && e.Object.Data == nil {
-				if err := unbury(tx, &e.Object); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		st.end(err)
-		return nil, err
-	}
-	return events, nil
-}
-
-func unbury(tx *bbolt.Tx, o *store.Object) error {
-	var raw []byte
-	key := number(o.Rev)
-	if kind := tx.Bucket(bucketKinds).Bucket([]byte(o.Kind)); kind != nil {
-		raw = kind.Bucket(bucketTombs).Get(key)
-	}
-	if raw == nil { // compacted since the stream saw it in the index
-		return store.Gone(o.Kind, o.Rev, o.Rev)
-	}
-	body, err := placeIn(o.Kind, bucketTombs).open(key, raw)
-	if err != nil {
-		return err
-	}
-	t, err := decodeTombstone(body)
-	o.Data, o.Status = t.data, t.status
-	return err
 }
 
 // Rev is where to resume from.

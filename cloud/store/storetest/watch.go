@@ -140,15 +140,28 @@ func testResumeReopen(t *testing.T, e *env) {
 	e.create("b", "{1}")
 	_, err := e.Update(ctx(), store.Object{Key: key("b"), Status: []byte("{on}")}, 0)
 	require.NoError(t, err)
+	f := e.watch(a.Rev)
 	e.remove("b")
+	for {
+		if event := f.read(); event.Type == store.Deleted {
+			require.Equal(t, "DELETED b {1}", brief(event))
+			require.Equal(t, "{on}", string(event.Object.Status))
+			break
+		}
+	}
+	since := f.Rev()
+	f.Close()
 	e.update("a", "{2}")
 	e.restart(Limits{})
-	f := e.watch(a.Rev)
-	event := f.read()
-	require.Equal(t, "DELETED b {1}", brief(event))
-	require.Equal(t, "{on}", string(event.Object.Status))
+	f = e.watch(since)
 	f.expect("MODIFIED a {2}")
 	f.quiet()
+	f.Close()
+	if f, err := e.Watch(ctx(), store.Key{Kind: "Device"}, a.Rev); err == nil { // a store may remember deletions
+		f.Close()
+	} else {
+		isKind(t, err, resource.Gone)
+	}
 }
 
 func testGone(t *testing.T, e *env) {
