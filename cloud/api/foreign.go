@@ -102,6 +102,9 @@ func (k *Kind) form(o *object) (json.RawMessage, error) {
 // A dialect keeps unknown fields, and tells of them.
 func (r *request) understand(raw []byte, old *object) (*object, []string, error) {
 	k := r.kind
+	if err := checkGrowth(raw, old); err != nil {
+		return nil, nil, err
+	}
 	if k.foreign == nil {
 		return k.decode(raw)
 	}
@@ -129,6 +132,21 @@ func (r *request) understand(raw []byte, old *object) (*object, []string, error)
 	}
 	o, _, err := k.foreign.of.decode(raw)
 	return o, unknown, err
+}
+
+// checkGrowth refuses what a patch made too large an object of. What is there already may have more: a rule that came
+// later must not block a change of something else.
+func checkGrowth(raw []byte, old *object) error {
+	err := checkValues(raw, maxValues)
+	if err == nil || old == nil {
+		return err
+	}
+	before, failed := old.shown()
+	if failed != nil {
+		return failed
+	}
+	had, _ := valuesIn(before)
+	return checkValues(raw, max(maxValues, had))
 }
 
 // newlyUnknown are fields that a dialect's form doesn't have, and that weren't there before.

@@ -198,9 +198,57 @@ func (r *request) body(also ...string) ([]byte, error) {
 	raw, again, err := body(r.Request, r.media, append(also, protobufType)...)
 	r.twice = again
 	if err == nil && r.media == protobufType {
-		return fromProtobuf(raw, r.kind.record())
+		raw, err = fromProtobuf(raw, r.kind.record())
+	}
+	most := maxValues
+	if r.applies() {
+		most /= 2 // for each there is one more in the record of who owns it
+	}
+	if err == nil {
+		err = checkValues(raw, most)
 	}
 	return raw, err
+}
+
+// maxValues is how many values a body or an object may have: fields and items, those inside others included. What is
+// done with an object (pruning, validating, merging, recording who owns its fields) costs up to some 10 µs for each.
+const maxValues = 50_000
+
+// maxDepth is how deep lists and objects may stand in each other. What takes a tree apart level by level would
+// copy the innermost as often.
+const maxDepth = 100
+
+// checkValues refuses JSON with too many values, or too deep.
+func checkValues(raw []byte, most int) error {
+	n, depth := valuesIn(raw)
+	if n > most {
+		return refuse(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge",
+			"an object or a patch has at most %d fields and items, this one %d", most, n)
+	}
+	if depth > maxDepth {
+		return badRequest("", "lists and objects stand in each other at most %d deep, here %d", maxDepth, depth)
+	}
+	return nil
+}
+
+// valuesIn counts the fields and items in JSON that is valid, and how deep they stand in each other.
+func valuesIn(raw []byte) (n, deepest int) {
+	depth := 0
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case '"':
+			i = skipString(raw, i) - 1
+		case ',':
+			n++
+		case '{', '[':
+			n++
+			depth++
+			deepest = max(deepest, depth)
+		case '}', ']':
+			depth--
+		}
+	}
+	return n, deepest
 }
 
 // body reads a request's body as JSON; it may be YAML. It says which fields stand twice.
@@ -287,22 +335,27 @@ func badField(err error) error {
 	return badRequest("", "the object can't be read: %v", err)
 }
 
+// maxFaults is how many faults of a body an answer names: there may be a hundred thousand, and headers have limits.
+const maxFaults = 20
+
 // validation is what fieldValidation asks to do about fields that are unknown or stand twice.
 func validation(w http.ResponseWriter, r *request, unknown []string) error {
-	faults := make([]StatusCause, 0, len(r.twice)+len(unknown))
+	faults := make([]StatusCause, 0, min(len(r.twice)+len(unknown), maxFaults))
+	fault := func(reason, message, field string) {
+		if len(faults) < maxFaults {
+			faults = append(faults, StatusCause{Reason: reason, Message: message, Field: field})
+		}
+	}
 	for _, field := range r.twice {
-		faults = append(faults, StatusCause{Reason: "FieldValueDuplicate", Message: "duplicate field", Field: field})
+		fault("FieldValueDuplicate", "duplicate field", field)
 	}
 	for _, field := range unknown {
-		faults = append(faults, StatusCause{Reason: "FieldValueNotSupported", Message: "unknown field", Field: field})
+		fault("FieldValueNotSupported", "unknown field", field)
 	}
 	mode := r.FormValue("fieldValidation")
 	switch mode {
 	case "", "Warn":
-		for i, f := range faults {
-			if i == 20 {
-				break // headers have limits
-			}
+		for _, f := range faults {
 			warn(w, "%s %q", f.Message, f.Field)
 		}
 	case "Strict":
@@ -317,6 +370,9 @@ func validation(w http.ResponseWriter, r *request, unknown []string) error {
 				sep = ", "
 			}
 			e.message += fmt.Sprintf("%s%s %q", sep, f.Message, f.Field)
+		}
+		if len(r.twice)+len(unknown) > len(faults) {
+			e.message += ", and more"
 		}
 		return e
 	case "Ignore":

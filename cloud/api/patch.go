@@ -18,7 +18,7 @@ const (
 	mergePatch = "application/merge-patch+json"
 	jsonPatch  = "application/json-patch+json"
 	// maxOperations bounds a JSON patch, and maxCopied what its copies may add up to.
-	maxOperations = 10_000
+	maxOperations = 1000
 	maxCopied     = 8 << 20
 )
 
@@ -105,11 +105,11 @@ func patcher(kind string, raw []byte) (func([]byte) ([]byte, error), error) {
 			if out, ok := appendMerged(nil, doc, raw, 0); ok {
 				return out, nil
 			}
-			out, err := jsonpatch.MergePatch(doc, raw)
-			if err != nil {
-				return nil, badRequest("", "the patch can't be applied: %v", err)
+			var was, change any
+			if err := errors.Join(decode(doc, &was), decode(raw, &change)); err != nil {
+				return nil, err // both are valid: can't happen
 			}
-			return out, nil
+			return json.Marshal(merged(was, change))
 		}, nil
 	}
 	ops, err := jsonpatch.DecodePatch(raw)
@@ -133,11 +133,38 @@ func patcher(kind string, raw []byte) (func([]byte) ([]byte, error), error) {
 	}, nil
 }
 
+// decode reads JSON, with numbers as they stand there.
+func decode(raw []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	return d.Decode(v)
+}
+
+// merged is what a merge patch makes of a value (RFC 7396).
+func merged(was, patch any) any {
+	change, ok := patch.(map[string]any)
+	if !ok {
+		return patch
+	}
+	fields, ok := was.(map[string]any)
+	if !ok {
+		fields = make(map[string]any, len(change))
+	}
+	for name, value := range change {
+		if value == nil {
+			delete(fields, name)
+			continue
+		}
+		fields[name] = merged(fields[name], value)
+	}
+	return fields
+}
+
 // maxMerge is how deep appendMerged goes: each level is gone through once more than the one around it.
 const maxMerge = 32
 
 // appendMerged writes what a merge patch makes of an object (RFC 7396). Both are valid. What is deep, or has names
-// with escapes, is left to the library, which decodes it.
+// with escapes, is left to merged, for which it is decoded.
 func appendMerged(out, doc, patch []byte, depth int) ([]byte, bool) {
 	if depth == maxMerge {
 		return out, false

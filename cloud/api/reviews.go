@@ -21,6 +21,9 @@ const (
 	whoRoot    = "/apis/authentication.k8s.io/v1"
 )
 
+// maxReview bounds a review's body, in bytes.
+const maxReview = 64 << 10
+
 // accessSpec is what a SelfSubjectAccessReview asks.
 type accessSpec struct {
 	Resource *struct {
@@ -40,6 +43,7 @@ type accessSpec struct {
 
 func (s *server) accessReview(w http.ResponseWriter, r *http.Request) error {
 	media := mediaType(r)
+	r.Body = http.MaxBytesReader(w, r.Body, maxReview)
 	raw, _, err := body(r, media, protobufType)
 	if err != nil {
 		return err

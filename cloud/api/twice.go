@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/edgebus/edgebus/topics/dialect/fit"
 )
 
-// maxTwice is how many fields that stand twice are told of: the paths may be long.
-const maxTwice = 20
+// maxTwice is how many fields that stand twice are told of.
+const maxTwice = maxFaults
 
 // place is where a value stands in a body. It is written out only where something is wrong.
 type place struct {
@@ -39,7 +41,7 @@ type twice []string
 
 func (t *twice) add(at *place) {
 	if len(*t) < maxTwice {
-		*t = append(*t, at.String())
+		*t = append(*t, fit.Clip(at.String()))
 	}
 }
 

@@ -314,7 +314,7 @@ func (s *server) update(r *request, old, wanted *object, dry bool) (*object, err
 		return nil, err
 	}
 	if r.subresource == "status" {
-		if err := r.kind.checkStatus(wanted); err != nil {
+		if err := r.kind.checkStatus(old, wanted); err != nil {
 			return nil, err
 		}
 		if r.kind.foreign != nil {
@@ -411,7 +411,13 @@ func (s *server) successor(r *request, old, wanted *object) (*object, error) {
 	return &next, nil
 }
 
-func (k *Kind) checkStatus(wanted *object) error {
+// maxStatus bounds the status that a client writes, in bytes.
+const maxStatus = 512 << 10
+
+func (k *Kind) checkStatus(old, wanted *object) error {
+	if len(wanted.Status) > max(maxStatus, len(old.Status)) {
+		return resource.Errorf(resource.TooLarge, "status", "it has %d bytes; at most %d are kept", len(wanted.Status), maxStatus)
+	}
 	var status struct{ Conditions []resource.Condition }
 	_ = json.Unmarshal(orEmpty(wanted.Status), &status) // it is of the kind's form
 	if err := resource.CheckConditions(status.Conditions); err != nil || k.CheckStatus == nil {

@@ -9,12 +9,14 @@ import (
 
 func TestYAMLMeansWhatItSays(t *testing.T) {
 	for text, want := range map[string]string{
-		"a: OFF\nb: yes\nc: true\nd: ~\n":     `{"a":"OFF","b":"yes","c":true,"d":null}`,
-		"a: 2024-04-30T15:06:20Z\nb: 1.5\n":   `{"a":"2024-04-30T15:06:20Z","b":1.5}`,
-		"1: x\ntrue: y\n":                     `{"1":"x","true":"y"}`,
-		"name: one\nmore: {x: 1}\nname: two":  `{"name":"two","more":{"x":1}}`,
-		"a: &it {x: 1}\nb: {<<: *it, y: 2}\n": `{"a":{"x":1},"b":{"x":1,"y":2}}`,
-		"a: |+\n  x\n  y\n":                   `{"a":"x\ny\n"}`,
+		"a: OFF\nb: yes\nc: true\nd: ~\n":    `{"a":"OFF","b":"yes","c":true,"d":null}`,
+		"a: 2024-04-30T15:06:20Z\nb: 1.5\n":  `{"a":"2024-04-30T15:06:20Z","b":1.5}`,
+		"1: x\ntrue: y\n":                    `{"1":"x","true":"y"}`,
+		"name: one\nmore: {x: 1}\nname: two": `{"name":"two","more":{"x":1}}`,
+		"'<<': x\na: '*b'\n":                 `{"<<":"x","a":"*b"}`,
+		"":                                   `null`,
+		"a: 18446744073709551615\nb: 0x10\n": `{"a":18446744073709551615,"b":16}`,
+		"a: |+\n  x\n  y\n":                  `{"a":"x\ny\n"}`,
 	} {
 		got, _, err := fromYAML([]byte(text))
 		require.NoError(t, err, text)

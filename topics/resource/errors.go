@@ -72,10 +72,18 @@ func (e *Error) Is(target error) bool {
 func (k ErrorKind) Error() string { return string(k) }
 
 // problems gathers every broken rule of an object, so that its author sees all at once.
+// Of a hostile object, which may break a hundred thousand, it gathers maxProblems.
 type problems []Cause
 
+const maxProblems = 20
+
 func (p *problems) add(field, format string, args ...any) {
-	*p = append(*p, Cause{field, fmt.Sprintf(format, args...)})
+	switch n := len(*p); {
+	case n < maxProblems:
+		*p = append(*p, Cause{field, fmt.Sprintf(format, args...)})
+	case n == maxProblems:
+		*p = append(*p, Cause{Message: "and more"})
+	}
 }
 
 func (p *problems) addErr(field string, err error) {
@@ -96,7 +104,7 @@ func (p problems) err() error {
 	}
 	lines := make([]string, len(p))
 	for i, c := range p {
-		lines[i] = c.Field + ": " + c.Message
+		lines[i] = strings.TrimPrefix(c.Field+": "+c.Message, ": ")
 	}
 	return &Error{Kind: Invalid, Message: strings.Join(lines, "; "), Causes: p}
 }

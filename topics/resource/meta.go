@@ -111,9 +111,16 @@ type Condition struct {
 	LastTransitionTime time.Time `json:"lastTransitionTime,omitzero"`
 }
 
+// maxConditions is how many conditions a status may have. Who merges them compares each with each.
+const maxConditions = 100
+
 // CheckConditions says which of a status' conditions don't say what they are about, or how it is.
 func CheckConditions(list []Condition) error {
 	var p problems
+	if len(list) > maxConditions {
+		p.add("status.conditions", "has %d conditions; at most %d are kept", len(list), maxConditions)
+		return p.err()
+	}
 	for i, c := range list {
 		at := fmt.Sprintf("status.conditions[%d]", i)
 		required(&p, at+".type", c.Type)

@@ -14,6 +14,7 @@ import (
 const (
 	maxLabelPart = 63
 	maxLabels    = 256
+	maxHolders   = 64        // finalizers, and owner references
 	maxMetadata  = 256 << 10 // bytes of all annotations, as in Kubernetes
 )
 
@@ -48,6 +49,14 @@ func (m Meta) checkChange(p *problems, old Meta) {
 		}
 	}
 	m.checkAnnotations(p, old)
+	if len(m.Finalizers) > max(maxHolders, len(old.Finalizers)) {
+		p.add("metadata.finalizers", "more than %d finalizers", maxHolders)
+		return
+	}
+	if len(m.OwnerReferences) > max(maxHolders, len(old.OwnerReferences)) {
+		p.add("metadata.ownerReferences", "more than %d owner references", maxHolders)
+		return
+	}
 	for i, f := range m.Finalizers {
 		if !slices.Contains(old.Finalizers, f) && !validKey(f) {
 			p.add(fmt.Sprintf("metadata.finalizers[%d]", i), "%s: a finalizer's name is %s", clip(f), keyRule)

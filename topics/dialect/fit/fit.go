@@ -12,11 +12,23 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
-// Fields are those of a struct by their names in JSON, with those of embedded structs.
+// fieldsOf remembers Fields by type: a body may have a hundred thousand items of one.
+var fieldsOf sync.Map
+
+// Fields are those of a struct by their names in JSON, with those of embedded structs. Nobody may change them.
 func Fields(t reflect.Type) map[string]reflect.Type {
+	if known, ok := fieldsOf.Load(t); ok {
+		return known.(map[string]reflect.Type)
+	}
+	known, _ := fieldsOf.LoadOrStore(t, readFields(t))
+	return known.(map[string]reflect.Type)
+}
+
+func readFields(t reflect.Type) map[string]reflect.Type {
 	out := make(map[string]reflect.Type)
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -45,21 +57,61 @@ func Deref(t reflect.Type) reflect.Type {
 	return t
 }
 
+// MaxUnknown is how many unknown fields are named. Those beyond it are pruned, and not named.
+const MaxUnknown = 1000
+
 // Unknown are the places of fields that the type doesn't have, in order.
-func Unknown(t reflect.Type, v any) []string { return unknown(t, v, "", nil, false) }
+func Unknown(t reflect.Type, v any) []string { return find(t, v, false) }
 
 // Prune takes them out, and says which they were.
-func Prune(t reflect.Type, v any) []string { return unknown(t, v, "", nil, true) }
+func Prune(t reflect.Type, v any) []string { return find(t, v, true) }
 
-func unknown(t reflect.Type, v any, at string, out []string, prune bool) []string {
+func find(t reflect.Type, v any, prune bool) []string {
+	f := finder{prune: prune}
+	f.look(t, v, nil)
+	return f.out
+}
+
+type finder struct {
+	out   []string
+	prune bool
+}
+
+// step is a place in a value. It is written out only where something is wrong.
+type step struct {
+	up   *step
+	name string // of a field
+	nth  int    // of an item; of a field it is -1
+}
+
+func (s *step) String() string {
+	if s == nil {
+		return ""
+	}
+	if s.nth >= 0 {
+		return item(s.up.String(), s.nth)
+	}
+	return field(s.up.String(), Clip(s.name))
+}
+
+// Clip keeps a name or a path that somebody sent from filling an answer.
+func Clip(path string) string {
+	const most = 256
+	if len(path) <= most {
+		return path
+	}
+	return strings.ToValidUTF8(path[:most], "") + "…"
+}
+
+func (f *finder) look(t reflect.Type, v any, at *step) {
 	if t = Deref(t); Opaque(t) {
-		return out
+		return
 	}
 	switch v := v.(type) {
 	case []any:
-		for i := range v {
-			if t.Kind() == reflect.Slice {
-				out = unknown(t.Elem(), v[i], item(at, i), out, prune)
+		if t.Kind() == reflect.Slice {
+			for i := range v {
+				f.look(t.Elem(), v[i], &step{up: at, nth: i})
 			}
 		}
 	case map[string]any:
@@ -71,18 +123,19 @@ func unknown(t reflect.Type, v any, at string, out []string, prune bool) []strin
 			below, known := fields[name]
 			switch {
 			case known:
-				out = unknown(below, v[name], field(at, name), out, prune)
+				f.look(below, v[name], &step{up: at, name: name, nth: -1})
 			case t.Kind() == reflect.Map:
-				out = unknown(t.Elem(), v[name], field(at, name), out, prune)
+				f.look(t.Elem(), v[name], &step{up: at, name: name, nth: -1})
 			case t.Kind() == reflect.Struct:
-				out = append(out, field(at, name))
-				if prune {
+				if len(f.out) < MaxUnknown {
+					f.out = append(f.out, (&step{up: at, name: name, nth: -1}).String())
+				}
+				if f.prune {
 					delete(v, name)
 				}
 			}
 		}
 	}
-	return out
 }
 
 func field(at, name string) string { return strings.TrimPrefix(at+"."+name, ".") }
