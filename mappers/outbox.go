@@ -3,11 +3,15 @@ package mappers
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/client"
 )
+
+// contradictPause is how long a topic is left alone that was contradicted once more.
+const contradictPause = time.Second
 
 // window is how many publishes may wait for their acknowledgement.
 const window = 256
@@ -34,6 +38,9 @@ type slot struct {
 	removed bool
 	refused bool // m was, for good: it waits for another, or for the device to be there
 	again   bool // what a refusal of the one under way would rest on has changed
+
+	contradicted time.Time // when it was last published again because somebody else had changed it
+	later        bool      // it is under way, and is published again with the next retry
 }
 
 func newOutbox(publish func(client.Message, func(error)), log zerolog.Logger) *outbox {
@@ -104,6 +111,30 @@ func (o *outbox) renew(topics []string) {
 	o.pump()
 }
 
+// contradict publishes the value of a topic again that somebody else has cleared or overwritten: at once, and no more than once
+// a second, should two disagree.
+func (o *outbox) contradict(m client.Message, now time.Time) {
+	o.mu.Lock()
+	s := o.slots[m.Topic]
+	if s == nil || s.dirty || s.refused || string(s.m.Payload) == string(m.Payload) && s.m.Property("for") == m.Property("for") {
+		o.mu.Unlock()
+		return
+	}
+	o.log.Info().Str("topic", m.Topic).Msg("somebody else has changed what this mapper said: it is said again")
+	switch soon := now.Sub(s.contradicted) < contradictPause; {
+	case soon && s.flying:
+		s.dirty, s.later = true, true
+	case soon:
+		s.dirty = true
+		o.parked = append(o.parked, s)
+	default:
+		s.contradicted = now
+		o.touch(s)
+	}
+	o.mu.Unlock()
+	o.pump()
+}
+
 func (o *outbox) disconnected() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -147,8 +178,8 @@ func (o *outbox) next() *slot {
 func (o *outbox) done(s *slot, err error) {
 	o.mu.Lock()
 	o.flying--
-	s.flying = false
-	park := false
+	park := s.later
+	s.flying, s.later = false, false
 	switch {
 	case err == nil:
 	case final(err) && s.again:

@@ -61,6 +61,8 @@ func Run(ctx context.Context, o Options, driver Driver) error {
 		return err
 	}
 	m.out = newOutbox(m.mqtt.PublishAsync, o.Log)
+	m.out.set(m.presence(resource.Online))
+	m.out.set(m.protocols())
 	return m.run(ctx)
 }
 
@@ -104,13 +106,15 @@ func (m *mapper) goodbye() {
 	if !m.mqtt.Connected() {
 		return
 	}
+	offline := m.presence(resource.Offline)
+	m.out.remove(offline.Topic)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	select {
 	case <-m.out.settled():
 	case <-ctx.Done():
 	}
-	if err := m.mqtt.Publish(ctx, m.presence(resource.Offline)); err != nil {
+	if err := m.mqtt.Publish(ctx, offline); err != nil {
 		m.log.Debug().Err(err).Msg("no goodbye: the will tells it")
 	}
 }
@@ -120,18 +124,11 @@ func (m *mapper) presence(state string) client.Message {
 	return client.Message{Topic: a.String(), Payload: []byte(state), QoS: 1, Retain: true}
 }
 
-// sayProtocols is for people who look for a mapper that speaks another.
-func (m *mapper) sayProtocols() {
+// protocols are for people who look for a mapper that speaks another.
+func (m *mapper) protocols() client.Message {
 	a := topics.Address{Node: m.node, Kind: topics.KindMapperProtocols, Device: m.o.Name}
-	payload, err := json.Marshal(m.driver.Protocols())
-	if err != nil {
-		return // texts can be written
-	}
-	m.mqtt.PublishAsync(client.Message{Topic: a.String(), Payload: payload, QoS: 1, Retain: true}, func(err error) {
-		if err != nil {
-			m.log.Warn().Err(err).Msg("the node was not told which protocols this mapper speaks")
-		}
-	})
+	payload, _ := json.Marshal(m.driver.Protocols()) // texts can be written
+	return client.Message{Topic: a.String(), Payload: payload, QoS: 1, Retain: true}
 }
 
 func (m *mapper) clientOptions() client.Options {
@@ -141,12 +138,12 @@ func (m *mapper) clientOptions() client.Options {
 		CleanStart: true, KeepAlive: 10 * time.Second, Backoff: m.o.Reconnect, Will: &will, Log: m.log,
 		Subscriptions: []client.Subscription{
 			{Filter: topics.Prefix + m.node + "/devices/+", QoS: 1},
+			others(topics.Prefix + m.node + "/mappers/" + m.o.Name + "/+"),
 		},
 		OnConnect: func(ctx context.Context, _ bool) error {
 			if err := m.mqtt.Publish(ctx, m.presence(resource.Online)); err != nil {
 				return fmt.Errorf("can't say that mapper %s is online: %w", m.o.Name, err)
 			}
-			m.sayProtocols()
 			m.out.connected()
 			m.checkAll()
 			return nil
@@ -169,7 +166,15 @@ func (m *mapper) message(msg client.Message) {
 		m.want(a, msg)
 	case topics.KindCommand:
 		m.command(a, msg)
+	case topics.KindReported, topics.KindRefused, topics.KindProblem, topics.KindReadProblem, topics.KindDeviceState,
+		topics.KindMapperState, topics.KindMapperProtocols:
+		m.out.contradict(msg, m.o.Now())
 	}
+}
+
+// others subscribes to what others write to topics of this mapper's.
+func others(filter string) client.Subscription {
+	return client.Subscription{Filter: filter, QoS: 1, NoLocal: true, RetainHandling: 2}
 }
 
 // configure takes a Device with its model: new, changed or gone.
@@ -210,7 +215,17 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 		m.out.renew(d.topics())
 		return
 	}
+	before := d.topics()
 	d.configure(info, b.Model)
+	after := make(map[string]bool)
+	for _, topic := range d.topics() {
+		after[topic] = true
+	}
+	for _, topic := range before {
+		if !after[topic] { // of a property that the model has no more
+			m.out.remove(topic)
+		}
+	}
 	m.ask(d.key)
 	m.workers[bus].poke()
 }

@@ -125,16 +125,24 @@ func (m *mapper) settle(key string, ask uint64, d *device, gone bool) {
 	}
 }
 
-// setupOne subscribes a device's wanted values and its commands, and asks what was reported
+// setupOne subscribes a device's wanted values, its commands and what others say of it, and asks what was reported
 // before. A device that is gone, nil, needs no subscriptions any more.
 func (m *mapper) setupOne(ctx context.Context, key string, d *device) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	wanted, commands := topics.Prefix+m.node+"/devices/"+key+"/desired/+", topics.Prefix+m.node+"/devices/"+key+"/commands/+"
-	if d == nil {
-		return m.mqtt.Unsubscribe(ctx, wanted, commands)
+	base := topics.Prefix + m.node + "/devices/" + key
+	subs := []client.Subscription{
+		{Filter: base + "/desired/+", QoS: 1}, {Filter: base + "/commands/+"},
+		others(base + "/reported/+"), others(base + "/refused/+"), others(base + "/problem/+"), others(base + "/problem"), others(base + "/state"),
 	}
-	if err := m.mqtt.Subscribe(ctx, client.Subscription{Filter: wanted, QoS: 1}, client.Subscription{Filter: commands}); err != nil {
+	if d == nil {
+		filters := make([]string, len(subs))
+		for i, s := range subs {
+			filters[i] = s.Filter
+		}
+		return m.mqtt.Unsubscribe(ctx, filters...)
+	}
+	if err := m.mqtt.Subscribe(ctx, subs...); err != nil {
 		return err
 	}
 	get := topics.Address{Node: m.node, Kind: topics.KindGet, Device: key}

@@ -340,6 +340,10 @@ func (t *Twins) projectDesired(b *batch, n *node, d *device, whole resource.Devi
 			b.tellDevice(whole.Metadata, resource.EventWarning, "NotAllowed", property, "%s is wanted and goes nowhere since the model changed: %v",
 				clip(string(value)), err)
 		}
+		if meta := whole.DesiredMeta[property]; !wanted && meta.Cleared {
+			was, _ := n.down.Get(key)
+			b.tellDevice(whole.Metadata, resource.EventNormal, "Cleared", property, "%s is no longer desired: cleared by %s", clip(string(was.Value)), meta.Origin)
+		}
 		if !wanted || err != nil {
 			t.deleteDown(b, n, key)
 		}

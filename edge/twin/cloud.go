@@ -176,10 +176,18 @@ func (t *Twin) settleDevice(b *batch, name string) {
 	old := t.devices[name]
 	t.devices[name] = d
 	t.known.Store(name, nil)
+	another := old != nil && old.bundle.Device.Metadata.UID != d.bundle.Device.Metadata.UID // of the same name
+	if another {
+		for _, p := range old.bundle.Model.Spec.Properties { // what was applied to the other one was not applied to this
+			key := topics.DeviceKey(name, topics.KindDesired, p.Name)
+			t.putEffective(b, key, verdict{})
+			t.forgetEffective(b, key)
+		}
+	}
+	b.out = append(b.out, t.retained(key, d.payload)) // before what is cleared: a mapper that it is no concern of lets it be
 	if old == nil {
 		t.o.Log.Info().Str("device", name).Str("model", d.bundle.Model.Metadata.Name).Msg("device joined the node")
 	} else {
-		another := old.bundle.Device.Metadata.UID != d.bundle.Device.Metadata.UID // of the same name
 		t.forget(b, name, old, func(property string) bool {
 			_, kept := d.bundle.Model.Property(property)
 			return another || !kept
@@ -187,15 +195,7 @@ func (t *Twin) settleDevice(b *batch, name string) {
 		if was, is := old.bundle.Device.Spec.Protocol.Type, d.bundle.Device.Spec.Protocol.Type; another || !resource.SameProtocol(was, is) {
 			t.disown(b, name)
 		}
-		if another {
-			for _, p := range old.bundle.Model.Spec.Properties { // what was applied to the other one was not applied to this
-				key := topics.DeviceKey(name, topics.KindDesired, p.Name)
-				t.putEffective(b, key, verdict{})
-				t.forgetEffective(b, key)
-			}
-		}
 	}
-	b.out = append(b.out, t.retained(key, d.payload))
 	t.touchDevice(b, name, d)
 }
 
@@ -206,10 +206,10 @@ func (t *Twin) removeDevice(b *batch, name string) {
 	}
 	delete(t.devices, name)
 	t.known.Delete(name)
+	b.out = append(b.out, t.retained("devices/"+name, nil))
 	t.forget(b, name, d, func(string) bool { return true })
 	t.clearUp(b, topics.Address{Kind: topics.KindDeviceState, Device: name}.Key())
 	t.clearUp(b, problemKey(name))
-	b.out = append(b.out, t.retained("devices/"+name, nil))
 	t.o.Log.Info().Str("device", name).Msg("device left the node")
 }
 

@@ -90,6 +90,8 @@ func badTopic(err error) error {
 }
 
 func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
+	b.from = m.Publisher.ClientID
+	defer func() { b.from = "" }()
 	switch a.Kind {
 	case topics.KindReported, topics.KindReportedAll:
 		return t.report(b, a, m)
@@ -146,6 +148,11 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 	entries := b.entries(a.Device, topics.KindReported, s, m, link.Meta{For: s.For})
 	if err := t.roomFor(entries...); err != nil {
 		return err
+	}
+	for _, e := range entries {
+		if err := t.mayClear(e.Key, m, e.Deleted); err != nil {
+			return err
+		}
 	}
 	for i, e := range entries {
 		if s.Nearest {
@@ -267,6 +274,9 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	}
 	key := topics.DeviceKey(name, topics.KindRefused, property)
 	if len(m.Payload) == 0 {
+		if err := t.mayClear(key, m, true); err != nil {
+			return err
+		}
 		t.clearUp(b, key)
 		return nil
 	}
@@ -350,10 +360,13 @@ func (t *Twin) putUp(b *batch, e link.Entry) error {
 }
 
 // tell publishes an edge-owned entry, once it is stored, if anybody wants to know. Who
-// subscribes from now on reads what is retained, and waits with that for the commit.
+// subscribes from now on reads what is retained, and waits with that for the commit. A subscription
+// with no local doesn't get what follows from the subscriber's own message.
 func (t *Twin) tell(b *batch, e link.Entry) {
 	if t.o.Wanted(topics.TopicOf(t.o.Node, e.Key)) {
-		b.out = append(b.out, t.message(e))
+		m := t.message(e)
+		m.Publisher.ClientID = b.from
+		b.out = append(b.out, m)
 	}
 }
 

@@ -15,6 +15,9 @@ func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
 	default:
 		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline, unknown", s)
 	}
+	if err := t.mayClear(a.Key(), m, len(m.Payload) == 0); err != nil {
+		return err
+	}
 	if err := t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID)); err != nil {
 		return err
 	}
@@ -39,6 +42,9 @@ func (t *Twin) problem(b *batch, a topics.Address, m broker.Message) error {
 		if err := d.bundle.Model.CheckKnown(a.Name); err != nil {
 			return err
 		}
+	}
+	if err := t.mayClear(a.Key(), m, len(m.Payload) == 0); err != nil {
+		return err
 	}
 	if len(m.Payload) > 0 {
 		if _, err := resource.ParseProblem(m.Payload); err != nil {
@@ -81,6 +87,22 @@ func (t *Twin) anothers(mapper string, m broker.Message) error {
 	owner, spoke := t.seen[key]
 	if spoke && owner != m.Publisher.User && string(state.Value) == resource.Online {
 		return resource.Errorf(resource.Forbidden, "", "mapper %s is online as another user", mapper)
+	}
+	return nil
+}
+
+// mayClear refuses to have one user clear what a mapper of another has said, while that is online.
+func (t *Twin) mayClear(key string, m broker.Message, clear bool) error {
+	e, ok := t.up.Get(key)
+	if !ok || !clear {
+		return nil
+	}
+	for mapper, user := range t.seen {
+		state, _ := t.up.Get(mapper)
+		if user != m.Publisher.User && string(state.Value) == resource.Online && (e.Origin == state.Origin || user != "" && e.Origin == user) {
+			a, _ := topics.ParseKey(t.o.Node, mapper)
+			return resource.Errorf(resource.Forbidden, "", "%s was said by mapper %s, which is online as another user, and is cleared by that user only", key, a.Device)
+		}
 	}
 	return nil
 }

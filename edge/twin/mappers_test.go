@@ -78,3 +78,33 @@ func TestNobodySaysWhatAnothersMapperSpeaks(t *testing.T) {
 	}, func(err error) { done <- err })
 	require.ErrorIs(t, <-done, resource.Forbidden)
 }
+
+// What a mapper said is cleared by nobody else while it is online, where identities tell them apart; and who asked for
+// a change isn't told of it, if that is what the subscription says.
+func TestTrial27AnotherUserClearsNothing(t *testing.T) {
+	r := joined(t)
+	as := func(user, id, key, payload string) error {
+		done := make(chan error, 1)
+		r.twin.Publish(broker.Message{
+			Topic: "v1/nodes/n1/" + key, Payload: []byte(payload), QoS: 1, Publisher: broker.Identity{User: user, ClientID: id},
+		}, func(err error) { done <- err })
+		return <-done
+	}
+	said := map[string]string{
+		"devices/hall/reported/temperature": "20", "devices/hall/problem/temperature": unplugged, "devices/hall/state": "online",
+	}
+	require.NoError(t, as("modbus", "c1", "mappers/m1/state", "online"))
+	for _, key := range []string{"devices/hall/reported/temperature", "devices/hall/problem/temperature", "devices/hall/state"} {
+		require.NoError(t, as("modbus", "c1", key, said[key]), key)
+	}
+	for key := range said {
+		require.ErrorIs(t, as("panel", "c2", key, ""), resource.Forbidden, key)
+		require.ErrorContains(t, as("", "c3", key, ""), "mapper m1, which is online as another user")
+		require.Contains(t, r.retained(), key)
+	}
+	require.ErrorIs(t, as("panel", "c2", "devices/hall/reported", `{"temperature":null}`), resource.Forbidden)
+	require.NoError(t, as("panel", "c2", "devices/hall/reported/temperature", "21"), "another value is no clear")
+	require.NoError(t, as("modbus", "c1", "devices/hall/problem/temperature", ""))
+	require.NoError(t, as("modbus", "c1", "mappers/m1/state", "offline"))
+	require.NoError(t, as("panel", "c2", "devices/hall/state", ""), "it is gone")
+}

@@ -144,6 +144,7 @@ type batch struct {
 	touched   map[[2]string]bool // properties whose value in force may have changed: device, property
 	docs      map[string]bool    // documents that may have changed, by key
 
+	from    string        // the client whose message is being taken
 	members []tree.Member // of the message that is being read
 	made    []link.Entry  // of them
 }

@@ -99,6 +99,9 @@ func (d *diagnosis) notOnline(f facts) {
 			by[cause{c.Reason, c.Message}] = append(by[cause{c.Reason, c.Message}], x.Metadata.Name)
 		}
 	}
+	if up := keysWith(f.mappers, func(state string) bool { return state == resource.Online }); len(by) > 0 && len(up) > 0 {
+		d.add(fine, "", "mappers that are running: %s", some(up))
+	}
 	causes := slices.SortedFunc(maps.Keys(by), func(a, b cause) int { return strings.Compare(by[a][0], by[b][0]) })
 	for _, c := range causes {
 		m, advice := f.aboutOffline(c.reason)
