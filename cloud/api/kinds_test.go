@@ -208,23 +208,23 @@ func TestSchemaRulesAreKept(t *testing.T) {
 	}
 }
 
-// fields are the places of a schema that are filled in v, or are not.
-func fields(def dict, v any, at string, found map[string]bool) {
+// filledIn are the places of a schema that are filled in v, or are not.
+func filledIn(def dict, v any, at string, found map[string]bool) {
 	found[at] = found[at] || v != nil
 	switch v := v.(type) {
 	case dict:
 		props, _ := def["properties"].(dict)
 		for name, prop := range props {
-			fields(prop.(dict), v[name], at+"."+name, found)
+			filledIn(prop.(dict), v[name], at+"."+name, found)
 		}
 		below, _ := def["additionalProperties"].(dict)
 		for _, e := range v {
-			fields(below, e, at+".*", found)
+			filledIn(below, e, at+".*", found)
 		}
 	case []any:
 		items, _ := def["items"].(dict)
 		for _, e := range v {
-			fields(items, e, at+"[]", found)
+			filledIn(items, e, at+"[]", found)
 		}
 	}
 }
@@ -236,7 +236,7 @@ func TestSamplesHaveEveryField(t *testing.T) {
 		found := map[string]bool{}
 		for _, o := range all[k.Name] {
 			if o["apiVersion"] == k.apiVersion() {
-				fields(defs[k.schemaName()].(dict), o, k.Name, found)
+				filledIn(defs[k.schemaName()].(dict), o, k.Name, found)
 			}
 		}
 		for _, at := range slices.Sorted(maps.Keys(found)) {

@@ -42,7 +42,7 @@ func TestStoredObjectsAreNotDecoded(t *testing.T) {
 			}
 			for field, value := range k.Fields {
 				require.Equal(t, value(whole), value(glance), field)
-				r := requirement{key: field, op: "=", values: []string{value(whole)}}
+				r := fieldTerm{field: field, equal: true, values: []string{value(whole)}}
 				r.quoted, _ = json.Marshal(value(whole))
 				require.True(t, r.stands(stored), field)
 			}

@@ -312,19 +312,3 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
-
-func FuzzSelector(f *testing.F) {
-	for _, s := range []string{"a=b", "a!=b,c in (d, e),!f", "x notin ()", "((", ","} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		terms, err := parseLabels(text)
-		if err != nil {
-			return
-		}
-		for _, r := range terms {
-			require.NotEmpty(t, r.key)
-			r.matches(map[string]string{"a": "b"})
-		}
-	})
-}
