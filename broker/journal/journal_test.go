@@ -152,7 +152,7 @@ func TestCrashAtAnyPoint(t *testing.T) {
 			g.add(put(next, strings.Repeat("t", 200)))
 			g.add(put(next+1, "t"))
 			_, newest := j.log.Segments()
-			wal.Seal(g.buf, wal.Place{Segment: newest, At: int64(len(text))})
+			g.buf = wal.Seal(g.buf, wal.Place{Segment: newest, At: int64(len(text))})
 			torn := bytes.Clone(g.buf)
 			switch rnd.IntN(4) {
 			case 0:
@@ -181,13 +181,14 @@ func TestFrameInAPayload(t *testing.T) {
 	j := opened(t, dir, 0)
 	inner := newGroup()
 	inner.add(put(7, "forged"))
-	wal.Seal(inner.buf, wal.Place{Segment: 1, At: wal.HeaderSize + wal.HeadSize + 3})
+	inner.buf = wal.Seal(inner.buf, wal.Place{Segment: 1, At: wal.HeaderSize + wal.HeadSize + 3})
 	j.now(t, put(1, string(inner.buf)))
 	require.NoError(t, j.Close())
 	path := j.log.Path(1)
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(path, text[:len(text)-1], 0o600))
+	const cut = 4 + 4 + 1 // both end marks, and one byte
+	require.NoError(t, os.WriteFile(path, text[:len(text)-cut], 0o600))
 	require.Empty(t, content(t, opened(t, dir, 0)))
 }
 
@@ -417,14 +418,14 @@ func FuzzSegment(f *testing.F) {
 	g.add(put(1, "one"))
 	g.add(Change{ID: 300})
 	g.addBase(1)
-	wal.Seal(g.buf, wal.Place{Segment: 1, At: wal.HeaderSize})
+	g.buf = wal.Seal(g.buf, wal.Place{Segment: 1, At: wal.HeaderSize})
 	f.Add(append(wal.AppendHeader(nil, 1, 0), g.buf...), false)
 	f.Add(g.buf[wal.HeadSize:], true)
 	f.Add([]byte{opPut, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, true)
 	f.Fuzz(func(t *testing.T, text []byte, framed bool) {
 		if framed { // a body with a right checksum
 			frame := append(make([]byte, wal.HeadSize), text...)
-			wal.Seal(frame, wal.Place{Segment: 1, At: wal.HeaderSize})
+			frame = wal.Seal(frame, wal.Place{Segment: 1, At: wal.HeaderSize})
 			text = append(wal.AppendHeader(nil, 1, 0), frame...)
 		}
 		dir := t.TempDir()

@@ -73,10 +73,13 @@ func (l *Log) scan(s *segment, last bool, r *Reader, each func(Place, []byte) er
 		if err != nil {
 			return err
 		}
-		if !ok {
-			if err := l.torn(at, r.size, last); err != nil {
+		if !ok || r.follows && r.at.At < r.size {
+			if err := l.torn(at, last); err != nil {
 				return err
 			}
+			break
+		}
+		if r.follows {
 			break
 		}
 		if err := each(at, body); err != nil {
@@ -85,7 +88,16 @@ func (l *Log) scan(s *segment, last bool, r *Reader, each func(Place, []byte) er
 	}
 	s.size = r.at.At
 	l.size.Add(s.size)
+	if last && r.follows {
+		return l.missing(s.number + 1)
+	}
 	return nil
+}
+
+// missing is the error for a segment that has to be there.
+func (l *Log) missing(number uint64) error {
+	return fmt.Errorf("%s is missing; restore the directory %s from a backup, or move it away to begin anew without %s in it",
+		l.Path(number), l.opts.Dir, l.opts.Keeps)
 }
 
 func ignoreEOF(err error) error {
@@ -95,17 +107,32 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// torn tells what a crash has left at a segment's end from damage.
-func (l *Log) torn(at Place, size int64, last bool) error {
+// errEnd is what can be said of a last frame that ends as it should, and is damaged before.
+var errEnd = errors.New("its last write reached its end, and its checksum is wrong: it was acknowledged and is damaged, " +
+	"unless power was cut while it was written")
+
+// torn tells what a crash may have left at a segment's end from damage.
+func (l *Log) torn(at Place, last bool) error {
 	rest, err := l.rest(at)
 	if err != nil {
 		return err
 	}
+	if !last && begunMark(rest, at) {
+		return nil
+	}
 	if !last || whole(rest, at) {
 		return l.Damaged(at, errors.New("a frame's checksum is wrong"))
 	}
-	l.opts.Log.Info().Str("file", l.Path(at.Segment)).Int64("bytes", size-at.At).
-		Msg(l.opts.Name + ": the end of the last write, which was never acknowledged, is dropped")
+	if bytes.HasSuffix(rest, appendMark(nil, at)) {
+		if l.opts.ReadOnly {
+			return l.Damaged(at, errEnd)
+		}
+		l.opts.Log.Error().Str("file", l.Path(at.Segment)).Int64("at", at.At).Int("bytes", len(rest)).Err(errEnd).
+			Msg(l.opts.Name + ": what is damaged at its end is dropped")
+		return nil
+	}
+	l.opts.Log.Info().Str("file", l.Path(at.Segment)).Int("bytes", len(rest)).
+		Msg(l.opts.Name + ": the last write is cut short, as a crash leaves it before it is acknowledged: it is dropped")
 	return nil
 }
 
@@ -127,13 +154,14 @@ func (l *Log) rest(at Place) ([]byte, error) {
 func whole(text []byte, at Place) bool {
 	var magic [4]byte
 	binary.LittleEndian.PutUint32(magic[:], frameMagic)
-	for from := 1; from < len(text); from++ {
-		i := bytes.Index(text[from:], magic[:])
+	common := magic[1:] // with all kinds
+	for from := 2; from < len(text); from++ {
+		i := bytes.Index(text[from:], common)
 		if i < 0 {
 			return false
 		}
 		from += i
-		if frameAt(text[from:], Place{at.Segment, at.At + int64(from)}) {
+		if frameAt(text[from-1:], Place{at.Segment, at.At + int64(from) - 1}) {
 			return true
 		}
 	}
@@ -146,6 +174,13 @@ func whole(text []byte, at Place) bool {
 func (l *Log) Begin(base uint64) error {
 	l.base = max(l.base, base)
 	if len(l.segments) == 0 && l.base == 0 {
+		if l.used {
+			gone := fmt.Errorf("no file of %s is in %s, which was in use: they were removed, or its first start was ended by a crash", l.opts.Name, l.opts.Dir)
+			if l.opts.ReadOnly {
+				return gone
+			}
+			l.opts.Log.Error().Err(gone).Msg(l.opts.Name + " begins anew, without " + l.opts.Keeps)
+		}
 		if l.opts.ReadOnly {
 			return nil
 		}
@@ -182,8 +217,7 @@ func (l *Log) gapless() (newest uint64, err error) {
 		}
 	}
 	if newest == 0 || newest != l.segments[len(l.segments)-1].number {
-		return 0, fmt.Errorf("%s is missing; restore the directory %s from a backup, or move it away to begin anew without %s in it",
-			l.Path(next), l.opts.Dir, l.opts.Keeps)
+		return 0, l.missing(next)
 	}
 	return newest, nil
 }
@@ -196,6 +230,8 @@ type Reader struct {
 	body []byte
 	at   Place
 	size int64
+
+	follows bool // it has come to the mark that another segment follows
 }
 
 const readBuffer = 64 << 10
@@ -239,7 +275,7 @@ func (r *Reader) open(l *Log, number uint64) error {
 		r.in = bufio.NewReaderSize(f, readBuffer)
 	}
 	r.in.Reset(f)
-	r.log, r.file, r.at, r.size = l, f, Place{number, HeaderSize}, info.Size()
+	r.log, r.file, r.at, r.size, r.follows = l, f, Place{number, HeaderSize}, info.Size(), false
 	return nil
 }
 
@@ -266,6 +302,9 @@ func (r *Reader) Next() (body []byte, at Place, err error) {
 	if !ok {
 		return nil, at, r.log.Damaged(at, errors.New("it was well when it was opened"))
 	}
+	if r.follows {
+		return r.Next()
+	}
 	return body, at, nil
 }
 
@@ -279,7 +318,7 @@ func (r *Reader) frame() (body []byte, ok bool, err error) {
 	if _, err := io.ReadFull(r.in, head[:]); err != nil {
 		return nil, false, r.failed(err)
 	}
-	n, ok := bodySize(head[:], left)
+	magic, n, mark, ok := parseHead(head[:], left)
 	if !ok {
 		return nil, false, nil
 	}
@@ -287,13 +326,18 @@ func (r *Reader) frame() (body []byte, ok bool, err error) {
 		r.body = make([]byte, n)
 	}
 	body = r.body[:n]
-	if _, err := io.ReadFull(r.in, body); err != nil {
+	_, err = io.ReadFull(r.in, body)
+	if err == nil {
+		_, err = r.in.Discard(int(mark))
+	}
+	if err != nil {
 		return nil, false, r.failed(err)
 	}
 	if !sealed(head[:], body, r.at) {
 		return nil, false, nil
 	}
-	r.at.At += HeadSize + n
+	r.at.At += HeadSize + n + mark
+	r.follows = magic == followMagic
 	return body, true, nil
 }
 

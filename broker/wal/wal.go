@@ -52,6 +52,7 @@ type Place struct {
 type Log struct {
 	opts Options
 	lock *os.File
+	used bool // the directory was, before it was opened
 
 	writing sync.Mutex // held while a frame is written, or a segment begun
 	file    File
@@ -84,6 +85,8 @@ func Open(o Options) (*Log, error) {
 		o.Wrap = func(f *os.File) File { return Synced{f} }
 	}
 	l := &Log{opts: o}
+	_, err := os.Stat(filepath.Join(o.Dir, "lock"))
+	l.used = err == nil
 	if !o.ReadOnly {
 		if err := makeDir(o.Dir, syncDir); err != nil {
 			return nil, err
@@ -151,7 +154,7 @@ func (l *Log) Append(frame []byte) (at Place, err error) {
 		}
 		at = l.end()
 	}
-	Seal(frame, at)
+	frame = Seal(frame, at)
 	if _, err = l.file.WriteAt(frame, at.At); err == nil {
 		err = l.file.Sync()
 	}
@@ -238,11 +241,24 @@ func (l *Log) begin(number uint64) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if l.file != nil {
+		l.follow()
 		_ = l.file.Close()
 	}
 	l.file, l.inUse = w, inUse
 	l.add(segment{number, HeaderSize})
 	return nil
+}
+
+// follow marks the segment that is written to as one that another follows, which is there. Without the mark, one that
+// is missing is not missed.
+func (l *Log) follow() {
+	at := l.end()
+	head := followMark(at)
+	if _, err := l.file.WriteAt(head[:], at.At); err != nil || l.file.Sync() != nil {
+		_ = l.file.Truncate(at.At)
+		return
+	}
+	l.grow(HeadSize)
 }
 
 func (l *Log) add(s segment) {

@@ -90,3 +90,34 @@ func status(address string, code int, is bool) error {
 	}
 	return nil
 }
+
+// The last write of a log is damaged although it was whole: check says so, and the program, which starts, at error level.
+func TestTrial36DamagedEnd(t *testing.T) {
+	s := stand.New(t, 1)
+	s.Up("core")
+	c := s.Client(s.Core(), nil)
+	require.NoError(t, c.Publish(t.Context(), client.Message{Topic: "own/a", Payload: []byte("value"), QoS: 1, Retain: true}))
+	require.NoError(t, s.Crash("core"))
+	dir := filepath.Join(s.Dir, "core")
+	logs, err := filepath.Glob(filepath.Join(dir, "broker", "*.log"))
+	require.NoError(t, err)
+	text, err := os.ReadFile(logs[0])
+	require.NoError(t, err)
+	text[len(text)-6] ^= 4
+	require.NoError(t, os.WriteFile(logs[0], text, 0o600))
+	check := func() (string, error) {
+		out, err := exec.CommandContext(t.Context(), filepath.Join(s.Bin, "edgebus"), "check", dir).CombinedOutput()
+		return string(out), err
+	}
+	said, err := check()
+	require.Error(t, err, said)
+	require.Contains(t, said, logs[0]+" is damaged")
+	require.Contains(t, said, "unless power was cut")
+	require.NoError(t, s.Start(t.Context(), "core"))
+	log, err := os.ReadFile(s.LogFile("core"))
+	require.NoError(t, err)
+	require.Regexp(t, `"level":"error".*unless power was cut.*what is damaged at its end is dropped`, string(log))
+	require.NoError(t, s.Term("core"))
+	said, err = check()
+	require.NoError(t, err, said)
+}
