@@ -9,16 +9,27 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// acl derives every right from the contract's table. It is pure and holds nothing
-// of a connection.
+// acl derives every right of an identity: to topics from the contract's table, to client
+// identifiers, and to administer the broker. It holds nothing of a connection.
 type acl struct {
-	rows map[topics.Kind]topics.Topic
-	node []string // what a node may subscribe to, below v1/nodes/{node}/
-	down []string // and what outside v1/
+	rows    map[topics.Kind]topics.Topic
+	node    []string // what a node may subscribe to, below v1/nodes/{node}/
+	down    []string // and what outside v1/
+	local   string   // the node whose own broker this is; empty on the hub
+	mappers map[string]bool
+	// protocol is the protocol of a device of the node; false: the node has no such device.
+	protocol func(device string) (string, bool)
 }
 
-func newACL(down []string) *acl {
-	a := &acl{rows: make(map[topics.Kind]topics.Topic), down: down}
+func newACL(o Options) *acl {
+	a := &acl{
+		rows: make(map[topics.Kind]topics.Topic), down: o.Down, local: o.Node, protocol: o.Protocol, mappers: make(map[string]bool),
+	}
+	for _, u := range o.Auth.Users {
+		if u.Role == topics.RoleMapper {
+			a.mappers[u.Name] = true
+		}
+	}
 	for _, t := range topics.Table() {
 		a.rows[t.Kind] = t
 		if slices.Contains(t.Subscribe, topics.RoleNode) {
@@ -57,19 +68,62 @@ func (a *acl) publish(id Identity, topic string) error {
 		return err
 	}
 	row := a.rows[addr.Kind]
-	allowed := false
+	outside := ""
 	for _, role := range id.Roles {
 		if slices.Contains(row.Publish, role) {
-			if inScope(id, role, addr) {
+			if outside = a.outside(id, role, addr); outside == "" && a.speaksFor(id, role, addr) {
 				return nil
 			}
-			allowed = true
 		}
 	}
-	if allowed {
-		return forbidden(topic, "this node or device is not given to %s", who(id))
+	switch {
+	case outside != "":
+		return forbidden(topic, "%s %s", outside, who(id))
+	case slices.ContainsFunc(row.Publish, id.Has):
+		return forbidden(topic, "the mapper %s signs in as the user %s", addr.Device, addr.Device)
 	}
 	return forbidden(topic, "%s may not publish here: owner %s", roles(id), row.Owner)
+}
+
+// clientID says why the identity may not connect with a client identifier: those of the links and of
+// mappers are reserved, so that nobody else's session can keep their owners out.
+func (a *acl) clientID(id Identity) error {
+	if rest, ok := strings.CutPrefix(id.ClientID, nodePrefix); ok {
+		node, _, _ := strings.Cut(rest, "/")
+		if id.Node != node {
+			return resource.Errorf(resource.Forbidden, "", "the client identifier %s%s, and those below it, belong to node %s", nodePrefix, node, node)
+		}
+	}
+	mapper, ok := strings.CutPrefix(id.ClientID, mapperPrefix)
+	switch {
+	case !ok || a.local == "": // mappers connect to their node's broker
+	case !id.Has(topics.RoleMapper):
+		return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to mappers, and the role is %s", mapperPrefix, roles(id))
+	case !a.ownsMapper(id, mapper):
+		return resource.Errorf(resource.Forbidden, "", "the client identifier belongs to the mapper %s, which signs in as the user %s", mapper, mapper)
+	}
+	return nil
+}
+
+// ownsMapper says whether a mapper of that name is the identity's own: the user's who is called so, if
+// one with the role is, and else of whoever has the role.
+func (a *acl) ownsMapper(id Identity, mapper string) bool {
+	return id.Has(topics.RoleMapper) && (id.User == mapper || !a.mappers[mapper])
+}
+
+// speaksFor says whether what a mapper says of a mapper is said of itself.
+func (a *acl) speaksFor(id Identity, role topics.Role, addr topics.Address) bool {
+	ofMapper := addr.Kind == topics.KindMapperState || addr.Kind == topics.KindMapperProtocols
+	return role != topics.RoleMapper || !ofMapper || a.ownsMapper(id, addr.Device)
+}
+
+// administers says whether the identity is an operator of everything here: on the hub of all nodes, on a
+// node's broker of that node.
+func (a *acl) administers(id Identity) bool {
+	if a.local != "" {
+		return id.Has(topics.RoleOperator) && id.Given(a.local)
+	}
+	return id.AllNodes()
 }
 
 // ownTopics says whether the identity may publish outside the tree.
@@ -87,7 +141,7 @@ func (a *acl) read(id Identity, topic string) bool {
 			id.Has(topics.RoleNode) && a.given(id.Node, topic)
 	}
 	if rest, ok := strings.CutPrefix(topic, topics.RefusedPrefix); ok {
-		return id.Has(topics.RoleOperator) || rest == topicID(id.ClientID)
+		return a.administers(id) || rest == topicID(id.ClientID)
 	}
 	addr, err := topics.Parse(topic)
 	if err != nil {
@@ -95,7 +149,7 @@ func (a *acl) read(id Identity, topic string) bool {
 	}
 	row := a.rows[addr.Kind]
 	for _, role := range id.Roles {
-		if slices.Contains(row.Subscribe, role) && inScope(id, role, addr) {
+		if slices.Contains(row.Subscribe, role) && a.outside(id, role, addr) == "" {
 			return true
 		}
 	}
@@ -141,9 +195,13 @@ func (a *acl) nodeSubscribe(id Identity, filter string) error {
 	}
 	if key, ok := strings.CutPrefix(filter, topics.Prefix+id.Node+"/"); ok {
 		for _, allowed := range a.node {
-			if covers(allowed, key) {
-				return nil
+			if !covers(allowed, key) {
+				continue
 			}
+			if !id.IsLink() {
+				return forbidden(filter, "%s %s", ofLink, who(id))
+			}
+			return nil
 		}
 	}
 	if topics.IsTree(filter) {
@@ -164,18 +222,55 @@ func (a *acl) given(node, topic string) bool {
 
 func ofNode(filter, node string) string { return strings.ReplaceAll(filter, "{node}", node) }
 
-// inScope says whether a role, which the table allows, extends to the address.
-func inScope(id Identity, role topics.Role, addr topics.Address) bool {
+// Why a role, which the table allows, does not extend to an address. The user's name follows.
+const (
+	notGiven      = "this node or device is not given to"
+	otherProtocol = "the device has a protocol that is not given to"
+	ofLink        = "this is for the link alone, whose client identifier is node/ and the node's name, and not for another client of"
+)
+
+// outside says why a role, which the table allows, does not extend to the address; empty: it does.
+func (a *acl) outside(id Identity, role topics.Role, addr topics.Address) string {
 	switch role {
 	case topics.RoleNode:
-		return addr.Node == id.Node
+		if addr.Node != id.Node {
+			return notGiven
+		}
+		if linkOnly[addr.Kind] && !id.IsLink() {
+			return ofLink
+		}
+		return ""
 	case topics.RoleMapper:
 		if !strings.HasPrefix(addr.Key(), "devices/") {
-			return true
+			return ""
 		}
-		return len(id.Devices) == 0 || matchAny(id.Devices, addr.Device)
+		if len(id.Devices) > 0 && !matchAny(id.Devices, addr.Device) {
+			return notGiven
+		}
+		return a.speaks(id, addr.Device)
 	}
-	return matchAny(id.Nodes, addr.Node)
+	if !matchAny(id.Nodes, addr.Node) {
+		return notGiven
+	}
+	return ""
+}
+
+// linkOnly are the kinds that belong to the link between a core and its hub.
+var linkOnly = map[topics.Kind]bool{
+	topics.KindSyncUp: true, topics.KindSyncDown: true, topics.KindClock: true, topics.KindCommand: true, topics.KindAnswer: true,
+}
+
+// speaks says why a mapper that was given protocols has nothing to do with a device. What is said of
+// one that the node hasn't is that it is gone, and is for all.
+func (a *acl) speaks(id Identity, device string) string {
+	if len(id.Protocols) == 0 || a.protocol == nil {
+		return ""
+	}
+	is, known := a.protocol(device)
+	if known && !slices.ContainsFunc(id.Protocols, func(p string) bool { return resource.SameProtocol(p, is) }) {
+		return otherProtocol
+	}
+	return ""
 }
 
 func matchAny(globs []string, name string) bool {
@@ -216,10 +311,10 @@ func who(id Identity) string { return strings.TrimSuffix(roles(id)+" "+id.User, 
 
 // topicID is a client id as one can stand in a topic.
 func topicID(clientID string) string {
-	if !strings.ContainsAny(clientID, "+#") {
+	if !strings.ContainsAny(clientID, "%+#") {
 		return clientID
 	}
-	return strings.NewReplacer("+", "%2B", "#", "%23").Replace(clientID)
+	return strings.NewReplacer("%", "%25", "+", "%2B", "#", "%23").Replace(clientID)
 }
 
 // validText makes a text fit for an MQTT string.

@@ -15,7 +15,7 @@ func TestWhoMayPublish(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Tree = tree })
 	in := func(user string) *tc { return open(t, b, user, credentialsOf(user, "secret")) }
 	clients := map[string]*tc{"op": in("op"), "view": in("view"), "map": in("map"), "modbus": in("modbus"), "any": in("any")}
-	clients["node"] = open(t, b, "core", credentialsOf("node/a1", ""))
+	clients["node"] = open(t, b, "node/a1", credentialsOf("node/a1", ""))
 	for _, c := range []struct {
 		who, topic string
 		ok         bool
@@ -77,7 +77,7 @@ func TestWhoMaySubscribe(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Tree = newFakeTree() })
 	in := func(user string) *tc { return open(t, b, user, credentialsOf(user, "secret")) }
 	clients := map[string]*tc{"op": in("op"), "view": in("view"), "map": in("map")}
-	clients["node"] = open(t, b, "core", credentialsOf("node/a1", ""))
+	clients["node"] = open(t, b, "node/a1", credentialsOf("node/a1", ""))
 	for _, c := range []struct {
 		who, filter string
 		code        byte
@@ -86,7 +86,7 @@ func TestWhoMaySubscribe(t *testing.T) {
 		{"node", "v1/nodes/a1/devices/+/commands/+", 1},
 		{"node", "v1/nodes/a1/devices/lamp/commands/+", 1},
 		{"node", "$share/g/v1/nodes/a1/devices/+/commands/+", 1},
-		{"node", "v1/refused/core", 1},
+		{"node", "v1/refused/node/a1", 1},
 		{"node", "v1/refused/op", 0x87},
 		{"node", "v1/nodes/a1/sync/up", 0x87},
 		{"node", "v1/nodes/a1/sync/+", 0x87},
@@ -101,7 +101,7 @@ func TestWhoMaySubscribe(t *testing.T) {
 		{"op", "v1/nodes/b1/devices/lamp/desired/power", 0x87},
 		{"op", "v1/nodes/+/status", 1},
 		{"op", "v1/nodes/a1/sync/down", 0x87},
-		{"op", "v1/refused/view", 1},
+		{"op", "v1/refused/view", 0x87},
 		{"op", "#", 1},
 		{"view", "v1/nodes/a1/status", 1},
 		{"view", "v1/nodes/a2/status", 0x87},
@@ -155,7 +155,7 @@ func TestResponseTopicMustBeReadable(t *testing.T) {
 	op := open(t, b, "op", credentialsOf("op", "secret"))
 	const get = "v1/nodes/a1/devices/d/get"
 	for response, code := range map[string]byte{
-		"my/reply": 0, "v1/nodes/b1/status": 0x87, "v1/nodes/a1/sync/down": 0x87, "v1/refused/other": 0,
+		"my/reply": 0, "v1/nodes/b1/status": 0x87, "v1/nodes/a1/sync/down": 0x87, "v1/refused/other": 0x87, "v1/refused/op": 0,
 	} {
 		ack := op.publish1(get, "", props(packets.Properties{ResponseTopic: response}))
 		require.Equal(t, code, ack.ReasonCode, response)
@@ -166,7 +166,7 @@ func TestResponseTopicMustBeReadable(t *testing.T) {
 func TestSubscribers(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Tree = newFakeTree() })
 	const topic = "v1/nodes/a1/devices/d/commands/reset"
-	core := open(t, b, "core", credentialsOf("node/a1", ""))
+	core := open(t, b, "node/a1", credentialsOf("node/a1", ""))
 	core.sub("v1/nodes/a1/devices/+/commands/+", 0)
 	view, op := open(t, b, "view", credentialsOf("view", "secret")), open(t, b, "op", credentialsOf("op", "secret"), persistent)
 	view.sub("v1/nodes/a1/#", 1) // a viewer sees no commands
@@ -179,9 +179,9 @@ func TestSubscribers(t *testing.T) {
 		slices.Sort(all)
 		return all
 	}
-	require.Equal(t, []string{"core v1/nodes/a1/devices/+/commands/+", "op #", "op " + topic}, list())
+	require.Equal(t, []string{"node/a1 v1/nodes/a1/devices/+/commands/+", "op #", "op " + topic}, list())
 	op.leave(b, "op")
-	require.Equal(t, []string{"core v1/nodes/a1/devices/+/commands/+"}, list())
+	require.Equal(t, []string{"node/a1 v1/nodes/a1/devices/+/commands/+"}, list())
 	require.Empty(t, b.Subscribers("v1/nodes/b2/devices/d/commands/reset"))
 }
 
@@ -215,9 +215,9 @@ func TestCovers(t *testing.T) {
 }
 
 func TestEveryRowOfTheContractHasItsRights(t *testing.T) {
-	a := newACL(nil)
+	a := newACL(Options{})
 	for _, role := range []topics.Role{topics.RoleNode, topics.RoleMapper, topics.RoleOperator, topics.RoleViewer} {
-		id := Identity{Roles: []topics.Role{role}, Node: "n", Nodes: []string{"*"}, Devices: []string{"*"}}
+		id := Identity{ClientID: "node/n", Roles: []topics.Role{role}, Node: "n", Nodes: []string{"*"}, Devices: []string{"*"}}
 		for _, row := range topics.Table() {
 			topic := topics.Prefix + "n/" + example(row.Pattern)
 			require.Equal(t, has(row.Publish, role), a.publish(id, topic) == nil, "%s publish %s", role, topic)

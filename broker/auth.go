@@ -160,7 +160,11 @@ func (a *authenticator) loopbackNode(c credentials) (Identity, bool) {
 	return nodeIdentity(name), true
 }
 
-const nodePrefix = "node/"
+// Client identifiers, and of nodes also user names, begin so.
+const (
+	nodePrefix   = "node/"
+	mapperPrefix = "mapper-"
+)
 
 func nodeUser(name string) string { return nodePrefix + name }
 

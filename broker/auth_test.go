@@ -109,14 +109,14 @@ func TestUnusualConnects(t *testing.T) {
 // A core calls itself node/{name} whatever it signs in with, and may change that.
 func TestANodeWithAPassword(t *testing.T) {
 	b := start(t, withUsers)
-	c := open(t, b, "core", credentialsOf("node/n9", "secret"), persistent)
+	c := open(t, b, "node/n9", credentialsOf("node/n9", "secret"), persistent)
 	require.Equal(t, byte(0x87), c.publish1("v1/nodes/n1/sync/up", "x").ReasonCode)
 	require.Equal(t, []byte{1}, c.subscribe("v1/nodes/n9/sync/down", 1).ReasonCodes)
-	c.leave(b, "core")
+	c.leave(b, "node/n9")
 	for _, as := range []connectOption{credentialsOf("n9", "secret"), credentialsOf("node/n9", "")} {
-		c = open(t, b, "core", as, persistent)
+		c = open(t, b, "node/n9", as, persistent)
 		require.True(t, c.connack.SessionPresent)
-		c.leave(b, "core")
+		c.leave(b, "node/n9")
 	}
 }
 

@@ -96,7 +96,7 @@ func New(opts Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules := newACL(opts.Down)
+	rules := newACL(opts)
 	b := &Broker{
 		opts: opts, log: opts.Log, auth: auth, acl: rules, router: newRouter(rules),
 		floods: sampled(opts.Log), shortages: sampled(opts.Log),

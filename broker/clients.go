@@ -144,11 +144,12 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	cs := &b.clients
 	cs.mu.Lock()
 	old := cs.byID[c.ident.ClientID]
+	others := old != nil && !old.rights().same(c.ident)
 	switch {
 	case cs.closed:
 		cs.mu.Unlock()
 		return false, errServerGone
-	case old != nil && !old.rights().same(c.ident):
+	case others && b.acl.clientID(old.rights()) == nil:
 		cs.mu.Unlock()
 		return false, errInUse
 	case c.expiry > 0 && (old == nil || !old.kept):
@@ -171,7 +172,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 		old.stopTimers()
 	}
 	durable := b.store != nil && c.expiry > 0
-	present = old != nil && !c.clean && (old.record > 0 || !durable) // what was to end with the connection has ended
+	present = old != nil && !others && !c.clean && (old.record > 0 || !durable) // what was to end with the connection has ended
 	cl := old
 	if !present {
 		if old != nil {

@@ -212,6 +212,9 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	}
 	ident.ClientID, ident.Version, ident.CertExpires = pk.Connect.ClientIdentifier, pk.ProtocolVersion, expires
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
+	if err := c.b.acl.clientID(ident); err != nil {
+		return &refusedConnect{code: codeBadClientID, reason: err.Error()}
+	}
 	c.ident, c.ownTopics = ident, c.b.acl.ownTopics(ident)
 	if err := c.sit(); err != nil {
 		return err
@@ -244,7 +247,8 @@ func (c *conn) begin() error {
 		c.resumed = resumed
 		return c.remember()
 	case errors.Is(err, errInUse):
-		return &refusedConnect{code: codeNotAuthorized}
+		return &refusedConnect{code: codeNotAuthorized, reason: connectReasons[codeNotAuthorized] +
+			", who has a session under it: use another one, or have an operator end that session (edgebus session end)"}
 	case errors.Is(err, resource.Quota):
 		return &refusedConnect{code: codeQuota, reason: reasonOf(err)}
 	}

@@ -33,6 +33,9 @@ type Options struct {
 	// after the broker. nil: they end with the process.
 	Journal Journal
 	Limits  Limits
+	// Protocol is the protocol of a device, on a node's own broker; false: the node has no such device.
+	// RightsChanged tells that it is another. nil: no mapper is held to its protocols.
+	Protocol func(device string) (string, bool)
 	// Down are filters outside v1/ that nodes may subscribe to; {node} stands for a node's name.
 	Down []string
 	// Outlet takes messages out for the link. nil: there is none.

@@ -21,7 +21,7 @@ func inUse() int {
 
 // subscribed is a router with clients who subscribed to a filter.
 func subscribed(clients int, filter string) *router {
-	r := newRouter(newACL(nil))
+	r := newRouter(newACL(Options{}))
 	b := &Broker{router: r}
 	b.quotas = newQuotas(Limits{})
 	b.opts.Limits = Limits{}.Complete()

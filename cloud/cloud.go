@@ -113,7 +113,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	site, err := web.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(api.New(api.Options{
 		Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(hub.ID, tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
-		MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Seal: key,
+		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Seal: key,
 	})))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))

@@ -118,7 +118,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.New("nothing can be stored: see the log")
 	}
 	site, err := web.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(api.New(api.Options{
-		Who: reader(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up), Ready: ready, Metrics: figures.Handler(), Links: links(o, hub, commits),
+		Who: reader(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up), Ready: ready, Metrics: figures.Handler(), Links: links(o, hub, commits), Sessions: br.ServeSessions,
 	})))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))

@@ -125,7 +125,7 @@ func TestOverABroker(t *testing.T) {
 		executor, commands, _ := connect(t, addr, "executor", func(o *client.Options) {
 			listening("v1/nodes/n1/devices/+/commands/+")(o)
 			if hub {
-				o.User = "node/n1"
+				o.User, o.ClientID = "node/n1", "node/n1"
 			}
 		})
 		ann, answers, _ := connect(t, addr, "ann", listening("reply/ann"))

@@ -18,6 +18,7 @@ import (
 
 // access is what a user may do here. The zero value may do nothing.
 type access struct {
+	id         broker.Identity
 	user, role string
 	account    string    // the name, if the user has one: nobody else is called so
 	expires    time.Time // when the certificate does that the user signed in with, if it was one
@@ -33,7 +34,7 @@ type access struct {
 
 // accessOf derives it from the same roles and nodes that hold over MQTT.
 func accessOf(id broker.Identity) access {
-	a := access{user: id.User, account: id.User, nodes: id.Nodes, given: id.Given, expires: id.CertExpires}
+	a := access{id: id, user: id.User, account: id.User, nodes: id.Nodes, given: id.Given, expires: id.CertExpires}
 	if a.user == "" {
 		a.user = "anonymous"
 	}
@@ -44,7 +45,7 @@ func accessOf(id broker.Identity) access {
 		a.role, a.reads, a.shared, a.writes, a.all = "controller", true, true, true, true
 	case id.Has(topics.RoleOperator):
 		a.role, a.reads, a.shared, a.writes = "operator", true, true, true
-		a.all = slices.Contains(id.Nodes, "*")
+		a.all = id.AllNodes()
 		a.rule = fmt.Sprintf(`%s is an operator of the nodes %s (auth.users); what belongs to others, or to all, needs nodes: ["*"]`, a.user, nodes)
 	case id.Has(topics.RoleViewer):
 		a.role, a.reads, a.shared = "viewer", true, true

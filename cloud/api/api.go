@@ -42,6 +42,8 @@ type Options struct {
 	Metrics http.Handler
 	// Links answers /links, if it is there: how a node's link is, or all nodes' at most so many.
 	Links func(node string, most int) resource.LinkReport
+	// Sessions answers /sessions, if it is there: the sessions of the broker's clients.
+	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Ready says for each name whether that part can work; /readyz asks all of them.
 	Ready map[string]func(context.Context) error
 	// Suffix ends a name that is made of a generateName; another one is tried if that is taken. Random without it.
@@ -115,6 +117,13 @@ func New(o Options) http.Handler {
 		mux.Handle("GET /links", overview(s.handle(s.links)))
 		mux.Handle("GET /links/{node}", overview(s.handle(s.links)))
 	}
+	if o.Sessions != nil {
+		for _, method := range []string{http.MethodGet, http.MethodDelete} {
+			mux.Handle(method+" /sessions", s.handle(func(w http.ResponseWriter, r *http.Request) error {
+				return s.Sessions(w, r, accessIn(r.Context()).id)
+			}))
+		}
+	}
 	s.discovery(mux)
 	mux.Handle("GET /openapi/v2", s.handle(s.openapi2))
 	mux.Handle("POST "+accessRoot+"/selfsubjectaccessreviews", s.handle(s.accessReview))
@@ -147,6 +156,9 @@ func (s *server) index(w http.ResponseWriter, _ *http.Request) {
 	}
 	if s.Links != nil {
 		b.WriteString("/links\n")
+	}
+	if s.Sessions != nil {
+		b.WriteString("/sessions\n")
 	}
 	b.WriteString("\nkubectl --server=http://this-address get devices\n")
 	plain(w, http.StatusOK, b.String())

@@ -119,6 +119,19 @@ func (c *Client) Get(ctx context.Context, path string, into any) error {
 	return c.decode(text, into)
 }
 
+const sessionsPath = "/sessions"
+
+// Sessions lists the sessions of the broker's clients. A node's core answers it, too.
+func (c *Client) Sessions(ctx context.Context) (list resource.SessionList, err error) {
+	return list, c.Get(ctx, sessionsPath, &list)
+}
+
+// EndSession ends the session of a client.
+func (c *Client) EndSession(ctx context.Context, clientID string) error {
+	_, err := c.ask(ctx, call{method: http.MethodDelete, path: sessionsPath, query: url.Values{"client": {clientID}}})
+	return err
+}
+
 // ask waits for all of an answer.
 func (c *Client) ask(given context.Context, r call) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(given, 2*min(c.Timeout, math.MaxInt64/2)) // a long answer may take longer than its beginning

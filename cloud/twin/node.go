@@ -49,13 +49,13 @@ func (n *node) state() string {
 	return resource.Offline
 }
 
-// Connected is told by the hub's broker of every client. A node counts when it
-// listens: other clients may have its certificate, but one of them is its core.
+// Connected is told by the hub's broker of every client. A node counts when its link
+// listens: others of its clients may have its certificate.
 func (t *Twins) Connected(broker.Identity) {}
 
 // Subscribed begins the link when a core listens on its sync/down.
 func (t *Twins) Subscribed(id broker.Identity, filter string) {
-	if _, down := topics.Sync(id.Node); !id.Has(topics.RoleNode) || filter != down {
+	if _, down := topics.Sync(id.Node); !id.IsLink() || filter != down {
 		return
 	}
 	t.steps.Put(func(b *batch) {

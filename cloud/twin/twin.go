@@ -94,7 +94,7 @@ type node struct {
 	name   string
 	down   *link.Owner
 	up     *link.Replica
-	core   string          // client id of the connection that listens on sync/down; empty: offline
+	core   string          // client id of the link while it listens on sync/down; empty: offline
 	sentAt time.Time       // when down last said or heard something
 	bound  map[string]bool // the devices that belong to it
 	listed time.Time       // when that was last written

@@ -1,7 +1,7 @@
 // Package api is the Device API at the edge: the node's Devices with their
 // models and twins, and the Node itself, over HTTP, in the shapes of the hub's API
 // and in those of KubeEdge's group. Stock kubectl is a client of it. It answers from
-// the node's own store, so that it works with the hub away. It is read-only:
+// the node's own store, so that it works with the hub away. It writes no values:
 // values are wanted and reported on the node's broker.
 package api
 
@@ -42,6 +42,8 @@ type Options struct {
 	Ready   func() error // nil error: the core can do its work
 	Metrics http.Handler
 	Links   func() resource.LinkReport // how the link to the hub is, when asked
+	// Sessions answers /sessions: the sessions of the broker's clients.
+	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 }
 
 const base = "/apis/" + resource.APIVersion
@@ -78,11 +80,14 @@ func New(o Options) http.Handler {
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.Handle("GET /metrics", o.Metrics)
 	mux.HandleFunc("GET /links", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, s.Links()) })
+	mux.HandleFunc("GET /sessions", s.sessions)
+	mux.HandleFunc("DELETE /sessions", s.sessions)
 	mux.HandleFunc("/", s.other)
 	if o.Who == nil {
 		return mux
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	// A page of another site must not end sessions through the browser of somebody who may.
+	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
 			id, err := o.Who(r)
 			if err != nil {
@@ -92,7 +97,14 @@ func New(o Options) http.Handler {
 			r = r.WithContext(context.WithValue(r.Context(), identityKey{}, id))
 		}
 		mux.ServeHTTP(w, r)
-	})
+	}))
+}
+
+func (s *server) sessions(w http.ResponseWriter, r *http.Request) {
+	id, _ := r.Context().Value(identityKey{}).(broker.Identity)
+	if err := s.Sessions(w, r, id); err != nil {
+		refuse(w, err)
+	}
 }
 
 type identityKey struct{}
@@ -103,6 +115,10 @@ func refuse(w http.ResponseWriter, err error) {
 	case resource.Unauthorized:
 		w.Header().Set("WWW-Authenticate", `Basic realm="edgebus", charset="UTF-8"`)
 		fail(w, http.StatusUnauthorized, string(kind), "%v", err)
+	case resource.NotFound:
+		fail(w, http.StatusNotFound, string(kind), "%v", err)
+	case resource.Unavailable:
+		fail(w, http.StatusServiceUnavailable, "ServiceUnavailable", "%v", err)
 	case resource.Quota:
 		fail(w, http.StatusTooManyRequests, "TooManyRequests", "%v", err)
 	case resource.Invalid:

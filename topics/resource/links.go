@@ -104,3 +104,22 @@ type Rejection struct {
 	Reason string `json:"reason"`
 	Remote string `json:"remote,omitempty"`
 }
+
+// SessionList is the answer of /sessions, on the hub and on a core.
+type SessionList struct {
+	Sessions []Session `json:"sessions"`
+}
+
+// Session is the session of an MQTT client with one of the brokers.
+type Session struct {
+	Client    string `json:"client"`         // its identifier
+	User      string `json:"user,omitempty"` // whose it is; empty: somebody without a name
+	Connected bool   `json:"connected"`
+	Remote    string `json:"remote,omitempty"` // where the client connects from, or did last
+	// Since when the client is away, and when its session ends if it stays so.
+	Since         string `json:"since,omitempty"`
+	Expires       string `json:"expires,omitempty"`
+	Subscriptions int    `json:"subscriptions"`
+	Messages      int    `json:"messages"` // that wait, or were sent and are not acknowledged
+	Bytes         int    `json:"bytes"`    // of those that wait
+}

@@ -84,7 +84,7 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 		commands []*cobra.Command
 	}{
 		{"Objects:", []*cobra.Command{newGet(), newWatch(), newDescribe(), newApply(), newDelete(), newExport(), newKinds()}},
-		{"Devices and nodes:", []*cobra.Command{newTwin(), newCall(), newTree(), newDoctor()}},
+		{"Devices and nodes:", []*cobra.Command{newTwin(), newCall(), newTree(), newDoctor(), newSession()}},
 		{"Messages:", []*cobra.Command{newPub(), newSub()}},
 		{"Data directories:", []*cobra.Command{newCheck(), newBackup(), newRestore()}},
 		{"To begin with:", []*cobra.Command{newDemo(), newContext(), newKubeconfig(), newPasswd(), newVersion()}},
