@@ -151,6 +151,7 @@ func (s *server) admit(next http.Handler) http.Handler {
 			status := statusOf(err)
 			if status.Code == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", `Basic realm="edgebus", charset="UTF-8"`)
+				w.Header().Set("Connection", "close") // who isn't let in holds no connection
 			}
 			writeJSON(w, status.Code, status)
 			return

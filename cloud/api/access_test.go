@@ -72,11 +72,12 @@ func onNode(name, node string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"deviceModelRef":{"name":"dimmable"},"nodeName":%q,"protocol":{"type":"virtual"}}}`, name, node)
 }
 
-func TestNobody(t *testing.T) {
+func TestTrial06Nobody(t *testing.T) {
 	h := withPeople(t)
 	for _, path := range []string{"/", "/apis", base, base + "/devices", "/metrics", "/links", "/openapi/v3"} {
 		r := h.do("GET", path, "")
 		require.Equal(t, 401, r.code, path)
+		require.True(t, r.closed, "who is nobody holds no connection")
 		require.Equal(t, "Unauthorized", r.str("reason"))
 		require.Contains(t, r.header.Get("WWW-Authenticate"), "Basic")
 	}

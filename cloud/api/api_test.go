@@ -79,6 +79,7 @@ type reply struct {
 	header http.Header
 	body   []byte
 	tree   map[string]any
+	closed bool // the connection, after it
 }
 
 // do sends a request; headers are pairs.
@@ -94,7 +95,7 @@ func (h *hub) do(method, path, body string, headers ...string) reply {
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(resp.Body)
 	require.NoError(h.t, err)
-	r := reply{t: h.t, code: resp.StatusCode, header: resp.Header, body: raw}
+	r := reply{t: h.t, code: resp.StatusCode, header: resp.Header, body: raw, closed: resp.Close}
 	_ = json.Unmarshal(raw, &r.tree) // text has no tree
 	return r
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -22,7 +21,7 @@ const (
 	bodyTimeout   = time.Minute      // for a request's body
 	answerTimeout = time.Minute      // for who reads an answer; a watch sets its own, event by event
 	headerTimeout = 10 * time.Second // a request must have come soon; a watch has no end
-	idleTimeout   = 2 * time.Minute
+	idleTimeout   = time.Minute
 	closeTimeout  = 3 * time.Second
 )
 
@@ -35,7 +34,7 @@ type Server struct {
 }
 
 // Listen binds the configured addresses. At most so many connections as the limits say are served at one
-// time; others wait, and those of a host that has its share already are closed.
+// time. Beyond that the one that has been idle for longest is closed for a new one, or that waits.
 func Listen(cfg configs.HTTP, limits configs.Limits, log zerolog.Logger, handler http.Handler) (*Server, error) {
 	s := &Server{handler: patient(handler), log: log, room: newRoom(limits)}
 	if cfg.Listen != "" {
@@ -62,7 +61,7 @@ func (s *Server) bind(key, address string, secure *tls.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
-	l = &bounded{l, s.room, make(chan struct{}), sync.Once{}}
+	l = &bounded{l, s.room}
 	if secure != nil {
 		l = tls.NewListener(l, secure)
 	}
@@ -96,7 +95,7 @@ func (s *Server) Close() error {
 func (s *Server) Run(ctx context.Context) error {
 	srv := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
-		BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: complaints(s.log),
+		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withConn, ErrorLog: complaints(s.log),
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, l := range s.listeners {

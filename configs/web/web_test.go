@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -144,20 +145,17 @@ func (s stranger) RemoteAddr() net.Addr {
 	return &at
 }
 
-// TestOneHostLeavesRoom: who has asked for what is public, or was refused, may be there for a while; so from one
-// address nobody takes all the room.
-func TestOneHostLeavesRoom(t *testing.T) {
-	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, configs.Limits{Requests: 4, PerAddress: 5000}, zerolog.Nop(), http.NotFoundHandler())
+// served runs a handler for whom 127.0.1.0/24 is elsewhere. ask sends a request from an address and reads the answer's first byte.
+func served(t *testing.T, limits configs.Limits, h http.Handler) (s *Server, ask func(from string) (net.Conn, error)) {
+	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, limits, zerolog.Nop(), h)
 	require.NoError(t, err)
 	l := s.listeners[0].(*bounded)
 	l.Listener = elsewhere{l.Listener}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
-	defer func() { cancel(); require.NoError(t, <-ended) }()
-
-	ask := func(from string) (net.Conn, error) {
-		t.Helper()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	return s, func(from string) (net.Conn, error) {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 		conn, err := d.Dial("tcp", s.Addrs()[0].String())
 		require.NoError(t, err)
@@ -168,18 +166,89 @@ func TestOneHostLeavesRoom(t *testing.T) {
 		}
 		return conn, err
 	}
+}
+
+// TestOneHostLeavesRoom: who has asked for what is public, or was refused, may be there for a while; so from one
+// address nobody takes all the room. Its own connections make room for its new ones.
+func TestOneHostLeavesRoom(t *testing.T) {
+	s, ask := served(t, configs.Limits{Requests: 4, PerAddress: 5000}, http.NotFoundHandler())
+	s.room.rest = 0
 	first, err := ask("127.0.1.1")
 	require.NoError(t, err)
-	_, err = ask("127.0.1.1")
+	second, err := ask("127.0.1.1")
+	require.NoError(t, err)
+	other, err := ask("127.0.1.2")
 	require.NoError(t, err)
 	_, err = ask("127.0.1.1")
-	require.Error(t, err, "it is closed")
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, first) // the rest of its answer
+	require.NoError(t, err, "the one that was idle for longest is closed")
 	_, full := s.Connections()
 	require.EqualValues(t, 1, full)
-	_, err = ask("127.0.1.2")
-	require.NoError(t, err)
-	require.NoError(t, first.Close())
-	require.Eventually(t, func() bool { _, err := ask("127.0.1.1"); return err == nil }, time.Minute, time.Millisecond)
+	for _, conn := range []net.Conn{second, other} {
+		_, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: hub\r\n\r\n"))
+		require.NoError(t, err)
+	}
+	open, _ := s.Connections()
+	require.EqualValues(t, 3, open)
+}
+
+// Who asks nothing any more, or hasn't asked yet, stands in nobody's way.
+func TestTrial06IdleConnectionsMakeRoom(t *testing.T) {
+	s, ask := served(t, configs.Limits{Requests: 16}, http.NotFoundHandler())
+	var idle []net.Conn
+	for _, from := range []string{"127.0.1.1", "127.0.1.2"} {
+		for range 20 {
+			conn, err := ask(from)
+			require.NoError(t, err)
+			idle = append(idle, conn)
+		}
+	}
+	for range 12 { // half of a request is none
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, 3)}}).Dial("tcp", s.Addrs()[0].String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: h"))
+		require.NoError(t, err)
+	}
+	for _, from := range []string{"127.0.1.4", "127.0.0.1"} {
+		_, err := ask(from)
+		require.NoError(t, err, from)
+	}
+	_, err := io.Copy(io.Discard, idle[0])
+	require.NoError(t, err, "closed")
+	open, full := s.Connections()
+	require.LessOrEqual(t, open, int64(16))
+	require.Positive(t, full)
+}
+
+// When all are busy others wait for room, and this host, its operator and its health checks, has some left.
+func TestTrial06ThisHostHasRoomWhenAllAreBusy(t *testing.T) {
+	busy, release := make(chan struct{}, 100), make(chan struct{})
+	s, ask := served(t, configs.Limits{Requests: 16}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if host, _, _ := net.SplitHostPort(r.RemoteAddr); host != "127.0.0.1" {
+			busy <- struct{}{}
+			<-release
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	answers := make(chan error, 20)
+	for i := range 20 {
+		go func() { _, err := ask([]string{"127.0.1.1", "127.0.1.2"}[i%2]); answers <- err }()
+	}
+	for range 14 {
+		<-busy
+	}
+	require.Eventually(t, func() bool { _, full := s.Connections(); return full == 6 }, time.Minute, time.Millisecond)
+	for range 3 {
+		_, err := ask("127.0.0.1")
+		require.NoError(t, err)
+	}
+	require.Empty(t, busy, "others wait")
+	close(release)
+	for range 20 {
+		require.NoError(t, <-answers)
+	}
 }
 
 func TestWhomAConnectionCountsFor(t *testing.T) {

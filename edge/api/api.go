@@ -114,6 +114,7 @@ func refuse(w http.ResponseWriter, err error) {
 	switch kind := resource.KindOf(err); kind {
 	case resource.Unauthorized:
 		w.Header().Set("WWW-Authenticate", `Basic realm="edgebus", charset="UTF-8"`)
+		w.Header().Set("Connection", "close") // who isn't let in holds no connection
 		fail(w, http.StatusUnauthorized, string(kind), "%v", err)
 	case resource.NotFound:
 		fail(w, http.StatusNotFound, string(kind), "%v", err)
