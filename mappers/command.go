@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // maxCommands is how many commands may wait for one device.
@@ -88,6 +92,12 @@ func (w *worker) nextCommand(d *device) (c command, ok bool) {
 
 func (w *worker) execute(ctx context.Context, d *device, c command) error {
 	t, ok := d.session.(Commander)
+	w.m.mu.Lock()
+	i := slices.IndexFunc(d.methods, func(m resource.DeviceCommand) bool { return m.Name == c.name })
+	if i >= 0 {
+		t, ok = &method{w.m, d, d.methods[i]}, true
+	}
+	w.m.mu.Unlock()
 	switch {
 	case !ok:
 		w.m.answer(c, topics.Refused, nil, fmt.Errorf("%s takes no commands", d.key))
@@ -115,6 +125,69 @@ func (w *worker) execute(ctx context.Context, d *device, c command) error {
 		w.m.answer(c, topics.Failed, nil, err)
 	}
 	return err
+}
+
+// method is a command that a Device's spec has: it writes values to properties, at once and once.
+type method struct {
+	m *mapper
+	d *device
+	resource.DeviceCommand
+}
+
+// Command writes the values that the payload has, in order of name. What was written before one that is refused stays so, and
+// the answer says that.
+func (x *method) Command(ctx context.Context, _ string, payload []byte) ([]byte, error) {
+	writer, ok := x.d.session.(Writer)
+	if !ok {
+		return nil, Refuse(ReadOnly, "%s can't be written", x.d.key)
+	}
+	values, err := x.values(payload)
+	if err != nil {
+		return nil, err
+	}
+	names := slices.Sorted(maps.Keys(values))
+	for i, name := range names {
+		err := writer.Write(ctx, name, values[name])
+		if r, refused := refusal(err); refused && i > 0 {
+			return nil, Refuse(r.Code, "%s: %s (set before that: %s)", name, r.Message, strings.Join(names[:i], ", "))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil, nil
+}
+
+// values are those of a payload, if all of them are allowed.
+func (x *method) values(payload []byte) (map[string]string, error) {
+	values := make(map[string]string)
+	members, err := resource.Members(payload)
+	bare := len(x.Properties) == 1 && members[x.Properties[0]] == nil
+	switch {
+	case bare:
+		values[x.Properties[0]] = string(payload)
+	case err != nil || len(members) == 0:
+		return nil, Refuse(Invalid, "the payload of %s must be a JSON object of values for %s", x.Name, strings.Join(x.Properties, ", "))
+	default:
+		for name, v := range members {
+			if v == nil || !slices.Contains(x.Properties, name) {
+				return nil, Refuse(Invalid, "%.80s: %s sets %s", name, x.Name, strings.Join(x.Properties, ", "))
+			}
+			values[name] = string(*v)
+		}
+	}
+	x.m.mu.Lock()
+	defer x.m.mu.Unlock()
+	for name, value := range values {
+		p := x.d.props[name]
+		if p == nil || !p.spec.Writable() {
+			return nil, Refuse(ReadOnly, "%s can't be set", name)
+		}
+		if r := p.objection(value); r != nil {
+			return nil, r
+		}
+	}
+	return values, nil
 }
 
 var errStopping = errors.New("its mapper is stopping")

@@ -22,6 +22,7 @@ type device struct {
 	gone   bool     // the worker closes and forgets it
 
 	commands []command
+	methods  []resource.DeviceCommand // that the SDK executes by itself
 	pushed   map[string]string
 
 	// used by the device's worker only

@@ -29,10 +29,11 @@ const (
 
 // fakeNode is a node's broker with as much of the core's rules as a mapper can notice.
 type fakeNode struct {
-	t    *testing.T
-	b    *broker.Broker
-	addr string
-	stop func()
+	commands []resource.DeviceCommand // of devices that are attached
+	t        *testing.T
+	b        *broker.Broker
+	addr     string
+	stop     func()
 
 	mu      sync.Mutex
 	kept    map[string]broker.Message
@@ -194,6 +195,7 @@ func (n *fakeNode) attach(name, protocol string, config map[string]string, m *re
 	var d resource.Device
 	d.Metadata.Name, d.Spec.NodeName = name, testNode
 	d.Spec.Protocol = resource.Protocol{Type: protocol, Config: config}
+	d.Spec.Commands = n.commands
 	b := resource.NewBundle(d, *m)
 	payload, err := json.Marshal(b)
 	require.NoError(n.t, err)

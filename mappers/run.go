@@ -211,7 +211,9 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 		d = &device{key: a.Device, bus: bus, uid: b.Device.Metadata.UID}
 		m.devices[a.Device] = d
 		m.adopt(d)
-	} else if same(d, info, b.Model) {
+	}
+	d.methods = b.Device.Spec.Commands
+	if d.gen > 0 && same(d, info, b.Model) {
 		m.out.renew(d.topics())
 		return
 	}

@@ -241,7 +241,7 @@ func TestTheEdgesSchemasAreTheHubs(t *testing.T) {
 			edge[name] = all[k.schemaName()]
 		}
 	}
-	text, err := json.Marshal(edge)
+	text, err := json.MarshalIndent(edge, "", "") // a line a field, for whoever merges it
 	require.NoError(t, err)
 	written(t, "../../edge/api/schemas.json", append(text, '\n'))
 }

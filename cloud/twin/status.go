@@ -237,7 +237,7 @@ func (t *Twins) reportedStatus(d *device) resource.DeviceStatus {
 
 // reach is what stands between a device and its node.
 func (t *Twins) reach(d *device, whole resource.Device, state string) resource.Reach {
-	r := resource.Reach{Node: whole.Spec.NodeName, Registered: t.registered[whole.Spec.NodeName], Protocol: whole.Spec.Protocol.Type, State: state}
+	r := resource.Reach{Local: whole.Spec.LocalState, Node: whole.Spec.NodeName, Registered: t.registered[whole.Spec.NodeName], Protocol: whole.Spec.Protocol.Type, State: state}
 	if n := t.nodes[r.Node]; n != nil {
 		r.Away, r.Problem = n.away, tree.Problem(d.name, n.up.Get)
 		if state == resource.Unknown {

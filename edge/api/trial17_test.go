@@ -32,7 +32,9 @@ func TestTrial17DiscoveryNamesWhatThereIs(t *testing.T) {
 	f, url := serve(t)
 	f.set("lamp", "ON")
 	var groups struct {
-		Groups []struct{ Versions []struct{ GroupVersion string } }
+		Groups []struct {
+			Versions []struct{ GroupVersion string }
+		}
 	}
 	require.Equal(t, 200, get(t, url+"/apis", &groups))
 	found := 0

@@ -196,6 +196,7 @@ func (t *Twin) settleDevice(b *batch, name string) {
 			t.disown(b, name)
 		}
 	}
+	t.relocate(b, name, d)
 	t.touchDevice(b, name, d)
 }
 

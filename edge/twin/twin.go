@@ -71,7 +71,7 @@ type Twin struct {
 
 	publishing sync.RWMutex // held, before mu, until a step's values are published: no subscriber reads one before that
 	mu         sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
-	up         *link.Owner
+	up         *upMap
 	down       *link.Replica
 	effective  map[string]*store.Effective
 	floor      uint64
@@ -211,7 +211,8 @@ func (t *Twin) load() error {
 	if err != nil {
 		return err
 	}
-	t.up, t.down, t.effective, t.floor = snap.Up, snap.Down, snap.Effective, snap.Floor
+	t.up, t.down, t.effective, t.floor = newUpMap(snap.Up, snap.Effective), snap.Down, snap.Effective, snap.Floor
+	t.up.stays, t.up.store = t.stays, func(key string, e *store.Effective) { t.batch.effective[key] = e }
 	t.devices = make(map[string]*device)
 	t.known.Clear()
 	clear(t.ends)

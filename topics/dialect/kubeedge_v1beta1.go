@@ -17,8 +17,8 @@ type deviceV1beta1 struct {
 		NodeName       string                  `json:"nodeName,omitempty"`
 		Protocol       customized              `json:"protocol,omitzero"`
 		Properties     []devicePropertyV1beta1 `json:"properties,omitempty"`
-		Methods        kept                    `json:"methods,omitempty"`
-		StateReport    kept                    `json:"stateReport,omitempty"`
+		Methods        []methodV1beta1         `json:"methods,omitempty"`
+		StateReport    *stateReport            `json:"stateReport,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		State          string        `json:"state,omitempty"`
@@ -36,8 +36,20 @@ type devicePropertyV1beta1 struct {
 	Visitors     *customized `json:"visitors,omitempty"`
 	CollectCycle int64       `json:"collectCycle,omitempty"`
 	ReportCycle  int64       `json:"reportCycle,omitempty"`
-	ToCloud      kept        `json:"reportToCloud,omitempty"`
+	ToCloud      *bool       `json:"reportToCloud,omitempty"`
 	PushMethod   kept        `json:"pushMethod,omitempty"`
+}
+
+type methodV1beta1 struct {
+	Name        string   `json:"name"`
+	Description string   `json:"description,omitempty"`
+	Properties  []string `json:"propertyNames,omitempty"`
+}
+
+// stateReport: a change of state is told at once here, so that its cycle has nothing to add.
+type stateReport struct {
+	ToCloud *bool `json:"reportToCloud,omitempty"`
+	Cycle   kept  `json:"reportCycle,omitempty"`
 }
 
 type twinV1beta1 struct {
@@ -102,7 +114,14 @@ func readV1beta1(f deviceV1beta1) (d resource.Device, err error) {
 	for _, t := range f.Status.Twins {
 		twins{&d}.add(t.PropertyName, nil, t.Reported)
 	}
+	for _, m := range f.Spec.Methods {
+		d.Spec.Commands = append(d.Spec.Commands, resource.DeviceCommand{Name: m.Name, Description: m.Description, Properties: m.Properties})
+	}
+	d.Spec.LocalState = f.Spec.StateReport != nil && no(f.Spec.StateReport.ToCloud)
 	for _, p := range f.Spec.Properties {
+		if no(p.ToCloud) {
+			d.Spec.Local = append(d.Spec.Local, p.Name)
+		}
 		if p.Desired != nil && p.Desired.Value != "" {
 			twins{&d}.want(p.Name, p.Desired)
 		}
@@ -118,7 +137,16 @@ func readV1beta1(f deviceV1beta1) (d resource.Device, err error) {
 	return d, nil
 }
 
+// no says that somebody said no: who says nothing means yes.
+func no(said *bool) bool { return said != nil && !*said }
+
 func showV1beta1(d resource.Device) (f deviceV1beta1) {
+	for _, c := range d.Spec.Commands {
+		f.Spec.Methods = append(f.Spec.Methods, methodV1beta1{c.Name, c.Description, c.Properties})
+	}
+	if d.Spec.LocalState {
+		f.Spec.StateReport = &stateReport{ToCloud: new(bool)}
+	}
 	f.Spec.DeviceModelRef, f.Spec.NodeName = d.Spec.DeviceModelRef, d.Spec.NodeName
 	f.Spec.Protocol = customized{d.Spec.Protocol.Type, loose(d.Spec.Protocol.Config)}
 	f.Status.State, f.Status.LastOnlineTime = d.Status.State, d.Status.LastSeen
@@ -135,6 +163,14 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	}
 	for _, name := range sorted(wanted) {
 		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{Name: name, Desired: wish(d, name)})
+	}
+	for _, name := range d.Spec.Local {
+		i := slices.IndexFunc(f.Spec.Properties, func(p devicePropertyV1beta1) bool { return p.Name == name })
+		if i < 0 {
+			i = len(f.Spec.Properties)
+			f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{Name: name})
+		}
+		f.Spec.Properties[i].ToCloud = new(bool)
 	}
 	for _, name := range twinNames(d) {
 		t := d.Status.Twin[name]

@@ -58,10 +58,30 @@ type DeviceSpec struct {
 	// +listType=map
 	// +listMapKey=propertyName
 	PropertyVisitors []Visitor `json:"propertyVisitors,omitempty"`
+	// Commands set properties directly when they are called; drivers may know others.
+	// +listType=map
+	// +listMapKey=name
+	Commands []DeviceCommand `json:"commands,omitempty"`
+	// Local are properties whose reported values stay on the node: the hub is not told them.
+	// +listType=set
+	Local []string `json:"local,omitempty"`
+	// LocalState says that the device's state stays on the node, too.
+	LocalState bool `json:"localState,omitempty"`
 	// Desired are the wanted values of properties, whoever wrote them.
 	Desired map[string]Value `json:"desired,omitempty"`
 	// DesiredUntil are times after which a wanted value is no longer to be applied.
 	DesiredUntil map[string]string `json:"desiredUntil,omitempty"`
+}
+
+// DeviceCommand is a command that sets properties. Its payload is a value, if it has one property, or a JSON object of values.
+type DeviceCommand struct {
+	// Name is the command's name, as in its topic.
+	Name string `json:"name"`
+	// Description is for readers.
+	Description string `json:"description,omitempty"`
+	// Properties are those that it may set; they must be ReadWrite.
+	// +listType=set
+	Properties []string `json:"properties,omitempty"`
 }
 
 // Ref names an object.

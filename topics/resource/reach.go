@@ -76,6 +76,7 @@ type Reach struct {
 	Node       string // empty: it belongs to none
 	Registered bool   // there is a Node of that name
 	Away       bool   // the node is offline
+	Local      bool   // its state stays on the node, and this is not asked there
 	Protocol   string
 	State      string   // as its mapper said; empty: nothing
 	Problem    *Problem // the same
@@ -107,6 +108,8 @@ func (r Reach) Condition() Condition {
 		c.Reason, c.Message = ReasonNoSuch, "no Node "+r.Node+" is registered: one is when its core first connects; is spec.nodeName right?"
 	case r.Away:
 		c.Reason, c.Message = ReasonAway, "node "+r.Node+" is offline"
+	case r.Local:
+		c.Reason, c.Message = ReasonLocal, "its state stays on node "+r.Node+" (spec.localState)"
 	case r.State == Online:
 		c.Status, c.Reason = "True", "Online"
 	case r.Problem != nil:

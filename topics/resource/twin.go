@@ -40,6 +40,8 @@ type TwinProperty struct {
 	Conflict *Dispute   `json:"conflict,omitempty"` // an override met a newer desired value
 	Problem  *Problem   `json:"problem,omitempty"`  // why it can't be read: reported is what was read last
 	InSync   bool       `json:"inSync"`             // reported is as wanted
+	// Local says that the reported value stays on the node: whether the property is as wanted is known there only.
+	Local bool `json:"local,omitempty"`
 }
 
 // Refusal is the payload of refused/{property}.
@@ -127,6 +129,7 @@ const (
 	ReasonWaiting = "Waiting" // for the device to be as is wanted
 	ReasonRefused = "Refused" // all that it isn't was refused
 	ReasonUnread  = "Unread"  // nobody knows: what is wanted can't be read
+	ReasonLocal   = "Local"   // the hub doesn't know: what is reported stays on the node
 )
 
 // RefusedForNow is the code of a refusal that is not final: the mapper tries again.
@@ -151,7 +154,7 @@ func (d *Device) FollowSpec(m *DeviceModel, now time.Time) {
 	twin := make(map[string]TwinProperty, len(m.Spec.Properties))
 	for _, p := range m.Spec.Properties {
 		t := d.Status.Twin[p.Name]
-		t.Desired = d.desired(p.Name)
+		t.Desired, t.Local = d.desired(p.Name), slices.Contains(d.Spec.Local, p.Name)
 		if t.Refused.answersOlder(d.DesiredMeta[p.Name].Ver) && t.Override == nil {
 			t.Refused = nil
 		}
@@ -229,13 +232,17 @@ func ModelMissing(kind, model string) Condition {
 
 // TwinConditions derives a device's conditions from its twin.
 func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Time) []Condition {
-	var behind, unsure, refused, unread, disputed []string
+	var behind, unsure, local, refused, unread, disputed []string
 	why := ReasonRefused // unless something can still happen
 	for name, t := range twin {
-		if !t.InSync {
+		here := !t.Local || t.Reported != nil
+		switch {
+		case !t.InSync && t.Refused == nil && !here:
+			local = append(local, name+" is reported on the node only")
+		case !t.InSync:
 			behind = append(behind, name)
 		}
-		if !t.InSync && (t.Refused == nil || t.Refused.Code == RefusedForNow) {
+		if !t.InSync && (t.Refused == nil && here || t.Refused != nil && t.Refused.Code == RefusedForNow) {
 			why = ReasonWaiting
 		}
 		if p := t.Problem; p != nil {
@@ -259,6 +266,9 @@ func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Tim
 	inSync := listed(ConditionInSync, behind, "True", "False", "AsDesired", why)
 	if len(behind) == 0 {
 		inSync = listed(ConditionInSync, unsure, "True", "Unknown", "AsDesired", ReasonUnread)
+	}
+	if len(behind)+len(unsure) == 0 {
+		inSync = listed(ConditionInSync, local, "True", "Unknown", "AsDesired", ReasonLocal)
 	}
 	list = SetCondition(list, inSync, now)
 	list = SetCondition(list, listed(ConditionReadable, unread, "True", "False", "AllRead", ReadFailed), now)

@@ -144,6 +144,15 @@ func (d Device) Validate() error {
 			p.addErr("spec.desiredUntil["+name+"]", err)
 		}
 	}
+	for i, c := range d.Spec.Commands {
+		at := fmt.Sprintf("spec.commands[%d]", i)
+		if !topics.ValidProperty(c.Name) {
+			p.add(at+".name", "%s: must be %s", clip(c.Name), topics.PropertyRule())
+		}
+		if slices.ContainsFunc(d.Spec.Commands[:i], func(o DeviceCommand) bool { return o.Name == c.Name }) {
+			p.add(at+".name", "%s stands twice", clip(c.Name))
+		}
+	}
 	for i, v := range d.Spec.PropertyVisitors {
 		at := fmt.Sprintf("spec.propertyVisitors[%d]", i)
 		required(&p, at+".propertyName", v.PropertyName)
@@ -173,6 +182,14 @@ func (d Device) CheckModel(m DeviceModel) error {
 	}
 	for i, v := range d.Spec.PropertyVisitors {
 		p.addErr(fmt.Sprintf("spec.propertyVisitors[%d].propertyName", i), m.CheckKnown(v.PropertyName))
+	}
+	for i, name := range d.Spec.Local {
+		p.addErr(fmt.Sprintf("spec.local[%d]", i), m.CheckKnown(name))
+	}
+	for i, c := range d.Spec.Commands {
+		for j, name := range c.Properties {
+			p.addErr(fmt.Sprintf("spec.commands[%d].properties[%d]", i, j), m.CheckWritable(name))
+		}
 	}
 	sortProblems(p)
 	return p.err()

@@ -78,7 +78,7 @@ func behind(twin map[string]resource.TwinProperty) (instead []string, waits bool
 	waits = len(twin) == 0
 	for _, p := range slices.Sorted(maps.Keys(twin)) {
 		switch t := twin[p]; {
-		case t.InSync, t.Refused != nil, t.Conflict != nil && t.Conflict.Winner == "override":
+		case t.InSync, t.Local && t.Reported == nil, t.Refused != nil, t.Conflict != nil && t.Conflict.Winner == "override":
 		case t.Override != nil:
 			instead = append(instead, p+": "+printable(t.Override.Value, 40)+", by "+printable(t.Override.Origin, 40))
 		default:

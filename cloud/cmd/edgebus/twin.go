@@ -137,8 +137,11 @@ func twinRows(twin map[string]resource.TwinProperty, names []string, now time.Ti
 	for _, name := range names {
 		t := twin[name]
 		sync := "no"
-		if t.InSync {
+		switch {
+		case t.InSync:
 			sync = "yes"
+		case t.Local && t.Reported == nil:
+			sync = "on node" // is known there only
 		}
 		when := "–"
 		if t.Reported != nil {
@@ -386,6 +389,8 @@ func (w wish) outcome(t resource.TwinProperty) (done bool, err error) {
 			return false, withCode(refused, "%s is held back: %s. %s", it, why, w.anew())
 		}
 		return false, withCode(refused, "%s was refused by the device: %s", it, why)
+	case t.Local && t.Reported == nil:
+		return false, withCode(refused, "%s is wanted; whether it comes true is known on the node only, where its reported value stays (spec.local)", it)
 	case c != nil && c.DesiredVer == d.Ver && c.Winner == "override":
 		return false, withCode(refused, "%s does not come true: on the node it is overridden with %s, and the property's policy is %s",
 			it, printable(c.Override, 80), c.Policy)

@@ -1,0 +1,136 @@
+package twin
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/edgebus/edgebus/edge/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// upMap is all that the edge owns: the map that the hub follows, and beside it the values that stay on the node because
+// their Device says so (spec.local, spec.localState). Readers see no difference. What stays is stored with the values in force.
+type upMap struct {
+	*link.Owner
+	kept   map[string]link.Entry
+	sorted []string                             // the keys of kept
+	stays  func(key string) bool                // says which keys stay
+	store  func(key string, e *store.Effective) // notes what is to be committed; nil: it goes
+}
+
+// newUpMap takes what stays on the node out of what was stored with the values in force.
+func newUpMap(o *link.Owner, effective map[string]*store.Effective) *upMap {
+	u := &upMap{Owner: o, kept: make(map[string]link.Entry)}
+	for key, e := range effective {
+		if !strings.Contains(key, "/desired/") {
+			u.kept[key] = link.Entry{Key: key, Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin, Meta: link.Meta{For: e.SourceVer}}
+			delete(effective, key)
+		}
+	}
+	u.sorted = slices.Sorted(maps.Keys(u.kept))
+	return u
+}
+
+// Put writes a key where it belongs.
+func (u *upMap) Put(e link.Entry) (link.Entry, bool, error) {
+	if u.stays == nil || !u.stays(e.Key) {
+		return u.Owner.Put(e)
+	}
+	if len(e.Value) > link.MaxValue {
+		return e, false, resource.Errorf(resource.TooLarge, "", "%d bytes: a value has at most %d", len(e.Value), link.MaxValue)
+	}
+	old, known := u.kept[e.Key]
+	if known && string(old.Value) == string(e.Value) && old.Meta == e.Meta {
+		return old, false, nil
+	}
+	e.Ver = max(old.Ver, e.Ver) + 1
+	if !known {
+		at, _ := slices.BinarySearch(u.sorted, e.Key)
+		u.sorted = slices.Insert(u.sorted, at, e.Key)
+	}
+	u.kept[e.Key] = e
+	u.store(e.Key, &store.Effective{Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin, SourceVer: e.Meta.For})
+	return e, true, nil
+}
+
+// Delete removes a key from wherever it is.
+func (u *upMap) Delete(key string, ts int64, origin string) (link.Entry, bool) {
+	old, known := u.kept[key]
+	if !known {
+		return u.Owner.Delete(key, ts, origin)
+	}
+	delete(u.kept, key)
+	at, _ := slices.BinarySearch(u.sorted, key)
+	u.sorted = slices.Delete(u.sorted, at, at+1)
+	u.store(key, nil)
+	return link.Entry{Key: key, Ver: old.Ver + 1, TS: ts, Origin: origin, Deleted: true}, true
+}
+
+// Get returns a live entry.
+func (u *upMap) Get(key string) (link.Entry, bool) {
+	if e, ok := u.kept[key]; ok {
+		return e, true
+	}
+	return u.Owner.Get(key)
+}
+
+// Range calls fn for live entries in order of their keys, until it says false.
+func (u *upMap) Range(prefix string, fn func(link.Entry) bool) { u.RangeFrom(prefix, prefix, fn) }
+
+// RangeFrom is Range from a key on. fn must not change the map.
+func (u *upMap) RangeFrom(prefix, from string, fn func(link.Entry) bool) {
+	at, _ := slices.BinarySearch(u.sorted, max(prefix, from))
+	more := true
+	keptBefore := func(key string, all bool) {
+		for ; more && at < len(u.sorted) && strings.HasPrefix(u.sorted[at], prefix) && (all || u.sorted[at] < key); at++ {
+			more = fn(u.kept[u.sorted[at]])
+		}
+	}
+	u.Owner.RangeFrom(prefix, from, func(e link.Entry) bool {
+		keptBefore(e.Key, false)
+		more = more && fn(e)
+		return more
+	})
+	keptBefore("", true)
+}
+
+// stays says whether a key of the edge's is kept from the hub.
+func (t *Twin) stays(key string) bool {
+	if !strings.HasSuffix(key, "/state") && !strings.Contains(key, "/reported/") {
+		return false
+	}
+	a, err := topics.ParseKey(t.o.Node, key)
+	d := t.devices[a.Device]
+	switch {
+	case err != nil || d == nil:
+		return false
+	case a.Kind == topics.KindDeviceState:
+		return d.bundle.Device.Spec.LocalState
+	}
+	return a.Kind == topics.KindReported && slices.Contains(d.bundle.Device.Spec.Local, a.Name)
+}
+
+// relocate moves what is known of a device to where its spec says: the hub then learns it, or forgets it.
+func (t *Twin) relocate(b *batch, name string, d *device) {
+	keys := []string{topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()}
+	for _, p := range d.bundle.Model.Spec.Properties {
+		keys = append(keys, topics.DeviceKey(name, topics.KindReported, p.Name))
+	}
+	for _, key := range keys {
+		e, ok := t.up.Get(key)
+		_, kept := t.up.kept[key]
+		if !ok || kept == t.stays(key) {
+			continue
+		}
+		t.up.Delete(key, b.now.UnixMilli(), "")
+		if kept {
+			e.Ver = 0 // the map counts by itself
+		}
+		if err := t.putUp(b, e); err != nil { // it was stored before
+			t.o.Log.Error().Err(err).Str("key", key).Msg("a value can't be moved")
+		}
+	}
+}

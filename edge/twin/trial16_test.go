@@ -1,0 +1,63 @@
+package twin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// localHall is the thermostat with a Device whose reported values and state stay on the node, or don't.
+func localHall(local ...string) resource.Device {
+	return resource.Device{Metadata: resource.Meta{Name: "hall", UID: "u1"}, Spec: resource.DeviceSpec{
+		NodeName: "n1", Protocol: resource.Protocol{Type: "virtual"}, Local: local, LocalState: len(local) > 0,
+	}}
+}
+
+// What stays on the node is all there for its clients, also after a restart, and the hub never has it; when the Device says
+// otherwise it is moved.
+func TestTrial16LocalValuesStayOnTheNode(t *testing.T) {
+	r := newRig(t)
+	r.bind(localHall("setpoint"), thermostat)
+	r.connect()
+	r.shows("devices/hall", func(m broker.Message) bool { return len(m.Payload) > 0 })
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "21"))
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "22", answers("1")))
+	require.NoError(t, r.send("devices/hall/reported/profile", `{"a":1}`))
+	require.NoError(t, r.send("devices/hall/state", "online"))
+	first := r.value("devices/hall/reported/setpoint", "22")
+	require.Equal(t, "1", prop(first, "for"))
+	require.Equal(t, "2", prop(first, "ver"))
+	r.value("devices/hall/state", "online")
+	require.Equal(t, []string{"21", "22"}, r.said("devices/hall/reported/setpoint"))
+	r.inStep()
+	require.Equal(t, `{"a":1}`, r.atHub("devices/hall/reported/profile"))
+	require.Empty(t, r.atHub("devices/hall/reported/setpoint"))
+	require.Empty(t, r.atHub("devices/hall/state"))
+	d, ok := r.twin.Device("hall")
+	require.True(t, ok)
+	require.Equal(t, "22", d.Device.Status.Twin["setpoint"].Reported.Value)
+	require.Equal(t, resource.Online, d.Device.Status.State)
+
+	r.restart()
+	require.Equal(t, "2", prop(r.value("devices/hall/reported/setpoint", "22"), "ver"))
+	r.connect()
+	r.inStep()
+	require.Empty(t, r.atHub("devices/hall/reported/setpoint"))
+
+	r.bind(localHall(), thermostat)
+	require.Eventually(t, func() bool {
+		return r.atHub("devices/hall/reported/setpoint") == "22" && r.atHub("devices/hall/state") == "online"
+	}, wait, 1e6, "it is told now")
+	r.bind(localHall("setpoint", "profile"), thermostat)
+	require.Eventually(t, func() bool {
+		return r.atHub("devices/hall/reported/setpoint")+r.atHub("devices/hall/reported/profile")+r.atHub("devices/hall/state") == ""
+	}, wait, 1e6, "the hub forgets it")
+	r.value("devices/hall/reported/profile", `{"a":1}`)
+	require.NoError(t, r.send("devices/hall/reported/setpoint", ""))
+	r.shows("devices/hall/reported/setpoint", func(m broker.Message) bool { return len(m.Payload) == 0 })
+	r.want("devices/hall", "", 9) // it leaves
+	require.Eventually(t, func() bool { _, there := r.retained()["devices/hall/reported/profile"]; return !there }, wait, 1e6)
+}
