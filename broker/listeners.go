@@ -10,6 +10,8 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/edgebus/edgebus/configs/descriptors"
 )
 
 // listener is a bound address. It outlives failed accepts.
@@ -33,7 +35,7 @@ func (b *Broker) listen() error {
 		}
 		l := &listener{Listener: o, b: b, loopback: loopbackAddr(bound.Addr())}
 		l.bound = &gate{
-			Listener: bound, every: time.Second / time.Duration(b.opts.Limits.ConnectRate), closed: b.closed,
+			Listener: descriptors.Keep(bound, descriptors.MQTT), every: time.Second / time.Duration(b.opts.Limits.ConnectRate), closed: b.closed,
 			metered: o.TLS != nil || o.WebSocket,
 			held:    func() { b.stats.held.Add(1) },
 		}

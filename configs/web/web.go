@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/descriptors"
 )
 
 const (
@@ -61,7 +62,7 @@ func (s *Server) bind(key, address string, secure *tls.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
-	l = &bounded{l, s.room}
+	l = &bounded{descriptors.Keep(l, descriptors.HTTP), s.room}
 	if secure != nil {
 		l = tls.NewListener(l, secure)
 	}

@@ -175,7 +175,7 @@ func forbiddenInBroker(from, to string) string {
 	if within(to, "cloud", "edge", "mappers") {
 		return "the broker serves cloud and edge, and knows neither of them"
 	}
-	if within(to, "configs") && from != "broker/setup" && !within(to, "configs/password", "configs/memory", "configs/datadir", "configs/limits") {
+	if within(to, "configs") && from != "broker/setup" && !within(to, "configs/password", "configs/memory", "configs/datadir", "configs/descriptors", "configs/limits") {
 		return "the broker has options; only broker/setup makes them of settings"
 	}
 	return ""

@@ -13,6 +13,8 @@ type LinkReport struct {
 	Failing map[string]string `json:"failing,omitempty"`
 	// Gone is what of the data directory was removed, moved or replaced while the program was using it.
 	Gone string `json:"gone,omitempty"`
+	// Short says that connections were refused in the last minute for lack of file descriptors.
+	Short string `json:"short,omitempty"`
 	// Damaged are the stores that have found damage in their files, go on, and won't open again.
 	Damaged map[string]string `json:"damaged,omitempty"`
 	// FullestQueue is how full the fullest queue of this end's broker is, from 0 to 1.

@@ -161,6 +161,10 @@ func (d *diagnosis) ends(f facts) {
 		if r.Gone != "" {
 			d.add(wrong, "what it acknowledged may be lost, and it refuses what it would have to store", "%s has lost its files: %s", r.Program, r.Gone)
 		}
+		if r.Short != "" {
+			d.add(wrong, "raise its limit (LimitNOFILE= of its unit, ulimit -n), or end the clients that hold so many connections",
+				"%s refuses new connections: %s, the rest are kept for its own work", r.Program, r.Short)
+		}
 		for _, store := range slices.Sorted(maps.Keys(r.Failing)) {
 			d.add(wrong, "free space on its disk or mend it; it goes on by itself then", "%s can't store (%s): %s", r.Program, store, r.Failing[store])
 		}
