@@ -129,6 +129,8 @@ func New(o Options) http.Handler {
 	mux.Handle("POST "+accessRoot+"/selfsubjectaccessreviews", s.handle(s.accessReview))
 	mux.Handle("POST "+accessRoot+"/selfsubjectrulesreviews", s.handle(s.rulesReview))
 	mux.Handle("POST "+whoRoot+"/selfsubjectreviews", s.handle(s.whoReview))
+	mux.Handle("GET /api/v1/namespaces", s.handle(s.showNamespaces))
+	mux.Handle("GET /api/v1/namespaces/{name}", s.handle(s.showNamespaces))
 	mux.Handle("/apis/", s.handle(s.object))
 	mux.Handle("/api/", s.handle(s.object))
 	mux.Handle("/", s.handle(func(_ http.ResponseWriter, r *http.Request) error {

@@ -116,11 +116,14 @@ func (s *server) resources(group, version string) any {
 			continue
 		}
 		list = append(list, dict{
-			"name": k.Plural, "singularName": k.Singular, "namespaced": k.Namespaced, "kind": k.Name, "verbs": k.verbs(), "shortNames": k.Short,
+			"name": k.Plural, "singularName": k.Singular, "namespaced": k.Namespaced, "kind": k.Name, "verbs": k.verbs(), "shortNames": k.Short, "categories": k.categories(),
 		})
 		if !k.NoStatus {
 			list = append(list, dict{"name": k.Plural + "/status", "singularName": "", "namespaced": k.Namespaced, "kind": k.Name, "verbs": statusVerbs})
 		}
+	}
+	if k := &namespaceKind; group == k.Group && version == k.Version {
+		list = append(list, dict{"name": k.Plural, "singularName": k.Singular, "namespaced": false, "kind": k.Name, "verbs": k.verbs(), "shortNames": k.Short})
 	}
 	version = (&Kind{Group: group, Version: version}).apiVersion()
 	return dict{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": list}
@@ -141,6 +144,9 @@ func (s *server) aggregated(core bool) any {
 					list = append(list, k.discovered())
 				}
 			}
+			if core && version == namespaceKind.Version {
+				list = append(list, namespaceKind.discovered())
+			}
 			versions = append(versions, dict{"version": version, "resources": list, "freshness": "Current"})
 		}
 		items = append(items, dict{"metadata": dict{"name": g.name, "creationTimestamp": nil}, "versions": versions})
@@ -155,7 +161,7 @@ func (k *Kind) discovered() any {
 	}
 	d := dict{
 		"resource": k.Plural, "responseKind": k.gvk(), "scope": scope, "singularResource": k.Singular,
-		"verbs": k.verbs(), "shortNames": k.Short,
+		"verbs": k.verbs(), "shortNames": k.Short, "categories": k.categories(),
 	}
 	if !k.NoStatus {
 		d["subresources"] = []any{dict{"subresource": "status", "responseKind": k.gvk(), "verbs": statusVerbs}}

@@ -39,7 +39,10 @@ func (k *Kind) readOnly() bool { return k.foreign != nil && k.foreign.ReadOnly }
 
 // verbs are what can be done with objects of the kind.
 func (k *Kind) verbs() []string {
-	if k.readOnly() {
+	switch {
+	case k == &namespaceKind:
+		return namespaceVerbs
+	case k.readOnly():
 		return readVerbs
 	}
 	return verbs

@@ -18,6 +18,7 @@ type Kind struct {
 	Short                  []string
 	Namespaced             bool
 	Verbs                  []string
+	Categories             []string // under which several kinds are asked for at once: all
 }
 
 // APIVersion is what objects of the kind say of themselves.
@@ -76,6 +77,7 @@ type discovered struct {
 				Singular     string                `json:"singularResource"`
 				Verbs        []string              `json:"verbs"`
 				Short        []string              `json:"shortNames"`
+				Categories   []string              `json:"categories"`
 			} `json:"resources"`
 		} `json:"versions"`
 	} `json:"items"`
@@ -121,7 +123,7 @@ func (d discovered) kinds() (all []Kind) {
 			for _, r := range v.Resources {
 				all = append(all, Kind{
 					Group: group.Metadata.Name, Version: v.Version, Name: r.ResponseKind.Kind, Plural: r.Resource,
-					Singular: r.Singular, Short: r.Short, Namespaced: r.Scope == "Namespaced", Verbs: r.Verbs,
+					Singular: r.Singular, Short: r.Short, Namespaced: r.Scope == "Namespaced", Verbs: r.Verbs, Categories: r.Categories,
 				})
 			}
 		}

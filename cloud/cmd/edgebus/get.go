@@ -37,6 +37,7 @@ there are, and what their tables show, the hub says: edgebus kinds lists them.
 		Example: `  edgebus get devices
   edgebus get dev lamp -o yaml
   edgebus get devices,devicemodels -A -o wide
+  edgebus get all
   edgebus get nodes -l site=hall -w
   edgebus get device/lamp -o json | jq .status.twin`,
 		Args:              cobra.ArbitraryArgs,
@@ -134,6 +135,18 @@ func (h *hub) targets(ctx context.Context, args []string) (all []target, err err
 		return all, nil
 	}
 	kinds := strings.Split(args[0], ",")
+	if args[0] == "all" && len(args) == 1 {
+		known, err := h.Kinds(ctx)
+		if err != nil {
+			return nil, err
+		}
+		kinds = nil
+		for _, k := range known {
+			if slices.Contains(k.Categories, "all") {
+				kinds = append(kinds, k.Qualified())
+			}
+		}
+	}
 	if len(kinds) > 1 && len(args) > 1 {
 		return nil, withCode(misused, "names are for one kind: %s", usageTargets)
 	}
@@ -255,7 +268,7 @@ func (o *getOptions) every(ctx context.Context, targets []target) error {
 		if err != nil {
 			return err
 		}
-		if shown += n; n == 0 && o.isTable() {
+		if shown += n; n == 0 && o.isTable() && len(targets) < mostNothings {
 			o.nothing(t.kind)
 		}
 		o.tellLeft(ctx, o.errs, printer.nodes)
@@ -265,6 +278,9 @@ func (o *getOptions) every(ctx context.Context, targets []target) error {
 	}
 	return o.documents(targets[0].kind, objects, false)
 }
+
+// mostNothings is from how many kinds on it is not said of each that there is none.
+const mostNothings = 5
 
 // nothing says that there are no objects, beside what is printed for programs.
 func (o *getOptions) nothing(k client.Kind) {
