@@ -60,6 +60,9 @@ type Broker struct {
 	router    *router
 	retained  *memoryRetained
 	doubts    doubts
+	began     time.Time
+	loads     sysLoads
+	lost      []*will // of sessions that ended with the process before this one
 	store     *store  // nil: nothing outlives the process
 	asked     backlog // of the tree
 	clients   clients
@@ -108,6 +111,7 @@ func New(opts Options) (*Broker, error) {
 	b.router.dropped = b.droppedFor
 	b.lobby.size = max(16, opts.Limits.Connections/4)
 	b.guard = newGuard(opts.Limits.WrongPasswords)
+	b.began = opts.Now()
 	b.retained = newRetained(b.quotas.retained, opts.Now)
 	b.clients.byID = make(map[string]*client)
 	b.clients.kept = b.quotas.kept
@@ -151,12 +155,15 @@ const (
 
 // sweep forgets what has expired, from time to time, until the broker is to end.
 func (b *Broker) sweep(ctx context.Context) {
-	due := time.NewTicker(b.sweeps)
+	due, figures := time.NewTicker(b.sweeps), time.NewTicker(sysEvery)
 	defer due.Stop()
+	defer figures.Stop()
 	for {
 		select {
 		case <-due.C:
 			b.forgetExpired()
+		case <-figures.C:
+			b.publishSys()
 		case <-ctx.Done():
 			return
 		case <-b.closed:

@@ -196,6 +196,8 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	if cl.record > 0 {
 		cl.lasting, cl.left = c.expiry, time.Time{}
 		b.store.Commit([]journal.Change{cl.recordWith(c.hasWill())}, nil)
+	} else {
+		b.keepWill(c.hasWill())
 	}
 	c.unstored = !present && (cl.record > 0 || old != nil && old.record > 0)
 	cl.sess.Attach(c.w, session.Params{Version: c.ident.Version, ReceiveMaximum: c.receiveMaximum, MaximumPacket: c.maximumPacket})
@@ -258,6 +260,7 @@ func (b *Broker) supersede(old *client, replaced *conn, lost *will, resumed bool
 		b.tellDisconnected(replaced, ErrTakenOver)
 	}
 	if old == nil || resumed {
+		b.dropWill(lost)
 		return
 	}
 	b.end(old)
@@ -301,6 +304,7 @@ func (b *Broker) detach(c *conn, cause error) {
 	ends := false
 	var along []journal.Change
 	if !current && lost != nil && lost.delay > 0 {
+		b.dropWill(lost)
 		lost = nil // somebody has taken the session over meanwhile
 	}
 	if current {

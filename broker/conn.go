@@ -131,6 +131,9 @@ func (c *conn) countEnd(err error) {
 	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) {
 		c.wrongDoor("this listener wants TLS, and the client speaks without: have it use mqtts://")
 	}
+	if errors.Is(err, errNotHTTP) {
+		c.wrongDoor("this listener wants WebSocket, and the client speaks without, or TLS: see mqtt.listen and mqtt.websocket.tls")
+	}
 	if c.client == nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load() {
 		c.b.stats.rejects.add(noConnect)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -39,15 +40,15 @@ var connectReasons = map[byte]string{
 
 // connect takes the CONNECT and answers it. After an error nothing but the answer was sent.
 func (c *conn) connect() error {
+	if err := c.wrongPort(); err != nil {
+		return err
+	}
 	first, body, err := c.frame()
 	if err != nil {
 		return err
 	}
 	c.b.lobby.leave(c)
 	if first != packets.Connect<<4 {
-		if first == tlsHandshake {
-			c.wrongDoor("the client speaks TLS, and this listener doesn't: see mqtt.tls.listen, or have the client use mqtt://")
-		}
 		return errUnexpected
 	}
 	body = bytes.Clone(body) // the library's texts are parts of it
@@ -65,6 +66,29 @@ func (c *conn) connect() error {
 	}
 	return c.welcome(&pk)
 }
+
+// wrongPort looks at the first byte that comes, and tells at once whoever speaks another protocol than MQTT: of what
+// it sends no packet may ever be complete.
+func (c *conn) wrongPort() error {
+	if err := c.more(); err != nil {
+		return err
+	}
+	switch first := c.in.buf[c.in.taken]; {
+	case first == tlsHandshake:
+		c.wrongDoor("the client speaks TLS, and this listener doesn't: see mqtt.tls.listen, or have the client use mqtt://")
+		return errUnexpected
+	case first >= 'A' && first <= 'Z' && !c.listener.WebSocket: // a method of HTTP
+		c.wrongDoor("the client speaks HTTP or WebSocket, and this listener MQTT: see mqtt.websocket.listen and http.listen")
+		c.w.Control([]byte(wrongPortAnswer))
+		return errTold
+	}
+	return nil
+}
+
+const wrongPortText = "This port speaks MQTT, not HTTP. WebSocket has a port of its own (mqtt.websocket.listen), and so has the HTTP API (http.listen).\n"
+
+var wrongPortAnswer = fmt.Sprintf("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+	len(wrongPortText), wrongPortText)
 
 // accept reads a CONNECT and finds its session.
 func (c *conn) accept(pk *packets.Packet, body []byte) error {
@@ -221,6 +245,9 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	}
 	if w := c.takeWill(); w != nil {
 		w.message.Publisher = ident
+		if err := c.b.check(w.message); err != nil {
+			return &refusedConnect{code: codeOf(err), reason: "will: " + reasonOf(err), counted: willRefused}
+		}
 		c.setWill(w)
 	}
 	return nil

@@ -39,9 +39,10 @@ type Options struct {
 	// Down are filters outside v1/ that nodes may subscribe to; {node} stands for a node's name.
 	Down []string
 	// Outlet takes messages out for the link. nil: there is none.
-	Outlet *OutletOptions
-	Log    zerolog.Logger
-	Now    func() time.Time // nil: time.Now
+	Outlet  *OutletOptions
+	Version string // of the program, for $SYS/broker/version
+	Log     zerolog.Logger
+	Now     func() time.Time // nil: time.Now
 }
 
 // Rejection is a connection that was not let in. Client and user are what it said.

@@ -170,7 +170,7 @@ func (b *Broker) Pass(m Message, done func(error)) {
 // Brought is Pass for what came over the link, to where it came from it never goes back.
 func (b *Broker) Brought(m Message, done func(error)) {
 	if topics.IsTree(m.Topic) {
-		done(resource.Errorf(resource.Forbidden, m.Topic, "a bridge carries nothing below %s/", topics.Version))
+		done(resource.Errorf(resource.Forbidden, m.Topic, "a bridge carries nothing below %s and %s", topics.Prefix, topics.RefusedPrefix))
 		return
 	}
 	m.Publisher = Identity{ClientID: OutletID}

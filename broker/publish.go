@@ -156,7 +156,7 @@ func publishMistake(pk *packets.Packet) string {
 	switch {
 	case len(pk.Properties.SubscriptionIdentifier) > 0:
 		return "a client's PUBLISH has no subscription identifier"
-	case pk.TopicName == "" && !pk.Properties.TopicAliasFlag && pk.ProtocolVersion == 5:
+	case pk.TopicName == "" && !pk.Properties.TopicAliasFlag:
 		return "neither topic nor topic alias"
 	}
 	return propertyMistake(&pk.Properties)

@@ -236,7 +236,7 @@ func (c *conn) disconnected(pk *packets.Packet) error {
 		c.expiry = c.b.sessionExpiry(seconds)
 	}
 	if pk.ReasonCode == codeSuccess { // any other is no normal end
-		c.takeWill()
+		c.b.dropWill(c.takeWill())
 	}
 	return errLeft
 }

@@ -16,6 +16,7 @@ const (
 	kindSubscription                            // one of its subscriptions
 	kindRetained                                // a retained message of a users' own topic, as versions before kindRetainedOf wrote it
 	kindRetainedOf                              // the same with the user for whom it counts
+	kindWill                                    // the will of a session that ends with its connection: who, the will
 )
 
 // record encodes the client's record. w is its will, connected or away.
@@ -27,10 +28,30 @@ func (c *client) recordWith(w *will) journal.Change {
 	e.Time(c.left)
 	e.Flag(w != nil)
 	if w != nil {
-		e.Number(uint64(w.delay / time.Second))
-		e.Message(outgoing(w.message, time.Time{}))
+		w.encode(&e)
 	}
 	return journal.Change{ID: c.record, Value: e}
+}
+
+func (w *will) encode(e *session.Encoder) {
+	e.Number(uint64(w.delay / time.Second))
+	e.Message(outgoing(w.message, time.Time{}))
+}
+
+// willFrom decodes a will of somebody's.
+func willFrom(d *session.Decoder, id Identity) *will {
+	w := &will{delay: time.Duration(d.Number()) * time.Second}
+	m := d.Message()
+	w.message = Message{Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, Publisher: id}
+	return w
+}
+
+// change stores the will of a session that is not on disk.
+func (w *will) change() journal.Change {
+	e := session.Encoder{kindWill}
+	identify(&e, w.message.Publisher)
+	w.encode(&e)
+	return journal.Change{ID: w.record, Value: e}
 }
 
 func identify(e *session.Encoder, id Identity) {
@@ -76,11 +97,8 @@ func (b *Broker) clientFrom(record uint64, d *session.Decoder) *client {
 	c.lasting = time.Duration(d.Number()) * time.Millisecond
 	c.left = d.Time()
 	if d.Flag() {
-		w := &will{delay: time.Duration(d.Number()) * time.Second}
-		m := d.Message()
-		w.message = Message{Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, Publisher: id}
-		c.will = w
-		c.weighWill(w)
+		c.will = willFrom(d, id)
+		c.weighWill(c.will)
 	}
 	c.sess.Endure(c.number, b.store)
 	return c
@@ -197,6 +215,10 @@ func (l *loading) record(id uint64, value []byte) error {
 		return err
 	case kindRetained:
 		return l.retained(id, "", d)
+	case kindWill:
+		w := willFrom(d, identityFrom(d))
+		w.record = id
+		l.b.lost = append(l.b.lost, w)
 	case kindRetainedOf:
 		return l.retained(id, d.Text(), d)
 	default:
@@ -270,8 +292,13 @@ func (l *loading) restore(c *client) error {
 	return err
 }
 
-// resume starts the clocks of the sessions that were loaded.
+// resume starts the clocks of the sessions that were loaded, and publishes the wills of those that
+// ended with the process before this one.
 func (b *Broker) resume() {
+	for _, w := range b.lost {
+		b.publishWill(w)
+	}
+	b.lost = nil
 	for c, epoch := range b.clocks() {
 		b.expire(c, epoch)
 	}

@@ -257,6 +257,9 @@ func (b *Broker) puller(s *subscription, after string) session.Puller {
 	if b.opts.Tree != nil && (first == "#" || first == "+" || first == topics.Version) {
 		parts = append(parts, b.treePuller(filter))
 	}
+	if first == "$SYS" {
+		parts = append(parts, b.sysPuller(filter))
+	}
 	return func(max int) []*session.Message {
 		for len(parts) > 0 {
 			chunk := parts[0](max)

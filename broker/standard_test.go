@@ -382,3 +382,81 @@ func testRedeliveryOnReconnectOnly(t *testing.T, at place) {
 	}
 	sub.nothing()
 }
+
+// [MQTT-4.7.3-1] in a 3.1.1 PUBLISH and in a response topic, and reason codes that nobody defined: protocol errors.
+func TestTrial29AsTheStandardHasIt(t *testing.T) {
+	b := start(t, nil)
+	three := open(t, b, "three", v3)
+	three.raw([]byte{0x30, 3, 0, 0, 'x'})
+	_, n := three.ended()
+	require.Zero(t, n)
+	for name, raw := range map[string][]byte{
+		"empty response topic": {0x30, 7, 0, 1, 'a', 3, 0x08, 0, 0},
+		"PUBACK 0x01":          {0x40, 3, 0, 1, 0x01},
+		"PUBREC 0x92":          {0x50, 3, 0, 1, 0x92},
+		"PUBREL 0x80":          {0x62, 3, 0, 1, 0x80},
+		"PUBCOMP 0x10":         {0x70, 3, 0, 1, 0x10},
+		"DISCONNECT 0x01":      {0xE0, 1, 0x01},
+	} {
+		c := open(t, b, "five")
+		c.raw(raw)
+		code, _ := c.ended()
+		require.Equal(t, byte(0x82), code, name)
+	}
+	c := open(t, b, "five")
+	c.raw([]byte{0x40, 3, 0, 1, 0x10, 0x62, 3, 0, 1, 0x92})
+	require.Equal(t, byte(0x92), c.expect(packets.Pubcomp).ReasonCode, "defined ones")
+}
+
+// Below v1 only the tree and the refusals are the bus's own.
+func TestTrial29OnlyTheTreeIsReserved(t *testing.T) {
+	b := start(t, withTree(newFakeTree()))
+	pub, sub := open(t, b, "pub"), open(t, b, "sub")
+	const own = "v1/devices/me/telemetry"
+	require.Zero(t, pub.publish1(own, "kept", retain).ReasonCode)
+	sub.sub("v1/#", 1)
+	pk := sub.expect(packets.Publish)
+	require.Equal(t, own, pk.TopicName)
+	sub.ack(packets.Puback, pk.PacketID)
+	for _, topic := range []string{"v1", "v1/node", "v1/nodesx/a", "v1/refusedx"} {
+		require.Zero(t, pub.publish1(topic, "x").ReasonCode)
+		pk := sub.expect(packets.Publish)
+		require.Equal(t, topic, pk.TopicName)
+		sub.ack(packets.Puback, pk.PacketID)
+	}
+	for _, topic := range []string{"v1/nodes", "v1/refused", "v1/refused/pub"} {
+		require.NotZero(t, pub.publish1(topic, "x").ReasonCode, topic)
+	}
+}
+
+// The broker's figures have mosquitto's names, for operators of all nodes.
+func TestTrial29SYS(t *testing.T) {
+	b := start(t, func(o *Options) { withUsers(o); o.Version = "1.2" })
+	pub := open(t, b, "pub")
+	pub.publish1("a", "x", retain)
+	pub.sub("$SYS/#", 1)
+	got := make(map[string]string)
+	for range len(b.sysValues()) {
+		pk := pub.expect(packets.Publish)
+		require.True(t, pk.FixedHeader.Retain)
+		got[pk.TopicName] = string(pk.Payload)
+	}
+	require.Equal(t, "Edgebus 1.2", got["$SYS/broker/version"])
+	require.Contains(t, got["$SYS/broker/uptime"], " seconds")
+	require.Equal(t, "1", got["$SYS/broker/clients/connected"])
+	require.Equal(t, "1", got["$SYS/broker/retained messages/count"])
+	require.Equal(t, "1", got["$SYS/broker/publish/messages/received"])
+	b.publishSys()
+	b.publishSys()
+	for seen := false; !seen; {
+		pk := pub.expect(packets.Publish)
+		require.False(t, pk.FixedHeader.Retain)
+		seen = pk.TopicName == "$SYS/broker/load/messages/received/15min"
+	}
+	view := open(t, b, "view", credentialsOf("view", "secret"))
+	view.sub("$SYS/#", 0)
+	require.Equal(t, []byte{0x87}, view.subscribe("$SYS/broker/uptime", 0).ReasonCodes)
+	b.publishSys()
+	view.nothing()
+	require.Equal(t, byte(0x90), open(t, b, "liar").publish1("$SYS/broker/uptime", "1 second").ReasonCode)
+}

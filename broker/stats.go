@@ -125,7 +125,7 @@ func (b *Broker) Stats() Stats {
 	for reason, n := range b.stats.closed.snapshot() {
 		s.Closed[reason] = n
 	}
-	for _, reason := range []string{tooManyConnections, crowdedOut, noConnect, fullSeats} {
+	for _, reason := range []string{tooManyConnections, crowdedOut, noConnect, fullSeats, willRefused} {
 		s.Rejected[reason] = 0
 	}
 	for reason, n := range b.stats.rejects.snapshot() {
@@ -169,6 +169,9 @@ const (
 	crowdedOut         = "no CONNECT while others waited"
 	noConnect          = "no CONNECT in time"
 )
+
+// willRefused is why a connection is refused whose will can't be published.
+const willRefused = "the will can't be published"
 
 // fullSeats is why a connection is refused that is one too many of its user's or address's.
 const fullSeats = "too many connections of one user or address"

@@ -31,6 +31,9 @@ type wsConn struct {
 
 const handshakeBytes = 16 << 10 // of a request
 
+// errNotHTTP is why somebody is disconnected who speaks TLS to a listener without, or MQTT without WebSocket.
+var errNotHTTP = errors.New("not HTTP")
+
 var errNotBinary = errors.New("a WebSocket message that is not binary")
 
 // beneath is what carries a connection's bytes, WebSocket or not.
@@ -46,6 +49,9 @@ func beneath(transport net.Conn) net.Conn {
 func (c *wsConn) handshake() (*websocket.Conn, error) {
 	bounded := &io.LimitedReader{R: c.Conn, N: handshakeBytes}
 	a := &answer{Conn: c.Conn, in: bufio.NewReader(bounded), header: make(http.Header)}
+	if first, err := a.in.Peek(1); err == nil && (first[0] < 'A' || first[0] > 'Z') { // no method of HTTP begins so
+		return nil, errNotHTTP
+	}
 	r, err := http.ReadRequest(a.in)
 	if err != nil {
 		return nil, err

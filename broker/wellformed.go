@@ -22,6 +22,7 @@ var (
 	errProperty       = packets.Code{Code: codeMalformed, Reason: "a property that this packet can't have"}
 	errValue          = packets.Code{Code: codeProtocolError, Reason: "a value that the standard doesn't allow"}
 	errUserProperties = packets.Code{Code: codeQuota, Reason: fmt.Sprintf("more than %d user properties", maxUserProperties)}
+	errReason         = packets.Code{Code: codeProtocolError, Reason: "a reason code that the standard doesn't define for this packet"}
 	errUnexpected     = packets.Code{Code: codeProtocolError, Reason: "a packet that a client doesn't send here"}
 )
 
@@ -44,7 +45,7 @@ type propertyRule struct {
 	form     form
 	in       []byte // types of packet
 	repeated bool
-	least    uint32 // value
+	least    uint32 // value; of a text, bytes
 	most     uint32 // value; 0: any
 }
 
@@ -52,7 +53,7 @@ var propertyRules = map[byte]propertyRule{
 	packets.PropPayloadFormat:          {form: formByte, in: []byte{packets.Publish, willProperties}, most: 1},
 	packets.PropMessageExpiryInterval:  {form: formUint32, in: []byte{packets.Publish, willProperties}},
 	packets.PropContentType:            {form: formText, in: []byte{packets.Publish, willProperties}},
-	packets.PropResponseTopic:          {form: formText, in: []byte{packets.Publish, willProperties}},
+	packets.PropResponseTopic:          {form: formText, in: []byte{packets.Publish, willProperties}, least: 1},
 	packets.PropCorrelationData:        {form: formBytes, in: []byte{packets.Publish, willProperties}},
 	packets.PropTopicAlias:             {form: formUint16, in: []byte{packets.Publish}},
 	packets.PropSubscriptionIdentifier: {form: formVarint, in: []byte{packets.Subscribe, packets.Publish}, least: 1},
@@ -186,7 +187,7 @@ func (r *cursor) value(rule propertyRule) {
 	case formVarint:
 		v = r.varint()
 	case formText:
-		r.text()
+		v = uint32(len(r.text()))
 	case formBytes:
 		r.bytes()
 	case formPair:
@@ -261,10 +262,24 @@ func (r *cursor) reason(kind byte, five bool) {
 	if !five || len(r.b) == 0 {
 		return
 	}
-	r.uint8()
+	if code := r.uint8(); !bytes.Contains(reasonCodes[kind], []byte{code}) {
+		r.fail(errReason)
+	}
 	if len(r.b) > 0 {
 		r.properties(kind)
 	}
+}
+
+// reasonCodes are those that the standard defines for each type of packet that a client sends.
+var reasonCodes = map[byte][]byte{
+	packets.Puback:  {0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99},
+	packets.Pubrec:  {0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99},
+	packets.Pubrel:  {0x00, 0x92},
+	packets.Pubcomp: {0x00, 0x92},
+	packets.Disconnect: {
+		0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8D, 0x8E, 0x8F, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98,
+		0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9E, 0x9F, 0xA0, 0xA1, 0xA2,
+	},
 }
 
 func (r *cursor) subscribe(five bool) {

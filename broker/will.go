@@ -12,7 +12,8 @@ import (
 type will struct {
 	message Message
 	delay   time.Duration
-	packet  int // bytes of the CONNECT that it came in, and keeps in memory
+	packet  int    // bytes of the CONNECT that it came in, and keeps in memory
+	record  uint64 // on disk, of a session that isn't; 0: none
 }
 
 // willOf is the will in a CONNECT; nil: none.
@@ -34,9 +35,29 @@ func willOf(pk *packets.Packet) *will {
 // weight is about what the will costs in memory.
 func (w *will) weight() int { return outgoing(w.message, time.Time{}).Weight() + w.packet }
 
+// keepWill stores the will of a session that ends with its connection: should the process die,
+// that has ended. Nobody waits for it: a client gets in though the disk is full.
+func (b *Broker) keepWill(w *will) {
+	if w == nil || b.store == nil {
+		return
+	}
+	w.record = b.store.ID()
+	b.store.Commit([]journal.Change{w.change()}, func(error) {})
+}
+
+// dropWill forgets a will that is not to be published.
+func (b *Broker) dropWill(w *will) {
+	if w != nil && w.record > 0 {
+		b.store.Forget(w.record)
+	}
+}
+
 // publishWill publishes a will as if its client did. The changes that come along are
 // stored with it.
 func (b *Broker) publishWill(w *will, along ...journal.Change) {
+	if w.record > 0 {
+		along = append(along, journal.Change{ID: w.record})
+	}
 	b.accept(w.message, nil, along, func(err error) {
 		if err != nil {
 			b.refused(w.message, err)

@@ -132,10 +132,55 @@ func TestWillGoesThePathOfAPublish(t *testing.T) {
 	require.Equal(t, state, tree.got[0].Topic)
 	require.Equal(t, "mapper", tree.got[0].Publisher.ClientID)
 
-	open(t, b, "cheat", withWill("v1/nodes/n1/spec", "mine", 0)).leave(b, "cheat")
-	require.Eventually(t, func() bool { return b.Stats().Refused["Forbidden"] == 1 }, patience, time.Millisecond)
 	c := dial(t, b)
 	require.Equal(t, byte(0x90), c.connect("bad", withWill("a/#", "x", 0)))
 	_, n := c.ended()
 	require.Zero(t, n)
+}
+
+// A will that can't be published is refused at CONNECT, for its place and for its payload.
+func TestTrial29WillsThatCantBePublished(t *testing.T) {
+	b := start(t, withTree(newFakeTree()))
+	lie := func(pk *packets.Packet) {
+		pk.Connect.WillProperties.PayloadFormat, pk.Connect.WillProperties.PayloadFormatFlag = 1, true
+	}
+	for code, will := range map[byte]connectOption{
+		0x87: withWill("v1/nodes/n1/spec", "mine", 0), 0x90: withWill("v1/nodes/n1/nonsense", "x", 0), 0x99: withWill("a", "\xff", 0, lie),
+	} {
+		c := dial(t, b)
+		require.Equal(t, code, c.connect("c", will))
+		require.Contains(t, c.connack.Properties.ReasonString, "will: ")
+	}
+	require.Equal(t, byte(connackNotAuthorized), dial(t, b).connect("three", v3, withWill("v1/nodes/n1/spec", "mine", 0)))
+	require.Equal(t, int64(4), b.Stats().Rejected[willRefused])
+}
+
+// The will of a session that ends with its connection is published when the broker comes back after a kill, once, and not
+// that of a client that had disconnected.
+func TestTrial29WillAfterAKill(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := kept(t, dir, nil)
+	open(t, b, "sub", persistent).sub("will/#", 1)
+	open(t, b, "five", withWill("will/five", "gone", 60))
+	open(t, b, "three", v3, withWill("will/three", "gone", 0))
+	open(t, b, "left", withWill("will/left", "gone", 0)).disconnect()
+	lost := open(t, b, "lost", withWill("will/lost", "gone", 0))
+	lost.leave(b, "lost")
+	open(t, b, "flush").publish1("elsewhere", "takes the rest to disk", retain)
+
+	for _, n := range []int{3, 0} {
+		b, dir = restarted(t, dir, nil)
+		sub := open(t, b, "sub", persistent)
+		got := make(map[string]int)
+		for range n {
+			pk := sub.expect(packets.Publish)
+			got[pk.TopicName]++
+			sub.ack(packets.Puback, pk.PacketID)
+		}
+		sub.nothing()
+		if n > 0 {
+			require.Equal(t, map[string]int{"will/five": 1, "will/three": 1, "will/lost": 1}, got)
+		}
+		open(t, b, "flush").publish1("elsewhere", "takes the rest to disk", retain)
+	}
 }

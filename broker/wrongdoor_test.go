@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -50,4 +52,31 @@ func TestTheWrongListenerIsNamed(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, "connection refused: the client speaks TLS, and this listener doesn't: see mqtt.tls.listen, or have the client use mqtt://",
 		log.said(t, "plain"))
+}
+
+// Who speaks another protocol than the listener's is told at once: nothing here ends in time by itself.
+func TestTrial29TheWrongPort(t *testing.T) {
+	b := start(t, func(o *Options) {
+		o.Limits.ConnectTimeout = time.Hour
+		o.Listeners = []Listener{{Name: "mqtt", Address: "127.0.0.1:0"}, {Name: "ws", Address: "127.0.0.1:0", WebSocket: true}}
+	})
+	send := func(listener int, text string) (answer string) {
+		conn, err := net.Dial("tcp", b.Addrs()[listener].String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = conn.Write([]byte(text))
+		require.NoError(t, err)
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
+		all, err := io.ReadAll(conn)
+		var late net.Error
+		require.False(t, errors.As(err, &late) && late.Timeout(), "%q is not answered", text)
+		return string(all)
+	}
+	for _, request := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "GET /mqtt HTTP/1.1\r\nUpgrade: websocket\r\n\r\n", "POST"} {
+		require.Contains(t, send(0, request), "400 Bad Request")
+	}
+	require.Contains(t, send(0, "GET "), "mqtt.websocket.listen")
+	require.Empty(t, send(1, "\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c"))
+	require.Empty(t, send(1, "\x16\x03\x01"))
+	require.Contains(t, send(1, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "400 Bad Request")
 }

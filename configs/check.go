@@ -89,8 +89,8 @@ func (c *Core) check(report reporter) {
 func checkBridged(key, filter string, report reporter) {
 	if err := topics.CheckFilter(filter); err != nil {
 		report(key, "%v", err)
-	} else if first, _, _ := strings.Cut(filter, "/"); first == topics.Version || strings.HasPrefix(first, "$") {
-		report(key, "%q: what is below %s/ travels by itself, and $ names no topics of users", filter, topics.Version)
+	} else if first, _, _ := strings.Cut(filter, "/"); topics.IsTree(filter) || strings.HasPrefix(first, "$") {
+		report(key, "%q: what is below %s travels by itself, and $ names no topics of users", filter, topics.Prefix)
 	}
 }
 

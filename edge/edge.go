@@ -85,6 +85,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	bo.Version = o.Version
 	commands := calls.New(calls.Options{
 		Role: topics.RoleMapper, Tree: tw, Limits: cfg.Limits.Commands, Log: log,
 		Publish:     func(m broker.Message) { br.Publish(m) },

@@ -58,9 +58,15 @@ func IsBridged(topic string) bool {
 	return ok && strings.HasPrefix(key, "bridge/")
 }
 
-// IsTree says whether the topic is reserved for the bus: v1 and all below it.
+// IsTree says whether the topic is reserved for the bus: v1/nodes, v1/refused and all below them.
+// Any other below v1 is the users' own.
 func IsTree(topic string) bool {
-	return topic == Version || strings.HasPrefix(topic, Version+"/")
+	return within(topic, Prefix) || within(topic, RefusedPrefix)
+}
+
+// within says whether a topic is below a prefix, which ends with a slash, or what stands before that.
+func within(topic, prefix string) bool {
+	return strings.HasPrefix(topic, prefix) || topic == prefix[:len(prefix)-1]
 }
 
 // Parse reads a topic of a node's tree. Its errors are *Error.

@@ -95,7 +95,7 @@ func (c *Calls) Publish(m broker.Message, done func(error)) {
 func (c *Calls) request(a topics.Address, m broker.Message, done func(error)) {
 	reply := m.Props.ResponseTopic
 	if reply != "" && (topics.IsTree(reply) || topics.CheckTopic(reply) != nil) {
-		done(resource.Errorf(resource.Invalid, "response topic", "%q: must be a topic of your own, outside %s/", reply, topics.Version))
+		done(resource.Errorf(resource.Invalid, "response topic", "%q: must be a topic of your own, outside %s", reply, topics.Prefix))
 		return
 	}
 	x := c.newCall(a, m, c.o.Publish)
