@@ -55,6 +55,7 @@ type Broker struct {
 	log       zerolog.Logger
 	floods    zerolog.Logger // for what a client can cause any number of
 	shortages zerolog.Logger // for sessions without room, which no other flood may hide
+	strangers zerolog.Logger // for HTTP requests whose sender isn't let in, the same
 	auth      *authenticator
 	acl       *acl
 	router    *router
@@ -102,7 +103,7 @@ func New(opts Options) (*Broker, error) {
 	rules := newACL(opts)
 	b := &Broker{
 		opts: opts, log: opts.Log, auth: auth, acl: rules, router: newRouter(rules),
-		floods: sampled(opts.Log), shortages: sampled(opts.Log),
+		floods: sampled(opts.Log), shortages: sampled(opts.Log), strangers: sampled(opts.Log),
 		closed: make(chan struct{}), sweeps: sweepEvery,
 	}
 	b.fanout = session.NewFanout()

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -15,7 +17,34 @@ import (
 // password, else the certificate of the connection, else anybody of this host over a plain
 // connection of the loopback interface. Wrong passwords of both count together,
 // and so do connections and requests that are under way.
+// A request that is not let in is logged, of a flood not each.
 func (b *Broker) SignIn(r *http.Request) (Identity, error) {
+	id, err := b.signIn(r)
+	if err == nil {
+		return id, nil
+	}
+	user, _, named := r.BasicAuth()
+	level := zerolog.WarnLevel
+	if cert := verified(r.TLS); !named && cert != nil {
+		user = cert.Subject.CommonName
+	} else if !named {
+		level = zerolog.InfoLevel // such as a browser's first request
+	}
+	b.strangers.WithLevel(level).Err(err).Str("user", clipped(user)).Str("remote", r.RemoteAddr).
+		Str("method", r.Method).Str("path", clipped(r.URL.Path)).Msg("HTTP request refused: not signed in")
+	return id, err
+}
+
+// clipped keeps what a stranger sends from filling the log.
+func clipped(text string) string {
+	const most = 128
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return validText(text)
+}
+
+func (b *Broker) signIn(r *http.Request) (Identity, error) {
 	remote := addrOf(r)
 	here := r.TLS == nil && loopbackAddr(remote) && loopbackAddr(localAddr(r))
 	shown := credentials{loopback: here && namesLoopback(r.Host)}

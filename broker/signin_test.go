@@ -6,10 +6,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/topics"
@@ -124,6 +128,40 @@ func TestSignIn(t *testing.T) {
 			require.Equal(t, c.kind, resource.KindOf(err), "%v", err)
 		}
 	}
+}
+
+func TestTrial12WhoIsNotLetInOverHTTPIsLogged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	log, err := os.Create(path)
+	require.NoError(t, err)
+	defer log.Close()
+	b := start(t, func(o *Options) { withUsers(o); o.Log = zerolog.New(log); o.Limits.WrongPasswords = 1000 })
+	refused := func(user string) {
+		r := httptest.NewRequest("GET", "/api/v1/secrets", nil)
+		r.RemoteAddr = "192.0.2.1:4000"
+		if user != "" {
+			r.SetBasicAuth(user, "my wrong guess")
+		}
+		_, err := b.SignIn(r)
+		require.Error(t, err)
+	}
+	said := func(what string) int {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return strings.Count(string(text), what)
+	}
+	refused("view")
+	refused("")
+	refused(strings.Repeat("x", 10_000))
+	require.Equal(t, 1, said(`"user":"view","remote":"192.0.2.1:4000","method":"GET","path":"/api/v1/secrets"`))
+	require.Equal(t, 1, said(`"level":"info","error":"nobody is signed in`))
+	require.Equal(t, 3, said("HTTP request refused"))
+	for range 100 {
+		refused("op")
+	}
+	require.Less(t, said("HTTP request refused"), 60, "of a flood not each")
+	require.Zero(t, said("guess"))
+	require.Zero(t, said(strings.Repeat("x", 200)))
 }
 
 func TestAnExpiredCertificateSignsNobodyIn(t *testing.T) {

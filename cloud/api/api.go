@@ -22,6 +22,7 @@ import (
 	"github.com/edgebus/edgebus/broker/watch"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/dialect/fit"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -96,6 +97,7 @@ type server struct {
 	managers managers
 	watches  *quota.Quota
 	paced    *watch.Turns
+	secrets  zerolog.Logger // for who reads Secrets: of a flood not each
 	views    *views
 }
 
@@ -104,6 +106,7 @@ type server struct {
 func New(o Options) http.Handler {
 	o.setDefaults()
 	s := &server{Options: o, paced: watch.NewTurns(), watches: broker.Watches(o.Watches), managers: managers{forms: o.Kinds}, views: watch.NewShared[view, moment, showing](viewsSize)}
+	s.secrets = o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 	s.releaseAll(context.Background())
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.index)
@@ -235,6 +238,7 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 	if req.kind.readOnly() && r.Method != http.MethodGet {
 		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s are read-only: they show what is known of the %s of the same name", req.kind.Plural, req.kind.record())
 	}
+	s.noteSecret(req)
 	if err := checkManager(req); err != nil {
 		return err
 	}
@@ -268,6 +272,15 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 		return s.delete(w, req)
 	}
 	return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for an object", r.Method)
+}
+
+// noteSecret logs who is given Secrets: the answer of a write has them as well.
+func (s *server) noteSecret(r *request) {
+	if !r.kind.Sealed {
+		return
+	}
+	s.secrets.Info().Str("user", accessIn(r.Context()).user).Str("remote", r.RemoteAddr).Str("verb", r.verb()).
+		Str("namespace", fit.Clip(r.key.Namespace)).Str("name", fit.Clip(r.key.Name)).Msg("Secrets asked for")
 }
 
 func isTrue(s string) bool { return s == "true" || s == "1" }

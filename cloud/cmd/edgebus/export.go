@@ -35,7 +35,8 @@ edgebus apply makes an empty hub the same as this one of them, and they can be k
 What the hub makes is left out: status, versions, identities, events, objects that others own (such as a
 Fleet's TemplateVersions: their owners make them again), and objects that are being deleted. So
 are messages, sessions, and what nodes reported; edgebus backup has all of that. Secrets are in
-the manifests in clear: keep them as safe. Kinds that you may not read are left out, and named, unless you named them.
+the manifests in clear, and other objects may have passwords, too: keep them as safe. Nobody but you
+can read the files that --directory writes. Kinds that you may not read are left out, and named, unless you named them.
 
 An annotation says what was applied last, as kubectl keeps it. So the hub that is made of an export knows
 which values are a manifest's and which others set, and applying your own manifests does there
@@ -176,7 +177,7 @@ func exportText(o client.Object) (string, error) {
 
 // empty makes a directory, or sees to it that it is empty.
 func empty(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(dir)
@@ -192,12 +193,8 @@ func (o *exportOptions) toFile(k client.Kind, got client.Object, text string) er
 	if name := got.Metadata.Name + ".yaml"; name != filepath.Base(name) || !filepath.IsLocal(filepath.Join(k.Plural, got.Metadata.Namespace, name)) {
 		return fmt.Errorf("%q can't be a file's name", got.Metadata.Name)
 	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	mode := os.FileMode(0o644)
-	if k.Name == "Secret" {
-		mode = 0o600
-	}
-	return os.WriteFile(file, []byte(text), mode)
+	return os.WriteFile(file, []byte(text), 0o600) // whichever of them has credentials: Secrets, Repositories, devices
 }

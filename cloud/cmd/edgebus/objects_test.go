@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -170,6 +171,27 @@ func TestOneThatFailsDoesntStopTheOthers(t *testing.T) {
 	}
 	_, errs = said(t, misused, "apply", "-n", "other", "-f", write(t, dir, "e.yaml", strings.Replace(plant, "name: lamp", "name: lamp, namespace: mine", 1)))
 	require.Contains(t, errs, "it is in namespace mine, and --namespace says other")
+}
+
+func TestTrial12AnExportIsPrivate(t *testing.T) {
+	newHub(t)
+	dir := t.TempDir()
+	said(t, 0, "apply", "-f", "../../api/testdata/samples.yaml")
+	said(t, 0, "export", "-d", filepath.Join(dir, "out"))
+	files := 0
+	require.NoError(t, filepath.WalkDir(filepath.Join(dir, "out"), func(path string, d fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := d.Info()
+		require.NoError(t, err)
+		want := os.FileMode(0o700)
+		if !d.IsDir() {
+			want = 0o600
+			files++
+		}
+		require.Equal(t, want, info.Mode().Perm(), path)
+		return nil
+	}))
+	require.Positive(t, files)
 }
 
 func TestAnExportMakesTheSameHub(t *testing.T) {
