@@ -104,6 +104,11 @@ func (m *Mapper[D]) check(report reporter) {
 	m.Identity.check("", report)
 	m.TLS.check("tls.", report)
 	m.Log.check(report)
+	if d, ok := any(m.Driver).(interface {
+		Check(report func(key, format string, args ...any))
+	}); ok {
+		d.Check(func(key, format string, args ...any) { report("driver."+key, format, args...) })
+	}
 }
 
 func (l Link) check(report reporter) {

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
@@ -341,7 +342,34 @@ func pageName(program string) string {
 	}
 }
 
+// HasPage says whether settings of a program are known.
+func HasPage(program string) bool {
+	_, err := readPage(program)
+	return err == nil
+}
+
+// added are the pages of AddMapper, by program.
+var added sync.Map
+
+// AddMapper makes the page of a mapper program that is not one of these: what every mapper can be told, and its driver's
+// own settings, which are YAML with a comment and a default for each.
+func AddMapper(program, driver string) {
+	const like = "mapper-virtual"
+	text, _ := pages.ReadFile(like + ".yaml") // it is embedded
+	page, _, _ := strings.Cut(string(text), "\ndriver:")
+	page = strings.ReplaceAll(page, like, program)
+	page = strings.Replace(page, "\nname: virtual\n", "\nname: "+strings.TrimPrefix(program, "mapper-")+"\n", 1)
+	if driver = strings.TrimSpace(driver); driver == "" {
+		added.Store(program, []byte(page))
+		return
+	}
+	added.Store(program, []byte(page+"\ndriver:\n  "+strings.ReplaceAll(driver, "\n", "\n  ")+"\n"))
+}
+
 func readPage(program string) ([]byte, error) {
+	if page, ok := added.Load(program); ok {
+		return page.([]byte), nil
+	}
 	text, err := pages.ReadFile(pageName(program) + ".yaml")
 	if err != nil {
 		return nil, fmt.Errorf("configuration: no program is called %q", program)

@@ -54,6 +54,12 @@ type Modbus struct {
 	ProbeTimeout time.Duration `yaml:"probeTimeout"`
 }
 
+// Check reports the settings that can't be.
+func (m Modbus) Check(report func(key, format string, args ...any)) {
+	positive("timeout", m.Timeout, report)
+	positive("probeTimeout", m.ProbeTimeout, report)
+}
+
 // Virtual holds the settings of the virtual driver.
 type Virtual struct {
 	Interval time.Duration `yaml:"interval"`

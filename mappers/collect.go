@@ -15,7 +15,7 @@ import (
 // collect reads what is due and reports what has changed.
 func (w *worker) collect(ctx context.Context, d *device) error {
 	names := w.due(d)
-	if len(names) == 0 || !canRead(d.session) {
+	if len(names) == 0 || !d.session.CanRead() {
 		return nil
 	}
 	got, err := w.read(ctx, d, names)
@@ -90,7 +90,7 @@ func (w *worker) nextDue(d *device) time.Time {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	next := w.m.o.Now().Add(time.Hour)
-	reads := canRead(d.session)
+	reads := d.session.CanRead()
 	for _, p := range d.props {
 		if reads && p.collectAt.Before(next) {
 			next = p.collectAt
@@ -102,39 +102,14 @@ func (w *worker) nextDue(d *device) time.Time {
 	return next
 }
 
-func canRead(s Session) bool {
-	_, one := s.(Reader)
-	_, many := s.(BatchReader)
-	return one || many
-}
-
 // read reads properties at once where the driver can. The error is the device's.
-func (w *worker) read(ctx context.Context, d *device, names []string) (got map[string]Reading, err error) {
-	if b, ok := d.session.(BatchReader); ok {
-		err = w.call(ctx, func(ctx context.Context) (err error) {
-			got, err = b.ReadBatch(ctx, names)
-			return err
-		})
-		return got, err
-	}
-	got = map[string]Reading{}
-	for _, name := range names {
-		var value string
-		err := w.call(ctx, func(ctx context.Context) (err error) {
-			value, err = d.session.(Reader).Read(ctx, name)
-			return err
-		})
-		if _, refused := refusal(err); err != nil && !refused {
-			return nil, err
-		}
-		got[name] = Reading{value, err}
-	}
-	return got, nil
+func (w *worker) read(ctx context.Context, d *device, names []string) (map[string]Reading, error) {
+	return d.session.Read(ctx, names, w.call)
 }
 
 // readOne reads one property. ok is false when it has no value to read.
 func (w *worker) readOne(ctx context.Context, d *device, name string) (value string, ok bool, err error) {
-	if !canRead(d.session) {
+	if !d.session.CanRead() {
 		return "", false, nil
 	}
 	got, err := w.read(ctx, d, []string{name})

@@ -91,7 +91,7 @@ func (w *worker) nextCommand(d *device) (c command, ok bool) {
 }
 
 func (w *worker) execute(ctx context.Context, d *device, c command) error {
-	t, ok := d.session.(Commander)
+	t, ok := d.session.Session.(Commander)
 	w.m.mu.Lock()
 	i := slices.IndexFunc(d.methods, func(m resource.DeviceCommand) bool { return m.Name == c.name })
 	if i >= 0 {
@@ -137,8 +137,7 @@ type method struct {
 // Command writes the values that the payload has, in order of name. What was written before one that is refused stays so, and
 // the answer says that.
 func (x *method) Command(ctx context.Context, _ string, payload []byte) ([]byte, error) {
-	writer, ok := x.d.session.(Writer)
-	if !ok {
+	if !x.d.session.CanWrite() {
 		return nil, Refuse(ReadOnly, "%s can't be written", x.d.key)
 	}
 	values, err := x.values(payload)
@@ -147,7 +146,7 @@ func (x *method) Command(ctx context.Context, _ string, payload []byte) ([]byte,
 	}
 	names := slices.Sorted(maps.Keys(values))
 	for i, name := range names {
-		err := writer.Write(ctx, name, values[name])
+		err := x.d.session.Write(ctx, name, values[name])
 		if r, refused := refusal(err); refused && i > 0 {
 			return nil, Refuse(r.Code, "%s: %s (set before that: %s)", name, r.Message, strings.Join(names[:i], ", "))
 		}

@@ -26,7 +26,7 @@ type device struct {
 	pushed   map[string]string
 
 	// used by the device's worker only
-	session  Session
+	session  *Opened
 	openGen  int
 	stopPush func()
 	lost     chan error // from Push

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -117,17 +116,7 @@ func (p *property) planLost(actual string, anew bool) plan {
 }
 
 // objection is the model's opinion of a wanted value. The core has asked it too, but models change.
-func (p *property) objection(value string) *Refusal {
-	err := p.spec.Check([]byte(value))
-	if err == nil {
-		return nil
-	}
-	code := Invalid
-	if p.bare().Check([]byte(value)) == nil { // of the right type: it is the range
-		code = OutOfRange
-	}
-	return Refuse(code, "%s", strings.TrimSpace(err.Error()))
-}
+func (p *property) objection(value string) *Refusal { return objection(p.spec, value) }
 
 // bare is the model's property without what bounds the values that may be wanted: what is, may be beyond it.
 func (p *property) bare() resource.Property {
@@ -179,14 +168,13 @@ func (w *worker) names(d *device) []string {
 
 // drive does one step for a property. more says that something was done, so that there may be more to do.
 func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, err error) {
-	_, canWrite := d.session.(Writer)
 	w.m.mu.Lock()
 	p := d.props[name]
 	if p == nil || d.gen != d.openGen { // configured anew: this session's time is over
 		w.m.mu.Unlock()
 		return false, nil
 	}
-	do, ver := p.plan(w.m.o.Now(), canRead(d.session), canWrite), p.wish.ver
+	do, ver := p.plan(w.m.o.Now(), d.session.CanRead(), d.session.CanWrite()), p.wish.ver
 	w.m.mu.Unlock()
 	switch do.step {
 	case forget:
@@ -255,7 +243,7 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 	if err := w.m.drives.add(driveLine{Device: d.key, Property: name, Value: do.value, Ver: ver}, w.m.o.Now()); err != nil {
 		return fmt.Errorf("drive log: %w", err)
 	}
-	err := w.call(ctx, func(ctx context.Context) error { return d.session.(Writer).Write(ctx, name, do.value) })
+	err := w.call(ctx, func(ctx context.Context) error { return d.session.Write(ctx, name, do.value) })
 	if r, refused := refusal(err); refused {
 		if r.Code == Unavailable {
 			w.later(p, ver)

@@ -19,12 +19,13 @@ type Driver interface {
 	Open(ctx context.Context, d Device) (Session, error)
 }
 
-// Session is an open device. One goroutine uses it, but for Push. Every method must return soon after ctx ends.
+// Session is an open device. One goroutine uses it, but for Push. Every method must return soon after ctx ends. It is asked only for
+// properties of the device, and told only values that these can have: see Opened.
 //
 // An error that is a *Refusal is about one property, and the device is well. Any other error means that the device
 // can't be reached: the session is closed and the device is offline until another Open succeeds.
 type Session interface {
-	// Close lets go of the device. It may be called more than once.
+	// Close lets go of the device. It is called once, and nothing after it.
 	Close() error
 }
 

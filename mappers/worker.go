@@ -158,7 +158,7 @@ func (w *worker) turn(ctx context.Context, d *device) (at time.Time, due bool) {
 // ping asks a device that can be pinged whether it is there. While other devices of the bus are online it has less
 // time to answer than for any other call.
 func (w *worker) ping(ctx context.Context, d *device) error {
-	p, ok := d.session.(Pinger)
+	p, ok := d.session.Session.(Pinger)
 	if !ok {
 		return nil
 	}
@@ -238,7 +238,7 @@ func (w *worker) call(ctx context.Context, f func(context.Context) error) (err e
 
 func (w *worker) open(ctx context.Context, d *device, info Device) error {
 	err := w.call(ctx, func(ctx context.Context) (err error) {
-		d.session, err = w.m.driver.Open(ctx, info)
+		d.session, err = Open(ctx, w.m.driver, info)
 		return err
 	})
 	if err != nil {
@@ -255,7 +255,7 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 		p.known = false
 		p.collectAt, p.retryAt = time.Time{}, time.Time{}
 		p.nearest = nil
-		if r, ok := d.session.(Rounder); ok {
+		if r, ok := d.session.Session.(Rounder); ok {
 			p.nearest = func(value string) (string, error) { return r.Nearest(p.info.Name, value) }
 		}
 		if p.told && p.applied > 0 {
@@ -267,7 +267,7 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 
 // startPush runs the session's Push, when it has one, until the session is closed.
 func (w *worker) startPush(ctx context.Context, d *device) {
-	p, ok := d.session.(Pusher)
+	p, ok := d.session.Session.(Pusher)
 	if !ok {
 		return
 	}

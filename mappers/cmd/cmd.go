@@ -1,5 +1,22 @@
-// Package cmd is what the mapper programs have in common: flags, configuration, version, and running a driver until
-// the program is told to stop. It knows no protocol.
+// Package cmd makes a program of a driver: flags, a configuration file and environment variables, TLS, --check-config,
+// --print-config, version, and running the driver until the program is told to stop. It knows no protocol. A whole mapper is
+//
+//	type settings struct {
+//		Timeout time.Duration `yaml:"timeout"`
+//	}
+//
+//	func main() {
+//		os.Exit(cmd.Program[settings]{
+//			Name:     "mapper-knx",
+//			Short:    "The mapper for KNX devices",
+//			Settings: "# How long a device may take to answer.\ntimeout: 2s\n",
+//			Driver: func(s settings, _ *mappers.Options) (mappers.Driver, error) {
+//				return &driver{timeout: s.Timeout}, nil
+//			},
+//		}.Main(os.Args[1:], os.Stdout, os.Stderr))
+//	}
+//
+// docs/mappers.md shows how the driver is written, and edgebus new-mapper writes all of it to begin with.
 package cmd
 
 import (
@@ -14,9 +31,14 @@ import (
 	"github.com/edgebus/edgebus/mappers"
 )
 
-// Program is a mapper program; D are the settings of its driver.
+// Program is a mapper program; D are the settings of its driver: a struct whose fields have the tag yaml and are of the types
+// string, bool, int, float64 and time.Duration. A D with a method Check(report func(key, format string, args ...any)) is
+// asked which of them are wrong.
 type Program[D any] struct {
-	Name, Short, Long, Example string
+	Name, Short, Long, Example string // Name begins with mapper-, and is what /etc/edgebus/NAME.yaml and --help say
+	// Settings are the settings of D as YAML, with a comment and the default for each: what --help, --print-config and
+	// the configuration file know. The programs in this repository have theirs in configs.
+	Settings string
 	// Driver makes the driver and may change the options that follow from its settings.
 	Driver func(settings D, o *mappers.Options) (mappers.Driver, error)
 	// Commands are what the program can do besides.
@@ -55,6 +77,9 @@ func Failed(err error) error {
 
 func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
 	var driveLog string
+	if p.Settings != "" || !configs.HasPage(p.Name) {
+		configs.AddMapper(p.Name, p.Settings)
+	}
 	root := &cobra.Command{
 		Use: p.Name, Short: p.Short, Long: p.Long, Example: p.Example,
 		Version: configs.Version(), Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,

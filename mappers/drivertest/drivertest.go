@@ -1,5 +1,5 @@
 // Package drivertest is the one suite that every driver passes. A driver's test describes a device of its protocol in
-// a Rig and calls Run. The suite talks to the driver alone: no broker, no SDK.
+// a Rig and calls Run. The suite talks to the driver with the checks that the SDK puts before it (mappers.Open), without a broker.
 package drivertest
 
 import (
@@ -56,31 +56,25 @@ func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 	}
 }
 
-func open(t *testing.T, rig Rig, d mappers.Device) mappers.Session {
+func open(t *testing.T, rig Rig, d mappers.Device) *mappers.Opened {
 	t.Helper()
-	s, err := rig.Driver.Open(t.Context(), d)
+	s, err := mappers.Open(t.Context(), rig.Driver, d)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
 // read reads one property by whichever way the session has.
-func read(ctx context.Context, s mappers.Session, property string) (string, error) {
-	switch r := s.(type) {
-	case mappers.BatchReader:
-		got, err := r.ReadBatch(ctx, []string{property})
-		if err != nil {
-			return "", err
-		}
-		v, ok := got[property]
-		if !ok {
-			return "", mappers.Refuse(mappers.NotReachable, "%s was not read", property)
-		}
-		return v.Value, v.Err
-	case mappers.Reader:
-		return r.Read(ctx, property)
+func read(ctx context.Context, s *mappers.Opened, property string) (string, error) {
+	got, err := s.Read(ctx, []string{property}, func(ctx context.Context, call func(context.Context) error) error { return call(ctx) })
+	if err != nil {
+		return "", err
 	}
-	return "", errors.New("the session can't read")
+	r, ok := got[property]
+	if !ok {
+		return "", mappers.Refuse(mappers.NotReachable, "%s was not read", property)
+	}
+	return r.Value, r.Err
 }
 
 func testNames(t *testing.T, rig Rig) {
@@ -105,7 +99,7 @@ func testRead(t *testing.T, rig Rig) {
 		require.NoError(t, err, p.Name)
 		require.NoError(t, CheckType(p.Type, v), p.Name)
 	}
-	if b, ok := s.(mappers.BatchReader); ok {
+	if b, ok := s.Session.(mappers.BatchReader); ok {
 		names := []string{}
 		for _, p := range rig.Device.Properties {
 			names = append(names, p.Name)
@@ -164,8 +158,8 @@ func writable(d mappers.Device) (list []mappers.Property) {
 
 func testWrite(t *testing.T, rig Rig) {
 	s := open(t, rig, rig.Device)
-	w, ok := s.(mappers.Writer)
-	if !ok {
+	w := s
+	if !s.CanWrite() {
 		t.Skip("the driver can't write")
 	}
 	for _, p := range writable(rig.Device) {
@@ -200,8 +194,8 @@ func refused(p mappers.Property) (list []string) {
 
 func testRefuse(t *testing.T, rig Rig) {
 	s := open(t, rig, rig.Device)
-	w, ok := s.(mappers.Writer)
-	if !ok {
+	w := s
+	if !s.CanWrite() {
 		t.Skip("the driver can't write")
 	}
 	for _, p := range rig.Device.Properties {
@@ -230,15 +224,15 @@ func testUnknown(t *testing.T, rig Rig) {
 	var r *mappers.Refusal
 	_, err := read(t.Context(), s, "no-such-property")
 	require.ErrorAs(t, err, &r)
-	if w, ok := s.(mappers.Writer); ok {
-		require.ErrorAs(t, w.Write(t.Context(), "no-such-property", "1"), &r)
+	if s.CanWrite() {
+		require.ErrorAs(t, s.Write(t.Context(), "no-such-property", "1"), &r)
 	}
 }
 
 func testBroken(t *testing.T, rig Rig) {
 	for field, d := range rig.Broken {
 		var bad *mappers.ConfigError
-		s, err := rig.Driver.Open(t.Context(), d)
+		s, err := mappers.Open(t.Context(), rig.Driver, d)
 		if err == nil {
 			_ = s.Close()
 		}
@@ -256,10 +250,10 @@ func testCancelled(t *testing.T, rig Rig) {
 	go func() {
 		defer close(done)
 		_, _ = read(ctx, s, rig.Device.Properties[0].Name)
-		if w, ok := s.(mappers.Writer); ok {
-			_ = w.Write(ctx, rig.Device.Properties[0].Name, "1")
+		if s.CanWrite() {
+			_ = s.Write(ctx, rig.Device.Properties[0].Name, "1")
 		}
-		if s, err := rig.Driver.Open(ctx, rig.Device); err == nil {
+		if s, err := mappers.Open(ctx, rig.Driver, rig.Device); err == nil {
 			_ = s.Close()
 		}
 	}()
@@ -297,7 +291,7 @@ func testConcurrent(t *testing.T, rig Rig) {
 }
 
 func useOnce(ctx context.Context, driver mappers.Driver, d mappers.Device) error {
-	s, err := driver.Open(ctx, d)
+	s, err := mappers.Open(ctx, driver, d)
 	if err != nil {
 		return err
 	}
@@ -306,8 +300,8 @@ func useOnce(ctx context.Context, driver mappers.Driver, d mappers.Device) error
 		if err != nil {
 			return errors.Join(err, s.Close())
 		}
-		if w, ok := s.(mappers.Writer); ok && p.Writable && slices.Contains(values(p), v) {
-			if err := w.Write(ctx, p.Name, v); err != nil {
+		if s.CanWrite() && p.Writable && slices.Contains(values(p), v) {
+			if err := s.Write(ctx, p.Name, v); err != nil {
 				return errors.Join(err, s.Close())
 			}
 		}
@@ -332,7 +326,7 @@ func testComesBack(t *testing.T, rig Rig) {
 	require.NoError(t, s.Close())
 	rig.Start()
 	require.Eventually(t, func() bool {
-		s, err := rig.Driver.Open(t.Context(), rig.Device)
+		s, err := mappers.Open(t.Context(), rig.Driver, rig.Device)
 		if err != nil {
 			return false
 		}

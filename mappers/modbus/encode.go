@@ -2,18 +2,13 @@ package modbus
 
 import (
 	"math"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/edgebus/edgebus/mappers"
 )
 
 // encode makes registers of text, or says why it can't.
 func (f *field) encode(value string) ([]uint16, error) {
-	if e := f.property.Enum; len(e) > 0 && !slices.Contains(e, value) {
-		return nil, mappers.Refuse(mappers.OutOfRange, "%q is none of %s", value, strings.Join(e, ", "))
-	}
 	if f.kind == kindBit {
 		switch value {
 		case f.on:
@@ -26,13 +21,6 @@ func (f *field) encode(value string) ([]uint16, error) {
 	x, err := strconv.ParseFloat(value, 64)
 	if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
 		return nil, mappers.Refuse(mappers.Invalid, "%q is no number", value)
-	}
-	p := f.property
-	switch {
-	case p.Minimum != nil && x < *p.Minimum:
-		return nil, mappers.Refuse(mappers.OutOfRange, "%s is below %g", value, *p.Minimum)
-	case p.Maximum != nil && x > *p.Maximum:
-		return nil, mappers.Refuse(mappers.OutOfRange, "%s is above %g", value, *p.Maximum)
 	}
 	n, ok := f.number(value, (x-f.offset)/f.scale)
 	if !ok {

@@ -59,7 +59,6 @@ type field struct {
 	scale     float64
 	offset    float64
 	property  mappers.Property
-	writable  bool
 	on, off   string
 }
 
@@ -83,7 +82,6 @@ func parseField(p mappers.Property) (*field, error) {
 	if f.table == 0 {
 		return nil, s.bad(key, "%q is none of coil, discrete-input, holding, input", text)
 	}
-	f.writable = p.Writable
 	if p.Writable && (f.table == input || f.table == discrete) {
 		return nil, s.bad(key, "%s can't be written, but %s is ReadWrite: use holding or coil", f.table, p.Name)
 	}

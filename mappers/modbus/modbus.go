@@ -61,10 +61,7 @@ func (d *Driver) Bus(dev mappers.Device) string {
 }
 
 // Open implements mappers.Driver. It checks the configuration; whether the unit answers shows with the first request.
-func (d *Driver) Open(ctx context.Context, dev mappers.Device) (mappers.Session, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
+func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, error) {
 	c, err := parseDevice(dev, d.o)
 	if err != nil {
 		return nil, err
@@ -100,39 +97,21 @@ type session struct {
 	config deviceConfig
 	bus    *bus
 
-	mu     sync.Mutex
-	closed bool
-	apart  map[string]bool // groups that the unit refused to answer at once, though not one by one
-	alone  map[string]bool // properties that the unit refused to answer, which are read without others
+	mu    sync.Mutex
+	apart map[string]bool // groups that the unit refused to answer at once, though not one by one
+	alone map[string]bool // properties that the unit refused to answer, which are read without others
 }
 
 var errClosed = errors.New("modbus: the device was closed")
 
-func (s *session) usable() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return errClosed
-	}
-	return nil
-}
-
 // Close implements mappers.Session.
 func (s *session) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.closed = true
-		s.driver.release(s.bus)
-	}
+	s.driver.release(s.bus)
 	return nil
 }
 
 // Ping implements mappers.Pinger: it reads the first property. Whatever the unit answers, it is there.
 func (s *session) Ping(ctx context.Context) error {
-	if err := s.usable(); err != nil {
-		return err
-	}
 	if s.config.first == nil {
 		return nil // there is nothing to ask for
 	}
@@ -153,9 +132,6 @@ func (s *session) Ping(ctx context.Context) error {
 
 // ReadBatch implements mappers.BatchReader.
 func (s *session) ReadBatch(ctx context.Context, properties []string) (map[string]mappers.Reading, error) {
-	if err := s.usable(); err != nil {
-		return nil, err
-	}
 	got := make(map[string]mappers.Reading, len(properties))
 	var fields []*field
 	for _, name := range properties {
@@ -258,15 +234,9 @@ func (s *session) Nearest(property, value string) (string, error) {
 
 // Write implements mappers.Writer.
 func (s *session) Write(ctx context.Context, property, value string) error {
-	if err := s.usable(); err != nil {
-		return err
-	}
 	f, err := s.field(property)
 	if err != nil {
 		return err
-	}
-	if !f.writable {
-		return mappers.Refuse(mappers.ReadOnly, "%s can't be written", property)
 	}
 	words, err := f.encode(value)
 	if err != nil {

@@ -1,8 +1,6 @@
 package virtual
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -61,7 +59,7 @@ func newProperty(p mappers.Property, now time.Time, random *rand.Rand) (*propert
 	}
 	prop.text = prop.start(low)
 	if text, ok := p.Config["value"]; ok {
-		if err := prop.valid(text); err != nil {
+		if err := p.Check(text); err != nil && text != "" {
 			return nil, mappers.BadConfig(at+"value", "%s", err.Message)
 		}
 		prop.text = text
@@ -170,53 +168,4 @@ func (p *property) format(f float64) string {
 		return strconv.FormatInt(int64(math.Round(f)), 10)
 	}
 	return strconv.FormatFloat(math.Round(f*100)/100, 'f', -1, 64)
-}
-
-func (p *property) check(value string) error {
-	if !p.Writable {
-		return mappers.Refuse(mappers.ReadOnly, "%s can't be written", p.Name)
-	}
-	if err := p.valid(value); err != nil {
-		return err
-	}
-	return nil
-}
-
-// valid says what is wrong with a value; nil when nothing is.
-func (p *property) valid(value string) *mappers.Refusal {
-	if len(p.Enum) > 0 && !slices.Contains(p.Enum, value) {
-		return mappers.Refuse(mappers.OutOfRange, "%q is none of %v", value, p.Enum)
-	}
-	ok := true
-	switch p.Type {
-	case mappers.Int, mappers.Float, mappers.Double:
-		return p.validNumber(value)
-	case mappers.Boolean:
-		ok = value == "true" || value == "false"
-	case mappers.Bytes:
-		_, err := base64.StdEncoding.DecodeString(value)
-		ok = err == nil
-	case mappers.Object, mappers.Array:
-		ok = json.Valid([]byte(value))
-	}
-	if !ok {
-		return mappers.Refuse(mappers.Invalid, "%q is no %s", value, p.Type)
-	}
-	return nil
-}
-
-func (p *property) validNumber(value string) *mappers.Refusal {
-	f, err := strconv.ParseFloat(value, 64)
-	if p.Type == mappers.Int && err == nil {
-		_, err = strconv.ParseInt(value, 10, 64)
-	}
-	switch {
-	case err != nil || math.IsNaN(f) || math.IsInf(f, 0):
-		return mappers.Refuse(mappers.Invalid, "%q is no %s", value, p.Type)
-	case p.Minimum != nil && f < *p.Minimum:
-		return mappers.Refuse(mappers.OutOfRange, "%s is below %g", value, *p.Minimum)
-	case p.Maximum != nil && f > *p.Maximum:
-		return mappers.Refuse(mappers.OutOfRange, "%s is above %g", value, *p.Maximum)
-	}
-	return nil
 }

@@ -87,7 +87,7 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 		{"Devices and nodes:", []*cobra.Command{newTwin(), newCall(), newTree(), newDoctor(), newSession()}},
 		{"Messages:", []*cobra.Command{newPub(), newSub()}},
 		{"Data directories:", []*cobra.Command{newCheck(), newBackup(), newRestore()}},
-		{"To begin with:", []*cobra.Command{newDemo(), newContext(), newKubeconfig(), newPasswd(), newVersion()}},
+		{"To begin with:", []*cobra.Command{newDemo(), newNewMapper(), newContext(), newKubeconfig(), newPasswd(), newVersion()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
 		for _, cmd := range group.commands {
