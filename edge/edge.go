@@ -22,6 +22,7 @@ import (
 	"github.com/edgebus/edgebus/configs/web"
 	"github.com/edgebus/edgebus/edge/api"
 	"github.com/edgebus/edgebus/edge/forward"
+	"github.com/edgebus/edgebus/edge/push"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics"
@@ -70,6 +71,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, kept.Close()) }()
 
 	var br *broker.Broker
+	pusher := push.New(log)
 	tw, err := twin.New(twin.Options{
 		Node: cfg.Node.Name, Store: st, Log: log, Timeout: cfg.Link.Retry.Timeout,
 		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
@@ -77,6 +79,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
 		Wanted:  func(topic string) bool { return br.Wanted(topic) },
 		Report:  report(o.Version),
+		Push: func(to resource.Push, device, property string, value []byte, ts int64) {
+			pusher.Push(to, push.Value{Node: cfg.Node.Name, Device: device, Property: property, Value: string(value), TS: resource.Millis(ts)})
+		},
 	})
 	if err != nil {
 		return err
@@ -127,7 +132,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	figures.HTTP(site.Connections)
 
 	backups := keeper().Listen(cfg.Data.Dir, snapshot(st, kept), log)
-	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, guard.Run}
+	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}

@@ -84,7 +84,7 @@ func TestApplyInTwoForms(t *testing.T) {
 func TestMisspeltInADialect(t *testing.T) {
 	h := newHub(t)
 	body := `{"apiVersion":"devices.kubeedge.io/v1beta1","kind":"Device","metadata":{"name":"lamp","label":{}},
-		"spec":{"deviceModelRef":{"name":"dimmable"},"protocol":{"protocolName":"modbus"},"properties":[{"name":"power","pushMethod":{"any":1},"desird":{"value":"ON"}}]}}`
+		"spec":{"deviceModelRef":{"name":"dimmable"},"protocol":{"protocolName":"modbus"},"properties":[{"name":"power","pushMethod":{"dbMethod":{"any":1}},"desird":{"value":"ON"}}]}}`
 	at := beta1 + "/devices"
 	said := h.refused(400, "BadRequest", "POST", at+"?fieldValidation=Strict", body)
 	require.Contains(t, said, `unknown field "metadata.label"`)

@@ -163,8 +163,20 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 		}
 		t.clearUp(b, topics.DeviceKey(a.Device, topics.KindReadProblem, b.members[i].Property))
 		t.settleRefusal(b, a.Device, b.members[i].Property, e)
+		t.push(b, d, e, b.members[i].Property)
 	}
 	return nil
+}
+
+// push has a reported value sent, once it is stored, to where its Device says. That it is reported again is no write, but
+// sent: who asks for a report every so often wants that.
+func (t *Twin) push(b *batch, d *device, e link.Entry, property string) {
+	for _, to := range d.bundle.Device.Spec.Push {
+		if to.PropertyName == property && !e.Deleted && t.o.Push != nil {
+			name := d.bundle.Device.Metadata.Name
+			b.pushes = append(b.pushes, func() { t.o.Push(to, name, property, e.Value, e.TS) })
+		}
+	}
 }
 
 // read takes the members of a message, and what stands beside them, if all of them keep the model's rules.

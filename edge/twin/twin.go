@@ -50,6 +50,8 @@ type Options struct {
 	Publish func(broker.Message)
 	// Pass does that with telemetry and events, and says when they are stored.
 	Pass func(m broker.Message, done func(error))
+	// Push sends a reported value, which is stored, to where its Device says. It must not wait. Nobody does when it is nil.
+	Push func(to resource.Push, device, property string, value []byte, ts int64)
 	// Wanted says whether anybody is subscribed to a topic: a message that nobody is to get
 	// isn't made. Somebody is, to every topic, when it is nil.
 	Wanted func(topic string) bool
@@ -144,6 +146,7 @@ type batch struct {
 	touched   map[[2]string]bool // properties whose value in force may have changed: device, property
 	docs      map[string]bool    // documents that may have changed, by key
 
+	pushes  []func()      // what is sent to others once it is stored
 	from    string        // the client whose message is being taken
 	members []tree.Member // of the message that is being read
 	made    []link.Entry  // of them
@@ -292,6 +295,9 @@ func (t *Twin) step(own ...func(*batch)) error {
 	if failed == nil {
 		for _, m := range b.out {
 			t.o.Publish(m)
+		}
+		for _, push := range b.pushes {
+			push()
 		}
 	}
 	t.publishing.Unlock()

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -37,7 +38,69 @@ type devicePropertyV1beta1 struct {
 	CollectCycle int64       `json:"collectCycle,omitempty"`
 	ReportCycle  int64       `json:"reportCycle,omitempty"`
 	ToCloud      *bool       `json:"reportToCloud,omitempty"`
-	PushMethod   kept        `json:"pushMethod,omitempty"`
+	PushMethod   *pushMethod `json:"pushMethod,omitempty"`
+}
+
+// pushMethod: what is pushed to databases and collectors is kept, and nothing does it.
+type pushMethod struct {
+	MQTT *struct {
+		Address  string `json:"address,omitempty"`
+		Topic    string `json:"topic,omitempty"`
+		QoS      int64  `json:"qos,omitempty"`
+		Retained bool   `json:"retained,omitempty"`
+	} `json:"mqtt,omitempty"`
+	HTTP *struct {
+		HostName    string `json:"hostName,omitempty"`
+		Port        int64  `json:"port,omitempty"`
+		RequestPath string `json:"requestPath,omitempty"`
+		Timeout     kept   `json:"timeout,omitempty"`
+	} `json:"http,omitempty"`
+	OTEL             kept `json:"otel,omitempty"`
+	DBMethod         kept `json:"dbMethod,omitempty"`
+	AnomalyDetection kept `json:"anomalyDetection,omitempty"`
+}
+
+// push is where it sends a property's values, if that is anywhere that is known here.
+func (m *pushMethod) push(property string) (out resource.Push, ok bool) {
+	if m == nil || m.MQTT == nil && m.HTTP == nil {
+		return out, false
+	}
+	out.PropertyName = property
+	if q := m.MQTT; q != nil {
+		out.MQTT = &resource.PushMQTT{Address: q.Address, Topic: q.Topic, QoS: q.QoS, Retain: q.Retained}
+	}
+	if h := m.HTTP; h != nil {
+		address := h.HostName
+		if !strings.Contains(address, "://") {
+			address = "http://" + address
+		}
+		if h.Port != 0 {
+			address += fmt.Sprintf(":%d", h.Port)
+		}
+		out.HTTP = &resource.PushHTTP{URL: address + "/" + strings.TrimPrefix(h.RequestPath, "/")}
+	}
+	return out, true
+}
+
+func showPush(p resource.Push) *pushMethod {
+	var raw []byte
+	form := tree{}
+	if q := p.MQTT; q != nil {
+		form["mqtt"] = tree{"address": q.Address, "topic": q.Topic, "qos": q.QoS, "retained": q.Retain}
+	}
+	if h := p.HTTP; h != nil {
+		at := strings.Index(h.URL, "://") + len("://")
+		if slash := strings.Index(h.URL[at:], "/"); slash >= 0 {
+			at += slash
+		} else {
+			at = len(h.URL)
+		}
+		form["http"] = tree{"hostName": h.URL[:at], "requestPath": h.URL[at:]}
+	}
+	raw, _ = json.Marshal(form) // texts and numbers
+	out := new(pushMethod)
+	_ = json.Unmarshal(raw, out) // its own form
+	return out
 }
 
 type methodV1beta1 struct {
@@ -119,6 +182,9 @@ func readV1beta1(f deviceV1beta1) (d resource.Device, err error) {
 	}
 	d.Spec.LocalState = f.Spec.StateReport != nil && no(f.Spec.StateReport.ToCloud)
 	for _, p := range f.Spec.Properties {
+		if to, ok := p.PushMethod.push(p.Name); ok {
+			d.Spec.Push = append(d.Spec.Push, to)
+		}
 		if no(p.ToCloud) {
 			d.Spec.Local = append(d.Spec.Local, p.Name)
 		}
@@ -164,13 +230,19 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	for _, name := range sorted(wanted) {
 		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{Name: name, Desired: wish(d, name)})
 	}
-	for _, name := range d.Spec.Local {
+	property := func(name string) *devicePropertyV1beta1 {
 		i := slices.IndexFunc(f.Spec.Properties, func(p devicePropertyV1beta1) bool { return p.Name == name })
 		if i < 0 {
 			i = len(f.Spec.Properties)
 			f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{Name: name})
 		}
-		f.Spec.Properties[i].ToCloud = new(bool)
+		return &f.Spec.Properties[i]
+	}
+	for _, name := range d.Spec.Local {
+		property(name).ToCloud = new(bool)
+	}
+	for _, p := range d.Spec.Push {
+		property(p.PropertyName).PushMethod = showPush(p)
 	}
 	for _, name := range twinNames(d) {
 		t := d.Status.Twin[name]

@@ -110,3 +110,27 @@ func TestTrial16DeviceStatus(t *testing.T) {
 	require.JSONEq(t, `{"apiVersion":"devices.kubeedge.io/v1beta1","kind":"DeviceStatus","metadata":{"name":"lamp"},"spec":{},"status":{"state":"offline",
 		"lastOnlineTime":"2026-11-21T10:00:00Z","twins":[{"propertyName":"power","reported":{"value":"ON"},"observedDesired":{"value":"OFF"}}]}}`, strings.Replace(string(shown), `"kind":"DeviceStatus",`, `"kind":"DeviceStatus","spec":{},`, 1))
 }
+
+// What a v1beta1 Device says of reporting, methods and pushing is said in the canonical form, and shown as it was.
+func TestTrial16ReportingMethodsAndPushing(t *testing.T) {
+	var d resource.Device
+	readAs(t, theKind(t, "v1beta1", "Device"), `{"spec":{"deviceModelRef":{"name":"m"},"protocol":{"protocolName":"x"},
+		"properties":[
+			{"name":"a","reportToCloud":false,"visitors":{"protocolName":"x"},"pushMethod":{"mqtt":{"address":"tcp://h:1883","topic":"t","qos":1,"retained":true},"dbMethod":{"redis":{}}}},
+			{"name":"b","reportToCloud":true,"visitors":{"protocolName":"x"},"pushMethod":{"http":{"hostName":"h","port":8080,"requestPath":"/p","timeout":3}}},
+			{"name":"c","visitors":{"protocolName":"x"}}],
+		"methods":[{"name":"set","description":"d","propertyNames":["a","b"]}],"stateReport":{"reportToCloud":false,"reportCycle":5000}}}`, &d)
+	require.Equal(t, []string{"a"}, d.Spec.Local)
+	require.True(t, d.Spec.LocalState)
+	require.Equal(t, []resource.DeviceCommand{{Name: "set", Description: "d", Properties: []string{"a", "b"}}}, d.Spec.Commands)
+	require.Equal(t, []resource.Push{
+		{PropertyName: "a", MQTT: &resource.PushMQTT{Address: "tcp://h:1883", Topic: "t", QoS: 1, Retain: true}},
+		{PropertyName: "b", HTTP: &resource.PushHTTP{URL: "http://h:8080/p"}},
+	}, d.Spec.Push)
+	d.Metadata.Name = "lamp"
+	require.NoError(t, d.Validate())
+	d.Spec.Push[1].HTTP.URL = "http://user:pw@h/"
+	require.ErrorContains(t, d.Validate(), "spec.push[1].http.url: must hold no name or password")
+	d.Spec.Push[1].HTTP.URL = "file:///etc/passwd"
+	require.ErrorContains(t, d.Validate(), "spec.push[1].http.url")
+}

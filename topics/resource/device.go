@@ -8,6 +8,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"net/url"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -67,6 +70,10 @@ type DeviceSpec struct {
 	Local []string `json:"local,omitempty"`
 	// LocalState says that the device's state stays on the node, too.
 	LocalState bool `json:"localState,omitempty"`
+	// Push says where the node sends reported values besides, by itself.
+	// +listType=map
+	// +listMapKey=propertyName
+	Push []Push `json:"push,omitempty"`
 	// Desired are the wanted values of properties, whoever wrote them.
 	Desired map[string]Value `json:"desired,omitempty"`
 	// DesiredUntil are times after which a wanted value is no longer to be applied.
@@ -82,6 +89,68 @@ type DeviceCommand struct {
 	// Properties are those that it may set; they must be ReadWrite.
 	// +listType=set
 	Properties []string `json:"properties,omitempty"`
+}
+
+// Push says where a property's reported values go.
+type Push struct {
+	// PropertyName is the property, one of the model's.
+	PropertyName string `json:"propertyName"`
+	// MQTT is a topic of a broker.
+	MQTT *PushMQTT `json:"mqtt,omitempty"`
+	// HTTP is an endpoint, which is sent a POST.
+	HTTP *PushHTTP `json:"http,omitempty"`
+}
+
+// PushMQTT is a topic of a broker.
+type PushMQTT struct {
+	// Address is the broker's: mqtt://host:1883, mqtts://host:8883; tcp:// is mqtt://.
+	Address string `json:"address"`
+	// Topic is where values are published.
+	Topic string `json:"topic"`
+	// QoS is 0, 1 or 2.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2
+	QoS int64 `json:"qos,omitempty"`
+	// Retain has the broker keep the last value.
+	Retain bool `json:"retain,omitempty"`
+}
+
+// PushHTTP is an HTTP endpoint.
+type PushHTTP struct {
+	// URL is http://… or https://…
+	URL string `json:"url"`
+}
+
+// PushServer is a broker's address as MQTT clients of ours write it.
+func PushServer(address string) string {
+	if rest, ok := strings.CutPrefix(address, "tcp://"); ok {
+		return "mqtt://" + rest
+	}
+	return address
+}
+
+func (x Push) check(p *problems, at string) {
+	required(p, at+".propertyName", x.PropertyName)
+	address := func(field, text string, schemes ...string) {
+		u, err := url.Parse(text)
+		if err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme) {
+			p.add(at+field, "%s: must be an address with one of %s://", clip(text), strings.Join(schemes, "://, "))
+		} else if u.User != nil {
+			p.add(at+field, "must hold no name or password: everybody who may see the Device would see it")
+		}
+	}
+	if m := x.MQTT; m != nil {
+		address(".mqtt.address", m.Address, "mqtt", "mqtts", "tcp")
+		if m.Topic == "" || strings.ContainsAny(m.Topic, "+#\x00") {
+			p.add(at+".mqtt.topic", "%s: must be a topic, without + and #", clip(m.Topic))
+		}
+		if m.QoS < 0 || m.QoS > 2 {
+			p.add(at+".mqtt.qos", "%d: must be 0, 1 or 2", m.QoS)
+		}
+	}
+	if x.HTTP != nil {
+		address(".http.url", x.HTTP.URL, "http", "https")
+	}
 }
 
 // Ref names an object.

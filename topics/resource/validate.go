@@ -144,6 +144,9 @@ func (d Device) Validate() error {
 			p.addErr("spec.desiredUntil["+name+"]", err)
 		}
 	}
+	for i, x := range d.Spec.Push {
+		x.check(&p, fmt.Sprintf("spec.push[%d]", i))
+	}
 	for i, c := range d.Spec.Commands {
 		at := fmt.Sprintf("spec.commands[%d]", i)
 		if !topics.ValidProperty(c.Name) {
@@ -182,6 +185,9 @@ func (d Device) CheckModel(m DeviceModel) error {
 	}
 	for i, v := range d.Spec.PropertyVisitors {
 		p.addErr(fmt.Sprintf("spec.propertyVisitors[%d].propertyName", i), m.CheckKnown(v.PropertyName))
+	}
+	for i, x := range d.Spec.Push {
+		p.addErr(fmt.Sprintf("spec.push[%d].propertyName", i), m.CheckKnown(x.PropertyName))
 	}
 	for i, name := range d.Spec.Local {
 		p.addErr(fmt.Sprintf("spec.local[%d]", i), m.CheckKnown(name))

@@ -1,0 +1,226 @@
+// Package push takes reported values to the MQTT brokers and HTTP endpoints that Devices name (spec.push), from the node itself.
+//
+// It never delays who reports, and keeps nothing on disk: what waits is in memory and bounded. A value is lost when it finds
+// no room, when an endpoint fails it three times in a row, and with the core.
+package push
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	maxTargets = 64        // brokers and endpoints
+	maxWaiting = 1000      // values that wait for one of them
+	maxBytes   = 8 << 20   // of all that wait
+	tries      = 3         // of one value at an HTTP endpoint
+	idle       = time.Hour // after which a target that gets nothing is forgotten
+)
+
+// Value is a reported value on its way, and what is sent of it.
+type Value struct {
+	Node     string `json:"node"`
+	Device   string `json:"device"`
+	Property string `json:"property"`
+	Value    string `json:"value"`
+	TS       string `json:"ts"`
+}
+
+// Pusher takes values to their targets. Its zero value is not usable.
+type Pusher struct {
+	log     zerolog.Logger
+	timeout time.Duration // of one request, or of one publish
+	pause   time.Duration // before the second try; it doubles
+
+	mu      sync.Mutex
+	targets map[string]*target
+	size    atomic.Int64 // bytes that wait
+	lost    atomic.Int64
+	ctx     context.Context //nolint:containedctx // Run's: targets begin when there is something for them
+	running sync.WaitGroup
+}
+
+type target struct {
+	address string
+	queue   chan job
+}
+
+type job struct {
+	to      resource.Push
+	payload []byte
+}
+
+// New makes a Pusher; Run works for it.
+func New(log zerolog.Logger) *Pusher {
+	return &Pusher{log: log, timeout: 5 * time.Second, pause: time.Second, targets: make(map[string]*target)}
+}
+
+// Run sends what is pushed until ctx ends.
+func (p *Pusher) Run(ctx context.Context) error {
+	p.mu.Lock()
+	p.ctx = ctx
+	p.mu.Unlock()
+	<-ctx.Done()
+	p.running.Wait()
+	return nil
+}
+
+// Lost is how many values found no room or were refused.
+func (p *Pusher) Lost() int64 { return p.lost.Load() }
+
+// Push sends a value to where to says. It never waits.
+func (p *Pusher) Push(to resource.Push, v Value) {
+	payload, err := json.Marshal(v)
+	if err != nil {
+		return // texts can be written
+	}
+	if m := to.MQTT; m != nil {
+		p.put("mqtt "+m.Address, m.Address, job{to, payload})
+	}
+	if h := to.HTTP; h != nil {
+		p.put("http "+h.URL, h.URL, job{to, payload})
+	}
+}
+
+func (p *Pusher) put(key, address string, j job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx == nil || p.ctx.Err() != nil {
+		p.drop(address, "the core is starting or stopping")
+		return
+	}
+	t := p.targets[key]
+	if t == nil && len(p.targets) >= maxTargets {
+		p.drop(address, fmt.Sprintf("values go to %d places already", maxTargets))
+		return
+	}
+	if t == nil {
+		t = &target{address: address, queue: make(chan job, maxWaiting)}
+		p.targets[key] = t
+		p.running.Go(func() { p.serve(p.ctx, key, t, j.to.MQTT != nil && strings.HasPrefix(key, "mqtt ")) })
+	}
+	if p.size.Load()+int64(len(j.payload)) > maxBytes {
+		p.drop(address, "too much waits")
+		return
+	}
+	select {
+	case t.queue <- j:
+		p.size.Add(int64(len(j.payload)))
+	default:
+		p.drop(address, "too much waits for it")
+	}
+}
+
+// drop counts a value that is lost, and says it now and then: the first, the second, the fourth, …
+func (p *Pusher) drop(address, why string) {
+	if n := p.lost.Add(1); n&(n-1) == 0 {
+		p.log.Warn().Str("to", address).Str("why", why).Int64("lost", n).Msg("a reported value was not pushed")
+	}
+}
+
+// serve sends what waits for one target, one after the other.
+func (p *Pusher) serve(ctx context.Context, key string, t *target, mqtt bool) {
+	send, done := p.post, func() {}
+	if mqtt {
+		send, done = p.publisher(ctx, t.address)
+	}
+	defer done()
+	quiet := time.NewTimer(idle)
+	defer quiet.Stop()
+	for {
+		select {
+		case j := <-t.queue:
+			if err := send(ctx, j); err != nil {
+				p.drop(t.address, err.Error())
+			}
+			p.size.Add(-int64(len(j.payload)))
+			quiet.Reset(idle)
+		case <-quiet.C:
+			p.mu.Lock()
+			if len(t.queue) == 0 {
+				delete(p.targets, key)
+				p.mu.Unlock()
+				return
+			}
+			p.mu.Unlock()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// endpoints is for requests to addresses that people wrote: they are asked, and whom they name instead is not.
+var endpoints = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+// post sends a value over HTTP, up to three times.
+func (p *Pusher) post(ctx context.Context, j job) (err error) {
+	for try := range tries {
+		if try > 0 {
+			select {
+			case <-time.After(p.pause << (try - 1)):
+			case <-ctx.Done():
+				return err
+			}
+		}
+		var final bool
+		if final, err = p.postOnce(ctx, j); err == nil || final {
+			return err
+		}
+	}
+	return err
+}
+
+func (p *Pusher) postOnce(ctx context.Context, j job) (final bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, j.to.HTTP.URL, bytes.NewReader(j.payload))
+	if err != nil {
+		return true, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := endpoints.Do(req)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // so that the connection can be used again
+	if resp.StatusCode/100 == 2 {
+		return false, nil
+	}
+	again := resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
+	return !again, fmt.Errorf("it answered %s", resp.Status)
+}
+
+// publisher sends values to a broker, over a connection that lasts as long as its target.
+func (p *Pusher) publisher(ctx context.Context, address string) (send func(context.Context, job) error, done func()) {
+	c, err := client.New(client.Options{Servers: []string{resource.PushServer(address)}, CleanStart: true, MaxPending: maxWaiting, Log: p.log})
+	if err != nil {
+		return func(context.Context, job) error { return err }, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		_ = c.Run(ctx) // it ends with ctx
+		close(ended)
+	}()
+	send = func(ctx context.Context, j job) error {
+		m := j.to.MQTT
+		ctx, cancel := context.WithTimeout(ctx, p.timeout)
+		defer cancel()
+		return c.Publish(ctx, client.Message{Topic: m.Topic, Payload: j.payload, QoS: byte(m.QoS), Retain: m.Retain}) //nolint:gosec // 0 to 2: it was checked
+	}
+	return send, func() { cancel(); <-ended }
+}
