@@ -164,3 +164,38 @@ func TestWhoSaysNothingIsGivenUp(t *testing.T) {
 	}
 	require.EqualValues(t, 2, b.Stats().Rejected[noConnect])
 }
+
+// Pages of the host's own ports may connect, and of the origins that are listed; no others. The subprotocol that an older
+// client asks for is echoed.
+func TestTrial23Browsers(t *testing.T) {
+	b := start(t, func(o *Options) {
+		o.Listeners = []Listener{{Name: "ws", Address: "127.0.0.1:0", WebSocket: true, Pages: []string{"8080", "443"}, Origins: []string{"https://app.example:444"}}}
+	})
+	url := "ws://" + b.Addrs()[0].String() + "/mqtt"
+	for origin, ok := range map[string]bool{
+		"http://127.0.0.1:8080": true, "https://127.0.0.1": true, "https://app.example:444": true, "": true,
+		"http://127.0.0.1:9999": false, "http://127.0.0.1": false, "https://app.example": false, "http://app.example:444": false,
+		"http://localhost:8080": false, "null": false,
+	} {
+		header := http.Header{}
+		if origin != "" {
+			header.Set("Origin", origin)
+		}
+		_, res, err := websocket.DefaultDialer.Dial(url, header)
+		require.Equal(t, ok, err == nil, origin)
+		if _ = res.Body.Close(); !ok {
+			require.Equal(t, http.StatusForbidden, res.StatusCode)
+		}
+	}
+	// a page whose name was made to resolve to this host
+	_, res, err := websocket.DefaultDialer.Dial(url, http.Header{"Origin": {"http://evil.example:8080"}, "Host": {"evil.example"}})
+	require.Error(t, err)
+	_ = res.Body.Close()
+
+	for asked, want := range map[string]string{"mqttv3.1": "mqttv3.1", "mqtt": "mqtt", "other": ""} {
+		ws, res, err := (&websocket.Dialer{Subprotocols: []string{asked}}).Dial(url, nil)
+		require.NoError(t, err)
+		_ = res.Body.Close()
+		require.Equal(t, want, ws.Subprotocol())
+	}
+}

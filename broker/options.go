@@ -55,9 +55,9 @@ type Listener struct {
 	Address   string // host:port; port 0 takes a free one
 	TLS       *tls.Config
 	WebSocket bool
-	// Origins are the web origins whose pages may connect to a WebSocket listener,
-	// besides its own.
-	Origins []string
+	// Origins are the web origins whose pages may connect to a WebSocket listener, besides
+	// those of the same host at this listener's port or one of Pages.
+	Origins, Pages []string
 }
 
 // User is a configured user.

@@ -3,6 +3,7 @@ package broker
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"math"
@@ -98,7 +99,7 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // upgrade answers a request for a WebSocket connection.
 func (l *listener) upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	upgrader := websocket.Upgrader{
-		Subprotocols: []string{"mqtt"}, CheckOrigin: l.originAllowed, HandshakeTimeout: l.b.opts.Limits.ConnectTimeout,
+		Subprotocols: []string{"mqtt", "mqttv3.1"}, CheckOrigin: l.originAllowed, HandshakeTimeout: l.b.opts.Limits.ConnectTimeout,
 	}
 	return upgrader.Upgrade(w, r, nil)
 }
@@ -112,10 +113,11 @@ func (l *listener) originAllowed(r *http.Request) bool {
 		return true
 	}
 	u, err := url.Parse(origin)
-	if err != nil || u.Host != r.Host {
+	if err != nil || u.Hostname() != (&url.URL{Host: r.Host}).Hostname() {
 		return false
 	}
-	return !l.loopback || loopbackHost(u.Hostname())
+	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	return (u.Host == r.Host || slices.Contains(l.Pages, port)) && (!l.loopback || loopbackHost(u.Hostname()))
 }
 
 func (c *wsConn) Read(p []byte) (int, error) {

@@ -96,6 +96,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	bo.Version = o.Version
+	setup.Pages(bo.Listeners, cfg.HTTP)
 	commands := calls.New(calls.Options{
 		Role: topics.RoleNode, Tree: tw, Presence: tw, Limits: cfg.Limits.Commands, Log: log,
 		Publish:     func(m broker.Message) { br.Publish(m) },

@@ -263,6 +263,12 @@ func checkMQTT(m MQTT, insecure bool, report reporter) {
 	checkListen("mqtt.listen", m.Listen, !insecure, "mqtt.tls.listen", report)
 	m.TLS.check("mqtt.tls.", report)
 	checkListen("mqtt.websocket.listen", m.WebSocket.Listen, !insecure && !m.WebSocket.TLS, "mqtt.websocket.tls", report)
+	for i, origin := range m.WebSocket.Origins {
+		u, err := url.Parse(origin)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+strings.ToLower(u.Host) != origin {
+			report(fmt.Sprintf("mqtt.websocket.origins[%d]", i), "%q: an origin is http:// or https://, a host in lower case and, if it isn't the usual one, a port", origin)
+		}
+	}
 	if m.WebSocket.Listen != "" && m.WebSocket.TLS && (m.TLS.Cert == "" || m.TLS.Key == "") {
 		report("mqtt.websocket.tls", "needs mqtt.tls.cert and mqtt.tls.key")
 	}

@@ -140,6 +140,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		{"address", "http: {listen: here}", "is not host:port"},
 		{"port", "http: {listen: '127.0.0.1:70000'}", "no port"},
 		{"tls without certificate", "mqtt: {tls: {listen: ':8883'}}", "needs mqtt.tls.cert and mqtt.tls.key"},
+		{"no origin", "mqtt: {websocket: {origins: ['app.example.com']}}", "mqtt.websocket.origins[0]"},
+		{"an origin's path", "mqtt: {websocket: {origins: ['https://app.example.com/']}}", "mqtt.websocket.origins[0]"},
 		{"wss without certificate", "mqtt: {websocket: {listen: ':8083', tls: true}}", "mqtt.websocket.tls: needs"},
 		{"server", "link: {server: 'http://x'}", "is not mqtt://host:port"},
 		{"password in url", "link: {server: 'mqtt://u:hunter2@x'}", "link.server"},

@@ -84,8 +84,9 @@ type MQTT struct {
 
 // WebSocket says where MQTT over WebSocket is served.
 type WebSocket struct {
-	Listen string `yaml:"listen"`
-	TLS    bool   `yaml:"tls"`
+	Listen  string   `yaml:"listen"`
+	TLS     bool     `yaml:"tls"`
+	Origins []string `yaml:"origins"` // of web pages elsewhere that may connect
 }
 
 // HTTP says where an API listens.

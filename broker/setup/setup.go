@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -90,6 +91,19 @@ func survey(dataDir string) (has string, err error) {
 		st.Sessions, st.Subscriptions, st.Queued, st.Retained), b.Close(context.Background())
 }
 
+// Pages lets the web pages in that a program itself serves over HTTP.
+func Pages(list []broker.Listener, h configs.HTTP) {
+	var ports []string
+	for _, address := range []string{h.Listen, h.TLS.Listen} {
+		if _, port, err := net.SplitHostPort(address); err == nil {
+			ports = append(ports, port)
+		}
+	}
+	for i := range list {
+		list[i].Pages = ports
+	}
+}
+
 func listeners(m configs.MQTT) (list []broker.Listener, err error) {
 	var secure *tls.Config
 	if m.TLS.Cert != "" {
@@ -104,7 +118,7 @@ func listeners(m configs.MQTT) (list []broker.Listener, err error) {
 		list = append(list, broker.Listener{Name: "mqtts", Setting: "mqtt.tls.listen", Address: m.TLS.Listen, TLS: secure})
 	}
 	if m.WebSocket.Listen != "" {
-		ws := broker.Listener{Name: "websocket", Setting: "mqtt.websocket.listen", Address: m.WebSocket.Listen, WebSocket: true}
+		ws := broker.Listener{Name: "websocket", Setting: "mqtt.websocket.listen", Address: m.WebSocket.Listen, WebSocket: true, Origins: m.WebSocket.Origins}
 		if m.WebSocket.TLS {
 			ws.TLS = secure
 		}
