@@ -70,7 +70,7 @@ const large = 4 << 10
 
 // counted counts a message until done is called.
 func (l *backlog) counted(m Message, done func(error)) func(error) {
-	n := len(m.Payload)
+	n := m.weight()
 	if n < large {
 		return done
 	}

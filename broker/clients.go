@@ -93,6 +93,19 @@ func (cs *clients) connected(id string) *conn {
 	return nil
 }
 
+// away are a user's sessions without a connection, and how many connections each has had.
+func (cs *clients) away(user string) map[*client]int {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	all := make(map[*client]int)
+	for _, c := range cs.byID {
+		if c.conn == nil && c.user() == user {
+			all[c] = c.epoch
+		}
+	}
+	return all
+}
+
 // admit counts a new connection, if there is room for it.
 func (b *Broker) admit(c *conn) bool {
 	cs := &b.clients

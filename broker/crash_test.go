@@ -221,6 +221,7 @@ func FuzzRecords(f *testing.F) {
 		ContentType: "t", Correlation: []byte{1}, PayloadFormat: new(byte), Expiry: 5, User: []UserProperty{{Key: "k", Value: "v"}},
 	}}
 	e := session.Encoder{kindRetained}
+	e.Text("user")
 	e.Message(m)
 	f.Add([]byte(e))
 	c := &client{number: 3, record: 4}

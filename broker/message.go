@@ -98,6 +98,11 @@ func outgoing(m Message, now time.Time) *session.Message {
 	return out
 }
 
+// weight is about what the message costs in memory.
+func (m *Message) weight() int {
+	return (&session.Message{Topic: m.Topic, Payload: m.Payload, Props: m.Props}).Weight()
+}
+
 // properties reads the properties of a PUBLISH or a will.
 func properties(p *packets.Properties) Properties {
 	out := Properties{

@@ -18,6 +18,11 @@ func TestDelivery(t *testing.T) {
 	broker.Delivery(t, hub, core)
 }
 
+func TestTrial26DefaultsHaveRoom(t *testing.T) {
+	hub, core := shipped(t)
+	broker.Trial26(t, hub, core)
+}
+
 func TestStandard(t *testing.T) {
 	hub, core := shipped(t)
 	broker.Standard(t, hub, core)

@@ -85,7 +85,7 @@ func (c *conn) room(m Message) bool {
 	if b := c.b; b.store != nil && b.store.behind() && c.stores(m) && !b.store.wait(c.batch.Flush, c.closing.Load) {
 		return false
 	}
-	return len(m.Payload) < large || !topics.IsTree(m.Topic) || c.b.asked.wait(c.batch.Flush, c.closing.Load)
+	return m.weight() < large || !topics.IsTree(m.Topic) || c.b.asked.wait(c.batch.Flush, c.closing.Load)
 }
 
 // stores says whether the broker would have to store something of a message of the
@@ -212,7 +212,7 @@ func (b *Broker) accept(m Message, batch *session.Batch, along []journal.Change,
 		done(err)
 		return
 	}
-	if topics.IsTree(m.Topic) {
+	if topics.IsTree(m.Topic) && !(topics.IsBridged(m.Topic) && b.cleans(m)) {
 		b.passToTree(m, along, done)
 		return
 	}
@@ -249,7 +249,7 @@ func (b *Broker) check(m Message) error {
 		return resource.Errorf(resource.Invalid, m.Topic, "the payload is said to be UTF-8, and is not")
 	}
 	id := m.Publisher
-	if err := b.acl.publish(id, m.Topic); err != nil {
+	if err := b.acl.publish(id, m.Topic); err != nil && !b.cleans(m) {
 		return err
 	}
 	if !topics.IsTree(m.Topic) {
@@ -262,6 +262,22 @@ func (b *Broker) check(m Message) error {
 		return forbidden(m.Topic, "the response topic %q is not one that the asker may read", r)
 	}
 	return nil
+}
+
+// cleans says whether a message clears what others have left in the place of who published it: an operator of
+// all nodes clears a node's bridged messages, and on a node's own broker what mappers said of themselves. What
+// devices report and are wanted to do is no waste.
+func (b *Broker) cleans(m Message) bool {
+	id := m.Publisher
+	here := b.opts.Node != "" && id.Has(topics.RoleOperator) && id.Given(b.opts.Node) // there is no other node
+	if len(m.Payload) > 0 || !m.Retain || !id.AllNodes() && !here {
+		return false
+	}
+	if topics.IsBridged(m.Topic) {
+		return true
+	}
+	a, err := topics.Parse(m.Topic)
+	return err == nil && a.Node == b.opts.Node && (a.Kind == topics.KindMapperState || a.Kind == topics.KindMapperProtocols)
 }
 
 // refusal is what an MQTT 3.1.1 client finds on its v1/refused topic, and who made a request on its response topic.

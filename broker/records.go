@@ -14,8 +14,7 @@ import (
 const (
 	kindClient       = session.KindOther + iota // a durable session: who, how long, since when away, its will
 	kindSubscription                            // one of its subscriptions
-	kindRetained                                // a retained message of a users' own topic, as versions before kindRetainedOf wrote it
-	kindRetainedOf                              // the same with the user for whom it counts
+	kindRetained                                // a retained message of a users' own topic, and the user for whom it counts
 	kindWill                                    // the will of a session that ends with its connection: who, the will
 )
 
@@ -154,7 +153,7 @@ func retainedChange(m *session.Message) journal.Change {
 	if len(m.Payload) == 0 {
 		return journal.Change{ID: m.Record}
 	}
-	e := append(make(session.Encoder, 0, m.Weight()), kindRetainedOf)
+	e := append(make(session.Encoder, 0, m.Weight()), kindRetained)
 	e.Text(m.User)
 	e.Message(m)
 	return journal.Change{ID: m.Record, Value: e}
@@ -214,20 +213,19 @@ func (l *loading) record(id uint64, value []byte) error {
 		l.subs = append(l.subs, s)
 		return err
 	case kindRetained:
-		return l.retained(id, "", d)
+		return l.retained(id, d)
 	case kindWill:
 		w := willFrom(d, identityFrom(d))
 		w.record = id
 		l.b.lost = append(l.b.lost, w)
-	case kindRetainedOf:
-		return l.retained(id, d.Text(), d)
 	default:
 		return fmt.Errorf("a record of the unknown kind %d: it may be a newer version's", kind)
 	}
 	return d.End()
 }
 
-func (l *loading) retained(id uint64, user string, d *session.Decoder) error {
+func (l *loading) retained(id uint64, d *session.Decoder) error {
+	user := d.Text()
 	m := d.Message()
 	m.Record, m.User = id, user
 	if err := d.End(); err != nil {

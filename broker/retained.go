@@ -148,6 +148,19 @@ func (b *Broker) forgetExpired() (n int) {
 	return n
 }
 
+// ForgetNode clears what a node has left that is gone: the messages that it bridged, and the sessions that wait for it.
+func (b *Broker) ForgetNode(node string) {
+	for cl, epoch := range b.clients.away(nodeUser(node)) {
+		b.expire(cl, epoch)
+	}
+	next := b.retained.Puller(topics.Prefix+node+"/bridge/#", "")
+	for chunk := next(scanChunk); len(chunk) > 0; chunk = next(scanChunk) {
+		for _, m := range chunk {
+			b.Publish(Message{Topic: m.Topic, QoS: 1, Retain: true})
+		}
+	}
+}
+
 // forgetRetained lets go of a message, unless another is in its place, or may not come to be.
 func (b *Broker) forgetRetained(m *session.Message) bool {
 	lock := b.order.of(m.Topic)

@@ -33,6 +33,7 @@ func testRetained20000(t *testing.T, at place) {
 	}
 	require.Len(t, seen, n)
 	sub.nothing()
+	require.Zero(t, open(t, b, "other").publish1("one more", "x", retain).ReasonCode)
 }
 
 func testRetainedIsReplacedAndForgotten(t *testing.T, at place) {

@@ -105,7 +105,7 @@ func (c *conn) subscribeTo(f packets.Subscription) (s, old *subscription, err er
 // level, which other subscriptions may share, but nobody knows for how long.
 const (
 	subscriptionCost = 640
-	levelCost        = 400
+	levelCost        = 280
 )
 
 // weight is about what the subscription costs in memory.

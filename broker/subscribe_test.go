@@ -114,7 +114,8 @@ func testTrial04FiltersAreWeighed(t *testing.T, at place) {
 	sub.unsub(long("a"))
 	deep := func(i int) string { return fmt.Sprint(i) + strings.Repeat("/a", 199) }
 	sub.sub(deep(0), 1)
-	require.Equal(t, byte(codeQuota), code(deep(1)), "levels count, too")
+	sub.sub(deep(1), 1)
+	require.Equal(t, byte(codeQuota), code(deep(2)), "levels count, too")
 	other := open(t, b, "other", persistent) // the same user
-	require.Equal(t, []byte{codeQuota}, other.subscribe(deep(2), 1).ReasonCodes)
+	require.Equal(t, []byte{codeQuota}, other.subscribe(deep(3), 1).ReasonCodes)
 }

@@ -33,7 +33,7 @@ func willOf(pk *packets.Packet) *will {
 }
 
 // weight is about what the will costs in memory.
-func (w *will) weight() int { return outgoing(w.message, time.Time{}).Weight() + w.packet }
+func (w *will) weight() int { return w.message.weight() + w.packet }
 
 // keepWill stores the will of a session that ends with its connection: should the process die,
 // that has ended. Nobody waits for it: a client gets in though the disk is full.

@@ -82,11 +82,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	var br *broker.Broker
 	tw, err := twin.New(ctx, twin.Options{
 		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: nonce, Tell: told.Tell,
-		Publish: func(m broker.Message) { br.Publish(m) },
-		Wanted:  func(topic string) bool { return br.Wanted(topic) },
-		Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
-		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
-		Hub:     hub,
+		Publish:    func(m broker.Message) { br.Publish(m) },
+		Wanted:     func(topic string) bool { return br.Wanted(topic) },
+		Pass:       func(m broker.Message, done func(error)) { br.Pass(m, done) },
+		ForgetNode: func(node string) { br.ForgetNode(node) },
+		Quota:      link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
+		Hub:        hub,
 	})
 	if err != nil {
 		return err

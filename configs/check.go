@@ -81,6 +81,7 @@ func (c *Core) check(report reporter) {
 	c.Log.check(report)
 	checkLimits(c.Limits.Limits, report)
 	c.Limits.Node.check(report)
+	positive("limits.mappers", c.Limits.Mappers, report)
 	positive("limits.streams.bytes", c.Limits.Streams.Bytes, report)
 	positive("limits.streams.age", c.Limits.Streams.Age, report)
 }

@@ -191,6 +191,7 @@ type HubLimits struct {
 type CoreLimits struct {
 	Limits  `yaml:",inline"`
 	Node    NodeQuota    `yaml:"node"`
+	Mappers int          `yaml:"mappers"`
 	Streams StreamLimits `yaml:"streams"`
 }
 

@@ -75,6 +75,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	tw, err := twin.New(twin.Options{
 		Node: cfg.Node.Name, Store: st, Log: log, Timeout: cfg.Link.Retry.Timeout,
 		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
+		Mappers: cfg.Limits.Mappers,
 		Publish: func(m broker.Message) { br.Publish(m) },
 		Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
 		Wanted:  func(topic string) bool { return br.Wanted(topic) },

@@ -341,7 +341,7 @@ func TestLimits(t *testing.T) {
 		require.NoError(t, b.ask())
 	}
 	sent := b.take()
-	require.ErrorContains(t, b.ask(), "limit of one client")
+	require.ErrorContains(t, b.ask(), "as one client may have: 3 (limits.commands.client)")
 	_, code, _ := b.one()
 	require.Equal(t, "Busy", code)
 	require.ErrorIs(t, b.ask(quiet), resource.Quota)
@@ -466,5 +466,6 @@ func TestExactlyOneAnswer(t *testing.T) {
 		require.Equal(t, 1, n, topic)
 	}
 	require.Empty(t, b.table.asked)
-	require.Empty(t, b.table.from)
+	require.Zero(t, b.table.from.Held())
+	require.Zero(t, b.table.users.Held())
 }

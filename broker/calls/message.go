@@ -17,7 +17,7 @@ type call struct {
 	id           string // unguessable: knowing it is having been asked
 	node, device string
 	topic        string
-	from         string   // the client that asked; empty: the other end of the link
+	from, user   string   // the client that asked, and its user; empty: the other end of the link
 	key          uint64   // the same when the client sends the publish again; 0: it can't
 	asked        []string // the clients that were asked
 	reply        func(broker.Message)
@@ -35,7 +35,7 @@ const maxCorrelation = 4096
 func (c *Calls) newCall(a topics.Address, m broker.Message, reply func(broker.Message)) *call {
 	x := &call{
 		node: strings.Clone(a.Node), device: strings.Clone(a.Device), topic: strings.Clone(m.Topic),
-		from: m.Publisher.ClientID, reply: reply, response: strings.Clone(m.Props.ResponseTopic), qos: m.QoS,
+		from: m.Publisher.ClientID, user: m.Publisher.User, reply: reply, response: strings.Clone(m.Props.ResponseTopic), qos: m.QoS,
 		correlation: bytes.Clone(m.Props.Correlation),
 	}
 	if m.QoS > 0 {

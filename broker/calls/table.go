@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/topics"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // remembered is how many ended calls are known again when they are sent again.
@@ -15,12 +15,11 @@ const remembered = 4096
 
 // table holds the calls under way. Whoever takes a call out of it, once, answers.
 type table struct {
-	limits Limits
-
 	mu     sync.Mutex
 	calls  map[string]*entry            // by id
 	asked  map[string]map[string]*entry // by client that was asked, and id
-	from   map[string]int               // calls by client that asked
+	from   *quota.Quota                 // calls by client that asked
+	users  *quota.Quota                 // and by its user
 	keys   map[uint64]int               // keys of calls, under way and ended of late
 	recent []uint64                     // keys of those that have ended, oldest first
 	count  Stats
@@ -34,8 +33,11 @@ type entry struct {
 
 func newTable(l Limits) table {
 	return table{
-		limits: l, calls: make(map[string]*entry), asked: make(map[string]map[string]*entry),
-		from: make(map[string]int), keys: make(map[uint64]int), count: Stats{Ended: make(map[string]int64)},
+		calls: make(map[string]*entry), asked: make(map[string]map[string]*entry),
+		from: quota.New("commands under way", "client", quota.Limit{Most: int64(l.Client), Setting: "limits.commands.client"}, quota.Limit{}),
+		users: quota.New("commands under way", "user", quota.Limit{Most: int64(l.All+1) / 2, Setting: "half of limits.commands.all"},
+			quota.Limit{Most: int64(l.All), Setting: "limits.commands.all"}),
+		keys: make(map[uint64]int), count: Stats{Ended: make(map[string]int64)},
 	}
 }
 
@@ -43,15 +45,15 @@ func newTable(l Limits) table {
 func (t *table) begin(x *call, wait time.Duration, expire func()) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case len(t.calls) >= t.limits.All:
-		return resource.Errorf(resource.Quota, "", "%d commands are under way already, which is the limit of all clients", len(t.calls))
-	case x.from != "" && t.from[x.from] >= t.limits.Client:
-		return resource.Errorf(resource.Quota, "", "%d commands of yours are under way already, which is the limit of one client", t.from[x.from])
+	if err := t.from.Check(x.from, 1); err != nil {
+		return err
 	}
+	if err := t.users.Take(x.user, 1); err != nil {
+		return err
+	}
+	t.from.Add(x.from, 1)
 	e := &entry{call: x, timer: time.AfterFunc(wait, expire), left: len(x.asked)}
 	t.calls[x.id] = e
-	t.from[x.from]++
 	for _, client := range x.asked {
 		if t.asked[client] == nil {
 			t.asked[client] = make(map[string]*entry)
@@ -80,9 +82,8 @@ func (t *table) end(id string) *call {
 	}
 	e.timer.Stop()
 	delete(t.calls, id)
-	if t.from[e.from]--; t.from[e.from] == 0 {
-		delete(t.from, e.from)
-	}
+	t.from.Add(e.from, -1)
+	t.users.Add(e.user, -1)
 	for _, client := range e.call.asked {
 		delete(t.asked[client], id)
 		if len(t.asked[client]) == 0 {

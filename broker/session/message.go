@@ -86,7 +86,7 @@ func (m *Message) remaining(now time.Time) uint32 {
 // its place where it waits, rounded up as memory is given out; and a user property the same.
 const (
 	messageCost  = 400
-	propertyCost = 64
+	propertyCost = 48
 	recordCost   = 64 // on disk
 )
 

@@ -36,6 +36,7 @@ func (t *Twins) noteOversize(b *batch, n *node) {
 func (t *Twins) dropNode(b *batch, name string) {
 	n := t.nodes[name]
 	if n == nil {
+		t.o.ForgetNode(name)
 		return
 	}
 	n.unknown = false
@@ -82,6 +83,7 @@ func (t *Twins) removeDropped(b *batch) {
 			}
 			return true
 		})
+		t.o.ForgetNode(n.name)
 		n.up, n.oversize = link.NewReplica(link.Up), ""
 		n.other, n.met = 0, false
 		n.up.Limit(t.o.Quota)

@@ -45,6 +45,8 @@ type Options struct {
 	Wanted func(topic string) bool
 	// Pass does that with what a node's clients published, and says when it is stored.
 	Pass func(m broker.Message, done func(error))
+	// ForgetNode is told of a Node that was deleted, and must clear what else the node has left. It may be nil.
+	ForgetNode func(node string)
 	// Tell is told what happens to Nodes and Devices. It must not wait, and may be nil.
 	Tell func(resource.Happening)
 	Log  zerolog.Logger
@@ -188,6 +190,9 @@ func (b *batch) publish(m func() broker.Message) {
 func New(ctx context.Context, o Options) (*Twins, error) {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.ForgetNode == nil {
+		o.ForgetNode = func(string) {}
 	}
 	if o.Tell == nil {
 		o.Tell = func(resource.Happening) {}

@@ -66,12 +66,16 @@ func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
 	if err := t.anothers(a.Device, m); err != nil {
 		return err
 	}
+	if err := t.roomForMapper(a.Device, m); err != nil {
+		return err
+	}
 	if err := t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID)); err != nil {
 		return err
 	}
 	t.seen[a.Key()] = m.Publisher.User
 	t.markAll(b)
 	if len(m.Payload) == 0 {
+		delete(t.seen, a.Key())
 		t.clearUp(b, topics.Address{Kind: topics.KindMapperProtocols, Device: a.Device}.Key())
 	}
 	if known && string(m.Payload) != resource.Online {
@@ -120,6 +124,9 @@ func (t *Twin) mapperProtocols(b *batch, a topics.Address, m broker.Message) err
 		if _, err := resource.ParseProtocols(m.Payload); err != nil {
 			return err
 		}
+	}
+	if err := t.roomForMapper(a.Device, m); err != nil {
+		return err
 	}
 	t.markAll(b)
 	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID))

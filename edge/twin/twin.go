@@ -62,6 +62,8 @@ type Options struct {
 	Report resource.NodeReport
 	// Quota bounds what the node owns.
 	Quota link.Quota
+	// Mappers is how many it knows; 0: any number.
+	Mappers int
 	// Timeout is how long an unanswered message to the hub waits before it is sent again.
 	Timeout time.Duration
 }

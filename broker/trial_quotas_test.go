@@ -1,0 +1,336 @@
+package broker
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics"
+)
+
+// pairs are so many empty user properties.
+func pairs(n int) packets.Properties {
+	return packets.Properties{User: make([]packets.UserProperty, n)}
+}
+
+func TestTrial03UserPropertiesOfAMessage(t *testing.T) {
+	b := start(t, nil)
+	c, sub := open(t, b, "c"), open(t, b, "sub")
+	sub.sub("#", 2)
+	require.Zero(t, c.publish1("a", "64", props(pairs(64))).ReasonCode)
+	require.Len(t, sub.expect(packets.Publish).Properties.User, 64)
+	sub.ack(packets.Puback, 1)
+	for _, n := range []int{65, 72, 73, 100_000} {
+		refused := c.publish1("a", strconv.Itoa(n), props(pairs(n)), retain)
+		require.Equal(t, byte(codeQuota), refused.ReasonCode, n)
+		require.Equal(t, "a: more than 64 user properties", refused.Properties.ReasonString)
+		c.publish("a", "2", 2, 9, props(pairs(n)))
+		require.Equal(t, byte(codeQuota), c.expect(packets.Pubrec).ReasonCode)
+		c.publish("a", "0", 0, 0, props(pairs(n)))
+	}
+	c.publish("a", "the identifier is free", 2, 9)
+	require.Zero(t, c.expect(packets.Pubrec).ReasonCode)
+	require.Equal(t, "the identifier is free", string(sub.expect(packets.Publish).Payload), "nothing else came")
+	require.EqualValues(t, 12, b.Stats().Refused["Quota"])
+	require.Zero(t, b.Stats().Retained)
+}
+
+func TestTrial03UserPropertiesOfOtherPackets(t *testing.T) {
+	b := start(t, nil)
+	for name, with := range map[string]connectOption{
+		"CONNECT": func(pk *packets.Packet) { pk.Properties.User = pairs(65).User },
+		"will": withWill("w", "x", 0, func(pk *packets.Packet) {
+			pk.Connect.WillProperties.User = pairs(65).User
+		}),
+	} {
+		c := dial(t, b)
+		require.Equal(t, byte(codeQuota), c.connect("c", with), name)
+		require.Equal(t, "more than 64 user properties", c.connack.Properties.ReasonString)
+	}
+	for _, kind := range []byte{packets.Subscribe, packets.Unsubscribe, packets.Disconnect} {
+		c := open(t, b, "c")
+		pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: kind}, PacketID: 3, Properties: pairs(65), Filters: packets.Subscriptions{{Filter: "a"}}}
+		c.send(pk)
+		code, _ := c.ended()
+		require.Equal(t, byte(codeQuota), code, kind)
+	}
+}
+
+// costs has the memory that do makes the process use be what the broker then counts, or less: so
+// room that is counted in bytes is room that there is.
+func costs(t *testing.T, counted func() int64, do func()) {
+	t.Helper()
+	before, was := inUse(), counted()
+	do()
+	grown, count := int64(inUse()-before), counted()-was
+	t.Logf("%d bytes in use, %d counted", grown, count)
+	require.Positive(t, count)
+	require.Less(t, float64(grown), 1.5*float64(count), "more memory than is counted")
+}
+
+// costsFromDisk has what comes from disk cost what is counted, and that be what it was.
+func costsFromDisk(t *testing.T, dir string, held func(*Broker) int64, want int64) {
+	t.Helper()
+	var b *Broker
+	costs(t, func() int64 {
+		if b == nil {
+			return 0
+		}
+		return held(b)
+	}, func() { b, _ = kept(t, dir, nil) })
+	require.Equal(t, want, held(b))
+}
+
+// All of a message's memory counts, in queues and retained, and after a restart.
+func TestTrial03MessagesCountWhatTheyCost(t *testing.T) {
+	const n = 4000
+	for name, message := range map[string]func(i int) packets.Packet{
+		"small": func(i int) packets.Packet {
+			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelined)+1, retain)
+		},
+		"empty user properties": func(i int) packets.Packet {
+			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelined)+1, props(pairs(64)), retain)
+		},
+		"properties": func(i int) packets.Packet {
+			long := strings.Repeat("x", 500)
+			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelined)+1, retain, props(packets.Properties{
+				ContentType: long, ResponseTopic: long, CorrelationData: []byte(long), User: []packets.UserProperty{{Key: long, Val: long}},
+			}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			b, stop := kept(t, dir, nil)
+			// A message that is retained and queued is there once: what is measured is one of both.
+			queued := func() int64 { return b.quotas.queued.Held() }
+			retained := func() int64 { return b.quotas.retained.Held() }
+			pub := open(t, b, "pub")
+			clear := func() {
+				pub.pipeline(n, func(i int) packets.Packet {
+					pk := message(i)
+					pk.Payload, pk.FixedHeader.Retain = nil, true
+					return pk
+				})
+				require.Zero(t, retained())
+			}
+			pub.pipeline(n, message)
+			clear() // what the broker and its journal need in any case is there
+			costs(t, retained, func() { pub.pipeline(n, message) })
+			clear()
+			sub := open(t, b, "sub", persistent)
+			sub.sub("t/#", 1)
+			sub.leave(b, "sub")
+			costs(t, queued, func() {
+				pub.pipeline(n, func(i int) packets.Packet {
+					pk := message(i)
+					pk.FixedHeader.Retain = false
+					return pk
+				})
+			})
+			held := queued()
+			stop()
+			costsFromDisk(t, dir, func(b *Broker) int64 { return b.quotas.queued.Held() }, held)
+		})
+	}
+}
+
+// A subscription counts what it costs, by its levels, and after a restart.
+func TestTrial04SubscriptionsCountWhatTheyCost(t *testing.T) {
+	dir := t.TempDir()
+	b, stop := kept(t, dir, nil)
+	held := func() int64 { return b.quotas.state.Held() }
+	sub := open(t, b, "sub", persistent)
+	subscribe := func(first, n int) {
+		for i := first; i < first+n; i += 100 {
+			pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 9}
+			for j := range 100 {
+				pk.Filters = append(pk.Filters, packets.Subscription{Filter: fmt.Sprintf("%d", i+j) + strings.Repeat("/a", 20), Qos: 1})
+			}
+			sub.send(pk)
+			for _, code := range sub.expect(packets.Suback).ReasonCodes {
+				require.Equal(t, byte(1), code)
+			}
+		}
+	}
+	costs(t, held, func() { subscribe(0, 5000) })
+	counted := held()
+	stop()
+	costsFromDisk(t, dir, func(b *Broker) int64 { return b.quotas.state.Held() }, counted)
+}
+
+// One user's subscriptions leave room for another's, whatever connections they come by; wills and topic aliases
+// count as well.
+func TestTrial04SubscriptionsByUserAndForAll(t *testing.T) {
+	b := start(t, func(o *Options) { withUsers(o); o.Limits.Session.State = 1 << 20 })
+	op, boss := credentialsOf("op", "secret"), credentialsOf("boss", "secret")
+	deep := func(i int) string { return strconv.Itoa(i) + strings.Repeat("/a", 40) }
+	fill := func(id string, who connectOption) (n int) {
+		c := open(t, b, id, who)
+		for c.subscribe(deep(n), 0).ReasonCodes[0] == 0 {
+			n++
+		}
+		return n
+	}
+	first := fill("first", op)
+	require.Positive(t, first)
+	require.Zero(t, fill("second", op), "another connection is the same user's")
+	large := strings.Repeat("x", 60_000)
+	refused := dial(t, b)
+	require.Equal(t, byte(codeQuota), refused.connect("third", op, withWill(large, large, 0)))
+	require.Contains(t, refused.connack.Properties.ReasonString, "op has")
+	require.Contains(t, refused.connack.Properties.ReasonString, "limits.session.state")
+	aliased := open(t, b, "fourth", op)
+	aliased.publish(large, "x", 0, 0, props(packets.Properties{TopicAlias: 1, TopicAliasFlag: true}))
+	code, _ := aliased.ended()
+	require.Equal(t, byte(codeQuota), code)
+	other := fill("other", boss)
+	require.Greater(t, other, first/3, "and another user has as much as is left, but for half of it")
+	open(t, b, "willing", credentialsOf("any", "secret"), withWill("w", "x", 0)).leave(b, "willing")
+
+	b.clients.connected("first").disconnect(0, errLeft)
+	b.clients.connected("other").disconnect(0, errLeft)
+	b.clients.connected("second").disconnect(0, errLeft)
+	require.Eventually(t, func() bool { return b.quotas.state.Held() == 0 }, patience, time.Millisecond, "all of it is given back")
+}
+
+// Sessions that a viewer has left behind on all topics take nothing from another user's durable session.
+func TestTrial05AbandonedSessionsTakeNothingFromOthers(t *testing.T) {
+	b, _ := kept(t, t.TempDir(), func(o *Options) { withUsers(o); o.Limits.Session.All = 4 << 20 })
+	for i := range 20 {
+		id := "gone" + strconv.Itoa(i)
+		c := open(t, b, id, persistent, credentialsOf("view", "secret"))
+		c.sub("#", 1)
+		c.leave(b, id)
+	}
+	work := open(t, b, "work", persistent, credentialsOf("boss", "secret"))
+	work.sub("jobs", 1)
+	work.leave(b, "work")
+	pub := open(t, b, "pub", credentialsOf("op", "secret"))
+	payload := strings.Repeat("x", 10_000)
+	noise := func() {
+		pub.pipeline(500, func(i int) packets.Packet { return publishPacket("noise", payload, 1, uint16(i%pipelined)+1) })
+	}
+	noise()
+	pub.burst("jobs", 0, 150)
+	noise()
+	pub.burst("jobs", 150, 150)
+	require.Positive(t, b.Stats().Dropped["queue_full"])
+	require.LessOrEqual(t, b.Queues().HeldBytes, int64(4<<20))
+	work = open(t, b, "work", persistent, credentialsOf("boss", "secret"))
+	require.Equal(t, numbers(0, 300), work.collect(300))
+}
+
+// Of one user's sessions, too, one that was left behind takes not all that the user may have.
+func TestTrial05AbandonedSessionOfTheSameUser(t *testing.T) {
+	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.Session.All = 4 << 20 })
+	for _, id := range []string{"gone", "work"} {
+		c := open(t, b, id, persistent)
+		c.sub(map[string]string{"gone": "#", "work": "jobs"}[id], 1)
+		c.leave(b, id)
+	}
+	pub := open(t, b, "pub")
+	pub.pipeline(500, func(i int) packets.Packet {
+		return publishPacket("noise", strings.Repeat("x", 10_000), 1, uint16(i%pipelined)+1)
+	})
+	pub.burst("jobs", 0, 300)
+	require.Equal(t, numbers(0, 300), open(t, b, "work", persistent).collect(300))
+}
+
+// bridged fills the room for retained messages with a node's, until it is refused.
+func bridged(t *testing.T, b *Broker, node, below string) (n int) {
+	t.Helper()
+	c := open(t, b, "node/"+node, credentialsOf("node/"+node, ""))
+	for c.publish1(fmt.Sprintf("v1/nodes/%s/bridge/%s/%d", node, below, n), "x", retain).ReasonCode == 0 {
+		n++
+	}
+	c.leave(b, "node/"+node)
+	return n
+}
+
+func TestTrial05RetainedMessagesOfANodeLeaveRoom(t *testing.T) {
+	dir := t.TempDir()
+	tree := newFakeTree()
+	limited := func(o *Options) {
+		withUsers(o)
+		o.Limits.Retained.Bytes = 100_000
+		o.Tree = passing{tree, nil}
+	}
+	var b *Broker
+	run := func() (stop func()) {
+		b, stop = kept(t, dir, func(o *Options) {
+			limited(o)
+			o.Tree = passing{tree, func(m Message, done func(error)) { b.Pass(m, done) }}
+		})
+		return stop
+	}
+	stop := run()
+	first := bridged(t, b, "n1", "a")
+	require.Greater(t, first, 50)
+	second := bridged(t, b, "n2", "a")
+	require.Positive(t, second, "another node finds room")
+	retained := b.quotas.retained.Held()
+	stop()
+
+	stop = run()
+	defer stop()
+	require.Equal(t, retained, b.quotas.retained.Held())
+	require.Zero(t, bridged(t, b, "n1", "b"), "it is known whose they are")
+	boss := open(t, b, "boss", credentialsOf("boss", "secret"))
+	require.Zero(t, boss.publish1("own", "x", retain).ReasonCode, "the administrator finds room")
+	clear := func(c *tc, topic string) byte { return c.publish1(topic, "", retain).ReasonCode }
+	require.Zero(t, clear(boss, "v1/nodes/n1/bridge/a/0"), "and may clear any, also when all is full")
+	require.Equal(t, byte(codeNotAuthorized), boss.publish1("v1/nodes/n1/bridge/a/1", "x", retain).ReasonCode, "but not write it")
+	require.Equal(t, byte(codeNotAuthorized), clear(open(t, b, "op", credentialsOf("op", "secret")), "v1/nodes/n1/bridge/a/1"), "not an operator of some nodes")
+	require.Equal(t, byte(codeNotAuthorized), clear(open(t, b, "view", credentialsOf("view", "secret")), "v1/nodes/n1/bridge/a/1"))
+	require.Equal(t, first+second, b.Stats().Retained, "one came, one went")
+
+	b.ForgetNode("n1")
+	require.Equal(t, second+1, b.Stats().Retained)
+	require.Greater(t, bridged(t, b, "n3", "a"), second, "what a Node has left makes room when it is deleted")
+}
+
+// passing is a tree that passes on what nodes bridge, as the hub's does.
+type passing struct {
+	Tree
+	pass func(Message, func(error))
+}
+
+func (p passing) Publish(m Message, done func(error)) {
+	if topics.IsBridged(m.Topic) {
+		p.pass(m, done)
+		return
+	}
+	p.Tree.Publish(m, done)
+}
+
+// A Node that is deleted leaves no session behind.
+func TestTrial05ADeletedNodesSessionEnds(t *testing.T) {
+	b := start(t, withUsers)
+	open(t, b, "node/n1", persistent, credentialsOf("node/n1", "")).leave(b, "node/n1")
+	open(t, b, "node/n2", persistent, credentialsOf("node/n2", "")).leave(b, "node/n2")
+	b.ForgetNode("n1")
+	require.Equal(t, 1, b.Stats().Kept)
+	require.True(t, open(t, b, "node/n2", persistent, credentialsOf("node/n2", "")).connack.SessionPresent)
+}
+
+// What a mapper retains on a node leaves room for the node's other users.
+func TestTrial05RetainedMessagesOfAMapperLeaveRoom(t *testing.T) {
+	b := start(t, func(o *Options) { withUsers(o); o.Node = "n1"; o.Limits.Retained.Bytes = 100_000 })
+	mapper := open(t, b, "mapper", credentialsOf("map", "secret"))
+	n := 0
+	for mapper.publish1(strconv.Itoa(n), "x", retain).ReasonCode == 0 {
+		n++
+	}
+	require.Greater(t, n, 50)
+	boss := open(t, b, "boss", credentialsOf("boss", "secret"))
+	require.Zero(t, boss.publish1("own", "x", retain).ReasonCode)
+	require.Zero(t, boss.publish1("0", "", retain).ReasonCode)
+	require.Zero(t, boss.publish1("1", "", retain).ReasonCode)
+	require.Equal(t, n-1, b.Stats().Retained)
+	require.Zero(t, mapper.publish1("0", "y", retain).ReasonCode, "there is room again")
+}
