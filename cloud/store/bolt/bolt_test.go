@@ -240,3 +240,25 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// A file that is removed or replaced while it is open takes no more writes, until it is back.
+func TestTrial36FileGone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hub.db")
+	s := open(t, Options{Path: path})
+	made, err := s.Create(ctx, device("lamp", "{1}"))
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(path, path+".away"))
+	_, err = s.Update(ctx, device("lamp", "{2}"), made.Rev)
+	require.ErrorIs(t, err, resource.Unavailable)
+	require.ErrorContains(t, err, path+" was removed or moved")
+	require.NoError(t, os.WriteFile(path, []byte("another"), 0o600))
+	_, err = s.Update(ctx, device("lamp", "{3}"), made.Rev)
+	require.ErrorContains(t, err, path+" was replaced")
+	got, err := s.Get(ctx, made.Key)
+	require.NoError(t, err)
+	require.Equal(t, made, got)
+	require.NoError(t, os.Rename(path+".away", path))
+	_, err = s.Update(ctx, device("lamp", "{4}"), made.Rev)
+	require.NoError(t, err)
+	require.NoError(t, s.Check())
+}
