@@ -38,8 +38,10 @@ type demo struct {
 	during             time.Duration
 
 	group *processes
+	wire  *wire // the link's, if there is a terminal to cut it from
 
 	mu    sync.Mutex
+	in    io.Reader
 	out   io.Writer
 	notes chan change // what is said, once the screen belongs to the view
 }
@@ -51,14 +53,18 @@ func newDemo() *cobra.Command {
 		Short: "Run a hub, a node, its mappers and two simulated devices",
 		Long: `Start cloudhub, edgecore, mapper-virtual and mapper-modbus as the programs they
 are, and a simulated Modbus thermostat for the latter; create a lamp and a thermostat
-on the node "demo"; and show the node's tree until ctrl-C, which stops them all.
+on the node "demo"; and show until ctrl-C, which stops them all, what their brokers have.
 A program that ends or is killed meanwhile is started again on the same data.
+
+On a terminal that is the hub's and the node's values side by side, in step or not, with keys that
+switch the lamp, change values on the node, cut the link and kill the node. Elsewhere it is a line
+for each change.
 
 Without --data-dir everything is kept in a temporary directory, and removed at the
 end unless something failed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d.out = cmd.OutOrStdout()
+			d.in, d.out = cmd.InOrStdin(), cmd.OutOrStdout()
 			return d.run(cmd.Context())
 		},
 	}
@@ -84,6 +90,14 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	if err := d.checkPorts(); err != nil {
 		return err
+	}
+	if _, ok := terminal(d.out); ok {
+		w, err := newWire(d.hubMQTT)
+		if err != nil {
+			return err
+		}
+		defer w.l.Close()
+		d.wire = w
 	}
 	plan, err := d.plan()
 	if err != nil {
@@ -132,6 +146,9 @@ type step struct {
 // plan lists the programs in the order of their start.
 func (d *demo) plan() ([]step, error) {
 	hubURL, coreURL := "mqtt://"+d.hubMQTT, "mqtt://"+d.coreMQTT
+	if d.wire != nil {
+		hubURL = "mqtt://" + d.wire.l.Addr().String()
+	}
 	// No file and no variable of this host may make the demo something else.
 	plain := []string{"--config", os.DevNull, "--log-format", "json"}
 	steps := []step{
@@ -306,21 +323,21 @@ func (d *demo) apply(ctx context.Context) error {
 	return nil
 }
 
-// watch shows the node's tree until ctx ends.
+// watch shows what the brokers have until ctx ends.
 func (d *demo) watch(ctx context.Context) error {
-	changes, err := treeOptions{brokerFlags: brokerFlags{server: "mqtt://" + d.hubMQTT}, forever: true}.follow(ctx, demoNode)
-	if err != nil {
-		return err
-	}
-	hints := d.hints()
 	if size, ok := terminal(d.out); ok {
 		notes := make(chan change, 64)
 		d.mu.Lock()
 		d.notes = notes
 		d.mu.Unlock()
-		return watchScreen(ctx, newView(demoNode), merge(ctx, changes, notes), d.out, size, hints)
+		s := &screen{d: d, out: d.out, size: size, wire: d.wire, cloud: newView(demoNode), edge: newView(demoNode)}
+		return s.run(ctx, d.in, notes)
 	}
-	if err := d.say(strings.Join(hints, "\n")); err != nil {
+	changes, err := treeOptions{brokerFlags: brokerFlags{server: "mqtt://" + d.hubMQTT}, forever: true}.follow(ctx, demoNode)
+	if err != nil {
+		return err
+	}
+	if err := d.say(strings.Join(d.hints(), "\n")); err != nil {
 		return err
 	}
 	return eachChange(ctx, changes, func(c change) error { return d.say(c.String()) })
@@ -341,43 +358,20 @@ func (d *demo) say(text string) error {
 	return nil
 }
 
-// merge is both channels in one, until changes or ctx ends.
-func merge(ctx context.Context, changes, notes <-chan change) <-chan change {
-	both := make(chan change)
-	go func() {
-		defer close(both)
-		for {
-			var c change
-			ok := true
-			select {
-			case c, ok = <-changes:
-			case c = <-notes:
-			case <-ctx.Done():
-				return
-			}
-			if !ok {
-				return
-			}
-			select {
-			case both <- c:
-			case <-ctx.Done():
-				return
-			}
+// ports are the flags that mosquitto's clients need for the hub and for the core.
+func (d *demo) ports() (hub, core string) {
+	at := func(address string) string {
+		if _, port, _ := net.SplitHostPort(address); port != "1883" {
+			return " -p " + port
 		}
-	}()
-	return both
+		return ""
+	}
+	return at(d.hubMQTT), at(d.coreMQTT)
 }
 
 // hints is what to type next.
 func (d *demo) hints() []string {
-	at := func(address, usual string) string {
-		_, port, _ := net.SplitHostPort(address)
-		if port == usual {
-			return ""
-		}
-		return " -p " + port
-	}
-	hub, core := at(d.hubMQTT, "1883"), at(d.coreMQTT, "1883")
+	hub, core := d.ports()
 	return []string{
 		"",
 		"In another terminal:",
@@ -387,6 +381,17 @@ func (d *demo) hints() []string {
 		"  mosquitto_rr" + hub + " -V 5 -t v1/nodes/demo/devices/lamp/commands/beep -e reply/me -m twice",
 		"  mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 40    # on the node, with or without the cloud",
 		"Data and logs are in " + d.dataDir + ". Stop with ctrl-C.",
+	}
+}
+
+// commands are the hints that a screen has room for, to be copied.
+func (d *demo) commands() []string {
+	hub, core := d.ports()
+	return []string{
+		"mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/#'",
+		"mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/power -m ON",
+		"mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 40",
+		"# data and logs: " + d.dataDir,
 	}
 }
 
