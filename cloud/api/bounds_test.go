@@ -144,3 +144,16 @@ func TestTrial06WhatIsComparedIsFew(t *testing.T) {
 	require.Equal(t, map[string]any{"a": "1"}, r.at("metadata.annotations"))
 	require.Len(t, r.at("spec.desired"), 20_000)
 }
+
+// A selector is compared with every object, so it is short.
+func TestTrial06SelectorsAreShort(t *testing.T) {
+	h := newHub(t)
+	for _, query := range []string{
+		"labelSelector=" + many(3000, "a#!=b"), "labelSelector=a+in+(" + many(3000, "a#") + ")", "fieldSelector=" + many(1000, "metadata.name!=a#"),
+	} {
+		h.refused(400, "BadRequest", "GET", inNS+"/devices?"+query, "")
+		h.refused(400, "BadRequest", "GET", inNS+"/devices?watch=true&"+query, "")
+		h.refused(400, "BadRequest", "DELETE", inNS+"/devices?"+query, "")
+	}
+	h.ok("GET", inNS+"/devices?labelSelector="+many(1000, "a#!=b"), "")
+}

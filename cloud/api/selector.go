@@ -30,7 +30,15 @@ type fieldTerm struct {
 	quoted []byte   // of a field that has one value, that as it stands in JSON
 }
 
+// maxSelector bounds a selector, in bytes: each object is compared with all that is in it.
+const maxSelector = 8 << 10
+
 func (s *server) selector(r *request) (selector, error) {
+	for _, name := range []string{"labelSelector", "fieldSelector"} {
+		if n := len(r.FormValue(name)); n > maxSelector {
+			return selector{}, badRequest(name, "%s has %d bytes; at most %d are read", name, n, maxSelector)
+		}
+	}
 	sel := selector{kind: r.kind}
 	if a := accessIn(r.Context()); !a.all && r.kind.Node != nil {
 		sel.sees = func(o store.Object) bool { return s.seesStored(r.Context(), a, r.kind, o) }

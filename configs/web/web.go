@@ -24,6 +24,7 @@ const (
 	headerTimeout = 10 * time.Second // a request must have come soon; a watch has no end
 	idleTimeout   = time.Minute
 	closeTimeout  = 3 * time.Second
+	maxHeader     = 64 << 10 // bytes of a request's first line and headers
 )
 
 // Server is a handler on its listeners, which are bound when it is made.
@@ -95,7 +96,7 @@ func (s *Server) Close() error {
 // Run serves until ctx ends. Requests still running then are given a moment; watches are cut off.
 func (s *Server) Run(ctx context.Context) error {
 	srv := &http.Server{
-		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withConn, ErrorLog: complaints(s.log),
 	}
 	g, ctx := errgroup.WithContext(ctx)

@@ -280,6 +280,21 @@ func TestWatchesLeaveRoom(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 }
 
+func TestTrial06WhoIsNobodyHoldsNoConnection(t *testing.T) {
+	srv := httptest.NewServer(New(Options{
+		Twins: newFake(), Ready: func() error { return nil }, Metrics: http.NotFoundHandler(),
+		Who: func(*http.Request) (broker.Identity, error) {
+			return broker.Identity{}, resource.Errorf(resource.Unauthorized, "", "nobody is signed in")
+		},
+	}))
+	t.Cleanup(srv.Close)
+	resp, err := http.Get(srv.URL + base + "/devices")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, 401, resp.StatusCode)
+	require.True(t, resp.Close)
+}
+
 // One user leaves others room to watch, and watches for no longer than the certificate is good.
 func TestWatchesAreOfSomebody(t *testing.T) {
 	srv := httptest.NewServer(New(Options{
