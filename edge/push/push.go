@@ -74,6 +74,8 @@ func (p *Pusher) Run(ctx context.Context) error {
 	p.ctx = ctx
 	p.mu.Unlock()
 	<-ctx.Done()
+	p.mu.Lock() // who has seen a ctx that had not ended has begun what is waited for
+	p.mu.Unlock()
 	p.running.Wait()
 	return nil
 }
