@@ -17,13 +17,15 @@ type acl struct {
 	down    []string // and what outside v1/
 	local   string   // the node whose own broker this is; empty on the hub
 	mappers map[string]bool
+	groups  []string // globs of shared subscriptions' groups that users have in common
 	// protocol is the protocol of a device of the node; false: the node has no such device.
 	protocol func(device string) (string, bool)
 }
 
 func newACL(o Options) *acl {
 	a := &acl{
-		rows: make(map[topics.Kind]topics.Topic), down: o.Down, local: o.Node, protocol: o.Protocol, mappers: make(map[string]bool),
+		rows: make(map[topics.Kind]topics.Topic), down: o.Down, local: o.Node, protocol: o.Protocol, groups: o.Auth.SharedGroups,
+		mappers: make(map[string]bool),
 	}
 	for _, u := range o.Auth.Users {
 		if u.Role == topics.RoleMapper {
@@ -115,6 +117,14 @@ func (a *acl) ownsMapper(id Identity, mapper string) bool {
 func (a *acl) speaksFor(id Identity, role topics.Role, addr topics.Address) bool {
 	ofMapper := addr.Kind == topics.KindMapperState || addr.Kind == topics.KindMapperProtocols
 	return role != topics.RoleMapper || !ofMapper || a.ownsMapper(id, addr.Device)
+}
+
+// groupOwner is whose a shared subscription's group is.
+func (a *acl) groupOwner(id Identity, group string) string {
+	if matchAny(a.groups, group) {
+		return "all"
+	}
+	return "user " + id.User
 }
 
 // administers says whether the identity is an operator of everything here: on the hub of all nodes, on a

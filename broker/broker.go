@@ -224,6 +224,9 @@ func (b *Broker) Publish(m Message) {
 // is would be for nothing. Who subscribes later finds what is retained.
 func (b *Broker) Wanted(topic string) bool { return b.router.index.matches(topic) }
 
+// RightsChanged says that Options.Protocol has another answer for a device: who gets its messages is looked at anew.
+func (b *Broker) RightsChanged() { b.router.index.gen.Add(1) }
+
 // Disconnect closes the connection of a client, with a reason for MQTT 5 clients.
 // It reports whether the client was connected.
 func (b *Broker) Disconnect(clientID, reason string) bool {

@@ -297,7 +297,7 @@ func (b *Broker) end(cl *client) {
 	stored, left := cl.sess.End()
 	cl.queued.Close()
 	cl.state.Close()
-	b.handOver(left)
+	b.handOver(cl.rights(), left)
 	if cl.record > 0 {
 		b.store.Forget(append(records, stored...)...)
 	}

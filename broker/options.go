@@ -79,6 +79,9 @@ type Auth struct {
 	// LoopbackNodes lets a core on this host connect as node/{name} without a
 	// password, over a loopback listener.
 	LoopbackNodes bool
+	// SharedGroups are globs of the groups of shared subscriptions that users have in common; any
+	// other group is its members' user's, and one of the same name of another user is another group.
+	SharedGroups []string
 }
 
 // Limits bound what clients can make the broker hold. One that is 0 bounds nothing.

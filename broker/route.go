@@ -33,7 +33,8 @@ type router struct {
 	named  int                         // bytes of the groups' names
 }
 
-type groupKey struct{ group, filter string }
+// groupKey names a shared subscription: its group is the members' user's, unless users have it in common.
+type groupKey struct{ owner, group, filter string }
 
 // route is who gets the messages of a topic. It doesn't change once made.
 type route struct {
@@ -246,7 +247,7 @@ func (r *router) build(topic string, gen uint64) *route {
 			return
 		}
 		if s.group != "" {
-			key := groupKey{s.group, s.plain}
+			key := groupKey{r.acl.groupOwner(s.client.rights(), s.group), s.group, s.plain}
 			byGroup[key] = append(byGroup[key], s)
 			return
 		}
@@ -284,7 +285,7 @@ func (r *router) turn(key groupKey) *atomic.Uint64 {
 	defer r.mu.Unlock()
 	t := r.groups[key]
 	if t == nil {
-		n := 128 + len(key.group) + len(key.filter)
+		n := 128 + len(key.owner) + len(key.group) + len(key.filter)
 		if r.named+n > r.most/8 {
 			r.groups, r.named = make(map[groupKey]*atomic.Uint64), 0
 		}

@@ -74,7 +74,7 @@ func TestTurnsAreBounded(t *testing.T) {
 	before := inUse()
 	long := strings.Repeat("x", 60_000)
 	for i := range 300 {
-		r.turn(groupKey{"g", fmt.Sprint(i, long)})
+		r.turn(groupKey{"", "g", fmt.Sprint(i, long)})
 	}
 	require.Less(t, inUse()-before, r.most)
 	runtime.KeepAlive(r)

@@ -130,12 +130,12 @@ func (p *parcel) store(out *session.Message) {
 	}
 }
 
-// handOver gives what a session left that has ended to other members of its shared subscriptions.
-func (b *Broker) handOver(left []session.Undelivered) {
+// handOver gives what a user's session left that has ended to other members of its shared subscriptions.
+func (b *Broker) handOver(of Identity, left []session.Undelivered) {
 	for _, m := range left {
 		group, filter, _ := topics.SplitShare(m.Share)
 		rt := b.router.route(m.Topic)
-		i := slices.IndexFunc(rt.groups, func(g sharedGroup) bool { return g.key == groupKey{group, filter} })
+		i := slices.IndexFunc(rt.groups, func(g sharedGroup) bool { return g.key == groupKey{b.acl.groupOwner(of, group), group, filter} })
 		if i < 0 {
 			b.counters.Ended(1)
 			continue

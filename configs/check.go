@@ -29,7 +29,7 @@ func (h *Hub) complete() (err error) {
 func (h *Hub) check(report reporter) {
 	checkMQTT(h.MQTT, h.Insecure, report)
 	checkHTTP(h.HTTP, h.Auth, h.Insecure, report)
-	h.Auth.check([]string{"operator", "viewer", "mapper", "node", "controller"}, h.byCertificate(), report)
+	h.Auth.check([]string{"operator", "viewer", "node", "controller"}, h.byCertificate(), report)
 	h.Auth.checkNodes(report)
 	for i, filter := range h.Bridge.Down {
 		checkBridged(fmt.Sprintf("bridge.down[%d]", i), strings.ReplaceAll(filter, "{node}", "node"), report)
@@ -153,6 +153,11 @@ func (c *Core) byCertificate() bool { return c.MQTT.TLS.ClientCA+c.HTTP.TLS.Clie
 
 func (a Auth) check(roles []string, byCertificate bool, report reporter) {
 	oneOf("auth.anonymous", a.Anonymous, []string{"loopback", "never"}, report)
+	for i, glob := range a.SharedGroups {
+		if _, err := path.Match(glob, ""); err != nil || glob == "" {
+			report(fmt.Sprintf("auth.sharedGroups[%d]", i), "%q is no pattern of a group's name", glob)
+		}
+	}
 	seen := map[string]bool{}
 	for i, u := range a.Users {
 		at := fmt.Sprintf("auth.users[%d].", i)
@@ -168,7 +173,11 @@ func (a Auth) check(roles []string, byCertificate bool, report reporter) {
 		} else if u.Role == "node" && u.Name != "" && !topics.ValidName(u.Name) {
 			report(at+"name", "%q is no node's name: use a-z, 0-9, and - or . in between", u.Name)
 		}
-		oneOf(at+"role", u.Role, roles, report)
+		if u.Role == "mapper" && !slices.Contains(roles, u.Role) {
+			report(at+"role", "user %q: mappers sign in on their node's own broker, and the hub has nothing for them: list the user in auth.users of the node's core.yaml", u.Name)
+		} else {
+			oneOf(at+"role", u.Role, roles, report)
+		}
 		u.checkPassword(at+"passwordHash", byCertificate, report)
 		for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Protocols) {
 			if _, err := path.Match(glob, ""); err != nil {

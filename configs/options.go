@@ -153,6 +153,8 @@ func (i Identity) Secret() (string, error) {
 type Auth struct {
 	Anonymous string `yaml:"anonymous"` // loopback or never
 	Users     []User `yaml:"users"`
+	// SharedGroups are globs of the shared subscriptions' groups that users have in common.
+	SharedGroups []string `yaml:"sharedGroups,flow"`
 }
 
 // Anybody is whether clients of a loopback listener need no password.

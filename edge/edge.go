@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Publish: func(m broker.Message) { br.Publish(m) },
 		Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
 		Wanted:  func(topic string) bool { return br.Wanted(topic) },
-		Report:  report(o.Version),
+		Report:  report(o.Version), RightsChanged: func() { br.RightsChanged() },
 		Push: func(to resource.Push, device, property string, value []byte, ts int64) {
 			pusher.Push(to, push.Value{Node: cfg.Node.Name, Device: device, Property: property, Value: string(value), TS: resource.Millis(ts)})
 		},
@@ -98,7 +98,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
 	bo.Node, bo.Tree, bo.Presence, bo.Journal, bo.Log = cfg.Node.Name, commands, commands, kept, log
-	bo.Outlet = outlet(cfg)
+	bo.Outlet, bo.Protocol = outlet(cfg), tw.Protocol
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}

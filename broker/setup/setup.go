@@ -30,6 +30,7 @@ func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool, ano
 	if a.Anybody() {
 		o.Auth.Anonymous = anonymous
 	}
+	o.Auth.SharedGroups = a.SharedGroups
 	for _, u := range a.Users {
 		o.Auth.Users = append(o.Auth.Users, broker.User{
 			Name: u.Name, PasswordHash: u.PasswordHash, Role: topics.Role(u.Role),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/tree"
@@ -143,7 +144,7 @@ func (t *Twins) reported(b *batch, n *node, c *link.Entry) {
 	if !ok {
 		return
 	}
-	if t.o.Wanted(topics.TopicOf(n.name, c.Key)) {
+	if (c.Deleted || n.shows(a)) && t.o.Wanted(topics.TopicOf(n.name, c.Key)) {
 		b.reports = append(b.reports, tree.Entry(n.name, *c))
 	}
 	t.noteReported(b, n, a, c)
@@ -166,6 +167,24 @@ func edgeOwned(node, key string) (topics.Address, bool) {
 	}
 	row := a.Kind.Row()
 	return a, row.Owner == topics.OwnerEdge && row.Retain
+}
+
+// shows says whether what a node reports on an address is shown: of devices only what is said of the node's own.
+func (n *node) shows(a topics.Address) bool {
+	return !strings.HasPrefix(a.Key(), "devices/") || n.bound[a.Device]
+}
+
+// showReported publishes what a node had reported of a device before that was bound to it.
+func (t *Twins) showReported(b *batch, n *node, device string) {
+	if b.loading {
+		return
+	}
+	n.up.Range("devices/"+device+"/", func(e link.Entry) bool {
+		if _, ok := edgeOwned(n.name, e.Key); ok && t.o.Wanted(topics.TopicOf(n.name, e.Key)) {
+			b.reports = append(b.reports, tree.Entry(n.name, e))
+		}
+		return true
+	})
 }
 
 // loadReplicas reads what the nodes reported before the hub was restarted.

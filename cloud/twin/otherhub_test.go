@@ -72,8 +72,9 @@ func TestAHubThatLostItsDataLeavesItsNodesAlone(t *testing.T) {
 	links, _ := r.twins.Links("n1", 1)
 	require.Equal(t, lost.String(), links[0].OtherHub)
 	require.False(t, links[0].InStep)
-	c.report("devices/lamp/reported/power", "ON") // goes up as ever
-	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n1/devices/lamp/reported/+")) == 1 }, wait, tick)
+	c.report("devices/lamp/reported/power", "ON") // goes up as ever, and is shown once the device is this hub's, too
+	c.report("mappers/m/state", "online")
+	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n1/mappers/+/state")) == 1 }, wait, tick)
 
 	// What the hub has for the node stays here, on new connections, too.
 	r.create(resource.KindDeviceModel, "lamp", lampModel(false))

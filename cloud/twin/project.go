@@ -189,6 +189,7 @@ func (t *Twins) dropDevice(b *batch, name string) {
 		}
 		t.unbind(b, d)
 	}
+	t.where.Delete(name)
 	t.status.forget(name)
 }
 
@@ -310,6 +311,7 @@ func (t *Twins) project(b *batch, d *device, whole resource.Device) {
 		t.noteBound(b, d, whole.Metadata, target, m != nil)
 		t.unbind(b, d)
 		d.node = target
+		t.where.Store(name, target)
 	}
 	t.status.device(name)
 	if target == "" {
@@ -319,6 +321,7 @@ func (t *Twins) project(b *batch, d *device, whole resource.Device) {
 	if !n.bound[name] {
 		n.bound[name] = true
 		b.nodes[n] = true
+		t.showReported(b, n, name)
 	}
 	t.putBundle(b, n, d, whole, m)
 	d.node = n.name // one copy of the text

@@ -27,8 +27,14 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 		t.wanted(a, m, done)
 	case topics.KindGet:
 		done(t.get(a, m))
-	case topics.KindTelemetry, topics.KindEvents, topics.KindBridge:
-		m.Retain = m.Retain && a.Kind == topics.KindBridge
+	case topics.KindBridge:
+		t.o.Pass(m, done)
+	case topics.KindTelemetry, topics.KindEvents:
+		if err := t.Has(a.Node, a.Device); err != nil {
+			done(err)
+			return
+		}
+		m.Retain = false
 		t.o.Pass(m, done)
 	default:
 		done(resource.Errorf(resource.Forbidden, "", "%s is written by %s, not by clients of the hub's broker", a.Key(), a.Kind.Owner()))
@@ -53,18 +59,16 @@ func (t *Twins) wanted(a topics.Address, m broker.Message, done func(error)) {
 	t.want(a.Device, wish{node: a.Node, origin: tree.Origin(m), values: values, ts: s.TS, until: s.Until, done: done})
 }
 
-// Has says why a node doesn't have a device; nil: it does.
+// Has says why a node doesn't have a device; nil: it does. It waits for no commit.
 func (t *Twins) Has(node, device string) error {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return t.devices[device].on(node, device)
-}
-
-func (d *device) on(node, name string) error {
-	if d == nil || d.node != node {
-		return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s", name, node)
+	if at, _ := t.where.Load(device); at != node {
+		return notOn(node, device)
 	}
 	return nil
+}
+
+func notOn(node, device string) error {
+	return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s", device, node)
 }
 
 // get answers with the whole twin, as JSON, on the asker's response topic. Its desired values are those of the stored
@@ -84,9 +88,9 @@ func (t *Twins) get(a topics.Address, m broker.Message) error {
 	}
 	t.mu.RLock()
 	d := t.devices[a.Device]
-	if err := d.on(a.Node, a.Device); err != nil { // it has just gone
+	if d == nil || d.node != a.Node {
 		t.mu.RUnlock()
-		return err
+		return notOn(a.Node, a.Device)
 	}
 	whole.Status = t.reportedStatus(d)
 	model := t.models[d.of]

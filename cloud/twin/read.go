@@ -98,7 +98,7 @@ func (n *node) shown(key string) (m broker.Message, ok bool) {
 }
 
 func (n *node) shownUp(e link.Entry) (m broker.Message, ok bool) {
-	if _, ok := edgeOwned(n.name, e.Key); !ok {
+	if a, ok := edgeOwned(n.name, e.Key); !ok || !n.shows(a) {
 		return m, false
 	}
 	return tree.Entry(n.name, e), true

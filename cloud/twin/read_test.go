@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Who subscribes while a value is being published gets it once: live or retained. So
@@ -42,7 +43,10 @@ func TestAValueThatNobodyWantsIsRead(t *testing.T) {
 	r.stop()
 	r.wanted = func(topic string) bool { return topic != reported+"power" }
 	r.start()
+	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
+	r.create(resource.KindDevice, "lamp", lampOn("n1"))
 	c := r.connect(newCore("n1"))
+	c.gets("membership", `{"devices":["lamp"]}`)
 	c.report("devices/lamp/reported/power", "ON")
 	c.report("devices/lamp/reported/brightness", "7")
 	require.Eventually(t, func() bool { return len(r.said(reported+"brightness")) > 0 }, wait, time.Millisecond)

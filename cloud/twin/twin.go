@@ -76,6 +76,7 @@ type Twins struct {
 	models     map[modelKey]*model
 	registered map[string]bool // the names of the Nodes that there are
 	unlisted   map[*node]bool  // whose membership is to be written
+	where      sync.Map        // device → the node that it is bound to, for who may not wait for mu
 
 	nothing map[link.Digest]bool // see otherhub.go
 

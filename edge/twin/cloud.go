@@ -175,7 +175,6 @@ func (t *Twin) settleDevice(b *batch, name string) {
 	}
 	old := t.devices[name]
 	t.devices[name] = d
-	t.known.Store(name, nil)
 	another := old != nil && old.bundle.Device.Metadata.UID != d.bundle.Device.Metadata.UID // of the same name
 	if another {
 		for _, p := range old.bundle.Model.Spec.Properties { // what was applied to the other one was not applied to this
@@ -183,6 +182,13 @@ func (t *Twin) settleDevice(b *batch, name string) {
 			t.putEffective(b, key, verdict{})
 			t.forgetEffective(b, key)
 		}
+	}
+	protocol := d.bundle.Device.Spec.Protocol.Type
+	if old == nil || !resource.SameProtocol(old.bundle.Device.Spec.Protocol.Type, protocol) {
+		if old != nil { // to the mapper that had it it is gone
+			b.out = append(b.out, t.retained(key, nil))
+		}
+		b.met = append(b.met, met{at: len(b.out), device: name, protocol: protocol})
 	}
 	b.out = append(b.out, t.retained(key, d.payload)) // before what is cleared: a mapper that it is no concern of lets it be
 	if old == nil {
@@ -192,7 +198,7 @@ func (t *Twin) settleDevice(b *batch, name string) {
 			_, kept := d.bundle.Model.Property(property)
 			return another || !kept
 		})
-		if was, is := old.bundle.Device.Spec.Protocol.Type, d.bundle.Device.Spec.Protocol.Type; another || !resource.SameProtocol(was, is) {
+		if was, is := old.bundle.Device.Spec.Protocol.Type, protocol; another || !resource.SameProtocol(was, is) {
 			t.disown(b, name)
 		}
 	}
@@ -206,8 +212,8 @@ func (t *Twin) removeDevice(b *batch, name string) {
 		return
 	}
 	delete(t.devices, name)
-	t.known.Delete(name)
 	b.out = append(b.out, t.retained("devices/"+name, nil))
+	b.met = append(b.met, met{at: len(b.out), device: name, gone: true})
 	t.forget(b, name, d, func(string) bool { return true })
 	t.clearUp(b, topics.Address{Kind: topics.KindDeviceState, Device: name}.Key())
 	t.clearUp(b, problemKey(name))

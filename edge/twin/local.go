@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -113,20 +112,6 @@ func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 	return resource.Errorf(resource.Forbidden, "", "%s is written by %s, not by clients of the node's broker", a.Key(), a.Kind.Owner())
 }
 
-// driven finds a device for a mapper that speaks for it. One that was given
-// protocols speaks for no device of another.
-func (t *Twin) driven(name string, m broker.Message) (*device, error) {
-	d, err := t.device(name)
-	if err != nil || len(m.Publisher.Protocols) == 0 {
-		return d, err
-	}
-	protocol := d.bundle.Device.Spec.Protocol.Type
-	if !slices.ContainsFunc(m.Publisher.Protocols, func(p string) bool { return strings.EqualFold(p, protocol) }) {
-		return nil, resource.Errorf(resource.Forbidden, "", "device %s has the protocol %s, which was not given to %s", name, protocol, tree.Origin(m))
-	}
-	return d, nil
-}
-
 func (t *Twin) device(name string) (*device, error) {
 	d, ok := t.devices[name]
 	if !ok {
@@ -137,7 +122,7 @@ func (t *Twin) device(name string) (*device, error) {
 
 // report stores reported values: all of them or, when one breaks a rule, none.
 func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
-	d, err := t.driven(a.Device, m)
+	d, err := t.device(a.Device)
 	if err != nil {
 		return err
 	}
@@ -277,7 +262,7 @@ func (t *Twin) override(b *batch, a topics.Address, m broker.Message) error {
 // refuse stores why a mapper could not apply a value. One that speaks of an
 // older value than the one in force has nothing to say any more.
 func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
-	d, err := t.driven(name, m)
+	d, err := t.device(name)
 	if err != nil {
 		return err
 	}

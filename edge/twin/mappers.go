@@ -7,7 +7,7 @@ import (
 )
 
 func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
-	if _, err := t.driven(a.Device, m); err != nil {
+	if _, err := t.device(a.Device); err != nil {
 		return err
 	}
 	switch s := string(m.Payload); s {
@@ -34,7 +34,7 @@ func problemKey(device string) string {
 // problem stores why a device is not online, or why a property can't be read. The first is said before the state, and ends
 // with the next state that is not offline; the second ends with the next report of the property.
 func (t *Twin) problem(b *batch, a topics.Address, m broker.Message) error {
-	d, err := t.driven(a.Device, m)
+	d, err := t.device(a.Device)
 	if err != nil {
 		return err
 	}

@@ -55,9 +55,11 @@ type Options struct {
 	// Wanted says whether anybody is subscribed to a topic: a message that nobody is to get
 	// isn't made. Somebody is, to every topic, when it is nil.
 	Wanted func(topic string) bool
-	Store  Store
-	Log    zerolog.Logger
-	Now    func() time.Time // time.Now when nil
+	// RightsChanged is told that a device has come, or speaks another protocol. It may be nil.
+	RightsChanged func()
+	Store         Store
+	Log           zerolog.Logger
+	Now           func() time.Time // time.Now when nil
 	// Report is published as the node's status when the twin starts.
 	Report resource.NodeReport
 	// Quota bounds what the node owns.
@@ -80,7 +82,7 @@ type Twin struct {
 	effective  map[string]*store.Effective
 	floor      uint64
 	devices    map[string]*device
-	known      sync.Map // the names in devices, for who may not wait for mu
+	known      sync.Map // device → protocol, as subscribers know them, for who may not wait for mu
 
 	oversize string // why the hub takes nothing, as it said last
 
@@ -139,6 +141,7 @@ type Stats struct {
 type batch struct {
 	now       time.Time
 	out       []broker.Message // what is published once it is stored
+	met       []met            // devices that come and go with it, in order
 	done      []answer
 	again     []func(*batch) // steps to be taken later, should this batch not be stored
 	talked    bool           // the link upwards said or heard something
@@ -176,6 +179,15 @@ func (b *batch) begin(now time.Time) {
 	}
 }
 
+// met is a device that comes, or goes. Which mappers may read of it depends on its protocol, and so it does with the
+// message of a place: what is before that is for those who had the device, and what is behind it for those who have it.
+type met struct {
+	at       int
+	device   string
+	protocol string
+	gone     bool
+}
+
 type answer struct {
 	done func(error)
 	err  error
@@ -191,6 +203,9 @@ func New(o Options) (*Twin, error) {
 	}
 	if o.Wanted == nil {
 		o.Wanted = func(string) bool { return true }
+	}
+	if o.RightsChanged == nil {
+		o.RightsChanged = func() {}
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second
@@ -226,7 +241,7 @@ func (t *Twin) load() error {
 		if a, err := topics.ParseKey(t.o.Node, key); err == nil && a.Kind == topics.KindDevice {
 			if d, ok := t.joinDevice(a.Device); ok {
 				t.devices[a.Device] = d
-				t.known.Store(a.Device, nil)
+				t.known.Store(a.Device, d.bundle.Device.Spec.Protocol.Type)
 			}
 		}
 	}
@@ -295,9 +310,7 @@ func (t *Twin) step(own ...func(*batch)) error {
 
 	t.stats.steps.Add(uint64(n))
 	if failed == nil {
-		for _, m := range b.out {
-			t.o.Publish(m)
-		}
+		t.publish(b)
 		for _, push := range b.pushes {
 			push()
 		}
@@ -310,6 +323,35 @@ func (t *Twin) step(own ...func(*batch)) error {
 	ready()
 	tell() // after all who wait for an answer, or a message: watchers may be many
 	return lost
+}
+
+// publish publishes what a step has to say, and on the way has devices come and go.
+func (t *Twin) publish(b *batch) {
+	for i, m := range b.out {
+		t.meet(b, i)
+		t.o.Publish(m)
+	}
+	t.meet(b, len(b.out))
+}
+
+// meet has those devices come or go whose turn it is before the message of that place is published.
+func (t *Twin) meet(b *batch, at int) {
+	for len(b.met) > 0 && b.met[0].at <= at {
+		if b.met[0].gone {
+			t.known.Delete(b.met[0].device)
+		} else {
+			t.known.Store(b.met[0].device, b.met[0].protocol)
+		}
+		b.met = b.met[1:]
+		t.o.RightsChanged()
+	}
+}
+
+// Protocol is the protocol of a device of the node; false: it has none of that name. It waits for no commit.
+func (t *Twin) Protocol(device string) (string, bool) {
+	protocol, ok := t.known.Load(device)
+	text, _ := protocol.(string)
+	return text, ok
 }
 
 // commit stores the batch. When that fails nothing of it has happened: the state

@@ -65,20 +65,29 @@ func TestWhatIsRefusedChangesNothing(t *testing.T) {
 	require.Equal(t, before, r.retained())
 }
 
-func TestAMapperSpeaksForItsProtocolsOnly(t *testing.T) {
+// Which protocol a device has is known to readers with the message that says so: what is before it goes to the
+// mappers that had the device, also the word that it is gone.
+func TestTrial08ADeviceComesAndGoesWithItsProtocol(t *testing.T) {
 	r := joined(t)
-	send := func(protocols ...string) error {
-		done := make(chan error, 1)
-		r.twin.Publish(broker.Message{
-			Topic: "v1/nodes/n1/devices/hall/reported/temperature", Payload: []byte("20"),
-			Publisher: broker.Identity{User: "meters", Protocols: protocols},
-		}, func(err error) { done <- err })
-		return <-done
+	said := make(chan string, 100)
+	r.mu.Lock()
+	r.during = func(m broker.Message) {
+		if m.Topic == "v1/nodes/n1/devices/hall" {
+			protocol, _ := r.twin.Protocol("hall")
+			said <- fmt.Sprintf("%s %v", protocol, len(m.Payload) > 0)
+		}
 	}
-	require.NoError(t, send("MODBUS", "virtual"))
-	err := send("modbus")
-	require.Equal(t, resource.Forbidden, resource.KindOf(err))
-	require.ErrorContains(t, err, "virtual")
+	r.mu.Unlock()
+	d := resource.Device{Metadata: resource.Meta{Name: "hall", UID: "u1"}, Spec: resource.DeviceSpec{NodeName: "n1", Protocol: resource.Protocol{Type: "modbus"}}}
+	r.bind(d, thermostat)
+	require.Equal(t, "virtual false", <-said, "to who had it it is gone")
+	require.Equal(t, "modbus true", <-said)
+	d.Metadata.Labels = map[string]string{"another": "label"}
+	r.bind(d, thermostat)
+	require.Equal(t, "modbus true", <-said, "the same device is not gone")
+	r.want("devices/hall", "", 0)
+	require.Equal(t, "modbus false", <-said)
+	require.Eventually(t, func() bool { _, known := r.twin.Protocol("hall"); return !known }, wait, time.Millisecond)
 }
 
 func TestValuesMayBeLargeJSON(t *testing.T) {
