@@ -111,7 +111,7 @@ func New(opts Options) (*Broker, error) {
 	b.asked.init()
 	b.router.dropped = b.droppedFor
 	b.lobby.size = max(16, opts.Limits.Connections/4)
-	b.guard = newGuard(opts.Limits.WrongPasswords)
+	b.guard = newGuard(opts.Limits.WrongPasswords, auth.slowest.Rounds(), opts.Now)
 	b.began = opts.Now()
 	b.retained = newRetained(b.quotas.retained, opts.Now)
 	b.clients.byID = make(map[string]*client)

@@ -32,6 +32,7 @@ type conn struct {
 
 	// Set by the reading goroutine before the connection is attached, and fixed then.
 	ident          Identity
+	lapses         bool // it ends with its certificate
 	clean          bool
 	bridge         bool   // a mosquitto bridge: it gets nothing back that it sent, and the retain flag as it was published
 	assigned       string // the identifier that a client got which brought none

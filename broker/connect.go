@@ -35,6 +35,7 @@ var connectReasons = map[byte]string{
 	codeBadCredentials: "bad user name or password", codeNotAuthorized: "the client identifier belongs to another user",
 	codeBadAuthMethod: "no such authentication method", codeBadClientID: "client identifier not valid",
 	codeShuttingDown: "server shutting down", codeUnavailable: "the session can't be stored now",
+	codeServerBusy: "too many passwords wait to be looked at: try again in a few seconds",
 	codeBadVersion: "no such version of MQTT", codeQuota: "too many sessions, or too much in them", codeConnectRate: "too many wrong passwords: try again in a minute",
 }
 
@@ -222,19 +223,19 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if len(pk.Properties.AuthenticationData) > 0 {
 		return c.malformed(packets.Code{Code: codeProtocolError, Reason: "authentication data without a method"})
 	}
-	certName, expires := "", time.Time{}
-	if cert := c.peerCertificate(); cert != nil {
-		certName, expires = cert.Subject.CommonName, cert.NotAfter
-	}
 	shown := credentials{
 		user: string(pk.Connect.Username), password: pk.Connect.Password, hasPass: pk.Connect.PasswordFlag,
-		certName: certName, loopback: c.listener.loopback && loopbackAddr(c.RemoteAddr()),
+		cert: c.peerCertificate(), loopback: c.listener.loopback && loopbackAddr(c.RemoteAddr()),
 	}
-	ident, code := c.b.identify(c.RemoteAddr(), shown)
+	ident, code, why := c.b.identify(c.RemoteAddr(), shown)
 	if code != codeSuccess {
-		return &refusedConnect{code: code, reason: c.b.auth.otherName(shown)}
+		return &refusedConnect{code: code, reason: why}
 	}
-	ident.ClientID, ident.Version, ident.CertExpires = pk.Connect.ClientIdentifier, pk.ProtocolVersion, expires
+	ident.ClientID, ident.Version = pk.Connect.ClientIdentifier, pk.ProtocolVersion
+	if shown.cert != nil {
+		ident.CertExpires = shown.cert.NotAfter
+	}
+	c.lapses = shown.named()
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
 	if err := c.b.acl.clientID(ident); err != nil {
 		return &refusedConnect{code: codeBadClientID, reason: err.Error()}
@@ -319,9 +320,28 @@ func (c *conn) welcome(pk *packets.Packet) error {
 		return errTold
 	}
 	c.b.tellConnected(c)
+	if c.lapses {
+		c.lapse()
+	}
 	c.w.Serve(c.client.sess)
 	return nil
 }
+
+// lapse ends the connection when the certificate ends that says who it is. The clock may be set meanwhile.
+func (c *conn) lapse() {
+	left := c.ident.CertExpires.Sub(c.b.opts.Now())
+	if left <= 0 {
+		c.disconnect(codeNotAuthorized, fmt.Errorf("the certificate of %s has expired", validText(c.ident.User)))
+		return
+	}
+	select {
+	case <-c.stopped:
+	default:
+		time.AfterFunc(min(left, lapseEvery), c.lapse)
+	}
+}
+
+const lapseEvery = time.Minute // how often the clock is looked at
 
 // refuse sends the CONNACK that says why not.
 func (c *conn) refuse(r *refusedConnect) {
@@ -338,7 +358,7 @@ func connackV3(code byte) byte {
 	switch code {
 	case codeBadClientID:
 		return connackBadIdentifier
-	case codeShuttingDown, codeUnavailable, codeConnectRate, codeQuota:
+	case codeShuttingDown, codeUnavailable, codeServerBusy, codeConnectRate, codeQuota:
 		return connackUnavailable
 	case codeBadVersion:
 		return connackBadVersion

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"net"
-	"runtime"
 	"sync"
 	"time"
 )
@@ -103,97 +102,4 @@ func (l *lobby) drop(c *conn) {
 		n++
 	}
 	l.queue, l.first = l.queue[n:], l.first+uint64(n)
-}
-
-// guard keeps those from guessing passwords who were wrong too often, and from
-// keeping the processor busy with it: a hash is made to be expensive.
-type guard struct {
-	most  int // failures in guardTime
-	turns chan struct{}
-
-	mu     sync.Mutex
-	failed map[string]failures
-}
-
-type failures struct {
-	n     int
-	since time.Time
-}
-
-const (
-	guardTime = time.Minute
-	guardSize = 10_000 // that are remembered
-)
-
-func newGuard(most int) *guard {
-	return &guard{most: most, turns: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), failed: make(map[string]failures)}
-}
-
-// check has a password checked, but for somebody who was wrong too often.
-func (g *guard) check(who string, right func() bool) (ok, tooMany bool) {
-	if g.failures(who) >= g.most {
-		return false, true
-	}
-	g.turns <- struct{}{}
-	ok = right()
-	<-g.turns
-	if !ok {
-		g.note(who)
-	}
-	return ok, false
-}
-
-// identify says who it is, or the reason code of who isn't let in. One who knows a
-// user's name and is at another address can't keep that user out.
-func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byte) {
-	if c = b.auth.needed(c); !c.hasPass {
-		id, ok := b.auth.identify(c)
-		return id, refusalCode(ok, false)
-	}
-	who, _, err := net.SplitHostPort(remote.String())
-	if err != nil {
-		who = remote.String()
-	}
-	if u, known := b.auth.account(c.user); known {
-		who += " " + u.Name
-	}
-	ok, tooMany := b.guard.check(who, func() (ok bool) {
-		id, ok = b.auth.identify(c)
-		return ok
-	})
-	return id, refusalCode(ok, tooMany)
-}
-
-func refusalCode(ok, tooMany bool) byte {
-	switch {
-	case tooMany:
-		return codeConnectRate
-	case !ok:
-		return codeBadCredentials
-	}
-	return codeSuccess
-}
-
-func (g *guard) failures(who string) int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	f := g.failed[who]
-	if time.Since(f.since) > guardTime {
-		return 0
-	}
-	return f.n
-}
-
-func (g *guard) note(who string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	f := g.failed[who]
-	if time.Since(f.since) > guardTime {
-		f = failures{since: time.Now()}
-	}
-	f.n++
-	if len(g.failed) >= guardSize && f.n == 1 {
-		clear(g.failed)
-	}
-	g.failed[who] = f
 }

@@ -26,27 +26,6 @@ func TestLobbySendsAwayWhoIsThereLongest(t *testing.T) {
 	require.Zero(t, l.in)
 }
 
-func TestGuardLooksAtNoMorePasswords(t *testing.T) {
-	g := newGuard(2)
-	looked := 0
-	wrong := func() bool { looked++; return false }
-	for range 2 {
-		ok, tooMany := g.check("a", wrong)
-		require.False(t, ok || tooMany)
-	}
-	_, tooMany := g.check("a", wrong)
-	require.True(t, tooMany)
-	require.Equal(t, 2, looked)
-	ok, tooMany := g.check("b", func() bool { return true })
-	require.True(t, ok, "somebody else")
-	require.False(t, tooMany)
-	f := g.failed["a"]
-	f.since = f.since.Add(-2 * guardTime)
-	g.failed["a"] = f
-	ok, _ = g.check("a", func() bool { return true })
-	require.True(t, ok, "it is over")
-}
-
 // crowd is a listener that always has somebody waiting.
 type crowd struct{ net.Listener }
 

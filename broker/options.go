@@ -79,10 +79,18 @@ type Auth struct {
 	// LoopbackNodes lets a core on this host connect as node/{name} without a
 	// password, over a loopback listener.
 	LoopbackNodes bool
+	// Node says whether a certificate of a name that no user has, and a node can have, is that node's. nil: any is.
+	Node func(name string) bool
+	// Deny are those who are not let in, whatever they show.
+	Deny []Denied
 	// SharedGroups are globs of the groups of shared subscriptions that users have in common; any
 	// other group is its members' user's, and one of the same name of another user is another group.
 	SharedGroups []string
 }
+
+// Denied is somebody who is not let in: by the name of a user or node, or by a certificate's serial number or SHA-256
+// fingerprint, hexadecimal in lower case and without leading zeros.
+type Denied struct{ Name, Serial, Fingerprint string }
 
 // Limits bound what clients can make the broker hold. One that is 0 bounds nothing.
 type Limits = limits.Limits

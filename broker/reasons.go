@@ -47,6 +47,7 @@ var closeReasons = map[byte]string{
 	codeMalformed: "malformed packet", codeProtocolError: "protocol error", codeReceiveMaximum: "receive maximum exceeded",
 	codeBadAlias: "topic alias", codeTooLarge: "packet too large", codeKeepAlive: "keep-alive", codeTakenOver: "taken over",
 	codeShuttingDown: "server shutting down", codeAdministrative: "administrative", codeQuota: "quota exceeded",
+	codeNotAuthorized: "certificate expired",
 }
 
 const readsNothing = "client reads nothing"

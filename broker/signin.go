@@ -51,24 +51,23 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 	if user, password, ok := r.BasicAuth(); ok {
 		shown.user, shown.password, shown.hasPass = user, []byte(password), true
 	}
+	shown.cert = verified(r.TLS)
 	expires := time.Time{} // of the certificate, if that is what counts
-	if cert := verified(r.TLS); cert != nil {
-		shown.certName = cert.Subject.CommonName
-		if !shown.hasPass {
-			expires = cert.NotAfter
+	if shown.named() {
+		if expires = shown.cert.NotAfter; b.opts.Now().After(expires) { // since the connection was made
+			return Identity{}, resource.Errorf(resource.Unauthorized, "", "the certificate of %s has expired", validText(shown.cert.Subject.CommonName))
 		}
 	}
-	if !expires.IsZero() && b.opts.Now().After(expires) { // since the connection was made
-		return Identity{}, resource.Errorf(resource.Unauthorized, "", "the certificate of %s has expired", validText(shown.certName))
-	}
-	id, code := b.identify(remote, shown)
+	id, code, why := b.identify(remote, shown)
 	switch {
+	case code == codeServerBusy:
+		return Identity{}, resource.Errorf(resource.Unavailable, "", "%s", connectReasons[code])
+	case why != "":
+		return Identity{}, resource.Errorf(resource.Unauthorized, "", "%s", why)
 	case code == codeConnectRate:
 		return Identity{}, resource.Errorf(resource.Quota, "", "%s (limits.wrongPasswords)", connectReasons[code])
 	case code != codeSuccess && shown.hasPass:
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "%s: users are listed in auth.users", connectReasons[code])
-	case code != codeSuccess && shown.certName != "":
-		return Identity{}, resource.Errorf(resource.Unauthorized, "", "the certificate is for %.100q, which is neither a user of auth.users nor a node's name", shown.certName)
 	case code != codeSuccess && here && len(b.auth.anonymous) > 0:
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "nobody is signed in, and %.100q is no name of the loopback interface "+
 			"(a web page of that name could be asking): use 127.0.0.1 or localhost, or sign in as one of auth.users", r.Host)

@@ -92,7 +92,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo, err := setup.Broker(cfg.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure, topics.RoleOperator)
+	bo, err := setup.Broker(cfg.MQTT, cfg.Auth.Auth, cfg.Limits.Limits, cfg.Insecure)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = commands, commands, tw.Rejected, kept, log
 	bo.Down = cfg.Bridge.Down
-	bo.Auth.LoopbackNodes = cfg.Auth.Anybody()
+	if cfg.Anybody() {
+		bo.Auth.Anonymous, bo.Auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
+	}
+	bo.Auth.Node = func(name string) bool { return letsIn(cfg.Auth, tw, name) }
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
@@ -130,6 +133,20 @@ func Run(ctx context.Context, o Options) (err error) {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return setup.Run(ctx, tw.Run, br.Serve, site.Run, told.Run, backups.Run, guard.Run)
+}
+
+// letsIn says whether a certificate of a name that no user has is a node's.
+func letsIn(a configs.HubAuth, tw interface {
+	Registered(string) (there, any bool)
+}, name string) bool {
+	registered, any := tw.Registered(name)
+	switch a.Nodes {
+	case "any":
+		return true
+	case "registered":
+		return registered
+	}
+	return registered || !any && len(a.Users) == 0
 }
 
 func nonce() uint64 {

@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"math/big"
 	"net"
 	"net/netip"
 	"net/url"
@@ -28,9 +29,10 @@ func (h *Hub) complete() (err error) {
 
 func (h *Hub) check(report reporter) {
 	checkMQTT(h.MQTT, h.Insecure, report)
-	checkHTTP(h.HTTP, h.Auth, h.Insecure, report)
+	checkHTTP(h.HTTP, h.Auth.Auth, h.Insecure, report)
 	h.Auth.check([]string{"operator", "viewer", "node", "controller"}, h.byCertificate(), report)
 	h.Auth.checkNodes(report)
+	oneOf("auth.nodes", h.Auth.Nodes, []string{"auto", "registered", "any"}, report)
 	for i, filter := range h.Bridge.Down {
 		checkBridged(fmt.Sprintf("bridge.down[%d]", i), strings.ReplaceAll(filter, "{node}", "node"), report)
 	}
@@ -152,7 +154,10 @@ func (h *Hub) byCertificate() bool { return h.MQTT.TLS.ClientCA+h.HTTP.TLS.Clien
 func (c *Core) byCertificate() bool { return c.MQTT.TLS.ClientCA+c.HTTP.TLS.ClientCA != "" }
 
 func (a Auth) check(roles []string, byCertificate bool, report reporter) {
-	oneOf("auth.anonymous", a.Anonymous, []string{"loopback", "never"}, report)
+	oneOf("auth.anonymous", a.Anonymous, []string{"auto", "loopback", "never"}, report)
+	for i, d := range a.Deny {
+		d.check(fmt.Sprintf("auth.deny[%d]", i), report)
+	}
 	for i, glob := range a.SharedGroups {
 		if _, err := path.Match(glob, ""); err != nil || glob == "" {
 			report(fmt.Sprintf("auth.sharedGroups[%d]", i), "%q is no pattern of a group's name", glob)
@@ -185,6 +190,35 @@ func (a Auth) check(roles []string, byCertificate bool, report reporter) {
 			}
 		}
 	}
+}
+
+// check wants one of the three, and hexadecimal digits that can be a certificate's.
+func (d Deny) check(key string, report reporter) {
+	given := 0
+	for _, s := range []string{d.Name, d.Serial, d.Fingerprint} {
+		if s != "" {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		report(key, "give one of name, serial and fingerprint")
+	case strings.HasPrefix(d.Name, "node/"):
+		report(key+".name", "%q: a node is denied by its name alone: write %q", d.Name, strings.TrimPrefix(d.Name, "node/"))
+	case d.Serial != "" && Hex(d.Serial) == "":
+		report(key+".serial", "%q is no hexadecimal number, such as openssl x509 -serial shows", d.Serial)
+	case d.Fingerprint != "" && len(Hex(d.Fingerprint)) > 64, d.Fingerprint != "" && len(strings.ReplaceAll(d.Fingerprint, ":", "")) != 64, d.Fingerprint != "" && Hex(d.Fingerprint) == "":
+		report(key+".fingerprint", "%q is not the 64 hexadecimal digits that openssl x509 -fingerprint -sha256 shows", d.Fingerprint)
+	}
+}
+
+// Hex is a hexadecimal number as it is compared: without colons and leading zeros, in lower case; empty: it is none.
+func Hex(s string) string {
+	n, ok := new(big.Int).SetString(strings.ReplaceAll(s, ":", ""), 16)
+	if !ok || n.Sign() < 0 {
+		return ""
+	}
+	return n.Text(16)
 }
 
 // checkPassword wants a hash that passwords can be compared with. Without one the user needs a certificate.

@@ -38,7 +38,7 @@ func TestDefaultsAreWholeAndOnLoopback(t *testing.T) {
 	require.Equal(t, "127.0.0.1:1883", hub.MQTT.Listen)
 	require.Equal(t, "127.0.0.1:8080", hub.HTTP.Listen)
 	require.Empty(t, hub.MQTT.TLS.Listen)
-	require.True(t, hub.Auth.Anybody())
+	require.True(t, hub.Anybody())
 	require.Equal(t, Size(memory.Limit()/4), hub.Limits.Session.All)
 	require.False(t, hub.Insecure)
 
@@ -411,7 +411,59 @@ func TestAHubsUsersHaveNodes(t *testing.T) {
 			`test.yaml:1: auth.users[0].nodes: is missing: user "ann" would see no node; write nodes: ["*"] for all`)
 		require.NoError(t, of(`name: ann, nodes: ["*"], role: `+role))
 	}
-	require.NoError(t, of("name: m, role: mapper"))
 	require.NoError(t, of("name: n1, role: node"))
 	require.ErrorContains(t, of("name: N1, role: node"), `auth.users[0].name: "N1" is no node's name`)
+}
+
+// A mapper reads all of every node that it connects to: on the hub there is no such user.
+func TestTrial08NoMapperOnTheHub(t *testing.T) {
+	_, err := Load[Hub]("cloudhub", write(t, "auth: {users: [{name: m, role: mapper, passwordHash: "+hash+"}]}"), nil)
+	require.ErrorContains(t, err, `test.yaml:1: auth.users[0].role: user "m": mappers sign in on their node's own broker`)
+	_, err = load(t, "auth: {users: [{name: m, role: mapper, passwordHash: "+hash+"}]}")
+	require.NoError(t, err)
+}
+
+// Loopback administers without a password until somebody is configured who does with one.
+func TestTrial10LoopbackUntilThereAreUsers(t *testing.T) {
+	secure := "tls: {listen: ':0', cert: c, key: k, clientCA: ca}"
+	for _, c := range []struct {
+		text    string
+		anybody bool
+	}{
+		{"", true},
+		{"auth: {users: [{name: ann, role: operator, nodes: [x], passwordHash: " + hash + "}]}", false},
+		{"mqtt: {" + secure + "}", false},
+		{"http: {" + secure + "}", false},
+		{"mqtt: {tls: {cert: c, key: k}, websocket: {listen: ':0', tls: true}}", false},
+		{"auth: {anonymous: loopback, users: [{name: ann, role: operator, nodes: [x], passwordHash: " + hash + "}]}", true},
+		{"{auth: {anonymous: loopback}, mqtt: {" + secure + "}}", true},
+		{"auth: {anonymous: never}", false},
+	} {
+		hub, err := Load[Hub]("cloudhub", write(t, c.text), nil)
+		require.NoError(t, err, c.text)
+		require.Equal(t, c.anybody, hub.Anybody(), c.text)
+		core, err := load(t, c.text)
+		require.NoError(t, err, c.text)
+		require.Equal(t, c.anybody, core.Anybody(), c.text)
+	}
+	core, err := load(t, "link: {server: mqtts://hub:8883, tls: {ca: ca, cert: c, key: k}}")
+	require.NoError(t, err)
+	require.True(t, core.Anybody(), "a link with TLS lets nobody in")
+}
+
+func TestTrial11WhatIsDeniedIsNamedOneWay(t *testing.T) {
+	const print = "3F:00:" + "11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE:FF:00:11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE"
+	hub, err := Load[Hub]("cloudhub", write(t, "auth: {nodes: registered, deny: [{name: n7}, {serial: '00:4A:1F'}, {fingerprint: '"+print+"'}]}"), nil)
+	require.NoError(t, err)
+	require.Equal(t, "4a1f", Hex(hub.Auth.Deny[1].Serial))
+	for entry, why := range map[string]string{
+		"{}": "give one of", "{name: n7, serial: 1}": "give one of", "{name: node/n7}": `write "n7"`,
+		"{serial: xyz}": "no hexadecimal number", "{fingerprint: 12}": "64 hexadecimal digits",
+	} {
+		_, err := Load[Hub]("cloudhub", write(t, "auth: {deny: ["+entry+"]}"), nil)
+		require.ErrorContains(t, err, "auth.deny[0]", entry)
+		require.ErrorContains(t, err, why, entry)
+	}
+	_, err = Load[Hub]("cloudhub", write(t, "auth: {nodes: some}"), nil)
+	require.ErrorContains(t, err, `auth.nodes: "some" is not one of auto, registered, any`)
 }

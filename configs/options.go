@@ -17,7 +17,7 @@ type Hub struct {
 	Replaces []string  `yaml:"replaces"`
 	MQTT     MQTT      `yaml:"mqtt"`
 	HTTP     HTTP      `yaml:"http"`
-	Auth     Auth      `yaml:"auth"`
+	Auth     HubAuth   `yaml:"auth"`
 	Bridge   HubBridge `yaml:"bridge"`
 	Log      Log       `yaml:"log"`
 	Limits   HubLimits `yaml:"limits"`
@@ -151,14 +151,39 @@ func (i Identity) Secret() (string, error) {
 
 // Auth says who may come in.
 type Auth struct {
-	Anonymous string `yaml:"anonymous"` // loopback or never
+	Anonymous string `yaml:"anonymous"` // auto, loopback or never
 	Users     []User `yaml:"users"`
+	// Deny are those who are not let in, whatever they show.
+	Deny []Deny `yaml:"deny"`
 	// SharedGroups are globs of the shared subscriptions' groups that users have in common.
 	SharedGroups []string `yaml:"sharedGroups,flow"`
 }
 
-// Anybody is whether clients of a loopback listener need no password.
-func (a Auth) Anybody() bool { return a.Anonymous == "loopback" }
+// HubAuth says who may come in to the hub.
+type HubAuth struct {
+	Auth  `yaml:",inline"`
+	Nodes string `yaml:"nodes"` // auto, registered or any
+}
+
+// Deny names somebody by one of these.
+type Deny struct {
+	Name        string `yaml:"name,omitempty"`        // of a user or node
+	Serial      string `yaml:"serial,omitempty"`      // of a certificate, hexadecimal
+	Fingerprint string `yaml:"fingerprint,omitempty"` // of a certificate, SHA-256, hexadecimal
+}
+
+// anybody is whether clients of a loopback listener need no password.
+func (a Auth) anybody(m MQTT, h HTTP) bool {
+	secure := m.TLS.Listen != "" || h.TLS.Listen != "" || m.WebSocket.Listen != "" && m.WebSocket.TLS
+	return a.Anonymous == "loopback" || a.Anonymous == "auto" && len(a.Users) == 0 && !secure
+}
+
+// Anybody is whether clients of a loopback listener need no password: with auth.anonymous auto until
+// a user, or a listener with TLS, is configured.
+func (h Hub) Anybody() bool { return h.Auth.anybody(h.MQTT, h.HTTP) }
+
+// Anybody is the same for a core.
+func (c Core) Anybody() bool { return c.Auth.anybody(c.MQTT, c.HTTP) }
 
 // User is somebody with a password, and what they may touch.
 type User struct {

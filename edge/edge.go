@@ -87,7 +87,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo, err := setup.Broker(cfg.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure, topics.RoleOperator, topics.RoleMapper)
+	bo, err := setup.Broker(cfg.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure)
 	if err != nil {
 		return err
 	}
@@ -98,6 +98,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
 	bo.Node, bo.Tree, bo.Presence, bo.Journal, bo.Log = cfg.Node.Name, commands, commands, kept, log
+	if cfg.Anybody() {
+		bo.Auth.Anonymous = []topics.Role{topics.RoleOperator, topics.RoleMapper}
+	}
+	bo.Auth.Node = func(name string) bool { return name == cfg.Node.Name }
 	bo.Outlet, bo.Protocol = outlet(cfg), tw.Protocol
 	if br, err = broker.New(bo); err != nil {
 		return err

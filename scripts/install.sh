@@ -2,8 +2,8 @@
 # install.sh hub|core|mapper-virtual|mapper-modbus…: installs programs that `make build`
 # has made, with their service units, for systemd. What is configured is started, or started
 # again: a program with a file of settings in /etc/edgebus, and whatever runs already.
-# The rest is enabled, and starts when it is configured. Settings, keys and passwords go to /etc/edgebus, for the services to read (root:edgebus, 0640):
-# see docs/running.md.
+# The rest is enabled, and starts when it is configured. Settings, keys and passwords go to /etc/edgebus, each for its service to
+# read alone (root:edgebus-hub, root:edgebus-core, root:edgebus-mapper-modbus…, 0640): see docs/running.md.
 #
 # DESTDIR installs below another root, without touching users or services.
 set -euo pipefail
@@ -45,9 +45,20 @@ for program in "${programs[@]}" edgebus; do
 	}
 done
 
-if [[ -z $destdir ]] && ! getent passwd edgebus >/dev/null; then
-	useradd --system --user-group --home-dir /var/lib/edgebus --no-create-home --shell /usr/sbin/nologin edgebus
-fi
+# Each service has a user and a group of its own.
+page() { case $1 in cloudhub) echo hub ;; edgecore) echo core ;; *) echo "$1" ;; esac; }
+for program in "${programs[@]}"; do
+	user=edgebus-$(page "$program")
+	if [[ -z $destdir ]] && ! getent passwd "$user" >/dev/null; then
+		useradd --system --user-group --home-dir /var/lib/edgebus --no-create-home --shell /usr/sbin/nologin "$user"
+	fi
+	# Until now all services had one user. Their data is given to the new ones by systemd when they start.
+	settings=/etc/edgebus/$(page "$program").yaml
+	if [[ -z $destdir ]] && [[ -e $settings ]] && [[ $(stat -c %G "$settings") == edgebus ]]; then
+		chgrp "$user" "$settings"
+		echo "$settings is now read by the group $user: give it the keys and passwords that it names as well"
+	fi
+done
 install -d -m 0755 "$destdir/usr/local/bin" "$destdir/etc/edgebus" "$destdir/etc/systemd/system"
 for program in "${programs[@]}" edgebus; do
 	# To a new file, and then in place: a running program is not written over.

@@ -24,11 +24,10 @@ import (
 )
 
 // Broker makes a broker's options of the parts of a configuration that are about it.
-// anonymous are the roles of clients of this host that give no name.
-func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool, anonymous ...topics.Role) (broker.Options, error) {
+func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool) (broker.Options, error) {
 	o := broker.Options{InsecureListen: insecure, Limits: l}
-	if a.Anybody() {
-		o.Auth.Anonymous = anonymous
+	for _, d := range a.Deny {
+		o.Auth.Deny = append(o.Auth.Deny, broker.Denied{Name: d.Name, Serial: configs.Hex(d.Serial), Fingerprint: configs.Hex(d.Fingerprint)})
 	}
 	o.Auth.SharedGroups = a.SharedGroups
 	for _, u := range a.Users {

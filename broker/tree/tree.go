@@ -43,6 +43,9 @@ func Stored(e link.Entry) resource.Stored {
 	}
 }
 
+// mostAhead is how far in the future a value's timestamp may be, in ms: the newest wins where the policy is latest.
+const mostAhead = 60_000
+
 // Beside reads what a publisher sent beside its value. A message expiry is the
 // value's end.
 func Beside(m broker.Message, now int64) (resource.Stored, error) {
@@ -54,6 +57,10 @@ func Beside(m broker.Message, now int64) (resource.Stored, error) {
 		if err := s.SetProp(p.Key, p.Value); err != nil {
 			return s, err
 		}
+	}
+	if s.TS > now+mostAhead {
+		return s, resource.Errorf(resource.Invalid, "ts", "%s is more than a minute ahead of the clock here, %s: mend the sender's clock, or leave ts out",
+			resource.Millis(s.TS), resource.Millis(now))
 	}
 	return s, nil
 }

@@ -47,6 +47,9 @@ func accessOf(id broker.Identity) access {
 		a.role, a.reads, a.shared, a.writes = "operator", true, true, true
 		a.all = id.AllNodes()
 		a.rule = fmt.Sprintf(`%s is an operator of the nodes %s (auth.users); what belongs to others, or to all, needs nodes: ["*"]`, a.user, nodes)
+		if a.account == "" {
+			a.rule = "Secrets and Repositories are for operators who are signed in, as one of auth.users"
+		}
 	case id.Has(topics.RoleViewer):
 		a.role, a.reads, a.shared = "viewer", true, true
 		a.rule = fmt.Sprintf("%s is a viewer of the nodes %s (auth.users), who changes nothing and sees no Secrets or Repositories", a.user, nodes)
@@ -74,10 +77,10 @@ func (a access) may(verb string, k *Kind) bool {
 	switch {
 	case k.Made != "" && !a.controls && slices.Contains(makingVerbs, verb):
 		return false
+	case k.Sealed || k.Credentials:
+		return a.all && (a.account != "" || a.controls)
 	case a.all:
 		return true
-	case k.Sealed || k.Credentials:
-		return false
 	case slices.Contains(readVerbs, verb):
 		return a.reads && k.Node != nil || a.shared
 	case k.Name == resource.KindEvent:

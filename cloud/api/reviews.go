@@ -64,7 +64,7 @@ func (s *server) accessReview(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	status := dict{"allowed": allowed}
-	if a := accessIn(r.Context()); !a.all {
+	if a := accessIn(r.Context()); !a.all || !allowed {
 		status["reason"] = a.rule
 	}
 	writeReview(w, accessRoot, "SelfSubjectAccessReview", dict{"spec": review.Spec, "status": status})

@@ -100,6 +100,13 @@ func nodeOnline(list []resource.Condition, r resource.Reach, now time.Time) []re
 	return list
 }
 
+// Registered says whether there is a Node of that name, and whether there is any.
+func (t *Twins) Registered(name string) (there, any bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.registered[name], len(t.registered) > 0
+}
+
 // register takes note of whether there is a Node of that name: devices' statuses say when there is none.
 func (t *Twins) register(name string, there bool) {
 	if t.registered[name] == there {

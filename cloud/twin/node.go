@@ -105,7 +105,7 @@ func (t *Twins) presence(b *batch, n *node) {
 func (t *Twins) receive(name string, said broker.Message) {
 	m, err := link.Decode(said.Payload)
 	if err != nil {
-		t.o.Log.Warn().Err(err).Str("node", name).Msg("malformed message from the node")
+		t.floods.Warn().Err(err).Str("node", name).Msg("malformed message from the node")
 		return
 	}
 	clock := clockOf(said)
@@ -120,7 +120,7 @@ func (t *Twins) receive(name string, said broker.Message) {
 				return
 			}
 			if err := n.down.Step(m); err != nil {
-				t.o.Log.Warn().Err(err).Str("node", name).Msg("message from the node")
+				t.floods.Warn().Err(err).Str("node", name).Msg("message from the node")
 			}
 			t.noteInStep(b, n)
 			return

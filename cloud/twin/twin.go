@@ -65,8 +65,9 @@ type Options struct {
 
 // Twins keep the trees of all nodes. Its methods may be called from any goroutine.
 type Twins struct {
-	o     Options
-	steps *steps.Queue[*batch]
+	o      Options
+	floods zerolog.Logger // for what the other end of a link can cause any number of
+	steps  *steps.Queue[*batch]
 
 	publishing sync.RWMutex // held, before mu, until a step's values are published: no subscriber reads one before that
 	mu         sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
@@ -187,6 +188,10 @@ func (b *batch) publish(m func() broker.Message) {
 	}
 }
 
+func sampled(log zerolog.Logger) zerolog.Logger {
+	return log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
+}
+
 // New loads everything. Run must be called for anything to happen.
 func New(ctx context.Context, o Options) (*Twins, error) {
 	if o.Now == nil {
@@ -211,7 +216,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 		o.StatusEvery = 100 * time.Millisecond
 	}
 	t := &Twins{
-		o: o, steps: steps.New[*batch](maxWaiting),
+		o: o, steps: steps.New[*batch](maxWaiting), floods: sampled(o.Log),
 		nodes: make(map[string]*node), devices: make(map[string]*device),
 		models: make(map[modelKey]*model), registered: make(map[string]bool), unlisted: make(map[*node]bool),
 		nothing: nothings(),

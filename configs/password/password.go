@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 const (
@@ -35,6 +36,9 @@ func Make(password []byte) string {
 
 // ErrHash is the only error of Parse.
 var ErrHash = errors.New("not a password hash of mosquitto_passwd's ($7$iterations$salt$hash or $6$salt$hash)")
+
+// Work counts the rounds of hashing that were done, for those who bound them.
+var Work atomic.Int64
 
 // Hash is a stored password. The zero value is no password's.
 type Hash struct {
@@ -79,8 +83,23 @@ func Slowest(others []Hash) Hash {
 	return h
 }
 
-// Matches compares in constant time.
+// Rounds is how much work it is to compare a password with the hash.
+func (h Hash) Rounds() int { return max(1, h.iterations) }
+
+// Less is a hash that nobody's password has, which takes as long to compare with as this one takes longer than another.
+func (h Hash) Less(other Hash) Hash {
+	if h.iterations = max(0, h.iterations-other.iterations); h.iterations == 0 {
+		return Hash{}
+	}
+	return h
+}
+
+// Matches compares in constant time. The zero value is nobody's, and no work.
 func (h Hash) Matches(password []byte) bool {
+	if h.sum == nil {
+		return false
+	}
+	Work.Add(int64(h.Rounds()))
 	var sum []byte
 	if h.iterations == 0 {
 		all := sha512.Sum512(append(append([]byte(nil), password...), h.salt...))

@@ -94,7 +94,13 @@ func New(o Options) http.Handler {
 				refuse(w, err)
 				return
 			}
-			r = r.WithContext(context.WithValue(r.Context(), identityKey{}, id))
+			ctx := context.WithValue(r.Context(), identityKey{}, id)
+			if !id.CertExpires.IsZero() { // and with it what it was shown for, such as a watch
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithDeadline(ctx, id.CertExpires)
+				defer cancel()
+			}
+			r = r.WithContext(ctx)
 		}
 		mux.ServeHTTP(w, r)
 	}))

@@ -48,14 +48,14 @@ func (t *Twin) caughtUp() (ready func()) {
 func (t *Twin) Receive(payload []byte) {
 	m, err := link.Decode(payload)
 	if err != nil {
-		t.o.Log.Warn().Err(err).Msg("malformed message from the hub")
+		t.floods.Warn().Err(err).Msg("malformed message from the hub")
 		return
 	}
 	t.steps.Put(func(b *batch) {
 		if m.Map == link.Up {
 			b.talked = true
 			if err := t.up.Step(m); err != nil {
-				t.o.Log.Warn().Err(err).Msg("message from the hub")
+				t.floods.Warn().Err(err).Msg("message from the hub")
 			}
 			t.noteOversize()
 			return

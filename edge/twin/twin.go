@@ -72,8 +72,9 @@ type Options struct {
 
 // Twin keeps a node's tree. Its methods may be called from any goroutine.
 type Twin struct {
-	o     Options
-	steps *steps.Queue[*batch]
+	o      Options
+	floods zerolog.Logger // for what the other end of a link can cause any number of
+	steps  *steps.Queue[*batch]
 
 	publishing sync.RWMutex // held, before mu, until a step's values are published: no subscriber reads one before that
 	mu         sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
@@ -193,6 +194,10 @@ type answer struct {
 	err  error
 }
 
+func sampled(log zerolog.Logger) zerolog.Logger {
+	return log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
+}
+
 // New loads the state. Run must be called for anything to happen.
 func New(o Options) (*Twin, error) {
 	if !topics.ValidName(o.Node) {
@@ -210,7 +215,7 @@ func New(o Options) (*Twin, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second
 	}
-	t := &Twin{o: o, steps: steps.New[*batch](maxWaiting), ends: make(map[string]int64), seen: make(map[string]string), nap: clockCheck}
+	t := &Twin{o: o, floods: sampled(o.Log), steps: steps.New[*batch](maxWaiting), ends: make(map[string]int64), seen: make(map[string]string), nap: clockCheck}
 	t.resend, t.wake = stopped(), stopped()
 	if err := t.load(); err != nil {
 		return nil, err

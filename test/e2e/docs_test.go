@@ -156,12 +156,12 @@ stop() {
 	while active "$1"; do sleep 0.05; done
 }
 start() {
-	local needed state
-	needed=$(value "$1" ConditionPathExists) state=$(value "$1" StateDirectory)
+	local needed state user
+	needed=$(value "$1" ConditionPathExists) state=$(value "$1" StateDirectory) user=$(value "$1" User)
 	if active "$1" || [[ -n $needed && ! -e $needed ]]; then return; fi
-	[[ -z $state ]] || install -d -o edgebus -g edgebus -m 0700 "/var/lib/$state"
+	[[ -z $state ]] || install -d -o "$user" -g "$user" -m 0700 "/var/lib/$state"
 	# shellcheck disable=SC2046
-	setsid setpriv --reuid edgebus --regid edgebus --init-groups $(value "$1" ExecStart) </dev/null >>"/var/log/$1.log" 2>&1 &
+	setsid setpriv --reuid "$user" --regid "$user" --init-groups $(value "$1" ExecStart) </dev/null >>"/var/log/$1.log" 2>&1 &
 	echo $! >"/run/$1.pid"
 }
 what=$1
@@ -294,7 +294,8 @@ func TestTrial18Running(t *testing.T) {
 	hub.copyTo(node, src, src, "pki/n1.key", "pki/n1.pem", "pki/ca.pem")
 	node.sh(src, doc.take("systemctl start edgecore")+"\nsystemctl start mapper-virtual")
 	for program, h := range map[string]*host{"cloudhub": hub, "edgecore": node} {
-		h.sh("", "setpriv --reuid edgebus --regid edgebus --init-groups "+program+" --check-config")
+		user := map[string]string{"cloudhub": "edgebus-hub", "edgecore": "edgebus-core"}[program]
+		h.sh("", "setpriv --reuid "+user+" --regid "+user+" --init-groups "+program+" --check-config")
 	}
 
 	// The command line, as ann.
@@ -303,7 +304,12 @@ func TestTrial18Running(t *testing.T) {
 	cli := doc.take("edgebus context set plant")
 	first, rest, _ := strings.Cut(cli, "edgebus get devices ")
 	hub.sh("/root/ann", first)
+	hub.write("/root/n1.yaml", doc.take("kind: Node"), 0o644)
+	hub.sh("", "edgebus apply -f n1.yaml")
 	hub.until("edgebus get nodes | grep '^n1 .*online'")
+	deny := replaced(t, doc.take("    - name: n7"), "9E:A0…", strings.Repeat("9E:", 31)+"9E")
+	hub.write("/root/deny.yaml", deny, 0o644)
+	hub.sh("", "cloudhub --config deny.yaml --check-config")
 	hub.sh("/root/ann", "edgebus apply -f lamp.yaml")
 	hub.until("edgebus get devices | grep '^lamp .*online'")
 	out := hub.sh("/root/ann", replaced(t, "edgebus get devices "+rest, "edgebus sub 'v1/nodes/n1/#'", "edgebus sub 'v1/nodes/n1/#' --count 3"))

@@ -27,6 +27,7 @@ const (
 	user     = "operator"
 	password = "secret"
 	users    = `auth:
+  anonymous: loopback
   users:
     - name: operator
       role: operator
