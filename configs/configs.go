@@ -21,6 +21,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
+
+	"github.com/edgebus/edgebus/configs/password"
 )
 
 //go:embed hub.yaml core.yaml mapper-modbus.yaml mapper-virtual.yaml
@@ -150,6 +152,12 @@ func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T,
 		if err := files(cfg); err != nil {
 			return cfg, false, err
 		}
+		if file == "" {
+			file = (&loader{program: program}).systemFile()
+		}
+		for _, text := range doubts(cfg, file) {
+			fmt.Fprintln(out, "warning:", text)
+		}
 		_, err = fmt.Fprintln(out, "nothing is wrong with the settings of", program)
 		return cfg, true, err
 	case asked["print-config"]:
@@ -178,6 +186,44 @@ func files(cfg any) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// fewRounds is how many of them a hash must have not to be weak.
+const fewRounds = 10_000
+
+// doubts are what a program starts with and should not: hashes that are quickly tried, and secrets that everybody on the
+// host can read.
+func doubts(cfg any, file string) (texts []string) {
+	open := func(name, what string) {
+		if info, err := os.Stat(name); name != "" && err == nil && info.Mode().Perm()&0o004 != 0 {
+			texts = append(texts, fmt.Sprintf("%s holds %s and is readable by everybody on this host: chmod o-r %s", name, what, name))
+		}
+	}
+	secrets := false
+	for _, f := range structsIn(reflect.ValueOf(cfg)) {
+		switch v := f.(type) {
+		case TLSListener:
+			open(v.Key, "a private key")
+		case TLSClient:
+			open(v.Key, "a private key")
+		case Identity:
+			open(v.PasswordFile, "a password")
+			secrets = secrets || v.Password != ""
+		case Auth:
+			for i, u := range v.Users {
+				h, err := password.Parse(u.PasswordHash)
+				secrets = secrets || u.PasswordHash != ""
+				if err == nil && h.Rounds() < fewRounds {
+					texts = append(texts, fmt.Sprintf("auth.users[%d].passwordHash: user %q: %d rounds of hashing are quickly tried by whoever reads the hash; "+
+						"make one with edgebus passwd, which has more", i, u.Name, h.Rounds()))
+				}
+			}
+		}
+	}
+	if secrets {
+		open(file, "passwords or their hashes")
+	}
+	return texts
 }
 
 // structsIn are the structs in a struct, at any depth.

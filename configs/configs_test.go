@@ -467,3 +467,32 @@ func TestTrial11WhatIsDeniedIsNamedOneWay(t *testing.T) {
 	_, err = Load[Hub]("cloudhub", write(t, "auth: {nodes: some}"), nil)
 	require.ErrorContains(t, err, `auth.nodes: "some" is not one of auto, registered, any`)
 }
+
+// A check says of what is no error, but should not be, what to do about it.
+func TestTrial12WeakHashesAndOpenFilesAreTold(t *testing.T) {
+	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + hash + "}]}"
+	file := write(t, text)
+	check := func() string {
+		var out strings.Builder
+		_, done, err := Parse[Core]("edgecore", []string{"--config", file, "--check-config"}, &out)
+		require.NoError(t, err)
+		require.True(t, done)
+		return out.String()
+	}
+	require.NoError(t, os.Chmod(file, 0o644))
+	require.Contains(t, check(), "warning: "+file+" holds passwords or their hashes and is readable by everybody on this host")
+	require.Contains(t, check(), `warning: auth.users[0].passwordHash: user "ann"`)
+	require.NoError(t, os.Chmod(file, 0o640))
+	require.NotContains(t, check(), "readable")
+
+	strong := strings.Replace(hash, "$6$", "$7$210000$", 1)
+	require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(text, hash, strong)), 0o600))
+	require.Equal(t, "nothing is wrong with the settings of edgecore\n", check())
+
+	secret := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
+	require.NoError(t, os.Chmod(secret, 0o644))
+	require.NoError(t, os.WriteFile(file, []byte("link: {passwordFile: "+secret+"}"), 0o644))
+	require.Contains(t, check(), "warning: "+secret+" holds a password and is readable by everybody")
+	require.NotContains(t, check(), "hashes")
+}
