@@ -111,7 +111,7 @@ func (p Property) compare(t *TwinProperty) (known bool) {
 	t.InSync = t.Desired == nil || t.Reported != nil &&
 		(t.Reported.BasedOn != 0 && t.Reported.BasedOn == t.Desired.Ver ||
 			p.Canonical([]byte(t.Desired.Value)) == p.Canonical([]byte(t.Reported.Value)))
-	return t.Desired != nil || t.Reported != nil || t.Override != nil || t.Refused != nil || t.Problem != nil
+	return t.Desired != nil || t.Reported != nil || t.Override != nil || t.Refused != nil || t.Problem != nil || t.Conflict != nil
 }
 
 func twinValue(s Stored, ok bool) *TwinValue {
