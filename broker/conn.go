@@ -46,6 +46,7 @@ type conn struct {
 	client         *client
 	seat           *seat // once it is known who it is
 
+	host  string // at the other end
 	place uint64 // in the lobby, whose it is
 
 	stopped chan struct{} // closed once no packet of the client's is applied any more
@@ -78,6 +79,9 @@ type conn struct {
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
 	c := &conn{Conn: transport, b: b, listener: l, stopped: make(chan struct{})}
+	if c.host, _, _ = net.SplitHostPort(transport.RemoteAddr().String()); c.host == "" {
+		c.host = transport.RemoteAddr().String()
+	}
 	c.quantum.began = time.Now()
 	c.batch.Fanout = b.fanout
 	c.meter(transport)

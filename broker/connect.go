@@ -52,6 +52,7 @@ func (c *conn) connect() error {
 	if first != packets.Connect<<4 {
 		return errUnexpected
 	}
+	c.listener.connects.wait(c.w.Done(), func() { c.b.stats.held.Add(1) })
 	body = bytes.Clone(body) // the library's texts are parts of it
 	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
 	err = c.accept(&pk, body)

@@ -21,6 +21,7 @@ type listener struct {
 	bound    net.Listener
 	loopback bool
 	closed   atomic.Bool
+	connects throttle // of CONNECTs
 }
 
 // listen binds all addresses, or none.
@@ -34,8 +35,9 @@ func (b *Broker) listen() error {
 			return fmt.Errorf("%s: %w", cmp.Or(o.Setting, "listener "+o.Name), err)
 		}
 		l := &listener{Listener: o, b: b, loopback: loopbackAddr(bound.Addr())}
+		l.connects.every = time.Second / time.Duration(b.opts.Limits.ConnectRate)
 		l.bound = &gate{
-			Listener: descriptors.Keep(bound, descriptors.MQTT), every: time.Second / time.Duration(b.opts.Limits.ConnectRate), closed: b.closed,
+			Listener: descriptors.Keep(bound, descriptors.MQTT), rate: &throttle{every: l.connects.every / acceptsPerConnect}, closed: b.closed,
 			metered: o.TLS != nil || o.WebSocket,
 			held:    func() { b.stats.held.Add(1) },
 		}
