@@ -1,7 +1,7 @@
 // Package quota bounds what clients hold of something that there is a limited amount of:
 // connections, bytes of queued messages, and so on. It counts by key, which is a user, a node
 // or an address, so that nobody can use up what there is for the others, and names the setting
-// in the error. It never holds what it counts.
+// in the error (docs/adr/0037). It never holds what it counts.
 package quota
 
 import (
