@@ -199,6 +199,9 @@ func doubts(cfg any, file string) (texts []string) {
 			texts = append(texts, fmt.Sprintf("%s holds %s and is readable by everybody on this host: chmod o-r %s", name, what, name))
 		}
 	}
+	if h, ok := cfg.(Hub); ok && len(h.Auth.Users) == 0 && !h.Anybody() {
+		texts = append(texts, "auth.users: nobody is listed, and auth.anonymous lets nobody in without: this hub has no administrator; list a user with the role operator and nodes [\"*\"]")
+	}
 	secrets := false
 	for _, f := range structsIn(reflect.ValueOf(cfg)) {
 		switch v := f.(type) {

@@ -451,6 +451,21 @@ func TestTrial10LoopbackUntilThereAreUsers(t *testing.T) {
 	require.True(t, core.Anybody(), "a link with TLS lets nobody in")
 }
 
+// A hub that nobody can administer says so when its settings are checked.
+func TestTrial10HubWithoutAdministratorIsTold(t *testing.T) {
+	for text, warned := range map[string]bool{
+		"":                         false,
+		"auth: {anonymous: never}": true,
+		"auth: {users: [{name: ann, role: operator, nodes: ['*'], passwordHash: " + hash + "}]}": false,
+	} {
+		var out strings.Builder
+		_, done, err := Parse[Hub]("cloudhub", []string{"--config", write(t, text), "--check-config"}, &out)
+		require.NoError(t, err)
+		require.True(t, done)
+		require.Equal(t, warned, strings.Contains(out.String(), "warning: auth.users: nobody is listed"), text)
+	}
+}
+
 func TestTrial11WhatIsDeniedIsNamedOneWay(t *testing.T) {
 	const print = "3F:00:" + "11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE:FF:00:11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE"
 	hub, err := Load[Hub]("cloudhub", write(t, "auth: {nodes: registered, deny: [{name: n7}, {serial: '00:4A:1F'}, {fingerprint: '"+print+"'}]}"), nil)

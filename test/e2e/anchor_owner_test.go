@@ -60,7 +60,6 @@ func TestOnlyItsOwnerWritesAKey(t *testing.T) {
 		{hub, tree + "hall/desired", `{"setpoint":22,"colour":"red"}`, topicInvalid, []string{"colour"}},
 		{hub, tree + "cellar/desired/setpoint", "20", topicInvalid, []string{"cellar"}},
 		{core, tree + "hall/desired/setpoint", "36", badPayload, []string{"setpoint", "35"}},
-		{hub, "v1/nonsense", "1", topicInvalid, nil},
 		{core, tree + "hall/override/setpoint", "22", notAuthorised, []string{"override/setpoint"}},
 		{core, tree + "hall", "{}", notAuthorised, []string{"cloud"}},
 		{core, "v1/nodes/n1/membership", "{}", notAuthorised, []string{"membership"}},
