@@ -21,12 +21,12 @@ type guard struct {
 
 	mu      sync.Mutex
 	key     [sha256.Size]byte // of the digests, made anew by each process
-	counted map[string]guesses
+	counted map[digest]guesses
 	looking map[digest]*look
 	right   map[digest]time.Time // passwords that were right, and until when that is remembered
 }
 
-// digest stands for a user's name and a password, of which nothing else is kept.
+// digest stands for a user's name and a password, or an address and a name, of which nothing else is kept.
 type digest [sha256.Size]byte
 
 type guesses struct {
@@ -64,7 +64,7 @@ func newGuard(most, rounds int, now func() time.Time) *guard {
 	turns := max(1, runtime.GOMAXPROCS(0)/2)
 	g := &guard{
 		most: most, now: now, turns: make(chan struct{}, turns), queue: turns * max(queuedLeast, queuedWork/max(1, rounds)),
-		counted: make(map[string]guesses), looking: make(map[digest]*look), right: make(map[digest]time.Time),
+		counted: make(map[digest]guesses), looking: make(map[digest]*look), right: make(map[digest]time.Time),
 	}
 	_, _ = rand.Read(g.key[:]) // crypto/rand never fails
 	return g
@@ -74,9 +74,9 @@ func newGuard(most, rounds int, now func() time.Time) *guard {
 // looked at again.
 func (g *guard) check(address, user string, password []byte, matches func() bool) verdict {
 	d := g.digest(user, password)
-	who := address + " " + user
+	who, from := g.digest(address, []byte(user)), g.digest(address, nil) // a name may be 64 KiB long
 	g.mu.Lock()
-	if g.count(who) >= g.most || g.count(address) >= g.most*guardNames {
+	if g.count(who) >= g.most || g.count(from) >= g.most*guardNames {
 		g.mu.Unlock()
 		return tooMany
 	}
@@ -96,7 +96,7 @@ func (g *guard) check(address, user string, password []byte, matches func() bool
 	l := &look{done: make(chan struct{})}
 	g.looking[d] = l
 	g.add(who, 1)
-	g.add(address, 1)
+	g.add(from, 1)
 	g.mu.Unlock()
 
 	g.turns <- struct{}{}
@@ -108,7 +108,7 @@ func (g *guard) check(address, user string, password []byte, matches func() bool
 	delete(g.looking, d)
 	if l.ok {
 		g.add(who, -1)
-		g.add(address, -1)
+		g.add(from, -1)
 		g.remember(d)
 	}
 	close(l.done)
@@ -122,17 +122,17 @@ func (l *look) verdict() verdict {
 	return wrong
 }
 
-func (g *guard) digest(user string, password []byte) (d digest) {
+func (g *guard) digest(name string, of []byte) (d digest) {
 	mac := hmac.New(sha256.New, g.key[:])
-	mac.Write([]byte(user))
+	mac.Write([]byte(name))
 	mac.Write([]byte{0}) // which no name has
-	mac.Write(password)
+	mac.Write(of)
 	mac.Sum(d[:0])
 	return d
 }
 
 // count is how many guesses count; add changes it. The guard is locked.
-func (g *guard) count(who string) int {
+func (g *guard) count(who digest) int {
 	c := g.counted[who]
 	if g.now().Sub(c.since) > guardTime {
 		return 0
@@ -140,7 +140,7 @@ func (g *guard) count(who string) int {
 	return c.n
 }
 
-func (g *guard) add(who string, n int) {
+func (g *guard) add(who digest, n int) {
 	c := g.counted[who]
 	if now := g.now(); now.Sub(c.since) > guardTime {
 		c = guesses{since: now}

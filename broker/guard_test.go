@@ -149,3 +149,13 @@ func TestTrial07GuessesOfOneAddress(t *testing.T) {
 		require.Equal(t, of, network(at))
 	}
 }
+
+// A name may be 64 KiB long, and is anybody's to choose: it isn't kept.
+func TestTrial07LongNamesTakeNoRoom(t *testing.T) {
+	g := newGuard(20, 1, time.Now)
+	costs(t, func() int64 { return int64(len(g.counted)) << 10 }, func() {
+		for i := range 1000 {
+			g.check(fmt.Sprint(i), strings.Repeat(fmt.Sprint(i%10), 64<<10), nil, never)
+		}
+	})
+}

@@ -128,6 +128,20 @@ func TestTrial06WhatIsComparedIsFew(t *testing.T) {
 		require.Equal(t, 422, r.code, field)
 		require.Contains(t, r.str("message"), "metadata."+field)
 	}
+	for field, entry := range map[string]string{
+		"propertyVisitors": `{"propertyName":"p#"}`, "commands": `{"name":"c#"}`, "push": `{"propertyName":"p#"}`, "local": `"p#"`,
+	} {
+		r := merge(inNS+"/devices/lamp", `{"spec":{"`+field+`":[`+many(4097, entry)+`]}}`)
+		require.Equal(t, 422, r.code, field)
+		require.Contains(t, r.str("message"), "spec."+field+": has 4097 entries; at most 4096 are taken")
+	}
+	r = merge(inNS+"/devices/lamp", `{"spec":{"commands":[{"name":"c","properties":[`+many(4097, `"p#"`)+`]}]}}`)
+	require.Contains(t, r.str("message"), "spec.commands: has 4098 entries")
+	for field, entry := range map[string]string{"properties": `{"name":"p#","type":"int"}`, "propertyVisitors": `{"protocol":"p#"}`} {
+		r := h.do("POST", inNS+"/devicemodels", `{"metadata":{"name":"x"},"spec":{"`+field+`":[`+many(4097, entry)+`]}}`)
+		require.Equal(t, 422, r.code, field)
+		require.Contains(t, r.str("message"), "spec."+field+": has 4097 entries; at most 4096 are taken")
+	}
 	require.Equal(t, 413, merge(inNS+"/devices/lamp", `{"spec":{"desired":{`+many(maxValues, `"p#":"1"`)+`}}}`).code)
 	require.Equal(t, 400, merge(inNS+"/devices/lamp", strings.Repeat(`{"spec":`, 9000)+"1"+strings.Repeat("}", 9000)).code)
 	// Patches that are small enough can't make an object that is not.

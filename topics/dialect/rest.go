@@ -31,8 +31,8 @@ func differences(at string, was, is any) []difference {
 		}
 	}
 	if a, b, key := named(was, is); key != "" {
-		if found := inList(at, key, a, b); reflect.DeepEqual(applyAll(at, was, found), is) {
-			return found // otherwise their order differs, too
+		if found, whole := inList(at, key, a, b); whole {
+			return found
 		}
 	}
 	return []difference{{at, was, is}}
@@ -50,17 +50,41 @@ func inMap(at string, was, is tree) (found []difference) {
 	return found
 }
 
-func inList(at, key string, was, is []any) (found []difference) {
+// inList compares the elements that have the same name. whole says whether that is all that differs: there are no new
+// ones, those that stay are in their order, and apply makes of each what it is. Each is looked at once: lists are long.
+func inList(at, key string, was, is []any) (found []difference, whole bool) {
+	before, after := byName(was, key), byName(is, key)
+	last := -1
 	for _, element := range is {
 		name := nameOf(element, key)
-		found = append(found, differences(at+"/"+key+"="+escaper.Replace(name), find(was, key, name), element)...)
+		i, stays := before[name]
+		if !stays || i < last {
+			return nil, false
+		}
+		last = i
+		there := at + "/" + key + "=" + escaper.Replace(name)
+		its := differences(there, was[i], element)
+		if !reflect.DeepEqual(applyAll(there, was[i], its), element) {
+			return nil, false
+		}
+		found = append(found, its...)
 	}
 	for _, element := range was {
-		if name := nameOf(element, key); find(is, key, name) == nil {
+		name := nameOf(element, key)
+		if _, stays := after[name]; !stays {
 			found = append(found, difference{At: at + "/" + key + "=" + escaper.Replace(name), Was: element})
 		}
 	}
-	return found
+	return found, true
+}
+
+// byName is where the elements of a list are, whose names differ.
+func byName(list []any, key string) map[string]int {
+	places := make(map[string]int, len(list))
+	for i, element := range list {
+		places[nameOf(element, key)] = i
+	}
+	return places
 }
 
 var (

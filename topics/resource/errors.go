@@ -86,6 +86,12 @@ func (p *problems) add(field, format string, args ...any) {
 	}
 }
 
+func (p *problems) tooMany(field string, n int) {
+	if n > maxListed {
+		p.add(field, "has %d entries; at most %d are taken", n, maxListed)
+	}
+}
+
 func (p *problems) addErr(field string, err error) {
 	var e *Error
 	if errors.As(err, &e) {

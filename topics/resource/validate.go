@@ -16,6 +16,7 @@ const (
 	maxLabels    = 256
 	maxHolders   = 64        // finalizers, and owner references
 	maxMetadata  = 256 << 10 // bytes of all annotations, as in Kubernetes
+	maxListed    = 4096      // properties of a model, and entries of a Device's lists: each is compared with the others
 )
 
 // Validate checks an object's metadata; the error names every broken rule.
@@ -130,6 +131,16 @@ func (d Device) Validate() error {
 	}
 	if d.Spec.Protocol.Type == "" {
 		p.add("spec.protocol.type", "is required: the protocol that a mapper speaks with the device, such as modbus")
+	}
+	p.tooMany("spec.propertyVisitors", len(d.Spec.PropertyVisitors))
+	p.tooMany("spec.push", len(d.Spec.Push))
+	p.tooMany("spec.local", len(d.Spec.Local))
+	properties := len(d.Spec.Commands)
+	for _, c := range d.Spec.Commands {
+		properties += len(c.Properties)
+	}
+	if p.tooMany("spec.commands", properties); len(p) > 0 {
+		return p.err()
 	}
 	for name := range d.Spec.Desired {
 		if !topics.ValidProperty(name) {
@@ -269,6 +280,10 @@ func (m *DeviceModel) propertyNames() string {
 func (m DeviceModel) Validate() error {
 	var p problems
 	m.Metadata.check(&p)
+	p.tooMany("spec.properties", len(m.Spec.Properties))
+	if p.tooMany("spec.propertyVisitors", len(m.Spec.PropertyVisitors)); len(p) > 0 {
+		return p.err()
+	}
 	seen := make(map[string]bool)
 	for i, prop := range m.Spec.Properties {
 		at := fmt.Sprintf("spec.properties[%d]", i)

@@ -1,0 +1,57 @@
+package dialect
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A list as long as a body may have is gone through once, not once for each of its elements, which would take minutes here.
+func TestTrial06LongListsAreGoneThroughOnce(t *testing.T) {
+	const long = 100_000
+	list := func(last string) []any {
+		out := make([]any, long)
+		for i := range out {
+			out[i] = tree{"name": fmt.Sprint("p", i), "value": "same"}
+		}
+		out[long-1].(tree)["value"] = last
+		return out
+	}
+	began := time.Now()
+	found := differences("/spec", list("a"), list("b"))
+	require.Equal(t, []difference{{At: "/spec/name=p99999/value", Was: "a", Is: "b"}}, found)
+	require.Less(t, time.Since(began), 20*time.Second, "a safety net")
+
+	each := list("a")
+	for _, element := range each {
+		element.(tree)["value"] = "another"
+	}
+	require.Len(t, differences("/spec", list("a"), each), long)
+}
+
+// What apply can't make of a list is one difference, that of the whole.
+func TestDifferencesOfListsCanBeApplied(t *testing.T) {
+	named := func(names ...string) (list []any) {
+		for _, n := range names {
+			list = append(list, tree{"name": n, "of": tree{"its": n}})
+		}
+		return list
+	}
+	for _, c := range []struct {
+		was, is []any
+		found   int
+	}{
+		{named("a", "b", "c"), named("a", "c"), 1},
+		{named("a", "b", "c"), named("c"), 2},
+		{named("a", "b"), named("b", "a"), 1},
+		{named("a"), named("a", "b"), 1},
+		{named("a", "b"), named("b", "c"), 1},
+		{named("a"), []any{tree{"name": "a", "of": tree{"its": "b", "x": "y"}}}, 2},
+	} {
+		found := differences("/at", c.was, c.is)
+		require.Len(t, found, c.found)
+		require.Equal(t, any(c.is), applyAll("/at", c.was, found))
+	}
+}
