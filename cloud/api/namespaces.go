@@ -20,9 +20,10 @@ var namespaceKind = Kind{Name: "Namespace", Plural: "namespaces", Singular: "nam
 
 var namespaceVerbs = []string{"get", "list"}
 
-// categories are the names under which clients ask for several kinds at once.
+// categories are the names under which clients ask for several kinds at once. Repositories, which hold credentials, are left
+// out, as Secrets are: who may not read them can get all.
 func (k *Kind) categories() []string {
-	if k.Group == resource.Group && k.foreign == nil {
+	if k.Group == resource.Group && k.foreign == nil && k.Name != "Repository" {
 		return []string{"all"}
 	}
 	return nil

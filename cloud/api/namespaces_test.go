@@ -35,3 +35,18 @@ func TestTrial21Namespaces(t *testing.T) {
 	h.ok("DELETE", base+"/namespaces/attic/devices/lamp-a", "", boss...)
 	require.Equal(t, []string{"barn", "default"}, seen("boss"))
 }
+
+// What `kubectl get all` asks for needs no right of its own, so that everybody who may list devices has an answer.
+func TestTrial21GetAllLeavesCredentialsOut(t *testing.T) {
+	h := withPeople(t)
+	all := map[string]bool{}
+	for _, r := range h.ok("GET", base, "", "As", "boss").at("resources").([]any) {
+		kind := r.(map[string]any)
+		categories, _ := kind["categories"].([]any)
+		all[kind["name"].(string)] = len(categories) == 1
+	}
+	require.True(t, all["devices"])
+	require.True(t, all["nodes"])
+	require.Contains(t, all, "repositories")
+	require.False(t, all["repositories"])
+}

@@ -262,7 +262,7 @@ func (s *screen) frame(width, height int) string {
 	}
 	lines := []string{
 		on.paint(strong, clip("Edgebus: node "+demoNode+" – ", width)) + on.paint(code, how),
-		on.paint(faint, line("", "CLOUD", "EDGE", "")),
+		on.paint(faint, line("= same  ≠ not yet  ↑ overridden", "CLOUD", "EDGE", "")),
 	}
 	foot := s.foot(width)
 	keys := s.shownKeys()
@@ -294,7 +294,7 @@ func (s *screen) frame(width, height int) string {
 func (s *screen) foot(width int) (foot []string) {
 	told := ""
 	switch {
-	case s.cut:
+	case s.cut, s.changes > 0 && s.sent == 0:
 		told = fmt.Sprintf("while cut: %d changes on the node, none sent yet", s.changes)
 	case s.changes > 0:
 		told = fmt.Sprintf("while cut: %d changes on the node, %d sent when it was back", s.changes, s.sent)

@@ -86,10 +86,14 @@ func diagnose(f facts) diagnosis {
 	d.ends(f)
 	d.node(f)
 	switch {
+	case d.Hub == nil && d.Core == nil && f.hubRefused():
+		d.Verdict = "can't tell: the hub did not let us in"
 	case d.Hub == nil && d.Core == nil:
 		d.Verdict = "can't tell: neither hub nor core answers"
 	case d.has(wrong):
 		d.Verdict = "something is wrong"
+	case d.unasked && f.hubRefused():
+		d.Verdict = "can't tell: the hub did not let us in; the core says that it is connected"
 	case d.unasked:
 		d.Verdict = "can't tell: the hub does not answer; the core says that it is connected"
 	case d.has(look):
@@ -124,6 +128,15 @@ func (d *diagnosis) alone(f facts) {
 	}
 }
 
+// signIn is what to do when the hub's API wants to know who asks.
+const signIn = "sign in with --cert and --key, with --user and --password-file, or with a context (edgebus context set)"
+
+// hubRefused says whether the hub answered, but doesn't know us, or doesn't allow it.
+func (f facts) hubRefused() bool {
+	kind := resource.KindOf(f.hubErr)
+	return kind == resource.Unauthorized || kind == resource.Forbidden
+}
+
 // hub: does it answer at all?
 func (d *diagnosis) hub(f facts) {
 	if f.hub == nil {
@@ -131,6 +144,10 @@ func (d *diagnosis) hub(f facts) {
 		m := wrong
 		if f.core != nil && f.core.Links[0].State == resource.Online {
 			m = look // its API may well be closed from here
+		}
+		if f.hubRefused() {
+			d.add(m, signIn, "the hub at %s did not let us in: %v", f.hubAt, f.hubErr)
+			return
 		}
 		d.add(m, "is cloudhub running, and its HTTP address right? say where it is with --hub", "the hub does not answer at %s: %v", f.hubAt, f.hubErr)
 		return

@@ -265,3 +265,25 @@ func TestTrial14AllAndOneAgree(t *testing.T) {
 		require.True(t, slices.ContainsFunc(one.Findings, func(x finding) bool { return x.What == all.Links[0].What }), name)
 	}
 }
+
+// A hub that wants to know who asks has answered: the advice is to sign in, not to look for the hub.
+func TestTrial14AHubThatRefusesIsThere(t *testing.T) {
+	refused := resource.Errorf(resource.Unauthorized, "", "nobody is signed in")
+	there := healthy()
+	there.hub, there.hubErr = nil, refused
+	for name, c := range map[string]struct {
+		facts   facts
+		verdict string
+	}{
+		"from elsewhere": {facts{node: "n1", hubErr: refused}, "can't tell: the hub did not let us in"},
+		"on the node":    {there, "can't tell: the hub did not let us in; the core says that it is connected"},
+	} {
+		var out bytes.Buffer
+		d := diagnose(c.facts)
+		require.NoError(t, d.print(&out))
+		require.Equal(t, c.verdict, d.Verdict, name)
+		require.Contains(t, out.String(), "did not let us in: nobody is signed in", name)
+		require.Contains(t, out.String(), "sign in with --cert and --key", name)
+		require.NotContains(t, out.String(), "is cloudhub running", name)
+	}
+}

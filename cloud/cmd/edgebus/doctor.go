@@ -129,7 +129,11 @@ func (o doctorOptions) all(ctx context.Context, out io.Writer) error {
 	}
 	var r resource.LinkReport
 	if err := o.get(ctx, secure, o.hub, fmt.Sprintf("/links?limit=%d", o.limit), &r); err != nil {
-		fmt.Fprintf(out, "✗ the hub does not answer at %s: %v\n", o.hub, err)
+		if (facts{hubErr: err}).hubRefused() {
+			fmt.Fprintf(out, "✗ the hub at %s did not let us in: %v\n  → %s\n", o.hub, err, signIn)
+		} else {
+			fmt.Fprintf(out, "✗ the hub does not answer at %s: %v\n", o.hub, err)
+		}
 		return exitCode(2)
 	}
 	s := summarise(r, o.askAll(ctx, secure, r))

@@ -35,7 +35,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	begun := false // from there on an error is not one of usage
 	root.PersistentPreRun = func(*cobra.Command, []string) { begun = true }
-	err := root.ExecuteContext(ctx)
+	if text := unknownBelow(root, args); text != "" {
+		fmt.Fprintf(stderr, "edgebus: %s\n", text)
+		return misused
+	}
+	cmd, err := root.ExecuteContextC(ctx)
 	if errors.As(err, new(exitCode)) {
 		return codeOf(err)
 	}
@@ -43,11 +47,35 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err == nil:
 		return 0
 	case !begun:
-		fmt.Fprintf(stderr, "edgebus: %v\n%s\n", err, cmp.Or(meantInstead(args), "edgebus --help, and edgebus COMMAND --help, say what can be done"))
+		fmt.Fprintf(stderr, "edgebus: %s\n%s\n", misuse(cmd, err), cmp.Or(meantInstead(args), cmd.CommandPath()+" --help says more"))
 		return misused
 	}
 	fmt.Fprintln(stderr, coloursOn(stderr).paint(red, "edgebus:"), err)
 	return codeOf(err)
+}
+
+// unknownBelow says that a command which only has others below it was given none of them.
+func unknownBelow(root *cobra.Command, args []string) string {
+	cmd, rest, err := root.Find(args)
+	if err != nil || cmd == root || cmd.Runnable() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
+		return ""
+	}
+	var known []string
+	for _, below := range cmd.Commands() {
+		if below.IsAvailableCommand() {
+			known = append(known, below.Name())
+		}
+	}
+	return fmt.Sprintf("%s has no command %q; it has %s", cmd.CommandPath(), printable(rest[0], 100), strings.Join(known, ", "))
+}
+
+// misuse says what is wrong with a command line. Arguments that a command can't have are answered with those that it takes.
+func misuse(cmd *cobra.Command, err error) string {
+	text := err.Error()
+	if strings.Contains(text, "arg(s)") || cmd.HasParent() && strings.HasPrefix(text, "unknown command") {
+		return "these are not the arguments that it takes: " + cmd.UseLine()
+	}
+	return text
 }
 
 // meantInstead is the command line that was probably meant.

@@ -36,6 +36,34 @@ func TestVersionAndUsage(t *testing.T) {
 	require.Contains(t, errs.String(), "xml")
 }
 
+// A command line that can't be understood is answered with what the command takes.
+func TestTrial21WrongArguments(t *testing.T) {
+	for line, want := range map[string]string{
+		"tree":          "takes: edgebus tree NODE",
+		"call lamp":     "takes: edgebus call DEVICE COMMAND",
+		"pub a":         "takes: edgebus pub TOPIC",
+		"sub":           "takes: edgebus sub FILTER…",
+		"new-mapper":    "takes: edgebus new-mapper NAME",
+		"passwd ann":    "takes: edgebus passwd",
+		"twin lamp":     `edgebus twin has no command "lamp"; it has get, set, watch`,
+		"session close": `edgebus session has no command "close"; it has end, list`,
+		"gett devices":  `unknown command "gett"`,
+		"tree --onze":   "edgebus tree --help says more",
+		"sub #x":        "a wildcard stands alone",
+	} {
+		var out, errs bytes.Buffer
+		require.Equal(t, misused, run(strings.Fields(line), &out, &errs), line)
+		require.Contains(t, errs.String(), want, line)
+		require.NotContains(t, errs.String(), "arg(s)", line)
+		require.Empty(t, out.String(), line)
+	}
+	for _, line := range []string{"twin", "session --help", "context set --help", "help twin"} {
+		var out, errs bytes.Buffer
+		require.Zero(t, run(strings.Fields(line), &out, &errs), line)
+		require.Contains(t, out.String(), "Usage:", line)
+	}
+}
+
 func TestTheDemosProgramsSayWhatTheyAre(t *testing.T) {
 	var out bytes.Buffer
 	_, done, err := configs.Parse[configs.Hub]("cloudhub", []string{"--help"}, &out)

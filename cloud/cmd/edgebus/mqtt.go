@@ -176,6 +176,9 @@ value, or with -o json an object a line. + stands for one level of a topic, # fo
 				return err
 			}
 			for _, filter := range args {
+				if err := topics.CheckFilter(filter); err != nil {
+					return withCode(misused, "%w", err)
+				}
 				o.Subscriptions = append(o.Subscriptions, client.Subscription{Filter: filter, QoS: 1})
 			}
 			return b.sub(cmd, o, output, count)
@@ -208,7 +211,11 @@ func (b *brokerFlags) sub(cmd *cobra.Command, o client.Options, output string, c
 			end(nil)
 		}
 	}
-	o.OnDisconnect = func(err error) { warn(cmd.ErrOrStderr(), "the connection was lost, and is made again: "+err.Error()) }
+	o.OnDisconnect = func(err error) {
+		if cmd.Context().Err() == nil && !errors.Is(err, client.ErrClosed) && !errors.As(err, new(*client.Refused)) {
+			warn(cmd.ErrOrStderr(), "the connection was lost, and is made again: "+err.Error())
+		}
+	}
 	return unlessEnded(b.during(cmd.Context(), o, func(ctx context.Context, _ *client.Client) error {
 		select {
 		case err := <-enough:

@@ -59,7 +59,7 @@ func newPassword(in io.Reader, prompts io.Writer) (secret []byte, err error) {
 		secret = twice[0]
 	}
 	if len(secret) == 0 {
-		return nil, withCode(misused, "an empty password is none")
+		return nil, withCode(misused, "no password was given: type one, or write it to standard input")
 	}
 	return secret, nil
 }
