@@ -108,7 +108,7 @@ func start(t *testing.T) []target {
 	require.NoError(t, err)
 	t.Cleanup(w.Close)
 	pki := filepath.Join(w.Dir, "pki")
-	for _, line := range []string{"ca " + pki, "server " + pki + " broker 127.0.0.1", "node " + pki + " n2"} {
+	for _, line := range []string{"ca " + pki, "server " + pki + " broker 127.0.0.1", "node " + pki + " n1"} {
 		out, err := exec.Command("bash", append([]string{"../../scripts/certs.sh"}, strings.Fields(line)...)...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
@@ -129,6 +129,11 @@ func start(t *testing.T) []target {
 		targets = append(targets,
 			target{broker + "-tcp", plain, "mqtt", ""}, target{broker + "-tls", tls, "mqtts", pki}, target{broker + "-websocket", ws, "ws", ""})
 	}
+	// There are users: of certificates' names the hub knows those of its Nodes.
+	n1 := filepath.Join(w.Dir, "n1.yaml")
+	require.NoError(t, os.WriteFile(n1, []byte("apiVersion: edgebus.io/v1alpha1\nkind: Node\nmetadata:\n  name: n1\n"), 0o600))
+	out, err := exec.CommandContext(ctx, filepath.Join(w.Bin, "edgebus"), "apply", "-f", n1, "--server", "http://"+w.Hub.HTTP).CombinedOutput()
+	require.NoError(t, err, "%s", out)
 	return targets
 }
 
