@@ -93,6 +93,7 @@ func sinceText(at string, now time.Time) string {
 // connectAdvice is what to do about a connection that can't be made.
 func connectAdvice(reason string) string {
 	for _, x := range []struct{ has, advice string }{
+		{"nor a node that there is", "apply a Node of the name in the certificate at the hub; the core comes in by itself then"},
 		{"the certificate is for", "link.tls.cert and node.name in core.yaml belong to two nodes: give this node its own certificate (scripts/certs.sh node), or the name in it"},
 		{"bad user name or password", "mend link.user and link.password (or passwordFile) in core.yaml, or auth.users on the hub"},
 		{"an http server answers", "link.server is the hub's MQTT address (mqtt.tls.listen in hub.yaml, 8883), not that of its HTTP API: mend it in core.yaml"},
@@ -127,7 +128,7 @@ func (d *diagnosis) rejections(l resource.Link, now time.Time) {
 	if l.State == resource.Online {
 		m = look
 	}
-	d.add(m, connectAdvice(r.Reason), "the hub refused %s in this node's name, the last %s ago from %s: %s", count(r.Count, "connection"), age(now.Sub(at)), r.Remote, r.Reason)
+	d.add(m, connectAdvice(r.Reason), "the hub refused %s in this node's name, the last %s from %s: %s", count(r.Count, "connection"), strings.Replace(age(now.Sub(at))+" ago", "now ago", "just now", 1), r.Remote, r.Reason)
 }
 
 // shape: how good is the link that there is?

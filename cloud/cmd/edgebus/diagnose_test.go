@@ -287,3 +287,10 @@ func TestTrial14AHubThatRefusesIsThere(t *testing.T) {
 		require.NotContains(t, out.String(), "is cloudhub running", name)
 	}
 }
+
+// A node that nobody registered has the right certificate: the advice is to apply a Node.
+func TestTrial21WhatARefusedNodeLacks(t *testing.T) {
+	require.Contains(t, connectAdvice("connect refused: bad user name or password (0x86): the certificate is for n1, which is neither a user of "+
+		"auth.users nor a Node that there is: list the user, or apply a Node of that name (auth.nodes)"), "apply a Node")
+	require.Contains(t, connectAdvice("bad user name or password (0x86): the certificate is for n2, but this node is n1"), "belong to two nodes")
+}
