@@ -74,7 +74,6 @@ func TestTrial38OlderCoreData(t *testing.T) {
 	r.disconnect(c)
 
 	older := newCore("n1")
-	older.down = c.down
 	var err error
 	older.up, err = link.RestoreOwner(link.Up, j.State, func(yield func(link.Entry) bool) {
 		for _, e := range copied {
