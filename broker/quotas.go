@@ -10,6 +10,7 @@ import (
 // quotas bound what one user, node or address may use up of what all share.
 type quotas struct {
 	users, hosts *quota.Quota // connections, and HTTP requests under way
+	requests     *quota.Quota // of these, the HTTP requests
 	kept         *quota.Quota // sessions that outlive their connections
 	queued       *quota.Quota // bytes of messages that wait or aren't acknowledged
 	state        *quota.Quota // bytes of what sessions hold besides: filters, wills, topic aliases
@@ -22,6 +23,7 @@ func newQuotas(l Limits) quotas {
 	return quotas{
 		users:    quota.New("connections", "user", perUser, quota.Limit{}),
 		hosts:    quota.New("connections", "address", limit(l.PerAddress, "limits.perAddress"), quota.Limit{}),
+		requests: halfEach("HTTP requests under way", l.Requests, "limits.requests"),
 		kept:     quota.New("sessions that outlive their connections", "user", perUser, limit(l.Sessions, "limits.sessions")),
 		queued:   quota.NewShared("bytes of messages", "user", limit(int(l.Session.All), "limits.session.all")),
 		state:    quota.NewShared("bytes of filters, wills and topic aliases", "user", limit(int(l.Session.State), "limits.session.state")),
@@ -31,8 +33,10 @@ func newQuotas(l Limits) quotas {
 
 // Watches counts the watches of an HTTP API that are open, by user. One user has half of them at
 // most, so that others can watch, too.
-func Watches(most int) *quota.Quota {
-	return quota.New("watches", "user", quota.Limit{Most: int64(most+1) / 2, Setting: "half of limits.watches"}, quota.Limit{Most: int64(most), Setting: "limits.watches"})
+func Watches(most int) *quota.Quota { return halfEach("watches", most, "limits.watches") }
+
+func halfEach(what string, most int, setting string) *quota.Quota {
+	return quota.New(what, "user", quota.Limit{Most: int64(most+1) / 2, Setting: "half of " + setting}, quota.Limit{Most: int64(most), Setting: setting})
 }
 
 // seat is what a connection counts for: its user, if it has one, and the host it comes from,

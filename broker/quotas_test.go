@@ -42,6 +42,29 @@ func TestConnectionsOfOneUser(t *testing.T) {
 	require.Eventually(t, func() bool { return dial(t, b).connect("third", op) == 0 }, 10*time.Second, time.Millisecond)
 }
 
+// Who is signed in and sends bodies slowly takes half of the room at most, whatever perUser is.
+func TestTrial06RequestsOfOneUser(t *testing.T) {
+	b := start(t, func(o *Options) { withUsers(o); o.Limits.Requests, o.Limits.PerUser = 6, 100 })
+	ctx, end := context.WithCancel(context.Background())
+	ask := func(user string) error {
+		r := httptest.NewRequest("POST", "/", nil).WithContext(ctx)
+		r.SetBasicAuth(user, "secret")
+		_, err := b.SignIn(r)
+		return err
+	}
+	for range 3 {
+		require.NoError(t, ask("view"))
+	}
+	err := ask("view")
+	require.Equal(t, resource.Quota, resource.KindOf(err))
+	require.ErrorContains(t, err, "view has as many HTTP requests under way as one user may have: 3 (half of limits.requests)")
+	require.NoError(t, ask("op"))
+	open(t, b, "of MQTT", credentialsOf("view", "secret"))
+	end()
+	ctx = context.Background()
+	require.Eventually(t, func() bool { return ask("view") == nil }, 10*time.Second, time.Millisecond)
+}
+
 func TestConnectionsFromOneAddress(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Limits.PerAddress = 1 })
 	open(t, b, "this host")

@@ -76,10 +76,17 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 			"show a certificate that http.tls.clientCA has signed, or the name and password of one of auth.users")
 	}
 	at := seatOf(id, remote)
-	if err := b.quotas.sit(at, seat{}); err != nil {
+	if err := b.quotas.requests.Take(id.User, 1); err != nil {
 		return Identity{}, err
 	}
-	context.AfterFunc(r.Context(), func() { b.quotas.stand(at) }) // which ends with the answer
+	if err := b.quotas.sit(at, seat{}); err != nil {
+		b.quotas.requests.Add(id.User, -1)
+		return Identity{}, err
+	}
+	context.AfterFunc(r.Context(), func() { // which ends with the answer
+		b.quotas.stand(at)
+		b.quotas.requests.Add(id.User, -1)
+	})
 	id.CertExpires, id.Listener, id.Remote = expires, "http", remote.String()
 	return id, nil
 }
