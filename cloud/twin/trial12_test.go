@@ -3,11 +3,13 @@ package twin
 import (
 	"bytes"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // A node that sends nonsense fills no log.
@@ -20,4 +22,29 @@ func TestTrial12MalformedMessagesAreLoggedNowAndThen(t *testing.T) {
 	n := bytes.Count(log.Bytes(), []byte("malformed message from the node"))
 	require.Positive(t, n)
 	require.LessOrEqual(t, n, 40)
+}
+
+// Who wants something of a device may not date it in the future, where it would win for ever.
+func TestTrial12AWishIsNotOfTheFuture(t *testing.T) {
+	r, _ := joined(t)
+	want := func(value string, ahead time.Duration) error {
+		done := make(chan error, 1)
+		r.twins.Publish(broker.Message{
+			Topic: lampDesired + "/power", Payload: []byte(value), Publisher: broker.Identity{ClientID: "ops"},
+			Props: broker.Properties{User: []broker.UserProperty{{Key: "ts", Value: resource.Time(time.Now().Add(ahead))}}},
+		}, func(err error) { done <- err })
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(wait):
+			t.Fatal("no answer")
+			return nil
+		}
+	}
+	require.NoError(t, want("ON", 30*time.Second))
+	err := want("OFF", time.Hour)
+	require.Equal(t, resource.Invalid, resource.KindOf(err))
+	require.ErrorContains(t, err, "more than a minute ahead of the clock here")
+	d, _ := r.device("lamp")
+	require.Equal(t, resource.Value("ON"), d.Spec.Desired["power"])
 }
