@@ -177,8 +177,9 @@ func (s *screen) take(c sided, hands map[string]*client.Client) {
 		}
 		s.want(hands["cloud"], "power", on)
 	case 'd':
+		has := s.cloud.values["devices/lamp/reported/brightness"].Value
 		for range 40 {
-			s.level = s.level%100 + 1
+			s.level = next(s.level, has)
 			s.want(hands["edge"], "brightness", fmt.Sprint(s.level))
 		}
 	case 'c':
@@ -191,6 +192,15 @@ func (s *screen) take(c sided, hands map[string]*client.Client) {
 	case 'k':
 		s.d.group.kill("edgecore")
 	}
+}
+
+// next is the next level of brightness, of 1 to 100, that isn't what the hub has: after each change, also the last one,
+// there is something to send, whatever was set before.
+func next(level int, has string) int {
+	if level = level%100 + 1; fmt.Sprint(level) == has {
+		level = level%100 + 1
+	}
+	return level
 }
 
 func (s *screen) want(by *client.Client, property, value string) {
