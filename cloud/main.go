@@ -33,6 +33,6 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		debug.SetGCPercent(gcPercent)
 	}
 	return configs.Daemon("cloudhub", stderr, cfg.Log, func(ctx context.Context, p configs.Program) error {
-		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log})
+		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Started: func(Addresses) { p.Ready() }})
 	})
 }

@@ -2,8 +2,10 @@ package configs
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math"
+	"net"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -55,6 +57,22 @@ func Daemon(name string, stderr io.Writer, cfg Log, run func(context.Context, Pr
 		return 1
 	}
 	return 0
+}
+
+// Ready tells systemd that the program listens, if it runs as a service of Type=notify: until then `systemctl start` waits.
+func (p Program) Ready() {
+	address := os.Getenv("NOTIFY_SOCKET")
+	if address == "" {
+		return
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: address, Net: "unixgram"}) // a leading @ is an abstract name
+	if err == nil {
+		_, err = conn.Write([]byte("READY=1"))
+		err = errors.Join(err, conn.Close())
+	}
+	if err != nil {
+		p.Log.Error().Err(err).Msg("systemd was not told that the program is ready, and will end it: NOTIFY_SOCKET can't be written to")
+	}
 }
 
 // Version is the version that the program was built from.

@@ -24,6 +24,6 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	return configs.Daemon("edgecore", stderr, cfg.Log, func(ctx context.Context, p configs.Program) error {
-		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log})
+		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Started: func(Addresses) { p.Ready() }})
 	})
 }

@@ -59,7 +59,8 @@ for program in "${programs[@]}"; do
 		echo "$settings is now read by the group $user: give it the keys and passwords that it names as well"
 	fi
 done
-install -d -m 0755 "$destdir/usr/local/bin" "$destdir/etc/edgebus" "$destdir/etc/systemd/system"
+# The services' data is below /var/lib/edgebus, which whoever tried a program as root before has for root alone.
+install -d -m 0755 "$destdir/usr/local/bin" "$destdir/etc/edgebus" "$destdir/etc/systemd/system" "$destdir/var/lib/edgebus"
 for program in "${programs[@]}" edgebus; do
 	# To a new file, and then in place: a running program is not written over.
 	install -m 0755 "bin/$program" "$destdir/usr/local/bin/.$program.new"

@@ -92,7 +92,7 @@ func newHosts(t *testing.T, addresses ...string) []*host {
 	if os.Geteuid() != 0 {
 		lacks("only root can make machines out of namespaces")
 	}
-	for _, program := range []string{"ip", "mount", "setpriv", "mosquitto_pub", "openssl"} {
+	for _, program := range []string{"ip", "mount", "setpriv", "mosquitto_pub", "openssl", "perl"} {
 		if _, err := exec.LookPath(program); err != nil {
 			lacks(program + " is missing")
 		}
@@ -138,8 +138,9 @@ func newHosts(t *testing.T, addresses ...string) []*host {
 		h.write("/etc/hosts", "127.0.0.1 localhost\n"+addresses[0]+" hub.example.org\n", 0o644)
 		h.write("/usr/local/bin/sudo", "#!/bin/sh\nexec \"$@\"\n", 0o755)
 		h.write("/usr/local/bin/systemctl", systemctl, 0o755)
-		// The sources, as somebody has them who has cloned and built them.
-		h.sh("", "mkdir -p /run/systemd/system /root/edgebus && rm -f /usr/local/bin/edgebus && cd /root/edgebus && cp -r "+
+		// The sources, as somebody has them who has cloned and built them, and nothing of what this machine has installed or stored.
+		// Who has tried a program as root has a directory of data that no other user can enter.
+		h.sh("", "mkdir -p /run/systemd/system /root/edgebus && rm -rf /usr/local/bin/edgebus /etc/edgebus /var/lib/edgebus && install -d -m 0700 /var/lib/edgebus && cd /root/edgebus && cp -r "+
 			strings.Join([]string{sources + "/bin", sources + "/scripts", sources + "/configs"}, " ")+" .")
 	}
 	return hosts
@@ -161,8 +162,34 @@ start() {
 	if active "$1" || [[ -n $needed && ! -e $needed ]]; then return; fi
 	[[ -z $state ]] || install -d -o "$user" -g "$user" -m 0700 "/var/lib/$state"
 	# shellcheck disable=SC2046
-	setsid setpriv --reuid "$user" --regid "$user" --init-groups $(value "$1" ExecStart) </dev/null >>"/var/log/$1.log" 2>&1 &
-	echo $! >"/run/$1.pid"
+	notified "$(value "$1" Type)" "/run/$1.notify" "/run/$1.pid" \
+		setpriv --reuid "$user" --regid "$user" --init-groups $(value "$1" ExecStart) </dev/null >>"/var/log/$1.log" 2>&1 ||
+		{ echo "Job for $1.service failed: see /var/log/$1.log" >&2 && return 1; }
+}
+# notified TYPE SOCKET PIDFILE COMMAND…: starts it; of Type=notify it is started when it has said READY=1, unless it ends before.
+notified() {
+	perl -MSocket -MPOSIX -e '
+		my ($type, $path, $file, @command) = @ARGV;
+		unlink $path;
+		my ($socket, $out);
+		socket($socket, AF_UNIX, SOCK_DGRAM, 0) && bind($socket, sockaddr_un($path)) && chmod(0666, $path) or die "$path: $!";
+		defined(my $pid = fork) or die "fork: $!";
+		if (!$pid) {
+			POSIX::setsid();
+			$ENV{NOTIFY_SOCKET} = $path if $type eq "notify";
+			exec @command or die "$command[0]: $!";
+		}
+		open($out, ">", $file) && print($out "$pid\n") && close($out) or die "$file: $!";
+		exit 0 if $type ne "notify";
+		while (waitpid($pid, WNOHANG) == 0) {
+			my $in = "";
+			vec($in, fileno($socket), 1) = 1;
+			next unless select($in, undef, undef, 0.1) > 0;
+			recv($socket, my $said, 1000, 0);
+			exit 0 if $said =~ /^READY=1$/m;
+		}
+		exit 1;
+	' "$@"
 }
 what=$1
 shift
