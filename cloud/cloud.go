@@ -138,7 +138,8 @@ func Run(ctx context.Context, o Options) (err error) {
 // letsIn says whether a certificate of a name that no user has is a node's.
 func letsIn(a configs.HubAuth, tw interface {
 	Registered(string) (there, any bool)
-}, name string) bool {
+}, name string,
+) bool {
 	registered, any := tw.Registered(name)
 	switch a.Nodes {
 	case "any":

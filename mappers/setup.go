@@ -132,7 +132,8 @@ func (m *mapper) setupOne(ctx context.Context, key string, d *device) error {
 	defer cancel()
 	base := topics.Prefix + m.node + "/devices/" + key
 	subs := []client.Subscription{
-		{Filter: base + "/desired/+", QoS: 1}, {Filter: base + "/commands/+"},
+		{Filter: base + "/desired/+", QoS: 1},
+		{Filter: base + "/commands/+"},
 		others(base + "/reported/+"), others(base + "/refused/+"), others(base + "/problem/+"), others(base + "/problem"), others(base + "/state"),
 	}
 	if d == nil {

@@ -141,8 +141,11 @@ func TestTrial15UsersMakeNoTemplateVersions(t *testing.T) {
 	h.ok("POST", base+"/templateversions", version("f-1"), "As", "controller")
 	for _, at := range []string{base + "/templateversions", flightctlAPI + "/templateversions"} {
 		for _, c := range [][3]string{
-			{"POST", at, "application/json"}, {"PUT", at + "/f-1", "application/json"}, {"PATCH", at + "/f-1", mergePatch},
-			{"PATCH", at + "/f-1?fieldManager=x&force=true", applyPatch}, {"PUT", at + "/f-1/status", "application/json"},
+			{"POST", at, "application/json"},
+			{"PUT", at + "/f-1", "application/json"},
+			{"PATCH", at + "/f-1", mergePatch},
+			{"PATCH", at + "/f-1?fieldManager=x&force=true", applyPatch},
+			{"PUT", at + "/f-1/status", "application/json"},
 		} {
 			require.Contains(t, h.refused(403, "Forbidden", c[0], c[1], version("f-1"), "Content-Type", c[2]), "role controller", c[1])
 		}

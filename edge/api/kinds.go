@@ -175,14 +175,19 @@ var nameColumn = column{"Name", "string", "name", "The object's name.", 0}
 // columns are kubectl's, for each canonical kind. They are those of the hub that a node can fill.
 var columns = map[string][]column{
 	resource.KindDevice: {
-		nameColumn, {"Model", "string", "", "The DeviceModel that describes it.", 0},
+		nameColumn,
+		{"Model", "string", "", "The DeviceModel that describes it.", 0},
 		{"State", "string", "", "online, offline or unknown, as its mapper says.", 0},
-		{"In-Sync", "string", "", "Whether every property is as it is wanted.", 0}, {"Protocol", "string", "", "The protocol that reaches it.", 1},
+		{"In-Sync", "string", "", "Whether every property is as it is wanted.", 0},
+		{"Protocol", "string", "", "The protocol that reaches it.", 1},
 	},
 	resource.KindDeviceModel: {nameColumn, {"Properties", "integer", "", "How many properties it has.", 0}},
 	resource.KindNode: {
-		nameColumn, {"State", "string", "", "Whether the hub is connected.", 0}, {"Version", "string", "", "The version of the core.", 0},
-		{"Devices", "integer", "", "How many devices are bound to it.", 0}, {"Ready", "string", "", "Whether its link to the hub is up.", 1},
+		nameColumn,
+		{"State", "string", "", "Whether the hub is connected.", 0},
+		{"Version", "string", "", "The version of the core.", 0},
+		{"Devices", "integer", "", "How many devices are bound to it.", 0},
+		{"Ready", "string", "", "Whether its link to the hub is up.", 1},
 	},
 }
 

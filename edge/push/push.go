@@ -74,7 +74,8 @@ func (p *Pusher) Run(ctx context.Context) error {
 	p.ctx = ctx
 	p.mu.Unlock()
 	<-ctx.Done()
-	p.mu.Lock() // who has seen a ctx that had not ended has begun what is waited for
+	p.mu.Lock()
+	p.ctx = nil // nothing is begun from here on that would have to be waited for
 	p.mu.Unlock()
 	p.running.Wait()
 	return nil
@@ -112,7 +113,8 @@ func (p *Pusher) put(key, address string, j job) {
 	if t == nil {
 		t = &target{address: address, queue: make(chan job, maxWaiting)}
 		p.targets[key] = t
-		p.running.Go(func() { p.serve(p.ctx, key, t, j.to.MQTT != nil && strings.HasPrefix(key, "mqtt ")) })
+		ctx := p.ctx
+		p.running.Go(func() { p.serve(ctx, key, t, j.to.MQTT != nil && strings.HasPrefix(key, "mqtt ")) })
 	}
 	if p.size.Load()+int64(len(j.payload)) > maxBytes {
 		p.drop(address, "too much waits")
