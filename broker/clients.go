@@ -154,8 +154,6 @@ func (c *client) stopTimers() {
 // that outlive their connections, away or not: who would have one more hears so now, and
 // nobody's session ends for it.
 func (b *Broker) attach(c *conn) (present bool, err error) {
-	c.applying.Lock() // who takes the session over from c in turn waits for the same connection that c waits for
-	defer c.applying.Unlock()
 	cs := &b.clients
 	cs.mu.Lock()
 	old := cs.byID[c.ident.ClientID]
@@ -214,8 +212,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	} else {
 		b.keepWill(c.hasWill())
 	}
-	c.unstored = !present && (cl.record > 0 || old != nil && old.record > 0) ||
-		replaced != nil && replaced.unstored && !replaced.established.Load() // it still waits for the disk
+	c.unstored = !present && (cl.record > 0 || old != nil && old.record > 0)
 	cl.sess.Attach(c.w, session.Params{Version: c.ident.Version, ReceiveMaximum: c.receiveMaximum, MaximumPacket: c.maximumPacket})
 	cs.mu.Unlock()
 
@@ -268,7 +265,7 @@ func (b *Broker) supersede(old *client, replaced *conn, lost *will, resumed bool
 		b.stats.takeovers.Add(1)
 		replaced.disconnect(codeTakenOver, ErrTakenOver)
 		lost = replaced.takeWill()
-		replaced.halt()
+		<-replaced.stopped
 		if lost != nil && lost.delay == 0 {
 			b.publishWill(lost)
 			lost = nil

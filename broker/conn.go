@@ -49,9 +49,7 @@ type conn struct {
 	host  string // at the other end
 	place uint64 // in the lobby, whose it is
 
-	// applying is held while a packet of the client's is applied, and while an earlier connection's may still be
-	// that this one takes the session over from.
-	applying sync.Mutex
+	stopped chan struct{} // closed once no packet of the client's is applied any more
 
 	// The reading goroutine's.
 	quantum   quantum
@@ -80,7 +78,7 @@ type conn struct {
 
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
-	c := &conn{Conn: transport, b: b, listener: l}
+	c := &conn{Conn: transport, b: b, listener: l, stopped: make(chan struct{})}
 	if c.host, _, _ = net.SplitHostPort(transport.RemoteAddr().String()); c.host == "" {
 		c.host = transport.RemoteAddr().String()
 	}
@@ -112,6 +110,7 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
 	c.lane.end(errLaneEnded)
+	close(c.stopped)
 	b.lobby.leave(c)
 	c.countEnd(err)
 	c.finish(err)
@@ -253,14 +252,6 @@ func (c *conn) shut() {
 		c.b.store.wake()
 	}
 	c.wakeReader()
-}
-
-// halt returns once no packet of a connection that was disconnected is applied any more: it waits for the one that is
-// being applied, if any, and for nothing else that the connection still has to do, such as to write to its client.
-func (c *conn) halt() {
-	c.applying.Lock()
-	defer c.applying.Unlock()
-	c.lane.end(errLaneEnded)
 }
 
 // send queues a packet that doesn't come from the session. It leaves out the reason

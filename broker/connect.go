@@ -52,7 +52,7 @@ func (c *conn) connect() error {
 	if first != packets.Connect<<4 {
 		return errUnexpected
 	}
-	c.listener.connects.wait(c.w.Closed(), func() { c.b.stats.held.Add(1) })
+	c.listener.connects.wait(c.w.Done(), func() { c.b.stats.held.Add(1) })
 	body = bytes.Clone(body) // the library's texts are parts of it
 	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
 	err = c.accept(&pk, body)
@@ -287,7 +287,7 @@ func (c *conn) begin() error {
 // remember waits until a session that is new is on disk, or the one in whose place it
 // is has left it: a client that was told of it must never find it otherwise.
 func (c *conn) remember() error {
-	if !c.unstored {
+	if c.resumed || !c.unstored {
 		return nil
 	}
 	err := c.b.store.now(nil)
@@ -335,7 +335,9 @@ func (c *conn) lapse() {
 		c.disconnect(codeNotAuthorized, fmt.Errorf("the certificate of %s has expired", validText(c.ident.User)))
 		return
 	}
-	if !c.closing.Load() {
+	select {
+	case <-c.stopped:
+	default:
 		time.AfterFunc(min(left, lapseEvery), c.lapse)
 	}
 }

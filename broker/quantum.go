@@ -220,6 +220,6 @@ func (c *conn) pause(d time.Duration, told *bool, reason string) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-c.w.Closed():
+	case <-c.w.Done():
 	}
 }

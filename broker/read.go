@@ -105,8 +105,8 @@ func (c *conn) read() (err error) {
 	c.readUntil(time.Time{})
 	for {
 		first, body, err := c.frame()
-		if err == nil {
-			err = c.apply(first, body)
+		if err == nil && !c.landed(first, body) {
+			err = c.serveOne(first, body)
 		}
 		if err != nil {
 			return err
@@ -114,16 +114,7 @@ func (c *conn) read() (err error) {
 	}
 }
 
-// apply deals with a packet, unless the connection was closed meanwhile (see halt).
-func (c *conn) apply(first byte, body []byte) (err error) {
-	c.applying.Lock()
-	defer c.applying.Unlock()
-	if c.closing.Load() {
-		return errTold
-	}
-	if c.landed(first, body) {
-		return nil
-	}
+func (c *conn) serveOne(first byte, body []byte) (err error) {
 	if !c.passOn(first, body) {
 		err = c.take(first, body)
 	}

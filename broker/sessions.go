@@ -67,7 +67,7 @@ func (b *Broker) EndSession(clientID string) error {
 		if w := conn.takeWill(); w != nil {
 			lost = w
 		}
-		conn.halt() // or what it sent could still be applied
+		<-conn.stopped // or what it sent could still be applied
 		b.tellDisconnected(conn, errEnded)
 	}
 	b.end(cl)

@@ -39,7 +39,6 @@ type Writer struct {
 	timeout time.Duration
 	state   atomic.Uint32
 	batch   atomic.Pointer[Batch] // which will flush it
-	closed  chan struct{}         // by Close
 	done    chan struct{}
 	served  func(took time.Duration, more bool) // nil: nobody is told
 
@@ -67,7 +66,7 @@ const (
 // NewWriter makes a writer that gives up on a write that makes no progress within
 // timeout. It has to be closed; its last goroutine ends when Done does.
 func NewWriter(conn Conn, timeout time.Duration) *Writer {
-	w := &Writer{conn: conn, timeout: timeout, closed: make(chan struct{}), done: make(chan struct{})}
+	w := &Writer{conn: conn, timeout: timeout, done: make(chan struct{})}
 	w.room.L = &w.mu
 	w.try, _ = conn.(trier)
 	return w
@@ -302,7 +301,6 @@ func (w *Writer) Close() {
 	w.mu.Lock()
 	if !w.closing {
 		w.closing = true
-		close(w.closed)
 		_ = w.conn.SetWriteDeadline(time.Now().Add(closeGrace))
 		w.room.Broadcast()
 	}
@@ -316,9 +314,6 @@ func (w *Writer) Stalled() bool {
 	defer w.mu.Unlock()
 	return w.stalled
 }
-
-// Closed is closed once Close is called or the connection has failed. What waits may still have to be written.
-func (w *Writer) Closed() <-chan struct{} { return w.closed }
 
 // Done is closed once the connection is.
 func (w *Writer) Done() <-chan struct{} { return w.done }
