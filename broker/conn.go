@@ -101,7 +101,6 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 		return
 	}
 	defer b.clients.release(c)
-	defer c.stand()
 	if out := b.lobby.enter(c); out != nil {
 		b.stats.rejects.add(crowdedOut)
 		out.shut()
@@ -114,6 +113,7 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	b.lobby.leave(c)
 	c.countEnd(err)
 	c.finish(err)
+	c.stand() // before the session can be seen without its client, who may come back at once
 	b.detach(c, c.cause(err))
 	c.shut() // who left sees it once the session knows, and may come back at once
 	c.linger()
