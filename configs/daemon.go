@@ -26,13 +26,30 @@ type Program struct {
 	Log     zerolog.Logger
 }
 
+// A machine with less memory than small has garbage collected at a quarter of what is in use: there memory is
+// scarcer than processor time.
+const (
+	small          = 512 << 20
+	smallGCPercent = 25
+)
+
+// boundMemory has the collector work harder before the system ends the program for its memory. What the environment says
+// (GOMEMLIMIT, GOGC) goes before it.
+func boundMemory() {
+	limit := memory.Limit()
+	if debug.SetMemoryLimit(-1) == math.MaxInt64 { // GOMEMLIMIT says nothing else
+		debug.SetMemoryLimit(limit / 10 * 9)
+	}
+	if os.Getenv("GOGC") == "" && limit < small {
+		debug.SetGCPercent(smallGCPercent)
+	}
+}
+
 // Daemon runs a program until it ends or the system asks it to (SIGTERM, SIGINT),
 // and returns its exit code. A second signal, or stopping for too long, ends it at once:
 // everything that was acknowledged is on disk by then.
 func Daemon(name string, stderr io.Writer, cfg Log, run func(context.Context, Program) error) int {
-	if debug.SetMemoryLimit(-1) == math.MaxInt64 { // GOMEMLIMIT says nothing else
-		debug.SetMemoryLimit(memory.Limit() / 10 * 9) // collect more often before the system ends the program
-	}
+	boundMemory()
 	p := Program{Version: Version(), Log: Logger(stderr, cfg)}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
