@@ -137,6 +137,7 @@ func (d *Decoder) entry(kind byte, id uint64) entry {
 	e.how = d.how()
 	if kind == kindShared {
 		e.body = d.Number()
+		d.bad = d.bad || e.body == 0
 	} else {
 		e.msg = d.Message()
 	}
