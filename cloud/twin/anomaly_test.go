@@ -48,7 +48,14 @@ func TestTrial09LeapOfALineage(t *testing.T) {
 		if n < 1<<63 {
 			r.reports("FORGED")
 			require.Equal(t, resource.LineageLeap, r.anomaly())
-			require.Len(t, r.allTold(resource.LineageLeap), 1)
+			forged.mu.Lock()
+			forged.up, err = link.RestoreOwner(link.Up, link.State{Lineage: link.Lineage{N: n + 1<<40, Nonce: 2}}, func(func(link.Entry) bool) {}, rand.Uint64)
+			forged.up.Connect(rand.Uint64())
+			forged.mu.Unlock()
+			require.NoError(t, err)
+			forged.report("devices/lamp/reported/power", "AGAIN")
+			r.reports("AGAIN")
+			require.Len(t, r.allTold(resource.LineageLeap), 1, "told once a connection")
 		}
 		r.disconnect(forged)
 

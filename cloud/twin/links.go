@@ -32,11 +32,13 @@ type contact struct {
 	remote    string
 	ended     string // why the last connection did
 	anomaly   *resource.Anomaly
+	told      bool // of an anomaly in this connection
 }
 
 func (c *contact) began(now time.Time, id broker.Identity) {
 	c.since, c.last, c.remote = now.UnixMilli(), now.UnixMilli(), id.Remote
 	c.links++
+	c.told = false
 	c.expires = 0
 	if !id.CertExpires.IsZero() {
 		c.expires = id.CertExpires.UnixMilli()

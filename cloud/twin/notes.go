@@ -96,7 +96,7 @@ const leapOver = 1 << 10
 // older data was put back below it, or another program speaks in its name. The link goes on with what the core has, for the
 // core owns it.
 func (t *Twins) noteAnomaly(b *batch, n *node, m link.Message) {
-	if m.Type != link.Hello {
+	if m.Type != link.Hello || n.contact.told { // once a connection: a node may send any number
 		return
 	}
 	a := resource.Anomaly{Time: resource.Time(b.now)}
@@ -113,7 +113,7 @@ func (t *Twins) noteAnomaly(b *batch, n *node, m link.Message) {
 	default:
 		return
 	}
-	n.contact.anomaly = &a
+	n.contact.anomaly, n.contact.told = &a, true
 	b.tellNode(n.name, resource.EventWarning, a.Reason, "", "%s", a.Message)
 	t.o.Log.Error().Str("node", n.name).Str("reason", a.Reason).Msg(a.Message)
 }
