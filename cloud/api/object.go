@@ -1,19 +1,13 @@
 package api
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"mime"
-	"net/http"
+	"maps"
 	"reflect"
-	"slices"
 	"strconv"
 
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/topics/dialect/fit"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -183,206 +177,55 @@ func (k *Kind) untyped(v any) (*object, error) {
 	return o, err
 }
 
-// mediaType is what a body says that it is, without parameters and as it is written everywhere else. What
-// can't be parsed stays as it is: no type that anybody understands.
-func mediaType(r *http.Request) string {
-	said := r.Header.Get("Content-Type")
-	if kind, _, err := mime.ParseMediaType(said); err == nil {
-		return kind
-	}
-	return said
+// hidden is what the store must not show of a sealed object. Annotations are in it, for
+// kubectl apply leaves a copy of the whole object in one.
+type hidden struct {
+	Spec        json.RawMessage   `json:"spec,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// body reads a request's body as JSON, and remembers which fields stand twice in it.
-func (r *request) body(also ...string) ([]byte, error) {
-	raw, again, err := body(r.Request, r.media, append(also, protobufType)...)
-	r.twice = again
-	if err == nil && r.media == protobufType {
-		raw, err = fromProtobuf(raw, r.kind.record())
-	}
-	most := maxValues
-	if r.applies() {
-		most /= 2 // for each there is one more in the record of who owns it
-	}
-	if err == nil {
-		err = checkValues(raw, most)
-	}
-	return raw, err
+// about binds an encrypted text to its object: moved to another one, it doesn't open.
+func about(o *object) string {
+	return o.Kind + " " + o.Metadata.Namespace + "/" + o.Metadata.Name
 }
 
-// maxValues is how many values a body or an object may have: fields and items, those inside others included. What is
-// done with an object (pruning, validating, merging, recording who owns its fields) costs up to some 10 µs for each.
-const maxValues = 50_000
-
-// maxDepth is how deep lists and objects may stand in each other. What takes a tree apart level by level would
-// copy the innermost as often.
-const maxDepth = 100
-
-// checkValues refuses JSON with too many values, or too deep.
-func checkValues(raw []byte, most int) error {
-	n, depth := valuesIn(raw)
-	if n > most {
-		return refuse(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge",
-			"an object or a patch has at most %d fields and items, this one %d", most, n)
+func (s *server) seal(o *object) error {
+	if s.Seal == nil {
+		return resource.Errorf(resource.Unavailable, "", "this hub has no key, and keeps no %ss", o.Kind)
 	}
-	if depth > maxDepth {
-		return badRequest("", "lists and objects stand in each other at most %d deep, here %d", maxDepth, depth)
+	if o.Sealed == nil { // or nothing has changed: the same bytes are no write
+		plain, err := json.Marshal(hidden{o.Spec, o.Metadata.Annotations})
+		if err != nil {
+			return err
+		}
+		if o.Sealed, err = s.Seal.Seal(plain, about(o)); err != nil {
+			return err
+		}
 	}
+	o.Spec, o.Metadata.Annotations = nil, nil
 	return nil
 }
 
-// valuesIn counts the fields and items in JSON that is valid, and how deep they stand in each other.
-func valuesIn(raw []byte) (n, deepest int) {
-	depth := 0
-	for i := 0; i < len(raw); i++ {
-		switch raw[i] {
-		case '"':
-			i = skipString(raw, i) - 1
-		case ',':
-			n++
-		case '{', '[':
-			n++
-			depth++
-			deepest = max(deepest, depth)
-		case '}', ']':
-			depth--
-		}
+func (s *server) open(o *object) error {
+	if s.Seal == nil {
+		return resource.Errorf(resource.Unavailable, "", "this hub has no key for %s", about(o))
 	}
-	return n, deepest
-}
-
-// body reads a request's body as JSON; it may be YAML. It says which fields stand twice.
-func body(r *http.Request, kind string, also ...string) ([]byte, twice, error) {
-	if !slices.Contains(append(also, "", "application/json", "application/yaml"), kind) {
-		return nil, nil, refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "Content-Type %s is not understood: send application/json or application/yaml", kind)
-	}
-	raw, err := io.ReadAll(r.Body)
+	plain, err := s.Seal.Open(o.Sealed, about(o))
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	switch {
-	case kind == protobufType:
-		return raw, nil, nil
-	case json.Valid(raw):
-		return raw, twiceIn(raw), nil
+	var h hidden
+	if err := json.Unmarshal(plain, &h); err != nil {
+		return err
 	}
-	out, again, err := fromYAML(raw)
-	if err != nil {
-		return nil, nil, badRequest("", "the body is neither JSON nor YAML: %v", err)
-	}
-	return out, again, nil
-}
-
-// decode reads a client's object into the kind's form. It returns the fields that
-// the kind doesn't have, which are left out.
-func (k *Kind) decode(raw []byte) (*object, []string, error) {
-	v, unknown, err := k.fill(raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	o, err := k.untyped(v)
-	if err != nil {
-		return nil, nil, badField(err)
-	}
-	if err := k.checkType(o.TypeMeta); err != nil {
-		return nil, nil, err
-	}
-	o.APIVersion, o.Kind = k.apiVersion(), k.Name
-	return o, unknown, nil
-}
-
-// fill decodes a client's object into the kind's Go type.
-func (k *Kind) fill(raw []byte) (v any, unknown []string, err error) {
-	if k.shape != nil && len(k.Names) == 0 && len(raw) > 0 && raw[0] == '{' && k.shape.fits(raw) {
-		if v = k.New(); json.Unmarshal(raw, v) == nil {
-			return v, nil, nil
-		}
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	var tree map[string]any
-	if err := d.Decode(&tree); err != nil || tree == nil {
-		return nil, nil, badRequest("", "the body must be an object")
-	}
-	k.canonical(tree)
-	unknown = k.prune(tree)
-	pruned, err := json.Marshal(tree)
-	if err != nil {
-		return nil, nil, err
-	}
-	v = k.New()
-	if err := json.Unmarshal(pruned, v); err != nil {
-		return nil, nil, misfit(v, tree, err)
-	}
-	return v, unknown, nil
-}
-
-// misfit says where a tree doesn't fit the kind's form.
-func misfit(form any, tree map[string]any, err error) error {
-	at, why := fit.Wrong(reflect.TypeOf(form), tree)
-	if why == "" {
-		return badField(err)
-	}
-	return badRequest(at, "%s: %s", at, why)
-}
-
-// badField says where a value has the wrong type.
-func badField(err error) error {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		return badRequest(wrong.Field, "%s: a %s is not what belongs here", wrong.Field, wrong.Value)
-	}
-	return badRequest("", "the object can't be read: %v", err)
-}
-
-// maxFaults is how many faults of a body an answer names: there may be a hundred thousand, and headers have limits.
-const maxFaults = 20
-
-// validation is what fieldValidation asks to do about fields that are unknown or stand twice.
-func validation(w http.ResponseWriter, r *request, unknown []string) error {
-	faults := make([]StatusCause, 0, min(len(r.twice)+len(unknown), maxFaults))
-	fault := func(reason, message, field string) {
-		if len(faults) < maxFaults {
-			faults = append(faults, StatusCause{Reason: reason, Message: message, Field: field})
-		}
-	}
-	for _, field := range r.twice {
-		fault("FieldValueDuplicate", "duplicate field", field)
-	}
-	for _, field := range unknown {
-		fault("FieldValueNotSupported", "unknown field", field)
-	}
-	mode := r.FormValue("fieldValidation")
-	switch mode {
-	case "", "Warn":
-		for _, f := range faults {
-			warn(w, "%s %q", f.Message, f.Field)
-		}
-	case "Strict":
-		if len(faults) == 0 {
-			return nil
-		}
-		e := &httpError{code: http.StatusBadRequest, reason: "BadRequest", details: &StatusDetails{Causes: faults}}
-		e.message = fmt.Sprintf("%s in version %q cannot be handled as a %s: strict decoding error", r.kind.Name, r.kind.Version, r.kind.Name)
-		for i, f := range faults {
-			sep := ": "
-			if i > 0 {
-				sep = ", "
-			}
-			e.message += fmt.Sprintf("%s%s %q", sep, f.Message, f.Field)
-		}
-		if len(r.twice)+len(unknown) > len(faults) {
-			e.message += ", and more"
-		}
-		return e
-	case "Ignore":
-	default:
-		return badRequest("", "fieldValidation must be Ignore, Warn or Strict, not %q", mode)
-	}
+	o.Spec, o.Metadata.Annotations = h.Spec, h.Annotations
 	return nil
 }
 
-// warn adds a warning that kubectl shows to its user.
-func warn(w http.ResponseWriter, format string, args ...any) {
-	w.Header().Add("Warning", "299 - "+strconv.QuoteToASCII(fmt.Sprintf(format, args...)))
+// keepSealed lets next have old's encrypted text, if that is still true.
+func keepSealed(old, next *object) {
+	next.Sealed = nil
+	if sameSpec(old, next) && maps.Equal(old.Metadata.Annotations, next.Metadata.Annotations) {
+		next.Sealed = old.Sealed
+	}
 }
