@@ -1,16 +1,23 @@
 package broker
 
 import (
+	"encoding/json"
 	"errors"
+	"hash/maphash"
 	"maps"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/mochi-mqtt/server/v2/packets"
+
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // ErrTakenOver is why a connection ended when the same client connected again.
@@ -405,4 +412,244 @@ func (b *Broker) willDue(cl *client, w *will) {
 	if due {
 		b.publishWill(w, along...)
 	}
+}
+
+// errEnded is why a connection ended whose session an operator has ended.
+var errEnded = errors.New("an operator has ended the session")
+
+// Administers says whether the identity is an operator of everything here: on the hub of all nodes, on a
+// node's own broker of that node.
+func (b *Broker) Administers(id Identity) bool { return b.acl.administers(id) }
+
+// Sessions lists the clients' sessions, in order of their client identifiers.
+func (b *Broker) Sessions() []resource.Session {
+	type found struct {
+		*client
+		s resource.Session
+	}
+	var all []found
+	b.clients.mu.Lock()
+	for _, c := range b.clients.byID {
+		id := c.rights()
+		if id.own() {
+			continue
+		}
+		s := resource.Session{Client: c.id, User: id.User, Connected: c.conn != nil, Remote: id.Remote}
+		if !s.Connected {
+			s.Since, s.Expires = resource.Time(c.left), resource.Time(c.left.Add(c.lasting))
+		}
+		all = append(all, found{c, s})
+	}
+	b.clients.mu.Unlock()
+	list := make([]resource.Session, len(all))
+	for i, f := range all {
+		waiting, unacked, bytes := f.sess.Load()
+		f.s.Messages, f.s.Bytes, f.s.Subscriptions = waiting+unacked, bytes, len(f.filters())
+		list[i] = f.s
+	}
+	slices.SortFunc(list, func(a, b resource.Session) int { return strings.Compare(a.Client, b.Client) })
+	return list
+}
+
+// EndSession ends a client's session, its connection, if it has one, and what waits for it. It returns once
+// that is on disk.
+func (b *Broker) EndSession(clientID string) error {
+	cs := &b.clients
+	cs.mu.Lock()
+	cl := cs.byID[clientID]
+	if cl == nil || cl.rights().own() || cs.closed {
+		cs.mu.Unlock()
+		return resource.Errorf(resource.NotFound, "client", "there is no session of a client %.200q", clientID)
+	}
+	conn, lost := cl.conn, cl.will
+	cl.conn, cl.will = nil, nil
+	cl.stopTimers()
+	cs.remove(cl)
+	cs.mu.Unlock()
+	if conn != nil {
+		conn.disconnect(codeAdministrative, errEnded)
+		if w := conn.takeWill(); w != nil {
+			lost = w
+		}
+		<-conn.stopped // or what it sent could still be applied
+		b.tellDisconnected(conn, errEnded)
+	}
+	b.end(cl)
+	if lost != nil {
+		b.publishWill(lost)
+	}
+	if cl.record == 0 {
+		return nil
+	}
+	return b.store.now(nil)
+}
+
+// ServeSessions answers GET with the list of sessions, and DELETE by ending that of the parameter client. It is for
+// those whom Administers names.
+func (b *Broker) ServeSessions(w http.ResponseWriter, r *http.Request, id Identity) error {
+	if !b.Administers(id) {
+		return resource.Errorf(resource.Forbidden, "", "sessions are for operators of all nodes, on a node's own broker of that node (auth.users)")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if r.Method != http.MethodDelete {
+		_ = json.NewEncoder(w).Encode(resource.SessionList{Sessions: b.Sessions()}) // or the client is gone
+		return nil
+	}
+	clientID := r.URL.Query().Get("client")
+	if clientID == "" {
+		return resource.Errorf(resource.Invalid, "client", "is missing: DELETE /sessions?client=ID")
+	}
+	if err := b.EndSession(clientID); err != nil {
+		return err
+	}
+	b.log.Info().Str("client", clientID).Str("by", who(id)).Str("remote", id.Remote).Msg("session ended by an operator")
+	_, _ = w.Write([]byte("{}\n"))
+	return nil
+}
+
+// will is what a client wants published when its connection is lost.
+type will struct {
+	message Message
+	delay   time.Duration
+	packet  int    // bytes of the CONNECT that it came in, and keeps in memory
+	record  uint64 // on disk, of a session that isn't; 0: none
+}
+
+// willOf is the will in a CONNECT; nil: none.
+func willOf(pk *packets.Packet) *will {
+	p := &pk.Connect
+	if !p.WillFlag {
+		return nil
+	}
+	return &will{
+		message: Message{
+			Topic: p.WillTopic, Payload: p.WillPayload, QoS: p.WillQos, Retain: p.WillRetain,
+			Props: properties(&p.WillProperties),
+		},
+		delay:  time.Duration(p.WillProperties.WillDelayInterval) * time.Second,
+		packet: pk.FixedHeader.Remaining,
+	}
+}
+
+// weight is about what the will costs in memory.
+func (w *will) weight() int { return w.message.weight() + w.packet }
+
+// keepWill stores the will of a session that ends with its connection: should the process die,
+// that has ended. Nobody waits for it: a client gets in though the disk is full.
+func (b *Broker) keepWill(w *will) {
+	if w == nil || b.store == nil {
+		return
+	}
+	w.record = b.store.ID()
+	b.store.Commit([]journal.Change{w.change()}, func(error) {})
+}
+
+// dropWill forgets a will that is not to be published.
+func (b *Broker) dropWill(w *will) {
+	if w != nil && w.record > 0 {
+		b.store.Forget(w.record)
+	}
+}
+
+// publishWill publishes a will as if its client did. The changes that come along are
+// stored with it.
+func (b *Broker) publishWill(w *will, along ...journal.Change) {
+	if w.record > 0 {
+		along = append(along, journal.Change{ID: w.record})
+	}
+	b.accept(w.message, nil, along, func(err error) {
+		if err != nil {
+			b.refused(w.message, err)
+			if len(along) > 0 { // it is not tried again
+				b.store.journal.Commit(along, nil)
+			}
+		}
+	})
+}
+
+// The three calls for one client are made under its lock, so that they can't
+// overtake one another, however many connections fight over the session. One that
+// was taken over before anybody heard of it is not mentioned.
+
+func (b *Broker) tellConnected(c *conn) {
+	id := c.ident.ClientID
+	lock := b.told.of(id)
+	lock.Lock()
+	defer lock.Unlock()
+	if b.clients.connected(id) != c {
+		return
+	}
+	if before, ok := b.present.Load(id); ok {
+		b.gone(before.(*conn), ErrTakenOver)
+	}
+	b.present.Store(id, c)
+	b.stats.connected.Add(1)
+	b.stats.connects.Add(1)
+	if b.opts.Presence == nil {
+		return
+	}
+	b.opts.Presence.Connected(c.ident)
+	if c.resumed { // its subscriptions are in force
+		for _, filter := range c.client.filters() {
+			b.opts.Presence.Subscribed(c.ident, filter)
+		}
+	}
+}
+
+func (b *Broker) tellSubscribed(c *conn, filter string) {
+	if b.opts.Presence == nil {
+		return
+	}
+	lock := b.told.of(c.ident.ClientID)
+	lock.Lock()
+	defer lock.Unlock()
+	if b.isPresent(c) {
+		b.opts.Presence.Subscribed(c.ident, filter)
+	}
+}
+
+func (b *Broker) tellDisconnected(c *conn, cause error) {
+	lock := b.told.of(c.ident.ClientID)
+	lock.Lock()
+	defer lock.Unlock()
+	if b.isPresent(c) {
+		b.gone(c, cause)
+	}
+}
+
+func (b *Broker) isPresent(c *conn) bool {
+	is, ok := b.present.Load(c.ident.ClientID)
+	return ok && is.(*conn) == c
+}
+
+func (b *Broker) gone(c *conn, cause error) {
+	b.present.Delete(c.ident.ClientID)
+	b.stats.connected.Add(-1)
+	if b.opts.Presence != nil {
+		b.opts.Presence.Disconnected(c.ident, cause)
+	}
+}
+
+// stripes are locks for many names: the same name always has the same lock.
+type stripes struct {
+	once  sync.Once
+	seed  maphash.Seed
+	locks [64]sync.Mutex
+}
+
+// pass returns when all have let go of their locks who had one.
+func (s *stripes) pass() {
+	for i := range s.locks {
+		wait(&s.locks[i])
+	}
+}
+
+func wait(l *sync.Mutex) {
+	l.Lock()
+	defer l.Unlock()
+}
+
+func (s *stripes) of(name string) *sync.Mutex {
+	s.once.Do(func() { s.seed = maphash.MakeSeed() })
+	return &s.locks[maphash.String(s.seed, name)%uint64(len(s.locks))]
 }

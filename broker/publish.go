@@ -3,13 +3,17 @@ package broker
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
+	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/configs/memory"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -325,4 +329,344 @@ func (b *Broker) awaitsAnswer(m Message) bool {
 		return false
 	}
 	return b.acl.read(m.Publisher, reply) && b.acl.publish(m.Publisher, reply) == nil
+}
+
+// acks keeps a connection's acknowledgements in the order of its publishes, though
+// they are stored in any order, and bounds how many are being stored.
+type acks struct {
+	mu     sync.Mutex
+	change sync.Cond
+	slots  []*slot // publishes that are not acknowledged, oldest first
+	strict int     // publishes that count against the receive maximum
+	// unreleased are the QoS 2 publishes of this connection that count: a repetition
+	// doesn't again, and it is the PUBREL that ends them.
+	unreleased map[uint16]struct{}
+	closed     bool
+}
+
+// slot is the place of one publish in the order.
+type slot struct {
+	conn *conn
+	m    Message
+	id   uint16
+	done bool
+	ack  []byte
+
+	refused bool
+}
+
+func (a *acks) init() { a.change.L = &a.mu }
+
+// reserve takes the next place. With as many publishes outstanding as an MQTT 5
+// client was told it may have, another is its mistake: not ok. Those of QoS 2 are so
+// until they are released. Any other client waits, and so does not read on, until one is
+// stored; before is what has to be done first.
+func (a *acks) reserve(s *slot, limit int, before func()) (ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, repeated := a.unreleased[s.id]
+	counts := s.m.QoS > 0 && s.m.Publisher.Version == 5 && !(repeated && s.m.QoS == 2)
+	if counts && a.strict >= limit {
+		return false
+	}
+	if len(a.slots) >= 2*limit {
+		before()
+	}
+	for len(a.slots) >= 2*limit && !a.closed {
+		a.change.Wait()
+	}
+	if counts {
+		a.strict++
+		if s.m.QoS == 2 {
+			if a.unreleased == nil {
+				a.unreleased = make(map[uint16]struct{})
+			}
+			a.unreleased[s.id] = struct{}{}
+		}
+	}
+	a.slots = append(a.slots, s)
+	return true
+}
+
+// clear says whether no publish is outstanding, so that the next one that needs no place
+// can be acknowledged at once.
+func (a *acks) clear() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.slots) == 0 && len(a.unreleased) == 0
+}
+
+// finish acknowledges the publish once all before it are.
+func (s *slot) finish(err error) {
+	c := s.conn
+	// Or a repetition of it is, or nobody hears it.
+	answered := !errors.Is(err, session.ErrRepeated) && !errors.Is(err, errLaneEnded)
+	if err != nil && answered {
+		c.b.refused(s.m, err)
+	}
+	a := &c.acks
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s.done {
+		return
+	}
+	s.done, s.refused = true, err != nil && answered
+	if s.m.QoS > 0 && answered {
+		s.ack = c.encodeAck(s.m.QoS, s.id, err)
+	}
+	for len(a.slots) > 0 && a.slots[0].done {
+		first := a.slots[0]
+		a.slots[0] = nil
+		a.slots = a.slots[1:]
+		if first.m.QoS > 0 {
+			c.w.Control(first.ack) // none, if a repetition has it
+			first.settled(a)
+		}
+		a.change.Broadcast()
+	}
+}
+
+// settled gives an acknowledged publish's place back, unless that is the PUBREL's to do.
+func (s *slot) settled(a *acks) {
+	switch {
+	case s.m.Publisher.Version < 5:
+	case s.m.QoS == 1:
+		a.strict--
+	case s.refused:
+		a.release(s.id)
+	}
+}
+
+// released ends a QoS 2 publish.
+func (a *acks) released(id uint16) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.release(id)
+}
+
+func (a *acks) release(id uint16) {
+	if _, ok := a.unreleased[id]; ok {
+		delete(a.unreleased, id)
+		a.strict--
+	}
+}
+
+// settle waits until everything is acknowledged, but not for long: what waits for an
+// answer of somebody else's may take its time.
+func (a *acks) settle(most time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.slots) == 0 {
+		return
+	}
+	end := time.Now().Add(most)
+	wake := time.AfterFunc(most, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.change.Broadcast()
+	})
+	defer wake.Stop()
+	for len(a.slots) > 0 && !a.closed && time.Now().Before(end) {
+		a.change.Wait()
+	}
+}
+
+// close lets go of a reader that waits.
+func (a *acks) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	a.change.Broadcast()
+}
+
+// encodeAck makes a PUBACK or PUBREC. A 3.1.1 client can only be told yes.
+func (c *conn) encodeAck(qos byte, id uint16, err error) []byte {
+	ack := session.Ack{Type: 4, ID: id}
+	if qos == 2 {
+		ack.Type = 5
+	}
+	if err != nil {
+		ack.Code = codeOf(err)
+		if !c.noProblems {
+			ack.Reason = reasonOf(err)
+		}
+	}
+	packet := ack.Append(nil, c.ident.Version)
+	if c.maximumPacket > 0 && len(packet) > int(c.maximumPacket) {
+		ack.Reason = ""
+		packet = ack.Append(packet[:0], c.ident.Version)
+	}
+	return packet
+}
+
+// BeginsLane is a user property, the last, of the first message that a node's core sends
+// over a connection, and of the first after one that can't be stored now. From there on
+// its stored messages are taken in order, or refused: it can send many without waiting.
+var BeginsLane = UserProperty{Key: "edgebus-lane", Value: "begins"}
+
+// inLane gives a message of a node's its lane.
+func (c *conn) inLane(m Message) Message {
+	if n := len(m.Props.User) - 1; n >= 0 && m.Props.User[n] == BeginsLane {
+		m.Props.User = m.Props.User[:n]
+		c.lane.end(errLaneAnew)
+		if c.lane = nil; c.b.store != nil {
+			c.lane = &lane{store: c.b.store}
+		}
+	}
+	m.lane = c.lane
+	return m
+}
+
+// lane is the order of messages that their publisher sends without waiting. Once one can't
+// be stored nothing behind it is, until the publisher begins another: or the disk is mended
+// in between, and what was refused comes behind what was sent after it. So one commit is
+// on its way at a time, and all that comes meanwhile is the next one.
+type lane struct {
+	store *store
+
+	mu      sync.Mutex
+	flying  bool
+	waiting []awaited
+	broken  error
+}
+
+var (
+	errLaneEnded = resource.Errorf(resource.Unavailable, "", "the connection has ended")
+	errLaneAnew  = resource.Errorf(resource.Unavailable, "", "its sender begins again")
+)
+
+// commit is the store's, in order.
+func (l *lane) commit(changes []journal.Change, done func(error)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if why := l.broken; why != nil {
+		go done(why)
+		return
+	}
+	l.waiting = append(l.waiting, l.store.begin(changes, done))
+	if !l.flying {
+		l.fly()
+	}
+}
+
+// fly commits all that waits, as one. The lane is locked.
+func (l *lane) fly() {
+	all := l.waiting
+	l.waiting, l.flying = nil, true
+	changes := all[0].changes
+	for _, o := range all[1:] {
+		changes = append(changes, o.changes...)
+	}
+	l.store.journal.Commit(changes, func(err error) { l.landed(all, cantStore(err)) })
+}
+
+func (l *lane) landed(all []awaited, err error) {
+	if err != nil {
+		all = append(all, l.stop(err)...)
+	}
+	for _, o := range all {
+		o.tell(l.store, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.flying = false; len(l.waiting) > 0 {
+		l.fly()
+	}
+}
+
+// stop takes nothing any more, and returns what waits.
+func (l *lane) stop(why error) (waiting []awaited) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken == nil {
+		l.broken = why
+	}
+	waiting, l.waiting = l.waiting, nil
+	return waiting
+}
+
+// end is the end of the connection, or of what it sent before it began again: what waits
+// must not come behind what another one sends.
+func (l *lane) end(why error) {
+	if l == nil {
+		return
+	}
+	for _, o := range l.stop(why) {
+		o.tell(l.store, why)
+	}
+}
+
+// backlogBytes is how much may have been handed over and have no outcome yet before those who would
+// add to it are read no further.
+func backlogBytes() int { return int(memory.Share(1.0/16, 4<<20, 64<<20)) }
+
+// backlog counts the bytes of what was handed over and has no outcome yet.
+type backlog struct {
+	mu    sync.Mutex
+	room  sync.Cond
+	bytes int
+	most  int // backlogBytes(), but for tests
+}
+
+func (l *backlog) init() { l.room.L, l.most = &l.mu, backlogBytes() }
+
+func (l *backlog) add(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes += n
+}
+
+func (l *backlog) settle(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes -= n
+	l.room.Broadcast()
+}
+
+// waiting is how many bytes have no outcome yet.
+func (l *backlog) waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bytes
+}
+
+// behind says whether so much waits that nobody should add to it.
+func (l *backlog) behind() bool { return l.waiting() > l.most }
+
+// wait makes a publisher wait while that is so. before is done first. It says whether there is room:
+// a publisher that is over by then has none, and is woken to hear it.
+func (l *backlog) wait(before func(), over func() bool) bool {
+	if !l.behind() {
+		return true
+	}
+	before()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.bytes > l.most && !over() {
+		l.room.Wait()
+	}
+	return !over()
+}
+
+// wake has those who wait look whether they are over.
+func (l *backlog) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.room.Broadcast()
+}
+
+// large is from where on a publish into the tree is counted: thousands of smaller ones may wait for a commit.
+const large = 4 << 10
+
+// counted counts a message until done is called.
+func (l *backlog) counted(m Message, done func(error)) func(error) {
+	n := m.weight()
+	if n < large {
+		return done
+	}
+	l.add(n)
+	return func(err error) {
+		l.settle(n)
+		done(err)
+	}
 }

@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -9,9 +11,12 @@ import (
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/configs/limits"
 	"github.com/edgebus/edgebus/topics"
 )
 
@@ -217,4 +222,228 @@ func TestRetainedPullerMatchesLikeTheContract(t *testing.T) {
 		}
 		require.Equal(t, want, got, filter)
 	}
+}
+
+// exactly is a client's end of QoS 2: what it has taken, and the packet ids that the broker has not released.
+type exactly struct {
+	times map[string]int
+	open  map[uint16]bool
+}
+
+func newExactly() *exactly { return &exactly{make(map[string]int), make(map[uint16]bool)} }
+
+// take answers what comes until so many topics were taken, and each message at QoS 2 is through.
+func (e *exactly) take(c *tc, n int) {
+	c.t.Helper()
+	for len(e.times) < n || len(e.open) > 0 {
+		pk, err := c.read(patience)
+		require.NoError(c.t, err, "%d of %d, open %v", len(e.times), n, e.open)
+		switch pk.FixedHeader.Type {
+		case packets.Publish:
+			if !e.open[pk.PacketID] {
+				e.times[pk.TopicName]++
+			}
+			if pk.FixedHeader.Qos == 1 {
+				c.ack(packets.Puback, pk.PacketID)
+				continue
+			}
+			e.open[pk.PacketID] = true
+			c.ack(packets.Pubrec, pk.PacketID)
+		case packets.Pubrel:
+			delete(e.open, pk.PacketID)
+			c.ack(packets.Pubcomp, pk.PacketID)
+		}
+	}
+}
+
+// killedAfter kills the broker once it has dealt with all that the client has sent, and all that is on disk.
+func (e *exactly) killedAfter(t *testing.T, dir string, b *Broker, c *tc) (*Broker, string) {
+	t.Helper()
+	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
+	c.nextOf(packets.Pingresp, func(pk packets.Packet) {
+		if pk.FixedHeader.Qos == 1 { // which is acknowledged with that
+			e.times[pk.TopicName]++
+		}
+	})
+	open(t, b, "flush").publish1("elsewhere", "takes the rest to disk", retain)
+	return restarted(t, dir, nil)
+}
+
+func (e *exactly) once(t *testing.T, n int) {
+	t.Helper()
+	require.Len(t, e.times, n)
+	for topic, times := range e.times {
+		require.Equal(t, 1, times, topic)
+	}
+}
+
+// What is retained comes once at QoS 2 though the broker is killed in the middle of it, again and again [4.3.3].
+func TestTrial24RetainedComesOnceOverKills(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := kept(t, dir, nil)
+	const all = 400
+	pub := open(t, b, "pub")
+	for i := range all {
+		pub.publish(fmt.Sprintf("r/%03d", i), "x", 2, 1, retain)
+		pub.expect(packets.Pubrec)
+		pub.ack(packets.Pubrel, 1)
+		pub.expect(packets.Pubcomp)
+	}
+	e := newExactly()
+	sub := open(t, b, "sub", persistent, receiveMaximum(20))
+	sub.sub("r/#", 2)
+	for _, n := range []int{130, 131, 200, 270} {
+		e.take(sub, n)
+		b, dir = restarted(t, dir, nil) // at any moment: some are on their way
+		sub = open(t, b, "sub", persistent, receiveMaximum(20))
+		require.True(t, sub.connack.SessionPresent)
+	}
+	e.take(sub, all)
+	sub.nothing()
+	e.once(t, all)
+}
+
+// A client that leaves right after its SUBACK, and a broker that is killed: what is retained later comes from the queue,
+// and not again as retained; also once it was acknowledged, while the rest is still to come.
+func TestTrial24WhatCameLiveIsKnownAfterAKill(t *testing.T) {
+	for _, qos := range []byte{1, 2} {
+		t.Run(fmt.Sprint(qos), func(t *testing.T) {
+			dir := t.TempDir()
+			b, _ := kept(t, dir, nil)
+			pub := open(t, b, "pub")
+			set := func(topic string) {
+				pub.publish(topic, "x", qos, 9, retain)
+				pub.expect(map[byte]byte{1: packets.Puback, 2: packets.Pubrec}[qos])
+				if qos == 2 {
+					pub.ack(packets.Pubrel, 9)
+					pub.expect(packets.Pubcomp)
+				}
+			}
+			const old = 200
+			for i := range old {
+				set(fmt.Sprintf("r/%03d", i))
+			}
+			sub := open(t, b, "sub", persistent, receiveMaximum(1))
+			sub.sub("r/#", qos)
+			e := newExactly()
+			e.take(sub, 1) // the others aren't fetched before there is room for them
+			sub.leave(b, "sub")
+			set("r/new")
+			set("r/newer")
+			for n := 40; n < old; n += 40 {
+				b, dir = restarted(t, dir, nil)
+				sub = open(t, b, "sub", persistent, receiveMaximum(1))
+				e.take(sub, n)
+				b, dir = e.killedAfter(t, dir, b, sub)
+				sub = open(t, b, "sub", persistent, receiveMaximum(1))
+			}
+			e.take(sub, old+2)
+			sub.nothing()
+			require.Equal(t, 1, e.times["r/new"])
+			require.Equal(t, 1, e.times["r/newer"])
+			require.Len(t, e.times, old+2)
+			if qos == 2 {
+				e.once(t, old+2)
+			}
+		})
+	}
+}
+
+// Nothing of a replay is left on disk once it is over.
+func TestTrial24AReplayLeavesNothingOnDisk(t *testing.T) {
+	dir := t.TempDir()
+	b, stop := kept(t, dir, nil)
+	pub, sub := open(t, b, "pub"), open(t, b, "sub", persistent, receiveMaximum(1))
+	for i := range 70 {
+		pub.publish1(fmt.Sprintf("r/%03d", i), "x", retain)
+	}
+	sub.sub("r/#", 1)
+	pub.publish1("r/new", "x", retain)
+	newExactly().take(sub, 71)
+	sub.nothing()
+	require.Eventually(t, func() bool { return b.Stats().Queued == 0 }, patience, time.Millisecond)
+	stop()
+	require.Equal(t, 71+3, recordsIn(t, dir), "the retained ones, the session, its subscription, how far it was sent")
+}
+
+func forSeconds(n uint32) pubOption {
+	return props(packets.Properties{MessageExpiryInterval: n})
+}
+
+// What nobody gets any more takes nobody's place, in memory or on disk.
+func TestExpiredRetainedMessagesMakeRoom(t *testing.T) {
+	dir, now := t.TempDir(), &clock{now: time.Now()}
+	var all limits.Size // one user has half of it
+	for i := range 50 {
+		for _, topic := range []string{"short", "long"} {
+			all += 2 * limits.Size((&session.Message{Topic: fmt.Sprintf("%s/%d", topic, i), Payload: []byte("x"), From: "pub"}).Weight())
+		}
+	}
+	b, stop := kept(t, dir, func(o *Options) { o.Limits.Retained.Bytes, o.Now = all, now.read })
+	pub := open(t, b, "pub")
+	for i := range 50 {
+		pub.publish1(fmt.Sprintf("short/%d", i), "x", retain, forSeconds(10))
+		pub.publish1(fmt.Sprintf("long/%d", i), "x", retain, forSeconds(uint32(i%2*100)))
+	}
+	require.Equal(t, byte(0x97), pub.publish1("one more", "x", retain).ReasonCode)
+	require.Equal(t, byte(0), pub.publish1("short/7", "s", retain).ReasonCode)
+	now.add(11 * time.Second)
+	require.Equal(t, byte(0), pub.publish1("one more", "x", retain).ReasonCode)
+	require.Equal(t, 52, b.Stats().Retained)
+	require.Equal(t, byte(0), pub.publish1("short/8", "again", retain, forSeconds(10)).ReasonCode)
+	sub := open(t, b, "sub")
+	sub.sub("short/+", 1)
+	require.Equal(t, []string{"s", "again"}, sub.collect(2))
+	sub.nothing()
+	now.add(100 * time.Second)
+	require.Equal(t, 26, b.forgetExpired(), "25 long ones, and short/8")
+	require.Zero(t, b.forgetExpired())
+	require.True(t, b.retained.next.Before(now.read().Add(2*time.Second)), "and soon it is known that no more expire")
+	stop()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	defer j.Close()
+	require.Equal(t, int64(27), j.Stats().Records)
+}
+
+// One whose place another may not come to take stays until that is known.
+func TestAnExpiredMessageInDoubtStays(t *testing.T) {
+	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() })
+	f, now := &fickle{Journal: j}, &clock{now: time.Now()}
+	b := start(t, func(o *Options) { o.Journal, o.Now = f, now.read })
+	set := func(payload string) chan error {
+		done := make(chan error, 1)
+		m := Message{Topic: "a", Payload: []byte(payload), QoS: 1, Retain: true, Props: Properties{Expiry: 10}}
+		b.Pass(m, func(err error) { done <- err })
+		return done
+	}
+	require.NoError(t, <-set("first"))
+	f.fail = true
+	second := set("second") // fails with the next commit
+	now.add(11 * time.Second)
+	require.Zero(t, b.forgetExpired())
+	elsewhere := make(chan error, 1)
+	b.Pass(Message{Topic: "b", Payload: []byte("x"), QoS: 1, Retain: true}, func(err error) { elsewhere <- err })
+	require.Error(t, <-second)
+	require.NoError(t, <-elsewhere)
+	require.Equal(t, "first", string(b.retained.get("a").Payload))
+	now.add(2 * time.Second)
+	require.Equal(t, 1, b.forgetExpired())
+	require.Nil(t, b.retained.get("a"))
+}
+
+func TestExpiredMessagesAreForgottenNowAndThen(t *testing.T) {
+	now := &clock{now: time.Now()}
+	b, err := New(Options{Now: now.read, Log: zerolog.Nop()})
+	require.NoError(t, err)
+	b.sweeps = time.Millisecond
+	b.Publish(Message{Topic: "a", Payload: []byte("x"), Retain: true, Props: Properties{Expiry: 10}})
+	b.Publish(Message{Topic: "b", Payload: []byte("x"), Retain: true})
+	now.add(11 * time.Second)
+	served := make(chan error, 1)
+	go func() { served <- b.Serve(context.Background()) }()
+	require.Eventually(t, func() bool { return b.Stats().Retained == 1 }, patience, time.Millisecond)
+	require.NoError(t, errors.Join(b.Close(t.Context()), <-served))
 }

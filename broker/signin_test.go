@@ -2,20 +2,33 @@ package broker
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"fmt"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -211,4 +224,504 @@ func TestTrial28CredentialsThatNobodyNeeds(t *testing.T) {
 	require.Equal(t, byte(0x86), dial(t, listed).connect("x", credentialsOf("somebody", "else")))
 	nobody := start(t, func(o *Options) { o.Auth.Anonymous = nil })
 	require.Equal(t, byte(0x86), dial(t, nobody).connect("x", credentialsOf("somebody", "else")))
+}
+
+// Hashes of "secret".
+const (
+	hash7 = "$7$101$MDEyMzQ1Njc4OWFi$EO/lLlkeUgIiBaS8G8UK0ZMP1u508TA7Tl+AdJ1cEsmlbGyEPAERErpfq84j1kepISs0UzmcdL4ucgZ2uodxfQ=="
+	hash6 = "$6$MDEyMzQ1Njc4OWFi$qEXipeLbgxRlwd06QHfY5WITkUZg0jLg9SZbXzq3ifXjfj+v3GbJGrSfC5PAg3UNCS+UFfbhUIZX4bmIAs330w=="
+)
+
+func users() []User {
+	return []User{
+		{Name: "op", PasswordHash: hash7, Role: topics.RoleOperator, Nodes: []string{"a*"}},
+		{Name: "boss", PasswordHash: hash7, Role: topics.RoleOperator, Nodes: []string{"*"}},
+		{Name: "view", PasswordHash: hash6, Role: topics.RoleViewer, Nodes: []string{"a1"}},
+		{Name: "map", PasswordHash: hash6, Role: topics.RoleMapper, Devices: []string{"lamp*"}},
+		{Name: "modbus", PasswordHash: hash6, Role: topics.RoleMapper, Protocols: []string{"modbus"}},
+		{Name: "any", PasswordHash: hash6, Role: topics.RoleMapper},
+		{Name: "n9", PasswordHash: hash7, Role: topics.RoleNode},
+	}
+}
+
+func withUsers(o *Options) { o.Auth.Users = users() }
+
+func TestWhoMayConnect(t *testing.T) {
+	hub := start(t, withUsers)
+	closed := start(t, func(o *Options) { withUsers(o); o.Auth.Anonymous, o.Auth.LoopbackNodes = nil, false })
+	for _, c := range []struct {
+		b              *Broker
+		user, password string
+		code           byte
+	}{
+		{hub, "", "", 0},
+		{hub, "op", "secret", 0},
+		{hub, "view", "secret", 0},
+		{hub, "op", "wrong", 0x86},
+		{hub, "op", "", 0x86},
+		{hub, "nobody", "secret", 0x86},
+		{hub, "nobody", "", 0x86},
+		{hub, "node/n1", "", 0},
+		{hub, "node/n1", "x", 0x86},
+		{hub, "n9", "secret", 0},
+		{hub, "node/n9", "secret", 0},
+		{hub, "node/n9", "wrong", 0x86},
+		{hub, "node/op", "secret", 0x86},
+		{hub, "node/node/n9", "secret", 0x86},
+		{hub, "node/N1", "", 0x86},
+		{hub, "node/+", "", 0x86},
+		{closed, "", "", 0x86},
+		{closed, "node/n1", "", 0x86},
+		{closed, "op", "secret", 0},
+	} {
+		five, three := dial(t, c.b), dial(t, c.b)
+		var opts []connectOption
+		if c.user != "" {
+			opts = append(opts, credentialsOf(c.user, c.password))
+		}
+		require.Equal(t, c.code, five.connect("", opts...), "%q %q", c.user, c.password)
+		want := byte(0)
+		if c.code != 0 {
+			want = 5
+			five.ended()
+		} else {
+			require.NotEmpty(t, five.connack.Properties.AssignedClientID)
+		}
+		require.Equal(t, want, three.connect("three-"+c.user+c.password, append(opts, v3)...))
+	}
+	require.Equal(t, int64(20), hub.Stats().Rejected["bad user name or password"])
+}
+
+func TestUnusualConnects(t *testing.T) {
+	b := start(t, nil)
+	c := dial(t, b)
+	require.Equal(t, byte(0x8C), c.connect("c", func(pk *packets.Packet) { pk.Properties.AuthenticationMethod = "SCRAM" }))
+	c = dial(t, b)
+	require.Equal(t, byte(2), c.connect("", v3, persistent), "no id, and a session to keep")
+	c = dial(t, b)
+	require.Equal(t, byte(0), c.connect("", v3))
+	c = dial(t, b)
+	require.Equal(t, byte(0), c.connect("old", v31))
+	c = dial(t, b)
+	c.raw([]byte{0x10, 0})
+	c.ended()
+	c = dial(t, b)
+	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
+	c.ended()
+	c = open(t, b, "twice")
+	c.send(connectPacket("twice"))
+	code, _ := c.ended()
+	require.Equal(t, byte(0x82), code)
+}
+
+// A core calls itself node/{name} whatever it signs in with, and may change that.
+func TestANodeWithAPassword(t *testing.T) {
+	b := start(t, withUsers)
+	c := open(t, b, "node/n9", credentialsOf("node/n9", "secret"), persistent)
+	require.Equal(t, byte(0x87), c.publish1("v1/nodes/n1/sync/up", "x").ReasonCode)
+	require.Equal(t, []byte{1}, c.subscribe("v1/nodes/n9/sync/down", 1).ReasonCodes)
+	c.leave(b, "node/n9")
+	for _, as := range []connectOption{credentialsOf("n9", "secret"), credentialsOf("node/n9", "")} {
+		c = open(t, b, "node/n9", as, persistent)
+		require.True(t, c.connack.SessionPresent)
+		c.leave(b, "node/n9")
+	}
+}
+
+func TestNobodyElseIsCalledLikeACore(t *testing.T) {
+	for _, role := range []topics.Role{topics.RoleNode, topics.RoleOperator} {
+		_, err := New(Options{Auth: Auth{Users: []User{{Name: "node/n1", PasswordHash: hash7, Role: role, Nodes: []string{"*"}}}}})
+		require.ErrorContains(t, err, "the node's name alone")
+	}
+}
+
+// A session belongs to its user: nobody else may have its messages, or end it.
+func TestASessionIsItsUsersOwn(t *testing.T) {
+	b := start(t, withUsers)
+	op := open(t, b, "id", credentialsOf("op", "secret"), persistent)
+	op.sub("a", 1)
+	thief := dial(t, b)
+	require.Equal(t, byte(0x87), thief.connect("id", credentialsOf("view", "secret"), persistent))
+	op.nothing()
+	op.leave(b, "id")
+	thief = dial(t, b)
+	require.Equal(t, byte(0x87), thief.connect("id", credentialsOf("view", "secret")))
+	op = open(t, b, "id", credentialsOf("op", "secret"), persistent)
+	require.True(t, op.connack.SessionPresent)
+}
+
+// authority makes certificates for 127.0.0.1 and for clients.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{t: t, pool: x509.NewCertPool()}
+	pair := a.issue("authority")
+	a.cert, a.key = pair.Leaf, pair.PrivateKey.(*ecdsa.PrivateKey)
+	a.pool.AddCert(a.cert)
+	return a
+}
+
+func (a *authority) issue(name string) tls.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(a.t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: a.cert == nil,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	require.NoError(a.t, err)
+	leaf, err := x509.ParseCertificate(der)
+	require.NoError(a.t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+func (a *authority) server() *tls.Config {
+	return &tls.Config{
+		Certificates: []tls.Certificate{a.issue("server")}, ClientCAs: a.pool,
+		ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS12,
+	}
+}
+
+func (a *authority) client(name string) *tls.Config {
+	c := &tls.Config{RootCAs: a.pool, MinVersion: tls.VersionTLS12}
+	if name != "" {
+		c.Certificates = []tls.Certificate{a.issue(name)}
+	}
+	return c
+}
+
+func TestCertificateIsANode(t *testing.T) {
+	a := newAuthority(t)
+	told := &presence{}
+	b := start(t, func(o *Options) {
+		withUsers(o)
+		o.Presence = told
+		o.Listeners = []Listener{
+			{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()},
+			{Name: "wss", Address: "127.0.0.1:0", TLS: a.server(), WebSocket: true},
+		}
+	})
+	c := dialTLS(t, b.Addrs()[0], a.client("n1"))
+	require.Equal(t, byte(0), c.connect("core"))
+	require.Equal(t, byte(0x87), c.publish1("v1/nodes/n2/sync/up", "x").ReasonCode)
+	id := told.last(t, "+core")
+	require.Equal(t, "n1", id.Node)
+	require.Equal(t, "tls", id.Listener)
+	require.Equal(t, byte(5), id.Version)
+
+	c = dialTLS(t, b.Addrs()[0], a.client("n1"))
+	require.Equal(t, byte(0x86), c.connect("core2", credentialsOf("node/n2", "")))
+	require.Equal(t, "the certificate is for n1, but this node is n2", c.connack.Properties.ReasonString)
+	c = dialTLS(t, b.Addrs()[0], a.client("n1"))
+	require.Equal(t, byte(0), c.connect("person", credentialsOf("op", "secret")))
+	c = dialTLS(t, b.Addrs()[0], a.client("Not A Name"))
+	require.Equal(t, byte(0x86), c.connect("x"))
+	stranger := newAuthority(t).client("n1")
+	stranger.RootCAs = a.pool
+	conn, err := tls.Dial("tcp", b.Addrs()[0].String(), stranger)
+	if err == nil { // TLS 1.3 tells a client only when it reads
+		_, err = conn.Read(make([]byte, 1))
+	}
+	require.Error(t, err)
+
+	ws := dialWS(t, "wss://"+b.Addrs()[1].String()+"/mqtt", a.client("n3"))
+	require.Equal(t, byte(0), ws.connect("ws"))
+	require.Equal(t, "n3", told.last(t, "+ws").Node)
+}
+
+// The session is the user's, and what it brings what the user may read now.
+func TestAUserGetsAnotherRole(t *testing.T) {
+	dir := t.TempDir()
+	as := func(role topics.Role) func(*Options) {
+		return func(o *Options) {
+			o.Auth.Users = []User{{Name: "ann", PasswordHash: hash7, Role: role, Nodes: []string{"*"}, Devices: []string{"lamp"}}}
+		}
+	}
+	ann := credentialsOf("ann", "secret")
+	b, stop := kept(t, dir, as(topics.RoleOperator))
+	c := open(t, b, "app", persistent, ann)
+	c.sub("#", 1)
+	c.disconnect()
+	stop()
+	b, _ = kept(t, dir, as(topics.RoleMapper))
+	c = open(t, b, "app", persistent, ann)
+	require.True(t, c.connack.SessionPresent)
+	b.Publish(Message{Topic: "v1/nodes/n1/devices/other/desired/power", Payload: []byte("not for you"), QoS: 1})
+	b.Publish(Message{Topic: "own", Payload: []byte("for you"), QoS: 1})
+	require.Equal(t, "for you", string(c.expect(packets.Publish).Payload))
+	require.Equal(t, byte(codeNotAuthorized), dial(t, b).connect("app"), "another user has nothing of it")
+}
+
+func TestNobodyIsTheBrokerItself(t *testing.T) {
+	for _, b := range []*Broker{start(t, outletOf([]string{"kept/#"}, nil)), start(t, nil)} {
+		for _, id := range []string{OutletID, "$", "$another"} {
+			c := dial(t, b)
+			require.Equal(t, byte(codeBadClientID), c.connect(id))
+			require.Contains(t, c.connack.Properties.ReasonString, "begin with $")
+			require.Equal(t, byte(connackBadIdentifier), dial(t, b).connect(id, v3))
+		}
+	}
+	require.Zero(t, dial(t, start(t, nil)).connect("a$"))
+}
+
+// refusedBoth expects a certificate to be refused over MQTT and over HTTP, for the same reason.
+func refusedBoth(t *testing.T, b *Broker, config *tls.Config, says string) {
+	t.Helper()
+	c := dialTLS(t, b.Addrs()[0], config)
+	require.Equal(t, byte(0x86), c.connect("c"))
+	require.Contains(t, c.connack.Properties.ReasonString, says)
+	_, err := b.SignIn(requestWith(t, config))
+	require.Equal(t, resource.Unauthorized, resource.KindOf(err))
+	require.ErrorContains(t, err, says)
+}
+
+func TestTrial11ANameThatNobodyRegisteredIsNoNodes(t *testing.T) {
+	a := newAuthority(t)
+	b := start(t, func(o *Options) {
+		withUsers(o)
+		o.Auth.Node = func(name string) bool { return name == "n1" }
+		o.Listeners = []Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}}
+	})
+	refusedBoth(t, b, a.client("ann"), "the certificate is for ann, which is neither a user of auth.users nor a Node that there is")
+	for _, name := range []string{"n1", "n9", "op"} {
+		require.Equal(t, byte(0), dialTLS(t, b.Addrs()[0], a.client(name)).connect(name))
+	}
+}
+
+func TestTrial11WhoIsDenied(t *testing.T) {
+	a := newAuthority(t)
+	serial, print, good := a.client("n2"), a.client("n2"), a.client("n2")
+	sum := sha256.Sum256(leafOf(t, print).Raw)
+	b := start(t, func(o *Options) {
+		withUsers(o)
+		o.Auth.Deny = []Denied{
+			{Name: "n1"}, {Name: "op"}, {Serial: leafOf(t, serial).SerialNumber.Text(16)}, {Fingerprint: new(big.Int).SetBytes(sum[:]).Text(16)},
+		}
+		o.Listeners = append([]Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}}, o.Listeners...)
+	})
+	refusedBoth(t, b, a.client("n1"), "n1 is denied (auth.deny)")
+	refusedBoth(t, b, serial, "this certificate is denied (auth.deny)")
+	refusedBoth(t, b, print, "this certificate is denied (auth.deny)")
+	require.Equal(t, byte(0), dialTLS(t, b.Addrs()[0], good).connect("good"), "another certificate of that name")
+	c := dialTLS(t, b.Addrs()[0], serial)
+	require.Equal(t, byte(0x86), c.connect("c", credentialsOf("view", "secret")), "whatever else is shown")
+	for user, password := range map[string]string{"op": "secret", "node/n1": ""} {
+		c := &tc{}
+		func() {
+			conn, err := (&tls.Dialer{Config: a.client("")}).Dial("tcp", b.Addrs()[0].String())
+			require.NoError(t, err)
+			c = wrap(t, conn)
+		}()
+		require.Equal(t, byte(0x86), c.connect("c", credentialsOf(user, password)))
+		require.Contains(t, c.connack.Properties.ReasonString, "is denied")
+	}
+}
+
+// A connection ends when the certificate does that it was let in for; one that a password let in goes on.
+func TestTrial11AConnectionEndsWithItsCertificate(t *testing.T) {
+	a := newAuthority(t)
+	var clock atomic.Int64
+	b := start(t, func(o *Options) {
+		withUsers(o)
+		o.Now = func() time.Time { return time.UnixMilli(clock.Load()) }
+		o.Listeners = []Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}}
+	})
+	config := a.client("n9")
+	clock.Store(leafOf(t, config).NotAfter.Add(-time.Second).UnixMilli())
+	c, person := dialTLS(t, b.Addrs()[0], config), dialTLS(t, b.Addrs()[0], config)
+	require.Equal(t, byte(0), c.connect("c"))
+	require.Equal(t, byte(0), person.connect("person", credentialsOf("op", "secret")))
+	clock.Store(leafOf(t, config).NotAfter.UnixMilli())
+	code, _ := c.ended()
+	require.Equal(t, byte(0x87), code)
+	require.Zero(t, person.publish1("a", "still here").ReasonCode)
+	require.Equal(t, int64(1), b.Stats().Closed["certificate expired"])
+}
+
+func TestTrial11SeveralCommonNamesAreRefused(t *testing.T) {
+	a := newAuthority(t)
+	b := start(t, func(o *Options) { o.Listeners = []Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}} })
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	commonName := func(name string) pkix.AttributeTypeAndValue {
+		return pkix.AttributeTypeAndValue{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: name}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		Subject:     pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{commonName("n1"), commonName("n2")}},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, a.cert, &key.PublicKey, a.key)
+	require.NoError(t, err)
+	config := a.client("")
+	config.Certificates = []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
+	refusedBoth(t, b, config, "the certificate has several common names")
+}
+
+func leafOf(t *testing.T, config *tls.Config) *x509.Certificate {
+	t.Helper()
+	leaf, err := x509.ParseCertificate(config.Certificates[0].Certificate[0])
+	require.NoError(t, err)
+	return leaf
+}
+
+func requestWith(t *testing.T, config *tls.Config) *http.Request {
+	r := httptest.NewRequest("GET", "/", nil)
+	leaf := leafOf(t, config)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}, VerifiedChains: [][]*x509.Certificate{{leaf}}}
+	return r
+}
+
+func never() bool { return false }
+
+func TestTrial07ParallelGuesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(20, 1, time.Now)
+		var looked, refused atomic.Int64
+		slow := func() bool { looked.Add(1); time.Sleep(time.Second); return false } // of the bubble's clock
+		var all sync.WaitGroup
+		for i := range 300 {
+			all.Go(func() {
+				if g.check("a", "ann", fmt.Append(nil, i), slow) == tooMany {
+					refused.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		require.Equal(t, int64(280), refused.Load(), "they are told at once")
+		all.Wait()
+		require.Equal(t, int64(20), looked.Load())
+		require.Equal(t, right, g.check("b", "ann", []byte("word"), func() bool { return true }), "who is elsewhere isn't kept out")
+		require.Equal(t, tooMany, g.check("a", "ann", []byte("word"), func() bool { return true }))
+		time.Sleep(guardTime + time.Second) // of the bubble's clock
+		require.Equal(t, right, g.check("a", "ann", []byte("word"), func() bool { return true }), "it is over")
+	})
+}
+
+// What was right is remembered, and looked at once however many bring it; but it opens no way around the count.
+func TestTrial07SuccessesAreRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(3, 1, time.Now)
+		var looked atomic.Int64
+		yes := func() bool { looked.Add(1); time.Sleep(time.Second); return true } // of the bubble's clock
+		var all sync.WaitGroup
+		for i := range 100 {
+			all.Go(func() { require.Equal(t, right, g.check(fmt.Sprint(i%10), "ann", []byte("word"), yes)) })
+		}
+		all.Wait()
+		require.Equal(t, int64(1), looked.Load())
+		require.Equal(t, right, g.check("1", "ann", []byte("word"), never))
+		require.Equal(t, wrong, g.check("1", "bob", []byte("word"), never), "of that user")
+		for i := range 3 {
+			require.Equal(t, wrong, g.check("a", "ann", fmt.Append(nil, i), never))
+		}
+		require.Equal(t, tooMany, g.check("a", "ann", []byte("word"), never), "a guess more is a guess")
+		time.Sleep(rightTime + time.Second) // of the bubble's clock
+		require.Equal(t, wrong, g.check("1", "ann", []byte("word"), never), "it is forgotten")
+		for d := range g.right {
+			require.NotContains(t, string(d[:]), "word")
+		}
+	})
+}
+
+// No more wait than are through in some seconds, and those who are told so have not guessed.
+func TestTrial07TheQueueIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(20, 2_000_000, time.Now)
+		room := g.queue + cap(g.turns)
+		require.Equal(t, cap(g.turns)*(queuedLeast+1), room)
+		answers := make(map[verdict]int)
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for i := range room + 10 {
+			all.Go(func() {
+				v := g.check(fmt.Sprint("address", i), "ann", fmt.Append(nil, i), func() bool { time.Sleep(time.Second); return false }) // of the bubble's clock
+				mu.Lock()
+				answers[v]++
+				mu.Unlock()
+			})
+		}
+		all.Wait()
+		require.Equal(t, map[verdict]int{wrong: room, busy: 10}, answers)
+		require.Greater(t, newGuard(20, 101, time.Now).queue, 20_000, "of hashes that are cheap any number may wait")
+	})
+}
+
+// Names of users are neither told by the answers, nor by the count, nor by the work.
+func TestTrial07UnknownNamesAreAsKnownOnes(t *testing.T) {
+	answers := func(user string) (codes []byte, texts []string) {
+		b := start(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 3 })
+		for range 5 {
+			c := dial(t, b)
+			codes = append(codes, c.connect("c", credentialsOf(user, "wrong")))
+			texts = append(texts, c.connack.Properties.ReasonString)
+		}
+		other := dial(t, b)
+		codes = append(codes, other.connect("c", credentialsOf("somebody else", "wrong")))
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = "127.0.0.1:4000"
+		r.SetBasicAuth(user, "wrong")
+		_, err := b.SignIn(r)
+		return codes, append(texts, err.Error())
+	}
+	known, says := answers("op")
+	unknown, saysAsWell := answers("opa")
+	require.Equal(t, []byte{0x86, 0x86, 0x86, 0x9F, 0x9F, 0x86}, known)
+	require.Equal(t, known, unknown)
+	require.Equal(t, says, saysAsWell)
+
+	costly := strings.Replace(hash7, "$101$", "$5000$", 1)
+	a, err := newAuthenticator(Options{Auth: Auth{Users: []User{
+		{Name: "cheap", PasswordHash: hash7, Role: topics.RoleViewer}, {Name: "costly", PasswordHash: costly, Role: topics.RoleViewer},
+	}}})
+	require.NoError(t, err)
+	for _, name := range []string{"cheap", "costly", "nobody"} {
+		before := password.Work.Load()
+		require.False(t, a.matches(credentials{user: name, password: []byte("wrong"), hasPass: true}))
+		require.Equal(t, int64(5000), password.Work.Load()-before, name)
+	}
+}
+
+// One address has so many guesses in all, whatever names they are for, and a network of IPv6 is one.
+func TestTrial07GuessesOfOneAddress(t *testing.T) {
+	g := newGuard(2, 1, time.Now)
+	for i := range 2 * guardNames {
+		require.Equal(t, wrong, g.check("a", fmt.Sprint("user", i), nil, never))
+	}
+	require.Equal(t, tooMany, g.check("a", "one more", nil, never))
+	require.Equal(t, wrong, g.check("b", "one more", nil, never))
+	for i := range 2 * guardSize {
+		g.check(fmt.Sprint("address", i), "x", nil, never)
+	}
+	require.LessOrEqual(t, len(g.counted), guardSize)
+	require.Equal(t, tooMany, g.check("a", "one more", nil, never), "a flood of addresses makes it forget nothing that counts")
+
+	for address, of := range map[string]string{
+		"192.0.2.1:1": "192.0.2.1", "[::ffff:192.0.2.1]:1": "192.0.2.1", "[2001:db8:0:1:2::3]:1": "2001:db8:0:1::/64", "[fe80::1%lo]:1": "fe80::/64",
+	} {
+		at, err := net.ResolveTCPAddr("tcp", strings.Replace(address, "%lo", "", 1))
+		require.NoError(t, err)
+		require.Equal(t, of, network(at))
+	}
+}
+
+// A name may be 64 KiB long, and is anybody's to choose: it isn't kept.
+func TestTrial07LongNamesTakeNoRoom(t *testing.T) {
+	g := newGuard(20, 1, time.Now)
+	costs(t, func() int64 { return int64(len(g.counted)) << 10 }, func() {
+		for i := range 1000 {
+			g.check(fmt.Sprint(i), strings.Repeat(fmt.Sprint(i%10), 64<<10), nil, never)
+		}
+	})
 }

@@ -2,12 +2,17 @@ package broker
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics"
 )
 
 func testSharedGroupLeavesOutWhoIsAway(t *testing.T, at place) {
@@ -118,4 +123,260 @@ func testTrial04FiltersAreWeighed(t *testing.T, at place) {
 	require.Equal(t, byte(codeQuota), code(deep(2)), "levels count, too")
 	other := open(t, b, "other", persistent) // the same user
 	require.Equal(t, []byte{codeQuota}, other.subscribe(deep(3), 1).ReasonCodes)
+}
+
+// publishTo has n numbered messages of QoS 1 acknowledged.
+func publishTo(t *testing.T, b *Broker, topic string, n int) {
+	t.Helper()
+	open(t, b, "publisher").burst(topic, 0, n)
+}
+
+// seenBy collects what members of a group acknowledge, until all numbers have come.
+func seenBy(t *testing.T, n int, members ...*tc) {
+	t.Helper()
+	all := make(chan string, 2*n)
+	for _, c := range members {
+		go func() {
+			for {
+				pk, err := c.read(patience)
+				if err != nil || pk.FixedHeader.Type != packets.Publish {
+					return
+				}
+				all <- string(pk.Payload)
+				ack := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: pk.PacketID}
+				_, _ = c.conn.Write(encode(c.t, ack, c.version)) // the test may be over
+			}
+		}()
+	}
+	seen := make(map[string]bool)
+	for len(seen) < n {
+		select {
+		case text := <-all:
+			seen[text] = true
+		case <-time.After(patience):
+			t.Fatalf("%d of %d messages came", len(seen), n)
+		}
+	}
+}
+
+// What was queued for a member, or sent to it and not acknowledged, goes to the others when it
+// dies [4.8.2], however many messages there are.
+func TestTrial25AMemberThatDiesLosesNothing(t *testing.T) {
+	for _, n := range []int{10, 6000} {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			b := start(t, nil)
+			var members []*tc
+			for i := range 3 {
+				c := open(t, b, "worker"+strconv.Itoa(i), receiveMaximum(20))
+				c.sub("$share/workers/jobs", 1)
+				members = append(members, c)
+			}
+			publishTo(t, b, "jobs", n) // nobody acknowledges any
+			members[0].leave(b, "worker0")
+			seenBy(t, n, members[1:]...)
+			require.Zero(t, b.Stats().Dropped["session_ended"])
+		})
+	}
+}
+
+// The same for a session that ends by a clean start, and for one that outlives its connection and expires, whose
+// messages are on disk before they are no longer there.
+func TestTrial25SessionsThatEnd(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := kept(t, dir, nil)
+	one, two := open(t, b, "one", persistent), open(t, b, "two", persistent)
+	one.sub("$share/workers/jobs", 1)
+	two.sub("$share/workers/jobs", 1)
+	publishTo(t, b, "jobs", 10)
+	open(t, b, "one") // a clean start
+	b, _ = restarted(t, dir, nil)
+	again := open(t, b, "two", persistent)
+	seenBy(t, 10, again)
+}
+
+// A member that expires while the broker is down, or had expired when it was killed, leaves its messages as well.
+func TestTrial25ExpiredWhileTheBrokerWasDown(t *testing.T) {
+	dir, now := t.TempDir(), &clock{now: time.Now()}
+	options := func(o *Options) { o.Now = now.read }
+	b, stop := kept(t, dir, options)
+	gone, stays := open(t, b, "gone", persistent, expires(60)), open(t, b, "stays", persistent)
+	for _, c := range []*tc{gone, stays} {
+		c.sub("$share/workers/jobs", 1)
+	}
+	publishTo(t, b, "jobs", 10)
+	stop()
+	now.add(2 * time.Minute)
+	b, _ = kept(t, dir, options)
+	seenBy(t, 10, open(t, b, "stays", persistent))
+	require.Eventually(t, func() bool { return b.Stats().Sessions == 1 }, patience, time.Millisecond)
+}
+
+// What was sent at QoS 2 is nobody else's [MQTT-4.8.2-5], nor what a member refused [MQTT-4.8.2-6]; with no member left it
+// is counted as dropped.
+func TestTrial25NotEverythingIsHandedOver(t *testing.T) {
+	b := start(t, nil)
+	first, pub := open(t, b, "first", receiveMaximum(2)), open(t, b, "pub")
+	first.sub("$share/workers/jobs", 2)
+	for i, qos := range []byte{2, 1, 2, 1} {
+		pub.publish("jobs", strconv.Itoa(i), qos, uint16(i+1))
+		pub.expect([]byte{0, packets.Puback, packets.Pubrec}[qos])
+	}
+	require.Equal(t, "0", string(first.expect(packets.Publish).Payload))
+	refused := first.expect(packets.Publish)
+	first.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: refused.PacketID, ReasonCode: 0x80})
+	require.Equal(t, "2", string(first.expect(packets.Publish).Payload))
+	second := open(t, b, "second")
+	second.sub("$share/workers/jobs", 1)
+	first.leave(b, "first")
+	require.Equal(t, []string{"3"}, second.collect(1))
+	second.nothing()
+	require.Equal(t, int64(2), b.Stats().Dropped["session_ended"])
+	second.publish("jobs", "last", 1, 1)
+	second.nextOf(packets.Puback, func(packets.Packet) {})
+	second.leave(b, "second")
+	require.Eventually(t, func() bool { return b.Stats().Queued == 0 }, patience, time.Millisecond)
+}
+
+// Whether anybody is subscribed, and who, are answered by two walks that must agree
+// with the contract's rule.
+func TestIndexAgreesWithTheRule(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	pick := func(words ...string) string {
+		levels := make([]string, rnd.IntN(4)+1)
+		for i := range levels {
+			levels[i] = words[rnd.IntN(len(words))]
+		}
+		return strings.Join(levels, "/")
+	}
+	for range 2000 {
+		var x index
+		var subs []*subscription
+		for range rnd.IntN(4) {
+			filter := pick("a", "b", "$c", "", "+")
+			if rnd.IntN(3) == 0 {
+				filter += "/#"
+			}
+			s := newSubscription(&client{}, filter)
+			x.add(s)
+			subs = append(subs, s)
+			if rnd.IntN(4) == 0 {
+				x.remove(s)
+				subs = subs[:len(subs)-1]
+			}
+		}
+		topic := pick("a", "b", "$c", "")
+		want, found := 0, 0
+		for _, s := range subs {
+			if topics.Match(s.plain, topic) {
+				want++
+			}
+		}
+		x.match(topic, func(*subscription) { found++ })
+		require.Equal(t, want, found, topic)
+		require.Equal(t, want > 0, x.matches(topic), topic)
+	}
+}
+
+// inUse is what is left when all that nobody needs is gone.
+func inUse() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// subscribed is a router with clients who subscribed to a filter.
+func subscribed(clients int, filter string) *router {
+	r := newRouter(newACL(Options{}))
+	b := &Broker{router: r}
+	b.quotas = newQuotas(Limits{})
+	b.opts.Limits = Limits{}.Complete()
+	for i := range clients {
+		c := b.newClient(Identity{ClientID: fmt.Sprint(i), Roles: []topics.Role{topics.RoleOperator}}, false)
+		r.index.add(newSubscription(c, filter))
+	}
+	return r
+}
+
+// However many topics are published on, and however long or widely read they are, what
+// is remembered of them is bounded, and the packets they came in aren't kept.
+func TestRoutesAreBounded(t *testing.T) {
+	const most = 256 << 10
+	for name, c := range map[string]struct {
+		readers int
+		filter  string
+		topics  int
+		length  int // of a topic
+		packet  int // in which it came
+	}{
+		"short topics in large packets": {1, "#", 1_000, 10, 64 << 10},
+		"topics of 1 KiB":               {1, "#", 5_000, routeTopic, routeTopic},
+		"the longest topics":            {1, "#", 300, 65_535, 65_535},
+		"many readers":                  {100, "#", 700, 10, 10},
+		"very many readers":             {1_000, "#", 70, 10, 10},
+		"shared by many":                {1_000, "$share/g/#", 600, 10, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := subscribed(c.readers, c.filter)
+			r.most = most
+			before, taken := inUse(), 0
+			for i := range c.topics {
+				packet := fmt.Sprintf("%0*d", c.length, i) + strings.Repeat("x", c.packet-c.length)
+				r.route(packet[:c.length])
+				if (i+1)%(c.topics/3) == 0 {
+					taken = max(taken, inUse()-before)
+				}
+			}
+			require.Less(t, taken, 8*most)
+			runtime.KeepAlive(r)
+		})
+	}
+}
+
+// A shared group's name is remembered for its turn, when nobody is in it any more, too.
+func TestTurnsAreBounded(t *testing.T) {
+	r := subscribed(0, "")
+	r.most = 8 << 20
+	before := inUse()
+	long := strings.Repeat("x", 60_000)
+	for i := range 300 {
+		r.turn(groupKey{"", "g", fmt.Sprint(i, long)})
+	}
+	require.Less(t, inUse()-before, r.most)
+	runtime.KeepAlive(r)
+}
+
+// A route that is outdated is no reason to keep those who were subscribed.
+func TestRoutesKeepNobodyWhoHasGone(t *testing.T) {
+	r := subscribed(1, "a")
+	for i := range 100 {
+		r.route(fmt.Sprint("b/", i))
+	}
+	require.Len(t, r.routes, 100)
+	require.Same(t, r.route("b/7"), r.route("b/7"))
+	r.index.gen.Add(1)
+	rt := r.route("a")
+	require.Equal(t, map[string]*route{"a": rt}, r.routes)
+	require.Same(t, rt, r.known([]byte("a")))
+	require.Nil(t, r.known([]byte("b/7")))
+}
+
+func BenchmarkRoute(b *testing.B) {
+	for _, n := range []int{1, 1_000} {
+		r := subscribed(n, "#")
+		known := make([]string, 64)
+		for i := range known {
+			known[i] = fmt.Sprint("some/topic/", i)
+		}
+		b.Run(fmt.Sprintf("known/readers=%d", n), func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				r.route(known[i%len(known)])
+			}
+		})
+		b.Run(fmt.Sprintf("new/readers=%d", n), func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				r.route(fmt.Sprint("some/other/", i))
+			}
+		})
+	}
 }

@@ -1,7 +1,10 @@
 package broker
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,7 +14,240 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
+
+// TestFloodIsReadInQuanta: while another client publishes, a client that sends without a pause is read more
+// slowly, all of it and in order.
+func TestFloodIsReadInQuanta(t *testing.T) {
+	b := start(t, nil)
+	sub, flood, calm := open(t, b, "sub"), open(t, b, "flood"), open(t, b, "calm")
+	sub.sub("flood", 1)
+	const n = 1000
+	var all bytes.Buffer
+	for i := range n {
+		pk := publishPacket("flood", strconv.Itoa(i), 1, uint16(i+1))
+		pk.ProtocolVersion = 5
+		require.NoError(t, pk.PublishEncode(&all))
+	}
+	calm.publish1("calm", "x")
+	go func() { _, _ = flood.conn.Write(all.Bytes()) }()
+	for i := range n {
+		m := sub.expect(packets.Publish)
+		require.Equal(t, strconv.Itoa(i), string(m.Payload))
+		sub.ack(packets.Puback, m.PacketID)
+		if i%100 == 0 {
+			calm.publish1("calm", "x")
+		}
+	}
+	st := b.Stats()
+	require.Positive(t, st.Pauses)
+	require.GreaterOrEqual(t, st.Paused, time.Duration(st.Pauses)*pauseLeast)
+}
+
+// TestClientThatIsAloneIsNotPaused, however fast it sends.
+func TestClientThatIsAloneIsNotPaused(t *testing.T) {
+	b := start(t, nil)
+	before := open(t, b, "flood")
+	before.publish1("calm", "x")
+	before.leave(b, "flood")
+	flood := open(t, b, "flood") // still the same client
+	var all bytes.Buffer
+	for range 5000 {
+		pk := publishPacket("flood", "x", 0, 0)
+		pk.ProtocolVersion = 5
+		require.NoError(t, pk.PublishEncode(&all))
+	}
+	_, err := flood.conn.Write(all.Bytes())
+	require.NoError(t, err)
+	flood.nothing()
+	require.Zero(t, b.Stats().Pauses)
+}
+
+// TestRetainedMessagesAreServedInQuanta: while another client publishes, a large retained tree is sent more
+// slowly, and to a client that is alone it is not.
+func TestRetainedMessagesAreServedInQuanta(t *testing.T) {
+	b := start(t, nil)
+	const n = 3000
+	for i := range n {
+		b.Publish(Message{Topic: "kept/" + strconv.Itoa(i), Payload: make([]byte, 100), Retain: true})
+	}
+	read := func(id string) {
+		sub := open(t, b, id)
+		sub.sub("kept/#", 0)
+		for range n {
+			sub.expect(packets.Publish)
+		}
+	}
+	read("alone")
+	require.Zero(t, b.Stats().Pauses)
+	b.neighbour.last.Store(&published{"somebody", time.Now().Add(time.Hour)}) // lately, however long it takes here
+	read("reader")
+	require.Positive(t, b.Stats().Pauses)
+}
+
+// TestPacketRate: who sends more packets a second than it may waits, after a second's worth, and loses
+// nothing by it; nodes and others don't.
+func TestPacketRate(t *testing.T) {
+	b := start(t, func(o *Options) { o.Limits.PacketRate = 100 })
+	sub, fast := open(t, b, "sub"), open(t, b, "fast")
+	sub.sub("fast", 0)
+	var all bytes.Buffer
+	const n = 150
+	for i := range n {
+		pk := publishPacket("fast", strconv.Itoa(i), 0, 0)
+		pk.ProtocolVersion = 5
+		require.NoError(t, pk.PublishEncode(&all))
+	}
+	began := time.Now()
+	_, err := fast.conn.Write(all.Bytes())
+	require.NoError(t, err)
+	require.Equal(t, numbers(0, n), sub.collect(n))
+	require.GreaterOrEqual(t, time.Since(began), (n-100-1)*time.Second/100)
+	require.Positive(t, b.Stats().Pauses)
+
+	node := &conn{b: b, ident: Identity{ClientID: "n1", Roles: []topics.Role{topics.RoleNode}}}
+	for range n {
+		node.keepRate()
+	}
+	require.Zero(t, node.allowed)
+}
+
+func TestTooManyWrongPasswords(t *testing.T) {
+	b := start(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 2 })
+	try := func(user, password string, opts ...connectOption) byte {
+		return dial(t, b).connect("id-"+user, append(opts, credentialsOf(user, password))...)
+	}
+	for range 2 {
+		require.Equal(t, byte(codeBadCredentials), try("boss", "wrong"))
+	}
+	require.Equal(t, byte(codeConnectRate), try("boss", "secret"))
+	require.Equal(t, byte(codeSuccess), try("op", "secret"), "another user")
+	require.Equal(t, byte(connackUnavailable), try("boss", "secret", v3))
+	require.Equal(t, int64(2), b.Stats().Rejected[connectReasons[codeConnectRate]])
+}
+
+// TestClientsThatReadNothing are disconnected, and counted.
+func TestClientsThatReadNothing(t *testing.T) {
+	b := start(t, func(o *Options) { o.Limits.WriteTimeout = 50 * time.Millisecond })
+	stalled, pub := open(t, b, "stalled"), open(t, b, "pub")
+	stalled.sub("a", 0)
+	payload := string(make([]byte, 256<<10))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for b.Stats().Closed[readsNothing] == 0 {
+		require.NoError(t, ctx.Err())
+		pub.publish1("a", payload)
+	}
+}
+
+// TestReceiverOfAFloodIsNoFlood: it acknowledges without a break, and is not held up.
+func TestReceiverOfAFloodIsNoFlood(t *testing.T) {
+	b := start(t, nil)
+	sub, calm := open(t, b, "sub"), open(t, b, "calm")
+	sub.sub("a", 1)
+	for i := range 3 * quantumPackets {
+		b.Publish(Message{Topic: "a", Payload: []byte(strconv.Itoa(i)), QoS: 1})
+	}
+	calm.publish1("calm", "x")
+	var acks bytes.Buffer
+	for range 3 * quantumPackets {
+		m := sub.expect(packets.Publish)
+		ack := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: m.PacketID, ProtocolVersion: 5}
+		require.NoError(t, ack.PubackEncode(&acks))
+	}
+	_, err := sub.conn.Write(acks.Bytes())
+	require.NoError(t, err)
+	sub.nothing()
+	require.Zero(t, b.Stats().Pauses)
+	require.Zero(t, b.Stats().Queued)
+}
+
+// TestWhoWaitsForEachAnswerIsNoFlood, however fast the answers are.
+func TestWhoWaitsForEachAnswerIsNoFlood(t *testing.T) {
+	b := start(t, nil)
+	busy, calm := open(t, b, "busy"), open(t, b, "calm")
+	for i := range 10 * quantumPackets {
+		if i%quantumPackets == 0 {
+			calm.publish1("calm", "x")
+		}
+		busy.publish1("busy", "x")
+	}
+	require.Zero(t, b.Stats().Pauses)
+}
+
+func TestConnectionsOfOneUser(t *testing.T) {
+	b := start(t, func(o *Options) { withUsers(o); o.Limits.PerUser = 2 })
+	op := credentialsOf("op", "secret")
+	first := open(t, b, "first", op)
+	open(t, b, "second", op)
+	more := dial(t, b)
+	require.Equal(t, byte(0x97), more.connect("third", op))
+	require.Equal(t, "op has as many connections as one user may have: 2 (limits.perUser)", more.connack.Properties.ReasonString)
+	old := dial(t, b)
+	require.Equal(t, byte(3), old.connect("third", op, v3))
+	open(t, b, "other", credentialsOf("boss", "secret"))
+	open(t, b, "nobody")
+	open(t, b, "nobody too")
+	open(t, b, "nobody three")
+	open(t, b, "second", op) // takes its own place over
+	require.Equal(t, int64(2), b.Stats().Rejected[fullSeats])
+
+	ctx, end := context.WithCancel(context.Background())
+	r := httptest.NewRequest("GET", "/", nil).WithContext(ctx)
+	r.SetBasicAuth("op", "secret")
+	_, err := b.SignIn(r)
+	require.Equal(t, resource.Quota, resource.KindOf(err), "requests count as well")
+	first.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}})
+	require.Eventually(t, func() bool { _, err = b.SignIn(r); return err == nil }, 10*time.Second, time.Millisecond)
+	more = dial(t, b)
+	require.Equal(t, byte(0x97), more.connect("third", op), "the request is under way")
+	end()
+	require.Eventually(t, func() bool { return dial(t, b).connect("third", op) == 0 }, 10*time.Second, time.Millisecond)
+}
+
+// Who is signed in and sends bodies slowly takes half of the room at most, whatever perUser is.
+func TestTrial06RequestsOfOneUser(t *testing.T) {
+	b := start(t, func(o *Options) { withUsers(o); o.Limits.Requests, o.Limits.PerUser = 6, 100 })
+	ctx, end := context.WithCancel(context.Background())
+	ask := func(user string) error {
+		r := httptest.NewRequest("POST", "/", nil).WithContext(ctx)
+		r.SetBasicAuth(user, "secret")
+		_, err := b.SignIn(r)
+		return err
+	}
+	for range 3 {
+		require.NoError(t, ask("view"))
+	}
+	err := ask("view")
+	require.Equal(t, resource.Quota, resource.KindOf(err))
+	require.ErrorContains(t, err, "view has as many HTTP requests under way as one user may have: 3 (half of limits.requests)")
+	require.NoError(t, ask("op"))
+	open(t, b, "of MQTT", credentialsOf("view", "secret"))
+	end()
+	ctx = context.Background()
+	require.Eventually(t, func() bool { return ask("view") == nil }, 10*time.Second, time.Millisecond)
+}
+
+func TestConnectionsFromOneAddress(t *testing.T) {
+	b := start(t, func(o *Options) { withUsers(o); o.Limits.PerAddress = 1 })
+	open(t, b, "this host")
+	open(t, b, "isn't counted")
+	ctx, end := context.WithCancel(context.Background())
+	ask := func(from, user string) error {
+		r := httptest.NewRequest("GET", "/", nil).WithContext(ctx)
+		r.RemoteAddr = from
+		r.SetBasicAuth(user, "secret")
+		_, err := b.SignIn(r)
+		return err
+	}
+	require.NoError(t, ask("192.0.2.1:1000", "op"))
+	require.NoError(t, ask("[2001:db8::1]:1000", "op"))
+	require.ErrorContains(t, ask("[::ffff:192.0.2.1]:1001", "view"), "192.0.2.1 has as many connections as one address may have: 1 (limits.perAddress)")
+	end()
+	ctx = context.Background()
+	require.Eventually(t, func() bool { return ask("192.0.2.1:1002", "view") == nil }, 10*time.Second, time.Millisecond)
+}
 
 // pairs are so many empty user properties.
 func pairs(n int) packets.Properties {

@@ -3,11 +3,127 @@ package broker
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"slices"
+	"time"
 	"unicode/utf8"
 
 	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
+
+// Properties are the MQTT 5 properties that travel with a message.
+type Properties = session.Properties
+
+// UserProperty is one of a message's user properties.
+type UserProperty = session.UserProperty
+
+// Message is a publication. Its payload and properties are never modified after
+// hand-over, in either direction.
+type Message struct {
+	Topic     string
+	Payload   []byte
+	QoS       byte
+	Retain    bool
+	Again     bool // its publisher may have sent it before: it saw no acknowledgement
+	Props     Properties
+	Publisher Identity // zero when the message is the bus's own
+
+	lane  *lane  // nil: what is behind it doesn't wait for it
+	along *along // nil: nothing is to be stored with it
+}
+
+// along are changes that are to be stored with a message that goes to the tree: in the same commit, if
+// the tree has it passed on, and otherwise in one of their own.
+type along struct{ changes []journal.Change }
+
+// take gives the changes to whoever stores them.
+func (a *along) take() (changes []journal.Change) {
+	if a != nil {
+		changes, a.changes = a.changes, nil
+	}
+	return changes
+}
+
+// Identity is who is behind a connection, as authentication found.
+type Identity struct {
+	ClientID string
+	User     string // empty: anonymous
+	Roles    []topics.Role
+	Node     string // for the role node: its name
+	// Nodes and Devices are globs of the names that the roles extend to: the nodes of an
+	// operator or viewer, empty for none, and the devices of a mapper, empty for all.
+	Nodes, Devices []string
+	// Protocols are the device protocols that a mapper was given; empty: any. The
+	// broker doesn't know which device speaks which: the tree checks it.
+	Protocols []string
+	Listener  string
+	Remote    string
+	Version   byte // MQTT protocol version: 3, 4 (3.1.1) or 5
+	// CertExpires is when the client's certificate does, if it showed one.
+	CertExpires time.Time
+}
+
+// Has says whether the identity has the role.
+func (id Identity) Has(role topics.Role) bool { return slices.Contains(id.Roles, role) }
+
+// Given says whether a node is one of an operator's or viewer's.
+func (id Identity) Given(node string) bool { return matchAny(id.Nodes, node) }
+
+// AllNodes says whether the identity is an operator of all nodes: an administrator of the hub.
+func (id Identity) AllNodes() bool {
+	return id.Has(topics.RoleOperator) && slices.Contains(id.Nodes, "*")
+}
+
+// IsLink says whether the client is a core's link to its hub. A node's user may have other clients beside it.
+func (id Identity) IsLink() bool { return id.Node != "" && id.ClientID == nodeUser(id.Node) }
+
+// same says whether a session of one may be continued by the other: the same user, who may
+// have been given another role meanwhile.
+func (id Identity) same(other Identity) bool {
+	return id.User == other.User && id.Node == other.Node && id.own() == other.own()
+}
+
+// sameRights says whether both may read the same.
+func (id Identity) sameRights(other Identity) bool {
+	return id.same(other) && slices.Equal(id.Roles, other.Roles) && slices.Equal(id.Nodes, other.Nodes) && slices.Equal(id.Devices, other.Devices) &&
+		slices.Equal(id.Protocols, other.Protocols)
+}
+
+// outgoing makes the message ready to be shared by sessions.
+func outgoing(m Message, now time.Time) *session.Message {
+	out := &session.Message{
+		Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, From: m.Publisher.ClientID, User: m.Publisher.User,
+	}
+	out.Stamp(now)
+	return out
+}
+
+// weight is about what the message costs in memory.
+func (m *Message) weight() int {
+	return (&session.Message{Topic: m.Topic, Payload: m.Payload, Props: m.Props}).Weight()
+}
+
+// properties reads the properties of a PUBLISH or a will.
+func properties(p *packets.Properties) Properties {
+	out := Properties{
+		ContentType: p.ContentType, ResponseTopic: p.ResponseTopic,
+		Correlation: p.CorrelationData, Expiry: p.MessageExpiryInterval,
+	}
+	if p.PayloadFormatFlag {
+		format := p.PayloadFormat
+		out.PayloadFormat = &format
+	}
+	for _, u := range p.User {
+		out.User = append(out.User, UserProperty{Key: u.Key, Value: u.Val})
+	}
+	return out
+}
 
 // The library's decoder takes much that the standard calls malformed: properties
 // that come twice or reach beyond their end, reserved bits, bytes left over. So a
@@ -331,4 +447,95 @@ func connectWellFormed(version byte, body []byte) error {
 		r.bytes()
 	}
 	return r.end()
+}
+
+// MQTT 5 reason codes that this package gives.
+const (
+	codeSuccess          = 0x00
+	codeWill             = 0x04
+	codeNoSubscription   = 0x11
+	codeUnspecified      = 0x80
+	codeMalformed        = 0x81
+	codeProtocolError    = 0x82
+	codeImplementation   = 0x83
+	codeBadVersion       = 0x84
+	codeBadClientID      = 0x85
+	codeBadCredentials   = 0x86
+	codeNotAuthorized    = 0x87
+	codeUnavailable      = 0x88
+	codeServerBusy       = 0x89
+	codeShuttingDown     = 0x8B
+	codeKeepAlive        = 0x8D
+	codeBadAuthMethod    = 0x8C
+	codeTakenOver        = 0x8E
+	codeBadFilter        = 0x8F
+	codeBadTopic         = 0x90
+	codeReceiveMaximum   = 0x93
+	codeBadAlias         = 0x94
+	codeTooLarge         = 0x95
+	codeQuota            = 0x97
+	codeAdministrative   = 0x98
+	codeBadPayload       = 0x99
+	codeConnectRate      = 0x9F
+	maxReason            = 1024 // bytes of a reason string
+	connackUnavailable   = 0x03 // MQTT 3.1.1 return codes
+	connackNotAuthorized = 0x05
+	connackBadIdentifier = 0x02
+	connackBadVersion    = 0x01
+)
+
+// closeReasons name in counters why the broker closed a connection.
+var closeReasons = map[byte]string{
+	codeMalformed: "malformed packet", codeProtocolError: "protocol error", codeReceiveMaximum: "receive maximum exceeded",
+	codeBadAlias: "topic alias", codeTooLarge: "packet too large", codeKeepAlive: "keep-alive", codeTakenOver: "taken over",
+	codeShuttingDown: "server shutting down", codeAdministrative: "administrative", codeQuota: "quota exceeded",
+	codeNotAuthorized: "certificate expired",
+}
+
+const readsNothing = "client reads nothing"
+
+// codeOf is the reason code of a refused publish: the one place where an error's
+// kind becomes MQTT. Only codes that the standard allows in a PUBACK and a PUBREC
+// are used, for some clients take any other for a broken packet: what is too
+// large is told by 0x97 and its reason string.
+func codeOf(err error) byte {
+	var topicErr *topics.Error
+	if errors.As(err, &topicErr) {
+		return codeBadTopic
+	}
+	switch resource.KindOf(err) {
+	case resource.Invalid:
+		return codeBadPayload
+	case resource.BadTopic, resource.NotFound:
+		return codeBadTopic
+	case resource.Unauthorized, resource.Forbidden:
+		return codeNotAuthorized
+	case resource.TooLarge, resource.Quota:
+		return codeQuota
+	case resource.Conflict, resource.AlreadyExists, resource.Gone, resource.Unavailable:
+		return codeImplementation
+	}
+	return codeUnspecified
+}
+
+// kindOf names the refusal in counters and logs.
+func kindOf(err error) resource.ErrorKind {
+	var topicErr *topics.Error
+	if errors.As(err, &topicErr) {
+		return resource.BadTopic
+	}
+	return resource.KindOf(err)
+}
+
+// reasonOf is the reason string of a refusal. What is the broker's own fault is
+// not told to clients.
+func reasonOf(err error) string {
+	if kindOf(err) == resource.Internal {
+		return "internal error"
+	}
+	reason := err.Error()
+	if len(reason) > maxReason {
+		reason = reason[:maxReason]
+	}
+	return validText(reason)
 }

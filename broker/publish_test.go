@@ -7,12 +7,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -387,4 +389,231 @@ func TestLargeTreeIsPulledAsItIsTaken(t *testing.T) {
 	}
 	require.Len(t, topics, n)
 	fast.nothing()
+}
+
+// While more waits for the disk than may, those wait who would add to it, and nobody else.
+func TestOnlyWhoStoresWaitsForTheDisk(t *testing.T) {
+	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = newFakeTree() })
+	away, live, pub := open(t, b, "away", persistent), open(t, b, "live"), open(t, b, "pub")
+	stored := []*tc{open(t, b, "one"), open(t, b, "two"), open(t, b, "three", persistent)}
+	away.sub("kept", 1)
+	away.leave(b, "away")
+	live.sub("#", 1)
+
+	disk := b.store.begin([]journal.Change{{Value: make([]byte, backlogBytes()+1)}}, func(error) {})
+	caughtUp := sync.OnceFunc(func() { disk.tell(b.store, nil) })
+	t.Cleanup(caughtUp) // or the broker can't stop
+	require.True(t, b.store.behind())
+
+	require.Equal(t, byte(0), pub.publish1("live", "1", props(packets.Properties{ContentType: "x"})).ReasonCode)
+	pub.publish("kept", "2", 0, 0, props(packets.Properties{ContentType: "x"}))
+	require.Equal(t, []string{"1", "2"}, live.collect(2))
+	require.Equal(t, byte(0), pub.publish1("v1/nodes/n1/devices/d/reported/a", "3").ReasonCode)
+	require.Equal(t, byte(0x87), pub.publish1("v1/nodes/n1/sync/up", "4").ReasonCode)
+
+	stored[0].publish("kept", "5", 1, 1)
+	stored[1].publish("live", "6", 1, 1, retain)
+	stored[2].publish("live", "7", 2, 1)
+	for _, c := range stored {
+		_ = c.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_, err := c.r.Peek(1)
+		require.Error(t, err, "it waits")
+	}
+	live.nothing()
+	caughtUp()
+	stored[0].expect(packets.Puback)
+	stored[1].expect(packets.Puback)
+	stored[2].expect(packets.Pubrec)
+	require.ElementsMatch(t, []string{"5", "6", "7"}, live.collect(3))
+}
+
+// A tree that can't commit holds up who publishes much into it, and not who publishes little.
+func TestTheTreesBacklogIsBounded(t *testing.T) {
+	tree := newFakeTree()
+	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
+	tree.hold()
+	b.asked.most = 1 << 20
+	const value, most = 100 << 10, 1<<20/(100<<10) + 1
+	many, few := open(t, b, "many"), open(t, b, "few")
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		for i := range 2 * most {
+			many.publish("v1/nodes/n1/devices/d/reported/a", strings.Repeat("x", value), 1, uint16(i+1))
+		}
+	}()
+	got := func() int { tree.mu.Lock(); defer tree.mu.Unlock(); return len(tree.got) }
+	require.Eventually(t, func() bool { return got() == most }, 30*time.Second, time.Millisecond)
+	few.publish("v1/nodes/n1/devices/d/reported/b", "1", 1, 1)
+	require.Eventually(t, func() bool { return got() == most+1 }, 30*time.Second, time.Millisecond)
+	time.Sleep(20 * time.Millisecond) // for what must not happen
+	require.Equal(t, most+1, got())
+	tree.letGo()
+	few.expect(packets.Puback)
+	for range 2 * most {
+		many.expect(packets.Puback)
+	}
+	<-sent
+	require.Zero(t, b.asked.waiting())
+}
+
+// Whose connection is over waits no longer for room: its place is another's.
+func TestNobodyWaitsBeyondTheEndOfTheConnection(t *testing.T) {
+	tree := newFakeTree()
+	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
+	tree.hold()
+	t.Cleanup(tree.letGo)
+	b.asked.most = 1 << 10
+	c := open(t, b, "writer")
+	for id := range uint16(2) {
+		c.publish("v1/nodes/n1/devices/d/reported/a", strings.Repeat("x", large), 1, id+1)
+	}
+	require.Eventually(t, func() bool { return tree.held() == 1 }, 30*time.Second, time.Millisecond)
+	open(t, b, "writer")
+	require.Eventually(t, func() bool {
+		b.clients.mu.Lock()
+		defer b.clients.mu.Unlock()
+		return len(b.clients.conns) == 1
+	}, 30*time.Second, time.Millisecond)
+	require.Equal(t, 1, tree.held())
+}
+
+// heldBack is a journal whose commits are told when the test wants it.
+type heldBack struct{ flying []func(error) }
+
+func (h *heldBack) Load(func(uint64, []byte) error) error { return nil }
+
+func (h *heldBack) Read([]uint64, func(int, []byte) error) error { return nil }
+
+func (h *heldBack) Commit(_ []journal.Change, done func(error)) { h.flying = append(h.flying, done) }
+
+// land tells the outcome of the oldest commit.
+func (h *heldBack) land(err error) {
+	done := h.flying[0]
+	h.flying = h.flying[1:]
+	done(err)
+}
+
+func TestALaneIsStoredInOrderOrNotAtAll(t *testing.T) {
+	j := &heldBack{}
+	s := newStore(j)
+	told := make(chan string, 10)
+	say := func(name string) func(error) {
+		return func(err error) {
+			if err != nil {
+				name += " not"
+			}
+			told <- name
+		}
+	}
+	l, other := &lane{store: s}, &lane{store: s}
+	commit := func(l *lane, name string) { l.commit([]journal.Change{{ID: 1, Value: []byte("x")}}, say(name)) }
+	commit(l, "a")
+	commit(l, "b")
+	commit(l, "c")
+	require.Len(t, j.flying, 1, "one at a time")
+	commit(other, "another lane's")
+	require.Len(t, j.flying, 2)
+	j.land(nil)
+	require.Equal(t, "a", <-told)
+	j.land(nil)
+	require.Equal(t, "another lane's", <-told)
+	commit(l, "d")
+	require.Len(t, j.flying, 1, "b and c as one")
+	j.land(errors.New("no space left on device"))
+	for _, want := range []string{"b not", "c not", "d not"} {
+		require.Equal(t, want, <-told)
+	}
+	commit(l, "e")
+	require.Equal(t, "e not", <-told, "though the disk is well")
+	require.Empty(t, j.flying)
+	require.Zero(t, s.waiting())
+
+	commit(other, "f")
+	commit(other, "g")
+	other.end(errLaneEnded)
+	require.Equal(t, "g not", <-told, "or it might come behind what another connection sends")
+	j.land(nil)
+	require.Equal(t, "f", <-told)
+	require.Empty(t, j.flying)
+	require.Zero(t, s.waiting())
+}
+
+// What a connection took along with its end is nobody's refusal.
+func TestTheEndOfANodesConnectionRefusesNothing(t *testing.T) {
+	b := start(t, nil)
+	c := &conn{b: b}
+	c.acks.init()
+	s := &slot{conn: c, id: 1, m: Message{Topic: "a"}}
+	require.True(t, c.acks.reserve(s, 10, func() {}))
+	s.finish(errLaneEnded)
+	require.Zero(t, b.Stats().Refused["Unavailable"])
+	require.True(t, c.acks.clear())
+}
+
+// streamTree passes everything on, as a node's tree does with telemetry.
+type streamTree struct {
+	*fakeTree
+	pass func(Message, func(error))
+}
+
+func (s *streamTree) Publish(m Message, done func(error)) { s.pass(m, done) }
+
+// stepwise is a journal that keeps what a crash after each of its commits would leave.
+type stepwise struct {
+	Journal
+	copy func()
+}
+
+func (s *stepwise) Commit(changes []journal.Change, done func(error)) {
+	s.Journal.Commit(changes, func(err error) {
+		if s.copy(); done != nil {
+			done(err)
+		}
+	})
+}
+
+// Telemetry at QoS 2 is taken once: at whatever commit the broker is killed, when its client repeats itself the
+// queue that it waits in has it once.
+func TestTrial38TelemetryIsTakenOnce(t *testing.T) {
+	const telemetry = "v1/nodes/n1/devices/lamp/telemetry/power"
+	dir := t.TempDir()
+	var copies []string
+	var recording atomic.Bool
+	streams := func(change func(*Options)) func(*Options) {
+		return func(o *Options) {
+			o.Tree = &streamTree{fakeTree: newFakeTree()}
+			if change != nil {
+				change(o)
+			}
+		}
+	}
+	pass := func(b *Broker) { b.opts.Tree.(*streamTree).pass = b.Pass }
+	b, stop := kept(t, dir, streams(func(o *Options) {
+		o.Journal = &stepwise{o.Journal, func() {
+			if recording.Load() {
+				copies = append(copies, crashed(t, dir))
+			}
+		}}
+	}))
+	pass(b)
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub", persistent)
+	sub.sub("v1/#", 1)
+	sub.leave(b, "sub")
+	recording.Store(true)
+	pub.publish(telemetry, "x", 2, 5)
+	require.Zero(t, pub.expect(packets.Pubrec).ReasonCode)
+	stop()
+
+	require.NotEmpty(t, copies)
+	for i, left := range copies {
+		b, _ := kept(t, left, streams(nil))
+		pass(b)
+		pub := open(t, b, "pub", persistent)
+		pub.publish(telemetry, "x", 2, 5, dup)
+		require.Zero(t, pub.expect(packets.Pubrec).ReasonCode)
+		sub := open(t, b, "sub", persistent)
+		require.Equal(t, []string{"x"}, sub.collect(1), "commit %d", i)
+		sub.nothing()
+	}
 }

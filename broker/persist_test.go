@@ -1,0 +1,790 @@
+package broker
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/journal"
+)
+
+// kept runs a broker on a journal in a directory. stop ends it in order.
+func kept(t *testing.T, dir string, change func(*Options)) (b *Broker, stop func()) {
+	t.Helper()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() }) // after the broker
+	b = start(t, func(o *Options) {
+		o.Journal = j
+		if change != nil {
+			change(o)
+		}
+	})
+	return b, func() {
+		require.NoError(t, b.Close(t.Context()))
+		require.NoError(t, j.Close())
+	}
+}
+
+// crashed is what a crash leaves at this moment: a copy of the files.
+func crashed(t testing.TB, dir string) string {
+	t.Helper()
+	to := t.TempDir()
+	for {
+		files, err := filepath.Glob(filepath.Join(dir, "*.log"))
+		require.NoError(t, err)
+		again := false
+		for _, path := range files {
+			text, err := os.ReadFile(path)
+			if again = again || errors.Is(err, os.ErrNotExist); again {
+				break // compacted meanwhile
+			}
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(to, filepath.Base(path)), text, 0o600))
+		}
+		if !again {
+			return to
+		}
+		to = t.TempDir()
+	}
+}
+
+// restarted runs a broker on what a crash of another leaves now.
+func restarted(t *testing.T, dir string, change func(*Options)) (*Broker, string) {
+	t.Helper()
+	to := crashed(t, dir)
+	b, _ := kept(t, to, change)
+	return b, to
+}
+
+func testQueueOutlivesTheBroker(t *testing.T, at place) {
+	for _, version := range []struct {
+		name string
+		opts []connectOption
+	}{{"five", []connectOption{persistent}}, {"three", []connectOption{persistent, v3}}} {
+		t.Run(version.name, func(t *testing.T) {
+			dir := t.TempDir()
+			b, stop := at.kept(t, dir, nil)
+			sub, pub := open(t, b, "sub", version.opts...), open(t, b, "pub")
+			sub.sub("a/#", 1)
+			sub.sub("b", 2)
+			sub.leave(b, "sub")
+			pub.burst("a/b", 0, 50)
+			require.Equal(t, int64(50), b.Stats().Queued)
+
+			check := func(b *Broker) {
+				require.Equal(t, int64(50), b.Stats().Queued)
+				require.Equal(t, 2, b.Stats().Subscriptions)
+				sub := open(t, b, "sub", version.opts...)
+				require.True(t, sub.connack.SessionPresent)
+				require.Equal(t, numbers(0, 50), sub.collect(50))
+				open(t, b, "pub").publish1("b", "still subscribed")
+				require.Equal(t, "still subscribed", string(sub.expect(packets.Publish).Payload))
+			}
+			killed, _ := at.restarted(t, dir)
+			check(killed)
+			stop()
+			ended, _ := at.kept(t, dir, nil)
+			check(ended)
+		})
+	}
+}
+
+func testWhatWasSentIsSentAgainWithItsID(t *testing.T, at place) {
+	dir := t.TempDir()
+	b, stop := at.kept(t, dir, nil)
+	sub, pub := open(t, b, "sub", persistent, receiveMaximum(5)), open(t, b, "pub")
+	sub.sub("a", 1)
+	pub.burst("a", 0, 20)
+	ids := make(map[string]uint16)
+	for range 5 {
+		pk := sub.expect(packets.Publish)
+		ids[string(pk.Payload)] = pk.PacketID
+	}
+	stop()
+	b, _ = at.kept(t, dir, nil)
+	sub = open(t, b, "sub", persistent, receiveMaximum(7))
+	for i := range 7 {
+		pk := sub.expect(packets.Publish)
+		require.Equal(t, strconv.Itoa(i), string(pk.Payload))
+		require.Equal(t, i < 5, pk.FixedHeader.Dup, "message %d", i)
+		if i < 5 {
+			require.Equal(t, ids[string(pk.Payload)], pk.PacketID)
+		}
+	}
+	sub.nothing()
+}
+
+func testRetainedOutlivesTheBroker(t *testing.T, at place) {
+	dir := t.TempDir()
+	b, stop := at.kept(t, dir, nil)
+	pub := open(t, b, "pub")
+	for i := range 100 {
+		pub.publish1("r/"+strconv.Itoa(i), "old", retain)
+	}
+	want := packets.Properties{
+		ContentType: "t", ResponseTopic: "r", CorrelationData: []byte{1}, PayloadFormat: 1, PayloadFormatFlag: true,
+		User: []packets.UserProperty{{Key: "k", Val: "v"}},
+	}
+	pub.publish1("r/1", "new", retain, props(want))
+	pub.publish1("r/2", "", retain)
+	check := func(b *Broker) {
+		require.Equal(t, 99, b.Stats().Retained)
+		sub := open(t, b, "sub")
+		sub.sub("r/1", 1)
+		pk := sub.expect(packets.Publish)
+		require.Equal(t, "new", string(pk.Payload))
+		require.True(t, pk.FixedHeader.Retain)
+		require.Equal(t, want, pk.Properties)
+		sub.sub("r/2", 1)
+		sub.nothing()
+	}
+	killed, _ := at.restarted(t, dir)
+	check(killed)
+	stop()
+	ended, _ := at.kept(t, dir, nil)
+	check(ended)
+}
+
+// A QoS 2 publish, killed after each step: taken once.
+func TestInboundQoS2AtEachStep(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := kept(t, dir, nil)
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub", persistent)
+	sub.sub("a", 1)
+	sub.leave(b, "sub")
+	pub.publish("a", "once", 2, 5)
+	pub.expect(packets.Pubrec)
+
+	b, dir = restarted(t, dir, nil)
+	pub = open(t, b, "pub", persistent)
+	require.True(t, pub.connack.SessionPresent)
+	pub.publish("a", "once", 2, 5, dup)
+	require.Equal(t, byte(0), pub.expect(packets.Pubrec).ReasonCode)
+
+	b, dir = restarted(t, dir, nil)
+	pub = open(t, b, "pub", persistent)
+	pub.ack(packets.Pubrel, 5)
+	require.Equal(t, byte(0), pub.expect(packets.Pubcomp).ReasonCode)
+
+	b, dir = restarted(t, dir, nil)
+	pub = open(t, b, "pub", persistent)
+	pub.ack(packets.Pubrel, 5)
+	require.Equal(t, byte(0x92), pub.expect(packets.Pubcomp).ReasonCode)
+	pub.publish("a", "twice", 2, 5)
+	pub.expect(packets.Pubrec)
+
+	b, _ = restarted(t, dir, nil)
+	sub = open(t, b, "sub", persistent)
+	require.Equal(t, []string{"once", "twice"}, sub.collect(2))
+	sub.nothing()
+}
+
+// A QoS 2 delivery, killed after each step: delivered once.
+func TestOutboundQoS2AtEachStep(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := kept(t, dir, nil)
+	sub, other, pub := open(t, b, "sub", persistent), open(t, b, "other", persistent), open(t, b, "pub")
+	sub.sub("a", 2)
+	other.sub("a", 2) // so that the message is shared
+	pub.publish("a", "x", 2, 1)
+	pub.expect(packets.Pubrec)
+	id := sub.expect(packets.Publish).PacketID
+
+	b, dir = restarted(t, dir, nil)
+	sub = open(t, b, "sub", persistent)
+	again := sub.expect(packets.Publish)
+	require.Equal(t, id, again.PacketID)
+	require.Equal(t, "x", string(again.Payload))
+	sub.ack(packets.Pubrec, id)
+	require.Equal(t, id, sub.expect(packets.Pubrel).PacketID)
+
+	b, dir = restarted(t, dir, nil)
+	sub = open(t, b, "sub", persistent)
+	require.Equal(t, id, sub.expect(packets.Pubrel).PacketID, "released: not published again")
+	sub.nothing()
+	sub.ack(packets.Pubcomp, id)
+	sub.nothing()
+	open(t, b, "pub").publish1("elsewhere", "takes the rest to disk", retain)
+
+	b, _ = restarted(t, dir, nil)
+	sub = open(t, b, "sub", persistent)
+	sub.nothing()
+	open(t, b, "pub").publish1("a", "next")
+	require.NotEqual(t, id, sub.expect(packets.Publish).PacketID)
+	other = open(t, b, "other", persistent)
+	require.Equal(t, "x", string(other.expect(packets.Publish).Payload))
+}
+
+func TestCleanStartForgetsOnDisk(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := kept(t, dir, nil)
+	open(t, b, "c", persistent).sub("a", 1)
+	c := open(t, b, "c", func(pk *packets.Packet) { pk.Connect.Clean = true })
+	require.False(t, c.connack.SessionPresent)
+	open(t, b, "pub").publish1("a", "x", retain)
+	b, _ = restarted(t, dir, nil)
+	require.Zero(t, b.Stats().Sessions)
+	require.Zero(t, b.Stats().Subscriptions)
+	require.False(t, open(t, b, "c", persistent).connack.SessionPresent)
+}
+
+func TestTakeoverOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := kept(t, dir, nil)
+	open(t, b, "sub", persistent).sub("a", 1)
+	open(t, b, "sub", persistent)
+	pub := open(t, b, "pub")
+	pub.burst("a", 0, 100) // nobody acknowledges
+	b, _ = restarted(t, dir, nil)
+	open(t, b, "sub", persistent)
+	sub := open(t, b, "sub", persistent)
+	require.Equal(t, numbers(0, 100), sub.collect(100))
+}
+
+func TestUnsubscribeOutlivesTheBroker(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := kept(t, dir, nil)
+	sub := open(t, b, "sub", persistent)
+	sub.sub("a", 1)
+	sub.sub("b", 1, subID(9))
+	sub.sub("b", 2, subID(10))
+	sub.send(packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 4, Filters: packets.Subscriptions{{Filter: "a"}},
+	})
+	sub.expect(packets.Unsuback)
+	b, _ = restarted(t, dir, nil)
+	require.Equal(t, 1, b.Stats().Subscriptions)
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	pub.publish("b", "x", 2, 1)
+	pk := sub.expect(packets.Publish)
+	require.Equal(t, []int{10}, pk.Properties.SubscriptionIdentifier)
+	require.Equal(t, byte(2), pk.FixedHeader.Qos)
+}
+
+// recordsIn counts what a journal has.
+func recordsIn(t *testing.T, dir string) int {
+	t.Helper()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	defer j.Close()
+	return int(j.Stats().Records)
+}
+
+func expires(seconds uint32) connectOption {
+	return func(pk *packets.Packet) { pk.Properties.SessionExpiryInterval = seconds }
+}
+
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) read() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func TestExpiryOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	c := &clock{now: time.Now()}
+	options := func(o *Options) { o.Now = c.read }
+	b, stop := kept(t, dir, options)
+	for _, id := range []string{"hour", "minute"} {
+		sub := open(t, b, id, persistent, expires(map[string]uint32{"hour": 3600, "minute": 60}[id]))
+		sub.sub("a", 1)
+		sub.leave(b, id)
+	}
+	pub := open(t, b, "pub")
+	pub.publish1("a", "short", props(packets.Properties{MessageExpiryInterval: 100}))
+	pub.publish1("a", "long", props(packets.Properties{MessageExpiryInterval: 1000}))
+	pub.publish1("r", "kept", retain, props(packets.Properties{MessageExpiryInterval: 100}))
+	pub.publish1("s", "kept", retain, props(packets.Properties{MessageExpiryInterval: 1000}))
+	stop()
+	c.add(5 * time.Minute)
+	b, stop = kept(t, dir, options)
+	require.Equal(t, 1, b.Stats().Sessions)
+	require.Equal(t, 1, b.Stats().Retained)
+	require.Equal(t, int64(1), b.Stats().Dropped["expired"])
+	sub := open(t, b, "hour", persistent)
+	pk := sub.expect(packets.Publish)
+	require.Equal(t, "long", string(pk.Payload))
+	require.InDelta(t, 700, pk.Properties.MessageExpiryInterval, 1)
+	sub.ack(packets.Puback, pk.PacketID)
+	sub.nothing()
+	stop()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	defer j.Close()
+	require.LessOrEqual(t, j.Stats().Records, int64(4), "the session, its subscription, how far it was sent, one retained message")
+}
+
+// A clock that is set back while the broker is away makes nothing last for longer.
+func TestAClockSetBackOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	c := &clock{now: time.Now()}
+	options := func(o *Options) { o.Now = c.read }
+	b, stop := kept(t, dir, options)
+	watch := open(t, b, "watch", persistent)
+	watch.sub("#", 1)
+	watch.leave(b, "watch")
+	open(t, b, "pub").publish1("a", "expires", props(packets.Properties{MessageExpiryInterval: 100}))
+	open(t, b, "will", persistent, withWill("will", "due", 2)).leave(b, "will")
+	open(t, b, "short", persistent, expires(2)).leave(b, "short")
+	stop()
+	c.add(-time.Hour)
+	b, _ = kept(t, dir, options)
+	require.Eventually(t, func() bool { return b.Stats().Sessions == 2 }, patience, 10*time.Millisecond)
+	watch = open(t, b, "watch", persistent)
+	pk := watch.expect(packets.Publish)
+	require.LessOrEqual(t, pk.Properties.MessageExpiryInterval, uint32(100))
+	watch.ack(packets.Puback, pk.PacketID)
+	require.Equal(t, []string{"due"}, watch.collect(1))
+}
+
+// What was kept before the clock was set is as old as the broker's run.
+func TestAClockSetForTheFirstTimeOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	c := &clock{now: time.Unix(1000, 0)}
+	options := func(o *Options) {
+		o.Now = c.read
+		o.Outlet = &OutletOptions{Keep: []string{"telemetry"}, Bytes: 1 << 20, Age: time.Hour}
+	}
+	b, stop := kept(t, dir, options)
+	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub.sub("a", 1)
+	sub.leave(b, "sub")
+	pub.publish1("telemetry", "kept")
+	pub.publish1("a", "expires", props(packets.Properties{MessageExpiryInterval: 60}))
+	pub.publish1("r", "retained", retain, props(packets.Properties{MessageExpiryInterval: 60}))
+	stop()
+	c.add(60 * 365 * 24 * time.Hour)
+	b, _ = kept(t, dir, options)
+	require.Equal(t, []string{"expires"}, open(t, b, "sub", persistent).collect(1))
+	require.Equal(t, 1, b.Stats().Retained)
+	pub = open(t, b, "pub")
+	pub.publish1("telemetry", "later") // and what is too old gives way
+	_, got := next(t, b.OpenOutlet(10), 2)
+	require.Equal(t, []string{"kept", "later"}, got)
+}
+
+func TestWillsOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	b, stop := kept(t, dir, nil)
+	watch := open(t, b, "watch", persistent)
+	watch.sub("will/#", 1)
+	watch.leave(b, "watch")
+	open(t, b, "away", persistent, withWill("will/away", "1", 1)).leave(b, "away")
+	open(t, b, "back", persistent, withWill("will/back", "2", 60))
+	open(t, b, "later", persistent, withWill("will/later", "3", 3600))
+	open(t, b, "done", persistent, withWill("will/done", "4", 1)).disconnect()
+	require.Eventually(t, func() bool { return b.clients.connected("done") == nil }, patience, time.Millisecond)
+	open(t, b, "pub").publish1("x", "takes the rest to disk", retain)
+	waits := func(b *Broker, id string) bool {
+		b.clients.mu.Lock()
+		defer b.clients.mu.Unlock()
+		return b.clients.byID[id].due != nil
+	}
+	check := func(b *Broker) {
+		require.Eventually(t, func() bool { return waits(b, "back") }, patience, time.Millisecond)
+		open(t, b, "back", persistent)
+		require.False(t, waits(b, "back"))
+		watch := open(t, b, "watch", persistent)
+		require.Equal(t, []string{"1"}, watch.collect(1))
+		watch.nothing()
+	}
+	killed, _ := restarted(t, dir, nil)
+	check(killed)
+	stop()
+	ended, _ := kept(t, dir, nil)
+	check(ended)
+}
+
+func TestWillOfAConnectionThatTheBrokerTookAlong(t *testing.T) {
+	dir := t.TempDir()
+	b, _ := kept(t, dir, nil)
+	watch := open(t, b, "watch", persistent)
+	watch.sub("will/#", 1)
+	watch.leave(b, "watch")
+	open(t, b, "c", persistent, withWill("will/c", "gone", 0))
+	b, _ = restarted(t, dir, nil)
+	require.Equal(t, []string{"gone"}, open(t, b, "watch", persistent).collect(1))
+}
+
+// To clients the broker's end is the end of their connections.
+func TestWillsOnClose(t *testing.T) {
+	dir := t.TempDir()
+	b, stop := kept(t, dir, nil)
+	watch := open(t, b, "watch", persistent)
+	watch.sub("will/#", 1)
+	watch.leave(b, "watch")
+	open(t, b, "clean", withWill("will/clean", "1", 60))
+	open(t, b, "kept", persistent, withWill("will/kept", "2", 0))
+	open(t, b, "delayed", persistent, withWill("will/delayed", "3", 60))
+	stop()
+	b, _ = kept(t, dir, nil)
+	watch = open(t, b, "watch", persistent)
+	require.ElementsMatch(t, []string{"1", "2"}, watch.collect(2))
+	watch.nothing()
+}
+
+func TestPresenceOfAResumedSession(t *testing.T) {
+	told := &presence{}
+	b := start(t, func(o *Options) { o.Presence = told })
+	c := open(t, b, "c", persistent)
+	c.sub("a", 1)
+	c.leave(b, "c")
+	open(t, b, "c", persistent)
+	require.Eventually(t, func() bool { return len(told.entries()) == 5 }, patience, time.Millisecond)
+	require.Equal(t, []string{"+c", "c a", "-c", "+c", "c a"}, told.entries())
+}
+
+// Retained messages that were owed when the broker went are sent after it is back.
+func TestPullOverARestart(t *testing.T) {
+	for _, qos := range []byte{1, 2} {
+		t.Run(strconv.Itoa(int(qos)), func(t *testing.T) {
+			dir := t.TempDir()
+			b, _ := kept(t, dir, nil)
+			pub := open(t, b, "pub")
+			for i := range 200 {
+				pub.publish("r/"+strconv.Itoa(i), "x", 2, uint16(i)+1, retain)
+			}
+			for range 200 {
+				pub.expect(packets.Pubrec)
+			}
+			sub := open(t, b, "sub", persistent, receiveMaximum(3))
+			sub.sub("r/#", qos)
+			sub.expect(packets.Publish)
+
+			b, dir = restarted(t, dir, nil)
+			sub = open(t, b, "sub", persistent)
+			got, owed := make(map[string]bool), 0
+			for len(got) < 200 || owed > 0 {
+				kind := sub.takeAny(func(pk packets.Packet) {
+					got[pk.TopicName] = true
+					require.Equal(t, qos, pk.FixedHeader.Qos)
+					owed += int(qos) - 1
+				})
+				if kind == packets.Pubrel {
+					owed--
+				}
+			}
+			sub.nothing()
+			open(t, b, "pub2").publish1("x", "takes the rest to disk", retain)
+			b, _ = restarted(t, dir, nil)
+			open(t, b, "sub", persistent).nothing()
+		})
+	}
+}
+
+// takeAny reads a packet, and acknowledges it.
+func (c *tc) takeAny(publish func(packets.Packet)) (kind byte) {
+	c.t.Helper()
+	pk, err := c.read(patience)
+	require.NoError(c.t, err)
+	switch pk.FixedHeader.Type {
+	case packets.Publish:
+		publish(pk)
+		switch pk.FixedHeader.Qos {
+		case 1:
+			c.ack(packets.Puback, pk.PacketID)
+		case 2:
+			c.ack(packets.Pubrec, pk.PacketID)
+		}
+	case packets.Pubrel:
+		c.ack(packets.Pubcomp, pk.PacketID)
+	}
+	return pk.FixedHeader.Type
+}
+
+func TestSessionsThatEndWithTheConnectionCostNoDisk(t *testing.T) {
+	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
+	require.NoError(t, err)
+	b := start(t, func(o *Options) { o.Journal = j })
+	sub, pub := open(t, b, "sub"), open(t, b, "pub", v3)
+	sub.sub("a", 2)
+	pub.burst("a", 0, 100)
+	require.Equal(t, numbers(0, 100), sub.collect(100))
+	pub.publish("a", "two", 2, 9)
+	pub.expect(packets.Pubrec)
+	pub.ack(packets.Pubrel, 9)
+	pub.expect(packets.Pubcomp)
+	require.Equal(t, byte(2), sub.expect(packets.Publish).FixedHeader.Qos)
+	sub.disconnect()
+	pub.leave(b, "pub")
+	require.NoError(t, b.Close(t.Context()))
+	require.NoError(t, j.Close())
+	require.Zero(t, j.Stats().Commits)
+	require.Zero(t, j.Stats().Records)
+}
+
+// failing is a journal that can be made to fail, and to wait.
+type failing struct {
+	*journal.Journal
+	broken atomic.Bool
+}
+
+func (f *failing) Commit(changes []journal.Change, done func(error)) {
+	if f.broken.Load() && done != nil {
+		go done(errors.New("no space left on device"))
+		return
+	}
+	f.Journal.Commit(changes, done)
+}
+
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() })
+	f := &failing{Journal: j}
+	b := start(t, func(o *Options) { o.Journal = f })
+	sub, away, pub := open(t, b, "sub", persistent), open(t, b, "away", persistent), open(t, b, "pub", persistent)
+	sub.sub("a", 1)
+	away.sub("a", 2)
+	away.leave(b, "away")
+	pub.publish1("r", "stored", retain)
+	pub.publish1("a", "1")
+	require.Equal(t, []string{"1"}, sub.collect(1))
+	pub.publish("q", "two", 2, 50)
+	pub.expect(packets.Pubrec)
+
+	f.broken.Store(true)
+	ack := pub.publish1("a", "refused")
+	require.Equal(t, byte(0x83), ack.ReasonCode)
+	require.Contains(t, ack.Properties.ReasonString, "no space left")
+	require.Equal(t, byte(0x83), pub.publish1("r", "refused", retain).ReasonCode)
+	require.Equal(t, byte(0x83), pub.publish1("r", "", retain).ReasonCode)
+	require.Equal(t, byte(0x83), pub.publish1("s", "refused", retain).ReasonCode)
+	pub.publish("a", "refused", 2, 60)
+	require.Equal(t, byte(0x83), pub.expect(packets.Pubrec).ReasonCode)
+	require.Equal(t, []byte{0x83}, pub.subscribe("b", 1).ReasonCodes)
+	require.Equal(t, byte(0), pub.publish1("nobody", "needs the disk").ReasonCode)
+	require.Equal(t, byte(0x88), dial(t, b).connect("new", persistent))
+	require.Equal(t, byte(0), dial(t, b).connect("clean"), "what needs no disk goes on")
+	reader := open(t, b, "reader")
+	reader.sub("r", 0)
+	require.Equal(t, "stored", string(reader.expect(packets.Publish).Payload), "what is on disk is retained")
+	reader.sub("s", 0)
+	reader.nothing()
+	pub.ack(packets.Pubrel, 50)
+	_, n := pub.ended()
+	require.LessOrEqual(t, n, 1, "the answer to a PUBREL can't be no")
+
+	f.broken.Store(false)
+	pub = open(t, b, "pub", persistent)
+	pub.ack(packets.Pubrel, 50)
+	require.Equal(t, byte(0), pub.expect(packets.Pubcomp).ReasonCode)
+	require.Equal(t, byte(0), pub.publish1("a", "2").ReasonCode)
+	b, _ = restarted(t, dir, nil)
+	away = open(t, b, "away", persistent)
+	require.Equal(t, []string{"1", "2"}, away.collect(2))
+	away.nothing()
+	require.Equal(t, 1, b.Stats().Retained)
+}
+
+func TestJournalOfAnotherBroker(t *testing.T) {
+	dir := t.TempDir()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	defer j.Close()
+	j.Commit([]journal.Change{{ID: 1, Value: []byte{200}}}, nil)
+	done := make(chan struct{})
+	j.Commit(nil, func(error) { close(done) })
+	<-done
+	_, err = New(Options{Journal: j})
+	require.ErrorContains(t, err, dir)
+	require.ErrorContains(t, err, "unknown kind")
+}
+
+// Nothing of a session stays behind: not on disk, and not in the journal's memory.
+func TestEndedSessionsLeaveNothing(t *testing.T) {
+	dir := t.TempDir()
+	b, stop := kept(t, dir, nil)
+	pub := open(t, b, "pub")
+	for _, id := range []string{"one", "two"} {
+		sub := open(t, b, id, persistent)
+		sub.sub("a", 2)
+		sub.sub("r/#", 1)
+		sub.publish("q", "x", 2, 77)
+		sub.expect(packets.Pubrec)
+	}
+	pub.burst("a", 0, 100)
+	pub.publish("a", strings.Repeat("x", 1000), 2, 900)
+	pub.expect(packets.Pubrec)
+	for _, id := range []string{"one", "two"} {
+		open(t, b, id).disconnect()
+	}
+	stop()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	defer j.Close()
+	require.Zero(t, j.Stats().Records)
+}
+
+// slow is a journal whose disk can be stopped.
+type slow struct {
+	*journal.Journal
+	mu   sync.Mutex
+	held bool
+	wait []func()
+}
+
+func (s *slow) Commit(changes []journal.Change, done func(error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held {
+		s.wait = append(s.wait, func() { s.Journal.Commit(changes, done) })
+		return
+	}
+	s.Journal.Commit(changes, done)
+}
+
+func (s *slow) hold() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = true
+}
+
+func (s *slow) letGo() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = false
+	for _, commit := range s.wait {
+		commit()
+	}
+	s.wait = nil
+}
+
+// While the disk takes its time nothing is acknowledged, nothing is sent at QoS 2, and
+// nobody else waits; then the acknowledgements come in order.
+func testAcknowledgementsFollowTheDisk(t *testing.T, at place) {
+	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() })
+	s := &slow{Journal: j}
+	b := at.start(t, func(o *Options) { o.Journal = s })
+	one, two, clean := open(t, b, "one", persistent), open(t, b, "two", persistent), open(t, b, "clean")
+	one.sub("a", 1)
+	two.sub("a", 2)
+	clean.sub("#", 0)
+	pub := open(t, b, "pub")
+	s.hold()
+	for i := range 100 {
+		pub.publish("a", strconv.Itoa(i), byte(2-i%2), uint16(i)+1)
+	}
+	pub.publish("elsewhere", "needs no disk, but comes after", 1, 101)
+	pub.nothing()
+	require.Equal(t, numbers(0, 100), one.collect(100), "a second copy after a crash is allowed")
+	two.nothing()
+	clean.collect(101)
+	s.letGo()
+	for i := range 101 {
+		kind := packets.Puback
+		if i%2 == 0 && i < 100 {
+			kind = packets.Pubrec
+		}
+		require.Equal(t, uint16(i)+1, pub.expect(kind).PacketID)
+	}
+	var got []string
+	for released := 0; len(got) < 100 || released < 50; {
+		if two.takeAny(func(pk packets.Packet) { got = append(got, string(pk.Payload)) }) == packets.Pubrel {
+			released++
+		}
+	}
+	require.Equal(t, numbers(0, 100), got)
+	one.disconnect()
+	two.disconnect()
+	const left = 3 * 2 // of each: the session, its subscription, how far it was sent
+	require.Eventually(t, func() bool { return j.Stats().Records == left }, patience, time.Millisecond, "%d", j.Stats().Records)
+}
+
+// Of a publish that is repeated again and again some repetitions are answered, and what
+// comes behind them is, too.
+func TestRepetitionsWhileTheDiskTakesItsTime(t *testing.T) {
+	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() })
+	s := &slow{Journal: j}
+	b := start(t, func(o *Options) { o.Journal = s })
+	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
+		c := open(t, b, "c", version, persistent)
+		s.hold()
+		c.publish("own", "x", 2, 1)
+		for range 40 {
+			c.publish("own", "x", 2, 1, dup)
+		}
+		c.publish("own", "y", 1, 2)
+		c.nothing()
+		s.letGo()
+		for range 16 {
+			c.expect(packets.Pubrec)
+		}
+		c.expect(packets.Puback)
+		c.ack(packets.Pubrel, 1)
+		c.expect(packets.Pubcomp)
+		c.leave(b, "c")
+	}
+}
+
+// fickle fails a commit when the one after it is there.
+type fickle struct {
+	*journal.Journal
+	fail bool
+	held func()
+}
+
+func (f *fickle) Commit(changes []journal.Change, done func(error)) {
+	switch {
+	case f.fail && done != nil && f.held == nil:
+		f.held = func() { done(errors.New("no space left on device")) }
+	case f.held != nil && done != nil:
+		held := f.held
+		f.held, f.fail = nil, false
+		go held()
+		f.Journal.Commit(changes, done)
+	default:
+		f.Journal.Commit(changes, done)
+	}
+}
+
+func TestARetainedMessageIsOneRecordWhateverFails(t *testing.T) {
+	dir := t.TempDir()
+	j, err := journal.Open(journal.Options{Dir: dir})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = j.Close() })
+	f := &fickle{Journal: j}
+	b := start(t, func(o *Options) { o.Journal = f })
+	pub := func(payload string) chan error {
+		done := make(chan error, 1)
+		b.Pass(Message{Topic: "a", Payload: []byte(payload), QoS: 1, Retain: true, Publisher: Identity{Version: 5}}, func(err error) { done <- err })
+		return done
+	}
+	require.NoError(t, <-pub("old"))
+	f.fail = true
+	cleared := pub("")
+	set := pub("new")
+	require.Error(t, <-cleared)
+	require.NoError(t, <-set)
+	again, _ := restarted(t, dir, nil)
+	require.Equal(t, "new", string(again.retained.get("a").Payload))
+	require.NoError(t, <-pub("")) // or the old one would be back
+	again, _ = restarted(t, dir, nil)
+	require.Nil(t, again.retained.get("a"))
+}

@@ -1,0 +1,518 @@
+package broker
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/quota"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// guard stands before the passwords: a hash is made to be expensive. It counts a guess before it is looked at,
+// looks at few at a time, lets few wait, and looks at the same one once, however many bring it.
+type guard struct {
+	most  int // guesses in guardTime: wrong ones, and those that are being looked at
+	now   func() time.Time
+	turns chan struct{}
+	queue int // that may wait for a turn
+
+	mu      sync.Mutex
+	key     [sha256.Size]byte // of the digests, made anew by each process
+	counted map[digest]guesses
+	looking map[digest]*look
+	right   map[digest]time.Time // passwords that were right, and until when that is remembered
+}
+
+// digest stands for a user's name and a password, or an address and a name, of which nothing else is kept.
+type digest [sha256.Size]byte
+
+type guesses struct {
+	n     int
+	since time.Time
+}
+
+// look is a password that is being looked at.
+type look struct {
+	done chan struct{}
+	ok   bool
+}
+
+// verdict is what the guard says of a password.
+type verdict int
+
+const (
+	wrong verdict = iota
+	right
+	tooMany // were wrong
+	busy    // too many wait
+)
+
+const (
+	guardTime   = time.Minute
+	guardSize   = 10_000 // that are counted, and remembered
+	rightTime   = 5 * time.Minute
+	guardNames  = 10        // times as many guesses as for one name are those of one address for all names
+	queuedWork  = 5_000_000 // rounds of hashing that wait for one turn: some seconds' worth
+	queuedLeast = 4
+)
+
+// newGuard makes one for hashes of at most so many rounds.
+func newGuard(most, rounds int, now func() time.Time) *guard {
+	turns := max(1, runtime.GOMAXPROCS(0)/2)
+	g := &guard{
+		most: most, now: now, turns: make(chan struct{}, turns), queue: turns * max(queuedLeast, queuedWork/max(1, rounds)),
+		counted: make(map[digest]guesses), looking: make(map[digest]*look), right: make(map[digest]time.Time),
+	}
+	_, _ = rand.Read(g.key[:]) // crypto/rand never fails
+	return g
+}
+
+// check has a password looked at, but for somebody who was wrong too often. What was right a short time ago is not
+// looked at again.
+func (g *guard) check(address, user string, password []byte, matches func() bool) verdict {
+	d := g.digest(user, password)
+	who, from := g.digest(address, []byte(user)), g.digest(address, nil) // a name may be 64 KiB long
+	g.mu.Lock()
+	if g.count(who) >= g.most || g.count(from) >= g.most*guardNames {
+		g.mu.Unlock()
+		return tooMany
+	}
+	if until, known := g.right[d]; known && g.now().Before(until) {
+		g.mu.Unlock()
+		return right
+	}
+	if l := g.looking[d]; l != nil {
+		g.mu.Unlock()
+		<-l.done
+		return l.verdict()
+	}
+	if len(g.looking) >= g.queue+cap(g.turns) {
+		g.mu.Unlock()
+		return busy
+	}
+	l := &look{done: make(chan struct{})}
+	g.looking[d] = l
+	g.add(who, 1)
+	g.add(from, 1)
+	g.mu.Unlock()
+
+	g.turns <- struct{}{}
+	l.ok = matches()
+	<-g.turns
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.looking, d)
+	if l.ok {
+		g.add(who, -1)
+		g.add(from, -1)
+		g.remember(d)
+	}
+	close(l.done)
+	return l.verdict()
+}
+
+func (l *look) verdict() verdict {
+	if l.ok {
+		return right
+	}
+	return wrong
+}
+
+func (g *guard) digest(name string, of []byte) (d digest) {
+	mac := hmac.New(sha256.New, g.key[:])
+	mac.Write([]byte(name))
+	mac.Write([]byte{0}) // which no name has
+	mac.Write(of)
+	mac.Sum(d[:0])
+	return d
+}
+
+// count is how many guesses count; add changes it. The guard is locked.
+func (g *guard) count(who digest) int {
+	c := g.counted[who]
+	if g.now().Sub(c.since) > guardTime {
+		return 0
+	}
+	return c.n
+}
+
+func (g *guard) add(who digest, n int) {
+	c := g.counted[who]
+	if now := g.now(); now.Sub(c.since) > guardTime {
+		c = guesses{since: now}
+	}
+	if c.n = max(0, c.n+n); c.n == 0 {
+		delete(g.counted, who)
+		return
+	}
+	if _, there := g.counted[who]; !there && len(g.counted) >= guardSize {
+		g.forget()
+	}
+	g.counted[who] = c
+}
+
+// forget makes room among what is counted: what counts no more goes first, and then the least.
+func (g *guard) forget() {
+	for least := 1; len(g.counted) >= guardSize; least++ {
+		for who, c := range g.counted {
+			if c.n <= least || g.now().Sub(c.since) > guardTime {
+				delete(g.counted, who)
+			}
+		}
+	}
+}
+
+func (g *guard) remember(d digest) {
+	if len(g.right) >= guardSize {
+		for old, until := range g.right {
+			if !g.now().Before(until) {
+				delete(g.right, old)
+			}
+		}
+		if len(g.right) >= guardSize {
+			clear(g.right)
+		}
+	}
+	g.right[d] = g.now().Add(rightTime)
+}
+
+// identify says who it is, or the reason code of who isn't let in, and why if there is more to say. One who knows a
+// user's name and is at another address can't keep that user out.
+func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byte, why string) {
+	ok := false
+	if c = b.auth.needed(c); !c.hasPass {
+		if id, why, ok = b.auth.identify(c); !ok {
+			return id, codeBadCredentials, why
+		}
+		return id, codeSuccess, ""
+	}
+	u, known := b.auth.account(c.user)
+	name := c.user
+	if known {
+		name = u.Name
+	}
+	switch b.guard.check(network(remote), name, c.password, func() bool { return b.auth.matches(c) }) {
+	case tooMany:
+		return id, codeConnectRate, ""
+	case busy:
+		return id, codeServerBusy, ""
+	case wrong:
+		return id, codeBadCredentials, ""
+	}
+	id = b.auth.identity(u)
+	if why = b.auth.denied(id, c.cert); why != "" {
+		return Identity{}, codeBadCredentials, why
+	}
+	return id, codeSuccess, ""
+}
+
+// network is where a peer's guesses are counted: its address, of IPv6 the 64 bits that one host may have all of.
+func network(remote net.Addr) string {
+	at, err := netip.ParseAddrPort(remote.String())
+	if err != nil {
+		return remote.String()
+	}
+	ip := at.Addr().Unmap().WithZone("")
+	if ip.Is6() {
+		if p, err := ip.Prefix(64); err == nil {
+			return p.String()
+		}
+	}
+	return ip.String()
+}
+
+// quotas bound what one user, node or address may use up of what all share.
+type quotas struct {
+	users, hosts *quota.Quota // connections, and HTTP requests under way
+	requests     *quota.Quota // of these, the HTTP requests
+	kept         *quota.Quota // sessions that outlive their connections
+	queued       *quota.Quota // bytes of messages that wait or aren't acknowledged
+	state        *quota.Quota // bytes of what sessions hold besides: filters, wills, topic aliases
+	retained     *quota.Quota // bytes of retained messages
+}
+
+func newQuotas(l Limits) quotas {
+	limit := func(n int, setting string) quota.Limit { return quota.Limit{Most: int64(n), Setting: setting} }
+	perUser := limit(l.PerUser, "limits.perUser")
+	return quotas{
+		users:    quota.New("connections", "user", perUser, quota.Limit{}),
+		hosts:    quota.New("connections", "address", limit(l.PerAddress, "limits.perAddress"), quota.Limit{}),
+		requests: halfEach("HTTP requests under way", l.Requests, "limits.requests"),
+		kept:     quota.New("sessions that outlive their connections", "user", perUser, limit(l.Sessions, "limits.sessions")),
+		queued:   quota.NewShared("bytes of messages", "user", limit(int(l.Session.All), "limits.session.all")),
+		state:    quota.NewShared("bytes of filters, wills and topic aliases", "user", limit(int(l.Session.State), "limits.session.state")),
+		retained: quota.NewShared("bytes of retained messages", "user or node", limit(int(l.Retained.Bytes), "limits.retained.bytes")),
+	}
+}
+
+// Watches counts the watches of an HTTP API that are open, by user. One user has half of them at
+// most, so that others can watch, too.
+func Watches(most int) *quota.Quota { return halfEach("watches", most, "limits.watches") }
+
+func halfEach(what string, most int, setting string) *quota.Quota {
+	return quota.New(what, "user", quota.Limit{Most: int64(most+1) / 2, Setting: "half of " + setting}, quota.Limit{Most: int64(most), Setting: setting})
+}
+
+// seat is what a connection counts for: its user, if it has one, and the host it comes from,
+// but for this one: behind it may be a proxy, with everybody.
+type seat struct{ user, host string }
+
+func seatOf(id Identity, remote net.Addr) seat {
+	s := seat{user: id.User}
+	if tcp, ok := remote.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+		s.host = hostOf(tcp.AddrPort().Addr())
+	}
+	return s
+}
+
+func hostOf(a netip.Addr) string { return a.Unmap().WithZone("").String() }
+
+// sit counts a connection or request, or says why there is no room. The one that it takes over,
+// if any, makes room.
+func (q *quotas) sit(at, over seat) error {
+	if err := take(q.users, at.user, over.user); err != nil {
+		return err
+	}
+	err := take(q.hosts, at.host, over.host)
+	if err != nil {
+		q.users.Add(at.user, -1)
+	}
+	return err
+}
+
+func take(q *quota.Quota, key, over string) error {
+	if key == over {
+		q.Add(key, 1)
+		return nil
+	}
+	return q.Take(key, 1)
+}
+
+// stand gives back what sit counted.
+func (q *quotas) stand(at seat) {
+	q.users.Add(at.user, -1)
+	q.hosts.Add(at.host, -1)
+}
+
+// Reading is bounded per connection: after a quantum of 64 packets, 64 KiB or 200 µs without a pause of its
+// own, what a client has sent is stored and sent on, and the client is paused for twice the time that the
+// quantum took, if another client has published within the last second. What isn't read meanwhile waits
+// at the sender: nothing is lost. Without this one publisher at full speed multiplies the others' latency (bench: Neighbours).
+// A client that is alone is read as fast as it sends.
+const (
+	quantumPackets = 64
+	quantumBytes   = 64 << 10
+	quantumTime    = 200 * time.Microsecond
+	clockEvery     = 8 // packets, or reads without one, after which the clock is looked at
+
+	pauseFactor = 2                // times what a quantum took
+	pauseLeast  = time.Millisecond // what a timer can do
+	pauseMost   = 100 * time.Millisecond
+	storeMost   = 50 * time.Millisecond // that the end of a quantum waits for what was published in it
+
+	ownPause    = 50 * time.Microsecond  // a read that waits so long ends the quantum: the client paused by itself
+	idleAfter   = 20 * time.Millisecond  // a read that waits so long ends a flood
+	neighbours  = time.Second            // how long a client that published counts as somebody to wait for
+	markedEvery = 100 * time.Millisecond // how often a client that publishes is noted
+)
+
+// quantum is what a connection has read without a pause. It belongs to the reading goroutine.
+type quantum struct {
+	began   time.Time
+	packets int
+	reads   int // of the socket since the last packet
+	bytes   int
+	flood   bool      // the client has used up its last quantum
+	marked  time.Time // when the client was last noted as a neighbour
+}
+
+func (q *quantum) begin(now time.Time) { q.began, q.packets, q.reads, q.bytes = now, 0, 0, 0 }
+
+// neighbour is a client that has published lately without using up its quantum. It is known by its client id: a
+// client that reconnects is not its own neighbour. One is remembered at a time, until it falls silent or floods.
+type neighbour struct{ last atomic.Pointer[published] }
+
+type published struct {
+	client string
+	at     time.Time
+}
+
+// note takes note of a client that publishes.
+func (n *neighbour) note(client string, q *quantum) {
+	if q.flood || q.began.Sub(q.marked) < markedEvery {
+		return
+	}
+	q.marked = q.began
+	if last := n.last.Load(); last == nil || last.client == client || q.began.Sub(last.at) > neighbours/2 {
+		n.last.Store(&published{client, q.began})
+	}
+}
+
+// forget makes room for another one: the client has turned out to be a flood.
+func (n *neighbour) forget(client string) {
+	if last := n.last.Load(); last != nil && last.client == client {
+		n.last.CompareAndSwap(last, nil)
+	}
+}
+
+// beside reports whether another client has published lately.
+func (n *neighbour) beside(client string, now time.Time) bool {
+	last := n.last.Load()
+	return last != nil && last.client != client && now.Sub(last.at) < neighbours
+}
+
+// metered is a socket that counts every read in its connection's quantum, so that what WebSocket frames and TLS
+// records cost is counted although they may never let a packet through.
+type metered struct {
+	*net.TCPConn
+	c *conn // nil: none yet
+}
+
+func (m *metered) Read(p []byte) (int, error) {
+	if m.c == nil {
+		return m.TCPConn.Read(p)
+	}
+	began := time.Now()
+	n, err := m.TCPConn.Read(p)
+	for n == 0 && m.c.mayGoOn(err) {
+		n, err = m.TCPConn.Read(p)
+	}
+	now := time.Now()
+	m.c.arrived(now, now.Sub(began), false)
+	return n, err
+}
+
+// meter has the socket beneath a transport count in the connection's quantum. The connection's reading goroutine
+// alone reads it from now on.
+func (c *conn) meter(transport net.Conn) {
+	if ws, ok := transport.(*wsConn); ok {
+		ws.pings = func() { c.spend(0) } // they count as packets
+	}
+	transport = beneath(transport)
+	if secure, ok := transport.(*tls.Conn); ok {
+		transport = secure.NetConn()
+	}
+	if m, ok := transport.(*metered); ok {
+		m.c = c
+	}
+}
+
+// arrived is called after each read of the socket, with how long it waited and whether it brought little. A client
+// that has the answers to all it sent, and sends little, waits for each answer: that is a pause, too.
+func (c *conn) arrived(now time.Time, took time.Duration, little bool) {
+	q := &c.quantum
+	if took < ownPause && !(little && c.acks.clear()) {
+		if q.reads++; q.reads >= clockEvery && now.Sub(q.began) > quantumTime {
+			c.endQuantum(now)
+		}
+		return
+	}
+	q.begin(now)
+	if took > idleAfter {
+		q.flood = false
+	}
+}
+
+// acknowledged is called for a client's acknowledgement. Those of messages that were sent to it cost
+// no quantum: if they waited it would be sent more than it can take.
+func (c *conn) acknowledged(known bool) {
+	if !known {
+		c.spend(0)
+		return
+	}
+	c.quantum.reads = 0
+}
+
+// spend counts a packet in the quantum, and ends the quantum when it is used up.
+func (c *conn) spend(bytes int) {
+	c.keepRate()
+	q := &c.quantum
+	q.reads = 0
+	q.packets++
+	q.bytes += bytes
+	full := q.packets >= quantumPackets || q.bytes >= quantumBytes
+	if !full && q.packets%clockEvery != 0 {
+		return
+	}
+	now := time.Now()
+	if !full && now.Sub(q.began) < quantumTime {
+		return
+	}
+	c.endQuantum(now)
+}
+
+func (c *conn) endQuantum(now time.Time) {
+	q := &c.quantum
+	q.flood = true
+	c.b.neighbour.forget(c.ident.ClientID)
+	if c.b.neighbour.beside(c.ident.ClientID, now) {
+		c.batch.Flush()
+		c.recent = nil // it may be outdated after the pause, and is large
+		c.acks.settle(storeMost)
+		runtime.Gosched()
+		c.pause(min(pauseFactor*time.Since(q.began), pauseMost), &c.toldFlood,
+			"a client that sends without a pause is read more slowly while others publish")
+	}
+	q.begin(time.Now())
+}
+
+// keepRate pauses a client that sends more than limits.packetRate, averaged over a second.
+func (c *conn) keepRate() {
+	rate := c.b.opts.Limits.PacketRate
+	if rate == 0 || c.ident.Has(topics.RoleNode) {
+		return
+	}
+	at := time.Now()
+	if c.allowed.Before(at) {
+		c.allowed = at
+	}
+	c.allowed = c.allowed.Add(time.Second / time.Duration(rate))
+	ahead := c.allowed.Sub(at) - time.Second
+	if ahead < pauseLeast {
+		return
+	}
+	c.batch.Flush()
+	c.pause(ahead, &c.toldRate, "a client that sends more packets a second than limits.packetRate is read at that rate")
+	c.quantum.begin(time.Now())
+}
+
+// servedRetained is called by the goroutine that writes to the client, with the time that it spent on retained
+// messages. Serving a large tree takes as much as a flood, so while others publish it pauses in the same measure.
+func (c *conn) servedRetained(took time.Duration, more bool) {
+	if !c.b.neighbour.beside(c.ident.ClientID, time.Now()) {
+		c.owing = 0
+		return
+	}
+	c.owing = min(c.owing+pauseFactor*took, pauseMost)
+	if !more || c.owing < pauseLeast {
+		return
+	}
+	c.pause(c.owing, &c.toldRetained, "a client that is sent many retained messages gets them more slowly while others publish")
+	c.owing = 0
+}
+
+// pause waits, counts it, and logs the reason once for a connection.
+func (c *conn) pause(d time.Duration, told *bool, reason string) {
+	d = max(d, pauseLeast)
+	c.b.stats.pauses.Add(1)
+	c.b.stats.paused.Add(int64(d))
+	if !*told {
+		*told = true
+		c.b.floods.Info().Str("client", c.ident.ClientID).Str("user", c.ident.User).Str("remote", c.ident.Remote).Msg(reason)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.w.Done():
+	}
+}
