@@ -1,15 +1,179 @@
 package client
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/edgebus/edgebus/topics/resource"
 )
+
+// Kind is a kind of object that the hub serves.
+type Kind struct {
+	Group, Version         string
+	Name, Plural, Singular string
+	Short                  []string
+	Namespaced             bool
+	Verbs                  []string
+	Categories             []string // under which several kinds are asked for at once: all
+}
+
+// APIVersion is what objects of the kind say of themselves.
+func (k Kind) APIVersion() string {
+	if k.Group == "" {
+		return k.Version
+	}
+	return k.Group + "/" + k.Version
+}
+
+// Qualified is the kind's name with its group: devices.edgebus.io.
+func (k Kind) Qualified() string {
+	if k.Group == "" {
+		return k.Plural
+	}
+	return k.Plural + "." + k.Group
+}
+
+// Can is whether the hub does something with objects of the kind: list, watch, create, …
+func (k Kind) Can(verb string) bool { return slices.Contains(k.Verbs, verb) }
+
+// called is whether people call the kind so.
+func (k Kind) called(name string) bool {
+	names := append([]string{k.Plural, k.Singular, strings.ToLower(k.Name), k.Qualified(), k.Plural + "." + k.Version + "." + k.Group}, k.Short...)
+	return slices.Contains(names, strings.ToLower(name))
+}
+
+// path is where the hub serves the kind: all of it, a namespace's, or one object.
+func (k Kind) path(namespace, name string) string {
+	path := "/apis/" + k.APIVersion()
+	if k.Group == "" {
+		path = "/api/" + k.Version
+	}
+	if k.Namespaced && namespace != "" {
+		path += "/namespaces/" + url.PathEscape(namespace)
+	}
+	path += "/" + k.Plural
+	if name != "" {
+		path += "/" + url.PathEscape(name)
+	}
+	return path
+}
+
+// discovered is the aggregated form of discovery.
+type discovered struct {
+	Items []struct {
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+		Versions []struct {
+			Version   string `json:"version"`
+			Resources []struct {
+				Resource     string                `json:"resource"`
+				ResponseKind struct{ Kind string } `json:"responseKind"`
+				Scope        string                `json:"scope"`
+				Singular     string                `json:"singularResource"`
+				Verbs        []string              `json:"verbs"`
+				Short        []string              `json:"shortNames"`
+				Categories   []string              `json:"categories"`
+			} `json:"resources"`
+		} `json:"versions"`
+	} `json:"items"`
+}
+
+const discoveryForm = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+// Kinds are what the hub serves, the canonical group before others' forms of the same objects. It is
+// asked once.
+func (c *Client) Kinds(ctx context.Context) ([]Kind, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kinds != nil {
+		return c.kinds, nil
+	}
+	var all []Kind
+	for _, path := range []string{"/apis", "/api"} {
+		text, err := c.ask(ctx, call{method: http.MethodGet, path: path, accept: discoveryForm})
+		if errors.Is(err, resource.NotFound) {
+			return nil, c.notAHub()
+		}
+		if err != nil {
+			return nil, err
+		}
+		var d discovered
+		if err := c.decode(text, &d); err != nil {
+			return nil, err
+		}
+		all = append(all, d.kinds()...)
+	}
+	if len(all) == 0 {
+		return nil, c.notAHub()
+	}
+	rank := map[string]int{resource.Group: -2, "": -1}
+	slices.SortStableFunc(all, func(a, b Kind) int { return rank[a.Group] - rank[b.Group] })
+	c.kinds = all
+	return all, nil
+}
+
+func (d discovered) kinds() (all []Kind) {
+	for _, group := range d.Items {
+		for _, v := range group.Versions {
+			for _, r := range v.Resources {
+				all = append(all, Kind{
+					Group: group.Metadata.Name, Version: v.Version, Name: r.ResponseKind.Kind, Plural: r.Resource,
+					Singular: r.Singular, Short: r.Short, Namespaced: r.Scope == "Namespaced", Verbs: r.Verbs, Categories: r.Categories,
+				})
+			}
+		}
+	}
+	return all
+}
+
+// Kind finds what people call a kind: device, devices, dev, Device or devices.edgebus.io.
+func (c *Client) Kind(ctx context.Context, name string) (Kind, error) {
+	return c.find(ctx, name, func(k Kind) bool { return k.called(name) })
+}
+
+// KindOf finds the kind that an object says it is of.
+func (c *Client) KindOf(ctx context.Context, o resource.TypeMeta) (Kind, error) {
+	return c.find(ctx, o.Kind+" of "+o.APIVersion, func(k Kind) bool { return k.Name == o.Kind && k.APIVersion() == o.APIVersion })
+}
+
+func (c *Client) find(ctx context.Context, name string, is func(Kind) bool) (Kind, error) {
+	all, err := c.Kinds(ctx)
+	if err != nil {
+		return Kind{}, err
+	}
+	if i := slices.IndexFunc(all, is); i >= 0 {
+		return all[i], nil
+	}
+	var known []string
+	for _, k := range Canonical(all) {
+		known = append(known, k.Plural)
+	}
+	return Kind{}, resource.Errorf(resource.NotFound, "", "the hub knows no kind %s; it knows %s", name, strings.Join(known, ", "))
+}
+
+// Canonical leaves one form of every kind: the first, which is the hub's own.
+func Canonical(all []Kind) []Kind {
+	seen := map[string]bool{}
+	var own []Kind
+	for _, k := range all {
+		if !seen[k.Name] {
+			own = append(own, k)
+		}
+		seen[k.Name] = true
+	}
+	return own
+}
 
 // Object is any object: what all have in common, and the whole as JSON.
 type Object struct {
@@ -217,4 +381,124 @@ func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o W
 		return nil, err
 	}
 	return &got, nil
+}
+
+// Event is a change of an object.
+type Event struct {
+	Type   string // ADDED, MODIFIED, DELETED
+	Object Object // or what stands in Table, if that was asked for
+	Table  *Table
+}
+
+const (
+	retryMin = 200 * time.Millisecond
+	retryMax = 5 * time.Second
+)
+
+// Watch tells every change after a revision, until ctx ends or on fails. A watch that breaks off
+// goes on where it was, however long the hub is away. When the hub no longer knows what was missed,
+// the error is resource.Gone: list again.
+func (c *Client) Watch(ctx context.Context, k Kind, o ListOptions, rev string, on func(Event) error) error {
+	return c.watch(ctx, k, o, rev, "", on)
+}
+
+// WatchTables is Watch in the form of Tables with one row. Only the first of a connection has columns.
+func (c *Client) WatchTables(ctx context.Context, k Kind, o ListOptions, rev string, on func(Event) error) error {
+	return c.watch(ctx, k, o, rev, tableForm, on)
+}
+
+func (c *Client) watch(ctx context.Context, k Kind, o ListOptions, rev, accept string, on func(Event) error) error {
+	s := stream{c: c, kind: k, options: o, rev: rev, table: accept != "", on: on}
+	connected, told, pause := false, false, retryMin
+	for {
+		progress, err := s.run(ctx, accept)
+		if progress {
+			connected, told, pause = true, false, retryMin
+		}
+		switch {
+		case ctx.Err() != nil && (connected || err == nil):
+			return ctx.Err()
+		case s.failed != nil:
+			return s.failed
+		case err != nil && (!connected || !errors.Is(err, resource.Unavailable)):
+			return err
+		case err != nil && !told:
+			told = true
+			c.Warn("the watch was interrupted, and goes on when the hub is back: " + err.Error())
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+			pause = min(2*pause, retryMax)
+		}
+	}
+}
+
+// stream is a watch and how far it is.
+type stream struct {
+	c       *Client
+	kind    Kind
+	options ListOptions
+	rev     string
+	table   bool
+	on      func(Event) error
+	failed  error // on's
+}
+
+// run reads one connection to its end. progress says that the hub answered.
+func (s *stream) run(ctx context.Context, accept string) (progress bool, err error) {
+	query := s.options.query()
+	query.Set("watch", "true")
+	query.Set("allowWatchBookmarks", "true")
+	query.Set("resourceVersion", s.rev)
+	response, err := s.c.open(ctx, call{method: http.MethodGet, path: s.kind.path(s.options.Namespace, ""), query: query, accept: accept})
+	if err != nil {
+		return false, err
+	}
+	defer response.Body.Close()
+	for lines := json.NewDecoder(bufio.NewReader(response.Body)); ; {
+		var e struct {
+			Type   string          `json:"type"`
+			Object json.RawMessage `json:"object"`
+		}
+		err := lines.Decode(&e)
+		if errors.Is(err, io.EOF) {
+			return true, nil // its time was up
+		}
+		if err != nil {
+			return true, s.c.unreachable(ctx, err)
+		}
+		if err := s.event(e.Type, e.Object); err != nil {
+			return true, err
+		}
+	}
+}
+
+func (s *stream) event(kind string, text []byte) error {
+	e := Event{Type: kind}
+	switch {
+	case kind == "ERROR":
+		var st status
+		if err := s.c.decode(text, &st); err != nil {
+			return err
+		}
+		return st.err()
+	case s.table:
+		e.Table = new(Table)
+		if err := s.c.decode(text, e.Table); err != nil {
+			return err
+		}
+		s.rev = e.Table.Metadata.ResourceVersion
+	default:
+		if err := s.c.decode(text, &e.Object); err != nil {
+			return err
+		}
+		s.rev = e.Object.Metadata.ResourceVersion
+	}
+	if kind == "BOOKMARK" {
+		return nil
+	}
+	s.failed = s.on(e)
+	return s.failed
 }

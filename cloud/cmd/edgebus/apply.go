@@ -1,16 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // applyOptions are the flags of edgebus apply.
@@ -231,4 +237,508 @@ func (r *report) end() error {
 	}
 	fmt.Fprintf(r.options.errs, "%s: %s%s\n", plural(r.total, "object"), strings.Join(parts, ", "), r.dry())
 	return r.err()
+}
+
+// ranks say what comes before what is not named here; deleting goes the other way. The hub takes
+// objects in any order, but those that others need are better there first.
+var ranks = map[string]int{"Namespace": -4, "Secret": -3, "ConfigMap": -3, "DeviceModel": -2, "Repository": -2, "Node": -1, "Device": 1}
+
+// manifest is an object in a file.
+type manifest struct {
+	object client.Object
+	where  string // file and document
+	err    error  // why it can't be read
+}
+
+func (m manifest) String() string {
+	if m.object.Kind == "" {
+		return m.where
+	}
+	return fmt.Sprintf("%s (%s %s)", m.where, m.object.Kind, m.object.Metadata.Name)
+}
+
+// readManifests reads files, directories and - for standard input. What can't be found is an error;
+// what can't be read as an object is a manifest with one.
+func readManifests(paths []string, recursive bool, stdin io.Reader) (all []manifest, err error) {
+	for _, path := range paths {
+		if strings.HasPrefix(path, "http://") || strings.HasPrefix(path, "https://") {
+			return nil, withCode(misused, "%s: manifests are files, directories or - for standard input; get it with curl and pipe it here", path)
+		}
+		if path == "-" {
+			text, err := io.ReadAll(stdin)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, parseManifests("standard input", text)...)
+			continue
+		}
+		files, err := manifestFiles(path, recursive)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, parseManifests(file, text)...)
+		}
+	}
+	if len(all) == 0 {
+		return nil, withCode(misused, "there are no objects in %s", strings.Join(paths, ", "))
+	}
+	return all, nil
+}
+
+// manifestFiles are the files that a path means.
+func manifestFiles(path string, recursive bool) (files []string, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	err = filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && file != path && !recursive:
+			return fs.SkipDir
+		case !d.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(file)):
+			files = append(files, file)
+		}
+		return nil
+	})
+	if err == nil && len(files) == 0 {
+		advice := ""
+		if !recursive {
+			advice = "; -R looks into its directories, too"
+		}
+		err = withCode(misused, "there are no .yaml, .yml or .json files in %s%s", path, advice)
+	}
+	return files, err
+}
+
+func parseManifests(file string, text []byte) (all []manifest) {
+	documents := client.Documents(text)
+	for _, d := range documents {
+		where := file
+		if len(documents) > 1 {
+			where = fmt.Sprintf("%s document %d", file, d.Number)
+		}
+		if d.Err != nil {
+			all = append(all, manifest{where: where, err: d.Err})
+		}
+		for _, o := range d.Objects {
+			all = append(all, manifest{object: o, where: where})
+		}
+	}
+	return all
+}
+
+// inOrder sorts manifests by rank, and splits them into groups whose own order doesn't matter.
+func inOrder(all []manifest, backwards bool) (groups [][]manifest) {
+	sign := 1
+	if backwards {
+		sign = -1
+	}
+	slices.SortStableFunc(all, func(a, b manifest) int {
+		return sign * cmp.Compare(ranks[a.object.Kind], ranks[b.object.Kind])
+	})
+	for i, m := range all {
+		if i == 0 || ranks[all[i-1].object.Kind] != ranks[m.object.Kind] {
+			groups = append(groups, nil)
+		}
+		groups[len(groups)-1] = append(groups[len(groups)-1], m)
+	}
+	return groups
+}
+
+// home is the namespace that a manifest's object belongs to.
+func (h *hub) home(k client.Kind, o client.Object) (namespace string, err error) {
+	if !k.Namespaced {
+		return "", nil
+	}
+	if own := o.Metadata.Namespace; own != "" {
+		if h.given && own != h.namespace {
+			return "", withCode(misused, "it is in namespace %s, and --namespace says %s", own, h.namespace)
+		}
+		return own, nil
+	}
+	return h.namespace, nil
+}
+
+// deleteOptions are the flags of edgebus delete.
+type deleteOptions struct {
+	hub
+	files     []string
+	recursive bool
+	labels    string
+	dryRun    bool
+	missingOK bool
+	wait      bool
+	out, errs io.Writer
+}
+
+func newDelete() *cobra.Command {
+	o := &deleteOptions{}
+	cmd := &cobra.Command{
+		Use:   "delete KIND NAME… | -f FILE",
+		Short: "Delete objects",
+		Long: `Delete objects by name, by label, or those that manifests describe. A device's topics go away on
+its node as well. What others still need, such as a model that has devices, goes when they do.
+
+` + exitCodes,
+		Example: `  edgebus delete device lamp
+  edgebus delete devices -l room=hall
+  edgebus get devices -A -o name | xargs edgebus delete
+  edgebus delete -f plant/ -R --ignore-not-found
+  edgebus delete devicemodel dimmable-lamp --wait --timeout 1m`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: completeObjects(&o.hub, -1),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory with manifests, - for standard input; may be given several times")
+	f.BoolVarP(&o.recursive, "recursive", "R", false, "with -f: directories in directories, too")
+	f.StringVarP(&o.labels, "selector", "l", "", "objects with these labels: room=hall")
+	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be deleted, and change nothing")
+	f.BoolVar(&o.missingOK, "ignore-not-found", false, "what isn't there is no failure")
+	f.BoolVar(&o.wait, "wait", false, "wait until they are gone")
+	f.Lookup("timeout").Usage = waitUsage
+	return cmd
+}
+
+// doomed is an object to delete.
+type doomed struct {
+	kind            client.Kind
+	namespace, name string
+	where           string // it is described, if it is
+}
+
+func (o *deleteOptions) run(cmd *cobra.Command, args []string) error {
+	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if _, typed := terminal(cmd.InOrStdin()); len(o.files)+len(args) == 0 && o.labels == "" && !typed {
+		fmt.Fprintln(o.errs, "nothing to delete") // as xargs says it that was given no names
+		return nil
+	}
+	if (len(o.files) > 0) == (len(args) > 0) {
+		return withCode(misused, "say what to delete: KIND NAME…, KIND -l LABELS, or -f FILE")
+	}
+	if err := o.open(cmd); err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	var count tally
+	list, err := o.named(ctx, args)
+	if len(o.files) > 0 {
+		list, err = o.described(ctx, cmd.InOrStdin(), &count)
+	}
+	if err != nil {
+		return err
+	}
+	for i, d := range list {
+		if err := o.delete(ctx, d); err != nil {
+			if len(list) == 1 && d.where == "" {
+				return err
+			}
+			count.fail(err)
+			fmt.Fprintf(o.errs, "edgebus: %s%v\n", d.where, err)
+			if noUse(ctx, o.errs, len(list)-i-1) {
+				break
+			}
+		}
+	}
+	return count.err()
+}
+
+// named are the objects that the command line names or selects.
+func (o *deleteOptions) named(ctx context.Context, args []string) (list []doomed, err error) {
+	if len(args) == 0 {
+		return nil, nil
+	}
+	targets, err := o.targets(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range targets {
+		switch {
+		case (t.name == "") == (o.labels == ""):
+			return nil, withCode(misused, "say which %s: by name, or with -l; to delete them all, edgebus get %s -o name | xargs edgebus delete", t.kind.Plural, t.kind.Plural)
+		case t.name != "":
+			list = append(list, doomed{kind: t.kind, namespace: t.namespace, name: t.name})
+		default:
+			_, err = o.List(ctx, t.kind, client.ListOptions{Namespace: o.in(t.kind), Labels: o.labels}, func(page []client.Object) error {
+				for _, got := range page {
+					list = append(list, doomed{kind: t.kind, namespace: got.Metadata.Namespace, name: got.Metadata.Name})
+				}
+				return nil
+			})
+			if err == nil && len(list) == 0 {
+				fmt.Fprintf(o.errs, "no %s that %s selects\n", t.kind.Plural, o.labels)
+			}
+		}
+	}
+	return list, err
+}
+
+// described are the objects of manifests, devices before their models.
+func (o *deleteOptions) described(ctx context.Context, stdin io.Reader, count *tally) (list []doomed, err error) {
+	manifests, err := readManifests(o.files, o.recursive, stdin)
+	if err != nil {
+		return nil, err
+	}
+	for _, group := range inOrder(manifests, true) {
+		for _, m := range group {
+			d := doomed{name: m.object.Metadata.Name, where: m.String() + ": "}
+			err := m.err
+			if err == nil {
+				d.kind, err = o.KindOf(ctx, m.object.TypeMeta)
+			}
+			if err == nil {
+				d.namespace, err = o.home(d.kind, m.object)
+			}
+			if errors.Is(err, context.Canceled) || codeOf(err) == unreachable {
+				return nil, err // once, rather than for each
+			}
+			if err != nil {
+				count.fail(err)
+				fmt.Fprintf(o.errs, "edgebus: %s%v\n", d.where, err)
+				continue
+			}
+			list = append(list, d)
+		}
+	}
+	return list, nil
+}
+
+func (o *deleteOptions) delete(ctx context.Context, d doomed) error {
+	left, err := o.Delete(ctx, d.kind, d.namespace, d.name, client.WriteOptions{DryRun: o.dryRun})
+	switch {
+	case errors.Is(err, resource.NotFound) && o.missingOK:
+		return nil
+	case err != nil:
+		return err
+	case o.dryRun:
+		fmt.Fprintf(o.out, "%s deleted (dry run)\n", label(d.kind, d.name))
+		return nil
+	case left == nil:
+		fmt.Fprintf(o.out, "%s deleted\n", label(d.kind, d.name))
+		return nil
+	}
+	fmt.Fprintf(o.out, "%s is being deleted, and waits for %s\n", label(d.kind, d.name), strings.Join(left.Metadata.Finalizers, ", "))
+	if !o.wait {
+		return nil
+	}
+	return o.gone(ctx, d, left.Metadata)
+}
+
+var errSeen = errors.New("seen")
+
+// gone waits until an object is no longer there.
+func (o *deleteOptions) gone(ctx context.Context, d doomed, was resource.Meta) error {
+	limit := cmp.Or(o.timeout, waitTime)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	which := client.ListOptions{Namespace: d.namespace, Fields: "metadata.name=" + d.name}
+	defer progress(o.errs, limit, func() string { return label(d.kind, d.name) + " to go" })()
+	err := o.Watch(ctx, d.kind, which, was.ResourceVersion, func(e client.Event) error {
+		if e.Type == "DELETED" {
+			return errSeen
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errSeen):
+		fmt.Fprintf(o.out, "%s deleted\n", label(d.kind, d.name))
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return withCode(late, "%s is still there after %s", label(d.kind, d.name), limit)
+	}
+	return inTime(ctx, err)
+}
+
+// exportOptions are the flags of edgebus export.
+type exportOptions struct {
+	hub
+	labels string
+	dir    string
+	errs   io.Writer
+}
+
+func newExport() *cobra.Command {
+	o := &exportOptions{}
+	cmd := &cobra.Command{
+		Use:   "export [KIND…]",
+		Short: "Write all objects as manifests",
+		Long: `Write the hub's objects as manifests: all kinds of all namespaces, or those that are named.
+edgebus apply makes an empty hub the same as this one of them, and they can be kept in git.
+
+What the hub makes is left out: status, versions, identities, events, objects that others own (such as a
+Fleet's TemplateVersions: their owners make them again), and objects that are being deleted. So
+are messages, sessions, and what nodes reported; edgebus backup has all of that. Secrets are in
+the manifests in clear, and other objects may have passwords, too: keep them as safe. Nobody but you
+can read the files that --directory writes. Kinds that you may not read are left out, and named, unless you named them.
+
+An annotation says what was applied last, as kubectl keeps it. So the hub that is made of an export knows
+which values are a manifest's and which others set, and applying your own manifests does there
+what it does here. kubectl apply of an export takes all of it for the manifest's.
+
+` + exitCodes,
+		Example: `  edgebus export > monday.yaml
+  edgebus export -d plant && edgebus apply -R -f plant --context other
+  edgebus export devices -n hall -l floor=2`,
+		ValidArgsFunction: completeObjects(&o.hub, 1),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.StringVarP(&o.labels, "selector", "l", "", "only objects with these labels")
+	f.StringVarP(&o.dir, "directory", "d", "", "write a file for each object into this directory, which is new or empty")
+	_ = cmd.MarkFlagDirname("directory")
+	return cmd
+}
+
+func (o *exportOptions) run(cmd *cobra.Command, args []string) error {
+	o.errs = cmd.ErrOrStderr()
+	if err := o.open(cmd); err != nil {
+		return err
+	}
+	kinds, err := o.exported(cmd.Context(), args)
+	if err != nil {
+		return err
+	}
+	write := func(_ client.Kind, _ client.Object, text string) error {
+		_, err := io.WriteString(cmd.OutOrStdout(), "---\n"+text)
+		return err
+	}
+	if o.dir != "" {
+		if err := empty(o.dir); err != nil {
+			return err
+		}
+		write = o.toFile
+	}
+	total := 0
+	for _, k := range kinds {
+		n, err := o.kind(cmd.Context(), k, write)
+		if len(args) == 0 && n == 0 && errors.Is(err, resource.Forbidden) {
+			fmt.Fprintf(o.errs, "edgebus: %s are left out: %s\n", k.Plural, printable(err.Error(), 500))
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		total += n
+	}
+	if o.dir != "" {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s written to %s\n", plural(total, "object"), o.dir)
+	}
+	return nil
+}
+
+// exported are the kinds that are meant, in the order in which they can be applied.
+func (o *exportOptions) exported(ctx context.Context, args []string) (kinds []client.Kind, err error) {
+	for _, name := range args {
+		k, err := o.Kind(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		kinds = append(kinds, k)
+	}
+	if len(args) == 0 {
+		all, err := o.Kinds(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range client.Canonical(all) {
+			if k.Can("list") && k.Can("create") && k.Name != "Event" {
+				kinds = append(kinds, k)
+			}
+		}
+	}
+	slices.SortStableFunc(kinds, func(a, b client.Kind) int { return cmp.Compare(ranks[a.Name], ranks[b.Name]) })
+	return kinds, nil
+}
+
+// kind writes all objects of a kind.
+func (o *exportOptions) kind(ctx context.Context, k client.Kind, write func(client.Kind, client.Object, string) error) (n int, err error) {
+	which := client.ListOptions{Labels: o.labels}
+	if o.given {
+		which.Namespace = o.in(k)
+	}
+	_, err = o.List(ctx, k, which, func(page []client.Object) error {
+		for _, got := range page {
+			if got.Metadata.DeletionTimestamp != nil {
+				fmt.Fprintf(o.errs, "edgebus: %s is being deleted, and left out\n", label(k, got.Metadata.Name))
+				continue
+			}
+			if owned(got.Metadata) && k.Name != resource.KindNode { // a Node is there without its Fleet
+				continue
+			}
+			text, err := exportText(got)
+			if err == nil {
+				err = write(k, got, text)
+			}
+			if err != nil {
+				return err
+			}
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
+
+// owned is whether another object made this one, and will again.
+func owned(m resource.Meta) bool {
+	return m.Owner != "" || len(m.OwnerReferences) > 0
+}
+
+// exportText is an object as a manifest for any hub.
+func exportText(o client.Object) (string, error) {
+	tree, err := o.Manifest()
+	if err != nil {
+		return "", err
+	}
+	delete(tree, "status")
+	if meta, ok := tree["metadata"].(map[string]any); ok {
+		delete(meta, "resourceVersion")
+		delete(meta, "generateName")
+		delete(meta, "owner") // who manages it says so again
+		delete(meta, "ownerReferences")
+		notes, _ := meta["annotations"].(map[string]any)
+		if notes == nil {
+			notes = map[string]any{}
+			meta["annotations"] = notes
+		}
+		notes[client.LastApplied] = o.Metadata.Annotations[client.LastApplied] // empty where nothing was applied
+	}
+	tree["apiVersion"], tree["kind"] = o.APIVersion, o.Kind
+	return yamlText(tree)
+}
+
+// empty makes a directory, or sees to it that it is empty.
+func empty(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) > 0 {
+		err = withCode(misused, "%s is not empty: what is there would mix with what is exported", dir)
+	}
+	return err
+}
+
+// toFile writes an object into the file KIND/NAMESPACE/NAME.yaml.
+func (o *exportOptions) toFile(k client.Kind, got client.Object, text string) error {
+	file := filepath.Join(o.dir, k.Plural, got.Metadata.Namespace, got.Metadata.Name+".yaml")
+	if name := got.Metadata.Name + ".yaml"; name != filepath.Base(name) || !filepath.IsLocal(filepath.Join(k.Plural, got.Metadata.Namespace, name)) {
+		return fmt.Errorf("%q can't be a file's name", got.Metadata.Name)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(text), 0o600) // whichever of them has credentials: Secrets, Repositories, devices
 }

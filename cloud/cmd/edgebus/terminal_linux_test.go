@@ -3,9 +3,11 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -56,4 +58,98 @@ func TestApplyCountsOnATerminal(t *testing.T) {
 	}, lines)
 	out, _ := said(t, 0, "apply", "-f", plants)
 	require.NotContains(t, out, "[1/3]")
+}
+
+// onTerminal is what a command shows on a terminal as its output and errors, and its exit code.
+func onTerminal(t *testing.T, args ...string) (shown string, code int) {
+	t.Helper()
+	screen, file := newTerminal(t)
+	done := make(chan string)
+	go func() {
+		text, _ := io.ReadAll(screen) // a terminal whose other side is closed ends with an error
+		done <- string(text)
+	}()
+	code = run(args, file, file)
+	require.NoError(t, file.Close())
+	return <-done, code
+}
+
+func TestTrial21Colours(t *testing.T) {
+	newHub(t)
+	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
+	t.Setenv("TERM", "xterm")
+	t.Setenv("NO_COLOR", "")
+	shown, code := onTerminal(t, "get", "device", "toaster")
+	require.Equal(t, notFound, code)
+	require.Contains(t, shown, "\x1b[31medgebus:\x1b[0m")
+	shown, _ = onTerminal(t, "get", "devices")
+	require.Contains(t, shown, "\x1b[33munknown")
+
+	t.Setenv("NO_COLOR", "1")
+	shown, _ = onTerminal(t, "get", "devices")
+	require.Contains(t, shown, "unknown")
+	require.NotContains(t, shown, "\x1b")
+	t.Setenv("NO_COLOR", "")
+	out, errs := said(t, notFound, "get", "device", "lamp", "toaster")
+	require.NotContains(t, out+errs, "\x1b", "what isn't a terminal gets none")
+}
+
+// Who waits sees for what, and how long; a file is told the outcome only.
+func TestTrial21WaitingIsShown(t *testing.T) {
+	newHub(t)
+	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
+	shown, code := onTerminal(t, "twin", "set", "lamp", "brightness=30", "--wait", "--timeout", "1s")
+	require.Equal(t, late, code)
+	require.Contains(t, shown, "waiting for ")
+	require.Contains(t, shown, "of 1s")
+	require.Contains(t, shown, "has not reported brightness")
+	_, errs := said(t, late, "twin", "set", "lamp", "brightness=31", "--wait", "--timeout", "1s")
+	require.NotContains(t, errs, "waiting for")
+}
+
+// A password is asked for twice, and never shown.
+func TestTrial21Passwd(t *testing.T) {
+	screen, file := newTerminal(t)
+	type result struct {
+		secret []byte
+		err    error
+	}
+	for _, tt := range []struct {
+		typed  []string
+		secret string
+	}{{[]string{"one two", "one two"}, "one two"}, {[]string{"one two", "one too"}, ""}} {
+		got := make(chan result, 1)
+		go func() {
+			secret, err := newPassword(file, file)
+			got <- result{secret, err}
+		}()
+		all := ""
+		for i, prompt := range []string{"Password: ", "Once more: "} {
+			for !strings.Contains(all, prompt) {
+				buf := make([]byte, 100)
+				require.NoError(t, screen.SetReadDeadline(time.Now().Add(20*time.Second)))
+				n, err := screen.Read(buf)
+				require.NoError(t, err)
+				all += string(buf[:n])
+			}
+			for echoes(t, file) {
+				time.Sleep(time.Millisecond) // the prompt comes before the terminal is quiet
+			}
+			_, err := screen.WriteString(tt.typed[i] + "\n")
+			require.NoError(t, err)
+		}
+		r := <-got
+		require.Equal(t, tt.secret, string(r.secret))
+		require.Equal(t, tt.secret == "", r.err != nil)
+		require.NotContains(t, all, "one")
+	}
+	_, err := newPassword(strings.NewReader("\n"), io.Discard)
+	require.Error(t, err)
+}
+
+func echoes(t *testing.T, file *os.File) bool {
+	t.Helper()
+	how, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	require.NoError(t, err)
+	return how.Lflag&unix.ECHO != 0
 }
