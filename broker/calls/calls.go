@@ -13,15 +13,21 @@
 package calls
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/configs/limits"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -314,3 +320,258 @@ const Other topics.Code = "Other"
 
 // Stats takes a snapshot.
 func (c *Calls) Stats() Stats { return c.table.stats() }
+
+// remembered is how many ended calls are known again when they are sent again.
+const remembered = 4096
+
+// table holds the calls under way. Whoever takes a call out of it, once, answers.
+type table struct {
+	mu     sync.Mutex
+	calls  map[string]*entry            // by id
+	asked  map[string]map[string]*entry // by client that was asked, and id
+	from   *quota.Quota                 // calls by client that asked
+	users  *quota.Quota                 // and by its user
+	keys   map[uint64]int               // keys of calls, under way and ended of late
+	recent []uint64                     // keys of those that have ended, oldest first
+	count  Stats
+}
+
+type entry struct {
+	*call
+	timer *time.Timer
+	left  int // clients that were asked and are still connected
+}
+
+func newTable(l Limits) table {
+	return table{
+		calls: make(map[string]*entry), asked: make(map[string]map[string]*entry),
+		from: quota.New("commands under way", "client", quota.Limit{Most: int64(l.Client), Setting: "limits.commands.client"}, quota.Limit{}),
+		users: quota.New("commands under way", "user", quota.Limit{Most: int64(l.All+1) / 2, Setting: "half of limits.commands.all"},
+			quota.Limit{Most: int64(l.All), Setting: "limits.commands.all"}),
+		keys: make(map[uint64]int), count: Stats{Ended: make(map[string]int64)},
+	}
+}
+
+// begin puts a call in; expire is called when its time is over.
+func (t *table) begin(x *call, wait time.Duration, expire func()) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.from.Check(x.from, 1); err != nil {
+		return err
+	}
+	if err := t.users.Take(x.user, 1); err != nil {
+		return err
+	}
+	t.from.Add(x.from, 1)
+	e := &entry{call: x, timer: time.AfterFunc(wait, expire), left: len(x.asked)}
+	t.calls[x.id] = e
+	for _, client := range x.asked {
+		if t.asked[client] == nil {
+			t.asked[client] = make(map[string]*entry)
+		}
+		t.asked[client][x.id] = e
+	}
+	return nil
+}
+
+func (t *table) find(id string) *call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.calls[id]; e != nil {
+		return e.call
+	}
+	return nil
+}
+
+// end takes a call out; nil if it is not there any more.
+func (t *table) end(id string) *call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.calls[id]
+	if e == nil {
+		return nil
+	}
+	e.timer.Stop()
+	delete(t.calls, id)
+	t.from.Add(e.from, -1)
+	t.users.Add(e.user, -1)
+	for _, client := range e.call.asked {
+		delete(t.asked[client], id)
+		if len(t.asked[client]) == 0 {
+			delete(t.asked, client)
+		}
+	}
+	return e.call
+}
+
+// left takes note that a client has gone, and lists the calls that nobody has now.
+func (t *table) left(client string) (ids []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, e := range t.asked[client] {
+		if e.left--; e.left == 0 {
+			ids = append(ids, id)
+		}
+	}
+	delete(t.asked, client)
+	slices.Sort(ids)
+	return ids
+}
+
+// knows says whether a call with the key is under way, or has ended of late.
+func (t *table) knows(key uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.keys[key] > 0
+}
+
+// taken and settled are called once for each call: at its beginning, and at its end.
+func (t *table) taken(x *call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count.Taken++
+	if x.key != 0 {
+		t.keys[x.key]++
+	}
+}
+
+func (t *table) late() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count.Late++
+}
+
+func (t *table) settled(x *call, code topics.Code) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !slices.Contains(topics.Codes(), code) {
+		code = Other
+	}
+	t.count.Ended[string(code)]++
+	if x.key == 0 {
+		return
+	}
+	if t.recent = append(t.recent, x.key); len(t.recent) > remembered {
+		oldest := t.recent[0]
+		t.recent = t.recent[1:]
+		if t.keys[oldest]--; t.keys[oldest] == 0 {
+			delete(t.keys, oldest)
+		}
+	}
+}
+
+func (t *table) stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.count
+	s.UnderWay, s.Ended = len(t.calls), maps.Clone(s.Ended)
+	return s
+}
+
+// call is one command and whoever asked. It doesn't change once it is in the table.
+type call struct {
+	id           string // unguessable: knowing it is having been asked
+	node, device string
+	topic        string
+	from, user   string   // the client that asked, and its user; empty: the other end of the link
+	key          uint64   // the same when the client sends the publish again; 0: it can't
+	asked        []string // the clients that were asked
+	reply        func(broker.Message)
+
+	// what its answer is to have
+	response    string
+	correlation []byte
+	qos         byte
+}
+
+// maxCorrelation bounds what a call keeps of its publish.
+const maxCorrelation = 4096
+
+// newCall copies what it keeps, or each call under way would keep a whole packet.
+func (c *Calls) newCall(a topics.Address, m broker.Message, reply func(broker.Message)) *call {
+	x := &call{
+		node: strings.Clone(a.Node), device: strings.Clone(a.Device), topic: strings.Clone(m.Topic),
+		from: m.Publisher.ClientID, user: m.Publisher.User, reply: reply, response: strings.Clone(m.Props.ResponseTopic), qos: m.QoS,
+		correlation: bytes.Clone(m.Props.Correlation),
+	}
+	if m.QoS > 0 {
+		x.key = maphash.Comparable(c.seed, [3]string{x.from, x.topic, string(m.Props.Correlation)})
+	}
+	return x
+}
+
+// mayConcern saves most topics from being parsed.
+func mayConcern(topic string) bool {
+	path := topic[:max(0, strings.LastIndexByte(topic, '/'))]
+	return strings.HasSuffix(path, "/commands") || strings.HasSuffix(path, "/answers") || strings.HasSuffix(topic, "/sync/clock")
+}
+
+// namesCommands says whether a filter that matches a command's topic,
+// v1/nodes/{node}/devices/{device}/commands/{name}, says so.
+func namesCommands(filter string) bool {
+	levels := strings.SplitN(filter, "/", 7)
+	return len(levels) > 5 && levels[5] == "commands"
+}
+
+// wait is how long a call with that message expiry waits for its answer.
+func waitOf(l Limits, expiry uint32) time.Duration {
+	if expiry == 0 {
+		return l.Timeout
+	}
+	return min(time.Duration(expiry)*time.Second, l.Longest)
+}
+
+// forwarded is the command for whoever executes it.
+func (x *call) forwarded(m broker.Message, wait time.Duration) broker.Message {
+	m.QoS, m.Retain, m.Again = 0, false, false
+	m.Props.ResponseTopic = topics.Address{Node: x.node, Kind: topics.KindAnswer, Device: x.device, Name: x.id}.String()
+	m.Props.Correlation = nil
+	m.Props.Expiry = uint32((wait + time.Second - 1) / time.Second)
+	return m
+}
+
+// answered is the executor's answer for the asker, and its code: the executor's own,
+// or what follows from there being an error.
+func (x *call) answered(m broker.Message) (broker.Message, topics.Code) {
+	var code topics.Code
+	failed := false
+	var rest []broker.UserProperty
+	for _, p := range m.Props.User {
+		if p.Key == topics.PropCode {
+			code = cmp.Or(code, topics.Code(p.Value))
+			continue
+		}
+		failed = failed || p.Key == topics.PropError
+		rest = append(rest, p)
+	}
+	if code == "" && failed {
+		code = topics.Failed
+	}
+	code = cmp.Or(code, topics.OK)
+	r := x.result(m.Payload)
+	r.Props.ContentType, r.Props.PayloadFormat = m.Props.ContentType, m.Props.PayloadFormat
+	r.Props.User = slices.Concat([]broker.UserProperty{{Key: topics.PropCode, Value: string(code)}}, rest)
+	return r, code
+}
+
+// ended is the answer in the executor's place.
+func (x *call) ended(e *ending) broker.Message {
+	r := x.result(nil)
+	r.Props.User = []broker.UserProperty{{Key: topics.PropCode, Value: string(e.code)}, {Key: topics.PropError, Value: e.err.Error()}}
+	return r
+}
+
+func (x *call) result(payload []byte) broker.Message {
+	return broker.Message{
+		Topic: x.response, Payload: payload, QoS: x.qos, Props: broker.Properties{Correlation: x.correlation},
+	}
+}
+
+// size is what a message brings along, without what MQTT and the bus put around it.
+func size(m broker.Message) int {
+	n := len(m.Payload) + len(m.Props.ContentType)
+	for _, p := range m.Props.User {
+		n += len(p.Key) + len(p.Value)
+	}
+	return n
+}

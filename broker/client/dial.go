@@ -3,11 +3,13 @@ package client
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -132,4 +134,117 @@ func (c *patientConn) Write(p []byte) (int, error) {
 	_ = c.SetWriteDeadline(time.Now().Add(time.Duration(c.patience.Load())))
 	c.lastSent.Store(time.Now().UnixNano())
 	return c.Conn.Write(p)
+}
+
+// explain says in plain words why no connection could be made, and what to do, where the error itself would mislead.
+func (o Options) explain(err error, s server) error {
+	var (
+		refused  *Refused
+		unknown  x509.UnknownAuthorityError
+		hostname x509.HostnameError
+		invalid  x509.CertificateInvalidError
+		record   tls.RecordHeaderError
+	)
+	secure := s.tls || s.url.Scheme == "wss"
+	say := func(format string, args ...any) error { return fmt.Errorf(format+" (%w)", append(args, err)...) }
+	switch {
+	case errors.As(err, &refused):
+		return err
+	case errors.As(err, &unknown):
+		return say("the server's certificate is signed by an authority that isn't trusted here: give that authority's certificate as ca")
+	case errors.As(err, &hostname):
+		return say("the server's certificate is for another name: use a name that is in it, or make it one for %s", s.url.Hostname())
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return say("the server's certificate is not valid now, but from %s to %s: make it a new one, unless the clock here is wrong",
+			day(invalid.Cert.NotBefore), day(invalid.Cert.NotAfter))
+	case errors.As(err, &record):
+		return say("the server doesn't speak TLS there: should the address begin with %s?", map[bool]string{true: "ws://", false: "mqtt://"}[s.ws])
+	case strings.Contains(err.Error(), "remote error: tls: "):
+		return say("%s", o.rejected(err.Error()))
+	case !hungUp(err) && !errors.Is(err, errNoAnswer):
+		return err
+	case !s.ws && errors.Is(err, errNoAnswer) && o.speaksHTTP(s):
+		return say("an HTTP server answers there, not an MQTT broker: give the broker's own address, whose port is another")
+	case !hungUp(err):
+		return err
+	case secure && o.outdated():
+		return say("%s", o.rejected("expired"))
+	case secure:
+		return say("the server hung up: does it speak TLS there, and does it take our certificate?")
+	}
+	return say("the server hung up before it answered: does it speak MQTT 5 there, and without TLS? With TLS the address begins with mqtts://")
+}
+
+// rejected is why the server didn't take the certificate that we have shown, or have not.
+func (o Options) rejected(alert string) string {
+	leaf := o.leaf()
+	switch {
+	case leaf == nil:
+		return "the server wants a certificate, and none is set: give one as cert and key"
+	case o.outdated():
+		return fmt.Sprintf("our certificate is not valid now, but from %s to %s: make a new one, unless the clock here is wrong", day(leaf.NotBefore), day(leaf.NotAfter))
+	case strings.Contains(alert, "expired"):
+		return "the server takes our certificate for expired: is its clock right?"
+	case strings.Contains(alert, "unknown certificate authority"), strings.Contains(alert, "bad certificate"):
+		return "our certificate is not signed by an authority that the server trusts: see clientCA there"
+	}
+	return "the server refused TLS with us: see its log, and the certificates of both"
+}
+
+func (o Options) leaf() *x509.Certificate { return Leaf(o.TLS) }
+
+// Leaf is the certificate that a client with these settings shows now; nil: none.
+func Leaf(c *tls.Config) *x509.Certificate {
+	var shown *tls.Certificate
+	switch {
+	case c == nil:
+		return nil
+	case c.GetClientCertificate != nil:
+		shown, _ = c.GetClientCertificate(nil) // without one there is none to tell of
+	case len(c.Certificates) > 0:
+		shown = &c.Certificates[0]
+	}
+	switch {
+	case shown == nil || len(shown.Certificate) == 0:
+		return nil
+	case shown.Leaf != nil:
+		return shown.Leaf
+	}
+	leaf, err := x509.ParseCertificate(shown.Certificate[0])
+	if err != nil {
+		return nil
+	}
+	return leaf
+}
+
+func (o Options) outdated() bool {
+	leaf, now := o.leaf(), time.Now()
+	return leaf != nil && (now.After(leaf.NotAfter) || now.Before(leaf.NotBefore))
+}
+
+func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
+
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// errNoAnswer marks a connection on which CONNECT was sent and no CONNACK came.
+var errNoAnswer = errors.New("no CONNACK")
+
+// speaksHTTP asks a server that doesn't answer CONNECT whether it is a web server: that waits for the end of a line.
+func (o Options) speaksHTTP(s server) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	conn, err := dial(ctx, o, s)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+	answer := make([]byte, len("HTTP/"))
+	if _, err := io.WriteString(conn, "HEAD / HTTP/1.0\r\n\r\n"); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(conn, answer)
+	return err == nil && string(answer) == "HTTP/"
 }

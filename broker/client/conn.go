@@ -1,0 +1,642 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+// link is one connection, from CONNACK to its end.
+type link struct {
+	c         *Client
+	conn      *patientConn
+	r         *bufio.Reader
+	keepAlive time.Duration
+	maxPacket uint32 // what the broker takes; 0 unlimited
+	maxQoS    byte
+	wake      chan struct{} // capacity 1: there may be something to write
+	done      chan struct{} // closed at the end
+	ctx       context.Context
+	cancel    context.CancelFunc
+
+	once sync.Once
+	err  error // why it ended; readable after done
+
+	// guarded by Client.mu
+	control []packet // acknowledgements and requests, written before publishes
+	quota   int      // how many more QoS 1 and 2 publishes the broker takes now
+	leaving bool     // say goodbye when all is written
+
+	// unacked counts QoS 1 and 2 messages that the broker has sent and we have not acknowledged. Guarded by Client.mu.
+	unacked int
+}
+
+// errWasUp marks the end of a connection that had been made, as opposed to one that could not be made.
+var errWasUp = errors.New("connection ended")
+
+// connectOnce makes one connection, serves it to its end and says why it ended.
+func (c *Client) connectOnce(ctx context.Context, s server) error {
+	l, present, err := c.connect(ctx, s)
+	if err != nil {
+		c.events.push(event{kind: failed, err: err})
+		return err
+	}
+	c.begin(l, present)
+	c.o.Log.Info().Str("server", s.String()).Bool("session", present).Msg("MQTT connected")
+	l.serve(ctx)
+	c.lose(l)
+	return fmt.Errorf("%w: %w", errWasUp, l.err)
+}
+
+// connect dials and exchanges CONNECT and CONNACK.
+func (c *Client) connect(ctx context.Context, s server) (*link, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.o.ConnectTimeout)
+	defer cancel()
+	raw, err := dial(ctx, c.o, s)
+	if err != nil {
+		return nil, false, fmt.Errorf("connect to %s: %w", s, c.o.explain(err, s))
+	}
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
+	defer stop()
+	conn := &patientConn{Conn: raw}
+	conn.patience.Store(int64(c.o.ConnectTimeout))
+	r := bufio.NewReaderSize(conn, 32<<10)
+	ack, err := c.handshake(conn, r, s)
+	if err != nil {
+		_ = raw.Close()
+		return nil, false, fmt.Errorf("connect to %s: %w", s, c.o.explain(err, s))
+	}
+	return c.newLink(conn, r, ack), ack.SessionPresent, nil
+}
+
+func (c *Client) handshake(conn net.Conn, r *bufio.Reader, s server) (*packets.Connack, error) {
+	hello, err := c.o.connectPacket(s)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := hello.WriteTo(conn); err != nil {
+		return nil, err
+	}
+	cp, err := readPacket(r, c.o.MaxPacket)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
+	ack, ok := cp.Content.(*packets.Connack)
+	if !ok {
+		return nil, fmt.Errorf("got packet type %d instead of CONNACK; does the server speak MQTT 5?", cp.Type)
+	}
+	if ack.ReasonCode >= 0x80 {
+		return nil, &Refused{Op: "connect", Code: ack.ReasonCode, Reason: ack.Properties.ReasonString}
+	}
+	return ack, nil
+}
+
+func (c *Client) newLink(conn *patientConn, r *bufio.Reader, ack *packets.Connack) *link {
+	p := ack.Properties
+	l := &link{
+		c: c, conn: conn, r: r, keepAlive: c.o.KeepAlive, maxQoS: 2, quota: 65535,
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	if p.ServerKeepAlive != nil && *p.ServerKeepAlive > 0 {
+		l.keepAlive = time.Duration(*p.ServerKeepAlive) * time.Second
+	}
+	if p.ReceiveMaximum != nil {
+		l.quota = int(*p.ReceiveMaximum)
+	}
+	if p.MaximumPacketSize != nil {
+		l.maxPacket = *p.MaximumPacketSize
+	}
+	if p.MaximumQOS != nil {
+		l.maxQoS = *p.MaximumQOS
+	}
+	conn.patience.Store(int64(l.keepAlive + l.keepAlive/2))
+	return l
+}
+
+// begin makes l the client's connection.
+func (c *Client) begin(l *link, present bool) {
+	c.mu.Lock()
+	var lost []*flight
+	if present {
+		c.out.rewind()
+	} else {
+		lost = c.out.clear()
+		clear(c.received)
+	}
+	c.link, c.lastErr = l, nil
+	closeOnce(c.up)
+	c.mu.Unlock()
+	for _, f := range lost {
+		f.done(ErrConnectionLost)
+	}
+	l.wakeWriter()
+	c.events.push(event{kind: connected, link: l, present: present})
+}
+
+// lose takes the connection away again. Publishes wait for the next one only when there is a session to go on with.
+func (c *Client) lose(l *link) {
+	c.mu.Lock()
+	c.link, c.lastErr, c.replying = nil, l.err, nil
+	c.up = make(chan struct{})
+	var lost []*flight
+	if c.o.CleanStart || c.o.SessionExpiry == 0 {
+		lost = c.out.clear()
+	}
+	waiting := c.waiting
+	c.waiting = map[uint16]chan answer{}
+	c.mu.Unlock()
+	for _, f := range lost {
+		f.done(ErrConnectionLost)
+	}
+	for _, ch := range waiting {
+		ch <- answer{err: ErrConnectionLost}
+	}
+	c.events.push(event{kind: disconnected, link: l})
+}
+
+// serve owns the goroutines of the connection and returns when all have ended.
+func (l *link) serve(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(l.read)
+	wg.Go(l.write)
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+		l.leave()
+	}
+	wg.Wait()
+}
+
+// leave writes what is queued and DISCONNECT, for at most a second.
+func (l *link) leave() {
+	l.c.mu.Lock()
+	l.leaving = true
+	l.c.mu.Unlock()
+	l.wakeWriter()
+	select {
+	case <-l.done:
+	case <-time.After(time.Second):
+		l.fail(ErrClosed)
+	}
+}
+
+func (l *link) fail(err error) {
+	l.once.Do(func() {
+		l.err = err
+		l.cancel()
+		close(l.done)
+		_ = l.conn.Close()
+	})
+}
+
+func (l *link) alive() bool {
+	select {
+	case <-l.done:
+		return false
+	default:
+		return true
+	}
+}
+
+func (l *link) wakeWriter() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// accepts refuses what the broker has said it doesn't take.
+func (l *link) accepts(m Message) error {
+	if m.QoS > l.maxQoS {
+		return &Refused{Op: "publish to", Topic: m.Topic, Code: 0x9B, Reason: fmt.Sprintf("the broker takes QoS %d at most", l.maxQoS)}
+	}
+	size := len(m.Topic) + len(m.Payload) + len(m.ContentType) + len(m.ResponseTopic) + len(m.Correlation) + 32
+	for _, u := range m.User {
+		size += len(u.Key) + len(u.Value) + 5
+	}
+	if l.maxPacket > 0 && size > int(l.maxPacket) {
+		return &Refused{Op: "publish to", Topic: m.Topic, Code: 0x95, Reason: fmt.Sprintf("about %d bytes, the broker takes %d", size, l.maxPacket)}
+	}
+	if size > 268435455 {
+		return &Refused{Op: "publish to", Topic: m.Topic, Code: 0x95, Reason: "more than MQTT can carry"}
+	}
+	return nil
+}
+
+// read is the only goroutine that reads from the connection.
+func (l *link) read() {
+	for {
+		cp, err := readPacket(l.r, l.c.o.MaxPacket)
+		if err == nil {
+			err = l.handle(cp)
+		}
+		if err != nil {
+			l.fail(l.explain(err))
+			return
+		}
+	}
+}
+
+func (l *link) explain(err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("the broker was silent for one and a half keep-alives (%s): %w", l.keepAlive, err)
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+		return fmt.Errorf("the broker closed the connection without a reason: %w", err)
+	}
+	return err
+}
+
+func (l *link) handle(cp *packets.ControlPacket) error {
+	switch p := cp.Content.(type) {
+	case *packets.Publish:
+		return l.publish(p)
+	case *packets.Puback:
+		l.finish(p.PacketID, p.ReasonCode, p.Properties.ReasonString)
+	case *packets.Pubrec:
+		l.pubrec(p)
+	case *packets.Pubcomp:
+		l.finish(p.PacketID, p.ReasonCode, p.Properties.ReasonString)
+	case *packets.Pubrel:
+		l.pubrel(p)
+	case *packets.Suback:
+		l.answer(p.PacketID, p.Reasons, p.Properties.ReasonString)
+	case *packets.Unsuback:
+		l.answer(p.PacketID, p.Reasons, p.Properties.ReasonString)
+	case *packets.Disconnect:
+		return disconnectError(p, l.c.o.ClientID)
+	case *packets.Pingresp:
+	default:
+		return fmt.Errorf("mqtt: packet type %d was not expected from the broker", cp.Type)
+	}
+	return nil
+}
+
+func disconnectError(p *packets.Disconnect, clientID string) error {
+	err := errors.New("the broker disconnected us: " + said(p.ReasonCode, p.Properties.ReasonString))
+	if p.ReasonCode == packets.DisconnectSessionTakenOver {
+		err = fmt.Errorf("%w: another client uses the client id %q: give each its own", err, clientID)
+	}
+	return err
+}
+
+// publish queues an incoming message for OnMessage.
+func (l *link) publish(p *packets.Publish) error {
+	if p.Topic == "" {
+		return errors.New("mqtt: publish without a topic from the broker (no topic alias was offered)")
+	}
+	c := l.c
+	c.mu.Lock()
+	_, known := c.received[p.PacketID]
+	if p.QoS == 2 && known { // its PUBREC got lost
+		l.control = append(l.control, &packets.Pubrec{PacketID: p.PacketID, Properties: &packets.Properties{}})
+		c.mu.Unlock()
+		l.wakeWriter()
+		return nil
+	}
+	if p.QoS > 0 {
+		l.unacked++
+	}
+	over := l.unacked > int(c.o.ReceiveMaximum)
+	c.mu.Unlock()
+	if over {
+		return fmt.Errorf("mqtt: the broker sends more than the %d unacknowledged messages it was allowed", c.o.ReceiveMaximum)
+	}
+	m := fromPacket(p)
+	if c.answered(m) {
+		l.acknowledge(p.QoS, p.PacketID)
+		return nil
+	}
+	if !c.events.push(event{kind: message, link: l, message: m, id: p.PacketID}) {
+		c.seldom.Warn().Int64("dropped", c.o.Counters.Dropped.Load()).
+			Msg("QoS 0 messages are dropped: more come than are handled, and too many wait")
+	}
+	return nil
+}
+
+// acknowledge tells the broker that a message was handled.
+func (l *link) acknowledge(qos byte, id uint16) {
+	if qos == 0 {
+		return
+	}
+	l.c.mu.Lock()
+	l.unacked--
+	if qos == 1 {
+		l.control = append(l.control, &packets.Puback{PacketID: id, Properties: &packets.Properties{}})
+	} else {
+		l.c.received[id] = struct{}{}
+		l.control = append(l.control, &packets.Pubrec{PacketID: id, Properties: &packets.Properties{}})
+	}
+	l.c.mu.Unlock()
+	l.wakeWriter()
+}
+
+func (l *link) pubrel(p *packets.Pubrel) {
+	l.c.mu.Lock()
+	delete(l.c.received, p.PacketID)
+	l.control = append(l.control, &packets.Pubcomp{PacketID: p.PacketID, Properties: &packets.Properties{}})
+	l.c.mu.Unlock()
+	l.wakeWriter()
+}
+
+func (l *link) pubrec(p *packets.Pubrec) {
+	if p.ReasonCode >= 0x80 {
+		l.finish(p.PacketID, p.ReasonCode, p.Properties.ReasonString)
+		return
+	}
+	l.c.mu.Lock()
+	rel := &packets.Pubrel{PacketID: p.PacketID, Properties: &packets.Properties{}}
+	if f := l.c.out.inflight[p.PacketID]; f != nil {
+		f.released = true
+	} else {
+		rel.ReasonCode = 0x92
+	}
+	l.control = append(l.control, rel)
+	l.c.mu.Unlock()
+	l.wakeWriter()
+}
+
+// finish ends an outgoing publish with the broker's answer.
+func (l *link) finish(id uint16, code byte, reason string) {
+	l.c.mu.Lock()
+	f := l.c.out.inflight[id]
+	if f != nil {
+		delete(l.c.out.inflight, id)
+		l.quota++
+	}
+	l.c.mu.Unlock()
+	if f == nil {
+		return
+	}
+	l.wakeWriter()
+	if code >= 0x80 {
+		f.done(&Refused{Op: "publish to", Topic: f.m.Topic, Code: code, Reason: reason})
+		return
+	}
+	f.done(nil)
+}
+
+// answer hands SUBACK and UNSUBACK to who waits.
+func (l *link) answer(id uint16, codes []byte, reason string) {
+	l.c.mu.Lock()
+	ch := l.c.waiting[id]
+	delete(l.c.waiting, id)
+	l.c.mu.Unlock()
+	if ch != nil {
+		ch <- answer{codes: codes, reason: reason}
+	}
+}
+
+// write is the only goroutine that writes to the connection. It also keeps it alive.
+func (l *link) write() {
+	w := bufio.NewWriterSize(l.conn, 32<<10)
+	tick := time.NewTicker(l.keepAlive / 2)
+	defer tick.Stop()
+	for {
+		batch, written, last := l.next()
+		for _, p := range batch {
+			if _, err := p.WriteTo(w); err != nil {
+				l.fail(err)
+				return
+			}
+		}
+		if len(batch) > 0 && !last {
+			settle(written)
+			continue
+		}
+		if err := w.Flush(); err != nil {
+			l.fail(err)
+			return
+		}
+		settle(written)
+		if last {
+			l.fail(ErrClosed)
+			return
+		}
+		select {
+		case <-l.done:
+			return
+		case <-l.wake:
+		case <-tick.C:
+			l.ping()
+		}
+	}
+}
+
+func settle(written []*flight) {
+	for _, f := range written {
+		f.done(nil)
+	}
+}
+
+// ping asks for a sign of life when one of the directions was silent since the last tick.
+func (l *link) ping() {
+	quiet := time.Now().Add(-l.keepAlive / 2).UnixNano()
+	if l.conn.lastRead.Load() > quiet && l.conn.lastSent.Load() > quiet {
+		return
+	}
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	l.control = append(l.control, packets.NewControlPacket(packets.PINGREQ))
+}
+
+// next takes a batch to write: everything of control, then publishes as far as the broker's window goes. written are
+// the QoS 0 publishes in it, which have their end with the writing. last says that DISCONNECT is in it.
+func (l *link) next() (batch []packet, written []*flight, last bool) {
+	c := l.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	batch, l.control = l.control, nil
+	for len(c.out.queue) > 0 && len(batch) < 256 {
+		f := c.out.queue[0]
+		if f.m.QoS > 0 && l.quota == 0 {
+			break
+		}
+		if f.m.QoS > 0 && f.id == 0 {
+			if f.id = c.out.take(c.idUsed); f.id == 0 {
+				break
+			}
+		}
+		c.out.pop()
+		batch = append(batch, l.departure(f))
+		if f.m.QoS == 0 {
+			written = append(written, f)
+		}
+	}
+	if l.leaving && len(batch) == 0 {
+		return []packet{&packets.Disconnect{Properties: &packets.Properties{}}}, nil, true
+	}
+	return batch, written, false
+}
+
+func (c *Client) idUsed(id uint16) bool {
+	_, used := c.waiting[id]
+	return used
+}
+
+// departure is the packet with which f goes (on).
+func (l *link) departure(f *flight) packet {
+	if f.m.QoS > 0 {
+		l.quota--
+		l.c.out.inflight[f.id] = f
+	}
+	if f.released {
+		return &packets.Pubrel{PacketID: f.id, Properties: &packets.Properties{}}
+	}
+	return f.m.packet(f.id, f.again)
+}
+
+// packet is what the codec can put on the wire.
+type packet interface {
+	WriteTo(io.Writer) (int64, error)
+}
+
+// readPacket reads one packet of at most limit bytes. The length is checked before anything is allocated for it.
+func readPacket(r *bufio.Reader, limit uint32) (*packets.ControlPacket, error) {
+	first, err := r.ReadByte()
+	if err != nil {
+		return nil, err
+	}
+	size, err := readLength(r)
+	if err != nil {
+		return nil, err
+	}
+	if size > limit {
+		return nil, fmt.Errorf("mqtt: the broker sent a packet of %d bytes, the limit is %d: raise MaxPacket", size, limit)
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return nil, err
+	}
+	return decode(first, body)
+}
+
+func readLength(r *bufio.Reader) (uint32, error) {
+	var n uint32
+	for shift := 0; shift < 28; shift += 7 {
+		b, err := r.ReadByte()
+		if err != nil {
+			return 0, err
+		}
+		n |= uint32(b&0x7f) << shift
+		if b < 0x80 {
+			return n, nil
+		}
+	}
+	return 0, errors.New("mqtt: malformed packet length from the broker")
+}
+
+// decode turns a packet's body into its type. The codec slices by lengths found in the packet, so a panic in it is
+// taken for what it is: a malformed packet.
+func decode(first byte, body []byte) (cp *packets.ControlPacket, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			cp, err = nil, fmt.Errorf("mqtt: malformed packet of type %d from the broker: %v", first>>4, p)
+		}
+	}()
+	cp = packets.NewControlPacket(first >> 4)
+	if cp == nil {
+		return nil, fmt.Errorf("mqtt: packet type %d from the broker is unknown", first>>4)
+	}
+	if p, ok := cp.Content.(*packets.Publish); ok {
+		p.QoS, p.Duplicate, p.Retain = first>>1&3, first&8 != 0, first&1 != 0
+	}
+	if err := cp.Content.Unpack(bytes.NewBuffer(body)); err != nil {
+		return nil, fmt.Errorf("mqtt: malformed packet of type %d from the broker: %w", first>>4, err)
+	}
+	return cp, nil
+}
+
+func (o Options) connectPacket(s server) (*packets.Connect, error) {
+	if o.Secret != nil {
+		secret, err := o.Secret()
+		if err != nil {
+			return nil, fmt.Errorf("password: %w", err)
+		}
+		o.Password = secret
+	}
+	p := &packets.Connect{
+		ProtocolName: "MQTT", ProtocolVersion: 5,
+		ClientID:   o.ClientID,
+		KeepAlive:  uint16(o.KeepAlive / time.Second),
+		CleanStart: o.CleanStart,
+		Properties: &packets.Properties{ReceiveMaximum: &o.ReceiveMaximum, MaximumPacketSize: &o.MaxPacket},
+	}
+	if o.SessionExpiry > 0 {
+		p.Properties.SessionExpiryInterval = seconds(o.SessionExpiry)
+	}
+	user, password := o.User, o.Password
+	if u := s.url.User; user == "" && u != nil {
+		user = u.Username()
+		password, _ = u.Password()
+	}
+	if user != "" {
+		p.UsernameFlag, p.Username = true, user
+	}
+	if password != "" {
+		p.PasswordFlag, p.Password = true, []byte(password)
+	}
+	if w := o.Will; w != nil {
+		p.WillFlag, p.WillTopic, p.WillMessage, p.WillQOS, p.WillRetain = true, w.Topic, w.Payload, w.QoS, w.Retain
+		p.WillProperties = &packets.Properties{}
+		if o.WillDelay > 0 {
+			p.WillProperties.WillDelayInterval = seconds(o.WillDelay)
+		}
+	}
+	return p, nil
+}
+
+func seconds(d time.Duration) *uint32 {
+	s := min((d+time.Second-1)/time.Second, 1<<32-1)
+	n := uint32(s)
+	return &n
+}
+
+func (m Message) packet(id uint16, again bool) *packets.Publish {
+	props := &packets.Properties{
+		ContentType: m.ContentType, ResponseTopic: m.ResponseTopic, CorrelationData: m.Correlation,
+	}
+	if m.Text {
+		utf8 := byte(1)
+		props.PayloadFormat = &utf8
+	}
+	if m.Expiry > 0 {
+		props.MessageExpiry = seconds(m.Expiry)
+	}
+	for _, u := range m.User {
+		props.User = append(props.User, packets.User{Key: u.Key, Value: u.Value})
+	}
+	return &packets.Publish{
+		Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, PacketID: id, Duplicate: again,
+		Properties: props,
+	}
+}
+
+func fromPacket(p *packets.Publish) Message {
+	m := Message{
+		Topic: p.Topic, Payload: p.Payload, QoS: p.QoS, Retain: p.Retain, Retained: p.Retain,
+		ContentType: p.Properties.ContentType, ResponseTopic: p.Properties.ResponseTopic,
+		Correlation: p.Properties.CorrelationData,
+		Text:        p.Properties.PayloadFormat != nil && *p.Properties.PayloadFormat == 1,
+	}
+	if e := p.Properties.MessageExpiry; e != nil {
+		m.Expiry = time.Duration(*e) * time.Second
+	}
+	if id := p.Properties.SubscriptionIdentifier; id != nil {
+		m.SubscriptionIDs = []int{*id}
+	}
+	for _, u := range p.Properties.User {
+		m.User = append(m.User, UserProperty(u))
+	}
+	return m
+}
