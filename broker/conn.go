@@ -32,6 +32,7 @@ type conn struct {
 	version     atomic.Uint32 // of the protocol, once known
 	established atomic.Bool   // CONNACK went out
 	closing     atomic.Bool
+	unstorable  atomic.Bool // a node's message could not be stored: none that it sent later on this connection counts as stored
 
 	// Set by the reading goroutine before the connection is attached, and fixed then.
 	ident          Identity
@@ -68,7 +69,6 @@ type conn struct {
 	recent    *route        // of what it published last
 	batch     session.Batch // of those whom the client's packets gave something to write
 	scratch   [4]byte
-	lane      *lane // of a node's messages; nil: they have none
 
 	// Whoever is writing has these.
 	owing        time.Duration // pause that is due for the retained messages sent
@@ -111,7 +111,6 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	defer b.connections.Done()
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
-	c.lane.end(errLaneEnded)
 	close(c.stopped)
 	b.lobby.leave(c)
 	c.countEnd(err)

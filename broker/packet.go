@@ -34,7 +34,7 @@ type Message struct {
 	Props     Properties
 	Publisher Identity // zero when the message is the bus's own
 
-	lane  *lane  // nil: what is behind it doesn't wait for it
+	link  *conn  // the node's connection that it came on, which is closed if the message can't be stored; nil: none
 	along *along // nil: nothing is to be stored with it
 }
 
@@ -489,7 +489,7 @@ var closeReasons = map[byte]string{
 	codeMalformed: "malformed packet", codeProtocolError: "protocol error", codeReceiveMaximum: "receive maximum exceeded",
 	codeBadAlias: "topic alias", codeTooLarge: "packet too large", codeKeepAlive: "keep-alive", codeTakenOver: "taken over",
 	codeShuttingDown: "server shutting down", codeAdministrative: "administrative", codeQuota: "quota exceeded",
-	codeNotAuthorized: "certificate expired",
+	codeNotAuthorized: "certificate expired", codeImplementation: "message not stored",
 }
 
 const readsNothing = "client reads nothing"

@@ -43,7 +43,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 		Again: pk.FixedHeader.Dup, Props: properties(&pk.Properties), Publisher: c.ident,
 	}}
 	if c.ident.Has(topics.RoleNode) {
-		s.m = c.inLane(s.m)
+		s.m.link = c
 	}
 	if !c.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
@@ -220,7 +220,7 @@ func (b *Broker) accept(m Message, batch *session.Batch, along []journal.Change,
 		b.passToTree(m, along, done)
 		return
 	}
-	b.send(outgoing(m, b.opts.Now()), terms{batch: batch, along: along, lane: m.lane}, done)
+	b.send(outgoing(m, b.opts.Now()), terms{batch: batch, along: along, link: m.link}, done)
 }
 
 // passToTree asks the tree. What comes along is stored after that, unless the tree has the message passed on:
@@ -399,8 +399,8 @@ func (a *acks) clear() bool {
 // finish acknowledges the publish once all before it are.
 func (s *slot) finish(err error) {
 	c := s.conn
-	// Or a repetition of it is, or nobody hears it.
-	answered := !errors.Is(err, session.ErrRepeated) && !errors.Is(err, errLaneEnded)
+	// A repetition is answered instead, or nothing is: the connection was closed as the message could not be stored.
+	answered := !errors.Is(err, session.ErrRepeated) && !(err != nil && c.unstorable.Load())
 	if err != nil && answered {
 		c.b.refused(s.m, err)
 	}
@@ -499,101 +499,26 @@ func (c *conn) encodeAck(qos byte, id uint16, err error) []byte {
 	return packet
 }
 
-// BeginsLane is a user property, the last, of the first message that a node's core sends
-// over a connection, and of the first after one that can't be stored now. From there on
-// its stored messages are taken in order, or refused: it can send many without waiting.
-var BeginsLane = UserProperty{Key: "edgebus-lane", Value: "begins"}
+// errResent is why a node's message is not stored although its commit succeeded: one that the node sent before it on
+// the same connection was not. The node sends both again.
+var errResent = resource.Errorf(resource.Unavailable, "", "a message that the node sent before it could not be stored")
 
-// inLane gives a message of a node's its lane.
-func (c *conn) inLane(m Message) Message {
-	if n := len(m.Props.User) - 1; n >= 0 && m.Props.User[n] == BeginsLane {
-		m.Props.User = m.Props.User[:n]
-		c.lane.end(errLaneAnew)
-		if c.lane = nil; c.b.store != nil {
-			c.lane = &lane{store: c.b.store}
-		}
+// storedInOrder makes the outcome of storing a node's message follow those of the messages that the node sent before
+// it on the same connection. Outcomes come in the order of the messages. After the first that is an error the
+// connection is closed without an acknowledgement, and no later message counts as stored: the node sends all of them
+// again, in order, on its next connection.
+func (c *conn) storedInOrder(err error) error {
+	switch {
+	case c.unstorable.Load():
+		return errResent
+	case err == nil:
+		return nil
 	}
-	m.lane = c.lane
-	return m
-}
-
-// lane is the order of messages that their publisher sends without waiting. Once one can't
-// be stored nothing behind it is, until the publisher begins another: or the disk is mended
-// in between, and what was refused comes behind what was sent after it. So one commit is
-// on its way at a time, and all that comes meanwhile is the next one.
-type lane struct {
-	store *store
-
-	mu      sync.Mutex
-	flying  bool
-	waiting []awaited
-	broken  error
-}
-
-var (
-	errLaneEnded = resource.Errorf(resource.Unavailable, "", "the connection has ended")
-	errLaneAnew  = resource.Errorf(resource.Unavailable, "", "its sender begins again")
-)
-
-// commit is the store's, in order.
-func (l *lane) commit(changes []journal.Change, done func(error)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if why := l.broken; why != nil {
-		go done(why)
-		return
-	}
-	l.waiting = append(l.waiting, l.store.begin(changes, done))
-	if !l.flying {
-		l.fly()
-	}
-}
-
-// fly commits all that waits, as one. The lane is locked.
-func (l *lane) fly() {
-	all := l.waiting
-	l.waiting, l.flying = nil, true
-	changes := all[0].changes
-	for _, o := range all[1:] {
-		changes = append(changes, o.changes...)
-	}
-	l.store.journal.Commit(changes, func(err error) { l.landed(all, cantStore(err)) })
-}
-
-func (l *lane) landed(all []awaited, err error) {
-	if err != nil {
-		all = append(all, l.stop(err)...)
-	}
-	for _, o := range all {
-		o.tell(l.store, err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.flying = false; len(l.waiting) > 0 {
-		l.fly()
-	}
-}
-
-// stop takes nothing any more, and returns what waits.
-func (l *lane) stop(why error) (waiting []awaited) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.broken == nil {
-		l.broken = why
-	}
-	waiting, l.waiting = l.waiting, nil
-	return waiting
-}
-
-// end is the end of the connection, or of what it sent before it began again: what waits
-// must not come behind what another one sends.
-func (l *lane) end(why error) {
-	if l == nil {
-		return
-	}
-	for _, o := range l.stop(why) {
-		o.tell(l.store, why)
-	}
+	c.unstorable.Store(true)
+	c.b.floods.Warn().Err(err).Str("client", c.ident.ClientID).
+		Msg("a node is disconnected: its message can't be stored now, and it sends again what was not acknowledged")
+	c.disconnect(codeImplementation, err)
+	return err
 }
 
 // backlogBytes is how much may have been handed over and have no outcome yet before those who would

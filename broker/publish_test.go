@@ -478,77 +478,56 @@ func TestNobodyWaitsBeyondTheEndOfTheConnection(t *testing.T) {
 	require.Equal(t, 1, tree.held())
 }
 
-// heldBack is a journal whose commits are told when the test wants it.
-type heldBack struct{ flying []func(error) }
-
-func (h *heldBack) Load(func(uint64, []byte) error) error { return nil }
-
-func (h *heldBack) Read([]uint64, func(int, []byte) error) error { return nil }
-
-func (h *heldBack) Commit(_ []journal.Change, done func(error)) { h.flying = append(h.flying, done) }
-
-// land tells the outcome of the oldest commit.
-func (h *heldBack) land(err error) {
-	done := h.flying[0]
-	h.flying = h.flying[1:]
-	done(err)
+// failsOnce is a journal one of whose commits fails: that which a test has it fail, once all that came before it is done.
+type failsOnce struct {
+	Journal
+	fail atomic.Bool // the next commit that somebody waits for
 }
 
-func TestALaneIsStoredInOrderOrNotAtAll(t *testing.T) {
-	j := &heldBack{}
-	s := newStore(j)
-	told := make(chan string, 10)
-	say := func(name string) func(error) {
-		return func(err error) {
-			if err != nil {
-				name += " not"
-			}
-			told <- name
-		}
+func (f *failsOnce) Commit(changes []journal.Change, done func(error)) {
+	if done == nil || !f.fail.CompareAndSwap(true, false) {
+		f.Journal.Commit(changes, done)
+		return
 	}
-	l, other := &lane{store: s}, &lane{store: s}
-	commit := func(l *lane, name string) { l.commit([]journal.Change{{ID: 1, Value: []byte("x")}}, say(name)) }
-	commit(l, "a")
-	commit(l, "b")
-	commit(l, "c")
-	require.Len(t, j.flying, 1, "one at a time")
-	commit(other, "another lane's")
-	require.Len(t, j.flying, 2)
-	j.land(nil)
-	require.Equal(t, "a", <-told)
-	j.land(nil)
-	require.Equal(t, "another lane's", <-told)
-	commit(l, "d")
-	require.Len(t, j.flying, 1, "b and c as one")
-	j.land(errors.New("no space left on device"))
-	for _, want := range []string{"b not", "c not", "d not"} {
-		require.Equal(t, want, <-told)
-	}
-	commit(l, "e")
-	require.Equal(t, "e not", <-told, "though the disk is well")
-	require.Empty(t, j.flying)
-	require.Zero(t, s.waiting())
-
-	commit(other, "f")
-	commit(other, "g")
-	other.end(errLaneEnded)
-	require.Equal(t, "g not", <-told, "or it might come behind what another connection sends")
-	j.land(nil)
-	require.Equal(t, "f", <-told)
-	require.Empty(t, j.flying)
-	require.Zero(t, s.waiting())
+	f.Journal.Commit(nil, func(error) { done(errors.New("no space left on device")) })
 }
 
-// What a connection took along with its end is nobody's refusal.
-func TestTheEndOfANodesConnectionRefusesNothing(t *testing.T) {
-	b := start(t, nil)
-	c := &conn{b: b}
-	c.acks.init()
-	s := &slot{conn: c, id: 1, m: Message{Topic: "a"}}
-	require.True(t, c.acks.reserve(s, 10, func() {}))
-	s.finish(errLaneEnded)
-	require.Zero(t, b.Stats().Refused["Unavailable"])
-	require.True(t, c.acks.clear())
+// A node's message that can't be stored ends the node's connection, and none that the node sent after it counts as
+// stored, though the disk is well again: the node sends all of them again, and a subscriber gets them in order.
+func TestANodeIsDisconnectedWhenItsMessageCannotBeStored(t *testing.T) {
+	disk := &failsOnce{}
+	hub := func(o *Options) {
+		disk.Journal = o.Journal
+		o.Journal, o.Tree, o.Auth.LoopbackNodes = disk, &streamTree{fakeTree: newFakeTree()}, true
+	}
+	dir := t.TempDir()
+	b, stop := kept(t, dir, hub)
+	b.opts.Tree.(*streamTree).pass = b.Pass
+	const bridged = "v1/nodes/n1/bridge/a"
+	sub := open(t, b, "sub", persistent)
+	sub.sub("v1/#", 1)
+	node := open(t, b, "node/n1", credentialsOf("node/n1", ""), func(pk *packets.Packet) { pk.Connect.PasswordFlag = false })
+	node.publish1(bridged, "0")
+	require.Equal(t, []string{"0"}, sub.collect(1))
+	disk.fail.Store(true)
+	var all []byte
+	for i := range 20 {
+		all = append(all, encode(t, publishPacket(bridged, strconv.Itoa(1+i), 1, uint16(10+i)), 5)...)
+	}
+	node.raw(all)
+	code, disconnects := node.ended()
+	require.Equal(t, 1, disconnects)
+	require.EqualValues(t, codeImplementation, code)
+	require.EqualValues(t, 1, b.Stats().Closed[closeReasons[codeImplementation]])
+	require.Empty(t, b.Stats().Refused[string(resource.Unavailable)], "it is not refused: it comes again")
+	sub.nothing()
+
+	node = open(t, b, "node/n1", credentialsOf("node/n1", ""), func(pk *packets.Packet) { pk.Connect.PasswordFlag = false })
+	node.raw(all)
+	require.Equal(t, numbers(1, 20), sub.collect(20))
+	sub.leave(b, "sub")
+	stop()
+	require.Equal(t, 3, recordsIn(t, dir), "the session, its subscription, how far it was sent: nothing is left of what did not count as stored")
 }
 
 // streamTree passes everything on, as a node's tree does with telemetry.

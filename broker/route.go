@@ -303,14 +303,14 @@ type parcel struct {
 	changes  []journal.Change
 	offers   []session.Offer
 	retained *session.Message // to be settled
-	inLane   bool
+	link     *conn            // the node's connection that the message came on; nil: none
 }
 
 // terms are how a message is sent.
 type terms struct {
 	batch *session.Batch
 	along []journal.Change // to be stored with it
-	lane  *lane
+	link  *conn            // the node's connection that the message came on; nil: none
 }
 
 // send queues a message in the session of every subscriber. done is called when all
@@ -340,7 +340,7 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 		how.batch = &session.Batch{Fanout: b.fanout}
 		defer how.batch.Wake()
 	}
-	p := &parcel{b: b, changes: how.along, inLane: how.lane != nil}
+	p := &parcel{b: b, changes: how.along, link: how.link}
 	if retained {
 		if err := b.retained.room(out); err != nil {
 			return false, err
@@ -358,14 +358,7 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 	if len(p.changes) == 0 || b.store == nil {
 		return false, nil
 	}
-	commit := b.store.Commit
-	if how.lane != nil {
-		commit = how.lane.commit
-	}
-	commit(p.changes, func(err error) {
-		p.settle(err)
-		done(err)
-	})
+	b.store.Commit(p.changes, func(err error) { done(p.committed(err)) })
 	return true, nil
 }
 
@@ -387,7 +380,7 @@ func (p *parcel) give(c *client, out *session.Message, how session.Delivery) boo
 	if how.QoS == 0 || !c.sess.Durable() {
 		return p.b.router.give(c, out, how)
 	}
-	how.Stored = p.inLane
+	how.Stored = p.link != nil
 	switch o, ok := c.sess.Offer(out, how); {
 	case !ok:
 		p.b.router.dropped(c, out)
@@ -432,7 +425,7 @@ func (b *Broker) handOver(of Identity, left []session.Undelivered) {
 		rt.groups[i].each(m.Message, nil, func(c *client, how session.Delivery) bool { return p.give(c, m.Message, how) })
 		p.store(m.Message)
 		if len(p.changes) > 0 {
-			b.store.Commit(p.changes, p.settle)
+			b.store.Commit(p.changes, func(err error) { p.committed(err) })
 		}
 	}
 }
@@ -456,13 +449,30 @@ func (p *parcel) keep(out *session.Message) {
 	}
 }
 
-// settle tells the outcome to all concerned.
-func (p *parcel) settle(err error) {
+// committed passes the outcome of the commit on, and returns what the publisher is told.
+func (p *parcel) committed(err error) error {
+	if p.retained != nil {
+		p.b.settleRetained(p.retained, err)
+	}
+	if p.link != nil {
+		stored := err == nil
+		if err = p.link.storedInOrder(err); stored && err != nil {
+			p.withdraw()
+		}
+	}
 	for _, o := range p.offers {
 		o.Settle(err)
 	}
-	if p.retained != nil {
-		p.b.settleRetained(p.retained, err)
+	return err
+}
+
+// withdraw deletes the records of a message that is stored, and doesn't count as stored. A retained message stays:
+// the next of its topic takes its record.
+func (p *parcel) withdraw() {
+	for _, c := range p.changes {
+		if p.retained == nil || c.ID != p.retained.Record {
+			p.b.store.Forget(c.ID)
+		}
 	}
 }
 

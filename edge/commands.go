@@ -63,9 +63,6 @@ func answer(m broker.Message) client.Message {
 		Text: m.Props.PayloadFormat != nil && *m.Props.PayloadFormat == 1,
 	}
 	for _, p := range m.Props.User {
-		if p.Key == broker.BeginsLane.Key {
-			continue // an answer is none of what has an order
-		}
 		out.User = append(out.User, client.UserProperty(p))
 	}
 	return out

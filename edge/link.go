@@ -178,7 +178,7 @@ func (h *hubLink) forward(ctx context.Context, c *client.Client, caughtUp <-chan
 		return
 	}
 	forward.New(forward.Options{
-		Open: h.broker.OpenOutlet, Publish: c.PublishAsync, Topic: cloudName(h.cfg.Node.Name),
+		Open: h.broker.OpenOutlet, Publish: c.PublishAsync, Reconnect: c.Reconnect, Topic: cloudName(h.cfg.Node.Name),
 		Budget: h.budget, Log: h.log,
 	}).Run(ctx)
 }

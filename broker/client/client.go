@@ -101,6 +101,16 @@ func (c *Client) keepConnected(ctx context.Context) error {
 	return nil
 }
 
+// Reconnect ends the connection, if there is one, for the given reason. Run makes another.
+func (c *Client) Reconnect(why error) {
+	c.mu.Lock()
+	l := c.link
+	c.mu.Unlock()
+	if l != nil {
+		l.fail(why)
+	}
+}
+
 func (c *Client) setError(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -3,15 +3,16 @@
 // connection at a time, once the hub has caught up with the node's state there.
 //
 // A message stays in the outlet until the hub has acknowledged it, and is sent again
-// after anything else, but for a refusal that time doesn't mend: then it is dropped,
-// counted and logged. Many are on their way at a time; with one that the hub can't store
-// now it refuses all behind it, so that none overtakes it. It never keeps a message itself, and never waits for the hub
-// with anything locked.
+// in order on the next connection if that ends before. A message that the hub will never take is
+// dropped, counted and logged. Many messages are on their way at a time: when the hub can't store one of them,
+// it stores none of those after it and closes the connection, so that none overtakes it. The package never keeps
+// a message itself, and never waits for the hub with anything locked.
 package forward
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -25,17 +26,17 @@ import (
 type Options struct {
 	// Open opens the outlet of the node's broker.
 	Open func(window int) *broker.Outlet
-	// Publish hands a message over and never blocks; done is told its end.
+	// Publish hands a message over and never blocks; done is called with its outcome.
 	Publish func(m client.Message, done func(error))
+	// Reconnect ends the connection, and so the context that Run was called with, for the given reason.
+	Reconnect func(why error)
 	// Topic is what a topic of the node's broker is called on the hub's.
 	Topic  func(string) string
 	Budget *Budget // nil: the link costs nothing
 	Log    zerolog.Logger
 
-	Window      int           // messages on their way; 128
-	WindowBytes int           // and their bytes; 256 KiB: state waits no longer than for these
-	Pause       time.Duration // before what the hub refused is sent again; it doubles up to PauseMost
-	PauseMost   time.Duration
+	Window      int // messages on their way; 128
+	WindowBytes int // and their bytes; 256 KiB: state waits no longer than for these
 }
 
 // Forwarder sends over one connection.
@@ -43,25 +44,19 @@ type Forwarder struct {
 	o   Options
 	log zerolog.Logger // for what a hub can cause any number of
 
-	begins bool // the next stored message is the first since it was begun, or begun again
-
 	mu      sync.Mutex
-	most    int // that may be on their way: the window, or 1 until the hub takes something again
-	sent    int // on their way
-	bytes   int
-	refused error         // the hub's refusal that time may mend
-	settled chan struct{} // has a value when one of the above has changed
+	sent    int           // messages on their way
+	bytes   int           // of them
+	ended   bool          // the hub refused a message that it may take later: the connection is to end
+	changed chan struct{} // has a value when one of the above has changed
 }
 
 // New makes a Forwarder for one connection.
 func New(o Options) *Forwarder {
 	orDefault(&o.Window, 128)
 	orDefault(&o.WindowBytes, 256<<10)
-	orDefault(&o.Pause, time.Second)
-	orDefault(&o.PauseMost, time.Minute)
 	return &Forwarder{
-		o: o, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}),
-		settled: make(chan struct{}, 1), most: o.Window,
+		o: o, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}), changed: make(chan struct{}, 1),
 	}
 }
 
@@ -74,26 +69,7 @@ func orDefault[T comparable](v *T, d T) {
 
 // Run forwards until ctx ends, which it has to with the connection.
 func (f *Forwarder) Run(ctx context.Context) {
-	for pause := f.o.Pause; ; pause = min(2*pause, f.o.PauseMost) {
-		taken, err := f.run(ctx)
-		if err == nil {
-			return
-		}
-		if taken {
-			pause = f.o.Pause
-		}
-		f.log.Warn().Err(err).Stringer("retry_in", pause.Round(time.Millisecond)).Msg("the hub can't take streams now: they wait")
-		if !sleep(ctx, pause) {
-			return
-		}
-	}
-}
-
-// run forwards until ctx ends, or the hub refuses something that it may take later:
-// then what is on its way is waited for, and the rest begins again from there, in order.
-func (f *Forwarder) run(ctx context.Context) (taken bool, refused error) {
 	out := f.o.Open(f.o.Window)
-	f.begins = true
 	defer out.Shut()
 	for {
 		for f.free() && f.afford(ctx) {
@@ -103,36 +79,20 @@ func (f *Forwarder) run(ctx context.Context) (taken bool, refused error) {
 			}
 			f.send(out, p)
 		}
-		if over, taken, err := f.over(); over {
-			return taken, err
-		}
 		select {
 		case <-ctx.Done():
-			return false, nil
+			return
 		case <-out.Ready():
-		case <-f.settled:
+		case <-f.changed:
 		}
 	}
 }
 
-// free says whether the window has room.
+// free reports whether another message may be sent.
 func (f *Forwarder) free() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.refused == nil && f.sent < f.most && f.bytes < f.o.WindowBytes
-}
-
-// over says that there was a refusal, and that nothing is on its way any more; and
-// whether the hub took anything since the one before.
-func (f *Forwarder) over() (over, taken bool, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.refused == nil || f.sent > 0 {
-		return false, false, nil
-	}
-	err, taken = f.refused, f.most > 1
-	f.refused, f.most = nil, 1
-	return true, taken, err
+	return !f.ended && f.sent < f.o.Window && f.bytes < f.o.WindowBytes
 }
 
 // afford waits for the budget.
@@ -163,10 +123,6 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 func (f *Forwarder) send(out *broker.Outlet, p broker.Parcel) {
 	m := message(p, f.o.Topic(p.Topic))
-	if f.begins && p.ID > 0 {
-		m.User = append(m.User, client.UserProperty(broker.BeginsLane))
-		f.begins = false
-	}
 	n := Size(m)
 	f.o.Budget.stream(n)
 	f.mu.Lock()
@@ -176,50 +132,50 @@ func (f *Forwarder) send(out *broker.Outlet, p broker.Parcel) {
 	f.o.Publish(m, func(err error) { f.settle(out, p, n, err) })
 }
 
-// settle is the end of a publish. It doesn't block.
+// settle handles the outcome of a publish. It doesn't block.
 func (f *Forwarder) settle(out *broker.Outlet, p broker.Parcel, n int, err error) {
 	again := false
 	switch {
-	case p.ID == 0: // QoS 0: nobody asked for more
+	case p.ID == 0: // QoS 0: there is no outcome
 	case err == nil:
 		out.Done(p.ID)
-	case gone(err): // the outlet gives it again, to the next connection
-	case passing(err):
-		again = true
-	default:
+	case gone(err): // the outlet gives it to the next connection
+	case permanent(err):
 		f.log.Error().Err(err).Str("topic", p.Topic).Int("bytes", len(p.Payload)).Msg("the hub will never take this: it is dropped")
 		out.Drop(p.ID)
+	default:
+		again = true
 	}
 	f.mu.Lock()
 	f.sent--
 	f.bytes -= n
-	switch {
-	case err == nil && p.ID > 0: // of QoS 0 nobody says whether it was taken
-		f.most = f.o.Window
-	case again && f.refused == nil:
-		f.refused = err
-	}
+	again = again && !f.ended
+	f.ended = f.ended || again
 	f.mu.Unlock()
+	if again {
+		f.o.Reconnect(fmt.Errorf("the hub can't take a message now, which is sent again on a new connection: %w", err))
+	}
 	select {
-	case f.settled <- struct{}{}:
+	case f.changed <- struct{}{}:
 	default:
 	}
 }
 
-// gone says that nobody knows what became of a publish.
+// gone reports whether the connection ended before the outcome of a publish was known.
 func gone(err error) bool {
 	return errors.Is(err, client.ErrConnectionLost) || errors.Is(err, client.ErrNotConnected) || errors.Is(err, client.ErrClosed)
 }
 
-// permanent are the reasons that don't go away by themselves: not authorised, topic name
+// permanentCodes are the refusals that don't go away by themselves: not authorised, topic name
 // invalid, packet too large, no room among what is retained, payload format invalid, retain
 // or QoS not supported.
-var permanent = map[byte]bool{0x87: true, 0x90: true, 0x95: true, 0x97: true, 0x99: true, 0x9A: true, 0x9B: true}
+var permanentCodes = map[byte]bool{0x87: true, 0x90: true, 0x95: true, 0x97: true, 0x99: true, 0x9A: true, 0x9B: true}
 
-// passing says that the same publish may be taken later.
-func passing(err error) bool {
+// permanent reports whether the same publish will be refused whenever it is sent. It may be a message that the client
+// refuses to send, such as one that is larger than the hub takes.
+func permanent(err error) bool {
 	if r := (*client.Refused)(nil); errors.As(err, &r) {
-		return !permanent[r.Code]
+		return permanentCodes[r.Code]
 	}
-	return errors.Is(err, client.ErrBusy)
+	return !errors.Is(err, client.ErrBusy)
 }

@@ -74,10 +74,11 @@ type rig struct {
 	hub   *hub
 	sess  *session.Session
 	count session.Counters
+	ended chan error // why a connection was ended
 }
 
 func newRig(messages int) *rig {
-	r := &rig{hub: &hub{answer: func(client.Message) (error, bool) { return nil, true }}}
+	r := &rig{hub: &hub{answer: func(client.Message) (error, bool) { return nil, true }}, ended: make(chan error, 10)}
 	r.sess = session.New(session.Limits{Bytes: 1 << 20, Oldest: true}, time.Now, &r.count)
 	for i := range messages {
 		r.put(strconv.Itoa(i))
@@ -97,7 +98,7 @@ func (r *rig) run(t *testing.T, o Options) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	o.Open = func(window int) *broker.Outlet { return r.sess.Open(window) }
 	o.Publish, o.Topic, o.Log = r.hub.publish, strings.ToUpper, zerolog.Nop()
-	o.Pause = time.Millisecond
+	o.Reconnect = func(why error) { r.ended <- why }
 	var running sync.WaitGroup
 	running.Go(func() { New(o).Run(ctx) })
 	stop = func() { cancel(); running.Wait() }
@@ -143,7 +144,7 @@ func TestTheTimeTravelsAlong(t *testing.T) {
 	}
 	r.put("plain")
 	said := &session.Message{Topic: "t", QoS: 1, Payload: []byte("said"), Props: session.Properties{
-		ResponseTopic: "mine", User: []session.UserProperty{{Key: "ts", Value: "2020-01-01T00:00:00Z"}, {Key: "unit", Value: "K"}, broker.BeginsLane},
+		ResponseTopic: "mine", User: []session.UserProperty{{Key: "ts", Value: "2020-01-01T00:00:00Z"}, {Key: "unit", Value: "K"}},
 	}}
 	said.Stamp(time.Now())
 	r.sess.Enqueue(said, session.Delivery{QoS: 1})
@@ -155,49 +156,33 @@ func TestTheTimeTravelsAlong(t *testing.T) {
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), at, wait)
 	require.Equal(t, []client.UserProperty{{Key: "ts", Value: "2020-01-01T00:00:00Z"}, {Key: "unit", Value: "K"}}, seen[1].User)
-	require.NotContains(t, seen[1].User, client.UserProperty(broker.BeginsLane), "that is for the forwarder to say")
 	require.Empty(t, seen[1].ResponseTopic)
 	require.Equal(t, "T", seen[1].Topic)
 }
 
-func TestARefusalThatPassesIsWaitedOut(t *testing.T) {
+// A refusal that may pass ends the connection, and nothing more is sent over it: the next one begins with what was refused.
+func TestARefusalThatPassesEndsTheConnection(t *testing.T) {
 	r := newRig(20)
-	full := 5
 	r.hub.answer = func(m client.Message) (error, bool) {
-		if string(m.Payload) >= "10" && full > 0 {
-			full--
+		if string(m.Payload) >= "10" {
 			return &client.Refused{Code: 0x83}, true
 		}
 		return nil, true
 	}
-	r.run(t, Options{Window: 1})
+	stop := r.run(t, Options{Window: 1})
+	for range 3 {
+		require.ErrorAs(t, <-r.ended, new(*client.Refused))
+		stop()
+		require.Equal(t, []string{"0", "1"}, r.hub.has())
+		stop = r.run(t, Options{Window: 1})
+	}
+	require.ErrorAs(t, <-r.ended, new(*client.Refused))
+	stop()
+	r.hub.answer = func(client.Message) (error, bool) { return nil, true }
+	r.run(t, Options{})
 	r.arrives(t, numbers(20)...)
+	require.Empty(t, r.ended)
 	require.Zero(t, r.count.Dropped()["refused_by_client"])
-}
-
-// A hub that refuses stored messages still takes QoS 0, of which it says nothing: those
-// must not open the window for the others.
-func TestWhatIsNotAcknowledgedEndsNoRefusal(t *testing.T) {
-	r := newRig(1)
-	f := New(Options{Window: 8})
-	stored, unstored := broker.Parcel{Message: &session.Message{}, ID: 1}, broker.Parcel{Message: &session.Message{}}
-	out := r.sess.Open(8)
-	f.sent = 4
-	f.settle(out, stored, 0, &client.Refused{Code: 0x83})
-	f.settle(out, unstored, 0, nil)
-	f.settle(out, unstored, 0, nil)
-	_, _, _ = f.over()
-	f.settle(out, unstored, 0, nil)
-	over, taken, err := f.over()
-	require.True(t, over)
-	require.Error(t, err)
-	require.True(t, taken)
-	require.Equal(t, 1, f.most)
-	f.sent = 2
-	f.settle(out, unstored, 0, nil)
-	require.Equal(t, 1, f.most)
-	f.settle(out, stored, 0, nil)
-	require.Equal(t, 8, f.most)
 }
 
 func TestWhatIsNeverTakenIsDroppedAndCounted(t *testing.T) {

@@ -27,9 +27,6 @@ func message(p broker.Parcel, topic string) client.Message {
 	}
 	timed := false
 	for _, u := range p.Props.User {
-		if u.Key == broker.BeginsLane.Key {
-			continue // it is for the forwarder to say
-		}
 		m.User = append(m.User, client.UserProperty(u))
 		timed = timed || u.Key == propTS
 	}
