@@ -220,7 +220,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 		b.keepWill(c.hasWill())
 	}
 	c.unstored = !present && (cl.record > 0 || old != nil && old.record > 0)
-	cl.sess.Attach(c.w, session.Params{Version: c.ident.Version, ReceiveMaximum: c.receiveMaximum, MaximumPacket: c.maximumPacket})
+	cl.sess.Attach(c.w, session.ConnParams{Version: c.ident.Version, ReceiveMaximum: c.receiveMaximum, MaximumPacket: c.maximumPacket})
 	cs.mu.Unlock()
 
 	if changed {
@@ -235,7 +235,7 @@ func (b *Broker) newClient(id Identity, durable bool) *client {
 	c.number = b.number.Add(1)
 	if durable {
 		c.record = b.store.ID()
-		c.sess.Endure(c.number, b.store)
+		c.sess.MakeDurable(c.number, b.store)
 	}
 	return c
 }
@@ -443,7 +443,7 @@ func (b *Broker) Sessions() []resource.Session {
 	b.clients.mu.Unlock()
 	list := make([]resource.Session, len(all))
 	for i, f := range all {
-		waiting, unacked, bytes := f.sess.Load()
+		waiting, unacked, bytes := f.sess.Backlog()
 		f.s.Messages, f.s.Bytes, f.s.Subscriptions = waiting+unacked, bytes, len(f.filters())
 		list[i] = f.s
 	}

@@ -62,12 +62,12 @@ type conn struct {
 	toldRate  bool          // it was logged that it sends more than that
 	expiry    time.Duration // of the session
 	aliases   map[uint16]string
-	aliased   int           // what they count for
-	last      time.Time     // when the last packet had been taken; zero: the keep-alive doesn't count yet
-	heard     bool          // a packet was taken since the last read
-	ownTopics bool          // it may publish on topics of the users' own
-	recent    *route        // of what it published last
-	batch     session.Batch // of those whom the client's packets gave something to write
+	aliased   int                // what they count for
+	last      time.Time          // when the last packet had been taken; zero: the keep-alive doesn't count yet
+	heard     bool               // a packet was taken since the last read
+	ownTopics bool               // it may publish on topics of the users' own
+	recent    *route             // of what it published last
+	batch     session.WriteBatch // of those whom the client's packets gave something to write
 	scratch   [4]byte
 
 	// Whoever is writing has these.
@@ -91,7 +91,7 @@ func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	c.in = newFrames(transport, int(b.opts.Limits.Packet))
 	c.acks.init()
 	c.w = session.NewWriter(output(transport, c), b.opts.Limits.WriteTimeout)
-	c.w.Paced(c.servedRetained)
+	c.w.ReportReplay(c.servedRetained)
 	return c
 }
 
@@ -259,7 +259,7 @@ func (c *conn) shut() {
 // send queues a packet that doesn't come from the session. It leaves out the reason
 // where the client can't take it or wants none, and reports false when even that is
 // larger than the client takes.
-func (c *conn) send(pk packets.Packet, batch *session.Batch) bool {
+func (c *conn) send(pk packets.Packet, batch *session.WriteBatch) bool {
 	packet, fits := c.encode(pk)
 	if fits {
 		c.w.Answer(packet, batch)
@@ -493,7 +493,7 @@ func (c *conn) frame() (first byte, body []byte, err error) {
 func (c *conn) more() error {
 	c.batch.Flush()
 	c.recent = nil // which may be outdated by then, and large
-	if !c.w.WaitRoom() {
+	if !c.w.WaitForRoom() {
 		return errTold
 	}
 	if c.in.full() { // somebody who sends faster than it is taken doesn't keep the others waiting
@@ -656,7 +656,7 @@ func (c *conn) handle(pk *packets.Packet) error {
 		}
 	case packets.Pubrel:
 		c.acks.released(pk.PacketID)
-		sess.Release(pk.PacketID, c.w)
+		sess.Pubrel(pk.PacketID, c.w)
 		c.spend(0)
 	case packets.Pubcomp:
 		c.acknowledged(sess.Pubcomp(pk.PacketID))

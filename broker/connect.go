@@ -324,7 +324,7 @@ func (c *conn) welcome(pk *packets.Packet) error {
 	if c.lapses {
 		c.lapse()
 	}
-	c.w.Serve(c.client.sess)
+	c.w.Start(c.client.sess)
 	return nil
 }
 

@@ -159,7 +159,7 @@ func (b *Broker) Queues() (q Queues) {
 	q.HeldBytes = b.quotas.queued.Held()
 	l := b.opts.Limits
 	for _, c := range all {
-		waiting, unacked, bytes := c.sess.Load()
+		waiting, unacked, bytes := c.sess.Backlog()
 		q.Waiting += waiting
 		q.Unacked += unacked
 		q.WaitingBytes += bytes
@@ -281,7 +281,7 @@ func (b *Broker) sysMessages(filter string) (list []*session.Message) {
 }
 
 // sysPuller gives a subscriber the figures as of now.
-func (b *Broker) sysPuller(filter string) session.Puller {
+func (b *Broker) sysPuller(filter string) session.RetainedReader {
 	var all []*session.Message
 	made := false
 	return func(most int) []*session.Message {

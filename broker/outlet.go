@@ -30,10 +30,10 @@ type OutletOptions struct {
 }
 
 // Outlet takes messages out of the process's own session.
-type Outlet = session.Outlet
+type Outlet = session.LocalConsumer
 
 // Parcel is a message that was taken out.
-type Parcel = session.Parcel
+type Parcel = session.LocalMessage
 
 // OutletStats is a snapshot for metrics.
 type OutletStats struct {
@@ -129,14 +129,14 @@ func (b *Broker) forget(record uint64) {
 }
 
 // outletDrops are the reasons for which the outlet's session drops.
-var outletDrops = map[string]session.Drop{
+var outletDrops = map[string]session.DropReason{
 	"full": session.DropQueueFull, "full_unstored": session.DropZeroFull, "too_old": session.DropTooOld, "expired": session.DropExpired,
 	"not_linked": session.DropDisconnected, "refused": session.DropRefused, "damaged": session.DropDamaged, "no_link": session.DropSessionEnded,
 }
 
 // OpenOutlet takes messages out, at most window of them without Done or Drop. An outlet
 // that was opened before is shut.
-func (b *Broker) OpenOutlet(window int) *Outlet { return b.outlet.sess.Open(window) }
+func (b *Broker) OpenOutlet(window int) *Outlet { return b.outlet.sess.OpenLocal(window) }
 
 // OutletStats takes a snapshot.
 func (b *Broker) OutletStats() (s OutletStats) {
@@ -148,7 +148,7 @@ func (b *Broker) OutletStats() (s OutletStats) {
 	if b.outlet.sess == nil {
 		return s
 	}
-	waiting, unacked, bytes := b.outlet.sess.Load()
+	waiting, unacked, bytes := b.outlet.sess.Backlog()
 	s.Messages, s.Bytes, s.Unacknowledged, s.Taken = waiting+unacked, bytes, unacked, b.outlet.count.Sent.Load()
 	s.Done = b.outlet.count.Done.Load()
 	if at := b.outlet.sess.Oldest(); !at.IsZero() {

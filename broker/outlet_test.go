@@ -55,10 +55,10 @@ func TestTheOutletKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	list, got := next(t, o, 3)
 	require.Equal(t, []string{"0", "1", "2"}, got)
 	none(t, o) // the window
-	o.Done(list[0].ID)
+	o.Acknowledge(list[0].ID)
 	last, got := next(t, o, 1)
 	require.Equal(t, []string{"3"}, got)
-	o.Done(last[0].ID)
+	o.Acknowledge(last[0].ID)
 	require.Equal(t, 2, b.OutletStats().Messages)
 
 	again := b.OpenOutlet(10) // a new connection: what nobody answered comes again, first
@@ -78,7 +78,7 @@ func TestTheOutletKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	require.Subset(t, got, []string{"1", "2", "4"}) // what was done shortly before a crash may come again
 	require.IsIncreasing(t, got)
 	for _, p := range list {
-		o.Done(p.ID)
+		o.Acknowledge(p.ID)
 	}
 	require.Zero(t, b.OutletStats().Messages)
 }
@@ -95,7 +95,7 @@ func TestWhatIsOnlyPassedIsTakenWhileTheOutletIsOpen(t *testing.T) {
 	require.Zero(t, list[0].ID)
 	require.True(t, list[0].Retain)
 	require.NotZero(t, list[1].ID)
-	o.Done(list[1].ID)
+	o.Acknowledge(list[1].ID)
 	none(t, o)
 	require.Zero(t, c.publish1("both/passed", "unread").ReasonCode)
 	o.Shut()
@@ -241,7 +241,7 @@ func taken(t *testing.T, o *Outlet, n int) (payloads []int) {
 		i, err := strconv.Atoi(string(p.Payload))
 		require.NoError(t, err)
 		payloads = append(payloads, i)
-		o.Done(p.ID)
+		o.Acknowledge(p.ID)
 	}
 	return payloads
 }
@@ -290,7 +290,7 @@ func TestTrial32DoneInAnyOrder(t *testing.T) {
 	list, _ := next(t, o, 64)
 	for i, p := range list {
 		if i%2 == 0 {
-			o.Done(p.ID)
+			o.Acknowledge(p.ID)
 		}
 	}
 	stop()
@@ -381,7 +381,7 @@ func TestTrial32WhatIsOnlyPassedHasRoom(t *testing.T) {
 		}
 		require.Equal(t, strconv.Itoa(stored), string(p.Payload))
 		stored++
-		o.Done(p.ID)
+		o.Acknowledge(p.ID)
 	}
 	require.Positive(t, seen)
 }

@@ -119,10 +119,10 @@ func (s *store) now(changes []journal.Change) error {
 
 // Kinds of the broker's own records. A session's parts are package session's.
 const (
-	kindClient       = session.KindOther + iota // a durable session: who, how long, since when away, its will
-	kindSubscription                            // one of its subscriptions
-	kindRetained                                // a retained message of a users' own topic, and the user for whom it counts
-	kindWill                                    // the will of a session that ends with its connection: who, the will
+	kindClient       = session.FirstOtherKind + iota // a durable session: who, how long, since when away, its will
+	kindSubscription                                 // one of its subscriptions
+	kindRetained                                     // a retained message of a users' own topic, and the user for whom it counts
+	kindWill                                         // the will of a session that ends with its connection: who, the will
 )
 
 // record encodes the client's record. w is its will, connected or away.
@@ -206,7 +206,7 @@ func (b *Broker) clientFrom(record uint64, d *session.Decoder) *client {
 		c.will = willFrom(d, id)
 		c.weighWill(c.will)
 	}
-	c.sess.Endure(c.number, b.store)
+	c.sess.MakeDurable(c.number, b.store)
 	return c
 }
 
@@ -307,7 +307,7 @@ func (b *Broker) load() error {
 }
 
 func (l *loading) record(id uint64, value []byte) error {
-	if len(value) > 0 && value[0] < session.KindOther {
+	if len(value) > 0 && value[0] < session.FirstOtherKind {
 		return l.parts.Record(id, value)
 	}
 	d := session.NewDecoder(value)
@@ -338,7 +338,7 @@ func (l *loading) retained(id uint64, d *session.Decoder) error {
 	if err := d.End(); err != nil {
 		return err
 	}
-	m.Anchor(l.now)
+	m.Rebase(l.now)
 	if m.Expired(l.now) {
 		l.outdated = append(l.outdated, id)
 		return nil
@@ -354,13 +354,13 @@ func (l *loading) choose(c *client) {
 	if c.left.IsZero() {
 		c.left = l.now // it was connected when the broker went
 	}
-	c.left = session.Then(c.left, l.now)
+	c.left = session.RebaseTime(c.left, l.now)
 	byID := l.b.clients.byID
 	old := byID[c.id]
 	lost := c
 	switch {
 	case old != nil && old.number > c.number:
-	case c.will == nil && !l.parts.Shares(c.number) && !c.left.Add(c.lasting).After(l.now):
+	case c.will == nil && !l.parts.HasShared(c.number) && !c.left.Add(c.lasting).After(l.now):
 	default:
 		byID[c.id], lost = c, old
 	}
@@ -389,10 +389,10 @@ func (l *loading) restore(c *client) error {
 	for _, p := range pulls {
 		s := c.subs[p.Filter]
 		if s == nil {
-			c.sess.StopPull(p.Filter) // it was unsubscribed
+			c.sess.CancelReplay(p.Filter) // it was unsubscribed
 			continue
 		}
-		c.sess.Pull(p.Filter, l.b.puller(s, p.After))
+		c.sess.StartReplay(p.Filter, l.b.puller(s, p.After))
 	}
 	return err
 }

@@ -55,11 +55,11 @@ func (c *conn) publish(pk *packets.Packet) error {
 	var along []journal.Change
 	if s.m.QoS == 2 {
 		sess := c.client.sess
-		if !sess.Begin(s.id, s.finish) {
+		if !sess.BeginQoS2(s.id, s.finish) {
 			return nil
 		}
-		along = sess.Begun(s.id)
-		done = func(err error) { sess.Finish(s.id, err) }
+		along = sess.QoS2Changes(s.id)
+		done = func(err error) { sess.FinishQoS2(s.id, err) }
 	}
 	if topics.IsTree(s.m.Topic) {
 		done = c.b.asked.counted(s.m, done)
@@ -207,7 +207,7 @@ func (c *conn) topic(pk *packets.Packet) (topic string, err error) {
 
 // accept takes a client's message, or refuses it: done is told which, once. The
 // changes that come along are stored with a message that is taken.
-func (b *Broker) accept(m Message, batch *session.Batch, along []journal.Change, done func(error)) {
+func (b *Broker) accept(m Message, batch *session.WriteBatch, along []journal.Change, done func(error)) {
 	if isBridgeNotice(m.Topic) {
 		b.store.along(along, done)
 		return

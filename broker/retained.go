@@ -213,7 +213,7 @@ func (r *memoryRetained) size() (messages, bytes int) {
 }
 
 // Puller goes through the topics that match, in their order, after one of them; empty: from the first.
-func (r *memoryRetained) Puller(filter, after string) session.Puller {
+func (r *memoryRetained) Puller(filter, after string) session.RetainedReader {
 	p := retainedPuller{store: r, filter: filter, prefix: literal(filter)}
 	if p.from = p.prefix; after != "" {
 		p.from = after + "\x00" // which no topic has
@@ -263,9 +263,9 @@ func (p *retainedPuller) scan(max int) (out []*session.Message) {
 
 // puller goes through everything retained that a subscription matches and its client may
 // read: users' own topics, after one of them, then the tree's.
-func (b *Broker) puller(s *subscription, after string) session.Puller {
+func (b *Broker) puller(s *subscription, after string) session.RetainedReader {
 	c, filter := s.client, s.plain
-	parts := []session.Puller{b.retained.Puller(filter, after)}
+	parts := []session.RetainedReader{b.retained.Puller(filter, after)}
 	first, _, _ := strings.Cut(filter, "/")
 	if b.opts.Tree != nil && (first == "#" || first == "+" || first == topics.Version) {
 		parts = append(parts, b.treePuller(filter))
@@ -292,7 +292,7 @@ func (b *Broker) puller(s *subscription, after string) session.Puller {
 	}
 }
 
-func (b *Broker) treePuller(filter string) session.Puller {
+func (b *Broker) treePuller(filter string) session.RetainedReader {
 	next := b.opts.Tree.Retained(filter)
 	return func(max int) []*session.Message {
 		values := next(max)

@@ -63,7 +63,7 @@ type merged struct {
 	ids         []uint32
 }
 
-func (m *merged) delivery(msg *session.Message, batch *session.Batch) session.Delivery {
+func (m *merged) delivery(msg *session.Message, batch *session.WriteBatch) session.Delivery {
 	d := session.Delivery{QoS: min(msg.QoS, m.qos), Retain: msg.Retain && m.retain, IDs: m.ids, Batch: batch}
 	if m.own {
 		d.QoS = m.qos
@@ -92,7 +92,7 @@ func newRouter(a *acl) *router {
 }
 
 // deliver queues the message in the session of every subscriber.
-func (r *router) deliver(rt *route, m *session.Message, batch *session.Batch) {
+func (r *router) deliver(rt *route, m *session.Message, batch *session.WriteBatch) {
 	rt.each(m, batch, func(c *client, how session.Delivery) bool { return r.give(c, m, how) })
 }
 
@@ -111,7 +111,7 @@ func (r *router) give(c *client, m *session.Message, how session.Delivery) bool 
 
 // each goes through the sessions that get the message, and how. give reports false when
 // another member of a shared subscription has to get it.
-func (rt *route) each(m *session.Message, batch *session.Batch, give func(*client, session.Delivery) bool) {
+func (rt *route) each(m *session.Message, batch *session.WriteBatch, give func(*client, session.Delivery) bool) {
 	for i := range rt.targets {
 		t := &rt.targets[i]
 		how := &t.all
@@ -128,7 +128,7 @@ func (rt *route) each(m *session.Message, batch *session.Batch, give func(*clien
 }
 
 // each goes through the members until one has got the message.
-func (g *sharedGroup) each(m *session.Message, batch *session.Batch, give func(*client, session.Delivery) bool) {
+func (g *sharedGroup) each(m *session.Message, batch *session.WriteBatch, give func(*client, session.Delivery) bool) {
 	s, d := g.choose(m)
 	d.Batch = batch
 	if give(s.client, d) || len(g.members) == 1 {
@@ -166,7 +166,7 @@ const (
 )
 
 func (s *subscription) rank(m *session.Message) int {
-	online, room := s.client.sess.Online(), s.client.sess.Room(m)
+	online, room := s.client.sess.Online(), s.client.sess.HasRoom(m)
 	switch {
 	case online && room:
 		return served
@@ -301,14 +301,14 @@ func (r *router) turn(key groupKey) *atomic.Uint64 {
 type parcel struct {
 	b        *Broker
 	changes  []journal.Change
-	offers   []session.Offer
+	offers   []session.Pending
 	retained *session.Message // to be settled
 	link     *conn            // the node's connection that the message came on; nil: none
 }
 
 // terms are how a message is sent.
 type terms struct {
-	batch *session.Batch
+	batch *session.WriteBatch
 	along []journal.Change // to be stored with it
 	link  *conn            // the node's connection that the message came on; nil: none
 }
@@ -336,9 +336,9 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 		defer lock.Unlock()
 	}
 	rt := b.router.route(out.Topic)
-	if how.batch == nil && len(rt.targets) > session.Few {
-		how.batch = &session.Batch{Fanout: b.fanout}
-		defer how.batch.Wake()
+	if how.batch == nil && len(rt.targets) > session.DirectWrites {
+		how.batch = &session.WriteBatch{Fanout: b.fanout}
+		defer how.batch.FlushAsync()
 	}
 	p := &parcel{b: b, changes: how.along, link: how.link}
 	if retained {
@@ -369,7 +369,7 @@ func keptAsRetained(topic string, retain bool) bool {
 
 // deliver queues the message in the session of every subscriber, and what it takes to have
 // it on disk for those whose sessions are durable.
-func (p *parcel) deliver(rt *route, out *session.Message, batch *session.Batch) {
+func (p *parcel) deliver(rt *route, out *session.Message, batch *session.WriteBatch) {
 	rt.each(out, batch, func(c *client, how session.Delivery) bool { return p.give(c, out, how) })
 	p.store(out)
 }
@@ -381,7 +381,7 @@ func (p *parcel) give(c *client, out *session.Message, how session.Delivery) boo
 		return p.b.router.give(c, out, how)
 	}
 	how.Stored = p.link != nil
-	switch o, ok := c.sess.Offer(out, how); {
+	switch o, ok := c.sess.EnqueueDurable(out, how); {
 	case !ok:
 		p.b.router.dropped(c, out)
 	case !o.None():
@@ -397,7 +397,7 @@ func (p *parcel) store(out *session.Message) {
 	var body *session.Body
 	sharing := 0
 	for _, o := range p.offers {
-		if o.Shares() {
+		if o.SharesBody() {
 			sharing++
 		}
 	}
@@ -461,7 +461,7 @@ func (p *parcel) committed(err error) error {
 		}
 	}
 	for _, o := range p.offers {
-		o.Settle(err)
+		o.Committed(err)
 	}
 	return err
 }

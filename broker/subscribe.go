@@ -96,7 +96,7 @@ func (c *conn) subscribeTo(f packets.Subscription) (s, old *subscription, err er
 	}
 	c.b.keepSubscription(s, old)
 	if s.wantsRetained(old != nil) { // before the first message comes
-		cl.sess.Owe(s.filter, s.marker, s.delivery())
+		cl.sess.OweRetained(s.filter, s.marker, s.delivery())
 	}
 	cl.put(s)
 	c.b.router.index.add(s)
@@ -168,7 +168,7 @@ func (b *Broker) keepSubscription(s, old *subscription) {
 	}
 	changes := []journal.Change{s.change()}
 	if s.wantsRetained(old != nil) {
-		marker := s.client.sess.Marker(s.filter, s.delivery())
+		marker := s.client.sess.ReplayRecord(s.filter, s.delivery())
 		s.marker = marker.ID
 		changes = append(changes, marker)
 	}
@@ -199,7 +199,7 @@ func (c *conn) withdraw(s, old *subscription) {
 		return
 	}
 	if s.marker > 0 {
-		cl.sess.StopPull(s.filter)
+		cl.sess.CancelReplay(s.filter)
 	}
 	if old == nil {
 		cl.drop(s.filter)
@@ -238,7 +238,7 @@ func (c *conn) pullRetained(granted, replaced []*subscription) {
 			passed = true
 			c.b.order.pass()
 		}
-		c.client.sess.Pull(s.filter, c.b.puller(s, ""))
+		c.client.sess.StartReplay(s.filter, c.b.puller(s, ""))
 	}
 }
 
@@ -293,7 +293,7 @@ func (c *conn) unsubscribeFrom(filter string) bool {
 		return false
 	}
 	c.b.router.index.remove(s)
-	cl.sess.StopPull(filter)
+	cl.sess.CancelReplay(filter)
 	return true
 }
 

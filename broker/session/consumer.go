@@ -2,16 +2,16 @@ package session
 
 import "time"
 
-// Outlet takes the messages of a session inside the process, as a Writer takes them to
+// LocalConsumer takes the messages of a session inside the process, as a Writer takes them to
 // a connection: in order, with a window, and each is the session's until Done or Drop.
 // It is for sessions whose subscriptions have QoS 0 and 1.
-type Outlet struct {
+type LocalConsumer struct {
 	s     *Session
 	ready chan struct{}
 }
 
-// Parcel is a message that was taken out. With ID 0, for QoS 0, it is not waited for.
-type Parcel struct {
+// LocalMessage is a message that was taken out. With ID 0, for QoS 0, it is not waited for.
+type LocalMessage struct {
 	*Message
 	ID     uint16
 	Again  bool   // it was taken before, by another outlet
@@ -19,10 +19,10 @@ type Parcel struct {
 	Retain bool
 }
 
-// Open makes an outlet, in the place of an earlier one: what that has taken and not
+// OpenLocal makes an outlet, in the place of an earlier one: what that has taken and not
 // settled is given again, first and in order. Until then QoS 0 is not queued.
-func (s *Session) Open(window int) *Outlet {
-	o := &Outlet{s: s, ready: make(chan struct{}, 1)}
+func (s *Session) OpenLocal(window int) *LocalConsumer {
+	o := &LocalConsumer{s: s, ready: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writer, s.window = o, window
@@ -32,33 +32,33 @@ func (s *Session) Open(window int) *Outlet {
 }
 
 // Shut ends the outlet. Done and Drop still count.
-func (o *Outlet) Shut() { o.s.detach(o) }
+func (o *LocalConsumer) Shut() { o.s.detach(o) }
 
 // Ready has a value when there may be something to take.
-func (o *Outlet) Ready() <-chan struct{} { return o.ready }
+func (o *LocalConsumer) Ready() <-chan struct{} { return o.ready }
 
 // Next takes the oldest message that was not taken yet, if the window lets it.
-func (o *Outlet) Next() (Parcel, bool) {
+func (o *LocalConsumer) Next() (LocalMessage, bool) {
 	s := o.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.writer != taker(o) || s.ended {
-		return Parcel{}, false
+		return LocalMessage{}, false
 	}
 	now := s.now()
 	if x, ok := s.again(now); ok {
 		return parcel(x.item, x.id, true, now), true
 	} else if s.flights.resend != nil {
-		return Parcel{}, false
+		return LocalMessage{}, false
 	}
 	for {
 		s.dropOld(now)
 		if s.readAhead(o); s.writer != taker(o) || s.ended {
-			return Parcel{}, false
+			return LocalMessage{}, false
 		}
 		it, ok := s.queue.front()
 		if !ok || s.waits(it) {
-			return Parcel{}, false
+			return LocalMessage{}, false
 		}
 		s.queue.pop()
 		if it.msg.Expired(now) {
@@ -74,8 +74,8 @@ func (o *Outlet) Next() (Parcel, bool) {
 	}
 }
 
-func parcel(it item, id uint16, again bool, now time.Time) Parcel {
-	return Parcel{Message: it.msg, ID: id, Again: again, Expiry: it.msg.remaining(now), Retain: it.retain}
+func parcel(it item, id uint16, again bool, now time.Time) LocalMessage {
+	return LocalMessage{Message: it.msg, ID: id, Again: again, Expiry: it.msg.remaining(now), Retain: it.retain}
 }
 
 // again finds the next message that an earlier outlet has left.
@@ -100,14 +100,14 @@ func (s *Session) again(now time.Time) (*flight, bool) {
 	return nil, false
 }
 
-// Done says that a message is where it was to go.
-func (o *Outlet) Done(id uint16) {
+// Acknowledge says that a message is where it was to go.
+func (o *LocalConsumer) Acknowledge(id uint16) {
 	o.s.count.Done.Add(1)
 	o.s.Puback(id, nil)
 }
 
-// Drop says that it will never be taken there.
-func (o *Outlet) Drop(id uint16) {
+// Reject says that it will never be taken there.
+func (o *LocalConsumer) Reject(id uint16) {
 	s := o.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,19 +134,19 @@ func (s *Session) Oldest() time.Time {
 }
 
 // Wake tells that there may be something to take.
-func (o *Outlet) Wake() {
+func (o *LocalConsumer) Wake() {
 	select {
 	case o.ready <- struct{}{}:
 	default:
 	}
 }
 
-func (o *Outlet) wakeWith(*Batch) { o.Wake() }
+func (o *LocalConsumer) wakeWith(*WriteBatch) { o.Wake() }
 
 // Control is nothing: QoS 2 has answers, and doesn't come here.
-func (o *Outlet) Control([]byte) {}
+func (o *LocalConsumer) Control([]byte) {}
 
 // Close is nothing: the session never gives up on its own process.
-func (o *Outlet) Close() {}
+func (o *LocalConsumer) Close() {}
 
-func (o *Outlet) serves() bool { return false }
+func (o *LocalConsumer) serves() bool { return false }

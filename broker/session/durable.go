@@ -56,9 +56,9 @@ func NewBody(m *Message, log Log, offers int) (*Body, journal.Change) {
 	return b, journal.Change{ID: b.record, Value: e}
 }
 
-// Endure makes a session that is still empty outlive the process. number is its
+// MakeDurable makes a session that is still empty outlive the process. number is its
 // name in records, and never another's.
-func (s *Session) Endure(number uint64, log Log) {
+func (s *Session) MakeDurable(number uint64, log Log) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.number, s.log = number, log
@@ -71,32 +71,32 @@ func (s *Session) Durable() bool { return s.log != nil }
 // client that got it can't take another message for it.
 func packetID(seq uint64) uint16 { return uint16((seq-1)%math.MaxUint16) + 1 }
 
-// Offer is a message in the queue of a durable session that is not yet stored. It
+// Pending is a message in the queue of a durable session that is not yet stored. It
 // must be settled.
-type Offer struct {
+type Pending struct {
 	s  *Session
 	it item
 }
 
-// Offer queues a QoS 1 or 2 message in a durable session. It reports false when there was
+// EnqueueDurable queues a QoS 1 or 2 message in a durable session. It reports false when there was
 // no room, which is counted. An offer of a session that has ended is none: it needn't
 // be stored.
-func (s *Session) Offer(m *Message, d Delivery) (o Offer, ok bool) {
+func (s *Session) EnqueueDurable(m *Message, d Delivery) (o Pending, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return Offer{}, true
+		return Pending{}, true
 	}
 	if !s.makeRoom(m) {
 		s.missed(m.Topic)
 		s.count.drop(DropQueueFull, 1)
-		return Offer{}, false
+		return Pending{}, false
 	}
 	s.arrived(m.Topic)
 	return s.offer(m, d, false), true
 }
 
-func (s *Session) offer(m *Message, d Delivery, pulled bool) Offer {
+func (s *Session) offer(m *Message, d Delivery, pulled bool) Pending {
 	s.seq++
 	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, share: d.Share, stake: &stake{
 		seq: s.seq, pending: true, after: d.Stored, pos: s.queue.items.end(), pulled: pulled,
@@ -109,18 +109,18 @@ func (s *Session) offer(m *Message, d Delivery, pulled bool) Offer {
 	} else {
 		s.putBehind(it)
 	}
-	return Offer{s: s, it: it}
+	return Pending{s: s, it: it}
 }
 
 // None says whether there is nothing to store and to settle.
-func (o Offer) None() bool { return o.s == nil }
+func (o Pending) None() bool { return o.s == nil }
 
-// Shares says whether the offer's message may be in a body that other offers share.
-func (o Offer) Shares() bool { return !o.s.windowed() }
+// SharesBody says whether the offer's message may be in a body that other offers share.
+func (o Pending) SharesBody() bool { return !o.s.windowed() }
 
 // Change stores the offer. body is nil when the message is in no other record.
-func (o Offer) Change(body *Body) journal.Change {
-	if !o.Shares() {
+func (o Pending) Change(body *Body) journal.Change {
+	if !o.SharesBody() {
 		return journal.Change{ID: o.it.stake.record, Value: o.s.sequenced(o.it)}
 	}
 	var where uint64
@@ -131,14 +131,14 @@ func (o Offer) Change(body *Body) journal.Change {
 	return journal.Change{ID: o.it.stake.record, Value: o.s.entry(o.it, where)}
 }
 
-func (o Offer) share(body *Body) {
+func (o Pending) share(body *Body) {
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
 	o.it.stake.body = body
 }
 
-// Settle tells the outcome: a message that could not be stored is not kept.
-func (o Offer) Settle(err error) {
+// Committed tells the outcome: a message that could not be stored is not kept.
+func (o Pending) Committed(err error) {
 	s := o.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,18 +279,18 @@ func (s *Session) giveUp() {
 }
 
 // Kinds of a session's records: the first byte of each. Whoever keeps other records
-// in the same journal uses kinds from KindOther on.
+// in the same journal uses kinds from FirstOtherKind on.
 const (
-	kindEntry     byte = iota + 1 // a queued message: session, seq, how, message
-	kindShared                    // the same of a message that others have, too: session, seq, how, number of the body
-	kindBody                      // such a message
-	kindReleased                  // a QoS 2 message after its PUBREC: session, seq, topic if that still counts for pulls
-	kindInbound                   // a QoS 2 publish of the client's: session, packet id
-	kindProgress                  // how far the queue was sent: session, seq
-	kindPull                      // retained messages that are still to be sent: session, filter, how, seq at the subscription, topic after which
-	kindSequenced                 // a queued message in a sequence: session, seq, how, message, checksum
-	kindArrived                   // a message that was delivered while retained ones are still to be sent: session, seq, topic
-	KindOther     byte = 32
+	kindEntry      byte = iota + 1 // a queued message: session, seq, how, message
+	kindShared                     // the same of a message that others have, too: session, seq, how, number of the body
+	kindBody                       // such a message
+	kindReleased                   // a QoS 2 message after its PUBREC: session, seq, topic if that still counts for pulls
+	kindInbound                    // a QoS 2 publish of the client's: session, packet id
+	kindProgress                   // how far the queue was sent: session, seq
+	kindPull                       // retained messages that are still to be sent: session, filter, how, seq at the subscription, topic after which
+	kindSequenced                  // a queued message in a sequence: session, seq, how, message, checksum
+	kindArrived                    // a message that was delivered while retained ones are still to be sent: session, seq, topic
+	FirstOtherKind byte = 32
 )
 
 // Encoder appends values to a record.
@@ -574,8 +574,8 @@ type loadedBody struct {
 	Body
 }
 
-// LoadedPull is a filter whose retained messages are still owed, but for users' own topics up to one.
-type LoadedPull struct{ Filter, After string }
+// PendingReplay is a filter whose retained messages are still owed, but for users' own topics up to one.
+type PendingReplay struct{ Filter, After string }
 
 // NewLoader makes an empty loader.
 func NewLoader(now time.Time) *Loader {
@@ -646,7 +646,7 @@ func (l *Loader) sequenced(id uint64, value []byte) error {
 		return err
 	}
 	p := l.of(number)
-	e.msg.Anchor(l.now)
+	e.msg.Rebase(l.now)
 	p.behind.put(e.seq, e.msg.stored(), e.msg.came)
 	p.last = max(p.last, e.seq)
 	return nil
@@ -672,7 +672,7 @@ func (d *Decoder) entry(kind byte, id uint64) entry {
 }
 
 // Restore fills a session that is still empty, and returns the pulls to go on with.
-func (l *Loader) Restore(s *Session) ([]LoadedPull, error) {
+func (l *Loader) Restore(s *Session) ([]PendingReplay, error) {
 	p := l.parts[s.number]
 	if p == nil {
 		return nil, nil
@@ -699,7 +699,7 @@ func (l *Loader) Restore(s *Session) ([]LoadedPull, error) {
 }
 
 // restorePulls brings back what is owed of what is retained, and which of its topics have come since.
-func (s *Session) restorePulls(p *parts) (list []LoadedPull) {
+func (s *Session) restorePulls(p *parts) (list []PendingReplay) {
 	slices.SortFunc(p.arrived, func(a, b seen) int { return cmp.Compare(a.seq, b.seq) })
 	if s.pulls = p.pulls; len(s.pulls) == 0 {
 		for _, a := range p.arrived {
@@ -715,14 +715,14 @@ func (s *Session) restorePulls(p *parts) (list []LoadedPull) {
 	}
 	for _, x := range s.pulls {
 		x.since = uint64(sort.Search(len(p.arrived), func(i int) bool { return p.arrived[i].seq > x.seq }))
-		list = append(list, LoadedPull{x.filter, x.after})
+		list = append(list, PendingReplay{x.filter, x.after})
 	}
 	return list
 }
 
-// Shares says whether a session has messages that are another member's of a shared subscription
+// HasShared says whether a session has messages that are another member's of a shared subscription
 // once it ends.
-func (l *Loader) Shares(number uint64) bool {
+func (l *Loader) HasShared(number uint64) bool {
 	p := l.parts[number]
 	return p != nil && slices.ContainsFunc(p.entries, func(e entry) bool { return e.how.Share != nil })
 }
@@ -748,7 +748,7 @@ func (l *Loader) item(e entry) (item, error) {
 // restore puts an item where it was: on its way, if it was sent, or in the queue.
 func (s *Session) restore(it item, e entry, now time.Time) {
 	s.seq = max(s.seq, e.seq)
-	it.msg.Anchor(now)
+	it.msg.Rebase(now)
 	if (e.released || e.seq <= s.sent) && s.flights.byID[packetID(e.seq)] == nil {
 		x := s.flights.add(it)
 		x.released = e.released
@@ -968,7 +968,7 @@ const (
 
 // readAhead fills the queue with what comes next, if half of the window is free. It unlocks the session
 // while it reads.
-func (s *Session) readAhead(o *Outlet) {
+func (s *Session) readAhead(o *LocalConsumer) {
 	b := &s.behind
 	if b.live == 0 || b.reading || s.queue.stored() > s.limits.Window/2 || !s.flights.room(s.window) {
 		return
@@ -1003,7 +1003,7 @@ func (s *Session) readAhead(o *Outlet) {
 		}
 		if err == nil {
 			items[i] = item{msg: e.msg, ids: e.how.IDs, qos: e.how.QoS, retain: e.how.Retain, stake: &stake{seq: e.seq, record: ids[i]}}
-			items[i].msg.Anchor(now)
+			items[i].msg.Rebase(now)
 		}
 		return err
 	})
@@ -1025,7 +1025,7 @@ func (s *Session) readAhead(o *Outlet) {
 }
 
 // unread deals with a message that can't be read: it is dropped if that won't change.
-func (s *Session) unread(o *Outlet, err error) {
+func (s *Session) unread(o *LocalConsumer, err error) {
 	if s.queue.live > 0 {
 		return // those before it go first
 	}

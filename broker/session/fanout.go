@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Few is how many connections one batch writes to itself. More go through the fan-out queue.
-const Few = 32
+// DirectWrites is how many connections one batch writes to itself. More go through the fan-out queue.
+const DirectWrites = 32
 
 // Fanout is the queue of connections that one batch gave something to, when they are too many
 // for the publisher's own goroutine to write to. As many workers as there are processors take
@@ -113,16 +113,16 @@ func (w *Writer) writeOnce() (again bool) {
 	return ok && (full || !w.pause())
 }
 
-// Batch are the writers that are to be flushed once a reader has dealt with all that
-// arrived together. A nil Batch wakes them at once.
-type Batch struct {
+// WriteBatch are the writers that are to be flushed once a reader has dealt with all that
+// arrived together. A nil WriteBatch wakes them at once.
+type WriteBatch struct {
 	Fanout  *Fanout
 	writers []*Writer
 	queued  uint64 // the last of them in the fan-out queue
 }
 
 // Add has the writer flushed with the batch.
-func (b *Batch) Add(w *Writer) {
+func (b *WriteBatch) Add(w *Writer) {
 	switch {
 	case b == nil:
 		w.Wake()
@@ -132,19 +132,19 @@ func (b *Batch) Add(w *Writer) {
 	}
 }
 
-func (w *Writer) wakeWith(b *Batch) { b.Add(w) }
+func (w *Writer) wakeWith(b *WriteBatch) { b.Add(w) }
 
 // Flush writes to a few writers itself, and has the fan-out queue write to many.
-func (b *Batch) Flush() { b.flush((*Writer).flush) }
+func (b *WriteBatch) Flush() { b.flush((*Writer).flush) }
 
-// Wake is Flush for a goroutine that has no time to write.
-func (b *Batch) Wake() { b.flush((*Writer).Wake) }
+// FlushAsync is Flush for a goroutine that has no time to write.
+func (b *WriteBatch) FlushAsync() { b.flush((*Writer).Wake) }
 
-func (b *Batch) flush(one func(*Writer)) {
+func (b *WriteBatch) flush(one func(*Writer)) {
 	for _, w := range b.writers {
 		w.batch.CompareAndSwap(b, nil) // from now on what it is given is somebody else's to flush
 	}
-	if len(b.writers) <= Few {
+	if len(b.writers) <= DirectWrites {
 		for _, w := range b.writers {
 			one(w)
 		}
@@ -158,13 +158,13 @@ func (b *Batch) flush(one func(*Writer)) {
 		b.queued = b.Fanout.add(idle...)
 	}
 	clear(b.writers)
-	if b.writers = b.writers[:0]; cap(b.writers) > Few {
+	if b.writers = b.writers[:0]; cap(b.writers) > DirectWrites {
 		b.writers = nil
 	}
 }
 
 // Await blocks until the fan-out queue has written to all that the batch put there.
-func (b *Batch) Await() {
+func (b *WriteBatch) Await() {
 	if b.queued > 0 {
 		b.Fanout.await(b.queued)
 		b.queued = 0

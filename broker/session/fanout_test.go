@@ -57,7 +57,7 @@ func listeners(n, blindth int) (all []listener) {
 			conn = blind{l.tape}
 		}
 		w := NewWriter(conn, time.Minute)
-		l.Attach(w, Params{Version: 5})
+		l.Attach(w, ConnParams{Version: 5})
 		w.mu.Lock()
 		w.session = l.Session
 		w.mu.Unlock()
@@ -66,7 +66,7 @@ func listeners(n, blindth int) (all []listener) {
 	return all
 }
 
-func give(all []listener, b *Batch, text string) {
+func give(all []listener, b *WriteBatch, text string) {
 	m := message("a", text, 0)
 	for _, l := range all {
 		l.Enqueue(m, Delivery{Batch: b})
@@ -74,7 +74,7 @@ func give(all []listener, b *Batch, text string) {
 }
 
 func TestFanoutDeliversEverythingInOrder(t *testing.T) {
-	b := Batch{Fanout: NewFanout()}
+	b := WriteBatch{Fanout: NewFanout()}
 	all := listeners(200, 4)
 	var want []string
 	for i := range 300 {
@@ -83,7 +83,7 @@ func TestFanoutDeliversEverythingInOrder(t *testing.T) {
 		if i%3 > 0 {
 			b.Flush()
 		} else {
-			b.Wake()
+			b.FlushAsync()
 		}
 	}
 	for _, l := range all {
@@ -110,13 +110,13 @@ func (g gate) TryWrite(b []byte) (int, error) {
 // they came, none rests in between, and what a connection is given while it waits leaves with one write.
 func TestTrial30FanoutIsOneQueue(t *testing.T) {
 	workers := runtime.GOMAXPROCS(0)
-	b := Batch{Fanout: NewFanout()}
+	b := WriteBatch{Fanout: NewFanout()}
 	entered, open := make(chan struct{}, workers), make(chan struct{})
 	var first []listener
 	for range workers { // they keep all workers
 		l := listener{New(limits, time.Now, &Counters{}), &tape{}}
 		w := NewWriter(gate{l.tape, entered, open}, time.Minute)
-		l.Attach(w, Params{Version: 5})
+		l.Attach(w, ConnParams{Version: 5})
 		w.session = l.Session
 		first = append(first, l)
 	}
@@ -150,20 +150,20 @@ func TestTrial30FanoutIsOneQueue(t *testing.T) {
 // TestWhoHasNoRoomIsNotWokenInVain: a client whose window is full is left alone until it acknowledges.
 func TestWhoHasNoRoomIsNotWokenInVain(t *testing.T) {
 	s := New(limits, time.Now, &Counters{})
-	w := attached(s, Params{Version: 5, ReceiveMaximum: 1})
-	var b Batch
+	w := attached(s, ConnParams{Version: 5, ReceiveMaximum: 1})
+	var b WriteBatch
 	put := func(text string) int {
 		require.True(t, s.Enqueue(message("a", text, 1), Delivery{QoS: 1, Batch: &b}))
 		return len(b.writers)
 	}
 	require.Equal(t, 1, put("a"))
-	b = Batch{}
+	b = WriteBatch{}
 	w.batch.Store(nil)
 	sent := decode(t, s.drain(w, nil, batchBytes), 5)
 	require.Equal(t, []string{"a"}, payloads(sent))
 	require.Equal(t, 1, put("b"), "nothing is known yet of what waits")
 	require.Empty(t, s.drain(w, nil, batchBytes))
-	b = Batch{}
+	b = WriteBatch{}
 	w.batch.Store(nil)
 	require.Zero(t, put("c"))
 	require.True(t, s.Puback(sent[0].PacketID, &b))

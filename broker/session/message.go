@@ -38,17 +38,17 @@ type Message struct {
 // once, before the message is shared.
 func (m *Message) Stamp(now time.Time) { m.At, m.came = now, now }
 
-// Anchor has the time of a message that was read from disk go on.
-func (m *Message) Anchor(now time.Time) { m.came = Then(m.At, now) }
+// Rebase has the time of a message that was read from disk go on.
+func (m *Message) Rebase(now time.Time) { m.came = RebaseTime(m.At, now) }
 
 // sane is the beginning of 2026. Nothing of ours ran before it: a clock that says less was
 // not set yet.
 const sane = 1_767_225_600
 
-// Then is a time that was read from disk by the clock that runs now, whose jumps change
+// RebaseTime is a time that was read from disk by the clock that runs now, whose jumps change
 // nothing any more. What can't be so, because the clock was set in between, was now: a
 // time that is to come, or one long before there was such a program.
-func Then(t, now time.Time) time.Time {
+func RebaseTime(t, now time.Time) time.Time {
 	if t.After(now) || t.Unix() < sane && now.Unix() >= sane {
 		return now
 	}
@@ -112,10 +112,10 @@ func (m *Message) stored() int {
 type Delivery struct {
 	QoS    byte
 	Retain bool
-	IDs    []uint32 // subscription identifiers; shared, never changed
-	Batch  *Batch   // that the message is part of; nil: it is sent at once
-	Stored bool     // it is sent once it is on disk, where it has to be
-	Share  *string  // the shared subscription as whose member the session gets it; nil: none
+	IDs    []uint32    // subscription identifiers; shared, never changed
+	Batch  *WriteBatch // that the message is part of; nil: it is sent at once
+	Stored bool        // it is sent once it is on disk, where it has to be
+	Share  *string     // the shared subscription as whose member the session gets it; nil: none
 }
 
 // Types of packet, in the upper four bits of the first byte.

@@ -23,13 +23,13 @@ func TestExpiryIsADuration(t *testing.T) {
 	now := time.Now()
 	m := calendar(now.Add(-10*time.Second), 60)
 	require.NotContains(t, m.At.String(), "m=", "what was on disk has the calendar only")
-	m.Anchor(now)
+	m.Rebase(now)
 	require.Contains(t, m.came.String(), "m=")
 	require.InDelta(t, 50, m.remaining(now), 1)
 	require.Contains(t, m.expires(m.came).String(), "m=")
 
 	forever := calendar(now, 0)
-	forever.Anchor(now)
+	forever.Rebase(now)
 	require.False(t, forever.Expired(now.AddDate(100, 0, 0)))
 	require.Zero(t, forever.remaining(now))
 }
@@ -49,11 +49,11 @@ func TestAClockThatWasSet(t *testing.T) {
 		"not set": {time.Unix(1000, 0), 7200, 0},
 	} {
 		m := calendar(c.at, 7200)
-		m.Anchor(now)
+		m.Rebase(now)
 		require.InDelta(t, c.left, m.remaining(now), 1, name)
 		require.InDelta(t, c.age, now.Sub(m.came), float64(time.Second), name)
 		require.Equal(t, c.at.UnixMilli(), m.At.UnixMilli(), "%s: it says what the clock said", name)
 	}
 	never := time.Unix(5000, 0)
-	require.Equal(t, time.Unix(1000, 0), Then(time.Unix(1000, 0), never), "two readings of a clock that was never set")
+	require.Equal(t, time.Unix(1000, 0), RebaseTime(time.Unix(1000, 0), never), "two readings of a clock that was never set")
 }

@@ -11,15 +11,15 @@ import (
 // on their way, however many match a filter.
 const pullChunk = 64
 
-// Puller returns up to max retained messages, with their values as of now, and
+// RetainedReader returns up to max retained messages, with their values as of now, and
 // none when it has been through all of them. It is never called concurrently.
-type Puller func(max int) []*Message
+type RetainedReader func(max int) []*Message
 
 // pull is a subscription's retained messages, still to be sent.
 type pull struct {
 	filter string
-	next   Puller // nil: not to be fetched yet
-	since  uint64 // what came live after that isn't sent again
+	next   RetainedReader // nil: not to be fetched yet
+	since  uint64         // what came live after that isn't sent again
 	qos    byte
 	ids    []uint32
 
@@ -30,17 +30,17 @@ type pull struct {
 	after  string // users' own topics up to this one were fetched and stored
 }
 
-// Marker makes the record that says that a filter's retained messages are owed.
-func (s *Session) Marker(filter string, d Delivery) journal.Change {
+// ReplayRecord makes the record that says that a filter's retained messages are owed.
+func (s *Session) ReplayRecord(filter string, d Delivery) journal.Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pullRecord(&pull{filter: filter, qos: d.QoS, ids: d.IDs, marker: s.log.ID(), seq: s.seq})
 }
 
-// Owe says that a filter's retained messages are to be sent, once Pull says where they
+// OweRetained says that a filter's retained messages are to be sent, once Pull says where they
 // are; of a topic that a message comes of from now on, only that. It replaces what is
 // left of an earlier pull of the filter. marker is a durable session's, handed to the log; or 0.
-func (s *Session) Owe(filter string, marker uint64, d Delivery) {
+func (s *Session) OweRetained(filter string, marker uint64, d Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -53,8 +53,8 @@ func (s *Session) Owe(filter string, marker uint64, d Delivery) {
 	s.pulls = append(s.pulls, &pull{filter: filter, since: s.came.count, qos: d.QoS, ids: d.IDs, marker: marker, seq: s.seq})
 }
 
-// Pull has the session fetch what it owes of a filter, bit by bit, as the client takes it.
-func (s *Session) Pull(filter string, next Puller) {
+// StartReplay has the session fetch what it owes of a filter, bit by bit, as the client takes it.
+func (s *Session) StartReplay(filter string, next RetainedReader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pulls {
@@ -67,8 +67,8 @@ func (s *Session) Pull(filter string, next Puller) {
 	}
 }
 
-// StopPull forgets the retained messages of a filter that is no longer subscribed.
-func (s *Session) StopPull(filter string) {
+// CancelReplay forgets the retained messages of a filter that is no longer subscribed.
+func (s *Session) CancelReplay(filter string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopPull(filter)
@@ -98,7 +98,7 @@ func (s *Session) remove(p *pull) {
 // enqueuePulled queues retained messages that were fetched. In a durable session those of QoS 1 and 2
 // are stored, together with how far that went: after a crash none of them is fetched again.
 func (s *Session) enqueuePulled(chunk []*Message, p *pull) {
-	var offers []Offer
+	var offers []Pending
 	var changes []journal.Change
 	before := p.after
 	for _, m := range chunk {
@@ -120,7 +120,7 @@ func (s *Session) enqueuePulled(chunk []*Message, p *pull) {
 	}
 	s.log.Commit(append(changes, s.pullRecord(p)), func(err error) {
 		for _, o := range offers {
-			o.Settle(err)
+			o.Committed(err)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // found is a puller that finds these once.
-func found(list ...*Message) Puller {
+func found(list ...*Message) RetainedReader {
 	return func(int) []*Message {
 		out := list
 		list = nil
@@ -35,17 +35,17 @@ func sent(t *testing.T, s *Session, w *Writer) (all []string) {
 
 func owing(l Limits) (*Session, *Writer) {
 	s := New(l, time.Now, &Counters{})
-	w := attached(s, Params{Version: 5})
-	s.Owe("#", 0, Delivery{QoS: 1})
+	w := attached(s, ConnParams{Version: 5})
+	s.OweRetained("#", 0, Delivery{QoS: 1})
 	return s, w
 }
 
 func TestNothingIsFetchedBeforeItIsKnownWhere(t *testing.T) {
 	s, w := owing(limits)
-	s.Owe("other", 0, Delivery{})
-	s.Pull("other", found(message("b", "other's", 0)))
+	s.OweRetained("other", 0, Delivery{})
+	s.StartReplay("other", found(message("b", "other's", 0)))
 	require.Equal(t, []string{"other's retained"}, sent(t, s, w), "another doesn't wait for it")
-	s.Pull("#", found(message("a", "x", 0)))
+	s.StartReplay("#", found(message("a", "x", 0)))
 	require.Equal(t, []string{"x retained"}, sent(t, s, w))
 }
 
@@ -60,9 +60,9 @@ func TestWhatCameLiveIsNotPulled(t *testing.T) {
 	}
 	a := live("a", "live")
 	require.Equal(t, []string{"live"}, sent(t, s, w))
-	s.Owe("a", 0, Delivery{})
-	s.Pull("a", found(a))
-	s.Pull("#", found(a, message("b", "kept", 0)))
+	s.OweRetained("a", 0, Delivery{})
+	s.StartReplay("a", found(a))
+	s.StartReplay("#", found(a, message("b", "kept", 0)))
 	require.Equal(t, []string{"kept retained", "live retained"}, sent(t, s, w))
 	require.Nil(t, s.came.last)
 }
@@ -70,7 +70,7 @@ func TestWhatCameLiveIsNotPulled(t *testing.T) {
 func TestPulledLosesAgainstLive(t *testing.T) {
 	s, w := owing(limits)
 	calls := 0
-	s.Pull("#", func(int) []*Message {
+	s.StartReplay("#", func(int) []*Message {
 		if calls++; calls > 1 {
 			return nil
 		}
@@ -97,13 +97,13 @@ func TestWhatWasDroppedIsPulled(t *testing.T) {
 		"away": func(s *Session, w *Writer) {
 			s.Detach(w)
 			s.Enqueue(message("a", "2", 0), Delivery{})
-			s.Attach(w, Params{Version: 5})
+			s.Attach(w, ConnParams{Version: 5})
 			s.Enqueue(message("full", "first", 1), Delivery{QoS: 1})
 		},
 		"queued when it went": func(s *Session, w *Writer) {
 			s.Enqueue(message("a", "2", 0), Delivery{})
 			s.Detach(w)
-			s.Attach(w, Params{Version: 5})
+			s.Attach(w, ConnParams{Version: 5})
 			s.Enqueue(message("full", "first", 1), Delivery{QoS: 1})
 		},
 	} {
@@ -114,14 +114,14 @@ func TestWhatWasDroppedIsPulled(t *testing.T) {
 			s.Enqueue(message("a", "1", 0), Delivery{})
 			require.Equal(t, []string{"1"}, sent(t, s, w))
 			drop(s, w)
-			s.Pull("#", found(message("a", "2", 0)))
+			s.StartReplay("#", found(message("a", "2", 0)))
 			require.Equal(t, []string{"first", "2 retained"}, sent(t, s, w))
 		})
 	}
 	l := limits
 	l.Bytes = 1
 	s, w := owing(l)
-	s.Pull("#", func(int) []*Message {
+	s.StartReplay("#", func(int) []*Message {
 		if s.came.last != nil {
 			return nil
 		}
@@ -141,7 +141,7 @@ func TestArrivalsAreBounded(t *testing.T) {
 	require.Len(t, s.came.last, arrivalsKept)
 	last := fmt.Sprint(arrivalsKept + 9)
 	fetched := false
-	s.Pull("#", func(int) []*Message {
+	s.StartReplay("#", func(int) []*Message {
 		if fetched {
 			return nil
 		}

@@ -65,7 +65,7 @@ type Session struct {
 // taker is who takes the messages: a connection's Writer, or an Outlet.
 type taker interface {
 	Wake()
-	wakeWith(b *Batch)
+	wakeWith(b *WriteBatch)
 	Control(packet []byte)
 	Close()
 	serves() bool
@@ -79,8 +79,8 @@ func New(limits Limits, now func() time.Time, count *Counters) *Session {
 	}
 }
 
-// Params is what a connection says of itself.
-type Params struct {
+// ConnParams is what a connection says of itself.
+type ConnParams struct {
 	Version        byte
 	ReceiveMaximum uint16 // 0: not given
 	MaximumPacket  uint32 // 0: not given
@@ -88,7 +88,7 @@ type Params struct {
 
 // Attach makes w the writer of the session. Whatever was sent before and not
 // acknowledged will be sent again, first and in order.
-func (s *Session) Attach(w *Writer, p Params) {
+func (s *Session) Attach(w *Writer, p ConnParams) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writer, s.version, s.maxPacket = w, p.Version, int(p.MaximumPacket)
@@ -208,9 +208,9 @@ func (s *Session) Queued() int {
 	return waiting + s.flights.len()
 }
 
-// Load is how many messages wait, how many are unacknowledged, and the bytes of those
+// Backlog is how many messages wait, how many are unacknowledged, and the bytes of those
 // that wait.
-func (s *Session) Load() (waiting, unacked, bytes int) {
+func (s *Session) Backlog() (waiting, unacked, bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	waiting, bytes = s.waiting()
@@ -230,7 +230,7 @@ func (s *Session) Enqueue(m *Message, d Delivery) bool {
 		s.missed(m.Topic)
 		return true // nothing is owed
 	}
-	if d.QoS == 0 && s.crowded(m) || s.full(m) && (d.QoS == 0 || !s.makeRoom(m)) {
+	if d.QoS == 0 && s.crowded(m) || s.isFull(m) && (d.QoS == 0 || !s.makeRoom(m)) {
 		s.missed(m.Topic)
 		s.count.drop(fullReason(d.QoS), 1)
 		return false
@@ -245,7 +245,7 @@ func (s *Session) makeRoom(m *Message) bool {
 	if s.limits.Age > 0 {
 		s.dropOld(s.now())
 	}
-	for s.full(m) {
+	for s.isFull(m) {
 		why := DropZeroFull
 		if m := s.queue.evictZero(); m != nil {
 			s.missed(m.Topic)
@@ -288,22 +288,22 @@ func (s *Session) old(it item, now time.Time) bool {
 	return s.limits.Age > 0 && now.Sub(it.msg.came) > s.limits.Age
 }
 
-// Room says whether a message would find a place without anything being dropped.
-func (s *Session) Room(m *Message) bool {
+// HasRoom says whether a message would find a place without anything being dropped.
+func (s *Session) HasRoom(m *Message) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.full(m)
+	return !s.isFull(m)
 }
 
-func fullReason(qos byte) Drop {
+func fullReason(qos byte) DropReason {
 	if qos == 0 {
 		return DropZeroFull
 	}
 	return DropQueueFull
 }
 
-// full: an empty queue takes a message of any size, or one could never be sent.
-func (s *Session) full(m *Message) bool {
+// isFull: an empty queue takes a message of any size, or one could never be sent.
+func (s *Session) isFull(m *Message) bool {
 	w := s.weigh(m)
 	messages, bytes := s.waiting()
 	return messages > 0 && bytes+w > s.limits.Bytes || !s.limits.User.Room(int64(s.queue.bytes+s.flights.bytes), int64(w))
@@ -321,7 +321,7 @@ func (s *Session) enqueue(m *Message, d Delivery) {
 	s.push(item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, share: d.Share}, d.Batch)
 }
 
-func (s *Session) push(it item, b *Batch) {
+func (s *Session) push(it item, b *WriteBatch) {
 	held := s.held()
 	it.weight = uint32(s.weigh(it.msg))
 	s.queue.push(it)
@@ -388,7 +388,7 @@ func (s *Session) send(b []byte, it item, now time.Time) []byte {
 	return p.append(b, s.version, now)
 }
 
-func (s *Session) discard(b []byte, it item, why Drop) []byte {
+func (s *Session) discard(b []byte, it item, why DropReason) []byte {
 	s.done(it)
 	s.left(1)
 	s.count.drop(why, 1)
@@ -752,9 +752,9 @@ func (s *Session) resend(b []byte, max int, now time.Time) []byte {
 
 // Puback takes the client's acknowledgement of a QoS 1 message, in a batch of what the
 // client sent, or by itself.
-func (s *Session) Puback(id uint16, b *Batch) (known bool) { return s.acknowledged(id, 1, b) }
+func (s *Session) Puback(id uint16, b *WriteBatch) (known bool) { return s.acknowledged(id, 1, b) }
 
-func (s *Session) acknowledged(id uint16, qos byte, b *Batch) (known bool) {
+func (s *Session) acknowledged(id uint16, qos byte, b *WriteBatch) (known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.flights.byID[id]
@@ -794,7 +794,7 @@ func (s *Session) Pubrec(id uint16, code byte) (answer Ack, ok bool) {
 func (s *Session) Pubcomp(id uint16) (known bool) { return s.acknowledged(id, 2, nil) }
 
 // land ends a flight and lets the writer use its place.
-func (s *Session) land(x *flight, b *Batch) {
+func (s *Session) land(x *flight, b *WriteBatch) {
 	s.flights.remove(x)
 	s.done(x.item)
 	s.left(1)
@@ -819,10 +819,10 @@ const maxRepeats = 16
 // repeated, and the repetitions are answered.
 var ErrRepeated = errors.New("repeated")
 
-// Begin takes a QoS 2 publish of the client's. It is fresh when it has to be
+// BeginQoS2 takes a QoS 2 publish of the client's. It is fresh when it has to be
 // handled, and Finish told the outcome. Of a repetition nothing is to be done:
 // its ack is called as soon as the outcome is known.
-func (s *Session) Begin(id uint16, ack func(error)) (fresh bool) {
+func (s *Session) BeginQoS2(id uint16, ack func(error)) (fresh bool) {
 	s.mu.Lock()
 	in := s.inbound[id]
 	if in == nil {
@@ -850,9 +850,9 @@ func (s *Session) Begin(id uint16, ack func(error)) (fresh bool) {
 	return false
 }
 
-// Begun is what has to be stored together with a publish that Begin found fresh,
+// QoS2Changes is what has to be stored together with a publish that Begin found fresh,
 // in a durable session.
-func (s *Session) Begun(id uint16) []journal.Change {
+func (s *Session) QoS2Changes(id uint16) []journal.Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if in := s.inbound[id]; in != nil && s.log != nil {
@@ -861,9 +861,9 @@ func (s *Session) Begun(id uint16) []journal.Change {
 	return nil
 }
 
-// Finish acknowledges a publish that Begin found fresh. After an error the id is
+// FinishQoS2 acknowledges a publish that Begin found fresh. After an error the id is
 // free again, as the standard has it.
-func (s *Session) Finish(id uint16, err error) {
+func (s *Session) FinishQoS2(id uint16, err error) {
 	s.mu.Lock()
 	in := s.inbound[id]
 	if in == nil || in.received {
@@ -886,9 +886,9 @@ func (s *Session) Finish(id uint16, err error) {
 	}
 }
 
-// Release answers the client's PUBREL, in a durable session once it is stored that
+// Pubrel answers the client's PUBREL, in a durable session once it is stored that
 // the id is free: with the PUBCOMP the client may use it for another message.
-func (s *Session) Release(id uint16, w *Writer) {
+func (s *Session) Pubrel(id uint16, w *Writer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	in := s.inbound[id]
@@ -919,20 +919,20 @@ func (s *Session) releasedInbound(id uint16, in *inbound, w *Writer, err error) 
 	w.Control(Ack{Type: typePubcomp >> 4, ID: id}.Append(nil, s.version))
 }
 
-// Drop is why a message never reached a subscriber.
-type Drop int
+// DropReason is why a message never reached a subscriber.
+type DropReason int
 
 // The reasons for dropping.
 const (
-	DropQueueFull    Drop = iota // the session's queue was at its limit
-	DropZeroFull                 // QoS 0 that made room, or found none
-	DropExpired                  // its expiry interval ran out while it waited
-	DropTooLarge                 // over the client's maximum packet size
-	DropDisconnected             // QoS 0 that waited when the connection was lost
-	DropSessionEnded             // the session ended with it in the queue
-	DropRefused                  // the client refused it
-	DropTooOld                   // it waited for longer than the session keeps messages
-	DropDamaged                  // it can't be read from disk any more
+	DropQueueFull    DropReason = iota // the session's queue was at its limit
+	DropZeroFull                       // QoS 0 that made room, or found none
+	DropExpired                        // its expiry interval ran out while it waited
+	DropTooLarge                       // over the client's maximum packet size
+	DropDisconnected                   // QoS 0 that waited when the connection was lost
+	DropSessionEnded                   // the session ended with it in the queue
+	DropRefused                        // the client refused it
+	DropTooOld                         // it waited for longer than the session keeps messages
+	DropDamaged                        // it can't be read from disk any more
 	drops
 )
 
@@ -941,7 +941,7 @@ var dropNames = [drops]string{
 }
 
 // String is the reason's name in metrics.
-func (d Drop) String() string { return dropNames[d] }
+func (d DropReason) String() string { return dropNames[d] }
 
 // Counters are shared by all sessions of a broker.
 type Counters struct {
@@ -951,7 +951,7 @@ type Counters struct {
 	dropped [drops]atomic.Int64
 }
 
-func (c *Counters) drop(d Drop, n int) { c.dropped[d].Add(int64(n)) }
+func (c *Counters) drop(d DropReason, n int) { c.dropped[d].Add(int64(n)) }
 
 // Ended counts messages that nobody gets because the session has ended that they were for.
 func (c *Counters) Ended(n int) { c.drop(DropSessionEnded, n) }

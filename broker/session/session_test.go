@@ -27,7 +27,7 @@ func (sink) Write(b []byte) (int, error)      { return len(b), nil }
 func (sink) SetWriteDeadline(time.Time) error { return nil }
 func (sink) Close() error                     { return nil }
 
-func attached(s *Session, p Params) *Writer {
+func attached(s *Session, p ConnParams) *Writer {
 	w := NewWriter(sink{}, time.Minute)
 	s.Attach(w, p)
 	return w
@@ -65,7 +65,7 @@ func payloads(pks []packets.Packet) (out []string) {
 func TestResendsInOrderAndOnlyWhatWasSentIsDup(t *testing.T) {
 	var count Counters
 	s := New(limits, time.Now, &count)
-	w := attached(s, Params{Version: 5, ReceiveMaximum: 3})
+	w := attached(s, ConnParams{Version: 5, ReceiveMaximum: 3})
 	for i := range 6 {
 		s.Enqueue(message("a", strconv.Itoa(i), 1), Delivery{QoS: 1})
 	}
@@ -74,7 +74,7 @@ func TestResendsInOrderAndOnlyWhatWasSentIsDup(t *testing.T) {
 	s.Puback(first[1].PacketID, nil)
 	require.Equal(t, []string{"3"}, payloads(decode(t, s.drain(w, nil, batchBytes), 5)))
 
-	w2 := attached(s, Params{Version: 5, ReceiveMaximum: 2})
+	w2 := attached(s, ConnParams{Version: 5, ReceiveMaximum: 2})
 	require.Empty(t, s.drain(w, nil, batchBytes), "the old writer has nothing to say any more")
 	again := decode(t, s.drain(w2, nil, batchBytes), 5)
 	require.Equal(t, []string{"0", "2"}, payloads(again))
@@ -89,10 +89,10 @@ func TestResendsInOrderAndOnlyWhatWasSentIsDup(t *testing.T) {
 func TestLateAcknowledgementOfAnEarlierConnection(t *testing.T) {
 	var count Counters
 	s := New(limits, time.Now, &count)
-	w := attached(s, Params{Version: 4})
+	w := attached(s, ConnParams{Version: 4})
 	s.Enqueue(message("a", "x", 2), Delivery{QoS: 2})
 	id := decode(t, s.drain(w, nil, batchBytes), 4)[0].PacketID
-	w = attached(s, Params{Version: 4})
+	w = attached(s, ConnParams{Version: 4})
 	answer, ok := s.Pubrec(id, 0)
 	require.True(t, ok)
 	require.Equal(t, Ack{Type: 6, ID: id}, answer)
@@ -152,20 +152,20 @@ func TestConnectionsLeaveNoGapsInAQueue(t *testing.T) {
 	l := limits
 	l.Inflight = 1
 	s := New(l, time.Now, &Counters{})
-	s.Endure(1, &forgetful{})
-	var last Offer
+	s.MakeDurable(1, &forgetful{})
+	var last Pending
 	for range 50 {
-		w := attached(s, Params{Version: 5})
+		w := attached(s, ConnParams{Version: 5})
 		for range 500 {
 			s.Enqueue(message("zero", "x", 0), Delivery{})
 		}
-		last, _ = s.Offer(message("one", "x", 1), Delivery{QoS: 1})
+		last, _ = s.EnqueueDurable(message("one", "x", 1), Delivery{QoS: 1})
 		s.drain(w, nil, batchBytes)
 		s.Detach(w)
 	}
 	require.Equal(t, 50, s.Queued())
 	require.Equal(t, s.queue.live, s.queue.items.len())
-	last.Settle(errors.New("no space left on device"))
+	last.Committed(errors.New("no space left on device"))
 	require.Equal(t, 49, s.Queued())
 }
 
@@ -174,30 +174,30 @@ func TestConnectionsLeaveNoGapsInAQueue(t *testing.T) {
 func TestWhatIsTakenBackLeavesNoGaps(t *testing.T) {
 	for _, atOnce := range []int{1, 500} {
 		s := New(limits, time.Now, &Counters{})
-		s.Endure(1, &forgetful{})
-		first, _ := s.Offer(message("a", "kept", 1), Delivery{QoS: 1})
-		first.Settle(nil)
-		offers := make([]Offer, atOnce)
+		s.MakeDurable(1, &forgetful{})
+		first, _ := s.EnqueueDurable(message("a", "kept", 1), Delivery{QoS: 1})
+		first.Committed(nil)
+		offers := make([]Pending, atOnce)
 		for range 100_000 / atOnce {
 			for i := range offers {
-				offers[i], _ = s.Offer(message("a", "x", 1), Delivery{QoS: 1})
+				offers[i], _ = s.EnqueueDurable(message("a", "x", 1), Delivery{QoS: 1})
 			}
 			for _, o := range offers {
-				o.Settle(errors.New("no space left on device"))
+				o.Committed(errors.New("no space left on device"))
 			}
 		}
 		require.Equal(t, 1, s.Queued())
 		require.Equal(t, 1, s.queue.items.len())
 		require.LessOrEqual(t, len(s.queue.items.blocks), 2048/blockLen)
-		require.Equal(t, []string{"kept"}, payloads(decode(t, s.drain(attached(s, Params{Version: 5}), nil, batchBytes), 5)))
+		require.Equal(t, []string{"kept"}, payloads(decode(t, s.drain(attached(s, ConnParams{Version: 5}), nil, batchBytes), 5)))
 	}
 }
 
 func TestUnsubscribingStopsAPull(t *testing.T) {
 	s := New(limits, time.Now, &Counters{})
-	w := attached(s, Params{Version: 5})
-	s.Owe("a/#", 0, Delivery{})
-	s.Pull("a/#", func(int) []*Message { s.StopPull("a/#"); return []*Message{message("a", "x", 0)} })
+	w := attached(s, ConnParams{Version: 5})
+	s.OweRetained("a/#", 0, Delivery{})
+	s.StartReplay("a/#", func(int) []*Message { s.CancelReplay("a/#"); return []*Message{message("a", "x", 0)} })
 	require.True(t, s.pull(w))
 	require.Empty(t, s.drain(w, nil, batchBytes))
 	require.False(t, s.pull(w))
@@ -254,7 +254,7 @@ func TestEverythingArrives(t *testing.T) {
 		var count Counters
 		s := New(limits, time.Now, &count)
 		window := uint16(rapid.IntRange(1, 8).Draw(rt, "window"))
-		w := attached(s, Params{Version: 5, ReceiveMaximum: window})
+		w := attached(s, ConnParams{Version: 5, ReceiveMaximum: window})
 		var open []uint16
 		seen, sent := make(map[string]bool), make(map[string]bool)
 		next, expected := 0, 0
@@ -290,7 +290,7 @@ func TestEverythingArrives(t *testing.T) {
 			"reconnect": func(rt *rapid.T) {
 				s.Detach(w)
 				window = uint16(rapid.IntRange(1, 8).Draw(rt, "window"))
-				w, open = attached(s, Params{Version: 5, ReceiveMaximum: window}), nil
+				w, open = attached(s, ConnParams{Version: 5, ReceiveMaximum: window}), nil
 			},
 			"": func(rt *rapid.T) { require.Equal(rt, int64(s.Queued()), count.Queued.Load()) },
 		})
@@ -402,7 +402,7 @@ func TestClosingAStuckWriterIsBounded(t *testing.T) {
 	full := make(chan bool)
 	w.Control(make([]byte, controlRoom+1))
 	w.Control(make([]byte, controlRoom+1))
-	go func() { full <- w.WaitRoom() }()
+	go func() { full <- w.WaitForRoom() }()
 	w.Close()
 	require.False(t, <-full)
 	<-w.Done()

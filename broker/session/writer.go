@@ -38,7 +38,7 @@ type Writer struct {
 	try     trier // nil: the connection can't
 	timeout time.Duration
 	state   atomic.Uint32
-	batch   atomic.Pointer[Batch] // which will flush it
+	batch   atomic.Pointer[WriteBatch] // which will flush it
 	done    chan struct{}
 	served  func(took time.Duration, more bool) // nil: nobody is told
 
@@ -72,10 +72,10 @@ func NewWriter(conn Conn, timeout time.Duration) *Writer {
 	return w
 }
 
-// Paced has served told of the time that goes into retained messages: a client that is
+// ReportReplay has served told of the time that goes into retained messages: a client that is
 // given many of them takes as much as one that publishes without a break. When there are more, served may
 // wait. It is to be called before anything is written.
-func (w *Writer) Paced(served func(took time.Duration, more bool)) { w.served = served }
+func (w *Writer) ReportReplay(served func(took time.Duration, more bool)) { w.served = served }
 
 // Wake tells the writer that there may be something to write. It never blocks.
 func (w *Writer) Wake() {
@@ -260,7 +260,7 @@ func (w *Writer) allow(now time.Time) {
 func (w *Writer) Control(packet []byte) { w.Answer(packet, nil) }
 
 // Answer is Control in a batch.
-func (w *Writer) Answer(packet []byte, b *Batch) {
+func (w *Writer) Answer(packet []byte, b *WriteBatch) {
 	w.mu.Lock()
 	if !w.closing {
 		w.control = append(w.control, packet...)
@@ -269,9 +269,9 @@ func (w *Writer) Answer(packet []byte, b *Batch) {
 	b.Add(w)
 }
 
-// WaitRoom blocks while the client leaves too many answers unread. It reports
+// WaitForRoom blocks while the client leaves too many answers unread. It reports
 // false when the writer was closed.
-func (w *Writer) WaitRoom() bool {
+func (w *Writer) WaitForRoom() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(w.control) > controlRoom && !w.closing {
@@ -280,8 +280,8 @@ func (w *Writer) WaitRoom() bool {
 	return !w.closing
 }
 
-// Serve lets the writer drain the session, which it has to be attached to.
-func (w *Writer) Serve(s *Session) {
+// Start lets the writer drain the session, which it has to be attached to.
+func (w *Writer) Start(s *Session) {
 	w.mu.Lock()
 	w.session = s
 	w.mu.Unlock()

@@ -138,11 +138,11 @@ func (f *Forwarder) settle(out *broker.Outlet, p broker.Parcel, n int, err error
 	switch {
 	case p.ID == 0: // QoS 0: there is no outcome
 	case err == nil:
-		out.Done(p.ID)
+		out.Acknowledge(p.ID)
 	case gone(err): // the outlet gives it to the next connection
 	case permanent(err):
 		f.log.Error().Err(err).Str("topic", p.Topic).Int("bytes", len(p.Payload)).Msg("the hub will never take this: it is dropped")
-		out.Drop(p.ID)
+		out.Reject(p.ID)
 	default:
 		again = true
 	}
