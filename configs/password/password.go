@@ -1,5 +1,5 @@
-// Package password makes hashes in mosquitto_passwd's form, reads them, and compares passwords
-// with them. It keeps no password.
+// Package password makes hashes of passwords (argon2id), reads these and the ones that mosquitto_passwd writes, and compares
+// passwords with them. It keeps no password.
 package password
 
 import (
@@ -13,44 +13,63 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"golang.org/x/crypto/argon2"
 )
 
+const maxIterations = 10_000_000
+
+// Bounds of the parameters of an argon2id hash that is read, so that a line of the configuration can't take all memory.
 const (
-	maxIterations = 10_000_000
-	decoy         = "$7$101$AAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=="
+	maxMemory  = 256 << 10 // KiB
+	maxPasses  = 64
+	maxThreads = 16
+	sumSize    = 32
 )
 
-// iterations of a hash that is made: about 10 ms of a processor for each sign-in, and for each guess.
-const iterations = 20_000
+// made are the parameters of the hashes that Make makes: the first that OWASP's Password Storage Cheat Sheet recommends with so
+// little memory. A sign-in takes about 25 ms of a processor and 19 MiB.
+var made = argon{memory: 19 << 10, passes: 2, threads: 1}
+
+// argon are the parameters of argon2id: memory in KiB.
+type argon struct {
+	memory, passes uint32
+	threads        uint8
+}
+
+// rounds is about how many iterations of PBKDF2 with SHA-512 take as long (BenchmarkCost measures it).
+func (a argon) rounds() int { return int(a.memory) * int(a.passes) * 3 / 2 }
 
 // Make is the hash of a password, as Parse reads it.
 func Make(password []byte) string {
-	salt := make([]byte, 12)
+	salt := make([]byte, 16)
 	_, _ = rand.Read(salt) // it never fails
-	sum, err := pbkdf2.Key(sha512.New, string(password), salt, iterations, sha512.Size)
-	if err != nil {
-		panic(err) // only for lengths that these aren't
-	}
-	return fmt.Sprintf("$7$%d$%s$%s", iterations, base64.StdEncoding.EncodeToString(salt), base64.StdEncoding.EncodeToString(sum))
+	sum := argon2.IDKey(password, salt, made.passes, made.memory, made.threads, sumSize)
+	enc := base64.RawStdEncoding
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, made.memory, made.passes, made.threads,
+		enc.EncodeToString(salt), enc.EncodeToString(sum))
 }
 
 // ErrHash is the only error of Parse.
-var ErrHash = errors.New("not a password hash of mosquitto_passwd's ($7$iterations$salt$hash or $6$salt$hash)")
+var ErrHash = errors.New("not a password hash that is known ($argon2id$v=19$m=…,t=…,p=…$salt$hash as `edgebus passwd` makes it, or mosquitto_passwd's $7$iterations$salt$hash or $6$salt$hash)")
 
 // Work counts the rounds of hashing that were done, for those who bound them.
 var Work atomic.Int64
 
 // Hash is a stored password. The zero value is no password's.
 type Hash struct {
-	iterations int // 0: one round of salted SHA-512, as $6$ has it
+	iterations int   // of PBKDF2; 0: one round of salted SHA-512, as $6$ has it
+	argon      argon // the zero value: it isn't argon2id
 	salt, sum  []byte
 }
 
-// Parse reads a hash in either of mosquitto's forms.
+// Parse reads a hash of argon2id, or in either of mosquitto's older forms.
 func Parse(s string) (Hash, error) {
 	var h Hash
 	parts := strings.Split(s, "$")
 	switch {
+	case len(parts) == 6 && parts[0] == "" && parts[1] == "argon2id":
+		return parseArgon(parts[2], parts[3], parts[4], parts[5])
 	case len(parts) == 5 && parts[0] == "" && parts[1] == "7":
 		n, err := strconv.Atoi(parts[2])
 		if err != nil || n < 1 || n > maxIterations {
@@ -72,39 +91,77 @@ func Parse(s string) (Hash, error) {
 	return h, nil
 }
 
-// Slowest is a hash that nobody's password has, which takes as long to compare with as the
-// slowest of others. Whoever is compared with it instead of a user that doesn't exist can't
-// tell by the time which users do.
+func parseArgon(version, params, salt, sum string) (h Hash, err error) {
+	if version != fmt.Sprintf("v=%d", argon2.Version) {
+		return Hash{}, ErrHash
+	}
+	a := &h.argon
+	n, err := fmt.Sscanf(params, "m=%d,t=%d,p=%d", &a.memory, &a.passes, &a.threads)
+	if err != nil || n != 3 || fmt.Sprintf("m=%d,t=%d,p=%d", a.memory, a.passes, a.threads) != params {
+		return Hash{}, ErrHash
+	}
+	if a.memory < 8*uint32(a.threads) || a.memory > maxMemory || a.passes < 1 || a.passes > maxPasses || a.threads < 1 || a.threads > maxThreads {
+		return Hash{}, fmt.Errorf("%w: argon2id takes m from 8p to %d KiB, t from 1 to %d, p from 1 to %d", ErrHash, maxMemory, maxPasses, maxThreads)
+	}
+	var err1, err2 error
+	h.salt, err1 = base64.RawStdEncoding.DecodeString(salt)
+	h.sum, err2 = base64.RawStdEncoding.DecodeString(sum)
+	if err1 != nil || err2 != nil || len(h.salt) < 8 || len(h.sum) < 16 || len(h.sum) > 64 {
+		return Hash{}, ErrHash
+	}
+	return h, nil
+}
+
+// noPassword has the sums of no password: to find one would be to break the hash.
+var noPassword = [sha512.Size]byte{}
+
+// Slowest is a hash of no password, which takes as long to compare with as the slowest of others. Comparing with it where a
+// user does not exist keeps the time of an answer from telling which users do.
 func Slowest(others []Hash) Hash {
-	h, _ := Parse(decoy) // a constant
+	h := Hash{iterations: 101}
 	for _, o := range others {
-		h.iterations = max(h.iterations, o.iterations)
+		if o.Rounds() > h.Rounds() {
+			h = Hash{iterations: o.iterations, argon: o.argon}
+		}
+	}
+	h.salt, h.sum = noPassword[:16], noPassword[:]
+	if h.argon != (argon{}) {
+		h.sum = noPassword[:sumSize]
 	}
 	return h
 }
 
-// Rounds is how much work it is to compare a password with the hash.
-func (h Hash) Rounds() int { return max(1, h.iterations) }
+// Rounds is how much work it is to compare a password with the hash, in iterations of PBKDF2.
+func (h Hash) Rounds() int {
+	if h.argon != (argon{}) {
+		return h.argon.rounds()
+	}
+	return max(1, h.iterations)
+}
 
-// Less is a hash that nobody's password has, which takes as long to compare with as this one takes longer than another.
+// Less is a hash of no password, which takes as long to compare with as this one takes longer than another.
 func (h Hash) Less(other Hash) Hash {
-	if h.iterations = max(0, h.iterations-other.iterations); h.iterations == 0 {
+	n := h.Rounds() - other.Rounds()
+	if n <= 0 {
 		return Hash{}
 	}
-	return h
+	return Hash{iterations: n, salt: noPassword[:16], sum: noPassword[:]}
 }
 
-// Matches compares in constant time. The zero value is nobody's, and no work.
+// Matches compares in constant time. The zero value is no password's, and no work.
 func (h Hash) Matches(password []byte) bool {
 	if h.sum == nil {
 		return false
 	}
 	Work.Add(int64(h.Rounds()))
 	var sum []byte
-	if h.iterations == 0 {
+	switch {
+	case h.argon != (argon{}):
+		sum = argon2.IDKey(password, h.salt, h.argon.passes, h.argon.memory, h.argon.threads, uint32(len(h.sum)))
+	case h.iterations == 0:
 		all := sha512.Sum512(append(append([]byte(nil), password...), h.salt...))
 		sum = all[:]
-	} else {
+	default:
 		var err error
 		if sum, err = pbkdf2.Key(sha512.New, string(password), h.salt, h.iterations, sha512.Size); err != nil {
 			return false

@@ -314,7 +314,7 @@ func TestTrial18Running(t *testing.T) {
 	// With TLS.
 	hub.sh(src, doc.take("scripts/certs.sh ca pki"))
 	hash := strings.TrimSpace(hub.sh("", "echo secret of bob | edgebus passwd"))
-	hubYAML := doc.take("mqtt:") + doc.take("http:") + replaced(t, doc.take("    - name: ann"), "$7$101$…", hash)
+	hubYAML := doc.take("mqtt:") + doc.take("http:") + replaced(t, doc.take("    - name: ann"), "$argon2id$v=19$…", hash)
 	hub.write(src+"/hub.yaml", hubYAML+doc.take("  down: "), 0o644)
 	hub.sh(src, doc.take("systemctl start cloudhub"))
 	node.write(src+"/core.yaml", doc.take("node:")+doc.take("  - {direction: up"), 0o644)
@@ -360,7 +360,7 @@ func TestTrial18Running(t *testing.T) {
 	hub.copyTo(node, src, src, "pki/n1.pem")
 	node.sh(src, renew[1])
 	nodeHash := strings.TrimSpace(hub.sh("", "echo n1 secret | edgebus passwd"))
-	users := strings.TrimPrefix(replaced(t, doc.take("    - name: n1"), "$7$101$…", nodeHash), "auth:\n  users:\n")
+	users := strings.TrimPrefix(replaced(t, doc.take("    - name: n1"), "$argon2id$v=19$…", nodeHash), "auth:\n  users:\n")
 	hub.write("/etc/edgebus/hub.yaml", hubYAML+users, 0o644)
 	hub.sh("", "systemctl restart cloudhub")
 	node.write("/etc/edgebus/password", "n1 secret\n", 0o644)
