@@ -21,7 +21,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
-	"github.com/edgebus/edgebus/configs/descriptors"
+	"github.com/edgebus/edgebus/configs/daemon"
 )
 
 // listener is a bound address. It outlives failed accepts.
@@ -47,7 +47,7 @@ func (b *Broker) listen() error {
 		l := &listener{Listener: o, b: b, loopback: loopbackAddr(bound.Addr())}
 		l.connects.every = time.Second / time.Duration(b.opts.Limits.ConnectRate)
 		l.bound = &gate{
-			Listener: descriptors.Keep(bound, descriptors.MQTT), rate: &throttle{every: l.connects.every / acceptsPerConnect}, closed: b.closed,
+			Listener: daemon.ReserveDescriptors(bound, daemon.MQTTReserve), rate: &throttle{every: l.connects.every / acceptsPerConnect}, closed: b.closed,
 			metered: o.TLS != nil || o.WebSocket,
 			held:    func() { b.stats.held.Add(1) },
 		}

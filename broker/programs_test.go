@@ -6,12 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 )
 
 // The tests of what clients may rely on are of package broker and run from here, for the limits
-// that the programs ship are made by broker/setup, which imports it.
+// that the programs ship are made by configs/daemon/mqttserver, which imports it.
 
 func TestDelivery(t *testing.T) {
 	hub, core := shipped(t)
@@ -38,7 +38,7 @@ func limits[T any](t *testing.T, program string, of func(T) configs.Limits) brok
 	t.Helper()
 	cfg, err := configs.Load[T](program, "/dev/null", nil)
 	require.NoError(t, err)
-	o, err := setup.Broker(configs.MQTT{}, configs.Auth{}, of(cfg), false)
+	o, err := mqttserver.Broker(configs.MQTT{}, configs.Auth{}, of(cfg), false)
 	require.NoError(t, err)
 	return o.Limits
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
-	"github.com/edgebus/edgebus/configs/memory"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -523,7 +523,7 @@ func (c *conn) storedInOrder(err error) error {
 
 // backlogBytes is how much may have been handed over and have no outcome yet before those who would
 // add to it are read no further.
-func backlogBytes() int { return int(memory.Share(1.0/16, 4<<20, 64<<20)) }
+func backlogBytes() int { return int(daemon.MemoryShare(1.0/16, 4<<20, 64<<20)) }
 
 // backlog counts the bytes of what was handed over and has no outcome yet.
 type backlog struct {

@@ -15,14 +15,15 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/metrics"
-	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/datadir"
-	"github.com/edgebus/edgebus/configs/web"
+	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
+	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 )
@@ -69,7 +70,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	kept, err := setup.Journal(cfg.Data.Dir, log, commits.Of("sessions"))
+	kept, err := mqttserver.Journal(cfg.Data.Dir, log, commits.Of("sessions"))
 	if err != nil {
 		return err
 	}
@@ -92,12 +93,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo, err := setup.Broker(cfg.MQTT, cfg.Auth.Auth, cfg.Limits.Limits, cfg.Insecure)
+	bo, err := mqttserver.Broker(cfg.MQTT, cfg.Auth.Auth, cfg.Limits.Limits, cfg.Insecure)
 	if err != nil {
 		return err
 	}
 	bo.Version = o.Version
-	setup.Pages(bo.Listeners, cfg.HTTP)
+	mqttserver.Pages(bo.Listeners, cfg.HTTP)
 	commands := calls.New(calls.Options{
 		Role: topics.RoleNode, Tree: tw, Presence: tw, Limits: cfg.Limits.Commands, Log: log,
 		Publish:     func(m broker.Message) { br.Publish(m) },
@@ -116,7 +117,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	figures.Journal("sessions", kept.Stats)
 	figures.Calls(commands)
 	expose(figures, tw, told)
-	site, err := web.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(api.New(api.Options{
+	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(api.New(api.Options{
 		Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(hub.ID, tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Seal: key,
@@ -132,7 +133,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Started != nil {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return setup.Run(ctx, tw.Run, br.Serve, site.Run, told.Run, backups.Run, guard.Run)
+	return daemon.RunGroup(ctx, tw.Run, br.Serve, site.Run, told.Run, backups.Run, guard.Run)
 }
 
 // letsIn says whether a certificate of a name that no user has is a node's.

@@ -12,7 +12,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/cloud/twin"
-	"github.com/edgebus/edgebus/configs/descriptors"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -22,7 +22,7 @@ func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metr
 		queues, stats := br.Queues(), br.Stats()
 		r := resource.LinkReport{
 			Program: "cloudhub", Version: version, Now: resource.Time(time.Now()), Hub: self.Text(),
-			Gone: commits.Gone(), Short: descriptors.Short(), Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: stats.Refused,
+			Gone: commits.Gone(), Short: daemon.DescriptorsShort(), Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: stats.Refused,
 			FullestQueue: queues.Fullest, FullestOf: queues.FullestOf, Missed: stats.Missed(),
 		}
 		r.Links, r.More = tw.Links(node, most)

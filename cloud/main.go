@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon"
 )
 
 // gcPercent is how much garbage may gather, in percent of what is in use. With the runtime's own 100 a hub that
@@ -32,7 +33,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	return configs.Daemon("cloudhub", stderr, cfg.Log, func(ctx context.Context, p configs.Program) error {
+	return daemon.Run("cloudhub", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
 		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Started: func(Addresses) { p.Ready() }})
 	})
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/password"
 )
 
@@ -92,7 +93,7 @@ func Parse[T any](program string, args []string, out io.Writer) (cfg T, done boo
 		return cfg, false, err
 	}
 	if *version {
-		_, err := fmt.Fprintln(out, program, Version())
+		_, err := fmt.Fprintln(out, program, daemon.Version())
 		return cfg, true, err
 	}
 	if flags.NArg() > 0 {

@@ -16,10 +16,11 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/metrics"
-	"github.com/edgebus/edgebus/broker/setup"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/datadir"
-	"github.com/edgebus/edgebus/configs/web"
+	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
+	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/edge/api"
 	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/push"
@@ -63,7 +64,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
-	kept, err := setup.Journal(cfg.Data.Dir, log, commits.Of("sessions"))
+	kept, err := mqttserver.Journal(cfg.Data.Dir, log, commits.Of("sessions"))
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo, err := setup.Broker(cfg.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure)
+	bo, err := mqttserver.Broker(cfg.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure)
 	if err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		return errors.New("nothing can be stored: see the log")
 	}
-	site, err := web.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(api.New(api.Options{
+	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(api.New(api.Options{
 		Who: reader(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up), Ready: ready, Metrics: figures.Handler(), Links: links(o, hub, commits), Sessions: br.ServeSessions,
 	})))
 	if err != nil {
@@ -144,7 +145,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Started != nil {
 		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return setup.Run(ctx, tw.Run, asking...)
+	return daemon.RunGroup(ctx, tw.Run, asking...)
 }
 
 // reader lets those read the local API who may read the node's tree, and the node itself.

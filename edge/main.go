@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon"
 )
 
 // Main is the program edgecore: it reads the configuration, runs a core until it
@@ -23,7 +24,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	if done {
 		return 0
 	}
-	return configs.Daemon("edgecore", stderr, cfg.Log, func(ctx context.Context, p configs.Program) error {
+	return daemon.Run("edgecore", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
 		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Started: func(Addresses) { p.Ready() }})
 	})
 }

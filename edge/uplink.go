@@ -10,7 +10,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/broker/metrics"
-	"github.com/edgebus/edgebus/configs/descriptors"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -152,7 +152,7 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 		}
 		queues, stats := br.Queues(), br.Stats()
 		return resource.LinkReport{
-			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Hub: s.Hub.Text(), Gone: commits.Gone(), Short: descriptors.Short(), Failing: commits.Failing(), Damaged: commits.Damaged(),
+			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Hub: s.Hub.Text(), Gone: commits.Gone(), Short: daemon.DescriptorsShort(), Failing: commits.Failing(), Damaged: commits.Damaged(),
 			FullestQueue: queues.Fullest, FullestOf: queues.FullestOf, Missed: stats.Missed(), Refused: stats.Refused, Links: []resource.Link{link}, Streams: h.streams(),
 			Owned: &resource.Usage{
 				Keys: s.UpKeys, MostKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MostBytes: int(o.Config.Limits.Node.Bytes),

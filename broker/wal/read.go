@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/edgebus/edgebus/configs/datadir"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
 // list finds the segments.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/edgebus/edgebus/configs/datadir"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
 // Options are what a log is made from. Dir is needed.

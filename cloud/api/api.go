@@ -21,8 +21,8 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/quota"
-	"github.com/edgebus/edgebus/broker/watch"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/dialect/fit"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -98,7 +98,7 @@ type server struct {
 	turns    [64]sync.Mutex // see turn
 	managers managers
 	watches  *quota.Quota
-	paced    *watch.Turns
+	paced    *httpserver.Turns
 	secrets  zerolog.Logger // for who reads Secrets: of a flood not each
 	views    *views
 }
@@ -107,7 +107,7 @@ type server struct {
 // the hub stopped.
 func New(o Options) http.Handler {
 	o.setDefaults()
-	s := &server{Options: o, paced: watch.NewTurns(), watches: broker.Watches(o.Watches), managers: managers{forms: o.Kinds}, views: watch.NewShared[view, moment, showing](viewsSize)}
+	s := &server{Options: o, paced: httpserver.NewTurns(), watches: broker.Watches(o.Watches), managers: managers{forms: o.Kinds}, views: httpserver.NewShared[view, moment, showing](viewsSize)}
 	s.secrets = o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 	s.releaseAll(context.Background())
 	mux := http.NewServeMux()

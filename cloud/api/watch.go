@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/edgebus/edgebus/broker/watch"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -43,13 +43,13 @@ type showing struct {
 	err  error
 }
 
-type views = watch.Shared[view, moment, showing]
+type views = httpserver.Shared[view, moment, showing]
 
 // watcher is one client's watch.
 type watcher struct {
 	s      *server
 	r      *request
-	lines  *watch.Lines
+	lines  *httpserver.Lines
 	format format
 	sel    selector
 	headed bool // the columns of a Table were sent
@@ -108,7 +108,7 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 		return r.about("", err)
 	}
 	defer stream.Close()
-	v.lines = watch.Begin(w)
+	v.lines = httpserver.BeginWatch(w)
 	v.lines.Allow(s.Bookmarks + patience)
 	if err := v.begin(objects, from); err == nil {
 		v.follow(ctx, stream)

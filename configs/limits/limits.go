@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/configs/memory"
+	"github.com/edgebus/edgebus/configs/daemon"
 )
 
 // Limits bound what clients can make a broker hold.
@@ -99,7 +99,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 		if err != nil || !(n > 0 && n <= 100) {
 			return fmt.Errorf("%q is not a part of the memory, such as 25%%", text)
 		}
-		*s = Size(n / 100 * float64(memory.Limit()))
+		*s = Size(n / 100 * float64(daemon.MemoryLimit()))
 		return nil
 	}
 	for suffix, factor := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/quota"
-	"github.com/edgebus/edgebus/broker/watch"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -54,7 +54,7 @@ const listPiece = 64 << 10
 type server struct {
 	Options
 	watches *quota.Quota
-	paced   *watch.Turns
+	paced   *httpserver.Turns
 	forms   *forms
 	kinds   []kind
 }
@@ -62,7 +62,7 @@ type server struct {
 // New makes the API's handler.
 func New(o Options) http.Handler {
 	s := &server{
-		Options: o, paced: watch.NewTurns(), watches: broker.Watches(o.Watches), forms: watch.NewShared[string, uint64, form](formsSize), kinds: kinds(),
+		Options: o, paced: httpserver.NewTurns(), watches: broker.Watches(o.Watches), forms: httpserver.NewShared[string, uint64, form](formsSize), kinds: kinds(),
 	}
 	mux := http.NewServeMux()
 	for i := range s.kinds {

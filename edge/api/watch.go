@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/watch"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -20,7 +20,7 @@ const (
 )
 
 // forms are the devices as they are sent, by name and revision.
-type forms = watch.Shared[string, uint64, form]
+type forms = httpserver.Shared[string, uint64, form]
 
 // form is an object as it is sent. All who list and watch Devices share it: it is read and encoded once for many watchers.
 type form struct {
@@ -70,7 +70,7 @@ func (s *server) latest(q query, name string, rev uint64) form {
 type watcher struct {
 	*server
 	query
-	lines *watch.Lines
+	lines *httpserver.Lines
 	known map[string]bool // names of devices that it has heard of, or had in its list
 }
 
@@ -90,7 +90,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
 	ctx, cancel := untilExpired(r.Context(), id)
 	defer cancel()
 	if q.of != resource.KindDevice {
-		v := &watcher{server: s, query: q, lines: watch.Begin(w)}
+		v := &watcher{server: s, query: q, lines: httpserver.BeginWatch(w)}
 		v.compare(ctx, r.URL.Query().Get("resourceVersion"))
 		return
 	}
@@ -98,7 +98,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
 	if !ok {
 		return
 	}
-	v := &watcher{server: s, query: q, lines: watch.Begin(w), known: make(map[string]bool)}
+	v := &watcher{server: s, query: q, lines: httpserver.BeginWatch(w), known: make(map[string]bool)}
 	v.lines.Allow(2 * patience)
 	if rev, err := v.begin(fresh); err != nil {
 		return

@@ -1,8 +1,8 @@
 package store
 
 import (
-	"github.com/edgebus/edgebus/broker/boltfile"
 	"github.com/edgebus/edgebus/broker/wal"
+	"github.com/edgebus/edgebus/configs/daemon/boltfile"
 )
 
 // Files are the store's files as they were at one moment: the database, and the log behind

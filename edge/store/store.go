@@ -45,7 +45,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/edgebus/edgebus/broker/wal"
-	"github.com/edgebus/edgebus/configs/datadir"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/link"
 )
 

@@ -28,6 +28,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/mappers"
 )
 
@@ -82,13 +83,13 @@ func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
 	}
 	root := &cobra.Command{
 		Use: p.Name, Short: p.Short, Long: p.Long, Example: p.Example,
-		Version: configs.Version(), Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		Version: daemon.Version(), Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, done, err := configs.Flagged[configs.Mapper[D]](p.Name, c.Flags(), stdout)
 			if err != nil || done {
 				return err
 			}
-			*code = configs.Daemon(p.Name, stderr, cfg.Log, func(ctx context.Context, program configs.Program) error {
+			*code = daemon.Run(p.Name, configs.Logger(stderr, cfg.Log), func(ctx context.Context, program daemon.Program) error {
 				return p.run(ctx, cfg, program, driveLog)
 			})
 			return nil
@@ -101,14 +102,14 @@ func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
 	root.Flags().StringVar(&driveLog, "drive-log", "", "file that gets a line of JSON before each write and command to a device; for tests and audits")
 	root.AddCommand(&cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		Run: func(*cobra.Command, []string) { fmt.Fprintln(stdout, p.Name, configs.Version()) },
+		Run: func(*cobra.Command, []string) { fmt.Fprintln(stdout, p.Name, daemon.Version()) },
 	})
 	root.AddCommand(p.Commands...)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
 }
 
-func (p Program[D]) run(ctx context.Context, cfg configs.Mapper[D], program configs.Program, driveLog string) error {
+func (p Program[D]) run(ctx context.Context, cfg configs.Mapper[D], program daemon.Program, driveLog string) error {
 	tls, err := cfg.TLS.Config()
 	if err != nil {
 		return err

@@ -122,7 +122,7 @@ func forbidden(from, to string) string {
 	case "mappers":
 		return forbiddenInMappers(from, to)
 	case "configs":
-		if !within(to, "topics", "configs") {
+		if !within(to, "topics", "configs") && !(from == "configs/daemon/mqttserver" && within(to, "broker")) {
 			return "configs knows settings, not those who use them"
 		}
 	}
@@ -142,7 +142,7 @@ func forbiddenLibrary(from, to string) string {
 	}{
 		{"github.com/mochi-mqtt", []string{"broker"}, "mochi appears only in broker, and its types don't leave it"},
 		{"github.com/eclipse/paho.golang", []string{"broker/client"}, "paho appears only in broker/client"},
-		{"go.etcd.io/bbolt", []string{"cloud/store", "edge/store", "broker/boltfile"}, "bbolt appears only in the store packages, and where they open it"},
+		{"go.etcd.io/bbolt", []string{"cloud/store", "edge/store", "configs/daemon/boltfile"}, "bbolt appears only in the store packages, and where they open it"},
 		{"github.com/spf13/viper", []string{"configs"}, "viper appears only in configs"},
 		{"google.golang.org/grpc", []string{"edge/discovery"}, "gRPC appears only in edge/discovery"},
 		{"k8s.io/client-go", nil, "client-go is for tests: what is linked is cloud/client"},
@@ -175,8 +175,8 @@ func forbiddenInBroker(from, to string) string {
 	if within(to, "cloud", "edge", "mappers") {
 		return "the broker serves cloud and edge, and knows neither of them"
 	}
-	if within(to, "configs") && from != "broker/setup" && !within(to, "configs/password", "configs/memory", "configs/datadir", "configs/descriptors", "configs/limits") {
-		return "the broker has options; only broker/setup makes them of settings"
+	if within(to, "configs") && !slices.Contains([]string{"configs/limits", "configs/password", "configs/daemon", "configs/daemon/datadir"}, to) {
+		return "the broker has options; only configs/daemon/mqttserver makes them of settings"
 	}
 	return ""
 }
@@ -356,8 +356,13 @@ func TestRulesBite(t *testing.T) {
 		{"topics/resource", module + "topics", ""},
 		{"topics/link", module + "broker", "nothing of ours"},
 		{"broker", module + "cloud/twin", "neither of them"},
-		{"broker", module + "configs", "only broker/setup"},
-		{"broker/setup", module + "configs", ""},
+		{"broker", module + "configs", "only configs/daemon/mqttserver"},
+		{"broker", module + "configs/daemon/backup", "only configs/daemon/mqttserver"},
+		{"broker", module + "configs/daemon", ""},
+		{"configs/daemon/mqttserver", module + "broker", ""},
+		{"configs/daemon/httpserver", module + "broker", "settings"},
+		{"configs/daemon/mqttserver", module + "cloud", "settings"},
+		{"configs/daemon/boltfile", "go.etcd.io/bbolt", ""},
 		{"broker", module + "configs/limits", ""},
 		{"broker", "github.com/mochi-mqtt/server/v2", ""},
 		{"broker/client", "github.com/mochi-mqtt/server/v2", "mochi"},

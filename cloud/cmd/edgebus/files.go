@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/configs/daemon/backup"
 	"github.com/edgebus/edgebus/configs/password"
-	"github.com/edgebus/edgebus/configs/upkeep"
 	"github.com/edgebus/edgebus/topics"
 )
 
@@ -105,7 +105,7 @@ in it that is named after the time. Restored files belong to whom DIRECTORY belo
 
 // asOwner has the program whose data a path holds do the work: each knows its own format.
 func asOwner(cmd *cobra.Command, path string, args ...string) error {
-	name, err := upkeep.ProgramOf(path)
+	name, err := backup.ProgramOf(path)
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ its test. It builds and passes as it is. docs/mappers.md says how to go on.`,
 			if dir == "" {
 				dir = m.Program
 			}
-			if v := configs.Version(); strings.HasPrefix(v, "v") && source == "" {
+			if v := daemon.Version(); strings.HasPrefix(v, "v") && source == "" {
 				m.Version = v
 			}
 			if source != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -130,7 +130,7 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintf(cmd.OutOrStdout(), "edgebus %s %s %s/%s\n", configs.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			fmt.Fprintf(cmd.OutOrStdout(), "edgebus %s %s %s/%s\n", daemon.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 		},
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -76,7 +77,7 @@ func TestTheDemosProgramsSayWhatTheyAre(t *testing.T) {
 	_, done, err = configs.Parse[configs.Core]("edgecore", []string{"--version", "--config=/nonexistent"}, &out)
 	require.NoError(t, err)
 	require.True(t, done, "whatever the settings are")
-	require.Equal(t, "edgecore "+configs.Version()+"\n", out.String())
+	require.Equal(t, "edgecore "+daemon.Version()+"\n", out.String())
 }
 
 func message(topic, payload string, properties ...client.UserProperty) client.Message {

@@ -5,7 +5,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"github.com/edgebus/edgebus/broker/boltfile"
+	"github.com/edgebus/edgebus/configs/daemon/boltfile"
 )
 
 // Counts are the objects of each kind, and the newest revision.

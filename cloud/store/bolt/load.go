@@ -10,7 +10,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"github.com/edgebus/edgebus/broker/boltfile"
+	"github.com/edgebus/edgebus/configs/daemon/boltfile"
 )
 
 // load reads the whole file into a snapshot, and looks at what nodes reported.

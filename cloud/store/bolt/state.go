@@ -7,7 +7,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"github.com/edgebus/edgebus/broker/boltfile"
+	"github.com/edgebus/edgebus/configs/daemon/boltfile"
 )
 
 // state is what a file says of all of itself, as of its last transaction.

@@ -1,0 +1,216 @@
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/cloud/seal"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/cloud/twin"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon/backup"
+	"github.com/edgebus/edgebus/configs/daemon/boltfile"
+	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// keeper is cloudhub as far as its data is concerned.
+func keeper() backup.Program {
+	return backup.Program{
+		Name: "cloudhub",
+		DataDir: func(file string) (string, error) {
+			cfg, err := configs.Load[configs.Hub]("cloudhub", file, nil)
+			return cfg.Data.Dir, err
+		},
+		Survey:  survey,
+		Fork:    fork,
+		Related: []string{FileName, seal.FileName},
+		Relate: func(dir string) error {
+			return withStore(dir, func(st *bolt.Store) error {
+				_, _, err := unseal(dir, st)
+				return err
+			})
+		},
+	}
+}
+
+// snapshot cuts the stores of a running hub at one moment: the journal stands still while the
+// objects are cut.
+func snapshot(st *bolt.Store, kept *journal.Journal) backup.Snapshot {
+	return func() (sources []backup.Source, release func(), err error) {
+		if err := kept.Damage(); err != nil {
+			return nil, nil, err
+		}
+		var objects *boltfile.Snapshot
+		pieces, unpin, err := kept.Snapshot(func() (err error) {
+			objects, err = st.Snapshot()
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		release = func() {
+			unpin()
+			_ = objects.Close() // a reader's end can't fail
+		}
+		return append(mqttserver.Sources(pieces), objects), release, nil
+	}
+}
+
+func survey(dir string) []backup.Part {
+	objects, secrets := backup.Part{Name: FileName}, backup.Part{Name: seal.FileName}
+	count := 0
+	objects.Err = withStore(dir, func(st *bolt.Store) (err error) {
+		if objects.Has, err = surveyStore(filepath.Join(dir, FileName), st); err == nil {
+			_, count, secrets.Err = unseal(dir, st)
+		}
+		return err
+	})
+	if count == 0 && secrets.Err == nil { // or nobody can say which Secrets there are
+		return []backup.Part{objects, mqttserver.Part(dir)}
+	}
+	secrets.Has = fmt.Sprintf("the key; it opens all Secrets (%d)", count)
+	return []backup.Part{objects, secrets, mqttserver.Part(dir)}
+}
+
+// withStore looks into the store of a hub that is stopped.
+func withStore(dir string, look func(*bolt.Store) error) error {
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, FileName), ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	return errors.Join(look(st), st.Close())
+}
+
+func surveyStore(path string, st *bolt.Store) (has string, err error) {
+	if err := st.Check(); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	counts, rev := st.Counts()
+	var words []string
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		words = append(words, fmt.Sprintf("%d %s", counts[kind], kind))
+	}
+	if words == nil {
+		words = []string{"no objects"}
+	}
+	nodes, keys := 0, 0
+	for r, err := range st.All(context.Background()) {
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", path, err)
+		}
+		n, err := twin.CheckReplica(r)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", path, err)
+		}
+		nodes, keys = nodes+1, keys+n
+	}
+	has = fmt.Sprintf("%s, at revision %d; %d keys that %d nodes reported", strings.Join(words, ", "), rev, keys, nodes)
+	return has + fmt.Sprintf("; it is %s", resource.HubID(st.Identity())), nil
+}
+
+// identity is which hub the data makes this one, and in whose place it is.
+func identity(st *bolt.Store, replaces []string) (h twin.Hub) {
+	h.ID = resource.HubID(st.Identity())
+	for _, text := range replaces {
+		if other, err := resource.ParseHubID(text); err == nil { // it was checked with the settings
+			h.Replaces = append(h.Replaces, other)
+		}
+	}
+	return h
+}
+
+// fork raises revisions and the versions of wanted values. The maps of cloud-owned
+// keys need nothing: each start of the hub projects them under new lineages.
+func fork(dir string, stamp uint32) (err error) {
+	path := filepath.Join(dir, FileName)
+	if err := bolt.Fork(path, func(rev uint64) uint64 { return link.ForkVer(rev, stamp) }); err != nil {
+		return err
+	}
+	st, err := bolt.Open(bolt.Options{Path: path})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	ctx := context.Background()
+	models, err := modelsOf(ctx, st)
+	if err != nil {
+		return err
+	}
+	devices, err := st.List(ctx, "Device", store.ListOptions{})
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(writers)
+	for _, o := range devices.Items {
+		data, err := forkDevice(o, models, stamp)
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", o.Key, err), g.Wait())
+		}
+		g.Go(func() error {
+			_, err := st.Update(ctx, store.Object{Key: o.Key, Data: data}, o.Rev)
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+const writers = 256 // that share a commit
+
+func modelsOf(ctx context.Context, st store.Reader) (map[store.Key]resource.DeviceModel, error) {
+	page, err := st.List(ctx, "DeviceModel", store.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	models := make(map[store.Key]resource.DeviceModel)
+	for _, o := range page.Items {
+		var m resource.DeviceModel
+		if err := json.Unmarshal(o.Data, &m); err != nil {
+			return nil, fmt.Errorf("%s: %w", o.Key, err)
+		}
+		models[o.Key] = m
+	}
+	return models, nil
+}
+
+// forkDevice raises the versions of a Device's wanted values, and of those that it has
+// none of: there may have been one after the backup. The rest of the text stays.
+func forkDevice(o store.Object, models map[store.Key]resource.DeviceModel, stamp uint32) ([]byte, error) {
+	var d resource.Device
+	fields := make(map[string]json.RawMessage)
+	if err := errors.Join(json.Unmarshal(o.Data, &d), json.Unmarshal(o.Data, &fields)); err != nil {
+		return nil, err
+	}
+	meta := d.DesiredMeta
+	if meta == nil {
+		meta = make(map[string]resource.DesiredMeta)
+	}
+	model := models[store.Key{Kind: "DeviceModel", Namespace: o.Namespace, Name: d.Spec.DeviceModelRef.Name}]
+	for _, p := range model.Spec.Properties {
+		if _, known := meta[p.Name]; !known {
+			meta[p.Name] = resource.DesiredMeta{Cleared: true}
+		}
+	}
+	for name, m := range meta {
+		m.Ver = link.ForkVer(m.Ver, stamp)
+		meta[name] = m
+	}
+	text, err := json.Marshal(meta)
+	if err != nil {
+		return nil, err
+	}
+	fields["desiredMeta"] = text
+	return json.Marshal(fields)
+}

@@ -1,0 +1,9 @@
+//go:build !unix
+
+package backup
+
+import "syscall"
+
+func giveTo(_, _ string) error { return nil }
+
+func ownerOnly(_, _ string, _ syscall.RawConn) error { return nil }

@@ -1,0 +1,38 @@
+//go:build unix
+
+package backup
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What root restores belongs to whoever the directory belongs to, the lock included: the
+// service must be able to use it.
+func TestRestoredFilesBelongToTheDirectorysOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	const nobody = 65534
+	r := newRig(t)
+	r.well("backup", r.backup)
+	require.NoError(t, os.Remove(filepath.Join(r.dir, "lock")))
+	require.NoError(t, os.Chown(r.dir, nobody, nobody))
+	r.well("restore", "--force", r.backup)
+	require.NoError(t, filepath.WalkDir(r.dir, func(path string, _ fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		if strings.Contains(path, aside+"2") && !strings.HasPrefix(filepath.Base(path), aside) || filepath.Base(path) == "half.new" {
+			return nil // it was there before, and is whose it was
+		}
+		require.EqualValues(t, nobody, info.Sys().(*syscall.Stat_t).Uid, path)
+		return nil
+	}))
+}

@@ -1,0 +1,182 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+)
+
+// text is a store's file, cut at a moment.
+type text struct {
+	path, text string
+	fail       error // at the end
+}
+
+func (x text) Path() string { return x.path }
+func (x text) Size() int64  { return int64(len(x.text)) }
+
+func (x text) Copy(w io.Writer) error {
+	_, err := io.WriteString(w, x.text)
+	return errors.Join(err, x.fail)
+}
+
+// runs has the rig's program run until the test ends, or until it is stopped.
+func (r *rig) runs(snapshot Snapshot) (stop func()) {
+	r.t.Helper()
+	dir, err := datadir.Open(r.dir, "thing")
+	require.NoError(r.t, err)
+	s := r.program().Listen(r.dir, snapshot, zerolog.Nop())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	r.end = cancel
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(r.t, <-ended)
+		require.NoError(r.t, dir.Close())
+	})
+	r.t.Cleanup(stop)
+	return stop
+}
+
+func (r *rig) parts() []string {
+	parts, err := filepath.Glob(r.backup + ".*")
+	require.NoError(r.t, err)
+	return parts
+}
+
+// What runs gives its stores as they were at one moment, and the rest of the directory with them.
+func TestBackupOfWhatRuns(t *testing.T) {
+	r := newRig(t)
+	r.write("secrets.key", "key")
+	r.write("sub/later", "not in it")
+	released := false
+	stop := r.runs(func() ([]Source, func(), error) {
+		r.write("data", "later")
+		return []Source{text{path: filepath.Join(r.dir, "data"), text: "one"}, text{path: filepath.Join(r.dir, "sub", "deep"), text: "deep"}},
+			func() { released = true }, nil
+	})
+	info, err := os.Stat(filepath.Join(r.dir, SocketName))
+	require.NoError(t, err)
+	require.Zero(t, info.Mode().Perm()&0o077, "its owner's alone")
+	require.Contains(t, r.well("backup", r.backup), "data of thing, 3 files, 10 bytes")
+	require.Contains(t, r.fails(1, "backup", r.backup), "is there already")
+	stop()
+	require.True(t, released)
+	require.Contains(t, r.well("check", r.backup), "is whole")
+	r.well("restore", "--force", r.backup)
+	r.has("data", "one")
+	r.has("sub/deep", "deep")
+	r.has("secrets.key", "key")
+	require.NoFileExists(t, filepath.Join(r.dir, "sub", "later"))
+	require.NoFileExists(t, filepath.Join(r.dir, SocketName))
+	require.Empty(t, r.parts())
+}
+
+// What goes wrong is said, and leaves nothing.
+func TestBackupsOfWhatRunsThatFail(t *testing.T) {
+	r := newRig(t)
+	answer := Snapshot(func() ([]Source, func(), error) { return nil, nil, errors.New("it is damaged") })
+	stop := r.runs(func() ([]Source, func(), error) { return answer() })
+	require.Contains(t, r.fails(1, "backup", r.backup), "it is damaged")
+	long := strings.Repeat("x", 1<<20)
+	answer = func() ([]Source, func(), error) {
+		return []Source{text{filepath.Join(r.dir, "data"), long, errors.New("it can't be read on")}}, func() {}, nil
+	}
+	require.Contains(t, r.fails(1, "backup", r.backup), "no whole backup: data: it can't be read on")
+	answer = func() ([]Source, func(), error) {
+		_, said := r.run("backup", r.backup)
+		require.Contains(t, said, "another one is being made")
+		return nil, nil, errors.New("enough")
+	}
+	require.Contains(t, r.fails(1, "backup", r.backup), "enough")
+	stop()
+	d, err := datadir.Open(r.dir, "thing")
+	require.NoError(t, err)
+	require.Contains(t, r.fails(1, "backup", r.backup), "in use by thing", "something runs that gives none")
+	require.NoError(t, d.Close())
+	require.NoFileExists(t, r.backup)
+	require.Empty(t, r.parts())
+}
+
+// A program that ends, or is killed, in the midst of a backup: there is none.
+func TestTheProgramEndsInTheMidstOfABackup(t *testing.T) {
+	r := newRig(t)
+	midst := make(chan struct{})
+	r.runs(func() ([]Source, func(), error) {
+		return []Source{waits{text{path: filepath.Join(r.dir, "data"), text: strings.Repeat("x", 1<<20)}, midst}}, func() {}, nil
+	})
+	go func() {
+		<-midst
+		r.end()
+	}()
+	require.Contains(t, r.fails(1, "backup", r.backup), "no whole backup")
+	require.NoFileExists(t, r.backup)
+	require.Empty(t, r.parts())
+}
+
+// waits is a file whose reader is told when some of it was sent, and then goes on until nobody listens.
+type waits struct {
+	text
+	midst chan struct{}
+}
+
+func (x waits) Size() int64 { return 1 << 40 }
+
+func (x waits) Copy(w io.Writer) error {
+	err := x.text.Copy(w)
+	close(x.midst)
+	for err == nil {
+		err = x.text.Copy(w)
+	}
+	return err
+}
+
+// Also without a socket, which some file systems don't have, the program works.
+func TestWithoutASocket(t *testing.T) {
+	r := newRig(t)
+	require.NoError(t, os.MkdirAll(filepath.Join(r.dir, SocketName, "taken"), 0o700))
+	stop := r.runs(nil)
+	require.Contains(t, r.fails(1, "backup", r.backup), "gives no backup")
+	stop()
+}
+
+// What a killed program leaves is no obstacle.
+func TestAnOldSocketIsReplaced(t *testing.T) {
+	r := newRig(t)
+	l, err := net.Listen("unix", filepath.Join(r.dir, SocketName))
+	require.NoError(t, err)
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	require.NoError(t, l.Close())
+	r.runs(func() ([]Source, func(), error) { return nil, func() {}, nil })
+	require.Contains(t, r.well("backup", r.backup), "data of thing")
+}
+
+// A backup without its end is none, nor is one whose checksums are others.
+func TestChecksumsStandAtTheEnd(t *testing.T) {
+	r := newRig(t)
+	m := Manifest{Format: 1, Program: "thing", Files: []File{{Name: "x", Size: 1}}}
+	for want, sums := range map[string]string{
+		"unexpected EOF":    "2d71\n",
+		"checksum is wrong": strings.Repeat("0", 64) + "  x\n",
+		"more in it":        "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881  x\n?",
+		"is whole":          "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881  x\n",
+	} {
+		require.NoError(t, os.WriteFile(r.backup, archive(t, m, map[string]string{"x": "x"}, sums), 0o600))
+		_, said := r.run("check", r.backup)
+		require.Contains(t, said, want)
+	}
+	require.NoError(t, os.WriteFile(r.backup, archive(t, m, map[string]string{"x": "x"}), 0o600))
+	require.Contains(t, r.fails(1, "check", r.backup), "unexpected EOF")
+}

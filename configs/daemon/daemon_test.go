@@ -1,0 +1,44 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+)
+
+// A service of Type=notify tells systemd that it is ready, and says nothing without one.
+func TestTrial18ReadyIsToldToSystemd(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	for _, address := range []string{socket, "@" + socket} { // a file, and an abstract name
+		l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: address, Net: "unixgram"})
+		require.NoError(t, err)
+		defer l.Close()
+		t.Setenv("NOTIFY_SOCKET", address)
+		var log bytes.Buffer
+		code := Run("a program", zerolog.New(&log), func(_ context.Context, p Program) error {
+			p.Ready()
+			return nil
+		})
+		require.Zero(t, code, log.String())
+		require.NoError(t, l.SetReadDeadline(time.Now().Add(30*time.Second)))
+		text := make([]byte, 100)
+		n, err := l.Read(text)
+		require.NoError(t, err, log.String())
+		require.Equal(t, "READY=1", string(text[:n]))
+	}
+
+	var log bytes.Buffer
+	p := Program{Log: zerolog.New(&log)}
+	t.Setenv("NOTIFY_SOCKET", "")
+	p.Ready()
+	require.Empty(t, log.String())
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "nobody"))
+	p.Ready()
+	require.Contains(t, log.String(), "NOTIFY_SOCKET")
+}

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package daemon
+
+func maxDescriptors() int { return 0 }

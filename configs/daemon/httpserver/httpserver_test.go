@@ -1,0 +1,265 @@
+package httpserver
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/configs"
+)
+
+// certificate makes a certificate that signs itself, for server and client alike, in PEM files.
+func certificate(t *testing.T, name string) (cert, key string) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	of := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, of, of, private.Public(), private)
+	require.NoError(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	return cert, key
+}
+
+// TestHTTPSChecksCertificates: who shows one that somebody else signed gets nothing; who shows none
+// is for the handler to judge.
+func TestHTTPSChecksCertificates(t *testing.T) {
+	cert, key := certificate(t, "server and user")
+	strange, strangeKey := certificate(t, "stranger")
+	s, err := Listen(configs.HTTP{
+		Listen: "127.0.0.1:0",
+		TLS:    configs.TLSListener{Listen: "127.0.0.1:0", Cert: cert, Key: key, ClientCA: cert},
+	}, configs.Limits{Requests: 1}, zerolog.Nop(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil && len(r.TLS.VerifiedChains) == 0 {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() { cancel(); require.NoError(t, <-ended) }()
+
+	roots := x509.NewCertPool()
+	text, err := os.ReadFile(cert)
+	require.NoError(t, err)
+	roots.AppendCertsFromPEM(text)
+	get := func(files ...string) (int, error) {
+		c := &tls.Config{RootCAs: roots}
+		if len(files) > 0 {
+			pair, err := tls.LoadX509KeyPair(files[0], files[1])
+			require.NoError(t, err)
+			// A client by itself leaves a certificate out that isn't of the authorities that the server names.
+			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+		}
+		transport := &http.Transport{TLSClientConfig: c}
+		defer transport.CloseIdleConnections()
+		resp, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Get("https://" + s.Addrs()[1].String())
+		if err != nil {
+			return 0, err
+		}
+		return resp.StatusCode, resp.Body.Close()
+	}
+	// There is room for one connection, and two listeners wait for it.
+	code, err := get(cert, key)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, code)
+	code, err = get()
+	require.NoError(t, err)
+	require.Equal(t, http.StatusUnauthorized, code)
+	_, err = get(strange, strangeKey)
+	require.Error(t, err)
+	resp, err := http.Get("http://" + s.Addrs()[0].String())
+	require.NoError(t, err, "plain, on the loopback interface")
+	resp.Body.Close()
+}
+
+// TestNoRoomIsCounted: a connection more than there may be waits, which is counted.
+func TestNoRoomIsCounted(t *testing.T) {
+	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, configs.Limits{Requests: 1}, zerolog.Nop(), http.NotFoundHandler())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() { cancel(); require.NoError(t, <-ended) }()
+	is := func(open, full int64) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			o, f := s.Connections()
+			return o == open && f == full
+		}, time.Minute, time.Millisecond)
+	}
+	is(0, 0)
+	conn, err := net.Dial("tcp", s.Addrs()[0].String())
+	require.NoError(t, err)
+	is(1, 0)
+	waits, err := net.Dial("tcp", s.Addrs()[0].String())
+	require.NoError(t, err)
+	is(1, 1)
+	require.NoError(t, conn.Close())
+	require.NoError(t, waits.Close())
+	is(0, 1)
+}
+
+// elsewhere is where what comes from 127.0.1.0/24 is from: loopback addresses are not counted.
+type elsewhere struct{ net.Listener }
+
+func (l elsewhere) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return stranger{conn}, nil
+}
+
+type stranger struct{ net.Conn }
+
+func (s stranger) RemoteAddr() net.Addr {
+	at := *s.Conn.RemoteAddr().(*net.TCPAddr)
+	if ip := at.IP.To4(); ip[2] == 1 {
+		at.IP = net.IPv4(192, 0, 2, ip[3])
+	}
+	return &at
+}
+
+// served runs a handler for whom 127.0.1.0/24 is elsewhere. ask sends a request from an address and reads the answer's first byte.
+func served(t *testing.T, limits configs.Limits, h http.Handler) (s *Server, ask func(from string) (net.Conn, error)) {
+	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, limits, zerolog.Nop(), h)
+	require.NoError(t, err)
+	l := s.listeners[0].(*bounded)
+	l.Listener = elsewhere{l.Listener}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	return s, func(from string) (net.Conn, error) {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		conn, err := d.Dial("tcp", s.Addrs()[0].String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+		if _, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: hub\r\n\r\n")); err == nil {
+			_, err = conn.Read(make([]byte, 1))
+		}
+		return conn, err
+	}
+}
+
+// TestOneHostLeavesRoom: who has asked for what is public, or was refused, may be there for a while; so from one
+// address nobody takes all the room. Its own connections make room for its new ones.
+func TestOneHostLeavesRoom(t *testing.T) {
+	s, ask := served(t, configs.Limits{Requests: 4, PerAddress: 5000}, http.NotFoundHandler())
+	s.room.rest = 0
+	first, err := ask("127.0.1.1")
+	require.NoError(t, err)
+	second, err := ask("127.0.1.1")
+	require.NoError(t, err)
+	other, err := ask("127.0.1.2")
+	require.NoError(t, err)
+	_, err = ask("127.0.1.1")
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, first) // the rest of its answer
+	require.NoError(t, err, "the one that was idle for longest is closed")
+	_, full := s.Connections()
+	require.EqualValues(t, 1, full)
+	for _, conn := range []net.Conn{second, other} {
+		_, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: hub\r\n\r\n"))
+		require.NoError(t, err)
+	}
+	open, _ := s.Connections()
+	require.EqualValues(t, 3, open)
+}
+
+// Who asks nothing any more, or hasn't asked yet, stands in nobody's way.
+func TestTrial06IdleConnectionsMakeRoom(t *testing.T) {
+	s, ask := served(t, configs.Limits{Requests: 16}, http.NotFoundHandler())
+	var idle []net.Conn
+	for _, from := range []string{"127.0.1.1", "127.0.1.2"} {
+		for range 20 {
+			conn, err := ask(from)
+			require.NoError(t, err)
+			idle = append(idle, conn)
+		}
+	}
+	for range 12 { // half of a request is none
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, 3)}}).Dial("tcp", s.Addrs()[0].String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: h"))
+		require.NoError(t, err)
+	}
+	for _, from := range []string{"127.0.1.4", "127.0.0.1"} {
+		_, err := ask(from)
+		require.NoError(t, err, from)
+	}
+	_, err := io.Copy(io.Discard, idle[0])
+	require.NoError(t, err, "closed")
+	open, full := s.Connections()
+	require.LessOrEqual(t, open, int64(16))
+	require.Positive(t, full)
+}
+
+// When all are busy others wait for room, and this host, its operator and its health checks, has some left.
+func TestTrial06ThisHostHasRoomWhenAllAreBusy(t *testing.T) {
+	busy, release := make(chan struct{}, 100), make(chan struct{})
+	s, ask := served(t, configs.Limits{Requests: 16}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if host, _, _ := net.SplitHostPort(r.RemoteAddr); host != "127.0.0.1" {
+			busy <- struct{}{}
+			<-release
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	answers := make(chan error, 20)
+	for i := range 20 {
+		go func() { _, err := ask([]string{"127.0.1.1", "127.0.1.2"}[i%2]); answers <- err }()
+	}
+	for range 14 {
+		<-busy
+	}
+	require.Eventually(t, func() bool { _, full := s.Connections(); return full == 6 }, time.Minute, time.Millisecond)
+	for range 3 {
+		_, err := ask("127.0.0.1")
+		require.NoError(t, err)
+	}
+	require.Empty(t, busy, "others wait")
+	close(release)
+	for range 20 {
+		require.NoError(t, <-answers)
+	}
+}
+
+func TestWhomAConnectionCountsFor(t *testing.T) {
+	for remote, want := range map[string]string{
+		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "127.0.0.1": "invalid IP", "::1": "invalid IP",
+		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "2001:db8:1:2::1": "2001:db8:1:2::", "2001:db8:1:3::1": "2001:db8:1:3::",
+	} {
+		require.Equal(t, want, hostOf(&net.TCPAddr{IP: net.ParseIP(remote)}).String())
+	}
+	small := newRoom(configs.Limits{Requests: 100, PerAddress: 3})
+	require.Equal(t, 3, small.each)
+	require.Equal(t, 1, newRoom(configs.Limits{Requests: 1, PerAddress: 3}).each)
+	require.Zero(t, newRoom(configs.Limits{Requests: 100}).each, "any number")
+}

@@ -1,0 +1,129 @@
+// Package mqttserver makes the MQTT broker of hub and core out of their settings, with the journal that it keeps its
+// sessions in.
+//
+// It never runs the broker, and decides nothing that the settings don't say.
+package mqttserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/wal"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon/backup"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// Broker makes a broker's options of the parts of a configuration that are about it.
+func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool) (broker.Options, error) {
+	o := broker.Options{InsecureListen: insecure, Limits: l}
+	for _, d := range a.Deny {
+		o.Auth.Deny = append(o.Auth.Deny, broker.Denied{Name: d.Name, Serial: configs.Hex(d.Serial), Fingerprint: configs.Hex(d.Fingerprint)})
+	}
+	o.Auth.SharedGroups = a.SharedGroups
+	for _, u := range a.Users {
+		o.Auth.Users = append(o.Auth.Users, broker.User{
+			Name: u.Name, PasswordHash: u.PasswordHash, Role: topics.Role(u.Role),
+			Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols,
+		})
+	}
+	var err error
+	o.Listeners, err = listeners(m)
+	return o, err
+}
+
+// JournalDir is where a broker keeps its sessions, in a program's data directory.
+const JournalDir = "broker"
+
+// Journal opens what keeps a broker's sessions and retained messages. It is closed
+// after the broker, and tells committed of each of its commits.
+func Journal(dataDir string, log zerolog.Logger, committed func(time.Duration, int, error)) (*journal.Journal, error) {
+	o := journalOptions(dataDir)
+	o.Log, o.Committed = log, committed
+	return journal.Open(o)
+}
+
+func journalOptions(dataDir string) journal.Options {
+	return journal.Options{Dir: filepath.Join(dataDir, JournalDir), Name: "the broker's journal", Keeps: "the sessions and retained messages"}
+}
+
+// Part surveys what a broker keeps in a data directory that no program uses. It reads
+// it as the broker does when it starts, and changes nothing.
+func Part(dataDir string) backup.Part {
+	part := backup.Part{Name: JournalDir}
+	part.Has, part.Err = survey(dataDir)
+	return part
+}
+
+// Sources are what a snapshot of logs has, for a backup.
+func Sources(pieces []wal.Piece) (sources []backup.Source) {
+	for _, p := range pieces {
+		sources = append(sources, p)
+	}
+	return sources
+}
+
+func survey(dataDir string) (has string, err error) {
+	o := journalOptions(dataDir)
+	o.ReadOnly = true
+	if _, err := os.Stat(o.Dir); errors.Is(err, os.ErrNotExist) {
+		return "nothing is kept", nil
+	}
+	j, err := journal.Open(o)
+	if err != nil {
+		return "", err
+	}
+	b, err := broker.New(broker.Options{Journal: j, Log: zerolog.Nop()})
+	if err != nil {
+		return "", err
+	}
+	st := b.Stats()
+	return fmt.Sprintf("%d sessions with %d subscriptions and %d messages, %d retained messages of users' own topics",
+		st.Sessions, st.Subscriptions, st.Queued, st.Retained), b.Close(context.Background())
+}
+
+// Pages lets the web pages in that a program itself serves over HTTP.
+func Pages(list []broker.Listener, h configs.HTTP) {
+	var ports []string
+	for _, address := range []string{h.Listen, h.TLS.Listen} {
+		if _, port, err := net.SplitHostPort(address); err == nil {
+			ports = append(ports, port)
+		}
+	}
+	for i := range list {
+		list[i].Pages = ports
+	}
+}
+
+func listeners(m configs.MQTT) (list []broker.Listener, err error) {
+	var secure *tls.Config
+	if m.TLS.Cert != "" {
+		if secure, err = m.TLS.Config(); err != nil {
+			return nil, err
+		}
+	}
+	if m.Listen != "" {
+		list = append(list, broker.Listener{Name: "mqtt", Setting: "mqtt.listen", Address: m.Listen})
+	}
+	if m.TLS.Listen != "" {
+		list = append(list, broker.Listener{Name: "mqtts", Setting: "mqtt.tls.listen", Address: m.TLS.Listen, TLS: secure})
+	}
+	if m.WebSocket.Listen != "" {
+		ws := broker.Listener{Name: "websocket", Setting: "mqtt.websocket.listen", Address: m.WebSocket.Listen, WebSocket: true, Origins: m.WebSocket.Origins}
+		if m.WebSocket.TLS {
+			ws.TLS = secure
+		}
+		list = append(list, ws)
+	}
+	return list, nil
+}

@@ -1,5 +1,0 @@
-//go:build !unix
-
-package descriptors
-
-func most() int { return 0 }

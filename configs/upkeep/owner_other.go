@@ -1,9 +1,0 @@
-//go:build !unix
-
-package upkeep
-
-import "syscall"
-
-func giveTo(_, _ string) error { return nil }
-
-func ownerOnly(_, _ string, _ syscall.RawConn) error { return nil }

@@ -1,0 +1,78 @@
+package edge
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon/backup"
+	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
+	"github.com/edgebus/edgebus/edge/store"
+)
+
+// keeper is edgecore as far as its data is concerned.
+func keeper() backup.Program {
+	return backup.Program{
+		Name: "edgecore",
+		DataDir: func(file string) (string, error) {
+			cfg, err := configs.Load[configs.Core]("edgecore", file, nil)
+			return cfg.Data.Dir, err
+		},
+		Survey: survey,
+		Fork: func(dir string, stamp uint32) error {
+			st, err := store.Open(store.Options{Dir: dir, Rand: nonce})
+			if err != nil {
+				return err
+			}
+			return errors.Join(st.Fork(stamp), st.Close())
+		},
+	}
+}
+
+// snapshot cuts the stores of a running core at one moment: the journal stands still while the
+// tree is cut.
+func snapshot(st *store.Store, kept *journal.Journal) backup.Snapshot {
+	return func() (sources []backup.Source, release func(), err error) {
+		if err := kept.Damage(); err != nil {
+			return nil, nil, err
+		}
+		var tree store.Files
+		pieces, unpin, err := kept.Snapshot(func() (err error) {
+			tree, err = st.Snapshot()
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		release = func() {
+			unpin()
+			tree.Release()
+		}
+		return append(mqttserver.Sources(slices.Concat(pieces, tree.Log)), tree.Database), release, nil
+	}
+}
+
+func survey(dir string) []backup.Part {
+	tree := backup.Part{Name: store.DirName}
+	tree.Has, tree.Err = surveyTree(dir)
+	return []backup.Part{tree, mqttserver.Part(dir)}
+}
+
+func surveyTree(dir string) (string, error) {
+	st, err := store.Open(store.Options{Dir: dir, Rand: nonce, ReadOnly: true})
+	if err != nil {
+		return "", err
+	}
+	snap, err := st.Load()
+	if err == nil {
+		err = st.Check() // the pages, too: what is out of reach is missed by nobody
+	}
+	if err = errors.Join(err, st.Close()); err != nil {
+		return "", err
+	}
+	l := snap.Up.Lineage()
+	return fmt.Sprintf("%d keys of the node's own (lineage %d/%x, written up to %d, the hub has it up to %d), %d of the cloud's, %d values in force",
+		snap.Up.Len(), l.N, l.Nonce, snap.Up.Seq(), snap.Up.Acked(), snap.Down.Len(), len(snap.Effective)), nil
+}
