@@ -1,0 +1,313 @@
+// Package acl says which of the users' own topics a user may publish and subscribe to: by lists of filters for one user, by
+// patterns for all users, and by files in the format of mosquitto's acl_file.
+//
+// It knows nothing of the tree below v1/nodes, whose rights follow from roles and the topic table.
+package acl
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/edgebus/edgebus/topics"
+)
+
+// Access is what a rule gives.
+type Access uint8
+
+// A rule gives Read (subscribe and receive), Write (publish), or both; Deny takes both away and comes before all others.
+const (
+	Read Access = 1 << iota
+	Write
+	Deny
+)
+
+// rule gives access to the topics that a filter matches. In filters of patterns, and only in these, the levels %u and %c stand
+// for the user name and the client identifier.
+type rule struct {
+	access Access
+	levels []string
+}
+
+// Rules are all rules of a broker. The zero value has none, and allows everything; as soon as there is one, a topic that none
+// allows is denied.
+type Rules struct {
+	users     map[string][]rule
+	patterns  []rule
+	anonymous []rule
+	limited   map[string]bool // users whose own lists are all that they have
+	all       bool            // rules apply to all users
+}
+
+// Client is whose rights are asked for.
+type Client struct{ User, ID string }
+
+// Limit lists the filters that one user may publish and subscribe to, and nothing else. The levels %u and %c stand for the
+// user name and the client identifier. An empty list is no right at all; call it only for users that have a list.
+func (r *Rules) Limit(user string, publish, subscribe []string) error {
+	if r.limited == nil {
+		r.limited = make(map[string]bool)
+	}
+	r.limited[user] = true
+	for access, filters := range map[Access][]string{Write: publish, Read: subscribe} {
+		for _, filter := range filters {
+			if err := check(filter); err != nil {
+				return err
+			}
+			r.add(user, rule{access: access, levels: strings.Split(filter, "/")})
+		}
+	}
+	return nil
+}
+
+func (r *Rules) add(user string, one rule) {
+	if r.users == nil {
+		r.users = make(map[string][]rule)
+	}
+	r.users[user] = append(r.users[user], one)
+}
+
+func check(filter string) error {
+	if err := topics.CheckFilter(filter); err != nil {
+		return err
+	}
+	if topics.IsTree(filter) {
+		return fmt.Errorf("filter %q: rights in the tree below %s follow from the role", filter, topics.Prefix)
+	}
+	for _, level := range strings.Split(filter, "/") {
+		if level != "%u" && level != "%c" && (strings.Contains(level, "%u") || strings.Contains(level, "%c")) {
+			return fmt.Errorf("filter %q: %%u and %%c stand for a whole level", filter)
+		}
+	}
+	return nil
+}
+
+// ReadFile reads a file in mosquitto's format.
+func (r *Rules) ReadFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	if err := r.Parse(f); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// Parse reads rules in mosquitto's format, one a line:
+//
+//	user <name>
+//	topic [read|write|readwrite|deny] <filter>
+//	pattern [read|write|readwrite|deny] <filter>
+//
+// A topic line belongs to the user line before it, or to anonymous clients when there is none; a pattern line to all
+// users. An error names every line that is not understood.
+func (r *Rules) Parse(text io.Reader) error {
+	r.all = true
+	var errs []error
+	user, named := "", false
+	lines := bufio.NewScanner(text)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		word, rest, _ := strings.Cut(line, " ")
+		rest = strings.TrimSpace(rest)
+		var err error
+		switch word {
+		case "user":
+			if user, named = rest, true; rest == "" {
+				err = errors.New("user without a name")
+			}
+		case "topic", "pattern":
+			err = r.parseRule(word == "pattern", user, named, rest)
+		default:
+			err = fmt.Errorf("%.40q is none of user, topic and pattern", word)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("line %d: %w", n, err))
+		}
+	}
+	return errors.Join(append(errs, lines.Err())...)
+}
+
+var accesses = map[string]Access{"read": Read, "write": Write, "readwrite": Read | Write, "deny": Deny}
+
+func (r *Rules) parseRule(pattern bool, user string, named bool, rest string) error {
+	one := rule{access: Read | Write}
+	filter := rest
+	if word, after, more := strings.Cut(rest, " "); more {
+		if access, ok := accesses[word]; ok {
+			one.access, filter = access, strings.TrimSpace(after)
+		}
+	}
+	if filter == "" {
+		return errors.New("a topic or pattern without a filter")
+	}
+	if topics.IsTree(filter) {
+		return nil // mosquitto's files may say what they like of it: roles decide there
+	}
+	if err := topics.CheckFilter(filter); err != nil {
+		return err
+	}
+	one.levels = strings.Split(filter, "/")
+	switch {
+	case pattern:
+		if err := check(filter); err != nil {
+			return err
+		}
+		r.patterns = append(r.patterns, one)
+	case !named:
+		r.anonymous = append(r.anonymous, one)
+	default:
+		r.add(user, one)
+	}
+	return nil
+}
+
+// Applies says whether a user's rights are limited at all.
+func (r *Rules) Applies(user string) bool { return r != nil && (r.all || r.limited[user]) }
+
+// Allowed says whether a client may publish to a topic (Write) or receive what is published there (Read).
+func (r *Rules) Allowed(c Client, access Access, topic string) bool {
+	if !r.Applies(c.User) {
+		return true
+	}
+	allowed := false
+	for one := range r.of(c) {
+		if one.access&(access|Deny) != 0 && one.matches(c, topic) {
+			if one.access&Deny != 0 {
+				return false
+			}
+			allowed = true
+		}
+	}
+	return allowed
+}
+
+// MaySubscribe says whether a client may read at least one of the topics that a filter matches. Which of them it receives is
+// what Allowed says of each.
+func (r *Rules) MaySubscribe(c Client, filter string) bool {
+	if !r.Applies(c.User) {
+		return true
+	}
+	levels := strings.Split(filter, "/")
+	allowed := false
+	for one := range r.of(c) {
+		mine := one.forClient(c)
+		switch {
+		case mine == nil:
+		case one.access&Deny != 0:
+			if covers(mine, levels) {
+				return false
+			}
+		case one.access&Read != 0 && overlap(mine, levels):
+			allowed = true
+		}
+	}
+	return allowed
+}
+
+// of yields the rules that concern a client.
+func (r *Rules) of(c Client) func(yield func(rule) bool) {
+	return func(yield func(rule) bool) {
+		own := r.users[c.User]
+		if c.User == "" {
+			own = r.anonymous
+		}
+		for _, one := range own {
+			if !yield(one) {
+				return
+			}
+		}
+		for _, one := range r.patterns {
+			if !yield(one) {
+				return
+			}
+		}
+	}
+}
+
+// forClient is the rule's filter with the client's names in it; nil: it can't concern the client, which has no name or one
+// that would be a wildcard or several levels.
+func (o rule) forClient(c Client) []string {
+	var mine []string
+	for i, level := range o.levels {
+		name := c.User
+		switch level {
+		case "%c":
+			name = c.ID
+		case "%u":
+		default:
+			continue
+		}
+		if name == "" || strings.ContainsAny(name, "+#/") {
+			return nil
+		}
+		if mine == nil {
+			mine = append(mine, o.levels...)
+		}
+		mine[i] = name
+	}
+	if mine == nil {
+		return o.levels
+	}
+	return mine
+}
+
+func (o rule) matches(c Client, topic string) bool {
+	mine := o.forClient(c)
+	if mine == nil || strings.HasPrefix(topic, "$") != strings.HasPrefix(mine[0], "$") {
+		return false
+	}
+	for i, level := range mine {
+		if level == "#" {
+			return true
+		}
+		first, rest, more := strings.Cut(topic, "/")
+		if level != "+" && level != first {
+			return false
+		}
+		if !more {
+			return i == len(mine)-1 || i == len(mine)-2 && mine[i+1] == "#"
+		}
+		topic = rest
+	}
+	return false
+}
+
+// overlap says whether there is a topic that both filters match.
+func overlap(a, b []string) bool {
+	if strings.HasPrefix(a[0], "$") != strings.HasPrefix(b[0], "$") {
+		return false
+	}
+	for i := 0; ; i++ {
+		switch {
+		case i < len(a) && a[i] == "#", i < len(b) && b[i] == "#":
+			return true
+		case i == len(a) || i == len(b):
+			return len(a) == len(b)
+		case a[i] != "+" && b[i] != "+" && a[i] != b[i]:
+			return false
+		}
+	}
+}
+
+// covers says whether wide matches every topic that filter matches.
+func covers(wide, filter []string) bool {
+	for i := 0; ; i++ {
+		switch {
+		case i < len(wide) && wide[i] == "#":
+			return strings.HasPrefix(wide[0], "$") == strings.HasPrefix(filter[0], "$")
+		case i == len(wide) || i == len(filter):
+			return len(wide) == len(filter)
+		case filter[i] == "#" || wide[i] != "+" && wide[i] != filter[i]:
+			return false
+		}
+	}
+}

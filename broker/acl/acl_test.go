@@ -1,0 +1,142 @@
+package acl
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/edgebus/edgebus/topics"
+)
+
+const file = `
+# from mosquitto's manual, and one of everything
+topic read public/#
+user ann
+topic write ann/out
+topic read ann/in/+
+topic both
+topic deny ann/in/secret
+user bob with space
+topic readwrite  bob/#
+
+pattern write sensor/%u/data
+pattern read clients/%c/#
+pattern deny locked/#
+`
+
+func TestMosquittosFile(t *testing.T) {
+	var r Rules
+	require.True(t, r.Allowed(Client{User: "ann"}, Write, "anything"), "without rules all is allowed")
+	require.NoError(t, r.Parse(strings.NewReader(file)))
+	for _, c := range []struct {
+		user, id string
+		access   Access
+		topic    string
+		want     bool
+	}{
+		{"", "c", Read, "public/x", true},
+		{"", "c", Write, "public/x", false},
+		{"ann", "c", Read, "public/x", false}, // that is for anonymous clients
+		{"ann", "c", Write, "ann/out", true},
+		{"ann", "c", Read, "ann/out", false},
+		{"ann", "c", Read, "ann/in/door", true},
+		{"ann", "c", Read, "ann/in/secret", false},
+		{"ann", "c", Read, "ann/in", false},
+		{"ann", "c", Read, "ann/in/a/b", false},
+		{"ann", "c", Read, "both", true},
+		{"ann", "c", Write, "both", true},
+		{"ann", "c", Write, "sensor/ann/data", true},
+		{"ann", "c", Write, "sensor/bob/data", false},
+		{"ann", "c7", Read, "clients/c7", true},
+		{"ann", "c7", Read, "clients/c7/a/b", true},
+		{"ann", "c7", Read, "clients/c8/a", false},
+		{"ann", "+", Read, "clients/c8/a", false}, // a name is never a wildcard
+		{"ann", "a/b", Read, "clients/a/b", false},
+		{"+", "c", Write, "sensor/bob/data", false},
+		{"", "c", Write, "sensor//data", false},
+		{"bob with space", "c", Read, "bob", true},
+		{"bob with space", "c", Write, "bob/a/b", true},
+		{"bob with space", "c", Write, "$SYS/bob", false},
+		{"cid", "c", Write, "both", false},
+	} {
+		require.Equal(t, c.want, r.Allowed(Client{User: c.user, ID: c.id}, c.access, c.topic), "%+v", c)
+	}
+	for _, c := range []struct {
+		user, filter string
+		want         bool
+	}{
+		{"ann", "#", true}, {"ann", "ann/#", true}, {"ann", "+/in/door", true}, {"ann", "ann/in/secret", false}, {"ann", "other/#", false},
+		{"ann", "locked/#", false}, {"ann", "locked/a", false}, {"ann", "$SYS/#", false}, {"", "public", true}, {"", "+", true}, {"cid", "bob/#", false},
+		{"ann", "clients/+/x", true},
+	} {
+		require.Equal(t, c.want, r.MaySubscribe(Client{User: c.user, ID: "c7"}, c.filter), "%+v", c)
+	}
+}
+
+func TestErrorsNameTheLine(t *testing.T) {
+	var r Rules
+	err := r.Parse(strings.NewReader("user\ntopik read a\ntopic read a/#/b\npattern x%u/a\ntopic\nuser ann\ntopic a"))
+	for _, text := range []string{"line 1: user without a name", `line 2: "topik"`, "line 3:", "line 4:", "whole level", "line 5:"} {
+		require.ErrorContains(t, err, text)
+	}
+	require.NotContains(t, err.Error(), "line 7")
+	require.Error(t, r.ReadFile("missing"))
+}
+
+func TestAUsersOwnLists(t *testing.T) {
+	var r Rules
+	require.NoError(t, r.Limit("ann", []string{"site/%u/#"}, nil))
+	require.Error(t, r.Limit("ann", []string{"v1/nodes/n1/#"}, nil))
+	ann, bob := Client{User: "ann", ID: "c"}, Client{User: "bob", ID: "c"}
+	require.True(t, r.Allowed(ann, Write, "site/ann/x"))
+	require.False(t, r.Allowed(ann, Write, "site/bob/x"))
+	require.False(t, r.Allowed(ann, Read, "site/ann/x"))
+	require.True(t, r.Allowed(bob, Write, "site/ann/x"), "others have no list")
+	require.False(t, r.Applies("bob"))
+}
+
+// TestMatchingIsMQTTs compares with the matching of topics, and overlap and covers with what they mean.
+func TestMatchingIsMQTTs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		level := rapid.SampledFrom([]string{"a", "b", "$c", ""})
+		topic := strings.Join(rapid.SliceOfN(level, 1, 4).Draw(t, "topic"), "/")
+		filter := func(name string) []string {
+			f := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "$c", "", "+"}), 1, 4).Draw(t, name)
+			if rapid.Bool().Draw(t, name+"#") {
+				f[len(f)-1] = "#"
+			}
+			return f
+		}
+		a, b := filter("a"), filter("b")
+		fa, fb := strings.Join(a, "/"), strings.Join(b, "/")
+		if topic == "" || fa == "" || fb == "" {
+			return
+		}
+		matches := func(levels []string) bool { return rule{levels: levels}.matches(Client{}, topic) }
+		if !strings.HasPrefix(topic, "$") { // of what begins with $ a rule must name the $
+			require.Equal(t, topics.Match(fa, topic), matches(a), "%s %s", fa, topic)
+		}
+		if matches(a) && matches(b) {
+			require.True(t, overlap(a, b), "%s and %s have %s", fa, fb, topic)
+		}
+		if matches(b) && covers(a, b) {
+			require.True(t, matches(a), "%s covers %s, and not %s", fa, fb, topic)
+		}
+	})
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(file, "ann", "c", "a/b")
+	f.Fuzz(func(t *testing.T, text, user, id, topic string) {
+		var r Rules
+		if r.Parse(strings.NewReader(text)) != nil || topics.CheckTopic(topic) != nil {
+			return
+		}
+		c := Client{User: user, ID: id}
+		if r.Allowed(c, Read, topic) {
+			require.True(t, r.MaySubscribe(c, topic), "what may be received may be subscribed to")
+		}
+	})
+}
