@@ -326,7 +326,7 @@ type accessSpec struct {
 func (s *server) accessReview(w http.ResponseWriter, r *http.Request) error {
 	media := mediaType(r)
 	r.Body = http.MaxBytesReader(w, r.Body, maxReview)
-	raw, _, err := body(r, media, protobufType)
+	raw, err := readBody(r, media, protobufType)
 	if err != nil {
 		return err
 	}
@@ -442,72 +442,38 @@ func (s *server) whoReview(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// accessSpecOf reads a SelfSubjectAccessReview in protobuf: an envelope, whose field 2 is the
-// object, whose field 2 is the spec.
+// accessSpecOf reads a SelfSubjectAccessReview in protobuf: an envelope, whose field 2 is the object, whose field 2 is
+// the spec.
 func accessSpecOf(raw []byte) (spec accessSpec, err error) {
 	raw, ok := bytes.CutPrefix(raw, protobufMagic)
 	if !ok {
 		return spec, errProtobuf
 	}
-	for range 2 {
-		fields, err := texts(raw)
-		if err != nil {
+	var fields map[protowire.Number][]byte
+	for range 3 {
+		if fields, err = protobufStrings(raw); err != nil {
 			return spec, err
 		}
 		raw = fields[2]
 	}
-	asked, err := texts(raw)
-	if err != nil {
-		return spec, err
+	attributes := map[string]dict{}
+	for i, names := range [][]string{{"namespace", "verb", "group", "version", "resource", "subresource", "name"}, {"path", "verb"}} {
+		asked, err := protobufStrings(fields[protowire.Number(i+1)])
+		if err != nil {
+			return spec, err
+		}
+		if len(asked) == 0 {
+			continue
+		}
+		values := dict{}
+		for n, name := range names {
+			values[name] = string(asked[protowire.Number(n+1)])
+		}
+		attributes[[]string{"resourceAttributes", "nonResourceAttributes"}[i]] = values
 	}
-	fields, err := texts(asked[1])
-	if err != nil {
-		return spec, err
-	}
-	said := map[string]dict{}
-	if len(asked[1]) > 0 {
-		said["resourceAttributes"] = byNumber(fields, "namespace", "verb", "group", "version", "resource", "subresource", "name")
-	}
-	if fields, err = texts(asked[2]); err != nil {
-		return spec, err
-	}
-	if len(asked[2]) > 0 {
-		said["nonResourceAttributes"] = byNumber(fields, "path", "verb")
-	}
-	text, err := json.Marshal(said)
+	text, err := json.Marshal(attributes)
 	if err != nil {
 		return spec, err
 	}
 	return spec, json.Unmarshal(text, &spec)
-}
-
-// byNumber gives the fields 1, 2 and so on their names.
-func byNumber(fields map[protowire.Number][]byte, names ...string) dict {
-	out := dict{}
-	for i, name := range names {
-		out[name] = string(fields[protowire.Number(i+1)])
-	}
-	return out
-}
-
-// texts are the fields of a message that are texts or messages themselves.
-func texts(raw []byte) (map[protowire.Number][]byte, error) {
-	fields := map[protowire.Number][]byte{}
-	for len(raw) > 0 {
-		number, kind, n := protowire.ConsumeTag(raw)
-		if n < 0 {
-			return nil, errProtobuf
-		}
-		raw = raw[n:]
-		if kind == protowire.BytesType {
-			fields[number], n = protowire.ConsumeBytes(raw)
-		} else {
-			n = protowire.ConsumeFieldValue(number, kind, raw)
-		}
-		if n < 0 {
-			return nil, errProtobuf
-		}
-		raw = raw[n:]
-	}
-	return fields, nil
 }

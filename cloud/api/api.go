@@ -218,7 +218,7 @@ type request struct {
 	key         store.Key // Name is empty for a collection, Namespace for all of them
 	subresource string
 	media       string   // of the body
-	twice       twice    // of the body
+	duplicates  []string // fields that the body has more than once
 	doubts      []string // about what is written, for its writer
 	readings    []string // doubts about how another group's form was read
 	part        bool     // of another object: not all objects of the kind are below the path

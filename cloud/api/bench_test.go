@@ -150,13 +150,13 @@ func BenchmarkPatch(b *testing.B) {
 	all.Wait()
 }
 
-// BenchmarkTwice looks for fields that stand twice, in a manifest as large as most.
-func BenchmarkTwice(b *testing.B) {
+// BenchmarkDuplicateFields looks for duplicate fields in a manifest as large as most.
+func BenchmarkDuplicateFields(b *testing.B) {
 	raw := fmt.Appendf(nil, device, "", `,"desired":{"power":"ON","brightness":"40","temperature":"21.5"}`)
 	b.SetBytes(int64(len(raw)))
 	cpu(b)
 	for b.Loop() {
-		if again := twiceIn(raw); again != nil {
+		if again := duplicateFields(raw); again != nil {
 			b.Fatal(again)
 		}
 	}

@@ -51,10 +51,10 @@ func TestTrial01YAMLIsNoMoreThanJSON(t *testing.T) {
 	body := []byte(text.String())
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	out, again, err := fromYAML(body)
+	out, err := fromYAML(body)
 	runtime.ReadMemStats(&after)
 	require.NoError(t, err)
-	require.Empty(t, again)
+	require.Empty(t, duplicateFields(out))
 	require.Less(t, len(out), 2*len(body))
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100*len(body)))
 	h.ok("POST", "/api/v1/namespaces/default/configmaps", text.String(), inYAML...)
@@ -74,13 +74,14 @@ func TestTrial01AReviewIsSmall(t *testing.T) {
 func TestTrial06FaultsAreBounded(t *testing.T) {
 	h := newHub(t)
 	unknown := `{"metadata":{"name":"x"},"spec":{"deviceModelRef":{"name":"m"},"protocol":{"type":"p"},` + many(40_000, `"u#":1`) + `}}`
-	long := strings.Repeat("k", 1<<20)
+	long := strings.Repeat("k", maxPath-len(`"status""twin""u39999"""`))
 	for name, c := range map[string]struct {
 		method, path, body string
 	}{
 		"unknown":     {"POST", inNS + "/devices?fieldValidation=Strict", unknown},
 		"twice":       {"POST", inNS + "/devices?fieldValidation=Strict", strings.Replace(unknown, `"u`, `"u0":1,"u`, 1)},
 		"long path":   {"POST", inNS + "/devices?fieldValidation=Strict", `{"metadata":{"name":"x"},"status":{"twin":{"` + long + `":{` + many(40_000, `"u#":1`) + `}}}}`},
+		"duplicates":  {"POST", inNS + "/devices?fieldValidation=Strict", `{"metadata":{"name":"x"},"status":{"twin":{"` + long + `":{` + many(40_000, `"u":1`) + `}}}}`},
 		"in YAML":     {"POST", inNS + "/devices?fieldValidation=Strict", "metadata: {name: x}\nspec: {" + many(40_000, "u#: 1") + "}"},
 		"dialect":     {"POST", beta1 + "/devices?fieldValidation=Strict", `{"metadata":{"name":"x"},"spec":{` + many(40_000, `"u#":1`) + `}}`},
 		"apply":       {"PATCH", inNS + "/devices/x?fieldManager=a&fieldValidation=Strict", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","spec":{` + many(20_000, `"u#":1`) + `}}`},
@@ -97,6 +98,8 @@ func TestTrial06FaultsAreBounded(t *testing.T) {
 			require.Less(t, len(r.body), 32<<10)
 		})
 	}
+	said := h.refused(400, "BadRequest", "POST", inNS+"/devices", `{"metadata":{"name":"x","annotations":{"`+long+`":{"`+long+`":1}}}}`)
+	require.Contains(t, said, "at most 4096 bytes")
 	warned := h.do("POST", inNS+"/devices", unknown)
 	require.LessOrEqual(t, len(warned.header.Values("Warning")), maxFaults+2)
 }

@@ -346,7 +346,7 @@ func readDeleteOptions(r *request) (opts deleteOptions, err error) {
 	if r.ContentLength == 0 {
 		return opts, opts.checkPropagation()
 	}
-	raw, _, err := body(r.Request, r.media)
+	raw, err := readBody(r.Request, r.media)
 	if err != nil || string(raw) == "null" {
 		return opts, err
 	}

@@ -148,7 +148,7 @@ func checkGrowth(raw []byte, old *object) error {
 	if failed != nil {
 		return failed
 	}
-	had, _ := valuesIn(before)
+	had, _, _ := countValues(before)
 	return checkValues(raw, max(maxValues, had))
 }
 

@@ -47,12 +47,10 @@ type Kind struct {
 	Credentials bool
 	// foreign is set for another group's form of one of our kinds.
 	foreign *foreign
-	// shape is that of what New makes; nil: nothing is understood at a glance.
-	shape *shape
 	// New makes an empty object: *resource.Device. Its Go type says which fields there are.
 	New func() any
-	// Private are fields of that type that the API neither shows nor takes.
-	Private []string
+	// Reset clears the fields of a decoded object that clients can neither see nor set, and returns their names.
+	Reset func(obj any) []string
 	// Validate checks an object before it is written; old is nil for a new one. It
 	// is not asked when only metadata changed.
 	Validate func(ctx context.Context, r store.Reader, old, next any) error
@@ -131,11 +129,7 @@ func Kinds() []Kind {
 	for i := range kinds {
 		kinds[i].Group, kinds[i].Version = resource.Group, resource.Version
 	}
-	kinds = append(kinds, secretKind(), configMapKind(), eventKind(), eventForm())
-	for i := range kinds {
-		kinds[i].shape = kinds[i].shapeOf()
-	}
-	return kinds
+	return append(kinds, secretKind(), configMapKind(), eventKind(), eventForm())
 }
 
 // rules is Validate of a kind whose rules look at nothing but the object and the one before.
@@ -184,7 +178,7 @@ func deviceKind() Kind {
 	return Kind{
 		Name: resource.KindDevice, Plural: "devices", Singular: "device", Short: []string{"dev"}, Namespaced: true,
 		New:        func() any { return new(resource.Device) },
-		Private:    []string{"desiredMeta"},
+		Reset:      resetDevice,
 		Validate:   known.validateDevice,
 		Doubts:     nothingThere,
 		Node:       ofDevice,
@@ -226,6 +220,15 @@ func deviceKind() Kind {
 			}}},
 		},
 	}
+}
+
+func resetDevice(obj any) []string {
+	d := obj.(*resource.Device)
+	if d.DesiredMeta == nil {
+		return nil
+	}
+	d.DesiredMeta = nil
+	return []string{"desiredMeta"}
 }
 
 // A row's values have to fit on a screen; a file or an array does not.
@@ -764,38 +767,48 @@ func eventFields(of, reporter string) map[string]func(any) string {
 
 // renamed is the object with the names of the kind's group.
 func (k *Kind) renamed(o *object) (json.RawMessage, error) {
-	head, fields := *o, map[string]json.RawMessage{}
+	head, err := *o, error(nil)
 	head.APIVersion = k.apiVersion()
-	if len(o.Spec) == 0 { // of one that is nobody's business any more only the name is told
-		return head.encode()
+	if len(o.Spec) > 0 { // else only the name of the object is told
+		head.Spec, err = renameFields(o.Spec, k.Names)
 	}
-	if err := json.Unmarshal(o.Spec, &fields); err != nil {
-		return nil, err
-	}
-	rename(fields, k.Names)
-	spec, err := json.Marshal(fields)
 	if err != nil {
 		return nil, err
 	}
-	head.Spec = spec
 	return head.encode()
 }
 
-// canonical gives the fields that a client sent the names that they have here.
-func (k *Kind) canonical(tree map[string]any) {
-	back := make(map[string]string, len(k.Names))
-	for ours, theirs := range k.Names {
-		back[theirs] = ours
-		delete(tree, ours) // has no meaning there
+// canonical gives the fields that a client sent their canonical names.
+func (k *Kind) canonical(raw []byte) ([]byte, error) {
+	if len(k.Names) == 0 {
+		return raw, nil
 	}
-	rename(tree, back)
+	names := make(map[string]string, 2*len(k.Names))
+	for canonical, name := range k.Names {
+		names[name] = canonical
+		names[canonical] = "" // has no meaning in this group
+	}
+	out, err := renameFields(raw, names)
+	if err != nil {
+		return nil, badRequest("", "the body must be an object")
+	}
+	return out, nil
 }
 
-func rename[V any](fields map[string]V, names map[string]string) {
-	for from, to := range names {
-		if v, ok := fields[from]; ok {
-			delete(fields, from)
-			fields[to] = v
+// renameFields renames fields of a JSON object; a field whose new name is empty is removed.
+func renameFields(raw []byte, names map[string]string) ([]byte, error) {
+	var fields, renamed map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return nil, err
+	}
+	renamed = make(map[string]json.RawMessage, len(fields))
+	for name, value := range fields {
+		if to, ok := names[name]; ok {
+			name = to
+		}
+		if name != "" {
+			renamed[name] = value
 		}
 	}
+	return json.Marshal(renamed)
 }

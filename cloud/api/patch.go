@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -104,9 +103,6 @@ func patcher(kind string, raw []byte) (func([]byte) ([]byte, error), error) {
 			return nil, badRequest("", "a merge patch is an object")
 		}
 		return func(doc []byte) ([]byte, error) {
-			if out, ok := appendMerged(nil, doc, raw, 0); ok {
-				return out, nil
-			}
 			var was, change any
 			if err := errors.Join(decode(doc, &was), decode(raw, &change)); err != nil {
 				return nil, err // both are valid: can't happen
@@ -160,57 +156,6 @@ func merged(was, patch any) any {
 		fields[name] = merged(fields[name], value)
 	}
 	return fields
-}
-
-// maxMerge is how deep appendMerged goes: each level is gone through once more than the one around it.
-const maxMerge = 32
-
-// appendMerged writes what a merge patch makes of an object (RFC 7396). Both are valid. What is deep, or has names
-// with escapes, is left to merged, for which it is decoded.
-func appendMerged(out, doc, patch []byte, depth int) ([]byte, bool) {
-	if depth == maxMerge {
-		return out, false
-	}
-	changes := make(map[string][]byte, 4)
-	for w := fieldsIn(patch); w.next(); {
-		if bytes.IndexByte(w.name, '\\') >= 0 {
-			return out, false
-		}
-		changes[string(w.name)] = w.value // the last one counts
-	}
-	out = append(out, '{')
-	put := func(name, was, value []byte) (ok bool) {
-		if out[len(out)-1] != '{' {
-			out = append(out, ',')
-		}
-		if value[0] != '{' {
-			out = appendMember(out, name, value)
-			return true
-		}
-		out, ok = appendMerged(append(append(append(out, '"'), name...), `":`...), was, value, depth+1)
-		return ok
-	}
-	for w := fieldsIn(doc); w.next(); {
-		change, changed := changes[string(w.name)]
-		delete(changes, string(w.name))
-		switch {
-		case bytes.IndexByte(w.name, '\\') >= 0:
-			return out, false
-		case !changed:
-			if out[len(out)-1] != '{' {
-				out = append(out, ',')
-			}
-			out = appendMember(out, w.name, w.value)
-		case string(change) != "null" && !put(w.name, w.value, change):
-			return out, false
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(changes)) {
-		if change := changes[name]; string(change) != "null" && !put([]byte(name), nil, change) {
-			return out, false
-		}
-	}
-	return append(out, '}'), true
 }
 
 // strategicPatch is what kubectl and client-go send for kinds that are compiled into them, whatever the
@@ -293,7 +238,7 @@ func (s *server) apply(w http.ResponseWriter, r *request) error {
 	if err := r.addressed(config); err != nil {
 		return err
 	}
-	if err := validation(w, r, unknown); err != nil {
+	if err := checkFields(w, r, unknown); err != nil {
 		return err
 	}
 	for {

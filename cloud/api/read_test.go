@@ -278,12 +278,15 @@ func TestDiscovery(t *testing.T) {
 	require.Equal(t, "secrets", core.str("items.0.versions.0.resources.0.resource"))
 }
 
-func TestDuration(t *testing.T) {
+func TestAge(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0s", 119 * time.Second: "119s", 5 * time.Minute: "5m", 9*time.Minute + time.Second: "9m1s", 100 * time.Minute: "100m",
 		4*time.Hour + 30*time.Minute: "4h30m", 20 * time.Hour: "20h", 75 * time.Hour: "3d3h", 100 * 24 * time.Hour: "100d", 800 * 24 * time.Hour: "2y70d",
 	} {
-		require.Equal(t, want, duration(d))
+		now := time.Unix(1_790_000_000, 0)
+		created := now.Add(-d)
+		s := &server{Options: Options{Now: func() time.Time { return now }}}
+		require.Equal(t, want, s.age(&created))
 	}
 }
 
@@ -295,8 +298,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw string) {
 		for i := range kinds {
 			k := &kinds[i]
-			o, others, err := k.decode([]byte(raw))
-			sameByShape(t, k, raw, o, others, err)
+			o, _, err := k.decode([]byte(raw))
 			if err != nil {
 				continue
 			}

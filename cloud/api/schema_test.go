@@ -217,10 +217,12 @@ func TestSchemasAreTheTypes(t *testing.T) {
 	all := dict{metaName: meta}
 	for _, k := range Kinds() {
 		def := types.named(t, k.Name)
-		for _, private := range k.Private {
-			delete(def["properties"].(dict), private)
+		properties := def["properties"].(dict)
+		delete(properties, "desiredMeta") // clients never see it
+		for canonical, name := range k.Names {
+			properties[name] = properties[canonical]
+			delete(properties, canonical)
 		}
-		rename(def["properties"].(dict), k.Names)
 		def["x-kubernetes-group-version-kind"] = []any{dict{"group": k.Group, "version": k.Version, "kind": k.Name}}
 		all[k.schemaName()] = def
 	}

@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"mime"
 	"net/http"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgebus/edgebus/cloud/store"
@@ -175,37 +175,7 @@ func (s *server) age(at *time.Time) string {
 	if at == nil {
 		return "<unknown>"
 	}
-	return duration(s.Now().Sub(*at))
-}
-
-// duration writes a time span in the two units that matter most.
-func duration(d time.Duration) string {
-	d = max(d, 0)
-	days := int(d / (24 * time.Hour))
-	switch {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 10*time.Minute:
-		return two(int(d.Minutes()), "m", int(d.Seconds())%60, "s")
-	case d < 3*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 8*time.Hour:
-		return two(int(d.Hours()), "h", int(d.Minutes())%60, "m")
-	case days < 2:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	case days < 8:
-		return two(days, "d", int(d.Hours())%24, "h")
-	case days < 2*365:
-		return fmt.Sprintf("%dd", days)
-	}
-	return two(days/365, "y", days%365, "d")
-}
-
-func two(a int, unitA string, b int, unitB string) string {
-	if b == 0 {
-		return fmt.Sprintf("%d%s", a, unitA)
-	}
-	return fmt.Sprintf("%d%s%d%s", a, unitA, b, unitB)
+	return duration.HumanDuration(max(s.Now().Sub(*at), 0))
 }
 
 // answer writes one object in the form that was asked for.

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
+
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -62,7 +64,7 @@ func (s *server) heed(w http.ResponseWriter, r *request, raw []byte, old *object
 		return nil, err
 	}
 	w.Header().Del("Warning") // of the last try
-	return o, validation(w, r, unknown)
+	return o, checkFields(w, r, unknown)
 }
 
 func (s *server) create(w http.ResponseWriter, r *request) error {
@@ -246,6 +248,12 @@ func sameSpec(a, b *object) bool {
 	return bytes.Equal(orEmpty(a.Spec), orEmpty(b.Spec))
 }
 
+// reorders reports whether the specs differ in the order of fields only. It may, where a spec has JSON of another
+// program in it.
+func reorders(a, b *object) bool {
+	return len(a.Spec) == len(b.Spec) && jsonpatch.Equal(a.Spec, b.Spec)
+}
+
 func orEmpty(spec json.RawMessage) []byte {
 	if len(spec) == 0 {
 		return []byte("{}")
@@ -398,7 +406,7 @@ func (s *server) successor(r *request, old, wanted *object) (*object, error) {
 	m.DeletionGracePeriodSeconds, m.SelfLink = was.DeletionGracePeriodSeconds, ""
 	m.ResourceVersion, m.Generation, m.ManagedFields = was.ResourceVersion, was.Generation, was.ManagedFields
 	next.Status, next.DesiredMeta, next.rev = old.Status, old.DesiredMeta, old.rev
-	if sameSpec(old, &next) {
+	if sameSpec(old, &next) || reorders(old, &next) {
 		next.Spec = old.Spec // absent and {} are one
 		return &next, nil
 	}

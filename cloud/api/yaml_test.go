@@ -18,7 +18,7 @@ func TestYAMLMeansWhatItSays(t *testing.T) {
 		"a: 18446744073709551615\nb: 0x10\n": `{"a":18446744073709551615,"b":16}`,
 		"a: |+\n  x\n  y\n":                  `{"a":"x\ny\n"}`,
 	} {
-		got, _, err := fromYAML([]byte(text))
+		got, err := fromYAML([]byte(text))
 		require.NoError(t, err, text)
 		require.JSONEq(t, want, string(got))
 	}
@@ -27,7 +27,7 @@ func TestYAMLMeansWhatItSays(t *testing.T) {
 		"a: &a [x,x,x,x,x,x,x,x,x,x]\n" + strings.Repeat("a: &a [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n", 9),
 		"x: &x\n  y: *x\n",
 	} {
-		_, _, err := fromYAML([]byte(text))
+		_, err := fromYAML([]byte(text))
 		require.Error(t, err, text)
 	}
 }
