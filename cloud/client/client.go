@@ -38,6 +38,10 @@ type Options struct {
 	TLS *tls.Config
 	// User and Password sign in, if there is a User. They are never sent in the clear to another host.
 	User, Password string
+	// Token signs in if there is no User.
+	Token string
+	// Proxy is the proxy to ask through; nil: the environment's.
+	Proxy *url.URL
 	// Manager is who writes, as the hub remembers it.
 	Manager string
 	// Timeout bounds the wait for the beginning of an answer; all of it may take twice as long. 0: 30 s.
@@ -61,8 +65,8 @@ func (o *Options) validate() error {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return resource.Errorf(resource.Invalid, "server", "%q is no address of a hub: it looks like http://127.0.0.1:8080", o.Server)
 	}
-	if o.User != "" && u.Scheme == "http" && !configs.IsLoopback(u.Hostname()) {
-		return resource.Errorf(resource.Invalid, "server", "the password would cross the network in the clear to %s: use https://", o.Server)
+	if o.User+o.Token != "" && u.Scheme == "http" && !configs.IsLoopback(u.Hostname()) {
+		return resource.Errorf(resource.Invalid, "server", "the password or token would cross the network in the clear to %s: use https://", o.Server)
 	}
 	return nil
 }
@@ -86,6 +90,9 @@ func New(o Options) (*Client, error) {
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = o.TLS
+	if o.Proxy != nil {
+		transport.Proxy = http.ProxyURL(o.Proxy)
+	}
 	transport.DialContext = (&net.Dialer{Timeout: dialTime}).DialContext
 	transport.ResponseHeaderTimeout = o.Timeout
 	transport.MaxIdleConnsPerHost = 16
@@ -174,8 +181,11 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 		r.accept = "application/json"
 	}
 	request.Header.Set("Accept", r.accept)
-	if c.User != "" {
+	switch {
+	case c.User != "":
 		request.SetBasicAuth(c.User, c.Password)
+	case c.Token != "":
+		request.Header.Set("Authorization", "Bearer "+c.Token)
 	}
 	if r.form != "" {
 		request.Header.Set("Content-Type", r.form)

@@ -274,7 +274,7 @@ func countBefore(asked []byte, unit byte) int {
 // cli runs edgebus against the stand's hub and core.
 func cli(s *stand.Stand, args ...string) string {
 	c := exec.Command(filepath.Join(s.Bin, "edgebus"), args...)
-	c.Env = append(os.Environ(), "EDGEBUS_SERVER=http://"+s.Hub.HTTP, "XDG_CONFIG_HOME="+s.Dir)
+	c.Env = append(os.Environ(), "EDGEBUS_SERVER=http://"+s.Hub.HTTP, "KUBECONFIG="+filepath.Join(s.Dir, "kubeconfig"))
 	out, err := c.CombinedOutput()
 	if err != nil {
 		return string(out) + err.Error()

@@ -308,7 +308,7 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		cmd := exec.CommandContext(ctx, program, args[1:]...)
 		cmd.Dir = ts.MkAbs(".")
-		cmd.Env = append(append(os.Environ(), world(ts).Env()...), "XDG_CONFIG_HOME="+ts.Getenv("XDG_CONFIG_HOME"))
+		cmd.Env = append(append(os.Environ(), world(ts).Env()...), "KUBECONFIG="+ts.Getenv("KUBECONFIG"))
 		out, err = cmd.CombinedOutput()
 		return err
 	})

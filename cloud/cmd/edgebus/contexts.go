@@ -2,11 +2,10 @@ package main
 
 import (
 	"cmp"
-	"encoding/base64"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -14,225 +13,209 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// place is a hub, and how to talk to it.
+// The hub of this machine.
+const (
+	defaultServer = "http://127.0.0.1:8080"
+	defaultMQTT   = "mqtt://127.0.0.1:1883"
+)
+
+// place is a hub, and the credentials for it.
 type place struct {
-	Server    string `json:"server,omitempty"` // HTTP
-	MQTT      string `json:"mqtt,omitempty"`
-	CA        string `json:"ca,omitempty"`
-	Cert      string `json:"cert,omitempty"`
-	Key       string `json:"key,omitempty"`
-	User      string `json:"user,omitempty"`
-	Password  string `json:"passwordFile,omitempty"` // a file's name
-	Namespace string `json:"namespace,omitempty"`
+	cluster
+	user
+	MQTT         string
+	Namespace    string
+	PasswordFile string // comes before Password
 }
 
-// contexts is the file in which people keep their hubs.
-type contexts struct {
-	Current string            `json:"current,omitempty"`
-	Places  map[string]*place `json:"contexts,omitempty"`
-	path    string
+// access are the flags that say which hub a command talks to, and with which credentials.
+type access struct {
+	httpFlag, mqttFlag string // the names of the flags for the addresses; empty: there is none
+	http, mqtt         string
+	context            string
+	tls                configs.TLSClient
+	identity           configs.Identity
+	namespace          string
 }
 
-// readContexts reads the file; without one there are no contexts.
-func readContexts() (*contexts, error) {
-	c := &contexts{Places: map[string]*place{}}
-	dir, err := os.UserConfigDir()
-	if err != nil {
-		return c, nil // nobody's home: nothing is kept there
-	}
-	c.path = filepath.Join(dir, "edgebus", "config.yaml")
-	text, err := os.ReadFile(c.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil
-	}
-	if err == nil {
-		err = yaml.UnmarshalStrict(text, c)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("contexts in %s: %w", c.path, err)
-	}
-	return c, nil
+// flags registers the flags. There is none for an address whose flag's name is empty.
+func (a *access) flags(cmd *cobra.Command, httpFlag, mqttFlag string) {
+	cmd.Flags().StringVar(&a.context, "context", "", "the context to use (see edgebus context --help)")
+	_ = cmd.RegisterFlagCompletionFunc("context", completeContexts)
+	a.ownFlags(cmd, httpFlag, mqttFlag)
 }
 
-// write replaces the file, at once and readable by its owner only.
-func (c *contexts) write() error {
-	if c.path == "" {
-		return errors.New("there is no place for contexts: set HOME or XDG_CONFIG_HOME")
+// ownFlags are the flags for what a context holds.
+func (a *access) ownFlags(cmd *cobra.Command, httpFlag, mqttFlag string) {
+	a.httpFlag, a.mqttFlag = httpFlag, mqttFlag
+	f := cmd.Flags()
+	if httpFlag != "" {
+		f.StringVar(&a.http, httpFlag, "", "the hub's HTTP address (default: the context's, or "+defaultServer+")")
 	}
-	text, err := yaml.Marshal(c)
-	if err != nil {
-		return err
+	if mqttFlag != "" {
+		f.StringVar(&a.mqtt, mqttFlag, "", "the broker's MQTT address (default: the context's, or "+defaultMQTT+")")
 	}
-	if err := os.MkdirAll(filepath.Dir(c.path), 0o700); err != nil {
-		return err
-	}
-	next, err := os.CreateTemp(filepath.Dir(c.path), "config-") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = next.Write(text)
-	if err = errors.Join(err, next.Close()); err == nil {
-		err = os.Rename(next.Name(), c.path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(next.Name()))
+	f.StringVar(&a.tls.CA, "ca", "", "file with the certificates of the authorities that sign the hub's certificate")
+	f.StringVar(&a.tls.Cert, "cert", "", "file with the client certificate")
+	f.StringVar(&a.tls.Key, "key", "", "file with the key of the client certificate")
+	f.StringVar(&a.identity.User, "user", "", "user name to sign in with")
+	f.StringVar(&a.identity.PasswordFile, "password-file", "", "file that holds the password")
+}
+
+func (a *access) namespaceFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&a.namespace, "namespace", "n", "", "namespace (default: the context's, or "+resource.DefaultNamespace+")")
+}
+
+// checkAddresses refuses an MQTT address where an HTTP one belongs, and the reverse: they are easily mixed up.
+func (a *access) checkAddresses() error {
+	for _, c := range []struct {
+		flag, address, other, is, isnt, example string
+		wrong                                   []string
+	}{
+		{a.httpFlag, a.http, a.mqttFlag, "an MQTT", "An HTTP", defaultServer, []string{"mqtt", "mqtts", "ws", "wss", "tcp"}},
+		{a.mqttFlag, a.mqtt, a.httpFlag, "an HTTP", "An MQTT", defaultMQTT, []string{"http", "https"}},
+	} {
+		scheme, _, _ := strings.Cut(strings.ToLower(c.address), "://")
+		if !slices.Contains(c.wrong, scheme) {
+			continue
+		}
+		hint := ""
+		if c.other != "" {
+			hint = "; --" + c.other + " takes that"
+		}
+		return withCode(misused, "--%s: %q is %s address%s. %s one looks like %s", c.flag, c.address, c.is, hint, c.isnt, c.example)
 	}
 	return nil
 }
 
-// pick is the context that is meant: by the flag, the environment, or the file.
-func (c *contexts) pick(flag string) (place, error) {
-	name := cmp.Or(flag, os.Getenv("EDGEBUS_CONTEXT"), c.Current)
-	if name == "" {
-		return place{}, nil
+// resolve is the hub that is meant: what flags say, then the environment, then the context, then this machine's hub.
+//
+// A context's credentials are for the addresses that it names: if another one is asked, it gets none of them.
+func (a *access) resolve() (p place, err error) {
+	if err := a.checkAddresses(); err != nil {
+		return p, err
 	}
-	p := c.Places[name]
-	if p == nil {
-		return place{}, c.unknown(name)
-	}
-	return *p, nil
-}
-
-func (c *contexts) unknown(name string) error {
-	return withCode(notFound, "there is no context %s; make it with edgebus context set %s --server http://…", name, name)
-}
-
-// meant is the context that a command is for. What names no hub is about this machine's.
-func meant(flag string) (place, error) {
-	c, err := readContexts()
+	k, err := readKubeconfig()
 	if err != nil {
-		return place{}, err
+		return p, err
 	}
-	p, err := c.pick(flag)
-	if err != nil {
-		return place{}, err
+	if name := cmp.Or(a.context, os.Getenv("EDGEBUS_CONTEXT"), k.current()); name != "" {
+		if p, err = k.place(name); err != nil {
+			return p, err
+		}
 	}
 	p.Server = cmp.Or(p.Server, defaultServer)
 	if p.Server == defaultServer {
 		p.MQTT = cmp.Or(p.MQTT, defaultMQTT)
 	}
-	return p, nil
-}
-
-// at is the place when it is asked at these addresses. A context's user, password and certificate
-// are for the addresses that it names: any other gets none of them.
-func (p place) at(server, mqtt string) place {
-	if !sameAddress(server, p.Server) || !sameAddress(mqtt, p.MQTT) {
-		p.User, p.Password, p.Cert, p.Key = "", "", "", ""
+	server := p.Server
+	if a.httpFlag != "" {
+		server = cmp.Or(a.http, os.Getenv("EDGEBUS_SERVER"), p.Server)
 	}
-	p.Server, p.MQTT = server, mqtt
-	return p
+	mqtt := cmp.Or(a.mqtt, p.MQTT)
+	if !sameAddress(server, p.Server) || !sameAddress(mqtt, p.MQTT) {
+		p.user, p.ServerName, p.Insecure, p.Proxy = user{}, "", false, ""
+	}
+	p.Server, p.MQTT, p.Namespace = server, mqtt, cmp.Or(a.namespace, p.Namespace, resource.DefaultNamespace)
+	return p, p.override(a.tls, a.identity)
 }
 
 func sameAddress(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
 
-// fill adds what the place says to what flags say: for commands that talk MQTT, too.
-func (p place) fill(secure *configs.TLSClient, who *configs.Identity) {
-	secure.CA, secure.Cert, secure.Key = cmp.Or(secure.CA, p.CA), cmp.Or(secure.Cert, p.Cert), cmp.Or(secure.Key, p.Key)
-	who.User, who.PasswordFile = cmp.Or(who.User, p.User), cmp.Or(who.PasswordFile, p.Password)
-}
-
-// checkMQTT says why a broker isn't to be asked: nobody knows where it is, or the password would be seen on the way.
-func checkMQTT(server string, who configs.Identity) error {
-	if server == "" {
-		return resource.Errorf(resource.Invalid, "server", "the context has no MQTT address: give it one (edgebus context set NAME --mqtt mqtts://…), or --server")
+// override puts the credentials of flags in the place of the context's.
+func (p *place) override(secure configs.TLSClient, who configs.Identity) error {
+	if secure.CA != "" {
+		p.CA, p.CAData, p.Insecure = secure.CA, nil, false
 	}
-	u, err := url.Parse(server)
-	if err != nil || who.User == "" && u.User == nil || configs.IsLoopback(u.Hostname()) {
-		return nil // the client says what is wrong with an address
+	if secure.Cert != "" {
+		p.Cert, p.CertData = secure.Cert, nil
 	}
-	if !slices.Contains([]string{"mqtts", "ssl", "tls", "wss"}, u.Scheme) {
-		return resource.Errorf(resource.Invalid, "server", "the password would cross the network in the clear to %s: use mqtts://", u.Redacted())
+	if secure.Key != "" {
+		p.Key, p.KeyData = secure.Key, nil
+	}
+	if who.User != "" {
+		p.User, p.Token, p.TokenFile = who.User, "", ""
+	}
+	p.PasswordFile = who.PasswordFile
+	if secure.Cert+who.User != "" {
+		p.Exec, p.AuthProvider, p.As = nil, nil, ""
+	}
+	for field, there := range map[string]bool{"exec": p.Exec != nil, "auth-provider": p.AuthProvider != nil, "as": p.As != ""} {
+		if there {
+			return fmt.Errorf("the context's user signs in by %q, which kubectl can and edgebus can't: use a certificate, a token or a password", field)
+		}
 	}
 	return nil
 }
 
-func newContext() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "context",
-		Short: "Remember hubs by name, and say which one is meant",
-		Long: `A context is a hub's name with its addresses, a namespace, and certificates or a user's name. They are kept in
-edgebus/config.yaml in $XDG_CONFIG_HOME (~/.config), readable by you only.
-
-Which hub a command talks to: --server, else $EDGEBUS_SERVER, else the context that --context,
-$EDGEBUS_CONTEXT or edgebus context use names, else http://127.0.0.1:8080.
-
-A context's certificate and password are for the addresses that it names: another is shown those only that are
-given with it.`,
-		Example: "  edgebus context set plant --server https://hub.example.org:8443 --ca ca.pem --cert ann.pem --key ann.key --use\n" +
-			"  edgebus context list\n  edgebus get devices --context plant",
-	}
-	cmd.AddCommand(newContextSet(), newContextUse(), newContextList(), newContextDelete())
-	return cmd
+// secret is the password.
+func (p *place) secret() (string, error) {
+	return configs.Identity{User: p.User, Password: p.Password, PasswordFile: p.PasswordFile}.Secret()
 }
 
-func newContextSet() *cobra.Command {
-	var p place
-	var use bool
-	cmd := &cobra.Command{
-		Use:               "set NAME",
-		Short:             "Make a context, or change what is given of one",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeContexts,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := readContexts()
-			if err != nil {
-				return err
-			}
-			if c.Places[args[0]] == nil {
-				c.Places[args[0]] = &place{}
-			}
-			if err := c.Places[args[0]].take(cmd, p); err != nil {
-				return err
-			}
-			if use || c.Current == "" {
-				c.Current = args[0]
-			}
-			return c.write()
-		},
+// bearer is the token to sign in with over HTTP.
+func (p *place) bearer() (string, error) {
+	if p.TokenFile == "" || p.User != "" {
+		return p.Token, nil
 	}
-	f := cmd.Flags()
-	f.StringVar(&p.Server, "server", "", "the hub's HTTP address, such as https://hub.example.org:8443")
-	f.StringVar(&p.MQTT, "mqtt", "", "the hub's MQTT address, such as mqtts://hub.example.org:8883: for edgebus tree and doctor")
-	f.StringVar(&p.CA, "ca", "", "file with the certificates of those who sign the hub's")
-	f.StringVar(&p.Cert, "cert", "", "file with the certificate to show")
-	f.StringVar(&p.Key, "key", "", "file with the key of that certificate")
-	f.StringVar(&p.User, "user", "", "name to sign in with")
-	f.StringVar(&p.Password, "password-file", "", "file that holds the password")
-	f.StringVarP(&p.Namespace, "namespace", "n", "", "namespace that is meant when none is given")
-	f.BoolVar(&use, "use", false, "and use it from now on")
-	return cmd
+	text, err := os.ReadFile(p.TokenFile)
+	return strings.TrimSpace(string(text)), err
 }
 
-// take changes what was given on the command line.
-func (p *place) take(cmd *cobra.Command, given place) error {
-	for flag, field := range map[string]struct{ to, from *string }{
-		"server": {&p.Server, &given.Server}, "mqtt": {&p.MQTT, &given.MQTT}, "namespace": {&p.Namespace, &given.Namespace},
-		"ca": {&p.CA, &given.CA}, "cert": {&p.Cert, &given.Cert}, "key": {&p.Key, &given.Key},
-		"user": {&p.User, &given.User}, "password-file": {&p.Password, &given.Password},
-	} {
-		if !cmd.Flags().Changed(flag) {
-			continue
-		}
-		*field.to = *field.from
-		if slices.Contains([]string{"ca", "cert", "key", "password-file"}, flag) && *field.from != "" {
-			path, err := filepath.Abs(*field.from)
-			if err != nil {
-				return err
-			}
-			*field.to = path
+// secure is how to speak TLS with the hub.
+func (p *place) secure() (*tls.Config, error) {
+	files := configs.TLSClient{CA: p.CA, Cert: p.Cert, Key: p.Key}
+	if len(p.CAData) > 0 {
+		files.CA = ""
+	}
+	if len(p.CertData)+len(p.KeyData) > 0 {
+		files.Cert, files.Key = "", ""
+	}
+	c, err := files.Config()
+	if err != nil {
+		return nil, err
+	}
+	c.ServerName, c.InsecureSkipVerify = p.ServerName, p.Insecure
+	if len(p.CAData) > 0 {
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(p.CAData) {
+			return nil, errors.New("certificate-authority-data has no certificate in it")
 		}
 	}
-	return p.check()
+	if len(p.CertData)+len(p.KeyData) == 0 {
+		return c, nil
+	}
+	cert, err := dataOr(p.CertData, p.Cert)
+	if err != nil {
+		return nil, err
+	}
+	key, err := dataOr(p.KeyData, p.Key)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("client-certificate-data and client-key-data: %w", err)
+	}
+	c.Certificates = []tls.Certificate{pair}
+	return c, nil
 }
 
+// dataOr is data, or what is in the file if there is none.
+func dataOr(data []byte, file string) ([]byte, error) {
+	if len(data) > 0 || file == "" {
+		return data, nil
+	}
+	return os.ReadFile(file)
+}
+
+// check finds what is wrong with a hub's addresses and credentials before it is asked.
 func (p *place) check() error {
 	for _, a := range []struct{ flag, address, example string }{
 		{"--server", p.Server, "https://hub.example.org:8443"}, {"--mqtt", p.MQTT, "mqtts://hub.example.org:8883"},
@@ -241,67 +224,164 @@ func (p *place) check() error {
 			return withCode(misused, "%s: %q is no address; it looks like %s", a.flag, a.address, a.example)
 		}
 	}
-	if err := errors.Join(forHTTP("--server", p.Server, ""), forMQTT("--mqtt", p.MQTT, "")); err != nil {
-		return withCode(misused, "%w", err)
-	}
 	if p.Namespace != "" && !topics.ValidName(p.Namespace) {
 		return withCode(misused, "--namespace: %q is no name", p.Namespace)
 	}
-	if (p.User == "") != (p.Password == "") {
+	if (p.User == "") != (p.Password+p.PasswordFile == "") {
 		return withCode(misused, "--user and --password-file belong together")
 	}
-	if _, err := p.identity().Secret(); err != nil {
+	if _, err := p.secret(); err != nil {
 		return err
 	}
-	_, err := configs.TLSClient{CA: p.CA, Cert: p.Cert, Key: p.Key}.Config()
+	_, err := p.secure()
 	return err
 }
 
-// forMQTT refuses an HTTP address where an MQTT one is meant: the flags of commands that take both are easily mixed up.
-func forMQTT(flag, address, hint string) error {
-	if scheme, _, _ := strings.Cut(strings.ToLower(address), "://"); scheme == "http" || scheme == "https" {
-		return fmt.Errorf("%s: %q is an HTTP address%s. An MQTT one looks like %s", flag, address, hint, defaultMQTT)
+func newContext() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "context",
+		Short: "Remember hubs by name, and choose the current one",
+		Long: `A context is a name for a hub: its addresses, a namespace, and a certificate or a user. Contexts are kept in a
+kubeconfig, so kubectl has the same ones: the file ~/.kube/config, or the files that $KUBECONFIG lists.
+edgebus keeps the hub's MQTT address in an extension of the cluster (` + mqttExtension + `), which kubectl leaves alone.
+
+A command talks to --server, else $EDGEBUS_SERVER, else the context that --context or $EDGEBUS_CONTEXT name, else the
+current one, else http://127.0.0.1:8080.
+
+A context's certificate and password are for the addresses that it names. Another address is sent only credentials that
+are given with it.`,
+		Example: "  edgebus context set plant --server https://hub.example.org:8443 --ca ca.pem --cert ann.pem --key ann.key --use\n" +
+			"  edgebus context list\n  edgebus get devices --context plant\n  kubectl get devices --context plant",
 	}
-	return nil
+	cmd.AddCommand(newContextSet(), newContextUse(), newContextList(), newContextDelete())
+	return cmd
 }
 
-// forHTTP is forMQTT the other way round.
-func forHTTP(flag, address, hint string) error {
-	if scheme, _, _ := strings.Cut(strings.ToLower(address), "://"); slices.Contains([]string{"mqtt", "mqtts", "ws", "wss", "tcp"}, scheme) {
-		return fmt.Errorf("%s: %q is an MQTT address%s. An HTTP one looks like %s", flag, address, hint, defaultServer)
+func newContextSet() *cobra.Command {
+	var a access
+	var use bool
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Add a context, or change what is given of one",
+		Long: `Add a context, or change what is given of one: of it, and of the cluster and the user that it names (else those of the
+same name). Everything else in the kubeconfig stays as it is. Certificates and keys are kept by their files' names; the password
+is copied from its file, because kubectl reads none from a file. Only you can read the kubeconfig.
+
+If there is no current context, this one becomes it.`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeContexts,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.checkAddresses(); err != nil {
+				return err
+			}
+			k, err := readKubeconfig()
+			if err != nil {
+				return err
+			}
+			if err := a.store(cmd, k, args[0]); err != nil {
+				return err
+			}
+			if use || k.current() == "" {
+				if err := k.use(args[0]); err != nil {
+					return err
+				}
+			}
+			return k.write()
+		},
 	}
-	return nil
+	a.ownFlags(cmd, "server", "mqtt")
+	a.namespaceFlag(cmd)
+	cmd.Flags().BoolVar(&use, "use", false, "make it the current context")
+	return cmd
 }
 
-// identity is how to sign in with a password.
-func (p *place) identity() configs.Identity {
-	return configs.Identity{User: p.User, PasswordFile: p.Password}
+// store puts what flags say into a context, its cluster and its user, and checks what they are then.
+func (a *access) store(cmd *cobra.Command, k *kubeconfig, name string) error {
+	names, err := k.entries(name)
+	if err != nil {
+		return err
+	}
+	c, err := k.change(kindContext, name)
+	if err != nil {
+		return err
+	}
+	password, err := a.identity.Secret()
+	if err != nil {
+		return err
+	}
+	for _, x := range []struct {
+		kind, flag, field, value string
+		file                     bool
+	}{
+		{kindContext, "namespace", "namespace", a.namespace, false},
+		{kindCluster, "server", "server", a.http, false},
+		{kindCluster, "mqtt", "", a.mqtt, false},
+		{kindCluster, "ca", "certificate-authority", a.tls.CA, true},
+		{kindUser, "cert", "client-certificate", a.tls.Cert, true},
+		{kindUser, "key", "client-key", a.tls.Key, true},
+		{kindUser, "user", "username", a.identity.User, false},
+		{kindUser, "password-file", "password", password, false},
+	} {
+		if !cmd.Flags().Changed(x.flag) {
+			continue
+		}
+		fields, err := k.change(x.kind, names[x.kind])
+		if err != nil {
+			return err
+		}
+		if x.kind != kindContext {
+			c[x.kind] = names[x.kind]
+		}
+		if x.file {
+			delete(fields, x.field+"-data")
+			if x.value != "" {
+				if x.value, err = filepath.Abs(x.value); err != nil {
+					return err
+				}
+			}
+		}
+		if x.field == "" {
+			setMQTT(c, "") // which would come before the cluster's
+			setMQTT(fields, x.value)
+			continue
+		}
+		setField(fields, x.field, x.value, x.value != "")
+	}
+	p, err := k.place(name)
+	if err != nil {
+		return err
+	}
+	return p.check()
 }
 
 func newContextUse() *cobra.Command {
 	return &cobra.Command{
 		Use:               "use NAME",
-		Short:             "Say which context is meant from now on",
+		Short:             "Make a context the current one",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeContexts,
-		RunE:              changeContext(func(c *contexts, name string) { c.Current = name }),
+		RunE:              changeContext((*kubeconfig).use),
 	}
 }
 
 func newContextList() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List contexts; the one that is used has a *",
+		Short: "List contexts; the current one is marked *",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := readContexts()
+			k, err := readKubeconfig()
 			if err != nil {
 				return err
 			}
 			rows := [][]string{{"", "NAME", "SERVER", "MQTT", "NAMESPACE"}}
-			for _, name := range slices.Sorted(maps.Keys(c.Places)) {
-				p, mark := c.Places[name], ""
-				if name == c.Current {
+			for _, name := range k.contexts() {
+				p, err := k.place(name)
+				if err != nil {
+					warn(cmd.ErrOrStderr(), err.Error())
+				}
+				mark := ""
+				if name == k.current() {
 					mark = "*"
 				}
 				rows = append(rows, []string{mark, name, p.Server, p.MQTT, p.Namespace})
@@ -314,98 +394,90 @@ func newContextList() *cobra.Command {
 func newContextDelete() *cobra.Command {
 	return &cobra.Command{
 		Use:               "delete NAME",
-		Short:             "Forget a context",
+		Short:             "Delete a context, and its cluster and user if no other context has them",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeContexts,
-		RunE: changeContext(func(c *contexts, name string) {
-			delete(c.Places, name)
-			if c.Current == name {
-				c.Current = ""
-			}
-		}),
+		RunE:              changeContext((*kubeconfig).drop),
 	}
 }
 
-// changeContext changes what is written of a context that there is.
-func changeContext(change func(c *contexts, name string)) func(*cobra.Command, []string) error {
+// changeContext changes the kubeconfig for a context that it has.
+func changeContext(change func(k *kubeconfig, name string) error) func(*cobra.Command, []string) error {
 	return func(_ *cobra.Command, args []string) error {
-		c, err := readContexts()
+		k, err := readKubeconfig()
 		if err != nil {
 			return err
 		}
-		if c.Places[args[0]] == nil {
-			return c.unknown(args[0])
+		if f, _ := k.find(kindContext, args[0]); f == nil {
+			return noContext(args[0])
 		}
-		change(c, args[0])
-		return c.write()
+		if err := change(k, args[0]); err != nil {
+			return err
+		}
+		return k.write()
 	}
 }
 
 func newKubeconfig() *cobra.Command {
-	var h hub
+	var a access
 	var embed bool
 	cmd := &cobra.Command{
 		Use:   "kubeconfig",
-		Short: "Print a configuration for kubectl",
-		Long: `Print a kubeconfig with which kubectl, k9s and everything else that is made for Kubernetes talks to
-the hub: the address, namespace, certificates and user of a context, or of flags. A user's password
-is in it, for kubectl reads none from a file: keep it as safe as that. kubectl sends it over https only.
-
-On the hub's own machine kubectl needs none if its HTTP port is 8080.`,
-		Example: "  edgebus kubeconfig > edgebus.kubeconfig\n  kubectl --kubeconfig edgebus.kubeconfig get devices",
+		Short: "Print a kubeconfig of one hub, to be given away",
+		Long: `Print a kubeconfig that has one context: the current one, or what flags say. It is for another place: here kubectl
+has edgebus' contexts without it. A user's password is in it: keep it as safe as that. kubectl sends it over https only.`,
+		Example: "  edgebus kubeconfig --context plant --embed > plant.kubeconfig\n  kubectl --kubeconfig plant.kubeconfig get devices",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := h.place()
+			p, err := a.resolve()
 			if err == nil {
 				err = p.check()
 			}
 			if err != nil {
 				return err
 			}
-			config, err := p.kubeconfig(cmp.Or(h.context, "edgebus"), embed)
+			config, err := p.kubeconfig(cmp.Or(a.context, "edgebus"), embed)
 			if err != nil {
 				return err
 			}
 			return printDocument(cmd.OutOrStdout(), "yaml", config)
 		},
 	}
-	h.placeFlags(cmd)
+	a.flags(cmd, "server", "")
+	a.namespaceFlag(cmd)
 	cmd.Flags().BoolVar(&embed, "embed", false, "put the certificates and the key into it, instead of their files' names")
 	return cmd
 }
 
-// kubeconfig is a place as kubectl wants it.
-func (p place) kubeconfig(name string, embed bool) (map[string]any, error) {
-	cluster, user := map[string]any{"server": p.Server}, map[string]any{}
-	for _, file := range []struct {
-		to          map[string]any
-		field, path string
-	}{{cluster, "certificate-authority", p.CA}, {user, "client-certificate", p.Cert}, {user, "client-key", p.Key}} {
-		switch {
-		case file.path == "":
-		case embed:
-			text, err := os.ReadFile(file.path)
-			if err != nil {
+// kubeconfig is a kubeconfig with this hub alone.
+func (p place) kubeconfig(name string, embed bool) (config map[string]any, err error) {
+	if p.Password, err = p.secret(); err != nil {
+		return nil, err
+	}
+	for _, x := range []struct {
+		file *string
+		data *[]byte
+	}{{&p.CA, &p.CAData}, {&p.Cert, &p.CertData}, {&p.Key, &p.KeyData}} {
+		if embed {
+			if *x.data, err = dataOr(*x.data, *x.file); err != nil {
 				return nil, err
 			}
-			file.to[file.field+"-data"] = base64.StdEncoding.EncodeToString(text)
-		default:
-			file.to[file.field] = file.path
+		}
+		if len(*x.data) > 0 {
+			*x.file = ""
 		}
 	}
-	if p.User != "" {
-		password, err := p.identity().Secret()
-		if err != nil {
-			return nil, err
-		}
-		user["username"], user["password"] = p.User, password
+	hub, err := fieldsOf(p.cluster)
+	if err != nil {
+		return nil, err
 	}
+	setMQTT(hub, p.MQTT)
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": name,
-		"clusters": []any{map[string]any{"name": name, "cluster": cluster}},
-		"users":    []any{map[string]any{"name": name, "user": user}},
+		"clusters": []any{map[string]any{"name": name, kindCluster: hub}},
+		"users":    []any{map[string]any{"name": name, kindUser: p.user}},
 		"contexts": []any{map[string]any{
-			"name": name, "context": map[string]any{"cluster": name, "user": name, "namespace": p.Namespace},
+			"name": name, kindContext: map[string]any{"cluster": name, "user": name, "namespace": p.Namespace},
 		}},
 	}, nil
 }

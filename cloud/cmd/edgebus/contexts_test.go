@@ -7,12 +7,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -60,7 +60,7 @@ func aBroker(t *testing.T) (server string, connect <-chan string) {
 }
 
 func TestAContextsPasswordIsForItsOwnAddresses(t *testing.T) {
-	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "config"))
 	t.Setenv("EDGEBUS_CONTEXT", "")
 	t.Setenv("EDGEBUS_SERVER", "")
 	hub, atHub := aHub(t)
@@ -97,31 +97,31 @@ func TestAContextsPasswordIsForItsOwnAddresses(t *testing.T) {
 }
 
 func TestNoPasswordCrossesTheNetworkInTheClear(t *testing.T) {
-	ann := configs.Identity{User: "ann", Password: "s3cret"}
-	for server, who := range map[string]configs.Identity{
+	ann := user{User: "ann", Password: "s3cret"}
+	for server, who := range map[string]user{
 		"mqtt://192.0.2.1:1883": {}, "mqtts://192.0.2.1:8883": ann, "wss://hub.example.org": ann,
 		"mqtt://127.0.0.1:1883": ann, "MQTT://localhost": ann, "ws://[::1]:8083": ann,
 	} {
-		require.NoError(t, checkMQTT(server, who), server)
+		require.NoError(t, (&place{MQTT: server, user: who}).checkMQTT(), server)
 	}
-	for server, who := range map[string]configs.Identity{
+	for server, who := range map[string]user{
 		"mqtt://192.0.2.1:1883": ann, "tcp://hub.example.org": ann, "ws://hub.example.org": ann, "mqtt://ann:s3cret@192.0.2.1": {}, "": ann,
 	} {
-		err := checkMQTT(server, who)
+		err := (&place{MQTT: server, user: who}).checkMQTT()
 		require.ErrorIs(t, err, resource.Invalid, server)
 		require.NotContains(t, err.Error(), "s3cret")
 	}
 	password := write(t, t.TempDir(), "password", "s3cret\n")
 	_, errs := said(t, misused, "tree", "n1", "--once", "--server", "mqtt://192.0.2.1", "--user", "ann", "--password-file", password)
 	require.Contains(t, errs, "in the clear")
-	mappers, err := doctorOptions{server: "mqtt://192.0.2.1", identity: ann}.listen(t.Context(), nil, "n1")
+	mappers, err := doctorOptions{at: place{MQTT: "mqtt://192.0.2.1", user: ann}}.listen(t.Context(), "n1")
 	require.ErrorContains(t, err, "in the clear")
 	require.Empty(t, mappers)
 }
 
 // What --server means depends on the command: the other protocol's address is refused, and nobody else is asked instead.
 func TestAnAddressOfTheOtherProtocolIsRefused(t *testing.T) {
-	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "config"))
 	t.Setenv("EDGEBUS_SERVER", "")
 	for _, c := range []struct {
 		line []string
@@ -131,7 +131,7 @@ func TestAnAddressOfTheOtherProtocolIsRefused(t *testing.T) {
 		{[]string{"doctor", "n1", "--hub", "mqtt://h:1883"}, `--hub: "mqtt://h:1883" is an MQTT address; --server takes that`},
 		{[]string{"tree", "n1", "--server", "HTTP://h:8080"}, `--server: "HTTP://h:8080" is an HTTP address. An MQTT one looks like mqtt://127.0.0.1:1883`},
 		{[]string{"get", "nodes", "--server", "mqtts://h:8883"}, `--server: "mqtts://h:8883" is an MQTT address`},
-		{[]string{"context", "set", "x", "--server", "mqtt://h:1883"}, `--server: "mqtt://h:1883" is an MQTT address. An HTTP one looks like http://127.0.0.1:8080`},
+		{[]string{"context", "set", "x", "--server", "mqtt://h:1883"}, `--server: "mqtt://h:1883" is an MQTT address; --mqtt takes that. An HTTP one looks like http://127.0.0.1:8080`},
 		{[]string{"context", "set", "x", "--mqtt", "http://h:8080"}, `--mqtt: "http://h:8080" is an HTTP address`},
 	} {
 		_, said := said(t, misused, c.line...)

@@ -336,7 +336,7 @@ func (d *demo) watch(ctx context.Context) error {
 		s := &screen{d: d, out: d.out, size: size, wire: d.wire, cloud: newView(demoNode), edge: newView(demoNode)}
 		return s.run(ctx, d.in, notes)
 	}
-	changes, err := treeOptions{brokerFlags: brokerFlags{server: "mqtt://" + d.hubMQTT}, forever: true}.follow(ctx, demoNode)
+	changes, err := demoTree(d.hubMQTT).follow(ctx, demoNode)
 	if err != nil {
 		return err
 	}
@@ -344,6 +344,11 @@ func (d *demo) watch(ctx context.Context) error {
 		return err
 	}
 	return eachChange(ctx, changes, func(c change) error { return d.say(c.String()) })
+}
+
+// demoTree follows the node's tree at a broker until the demo ends.
+func demoTree(address string) treeOptions {
+	return treeOptions{brokerFlags: brokerFlags{at: place{MQTT: "mqtt://" + address}}, forever: true}
 }
 
 // say tells a line: on the screen's foot while there is one.
@@ -476,7 +481,7 @@ func (s *screen) run(ctx context.Context, in any, notes <-chan change) error {
 	defer cancel()
 	all := make(chan sided)
 	for side, at := range []string{s.d.hubMQTT, s.d.coreMQTT} {
-		changes, err := treeOptions{brokerFlags: brokerFlags{server: "mqtt://" + at}, forever: true}.follow(ctx, demoNode)
+		changes, err := demoTree(at).follow(ctx, demoNode)
 		if err != nil {
 			return err
 		}
@@ -485,8 +490,8 @@ func (s *screen) run(ctx context.Context, in any, notes <-chan change) error {
 	go pass(ctx, notes, ofNobody, all)
 	hands := map[string]*client.Client{}
 	for name, at := range map[string]string{"cloud": s.d.hubMQTT, "edge": s.d.coreMQTT} {
-		b := brokerFlags{server: "mqtt://" + at}
-		o, err := b.options("demo-" + name)
+		p := place{MQTT: "mqtt://" + at}
+		o, err := p.mqtt("demo-" + name)
 		if err != nil {
 			return err
 		}

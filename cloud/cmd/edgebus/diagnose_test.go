@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -92,7 +90,7 @@ func TestDiagnosis(t *testing.T) {
 			f.core.Streams = &resource.StreamReport{RefusedRules: 2}
 		}, wrong, "refuses 2 bridge rules of"},
 		"refused by name": {func(f *facts) { f.mqttErr = &client.Refused{Op: "connect", Code: 0x86} }, look, "did not let us in"},
-		"MQTT not asked":  {func(f *facts) { f.mqttErr = checkMQTT("", configs.Identity{}) }, look, "MQTT was not asked"},
+		"MQTT not asked":  {func(f *facts) { f.mqttErr = (&place{}).checkMQTT() }, look, "MQTT was not asked"},
 		"no MQTT":         {func(f *facts) { f.mqttErr = errors.New("connection refused") }, wrong, "MQTT does not answer"},
 		"hub not asked":   {func(f *facts) { f.hub, f.hubErr = nil, errors.New("refused") }, look, "the hub does not answer"},
 		"core not there":  {func(f *facts) { f.core, f.coreGiven, f.coreErr = nil, true, errors.New("refused") }, wrong, "the core does not answer"},
@@ -131,18 +129,17 @@ func TestDiagnosis(t *testing.T) {
 			f := healthy()
 			tt.make(&f)
 			d := diagnose(f)
-			var out bytes.Buffer
-			require.NoError(t, d.print(&out))
+			out := d.text(false)
 			found := false
 			for _, x := range d.Findings {
 				if x.Mark != fine {
-					require.Equal(t, tt.mark, x.Mark, "%s", out.String())
+					require.Equal(t, tt.mark, x.Mark, "%s", out)
 					require.Contains(t, x.What, tt.what)
 					require.NotEmpty(t, x.Advice, "everything has its advice")
 					found = true
 				}
 			}
-			require.True(t, found, "%s", out.String())
+			require.True(t, found, "%s", out)
 			if tt.mark == wrong {
 				require.Equal(t, exitCode(1), d.exit())
 			} else if f.hub != nil {
@@ -182,10 +179,9 @@ func TestDevicesWithOneReasonAreNamedTogether(t *testing.T) {
 		f.devices = append(f.devices, d)
 	}
 	slices.SortFunc(f.devices, func(a, b resource.Device) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
-	var out bytes.Buffer
-	require.NoError(t, diagnose(f).print(&out))
-	require.Contains(t, out.String(), "! devices that are not online: a, c (refused)\n")
-	require.Contains(t, out.String(), "! devices that are not online: b (no answer)\n")
+	out := diagnose(f).text(false)
+	require.Contains(t, out, "! devices that are not online: a, c (refused)\n")
+	require.Contains(t, out, "! devices that are not online: b (no answer)\n")
 }
 
 func TestANodeThatWorksAloneIsWell(t *testing.T) {
@@ -236,11 +232,10 @@ func TestTrial14WhatIsKnownOfANodeThatLeft(t *testing.T) {
 	l := &f.hub.Links[0]
 	l.State, l.Since, l.LastError = resource.Offline, resource.Time(time.Now().Add(-7*time.Second)), "keep-alive timeout"
 	f.core = nil
-	var out bytes.Buffer
-	require.NoError(t, diagnose(f).print(&out))
-	require.Contains(t, out.String(), "✗ not connected for 7s: keep-alive timeout")
-	require.NotContains(t, out.String(), "all online")
-	require.Contains(t, out.String(), "! 1 device: how they are is not known since the node left; not connected for 7s")
+	out := diagnose(f).text(false)
+	require.Contains(t, out, "✗ not connected for 7s: keep-alive timeout")
+	require.NotContains(t, out, "all online")
+	require.Contains(t, out, "! 1 device: how they are is not known since the node left; not connected for 7s")
 }
 
 // What is said of a node among all is what is worst of what is said of it alone.
@@ -278,13 +273,12 @@ func TestTrial14AHubThatRefusesIsThere(t *testing.T) {
 		"from elsewhere": {facts{node: "n1", hubErr: refused}, "can't tell: the hub did not let us in"},
 		"on the node":    {there, "can't tell: the hub did not let us in; the core says that it is connected"},
 	} {
-		var out bytes.Buffer
 		d := diagnose(c.facts)
-		require.NoError(t, d.print(&out))
+		out := d.text(false)
 		require.Equal(t, c.verdict, d.Verdict, name)
-		require.Contains(t, out.String(), "did not let us in: nobody is signed in", name)
-		require.Contains(t, out.String(), "sign in with --cert and --key", name)
-		require.NotContains(t, out.String(), "is cloudhub running", name)
+		require.Contains(t, out, "did not let us in: nobody is signed in", name)
+		require.Contains(t, out, "sign in with --cert and --key", name)
+		require.NotContains(t, out, "is cloudhub running", name)
 	}
 }
 

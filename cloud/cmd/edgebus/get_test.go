@@ -47,7 +47,7 @@ func newHub(t *testing.T, more ...func(*api.Options)) *httptest.Server {
 		server.Close()
 		require.NoError(t, st.Close())
 	})
-	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "config"))
 	t.Setenv("EDGEBUS_CONTEXT", "")
 	t.Setenv("EDGEBUS_SERVER", server.URL)
 	return server
@@ -305,7 +305,7 @@ func TestContexts(t *testing.T) {
 	said(t, 0, "get", "device", "lamp", "--server", hub.URL)
 	out, _ = said(t, 0, "context", "list")
 	require.Regexp(t, `(?m)^\* +nowhere +http://127.0.0.1:1$`, out)
-	info, err := os.Stat(filepath.Join(os.Getenv("XDG_CONFIG_HOME"), "edgebus", "config.yaml"))
+	info, err := os.Stat(os.Getenv("KUBECONFIG"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	out, _ = said(t, 0, "kubeconfig", "--server", hub.URL)
@@ -398,7 +398,7 @@ func TestApplyShowsWhatTheHubWarnsOf(t *testing.T) {
 
 // TestTimeoutBoundsTheWholeCommand: a hub that takes connections and never answers holds nobody up for longer.
 func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
-	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "config"))
 	hung, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer hung.Close()

@@ -8,7 +8,7 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -16,30 +16,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/cloud/client"
-	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// The hub of this machine.
-const (
-	defaultServer = "http://127.0.0.1:8080"
-	defaultMQTT   = "mqtt://127.0.0.1:1883"
-)
-
-// hub is how a command finds the hub: its flags, and what a context says.
+// hub is a command's access to the hub's API.
 type hub struct {
-	context, server string
-	tls             configs.TLSClient
-	user, password  string // the password's file
-	namespace       string
-	given           bool // the namespace
-	timeout         time.Duration
+	access
+	given   bool // the namespace, by a flag
+	timeout time.Duration
 	*client.Client
 }
 
 // flags are those of a command that asks the hub. All of it ends when time is up.
 func (h *hub) flags(cmd *cobra.Command) {
-	h.placeFlags(cmd)
+	h.access.flags(cmd, "server", "")
+	h.namespaceFlag(cmd)
 	cmd.Flags().DurationVar(&h.timeout, "timeout", 0, "give up after so long (default: as long as it takes, but no longer than 30s for each answer)")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -73,64 +64,45 @@ const waitTime = 30 * time.Second
 
 const waitUsage = "give up after so long, with and without --wait (default: 30s for each answer, and with --wait for each object)"
 
-// placeFlags are those that say where the hub is, and who asks.
-func (h *hub) placeFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&h.context, "context", "", "the hub to talk to, by its name: edgebus context --help")
-	f.StringVar(&h.server, "server", "", "the hub's HTTP address (default: the context's, or "+defaultServer+")")
-	f.StringVar(&h.tls.CA, "ca", "", "file with the certificates of those who sign the hub's")
-	f.StringVar(&h.tls.Cert, "cert", "", "file with the certificate to show")
-	f.StringVar(&h.tls.Key, "key", "", "file with the key of that certificate")
-	f.StringVar(&h.user, "user", "", "name to sign in with")
-	f.StringVar(&h.password, "password-file", "", "file that holds the password")
-	f.StringVarP(&h.namespace, "namespace", "n", "", "namespace (default: the context's, or "+resource.DefaultNamespace+")")
-	_ = cmd.RegisterFlagCompletionFunc("context", completeContexts)
-}
-
-// place is the hub that is meant: what flags say, then the environment, then the context.
-func (h *hub) place() (place, error) {
-	p, err := meant(h.context)
-	if err != nil {
-		return place{}, err
-	}
-	p = p.at(cmp.Or(h.server, os.Getenv("EDGEBUS_SERVER"), p.Server), p.MQTT)
-	p.CA, p.Cert, p.Key = cmp.Or(h.tls.CA, p.CA), cmp.Or(h.tls.Cert, p.Cert), cmp.Or(h.tls.Key, p.Key)
-	p.User, p.Password = cmp.Or(h.user, p.User), cmp.Or(h.password, p.Password)
-	p.Namespace = cmp.Or(h.namespace, p.Namespace, resource.DefaultNamespace)
-	return p, nil
-}
-
-// open makes the client. Nobody is asked yet.
+// open makes the client. Nothing is sent yet.
 func (h *hub) open(cmd *cobra.Command) error {
-	p, err := h.place()
+	p, err := h.resolve()
+	if err == nil {
+		err = p.check()
+	}
 	if err != nil {
 		return err
 	}
 	h.given, h.namespace = h.namespace != "", p.Namespace
-	if err := p.check(); err != nil {
-		return err
-	}
-	secure, err := configs.TLSClient{CA: p.CA, Cert: p.Cert, Key: p.Key}.Config()
+	o, err := p.api()
 	if err != nil {
 		return err
 	}
-	password, err := p.identity().Secret()
-	if err != nil {
-		return err
-	}
-	var each time.Duration
+	o.Warn = func(text string) { warn(cmd.ErrOrStderr(), text) }
 	if h.timeout > 0 {
-		each = math.MaxInt64 // the end of all is the end of each, and not by two clocks
+		o.Timeout = math.MaxInt64 // the end of all is the end of each, and not by two clocks
 	}
-	h.Client, err = client.New(client.Options{
-		Server: p.Server, TLS: secure, User: p.User, Password: password,
-		Timeout: each,
-		Warn:    func(text string) { warn(cmd.ErrOrStderr(), text) },
-	})
-	if err != nil {
+	if h.Client, err = client.New(o); err != nil {
 		return withCode(misused, "%w", err)
 	}
 	return nil
+}
+
+// api are the options of a client of the hub's API.
+func (p *place) api() (o client.Options, err error) {
+	o = client.Options{Server: p.Server, User: p.User}
+	if p.Proxy != "" {
+		if o.Proxy, err = url.Parse(p.Proxy); err != nil {
+			return o, fmt.Errorf("proxy-url: %w", err)
+		}
+	}
+	if o.TLS, err = p.secure(); err == nil {
+		o.Password, err = p.secret()
+	}
+	if err == nil {
+		o.Token, err = p.bearer()
+	}
+	return o, err
 }
 
 // unlessEnded is a watch's error, but for its end: somebody has seen enough, or it was for so long.
@@ -202,11 +174,11 @@ const completeTime = 2 * time.Second
 const mostNames = 500
 
 func completeContexts(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	c, err := readContexts()
+	k, err := readKubeconfig()
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return slices.Sorted(maps.Keys(c.Places)), cobra.ShellCompDirectiveNoFileComp
+	return k.contexts(), cobra.ShellCompDirectiveNoFileComp
 }
 
 // ask asks the hub for a shell; a hub that doesn't answer offers nothing.

@@ -376,7 +376,7 @@ func TestALiveTreeSaysThatItIsNotConnected(t *testing.T) {
 	server := hangUp(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	changes, err := treeOptions{brokerFlags: brokerFlags{server: server}}.follow(ctx, "n1")
+	changes, err := treeOptions{brokerFlags: brokerFlags{at: place{MQTT: server}}}.follow(ctx, "n1")
 	require.NoError(t, err)
 	c := <-changes
 	require.Contains(t, c.String(), "not connected to "+server)

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,58 +22,51 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// brokerFlags are the flags of a command that talks MQTT: which broker, and who asks.
+// brokerFlags is a command's access to a broker.
 type brokerFlags struct {
-	context, server string
-	identity        configs.Identity
-	tls             configs.TLSClient
+	access
+	at place // what the flags mean, once they are resolved
 }
 
-func (b *brokerFlags) flags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&b.context, "context", "", "the hub to ask, by its name: edgebus context --help")
-	f.StringVar(&b.server, "server", "", "the MQTT address of the broker to ask (default: the context's, or "+defaultMQTT+")")
-	f.StringVar(&b.identity.User, "user", "", "name to sign in with")
-	f.StringVar(&b.identity.PasswordFile, "password-file", "", "file that holds the password")
-	f.StringVar(&b.tls.CA, "ca", "", "certificates of those who sign the broker's certificate")
-	f.StringVar(&b.tls.Cert, "cert", "", "certificate to show")
-	f.StringVar(&b.tls.Key, "key", "", "key of that certificate")
-	_ = cmd.RegisterFlagCompletionFunc("context", completeContexts)
+func (b *brokerFlags) flags(cmd *cobra.Command) { b.access.flags(cmd, "", "server") }
+
+func (b *brokerFlags) open() (err error) {
+	b.at, err = b.resolve()
+	return err
 }
 
-// resolve adds what the context says.
-func (b *brokerFlags) resolve() error {
-	if err := forMQTT("--server", b.server, ""); err != nil {
-		return withCode(misused, "%w", err)
+// checkMQTT says why a broker isn't asked: its address is not known, or the password would be sent in the clear.
+func (p *place) checkMQTT() error {
+	if p.MQTT == "" {
+		return resource.Errorf(resource.Invalid, "server", "the context has no MQTT address: give it one (edgebus context set NAME --mqtt mqtts://…), or --server")
 	}
-	p, err := meant(b.context)
-	if err != nil {
-		return err
+	u, err := url.Parse(p.MQTT)
+	if err != nil || p.User == "" && u.User == nil || configs.IsLoopback(u.Hostname()) {
+		return nil // the client says what is wrong with an address
 	}
-	p = p.at(p.Server, cmp.Or(b.server, p.MQTT))
-	b.server = p.MQTT
-	p.fill(&b.tls, &b.identity)
+	if !slices.Contains([]string{"mqtts", "ssl", "tls", "wss"}, u.Scheme) {
+		return resource.Errorf(resource.Invalid, "server", "the password would cross the network in the clear to %s: use mqtts://", u.Redacted())
+	}
 	return nil
 }
 
-// options are those of a client with the command's identity. what is the command's name.
-func (b *brokerFlags) options(what string) (o client.Options, err error) {
-	if err := checkMQTT(b.server, b.identity); err != nil {
+// mqtt are the options of a client of the broker, for the command what.
+func (p *place) mqtt(what string) (o client.Options, err error) {
+	if err := p.checkMQTT(); err != nil {
 		return o, withCode(misused, "%w", err)
 	}
 	o = client.Options{
-		Servers: []string{b.server}, ClientID: fmt.Sprintf("edgebus-%s-%d-%d", what, os.Getpid(), time.Now().UnixNano()%1e6),
-		User: b.identity.User, CleanStart: true, Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 3 * time.Second},
+		Servers: []string{p.MQTT}, ClientID: fmt.Sprintf("edgebus-%s-%d-%d", what, os.Getpid(), time.Now().UnixNano()%1e6),
+		User: p.User, CleanStart: true, Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 3 * time.Second},
 	}
-	if o.Password, err = b.identity.Secret(); err != nil {
-		return o, err
+	if o.TLS, err = p.secure(); err == nil {
+		o.Password, err = p.secret()
 	}
-	o.TLS, err = b.tls.Config()
 	return o, err
 }
 
 // during connects, does something while the connection stands, and leaves.
-func (b *brokerFlags) during(ctx context.Context, o client.Options, do func(context.Context, *client.Client) error) error {
+func (p *place) during(ctx context.Context, o client.Options, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	up := make(chan struct{}, 1)
@@ -91,7 +86,7 @@ func (b *brokerFlags) during(ctx context.Context, o client.Options, do func(cont
 	go func() {
 		err := c.Run(ctx)
 		if err != nil {
-			cancel(explain(err, b.server))
+			cancel(explain(err, p.MQTT))
 		}
 		ended <- err
 	}()
@@ -134,14 +129,14 @@ A VALUE of - is read from standard input; an empty one clears a retained topic.
 			if m.QoS > 2 {
 				return withCode(misused, "--qos is 0, 1 or 2")
 			}
-			if err := b.resolve(); err != nil {
+			if err := b.open(); err != nil {
 				return err
 			}
-			o, err := b.options("pub")
+			o, err := b.at.mqtt("pub")
 			if err != nil {
 				return err
 			}
-			return b.during(cmd.Context(), o, func(ctx context.Context, c *client.Client) error { return c.Publish(ctx, m) })
+			return b.at.during(cmd.Context(), o, func(ctx context.Context, c *client.Client) error { return c.Publish(ctx, m) })
 		},
 	}
 	b.flags(cmd)
@@ -169,10 +164,10 @@ value, or with -o json an object a line. + stands for one level of a topic, # fo
 			if err := checkOutput(output, "text", "json"); err != nil {
 				return err
 			}
-			if err := b.resolve(); err != nil {
+			if err := b.open(); err != nil {
 				return err
 			}
-			o, err := b.options("sub")
+			o, err := b.at.mqtt("sub")
 			if err != nil {
 				return err
 			}
@@ -182,7 +177,7 @@ value, or with -o json an object a line. + stands for one level of a topic, # fo
 				}
 				o.Subscriptions = append(o.Subscriptions, client.Subscription{Filter: filter, QoS: 1})
 			}
-			return b.sub(cmd, o, output, count)
+			return b.at.sub(cmd, o, output, count)
 		},
 	}
 	b.flags(cmd)
@@ -191,7 +186,7 @@ value, or with -o json an object a line. + stands for one level of a topic, # fo
 	return cmd
 }
 
-func (b *brokerFlags) sub(cmd *cobra.Command, o client.Options, output string, count int) error {
+func (p *place) sub(cmd *cobra.Command, o client.Options, output string, count int) error {
 	_, screen := terminal(cmd.OutOrStdout())
 	enough := make(chan error, 1)
 	seen := 0
@@ -217,7 +212,7 @@ func (b *brokerFlags) sub(cmd *cobra.Command, o client.Options, output string, c
 			warn(cmd.ErrOrStderr(), "the connection was lost, and is made again: "+err.Error())
 		}
 	}
-	return unlessEnded(b.during(cmd.Context(), o, func(ctx context.Context, _ *client.Client) error {
+	return unlessEnded(p.during(cmd.Context(), o, func(ctx context.Context, _ *client.Client) error {
 		select {
 		case err := <-enough:
 			return err
@@ -268,7 +263,9 @@ now or not at all, and is never stored. What a device can, its mapper says.
 			if err := h.open(cmd); err != nil {
 				return err
 			}
-			answer, err := h.call(cmd.Context(), mqtt, args[0], args[1], strings.Join(args[2:], ""))
+			broker := h.access
+			broker.mqttFlag, broker.mqtt = "mqtt", mqtt
+			answer, err := h.call(cmd.Context(), broker, args[0], args[1], strings.Join(args[2:], ""))
 			if err != nil {
 				return err
 			}
@@ -284,7 +281,7 @@ now or not at all, and is never stored. What a device can, its mapper says.
 }
 
 // call asks the hub where the device is, and gives it the command by MQTT.
-func (h *hub) call(ctx context.Context, mqtt, device, command, payload string) (string, error) {
+func (h *hub) call(ctx context.Context, broker access, device, command, payload string) (string, error) {
 	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice})
 	if err != nil {
 		return "", err
@@ -304,18 +301,11 @@ func (h *hub) call(ctx context.Context, mqtt, device, command, payload string) (
 	if _, err := topics.Parse(address.String()); err != nil {
 		return "", withCode(misused, "%q is no name of a command: %w", command, err)
 	}
-	p, err := h.place()
+	p, err := broker.resolve()
 	if err != nil {
 		return "", err
 	}
-	if mqtt != "" && !sameAddress(mqtt, p.MQTT) && h.user+h.tls.Cert == "" {
-		p = p.at(p.Server, mqtt)
-	}
-	b := brokerFlags{server: cmp.Or(mqtt, p.MQTT), identity: p.identity(), tls: configs.TLSClient{CA: p.CA, Cert: p.Cert, Key: p.Key}}
-	if err := forMQTT("--mqtt", b.server, ""); err != nil {
-		return "", withCode(misused, "%w", err)
-	}
-	o, err := b.options("call")
+	o, err := p.mqtt("call")
 	if err != nil {
 		return "", err
 	}
@@ -323,7 +313,7 @@ func (h *hub) call(ctx context.Context, mqtt, device, command, payload string) (
 	ctx, cancel := context.WithTimeout(ctx, limit+time.Second) // the broker answers before
 	defer cancel()
 	var answer client.Message
-	err = b.during(ctx, o, func(ctx context.Context, c *client.Client) (err error) {
+	err = p.during(ctx, o, func(ctx context.Context, c *client.Client) (err error) {
 		answer, err = c.Request(ctx, client.Message{Topic: address.String(), Payload: []byte(payload), QoS: 1, Expiry: limit})
 		return err
 	})

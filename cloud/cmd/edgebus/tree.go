@@ -43,7 +43,7 @@ machine. The node's own broker has the same topics: --server mqtt://127.0.0.1:28
 		Example: "  edgebus tree demo\n  edgebus tree demo --once -o json | jq .topics",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.resolve(); err != nil {
+			if err := o.open(); err != nil {
 				return err
 			}
 			return o.run(cmd.Context(), args[0], cmd.OutOrStdout())
@@ -82,7 +82,7 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 	}
 	if size, ok := terminal(out); ok {
 		v := newView(node)
-		v.down = "connecting to " + o.server
+		v.down = "connecting to " + o.at.MQTT
 		return watchScreen(ctx, v, changes, out, size, nil)
 	}
 	return eachChange(ctx, changes, func(c change) error {
@@ -99,7 +99,7 @@ const (
 )
 
 func (o treeOptions) unknown(node string) error {
-	return withCode(notFound, "nothing is known of a node %s at %s: edgebus get nodes lists those that there are", node, o.server)
+	return withCode(notFound, "nothing is known of a node %s at %s: edgebus get nodes lists those that there are", node, o.at.MQTT)
 }
 
 // known passes changes on, and ends with an error when the broker is connected and has no topic of the node.
@@ -203,7 +203,7 @@ func eachChange(ctx context.Context, changes <-chan change, f func(change) error
 // connection that is refused or can't be made at first is an error in the channel;
 // one that is lost later is made again.
 func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, error) {
-	co, err := o.options("tree")
+	co, err := o.at.mqtt("tree")
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 		case <-ctx.Done():
 		}
 	}
-	down := func(err error) { send(change{down: "not connected to " + o.server + ": " + err.Error()}) }
+	down := func(err error) { send(change{down: "not connected to " + o.at.MQTT + ": " + err.Error()}) }
 	co.Attempts, co.ConnectTimeout = o.attempts(), o.connectTime()
 	co.Subscriptions = []client.Subscription{{Filter: topics.Prefix + node + "/#", QoS: 1}}
 	co.OnConnect = func(context.Context, bool) error {
@@ -234,7 +234,7 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 	go func() {
 		defer close(changes)
 		if err := c.Run(ctx); err != nil && ctx.Err() == nil {
-			send(change{err: explain(err, o.server)})
+			send(change{err: explain(err, o.at.MQTT)})
 		}
 	}()
 	return changes, nil

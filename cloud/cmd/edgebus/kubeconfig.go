@@ -1,0 +1,418 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"sigs.k8s.io/yaml"
+)
+
+// kubeconfig is the files in which kubectl and edgebus keep clusters, users and contexts: those of $KUBECONFIG, else
+// ~/.kube/config. An entry is the first file's that has it, as for kubectl.
+type kubeconfig struct{ files []*configFile }
+
+// configFile is one of the files. It is changed as a tree, so that fields and entries which edgebus doesn't know stay.
+type configFile struct {
+	path    string
+	text    []byte // as it was read; nil: there is no such file
+	tree    map[string]any
+	changed bool
+}
+
+// The kinds of entries. A file has a list of each kind, which is called as the kind in the plural.
+const (
+	kindCluster = "cluster"
+	kindUser    = "user"
+	kindContext = "context"
+)
+
+// cluster is what edgebus reads of a cluster. Data comes before the file of the same.
+type cluster struct {
+	Server     string     `json:"server,omitempty"`
+	ServerName string     `json:"tls-server-name,omitempty"`
+	Insecure   bool       `json:"insecure-skip-tls-verify,omitempty"`
+	CA         string     `json:"certificate-authority,omitempty"`
+	CAData     []byte     `json:"certificate-authority-data,omitempty"`
+	Proxy      string     `json:"proxy-url,omitempty"`
+	Extensions extensions `json:"extensions,omitempty"`
+}
+
+// user is what edgebus reads of a user.
+type user struct {
+	Cert      string `json:"client-certificate,omitempty"`
+	CertData  []byte `json:"client-certificate-data,omitempty"`
+	Key       string `json:"client-key,omitempty"`
+	KeyData   []byte `json:"client-key-data,omitempty"`
+	Token     string `json:"token,omitempty"`
+	TokenFile string `json:"tokenFile,omitempty"`
+	User      string `json:"username,omitempty"`
+	Password  string `json:"password,omitempty"`
+
+	// What kubectl can do, and edgebus can't.
+	Exec         any    `json:"exec,omitempty"`
+	AuthProvider any    `json:"auth-provider,omitempty"`
+	As           string `json:"as,omitempty"`
+}
+
+// contextEntry is what edgebus reads of a context.
+type contextEntry struct {
+	Cluster    string     `json:"cluster"`
+	User       string     `json:"user"`
+	Namespace  string     `json:"namespace"`
+	Extensions extensions `json:"extensions"`
+}
+
+// extensions is a list of fields that Kubernetes doesn't know. kubectl keeps them.
+type extensions []struct {
+	Name      string          `json:"name"`
+	Extension json.RawMessage `json:"extension"`
+}
+
+// mqttExtension is the name of the extension of a cluster, or of a context, that holds the hub's MQTT address:
+//
+//	extensions:
+//	- name: edgebus.io/mqtt
+//	  extension: {server: "mqtts://hub.example.org:8883"}
+const mqttExtension = "edgebus.io/mqtt"
+
+func (all extensions) mqtt() (server string, err error) {
+	for _, e := range all {
+		if e.Name == mqttExtension {
+			var mqtt struct{ Server string }
+			if err := json.Unmarshal(e.Extension, &mqtt); err != nil {
+				return "", fmt.Errorf("extension %s: %w", mqttExtension, err)
+			}
+			return mqtt.Server, nil
+		}
+	}
+	return "", nil
+}
+
+// setMQTT changes the MQTT address of a cluster; an empty one is taken away.
+func setMQTT(cluster map[string]any, server string) {
+	all, _ := cluster["extensions"].([]any)
+	all = slices.DeleteFunc(all, func(e any) bool { return nameOf(e) == mqttExtension })
+	if server != "" {
+		all = append(all, map[string]any{"name": mqttExtension, "extension": map[string]any{"server": server}})
+	}
+	setField(cluster, "extensions", all, len(all) > 0)
+}
+
+// fieldsOf is a value as fields, as it stands in a file.
+func fieldsOf(v any) (fields map[string]any, err error) {
+	text, err := json.Marshal(v)
+	if err == nil {
+		err = json.Unmarshal(text, &fields)
+	}
+	return fields, err
+}
+
+func setField(fields map[string]any, name string, v any, there bool) {
+	fields[name] = v
+	if !there {
+		delete(fields, name)
+	}
+}
+
+// readKubeconfig reads all files. One that doesn't exist has no entries.
+func readKubeconfig() (*kubeconfig, error) {
+	var paths []string
+	for _, path := range filepath.SplitList(os.Getenv("KUBECONFIG")) {
+		if path != "" && !slices.Contains(paths, path) {
+			paths = append(paths, path)
+		}
+	}
+	if home, err := os.UserHomeDir(); err == nil && os.Getenv("KUBECONFIG") == "" {
+		paths = append(paths, filepath.Join(home, ".kube", "config"))
+	}
+	k := &kubeconfig{}
+	for _, path := range paths {
+		f, err := readConfigFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+		}
+		k.files = append(k.files, f)
+	}
+	return k, nil
+}
+
+func readConfigFile(path string) (*configFile, error) {
+	f := &configFile{path: path, tree: map[string]any{}}
+	var err error
+	if f.text, err = os.ReadFile(path); errors.Is(err, fs.ErrNotExist) {
+		return f, nil
+	}
+	if err != nil {
+		return nil, errors.Unwrap(err) // without the path
+	}
+	text, err := yaml.YAMLToJSON(f.text)
+	if err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&f.tree); err != nil {
+		return nil, err
+	}
+	if f.tree == nil { // nothing but comments
+		f.tree = map[string]any{}
+	}
+	for _, kind := range []string{kindCluster, kindUser, kindContext} {
+		if _, ok := f.tree[kind+"s"].([]any); f.tree[kind+"s"] != nil && !ok {
+			return nil, fmt.Errorf("%ss is not a list", kind)
+		}
+	}
+	return f, nil
+}
+
+func nameOf(item any) string {
+	fields, _ := item.(map[string]any)
+	name, _ := fields["name"].(string)
+	return name
+}
+
+// find finds an entry, and its file.
+func (k *kubeconfig) find(kind, name string) (*configFile, map[string]any) {
+	for _, f := range k.files {
+		list, _ := f.tree[kind+"s"].([]any)
+		if i := slices.IndexFunc(list, func(item any) bool { return nameOf(item) == name }); i >= 0 {
+			return f, list[i].(map[string]any)
+		}
+	}
+	return nil, nil
+}
+
+// read decodes an entry. found is false if no file has it.
+func (k *kubeconfig) read(kind, name string, into any) (f *configFile, found bool, err error) {
+	f, item := k.find(kind, name)
+	if f == nil {
+		return nil, false, nil
+	}
+	text, err := json.Marshal(item[kind])
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		err = fmt.Errorf("kubeconfig %s: %s %s: %w", f.path, kind, name, err)
+	}
+	return f, true, err
+}
+
+// change returns the fields of an entry, to be changed. If no file has it, it is added where kubectl would add it.
+func (k *kubeconfig) change(kind, name string) (map[string]any, error) {
+	f, item := k.find(kind, name)
+	if f == nil {
+		var err error
+		if f, err = k.forNew(); err != nil {
+			return nil, err
+		}
+		item = map[string]any{"name": name}
+		list, _ := f.tree[kind+"s"].([]any)
+		f.tree[kind+"s"] = append(list, item)
+	}
+	f.changed = true
+	fields, _ := item[kind].(map[string]any)
+	if fields == nil {
+		fields = map[string]any{}
+		item[kind] = fields
+	}
+	return fields, nil
+}
+
+// forNew is the file for new entries: the first that exists, else the last.
+func (k *kubeconfig) forNew() (*configFile, error) {
+	if len(k.files) == 0 {
+		return nil, errors.New("there is no place for a kubeconfig: set HOME or KUBECONFIG")
+	}
+	if i := slices.IndexFunc(k.files, func(f *configFile) bool { return f.text != nil }); i >= 0 {
+		return k.files[i], nil
+	}
+	return k.files[len(k.files)-1], nil
+}
+
+// remove removes an entry.
+func (k *kubeconfig) remove(kind, name string) {
+	if f, _ := k.find(kind, name); f != nil && name != "" {
+		list, _ := f.tree[kind+"s"].([]any)
+		f.tree[kind+"s"] = slices.DeleteFunc(list, func(item any) bool { return nameOf(item) == name })
+		f.changed = true
+	}
+}
+
+// contexts are the names of all contexts, in their order.
+func (k *kubeconfig) contexts() (names []string) {
+	for _, f := range k.files {
+		list, _ := f.tree[kindContext+"s"].([]any)
+		for _, item := range list {
+			names = append(names, nameOf(item))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// current is the name of the current context, or empty.
+func (k *kubeconfig) current() string {
+	for _, f := range k.files {
+		if name, _ := f.tree["current-context"].(string); name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// use makes a context the current one. An empty name: no context is.
+func (k *kubeconfig) use(name string) error {
+	for _, f := range k.files {
+		if was, _ := f.tree["current-context"].(string); was != "" && was != name {
+			f.tree["current-context"], f.changed = "", true
+		}
+	}
+	f, err := k.forNew()
+	if err == nil && name != "" {
+		f.tree["current-context"], f.changed = name, true
+	}
+	return err
+}
+
+// write writes the files that were changed.
+func (k *kubeconfig) write() error {
+	for _, f := range k.files {
+		if !f.changed {
+			continue
+		}
+		if err := f.write(); err != nil {
+			return fmt.Errorf("kubeconfig %s: %w", f.path, err)
+		}
+	}
+	return nil
+}
+
+// write replaces the file at once, readable by its owner only. It fails if another program has changed the file since it
+// was read, or is about to: kubectl makes the same lock file.
+func (f *configFile) write() error {
+	path := f.path
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target // the link stays
+	}
+	f.tree["apiVersion"], f.tree["kind"] = "v1", "Config"
+	text, err := yaml.Marshal(f.tree)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(f.path+".lock", os.O_CREATE|os.O_EXCL, 0)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("another program is writing it; if none is, remove %s.lock", f.path)
+	}
+	if err != nil {
+		return err
+	}
+	_ = lock.Close()
+	defer os.Remove(lock.Name())
+	if now, err := os.ReadFile(path); err == nil && !bytes.Equal(now, f.text) {
+		return errors.New("another program has changed it meanwhile: try again")
+	}
+	next, err := os.CreateTemp(filepath.Dir(path), ".config-") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = next.Write(text)
+	if err = errors.Join(err, next.Sync(), next.Close()); err == nil {
+		err = os.Rename(next.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(next.Name()))
+	}
+	return nil
+}
+
+func noContext(name string) error {
+	return withCode(notFound, "there is no context %s: edgebus context list shows those that there are, edgebus context set %s --server https://… adds it", name, name)
+}
+
+// place is the hub that a context names, and the credentials for it.
+func (k *kubeconfig) place(name string) (p place, err error) {
+	var c contextEntry
+	_, found, err := k.read(kindContext, name, &c)
+	if !found {
+		return p, noContext(name)
+	}
+	if err != nil {
+		return p, err
+	}
+	p.Namespace = c.Namespace
+	for _, ref := range []struct {
+		kind, name string
+		into       any
+		files      []*string
+	}{
+		{kindCluster, c.Cluster, &p.cluster, []*string{&p.CA}},
+		{kindUser, c.User, &p.user, []*string{&p.Cert, &p.Key, &p.TokenFile}},
+	} {
+		if ref.name == "" {
+			continue
+		}
+		f, found, err := k.read(ref.kind, ref.name, ref.into)
+		if !found {
+			return p, withCode(notFound, "context %s names the %s %s, which the kubeconfig doesn't have", name, ref.kind, ref.name)
+		}
+		if err != nil {
+			return p, err
+		}
+		for _, path := range ref.files {
+			if *path != "" && !filepath.IsAbs(*path) { // it is beside the kubeconfig
+				*path = filepath.Join(filepath.Dir(f.path), *path)
+			}
+		}
+	}
+	for _, e := range []extensions{c.Extensions, p.Extensions} {
+		if p.MQTT == "" && err == nil {
+			p.MQTT, err = e.mqtt()
+		}
+	}
+	return p, err
+}
+
+// entries are the names of a context and of its cluster and user, which are called as the context if it names none.
+func (k *kubeconfig) entries(context string) (map[string]string, error) {
+	var c contextEntry
+	_, _, err := k.read(kindContext, context, &c)
+	return map[string]string{kindContext: context, kindCluster: cmp.Or(c.Cluster, context), kindUser: cmp.Or(c.User, context)}, err
+}
+
+// drop removes a context, and its cluster and user if no other context has them.
+func (k *kubeconfig) drop(context string) error {
+	var c contextEntry
+	if _, _, err := k.read(kindContext, context, &c); err != nil {
+		return err
+	}
+	k.remove(kindContext, context)
+	clusterUsed, userUsed := false, false
+	for _, other := range k.contexts() {
+		var o contextEntry
+		if _, _, err := k.read(kindContext, other, &o); err != nil {
+			return err
+		}
+		clusterUsed, userUsed = clusterUsed || o.Cluster == c.Cluster, userUsed || o.User == c.User
+	}
+	if !clusterUsed {
+		k.remove(kindCluster, c.Cluster)
+	}
+	if !userUsed {
+		k.remove(kindUser, c.User)
+	}
+	if k.current() == context {
+		return k.use("")
+	}
+	return nil
+}
