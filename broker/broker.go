@@ -67,7 +67,7 @@ type Broker struct {
 	store     *store  // nil: nothing outlives the process
 	asked     backlog // of the tree
 	clients   clients
-	stats     stats
+	metrics   *metrics
 	neighbour neighbour
 	fanout    *session.Fanout
 	lobby     lobby
@@ -104,7 +104,7 @@ func New(opts Options) (*Broker, error) {
 	b := &Broker{
 		opts: opts, log: opts.Log, auth: auth, acl: rules, router: newRouter(rules),
 		floods: sampled(opts.Log), shortages: sampled(opts.Log), strangers: sampled(opts.Log),
-		closed: make(chan struct{}), sweeps: sweepEvery,
+		closed: make(chan struct{}), sweeps: sweepEvery, metrics: newMetrics(opts.Metrics),
 	}
 	b.fanout = session.NewFanout()
 	b.quotas = newQuotas(opts.Limits)
@@ -124,6 +124,7 @@ func New(opts Options) (*Broker, error) {
 		}
 	}
 	b.makeOutlet()
+	b.register(opts.Metrics)
 	return b, b.listen()
 }
 

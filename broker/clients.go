@@ -269,7 +269,7 @@ func (c *client) filters() []string {
 // in any case, and comes before anything that the new connection does.
 func (b *Broker) supersede(old *client, replaced *conn, lost *will, resumed bool) {
 	if replaced != nil {
-		b.stats.takeovers.Add(1)
+		b.metrics.takeovers.Inc()
 		replaced.disconnect(codeTakenOver, ErrTakenOver)
 		lost = replaced.takeWill()
 		<-replaced.stopped
@@ -583,8 +583,8 @@ func (b *Broker) tellConnected(c *conn) {
 		b.gone(before.(*conn), ErrTakenOver)
 	}
 	b.present.Store(id, c)
-	b.stats.connected.Add(1)
-	b.stats.connects.Add(1)
+	b.metrics.connected.Add(1)
+	b.metrics.connects.Add(1)
 	if b.opts.Presence == nil {
 		return
 	}
@@ -624,7 +624,7 @@ func (b *Broker) isPresent(c *conn) bool {
 
 func (b *Broker) gone(c *conn, cause error) {
 	b.present.Delete(c.ident.ClientID)
-	b.stats.connected.Add(-1)
+	b.metrics.connected.Add(-1)
 	if b.opts.Presence != nil {
 		b.opts.Presence.Disconnected(c.ident, cause)
 	}

@@ -99,13 +99,13 @@ func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 func (b *Broker) serve(l *listener, transport net.Conn) {
 	c := newConn(b, l, transport)
 	if !b.admit(c) {
-		b.stats.rejects.add(tooManyConnections)
+		b.metrics.rejected.WithLabelValues(tooManyConnections).Inc()
 		_ = transport.Close()
 		return
 	}
 	defer b.clients.release(c)
 	if out := b.lobby.enter(c); out != nil {
-		b.stats.rejects.add(crowdedOut)
+		b.metrics.rejected.WithLabelValues(crowdedOut).Inc()
 		out.shut()
 	}
 	defer b.connections.Done()
@@ -132,7 +132,7 @@ func (c *conn) stand() {
 // countEnd counts an end that nobody else does.
 func (c *conn) countEnd(err error) {
 	if c.w.Stalled() {
-		c.b.stats.closed.add(readsNothing)
+		c.b.metrics.closed.WithLabelValues(readsNothing).Inc()
 		c.b.floods.Info().Str("client", c.ident.ClientID).Msg("disconnected: the client reads nothing")
 	}
 	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) {
@@ -142,7 +142,7 @@ func (c *conn) countEnd(err error) {
 		c.wrongDoor("this listener wants WebSocket, and the client speaks without, or TLS: see mqtt.listen and mqtt.websocket.tls")
 	}
 	if c.client == nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load() {
-		c.b.stats.rejects.add(noConnect)
+		c.b.metrics.rejected.WithLabelValues(noConnect).Inc()
 	}
 }
 
@@ -228,7 +228,7 @@ func (c *conn) cause(err error) error {
 // disconnect closes the connection from our side, from any goroutine.
 func (c *conn) disconnect(code byte, why error) {
 	if !c.closing.Load() {
-		c.b.stats.closed.add(closeReasons[code])
+		c.b.metrics.closed.WithLabelValues(closeReasons[code]).Inc()
 	}
 	c.mu.Lock()
 	if c.why == nil {
@@ -547,7 +547,7 @@ func (c *conn) mayGoOn(err error) bool {
 func (c *conn) read() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			c.b.stats.panics.Add(1)
+			c.b.metrics.malformed.Inc()
 			c.b.floods.Warn().Interface("panic", p).Str("remote", c.RemoteAddr().String()).Msg("malformed packet")
 			err = errMalformed
 		}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -52,7 +53,7 @@ func (c *conn) connect() error {
 	if first != packets.Connect<<4 {
 		return errUnexpected
 	}
-	c.listener.connects.wait(c.w.Done(), func() { c.b.stats.held.Add(1) })
+	c.listener.connects.wait(c.w.Done(), c.b.metrics.held.Inc)
 	body = bytes.Clone(body) // the library's texts are parts of it
 	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
 	err = c.accept(&pk, body)
@@ -365,4 +366,36 @@ func connackV3(code byte) byte {
 		return connackBadVersion
 	}
 	return connackNotAuthorized
+}
+
+// Why connections end that did not get as far as a CONNECT.
+const (
+	tooManyConnections = "too many connections"
+	crowdedOut         = "no CONNECT while others waited"
+	noConnect          = "no CONNECT in time"
+)
+
+// willRefused is why a connection is refused whose will can't be published.
+const willRefused = "the will can't be published"
+
+// fullSeats is why a connection is refused that is one too many of its user's or address's.
+const fullSeats = "too many connections of one user or address"
+
+// rejected counts and logs a connection that is not let in. Of the reason only what the
+// code says is counted.
+func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) {
+	r := Rejection{
+		ClientID: pk.Connect.ClientIdentifier, User: validText(string(pk.Connect.Username)),
+		Remote: c.RemoteAddr().String(), Reason: cmp.Or(refused.counted, connectReasons[refused.code], "malformed packet"),
+	}
+	b.metrics.rejected.WithLabelValues(r.Reason).Inc()
+	line := b.floods.Info().Str("client", r.ClientID).Str("user", r.User).Str("reason", r.Reason).Str("remote", r.Remote)
+	if refused.reason != "" {
+		line = line.Str("detail", refused.reason)
+	}
+	line.Msg("connection refused")
+	if b.opts.Rejected != nil {
+		r.Reason = cmp.Or(refused.reason, r.Reason) // with the names, which a counter can't have
+		b.opts.Rejected(r)
+	}
 }

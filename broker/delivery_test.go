@@ -232,7 +232,7 @@ func testPausedSubscriber30000(t *testing.T, at place) {
 	const n = 30_000 // of which the subscriber reads nothing meanwhile
 	sent := at.limits.Inflight
 	pub.burst("a", 0, sent)
-	require.Eventually(t, func() bool { return b.Queues().Unacked == sent }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Stats().Unacked == sent }, patience, time.Millisecond)
 	pub.burst("a", sent, n-sent)
 	require.Equal(t, numbers(0, n), sub.collect(n))
 	sub.nothing()
@@ -470,7 +470,7 @@ func testFullSessionGoesWithout(t *testing.T, at place) {
 	three.nothing() // it was refused nothing
 	require.Equal(t, int64(15), b.Stats().Dropped["queue_full"])
 	require.Zero(t, b.Stats().Refused["Quota"])
-	require.Equal(t, "gone", b.Queues().FullestOf)
+	require.Equal(t, "gone", b.Report().FullestOf)
 
 	gone = open(t, b, "gone", persistent)
 	require.Equal(t, numbers(0, 10), gone.collect(10), "the oldest are kept")

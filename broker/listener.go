@@ -49,7 +49,7 @@ func (b *Broker) listen() error {
 		l.bound = &gate{
 			Listener: daemon.ReserveDescriptors(bound, daemon.MQTTReserve), rate: &throttle{every: l.connects.every / acceptsPerConnect}, closed: b.closed,
 			metered: o.TLS != nil || o.WebSocket,
-			held:    func() { b.stats.held.Add(1) },
+			held:    b.metrics.held.Inc,
 		}
 		if o.TLS != nil {
 			l.bound = tls.NewListener(l.bound, o.TLS)

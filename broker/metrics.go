@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -12,194 +11,168 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/mochi-mqtt/server/v2/packets"
-	"github.com/rs/zerolog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Stats is a snapshot for metrics. Counts are since the broker was made.
-type Stats struct {
-	Connections   int64            // clients connected now
-	Sessions      int              // now, connected or not
-	Kept          int              // of them, that outlive their connections
-	Subscriptions int              // now
-	Retained      int              // users' own topics with a retained message, now
-	RetainedBytes int              // of them, as they count against the limit
-	Queued        int64            // messages in sessions now, waiting or unacknowledged
-	StoreWaiting  int64            // bytes that publishers wait for to be on disk
-	Received      int64            // PUBLISH packets from clients
-	Sent          int64            // PUBLISH packets to clients
-	Dropped       map[string]int64 // messages that never reached a subscriber, by reason
-	Refused       map[string]int64 // publishes of clients, by kind of error
-	Connects      int64            // connections that were let in
-	Takeovers     int64            // connections that ended by another of the same client
-	Rejected      map[string]int64 // connections that were not let in, by reason
-	Closed        map[string]int64 // connections that the broker closed, by reason
-	Malformed     int64            // packets that the decoder could not cope with
-	FanoutQueue   int              // connections in the fan-out queue
-	Pauses        int64            // pauses of clients that send, or are sent retained messages, without a pause of their own
-	Paused        time.Duration    // how long in all
-	Held          int64            // connections that had to wait to be let in
-
-	RefusedSubscriptions int64
-}
-
-// Missed is how many messages sessions had no room for, and went without.
-func (s Stats) Missed() int64 { return s.Dropped[session.DropQueueFull.String()] }
-
-// Queues is what waits in sessions.
-type Queues struct {
-	Waiting      int     // messages not sent yet
-	WaitingBytes int     // of them
-	HeldBytes    int64   // bytes of those that wait, or aren't acknowledged
-	Unacked      int     // messages sent and not acknowledged
-	Fullest      float64 // how full the fullest session's queue is, from 0 to 1
-	FullestOf    string  // whose that is; empty: all are empty
-}
-
-type stats struct {
-	connected atomic.Int64
-	received  atomic.Int64
-	panics    atomic.Int64
-	connects  atomic.Int64
-	takeovers atomic.Int64
-	noAccess  atomic.Int64 // subscriptions
-	held      atomic.Int64
-	pauses    atomic.Int64
-	paused    atomic.Int64 // nanoseconds
-	publishes counts[resource.ErrorKind]
-	rejects   counts[string]
-	closed    counts[string]
-}
-
-// counts is a small map of counters.
-type counts[K comparable] struct {
-	mu sync.Mutex
-	n  map[K]int64
-}
-
-func (c *counts[K]) add(key K) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n == nil {
-		c.n = make(map[K]int64)
-	}
-	c.n[key]++
-}
-
-func (c *counts[K]) snapshot() map[K]int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return maps.Clone(c.n)
-}
-
-// Stats takes a snapshot.
-func (b *Broker) Stats() Stats {
-	s := Stats{
-		Connections: b.stats.connected.Load(), Subscriptions: b.router.index.len(),
-		Queued: b.counters.Queued.Load(), Received: b.stats.received.Load(), Sent: b.counters.Sent.Load(),
-		Dropped: b.counters.Dropped(), Malformed: b.stats.panics.Load(),
-		Connects: b.stats.connects.Load(), Takeovers: b.stats.takeovers.Load(), RefusedSubscriptions: b.stats.noAccess.Load(),
-		FanoutQueue: b.fanout.Waiting(), Pauses: b.stats.pauses.Load(), Paused: time.Duration(b.stats.paused.Load()), Held: b.stats.held.Load(),
-		Refused: make(map[string]int64), Rejected: make(map[string]int64), Closed: make(map[string]int64),
-	}
-	s.Retained, s.RetainedBytes = b.retained.size()
-	b.clients.mu.Lock()
-	if s.Sessions = len(b.clients.byID); b.outlet.sess != nil {
-		s.Sessions--
-	}
-	s.Kept = int(b.quotas.kept.Held())
-	b.clients.mu.Unlock()
-	if b.store != nil {
-		s.StoreWaiting = int64(b.store.waiting())
-	}
-	for _, kind := range refusedKinds { // what never happened is known to be 0
-		s.Refused[string(kind)] = 0
-	}
-	for kind, n := range b.stats.publishes.snapshot() {
-		s.Refused[string(kind)] = n
-	}
-	for _, reason := range connectReasons {
-		s.Rejected[reason] = 0
-	}
-	for _, reason := range closeReasons {
-		s.Closed[reason] = 0
-	}
-	s.Closed[readsNothing] = 0
-	for reason, n := range b.stats.closed.snapshot() {
-		s.Closed[reason] = n
-	}
-	for _, reason := range []string{tooManyConnections, crowdedOut, noConnect, fullSeats, willRefused} {
-		s.Rejected[reason] = 0
-	}
-	for reason, n := range b.stats.rejects.snapshot() {
-		s.Rejected[reason] = n
-	}
-	return s
+// metrics are the broker's counters. Those that $SYS and Report show as well are atomic numbers, which can be read.
+type metrics struct {
+	connected, connects, received atomic.Int64
+	refused                       map[resource.ErrorKind]*atomic.Int64 // publishes
+	rejected, closed              *prometheus.CounterVec               // connections
+	takeovers, held, malformed    prometheus.Counter
+	refusedSubscriptions          prometheus.Counter
+	pauses, pausedSeconds         prometheus.Counter
 }
 
 var refusedKinds = [...]resource.ErrorKind{
-	resource.Invalid, resource.BadTopic, resource.NotFound, resource.Conflict, resource.Forbidden, resource.TooLarge,
-	resource.Quota, resource.Unavailable, resource.Internal,
+	resource.Invalid, resource.BadTopic, resource.NotFound, resource.AlreadyExists, resource.Conflict, resource.Unauthorized, resource.Forbidden,
+	resource.TooLarge, resource.Quota, resource.Gone, resource.Unavailable, resource.Internal,
 }
 
-// Queues looks at every session, so that none has to keep count for who asks.
-func (b *Broker) Queues() (q Queues) {
-	b.clients.mu.Lock()
-	all := make([]*client, 0, len(b.clients.byID))
-	for _, c := range b.clients.byID {
-		if !c.rights().own() {
-			all = append(all, c)
-		}
+const namespace, subsystem = "edgebus", "broker" // of all names
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	f := promauto.With(r)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help})
 	}
+	byReason := func(name, help string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, []string{"reason"})
+	}
+	m := &metrics{
+		refused:              make(map[resource.ErrorKind]*atomic.Int64),
+		rejected:             byReason("rejected_connections_total", "Connections that were not let in."),
+		closed:               byReason("closed_connections_total", "Connections that the broker closed."),
+		takeovers:            counter("takeovers_total", "Connections that ended because the same client connected again. Many of them: two programs with one name."),
+		held:                 counter("held_connections_total", "Connections that waited to be let in: more came than limits.connectRate."),
+		malformed:            counter("malformed_packets_total", "Packets that could not be decoded."),
+		refusedSubscriptions: counter("refused_subscriptions_total", "Subscriptions that were refused."),
+		pauses:               counter("read_pauses_total", "Pauses of clients that send, or are sent retained messages, without a pause of their own while others publish."),
+		pausedSeconds:        counter("read_pauses_seconds_total", "How long those pauses were in all."),
+	}
+	for _, kind := range refusedKinds {
+		m.refused[kind] = new(atomic.Int64)
+	}
+	for _, reason := range connectReasons { // what never happened is known to be 0
+		m.rejected.WithLabelValues(reason)
+	}
+	for _, reason := range []string{tooManyConnections, crowdedOut, noConnect, fullSeats, willRefused} {
+		m.rejected.WithLabelValues(reason)
+	}
+	for _, reason := range closeReasons {
+		m.closed.WithLabelValues(reason)
+	}
+	m.closed.WithLabelValues(readsNothing)
+	return m
+}
+
+// register adds what is looked up when Prometheus asks.
+func (b *Broker) register(r prometheus.Registerer) {
+	f := promauto.With(r)
+	gauge := func(name, help string, value func() float64) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, value)
+	}
+	counter := func(name, help string, labels prometheus.Labels, value func() int64) {
+		o := prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, ConstLabels: labels}
+		f.NewCounterFunc(o, func() float64 { return float64(value()) })
+	}
+	gauge("connections", "Clients that are connected.", func() float64 { return float64(b.metrics.connected.Load()) })
+	gauge("sessions", "Sessions, connected or not.", func() float64 { return float64(b.sessions()) })
+	gauge("kept_sessions", "Sessions that outlive their connections; limits.sessions is the most.", func() float64 { return float64(b.quotas.kept.Held()) })
+	gauge("subscriptions", "Subscriptions.", func() float64 { return float64(b.router.index.len()) })
+	gauge("retained_messages", "Retained messages outside the nodes' trees.", func() float64 { return float64(b.retained.len()) })
+	gauge("retained_bytes", "Bytes of them; at limits.retained.bytes more are refused.", func() float64 { return float64(b.quotas.retained.Held()) })
+	gauge("waiting_messages", "Messages in sessions that were not sent yet.", func() float64 { return float64(b.queues().waiting) })
+	gauge("waiting_bytes", "Bytes of them.", func() float64 { return float64(b.queues().bytes) })
+	gauge("held_bytes", "Bytes of messages that wait, or were sent and aren't acknowledged. Of limits.session.all no user gets more than is left for all others.",
+		func() float64 { return float64(b.quotas.queued.Held()) })
+	gauge("unacknowledged_messages", "Messages that were sent and that clients have not acknowledged.", func() float64 { return float64(b.queues().unacked) })
+	gauge("fullest_queue_ratio", "How full the fullest session's queue is, from 0 to 1; a full one goes without messages.", func() float64 { return b.queues().fullest })
+	gauge("fanout_queue_connections", "Connections in the fan-out queue: they have messages to be written, as many others have at the same time.",
+		func() float64 { return float64(b.fanout.Waiting()) })
+	gauge("store_waiting_bytes", "Bytes that publishers wait for to be on disk; at 64 MiB they are read no further.", func() float64 {
+		if b.store == nil {
+			return 0
+		}
+		return float64(b.store.waiting())
+	})
+	counter("connects_total", "Connections that were let in.", nil, b.metrics.connects.Load)
+	counter("received_messages_total", "PUBLISH packets from clients.", nil, b.metrics.received.Load)
+	counter("sent_messages_total", "PUBLISH packets to clients.", nil, b.counters.Sent.Load)
+	for reason := range b.counters.Dropped() {
+		counter("dropped_messages_total", "Messages that never reached a subscriber.", prometheus.Labels{"reason": reason},
+			func() int64 { return b.counters.Dropped()[reason] })
+	}
+	for kind, n := range b.metrics.refused {
+		counter("refused_messages_total", "Publishes that were refused, by kind of error.", prometheus.Labels{"kind": string(kind)}, n.Load)
+	}
+}
+
+// sessions counts the clients' sessions.
+func (b *Broker) sessions() int {
+	b.clients.mu.Lock()
+	defer b.clients.mu.Unlock()
+	if b.outlet.sess != nil {
+		return len(b.clients.byID) - 1
+	}
+	return len(b.clients.byID)
+}
+
+// queues are the clients' queues, together.
+type queues struct {
+	waiting, bytes int     // messages not sent yet
+	unacked        int     // messages sent and not acknowledged
+	fullest        float64 // how full the fullest session's queue is, from 0 to 1
+	fullestOf      string  // the client whose that is; empty: all are empty
+}
+
+// queues goes through all sessions, so that none has to keep these numbers up to date.
+func (b *Broker) queues() (q queues) {
+	b.clients.mu.Lock()
+	all := slices.Collect(maps.Values(b.clients.byID))
 	b.clients.mu.Unlock()
-	q.HeldBytes = b.quotas.queued.Held()
-	l := b.opts.Limits
 	for _, c := range all {
+		if c.rights().own() {
+			continue
+		}
 		waiting, unacked, bytes := c.sess.Backlog()
-		q.Waiting += waiting
-		q.Unacked += unacked
-		q.WaitingBytes += bytes
-		if full := float64(bytes) / float64(l.Session.Bytes); full > q.Fullest {
-			q.Fullest, q.FullestOf = full, c.id
+		q.waiting += waiting
+		q.unacked += unacked
+		q.bytes += bytes
+		if full := float64(bytes) / float64(b.opts.Limits.Session.Bytes); full > q.fullest {
+			q.fullest, q.fullestOf = full, c.id
 		}
 	}
 	return q
 }
 
-// Why connections end that did not get as far as a CONNECT.
-const (
-	tooManyConnections = "too many connections"
-	crowdedOut         = "no CONNECT while others waited"
-	noConnect          = "no CONNECT in time"
-)
+// Report is the state of a broker, for whoever wants to see it without Prometheus. Counts are since New.
+type Report struct {
+	Sessions, Subscriptions int
+	Queued                  int64            // messages in sessions, waiting or unacknowledged
+	Retained                int              // messages on users' own topics
+	FullestQueue            float64          // how full the fullest session's queue is, from 0 to 1
+	FullestOf               string           // the client whose that is; empty: all are empty
+	Missed                  int64            // messages that sessions had no room for
+	Refused                 map[string]int64 // publishes of clients, by kind of error
+}
 
-// willRefused is why a connection is refused whose will can't be published.
-const willRefused = "the will can't be published"
-
-// fullSeats is why a connection is refused that is one too many of its user's or address's.
-const fullSeats = "too many connections of one user or address"
-
-// rejected counts and logs a connection that is not let in. Of the reason only what the
-// code says is counted.
-func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) {
-	r := Rejection{
-		ClientID: pk.Connect.ClientIdentifier, User: validText(string(pk.Connect.Username)),
-		Remote: c.RemoteAddr().String(), Reason: cmp.Or(refused.counted, connectReasons[refused.code], "malformed packet"),
+// Report takes a snapshot.
+func (b *Broker) Report() Report {
+	q := b.queues()
+	r := Report{
+		Sessions: b.sessions(), Subscriptions: b.router.index.len(), Queued: b.counters.Queued.Load(), Retained: b.retained.len(),
+		FullestQueue: q.fullest, FullestOf: q.fullestOf, Missed: b.counters.Dropped()[session.DropQueueFull.String()], Refused: make(map[string]int64),
 	}
-	b.stats.rejects.add(r.Reason)
-	line := b.floods.Info().Str("client", r.ClientID).Str("user", r.User).Str("reason", r.Reason).Str("remote", r.Remote)
-	if refused.reason != "" {
-		line = line.Str("detail", refused.reason)
+	for kind, n := range b.metrics.refused {
+		r.Refused[string(kind)] = n.Load()
 	}
-	line.Msg("connection refused")
-	if b.opts.Rejected != nil {
-		r.Reason = cmp.Or(refused.reason, r.Reason) // with the names, which a counter can't have
-		b.opts.Rejected(r)
-	}
+	return r
 }
 
 // sysPrefix stands before the broker's figures, which have mosquitto's names: dashboards know them. Who may
@@ -240,22 +213,22 @@ func (l *sysLoads) count(now time.Time, counters map[string]int64) {
 
 // sysValues are all figures by topic.
 func (b *Broker) sysValues() map[string]string {
-	s := b.Stats()
 	dropped := int64(0)
-	for _, n := range s.Dropped {
+	for _, n := range b.counters.Dropped() {
 		dropped += n
 	}
-	connected, all := s.Connections, int64(s.Sessions)
+	connected, all := b.metrics.connected.Load(), int64(b.sessions())
+	received, sent, queued := b.metrics.received.Load(), b.counters.Sent.Load(), b.counters.Queued.Load()
 	values := map[string]string{
 		"version": strings.TrimSpace("Edgebus " + b.opts.Version),
 		"uptime":  fmt.Sprintf("%d seconds", int64(b.opts.Now().Sub(b.began).Seconds())),
 	}
 	for name, n := range map[string]int64{
 		"clients/total": all, "clients/connected": connected, "clients/disconnected": max(0, all-connected),
-		"clients/active": connected, "clients/inactive": max(0, all-connected), "subscriptions/count": int64(s.Subscriptions),
-		"messages/received": s.Received, "messages/sent": s.Sent, "messages/stored": s.Queued, "store/messages/count": s.Queued,
-		"publish/messages/received": s.Received, "publish/messages/sent": s.Sent, "publish/messages/dropped": dropped,
-		"retained messages/count": int64(s.Retained),
+		"clients/active": connected, "clients/inactive": max(0, all-connected), "subscriptions/count": int64(b.router.index.len()),
+		"messages/received": received, "messages/sent": sent, "messages/stored": queued, "store/messages/count": queued,
+		"publish/messages/received": received, "publish/messages/sent": sent, "publish/messages/dropped": dropped,
+		"retained messages/count": int64(b.retained.len()),
 	} {
 		values[name] = strconv.FormatInt(n, 10)
 	}
@@ -297,61 +270,13 @@ func (b *Broker) sysPuller(filter string) session.RetainedReader {
 
 // publishSys tells all who subscribed.
 func (b *Broker) publishSys() {
-	s := b.Stats()
+	received, sent := b.metrics.received.Load(), b.counters.Sent.Load()
 	b.loads.count(b.opts.Now(), map[string]int64{
-		"messages/received": s.Received, "messages/sent": s.Sent, "publish/received": s.Received, "publish/sent": s.Sent, "connections": s.Connects,
+		"messages/received": received, "messages/sent": sent, "publish/received": received, "publish/sent": sent, "connections": b.metrics.connects.Load(),
 	})
 	for _, m := range b.sysMessages("$SYS/#") {
 		if b.Wanted(m.Topic) {
 			b.router.deliver(b.router.route(m.Topic), m, nil)
 		}
 	}
-}
-
-// about says which topic a line is about, and of the tree also which node and device.
-func (b *Broker) about(e *zerolog.Event, topic string) *zerolog.Event {
-	if !e.Enabled() {
-		return e
-	}
-	e.Str("topic", topic)
-	a, err := topics.Parse(topic)
-	if err != nil {
-		return e
-	}
-	if b.opts.Node == "" { // or every line says it
-		e.Str("node", a.Node)
-	}
-	if a.Device != "" && strings.HasPrefix(a.Key(), "devices/") {
-		e.Str("device", a.Device)
-	}
-	return e
-}
-
-// shortage is how often a session had no room, and when that was logged last.
-type shortage struct {
-	mu       sync.Mutex
-	messages int64
-	said     time.Time
-}
-
-const shortageSaid = time.Minute // how often at most of one session
-
-// droppedFor logs that a session goes without a message, for it has no room: for each session
-// now and then, and never so often for all of them that it buries the rest of the log.
-func (b *Broker) droppedFor(c *client, m *session.Message) {
-	now := b.opts.Now()
-	s := &c.short
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.messages++
-	if !s.said.IsZero() && now.Sub(s.said) < shortageSaid {
-		return
-	}
-	e := b.shortages.Warn()
-	if !e.Enabled() {
-		return
-	}
-	s.said = now
-	b.about(e, m.Topic).Str("client", c.id).Uint8("qos", m.QoS).Int64("messages", s.messages).
-		Msg("a session has no room and goes without messages: so many so far")
 }

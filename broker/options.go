@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/configs/limits"
@@ -40,7 +41,8 @@ type Options struct {
 	Down []string
 	// Outlet takes messages out for the link. nil: there is none.
 	Outlet  *OutletOptions
-	Version string // of the program, for $SYS/broker/version
+	Version string                // of the program, for $SYS/broker/version
+	Metrics prometheus.Registerer // nil: they are not registered
 	Log     zerolog.Logger
 	Now     func() time.Time // nil: time.Now
 }

@@ -29,7 +29,7 @@ func tooDeep(topic string) bool { return strings.Count(topic, "/") >= maxLevels 
 // publish takes a PUBLISH of the client's. What breaks the protocol closes the
 // connection; what breaks a rule of the broker's is refused, and changes nothing.
 func (c *conn) publish(pk *packets.Packet) error {
-	c.b.stats.received.Add(1)
+	c.b.metrics.received.Add(1)
 	c.b.neighbour.note(c.ident.ClientID, &c.quantum)
 	if reason := publishMistake(pk); reason != "" {
 		return c.fail(codeProtocolError, reason)
@@ -76,7 +76,7 @@ func (c *conn) refuseUnread(first byte, body []byte) error {
 	if s.m.QoS > 0 {
 		s.id = r.uint16()
 	}
-	c.b.stats.received.Add(1)
+	c.b.metrics.received.Add(1)
 	if !c.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
@@ -123,7 +123,7 @@ func (c *conn) passOn(first byte, body []byte) bool {
 	if !rt.open || rt.durable || qos > 0 && !c.acks.clear() {
 		return false
 	}
-	c.b.stats.received.Add(1)
+	c.b.metrics.received.Add(1)
 	c.b.neighbour.note(c.ident.ClientID, &c.quantum)
 	m := &session.Message{Topic: rt.topic, Payload: bytes.Clone(payload), QoS: qos, From: c.ident.ClientID}
 	c.b.router.deliver(rt, m, &c.batch)
@@ -295,7 +295,7 @@ type refusal struct {
 // refused counts and logs a refusal, and tells a client that the acknowledgement can't tell, or that listens elsewhere.
 func (b *Broker) refused(m Message, err error) {
 	kind := kindOf(err)
-	b.stats.publishes.add(kind)
+	b.metrics.refused[kind].Add(1)
 	id := m.Publisher
 	b.about(b.floods.Info(), m.Topic).Str("client", id.ClientID).Str("user", id.User).
 		Str("kind", string(kind)).Msg("publish refused")

@@ -205,11 +205,11 @@ func (r *memoryRetained) insert(topic string) {
 	}
 }
 
-// size is how many messages there are, and what they count against the limit of bytes.
-func (r *memoryRetained) size() (messages, bytes int) {
+// len counts the messages.
+func (r *memoryRetained) len() int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return len(r.byName), int(r.quota.Held())
+	return len(r.byName)
 }
 
 // Puller goes through the topics that match, in their order, after one of them; empty: from the first.

@@ -194,9 +194,8 @@ func TestRetainedPullerOverChanges(t *testing.T) {
 		set(fmt.Sprintf("x/%d/y", i), "")
 		set(fmt.Sprintf("x/%d/z", i), "")
 	}
-	messages, bytes := r.size()
-	require.Zero(t, messages)
-	require.Zero(t, bytes)
+	require.Zero(t, r.len())
+	require.Zero(t, r.quota.Held())
 	require.Empty(t, r.blocks)
 }
 

@@ -30,7 +30,7 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 			if answer.Properties.ReasonString == "" {
 				answer.Properties.ReasonString = reasonOf(err)
 			}
-			c.b.stats.noAccess.Add(1)
+			c.b.metrics.refusedSubscriptions.Inc()
 			c.b.floods.Info().Err(err).Str("client", c.ident.ClientID).Str("filter", f.Filter).Msg("subscription refused")
 			continue
 		}

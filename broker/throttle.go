@@ -503,8 +503,8 @@ func (c *conn) servedRetained(took time.Duration, more bool) {
 // pause waits, counts it, and logs the reason once for a connection.
 func (c *conn) pause(d time.Duration, told *bool, reason string) {
 	d = max(d, pauseLeast)
-	c.b.stats.pauses.Add(1)
-	c.b.stats.paused.Add(int64(d))
+	c.b.metrics.pauses.Inc()
+	c.b.metrics.pausedSeconds.Add(d.Seconds())
 	if !*told {
 		*told = true
 		c.b.floods.Info().Str("client", c.ident.ClientID).Str("user", c.ident.User).Str("remote", c.ident.Remote).Msg(reason)

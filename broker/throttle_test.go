@@ -456,7 +456,7 @@ func TestTrial05AbandonedSessionsTakeNothingFromOthers(t *testing.T) {
 	noise()
 	pub.burst("jobs", 150, 150)
 	require.Positive(t, b.Stats().Dropped["queue_full"])
-	require.LessOrEqual(t, b.Queues().HeldBytes, int64(4<<20))
+	require.LessOrEqual(t, b.Stats().HeldBytes, int64(4<<20))
 	work = open(t, b, "work", persistent, credentialsOf("boss", "secret"))
 	require.Equal(t, numbers(0, 300), work.collect(300))
 }

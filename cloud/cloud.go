@@ -14,7 +14,6 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
-	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
@@ -23,6 +22,7 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/configs/daemon/httpserver"
+	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -105,7 +105,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
 	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = commands, commands, tw.Rejected, kept, log
-	bo.Down = cfg.Bridge.Down
+	bo.Down, bo.Metrics = cfg.Bridge.Down, figures
 	if cfg.Anybody() {
 		bo.Auth.Anonymous, bo.Auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
 	}
@@ -113,9 +113,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
-	figures.Broker(br)
-	figures.Journal("sessions", kept.Stats)
-	figures.Calls(commands)
+	kept.Register(figures, "sessions")
+	commands.Register(figures)
 	expose(figures, tw, told)
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(api.New(api.Options{
 		Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,

@@ -10,20 +10,20 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // links answers how the hub's links are, when it is asked.
 func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, version string) func(node string, most int) resource.LinkReport {
 	return func(node string, most int) resource.LinkReport {
-		queues, stats := br.Queues(), br.Stats()
+		report := br.Report()
 		r := resource.LinkReport{
 			Program: "cloudhub", Version: version, Now: resource.Time(time.Now()), Hub: self.Text(),
-			Gone: commits.Gone(), Short: daemon.DescriptorsShort(), Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: stats.Refused,
-			FullestQueue: queues.Fullest, FullestOf: queues.FullestOf, Missed: stats.Missed(),
+			Gone: commits.Gone(), Short: daemon.DescriptorsShort(), Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: report.Refused,
+			FullestQueue: report.FullestQueue, FullestOf: report.FullestOf, Missed: report.Missed,
 		}
 		r.Links, r.More = tw.Links(node, most)
 		return r

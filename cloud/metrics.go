@@ -1,9 +1,9 @@
 package cloud
 
 import (
-	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/twin"
+	"github.com/edgebus/edgebus/configs/daemon/metrics"
 )
 
 // expose adds the hub's own figures: each is read where it is kept when somebody asks.

@@ -15,11 +15,11 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
-	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/configs/daemon/httpserver"
+	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/edge/api"
 	"github.com/edgebus/edgebus/edge/forward"
@@ -103,7 +103,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		bo.Auth.Anonymous = []topics.Role{topics.RoleOperator, topics.RoleMapper}
 	}
 	bo.Auth.Node = func(name string) bool { return name == cfg.Node.Name }
-	bo.Outlet, bo.Protocol = outlet(cfg), tw.Protocol
+	bo.Outlet, bo.Protocol, bo.Metrics = outlet(cfg), tw.Protocol, figures
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
@@ -112,10 +112,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		cfg: cfg, twin: tw, commands: commands, broker: br, up: up, log: log,
 		budget: forward.NewBudget(int64(cfg.Link.Rate), time.Now), bridge: newBridge(cfg.Bridge, br.Brought, log),
 	}
-	figures.Broker(br)
-	figures.Journal("sessions", kept.Stats)
+	kept.Register(figures, "sessions")
 	exposeStore(figures, st)
-	figures.Calls(commands)
+	commands.Register(figures)
 	expose(figures, tw, up)
 	exposeStreams(figures, hub)
 	guard := dir.Guard(log, st.InPlace, kept.InPlace)

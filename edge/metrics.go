@@ -2,7 +2,7 @@ package edge
 
 import (
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/metrics"
+	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/edge/twin"

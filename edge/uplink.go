@@ -9,8 +9,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/broker/metrics"
 	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -150,10 +150,10 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 		if at := firstExpiry(l.theirs, l.ours); !at.IsZero() {
 			link.CertificateExpires = resource.Time(at)
 		}
-		queues, stats := br.Queues(), br.Stats()
+		report := br.Report()
 		return resource.LinkReport{
 			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Hub: s.Hub.Text(), Gone: commits.Gone(), Short: daemon.DescriptorsShort(), Failing: commits.Failing(), Damaged: commits.Damaged(),
-			FullestQueue: queues.Fullest, FullestOf: queues.FullestOf, Missed: stats.Missed(), Refused: stats.Refused, Links: []resource.Link{link}, Streams: h.streams(),
+			FullestQueue: report.FullestQueue, FullestOf: report.FullestOf, Missed: report.Missed, Refused: report.Refused, Links: []resource.Link{link}, Streams: h.streams(),
 			Owned: &resource.Usage{
 				Keys: s.UpKeys, MostKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MostBytes: int(o.Config.Limits.Node.Bytes),
 			},

@@ -24,6 +24,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
@@ -320,6 +322,23 @@ const Other topics.Code = "Other"
 
 // Stats takes a snapshot.
 func (c *Calls) Stats() Stats { return c.table.stats() }
+
+// Register adds the metrics of commands.
+func (c *Calls) Register(r prometheus.Registerer) {
+	f := promauto.With(r)
+	counter := func(name, help string, labels prometheus.Labels, value func(Stats) int64) {
+		o := prometheus.CounterOpts{Namespace: "edgebus", Subsystem: "commands", Name: name, Help: help, ConstLabels: labels}
+		f.NewCounterFunc(o, func() float64 { return float64(value(c.Stats())) })
+	}
+	counter("total", "Commands that were asked for.", nil, func(s Stats) int64 { return s.Taken })
+	f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "edgebus", Subsystem: "commands", Name: "underway", Help: "Commands that wait for their answer now."},
+		func() float64 { return float64(c.Stats().UnderWay) })
+	for _, code := range append(topics.Codes(), Other) {
+		counter("ended_total", "Commands that were answered, by the answer's code.", prometheus.Labels{"code": string(code)},
+			func(s Stats) int64 { return s.Ended[string(code)] })
+	}
+	counter("late_total", "Answers that nobody waited for any more: second ones, and those after the time was over.", nil, func(s Stats) int64 { return s.Late })
+}
 
 // remembered is how many ended calls are known again when they are sent again.
 const remembered = 4096

@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/wal"
@@ -103,6 +105,29 @@ type Stats struct {
 	Segments  int64 // files, now
 	Compacted int64 // bytes copied by compaction
 	Damaged   bool  // a file that is needed can't be read, see Damage
+}
+
+// Register adds the metrics of the journal, as those of a store of that name.
+func (j *Journal) Register(r prometheus.Registerer, store string) {
+	f, labels := promauto.With(r), prometheus.Labels{"store": store}
+	gauge := func(name, help string, value func(Stats) int64) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "edgebus", Subsystem: "journal", Name: name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(value(j.Stats())) })
+	}
+	gauge("waiting_bytes", "Bytes handed to a journal that are not on disk yet.", func(s Stats) int64 { return s.Waiting })
+	gauge("size_bytes", "Bytes of its files.", func(s Stats) int64 { return s.Bytes })
+	gauge("live_bytes", "Bytes of its files in live records.", func(s Stats) int64 { return s.Live })
+	gauge("records", "Its live records.", func(s Stats) int64 { return s.Records })
+	gauge("segments", "Its files.", func(s Stats) int64 { return s.Segments })
+	gauge("damaged", "1 when a file that is needed can't be read.", func(s Stats) int64 {
+		if s.Damaged {
+			return 1
+		}
+		return 0
+	})
+	f.NewCounterFunc(prometheus.CounterOpts{
+		Namespace: "edgebus", Subsystem: "journal", Name: "compacted_bytes_total", Help: "Bytes that compaction copied.", ConstLabels: labels,
+	}, func() float64 { return float64(j.Stats().Compacted) })
 }
 
 // Damage says what is wrong with a file that is needed, as far as compaction has come across

@@ -87,9 +87,9 @@ func survey(dataDir string) (has string, err error) {
 	if err != nil {
 		return "", err
 	}
-	st := b.Stats()
+	r := b.Report()
 	return fmt.Sprintf("%d sessions with %d subscriptions and %d messages, %d retained messages of users' own topics",
-		st.Sessions, st.Subscriptions, st.Queued, st.Retained), b.Close(context.Background())
+		r.Sessions, r.Subscriptions, r.Queued, r.Retained), b.Close(context.Background())
 }
 
 // Pages lets the web pages in that a program itself serves over HTTP.

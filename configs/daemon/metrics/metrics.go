@@ -1,0 +1,139 @@
+// Package metrics is what hub and core have in common in exposing Prometheus metrics: the registry, the metrics of
+// the process, of commits and of HTTP, and groups of metrics that are read from one snapshot. What counts something
+// else registers it by itself.
+//
+// It never counts anything on the way of a message.
+package metrics
+
+import (
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// namespace begins all names.
+const namespace = "edgebus"
+
+// Registry is what a program exposes.
+type Registry struct{ *prometheus.Registry }
+
+// New makes a registry with the figures of the process itself.
+func New(version string) Registry {
+	r := Registry{prometheus.NewRegistry()}
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "build_info", Help: "1, with the program's version and that of Go.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
+	})
+	build.Set(1)
+	r.MustRegister(build)
+	return r
+}
+
+// Handler answers /metrics.
+func (r Registry) Handler() http.Handler { return promhttp.HandlerFor(r, promhttp.HandlerOpts{}) }
+
+// Count wraps a handler whose requests are counted, by method and status code.
+func (r Registry) Count(h http.Handler) http.Handler {
+	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: "http", Name: "requests_total",
+		Help: "Requests to the HTTP API that were answered, by method and status code; a watch counts when it ends.",
+	}, []string{"method", "code"})
+	r.MustRegister(requests)
+	requests.WithLabelValues("get", "200")
+	return promhttp.InstrumentHandlerCounter(requests, h)
+}
+
+// HTTP adds the figures of the connections to the HTTP API: how many there are, and how
+// often there was no room for another.
+func (r Registry) HTTP(take func() (open, full int64)) {
+	type stats struct{ open, full int64 }
+	g := NewGroup("http", func() (s stats) {
+		s.open, s.full = take()
+		return s
+	})
+	g.Gauge("connections", "Connections to the HTTP API; at limits.requests others wait outside.", func(s stats) float64 { return float64(s.open) })
+	g.Counter("full_total", "Times that there was no room for another connection, so that it had to wait, or was closed since its address had its share.", func(s stats) float64 { return float64(s.full) })
+	r.MustRegister(g)
+}
+
+// Group is a set of figures that are taken together, once each time somebody asks.
+type Group[S any] struct {
+	subsystem string
+	take      func() S
+	figures   []figure[S]
+}
+
+type figure[S any] struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	one  func(S) float64
+	many func(S) map[string]int64 // by the value of the label
+}
+
+// NewGroup makes a group. take gives what the figures are read from; it may cost
+// something, for it is called once an answer.
+func NewGroup[S any](subsystem string, take func() S) *Group[S] {
+	return &Group[S]{subsystem: subsystem, take: take}
+}
+
+// Gauge adds what goes up and down.
+func (g *Group[S]) Gauge(name, help string, f func(S) float64) {
+	g.add(name, help, figure[S]{kind: prometheus.GaugeValue, one: f})
+}
+
+// Counter adds what only rises.
+func (g *Group[S]) Counter(name, help string, f func(S) float64) {
+	g.add(name, help, figure[S]{kind: prometheus.CounterValue, one: f})
+}
+
+// CounterBy adds a counter for each value of a label, of which there are few.
+func (g *Group[S]) CounterBy(label, name, help string, f func(S) map[string]int64) {
+	g.add(name, help, figure[S]{kind: prometheus.CounterValue, many: f}, label)
+}
+
+func (g *Group[S]) add(name, help string, f figure[S], labels ...string) {
+	f.desc = prometheus.NewDesc(prometheus.BuildFQName(namespace, g.subsystem, name), help, labels, nil)
+	g.figures = append(g.figures, f)
+}
+
+// Describe is for Prometheus.
+func (g *Group[S]) Describe(out chan<- *prometheus.Desc) {
+	for _, f := range g.figures {
+		out <- f.desc
+	}
+}
+
+// Collect is for Prometheus.
+func (g *Group[S]) Collect(out chan<- prometheus.Metric) {
+	s := g.take()
+	for _, f := range g.figures {
+		if f.one != nil {
+			out <- prometheus.MustNewConstMetric(f.desc, f.kind, f.one(s))
+			continue
+		}
+		for value, n := range f.many(s) {
+			out <- prometheus.MustNewConstMetric(f.desc, f.kind, float64(n), value)
+		}
+	}
+}
+
+// Truth is a yes or no as a gauge has it.
+func Truth(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// Unix is a time as a gauge has it; 0 for none.
+func Unix(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
+}
