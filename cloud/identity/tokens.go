@@ -1,0 +1,287 @@
+package identity
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// User is somebody who showed a token.
+type User struct {
+	Name    string
+	Role    topics.Role
+	Nodes   []string  // globs
+	Expires time.Time // of the token
+	Token   string    // the ID of a token that the hub made; empty: an OIDC provider did
+}
+
+// prefix is what the tokens that the hub makes begin with, so that people and secret scanners recognise one.
+const prefix = "ebt_"
+
+const (
+	kindToken   = "AccessToken" // under which the store keeps tokens; the API does not serve them as objects
+	secretSize  = 20            // random bytes of a token
+	shownID     = 12            // characters of its ID by which people name a token
+	maxTokens   = 10_000
+	maxTTL      = 5 * 365 * 24 * time.Hour
+	defaultTTL  = 90 * 24 * time.Hour
+	forgetAfter = 24 * time.Hour // expired tokens are listed for so long
+)
+
+// Token is what the hub keeps of a token.
+type Token struct {
+	ID      string      `json:"id"` // SHA-256 of the token, hexadecimal
+	User    string      `json:"user"`
+	Role    topics.Role `json:"role"`
+	Nodes   []string    `json:"nodes"`
+	Created time.Time   `json:"created"`
+	Expires time.Time   `json:"expires"`
+	By      string      `json:"by,omitempty"` // who made it
+}
+
+// TokenRequest asks for a token.
+type TokenRequest struct {
+	User  string      `json:"user"`
+	Role  topics.Role `json:"role"`
+	Nodes []string    `json:"nodes"`
+	TTL   string      `json:"ttl,omitempty"` // such as 30d or 12h; empty: 90 days
+}
+
+// NewToken is a token that was made. Token is shown this once.
+type NewToken struct {
+	ID      string `json:"id"`
+	Token   string `json:"token"`
+	Expires string `json:"expires"`
+}
+
+// Options are what Tokens are made from.
+type Options struct {
+	Reader store.Reader
+	Writer store.Writer
+	// Taken says whether the name is one of auth.users or a node's: the holder of a token is a user of another name.
+	Taken func(ctx context.Context, name string) bool
+	// Ended is told of a token that was revoked, by ID: connections that it opened have to end. It may be nil.
+	Ended func(id string)
+	Log   zerolog.Logger
+	Now   func() time.Time
+}
+
+// Tokens are the bearer tokens that the hub has made. All of them are in memory, by their hash.
+type Tokens struct {
+	o  Options
+	mu sync.RWMutex
+	by map[[sha256.Size]byte]Token
+}
+
+// NewTokens reads the tokens that there are.
+func NewTokens(ctx context.Context, o Options) (*Tokens, error) {
+	page, err := o.Reader.List(ctx, kindToken, store.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	t := &Tokens{o: o, by: make(map[[sha256.Size]byte]Token, len(page.Items))}
+	for _, item := range page.Items {
+		var one Token
+		if err := json.Unmarshal(item.Data, &one); err != nil {
+			return nil, fmt.Errorf("%s: %w", item.Key, err)
+		}
+		var sum [sha256.Size]byte
+		if n, err := hex.Decode(sum[:], []byte(one.ID)); err != nil || n != len(sum) {
+			return nil, fmt.Errorf("%s: %q is no token's ID", item.Key, one.ID)
+		}
+		t.by[sum] = one
+	}
+	return t, nil
+}
+
+// IsToken says whether a password has the form of a token that the hub makes.
+func IsToken(password string) bool { return strings.HasPrefix(password, prefix) }
+
+// Verify says whose token it is.
+func (t *Tokens) Verify(token string) (User, error) {
+	sum := sha256.Sum256([]byte(token))
+	t.mu.RLock()
+	one, ok := t.by[sum]
+	t.mu.RUnlock()
+	switch {
+	case !ok:
+		return User{}, resource.Errorf(resource.Unauthorized, "token", "the hub knows no such token: it was revoked, or is another hub's")
+	case !t.o.Now().Before(one.Expires):
+		return User{}, resource.Errorf(resource.Unauthorized, "token", "the token expired at %s", resource.Time(one.Expires))
+	}
+	return User{Name: one.User, Role: one.Role, Nodes: one.Nodes, Expires: one.Expires, Token: one.ID}, nil
+}
+
+// Create makes a token. by is who asked for it.
+func (t *Tokens) Create(ctx context.Context, r TokenRequest, by string) (NewToken, error) {
+	now := t.o.Now().UTC()
+	ttl, err := parseTTL(r.TTL)
+	if err != nil {
+		return NewToken{}, err
+	}
+	if err := t.check(ctx, r); err != nil {
+		return NewToken{}, err
+	}
+	if err := t.forgetExpired(ctx); err != nil {
+		return NewToken{}, err
+	}
+	if n := t.count(); n >= maxTokens {
+		return NewToken{}, resource.Errorf(resource.Quota, "", "there are %d tokens already: revoke some (edgebus token list)", n)
+	}
+	var secret [secretSize]byte
+	_, _ = rand.Read(secret[:]) // it never fails
+	token := prefix + hex.EncodeToString(secret[:])
+	sum := sha256.Sum256([]byte(token))
+	one := Token{ID: hex.EncodeToString(sum[:]), User: r.User, Role: r.Role, Nodes: r.Nodes, Created: now, Expires: now.Add(ttl), By: by}
+	data, err := json.Marshal(one)
+	if err != nil {
+		return NewToken{}, err
+	}
+	if _, err := t.o.Writer.Create(ctx, store.Object{Key: key(one.ID), Data: data}); err != nil {
+		return NewToken{}, err
+	}
+	t.mu.Lock()
+	t.by[sum] = one
+	t.mu.Unlock()
+	t.o.Log.Info().Str("token", one.ID[:shownID]).Str("user", one.User).Str("role", string(one.Role)).Strs("nodes", one.Nodes).
+		Time("expires", one.Expires).Str("by", by).Msg("a bearer token was made")
+	return NewToken{ID: one.ID[:shownID], Token: token, Expires: resource.Time(one.Expires)}, nil
+}
+
+func (t *Tokens) check(ctx context.Context, r TokenRequest) error {
+	switch r.Role {
+	case topics.RoleOperator, topics.RoleViewer, topics.RoleController:
+	default:
+		return resource.Errorf(resource.Invalid, "role", "%.40q is none of operator, viewer and controller", r.Role)
+	}
+	if !topics.ValidName(r.User) {
+		return resource.Errorf(resource.Invalid, "user", "%.100q is no name of a user: %s", r.User, topics.NameRule())
+	}
+	if t.o.Taken(ctx, r.User) {
+		return resource.Errorf(resource.Conflict, "user", "%s is a user of auth.users or a node: the holder of a token needs a name of its own", r.User)
+	}
+	if len(r.Nodes) == 0 && r.Role != topics.RoleController {
+		return resource.Errorf(resource.Invalid, "nodes", `say for which nodes: a list of names and patterns, "*" for all`)
+	}
+	for _, glob := range r.Nodes {
+		if _, err := path.Match(glob, ""); err != nil || glob == "" || len(glob) > 253 {
+			return resource.Errorf(resource.Invalid, "nodes", "%.100q is neither a node's name nor a pattern of names", glob)
+		}
+	}
+	if len(r.Nodes) > 100 {
+		return resource.Errorf(resource.Invalid, "nodes", "%d patterns are more than 100", len(r.Nodes))
+	}
+	return nil
+}
+
+// parseTTL reads a duration, in days, too.
+func parseTTL(text string) (time.Duration, error) {
+	if text == "" {
+		return defaultTTL, nil
+	}
+	var ttl time.Duration
+	var err error
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		var n int
+		if n, err = strconv.Atoi(days); err == nil {
+			ttl = time.Duration(n) * 24 * time.Hour
+		}
+	} else {
+		ttl, err = time.ParseDuration(text)
+	}
+	if err != nil || ttl <= 0 || ttl > maxTTL {
+		return 0, resource.Errorf(resource.Invalid, "ttl", "%.40q is not a duration from 1s to 1825d, such as 30d or 12h", text)
+	}
+	return ttl, nil
+}
+
+func key(id string) store.Key { return store.Key{Kind: kindToken, Name: id} }
+
+func (t *Tokens) count() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.by)
+}
+
+// List returns the tokens, the next to expire first.
+func (t *Tokens) List() []Token {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	all := make([]Token, 0, len(t.by))
+	for _, one := range t.by {
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b Token) int {
+		if c := a.Expires.Compare(b.Expires); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return all
+}
+
+// Revoke ends the token whose ID begins so, and the connections that it opened.
+func (t *Tokens) Revoke(ctx context.Context, id, by string) error {
+	var found []Token
+	for _, one := range t.List() {
+		if len(id) >= 4 && strings.HasPrefix(one.ID, id) {
+			found = append(found, one)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return resource.Errorf(resource.NotFound, "", "there is no token %.64q: see edgebus token list", id)
+	case 1:
+	default:
+		return resource.Errorf(resource.Invalid, "", "%d tokens begin with %.64q: give more of its ID", len(found), id)
+	}
+	if err := t.remove(ctx, found[0]); err != nil {
+		return err
+	}
+	t.o.Log.Info().Str("token", found[0].ID[:shownID]).Str("user", found[0].User).Str("by", by).Msg("a bearer token was revoked")
+	return nil
+}
+
+func (t *Tokens) remove(ctx context.Context, one Token) error {
+	if _, err := t.o.Writer.Delete(ctx, key(one.ID), 0); err != nil && !errors.Is(err, resource.NotFound) {
+		return err
+	}
+	var sum [sha256.Size]byte
+	_, _ = hex.Decode(sum[:], []byte(one.ID)) // it was checked when it was read
+	t.mu.Lock()
+	delete(t.by, sum)
+	t.mu.Unlock()
+	if t.o.Ended != nil {
+		t.o.Ended(one.ID)
+	}
+	return nil
+}
+
+func (t *Tokens) forgetExpired(ctx context.Context) error {
+	limit := t.o.Now().Add(-forgetAfter)
+	for _, one := range t.List() {
+		if one.Expires.After(limit) {
+			break
+		}
+		if err := t.remove(ctx, one); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package identity
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+type clock struct{ now time.Time }
+
+func (c *clock) Now() time.Time { return c.now }
+
+// open makes the tokens of a hub whose store is in a file.
+func open(t testing.TB, file string, c *clock, ended func(string)) (tokens *Tokens, closed func()) {
+	t.Helper()
+	s, err := bolt.Open(bolt.Options{Path: file})
+	require.NoError(t, err)
+	tokens, err = NewTokens(t.Context(), Options{
+		Reader: s, Writer: s, Ended: ended, Log: zerolog.Nop(), Now: c.Now,
+		Taken: func(_ context.Context, name string) bool { return name == "ann" },
+	})
+	require.NoError(t, err)
+	return tokens, func() { require.NoError(t, s.Close()) }
+}
+
+func TestATokenIsGoodUntilItExpiresOrIsRevoked(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hub.db")
+	c := &clock{now: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)}
+	var ended []string
+	tokens, closed := open(t, file, c, func(id string) { ended = append(ended, id) })
+	made, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleOperator, Nodes: []string{"hall-*"}, TTL: "30d"}, "ann")
+	require.NoError(t, err)
+	require.True(t, IsToken(made.Token))
+	require.Equal(t, "2026-12-22T10:00:00.000Z", made.Expires)
+	want := User{Name: "ci", Role: topics.RoleOperator, Nodes: []string{"hall-*"}, Expires: c.now.Add(30 * 24 * time.Hour)}
+	check := func() {
+		t.Helper()
+		got, err := tokens.Verify(made.Token)
+		require.NoError(t, err)
+		require.True(t, strings.HasPrefix(got.Token, made.ID))
+		want.Token = got.Token
+		require.Equal(t, want, got)
+		_, err = tokens.Verify(made.Token + "0")
+		require.ErrorIs(t, err, resource.Unauthorized)
+	}
+	check()
+	closed()
+	tokens, closed = open(t, file, c, func(id string) { ended = append(ended, id) })
+	check() // also after a restart
+
+	list := tokens.List()
+	require.Len(t, list, 1)
+	require.Equal(t, "ann", list[0].By)
+	require.NotContains(t, list[0].ID, strings.TrimPrefix(made.Token, prefix), "only the hash is kept")
+
+	c.now = want.Expires
+	_, err = tokens.Verify(made.Token)
+	require.ErrorContains(t, err, "expired at 2026-12-22")
+	c.now = want.Expires.Add(-time.Second)
+	require.ErrorIs(t, tokens.Revoke(t.Context(), "ffff", "ann"), resource.NotFound)
+	require.NoError(t, tokens.Revoke(t.Context(), made.ID, "ann"))
+	_, err = tokens.Verify(made.Token)
+	require.ErrorIs(t, err, resource.Unauthorized)
+	require.Equal(t, []string{want.Token}, ended)
+	closed()
+	tokens, closed = open(t, file, c, nil)
+	defer closed()
+	require.Empty(t, tokens.List())
+}
+
+func TestTokensThatAreRefused(t *testing.T) {
+	c := &clock{now: time.Now()}
+	tokens, closed := open(t, filepath.Join(t.TempDir(), "hub.db"), c, nil)
+	defer closed()
+	for field, r := range map[string]TokenRequest{
+		"role":   {User: "ci", Role: topics.RoleNode, Nodes: []string{"*"}},
+		"user":   {User: "node/x", Role: topics.RoleViewer, Nodes: []string{"*"}},
+		"user ":  {User: "ann", Role: topics.RoleViewer, Nodes: []string{"*"}},
+		"nodes":  {User: "ci", Role: topics.RoleViewer},
+		"nodes ": {User: "ci", Role: topics.RoleViewer, Nodes: []string{"["}},
+		"ttl":    {User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "-1h"},
+		"ttl ":   {User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "9999999d"},
+	} {
+		_, err := tokens.Create(t.Context(), r, "ann")
+		require.ErrorContains(t, err, strings.TrimSpace(field), "%+v", r)
+	}
+	require.Empty(t, tokens.List())
+}
+
+func TestExpiredTokensAreForgotten(t *testing.T) {
+	c := &clock{now: time.Now()}
+	tokens, closed := open(t, filepath.Join(t.TempDir(), "hub.db"), c, nil)
+	defer closed()
+	r := TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "1h"}
+	_, err := tokens.Create(t.Context(), r, "ann")
+	require.NoError(t, err)
+	c.now = c.now.Add(26 * time.Hour)
+	_, err = tokens.Create(t.Context(), r, "ann")
+	require.NoError(t, err)
+	require.Len(t, tokens.List(), 1)
+}
+
+func BenchmarkVerify(b *testing.B) {
+	tokens, closed := open(b, filepath.Join(b.TempDir(), "hub.db"), &clock{now: time.Now()}, nil)
+	defer closed()
+	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, "ann")
+	require.NoError(b, err)
+	for b.Loop() {
+		if _, err := tokens.Verify(made.Token); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
