@@ -2,11 +2,16 @@ package cloud
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/cloud/seal"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -26,4 +31,103 @@ func TestForkedDevicesKeepWhatTheyAreAndRaiseVersions(t *testing.T) {
 	require.Contains(t, string(data), `"later":{"x":[1]}`)
 	_, err = forkDevice(store.Object{Data: []byte("{")}, models, 1)
 	require.Error(t, err)
+}
+
+// secretive makes a data directory with some Secrets, whose values its key opens.
+func secretive(t *testing.T, names ...string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	key, err := seal.Make(dir)
+	require.NoError(t, err)
+	withHub(t, dir, func(st *bolt.Store) {
+		for _, name := range names {
+			of := store.Key{Kind: "Secret", Namespace: "default", Name: name}
+			sealed, err := key.Seal([]byte("{}"), of.String())
+			require.NoError(t, err)
+			data, err := json.Marshal(map[string]any{"metadata": map[string]string{"name": name}, "sealed": sealed})
+			require.NoError(t, err)
+			_, err = st.Create(t.Context(), store.Object{Key: of, Data: data})
+			require.NoError(t, err)
+		}
+	})
+	return dir
+}
+
+func withHub(t *testing.T, dir string, do func(*bolt.Store)) {
+	t.Helper()
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, FileName), Log: zerolog.Nop()})
+	require.NoError(t, err)
+	do(st)
+	require.NoError(t, st.Close())
+}
+
+// What the hub refuses at its start, check calls damage, in the same words, and so does the check of a backup.
+func TestAKeyThatDoesNotOpenTheSecretsIsDamage(t *testing.T) {
+	for name, c := range map[string]struct {
+		secrets []string
+		spoil   func(t *testing.T, key string)
+		says    string // nothing: all is well
+	}{
+		"well":            {[]string{"a", "b"}, func(*testing.T, string) {}, ""},
+		"nothing to open": {nil, func(t *testing.T, key string) { require.NoError(t, os.Remove(key)) }, ""},
+		"missing": {
+			[]string{"a"},
+			func(t *testing.T, key string) { require.NoError(t, os.Remove(key)) },
+			"secrets.key is missing, and Secret default/a (1 of 1) can't be opened: take it from a backup",
+		},
+		"garbage": {
+			[]string{"a"},
+			func(t *testing.T, key string) { require.NoError(t, os.WriteFile(key, []byte("junk"), 0o600)) },
+			"secrets.key is not a key of Secrets, or is damaged",
+		},
+		"another hub's": {[]string{"a", "b", "c", "d", "e", "f"}, func(t *testing.T, key string) {
+			require.NoError(t, os.Remove(key))
+			_, err := seal.Make(filepath.Dir(key))
+			require.NoError(t, err)
+		}, "Secret default/e and 1 more (6 of 6) can't be opened with secrets.key: it is another hub's"},
+		"open to others": {
+			[]string{"a"},
+			func(t *testing.T, key string) { require.NoError(t, os.Chmod(key, 0o644)) },
+			"secrets.key can be read by others",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := secretive(t, c.secrets...)
+			c.spoil(t, filepath.Join(dir, seal.FileName))
+			var found error
+			for _, part := range survey(dir) {
+				if part.Name == seal.FileName {
+					found = part.Err
+				} else {
+					require.NoError(t, part.Err, part.Name)
+				}
+			}
+			related := keeper().Relate(dir)
+			var refused error
+			withHub(t, dir, func(st *bolt.Store) { _, refused = sealer(dir, st) })
+			for _, err := range []error{found, related, refused} {
+				if c.says == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, c.says)
+				}
+			}
+			if c.says != "" {
+				require.ErrorContains(t, refused, dir)
+			}
+		})
+	}
+}
+
+// One that is damaged among those that are well is named alone.
+func TestASecretThatDoesNotOpenIsNamed(t *testing.T) {
+	dir := secretive(t, "a", "b", "c")
+	withHub(t, dir, func(st *bolt.Store) {
+		o, err := st.Get(t.Context(), store.Key{Kind: "Secret", Namespace: "default", Name: "a"})
+		require.NoError(t, err)
+		o.Name = "b" // sealed for another name
+		_, err = st.Update(t.Context(), o, 0)
+		require.NoError(t, err)
+	})
+	require.ErrorContains(t, keeper().Relate(dir), "Secret default/b (1 of 3) can't be opened with secrets.key")
 }

@@ -8,439 +8,291 @@
 package configs
 
 import (
-	"embed"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
-	"sync"
+	"time"
 
-	"github.com/spf13/pflag"
-	"github.com/spf13/viper"
+	"github.com/rs/zerolog"
+	"golang.org/x/term"
 
-	"github.com/edgebus/edgebus/configs/daemon"
-	"github.com/edgebus/edgebus/configs/password"
+	"github.com/edgebus/edgebus/configs/limits"
 )
 
-//go:embed hub.yaml core.yaml mapper-modbus.yaml mapper-virtual.yaml
-var pages embed.FS
-
-// SystemDir is where a program looks for its file when no flag names one.
-const SystemDir = "/etc/edgebus"
-
-// Error says which setting is wrong, and where it was set.
-type Error struct {
-	Key     string // link.retry.timeout
-	Source  string // core.yaml:12, EDGEBUS_LINK_RETRY_TIMEOUT, --link-retry-timeout, or default
-	Message string
+// Hub is what cloudhub can be told. hub.yaml says what each setting means.
+type Hub struct {
+	Data     Data      `yaml:"data"`
+	Replaces []string  `yaml:"replaces"`
+	MQTT     MQTT      `yaml:"mqtt"`
+	HTTP     HTTP      `yaml:"http"`
+	Auth     HubAuth   `yaml:"auth"`
+	Bridge   HubBridge `yaml:"bridge"`
+	Log      Log       `yaml:"log"`
+	Limits   HubLimits `yaml:"limits"`
+	Insecure bool      `yaml:"insecure"`
 }
 
-func (e *Error) Error() string { return e.Source + ": " + e.Key + ": " + e.Message }
-
-// checker is what options are asked once every value is in place.
-type checker interface {
-	// complete fills in what depends on the host.
-	complete() error
-	// check reports each wrong setting by its key.
-	check(report func(key, format string, args ...any))
+// Core is what edgecore can be told. core.yaml says what each setting means.
+type Core struct {
+	Node     NodeName   `yaml:"node"`
+	Data     Data       `yaml:"data"`
+	MQTT     MQTT       `yaml:"mqtt"`
+	HTTP     HTTP       `yaml:"http"`
+	Link     Link       `yaml:"link"`
+	Bridge   []Bridge   `yaml:"bridge"`
+	Auth     Auth       `yaml:"auth"`
+	Log      Log        `yaml:"log"`
+	Limits   CoreLimits `yaml:"limits"`
+	Insecure bool       `yaml:"insecure"`
 }
 
-// Load returns the options of program: its defaults, changed by file, then by the
-// environment, then by the flags (nil: none) that were given. An empty file means
-// the one in SystemDir, if it exists. Each wrong setting is an *Error; all of them
-// are reported, joined.
-func Load[T any](program, file string, flags *pflag.FlagSet) (T, error) {
-	var cfg T
-	l, err := newLoader(program, &cfg, flags)
+// Mapper is what a mapper can be told, with its driver's own settings in D.
+type Mapper[D any] struct {
+	Server   string `yaml:"server"`
+	Name     string `yaml:"name"`
+	Identity `yaml:",inline"`
+	TLS      TLSClient `yaml:"tls"`
+	Log      Log       `yaml:"log"`
+	Driver   D         `yaml:"driver"`
+}
+
+// Modbus holds the settings of the modbus driver.
+type Modbus struct {
+	Timeout      time.Duration `yaml:"timeout"`
+	ProbeTimeout time.Duration `yaml:"probeTimeout"`
+}
+
+// Check reports the settings that can't be.
+func (m Modbus) Check(report func(key, format string, args ...any)) {
+	positive("timeout", m.Timeout, report)
+	positive("probeTimeout", m.ProbeTimeout, report)
+}
+
+// Virtual holds the settings of the virtual driver.
+type Virtual struct {
+	Interval time.Duration `yaml:"interval"`
+}
+
+// Data says where state is kept.
+type Data struct {
+	Dir string `yaml:"dir"`
+}
+
+// NodeName is the node's name in its tree.
+type NodeName struct {
+	Name string `yaml:"name"`
+}
+
+// MQTT says where a broker listens.
+type MQTT struct {
+	Listen    string      `yaml:"listen"`
+	TLS       TLSListener `yaml:"tls"`
+	WebSocket WebSocket   `yaml:"websocket"`
+}
+
+// WebSocket says where MQTT over WebSocket is served.
+type WebSocket struct {
+	Listen  string   `yaml:"listen"`
+	TLS     bool     `yaml:"tls"`
+	Origins []string `yaml:"origins"` // of web pages elsewhere that may connect
+}
+
+// HTTP says where an API listens.
+type HTTP struct {
+	Listen string      `yaml:"listen"`
+	TLS    TLSListener `yaml:"tls"`
+}
+
+// Link says how a core reaches its hub.
+type Link struct {
+	Server    string `yaml:"server"`
+	Identity  `yaml:",inline"`
+	TLS       TLSClient     `yaml:"tls"`
+	Keepalive time.Duration `yaml:"keepalive"`
+	Retry     Retry         `yaml:"retry"`
+	Rate      Size          `yaml:"rate"`
+}
+
+// Bridge is a rule by which users' own topics travel between a node and its hub.
+type Bridge struct {
+	Direction string `yaml:"direction"` // up or down
+	Filter    string `yaml:"filter"`
+	Store     bool   `yaml:"store,omitempty"`
+}
+
+// HubBridge says which of the hub's topics nodes may ask for.
+type HubBridge struct {
+	Down []string `yaml:"down"`
+}
+
+// Retry says how a link recovers.
+type Retry struct {
+	Timeout  time.Duration `yaml:"timeout"`
+	Attempts int           `yaml:"attempts"`
+	Backoff  Backoff       `yaml:"backoff"`
+}
+
+// Backoff bounds the pause between attempts.
+type Backoff struct {
+	Min time.Duration `yaml:"min"`
+	Max time.Duration `yaml:"max"`
+}
+
+// Identity is how a client signs in.
+type Identity struct {
+	User         string `yaml:"user"`
+	Password     string `yaml:"password" secret:"true"`
+	PasswordFile string `yaml:"passwordFile"`
+}
+
+// Secret is the password, read from its file if it stands in one.
+func (i Identity) Secret() (string, error) {
+	if i.PasswordFile == "" {
+		return i.Password, nil
+	}
+	text, err := os.ReadFile(i.PasswordFile)
 	if err != nil {
-		return cfg, err
+		return "", fmt.Errorf("passwordFile: %w", err)
 	}
-	if file == "" {
-		file = l.systemFile()
-	}
-	if err := l.readFile(file); err != nil {
-		return cfg, err
-	}
-	l.checkEnvironment()
-	l.assign()
-	if len(l.errs) == 0 {
-		l.check(&cfg)
-	}
-	return cfg, errors.Join(l.errs...)
+	return strings.TrimRight(string(text), "\r\n"), nil
 }
 
-// Parse is the command line of a program that has options and nothing else. It is
-// done when the line asked for --help, --version, --print-config or --check-config, which
-// are answered on out.
-func Parse[T any](program string, args []string, out io.Writer) (cfg T, done bool, err error) {
-	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
-	flags.SortFlags = false
-	flags.SetOutput(out)
-	flags.Usage = func() {
-		fmt.Fprintf(out, "%s\n\nUsage:\n  %s [flags]\n%s\nFlags:\n%s", purpose(program), program, commands(program), flags.FlagUsages())
-	}
-	version := flags.Bool("version", false, "print the version, and exit")
-	if err := AddFlags[T](program, flags); err != nil {
-		return cfg, false, err
-	}
-	if err := flags.Parse(Asked(args)); errors.Is(err, pflag.ErrHelp) {
-		return cfg, true, nil
-	} else if err != nil {
-		return cfg, false, err
-	}
-	if *version {
-		_, err := fmt.Fprintln(out, program, daemon.Version())
-		return cfg, true, err
-	}
-	if flags.NArg() > 0 {
-		return cfg, false, fmt.Errorf("%s takes flags only, not %q", program, flags.Arg(0))
-	}
-	return Flagged[T](program, flags, out)
+// Auth says who may come in.
+type Auth struct {
+	Anonymous string `yaml:"anonymous"` // auto, loopback or never
+	Users     []User `yaml:"users"`
+	// Deny are those who are not let in, whatever they show.
+	Deny []Deny `yaml:"deny"`
+	// SharedGroups are globs of the shared subscriptions' groups that users have in common.
+	SharedGroups []string `yaml:"sharedGroups,flow"`
 }
 
-// Asked takes the words version and help for the flags that others ask with.
-func Asked(args []string) []string {
-	if len(args) == 1 && (args[0] == "version" || args[0] == "help") {
-		return []string{"--" + args[0]}
-	}
-	return args
+// HubAuth says who may come in to the hub.
+type HubAuth struct {
+	Auth  `yaml:",inline"`
+	Nodes string `yaml:"nodes"` // auto, registered or any
 }
 
-// purpose is what a program is, in a line.
-func purpose(program string) string {
-	switch program {
-	case "cloudhub":
-		return "cloudhub is the hub, the cloud's side of the bus: an MQTT broker, the API and the links to all nodes."
-	case "edgecore":
-		return "edgecore is the core, which runs on every node: its MQTT broker, its devices' state and the link to the hub."
-	default:
-		return program + " is a program of the bus."
-	}
+// Deny names somebody by one of these.
+type Deny struct {
+	Name        string `yaml:"name,omitempty"`        // of a user or node
+	Serial      string `yaml:"serial,omitempty"`      // of a certificate, hexadecimal
+	Fingerprint string `yaml:"fingerprint,omitempty"` // of a certificate, SHA-256, hexadecimal
 }
 
-// commands are what a program can be asked for besides running.
-func commands(program string) string {
-	if program != "cloudhub" && program != "edgecore" {
-		return ""
-	}
-	return fmt.Sprintf("  %[1]s check [DIRECTORY|FILE]     read the data of a stopped one, or a backup, and say what is damaged\n"+
-		"  %[1]s backup FILE                back its data up, while it runs or is stopped\n"+
-		"  %[1]s restore FILE               put a backup back\n", program)
+// anybody is whether clients of a loopback listener need no password.
+func (a Auth) anybody(m MQTT, h HTTP) bool {
+	secure := m.TLS.Listen != "" || h.TLS.Listen != "" || m.WebSocket.Listen != "" && m.WebSocket.TLS
+	return a.Anonymous == "loopback" || a.Anonymous == "auto" && len(a.Users) == 0 && !secure
 }
 
-// Flagged is Load for flags that AddFlags made and somebody else parsed. It is done
-// when they asked for --print-config or --check-config, which are answered on out.
-func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T, done bool, err error) {
-	file, err := flags.GetString("config")
+// Anybody is whether clients of a loopback listener need no password: with auth.anonymous auto until
+// a user, or a listener with TLS, is configured.
+func (h Hub) Anybody() bool { return h.Auth.anybody(h.MQTT, h.HTTP) }
+
+// Anybody is the same for a core.
+func (c Core) Anybody() bool { return c.Auth.anybody(c.MQTT, c.HTTP) }
+
+// User is somebody with a password, and what they may touch.
+type User struct {
+	Name         string   `yaml:"name"`
+	PasswordHash string   `yaml:"passwordHash" secret:"true"`
+	Role         string   `yaml:"role"`
+	Nodes        []string `yaml:"nodes,omitempty,flow"`
+	Devices      []string `yaml:"devices,omitempty,flow"`
+	Protocols    []string `yaml:"protocols,omitempty,flow"`
+}
+
+// Log says how much is logged, and in which form.
+type Log struct {
+	Level  string `yaml:"level"`
+	Format string `yaml:"format"`
+}
+
+// Limits bound what clients can make a broker hold.
+type Limits = limits.Limits
+
+// Size is a number of bytes, or a part of the memory that there is.
+type Size = limits.Size
+
+// HubLimits bound what the hub holds.
+type HubLimits struct {
+	Limits `yaml:",inline"`
+	Node   NodeQuota   `yaml:"node"`
+	Events EventLimits `yaml:"events"`
+}
+
+// CoreLimits bound what the core holds.
+type CoreLimits struct {
+	Limits  `yaml:",inline"`
+	Node    NodeQuota    `yaml:"node"`
+	Mappers int          `yaml:"mappers"`
+	Streams StreamLimits `yaml:"streams"`
+}
+
+// NodeQuota bounds what a node owns of its tree.
+type NodeQuota struct {
+	Keys  int  `yaml:"keys"`
+	Bytes Size `yaml:"bytes"`
+}
+
+// StreamLimits bound what waits for the link.
+type StreamLimits struct {
+	Bytes Size          `yaml:"bytes"`
+	Age   time.Duration `yaml:"age"`
+}
+
+// EventLimits bound the Events that are kept.
+type EventLimits struct {
+	Age   time.Duration `yaml:"age"`
+	Count int           `yaml:"count"`
+}
+
+// stateDir is where a part keeps its state when nobody says: the system's place
+// for root, the user's own for everybody else.
+func stateDir(part string) (string, error) {
+	if os.Geteuid() == 0 {
+		return filepath.Join("/var/lib/edgebus", part), nil
+	}
+	if base := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(base) {
+		return filepath.Join(base, "edgebus", part), nil
+	}
+	home, err := os.UserHomeDir()
 	if err != nil {
-		return cfg, false, err
+		return "", errors.New("data.dir: give one, for the user has no home directory")
 	}
-	if cfg, err = Load[T](program, file, flags); err != nil {
-		return cfg, false, err
-	}
-	asked := map[string]bool{}
-	for _, flag := range []string{"print-config", "show-secrets", "check-config"} {
-		if asked[flag], err = flags.GetBool(flag); err != nil {
-			return cfg, false, err
-		}
-	}
-	switch {
-	case asked["check-config"]:
-		if err := files(cfg); err != nil {
-			return cfg, false, err
-		}
-		if file == "" {
-			file = (&loader{program: program}).systemFile()
-		}
-		for _, text := range doubts(cfg, file) {
-			fmt.Fprintln(out, "warning:", text)
-		}
-		_, err = fmt.Fprintln(out, "nothing is wrong with the settings of", program)
-		return cfg, true, err
-	case asked["print-config"]:
-		return cfg, true, Print(out, program, cfg, asked["show-secrets"])
-	case asked["show-secrets"]:
-		return cfg, false, errors.New("--show-secrets is for --print-config")
-	}
-	return cfg, false, nil
+	return filepath.Join(home, ".local", "state", "edgebus", part), nil
 }
 
-// files reads what settings name by its file, as the program does when it starts.
-func files(cfg any) error {
-	var errs []error
-	for _, f := range structsIn(reflect.ValueOf(cfg)) {
-		var err error
-		switch v := f.(type) {
-		case TLSListener:
-			if v.Listen != "" {
-				_, err = v.Config()
-			}
-		case TLSClient:
-			_, err = v.Config()
-		case Identity:
-			_, err = v.Secret()
-		}
-		errs = append(errs, err)
+// logTime is how log lines are stamped.
+const logTime = "2006-01-02T15:04:05.000Z07:00"
+
+// Logger writes to w as cfg says: by default for people if w is a terminal, and one
+// JSON object a line otherwise.
+func Logger(w io.Writer, cfg Log) zerolog.Logger {
+	file, ok := w.(*os.File)
+	terminal := ok && term.IsTerminal(int(file.Fd()))
+	if cfg.Format == "pretty" || (cfg.Format != "json" && terminal) {
+		plain := !terminal || os.Getenv("NO_COLOR") != ""
+		w = zerolog.ConsoleWriter{Out: w, NoColor: plain, TimeFormat: "15:04:05.000"}
 	}
-	return errors.Join(errs...)
+	level, err := zerolog.ParseLevel(cfg.Level)
+	if cfg.Level == "off" {
+		level, err = zerolog.Disabled, nil
+	}
+	if err != nil || cfg.Level == "" {
+		level = zerolog.InfoLevel
+	}
+	return zerolog.New(w).Level(level).Hook(stamp{})
 }
 
-// fewRounds is how many of them a hash must have not to be weak.
-const fewRounds = 10_000
+// stamp adds the time, in milliseconds: zerolog's own stamp has its precision in a
+// global variable, which is not ours to change.
+type stamp struct{}
 
-// doubts are what a program starts with and should not: hashes that are quickly tried, and secrets that everybody on the
-// host can read.
-func doubts(cfg any, file string) (texts []string) {
-	open := func(name, what string) {
-		if info, err := os.Stat(name); name != "" && err == nil && info.Mode().Perm()&0o004 != 0 {
-			texts = append(texts, fmt.Sprintf("%s holds %s and is readable by everybody on this host: chmod o-r %s", name, what, name))
-		}
-	}
-	if h, ok := cfg.(Hub); ok && len(h.Auth.Users) == 0 && !h.Anybody() {
-		texts = append(texts, "auth.users: nobody is listed, and auth.anonymous lets nobody in without: this hub has no administrator; list a user with the role operator and nodes [\"*\"]")
-	}
-	secrets := false
-	for _, f := range structsIn(reflect.ValueOf(cfg)) {
-		switch v := f.(type) {
-		case TLSListener:
-			open(v.Key, "a private key")
-		case TLSClient:
-			open(v.Key, "a private key")
-		case Identity:
-			open(v.PasswordFile, "a password")
-			secrets = secrets || v.Password != ""
-		case Auth:
-			for i, u := range v.Users {
-				h, err := password.Parse(u.PasswordHash)
-				secrets = secrets || u.PasswordHash != ""
-				if err == nil && h.Rounds() < fewRounds {
-					texts = append(texts, fmt.Sprintf("auth.users[%d].passwordHash: user %q: %d rounds of hashing are quickly tried by whoever reads the hash; "+
-						"make one with edgebus passwd, which has more", i, u.Name, h.Rounds()))
-				}
-			}
-		}
-	}
-	if secrets {
-		open(file, "passwords or their hashes")
-	}
-	return texts
-}
-
-// structsIn are the structs in a struct, at any depth.
-func structsIn(v reflect.Value) (all []any) {
-	for i := range v.NumField() {
-		if field := v.Field(i); field.Kind() == reflect.Struct {
-			all = append(append(all, field.Interface()), structsIn(field)...)
-		}
-	}
-	return all
-}
-
-// loader gathers one program's settings. Every value passes through viper as the
-// text that was written, so that all three sources are read by the same rules.
-type loader struct {
-	program string
-	viper   *viper.Viper
-	flags   *pflag.FlagSet
-	leaves  []leaf
-	lines   map[string]string // key → file:line
-	errs    []error
-}
-
-func newLoader(program string, cfg any, flags *pflag.FlagSet) (*loader, error) {
-	l := &loader{program: program, viper: viper.New(), flags: flags, lines: map[string]string{}}
-	l.leaves = leavesOf(reflect.ValueOf(cfg).Elem(), "")
-	page, err := readPage(program)
-	if err != nil {
-		return nil, err
-	}
-	found, err := l.scan(page, "default", l.leaves)
-	if err != nil {
-		return nil, err
-	}
-	if len(l.errs) > 0 {
-		return nil, errors.Join(l.errs...)
-	}
-	clear(l.lines)
-	for _, f := range l.leaves {
-		l.viper.SetDefault(f.key, found[f.key])
-		if err := l.viper.BindEnv(f.key, envName(f.key)); err != nil {
-			return nil, err
-		}
-		if flag := l.flag(f.key); flag != nil {
-			if err := l.viper.BindPFlag(f.key, flag); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return l, nil
-}
-
-// systemFile is this program's file in SystemDir, or nothing where there is none.
-func (l *loader) systemFile() string {
-	name := filepath.Join(SystemDir, pageName(l.program)+".yaml")
-	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
-		return ""
-	}
-	return name // also when it can't be read: better an error than silent defaults
-}
-
-func (l *loader) readFile(name string) error {
-	if name == "" {
-		return nil
-	}
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return fmt.Errorf("configuration: %w", err)
-	}
-	found, err := l.scan(text, name, l.leaves)
-	if err != nil {
-		return err
-	}
-	return l.viper.MergeConfigMap(nest(found))
-}
-
-// checkEnvironment catches misspelt variables, but only those close to a real one:
-// other programs' settings, and what Kubernetes sets for a service of this name,
-// share the prefix.
-func (l *loader) checkEnvironment() {
-	names := map[string]bool{}
-	for _, f := range l.leaves {
-		names[envName(f.key)] = true
-	}
-	for _, pair := range os.Environ() {
-		name, _, _ := strings.Cut(pair, "=")
-		if !strings.HasPrefix(name, envPrefix) || names[name] {
-			continue
-		}
-		for known := range names {
-			if distance(name, known) <= 2 {
-				l.fail(name, "environment", "unknown; did you mean %s?", known)
-				break
-			}
-		}
-	}
-}
-
-func (l *loader) assign() {
-	for _, f := range l.leaves {
-		if err := f.set(l.viper.GetString(f.key)); err != nil {
-			l.fail(f.key, l.source(f.key), "%v", err)
-		}
-	}
-}
-
-func (l *loader) check(cfg any) {
-	c, ok := cfg.(checker)
-	if !ok {
-		return
-	}
-	report := func(key, format string, args ...any) { l.fail(key, l.source(key), format, args...) }
-	if err := c.complete(); err != nil {
-		l.errs = append(l.errs, err)
-		return
-	}
-	c.check(report)
-}
-
-func (l *loader) fail(key, source, format string, args ...any) {
-	l.errs = append(l.errs, &Error{Key: key, Source: source, Message: fmt.Sprintf(format, args...)})
-}
-
-// source says where the value of key comes from. A key may go on with the index
-// and field of a list's member, which are no settings of their own.
-func (l *loader) source(key string) string {
-	key, _, _ = strings.Cut(key, "[")
-	if flag := l.flag(key); flag != nil && flag.Changed {
-		return "--" + flag.Name
-	}
-	if os.Getenv(envName(key)) != "" {
-		return envName(key)
-	}
-	if line, ok := l.lines[key]; ok {
-		return line
-	}
-	return "default"
-}
-
-func (l *loader) flag(key string) *pflag.Flag {
-	if l.flags == nil {
-		return nil
-	}
-	return l.flags.Lookup(flagName(key))
-}
-
-const envPrefix = "EDGEBUS_"
-
-func envName(key string) string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
-}
-
-// pageName is the name of a program's settings, as a file in SystemDir has it.
-func pageName(program string) string {
-	switch program {
-	case "cloudhub":
-		return "hub"
-	case "edgecore":
-		return "core"
-	default:
-		return program
-	}
-}
-
-// HasPage says whether settings of a program are known.
-func HasPage(program string) bool {
-	_, err := readPage(program)
-	return err == nil
-}
-
-// added are the pages of AddMapper, by program.
-var added sync.Map
-
-// AddMapper makes the page of a mapper program that is not one of these: what every mapper can be told, and its driver's
-// own settings, which are YAML with a comment and a default for each.
-func AddMapper(program, driver string) {
-	const like = "mapper-virtual"
-	text, _ := pages.ReadFile(like + ".yaml") // it is embedded
-	page, _, _ := strings.Cut(string(text), "\ndriver:")
-	page = strings.ReplaceAll(page, like, program)
-	page = strings.Replace(page, "\nname: virtual\n", "\nname: "+strings.TrimPrefix(program, "mapper-")+"\n", 1)
-	if driver = strings.TrimSpace(driver); driver == "" {
-		added.Store(program, []byte(page))
-		return
-	}
-	added.Store(program, []byte(page+"\ndriver:\n  "+strings.ReplaceAll(driver, "\n", "\n  ")+"\n"))
-}
-
-func readPage(program string) ([]byte, error) {
-	if page, ok := added.Load(program); ok {
-		return page.([]byte), nil
-	}
-	text, err := pages.ReadFile(pageName(program) + ".yaml")
-	if err != nil {
-		return nil, fmt.Errorf("configuration: no program is called %q", program)
-	}
-	return text, nil
-}
-
-// nest turns a.b: x into a: {b: x}.
-func nest(flat map[string]string) map[string]any {
-	root := map[string]any{}
-	for key, value := range flat {
-		at, parts := root, strings.Split(key, ".")
-		for _, part := range parts[:len(parts)-1] {
-			next, ok := at[part].(map[string]any)
-			if !ok {
-				next = map[string]any{}
-				at[part] = next
-			}
-			at = next
-		}
-		at[parts[len(parts)-1]] = value
-	}
-	return root
+func (stamp) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
+	e.Str(zerolog.TimestampFieldName, time.Now().Format(logTime))
 }

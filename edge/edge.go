@@ -7,6 +7,8 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"time"
@@ -165,4 +167,24 @@ func nonce() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // crypto/rand never fails
 	return binary.LittleEndian.Uint64(b[:])
+}
+
+// Main is the program edgecore: it reads the configuration, runs a core until it
+// is told to stop, and returns the exit code.
+// check, backup and restore look after the data of one that is stopped; backup also of one that runs.
+func Main(args []string, stdout, stderr io.Writer) int {
+	if code, mine := keeper().Main(args, stdout, stderr); mine {
+		return code
+	}
+	cfg, done, err := configs.Parse[configs.Core]("edgecore", args, stdout)
+	if err != nil {
+		fmt.Fprintln(stderr, "edgecore:", err)
+		return 2
+	}
+	if done {
+		return 0
+	}
+	return daemon.Run("edgecore", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
+		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Started: func(Addresses) { p.Ready() }})
+	})
 }

@@ -5,8 +5,10 @@
 package boltfile
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -177,4 +179,120 @@ func syncDir(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// Snapshot is a database as it was at one moment. While it is open the file grows by what
+// is written, for no page of it is used again.
+type Snapshot struct {
+	file File
+	tx   *bbolt.Tx
+}
+
+// Snapshot begins one. It must be closed before the database is.
+func (f File) Snapshot(db *bbolt.DB) (s *Snapshot, err error) {
+	err = f.Safely(func() error {
+		tx, err := db.Begin(false)
+		s = &Snapshot{f, tx}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Path is the database's file.
+func (s *Snapshot) Path() string { return s.file.Path }
+
+// Size is how many bytes Copy writes.
+func (s *Snapshot) Size() int64 { return s.tx.Size() }
+
+// Copy writes the file as it was.
+func (s *Snapshot) Copy(w io.Writer) error {
+	if _, err := s.tx.WriteTo(w); err != nil {
+		return fmt.Errorf("%s: %w", s.file.Path, err)
+	}
+	return nil
+}
+
+// Close ends it.
+func (s *Snapshot) Close() error { return s.tx.Rollback() }
+
+// Tally is how many records a database has, and the sum of their first four bytes, which are a checksum
+// of each. Kept up with each write and stored with it, it tells of a record that is missing though all
+// that are there are whole: one that is out of reach of a damaged tree, or stands in it as it was before.
+type Tally struct{ Count, Sum uint64 }
+
+// Add counts a record.
+func (t *Tally) Add(record []byte) {
+	t.Count++
+	t.Sum += uint64(binary.BigEndian.Uint32(record))
+}
+
+// take is the opposite of Add, and does nothing for no record.
+func (t *Tally) take(record []byte) {
+	if len(record) < 4 { // what is damaged while it is in use is found by the next who reads all
+		return
+	}
+	t.Count--
+	t.Sum -= uint64(binary.BigEndian.Uint32(record))
+}
+
+// Put puts a record into a bucket.
+func (t *Tally) Put(b *bbolt.Bucket, key, record []byte) error {
+	t.take(b.Get(key))
+	t.Add(record)
+	return b.Put(key, record)
+}
+
+// Delete removes a record, if it is there.
+func (t *Tally) Delete(b *bbolt.Bucket, key []byte) error {
+	t.take(b.Get(key))
+	return b.Delete(key)
+}
+
+// Parent is a bucket, or a transaction, that has buckets.
+type Parent interface {
+	Bucket(name []byte) *bbolt.Bucket
+	CreateBucket(name []byte) (*bbolt.Bucket, error)
+	DeleteBucket(name []byte) error
+}
+
+// Empty removes all records of a bucket.
+func (t *Tally) Empty(in Parent, name []byte) error {
+	err := in.Bucket(name).ForEach(func(_, record []byte) error {
+		t.take(record)
+		return nil
+	})
+	if err == nil {
+		err = in.DeleteBucket(name)
+	}
+	if err == nil {
+		_, err = in.CreateBucket(name)
+	}
+	return err
+}
+
+// Compare says what is wrong when all that were found come to another tally.
+func (t Tally) Compare(found Tally) error {
+	switch {
+	case found.Count != t.Count:
+		return fmt.Errorf("%d of its records can be read, and it has %d", found.Count, t.Count)
+	case found.Sum != t.Sum:
+		return fmt.Errorf("its %d records are not all those that were written last", t.Count)
+	}
+	return nil
+}
+
+// Append writes a tally.
+func (t Tally) Append(b []byte) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, t.Count), t.Sum)
+}
+
+// TallySize is how many bytes Append writes.
+const TallySize = 16
+
+// ParseTally reads what Append wrote; b has at least TallySize bytes.
+func ParseTally(b []byte) Tally {
+	return Tally{Count: binary.BigEndian.Uint64(b), Sum: binary.BigEndian.Uint64(b[8:])}
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"io"
 	"math/big"
@@ -15,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -262,4 +264,54 @@ func TestWhomAConnectionCountsFor(t *testing.T) {
 	require.Equal(t, 3, small.each)
 	require.Equal(t, 1, newRoom(configs.Limits{Requests: 1, PerAddress: 3}).each)
 	require.Zero(t, newRoom(configs.Limits{Requests: 100}).each, "any number")
+}
+
+// The log says where it listens, and what net/http complains of, in its own form, and not all of a flood.
+func TestTheLogIsOneOfJSON(t *testing.T) {
+	cert, key := certificate(t, "server")
+	path := filepath.Join(t.TempDir(), "log")
+	log, err := os.Create(path)
+	require.NoError(t, err)
+	defer log.Close()
+	s, err := Listen(configs.HTTP{
+		Listen: "127.0.0.1:0", TLS: configs.TLSListener{Listen: "127.0.0.1:0", Cert: cert, Key: key},
+	}, configs.Limits{Requests: 2}, zerolog.New(log), http.NotFoundHandler())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	const tries = 30
+	began := time.Now()
+	for range tries {
+		conn, err := net.Dial("tcp", s.Addrs()[1].String())
+		require.NoError(t, err)
+		_, err = conn.Write([]byte("this is no TLS"))
+		require.NoError(t, err)
+		_, _ = io.Copy(io.Discard, conn) // until the server has given up
+		require.NoError(t, conn.Close())
+	}
+	took := time.Since(began)
+	cancel()
+	require.NoError(t, <-ended)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	said := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		var fields struct {
+			Level, Message, Address string
+			TLS                     bool
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &fields), line)
+		require.Equal(t, "info", fields.Level)
+		what, _, _ := strings.Cut(fields.Message, " from")
+		said[what]++
+		if fields.Address != "" {
+			require.Equal(t, map[bool]string{false: s.Addrs()[0].String(), true: s.Addrs()[1].String()}[fields.TLS], fields.Address)
+		}
+	}
+	require.Equal(t, 2, said["listening for HTTP"])
+	require.NotZero(t, said["TLS handshake error"])
+	if took < 10*time.Second {
+		require.Less(t, said["TLS handshake error"], tries)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -175,4 +176,48 @@ func TestWhatIsSharedIsBounded(t *testing.T) {
 		require.Equal(t, 9999-i, s.Get(9999-i, 1, last), "what came last stays")
 	}
 	require.Equal(t, -1, s.Get(-1, 1, func() (int, int) { return -1, 2 * most }), "too large to keep")
+}
+
+// TestTurnsAreBounded: no more at once than there are processors.
+func TestTurnsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewTurns()
+		var held []func()
+		for range runtime.GOMAXPROCS(0) {
+			held = append(held, turns.Take())
+		}
+		next := make(chan bool, 1)
+		go func() {
+			defer turns.Take()()
+			next <- true
+		}()
+		synctest.Wait()
+		require.Empty(t, next)
+		held[0]()
+		<-next
+		for _, leave := range held[1:] {
+			leave()
+		}
+		synctest.Wait()
+		require.Empty(t, turns.taken)
+	})
+}
+
+// TestSlowWatcherKeepsNobody: a watcher whose client doesn't read loses its turn to the next one.
+func TestSlowWatcherKeepsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewTurns()
+		var stuck []func()
+		for range runtime.GOMAXPROCS(0) {
+			stuck = append(stuck, turns.Take())
+		}
+		began := time.Now()
+		turns.Take()()
+		require.Equal(t, turnMost, time.Since(began))
+		for _, leave := range stuck {
+			leave()
+		}
+		synctest.Wait()
+		require.Empty(t, turns.taken)
+	})
 }

@@ -1,0 +1,611 @@
+package configs
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/configs/password"
+)
+
+//go:embed hub.yaml core.yaml mapper-modbus.yaml mapper-virtual.yaml
+var pages embed.FS
+
+// SystemDir is where a program looks for its file when no flag names one.
+const SystemDir = "/etc/edgebus"
+
+// Error says which setting is wrong, and where it was set.
+type Error struct {
+	Key     string // link.retry.timeout
+	Source  string // core.yaml:12, EDGEBUS_LINK_RETRY_TIMEOUT, --link-retry-timeout, or default
+	Message string
+}
+
+func (e *Error) Error() string { return e.Source + ": " + e.Key + ": " + e.Message }
+
+// checker is what options are asked once every value is in place.
+type checker interface {
+	// complete fills in what depends on the host.
+	complete() error
+	// check reports each wrong setting by its key.
+	check(report func(key, format string, args ...any))
+}
+
+// Load returns the options of program: its defaults, changed by file, then by the
+// environment, then by the flags (nil: none) that were given. An empty file means
+// the one in SystemDir, if it exists. Each wrong setting is an *Error; all of them
+// are reported, joined.
+func Load[T any](program, file string, flags *pflag.FlagSet) (T, error) {
+	var cfg T
+	l, err := newLoader(program, &cfg, flags)
+	if err != nil {
+		return cfg, err
+	}
+	if file == "" {
+		file = l.systemFile()
+	}
+	if err := l.readFile(file); err != nil {
+		return cfg, err
+	}
+	l.checkEnvironment()
+	l.assign()
+	if len(l.errs) == 0 {
+		l.check(&cfg)
+	}
+	return cfg, errors.Join(l.errs...)
+}
+
+// Parse is the command line of a program that has options and nothing else. It is
+// done when the line asked for --help, --version, --print-config or --check-config, which
+// are answered on out.
+func Parse[T any](program string, args []string, out io.Writer) (cfg T, done bool, err error) {
+	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
+	flags.SortFlags = false
+	flags.SetOutput(out)
+	flags.Usage = func() {
+		fmt.Fprintf(out, "%s\n\nUsage:\n  %s [flags]\n%s\nFlags:\n%s", purpose(program), program, commands(program), flags.FlagUsages())
+	}
+	version := flags.Bool("version", false, "print the version, and exit")
+	if err := AddFlags[T](program, flags); err != nil {
+		return cfg, false, err
+	}
+	if err := flags.Parse(Asked(args)); errors.Is(err, pflag.ErrHelp) {
+		return cfg, true, nil
+	} else if err != nil {
+		return cfg, false, err
+	}
+	if *version {
+		_, err := fmt.Fprintln(out, program, daemon.Version())
+		return cfg, true, err
+	}
+	if flags.NArg() > 0 {
+		return cfg, false, fmt.Errorf("%s takes flags only, not %q", program, flags.Arg(0))
+	}
+	return Flagged[T](program, flags, out)
+}
+
+// Asked takes the words version and help for the flags that others ask with.
+func Asked(args []string) []string {
+	if len(args) == 1 && (args[0] == "version" || args[0] == "help") {
+		return []string{"--" + args[0]}
+	}
+	return args
+}
+
+// purpose is what a program is, in a line.
+func purpose(program string) string {
+	switch program {
+	case "cloudhub":
+		return "cloudhub is the hub, the cloud's side of the bus: an MQTT broker, the API and the links to all nodes."
+	case "edgecore":
+		return "edgecore is the core, which runs on every node: its MQTT broker, its devices' state and the link to the hub."
+	default:
+		return program + " is a program of the bus."
+	}
+}
+
+// commands are what a program can be asked for besides running.
+func commands(program string) string {
+	if program != "cloudhub" && program != "edgecore" {
+		return ""
+	}
+	return fmt.Sprintf("  %[1]s check [DIRECTORY|FILE]     read the data of a stopped one, or a backup, and say what is damaged\n"+
+		"  %[1]s backup FILE                back its data up, while it runs or is stopped\n"+
+		"  %[1]s restore FILE               put a backup back\n", program)
+}
+
+// Flagged is Load for flags that AddFlags made and somebody else parsed. It is done
+// when they asked for --print-config or --check-config, which are answered on out.
+func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T, done bool, err error) {
+	file, err := flags.GetString("config")
+	if err != nil {
+		return cfg, false, err
+	}
+	if cfg, err = Load[T](program, file, flags); err != nil {
+		return cfg, false, err
+	}
+	asked := map[string]bool{}
+	for _, flag := range []string{"print-config", "show-secrets", "check-config"} {
+		if asked[flag], err = flags.GetBool(flag); err != nil {
+			return cfg, false, err
+		}
+	}
+	switch {
+	case asked["check-config"]:
+		if err := files(cfg); err != nil {
+			return cfg, false, err
+		}
+		if file == "" {
+			file = (&loader{program: program}).systemFile()
+		}
+		for _, text := range doubts(cfg, file) {
+			fmt.Fprintln(out, "warning:", text)
+		}
+		_, err = fmt.Fprintln(out, "nothing is wrong with the settings of", program)
+		return cfg, true, err
+	case asked["print-config"]:
+		return cfg, true, Print(out, program, cfg, asked["show-secrets"])
+	case asked["show-secrets"]:
+		return cfg, false, errors.New("--show-secrets is for --print-config")
+	}
+	return cfg, false, nil
+}
+
+// files reads what settings name by its file, as the program does when it starts.
+func files(cfg any) error {
+	var errs []error
+	for _, f := range structsIn(reflect.ValueOf(cfg)) {
+		var err error
+		switch v := f.(type) {
+		case TLSListener:
+			if v.Listen != "" {
+				_, err = v.Config()
+			}
+		case TLSClient:
+			_, err = v.Config()
+		case Identity:
+			_, err = v.Secret()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// fewRounds is how many of them a hash must have not to be weak.
+const fewRounds = 10_000
+
+// doubts are what a program starts with and should not: hashes that are quickly tried, and secrets that everybody on the
+// host can read.
+func doubts(cfg any, file string) (texts []string) {
+	open := func(name, what string) {
+		if info, err := os.Stat(name); name != "" && err == nil && info.Mode().Perm()&0o004 != 0 {
+			texts = append(texts, fmt.Sprintf("%s holds %s and is readable by everybody on this host: chmod o-r %s", name, what, name))
+		}
+	}
+	if h, ok := cfg.(Hub); ok && len(h.Auth.Users) == 0 && !h.Anybody() {
+		texts = append(texts, "auth.users: nobody is listed, and auth.anonymous lets nobody in without: this hub has no administrator; list a user with the role operator and nodes [\"*\"]")
+	}
+	secrets := false
+	for _, f := range structsIn(reflect.ValueOf(cfg)) {
+		switch v := f.(type) {
+		case TLSListener:
+			open(v.Key, "a private key")
+		case TLSClient:
+			open(v.Key, "a private key")
+		case Identity:
+			open(v.PasswordFile, "a password")
+			secrets = secrets || v.Password != ""
+		case Auth:
+			for i, u := range v.Users {
+				h, err := password.Parse(u.PasswordHash)
+				secrets = secrets || u.PasswordHash != ""
+				if err == nil && h.Rounds() < fewRounds {
+					texts = append(texts, fmt.Sprintf("auth.users[%d].passwordHash: user %q: %d rounds of hashing are quickly tried by whoever reads the hash; "+
+						"make one with edgebus passwd, which has more", i, u.Name, h.Rounds()))
+				}
+			}
+		}
+	}
+	if secrets {
+		open(file, "passwords or their hashes")
+	}
+	return texts
+}
+
+// structsIn are the structs in a struct, at any depth.
+func structsIn(v reflect.Value) (all []any) {
+	for i := range v.NumField() {
+		if field := v.Field(i); field.Kind() == reflect.Struct {
+			all = append(append(all, field.Interface()), structsIn(field)...)
+		}
+	}
+	return all
+}
+
+// loader gathers one program's settings. Every value passes through viper as the
+// text that was written, so that all three sources are read by the same rules.
+type loader struct {
+	program string
+	viper   *viper.Viper
+	flags   *pflag.FlagSet
+	leaves  []leaf
+	lines   map[string]string // key → file:line
+	errs    []error
+}
+
+func newLoader(program string, cfg any, flags *pflag.FlagSet) (*loader, error) {
+	l := &loader{program: program, viper: viper.New(), flags: flags, lines: map[string]string{}}
+	l.leaves = leavesOf(reflect.ValueOf(cfg).Elem(), "")
+	page, err := readPage(program)
+	if err != nil {
+		return nil, err
+	}
+	found, err := l.scan(page, "default", l.leaves)
+	if err != nil {
+		return nil, err
+	}
+	if len(l.errs) > 0 {
+		return nil, errors.Join(l.errs...)
+	}
+	clear(l.lines)
+	for _, f := range l.leaves {
+		l.viper.SetDefault(f.key, found[f.key])
+		if err := l.viper.BindEnv(f.key, envName(f.key)); err != nil {
+			return nil, err
+		}
+		if flag := l.flag(f.key); flag != nil {
+			if err := l.viper.BindPFlag(f.key, flag); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return l, nil
+}
+
+// systemFile is this program's file in SystemDir, or nothing where there is none.
+func (l *loader) systemFile() string {
+	name := filepath.Join(SystemDir, pageName(l.program)+".yaml")
+	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return name // also when it can't be read: better an error than silent defaults
+}
+
+func (l *loader) readFile(name string) error {
+	if name == "" {
+		return nil
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	found, err := l.scan(text, name, l.leaves)
+	if err != nil {
+		return err
+	}
+	return l.viper.MergeConfigMap(nest(found))
+}
+
+// checkEnvironment catches misspelt variables, but only those close to a real one:
+// other programs' settings, and what Kubernetes sets for a service of this name,
+// share the prefix.
+func (l *loader) checkEnvironment() {
+	names := map[string]bool{}
+	for _, f := range l.leaves {
+		names[envName(f.key)] = true
+	}
+	for _, pair := range os.Environ() {
+		name, _, _ := strings.Cut(pair, "=")
+		if !strings.HasPrefix(name, envPrefix) || names[name] {
+			continue
+		}
+		for known := range names {
+			if distance(name, known) <= 2 {
+				l.fail(name, "environment", "unknown; did you mean %s?", known)
+				break
+			}
+		}
+	}
+}
+
+func (l *loader) assign() {
+	for _, f := range l.leaves {
+		if err := f.set(l.viper.GetString(f.key)); err != nil {
+			l.fail(f.key, l.source(f.key), "%v", err)
+		}
+	}
+}
+
+func (l *loader) check(cfg any) {
+	c, ok := cfg.(checker)
+	if !ok {
+		return
+	}
+	report := func(key, format string, args ...any) { l.fail(key, l.source(key), format, args...) }
+	if err := c.complete(); err != nil {
+		l.errs = append(l.errs, err)
+		return
+	}
+	c.check(report)
+}
+
+func (l *loader) fail(key, source, format string, args ...any) {
+	l.errs = append(l.errs, &Error{Key: key, Source: source, Message: fmt.Sprintf(format, args...)})
+}
+
+// source says where the value of key comes from. A key may go on with the index
+// and field of a list's member, which are no settings of their own.
+func (l *loader) source(key string) string {
+	key, _, _ = strings.Cut(key, "[")
+	if flag := l.flag(key); flag != nil && flag.Changed {
+		return "--" + flag.Name
+	}
+	if os.Getenv(envName(key)) != "" {
+		return envName(key)
+	}
+	if line, ok := l.lines[key]; ok {
+		return line
+	}
+	return "default"
+}
+
+func (l *loader) flag(key string) *pflag.Flag {
+	if l.flags == nil {
+		return nil
+	}
+	return l.flags.Lookup(flagName(key))
+}
+
+const envPrefix = "EDGEBUS_"
+
+func envName(key string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}
+
+// pageName is the name of a program's settings, as a file in SystemDir has it.
+func pageName(program string) string {
+	switch program {
+	case "cloudhub":
+		return "hub"
+	case "edgecore":
+		return "core"
+	default:
+		return program
+	}
+}
+
+// HasPage says whether settings of a program are known.
+func HasPage(program string) bool {
+	_, err := readPage(program)
+	return err == nil
+}
+
+// added are the pages of AddMapper, by program.
+var added sync.Map
+
+// AddMapper makes the page of a mapper program that is not one of these: what every mapper can be told, and its driver's
+// own settings, which are YAML with a comment and a default for each.
+func AddMapper(program, driver string) {
+	const like = "mapper-virtual"
+	text, _ := pages.ReadFile(like + ".yaml") // it is embedded
+	page, _, _ := strings.Cut(string(text), "\ndriver:")
+	page = strings.ReplaceAll(page, like, program)
+	page = strings.Replace(page, "\nname: virtual\n", "\nname: "+strings.TrimPrefix(program, "mapper-")+"\n", 1)
+	if driver = strings.TrimSpace(driver); driver == "" {
+		added.Store(program, []byte(page))
+		return
+	}
+	added.Store(program, []byte(page+"\ndriver:\n  "+strings.ReplaceAll(driver, "\n", "\n  ")+"\n"))
+}
+
+func readPage(program string) ([]byte, error) {
+	if page, ok := added.Load(program); ok {
+		return page.([]byte), nil
+	}
+	text, err := pages.ReadFile(pageName(program) + ".yaml")
+	if err != nil {
+		return nil, fmt.Errorf("configuration: no program is called %q", program)
+	}
+	return text, nil
+}
+
+// nest turns a.b: x into a: {b: x}.
+func nest(flat map[string]string) map[string]any {
+	root := map[string]any{}
+	for key, value := range flat {
+		at, parts := root, strings.Split(key, ".")
+		for _, part := range parts[:len(parts)-1] {
+			next, ok := at[part].(map[string]any)
+			if !ok {
+				next = map[string]any{}
+				at[part] = next
+			}
+			at = next
+		}
+		at[parts[len(parts)-1]] = value
+	}
+	return root
+}
+
+// AddFlags gives flags --config, --print-config, --check-config and one flag for each setting of T:
+// --link-keepalive for link.keepalive. Lists and passwords have none: the former
+// don't fit, and the latter could be read by everybody on the host.
+func AddFlags[T any](program string, flags *pflag.FlagSet) error {
+	page, err := readPage(program)
+	if err != nil {
+		return err
+	}
+	var root yaml.Node
+	if err := yaml.Unmarshal(page, &root); err != nil {
+		return err
+	}
+	docs := map[string]string{}
+	collectDocs(root.Content[0], "", docs)
+	flags.String("config", "", "file of settings (default "+SystemDir+"/"+pageName(program)+".yaml, if it exists)")
+	flags.Bool("print-config", false, "print the settings in force as YAML, and exit; passwords and their hashes are left out")
+	flags.Bool("show-secrets", false, "with --print-config: print passwords and hashes, too, so that the output can be used as a file: keep it as safe")
+	flags.Bool("check-config", false, "read the settings and the files that they name, say what is wrong with them, and exit")
+	for _, f := range leavesOf(reflect.New(reflect.TypeFor[T]()).Elem(), "") {
+		if f.secret || f.isList() {
+			continue
+		}
+		flag := flags.VarPF(&flagValue{kind: kindName(f)}, flagName(f.key), "", docs[f.key])
+		if f.value.Kind() == reflect.Bool {
+			flag.NoOptDefVal = "true"
+		}
+	}
+	return nil
+}
+
+func flagName(key string) string { return strings.ReplaceAll(key, ".", "-") }
+
+// flagValue keeps the text: Load is who understands it.
+type flagValue struct {
+	text, kind string
+}
+
+func (v *flagValue) String() string { return v.text }
+func (v *flagValue) Type() string   { return v.kind }
+
+func (v *flagValue) Set(text string) error {
+	v.text = text
+	if v.kind != "bool" {
+		return nil
+	}
+	_, err := strconv.ParseBool(text) // Viper would take any other word for false.
+	return err
+}
+
+// kindName is what help calls a value. Apart from bool, it must be no type that
+// viper knows: it would convert the text, and turn what it can't read into zero.
+func kindName(f leaf) string {
+	switch f.value.Addr().Interface().(type) {
+	case *time.Duration:
+		return "time"
+	case *Size:
+		return "size"
+	case *bool:
+		return "bool"
+	case *int, *float64:
+		return "number"
+	default:
+		return "text"
+	}
+}
+
+// collectDocs finds each setting's comment, which is its help.
+func collectDocs(n *yaml.Node, prefix string, docs map[string]string) {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		name, value := n.Content[i], n.Content[i+1]
+		key := prefix + name.Value
+		if value.Kind == yaml.MappingNode {
+			collectDocs(value, key+".", docs)
+			continue
+		}
+		doc := strings.Join(strings.Fields(strings.ReplaceAll(name.HeadComment, "#", " ")), " ")
+		if value.Value != "" {
+			doc += " (default " + value.Value + ")"
+		}
+		docs[key] = doc
+	}
+}
+
+// redacted stands for what a setting holds but nobody should see.
+const redacted = "<redacted>"
+
+// Print writes the settings of cfg as program's page has them: with the same
+// comments, in the same order. Passwords and their hashes are left out, unless secrets are asked for.
+func Print(w io.Writer, program string, cfg any, secrets bool) error {
+	page, err := readPage(program)
+	if err != nil {
+		return err
+	}
+	var root yaml.Node
+	if err := yaml.Unmarshal(page, &root); err != nil {
+		return err
+	}
+	v := reflect.New(reflect.TypeOf(cfg)).Elem()
+	v.Set(reflect.ValueOf(cfg))
+	values := map[string]leaf{}
+	for _, f := range leavesOf(v, "") {
+		values[f.key] = f
+	}
+	if err := fill(root.Content[0], "", values, secrets); err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(&root); err != nil {
+		return err
+	}
+	_, err = out.WriteTo(w)
+	return err
+}
+
+// fill puts values in the place of the page's defaults.
+func fill(n *yaml.Node, prefix string, values map[string]leaf, secrets bool) error {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, at := prefix+n.Content[i].Value, n.Content[i+1]
+		if at.Kind == yaml.MappingNode {
+			if err := fill(at, key+".", values, secrets); err != nil {
+				return err
+			}
+			continue
+		}
+		f, ok := values[key]
+		if !ok {
+			return fmt.Errorf("configuration: the page has %s, the options have not", key)
+		}
+		fresh := yaml.Node{}
+		if err := fresh.Encode(f.shown(secrets)); err != nil {
+			return err
+		}
+		*at = fresh
+	}
+	return nil
+}
+
+// shown is the value as it may be printed.
+func (f leaf) shown(secrets bool) any {
+	if f.secret && !secrets {
+		return hide(f.value.String())
+	}
+	switch v := f.value.Interface().(type) {
+	case fmt.Stringer: // durations and sizes
+		return v.String()
+	case []User:
+		shown := make([]User, len(v))
+		for i, u := range v {
+			if !secrets {
+				u.PasswordHash = hide(u.PasswordHash)
+			}
+			shown[i] = u
+		}
+		return shown
+	default:
+		return v
+	}
+}
+
+func hide(secret string) string {
+	if secret == "" {
+		return ""
+	}
+	return redacted
+}
