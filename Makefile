@@ -37,7 +37,7 @@ build: ## build the programs into bin/
 	@$(STAGE) build env CGO_ENABLED=0 go build -trimpath -buildvcs=auto -ldflags '-s -w' -o bin/ $(PROGRAMS)
 
 .PHONY: test
-test: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## run the packages' tests and the scripts against the real programs; no root needed
+test: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provider build ## run the packages' tests and the scripts against the real programs; no root needed
 	@$(STAGE) test $(GOTESTSUM) --jsonfile .out/test.json -- $(UNIT)
 	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop ./test/flood ./test/kube)
 
@@ -46,7 +46,7 @@ race: needs needs-gcc $(TOOLS)/gotestsum ## run the packages' tests with the rac
 	@$(STAGE) race env CGO_ENABLED=1 $(GOTESTSUM) --jsonfile .out/race.json -- -race -timeout 15m $(UNIT)
 
 .PHONY: e2e
-e2e: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## run the scripts against the real programs
+e2e: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provider build ## run the scripts against the real programs
 	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- -count=1 -timeout 10m $$(scripts/present.sh ./test/e2e ./test/interop ./test/flood ./test/kube)
 
 .PHONY: chaos
@@ -123,4 +123,9 @@ $(TOOLS)/gotestsum $(TOOLS)/golangci-lint: scripts/tools/go.mod scripts/tools/go
 # A recent kubectl, from its module: what the API is tried with beside the system's own.
 $(TOOLS)/kubectl: test/tools/kubectl/go.mod test/tools/kubectl/go.sum test/tools/kubectl/main.go
 	@$(STAGE) $(@F) env -C test/tools/kubectl CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/kubectl .
+	@touch $@
+
+# An OpenID Connect provider, for the tests of signing in.
+$(TOOLS)/oidc-provider: test/tools/oidc/go.mod test/tools/oidc/go.sum test/tools/oidc/main.go
+	@$(STAGE) $(@F) env -C test/tools/oidc CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/oidc-provider .
 	@touch $@
