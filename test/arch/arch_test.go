@@ -145,7 +145,7 @@ func forbiddenLibrary(from, to string) string {
 		{"go.etcd.io/bbolt", []string{"cloud/store", "edge/store", "configs/daemon/boltfile"}, "bbolt appears only in the store packages, and where they open it"},
 		{"github.com/spf13/viper", []string{"configs"}, "viper appears only in configs"},
 		{"google.golang.org/grpc", []string{"edge/discovery"}, "gRPC appears only in edge/discovery"},
-		{"k8s.io/client-go", nil, "client-go is for tests: what is linked is cloud/client"},
+		{"k8s.io/client-go", []string{"cloud/control"}, "client-go is for tests: what is linked is cloud/client, and the queue in cloud/control"},
 		{"github.com/stretchr/testify", nil, "testify is for tests"},
 		{"pgregory.net/rapid", nil, "rapid is for tests"},
 		{"github.com/simonvetter/modbus", []string{"mappers/modbus"}, "a protocol's library belongs to its driver"},

@@ -1,0 +1,292 @@
+// Package control runs controllers: functions that are called with the key of an object until the world is as that object
+// says it should be.
+//
+// A controller is level-triggered: it is told which key to look at, never what changed, so it reads the present state and a
+// missed event does no harm. It never sees two calls for one key at the same time. A controller that panics, blocks or fails
+// does not stop another.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Controller is one controller.
+type Controller struct {
+	Name string // in metrics and logs
+	// Watches say which objects' changes concern which keys.
+	Watches []Watch
+	// Reconcile makes the world as the object with that key says, or does nothing if it is so already. The key's object may
+	// not exist any more. again asks for another call after that time; 0: only when something changes. After an error the
+	// key is tried again with back-off.
+	Reconcile func(ctx context.Context, key store.Key) (again time.Duration, err error)
+	// Workers is how many keys are reconciled at a time; 0: 1.
+	Workers int
+	// Timeout bounds one call; 0: a minute. Its context ends then.
+	Timeout time.Duration
+}
+
+// Watch is one kind whose changes concern a controller.
+type Watch struct {
+	Kind string
+	// Keys are the keys that an object concerns; nil: its own. Of a changed object it is asked with the old version, too,
+	// where that is known.
+	Keys func(o store.Object) []store.Key
+}
+
+func (w Watch) keys(o store.Object) []store.Key {
+	if w.Keys == nil {
+		return []store.Key{o.Key}
+	}
+	return w.Keys(o)
+}
+
+// Options are what a Runtime is made from.
+type Options struct {
+	Reader  store.Reader
+	Watcher store.Watcher
+	Metrics prometheus.Registerer
+	Log     zerolog.Logger
+	// FirstRetry and LastRetry bound the back-off of a key that fails; 0: 100 ms and 5 min.
+	FirstRetry, LastRetry time.Duration
+}
+
+const (
+	firstRetry     = 100 * time.Millisecond
+	lastRetry      = 5 * time.Minute
+	defaultTimeout = time.Minute
+	pageSize       = 1000 // objects that are listed at a time
+	jitter         = 0.2  // of each delay, so that what failed together is not tried again together
+)
+
+// Runtime runs controllers.
+type Runtime struct {
+	o       Options
+	results *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+	waiting *prometheus.GaugeVec
+}
+
+// New makes a runtime and registers its metrics.
+func New(o Options) *Runtime {
+	if o.FirstRetry == 0 {
+		o.FirstRetry = firstRetry
+	}
+	if o.LastRetry == 0 {
+		o.LastRetry = lastRetry
+	}
+	label := []string{"controller"}
+	r := &Runtime{
+		o: o,
+		results: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "edgebus_reconciles_total", Help: "Calls of controllers, by result: done, again (asked to be called later), error or panic.",
+		}, []string{"controller", "result"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "edgebus_reconcile_seconds", Help: "How long calls of controllers took.", Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
+		}, label),
+		waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "edgebus_reconciles_waiting", Help: "Keys that wait for a call of their controller.",
+		}, label),
+	}
+	o.Metrics.MustRegister(r.results, r.seconds, r.waiting)
+	return r
+}
+
+// Run runs controllers until the context ends, and returns when the last call has. Calls that are under way then have their
+// contexts ended.
+func (r *Runtime) Run(ctx context.Context, controllers ...Controller) error {
+	var all sync.WaitGroup
+	for _, c := range controllers {
+		all.Go(func() { r.newLoop(c).run(ctx) })
+	}
+	all.Wait()
+	return nil
+}
+
+// loop is one controller that runs.
+type loop struct {
+	Controller
+	r     *Runtime
+	log   zerolog.Logger
+	queue workqueue.TypedRateLimitingInterface[store.Key]
+}
+
+func (r *Runtime) newLoop(c Controller) *loop {
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	return &loop{
+		Controller: c, r: r, log: r.o.Log.With().Str("controller", c.Name).Logger(),
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[store.Key](r.o.FirstRetry, r.o.LastRetry)),
+	}
+}
+
+func (l *loop) run(ctx context.Context) {
+	var feeds, workers sync.WaitGroup
+	for _, w := range l.Watches {
+		feeds.Go(func() { l.feed(ctx, w) })
+	}
+	for range max(1, l.Workers) {
+		workers.Go(func() { l.work(ctx) })
+	}
+	<-ctx.Done()
+	feeds.Wait()
+	l.queue.ShutDown()
+	workers.Wait()
+}
+
+// feed queues the keys that a kind's objects concern: of all objects first, then of those that change. When the stream
+// ends, for instance because the store has forgotten the revision, it begins again.
+func (l *loop) feed(ctx context.Context, w Watch) {
+	delay := l.r.o.FirstRetry
+	for ctx.Err() == nil {
+		listed, err := l.follow(ctx, w)
+		if listed {
+			delay = l.r.o.FirstRetry
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if !errors.Is(err, resource.Gone) {
+			l.log.Error().Err(err).Str("kind", w.Kind).Dur("retry_in", delay).Msg("a controller can't follow its objects")
+			sleep(ctx, spread(delay))
+			delay = min(2*delay, l.r.o.LastRetry)
+		}
+	}
+}
+
+// follow lists a kind and then watches it. listed says whether the list was whole.
+func (l *loop) follow(ctx context.Context, w Watch) (listed bool, err error) {
+	var opts store.ListOptions
+	for opts.Limit = pageSize; ; {
+		page, err := l.r.o.Reader.List(ctx, w.Kind, opts)
+		if err != nil {
+			return false, err
+		}
+		for _, o := range page.Items {
+			l.add(w.keys(o))
+		}
+		opts.Rev = page.Rev
+		if page.More == 0 || len(page.Items) == 0 {
+			break
+		}
+		opts.After = page.Items[len(page.Items)-1].Key
+	}
+	stream, err := l.r.o.Watcher.Watch(ctx, store.Key{Kind: w.Kind}, opts.Rev)
+	if err != nil {
+		return true, err
+	}
+	defer stream.Close()
+	for {
+		events, err := stream.Next(ctx)
+		if err != nil {
+			return true, err
+		}
+		for _, e := range events {
+			l.add(w.keys(e.Object))
+			if e.Old != nil {
+				l.add(w.keys(*e.Old))
+			}
+		}
+	}
+}
+
+func (l *loop) add(keys []store.Key) {
+	for _, key := range keys {
+		l.queue.Add(key)
+	}
+	l.r.waiting.WithLabelValues(l.Name).Set(float64(l.queue.Len()))
+}
+
+// work reconciles one key after the other.
+func (l *loop) work(ctx context.Context) {
+	for {
+		key, over := l.queue.Get()
+		if over {
+			return
+		}
+		l.one(ctx, key)
+		l.queue.Done(key)
+		l.r.waiting.WithLabelValues(l.Name).Set(float64(l.queue.Len()))
+	}
+}
+
+func (l *loop) one(ctx context.Context, key store.Key) {
+	if ctx.Err() != nil {
+		return
+	}
+	ctx, stop := context.WithTimeout(ctx, l.Timeout)
+	defer stop()
+	began := time.Now()
+	again, err := l.call(ctx, key)
+	l.r.seconds.WithLabelValues(l.Name).Observe(time.Since(began).Seconds())
+	result := "done"
+	var p *panicked
+	switch {
+	case err == nil && again > 0:
+		result = "again"
+		l.queue.Forget(key)
+		l.queue.AddAfter(key, spread(again))
+	case err == nil:
+		l.queue.Forget(key)
+	case ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled):
+		return // the hub stops: the key is looked at when it starts again
+	case errors.As(err, &p):
+		result = "panic"
+		l.log.Error().Str("key", key.String()).Str("panic", p.text).Bytes("stack", p.stack).Msg("a controller panicked: the key is tried again")
+		l.queue.AddRateLimited(key)
+	case errors.Is(err, resource.Conflict):
+		result = "error"
+		l.log.Debug().Err(err).Str("key", key.String()).Msg("somebody else wrote first: the key is tried again")
+		l.queue.AddRateLimited(key)
+	default:
+		result = "error"
+		l.log.Warn().Err(err).Str("key", key.String()).Int("failures", l.queue.NumRequeues(key)+1).Msg("a controller failed: the key is tried again")
+		l.queue.AddRateLimited(key)
+	}
+	l.r.results.WithLabelValues(l.Name, result).Inc()
+}
+
+// panicked is a panic as an error.
+type panicked struct {
+	text  string
+	stack []byte
+}
+
+func (p *panicked) Error() string { return "panic: " + p.text }
+
+// call turns a panic into an error: one object that breaks a controller must not end the hub.
+func (l *loop) call(ctx context.Context, key store.Key) (again time.Duration, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &panicked{text: fmt.Sprint(p), stack: debug.Stack()}
+		}
+	}()
+	return l.Reconcile(ctx, key)
+}
+
+// spread makes a delay longer by up to a fifth, at random.
+func spread(d time.Duration) time.Duration {
+	return d + time.Duration(rand.Float64()*jitter*float64(d)) //nolint:gosec // no secret depends on it
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

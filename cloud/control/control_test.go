@@ -1,0 +1,210 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+)
+
+const patience = 30 * time.Second
+
+// rig is a store with a runtime.
+type rig struct {
+	t *testing.T
+	*bolt.Store
+	metrics *prometheus.Registry
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	s, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return &rig{t: t, Store: s, metrics: prometheus.NewRegistry()}
+}
+
+// run runs controllers until the test ends, or stop is called.
+func (r *rig) run(controllers ...control.Controller) (stop func()) {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	run := control.New(control.Options{
+		Reader: r, Watcher: r, Metrics: r.metrics, Log: zerolog.Nop(), FirstRetry: time.Millisecond, LastRetry: 20 * time.Millisecond,
+	})
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = run.Run(ctx, controllers...) }()
+	stop = sync.OnceFunc(func() { cancel(); <-ended })
+	r.t.Cleanup(stop)
+	return stop
+}
+
+func (r *rig) put(kind, name, text string) {
+	r.t.Helper()
+	key := store.Key{Kind: kind, Name: name}
+	_, err := r.Create(r.t.Context(), store.Object{Key: key, Data: []byte(text)})
+	if err != nil {
+		_, err = r.Update(r.t.Context(), store.Object{Key: key, Data: []byte(text)}, 0)
+	}
+	require.NoError(r.t, err)
+}
+
+func (r *rig) count(result string) float64 {
+	n := 0.0
+	families, err := r.metrics.Gather()
+	require.NoError(r.t, err)
+	for _, f := range families {
+		if f.GetName() == "edgebus_reconciles_total" {
+			for _, m := range f.GetMetric() {
+				if m.GetLabel()[1].GetValue() == result {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return n
+}
+
+// copies is a controller that copies each A to the B of the same name. It is what most tests run.
+func (r *rig) copies() control.Controller {
+	return control.Controller{
+		Name: "copies", Workers: 4,
+		Watches: []control.Watch{{Kind: "A"}, {Kind: "B", Keys: func(o store.Object) []store.Key { return []store.Key{{Kind: "A", Name: o.Name}} }}},
+		Reconcile: func(ctx context.Context, key store.Key) (time.Duration, error) {
+			a, err := r.Get(ctx, key)
+			if err != nil {
+				return 0, nil // it is gone
+			}
+			b := store.Object{Key: store.Key{Kind: "B", Name: key.Name}, Data: a.Data}
+			old, err := r.Get(ctx, b.Key)
+			switch {
+			case err != nil:
+				_, err = r.Create(ctx, b)
+			case string(old.Data) != string(b.Data):
+				_, err = r.Update(ctx, b, old.Rev)
+			}
+			return 0, err
+		},
+	}
+}
+
+func (r *rig) same(n int) func() bool {
+	return func() bool {
+		for i := range n {
+			a, err := r.Get(r.t.Context(), store.Key{Kind: "A", Name: strconv.Itoa(i)})
+			require.NoError(r.t, err)
+			b, err := r.Get(r.t.Context(), store.Key{Kind: "B", Name: strconv.Itoa(i)})
+			if err != nil || string(a.Data) != string(b.Data) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// TestEveryObjectIsReconciled has objects that are there before the controller, that change while it runs, and what it wrote
+// being changed by somebody else.
+func TestEveryObjectIsReconciled(t *testing.T) {
+	r := newRig(t)
+	const n = 1200 // more than are listed at a time
+	for i := range n {
+		r.put("A", strconv.Itoa(i), `"before"`)
+	}
+	stop := r.run(r.copies())
+	for i := range n {
+		r.put("A", strconv.Itoa(i), fmt.Sprintf(`"%d"`, i))
+	}
+	require.Eventually(t, r.same(n), patience, 20*time.Millisecond)
+	r.put("B", "7", `"somebody else's"`)
+	require.Eventually(t, r.same(n), patience, 10*time.Millisecond)
+	stop()
+	r.put("A", "3", `"while nobody looks"`)
+	r.metrics = prometheus.NewRegistry()
+	r.run(r.copies())
+	require.Eventually(t, r.same(n), patience, 20*time.Millisecond)
+}
+
+func TestOneKeyAtATime(t *testing.T) {
+	r := newRig(t)
+	var running, calls, together atomic.Int64
+	r.run(control.Controller{
+		Name: "one", Workers: 8, Watches: []control.Watch{{Kind: "A"}},
+		Reconcile: func(context.Context, store.Key) (time.Duration, error) {
+			if running.Add(1) > 1 {
+				together.Add(1)
+			}
+			defer running.Add(-1)
+			calls.Add(1)
+			return 0, nil
+		},
+	})
+	for i := range 500 {
+		r.put("A", "x", strconv.Itoa(i))
+	}
+	require.Eventually(t, func() bool { return calls.Load() > 1 }, patience, time.Millisecond)
+	require.Zero(t, together.Load())
+}
+
+// TestFaultsConcernNobodyElse has a controller that panics at one object and one that never returns, beside one that works.
+func TestFaultsConcernNobodyElse(t *testing.T) {
+	r := newRig(t)
+	var healed atomic.Bool
+	seen := make(chan string, 100)
+	block := control.Controller{
+		Name: "blocks", Watches: []control.Watch{{Kind: "A"}},
+		Reconcile: func(ctx context.Context, _ store.Key) (time.Duration, error) { <-ctx.Done(); return 0, ctx.Err() },
+	}
+	panics := control.Controller{
+		Name: "panics", Watches: []control.Watch{{Kind: "A"}},
+		Reconcile: func(_ context.Context, key store.Key) (time.Duration, error) {
+			if key.Name == "0" && !healed.Load() {
+				panic("0 is not for me")
+			}
+			seen <- key.Name
+			return 0, nil
+		},
+	}
+	stop := r.run(block, panics, r.copies())
+	r.put("A", "0", `"a"`)
+	r.put("A", "1", `"b"`)
+	require.Eventually(t, r.same(2), patience, 10*time.Millisecond)
+	require.Equal(t, "1", <-seen)
+	require.Eventually(t, func() bool { return r.count("panic") >= 3 }, patience, 10*time.Millisecond, "it is tried again")
+	healed.Store(true)
+	require.Equal(t, "0", <-seen)
+	stop()
+}
+
+func TestFailuresBackOffAndAgainComesAgain(t *testing.T) {
+	r := newRig(t)
+	var calls atomic.Int64
+	r.run(control.Controller{
+		Name: "again", Watches: []control.Watch{{Kind: "A"}},
+		Reconcile: func(context.Context, store.Key) (time.Duration, error) {
+			switch n := calls.Add(1); {
+			case n <= 3:
+				return 0, errors.New("not yet")
+			case n <= 5:
+				return time.Millisecond, nil
+			}
+			return 0, nil
+		},
+	})
+	r.put("A", "x", `1`)
+	require.Eventually(t, func() bool { return r.count("done") == 1 }, patience, time.Millisecond)
+	require.Equal(t, []float64{3, 2, 1}, []float64{r.count("error"), r.count("again"), r.count("done")})
+	require.Equal(t, 3, testutil.CollectAndCount(r.metrics, "edgebus_reconciles_total"))
+}
