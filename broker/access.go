@@ -86,7 +86,7 @@ func (a *acl) publish(id Identity, topic string) error {
 	outside := ""
 	for _, role := range id.Roles {
 		if slices.Contains(row.Publish, role) {
-			if outside = a.outside(id, role, addr); outside == "" && a.speaksFor(id, role, addr) {
+			if outside = a.outside(id, role, addr); outside == "" && a.ownsMapperTopic(id, role, addr) {
 				return nil
 			}
 		}
@@ -127,7 +127,7 @@ func (a *acl) ownsMapper(id Identity, mapper string) bool {
 }
 
 // speaksFor says whether what a mapper says of a mapper is said of itself.
-func (a *acl) speaksFor(id Identity, role topics.Role, addr topics.Address) bool {
+func (a *acl) ownsMapperTopic(id Identity, role topics.Role, addr topics.Address) bool {
 	ofMapper := addr.Kind == topics.KindMapperState || addr.Kind == topics.KindMapperProtocols
 	return role != topics.RoleMapper || !ofMapper || a.ownsMapper(id, addr.Device)
 }
@@ -225,7 +225,7 @@ func (a *acl) nodeSubscribe(id Identity, filter string) error {
 				continue
 			}
 			if !id.IsLink() {
-				return forbidden(filter, "%s %s", ofLink, who(id))
+				return forbidden(filter, "%s %s", notTheLink, who(id))
 			}
 			return nil
 		}
@@ -252,7 +252,7 @@ func ofNode(filter, node string) string { return strings.ReplaceAll(filter, "{no
 const (
 	notGiven      = "this node or device is not given to"
 	otherProtocol = "the device has a protocol that is not given to"
-	ofLink        = "this is for the link alone, whose client identifier is node/ and the node's name, and not for another client of"
+	notTheLink    = "this is for the link alone, whose client identifier is node/ and the node's name, and not for another client of"
 )
 
 // outside says why a role, which the table allows, does not extend to the address; empty: it does.
@@ -263,7 +263,7 @@ func (a *acl) outside(id Identity, role topics.Role, addr topics.Address) string
 			return notGiven
 		}
 		if linkOnly[addr.Kind] && !id.IsLink() {
-			return ofLink
+			return notTheLink
 		}
 		return ""
 	case topics.RoleMapper:
@@ -273,7 +273,7 @@ func (a *acl) outside(id Identity, role topics.Role, addr topics.Address) string
 		if len(id.Devices) > 0 && !matchAny(id.Devices, addr.Device) {
 			return notGiven
 		}
-		return a.speaks(id, addr.Device)
+		return a.checkProtocol(id, addr.Device)
 	}
 	if !matchAny(id.Nodes, addr.Node) {
 		return notGiven
@@ -288,7 +288,7 @@ var linkOnly = map[topics.Kind]bool{
 
 // speaks says why a mapper that was given protocols has nothing to do with a device. What is said of
 // one that the node hasn't is that it is gone, and is for all.
-func (a *acl) speaks(id Identity, device string) string {
+func (a *acl) checkProtocol(id Identity, device string) string {
 	if len(id.Protocols) == 0 || a.protocol == nil {
 		return ""
 	}
@@ -583,7 +583,7 @@ func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	} else if !named {
 		level = zerolog.InfoLevel // such as a browser's first request
 	}
-	b.strangers.WithLevel(level).Err(err).Str("user", clipped(user)).Str("remote", r.RemoteAddr).
+	b.signInLog.WithLevel(level).Err(err).Str("user", clipped(user)).Str("remote", r.RemoteAddr).
 		Str("method", r.Method).Str("path", clipped(r.URL.Path)).Msg("HTTP request refused: not signed in")
 	return id, err
 }
@@ -628,16 +628,16 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "nobody is signed in: "+
 			"show a certificate that http.tls.clientCA has signed, or the name and password of one of auth.users")
 	}
-	at := seatOf(id, remote)
+	at := ownerOf(id, remote)
 	if err := b.quotas.requests.Take(id.User, 1); err != nil {
 		return Identity{}, err
 	}
-	if err := b.quotas.sit(at, seat{}); err != nil {
+	if err := b.quotas.takeConnection(at, connectionOwner{}); err != nil {
 		b.quotas.requests.Add(id.User, -1)
 		return Identity{}, err
 	}
 	context.AfterFunc(r.Context(), func() { // which ends with the answer
-		b.quotas.stand(at)
+		b.quotas.releaseConnection(at)
 		b.quotas.requests.Add(id.User, -1)
 	})
 	id.CertExpires, id.Listener, id.Remote = expires, "http", remote.String()

@@ -51,30 +51,30 @@ type Presence interface {
 
 // Broker is an MQTT broker. New makes one, Serve runs it.
 type Broker struct {
-	opts      Options
-	log       zerolog.Logger
-	floods    zerolog.Logger // for what a client can cause any number of
-	shortages zerolog.Logger // for sessions without room, which no other flood may hide
-	strangers zerolog.Logger // for HTTP requests whose sender isn't let in, the same
-	auth      *authenticator
-	acl       *acl
-	router    *router
-	retained  *memoryRetained
-	doubts    doubts
-	began     time.Time
-	loads     sysLoads
-	lost      []*will // of sessions that ended with the process before this one
-	store     *store  // nil: nothing outlives the process
-	asked     backlog // of the tree
-	clients   clients
-	metrics   *metrics
-	neighbour neighbour
-	fanout    *session.Fanout
-	lobby     lobby
-	quotas    quotas
-	guard     *guard
-	counters  session.Counters
-	outlet    struct {
+	opts            Options
+	log             zerolog.Logger
+	sampledLog      zerolog.Logger // for what a client can cause any number of
+	queueFullLog    zerolog.Logger // for sessions without room, which no other flood may hide
+	signInLog       zerolog.Logger // for HTTP requests whose sender isn't let in, the same
+	auth            *authenticator
+	acl             *acl
+	router          *router
+	retained        *memoryRetained
+	pendingRetained pendingRetained
+	began           time.Time
+	loads           sysLoads
+	lost            []*will // of sessions that ended with the process before this one
+	store           *store  // nil: nothing outlives the process
+	treeBacklog     backlog // of the tree
+	clients         clients
+	metrics         *metrics
+	neighbour       neighbour
+	fanout          *session.Fanout
+	pending         pendingConns
+	quotas          quotas
+	logins          *loginThrottle
+	counters        session.Counters
+	outlet          struct {
 		sess  *session.Session
 		count session.Counters
 	}
@@ -103,15 +103,15 @@ func New(opts Options) (*Broker, error) {
 	rules := newACL(opts)
 	b := &Broker{
 		opts: opts, log: opts.Log, auth: auth, acl: rules, router: newRouter(rules),
-		floods: sampled(opts.Log), shortages: sampled(opts.Log), strangers: sampled(opts.Log),
+		sampledLog: sampled(opts.Log), queueFullLog: sampled(opts.Log), signInLog: sampled(opts.Log),
 		closed: make(chan struct{}), sweeps: sweepEvery, metrics: newMetrics(opts.Metrics),
 	}
 	b.fanout = session.NewFanout()
 	b.quotas = newQuotas(opts.Limits)
-	b.asked.init()
+	b.treeBacklog.init()
 	b.router.dropped = b.droppedFor
-	b.lobby.size = max(16, opts.Limits.Connections/4)
-	b.guard = newGuard(opts.Limits.WrongPasswords, auth.slowest.Rounds(), opts.Now)
+	b.pending.size = max(16, opts.Limits.Connections/4)
+	b.logins = newLoginThrottle(opts.Limits.WrongPasswords, auth.slowest.Rounds(), opts.Now)
 	b.began = opts.Now()
 	b.retained = newRetained(b.quotas.retained, opts.Now)
 	b.clients.byID = make(map[string]*client)
@@ -214,9 +214,9 @@ func (b *Broker) Publish(m Message) {
 		b.log.Error().Err(err).Msg("the bus published to an impossible topic")
 		return
 	}
-	b.send(outgoing(m, b.opts.Now()), terms{}, func(err error) {
+	b.send(outgoing(m, b.opts.Now()), sendOptions{}, func(err error) {
 		if err != nil {
-			b.about(b.floods.Warn(), m.Topic).Err(err).Msg("not kept")
+			b.about(b.sampledLog.Warn(), m.Topic).Err(err).Msg("not kept")
 		}
 	})
 }

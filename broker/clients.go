@@ -34,7 +34,7 @@ type client struct {
 	number uint64
 	record uint64 // of a durable session; 0: it ends with the process
 	sess   *session.Session
-	short  shortage
+	short  queueFull
 	ident  atomic.Pointer[Identity]
 
 	// Guarded by clients.mu.
@@ -178,7 +178,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 			return false, err
 		}
 	}
-	if w := c.hasWill(); w != nil {
+	if w := c.peekWill(); w != nil {
 		if err := b.quotas.state.Check(c.ident.User, int64(w.weight())); err != nil {
 			cs.mu.Unlock()
 			return false, err
@@ -206,7 +206,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 		cs.keep(cl)
 	}
 	cl.mu.Lock()
-	cl.weighWill(c.hasWill())
+	cl.weighWill(c.peekWill())
 	cl.mu.Unlock()
 	changed := !present || !cl.rights().sameRights(c.ident)
 	ident := c.ident
@@ -215,9 +215,9 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	cl.epoch++
 	if cl.record > 0 {
 		cl.lasting, cl.left = c.expiry, time.Time{}
-		b.store.Commit([]journal.Change{cl.recordWith(c.hasWill())}, nil)
+		b.store.Commit([]journal.Change{cl.recordWith(c.peekWill())}, nil)
 	} else {
-		b.keepWill(c.hasWill())
+		b.storeWill(c.peekWill())
 	}
 	c.unstored = !present && (cl.record > 0 || old != nil && old.record > 0)
 	cl.sess.Attach(c.w, session.ConnParams{Version: c.ident.Version, ReceiveMaximum: c.receiveMaximum, MaximumPacket: c.maximumPacket})
@@ -277,7 +277,7 @@ func (b *Broker) supersede(old *client, replaced *conn, lost *will, resumed bool
 			b.publishWill(lost)
 			lost = nil
 		}
-		b.tellDisconnected(replaced, ErrTakenOver)
+		b.reportDisconnected(replaced, ErrTakenOver)
 	}
 	if old == nil || resumed {
 		b.dropWill(lost)
@@ -304,7 +304,7 @@ func (b *Broker) end(cl *client) {
 	stored, left := cl.sess.End()
 	cl.queued.Close()
 	cl.state.Close()
-	b.handOver(cl.rights(), left)
+	b.redistribute(cl.rights(), left)
 	if cl.record > 0 {
 		b.store.Forget(append(records, stored...)...)
 	}
@@ -344,7 +344,7 @@ func (b *Broker) detach(c *conn, cause error) {
 	} else if len(along) > 0 {
 		b.store.Commit(along, nil)
 	}
-	b.tellDisconnected(c, cause)
+	b.reportDisconnected(c, cause)
 }
 
 // keep keeps a session without a connection, and says which will is to be published
@@ -360,14 +360,14 @@ func (b *Broker) keep(cl *client, expiry time.Duration, lost *will) (now *will, 
 		along = []journal.Change{cl.recordWith(later)}
 	}
 	if !b.clients.closed {
-		b.clock(cl, expiry, later, 0)
+		b.startTimers(cl, expiry, later, 0)
 	}
 	return now, along
 }
 
 // clock starts the clocks of a session without a connection. since is how much of
 // the will's delay is over, as a negative number.
-func (b *Broker) clock(cl *client, expiry time.Duration, w *will, since time.Duration) {
+func (b *Broker) startTimers(cl *client, expiry time.Duration, w *will, since time.Duration) {
 	epoch := cl.epoch
 	cl.expiry = time.AfterFunc(expiry, func() { b.expire(cl, epoch) })
 	if w == nil {
@@ -472,7 +472,7 @@ func (b *Broker) EndSession(clientID string) error {
 			lost = w
 		}
 		<-conn.stopped // or what it sent could still be applied
-		b.tellDisconnected(conn, errEnded)
+		b.reportDisconnected(conn, errEnded)
 	}
 	b.end(cl)
 	if lost != nil {
@@ -536,7 +536,7 @@ func (w *will) weight() int { return w.message.weight() + w.packet }
 
 // keepWill stores the will of a session that ends with its connection: should the process die,
 // that has ended. Nobody waits for it: a client gets in though the disk is full.
-func (b *Broker) keepWill(w *will) {
+func (b *Broker) storeWill(w *will) {
 	if w == nil || b.store == nil {
 		return
 	}
@@ -571,7 +571,7 @@ func (b *Broker) publishWill(w *will, along ...journal.Change) {
 // overtake one another, however many connections fight over the session. One that
 // was taken over before anybody heard of it is not mentioned.
 
-func (b *Broker) tellConnected(c *conn) {
+func (b *Broker) reportConnected(c *conn) {
 	id := c.ident.ClientID
 	lock := b.told.of(id)
 	lock.Lock()
@@ -596,7 +596,7 @@ func (b *Broker) tellConnected(c *conn) {
 	}
 }
 
-func (b *Broker) tellSubscribed(c *conn, filter string) {
+func (b *Broker) reportSubscribed(c *conn, filter string) {
 	if b.opts.Presence == nil {
 		return
 	}
@@ -608,7 +608,7 @@ func (b *Broker) tellSubscribed(c *conn, filter string) {
 	}
 }
 
-func (b *Broker) tellDisconnected(c *conn, cause error) {
+func (b *Broker) reportDisconnected(c *conn, cause error) {
 	lock := b.told.of(c.ident.ClientID)
 	lock.Lock()
 	defer lock.Unlock()

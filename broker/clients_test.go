@@ -260,8 +260,8 @@ func TestWhoLeftIsForgottenFirst(t *testing.T) {
 
 func TestServerKeepAlive(t *testing.T) {
 	b := start(t, func(o *Options) { o.Limits.KeepAlive = 30 * time.Second })
-	for _, asked := range []uint16{0, 31, 60} {
-		c := open(t, b, "c"+strconv.Itoa(int(asked)), keepAlive(asked))
+	for _, treeBacklog := range []uint16{0, 31, 60} {
+		c := open(t, b, "c"+strconv.Itoa(int(treeBacklog)), keepAlive(treeBacklog))
 		require.Equal(t, uint16(30), c.connack.Properties.ServerKeepAlive)
 	}
 	require.False(t, open(t, b, "ok", keepAlive(20)).connack.Properties.ServerKeepAliveFlag)

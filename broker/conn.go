@@ -36,7 +36,7 @@ type conn struct {
 
 	// Set by the reading goroutine before the connection is attached, and fixed then.
 	ident          Identity
-	lapses         bool // it ends with its certificate
+	byCertificate  bool // it ends with its certificate
 	clean          bool
 	bridge         bool   // a mosquitto bridge: it gets nothing back that it sent, and the retain flag as it was published
 	assigned       string // the identifier that a client got which brought none
@@ -48,31 +48,31 @@ type conn struct {
 	resumed        bool
 	unstored       bool // attaching changed what is on disk
 	client         *client
-	seat           *seat // once it is known who it is
+	owner          *connectionOwner // once it is known who it is
 
-	host  string // at the other end
-	place uint64 // in the lobby, whose it is
+	host         string // at the other end
+	pendingIndex uint64 // in the lobby, whose it is
 
 	stopped chan struct{} // closed once no packet of the client's is applied any more
 
 	// The reading goroutine's.
-	quantum   quantum
-	toldFlood bool          // it was logged that the client is read more slowly
-	allowed   time.Time     // until then what it has sent uses up limits.packetRate
-	toldRate  bool          // it was logged that it sends more than that
-	expiry    time.Duration // of the session
-	aliases   map[uint16]string
-	aliased   int                // what they count for
-	last      time.Time          // when the last packet had been taken; zero: the keep-alive doesn't count yet
-	heard     bool               // a packet was taken since the last read
-	ownTopics bool               // it may publish on topics of the users' own
-	recent    *route             // of what it published last
-	batch     session.WriteBatch // of those whom the client's packets gave something to write
-	scratch   [4]byte
+	quantum     quantum
+	loggedFlood bool          // it was logged that the client is read more slowly
+	allowed     time.Time     // until then what it has sent uses up limits.packetRate
+	loggedRate  bool          // it was logged that it sends more than that
+	expiry      time.Duration // of the session
+	aliases     map[uint16]string
+	aliased     int                // what they count for
+	last        time.Time          // when the last packet had been taken; zero: the keep-alive doesn't count yet
+	heard       bool               // a packet was taken since the last read
+	ownTopics   bool               // it may publish on topics of the users' own
+	recent      *route             // of what it published last
+	batch       session.WriteBatch // of those whom the client's packets gave something to write
+	scratch     [4]byte
 
 	// Whoever is writing has these.
-	owing        time.Duration // pause that is due for the retained messages sent
-	toldRetained bool          // it was logged that the client gets retained messages more slowly
+	retainedPause  time.Duration // pause that is due for the retained messages sent
+	loggedRetained bool          // it was logged that the client gets retained messages more slowly
 
 	mu   sync.Mutex
 	will *will
@@ -104,28 +104,28 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 		return
 	}
 	defer b.clients.release(c)
-	if out := b.lobby.enter(c); out != nil {
-		b.metrics.rejected.WithLabelValues(crowdedOut).Inc()
+	if out := b.pending.add(c); out != nil {
+		b.metrics.rejected.WithLabelValues(evictedPending).Inc()
 		out.shut()
 	}
 	defer b.connections.Done()
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
 	close(c.stopped)
-	b.lobby.leave(c)
+	b.pending.remove(c)
 	c.countEnd(err)
 	c.finish(err)
-	c.stand() // before the session can be seen without its client, who may come back at once
+	c.releaseQuotas() // before the session can be seen without its client, who may come back at once
 	b.detach(c, c.cause(err))
 	c.shut() // who left sees it once the session knows, and may come back at once
 	c.linger()
 }
 
-// stand gives back what the connection counts for.
-func (c *conn) stand() {
+// releaseQuotas gives back what the connection counts for.
+func (c *conn) releaseQuotas() {
 	c.b.quotas.state.Add(c.ident.User, -int64(c.aliased))
-	if c.seat != nil {
-		c.b.quotas.stand(*c.seat)
+	if c.owner != nil {
+		c.b.quotas.releaseConnection(*c.owner)
 	}
 }
 
@@ -133,13 +133,13 @@ func (c *conn) stand() {
 func (c *conn) countEnd(err error) {
 	if c.w.Stalled() {
 		c.b.metrics.closed.WithLabelValues(readsNothing).Inc()
-		c.b.floods.Info().Str("client", c.ident.ClientID).Msg("disconnected: the client reads nothing")
+		c.b.sampledLog.Info().Str("client", c.ident.ClientID).Msg("disconnected: the client reads nothing")
 	}
 	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) {
-		c.wrongDoor("this listener wants TLS, and the client speaks without: have it use mqtts://")
+		c.logWrongProtocol("this listener wants TLS, and the client speaks without: have it use mqtts://")
 	}
 	if errors.Is(err, errNotHTTP) {
-		c.wrongDoor("this listener wants WebSocket, and the client speaks without, or TLS: see mqtt.listen and mqtt.websocket.tls")
+		c.logWrongProtocol("this listener wants WebSocket, and the client speaks without, or TLS: see mqtt.listen and mqtt.websocket.tls")
 	}
 	if c.client == nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load() {
 		c.b.metrics.rejected.WithLabelValues(noConnect).Inc()
@@ -150,8 +150,8 @@ func (c *conn) countEnd(err error) {
 const tlsHandshake = 0x16
 
 // wrongDoor logs that a client came to the wrong listener, which it can't be told in a way that it understands.
-func (c *conn) wrongDoor(what string) {
-	c.b.floods.Info().Str("listener", c.listener.Name).Str("remote", c.RemoteAddr().String()).Msg("connection refused: " + what)
+func (c *conn) logWrongProtocol(what string) {
+	c.b.sampledLog.Info().Str("listener", c.listener.Name).Str("remote", c.RemoteAddr().String()).Msg("connection refused: " + what)
 }
 
 const (
@@ -194,7 +194,7 @@ func (c *conn) finish(err error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.disconnect(packets.ErrKeepAliveTimeout.Code, packets.ErrKeepAliveTimeout)
 	}
-	if !errors.Is(err, errLeft) {
+	if !errors.Is(err, errDisconnected) {
 		c.shut()
 	}
 	event := c.b.log.Debug().Err(err).Str("client", c.ident.ClientID).Str("listener", c.listener.Name)
@@ -219,7 +219,7 @@ func (c *conn) cause(err error) error {
 	switch {
 	case c.why != nil:
 		return c.why
-	case errors.Is(err, errLeft):
+	case errors.Is(err, errDisconnected):
 		return nil
 	}
 	return err
@@ -249,7 +249,7 @@ func (c *conn) shut() {
 	c.closing.Store(true)
 	c.w.Close()
 	c.acks.close()
-	c.b.asked.wake()
+	c.b.treeBacklog.wake()
 	if c.b.store != nil {
 		c.b.store.wake()
 	}
@@ -310,7 +310,7 @@ func (c *conn) takeWill() *will {
 }
 
 // hasWill returns the will, and leaves it.
-func (c *conn) hasWill() *will {
+func (c *conn) peekWill() *will {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.will
@@ -466,8 +466,8 @@ func (f *frames) rest() {
 func (f *frames) full() bool { return len(f.buf) >= readBuffer && f.filled == len(f.buf) }
 
 var (
-	errTold = errors.New("connection closed by the broker") // and the client knows why
-	errLeft = errors.New("the client disconnected")
+	errClosed       = errors.New("connection closed by the broker") // and the client knows why
+	errDisconnected = errors.New("the client disconnected")
 )
 
 // frame is the next packet: its first byte, and what follows its length. The bytes are
@@ -477,7 +477,7 @@ func (c *conn) frame() (first byte, body []byte, err error) {
 		first, body, ok, err := c.in.next()
 		switch {
 		case c.closing.Load(): // what it sent after that is nobody's
-			return 0, nil, errTold
+			return 0, nil, errClosed
 		case ok || err != nil:
 			c.heard = true
 			return first, body, err
@@ -494,7 +494,7 @@ func (c *conn) more() error {
 	c.batch.Flush()
 	c.recent = nil // which may be outdated by then, and large
 	if !c.w.WaitForRoom() {
-		return errTold
+		return errClosed
 	}
 	if c.in.full() { // somebody who sends faster than it is taken doesn't keep the others waiting
 		c.batch.Await()
@@ -505,7 +505,7 @@ func (c *conn) more() error {
 		c.extend()
 	}
 	err := c.in.fill()
-	for c.mayGoOn(err) {
+	for c.extendDeadline(err) {
 		err = c.in.fill()
 	}
 	if c.in.raw != nil { // or what is beneath tells
@@ -533,7 +533,7 @@ func (c *conn) due() time.Time { return c.last.Add(c.keepAlive + c.keepAlive/2) 
 
 // mayGoOn says whether a read that failed is to be tried again, because its deadline was
 // that of an earlier packet. What lies between us and the socket must not hear of that.
-func (c *conn) mayGoOn(err error) bool {
+func (c *conn) extendDeadline(err error) bool {
 	if err == nil || c.last.IsZero() || c.closing.Load() || !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(c.due()) {
 		return false
 	}
@@ -548,7 +548,7 @@ func (c *conn) read() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			c.b.metrics.malformed.Inc()
-			c.b.floods.Warn().Interface("panic", p).Str("remote", c.RemoteAddr().String()).Msg("malformed packet")
+			c.b.sampledLog.Warn().Interface("panic", p).Str("remote", c.RemoteAddr().String()).Msg("malformed packet")
 			err = errMalformed
 		}
 		c.batch.Flush() // what came before the end
@@ -559,8 +559,8 @@ func (c *conn) read() (err error) {
 	c.readUntil(time.Time{})
 	for {
 		first, body, err := c.frame()
-		if err == nil && !c.landed(first, body) {
-			err = c.serveOne(first, body)
+		if err == nil && !c.fastPuback(first, body) {
+			err = c.handleFrame(first, body)
 		}
 		if err != nil {
 			return err
@@ -568,8 +568,8 @@ func (c *conn) read() (err error) {
 	}
 }
 
-func (c *conn) serveOne(first byte, body []byte) (err error) {
-	if !c.passOn(first, body) {
+func (c *conn) handleFrame(first byte, body []byte) (err error) {
+	if !c.fastPublish(first, body) {
 		err = c.take(first, body)
 	}
 	if kind := first >> 4; err == nil && (kind < packets.Puback || kind > packets.Pubcomp) {
@@ -596,7 +596,7 @@ func (c *conn) take(first byte, body []byte) error {
 
 // landed takes the plain PUBACK, which is half of all packets of a busy subscriber. Any
 // other is for decode and handle.
-func (c *conn) landed(first byte, body []byte) bool {
+func (c *conn) fastPuback(first byte, body []byte) bool {
 	if first != packets.Puback<<4 || len(body) != 2 {
 		return false
 	}
@@ -677,7 +677,7 @@ var pingresp = []byte{packets.Pingresp << 4, 0}
 // fail closes the connection for a mistake of the client's.
 func (c *conn) fail(code byte, reason string) error {
 	c.disconnect(code, errors.New(reason))
-	return errTold
+	return errClosed
 }
 
 // disconnected takes note of a DISCONNECT.
@@ -692,5 +692,5 @@ func (c *conn) disconnected(pk *packets.Packet) error {
 	if pk.ReasonCode == codeSuccess { // any other is no normal end
 		c.b.dropWill(c.takeWill())
 	}
-	return errLeft
+	return errDisconnected
 }

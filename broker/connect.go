@@ -49,7 +49,7 @@ func (c *conn) connect() error {
 	if err != nil {
 		return err
 	}
-	c.b.lobby.leave(c)
+	c.b.pending.remove(c)
 	if first != packets.Connect<<4 {
 		return errUnexpected
 	}
@@ -62,12 +62,12 @@ func (c *conn) connect() error {
 		c.takeWill()
 		c.b.rejected(c, &pk, refused)
 		c.refuse(refused)
-		return errTold
+		return errClosed
 	}
 	if err != nil {
 		return err
 	}
-	return c.welcome(&pk)
+	return c.sendConnack(&pk)
 }
 
 // wrongPort looks at the first byte that comes, and tells at once whoever speaks another protocol than MQTT: of what
@@ -78,12 +78,12 @@ func (c *conn) wrongPort() error {
 	}
 	switch first := c.in.buf[c.in.taken]; {
 	case first == tlsHandshake:
-		c.wrongDoor("the client speaks TLS, and this listener doesn't: see mqtt.tls.listen, or have the client use mqtt://")
+		c.logWrongProtocol("the client speaks TLS, and this listener doesn't: see mqtt.tls.listen, or have the client use mqtt://")
 		return errUnexpected
 	case first >= 'A' && first <= 'Z' && !c.listener.WebSocket: // a method of HTTP
-		c.wrongDoor("the client speaks HTTP or WebSocket, and this listener MQTT: see mqtt.websocket.listen and http.listen")
+		c.logWrongProtocol("the client speaks HTTP or WebSocket, and this listener MQTT: see mqtt.websocket.listen and http.listen")
 		c.w.Control([]byte(wrongPortAnswer))
-		return errTold
+		return errClosed
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func (c *conn) accept(pk *packets.Packet, body []byte) error {
 	if err := c.identifier(pk); err != nil {
 		return err
 	}
-	if err := c.wish(pk); err != nil {
+	if err := c.readWill(pk); err != nil {
 		return err
 	}
 	c.parameters(pk)
@@ -177,8 +177,8 @@ func (c *conn) identifier(pk *packets.Packet) error {
 	return nil
 }
 
-// wish takes note of the will.
-func (c *conn) wish(pk *packets.Packet) error {
+// readWill takes note of the will.
+func (c *conn) readWill(pk *packets.Packet) error {
 	w := willOf(pk)
 	if w == nil || isBridgeNotice(w.message.Topic) {
 		return nil
@@ -186,7 +186,7 @@ func (c *conn) wish(pk *packets.Packet) error {
 	if topics.CheckTopic(w.message.Topic) != nil || tooDeep(w.message.Topic) {
 		return &refusedConnect{code: codeBadTopic}
 	}
-	if reason := propertyMistake(&pk.Connect.WillProperties); reason != "" {
+	if reason := propertyError(&pk.Connect.WillProperties); reason != "" {
 		return &refusedConnect{code: codeProtocolError, reason: "will: " + reason}
 	}
 	c.setWill(w)
@@ -237,13 +237,13 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if shown.cert != nil {
 		ident.CertExpires = shown.cert.NotAfter
 	}
-	c.lapses = shown.named()
+	c.byCertificate = shown.named()
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
 	if err := c.b.acl.clientID(ident); err != nil {
 		return &refusedConnect{code: codeBadClientID, reason: err.Error()}
 	}
 	c.ident, c.ownTopics = ident, c.b.acl.ownTopics(ident)
-	if err := c.sit(); err != nil {
+	if err := c.countConnection(); err != nil {
 		return err
 	}
 	if w := c.takeWill(); w != nil {
@@ -256,16 +256,16 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	return nil
 }
 
-// sit finds room for the connection among those of its user and its host.
-func (c *conn) sit() error {
-	at, over := seatOf(c.ident, c.RemoteAddr()), seat{}
-	if old := c.b.clients.connected(c.ident.ClientID); old != nil && old.seat != nil && old.seat.user == at.user {
-		over = *old.seat
+// countConnection finds room for the connection among those of its user and its host.
+func (c *conn) countConnection() error {
+	at, over := ownerOf(c.ident, c.RemoteAddr()), connectionOwner{}
+	if old := c.b.clients.connected(c.ident.ClientID); old != nil && old.owner != nil && old.owner.user == at.user {
+		over = *old.owner
 	}
-	if err := c.b.quotas.sit(at, over); err != nil {
-		return &refusedConnect{code: codeQuota, reason: reasonOf(err), counted: fullSeats}
+	if err := c.b.quotas.takeConnection(at, over); err != nil {
+		return &refusedConnect{code: codeQuota, reason: reasonOf(err), counted: tooManyOfOne}
 	}
-	c.seat = &at
+	c.owner = &at
 	return nil
 }
 
@@ -296,12 +296,12 @@ func (c *conn) remember() error {
 		return nil
 	}
 	c.expiry = 0
-	c.b.floods.Warn().Err(err).Str("client", c.ident.ClientID).Msg("session not stored")
+	c.b.sampledLog.Warn().Err(err).Str("client", c.ident.ClientID).Msg("session not stored")
 	return &refusedConnect{code: codeUnavailable}
 }
 
 // welcome sends the CONNACK, and has the session drained.
-func (c *conn) welcome(pk *packets.Packet) error {
+func (c *conn) sendConnack(pk *packets.Packet) error {
 	l := c.b.opts.Limits
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, SessionPresent: c.resumed}
 	answer.Properties = packets.Properties{
@@ -319,18 +319,18 @@ func (c *conn) welcome(pk *packets.Packet) error {
 	c.established.Store(sent)
 	c.mu.Unlock()
 	if !sent {
-		return errTold
+		return errClosed
 	}
-	c.b.tellConnected(c)
-	if c.lapses {
-		c.lapse()
+	c.b.reportConnected(c)
+	if c.byCertificate {
+		c.checkCertificate()
 	}
 	c.w.Start(c.client.sess)
 	return nil
 }
 
 // lapse ends the connection when the certificate ends that says who it is. The clock may be set meanwhile.
-func (c *conn) lapse() {
+func (c *conn) checkCertificate() {
 	left := c.ident.CertExpires.Sub(c.b.opts.Now())
 	if left <= 0 {
 		c.disconnect(codeNotAuthorized, fmt.Errorf("the certificate of %s has expired", validText(c.ident.User)))
@@ -339,11 +339,11 @@ func (c *conn) lapse() {
 	select {
 	case <-c.stopped:
 	default:
-		time.AfterFunc(min(left, lapseEvery), c.lapse)
+		time.AfterFunc(min(left, certificateCheckEvery), c.checkCertificate)
 	}
 }
 
-const lapseEvery = time.Minute // how often the clock is looked at
+const certificateCheckEvery = time.Minute // how often the clock is looked at
 
 // refuse sends the CONNACK that says why not.
 func (c *conn) refuse(r *refusedConnect) {
@@ -371,15 +371,15 @@ func connackV3(code byte) byte {
 // Why connections end that did not get as far as a CONNECT.
 const (
 	tooManyConnections = "too many connections"
-	crowdedOut         = "no CONNECT while others waited"
+	evictedPending     = "no CONNECT while others waited"
 	noConnect          = "no CONNECT in time"
 )
 
 // willRefused is why a connection is refused whose will can't be published.
 const willRefused = "the will can't be published"
 
-// fullSeats is why a connection is refused that is one too many of its user's or address's.
-const fullSeats = "too many connections of one user or address"
+// tooManyOfOne is why a connection is refused that is one too many of its user's or address's.
+const tooManyOfOne = "too many connections of one user or address"
 
 // rejected counts and logs a connection that is not let in. Of the reason only what the
 // code says is counted.
@@ -389,7 +389,7 @@ func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) 
 		Remote: c.RemoteAddr().String(), Reason: cmp.Or(refused.counted, connectReasons[refused.code], "malformed packet"),
 	}
 	b.metrics.rejected.WithLabelValues(r.Reason).Inc()
-	line := b.floods.Info().Str("client", r.ClientID).Str("user", r.User).Str("reason", r.Reason).Str("remote", r.Remote)
+	line := b.sampledLog.Info().Str("client", r.ClientID).Str("user", r.User).Str("reason", r.Reason).Str("remote", r.Remote)
 	if refused.reason != "" {
 		line = line.Str("detail", refused.reason)
 	}

@@ -46,7 +46,7 @@ func (b *Broker) listen() error {
 		}
 		l := &listener{Listener: o, b: b, loopback: loopbackAddr(bound.Addr())}
 		l.connects.every = time.Second / time.Duration(b.opts.Limits.ConnectRate)
-		l.bound = &gate{
+		l.bound = &limitedListener{
 			Listener: daemon.ReserveDescriptors(bound, daemon.MQTTReserve), rate: &throttle{every: l.connects.every / acceptsPerConnect}, closed: b.closed,
 			metered: o.TLS != nil || o.WebSocket,
 			held:    b.metrics.held.Inc,
@@ -64,7 +64,7 @@ func loopbackAddr(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-const acceptSaid = 10 * time.Second // how often at most it is said that none can be accepted
+const acceptLogEvery = 10 * time.Second // how often at most it is said that none can be accepted
 
 // serve accepts connections until the listener is closed.
 func (l *listener) serve() {
@@ -80,7 +80,7 @@ func (l *listener) serve() {
 		case l.closed.Load() || errors.Is(err, net.ErrClosed):
 			return
 		default: // out of file descriptors, or a client that was gone already
-			if time.Since(said) > acceptSaid {
+			if time.Since(said) > acceptLogEvery {
 				l.b.log.Warn().Err(err).Str("listener", l.Name).Msg("new connections can't be accepted now; those that stand go on")
 				said = time.Now()
 			}
@@ -117,9 +117,9 @@ func verified(state *tls.ConnectionState) *x509.Certificate {
 	return state.PeerCertificates[0]
 }
 
-// gate is a listening socket that lets in so many connections a second, after two
+// limitedListener is a listening socket that lets in so many connections a second, after two
 // seconds' worth at once. The rest wait in the system's backlog.
-type gate struct {
+type limitedListener struct {
 	net.Listener
 	rate   *throttle
 	closed <-chan struct{}
@@ -132,7 +132,7 @@ type gate struct {
 // that a flood of those that never do doesn't keep the others waiting outside for long.
 const acceptsPerConnect = 10
 
-func (g *gate) Accept() (net.Conn, error) {
+func (g *limitedListener) Accept() (net.Conn, error) {
 	conn, err := g.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ type throttle struct {
 	next time.Time // when the bucket is empty
 }
 
-const fullBucket = 2 * time.Second
+const burst = 2 * time.Second
 
 // wait waits for the caller's turn, or for the end. held is told of who has to.
 func (r *throttle) wait(end <-chan struct{}, held func()) {
@@ -161,7 +161,7 @@ func (r *throttle) wait(end <-chan struct{}, held func()) {
 	}
 	now := time.Now()
 	r.mu.Lock()
-	if full := now.Add(-fullBucket); r.next.Before(full) {
+	if full := now.Add(-burst); r.next.Before(full) {
 		r.next = full
 	}
 	r.next = r.next.Add(r.every)
@@ -177,10 +177,10 @@ func (r *throttle) wait(end <-chan struct{}, held func()) {
 	}
 }
 
-// lobby is where connections are that have not sent a CONNECT. When it is full the
+// pendingConns is where connections are that have not sent a CONNECT. When it is full the
 // one that is there longest goes: who means it needs no time, and so it can't be
 // occupied by those who don't. One address has a quarter of it, and then it is its own that go.
-type lobby struct {
+type pendingConns struct {
 	size int
 
 	mu    sync.Mutex
@@ -190,8 +190,8 @@ type lobby struct {
 	of    map[string]int // by address
 }
 
-// enter gives a connection its place, and says who has to go for it.
-func (l *lobby) enter(c *conn) (out *conn) {
+// add gives a connection its place, and says who has to go for it.
+func (l *pendingConns) add(c *conn) (out *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.of == nil {
@@ -200,18 +200,18 @@ func (l *lobby) enter(c *conn) (out *conn) {
 	at := c.host
 	switch {
 	case l.of[at] >= max(1, l.size/4):
-		out = l.oldest(func(x *conn) bool { return x.host == at })
+		out = l.removeOldest(func(x *conn) bool { return x.host == at })
 	case l.in >= l.size:
-		out = l.oldest(func(*conn) bool { return true })
+		out = l.removeOldest(func(*conn) bool { return true })
 	}
-	c.place = l.first + uint64(len(l.queue))
+	c.pendingIndex = l.first + uint64(len(l.queue))
 	l.queue = append(l.queue, c)
 	l.in++
 	l.of[at]++
 	return out
 }
 
-func (l *lobby) oldest(may func(*conn) bool) *conn {
+func (l *pendingConns) removeOldest(may func(*conn) bool) *conn {
 	for _, c := range l.queue {
 		if c != nil && may(c) {
 			l.drop(c)
@@ -221,18 +221,18 @@ func (l *lobby) oldest(may func(*conn) bool) *conn {
 	return nil
 }
 
-// leave is called once a CONNECT has come, or the connection has ended.
-func (l *lobby) leave(c *conn) {
+// remove is called once a CONNECT has come, or the connection has ended.
+func (l *pendingConns) remove(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drop(c)
 }
 
-func (l *lobby) drop(c *conn) {
-	if c.place < l.first || l.queue[c.place-l.first] != c {
+func (l *pendingConns) drop(c *conn) {
+	if c.pendingIndex < l.first || l.queue[c.pendingIndex-l.first] != c {
 		return
 	}
-	l.queue[c.place-l.first] = nil
+	l.queue[c.pendingIndex-l.first] = nil
 	l.in--
 	if l.of[c.host]--; l.of[c.host] == 0 {
 		delete(l.of, c.host)

@@ -158,7 +158,7 @@ func TestWhoSaysNothingMakesRoom(t *testing.T) {
 			for range 40 {
 				ask(t, b, half)
 			}
-			require.Eventually(t, func() bool { return b.Stats().Rejected[crowdedOut] >= 24 }, patience, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return b.Stats().Rejected[evictedPending] >= 24 }, patience, 10*time.Millisecond)
 			open(t, b, "c")
 		})
 	}
@@ -200,8 +200,8 @@ func TestTrial23Browsers(t *testing.T) {
 	require.Error(t, err)
 	_ = res.Body.Close()
 
-	for asked, want := range map[string]string{"mqttv3.1": "mqttv3.1", "mqtt": "mqtt", "other": ""} {
-		ws, res, err := (&websocket.Dialer{Subprotocols: []string{asked}}).Dial(url, nil)
+	for treeBacklog, want := range map[string]string{"mqttv3.1": "mqttv3.1", "mqtt": "mqtt", "other": ""} {
+		ws, res, err := (&websocket.Dialer{Subprotocols: []string{treeBacklog}}).Dial(url, nil)
 		require.NoError(t, err)
 		_ = res.Body.Close()
 		require.Equal(t, want, ws.Subprotocol())
@@ -275,18 +275,18 @@ func TestTrial29TheWrongPort(t *testing.T) {
 }
 
 func TestLobbySendsAwayWhoIsThereLongest(t *testing.T) {
-	l := lobby{size: 2}
+	l := pendingConns{size: 2}
 	a, b, c, d, e := &conn{host: "a"}, &conn{host: "b"}, &conn{host: "c"}, &conn{host: "d"}, &conn{host: "e"}
-	require.Nil(t, l.enter(a))
-	require.Nil(t, l.enter(b))
-	l.leave(a)
-	l.leave(a)
-	require.Nil(t, l.enter(c))
-	require.Same(t, b, l.enter(d))
-	l.leave(b) // who was sent away leaves, too
-	require.Same(t, c, l.enter(e))
-	l.leave(e)
-	l.leave(d)
+	require.Nil(t, l.add(a))
+	require.Nil(t, l.add(b))
+	l.remove(a)
+	l.remove(a)
+	require.Nil(t, l.add(c))
+	require.Same(t, b, l.add(d))
+	l.remove(b) // who was sent away leaves, too
+	require.Same(t, c, l.add(e))
+	l.remove(e)
+	l.remove(d)
 	require.Empty(t, l.queue)
 	require.Zero(t, l.in)
 }
@@ -302,7 +302,7 @@ func (crowd) Accept() (net.Conn, error) {
 func TestGateHoldsMoreThanItsRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := 0
-		g := &gate{Listener: crowd{}, rate: &throttle{every: fullBucket / 50}, held: func() { held++ }}
+		g := &limitedListener{Listener: crowd{}, rate: &throttle{every: burst / 50}, held: func() { held++ }}
 		began := time.Now()
 		for range 60 {
 			_, err := g.Accept()
@@ -336,20 +336,20 @@ func TestNeighbourIsAnotherClient(t *testing.T) {
 // Connections that send no CONNECT keep nobody else waiting: more are let in than may connect, and those of one
 // address make room for one another.
 func TestTrial12AFloodWithoutCONNECT(t *testing.T) {
-	l := lobby{size: 40}
+	l := pendingConns{size: 40}
 	other := &conn{host: "192.0.2.2"}
-	require.Nil(t, l.enter(other))
+	require.Nil(t, l.add(other))
 	flood := make([]*conn, 30)
 	for i := range flood {
 		flood[i] = &conn{host: "192.0.2.1"}
-		out := l.enter(flood[i])
+		out := l.add(flood[i])
 		if i < 10 {
 			require.Nil(t, out)
 		} else {
 			require.Same(t, flood[i-10], out, "its own oldest goes")
 		}
 	}
-	l.leave(other)
+	l.remove(other)
 	require.Equal(t, map[string]int{"192.0.2.1": 10}, l.of)
 
 	b := start(t, func(o *Options) { o.Limits.ConnectRate, o.Limits.ConnectTimeout = 100, time.Hour })

@@ -61,7 +61,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	for _, reason := range connectReasons { // what never happened is known to be 0
 		m.rejected.WithLabelValues(reason)
 	}
-	for _, reason := range []string{tooManyConnections, crowdedOut, noConnect, fullSeats, willRefused} {
+	for _, reason := range []string{tooManyConnections, evictedPending, noConnect, tooManyOfOne, willRefused} {
 		m.rejected.WithLabelValues(reason)
 	}
 	for _, reason := range closeReasons {

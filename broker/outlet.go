@@ -164,7 +164,7 @@ func (b *Broker) Pass(m Message, done func(error)) {
 		done(resource.Errorf(resource.BadTopic, m.Topic, "%v", err))
 		return
 	}
-	b.send(outgoing(m, b.opts.Now()), terms{link: m.link, along: m.along.take()}, done)
+	b.send(outgoing(m, b.opts.Now()), sendOptions{link: m.link, along: m.along.take()}, done)
 }
 
 // Brought is Pass for what came over the link, to where it came from it never goes back.

@@ -191,7 +191,7 @@ func TestNodesAskOnlyForWhatBridgesDown(t *testing.T) {
 func TestOnlyTheRetainedLimitIsAQuotaToWhatANodeSends(t *testing.T) {
 	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.Session.Bytes, o.Limits.Retained.Bytes = 1, 600 })
 	open(t, b, "full", persistent).sub("#", 1)
-	b.clients.connected("full").disconnect(0, errLeft)
+	b.clients.connected("full").disconnect(0, errDisconnected)
 	require.Eventually(t, func() bool { return b.clients.connected("full") == nil }, patience, time.Millisecond)
 	node := Identity{Version: 5, Node: "n1", Roles: []topics.Role{topics.RoleNode}, ClientID: "core"}
 	pass := func(topic string, retain bool) error {

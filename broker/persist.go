@@ -56,32 +56,32 @@ func (s *store) Commit(changes []journal.Change, done func(error)) {
 }
 
 // awaited are changes whose outcome somebody waits for.
-type awaited struct {
+type pendingCommit struct {
 	changes []journal.Change
 	bytes   int
 	done    func(error)
 }
 
 // begin counts the bytes until the outcome is told.
-func (s *store) begin(changes []journal.Change, done func(error)) awaited {
+func (s *store) begin(changes []journal.Change, done func(error)) pendingCommit {
 	n := 64
 	for _, c := range changes {
 		n += len(c.Value)
 	}
 	s.add(n)
-	return awaited{changes, n, done}
+	return pendingCommit{changes, n, done}
 }
 
-func (o awaited) commit(s *store) {
-	s.journal.Commit(o.changes, func(err error) { o.tell(s, cantStore(err)) })
+func (o pendingCommit) commit(s *store) {
+	s.journal.Commit(o.changes, func(err error) { o.tell(s, unavailable(err)) })
 }
 
-func (o awaited) tell(s *store, err error) {
+func (o pendingCommit) tell(s *store, err error) {
 	s.settle(o.bytes)
 	o.done(err)
 }
 
-func cantStore(err error) error {
+func unavailable(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -404,13 +404,13 @@ func (b *Broker) resume() {
 		b.publishWill(w)
 	}
 	b.lost = nil
-	for c, epoch := range b.clocks() {
+	for c, epoch := range b.startAllTimers() {
 		b.expire(c, epoch)
 	}
 }
 
 // clocks starts them, and says which sessions, with the epochs they are in, have expired.
-func (b *Broker) clocks() (expired map[*client]int) {
+func (b *Broker) startAllTimers() (expired map[*client]int) {
 	cs := &b.clients
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -421,7 +421,7 @@ func (b *Broker) clocks() (expired map[*client]int) {
 			continue
 		}
 		if left := c.left.Add(c.lasting).Sub(now); left > 0 {
-			b.clock(c, left, c.will, c.left.Sub(now))
+			b.startTimers(c, left, c.will, c.left.Sub(now))
 		} else {
 			expired[c] = c.epoch
 		}

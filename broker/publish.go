@@ -31,14 +31,14 @@ func tooDeep(topic string) bool { return strings.Count(topic, "/") >= maxLevels 
 func (c *conn) publish(pk *packets.Packet) error {
 	c.b.metrics.received.Add(1)
 	c.b.neighbour.note(c.ident.ClientID, &c.quantum)
-	if reason := publishMistake(pk); reason != "" {
+	if reason := publishError(pk); reason != "" {
 		return c.fail(codeProtocolError, reason)
 	}
 	topic, err := c.topic(pk)
 	if err != nil {
 		return err
 	}
-	s := &slot{conn: c, id: pk.PacketID, m: Message{
+	s := &unackedPublish{conn: c, id: pk.PacketID, m: Message{
 		Topic: topic, Payload: pk.Payload, QoS: pk.FixedHeader.Qos, Retain: pk.FixedHeader.Retain,
 		Again: pk.FixedHeader.Dup, Props: properties(&pk.Properties), Publisher: c.ident,
 	}}
@@ -49,7 +49,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
 	if !c.room(s.m) {
-		return errTold
+		return errClosed
 	}
 	done := s.finish
 	var along []journal.Change
@@ -62,7 +62,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 		done = func(err error) { sess.FinishQoS2(s.id, err) }
 	}
 	if topics.IsTree(s.m.Topic) {
-		done = c.b.asked.counted(s.m, done)
+		done = c.b.treeBacklog.counted(s.m, done)
 	}
 	c.b.accept(s.m, &c.batch, along, done)
 	return nil
@@ -72,7 +72,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 // times its size.
 func (c *conn) refuseUnread(first byte, body []byte) error {
 	r := cursor{b: body}
-	s := &slot{conn: c, m: Message{Topic: string(r.bytes()), QoS: first >> 1 & 3, Publisher: c.ident}}
+	s := &unackedPublish{conn: c, m: Message{Topic: string(r.bytes()), QoS: first >> 1 & 3, Publisher: c.ident}}
 	if s.m.QoS > 0 {
 		s.id = r.uint16()
 	}
@@ -89,7 +89,7 @@ func (c *conn) room(m Message) bool {
 	if b := c.b; b.store != nil && b.store.behind() && c.stores(m) && !b.store.wait(c.batch.Flush, c.closing.Load) {
 		return false
 	}
-	return m.weight() < large || !topics.IsTree(m.Topic) || c.b.asked.wait(c.batch.Flush, c.closing.Load)
+	return m.weight() < large || !topics.IsTree(m.Topic) || c.b.treeBacklog.wait(c.batch.Flush, c.closing.Load)
 }
 
 // stores says whether the broker would have to store something of a message of the
@@ -98,7 +98,7 @@ func (c *conn) stores(m Message) bool {
 	switch {
 	case c.b.check(m) != nil:
 		return false
-	case keptAsRetained(m.Topic, m.Retain), m.QoS == 2 && c.client.sess.Durable():
+	case isRetained(m.Topic, m.Retain), m.QoS == 2 && c.client.sess.Durable():
 		return true
 	}
 	rt := c.b.router.route(m.Topic)
@@ -108,7 +108,7 @@ func (c *conn) stores(m Message) bool {
 // passOn takes a PUBLISH that goes straight from the read buffer to the sessions: for
 // nobody has to be asked, nothing stored, and its form leaves nothing to check. Most
 // are like that; for any other it does nothing, and publish has all the rules.
-func (c *conn) passOn(first byte, body []byte) bool {
+func (c *conn) fastPublish(first byte, body []byte) bool {
 	qos, id, topic, payload, ok := plain(first, body, c.ident.Version)
 	if !ok || !c.ownTopics {
 		return false
@@ -156,18 +156,18 @@ func plain(first byte, body []byte, version byte) (qos byte, id uint16, topic, p
 }
 
 // publishMistake finds what the standard calls a protocol error.
-func publishMistake(pk *packets.Packet) string {
+func publishError(pk *packets.Packet) string {
 	switch {
 	case len(pk.Properties.SubscriptionIdentifier) > 0:
 		return "a client's PUBLISH has no subscription identifier"
 	case pk.TopicName == "" && !pk.Properties.TopicAliasFlag:
 		return "neither topic nor topic alias"
 	}
-	return propertyMistake(&pk.Properties)
+	return propertyError(&pk.Properties)
 }
 
 // propertyMistake is about the properties that a PUBLISH shares with a will.
-func propertyMistake(p *packets.Properties) string {
+func propertyError(p *packets.Properties) string {
 	if strings.ContainsAny(p.ResponseTopic, "+#") {
 		return "wildcard in the response topic"
 	}
@@ -216,11 +216,11 @@ func (b *Broker) accept(m Message, batch *session.WriteBatch, along []journal.Ch
 		done(err)
 		return
 	}
-	if topics.IsTree(m.Topic) && !(topics.IsBridged(m.Topic) && b.cleans(m)) {
+	if topics.IsTree(m.Topic) && !(topics.IsBridged(m.Topic) && b.mayClear(m)) {
 		b.passToTree(m, along, done)
 		return
 	}
-	b.send(outgoing(m, b.opts.Now()), terms{batch: batch, along: along, link: m.link}, done)
+	b.send(outgoing(m, b.opts.Now()), sendOptions{batch: batch, along: along, link: m.link}, done)
 }
 
 // passToTree asks the tree. What comes along is stored after that, unless the tree has the message passed on:
@@ -253,7 +253,7 @@ func (b *Broker) check(m Message) error {
 		return resource.Errorf(resource.Invalid, m.Topic, "the payload is said to be UTF-8, and is not")
 	}
 	id := m.Publisher
-	if err := b.acl.publish(id, m.Topic); err != nil && !b.cleans(m) {
+	if err := b.acl.publish(id, m.Topic); err != nil && !b.mayClear(m) {
 		return err
 	}
 	if !topics.IsTree(m.Topic) {
@@ -271,7 +271,7 @@ func (b *Broker) check(m Message) error {
 // cleans says whether a message clears what others have left in the place of who published it: an operator of
 // all nodes clears a node's bridged messages, and on a node's own broker what mappers said of themselves. What
 // devices report and are wanted to do is no waste.
-func (b *Broker) cleans(m Message) bool {
+func (b *Broker) mayClear(m Message) bool {
 	id := m.Publisher
 	here := b.opts.Node != "" && id.Has(topics.RoleOperator) && id.Given(b.opts.Node) // there is no other node
 	if len(m.Payload) > 0 || !m.Retain || !id.AllNodes() && !here {
@@ -297,9 +297,9 @@ func (b *Broker) refused(m Message, err error) {
 	kind := kindOf(err)
 	b.metrics.refused[kind].Add(1)
 	id := m.Publisher
-	b.about(b.floods.Info(), m.Topic).Str("client", id.ClientID).Str("user", id.User).
+	b.about(b.sampledLog.Info(), m.Topic).Str("client", id.ClientID).Str("user", id.User).
 		Str("kind", string(kind)).Msg("publish refused")
-	b.floods.Debug().Err(err).Str("topic", m.Topic).Msg("publish refused: why") // a reason may quote the value
+	b.sampledLog.Debug().Err(err).Str("topic", m.Topic).Msg("publish refused: why") // a reason may quote the value
 	old := id.Version < 5
 	if !old && !b.awaitsAnswer(m) {
 		return // the acknowledgement tells it, and a flood of them costs no more
@@ -336,16 +336,16 @@ func (b *Broker) awaitsAnswer(m Message) bool {
 type acks struct {
 	mu     sync.Mutex
 	change sync.Cond
-	slots  []*slot // publishes that are not acknowledged, oldest first
-	strict int     // publishes that count against the receive maximum
+	slots  []*unackedPublish // publishes that are not acknowledged, oldest first
+	strict int               // publishes that count against the receive maximum
 	// unreleased are the QoS 2 publishes of this connection that count: a repetition
 	// doesn't again, and it is the PUBREL that ends them.
 	unreleased map[uint16]struct{}
 	closed     bool
 }
 
-// slot is the place of one publish in the order.
-type slot struct {
+// unackedPublish is the place of one publish in the order.
+type unackedPublish struct {
 	conn *conn
 	m    Message
 	id   uint16
@@ -361,7 +361,7 @@ func (a *acks) init() { a.change.L = &a.mu }
 // client was told it may have, another is its mistake: not ok. Those of QoS 2 are so
 // until they are released. Any other client waits, and so does not read on, until one is
 // stored; before is what has to be done first.
-func (a *acks) reserve(s *slot, limit int, before func()) (ok bool) {
+func (a *acks) reserve(s *unackedPublish, limit int, before func()) (ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, repeated := a.unreleased[s.id]
@@ -397,7 +397,7 @@ func (a *acks) clear() bool {
 }
 
 // finish acknowledges the publish once all before it are.
-func (s *slot) finish(err error) {
+func (s *unackedPublish) finish(err error) {
 	c := s.conn
 	// A repetition is answered instead, or nothing is: the connection was closed as the message could not be stored.
 	answered := !errors.Is(err, session.ErrRepeated) && !(err != nil && c.unstorable.Load())
@@ -420,14 +420,14 @@ func (s *slot) finish(err error) {
 		a.slots = a.slots[1:]
 		if first.m.QoS > 0 {
 			c.w.Control(first.ack) // none, if a repetition has it
-			first.settled(a)
+			first.freeSlot(a)
 		}
 		a.change.Broadcast()
 	}
 }
 
-// settled gives an acknowledged publish's place back, unless that is the PUBREL's to do.
-func (s *slot) settled(a *acks) {
+// freeSlot gives an acknowledged publish's place back, unless that is the PUBREL's to do.
+func (s *unackedPublish) freeSlot(a *acks) {
 	switch {
 	case s.m.Publisher.Version < 5:
 	case s.m.QoS == 1:
@@ -451,9 +451,9 @@ func (a *acks) release(id uint16) {
 	}
 }
 
-// settle waits until everything is acknowledged, but not for long: what waits for an
+// waitAll waits until everything is acknowledged, but not for long: what waits for an
 // answer of somebody else's may take its time.
-func (a *acks) settle(most time.Duration) {
+func (a *acks) waitAll(most time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.slots) == 0 {
@@ -515,7 +515,7 @@ func (c *conn) storedInOrder(err error) error {
 		return nil
 	}
 	c.unstorable.Store(true)
-	c.b.floods.Warn().Err(err).Str("client", c.ident.ClientID).
+	c.b.sampledLog.Warn().Err(err).Str("client", c.ident.ClientID).
 		Msg("a node is disconnected: its message can't be stored now, and it sends again what was not acknowledged")
 	c.disconnect(codeImplementation, err)
 	return err

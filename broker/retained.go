@@ -71,13 +71,13 @@ func (r *memoryRetained) put(m *session.Message) {
 		r.quota.Add(old.User, -int64(old.Weight()))
 	}
 	r.byName[m.Topic] = m
-	r.expects(m.Deadline())
+	r.noteExpiry(m.Deadline())
 	if old == nil {
 		r.insert(m.Topic)
 	}
 }
 
-func (r *memoryRetained) expects(deadline time.Time) {
+func (r *memoryRetained) noteExpiry(deadline time.Time) {
 	if !deadline.IsZero() && (r.next.IsZero() || deadline.Before(r.next)) {
 		r.next = deadline
 	}
@@ -116,7 +116,7 @@ func (r *memoryRetained) expired() (gone []*session.Message) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.expects(next)
+	r.noteExpiry(next)
 	return gone
 }
 
@@ -166,7 +166,7 @@ func (b *Broker) forgetRetained(m *session.Message) bool {
 	lock := b.order.of(m.Topic)
 	lock.Lock()
 	defer lock.Unlock()
-	if b.retained.get(m.Topic) != m || b.doubts.record(m.Topic) != 0 {
+	if b.retained.get(m.Topic) != m || b.pendingRetained.record(m.Topic) != 0 {
 		return false
 	}
 	b.retained.put(&session.Message{Topic: m.Topic})

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	routesBytes = 16 << 20 // of all routes that are remembered
-	routeTopic  = 1 << 10  // a longer topic's route is not remembered: few of them would push out all others
+	maxRouteBytes = 16 << 20 // of all routes that are remembered
+	maxRouteTopic = 1 << 10  // a longer topic's route is not remembered: few of them would push out all others
 )
 
 // router brings messages to the sessions that subscribed to them.
@@ -91,7 +91,7 @@ type sharedGroup struct {
 }
 
 func newRouter(a *acl) *router {
-	return &router{acl: a, most: routesBytes, routes: make(map[string]*route), groups: make(map[groupKey]*atomic.Uint64)}
+	return &router{acl: a, most: maxRouteBytes, routes: make(map[string]*route), groups: make(map[groupKey]*atomic.Uint64)}
 }
 
 // deliver queues the message in the session of every subscriber.
@@ -198,7 +198,7 @@ func (r *router) route(topic string) *route {
 // remember keeps a route until a subscription changes, or there are too many.
 func (r *router) remember(rt *route) {
 	n := rt.bytes()
-	if n > r.most/8 || len(rt.topic) > routeTopic {
+	if n > r.most/8 || len(rt.topic) > maxRouteTopic {
 		return
 	}
 	r.mu.Lock()
@@ -300,8 +300,8 @@ func (r *router) turn(key groupKey) *atomic.Uint64 {
 	return t
 }
 
-// parcel is a message on its way into the journal.
-type parcel struct {
+// publication is a message on its way into the journal.
+type publication struct {
 	b        *Broker
 	changes  []journal.Change
 	offers   []session.Pending
@@ -309,8 +309,8 @@ type parcel struct {
 	link     *conn            // the node's connection that the message came on; nil: none
 }
 
-// terms are how a message is sent.
-type terms struct {
+// sendOptions are how a message is sent.
+type sendOptions struct {
 	batch *session.WriteBatch
 	along []journal.Change // to be stored with it
 	link  *conn            // the node's connection that the message came on; nil: none
@@ -321,7 +321,7 @@ type terms struct {
 // retained message, and the changes that come along; or with the reason why nothing
 // was kept. Nobody is kept waiting for the disk, or refused because one of those who
 // receive has no room: that one goes without, which is counted and logged.
-func (b *Broker) send(out *session.Message, how terms, done func(error)) {
+func (b *Broker) send(out *session.Message, how sendOptions, done func(error)) {
 	pending, err := b.enqueue(out, how, done)
 	if err != nil && b.forgetExpired() > 0 { // there was no room among what is retained
 		pending, err = b.enqueue(out, how, done)
@@ -331,8 +331,8 @@ func (b *Broker) send(out *session.Message, how terms, done func(error)) {
 	}
 }
 
-func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pending bool, err error) {
-	retained := keptAsRetained(out.Topic, out.Retain)
+func (b *Broker) enqueue(out *session.Message, how sendOptions, done func(error)) (pending bool, err error) {
+	retained := isRetained(out.Topic, out.Retain)
 	if retained { // what is retained, what is stored and what is sent keep one order
 		lock := b.order.of(out.Topic)
 		lock.Lock()
@@ -343,7 +343,7 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 		how.batch = &session.WriteBatch{Fanout: b.fanout}
 		defer how.batch.FlushAsync()
 	}
-	p := &parcel{b: b, changes: how.along, link: how.link}
+	p := &publication{b: b, changes: how.along, link: how.link}
 	if retained {
 		if err := b.retained.room(out); err != nil {
 			return false, err
@@ -366,20 +366,20 @@ func (b *Broker) enqueue(out *session.Message, how terms, done func(error)) (pen
 }
 
 // keptAsRetained says whether a message is kept here for later subscribers: those of the tree are the tree's.
-func keptAsRetained(topic string, retain bool) bool {
+func isRetained(topic string, retain bool) bool {
 	return retain && (!topics.IsTree(topic) || topics.IsBridged(topic))
 }
 
 // deliver queues the message in the session of every subscriber, and what it takes to have
 // it on disk for those whose sessions are durable.
-func (p *parcel) deliver(rt *route, out *session.Message, batch *session.WriteBatch) {
+func (p *publication) deliver(rt *route, out *session.Message, batch *session.WriteBatch) {
 	rt.each(out, batch, func(c *client, how session.Delivery) bool { return p.give(c, out, how) })
 	p.store(out)
 }
 
 // give queues the message in a session, and notes what there is to be stored. It reports false
 // when the session has ended, and the message is for any member of a shared subscription.
-func (p *parcel) give(c *client, out *session.Message, how session.Delivery) bool {
+func (p *publication) give(c *client, out *session.Message, how session.Delivery) bool {
 	if how.QoS == 0 || !c.sess.Durable() {
 		return p.b.router.give(c, out, how)
 	}
@@ -396,7 +396,7 @@ func (p *parcel) give(c *client, out *session.Message, how session.Delivery) boo
 }
 
 // store adds the changes that store what was offered.
-func (p *parcel) store(out *session.Message) {
+func (p *publication) store(out *session.Message) {
 	var body *session.Body
 	sharing := 0
 	for _, o := range p.offers {
@@ -415,7 +415,7 @@ func (p *parcel) store(out *session.Message) {
 }
 
 // handOver gives what a user's session left that has ended to other members of its shared subscriptions.
-func (b *Broker) handOver(of Identity, left []session.Undelivered) {
+func (b *Broker) redistribute(of Identity, left []session.Undelivered) {
 	for _, m := range left {
 		group, filter, _ := topics.SplitShare(m.Share)
 		rt := b.router.route(m.Topic)
@@ -424,7 +424,7 @@ func (b *Broker) handOver(of Identity, left []session.Undelivered) {
 			b.counters.Ended(1)
 			continue
 		}
-		p := &parcel{b: b}
+		p := &publication{b: b}
 		rt.groups[i].each(m.Message, nil, func(c *client, how session.Delivery) bool { return p.give(c, m.Message, how) })
 		p.store(m.Message)
 		if len(p.changes) > 0 {
@@ -434,28 +434,28 @@ func (b *Broker) handOver(of Identity, left []session.Undelivered) {
 }
 
 // keep has the message stored as its topic's retained one.
-func (p *parcel) keep(out *session.Message) {
+func (p *publication) keep(out *session.Message) {
 	b := p.b
 	old := b.retained.get(out.Topic)
 	switch {
 	case old != nil:
 		out.Record = old.Record
 	case b.store != nil:
-		if out.Record = b.doubts.record(out.Topic); out.Record == 0 {
+		if out.Record = b.pendingRetained.record(out.Topic); out.Record == 0 {
 			out.Record = b.store.ID()
 		}
 	}
 	if b.store != nil {
-		b.doubts.begin(out, old)
+		b.pendingRetained.begin(out, old)
 		p.changes = append(p.changes, retainedChange(out))
 		p.retained = out
 	}
 }
 
 // committed passes the outcome of the commit on, and returns what the publisher is told.
-func (p *parcel) committed(err error) error {
+func (p *publication) committed(err error) error {
 	if p.retained != nil {
-		p.b.settleRetained(p.retained, err)
+		p.b.retainedCommitted(p.retained, err)
 	}
 	if p.link != nil {
 		stored := err == nil
@@ -471,7 +471,7 @@ func (p *parcel) committed(err error) error {
 
 // withdraw deletes the records of a message that is stored, and doesn't count as stored. A retained message stays:
 // the next of its topic takes its record.
-func (p *parcel) withdraw() {
+func (p *publication) withdraw() {
 	for _, c := range p.changes {
 		if p.retained == nil || c.ID != p.retained.Record {
 			p.b.store.Forget(c.ID)
@@ -479,28 +479,28 @@ func (p *parcel) withdraw() {
 	}
 }
 
-// doubts are the retained messages that are not on disk yet, by topic: when one
+// pendingRetained are the retained messages that are not on disk yet, by topic: when one
 // can't be stored, that which is on disk is the topic's again.
-type doubts struct {
+type pendingRetained struct {
 	mu      sync.Mutex
-	byTopic map[string]*doubt
+	byTopic map[string]*pendingWrite
 }
 
-type doubt struct {
+type pendingWrite struct {
 	stored *session.Message // nil: none
 	last   *session.Message // that was tried
 	open   int
 }
 
-func (d *doubts) begin(m, old *session.Message) {
+func (d *pendingRetained) begin(m, old *session.Message) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.byTopic == nil {
-		d.byTopic = make(map[string]*doubt)
+		d.byTopic = make(map[string]*pendingWrite)
 	}
 	x := d.byTopic[m.Topic]
 	if x == nil {
-		x = &doubt{stored: old}
+		x = &pendingWrite{stored: old}
 		d.byTopic[m.Topic] = x
 	}
 	x.last = m
@@ -509,7 +509,7 @@ func (d *doubts) begin(m, old *session.Message) {
 
 // record is that of a topic whose last message is not settled, and may have cleared it;
 // 0: there is none. Should clearing fail, the next message still takes the old one's place.
-func (d *doubts) record(topic string) uint64 {
+func (d *pendingRetained) record(topic string) uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if x := d.byTopic[topic]; x != nil {
@@ -519,7 +519,7 @@ func (d *doubts) record(topic string) uint64 {
 }
 
 // end says what is stored, and whether that has to be retained again.
-func (d *doubts) end(m *session.Message, err error) (stored *session.Message, again bool) {
+func (d *pendingRetained) end(m *session.Message, err error) (stored *session.Message, again bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	x := d.byTopic[m.Topic]
@@ -533,11 +533,11 @@ func (d *doubts) end(m *session.Message, err error) (stored *session.Message, ag
 	return x.stored, x.last == m
 }
 
-func (b *Broker) settleRetained(m *session.Message, err error) {
+func (b *Broker) retainedCommitted(m *session.Message, err error) {
 	lock := b.order.of(m.Topic)
 	lock.Lock()
 	defer lock.Unlock()
-	stored, again := b.doubts.end(m, err)
+	stored, again := b.pendingRetained.end(m, err)
 	if !again {
 		return
 	}
@@ -567,13 +567,13 @@ func (b *Broker) about(e *zerolog.Event, topic string) *zerolog.Event {
 }
 
 // shortage is how often a session had no room, and when that was logged last.
-type shortage struct {
+type queueFull struct {
 	mu       sync.Mutex
 	messages int64
 	said     time.Time
 }
 
-const shortageSaid = time.Minute // how often at most of one session
+const queueFullLogEvery = time.Minute // how often at most of one session
 
 // droppedFor logs that a session goes without a message, for it has no room: for each session
 // now and then, and never so often for all of them that it buries the rest of the log.
@@ -583,10 +583,10 @@ func (b *Broker) droppedFor(c *client, m *session.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.messages++
-	if !s.said.IsZero() && now.Sub(s.said) < shortageSaid {
+	if !s.said.IsZero() && now.Sub(s.said) < queueFullLogEvery {
 		return
 	}
-	e := b.shortages.Warn()
+	e := b.queueFullLog.Warn()
 	if !e.Enabled() {
 		return
 	}

@@ -587,7 +587,7 @@ func never() bool { return false }
 
 func TestTrial07ParallelGuesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(20, 1, time.Now)
+		g := newLoginThrottle(20, 1, time.Now)
 		var looked, refused atomic.Int64
 		slow := func() bool { looked.Add(1); time.Sleep(time.Second); return false } // of the bubble's clock
 		var all sync.WaitGroup
@@ -604,7 +604,7 @@ func TestTrial07ParallelGuesses(t *testing.T) {
 		require.Equal(t, int64(20), looked.Load())
 		require.Equal(t, right, g.check("b", "ann", []byte("word"), func() bool { return true }), "who is elsewhere isn't kept out")
 		require.Equal(t, tooMany, g.check("a", "ann", []byte("word"), func() bool { return true }))
-		time.Sleep(guardTime + time.Second) // of the bubble's clock
+		time.Sleep(attemptWindow + time.Second) // of the bubble's clock
 		require.Equal(t, right, g.check("a", "ann", []byte("word"), func() bool { return true }), "it is over")
 	})
 }
@@ -612,7 +612,7 @@ func TestTrial07ParallelGuesses(t *testing.T) {
 // What was right is remembered, and looked at once however many bring it; but it opens no way around the count.
 func TestTrial07SuccessesAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(3, 1, time.Now)
+		g := newLoginThrottle(3, 1, time.Now)
 		var looked atomic.Int64
 		yes := func() bool { looked.Add(1); time.Sleep(time.Second); return true } // of the bubble's clock
 		var all sync.WaitGroup
@@ -627,7 +627,7 @@ func TestTrial07SuccessesAreRemembered(t *testing.T) {
 			require.Equal(t, wrong, g.check("a", "ann", fmt.Append(nil, i), never))
 		}
 		require.Equal(t, tooMany, g.check("a", "ann", []byte("word"), never), "a guess more is a guess")
-		time.Sleep(rightTime + time.Second) // of the bubble's clock
+		time.Sleep(rememberTime + time.Second) // of the bubble's clock
 		require.Equal(t, wrong, g.check("1", "ann", []byte("word"), never), "it is forgotten")
 		for d := range g.right {
 			require.NotContains(t, string(d[:]), "word")
@@ -638,9 +638,9 @@ func TestTrial07SuccessesAreRemembered(t *testing.T) {
 // No more wait than are through in some seconds, and those who are told so have not guessed.
 func TestTrial07TheQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(20, 2_000_000, time.Now)
+		g := newLoginThrottle(20, 2_000_000, time.Now)
 		room := g.queue + cap(g.turns)
-		require.Equal(t, cap(g.turns)*(queuedLeast+1), room)
+		require.Equal(t, cap(g.turns)*(minQueued+1), room)
 		answers := make(map[verdict]int)
 		var mu sync.Mutex
 		var all sync.WaitGroup
@@ -654,7 +654,7 @@ func TestTrial07TheQueueIsBounded(t *testing.T) {
 		}
 		all.Wait()
 		require.Equal(t, map[verdict]int{wrong: room, busy: 10}, answers)
-		require.Greater(t, newGuard(20, 101, time.Now).queue, 20_000, "of hashes that are cheap any number may wait")
+		require.Greater(t, newLoginThrottle(20, 101, time.Now).queue, 20_000, "of hashes that are cheap any number may wait")
 	})
 }
 
@@ -695,16 +695,16 @@ func TestTrial07UnknownNamesAreAsKnownOnes(t *testing.T) {
 
 // One address has so many guesses in all, whatever names they are for, and a network of IPv6 is one.
 func TestTrial07GuessesOfOneAddress(t *testing.T) {
-	g := newGuard(2, 1, time.Now)
-	for i := range 2 * guardNames {
+	g := newLoginThrottle(2, 1, time.Now)
+	for i := range 2 * attemptsPerAddress {
 		require.Equal(t, wrong, g.check("a", fmt.Sprint("user", i), nil, never))
 	}
 	require.Equal(t, tooMany, g.check("a", "one more", nil, never))
 	require.Equal(t, wrong, g.check("b", "one more", nil, never))
-	for i := range 2 * guardSize {
+	for i := range 2 * maxRemembered {
 		g.check(fmt.Sprint("address", i), "x", nil, never)
 	}
-	require.LessOrEqual(t, len(g.counted), guardSize)
+	require.LessOrEqual(t, len(g.counted), maxRemembered)
 	require.Equal(t, tooMany, g.check("a", "one more", nil, never), "a flood of addresses makes it forget nothing that counts")
 
 	for address, of := range map[string]string{
@@ -718,7 +718,7 @@ func TestTrial07GuessesOfOneAddress(t *testing.T) {
 
 // A name may be 64 KiB long, and is anybody's to choose: it isn't kept.
 func TestTrial07LongNamesTakeNoRoom(t *testing.T) {
-	g := newGuard(20, 1, time.Now)
+	g := newLoginThrottle(20, 1, time.Now)
 	costs(t, func() int64 { return int64(len(g.counted)) << 10 }, func() {
 		for i := range 1000 {
 			g.check(fmt.Sprint(i), strings.Repeat(fmt.Sprint(i%10), 64<<10), nil, never)

@@ -16,7 +16,7 @@ import (
 
 // subscribe answers a SUBSCRIBE, filter by filter.
 func (c *conn) subscribe(pk *packets.Packet) error {
-	if reason := subscribeMistake(pk); reason != "" {
+	if reason := subscribeError(pk); reason != "" {
 		return c.fail(codeProtocolError, reason)
 	}
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Suback}, PacketID: pk.PacketID}
@@ -31,14 +31,14 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 				answer.Properties.ReasonString = reasonOf(err)
 			}
 			c.b.metrics.refusedSubscriptions.Inc()
-			c.b.floods.Info().Err(err).Str("client", c.ident.ClientID).Str("filter", f.Filter).Msg("subscription refused")
+			c.b.sampledLog.Info().Err(err).Str("client", c.ident.ClientID).Str("filter", f.Filter).Msg("subscription refused")
 			continue
 		}
 		answer.ReasonCodes = append(answer.ReasonCodes, s.qos)
 		granted, replaced = append(granted, s), append(replaced, old)
 	}
 	if err := c.stored(); err != nil {
-		c.withdrawAll(granted, replaced)
+		c.undoAll(granted, replaced)
 		granted = nil
 		for i := range answer.ReasonCodes {
 			answer.ReasonCodes[i] = c.subackCode(err)
@@ -46,18 +46,18 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 	}
 	packet, fits := c.encode(answer)
 	if !fits {
-		c.withdrawAll(granted, replaced)
+		c.undoAll(granted, replaced)
 		return c.fail(codeTooLarge, "the answer is larger than the client takes")
 	}
 	for _, s := range granted { // before the client knows, and can make another connection end this one
-		c.b.tellSubscribed(c, s.filter)
+		c.b.reportSubscribed(c, s.filter)
 	}
 	c.w.Answer(packet, &c.batch)
 	c.pullRetained(granted, replaced)
 	return nil
 }
 
-func subscribeMistake(pk *packets.Packet) string {
+func subscribeError(pk *packets.Packet) string {
 	if len(pk.Filters) == 0 {
 		return "no filter"
 	}
@@ -185,7 +185,7 @@ func (c *conn) stored() error {
 
 // withdrawAll undoes the subscriptions of a SUBSCRIBE that is not granted, the last first:
 // it may have the same filter twice.
-func (c *conn) withdrawAll(granted, replaced []*subscription) {
+func (c *conn) undoAll(granted, replaced []*subscription) {
 	for i, s := range slices.Backward(granted) {
 		c.withdraw(s, replaced[i])
 	}

@@ -310,7 +310,7 @@ func TestRoutesAreBounded(t *testing.T) {
 		packet  int // in which it came
 	}{
 		"short topics in large packets": {1, "#", 1_000, 10, 64 << 10},
-		"topics of 1 KiB":               {1, "#", 5_000, routeTopic, routeTopic},
+		"topics of 1 KiB":               {1, "#", 5_000, maxRouteTopic, maxRouteTopic},
 		"the longest topics":            {1, "#", 300, 65_535, 65_535},
 		"many readers":                  {100, "#", 700, 10, 10},
 		"very many readers":             {1_000, "#", 70, 10, 10},

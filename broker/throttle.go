@@ -16,9 +16,9 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// guard stands before the passwords: a hash is made to be expensive. It counts a guess before it is looked at,
+// loginThrottle stands before the passwords: a hash is made to be expensive. It counts a guess before it is looked at,
 // looks at few at a time, lets few wait, and looks at the same one once, however many bring it.
-type guard struct {
+type loginThrottle struct {
 	most  int // guesses in guardTime: wrong ones, and those that are being looked at
 	now   func() time.Time
 	turns chan struct{}
@@ -26,21 +26,21 @@ type guard struct {
 
 	mu      sync.Mutex
 	key     [sha256.Size]byte // of the digests, made anew by each process
-	counted map[digest]guesses
-	looking map[digest]*look
+	counted map[digest]attempts
+	looking map[digest]*passwordCheck
 	right   map[digest]time.Time // passwords that were right, and until when that is remembered
 }
 
 // digest stands for a user's name and a password, or an address and a name, of which nothing else is kept.
 type digest [sha256.Size]byte
 
-type guesses struct {
+type attempts struct {
 	n     int
 	since time.Time
 }
 
-// look is a password that is being looked at.
-type look struct {
+// passwordCheck is a password that is being looked at.
+type passwordCheck struct {
 	done chan struct{}
 	ok   bool
 }
@@ -56,20 +56,20 @@ const (
 )
 
 const (
-	guardTime   = time.Minute
-	guardSize   = 10_000 // that are counted, and remembered
-	rightTime   = 5 * time.Minute
-	guardNames  = 10        // times as many guesses as for one name are those of one address for all names
-	queuedWork  = 5_000_000 // rounds of hashing that wait for one turn: some seconds' worth
-	queuedLeast = 4
+	attemptWindow      = time.Minute
+	maxRemembered      = 10_000 // that are counted, and remembered
+	rememberTime       = 5 * time.Minute
+	attemptsPerAddress = 10        // times as many guesses as for one name are those of one address for all names
+	maxQueuedRounds    = 5_000_000 // rounds of hashing that wait for one turn: some seconds' worth
+	minQueued          = 4
 )
 
 // newGuard makes one for hashes of at most so many rounds.
-func newGuard(most, rounds int, now func() time.Time) *guard {
+func newLoginThrottle(most, rounds int, now func() time.Time) *loginThrottle {
 	turns := max(1, runtime.GOMAXPROCS(0)/2)
-	g := &guard{
-		most: most, now: now, turns: make(chan struct{}, turns), queue: turns * max(queuedLeast, queuedWork/max(1, rounds)),
-		counted: make(map[digest]guesses), looking: make(map[digest]*look), right: make(map[digest]time.Time),
+	g := &loginThrottle{
+		most: most, now: now, turns: make(chan struct{}, turns), queue: turns * max(minQueued, maxQueuedRounds/max(1, rounds)),
+		counted: make(map[digest]attempts), looking: make(map[digest]*passwordCheck), right: make(map[digest]time.Time),
 	}
 	_, _ = rand.Read(g.key[:]) // crypto/rand never fails
 	return g
@@ -77,11 +77,11 @@ func newGuard(most, rounds int, now func() time.Time) *guard {
 
 // check has a password looked at, but for somebody who was wrong too often. What was right a short time ago is not
 // looked at again.
-func (g *guard) check(address, user string, password []byte, matches func() bool) verdict {
+func (g *loginThrottle) check(address, user string, password []byte, matches func() bool) verdict {
 	d := g.digest(user, password)
 	who, from := g.digest(address, []byte(user)), g.digest(address, nil) // a name may be 64 KiB long
 	g.mu.Lock()
-	if g.count(who) >= g.most || g.count(from) >= g.most*guardNames {
+	if g.count(who) >= g.most || g.count(from) >= g.most*attemptsPerAddress {
 		g.mu.Unlock()
 		return tooMany
 	}
@@ -98,7 +98,7 @@ func (g *guard) check(address, user string, password []byte, matches func() bool
 		g.mu.Unlock()
 		return busy
 	}
-	l := &look{done: make(chan struct{})}
+	l := &passwordCheck{done: make(chan struct{})}
 	g.looking[d] = l
 	g.add(who, 1)
 	g.add(from, 1)
@@ -120,14 +120,14 @@ func (g *guard) check(address, user string, password []byte, matches func() bool
 	return l.verdict()
 }
 
-func (l *look) verdict() verdict {
+func (l *passwordCheck) verdict() verdict {
 	if l.ok {
 		return right
 	}
 	return wrong
 }
 
-func (g *guard) digest(name string, of []byte) (d digest) {
+func (g *loginThrottle) digest(name string, of []byte) (d digest) {
 	mac := hmac.New(sha256.New, g.key[:])
 	mac.Write([]byte(name))
 	mac.Write([]byte{0}) // which no name has
@@ -137,52 +137,52 @@ func (g *guard) digest(name string, of []byte) (d digest) {
 }
 
 // count is how many guesses count; add changes it. The guard is locked.
-func (g *guard) count(who digest) int {
+func (g *loginThrottle) count(who digest) int {
 	c := g.counted[who]
-	if g.now().Sub(c.since) > guardTime {
+	if g.now().Sub(c.since) > attemptWindow {
 		return 0
 	}
 	return c.n
 }
 
-func (g *guard) add(who digest, n int) {
+func (g *loginThrottle) add(who digest, n int) {
 	c := g.counted[who]
-	if now := g.now(); now.Sub(c.since) > guardTime {
-		c = guesses{since: now}
+	if now := g.now(); now.Sub(c.since) > attemptWindow {
+		c = attempts{since: now}
 	}
 	if c.n = max(0, c.n+n); c.n == 0 {
 		delete(g.counted, who)
 		return
 	}
-	if _, there := g.counted[who]; !there && len(g.counted) >= guardSize {
-		g.forget()
+	if _, there := g.counted[who]; !there && len(g.counted) >= maxRemembered {
+		g.evict()
 	}
 	g.counted[who] = c
 }
 
-// forget makes room among what is counted: what counts no more goes first, and then the least.
-func (g *guard) forget() {
-	for least := 1; len(g.counted) >= guardSize; least++ {
+// evict makes room among what is counted: what counts no more goes first, and then the least.
+func (g *loginThrottle) evict() {
+	for least := 1; len(g.counted) >= maxRemembered; least++ {
 		for who, c := range g.counted {
-			if c.n <= least || g.now().Sub(c.since) > guardTime {
+			if c.n <= least || g.now().Sub(c.since) > attemptWindow {
 				delete(g.counted, who)
 			}
 		}
 	}
 }
 
-func (g *guard) remember(d digest) {
-	if len(g.right) >= guardSize {
+func (g *loginThrottle) remember(d digest) {
+	if len(g.right) >= maxRemembered {
 		for old, until := range g.right {
 			if !g.now().Before(until) {
 				delete(g.right, old)
 			}
 		}
-		if len(g.right) >= guardSize {
+		if len(g.right) >= maxRemembered {
 			clear(g.right)
 		}
 	}
-	g.right[d] = g.now().Add(rightTime)
+	g.right[d] = g.now().Add(rememberTime)
 }
 
 // identify says who it is, or the reason code of who isn't let in, and why if there is more to say. One who knows a
@@ -200,7 +200,7 @@ func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byt
 	if known {
 		name = u.Name
 	}
-	switch b.guard.check(network(remote), name, c.password, func() bool { return b.auth.matches(c) }) {
+	switch b.logins.check(network(remote), name, c.password, func() bool { return b.auth.matches(c) }) {
 	case tooMany:
 		return id, codeConnectRate, ""
 	case busy:
@@ -262,12 +262,12 @@ func halfEach(what string, most int, setting string) *quota.Quota {
 	return quota.New(what, "user", quota.Limit{Most: int64(most+1) / 2, Setting: "half of " + setting}, quota.Limit{Most: int64(most), Setting: setting})
 }
 
-// seat is what a connection counts for: its user, if it has one, and the host it comes from,
+// connectionOwner is what a connection counts for: its user, if it has one, and the host it comes from,
 // but for this one: behind it may be a proxy, with everybody.
-type seat struct{ user, host string }
+type connectionOwner struct{ user, host string }
 
-func seatOf(id Identity, remote net.Addr) seat {
-	s := seat{user: id.User}
+func ownerOf(id Identity, remote net.Addr) connectionOwner {
+	s := connectionOwner{user: id.User}
 	if tcp, ok := remote.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
 		s.host = hostOf(tcp.AddrPort().Addr())
 	}
@@ -276,9 +276,9 @@ func seatOf(id Identity, remote net.Addr) seat {
 
 func hostOf(a netip.Addr) string { return a.Unmap().WithZone("").String() }
 
-// sit counts a connection or request, or says why there is no room. The one that it takes over,
+// takeConnection counts a connection or request, or says why there is no room. The one that it takes over,
 // if any, makes room.
-func (q *quotas) sit(at, over seat) error {
+func (q *quotas) takeConnection(at, over connectionOwner) error {
 	if err := take(q.users, at.user, over.user); err != nil {
 		return err
 	}
@@ -297,8 +297,8 @@ func take(q *quota.Quota, key, over string) error {
 	return q.Take(key, 1)
 }
 
-// stand gives back what sit counted.
-func (q *quotas) stand(at seat) {
+// releaseConnection gives back what sit counted.
+func (q *quotas) releaseConnection(at connectionOwner) {
 	q.users.Add(at.user, -1)
 	q.hosts.Add(at.host, -1)
 }
@@ -314,10 +314,10 @@ const (
 	quantumTime    = 200 * time.Microsecond
 	clockEvery     = 8 // packets, or reads without one, after which the clock is looked at
 
-	pauseFactor = 2                // times what a quantum took
-	pauseLeast  = time.Millisecond // what a timer can do
-	pauseMost   = 100 * time.Millisecond
-	storeMost   = 50 * time.Millisecond // that the end of a quantum waits for what was published in it
+	pauseFactor  = 2                // times what a quantum took
+	pauseLeast   = time.Millisecond // what a timer can do
+	pauseMost    = 100 * time.Millisecond
+	maxStoreWait = 50 * time.Millisecond // that the end of a quantum waits for what was published in it
 
 	ownPause    = 50 * time.Microsecond  // a read that waits so long ends the quantum: the client paused by itself
 	idleAfter   = 20 * time.Millisecond  // a read that waits so long ends a flood
@@ -383,7 +383,7 @@ func (m *metered) Read(p []byte) (int, error) {
 	}
 	began := time.Now()
 	n, err := m.TCPConn.Read(p)
-	for n == 0 && m.c.mayGoOn(err) {
+	for n == 0 && m.c.extendDeadline(err) {
 		n, err = m.TCPConn.Read(p)
 	}
 	now := time.Now()
@@ -457,9 +457,9 @@ func (c *conn) endQuantum(now time.Time) {
 	if c.b.neighbour.beside(c.ident.ClientID, now) {
 		c.batch.Flush()
 		c.recent = nil // it may be outdated after the pause, and is large
-		c.acks.settle(storeMost)
+		c.acks.waitAll(maxStoreWait)
 		runtime.Gosched()
-		c.pause(min(pauseFactor*time.Since(q.began), pauseMost), &c.toldFlood,
+		c.pause(min(pauseFactor*time.Since(q.began), pauseMost), &c.loggedFlood,
 			"a client that sends without a pause is read more slowly while others publish")
 	}
 	q.begin(time.Now())
@@ -481,7 +481,7 @@ func (c *conn) keepRate() {
 		return
 	}
 	c.batch.Flush()
-	c.pause(ahead, &c.toldRate, "a client that sends more packets a second than limits.packetRate is read at that rate")
+	c.pause(ahead, &c.loggedRate, "a client that sends more packets a second than limits.packetRate is read at that rate")
 	c.quantum.begin(time.Now())
 }
 
@@ -489,15 +489,15 @@ func (c *conn) keepRate() {
 // messages. Serving a large tree takes as much as a flood, so while others publish it pauses in the same measure.
 func (c *conn) servedRetained(took time.Duration, more bool) {
 	if !c.b.neighbour.beside(c.ident.ClientID, time.Now()) {
-		c.owing = 0
+		c.retainedPause = 0
 		return
 	}
-	c.owing = min(c.owing+pauseFactor*took, pauseMost)
-	if !more || c.owing < pauseLeast {
+	c.retainedPause = min(c.retainedPause+pauseFactor*took, pauseMost)
+	if !more || c.retainedPause < pauseLeast {
 		return
 	}
-	c.pause(c.owing, &c.toldRetained, "a client that is sent many retained messages gets them more slowly while others publish")
-	c.owing = 0
+	c.pause(c.retainedPause, &c.loggedRetained, "a client that is sent many retained messages gets them more slowly while others publish")
+	c.retainedPause = 0
 }
 
 // pause waits, counts it, and logs the reason once for a connection.
@@ -507,7 +507,7 @@ func (c *conn) pause(d time.Duration, told *bool, reason string) {
 	c.b.metrics.pausedSeconds.Add(d.Seconds())
 	if !*told {
 		*told = true
-		c.b.floods.Info().Str("client", c.ident.ClientID).Str("user", c.ident.User).Str("remote", c.ident.Remote).Msg(reason)
+		c.b.sampledLog.Info().Str("client", c.ident.ClientID).Str("user", c.ident.User).Str("remote", c.ident.Remote).Msg(reason)
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -191,7 +191,7 @@ func TestConnectionsOfOneUser(t *testing.T) {
 	open(t, b, "nobody too")
 	open(t, b, "nobody three")
 	open(t, b, "second", op) // takes its own place over
-	require.Equal(t, int64(2), b.Stats().Rejected[fullSeats])
+	require.Equal(t, int64(2), b.Stats().Rejected[tooManyOfOne])
 
 	ctx, end := context.WithCancel(context.Background())
 	r := httptest.NewRequest("GET", "/", nil).WithContext(ctx)
@@ -428,9 +428,9 @@ func TestTrial04SubscriptionsByUserAndForAll(t *testing.T) {
 	require.Greater(t, other, first/3, "and another user has as much as is left, but for half of it")
 	open(t, b, "willing", credentialsOf("any", "secret"), withWill("w", "x", 0)).leave(b, "willing")
 
-	b.clients.connected("first").disconnect(0, errLeft)
-	b.clients.connected("other").disconnect(0, errLeft)
-	b.clients.connected("second").disconnect(0, errLeft)
+	b.clients.connected("first").disconnect(0, errDisconnected)
+	b.clients.connected("other").disconnect(0, errDisconnected)
+	b.clients.connected("second").disconnect(0, errDisconnected)
 	require.Eventually(t, func() bool { return b.quotas.state.Held() == 0 }, patience, time.Millisecond, "all of it is given back")
 }
 
