@@ -119,12 +119,15 @@ func (c *Client) Get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	text, err := c.ask(ctx, call{method: http.MethodGet, path: path, query: values})
-	if err != nil {
+	return c.read(ctx, call{path: path, query: values}, into)
+}
+
+// read asks for a JSON document.
+func (c *Client) read(ctx context.Context, r call, into any) error {
+	r.method = http.MethodGet
+	text, err := c.ask(ctx, r)
+	if err != nil || into == nil {
 		return err
-	}
-	if into == nil {
-		return nil
 	}
 	return c.decode(text, into)
 }
@@ -133,7 +136,8 @@ const sessionsPath = "/sessions"
 
 // Sessions lists the sessions of the broker's clients. A node's core answers it, too.
 func (c *Client) Sessions(ctx context.Context) (list resource.SessionList, err error) {
-	return list, c.Get(ctx, sessionsPath, &list)
+	err = c.Get(ctx, sessionsPath, &list)
+	return list, err
 }
 
 // EndSession ends the session of a client.

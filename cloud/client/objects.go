@@ -263,22 +263,14 @@ const tableForm = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 // Object reads one object.
 func (c *Client) Object(ctx context.Context, k Kind, namespace, name string) (o Object, err error) {
-	err = c.read(ctx, k, namespace, name, "", &o)
+	err = c.read(ctx, call{path: k.path(namespace, name)}, &o)
 	return o, err
 }
 
-// Row reads one object as a Table with one row.
-func (c *Client) Row(ctx context.Context, k Kind, namespace, name string) (t Table, err error) {
-	err = c.read(ctx, k, namespace, name, tableForm, &t)
+// Row reads one object as a Table with one row. With whole the row has all of the object.
+func (c *Client) Row(ctx context.Context, k Kind, namespace, name string, whole bool) (t Table, err error) {
+	err = c.read(ctx, call{path: k.path(namespace, name), query: ListOptions{Whole: whole}.query(), accept: tableForm}, &t)
 	return t, err
-}
-
-func (c *Client) read(ctx context.Context, k Kind, namespace, name, accept string, into any) error {
-	text, err := c.ask(ctx, call{method: http.MethodGet, path: k.path(namespace, name), accept: accept})
-	if err != nil {
-		return err
-	}
-	return c.decode(text, into)
 }
 
 // List reads all objects that are meant, page by page, and returns the revision of them all: a watch

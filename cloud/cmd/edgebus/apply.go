@@ -73,9 +73,6 @@ func (o *applyOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := o.open(cmd); err != nil {
-		return err
-	}
 	if _, err := o.Kinds(cmd.Context()); err != nil { // once, rather than for each
 		return err
 	}
@@ -427,9 +424,6 @@ func (o *deleteOptions) run(cmd *cobra.Command, args []string) error {
 	if (len(o.files) > 0) == (len(args) > 0) {
 		return withCode(misused, "say what to delete: KIND NAME…, KIND -l LABELS, or -f FILE")
 	}
-	if err := o.open(cmd); err != nil {
-		return err
-	}
 	ctx := cmd.Context()
 	var count tally
 	list, err := o.named(ctx, args)
@@ -603,9 +597,6 @@ what it does here. kubectl apply of an export takes all of it for the manifest's
 
 func (o *exportOptions) run(cmd *cobra.Command, args []string) error {
 	o.errs = cmd.ErrOrStderr()
-	if err := o.open(cmd); err != nil {
-		return err
-	}
 	kinds, err := o.exported(cmd.Context(), args)
 	if err != nil {
 		return err

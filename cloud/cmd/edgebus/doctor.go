@@ -50,8 +50,8 @@ because the hub does not answer.`,
 			if o.at, err = o.resolve(); err != nil {
 				return err
 			}
-			if err := o.check(); err != nil {
-				return err
+			if o.limit < 1 {
+				return withCode(misused, "--limit is at least 1, not %d", o.limit)
 			}
 			if len(args) == 0 {
 				return o.all(cmd.Context(), cmd.OutOrStdout())
@@ -63,7 +63,7 @@ because the hub does not answer.`,
 	f := cmd.Flags()
 	f.StringVar(&o.core, "core", "http://127.0.0.1:10550", "the core's HTTP address; not asked if nothing answers there, unless it is given")
 	f.IntVar(&o.limit, "limit", 50, "without a NODE: list so many nodes")
-	f.StringVarP(&o.output, "output", "o", "text", "text or json")
+	outputFlag(cmd, &o.output, "", "text", "json")
 	return cmd
 }
 
@@ -71,16 +71,6 @@ because the hub does not answer.`,
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
-
-func (o doctorOptions) check() error {
-	if o.output != "text" && o.output != "json" {
-		return fmt.Errorf("--output is text or json, not %q", o.output)
-	}
-	if o.limit < 1 {
-		return errors.New("--limit is at least 1")
-	}
-	return nil
-}
 
 // one looks at one node.
 func (o doctorOptions) one(ctx context.Context, node string, out io.Writer) error {

@@ -17,12 +17,17 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// getOptions are the flags of edgebus get and watch.
+// getOptions are the flags of edgebus get and watch, and what is printed.
 type getOptions struct {
 	hub
 	output, labels, fields string
 	all, watch             bool
 	out, errs              io.Writer
+
+	mixed   bool            // there are several kinds: names are printed with theirs
+	table   *tablePrinter   // of the last kind
+	nodes   []string        // of devices that were printed
+	objects []client.Object // to be printed as json or yaml
 }
 
 func newGet() *cobra.Command {
@@ -69,25 +74,19 @@ that changed. When the hub restarts meanwhile, it goes on where it was.`,
 func (o *getOptions) register(cmd *cobra.Command) {
 	o.flags(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json, yaml or name, which other commands take")
+	outputFlag(cmd, &o.output, "name prints what other commands take as arguments", "table", "wide", "json", "yaml", "name")
 	f.StringVarP(&o.labels, "selector", "l", "", "only objects with these labels: room=hall,floor!=2")
 	f.StringVar(&o.fields, "field-selector", "", "only objects with these fields: spec.nodeName=n1")
 	f.BoolVarP(&o.all, "all-namespaces", "A", false, "of all namespaces")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml", "name"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
-	if err := checkOutput(o.output, "table", "wide", "json", "yaml", "name"); err != nil {
-		return err
-	}
-	if err := o.open(cmd); err != nil {
-		return err
-	}
 	targets, err := o.targets(cmd.Context(), args)
 	if err != nil {
 		return err
 	}
+	o.mixed = slices.ContainsFunc(targets, func(t target) bool { return t.kind.Qualified() != targets[0].kind.Qualified() })
 	named := targets[0].name != ""
 	switch {
 	case named && (o.labels != "" || o.fields != "" || o.all):
@@ -97,9 +96,18 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	case o.watch:
 		return o.follow(cmd.Context(), targets[0])
 	case named:
-		return o.some(cmd.Context(), targets)
+		err = o.some(cmd.Context(), targets)
+	default:
+		err = o.every(cmd.Context(), targets)
 	}
-	return o.every(cmd.Context(), targets)
+	if err != nil && len(o.objects) == 0 {
+		return err
+	}
+	o.tellOffline(cmd.Context(), o.errs, o.nodes)
+	if o.output == "json" || o.output == "yaml" {
+		err = errors.Join(printDocuments(o.out, o.output, o.objects, named && len(targets) == 1), err)
+	}
+	return err
 }
 
 // target is a kind, and an object of it if it has a name.
@@ -161,42 +169,59 @@ func (h *hub) targets(ctx context.Context, args []string) (all []target, err err
 	return all, nil
 }
 
-func (o *getOptions) printer(k client.Kind, named bool) *tablePrinter {
-	return &tablePrinter{out: o.out, wide: o.output == "wide", namespaces: o.all && k.Namespaced, kind: k, named: named}
+// show prints objects of a kind: rows of a table, or their names. Those for json and yaml are collected.
+func (o *getOptions) show(k client.Kind, t client.Table, note string) error {
+	switch o.output {
+	case "table", "wide":
+		if o.table == nil || o.table.kind.Qualified() != k.Qualified() {
+			if o.table != nil && o.table.headed && len(t.Rows) > 0 {
+				fmt.Fprintln(o.out)
+			}
+			o.table = &tablePrinter{out: o.out, wide: o.output == "wide", namespaces: o.all && k.Namespaced, kind: k, named: o.mixed}
+		}
+		err := o.table.print(t, note)
+		o.nodes, o.table.nodes = append(o.nodes, o.table.nodes...), nil
+		return err
+	case "name":
+		for _, r := range t.Rows {
+			name := r.Object.Metadata.Name
+			if o.all && k.Namespaced {
+				name = r.Object.Metadata.Namespace + "/" + name
+			}
+			if _, err := fmt.Fprintln(o.out, label(k, name)); err != nil {
+				return err
+			}
+		}
+	default:
+		for _, r := range t.Rows {
+			o.objects = append(o.objects, r.Object)
+		}
+	}
+	return nil
+}
+
+// showNow is show, and prints each object as a document of its own.
+func (o *getOptions) showNow(k client.Kind, t client.Table, note string) error {
+	err := o.show(k, t, note)
+	for _, got := range o.objects {
+		if o.output == "yaml" {
+			fmt.Fprintln(o.out, "---")
+		}
+		err = errors.Join(err, printDocuments(o.out, o.output, []client.Object{got}, true))
+	}
+	o.objects = nil
+	return err
 }
 
 func (o *getOptions) isTable() bool { return o.output == "table" || o.output == "wide" }
 
-// some shows objects by name. Those that can't be had are said, and the others shown.
+// some shows objects by name. An error is printed for each that can't be read.
 func (o *getOptions) some(ctx context.Context, targets []target) error {
-	var objects []client.Object
 	var count tally
-	var printer *tablePrinter
-	table := func(t target) error {
-		row, err := o.Row(ctx, t.kind, t.namespace, t.name)
-		if err != nil {
-			return err
-		}
-		if printer == nil || printer.kind.Qualified() != t.kind.Qualified() {
-			printer = o.printer(t.kind, t.kind.Name != targets[0].kind.Name)
-		}
-		return printer.print(row, "")
-	}
 	for i, t := range targets {
-		var err error
-		switch {
-		case o.isTable():
-			err = table(t)
-		default:
-			var got client.Object
-			got, err = o.Object(ctx, t.kind, t.namespace, t.name)
-			switch {
-			case err != nil:
-			case o.output == "name":
-				err = o.documents(t.kind, []client.Object{got}, true)
-			default:
-				objects = append(objects, got)
-			}
+		row, err := o.Row(ctx, t.kind, t.namespace, t.name, !o.isTable())
+		if err == nil {
+			err = o.show(t.kind, row, "")
 		}
 		if len(targets) == 1 && err != nil {
 			return err
@@ -209,81 +234,31 @@ func (o *getOptions) some(ctx context.Context, targets []target) error {
 			}
 		}
 	}
-	if printer != nil {
-		o.tellLeft(ctx, o.errs, printer.nodes)
-	}
-	if o.output == "name" {
-		return count.err()
-	}
-	return errors.Join(o.documents(targets[0].kind, objects, len(targets) == 1), count.err())
-}
-
-// documents prints objects unless they were printed as tables.
-func (o *getOptions) documents(k client.Kind, objects []client.Object, single bool) error {
-	switch {
-	case o.isTable():
-		return nil
-	case o.output == "name":
-		for _, got := range objects {
-			name := got.Metadata.Name
-			if o.all && k.Namespaced {
-				name = got.Metadata.Namespace + "/" + name
-			}
-			if _, err := fmt.Fprintln(o.out, label(k, name)); err != nil {
-				return err
-			}
-		}
-		return nil
-	case single && len(objects) == 0:
-		return nil
-	}
-	return printDocuments(o.out, o.output, objects, single)
+	return count.err()
 }
 
 // every shows all objects of each kind.
 func (o *getOptions) every(ctx context.Context, targets []target) error {
-	var objects []client.Object
-	shown := 0
 	for _, t := range targets {
-		printer := o.printer(t.kind, len(targets) > 1)
 		n := 0
-		var err error
-		if o.isTable() {
-			_, err = o.Tables(ctx, t.kind, o.options(t), func(page client.Table) error {
-				if n == 0 && shown > 0 && len(page.Rows) > 0 {
-					fmt.Fprintln(o.out)
-				}
-				n += len(page.Rows)
-				return printer.print(page, "")
-			})
-		} else {
-			_, err = o.List(ctx, t.kind, o.options(t), func(page []client.Object) error {
-				n += len(page)
-				if o.output == "name" {
-					return o.documents(t.kind, page, false)
-				}
-				objects = append(objects, page...)
-				return nil
-			})
-		}
+		_, err := o.Tables(ctx, t.kind, o.options(t), func(page client.Table) error {
+			n += len(page.Rows)
+			return o.show(t.kind, page, "")
+		})
 		if err != nil {
 			return err
 		}
-		if shown += n; n == 0 && o.isTable() && len(targets) < mostNothings {
+		if n == 0 && o.isTable() && len(targets) < mostNothings {
 			o.nothing(t.kind)
 		}
-		o.tellLeft(ctx, o.errs, printer.nodes)
 	}
-	if o.output == "name" {
-		return nil
-	}
-	return o.documents(targets[0].kind, objects, false)
+	return nil
 }
 
-// mostNothings is from how many kinds on it is not said of each that there is none.
+// mostNothings is the number of kinds from which on it is not said for each that it has no objects.
 const mostNothings = 5
 
-// nothing says that there are no objects, beside what is printed for programs.
+// nothing says that there are no objects, on standard error: programs read standard output.
 func (o *getOptions) nothing(k client.Kind) {
 	where := ""
 	if k.Namespaced && !o.all {
@@ -296,7 +271,7 @@ func (o *getOptions) nothing(k client.Kind) {
 }
 
 func (o *getOptions) options(t target) client.ListOptions {
-	lo := client.ListOptions{Labels: o.labels, Fields: o.fields}
+	lo := client.ListOptions{Labels: o.labels, Fields: o.fields, Whole: o.watch || !o.isTable() && o.output != "name"}
 	if !o.all {
 		lo.Namespace = t.namespace
 	}
@@ -306,33 +281,23 @@ func (o *getOptions) options(t target) client.ListOptions {
 	return lo
 }
 
-// follow shows what there is, and then every change, until somebody stops it.
+// follow shows the objects, and then every change, until it is interrupted.
 func (o *getOptions) follow(ctx context.Context, t target) error {
-	printer := o.printer(t.kind, false)
 	shown := history{}
 	for {
 		n := 0
-		var rev string
-		var err error
-		if o.isTable() {
-			rev, err = o.Tables(ctx, t.kind, o.whole(t), func(page client.Table) error {
-				n += len(page.Rows)
-				for _, row := range page.Rows {
-					shown.note("", row.Object, time.Now())
-				}
-				return printer.print(page, "")
-			})
-		} else {
-			rev, err = o.List(ctx, t.kind, o.options(t), func(page []client.Object) error {
-				n += len(page)
-				return o.each(t.kind, page)
-			})
-		}
+		rev, err := o.Tables(ctx, t.kind, o.options(t), func(page client.Table) error {
+			n += len(page.Rows)
+			for _, row := range page.Rows {
+				shown.note("", row.Object, time.Now())
+			}
+			return o.showNow(t.kind, page, "")
+		})
 		if err == nil && n == 0 && t.name != "" {
 			err = withCode(notFound, "there is no %s", label(t.kind, t.name))
 		}
 		if err == nil {
-			err = o.changes(ctx, t, rev, printer, shown)
+			err = o.WatchTables(ctx, t.kind, o.options(t), rev, func(e client.Event) error { return o.change(t.kind, e, shown) })
 		}
 		if !errors.Is(err, resource.Gone) {
 			return unlessEnded(err)
@@ -340,45 +305,19 @@ func (o *getOptions) follow(ctx context.Context, t target) error {
 	}
 }
 
-// whole are options for Tables whose rows have their objects.
-func (o *getOptions) whole(t target) client.ListOptions {
-	lo := o.options(t)
-	lo.Whole = true
-	return lo
-}
-
-func (o *getOptions) changes(ctx context.Context, t target, rev string, printer *tablePrinter, shown history) error {
-	if o.isTable() {
-		return o.WatchTables(ctx, t.kind, o.whole(t), rev, func(e client.Event) error {
-			if len(e.Table.Rows) != 1 {
-				return printer.print(*e.Table, "")
-			}
-			note, told := shown.note(e.Type, e.Table.Rows[0].Object, time.Now())
-			if !told {
-				e.Table.Rows = nil // but its columns count
-			}
-			return printer.print(*e.Table, note)
-		})
-	}
-	return o.Watch(ctx, t.kind, o.options(t), rev, func(e client.Event) error {
-		if e.Type == "DELETED" {
-			return nil // the object as it was would look like one that is
-		}
-		return o.each(t.kind, []client.Object{e.Object})
-	})
-}
-
-// each prints objects one after the other, as a stream.
-func (o *getOptions) each(k client.Kind, objects []client.Object) error {
-	for _, got := range objects {
-		if o.output == "yaml" {
-			fmt.Fprintln(o.out, "---")
-		}
-		if err := o.documents(k, []client.Object{got}, true); err != nil {
-			return err
+// change shows a change.
+func (o *getOptions) change(k client.Kind, e client.Event, shown history) error {
+	note := ""
+	if o.isTable() && len(e.Table.Rows) == 1 {
+		var changed bool
+		if note, changed = shown.note(e.Type, e.Table.Rows[0].Object, time.Now()); !changed {
+			e.Table.Rows = nil // but its columns count
 		}
 	}
-	return nil
+	if e.Type == "DELETED" && !o.isTable() {
+		return nil // the object as it was would look like one that exists
+	}
+	return o.showNow(k, *e.Table, note)
 }
 
 func newKinds() *cobra.Command {
@@ -388,9 +327,6 @@ func newKinds() *cobra.Command {
 		Short: "List the kinds of objects that the hub serves",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := h.open(cmd); err != nil {
-				return err
-			}
 			all, err := h.Kinds(cmd.Context())
 			if err != nil {
 				return err
@@ -533,9 +469,6 @@ about it.
 }
 
 func (h *hub) describe(cmd *cobra.Command, args []string) error {
-	if err := h.open(cmd); err != nil {
-		return err
-	}
 	targets, err := h.targets(cmd.Context(), args)
 	if err != nil {
 		return err
@@ -557,7 +490,7 @@ func (h *hub) describe(cmd *cobra.Command, args []string) error {
 		}
 		var of resource.Device
 		if t.kind.Name == resource.KindDevice && o.Into(&of) == nil {
-			h.tellLeft(cmd.Context(), cmd.ErrOrStderr(), []string{of.Spec.NodeName})
+			h.tellOffline(cmd.Context(), cmd.ErrOrStderr(), []string{of.Spec.NodeName})
 		}
 		if err := d.events(cmd.Context(), h, o); err != nil {
 			return err

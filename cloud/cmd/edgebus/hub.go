@@ -27,7 +27,7 @@ type hub struct {
 	*client.Client
 }
 
-// flags are those of a command that asks the hub. All of it ends when time is up.
+// flags registers the flags of a command that asks the hub, and has it open the client before it runs. --timeout bounds all of it.
 func (h *hub) flags(cmd *cobra.Command) {
 	h.access.flags(cmd, "server", "")
 	h.namespaceFlag(cmd)
@@ -36,6 +36,9 @@ func (h *hub) flags(cmd *cobra.Command) {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if h.timeout < 0 {
 			return withCode(misused, "--timeout %s is less than nothing", h.timeout)
+		}
+		if err := h.open(cmd); err != nil {
+			return err
 		}
 		if h.timeout == 0 {
 			return run(cmd, args)
@@ -127,41 +130,45 @@ func (h *hub) in(k client.Kind) string {
 // label is how an object is called in what is printed: device/lamp.
 func label(k client.Kind, name string) string { return cmp.Or(k.Singular, k.Plural) + "/" + name }
 
-// left are those of the nodes that are offline, and since when. What the hub shows of their devices is from then, until
-// it says after a while (30 s) that it is unknown.
-func (h *hub) left(ctx context.Context, nodes []string) map[string]time.Time {
-	left := map[string]time.Time{}
+// offline finds out which of the nodes are offline, and since when. What the hub shows of their devices is from that time,
+// until it says after a while (30 s) that it is unknown. A node that may not be read is left out.
+func (h *hub) offline(ctx context.Context, nodes []string) map[string]time.Time {
+	since := map[string]time.Time{}
 	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode})
 	if err != nil {
-		return left
+		return since
 	}
 	for _, name := range nodes {
 		var n resource.Node
-		if name == "" {
-			continue
-		}
 		got, err := h.Object(ctx, k, "", name)
 		if err != nil || got.Into(&n) != nil {
-			continue // whoever may not read it is told nothing of it
+			continue
 		}
-		for _, c := range n.Status.Conditions {
-			if c.Type == resource.ConditionReady && c.Status == "False" {
-				left[name] = c.LastTransitionTime
-			}
+		if c, ok := condition(n.Status.Conditions, resource.ConditionReady); ok && c.Status == "False" {
+			since[name] = c.LastTransitionTime
 		}
 	}
-	return left
+	return since
 }
 
-const mostLeft = 20 // nodes that are asked about
+func condition(list []resource.Condition, kind string) (c resource.Condition, ok bool) {
+	i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == kind })
+	if i < 0 {
+		return c, false
+	}
+	return list[i], true
+}
 
-// tellLeft says beside a table of devices for which of them it is of the time when their node left.
-func (h *hub) tellLeft(ctx context.Context, errs io.Writer, nodes []string) {
+const mostOffline = 20 // nodes that are asked about
+
+// tellOffline says beside a table of devices which of their nodes are offline: what is shown of those devices may be old.
+func (h *hub) tellOffline(ctx context.Context, errs io.Writer, nodes []string) {
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return name == "" || name == "<none>" })
 	slices.Sort(nodes)
 	nodes = slices.Compact(nodes)
-	left := h.left(ctx, nodes[:min(len(nodes), mostLeft)])
-	for _, name := range slices.Sorted(maps.Keys(left)) {
-		fmt.Fprintf(errs, "! node %s has been offline for %s: what is shown of its devices is as of then\n", name, age(time.Since(left[name])))
+	since := h.offline(ctx, nodes[:min(len(nodes), mostOffline)])
+	for _, name := range slices.Sorted(maps.Keys(since)) {
+		fmt.Fprintf(errs, "! node %s has been offline for %s: what is shown of its devices is as of then\n", name, age(time.Since(since[name])))
 	}
 }
 

@@ -33,7 +33,7 @@ func TestVersionAndUsage(t *testing.T) {
 	require.Contains(t, errs.String(), "edgebus: ")
 	require.Equal(t, 1, run([]string{"tree", "a/b"}, &out, &errs))
 	require.Contains(t, errs.String(), `"a/b" is no node's name`)
-	require.Equal(t, 1, run([]string{"tree", "n1", "-o", "xml"}, &out, &errs))
+	require.Equal(t, misused, run([]string{"tree", "n1", "-o", "xml"}, &out, &errs))
 	require.Contains(t, errs.String(), "xml")
 }
 

@@ -161,9 +161,6 @@ value, or with -o json an object a line. + stands for one level of a topic, # fo
   edgebus sub v1/nodes/demo/devices/lamp/reported/power --count 1`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output, "text", "json"); err != nil {
-				return err
-			}
 			if err := b.open(); err != nil {
 				return err
 			}
@@ -181,7 +178,7 @@ value, or with -o json an object a line. + stands for one level of a topic, # fo
 		},
 	}
 	b.flags(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	outputFlag(cmd, &output, "", "text", "json")
 	cmd.Flags().IntVar(&count, "count", 0, "end after so many messages (default: at ctrl-C)")
 	return cmd
 }
@@ -260,9 +257,6 @@ now or not at all, and is never stored. What a device can, its mapper says.
 		Args:              cobra.RangeArgs(2, 3),
 		ValidArgsFunction: completeTwin(&h, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := h.open(cmd); err != nil {
-				return err
-			}
 			broker := h.access
 			broker.mqttFlag, broker.mqtt = "mqtt", mqtt
 			answer, err := h.call(cmd.Context(), broker, args[0], args[1], strings.Join(args[2:], ""))
@@ -361,20 +355,12 @@ func newSessionList() *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := checkOutput(output, "table", "json"); err != nil {
-			return err
-		}
-		if err := o.open(cmd); err != nil {
-			return err
-		}
 		list, err := o.Sessions(cmd.Context())
 		if err != nil {
 			return err
 		}
 		if output == "json" {
-			out := json.NewEncoder(cmd.OutOrStdout())
-			out.SetIndent("", "  ")
-			return out.Encode(list)
+			return printJSON(cmd.OutOrStdout(), list)
 		}
 		rows := [][]string{{"CLIENT", "USER", "CONNECTED", "REMOTE", "AWAY SINCE", "EXPIRES", "SUBSCRIPTIONS", "MESSAGES", "BYTES"}}
 		for _, s := range list.Sessions {
@@ -386,7 +372,7 @@ func newSessionList() *cobra.Command {
 		return new(grid).write(cmd.OutOrStdout(), rows)
 	}
 	o.flags(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	outputFlag(cmd, &output, "", "table", "json")
 	return cmd
 }
 
@@ -403,9 +389,6 @@ published, and messages that wait for it are dropped. The client identifier is f
 		Args:    cobra.MinimumNArgs(1),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := o.open(cmd); err != nil {
-			return err
-		}
 		for _, id := range args {
 			if err := o.EndSession(cmd.Context(), id); err != nil {
 				return err

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
+	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgebus/edgebus/cloud/client"
@@ -179,13 +181,30 @@ func printDocuments(out io.Writer, form string, objects []client.Object, single 
 	return printDocument(out, form, map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-func checkOutput(form string, known ...string) error {
-	for _, k := range known {
-		if form == k {
-			return nil
-		}
+// outputFlag registers --output, which is one of these, the first by default.
+func outputFlag(cmd *cobra.Command, to *string, usage string, choices ...string) {
+	*to = choices[0]
+	last := len(choices) - 1
+	usage = strings.TrimSuffix(strings.Join(choices[:last], ", ")+" or "+choices[last]+"; "+usage, "; ")
+	cmd.Flags().VarP(choice{to, choices}, "output", "o", usage)
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// choice is a flag's value, one of a few.
+type choice struct {
+	to *string
+	of []string
+}
+
+func (c choice) String() string { return *c.to }
+func (c choice) Type() string   { return "string" }
+
+func (c choice) Set(v string) error {
+	if !slices.Contains(c.of, v) {
+		return fmt.Errorf("it is one of %s", strings.Join(c.of, ", "))
 	}
-	return withCode(misused, "--output is %s, not %q", strings.Join(known, ", "), form)
+	*c.to = v
+	return nil
 }
 
 func plural(n int, one string) string {

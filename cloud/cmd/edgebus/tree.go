@@ -52,7 +52,7 @@ machine. The node's own broker has the same topics: --server mqtt://127.0.0.1:28
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&o.once, "once", false, "print the tree as it is, and end")
-	f.StringVarP(&o.output, "output", "o", "tree", "tree, or json: the whole tree with --once, else one object for each change")
+	outputFlag(cmd, &o.output, "json is the whole tree with --once, else one object for each change", "tree", "json")
 	f.DurationVar(&o.settle, "settle", 300*time.Millisecond, "with --once: the tree is whole when nothing came for this long")
 	return cmd
 }
@@ -60,9 +60,6 @@ machine. The node's own broker has the same topics: --server mqtt://127.0.0.1:28
 func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error {
 	if !topics.ValidName(node) {
 		return fmt.Errorf("%q is no node's name", node)
-	}
-	if o.output != "tree" && o.output != "json" {
-		return fmt.Errorf("--output is tree or json, not %q", o.output)
 	}
 	changes, err := o.follow(ctx, node)
 	if err != nil {
@@ -172,9 +169,7 @@ func (o treeOptions) printOnce(ctx context.Context, node string, changes <-chan 
 		return o.unknown(node)
 	}
 	if o.output == "json" {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(v.document())
+		return printJSON(out, v.document())
 	}
 	_, err := io.WriteString(out, v.text(time.Now(), 0))
 	return err

@@ -46,9 +46,6 @@ type twinOptions struct {
 
 func (o *twinOptions) begin(cmd *cobra.Command) (err error) {
 	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
-	if err := o.open(cmd); err != nil {
-		return err
-	}
 	o.device, err = o.KindOf(cmd.Context(), resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice})
 	return err
 }
@@ -66,9 +63,6 @@ a line for each property that is named.
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: completeTwin(&o.hub, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(o.output, "table", "json", "yaml", "value"); err != nil {
-				return err
-			}
 			if o.output == "value" && len(args) < 2 {
 				return withCode(misused, "-o value needs the name of a property")
 			}
@@ -79,7 +73,7 @@ a line for each property that is named.
 		},
 	}
 	o.flags(cmd)
-	cmd.Flags().StringVarP(&o.output, "output", "o", "table", "table, json, yaml or value")
+	outputFlag(cmd, &o.output, "value is the reported value alone", "table", "json", "yaml", "value")
 	return cmd
 }
 
@@ -124,7 +118,7 @@ func (o *twinOptions) get(ctx context.Context, name string, properties []string)
 		return nil
 	}
 	err = new(grid).write(o.out, twinRows(twin, properties, time.Now()))
-	o.tellLeft(ctx, o.errs, []string{d.Spec.NodeName})
+	o.tellOffline(ctx, o.errs, []string{d.Spec.NodeName})
 	return err
 }
 
@@ -196,9 +190,6 @@ func newTwinWatch() *cobra.Command {
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: completeTwin(&o.hub, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(o.output, "table", "json"); err != nil {
-				return err
-			}
 			if err := o.begin(cmd); err != nil {
 				return err
 			}
@@ -206,7 +197,7 @@ func newTwinWatch() *cobra.Command {
 		},
 	}
 	o.flags(cmd)
-	cmd.Flags().StringVarP(&o.output, "output", "o", "table", "table, or json: an object a line")
+	outputFlag(cmd, &o.output, "json is one object a line", "table", "json")
 	return cmd
 }
 
@@ -456,7 +447,7 @@ func (o *twinOptions) why(d resource.Device) string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	state := cmp.Or(d.Status.State, resource.Unknown)
-	if left, ok := o.left(ctx, []string{d.Spec.NodeName})[d.Spec.NodeName]; ok {
+	if left, ok := o.offline(ctx, []string{d.Spec.NodeName})[d.Spec.NodeName]; ok {
 		return fmt.Sprintf("its node %s has been offline for %s, and until then it was %s; edgebus doctor %s says more",
 			d.Spec.NodeName, age(time.Since(left)), state, d.Spec.NodeName)
 	}
