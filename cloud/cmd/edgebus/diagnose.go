@@ -14,12 +14,12 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// mark says how a finding is meant.
+// mark says how bad a finding is.
 type mark string
 
 const (
 	fine  mark = "ok"
-	look  mark = "look" // nothing is wrong, but somebody should know
+	look  mark = "look" // nothing is wrong, but it should be known
 	wrong mark = "wrong"
 )
 
@@ -34,7 +34,7 @@ type finding struct {
 	Advice string `json:"advice,omitempty"`
 }
 
-// diagnosis is all that was found out about a node.
+// diagnosis is what was found out about a node.
 type diagnosis struct {
 	Node     string               `json:"node"`
 	Verdict  string               `json:"verdict"`
@@ -42,11 +42,18 @@ type diagnosis struct {
 	Hub      *resource.LinkReport `json:"hub,omitempty"`
 	Core     *resource.LinkReport `json:"core,omitempty"`
 
-	unasked bool // the hub should have answered, and didn't
+	unasked bool // the hub did not answer, or refused to
 }
 
 func (d *diagnosis) add(m mark, advice, format string, args ...any) {
 	d.Findings = append(d.Findings, finding{m, fmt.Sprintf(format, args...), advice})
+}
+
+// addIf adds a finding if it is one.
+func (d *diagnosis) addIf(is bool, m mark, advice, format string, args ...any) {
+	if is {
+		d.add(m, advice, format, args...)
+	}
 }
 
 func (d diagnosis) has(m mark) bool {
@@ -65,7 +72,7 @@ func (d diagnosis) exit() error {
 	return nil
 }
 
-// When things count as wrong.
+// From when on something is a finding.
 const (
 	lateSeconds   = 30
 	clockLook     = 5 * time.Second
@@ -74,10 +81,10 @@ const (
 	recently      = 10 * time.Minute
 	fullQueue     = 0.8
 	fullQuota     = 0.9
-	flapping      = 3 // takeovers
+	manyTakeovers = 3
 )
 
-// diagnose draws the conclusions. It asks nobody anything.
+// diagnose draws the conclusions from the answers. It is a pure function but for the current time.
 func diagnose(f facts) diagnosis {
 	d := diagnosis{Node: f.node, Hub: f.hub, Core: f.core}
 	if f.alone() {
@@ -106,16 +113,15 @@ func diagnose(f facts) diagnosis {
 	return d
 }
 
-// node is what is told of a node in particular: alone, and among all.
+// node adds the findings about the node itself, which are the same in the diagnosis of one node and in the list of all.
 func (d *diagnosis) node(f facts) {
-	link := d.link(f)
-	if link != nil {
-		d.shape(f, *link)
+	if link := d.link(f); link != nil {
+		d.quality(f, *link)
 	}
 	d.devices(f)
 }
 
-// alone says whether the node has no hub by its own settings: what a hub says is of no concern then.
+// alone says whether the node has no hub by its own settings: a hub's answer does not matter then.
 func (f facts) alone() bool { return f.core != nil && f.core.Links[0].State == resource.Alone }
 
 // alone: only the core is looked at.
@@ -133,13 +139,13 @@ func (d *diagnosis) alone(f facts) {
 // signIn is what to do when the hub's API wants to know who asks.
 const signIn = "sign in with --cert and --key, with --user and --password-file, or with a context (edgebus context set)"
 
-// hubRefused says whether the hub answered, but doesn't know us, or doesn't allow it.
+// hubRefused says whether the hub answered that the credentials are missing, wrong, or not enough.
 func (f facts) hubRefused() bool {
 	kind := resource.KindOf(f.hubErr)
 	return kind == resource.Unauthorized || kind == resource.Forbidden
 }
 
-// hub: does it answer at all?
+// hub: does it answer?
 func (d *diagnosis) hub(f facts) {
 	if f.hub == nil {
 		d.unasked = true
@@ -166,47 +172,38 @@ func (d *diagnosis) hub(f facts) {
 	}
 }
 
-// ends: can both programs do their work?
+// ends: do both programs work?
 func (d *diagnosis) ends(f facts) {
 	if f.core != nil {
 		d.add(fine, "", "the core answers at %s (version %s)", f.coreAt, f.core.Version)
-	} else if f.coreGiven {
-		d.add(wrong, "is edgecore running there?", "the core does not answer at %s: %v", f.coreAt, f.coreErr)
 	}
+	d.addIf(f.core == nil && f.coreGiven, wrong, "is edgecore running there?", "the core does not answer at %s: %v", f.coreAt, f.coreErr)
 	for _, r := range []*resource.LinkReport{f.hub, f.core} {
 		if r == nil {
 			continue
 		}
-		if r.Gone != "" {
-			d.add(wrong, "what it acknowledged may be lost, and it refuses what it would have to store", "%s has lost its files: %s", r.Program, r.Gone)
-		}
-		if r.Short != "" {
-			d.add(wrong, "raise its limit (LimitNOFILE= of its unit, ulimit -n), or end the clients that hold so many connections",
-				"%s refuses new connections: %s, the rest are kept for its own work", r.Program, r.Short)
-		}
+		d.addIf(r.Gone != "", wrong, "what it acknowledged may be lost; it refuses messages that it would have to store: restore a backup (edgebus restore)",
+			"%s has lost its files: %s", r.Program, r.Gone)
+		d.addIf(r.Short != "", wrong, "raise its limit of open files (LimitNOFILE= of its unit, ulimit -n), or stop the clients that hold so many connections",
+			"%s refuses new connections: %s, the rest are kept for its own work", r.Program, r.Short)
 		for _, store := range slices.Sorted(maps.Keys(r.Failing)) {
-			d.add(wrong, "free space on its disk or mend it; it goes on by itself then", "%s can't store (%s): %s", r.Program, store, r.Failing[store])
+			d.add(wrong, "free space on its disk, or repair it; the program then continues by itself", "%s can't store (%s): %s", r.Program, store, r.Failing[store])
 		}
 		for _, store := range slices.Sorted(maps.Keys(r.Damaged)) {
-			d.add(wrong, "it works until it is stopped, and will not start again with these files", "%s has damaged files (%s): %s",
+			d.add(wrong, "it works until it is stopped, and will not start again with these files: restore a backup (edgebus restore)", "%s has damaged files (%s): %s",
 				r.Program, store, r.Damaged[store])
 		}
-		if r.FullestQueue > fullQueue {
-			d.add(look, "the client is away or slow: when it is full, it goes without (limits.session)", "the queue of client %q on %s is %.0f %% full",
-				r.FullestOf, r.Program, 100*r.FullestQueue)
-		}
-		if r.Missed > 0 {
-			d.add(look, "its log names the clients, which are away or slow: have them come, or end their sessions, or raise limits.session",
-				"%s had no room for %d messages in sessions since its start: those clients go without them", r.Program, r.Missed)
-		}
+		d.addIf(r.FullestQueue > fullQueue, look, "the client is offline or slow: when its queue is full, messages for it are dropped (limits.session)",
+			"the queue of client %q on %s is %.0f %% full", r.FullestOf, r.Program, 100*r.FullestQueue)
+		d.addIf(r.Missed > 0, look, "its log names the clients, which are offline or slow: connect them, end their sessions (edgebus session end), or raise limits.session",
+			"%s had no room for %d messages in sessions since its start, and dropped them", r.Program, r.Missed)
 	}
-	if f.hub != nil && f.core != nil && f.hub.Version != f.core.Version {
-		d.add(look, "upgrade the older one", "the hub has version %s, the core %s", f.hub.Version, f.core.Version)
-	}
+	d.addIf(f.hub != nil && f.core != nil && f.hub.Version != f.core.Version, look, "upgrade the older one",
+		"the hub has version %s, the core %s", f.version(f.hub), f.version(f.core))
 	d.clocks(f)
 }
 
-// clocks: by what both say at the same time, or by what the hub heard of the node last.
+// clocks compares the clocks: by the times that both report now, or by what the node told the hub last.
 func (d *diagnosis) clocks(f facts) {
 	var ahead time.Duration
 	switch {
@@ -237,7 +234,7 @@ func (d *diagnosis) clocks(f facts) {
 	}
 }
 
-// summary is all nodes, the worst first.
+// summary has one finding for each node, the worst first.
 type summary struct {
 	Hub   []finding     `json:"hub"`
 	Links []linkSummary `json:"links"`
@@ -251,11 +248,11 @@ type linkSummary struct {
 	Link resource.Link `json:"link"`
 }
 
-// summarise draws the conclusions about each node as diagnose does, and keeps the worst of each.
+// summarise draws the same conclusions about each node as diagnose, and keeps the worst finding of each.
 func summarise(r resource.LinkReport, nodes []facts) summary {
 	d := &diagnosis{}
 	hub := r
-	hub.Links = nil // what is said of one node is said below
+	hub.Links = nil // findings about a node are its own
 	d.ends(facts{hub: &hub})
 	s := summary{Hub: slices.DeleteFunc(d.Findings, func(f finding) bool { return f.Mark == fine }), More: r.More}
 	for _, f := range nodes {
@@ -269,32 +266,31 @@ func summarise(r resource.LinkReport, nodes []facts) summary {
 }
 
 func (s summary) exit() error {
-	bad := func(m mark) bool { return m == wrong }
-	if slices.ContainsFunc(s.Hub, func(f finding) bool { return bad(f.Mark) }) ||
-		slices.ContainsFunc(s.Links, func(l linkSummary) bool { return bad(l.Mark) }) {
+	if slices.ContainsFunc(s.Hub, func(f finding) bool { return f.Mark == wrong }) ||
+		slices.ContainsFunc(s.Links, func(l linkSummary) bool { return l.Mark == wrong }) {
 		return exitCode(1)
 	}
 	return nil
 }
 
-// devices: what stands between wishes and devices?
+// devices: do the mappers run, and have the devices the values that are desired?
 func (d *diagnosis) devices(f facts) {
 	away := keysWith(f.mappers, func(state string) bool { return state != resource.Online })
 	if len(away) > 0 {
-		d.add(wrong, "start it on the node; its log says why it ended", "mappers that are not running: %s", some(away))
+		d.add(wrong, "start them on the node; their logs say why they ended", "mappers that are not running: %s", some(away))
 	}
 	if len(f.devices) == 0 {
 		return
 	}
 	before := len(d.Findings)
 	d.notOnline(f)
-	var waiting, refused, unread, disputed, overridden, orphans []string
+	var waiting, refused, unread, conflicts, overridden, noModel []string
 	for _, x := range f.devices {
 		name := x.Metadata.Name
 		for _, c := range x.Status.Conditions {
 			switch {
 			case c.Type == "InSync" && c.Reason == "ModelMissing":
-				orphans = append(orphans, name+" (DeviceModel "+x.Spec.DeviceModelRef.Name+")")
+				noModel = append(noModel, name+" (DeviceModel "+x.Spec.DeviceModelRef.Name+")")
 			case c.Type == "InSync" && c.Status == "False" && c.Reason != resource.ReasonRefused:
 				instead, waits := behind(x.Status.Twin)
 				if waits {
@@ -308,25 +304,25 @@ func (d *diagnosis) devices(f facts) {
 			case c.Type == resource.ConditionReadable && c.Status == "False":
 				unread = append(unread, name+" ("+c.Message+")")
 			case c.Type == "TwinConflict" && c.Status == "True":
-				disputed = append(disputed, name+" ("+c.Message+")")
+				conflicts = append(conflicts, name+" ("+c.Message+")")
 			}
 		}
 	}
-	d.list(wrong, orphans, "create it", "devices whose model does not exist: %s")
-	d.list(wrong, unread, "does the device have them? mend how its model reaches them (propertyVisitors), or the device; its mapper goes on trying",
+	d.list(wrong, noModel, "create it", "devices whose model does not exist: %s")
+	d.list(wrong, unread, "does the device have them? correct its model (propertyVisitors), or repair the device; its mapper keeps trying",
 		"devices with values that can't be read: %s")
 	d.list(look, waiting, "the mapper applies it when the device is online", "devices that are not as they should be yet: %s")
-	d.list(look, overridden, "clear it there, with an empty value; to have the wish win, take it back and set it again: edgebus twin set DEVICE PROPERTY=",
+	d.list(look, overridden, "clear the override there, with an empty value; for the desired value to win, clear it and set it again: edgebus twin set DEVICE PROPERTY=",
 		"values that are overridden on the node: %s")
-	d.list(look, refused, "wish for a value that the device can take, or for none: edgebus twin set DEVICE PROPERTY= (after that, also for the same again)", "values that devices refused: %s")
-	d.list(look, disputed, "publish the value that you mean, on either side", "values that cloud and node disagree about: %s")
+	d.list(look, refused, "set a value that the device accepts, or none: edgebus twin set DEVICE PROPERTY= (after that the same value can be set again)", "values that devices refused: %s")
+	d.list(look, conflicts, "publish the right value, on either side", "values that cloud and node disagree about: %s")
 	if len(d.Findings) > before {
 		return
 	}
-	what := count(len(f.devices), "device")
+	what := plural(len(f.devices), "device")
 	if l := f.hubLink(); f.hub != nil && l.State != resource.Online {
 		now, _ := resource.ParseTime(f.hub.Now)
-		d.add(look, "it is told when the node is back", "%s: how they are is not known since the node left; not connected%s", what, sinceText(l.Since, now))
+		d.add(look, "it is known again when the node is back", "%s: their state is not known since the node disconnected; not connected%s", what, sinceText(l.Since, now))
 		return
 	}
 	d.add(fine, "", "%s, all online and as they should be", what)
@@ -340,8 +336,8 @@ func (f facts) hubLink() (l resource.Link) {
 	return l
 }
 
-// behind is what was set on the node instead of what is wanted, and whether anything else is waited for.
-// Refusals and conflicts are told of as such.
+// behind returns the overrides on the node that stand before desired values, and whether other values are still to be applied.
+// Refusals and conflicts are findings of their own.
 func behind(twin map[string]resource.TwinProperty) (instead []string, waits bool) {
 	waits = len(twin) == 0
 	for _, p := range slices.Sorted(maps.Keys(twin)) {
@@ -356,12 +352,12 @@ func behind(twin map[string]resource.TwinProperty) (instead []string, waits bool
 	return instead, waits
 }
 
-// notOnline names the devices that aren't, those with the same reason together.
+// notOnline lists the devices that are not online, by reason.
 func (d *diagnosis) notOnline(f facts) {
 	type cause struct{ reason, message string }
 	by := map[cause][]string{}
 	for _, x := range f.devices {
-		c, told := onlineOf(x)
+		c, told := condition(x.Status.Conditions, resource.ConditionOnline)
 		switch {
 		case !told && x.Status.State != resource.Online, told && c.Status != "True":
 			by[cause{c.Reason, c.Message}] = append(by[cause{c.Reason, c.Message}], x.Metadata.Name)
@@ -374,7 +370,7 @@ func (d *diagnosis) notOnline(f facts) {
 	for _, c := range causes {
 		m, advice := f.aboutOffline(c.reason)
 		switch {
-		case advice == "": // said where it belongs
+		case advice == "": // another finding says it
 		case c.message == "":
 			d.add(m, advice, "devices that are not online: %s", some(by[c]))
 		default:
@@ -383,40 +379,29 @@ func (d *diagnosis) notOnline(f facts) {
 	}
 }
 
-func onlineOf(x resource.Device) (c resource.Condition, told bool) {
-	i := slices.IndexFunc(x.Status.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionOnline })
-	if i < 0 {
-		return c, false
-	}
-	return x.Status.Conditions[i], true
-}
-
-// aboutOffline is how bad a reason is for which a device isn't online, and what to do; nothing, if
-// something else is said of it.
+// aboutOffline says how bad a reason for not being online is, and what to do. There is no advice if another finding says it.
 func (f facts) aboutOffline(reason string) (m mark, advice string) {
 	switch reason {
 	case resource.ReasonAway, resource.ReasonNoNode, "ModelMissing":
 		return fine, ""
 	case resource.ReasonNoSuch:
-		return wrong, "mend spec.nodeName of the Device, or start a core with this name (node.name)"
+		return wrong, "correct spec.nodeName of the Device, or start a core with this name (node.name)"
 	case resource.BadConfig:
-		return wrong, "mend the Device or its DeviceModel: its mapper tries again when it changes"
+		return wrong, "correct the Device or its DeviceModel: its mapper tries again when one of them changes"
 	case resource.ReasonNotHeard:
-		return look, "look again in a moment; if it stays so, may the mapper speak for it? see auth.users in core.yaml"
+		return look, "look again in a moment; if it stays so, check that the mapper may publish for the device: auth.users in core.yaml"
 	case resource.ReasonNoMapper:
-		const advice = "start a mapper that speaks the device's protocol on the node, or mend its spec.protocol.type"
+		const advice = "start a mapper for the device's protocol on the node, or correct its spec.protocol.type"
 		if len(keysWith(f.mappers, func(state string) bool { return state == resource.Online })) == 0 {
-			return look, advice // it may be meant to be spoken for by hand
+			return look, advice // somebody may publish for it by hand
 		}
 		return wrong, advice
 	}
-	return look, "is it switched on, is its address right? its mapper goes on trying"
+	return look, "is it switched on, is its address right? its mapper keeps trying"
 }
 
 func (d *diagnosis) list(m mark, names []string, advice, format string) {
-	if len(names) > 0 {
-		d.add(m, advice, format, some(names))
-	}
+	d.addIf(len(names) > 0, m, advice, format, some(names))
 }
 
 func keysWith(m map[string]string, is func(string) bool) (names []string) {
@@ -437,15 +422,7 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// count is a number of things, in words.
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// link: is there one? It returns the hub's view, or the core's without it; nil if nobody knows the node.
+// link: is the node connected? It returns the link as the hub sees it, else as the core does; nil if neither knows the node.
 func (d *diagnosis) link(f facts) *resource.Link {
 	var core *resource.Link
 	if f.core != nil {
@@ -459,8 +436,8 @@ func (d *diagnosis) link(f facts) *resource.Link {
 	}
 	now, _ := resource.ParseTime(f.hub.Now)
 	if len(f.hub.Links) == 0 || f.hub.Links[0].State == resource.Unknown {
-		if core != nil && core.State != resource.Online { // the cause, before what comes of it
-			d.add(wrong, connectAdvice(core.LastError), "the core is not connected to %s: %s", core.Peer, orUnknown(core.LastError))
+		if core != nil && core.State != resource.Online { // the cause comes first
+			d.add(wrong, connectAdvice(core.LastError), "the core is not connected to %s: %s", core.Peer, cmp.Or(core.LastError, noConnection))
 		}
 		d.add(wrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s", f.node)
 		if len(f.hub.Links) > 0 {
@@ -474,47 +451,47 @@ func (d *diagnosis) link(f facts) *resource.Link {
 	return &l
 }
 
+const noConnection = "no connection yet"
+
+// version is a program's version, if it answered.
+func (f facts) version(r *resource.LinkReport) string {
+	if r == nil {
+		return ""
+	}
+	return r.Version
+}
+
 // state: connected, and since when?
 func (d *diagnosis) state(l resource.Link, core *resource.Link, now time.Time) {
 	switch {
 	case l.State == resource.Online && core != nil && core.State != resource.Online:
-		d.add(wrong, "one end has lost the connection; the hub notices within one and a half keep-alives",
-			"the hub thinks that the node is connected, its core says that it isn't: %s", core.LastError)
+		d.add(wrong, "the connection is broken, which the hub notices within one and a half keep-alives",
+			"the hub has the node as connected, its core says that it isn't: %s", core.LastError)
 	case l.State == resource.Online:
-		d.add(fine, "", "connected%s%s", sinceText(l.Since, now), from(l))
+		peer := ""
+		if l.Peer != "" {
+			peer = ", " + l.Peer
+		}
+		d.add(fine, "", "connected%s%s", sinceText(l.Since, now), peer)
 	case core != nil:
-		d.add(wrong, connectAdvice(core.LastError), "not connected%s; the core says: %s", sinceText(l.Since, now), orUnknown(core.LastError))
+		d.add(wrong, connectAdvice(core.LastError), "not connected%s; the core says: %s", sinceText(l.Since, now), cmp.Or(core.LastError, noConnection))
 	default:
 		d.add(wrong, "is edgecore running, and can it reach the hub? run edgebus doctor on the node, or say with --core where it answers",
-			"not connected%s: %s", sinceText(l.Since, now), orUnknown(l.LastError))
+			"not connected%s: %s", sinceText(l.Since, now), cmp.Or(l.LastError, noConnection))
 	}
 	if l.Anomaly != nil {
 		at, _ := resource.ParseTime(l.Anomaly.Time)
-		advice := "put backups back with edgebus restore: then both sides know, and versions go on rising"
+		advice := "restore backups with edgebus restore, which tells both sides and keeps versions rising"
 		if l.Anomaly.Reason == resource.LineageLeap {
-			advice = "give the node a new certificate or password, unless you know which program that was"
+			advice = "give the node a new certificate or password, unless you know which program used its name"
 		}
 		d.add(look, advice, "%s ago: %s", age(now.Sub(at)), l.Anomaly.Message)
 	}
 	since, err := resource.ParseTime(l.Since)
-	if l.Takeovers >= flapping && err == nil && now.Sub(since) < recently {
+	if l.Takeovers >= manyTakeovers && err == nil && now.Sub(since) < recently {
 		d.add(wrong, "are there two cores with this name? give each its own node.name, and its own certificate",
-			"the node's connection was taken over %s by another one of the same name", count(l.Takeovers, "time"))
+			"the node's connection was taken over %s by another one with the same name", plural(l.Takeovers, "time"))
 	}
-}
-
-func from(l resource.Link) string {
-	if l.Peer == "" {
-		return ""
-	}
-	return ", " + l.Peer
-}
-
-func orUnknown(reason string) string {
-	if reason == "" {
-		return "no connection yet"
-	}
-	return reason
 }
 
 func sinceText(at string, now time.Time) string {
@@ -528,20 +505,20 @@ func sinceText(at string, now time.Time) string {
 // connectAdvice is what to do about a connection that can't be made.
 func connectAdvice(reason string) string {
 	for _, x := range []struct{ has, advice string }{
-		{"nor a node that there is", "apply a Node of the name in the certificate at the hub; the core comes in by itself then"},
+		{"nor a node that there is", "apply a Node with the certificate's name at the hub; the core then connects by itself"},
 		{"the certificate is for", "link.tls.cert and node.name in core.yaml belong to two nodes: give this node its own certificate (scripts/certs.sh node), or the name in it"},
-		{"bad user name or password", "mend link.user and link.password (or passwordFile) in core.yaml, or auth.users on the hub"},
-		{"an http server answers", "link.server is the hub's MQTT address (mqtt.tls.listen in hub.yaml, 8883), not that of its HTTP API: mend it in core.yaml"},
+		{"bad user name or password", "correct link.user and link.password (or passwordFile) in core.yaml, or auth.users on the hub"},
+		{"an http server answers", "link.server is the hub's MQTT address (mqtt.tls.listen in hub.yaml, 8883), not that of its HTTP API: correct it in core.yaml"},
 		{"not authorised", "another user has a session with this name: is there a second core, or was its user changed?"},
 		{"connection refused", "nothing listens there: is the hub running, is link.server right?"},
 		{"no such host", "link.server names a host that DNS doesn't know"},
 		{"by an authority that isn't trusted", "give its certificate as link.tls.ca in core.yaml"},
-		{"our certificate", "the node's certificate is link.tls.cert in core.yaml, who signs it mqtt.tls.clientCA in hub.yaml; scripts/certs.sh makes new ones"},
+		{"our certificate", "the node's certificate is link.tls.cert in core.yaml, the authority that signs it is mqtt.tls.clientCA in hub.yaml; scripts/certs.sh makes new ones"},
 		{"the server's certificate", "the hub's certificate is mqtt.tls.cert in hub.yaml; scripts/certs.sh makes a new one"},
-		{"address begin", "mend link.server in core.yaml"},
+		{"address begin", "correct link.server in core.yaml"},
 		{"certificate", "check the certificates: link.tls on the node, mqtt.tls on the hub, and the clocks"},
-		{"timeout", "the network drops what is sent: a firewall, or a wrong address in link.server"},
-		{"deadline", "the network drops what is sent: a firewall, or a wrong address in link.server"},
+		{"timeout", "the network drops the packets: a firewall, or a wrong address in link.server"},
+		{"deadline", "the network drops the packets: a firewall, or a wrong address in link.server"},
 	} {
 		if strings.Contains(strings.ToLower(reason), x.has) {
 			return x.advice
@@ -563,40 +540,37 @@ func (d *diagnosis) rejections(l resource.Link, now time.Time) {
 	if l.State == resource.Online {
 		m = look
 	}
-	d.add(m, connectAdvice(r.Reason), "the hub refused %s in this node's name, the last %s from %s: %s", count(r.Count, "connection"), strings.Replace(age(now.Sub(at))+" ago", "now ago", "just now", 1), r.Remote, r.Reason)
+	d.add(m, connectAdvice(r.Reason), "the hub refused %s in this node's name, the last %s from %s: %s", plural(r.Count, "connection"), strings.Replace(age(now.Sub(at))+" ago", "now ago", "just now", 1), r.Remote, r.Reason)
 }
 
-// shape: how good is the link that there is?
-func (d *diagnosis) shape(f facts, l resource.Link) {
+// quality: how good is the link?
+func (d *diagnosis) quality(f facts, l resource.Link) {
 	switch {
 	case l.OtherHub != "":
 		this := f.hub
 		if this == nil {
 			this = f.core
 		}
-		d.add(wrong, fmt.Sprintf("has this hub lost its data? restore its backup (edgebus restore); is it the wrong hub? mend link.server in core.yaml; "+
-			"is it to take the other's place? set replaces: [%s] in hub.yaml, and start it again", l.OtherHub),
+		d.add(wrong, fmt.Sprintf("has this hub lost its data? restore its backup (edgebus restore); is it the wrong hub? correct link.server in core.yaml; "+
+			"does it replace the other? set replaces: [%s] in hub.yaml, and start it again", l.OtherHub),
 			"the node has what %s gave it, and keeps it: this is another hub, %s, and changes nothing on it", l.OtherHub, this.Hub)
 	case f.hub != nil:
 		d.direction(l, "the node", "the cloud wants")
 	}
 	if f.core != nil {
-		if f.core.Links[0].OverQuota == "" && l.OverQuota == "" { // else it is no matter of time
+		if f.core.Links[0].OverQuota == "" && l.OverQuota == "" { // else waiting does not help
 			d.direction(f.core.Links[0], "the hub", "the node reports")
 		}
 		d.streams(f.core)
-		l.CertificateExpires = firstOf(l.CertificateExpires, f.core.Links[0].CertificateExpires)
-	}
-	if f.core != nil && l.OverQuota == "" {
-		l.OverQuota = f.core.Links[0].OverQuota
+		if at := f.core.Links[0].CertificateExpires; l.CertificateExpires == "" || at != "" && at < l.CertificateExpires {
+			l.CertificateExpires = at
+		}
+		l.OverQuota = cmp.Or(l.OverQuota, f.core.Links[0].OverQuota)
 	}
 	d.owned(f)
-	if l.OverQuota != "" {
-		d.add(wrong, "delete keys of the node, or raise limits.node on the hub", "the hub takes nothing of what the node reports: %s", l.OverQuota)
-	}
-	if f.hub != nil && f.core == nil && l.Version != "" && l.Version != f.hub.Version {
-		d.add(look, "upgrade the older one", "the hub has version %s, the core %s", f.hub.Version, l.Version)
-	}
+	d.addIf(l.OverQuota != "", wrong, "delete keys of the node, or raise limits.node on the hub", "the hub accepts nothing that the node reports: %s", l.OverQuota)
+	d.addIf(f.hub != nil && f.core == nil && l.Version != "" && l.Version != f.version(f.hub), look, "upgrade the older one",
+		"the hub has version %s, the core %s", f.version(f.hub), l.Version)
 	at, err := resource.ParseTime(l.CertificateExpires)
 	if err != nil {
 		return
@@ -612,13 +586,13 @@ func (d *diagnosis) shape(f facts, l resource.Link) {
 	}
 }
 
-// owned: is there room for what the node's clients say?
+// owned: is there room for what is published on the node?
 func (d *diagnosis) owned(f facts) {
 	if f.core == nil || f.core.Owned == nil {
 		return
 	}
 	o := f.core.Owned
-	const advice = "delete keys that nobody needs, or raise limits.node in core.yaml, and on the hub"
+	const advice = "delete keys that are not needed, or raise limits.node in core.yaml and on the hub"
 	for _, x := range []struct {
 		have, most int
 		of         string
@@ -626,67 +600,47 @@ func (d *diagnosis) owned(f facts) {
 		switch {
 		case x.most == 0 || float64(x.have) < fullQuota*float64(x.most):
 		case x.have >= x.most:
-			d.add(wrong, advice, "the node owns %d %s of the %d that it may: what would add to them is refused", x.have, x.of, x.most)
+			d.add(wrong, advice, "the node owns %d %s of the %d that it may: more are refused", x.have, x.of, x.most)
 		default:
 			d.add(look, advice, "the node owns %d %s of the %d that it may", x.have, x.of, x.most)
 		}
 	}
-	if n := f.core.Refused[string(resource.Quota)]; n > 0 {
-		d.add(look, advice, "%s refused for a limit on the node since the core's start; its log names the topics", were(n, "publish"))
-	}
+	n := f.core.Refused[string(resource.Quota)]
+	d.addIf(n > 0, look, advice, "%d publishes were refused for a limit on the node since the core's start; its log names the topics", n)
 }
 
-// were says that something was done to a number of things.
-func were(n int64, what string) string {
-	if n == 1 {
-		return "1 " + what + " was"
-	}
-	return fmt.Sprintf("%d %ses were", n, what)
-}
-
-// streams: what does the core say of telemetry, events and bridged messages?
+// streams: do telemetry, events and bridged messages reach the hub?
 func (d *diagnosis) streams(core *resource.LinkReport) {
 	s := core.Streams
 	if s == nil {
 		return
 	}
 	for _, why := range slices.Sorted(maps.Keys(s.Dropped)) {
-		if n := s.Dropped[why]; n > 0 && why != "not_linked" { // that is what rules without store are meant to do
-			d.add(look, "its log says more; room and age are limits.streams in core.yaml", "%s for the hub were dropped since the core's start: %s", count(int(n), "message"), why)
+		if n := s.Dropped[why]; n > 0 && why != "not_linked" { // as rules without store are meant to
+			d.add(look, "its log says more; room and age are limits.streams in core.yaml", "%s for the hub were dropped since the core's start: %s", plural(int(n), "message"), why)
 		}
 	}
-	if s.Waiting > 0 && s.Seconds > lateSeconds && core.Links[0].State == resource.Online {
-		d.add(look, "is link.rate too low, or the network slow?", "%s of streams wait though the link is up, the oldest for %s",
-			count(s.Waiting, "message"), age(seconds(s.Seconds)))
-	}
-	if s.RefusedRules > 0 {
-		d.add(wrong, "permit them in bridge.down in hub.yaml; the node's log names them", "the hub refuses %s of the node", count(s.RefusedRules, "bridge rule"))
-	}
-}
-
-// firstOf is the earlier of two times, of which either may be missing.
-func firstOf(a, b string) string {
-	if a == "" || b != "" && b < a {
-		return b
-	}
-	return a
+	d.addIf(s.Waiting > 0 && s.Seconds > lateSeconds && core.Links[0].State == resource.Online, look, "is link.rate too low, or the network slow?",
+		"%s of streams wait though the link is up, the oldest for %s", plural(s.Waiting, "message"), age(seconds(s.Seconds)))
+	d.addIf(s.RefusedRules > 0, wrong, "permit them in bridge.down in hub.yaml; the node's log names them",
+		"the hub refuses %s of the node", plural(s.RefusedRules, "bridge rule"))
 }
 
 func (d *diagnosis) direction(l resource.Link, who, what string) {
 	b := l.Behind
 	switch {
 	case b == nil:
-		d.add(look, "it is known once the node has connected", "whether %s has all that %s is not known: it has not connected since the hub was started", who, what)
+		d.add(look, "it is known once the node has connected", "whether %s has all that %s is not known: it has not connected since the hub started", who, what)
 	case l.State == resource.Online && l.InStep:
 		d.add(fine, "", "%s has all that %s", who, what)
 	case l.State != resource.Online && b.Keys == 0:
 		d.add(fine, "", "%s had all that %s", who, what)
 	case l.State != resource.Online:
-		d.add(look, "they are sent when the link is back", "%s of what %s wait for %s, the oldest for %s", count(b.Keys, "key"), what, who, age(seconds(b.Seconds)))
+		d.add(look, "they are sent when the link is back", "%s that %s wait for %s, the oldest for %s", plural(b.Keys, "key"), what, who, age(seconds(b.Seconds)))
 	case b.Seconds > lateSeconds:
-		d.add(wrong, "is the network slow, or the other end's disk? see commit_seconds in /metrics of both", "%s lacks %s of what %s, the oldest for %s", who, count(b.Keys, "key"), what, age(seconds(b.Seconds)))
+		d.add(wrong, "is the network slow, or the other end's disk? see commit_seconds in /metrics of both", "%s lacks %s that %s, the oldest for %s", who, plural(b.Keys, "key"), what, age(seconds(b.Seconds)))
 	default:
-		d.add(look, "look again in a moment", "%s is catching up with what %s: %s to go", who, what, count(b.Keys, "key"))
+		d.add(look, "look again in a moment", "%s is catching up with what %s: %s to go", who, what, plural(b.Keys, "key"))
 	}
 }
 

@@ -53,7 +53,7 @@ func TestDiagnosis(t *testing.T) {
 		"older core data": {func(f *facts) {
 			f.hub.Links[0].Anomaly = &resource.Anomaly{Time: ago(time.Hour), Reason: resource.RolledBack, Message: "the core's data is older than what it had reported"}
 		}, look, "1h ago: the core's data is older"},
-		"half open": {func(f *facts) { f.core.Links[0].State = resource.Offline }, wrong, "the hub thinks that the node is connected"},
+		"half open": {func(f *facts) { f.core.Links[0].State = resource.Offline }, wrong, "the hub has the node as connected"},
 		"behind": {func(f *facts) {
 			l := &f.hub.Links[0]
 			l.InStep, l.Behind = false, &resource.Behind{Keys: 3, Seconds: 90}
@@ -73,7 +73,7 @@ func TestDiagnosis(t *testing.T) {
 		}, wrong, "3 keys, at most 2"},
 		"own quota": {func(f *facts) {
 			f.core.Owned = &resource.Usage{Keys: 100, MostKeys: 100, Bytes: 10, MostBytes: 1000}
-		}, wrong, "owns 100 keys of the 100 that it may: what would add to them is refused"},
+		}, wrong, "owns 100 keys of the 100 that it may: more are refused"},
 		"own quota soon": {func(f *facts) {
 			f.core.Owned = &resource.Usage{Keys: 10, MostKeys: 100, Bytes: 950, MostBytes: 1000}
 		}, look, "owns 950 bytes of the 1000"},
@@ -235,7 +235,7 @@ func TestTrial14WhatIsKnownOfANodeThatLeft(t *testing.T) {
 	out := diagnose(f).text(false)
 	require.Contains(t, out, "✗ not connected for 7s: keep-alive timeout")
 	require.NotContains(t, out, "all online")
-	require.Contains(t, out, "! 1 device: how they are is not known since the node left; not connected for 7s")
+	require.Contains(t, out, "! 1 device: their state is not known since the node disconnected; not connected for 7s")
 }
 
 // What is said of a node among all is what is worst of what is said of it alone.
