@@ -215,6 +215,7 @@ func subscribe(filters ...string) []byte {
 
 // A subscriber that never reads costs the others nothing but its bounded queue.
 func TestASubscriberThatNeverReads(t *testing.T) {
+	t.Parallel()
 	s := together(t)
 	for _, broker := range []string{s.Hub.MQTT, s.Core()} {
 		conn, err := net.Dial("tcp", broker)
@@ -241,6 +242,7 @@ func TestASubscriberThatNeverReads(t *testing.T) {
 
 // A node that talks nonsense as itself loses nothing but that message.
 func TestOwnLinkSurvivesNonsense(t *testing.T) {
+	t.Parallel()
 	s := together(t)
 	forger := s.Client(s.Hub.MQTT, func(o *client.Options) { o.User = "node/n1" })
 	core := s.Client(s.Core(), nil)

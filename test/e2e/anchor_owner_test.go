@@ -27,6 +27,7 @@ const (
 )
 
 func TestOnlyItsOwnerWritesAKey(t *testing.T) {
+	t.Parallel()
 	stand.Needs(t, "mosquitto_pub")
 	s := together(t)
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
@@ -87,6 +88,7 @@ func TestOnlyItsOwnerWritesAKey(t *testing.T) {
 
 // A client of MQTT 3.1.1 can't be told in its acknowledgement.
 func TestRefusalsOfOldClients(t *testing.T) {
+	t.Parallel()
 	stand.Needs(t, "mosquitto_pub")
 	s := together(t)
 	for _, tt := range []struct{ broker, topic, value, says string }{
@@ -120,6 +122,7 @@ func TestRefusalsOfOldClients(t *testing.T) {
 // Both sides write while they can't hear each other. Each property ends as its
 // policy says, and who lost is told.
 func TestBothSidesWriteOffline(t *testing.T) {
+	t.Parallel()
 	s := together(t)
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
 	require.NoError(t, s.Publish(hub, tree+"hall/desired", `{"setpoint":20,"valve":20,"fan":20}`))

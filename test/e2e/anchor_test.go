@@ -99,6 +99,7 @@ func numbers(n int) []string {
 }
 
 func TestOrderOfOnePublishersReports(t *testing.T) {
+	t.Parallel()
 	const n, topic = 1000, tree + "hall/reported/count"
 	s := together(t)
 	var local, cloud heard
@@ -118,6 +119,7 @@ func TestOrderOfOnePublishersReports(t *testing.T) {
 }
 
 func TestOrderOfOnePublishersWishes(t *testing.T) {
+	t.Parallel()
 	const n, topic = 1000, tree + "hall/desired/valve"
 	s := together(t)
 	var local, cloud heard
@@ -156,6 +158,7 @@ func requireRising(t *testing.T, values []string) {
 // Wishes and reports arrive while their device comes and goes: each is stored or
 // refused, never anything else, and what is stored holds.
 func TestUpdatesWhileTheDeviceIsBeingCreated(t *testing.T) {
+	t.Parallel()
 	s := together(t)
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
 	stop := make(chan struct{})
@@ -201,6 +204,7 @@ func TestUpdatesWhileTheDeviceIsBeingCreated(t *testing.T) {
 }
 
 func TestLargeValuesBothWays(t *testing.T) {
+	t.Parallel()
 	s := together(t)
 	value := func(seed string) string {
 		return `{"text":"` + strings.Repeat(seed+` "quoted" \ äöü€😀 <&>`+"\n", 1) + strings.Repeat("0123456789", 10_000) + `"}`
@@ -223,6 +227,7 @@ func TestLargeValuesBothWays(t *testing.T) {
 }
 
 func TestUnchangedValuesAreNoWork(t *testing.T) {
+	t.Parallel()
 	s := together(t)
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
 	same := func(int) string { return "20.5" }

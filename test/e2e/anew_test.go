@@ -34,6 +34,7 @@ func otherHub(s *stand.Stand) (id string) {
 // A program whose damaged data was moved away begins anew, and both sides agree on what
 // that means: what the other side owns comes back by itself, what it owned itself is gone.
 func TestBeginAnew(t *testing.T) {
+	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core")
 	things := stand.Model("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.Device("meter", "by-hand", "meter")

@@ -73,6 +73,7 @@ func shows(w *stand.Watcher, acked map[string]int, has string) {
 // A backup of what runs, under load: all that was acknowledged before it began is in it, whoever is
 // killed meanwhile. Restored elsewhere, hub and core come back in step under a new lineage.
 func TestBackupOfWhatRuns(t *testing.T) {
+	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core")
 	s.Create(stand.Model("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.Device("meter", "by-hand", "m1", "m2"))

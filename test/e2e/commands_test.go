@@ -149,6 +149,7 @@ func isTrue(t *testing.T, id, code string, times int) {
 // However the link, the askers' own connections, the core and the mapper fail, a
 // command is executed at most once, and answered exactly once; and the answer is true.
 func TestCommandsAreNeverExecutedTwice(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	chance := rand.New(rand.NewPCG(seed, 0))
@@ -224,6 +225,7 @@ func during(askers []*asker, happens func()) {
 // A hub that is killed forgets what was under way. What was not acknowledged is sent
 // again to the next one, which executes nothing of it: it may have been.
 func TestCommandsWhenTheHubIsKilled(t *testing.T) {
+	t.Parallel()
 	s, driveLog := withLamp(t, 1)
 	askers := []*asker{newAsker(s, "one", s.Hub.MQTT, 1), newAsker(s, "two", s.Hub.MQTT, 2)}
 	during(askers, func() {

@@ -39,6 +39,7 @@ var damages = map[string]func([]byte) []byte{
 // Damaged files: the program doesn't start, names the file, and says what to do. With
 // the file put back it is as it was.
 func TestDamagedFiles(t *testing.T) {
+	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core")
 	s.Create(stand.Model("meter", "{name: a}") + strings.Replace(stand.Device("meter", "by-hand", "meter-1"), "{name: meter-1}", "{name: meter-1, labels: {is: marker}}", 1))
@@ -103,6 +104,7 @@ func failsToStart(t *testing.T, s *stand.Stand, name string) string {
 
 // Two processes can't use one data directory, and the second says who is there.
 func TestTwoOnOneDirectory(t *testing.T) {
+	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core")
 	_, err := s.AddNode("n2", 1)
@@ -119,6 +121,7 @@ func TestTwoOnOneDirectory(t *testing.T) {
 // A program whose connections use up the file descriptors that there are for them serves those who are connected, closes
 // each other one at once, says so without spinning or flooding its log, and takes others when there is room again.
 func TestOutOfFiles(t *testing.T) {
+	t.Parallel()
 	const (
 		files = 64
 		short = "file descriptors are short"
@@ -189,6 +192,7 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 // The soft limit of open files is what a login happens to have; the hard one is what the
 // administrator allows, and what is used.
 func TestAllFilesThatAreAllowed(t *testing.T) {
+	t.Parallel()
 	s := stand.New(t, 1)
 	s.Wrap("hub", "prlimit", "--nofile=100:1000")
 	s.Up("hub")

@@ -100,6 +100,7 @@ func (s *screen) shows(pattern string) {
 
 // The demo on a terminal: both sides of the link, and keys that change and break things.
 func TestTrial21DemoScreen(t *testing.T) {
+	t.Parallel()
 	program, err := filepath.Abs("../../bin/edgebus")
 	require.NoError(t, err)
 	args := []string{"demo"}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/test/harness"
+	"github.com/edgebus/edgebus/test/root"
 )
 
 // block is what stands between ``` and ``` in a document.
@@ -80,17 +82,17 @@ type host struct {
 	sources     string
 }
 
+var hostCount atomic.Int64 // by which network namespaces are named
+
 // newHosts makes hosts on one network. It takes root.
 func newHosts(t *testing.T, addresses ...string) []*host {
 	t.Helper()
+	root.Needed(t)
 	lacks := func(why string) {
 		if os.Getenv("CI") != "" {
 			t.Fatal(why)
 		}
 		t.Skip(why)
-	}
-	if os.Geteuid() != 0 {
-		lacks("only root can make machines out of namespaces")
 	}
 	for _, program := range []string{"ip", "mount", "setpriv", "mosquitto_pub", "openssl", "perl"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -100,8 +102,8 @@ func newHosts(t *testing.T, addresses ...string) []*host {
 	sources, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	var hosts []*host
-	for i := range addresses {
-		h := &host{t: t, netns: fmt.Sprintf("edgebus-%d-%d", os.Getpid(), i), sources: sources}
+	for range addresses {
+		h := &host{t: t, netns: fmt.Sprintf("edgebus-%d-%d", os.Getpid(), hostCount.Add(1)), sources: sources}
 		base := t.TempDir()
 		h.root = filepath.Join(base, "root")
 		must(t, "mount", "-t", "tmpfs", "edgebus", base)
@@ -294,6 +296,7 @@ func (h *host) copyTo(other *host, dir, to string, files ...string) {
 
 // docs/running.md from its beginning to its end, on two machines: what a newcomer does is what stands there.
 func TestTrial18Running(t *testing.T) {
+	t.Parallel()
 	doc := readDocument(t, "docs/running.md")
 	hosts := newHosts(t, "192.0.2.10", "192.0.2.11")
 	hub, node := hosts[0], hosts[1]
@@ -394,6 +397,7 @@ func samples(t *testing.T, node string) string {
 
 // README.md's commands, as somebody pastes them who has just built it.
 func TestTrial18README(t *testing.T) {
+	t.Parallel()
 	doc := readDocument(t, "README.md")
 	h := newHosts(t, "127.0.0.1")[0]
 	const src = "/root/edgebus"

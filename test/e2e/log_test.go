@@ -19,6 +19,7 @@ import (
 // program's log says of which node, device and version it speaks, always in the same
 // words, and shows no values to whoever may read logs.
 func TestLogsSayWhatTheySpeakOf(t *testing.T) {
+	t.Parallel()
 	w, err := harness.NewWorld(t.TempDir(), 1)
 	require.NoError(t, err)
 	defer w.Close()

@@ -17,6 +17,7 @@ import (
 // What the programs expose is what docs/metrics.md lists, with the same kinds, and
 // named as Prometheus asks.
 func TestThePageListsWhatThereIs(t *testing.T) {
+	t.Parallel()
 	w, err := harness.NewWorld(t.TempDir(), 1)
 	require.NoError(t, err)
 	defer w.Close()

@@ -191,6 +191,7 @@ func condition(s *stand.Stand, name, kind, status string) error {
 // TestTrial33DeadUnitsDoNotStarveLivingOnes: whatever nine dead units at its address do, a living unit is asked after
 // each question to one of them; and one that answers again comes back.
 func TestTrial33DeadUnitsDoNotStarveLivingOnes(t *testing.T) {
+	t.Parallel()
 	const living, units = 10, 10 // the living one is the last: its turn comes after all others
 	s := stand.New(t, 1)
 	g := newGateway(t)
@@ -289,6 +290,7 @@ func doctor(s *stand.Stand) string {
 // TestTrial34FailedReadsAreSeen: a register that doesn't exist is said on a topic, in the API and by the doctor, with the
 // time of the last reading; its neighbours are read; and it ends when the register can be read.
 func TestTrial34FailedReadsAreSeen(t *testing.T) {
+	t.Parallel()
 	s := stand.New(t, 1)
 	g := newGateway(t)
 	g.units[1] = map[uint16]uint16{0: 1, 2: 3}
@@ -373,6 +375,7 @@ func setA(t *testing.T, s *stand.Stand, value string) {
 // TestTrial37RefusalsEnd: what the unit refused and has all the same is not refused: by somebody else's hand, also while the
 // mapper was away, or because the unit could only not take it for the moment.
 func TestTrial37RefusalsEnd(t *testing.T) {
+	t.Parallel()
 	s := stand.New(t, 1)
 	g := newGateway(t)
 	g.units[1] = map[uint16]uint16{0: 100}
@@ -418,6 +421,7 @@ func TestTrial37RefusalsEnd(t *testing.T) {
 
 // TestTrial38ValueFinerThanItsScale: the device has what is as near to the wanted value as it can have, and that is in sync.
 func TestTrial38ValueFinerThanItsScale(t *testing.T) {
+	t.Parallel()
 	s := stand.New(t, 1)
 	g := newGateway(t)
 	g.units[1] = map[uint16]uint16{0: 100}

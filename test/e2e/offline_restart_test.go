@@ -13,6 +13,7 @@ import (
 // A hub that comes back knows all its devices before it speaks: no node is told
 // that some are gone. They are many, so that it takes a while, and the node asks all the time.
 func TestAHubThatComesBackForgetsNothing(t *testing.T) {
+	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub")
 	require.NoError(t, s.Start(t.Context(), "core", "--log-level", "info",

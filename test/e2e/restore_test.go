@@ -41,6 +41,7 @@ func (v *versions) hear(m client.Message) {
 // A restored node and a restored hub come back in step. What the other side owns is as new as
 // it was; what the restored side owns is as old as the backup, under versions that rise.
 func TestRestored(t *testing.T) {
+	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core")
 	s.Create(stand.Model("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.Device("meter", "by-hand", "meter"))

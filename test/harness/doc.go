@@ -1,41 +1,71 @@
-// Package harness runs the real programs for tests: it builds them once, gives each
-// test a world of its own (ports, directories, a network that can fail), starts,
-// stops and kills them, and leaves no process behind.
+// Package harness runs the real programs for tests: it gives each test a world of its own (ports, directories, a
+// network that can fail), starts, stops and kills the programs, and leaves no process behind.
 //
-// It never links hub, core or mappers: what a test sees is what a user would.
+// It never builds the programs, and never links hub, core or mappers: what a test sees is what a user would.
 package harness
 
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
+	"time"
 )
 
-// Programs builds the programs into the repository's bin directory, as `make build`
-// does, and returns it. It is quick when nothing has changed.
-func Programs() (string, error) { return builder() }
+// Programs is the directory of the programs: the repository's bin, as `make build` fills it. Tests build nothing, for
+// several processes of tests run at a time. Programs that are older than their sources are an error.
+func Programs() (string, error) { return programs() }
 
-var builder = sync.OnceValues(func() (string, error) {
+var programs = sync.OnceValues(func() (string, error) {
 	root, err := repository()
 	if err != nil {
 		return "", err
 	}
 	bin := filepath.Join(root, "bin")
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=auto", "-ldflags", "-s -w", "-o", bin+"/",
-		"./cloud/cmd/...", "./edge/cmd/...", "./mappers/cmd/...")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the programs: %w\n%s", err, out)
+	oldest := time.Now()
+	for _, name := range []string{"cloudhub", "edgebus", "edgecore", "mapper-modbus", "mapper-virtual"} {
+		info, err := os.Stat(filepath.Join(bin, name))
+		if err != nil {
+			return "", fmt.Errorf("the programs are not built: run `make build` first: %w", err)
+		}
+		if info.ModTime().Before(oldest) {
+			oldest = info.ModTime()
+		}
+	}
+	for _, dir := range []string{"topics", "broker", "cloud", "edge", "mappers", "configs"} {
+		if err := unchanged(filepath.Join(root, dir), oldest); err != nil {
+			return "", err
+		}
 	}
 	return bin, nil
 })
+
+// unchanged fails if a source of the programs in a directory is newer than they are.
+func unchanged(dir string, built time.Time) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && d.Name() == "testdata" {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		info, err := d.Info()
+		if err == nil && info.ModTime().After(built) {
+			err = fmt.Errorf("%s has changed since the programs were built: run `make build` first", path)
+		}
+		return err
+	})
+}
 
 // repository is the directory of go.mod, above the test's own.
 func repository() (string, error) {
@@ -66,29 +96,40 @@ func Missing(programs ...string) (missing []string) {
 	return missing
 }
 
-// FreePort is an address of the loopback interface that nobody uses, and that nobody else in this process has been
-// given. It is below those that the system gives to whoever asks for any: until a program listens there, and while it
-// is down, an outgoing connection could take one of them.
-func FreePort() (string, error) {
-	const lowest, highest = 10_000, 32_000
-	issued.Lock()
-	defer issued.Unlock()
-	for range 100 {
-		address := "127.0.0.1:" + strconv.Itoa(lowest+rand.IntN(highest-lowest))
-		listener, err := net.Listen("tcp", address)
-		if err != nil {
-			continue
+// FreePort is an address of the loopback interface that nobody uses, and that no other test is given, in this process
+// or another. It is below those that the system gives to whoever asks for any: until a program listens there, and
+// while it is down, an outgoing connection could take one of them.
+func FreePort() (string, error) { return ports.take() }
+
+// portBlock is a range of ports that a process has for itself, because it listens on the first of them until it ends.
+type portBlock struct {
+	sync.Mutex
+	held      []net.Listener
+	next, end int
+}
+
+var ports portBlock
+
+func (b *portBlock) take() (string, error) {
+	const lowest, highest, size = 10_000, 32_000, 200
+	b.Lock()
+	defer b.Unlock()
+	for range 10_000 {
+		if b.next == b.end {
+			first := lowest + size*rand.IntN((highest-lowest)/size)
+			l, err := net.Listen("tcp", loopback(first))
+			if err != nil {
+				continue // another process has it
+			}
+			b.held, b.next, b.end = append(b.held, l), first+1, first+size
 		}
-		_ = listener.Close()
-		if !issued.ports[address] {
-			issued.ports[address] = true
-			return address, nil
+		address := loopback(b.next)
+		b.next++
+		if l, err := net.Listen("tcp", address); err == nil {
+			return address, l.Close()
 		}
 	}
 	return "", errors.New("no free port")
 }
 
-var issued = struct {
-	sync.Mutex
-	ports map[string]bool
-}{ports: map[string]bool{}}
+func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }

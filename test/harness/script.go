@@ -39,6 +39,12 @@ func Scripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir:   dir,
 		Setup: setup,
+		Condition: func(name string) (bool, error) {
+			if name != "all" {
+				return false, fmt.Errorf("unknown condition %s", name)
+			}
+			return os.Getenv("ALL_TESTS") != "", nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": start, "run": run, "term": term, "crash": crash, "freeze": freeze, "thaw": thaw,
 			"node": node, "net": network, "samples": samples, "apply": apply, "delete": remove,
