@@ -246,7 +246,7 @@ func (b *Broker) clientOf(id Identity) *client {
 	c.ident.Store(&id)
 	if id.own() && b.opts.Outlet != nil {
 		o := b.opts.Outlet
-		c.sess = session.New(session.Limits{Bytes: o.Bytes, Age: o.Age, Oldest: true, Window: outletWindow}, b.opts.Now, &b.outlet.count)
+		c.sess = session.New(session.Limits{Bytes: o.Bytes, MaxAge: o.Age, DropOldest: true, Memory: outletWindow}, b.opts.Now, &b.outlet.count)
 		return c
 	}
 	c.queued, c.state = b.quotas.queued.Open(id.User), b.quotas.state.Open(id.User)

@@ -262,7 +262,7 @@ func (c *conn) shut() {
 func (c *conn) send(pk packets.Packet, batch *session.WriteBatch) bool {
 	packet, fits := c.encode(pk)
 	if fits {
-		c.w.Answer(packet, batch)
+		c.w.Control(packet, batch)
 	}
 	return fits
 }
@@ -652,7 +652,7 @@ func (c *conn) handle(pk *packets.Packet) error {
 		answer, ok := sess.Pubrec(pk.PacketID, pk.ReasonCode)
 		c.acknowledged(answer.Code == codeSuccess)
 		if ok {
-			c.w.Control(answer.Append(nil, c.ident.Version))
+			c.w.Control(answer.Append(nil, c.ident.Version), nil)
 		}
 	case packets.Pubrel:
 		c.acks.released(pk.PacketID)
@@ -665,7 +665,7 @@ func (c *conn) handle(pk *packets.Packet) error {
 	case packets.Unsubscribe:
 		return c.unsubscribe(pk)
 	case packets.Pingreq:
-		c.w.Control(pingresp)
+		c.w.Control(pingresp, nil)
 	case packets.Disconnect:
 		return c.disconnected(pk)
 	}

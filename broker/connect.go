@@ -82,7 +82,7 @@ func (c *conn) wrongPort() error {
 		return errUnexpected
 	case first >= 'A' && first <= 'Z' && !c.listener.WebSocket: // a method of HTTP
 		c.logWrongProtocol("the client speaks HTTP or WebSocket, and this listener MQTT: see mqtt.websocket.listen and http.listen")
-		c.w.Control([]byte(wrongPortAnswer))
+		c.w.Control([]byte(wrongPortAnswer), nil)
 		return errClosed
 	}
 	return nil

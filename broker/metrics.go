@@ -166,7 +166,7 @@ type Report struct {
 func (b *Broker) Report() Report {
 	q := b.queues()
 	r := Report{
-		Sessions: b.sessions(), Subscriptions: b.router.index.len(), Queued: b.counters.Queued.Load(), Retained: b.retained.len(),
+		Sessions: b.sessions(), Subscriptions: b.router.index.len(), Queued: int64(q.waiting + q.unacked), Retained: b.retained.len(),
 		FullestQueue: q.fullest, FullestOf: q.fullestOf, Missed: b.counters.Dropped()[session.DropQueueFull.String()], Refused: make(map[string]int64),
 	}
 	for kind, n := range b.metrics.refused {
@@ -218,7 +218,7 @@ func (b *Broker) sysValues() map[string]string {
 		dropped += n
 	}
 	connected, all := b.metrics.connected.Load(), int64(b.sessions())
-	received, sent, queued := b.metrics.received.Load(), b.counters.Sent.Load(), b.counters.Queued.Load()
+	received, sent, queued := b.metrics.received.Load(), b.counters.Sent.Load(), b.Report().Queued
 	values := map[string]string{
 		"version": strings.TrimSpace("Edgebus " + b.opts.Version),
 		"uptime":  fmt.Sprintf("%d seconds", int64(b.opts.Now().Sub(b.began).Seconds())),

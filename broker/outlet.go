@@ -130,7 +130,7 @@ func (b *Broker) forget(record uint64) {
 
 // outletDrops are the reasons for which the outlet's session drops.
 var outletDrops = map[string]session.DropReason{
-	"full": session.DropQueueFull, "full_unstored": session.DropZeroFull, "too_old": session.DropTooOld, "expired": session.DropExpired,
+	"full": session.DropQueueFull, "full_unstored": session.DropQoS0Full, "too_old": session.DropTooOld, "expired": session.DropExpired,
 	"not_linked": session.DropDisconnected, "refused": session.DropRefused, "damaged": session.DropDamaged, "no_link": session.DropSessionEnded,
 }
 
@@ -150,7 +150,7 @@ func (b *Broker) OutletStats() (s OutletStats) {
 	}
 	waiting, unacked, bytes := b.outlet.sess.Backlog()
 	s.Messages, s.Bytes, s.Unacknowledged, s.Taken = waiting+unacked, bytes, unacked, b.outlet.count.Sent.Load()
-	s.Done = b.outlet.count.Done.Load()
+	s.Done = b.outlet.count.Acknowledged.Load()
 	if at := b.outlet.sess.Oldest(); !at.IsZero() {
 		s.Oldest = max(b.opts.Now().Sub(at), 0)
 	}

@@ -98,7 +98,7 @@ func TestWhatIsOnlyPassedIsTakenWhileTheOutletIsOpen(t *testing.T) {
 	o.Acknowledge(list[1].ID)
 	none(t, o)
 	require.Zero(t, c.publish1("both/passed", "unread").ReasonCode)
-	o.Shut()
+	o.Close()
 	require.EqualValues(t, 1, b.OutletStats().Dropped["not_linked"])
 	none(t, b.OpenOutlet(10))
 }
@@ -401,5 +401,5 @@ func TestTrial32OneCommitForAll(t *testing.T) {
 	b, _ = kept(t, dir, roomyOutlet)
 	require.Equal(t, plenty/4, b.OutletStats().Messages)
 	require.Equal(t, from(0, plenty/4), taken(t, b.OpenOutlet(64), plenty/4))
-	require.EqualValues(t, 2*plenty/4, b.counters.Queued.Load(), "the others' are there")
+	require.EqualValues(t, 2*plenty/4, b.Stats().Queued, "the others' are there")
 }

@@ -128,7 +128,7 @@ func (c *conn) fastPublish(first byte, body []byte) bool {
 	m := &session.Message{Topic: rt.topic, Payload: bytes.Clone(payload), QoS: qos, From: c.ident.ClientID}
 	c.b.router.deliver(rt, m, &c.batch)
 	if qos > 0 {
-		c.w.Answer(session.Ack{Type: packets.Puback, ID: id}.Append(c.scratch[:0], c.ident.Version), &c.batch)
+		c.w.Control(session.Ack{Type: packets.Puback, ID: id}.Append(c.scratch[:0], c.ident.Version), &c.batch)
 	}
 	return true
 }
@@ -419,7 +419,7 @@ func (s *unackedPublish) finish(err error) {
 		a.slots[0] = nil
 		a.slots = a.slots[1:]
 		if first.m.QoS > 0 {
-			c.w.Control(first.ack) // none, if a repetition has it
+			c.w.Control(first.ack, nil) // none, if a repetition has it
 			first.freeSlot(a)
 		}
 		a.change.Broadcast()

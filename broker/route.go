@@ -102,14 +102,11 @@ func (r *router) deliver(rt *route, m *session.Message, batch *session.WriteBatc
 // give queues the message in a session that is not durable, or at QoS 0. It reports false
 // when the session has ended, and the message is for any member of a shared subscription.
 func (r *router) give(c *client, m *session.Message, how session.Delivery) bool {
-	if c.sess.Enqueue(m, how) {
-		return true
+	result := c.sess.Enqueue(m, how)
+	if result == session.NoRoom {
+		r.dropped(c, m)
 	}
-	if how.Share != nil && c.sess.Ended() {
-		return false
-	}
-	r.dropped(c, m)
-	return true
+	return result != session.Ended || how.Share == nil
 }
 
 // each goes through the sessions that get the message, and how. give reports false when
@@ -384,15 +381,14 @@ func (p *publication) give(c *client, out *session.Message, how session.Delivery
 		return p.b.router.give(c, out, how)
 	}
 	how.Stored = p.link != nil
-	switch o, ok := c.sess.EnqueueDurable(out, how); {
-	case !ok:
+	pending, result := c.sess.EnqueueDurable(out, how)
+	switch result {
+	case session.NoRoom:
 		p.b.router.dropped(c, out)
-	case !o.None():
-		p.offers = append(p.offers, o)
-	default:
-		return how.Share == nil
+	case session.Accepted:
+		p.offers = append(p.offers, pending)
 	}
-	return true
+	return result != session.Ended || how.Share == nil
 }
 
 // store adds the changes that store what was offered.
@@ -421,7 +417,7 @@ func (b *Broker) redistribute(of Identity, left []session.Undelivered) {
 		rt := b.router.route(m.Topic)
 		i := slices.IndexFunc(rt.groups, func(g sharedGroup) bool { return g.key == groupKey{b.acl.groupOwner(of, group), group, filter} })
 		if i < 0 {
-			b.counters.Ended(1)
+			b.counters.Drop(session.DropSessionEnded, 1)
 			continue
 		}
 		p := &publication{b: b}

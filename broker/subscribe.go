@@ -52,7 +52,7 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 	for _, s := range granted { // before the client knows, and can make another connection end this one
 		c.b.reportSubscribed(c, s.filter)
 	}
-	c.w.Answer(packet, &c.batch)
+	c.w.Control(packet, &c.batch)
 	c.pullRetained(granted, replaced)
 	return nil
 }

@@ -2,151 +2,114 @@ package session
 
 import "time"
 
-// LocalConsumer takes the messages of a session inside the process, as a Writer takes them to
-// a connection: in order, with a window, and each is the session's until Done or Drop.
-// It is for sessions whose subscriptions have QoS 0 and 1.
+// LocalConsumer takes a session's messages inside the process, as a Writer takes them to a connection: in order, within a
+// window, and each stays the session's until Acknowledge or Reject. The session's subscriptions must be of QoS 0 or 1.
 type LocalConsumer struct {
 	s     *Session
 	ready chan struct{}
 }
 
-// LocalMessage is a message that was taken out. With ID 0, for QoS 0, it is not waited for.
+// LocalMessage is a message for a LocalConsumer.
 type LocalMessage struct {
 	*Message
-	ID     uint16
-	Again  bool   // it was taken before, by another outlet
-	Expiry uint32 // seconds that are left of it; 0: for ever
+	ID     uint16 // for Acknowledge and Reject; 0: it is QoS 0 and has no outcome
+	Again  bool   // an earlier consumer got it, too
+	Expiry uint32 // seconds until it expires; 0: it never does
 	Retain bool
 }
 
-// OpenLocal makes an outlet, in the place of an earlier one: what that has taken and not
-// settled is given again, first and in order. Until then QoS 0 is not queued.
+// OpenLocal makes a consumer with a window of unacknowledged messages, in the place of an earlier one. What that has not
+// acknowledged comes again first, in order.
 func (s *Session) OpenLocal(window int) *LocalConsumer {
-	o := &LocalConsumer{s: s, ready: make(chan struct{}, 1)}
+	c := &LocalConsumer{s: s, ready: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.writer, s.window = o, window
-	s.flights.restart()
-	o.Wake()
-	return o
+	s.consumer, s.window = c, window
+	s.inflight.restart()
+	c.wake(nil)
+	return c
 }
 
-// Shut ends the outlet. Done and Drop still count.
-func (o *LocalConsumer) Shut() { o.s.detach(o) }
+// Close ends the consumer: the session queues no QoS 0 any more. Acknowledge and Reject still count.
+func (c *LocalConsumer) Close() { c.s.detach(c) }
 
-// Ready has a value when there may be something to take.
-func (o *LocalConsumer) Ready() <-chan struct{} { return o.ready }
+// Ready has a value when Next may have another message.
+func (c *LocalConsumer) Ready() <-chan struct{} { return c.ready }
 
-// Next takes the oldest message that was not taken yet, if the window lets it.
-func (o *LocalConsumer) Next() (LocalMessage, bool) {
-	s := o.s
+func (c *LocalConsumer) wake(*WriteBatch) {
+	select {
+	case c.ready <- struct{}{}:
+	default:
+	}
+}
+
+// Next takes the next message, if there is one and the window allows it.
+func (c *LocalConsumer) Next() (m LocalMessage, ok bool) {
+	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.writer != taker(o) || s.ended {
-		return LocalMessage{}, false
-	}
 	now := s.now()
-	if x, ok := s.again(now); ok {
-		return parcel(x.item, x.id, true, now), true
-	} else if s.flights.resend != nil {
-		return LocalMessage{}, false
-	}
-	for {
-		s.dropOld(now)
-		if s.readAhead(o); s.writer != taker(o) || s.ended {
-			return LocalMessage{}, false
+	for s.consumer == consumer(c) {
+		if s.limits.MaxAge > 0 {
+			s.dropOld(now)
 		}
-		it, ok := s.queue.front()
-		if !ok || s.waits(it) {
-			return LocalMessage{}, false
+		if s.readAhead(c); s.consumer != consumer(c) {
+			break
 		}
-		s.queue.pop()
-		if it.msg.Expired(now) {
-			s.discard(nil, it, DropExpired)
+		p, ok := s.next(now)
+		if !ok {
+			break
+		}
+		if why, late := s.tooLate(&p, now); late {
+			s.count.Drop(why, 1)
+			s.completed(s.inflight.byID[p.id], nil)
 			continue
 		}
-		s.count.Sent.Add(1)
-		if it.qos == 0 {
-			s.left(1)
-			return parcel(it, 0, false, now), true
-		}
-		return parcel(it, s.flights.add(it).id, false, now), true
+		return LocalMessage{Message: p.msg, ID: p.id, Again: p.dup, Expiry: p.msg.remaining(now), Retain: p.retain}, true
 	}
+	return m, false
 }
 
-func parcel(it item, id uint16, again bool, now time.Time) LocalMessage {
-	return LocalMessage{Message: it.msg, ID: id, Again: again, Expiry: it.msg.remaining(now), Retain: it.retain}
-}
-
-// again finds the next message that an earlier outlet has left.
-func (s *Session) again(now time.Time) (*flight, bool) {
-	f := &s.flights
-	for f.resend != nil && f.open < s.window {
-		x := f.resend
-		if old := s.old(x.item, now); old || x.msg.Expired(now) {
-			why := DropExpired
-			if old {
-				why = DropTooOld
-			}
-			s.count.drop(why, 1)
-			s.land(x, nil)
-			continue
-		}
-		x.open = true
-		f.open++
-		f.resend = x.next
-		return x, true
+// tooLate reports whether a message that an earlier consumer got is too old to be given again.
+func (s *Session) tooLate(p *publish, now time.Time) (why DropReason, late bool) {
+	switch {
+	case !p.dup:
+		return 0, false
+	case s.tooOld(p.item, now):
+		return DropTooOld, true
 	}
-	return nil, false
+	return DropExpired, p.msg.Expired(now)
 }
 
-// Acknowledge says that a message is where it was to go.
-func (o *LocalConsumer) Acknowledge(id uint16) {
-	o.s.count.Done.Add(1)
-	o.s.Puback(id, nil)
+// Acknowledge ends a message that has reached its destination.
+func (c *LocalConsumer) Acknowledge(id uint16) {
+	c.s.count.Acknowledged.Add(1)
+	c.s.Puback(id, nil)
 }
 
-// Reject says that it will never be taken there.
-func (o *LocalConsumer) Reject(id uint16) {
-	s := o.s
+// Reject drops a message that will never reach its destination.
+func (c *LocalConsumer) Reject(id uint16) {
+	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.flights.byID[id]; x != nil {
-		s.count.drop(DropRefused, 1)
-		s.land(x, nil)
+	if x := s.inflight.byID[id]; x != nil {
+		s.count.Drop(DropRefused, 1)
+		s.completed(x, nil)
 	}
 }
 
-// Oldest is when the oldest message came that the session still has; zero: it has none.
-func (s *Session) Oldest() time.Time {
+// Oldest is when the broker took the session's oldest message; zero: there is none.
+func (s *Session) Oldest() (came time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.flights.first; x != nil {
+	for _, x := range s.inflight.inOrder() {
 		return x.msg.came
 	}
 	if it, ok := s.queue.front(); ok {
 		return it.msg.came
 	}
-	if s.behind.live > 0 {
-		return s.behind.parts[s.behind.first()/partLen].oldest
+	if s.disk.messages > 0 {
+		came = s.disk.segments[s.disk.first()/segmentLen].oldest
 	}
-	return time.Time{}
+	return came
 }
-
-// Wake tells that there may be something to take.
-func (o *LocalConsumer) Wake() {
-	select {
-	case o.ready <- struct{}{}:
-	default:
-	}
-}
-
-func (o *LocalConsumer) wakeWith(*WriteBatch) { o.Wake() }
-
-// Control is nothing: QoS 2 has answers, and doesn't come here.
-func (o *LocalConsumer) Control([]byte) {}
-
-// Close is nothing: the session never gives up on its own process.
-func (o *LocalConsumer) Close() {}
-
-func (o *LocalConsumer) serves() bool { return false }

@@ -14,12 +14,16 @@ import (
 	"github.com/edgebus/edgebus/broker/journal"
 )
 
-// Log is where a durable session's changes go.
+// A durable session outlives the process. It has a record for each waiting or unacknowledged message of QoS 1 and 2,
+// from before the publisher's acknowledgement until the subscriber's, and one for each state of QoS 2 that an answer
+// depends on.
+
+// Log keeps a durable session's records.
 type Log interface {
 	// ID names a new record.
 	ID() uint64
-	// Commit makes changes durable, all or none. It never blocks. done is called once
-	// they are, or can't be, and not by Commit itself; nil: nobody waits.
+	// Commit makes changes durable, all or none. It never blocks. done is called with the outcome, but not by Commit
+	// itself; nil: nobody waits for it.
 	Commit(changes []journal.Change, done func(error))
 	// Forget deletes records some time soon; 0 is none.
 	Forget(records ...uint64)
@@ -27,269 +31,499 @@ type Log interface {
 	Read(records []uint64, each func(i int, value []byte) error) error
 }
 
-// stake is what a durable session has in an item besides the message.
-type stake struct {
-	seq     uint64 // place in the session's order, which the packet id follows from
-	record  uint64 // 0: not on disk
-	body    *Body  // nil: the record holds the message itself
-	pending bool   // not yet on disk
-	after   bool   // to be sent only when it is
-	pos     uint64 // in the queue, while pending
-	over    bool   // delivered or dropped already
-	behind  bool   // on disk only, once it is there
-	pulled  bool   // a retained message, fetched for a subscription
+// deliveryRecord is the record of an item.
+type deliveryRecord struct {
+	id       uint64 // 0: not on disk
+	seq      uint64 // place in the session's order
+	body     *Body  // nil: the record contains the message
+	pending  bool   // not committed yet
+	position uint64 // in the queue, while pending
+	waits    bool   // the message must not be sent while pending
+	over     bool   // the message was delivered or dropped
+	onDisk   bool   // the message is in the diskQueue
+	retained bool   // the message comes from a replay
 }
 
-// Body is a message on disk that several sessions share. The last to let go of it
-// deletes it.
+// Body is the record of a message that several sessions share. It is deleted with the last of their delivery records.
 type Body struct {
 	record uint64
 	users  atomic.Int32
 }
 
-// NewBody makes the body that as many offers share, and the change that stores it.
-func NewBody(m *Message, log Log, offers int) (*Body, journal.Change) {
+// NewBody makes a body for a number of delivery records, and the change that stores it.
+func NewBody(m *Message, log Log, users int) (*Body, journal.Change) {
 	b := &Body{record: log.ID()}
-	b.users.Store(int32(offers))
+	b.users.Store(int32(users))
 	e := append(make(Encoder, 0, m.Weight()+32), kindBody)
 	e.Message(m)
 	return b, journal.Change{ID: b.record, Value: e}
 }
 
-// MakeDurable makes a session that is still empty outlive the process. number is its
-// name in records, and never another's.
+// MakeDurable makes an empty session outlive the process. Its number is never used for another one.
 func (s *Session) MakeDurable(number uint64, log Log) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.number, s.log = number, log
 }
 
-// Durable says whether the session outlives the process.
+// Durable reports whether the session outlives the process.
 func (s *Session) Durable() bool { return s.log != nil }
 
-// packetID is the same whenever a message is sent, also by another process: a
-// client that got it can't take another message for it.
+// packetID is the same each time that a message is sent, also after a restart: the client can't take another message for
+// it.
 func packetID(seq uint64) uint16 { return uint16((seq-1)%math.MaxUint16) + 1 }
 
-// Pending is a message in the queue of a durable session that is not yet stored. It
-// must be settled.
+// Pending is a message in the queue of a durable session whose record is not committed yet. The caller commits Change,
+// and then calls Committed.
 type Pending struct {
 	s  *Session
 	it item
 }
 
-// EnqueueDurable queues a QoS 1 or 2 message in a durable session. It reports false when there was
-// no room, which is counted. An offer of a session that has ended is none: it needn't
-// be stored.
-func (s *Session) EnqueueDurable(m *Message, d Delivery) (o Pending, ok bool) {
+// EnqueueDurable queues a QoS 1 or 2 message in a durable session. Only one that is accepted is pending.
+func (s *Session) EnqueueDurable(m *Message, d Delivery) (Pending, Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return Pending{}, true
+		return Pending{}, Ended
 	}
 	if !s.makeRoom(m) {
-		s.missed(m.Topic)
-		s.count.drop(DropQueueFull, 1)
-		return Pending{}, false
+		return Pending{}, s.refuse(m, DropQueueFull)
 	}
-	s.arrived(m.Topic)
-	return s.offer(m, d, false), true
+	s.noteLive(m.Topic)
+	return s.pushDurable(m, d, false), Accepted
 }
 
-func (s *Session) offer(m *Message, d Delivery, pulled bool) Pending {
+func (s *Session) pushDurable(m *Message, d Delivery, retained bool) Pending {
 	s.seq++
-	it := item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, share: d.Share, stake: &stake{
-		seq: s.seq, pending: true, after: d.Stored, pos: s.queue.items.end(), pulled: pulled,
-	}}
-	if it.stake.record = journal.Sequence + s.seq; !s.windowed() {
-		it.stake.record = s.log.ID()
+	it := newItem(m, d)
+	it.record = &deliveryRecord{seq: s.seq, pending: true, waits: d.Stored, position: s.queue.end(), retained: retained}
+	if it.record.id = journal.Sequence + s.seq; !s.diskOnly() {
+		it.record.id = s.log.ID()
 	}
-	if s.fits(s.weigh(m)) {
+	if s.fitsMemory(m) {
 		s.push(it, d.Batch)
 	} else {
-		s.putBehind(it)
+		it.record.onDisk = true
+		s.disk.add(s.seq, s.weight(m), m.came)
+		s.disk.pending[s.seq] = it
 	}
 	return Pending{s: s, it: it}
 }
 
-// None says whether there is nothing to store and to settle.
-func (o Pending) None() bool { return o.s == nil }
+// SharesBody reports whether the message may be in a body.
+func (p Pending) SharesBody() bool { return !p.s.diskOnly() }
 
-// SharesBody says whether the offer's message may be in a body that other offers share.
-func (o Pending) SharesBody() bool { return !o.s.windowed() }
-
-// Change stores the offer. body is nil when the message is in no other record.
-func (o Pending) Change(body *Body) journal.Change {
-	if !o.SharesBody() {
-		return journal.Change{ID: o.it.stake.record, Value: o.s.sequenced(o.it)}
+// Change stores the delivery record. body is nil if the record is to contain the message.
+func (p Pending) Change(body *Body) journal.Change {
+	s, r := p.s, p.it.record
+	if s.diskOnly() {
+		return journal.Change{ID: r.id, Value: s.encodeSequenced(p.it)}
 	}
-	var where uint64
+	var bodyID uint64
 	if body != nil {
-		where = body.record
-		o.share(body)
+		bodyID = body.record
+		s.mu.Lock()
+		r.body = body
+		s.mu.Unlock()
 	}
-	return journal.Change{ID: o.it.stake.record, Value: o.s.entry(o.it, where)}
+	return journal.Change{ID: r.id, Value: s.encodeDelivery(p.it, bodyID)}
 }
 
-func (o Pending) share(body *Body) {
-	o.s.mu.Lock()
-	defer o.s.mu.Unlock()
-	o.it.stake.body = body
-}
-
-// Committed tells the outcome: a message that could not be stored is not kept.
-func (o Pending) Committed(err error) {
-	s := o.s
+// Committed takes the outcome of the commit. After an error the message is dropped, if it wasn't sent yet.
+func (p Pending) Committed(err error) {
+	s, r := p.s, p.it.record
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := o.it.stake
-	x.pending = false
-	delete(s.behind.pending, x.seq)
-	if err == nil {
-		if s.ended || x.over {
-			s.forgetDelivered(o.it) // its end came before it was on disk
-		} else if s.writer != nil {
-			s.writer.Wake()
+	r.pending = false
+	delete(s.disk.pending, r.seq)
+	switch {
+	case err != nil:
+		r.id, r.body = 0, nil
+		if !s.takeBack(p.it) {
+			return
 		}
+	case s.ended || r.over:
+		s.deleteRecord(p.it)
 		return
 	}
-	x.record, x.body = 0, nil
-	if s.ended || x.over || !x.behind && x.pos < s.queue.items.first {
-		return // sent already, as QoS 1 may be: it is now like what a session without a journal has
-	}
-	if x.pulled && o.it.qos == 1 {
-		return // after a crash it is fetched again
-	}
-	s.missed(o.it.msg.Topic)
-	if x.behind {
-		s.behind.remove(x.seq)
-	} else {
-		s.queue.evict(x.pos)
-	}
-	s.left(1)
-	if s.writer != nil {
-		s.writer.Wake() // what was behind it
+	if s.consumer != nil {
+		s.consumer.wake(nil) // for the message, or for what comes after it
 	}
 }
 
-// waits says whether an item must not be sent yet. What is sent at QoS 2 has to be
-// on disk, or its packet id could come to mean something else. At QoS 1 a second
-// copy after a crash is allowed, and waiting would only cost time, unless one that can't
-// be stored would let it pass.
-func (s *Session) waits(it item) bool {
-	if it.qos == 0 {
+// takeBack removes a message that could not be stored. It reports false if the message stays: it was sent at QoS 1, or
+// it is a retained one, which is fetched again after a crash.
+func (s *Session) takeBack(it item) bool {
+	r := it.record
+	if s.ended || r.over || !r.onDisk && r.position < s.queue.first || r.retained && it.qos == 1 {
 		return false
 	}
-	if !s.flights.room(s.window) {
-		return true
+	s.forgetLive(it.msg.Topic)
+	if r.onDisk {
+		s.disk.remove(r.seq)
+	} else {
+		s.queue.evict(r.position)
 	}
-	return it.stake != nil && (it.stake.pending && (it.qos == 2 || it.stake.after) || s.flights.byID[packetID(it.stake.seq)] != nil)
+	return true
 }
 
-// done lets go of an item that was delivered or dropped. What is still being stored
-// is deleted when that is settled.
-func (s *Session) done(it item) {
-	x := it.stake
-	if x == nil {
+// deleteRecord deletes the record of a message that was delivered or dropped, or, if it is pending, has Committed do so.
+// While a retained message of the topic could still be fetched, the record stays to say that a newer one came.
+func (s *Session) deleteRecord(it item) {
+	r := it.record
+	if r == nil {
 		return
 	}
-	x.over = true
-	if !x.pending {
-		s.forgetDelivered(it)
+	if r.over = true; r.pending {
+		return
 	}
+	ids := r.take(nil)
+	if len(ids) > 0 && !r.retained && s.live.has(it.msg.Topic, 0) {
+		ids[0] = s.keepLive(it.msg.Topic, r.seq, ids[0])
+	}
+	s.log.Forget(ids...)
 }
 
-// records lists what can be deleted now.
-func (x *stake) records(to []uint64) []uint64 {
-	if x.record == 0 {
+// take appends the records to delete for a message, unless they are pending.
+func (r *deliveryRecord) take(to []uint64) []uint64 {
+	if r == nil || r.pending || r.id == 0 {
 		return to
 	}
-	to = append(to, x.record)
-	x.record = 0
-	if x.body != nil && x.body.users.Add(-1) == 0 {
-		to = append(to, x.body.record)
+	to = append(to, r.id)
+	r.id = 0
+	return r.leaveBody(to)
+}
+
+func (r *deliveryRecord) leaveBody(to []uint64) []uint64 {
+	if r.body != nil && r.body.users.Add(-1) == 0 {
+		to = append(to, r.body.record)
 	}
-	x.body = nil
+	r.body = nil
 	return to
 }
 
-// all lists what can be deleted when the session ends.
-func (x *stake) all(to []uint64) []uint64 {
-	if x == nil || x.pending {
-		return to
+// records takes all records that the session has on disk.
+func (s *Session) records() (ids []uint64) {
+	for it := range s.queue.all {
+		ids = it.record.take(ids)
 	}
-	return x.records(to)
+	ids = s.disk.records(ids)
+	for _, x := range s.inflight.byID {
+		ids = x.record.take(ids)
+	}
+	for id, in := range s.inbound {
+		if in.received {
+			ids = append(ids, in.record)
+			delete(s.inbound, id)
+		}
+	}
+	for _, p := range s.replays {
+		ids = append(ids, p.record)
+	}
+	return append(s.live.records(ids), s.progress)
 }
 
-// sentTo notes how far the queue was sent, so that what is sent again after a
-// restart is known to be a repetition.
-func (s *Session) sentTo(seq uint64) {
+// forget deletes records. A session without a log has none.
+func (s *Session) forget(records ...uint64) {
+	if s.log != nil {
+		s.log.Forget(records...)
+	}
+}
+
+// storeProgress stores which messages were sent: only those are sent with DUP after a restart.
+func (s *Session) storeProgress() {
 	if s.progress == 0 {
 		s.progress = s.log.ID()
 	}
-	s.log.Commit([]journal.Change{{ID: s.progress, Value: s.numbers(kindProgress, seq)}}, nil)
+	s.log.Commit([]journal.Change{{ID: s.progress, Value: s.encode(kindProgress, s.sent)}}, nil)
 }
 
-// release takes a PUBREC to disk before it is answered: the client forgets the
-// packet id with the PUBREL, and must never get the message again.
-func (s *Session) release(x *flight) {
+// storeRelease stores a PUBREC before it is answered: with the PUBREL the client forgets the packet id, and must never get
+// the message again.
+func (s *Session) storeRelease(x *inflightMessage) {
 	if x.releasing {
 		return
 	}
 	x.releasing = true
-	topic := "" // unless it still counts that its message came
-	if !x.stake.pulled && s.came.has(x.msg.Topic) {
+	topic := "" // unless a replay needs to know that a message of the topic came
+	if !x.record.retained && s.live.has(x.msg.Topic, 0) {
 		topic = x.msg.Topic
 	}
-	put := journal.Change{ID: x.stake.record, Value: s.arrivalRecord(kindReleased, x.stake.seq, topic)}
-	s.log.Commit([]journal.Change{put}, func(err error) { s.releasedOnDisk(x, err) })
+	put := journal.Change{ID: x.record.id, Value: s.encodeTopic(kindReleased, x.record.seq, topic)}
+	s.log.Commit([]journal.Change{put}, func(err error) { s.releaseStored(x, err) })
 }
 
-func (s *Session) releasedOnDisk(x *flight, err error) {
+func (s *Session) releaseStored(x *inflightMessage, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x.releasing = false
-	if s.flights.byID[x.id] != x {
+	if s.inflight.byID[x.id] != x {
 		return
 	}
+	w, _ := s.consumer.(*Writer)
 	if err != nil {
-		s.giveUp()
+		if w != nil {
+			w.Close() // the client sends its PUBREC again on a new connection
+		}
 		return
 	}
 	x.released = true
-	if b := x.stake.body; b != nil {
-		x.stake.body = nil
-		if b.users.Add(-1) == 0 {
-			s.log.Forget(b.record)
+	s.log.Forget(x.record.leaveBody(nil)...)
+	if w != nil && w.started() { // nothing may be sent before the CONNACK; next sends it after that
+		w.Control(Ack{Type: typePubrel >> 4, ID: x.id}.Append(nil, s.version), nil)
+	}
+}
+
+// A session with Limits.Memory has in memory what it sends next. The rest waits on disk only: of each message there, memory
+// has the weight and its place in the journal's index. The records' ids are a sequence of the journal: they follow from the messages' places in
+// the session's order.
+
+// diskQueue counts the messages that wait after the queue, on disk only.
+type diskQueue struct {
+	segments map[uint64]*segment // by place of the first message, divided by segmentLen
+	next     uint64              // no message before it
+	messages int
+	bytes    int             // by weight
+	pending  map[uint64]item // not committed yet
+	reading  bool
+}
+
+const segmentLen = 256
+
+// segment has the messages whose places have the same quotient by segmentLen.
+type segment struct {
+	messages       int
+	oldest, newest time.Time          // when the broker took them
+	weights        [segmentLen]uint32 // 0: no message
+}
+
+func (q *diskQueue) add(seq uint64, weight int, came time.Time) {
+	if q.segments == nil {
+		q.segments, q.pending = make(map[uint64]*segment), make(map[uint64]item)
+	}
+	g := q.segments[seq/segmentLen]
+	if g == nil {
+		g = &segment{oldest: came, newest: came}
+		q.segments[seq/segmentLen] = g
+	}
+	if came.Before(g.oldest) {
+		g.oldest = came
+	}
+	if came.After(g.newest) {
+		g.newest = came
+	}
+	if q.messages == 0 || seq < q.next {
+		q.next = seq
+	}
+	g.weights[seq%segmentLen] = uint32(weight)
+	g.messages++
+	q.messages++
+	q.bytes += weight
+}
+
+func (q *diskQueue) has(seq uint64) bool {
+	g := q.segments[seq/segmentLen]
+	return g != nil && g.weights[seq%segmentLen] > 0
+}
+
+// remove takes out a message that is there.
+func (q *diskQueue) remove(seq uint64) {
+	g := q.segments[seq/segmentLen]
+	q.bytes -= int(g.weights[seq%segmentLen])
+	q.messages--
+	g.weights[seq%segmentLen] = 0
+	if g.messages--; g.messages == 0 {
+		delete(q.segments, seq/segmentLen)
+	}
+	delete(q.pending, seq)
+}
+
+// from is the first message from a place on, of which there must be one.
+func (q *diskQueue) from(seq uint64) uint64 {
+	for !q.has(seq) {
+		if seq++; q.segments[seq/segmentLen] == nil {
+			seq += segmentLen - seq%segmentLen
 		}
 	}
-	// A connection that is still being answered comes to it when it begins: nothing
-	// may be sent before its CONNACK.
-	if s.writer != nil && s.writer.serves() {
-		s.writer.Control(Ack{Type: typePubrel >> 4, ID: x.id}.Append(nil, s.version))
+	return seq
+}
+
+// first is the oldest message; there must be one.
+func (q *diskQueue) first() uint64 {
+	q.next = q.from(q.next)
+	return q.next
+}
+
+// records lists those of the messages that are not pending.
+func (q *diskQueue) records(to []uint64) []uint64 {
+	seq := q.next
+	for range q.messages {
+		seq = q.from(seq)
+		if _, pending := q.pending[seq]; !pending {
+			to = append(to, journal.Sequence+seq)
+		}
+		seq++
+	}
+	return to
+}
+
+// InMemory counts the waiting messages that are in memory.
+func (s *Session) InMemory() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queue.live
+}
+
+// diskOnly reports whether the session keeps messages on disk only.
+func (s *Session) diskOnly() bool { return s.log != nil && s.limits.Memory > 0 }
+
+// fitsMemory reports whether a durable message may wait in memory.
+func (s *Session) fitsMemory(m *Message) bool {
+	return !s.diskOnly() || s.disk.messages == 0 && s.queue.durableBytes()+s.weight(m) <= s.limits.Memory
+}
+
+// memoryFull reports whether there is no room in memory for a QoS 0 message.
+func (s *Session) memoryFull(m *Message) bool {
+	return s.diskOnly() && s.queue.live > 0 && s.queue.bytes+s.weight(m) > 2*s.limits.Memory
+}
+
+// evictFromDisk drops the oldest message on disk, which there must be.
+func (s *Session) evictFromDisk() {
+	seq := s.disk.first()
+	it, pending := s.disk.pending[seq]
+	s.disk.remove(seq)
+	if pending {
+		it.record.over = true // Committed deletes it
+	} else {
+		s.log.Forget(journal.Sequence + seq)
 	}
 }
 
-// giveUp closes the connection when an answer can't be stored: only with a new one
-// will the client ask again.
-func (s *Session) giveUp() {
-	if s.writer != nil {
-		s.writer.Close()
+// dropOldOnDisk drops what is too old once nothing waits in memory. A segment is dropped as a whole when its newest message
+// is too old.
+func (s *Session) dropOldOnDisk(now time.Time) {
+	for s.queue.live == 0 && s.disk.messages > 0 {
+		g := s.disk.segments[s.disk.first()/segmentLen]
+		if now.Sub(g.newest) <= s.limits.MaxAge {
+			return
+		}
+		for range g.messages {
+			s.dropOldest(DropTooOld)
+		}
 	}
 }
 
-// Kinds of a session's records: the first byte of each. Whoever keeps other records
-// in the same journal uses kinds from FirstOtherKind on.
 const (
-	kindEntry      byte = iota + 1 // a queued message: session, seq, how, message
-	kindShared                     // the same of a message that others have, too: session, seq, how, number of the body
-	kindBody                       // such a message
-	kindReleased                   // a QoS 2 message after its PUBREC: session, seq, topic if that still counts for pulls
+	readMessages = 256         // that are read from disk at a time, at most
+	readBytes    = 64 << 10    // of them, about
+	readRetry    = time.Second // after an error
+)
+
+// readAhead fills the queue from disk when half of the memory is free. It unlocks the session while it reads.
+func (s *Session) readAhead(c *LocalConsumer) {
+	q := &s.disk
+	if q.messages == 0 || q.reading || s.queue.durableBytes() > s.limits.Memory/2 || !s.inflight.hasRoom(s.window) {
+		return
+	}
+	list := s.nextOnDisk()
+	if len(list) == 0 {
+		return
+	}
+	now := s.now()
+	q.reading = true
+	s.mu.Unlock()
+	items, err := s.read(list, now)
+	s.mu.Lock()
+	q.reading = false
+	for i, seq := range list {
+		if s.ended || !q.has(seq) { // dropped meanwhile
+			continue
+		}
+		if items[i].msg == nil {
+			s.readFailed(c, err)
+			return
+		}
+		// The wall clock may have been set since the message came: what the segment says is more certain.
+		g, m := q.segments[seq/segmentLen], items[i].msg
+		if m.came.Before(g.oldest) {
+			m.came = g.oldest
+		} else if m.came.After(g.newest) {
+			m.came = g.newest
+		}
+		q.remove(seq)
+		s.push(items[i], nil)
+	}
+}
+
+// nextOnDisk lists the next messages to read. One whose commit is pending ends the list, or, if it is the first, is queued:
+// it needn't be read.
+func (s *Session) nextOnDisk() (list []uint64) {
+	q := &s.disk
+	bytes := 0
+	for seq := q.first(); len(list) < min(q.messages, readMessages) && bytes < readBytes; seq++ {
+		seq = q.from(seq)
+		if it, pending := q.pending[seq]; pending {
+			if len(list) == 0 {
+				q.remove(seq)
+				it.record.onDisk, it.record.position = false, s.queue.end()
+				s.push(it, nil)
+			}
+			break
+		}
+		list = append(list, seq)
+		bytes += int(q.segments[seq/segmentLen].weights[seq%segmentLen])
+	}
+	return list
+}
+
+// read reads messages from disk, up to the first that can't be read.
+func (s *Session) read(list []uint64, now time.Time) (items []item, err error) {
+	ids := make([]uint64, len(list))
+	for i, seq := range list {
+		ids[i] = journal.Sequence + seq
+	}
+	items = make([]item, len(list))
+	err = s.log.Read(ids, func(i int, value []byte) error {
+		_, e, err := decodeSequenced(value)
+		if err == nil && e.seq != list[i] {
+			err = errRecord
+		}
+		if err == nil {
+			items[i] = e.item
+			items[i].record = &deliveryRecord{id: ids[i], seq: e.seq}
+			items[i].msg.Rebase(now)
+		}
+		return err
+	})
+	return items, err
+}
+
+// readFailed drops a message that is damaged; any other error may go away.
+func (s *Session) readFailed(c *LocalConsumer, err error) {
+	if s.queue.live > 0 {
+		return // the messages before it go first
+	}
+	if errors.Is(err, journal.ErrDamaged) {
+		s.dropOldest(DropDamaged)
+		c.wake(nil)
+		return
+	}
+	time.AfterFunc(readRetry, func() { c.wake(nil) })
+}
+
+// Kinds of a session's records: the first byte of each. Other records in the same journal have kinds from FirstOtherKind
+// on.
+const (
+	kindDelivery   byte = iota + 1 // a message: session, seq, delivery, message
+	kindShared                     // a message that is in a body: session, seq, delivery, id of the body
+	kindBody                       // a message of several sessions
+	kindReleased                   // a QoS 2 message after its PUBREC: session, seq, topic if a replay needs it
 	kindInbound                    // a QoS 2 publish of the client's: session, packet id
 	kindProgress                   // how far the queue was sent: session, seq
-	kindPull                       // retained messages that are still to be sent: session, filter, how, seq at the subscription, topic after which
-	kindSequenced                  // a queued message in a sequence: session, seq, how, message, checksum
-	kindArrived                    // a message that was delivered while retained ones are still to be sent: session, seq, topic
+	kindReplay                     // retained messages that are owed: session, filter, delivery, seq at the subscription, topic after which
+	kindSequenced                  // a message that may be on disk only: session, seq, delivery, message, checksum
+	kindLive                       // a message that was delivered during a replay: session, seq, topic
 	FirstOtherKind byte = 32
 )
 
@@ -305,16 +539,16 @@ func (e *Encoder) Text(s string) {
 	*e = append(*e, s...)
 }
 
-// Flag appends a yes or no.
-func (e *Encoder) Flag(yes bool) {
-	if yes {
+// Flag appends a boolean.
+func (e *Encoder) Flag(b bool) {
+	if b {
 		*e = append(*e, 1)
 	} else {
 		*e = append(*e, 0)
 	}
 }
 
-// Time appends a moment, to the millisecond; the zero time stays zero.
+// Time appends a time, to the millisecond. The zero time stays zero.
 func (e *Encoder) Time(t time.Time) {
 	if t.IsZero() {
 		e.Number(0)
@@ -326,18 +560,18 @@ func (e *Encoder) Time(t time.Time) {
 // Message appends a message.
 func (e *Encoder) Message(m *Message) {
 	p := &m.Props
-	var has byte
+	var format byte
 	if p.PayloadFormat != nil {
-		has = 1 + *p.PayloadFormat
+		format = 1 + *p.PayloadFormat
 	}
-	*e = append(*e, m.QoS, has)
+	*e = append(*e, m.QoS, format)
 	e.Flag(m.Retain)
 	e.Text(m.Topic)
 	e.Number(uint64(len(m.Payload)))
 	*e = append(*e, m.Payload...)
 	e.Text(m.From)
 	e.Time(m.At)
-	e.Time(m.expires(m.At))
+	e.Number(0) // not used
 	e.Number(uint64(p.Expiry))
 	e.Text(p.ContentType)
 	e.Text(p.ResponseTopic)
@@ -349,16 +583,95 @@ func (e *Encoder) Message(m *Message) {
 	}
 }
 
-// Decoder takes a record apart. After the first mistake all values are zero, and
-// End says so.
+// Bits of a delivery.
+const (
+	flagRetain = 1 << iota
+	flagShare
+)
+
+// delivery appends how a message is delivered.
+func (e *Encoder) delivery(it item) {
+	var flags byte
+	if it.retain {
+		flags |= flagRetain
+	}
+	if it.share != nil {
+		flags |= flagShare
+	}
+	*e = append(*e, it.qos, flags)
+	e.Number(uint64(len(it.ids)))
+	for _, id := range it.ids {
+		e.Number(uint64(id))
+	}
+	if it.share != nil {
+		e.Text(*it.share)
+	}
+}
+
+// encode makes a record of numbers.
+func (s *Session) encode(kind byte, numbers ...uint64) []byte {
+	e := Encoder{kind}
+	e.Number(s.number)
+	for _, n := range numbers {
+		e.Number(n)
+	}
+	return e
+}
+
+// encodeTopic makes the record of a message of which only the topic is still needed.
+func (s *Session) encodeTopic(kind byte, seq uint64, topic string) []byte {
+	e := Encoder(s.encode(kind, seq))
+	e.Text(topic)
+	return e
+}
+
+// encodeDelivery makes an item's record. body is the id of the record that has the message; 0: it is in this one.
+func (s *Session) encodeDelivery(it item, body uint64) []byte {
+	e := make(Encoder, 0, it.msg.Weight()+64)
+	kind := kindDelivery
+	if body > 0 {
+		kind = kindShared
+	}
+	e = append(e, kind)
+	e.Number(s.number)
+	e.Number(it.record.seq)
+	e.delivery(it)
+	if body > 0 {
+		e.Number(body)
+	} else {
+		e.Message(it.msg)
+	}
+	return e
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// encodeSequenced makes the record of an item in a sequence. It ends with a checksum: it is read alone, and the journal's
+// checksum is that of a whole commit.
+func (s *Session) encodeSequenced(it item) []byte {
+	e := make(Encoder, 0, it.msg.diskSize()+64)
+	e = append(e, kindSequenced)
+	e.Number(s.number)
+	e.Number(it.record.seq)
+	it.share = nil
+	e.delivery(it)
+	e.Message(it.msg)
+	return binary.LittleEndian.AppendUint32(e, crc32.Checksum(e, castagnoli))
+}
+
+// Decoder takes a record apart. After the first error all values are zero, and End returns an error.
 type Decoder struct {
 	b   []byte
 	bad bool
 }
 
-var errRecord = errors.New("a record that can't be read")
+var (
+	errRecord = errors.New("the record can't be decoded")
+	errKind   = errors.New("the record is of an unknown kind: it may be a newer version's")
+	errBody   = errors.New("the record of a queued message is missing")
+)
 
-// NewDecoder makes a decoder. What it returns doesn't refer to b.
+// NewDecoder makes a decoder. The values that it returns don't refer to b.
 func NewDecoder(b []byte) *Decoder { return &Decoder{b: b} }
 
 // End returns an error if something was missing, or is left over.
@@ -369,10 +682,12 @@ func (d *Decoder) End() error {
 	return nil
 }
 
+func (d *Decoder) fail() { d.bad, d.b = true, nil }
+
 // Byte takes one byte.
 func (d *Decoder) Byte() byte {
 	if len(d.b) == 0 {
-		d.bad = true
+		d.fail()
 		return 0
 	}
 	c := d.b[0]
@@ -380,14 +695,14 @@ func (d *Decoder) Byte() byte {
 	return c
 }
 
-// Flag takes a yes or no.
+// Flag takes a boolean.
 func (d *Decoder) Flag() bool { return d.Byte() != 0 }
 
 // Number takes a number.
 func (d *Decoder) Number() uint64 {
 	n, used := binary.Uvarint(d.b)
 	if used <= 0 {
-		d.bad, d.b = true, nil
+		d.fail()
 		return 0
 	}
 	d.b = d.b[used:]
@@ -395,11 +710,7 @@ func (d *Decoder) Number() uint64 {
 }
 
 func (d *Decoder) bytes() []byte {
-	n := d.Number()
-	if n > uint64(len(d.b)) {
-		d.bad, d.b = true, nil
-		return nil
-	}
+	n := d.Count()
 	s := d.b[:n]
 	d.b = d.b[n:]
 	return s
@@ -412,13 +723,13 @@ func (d *Decoder) Text() string { return string(d.bytes()) }
 func (d *Decoder) Count() int {
 	n := d.Number()
 	if n > uint64(len(d.b)) {
-		d.bad, d.b = true, nil
+		d.fail()
 		return 0
 	}
 	return int(n)
 }
 
-// Time takes a moment.
+// Time takes a time.
 func (d *Decoder) Time() time.Time {
 	n := d.Number()
 	if n == 0 {
@@ -431,8 +742,8 @@ func (d *Decoder) Time() time.Time {
 func (d *Decoder) Message() *Message {
 	m := &Message{QoS: d.Byte()}
 	p := &m.Props
-	if has := d.Byte(); has > 0 {
-		format := has - 1
+	if format := d.Byte(); format > 0 {
+		format--
 		p.PayloadFormat = &format
 	}
 	m.Retain = d.Flag()
@@ -440,7 +751,7 @@ func (d *Decoder) Message() *Message {
 	m.Payload = append([]byte{}, d.bytes()...)
 	m.From = d.Text()
 	m.At = d.Time()
-	_ = d.Time() // when it expires, which follows
+	_ = d.Number() // not used
 	p.Expiry = uint32(d.Number())
 	p.ContentType, p.ResponseTopic = d.Text(), d.Text()
 	if b := d.bytes(); len(b) > 0 {
@@ -455,605 +766,52 @@ func (d *Decoder) Message() *Message {
 	return m
 }
 
-// Bits of how a message is delivered.
-const (
-	flagRetain = 1 << iota
-	flagShare
-)
-
-// how appends what a subscription makes of a message.
-func (e *Encoder) how(d Delivery) {
-	var flags byte
-	if d.Retain {
-		flags |= flagRetain
-	}
-	if d.Share != nil {
-		flags |= flagShare
-	}
-	*e = append(*e, d.QoS, flags)
-	e.Number(uint64(len(d.IDs)))
-	for _, id := range d.IDs {
-		e.Number(uint64(id))
-	}
-	if d.Share != nil {
-		e.Text(*d.Share)
-	}
-}
-
-func (d *Decoder) how() (v Delivery) {
-	v.QoS = d.Byte()
+func (d *Decoder) delivery() (it item) {
+	it.qos = d.Byte()
 	flags := d.Byte()
-	v.Retain = flags&flagRetain != 0
+	it.retain = flags&flagRetain != 0
 	for range d.Count() {
-		v.IDs = append(v.IDs, uint32(d.Number()))
+		it.ids = append(it.ids, uint32(d.Number()))
 	}
 	if flags&flagShare != 0 {
 		share := d.Text()
-		v.Share = &share
+		it.share = &share
 	}
-	if v.QoS > 2 || flags > flagRetain|flagShare {
+	if it.qos > 2 || flags > flagRetain|flagShare {
 		d.bad = true
 	}
-	return v
+	return it
 }
 
-// entry encodes an item; body is where its message is, if it isn't here.
-func (s *Session) entry(it item, body uint64) []byte {
-	e := make(Encoder, 0, it.msg.Weight()+64)
-	kind := kindEntry
-	if body > 0 {
-		kind = kindShared
-	}
-	e = append(e, kind)
-	e.Number(s.number)
-	e.Number(it.stake.seq)
-	e.how(Delivery{QoS: it.qos, Retain: it.retain, IDs: it.ids, Share: it.share})
-	if body > 0 {
-		e.Number(body)
-	} else {
-		e.Message(it.msg)
-	}
-	return e
-}
-
-// numbers encodes the records that are nothing but numbers.
-func (s *Session) numbers(kind byte, n uint64) []byte {
-	e := Encoder{kind}
-	e.Number(s.number)
-	e.Number(n)
-	return e
-}
-
-func (s *Session) pullRecord(p *pull) journal.Change {
-	e := Encoder{kindPull}
-	e.Number(s.number)
-	e.Text(p.filter)
-	e.how(Delivery{QoS: p.qos, IDs: p.ids})
-	e.Number(p.seq)
-	e.Text(p.after)
-	return journal.Change{ID: p.marker, Value: e}
-}
-
-// Loader puts sessions together from their records.
-type Loader struct {
-	parts  map[uint64]*parts // by session
-	bodies map[uint64]*loadedBody
-	users  map[uint64]int32 // of a body
-	now    time.Time
-}
-
-// parts are a session's records.
-type parts struct {
-	entries  []entry
-	inbound  map[uint16]uint64
-	progress uint64
-	sent     uint64
-	pulls    []*pull
-	arrived  []seen
-	behind   behind // what is in a sequence
-	last     uint64 // of it
-}
-
-// seen is a message that a session had, as far as it counts for its pulls.
-type seen struct {
-	seq, record uint64
-	topic       string
-}
-
-type entry struct {
-	record   uint64
+// loadedDelivery is the record of an item as it was read.
+type loadedDelivery struct {
+	item     // without a message, if that is in a body
+	id       uint64
 	seq      uint64
-	how      Delivery
-	msg      *Message // nil: shared
-	body     uint64
+	body     uint64 // id; 0: none
 	released bool
 }
 
-type loadedBody struct {
-	msg *Message
-	Body
-}
-
-// PendingReplay is a filter whose retained messages are still owed, but for users' own topics up to one.
-type PendingReplay struct{ Filter, After string }
-
-// NewLoader makes an empty loader.
-func NewLoader(now time.Time) *Loader {
-	return &Loader{parts: make(map[uint64]*parts), bodies: make(map[uint64]*loadedBody), users: make(map[uint64]int32), now: now}
-}
-
-func (l *Loader) of(number uint64) *parts {
-	p := l.parts[number]
-	if p == nil {
-		p = &parts{inbound: make(map[uint16]uint64)}
-		l.parts[number] = p
-	}
-	return p
-}
-
-var errKind = errors.New("a record of an unknown kind: it may be a newer version's")
-
-// Record takes a record of a kind below KindOther.
-func (l *Loader) Record(id uint64, value []byte) error {
-	d := NewDecoder(value)
-	kind := d.Byte()
-	if kind == kindBody {
-		b := &loadedBody{msg: d.Message()}
-		b.record = id
-		l.bodies[id] = b
-		return d.End()
-	}
-	if kind == kindSequenced {
-		return l.sequenced(id, value)
-	}
-	if kind == 0 || kind > kindArrived {
-		return errKind
-	}
-	number := d.Number()
-	switch kind {
-	case kindInbound:
-		n := d.Number()
-		if n == 0 || n > 0xFFFF {
-			return errRecord
-		}
-		l.of(number).inbound[uint16(n)] = id
-	case kindProgress:
-		l.of(number).progress, l.of(number).sent = id, d.Number()
-	case kindPull:
-		p := l.of(number)
-		x := &pull{marker: id, filter: d.Text()}
-		how := d.how()
-		x.qos, x.ids, x.seq, x.after = how.QoS, how.IDs, d.Number(), d.Text()
-		p.pulls = append(p.pulls, x)
-	case kindArrived:
-		p := l.of(number)
-		p.arrived = append(p.arrived, seen{seq: d.Number(), record: id, topic: d.Text()})
-	default:
-		e := d.entry(kind, id)
-		l.users[e.body]++
-		l.of(number).entries = append(l.of(number).entries, e)
-	}
-	return d.End()
-}
-
-// sequenced takes note of a message that stays on disk.
-func (l *Loader) sequenced(id uint64, value []byte) error {
-	number, e, err := sequencedFrom(value)
-	if err == nil && journal.Sequence+e.seq != id {
-		err = errRecord
-	}
-	if err != nil {
-		return err
-	}
-	p := l.of(number)
-	e.msg.Rebase(l.now)
-	p.behind.put(e.seq, e.msg.stored(), e.msg.came)
-	p.last = max(p.last, e.seq)
-	return nil
-}
-
-func (d *Decoder) entry(kind byte, id uint64) entry {
-	e := entry{record: id, seq: d.Number(), released: kind == kindReleased}
+func (d *Decoder) loaded(kind byte, id uint64) loadedDelivery {
+	e := loadedDelivery{id: id, seq: d.Number(), released: kind == kindReleased}
 	if e.released {
-		e.how.QoS, e.msg = 2, &Message{QoS: 2, Topic: d.Text()}
+		e.qos, e.msg = 2, &Message{QoS: 2, Topic: d.Text()}
 		return e
 	}
-	e.how = d.how()
+	e.item = d.delivery()
 	if kind == kindShared {
 		e.body = d.Number()
 		d.bad = d.bad || e.body == 0
 	} else {
 		e.msg = d.Message()
 	}
-	if e.seq == 0 || e.how.QoS == 0 {
+	if e.seq == 0 || e.qos == 0 {
 		d.bad = true
 	}
 	return e
 }
 
-// Restore fills a session that is still empty, and returns the pulls to go on with.
-func (l *Loader) Restore(s *Session) ([]PendingReplay, error) {
-	p := l.parts[s.number]
-	if p == nil {
-		return nil, nil
-	}
-	delete(l.parts, s.number)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.progress, s.sent, s.seq = p.progress, p.sent, max(p.sent, p.last)
-	s.behind = p.behind
-	s.count.Queued.Add(int64(s.behind.live))
-	for id, record := range p.inbound {
-		s.inbound[id] = &inbound{record: record, received: true}
-	}
-	slices.SortFunc(p.entries, func(a, b entry) int { return int(int64(a.seq - b.seq)) })
-	for _, e := range p.entries {
-		it, err := l.item(e)
-		if err != nil {
-			return nil, err
-		}
-		s.restore(it, e, l.now)
-		p.arrived = append(p.arrived, seen{seq: e.seq, topic: it.msg.Topic})
-	}
-	return s.restorePulls(p), nil
-}
-
-// restorePulls brings back what is owed of what is retained, and which of its topics have come since.
-func (s *Session) restorePulls(p *parts) (list []PendingReplay) {
-	slices.SortFunc(p.arrived, func(a, b seen) int { return cmp.Compare(a.seq, b.seq) })
-	if s.pulls = p.pulls; len(s.pulls) == 0 {
-		for _, a := range p.arrived {
-			s.log.Forget(a.record)
-		}
-		return nil
-	}
-	for _, a := range p.arrived {
-		h := s.came.hash(a.topic)
-		s.log.Forget(s.came.last[h].record)
-		s.came.count++
-		s.came.last[h] = arrival{s.came.count, a.record}
-	}
-	for _, x := range s.pulls {
-		x.since = uint64(sort.Search(len(p.arrived), func(i int) bool { return p.arrived[i].seq > x.seq }))
-		list = append(list, PendingReplay{x.filter, x.after})
-	}
-	return list
-}
-
-// HasShared says whether a session has messages that are another member's of a shared subscription
-// once it ends.
-func (l *Loader) HasShared(number uint64) bool {
-	p := l.parts[number]
-	return p != nil && slices.ContainsFunc(p.entries, func(e entry) bool { return e.how.Share != nil })
-}
-
-var errBody = errors.New("a queued message is missing")
-
-func (l *Loader) item(e entry) (item, error) {
-	it := item{msg: e.msg, ids: e.how.IDs, qos: e.how.QoS, retain: e.how.Retain, share: e.how.Share, stake: &stake{seq: e.seq, record: e.record}}
-	if e.body > 0 {
-		b := l.bodies[e.body]
-		if b == nil {
-			return it, errBody
-		}
-		if n := l.users[e.body]; n > 0 { // the first that is restored
-			b.users.Store(n)
-			l.users[e.body] = 0
-		}
-		it.msg, it.stake.body = b.msg, &b.Body
-	}
-	return it, nil
-}
-
-// restore puts an item where it was: on its way, if it was sent, or in the queue.
-func (s *Session) restore(it item, e entry, now time.Time) {
-	s.seq = max(s.seq, e.seq)
-	it.msg.Rebase(now)
-	if (e.released || e.seq <= s.sent) && s.flights.byID[packetID(e.seq)] == nil {
-		x := s.flights.add(it)
-		x.released = e.released
-		s.count.Queued.Add(1)
-		return
-	}
-	if it.msg.Expired(now) {
-		s.count.drop(DropExpired, 1)
-		s.done(it)
-		return
-	}
-	s.push(it, nil)
-}
-
-// Orphans are records that belong to nothing that was restored.
-func (l *Loader) Orphans() (records []uint64) {
-	for _, p := range l.parts {
-		for _, e := range p.entries {
-			records = append(records, e.record)
-			if b := l.bodies[e.body]; b != nil {
-				l.users[e.body]--
-				b.users.Add(-1)
-			}
-		}
-		for _, id := range p.inbound {
-			records = append(records, id)
-		}
-		for _, x := range p.pulls {
-			records = append(records, x.marker)
-		}
-		for _, a := range p.arrived {
-			records = append(records, a.record)
-		}
-		records = append(p.behind.all(records), p.progress)
-	}
-	for id, b := range l.bodies {
-		if b.users.Load() <= 0 && l.users[id] <= 0 {
-			records = append(records, id)
-		}
-	}
-	return records
-}
-
-// A session with Limits.Window keeps in memory what it sends next, and has the rest on disk
-// only: of each message there, memory holds its weight here and its place in the journal's index.
-// Its records are a sequence of the journal's, numbered by their place in the session's order.
-
-// behind is what waits behind the queue of such a session, on disk only.
-type behind struct {
-	parts   map[uint64]*part // by number of the first message, divided by partLen
-	next    uint64           // no message before it
-	live    int
-	bytes   int             // by weight
-	pending map[uint64]item // that are not on disk yet
-	reading bool
-}
-
-const partLen = 256
-
-// part is a number of messages that follow each other.
-type part struct {
-	live           int
-	oldest, newest time.Time       // when they came
-	weights        [partLen]uint32 // 0: none
-}
-
-func (b *behind) put(seq uint64, weight int, came time.Time) {
-	if b.parts == nil {
-		b.parts, b.pending = make(map[uint64]*part), make(map[uint64]item)
-	}
-	p := b.parts[seq/partLen]
-	if p == nil {
-		p = &part{oldest: came, newest: came}
-		b.parts[seq/partLen] = p
-	}
-	if came.Before(p.oldest) {
-		p.oldest = came
-	}
-	if came.After(p.newest) {
-		p.newest = came
-	}
-	if b.live == 0 || seq < b.next {
-		b.next = seq
-	}
-	p.weights[seq%partLen] = uint32(max(1, weight))
-	p.live++
-	b.live++
-	b.bytes += max(1, weight)
-}
-
-func (b *behind) has(seq uint64) bool {
-	p := b.parts[seq/partLen]
-	return p != nil && p.weights[seq%partLen] > 0
-}
-
-// remove takes a message out that is there.
-func (b *behind) remove(seq uint64) {
-	p := b.parts[seq/partLen]
-	b.bytes -= int(p.weights[seq%partLen])
-	b.live--
-	p.weights[seq%partLen] = 0
-	if p.live--; p.live == 0 {
-		delete(b.parts, seq/partLen)
-	}
-	delete(b.pending, seq)
-}
-
-// from is the first message from a number on; there must be one.
-func (b *behind) from(seq uint64) uint64 {
-	for !b.has(seq) {
-		if seq++; b.parts[seq/partLen] == nil {
-			seq += partLen - seq%partLen
-		}
-	}
-	return seq
-}
-
-// first is the oldest message; there must be one.
-func (b *behind) first() uint64 {
-	b.next = b.from(b.next)
-	return b.next
-}
-
-// came corrects the time at which a message came, which was read from disk, by what is known
-// since before the clock was set.
-func (b *behind) came(seq uint64, t time.Time) time.Time {
-	p := b.parts[seq/partLen]
-	switch {
-	case t.Before(p.oldest):
-		return p.oldest
-	case t.After(p.newest):
-		return p.newest
-	}
-	return t
-}
-
-// all lists the records of what is on disk.
-func (b *behind) all(to []uint64) []uint64 {
-	seq := b.next
-	for n := b.live; n > 0; n-- {
-		seq = b.from(seq)
-		if _, pending := b.pending[seq]; !pending {
-			to = append(to, journal.Sequence+seq)
-		}
-		seq++
-	}
-	return to
-}
-
-// waiting counts the messages of the queue and behind it, and their bytes.
-func (s *Session) waiting() (messages, bytes int) {
-	return s.queue.live + s.behind.live, s.queue.bytes + s.behind.bytes
-}
-
-// InMemory counts the messages that wait in memory.
-func (s *Session) InMemory() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.queue.live
-}
-
-// windowed says whether the session keeps what is far from being sent on disk only.
-func (s *Session) windowed() bool { return s.log != nil && s.limits.Window > 0 }
-
-// fits says whether a message may wait in memory.
-func (s *Session) fits(weight int) bool {
-	return !s.windowed() || s.behind.live == 0 && s.queue.stored()+weight <= s.limits.Window
-}
-
-// crowded says whether there is no room in memory for a message of QoS 0.
-func (s *Session) crowded(m *Message) bool {
-	return s.windowed() && s.queue.live > 0 && s.queue.bytes+s.weigh(m) > 2*s.limits.Window
-}
-
-// putBehind has an offered message wait on disk only, once it is there.
-func (s *Session) putBehind(it item) {
-	it.stake.behind = true
-	s.behind.put(it.stake.seq, s.weigh(it.msg), it.msg.came)
-	s.behind.pending[it.stake.seq] = it
-	s.count.Queued.Add(1)
-}
-
-// evictBehind drops the oldest message behind the queue.
-func (s *Session) evictBehind() {
-	seq := s.behind.first()
-	it, pending := s.behind.pending[seq]
-	s.behind.remove(seq)
-	if pending {
-		it.stake.over = true // and is deleted once it is there
-	} else {
-		s.log.Forget(journal.Sequence + seq)
-	}
-}
-
-// dropOldBehind drops what has waited for too long, when all that is in memory has. A part is dropped
-// once its newest message is old; who is given one before that is told of its age by Next.
-func (s *Session) dropOldBehind(now time.Time) {
-	for s.queue.live == 0 && s.behind.live > 0 {
-		p := s.behind.parts[s.behind.first()/partLen]
-		if now.Sub(p.newest) <= s.limits.Age {
-			return
-		}
-		n := p.live
-		for range n {
-			s.evictBehind()
-		}
-		s.left(n)
-		s.count.drop(DropTooOld, n)
-	}
-}
-
-const (
-	readMost    = 256         // messages that are read from disk at a time
-	readAgain   = time.Second // after what could not be read
-	readWeights = 64 << 10    // and about their bytes
-)
-
-// readAhead fills the queue with what comes next, if half of the window is free. It unlocks the session
-// while it reads.
-func (s *Session) readAhead(o *LocalConsumer) {
-	b := &s.behind
-	if b.live == 0 || b.reading || s.queue.stored() > s.limits.Window/2 || !s.flights.room(s.window) {
-		return
-	}
-	var list, ids []uint64
-	weights := 0
-	for seq := b.first(); len(list) < min(b.live, readMost) && weights < readWeights; seq++ {
-		seq = b.from(seq)
-		if it, pending := b.pending[seq]; pending {
-			if len(list) == 0 { // it needn't be read
-				b.remove(seq)
-				s.left(1) // push counts it
-				it.stake.behind, it.stake.pos = false, s.queue.items.end()
-				s.push(it, nil)
-			}
-			break
-		}
-		list, ids = append(list, seq), append(ids, journal.Sequence+seq)
-		weights += int(b.parts[seq/partLen].weights[seq%partLen])
-	}
-	if len(list) == 0 {
-		return
-	}
-	now := s.now()
-	b.reading = true
-	s.mu.Unlock()
-	items := make([]item, len(list))
-	err := s.log.Read(ids, func(i int, value []byte) error {
-		_, e, err := sequencedFrom(value)
-		if err == nil && e.seq != list[i] {
-			err = errRecord
-		}
-		if err == nil {
-			items[i] = item{msg: e.msg, ids: e.how.IDs, qos: e.how.QoS, retain: e.how.Retain, stake: &stake{seq: e.seq, record: ids[i]}}
-			items[i].msg.Rebase(now)
-		}
-		return err
-	})
-	s.mu.Lock()
-	b.reading = false
-	for i, seq := range list {
-		if s.ended || !b.has(seq) { // dropped meanwhile
-			continue
-		}
-		if items[i].msg == nil {
-			s.unread(o, err)
-			return
-		}
-		items[i].msg.came = b.came(seq, items[i].msg.came)
-		b.remove(seq)
-		s.left(1)
-		s.push(items[i], nil)
-	}
-}
-
-// unread deals with a message that can't be read: it is dropped if that won't change.
-func (s *Session) unread(o *LocalConsumer, err error) {
-	if s.queue.live > 0 {
-		return // those before it go first
-	}
-	if errors.Is(err, journal.ErrDamaged) {
-		s.evictBehind()
-		s.left(1)
-		s.count.drop(DropDamaged, 1)
-		o.Wake()
-		return
-	}
-	time.AfterFunc(readAgain, o.Wake)
-}
-
-// A record of a sequence ends with a checksum: it is read alone, and that of the frame is of all in it.
-func (s *Session) sequenced(it item) []byte {
-	e := make(Encoder, 0, it.msg.stored()+64)
-	e = append(e, kindSequenced)
-	e.Number(s.number)
-	e.Number(it.stake.seq)
-	e.how(Delivery{QoS: it.qos, Retain: it.retain, IDs: it.ids})
-	e.Message(it.msg)
-	return binary.LittleEndian.AppendUint32(e, crc32.Checksum(e, castagnoli))
-}
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// sequencedFrom decodes a record of a sequence.
-func sequencedFrom(value []byte) (session uint64, e entry, err error) {
+func decodeSequenced(value []byte) (session uint64, e loadedDelivery, err error) {
 	n := len(value) - 4
 	if n < 0 || binary.LittleEndian.Uint32(value[n:]) != crc32.Checksum(value[:n], castagnoli) {
 		return 0, e, errRecord
@@ -1063,6 +821,223 @@ func sequencedFrom(value []byte) (session uint64, e entry, err error) {
 		return 0, e, errRecord
 	}
 	session = d.Number()
-	e = d.entry(kindSequenced, 0)
+	e = d.loaded(kindSequenced, 0)
 	return session, e, d.End()
+}
+
+// Loader restores sessions from their records.
+type Loader struct {
+	sessions map[uint64]*loadedSession // by number
+	bodies   map[uint64]*loadedBody
+	users    map[uint64]int32 // of a body
+	now      time.Time
+}
+
+// loadedSession has a session's records.
+type loadedSession struct {
+	deliveries []loadedDelivery
+	inbound    map[uint16]uint64
+	progress   uint64
+	sent       uint64
+	replays    []*replay
+	live       []loadedLive
+	disk       diskQueue
+	last       uint64 // in disk
+}
+
+// loadedLive is a message that came during a replay.
+type loadedLive struct {
+	seq, record uint64
+	topic       string
+}
+
+type loadedBody struct {
+	msg *Message
+	Body
+}
+
+// PendingReplay is a filter whose retained messages are still owed, except for users' own topics up to After.
+type PendingReplay struct{ Filter, After string }
+
+// NewLoader makes an empty loader.
+func NewLoader(now time.Time) *Loader {
+	return &Loader{sessions: make(map[uint64]*loadedSession), bodies: make(map[uint64]*loadedBody), users: make(map[uint64]int32), now: now}
+}
+
+func (l *Loader) session(number uint64) *loadedSession {
+	p := l.sessions[number]
+	if p == nil {
+		p = &loadedSession{inbound: make(map[uint16]uint64)}
+		l.sessions[number] = p
+	}
+	return p
+}
+
+// Record takes a record of a kind below FirstOtherKind.
+func (l *Loader) Record(id uint64, value []byte) error {
+	d := NewDecoder(value)
+	kind := d.Byte()
+	switch {
+	case kind == kindBody:
+		b := &loadedBody{msg: d.Message()}
+		b.record = id
+		l.bodies[id] = b
+		return d.End()
+	case kind == kindSequenced:
+		return l.sequenced(id, value)
+	case kind == 0 || kind > kindLive:
+		return errKind
+	}
+	p := l.session(d.Number())
+	switch kind {
+	case kindInbound:
+		n := d.Number()
+		if n == 0 || n > math.MaxUint16 {
+			return errRecord
+		}
+		p.inbound[uint16(n)] = id
+	case kindProgress:
+		p.progress, p.sent = id, d.Number()
+	case kindReplay:
+		x := &replay{record: id, filter: d.Text()}
+		how := d.delivery()
+		x.qos, x.ids, x.seq, x.after = how.qos, how.ids, d.Number(), d.Text()
+		p.replays = append(p.replays, x)
+	case kindLive:
+		p.live = append(p.live, loadedLive{seq: d.Number(), record: id, topic: d.Text()})
+	default:
+		e := d.loaded(kind, id)
+		l.users[e.body]++
+		p.deliveries = append(p.deliveries, e)
+	}
+	return d.End()
+}
+
+// sequenced notes a message that stays on disk.
+func (l *Loader) sequenced(id uint64, value []byte) error {
+	number, e, err := decodeSequenced(value)
+	if err == nil && journal.Sequence+e.seq != id {
+		err = errRecord
+	}
+	if err != nil {
+		return err
+	}
+	p := l.session(number)
+	e.msg.Rebase(l.now)
+	p.disk.add(e.seq, e.msg.diskSize(), e.msg.came)
+	p.last = max(p.last, e.seq)
+	return nil
+}
+
+// Restore fills an empty session, and returns the replays to continue.
+func (l *Loader) Restore(s *Session) ([]PendingReplay, error) {
+	p := l.sessions[s.number]
+	if p == nil {
+		return nil, nil
+	}
+	delete(l.sessions, s.number)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.progress, s.sent, s.seq = p.progress, p.sent, max(p.sent, p.last)
+	s.disk = p.disk
+	for id, record := range p.inbound {
+		s.inbound[id] = &inboundPublish{record: record, received: true}
+	}
+	slices.SortFunc(p.deliveries, func(a, b loadedDelivery) int { return cmp.Compare(a.seq, b.seq) })
+	for _, e := range p.deliveries {
+		if err := l.complete(&e); err != nil {
+			return nil, err
+		}
+		s.restore(e, l.now)
+		p.live = append(p.live, loadedLive{seq: e.seq, topic: e.msg.Topic})
+	}
+	return s.restoreReplays(p), nil
+}
+
+// complete gives an item its message and its record.
+func (l *Loader) complete(e *loadedDelivery) error {
+	e.record = &deliveryRecord{id: e.id, seq: e.seq}
+	if e.body == 0 {
+		return nil
+	}
+	b := l.bodies[e.body]
+	if b == nil {
+		return errBody
+	}
+	if n := l.users[e.body]; n > 0 { // it is the first one restored
+		b.users.Store(n)
+		l.users[e.body] = 0
+	}
+	e.msg, e.record.body = b.msg, &b.Body
+	return nil
+}
+
+// restore puts an item into the inflight window, if it was sent, or into the queue.
+func (s *Session) restore(e loadedDelivery, now time.Time) {
+	s.seq = max(s.seq, e.seq)
+	e.msg.Rebase(now)
+	switch {
+	case (e.released || e.seq <= s.sent) && s.inflight.byID[packetID(e.seq)] == nil:
+		s.inflight.add(e.item).released = e.released
+	case e.msg.Expired(now):
+		s.discard(e.item, DropExpired)
+	default:
+		s.push(e.item, nil)
+	}
+}
+
+// restoreReplays restores what is owed of the retained messages, and of which of their topics newer messages have come.
+func (s *Session) restoreReplays(p *loadedSession) (list []PendingReplay) {
+	slices.SortFunc(p.live, func(a, b loadedLive) int { return cmp.Compare(a.seq, b.seq) })
+	s.replays = p.replays
+	for _, x := range p.live {
+		if len(s.replays) == 0 {
+			s.log.Forget(x.record)
+			continue
+		}
+		h := s.live.hash(x.topic)
+		s.log.Forget(s.live.last[h].record)
+		s.live.count++
+		s.live.last[h] = liveTopic{s.live.count, x.record}
+	}
+	for _, x := range s.replays {
+		x.since = uint64(sort.Search(len(p.live), func(i int) bool { return p.live[i].seq > x.seq }))
+		list = append(list, PendingReplay{x.filter, x.after})
+	}
+	return list
+}
+
+// HasShared reports whether a session has messages that go to other members of shared subscriptions when it ends.
+func (l *Loader) HasShared(number uint64) bool {
+	p := l.sessions[number]
+	return p != nil && slices.ContainsFunc(p.deliveries, func(e loadedDelivery) bool { return e.share != nil })
+}
+
+// Orphans are the records that belong to nothing that was restored.
+func (l *Loader) Orphans() (records []uint64) {
+	for _, p := range l.sessions {
+		for _, e := range p.deliveries {
+			records = append(records, e.id)
+			if b := l.bodies[e.body]; b != nil {
+				l.users[e.body]--
+				b.users.Add(-1)
+			}
+		}
+		for _, id := range p.inbound {
+			records = append(records, id)
+		}
+		for _, x := range p.replays {
+			records = append(records, x.record)
+		}
+		for _, x := range p.live {
+			records = append(records, x.record)
+		}
+		records = append(p.disk.records(records), p.progress)
+	}
+	for id, b := range l.bodies {
+		if b.users.Load() <= 0 && l.users[id] <= 0 {
+			records = append(records, id)
+		}
+	}
+	return records
 }

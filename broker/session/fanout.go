@@ -5,20 +5,19 @@ import (
 	"sync"
 )
 
-// DirectWrites is how many connections one batch writes to itself. More go through the fan-out queue.
+// DirectWrites is how many connections a WriteBatch writes to itself. If there are more, the fan-out queue writes to all.
 const DirectWrites = 32
 
-// Fanout is the queue of connections that one batch gave something to, when they are too many
-// for the publisher's own goroutine to write to. As many workers as there are processors take
-// them in the order in which they came; no worker waits for a client's socket. A connection
-// stands in the queue once: what it is given until its turn comes leaves with the same write.
+// Fanout is a first-in-first-out queue of connections that have something to write, for batches of many. As many workers
+// as there are processors write to them; no worker waits for a client's socket. A connection is in the queue once: all
+// that it is given while it waits leaves with one write (docs/adr/0028).
 type Fanout struct {
 	mu      sync.Mutex
 	queue   []*Writer
 	next    int // in the queue
 	workers int
 	queued  uint64 // connections that ever entered the queue
-	written uint64 // and that left it
+	written uint64 // and that were written to
 	drained sync.Cond
 }
 
@@ -29,7 +28,7 @@ func NewFanout() *Fanout {
 	return f
 }
 
-// Waiting is how many connections stand in the queue.
+// Waiting counts the connections in the queue.
 func (f *Fanout) Waiting() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,7 +53,7 @@ func (f *Fanout) add(writers ...*Writer) (last uint64) {
 	return f.queued
 }
 
-// await blocks until every connection up to last has been written to.
+// await blocks until as many connections have been written to as had entered the queue with the last one.
 func (f *Fanout) await(last uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,11 +62,11 @@ func (f *Fanout) await(last uint64) {
 	}
 }
 
-// work writes to one connection after the other until the queue is empty. Other goroutines may
-// run after each: without that the runtime looks at the network only when all are written.
+// work writes to one connection after the other until the queue is empty. It lets other goroutines run after each:
+// otherwise the runtime would look at the network only when all are written.
 func (f *Fanout) work() {
 	for w := f.pop(); w != nil; w = f.pop() {
-		again := w.writeOnce()
+		again := w.writeNow()
 		f.mu.Lock()
 		f.written++
 		f.drained.Broadcast()
@@ -94,68 +93,49 @@ func (f *Fanout) pop() *Writer {
 	return w
 }
 
-// writeOnce writes what there is, and reports whether there is more by now. A connection that
-// doesn't take it all at once, or can't tell (TLS, WebSocket), gets a goroutine of its own.
-func (w *Writer) writeOnce() (again bool) {
-	if w.try == nil {
-		go w.run()
-		return false
-	}
-	w.state.Store(writing) // what was queued until here is part of this write
-	buf := buffers.Get().(*[]byte)
-	rest, more, ok := w.once(buf)
-	if ok && more {
-		go w.runWith(buf, rest)
-		return false
-	}
-	full := len(*buf) >= batchBytes
-	release(buf)
-	return ok && (full || !w.pause())
-}
-
-// WriteBatch are the writers that are to be flushed once a reader has dealt with all that
-// arrived together. A nil WriteBatch wakes them at once.
+// WriteBatch collects the connections that have something to write, until all packets that arrived together were handled.
 type WriteBatch struct {
 	Fanout  *Fanout
 	writers []*Writer
 	queued  uint64 // the last of them in the fan-out queue
 }
 
-// Add has the writer flushed with the batch.
-func (b *WriteBatch) Add(w *Writer) {
-	switch {
-	case b == nil:
-		w.Wake()
-	case w.batch.Load() != b:
+// add has the writer flushed with the batch.
+func (b *WriteBatch) add(w *Writer) {
+	if w.batch.Load() != b {
 		w.batch.Store(b)
 		b.writers = append(b.writers, w)
 	}
 }
 
-func (w *Writer) wakeWith(b *WriteBatch) { b.Add(w) }
+// Flush writes to a few connections itself, as far as that needs no waiting, and has the fan-out queue write to many.
+func (b *WriteBatch) Flush() {
+	b.flush(func(w *Writer) {
+		if w.begin() && w.writeNow() {
+			go w.run()
+		}
+	})
+}
 
-// Flush writes to a few writers itself, and has the fan-out queue write to many.
-func (b *WriteBatch) Flush() { b.flush((*Writer).flush) }
-
-// FlushAsync is Flush for a goroutine that has no time to write.
+// FlushAsync is Flush for a caller that must not spend the time to write.
 func (b *WriteBatch) FlushAsync() { b.flush((*Writer).Wake) }
 
 func (b *WriteBatch) flush(one func(*Writer)) {
 	for _, w := range b.writers {
-		w.batch.CompareAndSwap(b, nil) // from now on what it is given is somebody else's to flush
+		w.batch.CompareAndSwap(b, nil) // what it is given from now on is flushed with another batch
 	}
 	if len(b.writers) <= DirectWrites {
 		for _, w := range b.writers {
 			one(w)
 		}
 	} else {
-		idle := b.writers[:0]
+		begun := b.writers[:0]
 		for _, w := range b.writers {
-			if w.begin() { // else whoever writes to it looks again
-				idle = append(idle, w)
+			if w.begin() { // otherwise a goroutine is writing to it and looks again
+				begun = append(begun, w)
 			}
 		}
-		b.queued = b.Fanout.add(idle...)
+		b.queued = b.Fanout.add(begun...)
 	}
 	clear(b.writers)
 	if b.writers = b.writers[:0]; cap(b.writers) > DirectWrites {
@@ -163,7 +143,7 @@ func (b *WriteBatch) flush(one func(*Writer)) {
 	}
 }
 
-// Await blocks until the fan-out queue has written to all that the batch put there.
+// Await blocks until the fan-out queue has written to all connections of the batch.
 func (b *WriteBatch) Await() {
 	if b.queued > 0 {
 		b.Fanout.await(b.queued)

@@ -153,20 +153,20 @@ func TestWhoHasNoRoomIsNotWokenInVain(t *testing.T) {
 	w := attached(s, ConnParams{Version: 5, ReceiveMaximum: 1})
 	var b WriteBatch
 	put := func(text string) int {
-		require.True(t, s.Enqueue(message("a", text, 1), Delivery{QoS: 1, Batch: &b}))
+		require.Equal(t, Accepted, s.Enqueue(message("a", text, 1), Delivery{QoS: 1, Batch: &b}))
 		return len(b.writers)
 	}
 	require.Equal(t, 1, put("a"))
 	b = WriteBatch{}
 	w.batch.Store(nil)
-	sent := decode(t, s.drain(w, nil, batchBytes), 5)
+	sent := decode(t, s.drain(w, nil, writeBytes), 5)
 	require.Equal(t, []string{"a"}, payloads(sent))
 	require.Equal(t, 1, put("b"), "nothing is known yet of what waits")
-	require.Empty(t, s.drain(w, nil, batchBytes))
+	require.Empty(t, s.drain(w, nil, writeBytes))
 	b = WriteBatch{}
 	w.batch.Store(nil)
 	require.Zero(t, put("c"))
 	require.True(t, s.Puback(sent[0].PacketID, &b))
 	require.Len(t, b.writers, 1)
-	require.Equal(t, []string{"b"}, payloads(decode(t, s.drain(w, nil, batchBytes), 5)))
+	require.Equal(t, []string{"b"}, payloads(decode(t, s.drain(w, nil, writeBytes), 5)))
 }

@@ -1,25 +1,21 @@
 package session
 
-import (
-	"time"
-)
+import "time"
 
-// UserProperty is one of a message's free-form name and value pairs. Order and
-// repetition count.
+// UserProperty is a user property of MQTT 5. Their order and repetitions are kept.
 type UserProperty struct{ Key, Value string }
 
-// Properties travel with a message to MQTT 5 subscribers, unchanged.
+// Properties are passed on to MQTT 5 subscribers unchanged.
 type Properties struct {
 	ContentType   string
 	ResponseTopic string
 	Correlation   []byte
-	PayloadFormat *byte  // nil: the publisher didn't say
-	Expiry        uint32 // seconds that the message is worth delivering; 0: for ever
+	PayloadFormat *byte  // nil: not given
+	Expiry        uint32 // message expiry interval in seconds; 0: none
 	User          []UserProperty
 }
 
-// Message is a publication on its way to subscribers. It is shared by every
-// session that it is queued in, so nothing in it may change after hand-over.
+// Message is a publication. All sessions that it is queued in share it, so it must not change once it has been enqueued.
 type Message struct {
 	Topic   string
 	Payload []byte
@@ -27,78 +23,71 @@ type Message struct {
 	Retain  bool
 	Props   Properties
 	From    string // client id of the publisher, for no-local; empty: the broker itself
-	User    string // of the publisher, for whom it counts while it is retained
-	Record  uint64 // where it is on disk as the topic's retained message; 0: nowhere
+	User    string // of the publisher, to whom it is charged while it is retained
+	Record  uint64 // id of the record that has it as the topic's retained message; 0: none
 
-	At   time.Time // when the broker took it, as the clock said then
-	came time.Time // the same by the clock that runs now, for what is left of its time
+	At   time.Time // when the broker took it, as the wall clock said then
+	came time.Time // the same by the monotonic clock, for its expiry and age
 }
 
-// Stamp says when the message came, from which its expiry interval counts. It is called
-// once, before the message is shared.
+// Stamp sets the time at which the broker took the message. It is called once, before the message is shared.
 func (m *Message) Stamp(now time.Time) { m.At, m.came = now, now }
 
-// Rebase has the time of a message that was read from disk go on.
+// Rebase makes the age of a message that was read from disk independent of later changes of the wall clock.
 func (m *Message) Rebase(now time.Time) { m.came = RebaseTime(m.At, now) }
 
-// sane is the beginning of 2026. Nothing of ours ran before it: a clock that says less was
-// not set yet.
-const sane = 1_767_225_600
+// earliest is the beginning of 2026, before which there was no Edgebus: a clock that says less was not set.
+const earliest = 1_767_225_600
 
-// RebaseTime is a time that was read from disk by the clock that runs now, whose jumps change
-// nothing any more. What can't be so, because the clock was set in between, was now: a
-// time that is to come, or one long before there was such a program.
+// RebaseTime expresses a time that was read from disk by the monotonic clock. An impossible time (in the future, or from
+// before the clock was set) is taken for now.
 func RebaseTime(t, now time.Time) time.Time {
-	if t.After(now) || t.Unix() < sane && now.Unix() >= sane {
+	if t.After(now) || t.Unix() < earliest && now.Unix() >= earliest {
 		return now
 	}
 	return now.Add(t.Sub(now))
 }
 
-// expires says when nobody wants the message any more, if it came at a time.
-func (m *Message) expires(came time.Time) time.Time {
-	if m.Props.Expiry == 0 || came.IsZero() {
+// Deadline is when the message expires; zero: never.
+func (m *Message) Deadline() time.Time {
+	if m.Props.Expiry == 0 || m.came.IsZero() {
 		return time.Time{}
 	}
-	return came.Add(time.Duration(m.Props.Expiry) * time.Second)
+	return m.came.Add(time.Duration(m.Props.Expiry) * time.Second)
 }
 
-// Deadline is when nobody wants the message any more; zero: never.
-func (m *Message) Deadline() time.Time { return m.expires(m.came) }
-
-// Expired says whether nobody wants the message any more.
+// Expired reports whether the message expiry interval is over.
 func (m *Message) Expired(now time.Time) bool {
-	return m.Props.Expiry > 0 && !now.Before(m.expires(m.came))
+	return m.Props.Expiry > 0 && !now.Before(m.Deadline())
 }
 
-// remaining is the expiry interval to send: what is left of the publisher's,
-// rounded up, and never 0, which would mean none.
+// remaining is the message expiry interval to send: the rest of the publisher's, rounded up, and never 0, which would
+// mean none.
 func (m *Message) remaining(now time.Time) uint32 {
 	if m.Props.Expiry == 0 {
 		return 0
 	}
-	left := m.expires(m.came).Sub(now)
+	left := m.Deadline().Sub(now)
 	if left <= time.Second {
 		return 1
 	}
 	return uint32((left + time.Second - 1) / time.Second)
 }
 
-// What a message costs in memory besides its topic, payload and properties: its own parts and
-// its place where it waits, rounded up as memory is given out; and a user property the same.
+// What a message costs besides its topic, payload and properties.
 const (
-	messageCost  = 400
-	propertyCost = 48
-	recordCost   = 64 // on disk
+	messageCost  = 400 // in memory, as the allocator rounds up, with its item in a queue
+	propertyCost = 48  // of each user property, in memory
+	recordCost   = 64  // on disk
 )
 
-// Weight is about what the message costs in memory.
+// Weight is about how many bytes of memory the message takes.
 func (m *Message) Weight() int {
-	return m.stored() + messageCost - recordCost + propertyCost*len(m.Props.User)
+	return m.diskSize() + messageCost - recordCost + propertyCost*len(m.Props.User)
 }
 
-// stored is about what the message takes on disk.
-func (m *Message) stored() int {
+// diskSize is about how many bytes the message takes on disk.
+func (m *Message) diskSize() int {
 	p := &m.Props
 	n := recordCost + len(m.Topic) + len(m.Payload) + len(p.Correlation) + len(p.ResponseTopic) + len(p.ContentType) + len(m.From)
 	for _, u := range p.User {
@@ -107,27 +96,24 @@ func (m *Message) stored() int {
 	return n
 }
 
-// Delivery is how one session gets a message: the outcome of its matching
-// subscriptions.
+// Delivery is how a session gets a message, which follows from its matching subscriptions.
 type Delivery struct {
 	QoS    byte
 	Retain bool
 	IDs    []uint32    // subscription identifiers; shared, never changed
-	Batch  *WriteBatch // that the message is part of; nil: it is sent at once
-	Stored bool        // it is sent once it is on disk, where it has to be
+	Batch  *WriteBatch // with which it is sent; nil: at once
+	Stored bool        // a durable session sends it only once it is on disk
 	Share  *string     // the shared subscription as whose member the session gets it; nil: none
 }
 
-// Types of packet, in the upper four bits of the first byte.
+// Types of packets, in the upper four bits of the first byte.
 const (
 	typePublish = 0x30
-	typePuback  = 0x40
-	typePubrec  = 0x50
 	typePubrel  = 0x62 // with the flags that the standard fixes
 	typePubcomp = 0x70
 )
 
-// Identifiers of the properties that a PUBLISH may carry.
+// Identifiers of properties.
 const (
 	propFormat         = 0x01
 	propExpiry         = 0x02
@@ -139,15 +125,15 @@ const (
 	propUser           = 0x26
 )
 
-// publish is one PUBLISH packet to encode.
+// publish is a packet to encode: a PUBLISH, or the PUBREL that takes its place.
 type publish struct {
 	item
-	id  uint16
-	dup bool
+	id      uint16
+	dup     bool
+	release bool // it is the PUBREL
 }
 
-// sizes returns the length of the packet's properties, of what follows the
-// fixed header, and of the whole packet.
+// sizes returns the length of the packet's properties, of what follows the fixed header, and of the whole packet.
 func (p *publish) sizes(version byte) (props, body, whole int) {
 	body = 2 + len(p.msg.Topic) + len(p.msg.Payload)
 	if p.qos > 0 {
@@ -166,7 +152,7 @@ func (p *publish) propsSize() int {
 	if m.PayloadFormat != nil {
 		n += 2
 	}
-	if p.msg.Props.Expiry > 0 {
+	if m.Expiry > 0 {
 		n += 5
 	}
 	for _, l := range [...]int{len(m.ContentType), len(m.ResponseTopic), len(m.Correlation)} {
@@ -233,15 +219,15 @@ func (p *publish) appendProps(b []byte, now time.Time) []byte {
 	return b
 }
 
-// Ack is an acknowledgement to a client's packet.
+// Ack is an acknowledgement: PUBACK, PUBREC, PUBREL or PUBCOMP.
 type Ack struct {
 	Type   byte // packet type, 4 to 7
 	ID     uint16
 	Code   byte
-	Reason string // left out where the client asked for none, or can't take it
+	Reason string // reason string; empty: none
 }
 
-// Append encodes the acknowledgement behind b, for a client of the version.
+// Append encodes the acknowledgement behind b. A client of MQTT 3.1.1 gets the packet id alone.
 func (a Ack) Append(b []byte, version byte) []byte {
 	first := a.Type << 4
 	if first == typePubrel&0xF0 {

@@ -26,7 +26,7 @@ func TestExpiryIsADuration(t *testing.T) {
 	m.Rebase(now)
 	require.Contains(t, m.came.String(), "m=")
 	require.InDelta(t, 50, m.remaining(now), 1)
-	require.Contains(t, m.expires(m.came).String(), "m=")
+	require.Contains(t, m.Deadline().String(), "m=")
 
 	forever := calendar(now, 0)
 	forever.Rebase(now)

@@ -7,26 +7,28 @@ import (
 	"github.com/edgebus/edgebus/broker/journal"
 )
 
-// pullChunk bounds how many retained messages a session holds before they are
-// on their way, however many match a filter.
-const pullChunk = 64
+// When a client subscribes, the session sends it the retained messages that match, as fast as the client takes them. A
+// message that is published meanwhile is newer than the retained one of its topic, or the same: then the retained one is left out, so
+// that no message comes twice, and none after a newer one of its topic (docs/adr/0017, 0039).
 
-// RetainedReader returns up to max retained messages, with their values as of now, and
-// none when it has been through all of them. It is never called concurrently.
+// replayChunk bounds how many retained messages a session holds at a time.
+const replayChunk = 64
+
+// RetainedReader returns up to max more retained messages, with their values as of the call, and none at the end. It is
+// not called concurrently.
 type RetainedReader func(max int) []*Message
 
-// pull is a subscription's retained messages, still to be sent.
-type pull struct {
+// replay is a subscription's retained messages that were not sent yet.
+type replay struct {
 	filter string
-	next   RetainedReader // nil: not to be fetched yet
-	since  uint64         // what came live after that isn't sent again
+	read   RetainedReader // nil: they must not be fetched yet
+	since  uint64         // liveTopics.count at the subscription
 	qos    byte
 	ids    []uint32
 
-	// Of a durable session: a record as long as not all were fetched and stored, so that after
-	// a crash the rest of them is.
-	marker uint64
-	seq    uint64 // of the session's last message when the subscription was made
+	// A durable session stores how far the replay is, to continue after a crash.
+	record uint64
+	seq    uint64 // of the session's newest message at the subscription
 	after  string // users' own topics up to this one were fetched and stored
 }
 
@@ -34,36 +36,43 @@ type pull struct {
 func (s *Session) ReplayRecord(filter string, d Delivery) journal.Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pullRecord(&pull{filter: filter, qos: d.QoS, ids: d.IDs, marker: s.log.ID(), seq: s.seq})
+	return s.replayChange(&replay{filter: filter, qos: d.QoS, ids: d.IDs, record: s.log.ID(), seq: s.seq})
 }
 
-// OweRetained says that a filter's retained messages are to be sent, once Pull says where they
-// are; of a topic that a message comes of from now on, only that. It replaces what is
-// left of an earlier pull of the filter. marker is a durable session's, handed to the log; or 0.
-func (s *Session) OweRetained(filter string, marker uint64, d Delivery) {
+func (s *Session) replayChange(p *replay) journal.Change {
+	e := Encoder(s.encode(kindReplay))
+	e.Text(p.filter)
+	e.delivery(item{qos: p.qos, ids: p.ids})
+	e.Number(p.seq)
+	e.Text(p.after)
+	return journal.Change{ID: p.record, Value: e}
+}
+
+// OweRetained says that a filter's retained messages are to be sent once StartReplay says from where; of a topic that a message
+// comes of from now on, that message alone. It replaces an earlier replay of the filter. record is
+// that of ReplayRecord, which was given to the log; 0: the session is not durable.
+func (s *Session) OweRetained(filter string, record uint64, d Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		if marker > 0 {
-			s.log.Forget(marker)
-		}
+		s.forget(record)
 		return
 	}
-	s.stopPull(filter)
-	s.pulls = append(s.pulls, &pull{filter: filter, since: s.came.count, qos: d.QoS, ids: d.IDs, marker: marker, seq: s.seq})
+	s.cancelReplay(filter)
+	s.replays = append(s.replays, &replay{filter: filter, since: s.live.count, qos: d.QoS, ids: d.IDs, record: record, seq: s.seq})
 }
 
-// StartReplay has the session fetch what it owes of a filter, bit by bit, as the client takes it.
-func (s *Session) StartReplay(filter string, next RetainedReader) {
+// StartReplay has the session fetch the retained messages that it owes of a filter.
+func (s *Session) StartReplay(filter string, read RetainedReader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range s.pulls {
+	for _, p := range s.replays {
 		if p.filter == filter {
-			p.next = next
+			p.read = read
 		}
 	}
-	if s.writer != nil {
-		s.writer.Wake()
+	if s.consumer != nil {
+		s.consumer.wake(nil)
 	}
 }
 
@@ -71,207 +80,173 @@ func (s *Session) StartReplay(filter string, next RetainedReader) {
 func (s *Session) CancelReplay(filter string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stopPull(filter)
+	s.cancelReplay(filter)
 }
 
-func (s *Session) stopPull(filter string) {
-	for _, p := range s.pulls {
-		if p.filter == filter {
-			s.remove(p)
-			return
-		}
+func (s *Session) cancelReplay(filter string) {
+	if i := slices.IndexFunc(s.replays, func(p *replay) bool { return p.filter == filter }); i >= 0 {
+		s.endReplay(s.replays[i])
 	}
 }
 
-// remove ends a pull, and deletes its marker.
-func (s *Session) remove(p *pull) {
-	s.pulls = slices.DeleteFunc(s.pulls, func(x *pull) bool { return x == p })
-	if p.marker > 0 {
-		s.log.Forget(p.marker)
-		p.marker = 0
-	}
-	if len(s.pulls) == 0 {
-		s.forgetArrivals()
+// endReplay deletes a replay and its record.
+func (s *Session) endReplay(p *replay) {
+	s.replays = slices.DeleteFunc(s.replays, func(x *replay) bool { return x == p })
+	s.forget(p.record)
+	p.record = 0
+	if len(s.replays) == 0 {
+		s.forget(s.live.records(nil)...)
+		s.live = liveTopics{}
 	}
 }
 
-// enqueuePulled queues retained messages that were fetched. In a durable session those of QoS 1 and 2
-// are stored, together with how far that went: after a crash none of them is fetched again.
-func (s *Session) enqueuePulled(chunk []*Message, p *pull) {
-	var offers []Pending
-	var changes []journal.Change
-	before := p.after
-	for _, m := range chunk {
-		if m.Record > 0 { // users' own, which come in the order of their topics
-			p.after = m.Topic
-		}
-		d := Delivery{QoS: min(m.QoS, p.qos), Retain: true, IDs: p.ids}
-		switch {
-		case s.came.since(m.Topic, p.since):
-		case s.log == nil || d.QoS == 0:
-			s.enqueue(m, d)
-		default:
-			o := s.offer(m, d, true)
-			offers, changes = append(offers, o), append(changes, o.Change(nil))
-		}
-	}
-	if p.marker == 0 || len(changes) == 0 && p.after == before {
-		return
-	}
-	s.log.Commit(append(changes, s.pullRecord(p)), func(err error) {
-		for _, o := range offers {
-			o.Committed(err)
-		}
-	})
-}
-
-// owes says whether retained messages are to be fetched now.
-func (s *Session) owes(w *Writer) bool {
+// replayDue reports whether retained messages are to be fetched now.
+func (s *Session) replayDue(w *Writer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.due(w) != nil
+	return s.nextReplay(w) != nil
 }
 
-// due is the pull whose turn it is; nil: none may be made now.
-func (s *Session) due(w *Writer) *pull {
-	if s.writer != w || s.pulling || s.queue.live > 0 || s.flights.resend != nil {
+// nextReplay is the replay to fetch from; nil: none may be fetched from while something else waits to be sent.
+func (s *Session) nextReplay(w *Writer) *replay {
+	if s.consumer != w || s.fetching || s.queue.live > 0 || s.inflight.nextResend() != nil {
 		return nil
 	}
-	for _, p := range s.pulls {
-		if p.next != nil {
+	for _, p := range s.replays {
+		if p.read != nil {
 			return p
 		}
 	}
 	return nil
 }
 
-// pull fetches the next few retained messages, once nothing else waits. It
-// reports whether it did anything.
-//
-// The puller runs outside the lock: it may take locks of the store, whose owner
-// may be enqueuing to this session under them. A live message that has come since the
-// subscription was made is as new as what was pulled of its topic, or newer, or a newer
-// one follows; so the pulled one is left out: nothing comes twice, or after a newer one.
-func (s *Session) pull(w *Writer) bool {
+// fetchRetained queues the next few retained messages, if nothing else waits. It reports whether there may be more to
+// write. They are read without the lock: the reader may take locks of a store whose owner holds them while it enqueues
+// here.
+func (s *Session) fetchRetained(w *Writer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.due(w)
+	p := s.nextReplay(w)
 	if p == nil {
 		return false
 	}
-	s.pulling = true
+	s.fetching = true
 	s.mu.Unlock()
-	chunk := p.next(pullChunk)
+	chunk := p.read(replayChunk)
 	s.mu.Lock()
-	s.pulling = false
-	if s.writer != nil {
-		s.writer.Wake() // it may be another's by now, and have waited for us
+	s.fetching = false
+	if s.consumer != nil {
+		s.consumer.wake(nil) // it may be another connection's, which has waited for this
 	}
-	if !slices.Contains(s.pulls, p) {
-		return true // unsubscribed, or subscribed again, meanwhile
+	switch {
+	case !slices.Contains(s.replays, p): // unsubscribed, or subscribed again, meanwhile
+	case len(chunk) == 0:
+		s.endReplay(p)
+		w.replaying = len(s.replays) > 0
+	default:
+		s.enqueueRetained(chunk, p)
 	}
-	if len(chunk) == 0 {
-		s.remove(p)
-		w.owing.Store(len(s.pulls) > 0)
-		return true
-	}
-	s.enqueuePulled(chunk, p)
 	return true
 }
 
-// arrivalsKept is how many topics are remembered while a slow client takes what is
-// retained. Of one that is not, the value that came live may come again as retained.
-const arrivalsKept = 1 << 14
-
-// arrivals are the topics of the messages that have come since the oldest pull that is
-// left. They are known by hash: a topic may be long, and they are many.
-type arrivals struct {
-	seed  maphash.Seed
-	count uint64
-	last  map[uint64]arrival // by topic
-}
-
-type arrival struct {
-	count  uint64 // with the topic's last message
-	record uint64 // that says so once a durable session has delivered the message; 0: none
-}
-
-func (a *arrivals) hash(topic string) uint64 {
-	if a.last == nil {
-		a.seed, a.last = maphash.MakeSeed(), make(map[uint64]arrival)
+// enqueueRetained queues retained messages. A durable session stores those of QoS 1 and 2, in one commit with how far
+// the replay is: after a crash none of them is fetched again.
+func (s *Session) enqueueRetained(chunk []*Message, p *replay) {
+	var pending []Pending
+	var changes []journal.Change
+	before := p.after
+	for _, m := range chunk {
+		if m.Record > 0 { // a users' own topic; these come in order
+			p.after = m.Topic
+		}
+		d := Delivery{QoS: min(m.QoS, p.qos), Retain: true, IDs: p.ids}
+		switch {
+		case s.live.has(m.Topic, p.since):
+		case s.log == nil || d.QoS == 0:
+			s.push(newItem(m, d), nil)
+		default:
+			x := s.pushDurable(m, d, true)
+			pending, changes = append(pending, x), append(changes, x.Change(nil))
+		}
 	}
-	return maphash.String(a.seed, topic)
-}
-
-func (a *arrivals) since(topic string, count uint64) bool {
-	return a.last != nil && a.last[a.hash(topic)].count > count
-}
-
-func (a *arrivals) has(topic string) bool { return a.since(topic, 0) }
-
-// arrived takes note of a message that is queued.
-func (s *Session) arrived(topic string) {
-	if len(s.pulls) == 0 {
+	if p.record == 0 || len(changes) == 0 && p.after == before {
 		return
 	}
-	a := &s.came
-	h := a.hash(topic)
-	// What comes during a fetch may be newer than what is fetched, and must be known.
-	if x, known := a.last[h]; known || s.pulling || len(a.last) < arrivalsKept {
-		a.count++
-		x.count = a.count
-		a.last[h] = x
+	s.log.Commit(append(changes, s.replayChange(p)), func(err error) {
+		for _, x := range pending {
+			x.Committed(err)
+		}
+	})
+}
+
+// maxLiveTopics is how many topics a session remembers during a replay to a slow client. A message of another topic may
+// come a second time, as retained.
+const maxLiveTopics = 1 << 14
+
+// liveTopics are the topics of the messages that were queued since the oldest replay began. They are known by their
+// hashes: topics may be long.
+type liveTopics struct {
+	seed  maphash.Seed
+	count uint64
+	last  map[uint64]liveTopic
+}
+
+type liveTopic struct {
+	count  uint64 // at the topic's last message
+	record uint64 // of a durable session, which says that the message was delivered; 0: none
+}
+
+func (l *liveTopics) hash(topic string) uint64 {
+	if l.last == nil {
+		l.seed, l.last = maphash.MakeSeed(), make(map[uint64]liveTopic)
 	}
+	return maphash.String(l.seed, topic)
 }
 
-// missed takes note of a message that is not, or no longer, queued: then the retained
-// one is not too many, unless it may be older than what came before.
-func (s *Session) missed(topic string) {
-	if !s.pulling && s.came.has(topic) {
-		h := s.came.hash(topic)
-		s.forget(s.came.last[h].record)
-		delete(s.came.last, h)
-	}
+// has reports whether a message of the topic was queued after count was reached.
+func (l *liveTopics) has(topic string, count uint64) bool {
+	return l.last != nil && l.last[l.hash(topic)].count > count
 }
 
-// forget deletes records; without a log there are none.
-func (s *Session) forget(records ...uint64) {
-	if s.log != nil {
-		s.log.Forget(records...)
-	}
-}
-
-// forgetArrivals is the end of the last pull.
-func (s *Session) forgetArrivals() {
-	s.forget(s.came.records(nil)...)
-	s.came = arrivals{}
-}
-
-func (a *arrivals) records(to []uint64) []uint64 {
-	for _, x := range a.last {
+func (l *liveTopics) records(to []uint64) []uint64 {
+	for _, x := range l.last {
 		to = append(to, x.record)
 	}
 	return to
 }
 
-// forgetDelivered deletes what a message that was delivered or dropped has on disk. While the topic's
-// retained message could still be fetched, the record stays to say that a newer one came.
-func (s *Session) forgetDelivered(it item) {
-	x := it.stake
-	seq, records := x.seq, x.records(nil)
-	if len(records) > 0 && !x.pulled && s.came.has(it.msg.Topic) {
-		h := s.came.hash(it.msg.Topic)
-		a := s.came.last[h]
-		a.record, records[0] = records[0], a.record
-		s.came.last[h] = a
-		s.log.Commit([]journal.Change{{ID: a.record, Value: s.arrivalRecord(kindArrived, seq, it.msg.Topic)}}, nil)
+// noteLive is called for a message that is queued.
+func (s *Session) noteLive(topic string) {
+	if len(s.replays) == 0 {
+		return
 	}
-	s.log.Forget(records...)
+	l := &s.live
+	h := l.hash(topic)
+	// What comes during a fetch may be newer than what is fetched, and must be known.
+	if x, known := l.last[h]; known || s.fetching || len(l.last) < maxLiveTopics {
+		l.count++
+		x.count = l.count
+		l.last[h] = x
+	}
 }
 
-// arrivalRecord is that of a message of which nothing but its topic still counts.
-func (s *Session) arrivalRecord(kind byte, seq uint64, topic string) []byte {
-	e := Encoder(s.numbers(kind, seq))
-	e.Text(topic)
-	return e
+// forgetLive is called for a message that is not, or no longer, queued: the client gets the retained one of its topic.
+// During a fetch it doesn't: what is fetched may be older than what the client got before.
+func (s *Session) forgetLive(topic string) {
+	if !s.fetching && s.live.has(topic, 0) {
+		h := s.live.hash(topic)
+		s.forget(s.live.last[h].record)
+		delete(s.live.last, h)
+	}
+}
+
+// keepLive makes the record of a delivered message say that its topic was delivered, and returns the record
+// that said so until now.
+func (s *Session) keepLive(topic string, seq, record uint64) (old uint64) {
+	h := s.live.hash(topic)
+	x := s.live.last[h]
+	old, x.record = x.record, record
+	s.live.last[h] = x
+	s.log.Commit([]journal.Change{{ID: record, Value: s.encodeTopic(kindLive, seq, topic)}}, nil)
+	return old
 }

@@ -21,14 +21,14 @@ func found(list ...*Message) RetainedReader {
 func sent(t *testing.T, s *Session, w *Writer) (all []string) {
 	t.Helper()
 	for more := true; more; {
-		for _, pk := range decode(t, s.drain(w, nil, batchBytes), 5) {
+		for _, pk := range decode(t, s.drain(w, nil, writeBytes), 5) {
 			what := string(pk.Payload)
 			if pk.FixedHeader.Retain {
 				what += " retained"
 			}
 			all = append(all, what)
 		}
-		more = s.pull(w)
+		more = s.fetchRetained(w)
 	}
 	return all
 }
@@ -64,7 +64,7 @@ func TestWhatCameLiveIsNotPulled(t *testing.T) {
 	s.StartReplay("a", found(a))
 	s.StartReplay("#", found(a, message("b", "kept", 0)))
 	require.Equal(t, []string{"kept retained", "live retained"}, sent(t, s, w))
-	require.Nil(t, s.came.last)
+	require.Nil(t, s.live.last)
 }
 
 func TestPulledLosesAgainstLive(t *testing.T) {
@@ -76,7 +76,7 @@ func TestPulledLosesAgainstLive(t *testing.T) {
 		}
 		old := []*Message{message("a", "old", 1), message("b", "only", 1)}
 		s.Enqueue(message("a", "new", 1), Delivery{QoS: 1})
-		require.Empty(t, s.drain(w, nil, batchBytes), "not before it is known what was pulled")
+		require.Empty(t, s.drain(w, nil, writeBytes), "not before it is known what was pulled")
 		return old
 	})
 	require.Equal(t, []string{"new", "only retained"}, sent(t, s, w))
@@ -88,7 +88,7 @@ func TestWhatWasDroppedIsPulled(t *testing.T) {
 	for name, drop := range map[string]func(*Session, *Writer){
 		"no room": func(s *Session, _ *Writer) {
 			s.Enqueue(message("full", "first", 0), Delivery{})
-			require.False(t, s.Enqueue(message("a", "2", 0), Delivery{}))
+			require.Equal(t, NoRoom, s.Enqueue(message("a", "2", 0), Delivery{}))
 		},
 		"gave way": func(s *Session, _ *Writer) {
 			s.Enqueue(message("a", "2", 0), Delivery{})
@@ -122,11 +122,11 @@ func TestWhatWasDroppedIsPulled(t *testing.T) {
 	l.Bytes = 1
 	s, w := owing(l)
 	s.StartReplay("#", func(int) []*Message {
-		if s.came.last != nil {
+		if s.live.last != nil {
 			return nil
 		}
 		s.Enqueue(message("a", "2", 0), Delivery{})
-		require.False(t, s.Enqueue(message("a", "3", 0), Delivery{}))
+		require.Equal(t, NoRoom, s.Enqueue(message("a", "3", 0), Delivery{}))
 		return []*Message{message("a", "1", 0)}
 	})
 	require.Equal(t, []string{"2"}, sent(t, s, w))
@@ -134,12 +134,12 @@ func TestWhatWasDroppedIsPulled(t *testing.T) {
 
 func TestArrivalsAreBounded(t *testing.T) {
 	s, w := owing(limits)
-	for i := range arrivalsKept + 10 {
+	for i := range maxLiveTopics + 10 {
 		s.Enqueue(message(fmt.Sprint(i), "x", 0), Delivery{})
-		s.drain(w, nil, batchBytes)
+		s.drain(w, nil, writeBytes)
 	}
-	require.Len(t, s.came.last, arrivalsKept)
-	last := fmt.Sprint(arrivalsKept + 9)
+	require.Len(t, s.live.last, maxLiveTopics)
+	last := fmt.Sprint(maxLiveTopics + 9)
 	fetched := false
 	s.StartReplay("#", func(int) []*Message {
 		if fetched {
@@ -150,5 +150,5 @@ func TestArrivalsAreBounded(t *testing.T) {
 		return []*Message{message(last, "old", 0)}
 	})
 	require.Equal(t, []string{"new"}, sent(t, s, w), "what comes during a fetch is known")
-	require.Nil(t, s.came.last)
+	require.Nil(t, s.live.last)
 }

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	batchBytes  = 64 << 10         // one write call carries about this much
-	keepBuffer  = 256 << 10        // a larger buffer is not kept for the next one
-	keepControl = 4 << 10          // nor is a larger one for the answers of one connection
-	controlRoom = 256 << 10        // answers that may wait before the client is no longer read
-	fewRounds   = 8                // of writing retained messages, of which nobody minds
-	writeMost   = time.Millisecond // that a write takes; longer, and it waits for the client
-	closeGrace  = 2 * time.Second  // for the last packets, when a connection is closed
+	writeBytes   = 64 << 10         // of one call of Write, about
+	keepBuffer   = 256 << 10        // a larger buffer is not kept for the next write
+	keepControl  = 4 << 10          // nor is a larger one for the answers of one connection
+	controlRoom  = 256 << 10        // bytes of unwritten answers before the client is no longer read
+	replayRounds = 8                // of writing retained messages that are not reported
+	writeTime    = time.Millisecond // a longer write waits for the client
+	closeGrace   = 2 * time.Second  // for the last packets when a connection is closed
 )
 
 // Conn is what a Writer needs of a connection.
@@ -25,26 +25,25 @@ type Conn interface {
 	Close() error
 }
 
-// trier is a connection that can write as much as fits, and not wait for the rest.
-type trier interface {
+// tryConn is a Conn that can write as much as its socket takes without waiting.
+type tryConn interface {
 	TryWrite([]byte) (int, error)
 }
 
-// Writer owns writing to one connection: answers first, then what a session has to
-// send, many packets to a call. It has a goroutine only while there is something to
-// write, so that a connection that says nothing costs none.
+// Writer writes to one connection: answers first, then the session's messages, many packets with one call. It has a
+// goroutine only while there is something to write, so that an idle connection costs none.
 type Writer struct {
 	conn    Conn
-	try     trier // nil: the connection can't
+	try     tryConn // nil: conn is none
 	timeout time.Duration
 	state   atomic.Uint32
 	batch   atomic.Pointer[WriteBatch] // which will flush it
 	done    chan struct{}
-	served  func(took time.Duration, more bool) // nil: nobody is told
+	report  func(took time.Duration, more bool) // nil: nothing is reported
 
-	// Whoever is writing has these.
-	owing  atomic.Bool // retained messages are still to be fetched
-	rounds int         // of writing, since they are
+	// Of the goroutine that is writing.
+	replaying bool // the session has retained messages to send
+	rounds    int  // of writing since then
 
 	mu      sync.Mutex
 	room    sync.Cond
@@ -52,48 +51,55 @@ type Writer struct {
 	session *Session
 	closing bool
 	stalled bool
-	limit   time.Time // set on the connection for writes
+	limit   time.Time // the connection's write deadline
 }
 
-// What a Writer is at.
+// States of a Writer.
 const (
-	resting uint32 = iota
+	idle uint32 = iota
 	writing
-	called // writing, and asked to look again
+	woken // writing, and there may be more to write
 	ended
 )
 
-// NewWriter makes a writer that gives up on a write that makes no progress within
-// timeout. It has to be closed; its last goroutine ends when Done does.
+// NewWriter makes a writer that closes the connection if a write takes longer than timeout. It has to be closed; its last
+// goroutine ends when Done does.
 func NewWriter(conn Conn, timeout time.Duration) *Writer {
 	w := &Writer{conn: conn, timeout: timeout, done: make(chan struct{})}
 	w.room.L = &w.mu
-	w.try, _ = conn.(trier)
+	w.try, _ = conn.(tryConn)
 	return w
 }
 
-// ReportReplay has served told of the time that goes into retained messages: a client that is
-// given many of them takes as much as one that publishes without a break. When there are more, served may
-// wait. It is to be called before anything is written.
-func (w *Writer) ReportReplay(served func(took time.Duration, more bool)) { w.served = served }
+// ReportReplay has the time reported that goes into retained messages, if they are more than a few. While more remain,
+// report may wait. It is called before anything is written.
+func (w *Writer) ReportReplay(report func(took time.Duration, more bool)) { w.report = report }
 
-// Wake tells the writer that there may be something to write. It never blocks.
+// Wake has the connection written to, by a goroutine. It never blocks.
 func (w *Writer) Wake() {
 	if w.begin() {
 		go w.run()
 	}
 }
 
-// begin makes the caller the one who writes, unless somebody is, who then looks again.
+func (w *Writer) wake(batch *WriteBatch) {
+	if batch == nil {
+		w.Wake()
+	} else {
+		batch.add(w)
+	}
+}
+
+// begin makes the caller the one that writes, unless a goroutine is writing, which then looks again.
 func (w *Writer) begin() bool {
 	for {
 		switch w.state.Load() {
-		case resting:
-			if w.state.CompareAndSwap(resting, writing) {
+		case idle:
+			if w.state.CompareAndSwap(idle, writing) {
 				return true
 			}
 		case writing:
-			if w.state.CompareAndSwap(writing, called) {
+			if w.state.CompareAndSwap(writing, woken) {
 				return false
 			}
 		default:
@@ -102,49 +108,9 @@ func (w *Writer) begin() bool {
 	}
 }
 
-// flush is Wake for a goroutine with time to write: what can be written without waiting is
-// written before it returns, and no other goroutine is needed.
-func (w *Writer) flush() {
-	if !w.begin() {
-		return
-	}
-	if w.try == nil {
-		go w.run()
-		return
-	}
-	buf := buffers.Get().(*[]byte)
-	rest, more, ok := w.once(buf)
-	if ok && (more || len(*buf) >= batchBytes || !w.pause()) {
-		go w.runWith(buf, rest)
-		return
-	}
-	release(buf)
-}
-
-// once writes what there is and can be written without waiting. It says what of it is left,
-// whether that or something else has to wait, and whether the connection still stands.
-func (w *Writer) once(buf *[]byte) (rest []byte, more, ok bool) {
-	began := time.Now()
-	out, s, closing := w.take((*buf)[:0])
-	if s != nil {
-		out = s.drain(w, out, batchBytes)
-	}
-	*buf = out
-	if len(out) > 0 {
-		n, err := w.try.TryWrite(out)
-		if err != nil {
-			w.fail(err)
-			return nil, false, false
-		}
-		rest = out[n:]
-	}
-	w.tell(time.Since(began), false)
-	return rest, closing || len(rest) > 0 || s != nil && s.owes(w), true
-}
-
-// pause ends writing, unless there was a call for more.
+// pause ends writing, unless the writer was woken meanwhile.
 func (w *Writer) pause() bool {
-	if w.state.CompareAndSwap(writing, resting) {
+	if w.state.CompareAndSwap(writing, idle) {
 		return true
 	}
 	w.state.Store(writing)
@@ -153,11 +119,46 @@ func (w *Writer) pause() bool {
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// run writes until there is nothing left to write, or the writer is closed or the
-// connection fails, which it then closes.
+func release(buf *[]byte) {
+	if cap(*buf) <= keepBuffer {
+		buffers.Put(buf)
+	}
+}
+
+// writeNow writes once, without waiting, for a caller that has called begin. It reports whether there is more to write,
+// which is the caller's to do. What has to wait (for the socket, or for retained messages) a goroutine does.
+func (w *Writer) writeNow() (more bool) {
+	if w.try == nil {
+		go w.run()
+		return false
+	}
+	w.state.Store(writing) // what was queued until here is part of this write
+	buf := buffers.Get().(*[]byte)
+	began := time.Now()
+	out, s, closing := w.collect(buf)
+	var rest []byte
+	if len(out) > 0 {
+		n, err := w.try.TryWrite(out)
+		if err != nil {
+			w.fail(err)
+			return false
+		}
+		rest = out[n:]
+	}
+	w.reportRound(time.Since(began), false)
+	if closing || len(rest) > 0 || s != nil && s.replayDue(w) {
+		go w.runWith(buf, rest)
+		return false
+	}
+	more = len(out) >= writeBytes
+	release(buf)
+	return more || !w.pause()
+}
+
+// run writes until there is nothing left to write, or the writer is closed or the connection fails, which it then closes.
 func (w *Writer) run() { w.runWith(buffers.Get().(*[]byte), nil) }
 
-// runWith is run after a rest that is in the buffer.
+// runWith is run after the rest of a write, which is in the buffer.
 func (w *Writer) runWith(buf *[]byte, rest []byte) {
 	if len(rest) > 0 {
 		if _, err := w.conn.Write(rest); err != nil {
@@ -170,21 +171,11 @@ func (w *Writer) runWith(buf *[]byte, rest []byte) {
 	release(buf)
 }
 
-func release(buf *[]byte) {
-	if cap(*buf) <= keepBuffer {
-		buffers.Put(buf)
-	}
-}
-
-// round writes what there is, and says whether there may be more. Retained messages are
-// fetched last: no answer waits for a store that is busy.
-func (w *Writer) round(buf *[]byte) bool {
+// round writes once, and reports whether there may be more. Retained messages are fetched last: no answer waits for a
+// store that is busy.
+func (w *Writer) round(buf *[]byte) (more bool) {
 	began := time.Now()
-	out, s, closing := w.take((*buf)[:0])
-	if s != nil {
-		out = s.drain(w, out, batchBytes)
-	}
-	*buf = out
+	out, s, closing := w.collect(buf)
 	var waited time.Duration // for the client
 	if len(out) > 0 {
 		before := time.Now()
@@ -192,25 +183,58 @@ func (w *Writer) round(buf *[]byte) bool {
 			w.fail(err)
 			return false
 		}
-		waited = max(0, time.Since(before)-writeMost)
+		waited = max(0, time.Since(before)-writeTime)
 	}
 	if closing {
 		w.end()
 		return false
 	}
-	more := len(out) >= batchBytes || s != nil && s.pull(w)
-	w.tell(time.Since(began)-waited, more)
+	more = len(out) >= writeBytes || s != nil && s.fetchRetained(w)
+	w.reportRound(time.Since(began)-waited, more)
 	return more || !w.pause()
 }
 
-// tell tells of the time that went into retained messages, when they are more than a few.
-func (w *Writer) tell(took time.Duration, more bool) {
-	if !w.owing.Load() {
+// collect fills the buffer with what there is to write.
+func (w *Writer) collect(buf *[]byte) (out []byte, s *Session, closing bool) {
+	if out, s, closing = w.takeControl((*buf)[:0]); s != nil {
+		out = s.drain(w, out, writeBytes)
+	}
+	*buf = out
+	return out, s, closing
+}
+
+// takeControl takes the waiting answers, and the session if that may be drained.
+func (w *Writer) takeControl(b []byte) (out []byte, s *Session, closing bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out = append(b, w.control...)
+	if w.control = w.control[:0]; cap(w.control) > keepControl {
+		w.control = nil
+	}
+	w.room.Broadcast()
+	if w.closing {
+		return out, nil, true
+	}
+	w.setDeadline(time.Now())
+	return out, w.session, false
+}
+
+// setDeadline gives the next write its time. It is set for several writes at once: a timer for each would cost more than
+// most writes.
+func (w *Writer) setDeadline(now time.Time) {
+	if w.limit.Sub(now) < w.timeout {
+		w.limit = now.Add(w.timeout + w.timeout/8)
+		_ = w.conn.SetWriteDeadline(w.limit)
+	}
+}
+
+func (w *Writer) reportRound(took time.Duration, more bool) {
+	if !w.replaying {
 		w.rounds = 0
 		return
 	}
-	if w.rounds++; w.rounds > fewRounds && w.served != nil {
-		w.served(took, more)
+	if w.rounds++; w.rounds > replayRounds && w.report != nil {
+		w.report(took, more)
 	}
 }
 
@@ -229,48 +253,18 @@ func (w *Writer) end() {
 	close(w.done)
 }
 
-// take fetches the waiting answers, and says what else there is to do.
-func (w *Writer) take(b []byte) (out []byte, s *Session, closing bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	out = append(b, w.control...)
-	if w.control = w.control[:0]; cap(w.control) > keepControl {
-		w.control = nil
-	}
-	w.room.Broadcast()
-	if w.closing {
-		return out, nil, true
-	}
-	w.allow(time.Now())
-	return out, w.session, false
-}
-
-// allow gives the next write its time. Setting a timer for each would cost more than
-// most writes: one that runs out a little later will do for many.
-func (w *Writer) allow(now time.Time) {
-	if w.limit.Sub(now) < w.timeout {
-		w.limit = now.Add(w.timeout + w.timeout/8)
-		_ = w.conn.SetWriteDeadline(w.limit)
-	}
-}
-
-// Control queues an encoded packet that doesn't come from the session. It never
-// blocks: whoever reads from the client calls WaitRoom, and so limits how many
-// answers there can be.
-func (w *Writer) Control(packet []byte) { w.Answer(packet, nil) }
-
-// Answer is Control in a batch.
-func (w *Writer) Answer(packet []byte, b *WriteBatch) {
+// Control queues an encoded packet that doesn't come from the session, to be written with the batch; nil: at once. It never
+// blocks: the goroutine that reads from the client calls WaitForRoom, which bounds the unwritten answers.
+func (w *Writer) Control(packet []byte, batch *WriteBatch) {
 	w.mu.Lock()
 	if !w.closing {
 		w.control = append(w.control, packet...)
 	}
 	w.mu.Unlock()
-	b.Add(w)
+	w.wake(batch)
 }
 
-// WaitForRoom blocks while the client leaves too many answers unread. It reports
-// false when the writer was closed.
+// WaitForRoom blocks while too many answers are unwritten. It reports false once the writer is closed.
 func (w *Writer) WaitForRoom() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -280,7 +274,7 @@ func (w *Writer) WaitForRoom() bool {
 	return !w.closing
 }
 
-// Start lets the writer drain the session, which it has to be attached to.
+// Start has the writer drain the session, to which it has to be attached.
 func (w *Writer) Start(s *Session) {
 	w.mu.Lock()
 	w.session = s
@@ -288,15 +282,15 @@ func (w *Writer) Start(s *Session) {
 	w.Wake()
 }
 
-// serves says whether the session is being drained: the client has its CONNACK.
-func (w *Writer) serves() bool {
+// started reports whether the session is being drained: its client has got the CONNACK.
+func (w *Writer) started() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.session != nil
 }
 
-// Close has the waiting answers written, within a bounded time, and then the
-// connection closed. It doesn't wait for that; Done does.
+// Close has the waiting answers written, within a bounded time, and then the connection closed. It doesn't wait for that;
+// Done does.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	if !w.closing {
@@ -308,7 +302,7 @@ func (w *Writer) Close() {
 	w.Wake()
 }
 
-// Stalled says whether the connection ended because its client read nothing.
+// Stalled reports whether the connection ended because its client read nothing.
 func (w *Writer) Stalled() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

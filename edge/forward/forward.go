@@ -70,7 +70,7 @@ func orDefault[T comparable](v *T, d T) {
 // Run forwards until ctx ends, which it has to with the connection.
 func (f *Forwarder) Run(ctx context.Context) {
 	out := f.o.Open(f.o.Window)
-	defer out.Shut()
+	defer out.Close()
 	for {
 		for f.free() && f.afford(ctx) {
 			p, ok := out.Next()

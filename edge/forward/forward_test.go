@@ -79,7 +79,7 @@ type rig struct {
 
 func newRig(messages int) *rig {
 	r := &rig{hub: &hub{answer: func(client.Message) (error, bool) { return nil, true }}, ended: make(chan error, 10)}
-	r.sess = session.New(session.Limits{Bytes: 1 << 20, Oldest: true}, time.Now, &r.count)
+	r.sess = session.New(session.Limits{Bytes: 1 << 20, DropOldest: true}, time.Now, &r.count)
 	for i := range messages {
 		r.put(strconv.Itoa(i))
 	}

@@ -140,7 +140,7 @@ func TestNothingOvertakesWhatTheHubCouldNotStore(t *testing.T) {
 	disk.set(rand.New(rand.NewPCG(1, 2)))
 
 	r := newRig(0)
-	r.sess = session.New(session.Limits{Bytes: 1 << 20, Oldest: true}, time.Now, &r.count)
+	r.sess = session.New(session.Limits{Bytes: 1 << 20, DropOldest: true}, time.Now, &r.count)
 	for i := range messages {
 		r.put(strconv.Itoa(i))
 	}
