@@ -486,7 +486,9 @@ func TestPullOverARestart(t *testing.T) {
 				}
 			}
 			sub.nothing()
-			open(t, b, "pub2").publish1("x", "takes the rest to disk", retain)
+			pub = open(t, b, "pub2")
+			pub.publish1("x", "what is delivered before it is on disk is deleted once it is there", retain)
+			pub.publish1("x", "which takes that to disk", retain)
 			b, _ = restarted(t, dir, nil)
 			open(t, b, "sub", persistent).nothing()
 		})

@@ -526,6 +526,9 @@ func (q *queue) push(it item) {
 		q.findEnds()
 	}
 	q.tail[i%blockLen] = it
+	if it.qos == 0 {
+		q.qos0From = min(q.qos0From, q.end()) // eviction may have moved the end back
+	}
 	q.length++
 	q.live++
 	q.charge(it, int(it.weight))

@@ -317,7 +317,7 @@ func TestQueueAgainstASlice(t *testing.T) {
 					name := strconv.Itoa(n)
 					n++
 					zero[name] = qos == 0
-					it := item{msg: message("a", name, qos), qos: qos}
+					it := item{msg: message("a", name, qos), qos: qos, weight: 1}
 					if qos > 0 {
 						it.record = &deliveryRecord{position: q.end()}
 						records[name] = it.record
