@@ -2,13 +2,20 @@ package mappers
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // worker is the one goroutine that uses the devices of a bus.
@@ -341,4 +348,464 @@ func (d *device) topics() []string {
 		add(topics.KindReadProblem, name)
 	}
 	return list
+}
+
+// collect reads what is due and reports what has changed.
+func (w *worker) collect(ctx context.Context, d *device) error {
+	names := w.due(d)
+	if len(names) == 0 || !d.session.CanRead() {
+		return nil
+	}
+	got, err := w.read(ctx, d, names)
+	if err != nil {
+		return err
+	}
+	if !w.current(d) {
+		return nil // read by the old configuration: that is no news under the new one
+	}
+	for _, name := range names {
+		r, ok := got[name]
+		if !ok {
+			continue
+		}
+		if r.Err != nil {
+			w.unread(d, name, r.Err)
+			continue
+		}
+		if err := w.check(d, name, r.Value); err != nil {
+			w.unread(d, name, err)
+			continue
+		}
+		w.report(d, name, r.Value)
+	}
+	return nil
+}
+
+// check says what is wrong with a value that was read: the core would not take one that is not of the property's type.
+func (w *worker) check(d *device, name, value string) error {
+	w.m.mu.Lock()
+	p := d.props[name]
+	w.m.mu.Unlock()
+	if p == nil || value == "" {
+		return nil
+	}
+	if err := p.bare().Check([]byte(value)); err != nil {
+		return Refuse(Invalid, "the device has %s", strings.TrimPrefix(err.Error(), name+": "))
+	}
+	return nil
+}
+
+// due takes the properties that are to be read now, and plans their next reading. Those that are due soon come along:
+// together they cost one request where apart they would cost several.
+func (w *worker) due(d *device) []string {
+	now := w.m.o.Now()
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	var names []string
+	due := false
+	for _, name := range d.order {
+		p := d.props[name]
+		if p.collectAt.After(now.Add(p.info.Collect / 10)) {
+			continue
+		}
+		due = due || !p.collectAt.After(now)
+		names = append(names, name)
+	}
+	if !due {
+		return nil
+	}
+	for _, name := range names {
+		p := d.props[name]
+		p.collectAt = p.collectAt.Add(p.info.Collect)
+		if !p.collectAt.After(now) { // the first time, or behind: what was missed is not made up for
+			p.collectAt = now.Add(p.info.Collect)
+		}
+	}
+	return names
+}
+
+func (w *worker) nextDue(d *device) time.Time {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	next := w.m.o.Now().Add(time.Hour)
+	reads := d.session.CanRead()
+	for _, p := range d.props {
+		if reads && p.collectAt.Before(next) {
+			next = p.collectAt
+		}
+		if p.wish.ver > p.handled && !p.retryAt.IsZero() && p.retryAt.Before(next) {
+			next = p.retryAt
+		}
+	}
+	return next
+}
+
+// read reads properties at once where the driver can. The error is the device's.
+func (w *worker) read(ctx context.Context, d *device, names []string) (map[string]Reading, error) {
+	return d.session.Read(ctx, names, w.call)
+}
+
+// readOne reads one property. ok is false when it has no value to read.
+func (w *worker) readOne(ctx context.Context, d *device, name string) (value string, ok bool, err error) {
+	if !d.session.CanRead() {
+		return "", false, nil
+	}
+	got, err := w.read(ctx, d, []string{name})
+	if err != nil {
+		return "", false, err
+	}
+	r, read := got[name]
+	return r.Value, read && r.Err == nil, nil
+}
+
+// listen reports what the device has told by itself.
+func (w *worker) listen(_ context.Context, d *device) error {
+	if !w.current(d) {
+		return nil
+	}
+	w.m.mu.Lock()
+	pushed := d.pushed
+	d.pushed = nil
+	w.m.mu.Unlock()
+	for name, value := range pushed {
+		w.report(d, name, value)
+	}
+	select {
+	case err := <-d.lost:
+		return err
+	default:
+		return nil
+	}
+}
+
+// report takes a value for what the device has, and says so if it is news.
+func (w *worker) report(d *device, name, value string) {
+	now := w.m.o.Now()
+	w.m.mu.Lock()
+	p := d.props[name]
+	if p == nil {
+		w.m.mu.Unlock()
+		return
+	}
+	p.current, p.known, p.readAt = value, true, now
+	if p.problem != "" { // a report ends it, also of a value that was reported before
+		p.problem, p.said = "", false
+		w.m.out.remove(w.topic(d, topics.KindReadProblem, name))
+	}
+	meets := p.wish.ver > 0 && !p.wish.none && p.meets(value, p.wish.value)
+	if meets { // then a refusal that was said before is over, and is not said again
+		w.m.out.remove(w.topic(d, topics.KindRefused, name))
+	}
+	heartbeat := p.info.Report > 0 && !now.Before(p.reportAt)
+	if !heartbeat && !p.changed(value) {
+		w.m.mu.Unlock()
+		return
+	}
+	p.reported, p.told, p.said, p.saidFor = value, true, true, p.applied
+	p.reportAt = now.Add(p.info.Report)
+	user := []client.UserProperty{{Key: "ts", Value: resource.Time(now)}}
+	if p.applied > 0 {
+		user = append(user, client.UserProperty{Key: "for", Value: strconv.FormatUint(p.applied, 10)})
+		if meets && p.applied == p.wish.ver && !p.same(value, p.wish.value) {
+			user = append(user, client.UserProperty{Key: "nearest", Value: "true"})
+		}
+	}
+	w.m.mu.Unlock()
+	w.say(d, topics.KindReported, name, value, user)
+}
+
+// unread says in public why a property can't be read, and when it last was. One that the driver has no way to read is
+// somebody else's to report.
+func (w *worker) unread(d *device, name string, err error) {
+	w.m.log.Debug().Err(err).Str("device", d.key).Str("property", name).Msg("not read")
+	why := resource.Problem{Code: resource.ReadFailed, Message: plain(err)}
+	r, refused := refusal(err)
+	if refused {
+		why.Code, why.Message = r.Code, r.Message
+	}
+	w.m.mu.Lock()
+	p := d.props[name]
+	if p == nil {
+		w.m.mu.Unlock()
+		return
+	}
+	if !p.readAt.IsZero() {
+		why.Since = resource.Time(p.readAt)
+	}
+	text := ""
+	if payload, err := json.Marshal(why); err == nil && (!refused || r.Code != NotReachable) {
+		text = string(payload)
+	}
+	news := text != p.problem
+	p.problem = text
+	w.m.mu.Unlock()
+	if news {
+		w.say(d, topics.KindReadProblem, name, text, nil)
+	}
+}
+
+// refuse says in public why a wanted value is not applied.
+func (w *worker) refuse(d *device, name string, ver uint64, r *Refusal) {
+	payload, err := json.Marshal(resource.Refusal{For: ver, Code: r.Code, Message: r.Message})
+	if err != nil {
+		return
+	}
+	w.m.log.Warn().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("code", r.Code).Msg("a value is refused")
+	w.m.log.Debug().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("reason", r.Message).Msg("a value is refused: why")
+	w.say(d, topics.KindRefused, name, string(payload), nil)
+}
+
+// fail takes a device out of service until its next attempt.
+func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, bool) {
+	if ctx.Err() != nil { // we are being stopped: that says nothing about the device
+		return time.Time{}, false
+	}
+	w.close(d)
+	wait := min(w.m.o.Backoff.Max, w.m.o.Backoff.Min<<min(d.failures, 16))
+	d.failures++
+	d.why = err
+	d.retryAt = w.m.o.Now().Add(wait)
+	var bad *ConfigError
+	d.hopeless = errors.As(err, &bad)
+	if d.online || d.failures == 1 {
+		w.m.log.Warn().Err(err).Str("device", d.key).Stringer("retry_in", wait.Round(time.Millisecond)).Bool("until_reconfigured", d.hopeless).Msg("device offline")
+	}
+	w.complain(d, err)
+	w.setOnline(d, false)
+	w.failCommands(d, err)
+	return d.retryAt, !d.hopeless
+}
+
+func (w *worker) setOnline(d *device, online bool) {
+	if d.online == online && d.failures != 1 {
+		return
+	}
+	if online && !d.online {
+		w.m.log.Info().Str("device", d.key).Msg("device online")
+	}
+	d.online = online
+	if online {
+		w.m.out.remove(w.topic(d, topics.KindProblem, "")) // the core ends it with the state
+		d.problem = ""
+	}
+	state := resource.Offline
+	if online {
+		state = resource.Online
+	}
+	w.say(d, topics.KindDeviceState, "", state, nil)
+}
+
+// complain says why a device is not online, before that it isn't.
+func (w *worker) complain(d *device, err error) {
+	p := resource.Problem{Code: resource.Unreachable, Message: plain(err)}
+	if d.hopeless {
+		p.Code = resource.BadConfig
+	}
+	payload, failed := json.Marshal(p)
+	if failed != nil || d.problem == string(payload) {
+		return
+	}
+	d.problem = string(payload)
+	w.say(d, topics.KindProblem, "", d.problem, nil)
+}
+
+// plain is an error's text without what is another with every attempt: then it would be news each time.
+func plain(err error) string {
+	const most = 500
+	text := err.Error()
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		text = strings.TrimSuffix(strings.TrimSuffix(text, "EOF"), "unexpected ") + "the device closed the connection"
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Source != nil {
+		text = strings.ReplaceAll(text, op.Source.String()+"->", "")
+	}
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}
+
+// maxCommands is how many commands may wait for one device.
+const maxCommands = 16
+
+// command waits for its device's worker. It comes at most once, and is executed at
+// most once: nothing of it is kept over the end of the connection.
+type command struct {
+	name  string
+	msg   client.Message
+	until time.Time // its asker waits no longer; zero: it does
+}
+
+// command takes a command for a device of this mapper's.
+func (m *mapper) command(a topics.Address, msg client.Message) {
+	c := command{name: a.Name, msg: msg}
+	if msg.Expiry > 0 {
+		c.until = m.o.Now().Add(msg.Expiry)
+	}
+	m.mu.Lock()
+	d := m.devices[a.Device]
+	full := d != nil && len(d.commands) >= maxCommands
+	if d != nil && !full {
+		d.commands = append(d.commands, c)
+		m.workers[d.bus].poke()
+	}
+	m.mu.Unlock()
+	switch {
+	case d == nil:
+		m.answer(c, topics.DeviceOffline, nil, fmt.Errorf("%s is not driven by mapper %s any more", a.Device, m.o.Name))
+	case full:
+		m.answer(c, topics.Busy, nil, fmt.Errorf("%d commands are waiting for %s already", maxCommands, a.Device))
+	}
+}
+
+// answer responds to a command.
+func (m *mapper) answer(c command, code topics.Code, result []byte, err error) {
+	if c.msg.ResponseTopic == "" {
+		if err != nil {
+			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("command failed, and nobody asked for the answer")
+		}
+		return
+	}
+	r := client.Message{
+		Topic: c.msg.ResponseTopic, Payload: result, QoS: c.msg.QoS, Correlation: c.msg.Correlation,
+		User: []client.UserProperty{{Key: topics.PropCode, Value: string(code)}},
+	}
+	if err != nil {
+		r.User = append(r.User, client.UserProperty{Key: topics.PropError, Value: err.Error()})
+	}
+	m.mqtt.PublishAsync(r, func(err error) {
+		if err != nil {
+			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("answer to a command not sent")
+		}
+	})
+}
+
+// runCommands executes what waits for a device. An error says that the device is lost.
+func (w *worker) runCommands(ctx context.Context, d *device) error {
+	for c, ok := w.nextCommand(d); ok; c, ok = w.nextCommand(d) {
+		if err := w.execute(ctx, d, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *worker) nextCommand(d *device) (c command, ok bool) {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if len(d.commands) == 0 {
+		return c, false
+	}
+	c = d.commands[0]
+	d.commands = d.commands[1:]
+	return c, true
+}
+
+func (w *worker) execute(ctx context.Context, d *device, c command) error {
+	t, ok := d.session.Session.(Commander)
+	w.m.mu.Lock()
+	i := slices.IndexFunc(d.methods, func(m resource.DeviceCommand) bool { return m.Name == c.name })
+	if i >= 0 {
+		t, ok = &method{w.m, d, d.methods[i]}, true
+	}
+	w.m.mu.Unlock()
+	switch {
+	case !ok:
+		w.m.answer(c, topics.Refused, nil, fmt.Errorf("%s takes no commands", d.key))
+		return nil
+	case !c.until.IsZero() && !w.m.o.Now().Before(c.until):
+		w.m.answer(c, topics.Expired, nil, fmt.Errorf("not executed: %s was busy until the time was over", d.key))
+		return nil
+	}
+	var result []byte
+	err := w.m.drives.add(driveLine{Device: d.key, Command: c.name, Value: string(c.msg.Payload)}, w.m.o.Now())
+	if err == nil {
+		err = w.call(ctx, func(ctx context.Context) (err error) {
+			result, err = t.Command(ctx, c.name, c.msg.Payload)
+			return err
+		})
+	}
+	_, refused := refusal(err)
+	switch {
+	case err == nil:
+		w.m.answer(c, topics.OK, result, nil)
+	case refused:
+		w.m.answer(c, topics.Refused, nil, err)
+		return nil
+	default:
+		w.m.answer(c, topics.Failed, nil, err)
+	}
+	return err
+}
+
+// method is a command that a Device's spec has: it writes values to properties, at once and once.
+type method struct {
+	m *mapper
+	d *device
+	resource.DeviceCommand
+}
+
+// Command writes the values that the payload has, in order of name. What was written before one that is refused stays so, and
+// the answer says that.
+func (x *method) Command(ctx context.Context, _ string, payload []byte) ([]byte, error) {
+	if !x.d.session.CanWrite() {
+		return nil, Refuse(ReadOnly, "%s can't be written", x.d.key)
+	}
+	values, err := x.values(payload)
+	if err != nil {
+		return nil, err
+	}
+	names := slices.Sorted(maps.Keys(values))
+	for i, name := range names {
+		err := x.d.session.Write(ctx, name, values[name])
+		if r, refused := refusal(err); refused && i > 0 {
+			return nil, Refuse(r.Code, "%s: %s (set before that: %s)", name, r.Message, strings.Join(names[:i], ", "))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil, nil
+}
+
+// values are those of a payload, if all of them are allowed.
+func (x *method) values(payload []byte) (map[string]string, error) {
+	values := make(map[string]string)
+	members, err := resource.Members(payload)
+	bare := len(x.Properties) == 1 && members[x.Properties[0]] == nil
+	switch {
+	case bare:
+		values[x.Properties[0]] = string(payload)
+	case err != nil || len(members) == 0:
+		return nil, Refuse(Invalid, "the payload of %s must be a JSON object of values for %s", x.Name, strings.Join(x.Properties, ", "))
+	default:
+		for name, v := range members {
+			if v == nil || !slices.Contains(x.Properties, name) {
+				return nil, Refuse(Invalid, "%.80s: %s sets %s", name, x.Name, strings.Join(x.Properties, ", "))
+			}
+			values[name] = string(*v)
+		}
+	}
+	x.m.mu.Lock()
+	defer x.m.mu.Unlock()
+	for name, value := range values {
+		p := x.d.props[name]
+		if p == nil || !p.spec.Writable() {
+			return nil, Refuse(ReadOnly, "%s can't be set", name)
+		}
+		if r := p.objection(value); r != nil {
+			return nil, r
+		}
+	}
+	return values, nil
+}
+
+var errStopping = errors.New("its mapper is stopping")
+
+// failCommands answers those that wait: a command is not kept for a device that may come back tomorrow.
+func (w *worker) failCommands(d *device, err error) {
+	for c, ok := w.nextCommand(d); ok; c, ok = w.nextCommand(d) {
+		w.m.answer(c, topics.DeviceOffline, nil, fmt.Errorf("%s is offline: %w", d.key, err))
+	}
 }

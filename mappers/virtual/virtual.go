@@ -17,12 +17,19 @@ package virtual
 
 import (
 	"context"
+	"fmt"
 	"hash/fnv"
+	"io"
+	"math"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/cmd"
 )
 
 // Options configure the driver. The zero value is usable.
@@ -151,3 +158,243 @@ func beep(times string) ([]byte, error) {
 
 // Close implements mappers.Session.
 func (s *session) Close() error { return nil }
+
+// property is one simulated property.
+type property struct {
+	mappers.Property
+	text, first string // of one that doesn't move
+	move        func(now time.Time) float64
+}
+
+// spellings are other names for settings.
+var spellings = map[string]string{"initial": "value", "minimum": "min", "maximum": "max"}
+
+// understood brings the settings to their usual names, and refuses those that mean nothing.
+func understood(config map[string]string, at string) (map[string]string, error) {
+	out := make(map[string]string, len(config))
+	for key, value := range config {
+		name := key
+		if usual, ok := spellings[key]; ok {
+			name = usual
+		}
+		switch name {
+		case "generator", "min", "max", "period", "value":
+			out[name] = value
+		default:
+			return nil, mappers.BadConfig(at+key, "is no setting of a virtual device")
+		}
+	}
+	return out, nil
+}
+
+func newProperty(p mappers.Property, now time.Time, random *rand.Rand) (*property, error) {
+	prop := &property{Property: p}
+	at := fmt.Sprintf("properties[%s].config.", p.Name)
+	config, err := understood(p.Config, at)
+	if err != nil {
+		return nil, err
+	}
+	p.Config, prop.Config = config, config
+	low, high, err := limits(p, at)
+	if err != nil {
+		return nil, err
+	}
+	period := 60 * time.Second
+	if text := p.Config["period"]; text != "" {
+		if period, err = time.ParseDuration(text); err != nil || period <= 0 {
+			return nil, mappers.BadConfig(at+"period", "%q is no duration above 0, such as 60s", text)
+		}
+	}
+	prop.text = prop.start(low)
+	if text, ok := p.Config["value"]; ok {
+		if err := p.Check(text); err != nil && text != "" {
+			return nil, mappers.BadConfig(at+"value", "%s", err.Message)
+		}
+		prop.text = text
+	}
+	prop.first = prop.text
+	generator := p.Config["generator"]
+	if generator == "" && !p.Writable && p.Type.Numeric() && p.Config["value"] == "" {
+		generator = "random-walk"
+	}
+	switch phase := random.Float64(); generator {
+	case "", "constant":
+	case "sine":
+		prop.move = func(t time.Time) float64 {
+			return low + (high-low)*(1+math.Sin(2*math.Pi*(phase+turns(t, now, period))))/2
+		}
+	case "sawtooth":
+		prop.move = func(t time.Time) float64 {
+			_, part := math.Modf(phase + turns(t, now, period))
+			return low + (high-low)*part
+		}
+	case "random-walk":
+		prop.move = walk(low, high, period, now, random.Uint64())
+	default:
+		return nil, mappers.BadConfig(at+"generator", "%q is none of sine, random-walk, sawtooth, constant", generator)
+	}
+	if prop.move != nil && (p.Writable || !p.Type.Numeric()) {
+		return nil, mappers.BadConfig(at+"generator", "%s is for numbers that can't be written; %s is a %s", generator, p.Name, p.Type)
+	}
+	return prop, nil
+}
+
+func turns(t, since time.Time, period time.Duration) float64 {
+	return float64(t.Sub(since)) / float64(period)
+}
+
+// walk is a random walk that turns back softly at its limits. It goes a hundred steps a period, however often it is read.
+func walk(low, high float64, period time.Duration, now time.Time, seed uint64) func(time.Time) float64 {
+	random := rand.New(rand.NewPCG(seed, 1))
+	step := max(period/100, time.Millisecond)
+	at, last := low+(high-low)*random.Float64(), now
+	return func(t time.Time) float64 {
+		n := min(int(t.Sub(last)/step), 10_000)
+		for range n {
+			pull := ((low+high)/2 - at) * 0.01
+			at = min(high, max(low, at+pull+(random.Float64()-0.5)*(high-low)*0.1))
+		}
+		if n > 0 {
+			last = t
+		}
+		return at
+	}
+}
+
+func limits(p mappers.Property, at string) (low, high float64, err error) {
+	low, high = 0, 100
+	if p.Minimum != nil {
+		low, high = *p.Minimum, max(*p.Minimum+100, high)
+	}
+	if p.Maximum != nil {
+		high = *p.Maximum
+	}
+	for key, v := range map[string]*float64{"min": &low, "max": &high} {
+		if text := p.Config[key]; text != "" {
+			if *v, err = strconv.ParseFloat(text, 64); err != nil || math.IsNaN(*v) || math.IsInf(*v, 0) {
+				return 0, 0, mappers.BadConfig(at+key, "%q is no number", text)
+			}
+		}
+	}
+	if low > high {
+		return 0, 0, mappers.BadConfig(at+"min", "%g is above the maximum %g", low, high)
+	}
+	return low, high, nil
+}
+
+// start is what a property has before anybody wrote it: off, closed, the least.
+func (p *property) start(low float64) string {
+	switch {
+	case slices.Contains(p.Enum, "OFF"):
+		return "OFF"
+	case len(p.Enum) > 0:
+		return p.Enum[0]
+	}
+	switch p.Type {
+	case mappers.Int, mappers.Float, mappers.Double:
+		return p.format(low)
+	case mappers.Boolean:
+		return "false"
+	case mappers.Object:
+		return "{}"
+	case mappers.Array:
+		return "[]"
+	}
+	return ""
+}
+
+func (p *property) read(now time.Time) string {
+	if p.move == nil {
+		return p.text
+	}
+	return p.format(p.move(now))
+}
+
+// format gives a number as many digits as a cheap sensor has.
+func (p *property) format(f float64) string {
+	if p.Type == mappers.Int {
+		return strconv.FormatInt(int64(math.Round(f)), 10)
+	}
+	return strconv.FormatFloat(math.Round(f*100)/100, 'f', -1, 64)
+}
+
+// A lamp at full brightness ends this much warmer than the room, and gets two thirds of the way in warming.
+const (
+	roomTemperature = 21.0
+	fullWarmth      = 38.0
+	warming         = 20 * time.Second
+)
+
+// lamp couples a temperature to power and brightness: it follows them slowly, as metal does.
+type lamp struct {
+	temperature, power, brightness *property
+	warmth                         float64
+	last                           time.Time
+}
+
+// findLamp makes a lamp of a device that looks like one: a temperature without a generator, and a power.
+func (s *session) findLamp() {
+	t, p := s.props["temperature"], s.props["power"]
+	if t == nil || p == nil || t.Writable || !t.Type.Numeric() || t.Config["generator"] != "" || t.Config["value"] != "" {
+		return
+	}
+	s.lamp = &lamp{temperature: t, power: p, brightness: s.props["brightness"], last: s.now()}
+}
+
+// target is how much warmer than the room the lamp ends up as it is set now.
+func (l *lamp) target() float64 {
+	switch l.power.text {
+	case "ON", "on", "true", "1":
+	default:
+		return 0
+	}
+	if l.brightness == nil {
+		return fullWarmth
+	}
+	b, err := strconv.ParseFloat(l.brightness.text, 64)
+	if err != nil {
+		return 0
+	}
+	high := 100.0
+	if m := l.brightness.Maximum; m != nil && *m > 0 {
+		high = *m
+	}
+	return fullWarmth * b / high
+}
+
+// read lets the time since the last reading pass, and returns the temperature.
+func (l *lamp) read(now time.Time) float64 {
+	dt := now.Sub(l.last)
+	l.last = now
+	if dt > 0 {
+		l.warmth += (l.target() - l.warmth) * (1 - math.Exp(-float64(dt)/float64(warming)))
+	}
+	draught := 0.3 * math.Sin(2*math.Pi*float64(now.UnixMilli()%600_000)/600_000)
+	return roomTemperature + draught + l.warmth
+}
+
+// Main is the program mapper-virtual.
+func Main(args []string, stdout, stderr io.Writer) int {
+	return cmd.Program[configs.Virtual]{
+		Name:  "mapper-virtual",
+		Short: "The mapper for simulated devices",
+		Long: `mapper-virtual connects to a node's broker and simulates every Device of that node whose
+protocol is "virtual". Properties that can be written keep what is wanted; the others move by
+themselves, as their visitors say:
+
+  generator: sine, random-walk, sawtooth or constant    period: 60s
+  min, max:  between them                               value:  of constant, or at the start
+
+Two commands are known: beep (once or twice, as the payload says) and reset.
+A read-only temperature without a generator warms with power and brightness, as a lamp does.`,
+		Example: `  mapper-virtual                                   # the node on this host
+  mapper-virtual --server mqtt://10.0.0.7:2883 --name sim2
+  mapper-virtual --print-config > /etc/edgebus/mapper-virtual.yaml
+
+  mosquitto_pub -V 5 -q 1 -p 2883 -t v1/nodes/demo/devices/lamp/desired/power -m ON`,
+		Driver: func(c configs.Virtual, o *mappers.Options) (mappers.Driver, error) {
+			o.Collect = c.Interval
+			return New(Options{}), nil
+		},
+	}.Main(args, stdout, stderr)
+}

@@ -16,6 +16,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/edgebus/edgebus/topics/dialect/fit"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -441,4 +442,218 @@ func (m meta) keep(name string, list []difference) {
 	if len(m.annotations) > 0 {
 		m.fields["annotations"] = m.annotations
 	}
+}
+
+// Schema describes the form in OpenAPI 3: the fields that have a meaning here. Others may stand beside them.
+func (k Kind) Schema() map[string]any { return schema(reflect.TypeOf(k.Form)) }
+
+// Of is what the kind is here, for readers.
+func (k Kind) Of() string { return resource.Group + " " + k.Canonical }
+
+func schema(t reflect.Type) tree {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t == reflect.TypeFor[time.Time]():
+		return tree{"type": "string", "format": "date-time"}
+	case t == reflect.TypeFor[kept]():
+		return tree{preserve: true, described: "It is kept as it is."}
+	case fit.Opaque(t) && t.Kind() != reflect.String:
+		return tree{preserve: true}
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return tree{"type": "string"}
+	case reflect.Bool:
+		return tree{"type": "boolean"}
+	case reflect.Float64:
+		return tree{"type": "number"}
+	case reflect.Slice:
+		out := tree{"type": "array", "items": schema(t.Elem())}
+		if key := keyOf(t.Elem()); key != "" { // who applies an element has that one, not the list
+			out["x-kubernetes-list-type"], out["x-kubernetes-list-map-keys"] = "map", []any{key}
+		}
+		return out
+	case reflect.Map:
+		return tree{"type": "object", "additionalProperties": schema(t.Elem())}
+	case reflect.Struct:
+		props := tree{}
+		for name, field := range fit.Fields(t) {
+			prop := schema(field)
+			if text := words[name]; text != "" && prop[described] == nil {
+				prop[described] = text
+			}
+			props[name] = prop
+		}
+		return tree{"type": "object", "properties": props, preserve: true}
+	}
+	return tree{"type": "integer", "format": "int64"}
+}
+
+const (
+	preserve  = "x-kubernetes-preserve-unknown-fields"
+	described = "description"
+)
+
+// keyOf is the field that tells the elements of a list apart, if all of them must have it.
+func keyOf(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return ""
+	}
+	for _, name := range names {
+		for i := range t.NumField() {
+			if t.Field(i).Tag.Get("json") == name {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// withStatus is what is stored, in this form, with the status of another: who writes a
+// status changes nothing else.
+func (k Kind) withStatus(sent tree, old []byte) (tree, error) {
+	raw, err := k.Show(old)
+	if err != nil {
+		return nil, err
+	}
+	form, err := parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	put(form, "status", sent["status"])
+	from, err := metadata(sent)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"name", "namespace", "uid", "resourceVersion"} {
+		to, _ := form["metadata"].(tree)
+		put(to, name, from.fields[name])
+	}
+	return form, nil
+}
+
+// keepStatus puts back what a status has that the form can't express.
+func (k Kind) keepStatus(c, prev tree) error {
+	form, err := convert(k.from, prev)
+	if err != nil {
+		return err
+	}
+	back, err := convert(k.to, form)
+	if err != nil {
+		return err
+	}
+	put(c, "status", applyAll("/status", c["status"], differences("/status", back["status"], prev["status"])))
+	if k.agent {
+		mingle(c, prev)
+	}
+	return nil
+}
+
+// mingle puts the conditions that an agent reports among those that others wrote. Which are its own is remembered: it
+// takes one back by reporting it no more. What it only repeats of others is not its own, and of what the hub itself
+// says it never is: that may have changed since the agent read it.
+func mingle(c, prev tree) {
+	status, _ := c["status"].(tree)
+	was, _ := prev["status"].(tree)
+	if status == nil {
+		status = tree{}
+	}
+	sent, _ := status["conditions"].([]any)
+	sent = slices.DeleteFunc(slices.Clone(sent), func(c any) bool { return resource.OfHub(nameOf(c, "type")) })
+	old, _ := was["conditions"].([]any)
+	before, _ := was["agentConditions"].([]any)
+	var all, own []any
+	for _, o := range old {
+		kind := nameOf(o, "type")
+		if s := find(sent, "type", kind); s != nil {
+			all = append(all, s)
+		} else if resource.OfHub(kind) || !slices.Contains(before, any(kind)) {
+			all = append(all, o)
+		}
+	}
+	for _, s := range sent {
+		kind := nameOf(s, "type")
+		o := find(old, "type", kind)
+		if o == nil {
+			all = append(all, s)
+		}
+		if !reflect.DeepEqual(o, s) || slices.Contains(before, any(kind)) {
+			own = append(own, kind)
+		}
+	}
+	delete(status, "conditions")
+	delete(status, "agentConditions")
+	if all != nil {
+		status["conditions"] = all
+	}
+	if own != nil {
+		status["agentConditions"] = own
+	}
+	if len(status) > 0 {
+		c["status"] = status
+	}
+}
+
+// words say what fields are that only other groups' forms have, for kubectl explain. What the canonical form has
+// as well, under the same name, is described there.
+var words = map[string]string{
+	// devices.kubeedge.io
+	"actual":             "What the device reported. What a manifest says here is shown until something is known.",
+	"bluetooth":          "Configuration for Bluetooth.",
+	"characteristicUUID": "The characteristic of Bluetooth.",
+	"com":                "A serial line.",
+	"common":             "Configuration of the line, whatever the protocol.",
+	"config":             "Values by name; what they mean is the protocol's.",
+	"configData":         "Values by name; what they mean is the protocol's.",
+	"customizedProtocol": "A protocol that has no section of its own.",
+	"expected":           "What is wanted: a wish, like the canonical spec.desired.",
+	"id":                 "The node's name.",
+	"key":                "The label's key. Whatever it is, the first value is the node's name.",
+	"lastOnlineTime":     "When the device was seen last.",
+	"matchExpressions":   "The first of them names the node.",
+	"metadata":           "What else is known of it, such as a timestamp.",
+	"modbus":             "Configuration for Modbus.",
+	"node":               "The node that the device is bound to; nodeName says the same.",
+	"nodeSelector":       "Binds the device to the node that the first value of its first expression names.",
+	"nodeSelectorTerms":  "The first of them names the node.",
+	"methods":            "Commands: each sets some properties when it is called.",
+	"observedDesired":    "The wish that was in force.",
+	"opcua":              "Configuration for OPC UA.",
+	"operator":           "In.",
+	"properties":         "What is wanted of each property and how to reach it, or what a model has.",
+	"propertyNames":      "The properties that the method sets.",
+	"protocol":           "How to reach the device.",
+	"protocolConfigData": "Configuration of the protocol that devices of the model have, where they don't say otherwise.",
+	"protocolName":       "The protocol that a mapper speaks.",
+	"address":            "The broker's address, such as mqtt://host:1883.",
+	"hostName":           "The endpoint's host, with http:// or https:// before it.",
+	"http":               "An HTTP endpoint.",
+	"mqtt":               "A topic of a broker.",
+	"port":               "The endpoint's port.",
+	"pushMethod":         "Where the node sends reported values besides.",
+	"qos":                "0, 1 or 2.",
+	"requestPath":        "The endpoint's path.",
+	"retained":           "Whether the broker keeps the last value.",
+	"topic":              "Where values are published.",
+	"reportToCloud":      "false keeps what is reported on the node.",
+	"stateReport":        "Whether the hub is told the device's state.",
+	"tcp":                "A network address.",
+	"twins":              "What is wanted and what is known of each property.",
+	"type":               "The type.",
+	"value":              "The value, as text.",
+	"values":             "The first is the node's name.",
+	"visitors":           "How to reach the property, or each of them.",
+
+	// flightctl.io
+	"mountPath":  "Where the Secret's values go on the node.",
+	"namespace":  "The Secret's namespace.",
+	"path":       "The directory in the repository.",
+	"ref":        "The branch, tag or commit.",
+	"repository": "The Repository's name.",
+	"template":   "What each node of the fleet is to be.",
 }

@@ -250,3 +250,780 @@ func limitText(n *float64) text {
 	}
 	return text(strconv.FormatFloat(*n, 'f', -1, 64))
 }
+
+// devices.kubeedge.io/v1alpha1: wanted values stand in the status, as expected.
+
+type deviceV1alpha1 struct {
+	Spec struct {
+		DeviceModelRef resource.Ref     `json:"deviceModelRef,omitzero"`
+		NodeName       string           `json:"nodeName,omitempty"`
+		Node           *nodeRef         `json:"node,omitempty"`
+		Protocol       protocolV1alpha1 `json:"protocol,omitzero"`
+	} `json:"spec"`
+	Status struct {
+		State string         `json:"state,omitempty"`
+		Twins []twinV1alpha1 `json:"twins,omitempty"`
+	} `json:"status,omitzero"`
+}
+
+// nodeRef is the other way to say nodeName.
+type nodeRef struct {
+	ID       string `json:"id,omitempty"`
+	Relation kept   `json:"relation,omitempty"`
+	Comment  kept   `json:"comment,omitempty"`
+}
+
+type protocolV1alpha1 struct {
+	Name   string          `json:"name,omitempty"`
+	Type   string          `json:"type,omitempty"`
+	Config map[string]text `json:"config,omitempty"`
+}
+
+type twinV1alpha1 struct {
+	Name     string `json:"name"`
+	Expected *value `json:"expected,omitempty"`
+	Actual   *value `json:"actual,omitempty"`
+}
+
+type modelV1alpha1 struct {
+	Spec struct {
+		Properties       []propertyV1alpha1 `json:"properties,omitempty"`
+		PropertyVisitors []visitorsV1alpha1 `json:"propertyVisitors,omitempty"`
+	} `json:"spec"`
+}
+
+type propertyV1alpha1 struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Config      map[string]text `json:"config,omitempty"`
+}
+
+type visitorsV1alpha1 struct {
+	Protocol string            `json:"protocol"`
+	Visitors []visitorV1alpha1 `json:"visitors"`
+}
+
+type visitorV1alpha1 struct {
+	Name         string          `json:"name,omitempty"`
+	PropertyName string          `json:"propertyName"`
+	Config       map[string]text `json:"config,omitempty"`
+}
+
+func kubeedgeV1alpha1() []Kind {
+	device := kubeedgeDevice("v1alpha1").pair(between(readV1alpha1, showV1alpha1))
+	device.settle = settleNode
+	return []Kind{device, kubeedgeModel("v1alpha1").pair(between(readModelV1alpha1, showModelV1alpha1))}
+}
+
+func readV1alpha1(f deviceV1alpha1) (d resource.Device, err error) {
+	p := f.Spec.Protocol
+	d.Spec = resource.DeviceSpec{
+		DeviceModelRef: f.Spec.DeviceModelRef, NodeName: f.Spec.NodeName,
+		Protocol: resource.Protocol{Name: p.Name, Type: p.Type, Config: plain(p.Config)},
+	}
+	if n := f.Spec.Node; n != nil && n.ID != "" {
+		if d.Spec.NodeName != "" && d.Spec.NodeName != n.ID {
+			return d, resource.Errorf(resource.Invalid, "spec.node.id",
+				"%.80q is not the node of spec.nodeName, %.80q: give one, or the same twice", n.ID, d.Spec.NodeName)
+		}
+		d.Spec.NodeName = n.ID
+	}
+	d.Status.State = f.Status.State
+	for _, t := range f.Status.Twins {
+		twins{&d}.add(t.Name, t.Expected, t.Actual)
+	}
+	return d, nil
+}
+
+func showV1alpha1(d resource.Device) (f deviceV1alpha1) {
+	p := d.Spec.Protocol
+	f.Spec.DeviceModelRef, f.Spec.NodeName = d.Spec.DeviceModelRef, d.Spec.NodeName
+	f.Spec.Protocol = protocolV1alpha1{p.Name, p.Type, texts(p.Config)}
+	f.Status.State = d.Status.State
+	for _, name := range twinNames(d) {
+		f.Status.Twins = append(f.Status.Twins, twinV1alpha1{name, wish(d, name), side(d.Status.Twin[name].Reported)})
+	}
+	return f
+}
+
+// settleNode makes node.id, where it is used, the one place that names the node.
+func settleNode(form, canonical tree) {
+	spec, _ := form["spec"].(tree)
+	node, _ := spec["node"].(tree)
+	if id, _ := node["id"].(string); id == "" {
+		return
+	}
+	c, _ := canonical["spec"].(tree)
+	put(node, "id", c["nodeName"])
+	if spec["nodeName"] != node["id"] {
+		delete(spec, "nodeName")
+	}
+}
+
+// The keys of a property's config that have a meaning.
+const (
+	keyType   = "dataType"
+	keyAccess = "accessMode"
+	keyUnit   = "unit"
+	keyMin    = "min"
+	keyMax    = "max"
+)
+
+func readModelV1alpha1(f modelV1alpha1) (m resource.DeviceModel, err error) {
+	for i, p := range f.Spec.Properties {
+		out := resource.Property{
+			Name: p.Name, Description: p.Description, Unit: string(p.Config[keyUnit]),
+			Type: dataType(string(p.Config[keyType])), AccessMode: resource.AccessMode(p.Config[keyAccess]),
+		}
+		if mode, ok := accessModes[string(out.AccessMode)]; ok {
+			out.AccessMode = mode
+		}
+		var okMin, okMax bool
+		out.Minimum, okMin = limit(p.Config[keyMin])
+		out.Maximum, okMax = limit(p.Config[keyMax])
+		if !okMin || !okMax {
+			return m, resource.Errorf(resource.Invalid, fmt.Sprintf("spec.properties[%d].config", i), "min and max must be numbers")
+		}
+		m.Spec.Properties = append(m.Spec.Properties, out)
+	}
+	for _, pv := range f.Spec.PropertyVisitors {
+		out := resource.ProtocolVisitors{Protocol: pv.Protocol}
+		for _, v := range pv.Visitors {
+			out.Visitors = append(out.Visitors, resource.Visitor{Name: v.Name, PropertyName: v.PropertyName, Config: plain(v.Config)})
+		}
+		m.Spec.PropertyVisitors = append(m.Spec.PropertyVisitors, out)
+	}
+	return m, nil
+}
+
+func showModelV1alpha1(m resource.DeviceModel) (f modelV1alpha1) {
+	for _, p := range m.Spec.Properties {
+		access := text(p.AccessMode)
+		switch p.AccessMode {
+		case resource.ReadOnly:
+			access = "r"
+		case resource.ReadWrite:
+			access = "rw"
+		}
+		config := map[string]text{
+			keyType: text(p.Type), keyAccess: access, keyUnit: text(p.Unit),
+			keyMin: limitText(p.Minimum), keyMax: limitText(p.Maximum),
+		}
+		maps.DeleteFunc(config, func(_ string, v text) bool { return v == "" })
+		f.Spec.Properties = append(f.Spec.Properties, propertyV1alpha1{p.Name, p.Description, config})
+	}
+	for _, pv := range m.Spec.PropertyVisitors {
+		out := visitorsV1alpha1{Protocol: pv.Protocol}
+		for _, v := range pv.Visitors {
+			out.Visitors = append(out.Visitors, visitorV1alpha1{v.Name, v.PropertyName, texts(v.Config)})
+		}
+		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, out)
+	}
+	return f
+}
+
+func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
+
+// devices.kubeedge.io/v1alpha2: each protocol and each type has fields of its own, and
+// visitors belong to the Device.
+
+type options = map[string]json.RawMessage
+
+type deviceV1alpha2 struct {
+	Spec struct {
+		DeviceModelRef   resource.Ref      `json:"deviceModelRef,omitzero"`
+		NodeSelector     *nodeSelector     `json:"nodeSelector,omitempty"`
+		Protocol         protocolV1alpha2  `json:"protocol,omitzero"`
+		PropertyVisitors []visitorV1alpha2 `json:"propertyVisitors,omitempty"`
+		Data             kept              `json:"data,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		Twins []twinV1alpha2 `json:"twins,omitempty"`
+	} `json:"status,omitzero"`
+}
+
+// nodeSelector binds to the first value of its first expression, whatever the key is called.
+type nodeSelector struct {
+	Terms []nodeTerm `json:"nodeSelectorTerms,omitempty"`
+}
+
+type nodeTerm struct {
+	Expressions []expression `json:"matchExpressions,omitempty"`
+	Fields      kept         `json:"matchFields,omitempty"`
+}
+
+type expression struct {
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"`
+	Values   []string `json:"values"`
+}
+
+type protocolV1alpha2 struct {
+	Modbus     options         `json:"modbus,omitempty"`
+	OPCUA      options         `json:"opcua,omitempty"`
+	Bluetooth  options         `json:"bluetooth,omitempty"`
+	Customized *customized     `json:"customizedProtocol,omitempty"`
+	Common     *commonV1alpha2 `json:"common,omitempty"`
+}
+
+type commonV1alpha2 struct {
+	TCP              options `json:"tcp,omitempty"`
+	COM              options `json:"com,omitempty"`
+	CommType         kept    `json:"commType,omitempty"`
+	ReconnTimeout    kept    `json:"reconnTimeout,omitempty"`
+	ReconnRetryTimes kept    `json:"reconnRetryTimes,omitempty"`
+	CollectTimeout   kept    `json:"collectTimeout,omitempty"`
+	CollectRetry     kept    `json:"collectRetryTimes,omitempty"`
+	CollectType      kept    `json:"collectType,omitempty"`
+	CustomizedValues kept    `json:"customizedValues,omitempty"`
+}
+
+type customized struct {
+	ProtocolName string  `json:"protocolName,omitempty"`
+	ConfigData   options `json:"configData,omitempty"`
+}
+
+type visitorV1alpha2 struct {
+	PropertyName string      `json:"propertyName"`
+	CollectCycle int64       `json:"collectCycle,omitempty"`
+	ReportCycle  int64       `json:"reportCycle,omitempty"`
+	Modbus       options     `json:"modbus,omitempty"`
+	OPCUA        options     `json:"opcua,omitempty"`
+	Bluetooth    options     `json:"bluetooth,omitempty"`
+	Customized   *customized `json:"customizedProtocol,omitempty"`
+	Values       kept        `json:"customizedValues,omitempty"`
+}
+
+type twinV1alpha2 struct {
+	PropertyName string `json:"propertyName"`
+	Desired      *value `json:"desired,omitempty"`
+	Reported     *value `json:"reported,omitempty"`
+}
+
+type modelV1alpha2 struct {
+	Spec struct {
+		Properties []propertyV1alpha2 `json:"properties,omitempty"`
+		Protocol   kept               `json:"protocol,omitempty"`
+	} `json:"spec"`
+}
+
+type propertyV1alpha2 struct {
+	Name        string                  `json:"name"`
+	Description string                  `json:"description,omitempty"`
+	Type        map[string]typeV1alpha2 `json:"type,omitempty"`
+}
+
+// typeV1alpha2 is what stands under the name of a type.
+type typeV1alpha2 struct {
+	AccessMode resource.AccessMode `json:"accessMode,omitempty"`
+	Minimum    *float64            `json:"minimum,omitempty"`
+	Maximum    *float64            `json:"maximum,omitempty"`
+	Unit       string              `json:"unit,omitempty"`
+	Default    kept                `json:"defaultValue,omitempty"`
+}
+
+func kubeedgeV1alpha2() []Kind {
+	return []Kind{
+		kubeedgeDevice("v1alpha2").pair(between(readV1alpha2, showV1alpha2)),
+		kubeedgeModel("v1alpha2").pair(between(readModelV1alpha2, showModelV1alpha2)),
+	}
+}
+
+func readV1alpha2(f deviceV1alpha2) (d resource.Device, err error) {
+	d.Spec.DeviceModelRef = f.Spec.DeviceModelRef
+	if s := f.Spec.NodeSelector; s != nil && len(s.Terms) > 0 && len(s.Terms[0].Expressions) > 0 && len(s.Terms[0].Expressions[0].Values) > 0 {
+		d.Spec.NodeName = s.Terms[0].Expressions[0].Values[0]
+	}
+	if d.Spec.Protocol, err = f.Spec.Protocol.canonical(); err != nil {
+		return d, err
+	}
+	for _, v := range f.Spec.PropertyVisitors {
+		_, config := section(v.Modbus, v.OPCUA, v.Bluetooth, v.Customized)
+		out := resource.Visitor{PropertyName: v.PropertyName, CollectCycle: millis(v.CollectCycle), ReportCycle: millis(v.ReportCycle)}
+		if out.Config, err = tight(config); err != nil {
+			return d, err
+		}
+		d.Spec.PropertyVisitors = append(d.Spec.PropertyVisitors, out)
+	}
+	for _, t := range f.Status.Twins {
+		twins{&d}.add(t.PropertyName, t.Desired, t.Reported)
+	}
+	return d, nil
+}
+
+func showV1alpha2(d resource.Device) (f deviceV1alpha2) {
+	f.Spec.DeviceModelRef = d.Spec.DeviceModelRef
+	if d.Spec.NodeName != "" {
+		f.Spec.NodeSelector = selectNode(d.Spec.NodeName)
+	}
+	f.Spec.Protocol = protocolForV1alpha2(d.Spec.Protocol)
+	for _, v := range d.Spec.PropertyVisitors {
+		out := visitorV1alpha2{PropertyName: v.PropertyName, CollectCycle: cycle(v.CollectCycle), ReportCycle: cycle(v.ReportCycle)}
+		out.Modbus, out.OPCUA, out.Bluetooth, out.Customized = sections(d.Spec.Protocol.Type, loose(v.Config))
+		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, out)
+	}
+	for _, name := range twinNames(d) {
+		f.Status.Twins = append(f.Status.Twins, twinV1alpha2{name, wish(d, name), side(d.Status.Twin[name].Reported)})
+	}
+	return f
+}
+
+func selectNode(name string) *nodeSelector {
+	return &nodeSelector{[]nodeTerm{{Expressions: []expression{{Operator: "In", Values: []string{name}}}}}}
+}
+
+// The protocols that have a section of their own.
+const (
+	modbus    = "modbus"
+	opcua     = "opcua"
+	bluetooth = "bluetooth"
+)
+
+// section finds the one that is set, and the protocol that it is for.
+func section(mod, opc, blue options, own *customized) (protocol string, config options) {
+	switch {
+	case mod != nil:
+		return modbus, mod
+	case opc != nil:
+		return opcua, opc
+	case blue != nil:
+		return bluetooth, blue
+	case own != nil:
+		return own.ProtocolName, own.ConfigData
+	}
+	return "", nil
+}
+
+// sections is the inverse of section.
+func sections(protocol string, config options) (mod, opc, blue options, own *customized) {
+	if config == nil {
+		config = options{}
+	}
+	switch strings.ToLower(protocol) {
+	case "":
+	case modbus:
+		mod = config
+	case opcua:
+		opc = config
+	case bluetooth, "bluetoothle":
+		blue = config
+	default:
+		own = &customized{protocol, config}
+	}
+	return mod, opc, blue, own
+}
+
+func (p protocolV1alpha2) canonical() (out resource.Protocol, err error) {
+	name, config := section(p.Modbus, p.OPCUA, p.Bluetooth, p.Customized)
+	all := options{}
+	parts := []options{config}
+	if p.Common != nil {
+		parts = append(parts, p.Common.TCP, p.Common.COM)
+	}
+	for _, part := range parts {
+		for key, v := range part {
+			all[key] = v
+		}
+	}
+	out.Type = name
+	if len(all) > 0 {
+		out.Config, err = tight(all)
+	}
+	return out, err
+}
+
+// What of Modbus' configuration is about the line.
+var (
+	tcpKeys = []string{"ip", "port"}
+	comKeys = []string{"serialPort", "baudRate", "dataBits", "parity", "stopBits"}
+)
+
+func protocolForV1alpha2(p resource.Protocol) (out protocolV1alpha2) {
+	config := loose(p.Config)
+	if strings.EqualFold(p.Type, modbus) {
+		tcp, com := part(config, tcpKeys), part(config, comKeys)
+		if len(tcp) > 0 || len(com) > 0 {
+			out.Common = &commonV1alpha2{TCP: tcp, COM: com}
+		}
+	}
+	out.Modbus, out.OPCUA, out.Bluetooth, out.Customized = sections(p.Type, config)
+	return out
+}
+
+// part moves some keys of a configuration out of it.
+func part(config options, keys []string) options {
+	out := options{}
+	for key, v := range config {
+		if slices.Contains(keys, key) {
+			out[key] = v
+			delete(config, key)
+		}
+	}
+	return out
+}
+
+func readModelV1alpha2(f modelV1alpha2) (m resource.DeviceModel, err error) {
+	for _, p := range f.Spec.Properties {
+		out := resource.Property{Name: p.Name, Description: p.Description}
+		if len(p.Type) > 1 {
+			return m, resource.Errorf(resource.Invalid, "spec.properties", "%.80q has more than one type", p.Name)
+		}
+		for name, t := range p.Type {
+			out.Type, out.AccessMode = dataType(name), t.AccessMode
+			out.Minimum, out.Maximum, out.Unit = t.Minimum, t.Maximum, t.Unit
+		}
+		m.Spec.Properties = append(m.Spec.Properties, out)
+	}
+	return m, nil
+}
+
+func showModelV1alpha2(m resource.DeviceModel) (f modelV1alpha2) {
+	for _, p := range m.Spec.Properties {
+		name := string(p.Type)
+		if name == "" {
+			name = string(resource.TypeString)
+		}
+		f.Spec.Properties = append(f.Spec.Properties, propertyV1alpha2{
+			Name: p.Name, Description: p.Description,
+			Type: map[string]typeV1alpha2{name: {p.AccessMode, p.Minimum, p.Maximum, p.Unit, nil}},
+		})
+	}
+	return f
+}
+
+// devices.kubeedge.io/v1beta1: protocols are free, and what is wanted of a property stands
+// beside the way to reach it.
+
+type deviceV1beta1 struct {
+	Spec struct {
+		DeviceModelRef resource.Ref            `json:"deviceModelRef,omitzero"`
+		NodeName       string                  `json:"nodeName,omitempty"`
+		Protocol       customized              `json:"protocol,omitzero"`
+		Properties     []devicePropertyV1beta1 `json:"properties,omitempty"`
+		Methods        []methodV1beta1         `json:"methods,omitempty"`
+		StateReport    *stateReport            `json:"stateReport,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		State          string        `json:"state,omitempty"`
+		LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
+		Twins          []twinV1beta1 `json:"twins,omitempty"`
+		ReportCycle    kept          `json:"reportCycle,omitempty"`
+		ReportToCloud  kept          `json:"reportToCloud,omitempty"`
+		Extensions     kept          `json:"extensions,omitempty"`
+	} `json:"status,omitzero"`
+}
+
+type devicePropertyV1beta1 struct {
+	Name         string      `json:"name"`
+	Desired      *value      `json:"desired,omitempty"`
+	Visitors     *customized `json:"visitors,omitempty"`
+	CollectCycle int64       `json:"collectCycle,omitempty"`
+	ReportCycle  int64       `json:"reportCycle,omitempty"`
+	ToCloud      *bool       `json:"reportToCloud,omitempty"`
+	PushMethod   *pushMethod `json:"pushMethod,omitempty"`
+}
+
+// pushMethod: what is pushed to databases and collectors is kept, and nothing does it.
+type pushMethod struct {
+	MQTT *struct {
+		Address  string `json:"address,omitempty"`
+		Topic    string `json:"topic,omitempty"`
+		QoS      int64  `json:"qos,omitempty"`
+		Retained bool   `json:"retained,omitempty"`
+	} `json:"mqtt,omitempty"`
+	HTTP *struct {
+		HostName    string `json:"hostName,omitempty"`
+		Port        int64  `json:"port,omitempty"`
+		RequestPath string `json:"requestPath,omitempty"`
+		Timeout     kept   `json:"timeout,omitempty"`
+	} `json:"http,omitempty"`
+	OTEL             kept `json:"otel,omitempty"`
+	DBMethod         kept `json:"dbMethod,omitempty"`
+	AnomalyDetection kept `json:"anomalyDetection,omitempty"`
+}
+
+// push is where it sends a property's values, if that is anywhere that is known here.
+func (m *pushMethod) push(property string) (out resource.Push, ok bool) {
+	if m == nil || m.MQTT == nil && m.HTTP == nil {
+		return out, false
+	}
+	out.PropertyName = property
+	if q := m.MQTT; q != nil {
+		out.MQTT = &resource.PushMQTT{Address: q.Address, Topic: q.Topic, QoS: q.QoS, Retain: q.Retained}
+	}
+	if h := m.HTTP; h != nil {
+		address := h.HostName
+		if !strings.Contains(address, "://") {
+			address = "http://" + address
+		}
+		if h.Port != 0 {
+			address += fmt.Sprintf(":%d", h.Port)
+		}
+		out.HTTP = &resource.PushHTTP{URL: address + "/" + strings.TrimPrefix(h.RequestPath, "/")}
+	}
+	return out, true
+}
+
+func showPush(p resource.Push) *pushMethod {
+	var raw []byte
+	form := tree{}
+	if q := p.MQTT; q != nil {
+		form["mqtt"] = tree{"address": q.Address, "topic": q.Topic, "qos": q.QoS, "retained": q.Retain}
+	}
+	if h := p.HTTP; h != nil {
+		at := strings.Index(h.URL, "://") + len("://")
+		if slash := strings.Index(h.URL[at:], "/"); slash >= 0 {
+			at += slash
+		} else {
+			at = len(h.URL)
+		}
+		form["http"] = tree{"hostName": h.URL[:at], "requestPath": h.URL[at:]}
+	}
+	raw, _ = json.Marshal(form) // texts and numbers
+	out := new(pushMethod)
+	_ = json.Unmarshal(raw, out) // its own form
+	return out
+}
+
+type methodV1beta1 struct {
+	Name        string   `json:"name"`
+	Description string   `json:"description,omitempty"`
+	Properties  []string `json:"propertyNames,omitempty"`
+}
+
+// stateReport: a change of state is told at once here, so that its cycle has nothing to add.
+type stateReport struct {
+	ToCloud *bool `json:"reportToCloud,omitempty"`
+	Cycle   kept  `json:"reportCycle,omitempty"`
+}
+
+type twinV1beta1 struct {
+	PropertyName    string `json:"propertyName"`
+	Reported        *value `json:"reported,omitempty"`
+	ObservedDesired *value `json:"observedDesired,omitempty"`
+}
+
+type modelV1beta1 struct {
+	Spec struct {
+		Properties     []modelPropertyV1beta1 `json:"properties,omitempty"`
+		Protocol       string                 `json:"protocol,omitempty"`
+		ProtocolConfig options                `json:"protocolConfigData,omitempty"`
+	} `json:"spec"`
+}
+
+type modelPropertyV1beta1 struct {
+	Name        string              `json:"name"`
+	Description string              `json:"description,omitempty"`
+	Type        string              `json:"type,omitempty"`
+	AccessMode  resource.AccessMode `json:"accessMode,omitempty"`
+	Minimum     text                `json:"minimum,omitempty"`
+	Maximum     text                `json:"maximum,omitempty"`
+	Unit        string              `json:"unit,omitempty"`
+	Visitors    *customized         `json:"visitors,omitempty"`
+}
+
+// deviceStatusV1beta1 is what is known of the Device of the same name: since KubeEdge 1.23 a kind of its own.
+type deviceStatusV1beta1 struct {
+	Spec   kept `json:"spec,omitempty"`
+	Status struct {
+		State          string        `json:"state,omitempty"`
+		LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
+		Twins          []twinV1beta1 `json:"twins,omitempty"`
+		Extensions     kept          `json:"extensions,omitempty"`
+	} `json:"status,omitzero"`
+}
+
+func showDeviceStatus(d resource.Device) (f deviceStatusV1beta1) {
+	device := showV1beta1(d)
+	f.Status.State, f.Status.LastOnlineTime, f.Status.Twins = device.Status.State, device.Status.LastOnlineTime, device.Status.Twins
+	return f
+}
+
+func kubeedgeV1beta1() []Kind {
+	status := kubeedgeDevice("v1beta1")
+	status.Name, status.Plural, status.Singular, status.ReadOnly = "DeviceStatus", "devicestatuses", "devicestatus", true
+	return []Kind{
+		kubeedgeDevice("v1beta1").pair(between(readV1beta1, showV1beta1)),
+		kubeedgeModel("v1beta1").pair(between(readModelV1beta1, showModelV1beta1)),
+		status.pair(between(func(deviceStatusV1beta1) (d resource.Device, err error) { return d, nil }, showDeviceStatus)),
+	}
+}
+
+func readV1beta1(f deviceV1beta1) (d resource.Device, err error) {
+	d.Spec.DeviceModelRef, d.Spec.NodeName = f.Spec.DeviceModelRef, f.Spec.NodeName
+	d.Spec.Protocol.Type = f.Spec.Protocol.ProtocolName
+	if d.Spec.Protocol.Config, err = tight(f.Spec.Protocol.ConfigData); err != nil {
+		return d, err
+	}
+	d.Status.State, d.Status.LastSeen = f.Status.State, f.Status.LastOnlineTime
+	for _, t := range f.Status.Twins {
+		twins{&d}.add(t.PropertyName, nil, t.Reported)
+	}
+	for _, m := range f.Spec.Methods {
+		d.Spec.Commands = append(d.Spec.Commands, resource.DeviceCommand{Name: m.Name, Description: m.Description, Properties: m.Properties})
+	}
+	d.Spec.LocalState = f.Spec.StateReport != nil && no(f.Spec.StateReport.ToCloud)
+	for _, p := range f.Spec.Properties {
+		if to, ok := p.PushMethod.push(p.Name); ok {
+			d.Spec.Push = append(d.Spec.Push, to)
+		}
+		if no(p.ToCloud) {
+			d.Spec.Local = append(d.Spec.Local, p.Name)
+		}
+		if p.Desired != nil && p.Desired.Value != "" {
+			twins{&d}.want(p.Name, p.Desired)
+		}
+		if p.Visitors == nil {
+			continue
+		}
+		v := resource.Visitor{PropertyName: p.Name, CollectCycle: millis(p.CollectCycle), ReportCycle: millis(p.ReportCycle)}
+		if v.Config, err = tight(p.Visitors.ConfigData); err != nil {
+			return d, err
+		}
+		d.Spec.PropertyVisitors = append(d.Spec.PropertyVisitors, v)
+	}
+	return d, nil
+}
+
+// no says that somebody said no: who says nothing means yes.
+func no(said *bool) bool { return said != nil && !*said }
+
+func showV1beta1(d resource.Device) (f deviceV1beta1) {
+	for _, c := range d.Spec.Commands {
+		f.Spec.Methods = append(f.Spec.Methods, methodV1beta1{c.Name, c.Description, c.Properties})
+	}
+	if d.Spec.LocalState {
+		f.Spec.StateReport = &stateReport{ToCloud: new(bool)}
+	}
+	f.Spec.DeviceModelRef, f.Spec.NodeName = d.Spec.DeviceModelRef, d.Spec.NodeName
+	f.Spec.Protocol = customized{d.Spec.Protocol.Type, loose(d.Spec.Protocol.Config)}
+	f.Status.State, f.Status.LastOnlineTime = d.Status.State, d.Status.LastSeen
+	wanted := make(map[string]bool)
+	for name := range d.Spec.Desired {
+		wanted[name] = true
+	}
+	for _, v := range d.Spec.PropertyVisitors {
+		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{
+			Name: v.PropertyName, Desired: wish(d, v.PropertyName), CollectCycle: cycle(v.CollectCycle), ReportCycle: cycle(v.ReportCycle),
+			Visitors: &customized{d.Spec.Protocol.Type, loose(v.Config)},
+		})
+		delete(wanted, v.PropertyName)
+	}
+	for _, name := range sorted(wanted) {
+		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{Name: name, Desired: wish(d, name)})
+	}
+	property := func(name string) *devicePropertyV1beta1 {
+		i := slices.IndexFunc(f.Spec.Properties, func(p devicePropertyV1beta1) bool { return p.Name == name })
+		if i < 0 {
+			i = len(f.Spec.Properties)
+			f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{Name: name})
+		}
+		return &f.Spec.Properties[i]
+	}
+	for _, name := range d.Spec.Local {
+		property(name).ToCloud = new(bool)
+	}
+	for _, p := range d.Spec.Push {
+		property(p.PropertyName).PushMethod = showPush(p)
+	}
+	for _, name := range twinNames(d) {
+		t := d.Status.Twin[name]
+		if t.Reported != nil {
+			f.Status.Twins = append(f.Status.Twins, twinV1beta1{name, side(t.Reported), side(t.Desired)})
+		}
+	}
+	return f
+}
+
+// stream is the one type that has no equal here: its values are bytes.
+const stream = "stream"
+
+func readModelV1beta1(f modelV1beta1) (m resource.DeviceModel, err error) {
+	for i, p := range f.Spec.Properties {
+		out := resource.Property{Name: p.Name, Description: p.Description, Type: dataType(p.Type), AccessMode: p.AccessMode, Unit: p.Unit}
+		if out.Type == stream {
+			out.Type = resource.TypeBytes
+		}
+		var okMin, okMax bool
+		out.Minimum, okMin = limit(p.Minimum)
+		out.Maximum, okMax = limit(p.Maximum)
+		if !okMin || !okMax {
+			return m, resource.Errorf(resource.Invalid, fmt.Sprintf("spec.properties[%d]", i), "minimum and maximum must be numbers")
+		}
+		m.Spec.Properties = append(m.Spec.Properties, out)
+		if p.Visitors == nil {
+			continue
+		}
+		config, err := tight(p.Visitors.ConfigData)
+		if err != nil {
+			return m, err
+		}
+		pv := visitorsOf(&m, p.Visitors.ProtocolName)
+		pv.Visitors = append(pv.Visitors, resource.Visitor{PropertyName: p.Name, Config: config})
+	}
+	if len(f.Spec.ProtocolConfig) == 0 {
+		return m, nil
+	}
+	protocol := f.Spec.Protocol
+	if protocol == "" && len(m.Spec.PropertyVisitors) > 0 {
+		protocol = m.Spec.PropertyVisitors[0].Protocol
+	}
+	if protocol == "" {
+		return m, resource.Errorf(resource.Invalid, "spec.protocol", "is required: protocolConfigData is of that protocol")
+	}
+	visitorsOf(&m, protocol).Config, err = tight(f.Spec.ProtocolConfig)
+	return m, err
+}
+
+// visitorsOf are the visitors of a protocol in a model, which gets some if it has none.
+func visitorsOf(m *resource.DeviceModel, protocol string) *resource.ProtocolVisitors {
+	i := slices.IndexFunc(m.Spec.PropertyVisitors, func(pv resource.ProtocolVisitors) bool { return strings.EqualFold(pv.Protocol, protocol) })
+	if i < 0 {
+		i = len(m.Spec.PropertyVisitors)
+		m.Spec.PropertyVisitors = append(m.Spec.PropertyVisitors, resource.ProtocolVisitors{Protocol: protocol, Visitors: []resource.Visitor{}})
+	}
+	return &m.Spec.PropertyVisitors[i]
+}
+
+func showModelV1beta1(m resource.DeviceModel) (f modelV1beta1) {
+	if len(m.Spec.PropertyVisitors) > 0 { // there is room for one protocol only
+		f.Spec.Protocol, f.Spec.ProtocolConfig = m.Spec.PropertyVisitors[0].Protocol, loose(m.Spec.PropertyVisitors[0].Config)
+	}
+	for _, p := range m.Spec.Properties {
+		out := modelPropertyV1beta1{
+			Name: p.Name, Description: p.Description, Type: strings.ToUpper(string(p.Type)), AccessMode: p.AccessMode,
+			Minimum: limitText(p.Minimum), Maximum: limitText(p.Maximum), Unit: p.Unit,
+		}
+		if len(m.Spec.PropertyVisitors) > 0 {
+			pv := m.Spec.PropertyVisitors[0]
+			for _, v := range pv.Visitors {
+				if v.PropertyName == p.Name {
+					out.Visitors = &customized{pv.Protocol, loose(v.Config)}
+				}
+			}
+		}
+		f.Spec.Properties = append(f.Spec.Properties, out)
+	}
+	return f
+}
+
+// upgrade.kubeedge.io/v1alpha2: the status is a list, an entry a node.
+
+type upgradeV1alpha2 struct {
+	Spec   resource.UpgradeSpec   `json:"spec"`
+	Status []resource.UpgradeNode `json:"status,omitempty"`
+}
+
+func upgradeV1alpha2Kinds() []Kind {
+	k := Kind{
+		Group: "upgrade.kubeedge.io", Version: "v1alpha2", Name: "Upgrade", Plural: "upgrades", Singular: "upgrade",
+		Canonical: resource.KindUpgrade,
+	}
+	return []Kind{k.pair(between(
+		func(f upgradeV1alpha2) (u resource.Upgrade, err error) {
+			u.Spec, u.Status.Nodes = f.Spec, f.Status
+			return u, nil
+		},
+		func(u resource.Upgrade) upgradeV1alpha2 { return upgradeV1alpha2{u.Spec, u.Status.Nodes} },
+	))}
+}

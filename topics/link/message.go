@@ -1,8 +1,14 @@
 package link
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"math/bits"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/fxamacker/cbor/v2"
@@ -163,4 +169,203 @@ func (m *Message) checkEntries() error {
 		last = e.Seq
 	}
 	return nil
+}
+
+// Limits of what travels. MaxMessage bounds an encoded message, so that both
+// brokers can refuse anything larger; one entry at all its limits fits.
+const (
+	MaxMessage = 256 << 10
+	MaxValue   = 128 << 10
+	MaxKey     = 4 << 10
+	MaxOrigin  = 1 << 10
+	MaxParts   = 4096
+)
+
+// Errors that Put returns, wrapped with the key and the limit.
+var (
+	ErrValueTooLarge = errors.New("value too large")
+	ErrBadKey        = errors.New("bad key")
+)
+
+// Direction says which of a node's two maps is meant.
+type Direction uint8
+
+// Down is written by the cloud, Up by the edge. Zero is neither.
+const (
+	Down Direction = 1
+	Up   Direction = 2
+)
+
+func (d Direction) String() string {
+	switch d {
+	case Down:
+		return "down"
+	case Up:
+		return "up"
+	}
+	return fmt.Sprintf("direction(%d)", uint8(d))
+}
+
+// Lineage names one numbering of a map. Sequence numbers of different lineages
+// can't be compared. N orders lineages (see after); the nonce tells two apart that
+// were begun independently with the same N. The zero lineage is none.
+type Lineage struct {
+	_     struct{} `cbor:",toarray"`
+	N     uint64
+	Nonce uint64
+}
+
+// after says whether l is later than m. Numbers are compared as serial numbers (RFC 1982): of two,
+// the later one is less than half of all numbers ahead. So there is no last one, and whatever number
+// a peer makes up, its owner can go one beyond it.
+func (l Lineage) after(m Lineage) bool {
+	if l.N == 0 || m.N == 0 {
+		return l.N != 0 && m.N == 0
+	}
+	return int64(l.N-m.N) > 0
+}
+
+// next is the number of the lineage that follows.
+func (l Lineage) next() uint64 { return max(l.N+1, 1) }
+
+// LeadOver is how many lineages l is ahead of m. One side is ahead by as many as there were reasons
+// to begin anew since the two met: restored data, mostly. Thousands of them are no normal operation.
+func (l Lineage) LeadOver(m Lineage) uint64 {
+	if m.N == 0 || !l.after(m) {
+		return 0
+	}
+	return l.N - m.N
+}
+
+// Mark is the half of the nonce in which whoever draws it may say who that is. The link doesn't look into it.
+func (l Lineage) Mark() uint32 { return uint32(l.Nonce >> 32) }
+
+// Marked is a nonce with a mark.
+func Marked(mark uint32, random uint64) uint64 { return uint64(mark)<<32 | random&math.MaxUint32 }
+
+// Meta travels beside a value for its readers. The link compares it and
+// carries it, and gives it no meaning.
+type Meta struct {
+	_       struct{} `cbor:",toarray"`
+	For     uint64   // version that a reported value answers
+	BasedOn uint64   // version that an override was made against
+	Until   int64    // end of validity, Unix milliseconds
+}
+
+// Entry is one key with its value, or, when Deleted, its tombstone. A Value is
+// never modified once it is handed over, in either direction.
+type Entry struct {
+	_       struct{} `cbor:",toarray"`
+	Key     string
+	Seq     uint64 // place in the owner's order; of no meaning to users
+	Ver     uint64 // version of the value, which users see
+	TS      int64  // Unix milliseconds
+	Origin  string // who wrote it
+	Value   []byte
+	Deleted bool
+	Meta    Meta
+}
+
+// weight is what an entry counts for where bytes are limited.
+func (e *Entry) weight() int { return len(e.Key) + len(e.Origin) + len(e.Value) }
+
+// same tells whether a reader could see no difference. When it was written and
+// by whom is a label, not a difference.
+func (e *Entry) same(o *Entry) bool {
+	return e.Deleted == o.Deleted && e.Ver == o.Ver && e.Meta == o.Meta && bytes.Equal(e.Value, o.Value)
+}
+
+func (e *Entry) check() error {
+	if e.Key == "" || len(e.Key) > MaxKey || !utf8.ValidString(e.Key) {
+		return fmt.Errorf("%w: %.64q: must be 1 to %d bytes of UTF-8", ErrBadKey, e.Key, MaxKey)
+	}
+	if len(e.Value) > MaxValue {
+		return fmt.Errorf("%w: %s: %d bytes, limit %d", ErrValueTooLarge, e.Key, len(e.Value), MaxValue)
+	}
+	return nil
+}
+
+// cut shortens an origin: it is a label, so no write is refused because of it.
+func cut(origin string) string {
+	if len(origin) > MaxOrigin {
+		origin = origin[:MaxOrigin]
+	}
+	return strings.ToValidUTF8(origin, "")
+}
+
+// Upper bounds of what CBOR adds to an entry's texts and bytes, and of a
+// message without its entries.
+const (
+	entryOverhead   = 96
+	messageOverhead = 256
+)
+
+func (e *Entry) size() int {
+	return entryOverhead + len(e.Key) + len(e.Origin) + len(e.Value)
+}
+
+// Digest stands for the live entries of a map: the sum, modulo 2^128, of a
+// hash of each. The order of writes, sequence numbers and lineage are not in
+// it, so equal maps have equal digests however they came about; and a write
+// costs one subtraction and one addition.
+//
+// It guards against faults, not against an adversary who may choose entries:
+// sums of hashes can be made to collide. Whoever could do that owns the map.
+type Digest [16]byte
+
+// MarshalCBOR writes a byte string of 16.
+func (d Digest) MarshalCBOR() ([]byte, error) {
+	return append([]byte{0x50}, d[:]...), nil
+}
+
+// UnmarshalCBOR accepts nothing but a byte string of 16.
+func (d *Digest) UnmarshalCBOR(b []byte) error {
+	if len(b) != 17 || b[0] != 0x50 {
+		return fmt.Errorf("%w: digest is not a byte string of 16", ErrMalformed)
+	}
+	copy(d[:], b[1:])
+	return nil
+}
+
+type sum struct{ hi, lo uint64 }
+
+func (s *sum) add(h sum) {
+	var carry uint64
+	s.lo, carry = bits.Add64(s.lo, h.lo, 0)
+	s.hi, _ = bits.Add64(s.hi, h.hi, carry)
+}
+
+func (s *sum) sub(h sum) {
+	var borrow uint64
+	s.lo, borrow = bits.Sub64(s.lo, h.lo, 0)
+	s.hi, _ = bits.Sub64(s.hi, h.hi, borrow)
+}
+
+func (s sum) digest() (d Digest) {
+	binary.BigEndian.PutUint64(d[:8], s.hi)
+	binary.BigEndian.PutUint64(d[8:], s.lo)
+	return d
+}
+
+// hash covers what readers see: key, version, metadata and value. Each variable
+// part has its length before it, so no two entries share an input.
+func (e *Entry) hash() sum {
+	var scratch [384]byte
+	b := binary.BigEndian.AppendUint64(scratch[:0], uint64(len(e.Key)))
+	b = append(b, e.Key...)
+	b = binary.BigEndian.AppendUint64(b, e.Ver)
+	b = binary.BigEndian.AppendUint64(b, e.Meta.For)
+	b = binary.BigEndian.AppendUint64(b, e.Meta.BasedOn)
+	b = binary.BigEndian.AppendUint64(b, uint64(e.Meta.Until))
+	b = binary.BigEndian.AppendUint64(b, uint64(len(e.Value)))
+	var out [sha256.Size]byte
+	if len(b)+len(e.Value) <= len(scratch) {
+		out = sha256.Sum256(append(b, e.Value...))
+	} else { // don't copy a long value only to hash it
+		h := sha256.New()
+		h.Write(b)
+		h.Write(e.Value)
+		h.Sum(out[:0])
+	}
+	return sum{binary.BigEndian.Uint64(out[:8]), binary.BigEndian.Uint64(out[8:16])}
 }

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"iter"
@@ -228,3 +229,143 @@ func (r *Replica) Lineage() Lineage { return r.lineage }
 
 // Applied is how far in its lineage the map is.
 func (r *Replica) Applied() uint64 { return r.applied }
+
+// entries are a replica's, in little memory: each stands in the table in its
+// stored form. What they return is a copy.
+type entries struct {
+	table table
+	sum   sum
+	size  int // bytes of keys and values
+}
+
+func unpack(key string, body []byte) Entry {
+	e, _ := ParseEntry(key, body) // it was written by pack
+	return e
+}
+
+// Get returns an entry.
+func (x *entries) Get(key string) (Entry, bool) {
+	body, ok := x.table.get(key)
+	if !ok {
+		return Entry{}, false
+	}
+	return unpack(key, body), true
+}
+
+// set puts an entry in the place of the key's old one, if there is one, and says whether it is the same to readers.
+func (x *entries) set(e *Entry) (had, same bool) {
+	if body, ok := x.table.get(e.Key); ok {
+		old, origin, _ := viewEntry(e.Key, body) // good until the table changes
+		had, same = true, old.same(e)
+		x.uncount(&old)
+		x.size -= len(origin)
+	}
+	var scratch [256]byte
+	x.table.put(e.Key, AppendEntry(scratch[:0], *e))
+	x.sum.add(e.hash())
+	x.size += e.weight()
+	return had, same
+}
+
+func (x *entries) remove(key string) (had bool) {
+	old, had := x.Get(key)
+	if had {
+		x.uncount(&old)
+		x.table.del(key)
+	}
+	return had
+}
+
+func (x *entries) uncount(e *Entry) {
+	x.sum.sub(e.hash())
+	x.size -= e.weight()
+}
+
+// Range calls fn for entries in order of their keys, until it says false.
+func (x *entries) Range(prefix string, fn func(Entry) bool) { x.RangeFrom(prefix, prefix, fn) }
+
+// RangeFrom is Range from a key on. fn must not change the map.
+func (x *entries) RangeFrom(prefix, from string, fn func(Entry) bool) {
+	x.table.scan(max(prefix, from), func(key, body []byte) bool {
+		return bytes.HasPrefix(key, []byte(prefix)) && fn(unpack(string(key), body))
+	})
+}
+
+// Keys returns the keys in order.
+func (x *entries) Keys(prefix string) []string { return keysOf(x.Range, prefix) }
+
+// Len counts keys.
+func (x *entries) Len() int { return x.table.len }
+
+// Bytes counts those of keys and values.
+func (x *entries) Bytes() int { return x.size }
+
+// Digest of the entries.
+func (x *entries) Digest() Digest { return x.sum.digest() }
+
+// Quota bounds what a map may hold: its keys, and the bytes of keys and values
+// together. A field that is 0 bounds nothing.
+//
+// The normal place for it is where the owner's host takes writes (see Exceeds):
+// there the one who writes is told. A replica's quota protects its host from
+// owners that don't keep to it. Such an owner's map is refused as a whole, for a
+// part of it would be none of its states; it hears why, and asks from time to time.
+type Quota struct{ Keys, Bytes int }
+
+// exceeded says in words what is too much, or nothing.
+func (q Quota) exceeded(keys, bytes int) string {
+	switch {
+	case q.Keys > 0 && keys > q.Keys:
+		return fmt.Sprintf("%d keys, at most %d are taken", keys, q.Keys)
+	case q.Bytes > 0 && bytes > q.Bytes:
+		return fmt.Sprintf("%d bytes of keys and values, at most %d are taken", bytes, q.Bytes)
+	}
+	return ""
+}
+
+// Limit sets the quota. What is there already stays.
+func (r *Replica) Limit(q Quota) { r.quota = q }
+
+// Refused says why nothing is taken from the owner at present, if that is so.
+func (r *Replica) Refused() string { return r.refused }
+
+// greet takes a HELLO, which says how large the owner's map is: what can't be
+// taken is refused before it is sent.
+func (r *Replica) greet(m Message) {
+	const most = 1 << 40 // a peer's word, which must not overflow
+	r.refused = r.quota.exceeded(int(min(m.Keys, most)), int(min(m.Bytes, most)))
+}
+
+// admits says whether a DELTA leaves the map within the quota. One that is not the
+// last may be too much although the owner's map is not: what makes room comes
+// after it. Then the replica asks for a FULL, which has no in between.
+func (r *Replica) admits(m Message) bool {
+	keys, bytes := r.Len()+len(m.Entries), r.size
+	for i := range m.Entries {
+		bytes += m.Entries[i].weight()
+	}
+	if r.quota.exceeded(keys, bytes) == "" { // that is as large as it could become
+		return true
+	}
+	keys, bytes = r.Len(), r.size
+	for i := range m.Entries {
+		k, b := growth(r.Get, &m.Entries[i])
+		keys, bytes = keys+k, bytes+b
+	}
+	why := r.quota.exceeded(keys, bytes)
+	if r.anew = why != "" && m.Digest == nil; !r.anew {
+		r.refused = why
+	}
+	return why == ""
+}
+
+// growth is what an entry adds to the map that it is put into.
+func growth(get func(string) (Entry, bool), e *Entry) (keys, bytes int) {
+	if old, had := get(e.Key); had {
+		keys, bytes = -1, -old.weight()
+	}
+	if !e.Deleted {
+		keys, bytes = keys+1, bytes+e.weight()
+	}
+	return keys, bytes
+}

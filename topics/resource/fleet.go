@@ -1,10 +1,11 @@
 package resource
 
 import (
-	"encoding/json"
 	"fmt"
-
-	"github.com/edgebus/edgebus/topics"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
 )
 
 // Fleet is a template for all the nodes that its selector matches.
@@ -120,78 +121,6 @@ func (t NodeTemplate) check(p *problems, at string) {
 	t.Spec.check(p, at+".spec")
 }
 
-// CheckStatus checks what the node's host says that it runs.
-func (n Node) CheckStatus() error {
-	var p problems
-	for i, c := range n.Status.Containers {
-		required(&p, fmt.Sprintf("status.containers[%d].id", i), c.ID)
-	}
-	for i, u := range n.Status.SystemdUnits {
-		required(&p, fmt.Sprintf("status.systemdUnits[%d].name", i), u.Name)
-	}
-	return p.err()
-}
-
-// Validate checks a Node.
-func (n Node) Validate() error {
-	var p problems
-	n.Metadata.check(&p)
-	n.Spec.check(&p, "spec")
-	return p.err()
-}
-
-func (s NodeSpec) check(p *problems, at string) {
-	if s.OS != nil {
-		checkImage(p, at+".os.image", s.OS.Image)
-	}
-	names := make(map[string]bool)
-	for i, item := range s.Config {
-		here := fmt.Sprintf("%s.config[%d]", at, i)
-		if item.Name == "" {
-			p.add(here+".name", "is required: it tells the parts of a configuration apart")
-		} else if names[item.Name] {
-			p.add(here+".name", "%s stands twice", clip(item.Name))
-		}
-		names[item.Name] = true
-		item.check(p, here)
-	}
-}
-
-func (c ConfigItem) check(p *problems, at string) {
-	oneOf(p, at+".configType", string(c.ConfigType), []ConfigType{ConfigInline, ConfigGit, ConfigSecret})
-	for _, part := range []struct {
-		field string
-		is    ConfigType
-		set   bool
-	}{
-		{"inline", ConfigInline, len(c.Inline) > 0}, {"gitRef", ConfigGit, c.GitRef != nil}, {"secretRef", ConfigSecret, c.SecretRef != nil},
-	} {
-		switch {
-		case part.is == c.ConfigType && !part.set:
-			p.add(at+"."+part.field, "is required: the configType is %s", c.ConfigType)
-		case part.is != c.ConfigType && part.set:
-			p.add(at+"."+part.field, "must not be set: the configType is %s", clip(string(c.ConfigType)))
-		}
-	}
-	if c.GitRef != nil {
-		c.GitRef.check(p, at+".gitRef")
-	}
-	if c.SecretRef != nil {
-		required(p, at+".secretRef.name", c.SecretRef.Name)
-		required(p, at+".secretRef.mountPath", c.SecretRef.MountPath)
-	}
-	if len(c.Inline) > 0 && !isJSON(string(c.Inline), '{') {
-		p.add(at+".inline", "must be an object: an Ignition document")
-	}
-}
-
-func (g GitRef) check(p *problems, at string) {
-	checkName(p, at+".repository", g.Repository)
-	required(p, at+".targetRevision", g.TargetRevision)
-	checkRevision(p, at+".targetRevision", g.TargetRevision)
-	required(p, at+".path", g.Path)
-}
-
 // TemplateVersion is a Fleet's template as it was at one time, with its floating
 // references resolved. Only controllers make them; once made they never change.
 type TemplateVersion struct {
@@ -255,27 +184,125 @@ func (v TemplateVersion) CheckUpdate(prev TemplateVersion) error {
 	return p.err()
 }
 
-// unchanged adds a problem if two values differ in their JSON.
-func unchanged(p *problems, field string, a, b any) {
-	before, errA := json.Marshal(a)
-	after, errB := json.Marshal(b)
-	if errA != nil || errB != nil || string(before) != string(after) {
-		p.add(field, "can't be changed: it is immutable")
-	}
+// Repository is a place from which configuration or images are taken.
+type Repository struct {
+	TypeMeta
+	Metadata Meta             `json:"metadata"`
+	Spec     RepositorySpec   `json:"spec"`
+	Status   RepositoryStatus `json:"status,omitzero"`
 }
 
-func required(p *problems, field, value string) {
-	if value == "" {
-		p.add(field, "is required")
-	}
+// RepositorySpec is where a repository is and how it is reached.
+type RepositorySpec struct {
+	// URL is its address: https://…, ssh://…, git@host:path, oci://…
+	URL string `json:"url"`
+	// Type is how it is spoken with; git when empty.
+	// +kubebuilder:validation:Enum=git;http;oci
+	// +default=git
+	Type string `json:"type,omitempty"`
+	// SecretRef is a Secret with credentials: username and password, token, ssh-privatekey, tls.crt and tls.key, ca.crt.
+	SecretRef *SecretRef `json:"secretRef,omitempty"`
+	// InsecureSkipVerify takes any certificate. Only for trying things out.
+	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }
 
-// checkName checks a name that refers to another object.
-func checkName(p *problems, field, name string) {
+// SecretRef names a Secret.
+type SecretRef struct {
+	// Name is the Secret's name.
+	Name string `json:"name"`
+	// Namespace is the Secret's; default when empty.
+	// +default=default
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// RepositoryStatus is what is known of a repository.
+type RepositoryStatus struct {
+	// Conditions: Accessible says whether it could be reached.
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+var repositoryTypes = []string{"", "git", "http", "oci"}
+
+// Validate checks a Repository.
+func (r Repository) Validate() error {
+	var p problems
+	r.Metadata.check(&p)
+	oneOf(&p, "spec.type", r.Spec.Type, repositoryTypes)
+	if r.Spec.URL == "" {
+		p.add("spec.url", "is required")
+	} else if why := badURL(r.Spec.URL); why != "" {
+		p.add("spec.url", "%s", why)
+	}
+	if ref := r.Spec.SecretRef; ref != nil {
+		required(&p, "spec.secretRef.name", ref.Name)
+	}
+	return p.err()
+}
+
+// badURL says what is wrong with a repository's address. It quotes nothing of it that may be secret.
+func badURL(text string) string {
+	if user, rest, ok := strings.Cut(text, "@"); ok && !strings.Contains(user, "/") && strings.Contains(rest, ":") {
+		return "" // git@host:path
+	}
+	u, err := url.Parse(text)
 	switch {
-	case name == "":
-		p.add(field, "is required")
-	case !topics.ValidName(name):
-		p.add(field, "%s: must be %s", clip(name), topics.NameRule())
+	case err != nil || u.Scheme == "" || u.Host == "":
+		return "must be an address such as https://host/path or git@host:path"
+	case !slices.Contains([]string{"https", "http", "ssh", "git", "oci"}, u.Scheme):
+		return "the scheme " + clip(u.Scheme) + " is not one of https, http, ssh, git, oci"
 	}
+	if _, secret := u.User.Password(); secret {
+		return "must not hold a password: put it into a Secret, and name that in secretRef"
+	}
+	return ""
+}
+
+// ResourceSync applies the manifests of a repository.
+type ResourceSync struct { //nolint:revive // the kind is named so
+	TypeMeta
+	Metadata Meta               `json:"metadata"`
+	Spec     ResourceSyncSpec   `json:"spec"`
+	Status   ResourceSyncStatus `json:"status,omitzero"`
+}
+
+// ResourceSyncSpec is what is applied.
+type ResourceSyncSpec struct { //nolint:revive // the kind is named so
+	// Repository is the name of a Repository of type git.
+	Repository string `json:"repository"`
+	// TargetRevision is the branch, tag or commit.
+	TargetRevision string `json:"targetRevision"`
+	// Path is a file or directory with manifests.
+	Path string `json:"path"`
+	// Interval is how often the revision is looked at again, such as 5m, at least 1s; the hub's default when empty.
+	Interval string `json:"interval,omitempty"`
+}
+
+// ResourceSyncStatus is what is known of it.
+type ResourceSyncStatus struct { //nolint:revive // the kind is named so
+	// ObservedCommit is the commit that was applied last.
+	ObservedCommit string `json:"observedCommit,omitempty"`
+	// ObservedGeneration is the generation of the spec that was acted on last.
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Conditions: Accessible, Parsed, Synced.
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// Validate checks a ResourceSync.
+func (r ResourceSync) Validate() error {
+	var p problems
+	r.Metadata.check(&p)
+	checkName(&p, "spec.repository", r.Spec.Repository)
+	required(&p, "spec.targetRevision", r.Spec.TargetRevision)
+	checkRevision(&p, "spec.targetRevision", r.Spec.TargetRevision)
+	required(&p, "spec.path", r.Spec.Path)
+	if text := r.Spec.Interval; text != "" {
+		if d, err := time.ParseDuration(text); err != nil || d < time.Second {
+			p.add("spec.interval", "%s is not a duration of at least 1s, such as 5m", clip(text))
+		}
+	}
+	return p.err()
 }

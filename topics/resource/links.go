@@ -1,5 +1,11 @@
 package resource
 
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
 // LinkReport is what one end of the link says of itself when it is asked: the hub of
 // the nodes that it knows, a core of its own. It is made for the asking, kept
 // nowhere, and no object of the API.
@@ -124,4 +130,31 @@ type Session struct {
 	Subscriptions int    `json:"subscriptions"`
 	Messages      int    `json:"messages"` // that wait, or were sent and are not acknowledged
 	Bytes         int    `json:"bytes"`    // of those that wait
+}
+
+// HubID tells a hub from all others, as far as its data goes: it is drawn with a new store, and
+// a backup has it.
+type HubID uint32
+
+const hubPrefix = "hub-" // digits alone would be a number to YAML
+
+// String is the form that people see and write.
+func (id HubID) String() string { return fmt.Sprintf("%s%08x", hubPrefix, uint32(id)) }
+
+// Text is the same, and empty for none.
+func (id HubID) Text() string {
+	if id == 0 {
+		return ""
+	}
+	return id.String()
+}
+
+// ParseHubID reads what String wrote.
+func ParseHubID(text string) (HubID, error) {
+	digits, ok := strings.CutPrefix(text, hubPrefix)
+	n, err := strconv.ParseUint(digits, 16, 32)
+	if id := HubID(n); ok && err == nil && id.String() == text {
+		return id, nil
+	}
+	return 0, fmt.Errorf("%q is no hub's identity, such as %s", text, HubID(0x5f3c2a11))
 }

@@ -4,8 +4,13 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
+
+	"github.com/edgebus/edgebus/topics"
 )
 
 const (
@@ -180,4 +185,110 @@ func NewUID() string {
 	_, _ = rand.Read(b[:]) // crypto/rand never fails
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+const (
+	maxLabelPart = 63
+	maxLabels    = 256
+	maxHolders   = 64        // finalizers, and owner references
+	maxMetadata  = 256 << 10 // bytes of all annotations, as in Kubernetes
+	maxListed    = 4096      // properties of a model, and entries of a Device's lists: each is compared with the others
+)
+
+// Validate checks an object's metadata; the error names every broken rule.
+func (m Meta) Validate() error { return m.ValidateChange(Meta{}) }
+
+// ValidateChange checks what old doesn't have: a rule that came later must not block a change of something else.
+func (m Meta) ValidateChange(old Meta) error {
+	var p problems
+	m.checkChange(&p, old)
+	return p.err()
+}
+
+func (m Meta) check(p *problems) { m.checkChange(p, Meta{}) }
+
+func (m Meta) checkChange(p *problems, old Meta) {
+	switch {
+	case m.Name == "" && m.GenerateName == "":
+		p.add("metadata.name", "is required")
+	case m.Name != "" && !topics.ValidName(m.Name):
+		p.add("metadata.name", "%s: must be %s", clip(m.Name), topics.NameRule())
+	}
+	if m.Namespace != "" && (!topics.ValidName(m.Namespace) || len(m.Namespace) > 63 || strings.Contains(m.Namespace, ".")) {
+		p.add("metadata.namespace", "%s: must be 1–63 characters of a–z, 0–9 and '-'", clip(m.Namespace))
+	}
+	if len(m.Labels) > max(maxLabels, len(old.Labels)) {
+		p.add("metadata.labels", "more than %d labels", maxLabels)
+	}
+	for key, value := range m.Labels {
+		if was, had := old.Labels[key]; !had || was != value {
+			checkLabel(p, "metadata.labels", key, value)
+		}
+	}
+	m.checkAnnotations(p, old)
+	if len(m.Finalizers) > max(maxHolders, len(old.Finalizers)) {
+		p.add("metadata.finalizers", "more than %d finalizers", maxHolders)
+		return
+	}
+	if len(m.OwnerReferences) > max(maxHolders, len(old.OwnerReferences)) {
+		p.add("metadata.ownerReferences", "more than %d owner references", maxHolders)
+		return
+	}
+	for i, f := range m.Finalizers {
+		if !slices.Contains(old.Finalizers, f) && !validKey(f) {
+			p.add(fmt.Sprintf("metadata.finalizers[%d]", i), "%s: a finalizer's name is %s", clip(f), keyRule)
+		}
+	}
+	for i, o := range m.OwnerReferences {
+		if slices.ContainsFunc(old.OwnerReferences, func(was OwnerReference) bool { return reflect.DeepEqual(was, o) }) {
+			continue
+		}
+		at := fmt.Sprintf("metadata.ownerReferences[%d].", i)
+		required(p, at+"apiVersion", o.APIVersion)
+		required(p, at+"kind", o.Kind)
+		required(p, at+"name", o.Name)
+		required(p, at+"uid", o.UID)
+	}
+}
+
+func (m Meta) checkAnnotations(p *problems, old Meta) {
+	for k := range m.Annotations {
+		if _, had := old.Annotations[k]; !had && !validKey(k) {
+			p.add("metadata.annotations", "%s: an annotation's name is %s", clip(k), keyRule)
+		}
+	}
+	if size := m.annotated(); size > max(maxMetadata, old.annotated()) {
+		p.add("metadata.annotations", "%d bytes in all; at most %d are kept", size, maxMetadata)
+	}
+}
+
+// annotated is how many bytes all annotations have.
+func (m Meta) annotated() (size int) {
+	for k, v := range m.Annotations {
+		size += len(k) + len(v)
+	}
+	return size
+}
+
+const keyRule = "1–63 letters, digits, '-', '_' and '.', after a domain and '/' if there is one"
+
+// validKey is whether a text may name a label, an annotation or a finalizer.
+func validKey(key string) bool {
+	prefix, name, prefixed := strings.Cut(key, "/")
+	if !prefixed {
+		name = key
+	}
+	bad := strings.ContainsFunc(name, func(c rune) bool { return !isKeyLetter(c) })
+	return !bad && name != "" && len(name) <= maxLabelPart && (!prefixed || topics.ValidName(prefix))
+}
+
+// checkLabel checks a label. Values may have characters that no selector can name, as the
+// manifests of many do: blanks, colons.
+func checkLabel(p *problems, field, key, value string) {
+	if !validKey(key) {
+		p.add(field, "%s: a label's name is %s", clip(key), keyRule)
+	}
+	if len(value) > maxLabelPart || strings.ContainsFunc(value, unicode.IsControl) {
+		p.add(field+"["+key+"]", "%s: a label's value has at most %d bytes, and no control characters", clip(value), maxLabelPart)
+	}
 }

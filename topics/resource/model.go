@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/edgebus/edgebus/topics"
 )
 
 // DeviceModel is a reusable template: the properties of a kind of device, and how to reach them.
@@ -394,4 +396,139 @@ func Members(payload []byte) (map[string]*Value, error) {
 		out[name] = &v
 	}
 	return out, nil
+}
+
+// Validate checks a model: names, types, ranges, and that visitors name properties.
+func (m DeviceModel) Validate() error {
+	var p problems
+	m.Metadata.check(&p)
+	p.tooMany("spec.properties", len(m.Spec.Properties))
+	if p.tooMany("spec.propertyVisitors", len(m.Spec.PropertyVisitors)); len(p) > 0 {
+		return p.err()
+	}
+	seen := make(map[string]bool)
+	for i, prop := range m.Spec.Properties {
+		at := fmt.Sprintf("spec.properties[%d]", i)
+		if seen[prop.Name] {
+			p.add(at+".name", "%s stands twice", clip(prop.Name))
+		}
+		seen[prop.Name] = true
+		prop.check(&p, at)
+	}
+	for i, pv := range m.Spec.PropertyVisitors {
+		at := fmt.Sprintf("spec.propertyVisitors[%d]", i)
+		if pv.Protocol == "" {
+			p.add(at+".protocol", "is required")
+		}
+		if slices.ContainsFunc(m.Spec.PropertyVisitors[:i], func(o ProtocolVisitors) bool { return strings.EqualFold(o.Protocol, pv.Protocol) }) {
+			p.add(at+".protocol", "%s stands twice", clip(pv.Protocol))
+		}
+		for j, v := range pv.Visitors {
+			v.check(&p, fmt.Sprintf("%s.visitors[%d]", at, j), seen)
+		}
+	}
+	return p.err()
+}
+
+func (v Visitor) check(p *problems, at string, known map[string]bool) {
+	if !known[v.PropertyName] {
+		p.add(at+".propertyName", "%s is not a property of the model", clip(v.PropertyName))
+	}
+	v.checkCycles(p, at)
+}
+
+func (v Visitor) checkCycles(p *problems, at string) {
+	if v.CollectCycle < 0 {
+		p.add(at+".collectCycle", "%d: milliseconds can't be negative", v.CollectCycle)
+	}
+	if v.ReportCycle < 0 {
+		p.add(at+".reportCycle", "%d: milliseconds can't be negative", v.ReportCycle)
+	}
+	if v.Deadband < 0 || math.IsNaN(v.Deadband) {
+		p.add(at+".deadband", "%v: must be 0 or more", v.Deadband)
+	}
+}
+
+func (p Property) check(found *problems, at string) {
+	if !topics.ValidProperty(p.Name) {
+		found.add(at+".name", "%s: must be %s", clip(p.Name), topics.PropertyRule())
+	}
+	oneOf(found, at+".type", string(p.dataType()), dataTypes)
+	oneOf(found, at+".accessMode", string(p.AccessMode), []AccessMode{"", ReadOnly, ReadWrite})
+	oneOf(found, at+".conflict", p.Conflict, []string{"", ConflictCloud, ConflictEdge, ConflictLatest})
+	oneOf(found, at+".atBoot", p.AtBoot, []string{"", BootLast, BootHold, BootSafe})
+	if p.Minimum != nil && p.Maximum != nil && *p.Minimum > *p.Maximum {
+		found.add(at+".minimum", "%v is above the maximum of %v", *p.Minimum, *p.Maximum)
+	}
+	if (p.Minimum != nil || p.Maximum != nil) && !slices.Contains([]DataType{TypeInt, TypeFloat, TypeDouble}, p.dataType()) {
+		found.add(at+".minimum", "a range is for int, float and double, not for %s", p.dataType())
+	}
+	for i, v := range p.Enum {
+		if err := (Property{Name: p.Name, Type: p.Type}).Check([]byte(v)); err != nil {
+			found.addErr(fmt.Sprintf("%s.enum[%d]", at, i), err)
+		}
+	}
+	if p.AtBoot == BootSafe {
+		found.addErr(at+".safeValue", p.Check([]byte(p.SafeValue)))
+	}
+}
+
+// CheckDesired says whether value may be wanted of a property.
+func (m *DeviceModel) CheckDesired(property string, value []byte) error {
+	if err := m.CheckWritable(property); err != nil {
+		return err
+	}
+	p, _ := m.Property(property)
+	return p.Check(value)
+}
+
+// CheckWritable says whether a property may be wanted at all, or cleared.
+func (m *DeviceModel) CheckWritable(property string) error {
+	p, ok := m.Property(property)
+	if !ok {
+		return m.unknown(property)
+	}
+	if !p.Writable() {
+		return Errorf(Forbidden, property, "is read-only in the model %s", m.Metadata.Name)
+	}
+	return nil
+}
+
+// CheckKnown says whether the model has the property.
+func (m *DeviceModel) CheckKnown(property string) error {
+	if _, ok := m.Property(property); !ok {
+		return m.unknown(property)
+	}
+	return nil
+}
+
+func (m *DeviceModel) unknown(property string) error {
+	return Errorf(NotFound, property, "the model %s has no such property; it has %s", m.Metadata.Name, m.propertyNames())
+}
+
+// CheckReported says whether a mapper may report value for a property.
+func (m *DeviceModel) CheckReported(property string, value []byte) error {
+	p, ok := m.Property(property)
+	if !ok {
+		return m.unknown(property)
+	}
+	// What is, is: a device may be out of the range that may be wanted of it.
+	p.Minimum, p.Maximum, p.Enum = nil, nil, nil
+	return p.Check(value)
+}
+
+func (m *DeviceModel) propertyNames() string {
+	const most = 12
+	var names []string
+	for i, p := range m.Spec.Properties {
+		if i == most {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, p.Name)
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
 }

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -229,4 +230,141 @@ func QuotaCondition(prev []Condition, why string, now time.Time) []Condition {
 		return SetCondition(slices.Clone(prev), Condition{Type: QuotaExceeded, Status: "False", Reason: "WithinQuota"}, now)
 	}
 	return prev
+}
+
+// EnrollmentRequest is a node that asks to join.
+type EnrollmentRequest struct {
+	TypeMeta
+	Metadata Meta             `json:"metadata"`
+	Spec     EnrollmentSpec   `json:"spec"`
+	Status   EnrollmentStatus `json:"status,omitzero"`
+}
+
+// EnrollmentSpec is what the node says of itself, and what somebody decides about it.
+type EnrollmentSpec struct {
+	// CSR is the node's request for a certificate, in PEM. It is immutable.
+	CSR string `json:"csr"`
+	// NodeName is the name that the node asks for; the request's own when empty. It is immutable.
+	NodeName string `json:"nodeName,omitempty"`
+	// Labels are those that the Node gets.
+	Labels map[string]string `json:"labels,omitempty"`
+	// SystemInfo describes the host that asks.
+	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
+	// Approval is empty until somebody decides; a decision is not taken back.
+	// +kubebuilder:validation:Enum=Approved;Denied
+	Approval string `json:"approval,omitempty"`
+}
+
+// EnrollmentStatus is what came of a request.
+type EnrollmentStatus struct {
+	// Certificate is what the hub signed, in PEM.
+	Certificate string `json:"certificate,omitempty"`
+	// Conditions: Approved, Denied, Failed.
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// What may be decided about a request.
+const (
+	Approved = "Approved"
+	Denied   = "Denied"
+)
+
+// Validate checks an EnrollmentRequest. Whether the CSR is one is its signer's to say.
+func (e EnrollmentRequest) Validate() error {
+	var p problems
+	e.Metadata.check(&p)
+	required(&p, "spec.csr", e.Spec.CSR)
+	if e.Spec.NodeName != "" {
+		checkName(&p, "spec.nodeName", e.Spec.NodeName)
+	}
+	for key, value := range e.Spec.Labels {
+		checkLabel(&p, "spec.labels", key, value)
+	}
+	oneOf(&p, "spec.approval", e.Spec.Approval, []string{"", Approved, Denied})
+	return p.err()
+}
+
+// CheckUpdate says whether an EnrollmentRequest may follow prev.
+func (e EnrollmentRequest) CheckUpdate(prev EnrollmentRequest) error {
+	var p problems
+	unchanged(&p, "spec.csr", prev.Spec.CSR, e.Spec.CSR)
+	unchanged(&p, "spec.nodeName", prev.Spec.NodeName, e.Spec.NodeName)
+	if prev.Spec.Approval != "" {
+		unchanged(&p, "spec.approval", prev.Spec.Approval, e.Spec.Approval)
+	}
+	return p.err()
+}
+
+// CheckStatus checks what the node's host says that it runs.
+func (n Node) CheckStatus() error {
+	var p problems
+	for i, c := range n.Status.Containers {
+		required(&p, fmt.Sprintf("status.containers[%d].id", i), c.ID)
+	}
+	for i, u := range n.Status.SystemdUnits {
+		required(&p, fmt.Sprintf("status.systemdUnits[%d].name", i), u.Name)
+	}
+	return p.err()
+}
+
+// Validate checks a Node.
+func (n Node) Validate() error {
+	var p problems
+	n.Metadata.check(&p)
+	n.Spec.check(&p, "spec")
+	return p.err()
+}
+
+func (s NodeSpec) check(p *problems, at string) {
+	if s.OS != nil {
+		checkImage(p, at+".os.image", s.OS.Image)
+	}
+	names := make(map[string]bool)
+	for i, item := range s.Config {
+		here := fmt.Sprintf("%s.config[%d]", at, i)
+		if item.Name == "" {
+			p.add(here+".name", "is required: it tells the parts of a configuration apart")
+		} else if names[item.Name] {
+			p.add(here+".name", "%s stands twice", clip(item.Name))
+		}
+		names[item.Name] = true
+		item.check(p, here)
+	}
+}
+
+func (c ConfigItem) check(p *problems, at string) {
+	oneOf(p, at+".configType", string(c.ConfigType), []ConfigType{ConfigInline, ConfigGit, ConfigSecret})
+	for _, part := range []struct {
+		field string
+		is    ConfigType
+		set   bool
+	}{
+		{"inline", ConfigInline, len(c.Inline) > 0}, {"gitRef", ConfigGit, c.GitRef != nil}, {"secretRef", ConfigSecret, c.SecretRef != nil},
+	} {
+		switch {
+		case part.is == c.ConfigType && !part.set:
+			p.add(at+"."+part.field, "is required: the configType is %s", c.ConfigType)
+		case part.is != c.ConfigType && part.set:
+			p.add(at+"."+part.field, "must not be set: the configType is %s", clip(string(c.ConfigType)))
+		}
+	}
+	if c.GitRef != nil {
+		c.GitRef.check(p, at+".gitRef")
+	}
+	if c.SecretRef != nil {
+		required(p, at+".secretRef.name", c.SecretRef.Name)
+		required(p, at+".secretRef.mountPath", c.SecretRef.MountPath)
+	}
+	if len(c.Inline) > 0 && !isJSON(string(c.Inline), '{') {
+		p.add(at+".inline", "must be an object: an Ignition document")
+	}
+}
+
+func (g GitRef) check(p *problems, at string) {
+	checkName(p, at+".repository", g.Repository)
+	required(p, at+".targetRevision", g.TargetRevision)
+	checkRevision(p, at+".targetRevision", g.TargetRevision)
+	required(p, at+".path", g.Path)
 }
