@@ -196,7 +196,7 @@ func TestKeepAliveIsOneAndAHalf(t *testing.T) {
 		b, err := New(Options{Auth: Auth{Anonymous: anybody}, Presence: told})
 		require.NoError(t, err)
 		ours, theirs := net.Pipe()
-		go b.serve(&listener{b: b, loopback: true}, pipeConn{theirs})
+		go b.serve(&listener{connects: newRateLimiter(1000), b: b, loopback: true}, pipeConn{theirs})
 		c := wrap(t, ours)
 		require.Equal(t, byte(0), c.connect("c", keepAlive(30)))
 		for _, pause := range []time.Duration{time.Millisecond, time.Second, 44 * time.Second, 2 * time.Second, 44999 * time.Millisecond} {
@@ -506,7 +506,7 @@ func TestWillDelayIsExact(t *testing.T) {
 		require.NoError(t, err)
 		connect := func(id string, opts ...connectOption) *tc {
 			ours, theirs := net.Pipe()
-			go b.serve(&listener{b: b, loopback: true}, pipeConn{theirs})
+			go b.serve(&listener{connects: newRateLimiter(1000), b: b, loopback: true}, pipeConn{theirs})
 			c := wrap(t, ours)
 			require.Equal(t, byte(0), c.connect(id, opts...))
 			return c

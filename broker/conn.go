@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"container/list"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
+	"golang.org/x/time/rate"
 
 	"github.com/edgebus/edgebus/broker/session"
 )
@@ -50,15 +52,15 @@ type conn struct {
 	client         *client
 	owner          *connectionOwner // once it is known who it is
 
-	host         string // at the other end
-	pendingIndex uint64 // in the lobby, whose it is
+	host    string        // at the other end
+	pending *list.Element // in pendingConns, which guards it; nil: it has sent its CONNECT
 
 	stopped chan struct{} // closed once no packet of the client's is applied any more
 
 	// The reading goroutine's.
 	quantum     quantum
 	loggedFlood bool          // it was logged that the client is read more slowly
-	allowed     time.Time     // until then what it has sent uses up limits.packetRate
+	rate        *rate.Limiter // limits.packetRate; nil: none
 	loggedRate  bool          // it was logged that it sends more than that
 	expiry      time.Duration // of the session
 	aliases     map[uint16]string

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
+	"golang.org/x/time/rate"
 
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -53,7 +54,7 @@ func (c *conn) connect() error {
 	if first != packets.Connect<<4 {
 		return errUnexpected
 	}
-	c.listener.connects.wait(c.w.Done(), c.b.metrics.held.Inc)
+	await(c.listener.connects, c.w.Done(), c.b.metrics.held.Inc)
 	body = bytes.Clone(body) // the library's texts are parts of it
 	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
 	err = c.accept(&pk, body)
@@ -239,6 +240,9 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	}
 	c.byCertificate = shown.named()
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
+	if n := c.b.opts.Limits.PacketRate; n > 0 && !ident.Has(topics.RoleNode) {
+		c.rate = rate.NewLimiter(rate.Limit(n), n)
+	}
 	if err := c.b.acl.clientID(ident); err != nil {
 		return &refusedConnect{code: codeBadClientID, reason: err.Error()}
 	}

@@ -38,7 +38,7 @@ func BenchmarkOffline(b *testing.B) {
 	}
 }
 
-func rate(b *testing.B) { b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s") }
+func msgRate(b *testing.B) { b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s") }
 
 func benchBroker(b *testing.B, publishers, inflight int) {
 	j, err := journal.Open(journal.Options{Dir: b.TempDir()})
@@ -76,7 +76,7 @@ func benchBroker(b *testing.B, publishers, inflight int) {
 	}
 	all.Wait()
 	b.StopTimer()
-	rate(b)
+	msgRate(b)
 	require.Equal(b, int64(b.N), br.Stats().Queued)
 	s := j.Stats()
 	b.ReportMetric(float64(s.Commits)/float64(max(s.Groups, 1)), "msg/group")
@@ -133,7 +133,7 @@ func benchAppend(b *testing.B, group int) {
 		require.NoError(b, err)
 		require.NoError(b, f.Sync())
 	}
-	rate(b)
+	msgRate(b)
 }
 
 func benchJournal(b *testing.B, group int) {
@@ -156,7 +156,7 @@ func benchJournal(b *testing.B, group int) {
 		}
 		all.Wait()
 	}
-	rate(b)
+	msgRate(b)
 }
 
 func benchBolt(b *testing.B, group int) {
@@ -178,5 +178,5 @@ func benchBolt(b *testing.B, group int) {
 			return nil
 		}))
 	}
-	rate(b)
+	msgRate(b)
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"container/list"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -20,18 +21,19 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	"golang.org/x/time/rate"
 
 	"github.com/edgebus/edgebus/configs/daemon"
 )
 
-// listener is a bound address. It outlives failed accepts.
+// listener is a bound address, from which connections are accepted. A failed accept doesn't end it.
 type listener struct {
 	Listener
 	b        *Broker
 	bound    net.Listener
 	loopback bool
 	closed   atomic.Bool
-	connects throttle // of CONNECTs
+	connects *rate.Limiter // of CONNECTs
 }
 
 // listen binds all addresses, or none.
@@ -45,11 +47,11 @@ func (b *Broker) listen() error {
 			return fmt.Errorf("%s: %w", cmp.Or(o.Setting, "listener "+o.Name), err)
 		}
 		l := &listener{Listener: o, b: b, loopback: loopbackAddr(bound.Addr())}
-		l.connects.every = time.Second / time.Duration(b.opts.Limits.ConnectRate)
+		l.connects = newRateLimiter(b.opts.Limits.ConnectRate)
 		l.bound = &limitedListener{
-			Listener: daemon.ReserveDescriptors(bound, daemon.MQTTReserve), rate: &throttle{every: l.connects.every / acceptsPerConnect}, closed: b.closed,
+			Listener: daemon.ReserveDescriptors(bound, daemon.MQTTReserve), rate: newRateLimiter(b.opts.Limits.ConnectRate * acceptsPerConnect), closed: b.closed,
 			metered: o.TLS != nil || o.WebSocket,
-			held:    b.metrics.held.Inc,
+			delayed: b.metrics.held.Inc,
 		}
 		if o.TLS != nil {
 			l.bound = tls.NewListener(l.bound, o.TLS)
@@ -64,7 +66,7 @@ func loopbackAddr(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-const acceptLogEvery = 10 * time.Second // how often at most it is said that none can be accepted
+const acceptLogEvery = 10 * time.Second // how often a failed accept is logged, at most
 
 // serve accepts connections until the listener is closed.
 func (l *listener) serve() {
@@ -117,19 +119,17 @@ func verified(state *tls.ConnectionState) *x509.Certificate {
 	return state.PeerCertificates[0]
 }
 
-// limitedListener is a listening socket that lets in so many connections a second, after two
-// seconds' worth at once. The rest wait in the system's backlog.
+// limitedListener accepts connections at a limited rate. The rest wait in the system's backlog.
 type limitedListener struct {
 	net.Listener
-	rate   *throttle
-	closed <-chan struct{}
-	// metered says that something lies between a socket and who reads packets from it.
-	metered bool
-	held    func() // told of each connection that had to wait
+	rate    *rate.Limiter
+	closed  <-chan struct{}
+	metered bool   // TLS or WebSocket reads from the socket: its reads are counted there
+	delayed func() // called for each connection that has to wait
 }
 
-// acceptsPerConnect is how many connections are accepted for each that may send its CONNECT: so many more than
-// that a flood of those that never do doesn't keep the others waiting outside for long.
+// acceptsPerConnect is how many connections are accepted for each CONNECT that is: so many that a flood of connections
+// that never send one doesn't keep the others waiting for long.
 const acceptsPerConnect = 10
 
 func (g *limitedListener) Accept() (net.Conn, error) {
@@ -137,84 +137,62 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.rate.wait(g.closed, g.held)
+	await(g.rate, g.closed, g.delayed)
 	if tcp, ok := conn.(*net.TCPConn); ok && g.metered {
 		conn = &metered{TCPConn: tcp}
 	}
 	return conn, nil
 }
 
-// throttle lets so many by a second, after two seconds' worth at once. The zero value lets all by.
-type throttle struct {
-	every time.Duration
+// newRateLimiter lets n callers a second go on, after two seconds' worth of them at once.
+func newRateLimiter(n int) *rate.Limiter { return rate.NewLimiter(rate.Limit(n), 2*n) }
 
-	mu   sync.Mutex
-	next time.Time // when the bucket is empty
-}
-
-const burst = 2 * time.Second
-
-// wait waits for the caller's turn, or for the end. held is told of who has to.
-func (r *throttle) wait(end <-chan struct{}, held func()) {
-	if r.every == 0 {
-		return
-	}
-	now := time.Now()
-	r.mu.Lock()
-	if full := now.Add(-burst); r.next.Before(full) {
-		r.next = full
-	}
-	r.next = r.next.Add(r.every)
-	wait := r.next.Sub(now)
-	r.mu.Unlock()
+// await waits until the limiter lets the caller go on, or for the end. It calls delayed if it has to wait.
+func await(l *rate.Limiter, end <-chan struct{}, delayed func()) {
+	wait := l.Reserve().Delay()
 	if wait <= 0 {
 		return
 	}
-	held()
+	delayed()
 	select {
 	case <-time.After(wait):
 	case <-end:
 	}
 }
 
-// pendingConns is where connections are that have not sent a CONNECT. When it is full the
-// one that is there longest goes: who means it needs no time, and so it can't be
-// occupied by those who don't. One address has a quarter of it, and then it is its own that go.
+// pendingConns are the connections that have not sent a CONNECT, in the order in which they were accepted. At its limit
+// the oldest is closed for a new one: a client that wants to connect sends its CONNECT at once, so those that don't can't
+// keep it out. One host has a quarter of the places at most; beyond that its own oldest connection is closed.
 type pendingConns struct {
 	size int
 
-	mu    sync.Mutex
-	queue []*conn // nil: has left
-	first uint64  // place of queue[0]
-	in    int
-	of    map[string]int // by address
+	mu     sync.Mutex
+	conns  list.List      // of *conn, oldest first
+	byHost map[string]int // how many of them each host has
 }
 
-// add gives a connection its place, and says who has to go for it.
-func (l *pendingConns) add(c *conn) (out *conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.of == nil {
-		l.of = make(map[string]int)
+// add adds a connection, and returns the one that has to be closed for it; nil: none.
+func (p *pendingConns) add(c *conn) (evicted *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byHost == nil {
+		p.byHost = make(map[string]int)
 	}
-	at := c.host
 	switch {
-	case l.of[at] >= max(1, l.size/4):
-		out = l.removeOldest(func(x *conn) bool { return x.host == at })
-	case l.in >= l.size:
-		out = l.removeOldest(func(*conn) bool { return true })
+	case p.byHost[c.host] >= max(1, p.size/4):
+		evicted = p.removeOldest(func(x *conn) bool { return x.host == c.host })
+	case p.conns.Len() >= p.size:
+		evicted = p.removeOldest(func(*conn) bool { return true })
 	}
-	c.pendingIndex = l.first + uint64(len(l.queue))
-	l.queue = append(l.queue, c)
-	l.in++
-	l.of[at]++
-	return out
+	c.pending = p.conns.PushBack(c)
+	p.byHost[c.host]++
+	return evicted
 }
 
-func (l *pendingConns) removeOldest(may func(*conn) bool) *conn {
-	for _, c := range l.queue {
-		if c != nil && may(c) {
-			l.drop(c)
+func (p *pendingConns) removeOldest(may func(*conn) bool) *conn {
+	for e := p.conns.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*conn); may(c) {
+			p.drop(c)
 			return c
 		}
 	}
@@ -222,44 +200,38 @@ func (l *pendingConns) removeOldest(may func(*conn) bool) *conn {
 }
 
 // remove is called once a CONNECT has come, or the connection has ended.
-func (l *pendingConns) remove(c *conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.drop(c)
+func (p *pendingConns) remove(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop(c)
 }
 
-func (l *pendingConns) drop(c *conn) {
-	if c.pendingIndex < l.first || l.queue[c.pendingIndex-l.first] != c {
+func (p *pendingConns) drop(c *conn) {
+	if c.pending == nil {
 		return
 	}
-	l.queue[c.pendingIndex-l.first] = nil
-	l.in--
-	if l.of[c.host]--; l.of[c.host] == 0 {
-		delete(l.of, c.host)
+	p.conns.Remove(c.pending)
+	c.pending = nil
+	if p.byHost[c.host]--; p.byHost[c.host] == 0 {
+		delete(p.byHost, c.host)
 	}
-	n := 0
-	for n < len(l.queue) && l.queue[n] == nil {
-		n++
-	}
-	l.queue, l.first = l.queue[n:], l.first+uint64(n)
 }
 
-// wsConn makes a byte stream of WebSocket messages, in whose boundaries MQTT has no
-// interest. It is read by one goroutine and written by one. Like that of TLS, the
-// handshake is a part of the first read: whoever has not got further than that is a
-// connection without a CONNECT, and under the same limits as any other.
+// wsConn makes a byte stream of WebSocket messages, whose boundaries mean nothing to MQTT. One goroutine reads and one
+// writes. Like that of TLS, the handshake is a part of the first read: until then it is a connection without a CONNECT,
+// under the same limits as any other.
 type wsConn struct {
 	net.Conn // beneath the WebSocket
 	upgrade  func(http.ResponseWriter, *http.Request) (*websocket.Conn, error)
 	ws       atomic.Pointer[websocket.Conn] // nil: no handshake yet
-	pings    func()                         // told of each ping, if set
+	pings    func()                         // called for each ping, if set
 	message  io.Reader
 	deadline atomic.Pointer[time.Time]
 }
 
 const handshakeBytes = 16 << 10 // of a request
 
-// errNotHTTP is why somebody is disconnected who speaks TLS to a listener without, or MQTT without WebSocket.
+// errNotHTTP ends a connection to a WebSocket listener that doesn't begin with an HTTP request, but with TLS or MQTT.
 var errNotHTTP = errors.New("not HTTP")
 
 var errNotBinary = errors.New("a WebSocket message that is not binary")
@@ -272,8 +244,8 @@ func beneath(transport net.Conn) net.Conn {
 	return transport
 }
 
-// handshake makes a WebSocket connection of a request. A request that isn't for one is
-// answered, and nothing that comes after it is read.
+// handshake reads an HTTP request and upgrades the connection to WebSocket. Any other request is answered, and nothing
+// that comes after it is read.
 func (c *wsConn) handshake() (*websocket.Conn, error) {
 	bounded := &io.LimitedReader{R: c.Conn, N: handshakeBytes}
 	a := &answer{Conn: c.Conn, in: bufio.NewReader(bounded), header: make(http.Header)}
@@ -299,7 +271,7 @@ func (c *wsConn) handshake() (*websocket.Conn, error) {
 	return ws, nil
 }
 
-// answer is the answer to a request, from which the connection can be taken.
+// answer is the http.ResponseWriter of the handshake, which can be hijacked.
 type answer struct {
 	net.Conn
 	in     *bufio.Reader
@@ -331,9 +303,9 @@ func (l *listener) upgrade(w http.ResponseWriter, r *http.Request) (*websocket.C
 	return upgrader.Upgrade(w, r, nil)
 }
 
-// originAllowed keeps web pages out that are not ours: on a loopback listener a
-// browser's user may be anonymous, and any page can make the browser connect. The
-// host has to be this one, too, since a page's name can be made to resolve to it.
+// originAllowed refuses web pages of other origins: on a loopback listener a browser's user may be anonymous, and any
+// page can make the browser connect. The origin's host has to be this listener's, since the name of any site can be made
+// to resolve to it.
 func (l *listener) originAllowed(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" || slices.Contains(l.Origins, origin) {
@@ -393,7 +365,7 @@ func (c *wsConn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// CloseWrite says goodbye as WebSocket has it.
+// CloseWrite sends a WebSocket close frame and ends the direction.
 func (c *wsConn) CloseWrite() error {
 	if ws := c.ws.Load(); ws != nil {
 		bye := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")

@@ -274,7 +274,7 @@ func TestTrial29TheWrongPort(t *testing.T) {
 	require.Contains(t, send(1, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "400 Bad Request")
 }
 
-func TestLobbySendsAwayWhoIsThereLongest(t *testing.T) {
+func TestTheOldestPendingConnectionIsClosedForANewOne(t *testing.T) {
 	l := pendingConns{size: 2}
 	a, b, c, d, e := &conn{host: "a"}, &conn{host: "b"}, &conn{host: "c"}, &conn{host: "d"}, &conn{host: "e"}
 	require.Nil(t, l.add(a))
@@ -287,29 +287,29 @@ func TestLobbySendsAwayWhoIsThereLongest(t *testing.T) {
 	require.Same(t, c, l.add(e))
 	l.remove(e)
 	l.remove(d)
-	require.Empty(t, l.queue)
-	require.Zero(t, l.in)
+	require.Zero(t, l.conns.Len())
+	require.Empty(t, l.byHost)
 }
 
 // crowd is a listener that always has somebody waiting.
-type crowd struct{ net.Listener }
+type endless struct{ net.Listener }
 
-func (crowd) Accept() (net.Conn, error) {
+func (endless) Accept() (net.Conn, error) {
 	conn, _ := net.Pipe()
 	return conn, nil
 }
 
-func TestGateHoldsMoreThanItsRate(t *testing.T) {
+func TestConnectionsBeyondTheRateWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := 0
-		g := &limitedListener{Listener: crowd{}, rate: &throttle{every: burst / 50}, held: func() { held++ }}
+		g := &limitedListener{Listener: endless{}, rate: newRateLimiter(25), delayed: func() { held++ }}
 		began := time.Now()
 		for range 60 {
 			_, err := g.Accept()
 			require.NoError(t, err)
 		}
 		require.Equal(t, 10, held, "fifty come in at once")
-		require.Equal(t, 10*g.rate.every, time.Since(began))
+		require.Equal(t, 10*time.Second/25, time.Since(began))
 	})
 }
 
@@ -350,7 +350,7 @@ func TestTrial12AFloodWithoutCONNECT(t *testing.T) {
 		}
 	}
 	l.remove(other)
-	require.Equal(t, map[string]int{"192.0.2.1": 10}, l.of)
+	require.Equal(t, map[string]int{"192.0.2.1": 10}, l.byHost)
 
 	b := start(t, func(o *Options) { o.Limits.ConnectRate, o.Limits.ConnectTimeout = 100, time.Hour })
 	for range 3 * 2 * 100 { // three times what a full bucket lets connect

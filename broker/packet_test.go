@@ -240,7 +240,7 @@ func FuzzPacket(f *testing.F) {
 	b, err := New(Options{Log: zerolog.Nop(), Auth: Auth{Anonymous: anybody}, Tree: newFakeTree(), Limits: usual})
 	require.NoError(f, err)
 	f.Cleanup(func() { _ = b.Close(f.Context()) })
-	l := &listener{b: b, loopback: true, Listener: Listener{Name: "pipe"}}
+	l := &listener{connects: newRateLimiter(1000), b: b, loopback: true, Listener: Listener{Name: "pipe"}}
 	hello := encode(f, connectPacket("fuzz"), 5)
 	f.Fuzz(func(t *testing.T, connected bool, data []byte) {
 		ours, theirs := net.Pipe()

@@ -2,46 +2,43 @@ package broker
 
 import (
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tidwall/btree"
 
 	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
 )
 
-const (
-	blockSize = 512  // topics in a block, before it is split
-	scanChunk = 4096 // topics looked at under one lock
-)
+const scanChunk = 4096 // topics looked at under one lock
 
-// memoryRetained keeps the retained messages of users' own topics; the journal has a
-// copy of each. Topics are kept sorted, in blocks, so that a reader can go on where it was, whatever was
-// added or removed since, without a copy of what there is.
+// memoryRetained keeps the retained messages of users' own topics, sorted by topic, so that a reader can go on where it
+// was, whatever was added or removed since, without a copy of them. The journal has a copy of each message.
 type memoryRetained struct {
-	quota *quota.Quota // of bytes, by who retained a message
+	quota *quota.Quota // of bytes, by the user who retained a message
 	now   func() time.Time
 
-	mu     sync.RWMutex
-	byName map[string]*session.Message
-	blocks [][]string // none empty
-	next   time.Time  // before which no message expires; zero: none does
+	mu       sync.RWMutex
+	messages btree.Map[string, *session.Message] // by topic
+	next     time.Time                           // before which no message expires; zero: none does
 }
 
 func newRetained(q *quota.Quota, now func() time.Time) *memoryRetained {
-	return &memoryRetained{quota: q, now: now, byName: make(map[string]*session.Message)}
+	return &memoryRetained{quota: q, now: now}
 }
 
 // get is the topic's message, or nil.
 func (r *memoryRetained) get(topic string) *session.Message {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.byName[topic]
+	m, _ := r.messages.Get(topic)
+	return m
 }
 
-// room says why the message can't be retained. To clear a topic takes none.
+// room returns an error if the message can't be retained, as its user has no quota left. Clearing a topic needs none.
 func (r *memoryRetained) room(m *session.Message) error {
 	if len(m.Payload) == 0 {
 		return nil
@@ -59,22 +56,17 @@ func (r *memoryRetained) room(m *session.Message) error {
 func (r *memoryRetained) put(m *session.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	old := r.byName[m.Topic]
 	if len(m.Payload) == 0 {
-		if old != nil {
-			r.drop(old)
+		if old, ok := r.messages.Delete(m.Topic); ok {
+			r.quota.Add(old.User, -int64(old.Weight()))
 		}
 		return
 	}
 	r.quota.Add(m.User, int64(m.Weight()))
-	if old != nil {
+	if old, ok := r.messages.Set(m.Topic, m); ok {
 		r.quota.Add(old.User, -int64(old.Weight()))
 	}
-	r.byName[m.Topic] = m
 	r.noteExpiry(m.Deadline())
-	if old == nil {
-		r.insert(m.Topic)
-	}
 }
 
 func (r *memoryRetained) noteExpiry(deadline time.Time) {
@@ -83,8 +75,8 @@ func (r *memoryRetained) noteExpiry(deadline time.Time) {
 	}
 }
 
-// expired lists the messages that nobody gets any more, if there may be any. It goes through
-// all there is, but no more often than once a second.
+// expired lists the messages whose expiry interval has ended. It goes through all messages, but no more often than once
+// a second, and not before the first can have expired.
 func (r *memoryRetained) expired() (gone []*session.Message) {
 	now := r.now()
 	r.mu.Lock()
@@ -108,7 +100,7 @@ func (r *memoryRetained) expired() (gone []*session.Message) {
 			return true
 		})
 	}
-	if len(gone) > 0 { // one of them may have to stay for now
+	if len(gone) > 0 { // one of them may have to stay until a write is done
 		next = now
 	}
 	if soonest := now.Add(time.Second); !next.IsZero() && next.Before(soonest) {
@@ -120,25 +112,23 @@ func (r *memoryRetained) expired() (gone []*session.Message) {
 	return gone
 }
 
-// walk goes through messages in the order of their topics, from one on, for as long as each says so,
-// and says where to go on. It holds the lock for no longer than some of them take.
+// walk calls each for the messages in the order of their topics, starting at the topic from, until each returns false or
+// scanChunk messages were looked at, so that the lock is not held for long. It returns the topic to go on with.
 func (r *memoryRetained) walk(from string, each func(*session.Message) bool) (next string, done bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	looked := 0
-	for i := r.block(from); i < len(r.blocks); i++ {
-		at, _ := slices.BinarySearch(r.blocks[i], from)
-		for _, topic := range r.blocks[i][at:] {
-			if looked == scanChunk || !each(r.byName[topic]) {
-				return topic, false
-			}
-			looked++
+	looked, done := 0, true
+	r.messages.Ascend(from, func(topic string, m *session.Message) bool {
+		if looked == scanChunk || !each(m) {
+			next, done = topic, false
 		}
-	}
-	return "", true
+		looked++
+		return done
+	})
+	return next, done
 }
 
-// forgetExpired makes room, in memory and on disk.
+// forgetExpired deletes the retained messages that have expired, in memory and on disk, and counts them.
 func (b *Broker) forgetExpired() (n int) {
 	for _, m := range b.retained.expired() {
 		if b.forgetRetained(m) {
@@ -148,7 +138,7 @@ func (b *Broker) forgetExpired() (n int) {
 	return n
 }
 
-// ForgetNode clears what a node has left that is gone: the messages that it bridged, and the sessions that wait for it.
+// ForgetNode deletes what a deleted node has left: the messages that it bridged, and its sessions without a connection.
 func (b *Broker) ForgetNode(node string) {
 	for cl, epoch := range b.clients.away(nodeUser(node)) {
 		b.expire(cl, epoch)
@@ -161,7 +151,7 @@ func (b *Broker) ForgetNode(node string) {
 	}
 }
 
-// forgetRetained lets go of a message, unless another is in its place, or may not come to be.
+// forgetRetained deletes a message, unless another has replaced it, or a write that would replace it is pending.
 func (b *Broker) forgetRetained(m *session.Message) bool {
 	lock := b.order.of(m.Topic)
 	lock.Lock()
@@ -174,42 +164,11 @@ func (b *Broker) forgetRetained(m *session.Message) bool {
 	return true
 }
 
-func (r *memoryRetained) drop(m *session.Message) {
-	delete(r.byName, m.Topic)
-	r.quota.Add(m.User, -int64(m.Weight()))
-	i := r.block(m.Topic)
-	at, _ := slices.BinarySearch(r.blocks[i], m.Topic)
-	r.blocks[i] = slices.Delete(r.blocks[i], at, at+1)
-	if len(r.blocks[i]) == 0 {
-		r.blocks = slices.Delete(r.blocks, i, i+1)
-	}
-}
-
-// block is the number of the block that the topic is in, or belongs in.
-func (r *memoryRetained) block(topic string) int {
-	return max(0, sort.Search(len(r.blocks), func(i int) bool { return r.blocks[i][0] > topic })-1)
-}
-
-func (r *memoryRetained) insert(topic string) {
-	if len(r.blocks) == 0 {
-		r.blocks = [][]string{{topic}}
-		return
-	}
-	i := r.block(topic)
-	at, _ := slices.BinarySearch(r.blocks[i], topic)
-	r.blocks[i] = slices.Insert(r.blocks[i], at, topic)
-	if b := r.blocks[i]; len(b) > blockSize {
-		half := len(b) / 2
-		r.blocks = slices.Insert(r.blocks, i+1, slices.Clone(b[half:]))
-		r.blocks[i] = slices.Clip(b[:half])
-	}
-}
-
 // len counts the messages.
 func (r *memoryRetained) len() int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return len(r.byName)
+	return r.messages.Len()
 }
 
 // Puller goes through the topics that match, in their order, after one of them; empty: from the first.

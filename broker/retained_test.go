@@ -196,7 +196,6 @@ func TestRetainedPullerOverChanges(t *testing.T) {
 	}
 	require.Zero(t, r.len())
 	require.Zero(t, r.quota.Held())
-	require.Empty(t, r.blocks)
 }
 
 func TestRetainedPullerMatchesLikeTheContract(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker/quota"
-	"github.com/edgebus/edgebus/topics"
 )
 
 // loginThrottle stands before the passwords: a hash is made to be expensive. It counts a guess before it is looked at,
@@ -465,23 +464,17 @@ func (c *conn) endQuantum(now time.Time) {
 	q.begin(time.Now())
 }
 
-// keepRate pauses a client that sends more than limits.packetRate, averaged over a second.
+// keepRate pauses a client that sends more than limits.packetRate, after a second's worth at once.
 func (c *conn) keepRate() {
-	rate := c.b.opts.Limits.PacketRate
-	if rate == 0 || c.ident.Has(topics.RoleNode) {
+	if c.rate == nil {
 		return
 	}
-	at := time.Now()
-	if c.allowed.Before(at) {
-		c.allowed = at
-	}
-	c.allowed = c.allowed.Add(time.Second / time.Duration(rate))
-	ahead := c.allowed.Sub(at) - time.Second
-	if ahead < pauseLeast {
+	wait := c.rate.Reserve().Delay()
+	if wait < pauseLeast {
 		return
 	}
 	c.batch.Flush()
-	c.pause(ahead, &c.loggedRate, "a client that sends more packets a second than limits.packetRate is read at that rate")
+	c.pause(wait, &c.loggedRate, "a client that sends more packets a second than limits.packetRate is read at that rate")
 	c.quantum.begin(time.Now())
 }
 

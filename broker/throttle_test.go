@@ -110,7 +110,7 @@ func TestPacketRate(t *testing.T) {
 	for range n {
 		node.keepRate()
 	}
-	require.Zero(t, node.allowed)
+	require.Nil(t, node.rate)
 }
 
 func TestTooManyWrongPasswords(t *testing.T) {
