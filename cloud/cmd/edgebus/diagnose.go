@@ -499,7 +499,7 @@ func sinceText(at string, now time.Time) string {
 	if err != nil {
 		return " since before the hub was started"
 	}
-	return " for " + strings.Replace(age(now.Sub(since)), "now", "less than a second", 1)
+	return " for " + duration(now.Sub(since))
 }
 
 // connectAdvice is what to do about a connection that can't be made.
@@ -636,12 +636,15 @@ func (d *diagnosis) direction(l resource.Link, who, what string) {
 	case l.State != resource.Online && b.Keys == 0:
 		d.add(fine, "", "%s had all that %s", who, what)
 	case l.State != resource.Online:
-		d.add(look, "they are sent when the link is back", "%s that %s wait for %s, the oldest for %s", plural(b.Keys, "key"), what, who, age(seconds(b.Seconds)))
+		d.add(look, "they are sent when the link is back", "to be sent to %s: %s that %s, the oldest for %s", who, plural(b.Keys, "key"), what, duration(seconds(b.Seconds)))
 	case b.Seconds > lateSeconds:
-		d.add(wrong, "is the network slow, or the other end's disk? see commit_seconds in /metrics of both", "%s lacks %s that %s, the oldest for %s", who, plural(b.Keys, "key"), what, age(seconds(b.Seconds)))
+		d.add(wrong, "is the network slow, or the other end's disk? see commit_seconds in /metrics of both", "%s lacks %s that %s, the oldest for %s", who, plural(b.Keys, "key"), what, duration(seconds(b.Seconds)))
 	default:
 		d.add(look, "look again in a moment", "%s is catching up with what %s: %s to go", who, what, plural(b.Keys, "key"))
 	}
 }
+
+// duration is an age as it stands in a sentence.
+func duration(d time.Duration) string { return strings.Replace(age(d), "now", "less than a second", 1) }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
