@@ -159,6 +159,9 @@ func (c *Client) find(ctx context.Context, name string, is func(Kind) bool) (Kin
 	for _, k := range Canonical(all) {
 		known = append(known, k.Plural)
 	}
+	if !slices.ContainsFunc(all, func(k Kind) bool { return k.Group == resource.Group }) {
+		return Kind{}, resource.Errorf(resource.NotFound, "", "%s is an API server, but no hub: it has no kind of %s. Is it the right one (--context, --server)?", c.Server, resource.Group)
+	}
 	return Kind{}, resource.Errorf(resource.NotFound, "", "the hub knows no kind %s; it knows %s", name, strings.Join(known, ", "))
 }
 

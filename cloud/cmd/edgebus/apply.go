@@ -33,17 +33,17 @@ func newApply() *cobra.Command {
 	o := &applyOptions{}
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIRECTORY|-",
-		Short: "Make the hub's objects what manifests say",
-		Long: `Create the objects that manifests describe, or change those that are there. What a manifest
-doesn't mention is left alone, such as values that somebody set by MQTT; what an earlier apply
-mentioned, and this one doesn't, is taken away. kubectl apply and this may take turns.
+		Short: "Create or change objects as manifests say",
+		Long: `Create the objects that manifests describe, or change those that exist. What a manifest
+doesn't mention is left alone, such as values that were set by MQTT; what an earlier apply
+mentioned, and this one doesn't, is removed. kubectl apply can be used on the same objects.
 
 Manifests are YAML or JSON, with any number of documents in a file. Models are applied before
 the devices that need them, whatever the order. One that fails doesn't stop the others: it is
-named with its file and document, and the exit code says that there was one.
+named with its file and document, and the exit code is not 0.
 
 ` + exitCodes + `
-Of several failures that are not alike it is 1.`,
+It is 1 if failures are of several kinds.`,
 		Example: `  edgebus apply -f lamp.yaml
   edgebus apply -R -f plant/ --dry-run
   edgebus export | edgebus apply -f - --context other`,
@@ -58,16 +58,16 @@ Of several failures that are not alike it is 1.`,
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory with manifests, - for standard input; may be given several times")
-	f.BoolVarP(&o.recursive, "recursive", "R", false, "directories in directories, too")
+	f.BoolVarP(&o.recursive, "recursive", "R", false, "include subdirectories")
 	f.BoolVar(&o.dryRun, "dry-run", false, "have the hub check everything, and change nothing")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "say only what fails")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "print only failures")
 	return cmd
 }
 
 func (o *applyOptions) run(cmd *cobra.Command) error {
 	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if len(o.files) == 0 {
-		return withCode(misused, "say what to apply: -f FILE, -f DIRECTORY, or -f - for standard input")
+		return withCode(misused, "nothing says what to apply: -f FILE, -f DIRECTORY, or -f - for standard input")
 	}
 	manifests, err := readManifests(o.files, o.recursive, cmd.InOrStdin())
 	if err != nil {
@@ -92,7 +92,7 @@ func (o *applyOptions) run(cmd *cobra.Command) error {
 	return err
 }
 
-// result is what became of a manifest.
+// result is the outcome for a manifest.
 type result struct {
 	manifest
 	label   string
@@ -116,9 +116,9 @@ func (o *applyOptions) apply(ctx context.Context, m manifest) result {
 	return r
 }
 
-const atOnce = 8 // the hub shares commits between those who write at once
+const atOnce = 8 // requests; the hub commits those together that come at once
 
-// inParallel does something to all, some at once, and reports results in their order.
+// inParallel calls do for all, atOnce at a time, and report in their order.
 func inParallel(all []manifest, do func(manifest) result, report func(result)) {
 	done := make([]chan result, len(all))
 	for i := range done {
@@ -139,21 +139,21 @@ func inParallel(all []manifest, do func(manifest) result, report func(result)) {
 	}
 }
 
-// report says what became of manifests, one by one and at the end.
+// report prints the outcomes, one by one and in sum.
 type report struct {
 	options  *applyOptions
 	total    int
-	count    bool // say how many of how many
+	count    bool // print which of how many it is
 	done     int
 	outcomes map[client.Outcome]int
-	stop     func() // there is no use in going on
+	stop     func() // ends requests: the hub is unreachable
 	stopped  bool
-	left     int // without an answer since
+	left     int // that got no answer after that
 	warnings warnings
 	tally
 }
 
-// warnings are what the hub warned of, the same once, until they are shown.
+// warnings collects what the hub warns of, each text once, until it is shown.
 type warnings struct {
 	mu   sync.Mutex
 	said map[string]bool
@@ -186,7 +186,7 @@ func (r *report) add(got result) {
 	r.done++
 	unanswered := got.err != nil && codeOf(got.err) == unreachable
 	if errors.Is(got.err, context.Canceled) || unanswered && r.stopped {
-		r.left++ // it was told why
+		r.left++ // the reason was printed for the first
 		return
 	}
 	if unanswered {
@@ -215,7 +215,7 @@ func (r *report) dry() string {
 	return ""
 }
 
-// end sums up what was more than one, or failed.
+// end prints the sum, unless it is that of one success.
 func (r *report) end() error {
 	if r.failures+r.left == 0 && (r.total == 1 || r.options.quiet) {
 		return nil
@@ -236,8 +236,8 @@ func (r *report) end() error {
 	return r.err()
 }
 
-// ranks say what comes before what is not named here; deleting goes the other way. The hub takes
-// objects in any order, but those that others need are better there first.
+// ranks is the order in which kinds are applied; others have rank 0. Deleting goes the other way. The hub accepts
+// objects in any order, but Devices work at once if what they need exists.
 var ranks = map[string]int{"Namespace": -4, "Secret": -3, "ConfigMap": -3, "DeviceModel": -2, "Repository": -2, "Node": -1, "Device": 1}
 
 // manifest is an object in a file.
@@ -254,8 +254,8 @@ func (m manifest) String() string {
 	return fmt.Sprintf("%s (%s %s)", m.where, m.object.Kind, m.object.Metadata.Name)
 }
 
-// readManifests reads files, directories and - for standard input. What can't be found is an error;
-// what can't be read as an object is a manifest with one.
+// readManifests reads files, directories and - for standard input. A file that can't be read is an error; a document
+// that is no object is a manifest with an error.
 func readManifests(paths []string, recursive bool, stdin io.Reader) (all []manifest, err error) {
 	for _, path := range paths {
 		if strings.HasPrefix(path, "http://") || strings.HasPrefix(path, "https://") {
@@ -310,7 +310,7 @@ func manifestFiles(path string, recursive bool) (files []string, err error) {
 	if err == nil && len(files) == 0 {
 		advice := ""
 		if !recursive {
-			advice = "; -R looks into its directories, too"
+			advice = "; -R includes its subdirectories"
 		}
 		err = withCode(misused, "there are no .yaml, .yml or .json files in %s%s", path, advice)
 	}
@@ -334,7 +334,7 @@ func parseManifests(file string, text []byte) (all []manifest) {
 	return all
 }
 
-// inOrder sorts manifests by rank, and splits them into groups whose own order doesn't matter.
+// inOrder sorts manifests by rank, and returns a group for each rank.
 func inOrder(all []manifest, backwards bool) (groups [][]manifest) {
 	sign := 1
 	if backwards {
@@ -352,7 +352,7 @@ func inOrder(all []manifest, backwards bool) (groups [][]manifest) {
 	return groups
 }
 
-// home is the namespace that a manifest's object belongs to.
+// home is the namespace of a manifest's object.
 func (h *hub) home(k client.Kind, o client.Object) (namespace string, err error) {
 	if !k.Namespaced {
 		return "", nil
@@ -383,8 +383,8 @@ func newDelete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete KIND NAME… | -f FILE",
 		Short: "Delete objects",
-		Long: `Delete objects by name, by label, or those that manifests describe. A device's topics go away on
-its node as well. What others still need, such as a model that has devices, goes when they do.
+		Long: `Delete objects by name, by label, or those that manifests describe. A device's topics are cleared on
+its node as well. An object that others need, such as a model that has devices, is deleted with the last of them.
 
 ` + exitCodes,
 		Example: `  edgebus delete device lamp
@@ -399,30 +399,30 @@ its node as well. What others still need, such as a model that has devices, goes
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory with manifests, - for standard input; may be given several times")
-	f.BoolVarP(&o.recursive, "recursive", "R", false, "with -f: directories in directories, too")
+	f.BoolVarP(&o.recursive, "recursive", "R", false, "with -f: include subdirectories")
 	f.StringVarP(&o.labels, "selector", "l", "", "objects with these labels: room=hall")
-	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be deleted, and change nothing")
-	f.BoolVar(&o.missingOK, "ignore-not-found", false, "what isn't there is no failure")
-	f.BoolVar(&o.wait, "wait", false, "wait until they are gone")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be deleted, and change nothing")
+	f.BoolVar(&o.missingOK, "ignore-not-found", false, "an object that doesn't exist is not a failure")
+	f.BoolVar(&o.wait, "wait", false, "wait until they no longer exist")
 	f.Lookup("timeout").Usage = waitUsage
 	return cmd
 }
 
-// doomed is an object to delete.
+// doomed is an object that is to be deleted.
 type doomed struct {
 	kind            client.Kind
 	namespace, name string
-	where           string // it is described, if it is
+	where           string // of its manifest, if it has one
 }
 
 func (o *deleteOptions) run(cmd *cobra.Command, args []string) error {
 	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if _, typed := terminal(cmd.InOrStdin()); len(o.files)+len(args) == 0 && o.labels == "" && !typed {
-		fmt.Fprintln(o.errs, "nothing to delete") // as xargs says it that was given no names
+		fmt.Fprintln(o.errs, "nothing to delete") // as from xargs without names
 		return nil
 	}
 	if (len(o.files) > 0) == (len(args) > 0) {
-		return withCode(misused, "say what to delete: KIND NAME…, KIND -l LABELS, or -f FILE")
+		return withCode(misused, "nothing says what to delete: KIND NAME…, KIND -l LABELS, or -f FILE")
 	}
 	ctx := cmd.Context()
 	var count tally
@@ -522,7 +522,7 @@ func (o *deleteOptions) delete(ctx context.Context, d doomed) error {
 		fmt.Fprintf(o.out, "%s deleted\n", label(d.kind, d.name))
 		return nil
 	}
-	fmt.Fprintf(o.out, "%s is being deleted, and waits for %s\n", label(d.kind, d.name), strings.Join(left.Metadata.Finalizers, ", "))
+	fmt.Fprintf(o.out, "%s is being deleted, and waits for its finalizers: %s\n", label(d.kind, d.name), strings.Join(left.Metadata.Finalizers, ", "))
 	if !o.wait {
 		return nil
 	}
@@ -531,7 +531,7 @@ func (o *deleteOptions) delete(ctx context.Context, d doomed) error {
 
 var errSeen = errors.New("seen")
 
-// gone waits until an object is no longer there.
+// gone waits until an object no longer exists.
 func (o *deleteOptions) gone(ctx context.Context, d doomed, was resource.Meta) error {
 	limit := cmp.Or(o.timeout, waitTime)
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -568,17 +568,17 @@ func newExport() *cobra.Command {
 		Use:   "export [KIND…]",
 		Short: "Write all objects as manifests",
 		Long: `Write the hub's objects as manifests: all kinds of all namespaces, or those that are named.
-edgebus apply makes an empty hub the same as this one of them, and they can be kept in git.
+edgebus apply makes an empty hub the same as this one from them, and they can be kept in git.
 
 What the hub makes is left out: status, versions, identities, events, objects that others own (such as a
-Fleet's TemplateVersions: their owners make them again), and objects that are being deleted. So
+Fleet's TemplateVersions, which their owners create again), and objects that are being deleted. So
 are messages, sessions, and what nodes reported; edgebus backup has all of that. Secrets are in
-the manifests in clear, and other objects may have passwords, too: keep them as safe. Nobody but you
-can read the files that --directory writes. Kinds that you may not read are left out, and named, unless you named them.
+the manifests in clear, and other objects may have passwords, too: keep them safe. Only you
+can read the files that --directory writes. Kinds that you may not read are left out with a message, unless you named them.
 
-An annotation says what was applied last, as kubectl keeps it. So the hub that is made of an export knows
-which values are a manifest's and which others set, and applying your own manifests does there
-what it does here. kubectl apply of an export takes all of it for the manifest's.
+An annotation says what was applied last, as kubectl keeps it. So a hub that is restored from an export knows
+which values came from manifests and which were set otherwise, and applying your own manifests has the same effect
+there. kubectl apply of an export takes all of its values as the manifest's.
 
 ` + exitCodes,
 		Example: `  edgebus export > monday.yaml
@@ -682,7 +682,7 @@ func (o *exportOptions) kind(ctx context.Context, k client.Kind, write func(clie
 	return n, err
 }
 
-// owned is whether another object made this one, and will again.
+// owned is whether another object has created this one, and would create it again.
 func owned(m resource.Meta) bool {
 	return m.Owner != "" || len(m.OwnerReferences) > 0
 }
@@ -697,7 +697,7 @@ func exportText(o client.Object) (string, error) {
 	if meta, ok := tree["metadata"].(map[string]any); ok {
 		delete(meta, "resourceVersion")
 		delete(meta, "generateName")
-		delete(meta, "owner") // who manages it says so again
+		delete(meta, "owner") // its owner sets it again
 		delete(meta, "ownerReferences")
 		notes, _ := meta["annotations"].(map[string]any)
 		if notes == nil {
@@ -710,14 +710,14 @@ func exportText(o client.Object) (string, error) {
 	return yamlText(tree)
 }
 
-// empty makes a directory, or sees to it that it is empty.
+// empty creates a directory, or checks that it is empty.
 func empty(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(dir)
 	if err == nil && len(entries) > 0 {
-		err = withCode(misused, "%s is not empty: what is there would mix with what is exported", dir)
+		err = withCode(misused, "%s is not empty: its files would mix with the exported ones", dir)
 	}
 	return err
 }
@@ -731,5 +731,5 @@ func (o *exportOptions) toFile(k client.Kind, got client.Object, text string) er
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	return os.WriteFile(file, []byte(text), 0o600) // whichever of them has credentials: Secrets, Repositories, devices
+	return os.WriteFile(file, []byte(text), 0o600) // some have credentials: Secrets, Repositories, Devices
 }

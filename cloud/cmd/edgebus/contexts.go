@@ -168,42 +168,28 @@ func (p *place) bearer() (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// secure is how to speak TLS with the hub.
+// secure is the TLS configuration for the hub.
 func (p *place) secure() (*tls.Config, error) {
-	files := configs.TLSClient{CA: p.CA, Cert: p.Cert, Key: p.Key}
-	if len(p.CAData) > 0 {
-		files.CA = ""
-	}
-	if len(p.CertData)+len(p.KeyData) > 0 {
-		files.Cert, files.Key = "", ""
-	}
-	c, err := files.Config()
-	if err != nil {
+	ca, caErr := dataOr(p.CAData, p.CA)
+	cert, certErr := dataOr(p.CertData, p.Cert)
+	key, keyErr := dataOr(p.KeyData, p.Key)
+	if err := errors.Join(caErr, certErr, keyErr); err != nil {
 		return nil, err
 	}
-	c.ServerName, c.InsecureSkipVerify = p.ServerName, p.Insecure
-	if len(p.CAData) > 0 {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.ServerName, InsecureSkipVerify: p.Insecure}
+	if len(ca) > 0 {
 		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(p.CAData) {
-			return nil, errors.New("certificate-authority-data has no certificate in it")
+		if !c.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, fmt.Errorf("certificates of authorities %s: there is no certificate in PEM form", p.CA)
 		}
 	}
-	if len(p.CertData)+len(p.KeyData) == 0 {
-		return c, nil
+	if len(cert)+len(key) > 0 {
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("client certificate %s: %w", p.Cert, err)
+		}
+		c.Certificates = []tls.Certificate{pair}
 	}
-	cert, err := dataOr(p.CertData, p.Cert)
-	if err != nil {
-		return nil, err
-	}
-	key, err := dataOr(p.KeyData, p.Key)
-	if err != nil {
-		return nil, err
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		return nil, fmt.Errorf("client-certificate-data and client-key-data: %w", err)
-	}
-	c.Certificates = []tls.Certificate{pair}
 	return c, nil
 }
 

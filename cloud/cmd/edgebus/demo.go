@@ -175,29 +175,13 @@ func (d *demo) plan() ([]step, error) {
 	return steps, nil
 }
 
-// find looks for a program beside this one, then in PATH.
+// find finds a program of the demo. The demo runs in another directory, so the path is absolute.
 func (d *demo) find(name string) (string, error) {
-	dirs := []string{d.programs}
-	if d.programs == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return "", err
-		}
-		if target, err := filepath.EvalSymlinks(self); err == nil {
-			self = target
-		}
-		dirs = append([]string{filepath.Dir(self)}, filepath.SplitList(os.Getenv("PATH"))...)
+	path, err := findProgram(d.programs, name)
+	if err != nil {
+		return "", fmt.Errorf("the program %s is neither in %s nor in PATH: build it with `make build`", name, cmp.Or(d.programs, "edgebus' directory"))
 	}
-	for _, dir := range dirs {
-		path, err := filepath.Abs(filepath.Join(dir, name))
-		if err != nil {
-			continue
-		}
-		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("the program %s is neither in %s nor in PATH: build it with `make build`", name, dirs[0])
+	return filepath.Abs(path)
 }
 
 func (d *demo) makeDataDir() (err error) {

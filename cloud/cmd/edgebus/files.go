@@ -103,39 +103,44 @@ in it that is named after the time. Restored files belong to whom DIRECTORY belo
 	return cmd
 }
 
-// asOwner has the program whose data a path holds do the work: each knows its own format.
+// asOwner runs the program that the data belongs to: each knows its own format.
 func asOwner(cmd *cobra.Command, path string, args ...string) error {
 	name, err := backup.ProgramOf(path)
 	if err != nil {
 		return err
 	}
-	program, err := find(name)
+	program, err := findProgram("", name)
 	if err != nil {
-		return err
+		return fmt.Errorf("this is data of %s, which is neither beside edgebus nor in PATH", name)
 	}
 	child := exec.CommandContext(cmd.Context(), program, args...)
 	child.Stdout, child.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	err = child.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return exitCode(exit.ExitCode()) // it has said why
+		return exitCode(exit.ExitCode()) // it has printed why
 	}
 	return err
 }
 
-// find looks for a program beside this one, and then where the system looks.
-func find(name string) (string, error) {
+// findProgram looks for a program in dir, or, if that is empty, beside this one and then in PATH.
+func findProgram(dir, name string) (string, error) {
+	if dir != "" {
+		dir, err := filepath.Abs(dir)
+		if err != nil {
+			return "", err
+		}
+		return exec.LookPath(filepath.Join(dir, name))
+	}
 	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), name)
-		if _, err := os.Stat(beside); err == nil {
-			return beside, nil
+		if target, err := filepath.EvalSymlinks(self); err == nil {
+			self = target
+		}
+		if path, err := exec.LookPath(filepath.Join(filepath.Dir(self), name)); err == nil {
+			return path, nil
 		}
 	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("this is data of %s, which is neither beside edgebus nor in the PATH", name)
-	}
-	return path, nil
+	return exec.LookPath(name)
 }
 
 func newPasswd() *cobra.Command {
@@ -191,7 +196,7 @@ func newPassword(in io.Reader, prompts io.Writer) (secret []byte, err error) {
 //go:embed newmapper
 var mapperFiles embed.FS
 
-// newMapper is what the files of a new mapper are made of.
+// newMapper holds the values for the templates of a new mapper.
 type newMapper struct {
 	Name, Program, Module, Go string
 	Version                   string // of this module that is required; empty: go mod tidy finds the latest
@@ -202,10 +207,10 @@ func newNewMapper() *cobra.Command {
 	var module, dir, source string
 	cmd := &cobra.Command{
 		Use:   "new-mapper NAME",
-		Short: "Write the beginning of a mapper of your own, in Go",
+		Short: "Write a new mapper in Go, to be completed",
 		Long: `Write a Go module with a mapper for devices of the protocol NAME: a program with flags,
-configuration and TLS, a driver for a simple protocol to put your own in the place of, and
-its test. It builds and passes as it is. docs/mappers.md says how to go on.`,
+configuration and TLS, a driver for a simple protocol, which you replace by your own, and
+its test. It builds and its test passes as it is. docs/mappers.md says how to go on.`,
 		Example: "  edgebus new-mapper knx\n  cd mapper-knx && go mod tidy && go test ./... && go build",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -258,7 +263,7 @@ func (m newMapper) write(dir string, out io.Writer) error {
 			return err
 		}
 	}
-	if m.Source != "" { // what it was built with is known to be right
+	if m.Source != "" { // the same versions that edgebus was built with
 		sums, err := os.ReadFile(filepath.Join(m.Source, "go.sum"))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o644)

@@ -212,7 +212,7 @@ func TestAnExportMakesTheSameHub(t *testing.T) {
 	require.NotRegexp(t, `(?m)^ +(uid|resourceVersion|managedFields):`, first)
 	require.Contains(t, first, "maximum: 9007199254740991")
 	require.Contains(t, first, "dialect.edgebus.io/devices.kubeedge.io.v1alpha1")
-	require.Contains(t, first, `    temperature-enable: "false"`, "KubeEdge's wishes stand in a manifest's status")
+	require.Contains(t, first, `    temperature-enable: "false"`, "desired values of KubeEdge stand in a manifest's status")
 	for _, k := range api.Kinds() {
 		if k.Name != resource.KindEvent {
 			require.Contains(t, first, "\nkind: "+k.Name+"\n")
@@ -351,7 +351,7 @@ func TestExitCodesAndCompletion(t *testing.T) {
 
 func TestWishes(t *testing.T) {
 	desired := &resource.TwinValue{Value: "ON", Ver: 7}
-	w := wish{device: "lamp", property: "power", value: "ON", after: 6}
+	w := desiredWrite{device: "lamp", property: "power", value: "ON", after: 6}
 	override := &resource.TwinValue{Value: "OFF", BasedOn: 7, Origin: "switch"}
 	for name, c := range map[string]struct {
 		twin resource.TwinProperty
@@ -366,9 +366,9 @@ func TestWishes(t *testing.T) {
 		"refused":          {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "Busy", Message: "later"}}, false, "refused by the device: Busy: later"},
 		"refused before":   {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 6, Code: "Busy"}}, false, ""},
 		"overridden":       {resource.TwinProperty{Desired: desired, Conflict: &resource.Dispute{DesiredVer: 7, Override: "OFF", Policy: "edge", Winner: "override"}}, false, "overridden with OFF"},
-		"held back":        {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "Held"}}, false, "is held back: Held. To wish for it anew, take the wish back first: edgebus twin set lamp power="},
-		"safe instead":     {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "SafeValue"}}, false, "is held back: SafeValue. To wish"},
-		"overridden since": {resource.TwinProperty{Desired: desired, Override: override}, false, "overridden with OFF, by switch. To wish for it anew"},
+		"held back":        {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "Held"}}, false, "is held back: Held. To set it again, clear the desired value first: edgebus twin set lamp power="},
+		"safe instead":     {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "SafeValue"}}, false, "is held back: SafeValue. To set"},
+		"overridden since": {resource.TwinProperty{Desired: desired, Override: override}, false, "overridden with OFF, by switch. To set it again"},
 		"not any more":     {resource.TwinProperty{Desired: &resource.TwinValue{Value: "ON", Ver: 8}, Override: override}, false, ""},
 		"won the conflict": {resource.TwinProperty{Desired: desired, InSync: true, Conflict: &resource.Dispute{DesiredVer: 7, Winner: "desired"}}, true, ""},
 	} {
@@ -381,7 +381,7 @@ func TestWishes(t *testing.T) {
 		require.ErrorContains(t, err, c.err, name)
 		require.Equal(t, refused, codeOf(err), name)
 	}
-	done, err := wish{property: "power"}.outcome(resource.TwinProperty{})
+	done, err := desiredWrite{property: "power"}.outcome(resource.TwinProperty{})
 	require.NoError(t, err)
 	require.True(t, done, "taken back")
 }

@@ -23,9 +23,9 @@ import (
 func newTwin() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "twin",
-		Short: "See what a device's properties are, and ask for other values",
-		Long: `A device's twin has for each property the value that is desired, the value that is reported, and
-what stands between the two: a device that refused, or an override on its node.`,
+		Short: "Show a device's twin, and set desired values",
+		Long: `A device's twin has for each property the value that is desired, the value that is reported, and why
+the two differ, if they do: the device refused the desired value, or it is overridden on the node.`,
 		Example: `  edgebus twin get lamp
   edgebus twin set lamp power=ON brightness=40 --wait
   edgebus twin watch lamp temperature`,
@@ -77,7 +77,7 @@ a line for each property that is named.
 	return cmd
 }
 
-// read is a device as it is now.
+// read reads the device.
 func (o *twinOptions) read(ctx context.Context, name string) (d resource.Device, err error) {
 	got, err := o.Object(ctx, o.device, o.namespace, name)
 	if err == nil {
@@ -135,7 +135,7 @@ func twinRows(twin map[string]resource.TwinProperty, names []string, now time.Ti
 		case t.InSync:
 			sync = "yes"
 		case t.Local && t.Reported == nil:
-			sync = "on node" // is known there only
+			sync = "on node" // only the node knows
 		}
 		when := "–"
 		if t.Reported != nil {
@@ -143,7 +143,7 @@ func twinRows(twin map[string]resource.TwinProperty, names []string, now time.Ti
 				when = age(now.Sub(at))
 			}
 		}
-		rows = append(rows, []string{name, side(t.Desired), side(t.Reported), sync, when, between(t, now)})
+		rows = append(rows, []string{name, side(t.Desired), side(t.Reported), sync, when, note(t, now)})
 	}
 	return rows
 }
@@ -155,8 +155,8 @@ func side(v *resource.TwinValue) string {
 	return printable(v.Value, 40)
 }
 
-// between says what stands between what is desired and what is.
-func between(t resource.TwinProperty, now time.Time) string {
+// note says why the desired and the reported value differ.
+func note(t resource.TwinProperty, now time.Time) string {
 	var notes []string
 	if p := t.Problem; p != nil {
 		note := "can't be read"
@@ -267,15 +267,15 @@ func newTwinSet() *cobra.Command {
 	o := &twinOptions{}
 	cmd := &cobra.Command{
 		Use:   "set DEVICE PROPERTY=VALUE…",
-		Short: "Ask for values; all of them, or none",
+		Short: "Set desired values: all of them, or none",
 		Long: `Set desired values of a device: all that are given, or none if the hub refuses one. PROPERTY= without
-a value takes the wish back.
+a value clears the desired value.
 
-Without --wait it is done when the hub has stored the wish. With --wait it is done when the
-device reports these values, and fails with what the device said when it refuses them (exit code
-4), when an override on its node wins (4), or when time is up (6): then the wish stays. To wish for
-the value that is wanted already is no change. Where atBoot or an override on the node stands
-before it, take the wish back, and set it again.
+Without --wait the command is done when the hub has stored the values. With --wait it is done when the
+device reports them. It fails when the device refuses one (exit code 4, with the device's reason),
+when an override on the node wins (4), or when time is up (6): the desired value stays then. To set a
+value that is desired already changes nothing. Where atBoot holds it back, or an override on the
+node wins, clear the desired value first, and set it again.
 
 ` + exitCodes,
 		Example:           "  edgebus twin set lamp power=ON brightness=40\n  edgebus twin set lamp power=ON --wait --timeout 10s\n  edgebus twin set lamp brightness=",
@@ -298,7 +298,7 @@ before it, take the wish back, and set it again.
 	return cmd
 }
 
-// assignments reads PROPERTY=VALUE…; nothing after the = is nil, which takes the wish back.
+// assignments reads PROPERTY=VALUE…; nothing after the = is nil, which clears the desired value.
 func assignments(args []string) (map[string]*string, error) {
 	values := map[string]*string{}
 	for _, arg := range args {
@@ -341,20 +341,20 @@ func (o *twinOptions) set(ctx context.Context, name string, values map[string]*s
 		_, err := fmt.Fprintf(o.out, "%s desired\n", label(o.device, name))
 		return err
 	}
-	return o.await(ctx, name, wishesOf(values, before, after))
+	return o.await(ctx, name, writesOf(values, before, after))
 }
 
-// wish is a value that was asked for.
-type wish struct {
+// desiredWrite is a desired value that was written, or cleared.
+type desiredWrite struct {
 	device   string
 	property string
-	value    resource.Value // as the hub has it; of a wish that was taken back it is empty
-	after    uint64         // its version is higher
+	value    resource.Value // as the hub has it; empty: it was cleared
+	after    uint64         // the twin has it once the version is higher
 }
 
-func wishesOf(values map[string]*string, before, after resource.Device) (all []wish) {
+func writesOf(values map[string]*string, before, after resource.Device) (all []desiredWrite) {
 	for _, p := range slices.Sorted(maps.Keys(values)) {
-		w := wish{device: after.Metadata.Name, property: p, value: after.Spec.Desired[p]}
+		w := desiredWrite{device: after.Metadata.Name, property: p, value: after.Spec.Desired[p]}
 		if d := before.Status.Twin[p].Desired; d != nil && before.Spec.Desired[p] != w.value {
 			w.after = d.Ver
 		}
@@ -363,14 +363,14 @@ func wishesOf(values map[string]*string, before, after resource.Device) (all []w
 	return all
 }
 
-// outcome is whether a wish came true, or an error that says why it can't.
-func (w wish) outcome(t resource.TwinProperty) (done bool, err error) {
+// outcome is whether the device reports the value, or an error that says why it won't.
+func (w desiredWrite) outcome(t resource.TwinProperty) (done bool, err error) {
 	d := t.Desired
 	if w.value == "" {
 		return d == nil, nil
 	}
 	if d == nil || d.Value != string(w.value) || d.Ver <= w.after {
-		return false, nil // the twin doesn't show the wish yet
+		return false, nil // the twin doesn't show it yet
 	}
 	it := w.property + "=" + printable(d.Value, 80)
 	switch r, c, o := t.Refused, t.Conflict, t.Override; {
@@ -381,27 +381,27 @@ func (w wish) outcome(t resource.TwinProperty) (done bool, err error) {
 		}
 		return false, withCode(refused, "%s was refused by the device: %s", it, why)
 	case t.Local && t.Reported == nil:
-		return false, withCode(refused, "%s is wanted; whether it comes true is known on the node only, where its reported value stays (spec.local)", it)
+		return false, withCode(refused, "%s is desired; only the node knows whether it is applied, because the reported value stays there (spec.local)", it)
 	case c != nil && c.DesiredVer == d.Ver && c.Winner == "override":
-		return false, withCode(refused, "%s does not come true: on the node it is overridden with %s, and the property's policy is %s",
+		return false, withCode(refused, "%s is not applied: on the node it is overridden with %s, and the property's policy is %s",
 			it, printable(c.Override, 80), c.Policy)
-	case o != nil && o.BasedOn == d.Ver && !t.InSync && o.Value != d.Value: // no conflict: it was set knowing this wish
-		return false, withCode(refused, "%s does not come true: it was wanted already, and on the node it is overridden with %s, by %s. %s",
+	case o != nil && o.BasedOn == d.Ver && !t.InSync && o.Value != d.Value: // no conflict: it was set knowing this value
+		return false, withCode(refused, "%s is not applied: it was desired already, and on the node it is overridden with %s, by %s. %s",
 			it, printable(o.Value, 80), printable(o.Origin, 80), w.anew())
 	}
 	return t.InSync, nil
 }
 
-// heldBack says whether it is atBoot that stands before a wish: the next one is as any other.
+// heldBack says whether atBoot holds the value back; the next value is not held back.
 func heldBack(r *resource.Refusal) bool { return r.Code == "Held" || r.Code == "SafeValue" }
 
-// anew is how to wish for the same value again: by itself that is no change.
-func (w wish) anew() string {
-	return fmt.Sprintf("To wish for it anew, take the wish back first: edgebus twin set %s %s=", w.device, w.property)
+// anew says how to set the same value again, which by itself changes nothing.
+func (w desiredWrite) anew() string {
+	return fmt.Sprintf("To set it again, clear the desired value first: edgebus twin set %s %s=", w.device, w.property)
 }
 
-// await waits until all wishes came true, or one can't.
-func (o *twinOptions) await(ctx context.Context, name string, wishes []wish) error {
+// await waits until the device reports all values, or one is known not to be applied.
+func (o *twinOptions) await(ctx context.Context, name string, writes []desiredWrite) error {
 	limit := cmp.Or(o.timeout, waitTime)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -412,7 +412,7 @@ func (o *twinOptions) await(ctx context.Context, name string, wishes []wish) err
 	stop := progress(o.errs, limit, func() string { return shown.Load().(string) })
 	err := o.each(ctx, name, func(d resource.Device) error {
 		last, waiting = d, nil
-		for _, w := range wishes {
+		for _, w := range writes {
 			done, err := w.outcome(d.Status.Twin[w.property])
 			if err != nil {
 				return err
@@ -433,13 +433,13 @@ func (o *twinOptions) await(ctx context.Context, name string, wishes []wish) err
 		_, err = fmt.Fprintf(o.out, "%s applied\n", label(o.device, name))
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
-		return withCode(late, "after %s device %s has not reported %s: %s. The wish stays, and comes true when it can",
+		return withCode(late, "after %s device %s has not reported %s: %s. The desired value stays, and is applied when it can be",
 			limit, name, strings.Join(waiting, ", "), o.why(last))
 	}
 	return inTime(ctx, err)
 }
 
-// why is what a device that doesn't answer is known for. Time is up: it takes little more of it.
+// why says what is known of a device that doesn't answer. It takes a second at most: time is up.
 func (o *twinOptions) why(d resource.Device) string {
 	if d.Spec.NodeName == "" {
 		return "it is bound to no node (spec.nodeName)"
