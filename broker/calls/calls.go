@@ -1,15 +1,3 @@
-// Package calls carries commands: requests to a device that are answered, and never
-// stored. It is the same on the hub, where a node's core executes what it is sent,
-// and on the node's own broker, where a mapper does.
-//
-// Whoever gives a response topic gets exactly one answer there, in any case: from
-// whoever executed the command, or, when that can't be any more, from here. A command
-// goes on at QoS 0 to those who listen now and nobody else, with a response topic
-// that only they know; nothing repeats it, so nothing executes it twice.
-//
-// The package never stores anything, and what was under way ends with the process:
-// to an asker here its connection is lost, and an asker at the other end is told by
-// that end.
 package calls
 
 import (
@@ -36,34 +24,35 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Options are what Calls are made from.
+// Options configure Calls.
 type Options struct {
-	// Role is of those who execute commands: the node's on the hub, the mappers' on a node.
-	Role topics.Role
-	Tree Tree
-	// Presence is told what the broker tells. nil: nobody is.
-	Presence broker.Presence
+	Role     topics.Role // of executors: RoleNode on the hub, RoleMapper on a node
+	Tree     Tree
+	Presence broker.Presence // is told what the broker tells Calls; nil: nobody is
+
 	// Subscribers and Publish are the broker's.
 	Subscribers func(topic string) []broker.Subscriber
 	Publish     func(broker.Message)
-	Limits      Limits
-	Log         zerolog.Logger
+
+	Limits Limits
+	Log    zerolog.Logger
 }
 
-// Tree is what is below v1/ besides commands.
+// Tree handles the topics below v1/ that are not about commands.
 type Tree interface {
 	broker.Tree
-	// Has says why a node doesn't have a device; nil: it does.
+	// Has returns an error if a node doesn't have a device.
 	Has(node, device string) error
 }
 
-// Limits bound calls in time and number.
+// Limits bound the time and the number of calls.
 type Limits = limits.Commands
 
-// Calls stand between a broker and its tree, take what is about commands, and pass on
-// the rest. Their methods may be called from any goroutine.
+// Calls stands between a broker and its tree: it handles commands, and passes on the rest. Its methods may be called from
+// any goroutine.
 type Calls struct {
 	Tree
+	broker.Presence
 	o      Options
 	log    zerolog.Logger // for what a client can cause any number of
 	began  time.Time
@@ -74,11 +63,20 @@ type Calls struct {
 
 // New makes Calls.
 func New(o Options) *Calls {
+	if o.Presence == nil {
+		o.Presence = noPresence{}
+	}
 	return &Calls{
-		Tree: o.Tree, o: o, began: time.Now(), seed: maphash.MakeSeed(), table: newTable(o.Limits),
+		Tree: o.Tree, Presence: o.Presence, o: o, began: time.Now(), seed: maphash.MakeSeed(), table: newTable(o.Limits),
 		log: o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}
 }
+
+type noPresence struct{}
+
+func (noPresence) Connected(broker.Identity)           {}
+func (noPresence) Subscribed(broker.Identity, string)  {}
+func (noPresence) Disconnected(broker.Identity, error) {}
 
 // Publish implements broker.Tree.
 func (c *Calls) Publish(m broker.Message, done func(error)) {
@@ -92,14 +90,20 @@ func (c *Calls) Publish(m broker.Message, done func(error)) {
 	case err == nil && a.Kind == topics.KindAnswer:
 		done(c.answer(a, m))
 	case err == nil && a.Kind == topics.KindClock:
-		done(c.told(a.Node, m.Publisher.ClientID, m.Payload))
+		done(c.setClock(a.Node, m.Publisher.ClientID, m.Payload))
 	default:
 		c.Tree.Publish(m, done)
 	}
 }
 
-// request takes a client's command. The publisher is told by the acknowledgement
-// whether it was taken; whoever gave a response topic gets an answer in any case.
+// mayConcern spares most topics from being parsed.
+func mayConcern(topic string) bool {
+	path := topic[:max(0, strings.LastIndexByte(topic, '/'))]
+	return strings.HasSuffix(path, "/commands") || strings.HasSuffix(path, "/answers") || strings.HasSuffix(topic, "/sync/clock")
+}
+
+// request takes a client's command. The acknowledgement says whether it was accepted; the answer, if the client gave a
+// response topic, comes in any case.
 func (c *Calls) request(a topics.Address, m broker.Message, done func(error)) {
 	reply := m.Props.ResponseTopic
 	if reply != "" && (topics.IsTree(reply) || topics.CheckTopic(reply) != nil) {
@@ -114,47 +118,55 @@ func (c *Calls) request(a topics.Address, m broker.Message, done func(error)) {
 		done(c.repeated(x))
 		return
 	}
-	wait := waitOf(c.o.Limits, m.Props.Expiry)
-	end := c.take(x, m, wait)
-	if end == nil {
-		done(nil) // before anybody can answer; it may still wait behind what was published before on the connection
-		c.pass(x, m, wait)
-		return
-	}
-	if reply == "" || !end.away() {
-		done(end.err)
-	} else {
+	wait := c.timeout(m)
+	f := c.begin(x, m, wait)
+	switch {
+	case f == nil:
+		done(nil) // before anybody can answer
+		c.forward(x, m, wait)
+	case reply != "" && f.offline():
 		done(nil) // the answer says it
+		c.fail(x, f)
+	default:
+		done(f.err)
+		c.fail(x, f)
 	}
-	c.finish(x, end)
 }
 
-// Ask takes a command that came over the link. reply is called once, with the answer,
-// from any goroutine, and must not block.
+// Ask takes a command that came over the link. reply is called once, with the answer, from any goroutine, and must not
+// block.
 func (c *Calls) Ask(m broker.Message, reply func(broker.Message)) {
 	a, err := topics.Parse(m.Topic)
 	if err != nil || a.Kind != topics.KindCommand {
-		c.log.Warn().Str("topic", m.Topic).Msg("not a command, and not taken for one")
+		c.log.Warn().Str("topic", m.Topic).Msg("the hub sent something that is not a command on a command's topic: ignored")
 		return
 	}
 	x := c.newCall(a, m, reply)
-	wait := waitOf(c.o.Limits, m.Props.Expiry)
-	m, left, known := c.deadline(m)
+	wait := c.timeout(m)
+	m, left, known := c.takeDeadline(m)
 	if known {
 		wait = min(wait, left)
 	}
-	if end := c.take(x, m, wait); end != nil {
-		c.finish(x, end)
+	if f := c.begin(x, m, wait); f != nil {
+		c.fail(x, f)
 		return
 	}
-	c.pass(x, m, wait)
+	c.forward(x, m, wait)
 }
 
-// take puts a call under way, to be passed on. It returns how the call has ended if it can't.
-func (c *Calls) take(x *call, m broker.Message, wait time.Duration) *ending {
-	c.table.taken(x)
+// timeout is how long a command waits for its answer: its message expiry interval, within the limits.
+func (c *Calls) timeout(m broker.Message) time.Duration {
+	if m.Props.Expiry == 0 {
+		return c.o.Limits.Timeout
+	}
+	return min(time.Duration(m.Props.Expiry)*time.Second, c.o.Limits.Longest)
+}
+
+// begin puts a call into the table. It returns why it can't be executed, or nil.
+func (c *Calls) begin(x *call, m broker.Message, wait time.Duration) *failure {
+	c.table.accepted(x)
 	if wait <= 0 {
-		return &ending{topics.Expired, fmt.Errorf("not executed: its time had been over for %s when it came", -wait.Round(time.Millisecond))}
+		return &failure{topics.Expired, fmt.Errorf("not executed: its time had been over for %s when it came", -wait.Round(time.Millisecond))}
 	}
 	if n := size(m); n > link.MaxValue {
 		return refused(resource.Errorf(resource.TooLarge, "", "%d bytes; a command is at most %d", n, link.MaxValue))
@@ -166,28 +178,31 @@ func (c *Calls) take(x *call, m broker.Message, wait time.Duration) *ending {
 		return refused(err)
 	}
 	x.id = rand.Text()
-	x.asked = c.listeners(x)
-	if len(x.asked) == 0 {
-		return c.nobody(x)
+	if x.executors = c.executors(x); len(x.executors) == 0 {
+		return c.offline(x)
 	}
-	if err := c.table.begin(x, wait, func() { c.end(x.id, expired(wait)) }); err != nil {
-		return &ending{topics.Busy, err}
+	if err := c.table.add(x, wait, func() { c.end(x.id, expired(wait)) }); err != nil {
+		return &failure{topics.Busy, err}
 	}
-	// Who has gone before the call was in the table has not taken it along.
-	if len(c.listeners(x)) == 0 && c.table.end(x.id) != nil {
-		return c.nobody(x)
+	// Disconnected did not see the call if all executors left before it was in the table.
+	if len(c.executors(x)) == 0 && c.table.remove(x.id) != nil {
+		return c.offline(x)
 	}
 	return nil
 }
 
-// pass sends a call that is under way to those who are to execute it.
-func (c *Calls) pass(x *call, m broker.Message, wait time.Duration) {
-	c.o.Publish(c.withDeadline(x.forwarded(m, wait), x.node, wait))
+// forward sends a call's command to the executors.
+func (c *Calls) forward(x *call, m broker.Message, wait time.Duration) {
+	m.QoS, m.Retain, m.Again = 0, false, false
+	m.Props.ResponseTopic = topics.Address{Node: x.node, Kind: topics.KindAnswer, Device: x.device, Name: x.id}.String()
+	m.Props.Correlation = nil
+	m.Props.Expiry = uint32((wait + time.Second - 1) / time.Second)
+	c.o.Publish(c.withDeadline(m, x.node, wait))
 }
 
-// listeners are the clients that would execute the call now: those with a filter that
-// names the level "commands". A filter such as # is for watching.
-func (c *Calls) listeners(x *call) (ids []string) {
+// executors are the clients that would execute the call now: those with a filter that has the level "commands". A filter
+// such as # is for watching.
+func (c *Calls) executors(x *call) (ids []string) {
 	for _, s := range c.o.Subscribers(x.topic) {
 		if s.Identity.Has(c.o.Role) && s.Identity.ClientID != x.from && namesCommands(s.Filter) {
 			ids = append(ids, s.Identity.ClientID)
@@ -197,131 +212,204 @@ func (c *Calls) listeners(x *call) (ids []string) {
 	return slices.Compact(ids)
 }
 
-func (c *Calls) nobody(x *call) *ending {
-	if c.o.Role == topics.RoleNode {
-		return &ending{topics.NodeOffline, resource.Errorf(resource.Unavailable, "", "node %s is not connected", x.node)}
-	}
-	return &ending{topics.MapperOffline, resource.Errorf(resource.Unavailable, "", "nobody on node %s listens for commands of %s", x.node, x.device)}
+// namesCommands reports whether a filter that matches v1/nodes/{node}/devices/{device}/commands/{name} has that level.
+func namesCommands(filter string) bool {
+	levels := strings.SplitN(filter, "/", 7)
+	return len(levels) > 5 && levels[5] == "commands"
 }
 
-// answer takes what an executor says of a call.
+// answer takes an executor's answer.
 func (c *Calls) answer(a topics.Address, m broker.Message) error {
 	if !m.Publisher.Has(c.o.Role) {
 		return resource.Errorf(resource.Forbidden, "", "commands are not yours to answer")
 	}
 	x := c.table.find(a.Name)
-	if x == nil || x.node != a.Node || x.device != a.Device || c.table.end(x.id) == nil {
+	if x == nil || x.node != a.Node || x.device != a.Device || c.table.remove(x.id) == nil {
 		c.table.late()
 		return resource.Errorf(resource.NotFound, "", "nobody waits for this answer: there was one already, or the time is over")
 	}
 	if n := size(m); n > link.MaxValue {
 		err := resource.Errorf(resource.TooLarge, "", "the answer has %d bytes; it may have %d", n, link.MaxValue)
-		c.finish(x, &ending{topics.Failed, err})
+		c.fail(x, &failure{topics.Failed, err})
 		return err
 	}
-	r, code := x.answered(m)
-	c.settle(x, code, r)
+	r, code := x.executed(m)
+	c.reply(x, code, r)
 	return nil
 }
 
-// repeated is a publish that its sender may have sent before: it is not executed, for
-// it may have been. It gets an answer if it has none, and none is to come.
+// repeated handles a publish that the client may have sent before. It is not executed again. It is answered if the first
+// one is not known, and so will not be.
 func (c *Calls) repeated(x *call) error {
 	if c.table.knows(x.key) {
 		return nil
 	}
-	c.table.taken(x)
-	end := &ending{topics.Lost, resource.Errorf(resource.Unavailable, "",
+	c.table.accepted(x)
+	f := &failure{topics.Lost, resource.Errorf(resource.Unavailable, "",
 		"sent again after a lost connection: it may or may not have been executed; ask anew if that is harmless")}
-	c.finish(x, end)
-	return end.err
+	c.fail(x, f)
+	return f.err
 }
 
-// Connected implements broker.Presence.
-func (c *Calls) Connected(id broker.Identity) {
-	if c.o.Presence != nil {
-		c.o.Presence.Connected(id)
-	}
-}
-
-// Subscribed implements broker.Presence.
-func (c *Calls) Subscribed(id broker.Identity, filter string) {
-	if c.o.Presence != nil {
-		c.o.Presence.Subscribed(id, filter)
-	}
-}
-
-// Disconnected implements broker.Presence: what a client took along is answered.
+// Disconnected implements broker.Presence: a call that has no executor left is answered.
 func (c *Calls) Disconnected(id broker.Identity, cause error) {
-	for _, call := range c.table.left(id.ClientID) {
+	for _, call := range c.table.executorLeft(id.ClientID) {
 		c.end(call, c.lost())
 	}
 	if id.Has(topics.RoleNode) {
 		c.clocks.forget(id.Node, id.ClientID)
 	}
-	if c.o.Presence != nil {
-		c.o.Presence.Disconnected(id, cause)
-	}
+	c.Presence.Disconnected(id, cause)
 }
 
-func (c *Calls) lost() *ending {
-	who := "mapper"
-	if c.o.Role == topics.RoleNode {
-		who = "node"
-	}
-	return &ending{topics.Lost, fmt.Errorf("the connection to the %s was lost: it may or may not have been executed", who)}
-}
-
-func expired(wait time.Duration) *ending {
-	return &ending{topics.Expired, fmt.Errorf("no answer within %s: it may or may not have been executed", wait.Round(time.Millisecond))}
-}
-
-func refused(err error) *ending { return &ending{topics.Refused, err} }
-
-// ending is how a call ends that its executor didn't answer.
-type ending struct {
+// failure is why a call has no answer of an executor.
+type failure struct {
 	code topics.Code
 	err  error
 }
 
-// away says whether the command was in order, but there was nobody to execute it.
-func (e *ending) away() bool { return e.code == topics.NodeOffline || e.code == topics.MapperOffline }
+// offline reports whether the command was valid, but no executor was there.
+func (f *failure) offline() bool {
+	return f.code == topics.NodeOffline || f.code == topics.MapperOffline
+}
 
-// end ends a call that is under way, if it still is.
-func (c *Calls) end(id string, end *ending) {
-	if x := c.table.end(id); x != nil {
-		c.finish(x, end)
+func refused(err error) *failure { return &failure{topics.Refused, err} }
+
+func expired(wait time.Duration) *failure {
+	return &failure{topics.Expired, fmt.Errorf("no answer within %s: it may or may not have been executed", wait.Round(time.Millisecond))}
+}
+
+func (c *Calls) offline(x *call) *failure {
+	if c.o.Role == topics.RoleNode {
+		return &failure{topics.NodeOffline, resource.Errorf(resource.Unavailable, "", "node %s is not connected", x.node)}
+	}
+	return &failure{topics.MapperOffline, resource.Errorf(resource.Unavailable, "", "nobody on node %s listens for commands of %s", x.node, x.device)}
+}
+
+func (c *Calls) lost() *failure {
+	executor := "mapper"
+	if c.o.Role == topics.RoleNode {
+		executor = "node"
+	}
+	return &failure{topics.Lost, fmt.Errorf("the connection to the %s was lost: it may or may not have been executed", executor)}
+}
+
+// end fails a call that is still in the table.
+func (c *Calls) end(id string, f *failure) {
+	if x := c.table.remove(id); x != nil {
+		c.fail(x, f)
 	}
 }
 
-// finish answers in the executor's place.
-func (c *Calls) finish(x *call, end *ending) {
-	if told := end.code == topics.Refused || end.code == topics.Busy; !told || x.from == "" { // by the broker
-		c.log.Info().Str("topic", x.topic).Str("client", x.from).Str("code", string(end.code)).Err(end.err).Msg("command without an answer")
+// fail answers in the executor's place.
+func (c *Calls) fail(x *call, f *failure) {
+	if byBroker := f.code == topics.Refused || f.code == topics.Busy; !byBroker || x.from == "" { // the broker logs refused publishes
+		c.log.Info().Str("topic", x.topic).Str("client", x.from).Str("code", string(f.code)).Err(f.err).Msg("command without an answer")
 	}
-	c.settle(x, end.code, x.ended(end))
+	r := x.response(nil)
+	r.Props.User = []broker.UserProperty{{Key: topics.PropCode, Value: string(f.code)}, {Key: topics.PropError, Value: f.err.Error()}}
+	c.reply(x, f.code, r)
 }
 
-// settle gives the asker its one answer.
-func (c *Calls) settle(x *call, code topics.Code, r broker.Message) {
-	c.table.settled(x, code)
+// reply gives the requester its one answer.
+func (c *Calls) reply(x *call, code topics.Code, r broker.Message) {
+	c.table.ended(x, code)
 	x.reply(r)
 }
 
-// Stats is a snapshot for metrics. Counts are since the start: Taken is the sum of
-// Ended and UnderWay.
+// call is one command. It doesn't change once it is in the table, except for what the table guards.
+type call struct {
+	id           string // known to the executors only
+	node, device string
+	topic        string
+	from, user   string   // the client that sent it, and its user; empty: it came over the link
+	key          uint64   // the same if the client sends the publish again; 0: it can't
+	executors    []string // client ids
+	reply        func(broker.Message)
+
+	// Of the answer.
+	responseTopic string
+	correlation   []byte
+	qos           byte
+
+	// Guarded by the table.
+	timer     *time.Timer
+	connected int // executors
+}
+
+// maxCorrelation bounds what a call keeps of its publish.
+const maxCorrelation = 4096
+
+// newCall copies what the call keeps: otherwise each would keep a whole packet.
+func (c *Calls) newCall(a topics.Address, m broker.Message, reply func(broker.Message)) *call {
+	x := &call{
+		node: strings.Clone(a.Node), device: strings.Clone(a.Device), topic: strings.Clone(m.Topic),
+		from: m.Publisher.ClientID, user: m.Publisher.User, reply: reply, responseTopic: strings.Clone(m.Props.ResponseTopic), qos: m.QoS,
+		correlation: bytes.Clone(m.Props.Correlation),
+	}
+	if m.QoS > 0 {
+		x.key = maphash.Comparable(c.seed, [3]string{x.from, x.topic, string(m.Props.Correlation)})
+	}
+	return x
+}
+
+// executed is the executor's answer for the requester, with its code: the executor's own, or Failed or OK.
+func (x *call) executed(m broker.Message) (broker.Message, topics.Code) {
+	var code topics.Code
+	otherwise := topics.OK
+	var rest []broker.UserProperty
+	for _, p := range m.Props.User {
+		if p.Key == topics.PropCode {
+			code = cmp.Or(code, topics.Code(p.Value))
+			continue
+		}
+		if p.Key == topics.PropError {
+			otherwise = topics.Failed
+		}
+		rest = append(rest, p)
+	}
+	code = cmp.Or(code, otherwise)
+	r := x.response(m.Payload)
+	r.Props.ContentType, r.Props.PayloadFormat = m.Props.ContentType, m.Props.PayloadFormat
+	r.Props.User = slices.Concat([]broker.UserProperty{{Key: topics.PropCode, Value: string(code)}}, rest)
+	return r, code
+}
+
+func (x *call) response(payload []byte) broker.Message {
+	return broker.Message{
+		Topic: x.responseTopic, Payload: payload, QoS: x.qos, Props: broker.Properties{Correlation: x.correlation},
+	}
+}
+
+// size is that of a message's content, without the topics and what the bus adds.
+func size(m broker.Message) int {
+	n := len(m.Payload) + len(m.Props.ContentType)
+	for _, p := range m.Props.User {
+		n += len(p.Key) + len(p.Value)
+	}
+	return n
+}
+
+// Stats is a snapshot for metrics. Counts are since the start: Taken is the sum of Ended and UnderWay.
 type Stats struct {
 	Taken    int64
 	UnderWay int
-	Ended    map[string]int64 // by code; a mapper's own words count as Other
+	Ended    map[string]int64 // by code
 	Late     int64            // answers that nobody waited for any more
 }
 
-// Other is what codes are counted as that the bus doesn't use itself.
+// Other counts the codes that mappers have made up.
 const Other topics.Code = "Other"
 
 // Stats takes a snapshot.
-func (c *Calls) Stats() Stats { return c.table.stats() }
+func (c *Calls) Stats() Stats {
+	t := &c.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.count
+	s.UnderWay, s.Ended = len(t.calls), maps.Clone(s.Ended)
+	return s
+}
 
 // Register adds the metrics of commands.
 func (c *Calls) Register(r prometheus.Registerer) {
@@ -340,55 +428,49 @@ func (c *Calls) Register(r prometheus.Registerer) {
 	counter("late_total", "Answers that nobody waited for any more: second ones, and those after the time was over.", nil, func(s Stats) int64 { return s.Late })
 }
 
-// remembered is how many ended calls are known again when they are sent again.
+// remembered is how many ended calls are known when they are sent again.
 const remembered = 4096
 
-// table holds the calls under way. Whoever takes a call out of it, once, answers.
+// table has the calls that wait for their answers. Whoever removes a call, answers it.
 type table struct {
-	mu     sync.Mutex
-	calls  map[string]*entry            // by id
-	asked  map[string]map[string]*entry // by client that was asked, and id
-	from   *quota.Quota                 // calls by client that asked
-	users  *quota.Quota                 // and by its user
-	keys   map[uint64]int               // keys of calls, under way and ended of late
-	recent []uint64                     // keys of those that have ended, oldest first
-	count  Stats
-}
-
-type entry struct {
-	*call
-	timer *time.Timer
-	left  int // clients that were asked and are still connected
+	mu         sync.Mutex
+	calls      map[string]*call            // by id
+	byExecutor map[string]map[string]*call // by client id and id
+	clients    *quota.Quota                // calls by client
+	users      *quota.Quota                // calls by user
+	keys       map[uint64]int              // keys of calls, waiting and recent
+	recent     []uint64                    // keys of calls that have ended, oldest first
+	count      Stats
 }
 
 func newTable(l Limits) table {
 	return table{
-		calls: make(map[string]*entry), asked: make(map[string]map[string]*entry),
-		from: quota.New("commands under way", "client", quota.Limit{Most: int64(l.Client), Setting: "limits.commands.client"}, quota.Limit{}),
+		calls: make(map[string]*call), byExecutor: make(map[string]map[string]*call),
+		clients: quota.New("commands under way", "client", quota.Limit{Most: int64(l.Client), Setting: "limits.commands.client"}, quota.Limit{}),
 		users: quota.New("commands under way", "user", quota.Limit{Most: int64(l.All+1) / 2, Setting: "half of limits.commands.all"},
 			quota.Limit{Most: int64(l.All), Setting: "limits.commands.all"}),
 		keys: make(map[uint64]int), count: Stats{Ended: make(map[string]int64)},
 	}
 }
 
-// begin puts a call in; expire is called when its time is over.
-func (t *table) begin(x *call, wait time.Duration, expire func()) error {
+// add puts a call in. expire is called after wait.
+func (t *table) add(x *call, wait time.Duration, expire func()) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.from.Check(x.from, 1); err != nil {
+	if err := t.clients.Check(x.from, 1); err != nil {
 		return err
 	}
 	if err := t.users.Take(x.user, 1); err != nil {
 		return err
 	}
-	t.from.Add(x.from, 1)
-	e := &entry{call: x, timer: time.AfterFunc(wait, expire), left: len(x.asked)}
-	t.calls[x.id] = e
-	for _, client := range x.asked {
-		if t.asked[client] == nil {
-			t.asked[client] = make(map[string]*entry)
+	t.clients.Add(x.from, 1)
+	x.timer, x.connected = time.AfterFunc(wait, expire), len(x.executors)
+	t.calls[x.id] = x
+	for _, client := range x.executors {
+		if t.byExecutor[client] == nil {
+			t.byExecutor[client] = make(map[string]*call)
 		}
-		t.asked[client][x.id] = e
+		t.byExecutor[client][x.id] = x
 	}
 	return nil
 }
@@ -396,56 +478,53 @@ func (t *table) begin(x *call, wait time.Duration, expire func()) error {
 func (t *table) find(id string) *call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e := t.calls[id]; e != nil {
-		return e.call
-	}
-	return nil
+	return t.calls[id]
 }
 
-// end takes a call out; nil if it is not there any more.
-func (t *table) end(id string) *call {
+// remove takes a call out; nil: it is not there any more.
+func (t *table) remove(id string) *call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.calls[id]
-	if e == nil {
+	x := t.calls[id]
+	if x == nil {
 		return nil
 	}
-	e.timer.Stop()
+	x.timer.Stop()
 	delete(t.calls, id)
-	t.from.Add(e.from, -1)
-	t.users.Add(e.user, -1)
-	for _, client := range e.call.asked {
-		delete(t.asked[client], id)
-		if len(t.asked[client]) == 0 {
-			delete(t.asked, client)
+	t.clients.Add(x.from, -1)
+	t.users.Add(x.user, -1)
+	for _, client := range x.executors {
+		delete(t.byExecutor[client], id)
+		if len(t.byExecutor[client]) == 0 {
+			delete(t.byExecutor, client)
 		}
 	}
-	return e.call
+	return x
 }
 
-// left takes note that a client has gone, and lists the calls that nobody has now.
-func (t *table) left(client string) (ids []string) {
+// executorLeft lists the calls that have no executor now that a client is gone.
+func (t *table) executorLeft(client string) (ids []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for id, e := range t.asked[client] {
-		if e.left--; e.left == 0 {
+	for id, x := range t.byExecutor[client] {
+		if x.connected--; x.connected == 0 {
 			ids = append(ids, id)
 		}
 	}
-	delete(t.asked, client)
+	delete(t.byExecutor, client)
 	slices.Sort(ids)
 	return ids
 }
 
-// knows says whether a call with the key is under way, or has ended of late.
+// knows reports whether a call with the key waits, or has ended recently.
 func (t *table) knows(key uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.keys[key] > 0
 }
 
-// taken and settled are called once for each call: at its beginning, and at its end.
-func (t *table) taken(x *call) {
+// accepted is called once for each call, and ended once when it has its answer.
+func (t *table) accepted(x *call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.count.Taken++
@@ -454,13 +533,7 @@ func (t *table) taken(x *call) {
 	}
 }
 
-func (t *table) late() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.count.Late++
-}
-
-func (t *table) settled(x *call, code topics.Code) {
+func (t *table) ended(x *call, code topics.Code) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !slices.Contains(topics.Codes(), code) {
@@ -479,118 +552,8 @@ func (t *table) settled(x *call, code topics.Code) {
 	}
 }
 
-func (t *table) stats() Stats {
+func (t *table) late() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.count
-	s.UnderWay, s.Ended = len(t.calls), maps.Clone(s.Ended)
-	return s
-}
-
-// call is one command and whoever asked. It doesn't change once it is in the table.
-type call struct {
-	id           string // unguessable: knowing it is having been asked
-	node, device string
-	topic        string
-	from, user   string   // the client that asked, and its user; empty: the other end of the link
-	key          uint64   // the same when the client sends the publish again; 0: it can't
-	asked        []string // the clients that were asked
-	reply        func(broker.Message)
-
-	// what its answer is to have
-	response    string
-	correlation []byte
-	qos         byte
-}
-
-// maxCorrelation bounds what a call keeps of its publish.
-const maxCorrelation = 4096
-
-// newCall copies what it keeps, or each call under way would keep a whole packet.
-func (c *Calls) newCall(a topics.Address, m broker.Message, reply func(broker.Message)) *call {
-	x := &call{
-		node: strings.Clone(a.Node), device: strings.Clone(a.Device), topic: strings.Clone(m.Topic),
-		from: m.Publisher.ClientID, user: m.Publisher.User, reply: reply, response: strings.Clone(m.Props.ResponseTopic), qos: m.QoS,
-		correlation: bytes.Clone(m.Props.Correlation),
-	}
-	if m.QoS > 0 {
-		x.key = maphash.Comparable(c.seed, [3]string{x.from, x.topic, string(m.Props.Correlation)})
-	}
-	return x
-}
-
-// mayConcern saves most topics from being parsed.
-func mayConcern(topic string) bool {
-	path := topic[:max(0, strings.LastIndexByte(topic, '/'))]
-	return strings.HasSuffix(path, "/commands") || strings.HasSuffix(path, "/answers") || strings.HasSuffix(topic, "/sync/clock")
-}
-
-// namesCommands says whether a filter that matches a command's topic,
-// v1/nodes/{node}/devices/{device}/commands/{name}, says so.
-func namesCommands(filter string) bool {
-	levels := strings.SplitN(filter, "/", 7)
-	return len(levels) > 5 && levels[5] == "commands"
-}
-
-// wait is how long a call with that message expiry waits for its answer.
-func waitOf(l Limits, expiry uint32) time.Duration {
-	if expiry == 0 {
-		return l.Timeout
-	}
-	return min(time.Duration(expiry)*time.Second, l.Longest)
-}
-
-// forwarded is the command for whoever executes it.
-func (x *call) forwarded(m broker.Message, wait time.Duration) broker.Message {
-	m.QoS, m.Retain, m.Again = 0, false, false
-	m.Props.ResponseTopic = topics.Address{Node: x.node, Kind: topics.KindAnswer, Device: x.device, Name: x.id}.String()
-	m.Props.Correlation = nil
-	m.Props.Expiry = uint32((wait + time.Second - 1) / time.Second)
-	return m
-}
-
-// answered is the executor's answer for the asker, and its code: the executor's own,
-// or what follows from there being an error.
-func (x *call) answered(m broker.Message) (broker.Message, topics.Code) {
-	var code topics.Code
-	failed := false
-	var rest []broker.UserProperty
-	for _, p := range m.Props.User {
-		if p.Key == topics.PropCode {
-			code = cmp.Or(code, topics.Code(p.Value))
-			continue
-		}
-		failed = failed || p.Key == topics.PropError
-		rest = append(rest, p)
-	}
-	if code == "" && failed {
-		code = topics.Failed
-	}
-	code = cmp.Or(code, topics.OK)
-	r := x.result(m.Payload)
-	r.Props.ContentType, r.Props.PayloadFormat = m.Props.ContentType, m.Props.PayloadFormat
-	r.Props.User = slices.Concat([]broker.UserProperty{{Key: topics.PropCode, Value: string(code)}}, rest)
-	return r, code
-}
-
-// ended is the answer in the executor's place.
-func (x *call) ended(e *ending) broker.Message {
-	r := x.result(nil)
-	r.Props.User = []broker.UserProperty{{Key: topics.PropCode, Value: string(e.code)}, {Key: topics.PropError, Value: e.err.Error()}}
-	return r
-}
-
-func (x *call) result(payload []byte) broker.Message {
-	return broker.Message{
-		Topic: x.response, Payload: payload, QoS: x.qos, Props: broker.Properties{Correlation: x.correlation},
-	}
-}
-
-// size is what a message brings along, without what MQTT and the bus put around it.
-func size(m broker.Message) int {
-	n := len(m.Payload) + len(m.Props.ContentType)
-	for _, p := range m.Props.User {
-		n += len(p.Key) + len(p.Value)
-	}
-	return n
+	t.count.Late++
 }

@@ -465,7 +465,7 @@ func TestExactlyOneAnswer(t *testing.T) {
 	for topic, n := range answers {
 		require.Equal(t, 1, n, topic)
 	}
-	require.Empty(t, b.table.asked)
-	require.Zero(t, b.table.from.Held())
+	require.Empty(t, b.table.byExecutor)
+	require.Zero(t, b.table.clients.Held())
 	require.Zero(t, b.table.users.Held())
 }

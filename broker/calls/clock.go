@@ -9,21 +9,22 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// A stalled link delivers a command long after it was sent, and MQTT says only how
-// long it was good for when it was sent. So a core tells the hub its clock, and the
-// hub tells it in that clock when a command's time is over. Clocks here are the time
-// since a process began: they don't jump, and needn't be right.
+// A stalled link may deliver a command long after it was sent, and MQTT says only for how long it was valid when it was
+// sent. So a core tells the hub its clock, and the hub adds to a command the time, in that clock, at which it expires. A
+// clock here is the time since a process began: it doesn't jump, and needn't be right.
 
-// propDeadline is a user property of what goes over the link: when the time is over,
-// in milliseconds of the core's clock.
+// propDeadline is a user property of commands on the link: when the command expires, in milliseconds of the core's clock.
 const propDeadline = "deadline"
 
-// drift is how far apart two clocks go: one second in so many.
+// drift is by how much two clocks may drift apart: one second in so many.
 const drift = 2000
 
-// clock is what a core said, and when it came: its clock showed no less then.
+// maxClock bounds what a core may say of its clock.
+const maxClock = 100 * 365 * 24 * time.Hour
+
+// clock is what a core said of its clock, which then showed no less.
 type clock struct {
-	client string // whose connection it came over, and it ends with
+	client string // whose connection it came over
 	core   time.Duration
 	at     time.Time
 }
@@ -34,33 +35,33 @@ func (c clock) shows(now time.Time) time.Duration {
 	return c.core + age - age/drift
 }
 
-// clocks are those of the nodes that are connected.
+// clocks are those of the connected nodes.
 type clocks struct {
 	mu   sync.Mutex
 	node map[string]clock
 }
 
-// tell takes what a core says, unless more is known: a message may have been on its way for long.
-func (c *clocks) tell(node string, is clock) {
+// set takes what a core says, unless it is known to be old: the message may have been delayed.
+func (c *clocks) set(node string, says clock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known, ok := c.node[node]; ok && known.shows(is.at) > is.core {
+	if known, ok := c.node[node]; ok && known.shows(says.at) > says.core {
 		return
 	}
 	if c.node == nil {
 		c.node = make(map[string]clock)
 	}
-	c.node[node] = is
+	c.node[node] = says
 }
 
-func (c *clocks) of(node string) (is clock, ok bool) {
+func (c *clocks) of(node string) (says clock, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	is, ok = c.node[node]
-	return is, ok
+	says, ok = c.node[node]
+	return says, ok
 }
 
-// forget ends a client's clock. A node has other clients, such as its bridge.
+// forget forgets what came over a client's connection. A node has other clients, such as its bridge.
 func (c *clocks) forget(node, client string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,23 +70,20 @@ func (c *clocks) forget(node, client string) {
 	}
 }
 
-// Clock is what the core tells the hub of its clock: when a connection begins, and
-// every now and then, for clocks drift apart.
+// Clock is what a core tells the hub of its clock, when a connection begins and from time to time: clocks drift apart.
 func (c *Calls) Clock() []byte { return strconv.AppendInt(nil, time.Since(c.began).Milliseconds(), 10) }
 
-// told takes a core's Clock.
-func (c *Calls) told(node, client string, payload []byte) error {
+// setClock takes a core's Clock.
+func (c *Calls) setClock(node, client string, payload []byte) error {
 	ms, err := strconv.ParseInt(string(payload), 10, 64)
 	if err != nil || ms < 0 || ms > maxClock.Milliseconds() {
 		return resource.Errorf(resource.Invalid, "", "%.20q is no clock: milliseconds since the core began", payload)
 	}
-	c.clocks.tell(node, clock{client, time.Duration(ms) * time.Millisecond, time.Now()})
+	c.clocks.set(node, clock{client, time.Duration(ms) * time.Millisecond, time.Now()})
 	return nil
 }
 
-const maxClock = 100 * 365 * 24 * time.Hour
-
-// withDeadline says to the node when the time is over, if its clock is known.
+// withDeadline tells the node when the command expires, if its clock is known.
 func (c *Calls) withDeadline(m broker.Message, node string, wait time.Duration) broker.Message {
 	is, ok := c.clocks.of(node)
 	if !ok {
@@ -97,9 +95,8 @@ func (c *Calls) withDeadline(m broker.Message, node string, wait time.Duration) 
 	return m
 }
 
-// deadline takes what withDeadline added off again, and says how much time is left; not
-// ok when nothing was added.
-func (c *Calls) deadline(m broker.Message) (rest broker.Message, left time.Duration, ok bool) {
+// takeDeadline removes what withDeadline has added, and returns how much time is left. It reports false if nothing was added.
+func (c *Calls) takeDeadline(m broker.Message) (rest broker.Message, left time.Duration, ok bool) {
 	n := len(m.Props.User) - 1
 	if n < 0 || m.Props.User[n].Key != propDeadline {
 		return m, 0, false
