@@ -129,7 +129,7 @@ func (r *request) understand(raw []byte, old *object) (*object, []string, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	r.readings = k.foreign.Doubts(raw)
+	r.readings = k.foreign.Warnings(raw)
 	if raw, err = k.foreign.Read(raw, before, r.subresource == "status"); err != nil {
 		return nil, nil, r.about(r.key.Name, err)
 	}

@@ -322,7 +322,7 @@ func (m *models) validateDevice(ctx context.Context, r store.Reader, old, next a
 	if model.Metadata.DeletionTimestamp != nil && newcomer {
 		return resource.Errorf(resource.Invalid, "spec.deviceModelRef.name", "the DeviceModel %s is being deleted", model.Metadata.Name)
 	}
-	d.Mean(*model)
+	d.ResolveBooleans(*model)
 	return d.CheckModel(*model)
 }
 

@@ -88,7 +88,7 @@ type key struct {
 
 // note is what is to be written of a key.
 type note struct {
-	resource.Happening
+	resource.Occurrence
 	count       int
 	first, last time.Time
 }
@@ -106,7 +106,7 @@ func New(o Options) *Recorder {
 }
 
 // Tell takes note of something. It may be called from any goroutine, and never waits.
-func (r *Recorder) Tell(h resource.Happening) {
+func (r *Recorder) Tell(h resource.Occurrence) {
 	if len(h.Message) > longest {
 		h.Message = strings.ToValidUTF8(h.Message[:longest], "") + "…"
 	}
@@ -123,7 +123,7 @@ func (r *Recorder) Tell(h resource.Happening) {
 		n = &note{first: now}
 		r.waiting[k] = n
 	}
-	n.Happening, n.last = h, now
+	n.Occurrence, n.last = h, now
 	n.count++
 }
 

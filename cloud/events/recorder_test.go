@@ -82,8 +82,8 @@ func (r *rig) list() (all []stored) {
 	return all
 }
 
-func left(message string) resource.Happening {
-	return resource.Happening{Kind: resource.KindNode, Name: "n1", UID: "u1", Type: resource.EventWarning, Reason: "Left", Message: message}
+func left(message string) resource.Occurrence {
+	return resource.Occurrence{Kind: resource.KindNode, Name: "n1", UID: "u1", Type: resource.EventWarning, Reason: "Left", Message: message}
 }
 
 func TestWhatHappensAgainIsCounted(t *testing.T) {
@@ -112,7 +112,7 @@ func TestPropertiesAndSuccessorsHaveEventsOfTheirOwn(t *testing.T) {
 	r := newRig(t, nil)
 	for _, uid := range []string{"u1", "u2"} {
 		for _, about := range []string{"power", "brightness"} {
-			r.Tell(resource.Happening{Kind: "Device", Namespace: "hall", Name: "lamp", UID: uid, Reason: "Refused", About: about})
+			r.Tell(resource.Occurrence{Kind: "Device", Namespace: "hall", Name: "lamp", UID: uid, Reason: "Refused", About: about})
 		}
 	}
 	r.flush()

@@ -86,7 +86,7 @@ func (t *Twins) removeDropped(b *batch) {
 		t.o.ForgetNode(n.name)
 		n.up, n.oversize = link.NewReplica(link.Up), ""
 		n.other, n.met = 0, false
-		n.up.Limit(t.o.Quota)
+		n.up.SetQuota(t.o.Quota)
 		for name := range n.bound {
 			t.status.device(name)
 		}

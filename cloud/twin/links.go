@@ -85,9 +85,9 @@ func (t *Twins) noteAway(b *batch, n *node) {
 }
 
 // nodeOnline is a Device's word about its node. One that was never away has none.
-func nodeOnline(list []resource.Condition, r resource.Reach, now time.Time) []resource.Condition {
+func nodeOnline(list []resource.Condition, r resource.Reachability, now time.Time) []resource.Condition {
 	switch {
-	case r.Stray():
+	case r.OnUnknownNode():
 		c := r.Condition()
 		c.Type, c.Status = resource.ConditionNodeOnline, "False"
 		return resource.SetCondition(list, c, now)

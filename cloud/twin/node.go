@@ -25,7 +25,7 @@ func (t *Twins) node(name string) *node {
 			name: name, bound: make(map[string]bool),
 			down: link.NewProjection(link.Down, t.nonce), up: link.NewReplica(link.Up),
 		}
-		n.up.Limit(t.o.Quota)
+		n.up.SetQuota(t.o.Quota)
 		t.nodes[name] = n
 		i, _ := slices.BinarySearch(t.names, name)
 		t.names = slices.Insert(t.names, i, name)
@@ -211,7 +211,7 @@ func (t *Twins) reloadReplica(ctx context.Context, n *node) error {
 func (n *node) restore(r store.Replica, q link.Quota) error {
 	if r.Meta == nil {
 		n.up = link.NewReplica(link.Up)
-		n.up.Limit(q)
+		n.up.SetQuota(q)
 		return nil
 	}
 	var state link.State
@@ -224,7 +224,7 @@ func (n *node) restore(r store.Replica, q link.Quota) error {
 		return fmt.Errorf("the stored map of node %s: %w", n.name, err)
 	}
 	n.up = up
-	n.up.Limit(q)
+	n.up.SetQuota(q)
 	return nil
 }
 

@@ -19,8 +19,8 @@ func (b *batch) tellNode(name, kind, reason, about, format string, args ...any) 
 	b.told = append(b.told, nodeNote(name, kind, reason, about, format, args...))
 }
 
-func nodeNote(name, kind, reason, about, format string, args ...any) resource.Happening {
-	return resource.Happening{
+func nodeNote(name, kind, reason, about, format string, args ...any) resource.Occurrence {
+	return resource.Occurrence{
 		Kind: resource.KindNode, Name: name, Type: kind, Reason: reason, About: about, Message: fmt.Sprintf(format, args...),
 	}
 }
@@ -31,11 +31,11 @@ func (b *batch) tellDevice(m resource.Meta, kind, reason, about, format string, 
 	}
 }
 
-func deviceNote(m resource.Meta, kind, reason, about, format string, args ...any) resource.Happening {
+func deviceNote(m resource.Meta, kind, reason, about, format string, args ...any) resource.Occurrence {
 	if about != "" {
 		format = about + ": " + format // a name has no % in it
 	}
-	return resource.Happening{
+	return resource.Occurrence{
 		Kind: resource.KindDevice, Namespace: m.Namespace, Name: m.Name, UID: m.UID,
 		Type: kind, Reason: reason, About: about, Message: fmt.Sprintf(format, args...),
 	}
@@ -162,7 +162,7 @@ func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c *link.Entry)
 			tell(resource.EventWarning, "Refused", "%s refused: %s: %s", clip(string(d.read().Spec.Desired[a.Name])), r.Code, r.Message)
 		}
 	case topics.KindConflict:
-		var x resource.Dispute
+		var x resource.OverrideConflict
 		if json.Unmarshal(c.Value, &x) == nil {
 			tell(resource.EventWarning, "Conflict", "override %s against desired %s: %s won (policy %s)", clip(x.Override), clip(x.Desired), x.Winner, x.Policy)
 		}
@@ -195,12 +195,12 @@ func stateNote(tell func(kind, reason, format string, args ...any), state string
 	}
 }
 
-func mapperNote(node, mapper, state string) []resource.Happening {
+func mapperNote(node, mapper, state string) []resource.Occurrence {
 	switch state {
 	case resource.Online:
-		return []resource.Happening{nodeNote(node, resource.EventNormal, "MapperOnline", mapper, "mapper %s is there", mapper)}
+		return []resource.Occurrence{nodeNote(node, resource.EventNormal, "MapperOnline", mapper, "mapper %s is there", mapper)}
 	case resource.Offline:
-		return []resource.Happening{nodeNote(node, resource.EventWarning, "MapperGone", mapper, "mapper %s is gone: its devices are in an unknown state", mapper)}
+		return []resource.Occurrence{nodeNote(node, resource.EventWarning, "MapperGone", mapper, "mapper %s is gone: its devices are in an unknown state", mapper)}
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // told waits until something of that reason was told, and gives all that was.
-func (r *rig) told(reason string) (last resource.Happening) {
+func (r *rig) told(reason string) (last resource.Occurrence) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {
 		for _, h := range r.notes() {
@@ -25,10 +25,10 @@ func (r *rig) told(reason string) (last resource.Happening) {
 	return last
 }
 
-func (r *rig) notes() []resource.Happening {
+func (r *rig) notes() []resource.Occurrence {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]resource.Happening(nil), r.happened...)
+	return append([]resource.Occurrence(nil), r.happened...)
 }
 
 func TestWhatHappensToANodeIsTold(t *testing.T) {

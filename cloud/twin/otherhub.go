@@ -27,11 +27,11 @@ func (h Hub) replaces(other resource.HubID) bool {
 }
 
 // nonce gives those of lineages.
-func (t *Twins) nonce() uint64 { return link.Marked(uint32(t.o.Hub.ID), t.o.Rand()) }
+func (t *Twins) nonce() uint64 { return link.NonceOf(uint32(t.o.Hub.ID), t.o.Rand()) }
 
 // whose is the other hub that a node's map is of; 0 if it is of this one, or nothing.
 func (t *Twins) whose(m link.Message) resource.HubID {
-	id := resource.HubID(m.Lineage.Mark())
+	id := resource.HubID(m.Lineage.OwnerID())
 	if id == t.o.Hub.ID || m.Lineage.N == 0 || t.nothing[*m.Digest] {
 		return 0
 	}

@@ -38,7 +38,7 @@ type rig struct {
 	nodes  map[string]*core
 	deaf   bool // nodes hear nothing
 
-	happened []resource.Happening
+	happened []resource.Occurrence
 
 	ahead     atomic.Int64            // of this machine's clock, the hub's is, in ns
 	wanted    func(topic string) bool // nil: everything is
@@ -111,7 +111,7 @@ func (r *rig) publish(m broker.Message) {
 	}
 }
 
-func (r *rig) tell(h resource.Happening) {
+func (r *rig) tell(h resource.Occurrence) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.happened = append(r.happened, h)

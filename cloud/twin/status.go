@@ -159,7 +159,7 @@ func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) er
 	}
 	s.Conditions = resource.SetCondition(s.Conditions, online, now)
 	s.Conditions = nodeOnline(s.Conditions, reach, now)
-	resource.Observe(s.Conditions, whole.Metadata.Generation, resource.ConditionOnline, resource.ConditionNodeOnline)
+	resource.SetObservedGeneration(s.Conditions, whole.Metadata.Generation, resource.ConditionOnline, resource.ConditionNodeOnline)
 	rev, err := t.writeStatus(ctx, obj, obj.Rev, s)
 	if rev != 0 {
 		d.written.Store(rev)
@@ -236,8 +236,8 @@ func (t *Twins) reportedStatus(d *device) resource.DeviceStatus {
 }
 
 // reach is what stands between a device and its node.
-func (t *Twins) reach(d *device, whole resource.Device, state string) resource.Reach {
-	r := resource.Reach{Local: whole.Spec.LocalState, Node: whole.Spec.NodeName, Registered: t.registered[whole.Spec.NodeName], Protocol: whole.Spec.Protocol.Type, State: state}
+func (t *Twins) reach(d *device, whole resource.Device, state string) resource.Reachability {
+	r := resource.Reachability{Local: whole.Spec.LocalState, Node: whole.Spec.NodeName, Registered: t.registered[whole.Spec.NodeName], Protocol: whole.Spec.Protocol.Type, State: state}
 	if n := t.nodes[r.Node]; n != nil {
 		r.Away, r.Problem = n.away, tree.Problem(d.name, n.up.Get)
 		if state == resource.Unknown {
@@ -295,7 +295,7 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 	if met { // or what was known of it still is
 		s.Conditions = resource.OtherHubCondition(s.Conditions, alone, t.o.Now())
 	}
-	resource.Observe(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub)
+	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub)
 	_, err = t.writeStatus(ctx, obj, 0, s)
 	return err
 }

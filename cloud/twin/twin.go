@@ -48,7 +48,7 @@ type Options struct {
 	// ForgetNode is told of a Node that was deleted, and must clear what else the node has left. It may be nil.
 	ForgetNode func(node string)
 	// Tell is told what happens to Nodes and Devices. It must not wait, and may be nil.
-	Tell func(resource.Happening)
+	Tell func(resource.Occurrence)
 	Log  zerolog.Logger
 	Now  func() time.Time // time.Now when nil
 	Rand func() uint64    // gives nonces
@@ -170,8 +170,8 @@ type batch struct {
 	nodes   map[*node]bool           // whose membership may have changed
 	spoke   map[*node]bool           // that may have changes to commit, or something to say
 	dropped map[*node]bool           // whose reports are to be forgotten
-	told    []resource.Happening
-	heard   []resource.Happening // told once what nodes reported is stored
+	told    []resource.Occurrence
+	heard   []resource.Occurrence // told once what nodes reported is stored
 }
 
 func (t *Twins) batch() *batch {
@@ -201,7 +201,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 		o.ForgetNode = func(string) {}
 	}
 	if o.Tell == nil {
-		o.Tell = func(resource.Happening) {}
+		o.Tell = func(resource.Occurrence) {}
 	}
 	if o.Wanted == nil {
 		o.Wanted = func(string) bool { return true }

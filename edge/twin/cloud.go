@@ -72,7 +72,7 @@ func (t *Twin) noteHub(m link.Message) {
 	if m.Type != link.Hello || t.hub != 0 {
 		return
 	}
-	t.hub = resource.HubID(m.Lineage.Mark())
+	t.hub = resource.HubID(m.Lineage.OwnerID())
 	if other := t.otherHub(); other != 0 {
 		t.o.Log.Warn().Stringer("hub", t.hub).Stringer("other", other).
 			Msg("what the node has is another hub's: it keeps that, unless this one is said to replace the other")
@@ -81,7 +81,7 @@ func (t *Twin) noteHub(m link.Message) {
 
 // otherHub is the one that gave the node its devices, if another one is connected; else 0.
 func (t *Twin) otherHub() resource.HubID {
-	whose := resource.HubID(t.down.Lineage().Mark())
+	whose := resource.HubID(t.down.Lineage().OwnerID())
 	if t.hub == 0 || t.hub == whose || len(t.devices) == 0 {
 		return 0
 	}
@@ -311,7 +311,7 @@ func (t *Twin) settleDispute(b *batch, name, property string, desired link.Entry
 	key := topics.DeviceKey(name, topics.KindConflict, property)
 	old, known := t.up.Get(key)
 	if v.dispute == nil {
-		var shown resource.Dispute
+		var shown resource.OverrideConflict
 		if known && (json.Unmarshal(old.Value, &shown) != nil || shown.DesiredVer != desired.Ver || shown.Winner == "override") {
 			t.clearUp(b, key)
 		}

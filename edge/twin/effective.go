@@ -12,7 +12,7 @@ type verdict struct {
 	any         bool       // false: nothing is wanted
 	override    bool       // inForce is the override
 	endOverride bool       // the override is over and goes
-	dispute     *resource.Dispute
+	dispute     *resource.OverrideConflict
 }
 
 // decide says which of the two wanted values of a property is in force, and
@@ -38,7 +38,7 @@ func decide(p resource.Property, desired link.Entry, wanted bool, override link.
 	}
 	// A desired value that was cleared left no time: clearing is the cloud's latest word.
 	wins := p.Conflict == resource.ConflictEdge || p.Conflict == resource.ConflictLatest && wanted && override.TS > desired.TS
-	v.dispute = &resource.Dispute{
+	v.dispute = &resource.OverrideConflict{
 		Desired: string(desired.Value), DesiredVer: desired.Ver,
 		Override: string(override.Value), BasedOn: override.Meta.BasedOn,
 		Policy: policy(p), Winner: "desired",

@@ -15,7 +15,7 @@ func TestTheNodeKnowsWhoseItIs(t *testing.T) {
 	r := joined(t)
 	r.inStep()
 	r.hub.Lock()
-	mine := resource.HubID(r.down.Lineage().Mark())
+	mine := resource.HubID(r.down.Lineage().OwnerID())
 	r.hub.Unlock()
 	s := r.twin.Stats()
 	require.Equal(t, mine, s.Hub)
@@ -23,7 +23,7 @@ func TestTheNodeKnowsWhoseItIs(t *testing.T) {
 
 	r.cut()
 	r.twin.Disconnected()
-	other := link.NewProjection(link.Down, func() uint64 { return link.Marked(uint32(mine)+1, rand.Uint64()) })
+	other := link.NewProjection(link.Down, func() uint64 { return link.NonceOf(uint32(mine)+1, rand.Uint64()) })
 	other.Connect(1)
 	hello, err := link.Encode(other.Messages()[0])
 	require.NoError(t, err)

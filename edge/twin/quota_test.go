@@ -49,7 +49,7 @@ func TestAPublishBeyondTheNodesQuotaIsRefused(t *testing.T) {
 
 func TestAHubThatTakesLessIsHeard(t *testing.T) {
 	r := newRig(t)
-	r.up.Limit(link.Quota{Keys: 2})
+	r.up.SetQuota(link.Quota{Keys: 2})
 	r.add("hall", "u1", thermostat)
 	r.connect()
 	r.shows("devices/hall", func(m broker.Message) bool { return len(m.Payload) > 0 })

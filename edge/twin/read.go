@@ -179,7 +179,7 @@ func (t *Twin) read(name string, mappers []resource.Mapper) (resource.Device, bo
 	}
 	d.Status.Twin = t.twin(name, known.bundle.Model)
 	d.Status.Conditions = resource.TwinConditions(nil, d.Status.Twin, time.Time{}) // no history is kept here: no transition times
-	d.Status.Conditions = resource.SetCondition(d.Status.Conditions, resource.Reach{
+	d.Status.Conditions = resource.SetCondition(d.Status.Conditions, resource.Reachability{
 		Node: t.o.Node, Registered: true, Protocol: d.Spec.Protocol.Type, State: d.Status.State,
 		Problem: tree.Problem(name, t.up.Get), Mappers: mappers,
 	}.Condition(), time.Time{})

@@ -122,9 +122,9 @@ func TestOverrideHoldsUntilTheCloudWantsSomethingElse(t *testing.T) {
 	r.want("devices/hall/desired/setpoint", "18", 2)
 	require.Equal(t, "3", prop(r.value("devices/hall/desired/setpoint", "18"), "ver"))
 	require.NotContains(t, r.retained(), "devices/hall/override/setpoint")
-	var c resource.Dispute
+	var c resource.OverrideConflict
 	require.NoError(t, json.Unmarshal(r.retained()["devices/hall/conflict/setpoint"].Payload, &c))
-	require.Equal(t, resource.Dispute{Desired: "18", DesiredVer: 2, Override: "25", BasedOn: 1, Policy: "cloud", Winner: "desired"}, c)
+	require.Equal(t, resource.OverrideConflict{Desired: "18", DesiredVer: 2, Override: "25", BasedOn: 1, Policy: "cloud", Winner: "desired"}, c)
 
 	r.want("devices/hall/desired/setpoint", "19", 3) // nobody disputes this one
 	r.value("devices/hall/desired/setpoint", "19")

@@ -185,8 +185,8 @@ func (k Kind) Unknown(raw []byte) []string {
 	return append(out, fit.Unknown(reflect.TypeOf(k.Form), said)...)
 }
 
-// Doubts say what an object in this form means that its writer may not expect.
-func (k Kind) Doubts(raw []byte) []string {
+// Warnings are about values of an object in this form that mean something that its writer may not expect.
+func (k Kind) Warnings(raw []byte) []string {
 	form, err := parse(raw)
 	if err != nil || k.Group != kubeedgeGroup {
 		return nil

@@ -48,7 +48,7 @@ func TestTrial16CyclesOfNanoseconds(t *testing.T) {
 			require.NoError(t, json.Unmarshal(canonical, &d))
 			require.Equal(t, want, d.Spec.PropertyVisitors[0].CollectCycle, version)
 			require.Equal(t, want, d.Spec.PropertyVisitors[0].ReportCycle, version)
-			doubts := strings.Join(k.Doubts([]byte(manifest)), "\n")
+			doubts := strings.Join(k.Warnings([]byte(manifest)), "\n")
 			if given <= 3_600_000 {
 				require.Empty(t, doubts)
 				continue

@@ -237,11 +237,11 @@ func (l Lineage) LeadOver(m Lineage) uint64 {
 	return l.N - m.N
 }
 
-// Mark is the half of the nonce in which whoever draws it may say who that is. The link doesn't look into it.
-func (l Lineage) Mark() uint32 { return uint32(l.Nonce >> 32) }
+// OwnerID is the upper half of the nonce, in which the host that draws the nonce may identify itself. The link ignores it.
+func (l Lineage) OwnerID() uint32 { return uint32(l.Nonce >> 32) }
 
-// Marked is a nonce with a mark.
-func Marked(mark uint32, random uint64) uint64 { return uint64(mark)<<32 | random&math.MaxUint32 }
+// NonceOf makes a nonce of a host's identity and a random number.
+func NonceOf(mark uint32, random uint64) uint64 { return uint64(mark)<<32 | random&math.MaxUint32 }
 
 // Meta travels beside a value for its readers. The link compares it and
 // carries it, and gives it no meaning.

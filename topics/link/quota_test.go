@@ -10,7 +10,7 @@ import (
 
 func TestWhatIsTooMuchIsRefusedBeforeItIsSent(t *testing.T) {
 	p := newPair(t)
-	p.r.Limit(Quota{Keys: 2})
+	p.r.SetQuota(Quota{Keys: 2})
 	for _, k := range []string{"a", "b", "c"} {
 		p.put(k, k)
 	}
@@ -36,7 +36,7 @@ func TestWhatIsTooMuchIsRefusedBeforeItIsSent(t *testing.T) {
 
 func TestGrowthBeyondTheQuotaIsRefusedAndMended(t *testing.T) {
 	p := newPair(t)
-	p.r.Limit(Quota{Bytes: 100})
+	p.r.SetQuota(Quota{Bytes: 100})
 	p.put("a", strings.Repeat("v", 50))
 	p.connect().run()
 	p.requireInStep()
@@ -60,7 +60,7 @@ func TestGrowthBeyondTheQuotaIsRefusedAndMended(t *testing.T) {
 func TestWhatGrowsOnlyInBetweenIsTaken(t *testing.T) {
 	p := newPair(t)
 	p.o.limits.entries = 3
-	p.r.Limit(Quota{Keys: 10})
+	p.r.SetQuota(Quota{Keys: 10})
 	for i := range 10 {
 		p.put(fmt.Sprint("old", i), "v")
 	}
@@ -81,7 +81,7 @@ func TestWhatGrowsOnlyInBetweenIsTaken(t *testing.T) {
 // An owner that says it is small, and is not, holds no memory of the replica's.
 func TestGatheringIsBounded(t *testing.T) {
 	p, parts := fullParts(t)
-	p.r.Limit(Quota{Keys: 1})
+	p.r.SetQuota(Quota{Keys: 1})
 	p.r.Step(parts[0])
 	p.r.Step(parts[1])
 	require.Nil(t, p.r.gather)

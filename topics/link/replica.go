@@ -323,8 +323,8 @@ func (q Quota) exceeded(keys, bytes int) string {
 	return ""
 }
 
-// Limit sets the quota. What is there already stays.
-func (r *Replica) Limit(q Quota) { r.quota = q }
+// SetQuota sets the quota. Entries that exist already stay, even if they exceed it.
+func (r *Replica) SetQuota(q Quota) { r.quota = q }
 
 // Refused says why nothing is taken from the owner at present, if that is so.
 func (r *Replica) Refused() string { return r.refused }

@@ -60,7 +60,7 @@ func newSim(w world, seed uint64) *sim {
 	s.o = NewOwner(Up, s.rng.Uint64)
 	s.o.limits = s.limits
 	s.r = NewReplica(Up)
-	s.r.Limit(Quota{Keys: w.quota})
+	s.r.SetQuota(Quota{Keys: w.quota})
 	s.pending = map[string]effect{}
 	s.flushOwner()
 	s.connect()
@@ -121,7 +121,7 @@ func (s *sim) loadReplica() {
 		return
 	}
 	s.r = r
-	s.r.Limit(Quota{Keys: s.quota})
+	s.r.SetQuota(Quota{Keys: s.quota})
 	s.undone = nil
 	clear(s.pending)
 	s.connect()

@@ -329,8 +329,8 @@ func (m Mapper) String() string {
 	return m.Name + " (" + strings.Join(m.Protocols, ", ") + ")"
 }
 
-// Reach is what stands between a node and a device that belongs to it.
-type Reach struct {
+// Reachability is what the condition Online of a Device follows from.
+type Reachability struct {
 	Node       string // empty: it belongs to none
 	Registered bool   // there is a Node of that name
 	Away       bool   // the node is offline
@@ -357,12 +357,12 @@ const (
 )
 
 // Condition puts it in words.
-func (r Reach) Condition() Condition {
+func (r Reachability) Condition() Condition {
 	c := Condition{Type: ConditionOnline, Status: "Unknown"}
 	switch {
 	case r.Node == "":
 		c.Reason, c.Message = ReasonNoNode, "it belongs to no node: spec.nodeName is empty"
-	case r.Stray():
+	case r.OnUnknownNode():
 		c.Reason, c.Message = ReasonNoSuch, "no Node "+r.Node+" is registered: one is when its core first connects; is spec.nodeName right?"
 	case r.Away:
 		c.Reason, c.Message = ReasonAway, "node "+r.Node+" is offline"
@@ -380,11 +380,11 @@ func (r Reach) Condition() Condition {
 	return c
 }
 
-// Stray says whether the device is bound to a node that nobody has heard of.
-func (r Reach) Stray() bool { return r.Node != "" && !r.Registered }
+// OnUnknownNode says whether the device is bound to a node that has no Node object.
+func (r Reachability) OnUnknownNode() bool { return r.Node != "" && !r.Registered }
 
 // unheard is why no mapper speaks for the device.
-func (r Reach) unheard() (reason, message string) {
+func (r Reachability) unheard() (reason, message string) {
 	var there, gone []string // there: whatever they speak; gone: those that spoke it
 	said := true
 	for _, m := range r.Mappers {
@@ -471,11 +471,11 @@ func (d Device) Validate() error {
 	return p.err()
 }
 
-// Mean reads a Device's wanted values by its model; see Property.Meant.
-func (d *Device) Mean(m DeviceModel) {
+// ResolveBooleans applies Property.ResolveBoolean to each desired value.
+func (d *Device) ResolveBooleans(m DeviceModel) {
 	for name, value := range d.Spec.Desired {
 		if p, ok := m.Property(name); ok {
-			d.Spec.Desired[name] = p.Meant(value)
+			d.Spec.Desired[name] = p.ResolveBoolean(value)
 		}
 	}
 }

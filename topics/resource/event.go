@@ -100,9 +100,9 @@ func (t MicroTime) MarshalJSON() ([]byte, error) {
 	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
 }
 
-// Happening is told by who sees something happen to an object, and becomes an Event, or raises
-// the count of one.
-type Happening struct {
+// Occurrence is one thing that happened to an object. The recorder of events makes an Event of it, or raises the count of
+// the Event that exists for the same object, reason and About.
+type Occurrence struct {
 	Kind, Namespace, Name string // of the object
 	UID                   string // of the object; empty: whatever it is
 	Type                  string // EventNormal, EventWarning

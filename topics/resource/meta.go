@@ -150,8 +150,8 @@ func SetCondition(list []Condition, c Condition, now time.Time) []Condition {
 	return append(list, c)
 }
 
-// Observe says of the conditions in list of these types which generation of their object they are about.
-func Observe(list []Condition, generation int64, types ...string) {
+// SetObservedGeneration sets observedGeneration of the conditions of these types.
+func SetObservedGeneration(list []Condition, generation int64, types ...string) {
 	for i := range list {
 		if slices.Contains(types, list[i].Type) {
 			list[i].ObservedGeneration = generation

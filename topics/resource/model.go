@@ -291,9 +291,9 @@ var (
 	no  = []string{"false", "off", "no", "n"}
 )
 
-// Meant is the one value of the property's enumeration for which true or false stands,
-// because a reader of YAML made a boolean of ON or OFF. Any other value is itself.
-func (p Property) Meant(value Value) Value {
+// ResolveBoolean maps true and false to the value of the property's enumeration from which a YAML 1.1 parser made that
+// boolean: ON, yes and the like. If the enumeration has none or several such values, the result is the value itself.
+func (p Property) ResolveBoolean(value Value) Value {
 	words := map[Value][]string{"true": yes, "false": no}[value]
 	if words == nil || p.dataType() != TypeString || p.enumerates(string(value)) {
 		return value

@@ -13,37 +13,37 @@ func TestWhyADeviceIsNotOnline(t *testing.T) {
 	gone, mute := modbus, virtual
 	gone.Online, mute.Protocols = false, nil
 	for name, tt := range map[string]struct {
-		reach                   Reach
+		reach                   Reachability
 		status, reason, message string
 	}{
-		"online":       {Reach{Node: "n1", Registered: true, State: Online}, "True", "Online", ""},
-		"unreachable":  {Reach{Node: "n1", Registered: true, State: Offline, Problem: &Problem{Code: Unreachable, Message: "connection refused"}}, "False", "Unreachable", "connection refused"},
-		"not said why": {Reach{Node: "n1", Registered: true, State: Offline}, "False", "Offline", "its mapper does not reach it, and has not said why"},
+		"online":       {Reachability{Node: "n1", Registered: true, State: Online}, "True", "Online", ""},
+		"unreachable":  {Reachability{Node: "n1", Registered: true, State: Offline, Problem: &Problem{Code: Unreachable, Message: "connection refused"}}, "False", "Unreachable", "connection refused"},
+		"not said why": {Reachability{Node: "n1", Registered: true, State: Offline}, "False", "Offline", "its mapper does not reach it, and has not said why"},
 		"no such node": {
-			Reach{Node: "n7", Protocol: "opcua"},
+			Reachability{Node: "n7", Protocol: "opcua"},
 			"Unknown", "NoSuchNode",
 			"no Node n7 is registered: one is when its core first connects; is spec.nodeName right?",
 		},
-		"not bound": {Reach{State: Online}, "Unknown", "NoNode", "it belongs to no node: spec.nodeName is empty"},
-		"node away": {Reach{Node: "n1", Registered: true, Away: true, State: Online}, "Unknown", "NodeOffline", "node n1 is offline"},
-		"no mapper": {Reach{Node: "n1", Registered: true, Protocol: "opcua"}, "Unknown", "NoMapper", "no mapper is connected to node n1"},
+		"not bound": {Reachability{State: Online}, "Unknown", "NoNode", "it belongs to no node: spec.nodeName is empty"},
+		"node away": {Reachability{Node: "n1", Registered: true, Away: true, State: Online}, "Unknown", "NodeOffline", "node n1 is offline"},
+		"no mapper": {Reachability{Node: "n1", Registered: true, Protocol: "opcua"}, "Unknown", "NoMapper", "no mapper is connected to node n1"},
 		"only others": {
-			Reach{Node: "n1", Registered: true, Protocol: "opcua", Mappers: []Mapper{virtual, modbus}},
+			Reachability{Node: "n1", Registered: true, Protocol: "opcua", Mappers: []Mapper{virtual, modbus}},
 			"Unknown", "NoMapper",
 			`no mapper on n1 speaks "opcua"; connected mappers: virtual (virtual), modbus (modbus, modbus-tcp)`,
 		},
 		"one that has not said": {
-			Reach{Node: "n1", Registered: true, Protocol: "opcua", Mappers: []Mapper{mute}},
+			Reachability{Node: "n1", Registered: true, Protocol: "opcua", Mappers: []Mapper{mute}},
 			"Unknown", "NoMapper",
 			`no mapper on n1 has said that it speaks "opcua"; connected mappers: virtual (has not said what it speaks)`,
 		},
 		"gone": {
-			Reach{Node: "n1", Registered: true, Protocol: "Modbus_TCP", State: Unknown, Mappers: []Mapper{virtual, gone}},
+			Reachability{Node: "n1", Registered: true, Protocol: "Modbus_TCP", State: Unknown, Mappers: []Mapper{virtual, gone}},
 			"Unknown", "NoMapper",
 			`mapper modbus, which speaks "Modbus_TCP", is not connected to node n1`,
 		},
 		"not heard yet": {
-			Reach{Node: "n1", Registered: true, Protocol: "modbus", Mappers: []Mapper{virtual, modbus}},
+			Reachability{Node: "n1", Registered: true, Protocol: "modbus", Mappers: []Mapper{virtual, modbus}},
 			"Unknown", "NotHeard",
 			"mapper modbus is connected and has not said how it is",
 		},

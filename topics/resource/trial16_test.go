@@ -30,5 +30,5 @@ func TestTrial16InSyncOfLocalProperties(t *testing.T) {
 	require.Equal(t, "False Waiting", c.Status+" "+c.Reason)
 	d.Spec.Local, d.Spec.Desired = nil, nil
 	require.Equal(t, "True", is().Status)
-	require.Equal(t, ReasonLocal, Reach{Node: "n1", Registered: true, Local: true, State: Unknown}.Condition().Reason)
+	require.Equal(t, ReasonLocal, Reachability{Node: "n1", Registered: true, Local: true, State: Unknown}.Condition().Reason)
 }

@@ -40,7 +40,7 @@ type TwinProperty struct {
 	Reported *TwinValue `json:"reported,omitempty"` // what is
 	Override *TwinValue `json:"override,omitempty"` // what somebody on the node wants instead
 	Refused  *Refusal   `json:"refused,omitempty"`  // why the device does not do what is wanted
-	Conflict *Dispute   `json:"conflict,omitempty"` // an override met a newer desired value
+	Conflict *OverrideConflict   `json:"conflict,omitempty"` // an override met a newer desired value
 	Problem  *Problem   `json:"problem,omitempty"`  // why it can't be read: reported is what was read last
 	InSync   bool       `json:"inSync"`             // reported is as wanted
 	// Local says that the reported value stays on the node: whether the property is as wanted is known there only.
@@ -68,7 +68,7 @@ func ParseRefusal(payload []byte) (Refusal, error) {
 }
 
 // Dispute is the payload of conflict/{property}: an override met a newer desired value.
-type Dispute struct {
+type OverrideConflict struct {
 	Desired    string `json:"desired"`    // the value that is wanted
 	DesiredVer uint64 `json:"desiredVer"` // its version
 	Override   string `json:"override"`   // the value on the node
@@ -103,7 +103,7 @@ func (p Property) twin(get func(branch, property string) (Stored, bool)) (t Twin
 		_ = json.Unmarshal(s.Value, t.Problem) // was checked when it was written
 	}
 	if s, ok := get("conflict", p.Name); ok {
-		t.Conflict = new(Dispute)
+		t.Conflict = new(OverrideConflict)
 		_ = json.Unmarshal(s.Value, t.Conflict) // our own
 	}
 	return t, p.compare(&t)
@@ -147,7 +147,7 @@ const NotAllowed = "NotAllowed"
 // reads a spec beside a status that is about the one before. m is nil if there is no such DeviceModel.
 func (d *Device) FollowSpec(m *DeviceModel, now time.Time) {
 	defer func() {
-		Observe(d.Status.Conditions, d.Metadata.Generation, ConditionInSync, ConditionRefused, ConditionConflict, ConditionReadable)
+		SetObservedGeneration(d.Status.Conditions, d.Metadata.Generation, ConditionInSync, ConditionRefused, ConditionConflict, ConditionReadable)
 	}()
 	if m == nil {
 		d.Status.Twin = nil
@@ -181,7 +181,7 @@ func (d *Device) StatusAfter(prev *Device, status []byte, m *DeviceModel, now ti
 	}
 	next.FollowSpec(m, now)
 	if prev != nil && prev.Spec.NodeName == d.Spec.NodeName && prev.Spec.Protocol.Type == d.Spec.Protocol.Type && m != nil {
-		Observe(next.Status.Conditions, d.Metadata.Generation, ConditionOnline, ConditionNodeOnline) // the rest has no part in them
+		SetObservedGeneration(next.Status.Conditions, d.Metadata.Generation, ConditionOnline, ConditionNodeOnline) // the rest has no part in them
 	}
 	return json.Marshal(next.Status)
 }

@@ -365,12 +365,12 @@ func TestWishes(t *testing.T) {
 		"applied":          {resource.TwinProperty{Desired: desired, InSync: true}, true, ""},
 		"refused":          {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "Busy", Message: "later"}}, false, "refused by the device: Busy: later"},
 		"refused before":   {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 6, Code: "Busy"}}, false, ""},
-		"overridden":       {resource.TwinProperty{Desired: desired, Conflict: &resource.Dispute{DesiredVer: 7, Override: "OFF", Policy: "edge", Winner: "override"}}, false, "overridden with OFF"},
+		"overridden":       {resource.TwinProperty{Desired: desired, Conflict: &resource.OverrideConflict{DesiredVer: 7, Override: "OFF", Policy: "edge", Winner: "override"}}, false, "overridden with OFF"},
 		"held back":        {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "Held"}}, false, "is held back: Held. To set it again, clear the desired value first: edgebus twin set lamp power="},
 		"safe instead":     {resource.TwinProperty{Desired: desired, Refused: &resource.Refusal{Ver: 7, Code: "SafeValue"}}, false, "is held back: SafeValue. To set"},
 		"overridden since": {resource.TwinProperty{Desired: desired, Override: override}, false, "overridden with OFF, by switch. To set it again"},
 		"not any more":     {resource.TwinProperty{Desired: &resource.TwinValue{Value: "ON", Ver: 8}, Override: override}, false, ""},
-		"won the conflict": {resource.TwinProperty{Desired: desired, InSync: true, Conflict: &resource.Dispute{DesiredVer: 7, Winner: "desired"}}, true, ""},
+		"won the conflict": {resource.TwinProperty{Desired: desired, InSync: true, Conflict: &resource.OverrideConflict{DesiredVer: 7, Winner: "desired"}}, true, ""},
 	} {
 		done, err := w.outcome(c.twin)
 		require.Equal(t, c.done, done, name)
