@@ -1,10 +1,12 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -20,12 +22,12 @@ type Client struct {
 	o       Options
 	servers []server
 	events  *events
-	seldom  zerolog.Logger // for what a flood causes any number of
-	slots   chan struct{}  // one taken for each publish that has no outcome yet
+	sampled zerolog.Logger // for what a flood of messages causes
+	slots   chan struct{}  // has a value for each publish without an outcome
 	reply   string         // topic on which answers to Request arrive
 
 	mu       sync.Mutex
-	link     *link         // nil while there is no connection
+	conn     *connection   // nil while there is no connection
 	up       chan struct{} // closed while there is one, or when the client has ended
 	ended    bool
 	lastErr  error // why there is no connection
@@ -34,7 +36,7 @@ type Client struct {
 	received map[uint16]struct{}    // incoming QoS 2 messages that are handled, until their PUBREL
 	requests map[string]chan Message
 	asked    uint64
-	replying *link // the connection on which the reply topic is subscribed
+	replying *connection // the connection on which the reply topic is subscribed
 }
 
 // New checks the options. Nothing is sent before Run.
@@ -44,11 +46,11 @@ func New(o Options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		o: o, events: newEvents(o.Counters), seldom: o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second}), slots: make(chan struct{}, o.MaxPending), up: make(chan struct{}),
+		o: o, events: newEvents(o.Counters), sampled: o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second}), slots: make(chan struct{}, o.MaxPending), up: make(chan struct{}),
 		waiting: map[uint16]chan answer{}, received: map[uint16]struct{}{}, requests: map[string]chan Message{},
 		reply: "reply/" + o.ClientID + "/" + rand.Text()[:8],
 	}
-	c.out.inflight = map[uint16]*flight{}
+	c.out.inflight = map[uint16]*outgoing{}
 	for _, s := range o.Servers {
 		parsed, err := parseServer(s)
 		if err != nil {
@@ -59,8 +61,8 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// Run keeps the client connected until ctx ends, then says goodbye to the broker (so that the will is not published)
-// and returns nil. It returns an error only when Options.Attempts are used up. Call it once.
+// Run keeps the client connected until ctx ends. Then it sends DISCONNECT, so that the will is not published, and returns
+// nil. It returns an error only after Options.Attempts failures. It is called once.
 func (c *Client) Run(ctx context.Context) error {
 	dispatched := make(chan struct{})
 	go func() {
@@ -104,7 +106,7 @@ func (c *Client) keepConnected(ctx context.Context) error {
 // Reconnect ends the connection, if there is one, for the given reason. Run makes another.
 func (c *Client) Reconnect(why error) {
 	c.mu.Lock()
-	l := c.link
+	l := c.conn
 	c.mu.Unlock()
 	if l != nil {
 		l.fail(why)
@@ -117,15 +119,15 @@ func (c *Client) setError(err error) {
 	c.lastErr = err
 }
 
-// Connected says whether there is a connection at the moment.
+// Connected reports whether there is a connection.
 func (c *Client) Connected() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.link != nil
+	return c.conn != nil
 }
 
-// Publish sends m and waits for its end: for QoS 0 that it was written, else the broker's acknowledgement. It waits
-// for a connection and for room as long as ctx allows. A refusal is a *Refused.
+// Publish sends m and waits for the outcome: that it was written, at QoS 0, or the broker's acknowledgement. Until ctx ends
+// it waits for a connection, and for room among the publishes without an outcome. A refusal is a *Refused.
 func (c *Client) Publish(ctx context.Context, m Message) error {
 	if err := m.check(); err != nil {
 		return err
@@ -154,9 +156,9 @@ func (c *Client) Publish(ctx context.Context, m Message) error {
 	}
 }
 
-// PublishAsync sends m after everything published before it and never blocks. done is called exactly once, perhaps
-// before PublishAsync returns, with what Publish would have returned; calls for QoS 1 come in the order of the
-// publishes unless the broker answers in another. done must not block; nil is allowed.
+// PublishAsync sends m after everything published before it. It never blocks. done is called once, perhaps before
+// PublishAsync returns, with what Publish would return; for QoS 1 in the order of the publishes if the broker
+// acknowledges them in that order. done must not block; nil is allowed.
 func (c *Client) PublishAsync(m Message, done func(error)) {
 	if done == nil {
 		done = func(error) {}
@@ -176,8 +178,7 @@ func (c *Client) PublishAsync(m Message, done func(error)) {
 	}
 }
 
-// enqueue hands m to the writer; the caller holds a slot. When it returns an error, done is not called and the slot is
-// free again.
+// enqueue gives m to the writer. The caller has taken a slot. After an error the slot is free, and done is not called.
 func (c *Client) enqueue(m Message, done func(error)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,10 +186,10 @@ func (c *Client) enqueue(m Message, done func(error)) error {
 	switch {
 	case c.ended:
 		err = ErrClosed
-	case c.link == nil:
+	case c.conn == nil:
 		err = ErrNotConnected
 	default:
-		err = c.link.accepts(m)
+		err = c.conn.accepts(m)
 	}
 	if err != nil {
 		<-c.slots
@@ -200,7 +201,7 @@ func (c *Client) enqueue(m Message, done func(error)) error {
 		c.o.Counters.Pending.Add(-1)
 		done(err)
 	})
-	c.link.wakeWriter()
+	c.conn.wakeWriter()
 	return nil
 }
 
@@ -227,17 +228,17 @@ func (c *Client) waitUp(ctx context.Context) error {
 	return nil
 }
 
-// end settles everything that still waits.
+// end fails every publish that has no outcome.
 func (c *Client) end() {
 	c.mu.Lock()
 	c.ended = true
-	if c.link == nil {
+	if c.conn == nil {
 		closeOnce(c.up)
 	}
 	lost := c.out.clear()
 	c.mu.Unlock()
-	for _, f := range lost {
-		f.done(ErrClosed)
+	for _, p := range lost {
+		p.done(ErrClosed)
 	}
 }
 
@@ -249,30 +250,30 @@ func closeOnce(ch chan struct{}) {
 	}
 }
 
-// flight is one outgoing publish on its way.
-type flight struct {
+// outgoing is a publish without an outcome.
+type outgoing struct {
 	m        Message
 	id       uint16 // 0 until sent, and for QoS 0
 	order    uint64
 	again    bool // sent before: DUP
-	released bool // QoS 2: PUBREC came, PUBREL went
+	released bool // QoS 2: PUBREC has come, and PUBREL was sent
 	done     func(error)
 }
 
-// outbox holds the publishes without outcome. Client.mu guards it.
+// outbox has the publishes without an outcome. Client.mu guards it.
 type outbox struct {
-	queue    []*flight // not yet sent on this connection
-	inflight map[uint16]*flight
+	queue    []*outgoing // not yet sent on this connection
+	inflight map[uint16]*outgoing
 	lastID   uint16
 	order    uint64
 }
 
 func (o *outbox) add(m Message, done func(error)) {
 	o.order++
-	o.queue = append(o.queue, &flight{m: m, order: o.order, done: done})
+	o.queue = append(o.queue, &outgoing{m: m, order: o.order, done: done})
 }
 
-func (o *outbox) pop() *flight {
+func (o *outbox) pop() *outgoing {
 	f := o.queue[0]
 	o.queue[0] = nil
 	o.queue = o.queue[1:]
@@ -280,7 +281,7 @@ func (o *outbox) pop() *flight {
 }
 
 // clear empties the outbox and returns what was in it, oldest first.
-func (o *outbox) clear() []*flight {
+func (o *outbox) clear() []*outgoing {
 	o.rewind()
 	all := o.queue
 	o.queue = nil
@@ -288,31 +289,22 @@ func (o *outbox) clear() []*flight {
 	return all
 }
 
-func (o *outbox) sent() []*flight {
-	all := make([]*flight, 0, len(o.inflight))
-	for _, f := range o.inflight {
-		all = append(all, f)
-	}
-	slices.SortFunc(all, func(a, b *flight) int { return int(a.order) - int(b.order) })
-	return all
-}
-
-// rewind puts what was sent on an earlier connection of the same session back to the front of the queue, in order.
-// What an earlier rewind put there and nobody sent since is in both places, and stays once.
+// rewind puts what was sent over an earlier connection of the same session back to the front of the queue, in order. What
+// an earlier rewind has put there and was not sent since is in both places, and stays once.
 func (o *outbox) rewind() {
-	again := o.sent()
-	for _, f := range again {
-		f.again = true
+	again := slices.SortedFunc(maps.Values(o.inflight), func(a, b *outgoing) int { return cmp.Compare(a.order, b.order) })
+	for _, p := range again {
+		p.again = true
 	}
-	for _, f := range o.queue {
-		if f.id == 0 || o.inflight[f.id] != f {
-			again = append(again, f)
+	for _, p := range o.queue {
+		if p.id == 0 || o.inflight[p.id] != p {
+			again = append(again, p)
 		}
 	}
 	o.queue = again
 }
 
-// take returns a free packet identifier; used says which others are taken. It returns 0 when all are.
+// take returns a free packet identifier, which is none that is used elsewhere; 0: there is none.
 func (o *outbox) take(used func(uint16) bool) uint16 {
 	for range 65535 {
 		o.lastID++
@@ -337,18 +329,18 @@ const (
 
 type event struct {
 	kind    eventKind
-	link    *link
+	conn    *connection
 	present bool
 	message Message
 	id      uint16
 	err     error
 }
 
-// maxWaiting bounds the QoS 0 messages that wait for OnMessage. Those of QoS 1 and 2 are bounded by ReceiveMaximum.
+// maxWaiting bounds the QoS 0 messages that wait for OnMessage. ReceiveMaximum bounds those of QoS 1 and 2.
 const maxWaiting = 4096
 
-// events is the queue between the reader and the one goroutine of the callbacks. The reader must never wait for a
-// callback: a callback that publishes waits for an acknowledgement that only the reader can bring.
+// events is the queue between the reader and the goroutine that calls the callbacks. The reader must not wait for a
+// callback: one that publishes waits for an acknowledgement, which the reader has to read.
 type events struct {
 	count *Counters
 
@@ -365,7 +357,7 @@ func newEvents(count *Counters) *events {
 	return e
 }
 
-// push reports false when a QoS 0 message found no room.
+// push reports false if it has dropped a QoS 0 message for want of room.
 func (e *events) push(ev event) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -408,8 +400,8 @@ func (e *events) close() {
 	e.more.Signal()
 }
 
-// dispatch calls the callbacks, one after the other. Messages of a connection that has ended are dropped: they were
-// not acknowledged, so a session brings them again, and without one the next subscription tells what holds now.
+// dispatch calls the callbacks, one after the other. Messages of a connection that has ended are dropped. They were not
+// acknowledged: a session delivers them again, and without one the next subscription gets what is retained by then.
 func (c *Client) dispatch() {
 	for {
 		ev, ok := c.events.pop()
@@ -420,13 +412,13 @@ func (c *Client) dispatch() {
 		case connected:
 			c.onConnect(ev)
 		case message:
-			if ev.link.alive() {
+			if ev.conn.alive() {
 				c.o.OnMessage(ev.message)
-				ev.link.acknowledge(ev.message.QoS, ev.id)
+				ev.conn.acknowledge(ev.message.QoS, ev.id)
 			}
 		case disconnected:
 			if c.o.OnDisconnect != nil {
-				c.o.OnDisconnect(ev.link.err)
+				c.o.OnDisconnect(ev.conn.err)
 			}
 		case failed:
 			if c.o.OnConnectError != nil {
@@ -437,10 +429,10 @@ func (c *Client) dispatch() {
 }
 
 func (c *Client) onConnect(ev event) {
-	ctx := ev.link.ctx
+	ctx := ev.conn.ctx
 	if len(c.o.Subscriptions) > 0 {
 		if err := c.Subscribe(ctx, c.o.Subscriptions...); err != nil {
-			ev.link.fail(err)
+			ev.conn.fail(err)
 			return
 		}
 	}
@@ -448,46 +440,29 @@ func (c *Client) onConnect(ev event) {
 		return
 	}
 	if err := c.o.OnConnect(ctx, ev.present); err != nil {
-		ev.link.fail(err)
+		ev.conn.fail(err)
 	}
 }
 
-// answer is what SUBACK or UNSUBACK said.
+// answer is a SUBACK or UNSUBACK.
 type answer struct {
 	codes  []byte
 	reason string
 	err    error
 }
 
-// Subscribe waits until the broker has granted all subscriptions. The first that it didn't is returned as *Refused. A
-// subscription lives as long as the broker's session: without one, subscribe in OnConnect or use
-// Options.Subscriptions. Subscriptions with different IDs go in requests of their own.
+// Subscribe waits until the broker has granted all subscriptions. If it refuses some, the first of these is returned as a
+// *Refused. Subscriptions end with the broker's session: without one, subscribe in OnConnect or use Options.Subscriptions.
 func (c *Client) Subscribe(ctx context.Context, subs ...Subscription) error {
-	for _, s := range subs {
+	if len(subs) == 0 {
+		return nil
+	}
+	p := &packets.Subscribe{Properties: &packets.Properties{}}
+	filters := make([]string, len(subs))
+	for i, s := range subs {
 		if err := s.check(); err != nil {
 			return err
 		}
-	}
-	for len(subs) > 0 {
-		n := 1
-		for n < len(subs) && subs[n].ID == subs[0].ID {
-			n++
-		}
-		if err := c.subscribe(ctx, subs[:n]); err != nil {
-			return err
-		}
-		subs = subs[n:]
-	}
-	return nil
-}
-
-func (c *Client) subscribe(ctx context.Context, subs []Subscription) error {
-	p := &packets.Subscribe{Properties: &packets.Properties{}}
-	if id := subs[0].ID; id > 0 {
-		p.Properties.SubscriptionIdentifier = &id
-	}
-	filters := make([]string, len(subs))
-	for i, s := range subs {
 		filters[i] = s.Filter
 		p.Subscriptions = append(p.Subscriptions, packets.SubOptions{
 			Topic: s.Filter, QoS: s.QoS, NoLocal: s.NoLocal, RetainAsPublished: s.RetainAsPublished, RetainHandling: s.RetainHandling,
@@ -496,7 +471,7 @@ func (c *Client) subscribe(ctx context.Context, subs []Subscription) error {
 	return c.ask(ctx, "subscribe to", filters, p, func(id uint16) { p.PacketID = id })
 }
 
-// Unsubscribe waits until the broker has taken the subscriptions away.
+// Unsubscribe waits until the broker has removed the subscriptions.
 func (c *Client) Unsubscribe(ctx context.Context, filters ...string) error {
 	if len(filters) == 0 {
 		return nil
@@ -512,7 +487,7 @@ func (c *Client) ask(ctx context.Context, op string, filters []string, p packet,
 	}
 	ch := make(chan answer, 1)
 	c.mu.Lock()
-	if c.link == nil {
+	if c.conn == nil {
 		c.mu.Unlock()
 		return ErrNotConnected
 	}
@@ -523,8 +498,8 @@ func (c *Client) ask(ctx context.Context, op string, filters []string, p packet,
 	}
 	setID(id)
 	c.waiting[id] = ch
-	c.link.control = append(c.link.control, p)
-	c.link.wakeWriter()
+	c.conn.control = append(c.conn.control, p)
+	c.conn.wakeWriter()
 	c.mu.Unlock()
 	select {
 	case a := <-ch:
@@ -550,8 +525,7 @@ func (a answer) check(op string, filters []string) error {
 }
 
 // Request publishes m and waits for the answer to it: the first message with the same correlation data on a response
-// topic of this client's own. m.ResponseTopic and m.Correlation are set by Request. Without a deadline in ctx it waits
-// for ever when nobody answers.
+// topic of this client's own. Request sets m.ResponseTopic and m.Correlation. If nobody answers it waits until ctx ends.
 func (c *Client) Request(ctx context.Context, m Message) (Message, error) {
 	if err := c.subscribeReply(ctx); err != nil {
 		return Message{}, err
@@ -585,7 +559,7 @@ func (c *Client) subscribeReply(ctx context.Context) error {
 		return err
 	}
 	c.mu.Lock()
-	l := c.link
+	l := c.conn
 	subscribed := l != nil && c.replying == l
 	c.mu.Unlock()
 	if subscribed {
@@ -596,14 +570,14 @@ func (c *Client) subscribeReply(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.link == l {
+	if c.conn == l {
 		c.replying = l
 	}
 	return nil
 }
 
-// answered takes a message that answers a Request.
-func (c *Client) answered(m Message) bool {
+// takeAnswer reports whether a message was sent to the reply topic, and gives it to the Request that it answers.
+func (c *Client) takeAnswer(m Message) bool {
 	if m.Topic != c.reply {
 		return false
 	}

@@ -55,7 +55,7 @@ func TestConnectCarriesTheOptions(t *testing.T) {
 	start(t, b, func(o *Options) {
 		o.Servers = []string{"mqtt://ann:secret@" + b.l.Addr().String()}
 		o.CleanStart, o.SessionExpiry, o.KeepAlive, o.ReceiveMaximum = false, 90*time.Second, 7*time.Second, 11
-		o.Will, o.WillDelay = &Message{Topic: "will", Payload: []byte("gone"), QoS: 1, Retain: true}, 3*time.Second
+		o.Will = &Message{Topic: "will", Payload: []byte("gone"), QoS: 1, Retain: true}
 	})
 	p := b.accept(packets.Connack{}).connect
 	require.Equal(t, "c1", p.ClientID)
@@ -68,7 +68,6 @@ func TestConnectCarriesTheOptions(t *testing.T) {
 	require.Equal(t, "will", p.WillTopic)
 	require.Equal(t, "gone", string(p.WillMessage))
 	require.True(t, p.WillRetain)
-	require.EqualValues(t, 3, *p.WillProperties.WillDelayInterval)
 }
 
 func TestPublishWaitsForTheAcknowledgement(t *testing.T) {
@@ -221,13 +220,12 @@ func TestIncomingInOrderAndAcknowledgedAfterTheHandler(t *testing.T) {
 	proceed := make(chan struct{})
 	got := make(chan string, 10)
 	start(t, b, func(o *Options) {
-		o.Subscriptions = []Subscription{{Filter: "x/#", QoS: 2, ID: 5}, {Filter: "y", QoS: 1, ID: 5}}
+		o.Subscriptions = []Subscription{{Filter: "x/#", QoS: 2}, {Filter: "y", QoS: 1}}
 		o.OnMessage = func(m Message) { <-proceed; got <- string(m.Payload) }
 	})
 	conn := b.accept(packets.Connack{})
 	sub := conn.grant()
 	require.Len(t, sub.Subscriptions, 2)
-	require.Equal(t, 5, *sub.Properties.SubscriptionIdentifier)
 	conn.publish("x/1", "one", 1, 100)
 	conn.publish("x/1", "two", 2, 101)
 	conn.publish("x/1", "three", 0, 0)

@@ -15,8 +15,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// link is one connection, from CONNACK to its end.
-type link struct {
+// connection is one connection, from CONNACK to its end.
+type connection struct {
 	c         *Client
 	conn      *patientConn
 	r         *bufio.Reader
@@ -34,7 +34,7 @@ type link struct {
 	// guarded by Client.mu
 	control []packet // acknowledgements and requests, written before publishes
 	quota   int      // how many more QoS 1 and 2 publishes the broker takes now
-	leaving bool     // say goodbye when all is written
+	leaving bool     // DISCONNECT is written after all that is queued
 
 	// unacked counts QoS 1 and 2 messages that the broker has sent and we have not acknowledged. Guarded by Client.mu.
 	unacked int
@@ -43,7 +43,7 @@ type link struct {
 // errWasUp marks the end of a connection that had been made, as opposed to one that could not be made.
 var errWasUp = errors.New("connection ended")
 
-// connectOnce makes one connection, serves it to its end and says why it ended.
+// connectOnce makes a connection, serves it to its end, and returns why it ended.
 func (c *Client) connectOnce(ctx context.Context, s server) error {
 	l, present, err := c.connect(ctx, s)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Client) connectOnce(ctx context.Context, s server) error {
 }
 
 // connect dials and exchanges CONNECT and CONNACK.
-func (c *Client) connect(ctx context.Context, s server) (*link, bool, error) {
+func (c *Client) connect(ctx context.Context, s server) (*connection, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.ConnectTimeout)
 	defer cancel()
 	raw, err := dial(ctx, c.o, s)
@@ -75,7 +75,7 @@ func (c *Client) connect(ctx context.Context, s server) (*link, bool, error) {
 		_ = raw.Close()
 		return nil, false, fmt.Errorf("connect to %s: %w", s, c.o.explain(err, s))
 	}
-	return c.newLink(conn, r, ack), ack.SessionPresent, nil
+	return c.newConnection(conn, r, ack), ack.SessionPresent, nil
 }
 
 func (c *Client) handshake(conn net.Conn, r *bufio.Reader, s server) (*packets.Connack, error) {
@@ -86,7 +86,7 @@ func (c *Client) handshake(conn net.Conn, r *bufio.Reader, s server) (*packets.C
 	if _, err := hello.WriteTo(conn); err != nil {
 		return nil, err
 	}
-	cp, err := readPacket(r, c.o.MaxPacket)
+	cp, err := readPacket(r, maxPacket)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoAnswer, err)
 	}
@@ -100,9 +100,9 @@ func (c *Client) handshake(conn net.Conn, r *bufio.Reader, s server) (*packets.C
 	return ack, nil
 }
 
-func (c *Client) newLink(conn *patientConn, r *bufio.Reader, ack *packets.Connack) *link {
+func (c *Client) newConnection(conn *patientConn, r *bufio.Reader, ack *packets.Connack) *connection {
 	p := ack.Properties
-	l := &link{
+	l := &connection{
 		c: c, conn: conn, r: r, keepAlive: c.o.KeepAlive, maxQoS: 2, quota: 65535,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
@@ -124,31 +124,31 @@ func (c *Client) newLink(conn *patientConn, r *bufio.Reader, ack *packets.Connac
 }
 
 // begin makes l the client's connection.
-func (c *Client) begin(l *link, present bool) {
+func (c *Client) begin(l *connection, present bool) {
 	c.mu.Lock()
-	var lost []*flight
+	var lost []*outgoing
 	if present {
 		c.out.rewind()
 	} else {
 		lost = c.out.clear()
 		clear(c.received)
 	}
-	c.link, c.lastErr = l, nil
+	c.conn, c.lastErr = l, nil
 	closeOnce(c.up)
 	c.mu.Unlock()
 	for _, f := range lost {
 		f.done(ErrConnectionLost)
 	}
 	l.wakeWriter()
-	c.events.push(event{kind: connected, link: l, present: present})
+	c.events.push(event{kind: connected, conn: l, present: present})
 }
 
-// lose takes the connection away again. Publishes wait for the next one only when there is a session to go on with.
-func (c *Client) lose(l *link) {
+// lose ends the client's connection. Publishes wait for the next one only if there is a session to continue.
+func (c *Client) lose(l *connection) {
 	c.mu.Lock()
-	c.link, c.lastErr, c.replying = nil, l.err, nil
+	c.conn, c.lastErr, c.replying = nil, l.err, nil
 	c.up = make(chan struct{})
-	var lost []*flight
+	var lost []*outgoing
 	if c.o.CleanStart || c.o.SessionExpiry == 0 {
 		lost = c.out.clear()
 	}
@@ -161,11 +161,11 @@ func (c *Client) lose(l *link) {
 	for _, ch := range waiting {
 		ch <- answer{err: ErrConnectionLost}
 	}
-	c.events.push(event{kind: disconnected, link: l})
+	c.events.push(event{kind: disconnected, conn: l})
 }
 
 // serve owns the goroutines of the connection and returns when all have ended.
-func (l *link) serve(ctx context.Context) {
+func (l *connection) serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(l.read)
 	wg.Go(l.write)
@@ -178,7 +178,7 @@ func (l *link) serve(ctx context.Context) {
 }
 
 // leave writes what is queued and DISCONNECT, for at most a second.
-func (l *link) leave() {
+func (l *connection) leave() {
 	l.c.mu.Lock()
 	l.leaving = true
 	l.c.mu.Unlock()
@@ -190,7 +190,7 @@ func (l *link) leave() {
 	}
 }
 
-func (l *link) fail(err error) {
+func (l *connection) fail(err error) {
 	l.once.Do(func() {
 		l.err = err
 		l.cancel()
@@ -199,7 +199,7 @@ func (l *link) fail(err error) {
 	})
 }
 
-func (l *link) alive() bool {
+func (l *connection) alive() bool {
 	select {
 	case <-l.done:
 		return false
@@ -208,15 +208,15 @@ func (l *link) alive() bool {
 	}
 }
 
-func (l *link) wakeWriter() {
+func (l *connection) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-// accepts refuses what the broker has said it doesn't take.
-func (l *link) accepts(m Message) error {
+// accepts returns an error for what the broker has said it doesn't accept.
+func (l *connection) accepts(m Message) error {
 	if m.QoS > l.maxQoS {
 		return &Refused{Op: "publish to", Topic: m.Topic, Code: 0x9B, Reason: fmt.Sprintf("the broker takes QoS %d at most", l.maxQoS)}
 	}
@@ -234,9 +234,9 @@ func (l *link) accepts(m Message) error {
 }
 
 // read is the only goroutine that reads from the connection.
-func (l *link) read() {
+func (l *connection) read() {
 	for {
-		cp, err := readPacket(l.r, l.c.o.MaxPacket)
+		cp, err := readPacket(l.r, maxPacket)
 		if err == nil {
 			err = l.handle(cp)
 		}
@@ -247,7 +247,7 @@ func (l *link) read() {
 	}
 }
 
-func (l *link) explain(err error) error {
+func (l *connection) explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("the broker was silent for one and a half keep-alives (%s): %w", l.keepAlive, err)
@@ -257,7 +257,7 @@ func (l *link) explain(err error) error {
 	return err
 }
 
-func (l *link) handle(cp *packets.ControlPacket) error {
+func (l *connection) handle(cp *packets.ControlPacket) error {
 	switch p := cp.Content.(type) {
 	case *packets.Publish:
 		return l.publish(p)
@@ -283,7 +283,7 @@ func (l *link) handle(cp *packets.ControlPacket) error {
 }
 
 func disconnectError(p *packets.Disconnect, clientID string) error {
-	err := errors.New("the broker disconnected us: " + said(p.ReasonCode, p.Properties.ReasonString))
+	err := errors.New("the broker disconnected us: " + describe(p.ReasonCode, p.Properties.ReasonString))
 	if p.ReasonCode == packets.DisconnectSessionTakenOver {
 		err = fmt.Errorf("%w: another client uses the client id %q: give each its own", err, clientID)
 	}
@@ -291,7 +291,7 @@ func disconnectError(p *packets.Disconnect, clientID string) error {
 }
 
 // publish queues an incoming message for OnMessage.
-func (l *link) publish(p *packets.Publish) error {
+func (l *connection) publish(p *packets.Publish) error {
 	if p.Topic == "" {
 		return errors.New("mqtt: publish without a topic from the broker (no topic alias was offered)")
 	}
@@ -313,19 +313,19 @@ func (l *link) publish(p *packets.Publish) error {
 		return fmt.Errorf("mqtt: the broker sends more than the %d unacknowledged messages it was allowed", c.o.ReceiveMaximum)
 	}
 	m := fromPacket(p)
-	if c.answered(m) {
+	if c.takeAnswer(m) {
 		l.acknowledge(p.QoS, p.PacketID)
 		return nil
 	}
-	if !c.events.push(event{kind: message, link: l, message: m, id: p.PacketID}) {
-		c.seldom.Warn().Int64("dropped", c.o.Counters.Dropped.Load()).
+	if !c.events.push(event{kind: message, conn: l, message: m, id: p.PacketID}) {
+		c.sampled.Warn().Int64("dropped", c.o.Counters.Dropped.Load()).
 			Msg("QoS 0 messages are dropped: more come than are handled, and too many wait")
 	}
 	return nil
 }
 
-// acknowledge tells the broker that a message was handled.
-func (l *link) acknowledge(qos byte, id uint16) {
+// acknowledge sends PUBACK or PUBREC for a message that was handled.
+func (l *connection) acknowledge(qos byte, id uint16) {
 	if qos == 0 {
 		return
 	}
@@ -341,7 +341,7 @@ func (l *link) acknowledge(qos byte, id uint16) {
 	l.wakeWriter()
 }
 
-func (l *link) pubrel(p *packets.Pubrel) {
+func (l *connection) pubrel(p *packets.Pubrel) {
 	l.c.mu.Lock()
 	delete(l.c.received, p.PacketID)
 	l.control = append(l.control, &packets.Pubcomp{PacketID: p.PacketID, Properties: &packets.Properties{}})
@@ -349,7 +349,7 @@ func (l *link) pubrel(p *packets.Pubrel) {
 	l.wakeWriter()
 }
 
-func (l *link) pubrec(p *packets.Pubrec) {
+func (l *connection) pubrec(p *packets.Pubrec) {
 	if p.ReasonCode >= 0x80 {
 		l.finish(p.PacketID, p.ReasonCode, p.Properties.ReasonString)
 		return
@@ -366,8 +366,8 @@ func (l *link) pubrec(p *packets.Pubrec) {
 	l.wakeWriter()
 }
 
-// finish ends an outgoing publish with the broker's answer.
-func (l *link) finish(id uint16, code byte, reason string) {
+// finish ends a publish with the broker's answer.
+func (l *connection) finish(id uint16, code byte, reason string) {
 	l.c.mu.Lock()
 	f := l.c.out.inflight[id]
 	if f != nil {
@@ -386,8 +386,8 @@ func (l *link) finish(id uint16, code byte, reason string) {
 	f.done(nil)
 }
 
-// answer hands SUBACK and UNSUBACK to who waits.
-func (l *link) answer(id uint16, codes []byte, reason string) {
+// answer gives a SUBACK or UNSUBACK to the call that waits for it.
+func (l *connection) answer(id uint16, codes []byte, reason string) {
 	l.c.mu.Lock()
 	ch := l.c.waiting[id]
 	delete(l.c.waiting, id)
@@ -398,7 +398,7 @@ func (l *link) answer(id uint16, codes []byte, reason string) {
 }
 
 // write is the only goroutine that writes to the connection. It also keeps it alive.
-func (l *link) write() {
+func (l *connection) write() {
 	w := bufio.NewWriterSize(l.conn, 32<<10)
 	tick := time.NewTicker(l.keepAlive / 2)
 	defer tick.Stop()
@@ -411,14 +411,14 @@ func (l *link) write() {
 			}
 		}
 		if len(batch) > 0 && !last {
-			settle(written)
+			finishWritten(written)
 			continue
 		}
 		if err := w.Flush(); err != nil {
 			l.fail(err)
 			return
 		}
-		settle(written)
+		finishWritten(written)
 		if last {
 			l.fail(ErrClosed)
 			return
@@ -433,14 +433,14 @@ func (l *link) write() {
 	}
 }
 
-func settle(written []*flight) {
+func finishWritten(written []*outgoing) {
 	for _, f := range written {
 		f.done(nil)
 	}
 }
 
-// ping asks for a sign of life when one of the directions was silent since the last tick.
-func (l *link) ping() {
+// ping sends PINGREQ if nothing was sent, or nothing was received, since the last tick.
+func (l *connection) ping() {
 	quiet := time.Now().Add(-l.keepAlive / 2).UnixNano()
 	if l.conn.lastRead.Load() > quiet && l.conn.lastSent.Load() > quiet {
 		return
@@ -450,9 +450,9 @@ func (l *link) ping() {
 	l.control = append(l.control, packets.NewControlPacket(packets.PINGREQ))
 }
 
-// next takes a batch to write: everything of control, then publishes as far as the broker's window goes. written are
-// the QoS 0 publishes in it, which have their end with the writing. last says that DISCONNECT is in it.
-func (l *link) next() (batch []packet, written []*flight, last bool) {
+// next takes what to write: everything of control, then publishes within the broker's Receive Maximum. written are the
+// QoS 0 publishes among them, whose outcome is that they were written. last reports that DISCONNECT is among them.
+func (l *connection) next() (batch []packet, written []*outgoing, last bool) {
 	c := l.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -468,7 +468,7 @@ func (l *link) next() (batch []packet, written []*flight, last bool) {
 			}
 		}
 		c.out.pop()
-		batch = append(batch, l.departure(f))
+		batch = append(batch, l.packetFor(f))
 		if f.m.QoS == 0 {
 			written = append(written, f)
 		}
@@ -484,8 +484,8 @@ func (c *Client) idUsed(id uint16) bool {
 	return used
 }
 
-// departure is the packet with which f goes (on).
-func (l *link) departure(f *flight) packet {
+// packetFor is the next packet of a publish.
+func (l *connection) packetFor(f *outgoing) packet {
 	if f.m.QoS > 0 {
 		l.quota--
 		l.c.out.inflight[f.id] = f
@@ -496,7 +496,10 @@ func (l *link) departure(f *flight) packet {
 	return f.m.packet(f.id, f.again)
 }
 
-// packet is what the codec can put on the wire.
+// maxPacket is the size of the largest packet that is accepted.
+const maxPacket = 1 << 20
+
+// packet is a packet of the codec.
 type packet interface {
 	WriteTo(io.Writer) (int64, error)
 }
@@ -512,7 +515,7 @@ func readPacket(r *bufio.Reader, limit uint32) (*packets.ControlPacket, error) {
 		return nil, err
 	}
 	if size > limit {
-		return nil, fmt.Errorf("mqtt: the broker sent a packet of %d bytes, the limit is %d: raise MaxPacket", size, limit)
+		return nil, fmt.Errorf("mqtt: the broker sent a packet of %d bytes, the limit is %d", size, limit)
 	}
 	body := make([]byte, size)
 	if _, err := io.ReadFull(r, body); err != nil {
@@ -536,8 +539,8 @@ func readLength(r *bufio.Reader) (uint32, error) {
 	return 0, errors.New("mqtt: malformed packet length from the broker")
 }
 
-// decode turns a packet's body into its type. The codec slices by lengths found in the packet, so a panic in it is
-// taken for what it is: a malformed packet.
+// decode decodes a packet's body. The codec slices by lengths that are in the packet: if it panics, the packet is
+// malformed.
 func decode(first byte, body []byte) (cp *packets.ControlPacket, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -565,12 +568,13 @@ func (o Options) connectPacket(s server) (*packets.Connect, error) {
 		}
 		o.Password = secret
 	}
+	most := uint32(maxPacket)
 	p := &packets.Connect{
 		ProtocolName: "MQTT", ProtocolVersion: 5,
 		ClientID:   o.ClientID,
 		KeepAlive:  uint16(o.KeepAlive / time.Second),
 		CleanStart: o.CleanStart,
-		Properties: &packets.Properties{ReceiveMaximum: &o.ReceiveMaximum, MaximumPacketSize: &o.MaxPacket},
+		Properties: &packets.Properties{ReceiveMaximum: &o.ReceiveMaximum, MaximumPacketSize: &most},
 	}
 	if o.SessionExpiry > 0 {
 		p.Properties.SessionExpiryInterval = seconds(o.SessionExpiry)
@@ -589,9 +593,6 @@ func (o Options) connectPacket(s server) (*packets.Connect, error) {
 	if w := o.Will; w != nil {
 		p.WillFlag, p.WillTopic, p.WillMessage, p.WillQOS, p.WillRetain = true, w.Topic, w.Payload, w.QoS, w.Retain
 		p.WillProperties = &packets.Properties{}
-		if o.WillDelay > 0 {
-			p.WillProperties.WillDelayInterval = seconds(o.WillDelay)
-		}
 	}
 	return p, nil
 }
@@ -631,9 +632,6 @@ func fromPacket(p *packets.Publish) Message {
 	}
 	if e := p.Properties.MessageExpiry; e != nil {
 		m.Expiry = time.Duration(*e) * time.Second
-	}
-	if id := p.Properties.SubscriptionIdentifier; id != nil {
-		m.SubscriptionIDs = []int{*id}
 	}
 	for _, u := range p.Properties.User {
 		m.User = append(m.User, UserProperty(u))

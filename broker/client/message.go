@@ -17,16 +17,15 @@ type Message struct {
 	Payload []byte
 	QoS     byte
 	Retain  bool // outgoing: keep it on the broker; incoming: the same as Retained
-	// Retained says of an incoming message that the broker had kept it from before the subscription.
+	// Retained says that an incoming message is older than the subscription: the broker had retained it.
 	Retained bool
 
-	ContentType     string
-	ResponseTopic   string
-	Correlation     []byte
-	Text            bool          // the payload is UTF-8 text
-	Expiry          time.Duration // whole seconds on the wire, rounded up; 0 never expires
-	User            []UserProperty
-	SubscriptionIDs []int // incoming only
+	ContentType   string
+	ResponseTopic string
+	Correlation   []byte
+	Text          bool          // the payload is UTF-8 text
+	Expiry        time.Duration // whole seconds on the wire, rounded up; 0 never expires
+	User          []UserProperty
 }
 
 // Property returns the value of the first user property called key, or "".
@@ -39,7 +38,7 @@ func (m Message) Property(key string) string {
 	return ""
 }
 
-// check refuses locally what no broker may accept, so that one wrong message never costs the connection.
+// check refuses what no broker may accept: a broker would end the connection for it.
 func (m Message) check() error {
 	switch {
 	case m.Topic == "":
@@ -69,7 +68,6 @@ func validText(s string) bool {
 type Subscription struct {
 	Filter            string
 	QoS               byte
-	ID                int  // 1..268435455; 0 none
 	NoLocal           bool // not what this client publishes itself
 	RetainAsPublished bool
 	RetainHandling    byte // 0 send retained, 1 only for a new subscription, 2 never
@@ -86,7 +84,7 @@ var (
 	ErrClosed = errors.New("mqtt: the client has been stopped")
 )
 
-// Refused is the broker's no to a CONNECT, PUBLISH, SUBSCRIBE or UNSUBSCRIBE.
+// Refused is the broker's refusal of a CONNECT, PUBLISH, SUBSCRIBE or UNSUBSCRIBE.
 type Refused struct {
 	Op     string // "connect", "publish to", "subscribe to", "unsubscribe from"
 	Topic  string
@@ -103,11 +101,11 @@ func (r *Refused) Error() string {
 	if what, why, ok := strings.Cut(reason, ": "); ok && strings.HasSuffix("/"+r.Topic, "/"+what) {
 		reason = why
 	}
-	return s + " refused: " + said(r.Code, reason)
+	return s + " refused: " + describe(r.Code, reason)
 }
 
-// said is a reason code and the broker's words, which may say the code's over again.
-func said(code byte, reason string) string {
+// describe makes a text of a reason code and a reason string, which may begin with the code's name.
+func describe(code byte, reason string) string {
 	text := CodeText(code)
 	switch {
 	case reason == "":

@@ -15,8 +15,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Backoff is the wait between attempts to connect: it doubles from Min to Max, and up to half of it is left to chance,
-// so that a thousand clients don't come back in the same instant.
+// Backoff is the wait between attempts to connect: it doubles from Min to Max, less a random part of up to half of it, so
+// that a thousand clients don't connect at the same moment.
 type Backoff struct{ Min, Max time.Duration }
 
 func (b Backoff) wait(attempt int) time.Duration {
@@ -27,11 +27,11 @@ func (b Backoff) wait(attempt int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/2+1))
 }
 
-// Counters are figures of a client's own queues.
+// Counters are the state of a client's queues.
 type Counters struct {
-	Pending atomic.Int64 // publishes that have no outcome yet, now
-	Waiting atomic.Int64 // messages and other events that wait for their callback, now
-	Dropped atomic.Int64 // incoming QoS 0 messages, because too many waited
+	Pending atomic.Int64 // publishes without an outcome
+	Waiting atomic.Int64 // messages and other events that wait for their callback
+	Dropped atomic.Int64 // incoming QoS 0 messages that were dropped, since the start
 }
 
 // Options configure a Client. The zero value of everything but Servers and ClientID is usable.
@@ -49,15 +49,13 @@ type Options struct {
 	CleanStart     bool          // forget the broker's session at every connect
 	SessionExpiry  time.Duration // how long the broker keeps the session after a disconnect
 	Will           *Message
-	WillDelay      time.Duration
 	ReceiveMaximum uint16 // incoming QoS 1 and 2 messages waiting for OnMessage; default 256
-	MaxPacket      uint32 // largest packet taken; default 1 MiB
-	MaxPending     int    // outgoing publishes waiting for their end; default 4096
+	MaxPending     int    // publishes without an outcome; default 4096
 
-	Counters *Counters // what is counted here; clients may share one. Default: nobody reads them
+	Counters *Counters // clients may share them; default: the client's own
 
-	// Subscriptions are made at every connect, before OnConnect. A Publish from elsewhere may go before them: who needs
-	// to see its effect waits for OnConnect.
+	// Subscriptions are made at every connect, before OnConnect. A Publish may be sent before them: to receive what
+	// follows from it, wait for OnConnect.
 	Subscriptions []Subscription
 
 	// The callbacks are called one after the other from one goroutine, never concurrently: OnConnect, the messages in
@@ -82,7 +80,6 @@ type Options struct {
 func (o Options) withDefaults() (Options, error) {
 	orDefault(&o.KeepAlive, 30*time.Second)
 	orDefault(&o.ReceiveMaximum, 256)
-	orDefault(&o.MaxPacket, 1<<20)
 	orDefault(&o.MaxPending, 4096)
 	orDefault(&o.Backoff.Min, 500*time.Millisecond)
 	orDefault(&o.Backoff.Max, max(30*time.Second, o.Backoff.Min))
@@ -146,8 +143,6 @@ func (s Subscription) check() error {
 		return fmt.Errorf("mqtt: %q is no topic filter", s.Filter)
 	case s.QoS > 2 || s.RetainHandling > 2:
 		return fmt.Errorf("mqtt: subscribe to %s: QoS and retain handling are 0, 1 or 2", s.Filter)
-	case s.ID < 0 || s.ID > 268435455:
-		return fmt.Errorf("mqtt: subscribe to %s: subscription identifier %d is out of range", s.Filter, s.ID)
 	}
 	return nil
 }
