@@ -1,14 +1,3 @@
-// Package broker is the MQTT broker that the hub and the core embed: one package,
-// the same behaviour on both sides.
-//
-// The protocol library gives the codec. Everything between a client's CONNECT and a
-// subscriber's socket is done here: a packet's form, who it is, rights, the tree's
-// say on what is below v1/, acknowledging what was stored, routing, retained
-// messages, wills, and sessions (package session).
-//
-// The broker never decides what a topic of the tree means, never stores one, and
-// lets no type of the protocol library out. Nothing that a client sends may stop
-// the process, and no client can make another wait.
 package broker
 
 import (
@@ -25,23 +14,20 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// Tree is what is below v1/.
+// Tree owns the topics below v1/: it decides what a publish means, stores it, and gives what is retained.
 type Tree interface {
-	// Publish takes a client's message, which the sender has the right to publish. It
-	// must not wait for a commit. It calls done exactly once, from any goroutine,
-	// also before it returns: nil when the message is stored, and a *resource.Error
-	// when it is refused.
+	// Publish handles a client's message, which its publisher has the right to publish. It must not wait for a
+	// commit. It calls done exactly once, from any goroutine, perhaps before it returns: with nil when the message is
+	// stored, and with a *resource.Error when it is refused.
 	Publish(m Message, done func(error))
-	// Retained goes through the retained topics that match a filter. Each call of
-	// what it returns gives at most max of them with their values as of the call, and
-	// none at the end. To a call a value must not be visible before Broker.Publish has
-	// returned that was called with it, and no call may go by a value that is being
-	// published: such a call waits.
-	// It may be called from any goroutine, and takes whatever locks it likes.
+	// Retained returns an iterator over the retained topics that match a filter. Each call of the iterator returns at
+	// most max messages with their values at the time of the call, and none at the end. It must not return a value
+	// before Broker.Publish was called with that value and has returned; while a value is being published, it waits.
+	// Both may be called from any goroutine, and may take locks.
 	Retained(filter string) func(max int) []Message
 }
 
-// Presence is told of connections. For one client the calls come in order: a
+// Presence is notified of connections. For one client the calls come in order: a
 // takeover is Disconnected and then Connected. They must not block.
 type Presence interface {
 	Connected(Identity)
@@ -53,9 +39,9 @@ type Presence interface {
 type Broker struct {
 	opts            Options
 	log             zerolog.Logger
-	sampledLog      zerolog.Logger // for what a client can cause any number of
-	queueFullLog    zerolog.Logger // for sessions without room, which no other flood may hide
-	signInLog       zerolog.Logger // for HTTP requests whose sender isn't let in, the same
+	sampledLog      zerolog.Logger // for events that a client can cause any number of
+	queueFullLog    zerolog.Logger // for full session queues, sampled apart so that no other flood hides them
+	signInLog       zerolog.Logger // for HTTP requests that are refused, sampled apart as well
 	auth            *authenticator
 	acl             *acl
 	router          *router
@@ -63,9 +49,9 @@ type Broker struct {
 	pendingRetained pendingRetained
 	began           time.Time
 	loads           sysLoads
-	lost            []*will // of sessions that ended with the process before this one
+	lost            []*will // of sessions that ended with the previous process; to be published by Serve
 	store           *store  // nil: nothing outlives the process
-	treeBacklog     backlog // of the tree
+	treeBacklog     backlog // bytes of large messages that the tree has not answered yet
 	clients         clients
 	metrics         *metrics
 	neighbour       neighbour
@@ -79,19 +65,19 @@ type Broker struct {
 		count session.Counters
 	}
 	listeners []*listener
-	order     stripes  // of a retained topic's store and routing
-	told      stripes  // of a client's presence
-	present   sync.Map // client id → the *conn that presence was told of last
+	order     stripes  // by topic: retained messages are stored, routed and kept in one order
+	presence  stripes  // by client id: calls of Presence come in order
+	present   sync.Map // client id → the *conn that Presence knows of
 
 	connections sync.WaitGroup
 	number      atomic.Uint64
 	closeOnce   sync.Once
 	closed      chan struct{}
-	sweeps      time.Duration // how often what has expired is forgotten
+	sweeps      time.Duration // how often expired retained messages are deleted
 }
 
-// New makes a broker and binds its listeners. Serve has to be called for it to
-// take connections, or Close to let go of the listeners.
+// New makes a broker and binds its listeners. Serve accepts connections; without Serve, Close
+// releases the listeners.
 func New(opts Options) (*Broker, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
@@ -132,7 +118,7 @@ func sampled(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 }
 
-// Serve takes connections until ctx is done or Close is called, and returns when
+// Serve accepts connections until ctx is done or Close is called, and returns when
 // everything has stopped.
 func (b *Broker) Serve(ctx context.Context) error {
 	b.resume()
@@ -155,7 +141,7 @@ const (
 	sweepEvery   = time.Minute
 )
 
-// sweep forgets what has expired, from time to time, until the broker is to end.
+// sweep deletes expired retained messages and publishes $SYS, each at its interval, until ctx is done or the broker is closed.
 func (b *Broker) sweep(ctx context.Context) {
 	due, figures := time.NewTicker(b.sweeps), time.NewTicker(sysEvery)
 	defer due.Stop()
@@ -174,8 +160,8 @@ func (b *Broker) sweep(ctx context.Context) {
 	}
 }
 
-// Close tells clients that the broker goes, and waits until their connections
-// are closed or ctx is done.
+// Close disconnects all clients with the reason that the server is shutting down, and waits until their connections are
+// closed or ctx is done.
 func (b *Broker) Close(ctx context.Context) error {
 	b.closeOnce.Do(func() { close(b.closed) })
 	var errs []error
@@ -205,27 +191,26 @@ func (b *Broker) Addrs() []net.Addr {
 	return addrs
 }
 
-// Publish routes a message of the bus's own to its subscribers: a projection of
-// the tree, a refusal, the link. It never asks the Tree, checks nothing but the
-// topic's form, and returns when the message is queued; it never waits for a
+// Publish routes a message of the program's own, such as a value of the tree, to its subscribers. It doesn't call Tree,
+// checks only the form of the topic, and returns when the message is queued; it never waits for a
 // client. Messages of one topic reach each subscriber in the order of the calls.
 func (b *Broker) Publish(m Message) {
 	if err := topics.CheckTopic(m.Topic); err != nil {
-		b.log.Error().Err(err).Msg("the bus published to an impossible topic")
+		b.log.Error().Err(err).Msg("the program published to an invalid topic")
 		return
 	}
 	b.send(outgoing(m, b.opts.Now()), sendOptions{}, func(err error) {
 		if err != nil {
-			b.about(b.sampledLog.Warn(), m.Topic).Err(err).Msg("not kept")
+			b.about(b.sampledLog.Warn(), m.Topic).Err(err).Msg("a message could not be stored")
 		}
 	})
 }
 
-// Wanted says whether anybody is subscribed to a topic: to make a message that nobody
-// is would be for nothing. Who subscribes later finds what is retained.
+// Wanted reports whether any client is subscribed to a topic, so that messages without a subscriber need not be made.
+// A client that subscribes later gets the retained message.
 func (b *Broker) Wanted(topic string) bool { return b.router.index.matches(topic) }
 
-// RightsChanged says that Options.Protocol has another answer for a device: who gets its messages is looked at anew.
+// RightsChanged must be called when Options.Protocol returns another protocol for a device: routes are built again.
 func (b *Broker) RightsChanged() { b.router.index.gen.Add(1) }
 
 // Disconnect closes the connection of a client, with a reason for MQTT 5 clients.

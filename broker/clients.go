@@ -573,7 +573,7 @@ func (b *Broker) publishWill(w *will, along ...journal.Change) {
 
 func (b *Broker) reportConnected(c *conn) {
 	id := c.ident.ClientID
-	lock := b.told.of(id)
+	lock := b.presence.of(id)
 	lock.Lock()
 	defer lock.Unlock()
 	if b.clients.connected(id) != c {
@@ -600,7 +600,7 @@ func (b *Broker) reportSubscribed(c *conn, filter string) {
 	if b.opts.Presence == nil {
 		return
 	}
-	lock := b.told.of(c.ident.ClientID)
+	lock := b.presence.of(c.ident.ClientID)
 	lock.Lock()
 	defer lock.Unlock()
 	if b.isPresent(c) {
@@ -609,7 +609,7 @@ func (b *Broker) reportSubscribed(c *conn, filter string) {
 }
 
 func (b *Broker) reportDisconnected(c *conn, cause error) {
-	lock := b.told.of(c.ident.ClientID)
+	lock := b.presence.of(c.ident.ClientID)
 	lock.Lock()
 	defer lock.Unlock()
 	if b.isPresent(c) {

@@ -21,8 +21,9 @@ import (
 	"github.com/edgebus/edgebus/broker/session"
 )
 
-// conn is one connection, from accept to close: a goroutine that reads packets and
-// acts on them, and one that writes, so that no slow client holds anybody up.
+// conn is one connection, from accept to close. One goroutine reads packets and acts on them. Writing is the session
+// writer's (package session), done by whichever goroutine has something for the client, or by the fan-out workers: it never
+// waits for a slow client, except on a goroutine of that client's own.
 type conn struct {
 	net.Conn // the transport
 	b        *Broker
@@ -38,17 +39,17 @@ type conn struct {
 
 	// Set by the reading goroutine before the connection is attached, and fixed then.
 	ident          Identity
-	byCertificate  bool // it ends with its certificate
+	byCertificate  bool // the certificate says who the client is: the connection ends when it expires
 	clean          bool
-	bridge         bool   // a mosquitto bridge: it gets nothing back that it sent, and the retain flag as it was published
-	assigned       string // the identifier that a client got which brought none
+	bridge         bool   // a mosquitto bridge: its subscriptions are no-local and retain-as-published
+	assigned       string // the client identifier that the broker assigned; empty: the client brought one
 	receiveMaximum uint16
 	maximumPacket  uint32
 	noProblems     bool // the client asked for no reason strings
 	keepAlive      time.Duration
 	shortened      bool // the keep-alive is not what the client asked for
 	resumed        bool
-	unstored       bool // attaching changed what is on disk
+	unstored       bool // the session's record is not on disk yet
 	client         *client
 	owner          *connectionOwner // once it is known who it is
 
@@ -59,26 +60,26 @@ type conn struct {
 
 	// The reading goroutine's.
 	quantum     quantum
-	loggedFlood bool          // it was logged that the client is read more slowly
+	loggedFlood bool          // it was logged that the client is read more slowly; once is enough
 	rate        *rate.Limiter // limits.packetRate; nil: none
 	loggedRate  bool          // it was logged that it sends more than that
 	expiry      time.Duration // of the session
 	aliases     map[uint16]string
 	aliased     int                // what they count for
-	last        time.Time          // when the last packet had been taken; zero: the keep-alive doesn't count yet
-	heard       bool               // a packet was taken since the last read
-	ownTopics   bool               // it may publish on topics of the users' own
-	recent      *route             // of what it published last
-	batch       session.WriteBatch // of those whom the client's packets gave something to write
+	last        time.Time          // when the last packet had been handled; zero: the keep-alive doesn't count yet
+	received    bool               // a packet was taken since the last read
+	ownTopics   bool               // it may publish outside v1/
+	recent      *route             // of the topic that it published to last
+	batch       session.WriteBatch // writers of the sessions that the client's packets queued messages in
 	scratch     [4]byte
 
-	// Whoever is writing has these.
-	retainedPause  time.Duration // pause that is due for the retained messages sent
+	// Used by the goroutine that is writing.
+	retainedPause  time.Duration // pause that is due for the retained messages sent so far
 	loggedRetained bool          // it was logged that the client gets retained messages more slowly
 
 	mu   sync.Mutex
 	will *will
-	why  error // what the broker closed the connection for
+	why  error // why the broker closed the connection
 }
 
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
@@ -97,7 +98,7 @@ func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	return c
 }
 
-// serve runs the connection to its end.
+// serve runs the connection until it ends.
 func (b *Broker) serve(l *listener, transport net.Conn) {
 	c := newConn(b, l, transport)
 	if !b.admit(c) {
@@ -117,13 +118,13 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	b.pending.remove(c)
 	c.countEnd(err)
 	c.finish(err)
-	c.releaseQuotas() // before the session can be seen without its client, who may come back at once
+	c.releaseQuotas() // before the session is seen without its client, which may reconnect at once
 	b.detach(c, c.cause(err))
-	c.shut() // who left sees it once the session knows, and may come back at once
+	c.shut() // a client that sent DISCONNECT sees the end only now, and may reconnect at once
 	c.linger()
 }
 
-// releaseQuotas gives back what the connection counts for.
+// releaseQuotas ends counting the connection for its user and host.
 func (c *conn) releaseQuotas() {
 	c.b.quotas.state.Add(c.ident.User, -int64(c.aliased))
 	if c.owner != nil {
@@ -131,7 +132,7 @@ func (c *conn) releaseQuotas() {
 	}
 }
 
-// countEnd counts an end that nobody else does.
+// countEnd counts and logs the ends of connections that are not counted where they are caused.
 func (c *conn) countEnd(err error) {
 	if c.w.Stalled() {
 		c.b.metrics.closed.WithLabelValues(readsNothing).Inc()
@@ -148,7 +149,7 @@ func (c *conn) countEnd(err error) {
 	}
 }
 
-// tlsHandshake is what TLS begins with; no MQTT packet does.
+// tlsHandshake is the first byte of TLS. No MQTT packet begins with it.
 const tlsHandshake = 0x16
 
 // wrongDoor logs that a client came to the wrong listener, which it can't be told in a way that it understands.
@@ -171,8 +172,8 @@ func (c *conn) linger() {
 	_ = c.Conn.Close()
 }
 
-// halfCloser is what the writer gets of the transport: it ends its own direction, and
-// the reader's with it, which may have nothing to read for ever.
+// halfCloser is the transport as the writer has it: Close ends the direction to the client, and wakes the reader, which
+// could otherwise wait for ever.
 type halfCloser struct {
 	net.Conn
 	c *conn
@@ -187,7 +188,7 @@ func (h halfCloser) Close() error {
 	return h.Conn.Close()
 }
 
-// finish closes the connection, unless the client has left, and tells an MQTT 5 client why if it was its fault.
+// finish closes the connection, unless the client sent DISCONNECT. If the client broke the protocol, MQTT 5 says so to it.
 func (c *conn) finish(err error) {
 	var code packets.Code
 	switch {
@@ -203,7 +204,7 @@ func (c *conn) finish(err error) {
 	event.Str("remote", c.RemoteAddr().String()).Msg("connection closed")
 }
 
-// readUntil sets the reader's deadline, but for a connection that is being closed.
+// readUntil sets the reader's deadline, unless the connection is being closed.
 func (c *conn) readUntil(deadline time.Time) {
 	_ = c.SetReadDeadline(deadline)
 	if c.closing.Load() {
@@ -213,8 +214,8 @@ func (c *conn) readUntil(deadline time.Time) {
 
 func (c *conn) wakeReader() { _ = c.SetReadDeadline(time.Unix(1, 0)) }
 
-// cause is why the connection ended: what the broker closed it for comes before what
-// its reader then found. A client's DISCONNECT is no error.
+// cause is why the connection ended: the broker's reason for closing it, or else the reader's error; nil after a
+// client's DISCONNECT.
 func (c *conn) cause(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +228,7 @@ func (c *conn) cause(err error) error {
 	return err
 }
 
-// disconnect closes the connection from our side, from any goroutine.
+// disconnect closes the connection for the given reason, which an MQTT 5 client gets in a DISCONNECT. Any goroutine may call it.
 func (c *conn) disconnect(code byte, why error) {
 	if !c.closing.Load() {
 		c.b.metrics.closed.WithLabelValues(closeReasons[code]).Inc()
@@ -246,7 +247,7 @@ func (c *conn) disconnect(code byte, why error) {
 	c.shut()
 }
 
-// shut closes the connection once the answers that wait have been written.
+// shut closes the connection once all queued answers have been written.
 func (c *conn) shut() {
 	c.closing.Store(true)
 	c.w.Close()
@@ -258,9 +259,8 @@ func (c *conn) shut() {
 	c.wakeReader()
 }
 
-// send queues a packet that doesn't come from the session. It leaves out the reason
-// where the client can't take it or wants none, and reports false when even that is
-// larger than the client takes.
+// send queues a packet that doesn't come from the session. It leaves the reason string out if the client wants none or it
+// doesn't fit the client's maximum packet size, and reports false if the packet doesn't fit even so.
 func (c *conn) send(pk packets.Packet, batch *session.WriteBatch) bool {
 	packet, fits := c.encode(pk)
 	if fits {
@@ -269,7 +269,7 @@ func (c *conn) send(pk packets.Packet, batch *session.WriteBatch) bool {
 	return fits
 }
 
-// encode makes an answer, and says whether the client takes one so large.
+// encode encodes an answer, and reports whether it fits the client's maximum packet size.
 func (c *conn) encode(pk packets.Packet) (packet []byte, fits bool) {
 	pk.ProtocolVersion = byte(c.version.Load())
 	if c.noProblems {
@@ -302,7 +302,7 @@ func encodeAnswer(pk packets.Packet) []byte {
 	return buf.Bytes()
 }
 
-// takeWill returns the will, once.
+// takeWill returns the will and removes it.
 func (c *conn) takeWill() *will {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -311,7 +311,7 @@ func (c *conn) takeWill() *will {
 	return w
 }
 
-// hasWill returns the will, and leaves it.
+// peekWill returns the will without removing it.
 func (c *conn) peekWill() *will {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -325,27 +325,26 @@ func (c *conn) setWill(w *will) {
 }
 
 const (
-	readBuffer  = 64 << 10 // read at once, of a client that sends much
-	smallBuffer = 4 << 10  // where something lies between us and the socket, and of a part of a packet
+	readBuffer  = 64 << 10 // of a client that sends much, from the pool
+	smallBuffer = 4 << 10  // under TLS and WebSocket, and for a part of a packet
 )
 
 var readBuffers = sync.Pool{New: func() any { return new([readBuffer]byte) }}
 
-// frames cuts what arrives on a connection into packets. It has a buffer only while
-// there is something in it: a connection that says nothing costs none, and one that
-// stops in the middle of a packet no more than it sent.
+// frames is the read buffer of a connection, which splits the byte stream into packets. It has memory only while there is
+// something in it: an idle connection has none, and one that stopped in the middle of a packet no more than it sent.
 type frames struct {
 	conn     net.Conn
 	raw      syscall.RawConn       // nil: TLS or WebSocket
 	again    func(fd uintptr) bool // attempt
-	buf      []byte                // what has arrived and not been taken is buf[taken:filled]
-	borrowed *[readBuffer]byte     // what buf is in, if it is the pool's
+	buf      []byte                // buf[taken:filled] has arrived and was not returned by next
+	borrowed *[readBuffer]byte     // the pool's array that buf is in; nil: none
 	taken    int
 	filled   int
-	need     int // the length of the packet of which only a part is there, if known
-	most     int // length of a packet
+	need     int // length of the incomplete packet, if known
+	most     int // maximum length of a packet
 	err      error
-	idle     time.Time // since when fill waited; zero: it didn't
+	idle     time.Time // since when fill has waited; zero: it didn't wait
 }
 
 func newFrames(conn net.Conn, most int) *frames {
@@ -354,8 +353,8 @@ func newFrames(conn net.Conn, most int) *frames {
 	return f
 }
 
-// next takes a packet that has arrived: its first byte, and what follows its length,
-// which is overwritten by the next fill.
+// next returns the next complete packet in the buffer: its first byte and its body, which the next fill overwrites.
+// It is not ok if there is none.
 func (f *frames) next() (first byte, body []byte, ok bool, err error) {
 	b := f.buf[f.taken:f.filled]
 	f.need = 0
@@ -380,7 +379,7 @@ func (f *frames) next() (first byte, body []byte, ok bool, err error) {
 	return 0, nil, false, nil
 }
 
-// fill waits until more has arrived. It is called once next has no more.
+// fill reads from the connection, and waits until something has arrived. It is called when next has no packet.
 func (f *frames) fill() error {
 	if f.raw == nil {
 		f.room()
@@ -398,7 +397,7 @@ func (f *frames) fill() error {
 	return f.err
 }
 
-// waited is how long the last fill waited.
+// waited returns how long the last fill waited.
 func (f *frames) waited(now time.Time) time.Duration {
 	if f.idle.IsZero() {
 		return 0
@@ -406,7 +405,7 @@ func (f *frames) waited(now time.Time) time.Duration {
 	return now.Sub(f.idle)
 }
 
-// attempt reads what is there, without waiting.
+// attempt reads without waiting. It is not done if nothing is there.
 func (f *frames) attempt(fd uintptr) (done bool) {
 	f.room()
 	n, nothing, err := tryRead(fd, f.buf[f.filled:])
@@ -422,7 +421,7 @@ func (f *frames) attempt(fd uintptr) (done bool) {
 	return true
 }
 
-// room sees to it that there is some for what arrives.
+// room makes sure that the buffer has free space at its end.
 func (f *frames) room() {
 	if f.taken > 0 {
 		f.filled = copy(f.buf, f.buf[f.taken:f.filled])
@@ -442,7 +441,7 @@ func (f *frames) room() {
 		f.buf = f.borrowed[:]
 	case len(part) < smallBuffer:
 		f.buf = make([]byte, smallBuffer)
-	default: // a packet that is larger gets its memory as it arrives
+	default: // memory for a larger packet is allocated as it arrives
 		f.buf = make([]byte, min(2*len(part), max(f.need, len(part)+1)))
 	}
 	copy(f.buf, part)
@@ -451,9 +450,8 @@ func (f *frames) room() {
 	}
 }
 
-// rest gives the pool's buffer back. Nothing is there to be read, and may not be for
-// hours. A large part of a packet is left where it is: it would be copied as often as
-// a client sends another byte.
+// rest returns the buffer to the pool, as nothing may arrive for hours. A large part of a packet stays where it is, since
+// it would be copied again with each byte that the client sends.
 func (f *frames) rest() {
 	if f.borrowed == nil || f.filled-f.taken > smallBuffer {
 		return
@@ -464,24 +462,23 @@ func (f *frames) rest() {
 	f.borrowed = nil
 }
 
-// full says that there may be more than was read at once.
+// full reports whether the last read filled the buffer, so that more may wait in the socket.
 func (f *frames) full() bool { return len(f.buf) >= readBuffer && f.filled == len(f.buf) }
 
 var (
-	errClosed       = errors.New("connection closed by the broker") // and the client knows why
+	errClosed       = errors.New("connection closed by the broker") // the client has been sent the reason
 	errDisconnected = errors.New("the client disconnected")
 )
 
-// frame is the next packet: its first byte, and what follows its length. The bytes are
-// overwritten when the one after it is asked for.
+// frame returns the next packet: its first byte and its body, which the next call overwrites. It waits for one.
 func (c *conn) frame() (first byte, body []byte, err error) {
 	for {
 		first, body, ok, err := c.in.next()
 		switch {
-		case c.closing.Load(): // what it sent after that is nobody's
+		case c.closing.Load(): // what the client sent after that is ignored
 			return 0, nil, errClosed
 		case ok || err != nil:
-			c.heard = true
+			c.received = true
 			return first, body, err
 		}
 		if err := c.more(); err != nil {
@@ -490,36 +487,35 @@ func (c *conn) frame() (first byte, body []byte, err error) {
 	}
 }
 
-// more waits for what else the client sends. Between two reads is where a client can
-// be held up: what it has sent so far was dealt with.
+// more waits until the client has sent more. All packets read so far have been handled by then, so this is where a
+// client is made to wait.
 func (c *conn) more() error {
 	c.batch.Flush()
-	c.recent = nil // which may be outdated by then, and large
+	c.recent = nil // it may be outdated after the wait, and is large
 	if !c.w.WaitForRoom() {
 		return errClosed
 	}
-	if c.in.full() { // somebody who sends faster than it is taken doesn't keep the others waiting
+	if c.in.full() { // the client sends faster than it is read: others run first
 		c.batch.Await()
 		runtime.Gosched()
 	}
-	if c.heard { // and what it waited for itself isn't counted against it
-		c.heard = false
+	if c.received { // the time that it was made to wait doesn't count
+		c.received = false
 		c.extend()
 	}
 	err := c.in.fill()
 	for c.extendDeadline(err) {
 		err = c.in.fill()
 	}
-	if c.in.raw != nil { // or what is beneath tells
+	if c.in.raw != nil { // else metered.Read calls arrived
 		now := time.Now()
 		c.arrived(now, c.in.waited(now), c.in.filled < smallBuffer)
 	}
 	return err
 }
 
-// extend gives the client one and a half keep-alives from now. They count from the end of
-// a packet to the next one: a client can't live on single bytes. The deadline is left where
-// it is, and moved when it is reached, so that it needn't be set anew for each packet.
+// extend restarts the keep-alive: the next packet has to be complete within one and a half of it. The socket's deadline
+// is not set for each packet: extendDeadline moves it when it is reached.
 func (c *conn) extend() {
 	if c.keepAlive == 0 {
 		return
@@ -530,11 +526,11 @@ func (c *conn) extend() {
 	}
 }
 
-// due is when the client has said nothing for too long.
+// due is when the keep-alive ends.
 func (c *conn) due() time.Time { return c.last.Add(c.keepAlive + c.keepAlive/2) }
 
-// mayGoOn says whether a read that failed is to be tried again, because its deadline was
-// that of an earlier packet. What lies between us and the socket must not hear of that.
+// extendDeadline reports whether a read that failed has to be repeated, because the deadline was that of an earlier
+// packet, and sets the new one. TLS and WebSocket must not see such an error, since they keep it.
 func (c *conn) extendDeadline(err error) bool {
 	if err == nil || c.last.IsZero() || c.closing.Load() || !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(c.due()) {
 		return false
@@ -543,9 +539,9 @@ func (c *conn) extendDeadline(err error) bool {
 	return true
 }
 
-// read takes the CONNECT and then packets, until the connection ends. What the checks
-// let through must not be able to make the decoder panic; should it nevertheless, to
-// the sender that is a malformed packet, and to nobody else anything.
+// read handles the CONNECT and then packets, until the connection ends. The checks of a packet's form should leave
+// nothing that makes the decoder panic; if it does nevertheless, that is a malformed packet of this client, and no other
+// client notices.
 func (c *conn) read() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -580,11 +576,11 @@ func (c *conn) handleFrame(first byte, body []byte) (err error) {
 	return err
 }
 
-// take deals with a packet of any kind. Decoded packets are large: a reader that waits
-// has none on its stack.
+// take decodes and handles a packet of any kind. It is a function of its own so that a goroutine that waits for packets
+// has no decoded packet, which is large, on its stack.
 func (c *conn) take(first byte, body []byte) error {
 	if first>>4 != packets.Publish {
-		c.batch.Flush() // what comes now may wait for the disk
+		c.batch.Flush() // handling it may wait for the disk
 	}
 	pk, err := decode(byte(c.version.Load()), first, body)
 	if first>>4 == packets.Publish && errors.Is(err, errUserProperties) {
@@ -596,8 +592,8 @@ func (c *conn) take(first byte, body []byte) error {
 	return c.handle(&pk)
 }
 
-// landed takes the plain PUBACK, which is half of all packets of a busy subscriber. Any
-// other is for decode and handle.
+// fastPuback handles a PUBACK without reason code and properties, which is half of all packets of a busy subscriber. It
+// reports false for any other packet.
 func (c *conn) fastPuback(first byte, body []byte) bool {
 	if first != packets.Puback<<4 || len(body) != 2 {
 		return false
@@ -609,14 +605,14 @@ func (c *conn) fastPuback(first byte, body []byte) bool {
 	return id > 0
 }
 
-// decode reads a packet of an established connection. The packet keeps nothing of the
-// body, unless it is an acknowledgement.
+// decode checks and decodes a packet of an established connection. Only the packet of an acknowledgement refers to
+// the body afterwards.
 func decode(version, first byte, body []byte) (pk packets.Packet, err error) {
 	if err := wellFormed(version, first, body); err != nil {
 		return pk, err
 	}
 	if kind := first >> 4; kind < packets.Puback || kind > packets.Pubcomp {
-		body = bytes.Clone(body) // the library's texts are parts of it
+		body = bytes.Clone(body) // the library's strings refer to it
 	}
 	pk.ProtocolVersion = version
 	if err := pk.FixedHeader.Decode(first); err != nil {
@@ -633,7 +629,7 @@ func decode(version, first byte, body []byte) (pk packets.Packet, err error) {
 	case packets.Unsubscribe:
 		err = pk.UnsubscribeDecode(body)
 	case packets.Disconnect:
-		if len(body) == 1 { // the library overlooks a reason code without properties
+		if len(body) == 1 { // the library ignores a reason code without properties
 			body = append(body, 0)
 			pk.FixedHeader.Remaining = 2
 		}
@@ -642,7 +638,7 @@ func decode(version, first byte, body []byte) (pk packets.Packet, err error) {
 	return pk, err
 }
 
-// handle deals with a packet of an established connection. An error closes it.
+// handle acts on a packet of an established connection. An error closes the connection.
 func (c *conn) handle(pk *packets.Packet) error {
 	sess := c.client.sess
 	switch pk.FixedHeader.Type {
@@ -676,22 +672,22 @@ func (c *conn) handle(pk *packets.Packet) error {
 
 var pingresp = []byte{packets.Pingresp << 4, 0}
 
-// fail closes the connection for a mistake of the client's.
+// fail closes the connection because the client broke a rule.
 func (c *conn) fail(code byte, reason string) error {
 	c.disconnect(code, errors.New(reason))
 	return errClosed
 }
 
-// disconnected takes note of a DISCONNECT.
+// disconnected handles a DISCONNECT.
 func (c *conn) disconnected(pk *packets.Packet) error {
 	if pk.Properties.SessionExpiryIntervalFlag {
 		seconds := pk.Properties.SessionExpiryInterval
 		if seconds > 0 && c.expiry == 0 {
-			return c.fail(codeProtocolError, "a session that was to end with the connection can't be kept")
+			return c.fail(codeProtocolError, "a session expiry interval of 0 in CONNECT can't be changed in DISCONNECT")
 		}
 		c.expiry = c.b.sessionExpiry(seconds)
 	}
-	if pk.ReasonCode == codeSuccess { // any other is no normal end
+	if pk.ReasonCode == codeSuccess { // with any other reason code the will is published
 		c.b.dropWill(c.takeWill())
 	}
 	return errDisconnected

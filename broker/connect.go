@@ -16,11 +16,11 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// refusedConnect is why a CONNECT is refused.
+// refusedConnect is the refusal of a CONNECT.
 type refusedConnect struct {
 	code    byte
-	reason  string // for the client; empty: what the code says
-	counted string // as this; empty: as what the code says
+	reason  string // sent to the client; empty: the text of the code
+	counted string // the reason in metrics; empty: the text of the code
 }
 
 func (r *refusedConnect) Error() string { return r.text() }
@@ -37,11 +37,11 @@ var connectReasons = map[byte]string{
 	codeBadCredentials: "bad user name or password", codeNotAuthorized: "the client identifier belongs to another user",
 	codeBadAuthMethod: "no such authentication method", codeBadClientID: "client identifier not valid",
 	codeShuttingDown: "server shutting down", codeUnavailable: "the session can't be stored now",
-	codeServerBusy: "too many passwords wait to be looked at: try again in a few seconds",
+	codeServerBusy: "too many passwords wait to be checked: try again in a few seconds",
 	codeBadVersion: "no such version of MQTT", codeQuota: "too many sessions, or too much in them", codeConnectRate: "too many wrong passwords: try again in a minute",
 }
 
-// connect takes the CONNECT and answers it. After an error nothing but the answer was sent.
+// connect waits for the CONNECT and answers it. After an error nothing but the answer was sent.
 func (c *conn) connect() error {
 	if err := c.wrongPort(); err != nil {
 		return err
@@ -71,8 +71,8 @@ func (c *conn) connect() error {
 	return c.sendConnack(&pk)
 }
 
-// wrongPort looks at the first byte that comes, and tells at once whoever speaks another protocol than MQTT: of what
-// it sends no packet may ever be complete.
+// wrongPort looks at the first byte that comes, and ends a connection that uses another protocol than MQTT at once:
+// what it sends may never be a complete packet.
 func (c *conn) wrongPort() error {
 	if err := c.more(); err != nil {
 		return err
@@ -94,7 +94,7 @@ const wrongPortText = "This port speaks MQTT, not HTTP. WebSocket has a port of 
 var wrongPortAnswer = fmt.Sprintf("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
 	len(wrongPortText), wrongPortText)
 
-// accept reads a CONNECT and finds its session.
+// accept checks and decodes a CONNECT, and finds or makes its session.
 func (c *conn) accept(pk *packets.Packet, body []byte) error {
 	version, bridge, err := protocol(body)
 	c.version.Store(uint32(version))
@@ -122,13 +122,11 @@ func (c *conn) accept(pk *packets.Packet, body []byte) error {
 	return c.begin()
 }
 
-// bridgeBit in the protocol level is how a mosquitto bridge says that it is one. It is no
-// part of the standard, but brokers take it.
+// bridgeBit in the protocol level marks a mosquitto bridge. It is not in the standard, but brokers accept it.
 const bridgeBit = 0x80
 
-// protocol is the version that a CONNECT asks for, and whether it is a bridge's; the bit
-// that says so is cleared. Who asks for a version that we don't speak is answered in the
-// nearest that we do.
+// protocol returns the version that a CONNECT asks for, and whether it is a bridge's; bridgeBit is cleared in body. A
+// version that is not supported is an error, which is answered in the nearest version that is.
 func protocol(body []byte) (version byte, bridge bool, err error) {
 	r := cursor{b: body}
 	name, level := string(r.bytes()), r.uint8()
@@ -146,14 +144,14 @@ func protocol(body []byte) (version byte, bridge bool, err error) {
 	return 4, bridge, &refusedConnect{code: codeBadVersion}
 }
 
-// isBridgeNotice says whether a topic is one on which mosquitto bridges say, as a retained
-// message and as their will, that they are connected or not. Nobody asked to hear it, and
-// a bridge that was refused there would not come at all: it is taken and dropped.
+// isBridgeNotice reports whether a topic is one on which mosquitto bridges publish whether they are connected, as a
+// retained message and as their will. Such messages are acknowledged and dropped: a bridge whose will was refused could
+// not connect.
 func isBridgeNotice(topic string) bool {
 	return strings.HasPrefix(topic, "$SYS/broker/connection/") && topics.CheckTopic(topic[1:]) == nil
 }
 
-// malformed refuses a CONNECT that is not one. MQTT 3.1.1 has no word for that.
+// malformed refuses a malformed CONNECT. MQTT 3.1.1 has no return code for that.
 func (c *conn) malformed(err error) error {
 	var code packets.Code
 	if c.version.Load() < 5 || !errors.As(err, &code) {
@@ -162,7 +160,7 @@ func (c *conn) malformed(err error) error {
 	return &refusedConnect{code: code.Code, reason: code.Reason}
 }
 
-// identifier gives a client one that brought none. Those of the broker's own sessions are nobody's.
+// identifier checks the client identifier, and assigns one if there is none. Those that begin with $ are the broker's own.
 func (c *conn) identifier(pk *packets.Packet) error {
 	if strings.HasPrefix(pk.Connect.ClientIdentifier, "$") {
 		return &refusedConnect{code: codeBadClientID, reason: "client identifiers that begin with $ are the broker's own"}
@@ -178,7 +176,7 @@ func (c *conn) identifier(pk *packets.Packet) error {
 	return nil
 }
 
-// readWill takes note of the will.
+// readWill checks the will in a CONNECT.
 func (c *conn) readWill(pk *packets.Packet) error {
 	w := willOf(pk)
 	if w == nil || isBridgeNotice(w.message.Topic) {
@@ -194,7 +192,7 @@ func (c *conn) readWill(pk *packets.Packet) error {
 	return nil
 }
 
-// parameters takes what the client says of the connection.
+// parameters takes the session expiry, limits and keep-alive from the CONNECT, as far as the broker's limits allow.
 func (c *conn) parameters(pk *packets.Packet) {
 	p := &pk.Properties
 	c.clean = pk.Connect.Clean
@@ -218,7 +216,7 @@ func (b *Broker) sessionExpiry(seconds uint32) time.Duration {
 	return min(time.Duration(seconds)*time.Second, b.opts.Limits.Session.Expiry)
 }
 
-// authenticate finds out who it is.
+// authenticate finds the client's identity, and checks what depends on it: client identifier, quota and will.
 func (c *conn) authenticate(pk *packets.Packet) error {
 	if pk.Properties.AuthenticationMethod != "" {
 		return &refusedConnect{code: codeBadAuthMethod}
@@ -260,7 +258,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	return nil
 }
 
-// countConnection finds room for the connection among those of its user and its host.
+// countConnection counts the connection for its user and its host, or refuses it.
 func (c *conn) countConnection() error {
 	at, over := ownerOf(c.ident, c.RemoteAddr()), connectionOwner{}
 	if old := c.b.clients.connected(c.ident.ClientID); old != nil && old.owner != nil && old.owner.user == at.user {
@@ -273,7 +271,7 @@ func (c *conn) countConnection() error {
 	return nil
 }
 
-// begin finds the session.
+// begin finds or makes the session.
 func (c *conn) begin() error {
 	resumed, err := c.b.attach(c)
 	switch {
@@ -289,8 +287,8 @@ func (c *conn) begin() error {
 	return &refusedConnect{code: codeShuttingDown}
 }
 
-// remember waits until a session that is new is on disk, or the one in whose place it
-// is has left it: a client that was told of it must never find it otherwise.
+// remember waits until a new session is on disk, and the one that it replaces is deleted there: what CONNACK says of
+// the session must hold after a crash.
 func (c *conn) remember() error {
 	if c.resumed || !c.unstored {
 		return nil
@@ -304,7 +302,7 @@ func (c *conn) remember() error {
 	return &refusedConnect{code: codeUnavailable}
 }
 
-// welcome sends the CONNACK, and has the session drained.
+// sendConnack sends the CONNACK, and begins to send what waits in the session.
 func (c *conn) sendConnack(pk *packets.Packet) error {
 	l := c.b.opts.Limits
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, SessionPresent: c.resumed}
@@ -333,7 +331,8 @@ func (c *conn) sendConnack(pk *packets.Packet) error {
 	return nil
 }
 
-// lapse ends the connection when the certificate ends that says who it is. The clock may be set meanwhile.
+// checkCertificate ends the connection once the certificate that identifies the client has expired. It looks again every
+// minute at least, since the clock may be set meanwhile.
 func (c *conn) checkCertificate() {
 	left := c.ident.CertExpires.Sub(c.b.opts.Now())
 	if left <= 0 {
@@ -347,9 +346,9 @@ func (c *conn) checkCertificate() {
 	}
 }
 
-const certificateCheckEvery = time.Minute // how often the clock is looked at
+const certificateCheckEvery = time.Minute // at least
 
-// refuse sends the CONNACK that says why not.
+// refuse sends a CONNACK with the reason.
 func (c *conn) refuse(r *refusedConnect) {
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, ReasonCode: r.code}
 	answer.Properties.ReasonString = r.text()
@@ -372,21 +371,20 @@ func connackV3(code byte) byte {
 	return connackNotAuthorized
 }
 
-// Why connections end that did not get as far as a CONNECT.
+// Reasons for ending connections that have not sent a CONNECT, in metrics.
 const (
 	tooManyConnections = "too many connections"
 	evictedPending     = "no CONNECT while others waited"
 	noConnect          = "no CONNECT in time"
 )
 
-// willRefused is why a connection is refused whose will can't be published.
+// willRefused is the reason, in metrics, for refusing a client that may not publish its will.
 const willRefused = "the will can't be published"
 
 // tooManyOfOne is why a connection is refused that is one too many of its user's or address's.
 const tooManyOfOne = "too many connections of one user or address"
 
-// rejected counts and logs a connection that is not let in. Of the reason only what the
-// code says is counted.
+// rejected counts and logs a refused CONNECT. The reason in metrics is one of a fixed set; the log has the details.
 func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) {
 	r := Rejection{
 		ClientID: pk.Connect.ClientIdentifier, User: validText(string(pk.Connect.Username)),
@@ -399,7 +397,7 @@ func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) 
 	}
 	line.Msg("connection refused")
 	if b.opts.Rejected != nil {
-		r.Reason = cmp.Or(refused.reason, r.Reason) // with the names, which a counter can't have
+		r.Reason = cmp.Or(refused.reason, r.Reason) // with the details, which metrics don't have
 		b.opts.Rejected(r)
 	}
 }

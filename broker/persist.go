@@ -73,11 +73,11 @@ func (s *store) begin(changes []journal.Change, done func(error)) pendingCommit 
 }
 
 func (o pendingCommit) commit(s *store) {
-	s.journal.Commit(o.changes, func(err error) { o.tell(s, unavailable(err)) })
+	s.journal.Commit(o.changes, func(err error) { o.finish(s, unavailable(err)) })
 }
 
-func (o pendingCommit) tell(s *store, err error) {
-	s.settle(o.bytes)
+func (o pendingCommit) finish(s *store, err error) {
+	s.backlog.done(o.bytes)
 	o.done(err)
 }
 

@@ -26,8 +26,8 @@ const (
 
 func tooDeep(topic string) bool { return strings.Count(topic, "/") >= maxLevels }
 
-// publish takes a PUBLISH of the client's. What breaks the protocol closes the
-// connection; what breaks a rule of the broker's is refused, and changes nothing.
+// publish handles a PUBLISH. One that breaks the protocol closes the connection; one that breaks a rule of the broker is
+// refused, and changes nothing.
 func (c *conn) publish(pk *packets.Packet) error {
 	c.b.metrics.received.Add(1)
 	c.b.neighbour.note(c.ident.ClientID, &c.quantum)
@@ -68,8 +68,8 @@ func (c *conn) publish(pk *packets.Packet) error {
 	return nil
 }
 
-// refuseUnread refuses a PUBLISH with so many user properties that to decode it would cost many
-// times its size.
+// refuseUnread refuses a PUBLISH without decoding it: it has so many user properties that decoding would cost many times
+// its size.
 func (c *conn) refuseUnread(first byte, body []byte) error {
 	r := cursor{b: body}
 	s := &unackedPublish{conn: c, m: Message{Topic: string(r.bytes()), QoS: first >> 1 & 3, Publisher: c.ident}}
@@ -84,7 +84,7 @@ func (c *conn) refuseUnread(first byte, body []byte) error {
 	return nil
 }
 
-// room waits until there is room for a message where it goes. There is none for a connection that is over.
+// room waits while what a message needs, the disk or the tree, is behind. It reports false if the connection is over.
 func (c *conn) room(m Message) bool {
 	if b := c.b; b.store != nil && b.store.behind() && c.stores(m) && !b.store.wait(c.batch.Flush, c.closing.Load) {
 		return false
@@ -92,8 +92,7 @@ func (c *conn) room(m Message) bool {
 	return m.weight() < large || !topics.IsTree(m.Topic) || c.b.treeBacklog.wait(c.batch.Flush, c.closing.Load)
 }
 
-// stores says whether the broker would have to store something of a message of the
-// client's. Any other needs not wait while the disk is behind.
+// stores reports whether the broker has to store anything for a message. Others need not wait while the disk is behind.
 func (c *conn) stores(m Message) bool {
 	switch {
 	case c.b.check(m) != nil:
@@ -105,9 +104,9 @@ func (c *conn) stores(m Message) bool {
 	return rt.durable && m.QoS > 0 || rt.keeps
 }
 
-// passOn takes a PUBLISH that goes straight from the read buffer to the sessions: for
-// nobody has to be asked, nothing stored, and its form leaves nothing to check. Most
-// are like that; for any other it does nothing, and publish has all the rules.
+// fastPublish handles a PUBLISH for which neither the tree is called nor anything stored, and whose form leaves nothing to
+// check: it goes straight from the read buffer to the sessions. Most are like that. For any other it does nothing and
+// reports false; publish has all the rules.
 func (c *conn) fastPublish(first byte, body []byte) bool {
 	qos, id, topic, payload, ok := plain(first, body, c.ident.Version)
 	if !ok || !c.ownTopics {
@@ -133,10 +132,10 @@ func (c *conn) fastPublish(first byte, body []byte) bool {
 	return true
 }
 
-// plain takes a PUBLISH apart that is of QoS 0 or 1, is not to be retained and has no
-// properties. The topic's form is not checked.
+// plain parses a PUBLISH of QoS 0 or 1 that is not retained and has no properties; others are not ok. The topic's form is
+// not checked.
 func plain(first byte, body []byte, version byte) (qos byte, id uint16, topic, payload []byte, ok bool) {
-	switch first &^ 0x08 { // DUP says nothing to us at QoS 1, and is a mistake at QoS 0
+	switch first &^ 0x08 { // DUP has no meaning here at QoS 1, and is an error at QoS 0
 	case packets.Publish << 4:
 		ok = first&0x08 == 0
 	case packets.Publish<<4 | 2:
@@ -155,7 +154,7 @@ func plain(first byte, body []byte, version byte) (qos byte, id uint16, topic, p
 	return qos, id, topic, r.b, ok && r.err == nil && (qos == 0 || id > 0)
 }
 
-// publishMistake finds what the standard calls a protocol error.
+// publishError returns what the standard calls a protocol error; empty: none.
 func publishError(pk *packets.Packet) string {
 	switch {
 	case len(pk.Properties.SubscriptionIdentifier) > 0:
@@ -177,7 +176,7 @@ func propertyError(p *packets.Properties) string {
 // aliasCost is what a topic alias costs in memory besides its topic.
 const aliasCost = 64
 
-// topic is the packet's topic, with its alias resolved or taken note of.
+// topic returns the packet's topic. It resolves the topic alias, or remembers a new one.
 func (c *conn) topic(pk *packets.Packet) (topic string, err error) {
 	alias := pk.Properties.TopicAlias
 	if !pk.Properties.TopicAliasFlag {
@@ -205,8 +204,8 @@ func (c *conn) topic(pk *packets.Packet) (topic string, err error) {
 	return pk.TopicName, nil
 }
 
-// accept takes a client's message, or refuses it: done is told which, once. The
-// changes that come along are stored with a message that is taken.
+// accept accepts or refuses a client's message, and calls done once with the outcome. The changes along are stored with
+// a message that is accepted.
 func (b *Broker) accept(m Message, batch *session.WriteBatch, along []journal.Change, done func(error)) {
 	if isBridgeNotice(m.Topic) {
 		b.store.along(along, done)
@@ -223,8 +222,9 @@ func (b *Broker) accept(m Message, batch *session.WriteBatch, along []journal.Ch
 	b.send(outgoing(m, b.opts.Now()), sendOptions{batch: batch, along: along, link: m.link}, done)
 }
 
-// passToTree asks the tree. What comes along is stored after that, unless the tree has the message passed on:
-// its own store is another, and a crash between the two makes a client that repeats itself tell the tree twice.
+// passToTree hands a message to the tree. The changes along are stored in the same commit if the tree calls Pass, and
+// otherwise after it: the tree has another store, and after a crash between the two a client's repetition reaches the tree
+// a second time.
 func (b *Broker) passToTree(m Message, changes []journal.Change, done func(error)) {
 	if len(changes) > 0 {
 		m.along = &along{changes}
@@ -238,7 +238,8 @@ func (b *Broker) passToTree(m Message, changes []journal.Change, done func(error
 	})
 }
 
-// check says why a client's message is refused, before anybody else is asked.
+// check returns why a client's message is refused: an invalid topic, a limit, or a missing right. It is called before the
+// tree or the journal sees the message.
 func (b *Broker) check(m Message) error {
 	if err := topics.CheckTopic(m.Topic); err != nil {
 		return err
@@ -268,9 +269,8 @@ func (b *Broker) check(m Message) error {
 	return nil
 }
 
-// cleans says whether a message clears what others have left in the place of who published it: an operator of
-// all nodes clears a node's bridged messages, and on a node's own broker what mappers said of themselves. What
-// devices report and are wanted to do is no waste.
+// mayClear reports whether a message clears a retained message in place of its publisher: an operator of all nodes may clear
+// a node's bridged messages, and on a node's own broker the state of mappers. Values of devices can't be cleared so.
 func (b *Broker) mayClear(m Message) bool {
 	id := m.Publisher
 	here := b.opts.Node != "" && id.Has(topics.RoleOperator) && id.Given(b.opts.Node) // there is no other node
@@ -284,7 +284,8 @@ func (b *Broker) mayClear(m Message) bool {
 	return err == nil && a.Node == b.opts.Node && (a.Kind == topics.KindMapperState || a.Kind == topics.KindMapperProtocols)
 }
 
-// refusal is what an MQTT 3.1.1 client finds on its v1/refused topic, and who made a request on its response topic.
+// refusal is the JSON that an MQTT 3.1.1 client gets on its v1/refused topic, and the sender of a request on its response
+// topic.
 type refusal struct {
 	Topic  string             `json:"topic"`
 	Reason string             `json:"reason"`
@@ -292,7 +293,8 @@ type refusal struct {
 	Code   byte               `json:"code"`
 }
 
-// refused counts and logs a refusal, and tells a client that the acknowledgement can't tell, or that listens elsewhere.
+// refused counts and logs a refusal, and publishes it for a client that can't see it in the acknowledgement, or that waits for
+// it on a response topic.
 func (b *Broker) refused(m Message, err error) {
 	kind := kindOf(err)
 	b.metrics.refused[kind].Add(1)
@@ -302,7 +304,7 @@ func (b *Broker) refused(m Message, err error) {
 	b.sampledLog.Debug().Err(err).Str("topic", m.Topic).Msg("publish refused: why") // a reason may quote the value
 	old := id.Version < 5
 	if !old && !b.awaitsAnswer(m) {
-		return // the acknowledgement tells it, and a flood of them costs no more
+		return // the acknowledgement has the reason
 	}
 	text, failed := json.Marshal(refusal{Topic: m.Topic, Reason: reasonOf(err), Kind: kind, Code: codeOf(err)})
 	switch {
@@ -317,9 +319,8 @@ func (b *Broker) refused(m Message, err error) {
 	}
 }
 
-// awaitsAnswer says whether a refused message was a request below v1/, whose sender looks for the
-// refusal where the answer would have come. It must be one that could publish there itself. Commands
-// are answered by those who take them.
+// awaitsAnswer reports whether a refused message was a request below v1/, whose sender waits for the answer on a response
+// topic that it may publish to itself. Commands are answered by package calls.
 func (b *Broker) awaitsAnswer(m Message) bool {
 	reply := m.Props.ResponseTopic
 	if reply == "" || !topics.IsTree(m.Topic) || topics.IsTree(reply) || topics.CheckTopic(reply) != nil {
@@ -331,8 +332,8 @@ func (b *Broker) awaitsAnswer(m Message) bool {
 	return b.acl.read(m.Publisher, reply) && b.acl.publish(m.Publisher, reply) == nil
 }
 
-// acks keeps a connection's acknowledgements in the order of its publishes, though
-// they are stored in any order, and bounds how many are being stored.
+// acks sends a connection's acknowledgements in the order of its publishes, whatever the order in which they are stored, and
+// bounds how many are unacknowledged.
 type acks struct {
 	mu     sync.Mutex
 	change sync.Cond
@@ -344,7 +345,7 @@ type acks struct {
 	closed     bool
 }
 
-// unackedPublish is the place of one publish in the order.
+// unackedPublish is a publish that is not acknowledged yet.
 type unackedPublish struct {
 	conn *conn
 	m    Message
@@ -357,10 +358,9 @@ type unackedPublish struct {
 
 func (a *acks) init() { a.change.L = &a.mu }
 
-// reserve takes the next place. With as many publishes outstanding as an MQTT 5
-// client was told it may have, another is its mistake: not ok. Those of QoS 2 are so
-// until they are released. Any other client waits, and so does not read on, until one is
-// stored; before is what has to be done first.
+// reserve adds a publish. It is not ok if an MQTT 5 client exceeds the receive maximum that CONNACK said; publishes of QoS 2
+// count until their PUBREL. Otherwise it waits while there are too many, after calling before, so that the client is not
+// read meanwhile.
 func (a *acks) reserve(s *unackedPublish, limit int, before func()) (ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -388,8 +388,7 @@ func (a *acks) reserve(s *unackedPublish, limit int, before func()) (ok bool) {
 	return true
 }
 
-// clear says whether no publish is outstanding, so that the next one that needs no place
-// can be acknowledged at once.
+// clear reports whether every publish is acknowledged, so that the next one may be acknowledged at once.
 func (a *acks) clear() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -426,7 +425,7 @@ func (s *unackedPublish) finish(err error) {
 	}
 }
 
-// freeSlot gives an acknowledged publish's place back, unless that is the PUBREL's to do.
+// freeSlot ends counting an acknowledged publish against the receive maximum, unless its PUBREL does that.
 func (s *unackedPublish) freeSlot(a *acks) {
 	switch {
 	case s.m.Publisher.Version < 5:
@@ -437,7 +436,7 @@ func (s *unackedPublish) freeSlot(a *acks) {
 	}
 }
 
-// released ends a QoS 2 publish.
+// released ends counting a QoS 2 publish, after its PUBREL.
 func (a *acks) released(id uint16) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -451,8 +450,7 @@ func (a *acks) release(id uint16) {
 	}
 }
 
-// waitAll waits until everything is acknowledged, but not for long: what waits for an
-// answer of somebody else's may take its time.
+// waitAll waits until every publish is acknowledged, but no longer than most: the tree may take its time.
 func (a *acks) waitAll(most time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -471,7 +469,7 @@ func (a *acks) waitAll(most time.Duration) {
 	}
 }
 
-// close lets go of a reader that waits.
+// close wakes a reader that waits, for good.
 func (a *acks) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -479,7 +477,7 @@ func (a *acks) close() {
 	a.change.Broadcast()
 }
 
-// encodeAck makes a PUBACK or PUBREC. A 3.1.1 client can only be told yes.
+// encodeAck encodes a PUBACK or PUBREC. In MQTT 3.1.1 it has no reason code.
 func (c *conn) encodeAck(qos byte, id uint16, err error) []byte {
 	ack := session.Ack{Type: 4, ID: id}
 	if qos == 2 {
@@ -521,19 +519,18 @@ func (c *conn) storedInOrder(err error) error {
 	return err
 }
 
-// backlogBytes is how much may have been handed over and have no outcome yet before those who would
-// add to it are read no further.
+// backlogBytes is the most that may wait for its outcome before publishers that would add to it are made to wait.
 func backlogBytes() int { return int(daemon.MemoryShare(1.0/16, 4<<20, 64<<20)) }
 
-// backlog counts the bytes of what was handed over and has no outcome yet.
+// backlog counts the bytes of messages that were handed to the disk or the tree and have no outcome yet.
 type backlog struct {
 	mu    sync.Mutex
-	room  sync.Cond
+	less  sync.Cond
 	bytes int
 	most  int // backlogBytes(), but for tests
 }
 
-func (l *backlog) init() { l.room.L, l.most = &l.mu, backlogBytes() }
+func (l *backlog) init() { l.less.L, l.most = &l.mu, backlogBytes() }
 
 func (l *backlog) add(n int) {
 	l.mu.Lock()
@@ -541,11 +538,11 @@ func (l *backlog) add(n int) {
 	l.bytes += n
 }
 
-func (l *backlog) settle(n int) {
+func (l *backlog) done(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bytes -= n
-	l.room.Broadcast()
+	l.less.Broadcast()
 }
 
 // waiting is how many bytes have no outcome yet.
@@ -555,11 +552,10 @@ func (l *backlog) waiting() int {
 	return l.bytes
 }
 
-// behind says whether so much waits that nobody should add to it.
+// behind reports whether publishers have to wait.
 func (l *backlog) behind() bool { return l.waiting() > l.most }
 
-// wait makes a publisher wait while that is so. before is done first. It says whether there is room:
-// a publisher that is over by then has none, and is woken to hear it.
+// wait makes a publisher wait while it is behind, after calling before. It reports false if over returns true by then.
 func (l *backlog) wait(before func(), over func() bool) bool {
 	if !l.behind() {
 		return true
@@ -568,19 +564,20 @@ func (l *backlog) wait(before func(), over func() bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.bytes > l.most && !over() {
-		l.room.Wait()
+		l.less.Wait()
 	}
 	return !over()
 }
 
-// wake has those who wait look whether they are over.
+// wake makes publishers that wait check whether they are over.
 func (l *backlog) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.room.Broadcast()
+	l.less.Broadcast()
 }
 
-// large is from where on a publish into the tree is counted: thousands of smaller ones may wait for a commit.
+// large is the size from which publishes into the tree are counted. Smaller ones are bounded by the number of unacknowledged
+// publishes.
 const large = 4 << 10
 
 // counted counts a message until done is called.
@@ -591,7 +588,7 @@ func (l *backlog) counted(m Message, done func(error)) func(error) {
 	}
 	l.add(n)
 	return func(err error) {
-		l.settle(n)
+		l.done(n)
 		done(err)
 	}
 }

@@ -401,7 +401,7 @@ func TestOnlyWhoStoresWaitsForTheDisk(t *testing.T) {
 	live.sub("#", 1)
 
 	disk := b.store.begin([]journal.Change{{Value: make([]byte, backlogBytes()+1)}}, func(error) {})
-	caughtUp := sync.OnceFunc(func() { disk.tell(b.store, nil) })
+	caughtUp := sync.OnceFunc(func() { disk.finish(b.store, nil) })
 	t.Cleanup(caughtUp) // or the broker can't stop
 	require.True(t, b.store.behind())
 

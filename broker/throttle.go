@@ -15,22 +15,23 @@ import (
 	"github.com/edgebus/edgebus/broker/quota"
 )
 
-// loginThrottle stands before the passwords: a hash is made to be expensive. It counts a guess before it is looked at,
-// looks at few at a time, lets few wait, and looks at the same one once, however many bring it.
+// loginThrottle bounds the cost of checking passwords, whose hashes are made to be expensive. An attempt is counted before
+// its password is checked, few passwords are checked at a time, few may wait for that, and equal attempts at the same time
+// are checked once.
 type loginThrottle struct {
-	most  int // guesses in guardTime: wrong ones, and those that are being looked at
+	most  int // attempts in attemptWindow: wrong passwords, and those that are being checked
 	now   func() time.Time
 	turns chan struct{}
-	queue int // that may wait for a turn
+	queue int // checks that may wait for a turn
 
 	mu      sync.Mutex
-	key     [sha256.Size]byte // of the digests, made anew by each process
+	key     [sha256.Size]byte // of the digests; each process has its own
 	counted map[digest]attempts
 	looking map[digest]*passwordCheck
-	right   map[digest]time.Time // passwords that were right, and until when that is remembered
+	right   map[digest]time.Time // passwords that were right, and until when they are remembered
 }
 
-// digest stands for a user's name and a password, or an address and a name, of which nothing else is kept.
+// digest is a keyed hash of a user's name and a password, or of an address and a name. The texts themselves are not kept.
 type digest [sha256.Size]byte
 
 type attempts struct {
@@ -38,32 +39,32 @@ type attempts struct {
 	since time.Time
 }
 
-// passwordCheck is a password that is being looked at.
+// passwordCheck is a password that is being checked.
 type passwordCheck struct {
 	done chan struct{}
 	ok   bool
 }
 
-// verdict is what the guard says of a password.
+// verdict is the outcome of an attempt.
 type verdict int
 
 const (
 	wrong verdict = iota
 	right
-	tooMany // were wrong
-	busy    // too many wait
+	tooMany // attempts: the password was not checked
+	busy    // too many checks wait: the password was not checked
 )
 
 const (
 	attemptWindow      = time.Minute
-	maxRemembered      = 10_000 // that are counted, and remembered
+	maxRemembered      = 10_000 // names and addresses that are counted, and passwords that are remembered
 	rememberTime       = 5 * time.Minute
-	attemptsPerAddress = 10        // times as many guesses as for one name are those of one address for all names
-	maxQueuedRounds    = 5_000_000 // rounds of hashing that wait for one turn: some seconds' worth
+	attemptsPerAddress = 10        // times the attempts for one name that one address has for all names
+	maxQueuedRounds    = 5_000_000 // rounds of hashing that may wait for one turn: a few seconds' worth
 	minQueued          = 4
 )
 
-// newGuard makes one for hashes of at most so many rounds.
+// newLoginThrottle makes a throttle for most attempts a minute, and for hashes of at most that many rounds.
 func newLoginThrottle(most, rounds int, now func() time.Time) *loginThrottle {
 	turns := max(1, runtime.GOMAXPROCS(0)/2)
 	g := &loginThrottle{
@@ -74,11 +75,11 @@ func newLoginThrottle(most, rounds int, now func() time.Time) *loginThrottle {
 	return g
 }
 
-// check has a password looked at, but for somebody who was wrong too often. What was right a short time ago is not
-// looked at again.
+// check checks a password by calling matches, unless there were too many attempts. A password that was right a short time
+// ago is not checked again.
 func (g *loginThrottle) check(address, user string, password []byte, matches func() bool) verdict {
 	d := g.digest(user, password)
-	who, from := g.digest(address, []byte(user)), g.digest(address, nil) // a name may be 64 KiB long
+	who, from := g.digest(address, []byte(user)), g.digest(address, nil) // digests, since a name may be 64 KiB long
 	g.mu.Lock()
 	if g.count(who) >= g.most || g.count(from) >= g.most*attemptsPerAddress {
 		g.mu.Unlock()
@@ -135,7 +136,7 @@ func (g *loginThrottle) digest(name string, of []byte) (d digest) {
 	return d
 }
 
-// count is how many guesses count; add changes it. The guard is locked.
+// count returns the number of attempts within the window, and add changes it. The caller holds the lock.
 func (g *loginThrottle) count(who digest) int {
 	c := g.counted[who]
 	if g.now().Sub(c.since) > attemptWindow {
@@ -159,7 +160,7 @@ func (g *loginThrottle) add(who digest, n int) {
 	g.counted[who] = c
 }
 
-// evict makes room among what is counted: what counts no more goes first, and then the least.
+// evict makes room for another name or address: those whose window has ended go first, then those with the fewest attempts.
 func (g *loginThrottle) evict() {
 	for least := 1; len(g.counted) >= maxRemembered; least++ {
 		for who, c := range g.counted {
@@ -184,8 +185,8 @@ func (g *loginThrottle) remember(d digest) {
 	g.right[d] = g.now().Add(rememberTime)
 }
 
-// identify says who it is, or the reason code of who isn't let in, and why if there is more to say. One who knows a
-// user's name and is at another address can't keep that user out.
+// identify finds the identity that credentials prove, or the reason code of the refusal, and its reason if there is more
+// to say than the code does. Attempts are counted by name and address together: nobody at another address can lock a user out.
 func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byte, why string) {
 	ok := false
 	if c = b.auth.needed(c); !c.hasPass {
@@ -214,7 +215,7 @@ func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byt
 	return id, codeSuccess, ""
 }
 
-// network is where a peer's guesses are counted: its address, of IPv6 the 64 bits that one host may have all of.
+// network is the address that a peer's attempts are counted for; of IPv6 the /64 prefix, all of which one host may have.
 func network(remote net.Addr) string {
 	at, err := netip.ParseAddrPort(remote.String())
 	if err != nil {
@@ -229,13 +230,13 @@ func network(remote net.Addr) string {
 	return ip.String()
 }
 
-// quotas bound what one user, node or address may use up of what all share.
+// quotas bound how much of what all clients share one user, node or address may hold.
 type quotas struct {
 	users, hosts *quota.Quota // connections, and HTTP requests under way
 	requests     *quota.Quota // of these, the HTTP requests
 	kept         *quota.Quota // sessions that outlive their connections
-	queued       *quota.Quota // bytes of messages that wait or aren't acknowledged
-	state        *quota.Quota // bytes of what sessions hold besides: filters, wills, topic aliases
+	queued       *quota.Quota // bytes of messages that wait or are not acknowledged
+	state        *quota.Quota // bytes of filters, wills and topic aliases
 	retained     *quota.Quota // bytes of retained messages
 }
 
@@ -253,16 +254,15 @@ func newQuotas(l Limits) quotas {
 	}
 }
 
-// Watches counts the watches of an HTTP API that are open, by user. One user has half of them at
-// most, so that others can watch, too.
+// Watches makes the quota of open watches of an HTTP API. One user has half of them at most.
 func Watches(most int) *quota.Quota { return halfEach("watches", most, "limits.watches") }
 
 func halfEach(what string, most int, setting string) *quota.Quota {
 	return quota.New(what, "user", quota.Limit{Most: int64(most+1) / 2, Setting: "half of " + setting}, quota.Limit{Most: int64(most), Setting: setting})
 }
 
-// connectionOwner is what a connection counts for: its user, if it has one, and the host it comes from,
-// but for this one: behind it may be a proxy, with everybody.
+// connectionOwner is whom a connection counts for: its user, if it has one, and the host it comes from. The loopback
+// address doesn't count, since a proxy on this host may connect for many clients.
 type connectionOwner struct{ user, host string }
 
 func ownerOf(id Identity, remote net.Addr) connectionOwner {
@@ -275,8 +275,8 @@ func ownerOf(id Identity, remote net.Addr) connectionOwner {
 
 func hostOf(a netip.Addr) string { return a.Unmap().WithZone("").String() }
 
-// takeConnection counts a connection or request, or says why there is no room. The one that it takes over,
-// if any, makes room.
+// takeConnection counts a connection or request for its owner, or returns the limit that it exceeds. If the connection
+// takes over another one of the owner over, that is not counted against it.
 func (q *quotas) takeConnection(at, over connectionOwner) error {
 	if err := take(q.users, at.user, over.user); err != nil {
 		return err
@@ -296,7 +296,7 @@ func take(q *quota.Quota, key, over string) error {
 	return q.Take(key, 1)
 }
 
-// releaseConnection gives back what sit counted.
+// releaseConnection ends what takeConnection counted.
 func (q *quotas) releaseConnection(at connectionOwner) {
 	q.users.Add(at.user, -1)
 	q.hosts.Add(at.host, -1)
@@ -324,7 +324,7 @@ const (
 	markedEvery = 100 * time.Millisecond // how often a client that publishes is noted
 )
 
-// quantum is what a connection has read without a pause. It belongs to the reading goroutine.
+// quantum counts what a connection has read without a pause. Only the reading goroutine uses it.
 type quantum struct {
 	began   time.Time
 	packets int
@@ -336,8 +336,8 @@ type quantum struct {
 
 func (q *quantum) begin(now time.Time) { q.began, q.packets, q.reads, q.bytes = now, 0, 0, 0 }
 
-// neighbour is a client that has published lately without using up its quantum. It is known by its client id: a
-// client that reconnects is not its own neighbour. One is remembered at a time, until it falls silent or floods.
+// neighbour is a client that has published lately without using up its quantum, by its client id, so that a client that
+// reconnects is not its own neighbour. One client is remembered at a time, until it is silent or uses up a quantum.
 type neighbour struct{ last atomic.Pointer[published] }
 
 type published struct {
@@ -345,7 +345,7 @@ type published struct {
 	at     time.Time
 }
 
-// note takes note of a client that publishes.
+// note remembers a client that publishes.
 func (n *neighbour) note(client string, q *quantum) {
 	if q.flood || q.began.Sub(q.marked) < markedEvery {
 		return
@@ -356,7 +356,7 @@ func (n *neighbour) note(client string, q *quantum) {
 	}
 }
 
-// forget makes room for another one: the client has turned out to be a flood.
+// forget removes a client that has used up its quantum, so that another one can be remembered.
 func (n *neighbour) forget(client string) {
 	if last := n.last.Load(); last != nil && last.client == client {
 		n.last.CompareAndSwap(last, nil)
@@ -369,11 +369,11 @@ func (n *neighbour) beside(client string, now time.Time) bool {
 	return last != nil && last.client != client && now.Sub(last.at) < neighbours
 }
 
-// metered is a socket that counts every read in its connection's quantum, so that what WebSocket frames and TLS
-// records cost is counted although they may never let a packet through.
+// metered is the socket below TLS or WebSocket. It counts every read in its connection's quantum, since records and frames
+// cost time although they may never complete a packet.
 type metered struct {
 	*net.TCPConn
-	c *conn // nil: none yet
+	c *conn // nil: not known yet
 }
 
 func (m *metered) Read(p []byte) (int, error) {
@@ -390,8 +390,8 @@ func (m *metered) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// meter has the socket beneath a transport count in the connection's quantum. The connection's reading goroutine
-// alone reads it from now on.
+// meter makes the socket below a transport count in the connection's quantum. From then on only the connection's reading
+// goroutine may read from it.
 func (c *conn) meter(transport net.Conn) {
 	if ws, ok := transport.(*wsConn); ok {
 		ws.pings = func() { c.spend(0) } // they count as packets
@@ -405,8 +405,8 @@ func (c *conn) meter(transport net.Conn) {
 	}
 }
 
-// arrived is called after each read of the socket, with how long it waited and whether it brought little. A client
-// that has the answers to all it sent, and sends little, waits for each answer: that is a pause, too.
+// arrived is called after each read of the socket, with how long it waited and whether it brought little. A client that
+// sends little and has the answers to everything it sent waits for each answer: that counts as a pause, too.
 func (c *conn) arrived(now time.Time, took time.Duration, little bool) {
 	q := &c.quantum
 	if took < ownPause && !(little && c.acks.clear()) {
@@ -421,8 +421,8 @@ func (c *conn) arrived(now time.Time, took time.Duration, little bool) {
 	}
 }
 
-// acknowledged is called for a client's acknowledgement. Those of messages that were sent to it cost
-// no quantum: if they waited it would be sent more than it can take.
+// acknowledged is called for each acknowledgement of a client. Acknowledgements of messages that were sent to the client are
+// not counted in the quantum: reading them late would slow down what the client receives.
 func (c *conn) acknowledged(known bool) {
 	if !known {
 		c.spend(0)
@@ -479,7 +479,7 @@ func (c *conn) keepRate() {
 }
 
 // servedRetained is called by the goroutine that writes to the client, with the time that it spent on retained
-// messages. Serving a large tree takes as much as a flood, so while others publish it pauses in the same measure.
+// messages. Serving a large tree costs as much as a flood, so while others publish it is paused by the same rule.
 func (c *conn) servedRetained(took time.Duration, more bool) {
 	if !c.b.neighbour.beside(c.ident.ClientID, time.Now()) {
 		c.retainedPause = 0
@@ -493,7 +493,7 @@ func (c *conn) servedRetained(took time.Duration, more bool) {
 	c.retainedPause = 0
 }
 
-// pause waits, counts it, and logs the reason once for a connection.
+// pause waits, counts the pause, and logs its reason once for each connection.
 func (c *conn) pause(d time.Duration, told *bool, reason string) {
 	d = max(d, pauseLeast)
 	c.b.metrics.pauses.Inc()
