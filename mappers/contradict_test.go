@@ -51,13 +51,13 @@ func TestTrial27TwoWhoDisagree(t *testing.T) {
 	o.set(client.Message{Topic: "state", Payload: []byte("online")})
 	now := time.Unix(1_000_000, 0)
 	for range 1000 {
-		o.contradict(client.Message{Topic: "state", Payload: []byte("offline")}, now)
+		o.reassert(client.Message{Topic: "state", Payload: []byte("offline")}, now)
 	}
 	require.Equal(t, 2, sent, "at once, and then not")
 	o.retry(true)
 	require.Equal(t, 3, sent)
-	o.contradict(client.Message{Topic: "state", Payload: []byte("online")}, now.Add(time.Minute))
+	o.reassert(client.Message{Topic: "state", Payload: []byte("online")}, now.Add(time.Minute))
 	require.Equal(t, 3, sent, "it is what was said")
-	o.contradict(client.Message{Topic: "another"}, now)
+	o.reassert(client.Message{Topic: "another"}, now)
 	require.Equal(t, 3, sent)
 }

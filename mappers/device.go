@@ -14,33 +14,33 @@ import (
 
 // device is what the mapper knows of one of its devices. mapper.mu guards all but the last group.
 type device struct {
-	key    string // node/name
-	bus    string
-	uid    string // of the Device: another one may have its name
-	info   Device
-	gen    int // counts the configurations
-	props  map[string]*property
-	order  []string // names of props, as in the model
-	ready  bool     // the core has told what was reported before
-	setups int      // how often the core was asked
-	gone   bool     // the worker closes and forgets it
+	key           string // node/name
+	bus           string
+	uid           string // of the Device: another one may have its name
+	info          Device
+	gen           int // counts the configurations
+	props         map[string]*property
+	order         []string // names of props, as in the model
+	isSetUp       bool     // the core has told what was reported before
+	setupAttempts int      // how often the core was asked
+	gone          bool     // the worker closes and forgets it
 
 	commands []command
 	methods  []resource.DeviceCommand // that the SDK executes by itself
 	pushed   map[string]string
 
 	// used by the device's worker only
-	session  *Opened
-	openGen  int
-	stopPush func()
-	lost     chan error // from Push
-	doubt    bool       // another device of its bus has failed since it last answered: it is pinged first
-	online   bool
-	failures int
-	why      error // the last failure
-	retryAt  time.Time
-	hopeless bool   // a ConfigError: not before the configuration changes
-	problem  string // what was said of it last; empty: nothing
+	session   *Opened
+	openGen   int
+	stopPush  func()
+	lost      chan error // from Push
+	needsPing bool       // another device of its bus has failed since it last answered: it is pinged first
+	online    bool
+	failures  int
+	lastErr   error // the last failure
+	retryAt   time.Time
+	badConfig bool   // a ConfigError: not before the configuration changes
+	problem   string // what was said of it last; empty: nothing
 }
 
 // property is one property of a device: what is wanted, what was applied, what is.
@@ -48,27 +48,27 @@ type property struct {
 	spec resource.Property
 	info Property
 
-	wish    wish
-	handled uint64 // the newest version that needs nothing more: applied, refused, cleared
+	desired desiredValue
+	doneVer uint64 // the newest version that needs nothing more: applied, refused, cleared
 	// unsure is set while an earlier write of the wish may or may not have reached the device.
-	unsure  bool
-	retryAt time.Time // the device could not take it: not before this
-	retries int
+	maybeWritten bool
+	retryAt      time.Time // the device could not take it: not before this
+	retries      int
 	// check is set when the device was opened (again), until it was compared with what was reported before.
-	check    bool
-	compared int    // the configuration under which it was last compared or driven
-	told     bool   // reported is known: from the core, or because we have reported
-	before   string // what was reported before it was opened
+	recheckDue    bool
+	compared      int    // the configuration under which it was last compared or driven
+	reportedKnown bool   // reported is known: from the core, or because we have reported
+	before        string // what was reported before it was opened
 
 	// nearest is what the device has once a value was written to it; nil: that value.
 	nearest func(value string) (string, error)
 
-	applied  uint64 // the newest version applied: the user property "for"
-	current  string // what the device has, as far as we know
-	known    bool
-	reported string // what was last reported
-	said     bool   // and that under this configuration: it needn't be said again
-	saidFor  uint64
+	appliedVer      uint64 // the newest version applied: the user property "for"
+	current         string // what the device has, as far as we know
+	known           bool
+	reported        string // what was last reported
+	reportIsCurrent bool   // and that under this configuration: it needn't be said again
+	reportedFor     uint64
 
 	problem string    // why it can't be read, as it was said; empty: it can
 	readAt  time.Time // when it was last read; zero: not known
@@ -77,21 +77,21 @@ type property struct {
 	reportAt  time.Time
 }
 
-// wish is a wanted value: what the core says is in force.
-type wish struct {
-	value string
-	ver   uint64 // 0: nothing was ever wanted
-	until time.Time
-	none  bool // cleared: nothing is wanted
-	old   bool // it was there before the mapper was
+// desiredValue is a wanted value: what the core says is in force.
+type desiredValue struct {
+	value       string
+	ver         uint64 // 0: nothing was ever wanted
+	until       time.Time
+	cleared     bool // cleared: nothing is wanted
+	preexisting bool // it was there before the mapper was
 }
 
 func speaks(d Driver, protocol string) bool {
 	return slices.ContainsFunc(d.Protocols(), func(p string) bool { return resource.SameProtocol(p, protocol) })
 }
 
-// convert makes the driver's view of a device from the bundle.
-func convert(d Driver, node string, b resource.Bundle, collect time.Duration) Device {
+// driverDevice makes the driver's view of a device from the bundle.
+func driverDevice(d Driver, node string, b resource.Bundle, collect time.Duration) Device {
 	dev := Device{
 		Node: node, Name: b.Device.Metadata.Name,
 		Bus: b.Device.Spec.Protocol.Name, Config: b.Device.Spec.Protocol.Config,
@@ -106,12 +106,12 @@ func convert(d Driver, node string, b resource.Bundle, collect time.Duration) De
 	}
 	for _, p := range b.Model.Spec.Properties {
 		v, visited := visitors[p.Name]
-		dev.Properties = append(dev.Properties, convertProperty(p, v, visited, collect))
+		dev.Properties = append(dev.Properties, driverProperty(p, v, visited, collect))
 	}
 	return dev
 }
 
-func convertProperty(p resource.Property, v resource.Visitor, visited bool, collect time.Duration) Property {
+func driverProperty(p resource.Property, v resource.Visitor, visited bool, collect time.Duration) Property {
 	out := Property{
 		Name: p.Name, Type: Type(p.Type), Writable: p.Writable(), Unit: p.Unit, Minimum: p.Minimum, Maximum: p.Maximum,
 		Config: v.Config, Visited: visited, Collect: collect,
@@ -141,28 +141,28 @@ func (d *device) configure(info Device, m resource.DeviceModel) {
 		if prop == nil {
 			// One that comes later may be on the device already, from a model before; what the core remembers of it is
 			// from under that one.
-			prop = &property{compared: 1, unsure: d.gen > 1}
+			prop = &property{compared: 1, maybeWritten: d.gen > 1}
 		}
 		prop.spec, prop.info = spec, p
-		prop.handled = prop.applied
+		prop.doneVer = prop.appliedVer
 		prop.retryAt, prop.retries = time.Time{}, 0
 		prop.collectAt = time.Time{}
-		prop.said = false // what was refused for the old model's sake may be right by the new one
+		prop.reportIsCurrent = false // what was refused for the old model's sake may be right by the new one
 		d.props[p.Name] = prop
 		d.order = append(d.order, p.Name)
 	}
 }
 
-// want takes a wanted value from the core. Older ones than the one known are late copies, but for what is told at a
+// setDesired takes a wanted value from the core. Older ones than the one known are late copies, but for what is told at a
 // new subscription: that is what holds now, and if its number is lower, the core has begun to count anew.
-func (p *property) want(w wish, retained bool) bool {
+func (p *property) setDesired(w desiredValue, retained bool) bool {
 	switch {
-	case w.ver == p.wish.ver, w.ver < p.wish.ver && !retained:
+	case w.ver == p.desired.ver, w.ver < p.desired.ver && !retained:
 		return false
-	case w.ver < p.wish.ver:
-		p.applied, p.handled, p.check = 0, 0, false
+	case w.ver < p.desired.ver:
+		p.appliedVer, p.doneVer, p.recheckDue = 0, 0, false
 	}
-	p.wish, p.retryAt, p.retries = w, time.Time{}, 0
+	p.desired, p.retryAt, p.retries = w, time.Time{}, 0
 	return true
 }
 
@@ -176,24 +176,24 @@ func (p *property) rememberProblem(why resource.Problem) {
 
 // remember takes what the core says was reported before, as the answer to a version.
 func (p *property) remember(reported resource.TwinValue) {
-	if p.told {
+	if p.reportedKnown {
 		return // this mapper has reported since: it knows better
 	}
-	p.told = true
+	p.reportedKnown = true
 	value, applied := reported.Value, reported.For
 	if p.readAt.IsZero() {
 		p.readAt, _ = resource.ParseTime(reported.TS)
 	}
-	p.reported, p.said, p.saidFor, p.before = value, true, applied, value
-	p.applied = max(p.applied, applied)
-	p.handled = max(p.handled, applied)
-	p.check = applied > 0
+	p.reported, p.reportIsCurrent, p.reportedFor, p.before = value, true, applied, value
+	p.appliedVer = max(p.appliedVer, applied)
+	p.doneVer = max(p.doneVer, applied)
+	p.recheckDue = applied > 0
 }
 
 // changed says whether value is news against what was reported.
 func (p *property) changed(value string) bool {
 	switch {
-	case !p.said, p.saidFor != p.applied:
+	case !p.reportIsCurrent, p.reportedFor != p.appliedVer:
 		return true
 	case p.info.Deadband > 0 && p.info.Type.Numeric():
 		return !within(value, p.reported, p.info.Deadband)
@@ -201,8 +201,8 @@ func (p *property) changed(value string) bool {
 	return !p.same(value, p.reported)
 }
 
-// meets says whether the device has what is wanted, or what is as near to it as it can have.
-func (p *property) meets(actual, wanted string) bool {
+// satisfies says whether the device has what is wanted, or what is as near to it as it can have.
+func (p *property) satisfies(actual, wanted string) bool {
 	if p.same(actual, wanted) {
 		return true
 	}
@@ -239,13 +239,13 @@ type plan struct {
 
 // plan decides what to do about a property: a pure function of what is known. The rules are in the package's comment.
 func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
-	w := p.wish
+	w := p.desired
 	switch {
 	case w.ver == 0:
 		return plan{step: nothing}
-	case w.ver <= p.handled:
+	case w.ver <= p.doneVer:
 		return p.planRecheck(canRead, canWrite)
-	case w.none:
+	case w.cleared:
 		return plan{step: forget}
 	case !w.until.IsZero() && !now.Before(w.until):
 		return plan{step: refuse, refusal: Refuse(Expired, "was to be applied until %s only", resource.Time(w.until))}
@@ -253,10 +253,10 @@ func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
 		return plan{step: nothing}
 	case !p.spec.Writable() || !canWrite:
 		return plan{step: refuse, refusal: Refuse(ReadOnly, "%s can't be written", p.info.Name)}
-	case w.old && p.spec.AtBoot == resource.BootHold:
+	case w.preexisting && p.spec.AtBoot == resource.BootHold:
 		return plan{step: refuse, refusal: Refuse(Held, "%s: waits for a newer value (atBoot: hold)", early)}
-	case w.old && p.spec.AtBoot == resource.BootSafe:
-		return p.planWrite(string(p.spec.SafeValue), canRead, p.instead(early))
+	case w.preexisting && p.spec.AtBoot == resource.BootSafe:
+		return p.planWrite(string(p.spec.SafeValue), canRead, p.safeValueNote(early))
 	}
 	if r := p.objection(w.value); r != nil {
 		return plan{step: refuse, refusal: r}
@@ -270,20 +270,20 @@ const (
 	missed = "the device has lost it"
 )
 
-// instead is what is said of a wish when the safe value is applied for it; nothing, if that is what was wanted.
-func (p *property) instead(why string) *Refusal {
-	if p.same(p.wish.value, string(p.spec.SafeValue)) {
+// safeValueNote is what is said of a wish when the safe value is applied for it; nothing, if that is what was wanted.
+func (p *property) safeValueNote(why string) *Refusal {
+	if p.same(p.desired.value, string(p.spec.SafeValue)) {
 		return nil
 	}
 	return Refuse(SafeValue, "%s: %s was applied instead (atBoot: safe)", why, p.spec.SafeValue)
 }
 
 func (p *property) planWrite(value string, canRead bool, said *Refusal) plan {
-	has := p.known && p.meets(p.current, value)
+	has := p.known && p.satisfies(p.current, value)
 	switch {
-	case canRead && (p.wish.old || p.unsure || has):
+	case canRead && (p.desired.preexisting || p.maybeWritten || has):
 		return plan{compare, value, said}
-	case has && !p.unsure:
+	case has && !p.maybeWritten:
 		return plan{accept, value, said}
 	}
 	return plan{apply, value, said}
@@ -291,8 +291,8 @@ func (p *property) planWrite(value string, canRead bool, said *Refusal) plan {
 
 // planRecheck: after a start, what was applied before is not applied again, unless the device has lost it meanwhile.
 func (p *property) planRecheck(canRead, canWrite bool) plan {
-	if p.check && p.wish.ver == p.handled && p.wish.ver == p.applied && canRead && canWrite &&
-		p.spec.Writable() && !p.wish.none {
+	if p.recheckDue && p.desired.ver == p.doneVer && p.desired.ver == p.appliedVer && canRead && canWrite &&
+		p.spec.Writable() && !p.desired.cleared {
 		return plan{step: recheck}
 	}
 	return plan{step: nothing}
@@ -301,17 +301,17 @@ func (p *property) planRecheck(canRead, canWrite bool) plan {
 // planLost is the answer to recheck: what to do when the device has neither what was reported nor what is wanted. With
 // anew it was configured since: what was reported then excuses nothing, but no reason to hold anything either.
 func (p *property) planLost(actual string, anew bool) plan {
-	has := func(value string) bool { return p.meets(actual, value) }
+	has := func(value string) bool { return p.satisfies(actual, value) }
 	hold := p.spec.AtBoot == resource.BootHold
-	if has(p.wish.value) || (!anew || hold) && has(p.before) {
+	if has(p.desired.value) || (!anew || hold) && has(p.before) {
 		return plan{step: nothing}
 	}
-	do := plan{step: apply, value: p.wish.value}
+	do := plan{step: apply, value: p.desired.value}
 	switch {
 	case hold:
-		do = plan{refuse, p.wish.value, Refuse(Held, "%s: waits for a newer value (atBoot: hold)", missed)}
+		do = plan{refuse, p.desired.value, Refuse(Held, "%s: waits for a newer value (atBoot: hold)", missed)}
 	case p.spec.AtBoot == resource.BootSafe:
-		do = plan{apply, string(p.spec.SafeValue), p.instead(missed)}
+		do = plan{apply, string(p.spec.SafeValue), p.safeValueNote(missed)}
 	}
 	if p.objection(do.value) != nil {
 		return plan{step: nothing}
@@ -325,8 +325,8 @@ func (p *property) planLost(actual string, anew bool) plan {
 // objection is the model's opinion of a wanted value. The core has asked it too, but models change.
 func (p *property) objection(value string) *Refusal { return objection(p.spec, value) }
 
-// bare is the model's property without what bounds the values that may be wanted: what is, may be beyond it.
-func (p *property) bare() resource.Property {
+// withoutLimits is the model's property without what bounds the values that may be wanted: what is, may be beyond it.
+func (p *property) withoutLimits() resource.Property {
 	bare := p.spec
 	bare.Minimum, bare.Maximum, bare.Enum = nil, nil, nil
 	return bare
@@ -381,14 +381,14 @@ func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, 
 		w.m.mu.Unlock()
 		return false, nil
 	}
-	do, ver := p.plan(w.m.o.Now(), d.session.CanRead(), d.session.CanWrite()), p.wish.ver
+	do, ver := p.plan(w.m.o.Now(), d.session.CanRead(), d.session.CanWrite()), p.desired.ver
 	w.m.mu.Unlock()
 	switch do.step {
 	case forget:
-		w.handled(d, p, ver, false)
+		w.markDone(d, p, ver, false)
 	case refuse:
-		w.handled(d, p, ver, false)
-		w.refuse(d, name, ver, do.refusal)
+		w.markDone(d, p, ver, false)
+		w.publishRefusal(d, name, ver, do.refusal)
 	case accept:
 		return true, w.accept(d, p, ver, do, p.current)
 	case compare:
@@ -401,25 +401,25 @@ func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, 
 	return do.step != nothing, nil
 }
 
-// handled notes that a version needs nothing more.
-func (w *worker) handled(d *device, p *property, ver uint64, applied bool) {
+// markDone notes that a version needs nothing more.
+func (w *worker) markDone(d *device, p *property, ver uint64, applied bool) {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
-	if p.wish.ver < ver { // the core has begun to count anew: this is history
+	if p.desired.ver < ver { // the core has begun to count anew: this is history
 		return
 	}
-	p.handled = max(p.handled, ver)
-	p.unsure, p.check, p.compared = false, false, d.openGen
+	p.doneVer = max(p.doneVer, ver)
+	p.maybeWritten, p.recheckDue, p.compared = false, false, d.openGen
 	if applied {
-		p.applied = max(p.applied, ver)
+		p.appliedVer = max(p.appliedVer, ver)
 	}
 }
 
 // accept notes that the device has what is wanted, and reports it.
 func (w *worker) accept(d *device, p *property, ver uint64, do plan, actual string) error {
-	w.handled(d, p, ver, true)
+	w.markDone(d, p, ver, true)
 	if do.refusal != nil {
-		w.refuse(d, p.info.Name, ver, do.refusal)
+		w.publishRefusal(d, p.info.Name, ver, do.refusal)
 	}
 	w.report(d, p.info.Name, actual)
 	return nil
@@ -431,7 +431,7 @@ func (w *worker) compare(ctx context.Context, d *device, p *property, ver uint64
 	if err != nil {
 		return err
 	}
-	if ok && p.meets(actual, do.value) {
+	if ok && p.satisfies(actual, do.value) {
 		return w.accept(d, p, ver, do, actual)
 	}
 	return w.apply(ctx, d, p, ver, do)
@@ -441,8 +441,8 @@ func (w *worker) compare(ctx context.Context, d *device, p *property, ver uint64
 func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, do plan) error {
 	name := p.info.Name
 	w.m.mu.Lock()
-	stale := p.wish.ver != ver || d.gen != d.openGen
-	p.unsure = p.unsure || !stale // from here on the device may have it
+	stale := p.desired.ver != ver || d.gen != d.openGen
+	p.maybeWritten = p.maybeWritten || !stale // from here on the device may have it
 	w.m.mu.Unlock()
 	if stale { // a newer one, or a new configuration, has come while we were reading
 		return nil
@@ -455,17 +455,17 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 		if r.Code == Unavailable {
 			w.later(p, ver)
 		} else {
-			w.handled(d, p, ver, false)
+			w.markDone(d, p, ver, false)
 		}
-		w.refuse(d, name, ver, r)
+		w.publishRefusal(d, name, ver, r)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	w.handled(d, p, ver, true)
+	w.markDone(d, p, ver, true)
 	if do.refusal != nil {
-		w.refuse(d, name, ver, do.refusal)
+		w.publishRefusal(d, name, ver, do.refusal)
 	}
 	actual, ok, err := w.readOne(ctx, d, name)
 	if err != nil {
@@ -482,7 +482,7 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 func (w *worker) later(p *property, ver uint64) {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
-	if p.wish.ver == ver {
+	if p.desired.ver == ver {
 		p.retryAt = w.m.o.Now().Add(min(w.m.o.Retry.Max, w.m.o.Retry.Min<<min(p.retries, 16)))
 		p.retries++
 	}
@@ -503,14 +503,14 @@ func (w *worker) recheck(ctx context.Context, d *device, p *property, ver uint64
 	if ok {
 		do = p.planLost(actual, p.compared != d.openGen)
 	}
-	p.check = false
+	p.recheckDue = false
 	if do.step != apply { // else once it is written
 		p.compared = d.openGen
 	}
 	w.m.mu.Unlock()
 	switch do.step {
 	case refuse:
-		w.refuse(d, p.info.Name, ver, do.refusal)
+		w.publishRefusal(d, p.info.Name, ver, do.refusal)
 	case accept:
 		return w.accept(d, p, ver, do, actual)
 	case apply:

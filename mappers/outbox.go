@@ -10,11 +10,11 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 )
 
-// contradictPause is how long a topic is left alone that was contradicted once more.
-const contradictPause = time.Second
+// reassertInterval is how long a topic is left alone that was contradicted once more.
+const reassertInterval = time.Second
 
-// window is how many publishes may wait for their acknowledgement.
-const window = 256
+// maxInflight is how many publishes may wait for their acknowledgement.
+const maxInflight = 256
 
 // outbox brings the latest value of each topic to the broker. However often a topic changes while the broker is away
 // or slow, it costs one entry; a topic has one publish under way at most, so its values can't overtake each other.
@@ -22,48 +22,48 @@ type outbox struct {
 	publish func(client.Message, func(error)) // never called with mu held: it may answer at once
 	log     zerolog.Logger
 
-	mu     sync.Mutex
-	slots  map[string]*slot
-	queue  []*slot // dirty and not under way
-	parked []*slot // the same, but the broker can't take them now
-	flying int
-	up     bool
-	idle   chan struct{} // closed when everything is stored, then nil
+	mu       sync.Mutex
+	entries  map[string]*outboxEntry
+	queue    []*outboxEntry // dirty and not under way
+	deferred []*outboxEntry // the same, but the broker can't take them now
+	inflight int
+	up       bool
+	idle     chan struct{} // closed when everything is stored, then nil
 }
 
-type slot struct {
-	m       client.Message
-	dirty   bool // m is not stored, as far as we know
-	flying  bool
-	removed bool
-	refused bool // m was, for good: it waits for another, or for the device to be there
-	again   bool // what a refusal of the one under way would rest on has changed
+type outboxEntry struct {
+	m            client.Message
+	dirty        bool // m is not stored, as far as we know
+	inflight     bool
+	removed      bool
+	refused      bool // m was, for good: it waits for another, or for the device to be there
+	retryRefused bool // what a refusal of the one under way would rest on has changed
 
-	contradicted time.Time // when it was last published again because somebody else had changed it
-	later        bool      // it is under way, and is published again with the next retry
+	reasserted time.Time // when it was last published again because somebody else had changed it
+	deferNext  bool      // it is under way, and is published again with the next retry
 }
 
 func newOutbox(publish func(client.Message, func(error)), log zerolog.Logger) *outbox {
-	return &outbox{publish: publish, log: log, slots: map[string]*slot{}}
+	return &outbox{publish: publish, log: log, entries: map[string]*outboxEntry{}}
 }
 
 // set makes m the value of its topic.
 func (o *outbox) set(m client.Message) {
 	o.mu.Lock()
-	s := o.slots[m.Topic]
+	s := o.entries[m.Topic]
 	if s == nil {
-		s = &slot{}
-		o.slots[m.Topic] = s
+		s = &outboxEntry{}
+		o.entries[m.Topic] = s
 	}
 	s.m, s.refused = m, false
-	o.touch(s)
+	o.enqueue(s)
 	o.mu.Unlock()
-	o.pump()
+	o.publishQueued()
 }
 
-// touch queues s unless it is queued or under way. mu is held.
-func (o *outbox) touch(s *slot) {
-	if !s.dirty && !s.flying {
+// enqueue queues s unless it is queued or under way. mu is held.
+func (o *outbox) enqueue(s *outboxEntry) {
+	if !s.dirty && !s.inflight {
 		o.queue = append(o.queue, s)
 	}
 	s.dirty = true
@@ -73,9 +73,9 @@ func (o *outbox) touch(s *slot) {
 func (o *outbox) remove(topic string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if s := o.slots[topic]; s != nil {
+	if s := o.entries[topic]; s != nil {
 		s.removed = true
-		delete(o.slots, topic)
+		delete(o.entries, topic)
 	}
 }
 
@@ -84,55 +84,55 @@ func (o *outbox) remove(topic string) {
 func (o *outbox) connected() {
 	o.mu.Lock()
 	o.up = true
-	for _, s := range o.slots {
+	for _, s := range o.entries {
 		if !s.refused {
-			o.touch(s)
+			o.enqueue(s)
 		}
 	}
 	o.mu.Unlock()
-	o.pump()
+	o.publishQueued()
 }
 
-// renew publishes again what was refused of these topics, or is about to be: their
+// resendRefused publishes again what was refused of these topics, or is about to be: their
 // device was not there, and is now.
-func (o *outbox) renew(topics []string) {
+func (o *outbox) resendRefused(topics []string) {
 	o.mu.Lock()
 	for _, topic := range topics {
-		switch s := o.slots[topic]; {
+		switch s := o.entries[topic]; {
 		case s == nil:
 		case s.refused:
 			s.refused = false
-			o.touch(s)
-		case s.flying:
-			s.again = true
+			o.enqueue(s)
+		case s.inflight:
+			s.retryRefused = true
 		}
 	}
 	o.mu.Unlock()
-	o.pump()
+	o.publishQueued()
 }
 
-// contradict publishes the value of a topic again that somebody else has cleared or overwritten: at once, and no more than once
+// reassert publishes the value of a topic again that somebody else has cleared or overwritten: at once, and no more than once
 // a second, should two disagree.
-func (o *outbox) contradict(m client.Message, now time.Time) {
+func (o *outbox) reassert(m client.Message, now time.Time) {
 	o.mu.Lock()
-	s := o.slots[m.Topic]
+	s := o.entries[m.Topic]
 	if s == nil || s.dirty || s.refused || string(s.m.Payload) == string(m.Payload) && s.m.Property("for") == m.Property("for") {
 		o.mu.Unlock()
 		return
 	}
 	o.log.Info().Str("topic", m.Topic).Msg("somebody else has changed what this mapper said: it is said again")
-	switch soon := now.Sub(s.contradicted) < contradictPause; {
-	case soon && s.flying:
-		s.dirty, s.later = true, true
+	switch soon := now.Sub(s.reasserted) < reassertInterval; {
+	case soon && s.inflight:
+		s.dirty, s.deferNext = true, true
 	case soon:
 		s.dirty = true
-		o.parked = append(o.parked, s)
+		o.deferred = append(o.deferred, s)
 	default:
-		s.contradicted = now
-		o.touch(s)
+		s.reasserted = now
+		o.enqueue(s)
 	}
 	o.mu.Unlock()
-	o.pump()
+	o.publishQueued()
 }
 
 func (o *outbox) disconnected() {
@@ -141,12 +141,12 @@ func (o *outbox) disconnected() {
 	o.up = false
 }
 
-func (o *outbox) pump() {
+func (o *outbox) publishQueued() {
 	for {
 		o.mu.Lock()
 		s := o.next()
 		if s == nil {
-			if o.idle != nil && o.flying == 0 {
+			if o.idle != nil && o.inflight == 0 {
 				close(o.idle)
 				o.idle = nil
 			}
@@ -160,29 +160,29 @@ func (o *outbox) pump() {
 }
 
 // next takes a slot to publish. mu is held.
-func (o *outbox) next() *slot {
-	for o.up && o.flying < window && len(o.queue) > 0 {
+func (o *outbox) next() *outboxEntry {
+	for o.up && o.inflight < maxInflight && len(o.queue) > 0 {
 		s := o.queue[0]
 		o.queue[0] = nil
 		o.queue = o.queue[1:]
 		if s.removed {
 			continue
 		}
-		s.dirty, s.flying, s.again = false, true, false
-		o.flying++
+		s.dirty, s.inflight, s.retryRefused = false, true, false
+		o.inflight++
 		return s
 	}
 	return nil
 }
 
-func (o *outbox) done(s *slot, err error) {
+func (o *outbox) done(s *outboxEntry, err error) {
 	o.mu.Lock()
-	o.flying--
-	park := s.later
-	s.flying, s.later = false, false
+	o.inflight--
+	park := s.deferNext
+	s.inflight, s.deferNext = false, false
 	switch {
 	case err == nil:
-	case final(err) && s.again:
+	case final(err) && s.retryRefused:
 		s.dirty = true
 	case final(err):
 		o.log.Warn().Err(err).Msg("report refused: it is not sent again before it changes")
@@ -196,12 +196,12 @@ func (o *outbox) done(s *slot, err error) {
 	switch {
 	case !s.dirty || s.removed:
 	case park:
-		o.parked = append(o.parked, s)
+		o.deferred = append(o.deferred, s)
 	default:
 		o.queue = append(o.queue, s)
 	}
 	o.mu.Unlock()
-	o.pump()
+	o.publishQueued()
 }
 
 // final says whether the broker would refuse the same message again.
@@ -217,18 +217,18 @@ func final(err error) bool {
 func (o *outbox) retry(connected bool) {
 	o.mu.Lock()
 	o.up = connected
-	o.queue = append(o.queue, o.parked...)
-	o.parked = nil
+	o.queue = append(o.queue, o.deferred...)
+	o.deferred = nil
 	o.mu.Unlock()
-	o.pump()
+	o.publishQueued()
 }
 
-// settled returns a channel that is closed once everything is stored.
-func (o *outbox) settled() <-chan struct{} {
+// drained returns a channel that is closed once everything is stored.
+func (o *outbox) drained() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	ch := make(chan struct{})
-	if len(o.queue) == 0 && o.flying == 0 {
+	if len(o.queue) == 0 && o.inflight == 0 {
 		close(ch)
 		return ch
 	}

@@ -16,8 +16,8 @@ func TestPlan(t *testing.T) {
 	spec := resource.Property{Name: "p", Type: resource.TypeInt, AccessMode: resource.ReadWrite, Minimum: &low, Maximum: &high}
 	with := func(change func(*property)) *property {
 		p := &property{spec: spec, info: Property{Name: "p", Type: Int, Writable: true}}
-		p.wish = wish{value: "5", ver: 7}
-		p.handled, p.applied = 6, 6
+		p.desired = desiredValue{value: "5", ver: 7}
+		p.doneVer, p.appliedVer = 6, 6
 		change(p)
 		return p
 	}
@@ -28,25 +28,25 @@ func TestPlan(t *testing.T) {
 		step    step
 		code    string
 	}{
-		"nothing wanted":            {p: with(func(p *property) { p.wish = wish{} }), step: nothing},
+		"nothing wanted":            {p: with(func(p *property) { p.desired = desiredValue{} }), step: nothing},
 		"new value":                 {p: with(func(*property) {}), step: apply},
 		"known to be there":         {p: with(func(p *property) { p.current, p.known = "5", true }), step: compare},
 		"there, unreadable":         {p: with(func(p *property) { p.current, p.known = "05", true }), noRead: true, step: accept},
-		"there, but unsure":         {p: with(func(p *property) { p.current, p.known, p.unsure = "5", true, true }), noRead: true, step: apply},
-		"unsure":                    {p: with(func(p *property) { p.unsure = true }), step: compare},
-		"old":                       {p: with(func(p *property) { p.wish.old = true }), step: compare},
-		"old, hold":                 {p: with(func(p *property) { p.wish.old, p.spec.AtBoot = true, "hold" }), step: refuse, code: Held},
+		"there, but unsure":         {p: with(func(p *property) { p.current, p.known, p.maybeWritten = "5", true, true }), noRead: true, step: apply},
+		"unsure":                    {p: with(func(p *property) { p.maybeWritten = true }), step: compare},
+		"old":                       {p: with(func(p *property) { p.desired.preexisting = true }), step: compare},
+		"old, hold":                 {p: with(func(p *property) { p.desired.preexisting, p.spec.AtBoot = true, "hold" }), step: refuse, code: Held},
 		"new, hold":                 {p: with(func(p *property) { p.spec.AtBoot = "hold" }), step: apply},
-		"cleared":                   {p: with(func(p *property) { p.wish.none = true }), step: forget},
-		"applied":                   {p: with(func(p *property) { p.handled, p.applied = 7, 7 }), step: nothing},
-		"applied, look once":        {p: with(func(p *property) { p.handled, p.applied, p.check = 7, 7, true }), step: recheck},
-		"refused, don't look":       {p: with(func(p *property) { p.handled, p.check = 7, true }), step: nothing},
-		"applied, unreadable":       {p: with(func(p *property) { p.handled, p.applied, p.check = 7, 7, true }), noRead: true, step: nothing},
-		"expired":                   {p: with(func(p *property) { p.wish.until = now }), step: refuse, code: Expired},
-		"not expired":               {p: with(func(p *property) { p.wish.until = now.Add(1) }), step: apply},
-		"expired, but applied long": {p: with(func(p *property) { p.wish.until, p.handled = now, 7 }), step: nothing},
-		"too high":                  {p: with(func(p *property) { p.wish.value = "101" }), step: refuse, code: OutOfRange},
-		"no number":                 {p: with(func(p *property) { p.wish.value = "hot" }), step: refuse, code: Invalid},
+		"cleared":                   {p: with(func(p *property) { p.desired.cleared = true }), step: forget},
+		"applied":                   {p: with(func(p *property) { p.doneVer, p.appliedVer = 7, 7 }), step: nothing},
+		"applied, look once":        {p: with(func(p *property) { p.doneVer, p.appliedVer, p.recheckDue = 7, 7, true }), step: recheck},
+		"refused, don't look":       {p: with(func(p *property) { p.doneVer, p.recheckDue = 7, true }), step: nothing},
+		"applied, unreadable":       {p: with(func(p *property) { p.doneVer, p.appliedVer, p.recheckDue = 7, 7, true }), noRead: true, step: nothing},
+		"expired":                   {p: with(func(p *property) { p.desired.until = now }), step: refuse, code: Expired},
+		"not expired":               {p: with(func(p *property) { p.desired.until = now.Add(1) }), step: apply},
+		"expired, but applied long": {p: with(func(p *property) { p.desired.until, p.doneVer = now, 7 }), step: nothing},
+		"too high":                  {p: with(func(p *property) { p.desired.value = "101" }), step: refuse, code: OutOfRange},
+		"no number":                 {p: with(func(p *property) { p.desired.value = "hot" }), step: refuse, code: Invalid},
 		"driver can't":              {p: with(func(*property) {}), noWrite: true, step: refuse, code: ReadOnly},
 		"model says no":             {p: with(func(p *property) { p.spec.AccessMode = resource.ReadOnly }), step: refuse, code: ReadOnly},
 	} {
@@ -58,7 +58,7 @@ func TestPlan(t *testing.T) {
 			}
 		})
 	}
-	safe := with(func(p *property) { p.wish.old, p.spec.AtBoot, p.spec.SafeValue = true, "safe", "10" })
+	safe := with(func(p *property) { p.desired.preexisting, p.spec.AtBoot, p.spec.SafeValue = true, "safe", "10" })
 	got := safe.plan(now, true, true)
 	require.Equal(t, plan{compare, "10", got.refusal}, got)
 	require.Equal(t, SafeValue, got.refusal.Code)
@@ -85,7 +85,7 @@ func TestPlanOfWhatADeviceHasLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			high := 100.0
-			p := &property{before: "40", wish: wish{value: c.wish, ver: 7}, spec: resource.Property{
+			p := &property{before: "40", desired: desiredValue{value: c.wish, ver: 7}, spec: resource.Property{
 				Name: "p", Type: resource.TypeInt, AccessMode: resource.ReadWrite, Maximum: &high, AtBoot: c.atBoot, SafeValue: "10",
 			}}
 			got := p.planLost(c.actual, c.anew)
@@ -106,15 +106,15 @@ func TestWishesNeverGoBack(t *testing.T) {
 		newest := uint64(0)
 		for _, ver := range rapid.SliceOf(rapid.Uint64Range(1, 20)).Draw(t, "versions") {
 			retained := rapid.Bool().Draw(t, "retained")
-			news := p.want(wish{ver: ver}, retained)
+			news := p.setDesired(desiredValue{ver: ver}, retained)
 			if news != (ver > newest || retained && ver < newest) {
 				t.Fatalf("version %d (retained %v) after %d: news=%v", ver, retained, newest, news)
 			}
 			if news {
 				newest = ver
 			}
-			if p.wish.ver != newest {
-				t.Fatalf("version %d, want %d", p.wish.ver, newest)
+			if p.desired.ver != newest {
+				t.Fatalf("version %d, want %d", p.desired.ver, newest)
 			}
 		}
 	})
@@ -123,10 +123,10 @@ func TestWishesNeverGoBack(t *testing.T) {
 func TestDeadband(t *testing.T) {
 	p := &property{info: Property{Type: Float, Deadband: 0.5}, spec: resource.Property{Type: resource.TypeFloat}}
 	require.True(t, p.changed("20"))
-	p.said, p.reported = true, "20"
+	p.reportIsCurrent, p.reported = true, "20"
 	require.False(t, p.changed("20.49"))
 	require.True(t, p.changed("20.5"))
 	require.True(t, p.changed("19.5"))
-	p.applied = 3 // a version was applied: that is news in itself
+	p.appliedVer = 3 // a version was applied: that is news in itself
 	require.True(t, p.changed("20"))
 }

@@ -75,16 +75,16 @@ func TestRefusedReportsAreRenewed(t *testing.T) {
 	refused := &client.Refused{Code: 0x90}
 	o.connected()
 	o.set(client.Message{Topic: "state", Payload: []byte("online")})
-	o.renew([]string{"state", "other"}) // the device has joined, the publish is under way
+	o.resendRefused([]string{"state", "other"}) // the device has joined, the publish is under way
 	answers[0](refused)
 	require.Equal(t, []string{"online", "online"}, sent)
 	answers[1](refused)
 	o.connected()
 	require.Len(t, sent, 2, "refused for good")
-	o.renew([]string{"state"})
+	o.resendRefused([]string{"state"})
 	require.Len(t, sent, 3)
 	answers[2](nil)
-	o.renew([]string{"state"})
+	o.resendRefused([]string{"state"})
 	require.Len(t, sent, 3, "it is stored")
 }
 
@@ -92,19 +92,19 @@ func TestRefusedReportsAreRenewed(t *testing.T) {
 // configured anew or connected again while it is, are set up once more.
 func TestSetupAskedForMeanwhile(t *testing.T) {
 	old, fresh := &device{key: "lamp"}, &device{key: "lamp"}
-	m := &mapper{devices: map[string]*device{"lamp": old}, setups: map[string]uint64{}, setup: make(chan struct{}, 1)}
-	m.ask("lamp")
+	m := &mapper{devices: map[string]*device{"lamp": old}, setups: map[string]uint64{}, setupWake: make(chan struct{}, 1)}
+	m.requestSetup("lamp")
 	asked := m.pending()["lamp"]
 	m.devices["lamp"] = fresh
-	m.ask("lamp")
-	m.settle("lamp", asked, old, false)
-	m.settle("lamp", asked, old, true)
+	m.requestSetup("lamp")
+	m.finishSetup("lamp", asked, old, false)
+	m.finishSetup("lamp", asked, old, true)
 	require.Same(t, fresh, m.devices["lamp"])
 	require.Contains(t, m.pending(), "lamp", "still to be done")
 	again := m.pending()["lamp"]
-	m.ask("lamp")
-	m.settle("lamp", again, fresh, false)
+	m.requestSetup("lamp")
+	m.finishSetup("lamp", again, fresh, false)
 	require.Contains(t, m.pending(), "lamp", "asked for after that answer")
-	m.settle("lamp", m.pending()["lamp"], fresh, false)
+	m.finishSetup("lamp", m.pending()["lamp"], fresh, false)
 	require.Empty(t, m.pending())
 }

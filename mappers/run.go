@@ -31,13 +31,13 @@ type mapper struct {
 	workCx context.Context // the workers'
 	work   sync.WaitGroup
 
-	mu      sync.Mutex
-	devices map[string]*device
-	workers map[string]*worker
-	setups  map[string]uint64 // devices to ask the core about, and the number of the asking
-	asked   uint64
-	setup   chan struct{} // capacity 1
-	stopped bool
+	mu        sync.Mutex
+	devices   map[string]*device
+	workers   map[string]*worker
+	setups    map[string]uint64 // devices to ask the core about, and the number of the asking
+	setupSeq  uint64
+	setupWake chan struct{} // capacity 1
+	stopped   bool
 }
 
 // Run is a mapper for driver, until ctx ends. It connects and reconnects by itself; it returns an error when the
@@ -49,7 +49,7 @@ func Run(ctx context.Context, o Options, driver Driver) error {
 	}
 	m := &mapper{
 		o: o, log: o.Log, driver: driver, devices: map[string]*device{}, workers: map[string]*worker{},
-		setups: map[string]uint64{}, setup: make(chan struct{}, 1),
+		setups: map[string]uint64{}, setupWake: make(chan struct{}, 1),
 	}
 	if m.drives, err = openDriveLog(o.DriveLog); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (m *mapper) run(ctx context.Context) error {
 	m.stopped = true
 	m.mu.Unlock()
 	err := m.awaitWorkers()
-	m.goodbye()
+	m.publishOffline()
 	stopMQTT()
 	return errors.Join(err, <-mqttEnd)
 }
@@ -103,8 +103,8 @@ func (m *mapper) awaitWorkers() error {
 	}
 }
 
-// goodbye lets the last reports go, and then says that the mapper is offline.
-func (m *mapper) goodbye() {
+// publishOffline lets the last reports go, and then says that the mapper is offline.
+func (m *mapper) publishOffline() {
 	if !m.mqtt.Connected() {
 		return
 	}
@@ -113,7 +113,7 @@ func (m *mapper) goodbye() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	select {
-	case <-m.out.settled():
+	case <-m.out.drained():
 	case <-ctx.Done():
 	}
 	if err := m.mqtt.Publish(ctx, offline); err != nil {
@@ -140,14 +140,14 @@ func (m *mapper) clientOptions() client.Options {
 		CleanStart: true, KeepAlive: 10 * time.Second, Backoff: m.o.Reconnect, Will: &will, Log: m.log,
 		Subscriptions: []client.Subscription{
 			{Filter: topics.Prefix + m.node + "/devices/+", QoS: 1},
-			others(topics.Prefix + m.node + "/mappers/" + m.o.Name + "/+"),
+			othersOnly(topics.Prefix + m.node + "/mappers/" + m.o.Name + "/+"),
 		},
 		OnConnect: func(ctx context.Context, _ bool) error {
 			if err := m.mqtt.Publish(ctx, m.presence(resource.Online)); err != nil {
 				return fmt.Errorf("can't say that mapper %s is online: %w", m.o.Name, err)
 			}
 			m.out.connected()
-			m.checkAll()
+			m.requestSetupAll()
 			return nil
 		},
 		OnDisconnect: func(error) { m.out.disconnected() },
@@ -170,12 +170,12 @@ func (m *mapper) message(msg client.Message) {
 		m.command(a, msg)
 	case topics.KindReported, topics.KindRefused, topics.KindProblem, topics.KindReadProblem, topics.KindDeviceState,
 		topics.KindMapperState, topics.KindMapperProtocols:
-		m.out.contradict(msg, m.o.Now())
+		m.out.reassert(msg, m.o.Now())
 	}
 }
 
-// others subscribes to what others write to topics of this mapper's.
-func others(filter string) client.Subscription {
+// othersOnly subscribes to what others write to topics of this mapper's.
+func othersOnly(filter string) client.Subscription {
 	return client.Subscription{Filter: filter, QoS: 1, NoLocal: true, RetainHandling: 2}
 }
 
@@ -198,7 +198,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 		}
 		return
 	}
-	info := convert(m.driver, a.Node, b, m.o.Collect)
+	info := driverDevice(m.driver, a.Node, b, m.o.Collect)
 	bus := a.Device
 	if s, ok := m.driver.(Sharer); ok {
 		bus = s.Bus(info)
@@ -216,7 +216,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 	}
 	d.methods = b.Device.Spec.Commands
 	if d.gen > 0 && same(d, info, b.Model) {
-		m.out.renew(d.topics())
+		m.out.resendRefused(d.topics())
 		return
 	}
 	before := d.topics()
@@ -230,8 +230,8 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 			m.out.remove(topic)
 		}
 	}
-	m.ask(d.key)
-	m.workers[bus].poke()
+	m.requestSetup(d.key)
+	m.workers[bus].wakeUp()
 }
 
 // same says whether a bundle brings nothing new, as after every reconnect.
@@ -269,19 +269,19 @@ func (m *mapper) adopt(d *device) {
 func (m *mapper) drop(d *device) {
 	d.gone = true
 	delete(m.devices, d.key)
-	m.ask(d.key)
+	m.requestSetup(d.key)
 	for _, topic := range d.topics() {
 		m.out.remove(topic)
 	}
 	if w := m.workers[d.bus]; w != nil {
-		w.poke()
+		w.wakeUp()
 	}
 	m.log.Info().Str("device", d.key).Msg("device removed")
 }
 
 // want takes the value in force for a property.
 func (m *mapper) want(a topics.Address, msg client.Message) {
-	w := wish{value: string(msg.Payload), none: len(msg.Payload) == 0}
+	w := desiredValue{value: string(msg.Payload), cleared: len(msg.Payload) == 0}
 	w.ver, _ = strconv.ParseUint(msg.Property("ver"), 10, 64)
 	if t, err := resource.ParseTime(msg.Property("validUntil")); err == nil {
 		w.until = t
@@ -293,9 +293,9 @@ func (m *mapper) want(a topics.Address, msg client.Message) {
 		return
 	}
 	p := d.props[a.Name]
-	w.old = msg.Retained && p.wish.ver == 0 && d.setups == 1
-	if p.want(w, msg.Retained) && d.ready {
-		m.workers[d.bus].poke()
+	w.preexisting = msg.Retained && p.desired.ver == 0 && d.setupAttempts == 1
+	if p.setDesired(w, msg.Retained) && d.isSetUp {
+		m.workers[d.bus].wakeUp()
 	}
 }
 
@@ -430,22 +430,22 @@ func findNode(ctx context.Context, o Options) (string, error) {
 	return found, err
 }
 
-// ask queues a device for the core's answer to: is it still there, what was reported? mu is held.
-func (m *mapper) ask(key string) {
-	m.asked++
-	m.setups[key] = m.asked
+// requestSetup queues a device for the core's answer to: is it still there, what was reported? mu is held.
+func (m *mapper) requestSetup(key string) {
+	m.setupSeq++
+	m.setups[key] = m.setupSeq
 	select {
-	case m.setup <- struct{}{}:
+	case m.setupWake <- struct{}{}:
 	default:
 	}
 }
 
-// checkAll asks about every device, after each connect: nobody tells a mapper that was away what was removed.
-func (m *mapper) checkAll() {
+// requestSetupAll asks about every device, after each connect: nobody tells a mapper that was away what was removed.
+func (m *mapper) requestSetupAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for key := range m.devices {
-		m.ask(key)
+		m.requestSetup(key)
 	}
 }
 
@@ -457,7 +457,7 @@ func (m *mapper) runSetups(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.setup:
+		case <-m.setupWake:
 			m.setupAll(ctx)
 		case <-tick.C:
 			m.setupAll(ctx)
@@ -478,9 +478,9 @@ func (m *mapper) setupAll(ctx context.Context) {
 		var refused *client.Refused
 		switch {
 		case err == nil:
-			m.settle(key, ask, d, false)
+			m.finishSetup(key, ask, d, false)
 		case errors.As(err, &refused) && refused.Code == 0x90:
-			m.settle(key, ask, d, true)
+			m.finishSetup(key, ask, d, true)
 		default:
 			m.log.Warn().Err(err).Str("device", key).Msg("device not set up: trying again")
 		}
@@ -492,16 +492,16 @@ func (m *mapper) pending() map[string]uint64 {
 	defer m.mu.Unlock()
 	for key := range m.setups {
 		if d := m.devices[key]; d != nil {
-			d.setups++
+			d.setupAttempts++
 		}
 	}
 	return maps.Clone(m.setups)
 }
 
-// settle ends a device's setup; a device that the core doesn't have any more is dropped. What was asked for meanwhile
+// finishSetup ends a device's setup; a device that the core doesn't have any more is dropped. What was asked for meanwhile
 // is still to be done: another device of the name, a configuration with a property whose wish was let go by before, or
 // a connection that has no subscriptions yet.
-func (m *mapper) settle(key string, ask uint64, d *device, gone bool) {
+func (m *mapper) finishSetup(key string, ask uint64, d *device, gone bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.setups[key] != ask {
@@ -522,7 +522,7 @@ func (m *mapper) setupOne(ctx context.Context, key string, d *device) error {
 	subs := []client.Subscription{
 		{Filter: base + "/desired/+", QoS: 1},
 		{Filter: base + "/commands/+"},
-		others(base + "/reported/+"), others(base + "/refused/+"), others(base + "/problem/+"), others(base + "/problem"), others(base + "/state"),
+		othersOnly(base + "/reported/+"), othersOnly(base + "/refused/+"), othersOnly(base + "/problem/+"), othersOnly(base + "/problem"), othersOnly(base + "/state"),
 	}
 	if d == nil {
 		filters := make([]string, len(subs))
@@ -562,8 +562,8 @@ func (m *mapper) remember(d *device, twin map[string]resource.TwinProperty) {
 			p.remember(*t.Reported)
 		}
 	}
-	d.ready = true
+	d.isSetUp = true
 	if w := m.workers[d.bus]; w != nil {
-		w.poke()
+		w.wakeUp()
 	}
 }

@@ -29,7 +29,7 @@ type worker struct {
 	answers time.Duration // how long a device of the bus usually takes to answer a Ping; the worker's goroutine only
 }
 
-func (w *worker) poke() {
+func (w *worker) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -82,11 +82,11 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		case ctx.Err() != nil:
 			return next
 		case !w.prepare(d):
-		case d.session == nil, d.doubt, failed:
-			d.doubt = d.session != nil
+		case d.session == nil, d.needsPing, failed:
+			d.needsPing = d.session != nil
 			untried = append(untried, d)
 		default:
-			plan(w.turn(ctx, d))
+			plan(w.serve(ctx, d))
 			failed = d.session == nil
 		}
 	}
@@ -96,14 +96,14 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		switch {
 		case ctx.Err() != nil:
 			return next
-		case d.hopeless, now.Before(d.retryAt):
-			w.failCommands(d, d.why)
-			plan(d.retryAt, !d.hopeless)
+		case d.badConfig, now.Before(d.retryAt):
+			w.failCommands(d, d.lastErr)
+			plan(d.retryAt, !d.badConfig)
 		case failed:
 			plan(now, true) // in the next pass, after those that are open
 		default:
 			plan(w.attempt(ctx, d))
-			failed = d.session == nil && !d.hopeless
+			failed = d.session == nil && !d.badConfig
 		}
 	}
 	return next
@@ -112,7 +112,7 @@ func (w *worker) pass(ctx context.Context) time.Time {
 // prepare closes a device that is gone or was configured anew. It is false when there is nothing to do for the device.
 func (w *worker) prepare(d *device) bool {
 	w.m.mu.Lock()
-	gone, ready, gen := d.gone, d.ready, d.gen
+	gone, ready, gen := d.gone, d.isSetUp, d.gen
 	w.m.mu.Unlock()
 	if gone {
 		w.close(d)
@@ -121,7 +121,7 @@ func (w *worker) prepare(d *device) bool {
 	}
 	if gen != d.openGen { // new, or configured anew
 		w.close(d)
-		d.openGen, d.failures, d.retryAt, d.hopeless = gen, 0, time.Time{}, false
+		d.openGen, d.failures, d.retryAt, d.badConfig = gen, 0, time.Time{}, false
 		w.m.mu.Lock()
 		d.pushed = nil // by the old configuration
 		w.m.mu.Unlock()
@@ -137,7 +137,7 @@ func (w *worker) attempt(ctx context.Context, d *device) (at time.Time, due bool
 	if gen != d.openGen { // configured anew since prepare
 		return w.m.o.Now(), true
 	}
-	d.doubt = false
+	d.needsPing = false
 	var err error
 	if d.session == nil {
 		err = w.open(ctx, d, info)
@@ -147,12 +147,12 @@ func (w *worker) attempt(ctx context.Context, d *device) (at time.Time, due bool
 	if err != nil {
 		return w.fail(ctx, d, err)
 	}
-	return w.turn(ctx, d)
+	return w.serve(ctx, d)
 }
 
-// turn does what there is to do for an open device. due is false when only news can change that there is nothing.
-func (w *worker) turn(ctx context.Context, d *device) (at time.Time, due bool) {
-	for _, do := range []func(context.Context, *device) error{w.driveAll, w.collect, w.listen, w.runCommands} {
+// serve does what there is to do for an open device. due is false when only news can change that there is nothing.
+func (w *worker) serve(ctx context.Context, d *device) (at time.Time, due bool) {
+	for _, do := range []func(context.Context, *device) error{w.driveAll, w.collect, w.collectPushed, w.runCommands} {
 		if err := do(ctx, d); err != nil {
 			return w.fail(ctx, d, err)
 		}
@@ -265,8 +265,8 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 		if r, ok := d.session.Session.(Rounder); ok {
 			p.nearest = func(value string) (string, error) { return r.Nearest(p.info.Name, value) }
 		}
-		if p.told && p.applied > 0 {
-			p.check, p.before = true, p.reported
+		if p.reportedKnown && p.appliedVer > 0 {
+			p.recheckDue, p.before = true, p.reported
 		}
 	}
 	return nil
@@ -293,13 +293,13 @@ func (w *worker) startPush(ctx context.Context, d *device) {
 				d.pushed[property] = value
 			}
 			w.m.mu.Unlock()
-			w.poke()
+			w.wakeUp()
 		})
 		if err == nil && ctx.Err() == nil {
 			err = errors.New("the device stopped telling of its changes")
 		}
 		lost <- err
-		w.poke()
+		w.wakeUp()
 	}()
 }
 
@@ -317,8 +317,8 @@ func (w *worker) close(d *device) {
 	d.session = nil
 }
 
-// say makes value the latest of a topic of the device.
-func (w *worker) say(d *device, kind topics.Kind, name, value string, user []client.UserProperty) {
+// publish makes value the latest of a topic of the device.
+func (w *worker) publish(d *device, kind topics.Kind, name, value string, user []client.UserProperty) {
 	w.m.mu.Lock()
 	gone := d.gone
 	w.m.mu.Unlock()
@@ -369,11 +369,11 @@ func (w *worker) collect(ctx context.Context, d *device) error {
 			continue
 		}
 		if r.Err != nil {
-			w.unread(d, name, r.Err)
+			w.publishReadProblem(d, name, r.Err)
 			continue
 		}
 		if err := w.check(d, name, r.Value); err != nil {
-			w.unread(d, name, err)
+			w.publishReadProblem(d, name, err)
 			continue
 		}
 		w.report(d, name, r.Value)
@@ -389,7 +389,7 @@ func (w *worker) check(d *device, name, value string) error {
 	if p == nil || value == "" {
 		return nil
 	}
-	if err := p.bare().Check([]byte(value)); err != nil {
+	if err := p.withoutLimits().Check([]byte(value)); err != nil {
 		return Refuse(Invalid, "the device has %s", strings.TrimPrefix(err.Error(), name+": "))
 	}
 	return nil
@@ -433,7 +433,7 @@ func (w *worker) nextDue(d *device) time.Time {
 		if reads && p.collectAt.Before(next) {
 			next = p.collectAt
 		}
-		if p.wish.ver > p.handled && !p.retryAt.IsZero() && p.retryAt.Before(next) {
+		if p.desired.ver > p.doneVer && !p.retryAt.IsZero() && p.retryAt.Before(next) {
 			next = p.retryAt
 		}
 	}
@@ -458,8 +458,8 @@ func (w *worker) readOne(ctx context.Context, d *device, name string) (value str
 	return r.Value, read && r.Err == nil, nil
 }
 
-// listen reports what the device has told by itself.
-func (w *worker) listen(_ context.Context, d *device) error {
+// collectPushed reports what the device has told by itself.
+func (w *worker) collectPushed(_ context.Context, d *device) error {
 	if !w.current(d) {
 		return nil
 	}
@@ -489,10 +489,10 @@ func (w *worker) report(d *device, name, value string) {
 	}
 	p.current, p.known, p.readAt = value, true, now
 	if p.problem != "" { // a report ends it, also of a value that was reported before
-		p.problem, p.said = "", false
+		p.problem, p.reportIsCurrent = "", false
 		w.m.out.remove(w.topic(d, topics.KindReadProblem, name))
 	}
-	meets := p.wish.ver > 0 && !p.wish.none && p.meets(value, p.wish.value)
+	meets := p.desired.ver > 0 && !p.desired.cleared && p.satisfies(value, p.desired.value)
 	if meets { // then a refusal that was said before is over, and is not said again
 		w.m.out.remove(w.topic(d, topics.KindRefused, name))
 	}
@@ -501,24 +501,24 @@ func (w *worker) report(d *device, name, value string) {
 		w.m.mu.Unlock()
 		return
 	}
-	p.reported, p.told, p.said, p.saidFor = value, true, true, p.applied
+	p.reported, p.reportedKnown, p.reportIsCurrent, p.reportedFor = value, true, true, p.appliedVer
 	p.reportAt = now.Add(p.info.Report)
 	user := []client.UserProperty{{Key: "ts", Value: resource.Time(now)}}
-	if p.applied > 0 {
-		user = append(user, client.UserProperty{Key: "for", Value: strconv.FormatUint(p.applied, 10)})
-		if meets && p.applied == p.wish.ver && !p.same(value, p.wish.value) {
+	if p.appliedVer > 0 {
+		user = append(user, client.UserProperty{Key: "for", Value: strconv.FormatUint(p.appliedVer, 10)})
+		if meets && p.appliedVer == p.desired.ver && !p.same(value, p.desired.value) {
 			user = append(user, client.UserProperty{Key: "nearest", Value: "true"})
 		}
 	}
 	w.m.mu.Unlock()
-	w.say(d, topics.KindReported, name, value, user)
+	w.publish(d, topics.KindReported, name, value, user)
 }
 
-// unread says in public why a property can't be read, and when it last was. One that the driver has no way to read is
+// publishReadProblem says in public why a property can't be read, and when it last was. One that the driver has no way to read is
 // somebody else's to report.
-func (w *worker) unread(d *device, name string, err error) {
+func (w *worker) publishReadProblem(d *device, name string, err error) {
 	w.m.log.Debug().Err(err).Str("device", d.key).Str("property", name).Msg("not read")
-	why := resource.Problem{Code: resource.ReadFailed, Message: plain(err)}
+	why := resource.Problem{Code: resource.ReadFailed, Message: stableText(err)}
 	r, refused := refusal(err)
 	if refused {
 		why.Code, why.Message = r.Code, r.Message
@@ -540,19 +540,19 @@ func (w *worker) unread(d *device, name string, err error) {
 	p.problem = text
 	w.m.mu.Unlock()
 	if news {
-		w.say(d, topics.KindReadProblem, name, text, nil)
+		w.publish(d, topics.KindReadProblem, name, text, nil)
 	}
 }
 
-// refuse says in public why a wanted value is not applied.
-func (w *worker) refuse(d *device, name string, ver uint64, r *Refusal) {
+// publishRefusal says in public why a wanted value is not applied.
+func (w *worker) publishRefusal(d *device, name string, ver uint64, r *Refusal) {
 	payload, err := json.Marshal(resource.Refusal{For: ver, Code: r.Code, Message: r.Message})
 	if err != nil {
 		return
 	}
 	w.m.log.Warn().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("code", r.Code).Msg("a value is refused")
 	w.m.log.Debug().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("reason", r.Message).Msg("a value is refused: why")
-	w.say(d, topics.KindRefused, name, string(payload), nil)
+	w.publish(d, topics.KindRefused, name, string(payload), nil)
 }
 
 // fail takes a device out of service until its next attempt.
@@ -563,17 +563,17 @@ func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, boo
 	w.close(d)
 	wait := min(w.m.o.Backoff.Max, w.m.o.Backoff.Min<<min(d.failures, 16))
 	d.failures++
-	d.why = err
+	d.lastErr = err
 	d.retryAt = w.m.o.Now().Add(wait)
 	var bad *ConfigError
-	d.hopeless = errors.As(err, &bad)
+	d.badConfig = errors.As(err, &bad)
 	if d.online || d.failures == 1 {
-		w.m.log.Warn().Err(err).Str("device", d.key).Stringer("retry_in", wait.Round(time.Millisecond)).Bool("until_reconfigured", d.hopeless).Msg("device offline")
+		w.m.log.Warn().Err(err).Str("device", d.key).Stringer("retry_in", wait.Round(time.Millisecond)).Bool("until_reconfigured", d.badConfig).Msg("device offline")
 	}
-	w.complain(d, err)
+	w.publishProblem(d, err)
 	w.setOnline(d, false)
 	w.failCommands(d, err)
-	return d.retryAt, !d.hopeless
+	return d.retryAt, !d.badConfig
 }
 
 func (w *worker) setOnline(d *device, online bool) {
@@ -592,13 +592,13 @@ func (w *worker) setOnline(d *device, online bool) {
 	if online {
 		state = resource.Online
 	}
-	w.say(d, topics.KindDeviceState, "", state, nil)
+	w.publish(d, topics.KindDeviceState, "", state, nil)
 }
 
-// complain says why a device is not online, before that it isn't.
-func (w *worker) complain(d *device, err error) {
-	p := resource.Problem{Code: resource.Unreachable, Message: plain(err)}
-	if d.hopeless {
+// publishProblem says why a device is not online, before that it isn't.
+func (w *worker) publishProblem(d *device, err error) {
+	p := resource.Problem{Code: resource.Unreachable, Message: stableText(err)}
+	if d.badConfig {
 		p.Code = resource.BadConfig
 	}
 	payload, failed := json.Marshal(p)
@@ -606,11 +606,11 @@ func (w *worker) complain(d *device, err error) {
 		return
 	}
 	d.problem = string(payload)
-	w.say(d, topics.KindProblem, "", d.problem, nil)
+	w.publish(d, topics.KindProblem, "", d.problem, nil)
 }
 
-// plain is an error's text without what is another with every attempt: then it would be news each time.
-func plain(err error) string {
+// stableText is an error's text without what is another with every attempt: then it would be news each time.
+func stableText(err error) string {
 	const most = 500
 	text := err.Error()
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -648,7 +648,7 @@ func (m *mapper) command(a topics.Address, msg client.Message) {
 	full := d != nil && len(d.commands) >= maxCommands
 	if d != nil && !full {
 		d.commands = append(d.commands, c)
-		m.workers[d.bus].poke()
+		m.workers[d.bus].wakeUp()
 	}
 	m.mu.Unlock()
 	switch {

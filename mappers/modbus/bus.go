@@ -50,7 +50,7 @@ func newBus(key busKey) *bus {
 }
 
 func (b *bus) run() {
-	defer b.hangUp()
+	defer b.disconnect()
 	for {
 		select {
 		case <-b.ctx.Done():
@@ -77,7 +77,7 @@ func (b *bus) serve(r request) error {
 	var answer mb.Error
 	if err != nil && (!errors.As(err, &answer) || answer == mb.ErrRequestTimedOut || answer == mb.ErrProtocolError ||
 		answer == mb.ErrBadCRC || answer == mb.ErrShortFrame || answer == mb.ErrBadUnitId || answer == mb.ErrBadTransactionId) {
-		b.hangUp()
+		b.disconnect()
 	}
 	return err
 }
@@ -88,7 +88,7 @@ func (b *bus) dial(timeout time.Duration) error {
 	if b.client != nil && b.timeout == timeout {
 		return nil
 	}
-	b.hangUp()
+	b.disconnect()
 	if time.Now().Before(b.downUntil) {
 		return b.downErr
 	}
@@ -107,7 +107,7 @@ func (b *bus) dial(timeout time.Duration) error {
 	return nil
 }
 
-func (b *bus) hangUp() {
+func (b *bus) disconnect() {
 	if b.client != nil {
 		_ = b.client.Close()
 		b.client = nil

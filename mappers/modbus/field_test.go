@@ -172,7 +172,7 @@ func FuzzField(f *testing.F) {
 				require.True(t, errors.As(err, &bad))
 				continue
 			}
-			_, _ = fd.decode(fd.registers(raw))
+			_, _ = fd.decode(fd.splitWords(raw))
 			words, err := fd.encode(value)
 			if err != nil {
 				continue

@@ -74,7 +74,7 @@ func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, e
 	if err != nil {
 		return nil, err
 	}
-	return &session{driver: d, config: c, bus: d.acquire(c.key), apart: map[string]bool{}, alone: map[string]bool{}}, nil
+	return &session{driver: d, config: c, bus: d.acquire(c.key), splitGroups: map[string]bool{}, readAlone: map[string]bool{}}, nil
 }
 
 // acquire takes a share of a connection, release gives it back; the last one ends it.
@@ -105,9 +105,9 @@ type session struct {
 	config deviceConfig
 	bus    *bus
 
-	mu    sync.Mutex
-	apart map[string]bool // groups that the unit refused to answer at once, though not one by one
-	alone map[string]bool // properties that the unit refused to answer, which are read without others
+	mu          sync.Mutex
+	splitGroups map[string]bool // groups that the unit refused to answer at once, though not one by one
+	readAlone   map[string]bool // properties that the unit refused to answer, which are read without others
 }
 
 var errClosed = errors.New("modbus: the device was closed")
@@ -172,14 +172,14 @@ func (s *session) groups(fields []*field) (list []group) {
 	defer s.mu.Unlock()
 	var together []*field
 	for _, f := range fields {
-		if s.alone[f.name] {
+		if s.readAlone[f.name] {
 			list = append(list, group{f.table, f.address, f.size(), []*field{f}})
 		} else {
 			together = append(together, f)
 		}
 	}
 	for _, g := range plan(together, s.config.gap) {
-		if s.apart[g.String()] {
+		if s.splitGroups[g.String()] {
 			list = append(list, g.split()...)
 		} else {
 			list = append(list, g)
@@ -209,18 +209,18 @@ func (s *session) readGroup(ctx context.Context, g group, got map[string]mappers
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.apart[g.String()] = !slices.ContainsFunc(g.fields, func(f *field) bool { return s.alone[f.name] })
+		s.splitGroups[g.String()] = !slices.ContainsFunc(g.fields, func(f *field) bool { return s.readAlone[f.name] })
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if refused != nil {
-		s.alone[g.fields[0].name] = true
+		s.readAlone[g.fields[0].name] = true
 		got[g.fields[0].name] = mappers.Reading{Err: refused}
 		return nil
 	}
 	for _, f := range g.fields {
-		delete(s.alone, f.name)
+		delete(s.readAlone, f.name)
 		v, err := f.decode(words[f.address-g.address : f.address-g.address+f.size()])
 		got[f.name] = mappers.Reading{Value: v, Err: err}
 	}

@@ -427,8 +427,8 @@ func (f *field) parseTexts(s settings) error {
 	return nil
 }
 
-// raw puts the registers together to one number, in the order of its bytes.
-func (f *field) raw(words []uint16) (n uint64) {
+// joinWords puts the registers together to one number, in the order of its bytes.
+func (f *field) joinWords(words []uint16) (n uint64) {
 	for i := range words {
 		w := words[i]
 		if f.lowFirst {
@@ -442,8 +442,8 @@ func (f *field) raw(words []uint16) (n uint64) {
 	return n
 }
 
-// registers is raw, backwards.
-func (f *field) registers(n uint64) []uint16 {
+// splitWords is raw, backwards.
+func (f *field) splitWords(n uint64) []uint16 {
 	words := make([]uint16, f.words)
 	for i := range words {
 		w := uint16(n >> (16 * (int(f.words) - 1 - i)))
@@ -464,7 +464,7 @@ func (f *field) decode(words []uint16) (string, error) {
 	if f.kind == kindBit {
 		return f.decodeBit(words[0]), nil
 	}
-	n := f.raw(words)
+	n := f.joinWords(words)
 	plain := f.scale == 1 && f.offset == 0
 	var x float64
 	switch f.kind {
@@ -548,7 +548,7 @@ func (f *field) encode(value string) ([]uint16, error) {
 	if !ok {
 		return nil, mappers.Refuse(mappers.OutOfRange, "%s doesn't fit the %d registers", value, f.words)
 	}
-	return f.registers(n), nil
+	return f.splitWords(n), nil
 }
 
 // number is the bit pattern of a value. Integers that are not scaled never pass through a float, which would cost

@@ -169,8 +169,8 @@ type property struct {
 // spellings are other names for settings.
 var spellings = map[string]string{"initial": "value", "minimum": "min", "maximum": "max"}
 
-// understood brings the settings to their usual names, and refuses those that mean nothing.
-func understood(config map[string]string, at string) (map[string]string, error) {
+// normalizeConfig brings the settings to their usual names, and refuses those that mean nothing.
+func normalizeConfig(config map[string]string, at string) (map[string]string, error) {
 	out := make(map[string]string, len(config))
 	for key, value := range config {
 		name := key
@@ -190,7 +190,7 @@ func understood(config map[string]string, at string) (map[string]string, error) 
 func newProperty(p mappers.Property, now time.Time, random *rand.Rand) (*property, error) {
 	prop := &property{Property: p}
 	at := fmt.Sprintf("properties[%s].config.", p.Name)
-	config, err := understood(p.Config, at)
+	config, err := normalizeConfig(p.Config, at)
 	if err != nil {
 		return nil, err
 	}

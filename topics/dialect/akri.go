@@ -20,15 +20,15 @@ type configurationSpecV0 struct {
 	DiscoveryHandler *handlerV0 `json:"discoveryHandler,omitempty"`
 	Protocol         *handlerV0 `json:"protocol,omitempty"`
 
-	BrokerPodSpec kept `json:"brokerPodSpec,omitempty"` // before there was brokerSpec
-	Properties    kept `json:"properties,omitempty"`    // before there were brokerProperties
-	Units         kept `json:"units,omitempty"`
+	BrokerPodSpec opaque `json:"brokerPodSpec,omitempty"` // before there was brokerSpec
+	Properties    opaque `json:"properties,omitempty"`    // before there were brokerProperties
+	Units         opaque `json:"units,omitempty"`
 }
 
 type handlerV0 struct {
 	Name             string  `json:"name"`
 	DiscoveryDetails details `json:"discoveryDetails,omitempty"`
-	Properties       kept    `json:"discoveryProperties,omitempty"`
+	Properties       opaque  `json:"discoveryProperties,omitempty"`
 }
 
 // details are texts by name. A single text goes by the name of protocolHandler.
@@ -55,23 +55,23 @@ type instanceV0 struct {
 
 type instanceSpecV0 struct {
 	resource.InstanceSpec
-	CDIName  kept `json:"cdiName,omitempty"`
-	Capacity kept `json:"capacity,omitempty"`
-	Metadata kept `json:"metadata,omitempty"` // what handlers said before there were brokerProperties
+	CDIName  opaque `json:"cdiName,omitempty"`
+	Capacity opaque `json:"capacity,omitempty"`
+	Metadata opaque `json:"metadata,omitempty"` // what handlers said before there were brokerProperties
 }
 
 func akri() []Kind {
 	configuration := Kind{
 		Group: "akri.sh", Version: "v0", Name: "Configuration", Plural: "configurations", Singular: "configuration",
-		Canonical: resource.KindConfiguration, settle: settleHandler, BareStatus: true,
+		Canonical: resource.KindConfiguration, reconcile: reconcileHandler, BareStatus: true,
 	}
 	instance := Kind{
 		Group: "akri.sh", Version: "v0", Name: "Instance", Plural: "instances", Singular: "instance",
 		Canonical: resource.KindInstance, BareStatus: true,
 	}
 	return []Kind{
-		configuration.pair(between(readConfiguration, showConfiguration)),
-		instance.pair(between(
+		configuration.pair(conversion(readConfiguration, showConfiguration)),
+		instance.pair(conversion(
 			func(f instanceV0) (resource.Instance, error) {
 				return resource.Instance{Spec: f.Spec.InstanceSpec, Status: f.Status}, nil
 			},
@@ -90,7 +90,7 @@ func readConfiguration(f configurationV0) (c resource.Configuration, err error) 
 	}
 	c.Spec.DiscoveryHandler = resource.DiscoveryHandler{}
 	if h != nil {
-		c.Spec.DiscoveryHandler = resource.DiscoveryHandler{Name: h.Name, DiscoveryDetails: plain(h.DiscoveryDetails)}
+		c.Spec.DiscoveryHandler = resource.DiscoveryHandler{Name: h.Name, DiscoveryDetails: plainConfig(h.DiscoveryDetails)}
 	}
 	return c, nil
 }
@@ -98,12 +98,12 @@ func readConfiguration(f configurationV0) (c resource.Configuration, err error) 
 func showConfiguration(c resource.Configuration) (f configurationV0) {
 	f.Spec.ConfigurationSpec, f.Status = c.Spec, c.Status
 	h := c.Spec.DiscoveryHandler
-	f.Spec.DiscoveryHandler = &handlerV0{Name: h.Name, DiscoveryDetails: texts(h.DiscoveryDetails)}
+	f.Spec.DiscoveryHandler = &handlerV0{Name: h.Name, DiscoveryDetails: textConfig(h.DiscoveryDetails)}
 	return f
 }
 
-// settleHandler leaves protocol out where discoveryHandler says the same: it is newer.
-func settleHandler(form, _ tree) {
+// reconcileHandler leaves protocol out where discoveryHandler says the same: it is newer.
+func reconcileHandler(form, _ tree) {
 	if spec, _ := form["spec"].(tree); spec["discoveryHandler"] != nil {
 		delete(spec, "protocol")
 	}

@@ -42,13 +42,13 @@ type Kind struct {
 	// ReadOnly says that the form is for reading only.
 	ReadOnly bool
 	// agent says that who writes a status has conditions of its own, among those of others: see mingle.
-	agent bool
+	mergesConditions bool
 	// claims are metadata that people write into manifests although it is the server's.
 	claims []string
 
 	to, from func([]byte) ([]byte, error)
 	// settle makes fields agree that say the same thing twice, after what was kept was put back.
-	settle func(form, canonical tree)
+	reconcile func(form, canonical tree)
 }
 
 // APIVersion is what apiVersion says in an object of this kind.
@@ -57,8 +57,8 @@ func (k Kind) APIVersion() string { return k.Group + "/" + k.Version }
 // annotation is where the canonical form keeps what only this form can say.
 func (k Kind) annotation() string { return Prefix + k.Group + "." + k.Version }
 
-// beyond is where every other form keeps what only the canonical one can say.
-const beyond = Prefix + resource.Group + "." + resource.Version
+// canonicalAnnotation is where every other form keeps what only the canonical one can say.
+const canonicalAnnotation = Prefix + resource.Group + "." + resource.Version
 
 // All are all dialects, for each group the newest version first.
 func All() []Kind {
@@ -71,11 +71,11 @@ func (k Kind) pair(form any, to, from func([]byte) ([]byte, error)) Kind {
 	return k
 }
 
-func between[F, C any](to func(F) (C, error), from func(C) F) (form any, toJSON, fromJSON func([]byte) ([]byte, error)) {
+func conversion[F, C any](to func(F) (C, error), from func(C) F) (form any, toJSON, fromJSON func([]byte) ([]byte, error)) {
 	toJSON = func(raw []byte) ([]byte, error) {
 		var f F
 		if err := json.Unmarshal(raw, &f); err != nil {
-			return nil, misfit(reflect.TypeFor[F](), raw, err)
+			return nil, typeError(reflect.TypeFor[F](), raw, err)
 		}
 		c, err := to(f)
 		if err != nil {
@@ -93,8 +93,8 @@ func between[F, C any](to func(F) (C, error), from func(C) F) (form any, toJSON,
 	return new(F), toJSON, fromJSON
 }
 
-// misfit says where JSON is not of the type that belongs there.
-func misfit(t reflect.Type, raw []byte, err error) error {
+// typeError says where JSON is not of the type that belongs there.
+func typeError(t reflect.Type, raw []byte, err error) error {
 	var v any
 	if unmarshal(raw, &v) == nil {
 		if at, why := fit.Wrong(t, v); why != "" {
@@ -121,7 +121,7 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	textual(reflect.TypeOf(k.Form), form)
+	stringify(reflect.TypeOf(k.Form), form)
 	if status && old != nil {
 		if form, err = k.withStatus(form, old); err != nil {
 			return nil, err
@@ -131,7 +131,7 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	more, err := meta.take(beyond)
+	more, err := meta.takeDifferences(canonicalAnnotation)
 	if err != nil {
 		return nil, err
 	}
@@ -154,18 +154,18 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	rest, err := k.rest(form, c)
+	rest, err := k.unexpressed(form, c)
 	if err != nil {
 		return nil, err
 	}
-	rest = append(rest, k.disclaim(meta.fields, prev)...)
-	meta.keep(k.annotation(), rest)
+	rest = append(rest, k.splitClaims(meta.fields, prev)...)
+	meta.keepDifferences(k.annotation(), rest)
 	c["apiVersion"], c["kind"], c["metadata"] = resource.APIVersion, k.Canonical, meta.fields
 	return json.Marshal(c)
 }
 
-// kept is what a manifest of this form may say although it has no meaning here.
-type kept = json.RawMessage
+// opaque is what a manifest of this form may say although it has no meaning here.
+type opaque = json.RawMessage
 
 // Unknown are the fields of an object in this form that the form doesn't have. They are kept like those that
 // have no meaning here, and may be misspelt.
@@ -192,7 +192,7 @@ func (k Kind) Warnings(raw []byte) []string {
 		return nil
 	}
 	spec, _ := form["spec"].(tree)
-	return cycles("spec", spec)
+	return cycleWarnings("spec", spec)
 }
 
 // Plain is an object in this form with texts where the form has text, and nothing where it has null. Its
@@ -202,15 +202,15 @@ func (k Kind) Plain(raw []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	textual(reflect.TypeOf(k.Form), form)
+	stringify(reflect.TypeOf(k.Form), form)
 	if at, why := fit.Wrong(reflect.TypeOf(k.Form), body(form)); why != "" {
 		return nil, resource.Errorf(resource.Invalid, at, "%s", why)
 	}
 	return json.Marshal(form)
 }
 
-// rest is what a form says that has no place in the canonical object.
-func (k Kind) rest(form, c tree) ([]difference, error) {
+// unexpressed is what a form says that has no place in the canonical object.
+func (k Kind) unexpressed(form, c tree) ([]difference, error) {
 	seen, err := convert(k.from, c)
 	if err != nil {
 		return nil, err
@@ -222,10 +222,10 @@ func (k Kind) rest(form, c tree) ([]difference, error) {
 	}), nil
 }
 
-// disclaim takes out of metadata what is the server's, and returns it. A claim
+// splitClaims takes out of metadata what is the server's, and returns it. A claim
 // that was made before is only that claim again, and changes nothing; nor does
 // a revision that was never one of ours.
-func (k Kind) disclaim(meta, prev tree) (found []difference) {
+func (k Kind) splitClaims(meta, prev tree) (found []difference) {
 	was, _ := prev["metadata"].(tree)
 	var before []difference
 	notes, _ := was["annotations"].(tree)
@@ -262,7 +262,7 @@ func (k Kind) Show(canonical []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	kept, _ := meta.take(k.annotation()) // one that somebody spoilt keeps nothing
+	kept, _ := meta.takeDifferences(k.annotation()) // one that somebody spoilt keeps nothing
 	form, err := convert(k.from, c)
 	if err != nil {
 		return nil, err
@@ -276,11 +276,11 @@ func (k Kind) Show(canonical []byte) ([]byte, error) {
 		return strings.HasPrefix(d.At, "/metadata") || d.Was == resource.Unknown && status["lastSeen"] != nil
 	})
 	form, _ = applyAll("", form, kept).(tree)
-	if k.settle != nil {
-		k.settle(form, c)
+	if k.reconcile != nil {
+		k.reconcile(form, c)
 	}
 	if back, err := convert(k.to, form); err == nil {
-		meta.keep(beyond, differences("/spec", back["spec"], c["spec"]))
+		meta.keepDifferences(canonicalAnnotation, differences("/spec", back["spec"], c["spec"]))
 	}
 	return k.encode(form, meta)
 }
@@ -349,9 +349,9 @@ func dropNulls(v any) {
 	}
 }
 
-// textual makes texts of numbers and booleans where the form has text: YAML makes
+// stringify makes texts of numbers and booleans where the form has text: YAML makes
 // booleans of some words. It returns what is to stand in v's place.
-func textual(t reflect.Type, v any) any {
+func stringify(t reflect.Type, v any) any {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -361,18 +361,18 @@ func textual(t reflect.Type, v any) any {
 		case reflect.Struct:
 			for name, field := range fit.Fields(t) {
 				if e, there := v[name]; there {
-					v[name] = textual(field, e)
+					v[name] = stringify(field, e)
 				}
 			}
 		case reflect.Map:
 			for name, e := range v {
-				v[name] = textual(t.Elem(), e)
+				v[name] = stringify(t.Elem(), e)
 			}
 		}
 	case []any:
 		if t.Kind() == reflect.Slice {
 			for i, e := range v {
-				v[i] = textual(t.Elem(), e)
+				v[i] = stringify(t.Elem(), e)
 			}
 		}
 	case bool, json.Number:
@@ -414,13 +414,13 @@ func child(o tree, name string) (tree, error) {
 	return fields, nil
 }
 
-// take removes an annotation that keeps differences.
-func (m meta) take(name string) ([]difference, error) {
+// takeDifferences removes an annotation that keeps differences.
+func (m meta) takeDifferences(name string) ([]difference, error) {
 	v, there := m.annotations[name]
 	if !there {
 		return nil, nil
 	}
-	m.keep(name, nil)
+	m.keepDifferences(name, nil)
 	var list []difference
 	text, _ := v.(string)
 	err := unmarshal([]byte(text), &list)
@@ -431,8 +431,8 @@ func (m meta) take(name string) ([]difference, error) {
 	return list, nil
 }
 
-// keep writes such an annotation, or none if there is nothing to keep.
-func (m meta) keep(name string, list []difference) {
+// keepDifferences writes such an annotation, or none if there is nothing to keep.
+func (m meta) keepDifferences(name string, list []difference) {
 	delete(m.annotations, name)
 	if len(list) > 0 {
 		raw, _ := json.Marshal(list) // it was JSON before
@@ -457,7 +457,7 @@ func schema(t reflect.Type) tree {
 	switch {
 	case t == reflect.TypeFor[time.Time]():
 		return tree{"type": "string", "format": "date-time"}
-	case t == reflect.TypeFor[kept]():
+	case t == reflect.TypeFor[opaque]():
 		return tree{preserve: true, described: "It is kept as it is."}
 	case fit.Opaque(t) && t.Kind() != reflect.String:
 		return tree{preserve: true}
@@ -481,7 +481,7 @@ func schema(t reflect.Type) tree {
 		props := tree{}
 		for name, field := range fit.Fields(t) {
 			prop := schema(field)
-			if text := words[name]; text != "" && prop[described] == nil {
+			if text := fieldDescriptions[name]; text != "" && prop[described] == nil {
 				prop[described] = text
 			}
 			props[name] = prop
@@ -504,7 +504,7 @@ func keyOf(t reflect.Type) string {
 	if t.Kind() != reflect.Struct {
 		return ""
 	}
-	for _, name := range names {
+	for _, name := range listKeys {
 		for i := range t.NumField() {
 			if t.Field(i).Tag.Get("json") == name {
 				return name
@@ -548,16 +548,16 @@ func (k Kind) keepStatus(c, prev tree) error {
 		return err
 	}
 	put(c, "status", applyAll("/status", c["status"], differences("/status", back["status"], prev["status"])))
-	if k.agent {
-		mingle(c, prev)
+	if k.mergesConditions {
+		mergeConditions(c, prev)
 	}
 	return nil
 }
 
-// mingle puts the conditions that an agent reports among those that others wrote. Which are its own is remembered: it
+// mergeConditions puts the conditions that an agent reports among those that others wrote. Which are its own is remembered: it
 // takes one back by reporting it no more. What it only repeats of others is not its own, and of what the hub itself
 // says it never is: that may have changed since the agent read it.
-func mingle(c, prev tree) {
+func mergeConditions(c, prev tree) {
 	status, _ := c["status"].(tree)
 	was, _ := prev["status"].(tree)
 	if status == nil {
@@ -599,9 +599,9 @@ func mingle(c, prev tree) {
 	}
 }
 
-// words say what fields are that only other groups' forms have, for kubectl explain. What the canonical form has
+// fieldDescriptions say what fields are that only other groups' forms have, for kubectl explain. What the canonical form has
 // as well, under the same name, is described there.
-var words = map[string]string{
+var fieldDescriptions = map[string]string{
 	// devices.kubeedge.io
 	"actual":             "What the device reported. What a manifest says here is shown until something is known.",
 	"bluetooth":          "Configuration for Bluetooth.",

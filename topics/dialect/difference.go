@@ -92,8 +92,8 @@ var (
 	unescaper = strings.NewReplacer("~1", "/", "~0", "~")
 )
 
-// names are the fields by which the elements of a list are told apart.
-var names = []string{"name", "propertyName", "protocol", "nodeName", "type"}
+// listKeys are the fields by which the elements of a list are told apart.
+var listKeys = []string{"name", "propertyName", "protocol", "nodeName", "type"}
 
 // named finds the field that tells the elements of both lists apart.
 func named(was, is any) (a, b []any, key string) {
@@ -102,7 +102,7 @@ func named(was, is any) (a, b []any, key string) {
 	if !okA || !okB {
 		return nil, nil, ""
 	}
-	for _, key := range names {
+	for _, key := range listKeys {
 		if distinct(a, key) && distinct(b, key) {
 			return a, b, key
 		}

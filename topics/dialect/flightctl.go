@@ -20,15 +20,15 @@ type hostSpec struct {
 	Config     []configItem         `json:"config,omitempty"`
 	Monitoring *resource.Monitoring `json:"monitoring,omitempty"`
 
-	Applications    kept `json:"applications,omitempty"`
-	Consoles        kept `json:"consoles,omitempty"`
-	Containers      kept `json:"containers,omitempty"` // before there was monitoring
-	Decommission    kept `json:"decommission,omitempty"`
-	Hooks           kept `json:"hooks,omitempty"`
-	Resources       kept `json:"resources,omitempty"`
-	Systemd         kept `json:"systemd,omitempty"`
-	TemplateVersion kept `json:"templateVersion,omitempty"`
-	UpdatePolicy    kept `json:"updatePolicy,omitempty"`
+	Applications    opaque `json:"applications,omitempty"`
+	Consoles        opaque `json:"consoles,omitempty"`
+	Containers      opaque `json:"containers,omitempty"` // before there was monitoring
+	Decommission    opaque `json:"decommission,omitempty"`
+	Hooks           opaque `json:"hooks,omitempty"`
+	Resources       opaque `json:"resources,omitempty"`
+	Systemd         opaque `json:"systemd,omitempty"`
+	TemplateVersion opaque `json:"templateVersion,omitempty"`
+	UpdatePolicy    opaque `json:"updatePolicy,omitempty"`
 }
 
 // configItem names its source in an object of its own, or flat.
@@ -45,12 +45,12 @@ type configItem struct {
 	Namespace  string `json:"namespace,omitempty"` // flat, of a Secret that is called as the item
 	MountPath  string `json:"mountPath,omitempty"`
 
-	HTTPRef kept `json:"httpRef,omitempty"`
+	HTTPRef opaque `json:"httpRef,omitempty"`
 }
 
 type gitRef struct {
 	resource.GitRef
-	MountPath kept `json:"mountPath,omitempty"`
+	MountPath opaque `json:"mountPath,omitempty"`
 }
 
 type hostStatus struct {
@@ -66,7 +66,7 @@ type fleetV1alpha1 struct {
 	Spec struct {
 		Selector *resource.LabelSelector `json:"selector,omitempty"`
 		Template template                `json:"template"`
-		Rollout  kept                    `json:"rolloutPolicy,omitempty"`
+		Rollout  opaque                  `json:"rolloutPolicy,omitempty"`
 	} `json:"spec"`
 	Status resource.FleetStatus `json:"status,omitzero"`
 }
@@ -98,9 +98,9 @@ type (
 
 type repositorySpec struct {
 	resource.RepositorySpec
-	HTTPConfig kept `json:"httpConfig,omitempty"`
-	SSHConfig  kept `json:"sshConfig,omitempty"`
-	Suffix     kept `json:"validationSuffix,omitempty"`
+	HTTPConfig opaque `json:"httpConfig,omitempty"`
+	SSHConfig  opaque `json:"sshConfig,omitempty"`
+	Suffix     opaque `json:"validationSuffix,omitempty"`
 }
 
 // flightctlClaims stand in its manifests, and are the server's: the present
@@ -108,21 +108,21 @@ type repositorySpec struct {
 var flightctlClaims = []string{"owner", "resourceVersion"}
 
 func flightctl() []Kind {
-	device := flightctlKind("Device", "devices", "device", resource.KindNode).pair(between(readHost, showHost))
-	device.agent = true
-	device.settle = func(form, _ tree) { settleConfig(form["spec"]) }
-	fleet := flightctlKind("Fleet", "fleets", "fleet", resource.KindFleet).pair(between(readFleet, showFleet))
-	fleet.settle = func(form, _ tree) {
+	device := flightctlKind("Device", "devices", "device", resource.KindNode).pair(conversion(readHost, showHost))
+	device.mergesConditions = true
+	device.reconcile = func(form, _ tree) { reconcileConfig(form["spec"]) }
+	fleet := flightctlKind("Fleet", "fleets", "fleet", resource.KindFleet).pair(conversion(readFleet, showFleet))
+	fleet.reconcile = func(form, _ tree) {
 		spec, _ := form["spec"].(tree)
 		template, _ := spec["template"].(tree)
-		settleConfig(template["spec"])
+		reconcileConfig(template["spec"])
 	}
 	version := flightctlKind("TemplateVersion", "templateversions", "templateversion", resource.KindTemplateVersion)
 	repository := flightctlKind("Repository", "repositories", "repository", resource.KindRepository)
 	sync := flightctlKind("ResourceSync", "resourcesyncs", "resourcesync", resource.KindResourceSync)
 	return []Kind{
-		device, fleet, version.pair(between(readVersion, showVersion)),
-		repository.pair(between(
+		device, fleet, version.pair(conversion(readVersion, showVersion)),
+		repository.pair(conversion(
 			func(f repositoryV1alpha1) (resource.Repository, error) {
 				return resource.Repository{Spec: f.Spec.RepositorySpec, Status: f.Status}, nil
 			},
@@ -130,7 +130,7 @@ func flightctl() []Kind {
 				return repositoryV1alpha1{repositorySpec{RepositorySpec: r.Spec}, r.Status}
 			},
 		)),
-		sync.pair(between(
+		sync.pair(conversion(
 			func(f resourceSyncV1alpha1) (resource.ResourceSync, error) {
 				return resource.ResourceSync{Spec: f.Spec, Status: f.Status}, nil
 			},
@@ -193,8 +193,8 @@ func showHostSpec(s resource.NodeSpec) hostSpec {
 	return out
 }
 
-// settleConfig leaves the flat fields out where an object says the same: it is newer.
-func settleConfig(spec any) {
+// reconcileConfig leaves the flat fields out where an object says the same: it is newer.
+func reconcileConfig(spec any) {
 	s, _ := spec.(tree)
 	items, _ := s["config"].([]any)
 	for _, item := range items {

@@ -33,48 +33,48 @@ func kubeedgeModel(version string) Kind {
 	}
 }
 
-// longest is the longest cycle that is taken for milliseconds: an hour. Some versions of KubeEdge read cycles as
+// maxMillis is the longest cycle that is taken for milliseconds: an hour. Some versions of KubeEdge read cycles as
 // nanoseconds, and its published samples are written so.
-const longest = int64(time.Hour / time.Millisecond)
+const maxMillis = int64(time.Hour / time.Millisecond)
 
-// millis reads a cycle.
-func millis(n int64) int64 {
-	if n > longest {
+// toMillis reads a cycle.
+func toMillis(n int64) int64 {
+	if n > maxMillis {
 		return max(n/int64(time.Millisecond), 1)
 	}
 	return n
 }
 
-// cycle writes one so that millis reads it as it was.
-func cycle(ms int64) int64 {
-	if ms > longest && ms <= math.MaxInt64/int64(time.Millisecond) {
+// fromMillis writes one so that millis reads it as it was.
+func fromMillis(ms int64) int64 {
+	if ms > maxMillis && ms <= math.MaxInt64/int64(time.Millisecond) {
 		return ms * int64(time.Millisecond)
 	}
 	return ms
 }
 
-// cycles doubt that a number of nanoseconds was meant for milliseconds, wherever in a form it stands.
-func cycles(at string, v any) (doubts []string) {
+// cycleWarnings doubt that a number of nanoseconds was meant for milliseconds, wherever in a form it stands.
+func cycleWarnings(at string, v any) (doubts []string) {
 	switch v := v.(type) {
 	case tree:
 		for _, name := range slices.Sorted(maps.Keys(v)) {
 			n, ok := v[name].(json.Number)
-			if ns, err := n.Int64(); ok && err == nil && ns > longest && (name == "collectCycle" || name == "reportCycle") {
+			if ns, err := n.Int64(); ok && err == nil && ns > maxMillis && (name == "collectCycle" || name == "reportCycle") {
 				doubts = append(doubts, fmt.Sprintf("%s.%s: %d is more than an hour of milliseconds, and read as nanoseconds: %s",
-					at, name, ns, time.Duration(millis(ns))*time.Millisecond))
+					at, name, ns, time.Duration(toMillis(ns))*time.Millisecond))
 			}
-			doubts = append(doubts, cycles(at+"."+name, v[name])...)
+			doubts = append(doubts, cycleWarnings(at+"."+name, v[name])...)
 		}
 	case []any:
 		for i, e := range v {
-			doubts = append(doubts, cycles(fmt.Sprintf("%s[%d]", at, i), e)...)
+			doubts = append(doubts, cycleWarnings(fmt.Sprintf("%s[%d]", at, i), e)...)
 		}
 	}
 	return doubts
 }
 
-// plain is a configuration's values as texts.
-func plain(config map[string]text) map[string]string {
+// plainConfig is a configuration's values as texts.
+func plainConfig(config map[string]text) map[string]string {
 	if config == nil {
 		return nil
 	}
@@ -85,7 +85,7 @@ func plain(config map[string]text) map[string]string {
 	return out
 }
 
-func texts(config map[string]string) map[string]text {
+func textConfig(config map[string]string) map[string]text {
 	if config == nil {
 		return nil
 	}
@@ -96,19 +96,19 @@ func texts(config map[string]string) map[string]text {
 	return out
 }
 
-// loose is a configuration's values as JSON: what looks like a number or boolean is one.
-func loose(config map[string]string) map[string]json.RawMessage {
+// configToJSON is a configuration's values as JSON: what looks like a number or boolean is one.
+func configToJSON(config map[string]string) map[string]json.RawMessage {
 	if config == nil {
 		return nil
 	}
 	out := make(map[string]json.RawMessage, len(config))
 	for name, v := range config {
-		out[name] = looseValue(v)
+		out[name] = valueToJSON(v)
 	}
 	return out
 }
 
-func looseValue(v string) json.RawMessage {
+func valueToJSON(v string) json.RawMessage {
 	if raw := []byte(v); v != "null" && !strings.HasPrefix(v, `"`) && json.Valid(raw) {
 		return raw
 	}
@@ -116,7 +116,7 @@ func looseValue(v string) json.RawMessage {
 	return raw
 }
 
-func tight(config map[string]json.RawMessage) (map[string]string, error) {
+func configFromJSON(config map[string]json.RawMessage) (map[string]string, error) {
 	if config == nil {
 		return nil, nil
 	}
@@ -134,21 +134,21 @@ func tight(config map[string]json.RawMessage) (map[string]string, error) {
 // value is one side of a twin.
 type value struct {
 	Value    text            `json:"value"`
-	Optional kept            `json:"optional,omitempty"` // the first documents have it
+	Optional opaque          `json:"optional,omitempty"` // the first documents have it
 	Metadata map[string]text `json:"metadata,omitempty"`
 }
 
-// stamp is the name of a value's time among its metadata: milliseconds since 1970, as text.
-const stamp = "timestamp"
+// timestampKey is the name of a value's time among its metadata: milliseconds since 1970, as text.
+const timestampKey = "timestamp"
 
-// side is what is known of one side of a twin, nil if that is nothing.
-func side(v *resource.TwinValue) *value {
+// shownValue is what is known of one side of a twin, nil if that is nothing.
+func shownValue(v *resource.TwinValue) *value {
 	if v == nil {
 		return nil
 	}
 	out := &value{Value: text(v.Value)}
 	if at, err := resource.ParseTime(v.TS); err == nil {
-		out.Metadata = map[string]text{stamp: text(strconv.FormatInt(at.UnixMilli(), 10))}
+		out.Metadata = map[string]text{timestampKey: text(strconv.FormatInt(at.UnixMilli(), 10))}
 	}
 	return out
 }
@@ -158,29 +158,29 @@ func (v *value) twin() *resource.TwinValue {
 		return nil
 	}
 	out := &resource.TwinValue{Value: string(v.Value)}
-	if ms, err := strconv.ParseInt(string(v.Metadata[stamp]), 10, 64); err == nil {
+	if ms, err := strconv.ParseInt(string(v.Metadata[timestampKey]), 10, 64); err == nil {
 		out.TS = resource.Time(time.UnixMilli(ms))
 	}
 	return out
 }
 
-// wish is the wanted value of a property: spec says what, status since when.
-func wish(d resource.Device, name string) *value {
+// desiredOf is the wanted value of a property: spec says what, status since when.
+func desiredOf(d resource.Device, name string) *value {
 	v, wanted := d.Spec.Desired[name]
 	if !wanted {
 		return nil
 	}
 	out := &value{Value: v}
-	if known := side(d.Status.Twin[name].Desired); known != nil && known.Value == v {
+	if known := shownValue(d.Status.Twin[name].Desired); known != nil && known.Value == v {
 		out.Metadata = known.Metadata
 	}
 	return out
 }
 
-// twins puts the two sides of each property together, as the canonical form has them.
-type twins struct{ d *resource.Device }
+// twinBuilder puts the two sides of each property together, as the canonical form has them.
+type twinBuilder struct{ d *resource.Device }
 
-func (t twins) add(name string, desired, reported *value) {
+func (t twinBuilder) add(name string, desired, reported *value) {
 	if name == "" {
 		return
 	}
@@ -199,7 +199,7 @@ func (t twins) add(name string, desired, reported *value) {
 	}
 }
 
-func (t twins) want(name string, v *value) {
+func (t twinBuilder) want(name string, v *value) {
 	if t.d.Spec.Desired == nil {
 		t.d.Spec.Desired = map[string]resource.Value{}
 	}
@@ -269,8 +269,8 @@ type deviceV1alpha1 struct {
 // nodeRef is the other way to say nodeName.
 type nodeRef struct {
 	ID       string `json:"id,omitempty"`
-	Relation kept   `json:"relation,omitempty"`
-	Comment  kept   `json:"comment,omitempty"`
+	Relation opaque `json:"relation,omitempty"`
+	Comment  opaque `json:"comment,omitempty"`
 }
 
 type protocolV1alpha1 struct {
@@ -310,16 +310,16 @@ type visitorV1alpha1 struct {
 }
 
 func kubeedgeV1alpha1() []Kind {
-	device := kubeedgeDevice("v1alpha1").pair(between(readV1alpha1, showV1alpha1))
-	device.settle = settleNode
-	return []Kind{device, kubeedgeModel("v1alpha1").pair(between(readModelV1alpha1, showModelV1alpha1))}
+	device := kubeedgeDevice("v1alpha1").pair(conversion(readV1alpha1, showV1alpha1))
+	device.reconcile = reconcileNode
+	return []Kind{device, kubeedgeModel("v1alpha1").pair(conversion(readModelV1alpha1, showModelV1alpha1))}
 }
 
 func readV1alpha1(f deviceV1alpha1) (d resource.Device, err error) {
 	p := f.Spec.Protocol
 	d.Spec = resource.DeviceSpec{
 		DeviceModelRef: f.Spec.DeviceModelRef, NodeName: f.Spec.NodeName,
-		Protocol: resource.Protocol{Name: p.Name, Type: p.Type, Config: plain(p.Config)},
+		Protocol: resource.Protocol{Name: p.Name, Type: p.Type, Config: plainConfig(p.Config)},
 	}
 	if n := f.Spec.Node; n != nil && n.ID != "" {
 		if d.Spec.NodeName != "" && d.Spec.NodeName != n.ID {
@@ -330,7 +330,7 @@ func readV1alpha1(f deviceV1alpha1) (d resource.Device, err error) {
 	}
 	d.Status.State = f.Status.State
 	for _, t := range f.Status.Twins {
-		twins{&d}.add(t.Name, t.Expected, t.Actual)
+		twinBuilder{&d}.add(t.Name, t.Expected, t.Actual)
 	}
 	return d, nil
 }
@@ -338,16 +338,16 @@ func readV1alpha1(f deviceV1alpha1) (d resource.Device, err error) {
 func showV1alpha1(d resource.Device) (f deviceV1alpha1) {
 	p := d.Spec.Protocol
 	f.Spec.DeviceModelRef, f.Spec.NodeName = d.Spec.DeviceModelRef, d.Spec.NodeName
-	f.Spec.Protocol = protocolV1alpha1{p.Name, p.Type, texts(p.Config)}
+	f.Spec.Protocol = protocolV1alpha1{p.Name, p.Type, textConfig(p.Config)}
 	f.Status.State = d.Status.State
 	for _, name := range twinNames(d) {
-		f.Status.Twins = append(f.Status.Twins, twinV1alpha1{name, wish(d, name), side(d.Status.Twin[name].Reported)})
+		f.Status.Twins = append(f.Status.Twins, twinV1alpha1{name, desiredOf(d, name), shownValue(d.Status.Twin[name].Reported)})
 	}
 	return f
 }
 
-// settleNode makes node.id, where it is used, the one place that names the node.
-func settleNode(form, canonical tree) {
+// reconcileNode makes node.id, where it is used, the one place that names the node.
+func reconcileNode(form, canonical tree) {
 	spec, _ := form["spec"].(tree)
 	node, _ := spec["node"].(tree)
 	if id, _ := node["id"].(string); id == "" {
@@ -389,7 +389,7 @@ func readModelV1alpha1(f modelV1alpha1) (m resource.DeviceModel, err error) {
 	for _, pv := range f.Spec.PropertyVisitors {
 		out := resource.ProtocolVisitors{Protocol: pv.Protocol}
 		for _, v := range pv.Visitors {
-			out.Visitors = append(out.Visitors, resource.Visitor{Name: v.Name, PropertyName: v.PropertyName, Config: plain(v.Config)})
+			out.Visitors = append(out.Visitors, resource.Visitor{Name: v.Name, PropertyName: v.PropertyName, Config: plainConfig(v.Config)})
 		}
 		m.Spec.PropertyVisitors = append(m.Spec.PropertyVisitors, out)
 	}
@@ -415,7 +415,7 @@ func showModelV1alpha1(m resource.DeviceModel) (f modelV1alpha1) {
 	for _, pv := range m.Spec.PropertyVisitors {
 		out := visitorsV1alpha1{Protocol: pv.Protocol}
 		for _, v := range pv.Visitors {
-			out.Visitors = append(out.Visitors, visitorV1alpha1{v.Name, v.PropertyName, texts(v.Config)})
+			out.Visitors = append(out.Visitors, visitorV1alpha1{v.Name, v.PropertyName, textConfig(v.Config)})
 		}
 		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, out)
 	}
@@ -435,7 +435,7 @@ type deviceV1alpha2 struct {
 		NodeSelector     *nodeSelector     `json:"nodeSelector,omitempty"`
 		Protocol         protocolV1alpha2  `json:"protocol,omitzero"`
 		PropertyVisitors []visitorV1alpha2 `json:"propertyVisitors,omitempty"`
-		Data             kept              `json:"data,omitempty"`
+		Data             opaque            `json:"data,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		Twins []twinV1alpha2 `json:"twins,omitempty"`
@@ -449,7 +449,7 @@ type nodeSelector struct {
 
 type nodeTerm struct {
 	Expressions []expression `json:"matchExpressions,omitempty"`
-	Fields      kept         `json:"matchFields,omitempty"`
+	Fields      opaque       `json:"matchFields,omitempty"`
 }
 
 type expression struct {
@@ -469,13 +469,13 @@ type protocolV1alpha2 struct {
 type commonV1alpha2 struct {
 	TCP              options `json:"tcp,omitempty"`
 	COM              options `json:"com,omitempty"`
-	CommType         kept    `json:"commType,omitempty"`
-	ReconnTimeout    kept    `json:"reconnTimeout,omitempty"`
-	ReconnRetryTimes kept    `json:"reconnRetryTimes,omitempty"`
-	CollectTimeout   kept    `json:"collectTimeout,omitempty"`
-	CollectRetry     kept    `json:"collectRetryTimes,omitempty"`
-	CollectType      kept    `json:"collectType,omitempty"`
-	CustomizedValues kept    `json:"customizedValues,omitempty"`
+	CommType         opaque  `json:"commType,omitempty"`
+	ReconnTimeout    opaque  `json:"reconnTimeout,omitempty"`
+	ReconnRetryTimes opaque  `json:"reconnRetryTimes,omitempty"`
+	CollectTimeout   opaque  `json:"collectTimeout,omitempty"`
+	CollectRetry     opaque  `json:"collectRetryTimes,omitempty"`
+	CollectType      opaque  `json:"collectType,omitempty"`
+	CustomizedValues opaque  `json:"customizedValues,omitempty"`
 }
 
 type customized struct {
@@ -491,7 +491,7 @@ type visitorV1alpha2 struct {
 	OPCUA        options     `json:"opcua,omitempty"`
 	Bluetooth    options     `json:"bluetooth,omitempty"`
 	Customized   *customized `json:"customizedProtocol,omitempty"`
-	Values       kept        `json:"customizedValues,omitempty"`
+	Values       opaque      `json:"customizedValues,omitempty"`
 }
 
 type twinV1alpha2 struct {
@@ -503,7 +503,7 @@ type twinV1alpha2 struct {
 type modelV1alpha2 struct {
 	Spec struct {
 		Properties []propertyV1alpha2 `json:"properties,omitempty"`
-		Protocol   kept               `json:"protocol,omitempty"`
+		Protocol   opaque             `json:"protocol,omitempty"`
 	} `json:"spec"`
 }
 
@@ -519,13 +519,13 @@ type typeV1alpha2 struct {
 	Minimum    *float64            `json:"minimum,omitempty"`
 	Maximum    *float64            `json:"maximum,omitempty"`
 	Unit       string              `json:"unit,omitempty"`
-	Default    kept                `json:"defaultValue,omitempty"`
+	Default    opaque              `json:"defaultValue,omitempty"`
 }
 
 func kubeedgeV1alpha2() []Kind {
 	return []Kind{
-		kubeedgeDevice("v1alpha2").pair(between(readV1alpha2, showV1alpha2)),
-		kubeedgeModel("v1alpha2").pair(between(readModelV1alpha2, showModelV1alpha2)),
+		kubeedgeDevice("v1alpha2").pair(conversion(readV1alpha2, showV1alpha2)),
+		kubeedgeModel("v1alpha2").pair(conversion(readModelV1alpha2, showModelV1alpha2)),
 	}
 }
 
@@ -539,14 +539,14 @@ func readV1alpha2(f deviceV1alpha2) (d resource.Device, err error) {
 	}
 	for _, v := range f.Spec.PropertyVisitors {
 		_, config := section(v.Modbus, v.OPCUA, v.Bluetooth, v.Customized)
-		out := resource.Visitor{PropertyName: v.PropertyName, CollectCycle: millis(v.CollectCycle), ReportCycle: millis(v.ReportCycle)}
-		if out.Config, err = tight(config); err != nil {
+		out := resource.Visitor{PropertyName: v.PropertyName, CollectCycle: toMillis(v.CollectCycle), ReportCycle: toMillis(v.ReportCycle)}
+		if out.Config, err = configFromJSON(config); err != nil {
 			return d, err
 		}
 		d.Spec.PropertyVisitors = append(d.Spec.PropertyVisitors, out)
 	}
 	for _, t := range f.Status.Twins {
-		twins{&d}.add(t.PropertyName, t.Desired, t.Reported)
+		twinBuilder{&d}.add(t.PropertyName, t.Desired, t.Reported)
 	}
 	return d, nil
 }
@@ -558,12 +558,12 @@ func showV1alpha2(d resource.Device) (f deviceV1alpha2) {
 	}
 	f.Spec.Protocol = protocolForV1alpha2(d.Spec.Protocol)
 	for _, v := range d.Spec.PropertyVisitors {
-		out := visitorV1alpha2{PropertyName: v.PropertyName, CollectCycle: cycle(v.CollectCycle), ReportCycle: cycle(v.ReportCycle)}
-		out.Modbus, out.OPCUA, out.Bluetooth, out.Customized = sections(d.Spec.Protocol.Type, loose(v.Config))
+		out := visitorV1alpha2{PropertyName: v.PropertyName, CollectCycle: fromMillis(v.CollectCycle), ReportCycle: fromMillis(v.ReportCycle)}
+		out.Modbus, out.OPCUA, out.Bluetooth, out.Customized = configInSection(d.Spec.Protocol.Type, configToJSON(v.Config))
 		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, out)
 	}
 	for _, name := range twinNames(d) {
-		f.Status.Twins = append(f.Status.Twins, twinV1alpha2{name, wish(d, name), side(d.Status.Twin[name].Reported)})
+		f.Status.Twins = append(f.Status.Twins, twinV1alpha2{name, desiredOf(d, name), shownValue(d.Status.Twin[name].Reported)})
 	}
 	return f
 }
@@ -594,8 +594,8 @@ func section(mod, opc, blue options, own *customized) (protocol string, config o
 	return "", nil
 }
 
-// sections is the inverse of section.
-func sections(protocol string, config options) (mod, opc, blue options, own *customized) {
+// configInSection is the inverse of section.
+func configInSection(protocol string, config options) (mod, opc, blue options, own *customized) {
 	if config == nil {
 		config = options{}
 	}
@@ -627,7 +627,7 @@ func (p protocolV1alpha2) canonical() (out resource.Protocol, err error) {
 	}
 	out.Type = name
 	if len(all) > 0 {
-		out.Config, err = tight(all)
+		out.Config, err = configFromJSON(all)
 	}
 	return out, err
 }
@@ -639,19 +639,19 @@ var (
 )
 
 func protocolForV1alpha2(p resource.Protocol) (out protocolV1alpha2) {
-	config := loose(p.Config)
+	config := configToJSON(p.Config)
 	if strings.EqualFold(p.Type, modbus) {
-		tcp, com := part(config, tcpKeys), part(config, comKeys)
+		tcp, com := takeKeys(config, tcpKeys), takeKeys(config, comKeys)
 		if len(tcp) > 0 || len(com) > 0 {
 			out.Common = &commonV1alpha2{TCP: tcp, COM: com}
 		}
 	}
-	out.Modbus, out.OPCUA, out.Bluetooth, out.Customized = sections(p.Type, config)
+	out.Modbus, out.OPCUA, out.Bluetooth, out.Customized = configInSection(p.Type, config)
 	return out
 }
 
-// part moves some keys of a configuration out of it.
-func part(config options, keys []string) options {
+// takeKeys moves some keys of a configuration out of it.
+func takeKeys(config options, keys []string) options {
 	out := options{}
 	for key, v := range config {
 		if slices.Contains(keys, key) {
@@ -707,9 +707,9 @@ type deviceV1beta1 struct {
 		State          string        `json:"state,omitempty"`
 		LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
 		Twins          []twinV1beta1 `json:"twins,omitempty"`
-		ReportCycle    kept          `json:"reportCycle,omitempty"`
-		ReportToCloud  kept          `json:"reportToCloud,omitempty"`
-		Extensions     kept          `json:"extensions,omitempty"`
+		ReportCycle    opaque        `json:"reportCycle,omitempty"`
+		ReportToCloud  opaque        `json:"reportToCloud,omitempty"`
+		Extensions     opaque        `json:"extensions,omitempty"`
 	} `json:"status,omitzero"`
 }
 
@@ -735,11 +735,11 @@ type pushMethod struct {
 		HostName    string `json:"hostName,omitempty"`
 		Port        int64  `json:"port,omitempty"`
 		RequestPath string `json:"requestPath,omitempty"`
-		Timeout     kept   `json:"timeout,omitempty"`
+		Timeout     opaque `json:"timeout,omitempty"`
 	} `json:"http,omitempty"`
-	OTEL             kept `json:"otel,omitempty"`
-	DBMethod         kept `json:"dbMethod,omitempty"`
-	AnomalyDetection kept `json:"anomalyDetection,omitempty"`
+	OTEL             opaque `json:"otel,omitempty"`
+	DBMethod         opaque `json:"dbMethod,omitempty"`
+	AnomalyDetection opaque `json:"anomalyDetection,omitempty"`
 }
 
 // push is where it sends a property's values, if that is anywhere that is known here.
@@ -793,8 +793,8 @@ type methodV1beta1 struct {
 
 // stateReport: a change of state is told at once here, so that its cycle has nothing to add.
 type stateReport struct {
-	ToCloud *bool `json:"reportToCloud,omitempty"`
-	Cycle   kept  `json:"reportCycle,omitempty"`
+	ToCloud *bool  `json:"reportToCloud,omitempty"`
+	Cycle   opaque `json:"reportCycle,omitempty"`
 }
 
 type twinV1beta1 struct {
@@ -824,12 +824,12 @@ type modelPropertyV1beta1 struct {
 
 // deviceStatusV1beta1 is what is known of the Device of the same name: since KubeEdge 1.23 a kind of its own.
 type deviceStatusV1beta1 struct {
-	Spec   kept `json:"spec,omitempty"`
+	Spec   opaque `json:"spec,omitempty"`
 	Status struct {
 		State          string        `json:"state,omitempty"`
 		LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
 		Twins          []twinV1beta1 `json:"twins,omitempty"`
-		Extensions     kept          `json:"extensions,omitempty"`
+		Extensions     opaque        `json:"extensions,omitempty"`
 	} `json:"status,omitzero"`
 }
 
@@ -843,41 +843,41 @@ func kubeedgeV1beta1() []Kind {
 	status := kubeedgeDevice("v1beta1")
 	status.Name, status.Plural, status.Singular, status.ReadOnly = "DeviceStatus", "devicestatuses", "devicestatus", true
 	return []Kind{
-		kubeedgeDevice("v1beta1").pair(between(readV1beta1, showV1beta1)),
-		kubeedgeModel("v1beta1").pair(between(readModelV1beta1, showModelV1beta1)),
-		status.pair(between(func(deviceStatusV1beta1) (d resource.Device, err error) { return d, nil }, showDeviceStatus)),
+		kubeedgeDevice("v1beta1").pair(conversion(readV1beta1, showV1beta1)),
+		kubeedgeModel("v1beta1").pair(conversion(readModelV1beta1, showModelV1beta1)),
+		status.pair(conversion(func(deviceStatusV1beta1) (d resource.Device, err error) { return d, nil }, showDeviceStatus)),
 	}
 }
 
 func readV1beta1(f deviceV1beta1) (d resource.Device, err error) {
 	d.Spec.DeviceModelRef, d.Spec.NodeName = f.Spec.DeviceModelRef, f.Spec.NodeName
 	d.Spec.Protocol.Type = f.Spec.Protocol.ProtocolName
-	if d.Spec.Protocol.Config, err = tight(f.Spec.Protocol.ConfigData); err != nil {
+	if d.Spec.Protocol.Config, err = configFromJSON(f.Spec.Protocol.ConfigData); err != nil {
 		return d, err
 	}
 	d.Status.State, d.Status.LastSeen = f.Status.State, f.Status.LastOnlineTime
 	for _, t := range f.Status.Twins {
-		twins{&d}.add(t.PropertyName, nil, t.Reported)
+		twinBuilder{&d}.add(t.PropertyName, nil, t.Reported)
 	}
 	for _, m := range f.Spec.Methods {
 		d.Spec.Commands = append(d.Spec.Commands, resource.DeviceCommand{Name: m.Name, Description: m.Description, Properties: m.Properties})
 	}
-	d.Spec.LocalState = f.Spec.StateReport != nil && no(f.Spec.StateReport.ToCloud)
+	d.Spec.LocalState = f.Spec.StateReport != nil && isFalse(f.Spec.StateReport.ToCloud)
 	for _, p := range f.Spec.Properties {
 		if to, ok := p.PushMethod.push(p.Name); ok {
 			d.Spec.Push = append(d.Spec.Push, to)
 		}
-		if no(p.ToCloud) {
+		if isFalse(p.ToCloud) {
 			d.Spec.Local = append(d.Spec.Local, p.Name)
 		}
 		if p.Desired != nil && p.Desired.Value != "" {
-			twins{&d}.want(p.Name, p.Desired)
+			twinBuilder{&d}.want(p.Name, p.Desired)
 		}
 		if p.Visitors == nil {
 			continue
 		}
-		v := resource.Visitor{PropertyName: p.Name, CollectCycle: millis(p.CollectCycle), ReportCycle: millis(p.ReportCycle)}
-		if v.Config, err = tight(p.Visitors.ConfigData); err != nil {
+		v := resource.Visitor{PropertyName: p.Name, CollectCycle: toMillis(p.CollectCycle), ReportCycle: toMillis(p.ReportCycle)}
+		if v.Config, err = configFromJSON(p.Visitors.ConfigData); err != nil {
 			return d, err
 		}
 		d.Spec.PropertyVisitors = append(d.Spec.PropertyVisitors, v)
@@ -885,8 +885,8 @@ func readV1beta1(f deviceV1beta1) (d resource.Device, err error) {
 	return d, nil
 }
 
-// no says that somebody said no: who says nothing means yes.
-func no(said *bool) bool { return said != nil && !*said }
+// isFalse says that somebody said no: who says nothing means yes.
+func isFalse(said *bool) bool { return said != nil && !*said }
 
 func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	for _, c := range d.Spec.Commands {
@@ -896,7 +896,7 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 		f.Spec.StateReport = &stateReport{ToCloud: new(bool)}
 	}
 	f.Spec.DeviceModelRef, f.Spec.NodeName = d.Spec.DeviceModelRef, d.Spec.NodeName
-	f.Spec.Protocol = customized{d.Spec.Protocol.Type, loose(d.Spec.Protocol.Config)}
+	f.Spec.Protocol = customized{d.Spec.Protocol.Type, configToJSON(d.Spec.Protocol.Config)}
 	f.Status.State, f.Status.LastOnlineTime = d.Status.State, d.Status.LastSeen
 	wanted := make(map[string]bool)
 	for name := range d.Spec.Desired {
@@ -904,13 +904,13 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	}
 	for _, v := range d.Spec.PropertyVisitors {
 		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{
-			Name: v.PropertyName, Desired: wish(d, v.PropertyName), CollectCycle: cycle(v.CollectCycle), ReportCycle: cycle(v.ReportCycle),
-			Visitors: &customized{d.Spec.Protocol.Type, loose(v.Config)},
+			Name: v.PropertyName, Desired: desiredOf(d, v.PropertyName), CollectCycle: fromMillis(v.CollectCycle), ReportCycle: fromMillis(v.ReportCycle),
+			Visitors: &customized{d.Spec.Protocol.Type, configToJSON(v.Config)},
 		})
 		delete(wanted, v.PropertyName)
 	}
 	for _, name := range sorted(wanted) {
-		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{Name: name, Desired: wish(d, name)})
+		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{Name: name, Desired: desiredOf(d, name)})
 	}
 	property := func(name string) *devicePropertyV1beta1 {
 		i := slices.IndexFunc(f.Spec.Properties, func(p devicePropertyV1beta1) bool { return p.Name == name })
@@ -929,7 +929,7 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	for _, name := range twinNames(d) {
 		t := d.Status.Twin[name]
 		if t.Reported != nil {
-			f.Status.Twins = append(f.Status.Twins, twinV1beta1{name, side(t.Reported), side(t.Desired)})
+			f.Status.Twins = append(f.Status.Twins, twinV1beta1{name, shownValue(t.Reported), shownValue(t.Desired)})
 		}
 	}
 	return f
@@ -954,7 +954,7 @@ func readModelV1beta1(f modelV1beta1) (m resource.DeviceModel, err error) {
 		if p.Visitors == nil {
 			continue
 		}
-		config, err := tight(p.Visitors.ConfigData)
+		config, err := configFromJSON(p.Visitors.ConfigData)
 		if err != nil {
 			return m, err
 		}
@@ -971,7 +971,7 @@ func readModelV1beta1(f modelV1beta1) (m resource.DeviceModel, err error) {
 	if protocol == "" {
 		return m, resource.Errorf(resource.Invalid, "spec.protocol", "is required: protocolConfigData is of that protocol")
 	}
-	visitorsOf(&m, protocol).Config, err = tight(f.Spec.ProtocolConfig)
+	visitorsOf(&m, protocol).Config, err = configFromJSON(f.Spec.ProtocolConfig)
 	return m, err
 }
 
@@ -987,7 +987,7 @@ func visitorsOf(m *resource.DeviceModel, protocol string) *resource.ProtocolVisi
 
 func showModelV1beta1(m resource.DeviceModel) (f modelV1beta1) {
 	if len(m.Spec.PropertyVisitors) > 0 { // there is room for one protocol only
-		f.Spec.Protocol, f.Spec.ProtocolConfig = m.Spec.PropertyVisitors[0].Protocol, loose(m.Spec.PropertyVisitors[0].Config)
+		f.Spec.Protocol, f.Spec.ProtocolConfig = m.Spec.PropertyVisitors[0].Protocol, configToJSON(m.Spec.PropertyVisitors[0].Config)
 	}
 	for _, p := range m.Spec.Properties {
 		out := modelPropertyV1beta1{
@@ -998,7 +998,7 @@ func showModelV1beta1(m resource.DeviceModel) (f modelV1beta1) {
 			pv := m.Spec.PropertyVisitors[0]
 			for _, v := range pv.Visitors {
 				if v.PropertyName == p.Name {
-					out.Visitors = &customized{pv.Protocol, loose(v.Config)}
+					out.Visitors = &customized{pv.Protocol, configToJSON(v.Config)}
 				}
 			}
 		}
@@ -1019,7 +1019,7 @@ func upgradeV1alpha2Kinds() []Kind {
 		Group: "upgrade.kubeedge.io", Version: "v1alpha2", Name: "Upgrade", Plural: "upgrades", Singular: "upgrade",
 		Canonical: resource.KindUpgrade,
 	}
-	return []Kind{k.pair(between(
+	return []Kind{k.pair(conversion(
 		func(f upgradeV1alpha2) (u resource.Upgrade, err error) {
 			u.Spec, u.Status.Nodes = f.Spec, f.Status
 			return u, nil

@@ -85,8 +85,8 @@ func TestLateAdoptIsRefused(t *testing.T) {
 func (r *Replica) noFullDigest(m *Message) {
 	if m.Part == m.Parts-1 {
 		var s sum
-		if r.gather != nil && r.gather.id == m.ID && m.Part > 0 {
-			s = r.gather.sum
+		if r.partial != nil && r.partial.id == m.ID && m.Part > 0 {
+			s = r.partial.sum
 		}
 		for i := range m.Entries {
 			s.add(m.Entries[i].hash())
@@ -102,8 +102,8 @@ func (r *Replica) merge(m *Message) {
 		return
 	}
 	has := map[string]bool{}
-	if r.gather != nil && r.gather.id == m.ID && m.Part > 0 {
-		for _, k := range r.gather.Keys("") {
+	if r.partial != nil && r.partial.id == m.ID && m.Part > 0 {
+		for _, k := range r.partial.Keys("") {
 			has[k] = true
 		}
 	}
@@ -111,7 +111,7 @@ func (r *Replica) merge(m *Message) {
 	for _, e := range m.Entries {
 		has[e.Key] = true
 	}
-	if m.Parts == 1 || r.gather != nil && r.gather.held == m.Part {
+	if m.Parts == 1 || r.partial != nil && r.partial.held == m.Part {
 		for _, k := range r.Keys("") {
 			if !has[k] {
 				m.Upto++ // room for a seq of its own

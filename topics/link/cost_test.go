@@ -110,9 +110,9 @@ func TestNoDeltaBeforeSeen(t *testing.T) {
 		p.connect()
 		p.forget()
 		if eager {
-			p.o.stream(p.o.acked)
+			p.o.startDeltas(p.o.acked)
 		} else {
-			require.Equal(t, greeting, p.o.talk.phase)
+			require.Equal(t, greeting, p.o.session.phase)
 		}
 		p.run()
 		p.requireInStep()

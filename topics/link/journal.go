@@ -8,15 +8,14 @@ import (
 	"slices"
 )
 
-// State is what a machine keeps beside its entries. Owner and Replica use
-// different fields of it; a store keeps it as opaque bytes.
+// State is what an Owner or a Replica stores beside its entries. They use different fields of it. A store keeps it as bytes.
 type State struct {
 	Lineage  Lineage `cbor:"1,keyasint"`
 	Seq      uint64  `cbor:"2,keyasint,omitempty"` // owner: last number given
-	Acked    uint64  `cbor:"3,keyasint,omitempty"` // owner: the replica has it up to here
-	GCFloor  uint64  `cbor:"4,keyasint,omitempty"` // owner: a replica below this missed a deletion
-	VerFloor uint64  `cbor:"5,keyasint,omitempty"` // owner: versions of new keys begin above
-	Applied  uint64  `cbor:"6,keyasint,omitempty"` // replica: it has the map up to here
+	Acked    uint64  `cbor:"3,keyasint,omitempty"` // owner: the replica has the map up to this seq
+	GCFloor  uint64  `cbor:"4,keyasint,omitempty"` // owner: a replica below this seq may have missed a deletion
+	VerFloor uint64  `cbor:"5,keyasint,omitempty"` // owner: versions of new keys begin above this
+	Applied  uint64  `cbor:"6,keyasint,omitempty"` // replica: it has the map up to this seq
 }
 
 var (
@@ -36,15 +35,12 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// Fork is for the tool that restores an owner from a backup: the backup must
-// not go on under its old lineage, because the replica may have seen what came
-// after it. Every entry is forked with the same stamp.
+// Fork gives an owner that is restored from a backup a new lineage: the replica may have applied writes that are newer than
+// the backup. Every entry is forked with the same stamp.
 //
-// Versions must rise above any that were given since the backup was made. So
-// each gains 2^32 at least; but that alone fails when one backup is restored
-// twice, or an older one after a newer: a stamp that is higher at each restore
-// becomes the upper half. (Hours since some recent year keep versions exact in
-// a JSON number.)
+// Versions must rise above all that were given since the backup was made, so each gains at least 2^32. That alone fails
+// when one backup is restored twice, or an older one after a newer one. So the upper half becomes the stamp, which the
+// caller makes higher at each restore. (Hours since a recent year keep versions exact as JSON numbers.)
 func (s State) Fork(rand func() uint64, stamp uint32) State {
 	s.Lineage = Lineage{N: s.Lineage.next(), Nonce: rand()}
 	s.VerFloor = ForkVer(s.VerFloor, stamp)
@@ -63,50 +59,48 @@ func ForkVer(ver uint64, stamp uint32) uint64 {
 	return max(ver>>32+1, uint64(stamp))<<32 | ver&(1<<32-1)
 }
 
-// Journal is what changed since the last one and must be committed, in one
-// transaction, before Messages are sent and writers acknowledged.
+// Journal is what changed since the previous journal. The host commits it in one transaction before it sends Messages and
+// acknowledges writers.
 type Journal struct {
-	// Dirty: there is something to commit. Otherwise the journal is empty, and
-	// what may wait (how far the replica acknowledged, tombstones it has no
-	// more need of) is kept for the next one that isn't. Losing that is safe.
+	// Dirty says that there is something to commit. Otherwise the journal is empty, and changes that may wait (the acked
+	// seq, dropped tombstones) are part of the next dirty one. Losing them in a crash is safe.
 	Dirty bool
-	// Reset: the machine was not restored from the store, which must
-	// therefore forget all entries before it stores these.
+	// Reset says that the map was not restored from the store: the store deletes all its entries first.
 	Reset   bool
 	State   State
 	Entries []Entry  // to store, tombstones included
 	Dropped []string // keys to erase
 }
 
-// ledger collects what a journal will say: of each key the last word, in the order in which
-// the keys came up, so that neighbours stay neighbours on their way into the store.
-type ledger struct {
-	none         bool // nobody takes the journal
+// changeLog collects the next journal: the latest entry of each key, in the order in which the keys were first written, so
+// that the store writes neighbouring keys together.
+type changeLog struct {
+	disabled     bool // nobody takes the journal
 	dirty, reset bool
 	entries      []Entry        // one without a seq: the key is gone
 	at           map[string]int // where in entries a key is
-	gone         int            // how many are
+	dropped      int            // how many are
 }
 
-// expect makes room for so many keys more.
-func (l *ledger) expect(n int) {
+// expect reserves memory for n more keys.
+func (l *changeLog) expect(n int) {
 	if l.at == nil {
 		l.at = make(map[string]int, n)
 	}
 	l.entries = slices.Grow(l.entries, n)
 }
 
-// put notes what a key is now.
-func (l *ledger) put(e Entry) {
-	if l.none {
+// put records a key's latest entry.
+func (l *changeLog) put(e Entry) {
+	if l.disabled {
 		return
 	}
 	if e.Seq == 0 {
-		l.gone++
+		l.dropped++
 	}
 	if i, known := l.at[e.Key]; known {
 		if l.entries[i].Seq == 0 {
-			l.gone--
+			l.dropped--
 		}
 		l.entries[i] = e
 		return
@@ -118,17 +112,17 @@ func (l *ledger) put(e Entry) {
 	l.entries = append(l.entries, e)
 }
 
-// drop notes that a key is no more.
-func (l *ledger) drop(key string) { l.put(Entry{Key: key}) }
+// drop records that a key is erased.
+func (l *changeLog) drop(key string) { l.put(Entry{Key: key}) }
 
-// take empties the ledger into a journal.
-func (l *ledger) take(s State) Journal {
-	if !l.dirty || l.none {
+// take returns the journal and empties the log.
+func (l *changeLog) take(s State) Journal {
+	if !l.dirty || l.disabled {
 		return Journal{}
 	}
 	j := Journal{Dirty: true, Reset: l.reset, State: s, Entries: l.entries}
-	if l.gone > 0 {
-		j.Entries = make([]Entry, 0, len(l.entries)-l.gone)
+	if l.dropped > 0 {
+		j.Entries = make([]Entry, 0, len(l.entries)-l.dropped)
 		for _, e := range l.entries {
 			if e.Seq > 0 {
 				j.Entries = append(j.Entries, e)
@@ -138,18 +132,18 @@ func (l *ledger) take(s State) Journal {
 		}
 	}
 	at := l.at
-	if len(l.entries) > keepTouched {
+	if len(l.entries) > maxReusedKeys {
 		at = nil
 	}
 	clear(at)
-	*l = ledger{at: at}
+	*l = changeLog{at: at}
 	return j
 }
 
-const keepTouched = 512 // keys; the memory for more isn't kept
+const maxReusedKeys = 512 // keys; the memory for more isn't kept
 
-// On disk an entry stands under its key, as a format byte and the fields in order:
-// numbers as varints, texts with their length. The value comes last and needs none.
+// The stored form of an entry is a format byte, a byte of flags and the fields in order: numbers as varints, the origin with
+// its length, and the value, which is the rest. The key is the store's key.
 const entryFormat = 1
 
 const flagDeleted = 1
@@ -179,7 +173,7 @@ func AppendEntry(b []byte, e Entry) []byte {
 	return append(b, e.Value...)
 }
 
-// ParseEntry reads the stored form. It copies what it keeps: the bytes may belong to a database.
+// ParseEntry reads the stored form. The entry holds no reference to b, which may be a database's memory.
 func ParseEntry(key string, b []byte) (Entry, error) {
 	e, origin, err := viewEntry(key, b)
 	if err == nil && !e.Deleted {
@@ -189,7 +183,7 @@ func ParseEntry(key string, b []byte) (Entry, error) {
 	return e, err
 }
 
-// viewEntry reads the stored form and copies nothing: the entry, which is without its origin, is good as long as the bytes.
+// viewEntry reads the stored form without copying: the entry, whose Origin is returned apart, is valid as long as b is.
 func viewEntry(key string, b []byte) (e Entry, origin []byte, err error) {
 	if len(b) < 2 || b[0] != entryFormat {
 		return Entry{}, nil, errEntry
@@ -210,7 +204,7 @@ func viewEntry(key string, b []byte) (e Entry, origin []byte, err error) {
 	return e, origin, nil
 }
 
-// reader reads fields one after the other and remembers that one was damaged.
+// reader reads consecutive fields; bad says that one of them was damaged.
 type reader struct {
 	b   []byte
 	bad bool

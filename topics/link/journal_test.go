@@ -15,7 +15,7 @@ func journalKeys(j Journal) (keys []string) {
 
 // A journal has the last word on each key, in the order in which the keys came up.
 func TestAJournalIsTheLastWord(t *testing.T) {
-	var l ledger
+	var l changeLog
 	put := func(key, value string, seq uint64) { l.put(Entry{Key: key, Value: []byte(value), Seq: seq}) }
 	l.dirty = true
 	put("b", "1", 1)

@@ -83,7 +83,7 @@ func TestStepRefuses(t *testing.T) {
 	stale := good
 	stale.N++
 	require.NoError(t, p.o.Step(stale))
-	require.Equal(t, streaming, p.o.talk.phase, "of another connection")
+	require.Equal(t, sendingDeltas, p.o.session.phase, "of another connection")
 	p.o.Disconnect()
 	require.NoError(t, p.o.Step(good))
 	require.False(t, p.o.InStep())
@@ -146,7 +146,7 @@ func TestJournalWaitsForSomethingToSay(t *testing.T) {
 	for _, j := range p.repLog {
 		require.False(t, j.Dirty, "HELLO and SEEN need no commit")
 	}
-	require.True(t, func() bool { j := NewReplica(Up); j.log.dirty = true; return j.TakeJournal().Reset }())
+	require.True(t, func() bool { j := NewReplica(Up); j.changes.dirty = true; return j.TakeJournal().Reset }())
 }
 
 // A value written between the decision to ADOPT and its sending belongs to a
@@ -212,7 +212,7 @@ func TestDivergenceIsSeenUnderWrites(t *testing.T) {
 	}
 	p.put("b", "3")
 	require.NoError(t, p.o.Step(p.wire(p.r.Messages()[0])))
-	require.Equal(t, filling, p.o.talk.phase)
+	require.Equal(t, sendingFull, p.o.session.phase)
 	p.run()
 	p.requireInStep()
 }
@@ -274,7 +274,7 @@ func TestFullIsAppliedOnlyWhole(t *testing.T) {
 	other.ID++
 	require.Empty(t, p.r.Step(other), "a new one discards what there was of the old one")
 	require.Empty(t, p.r.Step(parts[2]))
-	require.Equal(t, 1, p.r.gather.Len())
+	require.Equal(t, 1, p.r.partial.Len())
 	require.False(t, p.r.TakeJournal().Dirty)
 	require.Zero(t, p.r.Len())
 	p.o.Resend()

@@ -19,8 +19,7 @@ const Version = 1
 
 const maxRefusal = 512 // bytes of its text
 
-// ErrMalformed is what Decode and Step say of a message that no peer of this
-// version sends.
+// ErrMalformed is the error of Decode and Step for a message that no peer of this version sends.
 var ErrMalformed = errors.New("malformed message")
 
 // Type of a message.
@@ -28,9 +27,9 @@ type Type uint8
 
 // The owner sends all but Seen.
 const (
-	Hello Type = 1 // this is where I am: where are you?
-	Seen  Type = 2 // this is where I am, and it is on disk
-	Adopt Type = 3 // your map is mine already: call it by my lineage
+	Hello Type = 1 // the owner's position; asks for the replica's
+	Seen  Type = 2 // the replica's position, which it has committed
+	Adopt Type = 3 // the maps are equal: the replica takes the owner's lineage
 	Delta Type = 4 // what changed after Base, up to Upto
 	Full  Type = 5 // one part of the whole map as of Upto
 )
@@ -42,11 +41,11 @@ func (t Type) String() string {
 	return fmt.Sprintf("type(%d)", uint8(t))
 }
 
-// Message is what travels. Which fields count depends on the type:
+// Message is one message of the link. Its type decides which fields are used:
 //
 //	HELLO  Lineage Seq Digest Keys Bytes
-//	SEEN   Lineage Applied Digest; ID and Part: so many parts of that FULL are held;
-//	       Refused: more than is taken
+//	SEEN   Lineage Applied Digest; ID and Part: how many parts of that FULL the replica holds;
+//	       Refused: why it applies nothing
 //	ADOPT  Lineage Upto Digest
 //	DELTA  Lineage Base Upto Entries; Digest on the last chunk
 //	FULL   Lineage Upto ID Part Parts Entries; Digest on the last part
@@ -67,7 +66,7 @@ type Message struct {
 	Digest  *Digest   `cbor:"13,keyasint,omitempty"`
 	Keys    uint64    `cbor:"14,keyasint,omitempty"` // how large the owner's map is
 	Bytes   uint64    `cbor:"15,keyasint,omitempty"`
-	Refused string    `cbor:"16,keyasint,omitempty"` // why nothing is taken from the owner
+	Refused string    `cbor:"16,keyasint,omitempty"` // why the replica applies nothing, such as its quota
 }
 
 type codec struct {
@@ -215,9 +214,8 @@ type Lineage struct {
 	Nonce uint64
 }
 
-// after says whether l is later than m. Numbers are compared as serial numbers (RFC 1982): of two,
-// the later one is less than half of all numbers ahead. So there is no last one, and whatever number
-// a peer makes up, its owner can go one beyond it.
+// after says whether l is later than m. N is compared as a serial number (RFC 1982): l is later if it is less than 2^63
+// ahead. There is no last number, so an owner can always begin a lineage that is later than its peer's.
 func (l Lineage) after(m Lineage) bool {
 	if l.N == 0 || m.N == 0 {
 		return l.N != 0 && m.N == 0
@@ -228,8 +226,8 @@ func (l Lineage) after(m Lineage) bool {
 // next is the number of the lineage that follows.
 func (l Lineage) next() uint64 { return max(l.N+1, 1) }
 
-// LeadOver is how many lineages l is ahead of m. One side is ahead by as many as there were reasons
-// to begin anew since the two met: restored data, mostly. Thousands of them are no normal operation.
+// LeadOver is how many lineages l is ahead of m; 0 if it is not later. A side begins a lineage when its data was lost or
+// restored. A lead of thousands is not normal operation.
 func (l Lineage) LeadOver(m Lineage) uint64 {
 	if m.N == 0 || !l.after(m) {
 		return 0
@@ -243,8 +241,7 @@ func (l Lineage) OwnerID() uint32 { return uint32(l.Nonce >> 32) }
 // NonceOf makes a nonce of a host's identity and a random number.
 func NonceOf(mark uint32, random uint64) uint64 { return uint64(mark)<<32 | random&math.MaxUint32 }
 
-// Meta travels beside a value for its readers. The link compares it and
-// carries it, and gives it no meaning.
+// Meta is metadata of a value. The link compares it and carries it, and does not interpret it.
 type Meta struct {
 	_       struct{} `cbor:",toarray"`
 	For     uint64   // version that a reported value answers
@@ -257,8 +254,8 @@ type Meta struct {
 type Entry struct {
 	_       struct{} `cbor:",toarray"`
 	Key     string
-	Seq     uint64 // place in the owner's order; of no meaning to users
-	Ver     uint64 // version of the value, which users see
+	Seq     uint64 // position in the owner's order; not shown to users
+	Ver     uint64 // version of the value; shown to users
 	TS      int64  // Unix milliseconds
 	Origin  string // who wrote it
 	Value   []byte
@@ -266,11 +263,10 @@ type Entry struct {
 	Meta    Meta
 }
 
-// weight is what an entry counts for where bytes are limited.
+// weight is how many bytes an entry counts against a Quota.
 func (e *Entry) weight() int { return len(e.Key) + len(e.Origin) + len(e.Value) }
 
-// same tells whether a reader could see no difference. When it was written and
-// by whom is a label, not a difference.
+// same says whether two entries are equal for readers. TS and Origin are not compared.
 func (e *Entry) same(o *Entry) bool {
 	return e.Deleted == o.Deleted && e.Ver == o.Ver && e.Meta == o.Meta && bytes.Equal(e.Value, o.Value)
 }
@@ -285,8 +281,8 @@ func (e *Entry) check() error {
 	return nil
 }
 
-// cut shortens an origin: it is a label, so no write is refused because of it.
-func cut(origin string) string {
+// cutOrigin shortens an origin to MaxOrigin. A long origin does not fail a write.
+func cutOrigin(origin string) string {
 	if len(origin) > MaxOrigin {
 		origin = origin[:MaxOrigin]
 	}
@@ -304,13 +300,11 @@ func (e *Entry) size() int {
 	return entryOverhead + len(e.Key) + len(e.Origin) + len(e.Value)
 }
 
-// Digest stands for the live entries of a map: the sum, modulo 2^128, of a
-// hash of each. The order of writes, sequence numbers and lineage are not in
-// it, so equal maps have equal digests however they came about; and a write
-// costs one subtraction and one addition.
+// Digest identifies the live entries of a map: the sum, modulo 2^128, of a
+// hash of each. Sequence numbers, lineage and the order of writes are not part of it, so equal maps have equal
+// digests. A write costs one subtraction and one addition.
 //
-// It guards against faults, not against an adversary who may choose entries:
-// sums of hashes can be made to collide. Whoever could do that owns the map.
+// It detects faults, not attacks: a client that chooses entries can construct a collision. Only the map's owner can.
 type Digest [16]byte
 
 // MarshalCBOR writes a byte string of 16.
@@ -361,7 +355,7 @@ func (e *Entry) hash() sum {
 	var out [sha256.Size]byte
 	if len(b)+len(e.Value) <= len(scratch) {
 		out = sha256.Sum256(append(b, e.Value...))
-	} else { // don't copy a long value only to hash it
+	} else { // avoids a copy of a long value
 		h := sha256.New()
 		h.Write(b)
 		h.Write(e.Value)

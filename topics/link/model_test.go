@@ -60,14 +60,14 @@ func (m *model) clone(step string) *model {
 // are linked; those of a FULL are the same entries, which nobody modifies.
 func (o *Owner) clone(rand func() uint64) *Owner {
 	c := *o
-	c.rand, c.keys, c.order, c.sorted = rand, map[string]*node{}, list{}, o.sorted.clone()
-	c.unacked, c.talk.next = nil, nil
-	c.talk.flight = slices.Clone(o.talk.flight)
-	if o.talk.full != nil {
-		f := *o.talk.full
-		c.talk.full = &f
+	c.rand, c.keys, c.order, c.sorted = rand, map[string]*node{}, nodeList{}, o.sorted.clone()
+	c.unacked, c.session.next = nil, nil
+	c.session.inflight = slices.Clone(o.session.inflight)
+	if o.session.full != nil {
+		f := *o.session.full
+		c.session.full = &f
 	}
-	c.log.at, c.log.entries = maps.Clone(o.log.at), slices.Clone(o.log.entries)
+	c.changes.at, c.changes.entries = maps.Clone(o.changes.at), slices.Clone(o.changes.entries)
 	for n := o.order.head; n != nil; n = n.next {
 		k := &node{Entry: n.Entry}
 		c.keys[k.Key] = k
@@ -75,8 +75,8 @@ func (o *Owner) clone(rand func() uint64) *Owner {
 		if n == o.unacked {
 			c.unacked = k
 		}
-		if n == o.talk.next {
-			c.talk.next = k
+		if n == o.session.next {
+			c.session.next = k
 		}
 	}
 	return &c
@@ -84,11 +84,11 @@ func (o *Owner) clone(rand func() uint64) *Owner {
 
 func (r *Replica) clone() *Replica {
 	c := *r
-	c.table, c.log.at, c.log.entries = r.table.clone(), maps.Clone(r.log.at), slices.Clone(r.log.entries)
-	if r.gather != nil {
-		g := *r.gather
+	c.table, c.changes.at, c.changes.entries = r.table.clone(), maps.Clone(r.changes.at), slices.Clone(r.changes.entries)
+	if r.partial != nil {
+		g := *r.partial
 		g.table = g.table.clone()
-		c.gather = &g
+		c.partial = &g
 	}
 	return &c
 }
@@ -104,20 +104,20 @@ func (t table) clone() table {
 // print identifies a state: all that what happens next can depend on.
 func (m *model) print() string {
 	var b bytes.Buffer
-	o, t := m.o, m.o.talk
-	fmt.Fprint(&b, m.budget, *m.nonce, m.n, m.mark, o.state(), t.phase, t.said, t.inStep, t.sent, t.offer.upto)
+	o, t := m.o, m.o.session
+	fmt.Fprint(&b, m.budget, *m.nonce, m.n, m.mark, o.state(), t.phase, t.announced, t.inStep, t.sentUpto, t.offer.upto)
 	for n := o.order.head; n != nil; n = n.next {
 		fmt.Fprint(&b, n.Entry, n == o.unacked, n == t.next)
 	}
-	for _, c := range t.flight {
+	for _, c := range t.inflight {
 		fmt.Fprint(&b, c.upto, c.digest)
 	}
 	if f := t.full; f != nil {
-		fmt.Fprint(&b, f.id, f.upto, f.digest, f.sent, f.held, f.cuts)
+		fmt.Fprint(&b, f.id, f.upto, f.digest, f.sent, f.held, f.partEnds)
 	}
 	m.r.Range("", func(e Entry) bool { fmt.Fprint(&b, e); return true })
-	fmt.Fprint(&b, m.r.lineage, m.r.applied, m.r.n, m.r.due)
-	if g := m.r.gather; g != nil {
+	fmt.Fprint(&b, m.r.lineage, m.r.applied, m.r.n, m.r.seenDue)
+	if g := m.r.partial; g != nil {
 		fmt.Fprint(&b, *g)
 	}
 	for _, q := range [][]Message{m.o2r, m.r2o} {

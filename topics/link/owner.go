@@ -19,16 +19,16 @@ type Owner struct {
 
 	keys    map[string]*node
 	sorted  table // the same keys, in order
-	order   list
+	order   nodeList
 	unacked *node // first in order with seq > acked
 	dirty   int   // how many from there on
 	live    int
 	size    int // bytes of live entries
 	sum     sum
-	log     ledger
+	changes changeLog
 
-	limits limits
-	talk   talk
+	limits  limits
+	session session
 }
 
 // limits of what is sent at once. Tests make them small.
@@ -47,16 +47,16 @@ func defaultLimits() limits {
 func NewOwner(dir Direction, rand func() uint64) *Owner {
 	o := newOwner(dir, rand)
 	o.lineage = Lineage{N: 1, Nonce: rand()}
-	o.log = ledger{dirty: true, reset: true}
+	o.changes = changeLog{dirty: true, reset: true}
 	return o
 }
 
-// NewProjection begins an empty map that its host derives from what is stored elsewhere, and derives
-// again when it is restarted: it has no journal.
+// NewProjection begins an empty map without a journal: its host derives the entries from another store, again after each
+// restart.
 func NewProjection(dir Direction, rand func() uint64) *Owner {
 	o := newOwner(dir, rand)
 	o.lineage = Lineage{N: 1, Nonce: rand()}
-	o.log.none = true
+	o.changes.disabled = true
 	return o
 }
 
@@ -64,8 +64,7 @@ func newOwner(dir Direction, rand func() uint64) *Owner {
 	return &Owner{dir: dir, rand: rand, keys: make(map[string]*node), limits: defaultLimits()}
 }
 
-// RestoreOwner goes on from what was committed. The error says that the store's
-// content can't have come from journals.
+// RestoreOwner continues from what was committed. It fails if the content of the store can't have come from journals.
 func RestoreOwner(dir Direction, s State, entries iter.Seq[Entry], rand func() uint64) (*Owner, error) {
 	if s.Lineage.N == 0 {
 		return nil, fmt.Errorf("restore owner of %v: no lineage", dir)
@@ -99,16 +98,15 @@ func RestoreOwner(dir Direction, s State, entries iter.Seq[Entry], rand func() u
 	return o, nil
 }
 
-// Put writes a key. It returns the entry as stored, and whether that was a
-// write: a value that the key has already, with the same Meta, is none.
+// Put writes a key. It returns the entry as stored, and whether anything was written: the value and Meta that the key has
+// already are not written again.
 //
-// With Ver 0 the owner counts the key's versions itself, and they never fall,
-// not even after the key was deleted and forgotten. Otherwise Ver is the
-// caller's word, and so is that it rises.
+// With Ver 0 the owner counts the key's versions, which never fall, even after the key was deleted and its tombstone
+// dropped. Otherwise Ver is taken as given, and the caller makes sure that it rises.
 func (o *Owner) Put(e Entry) (Entry, bool, error) { return o.PutShared(e, "") }
 
-// PutShared is Put of a value of which many have the end in common. The owner holds that
-// as it is given, and so once for all of them; readers get whole values.
+// PutShared is Put for a value whose end, tail, is common to many entries. The owner keeps the string that it is given, so
+// that it is in memory once; readers get whole values.
 func (o *Owner) PutShared(e Entry, tail string) (Entry, bool, error) {
 	e.Deleted = false
 	if head := len(e.Value) - len(tail); head < 0 || string(e.Value[head:]) != tail {
@@ -117,9 +115,9 @@ func (o *Owner) PutShared(e Entry, tail string) (Entry, bool, error) {
 	if err := e.check(); err != nil {
 		return Entry{}, false, err
 	}
-	e.Origin = cut(e.Origin)
+	e.Origin = cutOrigin(e.Origin)
 	old := o.keys[e.Key]
-	if old != nil && !old.Deleted && old.Meta == e.Meta && (e.Ver == 0 || e.Ver == old.Ver) && old.has(e.Value) {
+	if old != nil && !old.Deleted && old.Meta == e.Meta && (e.Ver == 0 || e.Ver == old.Ver) && old.holds(e.Value) {
 		return old.entry(), false, nil
 	}
 	if e.Ver == 0 {
@@ -128,14 +126,13 @@ func (o *Owner) PutShared(e Entry, tail string) (Entry, bool, error) {
 	return o.write(old, e, tail), true, nil
 }
 
-// Delete removes a key and returns its tombstone; false if there was no such
-// key.
+// Delete removes a key and returns its tombstone; false if the key does not exist.
 func (o *Owner) Delete(key string, ts int64, origin string) (Entry, bool) {
 	old := o.keys[key]
 	if old == nil || old.Deleted {
 		return Entry{}, false
 	}
-	e := Entry{Key: key, Ver: old.Ver + 1, TS: ts, Origin: cut(origin), Deleted: true}
+	e := Entry{Key: key, Ver: old.Ver + 1, TS: ts, Origin: cutOrigin(origin), Deleted: true}
 	return o.write(old, e, ""), true
 }
 
@@ -154,18 +151,18 @@ func (o *Owner) write(old *node, e Entry, tail string) Entry {
 	o.seq++
 	e.Seq = o.seq
 	n := old
-	if n == nil || o.talk.full != nil { // what a FULL is being made of stays as it is
+	if n == nil || o.session.full != nil { // a FULL that is being sent holds the old node
 		n = new(node)
 		o.keys[e.Key] = n
 	}
 	if old == nil {
 		o.sorted.put(e.Key, nil)
 	}
-	n.keep(e, tail)
+	n.set(e, tail)
 	o.append(n)
-	o.log.dirty = true
-	o.log.put(e)
-	o.talk.inStep = false
+	o.changes.dirty = true
+	o.changes.put(e)
+	o.session.inStep = false
 	return e
 }
 
@@ -175,8 +172,8 @@ func (o *Owner) append(n *node) {
 	if o.unacked == nil {
 		o.unacked = n
 	}
-	if o.talk.next == nil {
-		o.talk.next = n
+	if o.session.next == nil {
+		o.session.next = n
 	}
 	o.dirty++
 	if !n.Deleted {
@@ -186,14 +183,13 @@ func (o *Owner) append(n *node) {
 	}
 }
 
-// unlink takes a node out of everything but the map, where its successor will
-// take its place.
+// unlink removes a node from the order and the counters. The map of keys still has it: the caller replaces or deletes it.
 func (o *Owner) unlink(n *node) {
 	if o.unacked == n {
 		o.unacked = n.next
 	}
-	if o.talk.next == n {
-		o.talk.next = n.next
+	if o.session.next == n {
+		o.session.next = n.next
 	}
 	if n.Seq > o.acked {
 		o.dirty--
@@ -206,25 +202,24 @@ func (o *Owner) unlink(n *node) {
 	o.order.remove(n)
 }
 
-// forget drops a tombstone. That may wait for a commit that has other reasons:
-// a tombstone that comes back after a crash is dropped again.
+// forget drops a tombstone. It does not make the journal dirty: a tombstone that is restored after a crash is dropped again.
 func (o *Owner) forget(n *node) {
 	o.unlink(n)
 	delete(o.keys, n.Key)
 	o.sorted.del(n.Key)
 	o.gcFloor = max(o.gcFloor, n.Seq)
 	o.verFloor = max(o.verFloor, n.Ver)
-	o.log.drop(n.Key)
+	o.changes.drop(n.Key)
 }
 
-// setAcked moves the mark of what the replica has. Upwards it drops the
-// tombstones on its way (rule 5); downwards the replica was rolled back.
+// setAcked sets up to which seq the replica has the map. Raising it drops the tombstones that it passes (rule 5). It is
+// lowered when the replica was rolled back.
 func (o *Owner) setAcked(a uint64) {
 	for n := o.unacked; n != nil && n.Seq <= a; n = o.unacked {
 		o.unacked = n.next
 		o.dirty--
 		if n.Deleted {
-			o.acked = n.Seq // it counts as acknowledged while it goes
+			o.acked = n.Seq // unlink counts it as acknowledged
 			o.forget(n)
 		}
 	}
@@ -242,9 +237,9 @@ func (o *Owner) before(n *node) *node {
 	return n.prev
 }
 
-// newLineage begins one that is later than both the owner's and seen. Sequence numbers go on: the replica can enter
-// it by ADOPT or FULL only, so at this seq or later, and what lies below is
-// never asked for. Hence no entry is stored anew, and no tombstone is needed.
+// newLineage begins a lineage that is later than both the owner's and seen. Sequence numbers continue: the replica enters
+// the lineage by ADOPT or FULL only, so at this seq or later, and never asks for what is below. So entries are not
+// renumbered, and tombstones are dropped.
 func (o *Owner) newLineage(seen Lineage) {
 	if !seen.after(o.lineage) {
 		seen = o.lineage
@@ -252,14 +247,14 @@ func (o *Owner) newLineage(seen Lineage) {
 	o.lineage = Lineage{N: seen.next(), Nonce: o.rand()}
 	o.setAcked(o.seq)
 	o.setAcked(0)
-	o.talk.full = nil
-	o.talk.inStep = false
-	o.log.dirty = true
+	o.session.full = nil
+	o.session.inStep = false
+	o.changes.dirty = true
 }
 
 // TakeJournal returns what is to be committed before Messages are sent.
 func (o *Owner) TakeJournal() Journal {
-	return o.log.take(o.state())
+	return o.changes.take(o.state())
 }
 
 func (o *Owner) state() State {
@@ -289,9 +284,9 @@ func (o *Owner) RangeFrom(prefix, from string, fn func(Entry) bool) {
 }
 
 // Keys returns the live keys in order.
-func (o *Owner) Keys(prefix string) []string { return keysOf(o.Range, prefix) }
+func (o *Owner) Keys(prefix string) []string { return collectKeys(o.Range, prefix) }
 
-func keysOf(all func(string, func(Entry) bool), prefix string) (keys []string) {
+func collectKeys(all func(string, func(Entry) bool), prefix string) (keys []string) {
 	all(prefix, func(e Entry) bool {
 		keys = append(keys, e.Key)
 		return true
@@ -329,23 +324,23 @@ func (o *Owner) Seq() uint64 { return o.seq }
 // Acked is the number up to which the replica has the map.
 func (o *Owner) Acked() uint64 { return o.acked }
 
-// node is an entry in the owner's order. While a FULL is being sent, which holds
-// them, its entry is not modified: a write makes a new node.
+// node is an entry in the owner's order. While a FULL is being sent, which refers to nodes, a write makes a new node
+// instead of changing one.
 type node struct {
-	Entry             // of its value what comes before tail
-	tail       string // the end of the value, which others share
+	Entry             // its Value is without tail
+	tail       string // the end of the value, shared with other nodes
 	prev, next *node
 }
 
-// keep takes an entry whose value ends in tail.
-func (n *node) keep(e Entry, tail string) {
+// set stores an entry whose value ends in tail.
+func (n *node) set(e Entry, tail string) {
 	n.Entry, n.tail = e, tail
 	if tail != "" {
 		n.Value = bytes.Clone(e.Value[:len(e.Value)-len(tail)])
 	}
 }
 
-// entry is the whole of it.
+// entry is the entry with its whole value.
 func (n *node) entry() Entry {
 	e := n.Entry
 	if n.tail != "" {
@@ -362,20 +357,20 @@ func (n *node) hash() sum {
 func (n *node) weight() int { return n.Entry.weight() + len(n.tail) }
 func (n *node) size() int   { return n.Entry.size() + len(n.tail) }
 
-// has says whether a value is the entry's.
-func (n *node) has(value []byte) bool {
+// holds says whether value is the entry's value.
+func (n *node) holds(value []byte) bool {
 	head := len(value) - len(n.tail)
 	return head >= 0 && string(value[head:]) == n.tail && bytes.Equal(value[:head], n.Value)
 }
 
-// list holds an owner's nodes by rising seq. It is the outbox: everything from
-// the first node that is not acknowledged to the tail is still to be told.
-type list struct {
+// nodeList has an owner's nodes by rising seq. It is the outbox: the nodes from the first unacknowledged one to the tail are
+// to be sent.
+type nodeList struct {
 	head, tail *node
 	len        int
 }
 
-func (l *list) push(n *node) {
+func (l *nodeList) push(n *node) {
 	n.prev, n.next = l.tail, nil
 	if l.tail != nil {
 		l.tail.next = n
@@ -386,7 +381,7 @@ func (l *list) push(n *node) {
 	l.len++
 }
 
-func (l *list) remove(n *node) {
+func (l *nodeList) remove(n *node) {
 	if n.prev != nil {
 		n.prev.next = n.next
 	} else {
@@ -397,102 +392,101 @@ func (l *list) remove(n *node) {
 	} else {
 		l.tail = n.prev
 	}
-	n.prev, n.next = nil, nil // a node that is still held must not hold the others
+	n.prev, n.next = nil, nil // a FULL may keep this node; it must not keep its neighbours from the garbage collector
 	l.len--
 }
 
-// phase is where an owner stands in the conversation of one connection.
+// phase is the state of an owner's session.
 type phase uint8
 
 const (
-	away      phase = iota // no connection
-	greeting               // HELLO, until a SEEN says where the replica is
-	adopting               // ADOPT, until the replica says that it took the lineage
-	filling                // FULL, part by part
-	streaming              // DELTAs
-	refused                // nothing: the map is more than the replica takes
+	disconnected  phase = iota // no connection
+	greeting                   // HELLO, until a SEEN says where the replica is
+	adopting                   // ADOPT, until the replica says that it took the lineage
+	sendingFull                // FULL, part by part
+	sendingDeltas              // DELTAs
+	refused                    // nothing: the map is more than the replica takes
 )
 
-// talk is what an owner remembers of a connection. None of it is stored.
-type talk struct {
-	n       uint64
-	goal    uint64 // the owner's seq when the connection began
-	phase   phase
-	said    bool // the HELLO or ADOPT of this phase was sent
-	inStep  bool
-	refused string // why; phase refused, and while it is asked again
+// session is an owner's state of one connection. It is not stored.
+type session struct {
+	n         uint64
+	startSeq  uint64 // the owner's seq when the connection began
+	phase     phase
+	announced bool // the phase's HELLO or ADOPT was sent
+	inStep    bool
+	refused   string // why; phase refused, and while it is asked again
 
 	offer chunk // adopting: the map that ADOPT speaks of
 
-	sent   uint64  // streaming: DELTAs were sent up to here
-	next   *node   // first in order with seq > sent
-	flight []chunk // DELTAs sent and not answered, oldest first
+	sentUpto uint64  // streaming: DELTAs were sent up to here
+	next     *node   // first in order with seq > sent
+	inflight []chunk // DELTAs sent and not answered, oldest first
 
-	full *fill // filling; also greeting, when one was begun and may be resumed
+	full *fullTransfer // filling; also greeting, when one was begun and may be resumed
 }
 
-// chunk is something under way that takes the replica to upto. Where that is
-// the owner's map as it then was, its digest is known.
+// chunk is a message that was sent and takes the replica to upto. It has the digest if it was the last of its DELTA, so that
+// the replica then has the owner's whole map.
 type chunk struct {
 	upto   uint64
 	digest *Digest
 }
 
-// fill is a FULL under way: the map as it was when it began.
-type fill struct {
-	id     uint64
-	upto   uint64
-	digest Digest
-	nodes  []*node
-	cuts   []int // where each part ends
-	sent   int   // parts
-	held   int   // parts that the replica has
+// fullTransfer is a FULL that is being sent: the map as it was when the transfer began.
+type fullTransfer struct {
+	id       uint64
+	upto     uint64
+	digest   Digest
+	nodes    []*node
+	partEnds []int // where each part ends
+	sent     int   // parts
+	held     int   // parts that the replica has
 }
 
-// Connect begins a conversation. n must differ from those of all earlier
-// connections, so that what is left of them is not taken for an answer.
-func (o *Owner) Connect(n uint64) { o.talk = talk{n: n, goal: o.seq, phase: greeting} }
+// Connect begins a session. n must differ from that of every earlier connection, so that a late answer of one is recognised
+// and ignored.
+func (o *Owner) Connect(n uint64) { o.session = session{n: n, startSeq: o.seq, phase: greeting} }
 
-// Disconnect ends it.
-func (o *Owner) Disconnect() { o.talk = talk{} }
+// Disconnect ends the session.
+func (o *Owner) Disconnect() { o.session = session{} }
 
-// InStep says that in this connection the replica's map was found equal, and
-// that nothing was written since.
-func (o *Owner) InStep() bool { return o.talk.inStep }
+// InStep says whether the replica's digest was equal in this connection, with nothing written since.
+func (o *Owner) InStep() bool { return o.session.inStep }
 
-// CaughtUp says that in this connection the replica has got all that was written
-// before it began. Unlike InStep it comes true while writing goes on, however often that is.
+// CaughtUp says whether the replica has everything that was written before this connection began. Unlike InStep it becomes
+// true while writes continue.
 func (o *Owner) CaughtUp() bool {
-	return o.talk.phase == streaming && o.acked >= o.talk.goal
+	return o.session.phase == sendingDeltas && o.acked >= o.session.startSeq
 }
 
-// Waiting says that something sent has no answer yet: the host then runs the
-// resend timer, anew with each message sent or received.
+// Waiting says whether something that was sent has no answer yet. While it is true the host runs the resend timer, and
+// restarts it with each message sent or received.
 func (o *Owner) Waiting() bool {
-	switch t := &o.talk; t.phase {
+	switch t := &o.session; t.phase {
 	case greeting, adopting:
-		return t.said
-	case filling:
+		return t.announced
+	case sendingFull:
 		return t.full.sent > 0
-	case streaming:
-		return len(t.flight) > 0
+	case sendingDeltas:
+		return len(t.inflight) > 0
 	case refused:
 		return true
 	}
 	return false
 }
 
-// Resend is the resend timer. It asks where the replica is, rather than
-// repeat what may only be slow; the answer decides what is sent again.
+// Resend is called when the resend timer expires. It sends HELLO instead of repeating messages that may only be slow; the
+// replica's answer decides what is sent again.
 func (o *Owner) Resend() {
 	if o.Waiting() {
-		t := &o.talk
-		t.phase, t.said, t.flight, t.next = greeting, false, nil, nil
+		t := &o.session
+		t.phase, t.announced, t.inflight, t.next = greeting, false, nil, nil
 	}
 }
 
-// Step takes a SEEN. One of another connection is ignored. An error means that
-// the message can't be meant for this owner; it changes nothing.
+// Step handles a SEEN. One of another connection is ignored. An error means that the message is not for this owner; nothing
+// is changed then.
 func (o *Owner) Step(m Message) error {
 	if m.Type != Seen || m.Map != o.dir {
 		return fmt.Errorf("%w: %v of %v at the owner of %v", ErrMalformed, m.Type, m.Map, o.dir)
@@ -500,73 +494,72 @@ func (o *Owner) Step(m Message) error {
 	if err := m.check(); err != nil {
 		return err
 	}
-	if o.talk.phase == away || m.N != o.talk.n {
+	if o.session.phase == disconnected || m.N != o.session.n {
 		return nil
 	}
-	switch o.talk.refused = m.Refused; {
+	switch o.session.refused = m.Refused; {
 	case m.Refused != "":
 		o.refuse(m.Refused)
 	case m.Lineage == o.lineage && m.Applied <= o.seq:
-		o.follow(m)
+		o.handleSameLineage(m)
 	case o.lineage.after(m.Lineage):
-		o.introduce(m)
+		o.startUnderLineage(m)
 	default: // ahead, or of a lineage that is not ours to continue
 		o.newLineage(m.Lineage)
-		o.talk.phase = greeting
-		o.introduce(m)
+		o.session.phase = greeting
+		o.startUnderLineage(m)
 	}
 	return nil
 }
 
-// introduce brings a replica of a lower lineage into ours: by name only, if
-// its map is the same, otherwise by sending all of it.
-func (o *Owner) introduce(m Message) {
-	t := &o.talk
-	if t.phase == filling {
-		t.full.hold(m)
+// startUnderLineage moves a replica of an earlier lineage to this one: with ADOPT if its map is equal, otherwise with FULL.
+func (o *Owner) startUnderLineage(m Message) {
+	t := &o.session
+	if t.phase == sendingFull {
+		t.full.noteHeld(m)
 		return
 	}
 	if t.phase == adopting && *m.Digest == *t.offer.digest {
-		return // it had not had our ADOPT when it said this
+		return // the SEEN was sent before the ADOPT arrived
 	}
 	o.setAcked(0)
 	t.inStep = false
 	if *m.Digest == o.Digest() {
-		t.phase, t.said, t.offer = adopting, false, chunk{o.seq, m.Digest}
+		t.phase, t.announced, t.offer = adopting, false, chunk{o.seq, m.Digest}
 		return
 	}
-	o.fill(m)
+	o.startFull(m)
 }
 
-// follow takes the word of a replica that is in our lineage, not ahead of us.
-func (o *Owner) follow(m Message) {
-	t := &o.talk
-	if t.phase == filling && m.Applied < t.full.upto {
-		t.full.hold(m)
+// handleSameLineage handles the SEEN of a replica that has this lineage and is not ahead of the owner.
+func (o *Owner) handleSameLineage(m Message) {
+	t := &o.session
+	if t.phase == sendingFull && m.Applied < t.full.upto {
+		t.full.noteHeld(m)
 		return
 	}
 	if d, known := o.digestAt(m.Applied); known && d != *m.Digest {
 		o.newLineage(o.lineage)
-		o.fill(m)
+		o.startFull(m)
 		return
 	}
-	if t.phase == streaming && m.Applied >= o.acked {
+	if t.phase == sendingDeltas && m.Applied >= o.acked {
 		o.advance(m.Applied)
 	} else {
-		o.seek(m)
+		o.resumeFrom(m)
 	}
-	t.inStep = t.phase == streaming && m.Applied == o.seq
+	t.inStep = t.phase == sendingDeltas && m.Applied == o.seq
 }
 
-// digestAt is the digest that a replica at that place must have, where known.
+// digestAt is the digest that a replica at applied must have, if it is known.
 func (o *Owner) digestAt(applied uint64) (Digest, bool) {
 	if applied == o.seq {
 		return o.Digest(), true
 	}
-	if f := o.talk.full; f != nil && f.upto == applied {
+	if f := o.session.full; f != nil && f.upto == applied {
 		return f.digest, true
 	}
-	for _, c := range o.talk.flight {
+	for _, c := range o.session.inflight {
 		if c.upto == applied && c.digest != nil {
 			return *c.digest, true
 		}
@@ -574,47 +567,47 @@ func (o *Owner) digestAt(applied uint64) (Digest, bool) {
 	return Digest{}, false
 }
 
-// advance notes progress. What is under way beyond it is left alone.
+// advance records what the replica has applied. Messages beyond that stay in flight.
 func (o *Owner) advance(applied uint64) {
-	t := &o.talk
+	t := &o.session
 	o.setAcked(applied)
-	for len(t.flight) > 0 && t.flight[0].upto <= applied {
-		t.flight = t.flight[1:]
+	for len(t.inflight) > 0 && t.inflight[0].upto <= applied {
+		t.inflight = t.inflight[1:]
 	}
-	if applied >= t.sent {
-		t.sent, t.next = applied, o.unacked
+	if applied >= t.sentUpto {
+		t.sentUpto, t.next = applied, o.unacked
 	}
 }
 
-// seek begins to send from where the replica is, which may be anywhere.
-func (o *Owner) seek(m Message) {
+// resumeFrom begins to send from the replica's position: DELTAs, or FULL if it is below gcFloor.
+func (o *Owner) resumeFrom(m Message) {
 	o.setAcked(m.Applied)
 	if m.Applied < o.gcFloor {
-		o.fill(m)
+		o.startFull(m)
 		return
 	}
-	o.stream(m.Applied)
+	o.startDeltas(m.Applied)
 }
 
-func (o *Owner) stream(from uint64) {
-	t := &o.talk
-	t.phase, t.full, t.flight = streaming, nil, nil
-	t.sent, t.next = from, o.unacked
+func (o *Owner) startDeltas(from uint64) {
+	t := &o.session
+	t.phase, t.full, t.inflight = sendingDeltas, nil, nil
+	t.sentUpto, t.next = from, o.unacked
 }
 
-// fill begins a FULL, or goes on with the one that the replica has parts of.
-func (o *Owner) fill(m Message) {
-	t := &o.talk
-	t.phase, t.inStep, t.flight, t.next = filling, false, nil, nil
-	if f := t.full; f != nil && m.ID == f.id && int(m.Part) < len(f.cuts) {
+// startFull begins a FULL, or continues the one of which the replica has parts.
+func (o *Owner) startFull(m Message) {
+	t := &o.session
+	t.phase, t.inStep, t.inflight, t.next = sendingFull, false, nil, nil
+	if f := t.full; f != nil && m.ID == f.id && int(m.Part) < len(f.partEnds) {
 		f.held, f.sent = int(m.Part), int(m.Part)
 		return
 	}
 	t.full = o.snapshot()
 }
 
-func (o *Owner) snapshot() *fill {
-	f := &fill{id: o.rand() | 1, upto: o.seq, digest: o.Digest()}
+func (o *Owner) snapshot() *fullTransfer {
+	f := &fullTransfer{id: o.rand() | 1, upto: o.seq, digest: o.Digest()}
 	f.nodes = make([]*node, 0, o.live)
 	count, size := 0, 0
 	for n := o.order.head; n != nil; n = n.next {
@@ -622,47 +615,47 @@ func (o *Owner) snapshot() *fill {
 			continue
 		}
 		if count > 0 && (count >= o.limits.entries || size+n.size() > o.limits.bytes) {
-			f.cuts = append(f.cuts, len(f.nodes))
+			f.partEnds = append(f.partEnds, len(f.nodes))
 			count, size = 0, 0
 		}
 		f.nodes = append(f.nodes, n)
 		count++
 		size += n.size()
 	}
-	f.cuts = append(f.cuts, len(f.nodes)) // an empty map is one empty part
+	f.partEnds = append(f.partEnds, len(f.nodes)) // an empty map is one empty part
 	return f
 }
 
-func (f *fill) hold(m Message) {
-	if m.ID == f.id && int(m.Part) < len(f.cuts) {
+func (f *fullTransfer) noteHeld(m Message) {
+	if m.ID == f.id && int(m.Part) < len(f.partEnds) {
 		f.held = max(f.held, int(m.Part))
 		f.sent = max(f.sent, f.held)
 	}
 }
 
-// Messages returns what to send now, and takes it as sent.
+// Messages returns what to send now, and records it as sent.
 func (o *Owner) Messages() []Message {
-	t := &o.talk
+	t := &o.session
 	var out []Message
 	switch t.phase {
 	case greeting:
-		if !t.said {
+		if !t.announced {
 			m := o.message(Hello)
 			m.Seq, m.Digest, m.Keys, m.Bytes = o.seq, o.digest(), uint64(o.live), uint64(o.size)
-			out, t.said = append(out, m), true
+			out, t.announced = append(out, m), true
 		}
 	case adopting:
-		if !t.said {
+		if !t.announced {
 			m := o.message(Adopt)
 			m.Upto, m.Digest = t.offer.upto, t.offer.digest
-			out, t.said = append(out, m), true
+			out, t.announced = append(out, m), true
 		}
-	case filling:
-		for f := t.full; f.sent < len(f.cuts) && f.sent-f.held < o.limits.window; f.sent++ {
+	case sendingFull:
+		for f := t.full; f.sent < len(f.partEnds) && f.sent-f.held < o.limits.window; f.sent++ {
 			out = append(out, o.part(f))
 		}
-	case streaming:
-		for t.sent < o.seq && len(t.flight) < o.limits.window {
+	case sendingDeltas:
+		for t.sentUpto < o.seq && len(t.inflight) < o.limits.window {
 			out = append(out, o.delta())
 		}
 	}
@@ -670,7 +663,7 @@ func (o *Owner) Messages() []Message {
 }
 
 func (o *Owner) message(t Type) Message {
-	return Message{V: Version, Map: o.dir, Type: t, N: o.talk.n, Lineage: o.lineage}
+	return Message{V: Version, Map: o.dir, Type: t, N: o.session.n, Lineage: o.lineage}
 }
 
 func (o *Owner) digest() *Digest {
@@ -678,24 +671,24 @@ func (o *Owner) digest() *Digest {
 	return &d
 }
 
-func (o *Owner) part(f *fill) Message {
+func (o *Owner) part(f *fullTransfer) Message {
 	m := o.message(Full)
-	m.Upto, m.ID, m.Part, m.Parts = f.upto, f.id, uint32(f.sent), uint32(len(f.cuts))
+	m.Upto, m.ID, m.Part, m.Parts = f.upto, f.id, uint32(f.sent), uint32(len(f.partEnds))
 	from := 0
 	if f.sent > 0 {
-		from = f.cuts[f.sent-1]
+		from = f.partEnds[f.sent-1]
 	}
-	m.Entries = make([]Entry, 0, f.cuts[f.sent]-from)
-	for _, n := range f.nodes[from:f.cuts[f.sent]] {
+	m.Entries = make([]Entry, 0, f.partEnds[f.sent]-from)
+	for _, n := range f.nodes[from:f.partEnds[f.sent]] {
 		m.Entries = append(m.Entries, n.entry())
 	}
-	if f.sent == len(f.cuts)-1 {
+	if f.sent == len(f.partEnds)-1 {
 		m.Digest = &f.digest
 	}
 	return m
 }
 
-// fits counts the entries from one on that a message has room for; the first always has.
+// fits is how many entries from n on fit into a message; at least one.
 func (o *Owner) fits(n *node) (count int) {
 	for size := 0; n != nil && count < o.limits.entries; n = n.next {
 		if size += n.size(); size > o.limits.bytes && count > 0 {
@@ -707,9 +700,9 @@ func (o *Owner) fits(n *node) (count int) {
 }
 
 func (o *Owner) delta() Message {
-	t := &o.talk
+	t := &o.session
 	m := o.message(Delta)
-	m.Base = t.sent
+	m.Base = t.sentUpto
 	n := o.fits(t.next)
 	m.Entries = make([]Entry, 0, n)
 	for range n {
@@ -719,13 +712,13 @@ func (o *Owner) delta() Message {
 	if t.next == nil {
 		m.Upto, m.Digest = o.seq, o.digest()
 	}
-	t.sent = m.Upto
-	t.flight = append(t.flight, chunk{m.Upto, m.Digest})
+	t.sentUpto = m.Upto
+	t.inflight = append(t.inflight, chunk{m.Upto, m.Digest})
 	return m
 }
 
-// Exceeds says in words what the map would have too much of if it had the entries,
-// which are of different keys, or nothing. Writes that take no room are never too much.
+// Exceeds says which limit of q the map would exceed with the entries, whose keys differ; empty: none. Writes that don't
+// make the map larger never exceed it.
 func (o *Owner) Exceeds(q Quota, entries ...Entry) string {
 	keys, bytes := 0, 0
 	for i := range entries {
@@ -738,11 +731,11 @@ func (o *Owner) Exceeds(q Quota, entries ...Entry) string {
 	return q.exceeded(o.live+keys, o.size+bytes)
 }
 
-// Refused says why the replica takes nothing from this owner, if that is so.
-func (o *Owner) Refused() string { return o.talk.refused }
+// Refused says why the replica applies nothing from this owner; empty: it applies everything.
+func (o *Owner) Refused() string { return o.session.refused }
 
-// refuse takes note of it. Until the replica says otherwise it is only greeted, at
-// each tick of the resend timer.
+// refuse records that the replica applies nothing. Until a SEEN says otherwise the owner only sends HELLO, each time that
+// the resend timer expires.
 func (o *Owner) refuse(why string) {
-	o.talk = talk{n: o.talk.n, phase: refused, refused: why}
+	o.session = session{n: o.session.n, phase: refused, refused: why}
 }

@@ -84,7 +84,7 @@ func TestGatheringIsBounded(t *testing.T) {
 	p.r.SetQuota(Quota{Keys: 1})
 	p.r.Step(parts[0])
 	p.r.Step(parts[1])
-	require.Nil(t, p.r.gather)
+	require.Nil(t, p.r.partial)
 	require.Equal(t, "2 keys, at most 1 are taken", p.r.Messages()[0].Refused)
 }
 

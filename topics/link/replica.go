@@ -14,19 +14,19 @@ type Replica struct {
 	lineage Lineage
 	applied uint64
 	entries
-	log ledger
+	changes changeLog
 
-	quota   Quota
-	refused string // why nothing is taken
-	anew    bool   // a FULL is asked for, by a SEEN as of a map that has none of the owner's
+	quota     Quota
+	refused   string // why nothing is applied
+	wantsFull bool   // the next SEEN has no lineage, so that the owner sends a FULL
 
-	gather *gather // an unfinished FULL; not stored
-	n      uint64  // connection of the owner's last message
-	due    bool    // a SEEN is to be sent
+	partial *partialFull // an unfinished FULL; not stored
+	n       uint64       // the connection of the owner's last message
+	seenDue bool         // a SEEN is to be sent
 }
 
-// gather is a FULL of which some parts, the first ones, are held.
-type gather struct {
+// partialFull is a FULL of which the first parts have arrived.
+type partialFull struct {
 	id      uint64
 	lineage Lineage
 	upto    uint64
@@ -38,10 +38,10 @@ type gather struct {
 
 // NewReplica begins with an empty map, of no lineage.
 func NewReplica(dir Direction) *Replica {
-	return &Replica{dir: dir, log: ledger{reset: true}}
+	return &Replica{dir: dir, changes: changeLog{reset: true}}
 }
 
-// RestoreReplica goes on from what was committed.
+// RestoreReplica continues from what was committed.
 func RestoreReplica(dir Direction, s State, entries iter.Seq[Entry]) (*Replica, error) {
 	r := &Replica{dir: dir, lineage: s.Lineage, applied: s.Applied}
 	for e := range entries {
@@ -55,18 +55,17 @@ func RestoreReplica(dir Direction, s State, entries iter.Seq[Entry]) (*Replica, 
 	return r, nil
 }
 
-// Step takes a message of the owner, and returns what readers of the map see
-// differently by it, in the order in which it was applied; a key that is gone is
-// Deleted. Whatever the message, a SEEN becomes due.
+// Step handles a message of the owner. It returns the entries that changed for readers, in the order in which they were
+// applied; a removed key is Deleted. After any valid message a SEEN is due.
 func (r *Replica) Step(m Message) []Entry {
 	if m.Map != r.dir || m.Type == Seen || m.check() != nil {
 		return nil
 	}
-	r.n, r.due = m.N, true
-	r.anew = r.anew && m.Type == Delta
+	r.n, r.seenDue = m.N, true
+	r.wantsFull = r.wantsFull && m.Type == Delta
 	switch m.Type {
 	case Hello:
-		r.greet(m)
+		r.handleHello(m)
 	case Adopt:
 		r.adopt(m)
 	case Delta:
@@ -77,8 +76,8 @@ func (r *Replica) Step(m Message) []Entry {
 	return nil
 }
 
-// adopt takes a lineage for the map as it is. That is a FULL whose content is
-// here already, and as safe as one: the digest says so of this very moment.
+// adopt takes the owner's lineage for the map as it is, if the digests are equal. It has the effect of a FULL with the same
+// content.
 func (r *Replica) adopt(m Message) {
 	if m.Lineage.after(r.lineage) && *m.Digest == r.Digest() {
 		r.moveTo(m.Lineage, m.Upto)
@@ -86,11 +85,11 @@ func (r *Replica) adopt(m Message) {
 }
 
 func (r *Replica) delta(m Message) []Entry {
-	if m.Lineage != r.lineage || m.Base > r.applied || m.Upto <= r.applied || !r.admits(m) {
+	if m.Lineage != r.lineage || m.Base > r.applied || m.Upto <= r.applied || !r.withinQuota(m) {
 		return nil
 	}
 	changes := make([]Entry, 0, len(m.Entries))
-	r.log.expect(len(m.Entries))
+	r.changes.expect(len(m.Entries))
 	for i := range m.Entries {
 		if m.Entries[i].Seq > r.applied {
 			changes = r.write(changes, &m.Entries[i])
@@ -102,10 +101,10 @@ func (r *Replica) delta(m Message) []Entry {
 
 func (r *Replica) moveTo(l Lineage, applied uint64) {
 	if l != r.lineage || applied != r.applied { // a FULL that comes twice changes nothing
-		r.log.dirty = true
+		r.changes.dirty = true
 	}
-	r.lineage, r.applied, r.gather = l, applied, nil
-	r.refused, r.anew = "", false
+	r.lineage, r.applied, r.partial = l, applied, nil
+	r.refused, r.wantsFull = "", false
 }
 
 // write applies one entry.
@@ -114,8 +113,8 @@ func (r *Replica) write(changes []Entry, e *Entry) []Entry {
 		return r.drop(changes, *e)
 	}
 	_, same := r.set(e)
-	r.log.put(*e)
-	r.log.dirty = true
+	r.changes.put(*e)
+	r.changes.dirty = true
 	if same {
 		return changes
 	}
@@ -126,26 +125,25 @@ func (r *Replica) drop(changes []Entry, tombstone Entry) []Entry {
 	if !r.remove(tombstone.Key) {
 		return changes
 	}
-	r.log.drop(tombstone.Key)
-	r.log.dirty = true
+	r.changes.drop(tombstone.Key)
+	r.changes.dirty = true
 	return append(changes, tombstone)
 }
 
-// wants is rule 3: which FULL may replace the map.
-func (r *Replica) wants(l Lineage, upto uint64) bool {
+// acceptsFull is rule 3: which FULL may replace the map.
+func (r *Replica) acceptsFull(l Lineage, upto uint64) bool {
 	return l.after(r.lineage) || l == r.lineage && upto >= r.applied
 }
 
-// part collects a FULL. Only the part that is next is kept; the SEEN says how
-// many are held, so that one that went missing is sent again.
+// part collects a FULL. Parts are taken in order only; the SEEN says how many are held, and the owner sends the others again.
 func (r *Replica) part(m Message) []Entry {
-	if !r.wants(m.Lineage, m.Upto) {
+	if !r.acceptsFull(m.Lineage, m.Upto) {
 		return nil
 	}
-	if g := r.gather; m.Part == 0 && (g == nil || g.id != m.ID) {
-		r.gather = &gather{id: m.ID, lineage: m.Lineage, upto: m.Upto, parts: m.Parts}
+	if g := r.partial; m.Part == 0 && (g == nil || g.id != m.ID) {
+		r.partial = &partialFull{id: m.ID, lineage: m.Lineage, upto: m.Upto, parts: m.Parts}
 	}
-	g := r.gather
+	g := r.partial
 	if g == nil || g.id != m.ID || g.lineage != m.Lineage || g.upto != m.Upto || g.parts != m.Parts || g.held != m.Part {
 		return nil
 	}
@@ -155,19 +153,18 @@ func (r *Replica) part(m Message) []Entry {
 		g.set(&m.Entries[i])
 	}
 	if r.refused = r.quota.exceeded(g.Len(), g.size); r.refused != "" {
-		r.gather = nil
+		r.partial = nil
 		return nil
 	}
 	if g.held < g.parts {
 		return nil
 	}
-	r.gather = nil
+	r.partial = nil
 	return r.replace(g, m.Digest)
 }
 
-// replace makes the map what a whole FULL says, or leaves it as it is when the
-// digest shows that the parts don't make the owner's map.
-func (r *Replica) replace(g *gather, want *Digest) []Entry {
+// replace replaces the map with a complete FULL. If the digest of its entries is not the owner's, nothing is changed.
+func (r *Replica) replace(g *partialFull, want *Digest) []Entry {
 	if want == nil || g.Digest() != *want || g.Len() != g.count {
 		return nil
 	}
@@ -180,12 +177,11 @@ func (r *Replica) replace(g *gather, want *Digest) []Entry {
 	})
 	var changes []Entry
 	for _, e := range gone {
-		// Nobody says what version the deletion had: the old one is the
-		// latest that is known of the key.
+		// A FULL has no tombstones, so the deletion's version is unknown: the old one is the latest known.
 		changes = r.drop(changes, Entry{Key: e.Key, Ver: e.Ver, Deleted: true})
 	}
 	g.Range("", func(e Entry) bool {
-		if !r.holds(&e) {
+		if !r.hasEntry(&e) {
 			changes = r.write(changes, &e)
 		}
 		return true
@@ -195,25 +191,24 @@ func (r *Replica) replace(g *gather, want *Digest) []Entry {
 	return changes
 }
 
-// holds tells whether an entry is here, labels included, so that a FULL stores
-// only what it changes.
-func (r *Replica) holds(e *Entry) bool {
+// hasEntry says whether the map has this entry, TS and Origin included. A FULL stores only entries that it changes.
+func (r *Replica) hasEntry(e *Entry) bool {
 	old, ok := r.Get(e.Key)
 	return ok && old.same(e) && old.TS == e.TS && old.Origin == e.Origin
 }
 
-// Messages returns the SEEN that is due, if one is: the latest answers all.
+// Messages returns the SEEN that is due, if any. One SEEN answers all messages before it.
 func (r *Replica) Messages() []Message {
-	if !r.due {
+	if !r.seenDue {
 		return nil
 	}
-	r.due = false
+	r.seenDue = false
 	d := r.Digest()
 	m := Message{V: Version, Map: r.dir, Type: Seen, N: r.n, Lineage: r.lineage, Applied: r.applied, Digest: &d, Refused: r.refused}
-	if r.anew {
+	if r.wantsFull {
 		m.Lineage, m.Applied = Lineage{}, 0
 	}
-	if g := r.gather; g != nil {
+	if g := r.partial; g != nil {
 		m.ID, m.Part = g.id, g.held
 	}
 	return []Message{m}
@@ -221,17 +216,16 @@ func (r *Replica) Messages() []Message {
 
 // TakeJournal returns what is to be committed before Messages are sent.
 func (r *Replica) TakeJournal() Journal {
-	return r.log.take(State{Lineage: r.lineage, Applied: r.applied})
+	return r.changes.take(State{Lineage: r.lineage, Applied: r.applied})
 }
 
-// Lineage that the map was last brought to; the zero one at first.
+// Lineage is the owner's lineage that the map follows; zero before the first FULL or ADOPT.
 func (r *Replica) Lineage() Lineage { return r.lineage }
 
-// Applied is how far in its lineage the map is.
+// Applied is up to which seq of its lineage the map is.
 func (r *Replica) Applied() uint64 { return r.applied }
 
-// entries are a replica's, in little memory: each stands in the table in its
-// stored form. What they return is a copy.
+// entries are a replica's entries, in their stored form to save memory. Methods return copies.
 type entries struct {
 	table table
 	sum   sum
@@ -252,10 +246,10 @@ func (x *entries) Get(key string) (Entry, bool) {
 	return unpack(key, body), true
 }
 
-// set puts an entry in the place of the key's old one, if there is one, and says whether it is the same to readers.
+// set stores an entry. It says whether the key existed, and whether the old entry was the same for readers.
 func (x *entries) set(e *Entry) (had, same bool) {
 	if body, ok := x.table.get(e.Key); ok {
-		old, origin, _ := viewEntry(e.Key, body) // good until the table changes
+		old, origin, _ := viewEntry(e.Key, body) // valid until the table changes
 		had, same = true, old.same(e)
 		x.uncount(&old)
 		x.size -= len(origin)
@@ -292,7 +286,7 @@ func (x *entries) RangeFrom(prefix, from string, fn func(Entry) bool) {
 }
 
 // Keys returns the keys in order.
-func (x *entries) Keys(prefix string) []string { return keysOf(x.Range, prefix) }
+func (x *entries) Keys(prefix string) []string { return collectKeys(x.Range, prefix) }
 
 // Len counts keys.
 func (x *entries) Len() int { return x.table.len }
@@ -303,16 +297,14 @@ func (x *entries) Bytes() int { return x.size }
 // Digest of the entries.
 func (x *entries) Digest() Digest { return x.sum.digest() }
 
-// Quota bounds what a map may hold: its keys, and the bytes of keys and values
-// together. A field that is 0 bounds nothing.
+// Quota limits a map: the number of keys, and the bytes of keys and values together. 0 is no limit.
 //
-// The normal place for it is where the owner's host takes writes (see Exceeds):
-// there the one who writes is told. A replica's quota protects its host from
-// owners that don't keep to it. Such an owner's map is refused as a whole, for a
-// part of it would be none of its states; it hears why, and asks from time to time.
+// The owner's host checks it when it accepts a write (see Exceeds), and refuses the write. A replica's quota protects its
+// host from owners that don't check. Such an owner's map is refused as a whole, because a part of it is none of its
+// states; the SEEN says why, and the owner sends HELLO again from time to time.
 type Quota struct{ Keys, Bytes int }
 
-// exceeded says in words what is too much, or nothing.
+// exceeded says which limit is exceeded; empty: none.
 func (q Quota) exceeded(keys, bytes int) string {
 	switch {
 	case q.Keys > 0 && keys > q.Keys:
@@ -326,25 +318,23 @@ func (q Quota) exceeded(keys, bytes int) string {
 // SetQuota sets the quota. Entries that exist already stay, even if they exceed it.
 func (r *Replica) SetQuota(q Quota) { r.quota = q }
 
-// Refused says why nothing is taken from the owner at present, if that is so.
+// Refused says why nothing is applied at present; empty: everything is.
 func (r *Replica) Refused() string { return r.refused }
 
-// greet takes a HELLO, which says how large the owner's map is: what can't be
-// taken is refused before it is sent.
-func (r *Replica) greet(m Message) {
-	const most = 1 << 40 // a peer's word, which must not overflow
+// handleHello handles a HELLO, which says how large the owner's map is: a map beyond the quota is refused before it is sent.
+func (r *Replica) handleHello(m Message) {
+	const most = 1 << 40 // the peer's numbers must not overflow an int
 	r.refused = r.quota.exceeded(int(min(m.Keys, most)), int(min(m.Bytes, most)))
 }
 
-// admits says whether a DELTA leaves the map within the quota. One that is not the
-// last may be too much although the owner's map is not: what makes room comes
-// after it. Then the replica asks for a FULL, which has no in between.
-func (r *Replica) admits(m Message) bool {
+// withinQuota says whether the map is within the quota after a DELTA. A DELTA that is not the last chunk may exceed the
+// quota although the owner's map doesn't: deletions may follow in the next chunk. Then the replica asks for a FULL.
+func (r *Replica) withinQuota(m Message) bool {
 	keys, bytes := r.Len()+len(m.Entries), r.size
 	for i := range m.Entries {
 		bytes += m.Entries[i].weight()
 	}
-	if r.quota.exceeded(keys, bytes) == "" { // that is as large as it could become
+	if r.quota.exceeded(keys, bytes) == "" { // an upper bound of the size
 		return true
 	}
 	keys, bytes = r.Len(), r.size
@@ -353,7 +343,7 @@ func (r *Replica) admits(m Message) bool {
 		keys, bytes = keys+k, bytes+b
 	}
 	why := r.quota.exceeded(keys, bytes)
-	if r.anew = why != "" && m.Digest == nil; !r.anew {
+	if r.wantsFull = why != "" && m.Digest == nil; !r.wantsFull {
 		r.refused = why
 	}
 	return why == ""

@@ -93,5 +93,5 @@ func TestAProjectionHasNoJournal(t *testing.T) {
 	_, _, err := o.Put(Entry{Key: "k", Value: []byte("v")})
 	require.NoError(t, err)
 	require.Equal(t, Journal{}, o.TakeJournal())
-	require.Empty(t, o.log.entries)
+	require.Empty(t, o.changes.entries)
 }

@@ -325,7 +325,7 @@ func (s *sim) mishap() {
 		}
 	default:
 		s.o.Resend()
-		if s.o.talk.phase == away {
+		if s.o.session.phase == disconnected {
 			s.connect()
 		}
 	}

@@ -10,24 +10,21 @@ import (
 // blockSize is how large a table's blocks grow, unless a single record is larger.
 const blockSize = 1 << 10
 
-// table is a sorted map from keys to bytes, made for a million keys in little
-// memory: nothing in it is a pointer but its blocks. A block is a sequence of
-// records, each of which has
+// table is a sorted map from keys to bytes for a million keys in little memory: its only pointers are those to blocks. A
+// block is a sequence of records:
 //
-//	how many bytes of its key are those of the key before it,
-//	how many follow, and how long the body is, as varints;
+//	three varints: how many bytes the key shares with the key before it, how many bytes follow, the length of the body;
 //	the rest of the key; the body
 //
-// The first number is always as large as it can be, and 0 in a block's first record.
-// That makes two things cheap. Looking for a key compares each of its bytes
-// once and puts no key together; and a change concerns one record and the next.
+// The shared prefix is always the longest possible one, and empty in a block's first record. So a lookup compares each byte
+// of a key once and builds no key, and a change affects one record and the next.
 type table struct {
 	blocks [][]byte // none empty
 	len    int
-	near   int // the block that was changed last: what is written together is mostly close together
+	last   int // the block that was changed last: what is written together is mostly close together
 }
 
-// record is one of a block's, taken apart.
+// record is a parsed record of a block.
 type record struct {
 	from, to   int // its place in the block
 	shared     int
@@ -66,15 +63,15 @@ func appendRecord(b []byte, shared int, rest string, body []byte) []byte {
 	return append(b, body...)
 }
 
-// place is where a key is, or belongs: before the record at a block's offset.
-type place struct {
+// position is where a key is, or is to be inserted: before the record at a block's offset.
+type position struct {
 	block, at int
 	shared    int  // bytes that the key has in common with the one before
 	found     bool // the record is the key's
 }
 
 func (t *table) block(key string) int {
-	if i := t.near; i < len(t.blocks) && string(first(t.blocks[i])) <= key && (i+1 == len(t.blocks) || string(first(t.blocks[i+1])) > key) {
+	if i := t.last; i < len(t.blocks) && string(first(t.blocks[i])) <= key && (i+1 == len(t.blocks) || string(first(t.blocks[i+1])) > key) {
 		return i
 	}
 	n := sort.Search(len(t.blocks), func(i int) bool { return string(first(t.blocks[i])) > key })
@@ -84,8 +81,8 @@ func (t *table) block(key string) int {
 // first is a block's first key.
 func first(block []byte) []byte { return parseRecord(block, 0).rest }
 
-func (t *table) find(key string) place {
-	p := place{block: t.block(key)}
+func (t *table) find(key string) position {
+	p := position{block: t.block(key)}
 	if len(t.blocks) == 0 {
 		return p
 	}
@@ -93,11 +90,11 @@ func (t *table) find(key string) place {
 	for b := t.blocks[p.block]; p.at < len(b); {
 		shared, at := number(b, p.at)
 		if shared < p.shared {
-			return p // it parted from the one before where ours had not: it is greater
+			return p // this key shares less with the one before than ours does: it is greater
 		}
 		rest, at := number(b, at)
 		body, at := number(b, at)
-		if shared == p.shared { // otherwise it differs from ours where the one before did
+		if shared == p.shared { // otherwise this key is less, as the one before is
 			same := common(b[at:at+rest], key[shared:])
 			p.found = same == rest && shared+same == len(key)
 			if p.found || same < rest && (shared+same == len(key) || b[at+same] > key[shared+same]) {
@@ -120,7 +117,7 @@ func common(a []byte, b string) int {
 	return n
 }
 
-// get returns a key's body, which is good until the table changes.
+// get returns a key's body, which is valid until the table changes.
 func (t *table) get(key string) ([]byte, bool) {
 	p := t.find(key)
 	if !p.found {
@@ -184,9 +181,9 @@ func (t *table) del(key string) bool {
 	return true
 }
 
-// splice puts text in the place of a part of a block, and keeps blocks of a good size.
+// splice replaces a part of a block, and splits or joins blocks that become too large or too small.
 func (t *table) splice(i, from, to int, text []byte) {
-	t.near = i
+	t.last = i
 	b := t.blocks[i]
 	if size := len(b) - (to - from) + len(text); size <= cap(b) {
 		b = slices.Replace(b, from, to, text...)
@@ -224,7 +221,7 @@ func (t *table) split(i int) {
 	}
 }
 
-// join puts a block and the next one together.
+// join merges a block and the next one.
 func (t *table) join(i int) {
 	a, b := t.blocks[i], t.blocks[i+1]
 	var last []byte
@@ -240,8 +237,8 @@ func (t *table) join(i int) {
 	t.blocks = slices.Delete(t.blocks, i+1, i+2)
 }
 
-// scan calls fn for the keys from one on, in order, until it says false. What it is
-// given is good until it returns; the table must not change meanwhile.
+// scan calls fn for the keys from one on, in order, until fn returns false. fn's arguments are valid until it returns; it
+// must not change the table.
 func (t *table) scan(from string, fn func(key, body []byte) bool) {
 	key := make([]byte, 0, 64)
 	for i := t.block(from); i < len(t.blocks); i++ {

@@ -375,7 +375,7 @@ func (r Reachability) Condition() Condition {
 	case r.State == Offline:
 		c.Status, c.Reason, c.Message = "False", "Offline", "its mapper does not reach it, and has not said why"
 	default:
-		c.Reason, c.Message = r.unheard()
+		c.Reason, c.Message = r.noMapperReason()
 	}
 	return c
 }
@@ -383,8 +383,8 @@ func (r Reachability) Condition() Condition {
 // OnUnknownNode says whether the device is bound to a node that has no Node object.
 func (r Reachability) OnUnknownNode() bool { return r.Node != "" && !r.Registered }
 
-// unheard is why no mapper speaks for the device.
-func (r Reachability) unheard() (reason, message string) {
+// noMapperReason is why no mapper speaks for the device.
+func (r Reachability) noMapperReason() (reason, message string) {
 	var there, gone []string // there: whatever they speak; gone: those that spoke it
 	said := true
 	for _, m := range r.Mappers {

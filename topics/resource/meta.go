@@ -188,11 +188,11 @@ func NewUID() string {
 }
 
 const (
-	maxLabelPart = 63
-	maxLabels    = 256
-	maxHolders   = 64        // finalizers, and owner references
-	maxMetadata  = 256 << 10 // bytes of all annotations, as in Kubernetes
-	maxListed    = 4096      // properties of a model, and entries of a Device's lists: each is compared with the others
+	maxLabelPart  = 63
+	maxLabels     = 256
+	maxFinalizers = 64        // finalizers, and owner references
+	maxMetadata   = 256 << 10 // bytes of all annotations, as in Kubernetes
+	maxListed     = 4096      // properties of a model, and entries of a Device's lists: each is compared with the others
 )
 
 // Validate checks an object's metadata; the error names every broken rule.
@@ -226,12 +226,12 @@ func (m Meta) checkChange(p *problems, old Meta) {
 		}
 	}
 	m.checkAnnotations(p, old)
-	if len(m.Finalizers) > max(maxHolders, len(old.Finalizers)) {
-		p.add("metadata.finalizers", "more than %d finalizers", maxHolders)
+	if len(m.Finalizers) > max(maxFinalizers, len(old.Finalizers)) {
+		p.add("metadata.finalizers", "more than %d finalizers", maxFinalizers)
 		return
 	}
-	if len(m.OwnerReferences) > max(maxHolders, len(old.OwnerReferences)) {
-		p.add("metadata.ownerReferences", "more than %d owner references", maxHolders)
+	if len(m.OwnerReferences) > max(maxFinalizers, len(old.OwnerReferences)) {
+		p.add("metadata.ownerReferences", "more than %d owner references", maxFinalizers)
 		return
 	}
 	for i, f := range m.Finalizers {
@@ -257,13 +257,13 @@ func (m Meta) checkAnnotations(p *problems, old Meta) {
 			p.add("metadata.annotations", "%s: an annotation's name is %s", clip(k), keyRule)
 		}
 	}
-	if size := m.annotated(); size > max(maxMetadata, old.annotated()) {
+	if size := m.annotationBytes(); size > max(maxMetadata, old.annotationBytes()) {
 		p.add("metadata.annotations", "%d bytes in all; at most %d are kept", size, maxMetadata)
 	}
 }
 
-// annotated is how many bytes all annotations have.
-func (m Meta) annotated() (size int) {
+// annotationBytes is how many bytes all annotations have.
+func (m Meta) annotationBytes() (size int) {
 	for k, v := range m.Annotations {
 		size += len(k) + len(v)
 	}

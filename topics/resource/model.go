@@ -216,10 +216,10 @@ func (p Property) dataType() DataType {
 // Its error names the property and the rule.
 func (p Property) Check(value []byte) error {
 	if len(value) == 0 {
-		return p.wrong("is empty; an empty value clears, and can't be one")
+		return p.invalid("is empty; an empty value clears, and can't be one")
 	}
 	if !utf8.Valid(value) {
-		return p.wrong("is not valid UTF-8; send bytes as base64")
+		return p.invalid("is not valid UTF-8; send bytes as base64")
 	}
 	text := string(value)
 	number, err := p.parse(text)
@@ -227,13 +227,13 @@ func (p Property) Check(value []byte) error {
 		return err
 	}
 	if len(p.Enum) > 0 && !p.enumerates(text) {
-		return p.wrong("%s is not one of %s", clip(text), p.enumText())
+		return p.invalid("%s is not one of %s", clip(text), p.enumText())
 	}
 	if p.Minimum != nil && number < *p.Minimum {
-		return p.wrong("%s is below the minimum of %s", clip(text), p.limit(*p.Minimum))
+		return p.invalid("%s is below the minimum of %s", clip(text), p.limit(*p.Minimum))
 	}
 	if p.Maximum != nil && number > *p.Maximum {
-		return p.wrong("%s is above the maximum of %s", clip(text), p.limit(*p.Maximum))
+		return p.invalid("%s is above the maximum of %s", clip(text), p.limit(*p.Maximum))
 	}
 	return nil
 }
@@ -246,29 +246,29 @@ func (p Property) parse(text string) (number float64, err error) {
 	case TypeInt:
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return 0, p.wrong("%s is not an integer of 64 bits", clip(text))
+			return 0, p.invalid("%s is not an integer of 64 bits", clip(text))
 		}
 		number = float64(n)
 	case TypeFloat, TypeDouble:
 		number, err = strconv.ParseFloat(text, bits(t))
 		if err != nil || math.IsNaN(number) || math.IsInf(number, 0) || strings.ContainsAny(text, "_xXpP") {
-			return 0, p.wrong("%s is not a %s: a decimal number such as 21.5", clip(text), t)
+			return 0, p.invalid("%s is not a %s: a decimal number such as 21.5", clip(text), t)
 		}
 	case TypeBoolean:
 		if text != "true" && text != "false" {
-			return 0, p.wrong("%s is not a boolean: true or false", clip(text))
+			return 0, p.invalid("%s is not a boolean: true or false", clip(text))
 		}
 	case TypeBytes:
 		if _, err := base64.StdEncoding.DecodeString(text); err != nil {
-			return 0, p.wrong("%s is not base64", clip(text))
+			return 0, p.invalid("%s is not base64", clip(text))
 		}
 	case TypeObject, TypeArray:
 		if !isJSON(text, map[DataType]byte{TypeObject: '{', TypeArray: '['}[t]) {
-			return 0, p.wrong("%s is not a JSON %s", clip(text), t)
+			return 0, p.invalid("%s is not a JSON %s", clip(text), t)
 		}
 	case TypeString:
 	default:
-		return 0, p.wrong("its model gives it the unknown type %s", clip(string(t)))
+		return 0, p.invalid("its model gives it the unknown type %s", clip(string(t)))
 	}
 	return number, nil
 }
@@ -287,14 +287,14 @@ func isJSON(text string, open byte) bool {
 
 // Words of YAML 1.1 that its readers turn into booleans before anybody else sees them.
 var (
-	yes = []string{"true", "on", "yes", "y"}
-	no  = []string{"false", "off", "no", "n"}
+	yamlTrue  = []string{"true", "on", "yes", "y"}
+	yamlFalse = []string{"false", "off", "no", "n"}
 )
 
 // ResolveBoolean maps true and false to the value of the property's enumeration from which a YAML 1.1 parser made that
 // boolean: ON, yes and the like. If the enumeration has none or several such values, the result is the value itself.
 func (p Property) ResolveBoolean(value Value) Value {
-	words := map[Value][]string{"true": yes, "false": no}[value]
+	words := map[Value][]string{"true": yamlTrue, "false": yamlFalse}[value]
 	if words == nil || p.dataType() != TypeString || p.enumerates(string(value)) {
 		return value
 	}
@@ -331,7 +331,7 @@ func (p Property) limit(n float64) string {
 	return s
 }
 
-func (p Property) wrong(format string, args ...any) error {
+func (p Property) invalid(format string, args ...any) error {
 	return Errorf(Invalid, p.Name, format, args...)
 }
 

@@ -36,13 +36,13 @@ type TwinValue struct {
 
 // TwinProperty is a property as wanted, as it is, and what stands between the two.
 type TwinProperty struct {
-	Desired  *TwinValue `json:"desired,omitempty"`  // what is wanted
-	Reported *TwinValue `json:"reported,omitempty"` // what is
-	Override *TwinValue `json:"override,omitempty"` // what somebody on the node wants instead
-	Refused  *Refusal   `json:"refused,omitempty"`  // why the device does not do what is wanted
-	Conflict *OverrideConflict   `json:"conflict,omitempty"` // an override met a newer desired value
-	Problem  *Problem   `json:"problem,omitempty"`  // why it can't be read: reported is what was read last
-	InSync   bool       `json:"inSync"`             // reported is as wanted
+	Desired  *TwinValue        `json:"desired,omitempty"`  // what is wanted
+	Reported *TwinValue        `json:"reported,omitempty"` // what is
+	Override *TwinValue        `json:"override,omitempty"` // what somebody on the node wants instead
+	Refused  *Refusal          `json:"refused,omitempty"`  // why the device does not do what is wanted
+	Conflict *OverrideConflict `json:"conflict,omitempty"` // an override met a newer desired value
+	Problem  *Problem          `json:"problem,omitempty"`  // why it can't be read: reported is what was read last
+	InSync   bool              `json:"inSync"`             // reported is as wanted
 	// Local says that the reported value stays on the node: whether the property is as wanted is known there only.
 	Local bool `json:"local,omitempty"`
 }
@@ -67,7 +67,7 @@ func ParseRefusal(payload []byte) (Refusal, error) {
 	return r, nil
 }
 
-// Dispute is the payload of conflict/{property}: an override met a newer desired value.
+// OverrideConflict is the payload of conflict/{property}: an override met a newer desired value.
 type OverrideConflict struct {
 	Desired    string `json:"desired"`    // the value that is wanted
 	DesiredVer uint64 `json:"desiredVer"` // its version
@@ -165,7 +165,7 @@ func (d *Device) FollowSpec(m *DeviceModel, now time.Time) {
 			twin[p.Name] = t
 		}
 	}
-	d.noteStale(*m, twin)
+	d.addDisallowed(*m, twin)
 	d.Status.Twin = twin
 	d.Status.Conditions = TwinConditions(d.Status.Conditions, twin, now)
 }
@@ -198,9 +198,9 @@ func (d *Device) desired(property string) *TwinValue {
 	return twinValue(Stored{Value: []byte(value), Ver: m.Ver, TS: m.TS, Origin: m.Origin}, ok)
 }
 
-// noteStale says in a twin which of the desired values its model doesn't allow. Those of properties
+// addDisallowed says in a twin which of the desired values its model doesn't allow. Those of properties
 // that the model has no more are in it for that alone.
-func (d *Device) noteStale(m DeviceModel, twin map[string]TwinProperty) {
+func (d *Device) addDisallowed(m DeviceModel, twin map[string]TwinProperty) {
 	for property, value := range d.Spec.Desired {
 		err := m.CheckDesired(property, []byte(value))
 		if err == nil {
@@ -266,20 +266,20 @@ func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Tim
 		}
 	}
 	list := slices.Clone(prev)
-	inSync := listed(ConditionInSync, behind, "True", "False", "AsDesired", why)
+	inSync := listCondition(ConditionInSync, behind, "True", "False", "AsDesired", why)
 	if len(behind) == 0 {
-		inSync = listed(ConditionInSync, unsure, "True", "Unknown", "AsDesired", ReasonUnread)
+		inSync = listCondition(ConditionInSync, unsure, "True", "Unknown", "AsDesired", ReasonUnread)
 	}
 	if len(behind)+len(unsure) == 0 {
-		inSync = listed(ConditionInSync, local, "True", "Unknown", "AsDesired", ReasonLocal)
+		inSync = listCondition(ConditionInSync, local, "True", "Unknown", "AsDesired", ReasonLocal)
 	}
 	list = SetCondition(list, inSync, now)
-	list = SetCondition(list, listed(ConditionReadable, unread, "True", "False", "AllRead", ReadFailed), now)
-	list = SetCondition(list, listed(ConditionRefused, refused, "False", "True", "NoneRefused", ReasonRefused), now)
-	return SetCondition(list, listed(ConditionConflict, disputed, "False", "True", "NoConflict", "OverrideConflict"), now)
+	list = SetCondition(list, listCondition(ConditionReadable, unread, "True", "False", "AllRead", ReadFailed), now)
+	list = SetCondition(list, listCondition(ConditionRefused, refused, "False", "True", "NoneRefused", ReasonRefused), now)
+	return SetCondition(list, listCondition(ConditionConflict, disputed, "False", "True", "NoConflict", "OverrideConflict"), now)
 }
 
-func listed(kind string, names []string, none, some, noneReason, someReason string) Condition {
+func listCondition(kind string, names []string, none, some, noneReason, someReason string) Condition {
 	if len(names) == 0 {
 		return Condition{Type: kind, Status: none, Reason: noneReason}
 	}

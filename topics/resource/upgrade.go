@@ -121,7 +121,7 @@ func (u Upgrade) CheckUpdate(prev Upgrade) error {
 	var p problems
 	unchanged(&p, "spec.nodeNames", prev.Spec.NodeNames, u.Spec.NodeNames)
 	unchanged(&p, "spec.labelSelector", prev.Spec.LabelSelector, u.Spec.LabelSelector)
-	if waiting := prev.waiting(); waiting != "" {
+	if waiting := prev.unfinished(); waiting != "" {
 		for field, same := range map[string]bool{
 			"spec.version":          u.Spec.Version == prev.Spec.Version,
 			"spec.upgradeInstaller": u.Spec.UpgradeInstaller == prev.Spec.UpgradeInstaller,
@@ -136,8 +136,8 @@ func (u Upgrade) CheckUpdate(prev Upgrade) error {
 	return p.err()
 }
 
-// waiting says for whose answer an upgrade waits, or nothing.
-func (u Upgrade) waiting() string {
+// unfinished says for whose answer an upgrade waits, or nothing.
+func (u Upgrade) unfinished() string {
 	if len(u.Status.Nodes) == 0 {
 		return "no node has answered"
 	}
