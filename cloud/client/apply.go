@@ -15,12 +15,12 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// LastApplied is the annotation that remembers what was applied, so that what is no longer in a
-// manifest goes away and what others wrote stays. It is kubectl's: both can apply the same manifests.
+// LastApplied is the annotation with the manifest that was applied last, so that fields that a new one doesn't have are
+// removed, and fields that others wrote stay. It is kubectl's: both can apply the same manifests.
 // A manifest that has it is an export: see Apply.
 const LastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// Outcome is what became of an object that was applied.
+// Outcome is the outcome of an apply.
 type Outcome string
 
 // The outcomes.
@@ -103,7 +103,7 @@ func document(number int, body []byte) Document {
 	return d
 }
 
-// named is whether an object says what it is.
+// named checks that an object has an apiVersion, a kind and a name.
 func (o Object) named() error {
 	for _, field := range []struct{ name, value string }{{"apiVersion", o.APIVersion}, {"kind", o.Kind}, {"metadata.name", o.Metadata.Name}} {
 		if field.value == "" {
@@ -113,11 +113,11 @@ func (o Object) named() error {
 	return nil
 }
 
-// given are the fields that are the hub's to give. What a manifest says of them is ignored.
+// given are the fields that the hub sets. In a manifest they are ignored.
 var given = []string{"uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "selfLink"}
 
-// Manifest is an object as its author would write it, without what the hub gave it. A status stays: in other groups'
-// manifests there are wishes in it, and who writes one of ours is not heard.
+// Manifest is an object without the fields that the hub sets. A status stays: in manifests of other groups it has
+// desired values, and the hub ignores that of its own kinds.
 func (o Object) Manifest() (map[string]any, error) {
 	tree, err := o.Tree()
 	if err != nil {
@@ -136,17 +136,17 @@ func (o Object) Manifest() (map[string]any, error) {
 	return tree, nil
 }
 
-// Apply makes the hub's object what a manifest says, and leaves alone what that doesn't mention. What an
-// earlier apply mentioned, and this one doesn't, is taken away.
+// Apply creates an object, or changes it as a manifest says, and leaves fields alone that the manifest doesn't have. Fields
+// that an earlier apply had, and this one doesn't, are removed.
 //
-// An export says what others wrote as well, and brings along what was applied: an object that is made of it remembers
-// that, or nothing. One that is there and as the export says stays as it is. An export that changes
-// something is a manifest like any other: its author may have edited it.
+// An export has fields that others wrote, too, and the annotation of what was applied: an object that is created from it
+// keeps that annotation. An object that equals the export isn't changed. An export that changes
+// something is applied like any manifest: it may have been edited.
 func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, how WriteOptions) (Outcome, error) {
 	if !k.Namespaced {
 		namespace = ""
 	}
-	wanted, err := o.remembered(namespace)
+	wanted, err := o.annotated(namespace)
 	if err != nil {
 		return "", err
 	}
@@ -159,20 +159,20 @@ func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, 
 		if !errors.Is(err, resource.NotFound) {
 			return "", err
 		}
-		body, err := o.newborn(wanted)
+		body, err := o.forCreate(wanted)
 		if err != nil {
 			return "", err
 		}
 		_, err = c.Create(ctx, k, namespace, body, how)
-		if try == 0 && errors.Is(err, resource.AlreadyExists) { // since we looked; or in another namespace, for good
+		if try == 0 && errors.Is(err, resource.AlreadyExists) { // meanwhile; or in another namespace, then it fails again
 			continue
 		}
 		return Created, err
 	}
 }
 
-// newborn is what is wanted as an object that isn't there yet: it has no revision, and remembers what an export brings.
-func (o Object) newborn(wanted map[string]any) ([]byte, error) {
+// forCreate is the object to create: without a revision, and with the annotation of an export.
+func (o Object) forCreate(wanted map[string]any) ([]byte, error) {
 	tree := maps.Clone(wanted)
 	meta := maps.Clone(tree["metadata"].(map[string]any))
 	tree["metadata"] = meta
@@ -188,9 +188,9 @@ func (o Object) newborn(wanted map[string]any) ([]byte, error) {
 	return json.Marshal(tree)
 }
 
-// remembered is a manifest with itself as an annotation, letter by letter as kubectl writes it:
-// taking turns with it changes nothing.
-func (o Object) remembered(namespace string) (map[string]any, error) {
+// annotated is a manifest with itself as the annotation, byte for byte as kubectl writes it, so that
+// applying with the one what was applied with the other changes nothing.
+func (o Object) annotated(namespace string) (map[string]any, error) {
 	tree, err := o.Manifest()
 	if err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (o Object) remembered(namespace string) (map[string]any, error) {
 		meta["annotations"] = notes
 	}
 	version, conditional := meta["resourceVersion"]
-	delete(meta, "resourceVersion") // is about this once
+	delete(meta, "resourceVersion") // it is for this request only
 	text, err := json.Marshal(tree)
 	if err != nil {
 		return nil, err
@@ -225,13 +225,13 @@ func (c *Client) configure(ctx context.Context, k Kind, namespace string, curren
 	if err != nil {
 		return "", err
 	}
-	// Somebody's text that can't be read remembers nothing.
+	// An annotation that is not JSON counts as empty.
 	was, _ := Object{JSON: json.RawMessage(current.Metadata.Annotations[LastApplied])}.Tree()
 	if exported {
-		delete(was, "status") // which an export leaves out: it takes none away
+		delete(was, "status") // exports have none: it must not be removed
 	}
 	patch := threeWay(was, wanted, have)
-	if len(patch) == 0 || exported && onlyRemembers(patch) {
+	if len(patch) == 0 || exported && onlyAnnotates(patch) {
 		return Unchanged, nil
 	}
 	body, err := json.Marshal(patch)
@@ -248,15 +248,15 @@ func (c *Client) configure(ctx context.Context, k Kind, namespace string, curren
 	return Configured, nil
 }
 
-// onlyRemembers is whether a patch changes nothing but what was applied.
-func onlyRemembers(patch map[string]any) bool {
+// onlyAnnotates is whether a patch changes nothing but the annotation.
+func onlyAnnotates(patch map[string]any) bool {
 	meta, _ := patch["metadata"].(map[string]any)
 	notes, _ := meta["annotations"].(map[string]any)
-	_, remembers := notes[LastApplied]
-	return remembers && len(patch) == 1 && len(meta) == 1 && len(notes) == 1
+	_, annotates := notes[LastApplied]
+	return annotates && len(patch) == 1 && len(meta) == 1 && len(notes) == 1
 }
 
-// threeWay is the merge patch that makes have what wanted says, and takes away what only was said.
+// threeWay is the merge patch that sets in have what wanted has, and removes what was has and wanted doesn't.
 func threeWay(was, wanted, have map[string]any) map[string]any {
 	patch := map[string]any{}
 	for key, want := range wanted {

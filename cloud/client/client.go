@@ -34,7 +34,7 @@ import (
 type Options struct {
 	// Server is the hub's HTTP address: http://127.0.0.1:8080.
 	Server string
-	// TLS says whom to trust and who to be; nil: the system's own.
+	// TLS has the trusted authorities and the client certificate; nil: those of the system, and none.
 	TLS *tls.Config
 	// User and Password sign in, if there is a User. They are never sent in the clear to another host.
 	User, Password string
@@ -42,11 +42,11 @@ type Options struct {
 	Token string
 	// Proxy is the proxy to ask through; nil: the environment's.
 	Proxy *url.URL
-	// Manager is who writes, as the hub remembers it.
+	// Manager is the name under which the hub records writes.
 	Manager string
 	// Timeout bounds the wait for the beginning of an answer; all of it may take twice as long. 0: 30 s.
 	Timeout time.Duration
-	// Warn gets what the hub says beside an answer, and that a watch was interrupted. It may be nil.
+	// Warn is called with the hub's warnings, and when a watch is interrupted. It may be nil.
 	Warn func(text string)
 }
 
@@ -75,7 +75,7 @@ func (o *Options) validate() error {
 type Client struct {
 	Options
 	http     *http.Client
-	answered atomic.Bool // ever: it is there, and doesn't hang
+	answered atomic.Bool // at least once: it doesn't hang
 
 	mu    sync.Mutex
 	kinds []Kind // see Kinds
@@ -83,7 +83,7 @@ type Client struct {
 
 const dialTime = 5 * time.Second
 
-// New makes a client. It asks nobody anything yet.
+// New makes a client. It sends nothing yet.
 func New(o Options) (*Client, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -96,12 +96,12 @@ func New(o Options) (*Client, error) {
 	transport.DialContext = (&net.Dialer{Timeout: dialTime}).DialContext
 	transport.ResponseHeaderTimeout = o.Timeout
 	transport.MaxIdleConnsPerHost = 16
-	// A redirect is no answer of a hub.
+	// Hubs don't redirect.
 	never := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &Client{Options: o, http: &http.Client{Transport: transport, CheckRedirect: never}}, nil
 }
 
-// Close lets go of connections that nobody uses.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // call is a request.
@@ -112,7 +112,7 @@ type call struct {
 	body         []byte
 }
 
-// Get asks for a path that is no object, such as /links, and reads its JSON if into isn't nil.
+// Get reads the JSON at a path that is no object, such as /links. into may be nil.
 func (c *Client) Get(ctx context.Context, path string, into any) error {
 	path, query, _ := strings.Cut(path, "?")
 	values, err := url.ParseQuery(query)
@@ -216,7 +216,7 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 	return nil, c.refused(response.StatusCode, text)
 }
 
-// tracing notes whether the server takes the connection. A new one counts before TLS is agreed upon: there, too, it may hang.
+// tracing notes whether the server accepts the connection. A new one counts before the TLS handshake, in which the server may hang.
 func tracing(ctx context.Context, connected *atomic.Bool) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
@@ -246,7 +246,7 @@ func (c *Client) decode(text []byte, into any) error {
 	return err
 }
 
-// status is how the API says that something went wrong.
+// status is the API's answer to a request that failed.
 type status struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
@@ -257,7 +257,7 @@ type status struct {
 	} `json:"details"`
 }
 
-// kind is the inverse of what the API makes of an error's kind.
+// kind maps an answer to the kind of error that the API made it of.
 func (s status) kind() resource.ErrorKind {
 	switch s.Reason {
 	case "AlreadyExists":
@@ -297,7 +297,7 @@ func (s status) err() error {
 	return &resource.Error{Kind: s.kind(), Message: text, Causes: s.Details.Causes}
 }
 
-// refused is what an answer other than success means.
+// refused is the error for an answer other than success.
 func (c *Client) refused(code int, body []byte) error {
 	var s status
 	if json.Unmarshal(body, &s) == nil && s.Kind == "Status" {
@@ -336,16 +336,16 @@ func (u *Unreachable) Unwrap() error {
 }
 
 func (c *Client) notAHub() error {
-	return &Unreachable{c.Server, "what answers there is something else", "A hub's HTTP API is on port 8080 if its configuration (http.listen) doesn't say otherwise"}
+	return &Unreachable{c.Server, "something else answers there", "A hub's HTTP API is on port 8080 if its configuration (http.listen) doesn't say otherwise"}
 }
 
-// unanswered says what a server that takes the connection was asked, and for how long.
+// unanswered is the error for a server that accepts the connection and doesn't answer.
 func (c *Client) unanswered(r call, what string, since time.Time) error {
 	why := fmt.Sprintf("it takes the connection, and has not %s %s %s in %s", what, r.method, r.path, time.Since(since).Round(100*time.Millisecond))
 	return &Unreachable{c.Server, why, "Does it hang, or is something else there? --timeout says how long to wait"}
 }
 
-// over is why a context that has ended gets no answer: that says nothing of the hub.
+// over is the error for a context that has ended, which says nothing about the hub.
 func (c *Client) over(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
@@ -359,26 +359,26 @@ func timedOut(err error) bool {
 	return errors.As(err, &network) && network.Timeout() || errors.Is(err, context.DeadlineExceeded)
 }
 
-// unreachable says in plain words why there is no answer, and what to do. Being told to stop is
-// not such a reason.
+// unreachable is the error for a request without an answer: in plain words why, and what to do. If the context was
+// cancelled, it is the context's error.
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil && (c.answered.Load() || errors.Is(ctx.Err(), context.Canceled)) {
 		return c.over(ctx)
 	}
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
-		err = wrapped.Err // the address is said anyway
+		err = wrapped.Err // the text has the address anyway
 	}
 	why, advice := explain(err)
 	if strings.HasPrefix(c.Server, "https:") && (why == hungUp || why == err.Error()) {
-		advice = signed // what it said about it may be lost with the connection
+		advice = signed // the TLS alert may be lost with the connection
 	}
 	return &Unreachable{c.Server, why, advice}
 }
 
 const (
 	hungUp = "it hangs up"
-	signed = "It takes certificates that its http.tls.clientCA has signed (--cert, --key), and users' passwords (--user, --password-file)"
+	signed = "It accepts certificates that its http.tls.clientCA has signed (--cert, --key), and users' passwords (--user, --password-file)"
 )
 
 func explain(err error) (why, advice string) {
@@ -397,7 +397,7 @@ func explain(err error) (why, advice string) {
 	case errors.As(err, &dns):
 		return fmt.Sprintf("the name %s can't be found (%s)", dns.Name, dns.Err), "Is it spelt right?"
 	case errors.As(err, &unknown):
-		return "its certificate is signed by nobody who is trusted here", "Give the authority's certificate with --ca"
+		return "its certificate is signed by an authority that isn't trusted here", "Give the authority's certificate with --ca"
 	case errors.As(err, &hostname):
 		return "its certificate is for another name: " + hostname.Error(), ""
 	case errors.As(err, &invalid):
@@ -405,7 +405,7 @@ func explain(err error) (why, advice string) {
 	case errors.As(err, &record), strings.Contains(text, "HTTP response to HTTPS client"):
 		return "it doesn't speak TLS", "Should the address begin with http://?"
 	case errors.As(err, &alert), strings.Contains(text, "remote error: tls:"):
-		return "it doesn't take our certificate (" + text + ")", signed
+		return "it doesn't accept the client certificate (" + text + ")", signed
 	case strings.Contains(text, "malformed HTTP"):
 		return "it speaks something else than HTTP", "Is this the port of MQTT?"
 	case strings.Contains(text, "closed idle connection"), strings.Contains(text, "connection broken"),

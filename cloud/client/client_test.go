@@ -201,7 +201,7 @@ func TestAWatchGoesOnWhereItBrokeOff(t *testing.T) {
 	c, err = New(Options{Server: server.URL}) // the watch keeps the old one
 	require.NoError(t, err)
 	defer c.Close()
-	require.Contains(t, <-warned, "goes on when the hub is back")
+	require.Contains(t, <-warned, "continues when the hub is back")
 	make("b")
 	_, err = c.Delete(t.Context(), k, "default", "a", WriteOptions{})
 	require.NoError(t, err)
@@ -317,7 +317,7 @@ func FuzzDocuments(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text []byte) {
 		for _, d := range Documents(text) {
 			for _, o := range d.Objects {
-				_, _ = o.remembered("default") // must not panic
+				_, _ = o.annotated("default") // must not panic
 			}
 		}
 	})

@@ -27,7 +27,7 @@ type Kind struct {
 	Categories             []string // under which several kinds are asked for at once: all
 }
 
-// APIVersion is what objects of the kind say of themselves.
+// APIVersion is the apiVersion of the kind's objects.
 func (k Kind) APIVersion() string {
 	if k.Group == "" {
 		return k.Version
@@ -46,13 +46,13 @@ func (k Kind) Qualified() string {
 // Can is whether the hub does something with objects of the kind: list, watch, create, …
 func (k Kind) Can(verb string) bool { return slices.Contains(k.Verbs, verb) }
 
-// called is whether people call the kind so.
+// called is whether it is a name of the kind.
 func (k Kind) called(name string) bool {
 	names := append([]string{k.Plural, k.Singular, strings.ToLower(k.Name), k.Qualified(), k.Plural + "." + k.Version + "." + k.Group}, k.Short...)
 	return slices.Contains(names, strings.ToLower(name))
 }
 
-// path is where the hub serves the kind: all of it, a namespace's, or one object.
+// path is the path of all objects, of those of a namespace, or of one object.
 func (k Kind) path(namespace, name string) string {
 	path := "/apis/" + k.APIVersion()
 	if k.Group == "" {
@@ -137,12 +137,12 @@ func (d discovered) kinds() (all []Kind) {
 	return all
 }
 
-// Kind finds what people call a kind: device, devices, dev, Device or devices.edgebus.io.
+// Kind finds a kind by any of its names: device, devices, dev, Device or devices.edgebus.io.
 func (c *Client) Kind(ctx context.Context, name string) (Kind, error) {
 	return c.find(ctx, name, func(k Kind) bool { return k.called(name) })
 }
 
-// KindOf finds the kind that an object says it is of.
+// KindOf finds the kind by an object's apiVersion and kind.
 func (c *Client) KindOf(ctx context.Context, o resource.TypeMeta) (Kind, error) {
 	return c.find(ctx, o.Kind+" of "+o.APIVersion, func(k Kind) bool { return k.Name == o.Kind && k.APIVersion() == o.APIVersion })
 }
@@ -213,7 +213,7 @@ func (o Object) Tree() (map[string]any, error) {
 // Into reads the object into a type of one's own.
 func (o Object) Into(v any) error { return json.Unmarshal(o.JSON, v) }
 
-// ListOptions say which objects of a kind are meant.
+// ListOptions select objects of a kind.
 type ListOptions struct {
 	Namespace string // empty: all
 	Labels    string // a label selector
@@ -236,7 +236,7 @@ func (o ListOptions) query() url.Values {
 	return q
 }
 
-// Table is objects as the hub would have people see them.
+// Table is objects in the form that the hub made for people.
 type Table struct {
 	Metadata listMeta `json:"metadata"`
 	Columns  []Column `json:"columnDefinitions"`
@@ -324,10 +324,10 @@ func (c *Client) pages(ctx context.Context, k Kind, o ListOptions, accept string
 	}
 }
 
-// WriteOptions say how to write.
+// WriteOptions are the options of a write.
 type WriteOptions struct {
-	DryRun bool // say what would be, and change nothing
-	Strict bool // fields that the kind doesn't have are an error
+	DryRun bool // check, and change nothing
+	Strict bool // unknown fields are an error
 }
 
 func (c *Client) writing(o WriteOptions) url.Values {
@@ -341,7 +341,7 @@ func (c *Client) writing(o WriteOptions) url.Values {
 	return q
 }
 
-// Create makes an object that isn't there yet.
+// Create creates an object.
 func (c *Client) Create(ctx context.Context, k Kind, namespace string, body []byte, o WriteOptions) (Object, error) {
 	return c.write(ctx, call{
 		method: http.MethodPost, path: k.path(namespace, ""), query: c.writing(o), form: "application/json", body: body,
@@ -365,7 +365,7 @@ func (c *Client) write(ctx context.Context, r call) (o Object, err error) {
 	return o, err
 }
 
-// Delete deletes an object, or begins to: one that has to wait for something is returned as it is now.
+// Delete deletes an object. If it has finalizers, its deletion begins, and it is returned.
 func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o WriteOptions) (left *Object, err error) {
 	q := url.Values{}
 	if o.DryRun {
@@ -390,8 +390,8 @@ const (
 	retryMax = 5 * time.Second
 )
 
-// Watch tells every change after a revision, until ctx ends or on fails. A watch that breaks off
-// goes on where it was, however long the hub is away. When the hub no longer knows what was missed,
+// Watch calls on for every change after a revision, until ctx ends or on fails. When a connection ends, the watch
+// continues where it was, however long the hub is unreachable. When the hub no longer knows what was missed,
 // the error is resource.Gone: list again.
 func (c *Client) Watch(ctx context.Context, k Kind, o ListOptions, rev string, on func(Event) error) error {
 	return c.watch(ctx, k, o, rev, "", on)
@@ -404,11 +404,11 @@ func (c *Client) WatchTables(ctx context.Context, k Kind, o ListOptions, rev str
 
 func (c *Client) watch(ctx context.Context, k Kind, o ListOptions, rev, accept string, on func(Event) error) error {
 	s := stream{c: c, kind: k, options: o, rev: rev, table: accept != "", on: on}
-	connected, told, pause := false, false, retryMin
+	connected, warned, pause := false, false, retryMin
 	for {
 		progress, err := s.run(ctx, accept)
 		if progress {
-			connected, told, pause = true, false, retryMin
+			connected, warned, pause = true, false, retryMin
 		}
 		switch {
 		case ctx.Err() != nil && (connected || err == nil):
@@ -417,9 +417,9 @@ func (c *Client) watch(ctx context.Context, k Kind, o ListOptions, rev, accept s
 			return s.failed
 		case err != nil && (!connected || !errors.Is(err, resource.Unavailable)):
 			return err
-		case err != nil && !told:
-			told = true
-			c.Warn("the watch was interrupted, and goes on when the hub is back: " + err.Error())
+		case err != nil && !warned:
+			warned = true
+			c.Warn("the watch was interrupted, and continues when the hub is back: " + err.Error())
 		}
 		select {
 		case <-ctx.Done():
@@ -430,7 +430,7 @@ func (c *Client) watch(ctx context.Context, k Kind, o ListOptions, rev, accept s
 	}
 }
 
-// stream is a watch and how far it is.
+// stream is a watch and its revision.
 type stream struct {
 	c       *Client
 	kind    Kind
@@ -441,7 +441,7 @@ type stream struct {
 	failed  error // on's
 }
 
-// run reads one connection to its end. progress says that the hub answered.
+// run reads one connection to its end. progress is whether the hub answered.
 func (s *stream) run(ctx context.Context, accept string) (progress bool, err error) {
 	query := s.options.query()
 	query.Set("watch", "true")

@@ -94,9 +94,9 @@ func (a *access) checkAddresses() error {
 	return nil
 }
 
-// resolve is the hub that is meant: what flags say, then the environment, then the context, then this machine's hub.
+// resolve returns the hub to ask: by the flags, else the environment, else the context, else the hub of this machine.
 //
-// A context's credentials are for the addresses that it names: if another one is asked, it gets none of them.
+// A context's credentials are for the addresses that it names: another address is sent none of them.
 func (a *access) resolve() (p place, err error) {
 	if err := a.checkAddresses(); err != nil {
 		return p, err
@@ -281,7 +281,7 @@ If there is no current context, this one becomes it.`,
 	return cmd
 }
 
-// store puts what flags say into a context, its cluster and its user, and checks what they are then.
+// store changes a context, its cluster and its user as the flags say, and checks the result.
 func (a *access) store(cmd *cobra.Command, k *kubeconfig, name string) error {
 	names, err := k.entries(name)
 	if err != nil {

@@ -36,17 +36,17 @@ type demo struct {
 	coreMQTT, coreHTTP string
 	modbus             string
 	dataDir            string
-	keep               bool // the directory was there, or was asked for
+	keep               bool // the directory was given by a flag: it is not removed
 	programs           string
 	during             time.Duration
 
 	group *processes
-	wire  *wire // the link's, if there is a terminal to cut it from
+	link  *proxy // between node and hub; nil without a terminal
 
 	mu    sync.Mutex
 	in    io.Reader
 	out   io.Writer
-	notes chan change // what is said, once the screen belongs to the view
+	notes chan change // takes what say is given, while the screen is drawn
 }
 
 func newDemo() *cobra.Command {
@@ -56,12 +56,11 @@ func newDemo() *cobra.Command {
 		Short: "Run a hub, a node, its mappers and two simulated devices",
 		Long: `Start cloudhub, edgecore, mapper-virtual and mapper-modbus as the programs they
 are, and a simulated Modbus thermostat for the latter; create a lamp and a thermostat
-on the node "demo"; and show until ctrl-C, which stops them all, what their brokers have.
-A program that ends or is killed meanwhile is started again on the same data.
+on the node "demo"; and show the values in their brokers until ctrl-C, which stops all.
+A program that ends or is killed is started again on the same data.
 
-On a terminal that is the hub's and the node's values side by side, in step or not, with keys that
-switch the lamp, change values on the node, cut the link and kill the node. Elsewhere it is a line
-for each change.
+On a terminal the hub's and the node's values are shown side by side, with keys that switch the lamp,
+change values on the node, cut the link and kill the node. Elsewhere each change is a line.
 
 Without --data-dir everything is kept in a temporary directory, and removed at the
 end unless something failed.`,
@@ -83,8 +82,8 @@ end unless something failed.`,
 	return cmd
 }
 
-// run starts everything, shows it until ctx ends or something fails, and leaves
-// nothing behind.
+// run starts everything, shows it until ctx ends or something fails, and stops and
+// removes everything.
 func (d *demo) run(ctx context.Context) (err error) {
 	if d.during > 0 {
 		var cancel context.CancelFunc
@@ -95,12 +94,12 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	if _, ok := terminal(d.out); ok {
-		w, err := newWire(d.hubMQTT)
+		w, err := newProxy(d.hubMQTT)
 		if err != nil {
 			return err
 		}
 		defer w.l.Close()
-		d.wire = w
+		d.link = w
 	}
 	plan, err := d.plan()
 	if err != nil {
@@ -109,7 +108,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.makeDataDir(); err != nil {
 		return err
 	}
-	broken := make(chan os.Signal, 1) // or a broken pipe would end this program, and leave the directory
+	broken := make(chan os.Signal, 1) // else a broken pipe would end this program before it cleans up
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
 	d.group = newProcesses(filepath.Join(d.dataDir, "logs"))
@@ -125,8 +124,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return failure(ctx, d.watch(ctx))
 }
 
-// failure is why the demo ends: a program that ended comes before what followed
-// from it. Being asked to stop is none, nor is that nobody reads any more.
+// failure is the error that the demo ends with: first that of a program that ended, which
+// causes others. An interrupt and a closed pipe are no errors.
 func failure(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
@@ -149,10 +148,10 @@ type step struct {
 // plan lists the programs in the order of their start.
 func (d *demo) plan() ([]step, error) {
 	hubURL, coreURL := "mqtt://"+d.hubMQTT, "mqtt://"+d.coreMQTT
-	if d.wire != nil {
-		hubURL = "mqtt://" + d.wire.l.Addr().String()
+	if d.link != nil {
+		hubURL = "mqtt://" + d.link.l.Addr().String()
 	}
-	// No file and no variable of this host may make the demo something else.
+	// The demo doesn't depend on this host's configuration files and environment.
 	plain := []string{"--config", os.DevNull, "--log-format", "json"}
 	steps := []step{
 		{name: "cloudhub", args: append([]string{
@@ -196,7 +195,7 @@ func (d *demo) makeDataDir() (err error) {
 	return os.MkdirAll(d.dataDir, 0o755)
 }
 
-// checkPorts says whose address is taken, and by whom, before anything starts.
+// checkPorts returns an error that names the addresses that are taken, and by which process.
 func (d *demo) checkPorts() error {
 	var wrong []error
 	for _, p := range []struct{ flag, address, what string }{
@@ -256,7 +255,7 @@ func awaitReady(ctx context.Context, target string) error {
 			return nil
 		}
 		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
-			last = err // not the one that is our own time being up
+			last = err // rather than that the time is up
 		}
 		select {
 		case <-ctx.Done():
@@ -286,7 +285,7 @@ func probe(ctx context.Context, target string) error {
 	return c.Get(ctx, u.Path, nil)
 }
 
-// apply creates the sample resources; in a kept directory they may be there.
+// apply creates the sample resources; in a kept directory they may exist.
 func (d *demo) apply(ctx context.Context) error {
 	samples, err := configs.Samples()
 	if err != nil {
@@ -317,7 +316,7 @@ func (d *demo) watch(ctx context.Context) error {
 		d.mu.Lock()
 		d.notes = notes
 		d.mu.Unlock()
-		s := &screen{d: d, out: d.out, size: size, wire: d.wire, cloud: newView(demoNode), edge: newView(demoNode)}
+		s := &screen{d: d, out: d.out, size: size, link: d.link, cloud: newView(demoNode), edge: newView(demoNode)}
 		return s.run(ctx, d.in, notes)
 	}
 	changes, err := demoTree(d.hubMQTT).follow(ctx, demoNode)
@@ -335,7 +334,7 @@ func demoTree(address string) treeOptions {
 	return treeOptions{brokerFlags: brokerFlags{at: place{MQTT: "mqtt://" + address}}, forever: true}
 }
 
-// say tells a line: on the screen's foot while there is one.
+// say prints a line, at the foot of the screen while that is drawn.
 func (d *demo) say(text string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -345,7 +344,7 @@ func (d *demo) say(text string) error {
 	}
 	select {
 	case d.notes <- change{note: text}:
-	default: // nobody can read that fast
+	default: // more than can be read
 	}
 	return nil
 }
@@ -361,12 +360,17 @@ func (d *demo) ports() (hub, core string) {
 	return at(d.hubMQTT), at(d.coreMQTT)
 }
 
-// hints is what to type next.
+// hints are commands to try next.
 func (d *demo) hints() []string {
 	hub, core := d.ports()
+	asks := ""
+	if at, err := (&access{httpFlag: "server"}).resolve(); err != nil || at.Server != "http://"+d.hubHTTP {
+		asks = "  export EDGEBUS_SERVER=http://" + d.hubHTTP + "    # so that edgebus asks this hub\n"
+	}
 	return []string{
 		"",
 		"In another terminal:",
+		asks + "  edgebus get devices",
 		"  mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/#'",
 		"  mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/power -m ON",
 		"  mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/thermostat/desired/setpoint -m 23.5",
@@ -376,7 +380,7 @@ func (d *demo) hints() []string {
 	}
 }
 
-// commands are the hints that a screen has room for, to be copied.
+// commands are the hints for which a screen has room.
 func (d *demo) commands() []string {
 	hub, core := d.ports()
 	return []string{
@@ -387,8 +391,8 @@ func (d *demo) commands() []string {
 	}
 }
 
-// stop ends all programs, the last one first, and removes what they left, unless
-// something failed: then it is where to look for why.
+// stop ends all programs, the last one first, and removes their files, unless
+// something failed: then the logs are needed.
 func (d *demo) stop(failed error) error {
 	err := errors.Join(failed, d.group.stop())
 	switch {
@@ -401,24 +405,24 @@ func (d *demo) stop(failed error) error {
 	}
 }
 
-// screen is the demo on a terminal: the node's tree as the hub's broker has it and as the node's own has it, side by
-// side, and keys that change and break things.
+// screen is the demo on a terminal: the values in the hub's broker beside those in the node's, and keys that change
+// values, cut the link and kill the node.
 type screen struct {
 	d     *demo
 	out   io.Writer
 	size  func() (width, height int)
-	wire  *wire
+	link  *proxy
 	cloud *view
 	edge  *view
-	last  string // what was drawn
+	last  string // the last frame
 
 	cut           bool
-	changes, sent int // of what the edge owns: on the node while the link was cut, and told to the hub since it is back
+	changes, sent int // of topics that the edge owns: on the node while the link was cut, and at the hub since it is back
 	back          bool
 	level         int
 }
 
-// sided is a change on one of the two brokers, a key that was pressed, or neither: something that was said.
+// sided is a change at one of the two brokers, a key that was pressed, or a note.
 type sided struct {
 	change
 	side int
@@ -431,7 +435,7 @@ const (
 	ofNobody
 )
 
-// watchKeys reads keys from a terminal until it is closed. The terminal gives every key at once until restore is called.
+// watchKeys reads keys from a terminal until it is closed. Until restore is called the terminal is in raw mode.
 func watchKeys(ctx context.Context, in any, keys chan<- sided) (restore func()) {
 	file, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -459,7 +463,7 @@ func watchKeys(ctx context.Context, in any, keys chan<- sided) (restore func()) 
 	return func() { _ = term.Restore(int(file.Fd()), before) }
 }
 
-// run draws until ctx ends, somebody presses q, or a broker refuses us.
+// run draws until ctx ends, q is pressed, or a broker refuses the connection.
 func (s *screen) run(ctx context.Context, in any, notes <-chan change) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -499,14 +503,14 @@ func (s *screen) run(ctx context.Context, in any, notes <-chan change) error {
 			if c.err != nil {
 				return c.err
 			}
-			if c.key == 'q' || c.key == 3 { // ctrl-C is a key like any other now
+			if c.key == 'q' || c.key == 3 { // ctrl-C is no signal in raw mode
 				return nil
 			}
 			s.take(c, hands)
 			timer.Reset(redraw / 2)
 		case <-timer.C:
 			s.draw()
-			timer.Reset(tick) // the size may be another
+			timer.Reset(tick) // the size may have changed
 		}
 	}
 }
@@ -529,7 +533,7 @@ func pass(ctx context.Context, from <-chan change, side int, to chan<- sided) {
 	}
 }
 
-// edgeOwned says whether the edge owns a key of what is shown.
+// edgeOwned is whether the edge owns a topic.
 func edgeOwned(key string) bool {
 	return strings.HasPrefix(key, "devices/") && (strings.Contains(key, "/reported/") || strings.Contains(key, "/override/"))
 }
@@ -542,7 +546,7 @@ func (s *screen) take(c sided, hands map[string]*client.Client) {
 			s.sent++
 		}
 		s.cloud.apply(c.change)
-		s.back = s.back && !s.inStep() // from then on it is as always
+		s.back = s.back && !s.inStep() // later changes don't count
 	case ofEdge:
 		if counts && s.cut && s.edge.values[c.Key].Value != c.Value {
 			s.changes++
@@ -572,14 +576,14 @@ func (s *screen) take(c sided, hands map[string]*client.Client) {
 		} else {
 			s.back = true
 		}
-		s.wire.cut(s.cut)
+		s.link.cut(s.cut)
 	case 'k':
 		s.d.group.kill("edgecore")
 	}
 }
 
-// next is the next level of brightness, of 1 to 100, that isn't what the hub has: after each change, also the last one,
-// there is something to send, whatever was set before.
+// next is the next brightness, of 1 to 100, that differs from the hub's, so that each change, also the last one,
+// is one to be sent.
 func next(level int, has string) int {
 	if level = level%100 + 1; fmt.Sprint(level) == has {
 		level = level%100 + 1
@@ -612,7 +616,7 @@ func (s *screen) inStep() bool {
 	return s.edge.down == "" && s.cloud.down == "" && s.cloud.values["state"].Value == "online" && !slices.ContainsFunc(s.shownKeys(), s.differs)
 }
 
-// differs says whether the two have different values, and will not always: on the node an override is what is desired.
+// differs is whether the two have different values that will become equal; those of an overridden property may stay different.
 func (s *screen) differs(key string) bool {
 	return s.cloud.values[key].Value != s.edge.values[key].Value && !s.overridden(key)
 }
@@ -625,7 +629,7 @@ func (s *screen) overridden(key string) bool {
 func (s *screen) draw() {
 	width, height := s.size()
 	frame := s.frame(width, height)
-	if frame != s.last { // so that what is marked to be copied stays marked
+	if frame != s.last { // drawing clears the terminal's selection
 		fmt.Fprint(s.out, frame)
 		s.last = frame
 	}
@@ -695,7 +699,7 @@ func (s *screen) foot(width int) (foot []string) {
 	}
 	link := "cut the link"
 	if s.cut {
-		link = "mend the link"
+		link = "restore the link"
 	}
 	foot = []string{clip(told, width)}
 	if n := len(s.cloud.notes); n > 0 {
@@ -708,7 +712,7 @@ func (s *screen) foot(width int) (foot []string) {
 	return foot
 }
 
-// folded is a command line on lines that are no wider, which can be copied together.
+// folded breaks a command line into lines of at most width, which can be copied together.
 func folded(command string, width int) (lines []string) {
 	line := ""
 	for i, word := range strings.Split(command, " ") {
@@ -724,8 +728,8 @@ func folded(command string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// wire is the network between node and hub: a proxy that can be cut.
-type wire struct {
+// proxy is the network between node and hub, which can be cut.
+type proxy struct {
 	to string
 	l  net.Listener
 
@@ -734,12 +738,12 @@ type wire struct {
 	conns  map[net.Conn]bool
 }
 
-func newWire(to string) (*wire, error) {
+func newProxy(to string) (*proxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	w := &wire{to: to, l: l, conns: map[net.Conn]bool{}}
+	w := &proxy{to: to, l: l, conns: map[net.Conn]bool{}}
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -752,7 +756,7 @@ func newWire(to string) (*wire, error) {
 	return w, nil
 }
 
-func (w *wire) carry(a net.Conn) {
+func (w *proxy) carry(a net.Conn) {
 	defer a.Close()
 	b, err := net.DialTimeout("tcp", w.to, time.Second)
 	if err != nil {
@@ -779,8 +783,8 @@ func (w *wire) carry(a net.Conn) {
 	w.mu.Unlock()
 }
 
-// cut breaks all connections and lets none through, until it is mended.
-func (w *wire) cut(yes bool) {
+// cut closes all connections and lets no new ones through, until it is called with false.
+func (w *proxy) cut(yes bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.broken = yes
@@ -789,7 +793,7 @@ func (w *wire) cut(yes bool) {
 	}
 }
 
-// kill ends a program as a power cut does; it is started again.
+// kill kills a program, which is started again.
 func (g *processes) kill(name string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

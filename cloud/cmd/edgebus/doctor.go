@@ -34,14 +34,13 @@ func newDoctor() *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor [NODE]",
-		Short: "Say what is wrong with a node's link, and what to do",
-		Long: `Ask the hub, and the node's core if it can be reached from here, how the link
-between them, mappers and devices are; say in plain words what is well (✓), what to look at (!), and what
-is wrong (✗), each with advice. Without a NODE: what is worst of
-each node, the worst first.
+		Short: "Find out what is wrong with a node, and what to do",
+		Long: `Ask the hub, and the node's core if it can be reached from here, about the link between them, and about
+mappers and devices. Print what is right (✓), what should be looked at (!), and what is wrong (✗), with advice.
+Without a NODE: the worst finding of each node, the worst first.
 
-The exit code is 0 if nothing is wrong, 1 if something is, and 2 if that can't be told
-because the hub does not answer.`,
+The exit code is 0 if nothing is wrong, 1 if something is, and 2 if the hub does not answer, so
+that this is not known.`,
 		Example: "  edgebus doctor demo\n  edgebus doctor -o json | jq .links",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -62,17 +61,17 @@ because the hub does not answer.`,
 	o.flags(cmd, "hub", "server")
 	f := cmd.Flags()
 	f.StringVar(&o.core, "core", "http://127.0.0.1:10550", "the core's HTTP address; not asked if nothing answers there, unless it is given")
-	f.IntVar(&o.limit, "limit", 50, "without a NODE: list so many nodes")
+	f.IntVar(&o.limit, "limit", 50, "without a NODE: the number of nodes to list")
 	outputFlag(cmd, &o.output, "", "text", "json")
 	return cmd
 }
 
-// exitCode ends the program with a code, and without another word.
+// exitCode ends the program with a code; what is to be said was printed.
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// one looks at one node.
+// one prints the diagnosis of a node.
 func (o doctorOptions) one(ctx context.Context, node string, out io.Writer) error {
 	if !topics.ValidName(node) {
 		return fmt.Errorf("%q is no node's name", node)
@@ -81,7 +80,7 @@ func (o doctorOptions) one(ctx context.Context, node string, out io.Writer) erro
 	return errors.Join(o.print(out, d, d.text), d.exit())
 }
 
-// all lists all nodes, the worst first.
+// all prints one finding for each node, the worst first.
 func (o doctorOptions) all(ctx context.Context, out io.Writer) error {
 	var r resource.LinkReport
 	if err := o.hub(ctx, fmt.Sprintf("/links?limit=%d", o.limit), &r); err != nil {
@@ -111,14 +110,14 @@ func printJSON(out io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// facts are the answers to what a doctor asks.
+// facts are the answers that a diagnosis is made from.
 type facts struct {
 	node              string
 	hubAt, coreAt     string
 	hub, core         *resource.LinkReport
 	hubErr, coreErr   error
 	coreGiven         bool
-	hubTime, coreTime time.Time // ours, at their answers
+	hubTime, coreTime time.Time // of this host, when they answered
 	devices           []resource.Device
 	mqttAt            string
 	mqttErr           error
@@ -176,7 +175,7 @@ func (o doctorOptions) askCore(ctx context.Context) (*resource.LinkReport, error
 		return nil, err
 	}
 	if len(core.Links) != 1 || core.Program != "edgecore" {
-		return nil, errors.New("what answers there is no core")
+		return nil, errors.New("it is not a core")
 	}
 	return &core, nil
 }

@@ -99,7 +99,7 @@ in it that is named after the time. Restored files belong to whom DIRECTORY belo
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "move aside what is in DIRECTORY")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check the backup and say what would be done")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check the backup and print what would be done")
 	return cmd
 }
 
@@ -146,10 +146,10 @@ func findProgram(dir, name string) (string, error) {
 func newPasswd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "passwd",
-		Short: "Make the hash of a password, for auth.users",
-		Long: `Ask for a password, and print the hash of it that belongs into auth.users of hub.yaml or core.yaml
+		Short: "Make a password hash for auth.users",
+		Long: `Ask for a password, and print its hash, which goes into auth.users of hub.yaml or core.yaml
 as passwordHash. Without a terminal the password is the first line of standard input.
-Hashes of mosquitto_passwd are taken as well.`,
+Hashes of mosquitto_passwd can be used as well.`,
 		Example: "  edgebus passwd\n  pwgen 20 1 | tee ann.password | edgebus passwd",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -163,7 +163,7 @@ Hashes of mosquitto_passwd are taken as well.`,
 	}
 }
 
-// newPassword reads a password: from a terminal twice, and unseen.
+// newPassword reads a password: from a terminal twice, without echo.
 func newPassword(in io.Reader, prompts io.Writer) (secret []byte, err error) {
 	file, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -238,7 +238,7 @@ its test. It builds and its test passes as it is. docs/mappers.md says how to go
 		},
 	}
 	cmd.Flags().StringVar(&module, "module", "", "path of the Go module (default mapper-NAME)")
-	cmd.Flags().StringVar(&dir, "dir", "", "directory to write it to, which must not be there yet (default mapper-NAME)")
+	cmd.Flags().StringVar(&dir, "dir", "", "directory to write it to, which must not exist (default mapper-NAME)")
 	cmd.Flags().StringVar(&source, "edgebus", "", "directory of Edgebus' source to build it with, instead of a published version")
 	return cmd
 }
@@ -246,7 +246,7 @@ its test. It builds and its test passes as it is. docs/mappers.md says how to go
 // write makes the directory and the files in it.
 func (m newMapper) write(dir string, out io.Writer) error {
 	if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) {
-		return withCode(misused, "%s is there already: say another with --dir", dir)
+		return withCode(misused, "%s exists: choose another directory with --dir", dir)
 	} else if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func TestTrial20NewMapper(t *testing.T) {
 	}
 	require.ErrorContains(t, write("K_NX"), "no name of a mapper")
 	require.NoError(t, write("knx", "--dir", dir, "--edgebus", source))
-	require.ErrorContains(t, write("knx", "--dir", dir), "is there already")
+	require.ErrorContains(t, write("knx", "--dir", dir), "exists: choose another directory with --dir")
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	require.NoError(t, err)
 	require.Len(t, files, 3)

@@ -36,8 +36,8 @@ func newGet() *cobra.Command {
 		Use:   "get KIND [NAME…]",
 		Short: "Show objects",
 		Long: `Show objects of a kind: all of a namespace, those that -l selects, or some by name. Kinds have
-long and short names (devices, device, dev), and several may be given, with commas. Which
-there are, and what their tables show, the hub says: edgebus kinds lists them.
+long and short names (devices, device, dev), and several may be given, separated by commas. The hub
+decides which kinds exist, and what their tables show: edgebus kinds lists them.
 
 ` + exitCodes,
 		Example: `  edgebus get devices
@@ -50,7 +50,7 @@ there are, and what their tables show, the hub says: edgebus kinds lists them.
 		ValidArgsFunction: completeObjects(&o.hub, -1),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "then show every change, until ctrl-C")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "show every change after that, until ctrl-C")
 	o.register(cmd)
 	return cmd
 }
@@ -61,7 +61,7 @@ func newWatch() *cobra.Command {
 		Use:   "watch KIND [NAME]",
 		Short: "Show objects, and every change of them, until ctrl-C",
 		Long: `Show objects like edgebus get, and then each again whenever it changes, with the time and the values
-that changed. When the hub restarts meanwhile, it goes on where it was.`,
+that changed. If the hub restarts meanwhile, the watch continues without a gap.`,
 		Example:           "  edgebus watch devices\n  edgebus watch device lamp -o json | jq .status.state",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeObjects(&o.hub, 2),
@@ -90,7 +90,7 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	named := targets[0].name != ""
 	switch {
 	case named && (o.labels != "" || o.fields != "" || o.all):
-		return withCode(misused, "an object is meant by its name, or by -l, --field-selector and -A, not both")
+		return withCode(misused, "a name can't be combined with -l, --field-selector or -A")
 	case o.watch && len(targets) > 1:
 		return withCode(misused, "one kind can be watched at a time, or one object")
 	case o.watch:
@@ -116,7 +116,7 @@ type target struct {
 	namespace, name string
 }
 
-const usageTargets = "say of what kind, and which: KIND [NAME…], KIND/NAME… or KIND/NAMESPACE/NAME…, such as devices, or device lamp"
+const usageTargets = "a kind is needed, and perhaps names: KIND [NAME…], KIND/NAME… or KIND/NAMESPACE/NAME…, such as devices, or device lamp"
 
 // targets reads KIND [NAME…], KIND,KIND… or KIND/NAME….
 func (h *hub) targets(ctx context.Context, args []string) (all []target, err error) {
@@ -343,7 +343,7 @@ func newKinds() *cobra.Command {
 	return cmd
 }
 
-// leaves are an object's values by their paths, but for those that say when and in which version the others changed.
+// leaves are an object's values by their paths, without those that change with each other value, such as times and versions.
 func leaves(o client.Object) (map[string]string, error) {
 	tree, err := o.Tree()
 	if err != nil {
@@ -398,9 +398,9 @@ func addLeaves(all map[string]string, path string, v any) {
 	}
 }
 
-const mostChanges = 4 // of one object that are named
+const mostChanges = 4 // of one object that are printed
 
-// changed says which values differ, and how.
+// changed lists the values that differ.
 func changed(before, after map[string]string) string {
 	var all []string
 	paths := maps.Clone(before)
@@ -426,11 +426,11 @@ func changed(before, after map[string]string) string {
 	return strings.Join(all, ", ")
 }
 
-// history remembers objects as they were shown last.
+// history holds the values of objects as they were printed last.
 type history map[string]map[string]string
 
-// note is what stands behind a row of a watch: when it changed, and what. told is false for a change of nothing that is told.
-func (h history) note(kind string, o client.Object, now time.Time) (note string, told bool) {
+// note is the last column of a watch: when the object changed, and what. changes is false if nothing did that leaves has.
+func (h history) note(kind string, o client.Object, now time.Time) (note string, changes bool) {
 	key := o.Metadata.Namespace + "/" + o.Metadata.Name
 	at := now.Format(time.TimeOnly)
 	if kind == "DELETED" {
@@ -454,9 +454,8 @@ func newDescribe() *cobra.Command {
 	var h hub
 	cmd := &cobra.Command{
 		Use:   "describe KIND NAME…",
-		Short: "Show all about objects, for people to read",
-		Long: `Show what is wanted of an object and what is known of it: its twin, its conditions, and the events
-about it.
+		Short: "Show all about objects",
+		Long: `Show an object for people to read: its spec, status, twin and conditions, and the events about it.
 
 ` + exitCodes,
 		Example:           "  edgebus describe device lamp\n  edgebus describe node/n1 devicemodel/dimmable-lamp",
@@ -475,7 +474,7 @@ func (h *hub) describe(cmd *cobra.Command, args []string) error {
 	}
 	for i, t := range targets {
 		if t.name == "" {
-			return withCode(misused, "say which %s", t.kind.Singular)
+			return withCode(misused, "the name of a %s is missing", t.kind.Singular)
 		}
 		o, err := h.Object(cmd.Context(), t.kind, t.namespace, t.name)
 		if err != nil {
@@ -532,7 +531,7 @@ func (d description) object(k client.Kind, o client.Object) error {
 	return d.status(o)
 }
 
-// line is something that is said on one line.
+// line writes a field on one line.
 func (d description) line(name, value string) {
 	if value != "" {
 		fmt.Fprintf(d.out, "%-13s %s\n", name+":", printable(value, 200))
@@ -573,7 +572,7 @@ func pairs(m map[string]string) string {
 	return strings.Join(all, ", ")
 }
 
-// hidden says how much there is of what must not be seen.
+// hidden replaces secret values by their lengths.
 func hidden(v any) any {
 	secret, _ := v.(map[string]any)
 	out := map[string]any{}
@@ -585,7 +584,7 @@ func hidden(v any) any {
 
 func title(field string) string { return strings.ToUpper(field[:1]) + field[1:] }
 
-// section is a part of the object as YAML. Nothing in it may steer a terminal.
+// section writes a part of the object as YAML, without control characters.
 func (d description) section(name string, v any) error {
 	switch v := v.(type) {
 	case map[string]any:
@@ -610,7 +609,7 @@ func (d description) section(name string, v any) error {
 	return nil
 }
 
-// status has tables of what most kinds have alike.
+// status writes tables of the twin and the conditions.
 func (d description) status(o client.Object) error {
 	var s struct {
 		Status struct {
@@ -619,7 +618,7 @@ func (d description) status(o client.Object) error {
 		} `json:"status"`
 	}
 	if err := o.Into(&s); err != nil {
-		return nil // a kind whose status is of another form was shown as it is
+		return nil // a status of another form was written as YAML
 	}
 	if len(s.Status.Twin) > 0 {
 		if err := d.table("Twin", twinRows(s.Status.Twin, nil, d.now)); err != nil {
@@ -672,11 +671,11 @@ func (e event) at() time.Time {
 	return e.FirstTimestamp
 }
 
-// events shows what happened to an object, if the hub tells.
+// events writes the Events about an object, if the hub has any.
 func (d description) events(ctx context.Context, h *hub, o client.Object) error {
 	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: "v1", Kind: "Event"})
 	if err != nil {
-		return nil // this hub has none
+		return nil // it doesn't serve them
 	}
 	var all []event
 	which := client.ListOptions{

@@ -31,11 +31,11 @@ type hub struct {
 func (h *hub) flags(cmd *cobra.Command) {
 	h.access.flags(cmd, "server", "")
 	h.namespaceFlag(cmd)
-	cmd.Flags().DurationVar(&h.timeout, "timeout", 0, "give up after so long (default: as long as it takes, but no longer than 30s for each answer)")
+	cmd.Flags().DurationVar(&h.timeout, "timeout", 0, "end after this time (default: no limit, but 30s for each answer)")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if h.timeout < 0 {
-			return withCode(misused, "--timeout %s is less than nothing", h.timeout)
+			return withCode(misused, "--timeout is %s, and can't be negative", h.timeout)
 		}
 		if err := h.open(cmd); err != nil {
 			return err
@@ -51,21 +51,21 @@ func (h *hub) flags(cmd *cobra.Command) {
 	}
 }
 
-// inTime is what a command ends with: if there was no answer because time was up, that is what its code says.
+// inTime is the error that a command ends with: its code says so if there was no answer because the time was up.
 func inTime(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) || codeOf(err) != unreachable {
 		return err
 	}
 	if errors.As(err, new(exitCode)) {
-		return exitCode(late) // it was said why
+		return exitCode(late) // the reason was printed
 	}
 	return withCode(late, "%w", err)
 }
 
-// waitTime is how long --wait waits for each object if nobody says.
+// waitTime is how long --wait waits for each object without --timeout.
 const waitTime = 30 * time.Second
 
-const waitUsage = "give up after so long, with and without --wait (default: 30s for each answer, and with --wait for each object)"
+const waitUsage = "end after this time, with and without --wait (default: 30s for each answer, and with --wait for each object)"
 
 // open makes the client. Nothing is sent yet.
 func (h *hub) open(cmd *cobra.Command) error {
@@ -83,7 +83,7 @@ func (h *hub) open(cmd *cobra.Command) error {
 	}
 	o.Warn = func(text string) { warn(cmd.ErrOrStderr(), text) }
 	if h.timeout > 0 {
-		o.Timeout = math.MaxInt64 // the end of all is the end of each, and not by two clocks
+		o.Timeout = math.MaxInt64 // the context ends it
 	}
 	if h.Client, err = client.New(o); err != nil {
 		return withCode(misused, "%w", err)
@@ -108,7 +108,7 @@ func (p *place) api() (o client.Options, err error) {
 	return o, err
 }
 
-// unlessEnded is a watch's error, but for its end: somebody has seen enough, or it was for so long.
+// unlessEnded returns the error of a watch, but none if it was interrupted or its time was up.
 func unlessEnded(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil
@@ -116,10 +116,10 @@ func unlessEnded(err error) error {
 	return err
 }
 
-// warn shows what the hub warns of, as kubectl does.
+// warn prints a warning of the hub as kubectl does.
 func warn(w io.Writer, text string) { fmt.Fprintln(w, "Warning:", printable(text, 500)) }
 
-// in is the namespace that a path to a kind needs.
+// in is the namespace for requests about a kind; empty if the kind has none.
 func (h *hub) in(k client.Kind) string {
 	if k.Namespaced {
 		return h.namespace
@@ -127,21 +127,28 @@ func (h *hub) in(k client.Kind) string {
 	return ""
 }
 
-// label is how an object is called in what is printed: device/lamp.
+// object reads an object of one of the hub's own kinds.
+func (h *hub) object(ctx context.Context, kind, name string, into any) (k client.Kind, err error) {
+	if k, err = h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: kind}); err != nil {
+		return k, err
+	}
+	got, err := h.Object(ctx, k, h.in(k), name)
+	if err == nil {
+		err = got.Into(into)
+	}
+	return k, err
+}
+
+// label is an object's name in output: device/lamp.
 func label(k client.Kind, name string) string { return cmp.Or(k.Singular, k.Plural) + "/" + name }
 
 // offline finds out which of the nodes are offline, and since when. What the hub shows of their devices is from that time,
 // until it says after a while (30 s) that it is unknown. A node that may not be read is left out.
 func (h *hub) offline(ctx context.Context, nodes []string) map[string]time.Time {
 	since := map[string]time.Time{}
-	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode})
-	if err != nil {
-		return since
-	}
 	for _, name := range nodes {
 		var n resource.Node
-		got, err := h.Object(ctx, k, "", name)
-		if err != nil || got.Into(&n) != nil {
+		if _, err := h.object(ctx, resource.KindNode, name, &n); err != nil {
 			continue
 		}
 		if c, ok := condition(n.Status.Conditions, resource.ConditionReady); ok && c.Status == "False" {
@@ -174,10 +181,10 @@ func (h *hub) tellOffline(ctx context.Context, errs io.Writer, nodes []string) {
 
 type completer = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
-// completeTime is how long somebody who presses tab waits for a hub, if --timeout doesn't say.
+// completeTime is how long completion waits for the hub without --timeout.
 const completeTime = 2 * time.Second
 
-// mostNames bounds what is offered.
+// mostNames bounds the names that completion offers.
 const mostNames = 500
 
 func completeContexts(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -188,7 +195,7 @@ func completeContexts(_ *cobra.Command, args []string, _ string) ([]string, cobr
 	return k.contexts(), cobra.ShellCompDirectiveNoFileComp
 }
 
-// ask asks the hub for a shell; a hub that doesn't answer offers nothing.
+// ask asks the hub for completions. There are none if it doesn't answer.
 func (h *hub) ask(cmd *cobra.Command, f func(ctx context.Context) []string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(h.timeout, completeTime))
 	defer cancel()
@@ -262,22 +269,11 @@ func completeTwin(h *hub, suffix string) completer {
 func (h *hub) properties(ctx context.Context, device, suffix string) (names []string) {
 	var d resource.Device
 	var m resource.DeviceModel
-	for _, step := range []struct {
-		kind string
-		name func() string
-		into any
-	}{
-		{"devices", func() string { return device }, &d},
-		{"devicemodels", func() string { return d.Spec.DeviceModelRef.Name }, &m},
-	} {
-		k, err := h.Kind(ctx, step.kind)
-		if err != nil {
-			return nil
-		}
-		o, err := h.Object(ctx, k, h.in(k), step.name())
-		if err != nil || o.Into(step.into) != nil {
-			return nil
-		}
+	if _, err := h.object(ctx, resource.KindDevice, device, &d); err != nil {
+		return nil
+	}
+	if _, err := h.object(ctx, resource.KindDeviceModel, d.Spec.DeviceModelRef.Name, &m); err != nil {
+		return nil
 	}
 	for _, p := range m.Spec.Properties {
 		if suffix == "" || p.AccessMode == resource.ReadWrite {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +20,7 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run is the program, with its exit code.
+// run runs a command line, and returns its exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -29,7 +28,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	begun := false // from there on an error is not one of usage
+	begun := false // an error before it is one of the command line
 	root.PersistentPreRun = func(*cobra.Command, []string) { begun = true }
 	if text := unknownBelow(root, args); text != "" {
 		fmt.Fprintf(stderr, "edgebus: %s\n", text)
@@ -43,14 +42,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err == nil:
 		return 0
 	case !begun:
-		fmt.Fprintf(stderr, "edgebus: %s\n%s\n", misuse(cmd, err), cmp.Or(meantInstead(args), cmd.CommandPath()+" --help says more"))
+		advice := cmd.CommandPath() + " --help says more"
+		if len(args) > 0 && args[0] == "set" {
+			advice = "did you mean: edgebus twin " + printable(strings.Join(args, " "), 200)
+		}
+		fmt.Fprintf(stderr, "edgebus: %s\n%s\n", misuse(cmd, err), advice)
 		return misused
 	}
 	fmt.Fprintln(stderr, coloursOn(stderr).paint(red, "edgebus:"), err)
 	return codeOf(err)
 }
 
-// unknownBelow says that a command which only has others below it was given none of them.
+// unknownBelow returns an error text if a command that only has subcommands was given something else.
 func unknownBelow(root *cobra.Command, args []string) string {
 	cmd, rest, err := root.Find(args)
 	if err != nil || cmd == root || cmd.Runnable() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
@@ -65,7 +68,7 @@ func unknownBelow(root *cobra.Command, args []string) string {
 	return fmt.Sprintf("%s has no command %q; it has %s", cmd.CommandPath(), printable(rest[0], 100), strings.Join(known, ", "))
 }
 
-// misuse says what is wrong with a command line. Arguments that a command can't have are answered with those that it takes.
+// misuse says what is wrong with a command line. For arguments that a command doesn't take it shows those that it does.
 func misuse(cmd *cobra.Command, err error) string {
 	text := err.Error()
 	if strings.Contains(text, "arg(s)") || cmd.HasParent() && strings.HasPrefix(text, "unknown command") {
@@ -74,31 +77,20 @@ func misuse(cmd *cobra.Command, err error) string {
 	return text
 }
 
-// meantInstead is the command line that was probably meant.
-func meantInstead(args []string) string {
-	switch {
-	case len(args) == 0:
-		return ""
-	case args[0] == "set":
-		return "did you mean: edgebus twin " + printable(strings.Join(args, " "), 200)
-	}
-	return ""
-}
-
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "edgebus",
-		Short: "Talk to an Edgebus, look into it, or try one out",
-		Long: `edgebus talks to a hub: it shows, applies, watches and deletes objects, and gets and sets what
-devices do. Without a context (edgebus context --help) it is the hub of this machine.
+		Short: "Use, inspect and try out an Edgebus message bus",
+		Long: `edgebus is a client of a hub: it shows, applies, watches and deletes objects, shows and sets devices'
+values, and says what is wrong with a node. Without a context (edgebus context --help) it is the hub of this machine.
 
 ` + exitCodes + `
 On a terminal it writes in colour, unless NO_COLOR is set.`,
 		Example: `  edgebus demo                                  # all of it on this machine
-  edgebus get devices                           # what there is
-  edgebus apply -f lamp.yaml                    # make it so
-  edgebus twin set lamp power=ON --wait         # ask a device for a value
-  edgebus watch devices                         # see what changes
+  edgebus get devices                           # list devices
+  edgebus apply -f lamp.yaml                    # create or change objects
+  edgebus twin set lamp power=ON --wait         # set a desired value, and wait for the device
+  edgebus watch devices                         # show changes
   edgebus doctor n1                             # say what is wrong with a node`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -135,14 +127,14 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// Exit codes that scripts can trust. doctor and check say in their help what theirs are.
+// Exit codes, which are part of the interface. doctor and check have their own: see their help.
 const (
 	failed      = 1 // anything else
 	misused     = 2 // the command line can't be understood
 	notFound    = 3 // no such object, or kind
-	refused     = 4 // not valid, not allowed, or somebody else changed it first
+	refused     = 4 // not valid, not allowed, or changed by somebody else first
 	unreachable = 5 // no answer from the hub
-	late        = 6 // time was up before what was waited for
+	late        = 6 // the time was up first
 )
 
 const exitCodes = `Exit codes: 0 done; 1 failed; 2 the command line can't be understood; 3 not found;
@@ -170,7 +162,7 @@ func codeOf(err error) int {
 	if errors.As(err, &coded) {
 		return coded.code
 	}
-	if errors.As(err, new(*client.Refused)) { // by a broker
+	if errors.As(err, new(*client.Refused)) { // MQTT
 		return refused
 	}
 	switch resource.KindOf(err) {
@@ -185,13 +177,13 @@ func codeOf(err error) int {
 	return failed
 }
 
-// tally counts what became of many objects, and says it with one exit code.
+// tally counts failures, and makes one exit code of them.
 type tally struct {
 	failures int
 	code     int
 }
 
-// fail counts a failure. Failures of different kinds are just failures.
+// fail counts a failure. The code of failures of several kinds is failed.
 func (t *tally) fail(err error) {
 	code := codeOf(err)
 	if t.failures > 0 && t.code != code {
@@ -207,7 +199,7 @@ func (t *tally) err() error {
 	return exitCode(t.code)
 }
 
-// noUse is whether there is no use in going on with many objects, and says how many are left.
+// noUse is whether the command was interrupted; then it prints how many objects are left.
 func noUse(ctx context.Context, errs io.Writer, left int) bool {
 	if ctx.Err() != nil && left > 0 {
 		fmt.Fprintf(errs, "edgebus: not tried: %d more\n", left)

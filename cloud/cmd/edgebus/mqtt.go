@@ -65,7 +65,7 @@ func (p *place) mqtt(what string) (o client.Options, err error) {
 	return o, err
 }
 
-// during connects, does something while the connection stands, and leaves.
+// during connects, calls do while the connection is up, and disconnects.
 func (p *place) during(ctx context.Context, o client.Options, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -110,7 +110,7 @@ func newPub() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pub TOPIC VALUE|-",
 		Short: "Publish a message, as the context's user",
-		Long: `Publish a message by MQTT, with the identity of the context, and say why if it is refused.
+		Long: `Publish a message by MQTT, with the context's user, and print the reason if it is refused.
 A VALUE of - is read from standard input; an empty one clears a retained topic.
 
 ` + exitCodes,
@@ -140,8 +140,8 @@ A VALUE of - is read from standard input; an empty one clears a retained topic.
 		},
 	}
 	b.flags(cmd)
-	cmd.Flags().Uint8VarP(&m.QoS, "qos", "q", 1, "quality of service: 0, 1 or 2; with 0 nobody says whether it was refused")
-	cmd.Flags().BoolVarP(&m.Retain, "retain", "r", false, "have the broker keep it")
+	cmd.Flags().Uint8VarP(&m.QoS, "qos", "q", 1, "quality of service: 0, 1 or 2; with 0 a refusal is not reported")
+	cmd.Flags().BoolVarP(&m.Retain, "retain", "r", false, "retain the message")
 	return cmd
 }
 
@@ -152,7 +152,7 @@ func newSub() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sub FILTER…",
 		Short: "Show messages, as the context's user, until ctrl-C",
-		Long: `Subscribe by MQTT, with the identity of the context, and print each message: its topic and its
+		Long: `Subscribe by MQTT, with the context's user, and print each message: its topic and its
 value, or with -o json an object a line. + stands for one level of a topic, # for all that follow.
 
 ` + exitCodes,
@@ -179,7 +179,7 @@ value, or with -o json an object a line. + stands for one level of a topic, # fo
 	}
 	b.flags(cmd)
 	outputFlag(cmd, &output, "", "text", "json")
-	cmd.Flags().IntVar(&count, "count", 0, "end after so many messages (default: at ctrl-C)")
+	cmd.Flags().IntVar(&count, "count", 0, "end after this many messages (default: at ctrl-C)")
 	return cmd
 }
 
@@ -206,7 +206,7 @@ func (p *place) sub(cmd *cobra.Command, o client.Options, output string, count i
 	}
 	o.OnDisconnect = func(err error) {
 		if cmd.Context().Err() == nil && !errors.Is(err, client.ErrClosed) && !errors.As(err, new(*client.Refused)) {
-			warn(cmd.ErrOrStderr(), "the connection was lost, and is made again: "+err.Error())
+			warn(cmd.ErrOrStderr(), "the connection was lost, and is being restored: "+err.Error())
 		}
 	}
 	return unlessEnded(p.during(cmd.Context(), o, func(ctx context.Context, _ *client.Client) error {
@@ -219,7 +219,7 @@ func (p *place) sub(cmd *cobra.Command, o client.Options, output string, count i
 	}))
 }
 
-// printMessage prints a message on a line. Nothing in it may steer a terminal.
+// printMessage prints a message on a line, without control characters on a terminal.
 func printMessage(out io.Writer, m client.Message, output string, screen bool) error {
 	if output == "json" {
 		user := map[string]string{}
@@ -248,9 +248,9 @@ func newCall() *cobra.Command {
 	var mqtt string
 	cmd := &cobra.Command{
 		Use:   "call DEVICE COMMAND [PAYLOAD]",
-		Short: "Give a device a command, and print its answer",
-		Long: `Give a device a command, such as beep, and print its answer. A command is executed once at most,
-now or not at all, and is never stored. What a device can, its mapper says.
+		Short: "Send a device a command, and print its answer",
+		Long: `Send a device a command, such as beep, and print its answer. A command is executed once at most,
+now or not at all, and is never stored. The device's mapper decides which commands there are.
 
 ` + exitCodes,
 		Example:           "  edgebus call lamp beep\n  edgebus call lamp beep twice --timeout 5s",
@@ -274,22 +274,14 @@ now or not at all, and is never stored. What a device can, its mapper says.
 	return cmd
 }
 
-// call asks the hub where the device is, and gives it the command by MQTT.
+// call asks the hub for the device's node, and sends the command by MQTT.
 func (h *hub) call(ctx context.Context, broker access, device, command, payload string) (string, error) {
-	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice})
-	if err != nil {
-		return "", err
-	}
 	var d resource.Device
-	got, err := h.Object(ctx, k, h.namespace, device)
-	if err == nil {
-		err = got.Into(&d)
-	}
-	if err != nil {
+	if _, err := h.object(ctx, resource.KindDevice, device, &d); err != nil {
 		return "", err
 	}
 	if d.Spec.NodeName == "" {
-		return "", withCode(refused, "device %s is bound to no node (spec.nodeName): nobody can give it a command", device)
+		return "", withCode(refused, "device %s is bound to no node (spec.nodeName): it can't be sent a command", device)
 	}
 	address := topics.Address{Node: d.Spec.NodeName, Kind: topics.KindCommand, Device: device, Name: command}
 	if _, err := topics.Parse(address.String()); err != nil {
@@ -304,7 +296,7 @@ func (h *hub) call(ctx context.Context, broker access, device, command, payload 
 		return "", err
 	}
 	limit := cmp.Or(h.timeout, waitTime)
-	ctx, cancel := context.WithTimeout(ctx, limit+time.Second) // the broker answers before
+	ctx, cancel := context.WithTimeout(ctx, limit+time.Second) // the broker answers at the limit
 	defer cancel()
 	var answer client.Message
 	err = p.during(ctx, o, func(ctx context.Context, c *client.Client) (err error) {
@@ -334,10 +326,10 @@ func newSession() *cobra.Command {
 		Use:   "session",
 		Short: "List and end the sessions of MQTT clients",
 		Long: `List and end the sessions of MQTT clients, of the hub's broker or, with --server, of a node's own
-(http://127.0.0.1:10550 on the node). A session belongs to the user who made it: as long as it lasts nobody
-else can connect with its client identifier.
+(http://127.0.0.1:10550 on the node). A session belongs to the user who made it: as long as it lasts, no other
+user can connect with its client identifier.
 
-It is for operators of all nodes; on a node's own broker for those of the node.`,
+This needs an operator of all nodes; on a node's own broker an operator of the node.`,
 		Example: "  edgebus session list\n  edgebus session end reader-7\n  edgebus session list --server http://127.0.0.1:10550",
 	}
 	cmd.AddCommand(newSessionList(), newSessionEnd())
@@ -349,8 +341,8 @@ func newSessionList() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "list",
-		Short:   "List sessions, of clients that are connected or away",
-		Long:    "List sessions: whose each is, whether its client is connected, and what waits for it.\n\n" + exitCodes,
+		Short:   "List the sessions of connected and disconnected clients",
+		Long:    "List sessions: the user, whether the client is connected, and how much is queued for it.\n\n" + exitCodes,
 		Example: "  edgebus session list\n  edgebus session list -o json | jq '.sessions[] | select(.connected | not)'",
 		Args:    cobra.NoArgs,
 	}
@@ -380,9 +372,9 @@ func newSessionEnd() *cobra.Command {
 	var o hub
 	cmd := &cobra.Command{
 		Use:   "end CLIENT…",
-		Short: "End sessions, with their connections and what waits for them",
+		Short: "End sessions, their connections and their queues",
 		Long: `End the sessions of clients, by their identifiers. A client that is connected is disconnected (0x98), its will is
-published, and messages that wait for it are dropped. The client identifier is free then.
+published, and messages that are queued for it are dropped. The client identifier is free after that.
 
 ` + exitCodes,
 		Example: "  edgebus session end reader-7",

@@ -18,7 +18,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// grid aligns columns, and remembers how wide they were.
+// grid writes rows with aligned columns. Later rows are aligned with earlier ones.
 type grid struct{ widths []int }
 
 const gap = 3
@@ -53,20 +53,20 @@ func (g *grid) write(out io.Writer, rows [][]string) error {
 
 const widest = 100 // a cell, in characters
 
-// tablePrinter prints the hub's Tables.
+// tablePrinter prints the hub's Tables of one kind.
 type tablePrinter struct {
 	out        io.Writer
 	wide       bool
 	namespaces bool        // a column for them
-	kind       client.Kind // said before each name if named is set
+	kind       client.Kind // printed before each name if named is set
 	named      bool
 	grid       grid
 	columns    []client.Column
 	headed     bool
-	nodes      []string // of devices that were shown
+	nodes      []string // of devices that were printed
 }
 
-// print prints a Table. Only the first has a heading; note stands behind each row.
+// print prints a Table. Only the first has a heading; note is a further column.
 func (p *tablePrinter) print(t client.Table, note string) error {
 	if len(t.Columns) > 0 {
 		p.columns = t.Columns
@@ -132,7 +132,7 @@ func cell(v any) string {
 	}
 }
 
-// document is an object for people to read: without what the API keeps for itself.
+// document is an object without the fields that the API keeps for itself.
 func document(o client.Object) (map[string]any, error) {
 	tree, err := o.Tree()
 	if err != nil {
@@ -214,7 +214,7 @@ func plural(n int, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
-// colours are ANSI's, for terminals whose owner wants them; else nothing is coloured.
+// colours is whether output is coloured: on a terminal, without NO_COLOR.
 type colours bool
 
 func coloursOn(out io.Writer) colours {
@@ -237,7 +237,7 @@ func (on colours) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// word colours what stands for how something is.
+// word colours states.
 func (on colours) word(cell, text string) string {
 	switch cell {
 	case "online":
@@ -254,7 +254,7 @@ func (on colours) sign(m mark) string {
 	return on.paint(map[mark]string{fine: green, look: yellow, wrong: red}[m], m.sign())
 }
 
-// progress says on a terminal what is waited for, and for how long, until it is stopped; elsewhere nothing.
+// progress shows on a terminal what is waited for, and for how long, until stop is called; elsewhere nothing.
 func progress(errs io.Writer, limit time.Duration, what func() string) (stop func()) {
 	if _, screen := terminal(errs); !screen {
 		return func() {}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -30,17 +31,18 @@ const (
 	deathTime  = 30 * time.Second
 )
 
-// processes are the programs of a demo, each in a process group of its own, so
-// that ctrl-C reaches them through us only, and in order.
+// processes are the programs of a demo. Each has a process group of its own, so
+// that ctrl-C ends them through the demo only, in order.
 type processes struct {
 	logs   string
 	pause  time.Duration // before the first restart
-	onExit func(error)   // a program ends again and again, and is given up
-	say    func(string)  // a program has ended, or runs again
+	onExit func(error)   // called when a program has ended too often, and is not restarted
+	say    func(string)  // called when a program has ended, or runs again
 
-	mu       sync.Mutex
-	all      []*process
-	stopping chan struct{} // closed when no program is to be started any more
+	ctx    context.Context // done: no program is started any more
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	all    []*process
 }
 
 // process is a program, through all its restarts.
@@ -63,15 +65,14 @@ type exitError struct {
 func (e *exitError) Error() string {
 	text := fmt.Sprintf("%s ended unexpectedly (%s), %d times within %s", e.name, e.state, mostDeaths, deathTime)
 	if len(e.tail) > 0 {
-		text += "; its last words:\n  " + strings.Join(e.tail, "\n  ")
+		text += "; the end of its log:\n  " + strings.Join(e.tail, "\n  ")
 	}
 	return text
 }
 
 func newProcesses(logs string) *processes {
-	return &processes{
-		logs: logs, pause: firstPause, onExit: func(error) {}, say: func(string) {}, stopping: make(chan struct{}),
-	}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &processes{logs: logs, pause: firstPause, onExit: func(error) {}, say: func(string) {}, ctx: ctx, cancel: cancel}
 }
 
 // start runs a program in dir, and again whenever it ends by itself.
@@ -85,9 +86,8 @@ func (g *processes) start(name string, args []string, dir string) error {
 	return <-first
 }
 
-// tend keeps a program running. The kernel ends a child when the thread that
-// started it does; so that this means "when the demo dies", the thread is ours for
-// as long as the child may live.
+// tend keeps a program running. The kernel signals a child (Pdeathsig) when the thread
+// that started it ends, so the thread is locked for as long as the child may live.
 func (g *processes) tend(p *process, first chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -105,7 +105,7 @@ func (g *processes) tend(p *process, first chan<- error) {
 	var deaths []time.Time
 	for {
 		state := ended(p, err)
-		if g.isStopping() {
+		if g.ctx.Err() != nil {
 			return
 		}
 		now := time.Now()
@@ -117,7 +117,7 @@ func (g *processes) tend(p *process, first chan<- error) {
 		pause := g.pause << (len(deaths) - 1)
 		g.say(fmt.Sprintf("%s ended unexpectedly (%s), and is started again in %s", p.name, state, pause))
 		select {
-		case <-g.stopping:
+		case <-g.ctx.Done():
 			return
 		case <-time.After(pause):
 		}
@@ -127,8 +127,8 @@ func (g *processes) tend(p *process, first chan<- error) {
 	}
 }
 
-// ended waits for the end of what spawn started, and says what it was. What the
-// program left must not hold its ports and files.
+// ended waits for the end of what spawn started, and returns its exit state. Children that
+// it left are killed: they could hold its ports and files.
 func ended(p *process, err error) string {
 	if err != nil {
 		return err.Error()
@@ -138,19 +138,10 @@ func ended(p *process, err error) string {
 	return p.cmd.ProcessState.String()
 }
 
-func (g *processes) isStopping() bool {
-	select {
-	case <-g.stopping:
-		return true
-	default:
-		return false
-	}
-}
-
-// errStopping is why nothing is started any more.
+// errStopping is why a program is not started.
 var errStopping = errors.New("the demo is being stopped")
 
-// spawn runs a program once. Its output goes to a file, where it survives us.
+// spawn starts a program once. Its output goes to a file, which outlives the demo.
 func (g *processes) spawn(p *process) error {
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -162,9 +153,9 @@ func (g *processes) spawn(p *process) error {
 	cmd.Env = cleanEnvironment()
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = ownGroup()
-	g.mu.Lock() // so that stop sees either this one, or that there is none
+	g.mu.Lock() // stop sees this program, or this call sees that the demo stops
 	defer g.mu.Unlock()
-	if g.isStopping() {
+	if g.ctx.Err() != nil {
 		return errStopping
 	}
 	if err := cmd.Start(); err != nil {
@@ -174,23 +165,24 @@ func (g *processes) spawn(p *process) error {
 	return nil
 }
 
-// cleanEnvironment is ours without settings of the bus: the demo is always the same.
+// cleanEnvironment is the environment without Edgebus' settings: the demo is always the same.
 func cleanEnvironment() []string {
 	return slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "EDGEBUS_") })
 }
 
-// stop asks the programs to end, the last one first; who doesn't is killed. It
-// returns when none is left, children included.
+// stop asks the programs to end, the last one first, and kills those that don't. It
+// returns when all have ended, their children included.
 func (g *processes) stop() error {
 	g.mu.Lock()
-	close(g.stopping)
+	g.cancel()
 	all := slices.Clone(g.all)
 	g.mu.Unlock()
 	slices.Reverse(all)
-	deadline := time.After(stopTime)
+	deadline, cancel := context.WithTimeout(context.Background(), stopTime)
+	defer cancel()
 	for _, p := range all {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
-		select { // a mapper should still find its broker when it says goodbye
+		select { // a mapper disconnects from its broker while that still runs
 		case <-p.done:
 		case <-time.After(stagger):
 		}
@@ -199,8 +191,7 @@ func (g *processes) stop() error {
 	for _, p := range all {
 		select {
 		case <-p.done:
-		case <-deadline:
-			deadline = closedTime()
+		case <-deadline.Done():
 			stuck = append(stuck, p.name)
 			p.killGroup()
 		}
@@ -211,23 +202,17 @@ func (g *processes) stop() error {
 	return nil
 }
 
-func closedTime() <-chan time.Time {
-	c := make(chan time.Time)
-	close(c)
-	return c
-}
-
-// killGroup ends what is left of a process and its children, and waits for it.
+// killGroup kills what is left of a process and its children, and waits until they have ended.
 func (p *process) killGroup() {
 	group := -p.cmd.Process.Pid
 	for end := time.Now().Add(killTime); time.Now().Before(end); time.Sleep(pollTime) {
 		if err := syscall.Kill(group, syscall.SIGKILL); err != nil {
-			return // nobody is there any more
+			return // none is left
 		}
 	}
 }
 
-// tail is the end of a log.
+// tail is the last lines of a log.
 func tail(file string, lines int) []string {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"syscall"
 )
 
-// ownGroup puts a child into a process group of its own, and has it asked to stop
-// when the demo is gone, however it went.
+// ownGroup puts a child into a process group of its own. The kernel sends it SIGTERM
+// when the demo ends, even if that is killed.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
 
-// whoListens names the process that listens on an address, where we may know.
+// whoListens names the process that listens on an address, if this user may see it.
 func whoListens(address string) string {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {

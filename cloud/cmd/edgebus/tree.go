@@ -35,11 +35,11 @@ func newTree() *cobra.Command {
 	var o treeOptions
 	cmd := &cobra.Command{
 		Use:   "tree NODE",
-		Short: "Show a node's tree, live",
-		Long: `Show every topic of a node's tree with its value, version and age, as it changes.
+		Short: "Show a node's topics, live",
+		Long: `Show every topic of a node's tree with its value, version and age, and every change.
 
-It asks the hub of the context (edgebus context --help), by default the one of this
-machine. The node's own broker has the same topics: --server mqtt://127.0.0.1:2883.`,
+The topics are read from the hub's broker. The node's own broker has the same:
+--server mqtt://127.0.0.1:2883 on the node.`,
 		Example: "  edgebus tree demo\n  edgebus tree demo --once -o json | jq .topics",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,9 +51,9 @@ machine. The node's own broker has the same topics: --server mqtt://127.0.0.1:28
 	}
 	o.flags(cmd)
 	f := cmd.Flags()
-	f.BoolVar(&o.once, "once", false, "print the tree as it is, and end")
+	f.BoolVar(&o.once, "once", false, "print the tree once, and end")
 	outputFlag(cmd, &o.output, "json is the whole tree with --once, else one object for each change", "tree", "json")
-	f.DurationVar(&o.settle, "settle", 300*time.Millisecond, "with --once: the tree is whole when nothing came for this long")
+	f.DurationVar(&o.settle, "settle", 300*time.Millisecond, "with --once: the tree is complete when no topic has come for this long")
 	return cmd
 }
 
@@ -72,7 +72,7 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 	if o.output == "json" {
 		return eachChange(ctx, changes, func(c change) error {
 			if c.Key == "" {
-				return nil // a word about the connection is no topic
+				return nil // it is about the connection
 			}
 			return json.NewEncoder(out).Encode(c)
 		})
@@ -88,18 +88,18 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 	})
 }
 
-// How long a script waits: for the answer to CONNECT, and for the first topic, which
-// a broker sends at once after the subscription.
+// How long to wait for the answer to CONNECT, and for the first topic, which a broker sends at once
+// after the subscription.
 const (
 	connectTime = 3 * time.Second
 	firstTime   = 2 * time.Second
 )
 
 func (o treeOptions) unknown(node string) error {
-	return withCode(notFound, "nothing is known of a node %s at %s: edgebus get nodes lists those that there are", node, o.at.MQTT)
+	return withCode(notFound, "nothing is known of a node %s at %s: edgebus get nodes lists the nodes", node, o.at.MQTT)
 }
 
-// known passes changes on, and ends with an error when the broker is connected and has no topic of the node.
+// known passes changes on. It ends with an error if the broker has no topic of the node.
 func (o treeOptions) known(ctx context.Context, node string, changes <-chan change) <-chan change {
 	out := make(chan change)
 	go func() {
@@ -242,8 +242,7 @@ func (o treeOptions) connectTime() time.Duration {
 	return 0 // the client's own
 }
 
-// attempts is how often a connection is tried: a person who looks on can wait for
-// a broker to come back, a script can't.
+// attempts is how often a connection is tried: fewer times with --once, which is for scripts.
 func (o treeOptions) attempts() int {
 	switch {
 	case o.forever:
@@ -263,7 +262,7 @@ func explain(err error, server string) error {
 	return fmt.Errorf("no connection to %s: %w", server, err)
 }
 
-// terminal is whether out is one, and how to learn its size.
+// terminal is whether out is a terminal, and a function that returns its size.
 func terminal(out any) (size func() (width, height int), ok bool) {
 	file, isFile := out.(*os.File)
 	if !isFile || !term.IsTerminal(int(file.Fd())) {
@@ -278,18 +277,17 @@ func terminal(out any) (size func() (width, height int), ok bool) {
 	}, true
 }
 
-// change is one topic's new value, or without a key a word about the connection or
-// the programs.
+// change is a topic's new value, or, without a key, something about the connection or the demo's programs.
 type change struct {
 	Key string `json:"key"`
 	value
-	up   bool   // connected: every topic that is there follows
-	down string // not connected, and why
+	up   bool   // connected: all topics follow
+	down string // why there is no connection
 	note string
 	err  error
 }
 
-// value is what a topic holds. A topic that is gone holds nothing.
+// value is a topic's value; that of a cleared topic is empty.
 type value struct {
 	Value  string    `json:"value"`
 	Ver    uint64    `json:"ver,omitempty"`
@@ -298,8 +296,7 @@ type value struct {
 	seen   time.Time
 }
 
-// fromMessage reads a message of the tree; streams, commands and the link's own
-// traffic are none of its state.
+// fromMessage reads a message of the tree's state. Streams, commands and the link's own topics are not part of it.
 func fromMessage(m client.Message, now time.Time) (change, bool) {
 	address, err := topics.Parse(m.Topic)
 	if err != nil || !isState(address.Kind) {
@@ -339,7 +336,7 @@ func (c change) String() string {
 	return text
 }
 
-// view is a node's tree as it was told.
+// view is a node's tree as it was received.
 type view struct {
 	node   string
 	values map[string]value
@@ -354,7 +351,7 @@ func newView(node string) *view { return &view{node: node, values: map[string]va
 func (v *view) apply(c change) {
 	switch {
 	case c.up:
-		clear(v.values) // what was deleted meanwhile is not told
+		clear(v.values) // no message tells what was deleted meanwhile
 		v.down = ""
 	case c.down != "":
 		v.down = c.down
@@ -368,7 +365,7 @@ func (v *view) apply(c change) {
 	}
 }
 
-// document is the tree as JSON has it.
+// document is the tree for JSON.
 func (v *view) document() any {
 	return struct {
 		Node   string           `json:"node"`
@@ -434,7 +431,7 @@ func (b *branch) rows(indent string, all []row) []row {
 	return all
 }
 
-// text draws the tree. A width of 0 is that of a file: nothing is cut off.
+// text draws the tree. Lines are cut at width; 0: they are not.
 func (v *view) text(now time.Time, width int) string {
 	rows := v.rows()
 	labels, values := 0, 0
@@ -489,7 +486,7 @@ func age(d time.Duration) string {
 	}
 }
 
-// printable makes one short line of a value. Nothing in it may steer a terminal.
+// printable makes one line of a text, without control characters for a terminal and of bounded length.
 func printable(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -511,7 +508,7 @@ func pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
 }
 
-// redraw is how often a screen is drawn at most, and ages are at least.
+// A screen is drawn every redraw at most, and every tick at least, because ages change.
 const (
 	redraw = 200 * time.Millisecond
 	tick   = time.Second
@@ -546,7 +543,7 @@ func watchScreen(ctx context.Context, v *view, changes <-chan change, out io.Wri
 	}
 }
 
-// foot is the footer below what there is to say.
+// foot is the footer, below the last notes and the state of the connection.
 func (v *view) foot(footer []string) []string {
 	var said []string
 	for _, note := range v.notes {
@@ -561,7 +558,7 @@ func (v *view) foot(footer []string) []string {
 	return slices.Concat([]string{""}, said, footer)
 }
 
-// frame fits text and footer on a screen, and clears what is left of the last one.
+// frame fits text and footer on a screen, and clears the rest of the last frame.
 func frame(text string, footer []string, width, height int) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	room := max(1, height-len(footer)-1)

@@ -79,10 +79,7 @@ a line for each property that is named.
 
 // read reads the device.
 func (o *twinOptions) read(ctx context.Context, name string) (d resource.Device, err error) {
-	got, err := o.Object(ctx, o.device, o.namespace, name)
-	if err == nil {
-		err = got.Into(&d)
-	}
+	_, err = o.object(ctx, resource.KindDevice, name, &d)
 	return d, err
 }
 
