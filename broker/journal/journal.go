@@ -1,14 +1,3 @@
-// Package journal keeps numbered records on disk: what is put stays, until it is
-// put anew or deleted, through kill -9 and power loss. The records of all callers
-// share commits.
-//
-// It is a log in segments (package wal) with an index. A group of commits is one
-// frame, one write and one sync. What is live in the oldest segment is copied to the end of the
-// log when most of the log is dead, and the segment removed: disk space and
-// starting time are bounded by what is live.
-//
-// The package never looks into a record, never blocks who commits, and never
-// repairs what is damaged: it refuses to open it, and names the file.
 package journal
 
 import (
@@ -31,26 +20,24 @@ import (
 // ErrClosed is the outcome of commits that come after Close.
 var ErrClosed = errors.New("the journal is closed")
 
-// Change puts a record, or deletes it if Value is nil. Deleting what isn't there
-// is no mistake.
+// Change puts a record, or deletes it if Value is nil. Deleting a record that isn't there is no error.
 type Change struct {
 	ID    uint64
 	Value []byte
 }
 
-// Options are what a journal is made from. Only Dir is needed.
+// Options configure a journal. Only Dir is needed.
 type Options struct {
 	Dir     string
 	Name    string // of the journal, in messages; "the journal"
 	Keeps   string // what is lost without it, in messages; "the records"
 	Log     zerolog.Logger
 	Segment int           // bytes after which a segment is ended; 16 MiB
-	Lazy    time.Duration // how long changes wait that nobody waits for; 100 ms
-	// Committed is told of each group that was written, or could not be: how long it
-	// took, and how many commits were in it. It must not block, and may be nil.
+	Lazy    time.Duration // how long changes without a done may wait; 100 ms
+	// Committed is called for each group that was written, or could not be, with the number of its commits. It must not
+	// block; nil: nothing is called.
 	Committed func(took time.Duration, commits int, err error)
-	// ReadOnly opens what is there for Load, as somebody does who only looks: nothing is
-	// made, mended, locked or removed, and commits are refused.
+	// ReadOnly opens the journal for Load alone: no file is made, changed, locked or removed, and commits are refused.
 	ReadOnly bool
 }
 
@@ -62,22 +49,22 @@ type Journal struct {
 	mu      sync.Mutex
 	filling *group
 	writing int  // bytes of the group that is being written
-	due     bool // the lazy have waited for long enough
+	due     bool // changes without a done have waited for long enough
 	closing bool
 	wake    chan struct{}
 	lazy    *time.Timer
 	stopped chan struct{}
 
-	turn sync.Mutex // from taking a group to having told its outcome, so that outcomes are in order
+	turn sync.Mutex // held from taking a group until its outcome was given, so that outcomes are in order
 
-	// Written by whose turn it is; Load reads.
-	files    sync.Mutex
-	index    index
-	live     map[uint64]int64 // bytes of live operations, by segment
-	written  *group           // being written, or spare
-	sweep    *sweep
-	failing  bool
-	littered bool // the oldest segment isn't needed, and could not be removed
+	// Written by the holder of turn; Load reads.
+	files      sync.Mutex
+	index      index
+	live       map[uint64]int64 // bytes of live operations, by segment
+	written    *group           // being written, or spare
+	compaction *compaction
+	failing    bool
+	unremoved  bool // the oldest segment isn't needed, and could not be removed
 
 	damage atomic.Pointer[unreadable] // found by compaction; nil: none
 
@@ -130,8 +117,7 @@ func (j *Journal) Register(r prometheus.Registerer, store string) {
 	}, func() float64 { return float64(j.Stats().Compacted) })
 }
 
-// Damage says what is wrong with a file that is needed, as far as compaction has come across
-// it; nil: nothing. It stays until the journal is opened again, which it won't be.
+// Damage is the damage that was found in a file that is needed; nil: none. It stays: the journal can't be opened again.
 func (j *Journal) Damage() error {
 	if d := j.damage.Load(); d != nil {
 		return d.error
@@ -153,10 +139,10 @@ func (j *Journal) Stats() Stats {
 	}
 }
 
-// InPlace says whether a file of the journal was removed, moved or replaced since it was opened.
+// InPlace returns an error if a file of the journal was removed, moved or replaced since it was opened.
 func (j *Journal) InPlace() error { return j.log.InPlace() }
 
-// Snapshot is the journal as it is at one moment, with all commits whose outcome was told.
+// Snapshot is the journal as it is at one moment, with all commits whose outcome was given.
 // also is called at that moment, while nothing is committed; see [wal.Log.Snapshot].
 func (j *Journal) Snapshot(also func() error) (pieces []wal.Piece, release func(), err error) {
 	return j.log.Snapshot(also)
@@ -207,10 +193,9 @@ func open(opts Options, wrap func(*os.File) wal.File) (*Journal, error) {
 	return j, nil
 }
 
-// Commit makes the changes durable, all or none. It never blocks. done is called
-// once that is done, or can't be, never before Commit returns or on its goroutine,
-// and in the order of the commits. With done nil nobody waits: the changes go with the next group,
-// or after a while, and if that fails, with one after it.
+// Commit makes the changes durable, all or none. It never blocks. done is called with the outcome, not before Commit
+// returns and not on its goroutine, and in the order of the commits. Changes with a nil done are written with the next
+// group, or after Options.Lazy, and if that fails, with a later one.
 func (j *Journal) Commit(changes []Change, done func(error)) {
 	taken, urgent := j.enqueue(changes, done)
 	switch {
@@ -221,8 +206,8 @@ func (j *Journal) Commit(changes []Change, done func(error)) {
 	}
 }
 
-// enqueue lets the changes wait for the next group, unless the journal is closed. The
-// committer must be woken when they are the first in it that are urgent.
+// enqueue adds the changes to the next group, unless the journal is closed. If they are the first urgent ones in it, the
+// committer has to be woken.
 func (j *Journal) enqueue(changes []Change, done func(error)) (taken, urgent bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -243,7 +228,7 @@ func (j *Journal) enqueue(changes []Change, done func(error)) (taken, urgent boo
 	return true, urgent
 }
 
-const lazyBytes = 1 << 20 // what nobody waits for waits no longer than until it is this much
+const lazyBytes = 1 << 20 // of changes without a done; more are urgent
 
 func (j *Journal) lazyDue() {
 	j.mu.Lock()
@@ -259,7 +244,7 @@ func (j *Journal) wakeUp() {
 	}
 }
 
-// Close commits what waits, and closes the files.
+// Close commits all that is queued, and closes the files.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	again := j.closing
@@ -275,14 +260,13 @@ func (j *Journal) Close() error {
 	return j.log.Close()
 }
 
-// Sequence is where the numbers of a sequence begin: records that are numbered, and mostly
-// forgotten, in order. Of such a record no more than its place is in memory, 12 bytes. Any
-// other may have any smaller number.
+// Sequence is the first number of a sequence: records that are numbered, and mostly deleted, in order. The index needs 12
+// bytes for each. Other records have smaller numbers.
 const Sequence = 1 << 41
 
 const pageLen = 256
 
-// index says where each live record is.
+// index has the place of each live record.
 type index struct {
 	others map[uint64]place
 	pages  map[uint64]*page // of the sequence, by number
@@ -344,14 +328,13 @@ func (x *index) remove(id uint64) {
 	}
 }
 
-// run is the committer: it writes for those who don't wait, and shortens the log. It
-// ends when the journal closes and nothing waits.
+// run is the committer: it writes groups, and compacts the log. It ends when the journal is closed and nothing is queued.
 func (j *Journal) run() {
 	defer close(j.stopped)
 	for range j.wake {
 		for more := true; more; {
 			j.turn.Lock()
-			g, closing := j.gather(true)
+			g, closing := j.takeGroup(true)
 			if g != nil {
 				j.process(g)
 			}
@@ -364,30 +347,29 @@ func (j *Journal) run() {
 	}
 }
 
-// Sync makes the changes durable like Commit, and returns once they are, or can't be. The
-// caller writes them by itself, with what else waits: no other goroutine has to wake up
-// for it. It must not be called from a done.
+// Sync is Commit that returns the outcome. It writes the group itself, so that no other goroutine has to wake up. It must
+// not be called from a done.
 func (j *Journal) Sync(changes []Change) (err error) {
-	settled := false // by whoever's turn it is
-	taken, _ := j.enqueue(changes, func(outcome error) { err, settled = outcome, true })
+	written := false // by another holder of turn
+	taken, _ := j.enqueue(changes, func(outcome error) { err, written = outcome, true })
 	if !taken {
 		return ErrClosed
 	}
 	j.turn.Lock()
 	defer j.turn.Unlock()
-	if !settled {
-		g, _ := j.gather(false)
+	if !written {
+		g, _ := j.takeGroup(false)
 		j.process(g)
 	}
-	if j.sweep != nil || j.wasteful() {
+	if j.compaction != nil || j.wasteful() {
 		j.wakeUp()
 	}
 	return err
 }
 
-// gather takes all that waits, if any of it is urgent. Those whom the last group answered
-// are about to come back: giving way to them makes groups of all instead of two halves.
-func (j *Journal) gather(giveWay bool) (g *group, closing bool) {
+// takeGroup takes the queued commits, if any is urgent. The callers that the last group has answered are about to commit
+// again: giving way to them makes one group of all callers, not two of half of them.
+func (j *Journal) takeGroup(giveWay bool) (g *group, closing bool) {
 	for seen := -1; ; {
 		j.mu.Lock()
 		g = j.filling
@@ -408,9 +390,9 @@ func (j *Journal) gather(giveWay bool) (g *group, closing bool) {
 	}
 }
 
-const retry = time.Second // of what nobody waits for, after a failure
+const retry = time.Second // of changes without a done, after a failure
 
-// process makes a group durable and says so. It is called by whose turn it is.
+// process makes a group durable and gives the outcome. The caller holds turn.
 func (j *Journal) process(g *group) {
 	began := time.Now()
 	j.files.Lock()
@@ -439,7 +421,7 @@ func (j *Journal) process(g *group) {
 	}
 	j.mu.Lock()
 	if err != nil && !j.closing {
-		j.filling.again(g, &j.index)
+		j.filling.requeue(g, &j.index)
 		j.lazy.Reset(retry)
 	}
 	g.reset()
@@ -447,7 +429,7 @@ func (j *Journal) process(g *group) {
 	j.mu.Unlock()
 }
 
-// commit makes a group durable, and takes it into the index.
+// commit makes a group durable, and updates the index.
 func (j *Journal) commit(g *group) error {
 	if g.empty() {
 		return nil
@@ -462,7 +444,7 @@ func (j *Journal) commit(g *group) error {
 	return nil
 }
 
-// account keeps the index, and how much of each segment is live.
+// account updates the index, and how many bytes of each segment are live.
 func (j *Journal) account(id uint64, p place, put bool) {
 	if old, ok := j.index.get(id); ok {
 		j.live[uint64(old.segment)] -= int64(old.size)
@@ -478,43 +460,41 @@ func (j *Journal) account(id uint64, p place, put bool) {
 	j.stats.records.Store(int64(j.index.count))
 }
 
-// sweep is the copying of what is live in the oldest segment to the log's end, bit
-// by bit, between groups.
-type sweep struct {
+// compaction copies the live records of the oldest segment to the log's end, some of them between any two groups.
+type compaction struct {
 	segment *wal.Reader
 	body    []byte    // what is left of the frame that was read last
 	from    wal.Place // where body begins
 }
 
 const (
-	sweepBytes = 256 << 10 // looked at between two groups
-	slack      = 2         // dead segments that nobody minds
+	compactBytes  = 256 << 10 // read between two groups
+	spareSegments = 2         // of dead bytes, that are not worth compacting
 )
 
-// compact goes on with making the log shorter, if it is too long for what is live, and
-// says whether it did, and may have more to do. After a failure it waits for a commit to
-// succeed; what can't be read won't be read better, and then the log only grows.
+// compact continues compaction, if the log is too long for what is live. It reports whether there may be more to do. After
+// an error it waits for a commit to succeed; after damage it ends for good, and the log only grows.
 func (j *Journal) compact() bool {
-	if j.failing || j.damage.Load() != nil || j.sweep == nil && !j.wasteful() {
+	if j.failing || j.damage.Load() != nil || j.compaction == nil && !j.wasteful() {
 		return false
 	}
 	j.files.Lock()
 	defer j.files.Unlock()
-	err := j.sweepOn()
+	err := j.compactOldest()
 	if err == nil {
-		j.littered = false
+		j.unremoved = false
 		return true
 	}
-	j.endSweep() // from the beginning, with the next group
+	j.endCompaction() // from the beginning, with the next group
 	unread, unremoved := (*unreadable)(nil), (*unremovable)(nil)
 	switch {
 	case errors.As(err, &unread):
 		_ = j.unread(unread)
 	case errors.As(err, &unremoved):
-		if !j.littered {
+		if !j.unremoved {
 			j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": a file that isn't needed can't be removed; trying again later")
 		}
-		j.littered = true
+		j.unremoved = true
 	default:
 		j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": not compacted")
 		j.failing = true
@@ -522,31 +502,31 @@ func (j *Journal) compact() bool {
 	return false
 }
 
-// unreadable is a segment that can't be read, with records in it that are needed.
+// unreadable is the error for a segment that can't be read and has records that are needed.
 type unreadable struct{ error }
 
-// unremovable is a segment that is not needed, and is still there.
+// unremovable is the error for a segment that is not needed and can't be removed.
 type unremovable struct{ error }
 
-// passing says whether what can't be read now may be later.
-func passing(err error) bool {
+// temporary reports whether an error of reading may go away.
+func temporary(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
-func (j *Journal) endSweep() {
-	if j.sweep != nil {
-		j.sweep.segment.Close()
-		j.sweep = nil
+func (j *Journal) endCompaction() {
+	if j.compaction != nil {
+		j.compaction.segment.Close()
+		j.compaction = nil
 	}
 }
 
 func (j *Journal) wasteful() bool {
-	return j.log.Count() > 1 && j.log.Size() > 2*j.stats.live.Load()+slack*int64(j.opts.Segment)
+	return j.log.Count() > 1 && j.log.Size() > 2*j.stats.live.Load()+spareSegments*int64(j.opts.Segment)
 }
 
-func (j *Journal) sweepOn() error {
+func (j *Journal) compactOldest() error {
 	oldest, _ := j.log.Segments()
-	if j.sweep == nil {
+	if j.compaction == nil {
 		if base := j.log.Base(); oldest < base { // it could not be removed
 			return j.remove(base)
 		}
@@ -554,12 +534,12 @@ func (j *Journal) sweepOn() error {
 			return j.drop(newGroup(), oldest)
 		}
 		r, err := j.log.Read(oldest, nil)
-		if err != nil && !passing(err) {
+		if err != nil && !temporary(err) {
 			return &unreadable{err}
 		} else if err != nil {
 			return err
 		}
-		j.sweep = &sweep{segment: r}
+		j.compaction = &compaction{segment: r}
 	}
 	g := newGroup()
 	more, err := j.copyLive(g)
@@ -573,26 +553,25 @@ func (j *Journal) sweepOn() error {
 	return j.drop(g, oldest)
 }
 
-// copyLive puts the next few live records of the oldest segment into a group, and
-// says whether there are more.
+// copyLive puts the next few live records of the oldest segment into a group. It reports whether there are more.
 func (j *Journal) copyLive(g *group) (more bool, err error) {
-	sw := j.sweep
-	for looked := 0; looked < sweepBytes; {
-		if len(sw.body) == 0 {
-			if sw.body, sw.from, err = sw.segment.Next(); err != nil {
+	c := j.compaction
+	for looked := 0; looked < compactBytes; {
+		if len(c.body) == 0 {
+			if c.body, c.from, err = c.segment.Next(); err != nil {
 				return false, ignore(io.EOF, err)
 			}
-			sw.from.At += wal.HeadSize
+			c.from.At += wal.HeadSize
 			continue
 		}
-		op, err := nextOp(sw.body)
+		op, err := nextOp(c.body)
 		if err != nil {
-			return false, j.log.Damaged(sw.from, err)
+			return false, j.log.Damaged(c.from, err)
 		}
-		if op.kind == opPut && j.isLive(op.id, sw.from) {
+		if op.kind == opPut && j.isLive(op.id, c.from) {
 			g.add(Change{op.id, op.value})
 		}
-		sw.body, sw.from.At = sw.body[op.size:], sw.from.At+int64(op.size)
+		c.body, c.from.At = c.body[op.size:], c.from.At+int64(op.size)
 		looked += op.size
 	}
 	return true, nil
@@ -605,20 +584,19 @@ func ignore(what, err error) error {
 	return err
 }
 
-// isLive is whether the operation at a place is a record's last.
+// isLive reports whether the operation at a place is a record's last one.
 func (j *Journal) isLive(id uint64, at wal.Place) bool {
 	p, ok := j.index.get(id)
 	return ok && uint64(p.segment) == at.Segment && int64(p.at) == at.At
 }
 
-// drop makes the last copies durable, together with the word that the oldest segment
-// is not needed any more, and removes it.
+// drop commits the last copies together with the operation that retires the oldest segment, and removes that.
 func (j *Journal) drop(g *group, oldest uint64) error {
 	g.addBase(oldest + 1)
 	if err := j.commit(g); err != nil {
 		return err
 	}
-	j.endSweep()
+	j.endCompaction()
 	delete(j.live, oldest)
 	return j.remove(oldest + 1)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/edgebus/edgebus/broker/wal"
 )
 
-// scan finds out what is live, and where.
+// scan builds the index.
 func (j *Journal) scan() error {
 	var base uint64
 	err := j.log.Scan(0, func(at wal.Place, body []byte) error {
@@ -41,8 +41,8 @@ func (j *Journal) scan() error {
 	return j.log.Begin(base)
 }
 
-// Load goes through the live records; commits wait as long. A value is only valid
-// during the call. An error from each ends it, and names the file.
+// Load goes through the live records. Commits wait meanwhile. A value is valid during the call only. An error of each ends
+// it, and is returned with the file's name.
 func (j *Journal) Load(each func(id uint64, value []byte) error) error {
 	j.files.Lock()
 	defer j.files.Unlock()
@@ -67,8 +67,7 @@ func (j *Journal) Load(each func(id uint64, value []byte) error) error {
 // ErrDamaged is what [Journal.Read] returns of a record that can't be read any more.
 var ErrDamaged = errors.New("damaged")
 
-// Read hands over the values of live records, in the order of their numbers in ids. A value is
-// only valid during the call.
+// Read goes through the values of live records, in the order of ids. A value is valid during the call only.
 func (j *Journal) Read(ids []uint64, each func(i int, value []byte) error) error {
 	j.files.Lock()
 	defer j.files.Unlock()
@@ -82,7 +81,7 @@ func (j *Journal) Read(ids []uint64, each func(i int, value []byte) error) error
 			buf = make([]byte, max(p.size, 1<<10))
 		}
 		at := wal.Place{Segment: uint64(p.segment), At: int64(p.at)}
-		if err := j.log.ReadAt(buf[:p.size], at); passing(err) {
+		if err := j.log.ReadAt(buf[:p.size], at); temporary(err) {
 			return err
 		} else if err != nil {
 			return j.unread(err)
@@ -101,7 +100,7 @@ func (j *Journal) Read(ids []uint64, each func(i int, value []byte) error) error
 	return nil
 }
 
-// unread takes note of damage, and says so once.
+// unread keeps the first damage found, and logs it.
 func (j *Journal) unread(err error) error {
 	if j.damage.CompareAndSwap(nil, &unreadable{err}) {
 		j.opts.Log.Error().Err(err).Msg(j.opts.Name + ": a file that is needed can't be read: the log is not compacted any more")
@@ -147,7 +146,7 @@ const (
 	opBase   = 3
 )
 
-// operation is one of a frame's.
+// operation is an operation of a frame.
 type operation struct {
 	kind  byte
 	id    uint64 // record, or segment number
@@ -155,7 +154,7 @@ type operation struct {
 	size  int
 }
 
-// nextOp takes the first operation apart.
+// nextOp decodes the first operation.
 func nextOp(b []byte) (op operation, err error) {
 	op.kind = b[0]
 	at := 1
@@ -188,7 +187,7 @@ func nextOp(b []byte) (op operation, err error) {
 
 var errOperation = errors.New("an operation that can't be read")
 
-// group is what one write makes durable.
+// group is the commits that one write makes durable.
 type group struct {
 	buf    []byte // a frame, with its head still to be filled in
 	ops    []mark
@@ -196,13 +195,13 @@ type group struct {
 	urgent bool
 }
 
-// call is one commit's, with the end of its operations.
+// call is one commit, with the end of its operations.
 type call struct {
 	done func(error) // nil: nobody waits
 	ops  int
 }
 
-// mark says where an operation stands in a group.
+// mark is the place of an operation in a group.
 type mark struct {
 	id   uint64
 	at   uint32
@@ -237,10 +236,10 @@ func (g *group) add(c Change) {
 	g.ops = append(g.ops, mark{c.ID, uint32(at), uint32(len(g.buf) - at), c.Value != nil})
 }
 
-// again puts what nobody waits for, out of a group that failed, before what came
-// after it. Of each record the last state counts, and none of one that is not stored and is
-// to go: else all that comes and goes while the disk is full would wait for it to end.
-func (g *group) again(failed *group, stored *index) {
+// requeue puts the changes without a done of a failed group before those of this one. Of each record the last change is kept,
+// and none of a record that is not stored and is deleted: otherwise what comes and goes while the disk is full would pile
+// up.
+func (g *group) requeue(failed *group, stored *index) {
 	last := make(map[uint64]mark)
 	begin := 0
 	for _, c := range failed.calls {
@@ -280,7 +279,7 @@ func (g *group) again(failed *group, stored *index) {
 	*g = *front
 }
 
-// addBase says that segments before number are not needed any more.
+// addBase retires the segments before number.
 func (g *group) addBase(number uint64) {
 	g.buf = binary.AppendUvarint(append(g.buf, opBase), number)
 }

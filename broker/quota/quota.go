@@ -1,7 +1,3 @@
-// Package quota bounds what clients hold of something that there is a limited amount of:
-// connections, bytes of queued messages, and so on. It counts by key, which is a user, a node
-// or an address, so that nobody can use up what there is for the others, and names the setting
-// in the error (docs/adr/0037). It never holds what it counts.
 package quota
 
 import (
@@ -28,16 +24,14 @@ type Quota struct {
 	held     atomic.Int64
 }
 
-// New makes a quota with a limit of what each key may hold, and of what all may. what is what is
-// counted, in the plural, and holder what a key is one of: a user, an address. The empty key is
-// many clients, of which nothing more is known: it has no limit of its own.
+// New makes a quota with a limit for each key and one for all together. what is what is counted, in the plural; holder is
+// what a key names: a user, an address. The empty key stands for all clients without one, and has no limit of its own.
 func New(what, holder string, each, all Limit) *Quota {
 	return &Quota{what: what, holder: holder, each: each, all: all, accounts: make(map[string]*Account)}
 }
 
-// NewShared makes a quota of bytes that all share: no key, the empty one included, gets more
-// while it holds as much as is left for all others. One key alone gets half, two get a third
-// each, and somebody who holds less always finds room.
+// NewShared makes a quota that all keys share fairly: none, the empty one included, gets more while it holds as much as is
+// left for all others. A single key gets half, two get a third each, and there is always room for one that holds less.
 func NewShared(what, holder string, all Limit) *Quota {
 	q := New(what, holder, Limit{}, all)
 	q.fair = true
@@ -47,7 +41,7 @@ func NewShared(what, holder string, all Limit) *Quota {
 // Held is what all keys hold together.
 func (q *Quota) Held() int64 { return q.held.Load() }
 
-// Take counts n more for a key, or says why it can't have them.
+// Take counts n more for a key, or returns an error if a limit forbids that.
 func (q *Quota) Take(key string, n int64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -58,7 +52,7 @@ func (q *Quota) Take(key string, n int64) error {
 	return nil
 }
 
-// Check says why a key can't have n more.
+// Check returns an error if a key can't have n more.
 func (q *Quota) Check(key string, n int64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -113,12 +107,12 @@ func (q *Quota) forget(a *Account) {
 	}
 }
 
-// Account is what one key holds, for those who count often. A nil Account counts and bounds nothing.
+// Account is what one key holds. It is for frequent use: Add takes no lock. A nil Account counts and limits nothing.
 type Account struct {
 	q     *Quota
 	key   string
 	held  atomic.Int64
-	users int // that have it open; guarded by the quota's lock
+	users int // number of Opens without a Close; guarded by the quota's lock
 }
 
 // Open returns a key's account. It must be closed.
@@ -130,7 +124,7 @@ func (q *Quota) Open(key string) *Account {
 	return a
 }
 
-// Close lets go of an account, of which nothing is held any more through this Open.
+// Close ends an Open, through which nothing is held any more.
 func (a *Account) Close() {
 	if a == nil {
 		return
@@ -149,7 +143,7 @@ func (a *Account) Add(n int64) {
 	}
 }
 
-// Check says why the key can't have n more.
+// Check returns an error if the key can't have n more.
 func (a *Account) Check(n int64) error {
 	if a == nil {
 		return nil
@@ -157,14 +151,13 @@ func (a *Account) Check(n int64) error {
 	return a.q.Check(a.key, n)
 }
 
-// Room says whether one of the key's several holders, such as one session of a user's, may hold
-// n more of a shared quota. What is left for the key is shared in the same way: none of its
-// holders gets more while it holds as much as is then left for the others.
+// Room reports whether one of several holders of the key (a session of a user) may hold n more of a shared quota. They share
+// what is left for the key in the same way: none gets more while it holds as much as is left for the others.
 func (a *Account) Room(holds, n int64) bool {
 	if a == nil || a.q.all.Most == 0 {
 		return true
 	}
 	left := a.q.all.Most - a.q.held.Load()
-	own := left - a.held.Load() // the key has its part when nothing is left of this
+	own := left - a.held.Load() // the key's share is used up at 0
 	return n <= left && own > 0 && (holds == 0 || 2*holds < own)
 }

@@ -1,9 +1,3 @@
-// Package wal is a log on disk, in segments: a frame that was appended stays, through
-// kill -9 and power loss, until its owner retires the segment that it is in. A frame
-// that a crash has torn belongs to nobody who was told anything, and is dropped.
-//
-// The package never looks into a frame, never decides by itself that a segment isn't
-// needed, and never repairs what is damaged: it refuses to open it, and names the file.
 package wal
 
 import (
@@ -20,21 +14,20 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
-// Options are what a log is made from. Dir is needed.
+// Options configure a log. Dir is needed.
 type Options struct {
 	Dir     string
 	Name    string // of the log, in messages
 	Keeps   string // what is lost without it, in messages
 	Segment int    // bytes after which a segment is ended
 	Log     zerolog.Logger
-	// ReadOnly opens what is there for reading, as somebody does who only looks: nothing is
-	// made, mended, locked or removed, and frames are refused.
+	// ReadOnly opens the log for reading alone: no file is made, changed, locked or removed, and frames are refused.
 	ReadOnly bool
-	// Wrap stands between the log and its files in tests.
+	// Wrap replaces the log's files in tests.
 	Wrap func(*os.File) File
 }
 
-// File is what a segment that is written to can do.
+// File is what a log needs of the segment that it writes to.
 type File interface {
 	WriteAt(b []byte, at int64) (int, error)
 	Sync() error
@@ -42,7 +35,7 @@ type File interface {
 	Close() error
 }
 
-// Place is where a frame stands.
+// Place is the position of a frame.
 type Place struct {
 	Segment uint64
 	At      int64 // bytes from the file's beginning
@@ -55,11 +48,11 @@ type Log struct {
 	lock *os.File
 	used bool // the directory was, before it was opened
 
-	writing sync.Mutex // held while a frame is written, or a segment begun
-	file    File
-	suspect bool         // the file may have more in it than was appended
-	crowded bool         // no new segment could be begun
-	inUse   datadir.Kept // the file
+	writing   sync.Mutex // held while a frame is written, or a segment begun
+	file      File
+	suspect   bool         // the file may have more in it than was appended
+	unrotated bool         // no new segment could be made
+	inUse     datadir.Kept // the file
 
 	mu       sync.Mutex
 	segments []segment // oldest first; the last is written to
@@ -79,8 +72,7 @@ type segment struct {
 
 var errReadOnly = errors.New("it is open for reading only")
 
-// Open finds out what there is in a directory, which it makes if need be, and keeps
-// other processes out.
+// Open opens a directory, which it makes if need be, and locks it against other processes.
 func Open(o Options) (*Log, error) {
 	if o.Wrap == nil {
 		o.Wrap = func(f *os.File) File { return Synced{f} }
@@ -131,8 +123,8 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-// Append makes a frame durable, and says where it stands. Its body is behind HeadSize
-// bytes, which are filled in here. If it fails, nothing of the frame is there.
+// Append makes a frame durable, and returns its place. The frame's body begins after HeadSize bytes, which are filled in
+// here. After an error nothing of the frame is in the log.
 func (l *Log) Append(frame []byte) (at Place, err error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -169,8 +161,7 @@ func (l *Log) Append(frame []byte) (at Place, err error) {
 	return at, nil
 }
 
-// mend takes off the file what a failed write has left: nobody was promised it, and
-// it must not come back.
+// mend removes from the file what a failed write has left: it was not confirmed, and must not come back.
 func (l *Log) mend() error {
 	if !l.suspect {
 		return nil
@@ -186,17 +177,16 @@ func (l *Log) mend() error {
 	return nil
 }
 
-// rotate begins another segment when this one is long enough. When it can't, the
-// frame stands, and this segment is used for longer.
+// rotate begins another segment if this one is long enough. If that fails this segment is used for longer.
 func (l *Log) rotate() {
 	if l.end().At < int64(l.opts.Segment) {
 		return
 	}
 	err := l.begin(l.end().Segment + 1)
-	if err != nil && !l.crowded {
+	if err != nil && !l.unrotated {
 		l.opts.Log.Warn().Err(err).Msg(l.opts.Name + ": no new segment")
 	}
-	l.crowded = err != nil
+	l.unrotated = err != nil
 }
 
 // Cut begins another segment, unless the last one is empty.
@@ -212,8 +202,8 @@ func (l *Log) Cut() error {
 	return l.begin(l.end().Segment + 1)
 }
 
-// begin makes a segment, and writes to it from then on. It gets its name when its
-// header is on disk: a segment without one is damaged.
+// begin makes a segment, to which the log writes from then on. The file gets its name when its header is on disk: a segment
+// without one is damaged.
 func (l *Log) begin(number uint64) error {
 	path := l.Path(number)
 	f, err := os.OpenFile(path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -250,8 +240,7 @@ func (l *Log) begin(number uint64) error {
 	return nil
 }
 
-// follow marks the segment that is written to as one that another follows, which is there. Without the mark, one that
-// is missing is not missed.
+// follow marks the segment that is written to as followed by another, which exists: so it is known if that is missing.
 func (l *Log) follow() {
 	at := l.end()
 	head := followMark(at)
@@ -285,8 +274,7 @@ func (l *Log) end() Place {
 	return Place{s.number, s.size}
 }
 
-// Retire says that segments before number are not needed any more, and removes them.
-// The owner has made durable elsewhere that this is so.
+// Retire removes the segments before number, which are not needed any more. The owner has stored that.
 func (l *Log) Retire(number uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -316,7 +304,7 @@ func (l *Log) Segments() (oldest, newest uint64) {
 	return l.segments[0].number, l.segments[len(l.segments)-1].number
 }
 
-// Base is the oldest segment that is needed, as far as the log was told.
+// Base is the oldest segment that is needed, as of the last Retire.
 func (l *Log) Base() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -334,7 +322,7 @@ func (l *Log) Path(number uint64) string {
 	return filepath.Join(l.opts.Dir, fmt.Sprintf("%012d.log", number))
 }
 
-// InPlace says whether a segment that is needed was removed, moved or replaced since it was opened.
+// InPlace returns an error if a segment that is needed was removed, moved or replaced since it was opened.
 func (l *Log) InPlace() error {
 	l.writing.Lock()
 	inUse := l.inUse
@@ -397,9 +385,8 @@ func (p Piece) Copy(w io.Writer) error {
 	return nil
 }
 
-// Snapshot is the log as it is at one moment: all that was appended, and nothing of a
-// frame that is being written. also is called at that moment: nothing is appended until
-// it returns. Segments stay where they are until release is called, although they may be retired.
+// Snapshot is the log as it is at one moment: all that was appended, and nothing of a frame that is being written. also is
+// called at that moment: nothing is appended until it returns. Retired segments are not removed before release is called.
 func (l *Log) Snapshot(also func() error) (pieces []Piece, release func(), err error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -417,7 +404,7 @@ func (l *Log) Snapshot(also func() error) (pieces []Piece, release func(), err e
 	return pieces, l.unpin, nil
 }
 
-// unpin ends a snapshot. What can't be removed is removed at the next start.
+// unpin ends a snapshot. A segment that can't be removed is removed at the next start.
 func (l *Log) unpin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
