@@ -407,3 +407,30 @@ func TestClosingAStuckWriterIsBounded(t *testing.T) {
 	<-w.Done()
 	<-conn.closed
 }
+
+// What a message costs between the router and the buffer for the socket, and back with its acknowledgement.
+func BenchmarkSession(b *testing.B) {
+	const messages = 50
+	for qos := range byte(2) {
+		b.Run("qos"+strconv.Itoa(int(qos)), func(b *testing.B) {
+			s := New(limits, time.Now, &Counters{})
+			w := attached(s, ConnParams{Version: 5})
+			m := message("v1/nodes/n/devices/d/reported/p", "0123456789012345678901234567890123456789", qos)
+			var packets []byte
+			id := uint16(0)
+			b.ReportAllocs()
+			for b.Loop() {
+				for range messages {
+					s.Enqueue(m, Delivery{QoS: qos})
+				}
+				packets = s.drain(w, packets[:0], 1<<20)
+				for range messages * int(qos) {
+					if id++; id == 0 {
+						id++
+					}
+					s.Puback(id, nil)
+				}
+			}
+		})
+	}
+}
