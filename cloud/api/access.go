@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -19,23 +20,23 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// access is what a user may do here. The zero value may do nothing.
+// access is what a user may do. The zero value may do nothing.
 type access struct {
 	id         broker.Identity
 	user, role string
-	account    string    // the name, if the user has one: nobody else is called so
-	expires    time.Time // when the certificate does that the user signed in with, if it was one
-	all        bool      // an operator of all nodes may do everything that is not a controller's
-	controls   bool      // a controller writes status and owner, and makes what is made by controllers
-	reads      bool      // what belongs to the user's nodes
-	shared     bool      // reads also what belongs to no node, but for Secrets and the like
-	writes     bool      // what belongs to the user's nodes
-	nodes      []string  // globs
+	account    string    // the name of a user who has signed in; nobody else has it
+	expires    time.Time // of the certificate that the user signed in with, if any
+	all        bool      // has all nodes: may do everything that only controllers don't have to themselves
+	controls   bool      // is a controller
+	reads      bool      // may read what belongs to the user's nodes
+	shared     bool      // may read what belongs to no node, except Secrets and the like
+	writes     bool      // may write what belongs to the user's nodes
+	nodes      []string  // patterns of their names
 	given      func(node string) bool
-	rule       string // why no more is allowed, and which setting says so
+	rule       string // why nothing else is allowed, and the setting that says so
 }
 
-// accessOf derives it from the same roles and nodes that hold over MQTT.
+// accessOf is the access of an identity, by the roles and nodes that hold over MQTT as well.
 func accessOf(id broker.Identity) access {
 	a := access{id: id, user: id.User, account: id.User, nodes: id.Nodes, given: id.Given, expires: id.CertExpires}
 	if a.user == "" {
@@ -66,70 +67,64 @@ func accessOf(id broker.Identity) access {
 	return a
 }
 
-// has says whether a node is one of the user's.
+// has reports whether a node is one of the user's.
 func (a access) has(node string) bool { return a.all || a.given != nil && a.given(node) }
 
-var (
-	readVerbs   = []string{"get", "list", "watch"}
-	makingVerbs = []string{"create", "update", "patch"}
-)
-
-// may says whether the user may do that with objects of a kind at all; with which of them is asked
-// of each: see sees.
+// may reports whether the user may do that with any object of a kind; has, of the server, reports with which.
 func (a access) may(verb string, k *Kind) bool {
 	switch {
-	case k.Made != "" && !a.controls && slices.Contains(makingVerbs, verb):
+	case k.WrittenBy != "" && !a.controls && slices.Contains(writeVerbs, verb):
 		return false
-	case k.Sealed || k.Credentials:
+	case k.Sealed || k.HasCredentials:
 		return a.all && (a.account != "" || a.controls)
 	case a.all:
 		return true
 	case slices.Contains(readVerbs, verb):
 		return a.reads && k.Node != nil || a.shared
 	case k.Name == resource.KindEvent:
-		return false // they are the hub's
+		return false // only the hub writes Events
 	}
 	return a.writes && k.Node != nil
 }
 
-// mayOn is may of a whole object, or of its status.
+// mayOn is may for an object or its status.
 func (a access) mayOn(verb string, k *Kind, subresource, name string) bool {
-	if subresource == "status" && k.Reports != "" && !a.controls && slices.Contains(makingVerbs, verb) {
+	if subresource == "status" && k.StatusWrittenBy != "" && !a.controls && slices.Contains(writeVerbs, verb) {
 		return a.mayReport(verb, k, subresource, name)
 	}
 	return a.may(verb, k) || a.mayReport(verb, k, subresource, name)
 }
 
-// mayReport says whether the user is the node that an object is about, and writes no more than its status.
+// mayReport reports whether the user is the node that an object is about, and writes only its status.
 func (a access) mayReport(verb string, k *Kind, subresource, name string) bool {
-	return a.role == "node" && k.record() == resource.KindNode && subresource == "status" && (verb == "update" || verb == "patch") && a.has(name)
+	return a.role == "node" && k.storeKind() == resource.KindNode && subresource == "status" && (verb == "update" || verb == "patch") && a.has(name)
 }
 
-// sees says whether an object concerns the user.
-func (s *server) sees(ctx context.Context, a access, k *Kind, o *object) bool {
+// hasObject reports whether an object belongs to the user.
+func (s *server) hasObject(ctx context.Context, a access, k *Kind, o *object) bool {
 	if a.all || k.Node == nil {
-		return true // may has decided
+		return true // see may
 	}
-	typed, err := k.before(o) // which a write needs as well
-	return err == nil && s.ofTheirs(ctx, a, k, typed)
+	typed, err := k.oldValue(o) // which a write needs as well
+	return err == nil && s.has(ctx, a, k, typed)
 }
 
-// seesStored is the same of an object as the store has it, which is decoded no further than it must.
-func (s *server) seesStored(ctx context.Context, a access, k *Kind, o store.Object) bool {
-	if a.all || k.Node == nil {
-		return true
-	}
-	typed, err := s.look(k, o)
-	return err == nil && s.ofTheirs(ctx, a, k, typed)
-}
-
-// ofTheirs says whether an object belongs to one of the user's nodes, or to none that the kind knows.
-func (s *server) ofTheirs(ctx context.Context, a access, k *Kind, typed any) bool {
+// hasStored reports whether a stored object belongs to the user.
+func (s *server) hasStored(ctx context.Context, a access, k *Kind, o store.Object) bool {
 	if a.all || k.Node == nil {
 		return true
 	}
-	node, one := k.Node(ctx, s.Reader, typed)
-	return one && a.has(node) || !one && a.shared
+	typed, err := s.decodeForTable(k, o)
+	return err == nil && s.has(ctx, a, k, typed)
+}
+
+// has reports whether an object belongs to one of the user's nodes, or to no node.
+func (s *server) has(ctx context.Context, a access, k *Kind, typed any) bool {
+	if a.all || k.Node == nil {
+		return true
+	}
+	node, ok := k.Node(ctx, s.Reader, typed)
+	return ok && a.has(node) || !ok && a.shared
 }
 
 type accessKey struct{}
@@ -139,13 +134,13 @@ func accessIn(ctx context.Context) access {
 	return a
 }
 
-// public are the paths that tell nothing about anybody.
-var public = []string{"/healthz", "/livez", "/readyz", "/version"}
+// publicPaths are served to everybody: they say nothing about anybody.
+var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version"}
 
-// admit finds out who asks.
-func (s *server) admit(next http.Handler) http.Handler {
+// authenticate identifies the user of each request.
+func (s *server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if slices.Contains(public, r.URL.Path) {
+		if slices.Contains(publicPaths, r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -157,17 +152,17 @@ func (s *server) admit(next http.Handler) http.Handler {
 			status := statusOf(err)
 			if status.Code == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", `Basic realm="edgebus", charset="UTF-8"`)
-				w.Header().Set("Connection", "close") // who isn't let in holds no connection
+				w.Header().Set("Connection", "close") // an unauthenticated client holds no connection
 			}
-			writeJSON(w, status.Code, status)
+			writeJSON(w, int(status.Code), status)
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accessKey{}, accessOf(id))))
 	})
 }
 
-// mayRead says whether the user may get a path that is no object's: how the hub is, is for people, how a
-// link is for the node as well, and what there is (discovery) for everybody who is signed in.
+// mayRead reports whether the user may read a path that is no object's: metrics and all links are for people, a link is
+// for its node as well, and discovery is for everybody who is signed in.
 func (a access) mayRead(path string) bool {
 	node, one := strings.CutPrefix(path, "/links/")
 	switch {
@@ -179,19 +174,19 @@ func (a access) mayRead(path string) bool {
 	return true
 }
 
-// overview lets those pass who may see how the hub is.
-func overview(next http.Handler) http.Handler {
+// authorizePath serves a path to users who may read it.
+func authorizePath(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a := accessIn(r.Context()); !a.mayRead(r.URL.Path) {
 			st := statusOf(refuse(http.StatusForbidden, "Forbidden", "User %q cannot %s path %q: %s", a.user, strings.ToLower(r.Method), r.URL.Path, a.rule))
-			writeJSON(w, st.Code, st)
+			writeJSON(w, int(st.Code), st)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// verb is what a request wants to do, in Kubernetes' words.
+// verb is what a request does, in Kubernetes' words.
 func (r *request) verb() string {
 	collection := r.key.Name == ""
 	switch r.Method {
@@ -216,38 +211,24 @@ func (r *request) verb() string {
 	return "update"
 }
 
-// allowed refuses what the user may do with no object of the kind.
-func (r *request) allowed() error {
+// authorize refuses what the user may do with no object of the kind.
+func (r *request) authorize() error {
 	a := accessIn(r.Context())
 	if a.mayOn(r.verb(), r.kind, r.subresource, r.key.Name) {
 		return nil
 	}
-	k, making := r.kind, slices.Contains(makingVerbs, r.verb())
+	k, writes := r.kind, slices.Contains(writeVerbs, r.verb())
 	switch {
-	case !making || !a.writes:
-	case r.subresource == "status" && k.Reports != "":
-		a.rule = fmt.Sprintf("the status of %s is written by %s", k.qualified(), k.Reports)
-	case k.Made != "":
-		a.rule = fmt.Sprintf("%s are made and changed by %s; users read and delete them", k.qualified(), k.Made)
+	case !writes || !a.writes:
+	case r.subresource == "status" && k.StatusWrittenBy != "":
+		a.rule = fmt.Sprintf("the status of %s is written by %s", k.qualified(), k.StatusWrittenBy)
+	case k.WrittenBy != "":
+		a.rule = fmt.Sprintf("%s are made and changed by %s; users read and delete them", k.qualified(), k.WrittenBy)
 	}
 	return r.forbidden(a, r.key.Name)
 }
 
-// warnStranger is for a person whose certificate has a name that nobody listed: it is a node's then, and of a node
-// that isn't there nothing is shown, which looks like an empty hub.
-func (s *server) warnStranger(w http.ResponseWriter, r *request) {
-	a := accessIn(r.Context())
-	if a.role != "node" || a.expires.IsZero() {
-		return
-	}
-	_, err := s.Reader.Get(r.Context(), store.Key{Kind: resource.KindNode, Name: a.nodes[0]})
-	if errors.Is(err, resource.NotFound) {
-		warn(w, "the certificate is for %q, and as auth.users of the hub has no user of that name it is taken for a node's; "+
-			"there is no such Node, so nothing is shown. For a person, list the name in auth.users, with a role", a.nodes[0])
-	}
-}
-
-// forbidden is worded as Kubernetes does it, and goes on with the rule.
+// forbidden is the answer of Kubernetes, followed by the rule.
 func (r *request) forbidden(a access, name string) error {
 	what := r.kind.qualified()
 	if name != "" {
@@ -261,53 +242,38 @@ func (r *request) forbidden(a access, name string) error {
 	if r.key.Namespace != "" {
 		where = fmt.Sprintf(" in the namespace %q", r.key.Namespace)
 	}
-	return &httpError{
-		code: http.StatusForbidden, reason: "Forbidden", details: &StatusDetails{Name: name, Group: r.kind.Group, Kind: r.kind.Plural},
-		message: fmt.Sprintf("%s is forbidden: User %q cannot %s resource %q in API group %q%s: %s", what, a.user, r.verb(), plural, r.kind.Group, where, a.rule),
+	e := refuse(http.StatusForbidden, "Forbidden", "%s is forbidden: User %q cannot %s resource %q in API group %q%s: %s",
+		what, a.user, r.verb(), plural, r.kind.Group, where, a.rule)
+	e.status.Details = &metav1.StatusDetails{Name: name, Group: r.kind.Group, Kind: r.kind.Plural}
+	return e
+}
+
+// warnUnlistedCertificate warns the holder of a certificate that is taken for a node's, if there is no such Node: nothing
+// belongs to it, which looks like an empty hub.
+func (s *server) warnUnlistedCertificate(w http.ResponseWriter, r *request) {
+	a := accessIn(r.Context())
+	if a.role != "node" || a.expires.IsZero() {
+		return
+	}
+	_, err := s.Reader.Get(r.Context(), store.Key{Kind: resource.KindNode, Name: a.nodes[0]})
+	if errors.Is(err, resource.NotFound) {
+		warn(w, "the certificate is for %q, and as auth.users of the hub has no user of that name it is taken for a node's; "+
+			"there is no such Node, so nothing is shown. For a person, list the name in auth.users, with a role", a.nodes[0])
 	}
 }
 
-// ofDevice is Kind.Node of Devices: one that is bound to no node is for those who have all.
-func ofDevice(_ context.Context, _ store.Reader, obj any) (string, bool) {
-	return obj.(*resource.Device).Spec.NodeName, true
-}
-
-func ofNode(_ context.Context, _ store.Reader, obj any) (string, bool) {
-	return obj.(*resource.Node).Metadata.Name, true
-}
-
-// ofEvent is the node of what an Event is about, if that has one.
-func ofEvent(ctx context.Context, r store.Reader, obj any) (string, bool) {
-	about := obj.(*resource.Event).InvolvedObject
-	switch about.Kind {
-	case resource.KindNode:
-		return about.Name, true
-	case resource.KindDevice:
-		var d resource.Device // of one that is gone nobody knows whose it was
-		stored, err := r.Get(ctx, store.Key{Kind: about.Kind, Namespace: about.Namespace, Name: about.Name})
-		if err == nil {
-			err = json.Unmarshal(stored.Data, &d)
-		}
-		if err != nil || about.UID != "" && about.UID != d.Metadata.UID { // another one of that name
-			return "", true
-		}
-		return d.Spec.NodeName, true
-	}
-	return "", false
-}
-
-// The reviews tell clients what they may do, and who they are taken for: kubectl auth can-i,
-// can-i --list and whoami. They are answered from the same rules as requests.
+// Reviews tell users what they may do and who they are: kubectl auth can-i, can-i --list and whoami. They follow the
+// same rules as requests.
 const (
-	accessRoot = "/apis/authorization.k8s.io/v1"
-	whoRoot    = "/apis/authentication.k8s.io/v1"
+	authorizationRoot  = "/apis/authorization.k8s.io/v1"
+	authenticationRoot = "/apis/authentication.k8s.io/v1"
+
+	// maxReview bounds the body of a review, in bytes.
+	maxReview = 64 << 10
 )
 
-// maxReview bounds a review's body, in bytes.
-const maxReview = 64 << 10
-
-// accessSpec is what a SelfSubjectAccessReview asks.
-type accessSpec struct {
+// reviewSpec is what a SelfSubjectAccessReview asks.
+type reviewSpec struct {
 	Resource *struct {
 		Namespace   string `json:"namespace,omitempty"`
 		Verb        string `json:"verb,omitempty"`
@@ -323,6 +289,7 @@ type accessSpec struct {
 	} `json:"nonResourceAttributes,omitempty"`
 }
 
+// accessReview serves SelfSubjectAccessReviews.
 func (s *server) accessReview(w http.ResponseWriter, r *http.Request) error {
 	media := mediaType(r)
 	r.Body = http.MaxBytesReader(w, r.Body, maxReview)
@@ -331,17 +298,17 @@ func (s *server) accessReview(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var review struct {
-		Spec accessSpec `json:"spec"`
+		Spec reviewSpec `json:"spec"`
 	}
 	if media == protobufType {
-		review.Spec, err = accessSpecOf(raw)
+		review.Spec, err = reviewFromProtobuf(raw)
 	} else {
 		err = json.Unmarshal(raw, &review)
 	}
 	if err != nil {
 		return badRequest("", "the body must be a SelfSubjectAccessReview")
 	}
-	allowed, err := s.answers(r, review.Spec)
+	allowed, err := s.allows(r, review.Spec)
 	if err != nil {
 		return err
 	}
@@ -349,7 +316,7 @@ func (s *server) accessReview(w http.ResponseWriter, r *http.Request) error {
 	if a := accessIn(r.Context()); !a.all || !allowed {
 		status["reason"] = a.rule
 	}
-	writeReview(w, accessRoot, "SelfSubjectAccessReview", dict{"spec": review.Spec, "status": status})
+	writeReview(w, authorizationRoot, "SelfSubjectAccessReview", dict{"spec": review.Spec, "status": status})
 	return nil
 }
 
@@ -358,7 +325,8 @@ func writeReview(w http.ResponseWriter, root, kind string, review dict) {
 	writeJSON(w, http.StatusCreated, review)
 }
 
-func (s *server) answers(r *http.Request, spec accessSpec) (bool, error) {
+// allows reports whether the user may do what a review asks.
+func (s *server) allows(r *http.Request, spec reviewSpec) (bool, error) {
 	a := accessIn(r.Context())
 	switch {
 	case a.all && spec.Resource == nil:
@@ -382,9 +350,9 @@ func (s *server) answers(r *http.Request, spec accessSpec) (bool, error) {
 		return false, nil
 	}
 	if q.Name == "" || k.Node == nil {
-		return true, nil // of some of them
+		return true, nil // for some of them
 	}
-	key := store.Key{Kind: k.record(), Name: q.Name}
+	key := store.Key{Kind: k.storeKind(), Name: q.Name}
 	if k.Namespaced {
 		key.Namespace = q.Namespace
 	}
@@ -392,59 +360,58 @@ func (s *server) answers(r *http.Request, spec accessSpec) (bool, error) {
 	if errors.Is(err, resource.NotFound) {
 		return k.Namespaced || a.has(q.Name), nil
 	}
-	return err == nil && s.seesStored(r.Context(), a, k, stored), err
+	return err == nil && s.hasStored(r.Context(), a, k, stored), err
 }
 
-// rulesReview lists what the user may do. That holds for the user's own nodes only, which the form
-// can't say: so it is incomplete.
+// rulesReview serves SelfSubjectRulesReviews. The rules hold for the user's nodes only, which the form can't say, so they
+// are called incomplete.
 func (s *server) rulesReview(w http.ResponseWriter, r *http.Request) error {
 	a := accessIn(r.Context())
 	rules := []any{}
 	for i := range s.Kinds {
 		k := &s.Kinds[i]
+		groups, status := []string{k.Group}, []string{k.Plural + "/status"}
 		may := slices.DeleteFunc(slices.Clone(verbs), func(verb string) bool { return !a.may(verb, k) })
 		if len(may) > 0 {
 			plurals := []string{k.Plural}
 			switch {
 			case k.NoStatus:
-			case k.Reports == "" || a.controls:
-				plurals = append(plurals, k.Plural+"/status")
+			case k.StatusWrittenBy == "" || a.controls:
+				plurals = append(plurals, status...)
 			case a.may("get", k):
-				rules = append(rules, dict{"verbs": []string{"get"}, "apiGroups": []string{k.Group}, "resources": []string{k.Plural + "/status"}})
+				rules = append(rules, dict{"verbs": []string{"get"}, "apiGroups": groups, "resources": status})
 			}
-			rules = append(rules, dict{"verbs": may, "apiGroups": []string{k.Group}, "resources": plurals})
+			rules = append(rules, dict{"verbs": may, "apiGroups": groups, "resources": plurals})
 		}
 		own := slices.DeleteFunc(slices.Clone(a.nodes), func(node string) bool { return !a.mayReport("update", k, "status", node) })
 		if len(own) > 0 {
-			rules = append(rules, dict{
-				"verbs": []string{"patch", "update"}, "apiGroups": []string{k.Group}, "resources": []string{k.Plural + "/status"}, "resourceNames": own,
-			})
+			rules = append(rules, dict{"verbs": []string{"patch", "update"}, "apiGroups": groups, "resources": status, "resourceNames": own})
 		}
 	}
 	paths := []string{"*"}
 	if !a.shared {
-		paths = slices.Concat(public, []string{"/", "/api", "/api/*", "/apis", "/apis/*", "/openapi/*"})
+		paths = slices.Concat(publicPaths, []string{"/", "/api", "/api/*", "/apis", "/apis/*", "/openapi/*"})
 	}
-	writeReview(w, accessRoot, "SelfSubjectRulesReview", dict{"spec": dict{}, "status": dict{
+	writeReview(w, authorizationRoot, "SelfSubjectRulesReview", dict{"spec": dict{}, "status": dict{
 		"resourceRules": rules, "nonResourceRules": []any{dict{"verbs": []string{"get"}, "nonResourceURLs": paths}}, "incomplete": !a.all,
 	}})
 	return nil
 }
 
-// whoReview says who the user is taken for.
-func (s *server) whoReview(w http.ResponseWriter, r *http.Request) error {
+// subjectReview serves SelfSubjectReviews: who the user is.
+func (s *server) subjectReview(w http.ResponseWriter, r *http.Request) error {
 	a := accessIn(r.Context())
 	user := dict{"username": a.user, "groups": []string{a.role}}
 	if len(a.nodes) > 0 {
 		user["extra"] = dict{"nodes": a.nodes}
 	}
-	writeReview(w, whoRoot, "SelfSubjectReview", dict{"status": dict{"userInfo": user}})
+	writeReview(w, authenticationRoot, "SelfSubjectReview", dict{"status": dict{"userInfo": user}})
 	return nil
 }
 
-// accessSpecOf reads a SelfSubjectAccessReview in protobuf: an envelope, whose field 2 is the object, whose field 2 is
-// the spec.
-func accessSpecOf(raw []byte) (spec accessSpec, err error) {
+// reviewFromProtobuf decodes a SelfSubjectAccessReview: an envelope, whose field 2 is the object, whose field 2 is the
+// spec, whose fields 1 and 2 are what is asked.
+func reviewFromProtobuf(raw []byte) (spec reviewSpec, err error) {
 	raw, ok := bytes.CutPrefix(raw, protobufMagic)
 	if !ok {
 		return spec, errProtobuf
@@ -457,8 +424,10 @@ func accessSpecOf(raw []byte) (spec accessSpec, err error) {
 		raw = fields[2]
 	}
 	attributes := map[string]dict{}
-	for i, names := range [][]string{{"namespace", "verb", "group", "version", "resource", "subresource", "name"}, {"path", "verb"}} {
-		asked, err := protobufStrings(fields[protowire.Number(i+1)])
+	for n, names := range [][]string{
+		{"resourceAttributes", "namespace", "verb", "group", "version", "resource", "subresource", "name"}, {"nonResourceAttributes", "path", "verb"},
+	} {
+		asked, err := protobufStrings(fields[protowire.Number(n+1)])
 		if err != nil {
 			return spec, err
 		}
@@ -466,10 +435,10 @@ func accessSpecOf(raw []byte) (spec accessSpec, err error) {
 			continue
 		}
 		values := dict{}
-		for n, name := range names {
+		for n, name := range names[1:] {
 			values[name] = string(asked[protowire.Number(n+1)])
 		}
-		attributes[[]string{"resourceAttributes", "nonResourceAttributes"}[i]] = values
+		attributes[names[0]] = values
 	}
 	text, err := json.Marshal(attributes)
 	if err != nil {

@@ -40,7 +40,7 @@ func who(r *http.Request) (broker.Identity, error) {
 func withPeople(t *testing.T) *hub {
 	h := newHub(t, sealed(t), func(o *Options) {
 		o.Who = who
-		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "figures") })
+		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "figures") })
 		o.Links = func(node string, most int) (r resource.LinkReport) {
 			r.FullestQueue, r.FullestOf, r.Missed, r.Refused = 1, "somebody", 2, map[string]int64{"quota": 3}
 			for _, name := range []string{"n2", "n1", "plant-a"} {
@@ -81,7 +81,7 @@ func TestTrial06Nobody(t *testing.T) {
 		require.Equal(t, "Unauthorized", r.str("reason"))
 		require.Contains(t, r.header.Get("WWW-Authenticate"), "Basic")
 	}
-	for _, path := range public {
+	for _, path := range publicPaths {
 		require.Equal(t, 200, h.do("GET", path, "").code, path)
 	}
 }
@@ -279,14 +279,14 @@ func TestRepositoriesAreForWhoHasAllNodes(t *testing.T) {
 			}
 		}
 	}
-	rules := h.ok("POST", accessRoot+"/selfsubjectrulesreviews", `{"spec":{"namespace":"default"}}`, "As", "eve")
+	rules := h.ok("POST", authorizationRoot+"/selfsubjectrulesreviews", `{"spec":{"namespace":"default"}}`, "As", "eve")
 	require.NotContains(t, string(rules.body), "repositories")
 }
 
 func TestReviewsTellTheTruth(t *testing.T) {
 	h := withPeople(t)
 	can := func(as, verb, group, plural, name string) bool {
-		r := h.ok("POST", accessRoot+"/selfsubjectaccessreviews", fmt.Sprintf(
+		r := h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", fmt.Sprintf(
 			`{"spec":{"resourceAttributes":{"namespace":"default","verb":%q,"group":%q,"resource":%q,"name":%q}}}`, verb, group, plural, name), "As", as)
 		require.Equal(t, plural, r.str("spec.resourceAttributes.resource"))
 		return r.at("status.allowed") == true
@@ -320,7 +320,7 @@ func TestReviewsTellTheTruth(t *testing.T) {
 		require.Equal(t, c.want, can(c.as, c.verb, c.group, c.plural, c.name), "%+v", c)
 	}
 	path := func(as, path string) any {
-		return h.ok("POST", accessRoot+"/selfsubjectaccessreviews",
+		return h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews",
 			`{"spec":{"nonResourceAttributes":{"verb":"get","path":"`+path+`"}}}`, "As", as).at("status.allowed")
 	}
 	require.Equal(t, true, path("vic", "/metrics"))
@@ -329,8 +329,8 @@ func TestReviewsTellTheTruth(t *testing.T) {
 	require.Equal(t, true, path("n1", "/links/n1"))
 	require.Equal(t, false, path("n1", "/links/n2"))
 	require.Equal(t, true, path("map", "/apis"))
-	require.Equal(t, "ann", h.ok("POST", whoRoot+"/selfsubjectreviews", `{}`, "As", "ann").at("status.userInfo.username"))
-	rules := h.ok("POST", accessRoot+"/selfsubjectrulesreviews", `{"spec":{"namespace":"default"}}`, "As", "vic")
+	require.Equal(t, "ann", h.ok("POST", authenticationRoot+"/selfsubjectreviews", `{}`, "As", "ann").at("status.userInfo.username"))
+	rules := h.ok("POST", authorizationRoot+"/selfsubjectrulesreviews", `{"spec":{"namespace":"default"}}`, "As", "vic")
 	require.Equal(t, []any{"get", "list", "watch"}, rules.at("status.resourceRules.0.verbs"))
 	require.NotContains(t, string(rules.body), "secrets")
 }
@@ -343,13 +343,13 @@ func TestAReviewInProtobuf(t *testing.T) {
 	}
 	ask := func(verb, plural string) reply {
 		attributes := field(1, "default") + field(2, verb) + field(3, resource.Group) + field(5, plural)
-		return h.ok("POST", accessRoot+"/selfsubjectaccessreviews", "k8s\x00"+field(1, "meta")+field(2, field(2, field(1, attributes))),
+		return h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", "k8s\x00"+field(1, "meta")+field(2, field(2, field(1, attributes))),
 			"As", "vic", "Content-Type", protobufType)
 	}
 	require.Equal(t, true, ask("list", "devices").at("status.allowed"))
 	require.Equal(t, false, ask("create", "devices").at("status.allowed"))
 	for _, bad := range []string{"", "k8s", "k8s\x00\xff", "k8s\x00" + string(binary.AppendUvarint(nil, 1<<60))} {
-		h.refused(400, "BadRequest", "POST", accessRoot+"/selfsubjectaccessreviews", bad, "As", "vic", "Content-Type", protobufType)
+		h.refused(400, "BadRequest", "POST", authorizationRoot+"/selfsubjectaccessreviews", bad, "As", "vic", "Content-Type", protobufType)
 	}
 }
 

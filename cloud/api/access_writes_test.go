@@ -40,7 +40,7 @@ func TestOnlyOperatorsWrite(t *testing.T) {
 					switch {
 					case as == "nobody":
 						want = 401
-					case as == "n1" && name == "n1" && k.record() == "Node" && strings.HasSuffix(c[1], "/status"):
+					case as == "n1" && name == "n1" && k.storeKind() == "Node" && strings.HasSuffix(c[1], "/status"):
 						continue // see TestANodeReportsItsOwnStatus
 					case k.NoStatus && strings.HasSuffix(c[1], "/status"):
 						want = 404
@@ -233,10 +233,10 @@ func TestANodeReportsItsOwnStatus(t *testing.T) {
 	}
 	require.Equal(t, 403, h.do("PUT", inNS+"/devices/lamp1/status", onNode("lamp1", "n1"), "As", "n1").code, "a Device's comes over MQTT")
 
-	rules := h.ok("POST", accessRoot+"/selfsubjectrulesreviews", `{"spec":{"namespace":"default"}}`, "As", "n1")
+	rules := h.ok("POST", authorizationRoot+"/selfsubjectrulesreviews", `{"spec":{"namespace":"default"}}`, "As", "n1")
 	require.Contains(t, string(rules.body), `"resourceNames":["n1"],"resources":["nodes/status"],"verbs":["patch","update"]`)
 	for name, want := range map[string]bool{"n1": true, "n2": false, "": false} {
-		r := h.ok("POST", accessRoot+"/selfsubjectaccessreviews", fmt.Sprintf(
+		r := h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", fmt.Sprintf(
 			`{"spec":{"resourceAttributes":{"verb":"update","group":"edgebus.io","resource":"nodes","subresource":"status","name":%q}}}`, name), "As", "n1")
 		require.Equal(t, want, r.at("status.allowed"), name)
 	}

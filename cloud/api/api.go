@@ -1,14 +1,9 @@
-// Package api is the hub's HTTP API, in the style of Kubernetes: stock kubectl is
-// a client of it. It knows verbs, paths and forms; what a kind means is said in
-// its Kind, and pure rules about objects are in topics/resource.
-//
-// It never keeps an object, but for models read already: every answer is what the store holds. It never
-// writes a status of its own accord, but for a deletion that has to wait.
 package api
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -28,6 +23,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// defaultLinks is how many links an answer has if the client doesn't say.
+const defaultLinks = 100
+
 // Options are what the API needs.
 type Options struct {
 	Reader  store.Reader
@@ -35,29 +33,29 @@ type Options struct {
 	Watcher store.Watcher
 	Log     zerolog.Logger
 	Now     func() time.Time
-	// Who says who sends a request. Without it everybody may do everything.
+	// Who identifies the sender of a request. Without it everybody may do everything.
 	Who func(*http.Request) (broker.Identity, error)
-	// Seal encrypts Secrets for the store. Without it there are none.
+	// Seal encrypts Secrets for the store. Without it there are no Secrets.
 	Seal Sealer
-	// Kinds are what is served; nil: Kinds() and their dialects.
+	// Kinds are the kinds that are served. Default: Kinds() and their dialects.
 	Kinds []Kind
-	// Metrics answers /metrics, if it is there.
+	// Metrics serves /metrics, if not nil.
 	Metrics http.Handler
-	// Links answers /links, if it is there: how a node's link is, or all nodes' at most so many.
+	// Links serves /links, if not nil: the state of a node's link, or of at most so many nodes' links.
 	Links func(node string, most int) resource.LinkReport
-	// Sessions answers /sessions, if it is there: the sessions of the broker's clients.
+	// Sessions serves /sessions, if not nil: the sessions of the broker's clients.
 	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
-	// Ready says for each name whether that part can work; /readyz asks all of them.
+	// Ready are the checks of /readyz, by name.
 	Ready map[string]func(context.Context) error
-	// Suffix ends a name that is made of a generateName; another one is tried if that is taken. Random without it.
+	// Suffix completes a generateName. If the name is taken it is called again. Default: random letters.
 	Suffix func() string
-	// MaxBody bounds a request's body, in bytes.
+	// MaxBody bounds the body of a request, in bytes. Default: 3 MiB.
 	MaxBody int64
-	// Watches is how many there may be at one time, half of them one user's; 0: any number.
+	// Watches bounds the watches at one time, of which one user may have half. 0: no bound.
 	Watches int
-	// Bookmarks is how often a watcher that asked for bookmarks gets one.
+	// Bookmarks is the interval of bookmarks in a watch. Default: a minute.
 	Bookmarks time.Duration
-	// Version is what /version says.
+	// Version is the hub's version, for /version.
 	Version string
 }
 
@@ -87,7 +85,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Sealer encrypts what nobody may read in the store. A text opens only with what it was said to be about.
+// Sealer encrypts what must not be readable in the store. A sealed text opens only with the same about.
 type Sealer interface {
 	Seal(plain []byte, about string) ([]byte, error)
 	Open(sealed []byte, about string) ([]byte, error)
@@ -95,45 +93,53 @@ type Sealer interface {
 
 type server struct {
 	Options
-	turns    [64]sync.Mutex // see turn
-	managers managers
-	watches  *quota.Quota
-	paced    *httpserver.Turns
-	secrets  zerolog.Logger // for who reads Secrets: of a flood not each
-	views    *views
+	retryLocks  [64]sync.Mutex // see retryLock
+	managers    managers
+	watches     *quota.Quota
+	paced       *httpserver.Turns
+	renderCache *renderCache
+	secretLog   zerolog.Logger
 }
 
-// New makes the handler. It looks first for deletions that waited for others when
-// the hub stopped.
+// New makes the handler of the API. It first continues deletions that waited when the hub stopped.
 func New(o Options) http.Handler {
 	o.setDefaults()
-	s := &server{Options: o, paced: httpserver.NewTurns(), watches: broker.Watches(o.Watches), managers: managers{forms: o.Kinds}, views: httpserver.NewShared[view, moment, showing](viewsSize)}
-	s.secrets = o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
-	s.releaseAll(context.Background())
+	s := &server{
+		Options: o, managers: managers{kinds: o.Kinds}, watches: broker.Watches(o.Watches), paced: httpserver.NewTurns(),
+		renderCache: httpserver.NewShared[renderKey, renderVersion, rendered](renderedSize),
+		secretLog:   o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
+	}
+	s.continueDeletions(context.Background())
+	// A page of another site must not write through the browser of a user.
+	return http.NewCrossOriginProtection().Handler(s.authenticate(s.routes()))
+}
+
+func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
+	alive := func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 	mux.HandleFunc("GET /{$}", s.index)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
+	mux.HandleFunc("GET /healthz", alive)
+	mux.HandleFunc("GET /livez", alive)
 	mux.HandleFunc("GET /readyz", s.ready)
-	if o.Metrics != nil {
-		mux.Handle("GET /metrics", overview(o.Metrics))
+	if s.Metrics != nil {
+		mux.Handle("GET /metrics", authorizePath(s.Metrics))
 	}
-	if o.Links != nil {
-		mux.Handle("GET /links", overview(s.handle(s.links)))
-		mux.Handle("GET /links/{node}", overview(s.handle(s.links)))
+	if s.Links != nil {
+		mux.Handle("GET /links", authorizePath(s.handle(s.links)))
+		mux.Handle("GET /links/{node}", authorizePath(s.handle(s.links)))
 	}
-	if o.Sessions != nil {
-		for _, method := range []string{http.MethodGet, http.MethodDelete} {
-			mux.Handle(method+" /sessions", s.handle(func(w http.ResponseWriter, r *http.Request) error {
-				return s.Sessions(w, r, accessIn(r.Context()).id)
-			}))
-		}
+	if s.Sessions != nil {
+		sessions := s.handle(func(w http.ResponseWriter, r *http.Request) error {
+			return s.Sessions(w, r, accessIn(r.Context()).id)
+		})
+		mux.Handle("GET /sessions", sessions)
+		mux.Handle("DELETE /sessions", sessions)
 	}
 	s.discovery(mux)
 	mux.Handle("GET /openapi/v2", s.handle(s.openapi2))
-	mux.Handle("POST "+accessRoot+"/selfsubjectaccessreviews", s.handle(s.accessReview))
-	mux.Handle("POST "+accessRoot+"/selfsubjectrulesreviews", s.handle(s.rulesReview))
-	mux.Handle("POST "+whoRoot+"/selfsubjectreviews", s.handle(s.whoReview))
+	mux.Handle("POST "+authorizationRoot+"/selfsubjectaccessreviews", s.handle(s.accessReview))
+	mux.Handle("POST "+authorizationRoot+"/selfsubjectrulesreviews", s.handle(s.rulesReview))
+	mux.Handle("POST "+authenticationRoot+"/selfsubjectreviews", s.handle(s.subjectReview))
 	mux.Handle("GET /api/v1/namespaces", s.handle(s.showNamespaces))
 	mux.Handle("GET /api/v1/namespaces/{name}", s.handle(s.showNamespaces))
 	mux.Handle("/apis/", s.handle(s.object))
@@ -141,16 +147,16 @@ func New(o Options) http.Handler {
 	mux.Handle("/", s.handle(func(_ http.ResponseWriter, r *http.Request) error {
 		return refuse(http.StatusNotFound, "NotFound", "there is nothing at %s", r.URL.Path)
 	}))
-	// A page of another site must not write through the browser of somebody who may.
-	return http.NewCrossOriginProtection().Handler(s.admit(mux))
+	return mux
 }
 
-func plain(w http.ResponseWriter, code int, text string) {
+func writeText(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = w.Write([]byte(text)) // a client that went away needs no answer
+	_, _ = w.Write([]byte(text)) // the client may be gone
 }
 
+// index serves the list of paths.
 func (s *server) index(w http.ResponseWriter, _ *http.Request) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Edgebus hub %s\n\n", s.Version)
@@ -168,17 +174,13 @@ func (s *server) index(w http.ResponseWriter, _ *http.Request) {
 		b.WriteString("/sessions\n")
 	}
 	b.WriteString("\nkubectl --server=http://this-address get devices\n")
-	plain(w, http.StatusOK, b.String())
+	writeText(w, http.StatusOK, b.String())
 }
 
+// ready serves /readyz.
 func (s *server) ready(w http.ResponseWriter, r *http.Request) {
-	names := make([]string, 0, len(s.Ready))
-	for name := range s.Ready {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	code, text := http.StatusOK, ""
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(s.Ready)) {
 		if err := s.Ready[name](r.Context()); err != nil {
 			code = http.StatusServiceUnavailable
 			text += fmt.Sprintf("[-]%s: %v\n", name, err)
@@ -189,10 +191,10 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	if code == http.StatusOK {
 		text += "ok\n"
 	}
-	plain(w, code, text)
+	writeText(w, code, text)
 }
 
-// handle turns what a handler returns into a Status object, in one place.
+// handle answers with a Status if f returns an error.
 func (s *server) handle(f func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, s.MaxBody)
@@ -205,24 +207,25 @@ func (s *server) handle(f func(http.ResponseWriter, *http.Request) error) http.H
 			s.Log.Error().Err(err).Str("method", r.Method).Str("path", r.URL.Path).Msg("request failed")
 		}
 		if status.Code == http.StatusTooManyRequests || status.Code == http.StatusServiceUnavailable {
-			w.Header().Set("Retry-After", "1") // clients try again where they are told when
+			w.Header().Set("Retry-After", "1") // clients repeat a request only if told when
 		}
-		writeJSON(w, status.Code, status)
+		writeJSON(w, int(status.Code), status)
 	})
 }
 
-// request is a request that was understood.
+// request is a request for objects of a kind.
 type request struct {
 	*http.Request
-	kind        *Kind
-	key         store.Key // Name is empty for a collection, Namespace for all of them
-	subresource string
-	media       string   // of the body
-	duplicates  []string // fields that the body has more than once
-	doubts      []string // about what is written, for its writer
-	readings    []string // doubts about how another group's form was read
-	part        bool     // of another object: not all objects of the kind are below the path
-	own         bool     // below the path at which the kind's own system serves it
+	kind            *Kind
+	key             store.Key // without a name: the collection; without a namespace: all of them
+	subresource     string
+	format          format   // of the answer
+	media           string   // media type of the body
+	duplicates      []string // fields that the body has more than once
+	warnings        []string // about what is written
+	dialectWarnings []string // about what a dialect can't express
+	selected        bool     // the path selects a part of the objects: see fleetVersions
+	ownPath         bool     // the path is that of the dialect's own system
 }
 
 // object serves /apis/{group}/{version}/[namespaces/{namespace}/]{plural}[/{name}[/status]].
@@ -231,70 +234,80 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if req.own && req.kind.Made != "" && slices.Contains(makingVerbs, req.verb()) {
-		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for %s: they are made and changed by %s", r.Method, req.kind.Plural, req.kind.Made)
+	if req.ownPath && req.kind.WrittenBy != "" && slices.Contains(writeVerbs, req.verb()) {
+		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for %s: they are made and changed by %s", r.Method, req.kind.Plural, req.kind.WrittenBy)
 	}
-	if err := req.allowed(); err != nil {
+	if err := req.authorize(); err != nil {
 		return err
 	}
 	if req.kind.readOnly() && r.Method != http.MethodGet {
-		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s are read-only: they show what is known of the %s of the same name", req.kind.Plural, req.kind.record())
+		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s are read-only: they show what is known of the %s of the same name", req.kind.Plural, req.kind.storeKind())
 	}
-	s.noteSecret(req)
-	if err := checkManager(req); err != nil {
+	s.logSecretAccess(req)
+	if err := checkFieldManager(req); err != nil {
+		return err
+	}
+	if req.format, err = negotiate(r); err != nil {
 		return err
 	}
 	if req.subresource == "" && req.key.Name == "" {
-		s.warnStranger(w, req)
-		switch {
-		case r.Method == http.MethodGet && isTrue(r.FormValue("watch")):
-			return s.watch(w, req)
-		case r.Method == http.MethodGet:
-			return s.list(w, req)
-		case r.Method == http.MethodPost:
-			return s.create(w, req)
-		case r.Method == http.MethodDelete:
-			return s.deleteCollection(w, req)
-		}
-		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for a collection: name an object", r.Method)
+		s.warnUnlistedCertificate(w, req)
+		return s.serveCollection(w, req)
 	}
-	if req.part {
-		if err := s.among(req); err != nil {
+	if req.selected {
+		if err := s.checkSelected(req); err != nil {
 			return err
 		}
 	}
+	return s.serveObject(w, req)
+}
+
+func (s *server) serveCollection(w http.ResponseWriter, r *request) error {
+	switch {
+	case r.Method == http.MethodGet && isTrue(r.FormValue("watch")):
+		return s.watch(w, r)
+	case r.Method == http.MethodGet:
+		return s.list(w, r)
+	case r.Method == http.MethodPost:
+		return s.create(w, r)
+	case r.Method == http.MethodDelete:
+		return s.deleteCollection(w, r)
+	}
+	return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for a collection: name an object", r.Method)
+}
+
+func (s *server) serveObject(w http.ResponseWriter, r *request) error {
 	switch {
 	case r.Method == http.MethodGet:
-		return s.get(w, req)
+		return s.get(w, r)
 	case r.Method == http.MethodPut:
-		return s.put(w, req)
+		return s.put(w, r)
 	case r.Method == http.MethodPatch:
-		return s.patch(w, req)
-	case r.Method == http.MethodDelete && req.subresource == "":
-		return s.delete(w, req)
+		return s.patch(w, r)
+	case r.Method == http.MethodDelete && r.subresource == "":
+		return s.delete(w, r)
 	}
 	return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for an object", r.Method)
 }
 
-// noteSecret logs who is given Secrets: the answer of a write has them as well.
-func (s *server) noteSecret(r *request) {
+// logSecretAccess logs who asks for Secrets. Writes are answered with the content as well.
+func (s *server) logSecretAccess(r *request) {
 	if !r.kind.Sealed {
 		return
 	}
-	s.secrets.Info().Str("user", accessIn(r.Context()).user).Str("remote", r.RemoteAddr).Str("verb", r.verb()).
+	s.secretLog.Info().Str("user", accessIn(r.Context()).user).Str("remote", r.RemoteAddr).Str("verb", r.verb()).
 		Str("namespace", fit.Clip(r.key.Namespace)).Str("name", fit.Clip(r.key.Name)).Msg("Secrets asked for")
 }
 
 func isTrue(s string) bool { return s == "true" || s == "1" }
 
-// parse finds out what a path means. It is where other groups' forms of a kind come in.
+// parse finds the kind, the object and the subresource of a path.
 func (s *server) parse(r *http.Request) (*request, error) {
-	// ParseForm would read a body that says it is a form; only the query counts.
-	r.Form = r.URL.Query()
+	r.Form = r.URL.Query() // ParseForm would read the body
 	unknown := refuse(http.StatusNotFound, "NotFound", "the server could not find the requested resource: %s", r.URL.Path)
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	if parts[0] == "api" { // the core group, whose name is empty
-		parts = slices.Insert(parts, 1, "")
+	if parts[0] == "api" {
+		parts = slices.Insert(parts, 1, "") // the core group
 	}
 	if len(parts) < 4 {
 		return nil, unknown
@@ -303,21 +316,21 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	parts = parts[3:]
 	req := &request{Request: r, media: mediaType(r)}
 	if group == "" {
-		parts, req.part = fleetsVersions(r, parts)
+		parts, req.selected = fleetVersions(r, parts)
 	}
 	inNamespace := parts[0] == "namespaces" && len(parts) >= 3
 	if inNamespace {
 		req.key.Namespace, parts = parts[1], parts[2:]
 	}
 	i := slices.IndexFunc(s.Kinds, func(k Kind) bool {
-		return k.Plural == parts[0] && (k.Group == group && k.Version == version || k.foreign.isAt("/api/"+version, group))
+		return k.Plural == parts[0] && (k.Group == group && k.Version == version || k.dialect.isAt("/api/"+version, group))
 	})
 	if i < 0 || len(parts) > 3 {
 		return nil, unknown
 	}
 	req.kind = &s.Kinds[i]
-	req.own = group == "" && req.kind.Group != ""
-	req.key.Kind = req.kind.record()
+	req.ownPath = group == "" && req.kind.Group != ""
+	req.key.Kind = req.kind.storeKind()
 	if len(parts) > 1 {
 		req.key.Name = parts[1]
 	}
@@ -335,12 +348,10 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	return req, nil
 }
 
-const usualLinks = 100 // in an answer
-
-// links serves /links and /links/{node}: how the links are at this moment. It is no
-// resource: nothing of it is stored, or can be watched.
+// links serves /links and /links/{node}: the state of the links now. It is no resource: nothing is stored, and nothing can
+// be watched.
 func (s *server) links(w http.ResponseWriter, r *http.Request) error {
-	most := usualLinks
+	most := defaultLinks
 	if text := r.URL.Query().Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
@@ -356,7 +367,7 @@ func (s *server) links(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// linksFor leaves out the links of nodes that are none of the user's, and how the hub's clients fare, of whom one is named.
+// linksFor leaves out what a user of some nodes may not see: other nodes' links, and figures of all clients.
 func (s *server) linksFor(a access, node string, most int) resource.LinkReport {
 	if a.all {
 		return s.Links(node, most)

@@ -63,10 +63,10 @@ func TestTrial01YAMLIsNoMoreThanJSON(t *testing.T) {
 func TestTrial01AReviewIsSmall(t *testing.T) {
 	h := newHub(t)
 	spec := `{"spec":{"resourceAttributes":{"verb":"get","resource":"devices","group":"edgebus.io"}}%s}`
-	r := h.ok("POST", accessRoot+"/selfsubjectaccessreviews", fmt.Sprintf(spec, ""))
+	r := h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", fmt.Sprintf(spec, ""))
 	require.Equal(t, true, r.at("status.allowed"))
 	for _, media := range []string{"application/json", "application/yaml", protobufType} {
-		h.refused(413, "RequestEntityTooLarge", "POST", accessRoot+"/selfsubjectaccessreviews", fmt.Sprintf(spec, strings.Repeat(" ", maxReview)), "Content-Type", media)
+		h.refused(413, "RequestEntityTooLarge", "POST", authorizationRoot+"/selfsubjectaccessreviews", fmt.Sprintf(spec, strings.Repeat(" ", maxReview)), "Content-Type", media)
 	}
 }
 

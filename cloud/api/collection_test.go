@@ -27,10 +27,10 @@ func TestDeleteCollection(t *testing.T) {
 
 func TestAccessReview(t *testing.T) {
 	h := newHub(t)
-	r := h.ok("POST", accessRoot+"/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"verb":"create","resource":"devices"}}}`)
+	r := h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"verb":"create","resource":"devices"}}}`)
 	require.Equal(t, true, r.at("status.allowed"))
 	require.Equal(t, "devices", r.str("spec.resourceAttributes.resource"))
-	h.refused(400, "BadRequest", "POST", accessRoot+"/selfsubjectaccessreviews", `[]`)
+	h.refused(400, "BadRequest", "POST", authorizationRoot+"/selfsubjectaccessreviews", `[]`)
 }
 
 func TestOpenAPI2(t *testing.T) {

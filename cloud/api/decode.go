@@ -55,13 +55,13 @@ func mediaType(r *http.Request) string {
 func (r *request) body(more ...string) ([]byte, error) {
 	raw, err := readBody(r.Request, r.media, append(more, protobufType)...)
 	if err == nil && r.media == protobufType {
-		raw, err = fromProtobuf(raw, r.kind.record())
+		raw, err = fromProtobuf(raw, r.kind.storeKind())
 	}
 	if err != nil {
 		return nil, err
 	}
 	most := maxValues
-	if r.applies() {
+	if r.isApply() {
 		most /= 2 // managedFields has another value for each of them
 	}
 	if err := checkValues(raw, most); err != nil {
@@ -114,7 +114,7 @@ func countValues(raw []byte) (n, deepest, longest int) {
 		switch raw[i] {
 		case '"':
 			end := skipString(raw, i)
-			if colon := blank(raw, end); colon < len(raw) && raw[colon] == ':' && 0 < depth && depth <= maxDepth {
+			if colon := skipSpace(raw, end); colon < len(raw) && raw[colon] == ':' && 0 < depth && depth <= maxDepth {
 				paths[depth] = paths[depth-1] + end - i
 				longest = max(longest, paths[depth])
 			}
@@ -210,17 +210,22 @@ func badField(err error) error {
 	return badRequest("", "the object can't be read: %v", err)
 }
 
-// prune removes the fields that the kind doesn't have from a tree.
-func (k *Kind) prune(tree map[string]any) { fit.Prune(reflect.TypeOf(k.New()), tree) }
+// prune removes unknown fields: those that the Go type doesn't have, and those that Reset clears.
+func (k *Kind) prune(tree map[string]any, unknown []string) {
+	for _, field := range unknown {
+		delete(tree, field)
+	}
+	fit.Prune(reflect.TypeOf(k.New()), tree)
+}
 
 // checkFields does what fieldValidation asks for about unknown and duplicate fields.
 func checkFields(w http.ResponseWriter, r *request, unknown []string) error {
-	var faults []StatusCause
+	var faults []metav1.StatusCause
 	for _, field := range r.duplicates {
-		faults = append(faults, StatusCause{Reason: "FieldValueDuplicate", Message: "duplicate field", Field: field})
+		faults = append(faults, metav1.StatusCause{Type: metav1.CauseTypeFieldValueDuplicate, Message: "duplicate field", Field: field})
 	}
 	for _, field := range unknown {
-		faults = append(faults, StatusCause{Reason: "FieldValueNotSupported", Message: "unknown field", Field: field})
+		faults = append(faults, metav1.StatusCause{Type: metav1.CauseTypeFieldValueNotSupported, Message: "unknown field", Field: field})
 	}
 	all := len(faults)
 	faults = faults[:min(all, maxFaults)]
@@ -231,15 +236,15 @@ func checkFields(w http.ResponseWriter, r *request, unknown []string) error {
 			warn(w, "%s %q", f.Message, f.Field)
 		}
 	case mode == "Strict":
-		e := &httpError{code: http.StatusBadRequest, reason: "BadRequest", details: &StatusDetails{Causes: faults}}
-		e.message = fmt.Sprintf("%s in version %q cannot be handled as a %s: strict decoding error", r.kind.Name, r.kind.Version, r.kind.Name)
+		e := refuse(http.StatusBadRequest, "BadRequest", "%s in version %q cannot be handled as a %s: strict decoding error", r.kind.Name, r.kind.Version, r.kind.Name).
+			withCauses(faults...)
 		sep := ": "
 		for _, f := range faults {
-			e.message += fmt.Sprintf("%s%s %q", sep, f.Message, f.Field)
+			e.status.Message += fmt.Sprintf("%s%s %q", sep, f.Message, f.Field)
 			sep = ", "
 		}
 		if all > len(faults) {
-			e.message += ", and more"
+			e.status.Message += ", and more"
 		}
 		return e
 	default:

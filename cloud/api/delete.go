@@ -10,12 +10,14 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// inUse is the finalizer of an object that others hold. The API itself sets and
-// clears it.
+// inUse is the finalizer of an object that others reference. The API itself sets and removes it.
 const inUse = resource.Group + "/in-use"
 
 type deleteOptions struct {
@@ -28,8 +30,28 @@ type deleteOptions struct {
 	OrphanDependents  *bool    `json:"orphanDependents"`
 }
 
-// checkPropagation refuses what nobody knows. No object is deleted because another one is, so that
-// what there is makes no difference.
+// deleteOptions reads the options of a deletion, and whether it is only to be tried.
+func (r *request) deleteOptions() (opts deleteOptions, dry bool, err error) {
+	if policy := r.FormValue("propagationPolicy"); policy != "" {
+		opts.PropagationPolicy = &policy
+	}
+	if r.ContentLength != 0 {
+		raw, err := readBody(r.Request, r.media)
+		if err != nil {
+			return opts, false, err
+		}
+		if err := json.Unmarshal(raw, &opts); err != nil {
+			return opts, false, badField(err)
+		}
+	}
+	if err := opts.checkPropagation(); err != nil {
+		return opts, false, err
+	}
+	dry, err = dryRun(append(opts.DryRun, r.Form["dryRun"]...))
+	return opts, dry, err
+}
+
+// checkPropagation refuses unknown policies. The known ones make no difference: nothing is deleted because its owner is.
 func (o deleteOptions) checkPropagation() error {
 	switch {
 	case o.PropagationPolicy == nil:
@@ -42,104 +64,134 @@ func (o deleteOptions) checkPropagation() error {
 	return nil
 }
 
+// delete serves DELETE of an object.
 func (s *server) delete(w http.ResponseWriter, r *request) error {
-	opts, err := readDeleteOptions(r)
+	opts, dry, err := r.deleteOptions()
 	if err != nil {
 		return err
 	}
-	dry, err := dryRun(append(opts.DryRun, r.Form["dryRun"]...))
-	if err != nil {
-		return err
-	}
-	left, err := s.deleteOne(w, r, opts, dry)
+	left, err := s.deleteObject(w, r, opts, dry)
 	if err != nil {
 		return err
 	}
 	if len(left.Metadata.Finalizers) > 0 {
-		return s.answer(w, r, http.StatusOK, left)
+		record, err := s.toStore(r.key, left)
+		if err != nil {
+			return err
+		}
+		return s.answer(w, r, http.StatusOK, record)
 	}
-	details := &StatusDetails{Name: r.key.Name, Group: r.kind.Group, Kind: r.kind.Plural, UID: left.Metadata.UID}
-	writeJSON(w, http.StatusOK, Status{Kind: "Status", APIVersion: "v1", Status: "Success", Details: details})
+	writeJSON(w, http.StatusOK, metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess,
+		Details: &metav1.StatusDetails{Name: r.key.Name, Group: r.kind.Group, Kind: r.kind.Plural, UID: types.UID(left.Metadata.UID)},
+	})
 	return nil
 }
 
-// deleteOne deletes an object, or begins to. It returns it as it is left, or as it last was.
-func (s *server) deleteOne(w http.ResponseWriter, r *request, opts deleteOptions, dry bool) (*object, error) {
+// deleteCollection serves DELETE of what the selectors match. It is no transaction: objects are deleted one by one, and
+// those that are created meanwhile stay.
+func (s *server) deleteCollection(w http.ResponseWriter, r *request) error {
+	opts, dry, err := r.deleteOptions()
+	if err != nil {
+		return err
+	}
+	sel, err := s.selector(r)
+	if err != nil {
+		return err
+	}
+	page, err := s.listOptions(r)
+	if err != nil {
+		return err
+	}
+	objects, meta, err := s.collect(r, page, sel)
+	if err != nil {
+		return err
+	}
+	items := []json.RawMessage{}
+	for _, o := range objects {
+		one := &request{Request: r.Request, kind: r.kind, key: o.Key}
+		left, err := s.deleteObject(w, one, opts, dry)
+		if errors.Is(err, resource.NotFound) {
+			continue // deleted by somebody else
+		}
+		if err != nil {
+			return err
+		}
+		form, err := r.kind.form(left)
+		if err != nil {
+			return err
+		}
+		items = append(items, form)
+	}
+	writeJSON(w, http.StatusOK, struct {
+		listHead
+		Items []json.RawMessage `json:"items"`
+	}{r.kind.listHead(meta), items})
+	return nil
+}
+
+// deleteObject deletes an object, or marks it as deleted if something has to happen first. It returns the object as it is
+// left, or as it was.
+func (s *server) deleteObject(w http.ResponseWriter, r *request, opts deleteOptions, dry bool) (*object, error) {
 	for {
 		old, err := s.load(r)
 		if err != nil {
 			return nil, err
 		}
-		if err := opts.check(r, old); err != nil {
+		if uid := opts.Preconditions.UID; uid != "" {
+			err = r.checkIdentity(old, &object{Metadata: resource.Meta{UID: uid}})
+		}
+		if err == nil {
+			err = r.checkRevision(opts.Preconditions.ResourceVersion, old)
+		}
+		if err != nil {
 			return nil, err
 		}
-		left, err := s.end(w, r, old, dry)
-		switch {
-		case errors.Is(err, resource.Conflict) && r.Context().Err() == nil:
-			continue // somebody changed it meanwhile: what they made of it is deleted
-		case err != nil:
-			return nil, r.about(r.key.Name, err)
-		case left == nil:
-			gone := *old
-			gone.Metadata.Finalizers = nil
-			return &gone, nil
+		left, err := s.deleteOrMark(w, r, old, dry)
+		if errors.Is(err, resource.Conflict) && r.Context().Err() == nil {
+			continue // changed meanwhile
 		}
-		return left, nil
+		return left, r.about(r.key.Name, err)
 	}
 }
 
-func (o deleteOptions) check(r *request, old *object) error {
-	if uid := o.Preconditions.UID; uid != "" && uid != old.Metadata.UID {
-		return r.sameObject(old, &object{Metadata: resource.Meta{UID: uid}})
-	}
-	if rv := o.Preconditions.ResourceVersion; rv != "" && rv != old.Metadata.ResourceVersion {
-		rev, err := revision(rv)
-		if err != nil {
-			return err
-		}
-		return r.about(r.key.Name, store.Conflict(r.key, rev, old.rev))
-	}
-	return nil
-}
-
-// end deletes an object or, when there is something to wait for, begins to. Then
-// it returns the object that remains for now.
-func (s *server) end(w http.ResponseWriter, r *request, old *object, dry bool) (*object, error) {
+func (s *server) deleteOrMark(w http.ResponseWriter, r *request, old *object, dry bool) (*object, error) {
 	ctx := r.Context()
-	next, holders, err := s.marked(ctx, r.kind, r.key, old)
+	next, users, err := s.marked(ctx, r.kind, r.key, old)
 	if err != nil {
 		return nil, err
 	}
-	if len(holders) > 0 {
-		warn(w, "%s %s is in use by %s; it goes when they do", strings.ToLower(r.kind.Name), r.key.Name, someOf(holders))
+	if len(users) > 0 {
+		warn(w, "%s %s is in use by %s; it goes when they do", strings.ToLower(r.kind.Name), r.key.Name, joinFirst(users))
 	}
 	if len(next.Metadata.Finalizers) == 0 {
-		if dry {
-			return nil, nil
+		gone := *old
+		gone.Metadata.Finalizers = nil
+		if !dry {
+			err = s.remove(ctx, r.kind, r.key, old)
 		}
-		return nil, s.remove(ctx, r.kind, r.key, old)
+		return &gone, err
 	}
 	if dry {
 		return next, nil
 	}
-	return s.store(ctx, r.key, next)
+	return s.replace(ctx, r.key, next)
 }
 
-// marked is an object whose deletion has begun, with what it waits for.
-func (s *server) marked(ctx context.Context, k *Kind, key store.Key, old *object) (next *object, holders []string, err error) {
-	copied := *old
-	next = &copied
-	m := &next.Metadata
+// marked is an object with a deletionTimestamp, and the names of the objects that use it.
+func (s *server) marked(ctx context.Context, k *Kind, key store.Key, old *object) (next *object, users []string, err error) {
+	marked := *old
+	m := &marked.Metadata
 	m.Finalizers = slices.DeleteFunc(slices.Clone(m.Finalizers), func(f string) bool { return f == inUse })
-	if k.HeldBy != nil {
-		if holders, err = k.HeldBy(ctx, s.Reader, key); err != nil {
+	if k.ReferencedBy != nil {
+		if users, err = k.ReferencedBy(ctx, s.Reader, key); err != nil {
 			return nil, nil, err
 		}
-		if len(holders) > 0 {
-			m.Finalizers = append(m.Finalizers, inUse)
-			if next.Status, err = s.held(old.Status, holders); err != nil {
-				return nil, nil, err
-			}
+	}
+	if len(users) > 0 {
+		m.Finalizers = append(m.Finalizers, inUse)
+		if marked.Status, err = s.withInUse(old.Status, users); err != nil {
+			return nil, nil, err
 		}
 	}
 	if m.DeletionTimestamp == nil {
@@ -147,30 +199,22 @@ func (s *server) marked(ctx context.Context, k *Kind, key store.Key, old *object
 		m.DeletionTimestamp, m.DeletionGracePeriodSeconds = &now, &zero
 		m.Generation++
 	}
-	return next, holders, nil
+	return &marked, users, nil
 }
 
-func someOf(names []string) string {
-	const most = 10
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
-
-// held puts the condition into a status that says who holds the object.
-func (s *server) held(status json.RawMessage, holders []string) (json.RawMessage, error) {
+// withInUse adds the condition InUse to a status.
+func (s *server) withInUse(status json.RawMessage, users []string) (json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	var conditions []resource.Condition
 	if len(status) > 0 {
 		if err := json.Unmarshal(status, &fields); err != nil {
 			return nil, err
 		}
-		_ = json.Unmarshal(fields["conditions"], &conditions) // none, or none that we can keep
+		_ = json.Unmarshal(fields["conditions"], &conditions) // none, or invalid ones
 	}
 	conditions = resource.SetCondition(conditions, resource.Condition{
 		Type: "InUse", Status: "True", Reason: "HeldByDevices",
-		Message: "deletion waits for " + someOf(holders),
+		Message: "deletion waits for " + joinFirst(users),
 	}, s.Now())
 	raw, err := json.Marshal(conditions)
 	if err != nil {
@@ -180,20 +224,29 @@ func (s *server) held(status json.RawMessage, holders []string) (json.RawMessage
 	return json.Marshal(fields)
 }
 
-// store writes both records of an object.
-func (s *server) store(ctx context.Context, key store.Key, next *object) (*object, error) {
-	data, err := s.data(next)
+// joinFirst lists the first ten names.
+func joinFirst(names []string) string {
+	const most = 10
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// replace stores an object and its status.
+func (s *server) replace(ctx context.Context, key store.Key, next *object) (*object, error) {
+	record, err := s.toStore(key, next)
 	if err != nil {
 		return nil, err
 	}
-	stored, err := s.Writer.Update(ctx, store.Object{Key: key, Data: data, Status: next.Status}, next.rev)
+	stored, err := s.Writer.Update(ctx, record, next.rev)
 	if err != nil {
 		return nil, err
 	}
 	return s.fromStore(stored)
 }
 
-// remove takes an object out of the store, and lets go of what it held.
+// remove removes an object from the store, and continues deletions that waited for it.
 func (s *server) remove(ctx context.Context, k *Kind, key store.Key, old *object) error {
 	if _, err := s.Writer.Delete(ctx, key, old.rev); err != nil {
 		return err
@@ -205,33 +258,30 @@ func (s *server) remove(ctx context.Context, k *Kind, key store.Key, old *object
 	return nil
 }
 
-// released looks again at those whose deletion may have waited for old; next is
-// what became of it. Its failure is not the caller's: the next look mends it.
+// released continues the deletion of objects that old referenced and next doesn't; next is nil if old is deleted. A
+// failure is logged: the next start tries again.
 func (s *server) released(ctx context.Context, k *Kind, old, next *object) {
-	if k.Holds == nil {
+	if k.References == nil {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	keep := s.holds(k, next)
-	for _, key := range s.holds(k, old) {
-		if slices.Contains(keep, key) {
-			continue
-		}
-		if err := s.release(ctx, key); err != nil {
-			s.Log.Error().Err(err).Stringer("object", key).Msg("a deletion that waited could not go on")
+	still := k.references(next)
+	for _, key := range k.references(old) {
+		if !slices.Contains(still, key) {
+			s.continueDeletion(ctx, key)
 		}
 	}
 }
 
-func (s *server) holds(k *Kind, o *object) []store.Key {
+func (k *Kind) references(o *object) []store.Key {
 	if o == nil {
 		return nil
 	}
-	typed, err := k.ruled(o)
+	typed, err := k.withoutStatus(o)
 	if err != nil {
 		return nil
 	}
-	return k.Holds(typed)
+	return k.References(typed)
 }
 
 func (s *server) kindNamed(name string) *Kind {
@@ -242,8 +292,14 @@ func (s *server) kindNamed(name string) *Kind {
 	return &s.Kinds[i]
 }
 
-// release goes on with the deletion of an object, if one has begun.
-func (s *server) release(ctx context.Context, key store.Key) error {
+func (s *server) continueDeletion(ctx context.Context, key store.Key) {
+	if err := s.tryDeletion(ctx, key); err != nil {
+		s.Log.Error().Err(err).Stringer("object", key).Msg("a deletion that waited could not go on")
+	}
+}
+
+// tryDeletion removes an object whose deletion waited for others, or updates what it waits for.
+func (s *server) tryDeletion(ctx context.Context, key store.Key) error {
 	k := s.kindNamed(key.Kind)
 	for {
 		stored, err := s.Reader.Get(ctx, key)
@@ -264,7 +320,7 @@ func (s *server) release(ctx context.Context, key store.Key) error {
 		if len(next.Metadata.Finalizers) == 0 {
 			err = s.remove(ctx, k, key, old)
 		} else {
-			_, err = s.store(ctx, key, next)
+			_, err = s.replace(ctx, key, next)
 		}
 		if !errors.Is(err, resource.Conflict) {
 			return err
@@ -272,86 +328,20 @@ func (s *server) release(ctx context.Context, key store.Key) error {
 	}
 }
 
-// releaseAll looks at every object that others may hold: the hub may have
-// stopped between a device's deletion and its model's.
-func (s *server) releaseAll(ctx context.Context) {
+// continueDeletions continues all deletions that wait: the hub may have stopped between the deletion of a Device and that
+// of its DeviceModel.
+func (s *server) continueDeletions(ctx context.Context) {
 	for i := range s.Kinds {
-		if s.Kinds[i].HeldBy == nil || s.Kinds[i].foreign != nil {
+		k := &s.Kinds[i]
+		if k.ReferencedBy == nil || k.dialect != nil {
 			continue
 		}
-		page, err := s.Reader.List(ctx, s.Kinds[i].Name, store.ListOptions{})
+		page, err := s.Reader.List(ctx, k.Name, store.ListOptions{})
 		if err != nil {
 			s.Log.Error().Err(err).Msg("deletions that wait could not be looked at")
-			continue
 		}
 		for _, o := range page.Items {
-			if err := s.release(ctx, o.Key); err != nil {
-				s.Log.Error().Err(err).Stringer("object", o.Key).Msg("a deletion that waited could not go on")
-			}
+			s.continueDeletion(ctx, o.Key)
 		}
 	}
-}
-
-// deleteCollection deletes, or begins to, what the selectors match. It is no transaction: each object
-// goes by itself, and what was created meanwhile stays.
-func (s *server) deleteCollection(w http.ResponseWriter, r *request) error {
-	opts, err := readDeleteOptions(r)
-	if err != nil {
-		return err
-	}
-	dry, err := dryRun(append(opts.DryRun, r.Form["dryRun"]...))
-	if err != nil {
-		return err
-	}
-	sel, err := s.selector(r)
-	if err != nil {
-		return err
-	}
-	page, err := s.listOptions(r)
-	if err != nil {
-		return err
-	}
-	objects, meta, err := s.collect(r, page, sel)
-	if err != nil {
-		return err
-	}
-	var out struct {
-		listHead
-		Items []json.RawMessage `json:"items"`
-	}
-	out.APIVersion, out.Kind, out.Metadata, out.Items = r.kind.apiVersion(), r.kind.Name+"List", meta, []json.RawMessage{}
-	for _, o := range objects {
-		one := &request{Request: r.Request, kind: r.kind, key: o.Key}
-		left, err := s.deleteOne(w, one, opts, dry)
-		if errors.Is(err, resource.NotFound) {
-			continue // somebody was faster
-		}
-		if err != nil {
-			return err
-		}
-		form, err := r.kind.form(left)
-		if err != nil {
-			return err
-		}
-		out.Items = append(out.Items, form)
-	}
-	writeJSON(w, http.StatusOK, out)
-	return nil
-}
-
-func readDeleteOptions(r *request) (opts deleteOptions, err error) {
-	if policy := r.FormValue("propagationPolicy"); policy != "" {
-		opts.PropagationPolicy = &policy
-	}
-	if r.ContentLength == 0 {
-		return opts, opts.checkPropagation()
-	}
-	raw, err := readBody(r.Request, r.media)
-	if err != nil || string(raw) == "null" {
-		return opts, err
-	}
-	if err := json.Unmarshal(raw, &opts); err != nil {
-		return opts, badField(err)
-	}
-	return opts, opts.checkPropagation()
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// foreign says that a Kind is another group's form of one of ours: the same objects
-// in the store, with the same revisions, rules and columns.
-type foreign struct {
+// dialectKind makes a Kind another group's form of one of ours: the same objects in the store, with the same revisions,
+// rules and columns.
+type dialectKind struct {
 	dialect.Kind
 	of *Kind
 }
 
-// withDialects adds the dialects of the kinds that are served. The canonical ones stay first.
+// withDialects adds the dialects of kinds. The canonical kinds stay first.
 func withDialects(kinds []Kind) []Kind {
 	out := kinds
 	for _, d := range dialect.All() {
@@ -26,7 +26,7 @@ func withDialects(kinds []Kind) []Kind {
 			if of := &kinds[i]; of.Name == d.Canonical && of.Group == resource.Group {
 				k := *of
 				k.Group, k.Version, k.Name, k.Plural, k.Singular, k.Short = d.Group, d.Version, d.Name, d.Plural, d.Singular, nil
-				k.foreign = &foreign{d, of}
+				k.dialect = &dialectKind{d, of}
 				out = append(out, k)
 			}
 		}
@@ -34,26 +34,12 @@ func withDialects(kinds []Kind) []Kind {
 	return out
 }
 
-// readOnly says that the kind is a form for reading only.
-func (k *Kind) readOnly() bool { return k.foreign != nil && k.foreign.ReadOnly }
+// isAt reports whether the dialect's own system serves it below a path, without a group.
+func (d *dialectKind) isAt(root, group string) bool { return d != nil && group == "" && d.Root == root }
 
-// verbs are what can be done with objects of the kind.
-func (k *Kind) verbs() []string {
-	switch {
-	case k == &namespaceKind:
-		return namespaceVerbs
-	case k.readOnly():
-		return readVerbs
-	}
-	return verbs
-}
-
-// isAt says whether the kind's own system serves it there, in a group that has no name.
-func (f *foreign) isAt(root, group string) bool { return f != nil && group == "" && f.Root == root }
-
-// fleetsVersions understands fleets/{name}/templateversions[/{version}], where flightctl has those of one Fleet. It says whether
-// it did, and has the Fleet in the field selector then.
-func fleetsVersions(r *http.Request, parts []string) ([]string, bool) {
+// fleetVersions recognizes fleets/{name}/templateversions[/{version}], flightctl's path of the TemplateVersions of one
+// Fleet. It turns the Fleet into a field selector.
+func fleetVersions(r *http.Request, parts []string) ([]string, bool) {
 	if len(parts) < 3 || len(parts) > 4 || parts[0] != "fleets" || parts[2] != "templateversions" {
 		return parts, false
 	}
@@ -65,8 +51,8 @@ func fleetsVersions(r *http.Request, parts []string) ([]string, bool) {
 	return parts[2:], true
 }
 
-// among refuses an object that the path's field selector leaves out.
-func (s *server) among(r *request) error {
+// checkSelected fails if the field selector of the path doesn't select the object.
+func (s *server) checkSelected(r *request) error {
 	sel, err := s.selector(r)
 	if err != nil {
 		return err
@@ -81,34 +67,33 @@ func (s *server) among(r *request) error {
 	return r.about(r.key.Name, store.NotFound(r.key))
 }
 
-// record is the name under which the store has the kind.
-func (k *Kind) record() string {
-	if k.foreign != nil {
-		return k.foreign.of.Name
-	}
-	return k.Name
-}
-
-// form is an object as a client of this kind sees it.
+// form is an object as clients of the kind see it.
 func (k *Kind) form(o *object) (json.RawMessage, error) {
-	if len(k.Names) > 0 {
-		return k.renamed(o)
+	out := *o
+	if len(k.FieldNames) > 0 {
+		out.APIVersion = k.apiVersion()
+		if len(o.Spec) > 0 { // a deleted object that the client may not see has only a name
+			var err error
+			if out.Spec, err = renameFields(o.Spec, k.FieldNames); err != nil {
+				return nil, err
+			}
+		}
 	}
-	raw, err := o.shown()
-	if err != nil || k.foreign == nil {
+	raw, err := out.forClient()
+	if err != nil || k.dialect == nil {
 		return raw, err
 	}
-	return k.foreign.Show(raw)
+	return k.dialect.Show(raw)
 }
 
-// understand reads a client's object; old is what is stored, if there is anything.
-// A dialect keeps unknown fields, and tells of them.
-func (r *request) understand(raw []byte, old *object) (*object, []string, error) {
+// toCanonical decodes an object of a client; old is the stored one, or nil. It returns the unknown fields. A dialect
+// keeps them.
+func (r *request) toCanonical(raw []byte, old *object) (*object, []string, error) {
 	k := r.kind
 	if err := checkGrowth(raw, old); err != nil {
 		return nil, nil, err
 	}
-	if k.foreign == nil {
+	if k.dialect == nil {
 		return k.decode(raw)
 	}
 	var head resource.TypeMeta
@@ -121,30 +106,30 @@ func (r *request) understand(raw []byte, old *object) (*object, []string, error)
 	var before []byte
 	var err error
 	if old != nil {
-		if before, err = old.shown(); err != nil {
+		if before, err = old.forClient(); err != nil {
 			return nil, nil, err
 		}
 	}
-	unknown, err := r.newlyUnknown(raw, before)
+	unknown, err := k.dialect.newUnknown(raw, before)
 	if err != nil {
 		return nil, nil, err
 	}
-	r.readings = k.foreign.Warnings(raw)
-	if raw, err = k.foreign.Read(raw, before, r.subresource == "status"); err != nil {
+	r.dialectWarnings = k.dialect.Warnings(raw)
+	if raw, err = k.dialect.Read(raw, before, r.subresource == "status"); err != nil {
 		return nil, nil, r.about(r.key.Name, err)
 	}
-	o, _, err := k.foreign.of.decode(raw)
+	o, _, err := k.dialect.of.decode(raw)
 	return o, unknown, err
 }
 
-// checkGrowth refuses what a patch made too large an object of. What is there already may have more: a rule that came
-// later must not block a change of something else.
+// checkGrowth refuses an object that a patch made too large. An object that was too large before may stay so, since a
+// bound that is newer than the object must not prevent other changes.
 func checkGrowth(raw []byte, old *object) error {
 	err := checkValues(raw, maxValues)
 	if err == nil || old == nil {
 		return err
 	}
-	before, failed := old.shown()
+	before, failed := old.forClient()
 	if failed != nil {
 		return failed
 	}
@@ -152,24 +137,24 @@ func checkGrowth(raw []byte, old *object) error {
 	return checkValues(raw, max(maxValues, had))
 }
 
-// newlyUnknown are fields that a dialect's form doesn't have, and that weren't there before.
-func (r *request) newlyUnknown(raw, before []byte) ([]string, error) {
-	unknown := r.kind.foreign.Unknown(raw)
+// newUnknown are the fields that the dialect doesn't have, except those that the object had before.
+func (d *dialectKind) newUnknown(raw, before []byte) ([]string, error) {
+	unknown := d.Unknown(raw)
 	if len(unknown) == 0 || before == nil {
 		return unknown, nil
 	}
-	shown, err := r.kind.foreign.Show(before)
+	shown, err := d.Show(before)
 	if err != nil {
 		return nil, err
 	}
-	known := make(map[string]bool) // there may be as many as a body has room for
-	for _, field := range r.kind.foreign.Unknown(shown) {
+	known := make(map[string]bool) // there may be very many
+	for _, field := range d.Unknown(shown) {
 		known[field] = true
 	}
 	return slices.DeleteFunc(unknown, func(field string) bool { return known[field] }), nil
 }
 
-// checkType refuses an object that says it is something else than its path says.
+// checkType refuses an object whose apiVersion or kind is not that of the path.
 func (k *Kind) checkType(t resource.TypeMeta) error {
 	if t.APIVersion != "" && t.APIVersion != k.apiVersion() {
 		return badRequest("apiVersion", "apiVersion %q does not match the path: it must be %s", t.APIVersion, k.apiVersion())
@@ -180,70 +165,86 @@ func (k *Kind) checkType(t resource.TypeMeta) error {
 	return nil
 }
 
-// updateBoth writes the status of an object that came in another group's form: some
-// have wishes in it, and some of it may have to be kept in an annotation.
-func (s *server) updateBoth(r *request, old, wanted *object, dry bool) (*object, error) {
-	mine := *wanted
-	mine.Metadata = old.Metadata
-	mine.Metadata.Annotations = wanted.Metadata.Annotations
-	next, err := s.successor(r, old, &mine)
+// canonical gives the fields of a client's object their canonical names.
+func (k *Kind) canonical(raw []byte) ([]byte, error) {
+	if len(k.FieldNames) == 0 {
+		return raw, nil
+	}
+	names := make(map[string]string, 2*len(k.FieldNames))
+	for canonical, name := range k.FieldNames {
+		names[name] = canonical
+		names[canonical] = "" // has no meaning in this group
+	}
+	out, err := renameFields(raw, names)
 	if err != nil {
-		return nil, err
+		return nil, badRequest("", "the body must be an object")
 	}
-	next.Status = wanted.Status
-	if next, err = s.complete(r.Context(), r, old, next); err != nil {
-		return nil, err
-	}
-	if err := s.record(r, old, next, &mine); err != nil || dry {
-		return next, err
-	}
-	return s.store(r.Context(), r.key, next)
+	return out, nil
 }
 
-// schema describes the form; what it has no field for is kept, and so not refused.
-func (f *foreign) schema(metaName string) dict {
-	def := f.Schema()
-	describe(def, f.of)
-	def["description"] = "A " + f.Of() + " in the form of " + f.APIVersion() + ". Fields that are not described are kept."
+// renameFields renames fields of a JSON object; a field whose new name is empty is removed.
+func renameFields(raw []byte, names map[string]string) ([]byte, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return nil, err
+	}
+	renamed := make(map[string]json.RawMessage, len(fields))
+	for name, value := range fields {
+		if to, ok := names[name]; ok {
+			name = to
+		}
+		if name != "" {
+			renamed[name] = value
+		}
+	}
+	return json.Marshal(renamed)
+}
+
+// schema is the OpenAPI schema of the dialect. It allows unknown fields, which are kept.
+func (d *dialectKind) schema() dict {
+	def := d.Schema()
+	describe(def, d.of)
+	def["description"] = "A " + d.Of() + " in the form of " + d.APIVersion() + ". Fields that are not described are kept."
 	props, _ := def["properties"].(dict)
 	props["apiVersion"], props["kind"] = dict{"type": "string"}, dict{"type": "string"}
 	props["metadata"] = dict{"allOf": []any{dict{"$ref": "#/components/schemas/" + metaName}}}
-	def["x-kubernetes-group-version-kind"] = []any{dict{"group": f.Group, "version": f.Version, "kind": f.Name}}
+	def["x-kubernetes-group-version-kind"] = []any{dict{"group": d.Group, "version": d.Version, "kind": d.Name}}
 	return def
 }
 
-// describe explains fields as the canonical form does, where it has some of that name.
+// describe copies descriptions of the canonical schema to fields of the same name that have none.
 func describe(def dict, of *Kind) {
 	texts := make(map[string]string)
 	canonical, _ := schemas()[of.schemaName()].(dict)
-	eachField(canonical, func(name string, prop dict) {
+	eachProperty(canonical, func(name string, prop dict) {
 		if text, _ := prop["description"].(string); texts[name] == "" {
 			texts[name] = text
 		}
 	})
-	eachField(def, func(name string, prop dict) {
+	eachProperty(def, func(name string, prop dict) {
 		if prop["description"] == nil && texts[name] != "" {
 			prop["description"] = texts[name]
 		}
 	})
 }
 
-// eachField visits the fields of a schema, outer ones first.
-func eachField(def dict, visit func(name string, prop dict)) {
+// eachProperty visits the properties of a schema, outer ones first.
+func eachProperty(def dict, visit func(name string, prop dict)) {
 	props, _ := def["properties"].(dict)
-	for _, name := range slices.Sorted(maps.Keys(props)) {
+	names := slices.Sorted(maps.Keys(props))
+	for _, name := range names {
 		if prop, ok := props[name].(dict); ok {
 			visit(name, prop)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(props)) {
+	for _, name := range names {
 		if prop, ok := props[name].(dict); ok {
-			eachField(prop, visit)
+			eachProperty(prop, visit)
 		}
 	}
 	for _, inner := range []string{"items", "additionalProperties"} {
 		if below, ok := def[inner].(dict); ok {
-			eachField(below, visit)
+			eachProperty(below, visit)
 		}
 	}
 }

@@ -12,24 +12,32 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-var (
-	verbs       = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
-	statusVerbs = []string{"get", "patch", "update"}
+// schemaText is the OpenAPI schema of each canonical kind, generated from the Go types in topics/resource and their
+// comments: make golden.
+//
+//go:embed schemas.json
+var schemaText []byte
+
+const (
+	// metaName is the name of the schema of metadata.
+	metaName = "io.edgebus.v1.ObjectMeta"
+	// openapi2Type is the media type of the OpenAPI 2 document in protobuf. Clients ask for spec.v2@v1.0, which is no
+	// media type that they can parse.
+	openapi2Type = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 )
 
 type dict = map[string]any
 
-// discovery serves what clients read to find out what there is: the lists of
-// groups and kinds, in the old form and the aggregated one, and the schemas.
+// discovery serves the lists of groups and kinds, in the legacy and the aggregated form, and the OpenAPI 3 documents.
 func (s *server) discovery(mux *http.ServeMux) {
-	serve := func(path string, plain, aggregated func() any) {
+	serve := func(path string, legacy, aggregated func() any) {
 		mux.Handle("GET "+path, s.handle(func(w http.ResponseWriter, r *http.Request) error {
 			if media := aggregatedType(r); media != "" && aggregated != nil {
 				w.Header().Set("Vary", "Accept")
-				writeAs(w, media, aggregated())
+				writeJSON(mediaTypeWriter{w, media}, http.StatusOK, aggregated())
 				return nil
 			}
-			writeJSON(w, http.StatusOK, plain())
+			writeJSON(w, http.StatusOK, legacy())
 			return nil
 		}))
 	}
@@ -39,12 +47,12 @@ func (s *server) discovery(mux *http.ServeMux) {
 			root := (&Kind{Group: g.name, Version: version}).root()
 			at := strings.TrimPrefix(root, "/")
 			paths[at] = dict{"serverRelativeURL": "/openapi/v3/" + at}
-			serve(root, func() any { return s.resources(g.name, version) }, nil)
-			serve("/openapi/v3/"+at, func() any { return s.openapi(g.name, version) }, nil)
+			serve(root, func() any { return s.resourceList(g.name, version) }, nil)
+			serve("/openapi/v3/"+at, func() any { return s.openapi3(g.name, version) }, nil)
 		}
 		if g.name != "" {
-			groups = append(groups, g.described())
-			serve("/apis/"+g.name, g.described, nil)
+			groups = append(groups, g.legacy())
+			serve("/apis/"+g.name, g.legacy, nil)
 		}
 	}
 	serve("/api", func() any {
@@ -52,11 +60,11 @@ func (s *server) discovery(mux *http.ServeMux) {
 	}, func() any { return s.aggregated(true) })
 	serve("/apis", func() any { return dict{"kind": "APIGroupList", "apiVersion": "v1", "groups": groups} },
 		func() any { return s.aggregated(false) })
-	serve("/version", func() any { return s.version() }, nil)
+	serve("/version", s.version, nil)
 	serve("/openapi/v3", func() any { return dict{"paths": paths} }, nil)
 }
 
-// aggregatedType is the media type of the aggregated form, if the client asks for it.
+// aggregatedType is the media type of aggregated discovery, if the client asks for it.
 func aggregatedType(r *http.Request) string {
 	for item := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
 		if strings.Contains(item, "as=APIGroupDiscoveryList") && strings.HasPrefix(strings.TrimSpace(item), "application/json") &&
@@ -67,40 +75,32 @@ func aggregatedType(r *http.Request) string {
 	return ""
 }
 
-func writeAs(w http.ResponseWriter, media string, v any) {
-	writeJSON(contentType{w, media}, http.StatusOK, v)
-}
-
-// contentType replaces the Content-Type that is about to be written.
-type contentType struct {
+// mediaTypeWriter replaces the Content-Type of an answer.
+type mediaTypeWriter struct {
 	http.ResponseWriter
 	media string
 }
 
-func (c contentType) WriteHeader(code int) {
-	c.Header().Set("Content-Type", c.media)
-	c.ResponseWriter.WriteHeader(code)
+func (w mediaTypeWriter) WriteHeader(code int) {
+	w.Header().Set("Content-Type", w.media)
+	w.ResponseWriter.WriteHeader(code)
 }
 
-// apiGroup is a group of kinds, with its versions, the preferred one first.
+// apiGroup is an API group with its versions, the preferred one first.
 type apiGroup struct {
 	name     string
 	versions []string
 }
 
-func (g apiGroup) described() any {
+func (g apiGroup) legacy() any {
 	var versions []any
 	for _, v := range g.versions {
 		versions = append(versions, dict{"groupVersion": g.name + "/" + v, "version": v})
 	}
-	return dict{
-		"kind": "APIGroup", "apiVersion": "v1", "name": g.name,
-		"versions": versions, "preferredVersion": versions[0],
-	}
+	return dict{"kind": "APIGroup", "apiVersion": "v1", "name": g.name, "versions": versions, "preferredVersion": versions[0]}
 }
 
-// groups are those of the kinds, in the kinds' order: for a plural that several have,
-// kubectl takes the first.
+// groups are in the order of the kinds: kubectl takes the first group that has a plural.
 func (s *server) groups() (out []apiGroup) {
 	for _, k := range s.Kinds {
 		i := slices.IndexFunc(out, func(g apiGroup) bool { return g.name == k.Group })
@@ -114,12 +114,23 @@ func (s *server) groups() (out []apiGroup) {
 	return out
 }
 
-func (s *server) resources(group, version string) any {
-	list := []any{}
-	for _, k := range s.Kinds {
-		if k.Group != group || k.Version != version {
-			continue
+// kindsOf are the kinds of a group and version, namespaces included.
+func (s *server) kindsOf(group, version string) (kinds []*Kind) {
+	for i := range s.Kinds {
+		if k := &s.Kinds[i]; k.Group == group && k.Version == version {
+			kinds = append(kinds, k)
 		}
+	}
+	if group == namespaceKind.Group && version == namespaceKind.Version {
+		kinds = append(kinds, &namespaceKind)
+	}
+	return kinds
+}
+
+// resourceList is the legacy list of the kinds of a group and version.
+func (s *server) resourceList(group, version string) any {
+	list := []any{}
+	for _, k := range s.kindsOf(group, version) {
 		list = append(list, dict{
 			"name": k.Plural, "singularName": k.Singular, "namespaced": k.Namespaced, "kind": k.Name, "verbs": k.verbs(), "shortNames": k.Short, "categories": k.categories(),
 		})
@@ -127,14 +138,10 @@ func (s *server) resources(group, version string) any {
 			list = append(list, dict{"name": k.Plural + "/status", "singularName": "", "namespaced": k.Namespaced, "kind": k.Name, "verbs": statusVerbs})
 		}
 	}
-	if k := &namespaceKind; group == k.Group && version == k.Version {
-		list = append(list, dict{"name": k.Plural, "singularName": k.Singular, "namespaced": false, "kind": k.Name, "verbs": k.verbs(), "shortNames": k.Short})
-	}
-	version = (&Kind{Group: group, Version: version}).apiVersion()
-	return dict{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": list}
+	return dict{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": (&Kind{Group: group, Version: version}).apiVersion(), "resources": list}
 }
 
-// aggregated is all that discovery has to say, of the core group or of the others.
+// aggregated is the aggregated discovery of the core group, or of all others.
 func (s *server) aggregated(core bool) any {
 	items := []any{}
 	for _, g := range s.groups() {
@@ -144,13 +151,8 @@ func (s *server) aggregated(core bool) any {
 		versions := []any{}
 		for _, version := range g.versions {
 			list := []any{}
-			for i := range s.Kinds {
-				if k := &s.Kinds[i]; k.Group == g.name && k.Version == version {
-					list = append(list, k.discovered())
-				}
-			}
-			if core && version == namespaceKind.Version {
-				list = append(list, namespaceKind.discovered())
+			for _, k := range s.kindsOf(g.name, version) {
+				list = append(list, k.aggregated())
 			}
 			versions = append(versions, dict{"version": version, "resources": list, "freshness": "Current"})
 		}
@@ -159,14 +161,13 @@ func (s *server) aggregated(core bool) any {
 	return dict{"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": dict{}, "items": items}
 }
 
-func (k *Kind) discovered() any {
-	scope := "Cluster"
-	if k.Namespaced {
-		scope = "Namespaced"
-	}
+func (k *Kind) aggregated() any {
 	d := dict{
-		"resource": k.Plural, "responseKind": k.gvk(), "scope": scope, "singularResource": k.Singular,
+		"resource": k.Plural, "responseKind": k.gvk(), "scope": "Cluster", "singularResource": k.Singular,
 		"verbs": k.verbs(), "shortNames": k.Short, "categories": k.categories(),
+	}
+	if k.Namespaced {
+		d["scope"] = "Namespaced"
 	}
 	if !k.NoStatus {
 		d["subresources"] = []any{dict{"subresource": "status", "responseKind": k.gvk(), "verbs": statusVerbs}}
@@ -174,44 +175,41 @@ func (k *Kind) discovered() any {
 	return d
 }
 
+func (k *Kind) gvk() dict { return dict{"group": k.Group, "version": k.Version, "kind": k.Name} }
+
+// version is that of a Kubernetes that works like this API; kubectl compares its own with it.
 func (s *server) version() any {
-	// kubectl compares itself with the Kubernetes that this speaks like.
 	return dict{
 		"major": "1", "minor": "32", "gitVersion": "v1.32.0+edgebus-" + strings.TrimPrefix(s.Version, "v"),
 		"goVersion": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH,
 	}
 }
 
-// schemaText is OpenAPI's schema of each kind, made of the Go types in topics/resource and
-// their comments: make golden.
-//
-//go:embed schemas.json
-var schemaText []byte
-
-const metaName = "io.edgebus.v1.ObjectMeta"
-
-// schemas reads the schemas anew for each who asks: it is seldom, and they are large.
+// schemas decodes the schemas anew on each call: they are large and seldom asked for.
 func schemas() dict {
 	all := dict{}
-	_ = json.Unmarshal(schemaText, &all) // a test has read it
+	_ = json.Unmarshal(schemaText, &all) // a test decodes it
 	return all
 }
 
-// schemaName is the name of the kind's schema: io.edgebus.v1alpha1.Device.
-func (k *Kind) schemaName() string {
-	group := k.Group
-	if group == "" {
-		group = "core"
+// addSchema adds the schema of the kind to named.
+func (k *Kind) addSchema(named, all dict) {
+	named[k.schemaName()] = all[k.schemaName()]
+	if k.dialect != nil {
+		named[k.schemaName()] = k.dialect.schema()
 	}
-	parts := strings.Split(group, ".")
-	for i, j := 0, len(parts)-1; i < j; i, j = i+1, j-1 {
-		parts[i], parts[j] = parts[j], parts[i]
-	}
-	return strings.Join(parts, ".") + "." + k.Version + "." + k.Name
 }
 
-// openapi is the document of one group and version, in OpenAPI 3.
-func (s *server) openapi(group, version string) any {
+// collectionPath is the path of the kind's collection.
+func (k *Kind) collectionPath() string {
+	if k.Namespaced {
+		return k.root() + "/namespaces/{namespace}/" + k.Plural
+	}
+	return k.root() + "/" + k.Plural
+}
+
+// openapi3 is the OpenAPI 3 document of a group and version.
+func (s *server) openapi3(group, version string) any {
 	all := schemas()
 	named, paths := dict{metaName: all[metaName]}, dict{}
 	for i := range s.Kinds {
@@ -219,19 +217,12 @@ func (s *server) openapi(group, version string) any {
 		if k.Group != group || k.Version != version {
 			continue
 		}
-		kind := k.gvk()
-		named[k.schemaName()] = all[k.schemaName()]
-		if k.foreign != nil {
-			named[k.schemaName()] = k.foreign.schema(metaName)
-		}
-		ref := dict{"content": dict{"application/json": dict{"schema": dict{"$ref": "#/components/schemas/" + k.schemaName()}}}}
-		at := k.root() + "/"
-		if k.Namespaced {
-			at += "namespaces/{namespace}/"
-		}
-		paths[at+k.Plural] = dict{"get": operation("list", kind, nil), "post": operation("post", kind, ref), "delete": operation("deletecollection", kind, nil)}
-		paths[at+k.Plural+"/{name}"] = dict{
-			"get": operation("get", kind, nil), "put": operation("put", kind, ref),
+		k.addSchema(named, all)
+		kind, at := k.gvk(), k.collectionPath()
+		body := dict{"content": dict{"application/json": dict{"schema": dict{"$ref": "#/components/schemas/" + k.schemaName()}}}}
+		paths[at] = dict{"get": operation("list", kind, nil), "post": operation("post", kind, body), "delete": operation("deletecollection", kind, nil)}
+		paths[at+"/{name}"] = dict{
+			"get": operation("get", kind, nil), "put": operation("put", kind, body),
 			"patch": operation("patch", kind, nil), "delete": operation("delete", kind, nil),
 		}
 	}
@@ -240,8 +231,6 @@ func (s *server) openapi(group, version string) any {
 		"paths": paths, "components": dict{"schemas": named},
 	}
 }
-
-func (k *Kind) gvk() dict { return dict{"group": k.Group, "version": k.Version, "kind": k.Name} }
 
 func operation(action string, kind, body dict) dict {
 	op := dict{
@@ -261,20 +250,15 @@ func operation(action string, kind, body dict) dict {
 	return op
 }
 
-// openapi2Type is what the answer is called. Clients ask for spec.v2@v1.0, which is no media type that
-// they could read.
-const openapi2Type = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-
-// openapi2 serves the schemas in OpenAPI 2, which old clients validate with; in protobuf to those who ask
-// for it, since some read nothing else. It is made for each: few ask, and once.
+// openapi2 serves the OpenAPI 2 document, with which old clients validate; in protobuf to clients that ask for it, some
+// of which accept nothing else.
 func (s *server) openapi2(w http.ResponseWriter, r *http.Request) error {
 	text, err := json.Marshal(s.swagger())
 	if err != nil {
 		return err
 	}
 	if !strings.Contains(r.Header.Get("Accept"), "proto-openapi.spec.v2") {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(text) // a client that went away needs no answer
+		sendJSON(w, http.StatusOK, text)
 		return nil
 	}
 	doc, err := openapi2.ParseDocument(text)
@@ -286,38 +270,28 @@ func (s *server) openapi2(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.Header().Set("Content-Type", openapi2Type)
-	_, _ = w.Write(raw)
+	_, _ = w.Write(raw) // the client may be gone
 	return nil
 }
 
-// swagger is all groups' schemas as OpenAPI 2 says it. Its definitions are what clients look for; a path a
-// kind says which patches and parameters there are.
+// swagger is the OpenAPI 2 document. Clients look for its definitions; a path for each kind says which patches and
+// parameters there are.
 func (s *server) swagger() any {
-	defs := schemas()
-	paths := dict{}
+	all, paths := schemas(), dict{}
 	for i := range s.Kinds {
 		k := &s.Kinds[i]
-		if k.foreign != nil {
-			defs[k.schemaName()] = k.foreign.schema(metaName)
-		}
-		at := k.root() + "/"
-		if k.Namespaced {
-			at += "namespaces/{namespace}/"
-		}
-		paths[at+k.Plural+"/{name}"] = dict{"patch": dict{
+		k.addSchema(all, all)
+		paths[k.collectionPath()+"/{name}"] = dict{"patch": dict{
 			"consumes": k.patches(), "x-kubernetes-action": "patch",
 			"x-kubernetes-group-version-kind": k.gvk(), "responses": dict{"200": dict{"description": "OK"}},
 			"parameters": []any{dict{"name": "dryRun", "in": "query", "type": "string"}},
 		}}
 	}
-	return dict{
-		"swagger": "2.0", "info": dict{"title": "Edgebus", "version": s.Version}, "paths": paths,
-		"definitions": asSwagger(defs),
-	}
+	return dict{"swagger": "2.0", "info": dict{"title": "Edgebus", "version": s.Version}, "paths": paths, "definitions": toSwagger(all)}
 }
 
-// asSwagger writes OpenAPI 3's references as OpenAPI 2's.
-func asSwagger(v any) any {
+// toSwagger turns OpenAPI 3 references into OpenAPI 2 references.
+func toSwagger(v any) any {
 	switch v := v.(type) {
 	case dict:
 		if all, ok := v["allOf"].([]any); ok && len(all) == 1 {
@@ -325,11 +299,11 @@ func asSwagger(v any) any {
 			return dict{"$ref": "#/definitions/" + ref[strings.LastIndex(ref, "/")+1:]}
 		}
 		for name := range v {
-			v[name] = asSwagger(v[name])
+			v[name] = toSwagger(v[name])
 		}
 	case []any:
 		for i := range v {
-			v[i] = asSwagger(v[i])
+			v[i] = toSwagger(v[i])
 		}
 	}
 	return v

@@ -9,65 +9,47 @@ import (
 	"net/http"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Status is how Kubernetes says that something went wrong, or that it is done.
-type Status struct {
-	Kind       string         `json:"kind"`
-	APIVersion string         `json:"apiVersion"`
-	Metadata   struct{}       `json:"metadata"`
-	Status     string         `json:"status"`
-	Message    string         `json:"message,omitempty"`
-	Reason     string         `json:"reason,omitempty"`
-	Details    *StatusDetails `json:"details,omitempty"`
-	Code       int            `json:"code,omitempty"`
+// statusError is an error with the Status that answers it.
+type statusError struct {
+	status metav1.Status
+	err    error // that caused it; may be nil
 }
 
-// StatusDetails say what a Status is about.
-type StatusDetails struct {
-	Name              string        `json:"name,omitempty"`
-	Group             string        `json:"group,omitempty"`
-	Kind              string        `json:"kind,omitempty"`
-	UID               string        `json:"uid,omitempty"`
-	Causes            []StatusCause `json:"causes,omitempty"`
-	RetryAfterSeconds int           `json:"retryAfterSeconds,omitempty"`
+func (e *statusError) Error() string { return e.status.Message }
+func (e *statusError) Unwrap() error { return e.err }
+
+// refuse makes an error of an HTTP status.
+func refuse(code int, reason, format string, args ...any) *statusError {
+	return &statusError{status: metav1.Status{Code: int32(code), Reason: metav1.StatusReason(reason), Message: fmt.Sprintf(format, args...)}}
 }
 
-// StatusCause is one broken rule.
-type StatusCause struct {
-	Reason  string `json:"reason,omitempty"`
-	Message string `json:"message,omitempty"`
-	Field   string `json:"field,omitempty"`
-}
-
-// httpError is an error that is HTTP's own, or that knows what it is about.
-type httpError struct {
-	code    int
-	reason  string
-	message string
-	details *StatusDetails
-	err     error
-}
-
-func (e *httpError) Error() string { return e.message }
-func (e *httpError) Unwrap() error { return e.err }
-
-func refuse(code int, reason, format string, args ...any) error {
-	return &httpError{code: code, reason: reason, message: fmt.Sprintf(format, args...)}
-}
-
-// badRequest says that a request is not understood; field may be empty.
-func badRequest(field, format string, args ...any) error {
-	e := &httpError{code: http.StatusBadRequest, reason: "BadRequest", message: fmt.Sprintf(format, args...)}
-	if field != "" {
-		e.details = &StatusDetails{Causes: []StatusCause{{Reason: "FieldValueInvalid", Message: e.message, Field: field}}}
+// withCauses adds the fields that are at fault.
+func (e *statusError) withCauses(causes ...metav1.StatusCause) *statusError {
+	if e.status.Details == nil {
+		e.status.Details = new(metav1.StatusDetails)
 	}
+	e.status.Details.Causes = append(e.status.Details.Causes, causes...)
 	return e
 }
 
-// codes is the one place where a kind of error becomes an HTTP status.
-func codes(kind resource.ErrorKind) (code int, reason string) {
+// badRequest makes an error about a request that can't be understood; field may be empty.
+func badRequest(field, format string, args ...any) error {
+	e := refuse(http.StatusBadRequest, "BadRequest", format, args...)
+	if field == "" {
+		return e
+	}
+	return e.withCauses(metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Message: e.status.Message, Field: field})
+}
+
+// statusCode is the HTTP status of a kind of error, and its reason in a Status.
+func statusCode(kind resource.ErrorKind) (code int, reason string) {
 	switch kind {
 	case resource.Invalid:
 		return http.StatusUnprocessableEntity, "Invalid"
@@ -93,71 +75,76 @@ func codes(kind resource.ErrorKind) (code int, reason string) {
 	return http.StatusInternalServerError, "InternalError"
 }
 
-func statusOf(err error) Status {
-	st := Status{Kind: "Status", APIVersion: "v1", Status: "Failure", Message: err.Error()}
-	var he *httpError
+// statusOf is the Status that answers an error.
+func statusOf(err error) metav1.Status {
+	var known *statusError
 	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.As(err, &he):
-		st.Code, st.Reason, st.Details = he.code, he.reason, he.details
+	case errors.As(err, &known):
 	case errors.As(err, &tooLarge):
-		st.Code, st.Reason = codes(resource.TooLarge)
-		st.Message = fmt.Sprintf("the body is larger than %d bytes", tooLarge.Limit)
+		code, reason := statusCode(resource.TooLarge)
+		known = refuse(code, reason, "the body is larger than %d bytes", tooLarge.Limit)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		st.Code, st.Reason = http.StatusGatewayTimeout, "Timeout"
+		known = refuse(http.StatusGatewayTimeout, "Timeout", "%v", err)
 	default:
-		st.Code, st.Reason = codes(resource.KindOf(err))
+		code, reason := statusCode(resource.KindOf(err))
+		known = refuse(code, reason, "%v", err)
 	}
+	st := known.status
+	st.TypeMeta, st.Status = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, metav1.StatusFailure
 	if st.Code == http.StatusInternalServerError {
-		st.Message = "internal error" // what went wrong is for the log
+		st.Message = "internal error" // the log says what
 	}
 	return st
 }
 
-// about names the object in an error of the store or the rules, the way that
-// Kubernetes words it: clients know some of these sentences.
+// about names the object in an error of the store or of the rules, in Kubernetes' words, some of which clients know.
 func (r *request) about(name string, err error) error {
 	var re *resource.Error
-	var he *httpError
-	if err == nil || errors.As(err, &he) || !errors.As(err, &re) {
+	var known *statusError
+	if err == nil || errors.As(err, &known) || !errors.As(err, &re) {
 		return err
 	}
-	code, reason := codes(re.Kind)
-	e := &httpError{code: code, reason: reason, err: err}
-	e.details = &StatusDetails{Name: name, Group: r.kind.Group, Kind: r.kind.Plural}
-	qualified := r.kind.qualified()
+	of := schema.GroupResource{Group: r.kind.Group, Resource: r.kind.Plural}
 	switch re.Kind {
 	case resource.NotFound:
-		e.message = fmt.Sprintf("%s %q not found", qualified, name)
+		return &statusError{apierrors.NewNotFound(of, name).ErrStatus, err}
 	case resource.AlreadyExists:
-		e.message = fmt.Sprintf("%s %q already exists", qualified, name)
+		e := &statusError{apierrors.NewAlreadyExists(of, name).ErrStatus, err}
 		if re.Field != "" {
-			e.message += ": " + re.Message
+			e.status.Message += ": " + re.Message
 		}
+		return e
 	case resource.Conflict:
-		e.message = fmt.Sprintf("Operation cannot be fulfilled on %s %q: the object has been modified; please apply your changes to the latest version and try again: %s", qualified, name, re.Message)
-	case resource.Invalid:
-		e.message = fmt.Sprintf("%s %q is invalid: %s", strings.TrimSuffix(r.kind.Name+"."+r.kind.Group, "."), name, re.Error())
-		e.details.Kind = r.kind.Name
-		e.details.Causes = causes(re)
-	default:
-		e.message = err.Error()
-		e.details.Causes = causes(re)
+		return &statusError{apierrors.NewConflict(of, name, fmt.Errorf("%s: %s", modified, re.Message)).ErrStatus, err}
+	}
+	code, reason := statusCode(re.Kind)
+	e := refuse(code, reason, "%v", err).withCauses(causes(re)...)
+	e.err = err
+	d := e.status.Details
+	d.Name, d.Group, d.Kind = name, of.Group, of.Resource
+	if re.Kind == resource.Invalid {
+		e.status.Message = fmt.Sprintf("%s %q is invalid: %s", strings.TrimSuffix(r.kind.Name+"."+of.Group, "."), name, re.Error())
+		d.Kind = r.kind.Name
 	}
 	return e
 }
 
-func causes(e *resource.Error) (out []StatusCause) {
+// modified is what Kubernetes says of a conflict.
+const modified = "the object has been modified; please apply your changes to the latest version and try again"
+
+func causes(e *resource.Error) (out []metav1.StatusCause) {
 	list := e.Causes
 	if len(list) == 0 && e.Field != "" {
 		list = []resource.Cause{{Field: e.Field, Message: e.Message}}
 	}
 	for _, c := range list {
-		out = append(out, StatusCause{Reason: "FieldValueInvalid", Message: c.Message, Field: c.Field})
+		out = append(out, metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Message: c.Message, Field: c.Field})
 	}
 	return out
 }
 
+// writeJSON answers with v.
 func writeJSON(w http.ResponseWriter, code int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil { // our own types: can't happen
@@ -167,12 +154,12 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 	sendJSON(w, code, body)
 }
 
-// sendJSON sends a line of JSON.
+// sendJSON answers with a line of JSON.
 func sendJSON(w http.ResponseWriter, code int, body []byte) {
 	if !bytes.HasSuffix(body, []byte("\n")) {
 		body = append(body, '\n')
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // a client that went away needs no answer
+	_, _ = w.Write(body) // the client may be gone
 }

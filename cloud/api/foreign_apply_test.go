@@ -102,13 +102,13 @@ func TestMisspeltInADialect(t *testing.T) {
 // Every field of every dialect says what it is: kubectl explain shows it.
 func TestEveryFieldOfADialectIsExplained(t *testing.T) {
 	for _, k := range withDialects(Kinds()) {
-		if k.foreign == nil {
+		if k.dialect == nil {
 			continue
 		}
-		def := k.foreign.schema(metaName)
+		def := k.dialect.schema()
 		for _, part := range []string{"spec", "status"} {
 			below, _ := def["properties"].(dict)[part].(dict)
-			eachField(below, func(name string, prop dict) {
+			eachProperty(below, func(name string, prop dict) {
 				require.NotEmpty(t, prop["description"], "%s %s: %s in %s", k.apiVersion(), k.Name, name, part)
 			})
 		}

@@ -20,107 +20,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Kind is all that the verbs have to be told of a kind. Functions may be nil.
-type Kind struct {
-	Name, Plural, Singular string
-	Short                  []string
-	Namespaced             bool
-	// Group and Version are the API group; the core group has no name.
-	Group, Version string
-	// Flat says that there is no spec: what is wanted stands beside the metadata, as in a Secret.
-	Flat bool
-	// NoStatus says that nobody reports anything about such an object.
-	NoStatus bool
-	// Names are fields that have another name in this group than here, of a flat kind that is in two
-	// groups. The first of the two has all names as they are.
-	Names map[string]string
-	// Sealed says that the store has the object encrypted, and that tables and messages never show it.
-	Sealed bool
-	// Kept says that nothing acts on objects of the kind yet: who writes one is warned.
-	Kept bool
-	// Made says who alone makes and changes such objects; users read and delete them. Empty: users do.
-	Made string
-	// Reports says who alone writes the status; empty: who may write the object.
-	Reports string
-	// Credentials says that objects may hold some, which other groups' forms have beside the spec: like Secrets they
-	// are for who has all nodes.
-	Credentials bool
-	// foreign is set for another group's form of one of our kinds.
-	foreign *foreign
-	// New makes an empty object: *resource.Device. Its Go type says which fields there are.
-	New func() any
-	// Reset clears the fields of a decoded object that clients can neither see nor set, and returns their names.
-	Reset func(obj any) []string
-	// Validate checks an object before it is written; old is nil for a new one. It
-	// is not asked when only metadata changed.
-	Validate func(ctx context.Context, r store.Reader, old, next any) error
-	// StatusRules says that Validate looks at the status of old. Otherwise it sees none; of next it never sees one.
-	StatusRules bool
-	// CheckStatus checks an object's status before it is written, but for the conditions, which all kinds have alike.
-	CheckStatus func(obj any) error
-	// Doubts say what may not be meant in an object that is valid: they are warnings. Like
-	// Validate it is not asked when only metadata changed.
-	Doubts func(ctx context.Context, r store.Reader, old, next any) []string
-	// Prepare completes an object that is going to be written.
-	Prepare func(old, next any, origin string, now time.Time)
-	// StatusAfter is the status that is stored with an object whose spec is written: what is stored now, with what follows
-	// from the spec. Without it a status is only written by who reports it.
-	StatusAfter func(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error)
-	// Node is the node that an object belongs to; ok is false for one that belongs to none. Without it
-	// no object of the kind does: all who may read may read them, and only who has all nodes writes them.
-	Node func(ctx context.Context, r store.Reader, obj any) (name string, ok bool)
-	// UniqueName says that a name is taken in all namespaces at once.
-	UniqueName bool
-	// Holds names the objects that must not go away before this one.
-	Holds func(obj any) []store.Key
-	// HeldBy names the objects that hold this one.
-	HeldBy func(ctx context.Context, r store.Reader, key store.Key) ([]string, error)
-
-	Columns []Column
-	// Bare says that Columns are all there are: no name first, no age last.
-	Bare bool
-	// Cells are the values of Columns. A time is shown as how long ago it was.
-	Cells func(obj any) []any
-	// Fields are the field selectors beside metadata.name and metadata.namespace. A text that is selected by
-	// stands in the object's JSON as it is: what doesn't have it is passed by without being decoded.
-	Fields map[string]func(obj any) string
-	// Bulk are the parts of an object that neither Cells nor Fields nor Node look at: they are not decoded for these.
-	Bulk bulk
-}
-
-// Column is a column of kubectl get.
-type Column struct {
-	Name, Type, Description string
-	Wide                    bool // with -o wide only
-	// Path is the JSONPath of its cells, if they are a field: a cluster's tables have these columns only (crds.yaml).
-	Path string
-}
-
-// apiVersion is what apiVersion says in an object of the kind.
-func (k *Kind) apiVersion() string {
-	if k.Group == "" {
-		return k.Version
-	}
-	return k.Group + "/" + k.Version
-}
-
-// root is the path below which the kind is.
-func (k *Kind) root() string {
-	if k.Group == "" {
-		return "/api/" + k.Version
-	}
-	return "/apis/" + k.apiVersion()
-}
-
-// qualified is the kind's name in messages: devices.edgebus.io, secrets.
-func (k *Kind) qualified() string {
-	if k.Group == "" {
-		return k.Plural
-	}
-	return k.Plural + "." + k.Group
-}
-
-// Kinds are the canonical kinds, in the order in which they are listed.
+// Kinds are the canonical kinds, in the order of discovery. Their dialects follow from topics/dialect.
 func Kinds() []Kind {
 	kinds := []Kind{
 		deviceKind(), modelKind(), nodeKind(), fleetKind(), templateVersionKind(), repositoryKind(), resourceSyncKind(),
@@ -129,32 +29,7 @@ func Kinds() []Kind {
 	for i := range kinds {
 		kinds[i].Group, kinds[i].Version = resource.Group, resource.Version
 	}
-	return append(kinds, secretKind(), configMapKind(), eventKind(), eventForm())
-}
-
-// rules is Validate of a kind whose rules look at nothing but the object and the one before.
-// follows may be nil.
-func rules[T any](valid func(T) error, follows func(next, prev T) error) func(context.Context, store.Reader, any, any) error {
-	return func(_ context.Context, _ store.Reader, old, next any) error {
-		n := next.(*T)
-		if err := valid(*n); err != nil {
-			return err
-		}
-		if prev, ok := old.(*T); ok && follows != nil {
-			return follows(*n, *prev)
-		}
-		return nil
-	}
-}
-
-// cells is Cells of a kind.
-func cells[T any](of func(*T) []any) func(any) []any {
-	return func(obj any) []any { return of(obj.(*T)) }
-}
-
-// field is a field selector of a kind.
-func field[T any](of func(*T) string) func(any) string {
-	return func(obj any) string { return of(obj.(*T)) }
+	return append(kinds, secretKind(), configMapKind(), eventKind(), eventsEventKind())
 }
 
 func orUnknown(state string) string {
@@ -174,23 +49,23 @@ func condition(list []resource.Condition, kind string) string {
 }
 
 func deviceKind() Kind {
-	known := new(models)
+	known := new(modelCache)
 	return Kind{
 		Name: resource.KindDevice, Plural: "devices", Singular: "device", Short: []string{"dev"}, Namespaced: true,
 		New:        func() any { return new(resource.Device) },
 		Reset:      resetDevice,
 		Validate:   known.validateDevice,
-		Doubts:     nothingThere,
-		Node:       ofDevice,
+		Warnings:   warnMissingReferences,
+		Node:       nodeOfDevice,
 		UniqueName: true,
 		Prepare: func(old, next any, origin string, now time.Time) {
 			prev, _ := old.(*resource.Device)
 			resource.Stamp(prev, next.(*resource.Device), origin, now)
 		},
-		StatusAfter: known.statusAfter,
-		Holds: func(obj any) []store.Key {
+		PrepareStatus: known.prepareStatus,
+		References: func(obj any) []store.Key {
 			d := obj.(*resource.Device)
-			return []store.Key{modelOf(d)}
+			return []store.Key{modelKey(d)}
 		},
 		Columns: []Column{
 			{Name: "Node", Type: "string", Path: ".spec.nodeName", Description: "The node that the device belongs to."},
@@ -211,7 +86,7 @@ func deviceKind() Kind {
 		Fields: map[string]func(any) string{
 			"spec.nodeName": func(obj any) string { return obj.(*resource.Device).Spec.NodeName },
 		},
-		Bulk: bulk{
+		TableOmits: omit{
 			"metadata": nil,
 			"spec":     {"desired": nil, "desiredUntil": nil, "propertyVisitors": nil},
 			"status": {"twin": {"*": {
@@ -222,6 +97,7 @@ func deviceKind() Kind {
 	}
 }
 
+// resetDevice is Kind.Reset of a Device.
 func resetDevice(obj any) []string {
 	d := obj.(*resource.Device)
 	if d.DesiredMeta == nil {
@@ -231,13 +107,13 @@ func resetDevice(obj any) []string {
 	return []string{"desiredMeta"}
 }
 
-// A row's values have to fit on a screen; a file or an array does not.
+// The reported values of a table row are shortened, since a value can be a file or an array.
 const (
-	cellValue = 24 // of one value
-	cellWidth = 96 // of all of them
+	cellValue = 24 // characters of one value
+	cellWidth = 96 // bytes of all of them
 )
 
-// reported writes the reported values of a twin in a row: power=ON,temperature=21.5.
+// reported is the cell with the reported values of a twin: power=ON,temperature=21.5.
 func reported(twin map[string]resource.TwinProperty) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(twin)) {
@@ -252,13 +128,13 @@ func reported(twin map[string]resource.TwinProperty) string {
 			b.WriteString("…")
 			break
 		}
-		b.WriteString(name + "=" + shortened(value.Value, cellValue))
+		b.WriteString(name + "=" + printable(value.Value, cellValue))
 	}
 	return b.String()
 }
 
-// shortened is the beginning of a text, without anything that could steer a terminal.
-func shortened(text string, most int) string {
+// printable is the beginning of a text, without control characters, which a terminal would obey.
+func printable(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '·'
@@ -274,10 +150,10 @@ func shortened(text string, most int) string {
 func modelKind() Kind {
 	return Kind{
 		Name: resource.KindDeviceModel, Plural: "devicemodels", Singular: "devicemodel", Short: []string{"dm"}, Namespaced: true,
-		New:      func() any { return new(resource.DeviceModel) },
-		Doubts:   booleanWords,
-		Validate: rules(resource.DeviceModel.Validate, nil),
-		HeldBy:   devicesOf,
+		New:          func() any { return new(resource.DeviceModel) },
+		Warnings:     warnBooleanEnum,
+		Validate:     validator(resource.DeviceModel.Validate, nil),
+		ReferencedBy: devicesUsing,
 		Columns: []Column{
 			{Name: "Properties", Type: "integer", Description: "How many properties it has."},
 			{Name: "Status", Type: "string", Description: "Active, or Terminating while its deletion waits for those that hold it."},
@@ -298,18 +174,18 @@ func modelKind() Kind {
 	}
 }
 
-func modelOf(d *resource.Device) store.Key {
+func modelKey(d *resource.Device) store.Key {
 	return store.Key{Kind: resource.KindDeviceModel, Namespace: d.Metadata.Namespace, Name: d.Spec.DeviceModelRef.Name}
 }
 
-// validateDevice checks a Device by itself and, if its model is there already,
-// reads its wanted values by the model, and checks them against it.
-func (m *models) validateDevice(ctx context.Context, r store.Reader, old, next any) error {
+// validateDevice checks a Device by itself and, if its DeviceModel exists already, brings the desired values into the
+// form of their types and checks them against the model.
+func (m *modelCache) validateDevice(ctx context.Context, r store.Reader, old, next any) error {
 	d := next.(*resource.Device)
 	if err := d.Validate(); err != nil {
 		return err
 	}
-	key := modelOf(d)
+	key := modelKey(d)
 	model, err := m.get(ctx, r, key)
 	if errors.Is(err, resource.NotFound) {
 		return nil
@@ -318,18 +194,17 @@ func (m *models) validateDevice(ctx context.Context, r store.Reader, old, next a
 		return err
 	}
 	prev, _ := old.(*resource.Device)
-	newcomer := prev == nil || modelOf(prev) != key
-	if model.Metadata.DeletionTimestamp != nil && newcomer {
+	if model.Metadata.DeletionTimestamp != nil && (prev == nil || modelKey(prev) != key) {
 		return resource.Errorf(resource.Invalid, "spec.deviceModelRef.name", "the DeviceModel %s is being deleted", model.Metadata.Name)
 	}
 	d.ResolveBooleans(*model)
 	return d.CheckModel(*model)
 }
 
-// statusAfter brings a Device's status up to its spec.
-func (m *models) statusAfter(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error) {
+// prepareStatus brings the status of a Device up to date with its spec.
+func (m *modelCache) prepareStatus(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error) {
 	d := next.(*resource.Device)
-	model, err := m.get(ctx, r, modelOf(d))
+	model, err := m.get(ctx, r, modelKey(d))
 	if err != nil && !errors.Is(err, resource.NotFound) {
 		return nil, err
 	}
@@ -337,38 +212,38 @@ func (m *models) statusAfter(ctx context.Context, r store.Reader, old, next any,
 	return d.StatusAfter(prev, status, model, now)
 }
 
-// nothingThere doubts that a Device was to be given a node or a model that isn't there. They may be to come.
-func nothingThere(ctx context.Context, r store.Reader, old, next any) (doubts []string) {
+// warnMissingReferences warns of a new node or model of a Device that doesn't exist. It is no error: it may come later.
+func warnMissingReferences(ctx context.Context, r store.Reader, old, next any) (warnings []string) {
 	d := next.(*resource.Device)
 	var was resource.Device
 	if prev, ok := old.(*resource.Device); ok {
 		was = *prev
 	}
-	if name := d.Spec.NodeName; name != "" && name != was.Spec.NodeName && !there(ctx, r, store.Key{Kind: resource.KindNode, Name: name}) {
-		doubts = append(doubts, "spec.nodeName: there is no Node "+name+"; its devices wait until a core of that name connects")
+	if name := d.Spec.NodeName; name != "" && name != was.Spec.NodeName && !mayExist(ctx, r, store.Key{Kind: resource.KindNode, Name: name}) {
+		warnings = append(warnings, "spec.nodeName: there is no Node "+name+"; its devices wait until a core of that name connects")
 	}
-	if name := d.Spec.DeviceModelRef.Name; name != was.Spec.DeviceModelRef.Name && !there(ctx, r, modelOf(d)) {
-		doubts = append(doubts, "spec.deviceModelRef.name: there is no DeviceModel "+name+"; the device waits until there is, and its desired values are not checked yet")
+	if name := d.Spec.DeviceModelRef.Name; name != was.Spec.DeviceModelRef.Name && !mayExist(ctx, r, modelKey(d)) {
+		warnings = append(warnings, "spec.deviceModelRef.name: there is no DeviceModel "+name+"; the device waits until there is, and its desired values are not checked yet")
 	}
-	return doubts
+	return warnings
 }
 
-// booleanWords doubts that true and false were to be texts: without quotes YAML reads ON, OFF, yes and no as these.
-func booleanWords(_ context.Context, _ store.Reader, _, next any) (doubts []string) {
+// warnBooleanEnum warns of true and false in the enum of a string: many YAML parsers make them of ON, OFF, yes and no.
+func warnBooleanEnum(_ context.Context, _ store.Reader, _, next any) (warnings []string) {
 	for i, p := range next.(*resource.DeviceModel).Spec.Properties {
 		if p.Type != "" && p.Type != resource.TypeString {
 			continue
 		}
 		if slices.ContainsFunc(p.Enum, func(v resource.Value) bool { return v == "true" || v == "false" }) {
-			doubts = append(doubts, fmt.Sprintf("spec.properties[%d].enum: a text of %s may be true or false: if ON, OFF, yes or no is meant, "+
+			warnings = append(warnings, fmt.Sprintf("spec.properties[%d].enum: a text of %s may be true or false: if ON, OFF, yes or no is meant, "+
 				"write it in quotes, for without them YAML reads a boolean", i, p.Name))
 		}
 	}
-	return doubts
+	return warnings
 }
 
-// devicesOf lists the devices that use a model.
-func devicesOf(ctx context.Context, r store.Reader, key store.Key) ([]string, error) {
+// devicesUsing returns the names of the Devices that use a model.
+func devicesUsing(ctx context.Context, r store.Reader, key store.Key) ([]string, error) {
 	page, err := r.List(ctx, resource.KindDevice, store.ListOptions{Namespace: key.Namespace})
 	if err != nil {
 		return nil, err
@@ -380,7 +255,7 @@ func devicesOf(ctx context.Context, r store.Reader, key store.Key) ([]string, er
 	var names []string
 	for _, o := range page.Items {
 		if !bytes.Contains(o.Data, quoted) {
-			continue // most devices, without decoding them
+			continue // not decoding most Devices
 		}
 		var d resource.Device
 		if json.Unmarshal(o.Data, &d) == nil && d.Spec.DeviceModelRef.Name == key.Name {
@@ -391,24 +266,22 @@ func devicesOf(ctx context.Context, r store.Reader, key store.Key) ([]string, er
 	return names, nil
 }
 
-// maxModels bounds the DeviceModels that are remembered.
-const maxModels = 256
+const maxCachedModels = 256
 
-// models remembers DeviceModels as they were read last, with their revisions: many Devices have the same model, and
-// a write of one would spend most of its time on reading a large model again. What it gives is always what the
-// store has. It is shared: nobody may change it.
-type models struct {
+// modelCache caches decoded DeviceModels by revision: many Devices have the same model, and decoding a large one would
+// be most of the cost of writing a Device. A model is never stale, since its revision is read each time. Callers must
+// not change it.
+type modelCache struct {
 	mu   sync.Mutex
-	read map[store.Key]modelRead
+	read map[store.Key]cachedModel
 }
 
-type modelRead struct {
+type cachedModel struct {
 	rev   uint64
 	model *resource.DeviceModel
 }
 
-// get reads a model, or fails as the store does.
-func (m *models) get(ctx context.Context, r store.Reader, key store.Key) (*resource.DeviceModel, error) {
+func (m *modelCache) get(ctx context.Context, r store.Reader, key store.Key) (*resource.DeviceModel, error) {
 	stored, err := r.Get(ctx, key)
 	if err != nil {
 		return nil, err
@@ -422,25 +295,25 @@ func (m *models) get(ctx context.Context, r store.Reader, key store.Key) (*resou
 	if err := json.Unmarshal(stored.Data, model); err != nil {
 		return nil, fmt.Errorf("the stored %s can't be read: %w", key, err)
 	}
-	if m.read == nil || len(m.read) >= maxModels {
-		m.read = make(map[store.Key]modelRead)
+	if m.read == nil || len(m.read) >= maxCachedModels {
+		m.read = make(map[store.Key]cachedModel)
 	}
-	m.read[key] = modelRead{stored.Rev, model}
+	m.read[key] = cachedModel{stored.Rev, model}
 	return model, nil
 }
 
-// reportsControllers are who writes the status of what controllers act on.
-const reportsControllers = "controllers (role controller)"
+// controllers is StatusWrittenBy of the kinds that controllers reconcile.
+const controllers = "controllers (role controller)"
 
 func nodeKind() Kind {
 	return Kind{
 		Name: resource.KindNode, Plural: "nodes", Singular: "node", Short: []string{"no"},
-		Reports:     "the node itself (role node) and controllers (role controller)",
-		New:         func() any { return new(resource.Node) },
-		Validate:    rules(resource.Node.Validate, nil),
-		Doubts:      specIsKept,
-		CheckStatus: func(obj any) error { return obj.(*resource.Node).CheckStatus() },
-		Node:        ofNode,
+		StatusWrittenBy: "the node itself (role node) and controllers (role controller)",
+		New:             func() any { return new(resource.Node) },
+		Validate:        validator(resource.Node.Validate, nil),
+		Warnings:        warnNodeSpec,
+		ValidateStatus:  func(obj any) error { return obj.(*resource.Node).CheckStatus() },
+		Node:            nodeOfNode,
 		Columns: []Column{
 			{Name: "State", Type: "string", Path: ".status.state", Description: "online or offline, as the hub sees its connection."},
 			{Name: "Version", Type: "string", Path: ".status.version", Description: "The version of its core."},
@@ -464,17 +337,17 @@ func nodeKind() Kind {
 	}
 }
 
-// specIsKept says of a Node that something is wanted of that nothing does it yet.
-func specIsKept(_ context.Context, _ store.Reader, _, next any) []string {
+// warnNodeSpec warns that nothing acts on the spec of a Node yet.
+func warnNodeSpec(_ context.Context, _ store.Reader, _, next any) []string {
 	if reflect.ValueOf(next.(*resource.Node).Spec).IsZero() {
 		return nil
 	}
 	return []string{"spec: nothing acts on it yet: the hub checks and keeps it, and the node does not change because of it"}
 }
 
-// doubtNodes doubts that nodes were to be named that aren't there. They may be to come.
-func doubtNodes[T any](field string, names func(*T) []string) func(context.Context, store.Reader, any, any) []string {
-	return func(ctx context.Context, r store.Reader, old, next any) (doubts []string) {
+// warnMissingNodes warns of names of nodes that don't exist. It is no error: they may come later.
+func warnMissingNodes[T any](field string, names func(*T) []string) func(context.Context, store.Reader, any, any) []string {
+	return func(ctx context.Context, r store.Reader, old, next any) (warnings []string) {
 		var missing []string
 		before := make(map[string]bool)
 		if prev, ok := old.(*T); ok {
@@ -483,19 +356,19 @@ func doubtNodes[T any](field string, names func(*T) []string) func(context.Conte
 			}
 		}
 		for _, name := range names(next.(*T)) {
-			if !before[name] && !there(ctx, r, store.Key{Kind: resource.KindNode, Name: name}) {
+			if !before[name] && !mayExist(ctx, r, store.Key{Kind: resource.KindNode, Name: name}) {
 				missing = append(missing, name)
 			}
 		}
 		if len(missing) == 0 {
 			return nil
 		}
-		return []string{field + ": there is no Node " + someOf(missing)}
+		return []string{field + ": there is no Node " + joinFirst(missing)}
 	}
 }
 
-// there says whether an object exists, or may.
-func there(ctx context.Context, r store.Reader, key store.Key) bool {
+// mayExist reports whether an object exists, or can't be read now.
+func mayExist(ctx context.Context, r store.Reader, key store.Key) bool {
 	_, err := r.Get(ctx, key)
 	return !errors.Is(err, resource.NotFound)
 }
@@ -503,9 +376,9 @@ func there(ctx context.Context, r store.Reader, key store.Key) bool {
 func fleetKind() Kind {
 	return Kind{
 		Name: resource.KindFleet, Plural: "fleets", Singular: "fleet", Short: []string{"fl"},
-		Kept: true, Reports: reportsControllers,
+		NotReconciled: true, StatusWrittenBy: controllers,
 		New:      func() any { return new(resource.Fleet) },
-		Validate: rules(resource.Fleet.Validate, nil),
+		Validate: validator(resource.Fleet.Validate, nil),
 		Columns: []Column{
 			{Name: "Image", Type: "string", Path: ".spec.template.spec.os.image", Description: "The operating system that its nodes are to have."},
 			{Name: "Template", Type: "string", Description: "The TemplateVersion that is being rolled out."},
@@ -528,10 +401,10 @@ func fleetKind() Kind {
 func templateVersionKind() Kind {
 	return Kind{
 		Name: resource.KindTemplateVersion, Plural: "templateversions", Singular: "templateversion", Short: []string{"tv"},
-		Kept: true, Reports: reportsControllers,
-		Made:     "controllers (role controller), from the Fleet's template",
-		New:      func() any { return new(resource.TemplateVersion) },
-		Validate: rules(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate),
+		NotReconciled: true, StatusWrittenBy: controllers,
+		WrittenBy: "controllers (role controller), from the Fleet's template",
+		New:       func() any { return new(resource.TemplateVersion) },
+		Validate:  validator(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate),
 		Columns: []Column{
 			{Name: "Fleet", Type: "string", Path: ".spec.fleet", Description: "The Fleet whose template it was."},
 			{Name: "References", Type: "integer", Description: "How many floating references it has frozen."},
@@ -546,9 +419,9 @@ func templateVersionKind() Kind {
 func repositoryKind() Kind {
 	return Kind{
 		Name: resource.KindRepository, Plural: "repositories", Singular: "repository", Short: []string{"repo"},
-		Kept: true, Reports: reportsControllers,
+		NotReconciled: true, StatusWrittenBy: controllers,
 		New:      func() any { return new(resource.Repository) },
-		Validate: rules(resource.Repository.Validate, nil), Credentials: true,
+		Validate: validator(resource.Repository.Validate, nil), HasCredentials: true,
 		Columns: []Column{
 			{Name: "Type", Type: "string", Path: ".spec.type", Description: "git, http or oci."},
 			{Name: "URL", Type: "string", Path: ".spec.url", Description: "Where it is."},
@@ -567,9 +440,9 @@ func repositoryKind() Kind {
 func resourceSyncKind() Kind {
 	return Kind{
 		Name: resource.KindResourceSync, Plural: "resourcesyncs", Singular: "resourcesync", Short: []string{"rs"},
-		Kept: true, Reports: reportsControllers,
+		NotReconciled: true, StatusWrittenBy: controllers,
 		New:      func() any { return new(resource.ResourceSync) },
-		Validate: rules(resource.ResourceSync.Validate, nil),
+		Validate: validator(resource.ResourceSync.Validate, nil),
 		Columns: []Column{
 			{Name: "Repository", Type: "string", Path: ".spec.repository", Description: "The Repository that is applied."},
 			{Name: "Revision", Type: "string", Path: ".spec.targetRevision", Description: "The branch, tag or commit that is wanted."},
@@ -585,11 +458,11 @@ func resourceSyncKind() Kind {
 func upgradeKind() Kind {
 	return Kind{
 		Name: resource.KindUpgrade, Plural: "upgrades", Singular: "upgrade", Short: []string{"up"},
-		Kept: true, Reports: reportsControllers,
+		NotReconciled: true, StatusWrittenBy: controllers,
 		New:      func() any { return new(resource.Upgrade) },
-		Validate: rules(resource.Upgrade.Validate, resource.Upgrade.CheckUpdate), StatusRules: true,
-		Doubts:      doubtNodes("spec.nodeNames", func(u *resource.Upgrade) []string { return u.Spec.NodeNames }),
-		CheckStatus: func(obj any) error { return obj.(*resource.Upgrade).CheckStatus() },
+		Validate: validator(resource.Upgrade.Validate, resource.Upgrade.CheckUpdate), OldStatus: true,
+		Warnings:       warnMissingNodes("spec.nodeNames", func(u *resource.Upgrade) []string { return u.Spec.NodeNames }),
+		ValidateStatus: func(obj any) error { return obj.(*resource.Upgrade).CheckStatus() },
 		Columns: []Column{
 			{Name: "Version", Type: "string", Path: ".spec.version", Description: "The version that is wanted."},
 			{Name: "Nodes", Type: "integer", Description: "How many nodes were asked."},
@@ -610,9 +483,9 @@ func upgradeKind() Kind {
 func enrollmentKind() Kind {
 	return Kind{
 		Name: resource.KindEnrollmentRequest, Plural: "enrollmentrequests", Singular: "enrollmentrequest", Short: []string{"er"},
-		Kept: true, Reports: reportsControllers,
+		NotReconciled: true, StatusWrittenBy: controllers,
 		New:      func() any { return new(resource.EnrollmentRequest) },
-		Validate: rules(resource.EnrollmentRequest.Validate, resource.EnrollmentRequest.CheckUpdate),
+		Validate: validator(resource.EnrollmentRequest.Validate, resource.EnrollmentRequest.CheckUpdate),
 		Columns: []Column{
 			{Name: "Node", Type: "string", Path: ".spec.nodeName", Description: "The name that the node asks for."},
 			{Name: "Approval", Type: "string", Path: ".spec.approval", Description: "What was decided."},
@@ -633,9 +506,9 @@ func enrollmentKind() Kind {
 func configurationKind() Kind {
 	return Kind{
 		Name: resource.KindConfiguration, Plural: "configurations", Singular: "configuration", Short: []string{"akric"}, Namespaced: true,
-		Kept: true, Reports: reportsControllers,
+		NotReconciled: true, StatusWrittenBy: controllers,
 		New:      func() any { return new(resource.Configuration) },
-		Validate: rules(resource.Configuration.Validate, nil),
+		Validate: validator(resource.Configuration.Validate, nil),
 		Columns: []Column{
 			{Name: "Handler", Type: "string", Path: ".spec.discoveryHandler.name", Description: "The discovery handler that looks for devices."},
 			{Name: "Capacity", Type: "integer", Path: ".spec.capacity", Description: "How many nodes may use one device at once."},
@@ -654,17 +527,17 @@ func configurationKind() Kind {
 func instanceKind() Kind {
 	return Kind{
 		Name: resource.KindInstance, Plural: "instances", Singular: "instance", Short: []string{"akrii"}, Namespaced: true,
-		Kept: true, Reports: reportsControllers,
-		Doubts:   doubtNodes("spec.nodes", func(n *resource.Instance) []string { return n.Spec.Nodes }),
+		NotReconciled: true, StatusWrittenBy: controllers,
+		Warnings: warnMissingNodes("spec.nodes", func(n *resource.Instance) []string { return n.Spec.Nodes }),
 		New:      func() any { return new(resource.Instance) },
-		Validate: rules(resource.Instance.Validate, resource.Instance.CheckUpdate),
+		Validate: validator(resource.Instance.Validate, resource.Instance.CheckUpdate),
 		Columns: []Column{
 			{Name: "Config", Type: "string", Path: ".spec.configurationName", Description: "The Configuration that asked for it."},
 			{Name: "Shared", Type: "boolean", Path: ".spec.shared", Description: "Whether several nodes see the same device."},
 			{Name: "Nodes", Type: "string", Description: "The nodes that see it."},
 		},
 		Cells: cells(func(n *resource.Instance) []any {
-			return []any{n.Spec.ConfigurationName, n.Spec.Shared, someOf(n.Spec.Nodes)}
+			return []any{n.Spec.ConfigurationName, n.Spec.Shared, joinFirst(n.Spec.Nodes)}
 		}),
 		Fields: map[string]func(any) string{
 			"spec.configurationName": field(func(n *resource.Instance) string { return n.Spec.ConfigurationName }),
@@ -675,9 +548,9 @@ func instanceKind() Kind {
 func secretKind() Kind {
 	return Kind{
 		Name: resource.KindSecret, Plural: "secrets", Singular: "secret", Namespaced: true,
-		Version: "v1", Flat: true, NoStatus: true, Sealed: true,
+		Version: "v1", NoSpec: true, NoStatus: true, Sealed: true,
 		New:      func() any { return new(resource.Secret) },
-		Validate: rules(resource.Secret.Validate, resource.Secret.CheckUpdate),
+		Validate: validator(resource.Secret.Validate, resource.Secret.CheckUpdate),
 		Prepare:  func(_, next any, _ string, _ time.Time) { next.(*resource.Secret).Complete() },
 		Columns: []Column{
 			{Name: "Type", Type: "string", Description: "For whom the values are."},
@@ -693,9 +566,9 @@ func secretKind() Kind {
 func configMapKind() Kind {
 	return Kind{
 		Name: resource.KindConfigMap, Plural: "configmaps", Singular: "configmap", Short: []string{"cm"}, Namespaced: true,
-		Version: "v1", Flat: true, NoStatus: true,
+		Version: "v1", NoSpec: true, NoStatus: true,
 		New:      func() any { return new(resource.ConfigMap) },
-		Validate: rules(resource.ConfigMap.Validate, resource.ConfigMap.CheckUpdate),
+		Validate: validator(resource.ConfigMap.Validate, resource.ConfigMap.CheckUpdate),
 		Columns: []Column{
 			{Name: "Data", Type: "integer", Description: "How many values there are."},
 		},
@@ -703,14 +576,14 @@ func configMapKind() Kind {
 	}
 }
 
-// eventKind is what people see; describe asks for it as well.
+// eventKind is the Event of the core group, which kubectl get events and kubectl describe ask for.
 func eventKind() Kind {
 	return Kind{
 		Name: resource.KindEvent, Plural: "events", Singular: "event", Short: []string{"ev"}, Namespaced: true,
-		Version: "v1", Flat: true, NoStatus: true, Bare: true,
+		Version: "v1", NoSpec: true, NoStatus: true, NoDefaultColumns: true,
 		New:      func() any { return new(resource.Event) },
-		Validate: rules(resource.Event.Validate, nil),
-		Node:     ofEvent,
+		Validate: validator(resource.Event.Validate, nil),
+		Node:     nodeOfEvent,
 		Columns: []Column{
 			{Name: "Last Seen", Type: "string", Description: "How long ago it happened last."},
 			{Name: "Type", Type: "string", Description: "Normal or Warning."},
@@ -733,12 +606,12 @@ func eventKind() Kind {
 	}
 }
 
-// eventForm is the same kind as events.k8s.io has it: some fields have other names there.
-func eventForm() Kind {
+// eventsEventKind is the Event of the group events.k8s.io: the same objects, in which some fields have other names.
+func eventsEventKind() Kind {
 	k := eventKind()
 	k.Group = "events.k8s.io"
 	k.Fields = eventFields("regarding", "reportingController")
-	k.Names = map[string]string{
+	k.FieldNames = map[string]string{
 		"involvedObject": "regarding", "message": "note", "reportingComponent": "reportingController",
 		"source": "deprecatedSource", "count": "deprecatedCount",
 		"firstTimestamp": "deprecatedFirstTimestamp", "lastTimestamp": "deprecatedLastTimestamp",
@@ -765,50 +638,32 @@ func eventFields(of, reporter string) map[string]func(any) string {
 	}
 }
 
-// renamed is the object with the names of the kind's group.
-func (k *Kind) renamed(o *object) (json.RawMessage, error) {
-	head, err := *o, error(nil)
-	head.APIVersion = k.apiVersion()
-	if len(o.Spec) > 0 { // else only the name of the object is told
-		head.Spec, err = renameFields(o.Spec, k.Names)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return head.encode()
+// nodeOfDevice is Kind.Node of a Device. One that is not bound to a node belongs to the node "", which only users with
+// access to all nodes have.
+func nodeOfDevice(_ context.Context, _ store.Reader, obj any) (string, bool) {
+	return obj.(*resource.Device).Spec.NodeName, true
 }
 
-// canonical gives the fields that a client sent their canonical names.
-func (k *Kind) canonical(raw []byte) ([]byte, error) {
-	if len(k.Names) == 0 {
-		return raw, nil
-	}
-	names := make(map[string]string, 2*len(k.Names))
-	for canonical, name := range k.Names {
-		names[name] = canonical
-		names[canonical] = "" // has no meaning in this group
-	}
-	out, err := renameFields(raw, names)
-	if err != nil {
-		return nil, badRequest("", "the body must be an object")
-	}
-	return out, nil
+func nodeOfNode(_ context.Context, _ store.Reader, obj any) (string, bool) {
+	return obj.(*resource.Node).Metadata.Name, true
 }
 
-// renameFields renames fields of a JSON object; a field whose new name is empty is removed.
-func renameFields(raw []byte, names map[string]string) ([]byte, error) {
-	var fields, renamed map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &fields); err != nil {
-		return nil, err
-	}
-	renamed = make(map[string]json.RawMessage, len(fields))
-	for name, value := range fields {
-		if to, ok := names[name]; ok {
-			name = to
+// nodeOfEvent is Kind.Node of an Event: the node of the object that it is about.
+func nodeOfEvent(ctx context.Context, r store.Reader, obj any) (string, bool) {
+	about := obj.(*resource.Event).InvolvedObject
+	switch about.Kind {
+	case resource.KindNode:
+		return about.Name, true
+	case resource.KindDevice:
+		var d resource.Device
+		stored, err := r.Get(ctx, store.Key{Kind: about.Kind, Namespace: about.Namespace, Name: about.Name})
+		if err == nil {
+			err = json.Unmarshal(stored.Data, &d)
 		}
-		if name != "" {
-			renamed[name] = value
+		if err != nil || about.UID != "" && about.UID != d.Metadata.UID { // deleted: nobody knows which node it had
+			return "", true
 		}
+		return d.Spec.NodeName, true
 	}
-	return json.Marshal(renamed)
+	return "", false
 }

@@ -251,7 +251,7 @@ func TestStoreFails(t *testing.T) {
 func TestSite(t *testing.T) {
 	sick := errors.New("not in step")
 	h := newHub(t, func(o *Options) {
-		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { plain(w, 200, "metric 1\n") })
+		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, 200, "metric 1\n") })
 		o.Ready = map[string]func(context.Context) error{"twin": func(context.Context) error { return sick }}
 	})
 	require.Equal(t, "ok\n", string(h.ok("GET", "/healthz", "").body))

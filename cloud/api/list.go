@@ -4,19 +4,28 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	// maxSelector bounds a selector, in bytes: each object is compared with all of its terms.
+	maxSelector = 8 << 10
+	// listPiece is about how many bytes of a list are in memory at once.
+	listPiece = 64 << 10
+	// selectPage is how many objects are read at once if a selector may leave out most of them.
+	selectPage = 500
 )
 
 type listMeta struct {
@@ -30,7 +39,11 @@ type listHead struct {
 	Metadata listMeta `json:"metadata"`
 }
 
-// load reads one object, which must concern the user.
+func (k *Kind) listHead(meta listMeta) listHead {
+	return listHead{resource.TypeMeta{APIVersion: k.apiVersion(), Kind: k.Name + "List"}, meta}
+}
+
+// load reads an object that the user may access.
 func (s *server) load(r *request) (*object, error) {
 	stored, err := s.Reader.Get(r.Context(), r.key)
 	if err != nil {
@@ -40,24 +53,25 @@ func (s *server) load(r *request) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a := accessIn(r.Context()); !s.sees(r.Context(), a, r.kind, o) {
+	if a := accessIn(r.Context()); !s.hasObject(r.Context(), a, r.kind, o) {
 		return nil, r.forbidden(a, r.key.Name)
 	}
 	return o, nil
 }
 
+// get serves GET of an object.
 func (s *server) get(w http.ResponseWriter, r *request) error {
 	stored, err := s.Reader.Get(r.Context(), r.key)
 	if err != nil {
 		return r.about(r.key.Name, err)
 	}
-	if a := accessIn(r.Context()); !s.seesStored(r.Context(), a, r.kind, stored) {
+	if a := accessIn(r.Context()); !s.hasStored(r.Context(), a, r.kind, stored) {
 		return r.forbidden(a, r.key.Name)
 	}
-	return s.answerStored(w, r, http.StatusOK, stored)
+	return s.answer(w, r, http.StatusOK, stored)
 }
 
-// revision reads a resourceVersion; "" and "0" ask for none.
+// revision parses a resourceVersion; "" and "0" ask for none.
 func revision(text string) (uint64, error) {
 	if text == "" {
 		return 0, nil
@@ -69,19 +83,19 @@ func revision(text string) (uint64, error) {
 	return rev, nil
 }
 
-// token is where a list goes on. It names a revision: pages of one list belong together.
-type token struct {
+// continueToken is where a list continues. All pages of a list are of one revision.
+type continueToken struct {
 	Rev       uint64 `json:"r"`
 	Namespace string `json:"ns,omitempty"`
 	Name      string `json:"n"`
 }
 
-func (t token) String() string {
+func (t continueToken) String() string {
 	raw, _ := json.Marshal(t) // strings and a number
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-func parseToken(text string) (t token, err error) {
+func parseContinue(text string) (t continueToken, err error) {
 	raw, err := base64.RawURLEncoding.DecodeString(text)
 	if err == nil {
 		err = json.Unmarshal(raw, &t)
@@ -92,8 +106,34 @@ func parseToken(text string) (t token, err error) {
 	return t, nil
 }
 
-// checkMatch refuses what resourceVersionMatch can't mean for a list.
-func checkMatch(r *request, rev uint64) error {
+// listOptions reads the parameters of a list.
+func (s *server) listOptions(r *request) (opts store.ListOptions, err error) {
+	opts.Namespace = r.key.Namespace
+	if text := r.FormValue("limit"); text != "" {
+		if opts.Limit, err = strconv.Atoi(text); err != nil || opts.Limit < 0 {
+			return opts, badRequest("limit", "limit %.20q is not a number", text)
+		}
+	}
+	rev, err := revision(r.FormValue("resourceVersion"))
+	if err != nil {
+		return opts, err
+	}
+	if err := r.checkVersionMatch(rev); err != nil {
+		return opts, err
+	}
+	if text := r.FormValue("continue"); text != "" {
+		t, err := parseContinue(text)
+		opts.Rev, opts.After = t.Rev, store.Key{Kind: r.key.Kind, Namespace: t.Namespace, Name: t.Name}
+		return opts, err
+	}
+	if r.FormValue("resourceVersionMatch") == "Exact" {
+		opts.Rev = rev
+	}
+	return opts, nil
+}
+
+// checkVersionMatch refuses a resourceVersionMatch that has no meaning for a list.
+func (r *request) checkVersionMatch(rev uint64) error {
 	match := r.FormValue("resourceVersionMatch")
 	wrong := func(why string) error { return resource.Errorf(resource.Invalid, "resourceVersionMatch", "%s", why) }
 	switch {
@@ -111,40 +151,8 @@ func checkMatch(r *request, rev uint64) error {
 	return nil
 }
 
-// listOptions reads what a list asks for.
-func (s *server) listOptions(r *request) (opts store.ListOptions, err error) {
-	opts.Namespace = r.key.Namespace
-	if text := r.FormValue("limit"); text != "" {
-		if opts.Limit, err = strconv.Atoi(text); err != nil || opts.Limit < 0 {
-			return opts, badRequest("limit", "limit %.20q is not a number", text)
-		}
-	}
-	rev, err := revision(r.FormValue("resourceVersion"))
-	if err != nil {
-		return opts, err
-	}
-	if err := checkMatch(r, rev); err != nil {
-		return opts, err
-	}
-	if text := r.FormValue("continue"); text != "" {
-		t, err := parseToken(text)
-		if err != nil {
-			return opts, err
-		}
-		opts.Rev, opts.After = t.Rev, store.Key{Kind: r.key.Kind, Namespace: t.Namespace, Name: t.Name}
-		return opts, nil
-	}
-	if r.FormValue("resourceVersionMatch") == "Exact" {
-		opts.Rev = rev
-	}
-	return opts, nil
-}
-
+// list serves GET of a collection.
 func (s *server) list(w http.ResponseWriter, r *request) error {
-	f, err := accepts(r.Request)
-	if err != nil {
-		return err
-	}
 	sel, err := s.selector(r)
 	if err != nil {
 		return err
@@ -157,25 +165,26 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	if err := reached(r, meta); err != nil {
+	if err := r.checkNotOlder(meta); err != nil {
 		return err
 	}
-	begin, item := s.listed(r.kind, f, meta)
-	if f.table {
-		begin, item = s.tabled(r.kind, f, meta)
+	var head any = s.listHead(r.kind, r.format, meta)
+	items := itemWriter{"items", func(out []byte, o store.Object) ([]byte, error) { return s.appendObject(out, r.kind, r.format, o) }}
+	if r.format.table {
+		head, items = s.table(r.kind, r.format, meta)
 	}
-	if !f.yaml {
-		return s.stream(w, begin, item, objects)
+	if !r.format.yaml {
+		return s.stream(w, head, items, objects)
 	}
 	var all bytes.Buffer
-	if err := writeItems(&all, begin, item, objects); err != nil {
+	if err := items.write(&all, head, objects); err != nil {
 		return err
 	}
-	return write(w, f, http.StatusOK, all.Bytes())
+	return send(w, r.format, http.StatusOK, all.Bytes())
 }
 
-// reached refuses to answer with what is older than what was asked for, such as after a restore of an old backup.
-func reached(r *request, meta listMeta) error {
+// checkNotOlder fails if a list is older than the client asked for, such as after the restore of an old backup.
+func (r *request) checkNotOlder(meta listMeta) error {
 	asked, err := revision(r.FormValue("resourceVersion"))
 	if err != nil || r.FormValue("continue") != "" {
 		return err
@@ -184,47 +193,45 @@ func reached(r *request, meta listMeta) error {
 	if newest >= asked {
 		return nil
 	}
-	return &httpError{
-		code: http.StatusGatewayTimeout, reason: "Timeout",
-		message: fmt.Sprintf("Too large resource version: %d, current: %d", asked, newest),
-		details: &StatusDetails{Causes: []StatusCause{{Reason: "ResourceVersionTooLarge", Message: "Too large resource version"}}, RetryAfterSeconds: 1},
-	}
+	e := refuse(http.StatusGatewayTimeout, "Timeout", "Too large resource version: %d, current: %d", asked, newest).
+		withCauses(metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"})
+	e.status.Details.RetryAfterSeconds = 1
+	return e
 }
 
-// listed says how a list begins, and how its items are written.
-func (s *server) listed(k *Kind, f format, meta listMeta) (begin any, item appender) {
-	head := listHead{resource.TypeMeta{APIVersion: k.apiVersion(), Kind: k.Name + "List"}, meta}
+func (s *server) listHead(k *Kind, f format, meta listMeta) listHead {
+	head := k.listHead(meta)
 	if f.partial {
-		head.APIVersion, head.Kind = "meta.k8s.io/"+f.version, partial+"List"
+		head.APIVersion, head.Kind = "meta.k8s.io/"+f.version, partialKind+"List"
 	}
-	return head, appender{"items", func(out []byte, o store.Object) ([]byte, error) { return s.appendAs(out, k, f, o) }}
+	return head
 }
 
-// appender writes an item of a list, which has this name in it.
-type appender struct {
-	in   string
-	item func(out []byte, o store.Object) ([]byte, error)
+// itemWriter writes the items of a list or the rows of a Table.
+type itemWriter struct {
+	field  string // that has them
+	append func(out []byte, o store.Object) ([]byte, error)
 }
 
-// writeItems writes head with a list of objects in it.
-func writeItems(w io.Writer, head any, a appender, objects []store.Object) error {
+// write writes a list: head, with the objects as one more field.
+func (i itemWriter) write(w io.Writer, head any, objects []store.Object) error {
 	raw, err := json.Marshal(head)
 	if err != nil {
 		return err
 	}
-	out := append(append(append(raw[:len(raw)-1], `,"`...), a.in...), `":[`...)
-	for i, o := range objects {
-		if i > 0 {
+	out := append(append(append(raw[:len(raw)-1], `,"`...), i.field...), `":[`...)
+	for n, o := range objects {
+		if n > 0 {
 			out = append(out, ',')
 		}
-		if out, err = a.item(out, o); err != nil {
+		if out, err = i.append(out, o); err != nil {
 			return err
 		}
 		if len(out) < listPiece {
 			continue
 		}
 		if _, err := w.Write(out); err != nil {
-			return nil //nolint:nilerr // a client that went away needs no answer
+			return nil //nolint:nilerr // the client is gone
 		}
 		out = out[:0]
 	}
@@ -232,40 +239,37 @@ func writeItems(w io.Writer, head any, a appender, objects []store.Object) error
 	return nil
 }
 
-// listPiece is about how much of a list is in memory at once.
-const listPiece = 64 << 10
-
-// stream writes a list piece by piece.
-func (s *server) stream(w http.ResponseWriter, head any, a appender, objects []store.Object) error {
-	out := &started{ResponseWriter: w}
-	err := writeItems(out, head, a, objects)
-	if err != nil && out.yes {
+// stream answers with a list, piece by piece.
+func (s *server) stream(w http.ResponseWriter, head any, items itemWriter, objects []store.Object) error {
+	out := &startedWriter{ResponseWriter: w}
+	err := items.write(out, head, objects)
+	if err != nil && out.started {
 		s.Log.Error().Err(err).Msg("a list can't be written on")
-		panic(http.ErrAbortHandler) // too late for a Status: the client sees that it is cut off
+		panic(http.ErrAbortHandler) // too late for a Status: the connection is closed
 	}
 	return err
 }
 
-// started remembers whether an answer has begun.
-type started struct {
+// startedWriter remembers whether an answer has begun.
+type startedWriter struct {
 	http.ResponseWriter
-	yes bool
+	started bool
 }
 
-func (s *started) Write(p []byte) (int, error) {
-	if !s.yes {
+func (s *startedWriter) Write(p []byte) (int, error) {
+	if !s.started {
 		s.Header().Set("Content-Type", "application/json")
-		s.yes = true
+		s.started = true
 	}
 	return s.ResponseWriter.Write(p)
 }
 
-// collect reads pages of the store until it has as many objects that match as were asked for.
+// collect reads pages from the store until it has as many selected objects as were asked for.
 func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]store.Object, listMeta, error) {
 	limit := opts.Limit
-	opts.Name = r.only(sel).Name
+	opts.Name = r.watchKey(sel).Name
 	if !sel.empty() && limit > 0 {
-		opts.Limit = max(limit, 500)
+		opts.Limit = max(limit, selectPage)
 	}
 	var objects []store.Object
 	for {
@@ -273,7 +277,7 @@ func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]st
 		if err != nil {
 			return nil, listMeta{}, r.about("", err)
 		}
-		meta := listMeta{ResourceVersion: strconv.FormatUint(page.Rev, 10)}
+		meta := atRevision(page.Rev)
 		if objects == nil && sel.empty() {
 			objects = make([]store.Object, 0, len(page.Items))
 		}
@@ -286,9 +290,9 @@ func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]st
 			objects = append(objects, stored)
 			remaining := len(page.Items) - i - 1 + page.More
 			if limit > 0 && len(objects) == limit && remaining > 0 {
-				meta.Continue = token{page.Rev, stored.Namespace, stored.Name}.String()
+				meta.Continue = continueToken{page.Rev, stored.Namespace, stored.Name}.String()
 				if sel.empty() {
-					meta.Remaining = &remaining // of a selection nobody knows
+					meta.Remaining = &remaining // not known of a selection
 				}
 				return objects, meta, nil
 			}
@@ -300,25 +304,30 @@ func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]st
 	}
 }
 
-// selector is what a list or watch asks for beyond kind and namespace.
+// atRevision is the metadata of a list of a revision.
+func atRevision(rev uint64) (meta listMeta) {
+	if rev > 0 {
+		meta.ResourceVersion = strconv.FormatUint(rev, 10)
+	}
+	return meta
+}
+
+// selector is what a list or watch asks for besides kind and namespace.
 type selector struct {
 	kind   *Kind
 	labels labels.Selector
 	fields []fieldTerm
-	// sees leaves out what doesn't concern the user; nil: all does.
-	sees func(store.Object) bool
+	// has leaves out objects that the user may not see; nil: the user sees all.
+	has func(store.Object) bool
 }
 
-// fieldTerm is one term of a field selector, which knows = and != alone.
+// fieldTerm is a term of a field selector.
 type fieldTerm struct {
 	field  string
-	equal  bool
-	values []string // one of them; mostly there is one
-	quoted []byte   // of a field that has one value, that as it stands in JSON
+	equal  bool     // or not equal
+	values []string // any of them; mostly there is one
+	quoted []byte   // a single value as it is in JSON
 }
-
-// maxSelector bounds a selector, in bytes: each object is compared with all that is in it.
-const maxSelector = 8 << 10
 
 func (s *server) selector(r *request) (selector, error) {
 	for _, name := range []string{"labelSelector", "fieldSelector"} {
@@ -328,7 +337,7 @@ func (s *server) selector(r *request) (selector, error) {
 	}
 	sel := selector{kind: r.kind}
 	if a := accessIn(r.Context()); !a.all && r.kind.Node != nil {
-		sel.sees = func(o store.Object) bool { return s.seesStored(r.Context(), a, r.kind, o) }
+		sel.has = func(o store.Object) bool { return s.hasStored(r.Context(), a, r.kind, o) }
 	}
 	var err error
 	if sel.labels, err = labels.Parse(r.FormValue("labelSelector")); err != nil {
@@ -349,13 +358,13 @@ func (s *server) selector(r *request) (selector, error) {
 		}
 		sel.fields = append(sel.fields, f)
 	}
-	s.calledOtherwise(sel.fields)
+	s.addDialectKinds(sel.fields)
 	return sel, nil
 }
 
-// calledOtherwise lets the kind of an object whose uid is said be what another group calls it: Events name kinds as
-// they are called here, and kubectl describe asks by kind, name and uid for those of the object that it was told.
-func (s *server) calledOtherwise(terms []fieldTerm) {
+// addDialectKinds lets a selector of Events by kind and uid find those of the canonical kind: kubectl describe asks for
+// the Events of an object by the kind that the dialect has.
+func (s *server) addDialectKinds(terms []fieldTerm) {
 	for i := range terms {
 		f := &terms[i]
 		of, isKind := strings.CutSuffix(f.field, ".kind")
@@ -365,29 +374,29 @@ func (s *server) calledOtherwise(terms []fieldTerm) {
 			continue
 		}
 		for _, k := range s.Kinds {
-			if k.foreign != nil && k.Name == f.values[0] {
-				f.values, f.quoted = append(f.values, k.foreign.of.Name), nil
+			if k.dialect != nil && k.Name == f.values[0] {
+				f.values, f.quoted = append(f.values, k.dialect.of.Name), nil
 			}
 		}
 	}
 }
 
-func (s selector) empty() bool { return s.labels.Empty() && len(s.fields) == 0 && s.sees == nil }
+func (s selector) empty() bool { return s.labels.Empty() && len(s.fields) == 0 && s.has == nil }
 
-// byName says whether a selection looks at nothing but names.
-func (s selector) byName() bool {
-	return s.sees == nil && s.labels.Empty() && !slices.ContainsFunc(s.fields, func(t fieldTerm) bool { return s.kind.Fields[t.field] != nil })
+// namesOnly reports whether the selector looks at names and namespaces only, which never change.
+func (s selector) namesOnly() bool {
+	return s.has == nil && s.labels.Empty() && !slices.ContainsFunc(s.fields, func(t fieldTerm) bool { return s.kind.Fields[t.field] != nil })
 }
 
-// matches looks into an object no further than it must.
+// matches reports whether an object is selected. It decodes no more of it than it must.
 func (s *server) matches(sel selector, o store.Object) (bool, error) {
-	if !sel.mentions(o.Namespace, o.Name) {
+	if !sel.matchesName(o.Namespace, o.Name) {
 		return false, nil
 	}
 	if !sel.labels.Empty() {
 		set, ok := labelsOf(o.Data)
 		if !ok {
-			return false, unreadable(o.Key)
+			return false, errUnreadable(o.Key)
 		}
 		if !sel.labels.Matches(labels.Set(set)) {
 			return false, nil
@@ -399,31 +408,41 @@ func (s *server) matches(sel selector, o store.Object) (bool, error) {
 		if value == nil {
 			continue // name or namespace
 		}
-		if !sel.kind.Sealed && !t.stands(o) {
+		if !sel.kind.Sealed && !t.mayMatch(o) {
 			return false, nil
 		}
 		if typed == nil {
 			var err error
-			if typed, err = s.look(sel.kind, o); err != nil {
-				return false, nil //nolint:nilerr // what isn't of the kind's form has no such field
+			if typed, err = s.decodeForTable(sel.kind, o); err != nil {
+				return false, nil //nolint:nilerr // an object that is not of the kind's form has no such field
 			}
 		}
 		if !t.matches(value(typed)) {
 			return false, nil
 		}
 	}
-	return sel.sees == nil || sel.sees(o), nil
+	return sel.has == nil || sel.has(o), nil
+}
+
+// matchesName reports whether an object of that name can be selected.
+func (s selector) matchesName(namespace, name string) bool {
+	for _, t := range s.fields {
+		if t.field == "metadata.name" && !t.matches(name) || t.field == "metadata.namespace" && !t.matches(namespace) {
+			return false
+		}
+	}
+	return true
 }
 
 func (t fieldTerm) matches(value string) bool { return slices.Contains(t.values, value) == t.equal }
 
-// stands reports whether an object can have the value of a field at all: the value is in its text then.
-func (t fieldTerm) stands(o store.Object) bool {
+// mayMatch reports whether an object can have the value: the value is somewhere in its text.
+func (t fieldTerm) mayMatch(o store.Object) bool {
 	return !t.equal || len(t.quoted) <= len(`""`) || bytes.Contains(o.Data, t.quoted) || bytes.Contains(o.Status, t.quoted)
 }
 
-// only is the object that a selection is about if it can be but one; otherwise its kind.
-func (r *request) only(sel selector) store.Key {
+// watchKey is the key of the only object that a selector can match; without a name it is all objects of the kind.
+func (r *request) watchKey(sel selector) store.Key {
 	if r.kind.Namespaced && r.key.Namespace == "" {
 		return store.Key{Kind: r.key.Kind}
 	}
@@ -433,14 +452,4 @@ func (r *request) only(sel selector) store.Key {
 		}
 	}
 	return store.Key{Kind: r.key.Kind}
-}
-
-// mentions says whether a key can match at all: names never change.
-func (s selector) mentions(namespace, name string) bool {
-	for _, t := range s.fields {
-		if t.field == "metadata.name" && !t.matches(name) || t.field == "metadata.namespace" && !t.matches(namespace) {
-			return false
-		}
-	}
-	return true
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -21,144 +22,144 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// managers keep the record of who owns which field. An object has one from its first
-// server-side apply on: until then nobody could have a conflict, and the record would
-// double most objects and each write's cost.
+const (
+	// maxManager bounds the name of a field manager, as in Kubernetes.
+	maxManager = 128
+	// lastApplied is the annotation in which kubectl apply keeps the manifest that it applied.
+	lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+	// clientSide is kubectl's name for the manager of what kubectl apply wrote.
+	clientSide = "kubectl-client-side-apply"
+	// beforeFirst is the manager of what else an object had before its first server-side apply.
+	beforeFirst = "before-first-apply"
+)
+
+// managers makes the field managers of apimachinery, one for each kind and subresource. Managed fields are tracked from
+// an object's first server-side apply on: before it there can be no conflict, and managedFields would double the size
+// of most objects and the cost of each write (ADR 0019).
 type managers struct {
-	forms forms
+	kinds converter
 	mu    sync.Mutex
 	types managedfields.TypeConverter
-	of    map[schema.GroupVersionKind]map[string]*managedfields.FieldManager // by subresource
+	made  map[managerKey]*managedfields.FieldManager
+}
+
+type managerKey struct {
+	kind        schema.GroupVersionKind
+	subresource string
 }
 
 func (m *managers) get(k *Kind, subresource string) (*managedfields.FieldManager, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.types == nil {
-		defs, err := m.forms.schemas()
+		defs, err := m.kinds.schemas()
 		if err != nil {
 			return nil, err
 		}
-		types, err := managedfields.NewTypeConverter(defs, false)
-		if err != nil {
+		if m.types, err = managedfields.NewTypeConverter(defs, false); err != nil {
 			return nil, err
 		}
-		m.types, m.of = types, make(map[schema.GroupVersionKind]map[string]*managedfields.FieldManager)
+		m.made = make(map[managerKey]*managedfields.FieldManager)
 	}
-	gvk := k.groupVersionKind()
-	if m.of[gvk] == nil {
-		m.of[gvk] = make(map[string]*managedfields.FieldManager)
+	key := managerKey{k.groupVersionKind(), subresource}
+	if fm := m.made[key]; fm != nil {
+		return fm, nil
 	}
-	if m.of[gvk][subresource] == nil {
-		fm, err := managedfields.NewDefaultCRDFieldManager(m.types, m.forms, m.forms, m.forms, gvk, gvk.GroupVersion(), subresource, m.forms.ownerless())
-		if err != nil {
-			return nil, err
-		}
-		m.of[gvk][subresource] = fm
+	fm, err := managedfields.NewDefaultCRDFieldManager(m.types, m.kinds, m.kinds, m.kinds, key.kind, key.kind.GroupVersion(), subresource, m.kinds.filters())
+	if err == nil {
+		m.made[key] = fm
 	}
-	return m.of[gvk][subresource], nil
+	return fm, err
 }
 
-// recorded is the kind in whose form fields have owners that are written without an apply, whichever group's form
-// a client speaks. An apply is recorded in its own.
-func (s *server) recorded(k *Kind) *Kind {
+// recordedKind is the kind in whose form managed fields are recorded for writes other than applies. An apply is recorded
+// in its own form.
+func (s *server) recordedKind(k *Kind) *Kind {
 	switch {
-	case k.foreign != nil:
-		return k.foreign.of
-	case len(k.Names) > 0:
+	case k.dialect != nil:
+		return k.dialect.of
+	case len(k.FieldNames) > 0:
 		return s.kindNamed(k.Name)
 	}
 	return k
 }
 
-// owned is the object as the record of managers is about it. Only who writes the status is concerned by it.
-func (k *Kind) owned(o *object, subresource string) (*unstructured.Unstructured, error) {
+// managedForm is the object as its managed fields are recorded: the status belongs to the status subresource.
+func (k *Kind) managedForm(o *object, subresource string) (*unstructured.Unstructured, error) {
 	out := *o
-	if k.foreign == nil {
+	if k.dialect == nil {
 		out.APIVersion, out.Kind = k.apiVersion(), k.Name
 	}
 	if subresource == "" {
 		out.Status = nil
 	}
-	raw, err := k.recordForm(&out)
+	raw, err := k.form(&out)
 	if err != nil {
 		return nil, err
 	}
-	return form(raw)
+	return toUnstructured(raw)
 }
 
-// recordForm is an object in the form in which it is recorded.
-func (k *Kind) recordForm(o *object) ([]byte, error) {
-	if k.foreign == nil {
-		return o.shown()
-	}
-	return k.form(o)
-}
-
-func form(raw []byte) (*unstructured.Unstructured, error) {
+func toUnstructured(raw []byte) (*unstructured.Unstructured, error) {
 	u := new(unstructured.Unstructured)
 	return u, kjson.Unmarshal(raw, &u.Object)
 }
 
-const (
-	// lastApplied is the annotation in which kubectl apply remembers what it said.
-	lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-	// clientSide is the manager of what was said that way, as kubectl calls it.
-	clientSide = "kubectl-client-side-apply"
-	// beforeFirst is the manager of what else was there before the record began.
-	beforeFirst = "before-first-apply"
-)
+func newUnstructured(kind schema.GroupVersionKind) *unstructured.Unstructured {
+	u := new(unstructured.Unstructured)
+	u.SetGroupVersionKind(kind)
+	return u
+}
 
-// begin gives an object that kubectl apply made a record, if it has none. kubectl apply --server-side
-// makes all of its own that the owner of the annotation owns, and removes of it what its manifest
-// doesn't have: so that owner must have no more than what kubectl apply said.
-func (s *server) begin(k *Kind, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// addManagers adds managed fields to an object that kubectl apply made. kubectl apply --server-side takes over all
+// fields of the manager of the annotation, and removes those that its manifest doesn't have: so this manager must own
+// exactly what kubectl apply wrote.
+func (s *server) addManagers(k *Kind, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	text := live.GetAnnotations()[lastApplied]
 	if text == "" || len(live.GetManagedFields()) > 0 {
-		return live, nil // the first apply gives all to beforeFirst
+		return live, nil // the first apply gives all fields to beforeFirst
 	}
 	fm, err := s.managers.get(k, "")
 	if err != nil {
 		return nil, err
 	}
-	if said, err := k.lastSaid(text); err == nil {
-		if begun, err := split(fm, said, live); err == nil {
-			return begun, nil
+	if applied, err := k.decodeLastApplied(text); err == nil {
+		if live, err := splitManagers(fm, applied, live); err == nil {
+			return live, nil
 		}
 	}
-	// Anybody can write an annotation. One that can't be read says nothing but itself.
-	said := new(unstructured.Unstructured)
-	said.SetGroupVersionKind(live.GroupVersionKind())
-	said.SetAnnotations(map[string]string{lastApplied: text})
-	return split(fm, said, live)
+	// Users can write anything into the annotation. If it is no manifest the manager owns the annotation only.
+	applied := newUnstructured(live.GroupVersionKind())
+	applied.SetAnnotations(map[string]string{lastApplied: text})
+	return splitManagers(fm, applied, live)
 }
 
-// lastSaid is what kubectl apply said, the annotation included.
-func (k *Kind) lastSaid(text string) (*unstructured.Unstructured, error) {
-	said, _, err := k.config([]byte(text))
+// decodeLastApplied is what kubectl apply wrote, the annotation included.
+func (k *Kind) decodeLastApplied(text string) (*unstructured.Unstructured, error) {
+	applied, _, err := k.decodeApplied([]byte(text))
 	if err != nil {
 		return nil, err
 	}
-	k.dropStatus(said)
-	said.SetManagedFields(nil)
-	return said, unstructured.SetNestedField(said.Object, text, "metadata", "annotations", lastApplied)
+	k.dropStatus(applied)
+	applied.SetManagedFields(nil)
+	return applied, unstructured.SetNestedField(applied.Object, text, "metadata", "annotations", lastApplied)
 }
 
-// split records clientSide as the owner of what still is as it said, and beforeFirst as that of the rest.
-func split(fm *managedfields.FieldManager, said, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	mine, err := fm.Update(nothing(live.GroupVersionKind()), said, clientSide)
+// splitManagers records clientSide as the manager of the fields that still are as applied, and beforeFirst of the rest.
+func splitManagers(fm *managedfields.FieldManager, applied, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	mine, err := fm.Update(newUnstructured(live.GroupVersionKind()), applied, clientSide)
 	if err != nil {
-		return nil, applyError(err)
+		return nil, managerError(err)
 	}
 	all, err := fm.Update(mine, live.DeepCopy(), beforeFirst)
 	if err != nil {
-		return nil, applyError(err)
+		return nil, managerError(err)
 	}
 	return all.(*unstructured.Unstructured), nil
 }
 
-// manager is the name under which a client owns fields.
-func manager(r *request) string {
+// fieldManager is the name of the manager that makes a request.
+func fieldManager(r *request) string {
 	if name := r.FormValue("fieldManager"); name != "" {
 		return name
 	}
@@ -169,11 +170,8 @@ func manager(r *request) string {
 	return name[:min(len(name), maxManager)]
 }
 
-// maxManager is how long a manager's name may be, as in Kubernetes.
-const maxManager = 128
-
-// checkManager refuses a field manager that can't be one.
-func checkManager(r *request) error {
+// checkFieldManager refuses an invalid name of a field manager.
+func checkFieldManager(r *request) error {
 	name := r.FormValue("fieldManager")
 	bad := strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c > '~' })
 	if len(name) > maxManager || bad {
@@ -182,164 +180,143 @@ func checkManager(r *request) error {
 	return nil
 }
 
-// track brings the record of managers up to what a write changed: sent is what the client sent
-// as that record, if anything. Without a record there is nothing to do.
-func (s *server) track(r *request, old, next *object, sent json.RawMessage) error {
-	was := old.Metadata.ManagedFields
-	next.Metadata.ManagedFields = was
-	if noRecord(was) && noRecord(sent) {
+// trackManagers updates the managed fields of next, which replaces old. An apply has done so already. What the client
+// sent as managedFields counts, if it is valid. An object that has none, and gets none, stays without.
+func (s *server) trackManagers(r *request, old, next, wanted *object) error {
+	sent, was := wanted.Metadata.ManagedFields, old.Metadata.ManagedFields
+	if r.isApply() {
+		next.Metadata.ManagedFields = sent
 		return nil
 	}
-	k := s.recorded(r.kind)
+	next.Metadata.ManagedFields = was
+	if noManagers(was) && noManagers(sent) {
+		return nil
+	}
+	k := s.recordedKind(r.kind)
 	fm, err := s.managers.get(k, r.subresource)
 	if err != nil {
 		return err
 	}
-	before, err := k.owned(old, r.subresource)
+	before, err := k.managedForm(old, r.subresource)
 	if err != nil {
 		return err
 	}
 	next.Metadata.ManagedFields = sent
-	after, err := k.owned(next, r.subresource)
+	after, err := k.managedForm(next, r.subresource)
 	if err != nil {
 		next.Metadata.ManagedFields = was
-		return nil //nolint:nilerr // what was sent is no record: ours stays
+		return nil //nolint:nilerr // invalid managedFields are ignored
 	}
-	raw, err := json.Marshal(fm.UpdateNoErrors(before, after, manager(r)).(*unstructured.Unstructured).GetManagedFields())
-	if err != nil {
-		return err
+	raw, err := json.Marshal(fm.UpdateNoErrors(before, after, fieldManager(r)).(*unstructured.Unstructured).GetManagedFields())
+	if noManagers(raw) {
+		raw = nil
 	}
 	next.Metadata.ManagedFields = raw
-	if noRecord(raw) {
-		next.Metadata.ManagedFields = nil
-	}
-	return nil
+	return err
 }
 
-func noRecord(raw json.RawMessage) bool {
-	return len(raw) == 0 || string(raw) == "null" || string(raw) == "[]"
+func noManagers(raw json.RawMessage) bool {
+	return len(raw) == 0 || bytes.Equal(raw, []byte("null")) || bytes.Equal(raw, []byte("[]"))
 }
 
-// applyError is what went wrong in an apply: a conflict names managers and fields.
-func applyError(err error) error {
+// managerError is an error of a field manager; a conflict names managers and fields.
+func managerError(err error) error {
 	var known apierrors.APIStatus
 	if !errors.As(err, &known) {
 		return refuse(http.StatusUnprocessableEntity, "Invalid", "the object can't be applied: %v", err)
 	}
-	st := known.Status()
-	e := &httpError{code: int(st.Code), reason: string(st.Reason), message: st.Message, err: err}
-	if st.Details != nil {
-		e.details = new(StatusDetails)
-		for _, c := range st.Details.Causes {
-			e.details.Causes = append(e.details.Causes, StatusCause{Reason: string(c.Type), Message: c.Message, Field: c.Field})
-		}
-	}
-	return e
+	return &statusError{known.Status(), err}
 }
 
-// forms are all forms of all kinds, between which the record of managers is compared: to it each dialect is
-// a version of the kind, and who applies in a dialect owns fields of that form.
-type forms []Kind
+// converter converts objects between the forms of a kind, which are versions of it to field managers: who applies in a
+// dialect owns fields of that dialect. It implements the interfaces that managedfields asks for.
+type converter []Kind
 
-var errOtherForm = errors.New("the object has no such form")
+var errNoForm = errors.New("the object has no such form")
 
 func (k *Kind) groupVersionKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: k.Group, Version: k.Version, Kind: k.Name}
 }
 
-func nothing(gvk schema.GroupVersionKind) *unstructured.Unstructured {
-	u := new(unstructured.Unstructured)
-	u.SetGroupVersionKind(gvk)
-	return u
+// New makes an empty object.
+func (c converter) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	return newUnstructured(kind), nil
 }
 
-// New makes an empty object.
-func (f forms) New(gvk schema.GroupVersionKind) (runtime.Object, error) { return nothing(gvk), nil }
+// Default does nothing: defaults are set by a kind's Prepare.
+func (c converter) Default(runtime.Object) {}
 
-// Default has nothing to do: defaults are rules of a kind.
-func (f forms) Default(runtime.Object) {}
+// Convert is not used by field managers.
+func (c converter) Convert(_, _, _ any) error { return errNoForm }
 
-// Convert is for others than the record.
-func (f forms) Convert(_, _, _ any) error { return errOtherForm }
-
-// ConvertFieldLabel says that labels are called the same in all forms.
-func (f forms) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
+// ConvertFieldLabel returns its arguments: labels are the same in all forms.
+func (c converter) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
 	return label, value, nil
 }
 
-// ConvertToVersion puts an object into the form that its kind has in a group.
-func (f forms) ConvertToVersion(in runtime.Object, to runtime.GroupVersioner) (runtime.Object, error) {
+// ConvertToVersion converts an object to the form that its kind has in a group and version.
+func (c converter) ConvertToVersion(in runtime.Object, to runtime.GroupVersioner) (runtime.Object, error) {
 	u, ok := in.(*unstructured.Unstructured)
-	from := in.GetObjectKind().GroupVersionKind()
-	i := slices.IndexFunc(f, func(k Kind) bool { return k.groupVersionKind() == from })
+	kind := in.GetObjectKind().GroupVersionKind()
+	i := slices.IndexFunc(c, func(k Kind) bool { return k.groupVersionKind() == kind })
 	if !ok || i < 0 {
-		return nil, errOtherForm
+		return nil, errNoForm
 	}
-	for j := range f {
-		k := &f[j]
-		if k.record() != f[i].record() {
-			continue
-		}
-		switch {
-		case to.Identifier() != k.groupVersionKind().GroupVersion().Identifier():
-		case j == i:
-			return in, nil
-		default:
-			return between(u, &f[i], k)
-		}
+	j := slices.IndexFunc(c, func(k Kind) bool {
+		return k.storeKind() == c[i].storeKind() && k.groupVersionKind().GroupVersion().Identifier() == to.Identifier()
+	})
+	switch j {
+	case -1:
+		return nil, runtime.NewNotRegisteredErrForKind("forms", kind) // such a manager is dropped
+	case i:
+		return in, nil
 	}
-	return nil, runtime.NewNotRegisteredErrForKind("forms", from) // such a manager is forgotten
-}
-
-// between puts an object from one form into another.
-func between(u *unstructured.Unstructured, from, to *Kind) (*unstructured.Unstructured, error) {
 	raw, err := json.Marshal(u.Object)
-	if err == nil && from.foreign != nil {
-		raw, err = from.foreign.Read(raw, nil, false)
+	if from := c[i].dialect; err == nil && from != nil {
+		raw, err = from.Read(raw, nil, false)
 	}
-	if err == nil && to.foreign != nil {
-		raw, err = to.foreign.Show(raw)
+	if to := c[j].dialect; err == nil && to != nil {
+		raw, err = to.Show(raw)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return form(raw)
+	return toUnstructured(raw)
 }
 
-// schemas are those of all forms, as the record reads them.
-func (f forms) schemas() (map[string]*spec.Schema, error) {
+// schemas are the schemas of all forms.
+func (c converter) schemas() (map[string]*spec.Schema, error) {
 	defs := make(map[string]*spec.Schema)
 	if err := json.Unmarshal(schemaText, &defs); err != nil {
 		return nil, err
 	}
-	all := dict{}
-	for i := range f {
-		if k := &f[i]; k.foreign != nil {
-			all[k.schemaName()] = k.foreign.schema(metaName)
+	dialects := dict{}
+	for i := range c {
+		if k := &c[i]; k.dialect != nil {
+			dialects[k.schemaName()] = k.dialect.schema()
 		}
 	}
-	raw, err := json.Marshal(all)
+	raw, err := json.Marshal(dialects)
 	if err != nil {
 		return nil, err
 	}
 	return defs, json.Unmarshal(raw, &defs)
 }
 
-// ownerless leaves what the hub itself notes of dialects out of the record.
-func (f forms) ownerless() map[fieldpath.APIVersion]fieldpath.Filter {
-	notes := fieldpath.NewSet(note(dialect.Prefix + resource.Group + "." + resource.Version))
-	for _, k := range f {
-		if k.foreign != nil {
-			notes.Insert(note(dialect.Prefix + k.Group + "." + k.Version))
+// filters exclude the annotations in which the hub keeps what a dialect can't express: nobody owns them.
+func (c converter) filters() map[fieldpath.APIVersion]fieldpath.Filter {
+	annotation := func(group, version string) fieldpath.Path {
+		return fieldpath.MakePathOrDie("metadata", "annotations", dialect.Prefix+group+"."+version)
+	}
+	kept := fieldpath.NewSet(annotation(resource.Group, resource.Version))
+	for _, k := range c {
+		if k.dialect != nil {
+			kept.Insert(annotation(k.Group, k.Version))
 		}
 	}
 	out := make(map[fieldpath.APIVersion]fieldpath.Filter)
-	for i := range f {
-		out[fieldpath.APIVersion(f[i].apiVersion())] = fieldpath.NewExcludeSetFilter(notes)
+	for i := range c {
+		out[fieldpath.APIVersion(c[i].apiVersion())] = fieldpath.NewExcludeSetFilter(kept)
 	}
 	return out
-}
-
-func note(name string) fieldpath.Path {
-	return fieldpath.MakePathOrDie("metadata", "annotations", name)
 }

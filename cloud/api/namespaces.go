@@ -8,37 +8,22 @@ import (
 	"slices"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Namespaces are not objects here: a namespace is there as long as something is in it, and the default one always. They can
-// be listed, for clients that ask which there are.
+// namespaceKind is for discovery. Namespaces are no objects: a namespace exists as long as an object is in it, and the
+// default namespace always (ADR 0046).
 var namespaceKind = Kind{Name: "Namespace", Plural: "namespaces", Singular: "namespace", Short: []string{"ns"}, Version: "v1", NoStatus: true}
 
-var namespaceVerbs = []string{"get", "list"}
-
-// categories are the names under which clients ask for several kinds at once. Repositories, which hold credentials, are left
-// out, as Secrets are: who may not read them can get all.
-func (k *Kind) categories() []string {
-	if k.Group == resource.Group && k.foreign == nil && k.Name != "Repository" {
-		return []string{"all"}
-	}
-	return nil
-}
-
-// namespaces are those in which there is something that the user sees, in order.
+// namespaces are those with an object that the user may see, and the default one, in order.
 func (s *server) namespaces(ctx context.Context) ([]string, error) {
 	a, names := accessIn(ctx), map[string]bool{resource.DefaultNamespace: true}
-	asked := map[string]bool{}
 	for i := range s.Kinds {
 		k := &s.Kinds[i]
-		if !k.Namespaced || asked[k.record()] || !a.may("list", k) {
+		if !k.Namespaced || k.dialect != nil || len(k.FieldNames) > 0 || !a.may("list", k) {
 			continue
 		}
-		asked[k.record()] = true
 		if err := s.addNamespaces(ctx, a, k, names); err != nil {
 			return nil, err
 		}
@@ -46,39 +31,33 @@ func (s *server) namespaces(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// addNamespaces looks in each namespace for one object that the user sees, and goes on with the next.
+// addNamespaces looks for one visible object in each namespace, and continues with the next namespace.
 func (s *server) addNamespaces(ctx context.Context, a access, k *Kind, names map[string]bool) error {
-	const pastAll = "\U0010ffff" // after every name
-	var opts store.ListOptions
+	const lastName = "\U0010ffff" // is after every name
+	opts := store.ListOptions{Limit: 1}
+	if !a.all {
+		opts.Limit = 100
+	}
 	for {
-		opts.Limit = 1
-		if !a.all {
-			opts.Limit = 100
-		}
-		page, err := s.Reader.List(ctx, k.record(), opts)
+		page, err := s.Reader.List(ctx, k.Name, opts)
 		if err != nil || len(page.Items) == 0 {
 			return err
 		}
 		opts.Rev, opts.After = page.Rev, page.Items[len(page.Items)-1].Key
 		for _, o := range page.Items {
-			if names[o.Namespace] || s.seesStored(ctx, a, k, o) {
+			if names[o.Namespace] || s.hasStored(ctx, a, k, o) {
 				names[o.Namespace] = true
-				opts.After = store.Key{Kind: o.Kind, Namespace: o.Namespace, Name: pastAll}
+				opts.After = store.Key{Kind: o.Kind, Namespace: o.Namespace, Name: lastName}
 				break
 			}
 		}
 	}
 }
 
-// namespace is one as its clients see it.
-func namespace(name string) dict {
-	return dict{"apiVersion": "v1", "kind": "Namespace", "metadata": dict{"name": name}, "status": dict{"phase": "Active"}}
-}
-
 // showNamespaces serves /api/v1/namespaces[/{name}].
 func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 	r.Form = r.URL.Query()
-	f, err := accepts(r)
+	f, err := negotiate(r)
 	if err != nil {
 		return err
 	}
@@ -96,23 +75,20 @@ func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 		}
 		names = []string{one}
 	}
-	items := []any{}
+	items, rows := []any{}, []any{}
 	for _, name := range names {
-		items = append(items, namespace(name))
+		item := dict{"apiVersion": "v1", "kind": "Namespace", "metadata": dict{"name": name}, "status": dict{"phase": "Active"}}
+		var object any = dict{"kind": partialKind, "apiVersion": "meta.k8s.io/" + f.version, "metadata": dict{"name": name}}
+		if f.include == "Object" {
+			object = item
+		}
+		items = append(items, item)
+		rows = append(rows, dict{"cells": []any{name, "Active", s.age((*time.Time)(nil))}, "object": object})
 	}
-	meta := dict{"resourceVersion": ""}
-	var answer any = dict{"apiVersion": "v1", "kind": "NamespaceList", "metadata": meta, "items": items}
+	var answer any = dict{"apiVersion": "v1", "kind": "NamespaceList", "metadata": dict{"resourceVersion": ""}, "items": items}
 	switch {
 	case f.table:
-		rows := []any{}
-		for i, name := range names {
-			object := dict{"kind": partial, "apiVersion": "meta.k8s.io/" + f.version, "metadata": dict{"name": name}}
-			if f.include == "Object" {
-				object = items[i].(dict)
-			}
-			rows = append(rows, dict{"cells": []any{name, "Active", s.age((*time.Time)(nil))}, "object": object})
-		}
-		answer = dict{"kind": "Table", "apiVersion": "meta.k8s.io/" + f.version, "metadata": meta, "rows": rows, "columnDefinitions": []tabCol{
+		answer = dict{"kind": "Table", "apiVersion": "meta.k8s.io/" + f.version, "metadata": dict{"resourceVersion": ""}, "rows": rows, "columnDefinitions": []tableColumn{
 			{Name: "Name", Type: "string", Format: "name", Description: "Name of the namespace."},
 			{Name: "Status", Type: "string", Description: "Active: something is in it, or it is the default one."},
 			{Name: "Age", Type: "string", Description: "Not known."},
@@ -120,18 +96,9 @@ func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 	case one != "":
 		answer = items[0]
 	}
-	if f.yaml {
-		text, err := json.Marshal(answer)
-		if err == nil {
-			text, err = yaml.JSONToYAML(text)
-		}
-		if err != nil {
-			return err
-		}
-		w.Header().Set("Content-Type", "application/yaml")
-		_, _ = w.Write(text)
-		return nil
+	raw, err := json.Marshal(answer)
+	if err != nil {
+		return err
 	}
-	writeJSON(w, http.StatusOK, answer)
-	return nil
+	return send(w, f, http.StatusOK, raw)
 }

@@ -11,36 +11,34 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// object is any object: what the verbs need to know of it, and the rest as JSON.
+// object is an object of any kind: what the verbs have to know of it, and the rest as JSON.
 type object struct {
 	resource.TypeMeta
 	Metadata resource.Meta   `json:"metadata"`
 	Spec     json.RawMessage `json:"spec,omitempty"`
 	Status   json.RawMessage `json:"status,omitempty"`
-	// DesiredMeta is a Device's, and stays between the store and Prepare.
+	// DesiredMeta is a Device's: see resource.Device. Clients never see it.
 	DesiredMeta json.RawMessage `json:"desiredMeta,omitempty"`
-
-	// Sealed is what the store has of a Secret: its values and annotations, encrypted.
+	// Sealed is the content of a sealed object, encrypted.
 	Sealed []byte `json:"sealed,omitempty"`
 
-	rev  uint64 // of the store
-	flat bool   // see Kind.Flat
-	// value is the object in the kind's Go type, if it was decoded already. Its metadata and status may be others'.
+	rev    uint64 // of the store; 0: not stored
+	noSpec bool   // see Kind.NoSpec
+	// value is the object in the Go type of its kind, if it has been decoded. Its metadata and status may be outdated.
 	value any
 }
 
-// fromStore reads what the store holds. Spec and status stay as they are.
+// fromStore decodes a stored object. Spec and status stay JSON.
 func (s *server) fromStore(o store.Object) (*object, error) {
 	obj := new(object)
-	if err := obj.read(o.Data); err != nil {
+	if err := obj.unmarshal(o.Data); err != nil {
 		return nil, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
 	}
 	obj.APIVersion, obj.Kind = resource.APIVersion, o.Kind
 	if k := s.kindNamed(o.Kind); k != nil {
-		obj.APIVersion, obj.flat = k.apiVersion(), k.Flat
+		obj.APIVersion, obj.noSpec = k.apiVersion(), k.NoSpec
 	}
-	obj.Status = o.Status
-	obj.rev = o.Rev
+	obj.Status, obj.rev = o.Status, o.Rev
 	obj.Metadata.ResourceVersion = strconv.FormatUint(o.Rev, 10)
 	if obj.Sealed == nil {
 		return obj, nil
@@ -48,7 +46,7 @@ func (s *server) fromStore(o store.Object) (*object, error) {
 	return obj, s.open(obj)
 }
 
-func (o *object) read(data []byte) error {
+func (o *object) unmarshal(data []byte) error {
 	p, ok := partsOf(data)
 	if !ok || p.sealed != nil {
 		return json.Unmarshal(data, o)
@@ -57,37 +55,37 @@ func (o *object) read(data []byte) error {
 	return json.Unmarshal(p.metadata, &o.Metadata)
 }
 
-// data is the object's main record, as the store is to hold it.
-func (s *server) data(o *object) ([]byte, error) {
-	stored := *o
-	stored.Status, stored.Metadata.ResourceVersion = nil, ""
+// toStore is an object as the store holds it: the status is a record of its own, and the revision is the store's.
+func (s *server) toStore(key store.Key, o *object) (store.Object, error) {
+	record := *o
+	record.Status, record.Metadata.ResourceVersion, record.noSpec = nil, "", false
 	if k := s.kindNamed(o.Kind); k != nil && k.Sealed {
-		if err := s.seal(&stored); err != nil {
-			return nil, err
+		if err := s.seal(&record); err != nil {
+			return store.Object{}, err
 		}
 	}
-	stored.flat = false
-	return stored.encode()
+	data, err := record.marshal()
+	return store.Object{Key: key, Rev: o.rev, Data: data, Status: o.Status}, err
 }
 
-// shown is the object as a client sees it.
-func (o *object) shown() (json.RawMessage, error) {
+// forClient is the object as clients of the canonical kind see it.
+func (o *object) forClient() (json.RawMessage, error) {
 	out := *o
 	out.DesiredMeta, out.Sealed = nil, nil
-	return out.encode()
+	return out.marshal()
 }
 
-// encode writes the object. A flat one has no spec: what is in it stands beside the metadata.
-func (o *object) encode() (json.RawMessage, error) {
+// marshal encodes the object. Without a spec its content stands beside the metadata.
+func (o *object) marshal() (json.RawMessage, error) {
 	meta, err := json.Marshal(&o.Metadata)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]byte, 0, 100+len(meta)+len(o.Spec)+len(o.Status)+len(o.DesiredMeta)+2*len(o.Sealed))
-	out = appendHead(out, o.TypeMeta)
-	out = appendMember(out, []byte("metadata"), meta)
-	if o.flat {
-		return append(appendInside(out, o.Spec), '}'), nil
+	out = appendTypeMeta(out, o.TypeMeta)
+	out = appendField(out, []byte("metadata"), meta)
+	if o.noSpec {
+		return append(appendContent(out, o.Spec), '}'), nil
 	}
 	out = appendPart(out, "spec", o.Spec)
 	out = appendPart(out, "status", o.Status)
@@ -102,11 +100,11 @@ func (o *object) encode() (json.RawMessage, error) {
 	return append(out, '}'), nil
 }
 
-// typed decodes the object into the kind's Go type.
+// typed decodes an object into the Go type of the kind.
 func (k *Kind) typed(o *object) (any, error) {
-	form := *o
-	form.flat = k.Flat
-	raw, err := form.encode()
+	whole := *o
+	whole.noSpec = k.NoSpec
+	raw, err := whole.marshal()
 	if err != nil {
 		return nil, err
 	}
@@ -114,35 +112,26 @@ func (k *Kind) typed(o *object) (any, error) {
 	return v, json.Unmarshal(raw, v)
 }
 
-// ruled is the object in the kind's Go type as rules look at it: without the status.
-func (k *Kind) ruled(o *object) (any, error) {
+// withoutStatus is the object in the Go type of the kind, without its status, as validation looks at it.
+func (k *Kind) withoutStatus(o *object) (any, error) {
 	if o.value == nil {
-		form := *o
-		form.Status = nil
-		return k.typed(&form)
+		bare := *o
+		bare.Status = nil
+		return k.typed(&bare)
 	}
-	head := headOf(o.value)
-	*head.kind, *head.meta = o.TypeMeta, o.Metadata
-	if head.status.IsValid() {
-		head.status.SetZero()
+	kind, meta, status := commonFields(o.value)
+	*kind, *meta = o.TypeMeta, o.Metadata
+	if status.IsValid() {
+		status.SetZero()
 	}
 	return o.value, nil
 }
 
-// head is what all kinds' Go types have, and a status.
-type head struct {
-	kind   *resource.TypeMeta
-	meta   *resource.Meta
-	status reflect.Value
-}
-
-func headOf(v any) head {
+// commonFields are the fields that all kinds' Go types have, and the status, which most of them have.
+func commonFields(v any) (*resource.TypeMeta, *resource.Meta, reflect.Value) {
 	s := reflect.ValueOf(v).Elem()
-	return head{
-		s.FieldByName("TypeMeta").Addr().Interface().(*resource.TypeMeta),
-		s.FieldByName("Metadata").Addr().Interface().(*resource.Meta),
-		s.FieldByName("Status"),
-	}
+	return s.FieldByName("TypeMeta").Addr().Interface().(*resource.TypeMeta),
+		s.FieldByName("Metadata").Addr().Interface().(*resource.Meta), s.FieldByName("Status")
 }
 
 // untyped is the inverse of typed.
@@ -151,54 +140,40 @@ func (k *Kind) untyped(v any) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	head := headOf(v)
-	o := &object{TypeMeta: *head.kind, Metadata: *head.meta, flat: k.Flat, value: v}
-	if !k.Flat {
-		for w := fieldsIn(raw); w.next(); {
-			switch string(w.name) {
-			case "spec":
-				o.Spec = w.value
-			case "status":
-				o.Status = w.value
-			case "desiredMeta":
-				o.DesiredMeta = w.value
-			}
-		}
+	kind, meta, _ := commonFields(v)
+	o := &object{TypeMeta: *kind, Metadata: *meta, noSpec: k.NoSpec, value: v}
+	if !k.NoSpec {
+		p, _ := partsOf(raw)
+		o.Spec, o.Status, o.DesiredMeta = p.spec, p.status, p.desiredMeta
 		return o, nil
 	}
-	fields := make(map[string]json.RawMessage)
-	if err := json.Unmarshal(raw, &fields); err != nil {
-		return nil, err
-	}
-	for _, name := range []string{"apiVersion", "kind", "metadata"} {
-		delete(fields, name)
-	}
-	o.Spec, err = json.Marshal(fields)
+	o.Spec, err = renameFields(raw, map[string]string{"apiVersion": "", "kind": "", "metadata": ""})
 	return o, err
 }
 
-// hidden is what the store must not show of a sealed object. Annotations are in it, for
-// kubectl apply leaves a copy of the whole object in one.
-type hidden struct {
+// sealedContent is what the store has encrypted of an object. Annotations are in it because kubectl apply keeps a copy
+// of the whole object in one.
+type sealedContent struct {
 	Spec        json.RawMessage   `json:"spec,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// about binds an encrypted text to its object: moved to another one, it doesn't open.
-func about(o *object) string {
+// sealedFor binds encrypted content to its object: it can't be decrypted as that of another one.
+func sealedFor(o *object) string {
 	return o.Kind + " " + o.Metadata.Namespace + "/" + o.Metadata.Name
 }
 
+// seal encrypts the content of an object. What is encrypted already stays, so that an unchanged object is no write.
 func (s *server) seal(o *object) error {
 	if s.Seal == nil {
 		return resource.Errorf(resource.Unavailable, "", "this hub has no key, and keeps no %ss", o.Kind)
 	}
-	if o.Sealed == nil { // or nothing has changed: the same bytes are no write
-		plain, err := json.Marshal(hidden{o.Spec, o.Metadata.Annotations})
+	if o.Sealed == nil {
+		plain, err := json.Marshal(sealedContent{o.Spec, o.Metadata.Annotations})
 		if err != nil {
 			return err
 		}
-		if o.Sealed, err = s.Seal.Seal(plain, about(o)); err != nil {
+		if o.Sealed, err = s.Seal.Seal(plain, sealedFor(o)); err != nil {
 			return err
 		}
 	}
@@ -206,23 +181,24 @@ func (s *server) seal(o *object) error {
 	return nil
 }
 
+// open decrypts the content of an object.
 func (s *server) open(o *object) error {
 	if s.Seal == nil {
-		return resource.Errorf(resource.Unavailable, "", "this hub has no key for %s", about(o))
+		return resource.Errorf(resource.Unavailable, "", "this hub has no key for %s", sealedFor(o))
 	}
-	plain, err := s.Seal.Open(o.Sealed, about(o))
+	plain, err := s.Seal.Open(o.Sealed, sealedFor(o))
 	if err != nil {
 		return err
 	}
-	var h hidden
-	if err := json.Unmarshal(plain, &h); err != nil {
+	var c sealedContent
+	if err := json.Unmarshal(plain, &c); err != nil {
 		return err
 	}
-	o.Spec, o.Metadata.Annotations = h.Spec, h.Annotations
+	o.Spec, o.Metadata.Annotations = c.Spec, c.Annotations
 	return nil
 }
 
-// keepSealed lets next have old's encrypted text, if that is still true.
+// keepSealed gives next the encrypted content of old, if the content is the same.
 func keepSealed(old, next *object) {
 	next.Sealed = nil
 	if sameSpec(old, next) && maps.Equal(old.Metadata.Annotations, next.Metadata.Annotations) {

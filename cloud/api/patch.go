@@ -18,11 +18,16 @@ import (
 const (
 	mergePatch = "application/merge-patch+json"
 	jsonPatch  = "application/json-patch+json"
-	// maxOperations bounds a JSON patch, and maxCopied what its copies may add up to.
+	applyPatch = "application/apply-patch+yaml"
+	// strategicPatch is what kubectl and client-go send for kinds that are compiled into them: Secret, ConfigMap, Event.
+	strategicPatch = "application/strategic-merge-patch+json"
+
+	// maxOperations bounds the operations of a JSON patch, and maxCopied the bytes that its copies add up to.
 	maxOperations = 1000
 	maxCopied     = 8 << 20
 )
 
+// patch serves PATCH.
 func (s *server) patch(w http.ResponseWriter, r *request) error {
 	if r.media == applyPatch {
 		return s.apply(w, r)
@@ -38,33 +43,33 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	apply, err := patcher(r.media, raw)
+	patch, err := patcher(r.media, raw)
 	if err != nil {
 		return err
 	}
 	return s.change(w, r, func(old *object) (*object, error) {
-		before, err := r.patched(r.media, raw, old)
+		before, err := r.patchTarget(raw, old)
 		if err != nil {
 			return nil, err
 		}
-		after, err := apply(before)
+		after, err := patch(before)
 		if err != nil {
 			return nil, r.about(r.key.Name, err)
 		}
-		next, err := s.heed(w, r, after, old)
+		next, err := s.decode(w, r, after, old)
 		if err != nil {
 			return nil, err
 		}
-		if next.Metadata.ResourceVersion == old.Metadata.ResourceVersion && !names(r.media, raw) {
-			next.Metadata.ResourceVersion = "" // it came from us: nothing is expected
+		if next.Metadata.ResourceVersion == old.Metadata.ResourceVersion && !setsRevision(r.media, raw) {
+			next.Metadata.ResourceVersion = "" // the client expects none
 		}
 		return next, nil
 	})
 }
 
-// patched is what a patch is applied to. The status, most of a Device, is left out where it makes no difference.
-func (r *request) patched(kind string, patch []byte, old *object) ([]byte, error) {
-	if kind == mergePatch && r.subresource == "" && r.kind.foreign == nil && member(patch, "status") == nil {
+// patchTarget is what a patch is applied to. The status, most of a Device, is left out where it makes no difference.
+func (r *request) patchTarget(patch []byte, old *object) ([]byte, error) {
+	if r.media == mergePatch && r.subresource == "" && r.kind.dialect == nil && fieldOf(patch, "status") == nil {
 		without := *old
 		without.Status = nil
 		old = &without
@@ -72,9 +77,9 @@ func (r *request) patched(kind string, patch []byte, old *object) ([]byte, error
 	return r.kind.form(old)
 }
 
-// names says whether a patch says which version it is for.
-func names(kind string, raw []byte) bool {
-	if kind != jsonPatch {
+// setsRevision reports whether a patch says for which resourceVersion it is.
+func setsRevision(media string, raw []byte) bool {
+	if media != jsonPatch {
 		var p struct {
 			Metadata struct {
 				ResourceVersion *string `json:"resourceVersion"`
@@ -85,7 +90,7 @@ func names(kind string, raw []byte) bool {
 	var ops []struct {
 		Path string `json:"path"`
 	}
-	_ = json.Unmarshal(raw, &ops) // patcher has read it already
+	_ = json.Unmarshal(raw, &ops) // patcher has decoded it
 	for _, op := range ops {
 		if op.Path == "/metadata/resourceVersion" || op.Path == "/metadata" || op.Path == "" {
 			return true
@@ -94,22 +99,55 @@ func names(kind string, raw []byte) bool {
 	return false
 }
 
-func patcher(kind string, raw []byte) (func([]byte) ([]byte, error), error) {
-	if kind == strategicPatch {
+// patcher is the function that applies a patch.
+func patcher(media string, raw []byte) (func([]byte) ([]byte, error), error) {
+	switch media {
+	case strategicPatch:
 		return strategicPatcher(raw)
+	case jsonPatch:
+		return jsonPatcher(raw)
 	}
-	if kind == mergePatch {
-		if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' { // it is valid
-			return nil, badRequest("", "a merge patch is an object")
+	if raw[0] != '{' {
+		return nil, badRequest("", "a merge patch is an object")
+	}
+	return func(doc []byte) ([]byte, error) {
+		var target, patch any
+		if err := errors.Join(decodeNumbers(doc, &target), decodeNumbers(raw, &patch)); err != nil {
+			return nil, err
 		}
-		return func(doc []byte) ([]byte, error) {
-			var was, change any
-			if err := errors.Join(decode(doc, &was), decode(raw, &change)); err != nil {
-				return nil, err // both are valid: can't happen
-			}
-			return json.Marshal(merged(was, change))
-		}, nil
+		return json.Marshal(merge(target, patch))
+	}, nil
+}
+
+// decodeNumbers decodes JSON and keeps numbers as they are written.
+func decodeNumbers(raw []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	return d.Decode(v)
+}
+
+// merge applies a merge patch (RFC 7396). The time that jsonpatch.MergePatch needs grows with the square of the fields
+// that a patch removes.
+func merge(target, patch any) any {
+	changes, ok := patch.(map[string]any)
+	if !ok {
+		return patch
 	}
+	fields, ok := target.(map[string]any)
+	if !ok {
+		fields = make(map[string]any, len(changes))
+	}
+	for name, value := range changes {
+		if value == nil {
+			delete(fields, name)
+		} else {
+			fields[name] = merge(fields[name], value)
+		}
+	}
+	return fields
+}
+
+func jsonPatcher(raw []byte) (func([]byte) ([]byte, error), error) {
 	ops, err := jsonpatch.DecodePatch(raw)
 	if err != nil {
 		return nil, badRequest("", "a JSON patch is a list of operations: %v", err)
@@ -131,57 +169,17 @@ func patcher(kind string, raw []byte) (func([]byte) ([]byte, error), error) {
 	}, nil
 }
 
-// decode reads JSON, with numbers as they stand there.
-func decode(raw []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	return d.Decode(v)
-}
-
-// merged is what a merge patch makes of a value (RFC 7396).
-func merged(was, patch any) any {
-	change, ok := patch.(map[string]any)
-	if !ok {
-		return patch
-	}
-	fields, ok := was.(map[string]any)
-	if !ok {
-		fields = make(map[string]any, len(change))
-	}
-	for name, value := range change {
-		if value == nil {
-			delete(fields, name)
-			continue
-		}
-		fields[name] = merged(fields[name], value)
-	}
-	return fields
-}
-
-// strategicPatch is what kubectl and client-go send for kinds that are compiled into them, whatever the
-// server says it takes: here Secret, ConfigMap and Event.
-const strategicPatch = "application/strategic-merge-patch+json"
-
-// patches are the media types of patches that a kind takes.
-func (k *Kind) patches() []string {
-	all := []string{jsonPatch, mergePatch, applyPatch}
-	if k.Flat {
-		all = append(all, strategicPatch)
-	}
-	return all
-}
-
 func strategicPatcher(raw []byte) (func([]byte) ([]byte, error), error) {
 	if !json.Valid(raw) {
 		return nil, badRequest("", "a strategic merge patch is JSON")
 	}
 	return func(doc []byte) (out []byte, err error) {
 		defer func() {
-			if p := recover(); p != nil { // it takes its directives at their word
+			if p := recover(); p != nil { // the library trusts the directives of a patch
 				err = badRequest("", "the patch can't be applied: %v", p)
 			}
 		}()
-		out, err = strategicpatch.StrategicMergePatchUsingLookupPatchMeta(doc, raw, patchedAt(""))
+		out, err = strategicpatch.StrategicMergePatchUsingLookupPatchMeta(doc, raw, patchPath(""))
 		if err != nil {
 			return nil, badRequest("", "the patch can't be applied: %v", err)
 		}
@@ -189,38 +187,39 @@ func strategicPatcher(raw []byte) (func([]byte) ([]byte, error), error) {
 	}, nil
 }
 
-// patchedAt is a place in an object of such a kind. Two lists are merged there; any other is replaced.
-type patchedAt string
+// patchPath is a field of an object for strategic merge patches: two lists are merged, all others are replaced.
+type patchPath string
 
-func (at patchedAt) LookupPatchMetadataForStruct(key string) (strategicpatch.LookupPatchMeta, strategicpatch.PatchMeta, error) {
-	var how strategicpatch.PatchMeta
-	below := patchedAt(string(at) + "." + key)
+// LookupPatchMetadataForStruct implements strategicpatch.LookupPatchMeta.
+func (p patchPath) LookupPatchMetadataForStruct(key string) (strategicpatch.LookupPatchMeta, strategicpatch.PatchMeta, error) {
+	var meta strategicpatch.PatchMeta
+	below := patchPath(string(p) + "." + key)
 	switch below {
 	case ".metadata.finalizers":
-		how.SetPatchStrategies([]string{"merge"})
+		meta.SetPatchStrategies([]string{"merge"})
 	case ".metadata.ownerReferences":
-		how.SetPatchStrategies([]string{"merge"})
-		how.SetPatchMergeKey("uid")
+		meta.SetPatchStrategies([]string{"merge"})
+		meta.SetPatchMergeKey("uid")
 	}
-	return below, how, nil
+	return below, meta, nil
 }
 
-func (at patchedAt) LookupPatchMetadataForSlice(key string) (strategicpatch.LookupPatchMeta, strategicpatch.PatchMeta, error) {
-	return at.LookupPatchMetadataForStruct(key)
+// LookupPatchMetadataForSlice implements strategicpatch.LookupPatchMeta.
+func (p patchPath) LookupPatchMetadataForSlice(key string) (strategicpatch.LookupPatchMeta, strategicpatch.PatchMeta, error) {
+	return p.LookupPatchMetadataForStruct(key)
 }
 
-func (at patchedAt) Name() string { return "object" + string(at) }
+// Name implements strategicpatch.LookupPatchMeta.
+func (p patchPath) Name() string { return "object" + string(p) }
 
-const applyPatch = "application/apply-patch+yaml"
-
-// applies says whether a request is a server-side apply.
-func (r *request) applies() bool {
+// isApply reports whether a request is a server-side apply.
+func (r *request) isApply() bool {
 	return r.Method == http.MethodPatch && r.media == applyPatch
 }
 
-// apply is server-side apply: the client says what it wants to be so, and owns that.
+// apply serves server-side apply. It creates the object if there is none.
 func (s *server) apply(w http.ResponseWriter, r *request) error {
-	if of := s.recorded(r.kind); of != r.kind && (len(r.kind.Names) > 0 || r.subresource != "") {
+	if of := s.recordedKind(r.kind); of != r.kind && (len(r.kind.FieldNames) > 0 || r.subresource != "") {
 		return refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
 			"server-side apply of this is for %s in the form of %s", of.Plural, of.apiVersion())
 	}
@@ -231,22 +230,26 @@ func (s *server) apply(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	config, unknown, err := r.kind.config(raw)
+	config, unknown, err := r.kind.decodeApplied(raw)
 	if err != nil {
 		return err
 	}
-	if err := r.addressed(config); err != nil {
+	if err := r.prepareApplied(config); err != nil {
 		return err
 	}
 	if err := checkFields(w, r, unknown); err != nil {
 		return err
 	}
 	for {
-		err := s.change(w, r, func(old *object) (*object, error) { return s.applied(r, old, config) })
-		if !errors.Is(err, resource.NotFound) || r.subresource != "" || r.expects(config) || config.GetUID() != "" {
+		err := s.change(w, r, func(old *object) (*object, error) { return s.applyTo(r, old, config) })
+		if !errors.Is(err, resource.NotFound) || r.subresource != "" || r.expectedRevision(config) != "" || config.GetUID() != "" {
 			return err
 		}
-		err = s.bear(w, r, config)
+		o, err := s.mergeApplied(r, nil, newUnstructured(config.GroupVersionKind()), config)
+		if err != nil {
+			return err
+		}
+		err = s.createObject(w, r, o, o.Metadata.ManagedFields)
 		if !errors.Is(err, resource.AlreadyExists) || r.Context().Err() != nil {
 			return err
 		}
@@ -256,13 +259,77 @@ func (s *server) apply(w http.ResponseWriter, r *request) error {
 	}
 }
 
-// addressed checks that a configuration is for the object on the path, and completes it.
-func (r *request) addressed(config *unstructured.Unstructured) error {
-	if name := config.GetName(); name != "" && name != r.key.Name {
-		return badRequest("metadata.name", "the name of the object (%s) does not match the name on the URL (%s)", name, r.key.Name)
+// decodeApplied decodes an applied configuration: only the fields that it has, with values in the form in which they are
+// stored. It returns the unknown fields.
+func (k *Kind) decodeApplied(raw []byte) (*unstructured.Unstructured, []string, error) {
+	config, err := toUnstructured(raw)
+	if err != nil || config.Object == nil {
+		return nil, nil, badRequest("", "the body must be an object")
 	}
-	if ns := config.GetNamespace(); ns != "" && ns != r.key.Namespace {
-		return badRequest("metadata.namespace", "the namespace of the object (%s) does not match the namespace on the path (%s)", ns, r.key.Namespace)
+	if config.GetAPIVersion() == "" || config.GetKind() == "" {
+		return nil, nil, badRequest("apiVersion", "apiVersion and kind must be set in what is applied")
+	}
+	if k.dialect != nil { // unknown fields are kept
+		if err := k.checkType(resource.TypeMeta{APIVersion: config.GetAPIVersion(), Kind: config.GetKind()}); err != nil {
+			return nil, nil, err
+		}
+		plain, err := k.dialect.Plain(raw)
+		if err != nil {
+			return nil, nil, err
+		}
+		config, err = toUnstructured(plain)
+		return config, k.dialect.Unknown(raw), err
+	}
+	o, unknown, err := k.decode(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	k.prune(config.Object, unknown)
+	canonical, err := o.forClient()
+	if err != nil {
+		return nil, nil, err
+	}
+	stored, err := toUnstructured(canonical)
+	if err != nil {
+		return nil, nil, err
+	}
+	config.Object = adoptValues(config.Object, stored.Object).(map[string]any)
+	return config, unknown, nil
+}
+
+// adoptValues replaces values by those that are stored for them: 40 becomes "40" where a string is stored.
+func adoptValues(applied, stored any) any {
+	switch a := applied.(type) {
+	case map[string]any:
+		if s, ok := stored.(map[string]any); ok {
+			for name, v := range a {
+				if below, known := s[name]; known {
+					a[name] = adoptValues(v, below)
+				}
+			}
+		}
+		return a
+	case []any:
+		if s, ok := stored.([]any); ok && len(s) == len(a) {
+			for i := range a {
+				a[i] = adoptValues(a[i], s[i])
+			}
+		}
+		return a
+	}
+	if stored == nil {
+		return applied
+	}
+	return stored
+}
+
+// prepareApplied checks that a configuration is for the object on the path, and leaves out what it can't set there.
+func (r *request) prepareApplied(config *unstructured.Unstructured) error {
+	if name := config.GetName(); name != "" && name != r.key.Name {
+		return r.wrongName(name)
+	}
+	if namespace := config.GetNamespace(); namespace != "" && namespace != r.key.Namespace {
+		return r.wrongNamespace(namespace)
 	}
 	config.SetName(r.key.Name)
 	config.SetNamespace(r.key.Namespace)
@@ -271,163 +338,59 @@ func (r *request) addressed(config *unstructured.Unstructured) error {
 		return nil
 	}
 	for field := range config.Object {
-		switch field {
-		case "apiVersion", "kind", "metadata", "status":
-		default:
+		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, field) {
 			delete(config.Object, field)
 		}
 	}
 	return nil
 }
 
-// dropStatus leaves out what is not to be applied. Some dialects have wishes in the status.
+// dropStatus removes the status from a configuration, except in dialects that have desired values there.
 func (k *Kind) dropStatus(config *unstructured.Unstructured) {
-	if k.foreign == nil || k.foreign.BareStatus {
+	if k.dialect == nil || k.dialect.BareStatus {
 		delete(config.Object, "status")
 	}
 }
 
-// expects says whether a configuration names the revision that it is for. Manifests of dialects have made-up ones.
-func (r *request) expects(config *unstructured.Unstructured) bool {
+// expectedRevision is the resourceVersion in a configuration. Manifests of dialects have meaningless ones.
+func (r *request) expectedRevision(config *unstructured.Unstructured) string {
 	text := config.GetResourceVersion()
-	if r.kind.foreign != nil {
-		_, err := revision(text)
-		return text != "" && err == nil
+	if _, err := revision(text); err != nil && r.kind.dialect != nil {
+		return ""
 	}
-	return text != ""
+	return text
 }
 
-// applied is what becomes of an object when a configuration is applied to it.
-func (s *server) applied(r *request, old *object, config *unstructured.Unstructured) (*object, error) {
-	live, err := r.kind.owned(old, r.subresource)
+// applyTo is an object after a configuration has been applied to it.
+func (s *server) applyTo(r *request, old *object, config *unstructured.Unstructured) (*object, error) {
+	live, err := r.kind.managedForm(old, r.subresource)
 	if err != nil {
 		return nil, err
 	}
-	if live, err = s.begin(r.kind, live); err != nil {
+	if live, err = s.addManagers(r.kind, live); err != nil {
 		return nil, err
 	}
-	next, err := s.merge(r, old, live, config)
-	if err != nil {
-		return nil, err
+	next, err := s.mergeApplied(r, old, live, config)
+	if err == nil {
+		next.Metadata.ResourceVersion = r.expectedRevision(config)
 	}
-	next.Metadata.ResourceVersion = ""
-	if r.expects(config) {
-		next.Metadata.ResourceVersion = config.GetResourceVersion()
-	}
-	return next, nil
+	return next, err
 }
 
-func (s *server) merge(r *request, old *object, live, config *unstructured.Unstructured) (*object, error) {
+// mergeApplied merges a configuration into the live object, by the rules of field managers.
+func (s *server) mergeApplied(r *request, old *object, live, config *unstructured.Unstructured) (*object, error) {
 	fm, err := s.managers.get(r.kind, r.subresource)
 	if err != nil {
 		return nil, err
 	}
 	merged, err := fm.Apply(live, config.DeepCopy(), r.FormValue("fieldManager"), isTrue(r.FormValue("force")))
 	if err != nil {
-		return nil, applyError(err)
+		return nil, managerError(err)
 	}
 	raw, err := json.Marshal(merged.(*unstructured.Unstructured).Object)
 	if err != nil {
 		return nil, err
 	}
-	next, _, err := r.understand(raw, old)
+	next, _, err := r.toCanonical(raw, old)
 	return next, err
-}
-
-// bear creates the object that a configuration describes.
-func (s *server) bear(w http.ResponseWriter, r *request, config *unstructured.Unstructured) error {
-	dry, err := dryRun(r.Form["dryRun"])
-	if err != nil {
-		return err
-	}
-	o, err := s.merge(r, nil, nothing(config.GroupVersionKind()), config)
-	if err != nil {
-		return err
-	}
-	record := o.Metadata.ManagedFields
-	if err := s.newborn(r, o); err != nil {
-		return err
-	}
-	o.Metadata.ManagedFields = record
-	made, err := s.add(r, o, dry)
-	if err != nil {
-		return r.about(r.key.Name, err)
-	}
-	return s.answer(w, r, http.StatusCreated, made)
-}
-
-// config reads what a client applies: the fields that it named and no others, with values in the
-// form in which they are kept.
-func (k *Kind) config(raw []byte) (*unstructured.Unstructured, []string, error) {
-	if k.foreign != nil {
-		return k.foreignConfig(raw)
-	}
-	o, unknown, err := k.decode(raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	said, err := form(raw)
-	if err != nil || said.Object == nil {
-		return nil, nil, badRequest("", "the body must be an object")
-	}
-	if said.GetAPIVersion() == "" || said.GetKind() == "" {
-		return nil, nil, badRequest("apiVersion", "apiVersion and kind must be set in what is applied")
-	}
-	k.prune(said.Object)
-	canonical, err := o.shown()
-	if err != nil {
-		return nil, nil, err
-	}
-	kept, err := form(canonical)
-	if err != nil {
-		return nil, nil, err
-	}
-	said.Object = as(said.Object, kept.Object).(map[string]any)
-	return said, unknown, nil
-}
-
-// foreignConfig is config in another group's form. Nothing is left out: what is unknown is kept.
-func (k *Kind) foreignConfig(raw []byte) (*unstructured.Unstructured, []string, error) {
-	said, err := form(raw)
-	if err != nil || said.Object == nil {
-		return nil, nil, badRequest("", "the body must be an object")
-	}
-	if said.GetAPIVersion() == "" || said.GetKind() == "" {
-		return nil, nil, badRequest("apiVersion", "apiVersion and kind must be set in what is applied")
-	}
-	if err := k.checkType(resource.TypeMeta{APIVersion: said.GetAPIVersion(), Kind: said.GetKind()}); err != nil {
-		return nil, nil, err
-	}
-	plain, err := k.foreign.Plain(raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	said, err = form(plain)
-	return said, k.foreign.Unknown(raw), err
-}
-
-// as is said, with the values that kept has for it: 40 becomes "40" where text is kept.
-func as(said, kept any) any {
-	switch s := said.(type) {
-	case map[string]any:
-		if k, ok := kept.(map[string]any); ok {
-			for name, v := range s {
-				if below, known := k[name]; known {
-					s[name] = as(v, below)
-				}
-			}
-		}
-		return s
-	case []any:
-		if k, ok := kept.([]any); ok && len(k) == len(s) {
-			for i := range s {
-				s[i] = as(s[i], k[i])
-			}
-		}
-		return s
-	}
-	if kept == nil {
-		return said
-	}
-	return kept
 }

@@ -43,7 +43,7 @@ func TestMediaTypesAreParsed(t *testing.T) {
 		made := h.do("POST", secrets+"?dryRun=All", protobuf(t, "v1", "Secret", packedEntry(4, "user", "ann")), "Content-Type", media)
 		require.Equal(t, 201, made.code, "%s", made.body)
 		require.Equal(t, "YW5u", made.str("data.user"))
-		h.refused(400, "BadRequest", "POST", accessRoot+"/selfsubjectaccessreviews", "{}", "Content-Type", media)
+		h.refused(400, "BadRequest", "POST", authorizationRoot+"/selfsubjectaccessreviews", "{}", "Content-Type", media)
 	}
 	h.do("PATCH", inNS+"/devices/lamp?fieldManager=ann", "apiVersion: edgebus.io/v1alpha1\nkind: Device\nspec: {"+needed+"}", "Content-Type", applyPatch)
 	applied := h.ok("PATCH", inNS+"/devices/lamp?fieldManager=ann",

@@ -76,7 +76,7 @@ func TestPages(t *testing.T) {
 	odd = h.ok("GET", inNS+"/devices?limit=2&labelSelector=odd=true&continue="+odd.str("metadata.continue"), "")
 	require.Equal(t, []string{"d07", "d09"}, odd.names())
 
-	gone := token{Rev: 99999, Name: "d01"}.String()
+	gone := continueToken{Rev: 99999, Name: "d01"}.String()
 	h.refused(410, "Expired", "GET", inNS+"/devices?limit=2&continue="+gone, "")
 }
 
@@ -303,12 +303,12 @@ func FuzzDecode(f *testing.F) {
 				continue
 			}
 			require.Empty(t, o.DesiredMeta)
-			again, err := o.shown()
+			again, err := o.forClient()
 			require.NoError(t, err)
 			same, unknown, err := k.decode(again)
 			require.NoError(t, err)
 			require.Empty(t, unknown, "what was taken is known")
-			twice, err := same.shown()
+			twice, err := same.forClient()
 			require.NoError(t, err)
 			require.Equal(t, string(again), string(twice))
 		}

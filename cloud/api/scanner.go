@@ -10,12 +10,12 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// What the store holds is JSON that was written here, and most of it goes out as it is. This file
-// finds the parts of it without decoding them, which would cost ten times as much. Where the text is not
-// of the form that we write there is no result, and the caller decodes: that says what is wrong.
+// Lists and watches write stored objects without decoding them: the store has JSON that was written here, and finding
+// its parts costs a third of decoding and encoding it (BenchmarkReads). The scanner trusts that JSON is valid; what it
+// does not recognize is decoded, which finds the error.
 
-// skip returns where the JSON value that begins at i ends, or -1. It trusts that the text is valid.
-func skip(raw []byte, i int) int {
+// skipValue returns the end of the JSON value that begins at i, or -1.
+func skipValue(raw []byte, i int) int {
 	for depth := 0; i < len(raw); {
 		switch raw[i] {
 		case '"':
@@ -32,8 +32,8 @@ func skip(raw []byte, i int) int {
 		case ',', ':', ' ', '\t', '\n', '\r':
 			i++
 			continue
-		default: // a number or a word
-			for i < len(raw) && !ends(raw[i]) {
+		default: // a number, true, false or null
+			for i < len(raw) && !endsValue(raw[i]) {
 				i++
 			}
 		}
@@ -44,7 +44,7 @@ func skip(raw []byte, i int) int {
 	return -1
 }
 
-func ends(c byte) bool {
+func endsValue(c byte) bool {
 	switch c {
 	case ',', '}', ']', ' ', '\t', '\n', '\r':
 		return true
@@ -52,7 +52,7 @@ func ends(c byte) bool {
 	return false
 }
 
-// skipString returns where the string that begins at i ends, or -1.
+// skipString returns the end of the string that begins at i, or -1.
 func skipString(raw []byte, i int) int {
 	for i++; i < len(raw); i++ {
 		switch raw[i] {
@@ -65,155 +65,145 @@ func skipString(raw []byte, i int) int {
 	return -1
 }
 
-// blank returns where the white space that begins at i ends.
-func blank(raw []byte, i int) int {
+// skipSpace returns the end of the white space that begins at i.
+func skipSpace(raw []byte, i int) int {
 	for i < len(raw) && (raw[i] == ' ' || raw[i] == '\t' || raw[i] == '\n' || raw[i] == '\r') {
 		i++
 	}
 	return i
 }
 
-// walk goes through the fields of a JSON object, or the items of a list, one after the other:
+// fieldScanner visits the fields of a JSON object:
 //
-//	for w := fieldsIn(raw); w.next(); {
+//	for f := fieldsOf(raw); f.next(); {
 //
-// A name is as it stands between its quotes. What is not valid ends it.
-type walk struct {
+// A name is the text between its quotes, escapes included. Invalid JSON ends the scan.
+type fieldScanner struct {
 	name, value []byte
 	raw         []byte
-	i           int // where the next one begins
-	named       bool
+	i           int // where the next field begins
 }
 
-func fieldsIn(raw []byte) walk { return walkIn(raw, '{') }
-func itemsIn(raw []byte) walk  { return walkIn(raw, '[') }
-
-func walkIn(raw []byte, open byte) walk {
-	i := blank(raw, 0)
-	if i == len(raw) || raw[i] != open {
-		return walk{}
+func fieldsOf(raw []byte) fieldScanner {
+	i := skipSpace(raw, 0)
+	if i == len(raw) || raw[i] != '{' {
+		return fieldScanner{}
 	}
-	return walk{raw: raw, i: blank(raw, i+1), named: open == '{'}
+	return fieldScanner{raw: raw, i: skipSpace(raw, i+1)}
 }
 
-func (w *walk) next() bool {
-	if w.i == len(w.raw) || w.raw[w.i] == ']' || w.named && !w.readName() {
+func (f *fieldScanner) next() bool {
+	if f.i == len(f.raw) || f.raw[f.i] != '"' {
 		return false
 	}
-	end := skip(w.raw, w.i)
+	end := skipString(f.raw, f.i)
 	if end < 0 {
 		return false
 	}
-	w.value = w.raw[w.i:end]
-	if w.i = blank(w.raw, end); w.i < len(w.raw) && w.raw[w.i] == ',' {
-		w.i = blank(w.raw, w.i+1)
+	f.name = f.raw[f.i+1 : end-1]
+	colon := skipSpace(f.raw, end)
+	if colon == len(f.raw) || f.raw[colon] != ':' {
+		return false
+	}
+	begin := skipSpace(f.raw, colon+1)
+	if end = skipValue(f.raw, begin); end < 0 {
+		return false
+	}
+	f.value = f.raw[begin:end]
+	if f.i = skipSpace(f.raw, end); f.i < len(f.raw) && f.raw[f.i] == ',' {
+		f.i = skipSpace(f.raw, f.i+1)
 	}
 	return true
 }
 
-// readName reads the name that stands at i, and goes on to its value.
-func (w *walk) readName() bool {
-	if w.raw[w.i] != '"' {
-		return false
-	}
-	end := skipString(w.raw, w.i)
-	if end < 0 {
-		return false
-	}
-	w.name = w.raw[w.i+1 : end-1]
-	colon := blank(w.raw, end)
-	if colon == len(w.raw) || w.raw[colon] != ':' {
-		return false
-	}
-	w.i = blank(w.raw, colon+1)
-	return w.i < len(w.raw)
-}
-
-// member is what an object has under a name, or nil.
-func member(raw []byte, name string) []byte {
-	for w := fieldsIn(raw); w.next(); {
-		if string(w.name) == name {
-			return w.value
+// fieldOf is the value of a field of an object, or nil.
+func fieldOf(raw []byte, name string) []byte {
+	for f := fieldsOf(raw); f.next(); {
+		if string(f.name) == name {
+			return f.value
 		}
 	}
 	return nil
 }
 
-// parts are the main record of an object, as the store has it.
-type parts struct{ metadata, spec, desiredMeta, sealed []byte }
+// parts are the fields of an object's record; the store has the status elsewhere.
+type parts struct{ metadata, spec, status, desiredMeta, sealed []byte }
 
-// partsOf finds the parts of a record.
 func partsOf(data []byte) (p parts, ok bool) {
-	for w := fieldsIn(data); w.next(); {
-		switch string(w.name) {
+	for f := fieldsOf(data); f.next(); {
+		switch string(f.name) {
 		case "metadata":
-			p.metadata = w.value
+			p.metadata = f.value
 		case "spec":
-			p.spec = w.value
+			p.spec = f.value
+		case "status":
+			p.status = f.value
 		case "desiredMeta":
-			p.desiredMeta = w.value
+			p.desiredMeta = f.value
 		case "sealed":
-			p.sealed = w.value
+			p.sealed = f.value
 		}
 	}
 	return p, len(p.metadata) > 0 && p.metadata[0] == '{'
 }
 
-// appendMeta writes an object's metadata with its revision, in the order of resource.Meta.
-func appendMeta(out, metadata []byte, rev uint64) []byte {
+// labelsOf are the labels of a stored object.
+func labelsOf(data []byte) (labels map[string]string, ok bool) {
+	p, ok := partsOf(data)
+	if !ok {
+		return nil, false
+	}
+	raw := fieldOf(p.metadata, "labels")
+	return labels, raw == nil || json.Unmarshal(raw, &labels) == nil
+}
+
+// appendMetadata writes an object's metadata with its revision, in the order of resource.Meta.
+func appendMetadata(out, metadata []byte, rev uint64) []byte {
 	out = append(out, '{')
-	placed := rev == 0 // of what is not stored
-	place := func() {
-		if !placed {
+	written := rev == 0 // not stored: no revision
+	revision := func() {
+		if !written {
 			out = append(strconv.AppendUint(append(out, `"resourceVersion":"`...), rev, 10), `",`...)
-			placed = true
+			written = true
 		}
 	}
-	for w := fieldsIn(metadata); w.next(); {
-		switch string(w.name) {
+	for f := fieldsOf(metadata); f.next(); {
+		switch string(f.name) {
 		case "name", "generateName", "namespace", "uid":
 		case "resourceVersion":
 			continue
 		default:
-			place()
+			revision()
 		}
-		out = appendMember(out, w.name, w.value)
-		out = append(out, ',')
+		out = append(appendField(out, f.name, f.value), ',')
 	}
-	place()
-	if last := len(out) - 1; out[last] == ',' {
-		out = out[:last]
-	}
-	return append(out, '}')
+	revision()
+	return append(bytes.TrimSuffix(out, []byte(",")), '}')
 }
 
-func appendMember(out, name, value []byte) []byte {
+func appendField(out, name, value []byte) []byte {
 	out = append(append(append(out, '"'), name...), '"', ':')
 	return append(out, value...)
 }
 
-// appendStored writes a stored object in our own form: with its revision, and without what only the store knows.
-func (k *Kind) appendStored(out []byte, o store.Object) ([]byte, bool) {
-	if k.Sealed {
-		return out, false
+// appendPart writes another field of an object, if it has a value.
+func appendPart(out []byte, name string, value []byte) []byte {
+	if len(value) == 0 {
+		return out
 	}
-	p, ok := partsOf(o.Data)
-	if !ok {
-		return out, false
-	}
-	out = appendHead(out, resource.TypeMeta{APIVersion: k.apiVersion(), Kind: k.Name})
-	out = append(out, `"metadata":`...)
-	out = appendMeta(out, p.metadata, o.Rev)
-	if k.Flat {
-		return append(appendInside(out, p.spec), '}'), true
-	}
-	out = appendPart(out, "spec", p.spec)
-	out = appendPart(out, "status", o.Status)
-	return append(out, '}'), true
+	return appendField(append(out, ','), []byte(name), value)
 }
 
-// appendHead begins an object. Nothing in it needs escaping.
-func appendHead(out []byte, t resource.TypeMeta) []byte {
+// appendContent writes the fields of an object behind those that are there already.
+func appendContent(out, object []byte) []byte {
+	if object = bytes.TrimSpace(object); len(object) <= len("{}") || object[0] != '{' {
+		return out
+	}
+	return append(append(out, ','), object[1:len(object)-1]...)
+}
+
+// appendTypeMeta begins an object. Nothing in it needs escaping.
+func appendTypeMeta(out []byte, t resource.TypeMeta) []byte {
 	out = append(out, '{')
 	if t.APIVersion != "" {
 		out = append(append(append(out, `"apiVersion":"`...), t.APIVersion...), `",`...)
@@ -224,55 +214,57 @@ func appendHead(out []byte, t resource.TypeMeta) []byte {
 	return out
 }
 
-// appendInside writes what is in an object after what is there already.
-func appendInside(out, raw []byte) []byte {
-	if raw = bytes.TrimSpace(raw); len(raw) <= len("{}") || raw[0] != '{' {
-		return out
-	}
-	return append(append(out, ','), raw[1:len(raw)-1]...)
-}
-
-func appendPart(out []byte, name string, value []byte) []byte {
-	if len(value) == 0 {
-		return out
-	}
-	return appendMember(append(out, ','), []byte(name), value)
-}
-
-// labelsOf are a stored object's labels.
-func labelsOf(data []byte) (labels map[string]string, ok bool) {
-	p, ok := partsOf(data)
-	if !ok {
-		return nil, false
-	}
-	raw := member(p.metadata, "labels")
-	return labels, raw == nil || json.Unmarshal(raw, &labels) == nil
-}
-
-// glance is as much of a stored object as its columns and field selectors look at.
-func (k *Kind) glance(out []byte, o store.Object) ([]byte, bool) {
-	if k.Bulk == nil {
-		return k.appendStored(out, o)
+// appendStored writes a stored object as clients of the canonical kind see it.
+func (k *Kind) appendStored(out []byte, o store.Object) ([]byte, bool) {
+	if k.Sealed {
+		return out, false
 	}
 	p, ok := partsOf(o.Data)
 	if !ok {
 		return out, false
 	}
-	out = append(out, '{')
-	out = k.Bulk.appendField(out, []byte("metadata"), p.metadata)
-	out = k.Bulk.appendField(out, []byte("spec"), p.spec)
-	out = k.Bulk.appendField(out, []byte("status"), o.Status)
+	out = appendTypeMeta(out, resource.TypeMeta{APIVersion: k.apiVersion(), Kind: k.Name})
+	out = append(out, `"metadata":`...)
+	out = appendMetadata(out, p.metadata, o.Rev)
+	if k.NoSpec {
+		return append(appendContent(out, p.spec), '}'), true
+	}
+	out = appendPart(out, "spec", p.spec)
+	out = appendPart(out, "status", o.Status)
 	return append(out, '}'), true
 }
 
-// bulk is what is left out of an object: a field that has nothing below it altogether. "*" stands for all others.
-type bulk map[string]bulk
+// appendForm writes a stored object as clients of the kind see it.
+func (s *server) appendForm(out []byte, k *Kind, o store.Object) ([]byte, error) {
+	switch {
+	case len(k.FieldNames) > 0:
+	case k.dialect == nil:
+		if raw, ok := k.appendStored(out, o); ok {
+			return raw, nil
+		}
+	default:
+		if raw, ok := k.dialect.of.appendStored(nil, o); ok {
+			form, err := k.dialect.Show(raw)
+			return append(out, form...), err
+		}
+	}
+	obj, err := s.fromStore(o)
+	if err != nil {
+		return out, err
+	}
+	form, err := k.form(obj)
+	return append(out, form...), err
+}
 
-// appendField writes a field of an object without what is left out of it.
-func (b bulk) appendField(out, name, value []byte) []byte {
-	below, some := b[string(name)]
+// omit is a tree of fields that are left out of an object: a field without a subtree is left out as a whole. "*" stands
+// for all other fields.
+type omit map[string]omit
+
+// appendField writes a field without what is omitted.
+func (t omit) appendField(out, name, value []byte) []byte {
+	below, some := t[string(name)]
 	if !some {
-		below, some = b["*"]
+		below, some = t["*"]
 	}
 	if len(value) == 0 || some && below == nil {
 		return out
@@ -281,22 +273,34 @@ func (b bulk) appendField(out, name, value []byte) []byte {
 		out = append(out, ',')
 	}
 	if !some || value[0] != '{' {
-		return appendMember(out, name, value)
+		return appendField(out, name, value)
 	}
 	out = append(append(append(out, '"'), name...), `":{`...)
-	for w := fieldsIn(value); w.next(); {
-		out = below.appendField(out, w.name, w.value)
+	for f := fieldsOf(value); f.next(); {
+		out = below.appendField(out, f.name, f.value)
 	}
 	return append(out, '}')
 }
 
-func unreadable(key store.Key) error {
-	return fmt.Errorf("the stored %s can't be read", key)
+// appendForTable writes what columns and selectors need of a stored object.
+func (k *Kind) appendForTable(out []byte, o store.Object) ([]byte, bool) {
+	if k.TableOmits == nil {
+		return k.appendStored(out, o)
+	}
+	p, ok := partsOf(o.Data)
+	if !ok {
+		return out, false
+	}
+	out = append(out, '{')
+	out = k.TableOmits.appendField(out, []byte("metadata"), p.metadata)
+	out = k.TableOmits.appendField(out, []byte("spec"), p.spec)
+	out = k.TableOmits.appendField(out, []byte("status"), o.Status)
+	return append(out, '}'), true
 }
 
-// look decodes what columns and field selectors need of a stored object.
-func (s *server) look(k *Kind, o store.Object) (any, error) {
-	raw, ok := k.glance(nil, o)
+// decodeForTable decodes what columns and selectors need of a stored object.
+func (s *server) decodeForTable(k *Kind, o store.Object) (any, error) {
+	raw, ok := k.appendForTable(nil, o)
 	if !ok {
 		obj, err := s.fromStore(o)
 		if err != nil {
@@ -308,23 +312,6 @@ func (s *server) look(k *Kind, o store.Object) (any, error) {
 	return v, json.Unmarshal(raw, v)
 }
 
-// appendForm writes a stored object as a client of the kind sees it.
-func (s *server) appendForm(out []byte, k *Kind, o store.Object) ([]byte, error) {
-	if k.foreign == nil && len(k.Names) == 0 {
-		if raw, ok := k.appendStored(out, o); ok {
-			return raw, nil
-		}
-	}
-	if k.foreign != nil {
-		if raw, ok := k.foreign.of.appendStored(nil, o); ok {
-			form, err := k.foreign.Show(raw)
-			return append(out, form...), err
-		}
-	}
-	obj, err := s.fromStore(o)
-	if err != nil {
-		return out, err
-	}
-	form, err := k.form(obj)
-	return append(out, form...), err
+func errUnreadable(key store.Key) error {
+	return fmt.Errorf("the stored %s can't be read", key)
 }

@@ -219,7 +219,7 @@ func TestSchemasAreTheTypes(t *testing.T) {
 		def := types.named(t, k.Name)
 		properties := def["properties"].(dict)
 		delete(properties, "desiredMeta") // clients never see it
-		for canonical, name := range k.Names {
+		for canonical, name := range k.FieldNames {
 			properties[name] = properties[canonical]
 			delete(properties, canonical)
 		}
@@ -238,7 +238,7 @@ func TestTheEdgesSchemasAreTheHubs(t *testing.T) {
 	for _, k := range withDialects(Kinds()) {
 		switch name := k.Group + "/" + k.Version + "/" + k.schemaName(); {
 		case k.Group == "devices.kubeedge.io":
-			edge[name] = k.foreign.schema(metaName)
+			edge[name] = k.dialect.schema()
 		case k.Group == resource.Group && slices.Contains([]string{resource.KindDevice, resource.KindDeviceModel, resource.KindNode}, k.Name):
 			edge[name] = all[k.schemaName()]
 		}

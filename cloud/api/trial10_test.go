@@ -19,13 +19,13 @@ func TestTrial10NobodyWithoutANameIsGivenSecrets(t *testing.T) {
 	for i := range kinds {
 		k := &kinds[i]
 		for _, verb := range verbs {
-			if k.Made != "" {
+			if k.WrittenBy != "" {
 				continue
 			}
 			require.True(t, boss.may(verb, k), "%s %s", verb, k.Plural)
-			require.Equal(t, !k.Sealed && !k.Credentials, anonymous.may(verb, k), "%s %s", verb, k.Plural)
+			require.Equal(t, !k.Sealed && !k.HasCredentials, anonymous.may(verb, k), "%s %s", verb, k.Plural)
 		}
-		if k.Sealed || k.Credentials {
+		if k.Sealed || k.HasCredentials {
 			secret++
 		}
 	}

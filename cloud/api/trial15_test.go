@@ -157,7 +157,7 @@ func TestTrial15UsersMakeNoTemplateVersions(t *testing.T) {
 		require.Equal(t, []string{"f-1"}, h.ok("GET", at, "").names())
 	}
 	can := func(verb string) string {
-		return string(h.do("POST", accessRoot+"/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"group":"edgebus.io","resource":"templateversions","verb":"`+verb+`"}}}`).body)
+		return string(h.do("POST", authorizationRoot+"/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"group":"edgebus.io","resource":"templateversions","verb":"`+verb+`"}}}`).body)
 	}
 	require.Contains(t, can("create"), `"allowed":false`)
 	require.Contains(t, can("delete"), `"allowed":true`)

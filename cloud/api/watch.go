@@ -15,127 +15,124 @@ import (
 )
 
 const (
-	// defaultWatch is how long a watch lasts when the client doesn't say.
+	// defaultWatch is how long a watch lasts if the client doesn't say.
 	defaultWatch = 30 * time.Minute
-	// patience is how long a client may take at least to read what it is told.
-	patience = 30 * time.Second
-	// viewsSize bounds what is remembered of what watchers were sent, in bytes.
-	viewsSize = 4 << 20
+	// maxWatch is how long a watch lasts at most.
+	maxWatch = 24 * time.Hour
+	// writeTimeout is how long a client may take to read what it is sent.
+	writeTimeout = 30 * time.Second
+	// renderedSize bounds the cache of rendered objects, in bytes.
+	renderedSize = 4 << 20
 )
 
-// view says how an object is to be seen: all who watch it in the same view are sent the same.
-type view struct {
+// An object is rendered once for all watchers that see it in the same form. renderKey is the form, and renderVersion
+// the version of the object.
+type renderKey struct {
 	object  store.Key
 	kind    *Kind
 	format  format
 	columns bool // of a Table
 }
 
-// moment is what a view is of.
-type moment struct {
+type renderVersion struct {
 	rev    uint64
-	second int64 // in which a Table was asked for: it says how old things are
+	second int64 // of the clock: a Table has ages
 }
 
-// showing is the object in a view.
-type showing struct {
+type rendered struct {
 	json []byte
 	err  error
 }
 
-type views = httpserver.Shared[view, moment, showing]
+type renderCache = httpserver.Shared[renderKey, renderVersion, rendered]
 
-// watcher is one client's watch.
+// watcher is the watch of one client.
 type watcher struct {
-	s      *server
-	r      *request
-	lines  *httpserver.Lines
-	format format
-	sel    selector
-	headed bool // the columns of a Table were sent
-	marks  bool
+	s         *server
+	r         *request
+	lines     *httpserver.Lines
+	sel       selector
+	columns   bool // of a Table have been sent
+	bookmarks bool // are wanted
 }
 
-// watch streams events as JSON lines until the client goes, its time is up, or
-// the store no longer knows what it missed.
+// watch serves a watch: events as lines of JSON, until the client leaves, the time is up, or the store has forgotten what
+// the client has not seen.
 func (s *server) watch(w http.ResponseWriter, r *request) error {
-	who := accessIn(r.Context())
-	if err := s.watches.Take(who.account, 1); err != nil {
+	user := accessIn(r.Context())
+	if err := s.watches.Take(user.account, 1); err != nil {
 		return err
 	}
-	defer s.watches.Add(who.account, -1)
-	f, err := accepts(r.Request)
-	if err != nil {
-		return err
-	}
-	if f.yaml {
+	defer s.watches.Add(user.account, -1)
+	if r.format.yaml {
 		return refuse(http.StatusNotAcceptable, "NotAcceptable", "a watch is JSON lines")
 	}
 	sel, err := s.selector(r)
 	if err != nil {
 		return err
 	}
-	from, initial, err := watchFrom(r)
-	if err != nil {
-		return err
-	}
-	ctx, cancel, err := s.watchTime(r, who)
+	ctx, cancel, err := s.watchContext(r, user)
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	v := &watcher{s: s, r: r, format: f, sel: sel, marks: isTrue(r.FormValue("allowWatchBookmarks"))}
-	var objects []store.Object
-	if initial {
-		var meta listMeta
-		if objects, meta, err = s.collect(r, store.ListOptions{Namespace: r.key.Namespace}, sel); err != nil {
-			return err
-		}
-		if err := reached(r, meta); err != nil {
-			return err
-		}
-		from, _ = revision(meta.ResourceVersion) // our own
+	objects, from, err := s.initialObjects(r, sel)
+	if err != nil {
+		return err
 	}
-	if from == 0 { // what there is was not asked for
-		page, err := s.Reader.List(r.Context(), r.key.Kind, store.ListOptions{Limit: 1})
-		if err != nil {
-			return r.about("", err)
-		}
-		from = page.Rev
-	}
-	stream, err := s.Watcher.Watch(r.Context(), r.only(sel), from)
+	stream, err := s.Watcher.Watch(r.Context(), r.watchKey(sel), from)
 	if err != nil {
 		return r.about("", err)
 	}
 	defer stream.Close()
-	v.lines = httpserver.BeginWatch(w)
-	v.lines.Allow(s.Bookmarks + patience)
+	v := &watcher{s: s, r: r, sel: sel, lines: httpserver.BeginWatch(w), bookmarks: isTrue(r.FormValue("allowWatchBookmarks"))}
+	v.lines.Allow(s.Bookmarks + writeTimeout)
 	if err := v.begin(objects, from); err == nil {
 		v.follow(ctx, stream)
 	}
-	return nil // the answer has begun: what happens now is said in it
+	return nil // an error is an event of the watch
 }
 
-// watchFrom is the revision to begin at, and whether all there is comes first.
+// initialObjects are the objects that are sent before changes, and the revision from which on changes are sent.
+func (s *server) initialObjects(r *request, sel selector) (objects []store.Object, from uint64, err error) {
+	from, initial, err := watchFrom(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	if initial {
+		objects, meta, err := s.collect(r, store.ListOptions{Namespace: r.key.Namespace}, sel)
+		if err == nil {
+			err = r.checkNotOlder(meta)
+		}
+		from, _ = revision(meta.ResourceVersion) // our own
+		return objects, from, err
+	}
+	if from == 0 {
+		page, err := s.Reader.List(r.Context(), r.key.Kind, store.ListOptions{Limit: 1})
+		return nil, page.Rev, r.about("", err)
+	}
+	return nil, from, nil
+}
+
+// watchFrom is the revision at which a watch begins, and whether all objects are sent first.
 func watchFrom(r *request) (from uint64, initial bool, err error) {
 	if from, err = revision(r.FormValue("resourceVersion")); err != nil {
 		return 0, false, err
 	}
 	asked, match := r.FormValue("sendInitialEvents"), r.FormValue("resourceVersionMatch")
-	if asked == "" {
-		if match != "" {
-			return 0, false, resource.Errorf(resource.Invalid, "resourceVersionMatch", "is for a watch with sendInitialEvents only")
-		}
+	switch {
+	case asked == "" && match != "":
+		return 0, false, resource.Errorf(resource.Invalid, "resourceVersionMatch", "is for a watch with sendInitialEvents only")
+	case asked == "":
 		return from, from == 0, nil
-	}
-	if match != "NotOlderThan" {
+	case match != "NotOlderThan":
 		return 0, false, resource.Errorf(resource.Invalid, "resourceVersionMatch", "must be NotOlderThan with sendInitialEvents")
 	}
 	return from, isTrue(asked), nil
 }
 
-// watchTime is how long a watch lasts: no longer than the certificate that it was opened with.
-func (s *server) watchTime(r *request, who access) (context.Context, context.CancelFunc, error) {
+// watchContext ends when the watch has to: no later than the certificate that the user signed in with.
+func (s *server) watchContext(r *request, user access) (context.Context, context.CancelFunc, error) {
 	limit := defaultWatch
 	if text := r.FormValue("timeoutSeconds"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 32)
@@ -143,29 +140,29 @@ func (s *server) watchTime(r *request, who access) (context.Context, context.Can
 			return nil, nil, badRequest("timeoutSeconds", "timeoutSeconds %.20q is not a number", text)
 		}
 		if n > 0 {
-			limit = min(time.Duration(n)*time.Second, 24*time.Hour)
+			limit = min(time.Duration(n)*time.Second, maxWatch)
 		}
 	}
-	if !who.expires.IsZero() {
-		limit = min(limit, who.expires.Sub(s.Now()))
+	if !user.expires.IsZero() {
+		limit = min(limit, user.expires.Sub(s.Now()))
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	return ctx, cancel, nil
 }
 
-// begin sends what there is, and flushes the header also when that is nothing.
+// begin sends the initial objects. It flushes the header even if there are none.
 func (v *watcher) begin(objects []store.Object, rev uint64) error {
 	var raw []byte
-	for _, o := range objects { // hardly anybody asks for the same ones just now
+	for _, o := range objects { // not cached: other watchers rarely ask for the same ones now
 		var err error
-		if raw, err = v.show(raw[:0], v.view(o), o); err == nil {
-			err = v.tell(store.Added.String(), raw)
+		if raw, err = v.render(raw[:0], v.renderKey(o), o); err == nil {
+			err = v.add(store.Added.String(), raw)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if isTrue(v.r.FormValue("sendInitialEvents")) && v.marks {
+	if isTrue(v.r.FormValue("sendInitialEvents")) && v.bookmarks {
 		if err := v.bookmark(rev, true); err != nil {
 			return err
 		}
@@ -173,26 +170,26 @@ func (v *watcher) begin(objects []store.Object, rev uint64) error {
 	return v.lines.Flush()
 }
 
-// follow gives the client a bookmark every so often, if it wants any, and time to read on.
+// follow sends changes, and bookmarks at intervals if the client wants them.
 func (v *watcher) follow(ctx context.Context, stream store.Stream) {
 	for {
-		v.lines.Allow(v.s.Bookmarks + patience)
+		v.lines.Allow(v.s.Bookmarks + writeTimeout)
 		wait, cancel := context.WithTimeout(ctx, v.s.Bookmarks)
 		err := v.relay(wait, stream)
 		cancel()
-		if err == nil && v.marks && ctx.Err() == nil {
+		if err == nil && v.bookmarks && ctx.Err() == nil {
 			err = v.bookmark(stream.Rev(), false)
 		}
 		if err == nil {
 			err = v.lines.Flush()
 		}
 		if err != nil || ctx.Err() != nil {
-			return // nobody reads any more, or the client's time is up
+			return
 		}
 	}
 }
 
-// relay tells of what changes until ctx ends.
+// relay sends changes until ctx ends.
 func (v *watcher) relay(ctx context.Context, stream store.Stream) error {
 	for {
 		events, err := stream.Next(ctx)
@@ -201,7 +198,7 @@ func (v *watcher) relay(ctx context.Context, stream store.Stream) error {
 		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 			return nil
 		default:
-			return errors.Join(err, v.failed(err))
+			return errors.Join(err, v.addOther("ERROR", statusOf(err)), v.lines.Flush())
 		}
 		if err := v.events(events); err != nil {
 			return err
@@ -209,10 +206,10 @@ func (v *watcher) relay(ctx context.Context, stream store.Stream) error {
 	}
 }
 
-// events sends what several changes mean, in a turn of its own.
-func (v *watcher) events(all []store.Event) error {
+// events sends a batch of changes. Only as many watchers as there are processors do so at once.
+func (v *watcher) events(batch []store.Event) error {
 	defer v.s.paced.Take()()
-	for _, e := range all {
+	for _, e := range batch {
 		if err := v.event(e); err != nil {
 			return err
 		}
@@ -220,56 +217,45 @@ func (v *watcher) events(all []store.Event) error {
 	return v.lines.Flush()
 }
 
-// failed tells why the watch is over.
-func (v *watcher) failed(why error) error {
-	if err := v.sendOther("ERROR", statusOf(why)); err != nil {
-		return err
-	}
-	return v.lines.Flush()
-}
-
-// event sends what a change means to a client that sees only what its selector matches.
+// event sends what a change means to a client that sees only selected objects: one that is no longer selected is DELETED.
 func (v *watcher) event(e store.Event) error {
-	ns := v.r.key.Namespace
-	if ns != "" && e.Object.Namespace != ns || !v.sel.mentions(e.Object.Namespace, e.Object.Name) {
+	namespace := v.r.key.Namespace
+	if namespace != "" && e.Object.Namespace != namespace || !v.sel.matchesName(e.Object.Namespace, e.Object.Name) {
 		return nil
 	}
-	if v.sel.byName() {
-		return v.send(e.Type, e.Object) // names never change
+	if v.sel.namesOnly() {
+		return v.send(e.Type, e.Object)
 	}
-	// A stream that caught up doesn't know what was before. A DELETED of what the
-	// client never had does no harm; one that is missing does.
-	before := e.Type != store.Added
+	// The old object is not known to a stream that has caught up. A DELETED of an object that the client never had does no
+	// harm, while a missing one does.
+	before, now := e.Type != store.Added, false
+	var err error
 	if e.Old != nil {
-		var err error
 		if before, err = v.s.matches(v.sel, *e.Old); err != nil {
 			return err
 		}
 	}
-	now := false
 	if e.Type != store.Deleted {
-		var err error
 		if now, err = v.s.matches(v.sel, e.Object); err != nil {
 			return err
 		}
 	}
 	switch {
-	case now && before && e.Old != nil:
-		return v.send(store.Modified, e.Object)
 	case now && e.Old == nil:
 		return v.send(e.Type, e.Object)
+	case now && before:
+		return v.send(store.Modified, e.Object)
 	case now:
 		return v.send(store.Added, e.Object)
 	case before:
-		return v.leave(e.Object)
+		return v.sendDeleted(e.Object)
 	}
 	return nil
 }
 
-// leave tells of an object that the client sees no longer, if it ever did. Whom it doesn't concern any more is told
-// which it is, not what has become of it.
-func (v *watcher) leave(o store.Object) error {
-	if v.sel.sees == nil || v.sel.sees(o) {
+// sendDeleted sends that an object is no longer selected. If the user may no longer see it only its name is sent.
+func (v *watcher) sendDeleted(o store.Object) error {
+	if v.sel.has == nil || v.sel.has(o) {
 		return v.send(store.Deleted, o)
 	}
 	obj, err := v.s.fromStore(o)
@@ -277,101 +263,88 @@ func (v *watcher) leave(o store.Object) error {
 		return err
 	}
 	m := obj.Metadata
-	o.Data, err = v.s.data(&object{TypeMeta: obj.TypeMeta, Metadata: resource.Meta{Name: m.Name, Namespace: m.Namespace, UID: m.UID}, flat: obj.flat})
+	bare, err := v.s.toStore(o.Key, &object{TypeMeta: obj.TypeMeta, Metadata: resource.Meta{Name: m.Name, Namespace: m.Namespace, UID: m.UID}, noSpec: obj.noSpec, rev: obj.rev})
 	if err != nil {
 		return err
 	}
-	o.Status = nil
-	raw, err := v.show(nil, v.view(o), o) // for this client alone
+	raw, err := v.render(nil, v.renderKey(bare), bare)
 	if err != nil {
 		return err
 	}
-	return v.tell(store.Deleted.String(), raw)
+	return v.add(store.Deleted.String(), raw)
 }
 
-// send writes an event about an object as the store has it, which is put into the client's form once for all who
-// watch it in that form, for there may be thousands. Whose object it is has been decided before.
-func (v *watcher) send(kind store.EventType, o store.Object) error {
-	as := v.view(o)
-	show := func() (s showing, size int) {
-		s.json, s.err = v.show(nil, as, o)
-		s.json = bytes.Clone(s.json) // it is kept: without the room that it grew in
-		return s, len(s.json)
+// send sends an event about a stored object, which is rendered once for all watchers.
+func (v *watcher) send(event store.EventType, o store.Object) error {
+	key := v.renderKey(o)
+	render := func() (out rendered, size int) {
+		out.json, out.err = v.render(nil, key, o)
+		out.json = bytes.Clone(out.json) // without spare capacity: it is kept
+		return out, len(out.json)
 	}
-	var it showing
+	var out rendered
 	if v.r.kind.Sealed {
-		it, _ = show() // what is encrypted in the store isn't kept in the clear
+		out, _ = render() // what the store has encrypted is not kept in memory
 	} else {
-		it = v.s.views.Get(as, v.moment(o), show)
+		out = v.s.renderCache.Get(key, v.renderVersion(o), render)
 	}
-	if it.err != nil {
-		return it.err
+	if out.err != nil {
+		return out.err
 	}
-	return v.tell(kind.String(), it.json)
+	return v.add(event.String(), out.json)
 }
 
-// tell writes an event that has the columns of a Table in it, if it is the first.
-func (v *watcher) tell(kind string, raw []byte) error {
-	v.headed = v.format.table
-	return v.lines.Add(kind, raw)
+// add adds an event with a rendered object.
+func (v *watcher) add(event string, raw []byte) error {
+	v.columns = v.r.format.table
+	return v.lines.Add(event, raw)
 }
 
-// view is how the client is to see an object. The columns of a Table are in the first one only.
-func (v *watcher) view(o store.Object) view {
-	return view{object: o.Key, kind: v.r.kind, format: v.format, columns: v.format.table && !v.headed}
+// renderKey is the form in which the client gets an object. Only the first Table has column definitions.
+func (v *watcher) renderKey(o store.Object) renderKey {
+	return renderKey{object: o.Key, kind: v.r.kind, format: v.r.format, columns: v.r.format.table && !v.columns}
 }
 
-func (v *watcher) moment(o store.Object) moment {
-	m := moment{rev: o.Rev}
-	if v.format.table {
-		m.second = v.s.Now().Unix()
+func (v *watcher) renderVersion(o store.Object) renderVersion {
+	version := renderVersion{rev: o.Rev}
+	if v.r.format.table {
+		version.second = v.s.Now().Unix()
 	}
-	return m
+	return version
 }
 
-// show writes an object in a view.
-func (v *watcher) show(out []byte, as view, o store.Object) ([]byte, error) {
-	if as.format.table {
-		return v.table(out, as.columns, atRevision(o.Rev), o)
+func (v *watcher) render(out []byte, key renderKey, o store.Object) ([]byte, error) {
+	if key.format.table {
+		return v.s.appendTable(out, key.kind, key.format, key.columns, atRevision(o.Rev), o)
 	}
-	return v.s.appendAs(out, as.kind, as.format, o)
+	return v.s.appendObject(out, key.kind, key.format, o)
 }
 
-func (v *watcher) table(out []byte, columns bool, meta listMeta, objects ...store.Object) ([]byte, error) {
-	head, row := v.s.tabled(v.r.kind, v.format, meta)
-	if !columns {
-		head.Columns = nil
-	}
-	var t bytes.Buffer
-	err := writeItems(&t, head, row, objects)
-	return append(out, bytes.TrimSpace(t.Bytes())...), err
-}
-
-// sendOther writes an event about something else than an object.
-func (v *watcher) sendOther(kind string, about any) error {
+// addOther adds an event that is not about an object.
+func (v *watcher) addOther(event string, about any) error {
 	raw, err := json.Marshal(about)
 	if err != nil {
 		return err
 	}
-	return v.lines.Add(kind, raw)
+	return v.lines.Add(event, raw)
 }
 
 func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
-	text := strconv.FormatUint(rev, 10)
-	if v.format.table {
-		raw, err := v.table(nil, !v.headed, listMeta{ResourceVersion: text})
+	k, f := v.r.kind, v.r.format
+	if f.table {
+		raw, err := v.s.appendTable(nil, k, f, !v.columns, atRevision(rev))
 		if err != nil {
 			return err
 		}
-		return v.tell("BOOKMARK", raw)
+		return v.add("BOOKMARK", raw)
 	}
-	meta := map[string]any{"resourceVersion": text, "creationTimestamp": nil}
+	meta := dict{"resourceVersion": strconv.FormatUint(rev, 10), "creationTimestamp": nil}
 	if initialEnd {
 		meta["annotations"] = map[string]string{"k8s.io/initial-events-end": "true"}
 	}
-	head := resource.TypeMeta{APIVersion: v.r.kind.apiVersion(), Kind: v.r.kind.Name}
-	if v.format.partial {
-		head = resource.TypeMeta{APIVersion: "meta.k8s.io/" + v.format.version, Kind: partial}
+	kind, apiVersion := k.Name, k.apiVersion()
+	if f.partial {
+		kind, apiVersion = partialKind, "meta.k8s.io/"+f.version
 	}
-	return v.sendOther("BOOKMARK", map[string]any{"kind": head.Kind, "apiVersion": head.APIVersion, "metadata": meta})
+	return v.addOther("BOOKMARK", dict{"kind": kind, "apiVersion": apiVersion, "metadata": meta})
 }

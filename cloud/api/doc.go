@@ -1,0 +1,36 @@
+// Package api serves the hub's objects over HTTP in the style of Kubernetes, so that kubectl and client-go work with it
+// as they are.
+//
+// It never keeps an object: each answer is made of what the store holds, except for DeviceModels, which are cached by
+// revision. It never decides what an object means: rules that need nothing but the object are in topics/resource. It
+// never writes a status by itself, except when a deletion has to wait or a spec changes what the status says.
+//
+// Where to find what:
+//
+//	api.go            options, routes, the parts of a path, the verbs
+//	access.go         who may do what; kubectl auth can-i and whoami
+//	kind.go           what a kind is: names, rules, table columns
+//	kinds.go          the kinds themselves: Kinds() lists them, a function for each
+//	decode.go         body to object: JSON, YAML, protobuf, strict decoding, bounds
+//	object.go         object to and from the store; Secrets are sealed here
+//	scanner.go        stored JSON to client JSON without decoding, for lists and watches
+//	write.go          create and update: validate, prepare, store, answer
+//	patch.go          JSON, merge and strategic merge patches, server-side apply
+//	managedfields.go  which manager owns which field
+//	delete.go         delete, deletecollection, finalizers, objects in use
+//	list.go           get, list, pages, selectors
+//	watch.go          watch, bookmarks
+//	table.go          content negotiation, Tables, the answer to a request
+//	dialects.go       kinds in the form of another API group
+//	discovery.go      API groups, resources, OpenAPI v2 and v3
+//	namespaces.go     namespaces, which are no objects here
+//	errors.go         errors to Status objects
+//
+// To add a property to a kind, add the field with its comment to the kind's type in topics/resource (DeviceModel:
+// topics/resource/model.go), its rule to the type's Validate there, and run make golden: schemas.json here and
+// docs/crds.yaml are generated from the types and their comments. kubectl explain, strict decoding and server-side apply
+// follow from the schema. Only a new table column or field selector needs a change here, in kinds.go. Dialects that have
+// the field map it in topics/dialect.
+//
+// To add a kind, add its type to topics/resource and a function to kinds.go that Kinds calls.
+package api

@@ -1,0 +1,192 @@
+package api
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Kind is what the verbs have to know of a kind: its names and its strategy. Functions may be nil, except New.
+type Kind struct {
+	Name, Plural, Singular string
+	Short                  []string
+	Namespaced             bool
+	// Group and Version are the API group; the core group has no name.
+	Group, Version string
+	// NoSpec says that the content stands beside the metadata instead of in a spec, as in a Secret.
+	NoSpec bool
+	// NoStatus says that there is no status.
+	NoStatus bool
+	// FieldNames are the fields that have another name in this group, by their canonical names: Events are in two groups.
+	FieldNames map[string]string
+	// Sealed says that objects are encrypted in the store, and that tables and messages never show their content.
+	Sealed bool
+	// NotReconciled says that nothing acts on objects of the kind yet: each write is answered with a warning.
+	NotReconciled bool
+	// WrittenBy names the only ones who create and change objects; users read and delete them. Empty: users do.
+	WrittenBy string
+	// StatusWrittenBy names the only ones who write the status. Empty: everybody who may write the object.
+	StatusWrittenBy string
+	// HasCredentials says that objects may hold credentials outside of Secrets: only users with access to all nodes may
+	// read them.
+	HasCredentials bool
+	// dialect is set if the kind is another group's form of one of ours.
+	dialect *dialectKind
+
+	// New makes an empty object, such as *resource.Device. Its Go type says which fields there are.
+	New func() any
+	// Reset clears the fields of a decoded object that clients can neither see nor set, and returns their names.
+	Reset func(obj any) []string
+	// Validate checks an object before it is written; old is nil on create. It is not called when only metadata changed.
+	Validate func(ctx context.Context, r store.Reader, old, next any) error
+	// OldStatus says that Validate looks at old's status; otherwise old comes without one. next never has one.
+	OldStatus bool
+	// ValidateStatus checks a status before it is written. Conditions are checked for all kinds alike.
+	ValidateStatus func(obj any) error
+	// Warnings returns what may be a mistake in a valid object. It is not called when only metadata changed.
+	Warnings func(ctx context.Context, r store.Reader, old, next any) []string
+	// Prepare completes an object before it is written.
+	Prepare func(old, next any, origin string, now time.Time)
+	// PrepareStatus returns the status that is written together with a changed spec, made of the stored one. Without it
+	// only status writes change the status.
+	PrepareStatus func(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error)
+	// Node returns the node that an object belongs to; ok is false if it belongs to none. Without Node no object of the
+	// kind does: all readers may read it, and only users with access to all nodes write it.
+	Node func(ctx context.Context, r store.Reader, obj any) (name string, ok bool)
+	// UniqueName says that a name can be used in one namespace only.
+	UniqueName bool
+	// References returns the objects that this one uses, and that can't be deleted before it.
+	References func(obj any) []store.Key
+	// ReferencedBy returns the names of the objects that use this one.
+	ReferencedBy func(ctx context.Context, r store.Reader, key store.Key) ([]string, error)
+
+	Columns []Column
+	// NoDefaultColumns leaves out the columns Name and Age.
+	NoDefaultColumns bool
+	// Cells returns the values of Columns. A time is shown as an age.
+	Cells func(obj any) []any
+	// Fields are the field selectors besides metadata.name and metadata.namespace. Their values must occur in the
+	// object's JSON as they are: an object without that text is skipped without being decoded.
+	Fields map[string]func(obj any) string
+	// TableOmits are the parts of an object that Cells, Fields and Node don't use: for tables they are not decoded.
+	TableOmits omit
+}
+
+// Column is a column of kubectl get.
+type Column struct {
+	Name, Type, Description string
+	Wide                    bool // with -o wide only
+	// Path is the JSONPath of a column that shows one field: CRDs have such columns only (docs/crds.yaml).
+	Path string
+}
+
+var (
+	verbs          = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+	readVerbs      = []string{"get", "list", "watch"}
+	writeVerbs     = []string{"create", "update", "patch"} // not delete
+	statusVerbs    = []string{"get", "patch", "update"}
+	namespaceVerbs = []string{"get", "list"}
+)
+
+// apiVersion is the apiVersion of an object of the kind.
+func (k *Kind) apiVersion() string {
+	if k.Group == "" {
+		return k.Version
+	}
+	return k.Group + "/" + k.Version
+}
+
+// root is the path of the kind's group and version.
+func (k *Kind) root() string {
+	if k.Group == "" {
+		return "/api/" + k.Version
+	}
+	return "/apis/" + k.apiVersion()
+}
+
+// qualified is the kind's name in messages: devices.edgebus.io, secrets.
+func (k *Kind) qualified() string {
+	if k.Group == "" {
+		return k.Plural
+	}
+	return k.Plural + "." + k.Group
+}
+
+// storeKind is the name of the kind in the store.
+func (k *Kind) storeKind() string {
+	if k.dialect != nil {
+		return k.dialect.of.Name
+	}
+	return k.Name
+}
+
+// readOnly reports whether the kind can be read only.
+func (k *Kind) readOnly() bool { return k.dialect != nil && k.dialect.ReadOnly }
+
+// verbs are what can be done with objects of the kind.
+func (k *Kind) verbs() []string {
+	switch {
+	case k == &namespaceKind:
+		return namespaceVerbs
+	case k.readOnly():
+		return readVerbs
+	}
+	return verbs
+}
+
+// patches are the media types of patches that the kind takes.
+func (k *Kind) patches() []string {
+	all := []string{jsonPatch, mergePatch, applyPatch}
+	if k.NoSpec {
+		all = append(all, strategicPatch)
+	}
+	return all
+}
+
+// categories are the names under which kubectl asks for several kinds at once. Repositories, which may hold
+// credentials, are left out like Secrets, so that users who may not read them can get all.
+func (k *Kind) categories() []string {
+	if k.Group == resource.Group && k.dialect == nil && !k.HasCredentials {
+		return []string{"all"}
+	}
+	return nil
+}
+
+// schemaName is the name of the kind's schema: io.edgebus.v1alpha1.Device.
+func (k *Kind) schemaName() string {
+	group := k.Group
+	if group == "" {
+		group = "core"
+	}
+	parts := strings.Split(group, ".")
+	slices.Reverse(parts)
+	return strings.Join(parts, ".") + "." + k.Version + "." + k.Name
+}
+
+// validator is Validate of a kind whose rules need only the object and the one before; update may be nil.
+func validator[T any](valid func(T) error, update func(next, old T) error) func(context.Context, store.Reader, any, any) error {
+	return func(_ context.Context, _ store.Reader, old, next any) error {
+		n := next.(*T)
+		if err := valid(*n); err != nil {
+			return err
+		}
+		if o, ok := old.(*T); ok && update != nil {
+			return update(*n, *o)
+		}
+		return nil
+	}
+}
+
+// cells is Cells of a kind.
+func cells[T any](of func(*T) []any) func(any) []any {
+	return func(obj any) []any { return of(obj.(*T)) }
+}
+
+// field is a field selector of a kind.
+func field[T any](of func(*T) string) func(any) string {
+	return func(obj any) string { return of(obj.(*T)) }
+}
