@@ -4,12 +4,10 @@ package cloud
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -40,18 +38,12 @@ type Options struct {
 	Config  configs.Hub
 	Version string
 	Log     zerolog.Logger
-	// Started is called once all listeners are bound. It may be nil.
-	Started func(Addresses)
+	// Ready is called once all listeners are bound. It may be nil.
+	Ready func()
 }
 
-// Addresses are where a hub listens.
-type Addresses struct {
-	MQTT []net.Addr // in the order of the configuration: plain, TLS, WebSocket
-	HTTP []net.Addr
-}
-
-// Run runs a hub until ctx ends, and stops it in order: first who asks (HTTP,
-// clients), then the twins, which answer what they were asked, then the store.
+// Run runs a hub until ctx ends, and stops it in order: first HTTP and MQTT clients, then the twins, which answer
+// what they were asked, then the store.
 func Run(ctx context.Context, o Options) (err error) {
 	cfg, log := o.Config, o.Log
 	dir, err := datadir.Open(cfg.Data.Dir, "cloudhub")
@@ -86,7 +78,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	var br *broker.Broker
 	tw, err := twin.New(ctx, twin.Options{
-		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: nonce, Tell: told.Tell,
+		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: rand.Uint64, Tell: told.Tell,
 		Publish:    func(m broker.Message) { br.Publish(m) },
 		Wanted:     func(topic string) bool { return br.Wanted(topic) },
 		Pass:       func(m broker.Message, done func(error)) { br.Pass(m, done) },
@@ -133,8 +125,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	guard := dir.Guard(log, st.InPlace, kept.InPlace)
 	commits.Guard(guard.Err)
 	backups := keeper().Listen(cfg.Data.Dir, snapshot(st, kept), log)
-	if o.Started != nil {
-		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
+	if o.Ready != nil {
+		o.Ready()
 	}
 	return daemon.RunGroup(ctx, tw.Run, br.Serve, site.Run, told.Run, backups.Run, guard.Run)
 }
@@ -152,12 +144,6 @@ func letsIn(a configs.HubAuth, tw interface {
 		return registered
 	}
 	return registered || !any && len(a.Users) == 0
-}
-
-func nonce() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // crypto/rand never fails
-	return binary.LittleEndian.Uint64(b[:])
 }
 
 // gcPercent is how much garbage may gather, in percent of what is in use. With the runtime's own 100 a hub that
@@ -183,6 +169,6 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		debug.SetGCPercent(gcPercent)
 	}
 	return daemon.Run("cloudhub", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
-		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Started: func(Addresses) { p.Ready() }})
+		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: p.Ready})
 	})
 }

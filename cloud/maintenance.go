@@ -20,7 +20,6 @@ import (
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon/backup"
-	"github.com/edgebus/edgebus/configs/daemon/boltfile"
 	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -46,27 +45,15 @@ func keeper() backup.Program {
 	}
 }
 
-// snapshot cuts the stores of a running hub at one moment: the journal stands still while the
-// objects are cut.
+// snapshot takes the stores of a running hub at one moment.
 func snapshot(st *bolt.Store, kept *journal.Journal) backup.Snapshot {
-	return func() (sources []backup.Source, release func(), err error) {
-		if err := kept.Damage(); err != nil {
-			return nil, nil, err
-		}
-		var objects *boltfile.Snapshot
-		pieces, unpin, err := kept.Snapshot(func() (err error) {
-			objects, err = st.Snapshot()
-			return err
-		})
+	return mqttserver.Snapshot(kept, func() ([]backup.Source, func(), error) {
+		objects, err := st.Snapshot()
 		if err != nil {
 			return nil, nil, err
 		}
-		release = func() {
-			unpin()
-			_ = objects.Close() // a reader's end can't fail
-		}
-		return append(mqttserver.Sources(pieces), objects), release, nil
-	}
+		return []backup.Source{objects}, func() { _ = objects.Close() }, nil // a reader's end can't fail
+	})
 }
 
 func survey(dir string) []backup.Part {

@@ -7,25 +7,20 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/twin"
-	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/daemon/metrics"
+	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // links answers how the hub's links are, when it is asked.
 func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, version string) func(node string, most int) resource.LinkReport {
 	return func(node string, most int) resource.LinkReport {
-		report := br.Report()
-		r := resource.LinkReport{
-			Program: "cloudhub", Version: version, Now: resource.Time(time.Now()), Hub: self.Text(),
-			Gone: commits.Gone(), Short: daemon.DescriptorsShort(), Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: report.Refused,
-			FullestQueue: report.FullestQueue, FullestOf: report.FullestOf, Missed: report.Missed,
-		}
+		r := mqttserver.Report("cloudhub", version, br, commits)
+		r.Hub = self.Text()
 		r.Links, r.More = tw.Links(node, most)
 		return r
 	}

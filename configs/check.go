@@ -32,7 +32,6 @@ func (h *Hub) check(report reporter) {
 	checkHTTP(h.HTTP, h.Auth.Auth, h.Insecure, report)
 	h.Auth.check([]string{"operator", "viewer", "node", "controller"}, h.byCertificate(), report)
 	h.Auth.checkNodes(report)
-	oneOf("auth.nodes", h.Auth.Nodes, []string{"auto", "registered", "any"}, report)
 	for i, filter := range h.Bridge.Down {
 		checkBridged(fmt.Sprintf("bridge.down[%d]", i), strings.ReplaceAll(filter, "{node}", "node"), report)
 	}
@@ -41,11 +40,7 @@ func (h *Hub) check(report reporter) {
 			report(fmt.Sprintf("replaces[%d]", i), "%v", err)
 		}
 	}
-	h.Log.check(report)
 	checkLimits(h.Limits.Limits, report)
-	h.Limits.Node.check(report)
-	positive("limits.events.age", h.Limits.Events.Age, report)
-	positive("limits.events.count", h.Limits.Events.Count, report)
 }
 
 func (c *Core) complete() (err error) {
@@ -80,12 +75,7 @@ func (c *Core) check(report reporter) {
 		checkBridged(at+"filter", rule.Filter, report)
 	}
 	c.Auth.check([]string{"operator", "viewer", "mapper"}, c.byCertificate(), report)
-	c.Log.check(report)
 	checkLimits(c.Limits.Limits, report)
-	c.Limits.Node.check(report)
-	positive("limits.mappers", c.Limits.Mappers, report)
-	positive("limits.streams.bytes", c.Limits.Streams.Bytes, report)
-	positive("limits.streams.age", c.Limits.Streams.Age, report)
 }
 
 // checkBridged wants a filter of users' own topics.
@@ -106,7 +96,6 @@ func (m *Mapper[D]) check(report reporter) {
 	}
 	m.Identity.check("", report)
 	m.TLS.check("tls.", report)
-	m.Log.check(report)
 	if d, ok := any(m.Driver).(interface {
 		Check(report func(key, format string, args ...any))
 	}); ok {
@@ -123,11 +112,9 @@ func (l Link) check(report reporter) {
 	if l.Keepalive < time.Second || l.Keepalive > 65535*time.Second {
 		report("link.keepalive", "%s is not between 1s and 18h12m15s, which is what MQTT can say", l.Keepalive)
 	}
-	positive("link.retry.timeout", l.Retry.Timeout, report)
 	if l.Retry.Attempts < 0 {
 		report("link.retry.attempts", "%d is less than 0, which never gives up", l.Retry.Attempts)
 	}
-	positive("link.retry.backoff.min", l.Retry.Backoff.Min, report)
 	if l.Retry.Backoff.Max < l.Retry.Backoff.Min {
 		report("link.retry.backoff.max", "%s is less than link.retry.backoff.min, %s", l.Retry.Backoff.Max, l.Retry.Backoff.Min)
 	}
@@ -154,7 +141,6 @@ func (h *Hub) byCertificate() bool { return h.MQTT.TLS.ClientCA+h.HTTP.TLS.Clien
 func (c *Core) byCertificate() bool { return c.MQTT.TLS.ClientCA+c.HTTP.TLS.ClientCA != "" }
 
 func (a Auth) check(roles []string, byCertificate bool, report reporter) {
-	oneOf("auth.anonymous", a.Anonymous, []string{"auto", "loopback", "never"}, report)
 	for i, d := range a.Deny {
 		d.check(fmt.Sprintf("auth.deny[%d]", i), report)
 	}
@@ -245,62 +231,17 @@ func (a Auth) checkNodes(report reporter) {
 	}
 }
 
-func (l Log) check(report reporter) {
-	oneOf("log.level", l.Level, []string{"trace", "debug", "info", "warn", "error", "off"}, report)
-	oneOf("log.format", l.Format, []string{"auto", "pretty", "json"}, report)
-}
-
 func checkLimits(l Limits, report reporter) {
-	positive("limits.connections", l.Connections, report)
-	positive("limits.sessions", l.Sessions, report)
-	positive("limits.connectRate", l.ConnectRate, report)
-	positive("limits.connectTimeout", l.ConnectTimeout, report)
-	positive("limits.wrongPasswords", l.WrongPasswords, report)
-	positive("limits.subscriptions", l.Subscriptions, report)
-	positive("limits.writeTimeout", l.WriteTimeout, report)
-	positive("limits.requests", l.Requests, report)
-	positive("limits.watches", l.Watches, report)
-	for _, of := range []struct {
-		key string
-		n   int
-	}{{"limits.perUser", l.PerUser}, {"limits.perAddress", l.PerAddress}, {"limits.packetRate", l.PacketRate}} {
-		if of.n < 0 {
-			report(of.key, "%d is less than 0, which sets no limit", of.n)
-		}
-	}
-	positive("limits.packet", l.Packet, report)
-	positive("limits.request", l.Request, report)
-	for _, of := range []struct {
-		key string
-		n   int
-	}{{"limits.inflight", l.Inflight}, {"limits.receiveMaximum", l.ReceiveMaximum}, {"limits.topicAliases", l.TopicAliases}} {
-		positive(of.key, of.n, report)
-		if of.n > 65535 {
-			report(of.key, "%d is more than the 65535 that MQTT can say", of.n)
-		}
-	}
 	if l.KeepAlive < 0 || l.KeepAlive > 0 && l.KeepAlive < time.Second || l.KeepAlive > 65535*time.Second {
 		report("limits.keepAlive", "%s is neither 0 nor from 1s to 18h12m15s, which MQTT can say", l.KeepAlive)
 	}
-	positive("limits.session.bytes", l.Session.Bytes, report)
-	positive("limits.session.all", l.Session.All, report)
-	positive("limits.session.state", l.Session.State, report)
-	positive("limits.commands.timeout", l.Commands.Timeout, report)
-	positive("limits.commands.client", l.Commands.Client, report)
-	positive("limits.commands.all", l.Commands.All, report)
 	if l.Commands.Longest < l.Commands.Timeout {
 		report("limits.commands.longest", "%s is less than limits.commands.timeout, %s", l.Commands.Longest, l.Commands.Timeout)
 	}
-	positive("limits.retained.bytes", l.Retained.Bytes, report)
 	// The link's own messages are up to 256 KiB, whatever users need.
 	if l.Packet > 0 && l.Packet < 512<<10 {
 		report("limits.packet", "%s is less than the 512KiB that the link needs", l.Packet)
 	}
-}
-
-func (q NodeQuota) check(report reporter) {
-	positive("limits.node.keys", q.Keys, report)
-	positive("limits.node.bytes", q.Bytes, report)
 }
 
 func checkMQTT(m MQTT, insecure bool, report reporter) {
@@ -379,11 +320,5 @@ func redactURL(s string) string {
 func oneOf(key, value string, choice []string, report reporter) {
 	if !slices.Contains(choice, value) {
 		report(key, "%q is not one of %s", value, strings.Join(choice, ", "))
-	}
-}
-
-func positive[N int | Size | time.Duration](key string, n N, report reporter) {
-	if n <= 0 {
-		report(key, "must be more than 0")
 	}
 }

@@ -61,14 +61,8 @@ type Mapper[D any] struct {
 
 // Modbus holds the settings of the modbus driver.
 type Modbus struct {
-	Timeout      time.Duration `yaml:"timeout"`
-	ProbeTimeout time.Duration `yaml:"probeTimeout"`
-}
-
-// Check reports the settings that can't be.
-func (m Modbus) Check(report func(key, format string, args ...any)) {
-	positive("timeout", m.Timeout, report)
-	positive("probeTimeout", m.ProbeTimeout, report)
+	Timeout      time.Duration `yaml:"timeout" min:"1"`
+	ProbeTimeout time.Duration `yaml:"probeTimeout" min:"1"`
 }
 
 // Virtual holds the settings of the virtual driver.
@@ -130,14 +124,14 @@ type HubBridge struct {
 
 // Retry says how a link recovers.
 type Retry struct {
-	Timeout  time.Duration `yaml:"timeout"`
+	Timeout  time.Duration `yaml:"timeout" min:"1"`
 	Attempts int           `yaml:"attempts"`
 	Backoff  Backoff       `yaml:"backoff"`
 }
 
 // Backoff bounds the pause between attempts.
 type Backoff struct {
-	Min time.Duration `yaml:"min"`
+	Min time.Duration `yaml:"min" min:"1"`
 	Max time.Duration `yaml:"max"`
 }
 
@@ -162,7 +156,7 @@ func (i Identity) Secret() (string, error) {
 
 // Auth says who may come in.
 type Auth struct {
-	Anonymous string `yaml:"anonymous"` // auto, loopback or never
+	Anonymous string `yaml:"anonymous" oneof:"auto loopback never"`
 	Users     []User `yaml:"users"`
 	// Deny are those who are not let in, whatever they show.
 	Deny []Deny `yaml:"deny"`
@@ -173,7 +167,7 @@ type Auth struct {
 // HubAuth says who may come in to the hub.
 type HubAuth struct {
 	Auth  `yaml:",inline"`
-	Nodes string `yaml:"nodes"` // auto, registered or any
+	Nodes string `yaml:"nodes" oneof:"auto registered any"`
 }
 
 // Deny names somebody by one of these.
@@ -208,8 +202,8 @@ type User struct {
 
 // Log says how much is logged, and in which form.
 type Log struct {
-	Level  string `yaml:"level"`
-	Format string `yaml:"format"`
+	Level  string `yaml:"level" oneof:"trace debug info warn error off"`
+	Format string `yaml:"format" oneof:"auto pretty json"`
 }
 
 // Limits bound what clients can make a broker hold.
@@ -229,26 +223,26 @@ type HubLimits struct {
 type CoreLimits struct {
 	Limits  `yaml:",inline"`
 	Node    NodeQuota    `yaml:"node"`
-	Mappers int          `yaml:"mappers"`
+	Mappers int          `yaml:"mappers" min:"1"`
 	Streams StreamLimits `yaml:"streams"`
 }
 
 // NodeQuota bounds what a node owns of its tree.
 type NodeQuota struct {
-	Keys  int  `yaml:"keys"`
-	Bytes Size `yaml:"bytes"`
+	Keys  int  `yaml:"keys" min:"1"`
+	Bytes Size `yaml:"bytes" min:"1"`
 }
 
 // StreamLimits bound what waits for the link.
 type StreamLimits struct {
-	Bytes Size          `yaml:"bytes"`
-	Age   time.Duration `yaml:"age"`
+	Bytes Size          `yaml:"bytes" min:"1"`
+	Age   time.Duration `yaml:"age" min:"1"`
 }
 
 // EventLimits bound the Events that are kept.
 type EventLimits struct {
-	Age   time.Duration `yaml:"age"`
-	Count int           `yaml:"count"`
+	Age   time.Duration `yaml:"age" min:"1"`
+	Count int           `yaml:"count" min:"1"`
 }
 
 // stateDir is where a part keeps its state when nobody says: the system's place

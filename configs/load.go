@@ -341,6 +341,11 @@ func (l *loader) check(cfg any) {
 		l.errs = append(l.errs, err)
 		return
 	}
+	for _, f := range l.leaves {
+		if err := f.check(); err != nil {
+			report(f.key, "%v", err)
+		}
+	}
 	c.check(report)
 }
 

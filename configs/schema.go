@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -21,6 +23,7 @@ type leaf struct {
 	key    string
 	value  reflect.Value
 	secret bool
+	tag    reflect.StructTag // its rules: min (0 or 1), max (65535), oneof
 }
 
 // leavesOf lists the settings of a struct. What YAML calls them stands in the
@@ -38,7 +41,7 @@ func leavesOf(v reflect.Value, prefix string) []leaf {
 		case at.Kind() == reflect.Struct && !isText(at):
 			all = append(all, leavesOf(at, prefix+name+".")...)
 		default:
-			all = append(all, leaf{key: prefix + name, value: at, secret: field.Tag.Get("secret") != ""})
+			all = append(all, leaf{key: prefix + name, value: at, secret: field.Tag.Get("secret") != "", tag: field.Tag})
 		}
 	}
 	return all
@@ -47,6 +50,25 @@ func leavesOf(v reflect.Value, prefix string) []leaf {
 func isText(v reflect.Value) bool {
 	_, ok := v.Addr().Interface().(encoding.TextUnmarshaler)
 	return ok
+}
+
+// check says what rule of its tag the value breaks.
+func (f leaf) check() error {
+	if choice := strings.Fields(f.tag.Get("oneof")); len(choice) > 0 && !slices.Contains(choice, f.value.String()) {
+		return fmt.Errorf("%q is not one of %s", f.value, strings.Join(choice, ", "))
+	}
+	if !f.value.CanInt() {
+		return nil
+	}
+	switch least, n := f.tag.Get("min"), f.value.Int(); {
+	case least == "1" && n <= 0:
+		return errors.New("must be more than 0")
+	case least == "0" && n < 0:
+		return fmt.Errorf("%d is less than 0, which sets no limit", n)
+	case f.tag.Get("max") == "65535" && n > math.MaxUint16:
+		return fmt.Errorf("%d is more than the 65535 that MQTT can say", n)
+	}
+	return nil
 }
 
 func (f leaf) isList() bool { return f.value.Kind() == reflect.Slice }

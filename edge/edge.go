@@ -4,12 +4,10 @@ package edge
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -38,18 +36,12 @@ type Options struct {
 	Config  configs.Core
 	Version string
 	Log     zerolog.Logger
-	// Started is called once all listeners are bound. It may be nil.
-	Started func(Addresses)
+	// Ready is called once all listeners are bound. It may be nil.
+	Ready func()
 }
 
-// Addresses are where a core listens.
-type Addresses struct {
-	MQTT []net.Addr // in the order of the configuration: plain, TLS, WebSocket
-	HTTP []net.Addr
-}
-
-// Run runs a core until ctx ends, and stops it in order: first who asks (link,
-// HTTP, clients), then the twin, which answers what it was asked, then the store.
+// Run runs a core until ctx ends, and stops it in order: first the link, HTTP and MQTT clients, then the twin, which
+// answers what it was asked, then the store.
 func Run(ctx context.Context, o Options) (err error) {
 	cfg := o.Config
 	log := o.Log.With().Str("node", cfg.Node.Name).Logger()
@@ -60,7 +52,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	figures := metrics.New(o.Version)
 	commits := figures.Commits()
-	st, err := store.Open(store.Options{Dir: cfg.Data.Dir, Node: cfg.Node.Name, Rand: nonce, Log: log, Committed: commits.Of("tree"), Checkpointed: commits.Of("checkpoint")})
+	st, err := store.Open(store.Options{Dir: cfg.Data.Dir, Node: cfg.Node.Name, Rand: rand.Uint64, Log: log, Committed: commits.Of("tree"), Checkpointed: commits.Of("checkpoint")})
 	if err != nil {
 		return err
 	}
@@ -143,8 +135,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}
-	if o.Started != nil {
-		o.Started(Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
+	if o.Ready != nil {
+		o.Ready()
 	}
 	return daemon.RunGroup(ctx, tw.Run, asking...)
 }
@@ -163,12 +155,6 @@ func reader(br *broker.Broker, node string) func(*http.Request) (broker.Identity
 	}
 }
 
-func nonce() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // crypto/rand never fails
-	return binary.LittleEndian.Uint64(b[:])
-}
-
 // Main is the program edgecore: it reads the configuration, runs a core until it
 // is told to stop, and returns the exit code.
 // check, backup and restore look after the data of one that is stopped; backup also of one that runs.
@@ -185,6 +171,6 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	return daemon.Run("edgecore", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
-		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Started: func(Addresses) { p.Ready() }})
+		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: p.Ready})
 	})
 }

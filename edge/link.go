@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -13,8 +14,8 @@ import (
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/daemon/metrics"
+	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics"
@@ -95,7 +96,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	o.OnConnect = func(ctx context.Context, _ bool) error {
 		tellClock(h.commands, c, node)
 		caughtUp := make(chan struct{})
-		h.twin.Connected(nonce(), send, func() { close(caughtUp) })
+		h.twin.Connected(rand.Uint64(), send, func() { close(caughtUp) })
 		h.running.Go(func() { h.bridge.ask(ctx, c, h.bridge.live) })
 		h.running.Go(func() { h.forward(ctx, c, caughtUp) })
 		return nil
@@ -325,7 +326,7 @@ func (u *uplink) clock() (beside []client.UserProperty) {
 func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.LinkReport {
 	tw, br, up := h.twin, h.broker, h.up
 	return func() resource.LinkReport {
-		now, s, l := time.Now(), tw.Stats(), up.now()
+		s, l := tw.Stats(), up.now()
 		link := resource.Link{
 			Node: o.Config.Node.Name, State: resource.Offline, Since: resource.Time(l.since), InStep: s.InStep,
 			Behind: &resource.Behind{Keys: s.Behind, Seconds: s.Oldest.Seconds()},
@@ -343,14 +344,12 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 		if at := firstExpiry(l.theirs, l.ours); !at.IsZero() {
 			link.CertificateExpires = resource.Time(at)
 		}
-		report := br.Report()
-		return resource.LinkReport{
-			Program: "edgecore", Version: o.Version, Now: resource.Time(now), Hub: s.Hub.Text(), Gone: commits.Gone(), Short: daemon.DescriptorsShort(), Failing: commits.Failing(), Damaged: commits.Damaged(),
-			FullestQueue: report.FullestQueue, FullestOf: report.FullestOf, Missed: report.Missed, Refused: report.Refused, Links: []resource.Link{link}, Streams: h.streams(),
-			Owned: &resource.Usage{
-				Keys: s.UpKeys, MostKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MostBytes: int(o.Config.Limits.Node.Bytes),
-			},
+		r := mqttserver.Report("edgecore", o.Version, br, commits)
+		r.Hub, r.Links, r.Streams = s.Hub.Text(), []resource.Link{link}, h.streams()
+		r.Owned = &resource.Usage{
+			Keys: s.UpKeys, MostKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MostBytes: int(o.Config.Limits.Node.Bytes),
 		}
+		return r
 	}
 }
 

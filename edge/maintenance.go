@@ -3,7 +3,7 @@ package edge
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"math/rand/v2"
 
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/configs"
@@ -22,7 +22,7 @@ func keeper() backup.Program {
 		},
 		Survey: survey,
 		Fork: func(dir string, stamp uint32) error {
-			st, err := store.Open(store.Options{Dir: dir, Rand: nonce})
+			st, err := store.Open(store.Options{Dir: dir, Rand: rand.Uint64})
 			if err != nil {
 				return err
 			}
@@ -31,27 +31,15 @@ func keeper() backup.Program {
 	}
 }
 
-// snapshot cuts the stores of a running core at one moment: the journal stands still while the
-// tree is cut.
+// snapshot takes the stores of a running core at one moment.
 func snapshot(st *store.Store, kept *journal.Journal) backup.Snapshot {
-	return func() (sources []backup.Source, release func(), err error) {
-		if err := kept.Damage(); err != nil {
-			return nil, nil, err
-		}
-		var tree store.Files
-		pieces, unpin, err := kept.Snapshot(func() (err error) {
-			tree, err = st.Snapshot()
-			return err
-		})
+	return mqttserver.Snapshot(kept, func() ([]backup.Source, func(), error) {
+		tree, err := st.Snapshot()
 		if err != nil {
 			return nil, nil, err
 		}
-		release = func() {
-			unpin()
-			tree.Release()
-		}
-		return append(mqttserver.Sources(slices.Concat(pieces, tree.Log)), tree.Database), release, nil
-	}
+		return append(mqttserver.Sources(tree.Log), tree.Database), tree.Release, nil
+	})
 }
 
 func survey(dir string) []backup.Part {
@@ -61,7 +49,7 @@ func survey(dir string) []backup.Part {
 }
 
 func surveyTree(dir string) (string, error) {
-	st, err := store.Open(store.Options{Dir: dir, Rand: nonce, ReadOnly: true})
+	st, err := store.Open(store.Options{Dir: dir, Rand: rand.Uint64, ReadOnly: true})
 	if err != nil {
 		return "", err
 	}

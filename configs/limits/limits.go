@@ -15,23 +15,23 @@ import (
 
 // Limits bound what clients can make a broker hold.
 type Limits struct {
-	Connections    int           `yaml:"connections"`
-	PerUser        int           `yaml:"perUser"`
-	PerAddress     int           `yaml:"perAddress"`
-	Sessions       int           `yaml:"sessions"`
-	ConnectRate    int           `yaml:"connectRate"`
-	ConnectTimeout time.Duration `yaml:"connectTimeout"`
-	WrongPasswords int           `yaml:"wrongPasswords"`
-	Subscriptions  int           `yaml:"subscriptions"`
-	WriteTimeout   time.Duration `yaml:"writeTimeout"`
-	Packet         Size          `yaml:"packet"`
-	Request        Size          `yaml:"request"`
-	Requests       int           `yaml:"requests"`
-	Watches        int           `yaml:"watches"`
-	PacketRate     int           `yaml:"packetRate"`
-	Inflight       int           `yaml:"inflight"`
-	ReceiveMaximum int           `yaml:"receiveMaximum"`
-	TopicAliases   int           `yaml:"topicAliases"`
+	Connections    int           `yaml:"connections" min:"1"`
+	PerUser        int           `yaml:"perUser" min:"0"`
+	PerAddress     int           `yaml:"perAddress" min:"0"`
+	Sessions       int           `yaml:"sessions" min:"1"`
+	ConnectRate    int           `yaml:"connectRate" min:"1"`
+	ConnectTimeout time.Duration `yaml:"connectTimeout" min:"1"`
+	WrongPasswords int           `yaml:"wrongPasswords" min:"1"`
+	Subscriptions  int           `yaml:"subscriptions" min:"1"`
+	WriteTimeout   time.Duration `yaml:"writeTimeout" min:"1"`
+	Packet         Size          `yaml:"packet" min:"1"`
+	Request        Size          `yaml:"request" min:"1"`
+	Requests       int           `yaml:"requests" min:"1"`
+	Watches        int           `yaml:"watches" min:"1"`
+	PacketRate     int           `yaml:"packetRate" min:"0"`
+	Inflight       int           `yaml:"inflight" min:"1" max:"65535"`
+	ReceiveMaximum int           `yaml:"receiveMaximum" min:"1" max:"65535"`
+	TopicAliases   int           `yaml:"topicAliases" min:"1" max:"65535"`
 	KeepAlive      time.Duration `yaml:"keepAlive"`
 	Session        Session       `yaml:"session"`
 	Retained       Retained      `yaml:"retained"`
@@ -40,23 +40,23 @@ type Limits struct {
 
 // Session bounds what sessions hold.
 type Session struct {
-	Bytes  Size          `yaml:"bytes"`
-	All    Size          `yaml:"all"`
-	State  Size          `yaml:"state"`
+	Bytes  Size          `yaml:"bytes" min:"1"`
+	All    Size          `yaml:"all" min:"1"`
+	State  Size          `yaml:"state" min:"1"`
 	Expiry time.Duration `yaml:"expiry"`
 }
 
 // Retained bounds the retained messages outside the nodes' trees.
 type Retained struct {
-	Bytes Size `yaml:"bytes"`
+	Bytes Size `yaml:"bytes" min:"1"`
 }
 
 // Commands bound commands in time and number.
 type Commands struct {
-	Timeout time.Duration `yaml:"timeout"`
+	Timeout time.Duration `yaml:"timeout" min:"1"`
 	Longest time.Duration `yaml:"longest"`
-	Client  int           `yaml:"client"`
-	All     int           `yaml:"all"`
+	Client  int           `yaml:"client" min:"1"`
+	All     int           `yaml:"all" min:"1"`
 }
 
 const maxUint16 = math.MaxUint16 // what MQTT can say

@@ -20,8 +20,11 @@ import (
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/wal"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/daemon/backup"
+	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Broker makes a broker's options of the parts of a configuration that are about it.
@@ -65,7 +68,35 @@ func Part(dataDir string) backup.Part {
 	return part
 }
 
-// Sources are what a snapshot of logs has, for a backup.
+// Snapshot takes a broker's journal and a program's other stores at one moment: nothing is written to the journal
+// while others takes the stores. What others returns as its second value releases them.
+func Snapshot(j *journal.Journal, others func() ([]backup.Source, func(), error)) backup.Snapshot {
+	return func() (sources []backup.Source, release func(), err error) {
+		if err := j.Damage(); err != nil {
+			return nil, nil, err
+		}
+		pieces, unpin, err := j.Snapshot(func() (err error) {
+			sources, release, err = others()
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		releaseOthers := release
+		return append(Sources(pieces), sources...), func() { unpin(); releaseOthers() }, nil
+	}
+}
+
+// Report is what a broker and a program's stores contribute to the report on its links.
+func Report(program, version string, br *broker.Broker, commits *metrics.Commits) resource.LinkReport {
+	r := br.Report()
+	return resource.LinkReport{
+		Program: program, Version: version, Now: resource.Time(time.Now()), Gone: commits.Gone(), Short: daemon.DescriptorsShort(),
+		Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: r.Refused, FullestQueue: r.FullestQueue, FullestOf: r.FullestOf, Missed: r.Missed,
+	}
+}
+
+// Sources are the files of a log's snapshot, for a backup.
 func Sources(pieces []wal.Piece) (sources []backup.Source) {
 	for _, p := range pieces {
 		sources = append(sources, p)
