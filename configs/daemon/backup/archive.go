@@ -24,8 +24,8 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
-// A backup is a tar file, compressed with gzip. Its first entry says what the others are, and its
-// last one has their checksums, in the form of sha256sum: what ends before it is none.
+// A backup is a tar file, compressed with gzip. Its first entry lists the others, and its last one has their checksums, in
+// the format of sha256sum. A file that ends before it is not a backup.
 const (
 	manifestName = "edgebus-backup.json"
 	sumsName     = "edgebus-backup.sha256"
@@ -33,7 +33,7 @@ const (
 	maxManifest  = 16 << 20
 )
 
-// Manifest says what a backup holds.
+// Manifest describes a backup.
 type Manifest struct {
 	Format  int       `json:"format"`
 	Program string    `json:"program"` // whose data it is
@@ -60,10 +60,10 @@ func (m Manifest) size() (n int64) {
 type Source interface {
 	Path() string
 	Size() int64
-	Copy(w io.Writer) error // exactly so much
+	Copy(w io.Writer) error // exactly Size bytes
 }
 
-// onDisk is a file that nobody changes.
+// onDisk is a file that does not change.
 type onDisk struct {
 	path string
 	size int64
@@ -82,14 +82,14 @@ func (f onDisk) Copy(w io.Writer) error {
 	return err
 }
 
-// kept says which names in a data directory are data: not locks, sockets, files that were never
-// finished, and what restores have moved aside.
+// kept says whether a name in a data directory is data: not a lock, a socket, an unfinished file, or what a restore has
+// moved aside.
 func kept(name string) bool {
 	return name != datadir.LockName && name != SocketName && name != datadir.Unfinished &&
 		!strings.HasSuffix(name, ".new") && !strings.HasSuffix(name, partSuffix) && !strings.HasPrefix(name, aside)
 }
 
-// list finds the files of a data directory, but for those in directories to skip.
+// list finds the files of a data directory, except files and directories to skip.
 func list(dir string, skip map[string]bool) (sources []Source, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -109,7 +109,7 @@ func list(dir string, skip map[string]bool) (sources []Source, err error) {
 	return sources, err
 }
 
-// manifest says what a backup of these files is.
+// manifest describes a backup of these files.
 func (p Program) manifest(dir string, sources []Source) (Manifest, error) {
 	m := Manifest{Format: formatNumber, Program: p.Name, Version: daemon.Version(), Time: time.Now().UTC().Truncate(time.Second)}
 	for _, s := range sources {
@@ -122,7 +122,7 @@ func (p Program) manifest(dir string, sources []Source) (Manifest, error) {
 	return m, nil
 }
 
-// stream writes a backup, not compressed. The sources are the manifest's files.
+// stream writes a backup, not compressed. sources are the manifest's files, in its order.
 func stream(out io.Writer, m Manifest, sources []Source, p *progress) error {
 	t := tar.NewWriter(out)
 	text, err := json.MarshalIndent(m, "", "  ")
@@ -161,8 +161,7 @@ func write(w io.Writer, text []byte) error {
 
 const partSuffix = ".part"
 
-// pack makes a backup's file of what fill writes. It gets its name when all of it is on disk, and was
-// read back and found whole.
+// pack writes a backup's file. The file gets its name when it is on disk, and check has read it back.
 func pack(path string, fill func(io.Writer) error, check func(path string) error) (err error) {
 	out, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*"+partSuffix)
 	if err != nil {
@@ -190,7 +189,7 @@ func pack(path string, fill func(io.Writer) error, check func(path string) error
 	return datadir.Sync(filepath.Dir(path))
 }
 
-// readManifest begins to read a backup.
+// readManifest reads the first entry of a backup.
 func readManifest(t *tar.Reader) (m Manifest, err error) {
 	h, err := t.Next()
 	if err != nil || h.Name != manifestName || h.Size > maxManifest {
@@ -214,7 +213,8 @@ func readManifest(t *tar.Reader) (m Manifest, err error) {
 	return m, nil
 }
 
-// read goes through a backup and checks it. into is where the files go; nil, of it or for a file: nowhere.
+// read verifies a backup. into gives the writer for each file; if it, or the writer, is nil, the file is only verified.
+// Without into and p only the manifest is read.
 func read(path string, into func(File) (io.WriteCloser, error), p func(Manifest) *progress) (m Manifest, err error) {
 	defer func() {
 		if err != nil {
@@ -235,7 +235,7 @@ func read(path string, into func(File) (io.WriteCloser, error), p func(Manifest)
 		return m, err
 	}
 	if into == nil && p == nil {
-		return m, nil // only asked what it is
+		return m, nil
 	}
 	bar := p(m)
 	for i, f := range m.Files {
@@ -260,7 +260,7 @@ func read(path string, into func(File) (io.WriteCloser, error), p func(Manifest)
 
 var errSum = errors.New("its checksum is wrong")
 
-// next goes to the next entry, which must be this one. size may be -1: not known.
+// next goes to the next entry, which must have this name and size; -1: any size.
 func next(t *tar.Reader, name string, size int64) error {
 	h, err := t.Next()
 	if err != nil {
@@ -279,7 +279,7 @@ func ended(err error) error {
 	return err
 }
 
-// check compares the checksums at a backup's end with those of what was read.
+// check compares the checksums in the last entry with those of the files that were read.
 func (m Manifest) check(t *tar.Reader) error {
 	if err := next(t, sumsName, -1); err != nil {
 		return err
@@ -301,7 +301,7 @@ func (m Manifest) check(t *tar.Reader) error {
 	return nil
 }
 
-// readFile reads one file, and sums it up.
+// readFile reads one file, and returns its checksum.
 func readFile(t io.Reader, f File, into func(File) (io.WriteCloser, error), p *progress) (sum string, err error) {
 	h := sha256.New()
 	writers := []io.Writer{h, p}
@@ -344,10 +344,10 @@ func unpack(path, dir string, p func(Manifest) *progress) error {
 	return err
 }
 
-// progress tells somebody who waits at a terminal how far it is, and stops what is not to go on.
+// progress prints how far a command is, if the output is a terminal, and stops it when ctx ends.
 type progress struct {
 	ctx   context.Context
-	out   io.Writer // nil: nobody is told
+	out   io.Writer // nil: no output
 	what  string
 	total int64
 	done  int64

@@ -1,8 +1,8 @@
-// Package upkeep is the commands that look after a program's data directory: check and restore
-// while the program is stopped, and backup, which asks a program that runs for its data. A program
-// says what it keeps there; how it is packed, and that nothing is ever written over, is the same for all.
+// Package backup is the commands that maintain a program's data directory: check and restore, while the program is stopped, and
+// backup, which gets the data from the program if it runs. The program says what it keeps there; the archive's format and
+// the rule that nothing is overwritten are the same for all programs.
 //
-// It never repairs: what is damaged is named, and replaced by a backup or begun anew.
+// It never repairs anything: damaged data is named, and has to be restored from a backup or deleted.
 package backup
 
 import (
@@ -24,31 +24,31 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
-// Program is what a program knows of its own data.
+// Program is what a program says about its data.
 type Program struct {
 	Name string // edgecore
 	// DataDir is where the data is by the program's settings. file is the one that --config names.
 	DataDir func(file string) (string, error)
 	// Survey reads all that is in a directory, and changes nothing.
 	Survey func(dir string) []Part
-	// Fork makes restored data fit to go on: what was written after the backup may be
-	// known elsewhere. stamp is higher at each restore.
+	// Fork begins new lineages in restored data, because what was written after the backup may be known elsewhere.
+	// stamp is higher at each restore.
 	Fork func(dir string, stamp uint32) error
-	// Relate says whether files of a directory belong together, which checksums don't say, such as what is
-	// encrypted and its key. For a backup those that Related names are unpacked, where it has them.
-	Relate  func(dir string) error // nil: none do
+	// Relate checks that files of a directory belong together, such as encrypted data and its key. To check a backup the
+	// files that Related names are unpacked.
+	Relate  func(dir string) error // nil: there are none
 	Related []string
 }
 
 // Part is one of the places where a program keeps data.
 type Part struct {
 	Name string // in the data directory
-	Has  string // in plain words, what is there
+	Has  string // what is there, for people
 	Err  error  // what is damaged, with the file's name
 }
 
-// Main is the command line of one of the commands, and the exit code: 0 well, 1 damaged
-// or failed, 2 not understood. mine is false when args are none of them.
+// Main runs one of the commands, and returns the exit code: 0 success, 1 damage or failure, 2 wrong usage. mine is
+// false if args are none of the commands.
 func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine bool) {
 	if len(args) == 0 {
 		return 0, false
@@ -74,7 +74,7 @@ func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine b
 
 // line is a command line.
 type line struct {
-	ctx           context.Context // ends when somebody says so
+	ctx           context.Context // ends with SIGINT and SIGTERM
 	out, err      io.Writer
 	dir           string
 	file          string
@@ -149,7 +149,7 @@ were queued in the backup, and delivered since, are delivered again.
 	}[command] + "\nUsage:\n  " + usage(program, command) + "\n\nFlags:\n"
 }
 
-// check surveys a directory, or reads a backup.
+// check checks a directory or a backup.
 func (p Program) check(l *line) error {
 	path := l.dir
 	if l.file != "" {
@@ -176,7 +176,7 @@ func (p Program) check(l *line) error {
 	return nil
 }
 
-// report says what is in a directory, and counts what is damaged.
+// report prints what is in a directory, and fails if anything is damaged.
 func (p Program) report(dir string, out io.Writer) error {
 	parts := p.Survey(dir)
 	damaged := 0
@@ -207,7 +207,7 @@ func (l *line) checking(m Manifest) *progress {
 	return newProgress(l.ctx, l.err, "checking the backup", m.size())
 }
 
-// interruptible has a signal end what l does, which then cleans up.
+// interruptible ends l.ctx with a signal, so that the command cleans up.
 func (l *line) interruptible() (stop func()) {
 	ctx, stop := signal.NotifyContext(l.ctx, os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the next signal is not caught
@@ -215,7 +215,7 @@ func (l *line) interruptible() (stop func()) {
 	return stop
 }
 
-// backup packs a directory into a file: by itself, or with what the program gives that runs there.
+// backup packs a directory into a file, with the help of the program that uses it, if there is one.
 func (p Program) backup(l *line) error {
 	if _, err := os.Stat(l.file); err == nil && !l.force {
 		return fmt.Errorf("%s is there already: choose another name, or say --force to replace it", l.file)
@@ -255,7 +255,7 @@ func (p Program) backup(l *line) error {
 	return nil
 }
 
-// stopped checks the data of a program that is stopped. What it returns writes a backup, not compressed.
+// stopped checks the data of a program that is stopped. from writes a backup of it, not compressed.
 func (p Program) stopped(l *line) (from func(io.Writer) error, err error) {
 	fmt.Fprintln(l.out, l.dir)
 	if err := p.report(l.dir, l.out); err != nil && !l.force {
@@ -300,14 +300,13 @@ func ProgramOf(path string) (string, error) {
 		path, strings.Join(has, ", "))
 }
 
-// aside begins the name of the directory that has what was there before a restore.
+// aside is the prefix of the directory that keeps what was there before a restore.
 const aside = "before-restore-"
 
-// restore puts a backup into a directory. It is prepared beside what is there, and
-// takes its place when it is whole; a directory that was left in between is refused
-// by the programs.
+// restore puts a backup into a directory. The data is prepared in a subdirectory, and takes its place when it is complete.
+// The programs refuse a directory in which a restore was interrupted.
 func (p Program) restore(l *line) error {
-	look := p.verify // what it unpacks it looks into
+	look := p.verify // prepare checks the data itself
 	if l.dryRun {
 		defer l.interruptible()()
 		look = p.whole
@@ -319,7 +318,7 @@ func (p Program) restore(l *line) error {
 	if m.Program != p.Name {
 		return fmt.Errorf("%s has data of %s: use %s restore", l.file, m.Program, m.Program)
 	}
-	if err := datadir.Refuse(l.dir, p.Name); err != nil { // not even by force: it is no old version of this data
+	if err := datadir.Refuse(l.dir, p.Name); err != nil { // also with --force: it is other data
 		return err
 	}
 	old, err := present(l.dir)
@@ -357,7 +356,7 @@ func (p Program) restore(l *line) error {
 	return nil
 }
 
-// unused is a name that nothing has.
+// unused is path, or path with a number, that does not exist.
 func unused(path string) string {
 	for n, name := 2, path; ; n++ {
 		if _, err := os.Lstat(name); err != nil {
@@ -466,18 +465,18 @@ func writeStamp(dir string, n uint32) error {
 	return errors.Join(err, synced{f}.Close(), datadir.Sync(dir))
 }
 
-// inspect reads a backup from end to end, and says what the checksums don't: whether its files belong together.
-// That is damage, and no error: a backup of it can be meant.
+// inspect verifies a backup's checksums, and that its files belong together. If they don't, that is returned as damage and
+// not as an error: a backup of damaged data may be wanted.
 func (p Program) inspect(l *line, path string) (m Manifest, damage, err error) {
 	if p.Relate == nil {
 		m, err = p.verify(l, path)
 		return m, nil, err
 	}
-	dir, err := room(path)
+	dir, err := tempDir(path)
 	if err != nil {
 		return m, nil, err
 	}
-	defer os.RemoveAll(dir) // what is left is named as what a killed backup leaves
+	defer os.RemoveAll(dir) // if this process is killed, the name says what it is
 	m, err = read(path, func(f File) (io.WriteCloser, error) {
 		if !slices.Contains(p.Related, f.Name) {
 			return nil, nil
@@ -493,13 +492,13 @@ func (p Program) inspect(l *line, path string) (m Manifest, damage, err error) {
 	return m, damage, nil
 }
 
-// whole inspects a backup of which nothing may be damaged.
+// whole is inspect with damage as an error.
 func (p Program) whole(l *line, path string) (Manifest, error) {
 	m, damage, err := p.inspect(l, path)
 	return m, errors.Join(err, damage)
 }
 
-// named is the backup as its user calls it, also before it has its name.
+// named is the backup's name as given by the user, also while the file has another one.
 func (l *line) named(path string) string {
 	if l.file != "" {
 		return l.file
@@ -507,9 +506,9 @@ func (l *line) named(path string) string {
 	return path
 }
 
-// room is a new directory to unpack into: beside the backup, whose disk has room for such data and whose
-// reader may have all of it; or, where nothing can be written, where the system keeps what is temporary.
-func room(path string) (string, error) {
+// tempDir makes a directory to unpack into: beside the backup, where there is enough space, with the same protection; or in
+// the system's directory for temporary files if that can't be written.
+func tempDir(path string) (string, error) {
 	dir, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".*"+partSuffix)
 	if err != nil {
 		dir, err = os.MkdirTemp("", filepath.Base(path)+".*"+partSuffix)

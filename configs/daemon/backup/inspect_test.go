@@ -50,7 +50,7 @@ func TestFilesThatDoNotBelongTogetherAreDamage(t *testing.T) {
 
 // A backup that lies where nothing can be written is checked as well.
 func TestInspectingWhereNothingCanBeWritten(t *testing.T) {
-	dir, err := room(filepath.Join(t.TempDir(), "nowhere", "x.backup"))
+	dir, err := tempDir(filepath.Join(t.TempDir(), "nowhere", "x.backup"))
 	require.NoError(t, err)
 	require.NoError(t, os.RemoveAll(dir))
 }

@@ -20,18 +20,18 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
-// What runs gives its data over a socket in its data directory: who may read the data may ask for it.
+// A running program serves backups over a socket in its data directory, to those who may read the directory.
 const (
 	// SocketName is the socket's name in the data directory.
 	SocketName = "backup.sock"
 
 	backupURL   = "http://edgebus/backup"
 	sizeHeader  = "Edgebus-Size"
-	errorHeader = "Edgebus-Error" // a trailer: what went wrong midway
-	silence     = time.Minute     // of the other side, after which it is given up
+	errorHeader = "Edgebus-Error" // a trailer: why the backup was not finished
+	silence     = time.Minute     // of the other side, after which the connection is closed
 )
 
-// running has the program that uses the directory write a backup, not compressed.
+// running gets a backup, not compressed, from the program that uses the directory.
 func (l *line) running(w io.Writer, used *datadir.InUse) error {
 	req, err := http.NewRequestWithContext(l.ctx, http.MethodGet, backupURL, nil)
 	if err != nil {
@@ -50,7 +50,7 @@ func (l *line) running(w io.Writer, used *datadir.InUse) error {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
 		return fmt.Errorf("%s gives no backup: %s", used.Holder, strings.TrimSpace(string(text)))
 	}
-	size, _ := strconv.ParseInt(res.Header.Get(sizeHeader), 10, 64) // for show
+	size, _ := strconv.ParseInt(res.Header.Get(sizeHeader), 10, 64) // for the progress only
 	_, err = io.Copy(io.MultiWriter(w, newProgress(l.ctx, l.err, "writing", size)), res.Body)
 	if why := res.Trailer.Get(errorHeader); err == nil && why != "" {
 		err = errors.New(why)
@@ -67,37 +67,37 @@ func (l *line) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lively{conn}, nil
+	return timeoutConn{conn}, nil
 }
 
-// lively is a connection to somebody who must not fall silent.
-type lively struct{ net.Conn }
+// timeoutConn is a connection whose reads time out.
+type timeoutConn struct{ net.Conn }
 
-func (c lively) Read(b []byte) (int, error) {
+func (c timeoutConn) Read(b []byte) (int, error) {
 	_ = c.SetReadDeadline(time.Now().Add(silence))
 	return c.Conn.Read(b)
 }
 
-// Snapshot is a program's stores at one moment: their files, which stay as they are until release.
+// Snapshot returns a program's stores as they are at one moment: files that don't change until release is called.
 type Snapshot func() (stores []Source, release func(), err error)
 
-// Server gives backups of a running program to those who may read its data directory. A
-// backup has everything in it, Secrets and their key, too: it goes to nobody over the network.
+// Server serves backups of a running program to those who may read its data directory. It never listens on the network:
+// a backup contains everything, also Secrets and their key.
 type Server struct {
 	program  Program
 	dir      string
 	snapshot Snapshot
 	log      zerolog.Logger
-	listener net.Listener // nil: backups take a stop
+	listener net.Listener // nil: it could not be bound
 	busy     sync.Mutex   // held while a backup is made
 }
 
-// Listen binds the socket in the data directory, which the program has for itself. A program that
-// can't be asked for backups works all the same.
+// Listen binds the socket in the data directory, which the program has locked. If it can't be bound that is logged, and
+// the program works without.
 func (p Program) Listen(dir string, snapshot Snapshot, log zerolog.Logger) *Server {
 	s := &Server{program: p, dir: filepath.Clean(dir), snapshot: snapshot, log: log}
 	path := filepath.Join(dir, SocketName)
-	err := os.Remove(path) // of one that was killed
+	err := os.Remove(path) // left by a program that was killed
 	if err == nil || errors.Is(err, os.ErrNotExist) {
 		private := net.ListenConfig{Control: ownerOnly}
 		s.listener, err = private.Listen(context.Background(), "unix", path)
@@ -111,21 +111,21 @@ func (p Program) Listen(dir string, snapshot Snapshot, log zerolog.Logger) *Serv
 	return s
 }
 
-// Run serves until ctx ends. Then a backup that is being made is cut off.
+// Run serves until ctx ends, which interrupts a backup in progress.
 func (s *Server) Run(ctx context.Context) error {
 	if s.listener == nil {
 		<-ctx.Done()
 		return nil
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /backup", s.give)
+	mux.HandleFunc("GET /backup", s.serve)
 	srv := &http.Server{
 		Handler: mux, ReadHeaderTimeout: silence, BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	err := srv.Serve(s.listener)
-	s.busy.Lock() // nobody reads the stores any more
+	s.busy.Lock() // wait until the stores are no longer read
 	defer s.busy.Unlock()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
@@ -133,10 +133,10 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// give makes a backup: one at a time, for each holds back what the stores would let go of.
-func (s *Server) give(w http.ResponseWriter, r *http.Request) {
+// serve makes a backup. There is one at a time, because stores keep old data while one is made.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if !s.busy.TryLock() {
-		http.Error(w, "another one is being made", http.StatusServiceUnavailable)
+		http.Error(w, "another backup is being made", http.StatusServiceUnavailable)
 		return
 	}
 	defer s.busy.Unlock()
@@ -161,7 +161,7 @@ func (s *Server) give(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) send(w http.ResponseWriter, r *http.Request, stores []Source) (m Manifest, err error) {
-	theirs := make(map[string]bool) // what stores keep, they speak for
+	theirs := make(map[string]bool) // files that the snapshot has
 	for _, f := range stores {
 		theirs[f.Path()] = true
 		if dir := filepath.Dir(f.Path()); dir != s.dir {
@@ -179,16 +179,16 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, stores []Source) (
 	w.Header().Set("Trailer", errorHeader)
 	w.Header().Set("Content-Type", "application/x-tar")
 	w.Header().Set(sizeHeader, strconv.FormatInt(m.size(), 10))
-	return m, stream(patient{w, http.NewResponseController(w)}, m, all, newProgress(r.Context(), nil, "", 0))
+	return m, stream(timeoutWriter{w, http.NewResponseController(w)}, m, all, newProgress(r.Context(), nil, "", 0))
 }
 
-// patient gives up on who takes nothing for a while: a backup that is being made costs disk space.
-type patient struct {
+// timeoutWriter fails if the client reads nothing for a minute: a backup in progress costs disk space.
+type timeoutWriter struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
 }
 
-func (p patient) Write(b []byte) (int, error) {
+func (p timeoutWriter) Write(b []byte) (int, error) {
 	_ = p.rc.SetWriteDeadline(time.Now().Add(silence))
 	return p.w.Write(b)
 }

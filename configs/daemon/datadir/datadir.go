@@ -1,7 +1,7 @@
-// Package datadir makes a program's data directory, and sees to it that only one
-// process uses it at a time: who comes second is told who is there.
+// Package datadir makes a program's data directory, locks it for one process at a time, and notices when it is removed or
+// replaced while it is in use.
 //
-// It never reads what is in the directory; by names alone it knows whose data is there.
+// It never reads what is in the directory: file names alone say whose data it is.
 package datadir
 
 import (
@@ -21,22 +21,22 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// LockName is the file in the directory that the process using it holds locked.
+// LockName is the file in the directory that the process holds locked.
 const LockName = "lock"
 
-// Dir is a data directory that no other process uses.
+// Dir is a data directory that this process has locked.
 type Dir struct {
 	Path string
-	lock *os.File // nil where there is none to hold
-	// What was there when it was claimed: the directory, and the lock.
+	lock *os.File // nil if there is no lock file
+	// The directory and the lock as they were when it was locked.
 	dir, held Kept
 }
 
-// Unfinished is what a restore leaves in a directory when it was interrupted.
+// Unfinished is what an interrupted restore leaves in a directory.
 const Unfinished = ".restore"
 
-// Open makes the directory, if need be, and takes it for a program that works with
-// what is in it.
+// Open makes the directory, if it does not exist, and locks it for a program that uses its data. It refuses a directory
+// with data of another program, or in which a restore was interrupted.
 func Open(path, program string) (*Dir, error) {
 	d, err := Claim(path, program)
 	if err != nil {
@@ -52,10 +52,10 @@ func Open(path, program string) (*Dir, error) {
 	return d, nil
 }
 
-// markers are the names by which a directory tells whose data it holds.
+// markers are the files by which the data of each program is recognised.
 func markers() map[string]string { return map[string]string{"cloudhub": "hub.db", "edgecore": "tree"} }
 
-// Owners are the programs whose data a directory holds: one, unless somebody has mixed them up.
+// Owners are the programs whose data a directory holds: one at most, unless files were mixed up.
 func Owners(path string) (programs []string) {
 	marks := markers()
 	for _, program := range slices.Sorted(maps.Keys(marks)) {
@@ -66,8 +66,7 @@ func Owners(path string) (programs []string) {
 	return programs
 }
 
-// Refuse fails if a directory holds data of another program than this one: neither would
-// find its own in it, and begin anew.
+// Refuse fails if a directory holds data of another program: this one would find none of its own, and begin with none.
 func Refuse(path, program string) error {
 	for _, owner := range Owners(path) {
 		if owner != program {
@@ -78,7 +77,7 @@ func Refuse(path, program string) error {
 	return nil
 }
 
-// Claim is Open for who doesn't mind what is in the directory.
+// Claim is Open without looking at what is in the directory.
 func Claim(path, program string) (*Dir, error) {
 	if err := Make(path); err != nil {
 		return nil, explain(path, err)
@@ -90,7 +89,7 @@ func Claim(path, program string) (*Dir, error) {
 	if err := hold(lock, path); err != nil {
 		return nil, err
 	}
-	_ = lock.Truncate(0) // a name of whoever is here is a courtesy
+	_ = lock.Truncate(0) // for the error that the next process gets
 	_, _ = fmt.Fprintf(lock, "%s, process %d\n", program, os.Getpid())
 	d := &Dir{Path: path, lock: lock}
 	if d.dir, err = Keep(path); err == nil {
@@ -103,8 +102,7 @@ func Claim(path, program string) (*Dir, error) {
 	return d, nil
 }
 
-// Look takes a directory for somebody who only reads it, which may be on a disk that
-// can't be written.
+// Look locks a directory that is only read, also on a read-only disk.
 func Look(path string) (*Dir, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.IsDir() {
@@ -126,7 +124,7 @@ func Look(path string) (*Dir, error) {
 	return &Dir{Path: path, lock: lock}, nil
 }
 
-// Close lets others use it.
+// Close unlocks the directory.
 func (d *Dir) Close() error {
 	if d.lock == nil {
 		return nil
@@ -199,20 +197,19 @@ func Sync(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Kept is a file, or a directory, that has to stay where it is while a program uses it.
+// Kept is a file or directory that must not be removed or replaced while a program uses it.
 type Kept struct {
 	path string
 	info os.FileInfo
 }
 
-// Keep takes note of what is at a path, which the program has just opened or made.
+// Keep notes which file is at a path. Call it just after the file was opened or made.
 func Keep(path string) (Kept, error) {
 	info, err := os.Stat(path)
 	return Kept{path, info}, err
 }
 
-// InPlace says whether it was removed, moved or replaced: what is written to it now is not there
-// at the next start.
+// InPlace fails if the file was removed, moved or replaced: what is written to it is lost at the next start.
 func (k Kept) InPlace() error {
 	now, err := os.Stat(k.path)
 	switch {
@@ -221,7 +218,7 @@ func (k Kept) InPlace() error {
 	case err == nil && !os.SameFile(k.info, now):
 		return fmt.Errorf("%s was replaced while it was in use; %s", k.path, goneAdvice)
 	}
-	return nil // whatever else keeps it from being looked at, says nothing of it
+	return nil // any other error of Stat does not mean that it is gone
 }
 
 const goneAdvice = "stop the program, put the data directory back as it was or restore it from a backup, and start the program again"
@@ -229,19 +226,19 @@ const goneAdvice = "stop the program, put the data directory back as it was or r
 // checkEvery is how often a Guard looks.
 const checkEvery = 250 * time.Millisecond
 
-// Guard watches over a data directory that is in use.
+// Guard checks again and again that a data directory in use is in place.
 type Guard struct {
 	checks []func() error
 	log    zerolog.Logger
 	gone   atomic.Pointer[error]
 }
 
-// Guard makes a guard of the directory, and of what else the checks look at.
+// Guard makes a Guard of the directory, with further checks.
 func (d *Dir) Guard(log zerolog.Logger, checks ...func() error) *Guard {
 	return &Guard{checks: append([]func() error{d.InPlace}, checks...), log: log}
 }
 
-// InPlace says whether the directory was removed, moved or replaced, or its lock.
+// InPlace fails if the directory or its lock was removed, moved or replaced.
 func (d *Dir) InPlace() error {
 	if err := d.dir.InPlace(); err != nil {
 		return err
@@ -249,7 +246,7 @@ func (d *Dir) InPlace() error {
 	return d.held.InPlace()
 }
 
-// Err says what is gone; nil: nothing.
+// Err is what the last check found; nil: everything is in place.
 func (g *Guard) Err() error {
 	if p := g.gone.Load(); p != nil {
 		return *p
@@ -257,7 +254,7 @@ func (g *Guard) Err() error {
 	return nil
 }
 
-// Run looks until ctx ends, and tells the log what is gone, once.
+// Run checks every 250 ms until ctx ends, and logs changes.
 func (g *Guard) Run(ctx context.Context) error {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()

@@ -15,17 +15,17 @@ import (
 	"github.com/edgebus/edgebus/configs"
 )
 
-// patient gives every request a time in which it must have come, and its answer one in
-// which it must have been read, so that nobody holds a connection by doing nothing.
-func patient(h http.Handler) http.Handler {
+// withDeadlines bounds the time in which a request's body must arrive, and its answer must be read, so that an inactive
+// client does not hold a connection.
+func withDeadlines(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*conn); ok {
-			c.room.begin(c)
-			defer c.room.end(c)
+			c.limit.begin(c)
+			defer c.limit.end(c)
 		}
-		// Where a deadline can't be set, as in tests, there is no connection to be held.
+		// A ResponseWriter without deadlines, as in tests, has no connection to hold.
 		rc, now := http.NewResponseController(w), time.Now()
-		if r.ContentLength != 0 { // or it would end a watch
+		if r.ContentLength != 0 { // a read deadline would end a watch
 			_ = rc.SetReadDeadline(now.Add(bodyTimeout))
 		}
 		_ = rc.SetWriteDeadline(now.Add(answerTimeout))
@@ -33,31 +33,33 @@ func patient(h http.Handler) http.Handler {
 	})
 }
 
-// maxReserve is how many connections at most are kept for this host: for its operator, health checks, a proxy.
+// maxReserve bounds the connections that are reserved for this host: for its operator, health checks, a proxy.
 const maxReserve = 64
 
-// rest is how long a connection is left alone that has just come, or was answered: its request may be on the way.
-const rest = 500 * time.Millisecond
+// minIdle is how long a connection must have been idle before it is closed for another: until then its next request may
+// be on the way.
+const minIdle = 500 * time.Millisecond
 
-// room is that for connections. A connection is idle while no request of it is being served, whatever its client has sent
-// of one. When there is no room, who comes takes that of the one that has been idle for longest, or waits until one is.
-type room struct {
+// connLimit bounds the number of connections, in all and for each remote host. A connection is idle while no request of
+// it is being served, even if part of one has been received. At the limit a new connection replaces the one that has
+// been idle for longest, or waits until one is idle.
+type connLimit struct {
 	most    int           // connections
 	reserve int           // of them, for this host alone
 	each    int           // how many of them another host may have; 0: all
-	rest    time.Duration // of idle connections
+	minIdle time.Duration // before a connection is closed for another
 	open    atomic.Int64
-	full    atomic.Int64 // times that there was no room
+	full    atomic.Int64 // how often a connection came at the limit
 
 	mu      sync.Mutex
 	hosts   map[netip.Addr]int
-	idle    list.List // of *conn, the one that has been idle for longest first
-	waiting list.List // of *conn, the one that came first first
+	idle    list.List // of *conn, idle for longest first
+	waiting list.List // of *conn, oldest first
 }
 
-// newRoom leaves half of the room to others, whoever comes: nobody has signed in yet.
-func newRoom(l configs.Limits) *room {
-	r := &room{most: l.Requests, reserve: min(maxReserve, l.Requests/8), rest: rest, hosts: make(map[netip.Addr]int)}
+// newConnLimit gives one host at most half of the connections: clients have not signed in when they connect.
+func newConnLimit(l configs.Limits) *connLimit {
+	r := &connLimit{most: l.Requests, reserve: min(maxReserve, l.Requests/8), minIdle: minIdle, hosts: make(map[netip.Addr]int)}
 	if l.PerAddress > 0 {
 		r.each = min(l.PerAddress, max(1, l.Requests/2))
 	}
@@ -67,21 +69,21 @@ func newRoom(l configs.Limits) *room {
 type state int
 
 const (
-	waits  state = iota // for room
-	idles               // has room, and no request that is being served
-	serves              // has one
-	left
+	waits  state = iota // to be admitted
+	idles               // admitted, without a request
+	serves              // admitted, with at least one request
+	left                // closed
 )
 
-// conn is a connection. It is read once there is room for it.
+// conn is a connection. It is not read before it is admitted.
 type conn struct {
 	net.Conn
-	room  *room
+	limit *connLimit
 	host  netip.Addr    // not valid: this one
-	begun chan struct{} // closed once there is room
+	begun chan struct{} // closed when it is admitted
 	over  chan struct{} // closed with the connection
 
-	// The room's, under its mu.
+	// Guarded by limit.mu.
 	state    state
 	requests int           // that are being served
 	place    *list.Element // in idle or waiting
@@ -90,7 +92,7 @@ type conn struct {
 
 type connKey struct{}
 
-// withConn lets a request know its connection.
+// withConn gives requests access to their connection.
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()
@@ -98,20 +100,20 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// come lets a connection in, unless all of its host's, or of all, are busy and as many wait.
-func (r *room) come(from net.Conn) (*conn, bool) {
-	c := &conn{Conn: from, room: r, host: hostOf(from.RemoteAddr()), begun: make(chan struct{}), over: make(chan struct{})}
+// accept takes a connection, unless all connections of its host, or all in total, serve requests and as many wait.
+func (r *connLimit) accept(from net.Conn) (*conn, bool) {
+	c := &conn{Conn: from, limit: r, host: hostOf(from.RemoteAddr()), begun: make(chan struct{}), over: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.each > 0 && c.host.IsValid() && r.hosts[c.host] >= r.each {
 		r.full.Add(1)
-		if !r.dismiss(func(other *conn) bool { return other.host == c.host }) {
+		if !r.closeIdle(func(other *conn) bool { return other.host == c.host }) {
 			return nil, false
 		}
 	}
-	if int(r.open.Load()) >= r.limit(c) {
+	if int(r.open.Load()) >= r.limitFor(c) {
 		r.full.Add(1)
-		if !r.dismiss(func(*conn) bool { return true }) && r.waiting.Len() >= r.most {
+		if !r.closeIdle(func(*conn) bool { return true }) && r.waiting.Len() >= r.most {
 			return nil, false
 		}
 	}
@@ -121,46 +123,46 @@ func (r *room) come(from net.Conn) (*conn, bool) {
 	return c, true
 }
 
-// limit is how many connections there may be before this one.
-func (r *room) limit(c *conn) int {
+// limitFor is how many connections may be open when this one is admitted.
+func (r *connLimit) limitFor(c *conn) int {
 	if c.host.IsValid() {
 		return r.most - r.reserve
 	}
 	return r.most
 }
 
-// admit gives those that wait the room that there is.
-func (r *room) admit() {
+// admit admits waiting connections, as far as the limit permits.
+func (r *connLimit) admit() {
 	for e := r.waiting.Front(); e != nil; {
 		c := e.Value.(*conn)
 		e = e.Next()
-		if int(r.open.Load()) < r.limit(c) {
+		if int(r.open.Load()) < r.limitFor(c) {
 			r.waiting.Remove(c.place)
 			r.open.Add(1)
-			r.rests(c)
+			r.setIdle(c)
 			close(c.begun)
 		}
 	}
 }
 
-// dismiss closes the connection that has been idle for longest of those that are meant, if there is one.
-func (r *room) dismiss(meant func(*conn) bool) bool {
+// closeIdle closes the connection that has been idle for longest of those that match, if there is one.
+func (r *connLimit) closeIdle(match func(*conn) bool) bool {
 	for e := r.idle.Front(); e != nil; e = e.Next() {
 		c := e.Value.(*conn)
-		if time.Since(c.since) < r.rest {
-			return false // and so are those behind it
+		if time.Since(c.since) < r.minIdle {
+			return false // those behind it are idle for less
 		}
-		if meant(c) {
+		if match(c) {
 			r.leave(c)
-			_ = c.Conn.Close() // its client is told nothing: there was no request
+			_ = c.Conn.Close() // without an answer: there was no request
 			return true
 		}
 	}
 	return false
 }
 
-// leave makes room.
-func (r *room) leave(c *conn) {
+// leave removes a connection, and admits another.
+func (r *connLimit) leave(c *conn) {
 	switch c.state {
 	case left:
 		return
@@ -180,8 +182,8 @@ func (r *room) leave(c *conn) {
 	r.admit()
 }
 
-// begin is called when a request is going to be served.
-func (r *room) begin(c *conn) {
+// begin notes that a request is being served.
+func (r *connLimit) begin(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c.requests++
@@ -191,35 +193,37 @@ func (r *room) begin(c *conn) {
 	}
 }
 
-// end is called when it has been.
-func (r *room) end(c *conn) {
+// end notes that it has been answered.
+func (r *connLimit) end(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c.requests--; c.requests == 0 && c.state == serves {
-		r.rests(c)
+		r.setIdle(c)
 	}
 }
 
-func (r *room) rests(c *conn) { c.state, c.place, c.since = idles, r.idle.PushBack(c), time.Now() }
+func (r *connLimit) setIdle(c *conn) {
+	c.state, c.place, c.since = idles, r.idle.PushBack(c), time.Now()
+}
 
-// press makes room for a connection that waits, if there is an idle one by now.
-func (r *room) press(c *conn) {
+// retry closes an idle connection for one that waits, if there is one by now.
+func (r *connLimit) retry(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c.state == waits {
-		r.dismiss(func(*conn) bool { return true })
+		r.closeIdle(func(*conn) bool { return true })
 	}
 }
 
-// Read waits for room first, as long as a request may take to come.
+// Read waits until the connection is admitted, for at most as long as a request may take to arrive.
 func (c *conn) Read(b []byte) (int, error) {
 	select {
 	case <-c.begun:
 		return c.Conn.Read(b)
 	default:
 	}
-	patience, again := time.NewTimer(headerTimeout), time.NewTicker(rest/2)
-	defer patience.Stop()
+	timeout, again := time.NewTimer(headerTimeout), time.NewTicker(minIdle/2)
+	defer timeout.Stop()
 	defer again.Stop()
 	for {
 		select {
@@ -227,24 +231,24 @@ func (c *conn) Read(b []byte) (int, error) {
 			return c.Conn.Read(b)
 		case <-c.over:
 			return 0, net.ErrClosed
-		case <-patience.C:
+		case <-timeout.C:
 			return 0, os.ErrDeadlineExceeded
 		case <-again.C:
-			c.room.press(c)
+			c.limit.retry(c)
 		}
 	}
 }
 
-// Close gives its room to another.
+// Close closes the connection, and admits another.
 func (c *conn) Close() error {
-	c.room.mu.Lock()
-	c.room.leave(c)
-	c.room.mu.Unlock()
+	c.limit.mu.Lock()
+	c.limit.leave(c)
+	c.limit.mu.Unlock()
 	return c.Conn.Close()
 }
 
-// hostOf is whom a connection counts for. Behind this host may be a proxy, with everybody; a host with IPv6 has as many
-// addresses as it likes, all of one network.
+// hostOf is the host that a connection counts for: none for this host, which may be a proxy, and the /64 network of an
+// IPv6 address, of which a host can have any number.
 func hostOf(remote net.Addr) (host netip.Addr) {
 	tcp, ok := remote.(*net.TCPAddr)
 	if !ok || tcp.IP.IsLoopback() {
@@ -257,22 +261,22 @@ func hostOf(remote net.Addr) (host netip.Addr) {
 	return host
 }
 
-// bounded is a listener whose connections have to find room. One that waits for it was accepted, so that those behind
-// it, for which there may be some, don't wait with it.
-type bounded struct {
+// limitedListener accepts connections that wait to be admitted, so that those behind them, which may be admitted at
+// once, don't wait with them.
+type limitedListener struct {
 	net.Listener
-	room *room
+	limit *connLimit
 }
 
-func (l *bounded) Accept() (net.Conn, error) {
+func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		from, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if c, ok := l.room.come(from); ok {
+		if c, ok := l.limit.accept(from); ok {
 			return c, nil
 		}
-		_ = from.Close() // which tells nobody anything: there was no word yet
+		_ = from.Close() // without an answer: nothing was read
 	}
 }

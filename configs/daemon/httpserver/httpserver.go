@@ -1,5 +1,8 @@
-// Package web serves a handler over HTTP and HTTPS as a configuration says. A client's certificate
-// is checked if it shows one; who may do what, the handler decides.
+// Package httpserver is what the HTTP APIs of hub and core have in common: listeners as the settings say, with bounds
+// on connections and time, and how watches are written.
+//
+// It never decides what a client may do: a client's certificate is verified if there is one, and the handler does the
+// rest.
 package httpserver
 
 import (
@@ -22,25 +25,25 @@ import (
 
 const (
 	bodyTimeout   = time.Minute      // for a request's body
-	answerTimeout = time.Minute      // for who reads an answer; a watch sets its own, event by event
-	headerTimeout = 10 * time.Second // a request must have come soon; a watch has no end
+	answerTimeout = time.Minute      // for a client to read an answer; a watch extends it with each event
+	headerTimeout = 10 * time.Second // for a request's headers
 	idleTimeout   = time.Minute
 	closeTimeout  = 3 * time.Second
 	maxHeader     = 64 << 10 // bytes of a request's first line and headers
 )
 
-// Server is a handler on its listeners, which are bound when it is made.
+// Server serves a handler on listeners, which Listen has bound.
 type Server struct {
 	handler   http.Handler
 	log       zerolog.Logger
-	room      *room
+	limit     *connLimit
 	listeners []net.Listener
 }
 
-// Listen binds the configured addresses. At most so many connections as the limits say are served at one
-// time. Beyond that the one that has been idle for longest is closed for a new one, or that waits.
+// Listen binds the configured addresses. At most limits.Requests connections are served at one time: at the limit a new
+// one replaces the one that has been idle for longest, or waits.
 func Listen(cfg configs.HTTP, limits configs.Limits, log zerolog.Logger, handler http.Handler) (*Server, error) {
-	s := &Server{handler: patient(handler), log: log, room: newRoom(limits)}
+	s := &Server{handler: withDeadlines(handler), log: log, limit: newConnLimit(limits)}
 	if cfg.Listen != "" {
 		if err := s.bind("http.listen", cfg.Listen, nil); err != nil {
 			return nil, err
@@ -65,7 +68,7 @@ func (s *Server) bind(key, address string, secure *tls.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
-	l = &bounded{daemon.ReserveDescriptors(l, daemon.HTTPReserve), s.room}
+	l = &limitedListener{daemon.ReserveDescriptors(l, daemon.HTTPReserve), s.limit}
 	if secure != nil {
 		l = tls.NewListener(l, secure)
 	}
@@ -83,10 +86,10 @@ func (s *Server) Addrs() []net.Addr {
 	return addrs
 }
 
-// Connections says how many there are, and how often there was no room for another.
-func (s *Server) Connections() (open, full int64) { return s.room.open.Load(), s.room.full.Load() }
+// Connections says how many connections are open, and how often one came at the limit.
+func (s *Server) Connections() (open, full int64) { return s.limit.open.Load(), s.limit.full.Load() }
 
-// Close lets go of the listeners of a server that was never run.
+// Close closes the listeners of a server that is never run.
 func (s *Server) Close() error {
 	var errs []error
 	for _, l := range s.listeners {
@@ -95,11 +98,11 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run serves until ctx ends. Requests still running then are given a moment; watches are cut off.
+// Run serves until ctx ends. Requests in progress then have 3 seconds to end; watches are closed.
 func (s *Server) Run(ctx context.Context) error {
 	srv := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withConn, ErrorLog: complaints(s.log),
+		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withConn, ErrorLog: errorLog(s.log),
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, l := range s.listeners {
@@ -122,16 +125,16 @@ func (s *Server) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// complaints is where net/http says what is wrong with connections. Anybody can cause any number of them, so not all
-// of a flood are logged.
-func complaints(log zerolog.Logger) *stdlog.Logger {
-	return stdlog.New(complaint{log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})}, "", 0)
+// errorLog logs what net/http reports about connections. Clients can cause any number of these errors, so they are
+// sampled.
+func errorLog(log zerolog.Logger) *stdlog.Logger {
+	return stdlog.New(errorWriter{log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})}, "", 0)
 }
 
-type complaint struct{ log zerolog.Logger }
+type errorWriter struct{ log zerolog.Logger }
 
-// Write logs one of them. A failed handshake is the client's affair, as it is with MQTT.
-func (c complaint) Write(text []byte) (int, error) {
+// Write logs one error. A failed TLS handshake is the client's mistake: it is logged at level info, as for MQTT.
+func (c errorWriter) Write(text []byte) (int, error) {
 	what := strings.TrimPrefix(strings.TrimSpace(string(text)), "http: ")
 	level := zerolog.WarnLevel
 	if strings.HasPrefix(what, "TLS handshake error") {

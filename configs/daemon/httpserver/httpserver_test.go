@@ -151,7 +151,7 @@ func (s stranger) RemoteAddr() net.Addr {
 func served(t *testing.T, limits configs.Limits, h http.Handler) (s *Server, ask func(from string) (net.Conn, error)) {
 	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, limits, zerolog.Nop(), h)
 	require.NoError(t, err)
-	l := s.listeners[0].(*bounded)
+	l := s.listeners[0].(*limitedListener)
 	l.Listener = elsewhere{l.Listener}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -174,7 +174,7 @@ func served(t *testing.T, limits configs.Limits, h http.Handler) (s *Server, ask
 // address nobody takes all the room. Its own connections make room for its new ones.
 func TestOneHostLeavesRoom(t *testing.T) {
 	s, ask := served(t, configs.Limits{Requests: 4, PerAddress: 5000}, http.NotFoundHandler())
-	s.room.rest = 0
+	s.limit.minIdle = 0
 	first, err := ask("127.0.1.1")
 	require.NoError(t, err)
 	second, err := ask("127.0.1.1")
@@ -260,10 +260,10 @@ func TestWhomAConnectionCountsFor(t *testing.T) {
 	} {
 		require.Equal(t, want, hostOf(&net.TCPAddr{IP: net.ParseIP(remote)}).String())
 	}
-	small := newRoom(configs.Limits{Requests: 100, PerAddress: 3})
+	small := newConnLimit(configs.Limits{Requests: 100, PerAddress: 3})
 	require.Equal(t, 3, small.each)
-	require.Equal(t, 1, newRoom(configs.Limits{Requests: 1, PerAddress: 3}).each)
-	require.Zero(t, newRoom(configs.Limits{Requests: 100}).each, "any number")
+	require.Equal(t, 1, newConnLimit(configs.Limits{Requests: 1, PerAddress: 3}).each)
+	require.Zero(t, newConnLimit(configs.Limits{Requests: 100}).each, "any number")
 }
 
 // The log says where it listens, and what net/http complains of, in its own form, and not all of a flood.

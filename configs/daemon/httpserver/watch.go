@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// piece is about how much is put together before it is written. What there is to tell at one time is mostly less.
+// piece is how many bytes are collected before they are written.
 const piece = 64 << 10
 
-// Lines are the events of one watcher, as JSON lines. All that are added before a Flush are one write.
+// Lines writes the events of one watch as JSON lines. Events that are added before a Flush are one write, as long as they
+// are fewer than 64 KiB.
 type Lines struct {
 	w     http.ResponseWriter
 	c     *http.ResponseController
@@ -22,7 +23,7 @@ type Lines struct {
 	read    int           // bytes that were written since the client was given time
 }
 
-// BeginWatch answers that the watch has begun, which the client is told by the first Flush.
+// BeginWatch answers 200; the first Flush sends it.
 func BeginWatch(w http.ResponseWriter) *Lines {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
@@ -64,18 +65,18 @@ func (l *Lines) Flush() error {
 	return l.c.Flush()
 }
 
-// Allow gives the client so long to read what is written until the next Allow, and as long again for every piece of
-// what is much: who reads slowly gets it all, who reads nothing doesn't. It costs more than it looks, and a deadline
-// that is over ends some connections also when nothing is written: call it now and then, not for each event, and allow
-// for longer than until the next call.
+// Allow gives the client d to read what is written until the next Allow, and d again for every 64 KiB: a slow client
+// receives everything, a client that does not read is disconnected. Setting a deadline is expensive, and an expired
+// deadline can end a connection on which nothing is written. So call it now and then, not for each event, with a d longer
+// than the time until the next call.
 func (l *Lines) Allow(d time.Duration) {
 	l.allowed, l.read = d, 0
 	_ = l.c.SetWriteDeadline(time.Now().Add(d)) // where it can't be set, the server's own holds
 }
 
-// Shared makes what many are given once: the first who asks makes it, the others wait for that and get the same. Of
-// each thing it keeps the version that was asked for last, and of many things those of the last time, in two halves of
-// which the older goes when the newer is full. The version has to say all that the value depends on.
+// Shared is a cache of values that many readers get: the first reader of a key and version makes the value, others wait
+// for it. It keeps one version of each key, the one that was asked for last, in two generations: when the newer one has
+// half of the permitted bytes, the older one is dropped. A value must depend on nothing but its key and version.
 type Shared[K, V comparable, T any] struct {
 	most int // bytes
 
@@ -86,19 +87,20 @@ type Shared[K, V comparable, T any] struct {
 
 type made[V comparable, T any] struct {
 	version V
-	value   func() T // made by the first who calls it
+	value   func() T // the first call makes it
 	size    int      // once it is made
 }
 
-// entrySize is about what an entry takes beside its value.
+// entrySize is about what an entry takes besides its value.
 const entrySize = 256
 
-// NewShared makes one that keeps about so many bytes.
+// NewShared makes a cache of about so many bytes.
 func NewShared[K, V comparable, T any](most int) *Shared[K, V, T] {
 	return &Shared[K, V, T]{most: most, recent: make(map[K]*made[V, T])}
 }
 
-// Get is what the first who asked made, who also said of how many bytes it is. Nobody may change it.
+// Get returns the value of a key and version, which first makes with its size in bytes unless it is cached. It must not be
+// changed.
 func (s *Shared[K, V, T]) Get(key K, version V, first func() (t T, size int)) T {
 	return s.entry(key, version, first).value() // without the lock: others make something else meanwhile
 }
@@ -126,12 +128,12 @@ func (s *Shared[K, V, T]) entry(key K, version V, first func() (T, int)) *made[V
 	return m
 }
 
-// count takes note of what something takes that was made, and makes room when it is too much.
+// count adds the size of a value that was made, and starts a new generation when this one is full.
 func (s *Shared[K, V, T]) count(key K, m *made[V, T], size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.recent[key] != m {
-		return // it isn't kept any more
+		return // it was replaced meanwhile
 	}
 	m.size = size
 	if s.size += size; s.size > s.most/2 {
@@ -139,19 +141,19 @@ func (s *Shared[K, V, T]) count(key K, m *made[V, T], size int) {
 	}
 }
 
-// turnMost is how long a watcher keeps its turn. One that takes longer waits for its client, and lets the next one go.
+// turnMost is how long a watch keeps its turn. One that takes longer waits for its client, and the next one runs.
 const turnMost = time.Millisecond
 
-// Turns lets as many watchers write at a time as there are processors. One change wakes all watchers, and hundreds of
+// Turns lets as many watches write at a time as there are processors. A change wakes all watches, and hundreds of
 // goroutines that run at once delay every other message of the process.
 type Turns struct {
 	taken chan struct{}
 }
 
-// NewTurns makes turns of which none is taken.
+// NewTurns makes Turns, none of which are taken.
 func NewTurns() *Turns { return &Turns{make(chan struct{}, runtime.GOMAXPROCS(0))} }
 
-// Take waits for a turn, and has it until leave is called.
+// Take waits for a turn, and keeps it until leave is called, or for 1 ms.
 func (t *Turns) Take() (leave func()) {
 	t.taken <- struct{}{}
 	late := time.AfterFunc(turnMost, t.leave)
