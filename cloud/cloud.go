@@ -1,5 +1,6 @@
-// Package cloud is the hub. Run wires its parts together and does nothing else;
-// each part says for itself what it does.
+// Package cloud is the hub, the daemon in the cloud. Run wires its parts together, and does nothing else.
+//
+// It never contains what a part does: each is a package, or a file here (maintenance, report).
 package cloud
 
 import (
@@ -124,14 +125,14 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	guard := dir.Guard(log, st.InPlace, kept.InPlace)
 	commits.Guard(guard.Err)
-	backups := keeper().Listen(cfg.Data.Dir, snapshot(st, kept), log)
+	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept), log)
 	if o.Ready != nil {
 		o.Ready()
 	}
 	return daemon.RunGroup(ctx, tw.Run, br.Serve, site.Run, told.Run, backups.Run, guard.Run)
 }
 
-// letsIn says whether a certificate of a name that no user has is a node's.
+// letsIn says whether a certificate is accepted as a node's, if its name is no user's.
 func letsIn(a configs.HubAuth, tw interface {
 	Registered(string) (there, any bool)
 }, name string,
@@ -146,15 +147,14 @@ func letsIn(a configs.HubAuth, tw interface {
 	return registered || !any && len(a.Users) == 0
 }
 
-// gcPercent is how much garbage may gather, in percent of what is in use. With the runtime's own 100 a hub that
-// knows a hundred thousand Devices takes half as much memory again (docs/adr/0021).
+// gcPercent is GOGC if it is not set. With the default of 100 a hub with a hundred thousand Devices needs half as much
+// memory again (docs/adr/0021).
 const gcPercent = 50
 
-// Main is the program cloudhub: it reads the configuration, runs a hub until it
-// is told to stop, and returns the exit code.
-// check, backup and restore look after the data of one that is stopped; backup also of one that runs.
+// Main is the program cloudhub: it runs a hub as configured until it is told to stop, or one of the commands check,
+// backup and restore, and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
-	if code, mine := keeper().Main(args, stdout, stderr); mine {
+	if code, mine := maintenance().Main(args, stdout, stderr); mine {
 		return code
 	}
 	cfg, done, err := configs.Parse[configs.Hub]("cloudhub", args, stdout)

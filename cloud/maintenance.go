@@ -25,8 +25,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// keeper is cloudhub as far as its data is concerned.
-func keeper() backup.Program {
+// maintenance describes the hub's data to the commands check, backup and restore.
+func maintenance() backup.Program {
 	return backup.Program{
 		Name: "cloudhub",
 		DataDir: func(file string) (string, error) {
@@ -65,14 +65,14 @@ func survey(dir string) []backup.Part {
 		}
 		return err
 	})
-	if count == 0 && secrets.Err == nil { // or nobody can say which Secrets there are
+	if count == 0 && secrets.Err == nil { // there are none, or the store can't be read
 		return []backup.Part{objects, mqttserver.Part(dir)}
 	}
 	secrets.Has = fmt.Sprintf("the key; it opens all Secrets (%d)", count)
 	return []backup.Part{objects, secrets, mqttserver.Part(dir)}
 }
 
-// withStore looks into the store of a hub that is stopped.
+// withStore opens the store of a hub that is stopped.
 func withStore(dir string, look func(*bolt.Store) error) error {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, FileName), ReadOnly: true})
 	if err != nil {
@@ -108,7 +108,7 @@ func surveyStore(path string, st *bolt.Store) (has string, err error) {
 	return has + fmt.Sprintf("; it is %s", resource.HubID(st.Identity())), nil
 }
 
-// identity is which hub the data makes this one, and in whose place it is.
+// identity is this hub's identity, which the data has, and those of the hubs that it replaces.
 func identity(st *bolt.Store, replaces []string) (h twin.Hub) {
 	h.ID = resource.HubID(st.Identity())
 	for _, text := range replaces {
@@ -119,8 +119,8 @@ func identity(st *bolt.Store, replaces []string) (h twin.Hub) {
 	return h
 }
 
-// fork raises revisions and the versions of wanted values. The maps of cloud-owned
-// keys need nothing: each start of the hub projects them under new lineages.
+// fork raises revisions and the versions of desired values. The maps of cloud-owned keys get new lineages with every start
+// of the hub.
 func fork(dir string, stamp uint32) (err error) {
 	path := filepath.Join(dir, FileName)
 	if err := bolt.Fork(path, func(rev uint64) uint64 { return link.ForkVer(rev, stamp) }); err != nil {
@@ -173,8 +173,8 @@ func modelsOf(ctx context.Context, st store.Reader) (map[store.Key]resource.Devi
 	return models, nil
 }
 
-// forkDevice raises the versions of a Device's wanted values, and of those that it has
-// none of: there may have been one after the backup. The rest of the text stays.
+// forkDevice raises the versions of a Device's desired values, also of properties without one: there may have been one
+// after the backup. The rest of the JSON is unchanged.
 func forkDevice(o store.Object, models map[store.Key]resource.DeviceModel, stamp uint32) ([]byte, error) {
 	var d resource.Device
 	fields := make(map[string]json.RawMessage)
@@ -203,8 +203,8 @@ func forkDevice(o store.Object, models map[store.Key]resource.DeviceModel, stamp
 	return json.Marshal(fields)
 }
 
-// sealer reads the key of Secrets, or makes one if there are no Secrets yet. A key that doesn't open all
-// of them is refused: with it new Secrets would be written that the right one doesn't open.
+// sealer reads the key of Secrets, or makes one if there are no Secrets yet. A key that doesn't decrypt all of them is
+// refused: new Secrets would be encrypted with the wrong key.
 func sealer(dir string, st store.Reader) (*seal.Key, error) {
 	key, _, err := unseal(dir, st)
 	switch {
@@ -216,8 +216,8 @@ func sealer(dir string, st store.Reader) (*seal.Key, error) {
 	return key, nil
 }
 
-// unseal opens every Secret of the store with the key in the directory, and counts them. Without Secrets
-// there may be no key.
+// unseal checks that the key in the directory decrypts every Secret of the store, and counts them. It returns no key if there
+// is none and there are no Secrets.
 func unseal(dir string, st store.Reader) (key *seal.Key, count int, err error) {
 	page, err := st.List(context.Background(), resource.KindSecret, store.ListOptions{})
 	if err != nil {
@@ -257,7 +257,7 @@ func opens(key *seal.Key, o store.Object) bool {
 	return err == nil
 }
 
-// unopened names what can't be opened, but not all of very many.
+// unopened names the Secrets that can't be decrypted, five at most.
 func unopened(objects []store.Object, of int) string {
 	const most = 5
 	var names []string

@@ -102,7 +102,7 @@ func TestAKeyThatDoesNotOpenTheSecretsIsDamage(t *testing.T) {
 					require.NoError(t, part.Err, part.Name)
 				}
 			}
-			related := keeper().Relate(dir)
+			related := maintenance().Relate(dir)
 			var refused error
 			withHub(t, dir, func(st *bolt.Store) { _, refused = sealer(dir, st) })
 			for _, err := range []error{found, related, refused} {
@@ -129,5 +129,5 @@ func TestASecretThatDoesNotOpenIsNamed(t *testing.T) {
 		_, err = st.Update(t.Context(), o, 0)
 		require.NoError(t, err)
 	})
-	require.ErrorContains(t, keeper().Relate(dir), "Secret default/b (1 of 3) can't be opened with secrets.key")
+	require.ErrorContains(t, maintenance().Relate(dir), "Secret default/b (1 of 3) can't be opened with secrets.key")
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// links answers how the hub's links are, when it is asked.
+// links reports the state of the hub's links.
 func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, version string) func(node string, most int) resource.LinkReport {
 	return func(node string, most int) resource.LinkReport {
 		r := mqttserver.Report("cloudhub", version, br, commits)
@@ -26,7 +26,7 @@ func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metr
 	}
 }
 
-// ready says that the hub's stores can store.
+// ready fails if one of the hub's stores can't be written.
 func ready(commits *metrics.Commits) func(context.Context) error {
 	return func(context.Context) error {
 		if gone := commits.Gone(); gone != "" {
@@ -44,7 +44,7 @@ func ready(commits *metrics.Commits) func(context.Context) error {
 	}
 }
 
-// expose adds the hub's own figures: each is read where it is kept when somebody asks.
+// expose registers the hub's metrics, which are read when they are scraped.
 func expose(r metrics.Registry, tw *twin.Twins, told *events.Recorder) {
 	g := metrics.NewGroup("hub", tw.Stats)
 	type stats = twin.Stats
@@ -81,7 +81,7 @@ func expose(r metrics.Registry, tw *twin.Twins, told *events.Recorder) {
 func eventFigures(told *events.Recorder) *metrics.Group[events.Stats] {
 	g := metrics.NewGroup("hub_events", told.Stats)
 	g.Counter("written_total", "Events that were written, or counted once more.", func(s events.Stats) float64 { return float64(s.Written) })
-	g.Counter("dropped_total", "Happenings that no Event tells of, because too many waited.", func(s events.Stats) float64 { return float64(s.Dropped) })
+	g.Counter("dropped_total", "Events that were dropped because too many waited to be written.", func(s events.Stats) float64 { return float64(s.Dropped) })
 	g.Gauge("waiting", "Events that wait to be written.", func(s events.Stats) float64 { return float64(s.Waiting) })
 	return g
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// storedFor is how long the hub keeps what comes down for a node that is away: as long as it lets us.
+// storedFor is the session expiry that the node asks for, which the hub bounds.
 const storedFor = 30 * 24 * time.Hour
 
-// outlet says what the node's broker keeps for the hub. Without a hub nothing.
+// outlet says which topics the node's broker queues for the hub; nil: there is no hub.
 func outlet(cfg configs.Core) *broker.OutletOptions {
 	if cfg.Link.Server == "" {
 		return nil
@@ -41,7 +41,7 @@ func outlet(cfg configs.Core) *broker.OutletOptions {
 	return o
 }
 
-// cloudName is what a topic of the node's broker is called on the hub's.
+// cloudName maps a topic of the node's broker to its name on the hub's.
 func cloudName(node string) func(string) string {
 	return func(topic string) string {
 		if topics.IsTree(topic) {
@@ -51,16 +51,16 @@ func cloudName(node string) func(string) string {
 	}
 }
 
-// bridge brings down what the hub's users publish. Each of its rules is asked for when
-// a connection begins; what the hub refuses is said, and the rest goes on.
+// bridge publishes messages of the hub's users on the node's broker. It subscribes to each rule when a connection begins;
+// a rule that the hub refuses is logged, and the others work.
 type bridge struct {
 	live, stored []client.Subscription
 	bring        func(m broker.Message, done func(error))
-	again        time.Duration // until what could not be kept is tried again
+	again        time.Duration // pause before a message that could not be stored is tried again
 	log          zerolog.Logger
 
 	brought atomic.Int64
-	dropped atomic.Int64 // of them, those that nobody here has
+	dropped atomic.Int64 // of them, those that the broker refused
 	mu      sync.Mutex
 	refused map[string]bool // rules, by filter
 }
@@ -100,16 +100,16 @@ func (b *bridge) ask(ctx context.Context, c *client.Client, rules []client.Subsc
 
 const bringAgain = time.Second
 
-// take publishes what came down on the node's broker. It returns, and a stored message is
-// acknowledged, when all who are owed it here have it on disk: with a full disk, later.
+// take publishes a message from the hub on the node's broker. It returns when the message is stored for all its
+// subscribers, and then a QoS 1 message is acknowledged to the hub. While the disk is full it waits.
 func (b *bridge) take(ctx context.Context, m client.Message) {
 	if topics.IsTree(m.Topic) || !matches(b.live, m.Topic) && !matches(b.stored, m.Topic) {
-		return // of a rule that is no more, or no rule's
+		return // not of a present rule
 	}
 	b.brought.Add(1)
 	brought := asked(m)
 	brought.Retain = m.Retain
-	brought.Props.ResponseTopic = "" // it means nothing here
+	brought.Props.ResponseTopic = "" // the topic is the hub's
 	for {
 		done := make(chan error, 1)
 		b.bring(brought, func(err error) { done <- err })
@@ -120,7 +120,7 @@ func (b *bridge) take(ctx context.Context, m client.Message) {
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, resource.Unavailable) { // waiting would not help, and hold up what comes behind it
+		if !errors.Is(err, resource.Unavailable) { // waiting would not help, and would block the messages behind it
 			b.dropped.Add(1)
 			b.log.Error().Err(err).Str("topic", m.Topic).Msg("what came down the bridge will never be kept: it is dropped")
 			return
@@ -143,7 +143,7 @@ func matches(rules []client.Subscription, topic string) bool {
 	return false
 }
 
-// refusals counts the rules that the hub doesn't grant.
+// refusals is the number of rules that the hub refuses.
 func (b *bridge) refusals() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

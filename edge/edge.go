@@ -1,5 +1,6 @@
-// Package edge is the core: what runs on a node. Run wires its parts together
-// and does nothing else; each part says for itself what it does.
+// Package edge is the core, the daemon on a node. Run wires its parts together, and does nothing else.
+//
+// It never contains what a part does: each is a package, or a file here (link, bridge, maintenance, report).
 package edge
 
 import (
@@ -130,7 +131,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	figures.HTTP(site.Connections)
 
-	backups := keeper().Listen(cfg.Data.Dir, snapshot(st, kept), log)
+	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept), log)
 	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
@@ -141,7 +142,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	return daemon.RunGroup(ctx, tw.Run, asking...)
 }
 
-// reader lets those read the local API who may read the node's tree, and the node itself.
+// reader authenticates a request to the local API: it accepts users who may read the node's tree, and the node itself.
 func reader(br *broker.Broker, node string) func(*http.Request) (broker.Identity, error) {
 	return func(r *http.Request) (broker.Identity, error) {
 		id, err := br.SignIn(r)
@@ -155,11 +156,10 @@ func reader(br *broker.Broker, node string) func(*http.Request) (broker.Identity
 	}
 }
 
-// Main is the program edgecore: it reads the configuration, runs a core until it
-// is told to stop, and returns the exit code.
-// check, backup and restore look after the data of one that is stopped; backup also of one that runs.
+// Main is the program edgecore: it runs a core as configured until it is told to stop, or one of the commands check,
+// backup and restore, and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
-	if code, mine := keeper().Main(args, stdout, stderr); mine {
+	if code, mine := maintenance().Main(args, stdout, stderr); mine {
 		return code
 	}
 	cfg, done, err := configs.Parse[configs.Core]("edgecore", args, stdout)

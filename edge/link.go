@@ -22,8 +22,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// hubLink is all that travels between the core and its hub: state first, commands,
-// then streams and the users' own topics.
+// hubLink is the link between the core and its hub: state first, then commands, streams and the users' own topics.
 type hubLink struct {
 	cfg      configs.Core
 	twin     *twin.Twin
@@ -34,7 +33,7 @@ type hubLink struct {
 	bridge   *bridge
 	log      zerolog.Logger
 
-	running sync.WaitGroup // what was begun with a connection, and ends with it
+	running sync.WaitGroup // goroutines of the present connection
 }
 
 // run keeps the link up until ctx ends. When it gives up (link.retry.attempts) the node goes on alone.
@@ -68,8 +67,8 @@ func (h *hubLink) keep(ctx context.Context, c *client.Client, what string) {
 	}
 }
 
-// newMain makes the client that connects the twin with the hub. Its session is
-// clean at every start: what was missed is said again by the link, not by the broker.
+// newMain makes the client that connects the twin with the hub. It starts with a clean session: the link protocol repeats
+// what was missed, not the broker.
 func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	node := h.cfg.Node.Name
 	upwards, downwards := topics.Sync(node)
@@ -118,8 +117,8 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	return c, nil
 }
 
-// newStored makes a second client, with a session that outlives its connections: what
-// the hub keeps for it is what stored rules bring down.
+// newStored makes a second client, whose session outlives its connections: the hub keeps the messages of bridge rules with
+// store: true in it.
 func (h *hubLink) newStored() (*client.Client, error) {
 	o, err := h.options()
 	if err != nil {
@@ -128,7 +127,7 @@ func (h *hubLink) newStored() (*client.Client, error) {
 	var c *client.Client
 	o.ClientID, o.SessionExpiry = "node/"+h.cfg.Node.Name+"/bridge", storedFor
 	o.Log = h.up.beside(h.log).With().Str("connection", "bridge").Logger()
-	// What can't be kept is tried for as long as the connection lasts: with that its acknowledgement is void.
+	// A message that can't be stored is tried again as long as the connection lasts; then the hub sends it again.
 	var connection context.Context
 	o.OnConnect = func(ctx context.Context, _ bool) error {
 		connection = ctx
@@ -164,9 +163,8 @@ func (h *hubLink) options() (client.Options, error) {
 	}, nil
 }
 
-// otherNode is who the certificate says we are, if that isn't this node; a password
-// counts before a certificate. The node works alone then, as with a wrong password: it is
-// no reason to stop it.
+// otherNode is the common name of the certificate, if it isn't this node's name; with a password the certificate does not
+// matter. The node then works alone, as with a wrong password.
 func otherNode(o client.Options, node string) string {
 	leaf := client.Leaf(o.TLS)
 	if o.Password != "" || leaf == nil || leaf.Subject.CommonName == node {
@@ -175,7 +173,7 @@ func otherNode(o client.Options, node string) string {
 	return leaf.Subject.CommonName
 }
 
-// forward sends streams over a connection, once the hub has caught up with state in it.
+// forward sends streams over a connection, after the hub has received all state in it.
 func (h *hubLink) forward(ctx context.Context, c *client.Client, caughtUp <-chan struct{}) {
 	select {
 	case <-caughtUp:
@@ -190,7 +188,7 @@ func (h *hubLink) forward(ctx context.Context, c *client.Client, caughtUp <-chan
 
 const reportEvery = 10 * time.Second
 
-// reporter logs what was dropped of the streams since it was last called.
+// reporter logs how many messages of streams were dropped since it was last called.
 func (h *hubLink) reporter() func() {
 	last := h.broker.OutletStats().Dropped
 	return func() {
@@ -213,16 +211,16 @@ func (h *hubLink) reporter() func() {
 type contact struct {
 	up          bool
 	since       time.Time // when it came up, or went down; or the core's start
-	last        time.Time // when the hub was last heard
+	last        time.Time // when the last packet came from the hub
 	connections int
 	failures    int
 	lastError   string    // why there is none, or why the last one ended
 	ours        time.Time // when our certificate expires
 	theirs      time.Time // and the hub's
-	told        time.Time // when the hub was last told the time
+	told        time.Time // when the time was last sent to the hub
 }
 
-// uplink watches the connection to the hub, for people who ask how it is.
+// uplink records the state of the connection to the hub, for /links and metrics.
 type uplink struct {
 	queues client.Counters // of the clients of the link
 
@@ -244,7 +242,7 @@ func (u *uplink) note(f func(*contact)) {
 	f(&u.line)
 }
 
-// watch puts the watching into the options of the link's client.
+// watch adds the recording to the options of the link's client.
 func (u *uplink) watch(o client.Options) client.Options {
 	connect, disconnect, message := o.OnConnect, o.OnDisconnect, o.OnMessage
 	o.OnConnect = func(ctx context.Context, present bool) error {
@@ -279,7 +277,7 @@ func (u *uplink) watch(o client.Options) client.Options {
 	return o
 }
 
-// expiry is when the certificate expires that we show, which may have been renewed; zero: none is shown.
+// expiry is when our certificate expires, which may have been renewed; zero: there is none.
 func expiry(c *tls.Config) time.Time {
 	if leaf := client.Leaf(c); leaf != nil {
 		return leaf.NotAfter
@@ -287,7 +285,7 @@ func expiry(c *tls.Config) time.Time {
 	return time.Time{}
 }
 
-// beside is a log for a second connection: while there is none at all, the first one says why.
+// beside is the log of the second connection. It is silent while the first one is down, which logs the reason.
 func (u *uplink) beside(log zerolog.Logger) zerolog.Logger {
 	return log.Hook(zerolog.HookFunc(func(e *zerolog.Event, _ zerolog.Level, _ string) {
 		if !u.now().up {
@@ -296,8 +294,7 @@ func (u *uplink) beside(log zerolog.Logger) zerolog.Logger {
 	}))
 }
 
-// down notes the end of a connection. One that ended before it was of any use, because
-// the hub refused the subscription, was no connection.
+// down notes the end of a connection. One that ended before the subscription was accepted never counted as up.
 func (l *contact) down(err error) {
 	if l.up {
 		l.since = time.Now()
@@ -308,10 +305,10 @@ func (l *contact) down(err error) {
 	}
 }
 
-// clockEvery is how often the hub is told the node's time, so that it can compare.
+// clockEvery is how often the node's time is sent to the hub, which compares it with its own.
 const clockEvery = time.Minute
 
-// clock is what a message to the hub carries beside it: now and then the time.
+// clock is the user property with the node's time, if it is due.
 func (u *uplink) clock() (beside []client.UserProperty) {
 	u.note(func(l *contact) {
 		if now := time.Now(); now.Sub(l.told) >= clockEvery || l.told.Before(l.since) {
@@ -334,7 +331,7 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 		}
 		switch {
 		case o.Config.Link.Server == "":
-			link.State, link.Behind = resource.Alone, nil // nobody is behind
+			link.State, link.Behind = resource.Alone, nil // there is no other side
 		case l.up:
 			link.State = resource.Online
 		}
@@ -353,7 +350,7 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 	}
 }
 
-// node is the Node as the core itself knows it.
+// node makes the Node object from what the core knows.
 func node(o Options, tw *twin.Twin, up *uplink) func() resource.Node {
 	said := report(o.Version)
 	return func() resource.Node {

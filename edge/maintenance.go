@@ -12,8 +12,8 @@ import (
 	"github.com/edgebus/edgebus/edge/store"
 )
 
-// keeper is edgecore as far as its data is concerned.
-func keeper() backup.Program {
+// maintenance describes the core's data to the commands check, backup and restore.
+func maintenance() backup.Program {
 	return backup.Program{
 		Name: "edgecore",
 		DataDir: func(file string) (string, error) {
@@ -55,7 +55,7 @@ func surveyTree(dir string) (string, error) {
 	}
 	snap, err := st.Load()
 	if err == nil {
-		err = st.Check() // the pages, too: what is out of reach is missed by nobody
+		err = st.Check() // also pages that Load does not reach
 	}
 	if err = errors.Join(err, st.Close()); err != nil {
 		return "", err

@@ -97,7 +97,7 @@ func TestBackupsOfWhatRunsThatFail(t *testing.T) {
 	require.Contains(t, r.fails(1, "backup", r.backup), "no whole backup: data: it can't be read on")
 	answer = func() ([]Source, func(), error) {
 		_, said := r.run("backup", r.backup)
-		require.Contains(t, said, "another one is being made")
+		require.Contains(t, said, "another backup is being made")
 		return nil, nil, errors.New("enough")
 	}
 	require.Contains(t, r.fails(1, "backup", r.backup), "enough")
