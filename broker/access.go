@@ -17,6 +17,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker/acl"
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -24,21 +26,25 @@ import (
 
 // acl derives every right of an identity: to topics from the contract's table, to client
 // identifiers, and to administer the broker. It holds nothing of a connection.
-type acl struct {
+type accessControl struct {
 	rows    map[topics.Kind]topics.Topic
 	node    []string // what a node may subscribe to, below v1/nodes/{node}/
 	down    []string // and what outside v1/
 	local   string   // the node whose own broker this is; empty on the hub
 	mappers map[string]bool
-	groups  []string // globs of shared subscriptions' groups that users have in common
+	groups  []string          // globs of shared subscriptions' groups that users have in common
+	rules   func() *acl.Rules // for users' own topics
 	// protocol is the protocol of a device of the node; false: the node has no such device.
 	protocol func(device string) (string, bool)
 }
 
-func newACL(o Options) *acl {
-	a := &acl{
+func newAccessControl(o Options) *accessControl {
+	a := &accessControl{
 		rows: make(map[topics.Kind]topics.Topic), down: o.Down, local: o.Node, protocol: o.Protocol, groups: o.Auth.SharedGroups,
-		mappers: make(map[string]bool),
+		mappers: make(map[string]bool), rules: o.Auth.Topics,
+	}
+	if a.rules == nil {
+		a.rules = func() *acl.Rules { return nil }
 	}
 	for _, u := range o.Auth.Users {
 		if u.Role == topics.RoleMapper {
@@ -71,9 +77,12 @@ func forbidden(topic, format string, args ...any) error {
 
 // publish says why the identity may not publish to the topic, which CheckTopic
 // has seen already.
-func (a *acl) publish(id Identity, topic string) error {
+func (a *accessControl) publish(id Identity, topic string) error {
 	if !topics.IsTree(topic) {
 		if a.ownTopics(id) {
+			if !a.rules().Allowed(ruled(id), acl.Write, topic) {
+				return forbidden(topic, "no rule for users' own topics lets %s publish here (auth.topics, auth.users)", who(id))
+			}
 			return nil
 		}
 		return forbidden(topic, "role %s may not publish outside %s", roles(id), topics.Prefix)
@@ -102,7 +111,7 @@ func (a *acl) publish(id Identity, topic string) error {
 
 // clientID says why the identity may not connect with a client identifier: those of the links and of
 // mappers are reserved, so that nobody else's session can keep their owners out.
-func (a *acl) clientID(id Identity) error {
+func (a *accessControl) clientID(id Identity) error {
 	if rest, ok := strings.CutPrefix(id.ClientID, nodePrefix); ok {
 		node, _, _ := strings.Cut(rest, "/")
 		if id.Node != node {
@@ -122,18 +131,18 @@ func (a *acl) clientID(id Identity) error {
 
 // ownsMapper says whether a mapper of that name is the identity's own: the user's who is called so, if
 // one with the role is, and else of whoever has the role.
-func (a *acl) ownsMapper(id Identity, mapper string) bool {
+func (a *accessControl) ownsMapper(id Identity, mapper string) bool {
 	return id.Has(topics.RoleMapper) && (id.User == mapper || !a.mappers[mapper])
 }
 
 // speaksFor says whether what a mapper says of a mapper is said of itself.
-func (a *acl) ownsMapperTopic(id Identity, role topics.Role, addr topics.Address) bool {
+func (a *accessControl) ownsMapperTopic(id Identity, role topics.Role, addr topics.Address) bool {
 	ofMapper := addr.Kind == topics.KindMapperState || addr.Kind == topics.KindMapperProtocols
 	return role != topics.RoleMapper || !ofMapper || a.ownsMapper(id, addr.Device)
 }
 
 // groupOwner is whose a shared subscription's group is.
-func (a *acl) groupOwner(id Identity, group string) string {
+func (a *accessControl) groupOwner(id Identity, group string) string {
 	if matchAny(a.groups, group) {
 		return "all"
 	}
@@ -142,7 +151,7 @@ func (a *acl) groupOwner(id Identity, group string) string {
 
 // administers says whether the identity is an operator of everything here: on the hub of all nodes, on a
 // node's broker of that node.
-func (a *acl) administers(id Identity) bool {
+func (a *accessControl) administers(id Identity) bool {
 	if a.local != "" {
 		return id.Has(topics.RoleOperator) && id.Given(a.local)
 	}
@@ -150,12 +159,24 @@ func (a *acl) administers(id Identity) bool {
 }
 
 // ownTopics says whether the identity may publish outside the tree.
-func (a *acl) ownTopics(id Identity) bool {
+func (a *accessControl) ownTopics(id Identity) bool {
 	return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper)
 }
 
+// ruled is whom the rules for users' own topics are about.
+func ruled(id Identity) acl.Client { return acl.Client{User: id.User, ID: id.ClientID} }
+
+// unruled says whether the identity may publish on all of the users' own topics.
+func (a *accessControl) unruled(id Identity) bool {
+	return a.ownTopics(id) && !a.rules().Applies(id.User)
+}
+
+func (a *accessControl) readsOwnTopics(id Identity) bool {
+	return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper) || id.Has(topics.RoleViewer)
+}
+
 // read says whether the identity may receive what is published to the topic.
-func (a *acl) read(id Identity, topic string) bool {
+func (a *accessControl) read(id Identity, topic string) bool {
 	if id.own() {
 		return true
 	}
@@ -163,8 +184,10 @@ func (a *acl) read(id Identity, topic string) bool {
 		return a.administers(id)
 	}
 	if !topics.IsTree(topic) {
-		return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper) || id.Has(topics.RoleViewer) ||
-			id.Has(topics.RoleNode) && a.given(id.Node, topic)
+		if id.Has(topics.RoleNode) {
+			return a.given(id.Node, topic)
+		}
+		return a.readsOwnTopics(id) && a.rules().Allowed(ruled(id), acl.Read, topic)
 	}
 	if rest, ok := strings.CutPrefix(topic, topics.RefusedPrefix); ok {
 		return a.administers(id) || rest == topicID(id.ClientID)
@@ -184,7 +207,7 @@ func (a *acl) read(id Identity, topic string) bool {
 
 // gets says whether a subscription of the identity's brings it the topic. The bus's own
 // programs ask for the tree by name: a bridge's rule for # is for users' own topics.
-func (a *acl) gets(id Identity, filter, topic string) bool {
+func (a *accessControl) gets(id Identity, filter, topic string) bool {
 	if (id.own() || id.Has(topics.RoleNode)) && topics.IsTree(topic) && !topics.IsTree(filter) {
 		return false
 	}
@@ -194,7 +217,7 @@ func (a *acl) gets(id Identity, filter, topic string) bool {
 // subscribe says why the identity may not have the filter at all. Most roles may
 // have a filter that covers more than they may read: read is asked again for each
 // topic. A node may not: what it asks for is fixed, and more is a mistake or worse.
-func (a *acl) subscribe(id Identity, filter string) error {
+func (a *accessControl) subscribe(id Identity, filter string) error {
 	if id.Has(topics.RoleNode) {
 		return a.nodeSubscribe(id, filter)
 	}
@@ -206,6 +229,9 @@ func (a *acl) subscribe(id Identity, filter string) error {
 	}
 	rest, ok := strings.CutPrefix(filter, topics.Prefix)
 	if !ok {
+		if !topics.IsTree(filter) && !strings.HasPrefix(filter, "#") && !strings.HasPrefix(filter, "+") && !a.rules().MaySubscribe(ruled(id), filter) {
+			return forbidden(filter, "no rule for users' own topics lets %s read any of it (auth.topics, auth.users)", who(id))
+		}
 		return nil
 	}
 	node, _, _ := strings.Cut(rest, "/")
@@ -215,7 +241,7 @@ func (a *acl) subscribe(id Identity, filter string) error {
 	return forbidden(filter, "node %s is not given to %s", node, who(id))
 }
 
-func (a *acl) nodeSubscribe(id Identity, filter string) error {
+func (a *accessControl) nodeSubscribe(id Identity, filter string) error {
 	if own := topics.RefusedPrefix + topicID(id.ClientID); filter == own {
 		return nil
 	}
@@ -242,7 +268,7 @@ func (a *acl) nodeSubscribe(id Identity, filter string) error {
 }
 
 // given says whether a users' own topic is one that the node may have.
-func (a *acl) given(node, topic string) bool {
+func (a *accessControl) given(node, topic string) bool {
 	return slices.ContainsFunc(a.down, func(d string) bool { return topics.Match(ofNode(d, node), topic) })
 }
 
@@ -256,7 +282,7 @@ const (
 )
 
 // outside says why a role, which the table allows, does not extend to the address; empty: it does.
-func (a *acl) outside(id Identity, role topics.Role, addr topics.Address) string {
+func (a *accessControl) outside(id Identity, role topics.Role, addr topics.Address) string {
 	switch role {
 	case topics.RoleNode:
 		if addr.Node != id.Node {
@@ -288,7 +314,7 @@ var linkOnly = map[topics.Kind]bool{
 
 // speaks says why a mapper that was given protocols has nothing to do with a device. What is said of
 // one that the node hasn't is that it is gone, and is for all.
-func (a *acl) checkProtocol(id Identity, device string) string {
+func (a *accessControl) checkProtocol(id Identity, device string) string {
 	if len(id.Protocols) == 0 || a.protocol == nil {
 		return ""
 	}
@@ -358,6 +384,7 @@ type authenticator struct {
 	node          string
 	isNode        func(name string) bool
 	deny          []Denied
+	bearer        Bearer
 }
 
 type account struct {
@@ -370,7 +397,7 @@ func newAuthenticator(o Options) (*authenticator, error) {
 	a := &authenticator{
 		users:     make(map[string]account, len(o.Auth.Users)),
 		anonymous: o.Auth.Anonymous, loopbackNodes: o.Auth.LoopbackNodes, node: o.Node,
-		isNode: o.Auth.Node, deny: o.Auth.Deny,
+		isNode: o.Auth.Node, deny: o.Auth.Deny, bearer: o.Auth.Bearer,
 	}
 	var hashes []password.Hash
 	for _, u := range o.Auth.Users {
@@ -574,6 +601,7 @@ func nodeIdentity(name string) Identity {
 func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	id, err := b.signIn(r)
 	if err == nil {
+		audit.Identify(r, id.User, roles(id))
 		return id, nil
 	}
 	user, _, named := r.BasicAuth()
@@ -603,6 +631,11 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 	shown := credentials{loopback: here && namesLoopback(r.Host)}
 	if user, password, ok := r.BasicAuth(); ok {
 		shown.user, shown.password, shown.hasPass = user, []byte(password), true
+	}
+	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
+		if shown.password, shown.hasPass = []byte(token), true; b.auth.bearer == nil || !b.auth.bearer.IsToken(token) {
+			return Identity{}, resource.Errorf(resource.Unauthorized, "", "the bearer token is none that this program knows: edgebus token create makes one, auth.oidc names a provider")
+		}
 	}
 	shown.cert = verified(r.TLS)
 	expires := time.Time{} // of the certificate, if that is what counts
@@ -640,7 +673,10 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 		b.quotas.releaseConnection(at)
 		b.quotas.requests.Add(id.User, -1)
 	})
-	id.CertExpires, id.Listener, id.Remote = expires, "http", remote.String()
+	if !expires.IsZero() {
+		id.CertExpires, id.Expires = expires, expires
+	}
+	id.Listener, id.Remote = "http", remote.String()
 	return id, nil
 }
 

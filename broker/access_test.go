@@ -221,7 +221,7 @@ func TestCovers(t *testing.T) {
 }
 
 func TestEveryRowOfTheContractHasItsRights(t *testing.T) {
-	a := newACL(Options{})
+	a := newAccessControl(Options{})
 	for _, role := range []topics.Role{topics.RoleNode, topics.RoleMapper, topics.RoleOperator, topics.RoleViewer} {
 		id := Identity{ClientID: "node/n", Roles: []topics.Role{role}, Node: "n", Nodes: []string{"*"}, Devices: []string{"*"}}
 		for _, row := range topics.Table() {

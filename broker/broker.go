@@ -43,7 +43,7 @@ type Broker struct {
 	queueFullLog    zerolog.Logger // for full session queues, sampled apart so that no other flood hides them
 	signInLog       zerolog.Logger // for HTTP requests that are refused, sampled apart as well
 	auth            *authenticator
-	acl             *acl
+	acl             *accessControl
 	router          *router
 	retained        *memoryRetained
 	pendingRetained pendingRetained
@@ -86,7 +86,7 @@ func New(opts Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules := newACL(opts)
+	rules := newAccessControl(opts)
 	b := &Broker{
 		opts: opts, log: opts.Log, auth: auth, acl: rules, router: newRouter(rules),
 		sampledLog: sampled(opts.Log), queueFullLog: sampled(opts.Log), signInLog: sampled(opts.Log),

@@ -39,7 +39,6 @@ type conn struct {
 
 	// Set by the reading goroutine before the connection is attached, and fixed then.
 	ident          Identity
-	byCertificate  bool // the certificate says who the client is: the connection ends when it expires
 	clean          bool
 	bridge         bool   // a mosquitto bridge: its subscriptions are no-local and retain-as-published
 	assigned       string // the client identifier that the broker assigned; empty: the client brought one

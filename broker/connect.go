@@ -12,6 +12,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 	"golang.org/x/time/rate"
 
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -236,7 +237,9 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if shown.cert != nil {
 		ident.CertExpires = shown.cert.NotAfter
 	}
-	c.byCertificate = shown.named()
+	if shown.named() {
+		ident.Expires = shown.cert.NotAfter
+	}
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
 	if n := c.b.opts.Limits.PacketRate; n > 0 && !ident.Has(topics.RoleNode) {
 		c.rate = rate.NewLimiter(rate.Limit(n), n)
@@ -244,7 +247,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if err := c.b.acl.clientID(ident); err != nil {
 		return &refusedConnect{code: codeBadClientID, reason: err.Error()}
 	}
-	c.ident, c.ownTopics = ident, c.b.acl.ownTopics(ident)
+	c.ident, c.ownTopics = ident, c.b.acl.unruled(ident)
 	if err := c.countConnection(); err != nil {
 		return err
 	}
@@ -324,29 +327,73 @@ func (c *conn) sendConnack(pk *packets.Packet) error {
 		return errClosed
 	}
 	c.b.reportConnected(c)
-	if c.byCertificate {
-		c.checkCertificate()
+	c.b.opts.Audit.Add(c.auditEntry(audit.Connect, "", nil))
+	if !c.ident.Expires.IsZero() {
+		c.checkExpiry()
 	}
 	c.w.Start(c.client.sess)
 	return nil
 }
 
-// checkCertificate ends the connection once the certificate that identifies the client has expired. It looks again every
+// auditEntry is an entry of the audit log about this connection's client.
+func (c *conn) auditEntry(action, object string, err error) audit.Entry {
+	e := audit.Entry{
+		User: c.ident.User, Roles: roles(c.ident), Client: c.ident.ClientID, Remote: c.RemoteAddr().String(), Via: audit.MQTT,
+		Action: action, Object: object, Answer: audit.OK,
+	}
+	if err != nil {
+		e.Answer, e.Reason = string(kindOf(err)), reasonOf(err)
+	}
+	return e
+}
+
+// auditPublish logs a publish that was refused, and one that writes: retained messages, commands, and values that somebody
+// wants. What devices report and nodes send is no write of a user's, and too much for a log.
+func (c *conn) auditPublish(m Message, err error) {
+	if c.b.opts.Audit == nil || err == nil && !c.writes(m) {
+		return
+	}
+	c.b.opts.Audit.Add(c.auditEntry(audit.Publish, m.Topic, err))
+}
+
+func (c *conn) writes(m Message) bool {
+	switch {
+	case c.ident.Has(topics.RoleNode):
+		return false
+	case !topics.IsTree(m.Topic):
+		return m.Retain
+	}
+	a, err := topics.Parse(m.Topic)
+	if err != nil {
+		return false
+	}
+	switch a.Kind {
+	case topics.KindDesired, topics.KindDesiredAll, topics.KindCommand:
+		return true
+	}
+	return len(m.Payload) == 0 && !c.ident.Has(topics.RoleMapper) // somebody clears what a device or node reported
+}
+
+// checkExpiry ends the connection when the certificate or token ends that the client signed in with. It looks again every
 // minute at least, since the clock may be set meanwhile.
-func (c *conn) checkCertificate() {
-	left := c.ident.CertExpires.Sub(c.b.opts.Now())
+func (c *conn) checkExpiry() {
+	left := c.ident.Expires.Sub(c.b.opts.Now())
 	if left <= 0 {
-		c.disconnect(codeNotAuthorized, fmt.Errorf("the certificate of %s has expired", validText(c.ident.User)))
+		what := "certificate"
+		if c.ident.CertExpires != c.ident.Expires {
+			what = "token"
+		}
+		c.disconnect(codeNotAuthorized, fmt.Errorf("the %s of %s has expired", what, validText(c.ident.User)))
 		return
 	}
 	select {
 	case <-c.stopped:
 	default:
-		time.AfterFunc(min(left, certificateCheckEvery), c.checkCertificate)
+		time.AfterFunc(min(left, expiryCheckEvery), c.checkExpiry)
 	}
 }
 
-const certificateCheckEvery = time.Minute // at least
+const expiryCheckEvery = time.Minute // at least
 
 // refuse sends a CONNACK with the reason.
 func (c *conn) refuse(r *refusedConnect) {
@@ -391,6 +438,10 @@ func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) 
 		Remote: c.RemoteAddr().String(), Reason: cmp.Or(refused.counted, connectReasons[refused.code], "malformed packet"),
 	}
 	b.metrics.rejected.WithLabelValues(r.Reason).Inc()
+	b.opts.Audit.Add(audit.Entry{
+		User: r.User, Client: validText(r.ClientID), Remote: r.Remote, Via: audit.MQTT, Action: audit.Connect,
+		Answer: r.Reason, Reason: refused.reason,
+	})
 	line := b.sampledLog.Info().Str("client", r.ClientID).Str("user", r.User).Str("reason", r.Reason).Str("remote", r.Remote)
 	if refused.reason != "" {
 		line = line.Str("detail", refused.reason)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker/acl"
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/configs/limits"
 	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
@@ -43,8 +46,10 @@ type Options struct {
 	Outlet  *OutletOptions
 	Version string                // of the program, for $SYS/broker/version
 	Metrics prometheus.Registerer // nil: they are not registered
-	Log     zerolog.Logger
-	Now     func() time.Time // nil: time.Now
+	// Audit is told of sign-ins, writes and refusals; nil: nobody is.
+	Audit *audit.Log
+	Log   zerolog.Logger
+	Now   func() time.Time // nil: time.Now
 }
 
 // Rejection is a connection that was not let in. Client and user are what it said.
@@ -85,9 +90,29 @@ type Auth struct {
 	Node func(name string) bool
 	// Deny are those who are not let in, whatever they show.
 	Deny []Denied
+	// Bearer knows the users who sign in with a token instead of a password. nil: nobody does.
+	Bearer Bearer
+	// Topics are rules for users' own topics; nil: roles decide alone. RulesChanged tells that there are others.
+	Topics func() *acl.Rules
 	// SharedGroups are globs of the groups of shared subscriptions that users have in common; any
 	// other group is its members' user's, and one of the same name of another user is another group.
 	SharedGroups []string
+}
+
+// Bearer knows users by tokens.
+type Bearer interface {
+	// IsToken says whether a password has the form of a token, and is none of a user's.
+	IsToken(password string) bool
+	// Verify says who shows a token. An error of the kind Unauthorized counts as a wrong password; any other says why nobody
+	// can tell now, or why the user may not come in.
+	Verify(ctx context.Context, token string) (BearerUser, error)
+}
+
+// BearerUser is a user who showed a token.
+type BearerUser struct {
+	User
+	Expires time.Time
+	ID      string // of the token
 }
 
 // Denied is somebody who is not let in: by the name of a user or node, or by a certificate's serial number or SHA-256

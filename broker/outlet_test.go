@@ -172,7 +172,7 @@ func TestOutletFiltersFollowTheConfiguration(t *testing.T) {
 }
 
 func TestNodesAskOnlyForWhatBridgesDown(t *testing.T) {
-	a := newACL(Options{Down: []string{"site/#", "orders/{node}/+"}})
+	a := newAccessControl(Options{Down: []string{"site/#", "orders/{node}/+"}})
 	n1 := Identity{Roles: []topics.Role{topics.RoleNode}, Node: "n1"}
 	for filter, allowed := range map[string]bool{
 		"site/#": true, "site/a": true, "site/+/b": true, "orders/n1/+": true, "orders/n1/x": true,

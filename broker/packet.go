@@ -67,6 +67,9 @@ type Identity struct {
 	Version   byte // MQTT protocol version: 3, 4 (3.1.1) or 5
 	// CertExpires is when the client's certificate does, if it showed one.
 	CertExpires time.Time
+	// Expires is when the certificate or token ends that the client signed in with, and its connection with it; zero: never.
+	Expires time.Time
+	Token   string // the ID of the bearer token that the client signed in with
 }
 
 // Has says whether the identity has the role.

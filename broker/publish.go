@@ -403,6 +403,9 @@ func (s *unackedPublish) finish(err error) {
 	if err != nil && answered {
 		c.b.refused(s.m, err)
 	}
+	if answered {
+		c.auditPublish(s.m, err)
+	}
 	a := &c.acks
 	a.mu.Lock()
 	defer a.mu.Unlock()

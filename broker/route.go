@@ -23,7 +23,7 @@ const (
 // router brings messages to the sessions that subscribed to them.
 type router struct {
 	index index
-	acl   *acl
+	acl   *accessControl
 	// dropped is told of a session that goes without a message, for it has no room.
 	dropped func(c *client, m *session.Message)
 
@@ -90,7 +90,7 @@ type sharedGroup struct {
 	members []*subscription
 }
 
-func newRouter(a *acl) *router {
+func newRouter(a *accessControl) *router {
 	return &router{acl: a, most: maxRouteBytes, routes: make(map[string]*route), groups: make(map[groupKey]*atomic.Uint64)}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
@@ -79,6 +80,7 @@ func (c *conn) subscribeTo(f packets.Subscription) (s, old *subscription, err er
 	}
 	s = newSubscription(c.client, strings.Clone(f.Filter))
 	if err := c.b.acl.subscribe(c.ident, s.plain); err != nil {
+		c.b.opts.Audit.Add(c.auditEntry(audit.Subscribe, s.plain, err))
 		return nil, nil, err
 	}
 	s.qos, s.noLocal, s.retainAsPublished = f.Qos, f.NoLocal || c.bridge && s.group == "", f.RetainAsPublished || c.bridge

@@ -287,7 +287,7 @@ func inUse() int {
 
 // subscribed is a router with clients who subscribed to a filter.
 func subscribed(clients int, filter string) *router {
-	r := newRouter(newACL(Options{}))
+	r := newRouter(newAccessControl(Options{}))
 	b := &Broker{router: r}
 	b.quotas = newQuotas(Limits{})
 	b.opts.Limits = Limits{}.Complete()

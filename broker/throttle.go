@@ -1,10 +1,13 @@
 package broker
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"runtime"
@@ -13,6 +16,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker/quota"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // loginThrottle bounds the cost of checking passwords, whose hashes are made to be expensive. An attempt is counted before
@@ -189,6 +193,9 @@ func (g *loginThrottle) remember(d digest) {
 // to say than the code does. Attempts are counted by name and address together: nobody at another address can lock a user out.
 func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byte, why string) {
 	ok := false
+	if b.auth.bearer != nil && c.hasPass && b.auth.bearer.IsToken(string(c.password)) {
+		return b.identifyBearer(remote, c)
+	}
 	if c = b.auth.needed(c); !c.hasPass {
 		if id, why, ok = b.auth.identify(c); !ok {
 			return id, codeBadCredentials, why
@@ -213,6 +220,54 @@ func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byt
 		return Identity{}, codeBadCredentials, why
 	}
 	return id, codeSuccess, ""
+}
+
+// identifyBearer says whose token it is. Tokens are too long to be guessed: wrong ones are counted so that a flood of them
+// costs little.
+func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, code byte, why string) {
+	from := network(remote)
+	if !b.logins.mayTry(from) {
+		return id, codeConnectRate, ""
+	}
+	ctx, stop := context.WithTimeout(context.Background(), bearerTimeout)
+	defer stop()
+	u, err := b.auth.bearer.Verify(ctx, string(c.password))
+	switch {
+	case errors.Is(err, resource.Unauthorized):
+		b.logins.failed(from)
+		return id, codeBadCredentials, err.Error()
+	case errors.Is(err, resource.Forbidden):
+		return id, codeNotAuthorized, err.Error()
+	case err != nil:
+		b.log.Warn().Err(err).Msg("a bearer token can't be verified now")
+		return id, codeServerBusy, err.Error()
+	case c.user != "" && c.user != u.Name:
+		return id, codeBadCredentials, fmt.Sprintf("the token is %s's, and the user name is %s: give that or none", u.Name, validText(c.user))
+	}
+	if _, listed := b.auth.users[u.Name]; listed {
+		return id, codeBadCredentials, fmt.Sprintf("%s is a user of auth.users, who signs in with a password or certificate: the holder of a token needs a name of its own", validText(u.Name))
+	}
+	id = b.auth.identity(account{User: u.User})
+	id.Expires, id.Token = u.Expires, u.ID
+	if why = b.auth.denied(id, nil); why != "" {
+		return Identity{}, codeBadCredentials, why
+	}
+	return id, codeSuccess, ""
+}
+
+const bearerTimeout = 15 * time.Second // for a provider that has to be asked
+
+// mayTry says whether an address has shown few enough wrong tokens; failed counts one.
+func (g *loginThrottle) mayTry(address string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.count(g.digest(address, nil)) < g.most*attemptsPerAddress
+}
+
+func (g *loginThrottle) failed(address string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.add(g.digest(address, nil), 1)
 }
 
 // network is the address that a peer's attempts are counted for; of IPv6 the /64 prefix, all of which one host may have.

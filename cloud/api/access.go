@@ -38,7 +38,7 @@ type access struct {
 
 // accessOf is the access of an identity, by the roles and nodes that hold over MQTT as well.
 func accessOf(id broker.Identity) access {
-	a := access{id: id, user: id.User, account: id.User, nodes: id.Nodes, given: id.Given, expires: id.CertExpires}
+	a := access{id: id, user: id.User, account: id.User, nodes: id.Nodes, given: id.Given, expires: id.Expires}
 	if a.user == "" {
 		a.user = "anonymous"
 	}

@@ -25,8 +25,8 @@ func who(r *http.Request) (broker.Identity, error) {
 		"vic":  {Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"n1"}},
 		"eve":  {Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"*"}},
 		"map":  {Roles: []topics.Role{topics.RoleMapper}},
-		"n1":   {Roles: []topics.Role{topics.RoleNode}, Node: "n1", CertExpires: time.Now().Add(time.Hour)},
-		"joe":  {Roles: []topics.Role{topics.RoleNode}, Node: "joe", CertExpires: time.Now().Add(time.Hour)},
+		"n1":   {Roles: []topics.Role{topics.RoleNode}, Node: "n1", Expires: time.Now().Add(time.Hour)},
+		"joe":  {Roles: []topics.Role{topics.RoleNode}, Node: "joe", Expires: time.Now().Add(time.Hour)},
 	}
 	id, known := people[r.Header.Get("As")]
 	if !known {
@@ -371,7 +371,7 @@ func TestWatchesOfOneUserLeaveRoom(t *testing.T) {
 func TestAWatchEndsWithItsCertificate(t *testing.T) {
 	h := newHub(t, func(o *Options) {
 		o.Who = func(*http.Request) (broker.Identity, error) {
-			return broker.Identity{User: "ann", Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"*"}, CertExpires: o.Now().Add(time.Millisecond)}, nil
+			return broker.Identity{User: "ann", Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"*"}, Expires: o.Now().Add(time.Millisecond)}, nil
 		}
 	})
 	w := h.watch(base + "/devices?watch=true&timeoutSeconds=3600")

@@ -96,9 +96,9 @@ func New(o Options) http.Handler {
 				return
 			}
 			ctx := context.WithValue(r.Context(), identityKey{}, id)
-			if !id.CertExpires.IsZero() { // and with it what it was shown for, such as a watch
+			if !id.Expires.IsZero() { // and with it what it was shown for, such as a watch
 				var cancel context.CancelFunc
-				ctx, cancel = context.WithDeadline(ctx, id.CertExpires)
+				ctx, cancel = context.WithDeadline(ctx, id.Expires)
 				defer cancel()
 			}
 			r = r.WithContext(ctx)
@@ -352,10 +352,10 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
 
 // untilExpired ends with the certificate that somebody signed in with.
 func untilExpired(ctx context.Context, id broker.Identity) (context.Context, context.CancelFunc) {
-	if id.CertExpires.IsZero() {
+	if id.Expires.IsZero() {
 		return ctx, func() {}
 	}
-	return context.WithDeadline(ctx, id.CertExpires)
+	return context.WithDeadline(ctx, id.Expires)
 }
 
 func (s *server) since(w http.ResponseWriter, r *http.Request) (since uint64, fresh, ok bool) {

@@ -302,7 +302,7 @@ func TestWatchesAreOfSomebody(t *testing.T) {
 		Who: func(r *http.Request) (id broker.Identity, err error) {
 			id.User = r.URL.Query().Get("as")
 			if id.User == "brief" {
-				id.CertExpires = time.Now().Add(time.Millisecond)
+				id.Expires = time.Now().Add(time.Millisecond)
 			}
 			return id, nil
 		},

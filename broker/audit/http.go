@@ -1,0 +1,69 @@
+package audit
+
+import (
+	"context"
+	"net/http"
+	"strings"
+)
+
+// verbs are the actions of the Kubernetes API that HTTP methods ask for.
+var verbs = map[string]string{
+	http.MethodGet: "get", http.MethodHead: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
+}
+
+type identityKey struct{}
+
+// identity is who sends an HTTP request, as the handler finds out.
+type identity struct{ user, roles string }
+
+// Identify notes who sends a request. It is called by whoever signs the sender in.
+func Identify(r *http.Request, user, roles string) {
+	if id, ok := r.Context().Value(identityKey{}).(*identity); ok {
+		id.user, id.roles = user, roles
+	}
+}
+
+// Handler logs the requests that write, and those that are refused for want of a right (401 and 403).
+func (l *Log) Handler(next http.Handler) http.Handler {
+	if l == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, answer := &identity{}, &answer{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
+		verb, known := verbs[r.Method]
+		refused := answer.status == http.StatusUnauthorized || answer.status == http.StatusForbidden
+		if !known || verb == "get" && !refused || isReview(r.URL.Path) && !refused {
+			return
+		}
+		e := Entry{
+			User: id.user, Roles: id.roles, Client: r.UserAgent(), Remote: r.RemoteAddr, Via: HTTP, Action: verb, Object: r.URL.Path, Answer: OK,
+		}
+		if r.URL.Query().Has("dryRun") {
+			e.Action += " (dry run)"
+		}
+		if answer.status >= http.StatusBadRequest {
+			e.Answer = http.StatusText(answer.status)
+		}
+		l.Add(e)
+	})
+}
+
+// isReview says whether a POST only asks for something: who one is, and what one may do.
+func isReview(path string) bool {
+	return strings.HasPrefix(path, "/apis/authorization.k8s.io/") || strings.HasPrefix(path, "/apis/authentication.k8s.io/")
+}
+
+// answer notes the status of an answer.
+type answer struct {
+	http.ResponseWriter
+	status int
+}
+
+func (a *answer) WriteHeader(status int) {
+	a.status = status
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
