@@ -1,0 +1,198 @@
+package broker
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/acl"
+	"github.com/edgebus/edgebus/broker/audit"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// tokens are bearer tokens by their text.
+type tokens map[string]BearerUser
+
+func (tokens) IsToken(password string) bool { return strings.HasPrefix(password, "t_") }
+
+func (t tokens) Verify(_ context.Context, token string) (BearerUser, error) {
+	u, ok := t[token]
+	switch {
+	case !ok:
+		return u, resource.Errorf(resource.Unauthorized, "token", "there is no such token")
+	case u.Name == "":
+		return u, resource.Errorf(resource.Unavailable, "token", "the provider can't be asked")
+	}
+	return u, nil
+}
+
+func withTokens(o *Options) {
+	withUsers(o)
+	o.Auth.Anonymous = nil
+	o.Limits.WrongPasswords = 2
+	o.Auth.Bearer = tokens{
+		"t_ci":   {User: User{Name: "ci", Role: topics.RoleOperator, Nodes: []string{"n1"}}, Expires: time.Now().Add(time.Hour), ID: "c1"},
+		"t_over": {User: User{Name: "late", Role: topics.RoleViewer, Nodes: []string{"*"}}, Expires: time.Now().Add(-time.Second), ID: "c2"},
+		"t_op":   {User: User{Name: "op", Role: topics.RoleOperator, Nodes: []string{"*"}}, Expires: time.Now().Add(time.Hour), ID: "c3"},
+		"t_down": {},
+	}
+}
+
+func TestATokenIsAPassword(t *testing.T) {
+	b := start(t, withTokens)
+	for i, c := range []struct {
+		user, token string
+		code        byte
+		says        string
+	}{
+		{"ci", "t_ci", 0, ""},
+		{"", "t_ci", 0, ""},
+		{"ann", "t_ci", 0x86, "the token is ci's"},
+		{"", "t_none", 0x86, "no such token"},
+		{"op", "t_op", 0x86, "a user of auth.users"},
+		{"", "t_down", 0x89, "can't be asked"},
+		{"op", "secret", 0, ""},
+	} {
+		conn := dial(t, b)
+		require.Equal(t, c.code, conn.connect(fmt.Sprint("c", i), credentialsOf(c.user, c.token)), "%+v", c)
+		require.Contains(t, conn.connack.Properties.ReasonString, c.says)
+	}
+}
+
+func TestAConnectionEndsWithItsToken(t *testing.T) {
+	b := start(t, withTokens)
+	c := open(t, b, "late", credentialsOf("", "t_over"))
+	code, _ := c.ended()
+	require.Equal(t, byte(0x87), code)
+}
+
+func TestTokensAreForHTTPToo(t *testing.T) {
+	b := start(t, withTokens)
+	ask := func(token string) (Identity, error) {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		return b.SignIn(r)
+	}
+	id, err := ask("t_ci")
+	require.NoError(t, err)
+	require.Equal(t, "ci", id.User)
+	require.Equal(t, []string{"n1"}, id.Nodes)
+	require.False(t, id.Expires.IsZero())
+	_, err = ask("secret")
+	require.ErrorIs(t, err, resource.Unauthorized, "a password is no token")
+	for range 2 * attemptsPerAddress {
+		_, err = ask("t_none")
+		require.ErrorIs(t, err, resource.Unauthorized)
+	}
+	_, err = ask("t_ci")
+	require.ErrorIs(t, err, resource.Quota, "an address that shows many wrong ones has to wait")
+}
+
+func TestRulesForUsersOwnTopics(t *testing.T) {
+	var rules atomic.Pointer[acl.Rules]
+	set := func(text string) {
+		r := new(acl.Rules)
+		require.NoError(t, r.Parse(strings.NewReader(text)))
+		rules.Store(r)
+	}
+	set("user op\ntopic write site/out\ntopic read site/in/#\npattern readwrite own/%u/%c\nuser boss\ntopic readwrite #")
+	b := start(t, func(o *Options) {
+		withUsers(o)
+		o.Tree = newFakeTree()
+		o.Auth.Topics = rules.Load
+	})
+	op, boss := open(t, b, "c1", credentialsOf("op", "secret")), open(t, b, "c2", credentialsOf("boss", "secret"))
+	require.Zero(t, op.publish1("site/out", "x").ReasonCode&0x80)
+	require.Equal(t, byte(0x87), op.publish1("site/in/a", "x").ReasonCode)
+	op.publish("site/in/a", "at QoS 0", 0, 0)
+	require.Zero(t, op.publish1("own/op/c1", "x").ReasonCode&0x80)
+	require.Equal(t, byte(0x87), op.publish1("own/boss/c2", "x").ReasonCode)
+	require.Equal(t, []byte{0x87}, op.subscribe("site/out", 1).ReasonCodes)
+	require.Equal(t, []byte{0x87}, op.subscribe("elsewhere/#", 1).ReasonCodes)
+	require.Equal(t, []byte{0x87}, op.subscribe("$share/g/elsewhere/+", 1).ReasonCodes)
+	op.sub("site/#", 1) // some of it may be read
+	require.Zero(t, boss.publish1("site/out", "not for op").ReasonCode&0x80)
+	require.Zero(t, boss.publish1("site/in/1", "for op").ReasonCode&0x80)
+	require.Equal(t, []string{"for op"}, op.collect(1))
+	op.nothing()
+
+	set("user op\ntopic read site/out\nuser boss\ntopic readwrite #") // nobody is disconnected
+	b.RightsChanged()
+	require.Zero(t, boss.publish1("site/in/1", "not any more").ReasonCode&0x80)
+	require.Zero(t, boss.publish1("site/out", "now for op").ReasonCode&0x80)
+	require.Equal(t, []string{"now for op"}, op.collect(1))
+	require.Equal(t, byte(0x87), op.publish1("own/op/c1", "x").ReasonCode)
+	require.Equal(t, byte(0x87), dial(t, b).connect("c3", credentialsOf("op", "secret"), withWill("site/will", "x", 0)))
+	require.Zero(t, boss.publish1("v1/nodes/n1/devices/d/desired/p", "1").ReasonCode&0x80, "the tree has its own rules")
+}
+
+func TestTheAuditLogHasSignInsWritesAndRefusals(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "audit.log")
+	log, err := audit.New(audit.Options{File: file, Size: 1, Files: 1, Log: zerolog.Nop()})
+	require.NoError(t, err)
+	b := start(t, func(o *Options) {
+		withTokens(o)
+		o.Tree, o.Audit = newFakeTree(), log
+	})
+	dial(t, b).connect("x", credentialsOf("op", "wrong"))
+	c := open(t, b, "c", credentialsOf("ci", "t_ci"))
+	c.publish1("v1/nodes/n1/devices/d/desired/p", "1")
+	c.publish1("v1/nodes/n2/devices/d/desired/p", "1")
+	c.publish1("site/a", "a message")
+	c.publish1("site/a", "a retained one", retain)
+	c.subscribe("v1/nodes/n2/#", 0)
+	http1 := httptest.NewServer(log.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := b.SignIn(r); err != nil {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	})))
+	defer http1.Close()
+	for _, token := range []string{"t_ci", "t_none"} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			r, err := http.NewRequestWithContext(t.Context(), method, http1.URL+"/apis/x", nil)
+			require.NoError(t, err)
+			r.Header.Set("Authorization", "Bearer "+token)
+			resp, err := http1.Client().Do(r)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	require.NoError(t, log.Run(ctx))
+
+	var got [][]string
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var e audit.Entry
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &e))
+		require.NotEmpty(t, e.Remote)
+		got = append(got, []string{e.User, e.Via, e.Action, e.Object, e.Answer})
+	}
+	require.Equal(t, [][]string{
+		{"op", "mqtt", "connect", "", connectReasons[codeBadCredentials]},
+		{"ci", "mqtt", "connect", "", "ok"},
+		{"ci", "mqtt", "publish", "v1/nodes/n1/devices/d/desired/p", "ok"},
+		{"ci", "mqtt", "publish", "v1/nodes/n2/devices/d/desired/p", "Forbidden"},
+		{"ci", "mqtt", "publish", "site/a", "ok"},
+		{"ci", "mqtt", "subscribe", "v1/nodes/n2/#", "Forbidden"},
+		{"ci", "http", "create", "/apis/x", "ok"},
+		{"", "http", "get", "/apis/x", "Unauthorized"},
+		{"", "http", "create", "/apis/x", "Unauthorized"},
+	}, got)
+}
