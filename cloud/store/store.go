@@ -1,6 +1,6 @@
 // Package store says what the hub asks of the place that keeps its objects, in
 // interfaces of at most three methods, so that each user can ask for the part
-// it needs. Backends live below it; storetest holds what all of them must pass.
+// it needs. Backends live below it; test/storetest holds what all of them must pass.
 //
 // It never looks inside Data or Status: what an object means is its user's
 // business.

@@ -79,7 +79,7 @@ type Twins struct {
 	unlisted   map[*node]bool  // whose membership is to be written
 	where      sync.Map        // device → the node that it is bound to, for who may not wait for mu
 
-	nothing map[link.Digest]bool // see otherhub.go
+	nothing map[link.Digest]bool // see nothings
 
 	started time.Time
 	loaded  map[string]uint64 // by kind: the revision that New saw

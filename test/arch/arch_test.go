@@ -392,7 +392,8 @@ func TestRulesBite(t *testing.T) {
 		{"mappers/modbus", module + "mappers", ""},
 		{"mappers/cmd/mapper-modbus", module + "mappers/modbus", ""},
 		{"cloud/twin", module + "test/faults", "imports test"},
-		{"cloud/api", module + "cloud/store/storetest", "conformance"},
+		{"cloud/api", module + "test/storetest", "imports test"},
+		{"cloud/api", module + "mappers/drivertest", "conformance"},
 		{"edge/cmd/edgecore", module + "cloud/cmd/cloudhub", "nobody's library"},
 		{"configs", module + "broker", "settings"},
 	} {

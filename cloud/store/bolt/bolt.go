@@ -8,7 +8,10 @@ package bolt
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -283,4 +286,99 @@ func (s *Store) at(kind string, rev uint64) (*snapshot, error) {
 		}
 	}
 	return nil, store.Gone(kind, rev, now.rev)
+}
+
+// state is what a file says of all of itself, as of its last transaction.
+type state struct {
+	rev, seq uint64
+	identity uint32
+	records  boltfile.Tally
+}
+
+const stateSize = 8 + 8 + 4 + boltfile.TallySize
+
+// readState reads it, in a file that is well formed.
+func readState(tx *bbolt.Tx) (s state, err error) {
+	b, err := top.open(keyState, tx.Bucket(bucketMeta).Get(keyState))
+	if err != nil || len(b) != stateSize {
+		return s, fmt.Errorf("its %s: %w", keyState, errRecord)
+	}
+	s.rev, s.seq = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+	s.identity = binary.BigEndian.Uint32(b[16:])
+	s.records = boltfile.ParseTally(b[20:])
+	if s.identity == 0 {
+		return s, errNoIdentity
+	}
+	return s, nil
+}
+
+var errNoIdentity = fmt.Errorf("its identity is none: %w", errRecord)
+
+func (s state) put(tx *bbolt.Tx) error {
+	b := make([]byte, 4, 4+stateSize)
+	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, s.rev), s.seq)
+	b = binary.BigEndian.AppendUint32(b, s.identity)
+	return tx.Bucket(bucketMeta).Put(keyState, top.seal(keyState, s.records.Append(b)))
+}
+
+func initialise(tx *bbolt.Tx) error {
+	for _, name := range [][]byte{bucketMeta, bucketKinds, bucketReplicas, bucketReported} {
+		if _, err := tx.CreateBucket(name); err != nil {
+			return err
+		}
+	}
+	return errors.Join(tx.Bucket(bucketMeta).Put(keyVersion, number(formatVersion)), state{identity: newIdentity()}.put(tx))
+}
+
+// Identity tells this store from all others. It is drawn when the file is made, and copies and
+// backups have it.
+func (s *Store) Identity() uint32 { return s.identity }
+
+// newIdentity draws one.
+func newIdentity() (id uint32) {
+	for id == 0 {
+		b := make([]byte, 4)
+		_, _ = rand.Read(b) // crypto/rand never fails
+		id = binary.BigEndian.Uint32(b)
+	}
+	return id
+}
+
+// Counts are the objects of each kind, and the newest revision.
+func (s *Store) Counts() (objects map[string]int, rev uint64) {
+	snap := s.snap.Load()
+	objects = make(map[string]int)
+	for kind, t := range snap.tables {
+		objects[kind] = t.n
+	}
+	return objects, snap.rev
+}
+
+// Fork makes a file that was restored from a backup fit to go on, before it is opened:
+// revisions go on above all that were given since the backup, and who watched is told
+// to list again. next gives the revision to go on from.
+func Fork(path string, next func(rev uint64) uint64) error {
+	db, err := boltfile.Open(boltfile.Options{File: file(path), LockTimeout: lockTime})
+	if err != nil {
+		return err
+	}
+	err = file(path).Safely(func() error { return db.Update(func(tx *bbolt.Tx) error { return fork(tx, next) }) })
+	return errors.Join(err, db.Close())
+}
+
+func fork(tx *bbolt.Tx, next func(rev uint64) uint64) error {
+	if err := wellFormed(tx); err != nil {
+		return file(tx.DB().Path()).Damaged(err)
+	}
+	now, err := readState(tx)
+	if err != nil {
+		return file(tx.DB().Path()).Damaged(err)
+	}
+	now.rev = next(now.rev)
+	kinds := tx.Bucket(bucketKinds)
+	err = kinds.ForEach(func(name, _ []byte) error {
+		b := kindBucket{kinds.Bucket(name), string(name)}
+		return b.putLastDelete(&now.records, now.rev)
+	})
+	return errors.Join(err, now.put(tx))
 }

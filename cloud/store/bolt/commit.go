@@ -1,14 +1,20 @@
 package bolt
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"maps"
 	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon/boltfile"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -280,6 +286,288 @@ func (s *Store) check(o store.Object) error {
 	}
 	if n := max(len(o.Data), len(o.Status)); n > s.opts.MaxObject {
 		return resource.Errorf(resource.TooLarge, "", "%s has %d bytes, at most %d are kept", o.Key, n, s.opts.MaxObject)
+	}
+	return nil
+}
+
+// batch plans what one transaction does. Planning touches neither the file nor
+// anything that readers see; write puts the plan into a transaction.
+type batch struct {
+	from   uint64 // revision of the snapshot that it builds on
+	next   snapshot
+	own    map[string]*table // the tables of next that this batch made
+	dirty  map[store.Key]*change
+	events []store.Event
+	nodes  []store.NodeChange
+}
+
+// change is what the batch does to one key's records in the end.
+type change struct {
+	e            *entry // nil: deleted
+	data, status bool   // which records to write
+}
+
+func newBatch(s *snapshot) *batch {
+	return &batch{
+		from:  s.rev,
+		next:  snapshot{rev: s.rev, seq: s.seq + 1, tables: maps.Clone(s.tables)},
+		own:   make(map[string]*table),
+		dirty: make(map[store.Key]*change),
+	}
+}
+
+func (b *batch) empty() bool { return len(b.dirty) == 0 && len(b.nodes) == 0 }
+
+// edit is the kind's table in a form that this batch may change.
+func (b *batch) edit(kind string) *table {
+	if t := b.own[kind]; t != nil {
+		return t
+	}
+	t := *b.next.table(kind)
+	t.index = t.index.edit()
+	b.own[kind], b.next.tables[kind] = &t, &t
+	return &t
+}
+
+func (b *batch) mark(key store.Key, e *entry, data, status bool) {
+	c := b.dirty[key]
+	if c == nil {
+		c = new(change)
+		b.dirty[key] = c
+	}
+	c.e, c.data, c.status = e, c.data || data, c.status || status
+}
+
+// put makes e the newest version of its key.
+func (b *batch) put(key store.Key, e, old *entry, data, status bool) store.Object {
+	t := b.edit(key.Kind)
+	t.set(e)
+	t.log = append(t.log, e)
+	b.mark(key, e, data, status)
+	event := store.Event{Type: store.Added, Object: e.object(key.Kind)}
+	if old != nil {
+		before := old.object(key.Kind)
+		event.Type, event.Old = store.Modified, &before
+	}
+	b.events = append(b.events, event)
+	return event.Object
+}
+
+func (b *batch) create(o store.Object) (store.Object, error) {
+	if b.next.table(o.Kind).get(o.Namespace, o.Name) != nil {
+		return store.Object{}, store.AlreadyExists(o.Key)
+	}
+	b.next.rev++
+	e := &entry{
+		namespace: strings.Clone(o.Namespace), name: strings.Clone(o.Name),
+		rev: b.next.rev, created: b.next.rev,
+		data: bytes.Clone(o.Data),
+	}
+	if len(o.Status) > 0 {
+		e.status = bytes.Clone(o.Status)
+	}
+	return b.put(o.Key, e, nil, true, true), nil
+}
+
+// current is the version that a write is to replace, if it is the expected one.
+func (b *batch) current(key store.Key, expect uint64) (*entry, error) {
+	old := b.next.table(key.Kind).get(key.Namespace, key.Name)
+	if old == nil {
+		return nil, store.NotFound(key)
+	}
+	if expect != 0 && expect != old.rev {
+		return nil, store.Conflict(key, expect, old.rev)
+	}
+	return old, nil
+}
+
+func (b *batch) update(o store.Object, expect uint64) (store.Object, error) {
+	old, err := b.current(o.Key, expect)
+	if err != nil {
+		return store.Object{}, err
+	}
+	data := o.Data != nil && !bytes.Equal(o.Data, old.data)
+	status := o.Status != nil && !bytes.Equal(o.Status, old.status)
+	if !data && !status {
+		return old.object(o.Kind), nil
+	}
+	b.next.rev++
+	e := *old
+	e.rev = b.next.rev
+	if data {
+		e.data = bytes.Clone(o.Data)
+	}
+	if status {
+		e.status = bytes.Clone(o.Status)
+		if len(o.Status) == 0 {
+			e.status, data = nil, true // the revision has to stand somewhere
+		}
+	}
+	return b.put(o.Key, &e, old, data, status), nil
+}
+
+func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {
+	old, err := b.current(key, expect)
+	if err != nil {
+		return store.Object{}, err
+	}
+	b.next.rev++
+	t := b.edit(key.Kind)
+	t.remove(key.Namespace, key.Name)
+	gone := *old
+	gone.rev, gone.deleted = b.next.rev, true
+	t.log = append(t.log, &gone)
+	t.tombs = append(t.tombs, &gone)
+	t.lastDelete = gone.rev
+	b.mark(key, nil, true, true)
+
+	before, last := old.object(key.Kind), old.object(key.Kind)
+	last.Rev = gone.rev
+	b.events = append(b.events, store.Event{Type: store.Deleted, Object: last, Old: &before})
+	return last, nil
+}
+
+// compact drops the oldest tombstones of the tables that this batch changed. It
+// lets some more than the limit gather, so that not every delete pays for it.
+func (b *batch) compact(limit int) {
+	for _, t := range b.own {
+		if len(t.tombs) > limit+limit/8 {
+			n := len(t.tombs) - limit
+			t.floor = t.tombs[n-1].rev
+			t.tombs = slices.Clone(t.tombs[n:])
+		}
+		t.sweep()
+	}
+}
+
+// write puts the whole plan into a transaction.
+func (b *batch) write(tx *bbolt.Tx) error {
+	now, err := readState(tx)
+	if err != nil {
+		return err
+	}
+	if err := b.writeObjects(tx, &now.records); err != nil {
+		return err
+	}
+	if err := b.writeLastDeletes(tx, &now.records); err != nil {
+		return err
+	}
+	for _, n := range b.nodes {
+		if err := writeNode(tx, &now.records, n); err != nil {
+			return err
+		}
+	}
+	now.rev, now.seq = b.next.rev, b.next.seq
+	return now.put(tx)
+}
+
+func (b *batch) writeObjects(tx *bbolt.Tx, tally *boltfile.Tally) error {
+	keys := slices.SortedFunc(maps.Keys(b.dirty), store.Key.Compare) // in the order of the file's pages
+	for _, key := range keys {
+		kind, err := makeKind(tx, key.Kind)
+		if err != nil {
+			return err
+		}
+		if err := b.dirty[key].write(kind, tally, objectKey(key.Namespace, key.Name)); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+func (c *change) write(kind kindBucket, tally *boltfile.Tally, key []byte) error {
+	data, status := kind.in(bucketData), kind.in(bucketStatus)
+	if c.e == nil {
+		if err := tally.Delete(data.Bucket, key); err != nil {
+			return err
+		}
+		return tally.Delete(status.Bucket, key)
+	}
+	if c.data {
+		if err := data.put(tally, key, encodeRecord(c.e.created, c.e.rev, c.e.data)); err != nil {
+			return err
+		}
+	}
+	if !c.status {
+		return nil
+	}
+	if c.e.status == nil {
+		return tally.Delete(status.Bucket, key)
+	}
+	return status.put(tally, key, encodeRecord(c.e.created, c.e.rev, c.e.status))
+}
+
+// writeLastDeletes notes when something of a kind was deleted last: after a restart, which forgets what that was, a
+// watch can't go on from before.
+func (b *batch) writeLastDeletes(tx *bbolt.Tx, tally *boltfile.Tally) error {
+	for name, t := range b.own {
+		if t.lastDelete <= b.from {
+			continue
+		}
+		kind, err := makeKind(tx, name)
+		if err == nil {
+			err = kind.putLastDelete(tally, t.lastDelete)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// records is a bucket of records.
+type records struct {
+	*bbolt.Bucket
+	place
+}
+
+// put writes a record, of a body that has room before it.
+func (r records) put(tally *boltfile.Tally, key, body []byte) error {
+	return tally.Put(r.Bucket, key, r.seal(key, body))
+}
+
+// kindBucket is a kind's bucket.
+type kindBucket struct {
+	bucket *bbolt.Bucket
+	kind   string
+}
+
+func (k kindBucket) in(name []byte) records {
+	return records{k.bucket.Bucket(name), placeIn(k.kind, name)}
+}
+
+func (k kindBucket) putLastDelete(tally *boltfile.Tally, rev uint64) error {
+	return records{k.bucket, placeIn(k.kind, nil)}.put(tally, keyLastDelete, room(number(rev)))
+}
+
+// makeKind is the kind's bucket, made with all that is in it when missing.
+func makeKind(tx *bbolt.Tx, kind string) (kindBucket, error) {
+	kinds := tx.Bucket(bucketKinds)
+	if b := kinds.Bucket([]byte(kind)); b != nil {
+		return kindBucket{b, kind}, nil
+	}
+	b, err := kinds.CreateBucket([]byte(kind))
+	if err != nil {
+		return kindBucket{}, err
+	}
+	for _, name := range [][]byte{bucketData, bucketStatus} {
+		if _, err := b.CreateBucket(name); err != nil {
+			return kindBucket{}, err
+		}
+	}
+	return kindBucket{b, kind}, nil
+}
+
+// checkKey keeps out what the file's keys can't tell apart, or bbolt can't hold.
+func checkKey(key store.Key) error {
+	const longest = 1024
+	for _, part := range []string{key.Kind, key.Namespace, key.Name} {
+		if len(part) > longest || strings.ContainsRune(part, 0) {
+			return resource.Errorf(resource.Invalid, "", "a key's parts have at most %d bytes and no NUL", longest)
+		}
+	}
+	if key.Kind == "" || key.Name == "" {
+		return resource.Errorf(resource.Invalid, "", "a key needs a kind and a name")
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/cloud/store/storetest"
+	"github.com/edgebus/edgebus/test/storetest"
 )
 
 func TestConformance(t *testing.T) {
