@@ -4,12 +4,12 @@ import (
 	_ "embed"
 	"encoding/json"
 	"net/http"
-	"runtime"
-	"slices"
 	"strings"
 
 	openapi2 "github.com/google/gnostic-models/openapiv2"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 )
 
 // schemaText is the OpenAPI schema of each canonical kind, generated from the Go types in topics/resource and their
@@ -28,162 +28,33 @@ const (
 
 type dict = map[string]any
 
-// discovery serves the lists of groups and kinds, in the legacy and the aggregated form, and the OpenAPI 3 documents.
+// discovery serves the lists of groups and kinds, and the OpenAPI 3 documents.
 func (s *server) discovery(mux *http.ServeMux) {
-	serve := func(path string, legacy, aggregated func() any) {
+	d := httpserver.Discovery{Version: s.Version, OpenAPI: s.openapi3}
+	for i := range s.Kinds {
+		d.Kinds = append(d.Kinds, s.Kinds[i].described())
+	}
+	d.Kinds = append(d.Kinds, namespaceKind.described())
+	for path, answer := range d.Handlers() {
 		mux.Handle("GET "+path, s.handle(func(w http.ResponseWriter, r *http.Request) error {
-			if media := aggregatedType(r); media != "" && aggregated != nil {
-				w.Header().Set("Vary", "Accept")
-				writeJSON(mediaTypeWriter{w, media}, http.StatusOK, aggregated())
-				return nil
-			}
-			writeJSON(w, http.StatusOK, legacy())
+			answer(w, r)
 			return nil
 		}))
 	}
-	groups, paths := []any{}, dict{}
-	for _, g := range s.groups() {
-		for _, version := range g.versions {
-			root := (&Kind{Group: g.name, Version: version}).root()
-			at := strings.TrimPrefix(root, "/")
-			paths[at] = dict{"serverRelativeURL": "/openapi/v3/" + at}
-			serve(root, func() any { return s.resourceList(g.name, version) }, nil)
-			serve("/openapi/v3/"+at, func() any { return s.openapi3(g.name, version) }, nil)
-		}
-		if g.name != "" {
-			groups = append(groups, g.legacy())
-			serve("/apis/"+g.name, g.legacy, nil)
-		}
-	}
-	serve("/api", func() any {
-		return dict{"kind": "APIVersions", "versions": []string{"v1"}, "serverAddressByClientCIDRs": []any{}}
-	}, func() any { return s.aggregated(true) })
-	serve("/apis", func() any { return dict{"kind": "APIGroupList", "apiVersion": "v1", "groups": groups} },
-		func() any { return s.aggregated(false) })
-	serve("/version", s.version, nil)
-	serve("/openapi/v3", func() any { return dict{"paths": paths} }, nil)
 }
 
-// aggregatedType is the media type of aggregated discovery, if the client asks for it.
-func aggregatedType(r *http.Request) string {
-	for item := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
-		if strings.Contains(item, "as=APIGroupDiscoveryList") && strings.HasPrefix(strings.TrimSpace(item), "application/json") &&
-			(strings.Contains(item, "v=v2;") || strings.HasSuffix(item, "v=v2") || strings.Contains(item, "v=v2beta1")) {
-			return strings.TrimSpace(item)
-		}
-	}
-	return ""
-}
-
-// mediaTypeWriter replaces the Content-Type of an answer.
-type mediaTypeWriter struct {
-	http.ResponseWriter
-	media string
-}
-
-func (w mediaTypeWriter) WriteHeader(code int) {
-	w.Header().Set("Content-Type", w.media)
-	w.ResponseWriter.WriteHeader(code)
-}
-
-// apiGroup is an API group with its versions, the preferred one first.
-type apiGroup struct {
-	name     string
-	versions []string
-}
-
-func (g apiGroup) legacy() any {
-	var versions []any
-	for _, v := range g.versions {
-		versions = append(versions, dict{"groupVersion": g.name + "/" + v, "version": v})
-	}
-	return dict{"kind": "APIGroup", "apiVersion": "v1", "name": g.name, "versions": versions, "preferredVersion": versions[0]}
-}
-
-// groups are in the order of the kinds: kubectl takes the first group that has a plural.
-func (s *server) groups() (out []apiGroup) {
-	for _, k := range s.Kinds {
-		i := slices.IndexFunc(out, func(g apiGroup) bool { return g.name == k.Group })
-		if i < 0 {
-			i, out = len(out), append(out, apiGroup{name: k.Group})
-		}
-		if !slices.Contains(out[i].versions, k.Version) {
-			out[i].versions = append(out[i].versions, k.Version)
-		}
-	}
-	return out
-}
-
-// kindsOf are the kinds of a group and version, namespaces included.
-func (s *server) kindsOf(group, version string) (kinds []*Kind) {
-	for i := range s.Kinds {
-		if k := &s.Kinds[i]; k.Group == group && k.Version == version {
-			kinds = append(kinds, k)
-		}
-	}
-	if group == namespaceKind.Group && version == namespaceKind.Version {
-		kinds = append(kinds, &namespaceKind)
-	}
-	return kinds
-}
-
-// resourceList is the legacy list of the kinds of a group and version.
-func (s *server) resourceList(group, version string) any {
-	list := []any{}
-	for _, k := range s.kindsOf(group, version) {
-		list = append(list, dict{
-			"name": k.Plural, "singularName": k.Singular, "namespaced": k.Namespaced, "kind": k.Name, "verbs": k.verbs(), "shortNames": k.Short, "categories": k.categories(),
-		})
-		if !k.NoStatus {
-			list = append(list, dict{"name": k.Plural + "/status", "singularName": "", "namespaced": k.Namespaced, "kind": k.Name, "verbs": statusVerbs})
-		}
-	}
-	return dict{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": (&Kind{Group: group, Version: version}).apiVersion(), "resources": list}
-}
-
-// aggregated is the aggregated discovery of the core group, or of all others.
-func (s *server) aggregated(core bool) any {
-	items := []any{}
-	for _, g := range s.groups() {
-		if (g.name == "") != core {
-			continue
-		}
-		versions := []any{}
-		for _, version := range g.versions {
-			list := []any{}
-			for _, k := range s.kindsOf(g.name, version) {
-				list = append(list, k.aggregated())
-			}
-			versions = append(versions, dict{"version": version, "resources": list, "freshness": "Current"})
-		}
-		items = append(items, dict{"metadata": dict{"name": g.name, "creationTimestamp": nil}, "versions": versions})
-	}
-	return dict{"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": dict{}, "items": items}
-}
-
-func (k *Kind) aggregated() any {
-	d := dict{
-		"resource": k.Plural, "responseKind": k.gvk(), "scope": "Cluster", "singularResource": k.Singular,
-		"verbs": k.verbs(), "shortNames": k.Short, "categories": k.categories(),
-	}
-	if k.Namespaced {
-		d["scope"] = "Namespaced"
+func (k *Kind) described() httpserver.Kind {
+	d := httpserver.Kind{
+		Group: k.Group, Version: k.Version, Name: k.Name, Plural: k.Plural, Singular: k.Singular, Short: k.Short,
+		Categories: k.categories(), Namespaced: k.Namespaced, Verbs: k.verbs(),
 	}
 	if !k.NoStatus {
-		d["subresources"] = []any{dict{"subresource": "status", "responseKind": k.gvk(), "verbs": statusVerbs}}
+		d.StatusVerbs = statusVerbs
 	}
 	return d
 }
 
 func (k *Kind) gvk() dict { return dict{"group": k.Group, "version": k.Version, "kind": k.Name} }
-
-// version is that of a Kubernetes that works like this API; kubectl compares its own with it.
-func (s *server) version() any {
-	return dict{
-		"major": "1", "minor": "32", "gitVersion": "v1.32.0+edgebus-" + strings.TrimPrefix(s.Version, "v"),
-		"goVersion": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH,
-	}
-}
 
 // schemas decodes the schemas anew on each call: they are large and seldom asked for.
 func schemas() dict {
