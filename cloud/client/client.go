@@ -257,33 +257,24 @@ type status struct {
 	} `json:"details"`
 }
 
+var kindsByCode = map[int]resource.ErrorKind{
+	http.StatusNotFound: resource.NotFound, http.StatusConflict: resource.Conflict, http.StatusGone: resource.Gone,
+	http.StatusUnauthorized: resource.Unauthorized, http.StatusForbidden: resource.Forbidden,
+	http.StatusRequestEntityTooLarge: resource.TooLarge, http.StatusTooManyRequests: resource.Quota,
+	http.StatusServiceUnavailable: resource.Unavailable, http.StatusGatewayTimeout: resource.Unavailable, http.StatusBadGateway: resource.Unavailable,
+}
+
 // kind maps an answer to the kind of error that the API made it of.
 func (s status) kind() resource.ErrorKind {
-	switch s.Reason {
-	case "AlreadyExists":
+	kind, known := kindsByCode[s.Code]
+	switch {
+	case s.Reason == "AlreadyExists":
 		return resource.AlreadyExists
-	case "Expired":
+	case s.Reason == "Expired":
 		return resource.Gone
-	}
-	switch s.Code {
-	case http.StatusNotFound:
-		return resource.NotFound
-	case http.StatusConflict:
-		return resource.Conflict
-	case http.StatusUnauthorized:
-		return resource.Unauthorized
-	case http.StatusForbidden:
-		return resource.Forbidden
-	case http.StatusRequestEntityTooLarge:
-		return resource.TooLarge
-	case http.StatusTooManyRequests:
-		return resource.Quota
-	case http.StatusGone:
-		return resource.Gone
-	case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusBadGateway:
-		return resource.Unavailable
-	}
-	if s.Code/100 == 4 {
+	case known:
+		return kind
+	case s.Code/100 == 4:
 		return resource.Invalid
 	}
 	return resource.Internal

@@ -194,8 +194,7 @@ func (r *report) add(got result) {
 		r.stop()
 	}
 	if got.err != nil {
-		r.fail(got.err)
-		fmt.Fprintf(r.options.errs, "edgebus: %s: %v\n", got.manifest, got.err)
+		r.fail(r.options.errs, got.manifest.String()+": ", got.err)
 		return
 	}
 	r.outcomes[got.outcome]++
@@ -438,8 +437,7 @@ func (o *deleteOptions) run(cmd *cobra.Command, args []string) error {
 			if len(list) == 1 && d.where == "" {
 				return err
 			}
-			count.fail(err)
-			fmt.Fprintf(o.errs, "edgebus: %s%v\n", d.where, err)
+			count.fail(o.errs, d.where, err)
 			if noUse(ctx, o.errs, len(list)-i-1) {
 				break
 			}
@@ -498,8 +496,7 @@ func (o *deleteOptions) described(ctx context.Context, stdin io.Reader, count *t
 				return nil, err // once, rather than for each
 			}
 			if err != nil {
-				count.fail(err)
-				fmt.Fprintf(o.errs, "edgebus: %s%v\n", d.where, err)
+				count.fail(o.errs, d.where, err)
 				continue
 			}
 			list = append(list, d)

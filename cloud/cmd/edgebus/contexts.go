@@ -453,8 +453,8 @@ func (p place) kubeconfig(name string, embed bool) (config map[string]any, err e
 			*x.file = ""
 		}
 	}
-	hub, err := fieldsOf(p.cluster)
-	if err != nil {
+	var hub map[string]any
+	if err := convert(p.cluster, &hub); err != nil {
 		return nil, err
 	}
 	setMQTT(hub, p.MQTT)

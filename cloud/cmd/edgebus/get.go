@@ -227,8 +227,7 @@ func (o *getOptions) some(ctx context.Context, targets []target) error {
 			return err
 		}
 		if err != nil {
-			count.fail(err)
-			fmt.Fprintln(o.errs, "edgebus:", err)
+			count.fail(o.errs, "", err)
 			if noUse(ctx, o.errs, len(targets)-i-1) {
 				break
 			}

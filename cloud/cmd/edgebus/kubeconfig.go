@@ -105,13 +105,13 @@ func setMQTT(cluster map[string]any, server string) {
 	setField(cluster, "extensions", all, len(all) > 0)
 }
 
-// fieldsOf is a value as fields, as it stands in a file.
-func fieldsOf(v any) (fields map[string]any, err error) {
-	text, err := json.Marshal(v)
+// convert makes one form of a value of another: a type, or fields as they stand in a file.
+func convert(from, into any) error {
+	text, err := json.Marshal(from)
 	if err == nil {
-		err = json.Unmarshal(text, &fields)
+		err = json.Unmarshal(text, into)
 	}
-	return fields, err
+	return err
 }
 
 func setField(fields map[string]any, name string, v any, there bool) {
@@ -195,11 +195,7 @@ func (k *kubeconfig) read(kind, name string, into any) (f *configFile, found boo
 	if f == nil {
 		return nil, false, nil
 	}
-	text, err := json.Marshal(item[kind])
-	if err == nil {
-		err = json.Unmarshal(text, into)
-	}
-	if err != nil {
+	if err = convert(item[kind], into); err != nil {
 		err = fmt.Errorf("kubeconfig %s: %s %s: %w", f.path, kind, name, err)
 	}
 	return f, true, err

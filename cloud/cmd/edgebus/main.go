@@ -183,8 +183,9 @@ type tally struct {
 	code     int
 }
 
-// fail counts a failure. The code of failures of several kinds is failed.
-func (t *tally) fail(err error) {
+// fail prints and counts a failure. The code of failures of several kinds is failed.
+func (t *tally) fail(errs io.Writer, where string, err error) {
+	fmt.Fprintf(errs, "edgebus: %s%v\n", where, err)
 	code := codeOf(err)
 	if t.failures > 0 && t.code != code {
 		code = failed

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"sort"
@@ -68,7 +69,6 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 	if o.once {
 		return o.printOnce(ctx, node, changes, out)
 	}
-	changes = o.known(ctx, node, changes)
 	if o.output == "json" {
 		return eachChange(ctx, changes, func(c change) error {
 			if c.Key == "" {
@@ -95,53 +95,10 @@ const (
 	firstTime   = 2 * time.Second
 )
 
-func (o treeOptions) unknown(node string) error {
-	return withCode(notFound, "nothing is known of a node %s at %s: edgebus get nodes lists the nodes", node, o.at.MQTT)
-}
-
-// known passes changes on. It ends with an error if the broker has no topic of the node.
-func (o treeOptions) known(ctx context.Context, node string, changes <-chan change) <-chan change {
-	out := make(chan change)
-	go func() {
-		defer close(out)
-		var nothing <-chan time.Time
-		seen := false
-		for {
-			var c change
-			ok := true
-			select {
-			case c, ok = <-changes:
-			case <-nothing:
-				c.err = o.unknown(node)
-			case <-ctx.Done():
-				return
-			}
-			switch {
-			case !ok:
-				return
-			case c.Key != "":
-				seen, nothing = true, nil
-			case c.up && !seen:
-				nothing = time.After(firstTime)
-			case c.down != "":
-				nothing = nil
-			}
-			select {
-			case out <- c:
-			case <-ctx.Done():
-				return
-			}
-			if c.err != nil {
-				return
-			}
-		}
-	}()
-	return out
-}
-
+// printOnce prints the tree when no more of it comes.
 func (o treeOptions) printOnce(ctx context.Context, node string, changes <-chan change, out io.Writer) error {
 	v := newView(node)
-	var settled <-chan time.Time // from the connection on; without one, follow gives up
+	var settled <-chan time.Time // from the first topic on
 	for open := true; open; {
 		select {
 		case c, ok := <-changes:
@@ -152,10 +109,7 @@ func (o treeOptions) printOnce(ctx context.Context, node string, changes <-chan 
 				return c.err
 			}
 			v.apply(c)
-			switch {
-			case c.up:
-				settled = time.After(firstTime)
-			case c.Key != "":
+			if c.Key != "" {
 				settled = time.After(o.settle)
 			}
 		case <-settled:
@@ -164,9 +118,6 @@ func (o treeOptions) printOnce(ctx context.Context, node string, changes <-chan 
 	}
 	if v.down != "" {
 		return errors.New(v.down)
-	}
-	if len(v.values) == 0 {
-		return o.unknown(node)
 	}
 	if o.output == "json" {
 		return printJSON(out, v.document())
@@ -195,8 +146,8 @@ func eachChange(ctx context.Context, changes <-chan change, f func(change) error
 }
 
 // follow subscribes to a node's tree. The channel closes when ctx ends. A
-// connection that is refused or can't be made at first is an error in the channel;
-// one that is lost later is made again.
+// connection that is refused or can't be made at first is an error in the channel, and so is
+// that the broker has no topic of the node; a connection that is lost later is made again.
 func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, error) {
 	co, err := o.at.mqtt("tree")
 	if err != nil {
@@ -209,27 +160,49 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 		case <-ctx.Done():
 		}
 	}
-	down := func(err error) { send(change{down: "not connected to " + o.at.MQTT + ": " + err.Error()}) }
+	seen := o.forever // by the client's goroutine
+	run, end := context.WithCancelCause(ctx)
+	nothing := time.AfterFunc(math.MaxInt64, func() {
+		end(withCode(notFound, "nothing is known of a node %s at %s: edgebus get nodes lists the nodes", node, o.at.MQTT))
+	})
 	co.Attempts, co.ConnectTimeout = o.attempts(), o.connectTime()
 	co.Subscriptions = []client.Subscription{{Filter: topics.Prefix + node + "/#", QoS: 1}}
 	co.OnConnect = func(context.Context, bool) error {
+		if !seen {
+			nothing.Reset(firstTime)
+		}
 		send(change{up: true})
 		return nil
 	}
 	co.OnMessage = func(m client.Message) {
 		if c, ok := fromMessage(m, time.Now()); ok {
+			seen = true
+			nothing.Stop()
 			send(c)
 		}
 	}
-	co.OnDisconnect, co.OnConnectError = down, down
+	co.OnDisconnect = func(err error) {
+		nothing.Stop()
+		send(change{down: "not connected to " + o.at.MQTT + ": " + err.Error()})
+	}
+	co.OnConnectError = co.OnDisconnect
 	c, err := client.New(co)
 	if err != nil {
+		end(nil)
 		return nil, err
 	}
 	go func() {
 		defer close(changes)
-		if err := c.Run(ctx); err != nil && ctx.Err() == nil {
-			send(change{err: explain(err, o.at.MQTT)})
+		defer end(nil)
+		err := c.Run(run)
+		switch cause := context.Cause(run); {
+		case cause != nil:
+			err = cause
+		case err != nil:
+			err = explain(err, o.at.MQTT)
+		}
+		if err != nil && ctx.Err() == nil {
+			send(change{err: err})
 		}
 	}()
 	return changes, nil
