@@ -487,11 +487,10 @@ var blocks = sync.Pool{New: func() any { return new(block) }}
 // same message in all sessions that get the same messages. An item keeps its position until it leaves the queue or the
 // queue is compacted. An item may be evicted from the middle, which leaves a gap.
 type queue struct {
-	blocks     []*block
-	head, tail *block // the first and the last of them
-	offset     int    // of the oldest item, in the first block
-	length     int    // items and gaps
-	first      uint64 // position of the oldest item
+	blocks []*block
+	offset int    // of the oldest item, in the first block
+	length int    // items and gaps
+	first  uint64 // position of the oldest item
 
 	live      int // items that are not gaps
 	bytes     int
@@ -523,9 +522,8 @@ func (q *queue) push(it item) {
 	i := q.offset + q.length
 	if i == len(q.blocks)*blockLen {
 		q.blocks = append(q.blocks, blocks.Get().(*block))
-		q.findEnds()
 	}
-	q.tail[i%blockLen] = it
+	q.blocks[i/blockLen][i%blockLen] = it
 	if it.qos == 0 {
 		q.qos0From = min(q.qos0From, q.end()) // eviction may have moved the end back
 	}
@@ -545,16 +543,10 @@ func (q *queue) charge(it item, bytes int) {
 // durableBytes are those of messages that are on disk too.
 func (q *queue) durableBytes() int { return q.bytes - q.qos0Bytes }
 
-func (q *queue) findEnds() {
-	if q.head, q.tail = nil, nil; len(q.blocks) > 0 {
-		q.head, q.tail = q.blocks[0], q.blocks[len(q.blocks)-1]
-	}
-}
-
 // front returns the oldest item.
 func (q *queue) front() (item, bool) {
 	for q.length > 0 {
-		it := q.head[q.offset]
+		it := q.blocks[0][q.offset]
 		if it.msg != nil {
 			return it, true
 		}
@@ -565,7 +557,7 @@ func (q *queue) front() (item, bool) {
 
 // pop removes what front returned.
 func (q *queue) pop() {
-	it := q.head[q.offset]
+	it := q.blocks[0][q.offset]
 	q.shift()
 	q.live--
 	q.charge(it, -int(it.weight))
@@ -573,16 +565,15 @@ func (q *queue) pop() {
 
 // shift removes the oldest item or gap.
 func (q *queue) shift() {
-	q.head[q.offset] = item{}
+	q.blocks[0][q.offset] = item{}
 	q.offset++
 	q.length--
 	q.first++
 	switch {
 	case q.offset == blockLen:
-		blocks.Put(q.head)
+		blocks.Put(q.blocks[0])
 		q.blocks[0] = nil
 		q.blocks, q.offset = q.blocks[1:], 0
-		q.findEnds()
 	case q.length == 0:
 		q.offset = 0
 	}
@@ -601,10 +592,9 @@ func (q *queue) evict(position uint64) {
 	for q.length > 0 && q.at(q.end()-1).msg == nil {
 		q.length--
 		if last := len(q.blocks) - 1; q.offset+q.length == last*blockLen {
-			blocks.Put(q.tail)
+			blocks.Put(q.blocks[last])
 			q.blocks[last] = nil
 			q.blocks = q.blocks[:last]
-			q.findEnds()
 		}
 	}
 	if q.length > 2*q.live+maxGaps {
