@@ -60,7 +60,7 @@ func dialWebSocket(ctx context.Context, o Options, s server) (net.Conn, error) {
 	return &wsConn{Conn: ws}, nil
 }
 
-// plain leaves out of a failed dial what is said before it: that it was one, and where to.
+// plain removes from a dial's error what its callers say anyway: that it was a dial, and the address.
 func plain(err error, address string) error {
 	var dialing *net.OpError
 	if !errors.As(err, &dialing) || dialing.Op != "dial" || dialing.Addr == nil || dialing.Addr.String() != address {
@@ -113,8 +113,8 @@ func (c *wsConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// patientConn fails when nothing at all moved for a while. The deadline follows every single read and write, so a
-// large packet over a slow line is not mistaken for a dead one.
+// patientConn fails when no byte was read or written for a while. The deadline is set for each read and write, so that a
+// large packet over a slow line does not end the connection.
 type patientConn struct {
 	net.Conn
 	patience           atomic.Int64 // nanoseconds
@@ -136,7 +136,7 @@ func (c *patientConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// explain says in plain words why no connection could be made, and what to do, where the error itself would mislead.
+// explain says why no connection could be made and what to do, where the error itself would mislead.
 func (o Options) explain(err error, s server) error {
 	var (
 		refused  *Refused
@@ -175,7 +175,7 @@ func (o Options) explain(err error, s server) error {
 	return say("the server hung up before it answered: does it speak MQTT 5 there, and without TLS? With TLS the address begins with mqtts://")
 }
 
-// rejected is why the server didn't take the certificate that we have shown, or have not.
+// rejected is why the server did not accept our certificate, or that we have none.
 func (o Options) rejected(alert string) string {
 	leaf := o.leaf()
 	switch {
@@ -193,14 +193,14 @@ func (o Options) rejected(alert string) string {
 
 func (o Options) leaf() *x509.Certificate { return Leaf(o.TLS) }
 
-// Leaf is the certificate that a client with these settings shows now; nil: none.
+// Leaf is the certificate that a client with these settings presents now; nil: none.
 func Leaf(c *tls.Config) *x509.Certificate {
 	var shown *tls.Certificate
 	switch {
 	case c == nil:
 		return nil
 	case c.GetClientCertificate != nil:
-		shown, _ = c.GetClientCertificate(nil) // without one there is none to tell of
+		shown, _ = c.GetClientCertificate(nil) // without one there is none to check
 	case len(c.Certificates) > 0:
 		shown = &c.Certificates[0]
 	}
@@ -228,10 +228,10 @@ func hungUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// errNoAnswer marks a connection on which CONNECT was sent and no CONNACK came.
+// errNoAnswer is in the error if CONNECT was sent and no CONNACK came.
 var errNoAnswer = errors.New("no CONNACK")
 
-// speaksHTTP asks a server that doesn't answer CONNECT whether it is a web server: that waits for the end of a line.
+// speaksHTTP reports whether a server that didn't answer CONNECT is a web server, which was waiting for the end of a line.
 func (o Options) speaksHTTP(s server) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()

@@ -4,8 +4,7 @@ package wal
 
 import "os"
 
-// lockFile keeps nobody out where there are no such locks: whoever starts the
-// programs sees to it that a directory has one.
+// lockFile does nothing where there are no such locks: the operator has to start one program for each directory.
 func lockFile(path, _ string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 }

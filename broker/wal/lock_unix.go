@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// lockFile makes sure that no other process uses the directory.
+// lockFile locks the directory against other processes.
 func lockFile(path, name string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -53,8 +53,7 @@ func (l *Log) Scan(from uint64, each func(at Place, body []byte) error) error {
 	return nil
 }
 
-// scan checks a segment. Only the last one may have been torn, since the one before is
-// complete before another is begun.
+// scan checks a segment. A crash can have torn the last one only: each is complete before another is made.
 func (l *Log) scan(s *segment, last bool, r *Reader, each func(Place, []byte) error) error {
 	if err := r.open(l, s.number); err != nil {
 		return err
@@ -95,7 +94,7 @@ func (l *Log) scan(s *segment, last bool, r *Reader, each func(Place, []byte) er
 	return nil
 }
 
-// missing is the error for a segment that has to be there.
+// missing is the error for a segment that is needed and not there.
 func (l *Log) missing(number uint64) error {
 	return fmt.Errorf("%s is missing; restore the directory %s from a backup, or move it away to begin anew without %s in it",
 		l.Path(number), l.opts.Dir, l.opts.Keeps)
@@ -108,11 +107,11 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// errEnd is what can be said of a last frame that ends as it should, and is damaged before.
+// errEnd is the error for a last frame with its end mark, and with damage before that.
 var errEnd = errors.New("its last write reached its end, and its checksum is wrong: it was acknowledged and is damaged, " +
 	"unless power was cut while it was written")
 
-// torn tells what a crash may have left at a segment's end from damage.
+// torn reports whether what follows the last whole frame may be what a crash has left; otherwise it is damage.
 func (l *Log) torn(at Place, last bool) error {
 	rest, err := l.rest(at)
 	if err != nil {
@@ -137,7 +136,7 @@ func (l *Log) torn(at Place, last bool) error {
 	return nil
 }
 
-// rest is what a segment has from a place on.
+// rest is the contents of a segment from a place on.
 func (l *Log) rest(at Place) ([]byte, error) {
 	f, err := os.Open(l.Path(at.Segment))
 	if err != nil {
@@ -150,8 +149,8 @@ func (l *Log) rest(at Place) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// whole says whether there is a whole frame behind a place, from which text is. One behind
-// a broken one means damage, for each was on disk before the next was written.
+// whole reports whether there is a whole frame after a place, where text begins. A whole frame after a broken one means
+// damage: each frame is on disk before the next is written.
 func whole(text []byte, at Place) bool {
 	var magic [4]byte
 	binary.LittleEndian.PutUint32(magic[:], frameMagic)
@@ -206,7 +205,7 @@ func (l *Log) Begin(base uint64) error {
 	return l.mend()
 }
 
-// gapless checks that all segments are there that are needed.
+// gapless checks that all needed segments are there.
 func (l *Log) gapless() (newest uint64, err error) {
 	next := max(l.base, 1)
 	for _, s := range l.segments {
@@ -260,7 +259,7 @@ func (l *Log) Read(number uint64, done *Reader) (*Reader, error) {
 	return r, nil
 }
 
-// open begins at a segment's beginning. The header is still to be read.
+// open opens a segment. The header is still to be read.
 func (r *Reader) open(l *Log, number uint64) error {
 	r.Close()
 	f, err := os.Open(l.Path(number))
@@ -309,7 +308,7 @@ func (r *Reader) Next() (body []byte, at Place, err error) {
 	return body, at, nil
 }
 
-// frame reads the frame that comes next, if it is whole.
+// frame reads the next frame, if it is whole.
 func (r *Reader) frame() (body []byte, ok bool, err error) {
 	left := r.size - r.at.At - HeadSize
 	if left < 0 {
@@ -418,7 +417,7 @@ func sealHead(head []byte, magic uint32, body []byte, at Place) {
 	binary.LittleEndian.PutUint32(head[8:], checksum(body, at))
 }
 
-// appendMark appends the end mark of a frame at a place: where it is there, all of the frame was written.
+// appendMark appends the end mark of a frame at a place. A frame that has it was written whole.
 func appendMark(b []byte, at Place) []byte {
 	return binary.LittleEndian.AppendUint32(b, ^checksum(nil, at))
 }
@@ -430,14 +429,13 @@ func checksum(body []byte, at Place) uint32 {
 	return crc32.Update(crc32.Checksum(where[:], castagnoli), castagnoli, body)
 }
 
-// followMark is what stands at a place behind the last frame of a segment that another one follows.
+// followMark is what follows the last frame of a segment that is followed by another.
 func followMark(at Place) (head [HeadSize]byte) {
 	sealHead(head[:], followMagic, nil, at)
 	return head
 }
 
-// begunMark says whether text is what a crash leaves of a mark that is being written: a part of it, and zeros
-// where something was to be.
+// begunMark reports whether text is what a crash leaves of a mark that was being written: a part of it, and zeros for the rest.
 func begunMark(text []byte, at Place) bool {
 	const most = 128
 	mark := followMark(at)
@@ -449,8 +447,8 @@ func begunMark(text []byte, at Place) bool {
 	return len(text) <= most
 }
 
-// parseHead is what a frame's head says: its magic, the length of its body, and of the mark behind that. It is
-// no head if the file hasn't so much left.
+// parseHead decodes a frame's head: its magic, the length of its body, and of the mark after that. It fails if the file has
+// less than that left.
 func parseHead(head []byte, left int64) (magic uint32, body, mark int64, ok bool) {
 	magic = binary.LittleEndian.Uint32(head)
 	body = int64(binary.LittleEndian.Uint32(head[4:]))
@@ -460,12 +458,12 @@ func parseHead(head []byte, left int64) (magic uint32, body, mark int64, ok bool
 	return magic, body, mark, magic >= oldMagic && magic <= followMagic && body+mark <= left
 }
 
-// sealed says whether a head is that of a body at a place.
+// sealed reports whether the head's checksum is that of a body at a place.
 func sealed(head, body []byte, at Place) bool {
 	return checksum(body, at) == binary.LittleEndian.Uint32(head[8:])
 }
 
-// frameAt says whether text begins with a whole frame that stands at a place.
+// frameAt reports whether text begins with a whole frame that was written at a place.
 func frameAt(text []byte, at Place) bool {
 	if len(text) < HeadSize {
 		return false
