@@ -498,8 +498,7 @@ func (c *Client) ask(ctx context.Context, op string, filters []string, p packet,
 	}
 	setID(id)
 	c.waiting[id] = ch
-	c.conn.control = append(c.conn.control, p)
-	c.conn.wakeWriter()
+	c.conn.send(p)
 	c.mu.Unlock()
 	select {
 	case a := <-ch:

@@ -298,10 +298,9 @@ func (l *connection) publish(p *packets.Publish) error {
 	c := l.c
 	c.mu.Lock()
 	_, known := c.received[p.PacketID]
-	if p.QoS == 2 && known { // its PUBREC got lost
-		l.control = append(l.control, &packets.Pubrec{PacketID: p.PacketID, Properties: &packets.Properties{}})
+	if p.QoS == 2 && known { // its PUBREC was lost
+		l.send(&packets.Pubrec{PacketID: p.PacketID, Properties: &packets.Properties{}})
 		c.mu.Unlock()
-		l.wakeWriter()
 		return nil
 	}
 	if p.QoS > 0 {
@@ -330,23 +329,27 @@ func (l *connection) acknowledge(qos byte, id uint16) {
 		return
 	}
 	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
 	l.unacked--
 	if qos == 1 {
-		l.control = append(l.control, &packets.Puback{PacketID: id, Properties: &packets.Properties{}})
+		l.send(&packets.Puback{PacketID: id, Properties: &packets.Properties{}})
 	} else {
 		l.c.received[id] = struct{}{}
-		l.control = append(l.control, &packets.Pubrec{PacketID: id, Properties: &packets.Properties{}})
+		l.send(&packets.Pubrec{PacketID: id, Properties: &packets.Properties{}})
 	}
-	l.c.mu.Unlock()
+}
+
+// send queues a packet, which is written before publishes. Client.mu is held.
+func (l *connection) send(p packet) {
+	l.control = append(l.control, p)
 	l.wakeWriter()
 }
 
 func (l *connection) pubrel(p *packets.Pubrel) {
 	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
 	delete(l.c.received, p.PacketID)
-	l.control = append(l.control, &packets.Pubcomp{PacketID: p.PacketID, Properties: &packets.Properties{}})
-	l.c.mu.Unlock()
-	l.wakeWriter()
+	l.send(&packets.Pubcomp{PacketID: p.PacketID, Properties: &packets.Properties{}})
 }
 
 func (l *connection) pubrec(p *packets.Pubrec) {
@@ -355,15 +358,14 @@ func (l *connection) pubrec(p *packets.Pubrec) {
 		return
 	}
 	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
 	rel := &packets.Pubrel{PacketID: p.PacketID, Properties: &packets.Properties{}}
 	if f := l.c.out.inflight[p.PacketID]; f != nil {
 		f.released = true
 	} else {
 		rel.ReasonCode = 0x92
 	}
-	l.control = append(l.control, rel)
-	l.c.mu.Unlock()
-	l.wakeWriter()
+	l.send(rel)
 }
 
 // finish ends a publish with the broker's answer.

@@ -142,7 +142,7 @@ func (s *Session) fetchRetained(w *Writer) bool {
 	case !slices.Contains(s.replays, p): // unsubscribed, or subscribed again, meanwhile
 	case len(chunk) == 0:
 		s.endReplay(p)
-		w.replaying = len(s.replays) > 0
+		w.replaying.Store(len(s.replays) > 0)
 	default:
 		s.enqueueRetained(chunk, p)
 	}

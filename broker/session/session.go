@@ -313,7 +313,7 @@ func (s *Session) blocked() bool {
 func (s *Session) drain(w *Writer, b []byte, max int) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w.replaying = len(s.replays) > 0
+	w.replaying.Store(len(s.replays) > 0)
 	if s.consumer != w {
 		return b
 	}

@@ -42,8 +42,8 @@ type Writer struct {
 	report  func(took time.Duration, more bool) // nil: nothing is reported
 
 	// Of the goroutine that is writing.
-	replaying bool // the session has retained messages to send
-	rounds    int  // of writing since then
+	replaying atomic.Bool // the session has retained messages to send
+	rounds    int         // of writing since then
 
 	mu      sync.Mutex
 	room    sync.Cond
@@ -229,7 +229,7 @@ func (w *Writer) setDeadline(now time.Time) {
 }
 
 func (w *Writer) reportRound(took time.Duration, more bool) {
-	if !w.replaying {
+	if !w.replaying.Load() {
 		w.rounds = 0
 		return
 	}
