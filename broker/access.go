@@ -109,9 +109,12 @@ func (a *accessControl) publish(id Identity, topic string) error {
 	return forbidden(topic, "%s may not publish here: owner %s", roles(id), row.Owner)
 }
 
-// clientID says why the identity may not connect with a client identifier: those of the links and of
-// mappers are reserved, so that nobody else's session can keep their owners out.
+// clientID says why the identity may not connect with a client identifier: those of the links, of nodes that enrol and
+// of mappers are reserved, so that nobody else's session can keep their owners out.
 func (a *accessControl) clientID(id Identity) error {
+	if strings.HasPrefix(id.ClientID, enrollPrefix) != id.Has(topics.RoleEnrollee) {
+		return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to nodes that enrol, and these have no other", enrollPrefix)
+	}
 	if rest, ok := strings.CutPrefix(id.ClientID, nodePrefix); ok {
 		node, _, _ := strings.Cut(rest, "/")
 		if id.Node != node {
@@ -221,7 +224,7 @@ func (a *accessControl) subscribe(id Identity, filter string) error {
 	if id.Has(topics.RoleNode) {
 		return a.nodeSubscribe(id, filter)
 	}
-	if !strings.ContainsAny(filter, "+#") {
+	if !strings.ContainsAny(filter, "+#") || id.Has(topics.RoleEnrollee) {
 		if a.read(id, filter) {
 			return nil
 		}
@@ -279,6 +282,7 @@ const (
 	notGiven      = "this node or device is not given to"
 	otherProtocol = "the device has a protocol that is not given to"
 	notTheLink    = "this is for the link alone, whose client identifier is node/ and the node's name, and not for another client of"
+	ofEnrollee    = "an enrolment request is named after the client identifier, enroll/{request}, and its node after the user name, enroll/{node}; this is not so for"
 )
 
 // outside says why a role, which the table allows, does not extend to the address; empty: it does.
@@ -290,6 +294,11 @@ func (a *accessControl) outside(id Identity, role topics.Role, addr topics.Addre
 		}
 		if linkOnly[addr.Kind] && !id.IsLink() {
 			return notTheLink
+		}
+		return ""
+	case topics.RoleEnrollee:
+		if !slices.Contains(id.Nodes, addr.Node) || id.ClientID != enrollPrefix+addr.Device {
+			return ofEnrollee
 		}
 		return ""
 	case topics.RoleMapper:
@@ -310,6 +319,7 @@ func (a *accessControl) outside(id Identity, role topics.Role, addr topics.Addre
 // linkOnly are the kinds that belong to the link between a core and its hub.
 var linkOnly = map[topics.Kind]bool{
 	topics.KindSyncUp: true, topics.KindSyncDown: true, topics.KindClock: true, topics.KindCommand: true, topics.KindAnswer: true,
+	topics.KindEnroll: true, topics.KindEnrolled: true,
 }
 
 // speaks says why a mapper that was given protocols has nothing to do with a device. What is said of
@@ -385,6 +395,8 @@ type authenticator struct {
 	isNode        func(name string) bool
 	deny          []Denied
 	bearer        Bearer
+	revoked       func(node string, cert *x509.Certificate) string
+	enroll        func(node, token string) error
 }
 
 type account struct {
@@ -397,7 +409,7 @@ func newAuthenticator(o Options) (*authenticator, error) {
 	a := &authenticator{
 		users:     make(map[string]account, len(o.Auth.Users)),
 		anonymous: o.Auth.Anonymous, loopbackNodes: o.Auth.LoopbackNodes, node: o.Node,
-		isNode: o.Auth.Node, deny: o.Auth.Deny, bearer: o.Auth.Bearer,
+		isNode: o.Auth.Node, deny: o.Auth.Deny, bearer: o.Auth.Bearer, revoked: o.Auth.Revoked, enroll: o.Auth.Enroll,
 	}
 	var hashes []password.Hash
 	for _, u := range o.Auth.Users {
@@ -422,6 +434,7 @@ type credentials struct {
 	hasPass  bool
 	cert     *x509.Certificate // a verified one; nil: none
 	loopback bool              // a loopback listener, and a peer on this host
+	secure   bool              // an MQTT listener with TLS
 }
 
 // needed takes off what nobody needs: where anybody of this host may come, and no users are listed that
@@ -483,7 +496,30 @@ func (a *authenticator) denied(id Identity, cert *x509.Certificate) string {
 			return "this certificate is denied (auth.deny)"
 		}
 	}
+	if a.revoked != nil && id.Node != "" {
+		return a.revoked(id.Node, cert)
+	}
 	return ""
+}
+
+// enrollee is a node that asks for its first certificate, if that is what the user name says. Over a connection
+// without TLS its token could be read, so there it is nobody.
+func (a *authenticator) enrollee(c credentials) (node string, ok bool) {
+	node, ok = strings.CutPrefix(c.user, enrollPrefix)
+	return node, ok && a.enroll != nil && c.secure && topics.ValidName(node)
+}
+
+// NodeUnit is the organizational unit in the certificates that a hub makes for its nodes. Such a certificate is never a
+// user's, whatever users have the node's name.
+const NodeUnit = "edgebus node"
+
+// IsNodeCertificate says whether a certificate is one that a hub has made for a node.
+func IsNodeCertificate(cert *x509.Certificate) bool {
+	return slices.Contains(cert.Subject.OrganizationalUnit, NodeUnit)
+}
+
+func enrolleeIdentity(node string) Identity {
+	return Identity{User: enrollPrefix + node, Roles: []topics.Role{topics.RoleEnrollee}, Nodes: []string{node}}
 }
 
 func fingerprint(cert *x509.Certificate) string {
@@ -526,10 +562,16 @@ func (a *authenticator) certificate(c credentials) (id Identity, why string) {
 	name := c.cert.Subject.CommonName
 	u, listed := a.users[name]
 	why = a.otherName(c)
+	ofNode := IsNodeCertificate(c.cert)
+	if why == "" && a.revoked != nil && (ofNode || !listed) {
+		why = a.revoked(name, c.cert)
+	}
 	switch {
 	case commonNames(c.cert) > 1:
 		why = "the certificate has several common names: it must be issued with one"
 	case why != "":
+	case ofNode && listed && u.Role != topics.RoleNode:
+		why = fmt.Sprintf("the certificate is the node %s's, and %s is a user with the role %s (auth.users): one of them needs another name", name, name, u.Role)
 	case listed:
 		return a.identity(u), ""
 	case !topics.ValidName(name):
@@ -584,6 +626,7 @@ func (a *authenticator) loopbackNode(c credentials) (Identity, bool) {
 // Client identifiers, and of nodes also user names, begin so.
 const (
 	nodePrefix   = "node/"
+	enrollPrefix = "enroll/"
 	mapperPrefix = "mapper-"
 )
 

@@ -223,3 +223,11 @@ func (b *Broker) Disconnect(clientID, reason string) bool {
 	c.disconnect(codeAdministrative, errors.New(reason))
 	return true
 }
+
+// DisconnectNode closes all connections of a node, with a reason for MQTT 5 clients, and ends its sessions.
+func (b *Broker) DisconnectNode(node, reason string) {
+	for _, c := range b.clients.connsOf(nodeUser(node)) {
+		c.disconnect(codeAdministrative, errors.New(reason))
+	}
+	b.ForgetNode(node)
+}

@@ -113,6 +113,18 @@ func (cs *clients) away(user string) map[*client]int {
 	return all
 }
 
+// connsOf are a user's connections.
+func (cs *clients) connsOf(user string) (all []*conn) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for _, c := range cs.byID {
+		if c.conn != nil && c.user() == user {
+			all = append(all, c.conn)
+		}
+	}
+	return all
+}
+
 // admit counts a new connection, if there is room for it.
 func (b *Broker) admit(c *conn) bool {
 	cs := &b.clients

@@ -228,6 +228,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	shown := credentials{
 		user: string(pk.Connect.Username), password: pk.Connect.Password, hasPass: pk.Connect.PasswordFlag,
 		cert: c.peerCertificate(), loopback: c.listener.loopback && loopbackAddr(c.RemoteAddr()),
+		secure: c.listener.TLS != nil,
 	}
 	ident, code, why := c.b.identify(c.RemoteAddr(), shown)
 	if code != codeSuccess {
@@ -248,6 +249,9 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 		return &refusedConnect{code: codeBadClientID, reason: err.Error()}
 	}
 	c.ident, c.ownTopics = ident, c.b.acl.unruled(ident)
+	if ident.Has(topics.RoleEnrollee) { // nothing of it is kept
+		c.clean, c.expiry = true, 0
+	}
 	if err := c.countConnection(); err != nil {
 		return err
 	}
@@ -279,6 +283,11 @@ func (c *conn) begin() error {
 	resumed, err := c.b.attach(c)
 	switch {
 	case err == nil:
+		if c.ident.Node != "" { // it may have been revoked since it was looked at, when this connection was not known yet
+			if why := c.b.auth.denied(c.ident, c.peerCertificate()); why != "" {
+				return &refusedConnect{code: codeBadCredentials, reason: why}
+			}
+		}
 		c.resumed = resumed
 		return c.remember()
 	case errors.Is(err, errInUse):

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -94,6 +95,11 @@ type Auth struct {
 	Bearer Bearer
 	// Topics are rules for users' own topics; nil: roles decide alone. RulesChanged tells that there are others.
 	Topics func() *acl.Rules
+	// Revoked says why a node is not let in that was revoked; cert is what it shows, or nil. An empty text lets it in.
+	Revoked func(node string, cert *x509.Certificate) string
+	// Enroll says why a node may not ask for its first certificate in that name, with that token or with none (""). A
+	// *resource.Error of the kind Unauthorized says that the token is wrong. nil: nobody may ask.
+	Enroll func(node, token string) error
 	// SharedGroups are globs of the groups of shared subscriptions that users have in common; any
 	// other group is its members' user's, and one of the same name of another user is another group.
 	SharedGroups []string

@@ -124,6 +124,21 @@ func (g *loginThrottle) check(address, user string, password []byte, matches fun
 	return l.verdict()
 }
 
+// tried counts a guess at what costs nothing to check, if it was wrong, and says whether there were too many.
+func (g *loginThrottle) tried(address, user string, wrong bool) (tooMany bool) {
+	who, from := g.digest(address, []byte(user)), g.digest(address, nil)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.count(who) >= g.most || g.count(from) >= g.most*attemptsPerAddress {
+		return true
+	}
+	if wrong {
+		g.add(who, 1)
+		g.add(from, 1)
+	}
+	return false
+}
+
 func (l *passwordCheck) verdict() verdict {
 	if l.ok {
 		return right
@@ -193,6 +208,9 @@ func (g *loginThrottle) remember(d digest) {
 // to say than the code does. Attempts are counted by name and address together: nobody at another address can lock a user out.
 func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byte, why string) {
 	ok := false
+	if node, is := b.auth.enrollee(c); is {
+		return b.identifyEnrollee(remote, node, c)
+	}
 	if b.auth.bearer != nil && c.hasPass && b.auth.bearer.IsToken(string(c.password)) {
 		return b.identifyBearer(remote, c)
 	}
@@ -217,6 +235,23 @@ func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byt
 	}
 	id = b.auth.identity(u)
 	if why = b.auth.denied(id, c.cert); why != "" {
+		return Identity{}, codeBadCredentials, why
+	}
+	return id, codeSuccess, ""
+}
+
+// identifyEnrollee lets a node in that asks for its first certificate. A wrong token counts as a wrong password; that
+// the hub takes no request at all, or not in that name, does not.
+func (b *Broker) identifyEnrollee(remote net.Addr, node string, c credentials) (id Identity, code byte, why string) {
+	err := b.auth.enroll(node, string(c.password))
+	if len(c.password) > 0 && b.logins.tried(network(remote), c.user, errors.Is(err, resource.Unauthorized)) {
+		return id, codeConnectRate, "too many wrong tokens: try again in a minute"
+	}
+	if err != nil {
+		return id, codeBadCredentials, reasonOf(err)
+	}
+	id = enrolleeIdentity(node)
+	if why = b.auth.denied(Identity{User: nodeUser(node)}, nil); why != "" {
 		return Identity{}, codeBadCredentials, why
 	}
 	return id, codeSuccess, ""

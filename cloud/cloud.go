@@ -18,6 +18,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/cloud/api"
+	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/cloud/twin"
@@ -67,6 +68,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	authority, err := openAuthority(&cfg, log)
+	if err != nil {
+		return err
+	}
 	kept, err := mqttserver.Journal(cfg.Data.Dir, log, commits.Of("sessions"))
 	if err != nil {
 		return err
@@ -101,12 +106,17 @@ func Run(ctx context.Context, o Options) (err error) {
 		Publish:     func(m broker.Message) { br.Publish(m) },
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
-	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = commands, commands, tw.Rejected, kept, log
+	nodes := enroll.New(enroll.Options{
+		Authority: authority, Reader: st, Writer: st, Watcher: st, Broker: func() enroll.Broker { return br }, Tree: commands, Presence: commands,
+		Mode: cfg.Auth.Enrollment, Reserved: reserved(cfg.Auth), Address: func() string { return address(cfg, br.Addrs()) }, Log: log,
+	})
+	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = nodes, nodes, tw.Rejected, kept, log
 	bo.Down, bo.Metrics = cfg.Bridge.Down, figures
 	if cfg.Anybody() {
 		bo.Auth.Anonymous, bo.Auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
 	}
 	bo.Auth.Node = func(name string) bool { return letsIn(cfg.Auth, tw, name) }
+	bo.Auth.Enroll, bo.Auth.Revoked = nodes.Admit, authority.Revoked().Why
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
@@ -116,7 +126,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(api.New(api.Options{
 		Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(hub.ID, tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
-		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Seal: key,
+		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Seal: key, Enroll: nodes.ServeHTTP,
 	})))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
@@ -129,7 +139,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready()
 	}
-	return daemon.RunGroup(ctx, tw.Run, br.Serve, site.Run, told.Run, backups.Run, guard.Run)
+	return daemon.RunGroup(ctx, tw.Run, br.Serve, site.Run, told.Run, nodes.Run, backups.Run, guard.Run)
 }
 
 // letsIn says whether a certificate is accepted as a node's, if its name is no user's.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/seal"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
@@ -65,11 +67,17 @@ func survey(dir string) []backup.Part {
 		}
 		return err
 	})
-	if count == 0 && secrets.Err == nil { // there are none, or the store can't be read
-		return []backup.Part{objects, mqttserver.Part(dir)}
+	parts := []backup.Part{objects}
+	if count > 0 || secrets.Err != nil { // or nobody can say which Secrets there are
+		secrets.Has = fmt.Sprintf("the key; it opens all Secrets (%d)", count)
+		parts = append(parts, secrets)
 	}
-	secrets.Has = fmt.Sprintf("the key; it opens all Secrets (%d)", count)
-	return []backup.Part{objects, secrets, mqttserver.Part(dir)}
+	if _, err := os.Stat(filepath.Join(dir, enroll.DirName)); err == nil {
+		authority := backup.Part{Name: enroll.DirName}
+		authority.Has, authority.Err = enroll.Survey(dir)
+		parts = append(parts, authority)
+	}
+	return append(parts, mqttserver.Part(dir))
 }
 
 // withStore opens the store of a hub that is stopped.
@@ -132,6 +140,9 @@ func fork(dir string, stamp uint32) (err error) {
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 	ctx := context.Background()
+	if err := errors.Join(enroll.Merge(filepath.Dir(dir), dir), enroll.ForgetInvitations(ctx, st)); err != nil {
+		return err
+	}
 	models, err := modelsOf(ctx, st)
 	if err != nil {
 		return err

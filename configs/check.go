@@ -21,6 +21,14 @@ import (
 type reporter = func(key, format string, args ...any)
 
 func (h *Hub) complete() (err error) {
+	if h.Listen == "public" {
+		if h.MQTT.TLS.Listen == "" {
+			h.MQTT.TLS.Listen = ":8883"
+		}
+		if h.HTTP.TLS.Listen == "" {
+			h.HTTP.TLS.Listen = ":8443"
+		}
+	}
 	if h.Data.Dir == "" {
 		h.Data.Dir, err = stateDir("hub")
 	}
@@ -28,8 +36,12 @@ func (h *Hub) complete() (err error) {
 }
 
 func (h *Hub) check(report reporter) {
-	checkMQTT(h.MQTT, h.Insecure, report)
-	checkHTTP(h.HTTP, h.Auth.Auth, h.Insecure, report)
+	checkMQTT(h.MQTT, h.Insecure, true, report)
+	checkHTTP(h.HTTP, h.Auth.Auth, h.Insecure, true, report)
+	h.Hub.check(report)
+	if (h.Auth.Authority.Cert == "") != (h.Auth.Authority.Key == "") {
+		report("auth.authority.cert", "a certificate needs its key and a key its certificate: set both auth.authority.cert and auth.authority.key")
+	}
 	h.Auth.check([]string{"operator", "viewer", "node", "controller"}, h.byCertificate(), report)
 	h.Auth.checkNodes(report)
 	for i, filter := range h.Bridge.Down {
@@ -66,8 +78,9 @@ func (c *Core) check(report reporter) {
 	if !topics.ValidName(c.Node.Name) {
 		report("node.name", "%q is no name: use a-z, 0-9, and - or . in between", c.Node.Name)
 	}
-	checkMQTT(c.MQTT, c.Insecure, report)
-	checkHTTP(c.HTTP, c.Auth, c.Insecure, report)
+	c.Node.check(report)
+	checkMQTT(c.MQTT, c.Insecure, false, report)
+	checkHTTP(c.HTTP, c.Auth, c.Insecure, false, report)
 	c.Link.check(report)
 	for i, rule := range c.Bridge {
 		at := fmt.Sprintf("bridge[%d].", i)
@@ -244,9 +257,42 @@ func checkLimits(l Limits, report reporter) {
 	}
 }
 
-func checkMQTT(m MQTT, insecure bool, report reporter) {
+// check wants names and addresses, with a port or without.
+func (h HubAddress) check(report reporter) {
+	for i, name := range h.Address {
+		host, port := name, ""
+		if h, p, err := net.SplitHostPort(name); err == nil {
+			host, port = h, p
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
+			report(fmt.Sprintf("hub.address[%d]", i), "%q has no port from 1 to 65535", name)
+		}
+		if _, err := netip.ParseAddr(host); err != nil && !topics.ValidName(strings.ToLower(host)) {
+			report(fmt.Sprintf("hub.address[%d]", i), "%q is neither a host's name nor an IP address, with a port or without", name)
+		}
+	}
+}
+
+// check wants key=value, and fields of the system information.
+func (n NodeName) check(report reporter) {
+	for i, text := range n.Labels {
+		key, value, ok := strings.Cut(text, "=")
+		if err := resource.CheckLabels("", map[string]string{key: value}); err != nil || !ok {
+			report(fmt.Sprintf("node.labels[%d]", i), "%q is no label: write key=value", text)
+		}
+	}
+	for i, text := range n.LabelFrom {
+		key, field, _ := strings.Cut(text, "=")
+		if err := resource.CheckLabels("", map[string]string{key: ""}); err != nil || !slices.Contains(resource.SystemFields, field) {
+			report(fmt.Sprintf("node.labelFrom[%d]", i), "%q: write key=field, with one of the fields %s", text, strings.Join(resource.SystemFields, ", "))
+		}
+	}
+}
+
+// checkMQTT checks a broker's listeners. own says that the program has a certificate of its own where none is given.
+func checkMQTT(m MQTT, insecure, own bool, report reporter) {
 	checkListen("mqtt.listen", m.Listen, !insecure, "mqtt.tls.listen", report)
-	m.TLS.check("mqtt.tls.", report)
+	m.TLS.check("mqtt.tls.", own, report)
 	checkListen("mqtt.websocket.listen", m.WebSocket.Listen, !insecure && !m.WebSocket.TLS, "mqtt.websocket.tls", report)
 	for i, origin := range m.WebSocket.Origins {
 		u, err := url.Parse(origin)
@@ -254,23 +300,26 @@ func checkMQTT(m MQTT, insecure bool, report reporter) {
 			report(fmt.Sprintf("mqtt.websocket.origins[%d]", i), "%q: an origin is http:// or https://, a host in lower case and, if it isn't the usual one, a port", origin)
 		}
 	}
-	if m.WebSocket.Listen != "" && m.WebSocket.TLS && (m.TLS.Cert == "" || m.TLS.Key == "") {
+	if m.WebSocket.Listen != "" && m.WebSocket.TLS && !own && (m.TLS.Cert == "" || m.TLS.Key == "") {
 		report("mqtt.websocket.tls", "needs mqtt.tls.cert and mqtt.tls.key")
 	}
 }
 
-func checkHTTP(h HTTP, a Auth, insecure bool, report reporter) {
+func checkHTTP(h HTTP, a Auth, insecure, own bool, report reporter) {
 	checkListen("http.listen", h.Listen, !insecure, "http.tls.listen", report)
-	h.TLS.check("http.tls.", report)
+	h.TLS.check("http.tls.", own, report)
 	hasPassword := func(u User) bool { return u.PasswordHash != "" }
+	if own && h.TLS.Cert == "" {
+		return // nodes sign in with certificates of the hub's authority, and people may be added later
+	}
 	if h.TLS.Listen != "" && h.TLS.ClientCA == "" && !slices.ContainsFunc(a.Users, hasPassword) {
 		report("http.tls.clientCA", "is missing, and nobody in auth.users has a password: nobody could sign in")
 	}
 }
 
-func (t TLSListener) check(prefix string, report reporter) {
+func (t TLSListener) check(prefix string, own bool, report reporter) {
 	checkListen(prefix+"listen", t.Listen, false, "", report)
-	if t.Listen != "" && (t.Cert == "" || t.Key == "") {
+	if t.Listen != "" && (t.Cert == "" || t.Key == "") && !(own && t.Cert == t.Key) {
 		report(prefix+"listen", "needs %scert and %skey", prefix, prefix)
 	}
 }

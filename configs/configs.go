@@ -24,15 +24,17 @@ import (
 
 // Hub is what cloudhub can be told. hub.yaml says what each setting means.
 type Hub struct {
-	Data     Data      `yaml:"data"`
-	Replaces []string  `yaml:"replaces"`
-	MQTT     MQTT      `yaml:"mqtt"`
-	HTTP     HTTP      `yaml:"http"`
-	Auth     HubAuth   `yaml:"auth"`
-	Bridge   HubBridge `yaml:"bridge"`
-	Log      Log       `yaml:"log"`
-	Limits   HubLimits `yaml:"limits"`
-	Insecure bool      `yaml:"insecure"`
+	Listen   string     `yaml:"listen" oneof:"loopback public"`
+	Hub      HubAddress `yaml:"hub"`
+	Data     Data       `yaml:"data"`
+	Replaces []string   `yaml:"replaces"`
+	MQTT     MQTT       `yaml:"mqtt"`
+	HTTP     HTTP       `yaml:"http"`
+	Auth     HubAuth    `yaml:"auth"`
+	Bridge   HubBridge  `yaml:"bridge"`
+	Log      Log        `yaml:"log"`
+	Limits   HubLimits  `yaml:"limits"`
+	Insecure bool       `yaml:"insecure"`
 }
 
 // Core is what edgecore can be told. core.yaml says what each setting means.
@@ -75,9 +77,11 @@ type Data struct {
 	Dir string `yaml:"dir"`
 }
 
-// NodeName is the node's name in its tree.
+// NodeName is the node's name in its tree, and the labels that it asks for when it joins.
 type NodeName struct {
-	Name string `yaml:"name"`
+	Name      string   `yaml:"name"`
+	Labels    []string `yaml:"labels,flow"`
+	LabelFrom []string `yaml:"labelFrom,flow"`
 }
 
 // MQTT says where a broker listens.
@@ -166,8 +170,22 @@ type Auth struct {
 
 // HubAuth says who may come in to the hub.
 type HubAuth struct {
-	Auth  `yaml:",inline"`
-	Nodes string `yaml:"nodes" oneof:"auto registered any"`
+	Auth       `yaml:",inline"`
+	Nodes      string    `yaml:"nodes" oneof:"auto registered any"`
+	Enrollment string    `yaml:"enrollment" oneof:"ask token never"`
+	Authority  Authority `yaml:"authority"`
+}
+
+// Authority says who signs the nodes' certificates.
+type Authority struct {
+	Cert         string        `yaml:"cert"`
+	Key          string        `yaml:"key"`
+	NodeValidity time.Duration `yaml:"nodeValidity" min:"1"`
+}
+
+// HubAddress says by which names nodes and people reach the hub.
+type HubAddress struct {
+	Address []string `yaml:"address,flow"`
 }
 
 // Deny names somebody by one of these.
@@ -179,12 +197,12 @@ type Deny struct {
 
 // anybody is whether clients of a loopback listener need no password.
 func (a Auth) anybody(m MQTT, h HTTP) bool {
-	secure := m.TLS.Listen != "" || h.TLS.Listen != "" || m.WebSocket.Listen != "" && m.WebSocket.TLS
+	secure := m.TLS.Listen != "" && m.TLS.Cert != "" || h.TLS.Listen != "" && h.TLS.Cert != "" || m.WebSocket.Listen != "" && m.WebSocket.TLS
 	return a.Anonymous == "loopback" || a.Anonymous == "auto" && len(a.Users) == 0 && !secure
 }
 
 // Anybody is whether clients of a loopback listener need no password: with auth.anonymous auto until
-// a user, or a listener with TLS, is configured.
+// a user, or a certificate for a listener with TLS, is configured.
 func (h Hub) Anybody() bool { return h.Auth.anybody(h.MQTT, h.HTTP) }
 
 // Anybody is the same for a core.

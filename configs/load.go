@@ -173,7 +173,7 @@ func files(cfg any) error {
 		var err error
 		switch v := f.(type) {
 		case TLSListener:
-			if v.Listen != "" {
+			if v.Listen != "" && v.Cert != "" {
 				_, err = v.Config()
 			}
 		case TLSClient:

@@ -15,11 +15,23 @@ type TLSListener struct {
 	Cert     string `yaml:"cert"`
 	Key      string `yaml:"key"`
 	ClientCA string `yaml:"clientCA"`
+	// Own serves with a certificate of the program's own, where none is configured. nil: it has none.
+	Own func(clientCA []byte) *tls.Config `yaml:"-"`
 }
 
 // Config reads the certificates. Clients need none of their own: those that show
 // one must have it signed by ClientCA. A certificate that is renewed later is found by itself.
 func (t TLSListener) Config() (*tls.Config, error) {
+	if t.Cert == "" && t.Own != nil {
+		if t.ClientCA == "" {
+			return t.Own(nil), nil
+		}
+		if _, err := readPool(t.ClientCA); err != nil {
+			return nil, err
+		}
+		text, err := os.ReadFile(t.ClientCA)
+		return t.Own(text), err
+	}
 	pair, err := openPair(t.Cert, t.Key)
 	if err != nil {
 		return nil, err
@@ -59,6 +71,20 @@ func (t TLSClient) Config() (*tls.Config, error) {
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.latest(), nil }
 	}
 	return c, nil
+}
+
+// Roots reads the certificates of CA anew at each call. While they can't be read, it is those that could be.
+func (t TLSClient) Roots() func() *x509.CertPool {
+	var mu sync.Mutex
+	last := x509.NewCertPool()
+	return func() *x509.CertPool {
+		mu.Lock()
+		defer mu.Unlock()
+		if pool, err := readPool(t.CA); err == nil {
+			last = pool
+		}
+		return last
+	}
 }
 
 // pair is a certificate and its key, whose files are read at each handshake: that costs little beside it, and a

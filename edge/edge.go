@@ -162,6 +162,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	if code, mine := maintenance().Main(args, stdout, stderr); mine {
 		return code
 	}
+	if len(args) > 0 && args[0] == "join" {
+		return joinMain(args[1:], stdout, stderr)
+	}
 	cfg, done, err := configs.Parse[configs.Core]("edgecore", args, stdout)
 	if err != nil {
 		fmt.Fprintln(stderr, "edgecore:", err)

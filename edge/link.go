@@ -3,8 +3,11 @@ package edge
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
+	"github.com/edgebus/edgebus/edge/enroll"
 	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/twin"
 	"github.com/edgebus/edgebus/topics"
@@ -33,11 +37,24 @@ type hubLink struct {
 	bridge   *bridge
 	log      zerolog.Logger
 
+	renewer *enroll.Renewer // of the certificate; nil: the core has none that it got by joining
+	end     func()          // ends the link
+
 	running sync.WaitGroup // goroutines of the present connection
 }
 
 // run keeps the link up until ctx ends. When it gives up (link.retry.attempts) the node goes on alone.
-func (h *hubLink) run(ctx context.Context) error {
+func (h *hubLink) run(whole context.Context) error {
+	if why, err := enroll.Forgotten(h.cfg.Data.Dir); err != nil || why != "" {
+		h.log.Error().Err(err).Str("noted", why).Msg("the hub has decommissioned this node: it works alone until it joins again (edgecore join)")
+		h.up.note(func(l *contact) { l.lastError = why })
+		<-whole.Done()
+		return err
+	}
+	ctx, end := context.WithCancel(whole)
+	h.end = end
+	defer func() { <-whole.Done() }() // the node works on without a link
+	defer end()
 	main, err := h.newMain(ctx)
 	if err != nil {
 		return err
@@ -56,8 +73,28 @@ func (h *hubLink) run(ctx context.Context) error {
 		}
 		stored.Go(func() { h.keep(ctx, second, "what is bridged down") })
 	}
+	if h.renewer != nil {
+		h.running.Go(func() { h.renewer.Run(ctx) })
+	}
 	h.keep(ctx, main, "the link to the hub")
 	return nil
+}
+
+// decommissioned forgets the node's keys when an error says that the hub has decommissioned it. Only the hub's broker
+// can say so, over a connection on which its certificate was verified.
+func (h *hubLink) decommissioned(err error) {
+	if err == nil || !strings.Contains(err.Error(), resource.Decommissioned) || !strings.HasPrefix(h.cfg.Link.Server, "mqtts:") {
+		return
+	}
+	if err := enroll.Forget(h.cfg.Data.Dir, err.Error(), time.Now()); err != nil {
+		h.log.Error().Err(err).Msg("the hub has decommissioned this node, but its keys can't be deleted: delete the directory identity in data.dir")
+	} else {
+		h.log.Warn().Msg("the hub has decommissioned this node: its keys and certificates were deleted, and it works alone until it joins again (edgecore join)")
+	}
+	if h.cfg.Link.TLS.Key != "" && h.renewer == nil {
+		h.log.Warn().Str("key", h.cfg.Link.TLS.Key).Msg("this key was not made by edgecore join, and is left where it is")
+	}
+	h.end()
 }
 
 func (h *hubLink) keep(ctx context.Context, c *client.Client, what string) {
@@ -92,20 +129,40 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	}
 	o.ClientID, o.CleanStart = "node/"+node, true
 	o.Subscriptions = []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandsOf(node)}}
+	if enroll.Owned(h.cfg.Data.Dir, h.cfg.Link.TLS.Cert) {
+		h.renewer = enroll.NewRenewer(enroll.RenewOptions{
+			Identity: enroll.Identity{Dir: filepath.Dir(h.cfg.Link.TLS.Cert)}, Node: node, Log: h.log,
+			Publish: func(topic string, payload []byte, done func(error)) {
+				c.PublishAsync(client.Message{Topic: topic, Payload: payload, QoS: 1}, done)
+			},
+		})
+		o.Subscriptions = append(o.Subscriptions, client.Subscription{Filter: h.renewer.Filter(), QoS: 1})
+	}
 	o.OnConnect = func(ctx context.Context, _ bool) error {
 		tellClock(h.commands, c, node)
 		caughtUp := make(chan struct{})
 		h.twin.Connected(rand.Uint64(), send, func() { close(caughtUp) })
 		h.running.Go(func() { h.bridge.ask(ctx, c, h.bridge.live) })
 		h.running.Go(func() { h.forward(ctx, c, caughtUp) })
+		if h.renewer != nil {
+			h.renewer.Connected()
+		}
 		return nil
 	}
-	o.OnDisconnect = func(error) { h.twin.Disconnected() }
+	o.OnDisconnect = func(err error) {
+		h.twin.Disconnected()
+		h.decommissioned(err)
+	}
+	o.OnConnectError = h.decommissioned
 	o.OnMessage = func(m client.Message) {
 		switch {
 		case m.Topic == downwards:
 			h.twin.Receive(m.Payload)
 		case topics.IsTree(m.Topic):
+			if a, err := topics.Parse(m.Topic); err == nil && a.Kind == topics.KindEnrolled && h.renewer != nil {
+				h.renewer.Take(a, m.Payload)
+				return
+			}
 			ask(h.commands, c, m)
 		default:
 			h.bridge.take(ctx, m)
@@ -152,12 +209,16 @@ func (h *hubLink) options() (client.Options, error) {
 	if err != nil {
 		return client.Options{}, err
 	}
+	var roots func() *x509.CertPool
+	if cfg.TLS.CA != "" {
+		roots = cfg.TLS.Roots()
+	}
 	user := cfg.User
 	if user == "" {
 		user = "node/" + h.cfg.Node.Name
 	}
 	return client.Options{
-		Servers: []string{cfg.Server}, User: user, Password: secret, TLS: secure, KeepAlive: cfg.Keepalive,
+		Servers: []string{cfg.Server}, User: user, Password: secret, TLS: secure, Roots: roots, KeepAlive: cfg.Keepalive,
 		Backoff:  client.Backoff{Min: cfg.Retry.Backoff.Min, Max: cfg.Retry.Backoff.Max},
 		Attempts: cfg.Retry.Attempts, Log: h.log, Counters: &h.up.queues,
 	}, nil
@@ -244,7 +305,7 @@ func (u *uplink) note(f func(*contact)) {
 
 // watch adds the recording to the options of the link's client.
 func (u *uplink) watch(o client.Options) client.Options {
-	connect, disconnect, message := o.OnConnect, o.OnDisconnect, o.OnMessage
+	connect, disconnect, message, fail := o.OnConnect, o.OnDisconnect, o.OnMessage, o.OnConnectError
 	o.OnConnect = func(ctx context.Context, present bool) error {
 		u.note(func(l *contact) {
 			l.up, l.since, l.last = true, time.Now(), time.Now()
@@ -261,6 +322,9 @@ func (u *uplink) watch(o client.Options) client.Options {
 			l.failures++
 			l.lastError = err.Error()
 		})
+		if fail != nil {
+			fail(err)
+		}
 	}
 	o.OnMessage = func(m client.Message) {
 		u.note(func(l *contact) { l.last = time.Now() })

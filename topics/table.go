@@ -29,6 +29,8 @@ const (
 	RoleOperator   Role = "operator"
 	RoleViewer     Role = "viewer"
 	RoleController Role = "controller"
+	// RoleEnrollee is a node that asks the hub for its first certificate, and may do nothing else.
+	RoleEnrollee Role = "enrollee"
 )
 
 // Kind is the meaning of a topic, whatever the names in it.
@@ -70,6 +72,8 @@ const (
 	KindSyncUp
 	KindSyncDown
 	KindClock
+	KindEnroll
+	KindEnrolled
 )
 
 // Topic is one row of the contract.
@@ -132,6 +136,8 @@ var table = [...]Topic{
 	{KindSyncUp, "sync/up", OwnerNone, 1, false, "Link", []Role{RoleNode}, []Role{RoleHub}, "the link, from the core"},
 	{KindSyncDown, "sync/down", OwnerNone, 1, false, "Link", []Role{RoleHub}, []Role{RoleNode}, "the link, from the hub"},
 	{KindClock, "sync/clock", OwnerNone, 0, false, "Clock", []Role{RoleNode}, []Role{RoleHub}, "the core's clock, in which the hub tells it the deadlines of commands"},
+	{KindEnroll, "enroll/{request}", OwnerNone, 1, false, "JoinRequest", []Role{RoleEnrollee, RoleNode}, []Role{RoleHub}, "asks the hub for a certificate: the first one of a new node, or the next one of the node itself"},
+	{KindEnrolled, "enroll/{request}/answer", OwnerNone, 1, false, "JoinAnswer", []Role{RoleHub}, []Role{RoleEnrollee, RoleNode}, "the hub's answer: a certificate, a refusal, or that somebody has to approve the request"},
 }
 
 // Table returns the contract: every topic below v1/nodes/{node}/.

@@ -47,7 +47,7 @@ func clip(s string) string {
 type Address struct {
 	Node   string
 	Kind   Kind
-	Device string // the device, the configuration or the mapper, whichever the kind has first
+	Device string // the device, configuration, mapper or enrolment request, whichever the kind has first
 	Name   string // the property, command, call, instance or part, or the rest of a stream's topic
 }
 
@@ -125,6 +125,16 @@ func parseKey(key string) (Address, string) {
 			return Address{}, "only state and protocols are defined below mappers/{mapper}/"
 		}
 		return named(Address{Kind: kind, Device: name})
+	case "enroll":
+		request, tail, more := strings.Cut(rest, "/")
+		kind := KindEnroll
+		if more {
+			kind = KindEnrolled
+		}
+		if more && tail != "answer" {
+			return Address{}, "only answer is defined below enroll/{request}/"
+		}
+		return named(Address{Kind: kind, Device: request})
 	case "bridge":
 		if rest == "" {
 			return Address{}, "nothing after bridge/"
@@ -238,6 +248,10 @@ func (a Address) Key() string {
 		return "discovery/" + a.Device + "/instances/" + a.Name
 	case KindBridge:
 		return "bridge/" + a.Name
+	case KindEnroll:
+		return "enroll/" + a.Device
+	case KindEnrolled:
+		return "enroll/" + a.Device + "/answer"
 	case KindSpecPart:
 		return "spec/parts/" + a.Name
 	case KindMembershipPart:

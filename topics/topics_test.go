@@ -32,7 +32,7 @@ func TestContract(t *testing.T) {
 // example fills a pattern's holes with names.
 func example(pattern string) string {
 	s := strings.NewReplacer("{device}", "lamp", "{property}", "power", "{configuration}", "cameras", "{instance}", "cameras-1",
-		"{mapper}", "modbus", "{name}", "blink", "{call}", "4XQ7", "{part}", "0", "#", "a/b/c").Replace(pattern)
+		"{mapper}", "modbus", "{name}", "blink", "{call}", "4XQ7", "{part}", "0", "{request}", "4xq7", "#", "a/b/c").Replace(pattern)
 	return Prefix + "n1/" + s
 }
 

@@ -30,6 +30,9 @@ func dial(ctx context.Context, o Options, s server) (net.Conn, error) {
 	if o.TLS != nil {
 		cfg = o.TLS.Clone()
 	}
+	if o.Roots != nil {
+		cfg.RootCAs = o.Roots()
+	}
 	if cfg.ServerName == "" {
 		cfg.ServerName = s.url.Hostname()
 	}
@@ -42,9 +45,17 @@ func dial(ctx context.Context, o Options, s server) (net.Conn, error) {
 }
 
 func dialWebSocket(ctx context.Context, o Options, s server) (net.Conn, error) {
+	secure := o.TLS
+	if o.Roots != nil {
+		secure = &tls.Config{MinVersion: tls.VersionTLS12}
+		if o.TLS != nil {
+			secure = o.TLS.Clone()
+		}
+		secure.RootCAs = o.Roots()
+	}
 	d := websocket.Dialer{
 		NetDialContext:  o.Dial,
-		TLSClientConfig: o.TLS,
+		TLSClientConfig: secure,
 		Subprotocols:    []string{"mqtt"},
 		Proxy:           http.ProxyFromEnvironment,
 	}

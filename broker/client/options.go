@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -44,6 +45,7 @@ type Options struct {
 	Password string
 	Secret   func() (string, error) // the password instead, asked for at each connect
 	TLS      *tls.Config            // for mqtts and wss
+	Roots    func() *x509.CertPool  // the authorities to trust instead of those in TLS, asked for at each connect; nil: those
 
 	KeepAlive      time.Duration // default 30 s; the broker may set another
 	CleanStart     bool          // forget the broker's session at every connect

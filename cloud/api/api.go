@@ -45,6 +45,8 @@ type Options struct {
 	Links func(node string, most int) resource.LinkReport
 	// Sessions serves /sessions, if not nil: the sessions of the broker's clients.
 	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
+	// Enroll serves what is below /enroll/, if not nil: how nodes join and leave.
+	Enroll func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Ready are the checks of /readyz, by name.
 	Ready map[string]func(context.Context) error
 	// Suffix completes a generateName. If the name is taken it is called again. Default: random letters.
@@ -134,6 +136,11 @@ func (s *server) routes() http.Handler {
 		})
 		mux.Handle("GET /sessions", sessions)
 		mux.Handle("DELETE /sessions", sessions)
+	}
+	if o.Enroll != nil {
+		mux.Handle("/enroll/", s.handle(func(w http.ResponseWriter, r *http.Request) error {
+			return s.Enroll(w, r, accessIn(r.Context()).id)
+		}))
 	}
 	s.discovery(mux)
 	mux.Handle("GET /openapi/v2", s.handle(s.openapi2))

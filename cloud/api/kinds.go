@@ -483,9 +483,9 @@ func upgradeKind() Kind {
 func enrollmentKind() Kind {
 	return Kind{
 		Name: resource.KindEnrollmentRequest, Plural: "enrollmentrequests", Singular: "enrollmentrequest", Short: []string{"er"},
-		NotReconciled: true, StatusWrittenBy: controllers,
-		New:      func() any { return new(resource.EnrollmentRequest) },
-		Validate: validator(resource.EnrollmentRequest.Validate, resource.EnrollmentRequest.CheckUpdate),
+		StatusWrittenBy: controllers,
+		New:             func() any { return new(resource.EnrollmentRequest) },
+		Validate:        validator(resource.EnrollmentRequest.Validate, resource.EnrollmentRequest.CheckUpdate),
 		Columns: []Column{
 			{Name: "Node", Type: "string", Path: ".spec.nodeName", Description: "The name that the node asks for."},
 			{Name: "Approval", Type: "string", Path: ".spec.approval", Description: "What was decided."},

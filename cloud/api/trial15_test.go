@@ -43,10 +43,7 @@ var keptSamples = map[string]string{
 	"/apis/akri.sh/v0/namespaces/default/instances":      `{"metadata":{"name":"i"},"spec":{"configurationName":"c"}}`,
 	base + "/nodes":                                      `{"metadata":{"name":"n"},"spec":{"os":{"image":"os:1"}}}`,
 	flightctlAPI + "/devices":                            `{"metadata":{"name":"n"},"spec":{"os":{"image":"os:1"}}}`,
-	base + "/enrollmentrequests":                         enrollment,
 }
-
-const enrollment = `{"metadata":{"name":"e"},"spec":{"csr":"-----BEGIN CERTIFICATE REQUEST-----\n-----END CERTIFICATE REQUEST-----\n"}}`
 
 func warnings(r reply) string { return strings.Join(r.header.Values("Warning"), "\n") }
 

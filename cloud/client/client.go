@@ -408,3 +408,22 @@ func explain(err error) (why, advice string) {
 	}
 	return text, ""
 }
+
+// Post sends a request to a path that is no object, such as /enroll/invitations, and reads the answer if into isn't nil.
+func (c *Client) Post(ctx context.Context, path string, body, into any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	text, err = c.ask(ctx, call{method: http.MethodPost, path: path, form: "application/json", body: text})
+	if err != nil || into == nil {
+		return err
+	}
+	return c.decode(text, into)
+}
+
+// Remove deletes what is at a path that is no object.
+func (c *Client) Remove(ctx context.Context, path string) error {
+	_, err := c.ask(ctx, call{method: http.MethodDelete, path: path})
+	return err
+}

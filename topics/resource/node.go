@@ -2,8 +2,10 @@ package resource
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -167,6 +169,26 @@ type SystemInfo struct {
 	Measurements map[string]string `json:"measurements,omitempty"`
 }
 
+// SystemFields are the fields of SystemInfo that a label can be made from.
+var SystemFields = []string{"architecture", "operatingSystem", "machineID", "bootID", "cpus"}
+
+// Field is one of SystemFields as a text.
+func (s SystemInfo) Field(name string) string {
+	switch name {
+	case "architecture":
+		return s.Architecture
+	case "operatingSystem":
+		return s.OperatingSystem
+	case "machineID":
+		return s.MachineID
+	case "bootID":
+		return s.BootID
+	case "cpus":
+		return strconv.Itoa(s.CPUs)
+	}
+	return ""
+}
+
 // NodeReport is the payload of status: what a core says of itself.
 type NodeReport struct {
 	Version    string      `json:"version"`
@@ -271,7 +293,7 @@ const (
 	Denied   = "Denied"
 )
 
-// Validate checks an EnrollmentRequest. Whether the CSR is one is its signer's to say.
+// Validate checks an EnrollmentRequest.
 func (e EnrollmentRequest) Validate() error {
 	var p problems
 	e.Metadata.check(&p)
@@ -279,11 +301,25 @@ func (e EnrollmentRequest) Validate() error {
 	if e.Spec.NodeName != "" {
 		checkName(&p, "spec.nodeName", e.Spec.NodeName)
 	}
+	if e.Spec.CSR != "" {
+		var bad *Error
+		if _, err := ParseCSR(e.Spec.CSR, e.node()); errors.As(err, &bad) {
+			p.add("spec.csr", "%s", bad.Message)
+		}
+	}
 	for key, value := range e.Spec.Labels {
 		checkLabel(&p, "spec.labels", key, value)
 	}
 	oneOf(&p, "spec.approval", e.Spec.Approval, []string{"", Approved, Denied})
 	return p.err()
+}
+
+// node is the name that the node asks for.
+func (e EnrollmentRequest) node() string {
+	if e.Spec.NodeName != "" {
+		return e.Spec.NodeName
+	}
+	return e.Metadata.Name
 }
 
 // CheckUpdate says whether an EnrollmentRequest may follow prev.

@@ -138,7 +138,7 @@ func Pages(list []broker.Listener, h configs.HTTP) {
 
 func listeners(m configs.MQTT) (list []broker.Listener, err error) {
 	var secure *tls.Config
-	if m.TLS.Cert != "" {
+	if m.TLS.Cert != "" || m.TLS.Own != nil {
 		if secure, err = m.TLS.Config(); err != nil {
 			return nil, err
 		}

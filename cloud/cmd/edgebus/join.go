@@ -1,0 +1,390 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// invitation is one as the hub lists it.
+type invitation struct {
+	ID      string            `json:"id"`
+	Node    string            `json:"node"`
+	Labels  map[string]string `json:"labels"`
+	Uses    int               `json:"uses"`
+	Expires string            `json:"expires"`
+	By      string            `json:"by"`
+	Joined  []struct {
+		Node string `json:"node"`
+	} `json:"joined"`
+}
+
+func newInvite() *cobra.Command {
+	var o hub
+	var labels []string
+	var uses int
+	var ttl, revoke, output string
+	var list bool
+	cmd := &cobra.Command{
+		Use:   "invite NODE",
+		Short: "Print the line that has a node join the hub",
+		Long: `Print the command line that has a node join this hub, with a token in it. Paste it on the node. NODE is the name that
+the node gets, or a pattern of names such as 'hall-*': then the node chooses (edgecore join --name), and --uses says
+how many nodes may.
+
+The token is shown this once: the hub keeps its hash. Whoever has it can join in the node's name, until it is used or
+expires.
+
+` + exitCodes,
+		Example: "  edgebus invite n1 --labels site=hall\n  edgebus invite 'hall-*' --uses 20 --ttl 24h\n  edgebus invite --list\n  edgebus invite --revoke 3f2a9c",
+		Args:    cobra.MaximumNArgs(1),
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if given := len(args) == 1; given == (list || revoke != "") || list && revoke != "" {
+			return withCode(misused, "give a node's name, or --list, or --revoke ID")
+		}
+		if err := o.open(cmd); err != nil {
+			return err
+		}
+		switch {
+		case list:
+			return listInvitations(cmd, &o, output)
+		case revoke != "":
+			if err := o.Remove(cmd.Context(), "/enroll/invitations/"+url.PathEscape(revoke)); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "invitation %s revoked\n", printable(revoke, widest))
+			return nil
+		}
+		return invite(cmd, &o, args[0], labels, uses, ttl, output)
+	}
+	o.flags(cmd)
+	cmd.Flags().StringSliceVarP(&labels, "labels", "l", nil, "labels of the node: site=hall,floor=2")
+	cmd.Flags().IntVar(&uses, "uses", 0, "how many nodes may join with it (default 1)")
+	cmd.Flags().StringVar(&ttl, "ttl", "1h", "for how long it is good")
+	cmd.Flags().BoolVar(&list, "list", false, "list the invitations that there are")
+	cmd.Flags().StringVar(&revoke, "revoke", "", "revoke the invitation with this `ID`")
+	outputFlag(cmd, &output, "", "text", "json")
+	return cmd
+}
+
+func invite(cmd *cobra.Command, o *hub, node string, labels []string, uses int, ttl, output string) error {
+	set, err := labelSet(labels)
+	if err != nil {
+		return err
+	}
+	var a struct {
+		ID      string `json:"id"`
+		Token   string `json:"token"`
+		Hub     string `json:"hub"`
+		Expires string `json:"expires"`
+	}
+	err = o.Post(cmd.Context(), "/enroll/invitations", map[string]any{"node": node, "labels": set, "uses": uses, "ttl": ttl}, &a)
+	if err != nil {
+		return err
+	}
+	if output == "json" {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(a)
+	}
+	if a.Hub == "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), "the hub listens nowhere with TLS, so no node can join: set listen: public in its hub.yaml")
+		a.Hub = "HUB:8883"
+	}
+	line := "edgecore join " + a.Hub + " --token " + a.Token
+	if strings.ContainsAny(node, "*?[") {
+		line += " --name NAME"
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), line)
+	return nil
+}
+
+func listInvitations(cmd *cobra.Command, o *hub, output string) error {
+	var list []invitation
+	if err := o.Get(cmd.Context(), "/enroll/invitations", &list); err != nil {
+		return err
+	}
+	if output == "json" {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(list)
+	}
+	rows := [][]string{{"ID", "NODE", "LABELS", "USED", "EXPIRES", "BY", "JOINED"}}
+	for _, i := range list {
+		var labels, joined []string
+		for key, value := range i.Labels {
+			labels = append(labels, key+"="+value)
+		}
+		for _, j := range i.Joined {
+			joined = append(joined, j.Node)
+		}
+		rows = append(rows, []string{
+			i.ID, i.Node, printable(strings.Join(labels, ","), widest), strconv.Itoa(len(i.Joined)) + "/" + strconv.Itoa(i.Uses),
+			i.Expires, printable(i.By, widest), printable(strings.Join(joined, ","), widest),
+		})
+	}
+	return new(grid).write(cmd.OutOrStdout(), rows)
+}
+
+func labelSet(pairs []string) (map[string]string, error) {
+	set := map[string]string{}
+	for _, pair := range pairs {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, withCode(misused, "%s is no label: write key=value", printable(pair, 100))
+		}
+		set[key] = value
+	}
+	return set, nil
+}
+
+func newApprove() *cobra.Command { return newDecision("approve", resource.Approved, "approved") }
+func newDeny() *cobra.Command    { return newDecision("deny", resource.Denied, "denied") }
+
+// newDecision makes the command that decides about an EnrollmentRequest.
+func newDecision(verb, decision, done string) *cobra.Command {
+	var o hub
+	var labels []string
+	cmd := &cobra.Command{
+		Use:   verb + " NODE|REQUEST",
+		Short: map[string]string{resource.Approved: "Let a node join that asks to", resource.Denied: "Refuse a node that asks to join"}[decision],
+		Long: `Decide about the EnrollmentRequest of a node that ran edgecore join without a token. "edgebus get enrollmentrequests" lists
+them. Compare the fingerprint of the key with the one that the node shows. A decision is not taken back.
+
+` + exitCodes,
+		Example: "  edgebus get enrollmentrequests\n  edgebus " + verb + " n1",
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		set, err := labelSet(labels)
+		if err != nil {
+			return err
+		}
+		if err := o.open(cmd); err != nil {
+			return err
+		}
+		kind, err := o.Kind(cmd.Context(), "enrollmentrequests")
+		if err != nil {
+			return err
+		}
+		er, err := findRequest(cmd, &o, kind, args[0])
+		if err != nil {
+			return err
+		}
+		spec := map[string]any{"approval": decision}
+		if len(set) > 0 {
+			spec["labels"] = set
+		}
+		patch, err := json.Marshal(map[string]any{"spec": spec})
+		if err != nil {
+			return err
+		}
+		if _, err := o.Patch(cmd.Context(), kind, "", er.Metadata.Name, patch, client.WriteOptions{}); err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "node %s %s (request %s)\n", er.Spec.NodeName, done, er.Metadata.Name)
+		if er.Spec.SystemInfo != nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "it is a host with %s on %s\n", printable(er.Spec.SystemInfo.OperatingSystem, 100), printable(er.Spec.SystemInfo.Architecture, 100))
+		}
+		if csr, err := resource.ParseCSR(er.Spec.CSR, ""); err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "the fingerprint of its key is %s\n", csr.Key)
+		}
+		return nil
+	}
+	o.flags(cmd)
+	if decision == resource.Approved {
+		cmd.Flags().StringSliceVarP(&labels, "labels", "l", nil, "labels of the node, beside those that it asks for: site=hall,floor=2")
+	}
+	return cmd
+}
+
+// findRequest finds a request by its own name, or the only one that waits in a node's name.
+func findRequest(cmd *cobra.Command, o *hub, kind client.Kind, name string) (found resource.EnrollmentRequest, err error) {
+	var waiting []resource.EnrollmentRequest
+	exact := false
+	_, err = o.List(cmd.Context(), kind, client.ListOptions{}, func(page []client.Object) error {
+		for _, obj := range page {
+			var er resource.EnrollmentRequest
+			if err := json.Unmarshal(obj.JSON, &er); err != nil {
+				return err
+			}
+			switch {
+			case er.Metadata.Name == name:
+				found, exact = er, true
+			case er.Spec.NodeName == name && er.Spec.Approval == "":
+				waiting = append(waiting, er)
+			}
+		}
+		return nil
+	})
+	switch {
+	case err != nil || exact:
+		return found, err
+	case len(waiting) == 0:
+		return found, withCode(notFound, "no EnrollmentRequest of %s waits for a decision", printable(name, 100))
+	case len(waiting) == 1:
+		return waiting[0], nil
+	}
+	var names []string
+	for _, er := range waiting {
+		names = append(names, er.Metadata.Name)
+	}
+	return found, withCode(refused, "several nodes ask to be %s; name one of the requests: %s", printable(name, 100), strings.Join(names, ", "))
+}
+
+func newNode() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Revoke a node's certificates, or decommission it",
+	}
+	cmd.AddCommand(newRevoke(false), newRevoke(true))
+	return cmd
+}
+
+func newRevoke(decommission bool) *cobra.Command {
+	var o hub
+	cmd := &cobra.Command{
+		Use:   "revoke NODE…",
+		Short: "End a node's connection, and take its certificates no more",
+		Long: `Take no certificate any more that the node has now, and end its connections. This holds for good, also over restarts
+of the hub and when a backup is restored over the data that knows of it. The node can join again with a new
+invitation; its Node and its devices stay.
+
+` + exitCodes,
+		Example: "  edgebus node revoke n1",
+		Args:    cobra.MinimumNArgs(1),
+	}
+	what := "revoked"
+	if decommission {
+		cmd.Use, cmd.Short, what = "decommission NODE…", "End a node's part in the bus: it forgets its keys, and its Node is deleted", "decommissioned"
+		cmd.Long = `Take no certificate any more that the node has now, tell it to delete its keys and certificates, end its connections, and
+delete its Node. A node that is away is told when it comes back. Its devices stay, and wait for a node.
+
+` + exitCodes
+		cmd.Example = "  edgebus node decommission n1"
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.open(cmd); err != nil {
+			return err
+		}
+		for _, node := range args {
+			verb := "/revoke"
+			if decommission {
+				verb = "/decommission"
+			}
+			if err := o.Post(cmd.Context(), "/enroll/nodes/"+url.PathEscape(node)+verb, struct{}{}, nil); err != nil {
+				return err
+			}
+			if decommission {
+				kind, err := o.Kind(cmd.Context(), "nodes")
+				if err != nil {
+					return err
+				}
+				if _, err := o.Delete(cmd.Context(), kind, "", node, client.WriteOptions{}); err != nil && !errors.Is(err, resource.NotFound) {
+					return err
+				}
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "node %s %s\n", node, what)
+		}
+		return nil
+	}
+	o.flags(cmd)
+	return cmd
+}
+
+// authority is one of the hub's as the hub shows it.
+type authority struct {
+	Fingerprint string `json:"fingerprint"`
+	Expires     string `json:"expires"`
+	Until       string `json:"until"`
+	SignsNodes  bool   `json:"signsNodes"`
+	SignsHub    bool   `json:"signsHub"`
+	Certificate string `json:"certificate"`
+}
+
+func newAuthority() *cobra.Command {
+	var o hub
+	var output string
+	cmd := &cobra.Command{
+		Use:   "authority",
+		Short: "Show the hub's certificate authority, or rotate it",
+		Long: `Show the certificate authorities that the hub trusts. With -o pem their certificates are printed, for --ca of other programs
+and for link.tls.ca of nodes that don't join.
+
+` + exitCodes,
+		Example: "  edgebus authority\n  edgebus authority -o pem > ca.pem\n  edgebus authority rotate",
+		Args:    cobra.NoArgs,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.open(cmd); err != nil {
+			return err
+		}
+		var list []authority
+		if err := o.Get(cmd.Context(), "/enroll/authority", &list); err != nil {
+			return err
+		}
+		return showAuthorities(cmd, list, output)
+	}
+	o.flags(cmd)
+	outputFlag(cmd, &output, "", "table", "json", "pem")
+	cmd.AddCommand(newRotate())
+	return cmd
+}
+
+func showAuthorities(cmd *cobra.Command, list []authority, output string) error {
+	switch output {
+	case "json":
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(list)
+	case "pem":
+		for _, a := range list {
+			fmt.Fprint(cmd.OutOrStdout(), a.Certificate)
+		}
+		return nil
+	}
+	rows := [][]string{{"FINGERPRINT", "SIGNS", "EXPIRES", "TRUSTED UNTIL"}}
+	for _, a := range list {
+		var signs []string
+		if a.SignsHub {
+			signs = append(signs, "hub")
+		}
+		if a.SignsNodes {
+			signs = append(signs, "nodes")
+		}
+		rows = append(rows, []string{a.Fingerprint, strings.Join(signs, ","), a.Expires, a.Until})
+	}
+	return new(grid).write(cmd.OutOrStdout(), rows)
+}
+
+func newRotate() *cobra.Command {
+	var o hub
+	var overlap string
+	cmd := &cobra.Command{
+		Use:   "rotate",
+		Short: "Make a new authority in the place of the present one",
+		Long: `Make a new authority, which signs nodes' certificates from now on. The old one is trusted for as long as --overlap says, and
+signs the hub's own certificate until then: a node learns the new authority when it renews its certificate. A node that
+does not renew it in that time has to join again.
+
+` + exitCodes,
+		Example: "  edgebus authority rotate",
+		Args:    cobra.NoArgs,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.open(cmd); err != nil {
+			return err
+		}
+		var list []authority
+		if err := o.Post(cmd.Context(), "/enroll/authority/rotate", map[string]string{"overlap": overlap}, &list); err != nil {
+			return err
+		}
+		return showAuthorities(cmd, list, "table")
+	}
+	o.flags(cmd)
+	cmd.Flags().StringVar(&overlap, "overlap", "", "how long the old one is trusted (default: as long as a node's certificate is valid)")
+	return cmd
+}

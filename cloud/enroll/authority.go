@@ -1,0 +1,581 @@
+package enroll
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/binary"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// DirName is the authority's directory in the hub's data directory.
+//
+// It holds the certificates and keys of the hub's authorities as {number}.pem and {number}.key, authority.json, which
+// says until when the older ones are trusted, and revoked.json.
+const DirName = "authority"
+
+const (
+	stateName         = "authority.json"
+	authorityValidity = 10 * 365 * 24 * time.Hour
+	serverValidity    = 90 * 24 * time.Hour
+	// skew is how far in the past a certificate begins, so that a clock that is a little slow takes it.
+	skew = time.Hour
+)
+
+// AuthorityOptions are what an Authority is made from.
+type AuthorityOptions struct {
+	Dir string // the hub's data directory
+	// Cert and Key name files that hold an authority given by configuration. Further certificates in Cert are trusted
+	// as well. Empty: the hub makes an authority of its own.
+	Cert, Key string
+	// Names are those of the hub, for its server certificate: DNS names and IP addresses.
+	Names []string
+	// NodeValidity is how long a node's certificate is valid.
+	NodeValidity time.Duration
+	Log          zerolog.Logger
+	Now          func() time.Time
+}
+
+// Authority signs the certificates of nodes and of the hub itself.
+type Authority struct {
+	o       AuthorityOptions
+	revoked *Revocations
+
+	mu      sync.Mutex
+	signers []signer // trusted, the oldest first; the last one signs nodes' certificates
+	until   map[int]time.Time
+	server  *serverPair
+	configs map[string]*tls.Config // made for the server certificate that there is
+}
+
+// signer is an authority's certificate and key.
+type signer struct {
+	number int
+	cert   *x509.Certificate
+	key    crypto.Signer
+	also   []*x509.Certificate // that are trusted beside it
+}
+
+type serverPair struct {
+	certificate tls.Certificate
+	renew       time.Time
+}
+
+// state is what authority.json holds.
+type state struct {
+	// Until says when an authority that was replaced is no longer trusted.
+	Until map[int]time.Time `json:"until,omitempty"`
+}
+
+// OpenAuthority reads the authority of a data directory, or makes it.
+func OpenAuthority(o AuthorityOptions) (*Authority, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	a := &Authority{o: o, until: map[int]time.Time{}, configs: map[string]*tls.Config{}}
+	if err := os.MkdirAll(a.dir(), 0o700); err != nil {
+		return nil, err
+	}
+	var err error
+	if a.revoked, err = openRevocations(a.dir(), o.Now); err != nil {
+		return nil, err
+	}
+	if o.Cert != "" {
+		err = a.readGiven()
+	} else {
+		err = a.readOwn()
+	}
+	if err != nil {
+		return nil, err
+	}
+	newest := a.signers[len(a.signers)-1].cert
+	if left := newest.NotAfter.Sub(o.Now()); left < 180*24*time.Hour {
+		o.Log.Warn().Time("expires", newest.NotAfter).Msg("the authority that signs nodes' certificates expires soon: run edgebus authority rotate, or replace the configured one")
+	}
+	return a, nil
+}
+
+func (a *Authority) dir() string { return filepath.Join(a.o.Dir, DirName) }
+
+// readGiven reads the authority that the configuration names.
+func (a *Authority) readGiven() error {
+	certs, err := readCertificates(a.o.Cert)
+	if err != nil {
+		return fmt.Errorf("auth.authority.cert: %w", err)
+	}
+	s := signer{number: 1, cert: certs[0], also: certs[1:]}
+	if s.key, err = readKey(a.o.Key); err != nil {
+		return fmt.Errorf("auth.authority.key: %w", err)
+	}
+	if err := s.check(); err != nil {
+		return fmt.Errorf("auth.authority: %w", err)
+	}
+	a.signers = []signer{s}
+	return nil
+}
+
+// readOwn reads the authorities that the hub made, or makes the first.
+func (a *Authority) readOwn() error {
+	names, err := filepath.Glob(filepath.Join(a.dir(), "*.pem"))
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(a.dir(), stateName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var st state
+	if err == nil {
+		if err := json.Unmarshal(text, &st); err != nil {
+			return fmt.Errorf("%s/%s is damaged: take it from a backup (%w)", DirName, stateName, err)
+		}
+	}
+	for _, name := range names {
+		number, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(name), ".pem"))
+		if err != nil {
+			continue
+		}
+		s, err := readSigner(name, number)
+		if err != nil {
+			return err
+		}
+		if until, ends := st.Until[number]; ends {
+			a.until[number] = until
+		}
+		a.signers = append(a.signers, s)
+	}
+	slices.SortFunc(a.signers, func(x, y signer) int { return x.number - y.number })
+	if len(a.signers) == 0 {
+		s, err := a.make(1)
+		if err != nil {
+			return err
+		}
+		a.signers = []signer{s}
+		a.o.Log.Info().Str("fingerprint", resource.Fingerprint(s.cert.Raw)).Msg("the hub's authority was made")
+	}
+	a.drop()
+	return nil
+}
+
+func readSigner(name string, number int) (s signer, err error) {
+	base := filepath.Join(DirName, filepath.Base(name))
+	certs, err := readCertificates(name)
+	if err != nil {
+		return s, fmt.Errorf("%s: %w", base, err)
+	}
+	key, err := readKey(strings.TrimSuffix(name, ".pem") + ".key")
+	if err != nil {
+		return s, fmt.Errorf("the key of %s: %w", base, err)
+	}
+	s = signer{number: number, cert: certs[0], key: key}
+	if err := s.check(); err != nil {
+		return s, fmt.Errorf("%s: %w", base, err)
+	}
+	return s, nil
+}
+
+func (s signer) check() error {
+	public, ok := s.cert.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
+	switch {
+	case !ok || !public.Equal(s.key.Public()):
+		return errors.New("the certificate and the key don't belong together")
+	case !s.cert.IsCA:
+		return errors.New("the certificate is not one of an authority (CA:TRUE)")
+	case s.cert.KeyUsage != 0 && s.cert.KeyUsage&x509.KeyUsageCertSign == 0:
+		return errors.New("the certificate may not sign others (keyCertSign)")
+	}
+	return nil
+}
+
+func readCertificates(name string) (certs []*x509.Certificate, err error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		certs = append(certs, cert)
+	}
+	if len(certs) == 0 {
+		return nil, fmt.Errorf("%s holds no certificate in PEM", filepath.Base(name))
+	}
+	return certs, nil
+}
+
+func readKey(name string) (crypto.Signer, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s can be read by others, with the mode %04o: chmod 600 it", filepath.Base(name), info.Mode().Perm())
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if key, err := x509.ParsePKCS8PrivateKey(block.Bytes); err == nil {
+			if s, ok := key.(crypto.Signer); ok {
+				return s, nil
+			}
+		}
+		if key, err := x509.ParseECPrivateKey(block.Bytes); err == nil {
+			return key, nil
+		}
+		if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
+			return key, nil
+		}
+	}
+	return nil, fmt.Errorf("%s holds no private key in PEM", filepath.Base(name))
+}
+
+// make makes an authority and its files, the key first: a certificate without its key would be no use.
+func (a *Authority) make(number int) (s signer, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return s, err
+	}
+	now := a.o.Now()
+	template := &x509.Certificate{
+		SerialNumber: serialAt(now.UnixMilli()), NotBefore: now.Add(-skew).UTC(), NotAfter: now.Add(authorityValidity).UTC(),
+		Subject: pkix.Name{CommonName: fmt.Sprintf("Edgebus authority %d of %s", number, hostName())},
+		IsCA:    true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return s, err
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return s, err
+	}
+	base := filepath.Join(a.dir(), strconv.Itoa(number))
+	err = errors.Join(
+		writeFile(base+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})),
+		writeFile(base+".pem", encodeCertificates(der)),
+	)
+	if err != nil {
+		return s, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	return signer{number: number, cert: cert, key: key}, err
+}
+
+// writeFile writes a file whole or not at all, durably, for its owner only.
+func writeFile(path string, text []byte) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func encodeCertificates(ders ...[]byte) []byte {
+	var b bytes.Buffer
+	for _, der := range ders {
+		b.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	}
+	return b.Bytes()
+}
+
+// serialAt is a serial number that says when the certificate was made, by which revocation goes: 64 bits of milliseconds
+// since 1970, and 64 random ones.
+func serialAt(ms int64) *big.Int {
+	var raw [16]byte
+	binary.BigEndian.PutUint64(raw[:8], uint64(ms))
+	_, _ = rand.Read(raw[8:]) // crypto/rand never fails
+	return new(big.Int).SetBytes(raw[:])
+}
+
+// issuedAt is when a node's certificate was made, in ms; ok is false for one that no hub has made.
+func issuedAt(cert *x509.Certificate) (ms int64, ok bool) {
+	if !broker.IsNodeCertificate(cert) || cert.SerialNumber.BitLen() > 127 {
+		return 0, false
+	}
+	return new(big.Int).Rsh(cert.SerialNumber, 64).Int64(), true
+}
+
+// Sign makes a node's certificate for a public key.
+func (a *Authority) Sign(node string, public crypto.PublicKey) (*x509.Certificate, error) {
+	a.mu.Lock()
+	s := a.signers[len(a.signers)-1]
+	a.mu.Unlock()
+	now := a.o.Now()
+	template := &x509.Certificate{
+		SerialNumber: serialAt(max(now.UnixMilli(), a.revoked.at(node)+1)), NotBefore: now.Add(-skew).UTC(), NotAfter: earlier(now.Add(a.o.NodeValidity), s.cert.NotAfter).UTC(),
+		Subject:  pkix.Name{CommonName: node, OrganizationalUnit: []string{broker.NodeUnit}},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, s.cert, public, s.key)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Certificates are those of all trusted authorities, in PEM, the one that signs the hub's own certificate first.
+func (a *Authority) Certificates() []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.drop()
+	return encodeCertificates(a.trusted()...)
+}
+
+// Pin is the SHA-256 of the authority that signs the hub's own certificate: what a token tells a node.
+func (a *Authority) Pin() [sha256.Size]byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.drop()
+	return sha256.Sum256(a.signers[0].cert.Raw)
+}
+
+func (a *Authority) trusted() (ders [][]byte) {
+	for _, s := range a.signers {
+		ders = append(ders, s.cert.Raw)
+		for _, c := range s.also {
+			ders = append(ders, c.Raw)
+		}
+	}
+	return ders
+}
+
+// drop forgets authorities whose time is over. The caller holds the lock, or nobody else knows the authority yet.
+func (a *Authority) drop() {
+	now := a.o.Now()
+	for len(a.signers) > 1 {
+		until, ends := a.until[a.signers[0].number]
+		if !ends || now.Before(until) {
+			return
+		}
+		a.o.Log.Info().Str("fingerprint", resource.Fingerprint(a.signers[0].cert.Raw)).Msg("an authority that was replaced is no longer trusted")
+		a.signers = a.signers[1:]
+		a.server = nil
+		clear(a.configs)
+	}
+}
+
+// Rotate makes a new authority, which signs nodes' certificates from now on. The old ones are trusted for as long as
+// overlap says, and the hub's own certificate is signed by the oldest: so every node that renews its certificate in
+// the meantime has learnt the new authority before it needs it.
+func (a *Authority) Rotate(overlap time.Duration) error {
+	if a.o.Cert != "" {
+		return resource.Errorf(resource.Conflict, "", "the authority is the one of the configuration (auth.authority.cert): put the new certificate before the old one in that file, replace the key, and restart the hub")
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.drop()
+	if len(a.signers) > 1 {
+		return resource.Errorf(resource.Conflict, "", "the last rotation is not over: the authority that it replaced is trusted until %s", resource.Time(a.until[a.signers[0].number]))
+	}
+	old := a.signers[0].number
+	until := a.o.Now().Add(overlap).UTC()
+	text, err := json.MarshalIndent(state{Until: map[int]time.Time{old: until}}, "", "  ")
+	if err != nil {
+		return err
+	}
+	// The state first: without a newer authority it says nothing.
+	if err := writeFile(filepath.Join(a.dir(), stateName), text); err != nil {
+		return err
+	}
+	s, err := a.make(old + 1)
+	if err != nil {
+		return err
+	}
+	a.signers, a.until[old] = append(a.signers, s), until
+	clear(a.configs)
+	a.o.Log.Info().Str("fingerprint", resource.Fingerprint(s.cert.Raw)).Time("overlap_until", until).Msg("the authority was rotated")
+	return nil
+}
+
+// AuthorityStatus is one authority as it is shown.
+type AuthorityStatus struct {
+	Fingerprint string `json:"fingerprint"`
+	Expires     string `json:"expires"`
+	// Until is when an authority that was replaced is no longer trusted.
+	Until string `json:"until,omitempty"`
+	// SignsNodes and SignsHub say what it signs now.
+	SignsNodes  bool   `json:"signsNodes"`
+	SignsHub    bool   `json:"signsHub"`
+	Certificate string `json:"certificate"`
+}
+
+// Status lists the trusted authorities, the oldest first.
+func (a *Authority) Status() (list []AuthorityStatus) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.drop()
+	for i, s := range a.signers {
+		st := AuthorityStatus{
+			Fingerprint: resource.Fingerprint(s.cert.Raw), Expires: resource.Time(s.cert.NotAfter),
+			SignsNodes: i == len(a.signers)-1, SignsHub: i == 0, Certificate: string(encodeCertificates(s.cert.Raw)),
+		}
+		if until, ends := a.until[s.number]; ends {
+			st.Until = resource.Time(until)
+		}
+		list = append(list, st)
+	}
+	return list
+}
+
+// TLS is how a listener serves with the hub's certificate, which is renewed by itself. Clients may show a certificate
+// that an authority of the hub's has signed, or one of those in clientCA (PEM, or nil).
+func (a *Authority) TLS(clientCA []byte, protocols ...string) *tls.Config {
+	at := strings.Join(protocols, ",")
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return a.config(at, clientCA, protocols)
+	}}
+}
+
+// config is the configuration of the handshakes that begin now. It is the same until a certificate changes, so that
+// clients can resume their TLS sessions.
+func (a *Authority) config(at string, clientCA []byte, protocols []string) (*tls.Config, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.drop()
+	if a.server == nil || !a.o.Now().Before(a.server.renew) {
+		if err := a.signServer(); err != nil {
+			return nil, err
+		}
+		clear(a.configs)
+	}
+	if c := a.configs[at]; c != nil {
+		return c, nil
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(encodeCertificates(a.trusted()...))
+	pool.AppendCertsFromPEM(clientCA)
+	c := &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{a.server.certificate}, NextProtos: protocols,
+		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool, Time: a.o.Now,
+	}
+	a.configs[at] = c
+	return c, nil
+}
+
+// signServer makes the hub's own certificate. It is kept in memory: another one at each start hurts nobody.
+func (a *Authority) signServer() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	s, now := a.signers[0], a.o.Now()
+	template := &x509.Certificate{
+		SerialNumber: serialAt(now.UnixMilli()), NotBefore: now.Add(-skew).UTC(), NotAfter: earlier(now.Add(serverValidity), s.cert.NotAfter).UTC(),
+		Subject:  pkix.Name{CommonName: "Edgebus hub"},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+	}
+	template.DNSNames, template.IPAddresses = namesOf(a.o.Names)
+	der, err := x509.CreateCertificate(rand.Reader, template, s.cert, key.Public(), s.key)
+	if err != nil {
+		return err
+	}
+	chain := [][]byte{der, s.cert.Raw}
+	for _, c := range s.also {
+		chain = append(chain, c.Raw)
+	}
+	a.server = &serverPair{certificate: tls.Certificate{Certificate: chain, PrivateKey: key}, renew: now.Add(template.NotAfter.Sub(now) * 2 / 3)}
+	return nil
+}
+
+// namesOf are the names in the hub's certificate: those that it is told, or else those that the host has, and those of
+// the loopback interface.
+func namesOf(given []string) (names []string, ips []net.IP) {
+	if len(given) == 0 {
+		given = append(given, hostName())
+		addrs, _ := net.InterfaceAddrs() // without them there are the names
+		for _, addr := range addrs {
+			if ip, ok := addr.(*net.IPNet); ok && !ip.IP.IsLinkLocalUnicast() {
+				given = append(given, ip.IP.String())
+			}
+		}
+	}
+	for _, name := range append(slices.Clone(given), "localhost", "127.0.0.1", "::1") {
+		if host, _, err := net.SplitHostPort(name); err == nil {
+			name = host
+		}
+		if ip := net.ParseIP(name); ip != nil {
+			ips = append(ips, ip)
+		} else {
+			names = append(names, name)
+		}
+	}
+	return names, ips
+}
+
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "localhost"
+	}
+	return strings.ToLower(name)
+}
+
+// Survey reads the authority in a data directory that no program uses, and changes nothing.
+func Survey(dataDir string) (has string, err error) {
+	names, err := filepath.Glob(filepath.Join(dataDir, DirName, "*.pem"))
+	if err != nil {
+		return "", err
+	}
+	for _, name := range names {
+		number, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(name), ".pem"))
+		if err != nil {
+			continue
+		}
+		s, err := readSigner(name, number)
+		if err != nil {
+			return "", err
+		}
+		has += resource.Fingerprint(s.cert.Raw) + ", "
+	}
+	list, err := readRevocations(filepath.Join(dataDir, DirName, revokedName))
+	return fmt.Sprintf("%s%d revoked nodes", has, len(list)), err
+}

@@ -1,0 +1,433 @@
+// Package enroll is how nodes become part of the bus, and cease to be: the hub's certificate authority, invitations
+// (tokens), requests that a person approves, renewal of certificates, and revocation.
+//
+// A node that enrols speaks MQTT over TLS to the hub's broker, as nodes do, in a role that may use one request topic
+// and its answer and nothing else. The package never sees a node's private key, never stores a token, and never
+// signs for another name than the one that the invitation, the approver or the node's present certificate says.
+package enroll
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"hash/maphash"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// What a hub does about nodes that come without a token (auth.enrollment).
+const (
+	Ask   = "ask"   // they make an EnrollmentRequest, which a person decides about
+	Token = "token" // they are refused
+	Never = "never" // nobody enrols, not even with a token
+)
+
+// Broker is what the service needs of the hub's broker.
+type Broker interface {
+	Publish(broker.Message)
+	Disconnect(clientID, reason string) bool
+	DisconnectNode(node, reason string)
+}
+
+// Options are what a Service is made from.
+type Options struct {
+	Authority *Authority
+	Reader    store.Reader
+	Writer    store.Writer
+	Watcher   store.Watcher
+	Broker    func() Broker // which is made after the service
+	// Tree and Presence are told of everything that is not about enrolment.
+	Tree     broker.Tree
+	Presence broker.Presence
+	// Mode is Ask, Token or Never.
+	Mode string
+	// Reserved says whether a name is a user's, and so no node's.
+	Reserved func(name string) bool
+	// Address is where nodes reach the hub, host:port.
+	Address func() string
+	Log     zerolog.Logger
+	Now     func() time.Time
+	// Requests, PerAddress and Age bound the EnrollmentRequests that nodes make: those that wait for a decision in all
+	// and from one address, and how long one is kept. 0 takes the default.
+	Requests, PerAddress int
+	Age                  time.Duration
+}
+
+const (
+	maxEnrollees  = 2_000 // connected at one time
+	enrolleeTime  = 10 * time.Minute
+	maxAsked      = 8 // requests in one connection
+	queued        = 2_000
+	workers       = 64 // that share the store's commits
+	usualRequests = 1_000
+	usualAddress  = 50
+	usualAge      = 7 * 24 * time.Hour
+	sweepEvery    = time.Minute
+)
+
+// joinedAnnotation of a Node says when it joined, and with which key.
+const joinedAnnotation = resource.Group + "/joined"
+
+// Service enrols nodes.
+type Service struct {
+	o Options
+
+	jobs      chan job
+	redeeming sync.Mutex
+	seed      maphash.Seed
+	names     [64]sync.Mutex // of nodes that join, by their names
+
+	mu        sync.Mutex
+	enrollees map[string]*enrollee // by client identifier
+	pending   map[string]pending   // EnrollmentRequests without a decision, by name
+}
+
+// enrollee is a connected client that may do nothing but enrol.
+type enrollee struct {
+	id      broker.Identity
+	timer   *time.Timer
+	asked   int
+	answer  string // the topic of the answer
+	request string // the EnrollmentRequest that it waits for
+}
+
+type job struct {
+	at   topics.Address
+	m    broker.Message
+	done func(error)
+}
+
+// New makes a service. Run has to be called for it to answer.
+func New(o Options) *Service {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	def(&o.Requests, usualRequests)
+	def(&o.PerAddress, usualAddress)
+	def(&o.Age, usualAge)
+	return &Service{
+		o: o, jobs: make(chan job, queued), seed: maphash.MakeSeed(),
+		enrollees: map[string]*enrollee{}, pending: map[string]pending{},
+	}
+}
+
+func def[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Run answers requests until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for range workers {
+		g.Go(func() error {
+			for {
+				select {
+				case j := <-s.jobs:
+					s.answer(ctx, j)
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		})
+	}
+	g.Go(func() error {
+		s.follow(ctx)
+		return nil
+	})
+	return g.Wait()
+}
+
+// Admit says why a node may not ask for its first certificate in that name, with that token or without one (""). It is
+// asked when the node connects.
+func (s *Service) Admit(node, token string) error {
+	s.mu.Lock()
+	full := len(s.enrollees) >= maxEnrollees
+	s.mu.Unlock()
+	switch {
+	case s.o.Mode == Never:
+		return resource.Errorf(resource.Forbidden, "", "this hub enrols no nodes (auth.enrollment)")
+	case s.o.Reserved(node):
+		return resource.Errorf(resource.Forbidden, "", "%s is a user of the hub: the node needs another name", node)
+	case full:
+		return resource.Errorf(resource.Quota, "", "too many nodes are enrolling: try again in a minute")
+	case token == "" && s.o.Mode != Ask:
+		return resource.Errorf(resource.Forbidden, "", "this hub enrols nodes with a token only (auth.enrollment): ask for an invitation")
+	case token == "":
+		return nil
+	}
+	i, _, err := s.find(context.Background(), token)
+	if err != nil {
+		return err
+	}
+	return i.check(node, "", s.o.Now())
+}
+
+// Revoked says why a node is not let in that was revoked; see broker.Auth.
+func (a *Authority) Revoked() *Revocations { return a.revoked }
+
+// Publish takes requests to enrol, and passes everything else on.
+func (s *Service) Publish(m broker.Message, done func(error)) {
+	at, err := topics.Parse(m.Topic)
+	if err != nil || at.Kind != topics.KindEnroll {
+		s.o.Tree.Publish(m, done)
+		return
+	}
+	if len(m.Payload) > resource.MaxJoinRequest {
+		done(resource.Errorf(resource.TooLarge, "", "the request has %d bytes; at most %d are taken", len(m.Payload), resource.MaxJoinRequest))
+		return
+	}
+	s.mu.Lock()
+	if e := s.enrollees[m.Publisher.ClientID]; e != nil {
+		e.asked++
+		if e.asked > maxAsked {
+			s.mu.Unlock()
+			done(resource.Errorf(resource.Quota, "", "%d requests in one connection: wait for the answer, or connect again", maxAsked))
+			return
+		}
+		e.answer = topics.Address{Node: at.Node, Kind: topics.KindEnrolled, Device: at.Device}.String()
+	}
+	s.mu.Unlock()
+	select {
+	case s.jobs <- job{at, m, done}:
+	default:
+		done(resource.Errorf(resource.Unavailable, "", "too many nodes enrol at once: try again"))
+	}
+}
+
+// Retained goes through retained topics; none is about enrolment.
+func (s *Service) Retained(filter string) func(max int) []broker.Message {
+	return s.o.Tree.Retained(filter)
+}
+
+// Connected notes a node that enrols.
+func (s *Service) Connected(id broker.Identity) {
+	if !id.Has(topics.RoleEnrollee) {
+		s.o.Presence.Connected(id)
+		return
+	}
+	e := &enrollee{id: id}
+	e.timer = time.AfterFunc(enrolleeTime, func() {
+		s.o.Broker().Disconnect(id.ClientID, "nothing was decided in the meantime: connect again")
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.enrollees[id.ClientID] = e
+}
+
+// Subscribed passes on what is not about enrolment.
+func (s *Service) Subscribed(id broker.Identity, filter string) {
+	if !id.Has(topics.RoleEnrollee) {
+		s.o.Presence.Subscribed(id, filter)
+	}
+}
+
+// Disconnected forgets a node that enrolled.
+func (s *Service) Disconnected(id broker.Identity, cause error) {
+	if !id.Has(topics.RoleEnrollee) {
+		s.o.Presence.Disconnected(id, cause)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.enrollees[id.ClientID]; e != nil {
+		e.timer.Stop()
+		delete(s.enrollees, id.ClientID)
+	}
+}
+
+// answer handles a request. What is refused is said in its acknowledgement.
+func (s *Service) answer(ctx context.Context, j job) {
+	a, err := s.handle(ctx, j)
+	if err != nil {
+		s.o.Log.Warn().Err(err).Str("node", j.at.Node).Str("remote", j.m.Publisher.Remote).Msg("a node was not enrolled")
+		j.done(err)
+		return
+	}
+	j.done(nil)
+	s.tell(topics.Address{Node: j.at.Node, Kind: topics.KindEnrolled, Device: j.at.Device}.String(), a)
+}
+
+func (s *Service) tell(topic string, a resource.JoinAnswer) {
+	payload, err := json.Marshal(a)
+	if err != nil {
+		s.o.Log.Error().Err(err).Msg("an answer to a node can't be written")
+		return
+	}
+	s.o.Broker().Publish(broker.Message{Topic: topic, Payload: payload, QoS: 1})
+}
+
+func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err error) {
+	r, err := resource.DecodeJoinRequest(j.m.Payload)
+	if err != nil {
+		return a, err
+	}
+	node, by := j.at.Node, j.m.Publisher
+	csr, err := resource.ParseCSR(r.CSR, node)
+	if err != nil {
+		return a, err
+	}
+	switch {
+	case by.Has(topics.RoleNode):
+		return s.renew(node, by, csr)
+	case r.Token == "" && s.o.Mode != Ask:
+		return a, resource.Errorf(resource.Unauthorized, "token", "is missing")
+	case r.Token == "":
+		return s.ask(ctx, node, by, r, csr)
+	}
+	lock := &s.names[maphash.String(s.seed, node)%uint64(len(s.names))]
+	lock.Lock()
+	defer lock.Unlock()
+	i, err := s.redeem(ctx, r.Token, node, csr.Key)
+	if err != nil {
+		return a, err
+	}
+	if err := s.enter(ctx, node, csr.Key, i.Labels, r.Labels); err != nil {
+		return a, err
+	}
+	s.o.Log.Info().Str("node", node).Str("invitation", i.ID[:shortID]).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node joined")
+	return s.issue(node, csr)
+}
+
+// renew signs the next certificate of a node that has shown one. A node that is let in for another reason, such as that
+// it runs on the hub's own host, must not turn that into a certificate.
+func (s *Service) renew(node string, by broker.Identity, csr resource.CSR) (a resource.JoinAnswer, err error) {
+	if by.CertExpires.IsZero() {
+		return a, resource.Errorf(resource.Forbidden, "", "only a node that has signed in with a certificate gets the next one: let it join with an invitation")
+	}
+	s.o.Log.Info().Str("node", node).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node's certificate was renewed")
+	return s.issue(node, csr)
+}
+
+func (s *Service) issue(node string, csr resource.CSR) (a resource.JoinAnswer, err error) {
+	cert, err := s.o.Authority.Sign(node, csr.PublicKey)
+	if err != nil {
+		return a, err
+	}
+	return resource.JoinAnswer{
+		State: resource.JoinIssued, Certificate: string(encodeCertificates(cert.Raw)), Authorities: string(s.o.Authority.Certificates()),
+	}, nil
+}
+
+// enter makes the Node of a node that joins, or notes in the one that there is that it has. Labels that the hub's side
+// gives replace those that the Node has; the node's own only add to them.
+func (s *Service) enter(ctx context.Context, node, key string, given, own map[string]string) error {
+	at := store.Key{Kind: resource.KindNode, Name: node}
+	now := s.o.Now().UTC().Truncate(time.Second)
+	joined := resource.Time(now) + " " + key
+	for range maxAttempts {
+		o, err := s.o.Reader.Get(ctx, at)
+		if errors.Is(err, resource.NotFound) {
+			var n resource.Node
+			n.TypeMeta = resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode}
+			n.Metadata = resource.Meta{
+				Name: node, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now,
+				Labels: withLabels(nil, given, own), Annotations: map[string]string{joinedAnnotation: joined},
+			}
+			data, err := json.Marshal(n)
+			if err != nil {
+				return err
+			}
+			if _, err = s.o.Writer.Create(ctx, store.Object{Key: at, Data: data}); !again(err, resource.AlreadyExists) {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		data, err := joinedAs(o.Data, joined, given, own)
+		if err != nil {
+			return err
+		}
+		if _, err = s.o.Writer.Update(ctx, store.Object{Key: at, Data: data}, o.Rev); !again(err, resource.Conflict) {
+			return err
+		}
+	}
+	return resource.Errorf(resource.Unavailable, "", "the Node %s is changed by others all the time: try again", node)
+}
+
+// again says whether a write failed in a way that reading anew helps.
+func again(err error, kind resource.ErrorKind) bool {
+	return errors.Is(err, kind) || errors.Is(err, store.ErrUnknown)
+}
+
+// joinedAs is a stored Node with another annotation and more labels. What else is in it stays as it is.
+func joinedAs(data []byte, joined string, given, own map[string]string) ([]byte, error) {
+	var object, meta map[string]json.RawMessage
+	var known resource.Node
+	if err := errors.Join(json.Unmarshal(data, &object), json.Unmarshal(data, &known)); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(object["metadata"], &meta); err != nil {
+		return nil, err
+	}
+	annotations := known.Metadata.Annotations
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[joinedAnnotation] = joined
+	labels, err1 := json.Marshal(withLabels(known.Metadata.Labels, given, own))
+	notes, err2 := json.Marshal(annotations)
+	if string(labels) != "null" {
+		meta["labels"] = labels
+	}
+	meta["annotations"] = notes
+	text, err3 := json.Marshal(meta)
+	object["metadata"] = text
+	out, err4 := json.Marshal(object)
+	return out, errors.Join(err1, err2, err3, err4)
+}
+
+func withLabels(has, given, own map[string]string) map[string]string {
+	labels := map[string]string{}
+	for _, from := range []map[string]string{own, has, given} {
+		for key, value := range from {
+			labels[key] = value
+		}
+	}
+	if len(labels) == 0 {
+		return nil
+	}
+	return labels
+}
+
+func (s *Service) readNode(ctx context.Context, name string) (n resource.Node, err error) {
+	o, err := s.o.Reader.Get(ctx, store.Key{Kind: resource.KindNode, Name: name})
+	if err != nil {
+		return n, err
+	}
+	return n, json.Unmarshal(o.Data, &n)
+}
+
+// revoke ends what a node's certificates are good for, and its connections with it.
+func (s *Service) revoke(node, by string, decommission bool) error {
+	if !topics.ValidName(node) {
+		return resource.Errorf(resource.Invalid, "node", "%.100q is no node's name: %s", node, topics.NameRule())
+	}
+	r := s.o.Authority.revoked
+	if err := r.add(node, by, decommission); err != nil {
+		return err
+	}
+	s.o.Log.Warn().Str("node", node).Str("by", by).Bool("decommissioned", decommission).Msg("a node's certificates were revoked")
+	s.o.Broker().DisconnectNode(node, r.Why(node, nil))
+	return nil
+}
+
+func addressOf(remote string) string {
+	if host, _, err := net.SplitHostPort(remote); err == nil {
+		return host
+	}
+	return remote
+}

@@ -1,0 +1,104 @@
+package enroll
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const maxRotationOverlap = 2 * 365 * 24 * time.Hour
+
+// RotateRequest asks for a new authority.
+type RotateRequest struct {
+	// Overlap is how long the old one is trusted beside it, such as 2160h; empty: as long as a node's certificate lives.
+	Overlap string `json:"overlap,omitempty"`
+}
+
+// ServeHTTP answers what is below /enroll/: invitations, the authority, and revocation. It is for operators of all
+// nodes; the authority's certificates anybody may read who may read anything.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Identity) error {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[1:]
+	is := func(method string, path ...string) bool {
+		if r.Method != method || len(parts) != len(path) {
+			return false
+		}
+		for i := range path {
+			if path[i] != "*" && path[i] != parts[i] {
+				return false
+			}
+		}
+		return true
+	}
+	if is(http.MethodGet, "authority") {
+		return reply(w, s.o.Authority.Status())
+	}
+	if !id.AllNodes() {
+		return resource.Errorf(resource.Forbidden, "", "this is for operators of all nodes")
+	}
+	by := id.User
+	switch {
+	case is(http.MethodPost, "invitations"):
+		var in InviteRequest
+		if err := read(r, &in); err != nil {
+			return err
+		}
+		out, err := s.invite(r.Context(), in, by)
+		return replyOr(w, out, err)
+	case is(http.MethodGet, "invitations"):
+		list, err := s.invitations(r.Context())
+		slices.SortFunc(list, func(a, b Invitation) int { return a.Created.Compare(b.Created) })
+		for i := range list {
+			list[i].ID = list[i].ID[:shortID]
+		}
+		return replyOr(w, list, err)
+	case is(http.MethodDelete, "invitations", "*"):
+		return replyOr(w, struct{}{}, s.uninvite(r.Context(), parts[1], by))
+	case is(http.MethodPost, "authority", "rotate"):
+		var in RotateRequest
+		if err := read(r, &in); err != nil {
+			return err
+		}
+		overlap := s.o.Authority.o.NodeValidity
+		if in.Overlap != "" {
+			var err error
+			if overlap, err = time.ParseDuration(in.Overlap); err != nil || overlap <= 0 || overlap > maxRotationOverlap {
+				return resource.Errorf(resource.Invalid, "overlap", "%.40q is not a duration from 1s to 17520h, such as 2160h", in.Overlap)
+			}
+		}
+		if err := s.o.Authority.Rotate(overlap); err != nil {
+			return err
+		}
+		return reply(w, s.o.Authority.Status())
+	case is(http.MethodPost, "nodes", "*", "revoke"):
+		return replyOr(w, struct{}{}, s.revoke(parts[1], by, false))
+	case is(http.MethodPost, "nodes", "*", "decommission"):
+		return replyOr(w, struct{}{}, s.revoke(parts[1], by, true))
+	}
+	return resource.Errorf(resource.NotFound, "", "there is nothing at %s %s", r.Method, r.URL.Path)
+}
+
+func read(r *http.Request, into any) error {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return resource.Errorf(resource.Invalid, "", "the body is not as it should be: %v", err)
+	}
+	return nil
+}
+
+func reply(w http.ResponseWriter, v any) error {
+	w.Header().Set("Content-Type", "application/json")
+	return json.NewEncoder(w).Encode(v)
+}
+
+func replyOr(w http.ResponseWriter, v any, err error) error {
+	if err != nil {
+		return err
+	}
+	return reply(w, v)
+}

@@ -1,0 +1,290 @@
+package enroll
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// kindInvitation is the name under which the store keeps invitations. The API does not serve them as objects.
+const kindInvitation = "Invitation"
+
+const (
+	defaultTTL  = time.Hour
+	maxTTL      = 365 * 24 * time.Hour
+	maxUses     = 10_000
+	maxInvites  = 10_000 // that there may be at one time
+	shortID     = 12     // of a token's hash, by which people name an invitation
+	maxAttempts = 20     // to count down an invitation that others count down as well
+)
+
+// Invitation is what the hub keeps of a token: its hash, never the token.
+type Invitation struct {
+	// ID is the SHA-256 of the token's secret, hexadecimal.
+	ID string `json:"id"`
+	// Node is the name that a node may join by, or a pattern of names in which * stands for any text.
+	Node    string            `json:"node"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	Uses    int               `json:"uses"`
+	Expires time.Time         `json:"expires"`
+	Created time.Time         `json:"created"`
+	By      string            `json:"by,omitempty"`
+	// Joined are the nodes that used it, each with the key that it joined with: the same key may ask again, for its
+	// answer may have been lost.
+	Joined []Joined `json:"joined,omitempty"`
+}
+
+// Joined is one use of an invitation.
+type Joined struct {
+	Node string `json:"node"`
+	Key  string `json:"key"`
+}
+
+// pattern says whether the invitation is for more names than one.
+func (i Invitation) pattern() bool { return strings.ContainsAny(i.Node, "*?[") }
+
+// check says why a node may not join with the invitation. A key that has used it may use it again.
+func (i Invitation) check(node, key string, now time.Time) error {
+	switch ok, _ := path.Match(i.Node, node); {
+	case !now.Before(i.Expires):
+		return resource.Errorf(resource.Unauthorized, "token", "the token expired at %s: ask for a new invitation", resource.Time(i.Expires))
+	case !ok:
+		return resource.Errorf(resource.Forbidden, "token", "the token is for the node %s, not for %s", i.Node, node)
+	case key != "" && slices.Contains(i.Joined, Joined{node, key}):
+		return nil
+	case len(i.Joined) >= i.Uses && key == "":
+		return nil // by which key is said later
+	case len(i.Joined) >= i.Uses:
+		return resource.Errorf(resource.Unauthorized, "token", "the token has been used, as often as it may be (%d): ask for a new invitation; if nobody you know has used it, run edgebus node revoke for %s", i.Uses, i.joinedNames())
+	}
+	return nil
+}
+
+func (i Invitation) joinedNames() string {
+	var names []string
+	for _, j := range i.Joined[:min(len(i.Joined), 5)] {
+		names = append(names, j.Node)
+	}
+	return strings.Join(names, ", ")
+}
+
+// InviteRequest asks for an invitation.
+type InviteRequest struct {
+	Node   string            `json:"node"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Uses   int               `json:"uses,omitempty"` // 0: 1
+	TTL    string            `json:"ttl,omitempty"`  // such as 1h; empty: that
+}
+
+// InviteAnswer has the token, which is shown this once.
+type InviteAnswer struct {
+	ID      string `json:"id"`
+	Token   string `json:"token"`
+	Hub     string `json:"hub"` // host:port for edgecore join
+	Expires string `json:"expires"`
+}
+
+func (r InviteRequest) read(now time.Time) (i Invitation, err error) {
+	i = Invitation{Node: r.Node, Labels: r.Labels, Uses: max(r.Uses, 1), Created: now.UTC(), Expires: now.Add(defaultTTL).UTC()}
+	if r.TTL != "" {
+		ttl, err := time.ParseDuration(r.TTL)
+		if err != nil || ttl <= 0 || ttl > maxTTL {
+			return i, resource.Errorf(resource.Invalid, "ttl", "%.40q is not a duration from 1s to 8760h, such as 1h", r.TTL)
+		}
+		i.Expires = now.Add(ttl).UTC()
+	}
+	if r.Uses < 0 || r.Uses > maxUses {
+		return i, resource.Errorf(resource.Invalid, "uses", "%d is not from 1 to %d", r.Uses, maxUses)
+	}
+	if _, err := path.Match(r.Node, ""); err != nil || r.Node == "" || len(r.Node) > 253 || strings.Contains(r.Node, "/") {
+		return i, resource.Errorf(resource.Invalid, "node", "%.100q is neither a node's name nor a pattern of names", r.Node)
+	}
+	if !i.pattern() && !topics.ValidName(r.Node) {
+		return i, resource.Errorf(resource.Invalid, "node", "%.100q is no node's name: %s", r.Node, topics.NameRule())
+	}
+	if i.pattern() && r.Uses == 0 {
+		return i, resource.Errorf(resource.Invalid, "uses", "say how many nodes may join as %s: --uses", r.Node)
+	}
+	return i, resource.CheckLabels("labels", r.Labels)
+}
+
+// invite makes an invitation.
+func (s *Service) invite(ctx context.Context, r InviteRequest, by string) (a InviteAnswer, err error) {
+	i, err := r.read(s.o.Now())
+	if err != nil {
+		return a, err
+	}
+	if !i.pattern() && s.o.Reserved(i.Node) {
+		return a, resource.Errorf(resource.Conflict, "node", "%s is a user of auth.users: a node needs another name", i.Node)
+	}
+	list, err := s.invitations(ctx)
+	if err != nil {
+		return a, err
+	}
+	if len(list) >= maxInvites {
+		return a, resource.Errorf(resource.Quota, "", "there are %d invitations already: revoke some (edgebus invite --list)", len(list))
+	}
+	t := resource.JoinToken{Authority: s.o.Authority.Pin()}
+	_, _ = rand.Read(t.Secret[:]) // crypto/rand never fails
+	if !i.pattern() {
+		t.Node = i.Node
+	}
+	i.ID, i.By = t.ID(), by
+	data, err := json.Marshal(i)
+	if err != nil {
+		return a, err
+	}
+	if _, err := s.o.Writer.Create(ctx, store.Object{Key: invitationKey(i.ID), Data: data}); err != nil {
+		return a, err
+	}
+	s.o.Log.Info().Str("node", i.Node).Str("invitation", i.ID[:shortID]).Int("uses", i.Uses).Time("expires", i.Expires).Str("by", by).Msg("a node was invited")
+	return InviteAnswer{ID: i.ID[:shortID], Token: t.String(), Hub: s.o.Address(), Expires: resource.Time(i.Expires)}, nil
+}
+
+func invitationKey(id string) store.Key { return store.Key{Kind: kindInvitation, Name: id} }
+
+// invitations are all that have not expired; those that have are forgotten.
+func (s *Service) invitations(ctx context.Context) (list []Invitation, err error) {
+	page, err := s.o.Reader.List(ctx, kindInvitation, store.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range page.Items {
+		var i Invitation
+		if err := json.Unmarshal(o.Data, &i); err != nil {
+			return nil, fmt.Errorf("%s: %w", o.Key, err)
+		}
+		if s.o.Now().Before(i.Expires) {
+			list = append(list, i)
+			continue
+		}
+		if _, err := s.o.Writer.Delete(ctx, o.Key, o.Rev); err != nil && !errors.Is(err, resource.NotFound) && !errors.Is(err, resource.Conflict) {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// uninvite revokes the invitation whose ID begins so.
+func (s *Service) uninvite(ctx context.Context, id, by string) error {
+	list, err := s.invitations(ctx)
+	if err != nil {
+		return err
+	}
+	list = slices.DeleteFunc(list, func(i Invitation) bool { return len(id) < 4 || !strings.HasPrefix(i.ID, id) })
+	switch len(list) {
+	case 0:
+		return resource.Errorf(resource.NotFound, "", "there is no invitation %.64q: see edgebus invite --list", id)
+	case 1:
+	default:
+		return resource.Errorf(resource.Invalid, "", "%d invitations begin with %.64q: give more of its id", len(list), id)
+	}
+	if _, err := s.o.Writer.Delete(ctx, invitationKey(list[0].ID), 0); err != nil {
+		return err
+	}
+	s.o.Log.Info().Str("invitation", list[0].ID[:shortID]).Str("node", list[0].Node).Str("by", by).Msg("an invitation was revoked")
+	return nil
+}
+
+// find reads the invitation of a token.
+func (s *Service) find(ctx context.Context, token string) (i Invitation, rev uint64, err error) {
+	t, err := resource.ParseJoinToken(token)
+	if err != nil {
+		return i, 0, resource.Errorf(resource.Unauthorized, "", "%v", err)
+	}
+	o, err := s.o.Reader.Get(ctx, invitationKey(t.ID()))
+	if errors.Is(err, resource.NotFound) {
+		return i, 0, resource.Errorf(resource.Unauthorized, "token", "the hub knows no such token: it expired, was revoked, or is another hub's; ask for a new invitation")
+	}
+	if err != nil {
+		return i, 0, err
+	}
+	return i, o.Rev, json.Unmarshal(o.Data, &i)
+}
+
+// redeem counts an invitation down for a node and its key. Of two that race for its last use the store takes one: the
+// other's write is a conflict, and finds the invitation used when it reads it again.
+func (s *Service) redeem(ctx context.Context, token, node, key string) (i Invitation, err error) {
+	s.redeeming.Lock() // or a thousand nodes with one token would mostly meet conflicts
+	defer s.redeeming.Unlock()
+	for range maxAttempts {
+		var rev uint64
+		if i, rev, err = s.find(ctx, token); err != nil {
+			return i, err
+		}
+		if err := i.check(node, key, s.o.Now()); err != nil {
+			return i, err
+		}
+		use := Joined{node, key}
+		if slices.Contains(i.Joined, use) {
+			return i, nil
+		}
+		if err := s.free(ctx, i, node); err != nil {
+			return i, err
+		}
+		i.Joined = append(i.Joined, use)
+		data, err := json.Marshal(i)
+		if err != nil {
+			return i, err
+		}
+		_, err = s.o.Writer.Update(ctx, store.Object{Key: invitationKey(i.ID), Data: data}, rev)
+		if err == nil {
+			return i, nil
+		}
+		if !errors.Is(err, resource.Conflict) && !errors.Is(err, store.ErrUnknown) {
+			return i, err
+		}
+	}
+	return i, resource.Errorf(resource.Unavailable, "", "too many nodes join with this token at once: try again")
+}
+
+// free says why an invitation for many names does not cover a name: a node that has joined already keeps its name.
+func (s *Service) free(ctx context.Context, i Invitation, node string) error {
+	if !i.pattern() {
+		return nil
+	}
+	taken := slices.ContainsFunc(i.Joined, func(j Joined) bool { return j.Node == node })
+	if !taken {
+		n, err := s.readNode(ctx, node)
+		if errors.Is(err, resource.NotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		taken = n.Metadata.Annotations[joinedAnnotation] != ""
+	}
+	if taken {
+		return resource.Errorf(resource.Conflict, "token", "a node %s has joined already, and the token is for new nodes (%s): invite it by its name", node, i.Node)
+	}
+	return nil
+}
+
+// ForgetInvitations ends all invitations of restored data: one that has been used since the backup was made would
+// count as unused.
+func ForgetInvitations(ctx context.Context, st interface {
+	store.Reader
+	store.Writer
+},
+) error {
+	page, err := st.List(ctx, kindInvitation, store.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, o := range page.Items {
+		if _, err := st.Delete(ctx, o.Key, 0); err != nil && !errors.Is(err, resource.NotFound) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,274 @@
+package enroll
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// remoteAnnotation of an EnrollmentRequest is the address that the node asked from.
+const remoteAnnotation = resource.Group + "/remote"
+
+// pending is an EnrollmentRequest that waits for a decision.
+type pending struct{ address string }
+
+// requestName is the EnrollmentRequest of a node and its key: another key is another request, so that nobody can take
+// the place of a node that asks.
+func requestName(node, key string) string {
+	const most = 200
+	return node[:min(len(node), most)] + "-" + key[:shortID]
+}
+
+// ask makes the EnrollmentRequest of a node, or says what was decided about it.
+func (s *Service) ask(ctx context.Context, node string, by broker.Identity, r resource.JoinRequest, csr resource.CSR) (a resource.JoinAnswer, err error) {
+	name := requestName(node, csr.Key)
+	key := store.Key{Kind: resource.KindEnrollmentRequest, Name: name}
+	s.mu.Lock()
+	if e := s.enrollees[by.ClientID]; e != nil {
+		e.request = name // before it is read: what is decided from here on is told
+	}
+	s.mu.Unlock()
+	o, err := s.o.Reader.Get(ctx, key)
+	if errors.Is(err, resource.NotFound) {
+		return s.makeRequest(ctx, name, node, by, r)
+	}
+	if err != nil {
+		return a, err
+	}
+	er, err := decodeRequest(o)
+	if err != nil {
+		return a, err
+	}
+	if stored, err := resource.ParseCSR(er.Spec.CSR, node); err != nil || stored.Key != csr.Key || nodeOf(er) != node {
+		return a, resource.Errorf(resource.Conflict, "", "the EnrollmentRequest %s is another node's", name)
+	}
+	return s.decided(er), nil
+}
+
+// makeRequest keeps a request for a person to decide about, if there is room.
+func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.Identity, r resource.JoinRequest) (a resource.JoinAnswer, err error) {
+	address := addressOf(by.Remote)
+	s.mu.Lock()
+	of := 0
+	for _, p := range s.pending {
+		if p.address == address {
+			of++
+		}
+	}
+	all := len(s.pending)
+	if all < s.o.Requests && of < s.o.PerAddress {
+		s.pending[name] = pending{address}
+	}
+	s.mu.Unlock()
+	if all >= s.o.Requests || of >= s.o.PerAddress {
+		return a, resource.Errorf(resource.Quota, "", "too many nodes wait for approval (%d, %d of them from %s): try again when somebody has decided about them, or ask for an invitation", all, of, address)
+	}
+	now := s.o.Now().UTC().Truncate(time.Second)
+	er := resource.EnrollmentRequest{
+		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindEnrollmentRequest},
+		Metadata: resource.Meta{
+			Name: name, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now, Annotations: map[string]string{remoteAnnotation: address},
+		},
+		Spec: resource.EnrollmentSpec{CSR: r.CSR, NodeName: node, Labels: r.Labels, SystemInfo: r.SystemInfo},
+	}
+	if err := er.Validate(); err != nil {
+		s.settled(name)
+		return a, err
+	}
+	data, err := json.Marshal(er)
+	if err == nil {
+		_, err = s.o.Writer.Create(ctx, store.Object{Key: store.Key{Kind: er.Kind, Name: name}, Data: data})
+	}
+	if err != nil && !errors.Is(err, resource.AlreadyExists) {
+		s.settled(name)
+		return a, err
+	}
+	s.o.Log.Info().Str("node", node).Str("request", name).Str("remote", by.Remote).Msg("a node asks to join: approve or deny it with edgebus approve, edgebus deny")
+	return resource.JoinAnswer{State: resource.JoinWaiting, Request: name}, nil
+}
+
+func (s *Service) settled(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pending, name)
+}
+
+func decodeRequest(o store.Object) (er resource.EnrollmentRequest, err error) {
+	if err := json.Unmarshal(o.Data, &er); err != nil {
+		return er, err
+	}
+	if len(o.Status) > 0 {
+		err = json.Unmarshal(o.Status, &er.Status)
+	}
+	return er, err
+}
+
+func nodeOf(er resource.EnrollmentRequest) string {
+	if er.Spec.NodeName != "" {
+		return er.Spec.NodeName
+	}
+	return er.Metadata.Name
+}
+
+// decided is what a node is told of its request.
+func (s *Service) decided(er resource.EnrollmentRequest) resource.JoinAnswer {
+	a := resource.JoinAnswer{State: resource.JoinWaiting, Request: er.Metadata.Name}
+	for _, c := range er.Status.Conditions {
+		if c.Status == "True" && (c.Type == resource.Denied || c.Type == conditionFailed) {
+			a.State, a.Reason = resource.JoinDenied, c.Message
+			return a
+		}
+	}
+	if er.Status.Certificate != "" {
+		a.State, a.Certificate, a.Authorities = resource.JoinIssued, er.Status.Certificate, string(s.o.Authority.Certificates())
+	}
+	return a
+}
+
+const conditionFailed = "Failed"
+
+// follow carries out what is decided about EnrollmentRequests, and forgets old ones. It looks at all of them from time
+// to time, so that what failed is tried again.
+func (s *Service) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := s.followOnce(ctx); err != nil && ctx.Err() == nil {
+			s.o.Log.Warn().Err(err).Msg("EnrollmentRequests can't be followed: trying again")
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+}
+
+// followOnce goes through all requests, and then through what changes, for as long as sweepEvery.
+func (s *Service) followOnce(ctx context.Context) error {
+	page, err := s.o.Reader.List(ctx, resource.KindEnrollmentRequest, store.ListOptions{})
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	for _, o := range page.Items {
+		there[o.Name] = true
+		s.look(ctx, o)
+	}
+	if _, err := s.invitations(ctx); err != nil {
+		return err
+	}
+	stream, err := s.o.Watcher.Watch(ctx, store.Key{Kind: resource.KindEnrollmentRequest}, page.Rev)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	turn, stop := context.WithTimeout(ctx, sweepEvery)
+	defer stop()
+	for {
+		events, err := stream.Next(turn)
+		if turn.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if e.Type == store.Deleted {
+				s.settled(e.Object.Name)
+				s.tellWaiting(e.Object.Name, resource.JoinAnswer{State: resource.JoinDenied, Request: e.Object.Name, Reason: "the request was deleted"})
+				continue
+			}
+			s.look(ctx, e.Object)
+		}
+	}
+}
+
+// look does what one request is due for.
+func (s *Service) look(ctx context.Context, o store.Object) {
+	er, err := decodeRequest(o)
+	if err != nil {
+		s.o.Log.Error().Err(err).Stringer("object", o.Key).Msg("the EnrollmentRequest can't be read")
+		return
+	}
+	if at := er.Metadata.CreationTimestamp; at != nil && s.o.Now().Sub(*at) > s.o.Age {
+		if _, err := s.o.Writer.Delete(ctx, o.Key, o.Rev); err != nil && !errors.Is(err, resource.NotFound) {
+			s.o.Log.Warn().Err(err).Stringer("object", o.Key).Msg("an old EnrollmentRequest can't be deleted")
+		}
+		return
+	}
+	if er.Spec.Approval == "" {
+		s.mu.Lock()
+		s.pending[o.Name] = pending{er.Metadata.Annotations[remoteAnnotation]}
+		s.mu.Unlock()
+		return
+	}
+	s.settled(o.Name)
+	if a := s.decided(er); a.State != resource.JoinWaiting {
+		s.tellWaiting(o.Name, a)
+		return
+	}
+	if err := s.carryOut(ctx, &er); err != nil {
+		s.o.Log.Warn().Err(err).Str("request", o.Name).Msg("an EnrollmentRequest could not be carried out: it is tried again")
+		return
+	}
+	status, err := json.Marshal(er.Status)
+	if err == nil {
+		_, err = s.o.Writer.Update(ctx, store.Object{Key: o.Key, Status: status}, o.Rev)
+	}
+	if err != nil && !errors.Is(err, resource.Conflict) { // which comes as an event
+		s.o.Log.Warn().Err(err).Str("request", o.Name).Msg("the status of an EnrollmentRequest was not written: it is tried again")
+	}
+}
+
+// carryOut signs what was approved, and writes what was decided into the status. An error is worth another try.
+func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) error {
+	node := nodeOf(*er)
+	set := func(kind, reason, message string) {
+		c := resource.Condition{Type: kind, Status: "True", Reason: reason, Message: message}
+		er.Status.Conditions = resource.SetCondition(er.Status.Conditions, c, s.o.Now())
+		resource.SetObservedGeneration(er.Status.Conditions, er.Metadata.Generation, kind)
+	}
+	if er.Spec.Approval == resource.Denied {
+		set(resource.Denied, "Denied", "somebody denied the request")
+		s.o.Log.Info().Str("node", node).Str("request", er.Metadata.Name).Msg("an EnrollmentRequest was denied")
+		return nil
+	}
+	csr, err := resource.ParseCSR(er.Spec.CSR, node)
+	switch {
+	case err != nil:
+		set(conditionFailed, "InvalidCSR", err.Error())
+		return nil
+	case s.o.Reserved(node):
+		set(conditionFailed, "NameTaken", node+" is a user of auth.users: the node needs another name")
+		return nil
+	}
+	if err := s.enter(ctx, node, csr.Key, er.Spec.Labels, nil); err != nil {
+		return err
+	}
+	a, err := s.issue(node, csr)
+	if err != nil {
+		return err
+	}
+	er.Status.Certificate = a.Certificate
+	set(resource.Approved, "Approved", "somebody approved the request, and the hub signed the certificate")
+	s.o.Log.Info().Str("node", node).Str("request", er.Metadata.Name).Str("key", csr.Key).Msg("a node joined: its request was approved")
+	return nil
+}
+
+// tellWaiting tells those that wait for a request what was decided.
+func (s *Service) tellWaiting(request string, a resource.JoinAnswer) {
+	var waiting []string
+	s.mu.Lock()
+	for _, e := range s.enrollees {
+		if e.request == request && e.answer != "" {
+			waiting = append(waiting, e.answer)
+		}
+	}
+	s.mu.Unlock()
+	for _, topic := range waiting {
+		s.tell(topic, a)
+	}
+}

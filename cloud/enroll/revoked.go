@@ -1,0 +1,180 @@
+package enroll
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const revokedName = "revoked.json"
+
+// Revocation says that a node's certificates that were made until then are not taken any more. A later one is.
+type Revocation struct {
+	Node string `json:"node"`
+	// At is in milliseconds since 1970, like the upper half of a certificate's serial number.
+	At             int64  `json:"at"`
+	Decommissioned bool   `json:"decommissioned,omitempty"`
+	By             string `json:"by,omitempty"`
+}
+
+// Revocations are kept in a file of their own, and not in the store: a restored backup takes them over from the data
+// that it replaces.
+type Revocations struct {
+	path string
+	now  func() time.Time
+
+	mu    sync.RWMutex
+	nodes map[string]Revocation
+}
+
+func openRevocations(dir string, now func() time.Time) (*Revocations, error) {
+	r := &Revocations{path: filepath.Join(dir, revokedName), now: now, nodes: map[string]Revocation{}}
+	list, err := readRevocations(r.path)
+	for _, e := range list {
+		r.nodes[e.Node] = e
+	}
+	return r, err
+}
+
+func readRevocations(path string) (list []Revocation, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &list)
+	}
+	if err != nil { // to begin without it would let revoked nodes in
+		return nil, fmt.Errorf("%s/%s can't be read: take it from a backup (%w)", DirName, revokedName, err)
+	}
+	return list, nil
+}
+
+func writeRevocations(path string, nodes map[string]Revocation) error {
+	var list []Revocation
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
+		list = append(list, nodes[node])
+	}
+	text, err := json.MarshalIndent(list, "", " ")
+	if err != nil {
+		return err
+	}
+	return writeFile(path, append(text, '\n'))
+}
+
+// add revokes the certificates that a node has. When it returns, that is on disk.
+func (r *Revocations) add(node, by string, decommissioned bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := maps.Clone(r.nodes)
+	next[node] = Revocation{Node: node, At: max(r.now().UnixMilli(), r.nodes[node].At+1), Decommissioned: decommissioned, By: by}
+	if err := writeRevocations(r.path, next); err != nil {
+		return err
+	}
+	r.nodes = next
+	return nil
+}
+
+func (r *Revocations) at(node string) int64 {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.nodes[node].At
+}
+
+// Why says why a node is not let in with a certificate, or without one (nil); empty: it was not revoked.
+func (r *Revocations) Why(node string, cert *x509.Certificate) string {
+	r.mu.RLock()
+	e, revoked := r.nodes[node]
+	r.mu.RUnlock()
+	if !revoked {
+		return ""
+	}
+	if cert != nil {
+		if ms, ours := issuedAt(cert); ours && ms > e.At {
+			return ""
+		}
+	}
+	if e.Decommissioned {
+		return fmt.Sprintf("%s: %s can join again with a new invitation", resource.Decommissioned, node)
+	}
+	return fmt.Sprintf("the certificates of node %s were revoked at %s: it can join again with a new invitation", node, resource.Time(time.UnixMilli(e.At)))
+}
+
+// Merge takes over into a restored data directory what a backup can't know: revocations and rotations of the
+// authority that came after it. from is the data directory that the backup replaces, of the same hub or of none: what
+// another hub's has is left alone.
+func Merge(from, into string) error {
+	old, fresh := filepath.Join(from, DirName), filepath.Join(into, DirName)
+	if same, err := sameHub(old, fresh); err != nil || !same {
+		return err
+	}
+	later, err := readRevocations(filepath.Join(old, revokedName))
+	if err != nil {
+		return fmt.Errorf("%s: %w", from, err)
+	}
+	known, err := readRevocations(filepath.Join(fresh, revokedName))
+	if err != nil {
+		return err
+	}
+	nodes := map[string]Revocation{}
+	for _, e := range append(known, later...) {
+		if e.At >= nodes[e.Node].At {
+			nodes[e.Node] = e
+		}
+	}
+	if len(nodes) > 0 {
+		if err := writeRevocations(filepath.Join(fresh, revokedName), nodes); err != nil {
+			return err
+		}
+	}
+	names, err := filepath.Glob(filepath.Join(old, "*"))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if base := filepath.Base(name); base != revokedName && filepath.Ext(base) != ".new" {
+			text, err := os.ReadFile(name)
+			if err == nil {
+				err = writeFile(filepath.Join(fresh, base), text)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sameHub says whether both directories have an authority in common, or neither has one because the configuration
+// gives it.
+func sameHub(old, fresh string) (bool, error) {
+	names, err := filepath.Glob(filepath.Join(fresh, "*.pem"))
+	if err != nil {
+		return false, err
+	}
+	if len(names) == 0 {
+		theirs, err := filepath.Glob(filepath.Join(old, "*.pem"))
+		return len(theirs) == 0, errors.Join(err, os.MkdirAll(fresh, 0o700))
+	}
+	for _, name := range names {
+		ours, err := os.ReadFile(name)
+		if err != nil {
+			return false, err
+		}
+		theirs, err := os.ReadFile(filepath.Join(old, filepath.Base(name)))
+		if err == nil && string(ours) == string(theirs) {
+			return true, nil
+		}
+	}
+	return false, nil
+}

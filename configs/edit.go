@@ -1,0 +1,123 @@
+package configs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Setting is a key of a file of settings, such as link.tls.ca, and its new value.
+type Setting struct{ Key, Value string }
+
+// File is the file of settings that a program reads: the one that was named, or else the one in SystemDir.
+func File(program, named string) string {
+	if named != "" {
+		return named
+	}
+	return filepath.Join(SystemDir, pageName(program)+".yaml")
+}
+
+// Edit changes settings in a file, or makes the file. All else in it stays, comments too. The file is replaced whole;
+// its mode and owner stay.
+func Edit(file string, settings ...Setting) error {
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	text, err = edited(text, settings)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	return replaceFile(file, text)
+}
+
+func edited(text []byte, settings []Setting) ([]byte, error) {
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, err
+	}
+	if document.Kind == 0 || len(document.Content) == 0 || isNull(document.Content[0]) { // nothing but comments
+		document.Kind, document.Content = yaml.DocumentNode, []*yaml.Node{{Kind: yaml.MappingNode}}
+		if len(bytes.TrimSpace(text)) > 0 {
+			document.HeadComment = strings.TrimSpace(string(text))
+		}
+	}
+	for _, s := range settings {
+		if err := put(document.Content[0], strings.Split(s.Key, "."), s.Value); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.Key, err)
+		}
+	}
+	var out bytes.Buffer
+	e := yaml.NewEncoder(&out)
+	e.SetIndent(2)
+	err := errors.Join(e.Encode(&document), e.Close())
+	return out.Bytes(), err
+}
+
+// put sets the value at a path of keys, and makes the sections on the way.
+func put(at *yaml.Node, path []string, value string) error {
+	if at = resolve(at); isNull(at) {
+		at.Kind, at.Tag, at.Value = yaml.MappingNode, "", ""
+	}
+	if at.Kind != yaml.MappingNode {
+		return errors.New("there is a value where keys should be")
+	}
+	for i := 0; i+1 < len(at.Content); i += 2 {
+		if at.Content[i].Value != path[0] {
+			continue
+		}
+		if len(path) > 1 {
+			return put(at.Content[i+1], path[1:], value)
+		}
+		old := at.Content[i+1]
+		at.Content[i+1] = scalar(value)
+		at.Content[i+1].LineComment, at.Content[i+1].HeadComment = old.LineComment, old.HeadComment
+		return nil
+	}
+	next := scalar(value)
+	if len(path) > 1 {
+		next = &yaml.Node{Kind: yaml.MappingNode}
+	}
+	at.Content = append(at.Content, scalar(path[0]), next)
+	if len(path) > 1 {
+		return put(next, path[1:], value)
+	}
+	return nil
+}
+
+func scalar(value string) *yaml.Node {
+	n := new(yaml.Node)
+	n.SetString(value)
+	return n
+}
+
+// replaceFile writes a file whole or not at all, durably.
+func replaceFile(file string, text []byte) error {
+	mode := fs.FileMode(0o640)
+	if info, err := os.Stat(file); err == nil {
+		mode = info.Mode().Perm()
+	}
+	f, err := os.OpenFile(file+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(mode), sameOwner(file, f), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(file+".new", file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file+".new"))
+	}
+	d, err := os.Open(filepath.Dir(file))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,7 @@
+//go:build !unix
+
+package configs
+
+import "os"
+
+func sameOwner(string, *os.File) error { return nil }

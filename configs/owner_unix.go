@@ -1,0 +1,25 @@
+//go:build unix
+
+package configs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// sameOwner gives a file that takes the place of another the same owner and group, where the caller may.
+func sameOwner(old string, f *os.File) error {
+	info, err := os.Stat(old)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if was, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
+		return f.Chown(int(was.Uid), int(was.Gid))
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+// Package enroll is a node's side of joining a hub: it makes the node's key, gets its certificate, renews it before it
+// ends, and forgets both when the hub has decommissioned the node.
+//
+// The private key never leaves the node, and never is in a message or a log. Nothing of a hub is trusted before its
+// authority was compared with what the token or the person said.
+package enroll
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// DirName is the directory of a node's identities in the core's data directory. Each hub has a directory of its own in
+// it, named after its authority: so joining another hub leaves what there is as it is until the settings name the new one.
+const DirName = "identity"
+
+// The files of an identity. Certificate and key are one file, so that a renewal replaces both at once.
+const (
+	pairName    = "node.pem"
+	rootsName   = "ca.pem"
+	pendingName = "pending.key" // the key of a request that has no answer yet
+	usedName    = "token.sha256"
+)
+
+// markerName is the file in the data directory that says that the hub has decommissioned the node.
+const markerName = "decommissioned"
+
+// Identity is where a node's certificate and key are, and what they belong to.
+type Identity struct {
+	Dir string // below DirName
+}
+
+// Pair is the file of the certificate and the key.
+func (i Identity) Pair() string { return filepath.Join(i.Dir, pairName) }
+
+// Roots is the file of the certificates of the hub's authorities.
+func (i Identity) Roots() string { return filepath.Join(i.Dir, rootsName) }
+
+func identityOf(dataDir string, pin [sha256.Size]byte) Identity {
+	return Identity{filepath.Join(dataDir, DirName, hex.EncodeToString(pin[:8]))}
+}
+
+// Owned says whether a certificate's file is an identity that the node got by joining, and so renews.
+func Owned(dataDir, file string) bool {
+	rel, err := filepath.Rel(filepath.Join(dataDir, DirName), file)
+	return file != "" && err == nil && filepath.IsLocal(rel)
+}
+
+// newKey is a private key with its PEM.
+func newKey() (key *ecdsa.PrivateKey, text []byte, err error) {
+	if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	return key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), err
+}
+
+func parseKey(text []byte) (*ecdsa.PrivateKey, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("holds no key in PEM")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	ec, ok := key.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("holds a %T", key)
+	}
+	return ec, nil
+}
+
+// request is the node's request for a certificate, in PEM.
+func request(node string, key crypto.Signer) (string, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: node}}, key)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})), err
+}
+
+// fingerprint is the SHA-256 of a public key: what people compare before they approve a request.
+func fingerprint(key crypto.Signer) (string, error) {
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:]), err
+}
+
+// issued is what a hub's answer holds, once it was checked: the pair for a file, and the authorities.
+type issued struct {
+	pair, roots []byte
+	cert        *x509.Certificate
+}
+
+// check takes a hub's answer apart. The hub is trusted by now; what it sent may still be damaged, or for somebody else.
+func check(a resource.JoinAnswer, node string, key *ecdsa.PrivateKey, keyText []byte) (i issued, err error) {
+	block, _ := pem.Decode([]byte(a.Certificate))
+	if block == nil {
+		return i, errors.New("the hub's answer holds no certificate")
+	}
+	if i.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
+		return i, fmt.Errorf("the certificate in the hub's answer: %w", err)
+	}
+	roots := x509.NewCertPool()
+	switch {
+	case !roots.AppendCertsFromPEM([]byte(a.Authorities)):
+		return i, errors.New("the hub's answer holds no authority")
+	case !key.PublicKey.Equal(i.cert.PublicKey):
+		return i, errors.New("the certificate in the hub's answer is for another key")
+	case i.cert.Subject.CommonName != node:
+		return i, fmt.Errorf("the certificate in the hub's answer is for %.100q, and this node is %s", i.cert.Subject.CommonName, node)
+	}
+	// As of when the hub made it: whether the clock here is right is for the connection to say.
+	_, err = i.cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: resource.IssuedAt(i.cert), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		return i, fmt.Errorf("the certificate in the hub's answer is not signed by the authority in it: %w", err)
+	}
+	i.pair = append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.cert.Raw}), keyText...)
+	i.roots = []byte(a.Authorities)
+	return i, nil
+}
+
+// write puts an identity into its files, the authorities first: with the old certificate they are as good.
+func (i issued) write(into Identity) error {
+	return errors.Join(writeFile(into.Roots(), i.roots), writeFile(into.Pair(), i.pair))
+}
+
+// read is the certificate of an identity that there is.
+func (i Identity) read() (*x509.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(i.Pair(), i.Pair())
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(pair.Certificate[0])
+}
+
+// writeFile writes a file whole or not at all, durably, for its owner only.
+func writeFile(path string, text []byte) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Forget deletes all identities of a node that was decommissioned, and notes that it was, and why.
+func Forget(dataDir, why string, now time.Time) error {
+	text := fmt.Sprintf("%s %s\n", resource.Time(now), why)
+	return errors.Join(writeFile(filepath.Join(dataDir, markerName), []byte(text)), os.RemoveAll(filepath.Join(dataDir, DirName)))
+}
+
+// Forgotten says when and why the node was decommissioned; empty: it was not, or has joined again.
+func Forgotten(dataDir string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dataDir, markerName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return string(bytes.TrimSpace(text)), err
+}
+
+// Remember says that a node that was decommissioned has joined again.
+func Remember(dataDir string) error {
+	err := os.Remove(filepath.Join(dataDir, markerName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Labels reads key=value texts, and those that take a value from the system information.
+func Labels(given, from []string, info *resource.SystemInfo) map[string]string {
+	labels := map[string]string{}
+	for _, text := range from {
+		if key, field, ok := strings.Cut(text, "="); ok && info != nil && info.Field(field) != "" {
+			labels[key] = labelValue(info.Field(field))
+		}
+	}
+	for _, text := range given {
+		if key, value, ok := strings.Cut(text, "="); ok {
+			labels[key] = value
+		}
+	}
+	if len(labels) == 0 {
+		return nil
+	}
+	return labels
+}
+
+// labelValue makes a label's value of any text: what can't be in one becomes a dash.
+func labelValue(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' {
+			return r
+		}
+		return '-'
+	}, text)
+	return strings.Trim(text[:min(len(text), 63)], "-._")
+}

@@ -1,0 +1,257 @@
+package edge
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/edge/enroll"
+	"github.com/edgebus/edgebus/edge/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const joinHelp = `Join a hub: make this node's key, get its certificate, and write both into the settings.
+
+Usage:
+  edgecore join HUB[:8883] --token TOKEN
+  edgecore join HUB[:8883] [--ca-hash sha256:…]
+
+The first form is what "edgebus invite" prints. Without a token the hub keeps a request that somebody approves
+(edgebus approve) or denies; this command waits for that, and goes on where it was when it is started again.
+The key is made here and never leaves. Whatever the settings had besides link.server, link.tls and node.name stays.
+
+Flags:
+`
+
+// joinLine is the command line of edgecore join.
+type joinLine struct {
+	hub, token, name, pin, config, dataDir string
+	noStart                                bool
+	out, err                               io.Writer
+}
+
+// joinMain is edgecore join, and its exit code.
+func joinMain(args []string, stdout, stderr io.Writer) int {
+	l := joinLine{out: stdout, err: stderr}
+	flags := pflag.NewFlagSet("join", pflag.ContinueOnError)
+	flags.SetOutput(stdout)
+	flags.Usage = func() { fmt.Fprint(stdout, joinHelp, flags.FlagUsages()) }
+	flags.StringVar(&l.token, "token", "", "the token of an invitation; - reads it from standard input")
+	flags.StringVar(&l.name, "name", "", "the node's name (default: the token's, or else node.name, or else the host's name)")
+	flags.StringVar(&l.pin, "ca-hash", "", "the fingerprint of the hub's authority (edgebus authority), for who has no token")
+	flags.StringVar(&l.config, "config", "", "file of settings to read and write (default "+configs.File("edgecore", "")+")")
+	flags.StringVar(&l.dataDir, "data-dir", "", "the data directory (default: where the settings say)")
+	flags.BoolVar(&l.noStart, "no-start", false, "don't start the service")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, pflag.ErrHelp):
+		return 0
+	case err == nil && flags.NArg() != 1:
+		err = errors.New("it takes the hub's address: edgecore join HUB[:8883] --token TOKEN; see --help")
+		fallthrough
+	case err != nil:
+		fmt.Fprintln(stderr, "edgecore join:", err)
+		return 2
+	}
+	l.hub = flags.Arg(0)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := l.run(ctx); err != nil {
+		if errors.Is(err, context.Canceled) {
+			err = errors.New("interrupted: run the same command again to go on")
+		}
+		fmt.Fprintln(stderr, "edgecore join:", err)
+		return 1
+	}
+	return 0
+}
+
+func (l *joinLine) run(ctx context.Context) error {
+	file := configs.File("edgecore", l.config)
+	given := ""
+	if _, err := os.Stat(file); err == nil {
+		given = file
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	flags := pflag.NewFlagSet("edgecore", pflag.ContinueOnError)
+	if err := configs.AddFlags[configs.Core]("edgecore", flags); err != nil {
+		return err
+	}
+	if l.dataDir != "" {
+		if err := flags.Set("data-dir", l.dataDir); err != nil {
+			return err
+		}
+	}
+	cfg, err := configs.Load[configs.Core]("edgecore", given, flags)
+	if err != nil {
+		return err
+	}
+	dir, err := filepath.Abs(cfg.Data.Dir)
+	if err != nil {
+		return err
+	}
+	if err := l.readToken(); err != nil {
+		return err
+	}
+	if err := writable(file); err != nil {
+		return err
+	}
+	o := enroll.JoinOptions{
+		Hub: l.hub, DataDir: dir, Node: l.name, Default: cfg.Node.Name, Token: l.token, Pin: l.pin, Confirm: l.confirm,
+		SystemInfo: report(daemon.Version()).SystemInfo, Log: zerolog.Nop(),
+		Say: func(format string, args ...any) { fmt.Fprintf(l.out, format+"\n", args...) },
+	}
+	o.Labels = enroll.Labels(cfg.Node.Labels, cfg.Node.LabelFrom, o.SystemInfo)
+	if err := mayBe(dir, o); err != nil {
+		return err
+	}
+	fresh := false
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		fresh = true
+	}
+	j, err := enroll.Join(ctx, o)
+	if err != nil {
+		return err
+	}
+	return l.settle(file, dir, fresh, cfg.Link, j)
+}
+
+func (l *joinLine) readToken() error {
+	if l.token != "-" {
+		return nil
+	}
+	text, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	l.token = strings.TrimSpace(text)
+	return nil
+}
+
+// writable says early what would only be found when the token is used.
+func writable(file string) error {
+	f, err := os.CreateTemp(filepath.Dir(file), ".join-*.new")
+	if err != nil {
+		return fmt.Errorf("the settings can't be written: %w (as root, or with --config and --data-dir somewhere else)", err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// mayBe says whether what is in the data directory may be the node's of that name: a core that has had a hub keeps its
+// name.
+func mayBe(dir string, o enroll.JoinOptions) error {
+	name, err := o.Name()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dir, store.DirName)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	lock, err := datadir.Claim(dir, "edgecore join")
+	if err != nil { // a core that runs
+		if name == o.Default {
+			return nil
+		}
+		return fmt.Errorf("node.name is %s, and is to be %s: stop edgecore first (%w)", o.Default, name, err)
+	}
+	st, err := store.Open(store.Options{Dir: dir, Node: name, Rand: nonce, ReadOnly: true})
+	if err == nil {
+		err = st.Close()
+	}
+	return errors.Join(err, lock.Close())
+}
+
+// confirm asks a person whether the fingerprint is the right one.
+func (l *joinLine) confirm(fingerprint string) error {
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return fmt.Errorf("the hub's authority is %s: compare it with what edgebus authority says, and give it with --ca-hash, or use a token", fingerprint)
+	}
+	fmt.Fprintf(l.out, "the hub's authority is %s\nIs that what edgebus authority says on the hub? [yes/no] ", fingerprint)
+	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(strings.ToLower(answer)) != "yes" {
+		return errors.New("not confirmed: nothing was sent to the hub")
+	}
+	return nil
+}
+
+// settle makes the identity the one that the settings name, and starts the service.
+func (l *joinLine) settle(file, dir string, fresh bool, was configs.Link, j enroll.Joined) error {
+	if err := giveAway(file, dir, fresh); err != nil {
+		return err
+	}
+	server := "mqtts://" + l.hubAddress()
+	settings := []configs.Setting{
+		{Key: "node.name", Value: j.Node}, {Key: "link.server", Value: server},
+		{Key: "link.tls.ca", Value: j.Roots()}, {Key: "link.tls.cert", Value: j.Pair()}, {Key: "link.tls.key", Value: j.Pair()},
+	}
+	for key, value := range map[string]string{"link.user": strings.TrimPrefix(was.User, "node/"), "link.password": was.Password, "link.passwordFile": was.PasswordFile} {
+		if value != "" && value != j.Node { // the certificate is who the node is from now on
+			settings = append(settings, configs.Setting{Key: key})
+		}
+	}
+	if l.dataDir != "" {
+		settings = append(settings, configs.Setting{Key: "data.dir", Value: dir})
+	}
+	if err := configs.Edit(file, settings...); err != nil {
+		return err
+	}
+	if err := giveAway(file, dir, fresh); err != nil {
+		return err
+	}
+	if err := enroll.Remember(dir); err != nil {
+		return err
+	}
+	what := "has joined"
+	if j.Already {
+		what = "had joined already; the settings are as they should be:"
+	}
+	fmt.Fprintf(l.out, "node %s %s %s (certificate until %s; it is renewed by itself)\nsettings: %s\n", j.Node, what, l.hubAddress(), resource.Time(j.Expires), file)
+	return l.start(file)
+}
+
+func (l *joinLine) hubAddress() string { return enroll.Address(l.hub) }
+
+// start starts the service where systemd has one, or says how to start the core.
+func (l *joinLine) start(file string) error {
+	const unit = "edgecore.service"
+	system := configs.File("edgecore", "")
+	_, err := os.Stat("/run/systemd/system")
+	installed := err == nil && exec.Command("systemctl", "cat", unit).Run() == nil
+	if l.noStart || !installed || file != system || os.Geteuid() != 0 {
+		command := "edgecore"
+		if file != system {
+			command += " --config " + file
+		}
+		if installed && file == system {
+			command = "systemctl enable --now edgecore; systemctl restart edgecore"
+		}
+		fmt.Fprintf(l.out, "start it: %s\n", command)
+		return nil
+	}
+	for _, args := range [][]string{{"enable", unit}, {"restart", unit}} {
+		if text, err := exec.Command("systemctl", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("the node has joined, but systemctl %s failed: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(text)))
+		}
+	}
+	fmt.Fprintln(l.out, "started: systemctl status edgecore")
+	return nil
+}

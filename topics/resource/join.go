@@ -1,0 +1,207 @@
+package resource
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"hash/crc32"
+	"math/big"
+	"strings"
+	"time"
+)
+
+// A node joins its hub by sending a JoinRequest to v1/nodes/{node}/enroll/{request}, and reads the JoinAnswer on
+// the topic below that. The same two messages renew a certificate.
+
+// JoinRequest asks the hub to sign a node's certificate.
+type JoinRequest struct {
+	// CSR is a PKCS #10 request in PEM. Only its public key counts: the hub decides on everything else.
+	CSR string `json:"csr"`
+	// Token is what an invitation gave; empty: a person has to approve the request, or it is a renewal.
+	Token string `json:"token,omitempty"`
+	// Labels are those that the node's own settings give it.
+	Labels map[string]string `json:"labels,omitempty"`
+	// SystemInfo describes the host.
+	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
+}
+
+// MaxJoinRequest is the largest JoinRequest that a hub takes, in bytes.
+const MaxJoinRequest = 16 << 10
+
+// DecodeJoinRequest reads a JoinRequest. Its errors are *Error.
+func DecodeJoinRequest(payload []byte) (r JoinRequest, err error) {
+	if len(payload) > MaxJoinRequest {
+		return r, Errorf(TooLarge, "", "the request has %d bytes; at most %d are taken", len(payload), MaxJoinRequest)
+	}
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return r, Errorf(Invalid, "", "the request is not JSON as it should be: %v", err)
+	}
+	var p problems
+	required(&p, "csr", r.CSR)
+	for key, value := range r.Labels {
+		checkLabel(&p, "labels", key, value)
+	}
+	return r, p.err()
+}
+
+// What a JoinAnswer says.
+const (
+	JoinIssued  = "issued"  // here is the certificate
+	JoinWaiting = "waiting" // a person has to approve the request
+	JoinDenied  = "denied"  // a person denied it, or the hub can't sign it
+)
+
+// JoinAnswer is what the hub answers to a JoinRequest.
+type JoinAnswer struct {
+	State string `json:"state"`
+	// Certificate is the node's, in PEM, and Authorities are the certificates of those that sign the hub's: the node
+	// trusts them from now on.
+	Certificate string `json:"certificate,omitempty"`
+	Authorities string `json:"authorities,omitempty"`
+	// Request names the EnrollmentRequest that waits.
+	Request string `json:"request,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+// JoinToken is what an invitation is made of: it lets a node join, and tells it which hub is the right one.
+type JoinToken struct {
+	// Authority is the SHA-256 of the certificate (DER) of the hub's authority.
+	Authority [sha256.Size]byte
+	// Secret is known to the hub by its hash only.
+	Secret [16]byte
+	// Node is the name that the node gets; empty: it chooses one that the invitation allows.
+	Node string
+}
+
+const tokenPrefix = "ebj1-" // of version 1
+
+// maxToken is longer than any token: the node's name has at most 253 bytes.
+const maxToken = 512
+
+// String is the token as it is pasted. Its last four bytes are a checksum: of a token that was cut off when it was
+// copied the node can say so.
+func (t JoinToken) String() string {
+	raw := append(append(t.Authority[:], t.Secret[:]...), t.Node...)
+	raw = binary.BigEndian.AppendUint32(raw, crc32.ChecksumIEEE(raw))
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(raw)
+}
+
+// ID is the hash of the secret, hexadecimal: the hub knows the token by it.
+func (t JoinToken) ID() string {
+	sum := sha256.Sum256(t.Secret[:])
+	return hex.EncodeToString(sum[:])
+}
+
+// ParseJoinToken reads a token. An error doesn't show it.
+func ParseJoinToken(text string) (t JoinToken, err error) {
+	text = strings.TrimSpace(text)
+	encoded, ok := strings.CutPrefix(text, tokenPrefix)
+	if !ok || len(text) > maxToken {
+		return t, Errorf(Invalid, "token", "this is no token: one begins with %s", tokenPrefix)
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
+	least := len(t.Authority) + len(t.Secret)
+	if err != nil || len(raw) < least+4 || crc32.ChecksumIEEE(raw[:len(raw)-4]) != binary.BigEndian.Uint32(raw[len(raw)-4:]) {
+		return t, Errorf(Invalid, "token", "the token is damaged: copy it again, to its end")
+	}
+	copy(t.Authority[:], raw)
+	copy(t.Secret[:], raw[len(t.Authority):])
+	t.Node = string(raw[least : len(raw)-4])
+	if t.Node != "" {
+		var p problems
+		if checkName(&p, "token", t.Node); p.err() != nil {
+			return JoinToken{}, p.err()
+		}
+	}
+	return t, nil
+}
+
+// Fingerprint is how an authority's certificate is shown and pinned: sha256: and the hexadecimal SHA-256 of its DER.
+func Fingerprint(der []byte) string {
+	sum := sha256.Sum256(der)
+	return FingerprintPrefix + hex.EncodeToString(sum[:])
+}
+
+// FingerprintPrefix begins a Fingerprint.
+const FingerprintPrefix = "sha256:"
+
+// ParseFingerprint reads a fingerprint, with or without its prefix and with or without colons.
+func ParseFingerprint(text string) (sum [sha256.Size]byte, err error) {
+	digits := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(strings.TrimSpace(text)), FingerprintPrefix), ":", "")
+	raw, err := hex.DecodeString(digits)
+	if err != nil || len(raw) != len(sum) {
+		return sum, Errorf(Invalid, "", "%.100q is no SHA-256 fingerprint: 64 hexadecimal digits", text)
+	}
+	return [sha256.Size]byte(raw), nil
+}
+
+// Decommissioned begins the reason that a hub gives for refusing or ending a connection of a node that was
+// decommissioned. The node forgets its keys then.
+const Decommissioned = "this node was decommissioned"
+
+// CSR is a request for a certificate of which only the key counts.
+type CSR struct {
+	PublicKey any
+	// Key is the SHA-256 of the public key, hexadecimal: what people compare.
+	Key string
+}
+
+// ParseCSR reads a PKCS #10 request in PEM for the certificate of a node. It is refused if it isn't signed with its own
+// key, if the key is too weak, or if it asks for another name than the node's.
+func ParseCSR(text, node string) (c CSR, err error) {
+	if len(text) > MaxJoinRequest {
+		return c, Errorf(TooLarge, "csr", "%d bytes; at most %d are taken", len(text), MaxJoinRequest)
+	}
+	block, rest := pem.Decode([]byte(text))
+	if block == nil || block.Type != "CERTIFICATE REQUEST" && block.Type != "NEW CERTIFICATE REQUEST" || len(bytes.TrimSpace(rest)) > 0 {
+		return c, Errorf(Invalid, "csr", "is not one CERTIFICATE REQUEST in PEM")
+	}
+	request, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return c, Errorf(Invalid, "csr", "is no request for a certificate: %v", err)
+	}
+	if err := request.CheckSignature(); err != nil {
+		return c, Errorf(Invalid, "csr", "is not signed with its own key: %v", err)
+	}
+	switch key := request.PublicKey.(type) {
+	case *ecdsa.PublicKey, ed25519.PublicKey:
+	case *rsa.PublicKey:
+		if key.N.BitLen() < 2048 || key.N.BitLen() > 8192 {
+			return c, Errorf(Invalid, "csr", "an RSA key has 2048 to 8192 bits, this one has %d", key.N.BitLen())
+		}
+	default:
+		return c, Errorf(Invalid, "csr", "its key is neither ECDSA, Ed25519 nor RSA")
+	}
+	if name := request.Subject.CommonName; name != "" && node != "" && name != node {
+		return c, Errorf(Forbidden, "csr", "it asks for a certificate of %s, but the node is %s", clip(name), node)
+	}
+	sum := sha256.Sum256(request.RawSubjectPublicKeyInfo)
+	return CSR{request.PublicKey, hex.EncodeToString(sum[:])}, nil
+}
+
+// CheckLabels checks labels that a node is to get.
+func CheckLabels(field string, labels map[string]string) error {
+	var p problems
+	for key, value := range labels {
+		checkLabel(&p, field, key, value)
+	}
+	return p.err()
+}
+
+// IssuedAt is when a hub made a certificate, by its serial number, whose upper half says it in milliseconds; the start
+// of its validity is a little before that.
+func IssuedAt(cert *x509.Certificate) time.Time {
+	ms := new(big.Int).Rsh(cert.SerialNumber, 64)
+	if cert.SerialNumber.Sign() <= 0 || !ms.IsInt64() || ms.Int64() > cert.NotAfter.UnixMilli() || ms.Int64() < cert.NotBefore.UnixMilli() {
+		return cert.NotBefore
+	}
+	return time.UnixMilli(ms.Int64())
+}
