@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -170,7 +171,7 @@ func mayBe(dir string, o enroll.JoinOptions) error {
 		}
 		return fmt.Errorf("node.name is %s, and is to be %s: stop edgecore first (%w)", o.Default, name, err)
 	}
-	st, err := store.Open(store.Options{Dir: dir, Node: name, Rand: nonce, ReadOnly: true})
+	st, err := store.Open(store.Options{Dir: dir, Node: name, Rand: rand.Uint64, ReadOnly: true})
 	if err == nil {
 		err = st.Close()
 	}

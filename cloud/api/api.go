@@ -137,7 +137,7 @@ func (s *server) routes() http.Handler {
 		mux.Handle("GET /sessions", sessions)
 		mux.Handle("DELETE /sessions", sessions)
 	}
-	if o.Enroll != nil {
+	if s.Enroll != nil {
 		mux.Handle("/enroll/", s.handle(func(w http.ResponseWriter, r *http.Request) error {
 			return s.Enroll(w, r, accessIn(r.Context()).id)
 		}))
