@@ -84,7 +84,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	var br *broker.Broker
 	tw, err := twin.New(ctx, twin.Options{
-		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: rand.Uint64, Tell: told.Tell,
+		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: rand.Uint64, Tell: told.Record,
 		Publish:    func(m broker.Message) { br.Publish(m) },
 		Wanted:     func(topic string) bool { return br.Wanted(topic) },
 		Pass:       func(m broker.Message, done func(error)) { br.Pass(m, done) },

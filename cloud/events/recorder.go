@@ -1,9 +1,8 @@
-// Package events keeps what happened to objects for a while, for people who ask why.
+// Package events records what happens to objects as Events, which are kept for some days.
 //
-// There is one Event for each reason and part of an object: what happens again raises its
-// count. Its name says so, hence nothing need be remembered, also not over a restart.
-// Whoever tells of something is never kept waiting, and never hears of a failure: an Event that
-// can't be written is tried again, and what there is no room for is dropped and counted.
+// There is one Event for each object, reason and part of the object: what happens again raises its count. The name of an
+// Event is a hash of these, so nothing has to be remembered, not even over a restart. Record never blocks and never
+// fails: an Event that can't be written is tried again, and one that there is no room for is dropped and counted.
 package events
 
 import (
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -31,13 +31,13 @@ type Options struct {
 	Writer store.Writer
 	Log    zerolog.Logger
 	Now    func() time.Time
-	// Component is the program that sees things happen.
+	// Component is the name of the program that records.
 	Component string
-	// Keep is how long an Event is kept after it happened last, and Most how many are.
+	// Keep is how long an Event is kept after its last occurrence, and Most how many Events are kept.
 	Keep time.Duration
 	Most int
-	// Every is how often what was told is written. An object gets Burst writes at once and then one each Pace: what
-	// happens to it meanwhile is told together.
+	// Every is the interval of writes. An object's Events are written Burst times at once and then once each Pace:
+	// occurrences in between are counted together.
 	Every, Pace time.Duration
 	Burst       int
 	// Waiting is how many different Events may wait to be written.
@@ -58,21 +58,21 @@ func (o *Options) setDefaults() {
 }
 
 const (
-	writers   = 16               // that share commits
-	patience  = 10 * time.Second // for an object that is not there yet, such as the Node of one that has just joined
-	trimEvery = time.Minute
-	longest   = 1024 // bytes of a message
+	writers    = 16               // at a time: they share commits of the store
+	uidWait    = 10 * time.Second // for an object that does not exist yet, such as the Node of a core that has just joined
+	trimEvery  = time.Minute
+	maxMessage = 1024 // bytes
 )
 
-// Recorder writes Events.
+// Recorder records Events.
 type Recorder struct {
 	o Options
 
 	mu      sync.Mutex
-	waiting map[key]*note
-	allowed map[object]*allowance
+	pending map[key]*pending
+	limits  map[object]*limit
 
-	fresh   int // Events made since the last trim
+	created int // Events since the last trim
 	failing bool
 
 	written, dropped atomic.Uint64
@@ -80,54 +80,54 @@ type Recorder struct {
 
 type object struct{ kind, namespace, name string }
 
-// key is what has one Event. A deleted object's differ from those of its successor.
+// key identifies an Event. Those of a deleted object differ from those of its successor.
 type key struct {
 	object
 	uid, reason, about string
 }
 
-// note is what is to be written of a key.
-type note struct {
+// pending is what is to be written to an Event.
+type pending struct {
 	resource.Occurrence
 	count       int
 	first, last time.Time
 }
 
-// allowance is how many writes an object may have now.
-type allowance struct {
+// limit is a token bucket: how many writes an object has left. Writes that fail are given back.
+type limit struct {
 	writes float64
 	at     time.Time
 }
 
-// New makes a Recorder. Nothing is written before Run.
+// New makes a Recorder, which writes nothing before Run.
 func New(o Options) *Recorder {
 	o.setDefaults()
-	return &Recorder{o: o, waiting: make(map[key]*note), allowed: make(map[object]*allowance)}
+	return &Recorder{o: o, pending: make(map[key]*pending), limits: make(map[object]*limit)}
 }
 
-// Tell takes note of something. It may be called from any goroutine, and never waits.
-func (r *Recorder) Tell(h resource.Occurrence) {
-	if len(h.Message) > longest {
-		h.Message = strings.ToValidUTF8(h.Message[:longest], "") + "…"
+// Record records an occurrence. It may be called from any goroutine, and never blocks.
+func (r *Recorder) Record(o resource.Occurrence) {
+	if len(o.Message) > maxMessage {
+		o.Message = strings.ToValidUTF8(o.Message[:maxMessage], "") + "…"
 	}
-	k := key{object{h.Kind, h.Namespace, h.Name}, h.UID, h.Reason, h.About}
+	k := key{object{o.Kind, o.Namespace, o.Name}, o.UID, o.Reason, o.About}
 	now := r.o.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := r.waiting[k]
-	if n == nil {
-		if len(r.waiting) >= r.o.Waiting {
+	p := r.pending[k]
+	if p == nil {
+		if len(r.pending) >= r.o.Waiting {
 			r.dropped.Add(1)
 			return
 		}
-		n = &note{first: now}
-		r.waiting[k] = n
+		p = &pending{first: now}
+		r.pending[k] = p
 	}
-	n.Occurrence, n.last = h, now
-	n.count++
+	p.Occurrence, p.last = o, now
+	p.count++
 }
 
-// Run writes what it is told until ctx ends, and then what still waits.
+// Run writes Events until ctx ends, and then those that still wait.
 func (r *Recorder) Run(ctx context.Context) error {
 	tick, trim := time.NewTicker(r.o.Every), time.NewTicker(trimEvery)
 	defer tick.Stop()
@@ -136,8 +136,8 @@ func (r *Recorder) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-tick.C:
-			r.write(ctx, r.take(false))
-			if r.fresh > r.o.Most/8 {
+			r.write(ctx, r.due(false))
+			if r.created > r.o.Most/8 {
 				r.trim(ctx)
 			}
 		case <-trim.C:
@@ -145,127 +145,120 @@ func (r *Recorder) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			r.write(last, r.take(true))
+			r.write(last, r.due(true))
 			return nil
 		}
 	}
 }
 
-// take gives what may be written now.
-func (r *Recorder) take(all bool) map[key]*note {
+// due removes and returns what may be written now.
+func (r *Recorder) due(all bool) map[key]*pending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now, out := r.o.Now(), make(map[key]*note)
-	for k, n := range r.waiting {
+	now, out := r.o.Now(), make(map[key]*pending)
+	for k, p := range r.pending {
 		if all || r.allow(k.object, now) {
-			out[k] = n
-			delete(r.waiting, k)
+			out[k] = p
+			delete(r.pending, k)
 		}
 	}
-	for o, a := range r.allowed { // one that may have all again need not be remembered
-		if now.Sub(a.at) > time.Duration(r.o.Burst)*r.o.Pace {
-			delete(r.allowed, o)
+	for o, l := range r.limits {
+		if now.Sub(l.at) > time.Duration(r.o.Burst)*r.o.Pace { // is full again
+			delete(r.limits, o)
 		}
 	}
 	return out
 }
 
 func (r *Recorder) allow(o object, now time.Time) bool {
-	a := r.allowed[o]
-	if a == nil {
-		a = &allowance{writes: float64(r.o.Burst), at: now}
-		r.allowed[o] = a
+	l := r.limits[o]
+	if l == nil {
+		l = &limit{writes: float64(r.o.Burst), at: now}
+		r.limits[o] = l
 	}
-	a.writes = min(a.writes+max(now.Sub(a.at).Seconds(), 0)/r.o.Pace.Seconds(), float64(r.o.Burst))
-	a.at = now
-	if a.writes < 1 {
+	l.writes = min(l.writes+max(now.Sub(l.at).Seconds(), 0)/r.o.Pace.Seconds(), float64(r.o.Burst))
+	l.at = now
+	if l.writes < 1 {
 		return false
 	}
-	a.writes--
+	l.writes--
 	return true
 }
 
-// again puts back what was not written. What happened meanwhile comes on top.
-func (r *Recorder) again(k key, n *note) {
+// requeue puts back what was not written. What happened meanwhile is added to it.
+func (r *Recorder) requeue(k key, p *pending) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if a := r.allowed[k.object]; a != nil {
-		a.writes++
+	if l := r.limits[k.object]; l != nil {
+		l.writes++
 	}
-	if later := r.waiting[k]; later != nil {
-		later.first = n.first
-		later.count += n.count
+	if later := r.pending[k]; later != nil {
+		later.first = p.first
+		later.count += p.count
 		return
 	}
-	if len(r.waiting) >= r.o.Waiting {
-		r.dropped.Add(uint64(n.count))
+	if len(r.pending) >= r.o.Waiting {
+		r.dropped.Add(uint64(p.count))
 		return
 	}
-	r.waiting[k] = n
+	r.pending[k] = p
 }
 
-var errEarly = errors.New("the object is not there yet")
+var errNoObject = errors.New("the object does not exist yet")
 
-// write writes notes, some at a time. After a failure the rest of them are not tried.
-func (r *Recorder) write(ctx context.Context, notes map[key]*note) {
-	var failed atomic.Pointer[error]
-	var made atomic.Int64
-	work := make(chan key)
-	var wg sync.WaitGroup
-	for range min(writers, len(notes)) {
-		wg.Go(func() {
-			for k := range work {
-				if failed.Load() != nil {
-					r.again(k, notes[k])
-					continue
-				}
-				fresh, err := r.writeOne(ctx, k, notes[k])
-				switch {
-				case err == nil:
-					r.written.Add(1)
-				case errors.Is(err, errEarly), errors.Is(err, resource.Conflict):
-					r.again(k, notes[k])
-				default:
-					failed.Store(&err)
-					r.again(k, notes[k])
-				}
-				if fresh {
-					made.Add(1)
-				}
+// write writes Events, some at a time. After a failure of the store the rest of them are not tried.
+func (r *Recorder) write(ctx context.Context, all map[key]*pending) {
+	var created atomic.Int64
+	group, unless := errgroup.WithContext(context.WithoutCancel(ctx))
+	group.SetLimit(writers)
+	for k, p := range all {
+		group.Go(func() error {
+			if unless.Err() != nil {
+				r.requeue(k, p)
+				return nil
 			}
+			isNew, err := r.writeOne(ctx, k, p)
+			if err != nil {
+				r.requeue(k, p)
+				if errors.Is(err, errNoObject) || errors.Is(err, resource.Conflict) {
+					return nil
+				}
+				return err
+			}
+			r.written.Add(1)
+			if isNew {
+				created.Add(1)
+			}
+			return nil
 		})
 	}
-	for k := range notes {
-		work <- k
-	}
-	close(work)
-	wg.Wait()
-	r.fresh += int(made.Load())
-	if len(notes) > 0 {
-		r.say(failed.Load())
+	err := group.Wait()
+	r.created += int(created.Load())
+	if len(all) > 0 {
+		r.logFailure(err)
 	}
 }
 
-// say says once that nothing can be written, and once that it can again.
-func (r *Recorder) say(failed *error) {
-	if failing := failed != nil; failing != r.failing {
-		r.failing = failing
-		if failing {
-			r.o.Log.Warn().Err(*failed).Msg("events can't be written: trying again")
-			return
-		}
+// logFailure logs the first failure, and the end of it.
+func (r *Recorder) logFailure(err error) {
+	switch failing := err != nil; {
+	case failing == r.failing:
+	case failing:
+		r.o.Log.Warn().Err(err).Msg("events can't be written: trying again")
+	default:
 		r.o.Log.Info().Msg("events can be written again")
 	}
+	r.failing = err != nil
 }
 
-// writeOne adds a note to its Event, or makes one.
-func (r *Recorder) writeOne(ctx context.Context, k key, n *note) (fresh bool, err error) {
+// writeOne updates an Event, or creates it.
+func (r *Recorder) writeOne(ctx context.Context, k key, n *pending) (created bool, err error) {
 	if n.UID == "" {
 		if n.UID, err = r.uid(ctx, k); err != nil {
 			return false, err
 		}
-		if n.UID == "" && r.o.Now().Sub(n.first) < patience {
-			return false, errEarly
+		if n.UID == "" && r.o.Now().Sub(n.first) < uidWait {
+			return false, errNoObject
 		}
 	}
 	at := store.Key{Kind: resource.KindEvent, Namespace: cmp.Or(k.namespace, resource.DefaultNamespace), Name: eventName(k, n.UID)}
@@ -282,7 +275,7 @@ func (r *Recorder) writeOne(ctx context.Context, k key, n *note) (fresh bool, er
 	}
 	var e stored
 	if err := json.Unmarshal(old.Data, &e); err != nil {
-		e = r.event(at, n) // one that can't be read is of no use to anybody
+		e = r.event(at, n) // replaces one that can't be read
 		e.Spec.Count = 0
 	}
 	last := seconds(n.last)
@@ -294,14 +287,14 @@ func (r *Recorder) writeOne(ctx context.Context, k key, n *note) (fresh bool, er
 	return false, err
 }
 
-// stored is an Event as the store has it: as all objects, with metadata and spec.
+// stored is an Event in the form of the store: all objects have metadata and spec there.
 type stored struct {
 	resource.TypeMeta
 	Metadata resource.Meta         `json:"metadata"`
 	Spec     resource.EventContent `json:"spec"`
 }
 
-func (r *Recorder) event(at store.Key, n *note) stored {
+func (r *Recorder) event(at store.Key, n *pending) stored {
 	first, last := seconds(n.first), seconds(n.last)
 	of := resource.ObjectReference{
 		APIVersion: resource.APIVersion, Kind: n.Kind, Namespace: n.Namespace, Name: n.Name, UID: n.UID,
@@ -319,7 +312,7 @@ func (r *Recorder) event(at store.Key, n *note) stored {
 
 func seconds(t time.Time) time.Time { return t.UTC().Truncate(time.Second) } // as Kubernetes writes them
 
-// uid is that of the object as it is now; empty if there is none.
+// uid is the UID of the object, or empty if there is none.
 func (r *Recorder) uid(ctx context.Context, k key) (string, error) {
 	o, err := r.o.Reader.Get(ctx, store.Key{Kind: k.kind, Namespace: k.namespace, Name: k.name})
 	if errors.Is(err, resource.NotFound) {
@@ -334,7 +327,7 @@ func (r *Recorder) uid(ctx context.Context, k key) (string, error) {
 	return head.Metadata.UID, json.Unmarshal(o.Data, &head)
 }
 
-// eventName is the same for what is counted together.
+// eventName is the name of the Event of a key.
 func eventName(k key, uid string) string {
 	sum := sha256.New()
 	for _, part := range []string{k.kind, k.namespace, k.name, uid, k.reason, k.about} {
@@ -343,39 +336,34 @@ func eventName(k key, uid string) string {
 	return k.name[:min(len(k.name), 200)] + "." + hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-// trim drops the Events that are too old, and the oldest of too many. The last write of an Event
-// is when it happened last: the store has them in that order.
+// trim deletes Events that are too old, and the oldest ones if there are too many. Revisions have the order of the last
+// occurrences, since each occurrence is a write.
 func (r *Recorder) trim(ctx context.Context) {
-	r.fresh = 0
+	r.created = 0
 	page, err := r.o.Reader.List(ctx, resource.KindEvent, store.ListOptions{})
 	if err != nil {
-		return // the next one mends it
+		return // until the next trim
 	}
 	list := page.Items
 	slices.SortFunc(list, func(a, b store.Object) int { return cmp.Compare(a.Rev, b.Rev) })
 	extra := len(list) - r.o.Most
 	oldest := r.o.Now().Add(-r.o.Keep)
-	work := make(chan store.Object)
-	var wg sync.WaitGroup
-	for range writers {
-		wg.Go(func() {
-			for o := range work {
-				_, _ = r.o.Writer.Delete(ctx, o.Key, o.Rev) // one that happens again stays; otherwise the next trim drops it
-			}
-		})
-	}
+	var group errgroup.Group
+	group.SetLimit(writers)
 	for i, o := range list {
-		if i >= extra && !over(o, oldest) {
+		if i >= extra && !lastBefore(o, oldest) {
 			break
 		}
-		work <- o
+		group.Go(func() error {
+			_, _ = r.o.Writer.Delete(ctx, o.Key, o.Rev) // an Event that has occurred again stays; else until the next trim
+			return nil
+		})
 	}
-	close(work)
-	wg.Wait()
+	_ = group.Wait()
 }
 
-// over says whether an Event happened last before a time.
-func over(o store.Object, oldest time.Time) bool {
+// lastBefore reports whether the last occurrence of an Event was before a time.
+func lastBefore(o store.Object, oldest time.Time) bool {
 	var e stored
 	if json.Unmarshal(o.Data, &e) != nil {
 		return true
@@ -384,7 +372,7 @@ func over(o store.Object, oldest time.Time) bool {
 	return last == nil || last.Before(oldest)
 }
 
-// Stats are counts since the start, for metrics.
+// Stats are counts since the start.
 type Stats struct {
 	Written, Dropped uint64
 	Waiting          int
@@ -394,5 +382,5 @@ type Stats struct {
 func (r *Recorder) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Stats{Written: r.written.Load(), Dropped: r.dropped.Load(), Waiting: len(r.waiting)}
+	return Stats{Written: r.written.Load(), Dropped: r.dropped.Load(), Waiting: len(r.pending)}
 }

@@ -68,7 +68,7 @@ func (r *rig) pass(d time.Duration) {
 	r.now = r.now.Add(d)
 }
 
-func (r *rig) flush() { r.write(context.Background(), r.take(false)) }
+func (r *rig) flush() { r.write(context.Background(), r.due(false)) }
 
 func (r *rig) list() (all []stored) {
 	r.t.Helper()
@@ -88,15 +88,15 @@ func left(message string) resource.Occurrence {
 
 func TestWhatHappensAgainIsCounted(t *testing.T) {
 	r := newRig(t, nil)
-	r.Tell(left("once"))
-	r.Tell(left("twice"))
+	r.Record(left("once"))
+	r.Record(left("twice"))
 	r.flush()
 	r.pass(time.Minute)
-	r.Tell(left("later"))
+	r.Record(left("later"))
 	other := New(r.o) // as after a restart
-	other.Tell(left("last"))
+	other.Record(left("last"))
 	r.flush()
-	other.write(context.Background(), other.take(false))
+	other.write(context.Background(), other.due(false))
 
 	all := r.list()
 	require.Len(t, all, 1)
@@ -112,7 +112,7 @@ func TestPropertiesAndSuccessorsHaveEventsOfTheirOwn(t *testing.T) {
 	r := newRig(t, nil)
 	for _, uid := range []string{"u1", "u2"} {
 		for _, about := range []string{"power", "brightness"} {
-			r.Tell(resource.Occurrence{Kind: "Device", Namespace: "hall", Name: "lamp", UID: uid, Reason: "Refused", About: about})
+			r.Record(resource.Occurrence{Kind: "Device", Namespace: "hall", Name: "lamp", UID: uid, Reason: "Refused", About: about})
 		}
 	}
 	r.flush()
@@ -122,7 +122,7 @@ func TestPropertiesAndSuccessorsHaveEventsOfTheirOwn(t *testing.T) {
 func TestAFlappingNodeCostsFewWritesAndLosesNoCount(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.Burst = 3 })
 	for i := range 1000 {
-		r.Tell(left(fmt.Sprint(i)))
+		r.Record(left(fmt.Sprint(i)))
 		r.flush()
 	}
 	require.Equal(t, uint64(3), r.Stats().Written)
@@ -140,7 +140,7 @@ func TestAFailingStoreIsOutlived(t *testing.T) {
 	for _, about := range []string{"a", "b", "c"} {
 		h := left("")
 		h.About = about
-		r.Tell(h)
+		r.Record(h)
 	}
 	require.Equal(t, Stats{Dropped: 1, Waiting: 2}, r.Stats())
 	for range 100 {
@@ -157,7 +157,7 @@ func TestOldEventsGo(t *testing.T) {
 	tell := func(about string) {
 		h := left("")
 		h.About = about
-		r.Tell(h)
+		r.Record(h)
 		r.flush()
 	}
 	for i := range 6 {
@@ -183,7 +183,7 @@ func TestAnObjectThatIsOnItsWayIsWaitedFor(t *testing.T) {
 	r := newRig(t, nil)
 	h := left("")
 	h.UID = ""
-	r.Tell(h)
+	r.Record(h)
 	r.flush()
 	require.Empty(t, r.list())
 	_, err := r.store.Create(context.Background(), store.Object{Key: store.Key{Kind: "Node", Name: "n1"}, Data: []byte(`{"metadata":{"uid":"u7"}}`)})
@@ -192,10 +192,10 @@ func TestAnObjectThatIsOnItsWayIsWaitedFor(t *testing.T) {
 	require.Equal(t, "u7", r.list()[0].Spec.InvolvedObject.UID)
 
 	h.Name = "n2" // never comes
-	r.Tell(h)
+	r.Record(h)
 	r.flush()
 	require.Len(t, r.list(), 1)
-	r.pass(patience)
+	r.pass(uidWait)
 	r.flush()
 	require.Len(t, r.list(), 2)
 }
@@ -205,9 +205,9 @@ func TestWhatWaitsIsWrittenAtTheEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- r.Run(ctx) }()
-	r.Tell(left(string(make([]byte, 5000))))
+	r.Record(left(string(make([]byte, 5000))))
 	cancel()
 	require.NoError(t, <-ended)
 	require.Len(t, r.list(), 1)
-	require.Less(t, len(r.list()[0].Spec.Message), 2*longest)
+	require.Less(t, len(r.list()[0].Spec.Message), 2*maxMessage)
 }

@@ -1,8 +1,7 @@
-// Package seal encrypts what the hub's store must not show: the values of Secrets. The
-// key is a file of its own beside the store, so whoever has only a copy of the store has
-// no values; whoever has the whole data directory, or a backup of it, has both.
+// Package seal encrypts the content of Secrets for the hub's store. The key is a file beside the store: a copy of the store
+// alone gives nothing away, while a copy of the data directory, or a backup of it, has the key as well.
 //
-// It never writes a key over another one, and never says what it encrypts.
+// It never overwrites a key, and its errors never contain what it encrypts.
 package seal
 
 import (
@@ -29,20 +28,20 @@ const (
 // Key encrypts and decrypts.
 type Key struct{ aead cipher.AEAD }
 
-// Load reads the key of a data directory. Without one the error is fs.ErrNotExist. Errors name the file without
-// the directory, which the caller knows, and which may be one that a backup was unpacked into.
+// Load reads the key of a data directory. If there is none the error is fs.ErrNotExist. Errors name the file without the
+// directory, which may be a temporary one.
 func Load(dir string) (*Key, error) {
 	path := filepath.Join(dir, FileName)
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, unread(err)
+		return nil, withoutPath(err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("%s can be read by others, with the mode %04o: chmod 600 it", FileName, info.Mode().Perm())
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, unread(err)
+		return nil, withoutPath(err)
 	}
 	encoded, ok := strings.CutPrefix(strings.TrimSpace(string(text)), header)
 	raw, err := base64.StdEncoding.DecodeString(encoded)
@@ -52,8 +51,8 @@ func Load(dir string) (*Key, error) {
 	return newKey(raw)
 }
 
-// unread is err without the path in it.
-func unread(err error) error {
+// withoutPath is err without the path in it.
+func withoutPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
 		err = p.Err
@@ -61,7 +60,7 @@ func unread(err error) error {
 	return fmt.Errorf("%s: %w", FileName, err)
 }
 
-// Make makes a new key and its file. It fails if there is one.
+// Make makes a new key and its file. It fails if the file exists.
 func Make(dir string) (*Key, error) {
 	raw := make([]byte, size)
 	_, _ = rand.Read(raw) // crypto/rand never fails
@@ -70,7 +69,7 @@ func Make(dir string) (*Key, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, fs.ErrExist), err)
 	}
-	// A stop in between must not leave half a key.
+	// A crash must not leave a part of a key.
 	if err := write(path+".new", text); err != nil {
 		return nil, err
 	}
@@ -108,12 +107,12 @@ func newKey(raw []byte) (*Key, error) {
 	return &Key{aead}, nil
 }
 
-// Seal encrypts a text. about says what it belongs to; it is not in the result.
+// Seal encrypts a text. The result opens only with the same about, which is not in it.
 func (k *Key) Seal(plain []byte, about string) ([]byte, error) {
 	return k.aead.Seal(nil, nil, plain, []byte(about)), nil
 }
 
-// Open is the inverse of Seal, with the same about.
+// Open decrypts the result of Seal.
 func (k *Key) Open(sealed []byte, about string) ([]byte, error) {
 	plain, err := k.aead.Open(nil, nil, sealed, []byte(about))
 	if err != nil {
