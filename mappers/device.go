@@ -12,7 +12,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// device is what the mapper knows of one of its devices. mapper.mu guards all but the last group.
+// device is the state of one of the mapper's devices. mapper.mu guards all fields but the last group.
 type device struct {
 	key           string // node/name
 	bus           string
@@ -43,7 +43,7 @@ type device struct {
 	problem   string // what was said of it last; empty: nothing
 }
 
-// property is one property of a device: what is wanted, what was applied, what is.
+// property is the state of one property: the desired, the applied and the current value.
 type property struct {
 	spec resource.Property
 	info Property
@@ -289,7 +289,8 @@ func (p *property) planWrite(value string, canRead bool, said *Refusal) plan {
 	return plan{apply, value, said}
 }
 
-// planRecheck: after a start, what was applied before is not applied again, unless the device has lost it meanwhile.
+// planRecheck decides about a version that is done. After a start the device is read once: what was applied before is
+// applied again only if the device has lost it.
 func (p *property) planRecheck(canRead, canWrite bool) plan {
 	if p.recheckDue && p.desired.ver == p.doneVer && p.desired.ver == p.appliedVer && canRead && canWrite &&
 		p.spec.Writable() && !p.desired.cleared {
@@ -298,8 +299,9 @@ func (p *property) planRecheck(canRead, canWrite bool) plan {
 	return plan{step: nothing}
 }
 
-// planLost is the answer to recheck: what to do when the device has neither what was reported nor what is wanted. With
-// anew it was configured since: what was reported then excuses nothing, but no reason to hold anything either.
+// planLost decides what to do after recheck has read actual. If it is neither the reported nor the desired value, the
+// device has lost the value. anew says that the device was configured since the value was reported: then the reported value
+// doesn't count, unless atBoot is hold.
 func (p *property) planLost(actual string, anew bool) plan {
 	has := func(value string) bool { return p.satisfies(actual, value) }
 	hold := p.spec.AtBoot == resource.BootHold
@@ -332,7 +334,7 @@ func (p *property) withoutLimits() resource.Property {
 	return bare
 }
 
-// within says whether two numbers differ by less than the deadband. What is no number differs when the text does.
+// within says whether two numbers differ by less than the deadband. Other texts are compared as they are.
 func within(a, b string, deadband float64) bool {
 	x, errX := strconv.ParseFloat(a, 64)
 	y, errY := strconv.ParseFloat(b, 64)
@@ -350,10 +352,10 @@ func (s step) String() string {
 	return fmt.Sprint(uint8(s))
 }
 
-// driveAll brings every property of a device to what is wanted of it.
+// driveAll writes the desired values of all properties of a device that need it.
 func (w *worker) driveAll(ctx context.Context, d *device) error {
 	for _, name := range w.names(d) {
-		// More than one round when a newer value arrives meanwhile; bounded, so that a flood can't starve the others.
+		// Another round is needed if a newer value has arrived. Bounded, so that a flood of values can't starve the others.
 		for range 4 {
 			more, err := w.drive(ctx, d, name)
 			if err != nil {

@@ -11,30 +11,30 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Driver opens devices of one protocol. It is all that a driver must be; what else it or its sessions can do is found
-// out by asking for the interfaces below.
+// Driver opens devices of one protocol. It is the only interface that a driver must implement, with Session. The others
+// below are optional capabilities of the driver or its sessions.
 type Driver interface {
 	// Protocols are the names that Devices and models use for the protocol, the usual one first. Case and the
 	// characters '-', '_' and ' ' don't matter.
 	Protocols() []string
-	// Open connects to a device. A *ConfigError says that its configuration can't work: it is not tried again before
-	// the configuration changes. Any other error is tried again, later and later.
-	// Where devices share a bus, the others wait for it: it should not wait for the device (see Pinger).
+	// Open connects to a device. After a *ConfigError, which says that the configuration can't work, it is called again
+	// when the configuration has changed. After any other error it is called again with increasing delay. While it runs,
+	// other devices of the same bus wait: it should not wait for the device to answer (see Pinger).
 	Open(ctx context.Context, d Device) (Session, error)
 }
 
-// Session is an open device. One goroutine uses it, but for Push. Every method must return soon after ctx ends. It is asked only for
-// properties of the device, and told only values that these can have: see Opened.
+// Session is an open device. One goroutine calls its methods, except Push. Every method must return soon after ctx ends. It
+// is called only with properties of the device and with values that these can have: see Opened.
 //
-// An error that is a *Refusal is about one property, and the device is well. Any other error means that the device
-// can't be reached: the session is closed and the device is offline until another Open succeeds.
+// A *Refusal is an error of one property; the device stays online. After any other error the session is closed, and the
+// device is offline until Open succeeds again.
 type Session interface {
-	// Close lets go of the device. It is called once, and nothing after it.
+	// Close releases the device. It is called once, and is the last call.
 	Close() error
 }
 
-// Sharer is a Driver whose devices share connections: those with the same bus are used by one goroutine, one after
-// the other. Without it every device has a goroutine of its own.
+// Sharer is a Driver whose devices share connections. Devices with the same bus are used by one goroutine, one after the
+// other. Without it each device has its own goroutine.
 type Sharer interface {
 	Bus(d Device) string
 }
@@ -44,46 +44,48 @@ type Reader interface {
 	Read(ctx context.Context, property string) (string, error)
 }
 
-// BatchReader is a Session that reads several properties at less cost than one by one. It is preferred to Reader. A
-// property that is missing in the answer was not read, which is no error.
+// BatchReader is a Session that reads several properties in one call. It is used instead of Reader where both exist. A
+// property that is missing in the result was not read; that is not an error.
 type BatchReader interface {
 	ReadBatch(ctx context.Context, properties []string) (map[string]Reading, error)
 }
 
-// Reading is what reading one property gave: its value, or why there is none.
+// Reading is the result for one property: its value or an error.
 type Reading struct {
 	Value string
 	Err   error
 }
 
-// Writer is a Session that can set properties. A *Refusal is final for this value unless its code is Unavailable;
-// after any other error the write is tried again, with the value wanted then, and compared first where the property can be read.
+// Writer is a Session that can set properties. A *Refusal is final for this value unless its code is Unavailable. After any
+// other error the device is opened again and gets the value that is desired then; if the property can be read, it is
+// compared first.
 type Writer interface {
 	Write(ctx context.Context, property, value string) error
 }
 
-// Rounder is a Session whose device can't have every value of its properties' types. Nearest is the value that it has once value
-// was written: a device that has it is as it should be. It is computed, without asking the device.
+// Rounder is a Session whose device can't represent every value of its properties' types. Nearest returns the value that a
+// property has after value was written; the property is then in sync. Nearest computes it and doesn't ask the device.
 type Rounder interface {
 	Nearest(property, value string) (string, error)
 }
 
-// Pusher is a Session whose device tells of changes by itself. Push runs until ctx ends or the device is lost, and
-// calls emit, which never blocks, with every change.
+// Pusher is a Session whose device sends changes by itself. Push runs until ctx ends or the connection is lost, and calls
+// emit, which never blocks, with each change.
 type Pusher interface {
 	Push(ctx context.Context, emit func(property, value string)) error
 }
 
-// Pinger is a Session that can find out whether the device is there: with one short request, whose error is the
-// device's. It is asked when the device was opened, and when another device of its bus has failed. While others of the bus are
-// online ctx ends after Options.ProbeTimeout, so that a device that doesn't answer holds them up for no longer; a driver
-// whose devices share connections should implement it.
+// Pinger is a Session that can find out with one short request whether the device answers. Ping is called after Open, and
+// when another device of the bus has failed. While other devices of the bus are online, ctx ends after
+// Options.ProbeTimeout, so that a device that doesn't answer delays them by at most that. A driver whose devices share
+// connections should implement it.
 type Pinger interface {
 	Ping(ctx context.Context) error
 }
 
-// Commander is a Session that takes commands: requests that are answered, and never stored. Each comes at most once, and
-// only while whoever asks still waits. A *Refusal says that nothing was done; after any other error it may have been.
+// Commander is a Session that executes commands: requests with an answer that are never stored. Each is called at most once,
+// and only before its deadline. A *Refusal says that nothing was done; after any other error the command may have been
+// executed.
 type Commander interface {
 	Command(ctx context.Context, name string, payload []byte) ([]byte, error)
 }
@@ -142,8 +144,8 @@ const (
 // Numeric says whether values of the type are numbers.
 func (t Type) Numeric() bool { return t == Int || t == Float || t == Double }
 
-// Refusal is a device's or driver's no to one value or property. Code is one word, for programs. It is final unless the
-// code is Unavailable.
+// Refusal is the error of a device or driver that does not take a value, or can't read a property. Code is one word, for
+// programs. It is final unless the code is Unavailable.
 type Refusal struct{ Code, Message string }
 
 func (r *Refusal) Error() string { return r.Code + ": " + r.Message }
@@ -156,9 +158,9 @@ const (
 	Rejected     = "Rejected"     // the device said no
 	NotReachable = "NotReachable" // the configuration doesn't say how to reach the property
 	Expired      = "Expired"      // the value's validUntil had passed before it could be applied
-	Held         = "Held"         // atBoot: hold: an old value waits for a new one
+	Held         = "Held"         // atBoot: hold: an old value is not applied; a newer one will be
 	SafeValue    = "SafeValue"    // atBoot: safe: the safe value was applied instead
-	Unavailable  = "Unavailable"  // the device can't at the moment: it is tried again, the only one of these that is
+	Unavailable  = "Unavailable"  // the device can't take it at the moment: the only code with which the write is tried again
 )
 
 // Refuse makes a Refusal.
@@ -182,9 +184,9 @@ func BadConfig(field, format string, args ...any) *ConfigError {
 	return &ConfigError{Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
-// Opened is an open device as the SDK uses it: a driver's Session, and before it the checks that are the same for every
-// driver. A Session is never asked for a property that the device hasn't, never told a value that its property can't
-// have or a value for one that can't be written, and never called once it is closed.
+// Opened is a driver's Session with the checks that are the same for every driver. The Session is never called for a
+// property that the device doesn't have, for a write to a read-only property, with a value that the property can't have,
+// or after Close.
 type Opened struct {
 	Session
 	device Device
@@ -213,7 +215,7 @@ func (o *Opened) Close() error {
 	return o.Session.Close()
 }
 
-// CanRead says whether the driver can read, in whichever way.
+// CanRead says whether the session is a Reader or a BatchReader.
 func (o *Opened) CanRead() bool {
 	_, one := o.Session.(Reader)
 	_, many := o.Session.(BatchReader)
@@ -238,7 +240,8 @@ func (o *Opened) property(name string) (Property, error) {
 	return p, nil
 }
 
-// Read reads properties in the way that the driver has. within is called with each call of the driver, to bound it.
+// Read reads properties, with ReadBatch if the session has it. Each call of the driver is made through within, which limits
+// its time.
 func (o *Opened) Read(ctx context.Context, names []string, within func(context.Context, func(context.Context) error) error) (map[string]Reading, error) {
 	got := make(map[string]Reading, len(names))
 	var known []string
@@ -308,7 +311,7 @@ func objection(spec resource.Property, value string) *Refusal {
 	}
 	code := Invalid
 	spec.Minimum, spec.Maximum, spec.Enum = nil, nil, nil
-	if spec.Check([]byte(value)) == nil { // of the right type: it is the range
+	if spec.Check([]byte(value)) == nil { // the type is right, so the range or enumeration is not
 		code = OutOfRange
 	}
 	return Refuse(code, "%s", strings.TrimSpace(err.Error()))

@@ -10,14 +10,14 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 )
 
-// reassertInterval is how long a topic is left alone that was contradicted once more.
+// reassertInterval is the shortest time between two publishes of a topic's value because others have changed it.
 const reassertInterval = time.Second
 
 // maxInflight is how many publishes may wait for their acknowledgement.
 const maxInflight = 256
 
-// outbox brings the latest value of each topic to the broker. However often a topic changes while the broker is away
-// or slow, it costs one entry; a topic has one publish under way at most, so its values can't overtake each other.
+// outbox publishes the latest value of each topic. A topic has one entry, however often its value changes while the broker
+// is away or slow, and at most one publish in flight, so that values of a topic stay in order.
 type outbox struct {
 	publish func(client.Message, func(error)) // never called with mu held: it may answer at once
 	log     zerolog.Logger
@@ -79,8 +79,8 @@ func (o *outbox) remove(topic string) {
 	}
 }
 
-// connected publishes everything once more: what the broker has stored already costs it nothing, and what it lost or
-// changed (a mapper's devices become unknown when its connection breaks) is mended.
+// connected publishes every value again, because the broker may have lost or changed some: the state of a mapper's devices
+// becomes unknown when its connection breaks. The broker does not store a value that it has already.
 func (o *outbox) connected() {
 	o.mu.Lock()
 	o.up = true
@@ -120,7 +120,7 @@ func (o *outbox) reassert(m client.Message, now time.Time) {
 		o.mu.Unlock()
 		return
 	}
-	o.log.Info().Str("topic", m.Topic).Msg("somebody else has changed what this mapper said: it is said again")
+	o.log.Info().Str("topic", m.Topic).Msg("another client changed a value of this mapper; publishing it again")
 	switch soon := now.Sub(s.reasserted) < reassertInterval; {
 	case soon && s.inflight:
 		s.dirty, s.deferNext = true, true
@@ -185,12 +185,12 @@ func (o *outbox) done(s *outboxEntry, err error) {
 	case final(err) && s.retryRefused:
 		s.dirty = true
 	case final(err):
-		o.log.Warn().Err(err).Msg("report refused: it is not sent again before it changes")
+		o.log.Warn().Err(err).Msg("report refused; it is sent again when its value changes")
 		s.refused = !s.dirty
 	case errors.Is(err, client.ErrNotConnected), errors.Is(err, client.ErrConnectionLost):
 		s.dirty, o.up = true, false // the next connection brings it
 	default:
-		o.log.Warn().Err(err).Msg("report not stored: it will be sent again")
+		o.log.Warn().Err(err).Msg("report not stored; it is sent again")
 		s.dirty, park = true, true
 	}
 	switch {
@@ -213,7 +213,7 @@ func final(err error) bool {
 	return refused.Code == 0x87 || refused.Code == 0x90 || refused.Code == 0x95 || refused.Code == 0x99
 }
 
-// retry is called now and then, so that nothing waits for ever.
+// retry queues the deferred entries again. It is called every second.
 func (o *outbox) retry(connected bool) {
 	o.mu.Lock()
 	o.up = connected

@@ -40,8 +40,8 @@ type mapper struct {
 	stopped   bool
 }
 
-// Run is a mapper for driver, until ctx ends. It connects and reconnects by itself; it returns an error when the
-// options can't work, or when the driver doesn't stop.
+// Run runs a mapper with driver until ctx ends. It connects and reconnects by itself. It returns an error if the options
+// can't work, or if the driver doesn't stop.
 func Run(ctx context.Context, o Options, driver Driver) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -68,7 +68,7 @@ func Run(ctx context.Context, o Options, driver Driver) error {
 	return m.run(ctx)
 }
 
-// run starts everything, and stops it in reverse: the devices, then what they still have to say, then the goodbye.
+// run starts the mapper and, when ctx ends, stops it in order: the workers, the outbox, and last the state offline.
 func (m *mapper) run(ctx context.Context) error {
 	workCx, stopWork := context.WithCancel(ctx)
 	defer stopWork()
@@ -99,7 +99,7 @@ func (m *mapper) awaitWorkers() error {
 	case <-done:
 		return nil
 	case <-time.After(3 * time.Second):
-		return errors.New("the driver did not stop within 3 s: a call of it doesn't heed its context")
+		return errors.New("the driver did not stop within 3 s: one of its calls has not returned after its context ended")
 	}
 }
 
@@ -155,7 +155,7 @@ func (m *mapper) clientOptions() client.Options {
 	}
 }
 
-// message takes what the broker sends. It never waits for a device.
+// message handles a message of the broker. It never waits for a device.
 func (m *mapper) message(msg client.Message) {
 	a, err := topics.Parse(msg.Topic)
 	if err != nil {
@@ -391,7 +391,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// minCycle keeps a mistyped collect cycle from keeping a bus busy with nothing else.
+// minCycle is the shortest collect cycle, so that a mistyped one does not occupy a bus.
 const minCycle = 10 * time.Millisecond
 
 func orDefault[T comparable](v *T, def T) {
@@ -401,9 +401,8 @@ func orDefault[T comparable](v *T, def T) {
 	}
 }
 
-// findNode learns the node's name, which the will's topic needs before the mapper's own connection is made: every
-// retained topic of the node's broker has it. It waits for one as long as there is none; with ctx it gives up and
-// returns "".
+// findNode reads the node's name from the first retained topic that the broker sends. The will's topic has the name, so it
+// is needed before the mapper connects. It waits until there is such a topic; if ctx ends it returns "".
 func findNode(ctx context.Context, o Options) (string, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -449,7 +448,7 @@ func (m *mapper) requestSetupAll() {
 	}
 }
 
-// runSetups is one goroutine, so that neither the message handler nor a bus waits for the core's answers.
+// runSetups sets devices up in a goroutine of its own, so that neither the message handler nor a bus waits for the core.
 func (m *mapper) runSetups(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -482,7 +481,7 @@ func (m *mapper) setupAll(ctx context.Context) {
 		case errors.As(err, &refused) && refused.Code == 0x90:
 			m.finishSetup(key, ask, d, true)
 		default:
-			m.log.Warn().Err(err).Str("device", key).Msg("device not set up: trying again")
+			m.log.Warn().Err(err).Str("device", key).Msg("device not set up; trying again")
 		}
 	}
 }
@@ -513,8 +512,8 @@ func (m *mapper) finishSetup(key string, ask uint64, d *device, gone bool) {
 	}
 }
 
-// setupOne subscribes a device's wanted values, its commands and what others say of it, and asks what was reported
-// before. A device that is gone, nil, needs no subscriptions any more.
+// setupOne subscribes to a device's desired values and commands and to what others publish about it, and reads the twin for
+// what was reported before. For a device that is gone (nil) it ends the subscriptions.
 func (m *mapper) setupOne(ctx context.Context, key string, d *device) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

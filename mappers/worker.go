@@ -64,10 +64,10 @@ func (w *worker) list() []*device {
 	return slices.Clone(w.devices)
 }
 
-// pass gives every device its turn and returns when the next one is due. It ends with the first device that fails, so that
-// those that answer wait for one time-out a pass, however many don't. Devices that are open come first. The others are
-// tried in the order in which they have become due; so are, with a Ping, those that were open and had not had their turn
-// when another failed.
+// pass serves every device once and returns when it is to be called again. Open devices are served first. After a device has
+// failed, no other is contacted in this pass, so that devices that answer wait for one timeout a pass, however many
+// devices don't answer. Open devices that were not served because of that are pinged in the next pass. Closed devices are
+// tried in the order in which they become due.
 func (w *worker) pass(ctx context.Context) time.Time {
 	next := w.m.o.Now().Add(time.Hour)
 	plan := func(at time.Time, due bool) {
@@ -150,7 +150,8 @@ func (w *worker) attempt(ctx context.Context, d *device) (at time.Time, due bool
 	return w.serve(ctx, d)
 }
 
-// serve does what there is to do for an open device. due is false when only news can change that there is nothing.
+// serve does what is due for an open device: writes, reads, pushed values, commands. due is false if the device needs
+// nothing more until a message arrives.
 func (w *worker) serve(ctx context.Context, d *device) (at time.Time, due bool) {
 	for _, do := range []func(context.Context, *device) error{w.driveAll, w.collect, w.collectPushed, w.runCommands} {
 		if err := do(ctx, d); err != nil {
@@ -236,7 +237,7 @@ func (w *worker) call(ctx context.Context, f func(context.Context) error) (err e
 	ctx, cancel := context.WithTimeout(ctx, w.m.o.CallTimeout)
 	defer cancel()
 	defer func() {
-		if p := recover(); p != nil { // one device's oddity must not end the others' mapper
+		if p := recover(); p != nil { // a panic for one device must not end the mapper
 			err = fmt.Errorf("the driver panicked: %v", p)
 		}
 	}()
@@ -296,7 +297,7 @@ func (w *worker) startPush(ctx context.Context, d *device) {
 			w.wakeUp()
 		})
 		if err == nil && ctx.Err() == nil {
-			err = errors.New("the device stopped telling of its changes")
+			err = errors.New("the device stopped sending its changes")
 		}
 		lost <- err
 		w.wakeUp()
@@ -478,7 +479,7 @@ func (w *worker) collectPushed(_ context.Context, d *device) error {
 	}
 }
 
-// report takes a value for what the device has, and says so if it is news.
+// report records a property's current value, and publishes it if it has changed or its report cycle is over.
 func (w *worker) report(d *device, name, value string) {
 	now := w.m.o.Now()
 	w.m.mu.Lock()
@@ -551,11 +552,11 @@ func (w *worker) publishRefusal(d *device, name string, ver uint64, r *Refusal) 
 		return
 	}
 	w.m.log.Warn().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("code", r.Code).Msg("a value is refused")
-	w.m.log.Debug().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("reason", r.Message).Msg("a value is refused: why")
+	w.m.log.Debug().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("reason", r.Message).Msg("reason of the refusal")
 	w.publish(d, topics.KindRefused, name, string(payload), nil)
 }
 
-// fail takes a device out of service until its next attempt.
+// fail closes a device and plans the next attempt to open it.
 func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, bool) {
 	if ctx.Err() != nil { // we are being stopped: that says nothing about the device
 		return time.Time{}, false
@@ -595,7 +596,7 @@ func (w *worker) setOnline(d *device, online bool) {
 	w.publish(d, topics.KindDeviceState, "", state, nil)
 }
 
-// publishProblem says why a device is not online, before that it isn't.
+// publishProblem publishes why a device is not online. It is called before the state is published.
 func (w *worker) publishProblem(d *device, err error) {
 	p := resource.Problem{Code: resource.Unreachable, Message: stableText(err)}
 	if d.badConfig {
@@ -629,8 +630,8 @@ func stableText(err error) string {
 // maxCommands is how many commands may wait for one device.
 const maxCommands = 16
 
-// command waits for its device's worker. It comes at most once, and is executed at
-// most once: nothing of it is kept over the end of the connection.
+// command is a command that waits for its device's worker. It is executed at most once, and is not kept when the connection
+// ends.
 type command struct {
 	name  string
 	msg   client.Message
@@ -663,7 +664,7 @@ func (m *mapper) command(a topics.Address, msg client.Message) {
 func (m *mapper) answer(c command, code topics.Code, result []byte, err error) {
 	if c.msg.ResponseTopic == "" {
 		if err != nil {
-			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("command failed, and nobody asked for the answer")
+			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("command failed; it had no response topic")
 		}
 		return
 	}
@@ -676,7 +677,7 @@ func (m *mapper) answer(c command, code topics.Code, result []byte, err error) {
 	}
 	m.mqtt.PublishAsync(r, func(err error) {
 		if err != nil {
-			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("answer to a command not sent")
+			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("answer of a command not sent")
 		}
 	})
 }
@@ -715,7 +716,7 @@ func (w *worker) execute(ctx context.Context, d *device, c command) error {
 		w.m.answer(c, topics.Refused, nil, fmt.Errorf("%s takes no commands", d.key))
 		return nil
 	case !c.until.IsZero() && !w.m.o.Now().Before(c.until):
-		w.m.answer(c, topics.Expired, nil, fmt.Errorf("not executed: %s was busy until the time was over", d.key))
+		w.m.answer(c, topics.Expired, nil, fmt.Errorf("not executed: %s was busy until the command's deadline", d.key))
 		return nil
 	}
 	var result []byte
@@ -803,7 +804,7 @@ func (x *method) values(payload []byte) (map[string]string, error) {
 
 var errStopping = errors.New("its mapper is stopping")
 
-// failCommands answers those that wait: a command is not kept for a device that may come back tomorrow.
+// failCommands answers all waiting commands of a device that is offline: commands are not kept until it is back.
 func (w *worker) failCommands(d *device, err error) {
 	for c, ok := w.nextCommand(d); ok; c, ok = w.nextCommand(d) {
 		w.m.answer(c, topics.DeviceOffline, nil, fmt.Errorf("%s is offline: %w", d.key, err))

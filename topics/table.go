@@ -175,7 +175,7 @@ const (
 	MapperOffline Code = "MapperOffline" // it was not: on the node nobody listens for the device's commands
 	DeviceOffline Code = "DeviceOffline" // it was not: the mapper can't reach the device
 	Failed        Code = "Failed"        // it was begun
-	Lost          Code = "Lost"          // unknown: the connection that it was under way on has ended
+	Lost          Code = "Lost"          // unknown: the connection ended before the answer came
 	Expired       Code = "Expired"       // unknown: no answer came in time
 )
 

@@ -1,7 +1,3 @@
-// Package topics is the contract of the bus: what every topic below v1/ means,
-// who owns it, and who may use it, as data. It also parses, formats and matches
-// topics. It is a leaf: it does no I/O, knows no broker, and imports nothing
-// but the standard library.
 package topics
 
 import (
@@ -31,8 +27,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("topic %s: %s", clip(e.Topic), e.Rule) }
 
-// clip keeps a hostile name from filling logs and reason strings, also one that has to be
-// escaped, which takes up to ten times its length.
+// clip quotes a name and shortens a long one, for logs and reason strings. Escaping may make a name ten times as long.
 func clip(s string) string {
 	q := fmt.Sprintf("%.120q", s)
 	if len(q) > 480 {
@@ -158,21 +153,31 @@ func parseKey(key string) (Address, string) {
 	return Address{}, "no such topic below " + clip(head)
 }
 
-var plain = map[string]Kind{
-	"state": KindState, "spec": KindSpec, "membership": KindMembership,
-	"upgrade": KindUpgrade, "upgrade/status": KindUpgradeStatus, "status": KindStatus,
-	"sync/up": KindSyncUp, "sync/down": KindSyncDown, "sync/clock": KindClock,
-}
+// The words of the contract's patterns by where they stand: a whole key, mappers/{mapper}/WORD, devices/{device}/WORD, and
+// devices/{device}/WORD/{name}.
+var (
+	plain        = words("", "")
+	mapperLeaf   = words("mappers/{mapper}/", "")
+	deviceLeaf   = words("devices/{device}/", "")
+	deviceBranch = words("devices/{device}/", "/")
+)
 
-var deviceLeaf = map[string]Kind{
-	"state": KindDeviceState, "problem": KindProblem, "get": KindGet, "desired": KindDesiredAll, "reported": KindReportedAll,
-}
-
-var mapperLeaf = map[string]Kind{"state": KindMapperState, "protocols": KindMapperProtocols}
-
-var deviceBranch = map[string]Kind{
-	"desired": KindDesired, "reported": KindReported, "refused": KindRefused, "override": KindOverride,
-	"problem": KindReadProblem, "conflict": KindConflict, "telemetry": KindTelemetry, "events": KindEvents, "commands": KindCommand, "answers": KindAnswer, "parts": KindDevicePart,
+// words finds the patterns that are head, a word, and nothing else or, with tail, a name or the rest of the topic.
+func words(head, tail string) map[string]Kind {
+	out := make(map[string]Kind)
+	for _, row := range table {
+		word, ok := strings.CutPrefix(row.Pattern, head)
+		if !ok {
+			continue
+		}
+		if tail != "" {
+			word, _, ok = strings.Cut(word, tail)
+		}
+		if ok && !strings.ContainsAny(word, "{#") {
+			out[word] = row.Kind
+		}
+	}
+	return out
 }
 
 func parseDevice(rest string) (Address, string) {
@@ -269,7 +274,7 @@ func (a Address) Key() string {
 	return "devices/" + a.Device + "/" + branchWord[a.Kind] + "/" + a.Name
 }
 
-// The same words, the other way round.
+// The same words by kind.
 var plainWord, leafWord, mapperWord, branchWord = invert(plain), invert(deviceLeaf), invert(mapperLeaf), invert(deviceBranch)
 
 func invert(words map[string]Kind) map[Kind]string {

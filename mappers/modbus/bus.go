@@ -18,8 +18,8 @@ type busKey struct {
 	timeout time.Duration
 }
 
-// bus is one connection: its goroutine does one request after the other. Modbus has no way to cancel a request, so
-// who gives up waiting leaves it to the goroutine, for one timeout at most.
+// bus is one connection. Its goroutine makes one request after the other. A Modbus request can't be cancelled: a caller
+// whose context ends returns, and the goroutine finishes the request, within one timeout.
 type bus struct {
 	key      busKey
 	shares   int // guarded by Driver.mu
@@ -192,7 +192,7 @@ func (g group) String() string {
 	return fmt.Sprintf("%s %d..%d", g.table, g.address, g.address+g.size-1)
 }
 
-// plan makes as few requests as it can of the fields. gap is how many registers may be read for nothing.
+// plan groups fields into as few requests as possible. gap is how many unused registers may be read between two fields.
 func plan(fields []*field, gap uint16) (list []group) {
 	fields = slices.Clone(fields)
 	slices.SortStableFunc(fields, func(a, b *field) int {

@@ -118,7 +118,7 @@ func (s *session) Close() error {
 	return nil
 }
 
-// Ping implements mappers.Pinger: it reads the first property. Whatever the unit answers, it is there.
+// Ping implements mappers.Pinger: it reads the first property. Any answer of the unit, also an exception, counts.
 func (s *session) Ping(ctx context.Context) error {
 	if s.config.first == nil {
 		return nil // there is nothing to ask for

@@ -21,8 +21,8 @@ type deviceConfig struct {
 	first  *field // the first of the model's that can be reached; nil: none
 }
 
-// settings are a map of texts and the path where it stands. Keys are found whatever their case. What nobody asked for
-// is a mistake.
+// settings are a configuration's values and its path. Keys are found whatever their case. A key that was never asked for is
+// an error: see unknown.
 type settings struct {
 	path   string
 	values map[string]string // by key in lower case

@@ -70,7 +70,7 @@ func TestTrial27CleaningUp(t *testing.T) {
 	s.Eventually(stand.Soon, func() error { return condition(s, "by-hand", resource.ConditionOnline, "Unknown") })
 	told := doctor(s)
 	require.Contains(t, told, "mappers that are running: plain, virtual")
-	require.Contains(t, told, "by-hand (mapper plain is connected and has not said how it is)")
+	require.Contains(t, told, "by-hand (mapper plain is connected and has not reported the device's state)")
 	require.NotContains(t, told, "no mapper")
 
 	// On the hub.

@@ -1,11 +1,3 @@
-// Package dialect lets the API speak the groups of others: their manifests apply
-// as they stand. A dialect is a pair of pure functions between the form of another
-// group and the canonical one, and is registered as data.
-//
-// What one form can't express of the other is kept in an annotation, place by
-// place, never lost; it holds for as long as the other form says at that place
-// what it said then. A dialect never stores anything, never looks anything up,
-// and never shows as a fact what is only claimed: see Read.
 package dialect
 
 import (
@@ -37,7 +29,7 @@ type Kind struct {
 	Form any
 	// Root is where its own system serves the kind, beside ours: "/api/v1". Empty: nowhere else.
 	Root string
-	// BareStatus says that what a manifest says of its status is never more than a claim, whatever it is.
+	// BareStatus says that a manifest's status may have unknown fields, because it is never taken as fact.
 	BareStatus bool
 	// ReadOnly says that the form is for reading only.
 	ReadOnly bool
@@ -93,7 +85,7 @@ func conversion[F, C any](to func(F) (C, error), from func(C) F) (form any, toJS
 	return new(F), toJSON, fromJSON
 }
 
-// typeError says where JSON is not of the type that belongs there.
+// typeError names the first field whose JSON value has the wrong type.
 func typeError(t reflect.Type, raw []byte, err error) error {
 	var v any
 	if unmarshal(raw, &v) == nil {
@@ -107,15 +99,14 @@ func typeError(t reflect.Type, raw []byte, err error) error {
 func wrongType(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
-		return resource.Errorf(resource.Invalid, wrong.Field, "a %s is not what belongs here", wrong.Value)
+		return resource.Errorf(resource.Invalid, wrong.Field, "must not be a %s", wrong.Value)
 	}
 	return resource.Errorf(resource.Invalid, "", "the object can't be read: %v", err)
 }
 
-// Read makes the canonical object of one in this form. old is the canonical object
-// that is stored, nil if there is none. A status is taken for what it says only
-// when status is set, which is for writes of the status; otherwise it is a claim,
-// that the form goes on to show for as long as nothing is known.
+// Read converts an object in this form to the canonical one. old is the stored canonical object, nil if there is none. With
+// status the status is taken over: that is for writes of the status. Otherwise the status is a claim: it is kept in the
+// annotation, and this form shows it until the real status is known.
 func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 	form, err := parse(raw)
 	if err != nil {
@@ -164,11 +155,10 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 	return json.Marshal(c)
 }
 
-// opaque is what a manifest of this form may say although it has no meaning here.
+// opaque is a field that a manifest of this form may have and that is kept, but has no meaning here.
 type opaque = json.RawMessage
 
-// Unknown are the fields of an object in this form that the form doesn't have. They are kept like those that
-// have no meaning here, and may be misspelt.
+// Unknown are the fields of an object that this form doesn't have. They are kept like opaque ones, and may be misspelt.
 func (k Kind) Unknown(raw []byte) []string {
 	form, err := parse(raw)
 	if err != nil {
@@ -195,8 +185,8 @@ func (k Kind) Warnings(raw []byte) []string {
 	return cycleWarnings("spec", spec)
 }
 
-// Plain is an object in this form with texts where the form has text, and nothing where it has null. Its
-// values are of the types that belong there.
+// Plain normalizes an object in this form: numbers and booleans where the form has text become text, and nulls are removed. It
+// fails if a value has the wrong type.
 func (k Kind) Plain(raw []byte) ([]byte, error) {
 	form, err := parse(raw)
 	if err != nil {
@@ -262,7 +252,7 @@ func (k Kind) Show(canonical []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	kept, _ := meta.takeDifferences(k.annotation()) // one that somebody spoilt keeps nothing
+	kept, _ := meta.takeDifferences(k.annotation()) // an annotation that was damaged keeps nothing
 	form, err := convert(k.from, c)
 	if err != nil {
 		return nil, err
@@ -290,7 +280,7 @@ func (k Kind) encode(form tree, meta meta) ([]byte, error) {
 	return json.Marshal(form)
 }
 
-// convert lets a function of JSON work on spec and status.
+// convert applies a conversion of JSON to an object's spec and status.
 func convert(f func([]byte) ([]byte, error), in tree) (tree, error) {
 	raw, err := json.Marshal(tree{"spec": in["spec"], "status": in["status"]})
 	if err != nil {
@@ -306,7 +296,7 @@ func convert(f func([]byte) ([]byte, error), in tree) (tree, error) {
 	return body(out), nil
 }
 
-// body is an object without what all objects have.
+// body is an object without apiVersion, kind and metadata.
 func body(o tree) tree {
 	out := tree{}
 	for name, v := range o {
@@ -349,8 +339,8 @@ func dropNulls(v any) {
 	}
 }
 
-// stringify makes texts of numbers and booleans where the form has text: YAML makes
-// booleans of some words. It returns what is to stand in v's place.
+// stringify converts numbers and booleans to text where the form has text, because YAML parsers make booleans of words such as
+// ON. It returns the value that replaces v.
 func stringify(t reflect.Type, v any) any {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -554,9 +544,9 @@ func (k Kind) keepStatus(c, prev tree) error {
 	return nil
 }
 
-// mergeConditions puts the conditions that an agent reports among those that others wrote. Which are its own is remembered: it
-// takes one back by reporting it no more. What it only repeats of others is not its own, and of what the hub itself
-// says it never is: that may have changed since the agent read it.
+// mergeConditions merges the conditions that an agent reports with those that others wrote. status.agentConditions lists the
+// agent's own: one that it no longer reports is removed. A condition that the agent repeats unchanged is not its own, and
+// the hub's conditions never are, because they may have changed since the agent read them.
 func mergeConditions(c, prev tree) {
 	status, _ := c["status"].(tree)
 	was, _ := prev["status"].(tree)

@@ -33,8 +33,8 @@ func kubeedgeModel(version string) Kind {
 	}
 }
 
-// maxMillis is the longest cycle that is taken for milliseconds: an hour. Some versions of KubeEdge read cycles as
-// nanoseconds, and its published samples are written so.
+// maxMillis is the longest cycle that is read as milliseconds: an hour. Some versions of KubeEdge, and its published
+// samples, have cycles in nanoseconds; larger numbers are read as these.
 const maxMillis = int64(time.Hour / time.Millisecond)
 
 // toMillis reads a cycle.
@@ -206,7 +206,7 @@ func (t twinBuilder) want(name string, v *value) {
 	t.d.Spec.Desired[name] = v.Value
 }
 
-// twinNames are the properties that have a twin, in order.
+// twinNames are the properties that have a desired or a reported value, sorted.
 func twinNames(d resource.Device) []string {
 	all := make(map[string]bool)
 	for name := range d.Spec.Desired {
@@ -885,7 +885,7 @@ func readV1beta1(f deviceV1beta1) (d resource.Device, err error) {
 	return d, nil
 }
 
-// isFalse says that somebody said no: who says nothing means yes.
+// isFalse says whether an optional field, whose default is true, is false.
 func isFalse(said *bool) bool { return said != nil && !*said }
 
 func showV1beta1(d resource.Device) (f deviceV1beta1) {
@@ -935,7 +935,7 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	return f
 }
 
-// stream is the one type that has no equal here: its values are bytes.
+// stream is KubeEdge's type without an equivalent here; it is read as bytes.
 const stream = "stream"
 
 func readModelV1beta1(f modelV1beta1) (m resource.DeviceModel, err error) {

@@ -177,9 +177,8 @@ type DesiredMeta struct {
 	Cleared bool   `json:"cleared,omitempty"` // no value now; the counter is kept
 }
 
-// Stamp gives every wanted value of next that differs from prev's its version,
-// time and origin, and keeps the others'. prev is nil for a new Device. next's
-// own DesiredMeta is ignored: nobody but Stamp writes it.
+// Stamp sets next.DesiredMeta: a new version, time and origin for each desired value that differs from prev's, and prev's
+// for the others. prev is nil for a new Device. The DesiredMeta that next has before is ignored.
 func Stamp(prev, next *Device, origin string, now time.Time) {
 	var old Device
 	if prev != nil {
@@ -230,8 +229,8 @@ type DeviceStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// Change is when a device of a node last changed, or left it: a revision of the node's. One that comes back in
-// another namespace is another device, though the node knows both by one name: the one that was before has left.
+// Change is the revision at which a device of a node last changed or was removed. A Device of the same name in another
+// namespace is another device: the earlier one is removed, although the node knows both by one name.
 type Change struct {
 	Name, Namespace string
 	Rev             uint64
@@ -245,14 +244,14 @@ type Bundle struct {
 	Model  DeviceModel `json:"model"`
 }
 
-// NewBundle makes the bundle of a device and its model. The device's own visitors
-// stand among the model's there, and the model's configuration of the protocol in the device's: a mapper looks in one place.
+// NewBundle makes the bundle of a device and its model. In it the device's visitors are part of the model's, and the
+// model's protocol configuration is part of the device's, so that a mapper reads each from one place.
 func NewBundle(d Device, m DeviceModel) Bundle {
 	d.Spec.Protocol.Config = m.config(d.Spec.Protocol)
 	m = m.with(d.Spec.Protocol.Type, d.Spec.PropertyVisitors)
 	d.Spec.Desired, d.Spec.DesiredUntil, d.DesiredMeta, d.Spec.PropertyVisitors = nil, nil, nil, nil
 	d.Status = DeviceStatus{}
-	// What changes with every write of the object would make a bundle of its own of each.
+	// Fields that change with every write would make a new bundle of each write.
 	for _, meta := range []*Meta{&d.Metadata, &m.Metadata} {
 		meta.ResourceVersion, meta.ManagedFields = "", nil
 	}
@@ -383,14 +382,14 @@ func (r Reachability) Condition() Condition {
 // OnUnknownNode says whether the device is bound to a node that has no Node object.
 func (r Reachability) OnUnknownNode() bool { return r.Node != "" && !r.Registered }
 
-// noMapperReason is why no mapper speaks for the device.
+// noMapperReason is why no mapper has reported the device's state.
 func (r Reachability) noMapperReason() (reason, message string) {
 	var there, gone []string // there: whatever they speak; gone: those that spoke it
 	said := true
 	for _, m := range r.Mappers {
 		switch {
 		case m.Online && m.speaks(r.Protocol):
-			return ReasonNotHeard, fmt.Sprintf("mapper %s is connected and has not said how it is", m.Name)
+			return ReasonNotHeard, fmt.Sprintf("mapper %s is connected and has not reported the device's state", m.Name)
 		case m.Online:
 			there = append(there, m.String())
 			said = said && len(m.Protocols) > 0

@@ -23,13 +23,13 @@ const (
 	NotFound      ErrorKind = "NotFound"      // there is no such object
 	AlreadyExists ErrorKind = "AlreadyExists" // an object has this name already
 	Conflict      ErrorKind = "Conflict"      // somebody else changed it first: read it again
-	Unauthorized  ErrorKind = "Unauthorized"  // who are you?
-	Forbidden     ErrorKind = "Forbidden"     // not yours to write
+	Unauthorized  ErrorKind = "Unauthorized"  // no or wrong credentials
+	Forbidden     ErrorKind = "Forbidden"     // the client's role may not do this
 	TooLarge      ErrorKind = "TooLarge"      // over a size limit
 	Quota         ErrorKind = "Quota"         // over a configured number
 	Gone          ErrorKind = "Gone"          // too old a revision: list again
 	Unavailable   ErrorKind = "Unavailable"   // not now: try again
-	Internal      ErrorKind = "Internal"      // ours to mend
+	Internal      ErrorKind = "Internal"      // a fault of the program or its host
 )
 
 // Cause is one broken rule and the place that breaks it.
@@ -76,8 +76,8 @@ func (e *Error) Is(target error) bool {
 // Error makes a kind usable as the target of errors.Is.
 func (k ErrorKind) Error() string { return string(k) }
 
-// problems gathers every broken rule of an object, so that its author sees all at once.
-// Of a hostile object, which may break a hundred thousand, it gathers maxProblems.
+// problems collects the broken rules of an object, so that its author sees them at once: at most maxProblems, because a
+// hostile object may break a hundred thousand.
 type problems []Cause
 
 const maxProblems = 20
@@ -120,7 +120,7 @@ func (p problems) err() error {
 	return &Error{Kind: Invalid, Message: strings.Join(lines, "; "), Causes: p}
 }
 
-// clip keeps a hostile value from filling logs and reason strings.
+// clip quotes a value and shortens a long one, for logs and reason strings.
 func clip(s string) string {
 	if len(s) > 80 {
 		return fmt.Sprintf("%.80q… (%d bytes)", s, len(s))
@@ -128,8 +128,8 @@ func clip(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// What programs on a host are going to be given has a grammar of what is allowed: none of these texts can mean anything
-// to a shell, be taken for an option, or name a file elsewhere.
+// Grammars of values that are passed to programs on a node's host: none of these texts has a meaning to a shell, is taken for
+// an option, or names a file in another directory.
 var (
 	// versionForm is Semantic Versioning 2.0.0, with or without a v; v1 and v1.10 are versions, too.
 	versionForm = regexp.MustCompile(`^v?(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)

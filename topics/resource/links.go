@@ -132,8 +132,7 @@ type Session struct {
 	Bytes         int    `json:"bytes"`    // of those that wait
 }
 
-// HubID tells a hub from all others, as far as its data goes: it is drawn with a new store, and
-// a backup has it.
+// HubID identifies a hub's data: it is a random number that is made with a new store, and part of its backups.
 type HubID uint32
 
 const hubPrefix = "hub-" // digits alone would be a number to YAML

@@ -198,7 +198,7 @@ const (
 // Validate checks an object's metadata; the error names every broken rule.
 func (m Meta) Validate() error { return m.ValidateChange(Meta{}) }
 
-// ValidateChange checks what old doesn't have: a rule that came later must not block a change of something else.
+// ValidateChange checks only what differs from old: a rule that was introduced later must not block other changes.
 func (m Meta) ValidateChange(old Meta) error {
 	var p problems
 	m.checkChange(&p, old)

@@ -17,7 +17,13 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// DeviceModel is a reusable template: the properties of a kind of device, and how to reach them.
+// To add a property to DeviceModel: add a field with its JSON name, a comment and its markers (+required, +default,
+// +kubebuilder:validation:…) to DeviceModelSpec, Property or Visitor below, and its rule to the check method of that type.
+// Then run `make golden`. The OpenAPI schema, the CRDs (docs/crds.yaml), `edgebus explain`, the API's validation and the
+// generated tables in docs follow from the field, its comment and its markers. Annotations of the dialects keep it. A field
+// that a mapper's driver needs is copied in mappers/device.go (driverProperty).
+
+// DeviceModel is a reusable template: the properties of a kind of device, and how a mapper reaches them.
 type DeviceModel struct {
 	TypeMeta
 	Metadata Meta            `json:"metadata"`
@@ -167,7 +173,7 @@ func (m DeviceModel) Visitors(protocol string) []Visitor {
 	return nil
 }
 
-// config is a device's configuration of a protocol, completed by the model's.
+// config is a device's configuration of a protocol, with the model's configuration for the keys that the device doesn't set.
 func (m DeviceModel) config(p Protocol) map[string]string {
 	for _, pv := range m.Spec.PropertyVisitors {
 		if strings.EqualFold(pv.Protocol, p.Type) && len(pv.Config) > 0 {
@@ -179,7 +185,7 @@ func (m DeviceModel) config(p Protocol) map[string]string {
 	return p.Config
 }
 
-// with is the model with some visitors of a protocol in the place of its own for the same properties.
+// with is a copy of the model in which the given visitors of a protocol replace its visitors of the same properties.
 func (m DeviceModel) with(protocol string, own []Visitor) DeviceModel {
 	if len(own) == 0 {
 		return m
@@ -285,7 +291,7 @@ func isJSON(text string, open byte) bool {
 	return len(b) > 0 && b[0] == open && json.Valid(b)
 }
 
-// Words of YAML 1.1 that its readers turn into booleans before anybody else sees them.
+// Words that YAML 1.1 parsers, such as kubectl's, turn into booleans.
 var (
 	yamlTrue  = []string{"true", "on", "yes", "y"}
 	yamlFalse = []string{"false", "off", "no", "n"}
@@ -304,7 +310,7 @@ func (p Property) ResolveBoolean(value Value) Value {
 			continue
 		}
 		if meant != value {
-			return value // on and yes: nobody knows
+			return value // ambiguous, for example ON and YES
 		}
 		meant = v
 	}
@@ -335,8 +341,8 @@ func (p Property) invalid(format string, args ...any) error {
 	return Errorf(Invalid, p.Name, format, args...)
 }
 
-// Canonical is the one form of all the texts that mean the same value, for
-// comparing: 21.50 and 21.5 are one. What is not of the type stays as it is.
+// Canonical is the canonical text of a value, for comparing: 21.50 and 21.5 have the same. A text that is not of the
+// property's type is returned unchanged.
 func (p Property) Canonical(value []byte) string {
 	text := string(value)
 	switch p.dataType() {

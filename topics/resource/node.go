@@ -199,8 +199,8 @@ type NodeReport struct {
 // ConditionReady says whether a node's link to the hub is up.
 const ConditionReady = "Ready"
 
-// ReadyCondition says so, and of a node that is offline what its last connection ended with; ended is empty
-// when the hub has had none since it was started. What was said before that then stands.
+// ReadyCondition sets the condition Ready. ended is why the last connection of an offline node ended; it is empty if the hub
+// has had none since its start, and then the message that prev has is kept.
 func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Condition {
 	c := Condition{Type: ConditionReady, Status: "True", Reason: "NodeOnline", Message: "its link to the hub is up"}
 	if state != Online {
@@ -215,7 +215,7 @@ func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Cond
 	return SetCondition(slices.Clone(prev), c, now)
 }
 
-// OfHub says of a type of condition of a Node that the hub alone knows: nobody else reports it.
+// OfHub says whether only the hub sets a type of condition of a Node.
 func OfHub(condition string) bool {
 	return condition == ConditionReady || condition == QuotaExceeded || condition == OfAnotherHub
 }
@@ -226,8 +226,8 @@ const QuotaExceeded = "QuotaExceeded"
 // OfAnotherHub is the condition of a Node that has what another hub gave it, and keeps that.
 const OfAnotherHub = "OfAnotherHub"
 
-// OtherHubCondition says why a hub leaves a node alone; why is empty when it doesn't. A node that
-// never was another hub's has no such condition.
+// OtherHubCondition sets the condition OfAnotherHub: why is the reason for which the hub does not write to the node, empty
+// if it does. A node to which the condition never applied doesn't have it.
 func OtherHubCondition(prev []Condition, why string, now time.Time) []Condition {
 	if why != "" {
 		return SetCondition(slices.Clone(prev), Condition{Type: OfAnotherHub, Status: "True", Reason: "LeftAlone", Message: why}, now)
@@ -238,8 +238,8 @@ func OtherHubCondition(prev []Condition, why string, now time.Time) []Condition 
 	return prev
 }
 
-// QuotaCondition says why nothing is taken of what a node reports; why is empty when it is
-// taken. A node that never was too large has no such condition.
+// QuotaCondition sets the condition QuotaExceeded: why is the limit that the node exceeds, empty if none. A node to which
+// the condition never applied doesn't have it.
 func QuotaCondition(prev []Condition, why string, now time.Time) []Condition {
 	known := slices.ContainsFunc(prev, func(c Condition) bool { return c.Type == QuotaExceeded })
 	switch {

@@ -45,7 +45,7 @@ func TestWhyADeviceIsNotOnline(t *testing.T) {
 		"not heard yet": {
 			Reachability{Node: "n1", Registered: true, Protocol: "modbus", Mappers: []Mapper{virtual, modbus}},
 			"Unknown", "NotHeard",
-			"mapper modbus is connected and has not said how it is",
+			"mapper modbus is connected and has not reported the device's state",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

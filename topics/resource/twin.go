@@ -129,10 +129,10 @@ func twinValue(s Stored, ok bool) *TwinValue {
 
 // The reasons for which a device is not InSync.
 const (
-	ReasonWaiting = "Waiting" // for the device to be as is wanted
-	ReasonRefused = "Refused" // all that it isn't was refused
-	ReasonUnread  = "Unread"  // nobody knows: what is wanted can't be read
-	ReasonLocal   = "Local"   // the hub doesn't know: what is reported stays on the node
+	ReasonWaiting = "Waiting" // the device has not reported the desired value yet
+	ReasonRefused = "Refused" // all values that differ were refused
+	ReasonUnread  = "Unread"  // unknown: the property can't be read
+	ReasonLocal   = "Local"   // unknown to the hub: the reported value stays on the node
 )
 
 // RefusedForNow is the code of a refusal that is not final: the mapper tries again.
@@ -142,9 +142,9 @@ const RefusedForNow = "Unavailable"
 // what is wanted, and it is sent to nobody.
 const NotAllowed = "NotAllowed"
 
-// FollowSpec brings the status of a Device up to its spec: the desired values in its twin, and the conditions that
-// compare these with what is reported, which stays. It is called with every write of the spec, in the same commit: nobody
-// reads a spec beside a status that is about the one before. m is nil if there is no such DeviceModel.
+// FollowSpec updates the status of a Device to its spec: the desired values in its twin, and the conditions that compare
+// them with the reported values, which stay. It is called with every write of the spec, in the same commit, so that
+// a reader never sees a spec with the status of an older one. m is nil if the DeviceModel does not exist.
 func (d *Device) FollowSpec(m *DeviceModel, now time.Time) {
 	defer func() {
 		SetObservedGeneration(d.Status.Conditions, d.Metadata.Generation, ConditionInSync, ConditionRefused, ConditionConflict, ConditionReadable)
@@ -212,7 +212,7 @@ func (d *Device) addDisallowed(m DeviceModel, twin map[string]TwinProperty) {
 		if e := (*Error)(nil); errors.As(err, &e) {
 			rule = e.Message // without the property, under whose name it stands
 		}
-		t.Refused = &Refusal{Ver: t.Desired.Ver, Code: NotAllowed, Message: rule + ": what is wanted goes nowhere since the model changed"}
+		t.Refused = &Refusal{Ver: t.Desired.Ver, Code: NotAllowed, Message: rule + ": the model has changed and doesn't allow the desired value, so it is not sent to the node"}
 		twin[property] = t
 	}
 }

@@ -1,6 +1,5 @@
-// Package fit says where JSON doesn't fit the Go type that it is meant for: fields that the type
-// doesn't have, and values of another type, each with its place. It decodes nothing; it
-// is asked where decoding has failed, or to find what decoding passes over.
+// Package fit compares JSON with the Go type that it is to be decoded into, and names the paths of unknown fields and of values
+// of the wrong type. It is used where decoding has failed, or to find fields that decoding ignores. It never decodes.
 package fit
 
 import (
@@ -43,7 +42,7 @@ func readFields(t reflect.Type) map[string]reflect.Type {
 	return out
 }
 
-// Opaque is whether a type reads its JSON itself: nothing is known of what is in it.
+// Opaque says whether a type has its own JSON or text decoding, so that its fields are unknown.
 func Opaque(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
