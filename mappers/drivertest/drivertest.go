@@ -5,7 +5,6 @@ package drivertest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -115,18 +114,14 @@ func testRead(t *testing.T, rig Rig) {
 }
 
 // CheckType says whether value is text of the type.
-func CheckType(typ mappers.Type, value string) (err error) {
-	switch typ {
-	case mappers.Int:
-		_, err = strconv.ParseInt(value, 10, 64)
-	case mappers.Float, mappers.Double:
-		_, err = strconv.ParseFloat(value, 64)
-	case mappers.Boolean:
-		if value != "true" && value != "false" {
-			err = fmt.Errorf("%q is no boolean", value)
-		}
+func CheckType(typ mappers.Type, value string) error {
+	if value == "" && !typ.Numeric() && typ != mappers.Boolean {
+		return nil // nothing was reported yet
 	}
-	return err
+	if r := (mappers.Property{Type: typ}).Check(value); r != nil {
+		return r
+	}
+	return nil
 }
 
 // values are some that the property may have.

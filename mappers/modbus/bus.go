@@ -138,8 +138,7 @@ func (b *bus) callWithin(ctx context.Context, unit uint8, timeout time.Duration,
 
 // read returns a group's registers, bits as 0 and 1.
 func (b *bus) read(ctx context.Context, unit uint8, g group) (words []uint16, err error) {
-	var got []uint16 // the request may outlive us: it must not write to our result
-	answer := make(chan []uint16, 1)
+	answer := make(chan []uint16, 1) // the request may outlive this call: it must not write to the result
 	err = b.call(ctx, unit, func(c *mb.ModbusClient) (err error) {
 		words, err := g.read(c)
 		answer <- words
@@ -148,7 +147,7 @@ func (b *bus) read(ctx context.Context, unit uint8, g group) (words []uint16, er
 	if err != nil {
 		return nil, err
 	}
-	got = <-answer
+	got := <-answer
 	if len(got) != int(g.size) {
 		return nil, fmt.Errorf("modbus: unit %d answered %d of %d registers", unit, len(got), g.size)
 	}
@@ -192,6 +191,9 @@ func (g group) String() string {
 	return fmt.Sprintf("%s %d..%d", g.table, g.address, g.address+g.size-1)
 }
 
+// single is a group of one field.
+func single(f *field) group { return group{f.table, f.address, f.words, []*field{f}} }
+
 // plan groups fields into as few requests as possible. gap is how many unused registers may be read between two fields.
 func plan(fields []*field, gap uint16) (list []group) {
 	fields = slices.Clone(fields)
@@ -205,10 +207,10 @@ func plan(fields []*field, gap uint16) (list []group) {
 		if n := len(list); n > 0 && list[n-1].takes(f, gap) {
 			g := &list[n-1]
 			g.fields = append(g.fields, f)
-			g.size = max(g.size, f.address+f.size()-g.address)
+			g.size = max(g.size, f.address+f.words-g.address)
 			continue
 		}
-		list = append(list, group{f.table, f.address, f.size(), []*field{f}})
+		list = append(list, single(f))
 	}
 	return list
 }
@@ -218,14 +220,14 @@ func (g group) takes(f *field, gap uint16) bool {
 	if g.table.bits() {
 		most = maxBits
 	}
-	end := int(f.address) + int(f.size()) - int(g.address)
+	end := int(f.address) + int(f.words) - int(g.address)
 	return f.table == g.table && int(f.address) <= int(g.address)+int(g.size)+int(gap) && end <= most
 }
 
 // split makes a group of each field.
 func (g group) split() (list []group) {
 	for _, f := range g.fields {
-		list = append(list, group{f.table, f.address, f.size(), []*field{f}})
+		list = append(list, single(f))
 	}
 	return list
 }

@@ -129,7 +129,7 @@ func (s *session) Ping(ctx context.Context) error {
 	}
 	f := s.config.first
 	err := s.bus.callWithin(ctx, s.config.unit, timeout, func(c *mb.ModbusClient) error {
-		_, err := group{f.table, f.address, f.size(), []*field{f}}.read(c)
+		_, err := single(f).read(c)
 		return err
 	})
 	if s.refusal(f.name, err) != nil {
@@ -173,7 +173,7 @@ func (s *session) groups(fields []*field) (list []group) {
 	var together []*field
 	for _, f := range fields {
 		if s.readAlone[f.name] {
-			list = append(list, group{f.table, f.address, f.size(), []*field{f}})
+			list = append(list, single(f))
 		} else {
 			together = append(together, f)
 		}
@@ -221,7 +221,7 @@ func (s *session) readGroup(ctx context.Context, g group, got map[string]mappers
 	}
 	for _, f := range g.fields {
 		delete(s.readAlone, f.name)
-		v, err := f.decode(words[f.address-g.address : f.address-g.address+f.size()])
+		v, err := f.decode(words[f.address-g.address : f.address-g.address+f.words])
 		got[f.name] = mappers.Reading{Value: v, Err: err}
 	}
 	return nil

@@ -231,8 +231,6 @@ type field struct {
 	on, off   string
 }
 
-func (f *field) size() uint16 { return f.words }
-
 var tables = map[string]table{
 	"coil": coil, "coils": coil, "coilregister": coil,
 	"discreteinput": discrete, "discreteinputs": discrete, "discrete": discrete, "discreteinputregister": discrete, "discreteinputsregister": discrete,

@@ -217,7 +217,7 @@ func twinNames(d resource.Device) []string {
 			all[name] = true
 		}
 	}
-	return sorted(all)
+	return slices.Sorted(maps.Keys(all))
 }
 
 var accessModes = map[string]resource.AccessMode{"r": resource.ReadOnly, "rw": resource.ReadWrite, "w": resource.ReadWrite}
@@ -233,6 +233,14 @@ func dataType(name string) resource.DataType {
 		return t
 	}
 	return resource.DataType(name)
+}
+
+// setLimits reads a range; false if one of its ends is not a number.
+func setLimits(p *resource.Property, low, high text) bool {
+	var okLow, okHigh bool
+	p.Minimum, okLow = limit(low)
+	p.Maximum, okHigh = limit(high)
+	return okLow && okHigh
 }
 
 // limit reads one end of a range; ok is false when the text is no number.
@@ -378,10 +386,7 @@ func readModelV1alpha1(f modelV1alpha1) (m resource.DeviceModel, err error) {
 		if mode, ok := accessModes[string(out.AccessMode)]; ok {
 			out.AccessMode = mode
 		}
-		var okMin, okMax bool
-		out.Minimum, okMin = limit(p.Config[keyMin])
-		out.Maximum, okMax = limit(p.Config[keyMax])
-		if !okMin || !okMax {
+		if !setLimits(&out, p.Config[keyMin], p.Config[keyMax]) {
 			return m, resource.Errorf(resource.Invalid, fmt.Sprintf("spec.properties[%d].config", i), "min and max must be numbers")
 		}
 		m.Spec.Properties = append(m.Spec.Properties, out)
@@ -421,8 +426,6 @@ func showModelV1alpha1(m resource.DeviceModel) (f modelV1alpha1) {
 	}
 	return f
 }
-
-func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
 
 // devices.kubeedge.io/v1alpha2: each protocol and each type has fields of its own, and
 // visitors belong to the Device.
@@ -723,23 +726,27 @@ type devicePropertyV1beta1 struct {
 	PushMethod   *pushMethod `json:"pushMethod,omitempty"`
 }
 
-// pushMethod: what is pushed to databases and collectors is kept, and nothing does it.
+// pushMethod: pushes to databases and collectors are kept, and nothing acts on them.
 type pushMethod struct {
-	MQTT *struct {
-		Address  string `json:"address,omitempty"`
-		Topic    string `json:"topic,omitempty"`
-		QoS      int64  `json:"qos,omitempty"`
-		Retained bool   `json:"retained,omitempty"`
-	} `json:"mqtt,omitempty"`
-	HTTP *struct {
-		HostName    string `json:"hostName,omitempty"`
-		Port        int64  `json:"port,omitempty"`
-		RequestPath string `json:"requestPath,omitempty"`
-		Timeout     opaque `json:"timeout,omitempty"`
-	} `json:"http,omitempty"`
-	OTEL             opaque `json:"otel,omitempty"`
-	DBMethod         opaque `json:"dbMethod,omitempty"`
-	AnomalyDetection opaque `json:"anomalyDetection,omitempty"`
+	MQTT             *pushMQTT `json:"mqtt,omitempty"`
+	HTTP             *pushHTTP `json:"http,omitempty"`
+	OTEL             opaque    `json:"otel,omitempty"`
+	DBMethod         opaque    `json:"dbMethod,omitempty"`
+	AnomalyDetection opaque    `json:"anomalyDetection,omitempty"`
+}
+
+type pushMQTT struct {
+	Address  string `json:"address,omitempty"`
+	Topic    string `json:"topic,omitempty"`
+	QoS      int64  `json:"qos,omitempty"`
+	Retained bool   `json:"retained,omitempty"`
+}
+
+type pushHTTP struct {
+	HostName    string `json:"hostName,omitempty"`
+	Port        int64  `json:"port,omitempty"`
+	RequestPath string `json:"requestPath,omitempty"`
+	Timeout     opaque `json:"timeout,omitempty"`
 }
 
 // push is where it sends a property's values, if that is anywhere that is known here.
@@ -765,10 +772,9 @@ func (m *pushMethod) push(property string) (out resource.Push, ok bool) {
 }
 
 func showPush(p resource.Push) *pushMethod {
-	var raw []byte
-	form := tree{}
+	out := new(pushMethod)
 	if q := p.MQTT; q != nil {
-		form["mqtt"] = tree{"address": q.Address, "topic": q.Topic, "qos": q.QoS, "retained": q.Retain}
+		out.MQTT = &pushMQTT{q.Address, q.Topic, q.QoS, q.Retain}
 	}
 	if h := p.HTTP; h != nil {
 		at := strings.Index(h.URL, "://") + len("://")
@@ -777,11 +783,8 @@ func showPush(p resource.Push) *pushMethod {
 		} else {
 			at = len(h.URL)
 		}
-		form["http"] = tree{"hostName": h.URL[:at], "requestPath": h.URL[at:]}
+		out.HTTP = &pushHTTP{HostName: h.URL[:at], RequestPath: h.URL[at:]}
 	}
-	raw, _ = json.Marshal(form) // texts and numbers
-	out := new(pushMethod)
-	_ = json.Unmarshal(raw, out) // its own form
 	return out
 }
 
@@ -898,20 +901,6 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	f.Spec.DeviceModelRef, f.Spec.NodeName = d.Spec.DeviceModelRef, d.Spec.NodeName
 	f.Spec.Protocol = customized{d.Spec.Protocol.Type, configToJSON(d.Spec.Protocol.Config)}
 	f.Status.State, f.Status.LastOnlineTime = d.Status.State, d.Status.LastSeen
-	wanted := make(map[string]bool)
-	for name := range d.Spec.Desired {
-		wanted[name] = true
-	}
-	for _, v := range d.Spec.PropertyVisitors {
-		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{
-			Name: v.PropertyName, Desired: desiredOf(d, v.PropertyName), CollectCycle: fromMillis(v.CollectCycle), ReportCycle: fromMillis(v.ReportCycle),
-			Visitors: &customized{d.Spec.Protocol.Type, configToJSON(v.Config)},
-		})
-		delete(wanted, v.PropertyName)
-	}
-	for _, name := range sorted(wanted) {
-		f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{Name: name, Desired: desiredOf(d, name)})
-	}
 	property := func(name string) *devicePropertyV1beta1 {
 		i := slices.IndexFunc(f.Spec.Properties, func(p devicePropertyV1beta1) bool { return p.Name == name })
 		if i < 0 {
@@ -919,6 +908,14 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 			f.Spec.Properties = append(f.Spec.Properties, devicePropertyV1beta1{Name: name})
 		}
 		return &f.Spec.Properties[i]
+	}
+	for _, v := range d.Spec.PropertyVisitors {
+		p := property(v.PropertyName)
+		p.CollectCycle, p.ReportCycle = fromMillis(v.CollectCycle), fromMillis(v.ReportCycle)
+		p.Visitors = &customized{d.Spec.Protocol.Type, configToJSON(v.Config)}
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Spec.Desired)) {
+		property(name).Desired = desiredOf(d, name)
 	}
 	for _, name := range d.Spec.Local {
 		property(name).ToCloud = new(bool)
@@ -944,10 +941,7 @@ func readModelV1beta1(f modelV1beta1) (m resource.DeviceModel, err error) {
 		if out.Type == stream {
 			out.Type = resource.TypeBytes
 		}
-		var okMin, okMax bool
-		out.Minimum, okMin = limit(p.Minimum)
-		out.Maximum, okMax = limit(p.Maximum)
-		if !okMin || !okMax {
+		if !setLimits(&out, p.Minimum, p.Maximum) {
 			return m, resource.Errorf(resource.Invalid, fmt.Sprintf("spec.properties[%d]", i), "minimum and maximum must be numbers")
 		}
 		m.Spec.Properties = append(m.Spec.Properties, out)

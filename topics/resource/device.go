@@ -449,21 +449,18 @@ func (d Device) Validate() error {
 	for i, x := range d.Spec.Push {
 		x.check(&p, fmt.Sprintf("spec.push[%d]", i))
 	}
+	commands, visited := names{}, names{}
 	for i, c := range d.Spec.Commands {
 		at := fmt.Sprintf("spec.commands[%d]", i)
 		if !topics.ValidProperty(c.Name) {
 			p.add(at+".name", "%s: must be %s", clip(c.Name), topics.PropertyRule())
 		}
-		if slices.ContainsFunc(d.Spec.Commands[:i], func(o DeviceCommand) bool { return o.Name == c.Name }) {
-			p.add(at+".name", "%s stands twice", clip(c.Name))
-		}
+		commands.check(&p, at+".name", c.Name)
 	}
 	for i, v := range d.Spec.PropertyVisitors {
 		at := fmt.Sprintf("spec.propertyVisitors[%d]", i)
 		required(&p, at+".propertyName", v.PropertyName)
-		if slices.ContainsFunc(d.Spec.PropertyVisitors[:i], func(o Visitor) bool { return o.PropertyName == v.PropertyName }) {
-			p.add(at+".propertyName", "%s stands twice", clip(v.PropertyName))
-		}
+		visited.check(&p, at+".propertyName", v.PropertyName)
 		v.checkCycles(&p, at)
 	}
 	sortProblems(p)

@@ -3,7 +3,6 @@ package resource
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -125,10 +124,9 @@ func (n Instance) Validate() error {
 	var p problems
 	n.Metadata.check(&p)
 	checkName(&p, "spec.configurationName", n.Spec.ConfigurationName)
+	nodes := names{}
 	for i, name := range n.Spec.Nodes {
-		if slices.Contains(n.Spec.Nodes[:i], name) {
-			p.add(fmt.Sprintf("spec.nodes[%d]", i), "%s stands twice", clip(name))
-		}
+		nodes.check(&p, fmt.Sprintf("spec.nodes[%d]", i), name)
 	}
 	for i, m := range n.Spec.Mounts {
 		at := fmt.Sprintf("spec.mounts[%d]", i)

@@ -202,6 +202,16 @@ func unchanged(p *problems, field string, a, b any) {
 	}
 }
 
+// names finds names that occur twice in a list.
+type names map[string]bool
+
+func (n names) check(p *problems, field, name string) {
+	if n[name] {
+		p.add(field, "%s occurs twice in the list", clip(name))
+	}
+	n[name] = true
+}
+
 func required(p *problems, field, value string) {
 	if value == "" {
 		p.add(field, "is required")

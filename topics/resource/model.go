@@ -412,13 +412,10 @@ func (m DeviceModel) Validate() error {
 	if p.tooMany("spec.propertyVisitors", len(m.Spec.PropertyVisitors)); len(p) > 0 {
 		return p.err()
 	}
-	seen := make(map[string]bool)
+	seen, protocols := names{}, names{}
 	for i, prop := range m.Spec.Properties {
 		at := fmt.Sprintf("spec.properties[%d]", i)
-		if seen[prop.Name] {
-			p.add(at+".name", "%s stands twice", clip(prop.Name))
-		}
-		seen[prop.Name] = true
+		seen.check(&p, at+".name", prop.Name)
 		prop.check(&p, at)
 	}
 	for i, pv := range m.Spec.PropertyVisitors {
@@ -426,9 +423,7 @@ func (m DeviceModel) Validate() error {
 		if pv.Protocol == "" {
 			p.add(at+".protocol", "is required")
 		}
-		if slices.ContainsFunc(m.Spec.PropertyVisitors[:i], func(o ProtocolVisitors) bool { return strings.EqualFold(o.Protocol, pv.Protocol) }) {
-			p.add(at+".protocol", "%s stands twice", clip(pv.Protocol))
-		}
+		protocols.check(&p, at+".protocol", strings.ToLower(pv.Protocol))
 		for j, v := range pv.Visitors {
 			v.check(&p, fmt.Sprintf("%s.visitors[%d]", at, j), seen)
 		}

@@ -229,29 +229,28 @@ const OfAnotherHub = "OfAnotherHub"
 // OtherHubCondition sets the condition OfAnotherHub: why is the reason for which the hub does not write to the node, empty
 // if it does. A node to which the condition never applied doesn't have it.
 func OtherHubCondition(prev []Condition, why string, now time.Time) []Condition {
-	if why != "" {
-		return SetCondition(slices.Clone(prev), Condition{Type: OfAnotherHub, Status: "True", Reason: "LeftAlone", Message: why}, now)
-	}
-	if slices.ContainsFunc(prev, func(c Condition) bool { return c.Type == OfAnotherHub }) {
-		return SetCondition(slices.Clone(prev), Condition{Type: OfAnotherHub, Status: "False", Reason: "OfThisHub"}, now)
-	}
-	return prev
+	return setException(prev, Condition{Type: OfAnotherHub, Reason: "LeftAlone", Message: why}, "OfThisHub", now)
 }
 
 // QuotaCondition sets the condition QuotaExceeded: why is the limit that the node exceeds, empty if none. A node to which
 // the condition never applied doesn't have it.
 func QuotaCondition(prev []Condition, why string, now time.Time) []Condition {
-	known := slices.ContainsFunc(prev, func(c Condition) bool { return c.Type == QuotaExceeded })
-	switch {
-	case why != "":
-		return SetCondition(slices.Clone(prev), Condition{
-			Type: QuotaExceeded, Status: "True", Reason: "NodeTooLarge",
-			Message: "the node owns " + why + ": what it reports is not taken until it owns less",
-		}, now)
-	case known:
-		return SetCondition(slices.Clone(prev), Condition{Type: QuotaExceeded, Status: "False", Reason: "WithinQuota"}, now)
+	if why != "" {
+		why = "the node owns " + why + ": what it reports is not taken until it owns less"
 	}
-	return prev
+	return setException(prev, Condition{Type: QuotaExceeded, Reason: "NodeTooLarge", Message: why}, "WithinQuota", now)
+}
+
+// setException sets a condition that objects have only once it has been true. It is false if c has no message.
+func setException(prev []Condition, c Condition, reasonIfFalse string, now time.Time) []Condition {
+	c.Status = "True"
+	if c.Message == "" {
+		if !slices.ContainsFunc(prev, func(o Condition) bool { return o.Type == c.Type }) {
+			return prev
+		}
+		c.Status, c.Reason = "False", reasonIfFalse
+	}
+	return SetCondition(slices.Clone(prev), c, now)
 }
 
 // EnrollmentRequest is a node that asks to join.
@@ -357,15 +356,14 @@ func (s NodeSpec) check(p *problems, at string) {
 	if s.OS != nil {
 		checkImage(p, at+".os.image", s.OS.Image)
 	}
-	names := make(map[string]bool)
+	seen := names{}
 	for i, item := range s.Config {
 		here := fmt.Sprintf("%s.config[%d]", at, i)
 		if item.Name == "" {
 			p.add(here+".name", "is required: it tells the parts of a configuration apart")
-		} else if names[item.Name] {
-			p.add(here+".name", "%s stands twice", clip(item.Name))
+		} else {
+			seen.check(p, here+".name", item.Name)
 		}
-		names[item.Name] = true
 		item.check(p, here)
 	}
 }

@@ -2,7 +2,6 @@ package resource
 
 import (
 	"fmt"
-	"slices"
 )
 
 // Upgrade brings the edge core on some nodes to a version.
@@ -86,12 +85,11 @@ func (u Upgrade) Validate() error {
 	if len(u.Spec.NodeNames) == 0 && u.Spec.LabelSelector.Empty() {
 		p.add("spec.nodeNames", "is required, unless labelSelector chooses nodes: an upgrade of none is a mistake")
 	}
+	nodes := names{}
 	for i, name := range u.Spec.NodeNames {
 		at := fmt.Sprintf("spec.nodeNames[%d]", i)
 		checkName(&p, at, name)
-		if slices.Contains(u.Spec.NodeNames[:i], name) {
-			p.add(at, "%s stands twice", clip(name))
-		}
+		nodes.check(&p, at, name)
 	}
 	u.Spec.LabelSelector.check(&p, "spec.labelSelector")
 	sortProblems(p)
