@@ -1,8 +1,8 @@
-// Package client asks the hub's HTTP API: what kinds there are, and get, list, watch, create,
-// apply, patch and delete for objects of any of them. The command edgebus and tests use it.
+// Package client is a client of the hub's HTTP API: it lists the kinds that the hub serves, and gets, lists, watches, creates,
+// applies, patches and deletes objects of any kind. The command edgebus and tests use it. client.go has requests and errors,
+// objects.go kinds, objects and watches, apply.go manifests.
 //
-// It knows no kind by name: what it knows of them, the hub has said. It keeps nothing but
-// that, never tries a write again by itself, and never prints.
+// It never needs to know a kind in advance: it uses those that the hub lists. It keeps no other state, and never prints.
 package client
 
 import (
