@@ -40,29 +40,28 @@ type client struct {
 	// Guarded by clients.mu.
 	conn   *conn
 	ended  bool
-	kept   bool  // it outlives its connections, and counts against the limit of those
-	epoch  int   // counts connections, so that a timer of an earlier absence is known
+	kept   bool  // it outlives its connections, and is counted in clients.kept
+	epoch  int   // counts connections, so that a timer that an earlier disconnection started has no effect
 	will   *will // to be published when willDue fires
 	due    *time.Timer
 	expiry *time.Timer
-	// Of a durable session: how long it outlives its connection, and since when it
-	// has none.
+	// Of a durable session: its expiry interval, and since when it has no connection.
 	lasting time.Duration
 	left    time.Time
 
-	// What it holds counts here, for its user. nil: the broker's own session, which has limits of its own.
+	// The user's quotas, which count what the session holds. nil: the link queue, which has limits of its own.
 	queued, state *quota.Account
 
 	mu     sync.Mutex
 	subs   map[string]*subscription // nil once ended
 	weight int                      // of their filters, and of the will
-	willed int                      // of the will
+	willed int                      // of the will alone
 }
 
-// user is whose session it is, which never changes.
+// user is the session's user, which never changes.
 func (c *client) user() string { return c.ident.Load().User }
 
-// rights is who the client is, or was when last connected.
+// rights is the client's identity as of its last CONNECT.
 func (c *client) rights() Identity { return *c.ident.Load() }
 
 // clients are all sessions.
@@ -82,7 +81,7 @@ func (cs *clients) keep(c *client) {
 	}
 }
 
-// remove takes a session out that is over.
+// remove removes a session that has ended.
 func (cs *clients) remove(c *client) {
 	c.ended = true
 	if c.kept {
@@ -100,7 +99,7 @@ func (cs *clients) connected(id string) *conn {
 	return nil
 }
 
-// away are a user's sessions without a connection, and how many connections each has had.
+// away returns a user's sessions without a connection, and the epoch of each.
 func (cs *clients) away(user string) map[*client]int {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -113,7 +112,7 @@ func (cs *clients) away(user string) map[*client]int {
 	return all
 }
 
-// connsOf are a user's connections.
+// connsOf returns a user's connections.
 func (cs *clients) connsOf(user string) (all []*conn) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -125,7 +124,7 @@ func (cs *clients) connsOf(user string) (all []*conn) {
 	return all
 }
 
-// admit counts a new connection, if there is room for it.
+// admit counts a new connection. It reports false at limits.connections and when the broker is closed.
 func (b *Broker) admit(c *conn) bool {
 	cs := &b.clients
 	cs.mu.Lock()
@@ -144,9 +143,8 @@ func (cs *clients) release(c *conn) {
 	delete(cs.conns, c)
 }
 
-// close disconnects everybody and stops all timers. To clients that is the loss of
-// their connection: wills are published, but for those with a delay in sessions that
-// go on after a restart.
+// close disconnects all clients and stops all timers. Wills are published as for any lost connection, except delayed ones
+// of durable sessions, which go on after a restart.
 func (cs *clients) close() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -169,9 +167,8 @@ func (c *client) stopTimers() {
 }
 
 // attach gives a connection its session: the client's, or a new one. An earlier
-// connection of the client's is closed. There is no room for more than so many sessions
-// that outlive their connections, away or not: who would have one more hears so now, and
-// nobody's session ends for it.
+// connection of the client is closed. Beyond the quota of sessions that outlive their connections it returns an error; no
+// other session ends for a new one.
 func (b *Broker) attach(c *conn) (present bool, err error) {
 	cs := &b.clients
 	cs.mu.Lock()
@@ -204,7 +201,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 		old.stopTimers()
 	}
 	durable := b.store != nil && c.expiry > 0
-	present = old != nil && !others && !c.clean && (old.record > 0 || !durable) // what was to end with the connection has ended
+	present = old != nil && !others && !c.clean && (old.record > 0 || !durable) // a session that was to end with its connection has ended
 	cl := old
 	if !present {
 		if old != nil {
@@ -274,11 +271,10 @@ func (c *client) filters() []string {
 	return slices.Collect(maps.Keys(c.subs))
 }
 
-// supersede ends what a new connection takes the place of, and returns when no packet of
-// the old one is applied any more: the client may repeat on the new connection what was
-// not acknowledged on the old one, and go on from there. A will with a delay is
-// cancelled when the session goes on, and due when it doesn't; one without is due
-// in any case, and comes before anything that the new connection does.
+// supersede ends the connection, and the session, that a new connection replaces. It returns once no packet of the old
+// connection will be handled any more, so that what the client repeats on the new one comes after it. The old connection's
+// will without a delay is published before anything that the new connection does; one with a delay is dropped if the
+// session is resumed, and else published.
 func (b *Broker) supersede(old *client, replaced *conn, lost *will, resumed bool) {
 	if replaced != nil {
 		b.metrics.takeovers.Inc()
@@ -301,7 +297,7 @@ func (b *Broker) supersede(old *client, replaced *conn, lost *will, resumed bool
 	}
 }
 
-// end lets go of a session that is no longer in the map.
+// end releases what a session holds, after remove: subscriptions, queue, quotas and records.
 func (b *Broker) end(cl *client) {
 	cl.mu.Lock()
 	subs := cl.subs
@@ -337,7 +333,7 @@ func (b *Broker) detach(c *conn, cause error) {
 	var along []journal.Change
 	if !current && lost != nil && lost.delay > 0 {
 		b.dropWill(lost)
-		lost = nil // somebody has taken the session over meanwhile
+		lost = nil // another connection has taken the session over meanwhile
 	}
 	if current {
 		cl.conn = nil
@@ -359,9 +355,8 @@ func (b *Broker) detach(c *conn, cause error) {
 	b.reportDisconnected(c, cause)
 }
 
-// keep keeps a session without a connection, and says which will is to be published
-// now, and what is to be stored with it. When the broker stops, a session that goes
-// on after that takes a will that is due later with it.
+// keep turns a session into one without a connection. It returns the will that has to be published now, and the changes
+// that have to be stored with it. When the broker stops, a delayed will stays with a durable session.
 func (b *Broker) keep(cl *client, expiry time.Duration, lost *will) (now *will, along []journal.Change) {
 	later := lost
 	if lost == nil || lost.delay == 0 || b.clients.closed && cl.record == 0 {
@@ -377,20 +372,20 @@ func (b *Broker) keep(cl *client, expiry time.Duration, lost *will) (now *will, 
 	return now, along
 }
 
-// clock starts the clocks of a session without a connection. since is how much of
-// the will's delay is over, as a negative number.
+// startTimers starts the timers of a session without a connection: its expiry, and its will's delay. since is the part of
+// the delay that is over, as a negative number.
 func (b *Broker) startTimers(cl *client, expiry time.Duration, w *will, since time.Duration) {
 	epoch := cl.epoch
 	cl.expiry = time.AfterFunc(expiry, func() { b.expire(cl, epoch) })
 	if w == nil {
 		return
 	}
-	if left := w.delay + since; left < expiry { // or it is due when the session expires
+	if left := w.delay + since; left < expiry { // else it is published when the session expires
 		cl.due = time.AfterFunc(left, func() { b.willDue(cl, w) })
 	}
 }
 
-// expire ends a session that nobody came back to.
+// expire ends a session whose expiry interval has ended, unless it has had another connection since epoch.
 func (b *Broker) expire(cl *client, epoch int) {
 	cs := &b.clients
 	cs.mu.Lock()
@@ -426,11 +421,10 @@ func (b *Broker) willDue(cl *client, w *will) {
 	}
 }
 
-// errEnded is why a connection ended whose session an operator has ended.
+// errEnded is the reason for disconnecting the client of a session that an operator ends.
 var errEnded = errors.New("an operator has ended the session")
 
-// Administers says whether the identity is an operator of everything here: on the hub of all nodes, on a
-// node's own broker of that node.
+// Administers reports whether the identity is an operator of all nodes of the hub, or on a node's own broker of that node.
 func (b *Broker) Administers(id Identity) bool { return b.acl.administers(id) }
 
 // Sessions lists the clients' sessions, in order of their client identifiers.
@@ -463,8 +457,7 @@ func (b *Broker) Sessions() []resource.Session {
 	return list
 }
 
-// EndSession ends a client's session, its connection, if it has one, and what waits for it. It returns once
-// that is on disk.
+// EndSession ends a client's session with its connection and its queue. It returns once that is on disk.
 func (b *Broker) EndSession(clientID string) error {
 	cs := &b.clients
 	cs.mu.Lock()
@@ -483,7 +476,7 @@ func (b *Broker) EndSession(clientID string) error {
 		if w := conn.takeWill(); w != nil {
 			lost = w
 		}
-		<-conn.stopped // or what it sent could still be applied
+		<-conn.stopped // no packet of it is handled any more
 		b.reportDisconnected(conn, errEnded)
 	}
 	b.end(cl)
@@ -496,15 +489,15 @@ func (b *Broker) EndSession(clientID string) error {
 	return b.store.now(nil)
 }
 
-// ServeSessions answers GET with the list of sessions, and DELETE by ending that of the parameter client. It is for
-// those whom Administers names.
+// ServeSessions answers GET with the list of sessions, and DELETE by ending the session of the client in the parameter
+// client. Only identities that Administers are permitted.
 func (b *Broker) ServeSessions(w http.ResponseWriter, r *http.Request, id Identity) error {
 	if !b.Administers(id) {
 		return resource.Errorf(resource.Forbidden, "", "sessions are for operators of all nodes, on a node's own broker of that node (auth.users)")
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if r.Method != http.MethodDelete {
-		_ = json.NewEncoder(w).Encode(resource.SessionList{Sessions: b.Sessions()}) // or the client is gone
+		_ = json.NewEncoder(w).Encode(resource.SessionList{Sessions: b.Sessions()}) // an error means that the client is gone
 		return nil
 	}
 	clientID := r.URL.Query().Get("client")
@@ -519,12 +512,12 @@ func (b *Broker) ServeSessions(w http.ResponseWriter, r *http.Request, id Identi
 	return nil
 }
 
-// will is what a client wants published when its connection is lost.
+// will is the message to be published when a client's connection is lost.
 type will struct {
 	message Message
 	delay   time.Duration
 	packet  int    // bytes of the CONNECT that it came in, and keeps in memory
-	record  uint64 // on disk, of a session that isn't; 0: none
+	record  uint64 // its own record, if its session is not durable; 0: none
 }
 
 // willOf is the will in a CONNECT; nil: none.
@@ -546,8 +539,8 @@ func willOf(pk *packets.Packet) *will {
 // weight is about what the will costs in memory.
 func (w *will) weight() int { return w.message.weight() + w.packet }
 
-// keepWill stores the will of a session that ends with its connection: should the process die,
-// that has ended. Nobody waits for it: a client gets in though the disk is full.
+// storeWill stores the will of a session that is not durable, so that it is published after a crash. Nothing waits for
+// that: clients can connect while the disk is full.
 func (b *Broker) storeWill(w *will) {
 	if w == nil || b.store == nil {
 		return
@@ -556,15 +549,14 @@ func (b *Broker) storeWill(w *will) {
 	b.store.Commit([]journal.Change{w.change()}, func(error) {})
 }
 
-// dropWill forgets a will that is not to be published.
+// dropWill deletes a will that will not be published.
 func (b *Broker) dropWill(w *will) {
 	if w != nil && w.record > 0 {
 		b.store.Forget(w.record)
 	}
 }
 
-// publishWill publishes a will as if its client did. The changes that come along are
-// stored with it.
+// publishWill publishes a will as its client's message, with the client's rights. The changes along are stored with it.
 func (b *Broker) publishWill(w *will, along ...journal.Change) {
 	if w.record > 0 {
 		along = append(along, journal.Change{ID: w.record})
@@ -579,9 +571,8 @@ func (b *Broker) publishWill(w *will, along ...journal.Change) {
 	})
 }
 
-// The three calls for one client are made under its lock, so that they can't
-// overtake one another, however many connections fight over the session. One that
-// was taken over before anybody heard of it is not mentioned.
+// The calls of Presence for one client are made under its lock, so that they come in order. A connection that was taken
+// over before it was reported is not reported at all.
 
 func (b *Broker) reportConnected(c *conn) {
 	id := c.ident.ClientID
@@ -642,14 +633,14 @@ func (b *Broker) gone(c *conn, cause error) {
 	}
 }
 
-// stripes are locks for many names: the same name always has the same lock.
+// stripes are locks for names: the same name always has the same lock, and names share a few locks.
 type stripes struct {
 	once  sync.Once
 	seed  maphash.Seed
 	locks [64]sync.Mutex
 }
 
-// pass returns when all have let go of their locks who had one.
+// pass returns when each lock that was held has been released.
 func (s *stripes) pass() {
 	for i := range s.locks {
 		wait(&s.locks[i])

@@ -12,30 +12,30 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// outletWindow is how much of what waits in the outlet is in memory, too.
+// outletWindow is how many bytes of the stored messages are in memory as well.
 const outletWindow = 256 << 10
 
-// OutletID is the client id of the session behind the outlet. Nobody can have it.
+// OutletID is the client id of the link queue's session. No client can have it.
 const OutletID = "$link"
 
-// OutletOptions are what the broker's outlet takes: a session of the broker's own, whose
-// messages leave by Broker.OpenOutlet and not by a connection. It outlives the process
-// like any durable session, and never refuses a publisher: the oldest message gives way.
+// OutletOptions describe the link queue: a durable session of the broker's own, from which the program takes messages with
+// Broker.OpenOutlet to send them over its link. When it is full the oldest message is dropped; publishers are never
+// refused.
 type OutletOptions struct {
-	// Keep are the filters whose messages are stored until they are where they are to
-	// go, whatever their QoS. What matches Pass only is taken while the outlet is open.
+	// Keep are filters whose messages are stored until they were sent over the link, whatever their QoS. Messages that
+	// match only Pass are sent while the queue is being consumed, and else dropped.
 	Keep, Pass []string
 	Bytes      int           // of stored messages
 	Age        time.Duration // of the oldest
 }
 
-// Outlet takes messages out of the process's own session.
+// Outlet takes messages from the link queue.
 type Outlet = session.LocalConsumer
 
-// Parcel is a message that was taken out.
+// Parcel is a message that was taken from the link queue.
 type Parcel = session.LocalMessage
 
-// OutletStats is a snapshot for metrics.
+// OutletStats is a snapshot of the link queue.
 type OutletStats struct {
 	Messages, Bytes, Unacknowledged int
 	Oldest                          time.Duration
@@ -49,7 +49,7 @@ func (o *OutletOptions) validate() (err error) {
 		return nil
 	}
 	if o.Bytes < 1 || o.Age <= 0 {
-		err = errors.New("the outlet needs limits of bytes and age")
+		err = errors.New("the link queue needs limits of bytes and age")
 	}
 	for filter := range o.filters() {
 		err = errors.Join(err, topics.CheckFilter(filter))
@@ -69,11 +69,11 @@ func (o *OutletOptions) filters() map[string]byte {
 	return all
 }
 
-// own says whether the client is the broker itself.
+// own reports whether the client is the broker itself: its session is the link queue.
 func (id Identity) own() bool { return id.Has(topics.RoleHub) }
 
-// makeOutlet finds the outlet's session among what was loaded, or makes it, and gives it
-// the subscriptions that it is to have.
+// makeOutlet finds the link queue among the loaded sessions, or makes it, and brings its subscriptions in line with the
+// options. Without options it ends a session that was loaded.
 func (b *Broker) makeOutlet() {
 	byID := b.clients.byID
 	c := byID[OutletID]
@@ -128,14 +128,13 @@ func (b *Broker) forget(record uint64) {
 	}
 }
 
-// outletDrops are the reasons for which the outlet's session drops.
+// outletDrops are the reasons, in metrics, for which the link queue drops messages.
 var outletDrops = map[string]session.DropReason{
 	"full": session.DropQueueFull, "full_unstored": session.DropQoS0Full, "too_old": session.DropTooOld, "expired": session.DropExpired,
 	"not_linked": session.DropDisconnected, "refused": session.DropRefused, "damaged": session.DropDamaged, "no_link": session.DropSessionEnded,
 }
 
-// OpenOutlet takes messages out, at most window of them without Done or Drop. An outlet
-// that was opened before is shut.
+// OpenOutlet starts taking messages, at most window of them without Done or Drop. It ends an earlier consumer.
 func (b *Broker) OpenOutlet(window int) *Outlet { return b.outlet.sess.OpenLocal(window) }
 
 // OutletStats takes a snapshot.
@@ -157,8 +156,8 @@ func (b *Broker) OutletStats() (s OutletStats) {
 	return s
 }
 
-// Pass is Publish for a message that somebody else published, and waits for its answer:
-// done is told when every durable session that matches has it, or why it is kept nowhere.
+// Pass is Publish for a client's message, with an outcome: done is called once the message is on disk for every durable
+// session that matches, or with the reason why it is stored for none.
 func (b *Broker) Pass(m Message, done func(error)) {
 	if err := topics.CheckTopic(m.Topic); err != nil {
 		done(resource.Errorf(resource.BadTopic, m.Topic, "%v", err))
@@ -167,7 +166,7 @@ func (b *Broker) Pass(m Message, done func(error)) {
 	b.send(outgoing(m, b.opts.Now()), sendOptions{link: m.link, along: m.along.take()}, done)
 }
 
-// Brought is Pass for what came over the link, to where it came from it never goes back.
+// Brought is Pass for a message that came over the link. The link queue doesn't get it.
 func (b *Broker) Brought(m Message, done func(error)) {
 	if topics.IsTree(m.Topic) {
 		done(resource.Errorf(resource.Forbidden, m.Topic, "a bridge carries nothing below %s and %s", topics.Prefix, topics.RefusedPrefix))

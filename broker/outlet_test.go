@@ -41,7 +41,7 @@ func none(t *testing.T, o *Outlet) {
 	require.False(t, ok, "%v", p.Message)
 }
 
-func TestTheOutletKeepsMessagesUntilTheyAreDone(t *testing.T) {
+func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	dir := t.TempDir()
 	options := outletOf([]string{"kept/#"}, nil)
 	b, _ := kept(t, dir, options)
@@ -83,7 +83,7 @@ func TestTheOutletKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	require.Zero(t, b.OutletStats().Messages)
 }
 
-func TestWhatIsOnlyPassedIsTakenWhileTheOutletIsOpen(t *testing.T) {
+func TestWhatIsOnlyPassedIsTakenWhileTheLinkQueueIsConsumed(t *testing.T) {
 	b := start(t, outletOf([]string{"both/kept"}, []string{"both/+"}))
 	c := open(t, b, "c")
 	require.Zero(t, c.publish1("both/passed", "early").ReasonCode)
@@ -151,7 +151,7 @@ func TestWhatCameOverTheLinkDoesNotGoBack(t *testing.T) {
 	require.NotZero(t, dial(t, b).connect(OutletID), "nobody else can be the link")
 }
 
-func TestOutletFiltersFollowTheConfiguration(t *testing.T) {
+func TestLinkQueueFiltersFollowTheConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	b, stop := kept(t, dir, outletOf([]string{"a"}, nil))
 	require.Zero(t, open(t, b, "c").publish1("a", "1").ReasonCode)
@@ -386,7 +386,7 @@ func TestTrial32WhatIsOnlyPassedHasRoom(t *testing.T) {
 	require.Positive(t, seen)
 }
 
-// A message that several durable sessions get is stored for the outlet by itself, and one that
+// A message that several durable sessions get is stored for the link queue by itself, and one that
 // can't be stored is not kept.
 func TestTrial32OneCommitForAll(t *testing.T) {
 	dir := t.TempDir()

@@ -16,9 +16,8 @@ import (
 type Journal interface {
 	// Load goes through all records, before the first Commit.
 	Load(each func(id uint64, value []byte) error) error
-	// Commit makes changes durable, all or none and in the order of the calls. It never
-	// blocks. done is called once they are durable or can't be made so, in order, but
-	// not before Commit returns. With done nil nobody waits, and it is tried until it
+	// Commit makes changes durable, all or none and in the order of the calls. It never blocks. done is called with the
+	// outcome, in the order of the calls, but not before Commit returns. With a nil done, Commit is repeated until it
 	// succeeds.
 	Commit(changes []journal.Change, done func(error))
 	// Read hands over the values of records, in order, each valid during the call.
@@ -28,8 +27,8 @@ type Journal interface {
 // store is a journal as sessions use it.
 type store struct {
 	journal Journal
-	last    atomic.Uint64 // record
-	backlog               // of what is not yet on disk
+	last    atomic.Uint64 // the id of the newest record
+	backlog               // bytes whose commit has no outcome yet
 }
 
 func newStore(j Journal) *store {
@@ -55,14 +54,14 @@ func (s *store) Commit(changes []journal.Change, done func(error)) {
 	s.begin(changes, done).commit(s)
 }
 
-// awaited are changes whose outcome somebody waits for.
+// pendingCommit is a commit whose outcome is waited for.
 type pendingCommit struct {
 	changes []journal.Change
 	bytes   int
 	done    func(error)
 }
 
-// begin counts the bytes until the outcome is told.
+// begin counts the bytes until finish is called.
 func (s *store) begin(changes []journal.Change, done func(error)) pendingCommit {
 	n := 64
 	for _, c := range changes {
@@ -88,7 +87,7 @@ func unavailable(err error) error {
 	return resource.Errorf(resource.Unavailable, "", "the broker can't store it now: %v", err)
 }
 
-// along commits changes, if there are any, and tells the outcome.
+// along commits changes, if there are any, and calls done with the outcome.
 func (s *store) along(changes []journal.Change, done func(error)) {
 	if len(changes) == 0 {
 		done(nil)
@@ -97,7 +96,7 @@ func (s *store) along(changes []journal.Change, done func(error)) {
 	s.Commit(changes, done)
 }
 
-// Forget deletes records some time soon.
+// Forget deletes records; nothing waits for that.
 func (s *store) Forget(records ...uint64) {
 	changes := make([]journal.Change, 0, len(records))
 	for _, id := range records {
@@ -110,7 +109,7 @@ func (s *store) Forget(records ...uint64) {
 	}
 }
 
-// now commits changes and waits for it, which only a client's own reading may do.
+// now commits changes and waits for the outcome. Only the goroutine that reads from a client may call it.
 func (s *store) now(changes []journal.Change) error {
 	done := make(chan error, 1)
 	s.Commit(changes, func(err error) { done <- err })
@@ -125,7 +124,7 @@ const (
 	kindWill                                         // the will of a session that ends with its connection: who, the will
 )
 
-// record encodes the client's record. w is its will, connected or away.
+// recordWith encodes the client's record, with its will.
 func (c *client) recordWith(w *will) journal.Change {
 	e := session.Encoder{kindClient}
 	e.Number(c.number)
@@ -144,7 +143,7 @@ func (w *will) encode(e *session.Encoder) {
 	e.Message(outgoing(w.message, time.Time{}))
 }
 
-// willFrom decodes a will of somebody's.
+// willFrom decodes a client's will.
 func willFrom(d *session.Decoder, id Identity) *will {
 	w := &will{delay: time.Duration(d.Number()) * time.Second}
 	m := d.Message()
@@ -232,13 +231,13 @@ func (s *subscription) change() journal.Change {
 	return journal.Change{ID: s.record, Value: e}
 }
 
-// loadedSub is a subscription whose client may not have been seen yet.
+// loadedSub is a subscription whose client's record may not have been read yet.
 type loadedSub struct {
 	number uint64
 	sub    *subscription
 }
 
-var errFilter = errors.New("a subscription that nobody can have made")
+var errFilter = errors.New("a subscription with an invalid filter or QoS")
 
 func subscriptionFrom(record uint64, d *session.Decoder) (loadedSub, error) {
 	number, filter := d.Number(), d.Text()
@@ -266,7 +265,7 @@ func retainedChange(m *session.Message) journal.Change {
 	return journal.Change{ID: m.Record, Value: e}
 }
 
-// loading is what is known while records are read.
+// loading is the state while records are read.
 type loading struct {
 	b        *Broker
 	now      time.Time
@@ -276,7 +275,7 @@ type loading struct {
 	outdated []uint64
 }
 
-// load brings back what the journal has.
+// load restores sessions, subscriptions, retained messages and wills from the journal.
 func (b *Broker) load() error {
 	l := &loading{b: b, now: b.opts.Now(), parts: session.NewLoader(b.opts.Now()), clients: make(map[uint64]*client)}
 	var last uint64
@@ -347,9 +346,9 @@ func (l *loading) retained(id uint64, d *session.Decoder) error {
 	return nil
 }
 
-// choose keeps a client's session, unless it has expired or is a remainder of an
-// earlier one. One that has expired with a will, or with messages of a shared subscription,
-// ends when the broker begins: the will is still to be published, and the messages are others'.
+// choose keeps a client's session, unless it has expired or was replaced by a newer one. One that has expired with a will,
+// or with messages of a shared subscription, is kept until Serve ends it, which publishes the will and redistributes the
+// messages.
 func (l *loading) choose(c *client) {
 	if c.left.IsZero() {
 		c.left = l.now // it was connected when the broker went
@@ -380,7 +379,7 @@ func (l *loading) subscribe(s loadedSub) {
 	l.b.router.index.add(s.sub)
 }
 
-// restore fills a session, which waits for its client from now on.
+// restore fills a session with its messages, and resumes the replay of retained messages.
 func (l *loading) restore(c *client) error {
 	if !c.rights().own() {
 		l.b.clients.keep(c)
@@ -397,8 +396,8 @@ func (l *loading) restore(c *client) error {
 	return err
 }
 
-// resume starts the clocks of the sessions that were loaded, and publishes the wills of those that
-// ended with the process before this one.
+// resume starts the timers of the loaded sessions, ends those that have expired, and publishes the wills of sessions that
+// ended with the previous process.
 func (b *Broker) resume() {
 	for _, w := range b.lost {
 		b.publishWill(w)
@@ -409,7 +408,7 @@ func (b *Broker) resume() {
 	}
 }
 
-// clocks starts them, and says which sessions, with the epochs they are in, have expired.
+// startAllTimers starts the timers of the loaded sessions, and returns those that have expired, with their epochs.
 func (b *Broker) startAllTimers() (expired map[*client]int) {
 	cs := &b.clients
 	cs.mu.Lock()

@@ -17,38 +17,38 @@ import (
 
 const (
 	maxRouteBytes = 16 << 20 // of all routes that are remembered
-	maxRouteTopic = 1 << 10  // a longer topic's route is not remembered: few of them would push out all others
+	maxRouteTopic = 1 << 10  // routes of longer topics are not remembered: a few of them would evict all others
 )
 
-// router brings messages to the sessions that subscribed to them.
+// router finds the subscribers of a topic, and queues messages in their sessions.
 type router struct {
 	index index
 	acl   *accessControl
-	// dropped is told of a session that goes without a message, for it has no room.
+	// dropped is called when a session's queue is full and a message is dropped for it.
 	dropped func(c *client, m *session.Message)
 
 	most int // bytes of all routes below; those of one are a 32nd at most, and those of the groups' names an eighth
 
 	mu     sync.RWMutex
-	gen    uint64                      // of all routes below: what is older is of no use, and would keep sessions that have ended
+	gen    uint64                      // of all routes below; older routes are removed, as they would keep sessions that have ended in memory
 	routes map[string]*route           // by topic
 	bytes  int                         // of them
-	groups map[groupKey]*atomic.Uint64 // whose turn it is, by shared subscription
+	groups map[groupKey]*atomic.Uint64 // counts the turns of each shared subscription
 	named  int                         // bytes of the groups' names
 }
 
-// groupKey names a shared subscription: its group is the members' user's, unless users have it in common.
+// groupKey identifies a shared subscription. Its owner is the members' user, unless auth.sharedGroups lets users share the group.
 type groupKey struct{ owner, group, filter string }
 
-// route is who gets the messages of a topic. It doesn't change once made.
+// route is the list of those who get the messages of a topic. It is immutable.
 type route struct {
 	topic   string
 	gen     uint64
 	targets []target
 	groups  []sharedGroup
-	durable bool // somebody among them has a durable session
-	keeps   bool // … and it is the broker's own, which stores whatever the publisher's QoS
-	open    bool // whoever may publish on the users' own topics may on this one
+	durable bool // one of them has a durable session
+	keeps   bool // one of them is the link queue, which stores messages of QoS 0, too
+	open    bool // outside v1/: a client that may publish there needs no further check
 }
 
 // target is a client with one or more matching subscriptions: it gets a message
@@ -61,7 +61,7 @@ type target struct {
 
 type merged struct {
 	any, retain bool
-	own         bool // the broker's own session: stored messages have its QoS, whatever the publisher's
+	own         bool // the link queue: its messages have its own QoS, whatever the publisher's
 	qos         byte
 	ids         []uint32
 }
@@ -83,7 +83,7 @@ func (m *merged) add(s *subscription) {
 	}
 }
 
-// sharedGroup shares its messages out among its members.
+// sharedGroup is a shared subscription: each message goes to one member.
 type sharedGroup struct {
 	key     groupKey
 	turn    *atomic.Uint64
@@ -109,8 +109,8 @@ func (r *router) give(c *client, m *session.Message, how session.Delivery) bool 
 	return result != session.Ended || how.Share == nil
 }
 
-// each goes through the sessions that get the message, and how. give reports false when
-// another member of a shared subscription has to get it.
+// each calls give for each session that gets the message. give reports false if another member of a shared subscription
+// has to get it instead.
 func (rt *route) each(m *session.Message, batch *session.WriteBatch, give func(*client, session.Delivery) bool) {
 	for i := range rt.targets {
 		t := &rt.targets[i]
@@ -127,7 +127,7 @@ func (rt *route) each(m *session.Message, batch *session.WriteBatch, give func(*
 	}
 }
 
-// each goes through the members until one has got the message.
+// each calls give for one member after the other until one gets the message.
 func (g *sharedGroup) each(m *session.Message, batch *session.WriteBatch, give func(*client, session.Delivery) bool) {
 	s, d := g.choose(m)
 	d.Batch = batch
@@ -138,13 +138,13 @@ func (g *sharedGroup) each(m *session.Message, batch *session.WriteBatch, give f
 	(&sharedGroup{key: g.key, turn: g.turn, members: others}).each(m, batch, give)
 }
 
-// choose picks one member, the next in turn among those that are best off.
+// choose picks the next member in turn among those with the best rank.
 func (g *sharedGroup) choose(m *session.Message) (*subscription, session.Delivery) {
 	n := uint64(len(g.members))
 	first := g.turn.Add(1)
 	chosen := g.members[first%n]
 	best := 0
-	for i := uint64(0); i < n && best < served; i++ {
+	for i := uint64(0); i < n && best < rankOnline; i++ {
 		s := g.members[(first+i)%n]
 		if rank := s.rank(m); rank > best {
 			chosen, best = s, rank
@@ -157,25 +157,25 @@ func (g *sharedGroup) choose(m *session.Message) (*subscription, session.Deliver
 	return chosen, d
 }
 
-// How a member of a group would fare with a message, the best last.
+// Ranks of a shared subscription's member for a message, the best last.
 const (
-	away    = iota // it would get nothing
-	crowded        // it is there, and has no room
-	owed           // it finds it when it comes
-	served
+	rankLost   = iota // not connected, and the message would not wait for it
+	rankFull          // connected, with a full queue
+	rankQueued        // not connected: the message waits for it
+	rankOnline
 )
 
 func (s *subscription) rank(m *session.Message) int {
 	online, room := s.client.sess.Online(), s.client.sess.HasRoom(m)
 	switch {
 	case online && room:
-		return served
+		return rankOnline
 	case online:
-		return crowded
+		return rankFull
 	case room && min(m.QoS, s.qos) > 0:
-		return owed
+		return rankQueued
 	}
-	return away
+	return rankLost
 }
 
 // route returns the topic's route, from memory if no subscription has changed since.
@@ -237,7 +237,7 @@ func (r *router) known(topic []byte) *route {
 	return rt
 }
 
-// current says whether no subscription has changed since the route was made.
+// current reports whether the route was made after the last change of a subscription.
 func (r *router) current(rt *route) bool { return rt.gen == r.index.gen.Load() }
 
 func (r *router) build(topic string, gen uint64) *route {
@@ -280,7 +280,7 @@ func (r *router) build(topic string, gen uint64) *route {
 	return rt
 }
 
-// turn keeps a group's place over changes of its members.
+// turn returns the counter of a group, which goes on when its members change.
 func (r *router) turn(key groupKey) *atomic.Uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -297,30 +297,29 @@ func (r *router) turn(key groupKey) *atomic.Uint64 {
 	return t
 }
 
-// publication is a message on its way into the journal.
+// publication collects what has to be committed for one message.
 type publication struct {
 	b        *Broker
 	changes  []journal.Change
 	offers   []session.Pending
-	retained *session.Message // to be settled
+	retained *session.Message // the topic's new retained message; nil: it isn't retained
 	link     *conn            // the node's connection that the message came on; nil: none
 }
 
-// sendOptions are how a message is sent.
+// sendOptions are what accompanies a message that is sent.
 type sendOptions struct {
 	batch *session.WriteBatch
 	along []journal.Change // to be stored with it
 	link  *conn            // the node's connection that the message came on; nil: none
 }
 
-// send queues a message in the session of every subscriber. done is called when all
-// that has to outlive the process does so: what durable sessions are owed, the
-// retained message, and the changes that come along; or with the reason why nothing
-// was kept. Nobody is kept waiting for the disk, or refused because one of those who
-// receive has no room: that one goes without, which is counted and logged.
+// send queues a message in the session of every subscriber. It doesn't wait for the disk. done is called with nil once
+// everything that has to outlive the process is on disk (the queues of durable sessions, the retained message, and the
+// changes along), or with the reason why nothing was stored. A full queue drops the message for that subscriber, counted
+// and logged: it is no reason to refuse the publisher.
 func (b *Broker) send(out *session.Message, how sendOptions, done func(error)) {
 	pending, err := b.enqueue(out, how, done)
-	if err != nil && b.forgetExpired() > 0 { // there was no room among what is retained
+	if err != nil && b.forgetExpired() > 0 { // the quota of retained messages was full
 		pending, err = b.enqueue(out, how, done)
 	}
 	if !pending {
@@ -330,7 +329,7 @@ func (b *Broker) send(out *session.Message, how sendOptions, done func(error)) {
 
 func (b *Broker) enqueue(out *session.Message, how sendOptions, done func(error)) (pending bool, err error) {
 	retained := isRetained(out.Topic, out.Retain)
-	if retained { // what is retained, what is stored and what is sent keep one order
+	if retained { // in memory, on disk and to subscribers in one order
 		lock := b.order.of(out.Topic)
 		lock.Lock()
 		defer lock.Unlock()
@@ -352,7 +351,7 @@ func (b *Broker) enqueue(out *session.Message, how sendOptions, done func(error)
 	} else {
 		b.router.deliver(rt, out, how.batch)
 	}
-	if retained { // after delivery: whoever finds it has got it, or subscribed too late for that
+	if retained { // after delivery: a new subscriber that finds it was not on the route
 		b.retained.put(out)
 	}
 	if len(p.changes) == 0 || b.store == nil {
@@ -362,13 +361,13 @@ func (b *Broker) enqueue(out *session.Message, how sendOptions, done func(error)
 	return true, nil
 }
 
-// keptAsRetained says whether a message is kept here for later subscribers: those of the tree are the tree's.
+// isRetained reports whether the broker keeps a message as retained. What is retained below v1/ is kept by the tree, except bridged messages.
 func isRetained(topic string, retain bool) bool {
 	return retain && (!topics.IsTree(topic) || topics.IsBridged(topic))
 }
 
-// deliver queues the message in the session of every subscriber, and what it takes to have
-// it on disk for those whose sessions are durable.
+// deliver queues the message in the session of every subscriber, and adds the changes that store it for those whose sessions
+// are durable.
 func (p *publication) deliver(rt *route, out *session.Message, batch *session.WriteBatch) {
 	rt.each(out, batch, func(c *client, how session.Delivery) bool { return p.give(c, out, how) })
 	p.store(out)
@@ -410,7 +409,7 @@ func (p *publication) store(out *session.Message) {
 	}
 }
 
-// handOver gives what a user's session left that has ended to other members of its shared subscriptions.
+// redistribute gives the undelivered messages of an ended session to other members of its shared subscriptions.
 func (b *Broker) redistribute(of Identity, left []session.Undelivered) {
 	for _, m := range left {
 		group, filter, _ := topics.SplitShare(m.Share)
@@ -429,7 +428,7 @@ func (b *Broker) redistribute(of Identity, left []session.Undelivered) {
 	}
 }
 
-// keep has the message stored as its topic's retained one.
+// keep adds the change that stores the message as its topic's retained one.
 func (p *publication) keep(out *session.Message) {
 	b := p.b
 	old := b.retained.get(out.Topic)
@@ -448,7 +447,7 @@ func (p *publication) keep(out *session.Message) {
 	}
 }
 
-// committed passes the outcome of the commit on, and returns what the publisher is told.
+// committed handles the outcome of the commit, and returns the outcome for the publisher.
 func (p *publication) committed(err error) error {
 	if p.retained != nil {
 		p.b.retainedCommitted(p.retained, err)
@@ -475,8 +474,8 @@ func (p *publication) withdraw() {
 	}
 }
 
-// pendingRetained are the retained messages that are not on disk yet, by topic: when one
-// can't be stored, that which is on disk is the topic's again.
+// pendingRetained are the writes of retained messages that are not on disk yet, by topic. If one fails, the message that is
+// on disk is retained again.
 type pendingRetained struct {
 	mu      sync.Mutex
 	byTopic map[string]*pendingWrite
@@ -484,7 +483,7 @@ type pendingRetained struct {
 
 type pendingWrite struct {
 	stored *session.Message // nil: none
-	last   *session.Message // that was tried
+	last   *session.Message // written last
 	open   int
 }
 
@@ -503,8 +502,8 @@ func (d *pendingRetained) begin(m, old *session.Message) {
 	x.open++
 }
 
-// record is that of a topic whose last message is not settled, and may have cleared it;
-// 0: there is none. Should clearing fail, the next message still takes the old one's place.
+// record is the record of a topic with a pending write, which may have cleared the topic; 0: there is none. The next message
+// uses the same record, so that a topic never has two.
 func (d *pendingRetained) record(topic string) uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -514,7 +513,7 @@ func (d *pendingRetained) record(topic string) uint64 {
 	return 0
 }
 
-// end says what is stored, and whether that has to be retained again.
+// end removes a write. It returns the message that is on disk, and whether that has to be retained again.
 func (d *pendingRetained) end(m *session.Message, err error) (stored *session.Message, again bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -543,7 +542,7 @@ func (b *Broker) retainedCommitted(m *session.Message, err error) {
 	b.retained.put(stored)
 }
 
-// about says which topic a line is about, and of the tree also which node and device.
+// about adds the topic to a log line, and node and device of a topic of the tree.
 func (b *Broker) about(e *zerolog.Event, topic string) *zerolog.Event {
 	if !e.Enabled() {
 		return e
@@ -562,17 +561,16 @@ func (b *Broker) about(e *zerolog.Event, topic string) *zerolog.Event {
 	return e
 }
 
-// shortage is how often a session had no room, and when that was logged last.
+// queueFull counts the messages that a session's full queue has dropped, and when that was logged last.
 type queueFull struct {
 	mu       sync.Mutex
 	messages int64
 	said     time.Time
 }
 
-const queueFullLogEvery = time.Minute // how often at most of one session
+const queueFullLogEvery = time.Minute // at most, for one session
 
-// droppedFor logs that a session goes without a message, for it has no room: for each session
-// now and then, and never so often for all of them that it buries the rest of the log.
+// droppedFor logs that a session's full queue has dropped a message: once a minute for each session, and sampled for all.
 func (b *Broker) droppedFor(c *client, m *session.Message) {
 	now := b.opts.Now()
 	s := &c.short

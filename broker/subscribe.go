@@ -50,7 +50,7 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 		c.undoAll(granted, replaced)
 		return c.fail(codeTooLarge, "the answer is larger than the client takes")
 	}
-	for _, s := range granted { // before the client knows, and can make another connection end this one
+	for _, s := range granted { // before the client knows of it
 		c.b.reportSubscribed(c, s.filter)
 	}
 	c.w.Control(packet, &c.batch)
@@ -97,7 +97,7 @@ func (c *conn) subscribeTo(f packets.Subscription) (s, old *subscription, err er
 		}
 	}
 	c.b.keepSubscription(s, old)
-	if s.wantsRetained(old != nil) { // before the first message comes
+	if s.wantsRetained(old != nil) { // before the first message of the subscription
 		cl.sess.OweRetained(s.filter, s.marker, s.delivery())
 	}
 	cl.put(s)
@@ -105,8 +105,8 @@ func (c *conn) subscribeTo(f packets.Subscription) (s, old *subscription, err er
 	return s, old, nil
 }
 
-// What a subscription costs in memory besides its filter: in the index it has an entry for each
-// level, which other subscriptions may share, but nobody knows for how long.
+// Memory that a subscription costs besides its filter. In the index it has an entry for each level; those that it shares
+// with others are counted in full, since the others may end first.
 const (
 	subscriptionCost = 640
 	levelCost        = 280
@@ -117,7 +117,7 @@ func (s *subscription) weight() int {
 	return subscriptionCost + len(s.filter) + levelCost*(1+strings.Count(s.filter, "/"))
 }
 
-// room says why a client, which is locked, can't have one more subscription.
+// room returns why a client can't have one more subscription. The caller holds client.mu, as for weigh, weighWill, put and drop.
 func (c *client) room(s *subscription, limit int) error {
 	if len(c.subs) >= limit {
 		return resource.Errorf(resource.Quota, "", "no more than %d subscriptions (limits.subscriptions)", limit)
@@ -125,13 +125,13 @@ func (c *client) room(s *subscription, limit int) error {
 	return c.state.Check(int64(s.weight()))
 }
 
-// weigh counts what a client, which is locked, holds more.
+// weigh counts n bytes more for the client's user.
 func (c *client) weigh(n int) {
 	c.weight += n
 	c.state.Add(int64(n))
 }
 
-// weighWill counts what the will costs, which a client, which is locked, has now.
+// weighWill counts the client's new will, in place of the one before; nil: none.
 func (c *client) weighWill(w *will) {
 	n := 0
 	if w != nil {
@@ -141,7 +141,7 @@ func (c *client) weighWill(w *will) {
 	c.willed = n
 }
 
-// put adds a subscription to a client's, which is locked, or replaces one of the same filter.
+// put adds a subscription, or replaces the one with the same filter.
 func (c *client) put(s *subscription) {
 	if c.subs[s.filter] == nil {
 		c.weigh(s.weight())
@@ -149,7 +149,7 @@ func (c *client) put(s *subscription) {
 	c.subs[s.filter] = s
 }
 
-// drop takes a filter's subscription from a client's, which is locked; nil: it has none.
+// drop removes and returns a filter's subscription; nil: there is none.
 func (c *client) drop(filter string) *subscription {
 	s := c.subs[filter]
 	if s != nil {
@@ -159,8 +159,8 @@ func (c *client) drop(filter string) *subscription {
 	return s
 }
 
-// keepSubscription has a durable session's subscription stored, with the word that
-// retained messages are owed. The client is locked.
+// keepSubscription stores a subscription of a durable session, with a marker that its retained messages have to be sent. The
+// caller holds client.mu.
 func (b *Broker) keepSubscription(s, old *subscription) {
 	if s.client.record == 0 {
 		return
@@ -177,7 +177,7 @@ func (b *Broker) keepSubscription(s, old *subscription) {
 	b.store.Commit(changes, nil)
 }
 
-// stored waits until what a durable session's client asked for is on disk.
+// stored waits until the changes of a durable session's subscriptions are on disk.
 func (c *conn) stored() error {
 	if c.client.record == 0 {
 		return nil
@@ -185,8 +185,8 @@ func (c *conn) stored() error {
 	return c.b.store.now(nil)
 }
 
-// withdrawAll undoes the subscriptions of a SUBSCRIBE that is not granted, the last first:
-// it may have the same filter twice.
+// undoAll undoes the subscriptions of a SUBSCRIBE that can't be stored or answered, the last first, since it may have the
+// same filter twice.
 func (c *conn) undoAll(granted, replaced []*subscription) {
 	for i, s := range slices.Backward(granted) {
 		c.withdraw(s, replaced[i])
@@ -227,9 +227,8 @@ func (c *conn) subackCode(err error) byte {
 	return codeBadFilter
 }
 
-// pullRetained has the session fetch what is retained, as the subscriptions' retain
-// handling wants it. A message that was routed before they were made, and so isn't
-// theirs, has to be retained by then.
+// pullRetained starts sending the retained messages of new subscriptions, as their retain handling says. It first waits for
+// publishes that were routed before the subscriptions existed, so that these are retained by then.
 func (c *conn) pullRetained(granted, replaced []*subscription) {
 	passed := false
 	for i, s := range granted {
@@ -244,7 +243,7 @@ func (c *conn) pullRetained(granted, replaced []*subscription) {
 	}
 }
 
-// wantsRetained: shared subscriptions don't.
+// wantsRetained reports whether retained messages are sent for the subscription. existed says whether it replaces another.
 func (s *subscription) wantsRetained(existed bool) bool {
 	return s.group == "" && s.retainHandling != 2 && (s.retainHandling != 1 || !existed)
 }
@@ -305,8 +304,7 @@ type Subscriber struct {
 	Filter   string // without $share/{group}/
 }
 
-// Subscribers lists who is connected now and gets messages of the topic, once for
-// each filter that matches.
+// Subscribers lists the connected clients that get messages of the topic, once for each filter that matches.
 func (b *Broker) Subscribers(topic string) (list []Subscriber) {
 	b.router.index.match(topic, func(s *subscription) {
 		if id := s.client.rights(); s.client.sess.Online() && b.acl.gets(id, s.plain, topic) {
@@ -320,7 +318,7 @@ func (b *Broker) Subscribers(topic string) (list []Subscriber) {
 type subscription struct {
 	client            *client
 	filter            string // as the client gave it, with $share/{group}/
-	group, plain      string // taken apart
+	group, plain      string // its parts
 	id                uint32 // subscription identifier; 0: none
 	qos               byte
 	noLocal           bool
@@ -335,7 +333,7 @@ type subscription struct {
 type index struct {
 	mu   sync.RWMutex
 	root level
-	// gen changes with every change, so that routes made earlier are known to be stale.
+	// gen is increased with every change. Routes that were made before are stale.
 	gen   atomic.Uint64
 	count int
 }
@@ -350,8 +348,7 @@ type subKey struct {
 	group  string
 }
 
-// add puts a subscription in, or in the place of an earlier one with its filter.
-// It reports whether there was one.
+// add adds a subscription, or replaces the client's earlier one with the same filter. It reports whether there was one.
 func (x *index) add(s *subscription) (existed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -385,7 +382,7 @@ func (l *level) child(name string) *level {
 	return c
 }
 
-// remove takes a subscription out.
+// remove removes a subscription.
 func (x *index) remove(s *subscription) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -422,7 +419,7 @@ func (x *index) match(topic string, found func(*subscription)) {
 	x.root.match(topic, topic != "" && topic[0] == '$', found)
 }
 
-// match walks one level; reserved keeps wildcards from matching a first level with $.
+// match walks one level. With reserved, wildcards don't match: the topic begins with $.
 func (l *level) match(topic string, reserved bool, found func(*subscription)) {
 	if many := l.next["#"]; many != nil && !reserved {
 		many.each(found)
@@ -444,7 +441,7 @@ func (l *level) match(topic string, reserved bool, found func(*subscription)) {
 	}
 }
 
-// matches says whether any subscription matches the topic. It allocates nothing.
+// matches reports whether any subscription matches the topic. It allocates nothing.
 func (x *index) matches(topic string) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -467,7 +464,7 @@ func (l *level) matches(topic string, reserved bool) bool {
 	return false
 }
 
-// taken says whether somebody subscribed to the filter that ends here.
+// taken reports whether there is a subscription whose filter ends here.
 func (l *level) taken() bool { return l != nil && len(l.subs) > 0 }
 
 func (l *level) each(found func(*subscription)) {
@@ -483,7 +480,7 @@ func (x *index) len() int {
 	return x.count
 }
 
-// newSubscription takes a filter apart that CheckFilter found well.
+// newSubscription makes a subscription for a filter that CheckFilter accepts.
 func newSubscription(c *client, filter string) *subscription {
 	group, plain, _ := topics.SplitShare(filter)
 	return &subscription{client: c, filter: filter, group: group, plain: plain}
