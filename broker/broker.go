@@ -60,7 +60,7 @@ type Broker struct {
 	quotas          quotas
 	logins          *loginThrottle
 	counters        session.Counters
-	outlet          struct {
+	linkQueue       struct {
 		sess  *session.Session
 		count session.Counters
 	}
@@ -109,7 +109,7 @@ func New(opts Options) (*Broker, error) {
 			return nil, err
 		}
 	}
-	b.makeOutlet()
+	b.makeLinkQueue()
 	b.register(opts.Metrics)
 	return b, b.listen()
 }

@@ -253,9 +253,9 @@ func (b *Broker) newClient(id Identity, durable bool) *client {
 func (b *Broker) clientOf(id Identity) *client {
 	c := &client{id: id.ClientID, subs: make(map[string]*subscription)}
 	c.ident.Store(&id)
-	if id.own() && b.opts.Outlet != nil {
-		o := b.opts.Outlet
-		c.sess = session.New(session.Limits{Bytes: o.Bytes, MaxAge: o.Age, DropOldest: true, Memory: outletWindow}, b.opts.Now, &b.outlet.count)
+	if id.own() && b.opts.LinkQueue != nil {
+		o := b.opts.LinkQueue
+		c.sess = session.New(session.Limits{Bytes: o.Bytes, MaxAge: o.Age, DropOldest: true, Memory: linkQueueWindow}, b.opts.Now, &b.linkQueue.count)
 		return c
 	}
 	c.queued, c.state = b.quotas.queued.Open(id.User), b.quotas.state.Open(id.User)

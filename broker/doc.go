@@ -20,7 +20,7 @@
 //	subscribe.go   SUBSCRIBE, UNSUBSCRIBE, the index of subscriptions
 //	retained.go    retained messages of users' own topics
 //	persist.go     the journal: records, commits, loading
-//	outlet.go      the session that a core's link to its hub takes messages from
+//	linkqueue.go   the session that a core's link to its hub takes messages from
 //	metrics.go     metrics, Report, $SYS
 //
 // # A QoS 1 message, from read to PUBACK and to the subscriber

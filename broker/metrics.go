@@ -117,7 +117,7 @@ func (b *Broker) register(r prometheus.Registerer) {
 func (b *Broker) sessions() int {
 	b.clients.mu.Lock()
 	defer b.clients.mu.Unlock()
-	if b.outlet.sess != nil {
+	if b.linkQueue.sess != nil {
 		return len(b.clients.byID) - 1
 	}
 	return len(b.clients.byID)

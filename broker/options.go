@@ -43,11 +43,11 @@ type Options struct {
 	Protocol func(device string) (string, bool)
 	// Down are filters outside v1/ that nodes may subscribe to; {node} stands for a node's name.
 	Down []string
-	// Outlet takes messages out for the link. nil: there is none.
-	Outlet  *OutletOptions
-	Version string                // of the program, for $SYS/broker/version
-	Metrics prometheus.Registerer // nil: they are not registered
-	// Audit is told of sign-ins, writes and refusals; nil: nobody is.
+	// LinkQueue takes messages for the link. nil: there is none.
+	LinkQueue *LinkQueueOptions
+	Version   string                // of the program, for $SYS/broker/version
+	Metrics   prometheus.Registerer // nil: they are not registered
+	// Audit records sign-ins, writes and refusals. nil: none are recorded.
 	Audit *audit.Log
 	Log   zerolog.Logger
 	Now   func() time.Time // nil: time.Now
@@ -143,7 +143,7 @@ func (o *Options) validate() error {
 	if o.Node != "" && !topics.ValidName(o.Node) {
 		return fmt.Errorf("node name %q: %s", o.Node, topics.NameRule())
 	}
-	errs := []error{o.Outlet.validate()}
+	errs := []error{o.LinkQueue.validate()}
 	for i := range o.Listeners {
 		def(&o.Listeners[i].Name, o.Listeners[i].Address)
 		errs = append(errs, o.Listeners[i].validate(o.InsecureListen))

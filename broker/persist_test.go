@@ -364,7 +364,7 @@ func TestAClockSetForTheFirstTimeOverARestart(t *testing.T) {
 	c := &clock{now: time.Unix(1000, 0)}
 	options := func(o *Options) {
 		o.Now = c.read
-		o.Outlet = &OutletOptions{Keep: []string{"telemetry"}, Bytes: 1 << 20, Age: time.Hour}
+		o.LinkQueue = &LinkQueueOptions{Keep: []string{"telemetry"}, Bytes: 1 << 20, Age: time.Hour}
 	}
 	b, stop := kept(t, dir, options)
 	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
@@ -380,7 +380,7 @@ func TestAClockSetForTheFirstTimeOverARestart(t *testing.T) {
 	require.Equal(t, 1, b.Stats().Retained)
 	pub = open(t, b, "pub")
 	pub.publish1("telemetry", "later") // and what is too old gives way
-	_, got := next(t, b.OpenOutlet(10), 2)
+	_, got := next(t, b.OpenLinkQueue(10), 2)
 	require.Equal(t, []string{"kept", "later"}, got)
 }
 

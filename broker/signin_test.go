@@ -465,8 +465,8 @@ func TestAUserGetsAnotherRole(t *testing.T) {
 }
 
 func TestNobodyIsTheBrokerItself(t *testing.T) {
-	for _, b := range []*Broker{start(t, outletOf([]string{"kept/#"}, nil)), start(t, nil)} {
-		for _, id := range []string{OutletID, "$", "$another"} {
+	for _, b := range []*Broker{start(t, linkQueueOf([]string{"kept/#"}, nil)), start(t, nil)} {
+		for _, id := range []string{LinkQueueID, "$", "$another"} {
 			c := dial(t, b)
 			require.Equal(t, byte(codeBadClientID), c.connect(id))
 			require.Contains(t, c.connack.Properties.ReasonString, "begin with $")

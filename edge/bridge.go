@@ -19,13 +19,13 @@ import (
 // storedFor is the session expiry that the node asks for, which the hub bounds.
 const storedFor = 30 * 24 * time.Hour
 
-// outlet says which topics the node's broker queues for the hub; nil: there is no hub.
-func outlet(cfg configs.Core) *broker.OutletOptions {
+// linkQueue says which messages the node's broker queues for the hub; nil: there is no hub.
+func linkQueue(cfg configs.Core) *broker.LinkQueueOptions {
 	if cfg.Link.Server == "" {
 		return nil
 	}
 	devices := topics.Prefix + cfg.Node.Name + "/devices/+/"
-	o := &broker.OutletOptions{
+	o := &broker.LinkQueueOptions{
 		Keep:  []string{devices + "telemetry/#", devices + "events/#"},
 		Bytes: int(cfg.Limits.Streams.Bytes), Age: cfg.Limits.Streams.Age,
 	}

@@ -45,9 +45,9 @@ func TestOutletOfAConfiguration(t *testing.T) {
 		{Direction: "up", Filter: "a/#", Store: true}, {Direction: "up", Filter: "b"}, {Direction: "down", Filter: "c"},
 	}}
 	cfg.Node.Name = "n1"
-	require.Nil(t, outlet(cfg), "without a hub nothing is queued")
+	require.Nil(t, linkQueue(cfg), "without a hub nothing is queued")
 	cfg.Link.Server = "mqtt://hub"
-	o := outlet(cfg)
+	o := linkQueue(cfg)
 	require.Equal(t, []string{"v1/nodes/n1/devices/+/telemetry/#", "v1/nodes/n1/devices/+/events/#", "a/#"}, o.Keep)
 	require.Equal(t, []string{"b"}, o.Pass)
 	name := cloudName("n1")

@@ -98,14 +98,14 @@ func Run(ctx context.Context, o Options) (err error) {
 		bo.Auth.Anonymous = []topics.Role{topics.RoleOperator, topics.RoleMapper}
 	}
 	bo.Auth.Node = func(name string) bool { return name == cfg.Node.Name }
-	bo.Outlet, bo.Protocol, bo.Metrics = outlet(cfg), tw.Protocol, figures
+	bo.LinkQueue, bo.Protocol, bo.Metrics = linkQueue(cfg), tw.Protocol, figures
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
 	up := newUplink()
 	hub := &hubLink{
 		cfg: cfg, twin: tw, commands: commands, broker: br, up: up, log: log,
-		budget: forward.NewBudget(int64(cfg.Link.Rate), time.Now), bridge: newBridge(cfg.Bridge, br.Brought, log),
+		budget: forward.NewBudget(int64(cfg.Link.Rate), time.Now), bridge: newBridge(cfg.Bridge, br.PublishFromLink, log),
 	}
 	kept.Register(figures, "sessions")
 	exposeStore(figures, st)

@@ -242,7 +242,7 @@ func (h *hubLink) forward(ctx context.Context, c *client.Client, caughtUp <-chan
 		return
 	}
 	forward.New(forward.Options{
-		Open: h.broker.OpenOutlet, Publish: c.PublishAsync, Reconnect: c.Reconnect, Topic: cloudName(h.cfg.Node.Name),
+		Open: h.broker.OpenLinkQueue, Publish: c.PublishAsync, Reconnect: c.Reconnect, Topic: cloudName(h.cfg.Node.Name),
 		Budget: h.budget, Log: h.log,
 	}).Run(ctx)
 }
@@ -251,9 +251,9 @@ const reportEvery = 10 * time.Second
 
 // reporter logs how many messages of streams were dropped since it was last called.
 func (h *hubLink) reporter() func() {
-	last := h.broker.OutletStats().Dropped
+	last := h.broker.LinkQueueStats().Dropped
 	return func() {
-		now := h.broker.OutletStats().Dropped
+		now := h.broker.LinkQueueStats().Dropped
 		line := h.log.Warn()
 		lost := int64(0)
 		for reason, n := range now {
@@ -437,7 +437,7 @@ func node(o Options, tw *twin.Twin, up *uplink) func() resource.Node {
 }
 
 func (h *hubLink) streams() *resource.StreamReport {
-	s := h.broker.OutletStats()
+	s := h.broker.LinkQueueStats()
 	return &resource.StreamReport{Waiting: s.Messages, Seconds: s.Oldest.Seconds(), Dropped: s.Dropped, RefusedRules: h.bridge.refusals()}
 }
 

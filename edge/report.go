@@ -76,7 +76,7 @@ func expose(r metrics.Registry, tw *twin.Twin, up *uplink) {
 
 // streamFigures are what the figures of streams and bridge are read from, together.
 type streamFigures struct {
-	broker.OutletStats
+	broker.LinkQueueStats
 	forward.BudgetStats
 	brought, lost, refusals int64
 }
@@ -84,7 +84,7 @@ type streamFigures struct {
 // exposeStreams adds the figures of what waits for the hub.
 func exposeStreams(r metrics.Registry, h *hubLink) {
 	g := metrics.NewGroup("streams", func() streamFigures {
-		return streamFigures{h.broker.OutletStats(), h.budget.Stats(), h.bridge.brought.Load(), h.bridge.dropped.Load(), int64(h.bridge.refusals())}
+		return streamFigures{h.broker.LinkQueueStats(), h.budget.Stats(), h.bridge.brought.Load(), h.bridge.dropped.Load(), int64(h.bridge.refusals())}
 	})
 	type f = streamFigures
 	g.Gauge("waiting_messages", "Telemetry, events and bridged messages that the hub has not confirmed.", func(s f) float64 { return float64(s.Messages) })

@@ -1,8 +1,8 @@
-// Package forward brings what waits in the outlet of the node's broker to the hub:
+// Package forward brings what waits in the link queue of the node's broker to the hub:
 // telemetry, events, and users' own topics that a bridge rule names. It runs for one
 // connection at a time, once the hub has caught up with the node's state there.
 //
-// A message stays in the outlet until the hub has acknowledged it, and is sent again
+// A message stays in the link queue until the hub has acknowledged it, and is sent again
 // in order on the next connection if that ends before. A message that the hub will never take is
 // dropped, counted and logged. Many messages are on their way at a time: when the hub can't store one of them,
 // it stores none of those after it and closes the connection, so that none overtakes it. The package never keeps
@@ -24,8 +24,8 @@ import (
 
 // Options are what a Forwarder needs.
 type Options struct {
-	// Open opens the outlet of the node's broker.
-	Open func(window int) *broker.Outlet
+	// Open starts taking messages from the link queue of the node's broker.
+	Open func(window int) *broker.LinkConsumer
 	// Publish hands a message over and never blocks; done is called with its outcome.
 	Publish func(m client.Message, done func(error))
 	// Reconnect ends the connection, and so the context that Run was called with, for the given reason.
@@ -121,7 +121,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (f *Forwarder) send(out *broker.Outlet, p broker.Parcel) {
+func (f *Forwarder) send(out *broker.LinkConsumer, p broker.LinkMessage) {
 	m := message(p, f.o.Topic(p.Topic))
 	n := Size(m)
 	f.o.Budget.stream(n)
@@ -133,13 +133,13 @@ func (f *Forwarder) send(out *broker.Outlet, p broker.Parcel) {
 }
 
 // settle handles the outcome of a publish. It doesn't block.
-func (f *Forwarder) settle(out *broker.Outlet, p broker.Parcel, n int, err error) {
+func (f *Forwarder) settle(out *broker.LinkConsumer, p broker.LinkMessage, n int, err error) {
 	again := false
 	switch {
 	case p.ID == 0: // QoS 0: there is no outcome
 	case err == nil:
 		out.Acknowledge(p.ID)
-	case gone(err): // the outlet gives it to the next connection
+	case gone(err): // the link queue gives it to the next connection
 	case permanent(err):
 		f.log.Error().Err(err).Str("topic", p.Topic).Int("bytes", len(p.Payload)).Msg("the hub will never take this: it is dropped")
 		out.Reject(p.ID)
@@ -188,7 +188,7 @@ const propTS = "ts"
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
 // message is what the hub gets. A response topic doesn't travel: it means nothing there.
-func message(p broker.Parcel, topic string) client.Message {
+func message(p broker.LinkMessage, topic string) client.Message {
 	m := client.Message{
 		Topic: topic, Payload: p.Payload, Retain: p.Retain,
 		ContentType: p.Props.ContentType, Correlation: p.Props.Correlation,

@@ -96,7 +96,7 @@ func (r *rig) put(payload string) {
 func (r *rig) run(t *testing.T, o Options) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	o.Open = func(window int) *broker.Outlet { return r.sess.OpenLocal(window) }
+	o.Open = func(window int) *broker.LinkConsumer { return r.sess.OpenLocal(window) }
 	o.Publish, o.Topic, o.Log = r.hub.publish, strings.ToUpper, zerolog.Nop()
 	o.Reconnect = func(why error) { r.ended <- why }
 	var running sync.WaitGroup

@@ -151,7 +151,7 @@ func TestNothingOvertakesWhatTheHubCouldNotStore(t *testing.T) {
 	connect(t, core, func(ctx context.Context, c *client.Client) {
 		connections.Add(1)
 		o := Options{Publish: c.PublishAsync, Reconnect: c.Reconnect, Topic: func(string) string { return telemetry }, Log: zerolog.Nop()}
-		o.Open = func(window int) *broker.Outlet { return r.sess.OpenLocal(window) }
+		o.Open = func(window int) *broker.LinkConsumer { return r.sess.OpenLocal(window) }
 		running.Go(func() { New(o).Run(ctx) })
 	})
 	last := func() bool {

@@ -12,16 +12,16 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// outletWindow is how many bytes of the stored messages are in memory as well.
-const outletWindow = 256 << 10
+// linkQueueWindow is how many bytes of the stored messages are in memory as well.
+const linkQueueWindow = 256 << 10
 
-// OutletID is the client id of the link queue's session. No client can have it.
-const OutletID = "$link"
+// LinkQueueID is the client id of the link queue's session. No client can have it.
+const LinkQueueID = "$link"
 
-// OutletOptions describe the link queue: a durable session of the broker's own, from which the program takes messages with
-// Broker.OpenOutlet to send them over its link. When it is full the oldest message is dropped; publishers are never
+// LinkQueueOptions describe the link queue: a durable session of the broker's own, from which the program takes messages with
+// Broker.OpenLinkQueue to send them over its link. When it is full the oldest message is dropped; publishers are never
 // refused.
-type OutletOptions struct {
+type LinkQueueOptions struct {
 	// Keep are filters whose messages are stored until they were sent over the link, whatever their QoS. Messages that
 	// match only Pass are sent while the queue is being consumed, and else dropped.
 	Keep, Pass []string
@@ -29,14 +29,14 @@ type OutletOptions struct {
 	Age        time.Duration // of the oldest
 }
 
-// Outlet takes messages from the link queue.
-type Outlet = session.LocalConsumer
+// LinkConsumer takes messages from the link queue.
+type LinkConsumer = session.LocalConsumer
 
-// Parcel is a message that was taken from the link queue.
-type Parcel = session.LocalMessage
+// LinkMessage is a message that was taken from the link queue.
+type LinkMessage = session.LocalMessage
 
-// OutletStats is a snapshot of the link queue.
-type OutletStats struct {
+// LinkQueueStats is a snapshot of the link queue.
+type LinkQueueStats struct {
 	Messages, Bytes, Unacknowledged int
 	Oldest                          time.Duration
 	Taken                           int64 // also again
@@ -44,7 +44,7 @@ type OutletStats struct {
 	Dropped                         map[string]int64
 }
 
-func (o *OutletOptions) validate() (err error) {
+func (o *LinkQueueOptions) validate() (err error) {
 	if o == nil {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (o *OutletOptions) validate() (err error) {
 }
 
 // filters are the QoS by filter.
-func (o *OutletOptions) filters() map[string]byte {
+func (o *LinkQueueOptions) filters() map[string]byte {
 	all := make(map[string]byte)
 	for _, f := range o.Pass {
 		all[f] = 0
@@ -72,12 +72,12 @@ func (o *OutletOptions) filters() map[string]byte {
 // own reports whether the client is the broker itself: its session is the link queue.
 func (id Identity) own() bool { return id.Has(topics.RoleHub) }
 
-// makeOutlet finds the link queue among the loaded sessions, or makes it, and brings its subscriptions in line with the
+// makeLinkQueue finds the link queue among the loaded sessions, or makes it, and brings its subscriptions in line with the
 // options. Without options it ends a session that was loaded.
-func (b *Broker) makeOutlet() {
+func (b *Broker) makeLinkQueue() {
 	byID := b.clients.byID
-	c := byID[OutletID]
-	if c != nil && (b.opts.Outlet == nil || !c.rights().own()) {
+	c := byID[LinkQueueID]
+	if c != nil && (b.opts.LinkQueue == nil || !c.rights().own()) {
 		if n := c.sess.Queued(); n > 0 {
 			b.log.Warn().Int("messages", n).Msg("there is no link any more: what waited for it is dropped")
 		}
@@ -85,15 +85,15 @@ func (b *Broker) makeOutlet() {
 		b.end(c)
 		c = nil
 	}
-	if b.opts.Outlet == nil {
+	if b.opts.LinkQueue == nil {
 		return
 	}
 	if c == nil {
-		c = b.newOutlet()
-		byID[OutletID] = c
+		c = b.newLinkQueue()
+		byID[LinkQueueID] = c
 	}
-	b.outlet.sess = c.sess
-	wanted := b.opts.Outlet.filters()
+	b.linkQueue.sess = c.sess
+	wanted := b.opts.LinkQueue.filters()
 	for filter, s := range maps.Clone(c.subs) {
 		if qos, ok := wanted[filter]; !ok || qos != s.qos {
 			c.drop(filter)
@@ -112,8 +112,8 @@ func (b *Broker) makeOutlet() {
 	}
 }
 
-func (b *Broker) newOutlet() *client {
-	id := Identity{ClientID: OutletID, Roles: []topics.Role{topics.RoleHub}, Version: 5}
+func (b *Broker) newLinkQueue() *client {
+	id := Identity{ClientID: LinkQueueID, Roles: []topics.Role{topics.RoleHub}, Version: 5}
 	c := b.newClient(id, b.store != nil)
 	c.lasting = math.MaxInt64
 	if b.store != nil {
@@ -128,29 +128,29 @@ func (b *Broker) forget(record uint64) {
 	}
 }
 
-// outletDrops are the reasons, in metrics, for which the link queue drops messages.
-var outletDrops = map[string]session.DropReason{
+// linkQueueDrops are the reasons, in metrics, for which the link queue drops messages.
+var linkQueueDrops = map[string]session.DropReason{
 	"full": session.DropQueueFull, "full_unstored": session.DropQoS0Full, "too_old": session.DropTooOld, "expired": session.DropExpired,
 	"not_linked": session.DropDisconnected, "refused": session.DropRefused, "damaged": session.DropDamaged, "no_link": session.DropSessionEnded,
 }
 
-// OpenOutlet starts taking messages, at most window of them without Done or Drop. It ends an earlier consumer.
-func (b *Broker) OpenOutlet(window int) *Outlet { return b.outlet.sess.OpenLocal(window) }
+// OpenLinkQueue starts taking messages, at most window of them without Done or Drop. It ends an earlier consumer.
+func (b *Broker) OpenLinkQueue(window int) *LinkConsumer { return b.linkQueue.sess.OpenLocal(window) }
 
-// OutletStats takes a snapshot.
-func (b *Broker) OutletStats() (s OutletStats) {
+// LinkQueueStats takes a snapshot.
+func (b *Broker) LinkQueueStats() (s LinkQueueStats) {
 	s.Dropped = make(map[string]int64)
-	all := b.outlet.count.Dropped()
-	for name, why := range outletDrops {
+	all := b.linkQueue.count.Dropped()
+	for name, why := range linkQueueDrops {
 		s.Dropped[name] = all[why.String()]
 	}
-	if b.outlet.sess == nil {
+	if b.linkQueue.sess == nil {
 		return s
 	}
-	waiting, unacked, bytes := b.outlet.sess.Backlog()
-	s.Messages, s.Bytes, s.Unacknowledged, s.Taken = waiting+unacked, bytes, unacked, b.outlet.count.Sent.Load()
-	s.Done = b.outlet.count.Acknowledged.Load()
-	if at := b.outlet.sess.Oldest(); !at.IsZero() {
+	waiting, unacked, bytes := b.linkQueue.sess.Backlog()
+	s.Messages, s.Bytes, s.Unacknowledged, s.Taken = waiting+unacked, bytes, unacked, b.linkQueue.count.Sent.Load()
+	s.Done = b.linkQueue.count.Acknowledged.Load()
+	if at := b.linkQueue.sess.Oldest(); !at.IsZero() {
 		s.Oldest = max(b.opts.Now().Sub(at), 0)
 	}
 	return s
@@ -166,12 +166,12 @@ func (b *Broker) Pass(m Message, done func(error)) {
 	b.send(outgoing(m, b.opts.Now()), sendOptions{link: m.link, along: m.along.take()}, done)
 }
 
-// Brought is Pass for a message that came over the link. The link queue doesn't get it.
-func (b *Broker) Brought(m Message, done func(error)) {
+// PublishFromLink is Pass for a message that came over the link. The link queue doesn't get it.
+func (b *Broker) PublishFromLink(m Message, done func(error)) {
 	if topics.IsTree(m.Topic) {
 		done(resource.Errorf(resource.Forbidden, m.Topic, "a bridge carries nothing below %s and %s", topics.Prefix, topics.RefusedPrefix))
 		return
 	}
-	m.Publisher = Identity{ClientID: OutletID}
+	m.Publisher = Identity{ClientID: LinkQueueID}
 	b.Pass(m, done)
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func outletOf(keep, pass []string) func(*Options) {
+func linkQueueOf(keep, pass []string) func(*Options) {
 	return func(o *Options) {
-		o.Outlet = &OutletOptions{Keep: keep, Pass: pass, Bytes: 1 << 20, Age: time.Hour}
+		o.LinkQueue = &LinkQueueOptions{Keep: keep, Pass: pass, Bytes: 1 << 20, Age: time.Hour}
 	}
 }
 
 // next takes n messages out.
-func next(t *testing.T, o *Outlet, n int) (list []Parcel, payloads []string) {
+func next(t *testing.T, o *LinkConsumer, n int) (list []LinkMessage, payloads []string) {
 	t.Helper()
 	for range n {
 		p, ok := o.Next()
@@ -35,7 +35,7 @@ func next(t *testing.T, o *Outlet, n int) (list []Parcel, payloads []string) {
 	return list, payloads
 }
 
-func none(t *testing.T, o *Outlet) {
+func none(t *testing.T, o *LinkConsumer) {
 	t.Helper()
 	p, ok := o.Next()
 	require.False(t, ok, "%v", p.Message)
@@ -43,7 +43,7 @@ func none(t *testing.T, o *Outlet) {
 
 func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	dir := t.TempDir()
-	options := outletOf([]string{"kept/#"}, nil)
+	options := linkQueueOf([]string{"kept/#"}, nil)
 	b, _ := kept(t, dir, options)
 	c := open(t, b, "c")
 	for i := range 3 {
@@ -51,7 +51,7 @@ func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	}
 	c.publish("kept/b", "3", 0, 0) // the publisher's QoS is that of its own way
 	require.Zero(t, c.publish1("other", "x").ReasonCode)
-	o := b.OpenOutlet(3)
+	o := b.OpenLinkQueue(3)
 	list, got := next(t, o, 3)
 	require.Equal(t, []string{"0", "1", "2"}, got)
 	none(t, o) // the window
@@ -59,9 +59,9 @@ func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	last, got := next(t, o, 1)
 	require.Equal(t, []string{"3"}, got)
 	o.Acknowledge(last[0].ID)
-	require.Equal(t, 2, b.OutletStats().Messages)
+	require.Equal(t, 2, b.LinkQueueStats().Messages)
 
-	again := b.OpenOutlet(10) // a new connection: what nobody answered comes again, first
+	again := b.OpenLinkQueue(10) // a new connection: what nobody answered comes again, first
 	_, got = next(t, again, 2)
 	require.Equal(t, []string{"1", "2"}, got)
 	none(t, again)
@@ -69,7 +69,7 @@ func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	require.Zero(t, c.publish1("kept/a", "4").ReasonCode)
 
 	b, _ = restarted(t, dir, options)
-	o = b.OpenOutlet(10)
+	o = b.OpenLinkQueue(10)
 	list, got = next(t, o, 1)
 	for got[len(got)-1] != "4" {
 		more, text := next(t, o, 1)
@@ -80,14 +80,14 @@ func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	for _, p := range list {
 		o.Acknowledge(p.ID)
 	}
-	require.Zero(t, b.OutletStats().Messages)
+	require.Zero(t, b.LinkQueueStats().Messages)
 }
 
 func TestWhatIsOnlyPassedIsTakenWhileTheLinkQueueIsConsumed(t *testing.T) {
-	b := start(t, outletOf([]string{"both/kept"}, []string{"both/+"}))
+	b := start(t, linkQueueOf([]string{"both/kept"}, []string{"both/+"}))
 	c := open(t, b, "c")
 	require.Zero(t, c.publish1("both/passed", "early").ReasonCode)
-	o := b.OpenOutlet(10)
+	o := b.OpenLinkQueue(10)
 	require.Zero(t, c.publish1("both/passed", "now", retain).ReasonCode)
 	require.Zero(t, c.publish1("both/kept", "once").ReasonCode)
 	list, got := next(t, o, 2)
@@ -99,14 +99,14 @@ func TestWhatIsOnlyPassedIsTakenWhileTheLinkQueueIsConsumed(t *testing.T) {
 	none(t, o)
 	require.Zero(t, c.publish1("both/passed", "unread").ReasonCode)
 	o.Close()
-	require.EqualValues(t, 1, b.OutletStats().Dropped["not_linked"])
-	none(t, b.OpenOutlet(10))
+	require.EqualValues(t, 1, b.LinkQueueStats().Dropped["not_linked"])
+	none(t, b.OpenLinkQueue(10))
 }
 
-func TestInTheOutletTheOldestGivesWay(t *testing.T) {
+func TestInTheLinkQueueTheOldestGivesWay(t *testing.T) {
 	now := &clock{now: time.Now()}
 	b, _ := kept(t, t.TempDir(), func(o *Options) {
-		o.Outlet = &OutletOptions{Keep: []string{"#"}, Bytes: 10_000, Age: time.Hour}
+		o.LinkQueue = &LinkQueueOptions{Keep: []string{"#"}, Bytes: 10_000, Age: time.Hour}
 		o.Now = now.read
 	})
 	c := open(t, b, "c")
@@ -114,31 +114,31 @@ func TestInTheOutletTheOldestGivesWay(t *testing.T) {
 	for range 50 {
 		require.Zero(t, c.publish1("a", string(payload)).ReasonCode)
 	}
-	s := b.OutletStats()
+	s := b.LinkQueueStats()
 	require.LessOrEqual(t, s.Bytes, 10_000)
 	require.Equal(t, 10, s.Messages)
 	require.EqualValues(t, 40, s.Dropped["full"])
 	now.add(2 * time.Hour)
-	o := b.OpenOutlet(20)
+	o := b.OpenLinkQueue(20)
 	none(t, o) // even if nothing new has come
-	require.EqualValues(t, 10, b.OutletStats().Dropped["too_old"])
+	require.EqualValues(t, 10, b.LinkQueueStats().Dropped["too_old"])
 
 	require.Zero(t, c.publish1("a", "stale").ReasonCode)
 	now.add(2 * time.Hour)
 	require.Zero(t, c.publish1("a", "fresh").ReasonCode)
-	require.EqualValues(t, 11, b.OutletStats().Dropped["too_old"], "with nobody looking")
+	require.EqualValues(t, 11, b.LinkQueueStats().Dropped["too_old"], "with nobody looking")
 	_, got := next(t, o, 1)
 	require.Equal(t, []string{"fresh"}, got)
 }
 
 // A rule in both directions for one filter: what came down doesn't go up again.
 func TestWhatCameOverTheLinkDoesNotGoBack(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), outletOf([]string{"site/#"}, []string{"#"}))
-	o := b.OpenOutlet(10)
+	b, _ := kept(t, t.TempDir(), linkQueueOf([]string{"site/#"}, []string{"#"}))
+	o := b.OpenLinkQueue(10)
 	local := open(t, b, "local")
 	local.sub("site/#", 1)
 	done := make(chan error, 1)
-	b.Brought(Message{Topic: "site/door", Payload: []byte("open"), QoS: 1, Retain: true}, func(err error) { done <- err })
+	b.PublishFromLink(Message{Topic: "site/door", Payload: []byte("open"), QoS: 1, Retain: true}, func(err error) { done <- err })
 	require.NoError(t, <-done)
 	require.Equal(t, "open", string(local.expect(packets.Publish).Payload))
 	none(t, o)
@@ -146,29 +146,29 @@ func TestWhatCameOverTheLinkDoesNotGoBack(t *testing.T) {
 	_, got := next(t, o, 1)
 	require.Equal(t, []string{"shut"}, got)
 
-	b.Brought(Message{Topic: "v1/nodes/n1/spec", QoS: 1}, func(err error) { done <- err })
+	b.PublishFromLink(Message{Topic: "v1/nodes/n1/spec", QoS: 1}, func(err error) { done <- err })
 	require.Error(t, <-done)
-	require.NotZero(t, dial(t, b).connect(OutletID), "nobody else can be the link")
+	require.NotZero(t, dial(t, b).connect(LinkQueueID), "nobody else can be the link")
 }
 
 func TestLinkQueueFiltersFollowTheConfiguration(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, outletOf([]string{"a"}, nil))
+	b, stop := kept(t, dir, linkQueueOf([]string{"a"}, nil))
 	require.Zero(t, open(t, b, "c").publish1("a", "1").ReasonCode)
 	stop()
-	b, stop = kept(t, dir, outletOf([]string{"b"}, nil))
+	b, stop = kept(t, dir, linkQueueOf([]string{"b"}, nil))
 	c := open(t, b, "c")
 	require.Zero(t, c.publish1("a", "2").ReasonCode)
 	require.Zero(t, c.publish1("b", "3").ReasonCode)
-	_, got := next(t, b.OpenOutlet(10), 2)
+	_, got := next(t, b.OpenLinkQueue(10), 2)
 	require.Equal(t, []string{"1", "3"}, got, "what was kept is still owed")
 	stop()
 	b, stop = kept(t, dir, nil) // no link any more
 	require.Zero(t, open(t, b, "c").publish1("b", "4").ReasonCode)
-	require.Zero(t, b.OutletStats().Messages)
+	require.Zero(t, b.LinkQueueStats().Messages)
 	stop()
-	b, _ = kept(t, dir, outletOf([]string{"b"}, nil))
-	none(t, b.OpenOutlet(10))
+	b, _ = kept(t, dir, linkQueueOf([]string{"b"}, nil))
+	none(t, b.OpenLinkQueue(10))
 }
 
 func TestNodesAskOnlyForWhatBridgesDown(t *testing.T) {
@@ -209,8 +209,8 @@ func TestOnlyTheRetainedLimitIsAQuotaToWhatANodeSends(t *testing.T) {
 	require.ErrorIs(t, pass("v1/nodes/n1/bridge/b", true), resource.Quota)
 }
 
-func roomyOutlet(o *Options) {
-	o.Outlet = &OutletOptions{Keep: []string{"kept/#"}, Pass: []string{"passed/#"}, Bytes: 32 << 20, Age: time.Hour}
+func roomyLinkQueue(o *Options) {
+	o.LinkQueue = &LinkQueueOptions{Keep: []string{"kept/#"}, Pass: []string{"passed/#"}, Bytes: 32 << 20, Age: time.Hour}
 }
 
 // passed publishes numbered messages, and waits until all are stored.
@@ -226,7 +226,7 @@ func passed(t *testing.T, b *Broker, first, last int) {
 }
 
 // taken takes messages out until there are none, and lets go of each.
-func taken(t *testing.T, o *Outlet, n int) (payloads []int) {
+func taken(t *testing.T, o *LinkConsumer, n int) (payloads []int) {
 	t.Helper()
 	for len(payloads) < n {
 		p, ok := o.Next()
@@ -257,25 +257,25 @@ const plenty = 20_000 // messages: several times what is in memory
 
 func TestTrial32WhatWaitsIsOnDisk(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, roomyOutlet)
+	b, stop := kept(t, dir, roomyLinkQueue)
 	passed(t, b, 0, plenty)
-	s := b.OutletStats()
+	s := b.LinkQueueStats()
 	require.Equal(t, plenty, s.Messages)
-	require.Less(t, b.outlet.sess.InMemory(), plenty/2)
+	require.Less(t, b.linkQueue.sess.InMemory(), plenty/2)
 	stop()
 
-	b, _ = kept(t, dir, roomyOutlet)
-	again := b.OutletStats()
+	b, _ = kept(t, dir, roomyLinkQueue)
+	again := b.LinkQueueStats()
 	require.Equal(t, s.Messages, again.Messages)
 	require.Equal(t, s.Bytes, again.Bytes, "as it was counted")
-	require.Zero(t, b.outlet.sess.InMemory(), "nothing is loaded before somebody takes it")
-	o := b.OpenOutlet(64)
+	require.Zero(t, b.linkQueue.sess.InMemory(), "nothing is loaded before somebody takes it")
+	o := b.OpenLinkQueue(64)
 	require.Equal(t, from(0, 5000), taken(t, o, 5000))
-	require.Less(t, b.outlet.sess.InMemory(), plenty/2)
+	require.Less(t, b.linkQueue.sess.InMemory(), plenty/2)
 	passed(t, b, plenty, plenty+100)
 	require.Equal(t, from(5000, plenty+100), taken(t, o, plenty-4900), "what came meanwhile is behind")
-	require.Zero(t, b.OutletStats().Messages)
-	require.Zero(t, b.OutletStats().Bytes)
+	require.Zero(t, b.LinkQueueStats().Messages)
+	require.Zero(t, b.LinkQueueStats().Bytes)
 	passed(t, b, 0, 10)
 	require.Equal(t, from(0, 10), taken(t, o, 10), "and it goes on in memory")
 }
@@ -283,9 +283,9 @@ func TestTrial32WhatWaitsIsOnDisk(t *testing.T) {
 // What was let go of in any order is gone, and what was not is given again after a restart.
 func TestTrial32DoneInAnyOrder(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, roomyOutlet)
+	b, stop := kept(t, dir, roomyLinkQueue)
 	passed(t, b, 0, plenty)
-	o := b.OpenOutlet(64)
+	o := b.OpenLinkQueue(64)
 	require.Len(t, taken(t, o, plenty-1000), plenty-1000)
 	list, _ := next(t, o, 64)
 	for i, p := range list {
@@ -294,8 +294,8 @@ func TestTrial32DoneInAnyOrder(t *testing.T) {
 		}
 	}
 	stop()
-	b, _ = kept(t, dir, roomyOutlet)
-	got := taken(t, b.OpenOutlet(64), 1000-32)
+	b, _ = kept(t, dir, roomyLinkQueue)
+	got := taken(t, b.OpenLinkQueue(64), 1000-32)
 	var want []int
 	for i := range 1000 {
 		if i >= 64 || i%2 == 1 {
@@ -309,35 +309,35 @@ func TestTrial32TheOldestGivesWayOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	now := &clock{now: time.Now()}
 	b, stop := kept(t, dir, func(o *Options) {
-		roomyOutlet(o)
-		o.Outlet.Bytes, o.Now = 1<<20, now.read
+		roomyLinkQueue(o)
+		o.LinkQueue.Bytes, o.Now = 1<<20, now.read
 	})
 	passed(t, b, 0, plenty)
-	s := b.OutletStats()
+	s := b.LinkQueueStats()
 	require.LessOrEqual(t, s.Bytes, 1<<20)
 	require.EqualValues(t, plenty-s.Messages, s.Dropped["full"])
-	require.Equal(t, from(plenty-s.Messages, plenty), taken(t, b.OpenOutlet(64), s.Messages))
+	require.Equal(t, from(plenty-s.Messages, plenty), taken(t, b.OpenLinkQueue(64), s.Messages))
 	passed(t, b, 0, plenty/2)
 	stop()
 	b, stop = kept(t, dir, func(o *Options) {
-		roomyOutlet(o)
+		roomyLinkQueue(o)
 		o.Now = now.read
 	})
-	waiting := b.OutletStats().Messages
+	waiting := b.LinkQueueStats().Messages
 	require.Equal(t, plenty/2, waiting)
 	now.add(2 * time.Hour)
 	passed(t, b, 0, 1)
-	require.EqualValues(t, waiting, b.OutletStats().Dropped["too_old"])
-	require.Equal(t, []int{0}, taken(t, b.OpenOutlet(64), 1))
+	require.EqualValues(t, waiting, b.LinkQueueStats().Dropped["too_old"])
+	require.Equal(t, []int{0}, taken(t, b.OpenLinkQueue(64), 1))
 	stop()
-	b, _ = kept(t, dir, roomyOutlet)
-	require.Zero(t, b.OutletStats().Messages, "on disk they are gone, too")
+	b, _ = kept(t, dir, roomyLinkQueue)
+	require.Zero(t, b.LinkQueueStats().Messages, "on disk they are gone, too")
 }
 
 // A place on the disk that goes bad costs the messages there, which is counted and told, and no others.
 func TestTrial32WhatCannotBeReadIsCounted(t *testing.T) {
 	dir := t.TempDir()
-	b, _ := kept(t, dir, roomyOutlet)
+	b, _ := kept(t, dir, roomyLinkQueue)
 	j := b.store.journal.(*journal.Journal)
 	passed(t, b, 0, plenty)
 	log := filepath.Join(dir, "000000000001.log")
@@ -349,25 +349,25 @@ func TestTrial32WhatCannotBeReadIsCounted(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.WriteAt([]byte("7"), int64(at))
 	require.NoError(t, errors.Join(err, f.Close()))
-	got := taken(t, b.OpenOutlet(64), plenty-1)
+	got := taken(t, b.OpenLinkQueue(64), plenty-1)
 	require.NotContains(t, got, plenty-1000)
 	require.IsIncreasing(t, got)
-	require.EqualValues(t, 1, b.OutletStats().Dropped["damaged"])
-	require.Zero(t, b.OutletStats().Messages)
+	require.EqualValues(t, 1, b.LinkQueueStats().Dropped["damaged"])
+	require.Zero(t, b.LinkQueueStats().Messages)
 	require.ErrorContains(t, j.Damage(), log)
 }
 
 // What is passed only has a bounded place in memory, and doesn't wait for all that is on disk.
 func TestTrial32WhatIsOnlyPassedHasRoom(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), roomyOutlet)
-	o := b.OpenOutlet(64)
+	b, _ := kept(t, t.TempDir(), roomyLinkQueue)
+	o := b.OpenLinkQueue(64)
 	passed(t, b, 0, plenty)
 	big := strings.Repeat("x", 10_000)
 	for range 1000 {
 		b.Publish(Message{Topic: "passed/a", Payload: []byte(big)})
 	}
-	require.Less(t, b.OutletStats().Bytes, 5<<20)
-	require.Positive(t, b.OutletStats().Dropped["full_unstored"])
+	require.Less(t, b.LinkQueueStats().Bytes, 5<<20)
+	require.Positive(t, b.LinkQueueStats().Dropped["full_unstored"])
 	seen, stored := 0, 0
 	for stored < plenty {
 		p, ok := o.Next()
@@ -390,7 +390,7 @@ func TestTrial32WhatIsOnlyPassedHasRoom(t *testing.T) {
 // can't be stored is not kept.
 func TestTrial32OneCommitForAll(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, roomyOutlet)
+	b, stop := kept(t, dir, roomyLinkQueue)
 	for _, id := range []string{"one", "two"} {
 		c := open(t, b, id, persistent)
 		c.sub("kept/#", 1)
@@ -398,8 +398,8 @@ func TestTrial32OneCommitForAll(t *testing.T) {
 	}
 	passed(t, b, 0, plenty/4)
 	stop()
-	b, _ = kept(t, dir, roomyOutlet)
-	require.Equal(t, plenty/4, b.OutletStats().Messages)
-	require.Equal(t, from(0, plenty/4), taken(t, b.OpenOutlet(64), plenty/4))
+	b, _ = kept(t, dir, roomyLinkQueue)
+	require.Equal(t, plenty/4, b.LinkQueueStats().Messages)
+	require.Equal(t, from(0, plenty/4), taken(t, b.OpenLinkQueue(64), plenty/4))
 	require.EqualValues(t, 2*plenty/4, b.Stats().Queued, "the others' are there")
 }
