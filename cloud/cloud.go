@@ -17,6 +17,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/events"
@@ -84,13 +85,14 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	var br *broker.Broker
 	tw, err := twin.New(ctx, twin.Options{
-		Reader: st, Writer: st, Watcher: st, Replicas: st, Log: log, Rand: rand.Uint64, Tell: told.Record,
-		Publish:    func(m broker.Message) { br.Publish(m) },
-		Wanted:     func(topic string) bool { return br.Wanted(topic) },
-		Pass:       func(m broker.Message, done func(error)) { br.Pass(m, done) },
+		Options: tree.Options{
+			Publish: func(m broker.Message) { br.Publish(m) },
+			Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
+			Wanted:  func(topic string) bool { return br.Wanted(topic) },
+			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
+		},
+		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Tell: told.Record, Hub: hub,
 		ForgetNode: func(node string) { br.ForgetNode(node) },
-		Quota:      link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
-		Hub:        hub,
 	})
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
@@ -69,13 +70,15 @@ func Run(ctx context.Context, o Options) (err error) {
 	var br *broker.Broker
 	pusher := push.New(log)
 	tw, err := twin.New(twin.Options{
-		Node: cfg.Node.Name, Store: st, Log: log, Timeout: cfg.Link.Retry.Timeout,
-		Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
-		Mappers: cfg.Limits.Mappers,
-		Publish: func(m broker.Message) { br.Publish(m) },
-		Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
-		Wanted:  func(topic string) bool { return br.Wanted(topic) },
-		Report:  report(o.Version), RightsChanged: func() { br.RightsChanged() },
+		Options: tree.Options{
+			Publish: func(m broker.Message) { br.Publish(m) },
+			Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
+			Wanted:  func(topic string) bool { return br.Wanted(topic) },
+			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
+			Timeout: cfg.Link.Retry.Timeout, Log: log,
+		},
+		Node: cfg.Node.Name, Store: st, Mappers: cfg.Limits.Mappers,
+		Report: report(o.Version), RightsChanged: func() { br.RightsChanged() },
 		Push: func(to resource.Push, device, property string, value []byte, ts int64) {
 			pusher.Push(to, push.Value{Node: cfg.Node.Name, Device: device, Property: property, Value: string(value), TS: resource.Millis(ts)})
 		},

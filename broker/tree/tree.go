@@ -1,5 +1,3 @@
-// Package tree turns entries of a node's maps into messages of a broker, and
-// what publishers send into entries: the same on the hub and on the node.
 package tree
 
 import (

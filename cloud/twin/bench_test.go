@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -26,12 +27,14 @@ func BenchmarkReconnect(b *testing.B) {
 	said := make(chan []byte, 64) // by the hub
 	up, down := topics.Sync("n1")
 	tw, err := New(context.Background(), Options{
-		Reader: s, Writer: s, Watcher: s, Replicas: s, Log: zerolog.Nop(), Rand: rand.Uint64,
-		Wanted: func(string) bool { return false },
-		Publish: func(m broker.Message) {
-			if m.Topic == down {
-				said <- m.Payload
-			}
+		Reader: s, Writer: s, Watcher: s, Replicas: s, Rand: rand.Uint64,
+		Options: tree.Options{
+			Log: zerolog.Nop(), Wanted: func(string) bool { return false },
+			Publish: func(m broker.Message) {
+				if m.Topic == down {
+					said <- m.Payload
+				}
+			},
 		},
 	})
 	require.NoError(b, err)

@@ -90,7 +90,7 @@ func (w *wishes) take(device string) []wish {
 func (t *Twins) want(name string, v wish) {
 	select {
 	case t.wishes.slots <- struct{}{}:
-	case <-t.steps.Closed():
+	case <-t.host.Closed():
 		v.done(errStopped)
 		return
 	}
@@ -197,8 +197,8 @@ func (t *Twins) logWanted(before, after resource.Device) {
 // namespace finds where a device of that name is. One so new that its creation has not come by yet
 // is looked for in the default namespace.
 func (t *Twins) namespace(name string) string {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.host.RLock()
+	defer t.host.RUnlock()
 	if d := t.devices[name]; d != nil {
 		return d.of.namespace
 	}
@@ -215,9 +215,9 @@ func (t *Twins) readModel(ctx context.Context, d resource.Device) (m resource.De
 	if err != nil {
 		return m, err
 	}
-	t.mu.RLock()
+	t.host.RLock()
 	known := t.models[modelKey{key.Namespace, key.Name}]
-	t.mu.RUnlock()
+	t.host.RUnlock()
 	if known != nil && known.rev == obj.Rev {
 		return known.DeviceModel, nil // a large one takes longer to read than all the rest
 	}
@@ -363,15 +363,15 @@ func (t *Twins) get(a topics.Address, m broker.Message) error {
 	if err := json.Unmarshal(obj.Data, &whole); err != nil {
 		return err
 	}
-	t.mu.RLock()
+	t.host.RLock()
 	d := t.devices[a.Device]
 	if d == nil || d.node != a.Node {
-		t.mu.RUnlock()
+		t.host.RUnlock()
 		return notOn(a.Node, a.Device)
 	}
 	whole.Status = t.reportedStatus(d)
 	model := t.models[d.of]
-	t.mu.RUnlock()
+	t.host.RUnlock()
 	whole.FollowSpec(model.known(), t.o.Now())
 	reply, err := tree.ReplyTopic(m)
 	if err != nil {

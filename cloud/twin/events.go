@@ -120,9 +120,9 @@ func (t *Twins) noteAnomaly(b *batch, n *node, m link.Message) {
 
 // noteRejected tells of a connection that was not let in. Anybody can make names up: only nodes that are known count.
 func (t *Twins) noteRejected(name string, r broker.Rejection) {
-	t.mu.RLock()
+	t.host.RLock()
 	known := t.nodes[name] != nil
-	t.mu.RUnlock()
+	t.host.RUnlock()
 	if known {
 		t.o.Tell(nodeNote(name, resource.EventWarning, "Rejected", "", "a connection in its name from %s was not let in: %s", r.Remote, r.Reason))
 	}

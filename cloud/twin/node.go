@@ -64,7 +64,7 @@ func (t *Twins) Subscribed(id broker.Identity, filter string) {
 	if _, down := topics.Sync(id.Node); !id.IsLink() || filter != down {
 		return
 	}
-	t.steps.Put(func(b *batch) {
+	t.host.Put(func(b *batch) {
 		n := t.node(id.Node)
 		n.core = id.ClientID
 		t.noteJoined(b, n, id)
@@ -83,7 +83,7 @@ func (t *Twins) Disconnected(id broker.Identity, cause error) {
 	if !id.Has(topics.RoleNode) {
 		return
 	}
-	t.steps.Put(func(b *batch) {
+	t.host.Put(func(b *batch) {
 		n := t.nodes[id.Node]
 		if n == nil || n.core != id.ClientID {
 			return
@@ -114,7 +114,7 @@ func (t *Twins) receive(name string, said broker.Message) {
 		return
 	}
 	clock := clockOf(said)
-	t.steps.Put(func(b *batch) {
+	t.host.Put(func(b *batch) {
 		n := t.node(name)
 		b.spoke[n] = true
 		n.contact.heard(b.now, clock)
@@ -259,8 +259,8 @@ func nodeChange(name string, j link.Journal) (store.NodeChange, error) {
 
 // Nodes are the names of all nodes that are known, in order.
 func (t *Twins) Nodes() []string {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.host.RLock()
+	defer t.host.RUnlock()
 	return slices.Clone(t.names)
 }
 
@@ -352,8 +352,8 @@ func nodeOnline(list []resource.Condition, r resource.Reachability, now time.Tim
 
 // Registered says whether there is a Node of that name, and whether there is any.
 func (t *Twins) Registered(name string) (there, any bool) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.host.RLock()
+	defer t.host.RUnlock()
 	return t.registered[name], len(t.registered) > 0
 }
 
@@ -428,14 +428,14 @@ func (t *Twins) link(n *node, now time.Time) resource.Link {
 // Links looks at one node, or at all of them, the worst ones first and at most so
 // many. There is none if nobody has heard of the node.
 func (t *Twins) Links(name string, most int) (links []resource.Link, more int) {
-	t.mu.RLock()
+	t.host.RLock()
 	now := t.o.Now()
 	for _, n := range t.nodes {
 		if name == "" || n.name == name {
 			links = append(links, t.link(n, now))
 		}
 	}
-	t.mu.RUnlock()
+	t.host.RUnlock()
 	slices.SortFunc(links, func(a, b resource.Link) int {
 		return cmp.Or(cmp.Compare(badness(b), badness(a)), strings.Compare(a.Node, b.Node))
 	})
@@ -466,8 +466,8 @@ func badness(l resource.Link) float64 {
 
 // version is what the node says that its core is.
 func (t *Twins) version(name string) string {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.host.RLock()
+	defer t.host.RUnlock()
 	var report resource.NodeReport
 	if n := t.nodes[name]; n != nil {
 		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
@@ -709,7 +709,7 @@ func (t *Twins) removeDropped(b *batch) {
 
 func (t *Twins) dropAgain(b *batch) {
 	for n := range b.dropped {
-		time.AfterFunc(retryDrop, func() { t.steps.Put(func(b *batch) { t.dropNode(b, n.name) }) })
+		time.AfterFunc(retryDrop, func() { t.host.Put(func(b *batch) { t.dropNode(b, n.name) }) })
 	}
 }
 

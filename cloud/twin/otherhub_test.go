@@ -42,8 +42,8 @@ func (r *rig) ofAnotherHub(status string) (message string) {
 }
 
 func (t *Twins) met(node string) bool {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.host.RLock()
+	defer t.host.RUnlock()
 	n := t.nodes[node]
 	return n != nil && n.met
 }

@@ -87,7 +87,7 @@ func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 		if err != nil {
 			return err
 		}
-		t.steps.Put(func(b *batch) { t.replaceAll(b, kind, page.Items) })
+		t.host.Put(func(b *batch) { t.replaceAll(b, kind, page.Items) })
 		from = page.Rev
 	}
 	stream, err := t.o.Watcher.Watch(ctx, store.Key{Kind: kind}, from)
@@ -100,7 +100,7 @@ func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 		if err != nil {
 			return err
 		}
-		t.steps.Put(func(b *batch) {
+		t.host.Put(func(b *batch) {
 			for _, e := range events {
 				t.changed(b, kind, e.Object, e.Type == store.Deleted)
 			}

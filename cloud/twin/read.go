@@ -38,17 +38,13 @@ func (r *reading) begin(node string) {
 
 func (r *reading) next(most int) (out []broker.Message) {
 	for len(out) == 0 && !r.done {
-		out = r.some(most)
+		r.t.host.View(func() { out = r.some(most) })
 	}
 	return out
 }
 
-// some reads what may be read under one lock.
+// some reads what may be read in one View.
 func (r *reading) some(most int) (out []broker.Message) {
-	r.t.publishing.RLock()
-	defer r.t.publishing.RUnlock()
-	r.t.mu.RLock()
-	defer r.t.mu.RUnlock()
 	one, single := r.filter.One()
 	i, _ := slices.BinarySearch(r.t.names, r.node)
 	if i == len(r.t.names) || single && r.t.names[i] != one {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics"
@@ -69,9 +70,12 @@ func (r *rig) start() {
 	r.store = s
 	r.hub.ID = resource.HubID(s.Identity())
 	r.twins, err = New(context.Background(), Options{
-		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Log: zerolog.Nop(), Rand: rand.Uint64,
-		Publish: r.publish, Wanted: r.wanted, Tell: r.tell, Timeout: 200 * time.Millisecond, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter,
-		Hub: r.hub, Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
+		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Rand: rand.Uint64,
+		Tell: r.tell, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, Hub: r.hub,
+		Options: tree.Options{
+			Log: zerolog.Nop(), Publish: r.publish, Wanted: r.wanted, Timeout: 200 * time.Millisecond,
+			Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
+		},
 	})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -107,9 +107,9 @@ func (t *Twins) retry(ctx context.Context, err error, again func()) {
 // writeDevice brings a Device's status up to what its node reported. It is computed from the very version of the
 // object beside which it is stored: whoever writes the object meanwhile wins, and it is computed again.
 func (t *Twins) writeDevice(ctx context.Context, name string) error {
-	t.mu.RLock()
+	t.host.RLock()
 	d := t.devices[name]
-	t.mu.RUnlock()
+	t.host.RUnlock()
 	if d == nil {
 		return nil
 	}
@@ -134,16 +134,16 @@ func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) er
 	if err := json.Unmarshal(obj.Data, &whole); err != nil {
 		return err
 	}
-	t.mu.RLock()
+	t.host.RLock()
 	if t.devices[d.name] != d || d.of.name != whole.Spec.DeviceModelRef.Name || d.node != t.target(d, whole) {
-		t.mu.RUnlock()
+		t.host.RUnlock()
 		return nil // it has just moved: its status is written once that has come by here
 	}
 	adopted, found := t.adoption(d, whole)
 	whole.Status = t.reportedStatus(d)
 	model := t.models[d.of]
 	reach := t.reach(d, whole, whole.Status.State)
-	t.mu.RUnlock()
+	t.host.RUnlock()
 	if found {
 		t.want(d.name, adopted)
 	}
@@ -261,7 +261,7 @@ func (t *Twins) reportedBy(d *device) map[string]resource.Stored {
 }
 
 func (t *Twins) writeNode(ctx context.Context, name string) error {
-	t.mu.RLock()
+	t.host.RLock()
 	n := t.nodes[name]
 	state, report, oversize, exists, devices := resource.Offline, resource.NodeReport{}, "", false, 0
 	alone, met, ended := "", false, ""
@@ -273,7 +273,7 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 			_ = json.Unmarshal(e.Value, &report) // a node that reports nonsense about itself has no version to show
 		}
 	}
-	t.mu.RUnlock()
+	t.host.RUnlock()
 	key := store.Key{Kind: resource.KindNode, Name: name}
 	if exists {
 		if err := t.createNode(ctx, key); err != nil {

@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // A node that sends nonsense fills no log.
 func TestTrial12MalformedMessagesAreLoggedNowAndThen(t *testing.T) {
 	var log bytes.Buffer
-	twins := &Twins{floods: sampled(zerolog.New(&log))}
+	twins := &Twins{floods: (&tree.Options{Log: zerolog.New(&log)}).SampledLog()}
 	for range 1000 {
 		twins.receive("n1", broker.Message{Payload: []byte("nonsense")})
 	}

@@ -19,44 +19,30 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/steps"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const (
-	maxSteps   = 1024         // steps in one transaction
-	maxChanges = 4 * maxSteps // changes that nodes made in one transaction, but for the last step's
-	maxWaiting = 4 * maxSteps // steps that may wait; beyond it their senders do
-	resendTick = time.Second  // how often unanswered messages are looked for
+	maxChanges = 4096        // changes that nodes made in one transaction, but for the last step's
+	resendTick = time.Second // how often unanswered messages are looked for
 )
 
 // Options are what Twins need.
 type Options struct {
+	tree.Options
 	Reader   store.Reader
 	Writer   store.Writer
 	Watcher  store.Watcher
 	Replicas store.Replicas
-	// Publish takes a message to those who subscribed to it on the hub's broker.
-	Publish func(broker.Message)
-	// Wanted says whether anybody is subscribed to a topic: a reported value that nobody is to get
-	// becomes no message. Somebody is, to every topic, when it is nil.
-	Wanted func(topic string) bool
-	// Pass does that with what a node's clients published, and says when it is stored.
-	Pass func(m broker.Message, done func(error))
 	// ForgetNode is told of a Node that was deleted, and must clear what else the node has left. It may be nil.
 	ForgetNode func(node string)
 	// Tell is told what happens to Nodes and Devices. It must not wait, and may be nil.
 	Tell func(resource.Occurrence)
-	Log  zerolog.Logger
-	Now  func() time.Time // time.Now when nil
-	Rand func() uint64    // gives nonces
-	// Quota bounds what one node may own.
-	Quota link.Quota
-	Hub   Hub
-	// Timeout is how long an unanswered message to a node waits before it is sent again.
-	Timeout time.Duration
+	Rand func() uint64 // gives nonces
+	Hub  Hub
 	// StatusEvery is how often at most a Device's status is written.
 	StatusEvery time.Duration
 	// AwayAfter is how long a node is offline before its devices' statuses say so.
@@ -67,10 +53,8 @@ type Options struct {
 type Twins struct {
 	o      Options
 	floods zerolog.Logger // for what the other end of a link can cause any number of
-	steps  *steps.Queue[*batch]
+	host   *tree.Host[*batch]
 
-	publishing sync.RWMutex // held, before mu, until a step's values are published: no subscriber reads one before that
-	mu         sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
 	nodes      map[string]*node
 	names      []string // of the nodes, in order
 	devices    map[string]*device
@@ -142,7 +126,7 @@ func (d *device) read() (whole resource.Device) {
 }
 
 type stats struct {
-	commits, steps, failed, links, takeovers, statuses atomic.Uint64
+	commits, failed, links, takeovers, statuses atomic.Uint64
 }
 
 // Stats are counts since the start, for metrics.
@@ -160,18 +144,19 @@ type Stats struct {
 
 // batch gathers what is to happen once its changes are on disk.
 type batch struct {
-	now     time.Time
-	out     []broker.Message         // projections: they derive from objects, which are stored
-	reports []broker.Message         // what nodes reported: published once it is stored
-	changes int                      // that nodes made
-	loading bool                     // nobody listens yet: there is nothing to publish, and nothing to tell
-	devices map[string]*store.Object // to be projected: as they are now, or nil where only the model changed
-	models  map[modelKey]bool        // that changed
-	nodes   map[*node]bool           // whose membership may have changed
-	spoke   map[*node]bool           // that may have changes to commit, or something to say
-	dropped map[*node]bool           // whose reports are to be forgotten
-	told    []resource.Occurrence
-	heard   []resource.Occurrence // told once what nodes reported is stored
+	now      time.Time
+	out      []broker.Message         // projections: they derive from objects, which are stored
+	reports  []broker.Message         // what nodes reported: published once it is stored
+	messages []broker.Message         // of the links, encoded while the state is locked
+	changes  int                      // that nodes made
+	loading  bool                     // nobody listens yet: there is nothing to publish, and nothing to tell
+	devices  map[string]*store.Object // to be projected: as they are now, or nil where only the model changed
+	models   map[modelKey]bool        // that changed
+	nodes    map[*node]bool           // whose membership may have changed
+	spoke    map[*node]bool           // that may have changes to commit, or something to say
+	dropped  map[*node]bool           // whose reports are to be forgotten
+	told     []resource.Occurrence
+	heard    []resource.Occurrence // told once what nodes reported is stored
 }
 
 func (t *Twins) batch() *batch {
@@ -188,26 +173,13 @@ func (b *batch) publish(m func() broker.Message) {
 	}
 }
 
-func sampled(log zerolog.Logger) zerolog.Logger {
-	return log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
-}
-
 // New loads everything. Run must be called for anything to happen.
 func New(ctx context.Context, o Options) (*Twins, error) {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	if o.ForgetNode == nil {
 		o.ForgetNode = func(string) {}
 	}
 	if o.Tell == nil {
 		o.Tell = func(resource.Occurrence) {}
-	}
-	if o.Wanted == nil {
-		o.Wanted = func(string) bool { return true }
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = 5 * time.Second
 	}
 	if o.AwayAfter <= 0 {
 		o.AwayAfter = 30 * time.Second
@@ -216,12 +188,16 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 		o.StatusEvery = 100 * time.Millisecond
 	}
 	t := &Twins{
-		o: o, steps: steps.New[*batch](maxWaiting), floods: sampled(o.Log),
-		nodes: make(map[string]*node), devices: make(map[string]*device),
+		floods: o.SampledLog(),
+		nodes:  make(map[string]*node), devices: make(map[string]*device),
 		models: make(map[modelKey]*model), registered: make(map[string]bool), unlisted: make(map[*node]bool),
 		nothing: nothings(),
 	}
-	t.started = o.Now()
+	t.host = tree.NewHost(&o.Options, tree.Stages[*batch]{
+		Begin: t.batch, Full: func(b *batch) bool { return b.changes >= maxChanges },
+		Commit: t.commit, Publish: t.publish, Finish: t.finish,
+	})
+	t.o, t.started = o, o.Now()
 	t.wishes.init()
 	t.status.init()
 	if err := t.loadReplicas(ctx); err != nil {
@@ -237,7 +213,7 @@ func (t *Twins) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer t.wishes.close() // waits for those that were begun: their senders are owed an answer
-	defer t.steps.Close()
+	defer t.host.Close()
 	defer cancel()
 	for _, kind := range watched {
 		wg.Go(func() { t.watch(ctx, kind) })
@@ -245,69 +221,45 @@ func (t *Twins) Run(ctx context.Context) error {
 	wg.Go(func() { t.projectStatus(ctx) })
 	tick := time.NewTicker(resendTick)
 	defer tick.Stop()
-	for {
-		var err error
-		select {
-		case <-t.steps.Ready():
-			err = t.step(ctx)
-		case <-tick.C:
-			err = t.step(ctx, t.resend)
-		case <-ctx.Done():
-			t.steps.Close()
-			for t.steps.Len() > 0 && err == nil {
-				err = t.step(ctx)
-			}
-			return err
-		}
-		if err != nil {
-			return err
-		}
-	}
+	return t.host.Run(ctx, tree.Timer[*batch]{C: tick.C, Step: t.resend})
 }
 
-// step takes its own steps and whatever waits behind them, commits, and lets out what follows from it.
-func (t *Twins) step(ctx context.Context, own ...func(*batch)) error {
-	b := t.batch()
-	t.publishing.Lock()
-	t.mu.Lock()
-	for _, step := range own {
-		step(b)
-	}
-	n := len(own) + t.steps.Run(b, func(ran int) bool { return ran < maxSteps && b.changes < maxChanges })
+// commit derives what follows from the steps, and stores what the nodes reported.
+func (t *Twins) commit(ctx context.Context, b *batch) error {
 	t.settle(b)
-	failed, lost := t.commit(ctx, b)
+	failed, lost := t.store(ctx, b)
 	if failed == nil {
 		b.out, b.told = append(b.out, b.reports...), append(b.told, b.heard...)
 		t.removeDropped(b)
 	} else {
 		t.dropAgain(b)
 	}
-	msgs := t.messages(b)
-	t.mu.Unlock()
+	if lost == nil {
+		b.messages = t.messages(b)
+	}
+	return lost
+}
 
-	t.stats.steps.Add(uint64(n))
+func (t *Twins) publish(b *batch) {
 	for _, m := range b.out {
 		t.o.Publish(m)
 	}
-	t.publishing.Unlock()
+}
+
+// finish records the events and sends what the links have to say.
+func (t *Twins) finish(b *batch) {
 	for _, h := range b.told {
 		t.o.Tell(h)
 	}
-	if lost != nil {
-		return lost
-	}
-	for _, m := range msgs {
+	for _, m := range b.messages {
 		t.o.Publish(m)
 	}
-	return nil
 }
 
-// commit stores what the nodes reported. When that fails their maps are read
+// store stores what the nodes reported. When that fails their maps are read
 // back, so that what the nodes are told is what is stored. lost says that not even
 // that was possible.
-func (t *Twins) commit(ctx context.Context, b *batch) (failed, lost error) {
-	// What was begun is ended, whatever ctx says, or the maps would be ahead of the disk.
-	ctx = context.WithoutCancel(ctx)
+func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
 	changes := b.drops()
 	for n := range b.spoke {
 		if j := n.up.TakeJournal(); j.Dirty {
@@ -378,13 +330,13 @@ func (t *Twins) resend(b *batch) {
 
 // Stats returns the counts.
 func (t *Twins) Stats() Stats {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.host.RLock()
+	defer t.host.RUnlock()
 	s := Stats{
-		Commits: t.stats.commits.Load(), Steps: t.stats.steps.Load(), FailedCommits: t.stats.failed.Load(),
+		Commits: t.stats.commits.Load(), Steps: t.host.Steps(), FailedCommits: t.stats.failed.Load(),
 		Nodes: len(t.nodes), Devices: len(t.devices), Wishes: t.wishes.waiting(),
 		Links: t.stats.links.Load(), Takeovers: t.stats.takeovers.Load(), Statuses: t.stats.statuses.Load(),
-		StepsWaiting: t.steps.Len(), StatusWaiting: t.status.waiting(),
+		StepsWaiting: t.host.Len(), StatusWaiting: t.status.waiting(),
 	}
 	now := t.o.Now()
 	for _, n := range t.nodes {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -47,7 +48,7 @@ func BenchmarkReported(b *testing.B) {
 		}
 	}
 	require.NoError(b, s.Commit(store.Batch{Down: snap.Down.TakeJournal()}))
-	tw, err := New(Options{Node: "n1", Store: s, Log: zerolog.Nop(), Publish: func(broker.Message) {}, Wanted: func(string) bool { return false }})
+	tw, err := New(Options{Node: "n1", Store: s, Options: tree.Options{Log: zerolog.Nop(), Publish: func(broker.Message) {}, Wanted: func(string) bool { return false }}})
 	require.NoError(b, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var run sync.WaitGroup

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -83,11 +84,11 @@ func TestARefusalThatANewerWishOvertook(t *testing.T) {
 	r.value("devices/hall/desired/setpoint", "20")
 	r.inStep()
 	held, gate := make(chan struct{}), make(chan struct{})
-	r.twin.steps.Put(func(*batch) { close(held); <-gate })
+	r.twin.host.Put(func(*batch) { close(held); <-gate })
 	<-held
-	waiting := r.twin.steps.Len()
+	waiting := r.twin.host.Len()
 	r.want("devices/hall/desired/setpoint", "21", 42)
-	require.Eventually(t, func() bool { return r.twin.steps.Len() > waiting }, wait, time.Millisecond, "its DELTA waits")
+	require.Eventually(t, func() bool { return r.twin.host.Len() > waiting }, wait, time.Millisecond, "its DELTA waits")
 	done := make(chan error, 1)
 	r.twin.Publish(broker.Message{
 		Topic: topics.TopicOf("n1", "devices/hall/refused/setpoint"), Payload: []byte(`{"for":1,"code":"Stuck"}`),
@@ -100,7 +101,7 @@ func TestARefusalThatANewerWishOvertook(t *testing.T) {
 func TestWhoAsksForADeviceWaitsForNoCommit(t *testing.T) {
 	r := joined(t)
 	held, gate := make(chan struct{}), make(chan struct{})
-	r.twin.steps.Put(func(*batch) { close(held); <-gate })
+	r.twin.host.Put(func(*batch) { close(held); <-gate })
 	<-held
 	asked := make(chan error, 2)
 	go func() {
@@ -125,7 +126,7 @@ func TestAllThatWaitsSharesACommit(t *testing.T) {
 	held, gate := make(chan struct{}), make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(gate) })
 	t.Cleanup(letGo)
-	r.twin.steps.Put(func(*batch) { close(held); <-gate })
+	r.twin.host.Put(func(*batch) { close(held); <-gate })
 	<-held
 	const clients, each = 4, 25
 	stored := make(chan error, clients*each)
@@ -139,7 +140,7 @@ func TestAllThatWaitsSharesACommit(t *testing.T) {
 			}
 		}()
 	}
-	require.Eventually(t, func() bool { return r.twin.steps.Len() == clients*each }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.twin.host.Len() == clients*each }, wait, time.Millisecond)
 	require.Empty(t, stored)
 	letGo()
 	for range clients * each {
@@ -209,7 +210,7 @@ func TestAMapperThatDiedWithTheCoreIsMissed(t *testing.T) {
 	require.NoError(t, r.send("devices/hall/state", "online"))
 	r.restart()
 	require.Equal(t, "online", string(r.retained()["mappers/a/state"].Payload))
-	r.twin.steps.Put(r.twin.missMappers)
+	r.twin.host.Put(r.twin.missMappers)
 	r.value("mappers/a/state", "offline")
 	r.value("devices/hall/state", "unknown")
 }
@@ -226,7 +227,7 @@ func TestTheTwinEndsWhenNobodyKnowsWhatIsStored(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	f := &flaky{Store: s}
-	tw, err := New(Options{Node: "n1", Store: f, Publish: func(broker.Message) {}})
+	tw, err := New(Options{Node: "n1", Store: f, Options: tree.Options{Publish: func(broker.Message) {}}})
 	require.NoError(t, err)
 	tw.o.Store = unreadable{f}
 	f.broken.Store(true)

@@ -16,7 +16,7 @@ import (
 // hands a message over and does not wait. ready is called once the hub has said that
 // it has what the node had to report when the connection began, or that it takes none of it: streams come after.
 func (t *Twin) Connected(n uint64, send func([]byte), ready func()) {
-	t.steps.Put(func(*batch) {
+	t.host.Put(func(*batch) {
 		t.send, t.nonce, t.ready, t.hub = send, n, ready, 0
 		t.up.Connect(n)
 		t.o.Log.Info().Uint64("seq", t.up.Seq()).Int("behind", t.up.Dirty()).Msg("link to the hub is up")
@@ -25,7 +25,7 @@ func (t *Twin) Connected(n uint64, send func([]byte), ready func()) {
 
 // Disconnected ends it.
 func (t *Twin) Disconnected() {
-	t.steps.Put(func(*batch) {
+	t.host.Put(func(*batch) {
 		if t.send != nil {
 			t.o.Log.Warn().Msg("link to the hub is down: the node goes on by itself")
 		}
@@ -51,7 +51,7 @@ func (t *Twin) Receive(payload []byte) {
 		t.floods.Warn().Err(err).Msg("malformed message from the hub")
 		return
 	}
-	t.steps.Put(func(b *batch) {
+	t.host.Put(func(b *batch) {
 		if m.Map == link.Up {
 			b.talked = true
 			if err := t.up.Step(m); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -20,7 +21,7 @@ func names(list ...string) map[string]bool {
 }
 
 func TestHistoryTellsWhatChangedSince(t *testing.T) {
-	tw := &Twin{}
+	tw := &Twin{host: new(tree.Host[*batch])}
 	h := &tw.history
 	h.begin(time.UnixMilli(1), nil)
 	begin := h.rev
@@ -55,7 +56,7 @@ func TestHistoryTellsWhatChangedSince(t *testing.T) {
 
 // Who heard of some that one commit changed, and is cut off there, hears of the others when it comes back.
 func TestHistoryTellsApartWhatChangedAtOnce(t *testing.T) {
-	tw := &Twin{}
+	tw := &Twin{host: new(tree.Host[*batch])}
 	h := &tw.history
 	h.begin(time.UnixMilli(1), nil)
 	there := map[string]*device{"a": {}, "b": {}, "c": {}}
@@ -72,7 +73,7 @@ func TestHistoryTellsApartWhatChangedAtOnce(t *testing.T) {
 }
 
 func TestHistoryForgetsTheGone(t *testing.T) {
-	tw := &Twin{}
+	tw := &Twin{host: new(tree.Host[*batch])}
 	h := &tw.history
 	h.begin(time.UnixMilli(1), nil)
 	there := map[string]*device{"a": {}}
@@ -113,7 +114,7 @@ func inNamespace(namespace string) *device {
 
 // One that is made again in another namespace is another one: who has the first in a cache hears that it left.
 func TestHistoryKnowsWhichDeviceLeft(t *testing.T) {
-	tw := &Twin{}
+	tw := &Twin{host: new(tree.Host[*batch])}
 	h := &tw.history
 	there := map[string]*device{"moved": inNamespace("a"), "left": inNamespace("a"), "back": inNamespace("a")}
 	h.begin(time.UnixMilli(1), there)

@@ -36,7 +36,7 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 		done(f.err)
 		return
 	}
-	taken := t.steps.Put(func(b *batch) {
+	taken := t.host.Put(func(b *batch) {
 		b.done = append(b.done, answer{done, t.local(b, a, m)})
 	})
 	if !taken {

@@ -37,17 +37,9 @@ func (t *Twin) Retained(filter string) func(max int) []broker.Message {
 		return func(int) []broker.Message { return nil }
 	}
 	walk, more := tree.Walk{Filter: f}, true
-	some := func(most int) (out []broker.Message) {
-		t.publishing.RLock()
-		defer t.publishing.RUnlock()
-		t.mu.RLock()
-		defer t.mu.RUnlock()
-		more = walk.Step(t.shown, t.parts(), &out, most)
-		return out
-	}
 	return func(most int) (out []broker.Message) {
 		for len(out) == 0 && more {
-			out = some(most)
+			t.host.View(func() { more = walk.Step(t.shown, t.parts(), &out, most) })
 		}
 		return out
 	}
@@ -124,8 +116,8 @@ func (t *Twin) twin(name string, m resource.DeviceModel) map[string]resource.Twi
 
 // Devices are the node's Devices with their twins, in order of name, as of a revision.
 func (t *Twin) Devices() (list []resource.Device, rev uint64) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.host.RLock()
+	defer t.host.RUnlock()
 	mappers := tree.Mappers(t.o.Node, t.up.Range)
 	for name := range t.devices {
 		d, _ := t.read(name, mappers)
@@ -137,8 +129,8 @@ func (t *Twin) Devices() (list []resource.Device, rev uint64) {
 
 // Models are the models of the node's devices, each once.
 func (t *Twin) Models() (list []resource.DeviceModel) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.host.RLock()
+	defer t.host.RUnlock()
 	seen := make(map[[2]string]bool)
 	for _, d := range t.devices {
 		m := d.bundle.Model
@@ -156,8 +148,8 @@ func (t *Twin) Models() (list []resource.DeviceModel) {
 
 // Device is one Device with its twin, and its model.
 func (t *Twin) Device(name string) (resource.Bundle, bool) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.host.RLock()
+	defer t.host.RUnlock()
 	d, ok := t.read(name, tree.Mappers(t.o.Node, t.up.Range))
 	if !ok {
 		return resource.Bundle{}, false
@@ -306,8 +298,8 @@ func (h *history) of(name string) uint64 {
 // rev, in the order in which they did; more is closed when there is more. It is not ok
 // when since is too old, or of the future: list again.
 func (t *Twin) Changes(since uint64) (rev uint64, changes []resource.Change, more <-chan struct{}, ok bool) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.host.RLock()
+	defer t.host.RUnlock()
 	h := &t.history
 	if since < h.floor || since > h.rev {
 		return h.rev, nil, h.wake, false

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -71,9 +72,10 @@ func (r *rig) start() {
 	require.NoError(r.t, err)
 	r.store = &flaky{Store: s}
 	r.twin, err = New(Options{
-		Node: "n1", Store: r.store, Log: zerolog.Nop(), Timeout: 200 * time.Millisecond,
-		Now:     func() time.Time { return time.UnixMilli(r.clock.Load()) },
-		Publish: r.publish,
+		Node: "n1", Store: r.store, Options: tree.Options{
+			Log: zerolog.Nop(), Timeout: 200 * time.Millisecond, Publish: r.publish,
+			Now: func() time.Time { return time.UnixMilli(r.clock.Load()) },
+		},
 	})
 	require.NoError(r.t, err)
 	if r.nap > 0 {

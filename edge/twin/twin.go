@@ -19,7 +19,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/steps"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics"
@@ -28,8 +27,7 @@ import (
 )
 
 const (
-	maxSteps    = 1024             // steps in one transaction
-	maxWaiting  = 4 * maxSteps     // steps that may wait; beyond it their senders do
+	mostReused  = 1024             // entries of a batch whose memory serves again
 	expiryGrain = time.Second / 2  // how late an override may end
 	clockCheck  = 15 * time.Second // how long a jump of the clock may go unnoticed
 	mapperGrace = 15 * time.Second
@@ -45,45 +43,31 @@ type Store interface {
 
 // Options are what a Twin needs.
 type Options struct {
+	tree.Options
 	Node string
-	// Publish takes a message to those who subscribed to it on the node's broker.
-	Publish func(broker.Message)
-	// Pass does that with telemetry and events, and says when they are stored.
-	Pass func(m broker.Message, done func(error))
 	// Push sends a reported value, which is stored, to where its Device says. It must not wait. Nobody does when it is nil.
 	Push func(to resource.Push, device, property string, value []byte, ts int64)
-	// Wanted says whether anybody is subscribed to a topic: a message that nobody is to get
-	// isn't made. Somebody is, to every topic, when it is nil.
-	Wanted func(topic string) bool
 	// RightsChanged is told that a device has come, or speaks another protocol. It may be nil.
 	RightsChanged func()
 	Store         Store
-	Log           zerolog.Logger
-	Now           func() time.Time // time.Now when nil
 	// Report is published as the node's status when the twin starts.
 	Report resource.NodeReport
-	// Quota bounds what the node owns.
-	Quota link.Quota
 	// Mappers is how many it knows; 0: any number.
 	Mappers int
-	// Timeout is how long an unanswered message to the hub waits before it is sent again.
-	Timeout time.Duration
 }
 
 // Twin keeps a node's tree. Its methods may be called from any goroutine.
 type Twin struct {
 	o      Options
 	floods zerolog.Logger // for what the other end of a link can cause any number of
-	steps  *steps.Queue[*batch]
+	host   *tree.Host[*batch]
 
-	publishing sync.RWMutex // held, before mu, until a step's values are published: no subscriber reads one before that
-	mu         sync.RWMutex // held for writing while a batch is applied and committed: readers see what is durable
-	up         *upMap
-	down       *link.Replica
-	effective  map[string]*store.Effective
-	floor      uint64
-	devices    map[string]*device
-	known      sync.Map // device → protocol, as subscribers know them, for who may not wait for mu
+	up        *upMap
+	down      *link.Replica
+	effective map[string]*store.Effective
+	floor     uint64
+	devices   map[string]*device
+	known     sync.Map // device → protocol, as subscribers know them, for who may not wait for mu
 
 	oversize string // why the hub takes nothing, as it said last
 
@@ -115,7 +99,7 @@ type device struct {
 }
 
 type stats struct {
-	commits, steps, refused, failed atomic.Uint64
+	commits, refused, failed atomic.Uint64
 }
 
 // fault is why nothing can be stored, and until when that is not tried again: every failure
@@ -152,6 +136,11 @@ type batch struct {
 	touched   map[[2]string]bool // properties whose value in force may have changed: device, property
 	docs      map[string]bool    // documents that may have changed, by key
 
+	failed   error          // why the batch was not stored
+	messages []link.Message // to the hub
+	ready    func()         // who is to be told that the hub has caught up
+	tell     func()         // who is to be told of the changed devices
+
 	pushes  []func()      // what is sent to others once it is stored
 	from    string        // the client whose message is being taken
 	members []tree.Member // of the message that is being read
@@ -160,7 +149,7 @@ type batch struct {
 
 // begin makes an empty batch. The memory of the last one serves again, if it was not much.
 func (b *batch) begin(now time.Time) {
-	if b.changed == nil || len(b.changed)+len(b.touched)+len(b.docs)+len(b.effective)+len(b.out)+len(b.made) > maxSteps {
+	if b.changed == nil || len(b.changed)+len(b.touched)+len(b.docs)+len(b.effective)+len(b.out)+len(b.made) > mostReused {
 		*b = batch{
 			effective: make(map[string]*store.Effective), changed: make(map[string]bool),
 			touched: make(map[[2]string]bool), docs: make(map[string]bool),
@@ -194,33 +183,23 @@ type answer struct {
 	err  error
 }
 
-func sampled(log zerolog.Logger) zerolog.Logger {
-	return log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
-}
-
 // New loads the state. Run must be called for anything to happen.
 func New(o Options) (*Twin, error) {
 	if !topics.ValidName(o.Node) {
 		return nil, fmt.Errorf("node.name: %q: must be %s", o.Node, topics.NameRule())
 	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.Wanted == nil {
-		o.Wanted = func(string) bool { return true }
-	}
 	if o.RightsChanged == nil {
 		o.RightsChanged = func() {}
 	}
-	if o.Timeout <= 0 {
-		o.Timeout = 5 * time.Second
-	}
-	t := &Twin{o: o, floods: sampled(o.Log), steps: steps.New[*batch](maxWaiting), ends: make(map[string]int64), seen: make(map[string]string), nap: clockCheck}
+	t := &Twin{floods: o.SampledLog(), ends: make(map[string]int64), seen: make(map[string]string), nap: clockCheck}
+	t.host = tree.NewHost(&o.Options, tree.Stages[*batch]{Begin: t.newBatch, Commit: t.commit, Publish: t.publish, Finish: t.finish})
+	t.o = o
 	t.resend, t.wake = stopped(), stopped()
 	if err := t.load(); err != nil {
 		return nil, err
 	}
 	t.history.begin(o.Now(), t.devices)
+	t.host.Put(t.begin)
 	return t, nil
 }
 
@@ -262,81 +241,63 @@ func (t *Twin) load() error {
 // Run takes steps until ctx ends, then commits what waits and returns. It fails
 // when the store can't be read back after a failed commit: nobody knows then what is stored.
 func (t *Twin) Run(ctx context.Context) error {
-	defer t.steps.Close()
-	grace := time.AfterFunc(mapperGrace, func() { t.steps.Put(t.missMappers) })
+	defer t.host.Close()
+	grace := time.AfterFunc(mapperGrace, func() { t.host.Put(t.missMappers) })
 	defer grace.Stop()
 	defer t.resend.Stop()
 	defer t.wake.Stop()
-	for err := t.step(t.begin); ; {
-		if err != nil {
-			return err
-		}
-		select {
-		case <-t.steps.Ready():
-			err = t.step()
-		case <-t.resend.C:
-			err = t.step(func(*batch) { t.armed = false; t.up.Resend() })
-		case <-t.wake.C:
-			err = t.step(func(*batch) { t.unsure = true })
-		case <-ctx.Done():
-			t.steps.Close()
-			for t.steps.Len() > 0 && err == nil {
-				err = t.step()
-			}
-			return err
-		}
-	}
+	return t.host.Run(ctx,
+		tree.Timer[*batch]{C: t.resend.C, Step: func(*batch) { t.armed = false; t.up.Resend() }},
+		tree.Timer[*batch]{C: t.wake.C, Step: func(*batch) { t.unsure = true }})
 }
 
-// step takes its own steps and whatever waits behind them, commits, and lets out what follows from it.
-func (t *Twin) step(own ...func(*batch)) error {
-	b := &t.batch
-	b.begin(t.o.Now())
-	t.publishing.Lock()
-	t.mu.Lock()
-	for _, step := range own {
-		step(b)
-	}
-	n := len(own) + t.steps.Run(b, func(ran int) bool { return ran < maxSteps })
+func (t *Twin) newBatch() *batch {
+	t.batch.begin(t.o.Now())
+	return &t.batch
+}
+
+// commit derives what follows from the steps, and stores it.
+func (t *Twin) commit(_ context.Context, b *batch) (lost error) {
 	if t.next != 0 && t.next <= b.now.UnixMilli() {
 		t.endOverrides(b)
 		t.unsure = true // the timer has run
 	}
 	t.settle(b)
-	failed, lost := t.commit(b)
-	msgs := t.messages(b)
-	ready := t.caughtUp()
+	b.failed, lost = t.store(b)
+	b.messages = t.messages(b)
+	if lost != nil {
+		b.messages = nil
+	}
+	b.ready = t.caughtUp()
 	t.arm(b)
-	tell := func() {}
-	if failed == nil {
-		tell = t.history.add(b.changed, t.devices)
+	b.tell = func() {}
+	if b.failed == nil {
+		b.tell = t.history.add(b.changed, t.devices)
 	}
-	t.mu.Unlock()
-
-	t.stats.steps.Add(uint64(n))
-	if failed == nil {
-		t.publish(b)
-		for _, push := range b.pushes {
-			push()
-		}
-	}
-	t.publishing.Unlock()
-	t.answer(b, failed)
-	if lost == nil {
-		t.say(msgs)
-	}
-	ready()
-	tell() // after all who wait for an answer, or a message: watchers may be many
 	return lost
 }
 
-// publish publishes what a step has to say, and on the way has devices come and go.
+// publish delivers what was stored, and on the way has devices come and go.
 func (t *Twin) publish(b *batch) {
+	if b.failed != nil {
+		return
+	}
 	for i, m := range b.out {
 		t.meet(b, i)
 		t.o.Publish(m)
 	}
 	t.meet(b, len(b.out))
+	for _, push := range b.pushes {
+		push()
+	}
+}
+
+// finish answers the senders, and then tells all others: watchers may be many.
+func (t *Twin) finish(b *batch) {
+	t.answer(b)
+	t.say(b.messages)
+	b.ready()
+	b.tell()
 }
 
 // meet has those devices come or go whose turn it is before the message of that place is published.
@@ -359,10 +320,10 @@ func (t *Twin) Protocol(device string) (string, bool) {
 	return text, ok
 }
 
-// commit stores the batch. When that fails nothing of it has happened: the state
+// store stores the batch. When that fails nothing of it has happened: the state
 // is read back from the store, and every sender is told. lost says that not even
 // that was possible.
-func (t *Twin) commit(b *batch) (failed, lost error) {
+func (t *Twin) store(b *batch) (failed, lost error) {
 	batch := store.Batch{Up: t.up.TakeJournal(), Down: t.down.TakeJournal(), Effective: b.effective, Floor: b.floor}
 	if batch.Empty() {
 		return nil, nil
@@ -388,15 +349,15 @@ func (t *Twin) commit(b *batch) (failed, lost error) {
 		t.up.Connect(t.nonce)
 	}
 	for _, f := range b.again {
-		time.AfterFunc(retryTime, func() { t.steps.Put(f) })
+		time.AfterFunc(retryTime, func() { t.host.Put(f) })
 	}
 	return failed, nil
 }
 
-func (t *Twin) answer(b *batch, failed error) {
+func (t *Twin) answer(b *batch) {
 	for _, a := range b.done {
 		if a.err == nil {
-			a.err = failed
+			a.err = b.failed
 		}
 		if a.err != nil {
 			t.stats.refused.Add(1)
@@ -474,11 +435,11 @@ func (t *Twin) begin(b *batch) {
 
 // Stats returns the counts.
 func (t *Twin) Stats() Stats {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
+	t.host.RLock()
+	defer t.host.RUnlock()
 	s := Stats{
-		StepsWaiting: t.steps.Len(),
-		Commits:      t.stats.commits.Load(), Steps: t.stats.steps.Load(),
+		StepsWaiting: t.host.Len(),
+		Commits:      t.stats.commits.Load(), Steps: t.host.Steps(),
 		Refused: t.stats.refused.Load(), FailedCommits: t.stats.failed.Load(),
 		Devices: len(t.devices), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
 		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: t.fault.Load() == nil,

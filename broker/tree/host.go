@@ -1,0 +1,160 @@
+package tree
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics/link"
+)
+
+const (
+	maxSteps   = 1024         // steps in one batch
+	maxWaiting = 4 * maxSteps // steps that may wait; beyond it Put blocks
+)
+
+// Options are what the owner of a tree needs on the hub and on the node alike.
+type Options struct {
+	// Publish delivers a message to its subscribers on the broker.
+	Publish func(broker.Message)
+	// Pass delivers a message of a stream, and calls done once it is stored.
+	Pass func(m broker.Message, done func(error))
+	// Wanted reports whether a topic has a subscriber: a message without one isn't made. Nil: every topic has.
+	Wanted func(topic string) bool
+	// Quota bounds what one node may own.
+	Quota link.Quota
+	// Timeout is how long an unanswered message of the link waits before it is sent again. 0: five seconds.
+	Timeout time.Duration
+	Log     zerolog.Logger
+	Now     func() time.Time // nil: time.Now
+}
+
+// SampledLog is for messages that a peer can cause any number of.
+func (o *Options) SampledLog() zerolog.Logger {
+	return o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
+}
+
+func (o *Options) setDefaults() {
+	if o.Wanted == nil {
+		o.Wanted = func(string) bool { return true }
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 5 * time.Second
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+}
+
+// Stages are what a batch of steps goes through, in this order.
+type Stages[B any] struct {
+	// Begin returns an empty batch.
+	Begin func() B
+	// Full reports whether a batch takes no more steps, however few it has. Nil: never.
+	Full func(B) bool
+	// Commit derives what follows from the steps and stores the batch. If that fails the batch says so to the later
+	// stages; Commit itself fails only when the state can't be read back, which ends Run.
+	Commit func(context.Context, B) error
+	// Publish delivers the batch's messages to subscribers.
+	Publish func(B)
+	// Finish answers the senders of the steps, and sends messages of the link.
+	Finish func(B)
+}
+
+// Host owns the state of a tree. Many goroutines put steps, which change the state; one goroutine, in Run, takes all
+// that wait as one batch, commits it, publishes what changed and answers the senders.
+//
+// Steps and Commit run with the state locked for writing, so that readers see only what is stored. Publish runs with
+// the state unlocked, but no View runs until it is through: a new subscriber reads no retained value before the
+// subscribers that were there have got it.
+type Host[B any] struct {
+	queue[B]
+	stages     Stages[B]
+	publishing sync.RWMutex // locked before state
+	state      sync.RWMutex
+	taken      atomic.Uint64
+}
+
+// NewHost makes a Host, and fills in the defaults of its owner's options.
+func NewHost[B any](o *Options, stages Stages[B]) *Host[B] {
+	o.setDefaults()
+	if stages.Full == nil {
+		stages.Full = func(B) bool { return false }
+	}
+	h := &Host[B]{stages: stages}
+	h.queue.init(maxWaiting)
+	return h
+}
+
+// Timer takes a step of its owner's when its channel has a value.
+type Timer[B any] struct {
+	C    <-chan time.Time
+	Step func(B)
+}
+
+// Run takes steps until ctx ends, then those that wait, and returns. Steps that are put later are refused. There
+// are at most two timers.
+func (h *Host[B]) Run(ctx context.Context, timers ...Timer[B]) (err error) {
+	defer h.Close()
+	var timer [2]Timer[B] // without a channel it never fires
+	copy(timer[:], timers)
+	for err == nil {
+		select {
+		case <-h.ready:
+			err = h.step(ctx, nil)
+		case <-timer[0].C:
+			err = h.step(ctx, timer[0].Step)
+		case <-timer[1].C:
+			err = h.step(ctx, timer[1].Step)
+		case <-ctx.Done():
+			h.Close()
+			for h.Len() > 0 && err == nil {
+				err = h.step(ctx, nil)
+			}
+			return err
+		}
+	}
+	return err
+}
+
+// step takes a timer's step, if there is one, and all that wait, as one batch.
+func (h *Host[B]) step(ctx context.Context, own func(B)) error {
+	b := h.stages.Begin()
+	h.publishing.Lock()
+	h.state.Lock()
+	n := 0
+	if own != nil {
+		own(b)
+		n++
+	}
+	n += h.run(b, func(ran int) bool { return ran < maxSteps && !h.stages.Full(b) })
+	lost := h.stages.Commit(context.WithoutCancel(ctx), b) // what was begun is ended, or the state would be ahead of the disk
+	h.state.Unlock()
+	h.taken.Add(uint64(n))
+	h.stages.Publish(b)
+	h.publishing.Unlock()
+	h.stages.Finish(b)
+	return lost
+}
+
+// Steps is how many steps have been taken.
+func (h *Host[B]) Steps() uint64 { return h.taken.Load() }
+
+// RLock locks the state for reading.
+func (h *Host[B]) RLock() { h.state.RLock() }
+
+// RUnlock undoes RLock.
+func (h *Host[B]) RUnlock() { h.state.RUnlock() }
+
+// View calls fn with the state locked for reading, and all of it published.
+func (h *Host[B]) View(fn func()) {
+	h.publishing.RLock()
+	defer h.publishing.RUnlock()
+	h.state.RLock()
+	defer h.state.RUnlock()
+	fn()
+}
