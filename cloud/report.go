@@ -66,7 +66,7 @@ func expose(r metrics.Registry, tw *twin.Twins, told *events.Recorder) {
 	gauge("nodes_of_another_hub", "Nodes that keep what another hub gave them, and are left alone.", func(s stats) int { return s.OfAnotherHub })
 	gauge("behind_keys", "Keys that connected nodes have not confirmed yet.", func(s stats) int { return s.Behind })
 	g.Gauge("behind_seconds", "Age of the oldest key that a connected node has not confirmed yet.", func(s stats) float64 { return s.Oldest.Seconds() })
-	gauge("desired_waiting", "Publishes of desired values that wait for their commit.", func(s stats) int { return s.Wishes })
+	gauge("desired_waiting", "Publishes of desired values that wait for their commit.", func(s stats) int { return s.DesiredWrites })
 	gauge("steps_waiting", "Messages and events that wait to be handled; at 4096 their senders wait.", func(s stats) int { return s.StepsWaiting })
 	gauge("status_waiting", "Devices and nodes whose status waits to be written.", func(s stats) int { return s.StatusWaiting })
 	counter("links_total", "Connections of nodes that began.", func(s stats) uint64 { return s.Links })

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	maxWishes   = 8192 // wishes that may wait; beyond it their publishers do
-	wishTimeout = 30 * time.Second
+	maxDesiredWrites    = 8192 // desired writes that may wait; beyond it their publishers do
+	desiredWriteTimeout = 30 * time.Second
 )
 
-// wish is one publish of desired values: granted or refused as a whole.
-type wish struct {
+// desiredWrite is one publish of desired values: accepted or refused as a whole.
+type desiredWrite struct {
 	node    string
 	origin  string
 	values  map[string]*resource.Value // nil: clear
@@ -31,27 +31,27 @@ type wish struct {
 	done    func(error)
 }
 
-// wishes wait by device. All that wait for one device become one write of its
+// desiredWrites wait by device. All that wait for one device become one write of its
 // object, in the order in which they came, so that a flood for one device costs
 // one commit after the other and no conflict among themselves.
-type wishes struct {
+type desiredWrites struct {
 	mu      sync.Mutex
-	pending map[string][]wish // a device that has an entry has a goroutine
+	pending map[string][]desiredWrite // a device that has an entry has a goroutine
 	slots   chan struct{}
 	closed  bool
 	running sync.WaitGroup
 }
 
-func (w *wishes) init() {
-	w.pending = make(map[string][]wish)
-	w.slots = make(chan struct{}, maxWishes)
+func (w *desiredWrites) init() {
+	w.pending = make(map[string][]desiredWrite)
+	w.slots = make(chan struct{}, maxDesiredWrites)
 }
 
-func (w *wishes) waiting() int { return len(w.slots) }
+func (w *desiredWrites) waiting() int { return len(w.slots) }
 
-// add queues a wish; serve is called in a goroutine of its own for a device that has none.
+// add queues a desired write; serve is called in a goroutine of its own for a device that has none.
 // It is false when the hub is stopping.
-func (w *wishes) add(device string, v wish, serve func(string)) bool {
+func (w *desiredWrites) add(device string, v desiredWrite, serve func(string)) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -65,8 +65,8 @@ func (w *wishes) add(device string, v wish, serve func(string)) bool {
 	return true
 }
 
-// close takes no more wishes, and returns when those that were taken have their answers.
-func (w *wishes) close() {
+// close refuses further writes, and returns once those that wait have their answers.
+func (w *desiredWrites) close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
@@ -74,7 +74,7 @@ func (w *wishes) close() {
 }
 
 // take gives what waits for a device; with nothing left its goroutine ends.
-func (w *wishes) take(device string) []wish {
+func (w *desiredWrites) take(device string) []desiredWrite {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	list := w.pending[device]
@@ -86,40 +86,40 @@ func (w *wishes) take(device string) []wish {
 	return list
 }
 
-// want queues a wish for a device.
-func (t *Twins) want(name string, v wish) {
+// queueDesired queues a desired write for a device.
+func (t *Twins) queueDesired(name string, v desiredWrite) {
 	select {
-	case t.wishes.slots <- struct{}{}:
+	case t.desired.slots <- struct{}{}:
 	case <-t.host.Closed():
 		v.done(errStopped)
 		return
 	}
-	if !t.wishes.add(name, v, t.grantAll) {
-		<-t.wishes.slots
+	if !t.desired.add(name, v, t.acceptAll) {
+		<-t.desired.slots
 		v.done(errStopped)
 	}
 }
 
 var errStopped = resource.Errorf(resource.Unavailable, "", "the hub is stopping: publish again once it is back")
 
-// grantAll ends by itself when nothing waits for the device any more.
-func (t *Twins) grantAll(name string) {
-	for list := t.wishes.take(name); list != nil; list = t.wishes.take(name) {
-		ctx, cancel := context.WithTimeout(context.Background(), wishTimeout)
-		verdicts := t.grant(ctx, name, list)
+// acceptAll ends by itself when nothing waits for the device any more.
+func (t *Twins) acceptAll(name string) {
+	for list := t.desired.take(name); list != nil; list = t.desired.take(name) {
+		ctx, cancel := context.WithTimeout(context.Background(), desiredWriteTimeout)
+		verdicts := t.accept(ctx, name, list)
 		cancel()
 		for i, v := range list {
 			v.done(verdicts[i])
-			<-t.wishes.slots
+			<-t.desired.slots
 		}
 	}
 }
 
-// grant writes the wishes that hold into the Device, in one write, and gives a verdict on each.
-func (t *Twins) grant(ctx context.Context, name string, list []wish) []error {
+// accept writes those of the list that break no rule into the Device, in one update, and returns the answer to each.
+func (t *Twins) accept(ctx context.Context, name string, list []desiredWrite) []error {
 	for {
 		verdicts := make([]error, len(list))
-		err := t.tryGrant(ctx, name, list, verdicts)
+		err := t.tryAccept(ctx, name, list, verdicts)
 		if err == nil {
 			return verdicts
 		}
@@ -138,7 +138,7 @@ func fill(verdicts []error, err error) []error {
 	return verdicts
 }
 
-func (t *Twins) tryGrant(ctx context.Context, name string, list []wish, verdicts []error) error {
+func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite, verdicts []error) error {
 	obj, err := t.o.Reader.Get(ctx, store.Key{Kind: resource.KindDevice, Namespace: t.namespace(name), Name: name})
 	if errors.Is(err, resource.NotFound) {
 		fill(verdicts, resource.Errorf(resource.NotFound, "", "there is no device %s", name))
@@ -224,8 +224,8 @@ func (t *Twins) readModel(ctx context.Context, d resource.Device) (m resource.De
 	return m, json.Unmarshal(obj.Data, &m)
 }
 
-// check says whether a wish may be granted.
-func check(v wish, d resource.Device, m resource.DeviceModel) error {
+// check returns the rule that a desired write breaks, or nil.
+func check(v desiredWrite, d resource.Device, m resource.DeviceModel) error {
 	if d.Spec.NodeName != v.node {
 		on := "is bound to no node"
 		if d.Spec.NodeName != "" {
@@ -258,8 +258,8 @@ func current(m resource.DesiredMeta) uint64 {
 	return m.Ver
 }
 
-// apply gives the Device with the wish in it, stamped.
-func (v wish) apply(d resource.Device, now time.Time) resource.Device {
+// apply returns the Device with the desired write in it, stamped.
+func (v desiredWrite) apply(d resource.Device, now time.Time) resource.Device {
 	next := d
 	next.Spec.Desired = clone(d.Spec.Desired)
 	next.Spec.DesiredUntil = clone(d.Spec.DesiredUntil)
@@ -288,8 +288,8 @@ func clone[V any](m map[string]V) map[string]V {
 	return maps.Clone(m)
 }
 
-// Publish takes a publish into a node's tree: somebody's wish, or the node's end
-// of the link. done is called once it is stored, or with the rule that it breaks.
+// Publish takes a publish into a node's tree: a desired write, or a message of the node's
+// end of the link. done is called with nil once it is stored, or with the rule that it breaks.
 func (t *Twins) Publish(m broker.Message, done func(error)) {
 	a, err := topics.Parse(m.Topic)
 	if err != nil {
@@ -301,7 +301,7 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 		t.receive(a.Node, m)
 		done(nil)
 	case topics.KindDesired, topics.KindDesiredAll:
-		t.wanted(a, m, done)
+		t.publishDesired(a, m, done)
 	case topics.KindGet:
 		done(t.get(a, m))
 	case topics.KindBridge:
@@ -318,7 +318,7 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 	}
 }
 
-func (t *Twins) wanted(a topics.Address, m broker.Message, done func(error)) {
+func (t *Twins) publishDesired(a topics.Address, m broker.Message, done func(error)) {
 	members, err := tree.Members(nil, a, m)
 	if err != nil {
 		done(err)
@@ -333,7 +333,7 @@ func (t *Twins) wanted(a topics.Address, m broker.Message, done func(error)) {
 		done(err)
 		return
 	}
-	t.want(a.Device, wish{node: a.Node, origin: tree.Origin(m), values: values, ts: s.TS, until: s.Until, done: done})
+	t.queueDesired(a.Device, desiredWrite{node: a.Node, origin: tree.Origin(m), values: values, ts: s.TS, until: s.Until, done: done})
 }
 
 // Has says why a node doesn't have a device; nil: it does. It waits for no commit.
@@ -349,7 +349,7 @@ func notOn(node, device string) error {
 }
 
 // get answers with the whole twin, as JSON, on the asker's response topic. Its desired values are those of the stored
-// object: who was told that a write is done, reads it.
+// object: a client whose write was acknowledged reads that write.
 func (t *Twins) get(a topics.Address, m broker.Message) error {
 	if err := t.Has(a.Node, a.Device); err != nil {
 		return err

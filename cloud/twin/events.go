@@ -12,26 +12,26 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// What happens to nodes and devices is told once a batch is through; what nodes reported, once
-// it is stored. The moments are those at which somebody asks why, not every change.
+// Events of nodes and devices are recorded once a batch is through; those of what nodes reported, once it is stored.
+// Only changes that need an explanation are events, not every write.
 
-func (b *batch) tellNode(name, kind, reason, about, format string, args ...any) {
-	b.told = append(b.told, nodeNote(name, kind, reason, about, format, args...))
+func (b *batch) addNodeEvent(name, kind, reason, about, format string, args ...any) {
+	b.events = append(b.events, nodeEvent(name, kind, reason, about, format, args...))
 }
 
-func nodeNote(name, kind, reason, about, format string, args ...any) resource.Occurrence {
+func nodeEvent(name, kind, reason, about, format string, args ...any) resource.Occurrence {
 	return resource.Occurrence{
 		Kind: resource.KindNode, Name: name, Type: kind, Reason: reason, About: about, Message: fmt.Sprintf(format, args...),
 	}
 }
 
-func (b *batch) tellDevice(m resource.Meta, kind, reason, about, format string, args ...any) {
+func (b *batch) addDeviceEvent(m resource.Meta, kind, reason, about, format string, args ...any) {
 	if !b.loading {
-		b.told = append(b.told, deviceNote(m, kind, reason, about, format, args...))
+		b.events = append(b.events, deviceEvent(m, kind, reason, about, format, args...))
 	}
 }
 
-func deviceNote(m resource.Meta, kind, reason, about, format string, args ...any) resource.Occurrence {
+func deviceEvent(m resource.Meta, kind, reason, about, format string, args ...any) resource.Occurrence {
 	if about != "" {
 		format = about + ": " + format // a name has no % in it
 	}
@@ -56,47 +56,47 @@ type outage struct {
 	keys int           // that it lacks; -1: not known
 }
 
-func (t *Twins) noteJoined(b *batch, n *node, id broker.Identity) {
+func (t *Twins) recordJoined(b *batch, n *node, id broker.Identity) {
 	n.outage = outage{on: true, keys: -1}
 	if n.contact.links > 0 { // or this is the first time since the hub was started
 		n.outage.keys = n.down.Dirty()
 		n.outage.time = max(b.now.Sub(time.UnixMilli(n.contact.since)), 0)
 	}
-	b.tellNode(n.name, resource.EventNormal, "Joined", "", "connected from %s", id.Remote)
+	b.addNodeEvent(n.name, resource.EventNormal, "Joined", "", "connected from %s", id.Remote)
 }
 
-func (t *Twins) noteLeft(b *batch, n *node, takenOver bool) {
+func (t *Twins) recordLeft(b *batch, n *node, takenOver bool) {
 	n.outage.on = false
 	if takenOver {
-		b.tellNode(n.name, resource.EventWarning, "TakenOver", "", "another connection in its name took the place of the one from %s", n.contact.remote)
+		b.addNodeEvent(n.name, resource.EventWarning, "TakenOver", "", "another connection in its name took the place of the one from %s", n.contact.remote)
 		return
 	}
-	b.tellNode(n.name, resource.EventWarning, "Left", "", "offline: %s", n.contact.ended)
+	b.addNodeEvent(n.name, resource.EventWarning, "Left", "", "offline: %s", n.contact.ended)
 }
 
-// noteInStep says once in a connection that the node has everything.
-func (t *Twins) noteInStep(b *batch, n *node) {
+// recordInStep says once in a connection that the node has everything.
+func (t *Twins) recordInStep(b *batch, n *node) {
 	o := &n.outage
 	if !o.on || n.core == "" || !n.down.InStep() {
 		return
 	}
 	o.on = false
 	if o.keys < 0 {
-		b.tellNode(n.name, resource.EventNormal, "InStep", "", "it has all %d keys that the cloud owns", n.down.Len())
+		b.addNodeEvent(n.name, resource.EventNormal, "InStep", "", "it has all %d keys that the cloud owns", n.down.Len())
 		return
 	}
-	b.tellNode(n.name, resource.EventNormal, "InStep", "", "in step after %s offline: it lacked %d of %d keys",
+	b.addNodeEvent(n.name, resource.EventNormal, "InStep", "", "in step after %s offline: it lacked %d of %d keys",
 		o.time.Round(time.Millisecond), o.keys, n.down.Len())
 }
 
-// leapOver is how many lineages a node may be ahead of what it reported last before that is told.
+// leapOver is how many lineages a node may be ahead of what it reported last before that is reported.
 const leapOver = 1 << 10
 
-// noteAnomaly tells when a core says that its own state is one that can't have followed from what it reported:
+// recordAnomaly tells when a core says that its own state is one that can't have followed from what it reported:
 // older data was put back below it, or another program speaks in its name. The link goes on with what the core has, for the
 // core owns it.
-func (t *Twins) noteAnomaly(b *batch, n *node, m link.Message) {
-	if m.Type != link.Hello || n.contact.told { // once a connection: a node may send any number
+func (t *Twins) recordAnomaly(b *batch, n *node, m link.Message) {
+	if m.Type != link.Hello || n.contact.anomalyReported { // once a connection: a node may send any number
 		return
 	}
 	a := resource.Anomaly{Time: resource.Time(b.now)}
@@ -113,39 +113,39 @@ func (t *Twins) noteAnomaly(b *batch, n *node, m link.Message) {
 	default:
 		return
 	}
-	n.contact.anomaly, n.contact.told = &a, true
-	b.tellNode(n.name, resource.EventWarning, a.Reason, "", "%s", a.Message)
+	n.contact.anomaly, n.contact.anomalyReported = &a, true
+	b.addNodeEvent(n.name, resource.EventWarning, a.Reason, "", "%s", a.Message)
 	t.o.Log.Error().Str("node", n.name).Str("reason", a.Reason).Msg(a.Message)
 }
 
-// noteRejected tells of a connection that was not let in. Anybody can make names up: only nodes that are known count.
-func (t *Twins) noteRejected(name string, r broker.Rejection) {
+// recordRejected tells of a connection that was not let in. Anybody can make names up: only nodes that are known count.
+func (t *Twins) recordRejected(name string, r broker.Rejection) {
 	t.host.RLock()
 	known := t.nodes[name] != nil
 	t.host.RUnlock()
 	if known {
-		t.o.Tell(nodeNote(name, resource.EventWarning, "Rejected", "", "a connection in its name from %s was not let in: %s", r.Remote, r.Reason))
+		t.o.Tell(nodeEvent(name, resource.EventWarning, "Rejected", "", "a connection in its name from %s was not let in: %s", r.Remote, r.Reason))
 	}
 }
 
-// noteBound tells where a device goes; to is empty for nowhere.
-func (t *Twins) noteBound(b *batch, d *device, m resource.Meta, to string, modelled bool) {
+// recordBound tells where a device goes; to is empty for nowhere.
+func (t *Twins) recordBound(b *batch, d *device, m resource.Meta, to string, modelled bool) {
 	switch {
 	case to != "" && d.node == "":
-		b.tellDevice(m, resource.EventNormal, "Bound", "", "belongs to node %s", to)
+		b.addDeviceEvent(m, resource.EventNormal, "Bound", "", "belongs to node %s", to)
 	case to != "":
-		b.tellDevice(m, resource.EventNormal, "Moved", "", "from node %s to node %s", d.node, to)
+		b.addDeviceEvent(m, resource.EventNormal, "Moved", "", "from node %s to node %s", d.node, to)
 	case !modelled:
-		b.tellDevice(m, resource.EventWarning, "ModelMissing", "", "taken off node %s until there is a DeviceModel %s", d.node, d.of.name)
+		b.addDeviceEvent(m, resource.EventWarning, "ModelMissing", "", "taken off node %s until there is a DeviceModel %s", d.node, d.of.name)
 	default:
-		b.tellDevice(m, resource.EventNormal, "Unbound", "", "taken off node %s", d.node)
+		b.addDeviceEvent(m, resource.EventNormal, "Unbound", "", "taken off node %s", d.node)
 	}
 }
 
-// noteReported tells of what a node reported that is more than a value.
-func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c *link.Entry) {
+// recordReported tells of what a node reported that is more than a value.
+func (t *Twins) recordReported(b *batch, n *node, a topics.Address, c *link.Entry) {
 	if a.Kind == topics.KindMapperState {
-		b.heard = append(b.heard, mapperNote(n.name, a.Device, string(c.Value))...)
+		b.reportedEvents = append(b.reportedEvents, mapperEvents(n.name, a.Device, string(c.Value))...)
 		return
 	}
 	d := t.devices[a.Device]
@@ -153,7 +153,7 @@ func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c *link.Entry)
 		return
 	}
 	tell := func(kind, reason, format string, args ...any) {
-		b.heard = append(b.heard, deviceNote(d.read().Metadata, kind, reason, a.Name, format, args...))
+		b.reportedEvents = append(b.reportedEvents, deviceEvent(d.read().Metadata, kind, reason, a.Name, format, args...))
 	}
 	switch a.Kind {
 	case topics.KindRefused:
@@ -180,11 +180,11 @@ func (t *Twins) noteReported(b *batch, n *node, a topics.Address, c *link.Entry)
 		if string(c.Value) == resource.Offline && tree.Problem(a.Device, n.up.Get) != nil {
 			return // that says it, and why
 		}
-		stateNote(tell, string(c.Value))
+		stateEvent(tell, string(c.Value))
 	}
 }
 
-func stateNote(tell func(kind, reason, format string, args ...any), state string) {
+func stateEvent(tell func(kind, reason, format string, args ...any), state string) {
 	switch state {
 	case resource.Online:
 		tell(resource.EventNormal, "Online", "its mapper reaches it")
@@ -195,12 +195,12 @@ func stateNote(tell func(kind, reason, format string, args ...any), state string
 	}
 }
 
-func mapperNote(node, mapper, state string) []resource.Occurrence {
+func mapperEvents(node, mapper, state string) []resource.Occurrence {
 	switch state {
 	case resource.Online:
-		return []resource.Occurrence{nodeNote(node, resource.EventNormal, "MapperOnline", mapper, "mapper %s is there", mapper)}
+		return []resource.Occurrence{nodeEvent(node, resource.EventNormal, "MapperOnline", mapper, "mapper %s is there", mapper)}
 	case resource.Offline:
-		return []resource.Occurrence{nodeNote(node, resource.EventWarning, "MapperGone", mapper, "mapper %s is gone: its devices are in an unknown state", mapper)}
+		return []resource.Occurrence{nodeEvent(node, resource.EventWarning, "MapperGone", mapper, "mapper %s is gone: its devices are in an unknown state", mapper)}
 	}
 	return nil
 }

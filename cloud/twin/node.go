@@ -55,8 +55,8 @@ func (n *node) state() string {
 	return resource.Offline
 }
 
-// Connected is told by the hub's broker of every client. A node counts when its link
-// listens: others of its clients may have its certificate.
+// Connected does nothing: a node is online once its link has subscribed to sync/down (see Subscribed). Another client
+// with the node's certificate does not make it so.
 func (t *Twins) Connected(broker.Identity) {}
 
 // Subscribed begins the link when a core listens on its sync/down.
@@ -67,12 +67,12 @@ func (t *Twins) Subscribed(id broker.Identity, filter string) {
 	t.host.Put(func(b *batch) {
 		n := t.node(id.Node)
 		n.core = id.ClientID
-		t.noteJoined(b, n, id)
+		t.recordJoined(b, n, id)
 		n.contact.began(b.now, id)
 		t.stats.links.Add(1)
 		t.setAway(n, false)
 		n.down.Connect(t.o.Rand())
-		b.spoke[n] = true
+		b.active[n] = true
 		t.presence(b, n)
 		t.o.Log.Info().Str("node", n.name).Str("remote", id.Remote).Msg("node is online")
 	})
@@ -93,7 +93,7 @@ func (t *Twins) Disconnected(id broker.Identity, cause error) {
 		if takenOver {
 			t.stats.takeovers.Add(1)
 		}
-		t.noteLeft(b, n, takenOver)
+		t.recordLeft(b, n, takenOver)
 		n.down.Disconnect()
 		t.presence(b, n)
 		t.o.Log.Warn().AnErr("cause", cause).Str("node", n.name).Str("remote", id.Remote).Msg("node is offline")
@@ -110,33 +110,33 @@ func (t *Twins) presence(b *batch, n *node) {
 func (t *Twins) receive(name string, said broker.Message) {
 	m, err := link.Decode(said.Payload)
 	if err != nil {
-		t.floods.Warn().Err(err).Str("node", name).Msg("malformed message from the node")
+		t.sampledLog.Warn().Err(err).Str("node", name).Msg("malformed message from the node")
 		return
 	}
 	clock := clockOf(said)
 	t.host.Put(func(b *batch) {
 		n := t.node(name)
-		b.spoke[n] = true
+		b.active[n] = true
 		n.contact.heard(b.now, clock)
 		if m.Map == link.Down {
 			n.sentAt = b.now
-			if t.meet(b, n, m) {
+			if t.checkHub(b, n, m) {
 				n.down.Disconnect()
 				return
 			}
 			if err := n.down.Step(m); err != nil {
-				t.floods.Warn().Err(err).Str("node", name).Msg("message from the node")
+				t.sampledLog.Warn().Err(err).Str("node", name).Msg("message from the node")
 			}
-			t.noteInStep(b, n)
+			t.recordInStep(b, n)
 			return
 		}
-		t.noteAnomaly(b, n, m)
+		t.recordAnomaly(b, n, m)
 		changes := n.up.Step(m)
 		b.changes += len(changes)
 		for i := range changes {
 			t.reported(b, n, &changes[i])
 		}
-		t.noteOversize(b, n)
+		t.recordOversize(b, n)
 	})
 }
 
@@ -152,7 +152,7 @@ func (t *Twins) reported(b *batch, n *node, c *link.Entry) {
 	if (c.Deleted || n.shows(a)) && t.o.Wanted(topics.TopicOf(n.name, c.Key)) {
 		b.reports = append(b.reports, tree.Entry(n.name, *c))
 	}
-	t.noteReported(b, n, a, c)
+	t.recordReported(b, n, a, c)
 	switch {
 	case a.Kind == topics.KindStatus:
 		t.status.node(n.name)
@@ -270,23 +270,23 @@ const lateAfter = 30 * time.Second
 // contact is what is known of a node's connections since the hub was started. There is
 // one for each node: it is kept small, and nothing of it is stored.
 type contact struct {
-	since     int64 // when the node came online or went offline; all times in ms, 0: not known
-	last      int64 // when it was last heard
-	expires   int64 // its certificate
-	ahead     int64 // ms that its clock is ahead of ours
-	clocked   bool  // ahead is known
-	links     uint32
-	takeovers uint32
-	remote    string
-	ended     string // why the last connection did
-	anomaly   *resource.Anomaly
-	told      bool // of an anomaly in this connection
+	since           int64 // when the node came online or went offline; all times in ms, 0: not known
+	last            int64 // when it was last heard
+	expires         int64 // its certificate
+	ahead           int64 // ms that its clock is ahead of ours
+	clocked         bool  // ahead is known
+	links           uint32
+	takeovers       uint32
+	remote          string
+	ended           string // why the last connection did
+	anomaly         *resource.Anomaly
+	anomalyReported bool // in this connection
 }
 
 func (c *contact) began(now time.Time, id broker.Identity) {
 	c.since, c.last, c.remote = now.UnixMilli(), now.UnixMilli(), id.Remote
 	c.links++
-	c.told = false
+	c.anomalyReported = false
 	c.expires = 0
 	if !id.CertExpires.IsZero() {
 		c.expires = id.CertExpires.UnixMilli()
@@ -325,7 +325,7 @@ func (t *Twins) setAway(n *node, away bool) {
 	}
 }
 
-func (t *Twins) noteAway(b *batch, n *node) {
+func (t *Twins) recordAway(b *batch, n *node) {
 	since := max(n.contact.since, t.started.UnixMilli())
 	if n.core == "" && b.now.Sub(time.UnixMilli(since)) >= t.o.AwayAfter {
 		t.setAway(n, true)
@@ -487,7 +487,7 @@ type rejects struct {
 
 const maxRejects = 1024
 
-// Rejected is told by the hub's broker of connections that it does not let in.
+// Rejected is called by the broker for each connection that it refuses.
 func (t *Twins) Rejected(r broker.Rejection) {
 	name, ok := strings.CutPrefix(r.ClientID, "node/")
 	if !ok {
@@ -497,7 +497,7 @@ func (t *Twins) Rejected(r broker.Rejection) {
 		return
 	}
 	t.rejects.add(name, r, resource.Time(t.o.Now()))
-	t.noteRejected(name, r)
+	t.recordRejected(name, r)
 }
 
 func (r *rejects) add(name string, what broker.Rejection, at string) {
@@ -555,24 +555,24 @@ func (t *Twins) nonce() uint64 { return link.NonceOf(uint32(t.o.Hub.ID), t.o.Ran
 // whose is the other hub that a node's map is of; 0 if it is of this one, or nothing.
 func (t *Twins) whose(m link.Message) resource.HubID {
 	id := resource.HubID(m.Lineage.OwnerID())
-	if id == t.o.Hub.ID || m.Lineage.N == 0 || t.nothing[*m.Digest] {
+	if id == t.o.Hub.ID || m.Lineage.N == 0 || t.emptyDigests[*m.Digest] {
 		return 0
 	}
 	return id
 }
 
-// meet hears where a node is in the cloud's map, and says whether it is left alone.
-func (t *Twins) meet(b *batch, n *node, m link.Message) bool {
+// checkHub reads from a message whose map the node has, and reports whether the node is left alone.
+func (t *Twins) checkHub(b *batch, n *node, m link.Message) bool {
 	if m.Type == link.Seen {
-		t.noteOtherHub(b, n, t.whose(m))
+		t.recordOtherHub(b, n, t.whose(m))
 	}
 	return t.leavesAlone(n)
 }
 
 func (t *Twins) leavesAlone(n *node) bool { return n.other != 0 && !t.o.Hub.replaces(n.other) }
 
-// noteOtherHub says once that a node has what another hub gave it, and what becomes of that.
-func (t *Twins) noteOtherHub(b *batch, n *node, id resource.HubID) {
+// recordOtherHub says once that a node has what another hub gave it, and what becomes of that.
+func (t *Twins) recordOtherHub(b *batch, n *node, id resource.HubID) {
 	if n.met && n.other == id {
 		return
 	}
@@ -582,16 +582,16 @@ func (t *Twins) noteOtherHub(b *batch, n *node, id resource.HubID) {
 	switch {
 	case id == 0:
 	case t.leavesAlone(n):
-		b.tellNode(n.name, resource.EventWarning, resource.OfAnotherHub, "", "%s", t.aloneText(n))
+		b.addNodeEvent(n.name, resource.EventWarning, resource.OfAnotherHub, "", "%s", t.otherHubText(n))
 		log.Error().Msg("the node has what another hub gave it, and keeps it: restore this hub's backup, or see replaces in hub.yaml")
 	default:
-		b.tellNode(n.name, resource.EventNormal, "Replaced", "", "what %s gave it is replaced: this is %s", id, t.o.Hub.ID)
+		b.addNodeEvent(n.name, resource.EventNormal, "Replaced", "", "what %s gave it is replaced: this is %s", id, t.o.Hub.ID)
 		log.Warn().Msg("what another hub gave the node is replaced")
 	}
 }
 
-// aloneText says why a node is left alone; it is empty if it isn't.
-func (t *Twins) aloneText(n *node) string {
+// otherHubText says why a node is left alone; it is empty if it isn't.
+func (t *Twins) otherHubText(n *node) string {
 	if !t.leavesAlone(n) {
 		return ""
 	}
@@ -607,9 +607,9 @@ func (t *Twins) otherHub(n *node) string {
 	return n.other.String()
 }
 
-// nothings are the digests of maps that it is no loss to replace: without any device so far, and
-// after the last one left, as putMembership writes it.
-func nothings() map[link.Digest]bool {
+// emptyMapDigests returns the digests of maps without a device, which may be replaced without loss: one that never had
+// a device, and one after its last device left, as putMembership writes it.
+func emptyMapDigests() map[link.Digest]bool {
 	o := link.NewProjection(link.Down, func() uint64 { return 0 })
 	never := o.Digest()
 	text, _ := json.Marshal(resource.Membership{Devices: []string{}})              // it has nothing that can't be written
@@ -617,10 +617,10 @@ func nothings() map[link.Digest]bool {
 	return map[link.Digest]bool{never: true, o.Digest(): true}
 }
 
-const retryDrop = time.Second // until what could not be dropped is tried again
+const forgetRetry = time.Second // until a deletion that failed is tried again
 
-// noteOversize says once that nothing is taken of what a node reports, and once that it is again.
-func (t *Twins) noteOversize(b *batch, n *node) {
+// recordOversize says once that nothing is taken of what a node reports, and once that it is again.
+func (t *Twins) recordOversize(b *batch, n *node) {
 	why := n.up.Refused()
 	if why == n.oversize {
 		return
@@ -628,19 +628,19 @@ func (t *Twins) noteOversize(b *batch, n *node) {
 	n.oversize = why
 	t.status.node(n.name)
 	if why == "" {
-		b.tellNode(n.name, resource.EventNormal, "WithinQuota", "", "what the node reports is taken again")
+		b.addNodeEvent(n.name, resource.EventNormal, "WithinQuota", "", "what the node reports is taken again")
 		t.o.Log.Info().Str("node", n.name).Msg("what the node reports is taken again")
 		return
 	}
-	b.tellNode(n.name, resource.EventWarning, resource.QuotaExceeded, "",
+	b.addNodeEvent(n.name, resource.EventWarning, resource.QuotaExceeded, "",
 		"the node owns %s: nothing is taken of what it reports until it owns less", why)
 	t.o.Log.Error().Str("node", n.name).Str("reason", why).
 		Msg("nothing is taken of what the node reports until it owns less: see limits.node")
 }
 
-// dropNode follows the deletion of a Node: what it reported goes with it. One that
+// forgetNode follows the deletion of a Node: what it reported goes with it. One that
 // is connected has been let in, so it exists, and is registered again.
-func (t *Twins) dropNode(b *batch, name string) {
+func (t *Twins) forgetNode(b *batch, name string) {
 	n := t.nodes[name]
 	if n == nil {
 		t.o.ForgetNode(name)
@@ -651,7 +651,7 @@ func (t *Twins) dropNode(b *batch, name string) {
 		t.status.node(name)
 		return
 	}
-	b.dropped[n] = true
+	b.forgotten[n] = true
 }
 
 // showMissing has those nodes shown that reported something and have no Node: the hub
@@ -669,11 +669,11 @@ func (t *Twins) showMissing(have func(name string) bool) {
 // reported says whether anything is kept of what the node said.
 func (n *node) reported() bool { return n.up.Lineage() != (link.Lineage{}) }
 
-// drops are the changes that forget nodes. One that came back meanwhile stays.
-func (b *batch) drops() (changes []store.NodeChange) {
-	for n := range b.dropped {
+// deletions are the changes that delete what forgotten nodes reported. A node that has connected meanwhile stays.
+func (b *batch) deletions() (changes []store.NodeChange) {
+	for n := range b.forgotten {
 		if n.core != "" {
-			delete(b.dropped, n)
+			delete(b.forgotten, n)
 			continue
 		}
 		changes = append(changes, store.NodeChange{Node: n.name, Drop: true})
@@ -681,9 +681,9 @@ func (b *batch) drops() (changes []store.NodeChange) {
 	return changes
 }
 
-// removeDropped forgets in memory what was dropped from the store.
-func (t *Twins) removeDropped(b *batch) {
-	for n := range b.dropped {
+// removeForgotten forgets in memory what was dropped from the store.
+func (t *Twins) removeForgotten(b *batch) {
+	for n := range b.forgotten {
 		n.up.Range("", func(e link.Entry) bool {
 			if _, shown := edgeOwned(n.name, e.Key); shown {
 				b.out = append(b.out, tree.Entry(n.name, link.Entry{Key: e.Key, Ver: e.Ver, TS: b.now.UnixMilli(), Deleted: true}))
@@ -707,9 +707,9 @@ func (t *Twins) removeDropped(b *batch) {
 	}
 }
 
-func (t *Twins) dropAgain(b *batch) {
-	for n := range b.dropped {
-		time.AfterFunc(retryDrop, func() { t.host.Put(func(b *batch) { t.dropNode(b, n.name) }) })
+func (t *Twins) retryForget(b *batch) {
+	for n := range b.forgotten {
+		time.AfterFunc(forgetRetry, func() { t.host.Put(func(b *batch) { t.forgetNode(b, n.name) }) })
 	}
 }
 

@@ -52,7 +52,7 @@ func (t *Twins) loadObjects(ctx context.Context) error {
 			devices = page.Items
 		}
 	}
-	t.settle(b)
+	t.derive(b)
 	for _, o := range devices {
 		t.recallAway(o)
 	}
@@ -119,7 +119,7 @@ func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
 	case resource.KindDevice:
 		for name, d := range t.devices {
 			if !have[d.of.namespace+"/"+name] {
-				t.dropDevice(b, name)
+				t.removeDevice(b, name)
 			}
 		}
 	case resource.KindNode:
@@ -142,7 +142,7 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 	switch kind {
 	case resource.KindDevice:
 		if deleted {
-			t.dropDevice(b, o.Name)
+			t.removeDevice(b, o.Name)
 			return
 		}
 		t.changedDevice(b, o)
@@ -151,7 +151,7 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 	case resource.KindNode:
 		t.register(o.Name, !deleted)
 		if deleted {
-			t.dropNode(b, o.Name)
+			t.forgetNode(b, o.Name)
 			return
 		}
 		if n := t.nodes[o.Name]; n != nil {
@@ -165,7 +165,7 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 func (t *Twins) changedDevice(b *batch, o store.Object) {
 	d := t.devices[o.Name]
 	if d != nil && d.of.namespace != o.Namespace { // another of that name: that the one before it is gone wasn't heard
-		t.dropDevice(b, o.Name)
+		t.removeDevice(b, o.Name)
 		d = nil
 	}
 	if d == nil {
@@ -181,12 +181,12 @@ func (t *Twins) changedDevice(b *batch, o store.Object) {
 	b.devices[o.Name] = &o
 }
 
-func (t *Twins) dropDevice(b *batch, name string) {
+func (t *Twins) removeDevice(b *batch, name string) {
 	if d := t.devices[name]; d != nil {
 		delete(t.devices, name)
 		delete(b.devices, name)
 		if d.node != "" {
-			t.noteBound(b, d, d.read().Metadata, "", true)
+			t.recordBound(b, d, d.read().Metadata, "", true)
 		}
 		t.unbind(b, d)
 	}
@@ -214,8 +214,8 @@ func (t *Twins) changedModel(b *batch, o store.Object, deleted bool) {
 	b.models[key] = true
 }
 
-// settle derives the nodes' maps from the objects that changed.
-func (t *Twins) settle(b *batch) {
+// derive derives the nodes' maps from the objects that changed.
+func (t *Twins) derive(b *batch) {
 	if len(b.models) > 0 {
 		for name, d := range t.devices {
 			if _, changed := b.devices[name]; !changed && b.models[d.of] {
@@ -223,7 +223,7 @@ func (t *Twins) settle(b *batch) {
 			}
 		}
 	}
-	ahead(t.coming(b), coming.read, func(c coming, r decoded) {
+	prepareInOrder(t.coming(b), coming.read, func(c coming, r decoded) {
 		if t.take(c, r) {
 			t.project(b, t.devices[c.name], r.whole)
 		}
@@ -309,7 +309,7 @@ func (t *Twins) project(b *batch, d *device, whole resource.Device) {
 	name, m := d.name, t.models[d.of]
 	target := t.target(d, whole)
 	if d.node != target {
-		t.noteBound(b, d, whole.Metadata, target, m != nil)
+		t.recordBound(b, d, whole.Metadata, target, m != nil)
 		t.unbind(b, d)
 		d.node = target
 		t.where.Store(name, target)
@@ -341,12 +341,12 @@ func (t *Twins) projectDesired(b *batch, n *node, d *device, whole resource.Devi
 		value, wanted := whole.Spec.Desired[property]
 		err := m.CheckDesired(property, []byte(value))
 		if wanted && err != nil {
-			b.tellDevice(whole.Metadata, resource.EventWarning, "NotAllowed", property, "%s is wanted and goes nowhere since the model changed: %v",
+			b.addDeviceEvent(whole.Metadata, resource.EventWarning, "NotAllowed", property, "%s is wanted and goes nowhere since the model changed: %v",
 				clip(string(value)), err)
 		}
 		if meta := whole.DesiredMeta[property]; !wanted && meta.Cleared {
 			was, _ := n.down.Get(key)
-			b.tellDevice(whole.Metadata, resource.EventNormal, "Cleared", property, "%s is no longer desired: cleared by %s", clip(string(was.Value)), meta.Origin)
+			b.addDeviceEvent(whole.Metadata, resource.EventNormal, "Cleared", property, "%s is no longer desired: cleared by %s", clip(string(was.Value)), meta.Origin)
 		}
 		if !wanted || err != nil {
 			t.deleteDown(b, n, key)
@@ -372,12 +372,12 @@ func (t *Twins) putDesired(b *batch, n *node, d *device, whole resource.Device, 
 	if err != nil {
 		t.o.Log.Error().Err(err).Str("node", n.name).Str("device", d.name).Str("property", property).Uint64("ver", m.Ver).
 			Msg("a desired value can't be sent")
-		b.tellDevice(whole.Metadata, resource.EventWarning, "NotSent", property, "the desired value can't be sent: %v", err)
+		b.addDeviceEvent(whole.Metadata, resource.EventWarning, "NotSent", property, "the desired value can't be sent: %v", err)
 		return
 	}
 	if changed {
 		b.publish(func() broker.Message { return tree.Value(n.name, e.Key, topics.KindDesired, tree.Stored(e)) })
-		b.spoke[n] = true
+		b.active[n] = true
 	}
 }
 
@@ -385,7 +385,7 @@ func (t *Twins) deleteDown(b *batch, n *node, key string) {
 	if _, had := n.down.Delete(key, b.now.UnixMilli(), ""); !had {
 		return
 	}
-	b.spoke[n] = true
+	b.active[n] = true
 	b.publish(func() broker.Message { return n.retained(key, nil) })
 }
 
@@ -409,7 +409,7 @@ func (t *Twins) deleteParts(b *batch, n *node, key string, from int) {
 		if _, had := n.down.Delete(topics.PartKey(key, i), b.now.UnixMilli(), ""); !had {
 			return
 		}
-		b.spoke[n] = true
+		b.active[n] = true
 	}
 }
 
@@ -453,16 +453,16 @@ func (t *Twins) putShared(b *batch, n *node, key string, v any, tail string) {
 	if put(key, value) {
 		b.publish(func() broker.Message { return n.retained(key, doc) })
 	}
-	b.spoke[n] = true
+	b.active[n] = true
 }
 
-// piece is how many items are prepared at once; so few are prepared as they are used.
-const piece = 128
+// chunkSize is how many items one goroutine prepares at a time; no more than so many are prepared without another goroutine.
+const chunkSize = 128
 
-// ahead uses all items, one after the other. With many of them all processors prepare what comes next: prepare
-// must look at nothing that use changes.
-func ahead[T, R any](items []T, prepare func(T) R, use func(T, R)) {
-	if len(items) <= piece {
+// prepareInOrder calls use for each item, in order, with what prepare made of it. Many items are prepared in parallel, some
+// before they are used: prepare must not read what use changes.
+func prepareInOrder[T, R any](items []T, prepare func(T) R, use func(T, R)) {
+	if len(items) <= chunkSize {
 		for _, item := range items {
 			use(item, prepare(item))
 		}
@@ -471,7 +471,7 @@ func ahead[T, R any](items []T, prepare func(T) R, use func(T, R)) {
 	pieces := make(chan chan []R, runtime.GOMAXPROCS(0)) // bounds what is prepared and not used
 	go func() {
 		defer close(pieces)
-		for some := range slices.Chunk(items, piece) {
+		for some := range slices.Chunk(items, chunkSize) {
 			ready := make(chan []R, 1)
 			pieces <- ready
 			go func() {

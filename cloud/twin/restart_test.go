@@ -88,7 +88,7 @@ func TestADeviceOfTheSameNameInAnotherNamespaceTakesItsPlace(t *testing.T) {
 	r.twins.host.Put(func(b *batch) { // all in one step: the store itself still has the first one
 		r.twins.changedModel(b, store.Object{Key: store.Key{Namespace: "other", Name: "lamp"}, Data: model}, false)
 		r.twins.replaceAll(b, resource.KindDevice, []store.Object{{Key: store.Key{Namespace: "other", Name: "lamp"}, Data: data}})
-		r.twins.settle(b)
+		r.twins.derive(b)
 		e, _ := r.twins.nodes["n1"].down.Get("devices/lamp")
 		got <- string(e.Value)
 	})

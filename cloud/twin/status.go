@@ -145,7 +145,7 @@ func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) er
 	reach := t.reach(d, whole, whole.Status.State)
 	t.host.RUnlock()
 	if found {
-		t.want(d.name, adopted)
+		t.queueDesired(d.name, adopted)
 	}
 	now, s := t.o.Now(), &whole.Status
 	s.Conditions = conditionsOf(obj.Status)
@@ -176,15 +176,15 @@ func conditionsOf(status []byte) []resource.Condition {
 	return s.Conditions
 }
 
-// adoption is the wish that takes the node's overrides over as desired values: those
+// adoption is the desired write that takes the node's overrides over as desired values: those
 // of properties whose model says so, that nobody contests, and that have no end. It is looked for with
 // the status, whenever the device changed: after a restart or a failure it is found again.
-func (t *Twins) adoption(d *device, whole resource.Device) (w wish, found bool) {
+func (t *Twins) adoption(d *device, whole resource.Device) (w desiredWrite, found bool) {
 	n := t.nodes[d.node]
 	if n == nil {
 		return w, false
 	}
-	w = wish{node: n.name, origin: "node/" + n.name, values: make(map[string]*resource.Value), basedOn: make(map[string]uint64)}
+	w = desiredWrite{node: n.name, origin: "node/" + n.name, values: make(map[string]*resource.Value), basedOn: make(map[string]uint64)}
 	model := t.model(d)
 	for _, p := range model.Spec.Properties {
 		if !p.Adopt {
@@ -268,7 +268,7 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 	if n != nil {
 		devices = len(n.bound)
 		state, oversize, exists = n.state(), n.oversize, n.core != "" || n.unknown
-		alone, met, ended = t.aloneText(n), n.met, n.contact.ended
+		alone, met, ended = t.otherHubText(n), n.met, n.contact.ended
 		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
 			_ = json.Unmarshal(e.Value, &report) // a node that reports nonsense about itself has no version to show
 		}

@@ -16,7 +16,7 @@ import (
 // A node that sends nonsense fills no log.
 func TestTrial12MalformedMessagesAreLoggedNowAndThen(t *testing.T) {
 	var log bytes.Buffer
-	twins := &Twins{floods: (&tree.Options{Log: zerolog.New(&log)}).SampledLog()}
+	twins := &Twins{sampledLog: (&tree.Options{Log: zerolog.New(&log)}).SampledLog()}
 	for range 1000 {
 		twins.receive("n1", broker.Message{Payload: []byte("nonsense")})
 	}

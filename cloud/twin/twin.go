@@ -37,9 +37,9 @@ type Options struct {
 	Writer   store.Writer
 	Watcher  store.Watcher
 	Replicas store.Replicas
-	// ForgetNode is told of a Node that was deleted, and must clear what else the node has left. It may be nil.
+	// ForgetNode is called with the name of a deleted Node, and must clear what else the node has left. It may be nil.
 	ForgetNode func(node string)
-	// Tell is told what happens to Nodes and Devices. It must not wait, and may be nil.
+	// Tell receives the events of Nodes and Devices. It must not block, and may be nil.
 	Tell func(resource.Occurrence)
 	Rand func() uint64 // gives nonces
 	Hub  Hub
@@ -51,9 +51,9 @@ type Options struct {
 
 // Twins keep the trees of all nodes. Its methods may be called from any goroutine.
 type Twins struct {
-	o      Options
-	floods zerolog.Logger // for what the other end of a link can cause any number of
-	host   *tree.Host[*batch]
+	o          Options
+	sampledLog zerolog.Logger // for what a node can cause any number of
+	host       *tree.Host[*batch]
 
 	nodes      map[string]*node
 	names      []string // of the nodes, in order
@@ -63,12 +63,12 @@ type Twins struct {
 	unlisted   map[*node]bool  // whose membership is to be written
 	where      sync.Map        // device → the node that it is bound to, for who may not wait for mu
 
-	nothing map[link.Digest]bool // see nothings
+	emptyDigests map[link.Digest]bool // see emptyMapDigests
 
 	started time.Time
 	loaded  map[string]uint64 // by kind: the revision that New saw
 
-	wishes  wishes
+	desired desiredWrites
 	status  statusQueue
 	rejects rejects
 	stats   stats
@@ -131,10 +131,10 @@ type stats struct {
 
 // Stats are counts since the start, for metrics.
 type Stats struct {
-	Commits, Steps, FailedCommits    uint64
-	Nodes, Online, InStep, Devices   int
-	DownKeys, UpKeys, Behind, Wishes int
-	UpBytes, Oversize, OfAnotherHub  int
+	Commits, Steps, FailedCommits           uint64
+	Nodes, Online, InStep, Devices          int
+	DownKeys, UpKeys, Behind, DesiredWrites int
+	UpBytes, Oversize, OfAnotherHub         int
 
 	Links, Takeovers, Statuses  uint64
 	StepsWaiting, StatusWaiting int
@@ -144,25 +144,25 @@ type Stats struct {
 
 // batch gathers what is to happen once its changes are on disk.
 type batch struct {
-	now      time.Time
-	out      []broker.Message         // projections: they derive from objects, which are stored
-	reports  []broker.Message         // what nodes reported: published once it is stored
-	messages []broker.Message         // of the links, encoded while the state is locked
-	changes  int                      // that nodes made
-	loading  bool                     // nobody listens yet: there is nothing to publish, and nothing to tell
-	devices  map[string]*store.Object // to be projected: as they are now, or nil where only the model changed
-	models   map[modelKey]bool        // that changed
-	nodes    map[*node]bool           // whose membership may have changed
-	spoke    map[*node]bool           // that may have changes to commit, or something to say
-	dropped  map[*node]bool           // whose reports are to be forgotten
-	told     []resource.Occurrence
-	heard    []resource.Occurrence // told once what nodes reported is stored
+	now            time.Time
+	out            []broker.Message         // projections: they derive from objects, which are stored
+	reports        []broker.Message         // what nodes reported: published once it is stored
+	messages       []broker.Message         // of the links, encoded while the state is locked
+	changes        int                      // that nodes made
+	loading        bool                     // nobody listens yet: there is nothing to publish, and nothing to tell
+	devices        map[string]*store.Object // to be projected: as they are now, or nil where only the model changed
+	models         map[modelKey]bool        // that changed
+	nodes          map[*node]bool           // whose membership may have changed
+	active         map[*node]bool           // whose link may have changes to commit, or messages to send
+	forgotten      map[*node]bool           // whose Node was deleted: what they reported is deleted with it
+	events         []resource.Occurrence
+	reportedEvents []resource.Occurrence // recorded once what nodes reported is stored
 }
 
 func (t *Twins) batch() *batch {
 	return &batch{
 		now: t.o.Now(), devices: make(map[string]*store.Object), models: make(map[modelKey]bool),
-		nodes: make(map[*node]bool), spoke: make(map[*node]bool), dropped: make(map[*node]bool),
+		nodes: make(map[*node]bool), active: make(map[*node]bool), forgotten: make(map[*node]bool),
 	}
 }
 
@@ -188,17 +188,17 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 		o.StatusEvery = 100 * time.Millisecond
 	}
 	t := &Twins{
-		floods: o.SampledLog(),
-		nodes:  make(map[string]*node), devices: make(map[string]*device),
+		sampledLog: o.SampledLog(),
+		nodes:      make(map[string]*node), devices: make(map[string]*device),
 		models: make(map[modelKey]*model), registered: make(map[string]bool), unlisted: make(map[*node]bool),
-		nothing: nothings(),
+		emptyDigests: emptyMapDigests(),
 	}
 	t.host = tree.NewHost(&o.Options, tree.Stages[*batch]{
 		Begin: t.batch, Full: func(b *batch) bool { return b.changes >= maxChanges },
 		Commit: t.commit, Publish: t.publish, Finish: t.finish,
 	})
 	t.o, t.started = o, o.Now()
-	t.wishes.init()
+	t.desired.init()
 	t.status.init()
 	if err := t.loadReplicas(ctx); err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ func (t *Twins) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer t.wishes.close() // waits for those that were begun: their senders are owed an answer
+	defer t.desired.close() // waits for those that were begun: their senders are owed an answer
 	defer t.host.Close()
 	defer cancel()
 	for _, kind := range watched {
@@ -226,13 +226,13 @@ func (t *Twins) Run(ctx context.Context) error {
 
 // commit derives what follows from the steps, and stores what the nodes reported.
 func (t *Twins) commit(ctx context.Context, b *batch) error {
-	t.settle(b)
+	t.derive(b)
 	failed, lost := t.store(ctx, b)
 	if failed == nil {
-		b.out, b.told = append(b.out, b.reports...), append(b.told, b.heard...)
-		t.removeDropped(b)
+		b.out, b.events = append(b.out, b.reports...), append(b.events, b.reportedEvents...)
+		t.removeForgotten(b)
 	} else {
-		t.dropAgain(b)
+		t.retryForget(b)
 	}
 	if lost == nil {
 		b.messages = t.messages(b)
@@ -248,7 +248,7 @@ func (t *Twins) publish(b *batch) {
 
 // finish records the events and sends what the links have to say.
 func (t *Twins) finish(b *batch) {
-	for _, h := range b.told {
+	for _, h := range b.events {
 		t.o.Tell(h)
 	}
 	for _, m := range b.messages {
@@ -260,8 +260,8 @@ func (t *Twins) finish(b *batch) {
 // back, so that what the nodes are told is what is stored. lost says that not even
 // that was possible.
 func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
-	changes := b.drops()
-	for n := range b.spoke {
+	changes := b.deletions()
+	for n := range b.active {
 		if j := n.up.TakeJournal(); j.Dirty {
 			c, err := nodeChange(n.name, j)
 			if err != nil {
@@ -298,7 +298,7 @@ func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
 // messages are what the links have to say now; they are encoded while the state is locked.
 func (t *Twins) messages(b *batch) []broker.Message {
 	var out []broker.Message
-	for n := range b.spoke {
+	for n := range b.active {
 		if n.core == "" {
 			n.up.Messages()
 			continue
@@ -320,10 +320,10 @@ func (t *Twins) messages(b *batch) []broker.Message {
 
 func (t *Twins) resend(b *batch) {
 	for _, n := range t.nodes {
-		t.noteAway(b, n)
+		t.recordAway(b, n)
 		if n.core != "" && n.down.Waiting() && b.now.Sub(n.sentAt) >= t.o.Timeout {
 			n.down.Resend()
-			b.spoke[n] = true
+			b.active[n] = true
 		}
 	}
 }
@@ -334,7 +334,7 @@ func (t *Twins) Stats() Stats {
 	defer t.host.RUnlock()
 	s := Stats{
 		Commits: t.stats.commits.Load(), Steps: t.host.Steps(), FailedCommits: t.stats.failed.Load(),
-		Nodes: len(t.nodes), Devices: len(t.devices), Wishes: t.wishes.waiting(),
+		Nodes: len(t.nodes), Devices: len(t.devices), DesiredWrites: t.desired.waiting(),
 		Links: t.stats.links.Load(), Takeovers: t.stats.takeovers.Load(), Statuses: t.stats.statuses.Load(),
 		StepsWaiting: t.host.Len(), StatusWaiting: t.status.waiting(),
 	}

@@ -48,14 +48,14 @@ func (t *Twin) caughtUp() (ready func()) {
 func (t *Twin) Receive(payload []byte) {
 	m, err := link.Decode(payload)
 	if err != nil {
-		t.floods.Warn().Err(err).Msg("malformed message from the hub")
+		t.sampledLog.Warn().Err(err).Msg("malformed message from the hub")
 		return
 	}
 	t.host.Put(func(b *batch) {
 		if m.Map == link.Up {
-			b.talked = true
+			b.linkActive = true
 			if err := t.up.Step(m); err != nil {
-				t.floods.Warn().Err(err).Msg("message from the hub")
+				t.sampledLog.Warn().Err(err).Msg("message from the hub")
 			}
 			t.noteOversize()
 			return
@@ -112,20 +112,20 @@ func (t *Twin) touch(b *batch, device, property string) {
 	b.touched[[2]string{device, property}] = true
 }
 
-// settle derives what follows from the batch's changes: devices that came,
+// derive derives what follows from the batch's changes: devices that came,
 // changed or went, and the values in force. It may be called in between, by a step that needs to know.
-func (t *Twin) settle(b *batch) {
+func (t *Twin) derive(b *batch) {
 	for key := range b.docs {
 		delete(b.docs, key)
 		if name, ok := strings.CutPrefix(key, "devices/"); ok {
-			t.settleDevice(b, name)
+			t.deriveDevice(b, name)
 		} else {
-			t.settleDocument(b, key)
+			t.deriveDocument(b, key)
 		}
 	}
 	for dp := range b.touched {
 		delete(b.touched, dp)
-		t.settleProperty(b, dp[0], dp[1])
+		t.deriveProperty(b, dp[0], dp[1])
 	}
 }
 
@@ -142,7 +142,7 @@ func (t *Twin) document(key string) (doc []byte, exists, ok bool) {
 	return doc, true, ok
 }
 
-func (t *Twin) settleDocument(b *batch, key string) {
+func (t *Twin) deriveDocument(b *batch, key string) {
 	if doc, _, ok := t.document(key); ok {
 		b.out = append(b.out, t.retained(key, doc))
 	}
@@ -161,7 +161,7 @@ func (t *Twin) joinDevice(name string) (*device, bool) {
 	return d, true
 }
 
-func (t *Twin) settleDevice(b *batch, name string) {
+func (t *Twin) deriveDevice(b *batch, name string) {
 	key := "devices/" + name
 	if _, exists, whole := t.document(key); !exists {
 		t.removeDevice(b, name)
@@ -188,7 +188,7 @@ func (t *Twin) settleDevice(b *batch, name string) {
 		if old != nil { // to the mapper that had it it is gone
 			b.out = append(b.out, t.retained(key, nil))
 		}
-		b.met = append(b.met, met{at: len(b.out), device: name, protocol: protocol})
+		b.deviceChanges = append(b.deviceChanges, deviceChange{at: len(b.out), device: name, protocol: protocol})
 	}
 	b.out = append(b.out, t.retained(key, d.payload)) // before what is cleared: a mapper that it is no concern of lets it be
 	if old == nil {
@@ -213,7 +213,7 @@ func (t *Twin) removeDevice(b *batch, name string) {
 	}
 	delete(t.devices, name)
 	b.out = append(b.out, t.retained("devices/"+name, nil))
-	b.met = append(b.met, met{at: len(b.out), device: name, gone: true})
+	b.deviceChanges = append(b.deviceChanges, deviceChange{at: len(b.out), device: name, gone: true})
 	t.forget(b, name, d, func(string) bool { return true })
 	t.clearUp(b, topics.Address{Kind: topics.KindDeviceState, Device: name}.Key())
 	t.clearUp(b, problemKey(name))
@@ -244,8 +244,8 @@ func (t *Twin) touchDevice(b *batch, name string, d *device) {
 	}
 }
 
-// settleProperty finds what is in force for a property, and publishes it when that changed.
-func (t *Twin) settleProperty(b *batch, name, property string) {
+// deriveProperty finds what is in force for a property, and publishes it when that changed.
+func (t *Twin) deriveProperty(b *batch, name, property string) {
 	p := resource.Property{Name: property}
 	d := t.devices[name]
 	if d != nil {
@@ -261,7 +261,7 @@ func (t *Twin) settleProperty(b *batch, name, property string) {
 	if v.endOverride {
 		t.clearUp(b, overrideKey)
 	}
-	t.settleDispute(b, name, property, desired, v)
+	t.deriveConflict(b, name, property, desired, v)
 	if !v.any {
 		t.clearUp(b, topics.DeviceKey(name, topics.KindRefused, property)) // nothing is wanted: nothing is refused
 	}
@@ -305,9 +305,9 @@ func (t *Twin) forgetEffective(b *batch, key string) {
 	b.effective[key] = nil
 }
 
-// settleDispute shows a conflict until the cloud or somebody on the node wants
+// deriveConflict shows a conflict until the cloud or somebody on the node wants
 // something else, or the override that won is over.
-func (t *Twin) settleDispute(b *batch, name, property string, desired link.Entry, v verdict) {
+func (t *Twin) deriveConflict(b *batch, name, property string, desired link.Entry, v verdict) {
 	key := topics.DeviceKey(name, topics.KindConflict, property)
 	old, known := t.up.Get(key)
 	if v.dispute == nil {

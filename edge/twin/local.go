@@ -15,8 +15,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Publish takes a local publish into the tree: a mapper's report, or somebody's
-// wish. done is called once it is stored, or with the rule that it breaks.
+// Publish takes a local publish into the tree: a mapper's report, or an
+// override. done is called with nil once it is stored, or with the rule that it breaks.
 func (t *Twin) Publish(m broker.Message, done func(error)) {
 	a, err := topics.Parse(m.Topic)
 	if err == nil {
@@ -148,7 +148,7 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 			return err
 		}
 		t.clearUp(b, topics.DeviceKey(a.Device, topics.KindReadProblem, b.members[i].Property))
-		t.settleRefusal(b, a.Device, b.members[i].Property, e)
+		t.clearRefusal(b, a.Device, b.members[i].Property, e)
 		t.push(b, d, e, b.members[i].Property)
 	}
 	return nil
@@ -200,7 +200,7 @@ func (b *batch) entries(device string, branch topics.Kind, s resource.Stored, m 
 
 // answered is the cloud's version of the value in force, if ver is the version of that; else 0.
 func (t *Twin) answered(b *batch, name, property string, ver uint64) uint64 {
-	t.settle(b) // what came before this in the batch may have put another value in force
+	t.derive(b) // what came before this in the batch may have put another value in force
 	e := t.inForce(name, property)
 	if e == nil || e.Override || e.Ver != ver {
 		return 0
@@ -208,9 +208,9 @@ func (t *Twin) answered(b *batch, name, property string, ver uint64) uint64 {
 	return e.SourceVer
 }
 
-// settleRefusal clears a refusal once a newer value than the refused one is applied, or the device has what is in force
+// clearRefusal clears a refusal once a newer value than the refused one is applied, or the device has what is in force
 // all the same.
-func (t *Twin) settleRefusal(b *batch, name, property string, reported link.Entry) {
+func (t *Twin) clearRefusal(b *batch, name, property string, reported link.Entry) {
 	key := topics.DeviceKey(name, topics.KindRefused, property)
 	refused, ok := t.up.Get(key)
 	if !ok {
@@ -223,7 +223,7 @@ func (t *Twin) settleRefusal(b *batch, name, property string, reported link.Entr
 
 // meets says whether a reported value is the one in force, or as near to it as the device can have.
 func (t *Twin) meets(b *batch, name, property string, reported link.Entry) bool {
-	t.settle(b)
+	t.derive(b)
 	e, d := t.inForce(name, property), t.devices[name]
 	if e == nil || d == nil || reported.Deleted {
 		return false
@@ -232,7 +232,7 @@ func (t *Twin) meets(b *batch, name, property string, reported link.Entry) bool 
 	return reported.Meta.BasedOn != 0 || p.Canonical(e.Value) == p.Canonical(reported.Value)
 }
 
-// override takes a local wish: an override beside the cloud's desired value,
+// override takes a local write of a desired value: it becomes an override beside the cloud's desired value,
 // which the edge never writes.
 func (t *Twin) override(b *batch, a topics.Address, m broker.Message) error {
 	d, err := t.device(a.Device)
@@ -254,7 +254,7 @@ func (t *Twin) override(b *batch, a topics.Address, m broker.Message) error {
 		if err := t.putUp(b, e); err != nil {
 			return err
 		}
-		t.clearUp(b, topics.DeviceKey(a.Device, topics.KindConflict, property)) // a new wish is a new case
+		t.clearUp(b, topics.DeviceKey(a.Device, topics.KindConflict, property)) // a new override ends the conflict
 		t.touch(b, a.Device, property)
 	}
 	return nil
@@ -282,7 +282,7 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	t.settle(b) // what came before this in the batch may have put another value in force
+	t.derive(b) // what came before this in the batch may have put another value in force
 	e := t.inForce(name, property)
 	if e == nil || r.For != 0 && r.For < e.Ver {
 		return nil
@@ -310,7 +310,7 @@ func (t *Twin) get(b *batch, a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	t.settle(b)
+	t.derive(b)
 	payload, err := json.Marshal(t.twin(a.Device, d.bundle.Model))
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-// Package twin is the core's end of the link, and the keeper of its node's tree.
+// Package twin is the core's end of the link, and the owner of its node's tree.
 //
 // It holds both maps: the replica of what the cloud wants, and the edge's own
 // of what is. Local publishes, messages from the hub and timers are steps, taken
@@ -47,7 +47,7 @@ type Options struct {
 	Node string
 	// Push sends a reported value, which is stored, to where its Device says. It must not wait. Nobody does when it is nil.
 	Push func(to resource.Push, device, property string, value []byte, ts int64)
-	// RightsChanged is told that a device has come, or speaks another protocol. It may be nil.
+	// RightsChanged is called after a device has joined, left or changed its protocol. It may be nil.
 	RightsChanged func()
 	Store         Store
 	// Report is published as the node's status when the twin starts.
@@ -58,9 +58,9 @@ type Options struct {
 
 // Twin keeps a node's tree. Its methods may be called from any goroutine.
 type Twin struct {
-	o      Options
-	floods zerolog.Logger // for what the other end of a link can cause any number of
-	host   *tree.Host[*batch]
+	o          Options
+	sampledLog zerolog.Logger // for what the hub can cause any number of
+	host       *tree.Host[*batch]
 
 	up        *upMap
 	down      *link.Replica
@@ -124,17 +124,17 @@ type Stats struct {
 
 // batch gathers what is to happen once its changes are on disk.
 type batch struct {
-	now       time.Time
-	out       []broker.Message // what is published once it is stored
-	met       []met            // devices that come and go with it, in order
-	done      []answer
-	again     []func(*batch) // steps to be taken later, should this batch not be stored
-	talked    bool           // the link upwards said or heard something
-	effective map[string]*store.Effective
-	floor     uint64
-	changed   map[string]bool    // devices that readers see differently now
-	touched   map[[2]string]bool // properties whose value in force may have changed: device, property
-	docs      map[string]bool    // documents that may have changed, by key
+	now           time.Time
+	out           []broker.Message // what is published once it is stored
+	deviceChanges []deviceChange   // devices that join or leave with it, in order
+	done          []answer
+	again         []func(*batch) // steps to be taken later, should this batch not be stored
+	linkActive    bool           // a message of the map up was sent or received
+	effective     map[string]*store.Effective
+	floor         uint64
+	changed       map[string]bool    // devices that readers see differently now
+	touched       map[[2]string]bool // properties whose value in force may have changed: device, property
+	docs          map[string]bool    // documents that may have changed, by key
 
 	failed   error          // why the batch was not stored
 	messages []link.Message // to the hub
@@ -169,9 +169,10 @@ func (b *batch) begin(now time.Time) {
 	}
 }
 
-// met is a device that comes, or goes. Which mappers may read of it depends on its protocol, and so it does with the
-// message of a place: what is before that is for those who had the device, and what is behind it for those who have it.
-type met struct {
+// deviceChange is a device that joins or leaves the node. Which mappers may read its topics depends on its protocol, so it
+// takes effect between two messages: those before index at are for the mapper that had the device, those from at on for the
+// mapper that has it.
+type deviceChange struct {
 	at       int
 	device   string
 	protocol string
@@ -191,7 +192,7 @@ func New(o Options) (*Twin, error) {
 	if o.RightsChanged == nil {
 		o.RightsChanged = func() {}
 	}
-	t := &Twin{floods: o.SampledLog(), ends: make(map[string]int64), seen: make(map[string]string), nap: clockCheck}
+	t := &Twin{sampledLog: o.SampledLog(), ends: make(map[string]int64), seen: make(map[string]string), nap: clockCheck}
 	t.host = tree.NewHost(&o.Options, tree.Stages[*batch]{Begin: t.newBatch, Commit: t.commit, Publish: t.publish, Finish: t.finish})
 	t.o = o
 	t.resend, t.wake = stopped(), stopped()
@@ -262,7 +263,7 @@ func (t *Twin) commit(_ context.Context, b *batch) (lost error) {
 		t.endOverrides(b)
 		t.unsure = true // the timer has run
 	}
-	t.settle(b)
+	t.derive(b)
 	b.failed, lost = t.store(b)
 	b.messages = t.messages(b)
 	if lost != nil {
@@ -283,10 +284,10 @@ func (t *Twin) publish(b *batch) {
 		return
 	}
 	for i, m := range b.out {
-		t.meet(b, i)
+		t.changeDevices(b, i)
 		t.o.Publish(m)
 	}
-	t.meet(b, len(b.out))
+	t.changeDevices(b, len(b.out))
 	for _, push := range b.pushes {
 		push()
 	}
@@ -300,15 +301,15 @@ func (t *Twin) finish(b *batch) {
 	b.tell()
 }
 
-// meet has those devices come or go whose turn it is before the message of that place is published.
-func (t *Twin) meet(b *batch, at int) {
-	for len(b.met) > 0 && b.met[0].at <= at {
-		if b.met[0].gone {
-			t.known.Delete(b.met[0].device)
+// changeDevices lets those devices join or leave that do so before the message with index at is published.
+func (t *Twin) changeDevices(b *batch, at int) {
+	for len(b.deviceChanges) > 0 && b.deviceChanges[0].at <= at {
+		if b.deviceChanges[0].gone {
+			t.known.Delete(b.deviceChanges[0].device)
 		} else {
-			t.known.Store(b.met[0].device, b.met[0].protocol)
+			t.known.Store(b.deviceChanges[0].device, b.deviceChanges[0].protocol)
 		}
-		b.met = b.met[1:]
+		b.deviceChanges = b.deviceChanges[1:]
 		t.o.RightsChanged()
 	}
 }
@@ -373,7 +374,7 @@ func (t *Twin) messages(b *batch) []link.Message {
 	}
 	out := append(t.down.Messages(), t.up.Messages()...)
 	for _, m := range out {
-		b.talked = b.talked || m.Map == link.Up
+		b.linkActive = b.linkActive || m.Map == link.Up
 	}
 	return out
 }
@@ -397,7 +398,7 @@ func (t *Twin) arm(b *batch) {
 	case !waiting:
 		t.resend.Stop()
 		t.armed = false
-	case b.talked || !t.armed:
+	case b.linkActive || !t.armed:
 		t.resend.Reset(t.o.Timeout)
 		t.armed = true
 	}

@@ -15,22 +15,22 @@ import (
 // their Device says so (spec.local, spec.localState). Readers see no difference. What stays is stored with the values in force.
 type upMap struct {
 	*link.Owner
-	kept   map[string]link.Entry
-	sorted []string                             // the keys of kept
+	local  map[string]link.Entry                // the values that stay on the node
+	sorted []string                             // the keys of local
 	stays  func(key string) bool                // says which keys stay
 	store  func(key string, e *store.Effective) // notes what is to be committed; nil: it goes
 }
 
 // newUpMap takes what stays on the node out of what was stored with the values in force.
 func newUpMap(o *link.Owner, effective map[string]*store.Effective) *upMap {
-	u := &upMap{Owner: o, kept: make(map[string]link.Entry)}
+	u := &upMap{Owner: o, local: make(map[string]link.Entry)}
 	for key, e := range effective {
 		if !strings.Contains(key, "/desired/") {
-			u.kept[key] = link.Entry{Key: key, Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin, Meta: link.Meta{For: e.SourceVer}}
+			u.local[key] = link.Entry{Key: key, Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin, Meta: link.Meta{For: e.SourceVer}}
 			delete(effective, key)
 		}
 	}
-	u.sorted = slices.Sorted(maps.Keys(u.kept))
+	u.sorted = slices.Sorted(maps.Keys(u.local))
 	return u
 }
 
@@ -42,7 +42,7 @@ func (u *upMap) Put(e link.Entry) (link.Entry, bool, error) {
 	if len(e.Value) > link.MaxValue {
 		return e, false, resource.Errorf(resource.TooLarge, "", "%d bytes: a value has at most %d", len(e.Value), link.MaxValue)
 	}
-	old, known := u.kept[e.Key]
+	old, known := u.local[e.Key]
 	if known && string(old.Value) == string(e.Value) && old.Meta == e.Meta {
 		return old, false, nil
 	}
@@ -51,18 +51,18 @@ func (u *upMap) Put(e link.Entry) (link.Entry, bool, error) {
 		at, _ := slices.BinarySearch(u.sorted, e.Key)
 		u.sorted = slices.Insert(u.sorted, at, e.Key)
 	}
-	u.kept[e.Key] = e
+	u.local[e.Key] = e
 	u.store(e.Key, &store.Effective{Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin, SourceVer: e.Meta.For})
 	return e, true, nil
 }
 
 // Delete removes a key from wherever it is.
 func (u *upMap) Delete(key string, ts int64, origin string) (link.Entry, bool) {
-	old, known := u.kept[key]
+	old, known := u.local[key]
 	if !known {
 		return u.Owner.Delete(key, ts, origin)
 	}
-	delete(u.kept, key)
+	delete(u.local, key)
 	at, _ := slices.BinarySearch(u.sorted, key)
 	u.sorted = slices.Delete(u.sorted, at, at+1)
 	u.store(key, nil)
@@ -71,7 +71,7 @@ func (u *upMap) Delete(key string, ts int64, origin string) (link.Entry, bool) {
 
 // Get returns a live entry.
 func (u *upMap) Get(key string) (link.Entry, bool) {
-	if e, ok := u.kept[key]; ok {
+	if e, ok := u.local[key]; ok {
 		return e, true
 	}
 	return u.Owner.Get(key)
@@ -84,17 +84,17 @@ func (u *upMap) Range(prefix string, fn func(link.Entry) bool) { u.RangeFrom(pre
 func (u *upMap) RangeFrom(prefix, from string, fn func(link.Entry) bool) {
 	at, _ := slices.BinarySearch(u.sorted, max(prefix, from))
 	more := true
-	keptBefore := func(key string, all bool) {
+	localBefore := func(key string, all bool) {
 		for ; more && at < len(u.sorted) && strings.HasPrefix(u.sorted[at], prefix) && (all || u.sorted[at] < key); at++ {
-			more = fn(u.kept[u.sorted[at]])
+			more = fn(u.local[u.sorted[at]])
 		}
 	}
 	u.Owner.RangeFrom(prefix, from, func(e link.Entry) bool {
-		keptBefore(e.Key, false)
+		localBefore(e.Key, false)
 		more = more && fn(e)
 		return more
 	})
-	keptBefore("", true)
+	localBefore("", true)
 }
 
 // stays says whether a key of the edge's is kept from the hub.
@@ -121,7 +121,7 @@ func (t *Twin) relocate(b *batch, name string, d *device) {
 	}
 	for _, key := range keys {
 		e, ok := t.up.Get(key)
-		_, kept := t.up.kept[key]
+		_, kept := t.up.local[key]
 		if !ok || kept == t.stays(key) {
 			continue
 		}
