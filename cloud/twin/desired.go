@@ -174,9 +174,17 @@ func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite,
 	if err != nil {
 		return err
 	}
+	t.host.RLock()
+	d := t.devices[name]
+	t.host.RUnlock()
+	if d != nil { // before the update: its event may come before Update returns
+		d.accepted.Store(&accepted{data, dev})
+	}
 	_, err = t.o.Writer.Update(ctx, store.Object{Key: obj.Key, Data: data, Status: status}, obj.Rev)
 	if err == nil {
 		t.logWanted(before, dev)
+	} else if d != nil {
+		d.accepted.Store(nil)
 	}
 	return err
 }

@@ -251,8 +251,9 @@ func (t *Twins) putMembership(b *batch, n *node) {
 
 // coming is a Device that is going to be projected.
 type coming struct {
-	name string
-	raw  []byte
+	name     string
+	raw      []byte
+	accepted *accepted // it needs no decoding; or nil
 }
 
 // decoded is what is in it.
@@ -266,9 +267,12 @@ func (t *Twins) coming(b *batch) []coming {
 	list := make([]coming, 0, len(b.devices))
 	for name, o := range b.devices {
 		d := t.devices[name]
-		c := coming{name, d.raw}
+		c := coming{name: name, raw: d.raw}
 		if o != nil {
 			c.raw = o.Data
+		}
+		if a := d.accepted.Swap(nil); a != nil && bytes.Equal(a.raw, c.raw) {
+			c.accepted = a
 		}
 		list = append(list, c)
 	}
@@ -277,6 +281,9 @@ func (t *Twins) coming(b *batch) []coming {
 }
 
 func (c coming) read() (r decoded) {
+	if c.accepted != nil {
+		return decoded{whole: c.accepted.whole}
+	}
 	r.err = json.Unmarshal(c.raw, &r.whole)
 	return r
 }

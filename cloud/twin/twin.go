@@ -118,6 +118,14 @@ type device struct {
 	raw     []byte        // shared with the store
 	node    string        // the node that its keys are on: the last projection's
 	written atomic.Uint64 // revision of the status that was written here last
+	// accepted is what an accepted desired write made of the Device, until that comes back from the store.
+	accepted atomic.Pointer[accepted]
+}
+
+// accepted is a Device as it was given to the store, and what it was encoded from.
+type accepted struct {
+	raw   []byte
+	whole resource.Device
 }
 
 func (d *device) read() (whole resource.Device) {
