@@ -38,7 +38,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Source + ": " + e.Key + ": " + e.Message }
 
-// checker is what options are asked once every value is in place.
+// checker is implemented by options.
 type checker interface {
 	// complete fills in what depends on the host.
 	complete() error
@@ -70,9 +70,8 @@ func Load[T any](program, file string, flags *pflag.FlagSet) (T, error) {
 	return cfg, errors.Join(l.errs...)
 }
 
-// Parse is the command line of a program that has options and nothing else. It is
-// done when the line asked for --help, --version, --print-config or --check-config, which
-// are answered on out.
+// Parse reads the command line of a program that has settings and no commands. done is true if it was --help, --version,
+// --print-config or --check-config, which are answered on out.
 func Parse[T any](program string, args []string, out io.Writer) (cfg T, done bool, err error) {
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	flags.SortFlags = false
@@ -99,7 +98,7 @@ func Parse[T any](program string, args []string, out io.Writer) (cfg T, done boo
 	return Flagged[T](program, flags, out)
 }
 
-// Asked takes the words version and help for the flags that others ask with.
+// Asked replaces the words version and help by the flags of these names.
 func Asked(args []string) []string {
 	if len(args) == 1 && (args[0] == "version" || args[0] == "help") {
 		return []string{"--" + args[0]}
@@ -119,7 +118,7 @@ func purpose(program string) string {
 	}
 }
 
-// commands are what a program can be asked for besides running.
+// commands are the usage lines of a program's commands.
 func commands(program string) string {
 	if program != "cloudhub" && program != "edgecore" {
 		return ""
@@ -129,8 +128,8 @@ func commands(program string) string {
 		"  %[1]s restore FILE               put a backup back\n", program)
 }
 
-// Flagged is Load for flags that AddFlags made and somebody else parsed. It is done
-// when they asked for --print-config or --check-config, which are answered on out.
+// Flagged is Load with flags that AddFlags made and the caller parsed. done is true if there was --print-config or
+// --check-config, which are answered on out.
 func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T, done bool, err error) {
 	file, err := flags.GetString("config")
 	if err != nil {
@@ -166,7 +165,7 @@ func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T,
 	return cfg, false, nil
 }
 
-// files reads what settings name by its file, as the program does when it starts.
+// files reads the files that settings name, as the program does when it starts.
 func files(cfg any) error {
 	var errs []error
 	for _, f := range structsIn(reflect.ValueOf(cfg)) {
@@ -186,11 +185,11 @@ func files(cfg any) error {
 	return errors.Join(errs...)
 }
 
-// fewRounds is how many of them a hash must have not to be weak.
+// fewRounds is the number of hashing rounds below which a hash is reported as weak.
 const fewRounds = 10_000
 
-// doubts are what a program starts with and should not: hashes that are quickly tried, and secrets that everybody on the
-// host can read.
+// doubts are warnings about settings that are valid and unsafe: weak hashes, secrets that every user of the host can read, a
+// hub that nobody can administer.
 func doubts(cfg any, file string) (texts []string) {
 	open := func(name, what string) {
 		if info, err := os.Stat(name); name != "" && err == nil && info.Mode().Perm()&0o004 != 0 {
@@ -237,8 +236,8 @@ func structsIn(v reflect.Value) (all []any) {
 	return all
 }
 
-// loader gathers one program's settings. Every value passes through viper as the
-// text that was written, so that all three sources are read by the same rules.
+// loader reads one program's settings. viper gets every value as text and decides which source wins, so that values are
+// parsed by the same rules whatever their source.
 type loader struct {
 	program string
 	viper   *viper.Viper
@@ -283,7 +282,7 @@ func (l *loader) systemFile() string {
 	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
 		return ""
 	}
-	return name // also when it can't be read: better an error than silent defaults
+	return name // if it can't be read that is an error, instead of silent defaults
 }
 
 func (l *loader) readFile(name string) error {
@@ -301,9 +300,8 @@ func (l *loader) readFile(name string) error {
 	return l.viper.MergeConfigMap(nest(found))
 }
 
-// checkEnvironment catches misspelt variables, but only those close to a real one:
-// other programs' settings, and what Kubernetes sets for a service of this name,
-// share the prefix.
+// checkEnvironment reports misspelt variables, if they are close to a known one: the settings of other programs, and
+// variables that Kubernetes sets for a service called edgebus, have the same prefix.
 func (l *loader) checkEnvironment() {
 	names := map[string]bool{}
 	for _, f := range l.leaves {
@@ -353,8 +351,7 @@ func (l *loader) fail(key, source, format string, args ...any) {
 	l.errs = append(l.errs, &Error{Key: key, Source: source, Message: fmt.Sprintf(format, args...)})
 }
 
-// source says where the value of key comes from. A key may go on with the index
-// and field of a list's member, which are no settings of their own.
+// source says where the value of key comes from. The key may have the index and field of a list's member behind it.
 func (l *loader) source(key string) string {
 	key, _, _ = strings.Cut(key, "[")
 	if flag := l.flag(key); flag != nil && flag.Changed {
@@ -403,8 +400,8 @@ func HasPage(program string) bool {
 // added are the pages of AddMapper, by program.
 var added sync.Map
 
-// AddMapper makes the page of a mapper program that is not one of these: what every mapper can be told, and its driver's
-// own settings, which are YAML with a comment and a default for each.
+// AddMapper adds the settings of a mapper program that has no file here: those of every mapper, and its driver's own, which
+// are YAML with a comment and a default for each.
 func AddMapper(program, driver string) {
 	const like = "mapper-virtual"
 	text, _ := pages.ReadFile(like + ".yaml") // it is embedded
@@ -447,9 +444,8 @@ func nest(flat map[string]string) map[string]any {
 	return root
 }
 
-// AddFlags gives flags --config, --print-config, --check-config and one flag for each setting of T:
-// --link-keepalive for link.keepalive. Lists and passwords have none: the former
-// don't fit, and the latter could be read by everybody on the host.
+// AddFlags adds --config, --print-config, --check-config and one flag for each setting of T: --link-keepalive for
+// link.keepalive. Lists have none, and passwords have none because every user of the host could read them.
 func AddFlags[T any](program string, flags *pflag.FlagSet) error {
 	page, err := readPage(program)
 	if err != nil {
@@ -479,7 +475,7 @@ func AddFlags[T any](program string, flags *pflag.FlagSet) error {
 
 func flagName(key string) string { return strings.ReplaceAll(key, ".", "-") }
 
-// flagValue keeps the text: Load is who understands it.
+// flagValue keeps the text, which Load parses.
 type flagValue struct {
 	text, kind string
 }
@@ -492,12 +488,12 @@ func (v *flagValue) Set(text string) error {
 	if v.kind != "bool" {
 		return nil
 	}
-	_, err := strconv.ParseBool(text) // Viper would take any other word for false.
+	_, err := strconv.ParseBool(text) // viper reads any other word as false
 	return err
 }
 
-// kindName is what help calls a value. Apart from bool, it must be no type that
-// viper knows: it would convert the text, and turn what it can't read into zero.
+// kindName is the type of a value in --help. Apart from bool it must be no type that viper knows: viper would convert the
+// text, and turn what it can't read into zero.
 func kindName(f leaf) string {
 	switch f.value.Addr().Interface().(type) {
 	case *time.Duration:
@@ -530,7 +526,7 @@ func collectDocs(n *yaml.Node, prefix string, docs map[string]string) {
 	}
 }
 
-// redacted stands for what a setting holds but nobody should see.
+// redacted is printed instead of a secret.
 const redacted = "<redacted>"
 
 // Print writes the settings of cfg as program's page has them: with the same

@@ -26,8 +26,8 @@ type leaf struct {
 	tag    reflect.StructTag // its rules: min (0 or 1), max (65535), oneof
 }
 
-// leavesOf lists the settings of a struct. What YAML calls them stands in the
-// fields' yaml tags; a struct is a section unless it reads itself from text.
+// leavesOf lists the settings of a struct. Their names are in the fields' yaml tags; a struct is a section unless it is a
+// TextUnmarshaler.
 func leavesOf(v reflect.Value, prefix string) []leaf {
 	var all []leaf
 	for i := range v.NumField() {
@@ -134,8 +134,7 @@ func (f leaf) setList(text string) error {
 	return nil
 }
 
-// scan reads a YAML text into the settings it makes, each as written. What it
-// doesn't know is reported with its line.
+// scan reads the settings of a YAML document, each as text. Unknown keys are reported with their lines.
 func (l *loader) scan(text []byte, file string, leaves []leaf) (map[string]string, error) {
 	var document yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -219,7 +218,7 @@ func (s *scanner) entry(name, value *yaml.Node, key string) {
 	}
 }
 
-// text is the value as it was written; nil where it was left out.
+// text is the value as written; nil if there is none.
 func (s *scanner) text(f leaf, n *yaml.Node, key string) (*string, error) {
 	switch {
 	case isNull(n):
@@ -292,8 +291,8 @@ func resolve(n *yaml.Node) *yaml.Node {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
 
-// distance is how many letters must be added, dropped, changed or swapped with
-// their neighbour to make one word of the other.
+// distance is the Damerau–Levenshtein distance: how many letters must be added, removed, changed or swapped with their
+// neighbour.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {

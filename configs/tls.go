@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// TLSListener says where something is served over TLS, and as whom.
+// TLSListener says where TLS is served, with which certificate.
 type TLSListener struct {
 	Listen   string `yaml:"listen"`
 	Cert     string `yaml:"cert"`
@@ -19,8 +19,8 @@ type TLSListener struct {
 	Own func(clientCA []byte) *tls.Config `yaml:"-"`
 }
 
-// Config reads the certificates. Clients need none of their own: those that show
-// one must have it signed by ClientCA. A certificate that is renewed later is found by itself.
+// Config reads the certificates. A client needs no certificate; if it presents one, ClientCA must have signed it. A renewed
+// certificate is used without a restart.
 func (t TLSListener) Config() (*tls.Config, error) {
 	if t.Cert == "" && t.Own != nil {
 		if t.ClientCA == "" {
@@ -47,14 +47,14 @@ func (t TLSListener) Config() (*tls.Config, error) {
 	return c, nil
 }
 
-// TLSClient says whom to trust, and who to be.
+// TLSClient says which servers to trust, and which certificate to present.
 type TLSClient struct {
 	CA   string `yaml:"ca"`
 	Cert string `yaml:"cert"`
 	Key  string `yaml:"key"`
 }
 
-// Config reads the certificates. One of our own that is renewed later is found by itself.
+// Config reads the certificates. A renewed certificate is used without a restart.
 func (t TLSClient) Config() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
@@ -87,9 +87,9 @@ func (t TLSClient) Roots() func() *x509.CertPool {
 	}
 }
 
-// pair is a certificate and its key, whose files are read at each handshake: that costs little beside it, and a
-// renewed certificate needs nobody who tells of it. As long as the files can't be read, or don't belong
-// together, the last ones that did are used.
+// pair is a certificate and its key, whose files are read at each handshake, so that a renewed certificate needs no
+// notification; reading them is cheap compared to the handshake. While the files can't be read, or don't match, the
+// last ones that did are used.
 type pair struct {
 	cert, key string
 
@@ -129,7 +129,7 @@ func (p *pair) refresh() error {
 func (p *pair) latest() *tls.Certificate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.refresh() // the old ones stay; when they expire is in /links and said by the doctor
+	_ = p.refresh() // the old ones stay; /links and edgebus doctor say when they expire
 	return p.together
 }
 

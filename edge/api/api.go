@@ -1,8 +1,8 @@
-// Package api is the Device API at the edge: the node's Devices with their
-// models and twins, and the Node itself, over HTTP, in the shapes of the hub's API
-// and in those of KubeEdge's group. Stock kubectl is a client of it. It answers from
-// the node's own store, so that it works with the hub away. It writes no values:
-// values are wanted and reported on the node's broker.
+// Package api is the Device API at the edge: the node's Devices with their models and twins, and the Node itself, over
+// HTTP, in the hub's API group and in KubeEdge's, for kubectl and other clients. It answers from the node's own store, so
+// that it works without the hub.
+//
+// It never writes: desired and reported values are published on the node's broker.
 package api
 
 import (
@@ -22,27 +22,27 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Twins is where the Devices come from.
+// Twins gives the Devices.
 type Twins interface {
 	Devices() (list []resource.Device, rev uint64)
 	Device(name string) (resource.Bundle, bool)
-	// Changes lists the devices that changed, or left, after a revision, in the order in which they last did. more is
-	// closed when there is more.
+	// Changes lists the devices that changed or were removed after a revision, in the order of their last changes. more is
+	// closed at the next change. ok is false if the revision is too old.
 	Changes(since uint64) (rev uint64, list []resource.Change, more <-chan struct{}, ok bool)
 }
 
 // Options are what the API needs.
 type Options struct {
-	// Who says who sends a request, if it is one who may read. Without it everybody may.
+	// Who authenticates a request, and fails if its sender may not read. Without it everybody may.
 	Who     func(*http.Request) (broker.Identity, error)
-	Watches int // at one time, half of them one user's; 0: any number
+	Watches int // at one time, at most half of them of one user; 0: any number
 	Twins   Twins
 	// Models are the models of the node's Devices, and Node is the node itself.
 	Models  func() []resource.DeviceModel
 	Node    func() resource.Node
 	Ready   func() error // nil error: the core can do its work
 	Metrics http.Handler
-	Links   func() resource.LinkReport // how the link to the hub is, when asked
+	Links   func() resource.LinkReport // answers /links
 	// Sessions answers /sessions: the sessions of the broker's clients.
 	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 }
@@ -87,7 +87,7 @@ func New(o Options) http.Handler {
 	if o.Who == nil {
 		return mux
 	}
-	// A page of another site must not end sessions through the browser of somebody who may.
+	// A page of another site must not end sessions through the browser of a user.
 	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
 			id, err := o.Who(r)
@@ -96,7 +96,7 @@ func New(o Options) http.Handler {
 				return
 			}
 			ctx := context.WithValue(r.Context(), identityKey{}, id)
-			if !id.Expires.IsZero() { // and with it what it was shown for, such as a watch
+			if !id.Expires.IsZero() { // a watch ends with the certificate
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithDeadline(ctx, id.Expires)
 				defer cancel()
@@ -116,12 +116,12 @@ func (s *server) sessions(w http.ResponseWriter, r *http.Request) {
 
 type identityKey struct{}
 
-// refuse tells somebody who may not read why.
+// refuse answers with an error, by its kind.
 func refuse(w http.ResponseWriter, err error) {
 	switch kind := resource.KindOf(err); kind {
 	case resource.Unauthorized:
 		w.Header().Set("WWW-Authenticate", `Basic realm="edgebus", charset="UTF-8"`)
-		w.Header().Set("Connection", "close") // who isn't let in holds no connection
+		w.Header().Set("Connection", "close") // unauthenticated clients hold no connections
 		fail(w, http.StatusUnauthorized, string(kind), "%v", err)
 	case resource.NotFound:
 		fail(w, http.StatusNotFound, string(kind), "%v", err)
@@ -160,7 +160,7 @@ func (s *server) collection(k *kind) http.HandlerFunc {
 	}
 }
 
-// list writes a list object by object: as a whole, every byte of its items would be read again, and all be in memory at once.
+// list writes a list object by object: encoded as a whole, all items would be in memory at once, and be scanned again.
 func (s *server) list(w http.ResponseWriter, q query) {
 	var rev string
 	var each func(func([]byte))
@@ -255,25 +255,25 @@ func fail(w http.ResponseWriter, code int, reason, format string, args ...any) {
 }
 
 const (
-	// patience is how long a watcher that doesn't read what has changed may take at least.
+	// patience is the least time that a client has to read what was written.
 	patience = 30 * time.Second
-	// formsSize bounds what is remembered of what watchers were sent, in bytes.
+	// formsSize bounds the cache of encoded devices, in bytes.
 	formsSize = 4 << 20
 )
 
-// forms are the devices as they are sent, by name and revision.
+// forms caches encoded devices, by name and revision.
 type forms = httpserver.Shared[string, uint64, form]
 
-// form is an object as it is sent. All who list and watch Devices share it: it is read and encoded once for many watchers.
+// form is an encoded object. All lists and watches of Devices share it.
 type form struct {
 	meta resource.Meta
-	rev  uint64 // of what it is: it may have been read later than it was asked for
-	sent []byte // nil: it is gone again
+	rev  uint64 // of the object, which may be newer than the one asked for
+	sent []byte // nil: the object was removed
 }
 
 func formOf(q query, o object, rev uint64) form {
 	f := form{meta: o.meta, rev: rev}
-	f.sent, _ = q.render(o) // what the core holds can be shown in every form: a property of package dialect
+	f.sent, _ = q.render(o) // it can't fail for what the core stores: a property of package dialect
 	return f
 }
 
@@ -291,7 +291,7 @@ func revision(d resource.Device) uint64 {
 // form is that of a device which was read.
 func (s *server) form(q query, d resource.Device) form {
 	f := s.forms.Get(q.as()+d.Metadata.Name, revision(d), func() (form, int) { return deviceForm(q, d) })
-	if f.rev != revision(d) { // latest has something newer: a list is of one revision
+	if f.rev != revision(d) { // latest has cached a newer one: a list is of one revision
 		f, _ = deviceForm(q, d)
 	}
 	return f
@@ -313,11 +313,10 @@ type watcher struct {
 	*server
 	query
 	lines *httpserver.Lines
-	known map[string]bool // names of devices that it has heard of, or had in its list
+	known map[string]bool // names of the devices that the client knows
 }
 
-// watch sends the objects that change, after the resourceVersion of a list. Who watches
-// without one gets all that there are first.
+// watch sends the objects that change after a resourceVersion. Without one it sends all existing objects first.
 func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
 	if r.URL.Query().Get("sendInitialEvents") != "" {
 		refuse(w, resource.Errorf(resource.Invalid, "sendInitialEvents", "is not known here: list, and watch from there on"))
@@ -375,7 +374,7 @@ func (s *server) since(w http.ResponseWriter, r *http.Request) (since uint64, fr
 	return since, false, true
 }
 
-// begin finds out which devices there are, and tells of them all if the watcher knows of none.
+// begin notes which devices exist, and sends them all to a client that knows none.
 func (v *watcher) begin(fresh bool) (rev uint64, err error) {
 	devices, rev := v.Twins.Devices()
 	for _, d := range devices {
@@ -393,7 +392,7 @@ func (v *watcher) begin(fresh bool) (rev uint64, err error) {
 	return rev, v.lines.Flush()
 }
 
-// follow tells of what changes until the client is gone, its time is up, or more has changed than is known.
+// follow sends changes until the client disconnects, its time is up, or changes were missed.
 func (v *watcher) follow(ctx context.Context, since uint64) {
 	now := time.NewTicker(patience)
 	defer now.Stop()
@@ -413,8 +412,8 @@ func (v *watcher) follow(ctx context.Context, since uint64) {
 	}
 }
 
-// round tells of what has changed since a revision, in a turn of its own, and says up to which that was, what tells
-// of more, and whether the watch goes on.
+// round sends what has changed since a revision, in one turn. It returns the revision that was reached, the channel that is
+// closed at the next change, and whether the watch goes on.
 func (v *watcher) round(since uint64) (rev uint64, more <-chan struct{}, ok bool) {
 	defer v.paced.Take()()
 	rev, changes, more, ok := v.Twins.Changes(since)
@@ -422,7 +421,7 @@ func (v *watcher) round(since uint64) (rev uint64, more <-chan struct{}, ok bool
 		v.expired()
 		return rev, more, false
 	}
-	return rev, more, v.tell(rev, changes) == nil // or nobody reads any more
+	return rev, more, v.tell(rev, changes) == nil // or the client is gone
 }
 
 func (v *watcher) expired() {
@@ -432,7 +431,7 @@ func (v *watcher) expired() {
 	}
 }
 
-// tell sends what changed up to a revision.
+// tell sends changes up to a revision.
 func (v *watcher) tell(rev uint64, changes []resource.Change) error {
 	for _, c := range changes {
 		var err error
@@ -448,11 +447,11 @@ func (v *watcher) tell(rev uint64, changes []resource.Change) error {
 	return v.lines.Flush()
 }
 
-// left tells that a device is gone. Of one that came and left between list and watch the watcher never knew: that does no harm.
+// left sends DELETED. It may be for a device that was created and removed between list and watch, which does no harm.
 func (v *watcher) left(c resource.Change) error {
 	meta := resource.Meta{Name: c.Name, Namespace: c.Namespace, ResourceVersion: strconv.FormatUint(c.Rev, 10)}
 	labels := v.labels
-	v.labels = nil // of one that is gone nobody knows them: who had it is told
+	v.labels = nil // the labels of a removed device are unknown: clients that knew it are told
 	mine := v.matches(meta) && (labels == nil || v.known[c.Name])
 	v.labels = labels
 	if !mine {
@@ -463,8 +462,8 @@ func (v *watcher) left(c resource.Change) error {
 	return v.lines.Add("DELETED", v.event(formOf(v.query, object{meta, gone}, c.Rev).sent))
 }
 
-// changed sends a device. One that has changed again since comes with the changes after rev, in its place: were its
-// revision sent now, who resumes from there would miss what is between.
+// changed sends a device. If it has changed again after rev, it is left for the next round: a client that resumed from
+// that revision would miss the changes in between.
 func (v *watcher) changed(c resource.Change, rev uint64) error {
 	if v.only != "" && v.only != c.Name {
 		return nil
@@ -486,10 +485,10 @@ func (v *watcher) changed(c resource.Change, rev uint64) error {
 	return v.lines.Add(kind, v.event(f.sent))
 }
 
-// comparing is how often who watches models or the node is told what has changed.
+// comparing is how often watches of models and of the node look for changes.
 const comparing = time.Second
 
-// compare follows objects of which there are few by comparing them with what was told. since is the revision of a list.
+// compare watches kinds with few objects by comparing them with what was sent. since is the revision of a list.
 func (v *watcher) compare(ctx context.Context, since string) {
 	now := time.NewTicker(comparing)
 	defer now.Stop()
@@ -511,7 +510,7 @@ func (v *watcher) compare(ctx context.Context, since string) {
 	}
 }
 
-// differences tells what is not as it was told.
+// differences sends what differs from what was sent.
 func (v *watcher) differences(told map[string]object) error {
 	defer v.paced.Take()()
 	list, _ := v.few(v.kind)
@@ -538,7 +537,7 @@ func (v *watcher) differences(told map[string]object) error {
 		}
 		delete(told, key)
 		if !v.matches(o.meta) {
-			continue // it was in the list, and not asked for
+			continue // it does not match the selectors
 		}
 		if err := v.lines.Add("DELETED", v.event(formOf(v.query, o, 0).sent)); err != nil {
 			return err

@@ -27,7 +27,7 @@ type kind struct {
 
 func (k *kind) root() string { return "/apis/" + k.group + "/" + k.version }
 
-// kinds are all that is served, the canonical ones first: for a plural that several have, kubectl takes the first.
+// kinds are all that is served, the canonical ones first: if kinds have the same plural, kubectl takes the first.
 func kinds() []kind {
 	list := []kind{
 		{name: resource.KindDevice, plural: "devices", singular: "device", short: []string{"dev"}, namespaced: true},
@@ -124,7 +124,7 @@ func (q query) matches(m resource.Meta) bool {
 	})
 }
 
-// as names the form, for what is remembered of objects in it.
+// as is the form's part of a cache key.
 func (q query) as() string { return fmt.Sprintf("%s/%s/%t/%t/", q.version, q.plural, q.table, q.whole) }
 
 // render is an object as it is sent: in the kind's form, or as the row of a table.
@@ -214,8 +214,8 @@ func conditionOf(list []resource.Condition, kind string) string {
 	return "Unknown"
 }
 
-// few are the objects of a kind of which there are few, as they are now: models, or the node. Nobody counts their
-// changes, so that their revisions, and that of all together, are digests.
+// few are the present objects of a kind with few objects: models, or the node. Their changes are not counted, so their
+// revisions, and that of the list, are digests.
 func (s *server) few(k *kind) (list []object, rev string) {
 	if k.of == resource.KindNode {
 		n := s.Node()

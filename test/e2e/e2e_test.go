@@ -8,4 +8,7 @@ import (
 	"github.com/edgebus/edgebus/test/harness"
 )
 
-func TestScripts(t *testing.T) { harness.Scripts(t, "testdata") }
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	harness.Scripts(t, "testdata")
+}
