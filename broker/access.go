@@ -397,6 +397,7 @@ type authenticator struct {
 	bearer        Bearer
 	revoked       func(node string, cert *x509.Certificate) string
 	enroll        func(node, token string) error
+	local         map[string]account // by the names or numbers of this host's users
 }
 
 type account struct {
@@ -410,6 +411,7 @@ func newAuthenticator(o Options) (*authenticator, error) {
 		users:     make(map[string]account, len(o.Auth.Users)),
 		anonymous: o.Auth.Anonymous, loopbackNodes: o.Auth.LoopbackNodes, node: o.Node,
 		isNode: o.Auth.Node, deny: o.Auth.Deny, bearer: o.Auth.Bearer, revoked: o.Auth.Revoked, enroll: o.Auth.Enroll,
+		local: make(map[string]account),
 	}
 	var hashes []password.Hash
 	for _, u := range o.Auth.Users {
@@ -421,6 +423,9 @@ func newAuthenticator(o Options) (*authenticator, error) {
 			}
 		}
 		hashes = append(hashes, h)
+		if u.Local != "" {
+			a.local[u.Local] = account{u, h}
+		}
 		a.users[u.Name] = account{u, h}
 	}
 	a.slowest = password.Slowest(hashes)
@@ -435,6 +440,7 @@ type credentials struct {
 	cert     *x509.Certificate // a verified one; nil: none
 	loopback bool              // a loopback listener, and a peer on this host
 	secure   bool              // an MQTT listener with TLS
+	local    *localUser        // who connected over a Unix socket; nil: it is another connection
 }
 
 // needed takes off what nobody needs: where anybody of this host may come, and no users are listed that
@@ -471,6 +477,9 @@ func (a *authenticator) identify(c credentials) (id Identity, why string, ok boo
 	case c.named():
 		id, why = a.certificate(c)
 		ok = why == ""
+	case c.local != nil:
+		id, why = a.localUser(c)
+		ok = why == ""
 	case c.user != "":
 		id, ok = a.loopbackNode(c)
 	case c.loopback && len(a.anonymous) > 0:
@@ -482,6 +491,21 @@ func (a *authenticator) identify(c credentials) (id Identity, why string, ok boo
 		}
 	}
 	return id, why, ok
+}
+
+// localUser is the identity of a user of this host, who connected over a Unix socket.
+func (a *authenticator) localUser(c credentials) (id Identity, why string) {
+	u, known := a.local[c.local.name]
+	if !known || c.local.name == "" {
+		u, known = a.local[c.local.uid]
+	}
+	switch {
+	case !known:
+		return id, fmt.Sprintf("the user %s of this host is none of auth.users (local)", c.local.label())
+	case c.user != "" && c.user != u.Name:
+		return id, fmt.Sprintf("the user %s of this host is %s here, and the user name is %s: give that or none", c.local.label(), u.Name, validText(c.user))
+	}
+	return a.identity(u), ""
 }
 
 // denied says why somebody is not let in who would be.

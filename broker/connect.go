@@ -229,6 +229,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 		user: string(pk.Connect.Username), password: pk.Connect.Password, hasPass: pk.Connect.PasswordFlag,
 		cert: c.peerCertificate(), loopback: c.listener.loopback && loopbackAddr(c.RemoteAddr()),
 		secure: c.listener.TLS != nil,
+		local:  peerOf(c.Conn),
 	}
 	ident, code, why := c.b.identify(c.RemoteAddr(), shown)
 	if code != codeSuccess {

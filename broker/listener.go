@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,7 +40,7 @@ type listener struct {
 // listen binds all addresses, or none.
 func (b *Broker) listen() error {
 	for _, o := range b.opts.Listeners {
-		bound, err := new(net.ListenConfig).Listen(context.Background(), "tcp", o.Address)
+		bound, err := bind(o.Address)
 		if err != nil {
 			for _, l := range b.listeners {
 				_ = l.close()
@@ -59,6 +60,14 @@ func (b *Broker) listen() error {
 		b.listeners = append(b.listeners, l)
 	}
 	return nil
+}
+
+// bind listens on a TCP address, or on a Unix socket, whose address is unix: and its path.
+func bind(address string) (net.Listener, error) {
+	if path, ok := strings.CutPrefix(address, unixScheme); ok {
+		return listenUnix(path)
+	}
+	return new(net.ListenConfig).Listen(context.Background(), "tcp", address)
 }
 
 func loopbackAddr(a net.Addr) bool {
@@ -138,6 +147,9 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	await(g.rate, g.closed, g.delayed)
+	if local, ok := conn.(*net.UnixConn); ok {
+		return withPeer(local)
+	}
 	if tcp, ok := conn.(*net.TCPConn); ok && g.metered {
 		conn = &metered{TCPConn: tcp}
 	}

@@ -60,7 +60,7 @@ type Rejection struct{ ClientID, User, Remote, Reason string }
 type Listener struct {
 	Name      string // in identities, logs and metrics; empty: the address
 	Setting   string // where the address was set, for the error when it can't be had
-	Address   string // host:port; port 0 takes a free one
+	Address   string // host:port; port 0 takes a free one; or unix: and the path of a Unix socket
 	TLS       *tls.Config
 	WebSocket bool
 	// Origins are the web origins whose pages may connect to a WebSocket listener, besides
@@ -71,6 +71,7 @@ type Listener struct {
 // User is a configured user.
 type User struct {
 	Name         string
+	Local        string // the user of this host, by name or number, who is this user over a Unix socket
 	PasswordHash string // as mosquitto_passwd writes it: $7$ or $6$; empty: signs in by certificate only
 	Role         topics.Role
 	Nodes        []string // globs, for operators and viewers; empty: on a node's own broker that node, on the hub none
@@ -155,6 +156,12 @@ func (o *Options) validate() error {
 }
 
 func (l *Listener) validate(insecure bool) error {
+	if strings.HasPrefix(l.Address, unixScheme) {
+		if l.TLS != nil || l.WebSocket {
+			return fmt.Errorf("listener %s: a Unix socket has neither TLS nor WebSocket", l.Name)
+		}
+		return nil
+	}
 	host, _, err := net.SplitHostPort(l.Address)
 	if err != nil {
 		return fmt.Errorf("listener %s: %w", l.Name, err)
@@ -179,13 +186,13 @@ func (u *User) validate() error {
 		return fmt.Errorf("user %q: what begins with %s is how cores sign in: a node's user has the node's name alone", u.Name, nodePrefix)
 	}
 	switch u.Role {
-	case topics.RoleMapper, topics.RoleOperator, topics.RoleViewer, topics.RoleController:
+	case topics.RoleMapper, topics.RoleOperator, topics.RoleViewer, topics.RoleController, topics.RoleAgent:
 	case topics.RoleNode:
 		if !topics.ValidName(u.Name) {
 			return fmt.Errorf("user %q: a user with the role node is named after the node: %s", u.Name, topics.NameRule())
 		}
 	default:
-		return fmt.Errorf("user %q: no role %q: node, mapper, operator, viewer or controller", u.Name, u.Role)
+		return fmt.Errorf("user %q: no role %q: node, mapper, operator, viewer, controller or agent", u.Name, u.Role)
 	}
 	if u.PasswordHash != "" {
 		if _, err := password.Parse(u.PasswordHash); err != nil {

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"io"
 	"net"
 	"syscall"
@@ -8,12 +9,12 @@ import (
 	"github.com/edgebus/edgebus/broker/session"
 )
 
-// socket reads and writes a TCP connection's socket, which never blocks, without
+// socket reads and writes the socket of a TCP or Unix connection, which never blocks, without
 // telling the scheduler of the calls. Telling it costs a wake-up of the runtime's
 // monitor for every packet that comes after a pause: a quarter of a message's CPU time.
 // Waiting and deadlines are the network poller's, as always.
 type socket struct {
-	*net.TCPConn
+	stream
 	raw   syscall.RawConn
 	again func(fd uintptr) bool // flush
 	once  func(fd uintptr) bool // flush, without waiting for what is left
@@ -25,15 +26,20 @@ type socket struct {
 
 // direct gives a connection that is nothing but a socket the short way to it.
 func direct(transport net.Conn) net.Conn {
-	tcp, ok := transport.(*net.TCPConn)
-	if !ok {
+	var s *socket
+	switch t := transport.(type) {
+	case *net.TCPConn:
+		s = &socket{stream: t}
+	case *localConn:
+		s = &socket{stream: t}
+	default:
 		return transport
 	}
-	raw, err := tcp.SyscallConn()
+	raw, err := s.SyscallConn()
 	if err != nil {
 		return transport
 	}
-	s := &socket{TCPConn: tcp, raw: raw}
+	s.raw = raw
 	s.again = s.flush
 	s.once = func(fd uintptr) bool { s.flush(fd); return true }
 	return s
@@ -109,4 +115,28 @@ func (s *socket) flush(fd uintptr) (done bool) {
 		}
 	}
 	return true
+}
+
+// bare is the connection below a socket.
+func bare(conn net.Conn) net.Conn {
+	if s, ok := conn.(*socket); ok {
+		return s.stream
+	}
+	return conn
+}
+
+// peerUID is the number of the user who connected to a Unix socket.
+func peerUID(conn *net.UnixConn) (uid uint32, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *syscall.Ucred
+	controlled := raw.Control(func(fd uintptr) {
+		cred, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	})
+	if err = errors.Join(controlled, err); err != nil {
+		return 0, err
+	}
+	return cred.Uid, nil
 }

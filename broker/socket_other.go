@@ -3,6 +3,7 @@
 package broker
 
 import (
+	"errors"
 	"io"
 	"net"
 	"syscall"
@@ -19,3 +20,9 @@ func output(transport net.Conn, c *conn) session.Conn { return halfCloser{transp
 func readable(net.Conn) syscall.RawConn { return nil }
 
 func tryRead(uintptr, []byte) (n int, nothing bool, err error) { return 0, false, io.EOF }
+
+func bare(conn net.Conn) net.Conn { return conn }
+
+func peerUID(*net.UnixConn) (uint32, error) {
+	return 0, errors.New("this system does not say who connects to a Unix socket")
+}

@@ -31,6 +31,8 @@ const (
 	RoleController Role = "controller"
 	// RoleEnrollee is a node that asks the hub for its first certificate, and may do nothing else.
 	RoleEnrollee Role = "enrollee"
+	// RoleAgent is the program that changes a node's host as its spec says.
+	RoleAgent Role = "agent"
 )
 
 // Kind is the meaning of a topic, whatever the names in it.
@@ -99,13 +101,14 @@ var (
 	nobody   = []Role(nil)
 	watchers = []Role{RoleOperator, RoleViewer, RoleMapper}
 	people   = []Role{RoleOperator, RoleViewer}
+	agents   = []Role{RoleOperator, RoleViewer, RoleMapper, RoleAgent}
 )
 
 // table is the contract. ACLs, golden files and generated documents derive from it.
 var table = [...]Topic{
 	{KindState, "state", OwnerHub, 1, true, "PresenceState", nobody, people, "online or offline, as the hub's broker sees the node's connection"},
-	{KindSpec, "spec", OwnerCloud, 1, true, "NodeSpec", nobody, watchers, "rendered specification of the node"},
-	{KindSpecPart, "spec/parts/{part}", OwnerCloud, 1, true, "Part", nobody, watchers, "one part of a specification too large for one value"},
+	{KindSpec, "spec", OwnerCloud, 1, true, "NodeSpec", nobody, agents, "rendered specification of the node"},
+	{KindSpecPart, "spec/parts/{part}", OwnerCloud, 1, true, "Part", nobody, agents, "one part of a specification too large for one value"},
 	{KindMembership, "membership", OwnerCloud, 1, true, "Membership", nobody, watchers, "the devices that belong to the node"},
 	{KindMembershipPart, "membership/parts/{part}", OwnerCloud, 1, true, "Part", nobody, watchers, "one part of a membership too large for one value"},
 	{KindDevice, "devices/{device}", OwnerCloud, 1, true, "Bundle", nobody, watchers, "the whole Device with its model"},

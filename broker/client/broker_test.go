@@ -9,6 +9,8 @@ import (
 	"crypto/x509"
 	"math/big"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -42,14 +44,22 @@ func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 func servers(t *testing.T) (urls map[string]string, trust *tls.Config) {
 	cert, pool := certificate(t)
 	secure := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	dir, err := os.MkdirTemp("", "eb") // a socket's path is short
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "mqtt.sock")
 	b, err := broker.New(broker.Options{
 		Listeners: []broker.Listener{
 			{Name: "mqtt", Address: "127.0.0.1:0"},
 			{Name: "mqtts", Address: "127.0.0.1:0", TLS: secure},
 			{Name: "ws", Address: "127.0.0.1:0", WebSocket: true},
 			{Name: "wss", Address: "127.0.0.1:0", TLS: secure, WebSocket: true},
+			{Name: "unix", Address: "unix:" + socket},
 		},
-		Auth: broker.Auth{Anonymous: []topics.Role{topics.RoleOperator}}, Log: zerolog.Nop(),
+		Auth: broker.Auth{
+			Anonymous: []topics.Role{topics.RoleOperator},
+			Users:     []broker.User{{Name: "me", Role: topics.RoleOperator, Nodes: []string{"*"}, Local: strconv.Itoa(os.Getuid())}},
+		}, Log: zerolog.Nop(),
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -62,7 +72,7 @@ func servers(t *testing.T) (urls map[string]string, trust *tls.Config) {
 		_ = b.Close(closing)
 		<-done
 	})
-	urls = map[string]string{}
+	urls = map[string]string{"unix": "unix://" + socket}
 	for i, scheme := range []string{"mqtt", "mqtts", "ws", "wss"} {
 		urls[scheme] = scheme + "://" + b.Addrs()[i].String()
 	}

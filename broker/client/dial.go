@@ -22,7 +22,7 @@ func dial(ctx context.Context, o Options, s server) (net.Conn, error) {
 	if s.ws {
 		return dialWebSocket(ctx, o, s)
 	}
-	conn, err := o.Dial(ctx, "tcp", s.address)
+	conn, err := o.Dial(ctx, s.network, s.address)
 	if err != nil || !s.tls {
 		return conn, plain(err, s.address)
 	}

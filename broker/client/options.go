@@ -37,7 +37,8 @@ type Counters struct {
 
 // Options configure a Client. The zero value of everything but Servers and ClientID is usable.
 type Options struct {
-	// Servers are tried in turn: mqtt://host[:1883], mqtts://host[:8883], ws://host[:80]/path, wss://host[:443]/path.
+	// Servers are tried in turn: mqtt://host[:1883], mqtts://host[:8883], ws://host[:80]/path, wss://host[:443]/path,
+	// unix:///path of a socket.
 	// A user name and password may stand in the URL.
 	Servers  []string
 	ClientID string
@@ -152,7 +153,8 @@ func (s Subscription) check() error {
 // server is a parsed server URL.
 type server struct {
 	url     *url.URL
-	address string // host:port
+	network string // tcp or unix
+	address string // host:port, or a socket's path
 	tls, ws bool
 }
 
@@ -161,10 +163,13 @@ func (s server) String() string { return s.url.Redacted() }
 
 func parseServer(raw string) (server, error) {
 	u, err := url.Parse(raw)
+	if err == nil && u.Scheme == "unix" && u.Host == "" && strings.HasPrefix(u.Path, "/") {
+		return server{url: u, network: "unix", address: u.Path}, nil
+	}
 	if err != nil || u.Host == "" || u.Hostname() == "" {
 		return server{}, fmt.Errorf("mqtt: %q is no server URL: write it like mqtt://host:1883", redact(raw))
 	}
-	s := server{url: u}
+	s := server{url: u, network: "tcp"}
 	port := ""
 	switch strings.ToLower(u.Scheme) {
 	case "mqtt", "tcp":
@@ -176,7 +181,7 @@ func parseServer(raw string) (server, error) {
 	case "wss":
 		port, s.ws, s.tls = "443", true, true
 	default:
-		return server{}, fmt.Errorf("mqtt: %q: scheme %q is unknown: use mqtt, mqtts, ws or wss", redact(raw), u.Scheme)
+		return server{}, fmt.Errorf("mqtt: %q: scheme %q is unknown: use mqtt, mqtts, ws, wss or unix", redact(raw), u.Scheme)
 	}
 	if p := u.Port(); p != "" {
 		port = p
