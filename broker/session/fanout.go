@@ -118,7 +118,7 @@ func (b *WriteBatch) Flush() {
 }
 
 // FlushAsync is Flush for a caller that must not spend the time to write.
-func (b *WriteBatch) FlushAsync() { b.flush((*Writer).Wake) }
+func (b *WriteBatch) FlushAsync() { b.flush((*Writer).writeAsync) }
 
 func (b *WriteBatch) flush(one func(*Writer)) {
 	for _, w := range b.writers {

@@ -75,8 +75,8 @@ func NewWriter(conn Conn, timeout time.Duration) *Writer {
 // report may wait. It is called before anything is written.
 func (w *Writer) ReportReplay(report func(took time.Duration, more bool)) { w.report = report }
 
-// Wake has the connection written to, by a goroutine. It never blocks.
-func (w *Writer) Wake() {
+// writeAsync has the connection written to, by a goroutine. It never blocks.
+func (w *Writer) writeAsync() {
 	if w.begin() {
 		go w.run()
 	}
@@ -84,7 +84,7 @@ func (w *Writer) Wake() {
 
 func (w *Writer) wake(batch *WriteBatch) {
 	if batch == nil {
-		w.Wake()
+		w.writeAsync()
 	} else {
 		batch.add(w)
 	}
@@ -279,7 +279,7 @@ func (w *Writer) Start(s *Session) {
 	w.mu.Lock()
 	w.session = s
 	w.mu.Unlock()
-	w.Wake()
+	w.writeAsync()
 }
 
 // started reports whether the session is being drained: its client has got the CONNACK.
@@ -299,7 +299,7 @@ func (w *Writer) Close() {
 		w.room.Broadcast()
 	}
 	w.mu.Unlock()
-	w.Wake()
+	w.writeAsync()
 }
 
 // Stalled reports whether the connection ended because its client read nothing.
