@@ -1,11 +1,3 @@
-// Package twin is the hub's end of every link: one state per node, projected
-// from the objects in the store downwards, and to their status upwards.
-//
-// Both directions are level-triggered. A node's map of cloud-owned keys is
-// derived from Devices and DeviceModels each time one of them changes, and is
-// not stored a second time; a Device's status is derived from what its node
-// reported. Steps are taken by one goroutine, as many together as wait, and what
-// the nodes reported is committed before anybody hears of it.
 package twin
 
 import (

@@ -1,11 +1,3 @@
-// Package twin is the core's end of the link, and the owner of its node's tree.
-//
-// It holds both maps: the replica of what the cloud wants, and the edge's own
-// of what is. Local publishes, messages from the hub and timers are steps, taken
-// one after the other by one goroutine. As many as wait are taken together and
-// committed in one transaction; acknowledgements, publishes and messages to the
-// hub leave only after it. It never waits for the hub: with the link down, or
-// the hub hanging, everything on the node goes on.
 package twin
 
 import (

@@ -1,0 +1,13 @@
+// Package twin is the hub's end of every link: it holds two maps for each node, the one that the cloud owns (down),
+// derived from the objects in the store, and the one that the node owns (up), from which the objects' status is derived.
+//
+// Both directions are level-triggered. The map down is derived from Devices and DeviceModels each time one of them changes,
+// and is not stored a second time. Steps are taken by one goroutine (see tree.Host), as many together as wait; what
+// the nodes reported is committed before it is published.
+//
+// It never writes a Device's spec but for a desired write that keeps the rules of its model, never takes a node's word for a
+// key that the edge doesn't own, and never waits for a node.
+//
+// Read twin.go first (state, batch, commit), then project.go (objects to the map down), node.go (connections and the map up),
+// desired.go (writes of clients), status.go (the map up to objects), events.go and read.go (retained messages).
+package twin
