@@ -25,7 +25,7 @@ import (
 )
 
 // acl derives every right of an identity: to topics from the contract's table, to client
-// identifiers, and to administer the broker. It holds nothing of a connection.
+// identifiers, and to administer the broker. It has no state of connections.
 type accessControl struct {
 	rows    map[topics.Kind]topics.Topic
 	node    []string // what a node may subscribe to, below v1/nodes/{node}/

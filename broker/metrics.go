@@ -151,7 +151,7 @@ func (b *Broker) queues() (q queues) {
 	return q
 }
 
-// Report is the state of a broker, for whoever wants to see it without Prometheus. Counts are since New.
+// Report is the state of a broker, as the link report and the survey of a backup show it. Counts are since New.
 type Report struct {
 	Sessions, Subscriptions int
 	Queued                  int64            // messages in sessions, waiting or unacknowledged

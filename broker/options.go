@@ -31,15 +31,15 @@ type Options struct {
 	// Node is the node's name on a node's own broker, and empty on the hub.
 	Node     string
 	Tree     Tree     // nil: nothing below v1/ may be published, and nothing is retained there
-	Presence Presence // nil: nobody is told
-	// Rejected is told of connections that are not let in, and must not block. It may be nil.
+	Presence Presence // nil: connections are not reported
+	// Rejected is called for each refused CONNECT, and must not block. It may be nil.
 	Rejected func(Rejection)
 	// Journal keeps sessions and retained messages. It is closed by whoever opened it,
 	// after the broker. nil: they end with the process.
 	Journal Journal
 	Limits  Limits
 	// Protocol is the protocol of a device, on a node's own broker; false: the node has no such device.
-	// RightsChanged tells that it is another. nil: no mapper is held to its protocols.
+	// RightsChanged must be called when that changes. nil: mappers are not restricted to their protocols.
 	Protocol func(device string) (string, bool)
 	// Down are filters outside v1/ that nodes may subscribe to; {node} stands for a node's name.
 	Down []string
@@ -53,7 +53,7 @@ type Options struct {
 	Now   func() time.Time // nil: time.Now
 }
 
-// Rejection is a connection that was not let in. Client and user are what it said.
+// Rejection is a refused CONNECT. Client identifier and user are those that the client gave.
 type Rejection struct{ ClientID, User, Remote, Reason string }
 
 // Listener is one address to listen on.

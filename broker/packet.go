@@ -30,7 +30,7 @@ type Message struct {
 	Payload   []byte
 	QoS       byte
 	Retain    bool
-	Again     bool // its publisher may have sent it before: it saw no acknowledgement
+	Again     bool // DUP: its publisher may have sent it before without an acknowledgement
 	Props     Properties
 	Publisher Identity // zero when the message is the bus's own
 
@@ -42,7 +42,7 @@ type Message struct {
 // the tree has it passed on, and otherwise in one of their own.
 type along struct{ changes []journal.Change }
 
-// take gives the changes to whoever stores them.
+// take removes and returns the changes, for the caller to store.
 func (a *along) take() (changes []journal.Change) {
 	if a != nil {
 		changes, a.changes = a.changes, nil
@@ -128,10 +128,9 @@ func properties(p *packets.Properties) Properties {
 	return out
 }
 
-// The library's decoder takes much that the standard calls malformed: properties
+// The library's decoder accepts much that the standard calls malformed: properties
 // that come twice or reach beyond their end, reserved bits, bytes left over. So a
-// packet's form is checked before it is decoded, and the decoder is left to fetch
-// what is known to be there.
+// packet's form is checked before it is decoded.
 
 const willProperties = packets.WillProperties // counts as a type of packet
 
@@ -194,7 +193,7 @@ var propertyRules = map[byte]propertyRule{
 	}},
 }
 
-// cursor goes through a packet's bytes. After the first mistake it finds nothing more.
+// cursor reads a packet's bytes. After the first error it reads zero values.
 type cursor struct {
 	b   []byte
 	err error
@@ -352,7 +351,7 @@ func wellFormed(version, first byte, body []byte) error {
 	case packets.Disconnect:
 		r.reason(kind, five)
 	case packets.Pingreq:
-	default: // AUTH, which nobody agreed on, a second CONNECT, or what only a server sends
+	default: // AUTH without an authentication method, a second CONNECT, or a packet that only servers send
 		return errUnexpected
 	}
 	return r.end()
