@@ -131,6 +131,9 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	o.Subscriptions = []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandsOf(node)}}
 	if enroll.Owned(h.cfg.Data.Dir, h.cfg.Link.TLS.Cert) {
 		h.renewer = enroll.NewRenewer(enroll.RenewOptions{
+			Noted: func(err error, since time.Time) {
+				h.up.note(func(l *contact) { l.renewal, l.renewalFails = err, since })
+			},
 			Identity: enroll.Identity{Dir: filepath.Dir(h.cfg.Link.TLS.Cert)}, Node: node, Log: h.log,
 			Publish: func(topic string, payload []byte, done func(error)) {
 				c.PublishAsync(client.Message{Topic: topic, Payload: payload, QoS: 1}, done)
@@ -270,15 +273,17 @@ func (h *hubLink) reporter() func() {
 
 // contact is what is known of the connection to the hub.
 type contact struct {
-	up          bool
-	since       time.Time // when it came up, or went down; or the core's start
-	last        time.Time // when the last packet came from the hub
-	connections int
-	failures    int
-	lastError   string    // why there is none, or why the last one ended
-	ours        time.Time // when our certificate expires
-	theirs      time.Time // and the hub's
-	told        time.Time // when the time was last sent to the hub
+	up           bool
+	since        time.Time // when it came up, or went down; or the core's start
+	last         time.Time // when the last packet came from the hub
+	connections  int
+	failures     int
+	lastError    string    // why there is none, or why the last one ended
+	renewal      error     // why the certificate was not renewed; nil: it was, or needn\'t be
+	renewalFails time.Time // since when that fails
+	ours         time.Time // when our certificate expires
+	theirs       time.Time // and the hub's
+	told         time.Time // when the time was last sent to the hub
 }
 
 // uplink records the state of the connection to the hub, for /links and metrics.
@@ -405,6 +410,9 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 		if at := firstExpiry(l.theirs, l.ours); !at.IsZero() {
 			link.CertificateExpires = resource.Time(at)
 		}
+		if l.renewal != nil {
+			link.RenewalError, link.RenewalFails = l.renewal.Error(), resource.Time(l.renewalFails)
+		}
 		r := mqttserver.Report("edgecore", o.Version, br, commits)
 		r.Hub, r.Links, r.Streams = s.Hub.Text(), []resource.Link{link}, h.streams()
 		r.Owned = &resource.Usage{
@@ -432,6 +440,11 @@ func node(o Options, tw *twin.Twin, up *uplink) func() resource.Node {
 			n.Status.State = resource.Online
 		}
 		n.Status.Conditions = resource.ReadyCondition(nil, n.Status.State, l.lastError, l.since)
+		if l.renewal != nil {
+			n.Status.Conditions = resource.SetCondition(n.Status.Conditions, resource.Condition{
+				Type: resource.ConditionRenewal, Status: "False", Reason: "Failed", Message: l.renewal.Error(),
+			}, l.renewalFails)
+		}
 		return n
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/ecdsa"
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,11 +12,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -228,8 +231,25 @@ func find(chain []*x509.Certificate, pin []byte) *x509.Certificate {
 	return nil
 }
 
-// chain is what the hub shows, not verified.
-func (o *JoinOptions) chain(ctx context.Context) ([]*x509.Certificate, error) {
+// chain is what the hub shows, not verified. A hub that hangs up may have too many connections for a moment, as when a
+// thousand nodes join at once: it is asked again.
+func (o *JoinOptions) chain(ctx context.Context) (chain []*x509.Certificate, err error) {
+	for pause := 250 * time.Millisecond; ; pause *= 2 {
+		chain, err = o.chainOnce(ctx)
+		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) || pause > longestPause {
+			return chain, err
+		}
+		select {
+		case <-time.After(pause + rand.N(pause)):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+const longestPause = 8 * time.Second // between attempts to reach the hub
+
+func (o *JoinOptions) chainOnce(ctx context.Context) ([]*x509.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	d := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}} //nolint:gosec // verified by its pin, before anything is sent
@@ -292,7 +312,7 @@ func (o *JoinOptions) ask(ctx context.Context, key *ecdsa.PrivateKey, root *x509
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(root)
-	id := strings.ToLower(rand.Text())
+	id := strings.ToLower(cryptorand.Text())
 	at := topics.Address{Node: o.Node, Kind: topics.KindEnroll, Device: id}
 	back := topics.Address{Node: o.Node, Kind: topics.KindEnrolled, Device: id}
 	ctx, stop := context.WithCancelCause(ctx)

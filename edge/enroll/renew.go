@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -22,8 +21,10 @@ type RenewOptions struct {
 	Node     string
 	// Publish sends a request to the hub over the node's link, and calls done with what became of it.
 	Publish func(topic string, payload []byte, done func(error))
-	Log     zerolog.Logger
-	Now     func() time.Time
+	// Noted is told after each attempt why it failed (nil: it didn't), and since when attempts fail. It may be nil.
+	Noted func(err error, since time.Time)
+	Log   zerolog.Logger
+	Now   func() time.Time
 }
 
 // Renewer gets the node's next certificate when two thirds of the time of the present one have passed, with a new key.
@@ -33,10 +34,7 @@ type Renewer struct {
 	kick    chan struct{}
 	answers chan answer
 
-	mu      sync.Mutex
-	failed  error
-	since   time.Time // the first of the failures in a row
-	renewed int
+	since time.Time // the first of the failures in a row
 }
 
 type answer struct {
@@ -50,6 +48,9 @@ const answerTimeout = 30 * time.Second
 func NewRenewer(o RenewOptions) *Renewer {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Noted == nil {
+		o.Noted = func(error, time.Time) {}
 	}
 	return &Renewer{o: o, kick: make(chan struct{}, 1), answers: make(chan answer, 1)}
 }
@@ -73,20 +74,6 @@ func (r *Renewer) Take(a topics.Address, payload []byte) {
 	case r.answers <- answer{a.Device, payload}:
 	default: // nobody asked
 	}
-}
-
-// Failing says why the last renewal failed, and since when they fail; nil: it didn't.
-func (r *Renewer) Failing() (err error, since time.Time) { //nolint:revive // the error is what is asked for
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.failed, r.since
-}
-
-// Renewed is how often the certificate was renewed since the core's start.
-func (r *Renewer) Renewed() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.renewed
 }
 
 // Run renews until ctx ends.
@@ -159,16 +146,13 @@ func (r *Renewer) sleep(ctx context.Context, d time.Duration, failing bool) bool
 }
 
 func (r *Renewer) note(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	switch {
 	case err == nil:
-		r.renewed++
 		r.since = time.Time{}
-	case r.failed == nil:
+	case r.since.IsZero():
 		r.since = r.o.Now()
 	}
-	r.failed = err
+	r.o.Noted(err, r.since)
 }
 
 // renew asks for one certificate, and puts it in its place.

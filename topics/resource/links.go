@@ -79,11 +79,14 @@ type Link struct {
 	// ClockAhead is how many seconds the node's clock is ahead of the hub's.
 	ClockAhead *float64 `json:"clockAhead,omitempty"`
 	// CertificateExpires is when the certificate of either end does, whichever is first.
-	CertificateExpires string     `json:"certificateExpires,omitempty"`
-	OverQuota          string     `json:"overQuota,omitempty"` // why the hub takes nothing of what the node reports
-	OtherHub           string     `json:"otherHub,omitempty"`  // that gave the node what it has, and not this one
-	Rejected           *Rejection `json:"rejected,omitempty"`
-	Anomaly            *Anomaly   `json:"anomaly,omitempty"`
+	CertificateExpires string `json:"certificateExpires,omitempty"`
+	// RenewalError is why the node's certificate could not be renewed, of a core that renews it, and RenewalFails since when.
+	RenewalError string     `json:"renewalError,omitempty"`
+	RenewalFails string     `json:"renewalFails,omitempty"`
+	OverQuota    string     `json:"overQuota,omitempty"` // why the hub takes nothing of what the node reports
+	OtherHub     string     `json:"otherHub,omitempty"`  // that gave the node what it has, and not this one
+	Rejected     *Rejection `json:"rejected,omitempty"`
+	Anomaly      *Anomaly   `json:"anomaly,omitempty"`
 }
 
 // Anomaly is the last time that a node's state was replaced by one that can't have followed from it.

@@ -196,6 +196,9 @@ type NodeReport struct {
 	StartedAt  string      `json:"startedAt,omitempty"`
 }
 
+// ConditionRenewal is False while a node's certificate can't be renewed.
+const ConditionRenewal = "CertificateRenewal"
+
 // ConditionReady says whether a node's link to the hub is up.
 const ConditionReady = "Ready"
 

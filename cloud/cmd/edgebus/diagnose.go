@@ -565,6 +565,9 @@ func (d *diagnosis) quality(f facts, l resource.Link) {
 		if at := f.core.Links[0].CertificateExpires; l.CertificateExpires == "" || at != "" && at < l.CertificateExpires {
 			l.CertificateExpires = at
 		}
+		core := f.core.Links[0]
+		d.addIf(core.RenewalError != "", look, "it is tried again; the hub's log may say why it was refused",
+			"the node's certificate could not be renewed, since %s: %s", core.RenewalFails, core.RenewalError)
 		l.OverQuota = cmp.Or(l.OverQuota, f.core.Links[0].OverQuota)
 	}
 	d.owned(f)
@@ -575,7 +578,7 @@ func (d *diagnosis) quality(f facts, l resource.Link) {
 	if err != nil {
 		return
 	}
-	const advice = "make a new one: scripts/certs.sh renew"
+	const advice = "make a new one: scripts/certs.sh renew; of a node that has joined: edgebus invite, and edgecore join with what it prints"
 	switch left := time.Until(at); {
 	case left < 0:
 		d.add(wrong, advice, "a certificate of the link has expired on %s", l.CertificateExpires)

@@ -1,0 +1,326 @@
+// Package join tries how nodes join a hub: a real hub over TLS, the node's own side of it, and MQTT clients that try what
+// they must not do.
+package join
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/cloud"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/edge/enroll"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// hub is a hub that runs until the test ends.
+type hub struct {
+	t         testing.TB
+	dir       string
+	mqtt, api string
+	stop      func()
+}
+
+const settings = `
+listen: public
+data: {dir: %q}
+mqtt: {listen: "", tls: {listen: %q}, websocket: {listen: ""}}
+http: {listen: %q, tls: {listen: "127.0.0.1:0"}}
+limits: {connectRate: 100000, wrongPasswords: %d}
+`
+
+// free is an address that nobody listens on.
+func free(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func startHub(t testing.TB, dir string, wrongPasswords int) *hub {
+	t.Helper()
+	h := &hub{t: t, dir: dir, mqtt: free(t)}
+	api := free(t)
+	h.api = "http://" + api
+	file := filepath.Join(t.TempDir(), "hub.yaml")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, settings, dir, h.mqtt, api, wrongPasswords), 0o600))
+	cfg, err := configs.Load[configs.Hub]("cloudhub", file, nil)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ready := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		ended <- cloud.Run(ctx, cloud.Options{Config: cfg, Version: "test", Log: zerolog.Nop(), Ready: func() { close(ready) }})
+	}()
+	h.stop = sync.OnceFunc(func() {
+		stop()
+		require.NoError(t, <-ended)
+	})
+	t.Cleanup(h.stop)
+	select {
+	case <-ready:
+	case err := <-ended:
+		ended <- err
+		require.NoError(t, err)
+	}
+	return h
+}
+
+// post asks the API, and returns the answer's code.
+func (h *hub) post(path string, body, into any) int {
+	h.t.Helper()
+	text, err := json.Marshal(body)
+	require.NoError(h.t, err)
+	r, err := http.Post(h.api+path, "application/json", bytes.NewReader(text))
+	require.NoError(h.t, err)
+	defer r.Body.Close()
+	if into != nil {
+		require.NoError(h.t, json.NewDecoder(r.Body).Decode(into))
+	}
+	return r.StatusCode
+}
+
+func (h *hub) invite(node string, uses int) string {
+	h.t.Helper()
+	var a struct{ Token string }
+	require.Equal(h.t, http.StatusOK, h.post("/enroll/invitations", map[string]any{"node": node, "uses": uses}, &a))
+	return a.Token
+}
+
+func (h *hub) options(dir, name, token string) enroll.JoinOptions {
+	return enroll.JoinOptions{Hub: h.mqtt, DataDir: dir, Node: name, Token: token, Log: zerolog.Nop(), Say: func(string, ...any) {}}
+}
+
+func timed(t testing.TB) context.Context {
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(stop)
+	return ctx
+}
+
+// files counts what is below a directory.
+func files(t testing.TB, dir string) (n int) {
+	require.NoError(t, filepath.Walk(dir, func(_ string, info os.FileInfo, err error) error {
+		if err == nil && !info.IsDir() {
+			n++
+		}
+		return nil
+	}))
+	return n
+}
+
+func TestAClockThatIsWrongByAYearIsNamed(t *testing.T) {
+	h := startHub(t, t.TempDir(), 20)
+	token := h.invite("n1", 1)
+	for _, off := range []time.Duration{-365 * 24 * time.Hour, 365 * 24 * time.Hour} {
+		dir := t.TempDir()
+		o := h.options(dir, "", token)
+		o.Now = func() time.Time { return time.Now().Add(off) }
+		_, err := enroll.Join(timed(t), o)
+		require.ErrorContains(t, err, "the clock of this node says")
+		require.ErrorContains(t, err, "set the clock")
+		require.Zero(t, files(t, dir), "nothing is left of it")
+	}
+	j, err := enroll.Join(timed(t), h.options(t.TempDir(), "", token))
+	require.NoError(t, err, "the token was not used")
+	require.Equal(t, "n1", j.Node)
+}
+
+func TestWhoseAnswerWasLostMayAskAgain(t *testing.T) {
+	h := startHub(t, t.TempDir(), 20)
+	token := h.invite("n1", 1)
+	key, csr := request(t, "n1")
+	first := h.enrol(t, "n1", token, resource.JoinRequest{CSR: csr, Token: token})
+	require.Equal(t, resource.JoinIssued, first.answer(t).State)
+	again := h.enrol(t, "n1", token, resource.JoinRequest{CSR: csr, Token: token})
+	a := again.answer(t)
+	require.Equal(t, resource.JoinIssued, a.State)
+	block, _ := pem.Decode([]byte(a.Certificate))
+	cert, err := x509.ParseCertificate(block.Bytes)
+	require.NoError(t, err)
+	require.True(t, key.PublicKey.Equal(cert.PublicKey))
+	require.Equal(t, "n1", cert.Subject.CommonName)
+	require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, cert.ExtKeyUsage)
+	_, other := request(t, "n1")
+	require.ErrorContains(t, h.enrol(t, "n1", token, resource.JoinRequest{CSR: other, Token: token}).refusal(t), "the token has been used")
+}
+
+func TestWhatARequestMayNotAskFor(t *testing.T) {
+	h := startHub(t, t.TempDir(), 20)
+	token := h.invite("n1", 1)
+	_, foreign := request(t, "n2")
+	_, own := request(t, "n1")
+	for name, tt := range map[string]struct {
+		r    resource.JoinRequest
+		what string
+	}{
+		"another's name":  {resource.JoinRequest{CSR: foreign, Token: token}, `it asks for a certificate of "n2", but the node is n1`},
+		"rubbish":         {resource.JoinRequest{CSR: "rubbish", Token: token}, "is not one CERTIFICATE REQUEST in PEM"},
+		"rubbish in PEM":  {resource.JoinRequest{CSR: "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n", Token: token}, "is no request for a certificate"},
+		"nothing":         {resource.JoinRequest{Token: token}, "csr: is required"},
+		"a label":         {resource.JoinRequest{CSR: own, Token: token, Labels: map[string]string{"a b": "c"}}, "a label's name"},
+		"another's token": {resource.JoinRequest{CSR: own, Token: h.invite("n3", 1)}, "the token is for the node n3, not for n1"},
+	} {
+		require.ErrorContains(t, h.enrol(t, "n1", token, tt.r).refusal(t), tt.what, name)
+	}
+	long, err := json.Marshal(resource.JoinRequest{CSR: string(make([]byte, resource.MaxJoinRequest))})
+	require.NoError(t, err)
+	require.ErrorContains(t, h.enrolRaw(t, "n1", token, long).refusal(t), "at most 16384 are taken")
+	require.Equal(t, resource.JoinIssued, h.enrol(t, "n1", token, resource.JoinRequest{CSR: own, Token: token}).answer(t).State, "the token is as good as before")
+}
+
+func TestAnEnrolleeMayDoNothingElse(t *testing.T) {
+	h := startHub(t, t.TempDir(), 20)
+	e := h.enrolRaw(t, "n1", h.invite("n1", 1), []byte("{}"))
+	require.Error(t, e.refusal(t))
+	for _, topic := range []string{
+		"users/own", "v1/nodes/n1/sync/up", "v1/nodes/n2/enroll/" + e.id, "v1/nodes/n1/enroll/other", "v1/nodes/n1/devices/lamp/desired/power", "v1/nodes/n1/bridge/x",
+	} {
+		var no *client.Refused
+		require.ErrorAs(t, e.c.Publish(timed(t), client.Message{Topic: topic, Payload: []byte("x"), QoS: 1}), &no, topic)
+	}
+	for _, filter := range []string{"#", "+/+", "v1/nodes/#", "v1/nodes/n1/sync/down", "v1/nodes/n1/enroll/+/answer", "v1/nodes/n1/enroll/other/answer", "$SYS/#", "users/own", "$share/g/#"} {
+		var no *client.Refused
+		require.ErrorAs(t, e.c.Subscribe(timed(t), client.Subscription{Filter: filter}), &no, filter)
+	}
+}
+
+func TestWrongTokensAreThrottled(t *testing.T) {
+	h := startHub(t, t.TempDir(), 3)
+	pin, err := resource.ParseJoinToken(h.invite("n1", 1))
+	require.NoError(t, err)
+	wrong := resource.JoinToken{Authority: pin.Authority, Node: "n1"}.String()
+	for range 3 {
+		_, err := enroll.Join(timed(t), h.options(t.TempDir(), "", wrong))
+		require.ErrorContains(t, err, "the hub knows no such token")
+	}
+	_, err = enroll.Join(timed(t), h.options(t.TempDir(), "", wrong))
+	require.ErrorContains(t, err, "too many wrong tokens")
+}
+
+// request makes a key and a request of it.
+func request(t testing.TB, name string) (*ecdsa.PrivateKey, string) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name}}, key)
+	require.NoError(t, err)
+	return key, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+// enrollee is a client that enrols, and what it has sent.
+type enrollee struct {
+	id       string
+	c        *client.Client
+	outcome  chan error
+	answered chan resource.JoinAnswer
+}
+
+func (h *hub) enrol(t *testing.T, node, token string, r resource.JoinRequest) *enrollee {
+	payload, err := json.Marshal(r)
+	require.NoError(t, err)
+	return h.enrolRaw(t, node, token, payload)
+}
+
+func (h *hub) enrolRaw(t *testing.T, node, token string, payload []byte) *enrollee {
+	e := &enrollee{id: fmt.Sprintf("t%x", time.Now().UnixNano()), outcome: make(chan error, 1), answered: make(chan resource.JoinAnswer, 1)}
+	at := topics.Address{Node: node, Kind: topics.KindEnroll, Device: e.id}.String()
+	var err error
+	e.c, err = client.New(client.Options{
+		Servers: []string{"mqtts://" + h.mqtt}, ClientID: "enroll/" + e.id, User: "enroll/" + node, Password: token, CleanStart: true,
+		TLS: &tls.Config{InsecureSkipVerify: true}, Log: zerolog.Nop(), Subscriptions: []client.Subscription{{Filter: at + "/answer", QoS: 1}}, //nolint:gosec // a test of what the hub does
+		OnConnect: func(context.Context, bool) error {
+			e.c.PublishAsync(client.Message{Topic: at, Payload: payload, QoS: 1}, func(err error) { e.outcome <- err })
+			return nil
+		},
+		OnMessage: func(m client.Message) {
+			var a resource.JoinAnswer
+			if json.Unmarshal(m.Payload, &a) == nil {
+				e.answered <- a
+			}
+		},
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = e.c.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	return e
+}
+
+func (e *enrollee) refusal(t *testing.T) error {
+	select {
+	case err := <-e.outcome:
+		return err
+	case <-timed(t).Done():
+		t.Fatal("no outcome")
+		return nil
+	}
+}
+
+func (e *enrollee) answer(t *testing.T) resource.JoinAnswer {
+	select {
+	case a := <-e.answered:
+		return a
+	case err := <-e.outcome:
+		require.NoError(t, err)
+		select {
+		case a := <-e.answered:
+			return a
+		case <-timed(t).Done():
+		}
+	case <-timed(t).Done():
+	}
+	t.Fatal("no answer")
+	return resource.JoinAnswer{}
+}
+
+// BenchmarkAThousandNodesJoin has so many nodes join at once, each with a key and two TLS connections of its own.
+func BenchmarkAThousandNodesJoin(b *testing.B) {
+	const nodes = 1000
+	for range b.N {
+		b.StopTimer()
+		h := startHub(b, b.TempDir(), 20)
+		token := h.invite("node-*", nodes)
+		dir := b.TempDir()
+		b.StartTimer()
+		var all sync.WaitGroup
+		errs := make([]error, nodes)
+		for i := range nodes {
+			all.Go(func() {
+				name := fmt.Sprintf("node-%d", i)
+				_, errs[i] = enroll.Join(context.Background(), h.options(filepath.Join(dir, name), name, token))
+			})
+		}
+		all.Wait()
+		b.StopTimer()
+		for _, err := range errs {
+			require.NoError(b, err)
+		}
+		h.stop()
+	}
+}
