@@ -201,8 +201,11 @@ func (l *joinLine) settle(file, dir string, fresh bool, was configs.Link, j enro
 	}
 	server := "mqtts://" + l.hubAddress()
 	settings := []configs.Setting{
-		{Key: "node.name", Value: j.Node}, {Key: "link.server", Value: server},
-		{Key: "link.tls.ca", Value: j.Roots()}, {Key: "link.tls.cert", Value: j.Pair()}, {Key: "link.tls.key", Value: j.Pair()},
+		{Key: "node.name", Value: j.Node},
+		{Key: "link.server", Value: server},
+		{Key: "link.tls.ca", Value: j.Roots()},
+		{Key: "link.tls.cert", Value: j.Pair()},
+		{Key: "link.tls.key", Value: j.Pair()},
 	}
 	for key, value := range map[string]string{"link.user": strings.TrimPrefix(was.User, "node/"), "link.password": was.Password, "link.passwordFile": was.PasswordFile} {
 		if value != "" && value != j.Node { // the certificate is who the node is from now on

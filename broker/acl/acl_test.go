@@ -67,8 +67,17 @@ func TestMosquittosFile(t *testing.T) {
 		user, filter string
 		want         bool
 	}{
-		{"ann", "#", true}, {"ann", "ann/#", true}, {"ann", "+/in/door", true}, {"ann", "ann/in/secret", false}, {"ann", "other/#", false},
-		{"ann", "locked/#", false}, {"ann", "locked/a", false}, {"ann", "$SYS/#", false}, {"", "public", true}, {"", "+", true}, {"cid", "bob/#", false},
+		{"ann", "#", true},
+		{"ann", "ann/#", true},
+		{"ann", "+/in/door", true},
+		{"ann", "ann/in/secret", false},
+		{"ann", "other/#", false},
+		{"ann", "locked/#", false},
+		{"ann", "locked/a", false},
+		{"ann", "$SYS/#", false},
+		{"", "public", true},
+		{"", "+", true},
+		{"cid", "bob/#", false},
 		{"ann", "clients/+/x", true},
 	} {
 		require.Equal(t, c.want, r.MaySubscribe(Client{User: c.user, ID: "c7"}, c.filter), "%+v", c)

@@ -22,10 +22,12 @@ func TestPasswordHashes(t *testing.T) {
 		require.False(t, h.Matches([]byte("Secret")))
 		require.False(t, h.Matches(nil))
 	}
-	for _, s := range []string{"", "secret", "$7$", "$7$0$YQ==$YQ==", "$7$x$YQ==$YQ==", "$6$YQ==$YQ==", "$1$YQ==$YQ==", hash7 + "$", hash7[:40],
+	for _, s := range []string{
+		"", "secret", "$7$", "$7$0$YQ==$YQ==", "$7$x$YQ==$YQ==", "$6$YQ==$YQ==", "$1$YQ==$YQ==", hash7 + "$", hash7[:40],
 		hashArgon[:60], strings.Replace(hashArgon, "v=19", "v=16", 1), strings.Replace(hashArgon, "m=4096", "m=4294967295", 1),
 		strings.Replace(hashArgon, "m=4096", "m=+4096", 1), strings.Replace(hashArgon, "t=3", "t=0", 1), strings.Replace(hashArgon, "p=2", "p=0", 1),
-		strings.Replace(hashArgon, "argon2id", "argon2i", 1), "$argon2id$v=19$m=4096,t=3,p=2$$"} {
+		strings.Replace(hashArgon, "argon2id", "argon2i", 1), "$argon2id$v=19$m=4096,t=3,p=2$$",
+	} {
 		_, err := Parse(s)
 		require.Error(t, err, s)
 	}
