@@ -123,7 +123,11 @@ func commands(program string) string {
 	if program != "cloudhub" && program != "edgecore" {
 		return ""
 	}
-	return fmt.Sprintf("  %[1]s check [DIRECTORY|FILE]     read the data of a stopped one, or a backup, and say what is damaged\n"+
+	join := ""
+	if program == "edgecore" {
+		join = "  edgecore join HUB --token TOKEN    join a hub, as edgebus invite prints it\n"
+	}
+	return join + fmt.Sprintf("  %[1]s check [DIRECTORY|FILE]     read the data of a stopped one, or a backup, and say what is damaged\n"+
 		"  %[1]s backup FILE                back its data up, while it runs or is stopped\n"+
 		"  %[1]s restore FILE               put a backup back\n", program)
 }

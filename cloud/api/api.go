@@ -1,8 +1,11 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"net/http"
@@ -147,6 +150,11 @@ func (s *server) routes() http.Handler {
 	mux.Handle("POST "+authorizationRoot+"/selfsubjectaccessreviews", s.handle(s.accessReview))
 	mux.Handle("POST "+authorizationRoot+"/selfsubjectrulesreviews", s.handle(s.rulesReview))
 	mux.Handle("POST "+authenticationRoot+"/selfsubjectreviews", s.handle(s.subjectReview))
+	for _, root := range []string{"/api/v1", "/apis/" + resource.APIVersion} {
+		for _, method := range []string{http.MethodPut, http.MethodPost} {
+			mux.Handle(method+" "+root+"/enrollmentrequests/{name}/approval", s.handle(s.approve))
+		}
+	}
 	mux.Handle("GET /api/v1/namespaces", s.handle(s.showNamespaces))
 	mux.Handle("GET /api/v1/namespaces/{name}", s.handle(s.showNamespaces))
 	mux.Handle("/apis/", s.handle(s.object))
@@ -386,4 +394,32 @@ func (s *server) linksFor(a access, node string, most int) resource.LinkReport {
 		report.Links, report.More = report.Links[:most], more
 	}
 	return report
+}
+
+// approve serves the approval of an EnrollmentRequest as flightctl's clients send it: {"approved": true, "labels": {…}}. It is
+// a merge patch of the request's spec.
+func (s *server) approve(w http.ResponseWriter, r *http.Request) error {
+	var decision struct {
+		Approved bool              `json:"approved"`
+		Labels   map[string]string `json:"labels"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&decision); err != nil {
+		return badRequest("", "the approval can't be read: %v", err)
+	}
+	spec := map[string]any{"approval": resource.Denied}
+	if decision.Approved {
+		spec["approval"] = resource.Approved
+	}
+	if len(decision.Labels) > 0 {
+		spec["labels"] = decision.Labels
+	}
+	patch, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		return err
+	}
+	as := r.Clone(r.Context())
+	as.Method, as.Body, as.ContentLength = http.MethodPatch, io.NopCloser(bytes.NewReader(patch)), int64(len(patch))
+	as.Header.Set("Content-Type", "application/merge-patch+json")
+	as.URL.Path = "/apis/" + resource.APIVersion + "/enrollmentrequests/" + r.PathValue("name")
+	return s.object(w, as)
 }

@@ -592,6 +592,7 @@ func mergeConditions(c, prev tree) {
 // fieldDescriptions say what fields are that only other groups' forms have, for kubectl explain. What the canonical form has
 // as well, under the same name, is described there.
 var fieldDescriptions = map[string]string{
+	"request": "The request for a certificate, PKCS #10 in PEM, in base64.",
 	// devices.kubeedge.io
 	"actual":             "What the device reported. What a manifest says here is shown until something is known.",
 	"bluetooth":          "Configuration for Bluetooth.",

@@ -136,7 +136,66 @@ func flightctl() []Kind {
 			},
 			func(r resource.ResourceSync) resourceSyncV1alpha1 { return resourceSyncV1alpha1{r.Spec, r.Status} },
 		)),
+		flightctlKind("EnrollmentRequest", "enrollmentrequests", "enrollmentrequest", resource.KindEnrollmentRequest).pair(conversion(readEnrollment, showEnrollment)),
+		flightctlKind("CertificateSigningRequest", "certificatesigningrequests", "certificatesigningrequest", resource.KindEnrollmentRequest).pair(conversion(readSigning, showSigning)),
 	}
+}
+
+// enrollmentV1alpha1 is decided about at /api/v1/enrollmentrequests/{name}/approval.
+type enrollmentV1alpha1 struct {
+	Spec struct {
+		CSR    string            `json:"csr"`
+		Labels map[string]string `json:"labels,omitempty"`
+
+		DeviceStatus         opaque `json:"deviceStatus,omitempty"`
+		KnownRenderedVersion opaque `json:"knownRenderedVersion,omitempty"`
+	} `json:"spec"`
+	Status enrollmentStatus `json:"status,omitzero"`
+}
+
+type enrollmentStatus struct {
+	Certificate string               `json:"certificate,omitempty"`
+	Conditions  []resource.Condition `json:"conditions,omitempty"`
+}
+
+func readEnrollment(f enrollmentV1alpha1) (e resource.EnrollmentRequest, err error) {
+	e.Spec.CSR, e.Spec.Labels = f.Spec.CSR, f.Spec.Labels
+	e.Status = resource.EnrollmentStatus{Certificate: f.Status.Certificate, Conditions: f.Status.Conditions}
+	return e, nil
+}
+
+func showEnrollment(e resource.EnrollmentRequest) (f enrollmentV1alpha1) {
+	f.Spec.CSR, f.Spec.Labels = e.Spec.CSR, e.Spec.Labels
+	f.Status = enrollmentStatus{e.Status.Certificate, e.Status.Conditions}
+	return f
+}
+
+// signingV1alpha1 has the request and the certificate in base64, as JSON has bytes.
+type signingV1alpha1 struct {
+	Spec struct {
+		Request []byte `json:"request"`
+
+		SignerName        opaque `json:"signerName,omitempty"`
+		Usages            opaque `json:"usages,omitempty"`
+		ExpirationSeconds opaque `json:"expirationSeconds,omitempty"`
+		Extra             opaque `json:"extra,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		Certificate []byte               `json:"certificate,omitempty"`
+		Conditions  []resource.Condition `json:"conditions,omitempty"`
+	} `json:"status,omitzero"`
+}
+
+func readSigning(f signingV1alpha1) (e resource.EnrollmentRequest, err error) {
+	e.Spec.CSR = string(f.Spec.Request)
+	e.Status = resource.EnrollmentStatus{Certificate: string(f.Status.Certificate), Conditions: f.Status.Conditions}
+	return e, nil
+}
+
+func showSigning(e resource.EnrollmentRequest) (f signingV1alpha1) {
+	f.Spec.Request = []byte(e.Spec.CSR)
+	f.Status.Certificate, f.Status.Conditions = []byte(e.Status.Certificate), e.Status.Conditions
+	return f
 }
 
 func flightctlKind(name, plural, singular, canonical string) Kind {
