@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
 	"strings"
 	"time"
 
@@ -117,7 +118,9 @@ func (r *Renewer) due() (at time.Time, life time.Duration, err error) {
 	}
 	from := resource.IssuedAt(cert)
 	life = cert.NotAfter.Sub(from)
-	return from.Add(life * 2 / 3), life, nil
+	// Nodes that joined together don't renew together: the serial number's random half spreads them.
+	spread := time.Duration(new(big.Int).Mod(cert.SerialNumber, big.NewInt(max(int64(life/20), 1))).Int64())
+	return from.Add(life*2/3 + spread), life, nil
 }
 
 // pause is how long to wait after so many failures: a small part of a certificate's life, so that there are many more

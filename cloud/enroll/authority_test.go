@@ -1,0 +1,163 @@
+package enroll
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// clock is a clock that is set by the test.
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *clock) pass(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+func open(t *testing.T, dir string, c *clock, change ...func(*AuthorityOptions)) *Authority {
+	t.Helper()
+	o := AuthorityOptions{Dir: dir, Names: []string{"hub.example.org:9999", "192.0.2.1"}, NodeValidity: 90 * 24 * time.Hour, Log: zerolog.Nop(), Now: c.now}
+	for _, f := range change {
+		f(&o)
+	}
+	a, err := OpenAuthority(o)
+	require.NoError(t, err)
+	return a
+}
+
+func served(t *testing.T, a *Authority) *x509.Certificate {
+	t.Helper()
+	c, err := a.TLS(nil).GetConfigForClient(&tls.ClientHelloInfo{})
+	require.NoError(t, err)
+	leaf, err := x509.ParseCertificate(c.Certificates[0].Certificate[0])
+	require.NoError(t, err)
+	return leaf
+}
+
+func signed(t *testing.T, a *Authority, node string) *x509.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	cert, err := a.Sign(node, key.Public())
+	require.NoError(t, err)
+	return cert
+}
+
+func TestTheHubsCertificateIsRenewedBeforeItEnds(t *testing.T) {
+	c := &clock{at: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)}
+	a := open(t, t.TempDir(), c)
+	first := served(t, a)
+	require.Equal(t, []string{"hub.example.org", "localhost"}, first.DNSNames)
+	require.NoError(t, first.VerifyHostname("192.0.2.1"))
+	require.NoError(t, first.VerifyHostname("127.0.0.1"))
+	c.pass(30 * 24 * time.Hour)
+	require.True(t, first.Equal(served(t, a)), "not before two thirds of its life")
+	c.pass(31 * 24 * time.Hour)
+	next := served(t, a)
+	require.False(t, first.Equal(next))
+	require.True(t, next.NotAfter.After(first.NotAfter))
+}
+
+func TestAnAuthorityOutlivesARestart(t *testing.T) {
+	c, dir := &clock{at: time.Now()}, t.TempDir()
+	pin := open(t, dir, c).Pin()
+	require.Equal(t, pin, open(t, dir, c).Pin())
+	key := filepath.Join(dir, DirName, "1.key")
+	require.NoError(t, os.Chmod(key, 0o644))
+	_, err := OpenAuthority(AuthorityOptions{Dir: dir, Log: zerolog.Nop()})
+	require.ErrorContains(t, err, "can be read by others")
+	require.NoError(t, os.Remove(key))
+	_, err = OpenAuthority(AuthorityOptions{Dir: dir, Log: zerolog.Nop()})
+	require.ErrorContains(t, err, "the key of authority/1.pem", "another one is not made in its place")
+}
+
+func TestAnAuthorityOfTheConfiguration(t *testing.T) {
+	c, dir := &clock{at: time.Now()}, t.TempDir()
+	pin := open(t, dir, c).Pin()
+	file := filepath.Join(dir, DirName, "1")
+	given := open(t, t.TempDir(), c, func(o *AuthorityOptions) { o.Cert, o.Key = file+".pem", file+".key" })
+	require.Equal(t, pin, given.Pin())
+	require.ErrorIs(t, given.Rotate(time.Hour), resource.Conflict)
+	other := t.TempDir()
+	open(t, other, c)
+	_, err := OpenAuthority(AuthorityOptions{Dir: t.TempDir(), Cert: file + ".pem", Key: filepath.Join(other, DirName, "1.key"), Log: zerolog.Nop()})
+	require.ErrorContains(t, err, "don't belong together")
+}
+
+func TestARotationOverlaps(t *testing.T) {
+	c, dir := &clock{at: time.Now()}, t.TempDir()
+	a := open(t, dir, c)
+	pin := a.Pin()
+	require.NoError(t, a.Rotate(time.Hour))
+	require.Equal(t, pin, a.Pin(), "the old one signs for the hub")
+	require.Contains(t, signed(t, a, "n1").Issuer.CommonName, "authority 2")
+	require.ErrorIs(t, a.Rotate(time.Hour), resource.Conflict)
+	a = open(t, dir, c)
+	require.Len(t, a.Status(), 2)
+	c.pass(time.Hour)
+	require.Len(t, a.Status(), 1)
+	require.NotEqual(t, pin, a.Pin())
+	require.Contains(t, served(t, a).Issuer.CommonName, "authority 2")
+}
+
+func TestRevocationIsByTheTimeOfMaking(t *testing.T) {
+	c, dir := &clock{at: time.Now()}, t.TempDir()
+	a := open(t, dir, c)
+	before, other := signed(t, a, "n1"), signed(t, a, "n2")
+	require.NoError(t, a.revoked.add("n1", "boss", false))
+	c.pass(-time.Hour) // the hub's clock is set back: what is signed now is later all the same
+	after := signed(t, a, "n1")
+	for _, r := range []*Revocations{a.revoked, open(t, dir, c).revoked} {
+		require.Contains(t, r.Why("n1", before), "were revoked at")
+		require.NotEmpty(t, r.Why("n1", nil))
+		require.Empty(t, r.Why("n1", after))
+		require.Empty(t, r.Why("n2", other))
+	}
+	require.NoError(t, a.revoked.add("n1", "boss", true))
+	require.Contains(t, a.revoked.Why("n1", after), resource.Decommissioned)
+}
+
+func TestARestoreTakesOverWhatCameAfterTheBackup(t *testing.T) {
+	c, dir := &clock{at: time.Now()}, t.TempDir()
+	a := open(t, dir, c)
+	cert := signed(t, a, "n1")
+	backup := t.TempDir()
+	require.NoError(t, os.CopyFS(filepath.Join(backup, DirName), os.DirFS(filepath.Join(dir, DirName))))
+	require.NoError(t, a.revoked.add("n1", "", false))
+	require.NoError(t, a.Rotate(time.Hour))
+	require.NoError(t, Merge(dir, backup))
+	restored := open(t, backup, c)
+	require.NotEmpty(t, restored.revoked.Why("n1", cert))
+	require.Len(t, restored.Status(), 2)
+
+	foreign := t.TempDir()
+	require.NoError(t, open(t, foreign, c).revoked.add("n2", "", false))
+	require.NoError(t, Merge(foreign, backup))
+	require.Empty(t, open(t, backup, c).revoked.Why("n2", nil), "another hub's data says nothing here")
+
+	require.NoError(t, os.WriteFile(filepath.Join(backup, DirName, revokedName), []byte("{"), 0o600))
+	_, err := OpenAuthority(AuthorityOptions{Dir: backup, Log: zerolog.Nop()})
+	require.ErrorContains(t, err, "revoked.json can't be read", "it would let revoked nodes in")
+}
