@@ -44,16 +44,14 @@ type hubLink struct {
 }
 
 // run keeps the link up until ctx ends. When it gives up (link.retry.attempts) the node goes on alone.
-func (h *hubLink) run(whole context.Context) error {
+func (h *hubLink) run(ctx context.Context) error {
 	if why, err := enroll.Forgotten(h.cfg.Data.Dir); err != nil || why != "" {
 		h.log.Error().Err(err).Str("noted", why).Msg("the hub has decommissioned this node: it works alone until it joins again (edgecore join)")
 		h.up.note(func(l *contact) { l.lastError = why })
-		<-whole.Done()
 		return err
 	}
-	ctx, end := context.WithCancel(whole)
+	ctx, end := context.WithCancel(ctx)
 	h.end = end
-	defer func() { <-whole.Done() }() // the node works on without a link
 	defer end()
 	main, err := h.newMain(ctx)
 	if err != nil {
