@@ -168,9 +168,8 @@ func whole(text []byte, at Place) bool {
 	return false
 }
 
-// Begin goes on at the log's end. Segments before base, or before what the log itself
-// knows of it, are not needed, and removed; those from there on must be there. With base 0 the
-// log may be a new one.
+// Begin prepares the log for appending at its end. Segments before base, or before the base that the segments' headers name, are
+// not needed and are removed; all later ones must exist. With base 0 the log may be new.
 func (l *Log) Begin(base uint64) error {
 	l.base = max(l.base, base)
 	if len(l.segments) == 0 && l.base == 0 {
@@ -222,7 +221,7 @@ func (l *Log) gapless() (newest uint64, err error) {
 	return newest, nil
 }
 
-// Reader goes through a segment's frames. It holds one of them in memory at a time.
+// Reader reads the frames of a segment in order. It holds one of them in memory at a time.
 type Reader struct {
 	log  *Log
 	file *os.File
@@ -231,15 +230,15 @@ type Reader struct {
 	at   Place
 	size int64
 
-	follows bool // it has come to the mark that another segment follows
+	follows bool // the mark that another segment follows has been read
 }
 
 const readBuffer = 64 << 10
 
-// Read begins to go through a segment, up to its present end. The memory of a reader
-// that has done its work serves again, if there is one.
-func (l *Log) Read(number uint64, done *Reader) (*Reader, error) {
-	r := done
+// Read opens a segment for reading up to its present end. reuse is a reader that is no longer used, whose memory is used again;
+// it may be nil.
+func (l *Log) Read(number uint64, reuse *Reader) (*Reader, error) {
+	r := reuse
 	if r == nil {
 		r = &Reader{}
 	}
@@ -300,7 +299,7 @@ func (r *Reader) Next() (body []byte, at Place, err error) {
 		return nil, at, err
 	}
 	if !ok {
-		return nil, at, r.log.Damaged(at, errors.New("it was well when it was opened"))
+		return nil, at, r.log.Damaged(at, errors.New("a frame that was whole when the log was opened is not whole now"))
 	}
 	if r.follows {
 		return r.Next()
@@ -372,12 +371,11 @@ func (l *Log) sizeOf(number uint64) int64 {
 // A segment begins with a header: magic, segment number, base (the oldest segment
 // needed), checksum. Frames follow: magic, length of the body, checksum of body and
 // of where it stands (so that bytes that look like a frame, in a client's payload,
-// never are one), body, end mark. A frame of the older magic has no end mark. The last thing in a segment
-// that another one follows is the head of an empty frame with a magic of its own.
+// never are one), body, end mark. The last thing in a segment that is followed by another is the head of an
+// empty frame with a magic of its own and no end mark.
 const (
 	fileMagic   = "edgebusJ"
 	frameMagic  = 0xEB10C4A8
-	oldMagic    = 0xEB10C4A7
 	followMagic = 0xEB10C4A9
 
 	HeaderSize = 28 // of a segment: where its first frame is
@@ -455,7 +453,7 @@ func parseHead(head []byte, left int64) (magic uint32, body, mark int64, ok bool
 	if magic == frameMagic {
 		mark = markSize
 	}
-	return magic, body, mark, magic >= oldMagic && magic <= followMagic && body+mark <= left
+	return magic, body, mark, (magic == frameMagic || magic == followMagic) && body+mark <= left
 }
 
 // sealed reports whether the head's checksum is that of a body at a place.

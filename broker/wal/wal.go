@@ -17,8 +17,8 @@ import (
 // Options configure a log. Dir is needed.
 type Options struct {
 	Dir     string
-	Name    string // of the log, in messages
-	Keeps   string // what is lost without it, in messages
+	Name    string // of the log, in log lines and errors
+	Keeps   string // what is lost without it, in log lines and errors
 	Segment int    // bytes after which a segment is ended
 	Log     zerolog.Logger
 	// ReadOnly opens the log for reading alone: no file is made, changed, locked or removed, and frames are refused.
@@ -46,19 +46,19 @@ type Place struct {
 type Log struct {
 	opts Options
 	lock *os.File
-	used bool // the directory was, before it was opened
+	used bool // the directory had been used before it was opened
 
 	writing   sync.Mutex // held while a frame is written, or a segment begun
 	file      File
-	suspect   bool         // the file may have more in it than was appended
-	unrotated bool         // no new segment could be made
+	suspect   bool         // the file may end with bytes that were not acknowledged
+	unrotated bool         // the last attempt to make a new segment failed
 	inUse     datadir.Kept // the file
 
 	mu       sync.Mutex
 	segments []segment // oldest first; the last is written to
-	base     uint64    // the oldest segment needed
+	base     uint64    // the oldest segment that is needed
 	pins     int       // snapshots that are held
-	kept     []uint64  // segments that are not needed, but for a snapshot
+	kept     []uint64  // retired segments that a snapshot still needs
 
 	size  atomic.Int64
 	count atomic.Int64
@@ -96,8 +96,8 @@ func Open(o Options) (*Log, error) {
 	return l, nil
 }
 
-// makeDir makes a directory and those above it, each with its name on disk before
-// anything is in it: all of them outlive a power cut.
+// makeDir makes a directory and its missing parents. Each directory entry is synced before anything is written below it, so that
+// all of them survive a power cut.
 func makeDir(dir string, sync func(string) error) error {
 	if info, err := os.Stat(dir); err == nil && info.IsDir() {
 		return nil
@@ -161,7 +161,7 @@ func (l *Log) Append(frame []byte) (at Place, err error) {
 	return at, nil
 }
 
-// mend removes from the file what a failed write has left: it was not confirmed, and must not come back.
+// mend truncates the file to its last acknowledged frame after a failed write: what was refused must not be there after a restart.
 func (l *Log) mend() error {
 	if !l.suspect {
 		return nil
@@ -177,7 +177,7 @@ func (l *Log) mend() error {
 	return nil
 }
 
-// rotate begins another segment if this one is long enough. If that fails this segment is used for longer.
+// rotate begins another segment if this one is long enough. If that fails, the log goes on with this segment.
 func (l *Log) rotate() {
 	if l.end().At < int64(l.opts.Segment) {
 		return
@@ -202,8 +202,8 @@ func (l *Log) Cut() error {
 	return l.begin(l.end().Segment + 1)
 }
 
-// begin makes a segment, to which the log writes from then on. The file gets its name when its header is on disk: a segment
-// without one is damaged.
+// begin makes a segment, to which the log writes from then on. The file is renamed to its final name once its header is on disk,
+// because a segment without a header counts as damaged.
 func (l *Log) begin(number uint64) error {
 	path := l.Path(number)
 	f, err := os.OpenFile(path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -240,7 +240,7 @@ func (l *Log) begin(number uint64) error {
 	return nil
 }
 
-// follow marks the segment that is written to as followed by another, which exists: so it is known if that is missing.
+// follow marks the current segment as followed by another, which exists by now: if that is missing later, the log is refused.
 func (l *Log) follow() {
 	at := l.end()
 	head := followMark(at)
@@ -274,7 +274,7 @@ func (l *Log) end() Place {
 	return Place{s.number, s.size}
 }
 
-// Retire removes the segments before number, which are not needed any more. The owner has stored that.
+// Retire removes the segments before number. The owner has stored their contents elsewhere.
 func (l *Log) Retire(number uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -311,10 +311,10 @@ func (l *Log) Base() uint64 {
 	return l.base
 }
 
-// Size is the bytes of all segments, and Count how many there are.
+// Size is the sum of all segments' sizes in bytes.
 func (l *Log) Size() int64 { return l.size.Load() }
 
-// Count is how many segments there are.
+// Count is the number of segments.
 func (l *Log) Count() int64 { return l.count.Load() }
 
 // Path is a segment's file.
@@ -354,13 +354,13 @@ func (l *Log) Close() error {
 	return errors.Join(errs...)
 }
 
-// Damaged is the error for a file that can't be trusted.
+// Damaged returns the error for a segment with damage at a position.
 func (l *Log) Damaged(at Place, what error) error {
 	return fmt.Errorf("%s is damaged at byte %d: %w; restore the directory %s from a backup, or move it away to begin anew without "+
 		"%s in it", l.Path(at.Segment), at.At, what, l.opts.Dir, l.opts.Keeps)
 }
 
-// Piece is a segment as it was at one moment: the beginning of a file that may have grown since.
+// Piece is a segment as it was at one moment. The file may have grown since.
 type Piece struct {
 	path string
 	size int64
@@ -369,10 +369,10 @@ type Piece struct {
 // Path is the segment's file.
 func (p Piece) Path() string { return p.path }
 
-// Size is how much of it was there.
+// Size is the size that it had.
 func (p Piece) Size() int64 { return p.size }
 
-// Copy writes it.
+// Copy writes the segment, up to that size.
 func (p Piece) Copy(w io.Writer) error {
 	f, err := os.Open(p.path)
 	if err != nil {

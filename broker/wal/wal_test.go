@@ -320,21 +320,3 @@ func TestTrial36MarkBegun(t *testing.T) {
 	_, _, err = again(t, dir, false)
 	require.ErrorContains(t, err, path+" is damaged")
 }
-
-// Frames without an end mark, as they were written before, are read.
-func TestTrial36OldFrames(t *testing.T) {
-	dir, l := written(t)
-	var text []byte
-	text = AppendHeader(text, 2, 0)
-	for _, body := range []string{"old", "older"} {
-		at := Place{2, int64(len(text))}
-		f := frame(body)
-		sealHead(f, oldMagic, f[HeadSize:], at)
-		text = append(text, f...)
-	}
-	require.NoError(t, os.WriteFile(l.Path(2), text, 0o600))
-	found, said, err := again(t, dir, false)
-	require.NoError(t, err)
-	require.Equal(t, []string{"one", "two", "old", "older"}, found)
-	require.Empty(t, said)
-}
