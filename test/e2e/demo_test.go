@@ -104,7 +104,7 @@ func TestTrial21DemoScreen(t *testing.T) {
 	program, err := filepath.Abs("../../bin/edgebus")
 	require.NoError(t, err)
 	args := []string{"demo"}
-	for _, flag := range []string{"--hub-mqtt", "--hub-http", "--core-mqtt", "--core-http", "--modbus"} {
+	for _, flag := range []string{"--hub-mqtt", "--hub-mqtt-tls", "--hub-http", "--core-mqtt", "--core-http", "--modbus"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		args = append(args, flag, l.Addr().String())
@@ -121,6 +121,8 @@ func TestTrial21DemoScreen(t *testing.T) {
 	s.shows(`lamp/state +online +online +=`)
 	s.shows(`thermostat/state +online +online +=`)
 	s.shows(`in step`)
+	s.shows(`joined over TLS: edgebus invite demo, edgecore join 127.0.0.1:\d+ --token`)
+	s.shows(`edgebus invite n2`)
 	for _, line := range s.lines() {
 		require.LessOrEqual(t, utf8.RuneCountInString(line), 80, line)
 	}

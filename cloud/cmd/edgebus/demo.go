@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -30,9 +32,13 @@ import (
 // demoNode is the node's name; the samples' devices belong to it.
 const demoNode = "demo"
 
+// secondNode is the name in the hint of how another node joins.
+const secondNode = "n2"
+
 // demo is edgebus demo: its flags and its parts.
 type demo struct {
 	hubMQTT, hubHTTP   string
+	hubTLS             string // for nodes
 	coreMQTT, coreHTTP string
 	modbus             string
 	dataDir            string
@@ -42,6 +48,7 @@ type demo struct {
 
 	group *processes
 	link  *proxy // between node and hub; nil without a terminal
+	join  string // the line that the node joined with; empty: it had joined before
 
 	mu    sync.Mutex
 	in    io.Reader
@@ -59,6 +66,10 @@ are, and a simulated Modbus thermostat for the latter; create a lamp and a therm
 on the node "demo"; and show the values in their brokers until ctrl-C, which stops all.
 A program that ends or is killed is started again on the same data.
 
+The node joins the hub as on two machines: "edgebus invite demo" makes a token, "edgecore join" gets a
+certificate with it, and the link between the two is MQTT over TLS. People and mappers on this machine need
+no password: the demo sets auth.anonymous to loopback.
+
 On a terminal the hub's and the node's values are shown side by side, with keys that switch the lamp,
 change values on the node, cut the link and kill the node. Elsewhere each change is a line.
 
@@ -67,11 +78,15 @@ end unless something failed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.in, d.out = cmd.InOrStdin(), cmd.OutOrStdout()
+			if !cmd.Flags().Changed("hub-mqtt-tls") {
+				d.hubTLS = freeAddress(d.hubTLS)
+			}
 			return d.run(cmd.Context())
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&d.hubMQTT, "hub-mqtt", "127.0.0.1:1883", "the hub's MQTT address")
+	f.StringVar(&d.hubTLS, "hub-mqtt-tls", "127.0.0.1:8883", "the hub's address of MQTT over TLS, for the node (default port taken: a free one)")
 	f.StringVar(&d.hubHTTP, "hub-http", "127.0.0.1:8080", "the hub's HTTP address")
 	f.StringVar(&d.coreMQTT, "core-mqtt", "127.0.0.1:2883", "the node's MQTT address")
 	f.StringVar(&d.coreHTTP, "core-http", "127.0.0.1:10550", "the node's HTTP address")
@@ -94,7 +109,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	if _, ok := terminal(d.out); ok {
-		w, err := newProxy(d.hubMQTT)
+		w, err := newProxy(d.hubTLS)
 		if err != nil {
 			return err
 		}
@@ -147,19 +162,22 @@ type step struct {
 
 // plan lists the programs in the order of their start.
 func (d *demo) plan() ([]step, error) {
-	hubURL, coreURL := "mqtt://"+d.hubMQTT, "mqtt://"+d.coreMQTT
+	hubURL, coreURL := "mqtts://"+d.hubTLS, "mqtt://"+d.coreMQTT
 	if d.link != nil {
-		hubURL = "mqtt://" + d.link.l.Addr().String()
+		hubURL = "mqtts://" + d.link.l.Addr().String()
 	}
 	// The demo doesn't depend on this host's configuration files and environment.
 	plain := []string{"--config", os.DevNull, "--log-format", "json"}
+	open := []string{"--auth-anonymous", "loopback"}
 	steps := []step{
 		{name: "cloudhub", args: append([]string{
 			"--data-dir", "hub", "--mqtt-listen", d.hubMQTT, "--http-listen", d.hubHTTP, "--mqtt-websocket-listen", "",
-		}, plain...), ready: "http://" + d.hubHTTP + "/readyz"},
+			"--mqtt-tls-listen", d.hubTLS,
+		}, slices.Concat(plain, open)...), ready: "http://" + d.hubHTTP + "/readyz"},
 		{name: "edgecore", args: append([]string{
-			"--data-dir", "core", "--node-name", demoNode, "--mqtt-listen", d.coreMQTT, "--http-listen", d.coreHTTP, "--link-server", hubURL,
-		}, plain...), ready: "http://" + d.coreHTTP + "/readyz"},
+			"--config", joinedConfig, "--data-dir", "core", "--mqtt-listen", d.coreMQTT, "--http-listen", d.coreHTTP,
+			"--link-server", hubURL, "--log-format", "json",
+		}, open...), ready: "http://" + d.coreHTTP + "/readyz"},
 		{name: "simulator", program: "mapper-modbus", args: []string{"simulate", "--listen", d.modbus}, ready: d.modbus},
 		{name: "mapper-virtual", args: append([]string{"--server", coreURL}, plain...)},
 		{name: "mapper-modbus", args: append([]string{"--server", coreURL}, plain...)},
@@ -200,6 +218,7 @@ func (d *demo) checkPorts() error {
 	var wrong []error
 	for _, p := range []struct{ flag, address, what string }{
 		{"--hub-mqtt", d.hubMQTT, "the hub's MQTT"},
+		{"--hub-mqtt-tls", d.hubTLS, "the hub's MQTT over TLS"},
 		{"--hub-http", d.hubHTTP, "the hub's HTTP"},
 		{"--core-mqtt", d.coreMQTT, "the node's MQTT"},
 		{"--core-http", d.coreHTTP, "the node's HTTP"},
@@ -231,7 +250,7 @@ func (d *demo) start(ctx context.Context, plan []step) error {
 			return err
 		}
 		if i == 0 {
-			if err := d.apply(ctx); err != nil {
+			if err := errors.Join(d.apply(ctx), d.joinNode(ctx, plan)); err != nil {
 				return err
 			}
 		}
@@ -309,6 +328,74 @@ func (d *demo) apply(ctx context.Context) error {
 	return nil
 }
 
+// joinedConfig is the node's file of settings in the data directory, which edgecore join writes.
+const joinedConfig = "core.yaml"
+
+// freeAddress is the address, or one with a free port on the same host if the address is taken.
+func freeAddress(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	for _, a := range []string{address, net.JoinHostPort(host, "0")} {
+		if l, err := net.Listen("tcp", a); err == nil {
+			address = l.Addr().String()
+			_ = l.Close()
+			return address
+		}
+	}
+	return address
+}
+
+// joinNode invites the node and has it join, as two people on two machines would. In a kept directory it may have joined.
+func (d *demo) joinNode(ctx context.Context, plan []step) error {
+	joined, err := d.hasJoined()
+	if err != nil {
+		return err
+	}
+	if joined {
+		return d.say("node " + demoNode + " has joined before: its certificate is in " + filepath.Join(d.dataDir, "core"))
+	}
+	c, err := hubclient.New(hubclient.Options{Server: "http://" + d.hubHTTP})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	line, _, err := requestInvitation(ctx, c, invitationRequest{Node: demoNode})
+	if err != nil {
+		return fmt.Errorf("inviting the node: %w", err)
+	}
+	if err := d.say("$ edgebus invite " + demoNode + "\n" + line); err != nil {
+		return err
+	}
+	core := slices.IndexFunc(plan, func(s step) bool { return s.name == "edgecore" })
+	args := append(strings.Fields(line)[1:], "--config", joinedConfig, "--data-dir", "core", "--no-start")
+	cmd := exec.CommandContext(ctx, plan[core].args[0], args...)
+	cmd.Dir, cmd.Env = d.dataDir, cleanEnvironment()
+	out, err := cmd.CombinedOutput()
+	text := strings.TrimSpace(string(out))
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", line, err, text)
+	}
+	d.join = line
+	text, _, _ = strings.Cut(text, "\n") // the rest says how to start the core
+	return d.say("$ " + line + "\n" + text)
+}
+
+// hasJoined is whether the settings in the data directory name an identity that is there. They name none if the
+// directory was moved, or is of a demo without TLS: then the node joins again.
+func (d *demo) hasJoined() (bool, error) {
+	text, err := os.ReadFile(filepath.Join(d.dataDir, joinedConfig))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	pairs, err := filepath.Glob(filepath.Join(d.dataDir, "core", "identity", "*", "node.pem"))
+	return slices.ContainsFunc(pairs, func(pair string) bool { return bytes.Contains(text, []byte(pair)) }), err
+}
+
 // watch shows what the brokers have until ctx ends.
 func (d *demo) watch(ctx context.Context) error {
 	if size, ok := terminal(d.out); ok {
@@ -360,12 +447,20 @@ func (d *demo) ports() (hub, core string) {
 	return at(d.hubMQTT), at(d.coreMQTT)
 }
 
+// server is the setting with which edgebus asks this hub; empty: it asks it anyway.
+func (d *demo) server() string {
+	if at, err := (&access{httpFlag: "server"}).resolve(); err == nil && at.Server == "http://"+d.hubHTTP {
+		return ""
+	}
+	return "EDGEBUS_SERVER=http://" + d.hubHTTP
+}
+
 // hints are commands to try next.
 func (d *demo) hints() []string {
 	hub, core := d.ports()
 	asks := ""
-	if at, err := (&access{httpFlag: "server"}).resolve(); err != nil || at.Server != "http://"+d.hubHTTP {
-		asks = "  export EDGEBUS_SERVER=http://" + d.hubHTTP + "    # so that edgebus asks this hub\n"
+	if server := d.server(); server != "" {
+		asks = "  export " + server + "    # so that edgebus asks this hub\n"
 	}
 	return []string{
 		"",
@@ -376,6 +471,7 @@ func (d *demo) hints() []string {
 		"  mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/thermostat/desired/setpoint -m 23.5",
 		"  mosquitto_rr" + hub + " -V 5 -t v1/nodes/demo/devices/lamp/commands/beep -e reply/me -m twice",
 		"  mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 40    # on the node, with or without the cloud",
+		"  edgebus invite " + secondNode + "    # prints the line that has another node join this hub",
 		"Data and logs are in " + d.dataDir + ". Stop with ctrl-C.",
 	}
 }
@@ -387,8 +483,18 @@ func (d *demo) commands() []string {
 		"mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/#'",
 		"mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/power -m ON",
 		"mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 40",
+		strings.TrimSpace(d.server() + " edgebus invite " + secondNode),
 		"# data and logs: " + d.dataDir,
 	}
+}
+
+// joined says how the node came to the hub.
+func (d *demo) joined() string {
+	if d.join == "" {
+		return "joined before; the link is MQTT over TLS, with the node's certificate"
+	}
+	line, _, _ := strings.Cut(d.join, " --token ") // which was used up
+	return "joined over TLS: edgebus invite " + demoNode + ", " + line + " --token …"
 }
 
 // stop ends all programs, the last one first, and removes their files, unless
@@ -660,6 +766,7 @@ func (s *screen) frame(width, height int) string {
 	}
 	lines := []string{
 		on.paint(strong, clip("Edgebus: node "+demoNode+" – ", width)) + on.paint(code, how),
+		on.paint(faint, clip(s.d.joined(), width)),
 		on.paint(faint, line("= same  ≠ not yet  ↑ overridden", "CLOUD", "EDGE", "")),
 	}
 	foot := s.foot(width)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,13 +83,7 @@ func invite(cmd *cobra.Command, o *hub, node string, labels []string, uses int, 
 	if err != nil {
 		return err
 	}
-	var a struct {
-		ID      string `json:"id"`
-		Token   string `json:"token"`
-		Hub     string `json:"hub"`
-		Expires string `json:"expires"`
-	}
-	err = o.Post(cmd.Context(), "/enroll/invitations", map[string]any{"node": node, "labels": set, "uses": uses, "ttl": ttl}, &a)
+	line, a, err := requestInvitation(cmd.Context(), o.Client, invitationRequest{Node: node, Labels: set, Uses: uses, TTL: ttl})
 	if err != nil {
 		return err
 	}
@@ -96,14 +92,37 @@ func invite(cmd *cobra.Command, o *hub, node string, labels []string, uses int, 
 	}
 	if a.Hub == "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "the hub listens nowhere with TLS, so no node can join: set listen: public in its hub.yaml")
-		a.Hub = "HUB:8883"
-	}
-	line := "edgecore join " + a.Hub + " --token " + a.Token
-	if strings.ContainsAny(node, "*?[") {
-		line += " --name NAME"
 	}
 	fmt.Fprintln(cmd.OutOrStdout(), line)
 	return nil
+}
+
+// invitationRequest asks the hub for an invitation.
+type invitationRequest struct {
+	Node   string            `json:"node"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Uses   int               `json:"uses,omitempty"`
+	TTL    string            `json:"ttl,omitempty"`
+}
+
+// invitationAnswer is the hub's answer, with the token.
+type invitationAnswer struct {
+	ID      string `json:"id"`
+	Token   string `json:"token"`
+	Hub     string `json:"hub"`
+	Expires string `json:"expires"`
+}
+
+// requestInvitation makes an invitation, and the command line that uses it.
+func requestInvitation(ctx context.Context, c *client.Client, r invitationRequest) (line string, a invitationAnswer, err error) {
+	if err := c.Post(ctx, "/enroll/invitations", r, &a); err != nil {
+		return "", a, err
+	}
+	line = "edgecore join " + cmp.Or(a.Hub, "HUB:8883") + " --token " + a.Token
+	if strings.ContainsAny(r.Node, "*?[") {
+		line += " --name NAME"
+	}
+	return line, a, nil
 }
 
 func listInvitations(cmd *cobra.Command, o *hub, output string) error {
