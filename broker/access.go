@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
@@ -714,7 +715,9 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 	id, code, why := b.identify(remote, shown)
 	switch {
 	case code == codeServerBusy:
-		return Identity{}, resource.Errorf(resource.Unavailable, "", "%s", connectReasons[code])
+		return Identity{}, resource.Errorf(resource.Unavailable, "", "%s", cmp.Or(why, connectReasons[code]))
+	case code == codeNotAuthorized:
+		return Identity{}, resource.Errorf(resource.Forbidden, "", "%s", why)
 	case why != "":
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "%s", why)
 	case code == codeConnectRate:

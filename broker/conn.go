@@ -63,6 +63,7 @@ type conn struct {
 	rate        *rate.Limiter // limits.packetRate; nil: none
 	loggedRate  bool          // it was logged that it sends more than that
 	expiry      time.Duration // of the session
+	unfollow    func() bool   // ends waiting for the revocation of the client's token
 	aliases     map[uint16]string
 	aliased     int                // what they count for
 	last        time.Time          // when the last packet had been handled; zero: the keep-alive doesn't count yet
@@ -83,7 +84,7 @@ type conn struct {
 
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
-	c := &conn{Conn: transport, b: b, listener: l, stopped: make(chan struct{})}
+	c := &conn{Conn: transport, b: b, listener: l, stopped: make(chan struct{}), unfollow: func() bool { return true }}
 	if c.host, _, _ = net.SplitHostPort(transport.RemoteAddr().String()); c.host == "" {
 		c.host = transport.RemoteAddr().String()
 	}
@@ -114,6 +115,7 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
 	close(c.stopped)
+	c.unfollow()
 	b.pending.remove(c)
 	c.countEnd(err)
 	c.finish(err)

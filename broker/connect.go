@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -340,6 +341,11 @@ func (c *conn) sendConnack(pk *packets.Packet) error {
 	c.b.opts.Audit.Add(c.auditEntry(audit.Connect, "", nil))
 	if !c.ident.Expires.IsZero() {
 		c.checkExpiry()
+	}
+	if c.ident.Revoked != nil {
+		c.unfollow = context.AfterFunc(c.ident.Revoked, func() {
+			c.disconnect(codeNotAuthorized, fmt.Errorf("the token of %s has been revoked", validText(c.ident.User)))
+		})
 	}
 	c.w.Start(c.client.sess)
 	return nil

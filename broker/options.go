@@ -119,7 +119,8 @@ type Bearer interface {
 type BearerUser struct {
 	User
 	Expires time.Time
-	ID      string // of the token
+	ID      string          // of a token that can be revoked; empty: it can't
+	Revoked context.Context // is done when it is; nil: it can't be
 }
 
 // Denied is somebody who is not let in: by the name of a user or node, or by a certificate's serial number or SHA-256

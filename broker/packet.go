@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -70,6 +71,8 @@ type Identity struct {
 	// Expires is when the certificate or token ends that the client signed in with, and its connection with it; zero: never.
 	Expires time.Time
 	Token   string // the ID of the bearer token that the client signed in with
+	// Revoked is done when that token is revoked, and the connection ends with it; nil: it can't be revoked.
+	Revoked context.Context
 }
 
 // Has says whether the identity has the role.

@@ -283,7 +283,7 @@ func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, co
 		return id, codeBadCredentials, fmt.Sprintf("%s is a user of auth.users, who signs in with a password or certificate: the holder of a token needs a name of its own", validText(u.Name))
 	}
 	id = b.auth.identity(account{User: u.User})
-	id.Expires, id.Token = u.Expires, u.ID
+	id.Expires, id.Token, id.Revoked = u.Expires, u.ID, u.Revoked
 	if why = b.auth.denied(id, nil); why != "" {
 		return Identity{}, codeBadCredentials, why
 	}

@@ -64,7 +64,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
-	hub := identity(st, cfg.Replaces)
+	hub := lineage(st, cfg.Replaces)
 	key, err := sealer(cfg.Data.Dir, st)
 	if err != nil {
 		return err
@@ -108,9 +108,13 @@ func Run(ctx context.Context, o Options) (err error) {
 		Publish:     func(m broker.Message) { br.Publish(m) },
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
+	bearer, err := openBearer(ctx, cfg.Auth, st, tw, log)
+	if err != nil {
+		return err
+	}
 	nodes := enroll.New(enroll.Options{
 		Authority: authority, Reader: st, Writer: st, Watcher: st, Broker: func() enroll.Broker { return br }, Tree: commands, Presence: commands,
-		Mode: cfg.Auth.Enrollment, Reserved: reserved(cfg.Auth), Address: func() string { return address(cfg, br.Addrs()) }, Log: log,
+		Mode: cfg.Auth.Enrollment, Reserved: reserved(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return address(cfg, br.Addrs()) }, Log: log,
 	})
 	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = nodes, nodes, tw.Rejected, kept, log
 	bo.Down, bo.Metrics = cfg.Bridge.Down, figures
@@ -118,6 +122,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		bo.Auth.Anonymous, bo.Auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
 	}
 	bo.Auth.Node = func(name string) bool { return letsIn(cfg.Auth, tw, name) }
+	bo.Auth.Bearer = bearer
 	bo.Auth.Enroll, bo.Auth.Revoked = nodes.Admit, authority.Revoked().Why
 	if br, err = broker.New(bo); err != nil {
 		return err
@@ -129,6 +134,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(hub.ID, tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Seal: key, Enroll: nodes.ServeHTTP,
+		Tokens: bearer.Tokens.ServeHTTP, Login: login(cfg.Auth.OIDC),
 	})))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
@@ -145,18 +151,15 @@ func Run(ctx context.Context, o Options) (err error) {
 }
 
 // letsIn says whether a certificate is accepted as a node's, if its name is no user's.
-func letsIn(a configs.HubAuth, tw interface {
-	Registered(string) (there, any bool)
-}, name string,
-) bool {
-	registered, any := tw.Registered(name)
+func letsIn(a configs.HubAuth, nodes registry, name string) bool {
+	registered, any := nodes.Registered(name)
 	switch a.Nodes {
 	case "any":
 		return true
 	case "registered":
 		return registered
 	}
-	return registered || !any && len(a.Users) == 0
+	return registered || !any && len(a.Users) == 0 && a.OIDC.Issuer == ""
 }
 
 // gcPercent is GOGC if it is not set. With the default of 100 a hub with a hundred thousand Devices needs half as much

@@ -116,8 +116,8 @@ func surveyStore(path string, st *bolt.Store) (has string, err error) {
 	return has + fmt.Sprintf("; it is %s", resource.HubID(st.Identity())), nil
 }
 
-// identity is this hub's identity, which the data has, and those of the hubs that it replaces.
-func identity(st *bolt.Store, replaces []string) (h twin.Hub) {
+// lineage is this hub's identity, which the data has, and those of the hubs that it replaces.
+func lineage(st *bolt.Store, replaces []string) (h twin.Hub) {
 	h.ID = resource.HubID(st.Identity())
 	for _, text := range replaces {
 		if other, err := resource.ParseHubID(text); err == nil { // it was checked with the settings

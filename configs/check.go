@@ -37,13 +37,14 @@ func (h *Hub) complete() (err error) {
 
 func (h *Hub) check(report reporter) {
 	checkMQTT(h.MQTT, h.Insecure, true, report)
-	checkHTTP(h.HTTP, h.Auth.Auth, h.Insecure, true, report)
+	checkHTTP(h.HTTP, h.Auth.Auth, h.Insecure, true, h.Auth.OIDC.Issuer != "", report)
 	h.Hub.check(report)
 	if (h.Auth.Authority.Cert == "") != (h.Auth.Authority.Key == "") {
 		report("auth.authority.cert", "a certificate needs its key and a key its certificate: set both auth.authority.cert and auth.authority.key")
 	}
 	h.Auth.check([]string{"operator", "viewer", "node", "controller"}, h.byCertificate(), report)
 	h.Auth.checkNodes(report)
+	h.Auth.OIDC.check(report)
 	for i, filter := range h.Bridge.Down {
 		checkBridged(fmt.Sprintf("bridge.down[%d]", i), strings.ReplaceAll(filter, "{node}", "node"), report)
 	}
@@ -80,7 +81,7 @@ func (c *Core) check(report reporter) {
 	}
 	c.Node.check(report)
 	checkMQTT(c.MQTT, c.Insecure, false, report)
-	checkHTTP(c.HTTP, c.Auth, c.Insecure, false, report)
+	checkHTTP(c.HTTP, c.Auth, c.Insecure, false, false, report)
 	c.Link.check(report)
 	for i, rule := range c.Bridge {
 		at := fmt.Sprintf("bridge[%d].", i)
@@ -244,6 +245,46 @@ func (a Auth) checkNodes(report reporter) {
 	}
 }
 
+// check wants a provider that can be asked, and groups that give somebody a role.
+func (o OIDC) check(report reporter) {
+	if o.Issuer == "" {
+		if o.Audience+o.CA != "" || len(o.Groups) > 0 {
+			report("auth.oidc.issuer", "is missing: the URL of the OpenID Connect provider")
+		}
+		return
+	}
+	u, err := url.Parse(o.Issuer)
+	switch {
+	case err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		report("auth.oidc.issuer", "%q is no URL of a provider, such as https://login.example.org", redactURL(o.Issuer))
+	case u.Scheme != "https" && !(u.Scheme == "http" && IsLoopback(u.Hostname())):
+		report("auth.oidc.issuer", "%q: a provider outside this host is asked over https:// only", o.Issuer)
+	}
+	for field, value := range map[string]string{"audience": o.Audience, "userClaim": o.UserClaim, "groupsClaim": o.GroupsClaim} {
+		if value == "" {
+			report("auth.oidc."+field, "is missing")
+		}
+	}
+	if len(o.Groups) == 0 {
+		report("auth.oidc.groups", `is missing: nobody would have a role; write [{group: admins, role: operator, nodes: ["*"]}]`)
+	}
+	for i, g := range o.Groups {
+		at := fmt.Sprintf("auth.oidc.groups[%d].", i)
+		if _, err := path.Match(g.Group, ""); err != nil || g.Group == "" {
+			report(at+"group", "%q is no name or pattern of a group", g.Group)
+		}
+		oneOf(at+"role", g.Role, []string{"operator", "viewer", "controller"}, report)
+		if len(g.Nodes) == 0 && g.Role != "controller" {
+			report(at+"nodes", `is missing: the group %q would see no node; write nodes: ["*"] for all, or globs of their names`, g.Group)
+		}
+		for _, glob := range g.Nodes {
+			if _, err := path.Match(glob, ""); err != nil || glob == "" {
+				report(at+"nodes", "%q is no pattern of nodes' names", glob)
+			}
+		}
+	}
+}
+
 func checkLimits(l Limits, report reporter) {
 	if l.KeepAlive < 0 || l.KeepAlive > 0 && l.KeepAlive < time.Second || l.KeepAlive > 65535*time.Second {
 		report("limits.keepAlive", "%s is neither 0 nor from 1s to 18h12m15s, which MQTT can say", l.KeepAlive)
@@ -305,11 +346,12 @@ func checkMQTT(m MQTT, insecure, own bool, report reporter) {
 	}
 }
 
-func checkHTTP(h HTTP, a Auth, insecure, own bool, report reporter) {
+// checkHTTP checks the listeners of an API. own is as for checkMQTT; oidc says that people may sign in with a provider's tokens.
+func checkHTTP(h HTTP, a Auth, insecure, own, oidc bool, report reporter) {
 	checkListen("http.listen", h.Listen, !insecure, "http.tls.listen", report)
 	h.TLS.check("http.tls.", own, report)
 	hasPassword := func(u User) bool { return u.PasswordHash != "" }
-	if own && h.TLS.Cert == "" {
+	if oidc || own && h.TLS.Cert == "" {
 		return // nodes sign in with certificates of the hub's authority, and people may be added later
 	}
 	if h.TLS.Listen != "" && h.TLS.ClientCA == "" && !slices.ContainsFunc(a.Users, hasPassword) {

@@ -174,6 +174,24 @@ type HubAuth struct {
 	Nodes      string    `yaml:"nodes" oneof:"auto registered any"`
 	Enrollment string    `yaml:"enrollment" oneof:"ask token never"`
 	Authority  Authority `yaml:"authority"`
+	OIDC       OIDC      `yaml:"oidc"`
+}
+
+// OIDC says whom an OpenID Connect provider vouches for, and what its groups may do. Without an issuer there is none.
+type OIDC struct {
+	Issuer      string      `yaml:"issuer"`
+	Audience    string      `yaml:"audience"`
+	UserClaim   string      `yaml:"userClaim"`
+	GroupsClaim string      `yaml:"groupsClaim"`
+	CA          string      `yaml:"ca"`
+	Groups      []OIDCGroup `yaml:"groups"`
+}
+
+// OIDCGroup is what the members of a group may do.
+type OIDCGroup struct {
+	Group string   `yaml:"group"` // a glob
+	Role  string   `yaml:"role"`
+	Nodes []string `yaml:"nodes,omitempty,flow"`
 }
 
 // Authority says who signs the nodes' certificates.
@@ -202,8 +220,10 @@ func (a Auth) anybody(m MQTT, h HTTP) bool {
 }
 
 // Anybody is whether clients of a loopback listener need no password: with auth.anonymous auto until
-// a user, or a certificate for a listener with TLS, is configured.
-func (h Hub) Anybody() bool { return h.Auth.anybody(h.MQTT, h.HTTP) }
+// a user, an OpenID Connect provider, or a certificate for a listener with TLS, is configured.
+func (h Hub) Anybody() bool {
+	return h.Auth.anybody(h.MQTT, h.HTTP) && (h.Auth.OIDC.Issuer == "" || h.Auth.Anonymous == "loopback")
+}
 
 // Anybody is the same for a core.
 func (c Core) Anybody() bool { return c.Auth.anybody(c.MQTT, c.HTTP) }

@@ -181,6 +181,8 @@ func files(cfg any) error {
 			}
 		case TLSClient:
 			_, err = v.Config()
+		case OIDC:
+			_, err = v.Roots()
 		case Identity:
 			_, err = v.Secret()
 		}
@@ -200,7 +202,7 @@ func doubts(cfg any, file string) (texts []string) {
 			texts = append(texts, fmt.Sprintf("%s holds %s and is readable by everybody on this host: chmod o-r %s", name, what, name))
 		}
 	}
-	if h, ok := cfg.(Hub); ok && len(h.Auth.Users) == 0 && !h.Anybody() {
+	if h, ok := cfg.(Hub); ok && len(h.Auth.Users) == 0 && h.Auth.OIDC.Issuer == "" && !h.Anybody() {
 		texts = append(texts, "auth.users: nobody is listed, and auth.anonymous lets nobody in without: this hub has no administrator; list a user with the role operator and nodes [\"*\"]")
 	}
 	secrets := false

@@ -87,6 +87,18 @@ func (t TLSClient) Roots() func() *x509.CertPool {
 	}
 }
 
+// Roots reads the authorities that are trusted for the provider; nil: the system's.
+func (o OIDC) Roots() (*x509.CertPool, error) {
+	if o.CA == "" {
+		return nil, nil
+	}
+	pool, err := readPool(o.CA)
+	if err != nil {
+		return nil, fmt.Errorf("auth.oidc.ca: %w", err)
+	}
+	return pool, nil
+}
+
 // pair is a certificate and its key, whose files are read at each handshake, so that a renewed certificate needs no
 // notification; reading them is cheap compared to the handshake. While the files can't be read, or don't match, the
 // last ones that did are used.

@@ -25,7 +25,7 @@ type access struct {
 	id         broker.Identity
 	user, role string
 	account    string    // the name of a user who has signed in; nobody else has it
-	expires    time.Time // of the certificate that the user signed in with, if any
+	expires    time.Time // of the certificate or token that the user signed in with, if any
 	all        bool      // has all nodes: may do everything that only controllers don't have to themselves
 	controls   bool      // is a controller
 	reads      bool      // may read what belongs to the user's nodes
@@ -42,7 +42,7 @@ func accessOf(id broker.Identity) access {
 	if a.user == "" {
 		a.user = "anonymous"
 	}
-	nodes := strings.Join(id.Nodes, ", ")
+	nodes, by := strings.Join(id.Nodes, ", "), grantedBy(id)
 	a.controls = id.Has(topics.RoleController)
 	switch {
 	case a.controls:
@@ -50,13 +50,13 @@ func accessOf(id broker.Identity) access {
 	case id.Has(topics.RoleOperator):
 		a.role, a.reads, a.shared, a.writes = "operator", true, true, true
 		a.all = id.AllNodes()
-		a.rule = fmt.Sprintf(`%s is an operator of the nodes %s (auth.users); what belongs to others, or to all, needs nodes: ["*"]`, a.user, nodes)
+		a.rule = fmt.Sprintf(`%s is an operator of the nodes %s (%s); what belongs to others, or to all, needs nodes: ["*"]`, a.user, nodes, by)
 		if a.account == "" {
 			a.rule = "Secrets and Repositories are for operators who are signed in, as one of auth.users"
 		}
 	case id.Has(topics.RoleViewer):
 		a.role, a.reads, a.shared = "viewer", true, true
-		a.rule = fmt.Sprintf("%s is a viewer of the nodes %s (auth.users), who changes nothing and sees no Secrets or Repositories", a.user, nodes)
+		a.rule = fmt.Sprintf("%s is a viewer of the nodes %s (%s), who changes nothing and sees no Secrets or Repositories", a.user, nodes, by)
 	case id.Has(topics.RoleNode):
 		a.role, a.reads, a.nodes = "node", true, []string{id.Node}
 		a.given = func(node string) bool { return node == id.Node }
@@ -65,6 +65,17 @@ func accessOf(id broker.Identity) access {
 		a.role, a.rule = "mapper", a.user+" is a mapper (auth.users), and has nothing to do here"
 	}
 	return a
+}
+
+// grantedBy says where it is written what a person may do.
+func grantedBy(id broker.Identity) string {
+	switch {
+	case id.Token != "":
+		return "the token"
+	case !id.Expires.IsZero() && id.CertExpires.IsZero():
+		return "auth.oidc.groups"
+	}
+	return "auth.users"
 }
 
 // has reports whether a node is one of the user's.
@@ -135,7 +146,10 @@ func accessIn(ctx context.Context) access {
 }
 
 // publicPaths are served to everybody: they say nothing about anybody.
-var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version"}
+var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", loginPath}
+
+// loginPath says at which OpenID Connect provider people sign in.
+const loginPath = "/auth/oidc"
 
 // authenticate identifies the user of each request.
 func (s *server) authenticate(next http.Handler) http.Handler {
@@ -157,7 +171,14 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			writeJSON(w, int(status.Code), status)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accessKey{}, accessOf(id))))
+		ctx := context.WithValue(r.Context(), accessKey{}, accessOf(id))
+		if id.Revoked != nil { // the request, such as a watch, ends with the token
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(id.Revoked, cancel)()
+		}
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 

@@ -50,6 +50,10 @@ type Options struct {
 	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Enroll serves what is below /enroll/, if not nil: how nodes join and leave.
 	Enroll func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
+	// Tokens serves /tokens, if not nil: the bearer tokens that the hub has made.
+	Tokens func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
+	// Login is served to everybody at /auth/oidc; nil: there is no provider.
+	Login *Login
 	// Ready are the checks of /readyz, by name.
 	Ready map[string]func(context.Context) error
 	// Suffix completes a generateName. If the name is taken it is called again. Default: random letters.
@@ -62,6 +66,12 @@ type Options struct {
 	Bookmarks time.Duration
 	// Version is the hub's version, for /version.
 	Version string
+}
+
+// Login says at which OpenID Connect provider people sign in, and as which of its clients.
+type Login struct {
+	Issuer   string `json:"issuer"`
+	ClientID string `json:"clientID"`
 }
 
 func (o *Options) setDefaults() {
@@ -145,6 +155,20 @@ func (s *server) routes() http.Handler {
 			return s.Enroll(w, r, accessIn(r.Context()).id)
 		}))
 	}
+	if s.Tokens != nil {
+		tokens := s.handle(func(w http.ResponseWriter, r *http.Request) error {
+			return s.Tokens(w, r, accessIn(r.Context()).id)
+		})
+		mux.Handle("/tokens", tokens)
+		mux.Handle("/tokens/", tokens)
+	}
+	mux.Handle("GET "+loginPath, s.handle(func(w http.ResponseWriter, _ *http.Request) error {
+		if s.Login == nil {
+			return refuse(http.StatusNotFound, "NotFound", "this hub has no OpenID Connect provider (auth.oidc)")
+		}
+		writeJSON(w, http.StatusOK, s.Login)
+		return nil
+	}))
 	s.discovery(mux)
 	mux.Handle("GET /openapi/v2", s.handle(s.openapi2))
 	mux.Handle("POST "+authorizationRoot+"/selfsubjectaccessreviews", s.handle(s.accessReview))

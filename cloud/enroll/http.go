@@ -1,13 +1,13 @@
 package enroll
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -35,7 +35,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Id
 		return true
 	}
 	if is(http.MethodGet, "authority") {
-		return reply(w, s.o.Authority.Status())
+		return httpserver.Reply(w, s.o.Authority.Status())
 	}
 	if !id.AllNodes() {
 		return resource.Errorf(resource.Forbidden, "", "this is for operators of all nodes")
@@ -44,23 +44,23 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Id
 	switch {
 	case is(http.MethodPost, "invitations"):
 		var in InviteRequest
-		if err := read(r, &in); err != nil {
+		if err := httpserver.Read(r, &in); err != nil {
 			return err
 		}
 		out, err := s.invite(r.Context(), in, by)
-		return replyOr(w, out, err)
+		return httpserver.ReplyOr(w, out, err)
 	case is(http.MethodGet, "invitations"):
 		list, err := s.invitations(r.Context())
 		slices.SortFunc(list, func(a, b Invitation) int { return a.Created.Compare(b.Created) })
 		for i := range list {
 			list[i].ID = list[i].ID[:shortID]
 		}
-		return replyOr(w, list, err)
+		return httpserver.ReplyOr(w, list, err)
 	case is(http.MethodDelete, "invitations", "*"):
-		return replyOr(w, struct{}{}, s.uninvite(r.Context(), parts[1], by))
+		return httpserver.ReplyOr(w, struct{}{}, s.uninvite(r.Context(), parts[1], by))
 	case is(http.MethodPost, "authority", "rotate"):
 		var in RotateRequest
-		if err := read(r, &in); err != nil {
+		if err := httpserver.Read(r, &in); err != nil {
 			return err
 		}
 		overlap := s.o.Authority.o.NodeValidity
@@ -73,32 +73,11 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Id
 		if err := s.o.Authority.Rotate(overlap); err != nil {
 			return err
 		}
-		return reply(w, s.o.Authority.Status())
+		return httpserver.Reply(w, s.o.Authority.Status())
 	case is(http.MethodPost, "nodes", "*", "revoke"):
-		return replyOr(w, struct{}{}, s.revoke(parts[1], by, false))
+		return httpserver.ReplyOr(w, struct{}{}, s.revoke(parts[1], by, false))
 	case is(http.MethodPost, "nodes", "*", "decommission"):
-		return replyOr(w, struct{}{}, s.revoke(parts[1], by, true))
+		return httpserver.ReplyOr(w, struct{}{}, s.revoke(parts[1], by, true))
 	}
 	return resource.Errorf(resource.NotFound, "", "there is nothing at %s %s", r.Method, r.URL.Path)
-}
-
-func read(r *http.Request, into any) error {
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return resource.Errorf(resource.Invalid, "", "the body is not as it should be: %v", err)
-	}
-	return nil
-}
-
-func reply(w http.ResponseWriter, v any) error {
-	w.Header().Set("Content-Type", "application/json")
-	return json.NewEncoder(w).Encode(v)
-}
-
-func replyOr(w http.ResponseWriter, v any, err error) error {
-	if err != nil {
-		return err
-	}
-	return reply(w, v)
 }

@@ -17,19 +17,11 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
-
-// User is somebody who showed a token.
-type User struct {
-	Name    string
-	Role    topics.Role
-	Nodes   []string  // globs
-	Expires time.Time // of the token
-	Token   string    // the ID of a token that the hub made; empty: an OIDC provider did
-}
 
 // prefix is what the tokens that the hub makes begin with, so that people and secret scanners recognise one.
 const prefix = "ebt_"
@@ -75,27 +67,36 @@ type Options struct {
 	Reader store.Reader
 	Writer store.Writer
 	// Taken says whether the name is one of auth.users or a node's: the holder of a token is a user of another name.
-	Taken func(ctx context.Context, name string) bool
-	// Ended is told of a token that was revoked, by ID: connections that it opened have to end. It may be nil.
-	Ended func(id string)
+	Taken func(name string) bool
 	Log   zerolog.Logger
 	Now   func() time.Time
 }
 
 // Tokens are the bearer tokens that the hub has made. All of them are in memory, by their hash.
 type Tokens struct {
-	o  Options
-	mu sync.RWMutex
-	by map[[sha256.Size]byte]Token
+	o     Options
+	mu    sync.RWMutex
+	by    map[[sha256.Size]byte]held
+	users map[string]int // how many tokens each holder has
+}
+
+// held is a token, and what ends when it is revoked.
+type held struct {
+	Token
+	revoked context.Context
+	revoke  context.CancelFunc
 }
 
 // NewTokens reads the tokens that there are.
 func NewTokens(ctx context.Context, o Options) (*Tokens, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	page, err := o.Reader.List(ctx, kindToken, store.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	t := &Tokens{o: o, by: make(map[[sha256.Size]byte]Token, len(page.Items))}
+	t := &Tokens{o: o, by: make(map[[sha256.Size]byte]held, len(page.Items)), users: make(map[string]int)}
 	for _, item := range page.Items {
 		var one Token
 		if err := json.Unmarshal(item.Data, &one); err != nil {
@@ -105,27 +106,45 @@ func NewTokens(ctx context.Context, o Options) (*Tokens, error) {
 		if n, err := hex.Decode(sum[:], []byte(one.ID)); err != nil || n != len(sum) {
 			return nil, fmt.Errorf("%s: %q is no token's ID", item.Key, one.ID)
 		}
-		t.by[sum] = one
+		t.add(sum, one)
 	}
 	return t, nil
+}
+
+func (t *Tokens) add(sum [sha256.Size]byte, one Token) {
+	h := held{Token: one}
+	h.revoked, h.revoke = context.WithCancel(context.Background())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.by[sum] = h
+	t.users[one.User]++
+}
+
+// HasUser says whether somebody of that name has a token.
+func (t *Tokens) HasUser(name string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.users[name] > 0
 }
 
 // IsToken says whether a password has the form of a token that the hub makes.
 func IsToken(password string) bool { return strings.HasPrefix(password, prefix) }
 
 // Verify says whose token it is.
-func (t *Tokens) Verify(token string) (User, error) {
+func (t *Tokens) Verify(token string) (u broker.BearerUser, err error) {
 	sum := sha256.Sum256([]byte(token))
 	t.mu.RLock()
 	one, ok := t.by[sum]
 	t.mu.RUnlock()
 	switch {
 	case !ok:
-		return User{}, resource.Errorf(resource.Unauthorized, "token", "the hub knows no such token: it was revoked, or is another hub's")
+		return u, resource.Errorf(resource.Unauthorized, "token", "the hub knows no such token: it was revoked, or is another hub's")
 	case !t.o.Now().Before(one.Expires):
-		return User{}, resource.Errorf(resource.Unauthorized, "token", "the token expired at %s", resource.Time(one.Expires))
+		return u, resource.Errorf(resource.Unauthorized, "token", "the token expired at %s", resource.Time(one.Expires))
 	}
-	return User{Name: one.User, Role: one.Role, Nodes: one.Nodes, Expires: one.Expires, Token: one.ID}, nil
+	u.User = broker.User{Name: one.User, Role: one.Role, Nodes: one.Nodes}
+	u.Expires, u.ID, u.Revoked = one.Expires, one.ID, one.revoked
+	return u, nil
 }
 
 // Create makes a token. by is who asked for it.
@@ -135,7 +154,7 @@ func (t *Tokens) Create(ctx context.Context, r TokenRequest, by string) (NewToke
 	if err != nil {
 		return NewToken{}, err
 	}
-	if err := t.check(ctx, r); err != nil {
+	if err := t.check(r); err != nil {
 		return NewToken{}, err
 	}
 	if err := t.forgetExpired(ctx); err != nil {
@@ -156,15 +175,13 @@ func (t *Tokens) Create(ctx context.Context, r TokenRequest, by string) (NewToke
 	if _, err := t.o.Writer.Create(ctx, store.Object{Key: key(one.ID), Data: data}); err != nil {
 		return NewToken{}, err
 	}
-	t.mu.Lock()
-	t.by[sum] = one
-	t.mu.Unlock()
+	t.add(sum, one)
 	t.o.Log.Info().Str("token", one.ID[:shownID]).Str("user", one.User).Str("role", string(one.Role)).Strs("nodes", one.Nodes).
 		Time("expires", one.Expires).Str("by", by).Msg("a bearer token was made")
 	return NewToken{ID: one.ID[:shownID], Token: token, Expires: resource.Time(one.Expires)}, nil
 }
 
-func (t *Tokens) check(ctx context.Context, r TokenRequest) error {
+func (t *Tokens) check(r TokenRequest) error {
 	switch r.Role {
 	case topics.RoleOperator, topics.RoleViewer, topics.RoleController:
 	default:
@@ -173,7 +190,7 @@ func (t *Tokens) check(ctx context.Context, r TokenRequest) error {
 	if !topics.ValidName(r.User) {
 		return resource.Errorf(resource.Invalid, "user", "%.100q is no name of a user: %s", r.User, topics.NameRule())
 	}
-	if t.o.Taken(ctx, r.User) {
+	if t.o.Taken(r.User) {
 		return resource.Errorf(resource.Conflict, "user", "%s is a user of auth.users or a node: the holder of a token needs a name of its own", r.User)
 	}
 	if len(r.Nodes) == 0 && r.Role != topics.RoleController {
@@ -225,7 +242,7 @@ func (t *Tokens) List() []Token {
 	defer t.mu.RUnlock()
 	all := make([]Token, 0, len(t.by))
 	for _, one := range t.by {
-		all = append(all, one)
+		all = append(all, one.Token)
 	}
 	slices.SortFunc(all, func(a, b Token) int {
 		if c := a.Expires.Compare(b.Expires); c != 0 {
@@ -265,11 +282,16 @@ func (t *Tokens) remove(ctx context.Context, one Token) error {
 	var sum [sha256.Size]byte
 	_, _ = hex.Decode(sum[:], []byte(one.ID)) // it was checked when it was read
 	t.mu.Lock()
-	delete(t.by, sum)
-	t.mu.Unlock()
-	if t.o.Ended != nil {
-		t.o.Ended(one.ID)
+	defer t.mu.Unlock()
+	h, ok := t.by[sum]
+	if !ok { // somebody else was faster
+		return nil
 	}
+	delete(t.by, sum)
+	if t.users[one.User]--; t.users[one.User] == 0 {
+		delete(t.users, one.User)
+	}
+	h.revoke() // connections that it opened end
 	return nil
 }
 

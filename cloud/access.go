@@ -1,0 +1,111 @@
+package cloud
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"net"
+	"os"
+	"slices"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/cloud/api"
+	"github.com/edgebus/edgebus/cloud/enroll"
+	"github.com/edgebus/edgebus/cloud/identity"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics"
+)
+
+// openAuthority opens the hub's authority, and has the listeners use its certificate for which none is configured.
+func openAuthority(cfg *configs.Hub, log zerolog.Logger) (*enroll.Authority, error) {
+	given := cfg.Auth.Authority
+	authority, err := enroll.OpenAuthority(enroll.AuthorityOptions{
+		Dir: cfg.Data.Dir, Cert: given.Cert, Key: given.Key, Names: cfg.Hub.Address, NodeValidity: given.NodeValidity, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	cfg.MQTT.TLS.Own = func(clientCA []byte) *tls.Config { return authority.TLS(clientCA) }
+	cfg.HTTP.TLS.Own = func(clientCA []byte) *tls.Config { return authority.TLS(clientCA, "h2", "http/1.1") }
+	return authority, nil
+}
+
+// reserved says which names are users', and so can't be nodes': those of auth.users and of tokens' holders.
+func reserved(a configs.HubAuth, holder func(name string) bool) func(name string) bool {
+	return func(name string) bool {
+		return holder(name) || slices.ContainsFunc(a.Users, func(u configs.User) bool { return u.Name == name && u.Role != "node" })
+	}
+}
+
+// address is where nodes reach the hub over TLS; empty if they can't. bound are the broker's addresses, in the order
+// of the configuration.
+func address(cfg configs.Hub, bound []net.Addr) string {
+	if cfg.MQTT.TLS.Listen == "" {
+		return ""
+	}
+	at := 0
+	if cfg.MQTT.Listen != "" {
+		at = 1
+	}
+	host, port, _ := net.SplitHostPort(bound[at].String()) // a listener's address
+	if len(cfg.Hub.Address) > 0 {
+		first := cfg.Hub.Address[0]
+		if _, _, err := net.SplitHostPort(first); err == nil {
+			return first
+		}
+		return net.JoinHostPort(first, port)
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		name, _ := os.Hostname() // without one the address of this host is as good
+		host = cmp.Or(name, "localhost")
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// registry knows which Nodes there are.
+type registry interface {
+	Registered(name string) (there, any bool)
+}
+
+// openBearer opens the tokens that the hub has made, and prepares to verify those of the provider, if one is configured.
+func openBearer(ctx context.Context, a configs.HubAuth, st interface {
+	store.Reader
+	store.Writer
+}, nodes registry, log zerolog.Logger,
+) (b identity.Bearer, err error) {
+	b.IsNode = func(name string) bool {
+		there, _ := nodes.Registered(name)
+		return there
+	}
+	b.Tokens, err = identity.NewTokens(ctx, identity.Options{
+		Reader: st, Writer: st, Log: log,
+		Taken: func(name string) bool {
+			return b.IsNode(name) || slices.ContainsFunc(a.Users, func(u configs.User) bool { return u.Name == name })
+		},
+	})
+	if err != nil || a.OIDC.Issuer == "" {
+		return b, err
+	}
+	roots, err := a.OIDC.Roots()
+	if err != nil {
+		return b, err
+	}
+	o := identity.OIDCOptions{
+		Issuer: a.OIDC.Issuer, Audience: a.OIDC.Audience, UserClaim: a.OIDC.UserClaim, GroupsClaim: a.OIDC.GroupsClaim, Roots: roots, Log: log,
+	}
+	for _, g := range a.OIDC.Groups {
+		o.Grants = append(o.Grants, identity.Grant{Group: g.Group, Role: topics.Role(g.Role), Nodes: g.Nodes})
+	}
+	b.OIDC = identity.NewOIDC(o)
+	return b, nil
+}
+
+// login is what edgebus login has to know.
+func login(o configs.OIDC) *api.Login {
+	if o.Issuer == "" {
+		return nil
+	}
+	return &api.Login{Issuer: o.Issuer, ClientID: o.Audience}
+}

@@ -1,0 +1,54 @@
+package identity
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// ServeHTTP answers /tokens, and /tokens/ID for DELETE. It is for operators of all nodes.
+func (t *Tokens) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Identity) error {
+	if !id.AllNodes() {
+		return resource.Errorf(resource.Forbidden, "", "tokens are for operators of all nodes")
+	}
+	name, one := strings.CutPrefix(r.URL.Path, "/tokens/")
+	switch {
+	case r.Method == http.MethodGet && !one:
+		list := t.List()
+		for i := range list {
+			list[i].ID = list[i].ID[:shownID]
+		}
+		return httpserver.Reply(w, list)
+	case r.Method == http.MethodPost && !one:
+		var in TokenRequest
+		if err := httpserver.Read(r, &in); err != nil {
+			return err
+		}
+		if err := mayMake(id, in); err != nil {
+			return err
+		}
+		out, err := t.Create(r.Context(), in, id.User)
+		return httpserver.ReplyOr(w, out, err)
+	case r.Method == http.MethodDelete && one:
+		return httpserver.ReplyOr(w, struct{}{}, t.Revoke(r.Context(), name, id.User))
+	}
+	return resource.Errorf(resource.NotFound, "", "there is nothing at %s %s", r.Method, r.URL.Path)
+}
+
+// mayMake keeps a token from giving more than its maker has, or for longer.
+func mayMake(id broker.Identity, r TokenRequest) error {
+	administers := r.Role == topics.RoleController || r.Role == topics.RoleOperator && slices.Contains(r.Nodes, "*")
+	switch {
+	case id.Token != "":
+		return resource.Errorf(resource.Forbidden, "", "the holder of a token makes no tokens: they would outlive its revocation. Sign in with a password, a certificate or edgebus login")
+	case id.User == "" && administers:
+		return resource.Errorf(resource.Forbidden, "role", "who is not signed in may not read Secrets, and makes no token that may: sign in as one of auth.users, "+
+			"or make a token for some nodes or of a viewer")
+	}
+	return nil
+}

@@ -1,0 +1,32 @@
+package httpserver
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Read decodes the JSON body of a request. A field that into doesn't have is an error.
+func Read(r *http.Request, into any) error {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return resource.Errorf(resource.Invalid, "", "the body is not as it should be: %v", err)
+	}
+	return nil
+}
+
+// Reply answers with JSON.
+func Reply(w http.ResponseWriter, v any) error {
+	w.Header().Set("Content-Type", "application/json")
+	return json.NewEncoder(w).Encode(v)
+}
+
+// ReplyOr answers with JSON, unless there is an error: it is returned.
+func ReplyOr(w http.ResponseWriter, v any, err error) error {
+	if err != nil {
+		return err
+	}
+	return Reply(w, v)
+}
