@@ -283,7 +283,7 @@ func (s status) kind() resource.ErrorKind {
 func (s status) err() error {
 	text := s.Message
 	if s.Code == http.StatusUnauthorized {
-		text += " (--cert and --key, or --user and --password-file)"
+		text += " (--cert and --key, --user and --password-file, or --token-file)"
 	}
 	return &resource.Error{Kind: s.kind(), Message: text, Causes: s.Details.Causes}
 }

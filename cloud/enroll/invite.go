@@ -125,7 +125,7 @@ func (s *Service) invite(ctx context.Context, r InviteRequest, by string) (a Inv
 		return a, err
 	}
 	if !i.pattern() && s.o.Reserved(i.Node) {
-		return a, resource.Errorf(resource.Conflict, "node", "%s is a user of auth.users: a node needs another name", i.Node)
+		return a, resource.Errorf(resource.Conflict, "node", "%s is a user of the hub: a node needs another name", i.Node)
 	}
 	list, err := s.invitations(ctx)
 	if err != nil {

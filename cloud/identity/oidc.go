@@ -5,6 +5,9 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"maps"
 	"net/http"
 	"path"
 	"slices"
@@ -95,6 +98,10 @@ func (v *OIDC) Verify(ctx context.Context, token string) (broker.BearerUser, err
 	if ok && now.Before(u.Expires) {
 		return u, nil
 	}
+	// The signature is verified below. A token of another provider must not have this one asked for its keys.
+	if issuer := issuerOf(token); issuer != v.o.Issuer {
+		return broker.BearerUser{}, resource.Errorf(resource.Unauthorized, "token", "it is of the issuer %.200q, and auth.oidc.issuer is %s", issuer, v.o.Issuer)
+	}
 	ctx, stop := context.WithTimeout(oidc.ClientContext(ctx, v.client), providerTimeout)
 	defer stop()
 	verifier, err := v.provider(ctx, now)
@@ -118,6 +125,19 @@ func (v *OIDC) Verify(ctx context.Context, token string) (broker.BearerUser, err
 	}
 	v.verified[sum] = u
 	return u, nil
+}
+
+// issuerOf is the issuer that a token names; empty: it is no token that can be read.
+func issuerOf(token string) string {
+	var claims struct {
+		Issuer string `json:"iss"`
+	}
+	if parts := strings.Split(token, "."); len(parts) == 3 {
+		if text, err := base64.RawURLEncoding.DecodeString(parts[1]); err == nil {
+			_ = json.Unmarshal(text, &claims) // then there is none
+		}
+	}
+	return claims.Issuer
 }
 
 // provider asks the issuer for its configuration, once, and again some time after that failed.
@@ -147,11 +167,15 @@ func (v *OIDC) user(id *oidc.IDToken) (broker.BearerUser, error) {
 		return broker.BearerUser{}, resource.Errorf(resource.Unauthorized, "token", "%v", err)
 	}
 	name, _ := claims[v.o.UserClaim].(string)
-	if name == "" || len(name) > 253 || strings.ContainsAny(name, "/+#") || strings.ContainsFunc(name, unicode.IsControl) {
-		return broker.BearerUser{}, resource.Errorf(resource.Unauthorized, "token", "the claim %q is no name of a user", v.o.UserClaim)
+	if name == "" {
+		return broker.BearerUser{}, resource.Errorf(resource.Forbidden, "token", "it has no claim %q (auth.oidc.userClaim), but %.300s", v.o.UserClaim,
+			strings.Join(slices.Sorted(maps.Keys(claims)), ", "))
+	}
+	if len(name) > 253 || strings.ContainsAny(name, "/+#") || strings.ContainsFunc(name, unicode.IsControl) {
+		return broker.BearerUser{}, resource.Errorf(resource.Forbidden, "token", "the claim %q (auth.oidc.userClaim) is no name of a user: %.100q", v.o.UserClaim, name)
 	}
 	if verified, ok := claims["email_verified"].(bool); v.o.UserClaim == "email" && ok && !verified {
-		return broker.BearerUser{}, resource.Errorf(resource.Unauthorized, "token", "the provider has not verified the address %s", name)
+		return broker.BearerUser{}, resource.Errorf(resource.Forbidden, "token", "the provider has not verified the address %s", name)
 	}
 	groups := texts(claims[v.o.GroupsClaim])
 	u := broker.BearerUser{User: broker.User{Name: name}, Expires: id.Expiry}

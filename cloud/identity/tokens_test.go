@@ -1,6 +1,9 @@
 package identity
 
 import (
+	"context"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -120,5 +123,24 @@ func BenchmarkVerify(b *testing.B) {
 		if _, err := tokens.Verify(made.Token); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkSignIn is what a request costs that shows a token of the hub, with all that the broker does to let it in.
+func BenchmarkSignIn(b *testing.B) {
+	tokens, closed := open(b, filepath.Join(b.TempDir(), "hub.db"), &clock{now: time.Now()})
+	defer closed()
+	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, "ann")
+	require.NoError(b, err)
+	br, err := broker.New(broker.Options{Auth: broker.Auth{Bearer: Bearer{Tokens: tokens}}, Log: zerolog.Nop()})
+	require.NoError(b, err)
+	for b.Loop() {
+		ctx, done := context.WithCancel(b.Context())
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+		r.Header.Set("Authorization", "Bearer "+made.Token)
+		if _, err := br.SignIn(r); err != nil {
+			b.Fatal(err)
+		}
+		done()
 	}
 }

@@ -31,7 +31,8 @@ type place struct {
 	user
 	MQTT         string
 	Namespace    string
-	PasswordFile string // comes before Password
+	PasswordFile string   // comes before Password
+	login        provider // that the user's token is of; empty: it is of none
 }
 
 // access are the flags that say which hub a command talks to, and with which credentials.
@@ -41,6 +42,7 @@ type access struct {
 	context            string
 	tls                configs.TLSClient
 	identity           configs.Identity
+	tokenFile          string
 	namespace          string
 }
 
@@ -64,8 +66,11 @@ func (a *access) ownFlags(cmd *cobra.Command, httpFlag, mqttFlag string) {
 	f.StringVar(&a.tls.CA, "ca", "", "file with the certificates of the authorities that sign the hub's certificate")
 	f.StringVar(&a.tls.Cert, "cert", "", "file with the client certificate")
 	f.StringVar(&a.tls.Key, "key", "", "file with the key of the client certificate")
-	f.StringVar(&a.identity.User, "user", "", "user name to sign in with")
-	f.StringVar(&a.identity.PasswordFile, "password-file", "", "file that holds the password")
+	f.StringVar(&a.tokenFile, "token-file", "", "file that holds a bearer token to sign in with (see edgebus token --help)")
+	if f.Lookup("user") == nil { // a command may have a user of its own
+		f.StringVar(&a.identity.User, "user", "", "user name to sign in with")
+		f.StringVar(&a.identity.PasswordFile, "password-file", "", "file that holds the password")
+	}
 }
 
 func (a *access) namespaceFlag(cmd *cobra.Command) {
@@ -105,7 +110,8 @@ func (a *access) resolve() (p place, err error) {
 	if err != nil {
 		return p, err
 	}
-	if name := cmp.Or(a.context, os.Getenv("EDGEBUS_CONTEXT"), k.current()); name != "" {
+	name := cmp.Or(a.context, os.Getenv("EDGEBUS_CONTEXT"), k.current())
+	if name != "" {
 		if p, err = k.place(name); err != nil {
 			return p, err
 		}
@@ -123,13 +129,19 @@ func (a *access) resolve() (p place, err error) {
 		p.user, p.ServerName, p.Insecure, p.Proxy = user{}, "", false, ""
 	}
 	p.Server, p.MQTT, p.Namespace = server, mqtt, cmp.Or(a.namespace, p.Namespace, resource.DefaultNamespace)
-	return p, p.override(a.tls, a.identity)
+	if err := p.override(a.tls, a.identity, a.tokenFile); err != nil {
+		return p, err
+	}
+	return p, p.renew(k, name)
 }
 
 func sameAddress(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
 
 // override puts the credentials of flags in the place of the context's.
-func (p *place) override(secure configs.TLSClient, who configs.Identity) error {
+func (p *place) override(secure configs.TLSClient, who configs.Identity, tokenFile string) error {
+	if who.User != "" && tokenFile != "" {
+		return withCode(misused, "--user signs in with a password, and --token-file with a token: give one of them")
+	}
 	if secure.CA != "" {
 		p.CA, p.CAData, p.Insecure = secure.CA, nil, false
 	}
@@ -142,8 +154,11 @@ func (p *place) override(secure configs.TLSClient, who configs.Identity) error {
 	if who.User != "" {
 		p.User, p.Token, p.TokenFile = who.User, "", ""
 	}
+	if tokenFile != "" {
+		p.Token, p.TokenFile, p.User, p.Password = "", tokenFile, "", ""
+	}
 	p.PasswordFile = who.PasswordFile
-	if secure.Cert+who.User != "" {
+	if secure.Cert+who.User+tokenFile != "" {
 		p.Exec, p.AuthProvider, p.As = nil, nil, ""
 	}
 	for field, there := range map[string]bool{"exec": p.Exec != nil, "auth-provider": p.AuthProvider != nil, "as": p.As != ""} {
@@ -159,13 +174,17 @@ func (p *place) secret() (string, error) {
 	return configs.Identity{User: p.User, Password: p.Password, PasswordFile: p.PasswordFile}.Secret()
 }
 
-// bearer is the token to sign in with over HTTP.
+// bearer is the token to sign in with: over HTTP as such, over MQTT as the password.
 func (p *place) bearer() (string, error) {
 	if p.TokenFile == "" || p.User != "" {
 		return p.Token, nil
 	}
 	text, err := os.ReadFile(p.TokenFile)
-	return strings.TrimSpace(string(text)), err
+	token := strings.TrimSpace(string(text))
+	if err == nil && token == "" {
+		err = fmt.Errorf("%s holds no token", p.TokenFile)
+	}
+	return token, err
 }
 
 // secure is the TLS configuration for the hub.
@@ -216,7 +235,9 @@ func (p *place) check() error {
 	if (p.User == "") != (p.Password+p.PasswordFile == "") {
 		return withCode(misused, "--user and --password-file belong together")
 	}
-	if _, err := p.secret(); err != nil {
+	_, err1 := p.secret()
+	_, err2 := p.bearer()
+	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
 	_, err := p.secure()
@@ -227,7 +248,7 @@ func newContext() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "context",
 		Short: "Remember hubs by name, and choose the current one",
-		Long: `A context is a name for a hub: its addresses, a namespace, and a certificate or a user. Contexts are kept in a
+		Long: `A context is a name for a hub: its addresses, a namespace, and a certificate, a user or a token. Contexts are kept in a
 kubeconfig, so kubectl has the same ones: the file ~/.kube/config, or the files that $KUBECONFIG lists.
 edgebus keeps the hub's MQTT address in an extension of the cluster (` + mqttExtension + `), which kubectl leaves alone.
 
@@ -307,6 +328,7 @@ func (a *access) store(cmd *cobra.Command, k *kubeconfig, name string) error {
 		{kindUser, "key", "client-key", a.tls.Key, true},
 		{kindUser, "user", "username", a.identity.User, false},
 		{kindUser, "password-file", "password", password, false},
+		{kindUser, "token-file", "tokenFile", a.tokenFile, true},
 	} {
 		if !cmd.Flags().Changed(x.flag) {
 			continue
@@ -439,6 +461,12 @@ has edgebus' contexts without it. A user's password is in it: keep it as safe as
 func (p place) kubeconfig(name string, embed bool) (config map[string]any, err error) {
 	if p.Password, err = p.secret(); err != nil {
 		return nil, err
+	}
+	if embed {
+		if p.Token, err = p.bearer(); err != nil {
+			return nil, err
+		}
+		p.TokenFile = ""
 	}
 	for _, x := range []struct {
 		file *string

@@ -83,26 +83,37 @@ type extensions []struct {
 const mqttExtension = "edgebus.io/mqtt"
 
 func (all extensions) mqtt() (server string, err error) {
+	var mqtt struct{ Server string }
+	err = all.read(mqttExtension, &mqtt)
+	return mqtt.Server, err
+}
+
+// read decodes an extension. It leaves into as it is if there is none.
+func (all extensions) read(name string, into any) error {
 	for _, e := range all {
-		if e.Name == mqttExtension {
-			var mqtt struct{ Server string }
-			if err := json.Unmarshal(e.Extension, &mqtt); err != nil {
-				return "", fmt.Errorf("extension %s: %w", mqttExtension, err)
-			}
-			return mqtt.Server, nil
+		if e.Name != name {
+			continue
 		}
+		if err := json.Unmarshal(e.Extension, into); err != nil {
+			return fmt.Errorf("extension %s: %w", name, err)
+		}
+		break
 	}
-	return "", nil
+	return nil
 }
 
 // setMQTT changes the MQTT address of a cluster; an empty one is taken away.
 func setMQTT(cluster map[string]any, server string) {
-	all, _ := cluster["extensions"].([]any)
-	all = slices.DeleteFunc(all, func(e any) bool { return nameOf(e) == mqttExtension })
-	if server != "" {
-		all = append(all, map[string]any{"name": mqttExtension, "extension": map[string]any{"server": server}})
+	setExtension(cluster, mqttExtension, map[string]any{"server": server}, server != "")
+}
+
+func setExtension(fields map[string]any, name string, v any, there bool) {
+	all, _ := fields["extensions"].([]any)
+	all = slices.DeleteFunc(all, func(e any) bool { return nameOf(e) == name })
+	if there {
+		all = append(all, map[string]any{"name": name, "extension": v})
 	}
-	setField(cluster, "extensions", all, len(all) > 0)
+	setField(fields, "extensions", all, len(all) > 0)
 }
 
 // convert makes one form of a value of another: a type, or fields as they stand in a file.
@@ -369,6 +380,17 @@ func (k *kubeconfig) place(name string) (p place, err error) {
 			if *path != "" && !filepath.IsAbs(*path) { // it is beside the kubeconfig
 				*path = filepath.Join(filepath.Dir(f.path), *path)
 			}
+		}
+	}
+	if c.User != "" {
+		var login struct {
+			Extensions extensions `json:"extensions"`
+		}
+		if _, _, err := k.read(kindUser, c.User, &login); err != nil {
+			return p, err
+		}
+		if err := login.Extensions.read(loginExtension, &p.login); err != nil {
+			return p, err
 		}
 	}
 	for _, e := range []extensions{c.Extensions, p.Extensions} {

@@ -102,9 +102,10 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 		{"Objects:", []*cobra.Command{newGet(), newWatch(), newDescribe(), newApply(), newDelete(), newExport(), newKinds()}},
 		{"Devices and nodes:", []*cobra.Command{newTwin(), newCall(), newTree(), newDoctor(), newSession()}},
 		{"Nodes that join and leave:", []*cobra.Command{newInvite(), newApprove(), newDeny(), newNode(), newAuthority()}},
+		{"Users:", []*cobra.Command{newLogin(), newToken(), newPasswd()}},
 		{"Messages:", []*cobra.Command{newPub(), newSub()}},
 		{"Data directories:", []*cobra.Command{newCheck(), newBackup(), newRestore()}},
-		{"To begin with:", []*cobra.Command{newDemo(), newNewMapper(), newContext(), newKubeconfig(), newPasswd(), newVersion()}},
+		{"To begin with:", []*cobra.Command{newDemo(), newNewMapper(), newContext(), newKubeconfig(), newVersion()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
 		for _, cmd := range group.commands {

@@ -41,11 +41,11 @@ func (p *place) checkMQTT() error {
 		return resource.Errorf(resource.Invalid, "server", "the context has no MQTT address: give it one (edgebus context set NAME --mqtt mqtts://…), or --server")
 	}
 	u, err := url.Parse(p.MQTT)
-	if err != nil || p.User == "" && u.User == nil || configs.IsLoopback(u.Hostname()) {
+	if err != nil || p.User+p.Token+p.TokenFile == "" && u.User == nil || configs.IsLoopback(u.Hostname()) {
 		return nil // the client says what is wrong with an address
 	}
 	if !slices.Contains([]string{"mqtts", "ssl", "tls", "wss"}, u.Scheme) {
-		return resource.Errorf(resource.Invalid, "server", "the password would cross the network in the clear to %s: use mqtts://", u.Redacted())
+		return resource.Errorf(resource.Invalid, "server", "the password or token would cross the network in the clear to %s: use mqtts://", u.Redacted())
 	}
 	return nil
 }
@@ -61,6 +61,9 @@ func (p *place) mqtt(what string) (o client.Options, err error) {
 	}
 	if o.TLS, err = p.secure(); err == nil {
 		o.Password, err = p.secret()
+	}
+	if p.User == "" && p.Token+p.TokenFile != "" {
+		o.Secret = p.bearer
 	}
 	return o, err
 }
