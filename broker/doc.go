@@ -9,7 +9,8 @@
 //	broker.go      Broker, its life (New, Serve, Close), and the interfaces Tree and Presence
 //	options.go     what a broker is made from
 //	packet.go      Message and Identity; the check of a packet's form before it is decoded; reason codes
-//	listener.go    listening sockets: accept rate, pending connections, WebSocket. socket_*.go: the short way to a TCP socket
+//	listener.go    listening sockets: accept rate, pending connections, WebSocket. socket_*.go: the short way to a socket;
+//	               unixsocket.go: Unix sockets, at which the kernel says who connects
 //	conn.go        one connection: serve, frames (the read buffer), the read loop, keep-alive, the end
 //	connect.go     CONNECT: protocol, will, identity, session, CONNACK
 //	access.go      who a client is (authenticator), what it may do (acl), sign-in of HTTP requests
