@@ -241,7 +241,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 		ident.CertExpires = shown.cert.NotAfter
 	}
 	if shown.named() {
-		ident.Expires = shown.cert.NotAfter
+		ident.Expires, ident.Certificate = shown.cert.NotAfter, shown.cert
 	}
 	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
 	if n := c.b.opts.Limits.PacketRate; n > 0 && !ident.Has(topics.RoleNode) {

@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -68,6 +69,8 @@ type Identity struct {
 	Version   byte // MQTT protocol version: 3, 4 (3.1.1) or 5
 	// CertExpires is when the client's certificate does, if it showed one.
 	CertExpires time.Time
+	// Certificate is the one that the client signed in with; nil: it signed in with something else.
+	Certificate *x509.Certificate
 	// Expires is when the certificate or token ends that the client signed in with, and its connection with it; zero: never.
 	Expires time.Time
 	Token   string // the ID of the bearer token that the client signed in with

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/big"
 	"net"
 	"os"
@@ -337,14 +338,19 @@ func issuedAt(cert *x509.Certificate) (ms int64, ok bool) {
 	return new(big.Int).Rsh(cert.SerialNumber, 64).Int64(), true
 }
 
-// Sign makes a node's certificate for a public key.
-func (a *Authority) Sign(node string, public crypto.PublicKey) (*x509.Certificate, error) {
+// Sign makes a node's certificate for a public key. revoked is the node's revocation (Revocations.at) that was known when
+// it was decided that the node gets one: if it was revoked since then, it gets none.
+func (a *Authority) Sign(node string, public crypto.PublicKey, revoked int64) (*x509.Certificate, error) {
+	ms, err := a.revoked.issue(node, revoked)
+	if err != nil {
+		return nil, err
+	}
 	a.mu.Lock()
 	s := a.signers[len(a.signers)-1]
 	a.mu.Unlock()
 	now := a.o.Now()
 	template := &x509.Certificate{
-		SerialNumber: serialAt(max(now.UnixMilli(), a.revoked.at(node)+1)), NotBefore: now.Add(-skew).UTC(), NotAfter: earlier(now.Add(a.o.NodeValidity), s.cert.NotAfter).UTC(),
+		SerialNumber: serialAt(ms), NotBefore: now.Add(-skew).UTC(), NotAfter: earlier(now.Add(a.o.NodeValidity), s.cert.NotAfter).UTC(),
 		Subject:  pkix.Name{CommonName: node, OrganizationalUnit: []string{broker.NodeUnit}},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
 	}
@@ -418,7 +424,10 @@ func (a *Authority) Rotate(overlap time.Duration) error {
 	}
 	old := a.signers[0].number
 	until := a.o.Now().Add(overlap).UTC()
-	text, err := json.MarshalIndent(state{Until: map[int]time.Time{old: until}}, "", "  ")
+	// Those that were replaced before stay in it: their files are still there, and would be trusted again after a restart.
+	ends := maps.Clone(a.until)
+	ends[old] = until
+	text, err := json.MarshalIndent(state{Until: ends}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -430,7 +439,7 @@ func (a *Authority) Rotate(overlap time.Duration) error {
 	if err != nil {
 		return err
 	}
-	a.signers, a.until[old] = append(a.signers, s), until
+	a.signers, a.until = append(a.signers, s), ends
 	clear(a.configs)
 	a.o.Log.Info().Str("fingerprint", resource.Fingerprint(s.cert.Raw)).Time("overlap_until", until).Msg("the authority was rotated")
 	return nil

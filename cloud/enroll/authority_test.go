@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -60,7 +61,7 @@ func signed(t *testing.T, a *Authority, node string) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	cert, err := a.Sign(node, key.Public())
+	cert, err := a.Sign(node, key.Public(), a.revoked.at(node))
 	require.NoError(t, err)
 	return cert
 }
@@ -137,6 +138,67 @@ func TestRevocationIsByTheTimeOfMaking(t *testing.T) {
 	}
 	require.NoError(t, a.revoked.add("n1", "boss", true))
 	require.Contains(t, a.revoked.Why("n1", after), resource.Decommissioned)
+}
+
+func TestAnAuthorityThatWasReplacedIsNotTrustedAgainAfterTheNextRotationAndARestart(t *testing.T) {
+	c, dir := &clock{at: time.Now()}, t.TempDir()
+	a := open(t, dir, c)
+	for range 2 {
+		require.NoError(t, a.Rotate(time.Hour))
+		c.pass(time.Hour)
+		require.Len(t, a.Status(), 1)
+	}
+	a = open(t, dir, c)
+	require.Len(t, a.Status(), 1)
+	require.Contains(t, served(t, a).Issuer.CommonName, "authority 3")
+}
+
+func TestARevocationTakesCertificatesThatWereMadeWhileTheClockWasAhead(t *testing.T) {
+	for name, restart := range map[string]bool{"running": false, "restarted": true} {
+		t.Run(name, func(t *testing.T) {
+			c, dir := &clock{at: time.Now().Add(30 * time.Minute)}, t.TempDir()
+			a := open(t, dir, c)
+			ahead := signed(t, a, "n1")
+			c.pass(-30 * time.Minute) // the certificate is valid: it begins an hour before it was made
+			if restart {
+				a = open(t, dir, c)
+			}
+			require.NoError(t, a.revoked.add("n1", "", false))
+			require.NotEmpty(t, a.revoked.Why("n1", ahead))
+			require.Empty(t, a.revoked.Why("n1", signed(t, a, "n1")), "what is made after it is taken")
+		})
+	}
+}
+
+func TestANodeThatIsRevokedWhileItsRequestIsHandledGetsNoCertificate(t *testing.T) {
+	a := open(t, t.TempDir(), &clock{at: time.Now()})
+	known := a.revoked.at("n1")
+	require.NoError(t, a.revoked.add("n1", "", false))
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	_, err = a.Sign("n1", key.Public(), known)
+	require.ErrorIs(t, err, resource.Unauthorized)
+}
+
+func TestOnlyTheCertificateOfTheSignInIsRenewed(t *testing.T) {
+	a := open(t, t.TempDir(), &clock{at: time.Now()})
+	s := &Service{o: Options{Authority: a, Log: zerolog.Nop()}}
+	cert := signed(t, a, "n1")
+	csr := resource.CSR{PublicKey: cert.PublicKey}
+	_, err := s.renew("n1", broker.Identity{CertExpires: cert.NotAfter}, csr)
+	require.ErrorIs(t, err, resource.Forbidden, "it signed in with a password, and showed some certificate besides")
+	_, err = s.renew("n1", broker.Identity{Certificate: cert}, csr)
+	require.NoError(t, err)
+	require.NoError(t, a.revoked.add("n1", "", false))
+	_, err = s.renew("n1", broker.Identity{Certificate: cert}, csr)
+	require.ErrorIs(t, err, resource.Unauthorized, "its connection has not ended yet, and the request was sent before")
+}
+
+func TestAnAddressOfIPv6CountsByItsNetwork(t *testing.T) {
+	require.Equal(t, addressOf("[2001:db8::1]:1"), addressOf("[2001:db8::ffff:2]:2"))
+	require.NotEqual(t, addressOf("[2001:db8::1]:1"), addressOf("[2001:db8:0:1::1]:1"))
+	require.Equal(t, addressOf("192.0.2.1:1"), addressOf("[::ffff:192.0.2.1]:2"))
+	require.NotEqual(t, addressOf("192.0.2.1:1"), addressOf("192.0.2.2:1"))
 }
 
 func TestARestoreTakesOverWhatCameAfterTheBackup(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"hash/maphash"
-	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -296,22 +296,31 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 	if err := s.enter(ctx, node, csr.Key, i.Labels, r.Labels); err != nil {
 		return a, err
 	}
-	s.o.Log.Info().Str("node", node).Str("invitation", i.ID[:shortID]).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node joined")
-	return s.issue(node, csr)
+	if a, err = s.issue(node, csr, i.Revocation); err == nil {
+		s.o.Log.Info().Str("node", node).Str("invitation", i.ID[:shortID]).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node joined")
+	}
+	return a, err
 }
 
 // renew signs the next certificate of a node that has shown one. A node that is let in for another reason, such as that
 // it runs on the hub's own host, must not turn that into a certificate.
 func (s *Service) renew(node string, by broker.Identity, csr resource.CSR) (a resource.JoinAnswer, err error) {
-	if by.CertExpires.IsZero() {
+	if by.Certificate == nil {
 		return a, resource.Errorf(resource.Forbidden, "", "only a node that has signed in with a certificate gets the next one: let it join with an invitation")
 	}
-	s.o.Log.Info().Str("node", node).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node's certificate was renewed")
-	return s.issue(node, csr)
+	r := s.o.Authority.revoked
+	known := r.at(node) // before it is asked: a revocation from here on is found by Sign
+	if why := r.Why(node, by.Certificate); why != "" {
+		return a, resource.Errorf(resource.Unauthorized, "", "%s", why)
+	}
+	if a, err = s.issue(node, csr, known); err == nil {
+		s.o.Log.Info().Str("node", node).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node's certificate was renewed")
+	}
+	return a, err
 }
 
-func (s *Service) issue(node string, csr resource.CSR) (a resource.JoinAnswer, err error) {
-	cert, err := s.o.Authority.Sign(node, csr.PublicKey)
+func (s *Service) issue(node string, csr resource.CSR, revoked int64) (a resource.JoinAnswer, err error) {
+	cert, err := s.o.Authority.Sign(node, csr.PublicKey, revoked)
 	if err != nil {
 		return a, err
 	}
@@ -425,9 +434,15 @@ func (s *Service) revoke(node, by string, decommission bool) error {
 	return nil
 }
 
+// addressOf is the address that requests are counted for: of IPv6 the /64 prefix, all of which one host may have.
 func addressOf(remote string) string {
-	if host, _, err := net.SplitHostPort(remote); err == nil {
-		return host
+	at, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return remote
 	}
-	return remote
+	ip := at.Addr().Unmap().WithZone("")
+	if p, err := ip.Prefix(64); err == nil && ip.Is6() {
+		return p.String()
+	}
+	return ip.String()
 }

@@ -39,6 +39,8 @@ type Invitation struct {
 	Expires time.Time         `json:"expires"`
 	Created time.Time         `json:"created"`
 	By      string            `json:"by,omitempty"`
+	// Revocation is the node's last one when it was invited, or 0. A node that was revoked later needs a new invitation.
+	Revocation int64 `json:"revocation,omitempty"`
 	// Joined are the nodes that used it, each with the key that it joined with: the same key may ask again, for its
 	// answer may have been lost.
 	Joined []Joined `json:"joined,omitempty"`
@@ -137,7 +139,7 @@ func (s *Service) invite(ctx context.Context, r InviteRequest, by string) (a Inv
 	t := resource.JoinToken{Authority: s.o.Authority.Pin()}
 	_, _ = rand.Read(t.Secret[:]) // crypto/rand never fails
 	if !i.pattern() {
-		t.Node = i.Node
+		t.Node, i.Revocation = i.Node, s.o.Authority.revoked.at(i.Node)
 	}
 	i.ID, i.By = t.ID(), by
 	data, err := json.Marshal(i)
@@ -224,6 +226,9 @@ func (s *Service) redeem(ctx context.Context, token, node, key string) (i Invita
 		}
 		if err := i.check(node, key, s.o.Now()); err != nil {
 			return i, err
+		}
+		if s.o.Authority.revoked.at(node) != i.Revocation { // or it would join again with the key and the token that it has
+			return i, resource.Errorf(resource.Unauthorized, "token", "node %s was revoked, and the token is older than that, or for many nodes: invite it by its name", node)
 		}
 		use := Joined{node, key}
 		if slices.Contains(i.Joined, use) {

@@ -245,10 +245,11 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		set(conditionFailed, "NameTaken", node+" is a user of auth.users: the node needs another name")
 		return nil
 	}
+	revoked := s.o.Authority.revoked.at(node)
 	if err := s.enter(ctx, node, csr.Key, er.Spec.Labels, nil); err != nil {
 		return err
 	}
-	a, err := s.issue(node, csr)
+	a, err := s.issue(node, csr, revoked)
 	if err != nil {
 		return err
 	}

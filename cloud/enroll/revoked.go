@@ -10,13 +10,20 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const revokedName = "revoked.json"
+const (
+	revokedName = "revoked.json"
+	// issuedName is the file that holds a time, in ms since 1970, before which all certificates were made.
+	issuedName = "issued.json"
+	// issuedAhead is how far ahead of the certificates that time is written, so that it is rarely written.
+	issuedAhead = time.Minute
+)
 
 // Revocation says that a node's certificates that were made until then are not taken any more. A later one is.
 type Revocation struct {
@@ -35,6 +42,9 @@ type Revocations struct {
 
 	mu    sync.RWMutex
 	nodes map[string]Revocation
+	// issued is the time of the newest certificate or later, in ms since 1970, and bound is what issuedName holds.
+	// A revocation is not earlier: the clock may have been set back since the certificate was made.
+	issued, bound int64
 }
 
 func openRevocations(dir string, now func() time.Time) (*Revocations, error) {
@@ -43,7 +53,21 @@ func openRevocations(dir string, now func() time.Time) (*Revocations, error) {
 	for _, e := range list {
 		r.nodes[e.Node] = e
 	}
-	return r, err
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(dir, issuedName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &r.issued)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s/%s can't be read: take it from a backup (%w)", DirName, issuedName, err)
+	}
+	r.bound = r.issued
+	return r, nil
 }
 
 func readRevocations(path string) (list []Revocation, err error) {
@@ -77,7 +101,7 @@ func (r *Revocations) add(node, by string, decommissioned bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := maps.Clone(r.nodes)
-	next[node] = Revocation{Node: node, At: max(r.now().UnixMilli(), r.nodes[node].At+1), Decommissioned: decommissioned, By: by}
+	next[node] = Revocation{Node: node, At: max(r.now().UnixMilli(), r.nodes[node].At+1, r.issued), Decommissioned: decommissioned, By: by}
 	if err := writeRevocations(r.path, next); err != nil {
 		return err
 	}
@@ -85,6 +109,28 @@ func (r *Revocations) add(node, by string, decommissioned bool) error {
 	return nil
 }
 
+// issue is the time of a certificate that is made now, in ms, which is later than the node's last revocation and not later
+// than the next one. It fails if that last revocation is another one than known.
+func (r *Revocations) issue(node string, known int64) (ms int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := r.nodes[node].At
+	if last != known {
+		return 0, resource.Errorf(resource.Unauthorized, "", "node %s was revoked in the meantime: it can join again with a new invitation", node)
+	}
+	ms = max(r.now().UnixMilli(), last+1)
+	if ms > r.bound {
+		bound := ms + issuedAhead.Milliseconds()
+		if err := writeFile(filepath.Join(filepath.Dir(r.path), issuedName), strconv.AppendInt(nil, bound, 10)); err != nil {
+			return 0, err
+		}
+		r.bound = bound
+	}
+	r.issued = max(r.issued, ms)
+	return ms, nil
+}
+
+// at is the node's last revocation; 0: there is none.
 func (r *Revocations) at(node string) int64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

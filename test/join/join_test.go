@@ -164,6 +164,20 @@ func TestWhoseAnswerWasLostMayAskAgain(t *testing.T) {
 	require.ErrorContains(t, h.enrol(t, "n1", token, resource.JoinRequest{CSR: other, Token: token}).refusal(t), "the token has been used")
 }
 
+func TestARevokedNodeNeedsANewInvitation(t *testing.T) {
+	h := startHub(t, t.TempDir(), 20)
+	tokens := map[string]string{"used": h.invite("n1", 1), "with uses left": h.invite("n1", 5), "for many nodes": h.invite("n*", 5)}
+	_, csr := request(t, "n1")
+	require.Equal(t, resource.JoinIssued, h.enrol(t, "n1", tokens["used"], resource.JoinRequest{CSR: csr, Token: tokens["used"]}).answer(t).State)
+	require.Equal(t, http.StatusOK, h.post("/enroll/nodes/n1/revoke", struct{}{}, nil))
+	for name, token := range tokens {
+		err := h.enrol(t, "n1", token, resource.JoinRequest{CSR: csr, Token: token}).refusal(t)
+		require.ErrorContains(t, err, "node n1 was revoked", name)
+	}
+	fresh := h.invite("n1", 1)
+	require.Equal(t, resource.JoinIssued, h.enrol(t, "n1", fresh, resource.JoinRequest{CSR: csr, Token: fresh}).answer(t).State)
+}
+
 func TestWhatARequestMayNotAskFor(t *testing.T) {
 	h := startHub(t, t.TempDir(), 20)
 	token := h.invite("n1", 1)
