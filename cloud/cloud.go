@@ -80,7 +80,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	commits.Watch("sessions", kept.Damage)
 	defer func() { err = errors.Join(err, kept.Close()) }()
 
-	told := events.New(events.Options{
+	recorder := events.New(events.Options{
 		Reader: st, Writer: st, Log: log, Keep: cfg.Limits.Events.Age, Most: cfg.Limits.Events.Count,
 	})
 	var br *broker.Broker
@@ -91,7 +91,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			Wanted:  func(topic string) bool { return br.Wanted(topic) },
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
 		},
-		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Tell: told.Record, Hub: hub,
+		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Record: recorder.Record, Hub: hub,
 		ForgetNode: func(node string) { br.ForgetNode(node) },
 	})
 	if err != nil {
@@ -129,7 +129,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	kept.Register(figures, "sessions")
 	commands.Register(figures)
-	expose(figures, tw, told)
+	expose(figures, tw, recorder)
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(api.New(api.Options{
 		Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(hub.ID, tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
@@ -147,7 +147,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready()
 	}
-	return daemon.RunGroup(ctx, tw.Run, br.Serve, site.Run, told.Run, nodes.Run, backups.Run, guard.Run)
+	return daemon.RunGroup(ctx, tw.Run, br.Serve, site.Run, recorder.Run, nodes.Run, backups.Run, guard.Run)
 }
 
 // letsIn says whether a certificate is accepted as a node's, if its name is no user's.

@@ -45,7 +45,7 @@ func ready(commits *metrics.Commits) func(context.Context) error {
 }
 
 // expose registers the hub's metrics, which are read when they are scraped.
-func expose(r metrics.Registry, tw *twin.Twins, told *events.Recorder) {
+func expose(r metrics.Registry, tw *twin.Twins, recorder *events.Recorder) {
 	g := metrics.NewGroup("hub", tw.Stats)
 	type stats = twin.Stats
 	gauge := func(name, help string, f func(stats) int) {
@@ -75,11 +75,11 @@ func expose(r metrics.Registry, tw *twin.Twins, told *events.Recorder) {
 	counter("commits_failed_total", "Transactions with what nodes reported that could not be stored.", func(s stats) uint64 { return s.FailedCommits })
 	counter("steps_total", "Messages and events that were handled.", func(s stats) uint64 { return s.Steps })
 	counter("statuses_total", "Statuses of Devices and Nodes that were written.", func(s stats) uint64 { return s.Statuses })
-	r.MustRegister(g, eventFigures(told))
+	r.MustRegister(g, eventFigures(recorder))
 }
 
-func eventFigures(told *events.Recorder) *metrics.Group[events.Stats] {
-	g := metrics.NewGroup("hub_events", told.Stats)
+func eventFigures(recorder *events.Recorder) *metrics.Group[events.Stats] {
+	g := metrics.NewGroup("hub_events", recorder.Stats)
 	g.Counter("written_total", "Events that were written, or counted once more.", func(s events.Stats) float64 { return float64(s.Written) })
 	g.Counter("dropped_total", "Events that were dropped because too many waited to be written.", func(s events.Stats) float64 { return float64(s.Dropped) })
 	g.Gauge("waiting", "Events that wait to be written.", func(s events.Stats) float64 { return float64(s.Waiting) })

@@ -14,7 +14,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func TestWhatComesDownIsKeptBeforeItIsAcknowledged(t *testing.T) {
+func TestBridgedMessagesAreStoredBeforeTheyAreAcknowledged(t *testing.T) {
 	full := 2
 	var brought []broker.Message
 	b := newBridge([]configs.Bridge{{Direction: "down", Filter: "site/#", Store: true}, {Direction: "up", Filter: "up/#"}},
@@ -40,7 +40,7 @@ func TestWhatComesDownIsKeptBeforeItIsAcknowledged(t *testing.T) {
 	require.EqualValues(t, 2, b.brought.Load())
 }
 
-func TestOutletOfAConfiguration(t *testing.T) {
+func TestLinkQueueOfAConfiguration(t *testing.T) {
 	cfg := configs.Core{Bridge: []configs.Bridge{
 		{Direction: "up", Filter: "a/#", Store: true}, {Direction: "up", Filter: "b"}, {Direction: "down", Filter: "c"},
 	}}
@@ -56,7 +56,7 @@ func TestOutletOfAConfiguration(t *testing.T) {
 }
 
 // A core that stops while its disk is full has not kept what it was given, and doesn't say so.
-func TestWhatCouldNotBeKeptComesAgain(t *testing.T) {
+func TestBridgedMessagesThatCouldNotBeStoredAreRetried(t *testing.T) {
 	hub, err := broker.New(broker.Options{
 		Listeners: []broker.Listener{{Address: "127.0.0.1:0"}}, Auth: broker.Auth{LoopbackNodes: true}, Down: []string{"site/#"}, Log: zerolog.Nop(),
 	})

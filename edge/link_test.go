@@ -14,7 +14,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func TestTheUplinkIsWatched(t *testing.T) {
+func TestUplinkRecordsConnections(t *testing.T) {
 	u := newUplink()
 	var heard []string
 	o := u.watch(client.Options{
@@ -39,7 +39,7 @@ func TestTheUplinkIsWatched(t *testing.T) {
 	require.Equal(t, []string{"up", "message", "down"}, heard, "and nobody is kept from hearing it")
 }
 
-func TestTheTimeIsToldNowAndThen(t *testing.T) {
+func TestClockIsSentPeriodically(t *testing.T) {
 	u := newUplink()
 	told := u.clock()
 	require.Len(t, told, 1)
@@ -51,7 +51,7 @@ func TestTheTimeIsToldNowAndThen(t *testing.T) {
 	require.Len(t, u.clock(), 1)
 }
 
-func TestASecondConnectionIsSilentWhileThereIsNone(t *testing.T) {
+func TestSecondConnectionLogsNothingWhileTheFirstIsDown(t *testing.T) {
 	var lines bytes.Buffer
 	u := newUplink()
 	log := u.beside(zerolog.New(&lines)).With().Str("connection", "bridge").Logger()

@@ -27,7 +27,7 @@ var edits = map[string]struct {
 	"another model":     {nil, toyModel(func(m *resource.DeviceModel) { m.Metadata.Name, m.Spec.Properties = "toy2", m.Spec.Properties[:2] })},
 }
 
-func TestWishSurvivesANewConfiguration(t *testing.T) {
+func TestDesiredValueSurvivesANewConfiguration(t *testing.T) {
 	for name, edit := range edits {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -64,8 +64,8 @@ func TestNewConfigurationDrivesNothingThatIsThere(t *testing.T) {
 	}
 }
 
-// TestNewConfigurationBringsAStrayBack: what is reported is not what is wanted; an edit is the time to mend that.
-func TestNewConfigurationBringsAStrayBack(t *testing.T) {
+// TestNewConfigurationReappliesADeviatingValue: what is reported is not what is wanted; an edit is the time to mend that.
+func TestNewConfigurationReappliesADeviatingValue(t *testing.T) {
 	n := newNode(t)
 	d := newToys("lamp")
 	n.attach("lamp", "toy", nil, toyModel(nil))

@@ -32,7 +32,7 @@ func TestTheReasonOfADeviceThatIsNotOnline(t *testing.T) {
 	n.eventually("devices/lamp/state", "offline")
 }
 
-func TestAReasonIsTheSameAtEachAttempt(t *testing.T) {
+func TestARetryReportsTheSameReason(t *testing.T) {
 	at := func(port int) error {
 		return fmt.Errorf("modbus: %w", &net.OpError{
 			Op: "read", Net: "tcp", Source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: port},

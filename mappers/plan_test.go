@@ -99,8 +99,8 @@ func TestPlanOfWhatADeviceHasLost(t *testing.T) {
 	}
 }
 
-// TestWishesNeverGoBack: late copies change nothing, but a new subscription's word holds.
-func TestWishesNeverGoBack(t *testing.T) {
+// TestDesiredVersionsNeverGoBack: late copies change nothing, but a new subscription's word holds.
+func TestDesiredVersionsNeverGoBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &property{}
 		newest := uint64(0)

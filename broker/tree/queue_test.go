@@ -43,7 +43,7 @@ func TestStepsThatComeMeanwhileAreRunToo(t *testing.T) {
 	require.Equal(t, []string{"first", "second"}, ran)
 }
 
-func TestWhoPutsWaitsForRoom(t *testing.T) {
+func TestPutBlocksWhileTheQueueIsFull(t *testing.T) {
 	q := newQueue[int](1)
 	require.True(t, q.Put(func(int) {}))
 	put := make(chan bool)

@@ -99,7 +99,7 @@ func TestAFrameThatItsReaderRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "no such kind")
 }
 
-func TestNothingIsWrittenByWhoOnlyLooks(t *testing.T) {
+func TestReadOnlyWritesNothing(t *testing.T) {
 	dir := t.TempDir()
 	l, _ := opened(t, dir, 0)
 	require.NoError(t, l.Close())

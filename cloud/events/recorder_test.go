@@ -134,7 +134,7 @@ func TestAFlappingNodeCostsFewWritesAndLosesNoCount(t *testing.T) {
 	require.Equal(t, "999", r.list()[0].Spec.Message)
 }
 
-func TestAFailingStoreIsOutlived(t *testing.T) {
+func TestRecoversFromAFailingStore(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.Waiting = 2 })
 	r.full.Store(true)
 	for _, about := range []string{"a", "b", "c"} {

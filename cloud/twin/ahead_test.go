@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAheadKeepsTheOrder(t *testing.T) {
+func TestPrepareInOrderKeepsTheOrder(t *testing.T) {
 	for _, n := range []int{0, 1, chunkSize, chunkSize + 1, 10*chunkSize + 7} {
 		items := make([]int, n)
 		for i := range items {

@@ -55,7 +55,7 @@ func TestTrial09LeapOfALineage(t *testing.T) {
 			require.NoError(t, err)
 			forged.report("devices/lamp/reported/power", "AGAIN")
 			r.reports("AGAIN")
-			require.Len(t, r.allTold(resource.LineageLeap), 1, "told once a connection")
+			require.Len(t, r.eventsOf(resource.LineageLeap), 1, "told once a connection")
 		}
 		r.disconnect(forged)
 
@@ -93,10 +93,10 @@ func TestTrial38OlderCoreData(t *testing.T) {
 	r.connect(older)
 	r.reports("ON")
 	require.Eventually(t, func() bool { return r.anomaly() == resource.RolledBack }, wait, tick)
-	require.Contains(t, r.allTold(resource.RolledBack)[0], "its last 1 changes are gone")
+	require.Contains(t, r.eventsOf(resource.RolledBack)[0], "its last 1 changes are gone")
 
 	r.disconnect(older)
 	r.connect(older)
 	r.inStep()
-	require.Len(t, r.allTold(resource.RolledBack), 1, "told once")
+	require.Len(t, r.eventsOf(resource.RolledBack), 1, "told once")
 }

@@ -31,9 +31,8 @@ type desiredWrite struct {
 	done    func(error)
 }
 
-// desiredWrites wait by device. All that wait for one device become one write of its
-// object, in the order in which they came, so that a flood for one device costs
-// one commit after the other and no conflict among themselves.
+// desiredWrites holds the waiting desired writes by device. All that wait for one device are applied, in the order of arrival, in one
+// update of its object, so that many writes of one device never conflict with each other.
 type desiredWrites struct {
 	mu      sync.Mutex
 	pending map[string][]desiredWrite // a device that has an entry has a goroutine
@@ -73,7 +72,7 @@ func (w *desiredWrites) close() {
 	w.running.Wait()
 }
 
-// take gives what waits for a device; with nothing left its goroutine ends.
+// take removes and returns what waits for a device. If nothing does, the device's goroutine must end.
 func (w *desiredWrites) take(device string) []desiredWrite {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -189,7 +188,7 @@ func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite,
 	return err
 }
 
-// logWanted says what is wanted now, but for the values.
+// logWanted logs which desired values have changed, without the values.
 func (t *Twins) logWanted(before, after resource.Device) {
 	if !t.o.Log.Debug().Enabled() {
 		return
@@ -202,8 +201,8 @@ func (t *Twins) logWanted(before, after resource.Device) {
 	}
 }
 
-// namespace finds where a device of that name is. One so new that its creation has not come by yet
-// is looked for in the default namespace.
+// namespace is the namespace of the device of that name; the default namespace if the store's watch has not delivered the
+// device yet.
 func (t *Twins) namespace(name string) string {
 	t.host.RLock()
 	defer t.host.RUnlock()
@@ -243,7 +242,7 @@ func check(v desiredWrite, d resource.Device, m resource.DeviceModel) error {
 	}
 	for property, value := range v.values {
 		if v.basedOn != nil && current(d.DesiredMeta[property]) != v.basedOn[property] {
-			return resource.Errorf(resource.Conflict, property, "wanted otherwise in the meantime")
+			return resource.Errorf(resource.Conflict, property, "another desired value was set in the meantime")
 		}
 		if value != nil {
 			if err := m.CheckDesired(property, []byte(*value)); err != nil {
@@ -258,7 +257,7 @@ func check(v desiredWrite, d resource.Device, m resource.DeviceModel) error {
 	return nil
 }
 
-// current is the version of a desired value as its node knows it.
+// current is the version of a desired value that its node has; 0 if it is cleared.
 func current(m resource.DesiredMeta) uint64 {
 	if m.Cleared {
 		return 0
@@ -344,7 +343,7 @@ func (t *Twins) publishDesired(a topics.Address, m broker.Message, done func(err
 	t.queueDesired(a.Device, desiredWrite{node: a.Node, origin: tree.Origin(m), values: values, ts: s.TS, until: s.Until, done: done})
 }
 
-// Has says why a node doesn't have a device; nil: it does. It waits for no commit.
+// Has returns an error if the device is not bound to the node. It doesn't wait for a commit.
 func (t *Twins) Has(node, device string) error {
 	if at, _ := t.where.Load(device); at != node {
 		return notOn(node, device)

@@ -92,9 +92,8 @@ func (t *Twins) recordInStep(b *batch, n *node) {
 // leapOver is how many lineages a node may be ahead of what it reported last before that is reported.
 const leapOver = 1 << 10
 
-// recordAnomaly tells when a core says that its own state is one that can't have followed from what it reported:
-// older data was put back below it, or another program speaks in its name. The link goes on with what the core has, for the
-// core owns it.
+// recordAnomaly records that a core announces a state that can't follow from what it reported before: its data directory was
+// replaced by an older copy, or another program uses its identity. The link goes on with the core's state, because the core owns it.
 func (t *Twins) recordAnomaly(b *batch, n *node, m link.Message) {
 	if m.Type != link.Hello || n.contact.anomalyReported { // once a connection: a node may send any number
 		return
@@ -118,17 +117,17 @@ func (t *Twins) recordAnomaly(b *batch, n *node, m link.Message) {
 	t.o.Log.Error().Str("node", n.name).Str("reason", a.Reason).Msg(a.Message)
 }
 
-// recordRejected tells of a connection that was not let in. Anybody can make names up: only nodes that are known count.
+// recordRejected records a refused connection in the name of a known node. Anybody can use any name, so other names are ignored.
 func (t *Twins) recordRejected(name string, r broker.Rejection) {
 	t.host.RLock()
 	known := t.nodes[name] != nil
 	t.host.RUnlock()
 	if known {
-		t.o.Tell(nodeEvent(name, resource.EventWarning, "Rejected", "", "a connection in its name from %s was not let in: %s", r.Remote, r.Reason))
+		t.o.Record(nodeEvent(name, resource.EventWarning, "Rejected", "", "a connection in its name from %s was not let in: %s", r.Remote, r.Reason))
 	}
 }
 
-// recordBound tells where a device goes; to is empty for nowhere.
+// recordBound records that a device moves to a node, or to none: to is empty.
 func (t *Twins) recordBound(b *batch, d *device, m resource.Meta, to string, modelled bool) {
 	switch {
 	case to != "" && d.node == "":
@@ -142,7 +141,7 @@ func (t *Twins) recordBound(b *batch, d *device, m resource.Meta, to string, mod
 	}
 }
 
-// recordReported tells of what a node reported that is more than a value.
+// recordReported records what a node reported, except reported values.
 func (t *Twins) recordReported(b *batch, n *node, a topics.Address, c *link.Entry) {
 	if a.Kind == topics.KindMapperState {
 		b.reportedEvents = append(b.reportedEvents, mapperEvents(n.name, a.Device, string(c.Value))...)
@@ -152,46 +151,46 @@ func (t *Twins) recordReported(b *batch, n *node, a topics.Address, c *link.Entr
 	if d == nil || !n.bound[a.Device] || c.Deleted {
 		return
 	}
-	tell := func(kind, reason, format string, args ...any) {
+	add := func(kind, reason, format string, args ...any) {
 		b.reportedEvents = append(b.reportedEvents, deviceEvent(d.read().Metadata, kind, reason, a.Name, format, args...))
 	}
 	switch a.Kind {
 	case topics.KindRefused:
 		var r resource.Refusal
 		if json.Unmarshal(c.Value, &r) == nil {
-			tell(resource.EventWarning, "Refused", "%s refused: %s: %s", clip(string(d.read().Spec.Desired[a.Name])), r.Code, r.Message)
+			add(resource.EventWarning, "Refused", "%s refused: %s: %s", clip(string(d.read().Spec.Desired[a.Name])), r.Code, r.Message)
 		}
 	case topics.KindConflict:
 		var x resource.OverrideConflict
 		if json.Unmarshal(c.Value, &x) == nil {
-			tell(resource.EventWarning, "Conflict", "override %s against desired %s: %s won (policy %s)", clip(x.Override), clip(x.Desired), x.Winner, x.Policy)
+			add(resource.EventWarning, "Conflict", "override %s against desired %s: %s won (policy %s)", clip(x.Override), clip(x.Desired), x.Winner, x.Policy)
 		}
 	case topics.KindOverride:
-		tell(resource.EventNormal, "Overridden", "%s on the node, by %s", clip(string(c.Value)), c.Origin)
+		add(resource.EventNormal, "Overridden", "%s on the node, by %s", clip(string(c.Value)), c.Origin)
 	case topics.KindProblem:
 		if p, err := resource.ParseProblem(c.Value); err == nil {
-			tell(resource.EventWarning, "Offline", "%s: %s", p.Code, p.Message)
+			add(resource.EventWarning, "Offline", "%s: %s", p.Code, p.Message)
 		}
 	case topics.KindReadProblem:
 		if p, err := resource.ParseProblem(c.Value); err == nil {
-			tell(resource.EventWarning, resource.ReadFailed, "can't be read: %s: %s", p.Code, p.Message)
+			add(resource.EventWarning, resource.ReadFailed, "can't be read: %s: %s", p.Code, p.Message)
 		}
 	case topics.KindDeviceState:
 		if string(c.Value) == resource.Offline && tree.Problem(a.Device, n.up.Get) != nil {
-			return // that says it, and why
+			return // the event of the problem says it, with the reason
 		}
-		stateEvent(tell, string(c.Value))
+		stateEvent(add, string(c.Value))
 	}
 }
 
-func stateEvent(tell func(kind, reason, format string, args ...any), state string) {
+func stateEvent(add func(kind, reason, format string, args ...any), state string) {
 	switch state {
 	case resource.Online:
-		tell(resource.EventNormal, "Online", "its mapper reaches it")
+		add(resource.EventNormal, "Online", "its mapper reaches it")
 	case resource.Offline:
-		tell(resource.EventWarning, "Offline", "its mapper does not reach it")
+		add(resource.EventWarning, "Offline", "its mapper does not reach it")
 	default:
-		tell(resource.EventWarning, "StateUnknown", "no mapper speaks for it")
+		add(resource.EventWarning, "StateUnknown", "no mapper speaks for it")
 	}
 }
 

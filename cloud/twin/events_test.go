@@ -11,7 +11,7 @@ import (
 )
 
 // told waits until something of that reason was told, and gives all that was.
-func (r *rig) told(reason string) (last resource.Occurrence) {
+func (r *rig) awaitEvent(reason string) (last resource.Occurrence) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {
 		for _, h := range r.notes() {
@@ -31,27 +31,27 @@ func (r *rig) notes() []resource.Occurrence {
 	return append([]resource.Occurrence(nil), r.happened...)
 }
 
-func TestWhatHappensToANodeIsTold(t *testing.T) {
+func TestNodeEvents(t *testing.T) {
 	r, c := joined(t)
 	r.inStep()
-	require.Equal(t, "n1", r.told("Joined").Name)
-	r.told("InStep")
+	require.Equal(t, "n1", r.awaitEvent("Joined").Name)
+	r.awaitEvent("InStep")
 	r.disconnect(c)
-	require.Equal(t, resource.EventWarning, r.told("Left").Type)
+	require.Equal(t, resource.EventWarning, r.awaitEvent("Left").Type)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	require.Eventually(t, func() bool { return r.link("n1").Behind.Keys == 1 }, wait, time.Millisecond)
 	r.forgetNotes()
 	r.connect(c)
-	require.Regexp(t, `^in step after .* offline: it lacked 1 of 3 keys$`, r.told("InStep").Message)
+	require.Regexp(t, `^in step after .* offline: it lacked 1 of 3 keys$`, r.awaitEvent("InStep").Message)
 
 	r.twins.Rejected(broker.Rejection{ClientID: "node/n1", Reason: "expired", Remote: "here"})
-	require.Contains(t, r.told("Rejected").Message, "expired")
+	require.Contains(t, r.awaitEvent("Rejected").Message, "expired")
 	r.forgetNotes()
 	r.twins.Rejected(broker.Rejection{ClientID: "node/made-up", Reason: "expired"})
 	require.Empty(t, r.notes())
 
 	c.report("mappers/modbus/state", "offline")
-	require.Equal(t, "modbus", r.told("MapperGone").About)
+	require.Equal(t, "modbus", r.awaitEvent("MapperGone").About)
 }
 
 func (r *rig) forgetNotes() {
@@ -60,34 +60,34 @@ func (r *rig) forgetNotes() {
 	r.happened = nil
 }
 
-func TestWhatHappensToADeviceIsTold(t *testing.T) {
+func TestDeviceEvents(t *testing.T) {
 	r, c := joined(t)
 	r.inStep()
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.gets("devices/lamp/desired/power", "ON")
 	c.report("devices/lamp/refused/power", `{"for":1,"ver":1,"code":"Jammed","message":"the relay"}`)
-	h := r.told("Refused")
+	h := r.awaitEvent("Refused")
 	require.Equal(t, "power: ON refused: Jammed: the relay", h.Message)
 	require.Equal(t, "default", h.Namespace)
 	c.report("devices/lamp/conflict/brightness", `{"desired":"60","override":"40","policy":"cloud","winner":"desired"}`)
-	require.Equal(t, "brightness: override 40 against desired 60: desired won (policy cloud)", r.told("Conflict").Message)
+	require.Equal(t, "brightness: override 40 against desired 60: desired won (policy cloud)", r.awaitEvent("Conflict").Message)
 	c.report("devices/lamp/state", "offline")
-	r.told("Offline")
+	r.awaitEvent("Offline")
 	c.report("devices/other/state", "offline") // of no device of this node
 
 	r.forgetNotes()
 	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "n2" })
-	require.Equal(t, "from node n1 to node n2", r.told("Moved").Message)
+	require.Equal(t, "from node n1 to node n2", r.awaitEvent("Moved").Message)
 	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "" })
-	r.told("Unbound")
+	r.awaitEvent("Unbound")
 	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "n1" })
-	r.told("Bound")
+	r.awaitEvent("Bound")
 	r.forgetNotes()
 	r.restart()
 	require.Empty(t, r.notes(), "what was before is told once")
 }
 
-func TestWhatIsNotStoredIsNotTold(t *testing.T) {
+func TestUnstoredReportsHaveNoEvents(t *testing.T) {
 	r, c := joined(t)
 	r.inStep()
 	r.fault.reports.Store(true)
@@ -95,7 +95,7 @@ func TestWhatIsNotStoredIsNotTold(t *testing.T) {
 	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, wait, time.Millisecond)
 	r.fault.reports.Store(false)
 	r.connect(c)
-	r.told("Offline")
+	r.awaitEvent("Offline")
 	offline := 0
 	for _, h := range r.notes() {
 		if h.Reason == "Offline" {

@@ -98,7 +98,7 @@ func TestNothingIsSeenBeforeItIsStored(t *testing.T) {
 	require.Greater(t, after[len(after)-1], last)
 }
 
-func TestReportsPutNoResendOff(t *testing.T) {
+func TestReportsDoNotDelayResends(t *testing.T) {
 	r, c := joined(t)
 	r.inStep()
 	r.setDeaf(true) // one message is lost
@@ -156,7 +156,7 @@ func TestAdoptionAfterARestart(t *testing.T) {
 	c.gets("devices/lamp/desired/power", "ON")
 }
 
-func TestAStoppingHubAnswersEveryWish(t *testing.T) {
+func TestAStoppingHubAnswersEveryDesiredWrite(t *testing.T) {
 	r, _ := joined(t)
 	answers := make(chan error, 200)
 	for i := range cap(answers) {

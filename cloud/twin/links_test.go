@@ -19,7 +19,7 @@ func (r *rig) link(node string) resource.Link {
 	return links[0]
 }
 
-func TestALinkIsToldAsItIs(t *testing.T) {
+func TestLinkReport(t *testing.T) {
 	r, c := joined(t)
 	r.inStep()
 	l := r.link("n1")

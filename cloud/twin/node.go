@@ -105,8 +105,8 @@ func (t *Twins) presence(b *batch, n *node) {
 	t.status.node(n.name)
 }
 
-// receive takes a message of a node's link. A malformed one is dropped: whatever
-// it should have said, the link says again.
+// receive takes a message of a node's link. A malformed one is dropped: the link protocol sends
+// its contents again.
 func (t *Twins) receive(name string, said broker.Message) {
 	m, err := link.Decode(said.Payload)
 	if err != nil {
@@ -117,7 +117,7 @@ func (t *Twins) receive(name string, said broker.Message) {
 	t.host.Put(func(b *batch) {
 		n := t.node(name)
 		b.active[n] = true
-		n.contact.heard(b.now, clock)
+		n.contact.received(b.now, clock)
 		if m.Map == link.Down {
 			n.sentAt = b.now
 			if t.checkHub(b, n, m) {
@@ -140,10 +140,9 @@ func (t *Twins) receive(name string, said broker.Message) {
 	})
 }
 
-// reported is a change that a node made. Only what the edge owns is shown: a
-// node that forges another owner's key fools nobody but its own replica. It is published,
-// once it is stored, if anybody wants to know: who subscribes from now on reads what is
-// retained, and waits with that for the commit.
+// reported handles a change that a node made. Only keys that the edge owns are shown: a node that forges a key of another owner
+// changes nothing but its own replica. The change is published once it is stored, if the topic has a subscriber. Later subscribers
+// read it as a retained message, and those are not read before the commit.
 func (t *Twins) reported(b *batch, n *node, c *link.Entry) {
 	a, ok := edgeOwned(n.name, c.Key)
 	if !ok {
@@ -157,7 +156,7 @@ func (t *Twins) reported(b *batch, n *node, c *link.Entry) {
 	case a.Kind == topics.KindStatus:
 		t.status.node(n.name)
 	case a.Kind == topics.KindMapperState, a.Kind == topics.KindMapperProtocols:
-		for name := range n.bound { // which mappers there are concerns each
+		for name := range n.bound { // the status of each device depends on the node's mappers
 			t.status.device(name)
 		}
 	case a.Device != "" && n.bound[a.Device]:
@@ -174,7 +173,7 @@ func edgeOwned(node, key string) (topics.Address, bool) {
 	return a, row.Owner == topics.OwnerEdge && row.Retain
 }
 
-// shows says whether what a node reports on an address is shown: of devices only what is said of the node's own.
+// shows reports whether an address is shown: of devices' keys only those of devices that are bound to the node.
 func (n *node) shows(a topics.Address) bool {
 	return !strings.HasPrefix(a.Key(), "devices/") || n.bound[a.Device]
 }
@@ -192,7 +191,7 @@ func (t *Twins) showReported(b *batch, n *node, device string) {
 	})
 }
 
-// loadReplicas reads what the nodes reported before the hub was restarted.
+// loadReplicas reads what the nodes had reported when the hub stopped.
 func (t *Twins) loadReplicas(ctx context.Context) error {
 	for r, err := range t.o.Replicas.All(ctx) {
 		if err != nil {
@@ -264,14 +263,13 @@ func (t *Twins) Nodes() []string {
 	return slices.Clone(t.names)
 }
 
-// lateAfter is how old what a connected node lacks may be before it counts as late.
+// lateAfter is the age of the oldest key that a connected node lacks at which the node counts as late.
 const lateAfter = 30 * time.Second
 
-// contact is what is known of a node's connections since the hub was started. There is
-// one for each node: it is kept small, and nothing of it is stored.
+// contact is what is known of a node's connections since the hub was started. x
 type contact struct {
 	since           int64 // when the node came online or went offline; all times in ms, 0: not known
-	last            int64 // when it was last heard
+	last            int64 // when it last sent something
 	expires         int64 // its certificate
 	ahead           int64 // ms that its clock is ahead of ours
 	clocked         bool  // ahead is known
@@ -293,7 +291,7 @@ func (c *contact) began(now time.Time, id broker.Identity) {
 	}
 }
 
-// over notes the end of a connection, and says whether another took its place.
+// over notes the end of a connection, and reports whether another connection took it over.
 func (c *contact) over(now time.Time, cause error) (takenOver bool) {
 	c.since, c.ended = now.UnixMilli(), "the node said goodbye"
 	if cause != nil {
@@ -305,16 +303,15 @@ func (c *contact) over(now time.Time, cause error) (takenOver bool) {
 	return takenOver
 }
 
-func (c *contact) heard(now time.Time, clock int64) {
+func (c *contact) received(now time.Time, clock int64) {
 	c.last = now.UnixMilli()
 	if clock != 0 {
 		c.ahead, c.clocked = clock-c.last, true
 	}
 }
 
-// setAway says whether a node has been offline for so long that what it reported of its
-// devices can't be relied on, and has their statuses say so. A node that comes back soon, as
-// all do when the hub is restarted, costs no writes.
+// setAway sets whether a node has been offline for longer than Options.AwayAfter, and queues the statuses of its devices, which
+// show it. A node that reconnects before that, as all do when the hub is restarted, causes no status writes.
 func (t *Twins) setAway(n *node, away bool) {
 	if n.away == away {
 		return
@@ -332,7 +329,7 @@ func (t *Twins) recordAway(b *batch, n *node) {
 	}
 }
 
-// nodeOnline is a Device's word about its node. One that was never away has none.
+// nodeOnline sets a Device's condition NodeOnline. A Device whose node was never away has none.
 func nodeOnline(list []resource.Condition, r resource.Reachability, now time.Time) []resource.Condition {
 	switch {
 	case r.OnUnknownNode():
@@ -350,14 +347,14 @@ func nodeOnline(list []resource.Condition, r resource.Reachability, now time.Tim
 	return list
 }
 
-// Registered says whether there is a Node of that name, and whether there is any.
+// Registered reports whether there is a Node of that name, and whether there is any Node.
 func (t *Twins) Registered(name string) (there, any bool) {
 	t.host.RLock()
 	defer t.host.RUnlock()
 	return t.registered[name], len(t.registered) > 0
 }
 
-// register takes note of whether there is a Node of that name: devices' statuses say when there is none.
+// register notes whether there is a Node of that name, which the statuses of its devices depend on.
 func (t *Twins) register(name string, there bool) {
 	if t.registered[name] == there {
 		return
@@ -372,7 +369,7 @@ func (t *Twins) register(name string, there bool) {
 	}
 }
 
-// recallAway takes from a Device's stored status that its node was away when the hub stopped.
+// recallAway restores from a Device's stored status that its node was away when the hub stopped.
 func (t *Twins) recallAway(o store.Object) {
 	d := t.devices[o.Name]
 	if d == nil || t.nodes[d.node] == nil || t.nodes[d.node].away || !bytes.Contains(o.Status, []byte(resource.ConditionNodeOnline)) {
@@ -385,7 +382,7 @@ func (t *Twins) recallAway(o store.Object) {
 	}
 }
 
-// clockOf is the sender's clock, which a core tells now and then beside what it says. 0: not told.
+// clockOf is the sender's clock, in ms, which a core sends from time to time as the user property ts. 0: it was not sent.
 func clockOf(m broker.Message) int64 {
 	for _, p := range m.Props.User {
 		if p.Key == "ts" {
@@ -426,7 +423,7 @@ func (t *Twins) link(n *node, now time.Time) resource.Link {
 }
 
 // Links looks at one node, or at all of them, the worst ones first and at most so
-// many. There is none if nobody has heard of the node.
+// many. There is none if the node is unknown.
 func (t *Twins) Links(name string, most int) (links []resource.Link, more int) {
 	t.host.RLock()
 	now := t.o.Now()
@@ -452,8 +449,7 @@ func (t *Twins) Links(name string, most int) (links []resource.Link, more int) {
 	return links, more
 }
 
-// badness orders links: those that are offline, those that are behind by their
-// lag, those that have said nothing wrong.
+// badness orders links, worst first: offline or refused nodes, then nodes that are behind, by their lag, then all others.
 func badness(l resource.Link) float64 {
 	switch {
 	case l.State != resource.Online || l.OverQuota != "" || l.OtherHub != "":
@@ -464,22 +460,21 @@ func badness(l resource.Link) float64 {
 	return 0
 }
 
-// version is what the node says that its core is.
+// version is the version of its core that the node reported.
 func (t *Twins) version(name string) string {
 	t.host.RLock()
 	defer t.host.RUnlock()
 	var report resource.NodeReport
 	if n := t.nodes[name]; n != nil {
 		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
-			_ = json.Unmarshal(e.Value, &report) // a node that reports nonsense about itself has no version to show
+			_ = json.Unmarshal(e.Value, &report) // a report that can't be decoded has no version
 		}
 	}
 	return report.Version
 }
 
-// rejects are the last connections that were not let in, by the node in whose name
-// they came. Anybody can make them up: there is room for so many names, and the
-// oldest goes first.
+// rejects holds the last refused connection for each node name. Anybody can cause entries, with any name, so their number is bounded:
+// the oldest is dropped first.
 type rejects struct {
 	mu     sync.Mutex
 	byNode map[string]*resource.Rejection
@@ -532,14 +527,13 @@ func (r *rejects) of(name string) *resource.Rejection {
 	return r.byNode[name]
 }
 
-// Hub says which hub this is, and in whose place. A node that has something of another hub is
-// left alone: most likely this hub has lost its data, or is not the one that the node should
-// talk to, and what it has for the node is less than what the node has.
+// Hub is the identity of this hub, and of the hubs that it replaces. A node whose map down came from another hub is left alone: most
+// likely this hub has lost its data, or is not the hub that the node should connect to, and has fewer devices for the node than
+// the node has.
 //
-// Whose a node's map is its lineage says: the mark in the nonce is the identity of the hub
-// that drew it. The link knows nothing of that. To leave a node alone is to end the
-// conversation about the cloud's map before the owner has heard where the node is, as a
-// connection that is lost does; what the node reports is not concerned.
+// The hub that a map came from is part of its lineage: the upper half of the nonce is the identity of the hub that drew it. The link
+// protocol doesn't interpret it. A node is left alone by disconnecting the owner of the map down before it has received the node's
+// SEEN, as when a connection is lost. The map up is still synchronised.
 type Hub struct {
 	ID       resource.HubID
 	Replaces []resource.HubID
@@ -549,10 +543,10 @@ func (h Hub) replaces(other resource.HubID) bool {
 	return slices.Contains(h.Replaces, other)
 }
 
-// nonce gives those of lineages.
+// nonce draws the nonce of a new lineage.
 func (t *Twins) nonce() uint64 { return link.NonceOf(uint32(t.o.Hub.ID), t.o.Rand()) }
 
-// whose is the other hub that a node's map is of; 0 if it is of this one, or nothing.
+// whose is the other hub that a node's map came from; 0 if it came from this one, or is empty.
 func (t *Twins) whose(m link.Message) resource.HubID {
 	id := resource.HubID(m.Lineage.OwnerID())
 	if id == t.o.Hub.ID || m.Lineage.N == 0 || t.emptyDigests[*m.Digest] {
@@ -561,7 +555,7 @@ func (t *Twins) whose(m link.Message) resource.HubID {
 	return id
 }
 
-// checkHub reads from a message whose map the node has, and reports whether the node is left alone.
+// checkHub notes which hub the node's map came from, and reports whether the node is left alone.
 func (t *Twins) checkHub(b *batch, n *node, m link.Message) bool {
 	if m.Type == link.Seen {
 		t.recordOtherHub(b, n, t.whose(m))
@@ -571,7 +565,7 @@ func (t *Twins) checkHub(b *batch, n *node, m link.Message) bool {
 
 func (t *Twins) leavesAlone(n *node) bool { return n.other != 0 && !t.o.Hub.replaces(n.other) }
 
-// recordOtherHub says once that a node has what another hub gave it, and what becomes of that.
+// recordOtherHub logs and records once that a node's map came from another hub, and whether it is replaced.
 func (t *Twins) recordOtherHub(b *batch, n *node, id resource.HubID) {
 	if n.met && n.other == id {
 		return
@@ -590,7 +584,7 @@ func (t *Twins) recordOtherHub(b *batch, n *node, id resource.HubID) {
 	}
 }
 
-// otherHubText says why a node is left alone; it is empty if it isn't.
+// otherHubText is why a node is left alone; empty if it isn't.
 func (t *Twins) otherHubText(n *node) string {
 	if !t.leavesAlone(n) {
 		return ""
@@ -599,7 +593,7 @@ func (t *Twins) otherHubText(n *node) string {
 		"if it is to take the other's place, set replaces: [%s] in hub.yaml and start it again", n.other, t.o.Hub.ID, n.other)
 }
 
-// otherHub is the hub for whose sake a node is left alone, as people see it.
+// otherHub is the hub because of which a node is left alone, as text; empty if it isn't.
 func (t *Twins) otherHub(n *node) string {
 	if !t.leavesAlone(n) {
 		return ""
@@ -612,14 +606,14 @@ func (t *Twins) otherHub(n *node) string {
 func emptyMapDigests() map[link.Digest]bool {
 	o := link.NewProjection(link.Down, func() uint64 { return 0 })
 	never := o.Digest()
-	text, _ := json.Marshal(resource.Membership{Devices: []string{}})              // it has nothing that can't be written
-	_, _, _ = o.Put(link.Entry{Key: membershipKey, Value: text, Ver: documentVer}) // nor anything that can't be sent
+	text, _ := json.Marshal(resource.Membership{Devices: []string{}})              // never fails
+	_, _, _ = o.Put(link.Entry{Key: membershipKey, Value: text, Ver: documentVer}) // never fails
 	return map[link.Digest]bool{never: true, o.Digest(): true}
 }
 
 const forgetRetry = time.Second // until a deletion that failed is tried again
 
-// recordOversize says once that nothing is taken of what a node reports, and once that it is again.
+// recordOversize logs and records when a node's reports are first refused by the quota, and when they are first accepted again.
 func (t *Twins) recordOversize(b *batch, n *node) {
 	why := n.up.Refused()
 	if why == n.oversize {
@@ -638,8 +632,8 @@ func (t *Twins) recordOversize(b *batch, n *node) {
 		Msg("nothing is taken of what the node reports until it owns less: see limits.node")
 }
 
-// forgetNode follows the deletion of a Node: what it reported goes with it. One that
-// is connected has been let in, so it exists, and is registered again.
+// forgetNode handles the deletion of a Node: what the node reported is deleted, too. A node that is connected was accepted, so
+// its Node is made again.
 func (t *Twins) forgetNode(b *batch, name string) {
 	n := t.nodes[name]
 	if n == nil {
@@ -654,9 +648,9 @@ func (t *Twins) forgetNode(b *batch, name string) {
 	b.forgotten[n] = true
 }
 
-// showMissing has those nodes shown that reported something and have no Node: the hub
-// died before it wrote one, or before it forgot what a deleted one had reported. What was
-// acknowledged is not thrown away on a guess: who meant to delete it sees it again.
+// showMissing makes Nodes for nodes that reported something and have no Node: the hub was killed before it wrote one, or before it
+// deleted the reports of a deleted one. These can't be told apart, and acknowledged data is not deleted on a guess: a deleted Node
+// may appear again.
 func (t *Twins) showMissing(have func(name string) bool) {
 	for name, n := range t.nodes {
 		if n.reported() && !have(name) {
@@ -666,7 +660,7 @@ func (t *Twins) showMissing(have func(name string) bool) {
 	}
 }
 
-// reported says whether anything is kept of what the node said.
+// reported reports whether anything that the node reported is stored.
 func (n *node) reported() bool { return n.up.Lineage() != (link.Lineage{}) }
 
 // deletions are the changes that delete what forgotten nodes reported. A node that has connected meanwhile stays.
@@ -697,7 +691,7 @@ func (t *Twins) removeForgotten(b *batch) {
 		for name := range n.bound {
 			t.status.device(name)
 		}
-		if len(n.bound) == 0 { // otherwise it is known by its devices
+		if len(n.bound) == 0 { // otherwise its devices still name it
 			delete(t.nodes, n.name)
 			i, _ := slices.BinarySearch(t.names, n.name)
 			t.names = slices.Delete(t.names, i, i+1)

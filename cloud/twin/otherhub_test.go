@@ -48,7 +48,7 @@ func (t *Twins) met(node string) bool {
 	return n != nil && n.met
 }
 
-func (r *rig) allTold(reason string) (messages []string) {
+func (r *rig) eventsOf(reason string) (messages []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, h := range r.happened {
@@ -90,7 +90,7 @@ func TestAHubThatLostItsDataLeavesItsNodesAlone(t *testing.T) {
 	c.gets("membership", `{"devices":["lamp"]}`)
 	c.gets("devices/lamp/desired/power", "ON")
 	require.Equal(t, lost.String(), func() string { links, _ := r.twins.Links("n1", 1); return links[0].OtherHub }())
-	require.Len(t, r.allTold(resource.OfAnotherHub), 1, "it is said once")
+	require.Len(t, r.eventsOf(resource.OfAnotherHub), 1, "it is said once")
 
 	// Until somebody says that this hub is in the other's place.
 	r.hub.Replaces = []resource.HubID{lost}
@@ -100,7 +100,7 @@ func TestAHubThatLostItsDataLeavesItsNodesAlone(t *testing.T) {
 	c.gets("devices/lamp/desired/power", "")
 	r.inStep()
 	r.ofAnotherHub("False")
-	require.Len(t, r.allTold("Replaced"), 1)
+	require.Len(t, r.eventsOf("Replaced"), 1)
 	require.Zero(t, r.twins.Stats().OfAnotherHub)
 
 	// That is needed once.
@@ -111,7 +111,7 @@ func TestAHubThatLostItsDataLeavesItsNodesAlone(t *testing.T) {
 	r.ofAnotherHub("False")
 }
 
-func TestNobodyIsAskedAboutNothing(t *testing.T) {
+func TestEmptyMapsOfAnotherHubAreReplaced(t *testing.T) {
 	r, c := joined(t)
 	r.inStep()
 	_, err := r.store.Delete(t.Context(), store.Key{Kind: resource.KindDevice, Namespace: "default", Name: "lamp"}, 0)
@@ -124,8 +124,8 @@ func TestNobodyIsAskedAboutNothing(t *testing.T) {
 	r.connect(c)
 	c.gets("membership", `{"devices":["lamp"]}`)
 	r.ofAnotherHub("False")
-	require.Empty(t, r.allTold(resource.OfAnotherHub))
-	require.Empty(t, r.allTold("Replaced"))
+	require.Empty(t, r.eventsOf(resource.OfAnotherHub))
+	require.Empty(t, r.eventsOf("Replaced"))
 }
 
 func TestARestoredHubIsTheSame(t *testing.T) {
@@ -148,6 +148,6 @@ func TestARestoredHubIsTheSame(t *testing.T) {
 	require.Equal(t, lost, r.hub.ID)
 	r.connect(c)
 	r.inStep()
-	require.Empty(t, r.allTold(resource.OfAnotherHub))
+	require.Empty(t, r.eventsOf(resource.OfAnotherHub))
 	require.False(t, changed())
 }

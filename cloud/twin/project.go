@@ -19,8 +19,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// documentVer is the version of every document: unlike values, they are
-// told apart by their content.
+// documentVer is the version of every document: documents are compared by content, not by version.
 const documentVer = 1
 
 const membershipKey = "membership"
@@ -30,12 +29,11 @@ const (
 	listEvery  = resendTick // more of them at most so often
 )
 
-// watched are the kinds that the nodes' maps derive from, what others refer to first.
+// watched are the kinds that the nodes' maps derive from; a kind that others refer to comes before them.
 var watched = [...]string{resource.KindDeviceModel, resource.KindDevice, resource.KindNode}
 
-// loadObjects takes in all objects before anybody is spoken to. A node that is
-// connected earlier would be sent a part of its map as the whole of it, and drop
-// the rest, with everything that it knows about it.
+// loadObjects reads all objects before any node can connect. A node that connected earlier would get a part of its map as the
+// whole map, and delete all other devices with their state.
 func (t *Twins) loadObjects(ctx context.Context) error {
 	b := t.batch()
 	b.loading = true
@@ -59,8 +57,8 @@ func (t *Twins) loadObjects(ctx context.Context) error {
 	return nil
 }
 
-// watch follows one kind in the store: every change since New, or, when the store
-// has forgotten where we were, all that is there and every change after it.
+// watch follows one kind in the store: every change since New. If the store no longer knows that revision, it lists all objects and
+// goes on from there.
 func (t *Twins) watch(ctx context.Context, kind string) {
 	for from := t.loaded[kind]; ctx.Err() == nil; from = 0 {
 		err := t.follow(ctx, kind, from)
@@ -80,7 +78,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// follow ends when it can't go on. Without a revision to go on from it lists first.
+// follow applies the changes after a revision until the watch ends. With revision 0 it lists first.
 func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 	if from == 0 {
 		page, err := t.o.Reader.List(ctx, kind, store.ListOptions{})
@@ -108,7 +106,7 @@ func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 	}
 }
 
-// replaceAll takes a whole list: what is not in it is gone.
+// replaceAll applies a complete list of a kind: objects that are not in it were deleted.
 func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
 	have := make(map[string]bool, len(objs))
 	for _, o := range objs {
@@ -161,10 +159,10 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 	}
 }
 
-// changedDevice takes an object from the store. What is in it is read once, when it is projected.
+// changedDevice notes a Device that changed. It is decoded once, when it is projected.
 func (t *Twins) changedDevice(b *batch, o store.Object) {
 	d := t.devices[o.Name]
-	if d != nil && d.of.namespace != o.Namespace { // another of that name: that the one before it is gone wasn't heard
+	if d != nil && d.of.namespace != o.Namespace { // one of that name in another namespace: the deletion of the former has not been seen
 		t.removeDevice(b, o.Name)
 		d = nil
 	}
@@ -173,7 +171,7 @@ func (t *Twins) changedDevice(b *batch, o store.Object) {
 		t.devices[o.Name] = d
 	}
 	if b.devices[o.Name] == nil && d.raw != nil && bytes.Equal(d.raw, o.Data) {
-		if d.written.Load() != o.Rev { // or it is the status that was written here
+		if d.written.Load() != o.Rev { // otherwise it is the status that this process wrote
 			t.status.device(o.Name)
 		}
 		return
@@ -223,7 +221,7 @@ func (t *Twins) derive(b *batch) {
 			}
 		}
 	}
-	prepareInOrder(t.coming(b), coming.read, func(c coming, r decoded) {
+	prepareInOrder(t.projections(b), projection.read, func(c projection, r decoded) {
 		if t.take(c, r) {
 			t.project(b, t.devices[c.name], r.whole)
 		}
@@ -236,8 +234,8 @@ func (t *Twins) derive(b *batch) {
 	}
 }
 
-// putMembership lists a node's devices. With many of them that is not done for each that comes or
-// goes: the list is as long as all others together, and so would be what is sent for a thousand.
+// putMembership writes the list of a node's devices. If there are many it is not written for each device that is added or removed:
+// a thousand additions would send the whole list a thousand times.
 func (t *Twins) putMembership(b *batch, n *node) {
 	delete(t.unlisted, n)
 	n.listed = b.now
@@ -249,25 +247,25 @@ func (t *Twins) putMembership(b *batch, n *node) {
 	t.status.node(n.name)
 }
 
-// coming is a Device that is going to be projected.
-type coming struct {
+// projection is a Device that is going to be projected.
+type projection struct {
 	name     string
 	raw      []byte
 	accepted *accepted // it needs no decoding; or nil
 }
 
-// decoded is what is in it.
+// decoded is the decoded Device, or the error.
 type decoded struct {
 	whole resource.Device
 	err   error
 }
 
-// coming lists them in order, which is how maps are filled best.
-func (t *Twins) coming(b *batch) []coming {
-	list := make([]coming, 0, len(b.devices))
+// projections lists the batch's Devices in order of name, in which the maps are filled fastest.
+func (t *Twins) projections(b *batch) []projection {
+	list := make([]projection, 0, len(b.devices))
 	for name, o := range b.devices {
 		d := t.devices[name]
-		c := coming{name: name, raw: d.raw}
+		c := projection{name: name, raw: d.raw}
 		if o != nil {
 			c.raw = o.Data
 		}
@@ -276,11 +274,11 @@ func (t *Twins) coming(b *batch) []coming {
 		}
 		list = append(list, c)
 	}
-	slices.SortFunc(list, func(a, b coming) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(list, func(a, b projection) int { return strings.Compare(a.name, b.name) })
 	return list
 }
 
-func (c coming) read() (r decoded) {
+func (c projection) read() (r decoded) {
 	if c.accepted != nil {
 		return decoded{whole: c.accepted.whole}
 	}
@@ -288,8 +286,8 @@ func (c coming) read() (r decoded) {
 	return r
 }
 
-// take keeps what was read, if it could be.
-func (t *Twins) take(c coming, r decoded) bool {
+// take stores a decoded Device, and reports whether it could be decoded.
+func (t *Twins) take(c projection, r decoded) bool {
 	d := t.devices[c.name]
 	if r.err != nil {
 		t.o.Log.Error().Err(r.err).Str("device", c.name).Msg("the stored Device can't be read")
@@ -310,8 +308,7 @@ func (t *Twins) target(d *device, whole resource.Device) string {
 	return whole.Spec.NodeName
 }
 
-// project writes a Device into its node's map. One whose model is not there yet
-// waits for it: no mapper could do anything with it.
+// project writes a Device into its node's map. A Device without its model is not written: no mapper could use it.
 func (t *Twins) project(b *batch, d *device, whole resource.Device) {
 	name, m := d.name, t.models[d.of]
 	target := t.target(d, whole)
@@ -340,15 +337,15 @@ func desiredKey(device, property string) string {
 	return topics.DeviceKey(device, topics.KindDesired, property)
 }
 
-// projectDesired writes the wanted values. One that its model does not allow,
-// because it was there before the model changed, is in the spec and goes nowhere.
+// projectDesired writes the desired values. A value that the model does not allow, because the model has changed since, stays in the
+// spec and is not sent to the node.
 func (t *Twins) projectDesired(b *batch, n *node, d *device, whole resource.Device, m *model) {
 	for _, key := range n.down.Keys(desiredKey(d.name, "")) {
 		property := strings.TrimPrefix(key, desiredKey(d.name, ""))
 		value, wanted := whole.Spec.Desired[property]
 		err := m.CheckDesired(property, []byte(value))
 		if wanted && err != nil {
-			b.addDeviceEvent(whole.Metadata, resource.EventWarning, "NotAllowed", property, "%s is wanted and goes nowhere since the model changed: %v",
+			b.addDeviceEvent(whole.Metadata, resource.EventWarning, "NotAllowed", property, "%s is desired and is not sent, because the model has changed: %v",
 				clip(string(value)), err)
 		}
 		if meta := whole.DesiredMeta[property]; !wanted && meta.Cleared {
@@ -396,7 +393,7 @@ func (t *Twins) deleteDown(b *batch, n *node, key string) {
 	b.publish(func() broker.Message { return n.retained(key, nil) })
 }
 
-// unbind takes all of a device's keys off its node.
+// unbind deletes all of a device's keys from its node's map.
 func (t *Twins) unbind(b *batch, d *device) {
 	n, name := t.nodes[d.node], d.name
 	if n == nil || !n.bound[name] {
@@ -420,12 +417,12 @@ func (t *Twins) deleteParts(b *batch, n *node, key string, from int) {
 	}
 }
 
-// putBundle writes a Device with its model, whose text many Devices have in common.
+// putBundle writes a Device with its model. The text of the model is shared by all Devices of the model.
 func (t *Twins) putBundle(b *batch, n *node, d *device, whole resource.Device, m *model) {
 	t.putShared(b, n, "devices/"+d.name, resource.NewBundle(whole, m.DeviceModel), m.tail)
 }
 
-// tailOf is what a model's bundles end in, but for those of Devices with visitors of their own.
+// tailOf is the text that a model's bundles end with, except those of Devices with visitors of their own.
 func tailOf(m resource.DeviceModel) (string, error) {
 	text, err := json.Marshal(resource.NewBundle(resource.Device{}, m).Model)
 	return `,"model":` + string(text) + "}", err
@@ -463,7 +460,7 @@ func (t *Twins) putShared(b *batch, n *node, key string, v any, tail string) {
 	b.active[n] = true
 }
 
-// chunkSize is how many items one goroutine prepares at a time; no more than so many are prepared without another goroutine.
+// chunkSize is the number of items that one goroutine prepares. Up to that many items are prepared without another goroutine.
 const chunkSize = 128
 
 // prepareInOrder calls use for each item, in order, with what prepare made of it. Many items are prepared in parallel, some

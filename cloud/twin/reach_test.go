@@ -37,7 +37,7 @@ func TestADevicesStatusSaysWhyItIsNotOnline(t *testing.T) {
 	c.report("devices/lamp/problem", `{"code":"BadConfig","message":"spec.protocol.config.address: is required"}`)
 	c.report("devices/lamp/state", "offline")
 	require.Equal(t, "spec.protocol.config.address: is required", r.condition("Online", "BadConfig").Message)
-	require.Equal(t, "BadConfig: spec.protocol.config.address: is required", r.told("Offline").Message)
+	require.Equal(t, "BadConfig: spec.protocol.config.address: is required", r.awaitEvent("Offline").Message)
 
 	c.report("devices/lamp/state", "online")
 	require.Equal(t, "True", r.condition("Online", "Online").Status)

@@ -10,9 +10,9 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-// Retained gives the nodes' trees as the hub's broker shows them, node after node. A
-// reader takes the lock for some keys at a time and holds a copy of none, so that
-// a subscription to a million of them costs nobody anything but its own messages.
+// Retained returns a reader of the retained messages of the nodes' trees that a filter matches, node by node. The reader takes the
+// lock for a bounded number of keys at a time and holds no copy of the tree, so a subscription to a million keys doesn't
+// block others.
 func (t *Twins) Retained(filter string) func(max int) []broker.Message {
 	f, ok := tree.ParseFilter(filter)
 	r := reading{t: t, filter: f, done: !ok}
@@ -23,11 +23,11 @@ func (t *Twins) Retained(filter string) func(max int) []broker.Message {
 	return r.next
 }
 
-// reading is how far a reader has come.
+// reading is the position of a reader.
 type reading struct {
 	t      *Twins
 	filter tree.Filter
-	node   string // nodes with lesser names are through
+	node   string // nodes with lesser names are done
 	walk   tree.Walk
 	done   bool
 }
@@ -84,7 +84,7 @@ func (n *node) shown(key string) (m broker.Message, ok bool) {
 	if key == stateKey {
 		return n.retained(key, []byte(n.state())), true
 	}
-	if e, ok := n.down.Get(key); ok { // first: a node can't put its own in the place of the cloud's
+	if e, ok := n.down.Get(key); ok { // first, so that a node can't replace a key that the cloud owns
 		return n.shownDown(e)
 	}
 	if e, ok := n.up.Get(key); ok {
@@ -100,7 +100,7 @@ func (n *node) shownUp(e link.Entry) (m broker.Message, ok bool) {
 	return tree.Entry(n.name, e), true
 }
 
-// shownDown shows no parts by themselves, but documents put together.
+// shownDown shows documents joined from their parts, and no part by itself.
 func (n *node) shownDown(e link.Entry) (m broker.Message, ok bool) {
 	if strings.Contains(e.Key, "/parts/") {
 		return m, false

@@ -71,7 +71,7 @@ func (r *rig) start() {
 	r.hub.ID = resource.HubID(s.Identity())
 	r.twins, err = New(context.Background(), Options{
 		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Rand: rand.Uint64,
-		Tell: r.tell, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, Hub: r.hub,
+		Record: r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, Hub: r.hub,
 		Options: tree.Options{
 			Log: zerolog.Nop(), Publish: r.publish, Wanted: r.wanted, Timeout: 200 * time.Millisecond,
 			Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
@@ -115,7 +115,7 @@ func (r *rig) publish(m broker.Message) {
 	}
 }
 
-func (r *rig) tell(h resource.Occurrence) {
+func (r *rig) record(h resource.Occurrence) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.happened = append(r.happened, h)

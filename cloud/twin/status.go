@@ -18,13 +18,13 @@ import (
 // statusWriters is how many statuses are written at the same time, to share commits.
 const statusWriters = 64
 
-// statusQueue holds what must be looked at again. It is a set: a device that
-// changes a thousand times between two looks is looked at once.
+// statusQueue holds the names of devices and nodes whose status is to be computed again. It is a set: a device that changes a
+// thousand times before that is computed once.
 type statusQueue struct {
 	mu      sync.Mutex
 	devices map[string]bool
 	nodes   map[string]bool
-	taken   int // and are being looked at
+	taken   int // names that were taken and are not done
 }
 
 func (q *statusQueue) init() { q.devices, q.nodes = make(map[string]bool), make(map[string]bool) }
@@ -56,7 +56,7 @@ func (q *statusQueue) take() (devices, nodes map[string]bool) {
 
 func (q *statusQueue) done() { q.mark(func() { q.taken-- }) }
 
-// projectStatus writes the status of what changed, again and again.
+// projectStatus writes the statuses of what has changed, every Options.StatusEvery.
 func (t *Twins) projectStatus(ctx context.Context) {
 	tick := time.NewTicker(t.o.StatusEvery)
 	defer tick.Stop()
@@ -95,7 +95,7 @@ func (t *Twins) writeStatuses(ctx context.Context) {
 	wg.Wait()
 }
 
-// retry queues what could not be written; it is looked at again at the next tick.
+// retry queues a status that could not be written again; it is computed again at the next tick.
 func (t *Twins) retry(ctx context.Context, err error, again func()) {
 	if err == nil || ctx.Err() != nil || errors.Is(err, resource.NotFound) {
 		return
@@ -104,8 +104,8 @@ func (t *Twins) retry(ctx context.Context, err error, again func()) {
 	again()
 }
 
-// writeDevice brings a Device's status up to what its node reported. It is computed from the very version of the
-// object beside which it is stored: whoever writes the object meanwhile wins, and it is computed again.
+// writeDevice writes a Device's status from what its node reported. The status is computed from one version of the object and
+// stored only if the object still has that version; otherwise it is computed again.
 func (t *Twins) writeDevice(ctx context.Context, name string) error {
 	t.host.RLock()
 	d := t.devices[name]
@@ -122,7 +122,8 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 	}
 }
 
-// statusTries is how often a status that others' writes overtake is computed again at once. After that it waits for the next tick.
+// statusTries is how often a status is computed at once while other writes of the object come first. After that it waits for the
+// next tick.
 const statusTries = 5
 
 func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) error {
@@ -137,7 +138,7 @@ func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) er
 	t.host.RLock()
 	if t.devices[d.name] != d || d.of.name != whole.Spec.DeviceModelRef.Name || d.node != t.target(d, whole) {
 		t.host.RUnlock()
-		return nil // it has just moved: its status is written once that has come by here
+		return nil // it has just moved: its status is written once the store's watch has delivered that
 	}
 	adopted, found := t.adoption(d, whole)
 	whole.Status = t.reportedStatus(d)
@@ -155,7 +156,7 @@ func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) er
 		online = resource.ModelMissing(resource.ConditionOnline, whole.Spec.DeviceModelRef.Name)
 	}
 	if reach.Away {
-		s.State = resource.Unknown // what the node reported last may long be otherwise
+		s.State = resource.Unknown // what the node reported last may be outdated
 	}
 	s.Conditions = resource.SetCondition(s.Conditions, online, now)
 	s.Conditions = nodeOnline(s.Conditions, reach, now)
@@ -167,7 +168,7 @@ func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) er
 	return err
 }
 
-// conditionsOf reads those of a stored Device's status. It is our own; without them only transition times are lost.
+// conditionsOf decodes the conditions of a stored status. If that fails, only their transition times are lost.
 func conditionsOf(status []byte) []resource.Condition {
 	var s struct {
 		Conditions []resource.Condition `json:"conditions"`
@@ -176,9 +177,9 @@ func conditionsOf(status []byte) []resource.Condition {
 	return s.Conditions
 }
 
-// adoption is the desired write that takes the node's overrides over as desired values: those
-// of properties whose model says so, that nobody contests, and that have no end. It is looked for with
-// the status, whenever the device changed: after a restart or a failure it is found again.
+// adoption is the desired write that turns a node's overrides into desired values: overrides of properties with adopt: true, that
+// are not in conflict and have no end. It is looked for with each status of the device, so after a restart or a failure it
+// is found again.
 func (t *Twins) adoption(d *device, whole resource.Device) (w desiredWrite, found bool) {
 	n := t.nodes[d.node]
 	if n == nil {
@@ -207,7 +208,7 @@ func (t *Twins) adoption(d *device, whole resource.Device) (w desiredWrite, foun
 	return w, len(w.values) > 0
 }
 
-// model is a device's; without properties if it is not there.
+// model is the model of a device, empty if it doesn't exist.
 func (t *Twins) model(d *device) (m resource.DeviceModel) {
 	if known := t.models[d.of]; known != nil {
 		m = known.DeviceModel
@@ -235,7 +236,7 @@ func (t *Twins) reportedStatus(d *device) resource.DeviceStatus {
 	return s
 }
 
-// reach is what stands between a device and its node.
+// reach is what is known of why a device can or can't be reached.
 func (t *Twins) reach(d *device, whole resource.Device, state string) resource.Reachability {
 	r := resource.Reachability{Local: whole.Spec.LocalState, Node: whole.Spec.NodeName, Registered: t.registered[whole.Spec.NodeName], Protocol: whole.Spec.Protocol.Type, State: state}
 	if n := t.nodes[r.Node]; n != nil {
@@ -270,7 +271,7 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 		state, oversize, exists = n.state(), n.oversize, n.core != "" || n.unknown
 		alone, met, ended = t.otherHubText(n), n.met, n.contact.ended
 		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
-			_ = json.Unmarshal(e.Value, &report) // a node that reports nonsense about itself has no version to show
+			_ = json.Unmarshal(e.Value, &report) // a report that can't be decoded has no version
 		}
 	}
 	t.host.RUnlock()
@@ -285,14 +286,14 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 		return err
 	}
 	var s resource.NodeStatus
-	_ = json.Unmarshal(obj.Status, &s) // our own; without it only the time of the last change is lost
+	_ = json.Unmarshal(obj.Status, &s) // if that fails, only the time of the last change is lost
 	if s.State != state {
 		s.State, s.LastSeen = state, resource.Time(t.o.Now())
 	}
 	s.Version, s.SystemInfo, s.Devices = report.Version, report.SystemInfo, devices
 	s.Conditions = resource.ReadyCondition(s.Conditions, state, ended, t.o.Now())
 	s.Conditions = resource.QuotaCondition(s.Conditions, oversize, t.o.Now())
-	if met { // or what was known of it still is
+	if met { // otherwise the former condition still holds
 		s.Conditions = resource.OtherHubCondition(s.Conditions, alone, t.o.Now())
 	}
 	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub)
@@ -300,7 +301,7 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 	return err
 }
 
-// generationOf reads that of a stored object. Without it the conditions don't say what they are about.
+// generationOf decodes the generation of a stored object; 0 if that fails.
 func generationOf(data []byte) int64 {
 	var o struct {
 		Metadata struct {
@@ -311,8 +312,8 @@ func generationOf(data []byte) int64 {
 	return o.Metadata.Generation
 }
 
-// writeStatus writes an object's status if it differs from what is there, and says under which revision it did.
-// With expect it is a Conflict if the object has another revision by now.
+// writeStatus writes an object's status if it has changed, and returns its new revision, or 0. If expect is not 0 and the object
+// has another revision, it fails with Conflict.
 func (t *Twins) writeStatus(ctx context.Context, obj store.Object, expect uint64, next any) (rev uint64, err error) {
 	status, err := json.Marshal(next)
 	if err != nil || bytes.Equal(status, obj.Status) {
@@ -323,7 +324,7 @@ func (t *Twins) writeStatus(ctx context.Context, obj store.Object, expect uint64
 	return obj.Rev, err
 }
 
-// createNode makes a Node for one that has none: it was let in, so it exists.
+// createNode makes the Node of a node that was accepted and has none.
 func (t *Twins) createNode(ctx context.Context, key store.Key) error {
 	if _, err := t.o.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
 		return err

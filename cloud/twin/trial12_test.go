@@ -26,7 +26,7 @@ func TestTrial12MalformedMessagesAreLoggedNowAndThen(t *testing.T) {
 }
 
 // Who wants something of a device may not date it in the future, where it would win for ever.
-func TestTrial12AWishIsNotOfTheFuture(t *testing.T) {
+func TestTrial12DesiredTimestampsAreNotInTheFuture(t *testing.T) {
 	r, _ := joined(t)
 	want := func(value string, ahead time.Duration) error {
 		done := make(chan error, 1)

@@ -31,10 +31,10 @@ type Options struct {
 	Replicas store.Replicas
 	// ForgetNode is called with the name of a deleted Node, and must clear what else the node has left. It may be nil.
 	ForgetNode func(node string)
-	// Tell receives the events of Nodes and Devices. It must not block, and may be nil.
-	Tell func(resource.Occurrence)
-	Rand func() uint64 // gives nonces
-	Hub  Hub
+	// Record records an event of a Node or Device. It must not block, and may be nil.
+	Record func(resource.Occurrence)
+	Rand   func() uint64 // gives nonces
+	Hub    Hub
 	// StatusEvery is how often at most a Device's status is written.
 	StatusEvery time.Duration
 	// AwayAfter is how long a node is offline before its devices' statuses say so.
@@ -44,7 +44,7 @@ type Options struct {
 // Twins keep the trees of all nodes. Its methods may be called from any goroutine.
 type Twins struct {
 	o          Options
-	sampledLog zerolog.Logger // for what a node can cause any number of
+	sampledLog zerolog.Logger // for log lines that a node can cause any number of
 	host       *tree.Host[*batch]
 
 	nodes      map[string]*node
@@ -52,8 +52,8 @@ type Twins struct {
 	devices    map[string]*device
 	models     map[modelKey]*model
 	registered map[string]bool // the names of the Nodes that there are
-	unlisted   map[*node]bool  // whose membership is to be written
-	where      sync.Map        // device → the node that it is bound to, for who may not wait for mu
+	unlisted   map[*node]bool  // nodes whose membership document is to be written
+	where      sync.Map        // device → the node that it is bound to; read without the lock of the state
 
 	emptyDigests map[link.Digest]bool // see emptyMapDigests
 
@@ -75,20 +75,20 @@ type node struct {
 	down   *link.Owner
 	up     *link.Replica
 	core   string          // client id of the link while it listens on sync/down; empty: offline
-	sentAt time.Time       // when down last said or heard something
+	sentAt time.Time       // when a message of down was last sent or received
 	bound  map[string]bool // the devices that belong to it
-	listed time.Time       // when that was last written
+	listed time.Time       // when the membership document was last written
 
-	oversize string         // why nothing is taken of what it reports
-	other    resource.HubID // that gave the node what it has; 0: none
-	met      bool           // other is known: the node has said where it is
+	oversize string         // why no report of the node is accepted: its map exceeds the quota; empty: reports are accepted
+	other    resource.HubID // another hub that the node's map down came from; 0: none
+	met      bool           // other is known: the node has sent SEEN
 	contact  contact
 	outage   outage
-	away     bool // offline for long: its devices' statuses say so
-	unknown  bool // there is no Node of its name, and should be
+	away     bool // offline for longer than Options.AwayAfter, which its devices' statuses show
+	unknown  bool // it has no Node object, and one is to be made
 }
 
-// model is a DeviceModel, and what the bundles of its devices end in.
+// model is a DeviceModel. tail is the text that the bundles of all its devices end with.
 type model struct {
 	resource.DeviceModel
 	rev  uint64
@@ -103,25 +103,25 @@ func (m *model) known() *resource.DeviceModel {
 	return &m.DeviceModel
 }
 
-// device is a Device as the store has it. There may be very many: what is in it is read when it is needed.
+// device is a Device as the store has it. It is kept encoded, since there may be very many, and decoded when it is needed.
 type device struct {
 	name    string
 	of      modelKey
 	raw     []byte        // shared with the store
 	node    string        // the node that its keys are on: the last projection's
-	written atomic.Uint64 // revision of the status that was written here last
-	// accepted is what an accepted desired write made of the Device, until that comes back from the store.
+	written atomic.Uint64 // revision of the last status that this process wrote
+	// accepted is the Device after an accepted desired write, until the store's watch delivers it.
 	accepted atomic.Pointer[accepted]
 }
 
-// accepted is a Device as it was given to the store, and what it was encoded from.
+// accepted is a Device as it was written to the store: encoded and decoded.
 type accepted struct {
 	raw   []byte
 	whole resource.Device
 }
 
 func (d *device) read() (whole resource.Device) {
-	_ = json.Unmarshal(d.raw, &whole) // it could be read when it came
+	_ = json.Unmarshal(d.raw, &whole) // it was decoded before without an error
 	return whole
 }
 
@@ -142,19 +142,19 @@ type Stats struct {
 	Oldest                      time.Duration // the age of the oldest key that a connected node lacks
 }
 
-// batch gathers what is to happen once its changes are on disk.
+// batch gathers the effects of its steps: changes to be stored, and what is published, recorded and sent after that.
 type batch struct {
 	now            time.Time
-	out            []broker.Message         // projections: they derive from objects, which are stored
+	out            []broker.Message         // projections of objects, which are stored already
 	reports        []broker.Message         // what nodes reported: published once it is stored
 	messages       []broker.Message         // of the links, encoded while the state is locked
-	changes        int                      // that nodes made
-	loading        bool                     // nobody listens yet: there is nothing to publish, and nothing to tell
+	changes        int                      // number of changes that nodes made
+	loading        bool                     // New is loading: nothing is published or recorded
 	devices        map[string]*store.Object // to be projected: as they are now, or nil where only the model changed
-	models         map[modelKey]bool        // that changed
-	nodes          map[*node]bool           // whose membership may have changed
-	active         map[*node]bool           // whose link may have changes to commit, or messages to send
-	forgotten      map[*node]bool           // whose Node was deleted: what they reported is deleted with it
+	models         map[modelKey]bool        // models that changed
+	nodes          map[*node]bool           // nodes whose membership may have changed
+	active         map[*node]bool           // nodes whose link may have changes to commit, or messages to send
+	forgotten      map[*node]bool           // nodes whose Node was deleted: what they reported is deleted, too
 	events         []resource.Occurrence
 	reportedEvents []resource.Occurrence // recorded once what nodes reported is stored
 }
@@ -166,7 +166,7 @@ func (t *Twins) batch() *batch {
 	}
 }
 
-// publish tells of what derives from objects. The message is made only if anybody can hear it.
+// publish queues a message that derives from objects. It is not made while New is loading, when nobody can subscribe.
 func (b *batch) publish(m func() broker.Message) {
 	if !b.loading {
 		b.out = append(b.out, m())
@@ -178,8 +178,8 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	if o.ForgetNode == nil {
 		o.ForgetNode = func(string) {}
 	}
-	if o.Tell == nil {
-		o.Tell = func(resource.Occurrence) {}
+	if o.Record == nil {
+		o.Record = func(resource.Occurrence) {}
 	}
 	if o.AwayAfter <= 0 {
 		o.AwayAfter = 30 * time.Second
@@ -212,7 +212,7 @@ func (t *Twins) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer t.desired.close() // waits for those that were begun: their senders are owed an answer
+	defer t.desired.close() // waits for the writes that have begun: each sender gets an answer
 	defer t.host.Close()
 	defer cancel()
 	for _, kind := range watched {
@@ -249,16 +249,15 @@ func (t *Twins) publish(b *batch) {
 // finish records the events and sends what the links have to say.
 func (t *Twins) finish(b *batch) {
 	for _, h := range b.events {
-		t.o.Tell(h)
+		t.o.Record(h)
 	}
 	for _, m := range b.messages {
 		t.o.Publish(m)
 	}
 }
 
-// store stores what the nodes reported. When that fails their maps are read
-// back, so that what the nodes are told is what is stored. lost says that not even
-// that was possible.
+// store stores what the nodes reported. If that fails, their maps are read back, so that the state in memory is what is stored.
+// lost is the error if the maps can't be read back, either.
 func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
 	changes := b.deletions()
 	for n := range b.active {
@@ -285,7 +284,7 @@ func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
 	}
 	t.stats.failed.Add(1)
 	if !was {
-		t.o.Log.Error().Err(err).Msg("what nodes report can't be stored: they are asked again until this is mended")
+		t.o.Log.Error().Err(err).Msg("what nodes report can't be stored: it is requested from them again until the store can be written")
 	}
 	for _, c := range changes {
 		if again := t.reloadReplica(ctx, t.nodes[c.Node]); again != nil {

@@ -68,7 +68,7 @@ func TestWhatIsRefusedOnTheHub(t *testing.T) {
 	c.gets("devices/lamp/desired/power", "ON")
 }
 
-func TestAThousandWishesOfOnePublisherKeepTheirOrder(t *testing.T) {
+func TestAThousandDesiredWritesOfOnePublisherKeepTheirOrder(t *testing.T) {
 	r, c := joined(t)
 	var wg sync.WaitGroup
 	for i := range 1000 {
@@ -85,7 +85,7 @@ func TestAThousandWishesOfOnePublisherKeepTheirOrder(t *testing.T) {
 	require.Equal(t, uint64(1000), c.gets("devices/lamp/desired/brightness", fmt.Sprint(999%101)).Ver)
 }
 
-func TestUnchangedWishesAreNoWork(t *testing.T) {
+func TestUnchangedDesiredValuesAreNotWritten(t *testing.T) {
 	r, c := joined(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.gets("devices/lamp/desired/power", "ON")
@@ -98,7 +98,7 @@ func TestUnchangedWishesAreNoWork(t *testing.T) {
 	require.Equal(t, uint64(1), d.DesiredMeta["power"].Ver)
 }
 
-func TestWishesWhileTheDeviceIsBeingCreated(t *testing.T) {
+func TestDesiredWritesWhileTheDeviceIsBeingCreated(t *testing.T) {
 	r := newRig(t)
 	c := r.connect(newCore("n1"))
 	stop := make(chan struct{})
@@ -183,7 +183,7 @@ func (r *rig) inStep() {
 	}, wait, 2*time.Millisecond)
 }
 
-func TestADeviceThatMovesLeavesNothingBehind(t *testing.T) {
+func TestADeviceThatMovesLeavesNoKeys(t *testing.T) {
 	r, one := joined(t)
 	two := r.connect(newCore("n2"))
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
@@ -239,7 +239,7 @@ func TestAModelThatComesLaterOrChanges(t *testing.T) {
 	require.NotContains(t, lamp.Status.Twin, "brightness")
 }
 
-func TestPresenceIsTheBrokersWord(t *testing.T) {
+func TestPresenceFollowsTheBroker(t *testing.T) {
 	r, c := joined(t)
 	state := func() string { return string(r.retained("v1/nodes/n1/state")["v1/nodes/n1/state"].Payload) }
 	require.Eventually(t, func() bool { return state() == "online" }, wait, time.Millisecond)
@@ -308,7 +308,7 @@ func TestANodesDevicesAreCounted(t *testing.T) {
 	counts(1)
 }
 
-func TestAForgedKeyFoolsNobody(t *testing.T) {
+func TestForgedKeysAreNotShown(t *testing.T) {
 	r, c := joined(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.gets("devices/lamp/desired/power", "ON")

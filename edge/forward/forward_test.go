@@ -132,7 +132,7 @@ func TestAllArrivesInOrderWithinAWindow(t *testing.T) {
 	require.LessOrEqual(t, r.hub.meanest, 4)
 }
 
-func TestTheTimeTravelsAlong(t *testing.T) {
+func TestTimestampsAreForwarded(t *testing.T) {
 	r := newRig(0)
 	var mu sync.Mutex
 	var seen []client.Message
@@ -161,7 +161,7 @@ func TestTheTimeTravelsAlong(t *testing.T) {
 }
 
 // A refusal that may pass ends the connection, and nothing more is sent over it: the next one begins with what was refused.
-func TestARefusalThatPassesEndsTheConnection(t *testing.T) {
+func TestATemporaryRefusalEndsTheConnection(t *testing.T) {
 	r := newRig(20)
 	r.hub.answer = func(m client.Message) (error, bool) {
 		if string(m.Payload) >= "10" {
@@ -185,7 +185,7 @@ func TestARefusalThatPassesEndsTheConnection(t *testing.T) {
 	require.Zero(t, r.count.Dropped()["refused_by_client"])
 }
 
-func TestWhatIsNeverTakenIsDroppedAndCounted(t *testing.T) {
+func TestPermanentlyRefusedMessagesAreDroppedAndCounted(t *testing.T) {
 	r := newRig(4)
 	r.hub.answer = func(m client.Message) (error, bool) {
 		switch string(m.Payload) {
@@ -201,7 +201,7 @@ func TestWhatIsNeverTakenIsDroppedAndCounted(t *testing.T) {
 	require.EqualValues(t, 2, r.count.Dropped()["refused_by_client"])
 }
 
-func TestWhatALostConnectionLeftOpenIsSentAgain(t *testing.T) {
+func TestUnacknowledgedMessagesAreSentAgain(t *testing.T) {
 	r := newRig(6)
 	r.hub.answer = func(client.Message) (error, bool) { return nil, false }
 	stop := r.run(t, Options{Window: 4})

@@ -122,7 +122,7 @@ func connect(t *testing.T, o client.Options, began func(context.Context, *client
 
 // While the hub can't store one, others of its topic are on their way already: they don't
 // overtake it, however short the failure is.
-func TestNothingOvertakesWhatTheHubCouldNotStore(t *testing.T) {
+func TestNoMessageOvertakesOneThatTheHubCouldNotStore(t *testing.T) {
 	const messages = 600
 	addr, disk := startHub(t)
 	var mu sync.Mutex

@@ -99,7 +99,7 @@ func TestTrial18RenamedBeforeAHub(t *testing.T) {
 	require.ErrorContains(t, err, "has the data of the node n1, and node.name is raspberrypi")
 }
 
-func TestWhatIsCommittedIsThereAgain(t *testing.T) {
+func TestCommittedDataIsLoadedAgain(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	snap := load(t, s)

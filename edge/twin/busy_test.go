@@ -28,7 +28,7 @@ func (r *rig) busy(until func() bool) {
 	}
 }
 
-func TestTrafficPutsNoOverridesEndOff(t *testing.T) {
+func TestTrafficDoesNotDelayTheEndOfOverrides(t *testing.T) {
 	r := joined(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	r.value("devices/hall/desired/setpoint", "20")
@@ -38,7 +38,7 @@ func TestTrafficPutsNoOverridesEndOff(t *testing.T) {
 	r.busy(func() bool { return string(r.retained()["devices/hall/desired/setpoint"].Payload) == "20" })
 }
 
-func TestTrafficPutsNoResendOff(t *testing.T) {
+func TestTrafficDoesNotDelayResends(t *testing.T) {
 	r := joined(t)
 	r.inStep()
 	var said atomic.Int64
@@ -78,7 +78,7 @@ func TestNothingWantedNothingRefused(t *testing.T) {
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
 }
 
-func TestARefusalThatANewerWishOvertook(t *testing.T) {
+func TestARefusalOfAnOlderDesiredValue(t *testing.T) {
 	r := joined(t)
 	r.want("devices/hall/desired/setpoint", "20", 41)
 	r.value("devices/hall/desired/setpoint", "20")
@@ -98,7 +98,7 @@ func TestARefusalThatANewerWishOvertook(t *testing.T) {
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
 }
 
-func TestWhoAsksForADeviceWaitsForNoCommit(t *testing.T) {
+func TestDeviceLookupWaitsForNoCommit(t *testing.T) {
 	r := joined(t)
 	held, gate := make(chan struct{}), make(chan struct{})
 	r.twin.host.Put(func(*batch) { close(held); <-gate })
@@ -118,7 +118,7 @@ func TestWhoAsksForADeviceWaitsForNoCommit(t *testing.T) {
 	close(gate)
 }
 
-func TestAllThatWaitsSharesACommit(t *testing.T) {
+func TestWaitingWritesShareACommit(t *testing.T) {
 	r := joined(t)
 	r.inStep()
 	r.cut() // what the hub says is committed, too
@@ -158,7 +158,7 @@ func (r *rig) sendAs(user, client, key, payload string) error {
 	return <-done
 }
 
-func TestNobodyEndsAnothersMapper(t *testing.T) {
+func TestUsersCannotEndMappersOfOthers(t *testing.T) {
 	r := joined(t)
 	require.NoError(t, r.sendAs("alice", "a", "mappers/a/state", "online"))
 	require.NoError(t, r.sendAs("alice", "a", "devices/hall/state", "online"))
@@ -193,7 +193,7 @@ func TestAnotherDeviceOfTheSameNameIsDrivenAnew(t *testing.T) {
 	r.shows("devices/hall/desired/setpoint", func(m broker.Message) bool { return prop(m, "ver") > first && string(m.Payload) == "20" })
 }
 
-func TestAnotherDeviceIsWantedNothingOfTheFirst(t *testing.T) {
+func TestASuccessorInheritsNoDesiredValues(t *testing.T) {
 	r := joined(t)
 	require.NoError(t, r.send("devices/hall/desired/setpoint", "20")) // a local wish, of the first one
 	r.add("hall", "u2", thermostat)
@@ -222,7 +222,7 @@ func (unreadable) Load() (store.Snapshot, error) {
 	return store.Snapshot{}, errors.New("input/output error")
 }
 
-func TestTheTwinEndsWhenNobodyKnowsWhatIsStored(t *testing.T) {
+func TestRunFailsWhenTheStateCannotBeReadBack(t *testing.T) {
 	s, err := store.Open(store.Options{Dir: t.TempDir(), Rand: rand.Uint64})
 	require.NoError(t, err)
 	defer s.Close()
@@ -237,7 +237,7 @@ func TestTheTwinEndsWhenNobodyKnowsWhatIsStored(t *testing.T) {
 	require.Equal(t, resource.Unavailable, resource.KindOf(<-refused))
 }
 
-func TestFiltersCoverWhatIsThere(t *testing.T) {
+func TestRetainedMessagesMatchFilters(t *testing.T) {
 	r := joined(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	r.value("devices/hall/desired/setpoint", "20")

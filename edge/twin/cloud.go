@@ -13,8 +13,8 @@ import (
 )
 
 // Connected begins a connection to the hub. n is new for every connection; send
-// hands a message over and does not wait. ready is called once the hub has said that
-// it has what the node had to report when the connection began, or that it takes none of it: streams come after.
+// hands a message over and does not block. ready is called once the hub has confirmed all that the node had to report when the
+// connection began, or has refused it for its quota. Streams are sent after that.
 func (t *Twin) Connected(n uint64, send func([]byte), ready func()) {
 	t.host.Put(func(*batch) {
 		t.send, t.nonce, t.ready, t.hub = send, n, ready, 0
@@ -34,7 +34,7 @@ func (t *Twin) Disconnected() {
 	})
 }
 
-// caughtUp is who is to be told that the hub has caught up in this connection.
+// caughtUp returns the function to be called if the hub has caught up in this connection. It is called once.
 func (t *Twin) caughtUp() (ready func()) {
 	if t.ready == nil || !t.up.CaughtUp() && t.oversize == "" {
 		return func() {}
@@ -43,8 +43,7 @@ func (t *Twin) caughtUp() (ready func()) {
 	return ready
 }
 
-// Receive takes a message from the hub. A malformed one is dropped: whatever it
-// should have said, the link says again.
+// Receive takes a message from the hub. A malformed one is dropped: the link protocol sends its contents again.
 func (t *Twin) Receive(payload []byte) {
 	m, err := link.Decode(payload)
 	if err != nil {
@@ -67,7 +66,7 @@ func (t *Twin) Receive(payload []byte) {
 	})
 }
 
-// noteHub says once in a connection that the hub isn't the one that gave the node its devices.
+// noteHub logs once in a connection that the node's map came from another hub.
 func (t *Twin) noteHub(m link.Message) {
 	if m.Type != link.Hello || t.hub != 0 {
 		return
@@ -79,7 +78,7 @@ func (t *Twin) noteHub(m link.Message) {
 	}
 }
 
-// otherHub is the one that gave the node its devices, if another one is connected; else 0.
+// otherHub is the hub that the node's map came from, if a different one is connected; else 0.
 func (t *Twin) otherHub() resource.HubID {
 	whose := resource.HubID(t.down.Lineage().OwnerID())
 	if t.hub == 0 || t.hub == whose || len(t.devices) == 0 {
@@ -88,12 +87,11 @@ func (t *Twin) otherHub() resource.HubID {
 	return whose
 }
 
-// follow takes note of a change that the cloud made. What it means is settled
-// at the end of the batch, when all of them are known.
+// follow notes a change that the cloud made. Its effects are derived at the end of the batch, when all changes are known.
 func (t *Twin) follow(b *batch, c link.Entry) {
 	a, err := topics.ParseKey(t.o.Node, c.Key)
 	if err != nil {
-		return // of a newer hub: kept, and of no meaning to us
+		return // a key of a newer hub: it is stored and ignored
 	}
 	switch a.Kind {
 	case topics.KindDesired:
@@ -112,8 +110,8 @@ func (t *Twin) touch(b *batch, device, property string) {
 	b.touched[[2]string{device, property}] = true
 }
 
-// derive derives what follows from the batch's changes: devices that came,
-// changed or went, and the values in force. It may be called in between, by a step that needs to know.
+// derive derives the effects of the batch's changes: devices that were added, changed or removed, and the values in force. A step
+// that needs them may call it before the end of the batch.
 func (t *Twin) derive(b *batch) {
 	for key := range b.docs {
 		delete(b.docs, key)
@@ -129,7 +127,7 @@ func (t *Twin) derive(b *batch) {
 	}
 }
 
-// document is a cloud-owned document, put together; ok is false while parts are missing.
+// document is a cloud-owned document, joined from its parts; ok is false while parts are missing.
 func (t *Twin) document(key string) (doc []byte, exists, ok bool) {
 	e, exists := t.down.Get(key)
 	if !exists {
@@ -167,7 +165,7 @@ func (t *Twin) deriveDevice(b *batch, name string) {
 		t.removeDevice(b, name)
 		return
 	} else if !whole {
-		return // the rest is on its way
+		return // more parts will arrive
 	}
 	d, ok := t.joinDevice(name)
 	if !ok {
@@ -175,9 +173,9 @@ func (t *Twin) deriveDevice(b *batch, name string) {
 	}
 	old := t.devices[name]
 	t.devices[name] = d
-	another := old != nil && old.bundle.Device.Metadata.UID != d.bundle.Device.Metadata.UID // of the same name
+	another := old != nil && old.bundle.Device.Metadata.UID != d.bundle.Device.Metadata.UID // a new Device of the same name
 	if another {
-		for _, p := range old.bundle.Model.Spec.Properties { // what was applied to the other one was not applied to this
+		for _, p := range old.bundle.Model.Spec.Properties { // values applied to the former Device were not applied to this one
 			key := topics.DeviceKey(name, topics.KindDesired, p.Name)
 			t.putEffective(b, key, verdict{})
 			t.forgetEffective(b, key)
@@ -185,12 +183,12 @@ func (t *Twin) deriveDevice(b *batch, name string) {
 	}
 	protocol := d.bundle.Device.Spec.Protocol.Type
 	if old == nil || !resource.SameProtocol(old.bundle.Device.Spec.Protocol.Type, protocol) {
-		if old != nil { // to the mapper that had it it is gone
+		if old != nil { // the mapper of the former protocol sees it removed
 			b.out = append(b.out, t.retained(key, nil))
 		}
 		b.deviceChanges = append(b.deviceChanges, deviceChange{at: len(b.out), device: name, protocol: protocol})
 	}
-	b.out = append(b.out, t.retained(key, d.payload)) // before what is cleared: a mapper that it is no concern of lets it be
+	b.out = append(b.out, t.retained(key, d.payload)) // before the keys that are cleared, so that only the mapper concerned reacts to them
 	if old == nil {
 		t.o.Log.Info().Str("device", name).Str("model", d.bundle.Model.Metadata.Name).Msg("device joined the node")
 	} else {
@@ -220,11 +218,11 @@ func (t *Twin) removeDevice(b *batch, name string) {
 	t.o.Log.Info().Str("device", name).Msg("device left the node")
 }
 
-// ofDevice are the branches of a device that the edge owns.
+// ofDevice are the branches of a device's properties that the edge owns.
 var ofDevice = [...]topics.Kind{topics.KindReported, topics.KindRefused, topics.KindReadProblem, topics.KindOverride, topics.KindConflict}
 
-// forget drops the edge's keys of those properties of a device. Only a model's
-// properties have keys, so that none need be searched for.
+// forget deletes the edge's keys of the properties for which gone returns true. Only properties of the model have keys, so no
+// search is needed.
 func (t *Twin) forget(b *batch, name string, d *device, gone func(property string) bool) {
 	for _, p := range d.bundle.Model.Spec.Properties {
 		if !gone(p.Name) {
@@ -237,7 +235,7 @@ func (t *Twin) forget(b *batch, name string, d *device, gone func(property strin
 	}
 }
 
-// touchDevice looks at every property of a device's model.
+// touchDevice marks every property of a device's model as touched.
 func (t *Twin) touchDevice(b *batch, name string, d *device) {
 	for _, p := range d.bundle.Model.Spec.Properties {
 		t.touch(b, name, p.Name)
@@ -263,7 +261,7 @@ func (t *Twin) deriveProperty(b *batch, name, property string) {
 	}
 	t.deriveConflict(b, name, property, desired, v)
 	if !v.any {
-		t.clearUp(b, topics.DeviceKey(name, topics.KindRefused, property)) // nothing is wanted: nothing is refused
+		t.clearUp(b, topics.DeviceKey(name, topics.KindRefused, property)) // without a desired value there is no refusal
 	}
 	if t.putEffective(b, desiredKey, v) {
 		e := t.effective[desiredKey]
@@ -275,7 +273,7 @@ func (t *Twin) deriveProperty(b *batch, name, property string) {
 	}
 }
 
-// putEffective puts another value in force, or none, and publishes it; false if it is what was.
+// putEffective puts a value in force, or none, and publishes it. It returns false if nothing changes.
 func (t *Twin) putEffective(b *batch, key string, v verdict) bool {
 	old := t.effective[key]
 	if !v.changed(old) {
@@ -291,8 +289,8 @@ func (t *Twin) putEffective(b *batch, key string, v verdict) bool {
 	return true
 }
 
-// forgetEffective drops what a removed device leaves; versions still never fall,
-// should one of its name come back.
+// forgetEffective deletes the value in force of a removed device. The floor keeps versions rising if a device of that name is
+// added again.
 func (t *Twin) forgetEffective(b *batch, key string) {
 	e := t.effective[key]
 	if e == nil {
@@ -305,8 +303,8 @@ func (t *Twin) forgetEffective(b *batch, key string) {
 	b.effective[key] = nil
 }
 
-// deriveConflict shows a conflict until the cloud or somebody on the node wants
-// something else, or the override that won is over.
+// deriveConflict sets the conflict of a property. It stays until there is a new desired value or override, or the override that won
+// has ended.
 func (t *Twin) deriveConflict(b *batch, name, property string, desired link.Entry, v verdict) {
 	key := topics.DeviceKey(name, topics.KindConflict, property)
 	old, known := t.up.Get(key)
@@ -345,17 +343,16 @@ func (t *Twin) retained(key string, payload []byte) broker.Message {
 
 // verdict is what decide finds for one property.
 type verdict struct {
-	inForce     link.Entry // the value to apply; its key says whose it is
-	any         bool       // false: nothing is wanted
+	inForce     link.Entry // the value to apply: an entry of either map
+	any         bool       // false: there is no value to apply
 	override    bool       // inForce is the override
-	endOverride bool       // the override is over and goes
+	endOverride bool       // the override has ended and is to be deleted
 	dispute     *resource.OverrideConflict
 }
 
-// decide says which of the two wanted values of a property is in force, and
-// whether they are in conflict. It is a pure function: conflicts are seen by
-// cause (the desired version that the override was set against), never by clock,
-// but for the policy latest, which asks for it.
+// decide returns which of a property's desired value and override is in force, and whether they are in conflict. It is a pure
+// function. Conflicts are detected by cause, which is the desired version that the override was set against. Clocks are compared
+// only for the policy latest.
 func decide(p resource.Property, desired link.Entry, wanted bool, override link.Entry, overridden bool, now int64) verdict {
 	v := verdict{inForce: desired, any: wanted}
 	if !overridden {
@@ -369,11 +366,11 @@ func decide(p resource.Property, desired link.Entry, wanted bool, override link.
 		return v
 	case desired.Ver == based, same && stays:
 		return verdict{inForce: override, any: true, override: true}
-	case same: // the cloud has come to want it too
+	case same: // the cloud now desires the same value
 		v.endOverride = true
 		return v
 	}
-	// A desired value that was cleared left no time: clearing is the cloud's latest word.
+	// A cleared desired value has no timestamp: with the policy latest clearing counts as newer than the override.
 	wins := p.Conflict == resource.ConflictEdge || p.Conflict == resource.ConflictLatest && wanted && override.TS > desired.TS
 	v.dispute = &resource.OverrideConflict{
 		Desired: string(desired.Value), DesiredVer: desired.Ver,
@@ -394,8 +391,7 @@ func policy(p resource.Property) string {
 	return p.Conflict
 }
 
-// effective turns the value in force into what is kept and published. ver is
-// the version it has if it is a change.
+// effective turns a verdict into the value in force as it is stored and published, with version ver.
 func (v verdict) effective(ver uint64) *store.Effective {
 	if !v.any {
 		return &store.Effective{Ver: ver, None: true}
@@ -406,8 +402,7 @@ func (v verdict) effective(ver uint64) *store.Effective {
 	}
 }
 
-// changed says whether the value in force is another than e: another value, or
-// the same asked for anew.
+// changed reports whether the value in force differs from e, in its value or in the write that it came from.
 func (v verdict) changed(e *store.Effective) bool {
 	if e == nil || e.None {
 		return v.any

@@ -20,7 +20,7 @@ func names(list ...string) map[string]bool {
 	return set
 }
 
-func TestHistoryTellsWhatChangedSince(t *testing.T) {
+func TestHistoryListsChangesSinceARevision(t *testing.T) {
 	tw := &Twin{host: new(tree.Host[*batch])}
 	h := &tw.history
 	h.begin(time.UnixMilli(1), nil)
@@ -154,7 +154,7 @@ func TestHistoryKnowsWhichDeviceLeft(t *testing.T) {
 }
 
 // Those who watch may be many, and each has something to do when it is told: who waits for a message comes first.
-func TestWhoWatchesIsToldLast(t *testing.T) {
+func TestWatchersAreWokenAfterPublishing(t *testing.T) {
 	r := joined(t)
 	_, rev := r.twin.Devices()
 	_, _, more, ok := r.twin.Changes(rev)

@@ -51,7 +51,7 @@ func (t *Twin) own(node string) error {
 	return resource.Errorf(resource.BadTopic, "", "this is the broker of node %s: it carries no topics of %s", t.o.Node, node)
 }
 
-// Has says why a node doesn't have a device; nil: it does. It waits for no commit.
+// Has returns an error if the device does not belong to the node. It doesn't wait for a commit.
 func (t *Twin) Has(node, device string) error {
 	if err := t.own(node); err != nil {
 		return err
@@ -66,8 +66,7 @@ func streams(kind topics.Kind) bool {
 	return kind == topics.KindTelemetry || kind == topics.KindEvents
 }
 
-// stream passes telemetry or an event on. It is no step: streams and state wait for
-// each other as little as they can.
+// stream passes telemetry or an event on. It is not a step, so that streams don't wait for commits of state.
 func (t *Twin) stream(a topics.Address, m broker.Message, done func(error)) {
 	if _, ok := t.known.Load(a.Device); !ok {
 		t.stats.refused.Add(1)
@@ -165,7 +164,7 @@ func (t *Twin) push(b *batch, d *device, e link.Entry, property string) {
 	}
 }
 
-// read takes the members of a message, and what stands beside them, if all of them keep the model's rules.
+// read decodes the properties that a message sets, and its user properties, and checks them against the model.
 func (b *batch) read(
 	a topics.Address, m broker.Message, model *resource.DeviceModel,
 	set func(*resource.DeviceModel, string, []byte) error, clear func(*resource.DeviceModel, string) error,
@@ -186,7 +185,7 @@ func (b *batch) read(
 	return tree.Beside(m, b.now.UnixMilli())
 }
 
-// entries are what was read as entries of a branch of the device's. They are valid until the next.
+// entries are the properties that were read, as entries of a branch of the device. They are valid until the next call.
 func (b *batch) entries(device string, branch topics.Kind, s resource.Stored, m broker.Message, meta link.Meta) []link.Entry {
 	list := b.made[:0]
 	for _, v := range b.members {
@@ -198,9 +197,9 @@ func (b *batch) entries(device string, branch topics.Kind, s resource.Stored, m 
 	return list
 }
 
-// answered is the cloud's version of the value in force, if ver is the version of that; else 0.
+// answered is the cloud's version of the desired value that a report answers, if ver is the version in force; else 0.
 func (t *Twin) answered(b *batch, name, property string, ver uint64) uint64 {
-	t.derive(b) // what came before this in the batch may have put another value in force
+	t.derive(b) // earlier steps of the batch may have changed the value in force
 	e := t.inForce(name, property)
 	if e == nil || e.Override || e.Ver != ver {
 		return 0
@@ -208,21 +207,20 @@ func (t *Twin) answered(b *batch, name, property string, ver uint64) uint64 {
 	return e.SourceVer
 }
 
-// clearRefusal clears a refusal once a newer value than the refused one is applied, or the device has what is in force
-// all the same.
+// clearRefusal clears a refusal once a newer value than the refused one is applied, or the device has the value in force.
 func (t *Twin) clearRefusal(b *batch, name, property string, reported link.Entry) {
 	key := topics.DeviceKey(name, topics.KindRefused, property)
 	refused, ok := t.up.Get(key)
 	if !ok {
 		return
 	}
-	if reported.Meta.For > refused.Meta.For || t.meets(b, name, property, reported) {
+	if reported.Meta.For > refused.Meta.For || t.hasInForce(b, name, property, reported) {
 		t.clearUp(b, key)
 	}
 }
 
-// meets says whether a reported value is the one in force, or as near to it as the device can have.
-func (t *Twin) meets(b *batch, name, property string, reported link.Entry) bool {
+// hasInForce reports whether a reported value is the value in force, or the nearest value that the device can have.
+func (t *Twin) hasInForce(b *batch, name, property string, reported link.Entry) bool {
 	t.derive(b)
 	e, d := t.inForce(name, property), t.devices[name]
 	if e == nil || d == nil || reported.Deleted {
@@ -260,8 +258,7 @@ func (t *Twin) override(b *batch, a topics.Address, m broker.Message) error {
 	return nil
 }
 
-// refuse stores why a mapper could not apply a value. One that speaks of an
-// older value than the one in force has nothing to say any more.
+// refuse stores why a mapper could not apply a value. A refusal of an older value than the one in force is ignored.
 func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	d, err := t.device(name)
 	if err != nil {
@@ -282,7 +279,7 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	t.derive(b) // what came before this in the batch may have put another value in force
+	t.derive(b) // earlier steps of the batch may have changed the value in force
 	e := t.inForce(name, property)
 	if e == nil || r.For != 0 && r.For < e.Ver {
 		return nil
@@ -319,15 +316,15 @@ func (t *Twin) get(b *batch, a topics.Address, m broker.Message) error {
 	return nil
 }
 
-// entry is a value of now; an empty one clears its key.
+// entry is an entry with the batch's time; an empty value clears the key.
 func entry(b *batch, key string, value []byte, origin string) link.Entry {
 	return link.Entry{
-		Key: key, Value: bytes.Clone(value), Deleted: len(value) == 0, // a copy, which keeps no packet
+		Key: key, Value: bytes.Clone(value), Deleted: len(value) == 0, // a copy, so that the packet's memory can be freed
 		TS: b.now.UnixMilli(), Origin: origin,
 	}
 }
 
-// putWithin is putUp for what the quota may refuse.
+// putWithin is putUp, unless the quota refuses the entry.
 func (t *Twin) putWithin(b *batch, e link.Entry) error {
 	if err := t.roomFor(e); err != nil {
 		return err
@@ -353,14 +350,13 @@ func (t *Twin) putUp(b *batch, e link.Entry) error {
 		t.schedule(e.Key, e.Meta.Until)
 	}
 	b.mark(e.Key)
-	t.tell(b, e)
+	t.publishEntry(b, e)
 	return nil
 }
 
-// tell publishes an edge-owned entry, once it is stored, if anybody wants to know. Who
-// subscribes from now on reads what is retained, and waits with that for the commit. A subscription
-// with no local doesn't get what follows from the subscriber's own message.
-func (t *Twin) tell(b *batch, e link.Entry) {
+// publishEntry publishes an edge-owned entry once it is stored, if its topic has a subscriber. Later subscribers read it as a retained
+// message, and those are not read before the commit. A subscription with No Local doesn't get changes that its own client caused.
+func (t *Twin) publishEntry(b *batch, e link.Entry) {
 	if t.o.Wanted(topics.TopicOf(t.o.Node, e.Key)) {
 		m := t.message(e)
 		m.Publisher.ClientID = b.from
@@ -372,15 +368,15 @@ func (t *Twin) clearUp(b *batch, key string) {
 	if e, had := t.up.Delete(key, b.now.UnixMilli(), ""); had {
 		t.schedule(key, 0)
 		b.mark(key)
-		t.tell(b, e)
+		t.publishEntry(b, e)
 	}
 }
 
-// schedule takes note of when an override ends; 0 is never.
+// schedule notes when an override ends; 0 is never.
 func (t *Twin) schedule(key string, until int64) {
 	was, had := t.ends[key]
 	if had && was == t.next || until != 0 && (t.next == 0 || until < t.next) {
-		t.unsure = true
+		t.wakeStale = true
 	}
 	delete(t.ends, key)
 	if until != 0 {
@@ -430,8 +426,8 @@ func problemKey(device string) string {
 	return topics.Address{Kind: topics.KindProblem, Device: device}.Key()
 }
 
-// problem stores why a device is not online, or why a property can't be read. The first is said before the state, and ends
-// with the next state that is not offline; the second ends with the next report of the property.
+// problem stores why a device is not online, or why a property can't be read. A mapper publishes the first before the state, and it
+// is cleared by the next state that is not offline. The second is cleared by the next report of the property.
 func (t *Twin) problem(b *batch, a topics.Address, m broker.Message) error {
 	d, err := t.device(a.Device)
 	if err != nil {
@@ -453,8 +449,7 @@ func (t *Twin) problem(b *batch, a topics.Address, m broker.Message) error {
 	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID))
 }
 
-// mapperState stores a mapper's presence. When it goes, nobody knows the state
-// of the devices that it spoke for.
+// mapperState stores a mapper's presence. When a mapper goes offline, the state of the devices that it reported becomes unknown.
 func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
 	switch s := string(m.Payload); s {
 	case "", resource.Online, resource.Offline:
@@ -462,7 +457,7 @@ func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
 		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline", s)
 	}
 	prev, known := t.up.Get(a.Key())
-	if err := t.anothers(a.Device, m); err != nil {
+	if err := t.checkMapperOwner(a.Device, m); err != nil {
 		return err
 	}
 	if err := t.roomForMapper(a.Device, m); err != nil {
@@ -483,18 +478,18 @@ func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
 	return nil
 }
 
-// anothers refuses to take the word of one user for another's mapper while that is there.
-func (t *Twin) anothers(mapper string, m broker.Message) error {
+// checkMapperOwner refuses a message about a mapper that is online as another user.
+func (t *Twin) checkMapperOwner(mapper string, m broker.Message) error {
 	key := mapperKey(mapper)
 	state, _ := t.up.Get(key)
-	owner, spoke := t.seen[key]
-	if spoke && owner != m.Publisher.User && string(state.Value) == resource.Online {
+	owner, seen := t.seen[key]
+	if seen && owner != m.Publisher.User && string(state.Value) == resource.Online {
 		return resource.Errorf(resource.Forbidden, "", "mapper %s is online as another user", mapper)
 	}
 	return nil
 }
 
-// mayClear refuses to have one user clear what a mapper of another has said, while that is online.
+// mayClear refuses to clear a key that a mapper of another user has set, while that mapper is online.
 func (t *Twin) mayClear(key string, m broker.Message, clear bool) error {
 	e, ok := t.up.Get(key)
 	if !ok || !clear {
@@ -504,7 +499,7 @@ func (t *Twin) mayClear(key string, m broker.Message, clear bool) error {
 		state, _ := t.up.Get(mapper)
 		if user != m.Publisher.User && string(state.Value) == resource.Online && (e.Origin == state.Origin || user != "" && e.Origin == user) {
 			a, _ := topics.ParseKey(t.o.Node, mapper)
-			return resource.Errorf(resource.Forbidden, "", "%s was said by mapper %s, which is online as another user, and is cleared by that user only", key, a.Device)
+			return resource.Errorf(resource.Forbidden, "", "%s was set by mapper %s, which is online as another user, and is cleared by that user only", key, a.Device)
 		}
 	}
 	return nil
@@ -514,9 +509,9 @@ func mapperKey(mapper string) string {
 	return topics.Address{Kind: topics.KindMapperState, Device: mapper}.Key()
 }
 
-// mapperProtocols stores what a mapper speaks, for people who look for one that speaks another.
+// mapperProtocols stores the protocols of a mapper, which conditions of devices without a mapper show.
 func (t *Twin) mapperProtocols(b *batch, a topics.Address, m broker.Message) error {
-	if err := t.anothers(a.Device, m); err != nil {
+	if err := t.checkMapperOwner(a.Device, m); err != nil {
 		return err
 	}
 	if len(m.Payload) > 0 {
@@ -531,7 +526,7 @@ func (t *Twin) mapperProtocols(b *batch, a topics.Address, m broker.Message) err
 	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID))
 }
 
-// markAll has readers look at all devices again: which mappers there are concerns each.
+// markAll marks all devices as changed, since the conditions of each depend on the node's mappers.
 func (t *Twin) markAll(b *batch) {
 	for name := range t.devices {
 		b.changed[name] = true
@@ -548,28 +543,27 @@ func (t *Twin) orphan(b *batch, origin string) {
 	}
 }
 
-// unknown says that nobody speaks for a device.
+// unknown sets the state of a device to unknown.
 func (t *Twin) unknown(b *batch, name, origin string) {
 	key := topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()
 	_ = t.putUp(b, entry(b, key, []byte(resource.Unknown), origin)) // a fixed short value
 	t.clearUp(b, problemKey(name))
 }
 
-// disown is for a device whose mapper so far speaks for it no more.
+// disown sets the state of a device to unknown, because its former mapper no longer serves it.
 func (t *Twin) disown(b *batch, name string) {
 	if e, ok := t.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()); ok {
 		t.unknown(b, name, e.Origin)
 	}
 }
 
-// missMappers runs once, some time after the start: a mapper that said it was
-// online before the restart and has not said so since is gone. It may have died with us,
-// in which case no will was sent.
+// missMappers runs once, mapperGrace after the start. It sets mappers offline that were online before the restart and have not reported
+// since: if they ended together with the core, no will was published for them.
 func (t *Twin) missMappers(b *batch) {
-	b.again = append(b.again, t.missMappers)
+	b.retries = append(b.retries, t.missMappers)
 	for _, key := range t.up.Keys("mappers/") {
 		e, ok := t.up.Get(key)
-		if _, spoke := t.seen[key]; spoke || !ok || string(e.Value) != resource.Online {
+		if _, seen := t.seen[key]; seen || !ok || string(e.Value) != resource.Online {
 			continue
 		}
 		_ = t.putUp(b, entry(b, key, []byte(resource.Offline), e.Origin))
@@ -577,7 +571,7 @@ func (t *Twin) missMappers(b *batch) {
 	}
 }
 
-// roomFor says whether the node may own the entries, of which one that is Deleted makes room.
+// roomFor returns an error if the entries would exceed the node's quota. A Deleted entry frees its share.
 func (t *Twin) roomFor(entries ...link.Entry) error {
 	if why := t.up.Exceeds(t.o.Quota, entries...); why != "" {
 		return resource.Errorf(resource.Quota, entries[0].Key, "the node would own %s (limits.node)", why)
@@ -585,10 +579,10 @@ func (t *Twin) roomFor(entries ...link.Entry) error {
 	return nil
 }
 
-// before is whose the mappers are that have not been heard of since the start.
+// before stands for the unknown users of mappers that have not reported since the start.
 const before = "(before the restart)"
 
-// roomForMapper says whether a user may make the node know one more mapper.
+// roomForMapper returns an error if one more mapper of the user would exceed limits.mappers.
 func (t *Twin) roomForMapper(name string, m broker.Message) error {
 	state, protocols := mapperKey(name), topics.Address{Kind: topics.KindMapperProtocols, Device: name}.Key()
 	if _, known := t.up.Get(state); known || len(m.Payload) == 0 {
@@ -608,7 +602,7 @@ func (t *Twin) roomForMapper(name string, m broker.Message) error {
 	return q.Take(m.Publisher.User, 1)
 }
 
-// noteOversize says once that the hub takes nothing of the node, and once that it does again.
+// noteOversize logs when the hub first refuses the node's reports for its quota, and when it first accepts them again.
 func (t *Twin) noteOversize() {
 	why := t.up.Refused()
 	if why == t.oversize {

@@ -44,7 +44,7 @@ func TestWhyADeviceIsOfflineIsKeptUntilItIsOnline(t *testing.T) {
 	require.ErrorIs(t, r.send("mappers/m1/protocols", "modbus"), resource.Invalid)
 }
 
-func TestNobodySpeaksForADevice(t *testing.T) {
+func TestADeviceWithoutAMapperIsUnknown(t *testing.T) {
 	r := joined(t)
 	require.Equal(t, "no mapper is connected to node n1", r.online().Message)
 	require.NoError(t, r.send("mappers/m1/state", "online"))
@@ -69,7 +69,7 @@ func TestNobodySpeaksForADevice(t *testing.T) {
 	require.NotContains(t, r.retained(), "mappers/m1/protocols")
 }
 
-func TestNobodySaysWhatAnothersMapperSpeaks(t *testing.T) {
+func TestUsersCannotSetProtocolsOfOthersMappers(t *testing.T) {
 	r := joined(t)
 	require.NoError(t, r.send("mappers/m1/state", "online"))
 	done := make(chan error, 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func TestTheNodeKnowsWhoseItIs(t *testing.T) {
+func TestTheNodeNoticesAnotherHub(t *testing.T) {
 	r := joined(t)
 	r.inStep()
 	r.hub.Lock()

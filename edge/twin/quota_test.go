@@ -47,7 +47,7 @@ func TestAPublishBeyondTheNodesQuotaIsRefused(t *testing.T) {
 	require.NoError(t, r.send("devices/hall/reported/profile", `{"x":"v"}`))
 }
 
-func TestAHubThatTakesLessIsHeard(t *testing.T) {
+func TestAStricterQuotaOfTheHubIsShown(t *testing.T) {
 	r := newRig(t)
 	r.up.SetQuota(link.Quota{Keys: 2})
 	r.add("hall", "u1", thermostat)

@@ -28,9 +28,9 @@ func (t *Twin) desiredMessage(key string, e *store.Effective) broker.Message {
 	return tree.Value(t.o.Node, key, topics.KindDesired, s)
 }
 
-// Retained gives the node's tree as its broker shows it: the cloud's documents put
-// together, for desired values what is in force, the edge's keys. A reader takes
-// the lock for some keys at a time and holds a copy of none.
+// Retained returns a reader of the retained messages of the node's tree that a filter matches: the cloud's documents, the values in
+// force as desired values, and the edge's keys. The reader takes the lock for a bounded number of keys at a time and holds no copy
+// of the tree.
 func (t *Twin) Retained(filter string) func(max int) []broker.Message {
 	f, ok := tree.ParseFilter(filter)
 	if name, one := f.One(); !ok || one && name != t.o.Node {
@@ -45,8 +45,7 @@ func (t *Twin) Retained(filter string) func(max int) []broker.Message {
 	}
 }
 
-// parts are what the tree is made of, the Devices first: who subscribes to a
-// whole node then knows a device before its values.
+// parts are the parts of the tree, Devices first, so that a subscriber to the whole node gets a device before its values.
 func (t *Twin) parts() []tree.Part {
 	return []tree.Part{
 		{Range: t.down.RangeFrom, Show: t.shownDocument},
@@ -67,7 +66,7 @@ func (t *Twin) shown(key string) (broker.Message, bool) {
 	return t.shownDocument(link.Entry{Key: key})
 }
 
-// shownDocument shows no parts by themselves.
+// shownDocument shows a document joined from its parts, and no part by itself.
 func (t *Twin) shownDocument(e link.Entry) (m broker.Message, ok bool) {
 	if strings.Contains(e.Key, "/parts/") || strings.Contains(e.Key, "/desired/") {
 		return m, false
@@ -84,7 +83,7 @@ func (t *Twin) shownDesired(e link.Entry) (m broker.Message, ok bool) {
 	return t.desiredMessage(e.Key, in), true
 }
 
-// rangeOverridden gives overrides under the keys of the desired values that they stand for.
+// rangeOverridden ranges over overrides, under the keys of the desired values that they replace.
 func (t *Twin) rangeOverridden(prefix, from string, fn func(link.Entry) bool) {
 	override := func(key string) string { return strings.Replace(key, "/desired/", "/override/", 1) }
 	t.up.RangeFrom(override(prefix), override(from), func(e link.Entry) bool {
@@ -93,8 +92,7 @@ func (t *Twin) rangeOverridden(prefix, from string, fn func(link.Entry) bool) {
 	})
 }
 
-// shownOverridden shows what is in force where the cloud wants nothing: a value in
-// force comes from either side, and one that has a desired value is shown with it.
+// shownOverridden shows the value in force of a property without a desired value. Properties with one are shown by shownDesired.
 func (t *Twin) shownOverridden(e link.Entry) (m broker.Message, ok bool) {
 	if _, wanted := t.down.Get(e.Key); wanted {
 		return m, false
@@ -102,7 +100,7 @@ func (t *Twin) shownOverridden(e link.Entry) (m broker.Message, ok bool) {
 	return t.shownDesired(e)
 }
 
-// twin puts a device's twin together from both maps.
+// twin makes a device's twin from both maps.
 func (t *Twin) twin(name string, m resource.DeviceModel) map[string]resource.TwinProperty {
 	return resource.Twin(m, func(branch, property string) (resource.Stored, bool) {
 		key := "devices/" + name + "/" + branch + "/" + property
@@ -157,7 +155,7 @@ func (t *Twin) Device(name string) (resource.Bundle, bool) {
 	return resource.Bundle{Device: d, Model: t.devices[name].bundle.Model}, true
 }
 
-// read is a Device with all that is known of it; mappers are the node's.
+// read is a Device with its status; mappers are the node's mappers.
 func (t *Twin) read(name string, mappers []resource.Mapper) (resource.Device, bool) {
 	known, ok := t.devices[name]
 	if !ok {
@@ -185,22 +183,21 @@ func (t *Twin) read(name string, mappers []resource.Mapper) (resource.Device, bo
 	return d, true
 }
 
-// maxGone is how many removed devices are remembered for who watches.
+// maxGone is how many removed devices are remembered for watchers.
 const maxGone = 4096
 
-// history says which devices have changed since a revision. It holds one number
-// a device, not one a change: who watches gets the latest state, not every step to it.
-// Revisions begin anew, and higher, with every start of the core.
+// history knows which devices have changed since a revision. It holds one revision for each device, not for each change: a watcher
+// gets the latest state and not every change. Each start of the core begins with a higher revision.
 type history struct {
 	rev    uint64
-	floor  uint64                   // what changed up to here is no longer known one by one
+	floor  uint64                   // changes up to this revision are no longer known one by one
 	order  list.List                // of *resource.Change
-	places map[string]*list.Element // in order, the last one of each name: who changed last is last
-	gone   int                      // devices in order that left
+	places map[string]*list.Element // elements of order, the last one of each name
+	gone   int                      // removed devices in order
 	wake   chan struct{}            // closed after the next change
 }
 
-// begin takes note of the devices that there are, for who hears that one has left wants to know which it was.
+// begin notes the namespaces of the present devices, which watchers need when a device is removed.
 func (h *history) begin(now time.Time, devices map[string]*device) {
 	h.rev = uint64(now.UnixMilli()) << 12 // fewer than 4,096 devices change in a millisecond, over the life of a core
 	h.floor = h.rev
@@ -217,8 +214,8 @@ func (h *history) push(c resource.Change) {
 	h.places[c.Name] = h.order.PushBack(&c)
 }
 
-// add takes note of what changed. tell wakes who watches: there may be many, and all have to do then.
-func (h *history) add(changed map[string]bool, devices map[string]*device) (tell func()) {
+// add notes the devices that changed. wake wakes all watchers, and is called later because there may be many.
+func (h *history) add(changed map[string]bool, devices map[string]*device) (wake func()) {
 	if len(changed) == 0 {
 		return func() {}
 	}
@@ -233,7 +230,7 @@ func (h *history) add(changed map[string]bool, devices map[string]*device) (tell
 	return func() { close(waiting) }
 }
 
-// put takes note of a device that changed, or of one that left: now is nil.
+// put notes a device that changed, or one that was removed: now is nil.
 func (h *history) put(name string, now *device) {
 	at := h.places[name]
 	same := at != nil && now != nil && at.Value.(*resource.Change).Namespace == now.namespace()
@@ -256,7 +253,7 @@ func (h *history) put(name string, now *device) {
 	*was = c
 }
 
-// next is a revision: each change has its own, so that who is told of some of them can say of which.
+// next is a new revision. Each change has its own, so that a watcher can go on between any two of them.
 func (h *history) next() uint64 {
 	h.rev++
 	return h.rev
@@ -265,7 +262,7 @@ func (h *history) next() uint64 {
 func (h *history) leave(at *list.Element) {
 	c := at.Value.(*resource.Change)
 	if c.Gone {
-		return // before
+		return // it was removed before
 	}
 	h.order.MoveToBack(at)
 	h.gone++
@@ -294,9 +291,8 @@ func (h *history) of(name string) uint64 {
 	return h.floor
 }
 
-// Changes lists the devices that changed, and those that left, after since, up to
-// rev, in the order in which they did; more is closed when there is more. It is not ok
-// when since is too old, or of the future: list again.
+// Changes lists the devices that were changed or removed after revision since and up to rev, in order. more is closed with the next
+// change. ok is false if since is too old or in the future: list again.
 func (t *Twin) Changes(since uint64) (rev uint64, changes []resource.Change, more <-chan struct{}, ok bool) {
 	t.host.RLock()
 	defer t.host.RUnlock()
@@ -307,7 +303,7 @@ func (t *Twin) Changes(since uint64) (rev uint64, changes []resource.Change, mor
 	for at := h.order.Back(); at != nil && at.Value.(*resource.Change).Rev > since; at = at.Prev() {
 		changes = append(changes, *at.Value.(*resource.Change))
 	}
-	slices.Reverse(changes) // who is cut off in the midst goes on where that was
+	slices.Reverse(changes) // in rising order, so that an interrupted watcher goes on after the last that it got
 	return h.rev, changes, h.wake, true
 }
 

@@ -79,7 +79,7 @@ func (r *rig) start() {
 	})
 	require.NoError(r.t, err)
 	if r.nap > 0 {
-		r.twin.nap = r.nap
+		r.twin.maxSleep = r.nap
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	mostReused  = 1024             // entries of a batch whose memory serves again
+	mostReused  = 1024             // entries up to which the memory of a batch is reused
 	expiryGrain = time.Second / 2  // how late an override may end
 	clockCheck  = 15 * time.Second // how long a jump of the clock may go unnoticed
 	mapperGrace = 15 * time.Second
-	faultTime   = time.Second     // until a publish is stored again that could not be
-	retryTime   = 5 * time.Second // until what the core does by itself is tried again
+	faultTime   = time.Second     // after a failed commit, until another one is tried
+	retryTime   = 5 * time.Second // until a step of the core's own is repeated after a failed commit
 )
 
 // Store keeps the state; see package edge/store.
@@ -37,7 +37,7 @@ type Store interface {
 type Options struct {
 	tree.Options
 	Node string
-	// Push sends a reported value, which is stored, to where its Device says. It must not wait. Nobody does when it is nil.
+	// Push sends a reported value, once it is stored, to a target of its Device's spec.push. It must not block. Nil: nothing is pushed.
 	Push func(to resource.Push, device, property string, value []byte, ts int64)
 	// RightsChanged is called after a device has joined, left or changed its protocol. It may be nil.
 	RightsChanged func()
@@ -51,7 +51,7 @@ type Options struct {
 // Twin keeps a node's tree. Its methods may be called from any goroutine.
 type Twin struct {
 	o          Options
-	sampledLog zerolog.Logger // for what the hub can cause any number of
+	sampledLog zerolog.Logger // for log lines that the hub can cause any number of
 	host       *tree.Host[*batch]
 
 	up        *upMap
@@ -59,24 +59,24 @@ type Twin struct {
 	effective map[string]*store.Effective
 	floor     uint64
 	devices   map[string]*device
-	known     sync.Map // device → protocol, as subscribers know them, for who may not wait for mu
+	known     sync.Map // device → protocol, as published to subscribers; read without the lock of the state
 
-	oversize string // why the hub takes nothing, as it said last
+	oversize string // why the hub accepts no reports: the node's map exceeds its quota; empty: it accepts them
 
 	send  func([]byte) // to the hub; nil while there is no link
-	ready func()       // to be told of the link when the hub has caught up; nil: it was
+	ready func()       // called once in a connection, when the hub has caught up; nil: it was called
 	nonce uint64       // of this connection
 
-	hub resource.HubID // that has said HELLO in it; 0: none yet
+	hub resource.HubID // the hub that has sent HELLO in this connection; 0: none yet
 
-	resend *time.Timer       // for what the hub did not answer
-	armed  bool              // resend runs
-	wake   *time.Timer       // for the next override to end
-	next   int64             // when that is; 0: never
-	nap    time.Duration     // how long wake sleeps at most; clockCheck
-	unsure bool              // next may be another
-	ends   map[string]int64  // when overrides end, by key
-	seen   map[string]string // mappers that have spoken since the start, by key, and their users
+	resend    *time.Timer       // for messages that the hub has not answered
+	armed     bool              // resend runs
+	wake      *time.Timer       // for the next override to end
+	next      int64             // when that is; 0: never
+	maxSleep  time.Duration     // longest time that wake is set to; clockCheck
+	wakeStale bool              // next is to be computed again
+	ends      map[string]int64  // when overrides end, by key
+	seen      map[string]string // mappers that have reported since the start, by key, and their users
 
 	fault   atomic.Pointer[fault] // nil: the last commit did not fail
 	history history
@@ -84,18 +84,18 @@ type Twin struct {
 	stats   stats
 }
 
-// device is what is known of one device of the node.
+// device is one device of the node.
 type device struct {
 	bundle  resource.Bundle
-	payload []byte // the bundle as it came
+	payload []byte // the encoded bundle
 }
 
 type stats struct {
 	commits, refused, failed atomic.Uint64
 }
 
-// fault is why nothing can be stored, and until when that is not tried again: every failure
-// costs reading the state back.
+// fault is why nothing can be stored. Until its time, publishes are refused without another attempt, because each failed
+// commit costs reading the state back.
 type fault struct {
 	err   error
 	until time.Time // by the real clock
@@ -108,19 +108,19 @@ type Stats struct {
 	Linked, InStep                         bool
 	Storing                                bool // false: the last commit failed
 	UpBytes                                int
-	Hub, OtherHub                          resource.HubID // the one that is connected, and another that gave the node what it has
-	Oversize                               string         // why the hub takes nothing of the node
+	Hub, OtherHub                          resource.HubID // the connected hub, and another one that the node's map down came from
+	Oversize                               string         // why the hub accepts no reports of the node; empty: it does
 	StepsWaiting                           int
 	Oldest                                 time.Duration // the age of the oldest key that the hub has not confirmed
 }
 
-// batch gathers what is to happen once its changes are on disk.
+// batch gathers the effects of its steps: changes to be stored, and what is published, answered and sent after that.
 type batch struct {
 	now           time.Time
 	out           []broker.Message // what is published once it is stored
 	deviceChanges []deviceChange   // devices that join or leave with it, in order
 	done          []answer
-	again         []func(*batch) // steps to be taken later, should this batch not be stored
+	retries       []func(*batch) // steps to be repeated later if this batch can't be stored
 	linkActive    bool           // a message of the map up was sent or received
 	effective     map[string]*store.Effective
 	floor         uint64
@@ -128,18 +128,18 @@ type batch struct {
 	touched       map[[2]string]bool // properties whose value in force may have changed: device, property
 	docs          map[string]bool    // documents that may have changed, by key
 
-	failed   error          // why the batch was not stored
-	messages []link.Message // to the hub
-	ready    func()         // who is to be told that the hub has caught up
-	tell     func()         // who is to be told of the changed devices
+	failed       error          // why the batch was not stored
+	messages     []link.Message // to the hub
+	ready        func()         // called if the hub has caught up with this batch
+	wakeWatchers func()         // wakes those that wait for changed devices
 
-	pushes  []func()      // what is sent to others once it is stored
-	from    string        // the client whose message is being taken
-	members []tree.Member // of the message that is being read
-	made    []link.Entry  // of them
+	pushes  []func()      // send values to brokers and endpoints named in spec.push, once they are stored
+	from    string        // client id of the publisher of the current message
+	members []tree.Member // properties of the current message
+	made    []link.Entry  // their entries
 }
 
-// begin makes an empty batch. The memory of the last one serves again, if it was not much.
+// begin makes an empty batch. It reuses the memory of the last one if that was small.
 func (b *batch) begin(now time.Time) {
 	if b.changed == nil || len(b.changed)+len(b.touched)+len(b.docs)+len(b.effective)+len(b.out)+len(b.made) > mostReused {
 		*b = batch{
@@ -184,7 +184,7 @@ func New(o Options) (*Twin, error) {
 	if o.RightsChanged == nil {
 		o.RightsChanged = func() {}
 	}
-	t := &Twin{sampledLog: o.SampledLog(), ends: make(map[string]int64), seen: make(map[string]string), nap: clockCheck}
+	t := &Twin{sampledLog: o.SampledLog(), ends: make(map[string]int64), seen: make(map[string]string), maxSleep: clockCheck}
 	t.host = tree.NewHost(&o.Options, tree.Stages[*batch]{Begin: t.newBatch, Commit: t.commit, Publish: t.publish, Finish: t.finish})
 	t.o = o
 	t.resend, t.wake = stopped(), stopped()
@@ -202,7 +202,7 @@ func stopped() *time.Timer {
 	return timer
 }
 
-// load takes the state from the store: at the start, and when a commit failed.
+// load reads the state from the store: at the start, and after a failed commit.
 func (t *Twin) load() error {
 	snap, err := t.o.Store.Load()
 	if err != nil {
@@ -213,7 +213,7 @@ func (t *Twin) load() error {
 	t.devices = make(map[string]*device)
 	t.known.Clear()
 	clear(t.ends)
-	t.unsure = true
+	t.wakeStale = true
 	for _, key := range t.down.Keys("devices/") {
 		if a, err := topics.ParseKey(t.o.Node, key); err == nil && a.Kind == topics.KindDevice {
 			if d, ok := t.joinDevice(a.Device); ok {
@@ -231,8 +231,8 @@ func (t *Twin) load() error {
 	return nil
 }
 
-// Run takes steps until ctx ends, then commits what waits and returns. It fails
-// when the store can't be read back after a failed commit: nobody knows then what is stored.
+// Run takes steps until ctx ends, then commits what waits and returns. It fails if the state can't be read back after a failed
+// commit, since the state in memory may then differ from what is stored.
 func (t *Twin) Run(ctx context.Context) error {
 	defer t.host.Close()
 	grace := time.AfterFunc(mapperGrace, func() { t.host.Put(t.missMappers) })
@@ -241,7 +241,7 @@ func (t *Twin) Run(ctx context.Context) error {
 	defer t.wake.Stop()
 	return t.host.Run(ctx,
 		tree.Timer[*batch]{C: t.resend.C, Step: func(*batch) { t.armed = false; t.up.Resend() }},
-		tree.Timer[*batch]{C: t.wake.C, Step: func(*batch) { t.unsure = true }})
+		tree.Timer[*batch]{C: t.wake.C, Step: func(*batch) { t.wakeStale = true }})
 }
 
 func (t *Twin) newBatch() *batch {
@@ -253,7 +253,7 @@ func (t *Twin) newBatch() *batch {
 func (t *Twin) commit(_ context.Context, b *batch) (lost error) {
 	if t.next != 0 && t.next <= b.now.UnixMilli() {
 		t.endOverrides(b)
-		t.unsure = true // the timer has run
+		t.wakeStale = true // the timer has run
 	}
 	t.derive(b)
 	b.failed, lost = t.store(b)
@@ -263,14 +263,14 @@ func (t *Twin) commit(_ context.Context, b *batch) (lost error) {
 	}
 	b.ready = t.caughtUp()
 	t.arm(b)
-	b.tell = func() {}
+	b.wakeWatchers = func() {}
 	if b.failed == nil {
-		b.tell = t.history.add(b.changed, t.devices)
+		b.wakeWatchers = t.history.add(b.changed, t.devices)
 	}
 	return lost
 }
 
-// publish delivers what was stored, and on the way has devices come and go.
+// publish delivers what was stored, and applies the batch's device changes at their places between the messages.
 func (t *Twin) publish(b *batch) {
 	if b.failed != nil {
 		return
@@ -285,15 +285,15 @@ func (t *Twin) publish(b *batch) {
 	}
 }
 
-// finish answers the senders, and then tells all others: watchers may be many.
+// finish answers the senders, sends messages to the hub, and wakes watchers last: there may be many.
 func (t *Twin) finish(b *batch) {
 	t.answer(b)
 	t.say(b.messages)
 	b.ready()
-	b.tell()
+	b.wakeWatchers()
 }
 
-// changeDevices lets those devices join or leave that do so before the message with index at is published.
+// changeDevices applies the device changes that come before the message with index at.
 func (t *Twin) changeDevices(b *batch, at int) {
 	for len(b.deviceChanges) > 0 && b.deviceChanges[0].at <= at {
 		if b.deviceChanges[0].gone {
@@ -306,16 +306,15 @@ func (t *Twin) changeDevices(b *batch, at int) {
 	}
 }
 
-// Protocol is the protocol of a device of the node; false: it has none of that name. It waits for no commit.
+// Protocol is the protocol of a device of the node; false: there is no such device. It doesn't wait for a commit.
 func (t *Twin) Protocol(device string) (string, bool) {
 	protocol, ok := t.known.Load(device)
 	text, _ := protocol.(string)
 	return text, ok
 }
 
-// store stores the batch. When that fails nothing of it has happened: the state
-// is read back from the store, and every sender is told. lost says that not even
-// that was possible.
+// store stores the batch. If that fails, the state is read back from the store, so that nothing of the batch has happened, and
+// failed is the answer to every sender. lost is the error if the state can't be read back, either.
 func (t *Twin) store(b *batch) (failed, lost error) {
 	batch := store.Batch{Up: t.up.TakeJournal(), Down: t.down.TakeJournal(), Effective: b.effective, Floor: b.floor}
 	if batch.Empty() {
@@ -331,17 +330,17 @@ func (t *Twin) store(b *batch) (failed, lost error) {
 	}
 	t.stats.failed.Add(1)
 	failed = resource.Errorf(resource.Unavailable, "", "the node can't store anything now: %v", err)
-	if t.fault.Swap(&fault{failed, time.Now().Add(faultTime)}) == nil { // said once: everybody whose write is refused is told why
+	if t.fault.Swap(&fault{failed, time.Now().Add(faultTime)}) == nil { // logged once: each refused sender gets the reason
 		t.o.Log.Error().Err(err).Msg("nothing can be stored: writes are refused until this is mended")
 	}
 	if err := t.load(); err != nil {
 		return failed, fmt.Errorf("the state can't be read back after a failed commit: %w", err)
 	}
-	if t.send != nil { // what was said may not be so: begin again
+	if t.send != nil { // messages that were sent may not match the stored state: begin the link again
 		t.nonce++
 		t.up.Connect(t.nonce)
 	}
-	for _, f := range b.again {
+	for _, f := range b.retries {
 		time.AfterFunc(retryTime, func() { t.host.Put(f) })
 	}
 	return failed, nil
@@ -359,7 +358,7 @@ func (t *Twin) answer(b *batch) {
 	}
 }
 
-// messages are what the link has to say now.
+// messages are the messages that the link is to send now.
 func (t *Twin) messages(b *batch) []link.Message {
 	if t.send == nil {
 		return nil
@@ -371,7 +370,7 @@ func (t *Twin) messages(b *batch) []link.Message {
 	return out
 }
 
-// say sends messages to the hub, one by one: it works on the first while the next is encoded.
+// say sends messages to the hub one by one, so that it handles the first while the next is encoded.
 func (t *Twin) say(msgs []link.Message) {
 	for _, m := range msgs {
 		text, err := link.Encode(m)
@@ -394,8 +393,8 @@ func (t *Twin) arm(b *batch) {
 		t.resend.Reset(t.o.Timeout)
 		t.armed = true
 	}
-	if t.unsure {
-		t.unsure = false
+	if t.wakeStale {
+		t.wakeStale = false
 		t.armWake(b.now)
 	}
 }
@@ -410,14 +409,14 @@ func (t *Twin) armWake(now time.Time) {
 	}
 	t.wake.Stop()
 	if t.next != 0 { // the clock may have jumped, either way, when it is time
-		t.wake.Reset(min(max(time.UnixMilli(t.next).Sub(now), 0)+expiryGrain, t.nap))
+		t.wake.Reset(min(max(time.UnixMilli(t.next).Sub(now), 0)+expiryGrain, t.maxSleep))
 	}
 }
 
-// begin is the first step: the node says what it is, and what derives from the
-// stored state is looked at once more, in case the last run ended in between.
+// begin is the first step. It stores the node's status, and derives everything from the stored state again, in case the last process
+// ended before it had.
 func (t *Twin) begin(b *batch) {
-	b.again = append(b.again, t.begin)
+	b.retries = append(b.retries, t.begin)
 	if err := t.putReport(b); err != nil {
 		t.o.Log.Error().Err(err).Msg("the node's status")
 	}

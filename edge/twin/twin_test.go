@@ -176,7 +176,7 @@ func TestRefusalNamesTheCloudsVersionAndClears(t *testing.T) {
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
 }
 
-func TestARemovedDeviceLeavesNothing(t *testing.T) {
+func TestARemovedDeviceLeavesNoKeys(t *testing.T) {
 	r := joined(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	r.value("devices/hall/desired/setpoint", "20")
@@ -238,7 +238,7 @@ func TestAMapperThatGoesLeavesItsDevicesUnknown(t *testing.T) {
 	r.value("devices/hall/state", "unknown")
 }
 
-func TestWritesAreRefusedWhileNothingCanBeStored(t *testing.T) {
+func TestWritesAreRefusedWhileTheStoreFails(t *testing.T) {
 	r := joined(t)
 	require.NoError(t, r.send("devices/hall/reported/temperature", "20"))
 	r.inStep()

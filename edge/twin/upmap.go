@@ -11,17 +11,17 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// upMap is all that the edge owns: the map that the hub follows, and beside it the values that stay on the node because
-// their Device says so (spec.local, spec.localState). Readers see no difference. What stays is stored with the values in force.
+// upMap holds all keys that the edge owns: the map that is synchronised with the hub, and the local values, which are not, because
+// their Device says so (spec.local, spec.localState). Readers see no difference. Local values are stored among the values in force.
 type upMap struct {
 	*link.Owner
 	local  map[string]link.Entry                // the values that stay on the node
 	sorted []string                             // the keys of local
-	stays  func(key string) bool                // says which keys stay
-	store  func(key string, e *store.Effective) // notes what is to be committed; nil: it goes
+	stays  func(key string) bool                // reports whether a key is local
+	store  func(key string, e *store.Effective) // adds a change to the batch; nil deletes the key
 }
 
-// newUpMap takes what stays on the node out of what was stored with the values in force.
+// newUpMap moves the local values out of effective, with which they were stored.
 func newUpMap(o *link.Owner, effective map[string]*store.Effective) *upMap {
 	u := &upMap{Owner: o, local: make(map[string]link.Entry)}
 	for key, e := range effective {
@@ -34,7 +34,7 @@ func newUpMap(o *link.Owner, effective map[string]*store.Effective) *upMap {
 	return u
 }
 
-// Put writes a key where it belongs.
+// Put writes a key: into the local values, or into the map that the hub follows.
 func (u *upMap) Put(e link.Entry) (link.Entry, bool, error) {
 	if u.stays == nil || !u.stays(e.Key) {
 		return u.Owner.Put(e)
@@ -56,7 +56,7 @@ func (u *upMap) Put(e link.Entry) (link.Entry, bool, error) {
 	return e, true, nil
 }
 
-// Delete removes a key from wherever it is.
+// Delete removes a key from either.
 func (u *upMap) Delete(key string, ts int64, origin string) (link.Entry, bool) {
 	old, known := u.local[key]
 	if !known {
@@ -97,7 +97,7 @@ func (u *upMap) RangeFrom(prefix, from string, fn func(link.Entry) bool) {
 	localBefore("", true)
 }
 
-// stays says whether a key of the edge's is kept from the hub.
+// stays reports whether a key of the edge is local.
 func (t *Twin) stays(key string) bool {
 	if !strings.HasSuffix(key, "/state") && !strings.Contains(key, "/reported/") {
 		return false
@@ -113,7 +113,7 @@ func (t *Twin) stays(key string) bool {
 	return a.Kind == topics.KindReported && slices.Contains(d.bundle.Device.Spec.Local, a.Name)
 }
 
-// relocate moves what is known of a device to where its spec says: the hub then learns it, or forgets it.
+// relocate moves a device's keys between the local values and the map that the hub follows, after its spec has changed.
 func (t *Twin) relocate(b *batch, name string, d *device) {
 	keys := []string{topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()}
 	for _, p := range d.bundle.Model.Spec.Properties {
@@ -127,7 +127,7 @@ func (t *Twin) relocate(b *batch, name string, d *device) {
 		}
 		t.up.Delete(key, b.now.UnixMilli(), "")
 		if kept {
-			e.Ver = 0 // the map counts by itself
+			e.Ver = 0 // the map assigns versions
 		}
 		if err := t.putUp(b, e); err != nil { // it was stored before
 			t.o.Log.Error().Err(err).Str("key", key).Msg("a value can't be moved")
