@@ -122,15 +122,11 @@ func (l *joinLine) run(ctx context.Context) error {
 	if err := mayBe(dir, o); err != nil {
 		return err
 	}
-	fresh := false
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		fresh = true
-	}
 	j, err := enroll.Join(ctx, o)
 	if err != nil {
 		return err
 	}
-	return l.settle(file, dir, fresh, cfg.Link, j)
+	return l.settle(file, dir, cfg.Link, j)
 }
 
 func (l *joinLine) readToken() error {
@@ -147,11 +143,18 @@ func (l *joinLine) readToken() error {
 
 // writable says early what would only be found when the token is used.
 func writable(file string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return notWritable(err)
+	}
 	f, err := os.CreateTemp(filepath.Dir(file), ".join-*.new")
 	if err != nil {
-		return fmt.Errorf("the settings can't be written: %w (as root, or with --config and --data-dir somewhere else)", err)
+		return notWritable(err)
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+func notWritable(err error) error {
+	return fmt.Errorf("the settings can't be written: %w. Run it as root, or keep settings and data elsewhere: --config core.yaml --data-dir core", err)
 }
 
 // mayBe says whether what is in the data directory may be the node's of that name: a core that has had a hub keeps its
@@ -195,8 +198,8 @@ func (l *joinLine) confirm(fingerprint string) error {
 }
 
 // settle makes the identity the one that the settings name, and starts the service.
-func (l *joinLine) settle(file, dir string, fresh bool, was configs.Link, j enroll.Joined) error {
-	if err := giveAway(file, dir, fresh); err != nil {
+func (l *joinLine) settle(file, dir string, was configs.Link, j enroll.Joined) error {
+	if err := giveAway(file, dir); err != nil {
 		return err
 	}
 	server := "mqtts://" + l.hubAddress()
@@ -218,7 +221,7 @@ func (l *joinLine) settle(file, dir string, fresh bool, was configs.Link, j enro
 	if err := configs.Edit(file, settings...); err != nil {
 		return err
 	}
-	if err := giveAway(file, dir, fresh); err != nil {
+	if err := giveAway(file, dir); err != nil {
 		return err
 	}
 	if err := enroll.Remember(dir); err != nil {
@@ -253,7 +256,7 @@ func (l *joinLine) start(file string) error {
 	}
 	for _, args := range [][]string{{"enable", unit}, {"restart", unit}} {
 		if text, err := exec.Command("systemctl", args...).CombinedOutput(); err != nil {
-			return fmt.Errorf("the node has joined, but systemctl %s failed: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(text)))
+			return fmt.Errorf("the node has joined, but systemctl %s failed: %w: %s (why is in journalctl -u edgecore; edgecore --check-config tries the settings)", strings.Join(args, " "), err, strings.TrimSpace(string(text)))
 		}
 	}
 	fmt.Fprintln(l.out, "started: systemctl status edgecore")

@@ -2,4 +2,4 @@
 
 package edge
 
-func giveAway(string, string, bool) error { return nil }
+func giveAway(string, string) error { return nil }

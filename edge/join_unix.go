@@ -19,31 +19,35 @@ import (
 // serviceUser is who the service runs as.
 const serviceUser = "edgebus-core"
 
-// giveAway lets the service read what root has written: its data belongs to it, and it may read its settings.
-func giveAway(file, dir string, fresh bool) error {
+// giveAway lets the service read what root has written: its data belongs to it, and it may read its settings. A data
+// directory of another user keeps its owner.
+func giveAway(file, dir string) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	uid, gid := -1, -1
-	if info, err := os.Stat(dir); err == nil && !fresh {
+	uid, gid := 0, 0
+	if info, err := os.Stat(dir); err == nil {
 		if s, ok := info.Sys().(*syscall.Stat_t); ok {
 			uid, gid = int(s.Uid), int(s.Gid)
 		}
-	} else if u, err := user.Lookup(serviceUser); err == nil && file == configs.File("edgecore", "") {
-		uid, err1 := strconv.Atoi(u.Uid)
-		gid, err2 := strconv.Atoi(u.Gid)
-		if err := errors.Join(err1, err2); err != nil {
-			return err
-		}
-		if err := errors.Join(os.Lchown(dir, uid, gid), chgrp(file, gid)); err != nil {
-			return err
-		}
-		return chownTree(filepath.Join(dir, enroll.DirName), uid, gid)
 	}
-	if uid < 0 {
-		return nil
+	identities := filepath.Join(dir, enroll.DirName)
+	u, err := user.Lookup(serviceUser)
+	if err != nil || file != configs.File("edgecore", "") { // it is not the service's
+		return chownTree(identities, uid, gid)
 	}
-	return chownTree(filepath.Join(dir, enroll.DirName), uid, gid)
+	serviceUID, err1 := strconv.Atoi(u.Uid)
+	serviceGID, err2 := strconv.Atoi(u.Gid)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	switch uid {
+	case 0: // made by join, or by somebody who ran the core as root
+		return errors.Join(chownTree(dir, serviceUID, serviceGID), chgrp(file, serviceGID))
+	case serviceUID:
+		return errors.Join(chownTree(identities, serviceUID, serviceGID), chgrp(file, serviceGID))
+	}
+	return chownTree(identities, uid, gid)
 }
 
 func chgrp(file string, gid int) error {

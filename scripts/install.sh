@@ -94,5 +94,9 @@ for program in "${programs[@]}"; do
 			continue
 		fi
 	fi
-	echo "$program is not started: write $file (see docs/running.md), then: systemctl start $program"
+	case $program in
+	edgecore) echo "$program is not started: join a hub (edgebus invite NODE on the hub prints the line: edgecore join …), or write $file (see docs/running.md), then: systemctl start $program" ;;
+	cloudhub) echo "$program is not started: write $file (listen: public is enough for nodes to join; see docs/running.md), then: systemctl start $program" ;;
+	*) echo "$program is not started: write $file (see docs/running.md), then: systemctl start $program" ;;
+	esac
 done

@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -85,7 +86,7 @@ func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 		return j, nil
 	}
 	if err := os.MkdirAll(j.Dir, 0o700); err != nil {
-		return j, err
+		return j, fmt.Errorf("the node's key can't be kept: %w. Run it as the user who owns the data directory, or give another one with --data-dir", err)
 	}
 	key, text, err := pendingKey(j.Identity)
 	if err != nil {
@@ -116,6 +117,9 @@ func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 // read checks what was given, and takes the pin and the node's name out of a token.
 func (o *JoinOptions) read() (pin []byte, err error) {
 	o.Hub = Address(o.Hub)
+	if strings.Contains(o.Hub, "/") {
+		return nil, fmt.Errorf("%.100q is no hub's address: give the host, and the port of its MQTT over TLS if it isn't 8883, such as hub.example.org:8883", o.Hub)
+	}
 	if o.Pin != "" {
 		sum, err := resource.ParseFingerprint(o.Pin)
 		if err != nil {
@@ -259,10 +263,22 @@ func (o *JoinOptions) chainOnce(ctx context.Context) ([]*x509.Certificate, error
 		if errors.As(err, &record) {
 			return nil, fmt.Errorf("%s doesn't speak TLS: give the hub's address for MQTT over TLS, usually with port 8883", o.Hub)
 		}
-		return nil, fmt.Errorf("the hub can't be reached: %w", err)
+		return nil, o.unreachable(err)
 	}
 	defer conn.Close()
 	return conn.(*tls.Conn).ConnectionState().PeerCertificates, nil
+}
+
+// unreachable says what is probably wrong when there is no connection to the hub.
+func (o *JoinOptions) unreachable(err error) error {
+	remedy := "check the network between this node and the hub, and whether a firewall closes the port"
+	switch {
+	case errors.As(err, new(*net.DNSError)):
+		remedy = "check the hub's name, and how this node resolves names; the hub's IP address will do if it is in hub.address in the hub's hub.yaml"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		remedy = "the host is there, but nothing listens at this port: is cloudhub running, with listen: public in its hub.yaml, and is this the port of mqtt.tls.listen (8883)?"
+	}
+	return fmt.Errorf("the hub can't be reached: %w: %s", err, remedy)
 }
 
 // verify checks the hub's certificate against its authority, and says what is wrong in plain words.
@@ -319,17 +335,18 @@ func (o *JoinOptions) ask(ctx context.Context, key *ecdsa.PrivateKey, root *x509
 	defer stop(nil)
 	answers := make(chan resource.JoinAnswer, 1)
 	told := false
+	trying := o.sayOnce()
 	var c *client.Client
 	c, err = client.New(client.Options{
 		Servers: []string{"mqtts://" + o.Hub}, ClientID: enrollPrefix + id, User: enrollPrefix + o.Node, Password: o.Token, CleanStart: true,
 		TLS: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Time: o.Now}, Log: zerolog.Nop(), Backoff: client.Backoff{Min: 500 * time.Millisecond, Max: 15 * time.Second},
 		Subscriptions: []client.Subscription{{Filter: back.String(), QoS: 1}},
 		OnConnect: func(context.Context, bool) error {
-			c.PublishAsync(client.Message{Topic: at.String(), Payload: payload, QoS: 1}, func(err error) { o.refused(err, stop) })
+			c.PublishAsync(client.Message{Topic: at.String(), Payload: payload, QoS: 1}, func(err error) { o.refused(err, stop, trying) })
 			return nil
 		},
-		OnDisconnect:   func(err error) { o.Log.Info().Err(err).Msg("the connection to the hub ended: trying again") },
-		OnConnectError: func(err error) { o.refused(err, stop) },
+		OnDisconnect:   func(err error) { trying("the connection to the hub ended", err) },
+		OnConnectError: func(err error) { o.refused(err, stop, trying) },
 		OnMessage: func(m client.Message) {
 			var got resource.JoinAnswer
 			if err := json.Unmarshal(m.Payload, &got); err != nil {
@@ -372,12 +389,21 @@ func (o *JoinOptions) ask(ctx context.Context, key *ecdsa.PrivateKey, root *x509
 	return a, nil
 }
 
+// sayOnce logs why a request is tried again, and tells the person the first time.
+func (o *JoinOptions) sayOnce() func(what string, err error) {
+	var once sync.Once
+	return func(what string, err error) {
+		o.Log.Info().Err(err).Msg(what + ": trying again")
+		once.Do(func() { o.Say("%s: %v\ntrying again, until ctrl-C", what, err) })
+	}
+}
+
 // refused ends the attempt when the hub said no for good. What may be better the next time is tried again.
-func (o *JoinOptions) refused(err error, stop context.CancelCauseFunc) {
+func (o *JoinOptions) refused(err error, stop context.CancelCauseFunc, trying func(string, error)) {
 	var no *client.Refused
 	if !errors.As(err, &no) {
 		if err != nil {
-			o.Log.Info().Err(err).Msg("the hub can't be asked: trying again")
+			trying("the hub can't be asked", err)
 		}
 		return
 	}
@@ -389,7 +415,7 @@ func (o *JoinOptions) refused(err error, stop context.CancelCauseFunc) {
 		}
 		stop(refusal{strings.TrimPrefix(reason, "token: ")})
 	default:
-		o.Log.Info().Err(err).Msg("the hub can't enrol this node now: trying again")
+		trying("the hub can't enrol this node now", err)
 	}
 }
 
