@@ -79,6 +79,30 @@ func TestAConnectionEndsWithItsToken(t *testing.T) {
 	require.Equal(t, byte(0x87), code)
 }
 
+func TestAConnectionEndsWhenItsTokenIsRevoked(t *testing.T) {
+	revoked, revoke := context.WithCancel(t.Context())
+	b := start(t, func(o *Options) {
+		withTokens(o)
+		u := o.Auth.Bearer.(tokens)["t_ci"]
+		u.Revoked = revoked
+		o.Auth.Bearer.(tokens)["t_ci"] = u
+	})
+	c, other := open(t, b, "c", credentialsOf("ci", "t_ci")), open(t, b, "other", credentialsOf("op", "secret"))
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("Authorization", "Bearer t_ci")
+	id, err := b.SignIn(r)
+	require.NoError(t, err)
+	require.NoError(t, id.Revoked.Err())
+	revoke()
+	code, _ := c.ended()
+	require.Equal(t, byte(0x87), code)
+	require.Error(t, id.Revoked.Err())
+	require.Zero(t, other.publish1("site/a", "x").ReasonCode&0x80)
+	c = open(t, b, "late", credentialsOf("ci", "t_ci")) // verified before it was revoked
+	code, _ = c.ended()
+	require.Equal(t, byte(0x87), code)
+}
+
 func TestTokensAreForHTTPToo(t *testing.T) {
 	b := start(t, withTokens)
 	ask := func(token string) (Identity, error) {

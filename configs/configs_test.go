@@ -511,3 +511,36 @@ func TestTrial12WeakHashesAndOpenFilesAreTold(t *testing.T) {
 	require.Contains(t, check(), "warning: "+secret+" holds a password and is readable by everybody")
 	require.NotContains(t, check(), "hashes")
 }
+
+func TestAProviderOfIdentities(t *testing.T) {
+	const good = "issuer: https://login.example.org, audience: edgebus, groups: [{group: admins, role: operator, nodes: ['*']}]"
+	of := func(text string) error {
+		_, err := Load[Hub]("cloudhub", write(t, "auth: {oidc: {"+text+"}}"), nil)
+		return err
+	}
+	require.NoError(t, of(good))
+	require.NoError(t, of("issuer: 'http://127.0.0.1:5556', audience: edgebus, groups: [{group: 'a*', role: controller}]"))
+	for text, says := range map[string]string{
+		"audience: edgebus": "auth.oidc.issuer: is missing",
+		"issuer: 'login'":   `auth.oidc.issuer: "login" is no URL`,
+		"issuer: 'http://login.example.org', audience: a":                                                     "over https:// only",
+		"issuer: 'https://u:p@login.example.org'":                                                             "auth.oidc.issuer",
+		"issuer: 'https://login.example.org'":                                                                 "auth.oidc.audience: is missing",
+		good + ", userClaim: ''":                                                                              "auth.oidc.userClaim: is missing",
+		good + ", groupsClaim: ''":                                                                            "auth.oidc.groupsClaim: is missing",
+		"issuer: 'https://login.example.org', audience: a":                                                    "auth.oidc.groups: is missing",
+		"issuer: 'https://login.example.org', audience: a, groups: [{role: viewer, nodes: [a]}]":              `auth.oidc.groups[0].group: ""`,
+		"issuer: 'https://login.example.org', audience: a, groups: [{group: g, role: node, nodes: [a]}]":      "auth.oidc.groups[0].role",
+		"issuer: 'https://login.example.org', audience: a, groups: [{group: g, role: viewer}]":                "auth.oidc.groups[0].nodes: is missing",
+		"issuer: 'https://login.example.org', audience: a, groups: [{group: g, role: viewer, nodes: ['[']}]":  `auth.oidc.groups[0].nodes: "[" is no pattern`,
+		"issuer: 'https://login.example.org', audience: a, groups: [{group: g, rolle: viewer, nodes: ['[']}]": "did you mean",
+	} {
+		require.ErrorContains(t, of(text), says, text)
+	}
+	hub, err := Load[Hub]("cloudhub", write(t, "auth: {oidc: {"+good+"}}"), nil)
+	require.NoError(t, err)
+	require.False(t, hub.Anybody(), "people are users")
+	hub, err = Load[Hub]("cloudhub", write(t, "auth: {anonymous: loopback, oidc: {"+good+"}}"), nil)
+	require.NoError(t, err)
+	require.True(t, hub.Anybody())
+}

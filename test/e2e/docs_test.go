@@ -343,6 +343,8 @@ func TestTrial18Running(t *testing.T) {
 	deny := replaced(t, doc.take("    - name: n7"), "9E:A0…", strings.Repeat("9E:", 31)+"9E")
 	hub.write("/root/deny.yaml", deny, 0o644)
 	hub.sh("", "cloudhub --config deny.yaml --check-config")
+	hub.write("/root/oidc.yaml", doc.take("  oidc:"), 0o644)
+	hub.sh("", "cloudhub --config oidc.yaml --check-config")
 	hub.sh("/root/ann", "edgebus apply -f lamp.yaml")
 	hub.until("edgebus get devices | grep '^lamp .*online'")
 	out := hub.sh("/root/ann", replaced(t, "edgebus get devices "+rest, "edgebus sub 'v1/nodes/n1/#'", "edgebus sub 'v1/nodes/n1/#' --count 3"))
@@ -350,6 +352,10 @@ func TestTrial18Running(t *testing.T) {
 	require.Contains(t, out, "v1/nodes/n1/")
 	require.Contains(t, hub.read("/root/ann/plant.kubeconfig"), "https://hub.example.org:8443")
 	require.FileExists(t, hub.root+"/root/ann/plant/devices/default/lamp.yaml")
+
+	// A token for a program.
+	program := replaced(t, doc.take("edgebus token create"), "3f2a9c", `$(edgebus token list -o json | sed 's/.*"id":"\([0-9a-f]*\)".*/\1/')`)
+	require.Contains(t, hub.sh("/root/ann", program), " revoked")
 
 	// Streams and bridge, by the rules in both files.
 	node.sh("", "mosquitto_pub -V 5 -q 1 -r -p 2883 -t site/door -m open")

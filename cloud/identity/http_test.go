@@ -1,0 +1,72 @@
+package identity
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func TestWhoMakesTokens(t *testing.T) {
+	tokens, closed := open(t, t.TempDir()+"/hub.db", &clock{now: time.Now()})
+	defer closed()
+	of := func(user string, role topics.Role, nodes ...string) broker.Identity {
+		return broker.Identity{User: user, Roles: []topics.Role{role}, Nodes: nodes}
+	}
+	ann, anonymous, holder := of("boss", topics.RoleOperator, "*"), of("", topics.RoleOperator, "*"), of("ci", topics.RoleOperator, "*")
+	holder.Token = "abc"
+	ask := func(id broker.Identity, method, path, body string) (*httptest.ResponseRecorder, error) {
+		w := httptest.NewRecorder()
+		return w, tokens.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(body)), id)
+	}
+	const some, all = `{"user":"x","role":"operator","nodes":["hall-*"]}`, `{"user":"x","role":"operator","nodes":["*"]}`
+	for _, c := range []struct {
+		id   broker.Identity
+		body string
+		kind resource.ErrorKind // empty: it is made
+	}{
+		{ann, some, ""},
+		{ann, all, ""},
+		{ann, `{"user":"x","role":"controller"}`, ""},
+		{ann, `{"user":"x","rolle":"viewer"}`, resource.Invalid},
+		{ann, `{`, resource.Invalid},
+		{anonymous, some, ""},
+		{anonymous, all, resource.Forbidden},
+		{anonymous, `{"user":"x","role":"controller"}`, resource.Forbidden},
+		{anonymous, `{"user":"x","role":"viewer","nodes":["*"]}`, ""},
+		{holder, some, resource.Forbidden},
+		{of("op", topics.RoleOperator, "hall-*"), some, resource.Forbidden},
+		{of("vic", topics.RoleViewer, "*"), some, resource.Forbidden},
+		{of("prog", topics.RoleController), some, resource.Forbidden},
+	} {
+		_, err := ask(c.id, http.MethodPost, "/tokens", c.body)
+		if c.kind == "" {
+			require.NoError(t, err, "%+v", c)
+			continue
+		}
+		require.ErrorIs(t, err, c.kind, "%+v", c)
+	}
+	w, err := ask(ann, http.MethodGet, "/tokens", "")
+	require.NoError(t, err)
+	var list []Token
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &list))
+	require.Len(t, list, 5)
+	require.Len(t, list[0].ID, shownID)
+	for _, id := range []string{"", "abc", "ffffffffffffffff", strings.Repeat("f", 1000)} {
+		_, err = ask(ann, http.MethodDelete, "/tokens/"+id, "")
+		require.ErrorIs(t, err, resource.NotFound)
+	}
+	_, err = ask(ann, http.MethodPut, "/tokens", "")
+	require.ErrorIs(t, err, resource.NotFound)
+	_, err = ask(ann, http.MethodDelete, "/tokens/"+list[0].ID, "")
+	require.NoError(t, err)
+	require.Len(t, tokens.List(), 4)
+}
