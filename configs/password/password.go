@@ -73,20 +73,20 @@ func Parse(s string) (Hash, error) {
 	case len(parts) == 5 && parts[0] == "" && parts[1] == "7":
 		n, err := strconv.Atoi(parts[2])
 		if err != nil || n < 1 || n > maxIterations {
-			return h, ErrHash
+			return Hash{}, ErrHash
 		}
 		h.iterations = n
 		parts = parts[3:]
 	case len(parts) == 4 && parts[0] == "" && parts[1] == "6":
 		parts = parts[2:]
 	default:
-		return h, ErrHash
+		return Hash{}, ErrHash
 	}
 	var err1, err2 error
 	h.salt, err1 = base64.StdEncoding.DecodeString(parts[0])
 	h.sum, err2 = base64.StdEncoding.DecodeString(parts[1])
 	if err1 != nil || err2 != nil || len(h.salt) == 0 || len(h.sum) != sha512.Size {
-		return h, ErrHash
+		return Hash{}, ErrHash
 	}
 	return h, nil
 }
