@@ -439,7 +439,14 @@ func (d *diagnosis) link(f facts) *resource.Link {
 		if core != nil && core.State != resource.Online { // the cause comes first
 			d.add(wrong, connectAdvice(core.LastError), "the core is not connected to %s: %s", core.Peer, cmp.Or(core.LastError, noConnection))
 		}
-		d.add(wrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s", f.node)
+		switch {
+		case len(f.waiting) > 0:
+			d.add(wrong, "compare the fingerprint of its key with the one that edgecore join shows", "%s", waits(f.node, f.waiting))
+		case f.joined != "":
+			d.add(wrong, "start edgecore on the node; its log says why it can't connect", "node %s joined on %s, and has not connected since the hub was started", f.node, f.joined)
+		default:
+			d.add(wrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s", f.node)
+		}
 		if len(f.hub.Links) > 0 {
 			d.rejections(f.hub.Links[0], now)
 		}

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,6 +95,10 @@ func (o doctorOptions) all(ctx context.Context, out io.Writer) error {
 		return exitCode(2)
 	}
 	s := summarise(r, o.askAll(ctx, r))
+	waiting := o.waiting(ctx)
+	for _, node := range slices.Sorted(maps.Keys(waiting)) {
+		s.Hub = append(s.Hub, finding{Mark: look, What: waits(node, waiting[node])})
+	}
 	return errors.Join(o.print(out, s, s.text), s.exit())
 }
 
@@ -122,6 +129,8 @@ type facts struct {
 	mqttAt            string
 	mqttErr           error
 	mappers           map[string]string // state by name
+	waiting           []string          // names of EnrollmentRequests of the node without a decision
+	joined            string            // when a node that the hub hasn't met joined; empty: it did not
 }
 
 func (o doctorOptions) ask(ctx context.Context, node string) facts {
@@ -129,6 +138,9 @@ func (o doctorOptions) ask(ctx context.Context, node string) facts {
 	var hub resource.LinkReport
 	if f.hubErr = o.hub(ctx, "/links/"+node, &hub); f.hubErr == nil {
 		f.hub, f.hubTime = &hub, time.Now()
+		if len(hub.Links) == 0 || hub.Links[0].State == resource.Unknown {
+			f.waiting, f.joined = o.waiting(ctx)[node], o.joined(ctx, node)
+		}
 		f.devices = o.devicesOf(ctx, node)
 		var all map[string]map[string]string
 		all, f.mqttErr = o.listen(ctx, node)
@@ -178,6 +190,41 @@ func (o doctorOptions) askCore(ctx context.Context) (*resource.LinkReport, error
 		return nil, errors.New("it is not a core")
 	}
 	return &core, nil
+}
+
+// waiting are the names of the EnrollmentRequests that nobody has decided about, by node. Without them the rest can still
+// be said.
+func (o doctorOptions) waiting(ctx context.Context) map[string][]string {
+	var list struct{ Items []resource.EnrollmentRequest }
+	_ = o.hub(ctx, "/apis/"+resource.APIVersion+"/enrollmentrequests", &list)
+	return waitingRequests(list.Items)
+}
+
+func waitingRequests(list []resource.EnrollmentRequest) map[string][]string {
+	waiting := map[string][]string{}
+	for _, er := range list {
+		if er.Spec.Approval == "" {
+			node := cmp.Or(er.Spec.NodeName, er.Metadata.Name)
+			waiting[node] = append(waiting[node], er.Metadata.Name)
+		}
+	}
+	return waiting
+}
+
+// waits says that a node waits for approval, and what to do.
+func waits(node string, requests []string) string {
+	if len(requests) == 1 {
+		return fmt.Sprintf("%s waits for approval: edgebus approve %s", node, node)
+	}
+	return fmt.Sprintf("several nodes wait for approval as %s: edgebus approve one of %s", node, some(requests))
+}
+
+// joined is when a node joined; empty if it did not.
+func (o doctorOptions) joined(ctx context.Context, node string) string {
+	var n resource.Node
+	_ = o.hub(ctx, "/apis/"+resource.APIVersion+"/nodes/"+node, &n) // else it did not
+	when, _, _ := strings.Cut(n.Metadata.Annotations[resource.Group+"/joined"], " ")
+	return when
 }
 
 const devicesPath = "/apis/" + resource.APIVersion + "/devices"

@@ -104,10 +104,26 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	o.tellOffline(cmd.Context(), o.errs, o.nodes)
+	if !named && targets[0].kind.Plural == "nodes" {
+		o.tellWaiting(cmd.Context())
+	}
 	if o.output == "json" || o.output == "yaml" {
 		err = errors.Join(printDocuments(o.out, o.output, o.objects, named && len(targets) == 1), err)
 	}
 	return err
+}
+
+// tellWaiting says which nodes wait for approval. Without an answer to that the rest is as good.
+func (o *getOptions) tellWaiting(ctx context.Context) {
+	if o.output != "table" && o.output != "wide" {
+		return
+	}
+	var list struct{ Items []resource.EnrollmentRequest }
+	_ = o.Get(ctx, "/apis/"+resource.APIVersion+"/enrollmentrequests", &list)
+	waiting := waitingRequests(list.Items)
+	for _, node := range slices.Sorted(maps.Keys(waiting)) {
+		fmt.Fprintln(o.errs, waits(node, waiting[node]))
+	}
 }
 
 // target is a kind, and an object of it if it has a name.
