@@ -74,9 +74,6 @@ const (
 	sweepEvery    = time.Minute
 )
 
-// joinedAnnotation of a Node says when it joined, and with which key.
-const joinedAnnotation = resource.Group + "/joined"
-
 // Service enrols nodes.
 type Service struct {
 	o Options
@@ -342,7 +339,7 @@ func (s *Service) enter(ctx context.Context, node, key string, given, own map[st
 			n.TypeMeta = resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode}
 			n.Metadata = resource.Meta{
 				Name: node, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now,
-				Labels: withLabels(nil, given, own), Annotations: map[string]string{joinedAnnotation: joined},
+				Labels: withLabels(nil, given, own), Annotations: map[string]string{resource.JoinedAnnotation: joined},
 			}
 			data, err := json.Marshal(n)
 			if err != nil {
@@ -386,7 +383,7 @@ func joinedAs(data []byte, joined string, given, own map[string]string) ([]byte,
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[joinedAnnotation] = joined
+	annotations[resource.JoinedAnnotation] = joined
 	labels, err1 := json.Marshal(withLabels(known.Metadata.Labels, given, own))
 	notes, err2 := json.Marshal(annotations)
 	if string(labels) != "null" {

@@ -267,7 +267,7 @@ func (s *Service) free(ctx context.Context, i Invitation, node string) error {
 		if err != nil {
 			return err
 		}
-		taken = n.Metadata.Annotations[joinedAnnotation] != ""
+		taken = n.Metadata.Annotations[resource.JoinedAnnotation] != ""
 	}
 	if taken {
 		return resource.Errorf(resource.Conflict, "token", "a node %s has joined already, and the token is for new nodes (%s): invite it by its name", node, i.Node)

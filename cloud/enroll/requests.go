@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
@@ -13,6 +14,10 @@ import (
 
 // remoteAnnotation of an EnrollmentRequest is the address that the node asked from.
 const remoteAnnotation = resource.Group + "/remote"
+
+// askedAnnotation of an EnrollmentRequest holds the labels, in JSON, that the node itself asked for. Those that it still
+// has when it is approved only add to the Node's; what the approver changed or added replaces them.
+const askedAnnotation = resource.Group + "/asked-labels"
 
 // pending is an EnrollmentRequest that waits for a decision.
 type pending struct{ address string }
@@ -69,10 +74,18 @@ func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.
 		return a, resource.Errorf(resource.Quota, "", "too many nodes wait for approval (%d, %d of them from %s): try again when somebody has decided about them, or ask for an invitation", all, of, address)
 	}
 	now := s.o.Now().UTC().Truncate(time.Second)
+	notes := map[string]string{remoteAnnotation: address}
+	if len(r.Labels) > 0 {
+		asked, err := json.Marshal(r.Labels)
+		if err != nil {
+			return a, err
+		}
+		notes[askedAnnotation] = string(asked)
+	}
 	er := resource.EnrollmentRequest{
 		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindEnrollmentRequest},
 		Metadata: resource.Meta{
-			Name: name, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now, Annotations: map[string]string{remoteAnnotation: address},
+			Name: name, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now, Annotations: notes,
 		},
 		Spec: resource.EnrollmentSpec{CSR: r.CSR, NodeName: node, Labels: r.Labels, SystemInfo: r.SystemInfo},
 	}
@@ -246,7 +259,16 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		return nil
 	}
 	revoked := s.o.Authority.revoked.at(node)
-	if err := s.enter(ctx, node, csr.Key, er.Spec.Labels, nil); err != nil {
+	given, own := er.Spec.Labels, map[string]string{}
+	if text := er.Metadata.Annotations[askedAnnotation]; text != "" {
+		if err := json.Unmarshal([]byte(text), &own); err != nil {
+			own = nil // somebody changed it: all labels are the approver's
+		}
+		given = maps.Clone(given)
+		maps.DeleteFunc(given, func(key, value string) bool { asked, has := own[key]; return has && asked == value })
+		maps.DeleteFunc(own, func(key, value string) bool { return er.Spec.Labels[key] != value })
+	}
+	if err := s.enter(ctx, node, csr.Key, given, own); err != nil {
 		return err
 	}
 	a, err := s.issue(node, csr, revoked)

@@ -111,7 +111,11 @@ func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 		err = writeFile(filepath.Join(j.Dir, usedName), []byte(o.tokenHash()))
 	}
 	j.Expires = got.cert.NotAfter
-	return j, errors.Join(err, os.Remove(filepath.Join(j.Dir, pendingName)))
+	gone := os.Remove(filepath.Join(j.Dir, pendingName))
+	if errors.Is(gone, fs.ErrNotExist) { // another join of this node ended at the same time
+		gone = nil
+	}
+	return j, errors.Join(err, gone)
 }
 
 // read checks what was given, and takes the pin and the node's name out of a token.

@@ -178,6 +178,26 @@ func TestARevokedNodeNeedsANewInvitation(t *testing.T) {
 	require.Equal(t, resource.JoinIssued, h.enrol(t, "n1", fresh, resource.JoinRequest{CSR: csr, Token: fresh}).answer(t).State)
 }
 
+func TestLabelsThatANodeAsksForDoNotReplaceItsNodesWhenItIsApproved(t *testing.T) {
+	h := startHub(t, t.TempDir(), 20)
+	const kinds = "/apis/" + resource.APIVersion
+	require.Equal(t, http.StatusCreated, h.post(kinds+"/nodes", map[string]any{
+		"apiVersion": resource.APIVersion, "kind": "Node", "metadata": map[string]any{"name": "n1", "labels": map[string]string{"site": "hall", "floor": "1"}},
+	}, nil))
+	_, csr := request(t, "n1")
+	e := h.enrol(t, "n1", "", resource.JoinRequest{CSR: csr, Labels: map[string]string{"site": "vault", "floor": "2", "color": "red"}})
+	waiting := e.answer(t)
+	require.Equal(t, resource.JoinWaiting, waiting.State)
+	require.Equal(t, http.StatusOK, h.post("/api/v1/enrollmentrequests/"+waiting.Request+"/approval", map[string]any{"approved": true, "labels": map[string]string{"floor": "3"}}, nil))
+	require.Equal(t, resource.JoinIssued, e.answer(t).State)
+	r, err := http.Get(h.api + kinds + "/nodes/n1")
+	require.NoError(t, err)
+	defer r.Body.Close()
+	var n resource.Node
+	require.NoError(t, json.NewDecoder(r.Body).Decode(&n))
+	require.Equal(t, map[string]string{"site": "hall", "floor": "3", "color": "red"}, n.Metadata.Labels, "the approver's come first, then the Node's, then those that it asked for")
+}
+
 func TestWhatARequestMayNotAskFor(t *testing.T) {
 	h := startHub(t, t.TempDir(), 20)
 	token := h.invite("n1", 1)

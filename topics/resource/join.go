@@ -71,6 +71,9 @@ type JoinAnswer struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
+// JoinedAnnotation of a Node says when it joined and the SHA-256 of the key with which it did, with a space between them.
+const JoinedAnnotation = Group + "/joined"
+
 // JoinToken is what an invitation is made of: it lets a node join, and tells it which hub is the right one.
 type JoinToken struct {
 	// Authority is the SHA-256 of the certificate (DER) of the hub's authority.

@@ -192,6 +192,9 @@ them. Compare the fingerprint of the key with the one that the node shows. A dec
 			return err
 		}
 		er, err := findRequest(cmd, &o, kind, args[0])
+		if err == nil && decision == resource.Approved && er.Metadata.Name != args[0] {
+			err = notJoined(cmd, &o, er)
+		}
 		if err != nil {
 			return err
 		}
@@ -220,6 +223,26 @@ them. Compare the fingerprint of the key with the one that the node shows. A dec
 		cmd.Flags().StringSliceVarP(&labels, "labels", "l", nil, "labels of the node, beside those that it asks for: site=hall,floor=2")
 	}
 	return cmd
+}
+
+// notJoined says why a request has to be approved by its own name: a node of its name has joined already, and whoever sent
+// the request would take its place.
+func notJoined(cmd *cobra.Command, o *hub, er resource.EnrollmentRequest) error {
+	var n resource.Node
+	err := o.Get(cmd.Context(), "/apis/"+resource.APIVersion+"/nodes/"+url.PathEscape(er.Spec.NodeName), &n)
+	if errors.Is(err, resource.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	at, key, joined := strings.Cut(n.Metadata.Annotations[resource.JoinedAnnotation], " ")
+	csr, err := resource.ParseCSR(er.Spec.CSR, "")
+	if !joined || err == nil && csr.Key == key {
+		return nil
+	}
+	return withCode(refused, "a node %s has joined already, at %s, with another key: whoever sent this request would take its place. The fingerprint of its key is %s; "+
+		"if that is the node's, which needs a new certificate, approve the request by its own name: edgebus approve %s", er.Spec.NodeName, printable(at, 40), csr.Key, er.Metadata.Name)
 }
 
 // findRequest finds a request by its own name, or the only one that waits in a node's name.
