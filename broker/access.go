@@ -172,7 +172,20 @@ func ruled(id Identity) acl.Client { return acl.Client{User: id.User, ID: id.Cli
 
 // unruled says whether the identity may publish on all of the users' own topics.
 func (a *accessControl) unruled(id Identity) bool {
-	return a.ownTopics(id) && !a.rules().Applies(id.User)
+	return a.ownTopics(id) && !a.rules().Applies(id.User, acl.Write)
+}
+
+// answered says whether an answer may be published on a response topic in the name of who asks for it. Without that a
+// request would be a way to publish where the rules for users' own topics don't let its sender.
+func (a *accessControl) answered(id Identity, reply string) bool {
+	return topics.IsTree(reply) || id.Node != "" || ownReply(id, reply) || a.rules().Allowed(ruled(id), acl.Write, reply)
+}
+
+// ownReply says whether a topic or filter is for answers to this client alone: reply/{client identifier} and below. Every
+// client that may ask may read these, whatever the rules for users' own topics say, or mappers and edgebus could not ask.
+func ownReply(id Identity, filter string) bool {
+	rest, ok := strings.CutPrefix(filter, "reply/"+id.ClientID)
+	return ok && id.ClientID != "" && !strings.ContainsAny(id.ClientID, "+#/") && (rest == "" || rest[0] == '/')
 }
 
 func (a *accessControl) readsOwnTopics(id Identity) bool {
@@ -191,7 +204,7 @@ func (a *accessControl) read(id Identity, topic string) bool {
 		if id.Has(topics.RoleNode) {
 			return a.given(id.Node, topic)
 		}
-		return a.readsOwnTopics(id) && a.rules().Allowed(ruled(id), acl.Read, topic)
+		return a.readsOwnTopics(id) && (a.rules().Allowed(ruled(id), acl.Read, topic) || ownReply(id, topic))
 	}
 	if rest, ok := strings.CutPrefix(topic, topics.RefusedPrefix); ok {
 		return a.administers(id) || rest == topicID(id.ClientID)
@@ -233,7 +246,7 @@ func (a *accessControl) subscribe(id Identity, filter string) error {
 	}
 	rest, ok := strings.CutPrefix(filter, topics.Prefix)
 	if !ok {
-		if !topics.IsTree(filter) && !strings.HasPrefix(filter, "#") && !strings.HasPrefix(filter, "+") && !a.rules().MaySubscribe(ruled(id), filter) {
+		if !reachesTree(filter) && !ownReply(id, filter) && !a.rules().MaySubscribe(ruled(id), filter) {
 			return forbidden(filter, "no rule for users' own topics lets %s read any of it (auth.topics, auth.users)", who(id))
 		}
 		return nil
@@ -243,6 +256,16 @@ func (a *accessControl) subscribe(id Identity, filter string) error {
 		return nil
 	}
 	return forbidden(filter, "node %s is not given to %s", node, who(id))
+}
+
+// reachesTree says whether a filter matches topics of the tree, or of what else the broker has below v1/.
+func reachesTree(filter string) bool {
+	first, rest, _ := strings.Cut(filter, "/")
+	if first != "+" && first != "v1" {
+		return first == "#"
+	}
+	second, _, _ := strings.Cut(rest, "/")
+	return second == "+" || second == "#" || topics.IsTree("v1/"+second)
 }
 
 func (a *accessControl) nodeSubscribe(id Identity, filter string) error {
@@ -399,6 +422,7 @@ type authenticator struct {
 	revoked       func(node string, cert *x509.Certificate) string
 	enroll        func(node, token string) error
 	local         map[string]account // by the names or numbers of this host's users
+	network       bool               // there are users who sign in by a password or certificate
 }
 
 type account struct {
@@ -424,6 +448,7 @@ func newAuthenticator(o Options) (*authenticator, error) {
 			}
 		}
 		hashes = append(hashes, h)
+		a.network = a.network || u.Local == "" || u.PasswordHash != ""
 		if u.Local != "" {
 			a.local[u.Local] = account{u, h}
 		}
@@ -445,9 +470,9 @@ type credentials struct {
 }
 
 // needed takes off what nobody needs: where anybody of this host may come, and no users are listed that
-// one could be mistaken for, a name and a password say nothing. Many clients can't do without.
+// one could be mistaken for (those of the Unix socket sign in nowhere else), a name and a password say nothing. Many clients can't do without.
 func (a *authenticator) needed(c credentials) credentials {
-	if len(a.users) > 0 || len(a.anonymous) == 0 || !c.loopback || c.cert != nil && c.cert.Subject.CommonName != "" {
+	if a.network || len(a.anonymous) == 0 || !c.loopback || c.cert != nil && c.cert.Subject.CommonName != "" {
 		return c
 	}
 	if c.password, c.hasPass = nil, false; !strings.HasPrefix(c.user, nodePrefix) {
@@ -674,6 +699,7 @@ func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	}
 	user, _, named := r.BasicAuth()
 	level := zerolog.WarnLevel
+	defer func() { audit.Refuse(r, clipped(user), err.Error()) }()
 	if cert := verified(r.TLS); !named && cert != nil {
 		user = cert.Subject.CommonName
 	} else if !named {

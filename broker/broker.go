@@ -210,7 +210,8 @@ func (b *Broker) Publish(m Message) {
 // A client that subscribes later gets the retained message.
 func (b *Broker) Wanted(topic string) bool { return b.router.index.matches(topic) }
 
-// RightsChanged must be called when Options.Protocol returns another protocol for a device: routes are built again.
+// RightsChanged must be called when Options.Protocol returns another protocol for a device, or Auth.Topics other rules:
+// routes are built again.
 func (b *Broker) RightsChanged() { b.router.index.gen.Add(1) }
 
 // Disconnect closes the connection of a client, with a reason for MQTT 5 clients.

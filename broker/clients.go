@@ -14,6 +14,7 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/session"
@@ -504,6 +505,7 @@ func (b *Broker) ServeSessions(w http.ResponseWriter, r *http.Request, id Identi
 	if clientID == "" {
 		return resource.Errorf(resource.Invalid, "client", "is missing: DELETE /sessions?client=ID")
 	}
+	audit.Name(r, clientID)
 	if err := b.EndSession(clientID); err != nil {
 		return err
 	}

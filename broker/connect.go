@@ -250,7 +250,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if err := c.b.acl.clientID(ident); err != nil {
 		return &refusedConnect{code: codeBadClientID, reason: err.Error()}
 	}
-	c.ident, c.ownTopics = ident, c.b.acl.unruled(ident)
+	c.ident = ident
 	if ident.Has(topics.RoleEnrollee) { // nothing of it is kept
 		c.clean, c.expiry = true, 0
 	}
@@ -369,7 +369,11 @@ func (c *conn) auditPublish(m Message, err error) {
 	if c.b.opts.Audit == nil || err == nil && !c.writes(m) {
 		return
 	}
-	c.b.opts.Audit.Add(c.auditEntry(audit.Publish, m.Topic, err))
+	e := c.auditEntry(audit.Publish, m.Topic, err)
+	if kind := kindOf(err); err != nil && kind != resource.Forbidden && kind != resource.Quota && kind != resource.BadTopic {
+		e.Reason = "" // it may quote the value
+	}
+	c.b.opts.Audit.Add(e)
 }
 
 func (c *conn) writes(m Message) bool {
@@ -384,7 +388,7 @@ func (c *conn) writes(m Message) bool {
 		return false
 	}
 	switch a.Kind {
-	case topics.KindDesired, topics.KindDesiredAll, topics.KindCommand:
+	case topics.KindDesired, topics.KindDesiredAll, topics.KindCommand, topics.KindEnroll:
 		return true
 	}
 	return len(m.Payload) == 0 && !c.ident.Has(topics.RoleMapper) // somebody clears what a device or node reported

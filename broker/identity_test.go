@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
@@ -163,6 +164,50 @@ func TestRulesForUsersOwnTopics(t *testing.T) {
 	require.Zero(t, boss.publish1("v1/nodes/n1/devices/d/desired/p", "1").ReasonCode&0x80, "the tree has its own rules")
 }
 
+// What a connection was once allowed it doesn't keep, neither on the fast path of QoS 0 nor for its will, and nobody answers
+// where the asker may not publish.
+func TestRulesHoldForConnectionsThatThereAre(t *testing.T) {
+	var rules atomic.Pointer[acl.Rules]
+	b := start(t, func(o *Options) {
+		withUsers(o)
+		o.Tree = newFakeTree()
+		o.Auth.Topics = rules.Load
+	})
+	watcher := open(t, b, "watcher", credentialsOf("boss", "secret"))
+	watcher.sub("#", 1)
+	op := open(t, b, "op", credentialsOf("op", "secret"), withWill("will/op", "gone", 0))
+	for range 3 { // the second and third take the fast path
+		op.publish("a", "before", 0, 0)
+	}
+	require.Equal(t, []string{"before", "before", "before"}, watcher.collect(3))
+	require.Zero(t, watcher.publish1("kept", "retained", retain).ReasonCode)
+	require.Equal(t, []string{"retained"}, watcher.collect(1))
+
+	r := new(acl.Rules)
+	require.NoError(t, r.Limit("op", acl.Write, []string{"b", "answers/%c"}))
+	require.NoError(t, r.Limit("op", acl.Read, []string{"in/c", "answers/#"}))
+	rules.Store(r)
+	b.RightsChanged()
+	op.publish("a", "after", 0, 0)
+	require.Equal(t, byte(0x87), op.publish1("a", "after").ReasonCode)
+	require.Zero(t, op.publish1("b", "allowed").ReasonCode&0x80)
+	require.Equal(t, []string{"allowed"}, watcher.collect(1))
+	for _, filter := range []string{"kept", "ke/#", "$share/g/kept", "kept/+"} {
+		require.Equal(t, []byte{0x87}, op.subscribe(filter, 1).ReasonCodes, filter)
+	}
+	op.sub("#", 1) // there is a tree, too
+	op.sub("reply/op/+", 1)
+	require.Equal(t, []byte{0x87}, op.subscribe("reply/boss/+", 1).ReasonCodes)
+	op.nothing()
+	const get = "v1/nodes/a1/devices/d/get"
+	for reply, may := range map[string]bool{"answers/op": true, "answers/boss": false, "reply/op/1": true, "reply/opa": false, "in/c": false, "b": false} {
+		ack := op.publish1(get, "", func(pk *packets.Packet) { pk.Properties.ResponseTopic = reply })
+		require.Equal(t, may, ack.ReasonCode < 0x80, reply)
+	}
+	require.NoError(t, op.conn.Close())
+	watcher.nothing()
+}
+
 func TestTheAuditLogHasSignInsWritesAndRefusals(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.log")
 	log, err := audit.New(audit.Options{File: file, Size: 1, Files: 1, Log: zerolog.Nop()})
@@ -180,6 +225,9 @@ func TestTheAuditLogHasSignInsWritesAndRefusals(t *testing.T) {
 	c.subscribe("v1/nodes/n2/#", 0)
 	http1 := httptest.NewServer(log.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := b.SignIn(r); err != nil {
+			if r.Method == http.MethodDelete {
+				audit.Name(r, "y")
+			}
 			w.WriteHeader(http.StatusUnauthorized)
 		}
 	})))
@@ -194,6 +242,14 @@ func TestTheAuditLogHasSignInsWritesAndRefusals(t *testing.T) {
 			require.NoError(t, resp.Body.Close())
 		}
 	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, http1.URL+"/apis/x?password=secret", nil)
+	require.NoError(t, err)
+	r.SetBasicAuth("op", "guess")
+	r.Header.Set("User-Agent", "test")
+	answered, err := http1.Client().Do(r)
+	require.NoError(t, err)
+	require.NoError(t, answered.Body.Close())
+	dial(t, b).connect("eyJhbGciOiJSUzI1NiJ9.e30.c2ln", credentialsOf("ebt_0123456789abcdef0123", "guess"))
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	require.NoError(t, log.Run(ctx))
@@ -218,5 +274,12 @@ func TestTheAuditLogHasSignInsWritesAndRefusals(t *testing.T) {
 		{"ci", "http", "create", "/apis/x", "ok"},
 		{"", "http", "get", "/apis/x", "Unauthorized"},
 		{"", "http", "create", "/apis/x", "Unauthorized"},
+		{"op", "http", "delete", "/apis/x/y", "Unauthorized"},
+		{"ebt_01234567…", "mqtt", "connect", "", connectReasons[codeBadCredentials]},
 	}, got)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for _, secret := range []string{"t_ci", "t_none", "secret", "guess", "9abcdef", "c2ln", "a message", "a retained one"} {
+		require.NotContains(t, string(text), secret)
+	}
 }

@@ -94,7 +94,8 @@ type Auth struct {
 	Deny []Denied
 	// Bearer knows the users who sign in with a token instead of a password. nil: nobody does.
 	Bearer Bearer
-	// Topics are rules for users' own topics; nil: roles decide alone. RulesChanged tells that there are others.
+	// Topics are rules for users' own topics; nil: roles decide alone. RightsChanged must be called when
+	// there are others.
 	Topics func() *acl.Rules
 	// Revoked says why a node is not let in that was revoked; cert is what it shows, or nil. An empty text lets it in.
 	Revoked func(node string, cert *x509.Certificate) string

@@ -109,7 +109,7 @@ func (c *conn) stores(m Message) bool {
 // reports false; publish has all the rules.
 func (c *conn) fastPublish(first byte, body []byte) bool {
 	qos, id, topic, payload, ok := plain(first, body, c.ident.Version)
-	if !ok || !c.ownTopics {
+	if !ok {
 		return false
 	}
 	rt := c.recent
@@ -117,9 +117,9 @@ func (c *conn) fastPublish(first byte, body []byte) bool {
 		if rt = c.b.router.known(topic); rt == nil {
 			return false
 		}
-		c.recent = rt
+		c.recent, c.ownTopics = rt, c.b.acl.unruled(c.ident) // which holds as long as the route: RightsChanged ends it
 	}
-	if !rt.open || rt.durable || qos > 0 && !c.acks.clear() {
+	if !c.ownTopics || !rt.open || rt.durable || qos > 0 && !c.acks.clear() {
 		return false
 	}
 	c.b.metrics.received.Add(1)
@@ -263,8 +263,12 @@ func (b *Broker) check(m Message) error {
 	if b.opts.Tree == nil {
 		return resource.Errorf(resource.BadTopic, m.Topic, "this broker has no tree")
 	}
-	if r := m.Props.ResponseTopic; r != "" && !b.acl.read(id, r) {
+	switch r := m.Props.ResponseTopic; {
+	case r == "":
+	case !b.acl.read(id, r):
 		return forbidden(m.Topic, "the response topic %q is not one that the asker may read", r)
+	case !b.acl.answered(id, r):
+		return forbidden(m.Topic, "the response topic %q is not one that the asker may publish to (auth.topics, auth.users)", r)
 	}
 	return nil
 }

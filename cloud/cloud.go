@@ -101,6 +101,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	rules, err := mqttserver.Rules(&bo, cfg.Auth.Auth, log)
+	if err != nil {
+		return err
+	}
+	if err := mqttserver.Audit(&bo, cfg.Audit, cfg.Data.Dir, log); err != nil {
+		return err
+	}
 	bo.Version = o.Version
 	mqttserver.Pages(bo.Listeners, cfg.HTTP)
 	commands := calls.New(calls.Options{
@@ -130,12 +137,16 @@ func Run(ctx context.Context, o Options) (err error) {
 	kept.Register(figures, "sessions")
 	commands.Register(figures)
 	expose(figures, tw, recorder)
-	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(api.New(api.Options{
+	if err := errors.Join(rules.Register(figures), bo.Audit.Register(figures)); err != nil {
+		return errors.Join(err, br.Close(ctx))
+	}
+	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
+	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
 		Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
-		Links: links(hub.ID, tw, br, commits, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
+		Links: links(hub.ID, tw, br, commits, rules, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Seal: key, Enroll: nodes.ServeHTTP,
 		Tokens: bearer.Tokens.ServeHTTP, Login: login(cfg.Auth.OIDC),
-	})))
+	}))))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
@@ -147,7 +158,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready()
 	}
-	return daemon.RunGroup(ctx, tw.Run, br.Serve, site.Run, recorder.Run, nodes.Run, backups.Run, guard.Run)
+	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), br.Serve, site.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, watch)
 }
 
 // letsIn says whether a certificate is accepted as a node's, if its name is no user's.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs/daemon/metrics"
@@ -17,9 +18,9 @@ import (
 )
 
 // links reports the state of the hub's links.
-func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, version string) func(node string, most int) resource.LinkReport {
+func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, rules *acl.Source, version string) func(node string, most int) resource.LinkReport {
 	return func(node string, most int) resource.LinkReport {
-		r := mqttserver.Report("cloudhub", version, br, commits)
+		r := mqttserver.Report("cloudhub", version, br, commits, rules)
 		r.Hub = self.Text()
 		r.Links, r.More = tw.Links(node, most)
 		return r

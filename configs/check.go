@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -45,6 +46,12 @@ func (h *Hub) check(report reporter) {
 	h.Auth.check([]string{"operator", "viewer", "node", "controller"}, h.byCertificate(), report)
 	h.Auth.checkNodes(report)
 	h.Auth.OIDC.check(report)
+	h.Audit.check(report)
+	for i, u := range h.Auth.Users {
+		if u.Local != "" {
+			report(fmt.Sprintf("auth.users[%d].local", i), "user %q: a hub has no Unix socket; this is for cores", u.Name)
+		}
+	}
 	for i, filter := range h.Bridge.Down {
 		checkBridged(fmt.Sprintf("bridge.down[%d]", i), strings.ReplaceAll(filter, "{node}", "node"), report)
 	}
@@ -80,7 +87,12 @@ func (c *Core) check(report reporter) {
 		report("node.name", "%q is no name: use a-z, 0-9, and - or . in between", c.Node.Name)
 	}
 	c.Node.check(report)
-	checkMQTT(c.MQTT, c.Insecure, false, report)
+	checkMQTT(c.MQTT.MQTT, c.Insecure, false, report)
+	if len(c.MQTT.Socket) > maxSocketPath {
+		report("mqtt.socket", "the path of a Unix socket has %d bytes at most, and %s has %d", maxSocketPath, c.MQTT.Socket, len(c.MQTT.Socket))
+	}
+	c.checkLocal(report)
+	c.Audit.check(report)
 	checkHTTP(c.HTTP, c.Auth, c.Insecure, false, false, report)
 	c.Link.check(report)
 	for i, rule := range c.Bridge {
@@ -88,8 +100,25 @@ func (c *Core) check(report reporter) {
 		oneOf(at+"direction", rule.Direction, []string{"up", "down"}, report)
 		checkBridged(at+"filter", rule.Filter, report)
 	}
-	c.Auth.check([]string{"operator", "viewer", "mapper"}, c.byCertificate(), report)
+	c.Auth.check([]string{"operator", "viewer", "mapper", "agent"}, c.byCertificate(), report)
 	checkLimits(c.Limits.Limits, report)
+}
+
+// checkLocal wants a socket for users of this host, and one user for each.
+func (c *Core) checkLocal(report reporter) {
+	seen := map[string]string{}
+	for i, u := range c.Auth.Users {
+		key := fmt.Sprintf("auth.users[%d].local", i)
+		switch {
+		case u.Local == "":
+			continue
+		case c.MQTT.Socket == "":
+			report(key, "user %q: there is no Unix socket to sign in at (mqtt.socket)", u.Name)
+		case seen[u.Local] != "":
+			report(key, "user %q: %s signs in as %q already", u.Name, u.Local, seen[u.Local])
+		}
+		seen[u.Local] = u.Name
+	}
 }
 
 // checkBridged wants a filter of users' own topics.
@@ -104,7 +133,7 @@ func checkBridged(key, filter string, report reporter) {
 func (m *Mapper[D]) complete() error { return nil }
 
 func (m *Mapper[D]) check(report reporter) {
-	checkServer("server", m.Server, report)
+	checkLocalServer("server", m.Server, report)
 	if !topics.ValidName(m.Name) {
 		report("name", "%q is no name: use a-z, 0-9, and - or . in between", m.Name)
 	}
@@ -183,7 +212,8 @@ func (a Auth) check(roles []string, byCertificate bool, report reporter) {
 		} else {
 			oneOf(at+"role", u.Role, roles, report)
 		}
-		u.checkPassword(at+"passwordHash", byCertificate, report)
+		u.checkPassword(at+"passwordHash", byCertificate || u.Local != "", report)
+		u.checkTopics(at, report)
 		for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Protocols) {
 			if _, err := path.Match(glob, ""); err != nil {
 				report(at+"name", "user %q: %q is no pattern", u.Name, glob)
@@ -231,6 +261,27 @@ func (u User) checkPassword(key string, byCertificate bool, report reporter) {
 	case u.PasswordHash != "":
 		if _, err := password.Parse(u.PasswordHash); err != nil {
 			report(key, "user %q: %v", u.Name, err)
+		}
+	}
+}
+
+// checkTopics wants filters of users' own topics, for roles that have any.
+func (u User) checkTopics(at string, report reporter) {
+	for _, list := range []struct {
+		name    string
+		filters Filters
+		access  acl.Access
+		roles   []string
+	}{
+		{"publish", u.Publish, acl.Write, []string{"operator", "mapper"}},
+		{"subscribe", u.Subscribe, acl.Read, []string{"operator", "mapper", "viewer"}},
+	} {
+		if len(list.filters) > 0 && !slices.Contains(list.roles, u.Role) {
+			report(at+list.name, "user %q: the role %s may %s no topics of users' own, and a list gives no more than the role", u.Name, u.Role, list.name+map[string]string{"subscribe": " to"}[list.name])
+			continue
+		}
+		if err := new(acl.Rules).Limit(u.Name, list.access, list.filters); err != nil {
+			report(at+list.name, "user %q: %v", u.Name, err)
 		}
 	}
 }
@@ -391,6 +442,15 @@ func IsLoopback(host string) bool {
 	}
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// checkLocalServer also takes the Unix socket of a core.
+func checkLocalServer(key, server string, report reporter) {
+	if path, ok := strings.CutPrefix(server, "unix://"); !ok {
+		checkServer(key, server, report)
+	} else if !strings.HasPrefix(path, "/") {
+		report(key, "%q: a Unix socket is unix:// and an absolute path, such as unix:///run/edgebus/mqtt.sock", server)
+	}
 }
 
 func checkServer(key, server string, report reporter) {

@@ -13,6 +13,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +33,7 @@ type Hub struct {
 	MQTT     MQTT       `yaml:"mqtt"`
 	HTTP     HTTP       `yaml:"http"`
 	Auth     HubAuth    `yaml:"auth"`
+	Audit    Audit      `yaml:"audit"`
 	Bridge   HubBridge  `yaml:"bridge"`
 	Log      Log        `yaml:"log"`
 	Limits   HubLimits  `yaml:"limits"`
@@ -41,11 +44,12 @@ type Hub struct {
 type Core struct {
 	Node     NodeName   `yaml:"node"`
 	Data     Data       `yaml:"data"`
-	MQTT     MQTT       `yaml:"mqtt"`
+	MQTT     CoreMQTT   `yaml:"mqtt"`
 	HTTP     HTTP       `yaml:"http"`
 	Link     Link       `yaml:"link"`
 	Bridge   []Bridge   `yaml:"bridge"`
 	Auth     Auth       `yaml:"auth"`
+	Audit    Audit      `yaml:"audit"`
 	Log      Log        `yaml:"log"`
 	Limits   CoreLimits `yaml:"limits"`
 	Insecure bool       `yaml:"insecure"`
@@ -89,6 +93,41 @@ type MQTT struct {
 	Listen    string      `yaml:"listen"`
 	TLS       TLSListener `yaml:"tls"`
 	WebSocket WebSocket   `yaml:"websocket"`
+}
+
+// CoreMQTT says where a core's broker listens.
+type CoreMQTT struct {
+	MQTT   `yaml:",inline"`
+	Socket string `yaml:"socket"` // a path, auto, or empty for none
+}
+
+// Auto is the value of settings that the program chooses itself.
+const Auto = "auto"
+
+// SocketName is the name of the core's Unix socket where mqtt.socket is auto, and RuntimeDir the directory that it is in if
+// the core may write there.
+const (
+	SocketName = "mqtt.sock"
+	RuntimeDir = "/run/edgebus"
+)
+
+// maxSocketPath is how long the path of a Unix socket may be.
+const maxSocketPath = 107
+
+// SocketPath is where the core's Unix socket is; empty: there is none, and why if the settings don't say so.
+func (c Core) SocketPath() (path, why string) {
+	switch {
+	case c.MQTT.Socket != Auto:
+		return c.MQTT.Socket, ""
+	case runtime.GOOS != "linux":
+		return "", "this system does not say who connects to a Unix socket"
+	case writableDir(RuntimeDir):
+		return filepath.Join(RuntimeDir, SocketName), ""
+	}
+	if path = filepath.Join(c.Data.Dir, SocketName); len(path) > maxSocketPath {
+		return "", fmt.Sprintf("%s is longer than the %d bytes that a socket's path may have: set mqtt.socket", path, maxSocketPath)
+	}
+	return path, ""
 }
 
 // WebSocket says where MQTT over WebSocket is served.
@@ -162,6 +201,8 @@ func (i Identity) Secret() (string, error) {
 type Auth struct {
 	Anonymous string `yaml:"anonymous" oneof:"auto loopback never"`
 	Users     []User `yaml:"users"`
+	// Topics is a file of rules for users' own topics, in mosquitto's format; empty: there is none.
+	Topics string `yaml:"topics"`
 	// Deny are those who are not let in, whatever they show.
 	Deny []Deny `yaml:"deny"`
 	// SharedGroups are globs of the shared subscriptions' groups that users have in common.
@@ -216,17 +257,21 @@ type Deny struct {
 // anybody is whether clients of a loopback listener need no password.
 func (a Auth) anybody(m MQTT, h HTTP) bool {
 	secure := m.TLS.Listen != "" && m.TLS.Cert != "" || h.TLS.Listen != "" && h.TLS.Cert != "" || m.WebSocket.Listen != "" && m.WebSocket.TLS
-	return a.Anonymous == "loopback" || a.Anonymous == "auto" && len(a.Users) == 0 && !secure
+	return a.Anonymous == "loopback" || a.Anonymous == Auto && !slices.ContainsFunc(a.Users, User.overNetwork) && !secure
 }
 
+// overNetwork says whether a user signs in with a password or a certificate. One that is a user of this host, over the Unix
+// socket, needs neither, and says nothing of who may connect over TCP.
+func (u User) overNetwork() bool { return u.Local == "" || u.PasswordHash != "" }
+
 // Anybody is whether clients of a loopback listener need no password: with auth.anonymous auto until
-// a user, an OpenID Connect provider, or a certificate for a listener with TLS, is configured.
+// a user who signs in over the network, an OpenID Connect provider, or a certificate for a listener with TLS, is configured.
 func (h Hub) Anybody() bool {
 	return h.Auth.anybody(h.MQTT, h.HTTP) && (h.Auth.OIDC.Issuer == "" || h.Auth.Anonymous == "loopback")
 }
 
 // Anybody is the same for a core.
-func (c Core) Anybody() bool { return c.Auth.anybody(c.MQTT, c.HTTP) }
+func (c Core) Anybody() bool { return c.Auth.anybody(c.MQTT.MQTT, c.HTTP) }
 
 // User is somebody with a password, and what they may touch.
 type User struct {
@@ -236,6 +281,39 @@ type User struct {
 	Nodes        []string `yaml:"nodes,omitempty,flow"`
 	Devices      []string `yaml:"devices,omitempty,flow"`
 	Protocols    []string `yaml:"protocols,omitempty,flow"`
+	Local        string   `yaml:"local,omitempty"` // a user of this host, by name or number
+	Publish      Filters  `yaml:"publish,omitempty,flow"`
+	Subscribe    Filters  `yaml:"subscribe,omitempty,flow"`
+}
+
+// Filters of topics. Nil is none given, which is not the same as an empty list.
+type Filters []string
+
+// IsZero says whether they are left out of YAML.
+func (f Filters) IsZero() bool { return f == nil }
+
+// Audit says where the audit log is, and how much of it is kept.
+type Audit struct {
+	File  string `yaml:"file"` // a path, auto, or empty for none
+	Size  Size   `yaml:"size" min:"1"`
+	Files int    `yaml:"files" min:"1"`
+}
+
+// AuditName is the audit log's name in the data directory.
+const AuditName = "audit.log"
+
+// Path is the audit log's file; empty: there is none.
+func (a Audit) Path(dataDir string) string {
+	if a.File == Auto {
+		return filepath.Join(dataDir, AuditName)
+	}
+	return a.File
+}
+
+func (a Audit) check(report reporter) {
+	if a.Size < 1<<20 {
+		report("audit.size", "%s is less than 1MiB", a.Size)
+	}
 }
 
 // Log says how much is logged, and in which form.

@@ -544,3 +544,57 @@ func TestAProviderOfIdentities(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, hub.Anybody())
 }
+
+func TestRulesOfUsersTopics(t *testing.T) {
+	const text = "auth:\n  users:\n    - {name: ann, role: operator, local: ann, publish: [], subscribe: [\"site/%u/#\"]}\n    - {name: bob, role: operator, local: bob}\n"
+	core, err := load(t, text)
+	require.NoError(t, err)
+	require.NotNil(t, core.Auth.Users[0].Publish)
+	require.Empty(t, core.Auth.Users[0].Publish)
+	require.Nil(t, core.Auth.Users[1].Publish)
+	var printed bytes.Buffer
+	require.NoError(t, Print(&printed, "edgecore", core, true))
+	again, err := load(t, printed.String())
+	require.NoError(t, err)
+	require.Equal(t, core, again, "an empty list stays one: without it the user would have more")
+
+	_, err = load(t, "auth:\n  users:\n    - {name: vic, role: viewer, local: vic, publish: [a]}\n    - {name: ann, role: mapper, local: vic, publish: [v1/nodes/n1/x, a%u], subscribe: [a/#/b]}\n")
+	for _, text := range []string{
+		`auth.users[0].publish: user "vic": the role viewer may publish no topics`, "auth.users[1].publish", "follow from the role", "auth.users[1].subscribe",
+		`auth.users[1].local: user "ann": vic signs in as "vic" already`,
+	} {
+		require.ErrorContains(t, err, text)
+	}
+	_, err = load(t, "mqtt: {socket: \"\"}\n"+text)
+	require.ErrorContains(t, err, "there is no Unix socket to sign in at")
+	_, err = Load[Hub]("cloudhub", write(t, "auth:\n  users:\n    - {name: ann, role: operator, nodes: [\"*\"], local: ann}\n"), nil)
+	require.ErrorContains(t, err, "a hub has no Unix socket")
+}
+
+func TestWhoSignsInOverTheSocketDoesntEndLoopback(t *testing.T) {
+	core, err := load(t, "auth:\n  users:\n    - {name: modbus, role: mapper, local: mapper}\n")
+	require.NoError(t, err)
+	require.True(t, core.Anybody())
+	core.Auth.Users = append(core.Auth.Users, User{Name: "ann", Role: "operator"}) // with a certificate
+	require.False(t, core.Anybody())
+}
+
+func TestWhereTheSocketAndTheAuditLogAre(t *testing.T) {
+	core, err := load(t, "", "--data-dir", "/data/"+strings.Repeat("x", maxSocketPath))
+	require.NoError(t, err)
+	if !writableDir(RuntimeDir) {
+		path, why := core.SocketPath()
+		require.Empty(t, path)
+		require.Contains(t, why, "mqtt.socket")
+		core.Data.Dir = "/data"
+		path, _ = core.SocketPath()
+		require.Equal(t, "/data/mqtt.sock", path)
+	}
+	require.Empty(t, core.Audit.Path("/data"))
+	hub, err := Load[Hub]("cloudhub", "", nil)
+	require.NoError(t, err)
+	require.Equal(t, "/data/audit.log", hub.Audit.Path("/data"))
+	_, err = load(t, "mqtt: {socket: /"+strings.Repeat("x", maxSocketPath)+"}\naudit: {size: 1KiB}")
+	require.ErrorContains(t, err, "mqtt.socket: the path of a Unix socket has 107 bytes at most")
+	require.ErrorContains(t, err, "audit.size")
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/password"
 )
@@ -185,6 +186,10 @@ func files(cfg any) error {
 			_, err = v.Roots()
 		case Identity:
 			_, err = v.Secret()
+		case Auth:
+			if v.Topics != "" {
+				_, err = acl.Open(acl.Options{File: v.Topics})
+			}
 		}
 		errs = append(errs, err)
 	}

@@ -23,3 +23,10 @@ func sameOwner(old string, f *os.File) error {
 	}
 	return nil
 }
+
+// writableDir says whether this process may make files in a directory.
+func writableDir(name string) bool {
+	info, err := os.Stat(name)
+	const write, search = 2, 1
+	return err == nil && info.IsDir() && syscall.Access(name, write|search) == nil
+}

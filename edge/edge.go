@@ -86,8 +86,16 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo, err := mqttserver.Broker(cfg.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure)
+	bo, err := mqttserver.Broker(cfg.MQTT.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure)
 	if err != nil {
+		return err
+	}
+	mqttserver.Socket(&bo, cfg, log)
+	rules, err := mqttserver.Rules(&bo, cfg.Auth, log)
+	if err != nil {
+		return err
+	}
+	if err := mqttserver.Audit(&bo, cfg.Audit, cfg.Data.Dir, log); err != nil {
 		return err
 	}
 	bo.Version = o.Version
@@ -126,23 +134,27 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		return errors.New("nothing can be stored: see the log")
 	}
-	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(api.New(api.Options{
-		Who: reader(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up), Ready: ready, Metrics: figures.Handler(), Links: links(o, hub, commits), Sessions: br.ServeSessions,
-	})))
+	if err := errors.Join(rules.Register(figures), bo.Audit.Register(figures)); err != nil {
+		return errors.Join(err, br.Close(ctx))
+	}
+	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
+	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
+		Who: reader(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up), Ready: ready, Metrics: figures.Handler(), Links: links(o, hub, commits, rules), Sessions: br.ServeSessions,
+	}))))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
 	figures.HTTP(site.Connections)
 
 	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept), log)
-	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run}
+	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, watch}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}
 	if o.Ready != nil {
 		o.Ready()
 	}
-	return daemon.RunGroup(ctx, tw.Run, asking...)
+	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), asking...)
 }
 
 // reader authenticates a request to the local API: it accepts users who may read the node's tree, and the node itself.

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
@@ -387,7 +388,7 @@ func (u *uplink) clock() (beside []client.UserProperty) {
 }
 
 // links answers how the link is, when the core is asked.
-func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.LinkReport {
+func links(o Options, h *hubLink, commits *metrics.Commits, rules *acl.Source) func() resource.LinkReport {
 	tw, br, up := h.twin, h.broker, h.up
 	return func() resource.LinkReport {
 		s, l := tw.Stats(), up.now()
@@ -411,7 +412,7 @@ func links(o Options, h *hubLink, commits *metrics.Commits) func() resource.Link
 		if l.renewal != nil {
 			link.RenewalError, link.RenewalFails = l.renewal.Error(), resource.Time(l.renewalFails)
 		}
-		r := mqttserver.Report("edgecore", o.Version, br, commits)
+		r := mqttserver.Report("edgecore", o.Version, br, commits, rules)
 		r.Hub, r.Links, r.Streams = s.Hub.Text(), []resource.Link{link}, h.streams()
 		r.Owned = &resource.Usage{
 			Keys: s.UpKeys, MostKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MostBytes: int(o.Config.Limits.Node.Bytes),

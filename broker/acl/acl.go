@@ -38,28 +38,31 @@ type Rules struct {
 	users     map[string][]rule
 	patterns  []rule
 	anonymous []rule
-	limited   map[string]bool // users whose own lists are all that they have
-	all       bool            // rules apply to all users
+	lists     map[string]map[Access][]rule // of users; they replace all other rules for that access
+	all       bool                         // rules apply to all users
 }
 
 // Client is whose rights are asked for.
 type Client struct{ User, ID string }
 
-// Limit lists the filters that one user may publish and subscribe to, and nothing else. The levels %u and %c stand for the
-// user name and the client identifier. An empty list is no right at all; call it only for users that have a list.
-func (r *Rules) Limit(user string, publish, subscribe []string) error {
-	if r.limited == nil {
-		r.limited = make(map[string]bool)
-	}
-	r.limited[user] = true
-	for access, filters := range map[Access][]string{Write: publish, Read: subscribe} {
-		for _, filter := range filters {
-			if err := check(filter); err != nil {
-				return err
-			}
-			r.add(user, rule{access: access, levels: strings.Split(filter, "/")})
+// Limit lists the filters that one user may publish to (Write) or subscribe to (Read), and nothing else: no other rule
+// counts for that access of that user. The levels %u and %c stand for the user name and the client identifier. An empty
+// list gives no right at all.
+func (r *Rules) Limit(user string, access Access, filters []string) error {
+	list := make([]rule, 0, len(filters))
+	for _, filter := range filters {
+		if err := check(filter); err != nil {
+			return err
 		}
+		list = append(list, rule{access: access, levels: strings.Split(filter, "/")})
 	}
+	if r.lists == nil {
+		r.lists = make(map[string]map[Access][]rule)
+	}
+	if r.lists[user] == nil {
+		r.lists[user] = make(map[Access][]rule)
+	}
+	r.lists[user][access] = list
 	return nil
 }
 
@@ -170,21 +173,25 @@ func (r *Rules) parseRule(pattern bool, user string, named bool, rest string) er
 	return nil
 }
 
-// Applies says whether a user's rights are limited at all.
-func (r *Rules) Applies(user string) bool { return r != nil && (r.all || r.limited[user]) }
+// Applies says whether a user's rights of that access are limited at all.
+func (r *Rules) Applies(user string, access Access) bool {
+	return r != nil && (r.all || r.lists[user][access] != nil)
+}
 
 // Allowed says whether a client may publish to a topic (Write) or receive what is published there (Read).
 func (r *Rules) Allowed(c Client, access Access, topic string) bool {
-	if !r.Applies(c.User) {
+	if !r.Applies(c.User, access) {
 		return true
 	}
 	allowed := false
-	for one := range r.of(c) {
-		if one.access&(access|Deny) != 0 && one.matches(c, topic) {
-			if one.access&Deny != 0 {
-				return false
+	for _, rules := range r.of(c, access) {
+		for _, one := range rules {
+			if one.access&(access|Deny) != 0 && one.matches(c, topic) {
+				if one.access&Deny != 0 {
+					return false
+				}
+				allowed = true
 			}
-			allowed = true
 		}
 	}
 	return allowed
@@ -193,44 +200,39 @@ func (r *Rules) Allowed(c Client, access Access, topic string) bool {
 // MaySubscribe says whether a client may read at least one of the topics that a filter matches. Which of them it receives is
 // what Allowed says of each.
 func (r *Rules) MaySubscribe(c Client, filter string) bool {
-	if !r.Applies(c.User) {
+	if !r.Applies(c.User, Read) {
 		return true
 	}
 	levels := strings.Split(filter, "/")
 	allowed := false
-	for one := range r.of(c) {
-		mine := one.forClient(c)
-		switch {
-		case mine == nil:
-		case one.access&Deny != 0:
-			if covers(mine, levels) {
-				return false
+	for _, rules := range r.of(c, Read) {
+		for _, one := range rules {
+			mine := one.forClient(c)
+			switch {
+			case mine == nil:
+			case one.access&Deny != 0:
+				if covers(mine, levels) {
+					return false
+				}
+			case one.access&Read != 0 && overlap(mine, levels):
+				allowed = true
 			}
-		case one.access&Read != 0 && overlap(mine, levels):
-			allowed = true
 		}
 	}
 	return allowed
 }
 
-// of yields the rules that concern a client.
-func (r *Rules) of(c Client) func(yield func(rule) bool) {
-	return func(yield func(rule) bool) {
-		own := r.users[c.User]
-		if c.User == "" {
-			own = r.anonymous
-		}
-		for _, one := range own {
-			if !yield(one) {
-				return
-			}
-		}
-		for _, one := range r.patterns {
-			if !yield(one) {
-				return
-			}
-		}
+// of are the rules that decide on an access of a client: the user's list if there is one, or else the user's rules and the
+// patterns.
+func (r *Rules) of(c Client, access Access) [2][]rule {
+	if list := r.lists[c.User][access]; list != nil {
+		return [2][]rule{list}
 	}
+	own := r.users[c.User]
+	if c.User == "" {
+		own = r.anonymous
+	}
+	return [2][]rule{own, r.patterns}
 }
 
 // forClient is the rule's filter with the client's names in it; nil: it can't concern the client, which has no name or one

@@ -1,9 +1,14 @@
 package acl
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -96,14 +101,22 @@ func TestErrorsNameTheLine(t *testing.T) {
 
 func TestAUsersOwnLists(t *testing.T) {
 	var r Rules
-	require.NoError(t, r.Limit("ann", []string{"site/%u/#"}, nil))
-	require.Error(t, r.Limit("ann", []string{"v1/nodes/n1/#"}, nil))
+	require.NoError(t, r.Limit("ann", Write, []string{"site/%u/#"}))
+	require.Error(t, r.Limit("ann", Write, []string{"v1/nodes/n1/#"}))
 	ann, bob := Client{User: "ann", ID: "c"}, Client{User: "bob", ID: "c"}
 	require.True(t, r.Allowed(ann, Write, "site/ann/x"))
 	require.False(t, r.Allowed(ann, Write, "site/bob/x"))
-	require.False(t, r.Allowed(ann, Read, "site/ann/x"))
+	require.False(t, r.Allowed(ann, Write, "elsewhere"))
+	require.True(t, r.Allowed(ann, Read, "elsewhere"), "there is no list of what ann may read")
 	require.True(t, r.Allowed(bob, Write, "site/ann/x"), "others have no list")
-	require.False(t, r.Applies("bob"))
+	require.False(t, r.Applies("bob", Write))
+	require.NoError(t, r.Limit("ann", Read, []string{}))
+	require.False(t, r.Allowed(ann, Read, "site/ann/x"), "an empty list is no right")
+
+	require.NoError(t, r.Parse(strings.NewReader("pattern readwrite all/#\nuser ann\ntopic read site/#")))
+	require.False(t, r.Allowed(ann, Write, "all/x"), "a list replaces what the file says")
+	require.False(t, r.MaySubscribe(ann, "site/#"))
+	require.True(t, r.Allowed(bob, Write, "all/x"))
 }
 
 // TestMatchingIsMQTTs compares with the matching of topics, and overlap and covers with what they mean.
@@ -148,4 +161,41 @@ func FuzzParse(f *testing.F) {
 			require.True(t, r.MaySubscribe(c, topic), "what may be received may be subscribed to")
 		}
 	})
+}
+
+func TestAFileIsReadAgain(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rules")
+	write := func(text string) {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	_, err := Open(Options{File: file})
+	require.ErrorContains(t, err, "auth.topics")
+	write("topic read a")
+	s, err := Open(Options{File: file, Users: []User{{Name: "ann", Publish: []string{"ann"}}}, Log: zerolog.Nop(), Every: time.Millisecond})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	changed, ended := make(chan struct{}, 8), make(chan error)
+	go func() { ended <- s.Run(ctx, func() { changed <- struct{}{} }) }()
+	anybody := Client{ID: "c"}
+	require.True(t, s.Rules().Allowed(anybody, Read, "a"))
+
+	write("topic read a\ntopik read b")
+	require.Eventually(t, func() bool { return s.Failing() != "" }, 10*time.Second, time.Millisecond)
+	require.Contains(t, s.Failing(), "line 2")
+	require.True(t, s.Rules().Allowed(anybody, Read, "a"), "the old rules stay")
+	write("topic read bb")
+	<-changed
+	require.Empty(t, s.Failing())
+	require.False(t, s.Rules().Allowed(anybody, Read, "a"))
+	require.True(t, s.Rules().Allowed(anybody, Read, "bb"))
+	require.True(t, s.Rules().Allowed(Client{User: "ann"}, Write, "ann"), "lists stay")
+
+	require.NoError(t, os.Rename(file, file+".away"))
+	require.Eventually(t, func() bool { return s.Failing() != "" }, 10*time.Second, time.Millisecond)
+	require.True(t, s.Rules().Allowed(anybody, Read, "bb"))
+	require.NoError(t, os.Rename(file+".away", file)) // the same file is back
+	<-changed
+	require.Empty(t, s.Failing())
+	stop()
+	require.NoError(t, <-ended)
 }

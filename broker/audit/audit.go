@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -160,6 +161,7 @@ func (w *writer) drain() {
 
 func (w *writer) add(e Entry) {
 	for _, text := range []*string{&e.User, &e.Client, &e.Object, &e.Reason} {
+		*text = withoutTokens(*text)
 		if len(*text) > maxText {
 			*text = (*text)[:maxText] + "…"
 		}
@@ -172,6 +174,34 @@ func (w *writer) add(e Entry) {
 	w.buf.Write(line)
 	w.buf.WriteByte('\n')
 	w.entries++
+}
+
+// tokens are what the tokens of a hub, for people and for nodes that join, and those of OpenID Connect begin with.
+var tokens = []string{"ebt_", "ebj1-", "eyJ"}
+
+// shownOfToken is how much of a token may be shown: it tells one from another.
+const shownOfToken = 12
+
+// withoutTokens shortens what looks like a token. People give one as a name or in a path by mistake.
+func withoutTokens(text string) string {
+	for _, prefix := range tokens {
+		for i := strings.Index(text, prefix); i >= 0; {
+			end := i + len(prefix)
+			for end < len(text) && !strings.ContainsRune("/ \"", rune(text[end])) {
+				end++
+			}
+			next := end
+			if end-i > shownOfToken+4 {
+				text = text[:i+shownOfToken] + "…" + text[end:]
+				next = i + shownOfToken
+			}
+			more := strings.Index(text[next:], prefix)
+			if i = next + more; more < 0 {
+				break
+			}
+		}
+	}
+	return text
 }
 
 func (w *writer) flush() {

@@ -13,8 +13,22 @@ var verbs = map[string]string{
 
 type identityKey struct{}
 
-// identity is who sends an HTTP request, as the handler finds out.
-type identity struct{ user, roles string }
+// identity is what a handler finds out about an HTTP request: who sends it, and what it is about.
+type identity struct{ user, roles, name, reason string }
+
+// Name notes the name of what a request is about, where its path doesn't say that: of a new object, of a session.
+func Name(r *http.Request, name string) {
+	if id, ok := r.Context().Value(identityKey{}).(*identity); ok {
+		id.name = name
+	}
+}
+
+// Refuse notes in whose name somebody failed to sign in, and why.
+func Refuse(r *http.Request, user, reason string) {
+	if id, ok := r.Context().Value(identityKey{}).(*identity); ok {
+		id.user, id.reason = user, reason
+	}
+}
 
 // Identify notes who sends a request. It is called by whoever signs the sender in.
 func Identify(r *http.Request, user, roles string) {
@@ -39,11 +53,14 @@ func (l *Log) Handler(next http.Handler) http.Handler {
 		e := Entry{
 			User: id.user, Roles: id.roles, Client: r.UserAgent(), Remote: r.RemoteAddr, Via: HTTP, Action: verb, Object: r.URL.Path, Answer: OK,
 		}
+		if id.name != "" && !strings.HasSuffix(e.Object, "/"+id.name) {
+			e.Object += "/" + id.name
+		}
 		if r.URL.Query().Has("dryRun") {
 			e.Action += " (dry run)"
 		}
 		if answer.status >= http.StatusBadRequest {
-			e.Answer = http.StatusText(answer.status)
+			e.Answer, e.Reason = http.StatusText(answer.status), id.reason
 		}
 		l.Add(e)
 	})

@@ -16,6 +16,7 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -58,6 +59,7 @@ func (s *server) createObject(w http.ResponseWriter, r *request, o *object, mana
 		return err
 	}
 	o.Metadata.ManagedFields = managedFields
+	audit.Name(r.Request, o.Metadata.Name)
 	created, err := s.storeNew(r, o, dry)
 	if err != nil {
 		return r.about(o.Metadata.Name, err)

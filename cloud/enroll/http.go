@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -47,6 +48,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Id
 		if err := httpserver.Read(r, &in); err != nil {
 			return err
 		}
+		audit.Name(r, in.Node)
 		out, err := s.invite(r.Context(), in, by)
 		return httpserver.ReplyOr(w, out, err)
 	case is(http.MethodGet, "invitations"):

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -32,6 +33,7 @@ func (t *Tokens) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Ide
 		if err := mayMake(id, in); err != nil {
 			return err
 		}
+		audit.Name(r, in.User)
 		out, err := t.Create(r.Context(), in, id.User)
 		return httpserver.ReplyOr(w, out, err)
 	case r.Method == http.MethodDelete && one:

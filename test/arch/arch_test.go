@@ -122,7 +122,7 @@ func forbidden(from, to string) string {
 	case "mappers":
 		return forbiddenInMappers(from, to)
 	case "configs":
-		if !within(to, "topics", "configs") && !(from == "configs/daemon/mqttserver" && within(to, "broker")) {
+		if !within(to, "topics", "configs") && !(from == "configs/daemon/mqttserver" && within(to, "broker")) && to != "broker/acl" {
 			return "configs knows settings, not those who use them"
 		}
 	}

@@ -23,6 +23,8 @@ type LinkReport struct {
 	Short string `json:"short,omitempty"`
 	// Damaged are the stores that have found damage in their files, go on, and won't open again.
 	Damaged map[string]string `json:"damaged,omitempty"`
+	// Rules says why the file of rules for users' own topics, as it is now, is not in force.
+	Rules string `json:"rules,omitempty"`
 	// FullestQueue is how full the fullest queue of this end's broker is, from 0 to 1.
 	FullestQueue float64 `json:"fullestQueue,omitempty"`
 	// FullestOf is the client whose queue that is, and Missed how many messages sessions had no

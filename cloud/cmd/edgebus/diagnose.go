@@ -186,6 +186,8 @@ func (d *diagnosis) ends(f facts) {
 			"%s has lost its files: %s", r.Program, r.Gone)
 		d.addIf(r.Short != "", wrong, "raise its limit of open files (LimitNOFILE= of its unit, ulimit -n), or stop the clients that hold so many connections",
 			"%s refuses new connections: %s, the rest are kept for its own work", r.Program, r.Short)
+		d.addIf(r.Rules != "", look, "correct the file (auth.topics): it is read again when it changes",
+			"%s uses older rules for users' own topics than its file has now: %s", r.Program, r.Rules)
 		for _, store := range slices.Sorted(maps.Keys(r.Failing)) {
 			d.add(wrong, "free space on its disk, or repair it; the program then continues by itself", "%s can't store (%s): %s", r.Program, store, r.Failing[store])
 		}

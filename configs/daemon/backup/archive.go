@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
@@ -82,9 +83,12 @@ func (f onDisk) Copy(w io.Writer) error {
 	return err
 }
 
-// kept says whether a name in a data directory is data: not a lock, a socket, an unfinished file, or what a restore has
-// moved aside.
+// kept says whether a name in a data directory is data: not a lock, a socket, the audit log, an unfinished file, or what a
+// restore has moved aside. The audit log tells what this machine did, whatever data it has: it stays where it is.
 func kept(name string) bool {
+	if strings.HasPrefix(name, "audit") && strings.HasSuffix(name, ".log") || name == configs.SocketName { // and rotated ones
+		return false
+	}
 	return name != datadir.LockName && name != SocketName && name != datadir.Unfinished &&
 		!strings.HasSuffix(name, ".new") && !strings.HasSuffix(name, partSuffix) && !strings.HasPrefix(name, aside)
 }

@@ -12,11 +12,15 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/acl"
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/wal"
 	"github.com/edgebus/edgebus/configs"
@@ -37,12 +41,74 @@ func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool) (br
 	for _, u := range a.Users {
 		o.Auth.Users = append(o.Auth.Users, broker.User{
 			Name: u.Name, PasswordHash: u.PasswordHash, Role: topics.Role(u.Role),
-			Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols,
+			Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols, Local: u.Local,
 		})
 	}
 	var err error
 	o.Listeners, err = listeners(m)
 	return o, err
+}
+
+// Rules opens the rules for users' own topics, and has the broker's options use them.
+func Rules(o *broker.Options, a configs.Auth, log zerolog.Logger) (*acl.Source, error) {
+	rules := acl.Options{File: a.Topics, Log: log}
+	for _, u := range a.Users {
+		rules.Users = append(rules.Users, acl.User{Name: u.Name, Publish: u.Publish, Subscribe: u.Subscribe})
+	}
+	source, err := acl.Open(rules)
+	if err != nil {
+		return nil, err
+	}
+	o.Auth.Topics = source.Rules
+	return source, nil
+}
+
+// Audit opens the audit log, and has the broker's options use it.
+func Audit(o *broker.Options, a configs.Audit, dataDir string, log zerolog.Logger) (err error) {
+	o.Audit, err = audit.New(audit.Options{File: a.Path(dataDir), Size: int(a.Size >> 20), Files: a.Files, Log: log})
+	return err
+}
+
+// Beside runs what belongs to a broker while run does, which may outlive the broker's clients: the audit log, so that
+// what they did last is in it.
+func Beside(log *audit.Log, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return run(ctx) })
+		g.Go(func() error { return log.Run(ctx) })
+		return g.Wait()
+	}
+}
+
+// AgentUser is who root is at a core's Unix socket while no user of the settings is one of the host's.
+const AgentUser = "agent"
+
+// Socket adds a core's Unix socket to the options of its broker.
+func Socket(o *broker.Options, cfg configs.Core, log zerolog.Logger) {
+	path, why := cfg.SocketPath()
+	if inData := filepath.Join(cfg.Data.Dir, configs.SocketName); cfg.MQTT.Socket == configs.Auto && path != inData && taken(path) {
+		log.Warn().Str("socket", path).Str("instead", inData).Msg("another program listens at the Unix socket: mqtt.socket is in the data directory instead")
+		path = inData
+	}
+	if path == "" {
+		if why != "" {
+			log.Info().Str("reason", why).Msg("there is no Unix socket for the programs of this host (mqtt.socket)")
+		}
+		return
+	}
+	o.Listeners = append(o.Listeners, broker.Listener{Name: "unix", Setting: "mqtt.socket", Address: "unix:" + path})
+	if !slices.ContainsFunc(cfg.Auth.Users, func(u configs.User) bool { return u.Local != "" || u.Name == AgentUser }) {
+		o.Auth.Users = append(o.Auth.Users, broker.User{Name: AgentUser, Role: topics.RoleAgent, Local: "0"})
+	}
+}
+
+// taken says whether a program listens at a Unix socket.
+func taken(path string) bool {
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil
 }
 
 // JournalDir is where a broker keeps its sessions, in a program's data directory.
@@ -88,11 +154,12 @@ func Snapshot(j *journal.Journal, others func() ([]backup.Source, func(), error)
 }
 
 // Report is what a broker and a program's stores contribute to the report on its links.
-func Report(program, version string, br *broker.Broker, commits *metrics.Commits) resource.LinkReport {
+func Report(program, version string, br *broker.Broker, commits *metrics.Commits, rules *acl.Source) resource.LinkReport {
 	r := br.Report()
 	return resource.LinkReport{
 		Program: program, Version: version, Now: resource.Time(time.Now()), Gone: commits.Gone(), Short: daemon.DescriptorsShort(),
 		Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: r.Refused, FullestQueue: r.FullestQueue, FullestOf: r.FullestOf, Missed: r.Missed,
+		Rules: rules.Failing(),
 	}
 }
 

@@ -1,0 +1,162 @@
+package acl
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+)
+
+// User has lists of filters. A list that is nil is none: what the user may do is as the file says, and without one as the
+// role has it.
+type User struct {
+	Name               string
+	Publish, Subscribe []string
+}
+
+// Options are what rules are made of.
+type Options struct {
+	Users []User
+	File  string // in mosquitto's format; empty: there is none
+	Log   zerolog.Logger
+	// Every is how often the file is looked at. 0: every second.
+	Every time.Duration
+}
+
+// Source has the rules in force. The file is read again after it has changed; while it can't be read or is wrong, the rules
+// that were read before stay.
+type Source struct {
+	opts   Options
+	rules  atomic.Pointer[Rules]
+	failed atomic.Pointer[string]
+	read   stamp // of the file that was read last, Run's
+}
+
+// Open reads the rules.
+func Open(o Options) (*Source, error) {
+	if o.Every == 0 {
+		o.Every = time.Second
+	}
+	s := &Source{opts: o}
+	s.read, _ = stampOf(o.File) // ReadFile says what is wrong
+	r, err := s.load()
+	if err != nil {
+		return nil, err
+	}
+	s.rules.Store(r)
+	return s, nil
+}
+
+func (s *Source) load() (*Rules, error) {
+	r := new(Rules)
+	for _, u := range s.opts.Users {
+		for access, filters := range map[Access][]string{Write: u.Publish, Read: u.Subscribe} {
+			if filters == nil {
+				continue
+			}
+			if err := r.Limit(u.Name, access, filters); err != nil {
+				return nil, fmt.Errorf("user %q: %w", u.Name, err)
+			}
+		}
+	}
+	if s.opts.File == "" {
+		return r, nil
+	}
+	if err := r.ReadFile(s.opts.File); err != nil {
+		return nil, fmt.Errorf("auth.topics: %w", err)
+	}
+	return r, nil
+}
+
+// Rules are the rules in force.
+func (s *Source) Rules() *Rules { return s.rules.Load() }
+
+// Failing says why the file as it is now is not in force; empty: it is.
+func (s *Source) Failing() string {
+	if text := s.failed.Load(); text != nil {
+		return *text
+	}
+	return ""
+}
+
+// Register registers the metric that says so.
+func (s *Source) Register(r prometheus.Registerer) error {
+	if s.opts.File == "" {
+		return nil
+	}
+	return r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "edgebus_topic_rules_current",
+		Help: "1: the rules in force are those of the file auth.topics; 0: it can't be read or is wrong, and the rules before it stay.",
+	}, func() float64 {
+		if s.Failing() != "" {
+			return 0
+		}
+		return 1
+	}))
+}
+
+// Run reads the file again when it has changed, and calls changed when there are other rules. It takes a file that has not
+// changed between two looks, since half of a file may give more than all of it.
+func (s *Source) Run(ctx context.Context, changed func()) error {
+	if s.opts.File == "" {
+		<-ctx.Done()
+		return nil
+	}
+	ticks := time.NewTicker(s.opts.Every)
+	defer ticks.Stop()
+	seen := s.read
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
+		}
+		now, err := stampOf(s.opts.File)
+		settled := now == seen
+		if seen = now; !settled || now == s.read && s.Failing() == "" {
+			continue
+		}
+		rules, loadErr := s.load()
+		if after, _ := stampOf(s.opts.File); after != now && err == nil {
+			continue // it is being written
+		}
+		s.take(rules, loadErr, now, changed)
+	}
+}
+
+// take has rules in force that were read, or notes why there are none. What is wrong is logged once for each change.
+func (s *Source) take(rules *Rules, err error, at stamp, changed func()) {
+	if err != nil {
+		if text := err.Error(); s.read != at || s.Failing() != text {
+			s.failed.Store(&text)
+			s.opts.Log.Error().Err(err).Msg("the file of rules for users' own topics is not in force: the rules that were read before stay")
+		}
+		s.read = at
+		return
+	}
+	s.read = at
+	s.failed.Store(nil)
+	s.rules.Store(rules)
+	changed()
+	s.opts.Log.Info().Str("file", s.opts.File).Msg("the rules for users' own topics have changed")
+}
+
+// stamp tells one state of a file from another.
+type stamp struct {
+	size    int64
+	changed time.Time
+	mode    fs.FileMode
+}
+
+func stampOf(name string) (stamp, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return stamp{}, err
+	}
+	return stamp{info.Size(), info.ModTime(), info.Mode()}, nil
+}
