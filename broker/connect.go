@@ -234,7 +234,11 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	}
 	ident, code, why := c.b.identify(c.RemoteAddr(), shown)
 	if code != codeSuccess {
-		return &refusedConnect{code: code, reason: why}
+		refused := &refusedConnect{code: code, reason: why}
+		if why != "" && (code == codeNotAuthorized || code == codeServerBusy) { // other refusals with these codes have other reasons
+			refused.counted = tokenNotTaken
+		}
+		return refused
 	}
 	ident.ClientID, ident.Version = pk.Connect.ClientIdentifier, pk.ProtocolVersion
 	if shown.cert != nil {
@@ -444,6 +448,9 @@ const (
 	evictedPending     = "no CONNECT while others waited"
 	noConnect          = "no CONNECT in time"
 )
+
+// tokenNotTaken is the reason, in metrics, for refusing a token of somebody who has no role, or that can't be verified now.
+const tokenNotTaken = "a token can't be verified now, or gives no role"
 
 // willRefused is the reason, in metrics, for refusing a client that may not publish its will.
 const willRefused = "the will can't be published"

@@ -73,6 +73,17 @@ func TestATokenIsAPassword(t *testing.T) {
 	}
 }
 
+func TestWhyATokenIsNotTakenIsCounted(t *testing.T) {
+	var got Rejection
+	b := start(t, func(o *Options) {
+		withTokens(o)
+		o.Rejected = func(r Rejection) { got = r }
+	})
+	require.Equal(t, byte(0x89), dial(t, b).connect("c", credentialsOf("", "t_down")))
+	require.Contains(t, got.Reason, "can't be asked")
+	require.EqualValues(t, 1, b.Stats().Rejected[tokenNotTaken])
+}
+
 func TestAConnectionEndsWithItsToken(t *testing.T) {
 	b := start(t, withTokens)
 	c := open(t, b, "late", credentialsOf("", "t_over"))

@@ -497,7 +497,7 @@ var closeReasons = map[byte]string{
 	codeMalformed: "malformed packet", codeProtocolError: "protocol error", codeReceiveMaximum: "receive maximum exceeded",
 	codeBadAlias: "topic alias", codeTooLarge: "packet too large", codeKeepAlive: "keep-alive", codeTakenOver: "taken over",
 	codeShuttingDown: "server shutting down", codeAdministrative: "administrative", codeQuota: "quota exceeded",
-	codeNotAuthorized: "certificate expired", codeImplementation: "message not stored",
+	codeNotAuthorized: "certificate or token ended", codeImplementation: "message not stored",
 }
 
 const readsNothing = "client reads nothing"

@@ -547,7 +547,7 @@ func TestTrial11AConnectionEndsWithItsCertificate(t *testing.T) {
 	code, _ := c.ended()
 	require.Equal(t, byte(0x87), code)
 	require.Zero(t, person.publish1("a", "still here").ReasonCode)
-	require.Equal(t, int64(1), b.Stats().Closed["certificate expired"])
+	require.Equal(t, int64(1), b.Stats().Closed["certificate or token ended"])
 }
 
 func TestTrial11SeveralCommonNamesAreRefused(t *testing.T) {

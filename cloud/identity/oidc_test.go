@@ -171,3 +171,11 @@ func TestNamesAreOnesOwn(t *testing.T) {
 	require.False(t, Bearer{Tokens: tokens}.IsToken(r.token(nil)), "without a provider it is a password")
 	require.False(t, b.IsToken("a password"))
 }
+
+// BenchmarkSignInAtAProvider is what a request costs that shows an ID token which was verified before.
+func BenchmarkSignInAtAProvider(b *testing.B) {
+	r := withIssuer(b, nil)
+	tokens, closed := open(b, b.TempDir()+"/hub.db", r.clock)
+	defer closed()
+	signIn(b, Bearer{Tokens: tokens, OIDC: r.oidc, IsNode: func(string) bool { return false }}, r.token(nil))
+}
