@@ -16,10 +16,10 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// storedFor is the session expiry that the node asks for, which the hub bounds.
+// storedFor is the session expiry that the node requests; the hub may grant less.
 const storedFor = 30 * 24 * time.Hour
 
-// linkQueue says which messages the node's broker queues for the hub; nil: there is no hub.
+// linkQueue is which messages the node's broker queues for the hub; nil: there is no hub.
 func linkQueue(cfg configs.Core) *broker.LinkQueueOptions {
 	if cfg.Link.Server == "" {
 		return nil
@@ -55,18 +55,18 @@ func cloudName(node string) func(string) string {
 // a rule that the hub refuses is logged, and the others work.
 type bridge struct {
 	live, stored []client.Subscription
-	bring        func(m broker.Message, done func(error))
-	again        time.Duration // pause before a message that could not be stored is tried again
+	publish      func(m broker.Message, done func(error))
+	retryPause   time.Duration // before a message that could not be stored is published again
 	log          zerolog.Logger
 
-	brought atomic.Int64
-	dropped atomic.Int64 // of them, those that the broker refused
-	mu      sync.Mutex
-	refused map[string]bool // rules, by filter
+	received atomic.Int64
+	dropped  atomic.Int64 // received messages that the broker refused for good
+	mu       sync.Mutex
+	refused  map[string]bool // rules, by filter
 }
 
-func newBridge(rules []configs.Bridge, bring func(broker.Message, func(error)), log zerolog.Logger) *bridge {
-	b := &bridge{bring: bring, again: bringAgain, log: log, refused: make(map[string]bool)}
+func newBridge(rules []configs.Bridge, publish func(broker.Message, func(error)), log zerolog.Logger) *bridge {
+	b := &bridge{publish: publish, retryPause: bridgeRetry, log: log, refused: make(map[string]bool)}
 	for _, rule := range rules {
 		switch s := (client.Subscription{Filter: rule.Filter, RetainAsPublished: true}); {
 		case rule.Direction != "down":
@@ -80,39 +80,39 @@ func newBridge(rules []configs.Bridge, bring func(broker.Message, func(error)), 
 	return b
 }
 
-// ask subscribes to rules on a connection that has just begun.
-func (b *bridge) ask(ctx context.Context, c *client.Client, rules []client.Subscription) {
+// subscribe subscribes to rules on a new connection.
+func (b *bridge) subscribe(ctx context.Context, c *client.Client, rules []client.Subscription) {
 	for _, s := range rules {
 		err := c.Subscribe(ctx, s)
 		refusal := (*client.Refused)(nil)
-		no := errors.As(err, &refusal)
+		denied := errors.As(err, &refusal)
 		b.mu.Lock()
 		delete(b.refused, s.Filter)
-		if no {
+		if denied {
 			b.refused[s.Filter] = true
 		}
 		b.mu.Unlock()
-		if no {
-			b.log.Error().Err(err).Str("filter", s.Filter).Msg("the hub does not let this node have what a bridge rule asks for")
+		if denied {
+			b.log.Error().Err(err).Str("filter", s.Filter).Msg("the hub refused the subscription of a bridge rule")
 		}
 	}
 }
 
-const bringAgain = time.Second
+const bridgeRetry = time.Second
 
 // take publishes a message from the hub on the node's broker. It returns when the message is stored for all its
 // subscribers, and then a QoS 1 message is acknowledged to the hub. While the disk is full it waits.
 func (b *bridge) take(ctx context.Context, m client.Message) {
 	if topics.IsTree(m.Topic) || !matches(b.live, m.Topic) && !matches(b.stored, m.Topic) {
-		return // not of a present rule
+		return // of a rule that was removed
 	}
-	b.brought.Add(1)
-	brought := asked(m)
-	brought.Retain = m.Retain
-	brought.Props.ResponseTopic = "" // the topic is the hub's
+	b.received.Add(1)
+	out := asked(m)
+	out.Retain = m.Retain
+	out.Props.ResponseTopic = "" // the topic is the hub's
 	for {
 		done := make(chan error, 1)
-		b.bring(brought, func(err error) { done <- err })
+		b.publish(out, func(err error) { done <- err })
 		if m.QoS == 0 {
 			return
 		}
@@ -122,12 +122,12 @@ func (b *bridge) take(ctx context.Context, m client.Message) {
 		}
 		if !errors.Is(err, resource.Unavailable) { // waiting would not help, and would block the messages behind it
 			b.dropped.Add(1)
-			b.log.Error().Err(err).Str("topic", m.Topic).Msg("what came down the bridge will never be kept: it is dropped")
+			b.log.Error().Err(err).Str("topic", m.Topic).Msg("a bridged message was refused for good: it is dropped")
 			return
 		}
-		b.log.Error().Err(err).Str("topic", m.Topic).Stringer("retry_in", b.again.Round(time.Millisecond)).Msg("what came down the bridge can't be kept now")
+		b.log.Error().Err(err).Str("topic", m.Topic).Stringer("retry_in", b.retryPause.Round(time.Millisecond)).Msg("a bridged message can't be stored now: trying again")
 		select {
-		case <-time.After(b.again):
+		case <-time.After(b.retryPause):
 		case <-ctx.Done():
 			return
 		}

@@ -26,7 +26,7 @@ func TestBridgedMessagesAreStoredBeforeTheyAreAcknowledged(t *testing.T) {
 			brought = append(brought, m)
 			done(nil)
 		}, zerolog.Nop())
-	b.again = time.Millisecond
+	b.retryPause = time.Millisecond
 	b.take(t.Context(), client.Message{Topic: "site/a", QoS: 1, Retain: true, ResponseTopic: "there"})
 	b.take(t.Context(), client.Message{Topic: "up/a", QoS: 1}) // of a rule that is no more
 	b.stored[0].Filter = "#"
@@ -34,10 +34,10 @@ func TestBridgedMessagesAreStoredBeforeTheyAreAcknowledged(t *testing.T) {
 	require.Len(t, brought, 1)
 	require.True(t, brought[0].Retain)
 	require.Empty(t, brought[0].Props.ResponseTopic)
-	b.bring = func(_ broker.Message, done func(error)) { done(resource.Errorf(resource.Quota, "", "no room")) }
+	b.publish = func(_ broker.Message, done func(error)) { done(resource.Errorf(resource.Quota, "", "no room")) }
 	b.take(t.Context(), client.Message{Topic: "site/b", QoS: 1}) // nothing to wait for
 	require.EqualValues(t, 1, b.dropped.Load())
-	require.EqualValues(t, 2, b.brought.Load())
+	require.EqualValues(t, 2, b.received.Load())
 }
 
 func TestLinkQueueOfAConfiguration(t *testing.T) {

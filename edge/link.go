@@ -58,7 +58,7 @@ func (h *hubLink) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stop := every(clockEvery, func() { tellClock(h.commands, main, h.cfg.Node.Name) })
+	stop := every(clockEvery, func() { publishClock(h.commands, main, h.cfg.Node.Name) })
 	defer stop()
 	stopReport := every(reportEvery, h.reporter())
 	defer stopReport()
@@ -118,7 +118,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 		h.budget.State(forward.Size(m))
 		c.PublishAsync(m, func(err error) {
 			if err != nil {
-				h.log.Debug().Err(err).Msg("a message to the hub was not delivered: the link says it again")
+				h.log.Debug().Err(err).Msg("a message to the hub was not delivered: the link protocol sends it again")
 			}
 		})
 	}
@@ -141,10 +141,10 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 		o.Subscriptions = append(o.Subscriptions, client.Subscription{Filter: h.renewer.Filter(), QoS: 1})
 	}
 	o.OnConnect = func(ctx context.Context, _ bool) error {
-		tellClock(h.commands, c, node)
+		publishClock(h.commands, c, node)
 		caughtUp := make(chan struct{})
 		h.twin.Connected(rand.Uint64(), send, func() { close(caughtUp) })
-		h.running.Go(func() { h.bridge.ask(ctx, c, h.bridge.live) })
+		h.running.Go(func() { h.bridge.subscribe(ctx, c, h.bridge.live) })
 		h.running.Go(func() { h.forward(ctx, c, caughtUp) })
 		if h.renewer != nil {
 			h.renewer.Connected()
@@ -190,7 +190,7 @@ func (h *hubLink) newStored() (*client.Client, error) {
 	var connection context.Context
 	o.OnConnect = func(ctx context.Context, _ bool) error {
 		connection = ctx
-		h.running.Go(func() { h.bridge.ask(ctx, c, h.bridge.stored) })
+		h.running.Go(func() { h.bridge.subscribe(ctx, c, h.bridge.stored) })
 		return nil
 	}
 	o.OnMessage = func(m client.Message) { h.bridge.take(connection, m) }
@@ -270,7 +270,7 @@ func (h *hubLink) reporter() func() {
 	}
 }
 
-// contact is what is known of the connection to the hub.
+// contact is the state of the connection to the hub.
 type contact struct {
 	up           bool
 	since        time.Time // when it came up, or went down; or the core's start
@@ -280,9 +280,9 @@ type contact struct {
 	lastError    string    // why there is none, or why the last one ended
 	renewal      error     // why the certificate was not renewed; nil: it was, or needn\'t be
 	renewalFails time.Time // since when that fails
-	ours         time.Time // when our certificate expires
-	theirs       time.Time // and the hub's
-	told         time.Time // when the time was last sent to the hub
+	ours         time.Time // when the core's certificate expires
+	theirs       time.Time // when the hub's certificate expires
+	clockSent    time.Time // when the node's time was last sent to the hub
 }
 
 // uplink records the state of the connection to the hub, for /links and metrics.
@@ -345,7 +345,7 @@ func (u *uplink) watch(o client.Options) client.Options {
 	return o
 }
 
-// expiry is when our certificate expires, which may have been renewed; zero: there is none.
+// expiry is when the core's present certificate expires; zero: it has none.
 func expiry(c *tls.Config) time.Time {
 	if leaf := client.Leaf(c); leaf != nil {
 		return leaf.NotAfter
@@ -353,7 +353,7 @@ func expiry(c *tls.Config) time.Time {
 	return time.Time{}
 }
 
-// beside is the log of the second connection. It is silent while the first one is down, which logs the reason.
+// beside is the log of the second connection. It logs nothing while the first one is down, whose log gives the reason.
 func (u *uplink) beside(log zerolog.Logger) zerolog.Logger {
 	return log.Hook(zerolog.HookFunc(func(e *zerolog.Event, _ zerolog.Level, _ string) {
 		if !u.now().up {
@@ -379,15 +379,15 @@ const clockEvery = time.Minute
 // clock is the user property with the node's time, if it is due.
 func (u *uplink) clock() (beside []client.UserProperty) {
 	u.note(func(l *contact) {
-		if now := time.Now(); now.Sub(l.told) >= clockEvery || l.told.Before(l.since) {
-			l.told = now
+		if now := time.Now(); now.Sub(l.clockSent) >= clockEvery || l.clockSent.Before(l.since) {
+			l.clockSent = now
 			beside = []client.UserProperty{{Key: "ts", Value: resource.Time(now)}}
 		}
 	})
 	return beside
 }
 
-// links answers how the link is, when the core is asked.
+// links makes the link report of the core's local API.
 func links(o Options, h *hubLink, commits *metrics.Commits, rules *acl.Source) func() resource.LinkReport {
 	tw, br, up := h.twin, h.broker, h.up
 	return func() resource.LinkReport {
@@ -421,13 +421,13 @@ func links(o Options, h *hubLink, commits *metrics.Commits, rules *acl.Source) f
 	}
 }
 
-// node makes the Node object from what the core knows.
+// node makes the Node object of the core's local API.
 func node(o Options, tw *twin.Twin, up *uplink) func() resource.Node {
-	said := report(o.Version)
+	own := report(o.Version)
 	return func() resource.Node {
 		l, s := up.now(), tw.Stats()
 		n := resource.Node{Metadata: resource.Meta{Name: o.Config.Node.Name}, Status: resource.NodeStatus{
-			State: resource.Offline, LastSeen: resource.Time(l.since), Version: o.Version, Devices: s.Devices, SystemInfo: said.SystemInfo,
+			State: resource.Offline, LastSeen: resource.Time(l.since), Version: o.Version, Devices: s.Devices, SystemInfo: own.SystemInfo,
 		}}
 		switch {
 		case o.Config.Link.Server == "":
@@ -463,19 +463,19 @@ func firstExpiry(a, b time.Time) time.Time {
 // commandsOf covers the commands for a node's devices.
 func commandsOf(node string) string { return topics.Prefix + node + "/devices/+/commands/+" }
 
-// ask takes a command from the hub, and sends the answer back. With the link lost
-// meanwhile the hub has answered already.
+// ask executes a command of the hub, and sends the answer back. If the link is lost meanwhile, the hub has answered the command
+// itself.
 func ask(commands *calls.Calls, hub *client.Client, m client.Message) {
 	commands.Ask(asked(m), func(r broker.Message) { hub.PublishAsync(answer(r), nil) })
 }
 
-// tellClock tells the hub the clock of this core, if it is there.
-func tellClock(commands *calls.Calls, hub *client.Client, node string) {
+// publishClock sends the core's clock to the hub, if it is connected.
+func publishClock(commands *calls.Calls, hub *client.Client, node string) {
 	a := topics.Address{Node: node, Kind: topics.KindClock}
 	hub.PublishAsync(client.Message{Topic: a.String(), Payload: commands.Clock()}, nil)
 }
 
-// every calls f again and again, until stop is called.
+// every calls f periodically, until stop is called.
 func every(d time.Duration, f func()) (stop func()) {
 	done := make(chan struct{})
 	go func() {

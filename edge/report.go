@@ -78,13 +78,13 @@ func expose(r metrics.Registry, tw *twin.Twin, up *uplink) {
 type streamFigures struct {
 	broker.LinkQueueStats
 	forward.BudgetStats
-	brought, lost, refusals int64
+	received, lost, refusals int64
 }
 
 // exposeStreams adds the figures of what waits for the hub.
 func exposeStreams(r metrics.Registry, h *hubLink) {
 	g := metrics.NewGroup("streams", func() streamFigures {
-		return streamFigures{h.broker.LinkQueueStats(), h.budget.Stats(), h.bridge.brought.Load(), h.bridge.dropped.Load(), int64(h.bridge.refusals())}
+		return streamFigures{h.broker.LinkQueueStats(), h.budget.Stats(), h.bridge.received.Load(), h.bridge.dropped.Load(), int64(h.bridge.refusals())}
 	})
 	type f = streamFigures
 	g.Gauge("waiting_messages", "Telemetry, events and bridged messages that the hub has not confirmed.", func(s f) float64 { return float64(s.Messages) })
@@ -97,7 +97,7 @@ func exposeStreams(r metrics.Registry, h *hubLink) {
 	g.Counter("state_bytes_total", "Bytes of state sent to the hub.", func(s f) float64 { return float64(s.State) })
 	g.Counter("bytes_total", "Bytes of streams and bridged messages sent to the hub.", func(s f) float64 { return float64(s.Streams) })
 	g.Counter("held_seconds_total", "Time for which they waited for link.rate.", func(s f) float64 { return s.Held.Seconds() })
-	g.Counter("bridged_down_messages_total", "Messages that bridge rules brought down.", func(s f) float64 { return float64(s.brought) })
+	g.Counter("bridged_down_messages_total", "Messages that bridge rules brought down.", func(s f) float64 { return float64(s.received) })
 	g.Counter("dropped_down_messages_total", "Of them, stored ones that the node's broker refused for good.", func(s f) float64 { return float64(s.lost) })
 	g.Gauge("refused_rules", "Bridge rules that the hub doesn't permit.", func(s f) float64 { return float64(s.refusals) })
 	r.MustRegister(g)

@@ -17,29 +17,29 @@ func Unknown(cause error) error {
 	return fmt.Errorf("%w: %w: %w", failed, ErrUnknown, cause)
 }
 
-// NotFound says that there is no such object.
+// NotFound is the error for an object that doesn't exist.
 func NotFound(key Key) error {
 	return resource.Errorf(resource.NotFound, "", "%s not found", key)
 }
 
-// AlreadyExists says that the key is taken.
+// AlreadyExists is the error for a key that is in use.
 func AlreadyExists(key Key) error {
 	return resource.Errorf(resource.AlreadyExists, "", "%s already exists", key)
 }
 
-// Conflict says that the caller worked from another revision than the object has.
+// Conflict is the error for an expected revision that is not the object's.
 func Conflict(key Key, expect, actual uint64) error {
 	return resource.Errorf(resource.Conflict, "metadata.resourceVersion",
 		"%s was changed by somebody else: expected revision %d, it is at %d", key, expect, actual)
 }
 
-// Gone says that the store no longer knows what happened since from.
+// Gone is the error for a revision that is too old, or not of this store.
 func Gone(kind string, from, oldest uint64) error {
 	return resource.Errorf(resource.Gone, "",
 		"revision %d of %s is too old or not of this store: the oldest to go on from is %d; list again", from, kind, oldest)
 }
 
-// Closed says that the store, or the stream, was closed.
+// Closed is the error after the store, or the stream, was closed.
 func Closed(what string) error {
 	return resource.Errorf(resource.Unavailable, "", "%s is closed", what)
 }

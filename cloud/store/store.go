@@ -1,16 +1,14 @@
-// Package store says what the hub asks of the place that keeps its objects, in
-// interfaces of at most three methods, so that each user can ask for the part
-// it needs. Backends live below it; test/storetest holds what all of them must pass.
+// Package store defines the interfaces of the hub's object store. Each has at most three methods, so that a user states only what it
+// needs. Backends are packages below it; package test/storetest has the tests that each of them must pass.
 //
-// It never looks inside Data or Status: what an object means is its user's
-// business.
+// It never interprets Data or Status.
 //
 // # Contract
 //
 // A revision is opaque: it is ordered within one kind and says nothing else.
 // Events of one kind arrive in rising revision. Versions of an object may
-// coalesce to the latest one. Every delete arrives, or the watcher is told
-// Gone and must list again. There is no transaction over several objects. A
+// coalesce to the latest one. Every delete arrives, or the watch
+// ends with Gone and the watcher must list again. There is no transaction over several objects. A
 // write that is answered is on disk. When a write's outcome is unknown the error says so
 // (ErrUnknown): read again and compare. A write that changes no byte is no
 // write: it raises no revision and makes no event.
@@ -120,28 +118,27 @@ func (t EventType) String() string {
 type Event struct {
 	Type   EventType
 	Object Object
-	// Old is what the object was when this stream last spoke of it, or nil where
-	// the store no longer knows (a stream that caught up from an old revision).
+	// Old is the object as this stream last returned it, or nil if the store no longer knows (after the stream has caught up
+	// from an old revision).
 	Old *Object
 }
 
-// Watcher follows a kind, or one object of it: that costs nothing for what others write.
+// Watcher follows a kind, or one object. A watch of one object costs nothing for writes of others.
 type Watcher interface {
 	// Watch streams every change of a kind, or of one object if of names one, after the revision from, which is a Page.Rev or
-	// the revision of an object seen. Gone: from is too old, or from another life
-	// of the store; list again. Close the stream when done.
+	// the revision of an object seen. It fails with Gone if from is too old, or not of this store: list
+	// again. Close the stream when done.
 	Watch(ctx context.Context, of Key, from uint64) (Stream, error)
 }
 
-// Stream is one watcher's view. It is for one goroutine, but for Close.
+// Stream is one watch. It is used by one goroutine, except Close.
 type Stream interface {
-	// Next waits for changes and returns all that wait, in order, at most some
-	// hundreds at once. A slow reader misses versions, never the latest one, and
-	// never holds writers up. An error ends the stream: Gone, ctx's own, or
+	// Next waits for changes and returns those that are there, in order, at most some hundreds at once. A slow reader misses
+	// intermediate versions, never the latest one, and never blocks writers. An error ends the stream: Gone, ctx's own, or
 	// Unavailable when the store or the stream was closed.
 	Next(ctx context.Context) ([]Event, error)
-	// Rev is a revision up to which everything was returned by Next: a place to
-	// resume from. It moves on with the store, also when nothing changes in this kind.
+	// Rev is a revision up to which Next has returned everything, from which another watch can go on. It rises with the store,
+	// also when nothing of this kind changes.
 	Rev() uint64
 	Close()
 }
@@ -166,7 +163,7 @@ type NodeChange struct {
 	Drop bool
 }
 
-// Replica is all that is kept of one node.
+// Replica is all that is stored of one node.
 type Replica struct {
 	Node  string
 	Meta  []byte
@@ -185,7 +182,7 @@ type Replicas interface {
 	All(ctx context.Context) iter.Seq2[Replica, error]
 }
 
-// Store is everything that a backend offers. Users ask for less.
+// Store is what a backend implements. Users state smaller interfaces.
 type Store interface {
 	Reader
 	Writer

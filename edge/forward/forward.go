@@ -1,4 +1,4 @@
-// Package forward brings what waits in the link queue of the node's broker to the hub:
+// Package forward sends what waits in the link queue of the node's broker to the hub:
 // telemetry, events, and users' own topics that a bridge rule names. It runs for one
 // connection at a time, once the hub has caught up with the node's state there.
 //
@@ -10,6 +10,7 @@
 package forward
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ type Options struct {
 // Forwarder sends over one connection.
 type Forwarder struct {
 	o   Options
-	log zerolog.Logger // for what a hub can cause any number of
+	log zerolog.Logger // sampled: a hub can cause any number of lines
 
 	mu      sync.Mutex
 	sent    int           // messages on their way
@@ -53,17 +54,9 @@ type Forwarder struct {
 
 // New makes a Forwarder for one connection.
 func New(o Options) *Forwarder {
-	orDefault(&o.Window, 128)
-	orDefault(&o.WindowBytes, 256<<10)
+	o.Window, o.WindowBytes = cmp.Or(o.Window, 128), cmp.Or(o.WindowBytes, 256<<10)
 	return &Forwarder{
 		o: o, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}), changed: make(chan struct{}, 1),
-	}
-}
-
-func orDefault[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
 	}
 }
 
@@ -129,19 +122,19 @@ func (f *Forwarder) send(out *broker.LinkConsumer, p broker.LinkMessage) {
 	f.sent++
 	f.bytes += n
 	f.mu.Unlock()
-	f.o.Publish(m, func(err error) { f.settle(out, p, n, err) })
+	f.o.Publish(m, func(err error) { f.finish(out, p, n, err) })
 }
 
-// settle handles the outcome of a publish. It doesn't block.
-func (f *Forwarder) settle(out *broker.LinkConsumer, p broker.LinkMessage, n int, err error) {
+// finish handles the outcome of a publish. It doesn't block.
+func (f *Forwarder) finish(out *broker.LinkConsumer, p broker.LinkMessage, n int, err error) {
 	again := false
 	switch {
 	case p.ID == 0: // QoS 0: there is no outcome
 	case err == nil:
 		out.Acknowledge(p.ID)
-	case gone(err): // the link queue gives it to the next connection
+	case gone(err): // the link queue sends it again on the next connection
 	case permanent(err):
-		f.log.Error().Err(err).Str("topic", p.Topic).Int("bytes", len(p.Payload)).Msg("the hub will never take this: it is dropped")
+		f.log.Error().Err(err).Str("topic", p.Topic).Int("bytes", len(p.Payload)).Msg("the hub refuses this message for good: it is dropped")
 		out.Reject(p.ID)
 	default:
 		again = true
@@ -153,7 +146,7 @@ func (f *Forwarder) settle(out *broker.LinkConsumer, p broker.LinkMessage, n int
 	f.ended = f.ended || again
 	f.mu.Unlock()
 	if again {
-		f.o.Reconnect(fmt.Errorf("the hub can't take a message now, which is sent again on a new connection: %w", err))
+		f.o.Reconnect(fmt.Errorf("the hub can't store a message now; it is sent again on a new connection: %w", err))
 	}
 	select {
 	case f.changed <- struct{}{}:
@@ -180,14 +173,14 @@ func permanent(err error) bool {
 	return !errors.Is(err, client.ErrBusy)
 }
 
-// propTS is when something was so. The publisher says it, or it is when the node's
-// broker took the message: the hub gets it later, perhaps by days.
+// propTS is the user property with the time of a value. If the publisher doesn't set it, it is the time at which the node's broker
+// received the message. The hub may get the message days later.
 const propTS = "ts"
 
 // timeFormat is RFC 3339 with milliseconds.
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
-// message is what the hub gets. A response topic doesn't travel: it means nothing there.
+// message is the message for the hub. It has no response topic, which would name a topic of the node's broker.
 func message(p broker.LinkMessage, topic string) client.Message {
 	m := client.Message{
 		Topic: topic, Payload: p.Payload, Retain: p.Retain,
@@ -209,7 +202,7 @@ func message(p broker.LinkMessage, topic string) client.Message {
 	return m
 }
 
-// Size is about what a message costs on the link.
+// Size is the approximate number of bytes that a message takes on the link.
 func Size(m client.Message) int {
 	n := 16 + len(m.Topic) + len(m.Payload) + len(m.ContentType) + len(m.Correlation)
 	for _, u := range m.User {
@@ -218,15 +211,14 @@ func Size(m client.Message) int {
 	return n
 }
 
-// Budget is what a metered link may cost: so many bytes a second, of which state takes
-// what it needs, and streams what is left. Its methods may be called of nil, which is
-// no limit.
+// Budget limits the bytes a second that are sent over a metered link. State is sent at once and counted; streams wait until there is
+// budget left. A nil Budget has no limit.
 type Budget struct {
 	rate float64
 	now  func() time.Time
 
 	mu    sync.Mutex
-	left  float64 // less than 0: owed
+	left  float64 // bytes that may be sent now; below 0 streams wait
 	at    time.Time
 	stats BudgetStats
 }
@@ -242,7 +234,7 @@ func NewBudget(rate int64, now func() time.Time) *Budget {
 	return &Budget{rate: float64(rate), left: float64(rate), at: now(), now: now}
 }
 
-// State counts what is sent whatever the budget says.
+// State counts bytes of state, which never wait for the budget.
 func (b *Budget) State(n int) {
 	if b != nil {
 		b.spend(n, &b.stats.State)
@@ -263,7 +255,7 @@ func (b *Budget) spend(n int, count *int64) {
 	*count += int64(n)
 }
 
-// fill adds what has come since: at most what a second gives is kept for later.
+// fill adds the bytes for the time that has passed, up to the amount of one second.
 func (b *Budget) fill() {
 	now := b.now()
 	if d := now.Sub(b.at); d > 0 {
@@ -272,7 +264,7 @@ func (b *Budget) fill() {
 	b.at = now
 }
 
-// wait says how long it is until streams may send.
+// wait is the time until streams may send.
 func (b *Budget) wait() time.Duration {
 	if b == nil || b.rate == 0 {
 		return 0

@@ -1,7 +1,7 @@
-// Package push takes reported values to the MQTT brokers and HTTP endpoints that Devices name (spec.push), from the node itself.
+// Package push sends reported values from the node to the MQTT brokers and HTTP endpoints that Devices name (spec.push).
 //
-// It never delays who reports, and keeps nothing on disk: what waits is in memory and bounded. A value is lost when it finds
-// no room, when an endpoint fails it three times in a row, and with the core.
+// It never delays reports, and never writes to disk: values wait in bounded queues in memory. A value is lost if its queue is full,
+// if an HTTP endpoint fails three times in a row or refuses it, if a broker does not acknowledge it in time, or when the core stops.
 package push
 
 import (
@@ -27,10 +27,10 @@ const (
 	maxWaiting = 1000      // values that wait for one of them
 	maxBytes   = 8 << 20   // of all that wait
 	tries      = 3         // of one value at an HTTP endpoint
-	idle       = time.Hour // after which a target that gets nothing is forgotten
+	idle       = time.Hour // after which an unused target is removed
 )
 
-// Value is a reported value on its way, and what is sent of it.
+// Value is a reported value, as it is sent in JSON.
 type Value struct {
 	Node     string `json:"node"`
 	Device   string `json:"device"`
@@ -39,7 +39,7 @@ type Value struct {
 	TS       string `json:"ts"`
 }
 
-// Pusher takes values to their targets. Its zero value is not usable.
+// Pusher sends values to their targets. Its zero value is not usable.
 type Pusher struct {
 	log     zerolog.Logger
 	timeout time.Duration // of one request, or of one publish
@@ -49,7 +49,7 @@ type Pusher struct {
 	targets map[string]*target
 	size    atomic.Int64 // bytes that wait
 	lost    atomic.Int64
-	ctx     context.Context //nolint:containedctx // Run's: targets begin when there is something for them
+	ctx     context.Context //nolint:containedctx // Run's: a target's goroutine begins with its first value
 	running sync.WaitGroup
 }
 
@@ -75,20 +75,20 @@ func (p *Pusher) Run(ctx context.Context) error {
 	p.mu.Unlock()
 	<-ctx.Done()
 	p.mu.Lock()
-	p.ctx = nil // nothing is begun from here on that would have to be waited for
+	p.ctx = nil // no goroutine begins from here on
 	p.mu.Unlock()
 	p.running.Wait()
 	return nil
 }
 
-// Lost is how many values found no room or were refused.
+// Lost is the number of values that were not pushed.
 func (p *Pusher) Lost() int64 { return p.lost.Load() }
 
-// Push sends a value to where to says. It never waits.
+// Push queues a value for its targets. It never blocks.
 func (p *Pusher) Push(to resource.Push, v Value) {
 	payload, err := json.Marshal(v)
 	if err != nil {
-		return // texts can be written
+		return // never: all fields are strings
 	}
 	if m := to.MQTT; m != nil {
 		p.put("mqtt "+m.Address, m.Address, job{to, payload})
@@ -107,7 +107,7 @@ func (p *Pusher) put(key, address string, j job) {
 	}
 	t := p.targets[key]
 	if t == nil && len(p.targets) >= maxTargets {
-		p.drop(address, fmt.Sprintf("values go to %d places already", maxTargets))
+		p.drop(address, fmt.Sprintf("%d brokers and endpoints are in use, and no more are possible", maxTargets))
 		return
 	}
 	if t == nil {
@@ -117,33 +117,33 @@ func (p *Pusher) put(key, address string, j job) {
 		p.running.Go(func() { p.serve(ctx, key, t, j.to.MQTT != nil && strings.HasPrefix(key, "mqtt ")) })
 	}
 	if p.size.Load()+int64(len(j.payload)) > maxBytes {
-		p.drop(address, "too much waits")
+		p.drop(address, fmt.Sprintf("values of %d MiB wait, and no more are possible", maxBytes>>20))
 		return
 	}
 	select {
 	case t.queue <- j:
 		p.size.Add(int64(len(j.payload)))
 	default:
-		p.drop(address, "too much waits for it")
+		p.drop(address, fmt.Sprintf("%d values wait for it, and no more are possible", maxWaiting))
 	}
 }
 
-// drop counts a value that is lost, and says it now and then: the first, the second, the fourth, …
+// drop counts a lost value, and logs the first, the second, the fourth, the eighth and so on.
 func (p *Pusher) drop(address, why string) {
 	if n := p.lost.Add(1); n&(n-1) == 0 {
 		p.log.Warn().Str("to", address).Str("why", why).Int64("lost", n).Msg("a reported value was not pushed")
 	}
 }
 
-// serve sends what waits for one target, one after the other.
+// serve sends the values for one target, one after the other.
 func (p *Pusher) serve(ctx context.Context, key string, t *target, mqtt bool) {
 	send, done := p.post, func() {}
 	if mqtt {
 		send, done = p.publisher(ctx, t.address)
 	}
 	defer done()
-	quiet := time.NewTimer(idle)
-	defer quiet.Stop()
+	unused := time.NewTimer(idle)
+	defer unused.Stop()
 	for {
 		select {
 		case j := <-t.queue:
@@ -151,8 +151,8 @@ func (p *Pusher) serve(ctx context.Context, key string, t *target, mqtt bool) {
 				p.drop(t.address, err.Error())
 			}
 			p.size.Add(-int64(len(j.payload)))
-			quiet.Reset(idle)
-		case <-quiet.C:
+			unused.Reset(idle)
+		case <-unused.C:
 			p.mu.Lock()
 			if len(t.queue) == 0 {
 				delete(p.targets, key)
@@ -166,7 +166,7 @@ func (p *Pusher) serve(ctx context.Context, key string, t *target, mqtt bool) {
 	}
 }
 
-// endpoints is for requests to addresses that people wrote: they are asked, and whom they name instead is not.
+// endpoints doesn't follow redirects: a value goes only to the endpoint that the Device names.
 var endpoints = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // post sends a value over HTTP, up to three times.

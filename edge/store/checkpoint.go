@@ -28,13 +28,12 @@ const (
 	stopChunk = 16          // as many times the records and bytes are in one of those
 )
 
-// checkpointer moves what is in the log's closed segments into the database: when the
-// log is longer than the database and some, when nothing was committed for a while, and
-// at the end. It may be interrupted anywhere: what it writes is what the log says, and
-// until the position moves, with its last transaction, the log says it again.
+// checkpointer moves the contents of the log's closed segments into the database: when the log is longer than the database plus a
+// margin, when nothing was committed for a minute, and when the store closes. It may be interrupted anywhere: until its last
+// transaction moves the position, a restart applies the same segments again.
 //
-// Its transactions are small, and it rests as long as each of them took: commits share
-// the disk with it, and wait for nothing else.
+// Its transactions are small, and it pauses after each for as long as it took, because commits share the disk with it. Commits wait
+// for it only if the log grows too long (see hold).
 type checkpointer struct {
 	s    *Store
 	wake chan struct{}
@@ -45,7 +44,7 @@ type checkpointer struct {
 	mu      sync.Mutex
 	stepped sync.Cond // a step was made, or none will be
 	steps   int       // transactions
-	working bool      // or about to
+	working bool      // a checkpoint runs, or will begin at once
 	failing bool
 }
 
@@ -71,7 +70,7 @@ func (c *checkpointer) measure() {
 // limit is how long the log may be.
 func (c *checkpointer) limit() int64 { return c.size.Load() + c.s.opts.slack }
 
-// consider has the log made shorter if it is too long.
+// consider starts a checkpoint if the log is too long.
 func (c *checkpointer) consider() {
 	if c.s.log.Size() <= c.limit() {
 		return
@@ -85,9 +84,8 @@ func (c *checkpointer) consider() {
 	}
 }
 
-// hold makes a commit wait for a step of a checkpoint that can't keep up: the log grows
-// no further than the disk can follow. It holds nobody up while checkpoints fail, and
-// what has been acknowledged is in the log.
+// hold makes a commit wait for one transaction of a checkpoint while the log is twice as long as it should be, so that the log
+// doesn't grow without bound. It doesn't wait while checkpoints fail.
 func (c *checkpointer) hold() {
 	if c.s.log.Size() <= 2*c.limit() {
 		return
@@ -125,7 +123,7 @@ func (c *checkpointer) run() {
 	}
 }
 
-// work makes checkpoints, and says what came of it: in the log once until it is well again.
+// work makes checkpoints, and logs the first failure and the first success after it.
 func (c *checkpointer) work(checkpoints func() error) error {
 	c.note(true, nil)
 	err := checkpoints()
@@ -163,7 +161,7 @@ func (c *checkpointer) rest(d time.Duration) bool {
 	}
 }
 
-// shorten makes the log short again.
+// shorten makes checkpoints until the log is short enough.
 func (c *checkpointer) shorten() error {
 	for c.s.log.Size() > c.limit() {
 		if more, err := c.pass(1, c.pause); err != nil || !more {
@@ -173,7 +171,7 @@ func (c *checkpointer) shorten() error {
 	return nil
 }
 
-// pause lets commits have the disk for a while, unless they are too fast already.
+// pause leaves the disk to commits for a while, unless the log is already too long.
 func (c *checkpointer) pause(took time.Duration) error {
 	if c.s.log.Size() > 2*c.limit() {
 		took = 0
@@ -209,7 +207,7 @@ func (c *checkpointer) close() {
 		return
 	}
 	end := time.Now().Add(stopTime)
-	_ = c.empty(stopChunk, func(time.Duration) error { // if not now, then the next time
+	_ = c.empty(stopChunk, func(time.Duration) error { // after an error the next start goes on from the log
 		if time.Now().After(end) {
 			return errStopped
 		}
@@ -217,7 +215,7 @@ func (c *checkpointer) close() {
 	})
 }
 
-// pass moves closed segments, as many as fit in memory, and says whether there were any.
+// pass moves closed segments, as many as fit in memory, and reports whether there were any.
 // Its transactions are chunk times the usual size, with a pause between them.
 // A segment that can't be removed is in the database all the same.
 func (c *checkpointer) pass(chunk int, pause func(time.Duration) error) (more bool, err error) {
@@ -261,7 +259,7 @@ type item struct {
 	body []byte // nil: deleted
 }
 
-// chunks puts the changes into the database's order, and cuts them into transactions.
+// chunks sorts the changes in the database's order, and divides them into transactions.
 func (c *changes) chunks(records, most int) (list [][]item) {
 	var items []item
 	for kind, keys := range c.keys {
@@ -290,7 +288,7 @@ func (c *changes) chunks(records, most int) (list [][]item) {
 type write struct {
 	*changes
 	items    []item
-	first    bool   // that one empties what was emptied
+	first    bool   // the first transaction, which deletes the keys of cleared kinds
 	position uint64 // of the database from then on; 0: unchanged
 }
 
@@ -337,20 +335,20 @@ func (it item) in(b *bbolt.Bucket, tally *boltfile.Tally) error {
 	if it.body == nil {
 		return tally.Delete(b, key)
 	}
-	return tally.Put(b, key, sealed(nil, it.kind, key, it.body)) // bbolt keeps both until the transaction ends
+	return tally.Put(b, key, sealed(nil, it.kind, key, it.body)) // bbolt uses both slices until the transaction ends
 }
 
-// view is all that is stored: the database, and over it what the log says.
+// view is all that is stored: the database, and the changes of the log since.
 type view struct {
 	tx   *bbolt.Tx
 	over changes
 }
 
-// view lets read look at what is stored. What it is given is only valid during the call.
+// view calls read with what is stored, which is only valid during the call.
 func (s *Store) view(read func(*view) error) error {
 	s.trim.Lock()
 	defer s.trim.Unlock()
-	position, err := s.position() // the database may go on from there meanwhile, and the log says the same
+	position, err := s.position() // a checkpoint may move it meanwhile, which changes nothing: the log has the same values
 	if err != nil {
 		return err
 	}
@@ -365,8 +363,8 @@ func (s *Store) view(read func(*view) error) error {
 	})
 }
 
-// gather works out what the segments from first to last come to. It stops after a
-// segment when that is more than a number of bytes, if the number isn't 0.
+// gather adds the changes of the segments from first to last. If most isn't 0, it stops after the segment with which the changes have
+// more than that many bytes.
 func (s *Store) gather(into *changes, first, last uint64, most int) (end uint64, err error) {
 	var r *wal.Reader
 	defer func() { r.Close() }()

@@ -20,9 +20,9 @@ const (
 	fileName = "core.db"
 	format   = "edgebus-core/1"
 
-	// Whoever looks into the file with other tools has it for a moment.
+	// Another tool may have the file open for a moment.
 	lockTime = time.Second
-	// Pages are filled so far: values are replaced by others of about their size.
+	// How far pages are filled: values are replaced by others of about the same size.
 	fillPercent = 0.8
 )
 
@@ -52,7 +52,7 @@ func (s *Store) openDB() (err error) {
 	return err
 }
 
-// InPlace says whether a file of the store was removed, moved or replaced since it was opened.
+// InPlace returns an error if a file of the store was removed, moved or replaced since it was opened.
 func (s *Store) InPlace() error {
 	if err := s.kept.InPlace(); err != nil {
 		return err
@@ -70,8 +70,8 @@ func initialise(tx *bbolt.Tx) error {
 	return errors.Join(err, meta.Put(keyFormat, []byte(format)), state{}.put(tx))
 }
 
-// claim is for one node: what is here would be published under another one's name. Until a hub has seen it,
-// nobody knows it by its name, and it may get another: that is what a core without settings, started once, needs.
+// claim refuses the data of another node, which would be published under the wrong name, and notes the node's name. A node that has
+// never been linked to a hub is renamed instead: a core that was first started without settings has a default name.
 func (s *Store) claim() error {
 	node, whose := s.opts.Node, ""
 	err := s.inDB(func(tx *bbolt.Tx) error {
@@ -96,13 +96,13 @@ func (s *Store) claim() error {
 	err = s.file().Safely(func() error {
 		return s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyNode, []byte(node)) })
 	})
-	if err != nil { // a core starts on a full disk, too
-		s.opts.Log.Warn().Err(err).Msg("whose data this is was not noted: that is done at the next start")
+	if err != nil { // a core must start on a full disk, too
+		s.opts.Log.Warn().Err(err).Msg("the node's name could not be stored with its data: that is tried again at the next start")
 	}
 	return nil
 }
 
-// linked is whether a hub has ever seen the node: it gave it the map of what the cloud owns, or has what the node reported.
+// linked reports whether the node was ever linked to a hub: it has a map from a hub, or a hub has acknowledged its own map.
 func (s *Store) linked() (yes bool, err error) {
 	err = s.view(func(v *view) error {
 		states, _, err := v.states()
@@ -113,7 +113,7 @@ func (s *Store) linked() (yes bool, err error) {
 	return yes, err
 }
 
-// state is what the database says of all of itself.
+// state is the record of the whole database.
 type state struct {
 	segment uint64 // the last one that is in it
 	records boltfile.Tally
@@ -134,7 +134,7 @@ func (s *Store) position() (segment uint64, err error) {
 	return segment, err
 }
 
-// inDB looks into the database; what goes wrong is its damage.
+// inDB reads the database; an error is returned as damage of the file.
 func (s *Store) inDB(look func(*bbolt.Tx) error) error {
 	err := s.file().Safely(func() error { return s.db.View(look) })
 	if err != nil {
@@ -214,7 +214,7 @@ func sum(kind byte, key, body []byte) uint32 {
 	return crc32.Update(crc32.Update(s, castagnoli, key), castagnoli, body)
 }
 
-// sealed is a value as the database has it. It is valid until the memory serves again.
+// sealed is a value as it is stored, with its checksum. It uses the memory of buf.
 func sealed(buf []byte, kind byte, key, body []byte) []byte {
 	return append(binary.LittleEndian.AppendUint32(buf[:0], sum(kind, key, body)), body...)
 }
@@ -270,7 +270,7 @@ type record struct {
 	key, body []byte
 }
 
-// nextRecord takes the first record off.
+// nextRecord decodes the first record of b.
 func nextRecord(b []byte) (r record, rest []byte, err error) {
 	if len(b) < 2 || b[0] < opPut || b[0] > opClear || b[1] == 0 || b[1] >= kinds {
 		return r, nil, errRecord
@@ -341,9 +341,9 @@ func (s *Store) appendMap(frame []byte, j link.Journal, kind byte, state string)
 	return appendPut(frame, kindState, state, body), nil
 }
 
-// changes are what a stretch of the log comes to: of each key the last state.
+// changes is the effect of a part of the log: the last state of each key.
 type changes struct {
-	cleared [kinds]bool              // nothing that was before counts
+	cleared [kinds]bool              // all earlier keys of the kind were deleted
 	keys    [kinds]map[string][]byte // nil: deleted
 	bytes   int
 	records int
@@ -351,7 +351,7 @@ type changes struct {
 
 const perKey = 96 // bytes that a key takes in memory beyond its name and value, about
 
-// take adds what a frame says, and copies what it keeps.
+// take applies the records of a frame, which it copies.
 func (c *changes) take(body []byte) error {
 	for len(body) > 0 {
 		r, rest, err := nextRecord(body)
@@ -392,9 +392,8 @@ func (c *changes) apply(r record) {
 
 const slack = 8 // numbers grow
 
-// Fork makes a store that was restored from a backup fit to go on. What the edge has
-// written since the backup is known elsewhere: the map of edge-owned keys gets a
-// lineage of its own, and every version a place above all that were given. stamp is
+// Fork makes a store that was restored from a backup fit to go on. The hub and mappers may know what the
+// edge wrote after the backup, so the map of edge-owned keys gets a new lineage, and every version is raised above all that were given. stamp is
 // higher at each restore; see link.State.Fork. It is one commit.
 func (s *Store) Fork(stamp uint32) error {
 	b := Batch{Effective: make(map[string]*Effective)}

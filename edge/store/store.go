@@ -1,20 +1,20 @@
 // Package store keeps a core's state on disk: both maps of the node's tree with
 // their place in the link protocol, and what is in force for each property. After
 // Commit returns, all of a batch outlives a power cut; if it fails, none of it does.
-// It decides nothing: what to store is the twin's business.
+// It never decides what to store: that is the twin's task.
 //
 // The state is a bbolt database and a log before it. A Commit is one frame at the end
 // of the log (package broker/wal), one write and one sync, at a cost that doesn't grow
-// with the number of keys. A checkpoint takes the log's closed segments, works out what
-// they come to, writes that into the database bit by bit, and retires the segments. At
-// the start the state is what the database has, and over it what the log behind it says.
+// with the number of keys. A checkpoint reads the log's closed segments, keeps
+// the last change of each key, writes these into the database in small transactions, and retires the segments. At the start
+// the state is that of the database, with the changes of the remaining log applied.
 //
 // # Format
 //
 // In the directory [DirName] of the data directory the database is the file core.db.
 // Its buckets:
 //
-//	meta       format: "edgebus-core/1"; node: whose it is; state: the last segment that is in it, how many records
+//	meta       format: "edgebus-core/1"; node: the name of the node; state: the last segment that is in it, how many records
 //	           the other buckets have, and the sum of their checksums as big-endian numbers; 8 bytes each, big-endian
 //	state      up, down: the maps' places, a link.State in CBOR each; floor: of the versions in force, a CBOR number
 //	up         edge-owned entries and tombstones by key, as link.AppendEntry writes them
@@ -73,7 +73,7 @@ type Batch struct {
 	Floor     uint64                // versions of forgotten effective values are at or below it; 0: unchanged
 }
 
-// Empty says that there is nothing that must be committed.
+// Empty reports whether there is nothing to commit.
 func (b Batch) Empty() bool {
 	return !b.Up.Dirty && !b.Down.Dirty && len(b.Effective) == 0 && b.Floor == 0
 }
@@ -91,14 +91,13 @@ type Options struct {
 	Dir  string        // the core's data directory
 	Rand func() uint64 // gives the nonces of new lineages
 	Log  zerolog.Logger
-	// Committed is told of each commit, Checkpointed of each transaction of a checkpoint, or
-	// of its failure: how long it took, and how many records were in it. They must not
-	// block, and may be nil.
+	// Committed is called after each commit, Checkpointed after each transaction of a checkpoint, with the duration, the number of
+	// records, and the error if it failed. They must not block, and may be nil.
 	Committed, Checkpointed func(took time.Duration, records int, err error)
-	// Node is the node's name. Data of another node is refused, for keys don't say whose they are, unless no hub
-	// has ever seen it; of none, as versions before it left them, becomes its own. Empty: whoever's.
+	// Node is the node's name. Data of another node is refused, since keys don't contain the node's name, unless that node has
+	// never been linked to a hub. Data without a name gets this one. Empty: any data is accepted.
 	Node string
-	// ReadOnly is for who only looks: nothing is made or changed.
+	// ReadOnly opens the store for reading only: nothing is made or changed.
 	ReadOnly bool
 
 	wrap func(*os.File) wal.File // stands between the log and its files in tests
@@ -135,7 +134,7 @@ type Store struct {
 	trim       sync.Mutex // held while the log's segments are read, and while they are retired
 	checkpoint *checkpointer
 
-	frame, entry []byte        // memory that serves again
+	frame, entry []byte        // reused memory
 	commits      atomic.Uint64 // since the start
 }
 
@@ -160,8 +159,7 @@ func Open(o Options) (*Store, error) {
 
 func (s *Store) dir() string { return filepath.Join(s.opts.Dir, DirName) }
 
-// open brings the database and the log behind it together. The log is made first: if
-// there is a database, there is a log.
+// open opens the database and the log behind it. The log is made first, so if there is a database there is a log.
 func (s *Store) open() error {
 	if !exists(s.file().Path) {
 		return s.make()
@@ -185,7 +183,7 @@ func (s *Store) open() error {
 	return s.log.Begin(position + 1)
 }
 
-// make begins anew, or goes on doing so.
+// make makes a new store, or finishes doing so after a crash.
 func (s *Store) make() error {
 	missing := fmt.Errorf("%s is missing; restore the directory %s from a backup, or move it away to begin anew without the values in it",
 		s.file().Path, s.dir())
@@ -220,8 +218,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Close ends the checkpoint that is under way, moves what the log has into the database
-// if that takes no longer than a moment, and closes the files.
+// Close interrupts a running checkpoint, makes a last one that takes about a second at most, and closes the files.
 func (s *Store) Close() error {
 	s.checkpoint.close()
 	return s.closeFiles()
@@ -235,7 +232,7 @@ func (s *Store) closeFiles() error {
 	return errors.Join(err, s.log.Close())
 }
 
-const keepFrame = 1 << 20 // the memory of a longer one is not kept
+const keepFrame = 1 << 20 // the memory of a longer frame is not reused
 
 // Commit stores a batch durably, whole or not at all.
 func (s *Store) Commit(b Batch) error {
@@ -268,8 +265,8 @@ func (s *Store) Stats() Stats {
 	return Stats{LogBytes: s.log.Size(), LogSegments: s.log.Count(), DatabaseBytes: s.checkpoint.size.Load()}
 }
 
-// Check reads everything and compares it with itself: that each map is what its
-// digest and counters say, and that the database is well built. For tests and tools.
+// Check reads everything, and checks each map against its digest and counters, and the pages of the database. It is for tests and
+// tools.
 func (s *Store) Check() error {
 	if _, err := s.Load(); err != nil {
 		return err
@@ -288,7 +285,7 @@ type Files struct {
 // Snapshot is the store as it is at one moment, with all that was committed. It may be called from any
 // goroutine, and is released before the store is closed.
 func (s *Store) Snapshot() (f Files, err error) {
-	s.trim.Lock() // the database has what is retired of the log
+	s.trim.Lock() // retired segments of the log must be in the database
 	defer s.trim.Unlock()
 	pieces, release, err := s.log.Snapshot(func() (err error) {
 		f.Database, err = s.file().Snapshot(s.db)
@@ -300,7 +297,7 @@ func (s *Store) Snapshot() (f Files, err error) {
 	f.Log = pieces
 	f.Release = func() {
 		release()
-		_ = f.Database.Close() // a reader's end can't fail
+		_ = f.Database.Close() // closing a reader can't fail
 	}
 	return f, nil
 }

@@ -7,6 +7,7 @@
 package bolt
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -31,7 +32,7 @@ type Options struct {
 	// LockTimeout is how long to wait for a process that has the file open.
 	LockTimeout time.Duration
 	// Tombstones is how many deleted objects of each kind are remembered, in memory, for watches that go on from a
-	// revision. A watch from before is told Gone.
+	// revision. A watch from an older revision fails with Gone.
 	Tombstones int
 	// WatchBuffer is how many changed objects wait for one watcher before it is made
 	// to catch up from the index. MaxWatchers bounds the watchers.
@@ -39,11 +40,11 @@ type Options struct {
 	MaxWatchers int
 	// MaxObject bounds the bytes of one record.
 	MaxObject int
-	// ReadOnly is for who only looks at a file that nobody uses: nothing is made or changed.
+	// ReadOnly opens a file that no process uses for reading only: nothing is made or changed.
 	ReadOnly bool
 
-	// Committed is told of each transaction, or of its failure: how long it took, and how
-	// many writes were in it. It must not block, and may be nil.
+	// Committed is called after each transaction with its duration, the number of its writes, and the error if it failed. It must not
+	// block, and may be nil.
 	Committed func(took time.Duration, writes int, err error)
 
 	Log zerolog.Logger
@@ -54,22 +55,15 @@ func (o *Options) setDefaults() error {
 	if o.Path == "" {
 		return errors.New("bolt: Options.Path is required")
 	}
-	setDefault(&o.LockTimeout, lockTime)
-	setDefault(&o.Tombstones, 4096)
-	setDefault(&o.WatchBuffer, 512)
-	setDefault(&o.MaxWatchers, 16384)
-	setDefault(&o.MaxObject, 4<<20)
+	o.LockTimeout = cmp.Or(o.LockTimeout, lockTime)
+	o.Tombstones = cmp.Or(o.Tombstones, 4096)
+	o.WatchBuffer = cmp.Or(o.WatchBuffer, 512)
+	o.MaxWatchers = cmp.Or(o.MaxWatchers, 16384)
+	o.MaxObject = cmp.Or(o.MaxObject, 4<<20)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	return nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 const lockTime = time.Second
@@ -96,8 +90,8 @@ type Store struct {
 	pinMu sync.Mutex
 	pins  []pin
 
-	inDoubt *batch                // the committer's own: a commit that failed and may have landed
-	failing bool                  // the committer's own: the last commit failed
+	inDoubt *batch                // used by the committer only: a batch whose commit failed and may be in the file all the same
+	failing bool                  // used by the committer only: the last commit failed
 	commit  func(*bbolt.Tx) error // tests make it fail
 }
 
@@ -166,7 +160,7 @@ func (s *Store) Close() error {
 	return err
 }
 
-// InPlace says whether the file was removed, moved or replaced since it was opened.
+// InPlace returns an error if the file was removed, moved or replaced since it was opened.
 func (s *Store) InPlace() error { return s.kept.InPlace() }
 
 // Snapshot is the file as it is at one moment, with all that was acknowledged. It is
@@ -233,7 +227,7 @@ func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
 	return p
 }
 
-// A pin keeps the snapshot that somebody is reading page by page.
+// A pin keeps a snapshot that is being read page by page.
 type pin struct {
 	snap *snapshot
 	used time.Time
@@ -260,7 +254,7 @@ func (s *Store) pin(snap *snapshot) {
 	s.pins = append(s.pins, pin{snap, s.opts.Now()}) // the least recently used is first
 }
 
-// unpin drops what nobody asked for in a while. pinMu is held.
+// unpin drops snapshots that were not used for pinAge. pinMu is held.
 func (s *Store) unpin() {
 	old := s.opts.Now().Add(-pinAge)
 	n := 0
@@ -288,7 +282,7 @@ func (s *Store) at(kind string, rev uint64) (*snapshot, error) {
 	return nil, store.Gone(kind, rev, now.rev)
 }
 
-// state is what a file says of all of itself, as of its last transaction.
+// state is the record of the whole file, as of its last transaction.
 type state struct {
 	rev, seq uint64
 	identity uint32
@@ -297,9 +291,9 @@ type state struct {
 
 const stateSize = 8 + 8 + 4 + boltfile.TallySize
 
-// readState reads it, in a file that is well formed.
+// readState reads the state of a file that is well formed.
 func readState(tx *bbolt.Tx) (s state, err error) {
-	b, err := top.open(keyState, tx.Bucket(bucketMeta).Get(keyState))
+	b, err := topLevel.open(keyState, tx.Bucket(bucketMeta).Get(keyState))
 	if err != nil || len(b) != stateSize {
 		return s, fmt.Errorf("its %s: %w", keyState, errRecord)
 	}
@@ -318,7 +312,7 @@ func (s state) put(tx *bbolt.Tx) error {
 	b := make([]byte, 4, 4+stateSize)
 	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, s.rev), s.seq)
 	b = binary.BigEndian.AppendUint32(b, s.identity)
-	return tx.Bucket(bucketMeta).Put(keyState, top.seal(keyState, s.records.Append(b)))
+	return tx.Bucket(bucketMeta).Put(keyState, topLevel.seal(keyState, s.records.Append(b)))
 }
 
 func initialise(tx *bbolt.Tx) error {
@@ -330,11 +324,10 @@ func initialise(tx *bbolt.Tx) error {
 	return errors.Join(tx.Bucket(bucketMeta).Put(keyVersion, number(formatVersion)), state{identity: newIdentity()}.put(tx))
 }
 
-// Identity tells this store from all others. It is drawn when the file is made, and copies and
-// backups have it.
+// Identity is a random number that identifies this store. It is drawn when the file is made; copies and backups have the same.
 func (s *Store) Identity() uint32 { return s.identity }
 
-// newIdentity draws one.
+// newIdentity draws an identity.
 func newIdentity() (id uint32) {
 	for id == 0 {
 		b := make([]byte, 4)
@@ -355,8 +348,7 @@ func (s *Store) Counts() (objects map[string]int, rev uint64) {
 }
 
 // Fork makes a file that was restored from a backup fit to go on, before it is opened:
-// revisions go on above all that were given since the backup, and who watched is told
-// to list again. next gives the revision to go on from.
+// revisions go on above all that were given since the backup, and watches from before fail with Gone. next gives the revision to go on from.
 func Fork(path string, next func(rev uint64) uint64) error {
 	db, err := boltfile.Open(boltfile.Options{File: file(path), LockTimeout: lockTime})
 	if err != nil {

@@ -27,7 +27,7 @@ const (
 type request struct {
 	apply func(*batch) error // plans it; runs on the committer
 	size  int
-	taken atomic.Bool // by the committer, or by a caller who gave up before that
+	taken atomic.Bool // by the committer, or by a caller that gave up before that
 	done  chan error  // buffered: the committer never waits for a caller
 }
 
@@ -53,17 +53,17 @@ func (s *Store) do(ctx context.Context, size int, apply func(*batch) error) erro
 	case err := <-r.done:
 		return err
 	case <-s.done:
-		return s.lastWord(r)
+		return s.finalAnswer(r)
 	case <-ctx.Done():
 		if r.taken.CompareAndSwap(false, true) {
-			return ctx.Err() // it never was begun
+			return ctx.Err() // the committer never takes it
 		}
 		return store.Unknown(ctx.Err())
 	}
 }
 
-// lastWord answers a request that met the end of the committer.
-func (s *Store) lastWord(r *request) error {
+// finalAnswer is the answer to a request after the committer has ended.
+func (s *Store) finalAnswer(r *request) error {
 	select {
 	case err := <-r.done:
 		return err
@@ -91,8 +91,8 @@ func (s *Store) run() {
 	}
 }
 
-// gather takes all that waits. Those whom the last commit answered are about to
-// come back: giving way to them twice makes groups of all instead of two halves.
+// gather takes all requests that wait. Callers that the last commit answered often send their next request at once: yielding to them
+// twice puts all callers into one batch, instead of two halves that alternate.
 func (s *Store) gather(first *request) []*request {
 	batch, size := []*request{first}, first.size
 	for idle := 0; idle < 2 && len(batch) < maxBatch && size < maxBatchBytes; {
@@ -121,7 +121,7 @@ func (s *Store) process(requests []*request) {
 	answers := make([]error, len(requests))
 	for i, r := range requests {
 		if !r.taken.CompareAndSwap(false, true) {
-			continue // nobody waits for it any more
+			continue // its caller has given up
 		}
 		answers[i] = r.apply(b)
 	}
@@ -132,11 +132,11 @@ func (s *Store) process(requests []*request) {
 			s.opts.Committed(time.Since(began), len(requests), err)
 		}
 		if err != nil {
-			if !s.failing { // said once: everybody whose write is refused is told why
+			if !s.failing { // logged once: each refused caller gets the error
 				s.opts.Log.Error().Err(err).Int("writes", len(requests)).Msg("nothing can be stored: writes are refused until this is mended")
 			}
 			s.failing = true
-			for i := range answers { // also those refused: they may have been refused for what is not there
+			for i := range answers { // also refused ones: they may have been refused because of writes that failed
 				answers[i] = store.Unknown(err)
 			}
 		} else if s.failing {
@@ -179,9 +179,8 @@ func (s *Store) transact(b *batch) error {
 	return s.commit(tx)
 }
 
-// resolve finds out what became of a commit that failed. It may have reached
-// the file all the same (the sync failed, not the write): then the next
-// transaction would build on it, and so must the index.
+// resolve finds out whether a failed commit is in the file. It may be there all the same, if the sync failed and not the write: then
+// the next transaction builds on it, and so must the index.
 func (s *Store) resolve() error {
 	b := s.inDoubt
 	if b == nil {
@@ -208,7 +207,7 @@ func (s *Store) view(read func(*bbolt.Tx) error) error {
 	return file(s.opts.Path).Safely(func() error { return s.db.View(read) })
 }
 
-// publish shows a committed batch to readers and watchers.
+// publish makes a committed batch visible to readers and watchers.
 func (s *Store) publish(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +230,7 @@ func (s *Store) Create(ctx context.Context, o store.Object) (out store.Object, e
 	if len(o.Data) == 0 {
 		return out, resource.Errorf(resource.Invalid, "", "%s has no data", o.Key)
 	}
-	// The planned result is handed over with the answer, and only then read.
+	// The committer writes planned before it answers; it is read after the answer.
 	var planned store.Object
 	err = s.do(ctx, size(o), func(b *batch) (err error) {
 		planned, err = b.create(o)
@@ -285,7 +284,7 @@ func (s *Store) check(o store.Object) error {
 		return err
 	}
 	if n := max(len(o.Data), len(o.Status)); n > s.opts.MaxObject {
-		return resource.Errorf(resource.TooLarge, "", "%s has %d bytes, at most %d are kept", o.Key, n, s.opts.MaxObject)
+		return resource.Errorf(resource.TooLarge, "", "%s has %d bytes; at most %d can be stored", o.Key, n, s.opts.MaxObject)
 	}
 	return nil
 }
@@ -400,7 +399,7 @@ func (b *batch) update(o store.Object, expect uint64) (store.Object, error) {
 	if status {
 		e.status = bytes.Clone(o.Status)
 		if len(o.Status) == 0 {
-			e.status, data = nil, true // the revision has to stand somewhere
+			e.status, data = nil, true // the data record then holds the revision
 		}
 	}
 	return b.put(o.Key, &e, old, data, status), nil
@@ -427,8 +426,8 @@ func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {
 	return last, nil
 }
 
-// compact drops the oldest tombstones of the tables that this batch changed. It
-// lets some more than the limit gather, so that not every delete pays for it.
+// compact drops the oldest tombstones of the tables that this batch changed. It lets an eighth more than the limit gather, so that
+// not every delete copies the list.
 func (b *batch) compact(limit int) {
 	for _, t := range b.own {
 		if len(t.tombs) > limit+limit/8 {
@@ -518,10 +517,10 @@ func (b *batch) writeLastDeletes(tx *bbolt.Tx, tally *boltfile.Tally) error {
 // records is a bucket of records.
 type records struct {
 	*bbolt.Bucket
-	place
+	location
 }
 
-// put writes a record, of a body that has room before it.
+// put writes a record. The body has room for the checksum before it.
 func (r records) put(tally *boltfile.Tally, key, body []byte) error {
 	return tally.Put(r.Bucket, key, r.seal(key, body))
 }
@@ -533,11 +532,11 @@ type kindBucket struct {
 }
 
 func (k kindBucket) in(name []byte) records {
-	return records{k.bucket.Bucket(name), placeIn(k.kind, name)}
+	return records{k.bucket.Bucket(name), locationIn(k.kind, name)}
 }
 
 func (k kindBucket) putLastDelete(tally *boltfile.Tally, rev uint64) error {
-	return records{k.bucket, placeIn(k.kind, nil)}.put(tally, keyLastDelete, room(number(rev)))
+	return records{k.bucket, locationIn(k.kind, nil)}.put(tally, keyLastDelete, room(number(rev)))
 }
 
 // makeKind is the kind's bucket, made with all that is in it when missing.
@@ -558,7 +557,7 @@ func makeKind(tx *bbolt.Tx, kind string) (kindBucket, error) {
 	return kindBucket{b, kind}, nil
 }
 
-// checkKey keeps out what the file's keys can't tell apart, or bbolt can't hold.
+// checkKey refuses names that would make the file's keys ambiguous, or too long for bbolt.
 func checkKey(key store.Key) error {
 	const longest = 1024
 	for _, part := range []string{key.Kind, key.Namespace, key.Name} {

@@ -82,7 +82,7 @@ type reader struct {
 }
 
 // body is what is in a record.
-func (r *reader) body(p place, key, record []byte) ([]byte, error) {
+func (r *reader) body(p location, key, record []byte) ([]byte, error) {
 	body, err := p.open(key, record)
 	if err == nil {
 		r.found.Add(record)
@@ -104,7 +104,7 @@ func (r *reader) table(name string, kind *bbolt.Bucket) (*table, error) {
 		return nil, err
 	}
 	t.floor = t.lastDelete
-	inData, inStatus := placeIn(name, bucketData), placeIn(name, bucketStatus)
+	inData, inStatus := locationIn(name, bucketData), locationIn(name, bucketStatus)
 	err = data.ForEach(func(k, v []byte) error {
 		e, err := r.entry(inData, k, v)
 		if err == nil {
@@ -144,14 +144,14 @@ func (r *reader) lastDelete(kind string, b *bbolt.Bucket) (uint64, error) {
 	if record == nil {
 		return 0, nil
 	}
-	body, err := r.body(placeIn(kind, nil), keyLastDelete, record)
+	body, err := r.body(locationIn(kind, nil), keyLastDelete, record)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", keyLastDelete, err)
 	}
 	return toNumber(body), nil
 }
 
-func (r *reader) entry(p place, key, data []byte) (*entry, error) {
+func (r *reader) entry(p location, key, data []byte) (*entry, error) {
 	e := new(entry)
 	var err error
 	if e.namespace, e.name, err = splitKey(key); err != nil {
@@ -169,7 +169,7 @@ func (r *reader) entry(p place, key, data []byte) (*entry, error) {
 }
 
 // status reads the other record of an object, if there is one.
-func (r *reader) status(e *entry, p place, key, status []byte) error {
+func (r *reader) status(e *entry, p location, key, status []byte) error {
 	if status == nil {
 		return nil
 	}
@@ -185,18 +185,18 @@ func (r *reader) status(e *entry, p place, key, status []byte) error {
 	return nil
 }
 
-// Check compares the file with the index, and each with itself. It waits its
-// turn among the writes, so that it sees the two in step.
+// Check compares the file with the index, and each with itself. It runs between
+// commits, when the two must be equal.
 func (s *Store) Check() error {
 	if s.opts.ReadOnly {
-		return s.view(func(tx *bbolt.Tx) error { return s.check1(tx) })
+		return s.view(func(tx *bbolt.Tx) error { return s.checkTx(tx) })
 	}
 	var found error
 	err := s.do(context.Background(), 0, func(b *batch) error {
 		if !b.empty() {
 			return errBusy
 		}
-		found = s.view(func(tx *bbolt.Tx) error { return s.check1(tx) })
+		found = s.view(func(tx *bbolt.Tx) error { return s.checkTx(tx) })
 		return nil
 	})
 	if errors.Is(err, errBusy) {
@@ -207,7 +207,7 @@ func (s *Store) Check() error {
 
 var errBusy = errors.New("other writes in the batch")
 
-func (s *Store) check1(tx *bbolt.Tx) error {
+func (s *Store) checkTx(tx *bbolt.Tx) error {
 	var errs []error
 	if err := file(s.opts.Path).CheckPages(s.db); err != nil {
 		errs = append(errs, err)
@@ -231,7 +231,7 @@ func (s *Store) check1(tx *bbolt.Tx) error {
 	return errors.Join(errs...)
 }
 
-// compare checks the index of one kind against the one that the file makes.
+// compare compares the index of one kind with one that was made from the file.
 func compare(mem, disk *table) error {
 	if mem.n != disk.n || mem.lastDelete != disk.lastDelete {
 		return fmt.Errorf("the index has %d objects, the newest deletion at revision %d; the file %d, %d", mem.n, mem.lastDelete, disk.n, disk.lastDelete)
@@ -277,7 +277,7 @@ func compareLogs(mem, disk *table) error {
 	return nil
 }
 
-// checkStatus finds status records without an object.
+// checkStatus returns an error for a status record without an object.
 func checkStatus(tx *bbolt.Tx, kind string) error {
 	b := tx.Bucket(bucketKinds).Bucket([]byte(kind))
 	if b == nil {
@@ -303,11 +303,11 @@ func checkStatus(tx *bbolt.Tx, kind string) error {
 //
 // A key is namespace NUL name. An object's revision is the higher one of its two
 // records. "rev → key" is not written: it is what the data and status records say, and is put
-// together when the file is opened. What was deleted before that is forgotten; lastDelete is the revision of the
-// kind's newest deletion, from before which no watch can go on.
+// together when the file is opened. Earlier deletions are not known; lastDelete is the revision of the
+// kind's newest deletion, and a watch from before it can't go on.
 //
-// Every record but the version begins with a checksum of its place: the kind and the bucket, if it is in one of
-// a kind; the key; and the rest. The tally counts all records but those in meta, and sums up their checksums.
+// Every record but the version begins with a checksum of its location (kind and bucket, for records of a kind), its key and its
+// body. The tally counts all records but those in meta, and sums up their checksums.
 var (
 	bucketMeta     = []byte("meta")
 	bucketKinds    = []byte("kinds")
@@ -329,36 +329,36 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// place is the checksum of what leads to a record's key.
-type place uint32
+// location is the checksum of the names of the buckets that a record is in.
+type location uint32
 
-const top place = 0 // of the buckets that are in none
+const topLevel location = 0 // of buckets at the top level of the file
 
-// placeIn is a place in one of a kind's buckets, or in the kind's own.
-func placeIn(kind string, bucket []byte) place {
+// locationIn is the location of a bucket of a kind, or of the kind's own bucket: bucket is nil.
+func locationIn(kind string, bucket []byte) location {
 	b := append(append(append(make([]byte, 0, len(kind)+len(bucket)+2), kind...), 0), bucket...)
-	return place(crc32.Checksum(append(b, 0), castagnoli))
+	return location(crc32.Checksum(append(b, 0), castagnoli))
 }
 
-func (p place) sum(key, body []byte) uint32 {
+func (p location) sum(key, body []byte) uint32 {
 	return crc32.Update(crc32.Update(uint32(p), castagnoli, key), castagnoli, body)
 }
 
-// seal is the record of a body that has room for the checksum before it.
-func (p place) seal(key, body []byte) []byte {
+// seal writes the checksum into the four bytes before a body, which makes it a record.
+func (p location) seal(key, body []byte) []byte {
 	binary.BigEndian.PutUint32(body, p.sum(key, body[4:]))
 	return body
 }
 
-// open is the body of a record, a part of it.
-func (p place) open(key, record []byte) ([]byte, error) {
+// open checks a record's checksum and returns its body, which shares its memory.
+func (p location) open(key, record []byte) ([]byte, error) {
 	if len(record) < 4 || binary.BigEndian.Uint32(record) != p.sum(key, record[4:]) {
 		return nil, errRecord
 	}
 	return record[4:], nil
 }
 
-// room is a body with room before it.
+// room is a copy of a body with four bytes for the checksum before it.
 func room(body []byte) []byte {
 	return append(make([]byte, 4, 4+len(body)), body...)
 }
@@ -394,7 +394,7 @@ func splitKey(b []byte) (first, second string, err error) {
 
 func number(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// toNumber reads what number wrote; anything else, and nothing, is 0.
+// toNumber decodes a number; it is 0 if b has another length.
 func toNumber(b []byte) uint64 {
 	if len(b) != 8 {
 		return 0

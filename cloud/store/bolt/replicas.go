@@ -42,10 +42,10 @@ func (s *Store) checkNode(c store.NodeChange) (size int, err error) {
 	}
 	for _, item := range c.Put {
 		if len(item.Key) > longest || item.Key == "" {
-			return 0, resource.Errorf(resource.Invalid, "", "node %s: a key of %d bytes", c.Node, len(item.Key))
+			return 0, resource.Errorf(resource.Invalid, "", "node %s: a key has %d bytes; it must have 1 to %d", c.Node, len(item.Key), longest)
 		}
 		if len(item.Value) > s.opts.MaxObject {
-			return 0, resource.Errorf(resource.TooLarge, "", "node %s: %s has %d bytes, at most %d are kept",
+			return 0, resource.Errorf(resource.TooLarge, "", "node %s: %s has %d bytes; at most %d can be stored",
 				c.Node, item.Key, len(item.Value), s.opts.MaxObject)
 		}
 		size += len(item.Key) + len(item.Value)
@@ -53,10 +53,9 @@ func (s *Store) checkNode(c store.NodeChange) (size int, err error) {
 	return size + len(c.Meta), nil
 }
 
-// writeNode puts one change into a transaction. A node without meta has an
-// empty one, so that its name is on record.
+// writeNode puts one change into a transaction. A node without meta gets an empty one, so that the node is listed.
 func writeNode(tx *bbolt.Tx, tally *boltfile.Tally, c store.NodeChange) error {
-	nodes, up := records{tx.Bucket(bucketReplicas), top}, records{tx.Bucket(bucketReported), top}
+	nodes, up := records{tx.Bucket(bucketReplicas), topLevel}, records{tx.Bucket(bucketReported), topLevel}
 	node := []byte(c.Node)
 	if c.Reset || c.Drop {
 		if err := deletePrefix(tally, up.Bucket, objectKey(c.Node, "")); err != nil {
@@ -112,7 +111,7 @@ func (s *Store) Load(ctx context.Context, node string) (store.Replica, error) {
 	return r, s.look(func(in replicas) error { return in.read(&r) })
 }
 
-// look reads what nodes reported; a record that can't be trusted is the file's damage.
+// look reads what nodes reported; a damaged record is returned as damage of the file.
 func (s *Store) look(read func(replicas) error) error {
 	err := s.view(func(tx *bbolt.Tx) error { return read(replicasIn(tx)) })
 	if errors.Is(err, errRecord) {
@@ -129,7 +128,7 @@ func replicasIn(tx *bbolt.Tx) replicas {
 }
 
 func (in replicas) open(key, record []byte) ([]byte, error) {
-	value, err := top.open(key, record)
+	value, err := topLevel.open(key, record)
 	if err != nil {
 		node, item, _ := strings.Cut(string(key), "\x00")
 		return nil, fmt.Errorf("what node %s reported: %q: %w", node, item, err)
@@ -193,7 +192,7 @@ func (s *Store) following(ctx context.Context, after string) (r store.Replica, e
 	return r, err
 }
 
-// check finds damaged records, and those of nodes that are not on record, and counts all.
+// check returns an error for a damaged record or one of an unknown node, and adds all records to the tally.
 func (in replicas) check(tally *boltfile.Tally) error {
 	each := func(b *bbolt.Bucket, known func(key []byte) error) error {
 		return b.ForEach(func(k, v []byte) error {
@@ -211,7 +210,7 @@ func (in replicas) check(tally *boltfile.Tally) error {
 	if err != nil {
 		return err
 	}
-	last := []byte(nil) // of a node that is known, with what ends its name
+	last := []byte(nil) // prefix of the keys of the last known node
 	return each(in.up, func(k []byte) error {
 		if last != nil && bytes.HasPrefix(k, last) {
 			return nil

@@ -11,9 +11,8 @@ import (
 // maxEvents is how many events Next returns at once when it catches up.
 const maxEvents = 256
 
-// stream is one watcher. The committer puts events into its queue, where they
-// coalesce; when the queue is full it is thrown away, and the stream catches up
-// from the index, where everything is coalesced already.
+// stream is one watcher. The committer puts events into its queue, where events of one object coalesce. If the queue is full it is
+// dropped, and the stream catches up from the index, which has the latest version of each object.
 type stream struct {
 	s    *Store
 	of   store.Key     // what is watched: a kind, or one object
@@ -26,7 +25,7 @@ type stream struct {
 	behind  bool   // the queue overflowed
 	queue   []store.Event
 	latest  map[store.Key]int // into queue
-	waiting int               // in queue, without those that were merged away (Type 0)
+	waiting int               // events in queue, without those that were merged into later ones (Type 0)
 	closed  error
 }
 
@@ -119,10 +118,10 @@ func merge(first, second store.Event) store.Event {
 }
 
 func (st *stream) drop() {
-	st.queue, st.waiting, st.latest = nil, 0, nil // most streams wait for most of their time
+	st.queue, st.waiting, st.latest = nil, 0, nil // most queues are empty most of the time: free the memory
 }
 
-// squeeze closes the gaps that merging left.
+// squeeze removes merged events from the queue.
 func (st *stream) squeeze() {
 	events := st.live()
 	st.drop()
@@ -238,7 +237,7 @@ func (st *stream) shut(err error) {
 	}
 }
 
-// endStreams tells all watchers that the store is closed.
+// endStreams ends all watches, because the store is closed.
 func (s *Store) endStreams() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
