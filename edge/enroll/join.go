@@ -339,7 +339,7 @@ func (o *JoinOptions) ask(ctx context.Context, key *ecdsa.PrivateKey, root *x509
 	defer stop(nil)
 	answers := make(chan resource.JoinAnswer, 1)
 	told := false
-	trying := o.sayOnce()
+	trying := o.sayOnce(ctx)
 	var c *client.Client
 	c, err = client.New(client.Options{
 		Servers: []string{"mqtts://" + o.Hub}, ClientID: enrollPrefix + id, User: enrollPrefix + o.Node, Password: o.Token, CleanStart: true,
@@ -394,9 +394,12 @@ func (o *JoinOptions) ask(ctx context.Context, key *ecdsa.PrivateKey, root *x509
 }
 
 // sayOnce logs why a request is tried again, and tells the person the first time.
-func (o *JoinOptions) sayOnce() func(what string, err error) {
+func (o *JoinOptions) sayOnce(ctx context.Context) func(what string, err error) {
 	var once sync.Once
 	return func(what string, err error) {
+		if ctx.Err() != nil { // the answer is there, or nobody waits for it any more
+			return
+		}
 		o.Log.Info().Err(err).Msg(what + ": trying again")
 		once.Do(func() { o.Say("%s: %v\ntrying again, until ctrl-C", what, err) })
 	}
