@@ -72,10 +72,11 @@ fuzz: ## run every fuzz target for FUZZTIME
 	@$(STAGE) fuzz scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint ## check style, imports and mistakes
+lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck ## check style, imports and mistakes
 	@$(STAGE) vet go vet ./...
 	@$(STAGE) lint $(TOOLS)/golangci-lint run
 	@$(STAGE) arch go test ./test/arch
+	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
 
 .PHONY: bench
 bench: needs-bench build ## measure the bus beside its physical limits, into docs/benchmarks.md
@@ -126,7 +127,8 @@ $(MQTTJS)/node_modules: $(MQTTJS)/package.json $(MQTTJS)/package-lock.json
 # Pinned tools, built once.
 $(TOOLS)/gotestsum: TOOL := gotest.tools/gotestsum
 $(TOOLS)/golangci-lint: TOOL := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-$(TOOLS)/gotestsum $(TOOLS)/golangci-lint: scripts/tools/go.mod scripts/tools/go.sum
+$(TOOLS)/govulncheck: TOOL := golang.org/x/vuln/cmd/govulncheck
+$(TOOLS)/gotestsum $(TOOLS)/golangci-lint $(TOOLS)/govulncheck: scripts/tools/go.mod scripts/tools/go.sum
 	@$(STAGE) $(@F) env -C scripts/tools GOBIN=$(TOOLS) CGO_ENABLED=0 go install -trimpath $(TOOL)
 	@touch $@
 

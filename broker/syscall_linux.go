@@ -12,7 +12,7 @@ func sysWrite(fd uintptr, p []byte) (int, syscall.Errno) { return call(syscall.S
 
 func call(trap, fd uintptr, p []byte) (int, syscall.Errno) {
 	for {
-		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p))) //nolint:gosec // G103: the system call takes the address of p, which is alive until it returns
 		if errno != syscall.EINTR {
 			return int(n), errno
 		}

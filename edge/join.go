@@ -255,7 +255,7 @@ func (l *joinLine) start(file string) error {
 		return nil
 	}
 	for _, args := range [][]string{{"enable", unit}, {"restart", unit}} {
-		if text, err := exec.Command("systemctl", args...).CombinedOutput(); err != nil {
+		if text, err := exec.Command("systemctl", args...).CombinedOutput(); err != nil { //nolint:gosec // G204: the arguments are constants of this file
 			return fmt.Errorf("the node has joined, but systemctl %s failed: %w: %s (why is in journalctl -u edgecore; edgecore --check-config tries the settings)", strings.Join(args, " "), err, strings.TrimSpace(string(text)))
 		}
 	}

@@ -143,7 +143,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	o.OnConnect = func(ctx context.Context, _ bool) error {
 		publishClock(h.commands, c, node)
 		caughtUp := make(chan struct{})
-		h.twin.Connected(rand.Uint64(), send, func() { close(caughtUp) })
+		h.twin.Connected(rand.Uint64(), send, func() { close(caughtUp) }) //nolint:gosec // G404: tells connections apart, keeps no secret
 		h.running.Go(func() { h.bridge.subscribe(ctx, c, h.bridge.live) })
 		h.running.Go(func() { h.forward(ctx, c, caughtUp) })
 		if h.renewer != nil {

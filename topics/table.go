@@ -101,7 +101,7 @@ var (
 	nobody   = []Role(nil)
 	watchers = []Role{RoleOperator, RoleViewer, RoleMapper}
 	people   = []Role{RoleOperator, RoleViewer}
-	agents   = []Role{RoleOperator, RoleViewer, RoleMapper, RoleAgent}
+	agents   = []Role{RoleOperator, RoleViewer, RoleAgent}
 )
 
 // table is the contract. ACLs, golden files and generated documents derive from it.

@@ -25,7 +25,7 @@ func (b Backoff) wait(attempt int) time.Duration {
 	if attempt < 16 {
 		d = min(b.Max, b.Min<<attempt)
 	}
-	return d - time.Duration(rand.Int64N(int64(d)/2+1))
+	return d - time.Duration(rand.Int64N(int64(d)/2+1)) //nolint:gosec // G404: spreads reconnects
 }
 
 // Counters are the state of a client's queues.

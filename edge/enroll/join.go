@@ -248,7 +248,7 @@ func (o *JoinOptions) chain(ctx context.Context) (chain []*x509.Certificate, err
 			return chain, err
 		}
 		select {
-		case <-time.After(pause + rand.N(pause)):
+		case <-time.After(pause + rand.N(pause)): //nolint:gosec // G404: spreads repetitions
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

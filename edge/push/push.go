@@ -224,7 +224,7 @@ func (p *Pusher) publisher(ctx context.Context, address string) (send func(conte
 		m := j.to.MQTT
 		ctx, cancel := context.WithTimeout(ctx, p.timeout)
 		defer cancel()
-		return c.Publish(ctx, client.Message{Topic: m.Topic, Payload: j.payload, QoS: byte(m.QoS), Retain: m.Retain}) //nolint:gosec // 0 to 2: it was checked
+		return c.Publish(ctx, client.Message{Topic: m.Topic, Payload: j.payload, QoS: byte(m.QoS), Retain: m.Retain}) // QoS is 0 to 2: it was checked
 	}
 	return send, func() { cancel(); <-ended }
 }

@@ -64,7 +64,7 @@ func (d *Driver) Bus(dev mappers.Device) string {
 // Open implements mappers.Driver.
 func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, error) {
 	s := &session{now: d.o.Now, device: dev, props: map[string]*property{}}
-	random := rand.New(rand.NewPCG(d.o.Seed, hash(dev.Name)))
+	random := rand.New(rand.NewPCG(d.o.Seed, hash(dev.Name))) //nolint:gosec // G404: simulates a device
 	for _, p := range dev.Properties {
 		prop, err := newProperty(p, d.o.Now(), random)
 		if err != nil {
@@ -245,7 +245,7 @@ func turns(t, since time.Time, period time.Duration) float64 {
 
 // walk is a random walk that turns back softly at its limits. It goes a hundred steps a period, however often it is read.
 func walk(low, high float64, period time.Duration, now time.Time, seed uint64) func(time.Time) float64 {
-	random := rand.New(rand.NewPCG(seed, 1))
+	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // G404: simulates a device
 	step := max(period/100, time.Millisecond)
 	at, last := low+(high-low)*random.Float64(), now
 	return func(t time.Time) float64 {

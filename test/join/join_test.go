@@ -280,7 +280,7 @@ func (h *hub) enrolRaw(t *testing.T, node, token string, payload []byte) *enroll
 	var err error
 	e.c, err = client.New(client.Options{
 		Servers: []string{"mqtts://" + h.mqtt}, ClientID: "enroll/" + e.id, User: "enroll/" + node, Password: token, CleanStart: true,
-		TLS: &tls.Config{InsecureSkipVerify: true}, Log: zerolog.Nop(), Subscriptions: []client.Subscription{{Filter: at + "/answer", QoS: 1}}, //nolint:gosec // a test of what the hub does
+		TLS: &tls.Config{InsecureSkipVerify: true}, Log: zerolog.Nop(), Subscriptions: []client.Subscription{{Filter: at + "/answer", QoS: 1}}, // a test of what the hub does
 		OnConnect: func(context.Context, bool) error {
 			e.c.PublishAsync(client.Message{Topic: at, Payload: payload, QoS: 1}, func(err error) { e.outcome <- err })
 			return nil

@@ -210,7 +210,7 @@ func (d *demo) makeDataDir() (err error) {
 	if d.dataDir, err = filepath.Abs(d.dataDir); err != nil {
 		return err
 	}
-	return os.MkdirAll(d.dataDir, 0o755)
+	return os.MkdirAll(d.dataDir, 0o755) //nolint:gosec // G301: nothing secret is in it, the programs' data has modes of its own
 }
 
 // checkPorts returns an error that names the addresses that are taken, and by which process.
@@ -370,7 +370,7 @@ func (d *demo) joinNode(ctx context.Context, plan []step) error {
 	}
 	core := slices.IndexFunc(plan, func(s step) bool { return s.name == "edgecore" })
 	args := append(strings.Fields(line)[1:], "--config", joinedConfig, "--data-dir", "core", "--no-start")
-	cmd := exec.CommandContext(ctx, plan[core].args[0], args...)
+	cmd := exec.CommandContext(ctx, plan[core].args[0], args...) //nolint:gosec // G204: a program of the demo
 	cmd.Dir, cmd.Env = d.dataDir, cleanEnvironment()
 	out, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(out))

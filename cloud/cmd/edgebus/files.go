@@ -113,7 +113,7 @@ func asOwner(cmd *cobra.Command, path string, args ...string) error {
 	if err != nil {
 		return fmt.Errorf("this is data of %s, which is neither beside edgebus nor in PATH", name)
 	}
-	child := exec.CommandContext(cmd.Context(), program, args...)
+	child := exec.CommandContext(cmd.Context(), program, args...) //nolint:gosec // G204: the plugin that the user named
 	child.Stdout, child.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	err = child.Run()
 	var exit *exec.ExitError
@@ -245,7 +245,7 @@ its test. It builds and its test passes as it is. docs/mappers.md says how to go
 
 // write makes the directory and the files in it.
 func (m newMapper) write(dir string, out io.Writer) error {
-	if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) { //nolint:gosec // G301: source code
 		return withCode(misused, "%s exists: choose another directory with --dir", dir)
 	} else if err != nil {
 		return err
@@ -259,14 +259,14 @@ func (m newMapper) write(dir string, out io.Writer) error {
 		if err := t.Execute(&text, m); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, strings.TrimSuffix(t.Name(), ".tmpl")), text.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, strings.TrimSuffix(t.Name(), ".tmpl")), text.Bytes(), 0o644); err != nil { //nolint:gosec // G306: source code
 			return err
 		}
 	}
 	if m.Source != "" { // the same versions that edgebus was built with
 		sums, err := os.ReadFile(filepath.Join(m.Source, "go.sum"))
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o644)
+			err = os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o644) //nolint:gosec // G306: source code
 		}
 		if err != nil {
 			return fmt.Errorf("--edgebus: %w", err)

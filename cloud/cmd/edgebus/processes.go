@@ -77,7 +77,7 @@ func newProcesses(logs string) *processes {
 
 // start runs a program in dir, and again whenever it ends by itself.
 func (g *processes) start(name string, args []string, dir string) error {
-	if err := os.MkdirAll(g.logs, 0o755); err != nil {
+	if err := os.MkdirAll(g.logs, 0o755); err != nil { //nolint:gosec // G301: logs, which have no secrets
 		return err
 	}
 	p := &process{name: name, args: args, dir: dir, log: filepath.Join(g.logs, name+".log"), done: make(chan struct{})}
@@ -143,12 +143,12 @@ var errStopping = errors.New("the demo is being stopped")
 
 // spawn starts a program once. Its output goes to a file, which outlives the demo.
 func (g *processes) spawn(p *process) error {
-	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644) //nolint:gosec // G302: logs have no secrets
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(p.args[0], p.args[1:]...)
+	cmd := exec.Command(p.args[0], p.args[1:]...) //nolint:gosec // G204: a program of the demo
 	cmd.Dir = p.dir
 	cmd.Env = cleanEnvironment()
 	cmd.Stdout, cmd.Stderr = log, log
