@@ -598,3 +598,23 @@ func TestWhereTheSocketAndTheAuditLogAre(t *testing.T) {
 	require.ErrorContains(t, err, "mqtt.socket: the path of a Unix socket has 107 bytes at most")
 	require.ErrorContains(t, err, "audit.size")
 }
+
+func TestAUserIsAddedToTheFile(t *testing.T) {
+	u := User{Name: "modbus", Role: "mapper", Local: "mapper", Devices: []string{"a"}}
+	for _, text := range []string{"", "# only a comment\n", "auth:\n", "auth:\n  users: []\n", "# first\nauth:\n  anonymous: never # why\n  users:\n    - {name: ann, role: operator, local: ann} # hers\n"} {
+		file := write(t, text)
+		require.NoError(t, AddUser(file, u), text)
+		core, err := Load[Core]("edgecore", file, nil)
+		require.NoError(t, err)
+		require.Equal(t, u, core.Auth.Users[len(core.Auth.Users)-1])
+		after, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, strings.Count(text, "#"), strings.Count(string(after), "#"), "comments stay")
+		require.ErrorContains(t, AddUser(file, u), `"modbus" is listed already`)
+		require.ErrorContains(t, AddUser(file, User{Name: "x", Role: "mapper"}), "could not sign in")
+		again, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, string(after), string(again), "what is refused changes nothing")
+	}
+	require.ErrorContains(t, AddUser(write(t, "auth:\n  users: ann\n"), u), "is no list")
+}

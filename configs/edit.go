@@ -38,8 +38,22 @@ func Edit(file string, settings ...Setting) error {
 }
 
 func edited(text []byte, settings []Setting) ([]byte, error) {
-	var document yaml.Node
-	if err := yaml.Unmarshal(text, &document); err != nil {
+	document, err := parseSettings(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range settings {
+		if err := put(document.Content[0], strings.Split(s.Key, "."), s.Value); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.Key, err)
+		}
+	}
+	return render(document)
+}
+
+// parseSettings reads a file of settings, which may be empty or have nothing but comments.
+func parseSettings(text []byte) (*yaml.Node, error) {
+	document := new(yaml.Node)
+	if err := yaml.Unmarshal(text, document); err != nil {
 		return nil, err
 	}
 	if document.Kind == 0 || len(document.Content) == 0 || isNull(document.Content[0]) { // nothing but comments
@@ -48,15 +62,14 @@ func edited(text []byte, settings []Setting) ([]byte, error) {
 			document.HeadComment = strings.TrimSpace(string(text))
 		}
 	}
-	for _, s := range settings {
-		if err := put(document.Content[0], strings.Split(s.Key, "."), s.Value); err != nil {
-			return nil, fmt.Errorf("%s: %w", s.Key, err)
-		}
-	}
+	return document, nil
+}
+
+func render(document *yaml.Node) ([]byte, error) {
 	var out bytes.Buffer
 	e := yaml.NewEncoder(&out)
 	e.SetIndent(2)
-	err := errors.Join(e.Encode(&document), e.Close())
+	err := errors.Join(e.Encode(document), e.Close())
 	return out.Bytes(), err
 }
 
@@ -120,4 +133,87 @@ func replaceFile(file string, text []byte) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// AddUser adds a user to auth.users in a file of a core's settings. All else in it stays, comments too. What comes out is
+// checked as the core does before the file is replaced.
+func AddUser(file string, u User) error {
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	text, err = withUser(text, u)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	trial, err := os.CreateTemp("", "core-*.yaml") // with mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(trial.Name())
+	_, err = trial.Write(text)
+	if err = errors.Join(err, trial.Close()); err != nil {
+		return err
+	}
+	if _, err := Load[Core]("edgecore", trial.Name(), nil); err != nil {
+		return err
+	}
+	return replaceFile(file, text)
+}
+
+func withUser(text []byte, u User) ([]byte, error) {
+	document, err := parseSettings(text)
+	if err != nil {
+		return nil, err
+	}
+	list, err := userList(document.Content[0])
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range list.Content {
+		var there User
+		if err := n.Decode(&there); err == nil && there.Name == u.Name {
+			return nil, fmt.Errorf("auth.users: %q is listed already", u.Name)
+		}
+	}
+	entry := new(yaml.Node)
+	if err := entry.Encode(u); err != nil {
+		return nil, err
+	}
+	if len(list.Content) == 0 {
+		list.Style = 0 // [] becomes one user a line
+	}
+	list.Content = append(list.Content, entry)
+	return render(document)
+}
+
+// userList is the list auth.users, which is made if there is none.
+func userList(at *yaml.Node) (*yaml.Node, error) {
+	for _, key := range []string{"auth", "users"} {
+		if at = resolve(at); isNull(at) {
+			at.Kind, at.Tag, at.Value = yaml.MappingNode, "", ""
+		}
+		if at.Kind != yaml.MappingNode {
+			return nil, errors.New("there is a value where keys should be")
+		}
+		next := (*yaml.Node)(nil)
+		for i := 0; i+1 < len(at.Content); i += 2 {
+			if at.Content[i].Value == key {
+				next = at.Content[i+1]
+			}
+		}
+		if next == nil {
+			next = scalar("")
+			next.Tag = "!!null"
+			at.Content = append(at.Content, scalar(key), next)
+		}
+		at = next
+	}
+	if at = resolve(at); isNull(at) {
+		at.Kind, at.Tag, at.Value = yaml.SequenceNode, "", ""
+	}
+	if at.Kind != yaml.SequenceNode {
+		return nil, errors.New("auth.users is no list")
+	}
+	return at, nil
 }

@@ -101,7 +101,7 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 	}{
 		{"Objects:", []*cobra.Command{newGet(), newWatch(), newDescribe(), newApply(), newDelete(), newExport(), newKinds()}},
 		{"Devices and nodes:", []*cobra.Command{newTwin(), newCall(), newTree(), newDoctor(), newSession()}},
-		{"Nodes that join and leave:", []*cobra.Command{newInvite(), newApprove(), newDeny(), newNode(), newAuthority()}},
+		{"Nodes that join and leave:", []*cobra.Command{newInvite(), newApprove(), newDeny(), newNode(), newMapperCommand(), newAuthority()}},
 		{"Users:", []*cobra.Command{newLogin(), newToken(), newPasswd()}},
 		{"Messages:", []*cobra.Command{newPub(), newSub()}},
 		{"Data directories:", []*cobra.Command{newCheck(), newBackup(), newRestore()}},
