@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -38,8 +40,9 @@ type hubLink struct {
 	bridge   *bridge
 	log      zerolog.Logger
 
-	renewer *enroll.Renewer // of the certificate; nil: the core has none that it got by joining
-	end     func()          // ends the link
+	renewer *enroll.Renewer               // of the certificate; nil: the core has none that it got by joining
+	second  atomic.Pointer[client.Client] // with the session of what is bridged down; nil: there is none
+	end     func()                        // ends the link
 
 	running sync.WaitGroup // goroutines of the present connection
 }
@@ -70,6 +73,7 @@ func (h *hubLink) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		h.second.Store(second)
 		stored.Go(func() { h.keep(ctx, second, "what is bridged down") })
 	}
 	if h.renewer != nil {
@@ -132,6 +136,19 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 		h.renewer = enroll.NewRenewer(enroll.RenewOptions{
 			Noted: func(err error, since time.Time) {
 				h.up.note(func(l *contact) { l.renewal, l.renewalFails = err, since })
+				why := ""
+				if err != nil {
+					why = err.Error()
+				}
+				h.twin.SetRenewalError(why)
+			},
+			Renewed: func(ctx context.Context) {
+				h.awaitQuiet(ctx)
+				h.log.Info().Msg("the link connects anew, with the renewed certificate")
+				c.Reconnect(errRenewed)
+				if second := h.second.Load(); second != nil {
+					second.Reconnect(errRenewed)
+				}
 			},
 			Identity: enroll.Identity{Dir: filepath.Dir(h.cfg.Link.TLS.Cert)}, Node: node, Log: h.log,
 			Publish: func(topic string, payload []byte, done func(error)) {
@@ -174,6 +191,30 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 		return nil, fmt.Errorf("link: %w", err)
 	}
 	return c, nil
+}
+
+var errRenewed = errors.New("the certificate was renewed")
+
+const (
+	quietAfter = 50 * time.Millisecond // the time between two looks at the link
+	quietMost  = time.Minute           // that a quiet moment is waited for
+)
+
+// awaitQuiet returns when the hub has confirmed all that the node had to report, no stream waits and no command is under
+// way; at the latest after quietMost, because nothing is lost in a busy moment either.
+func (h *hubLink) awaitQuiet(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, quietMost)
+	defer cancel()
+	for {
+		if s := h.twin.Stats(); s.InStep && s.Behind == 0 && h.broker.LinkQueueStats().Messages == 0 && h.commands.Stats().UnderWay == 0 {
+			return
+		}
+		select {
+		case <-time.After(quietAfter):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // newStored makes a second client, whose session outlives its connections: the hub keeps the messages of bridge rules with

@@ -54,6 +54,8 @@ type Options struct {
 	Tokens func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Login is served to everybody at /auth/oidc; nil: there is no provider.
 	Login *Login
+	// Decommission takes a node's certificates no more, for good; see Enroll. The Node is deleted after it.
+	Decommission func(node, by string) error
 	// Ready are the checks of /readyz, by name.
 	Ready map[string]func(context.Context) error
 	// Suffix completes a generateName. If the name is taken it is called again. Default: random letters.
@@ -154,6 +156,7 @@ func (s *server) routes() http.Handler {
 		mux.Handle("/enroll/", s.handle(func(w http.ResponseWriter, r *http.Request) error {
 			return s.Enroll(w, r, accessIn(r.Context()).id)
 		}))
+		mux.Handle("POST /enroll/nodes/{name}/decommission", s.handle(s.decommission))
 	}
 	if s.Tokens != nil {
 		tokens := s.handle(func(w http.ResponseWriter, r *http.Request) error {

@@ -130,6 +130,27 @@ func (s *server) deleteCollection(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
+// decommission ends a node's part in the bus: its certificates are taken no more, and its Node is deleted. It may be asked
+// again, also when the Node is gone.
+func (s *server) decommission(w http.ResponseWriter, r *http.Request) error {
+	id, node := accessIn(r.Context()).id, r.PathValue("name")
+	if !id.AllNodes() {
+		return resource.Errorf(resource.Forbidden, "", "this is for operators of all nodes")
+	}
+	if err := s.Decommission(node, id.User); err != nil {
+		return err
+	}
+	as := r.Clone(r.Context())
+	as.Method, as.Body, as.ContentLength = http.MethodDelete, http.NoBody, 0
+	as.URL.Path, as.URL.RawPath = "/apis/"+resource.APIVersion+"/nodes/"+node, ""
+	err := s.object(w, as)
+	if errors.Is(err, resource.NotFound) {
+		writeJSON(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
+		return nil
+	}
+	return err
+}
+
 // deleteObject deletes an object, or marks it as deleted if something has to happen first. It returns the object as it is
 // left, or as it was.
 func (s *server) deleteObject(w http.ResponseWriter, r *request, opts deleteOptions, dry bool) (*object, error) {

@@ -321,6 +321,7 @@ func nodeKind() Kind {
 			{Name: "Devices", Type: "integer", Path: ".status.devices", Description: "How many devices are bound to it."},
 			{Name: "Ready", Type: "string", Path: ".status.conditions[?(@.type==\"Ready\")].status", Description: "Whether its link to the hub is up.", Wide: true},
 			{Name: "Last-Seen", Type: "string", Path: ".status.lastSeen", Description: "When its state last changed.", Wide: true},
+			{Name: "Certificate-Ends", Type: "string", Path: ".status.certificateExpires", Description: "When the certificate ends with which it last connected.", Wide: true},
 			{Name: "Image", Type: "string", Path: ".spec.os.image", Description: "The operating system that is wanted.", Wide: true},
 		},
 		Cells: cells(func(n *resource.Node) []any {
@@ -329,7 +330,7 @@ func nodeKind() Kind {
 			if n.Spec.OS != nil {
 				image = n.Spec.OS.Image
 			}
-			return []any{orUnknown(n.Status.State), n.Status.Version, fleet, n.Status.Devices, condition(n.Status.Conditions, resource.ConditionReady), n.Status.LastSeen, image}
+			return []any{orUnknown(n.Status.State), n.Status.Version, fleet, n.Status.Devices, condition(n.Status.Conditions, resource.ConditionReady), n.Status.LastSeen, n.Status.CertificateExpires, image}
 		}),
 		Fields: map[string]func(any) string{
 			"metadata.owner": field(func(n *resource.Node) string { return n.Metadata.Owner }),

@@ -417,6 +417,9 @@ func (s *Service) readNode(ctx context.Context, name string) (n resource.Node, e
 	return n, json.Unmarshal(o.Data, &n)
 }
 
+// Decommission revokes a node's certificates, and tells the node to delete its keys.
+func (s *Service) Decommission(node, by string) error { return s.revoke(node, by, true) }
+
 // revoke ends what a node's certificates are good for, and its connections with it.
 func (s *Service) revoke(node, by string, decommission bool) error {
 	if !topics.ValidName(node) {

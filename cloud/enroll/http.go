@@ -78,8 +78,6 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Id
 		return httpserver.Reply(w, s.o.Authority.Status())
 	case is(http.MethodPost, "nodes", "*", "revoke"):
 		return httpserver.ReplyOr(w, struct{}{}, s.revoke(parts[1], by, false))
-	case is(http.MethodPost, "nodes", "*", "decommission"):
-		return httpserver.ReplyOr(w, struct{}{}, s.revoke(parts[1], by, true))
 	}
 	return resource.Errorf(resource.NotFound, "", "there is nothing at %s %s", r.Method, r.URL.Path)
 }

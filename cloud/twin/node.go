@@ -440,7 +440,8 @@ func (t *Twins) Links(name string, most int) (links []resource.Link, more int) {
 		links, more = links[:most], len(links)-most
 	}
 	for i := range links {
-		links[i].Version = t.version(links[i].Node)
+		report := t.report(links[i].Node)
+		links[i].Version, links[i].RenewalError = report.Version, report.RenewalError
 		links[i].Rejected = t.rejects.of(links[i].Node)
 	}
 	if r := t.rejects.of(name); len(links) == 0 && r != nil {
@@ -460,17 +461,16 @@ func badness(l resource.Link) float64 {
 	return 0
 }
 
-// version is the version of its core that the node reported.
-func (t *Twins) version(name string) string {
+// report is what the node reported of itself.
+func (t *Twins) report(name string) (report resource.NodeReport) {
 	t.host.RLock()
 	defer t.host.RUnlock()
-	var report resource.NodeReport
 	if n := t.nodes[name]; n != nil {
 		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
 			_ = json.Unmarshal(e.Value, &report) // a report that can't be decoded has no version
 		}
 	}
-	return report.Version
+	return report
 }
 
 // rejects holds the last refused connection for each node name. Anybody can cause entries, with any name, so their number is bounded:

@@ -266,7 +266,10 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 	n := t.nodes[name]
 	state, report, oversize, exists, devices := resource.Offline, resource.NodeReport{}, "", false, 0
 	alone, met, ended := "", false, ""
+	var connections uint32
+	var expires int64
 	if n != nil {
+		connections, expires = n.contact.links, n.contact.expires
 		devices = len(n.bound)
 		state, oversize, exists = n.state(), n.oversize, n.core != "" || n.unknown
 		alone, met, ended = t.otherHubText(n), n.met, n.contact.ended
@@ -293,10 +296,14 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 	s.Version, s.SystemInfo, s.Devices = report.Version, report.SystemInfo, devices
 	s.Conditions = resource.ReadyCondition(s.Conditions, state, ended, t.o.Now())
 	s.Conditions = resource.QuotaCondition(s.Conditions, oversize, t.o.Now())
+	s.Conditions = resource.RenewalCondition(s.Conditions, report.RenewalError, t.o.Now())
+	if connections > 0 { // otherwise the former value still holds
+		s.CertificateExpires = resource.Millis(expires)
+	}
 	if met { // otherwise the former condition still holds
 		s.Conditions = resource.OtherHubCondition(s.Conditions, alone, t.o.Now())
 	}
-	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub)
+	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal)
 	_, err = t.writeStatus(ctx, obj, 0, s)
 	return err
 }

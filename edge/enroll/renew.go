@@ -24,12 +24,14 @@ type RenewOptions struct {
 	Publish func(topic string, payload []byte, done func(error))
 	// Noted is told after each attempt why it failed (nil: it didn't), and since when attempts fail. It may be nil.
 	Noted func(err error, since time.Time)
-	Log   zerolog.Logger
-	Now   func() time.Time
+	// Renewed is called after the certificate was renewed. It may be nil.
+	Renewed func(ctx context.Context)
+	Log     zerolog.Logger
+	Now     func() time.Time
 }
 
 // Renewer gets the node's next certificate when two thirds of the time of the present one have passed, with a new key.
-// The connection that there is goes on with the old one; the next one uses the new one.
+// The next connection uses it; Renewed sees to it that there is one soon.
 type Renewer struct {
 	o       RenewOptions
 	kick    chan struct{}
@@ -52,6 +54,9 @@ func NewRenewer(o RenewOptions) *Renewer {
 	}
 	if o.Noted == nil {
 		o.Noted = func(error, time.Time) {}
+	}
+	if o.Renewed == nil {
+		o.Renewed = func(context.Context) {}
 	}
 	return &Renewer{o: o, kick: make(chan struct{}, 1), answers: make(chan answer, 1)}
 }
@@ -103,6 +108,7 @@ func (r *Renewer) Run(ctx context.Context) {
 		r.note(err)
 		if err == nil {
 			tries = 0
+			r.o.Renewed(ctx)
 			continue
 		}
 		tries++

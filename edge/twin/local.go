@@ -393,6 +393,19 @@ func (t *Twin) endOverrides(b *batch) {
 	}
 }
 
+// SetRenewalError publishes in the node's status why its certificate could not be renewed; empty: it was.
+func (t *Twin) SetRenewalError(why string) {
+	t.host.Put(func(b *batch) {
+		if t.o.Report.RenewalError == why {
+			return
+		}
+		t.o.Report.RenewalError = why
+		if err := t.putReport(b); err != nil {
+			t.o.Log.Error().Err(err).Msg("the node's status")
+		}
+	})
+}
+
 func (t *Twin) putReport(b *batch) error {
 	payload, err := json.Marshal(t.o.Report)
 	if err != nil {

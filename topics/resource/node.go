@@ -117,10 +117,12 @@ type NodeStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	SystemdUnits []SystemdUnit `json:"systemdUnits,omitempty"`
+	// CertificateExpires is when the certificate ends with which the node last connected; empty: it had none.
+	CertificateExpires string `json:"certificateExpires,omitempty"`
 	// UpdatedAt is when the node last reported its status.
 	UpdatedAt string `json:"updatedAt,omitempty"`
 	// Conditions are the node's own and those of its rendering. Ready says whether its link to the hub is up;
-	// QuotaExceeded and OfAnotherHub are there if they ever were true.
+	// QuotaExceeded and OfAnotherHub are there if they ever were true, CertificateRenewal if a renewal has ever failed.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -194,10 +196,25 @@ type NodeReport struct {
 	Version    string      `json:"version"`
 	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
 	StartedAt  string      `json:"startedAt,omitempty"`
+	// RenewalError is why the node's certificate could not be renewed; empty: it was, or is not due yet.
+	RenewalError string `json:"renewalError,omitempty"`
 }
 
 // ConditionRenewal is False while a node's certificate can't be renewed.
 const ConditionRenewal = "CertificateRenewal"
+
+// RenewalCondition sets the condition CertificateRenewal: why is the reason for which the last attempt failed, empty if it
+// didn't. A node for which no attempt has ever failed doesn't have it.
+func RenewalCondition(prev []Condition, why string, now time.Time) []Condition {
+	c := Condition{Type: ConditionRenewal, Status: "False", Reason: "Failed", Message: why}
+	if why == "" {
+		if !slices.ContainsFunc(prev, func(o Condition) bool { return o.Type == c.Type }) {
+			return prev
+		}
+		c.Status, c.Reason = "True", "Renewed"
+	}
+	return SetCondition(slices.Clone(prev), c, now)
+}
 
 // ConditionReady says whether a node's link to the hub is up.
 const ConditionReady = "Ready"
@@ -220,7 +237,7 @@ func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Cond
 
 // OfHub says whether only the hub sets a type of condition of a Node.
 func OfHub(condition string) bool {
-	return condition == ConditionReady || condition == QuotaExceeded || condition == OfAnotherHub
+	return condition == ConditionReady || condition == QuotaExceeded || condition == OfAnotherHub || condition == ConditionRenewal
 }
 
 // QuotaExceeded is the condition of a Node that owns more than the hub takes.

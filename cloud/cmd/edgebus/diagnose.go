@@ -574,11 +574,14 @@ func (d *diagnosis) quality(f facts, l resource.Link) {
 		if at := f.core.Links[0].CertificateExpires; l.CertificateExpires == "" || at != "" && at < l.CertificateExpires {
 			l.CertificateExpires = at
 		}
-		core := f.core.Links[0]
-		d.addIf(core.RenewalError != "", look, "it is tried again; the hub's log may say why it was refused",
-			"the node's certificate could not be renewed, since %s: %s", core.RenewalFails, core.RenewalError)
+		l.RenewalError, l.RenewalFails = f.core.Links[0].RenewalError, f.core.Links[0].RenewalFails // which is newer than what the hub knows
 		l.OverQuota = cmp.Or(l.OverQuota, f.core.Links[0].OverQuota)
 	}
+	since := ""
+	if l.RenewalFails != "" {
+		since = ", since " + l.RenewalFails
+	}
+	d.addIf(l.RenewalError != "", look, "it is tried again; the hub's log may say why it was refused", "the node's certificate could not be renewed%s: %s", since, l.RenewalError)
 	d.owned(f)
 	d.addIf(l.OverQuota != "", wrong, "delete keys of the node, or raise limits.node on the hub", "the hub accepts nothing that the node reports: %s", l.OverQuota)
 	d.addIf(f.hub != nil && f.core == nil && l.Version != "" && l.Version != f.version(f.hub), look, "upgrade the older one",
@@ -592,9 +595,9 @@ func (d *diagnosis) quality(f facts, l resource.Link) {
 	case left < 0:
 		d.add(wrong, advice, "a certificate of the link has expired on %s", l.CertificateExpires)
 	case left < certificateOK:
-		d.add(look, advice, "a certificate of the link expires in %s", age(left))
+		d.add(look, advice, "a certificate of the link expires in %s, on %s", age(left), l.CertificateExpires)
 	default:
-		d.add(fine, "", "the link's certificates are good for another %s", age(left))
+		d.add(fine, "", "the link's certificates are good for another %s, until %s", age(left), l.CertificateExpires)
 	}
 }
 

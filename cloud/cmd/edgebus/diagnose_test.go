@@ -46,7 +46,7 @@ func TestDiagnosis(t *testing.T) {
 		"clock":           {func(f *facts) { f.core.Now = ago(90 * time.Minute) }, wrong, "clock is 1h behind the hub's"},
 		"clock, far away": {func(f *facts) { s := 10.0; f.core, f.hub.Links[0].ClockAhead = nil, &s }, look, "clock is 10s ahead of the hub's"},
 		"expired":         {func(f *facts) { f.core.Links[0].CertificateExpires = ago(time.Hour) }, wrong, "has expired"},
-		"not renewed":     {func(f *facts) { f.core.Links[0].RenewalError = "the hub did not answer" }, look, "could not be renewed, since"},
+		"not renewed":     {func(f *facts) { f.core.Links[0].RenewalError = "the hub did not answer" }, look, "could not be renewed: the hub did not answer"},
 		"expires soon":    {func(f *facts) { f.hub.Links[0].CertificateExpires = ago(-50 * time.Hour) }, look, "expires in 2d"},
 		"versions":        {func(f *facts) { f.core.Version = "v2" }, look, "the hub has version v1, the core v2"},
 		"versions, far":   {func(f *facts) { f.core, f.hub.Links[0].Version = nil, "v2" }, look, "the hub has version v1, the core v2"},

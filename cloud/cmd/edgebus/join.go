@@ -322,15 +322,6 @@ delete its Node. A node that is away is told when it comes back. Its devices sta
 			if err := o.Post(cmd.Context(), "/enroll/nodes/"+url.PathEscape(node)+verb, struct{}{}, nil); err != nil {
 				return err
 			}
-			if decommission {
-				kind, err := o.Kind(cmd.Context(), "nodes")
-				if err != nil {
-					return err
-				}
-				if _, err := o.Delete(cmd.Context(), kind, "", node, client.WriteOptions{}); err != nil && !errors.Is(err, resource.NotFound) {
-					return err
-				}
-			}
 			fmt.Fprintf(cmd.OutOrStdout(), "node %s %s\n", node, what)
 		}
 		return nil
