@@ -143,7 +143,7 @@ func (l *joinLine) readToken() error {
 
 // writable says early what would only be found when the token is used.
 func writable(file string) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // G301: a directory of settings is readable by the services; the files in it are not
 		return notWritable(err)
 	}
 	f, err := os.CreateTemp(filepath.Dir(file), ".join-*.new")
