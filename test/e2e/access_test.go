@@ -36,6 +36,7 @@ type accessClient struct {
 	user, id string
 	password bool
 	tls      bool          // connects over TLS
+	socket   string        // connects over this Unix socket; empty: over TCP
 	roles    []topics.Role // that it has; none: it isn't let in
 	node     string        // glob of the nodes given to it
 	device   string        // of a mapper: the one device given to it; empty: all
@@ -147,7 +148,9 @@ func (b accessBroker) dial(t *testing.T, c accessClient) net.Conn {
 	t.Helper()
 	var raw net.Conn
 	var err error
-	if c.tls {
+	if c.socket != "" {
+		raw, err = net.Dial("unix", c.socket)
+	} else if c.tls {
 		raw, err = tls.Dial("tcp", b.tls, &tls.Config{InsecureSkipVerify: true}) // the table is of what the broker lets its clients do
 	} else {
 		raw, err = net.Dial("tcp", b.address)
@@ -358,9 +361,6 @@ func TestAccess(t *testing.T) {
 	defer w.Close()
 	ctx := t.Context()
 	hub, core := accessWorld(ctx, t, w)
-	t.Run("agent", func(t *testing.T) {
-		t.Skip("agents sign in over a Unix socket, and no setting of a core opens one")
-	})
 	page := &strings.Builder{}
 	page.WriteString(accessHead)
 	fmt.Fprintf(page, "\n## The hub's broker\n\n%s", hub.tryAll(t))
@@ -397,9 +397,14 @@ func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core
 		user("walt", "viewer", `, nodes: [n1]`) + user("ctl", "controller", "") +
 		user("olga", "operator", `, nodes: [n9]`) + user("n8", "node", "") + user("n9", "node", "")
 	require.NoError(t, os.WriteFile(filepath.Join(w.Dir, "hub.yaml"), []byte(hubConfig), 0o600))
-	coreConfig := "auth:\n  anonymous: loopback\n  users:\n" +
+	dir, err := os.MkdirTemp("", "eb") // the path of a socket is short
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "mqtt.sock")
+	coreConfig := "mqtt: {socket: " + socket + "}\nauth:\n  anonymous: loopback\n  users:\n" +
 		user("ann", "operator", "") + user("otto", "operator", `, nodes: [n2]`) + user("vera", "viewer", "") +
-		user("virtual", "mapper", `, devices: [lamp]`) + user("modbus", "mapper", `, devices: [pump]`)
+		user("virtual", "mapper", `, devices: [lamp]`) + user("modbus", "mapper", `, devices: [pump]`) +
+		fmt.Sprintf("    - {name: agent, role: agent, local: '%d'}\n", os.Getuid())
 	require.NoError(t, os.WriteFile(filepath.Join(w.Dir, "core.yaml"), []byte(coreConfig), 0o600))
 	require.NoError(t, w.Start(ctx, "hub"))
 	require.NoError(t, w.Apply(ctx, []byte(accessObjects)))
@@ -427,6 +432,7 @@ func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core
 		{title: "viewer", user: "vera", id: "b3", password: true, roles: viewer, node: "n1"},
 		{title: "mapper of the device", user: "virtual", id: "mapper-virtual", password: true, roles: mapper, device: "lamp", mapper: "virtual"},
 		{title: "mapper of another device", user: "modbus", id: "mapper-modbus", password: true, roles: mapper, device: "pump", mapper: "modbus"},
+		{title: "agent", id: "b6", socket: socket, roles: []topics.Role{topics.RoleAgent}},
 		{title: "node", user: "node/n1", id: "node/n1"},
 		{title: "anonymous on loopback", id: "b4", roles: []topics.Role{topics.RoleOperator, topics.RoleMapper}, node: "*", mapper: "anonymous"},
 		{title: "nobody", user: "eve", id: "b5", password: true},
@@ -626,6 +632,9 @@ func tryNodeAPI(ctx context.Context, t *testing.T, w *harness.World, core access
 	page := &strings.Builder{}
 	page.WriteString("| client | reads | writes |\n|---|---|---|\n")
 	for _, c := range core.clients {
+		if c.socket != "" { // which is MQTT's only
+			continue
+		}
 		reads := len(c.roles) > 0 && (c.roles[0] == topics.RoleMapper || c.node == core.node || c.node == "*")
 		status := apiAnswer(ctx, t, c, http.MethodGet, url+"/lamp", "")
 		if reads != (status == http.StatusOK) {
