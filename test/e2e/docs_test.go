@@ -316,7 +316,6 @@ func TestTrial18Running(t *testing.T) {
 
 	doc.take("listen: public") // TestTrial18Join
 	doc.take("hub$  edgebus invite n1")
-	doc.take("edgebus token create") // testdata/token.txtar
 
 	// With TLS.
 	hub.sh(src, doc.take("scripts/certs.sh ca pki"))

@@ -39,7 +39,7 @@ func TestTrial18Join(t *testing.T) {
 	refused(other("192.0.2.99"), "check the network")
 	refused(other("hub.example.org:8884"), "nothing listens at this port")
 	refused(other("https://hub.example.org:8443"), "no hub's address")
-	refused("timeout 5 "+other("hub.example.org:8443"), "trying again, until ctrl-C")
+	refused("timeout 5 "+other("hub.example.org:8443"), "run the same command again")
 	refused("edgecore join hub.example.org", "compare it with what edgebus authority says")
 	user := "setpriv --reuid 1234 --regid 1234 --clear-groups "
 	refused(user+line, "Run it as root")

@@ -250,6 +250,9 @@ func takeovers(ctx context.Context, t Target) {
 	each(20, func(int) {
 		for ctx.Err() == nil {
 			if p, err := join(ctx, t.MQTT, client{id: "flood-same", keep: 3600}); err == nil {
+				stop := context.AfterFunc(ctx, func() { _ = p.Close() })
+				p.ignore() // until the next one has taken the session over
+				stop()
 				_ = p.Close()
 			}
 		}

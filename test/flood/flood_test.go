@@ -42,7 +42,7 @@ var signs = map[string]map[string]float64{
 	"served":        {"sent_messages_total": 20 * kept},
 	"subscriptions": {"subscriptions": 1000, "read_pauses_total": 10},
 	"connects":      {"held_connections_total": 50},
-	"takeovers":     {"takeovers_total": 20}, // one for each of its connections; each waits for the disk, and is slow where that is
+	"takeovers":     {"takeovers_total": 50},
 	"halves":        {"rejected_connections_total": 200},
 	"passwords":     {`rejected_connections_total{reason="too many wrong passwords`: 1},
 	"retained":      {`refused_messages_total{kind="Quota"`: 1},
