@@ -28,8 +28,9 @@ const (
 // rule gives access to the topics that a filter matches. In filters of patterns, and only in these, the levels %u and %c stand
 // for the user name and the client identifier.
 type rule struct {
-	access Access
-	levels []string
+	access  Access
+	levels  []string
+	literal bool // a topic line of a file, in which %u and %c stand for nothing
 }
 
 // Rules are all rules of a broker. The zero value has none, and allows everything; as soon as there is one, a topic that none
@@ -158,7 +159,7 @@ func (r *Rules) parseRule(pattern bool, user string, named bool, rest string) er
 	if err := topics.CheckFilter(filter); err != nil {
 		return err
 	}
-	one.levels = strings.Split(filter, "/")
+	one.levels, one.literal = strings.Split(filter, "/"), !pattern
 	switch {
 	case pattern:
 		if err := check(filter); err != nil {
@@ -238,6 +239,9 @@ func (r *Rules) of(c Client, access Access) [2][]rule {
 // forClient is the rule's filter with the client's names in it; nil: it can't concern the client, which has no name or one
 // that would be a wildcard or several levels.
 func (o rule) forClient(c Client) []string {
+	if o.literal {
+		return o.levels
+	}
 	var mine []string
 	for i, level := range o.levels {
 		name := c.User

@@ -30,6 +30,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -283,34 +284,14 @@ func (a *Authority) make(number int) (s signer, err error) {
 	}
 	base := filepath.Join(a.dir(), strconv.Itoa(number))
 	err = errors.Join(
-		writeFile(base+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})),
-		writeFile(base+".pem", encodeCertificates(der)),
+		datadir.WriteFile(base+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})),
+		datadir.WriteFile(base+".pem", encodeCertificates(der)),
 	)
 	if err != nil {
 		return s, err
 	}
 	cert, err := x509.ParseCertificate(der)
 	return signer{number: number, cert: cert, key: key}, err
-}
-
-// writeFile writes a file whole or not at all, durably, for its owner only.
-func writeFile(path string, text []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 func encodeCertificates(ders ...[]byte) []byte {
@@ -432,7 +413,7 @@ func (a *Authority) Rotate(overlap time.Duration) error {
 		return err
 	}
 	// The state first: without a newer authority it says nothing.
-	if err := writeFile(filepath.Join(a.dir(), stateName), text); err != nil {
+	if err := datadir.WriteFile(filepath.Join(a.dir(), stateName), text); err != nil {
 		return err
 	}
 	s, err := a.make(old + 1)

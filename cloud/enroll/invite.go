@@ -97,14 +97,11 @@ type InviteAnswer struct {
 }
 
 func (r InviteRequest) read(now time.Time) (i Invitation, err error) {
-	i = Invitation{Node: r.Node, Labels: r.Labels, Uses: max(r.Uses, 1), Created: now.UTC(), Expires: now.Add(defaultTTL).UTC()}
-	if r.TTL != "" {
-		ttl, err := time.ParseDuration(r.TTL)
-		if err != nil || ttl <= 0 || ttl > maxTTL {
-			return i, resource.Errorf(resource.Invalid, "ttl", "%.40q is not a duration from 1s to 8760h, such as 1h", r.TTL)
-		}
-		i.Expires = now.Add(ttl).UTC()
+	ttl, err := resource.ParseTTL(r.TTL, defaultTTL, maxTTL)
+	if err != nil {
+		return i, err
 	}
+	i = Invitation{Node: r.Node, Labels: r.Labels, Uses: max(r.Uses, 1), Created: now.UTC(), Expires: now.Add(ttl).UTC()}
 	if r.Uses < 0 || r.Uses > maxUses {
 		return i, resource.Errorf(resource.Invalid, "uses", "%d is not from 1 to %d", r.Uses, maxUses)
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -93,7 +94,7 @@ func writeRevocations(path string, nodes map[string]Revocation) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(path, append(text, '\n'))
+	return datadir.WriteFile(path, append(text, '\n'))
 }
 
 // add revokes the certificates that a node has. When it returns, that is on disk.
@@ -121,7 +122,7 @@ func (r *Revocations) issue(node string, known int64) (ms int64, err error) {
 	ms = max(r.now().UnixMilli(), last+1)
 	if ms > r.bound {
 		bound := ms + issuedAhead.Milliseconds()
-		if err := writeFile(filepath.Join(filepath.Dir(r.path), issuedName), strconv.AppendInt(nil, bound, 10)); err != nil {
+		if err := datadir.WriteFile(filepath.Join(filepath.Dir(r.path), issuedName), strconv.AppendInt(nil, bound, 10)); err != nil {
 			return 0, err
 		}
 		r.bound = bound
@@ -191,7 +192,7 @@ func Merge(from, into string) error {
 		if base := filepath.Base(name); base != revokedName && filepath.Ext(base) != ".new" {
 			text, err := os.ReadFile(name)
 			if err == nil {
-				err = writeFile(filepath.Join(fresh, base), text)
+				err = datadir.WriteFile(filepath.Join(fresh, base), text)
 			}
 			if err != nil {
 				return err

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -150,7 +149,7 @@ func (t *Tokens) Verify(token string) (u broker.BearerUser, err error) {
 // Create makes a token. by is who asked for it.
 func (t *Tokens) Create(ctx context.Context, r TokenRequest, by string) (NewToken, error) {
 	now := t.o.Now().UTC()
-	ttl, err := parseTTL(r.TTL)
+	ttl, err := resource.ParseTTL(r.TTL, defaultTTL, maxTTL)
 	if err != nil {
 		return NewToken{}, err
 	}
@@ -205,27 +204,6 @@ func (t *Tokens) check(r TokenRequest) error {
 		return resource.Errorf(resource.Invalid, "nodes", "%d patterns are more than 100", len(r.Nodes))
 	}
 	return nil
-}
-
-// parseTTL reads a duration, in days, too.
-func parseTTL(text string) (time.Duration, error) {
-	if text == "" {
-		return defaultTTL, nil
-	}
-	var ttl time.Duration
-	var err error
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		var n int
-		if n, err = strconv.Atoi(days); err == nil {
-			ttl = time.Duration(n) * 24 * time.Hour
-		}
-	} else {
-		ttl, err = time.ParseDuration(text)
-	}
-	if err != nil || ttl <= 0 || ttl > maxTTL {
-		return 0, resource.Errorf(resource.Invalid, "ttl", "%.40q is not a duration from 1s to 1825d, such as 30d or 12h", text)
-	}
-	return ttl, nil
 }
 
 func key(id string) store.Key { return store.Key{Kind: kindToken, Name: id} }

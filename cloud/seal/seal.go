@@ -15,6 +15,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
 // FileName is the key's file in the hub's data directory.
@@ -69,30 +71,10 @@ func Make(dir string) (*Key, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, fs.ErrExist), err)
 	}
-	// A crash must not leave a part of a key.
-	if err := write(path+".new", text); err != nil {
-		return nil, err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return nil, err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+	if err := datadir.WriteFile(path, []byte(text)); err != nil {
 		return nil, err
 	}
 	return newKey(raw)
-}
-
-func write(path, text string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Sync(), f.Close())
 }
 
 func newKey(raw []byte) (*Key, error) {

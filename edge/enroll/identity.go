@@ -25,6 +25,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -138,7 +139,7 @@ func check(a resource.JoinAnswer, node string, key *ecdsa.PrivateKey, keyText []
 
 // write puts an identity into its files, the authorities first: with the old certificate they are as good.
 func (i issued) write(into Identity) error {
-	return errors.Join(writeFile(into.Roots(), i.roots), writeFile(into.Pair(), i.pair))
+	return errors.Join(datadir.WriteFile(into.Roots(), i.roots), datadir.WriteFile(into.Pair(), i.pair))
 }
 
 // read is the certificate of an identity that there is.
@@ -150,30 +151,10 @@ func (i Identity) read() (*x509.Certificate, error) {
 	return x509.ParseCertificate(pair.Certificate[0])
 }
 
-// writeFile writes a file whole or not at all, durably, for its owner only.
-func writeFile(path string, text []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
 // Forget deletes all identities of a node that was decommissioned, and notes that it was, and why.
 func Forget(dataDir, why string, now time.Time) error {
 	text := fmt.Sprintf("%s %s\n", resource.Time(now), why)
-	return errors.Join(writeFile(filepath.Join(dataDir, markerName), []byte(text)), os.RemoveAll(filepath.Join(dataDir, DirName)))
+	return errors.Join(datadir.WriteFile(filepath.Join(dataDir, markerName), []byte(text)), os.RemoveAll(filepath.Join(dataDir, DirName)))
 }
 
 // Forgotten says when and why the node was decommissioned; empty: it was not, or has joined again.

@@ -26,6 +26,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -108,7 +109,7 @@ func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 		return j, err
 	}
 	if o.Token != "" {
-		err = writeFile(filepath.Join(j.Dir, usedName), []byte(o.tokenHash()))
+		err = datadir.WriteFile(filepath.Join(j.Dir, usedName), []byte(o.tokenHash()))
 	}
 	j.Expires = got.cert.NotAfter
 	gone := os.Remove(filepath.Join(j.Dir, pendingName))
@@ -203,7 +204,7 @@ func pendingKey(i Identity) (key *ecdsa.PrivateKey, text []byte, err error) {
 	if key, text, err = newKey(); err != nil {
 		return nil, nil, err
 	}
-	return key, text, writeFile(path, text)
+	return key, text, datadir.WriteFile(path, text)
 }
 
 // meet connects to the hub and finds its authority in what it shows. Nothing secret is sent.

@@ -14,6 +14,7 @@ import (
 	"encoding/pem"
 	"hash/crc32"
 	"math/big"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -207,4 +208,26 @@ func IssuedAt(cert *x509.Certificate) time.Time {
 		return cert.NotBefore
 	}
 	return time.UnixMilli(ms.Int64())
+}
+
+// ParseTTL reads for how long a token is good: a duration, also in days (30d), up to most. An empty text is the default.
+func ParseTTL(text string, byDefault, most time.Duration) (time.Duration, error) {
+	if text == "" {
+		return byDefault, nil
+	}
+	const day = 24 * time.Hour
+	var ttl time.Duration
+	var err error
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		var n uint64
+		if n, err = strconv.ParseUint(days, 10, 16); err == nil { // more would be beyond any limit
+			ttl = time.Duration(n) * day
+		}
+	} else {
+		ttl, err = time.ParseDuration(text)
+	}
+	if err != nil || ttl <= 0 || ttl > most {
+		return 0, Errorf(Invalid, "ttl", "%.40q is not a duration up to %dd, such as 12h or 30d", text, most/day)
+	}
+	return ttl, nil
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -86,4 +87,17 @@ func FuzzJoinRequest(f *testing.F) {
 			require.NotNil(t, c.PublicKey)
 		}
 	})
+}
+
+func TestForHowLongATokenIsGood(t *testing.T) {
+	const day = 24 * time.Hour
+	for text, want := range map[string]time.Duration{"": time.Hour, "90m": 90 * time.Minute, "30d": 30 * day, "365d": 365 * day} {
+		got, err := ParseTTL(text, time.Hour, 365*day)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{"0d", "-1d", "366d", "-1h", "1", "d", "1w", "106751991167301d", "9999999999999999999999d"} {
+		_, err := ParseTTL(text, time.Hour, 365*day)
+		require.ErrorContains(t, err, "up to 365d", text)
+	}
 }

@@ -71,7 +71,7 @@ expires.
 	o.flags(cmd)
 	cmd.Flags().StringSliceVarP(&labels, "labels", "l", nil, "labels of the node: site=hall,floor=2")
 	cmd.Flags().IntVar(&uses, "uses", 0, "how many nodes may join with it (default 1)")
-	cmd.Flags().StringVar(&ttl, "ttl", "1h", "for how long it is good")
+	cmd.Flags().StringVar(&ttl, "ttl", "1h", "for how long it is good, such as 1h or 7d; at most 365d")
 	cmd.Flags().BoolVar(&list, "list", false, "list the invitations that there are")
 	cmd.Flags().StringVar(&revoke, "revoke", "", "revoke the invitation with this `ID`")
 	outputFlag(cmd, &output, "", "text", "json")
