@@ -56,6 +56,9 @@ const (
 	KindDeviceState
 	KindProblem
 	KindReadProblem
+	KindSecret
+	KindSecretPart
+	KindAgent
 	KindUpgrade
 	KindUpgradeStatus
 	KindDiscovery
@@ -102,6 +105,7 @@ var (
 	watchers = []Role{RoleOperator, RoleViewer, RoleMapper}
 	people   = []Role{RoleOperator, RoleViewer}
 	agents   = []Role{RoleOperator, RoleViewer, RoleAgent}
+	agent    = []Role{RoleAgent}
 )
 
 // table is the contract. ACLs, golden files and generated documents derive from it.
@@ -109,6 +113,9 @@ var table = [...]Topic{
 	{KindState, "state", OwnerHub, 1, true, "PresenceState", nobody, people, "online or offline, as the hub's broker sees the node's connection"},
 	{KindSpec, "spec", OwnerCloud, 1, true, "NodeSpec", nobody, agents, "rendered specification of the node"},
 	{KindSpecPart, "spec/parts/{part}", OwnerCloud, 1, true, "Part", nobody, agents, "one part of a specification too large for one value"},
+	{KindSecret, "secrets/{secret}", OwnerCloud, 1, true, "SecretValues", nobody, agent, "the values of a Secret that the specification refers to, by its namespace and name: default.wifi"},
+	{KindSecretPart, "secrets/{secret}/parts/{part}", OwnerCloud, 1, true, "Part", nobody, agent, "one part of a Secret too large for one value"},
+	{KindAgent, "agent", OwnerEdge, 1, true, "AgentReport", agent, people, "what the node's agent has applied, and what it sees of the host"},
 	{KindMembership, "membership", OwnerCloud, 1, true, "Membership", nobody, watchers, "the devices that belong to the node"},
 	{KindMembershipPart, "membership/parts/{part}", OwnerCloud, 1, true, "Part", nobody, watchers, "one part of a membership too large for one value"},
 	{KindDevice, "devices/{device}", OwnerCloud, 1, true, "Bundle", nobody, watchers, "the whole Device with its model"},
@@ -121,8 +128,8 @@ var table = [...]Topic{
 	{KindDeviceState, "devices/{device}/state", OwnerEdge, 1, true, "DeviceState", []Role{RoleMapper}, watchers, "online, offline or unknown, from the device's mapper"},
 	{KindProblem, "devices/{device}/problem", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watchers, "why the device is not online, from its mapper"},
 	{KindReadProblem, "devices/{device}/problem/{property}", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watchers, "why the property can't be read, from the device's mapper"},
-	{KindUpgrade, "upgrade", OwnerCloud, 1, true, "UpgradeOrder", nobody, people, "the upgrade that the node is to make"},
-	{KindUpgradeStatus, "upgrade/status", OwnerEdge, 1, true, "UpgradeStatus", nobody, people, "progress and result of the upgrade"},
+	{KindUpgrade, "upgrade", OwnerCloud, 1, true, "UpgradeOrder", nobody, agents, "the upgrade that the node is to make"},
+	{KindUpgradeStatus, "upgrade/status", OwnerEdge, 1, true, "UpgradeStatus", agent, people, "progress and result of the upgrade"},
 	{KindDiscovery, "discovery/{configuration}", OwnerCloud, 1, true, "Configuration", nobody, people, "what the node is to discover"},
 	{KindInstance, "discovery/{configuration}/instances/{instance}", OwnerEdge, 1, true, "Instance", nobody, people, "a device that was discovered"},
 	{KindMapperState, "mappers/{mapper}/state", OwnerEdge, 1, true, "PresenceState", []Role{RoleMapper}, watchers, "a mapper's presence: online, or offline as published by its will"},

@@ -42,7 +42,7 @@ func clip(s string) string {
 type Address struct {
 	Node   string
 	Kind   Kind
-	Device string // the device, configuration, mapper or enrolment request, whichever the kind has first
+	Device string // the device, secret, configuration, mapper or enrolment request, whichever the kind has first
 	Name   string // the property, command, call, instance or part, or the rest of a stream's topic
 }
 
@@ -113,6 +113,8 @@ func parseKey(key string) (Address, string) {
 		return parseDevice(rest)
 	case "discovery":
 		return parseDiscovery(rest)
+	case "secrets":
+		return parseSecret(rest)
 	case "mappers":
 		name, tail, _ := strings.Cut(rest, "/")
 		kind, ok := mapperLeaf[tail]
@@ -211,6 +213,18 @@ func parseDiscovery(rest string) (Address, string) {
 	return named(Address{Kind: KindInstance, Device: conf, Name: inst})
 }
 
+func parseSecret(rest string) (Address, string) {
+	secret, rest, more := strings.Cut(rest, "/")
+	if !more {
+		return named(Address{Kind: KindSecret, Device: secret})
+	}
+	part, ok := strings.CutPrefix(rest, "parts/")
+	if !ok {
+		return Address{}, "only parts/{part} is defined below a secret"
+	}
+	return named(Address{Kind: KindSecretPart, Device: secret, Name: part})
+}
+
 // named checks the names in an address against the rules for its kind.
 func named(a Address) (Address, string) {
 	first := a.Kind != KindSpecPart && a.Kind != KindMembershipPart
@@ -222,7 +236,7 @@ func named(a Address) (Address, string) {
 		if !ValidProperty(a.Name) {
 			return Address{}, fmt.Sprintf("bad property %s: %s", clip(a.Name), propertyRule)
 		}
-	case KindInstance, KindDevicePart, KindSpecPart, KindMembershipPart:
+	case KindInstance, KindDevicePart, KindSecretPart, KindSpecPart, KindMembershipPart:
 		if !ValidName(a.Name) {
 			return Address{}, fmt.Sprintf("bad name %s: %s", clip(a.Name), nameRule)
 		}
@@ -251,6 +265,10 @@ func (a Address) Key() string {
 		return "discovery/" + a.Device
 	case KindInstance:
 		return "discovery/" + a.Device + "/instances/" + a.Name
+	case KindSecret:
+		return "secrets/" + a.Device
+	case KindSecretPart:
+		return "secrets/" + a.Device + "/parts/" + a.Name
 	case KindBridge:
 		return "bridge/" + a.Name
 	case KindEnroll:

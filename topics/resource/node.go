@@ -1,11 +1,16 @@
 package resource
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -25,9 +30,143 @@ type NodeSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	Config []ConfigItem `json:"config,omitempty"`
+	// Applications are containers that are started, updated and removed with the spec.
+	// +listType=map
+	// +listMapKey=name
+	Applications []Application `json:"applications,omitempty"`
+	// Hooks are commands that the agent runs around an update: each of them is one that the node's own configuration
+	// allows, by its name there.
+	Hooks *Hooks `json:"hooks,omitempty"`
 	// Monitoring says what the node reports of its host.
 	Monitoring *Monitoring `json:"monitoring,omitempty"`
+	// Resources are the alerts on the host's processors, memory and disks.
+	// +listType=atomic
+	Resources []ResourceMonitor `json:"resources,omitempty"`
+	// Drift says what becomes of a file that somebody changed by hand: restore writes it as the spec has it, report
+	// only reports it.
+	// +kubebuilder:validation:Enum=restore;report
+	// +default=restore
+	Drift string `json:"drift,omitempty"`
 }
+
+// What becomes of files that were changed by hand.
+const (
+	DriftRestore = "restore"
+	DriftReport  = "report"
+)
+
+// Application is a set of containers: a compose file, or quadlet units.
+type Application struct {
+	// Name tells the applications of a node apart: a DNS label, since units and a project are named after it.
+	Name string `json:"name"`
+	// AppType is what files are.
+	// +kubebuilder:validation:Enum=compose;quadlet
+	AppType string `json:"appType"`
+	// Files are the units, or the compose file and what it refers to.
+	// +listType=map
+	// +listMapKey=path
+	Files []InlineFile `json:"files,omitempty"`
+	// EnvVars are the variables of the environment of its containers.
+	EnvVars map[string]string `json:"envVars,omitempty"`
+}
+
+// The types of Application.
+const (
+	AppCompose = "compose"
+	AppQuadlet = "quadlet"
+)
+
+// InlineFile is a file with its content.
+type InlineFile struct {
+	// Path is where it goes: absolute in a configuration, relative to the application's directory in an Application.
+	Path string `json:"path"`
+	// Content is what it contains, encoded as contentEncoding says.
+	Content string `json:"content,omitempty"`
+	// ContentEncoding is plain or base64.
+	// +kubebuilder:validation:Enum=plain;base64
+	// +default=plain
+	ContentEncoding string `json:"contentEncoding,omitempty"`
+	// Mode are its permissions as a decimal number, as in Ignition: 420 is 0644, which is the default.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4095
+	Mode *int `json:"mode,omitempty"`
+	// User owns it: a name or a number of the host; root when empty.
+	User string `json:"user,omitempty"`
+	// Group owns it: a name or a number of the host; root when empty.
+	Group string `json:"group,omitempty"`
+}
+
+// Hooks are commands around an update, in their order. A command that fails before the update's files are written ends it; one
+// that fails after that rolls it back.
+type Hooks struct {
+	// BeforeUpdating run before anything is changed.
+	BeforeUpdating []Hook `json:"beforeUpdating,omitempty"`
+	// AfterUpdating run after the files are written, before health is checked.
+	AfterUpdating []Hook `json:"afterUpdating,omitempty"`
+	// BeforeRebooting run before the host is rebooted into another OS image.
+	BeforeRebooting []Hook `json:"beforeRebooting,omitempty"`
+	// AfterRebooting run after that.
+	AfterRebooting []Hook `json:"afterRebooting,omitempty"`
+}
+
+// Hook is a command that the node allows, and when it is run.
+type Hook struct {
+	// Run is the name of a command in the node's own configuration.
+	Run string `json:"run"`
+	// If are conditions, of which one must hold; none: the command is always run.
+	If []HookCondition `json:"if,omitempty"`
+	// Timeout ends the command, which has failed then; 10s when empty.
+	Timeout string `json:"timeout,omitempty"`
+}
+
+// HookCondition holds if the update changes a file.
+type HookCondition struct {
+	// Path is a file, or a directory with all below it.
+	Path string `json:"path"`
+	// Op are the changes that count; all of them when empty.
+	// +kubebuilder:validation:items:Enum=created;updated;removed
+	Op []string `json:"op,omitempty"`
+}
+
+// ResourceMonitor watches a resource of the host.
+type ResourceMonitor struct {
+	// MonitorType is the resource.
+	// +kubebuilder:validation:Enum=CPU;Memory;Disk
+	MonitorType string `json:"monitorType"`
+	// SamplingInterval is how often it is measured, such as 5s; at least 1s.
+	SamplingInterval string `json:"samplingInterval"`
+	// AlertRules are thresholds.
+	// +listType=map
+	// +listMapKey=severity
+	AlertRules []AlertRule `json:"alertRules,omitempty"`
+	// Path is a directory of the file system that is watched, for Disk.
+	Path string `json:"path,omitempty"`
+}
+
+// AlertRule is a threshold of a resource.
+type AlertRule struct {
+	// Severity is how bad it is above the threshold.
+	// +kubebuilder:validation:Enum=Info;Warning;Critical
+	Severity string `json:"severity"`
+	// Percentage is the threshold, in percent of what there is.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Percentage float64 `json:"percentage"`
+	// Duration is how long the mean must be above the threshold, such as 10m.
+	Duration string `json:"duration"`
+	// Description is for people.
+	Description string `json:"description,omitempty"`
+}
+
+// The resources and severities.
+const (
+	MonitorCPU       = "CPU"
+	MonitorMemory    = "Memory"
+	MonitorDisk      = "Disk"
+	SeverityInfo     = "Info"
+	SeverityWarning  = "Warning"
+	SeverityCritical = "Critical"
+)
 
 // NodeOS is the operating system that is wanted.
 type NodeOS struct {
@@ -36,7 +175,7 @@ type NodeOS struct {
 }
 
 // ConfigType says where a part of a node's configuration is from.
-// +kubebuilder:validation:Enum=InlineConfigProviderSpec;GitConfigProviderSpec;KubernetesSecretProviderSpec
+// +kubebuilder:validation:Enum=InlineConfigProviderSpec;GitConfigProviderSpec;KubernetesSecretProviderSpec;ConfigMapProviderSpec;FileListProviderSpec
 type ConfigType string
 
 // The sources of configuration.
@@ -44,13 +183,15 @@ const (
 	ConfigInline ConfigType = "InlineConfigProviderSpec"
 	ConfigGit    ConfigType = "GitConfigProviderSpec"
 	ConfigSecret ConfigType = "KubernetesSecretProviderSpec"
+	ConfigMapRef ConfigType = "ConfigMapProviderSpec"
+	ConfigFiles  ConfigType = "FileListProviderSpec"
 )
 
 // ConfigItem is a part of a node's configuration, from one source.
 type ConfigItem struct {
 	// Name tells the parts apart.
 	Name string `json:"name"`
-	// ConfigType says which one of inline, gitRef and secretRef is set.
+	// ConfigType says which one of inline, gitRef, secretRef, configMapRef and files is set.
 	ConfigType ConfigType `json:"configType"`
 	// Inline is the configuration itself: an Ignition document, version 3.4.0.
 	Inline json.RawMessage `json:"inline,omitempty"`
@@ -58,6 +199,11 @@ type ConfigItem struct {
 	GitRef *GitRef `json:"gitRef,omitempty"`
 	// SecretRef is a Secret; it has no versions and always floats.
 	SecretRef *SecretMount `json:"secretRef,omitempty"`
+	// ConfigMapRef is a ConfigMap; it has no versions and always floats.
+	ConfigMapRef *ConfigMapMount `json:"configMapRef,omitempty"`
+	// Files are files with their content.
+	// +listType=atomic
+	Files []InlineFile `json:"files,omitempty"`
 }
 
 // GitRef is a place in a Repository at a revision.
@@ -75,6 +221,17 @@ type SecretMount struct {
 	// Name is the Secret's name.
 	Name string `json:"name"`
 	// Namespace is the Secret's; default when empty.
+	// +default=default
+	Namespace string `json:"namespace,omitempty"`
+	// MountPath is the directory on the node for which each key becomes a file.
+	MountPath string `json:"mountPath"`
+}
+
+// ConfigMapMount is a ConfigMap and where its values go on a node.
+type ConfigMapMount struct {
+	// Name is the ConfigMap's name.
+	Name string `json:"name"`
+	// Namespace is the ConfigMap's; default when empty.
 	// +default=default
 	Namespace string `json:"namespace,omitempty"`
 	// MountPath is the directory on the node for which each key becomes a file.
@@ -117,6 +274,21 @@ type NodeStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	SystemdUnits []SystemdUnit `json:"systemdUnits,omitempty"`
+	// AgentVersion is that of the node's agent.
+	AgentVersion string `json:"agentVersion,omitempty"`
+	// Failed is the version of the spec that the node tried last and could not apply; it stays as it was.
+	Failed *FailedVersion `json:"failed,omitempty"`
+	// OS is the image that the host has booted.
+	OS *OSStatus `json:"os,omitempty"`
+	// Applications are those of the spec.
+	// +listType=map
+	// +listMapKey=name
+	Applications []ApplicationStatus `json:"applications,omitempty"`
+	// Resources are how the host's resources are.
+	Resources *ResourceStatus `json:"resources,omitempty"`
+	// Drifted are files that somebody changed by hand, and that are left alone as spec.drift says.
+	// +listType=atomic
+	Drifted []string `json:"drifted,omitempty"`
 	// CertificateExpires is when the certificate ends with which the node last connected; empty: it had none.
 	CertificateExpires string `json:"certificateExpires,omitempty"`
 	// UpdatedAt is when the node last reported its status.
@@ -358,6 +530,14 @@ func (n Node) CheckStatus() error {
 	for i, c := range n.Status.Containers {
 		required(&p, fmt.Sprintf("status.containers[%d].id", i), c.ID)
 	}
+	for i, a := range n.Status.Applications {
+		required(&p, fmt.Sprintf("status.applications[%d].name", i), a.Name)
+		required(&p, fmt.Sprintf("status.applications[%d].status", i), a.Status)
+	}
+	if f := n.Status.Failed; f != nil {
+		required(&p, "status.failed.renderedVersion", f.RenderedVersion)
+		required(&p, "status.failed.reason", f.Reason)
+	}
 	for i, u := range n.Status.SystemdUnits {
 		required(&p, fmt.Sprintf("status.systemdUnits[%d].name", i), u.Name)
 	}
@@ -386,16 +566,143 @@ func (s NodeSpec) check(p *problems, at string) {
 		}
 		item.check(p, here)
 	}
+	s.checkApplications(p, at+".applications")
+	s.Hooks.check(p, at+".hooks")
+	for i, m := range s.Resources {
+		m.check(p, fmt.Sprintf("%s.resources[%d]", at, i))
+	}
+	oneOf(p, at+".drift", s.Drift, []string{"", DriftRestore, DriftReport})
+}
+
+func (s NodeSpec) checkApplications(p *problems, at string) {
+	seen := names{}
+	for i, a := range s.Applications {
+		here := fmt.Sprintf("%s[%d]", at, i)
+		if !appName.MatchString(a.Name) {
+			p.add(here+".name", "%s: must be 1–63 characters of a–z, 0–9 and '-', beginning with a letter and ending with a letter or digit", clip(a.Name))
+		}
+		seen.check(p, here+".name", a.Name)
+		oneOf(p, here+".appType", a.AppType, []string{AppCompose, AppQuadlet})
+		if len(a.Files) == 0 {
+			p.add(here+".files", "is required: an application without files starts nothing")
+		}
+		checkFiles(p, here+".files", a.Files, false)
+		for name := range a.EnvVars {
+			if !envName.MatchString(name) {
+				p.add(here+".envVars["+clip(name)+"]", "a name is letters, digits and '_', and doesn't begin with a digit")
+			}
+		}
+	}
+}
+
+var (
+	appName = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+// checkFiles checks files with their content, with absolute paths or with relative ones.
+func checkFiles(p *problems, at string, files []InlineFile, absolute bool) {
+	seen := names{}
+	for i, f := range files {
+		here := fmt.Sprintf("%s[%d]", at, i)
+		switch {
+		case f.Path == "":
+			p.add(here+".path", "is required")
+		case len(f.Path) > maxPath || strings.ContainsRune(f.Path, 0):
+			p.add(here+".path", "must have at most %d bytes, and no NUL", maxPath)
+		case absolute && (!path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || f.Path == "/"):
+			p.add(here+".path", "%s: must be absolute, without '..', '//' and a '/' at its end", clip(f.Path))
+		case !absolute && (!filepath.IsLocal(f.Path) || path.Clean(f.Path) != f.Path || f.Path == "."):
+			p.add(here+".path", "%s: must be relative, without '..', '//' and a '/' at its end", clip(f.Path))
+		}
+		seen.check(p, here+".path", f.Path)
+		oneOf(p, here+".contentEncoding", f.ContentEncoding, []string{"", "plain", "base64"})
+		if _, err := f.Bytes(); err != nil {
+			p.add(here+".content", "is not base64: %v", err)
+		}
+		if f.Mode != nil && (*f.Mode < 0 || *f.Mode > 0o7777) {
+			p.add(here+".mode", "%d: must be from 0 to 4095, which is 7777 in octal", *f.Mode)
+		}
+	}
+}
+
+// maxPath bounds a path on a node, in bytes: Linux takes no longer one.
+const maxPath = 4095
+
+// Bytes are the file's content.
+func (f InlineFile) Bytes() ([]byte, error) {
+	if f.ContentEncoding == "base64" {
+		return base64.StdEncoding.DecodeString(f.Content)
+	}
+	return []byte(f.Content), nil
+}
+
+func (h *Hooks) check(p *problems, at string) {
+	if h == nil {
+		return
+	}
+	for stage, hooks := range map[string][]Hook{
+		"beforeUpdating": h.BeforeUpdating, "afterUpdating": h.AfterUpdating, "beforeRebooting": h.BeforeRebooting, "afterRebooting": h.AfterRebooting,
+	} {
+		for i, hook := range hooks {
+			hook.check(p, fmt.Sprintf("%s.%s[%d]", at, stage, i))
+		}
+	}
+}
+
+func (h Hook) check(p *problems, at string) {
+	required(p, at+".run", h.Run)
+	checkDuration(p, at+".timeout", h.Timeout, time.Second)
+	for i, c := range h.If {
+		here := fmt.Sprintf("%s.if[%d]", at, i)
+		if !path.IsAbs(c.Path) || path.Clean(c.Path) != c.Path {
+			p.add(here+".path", "%s: must be absolute, without '..', '//' and a '/' at its end", clip(c.Path))
+		}
+		for _, op := range c.Op {
+			oneOf(p, here+".op", op, []string{"created", "updated", "removed"})
+		}
+	}
+}
+
+// checkDuration checks a duration that may be missing.
+func checkDuration(p *problems, field, text string, least time.Duration) {
+	if text == "" {
+		return
+	}
+	if d, err := time.ParseDuration(text); err != nil || d < least {
+		p.add(field, "%s: must be a duration of at least %v, such as 30s or 5m", clip(text), least)
+	}
+}
+
+func (m ResourceMonitor) check(p *problems, at string) {
+	oneOf(p, at+".monitorType", m.MonitorType, []string{MonitorCPU, MonitorMemory, MonitorDisk})
+	required(p, at+".samplingInterval", m.SamplingInterval)
+	checkDuration(p, at+".samplingInterval", m.SamplingInterval, time.Second)
+	if m.MonitorType == MonitorDisk && !path.IsAbs(m.Path) {
+		p.add(at+".path", "%s: must be an absolute path of the file system that is watched", clip(m.Path))
+	}
+	seen := names{}
+	for i, r := range m.AlertRules {
+		here := fmt.Sprintf("%s.alertRules[%d]", at, i)
+		oneOf(p, here+".severity", r.Severity, []string{SeverityInfo, SeverityWarning, SeverityCritical})
+		seen.check(p, here+".severity", r.Severity)
+		if r.Percentage < 0 || r.Percentage > 100 {
+			p.add(here+".percentage", "%v: must be from 0 to 100", r.Percentage)
+		}
+		required(p, here+".duration", r.Duration)
+		checkDuration(p, here+".duration", r.Duration, time.Second)
+	}
 }
 
 func (c ConfigItem) check(p *problems, at string) {
-	oneOf(p, at+".configType", string(c.ConfigType), []ConfigType{ConfigInline, ConfigGit, ConfigSecret})
+	oneOf(p, at+".configType", string(c.ConfigType), []ConfigType{ConfigInline, ConfigGit, ConfigSecret, ConfigMapRef, ConfigFiles})
 	for _, part := range []struct {
 		field string
 		is    ConfigType
 		set   bool
 	}{
 		{"inline", ConfigInline, len(c.Inline) > 0}, {"gitRef", ConfigGit, c.GitRef != nil}, {"secretRef", ConfigSecret, c.SecretRef != nil},
+		{"configMapRef", ConfigMapRef, c.ConfigMapRef != nil}, {"files", ConfigFiles, len(c.Files) > 0},
 	} {
 		switch {
 		case part.is == c.ConfigType && !part.set:
@@ -411,6 +718,11 @@ func (c ConfigItem) check(p *problems, at string) {
 		required(p, at+".secretRef.name", c.SecretRef.Name)
 		required(p, at+".secretRef.mountPath", c.SecretRef.MountPath)
 	}
+	if c.ConfigMapRef != nil {
+		required(p, at+".configMapRef.name", c.ConfigMapRef.Name)
+		required(p, at+".configMapRef.mountPath", c.ConfigMapRef.MountPath)
+	}
+	checkFiles(p, at+".files", c.Files, true)
 	if len(c.Inline) > 0 && !isJSON(string(c.Inline), '{') {
 		p.add(at+".inline", "must be an object: an Ignition document")
 	}

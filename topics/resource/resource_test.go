@@ -295,3 +295,37 @@ func FuzzMembers(f *testing.F) {
 	f.Add([]byte(`{"power":"ON","x":null}`))
 	f.Fuzz(func(_ *testing.T, payload []byte) { _, _ = Members(payload); _, _ = ParseRefusal(payload) })
 }
+
+func TestWhatANodesHostIsGiven(t *testing.T) {
+	good := `{"applications":[{"name":"web","appType":"quadlet","files":[{"path":"web.container","content":"[Container]"}],"envVars":{"A":"b"}}],
+		"config":[{"name":"a","configType":"FileListProviderSpec","files":[{"path":"/etc/motd","content":"aGk=","contentEncoding":"base64","mode":420,"user":"root"}]},
+			{"name":"b","configType":"ConfigMapProviderSpec","configMapRef":{"name":"m","mountPath":"/etc/m"}}],
+		"hooks":{"afterUpdating":[{"run":"reload","if":[{"path":"/etc","op":["updated"]}],"timeout":"30s"}]},
+		"resources":[{"monitorType":"Disk","samplingInterval":"5s","path":"/","alertRules":[{"severity":"Warning","percentage":75,"duration":"10m"}]}],"drift":"report"}`
+	check := func(text string) error {
+		n := Node{Metadata: Meta{Name: "n1"}}
+		require.NoError(t, json.Unmarshal([]byte(text), &n.Spec))
+		return n.Validate()
+	}
+	require.NoError(t, check(good))
+	for change, field := range map[[2]string]string{
+		{`"name":"web"`, `"name":"Web"`}:                               "spec.applications[0].name",
+		{`"path":"web.container"`, `"path":"../web.container"`}:        "spec.applications[0].files[0].path",
+		{`"A":"b"`, `"A=":"b"`}:                                        "spec.applications[0].envVars[\"A=\"]",
+		{`"/etc/motd"`, `"etc/motd"`}:                                  "spec.config[0].files[0].path",
+		{`"aGk="`, `"hi!"`}:                                            "spec.config[0].files[0].content",
+		{`"mode":420`, `"mode":7777`}:                                  "spec.config[0].files[0].mode",
+		{`"mountPath":"/etc/m"`, `"mountPath":""`}:                     "spec.config[1].configMapRef.mountPath",
+		{`"30s"`, `"30"`}:                                              "spec.hooks.afterUpdating[0].timeout",
+		{`["updated"]`, `["touched"]`}:                                 "spec.hooks.afterUpdating[0].if[0].op",
+		{`"samplingInterval":"5s"`, `"samplingInterval":"1ms"`}:        "spec.resources[0].samplingInterval",
+		{`"path":"/","alertRules"`, `"path":"","alertRules"`}:          "spec.resources[0].path",
+		{`"percentage":75`, `"percentage":175`}:                        "spec.resources[0].alertRules[0].percentage",
+		{`"drift":"report"`, `"drift":"ignore"`}:                       "spec.drift",
+		{`"configType":"ConfigMapProviderSpec"`, `"configType":"Map"`}: "spec.config[1].configType",
+	} {
+		text := strings.Replace(good, change[0], change[1], 1)
+		require.NotEqual(t, good, text)
+		require.ErrorContains(t, check(text), field)
+	}
+}

@@ -1,0 +1,167 @@
+package resource
+
+// RenderedSpec is the payload of the topic spec: what a Node's spec comes to, with every reference resolved. It has no value of a
+// Secret, only the names of those that the node gets at secrets/{secret}.
+type RenderedSpec struct {
+	// RenderedVersion counts up, in decimal, when and only when anything else in here changes.
+	RenderedVersion string `json:"renderedVersion"`
+	// OS is the operating system that is wanted.
+	OS *NodeOS `json:"os,omitempty"`
+	// Files are what is wanted below the node's allowed roots, in the order of their paths. What an earlier version had
+	// and this one hasn't is removed.
+	Files []RenderedFile `json:"files,omitempty"`
+	// Applications are the containers that are wanted, in the order of their names.
+	Applications []RenderedApplication `json:"applications,omitempty"`
+	// Hooks are the commands around the update.
+	Hooks *Hooks `json:"hooks,omitempty"`
+	// Monitoring says what is reported of the host.
+	Monitoring *Monitoring `json:"monitoring,omitempty"`
+	// Resources are the alerts on the host.
+	Resources []ResourceMonitor `json:"resources,omitempty"`
+	// Drift is restore or report.
+	Drift string `json:"drift,omitempty"`
+}
+
+// RenderedFile is a file, a directory or a symbolic link.
+type RenderedFile struct {
+	// Path is absolute and clean.
+	Path string `json:"path"`
+	// Type is file, directory or link.
+	Type string `json:"type"`
+	// Mode are the permissions in octal, such as 0644. A link has none.
+	Mode string `json:"mode,omitempty"`
+	// User and Group own it, by name or number; empty: root.
+	User  string `json:"user,omitempty"`
+	Group string `json:"group,omitempty"`
+	// Target is where a link points to.
+	Target string `json:"target,omitempty"`
+	// Keep leaves what is there already as it is: the entry is only made where there is nothing.
+	Keep bool `json:"keep,omitempty"`
+	Content
+}
+
+// RenderedApplication is an application, whose files have paths below its directory.
+type RenderedApplication struct {
+	Name    string            `json:"name"`
+	AppType string            `json:"appType"`
+	Files   []RenderedFile    `json:"files"`
+	EnvVars map[string]string `json:"envVars,omitempty"`
+}
+
+// Content is that of a file. At most one of Text, Base64, Digest and Secret is set; none: the file is empty.
+type Content struct {
+	// Text is the content, if it is short and UTF-8.
+	Text string `json:"text,omitempty"`
+	// Base64 is the content, if it is short and not UTF-8.
+	Base64 []byte `json:"base64,omitempty"`
+	// Digest is sha256: and the SHA-256 of the content in hex; the content is a blob.
+	Digest string `json:"digest,omitempty"`
+	// Size is the blob's, in bytes.
+	Size int64 `json:"size,omitempty"`
+	// Secret is the value of a Secret.
+	Secret *SecretKey `json:"secret,omitempty"`
+}
+
+// SecretKey is one value of a Secret.
+type SecretKey struct {
+	// Name is that of the topic secrets/{name}: namespace.name.
+	Name string `json:"name"`
+	// Key is the value's key in the Secret.
+	Key string `json:"key"`
+	// Version is that of the Secret which the spec was rendered with.
+	Version string `json:"version"`
+}
+
+// The types of RenderedFile.
+const (
+	FileRegular   = "file"
+	FileDirectory = "directory"
+	FileLink      = "link"
+)
+
+// SecretTopic is the level by which a Secret is named in a node's tree. A namespace has no dot, so the name is unique.
+func SecretTopic(namespace, name string) string { return namespace + "." + name }
+
+// SecretValues is the payload of secrets/{secret}.
+type SecretValues struct {
+	// Version is another one after each change of the values.
+	Version string `json:"version"`
+	// Data are the values.
+	Data map[string][]byte `json:"data"`
+}
+
+// AgentReport is the payload of the topic agent: what the node's agent has applied, and what it sees of the host. At most
+// MaxAgentReport bytes; lists that are longer are cut, which the condition ReportTruncated says.
+type AgentReport struct {
+	// Version is the agent's.
+	Version string `json:"version,omitempty"`
+	// RenderedVersion is the version of the spec that is applied whole; empty: none.
+	RenderedVersion string `json:"renderedVersion,omitempty"`
+	// Failed is a version that was not applied, or was rolled back; it is not tried again until the spec changes.
+	Failed *FailedVersion `json:"failed,omitempty"`
+	// OS is the image that the host has booted, if its OS is one.
+	OS *OSStatus `json:"os,omitempty"`
+	// SystemInfo describes the host.
+	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
+	// Conditions are the agent's: Updating, SpecApplied, Drifted, ReportTruncated and those of the host's resources and interfaces.
+	Conditions []Condition `json:"conditions,omitempty"`
+	// Containers, SystemdUnits are those that monitoring asks for.
+	Containers   []ContainerStatus `json:"containers,omitempty"`
+	SystemdUnits []SystemdUnit     `json:"systemdUnits,omitempty"`
+	// Applications are those of the spec.
+	Applications []ApplicationStatus `json:"applications,omitempty"`
+	// Resources are how the host's resources are.
+	Resources *ResourceStatus `json:"resources,omitempty"`
+	// Drifted are files that somebody changed by hand and that are left alone.
+	Drifted []string `json:"drifted,omitempty"`
+}
+
+// MaxAgentReport bounds an AgentReport, in bytes.
+const MaxAgentReport = 60 << 10
+
+// FailedVersion is a version of a spec that a node could not apply.
+type FailedVersion struct {
+	// RenderedVersion is the version.
+	RenderedVersion string `json:"renderedVersion"`
+	// Reason is one word: InvalidSpec, PathNotAllowed, HookFailed, ContentMissing, WriteFailed, Unhealthy, OSUpdateFailed, ApplicationFailed.
+	Reason string `json:"reason"`
+	// Message says what happened.
+	Message string `json:"message,omitempty"`
+	// At is when it failed.
+	At string `json:"at,omitempty"`
+}
+
+// OSStatus is the OS image of a host.
+type OSStatus struct {
+	// Image is the reference that was booted.
+	Image string `json:"image,omitempty"`
+	// ImageDigest is its digest.
+	ImageDigest string `json:"imageDigest,omitempty"`
+}
+
+// ApplicationStatus is how an application is.
+type ApplicationStatus struct {
+	// Name is the application's.
+	Name string `json:"name"`
+	// Status is Preparing, Starting, Running, Completed, Error or Unknown.
+	Status string `json:"status"`
+	// Ready is how many of its containers or units run: 1/2.
+	Ready string `json:"ready,omitempty"`
+	// Restarts is how often its containers were restarted.
+	Restarts int `json:"restarts,omitempty"`
+	// Message says what is wrong.
+	Message string `json:"message,omitempty"`
+}
+
+// ResourceStatus is how a host's resources are: Healthy, Warning, Critical or Unknown. It says Info as Healthy.
+type ResourceStatus struct {
+	// CPU is how the processors are.
+	CPU string `json:"cpu,omitempty"`
+	// Memory is how the memory is.
+	Memory string `json:"memory,omitempty"`
+	// Disk is how the worst of the file systems is.
+	Disk string `json:"disk,omitempty"`
+}
+
+// KindRenderedSpec is the hub's record of what a Node was last rendered to. It is no kind of the API.
+const KindRenderedSpec = "RenderedSpec"
