@@ -1,0 +1,457 @@
+// Package rollout decides which targets of a rollout are to be started now, and says why no more are. A target is a node that
+// is to become something else: a fleet's next template version, or another version of the edge core.
+//
+// Plan is a pure function. All that it has to remember between two calls is in its input: the batch of each target and the
+// Progress of the last decision, which the caller stores before it starts what was decided. So a rollout goes on after any
+// restart, and starts nothing twice. The package never reads a clock, an object or a topic.
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// State is how far a target is.
+type State uint8
+
+// The states of a target.
+const (
+	Pending  State = iota // it has not been started
+	Updating              // it was started and has not answered
+	Done                  // it is as it should be
+	Failed                // it said that it can't
+)
+
+// Target is one node of a rollout.
+type Target struct {
+	Name   string
+	Labels map[string]string
+	State  State
+	// Since is when it was started, of a target that is Updating.
+	Since time.Time
+	// Batch is the batch that it was selected for, as the last decision said; 0: none.
+	Batch int
+	// Online says whether it can be reached, Available whether it does its work. One that is offline is not available.
+	Online, Available bool
+	// NotBefore is when its own window opens; the zero time: it is open.
+	NotBefore time.Time
+	// Held is why its owner doesn't want it to be started; empty: he doesn't mind.
+	Held string
+}
+
+// Amount is a number, or a percentage of another number.
+type Amount struct {
+	Value   int
+	Percent bool
+}
+
+// of is the amount of n, rounded up.
+func (a Amount) of(n int) int {
+	if !a.Percent {
+		return a.Value
+	}
+	return (n*a.Value + 99) / 100
+}
+
+// Batch is a part of the targets that is finished before the next one begins.
+type Batch struct {
+	// Match says by its labels whether a target may be in the batch; nil: any.
+	Match func(labels map[string]string) bool
+	// Limit is how many of those that match and were in no earlier batch are selected, a percentage that of all that match;
+	// nil: all of them.
+	Limit *Amount
+	// Success is the percentage of the batch that must be Done before the next one begins; nil: that of the Policy.
+	Success *int
+}
+
+// Budget bounds how many targets are not available at a time.
+type Budget struct {
+	// GroupBy are labels: targets with the same values of them are a group, and the budget is each group's. None: all
+	// targets are one group.
+	GroupBy []string
+	// MinAvailable is how many of a group must stay available, MaxUnavailable how many may be not available. Those that
+	// are not available for other reasons count, too. nil: no bound.
+	MinAvailable, MaxUnavailable *int
+}
+
+// Policy is how a rollout goes.
+type Policy struct {
+	// Batches are in order; after them all targets that are left are the last batch.
+	Batches []Batch
+	// Success is the percentage of a batch that must be Done before the next one begins.
+	Success int
+	// Concurrency is how many targets are Updating at a time; 0: no bound. A target that has timed out doesn't count.
+	Concurrency int
+	Budget      Budget
+	// Failures is how many targets may fail or time out; more of them stop the rollout. nil: no bound.
+	Failures *Amount
+	// Timeout is when a target that was started and didn't answer counts as failed, and when a batch no longer waits for
+	// a target that is offline. 0: never.
+	Timeout time.Duration
+}
+
+// Progress is what a decision hands on to the next one. The zero value is the beginning.
+type Progress struct {
+	// Batch is the batch that is under way, counted from 1.
+	Batch int
+	// Since is when it began.
+	Since time.Time
+}
+
+// Input is all that a decision depends on.
+type Input struct {
+	Now      time.Time
+	Policy   Policy
+	Progress Progress
+	Targets  []Target
+	Paused   bool
+	// Unconfirmed says that somebody has to confirm the rollout before anything is started.
+	Unconfirmed bool
+	// NotBefore is when the rollout's window opens; the zero time: it is open.
+	NotBefore time.Time
+}
+
+// Reason is why a target is not started, or why a rollout doesn't go on.
+type Reason string
+
+// The reasons. The first four concern the whole rollout.
+const (
+	Paused      Reason = "Paused"
+	Unconfirmed Reason = "WaitingForConfirmation"
+	Closed      Reason = "OutsideWindow"
+	Halted      Reason = "Halted" // too many have failed
+	Later       Reason = "LaterBatch"
+	Concurrency Reason = "ConcurrencyReached"
+	Disruption  Reason = "DisruptionBudgetReached"
+	Offline     Reason = "Offline"
+	OnHold      Reason = "OnHold"
+	TargetClose Reason = "OutsideTargetsWindow"
+)
+
+// Decision is what to do now.
+type Decision struct {
+	// Progress is to be stored, and Selected to be marked with its batch, before Started are started.
+	Progress Progress
+	Selected []string
+	// Started are the targets to start now. They are selected, online and pending.
+	Started []string
+	// Finished says that every target is Done.
+	Finished bool
+	// Reason is why nothing was started, or why no more were; empty if every target was started or is Done.
+	Reason Reason
+	// Message says the same to people.
+	Message string
+	// Waiting counts the targets that are pending and not started, by reason.
+	Waiting map[Reason]int
+	// Counts of all targets. TimedOut ones are neither Updating nor Failed.
+	Pending, Updating, Done, Failed, TimedOut int
+	// Batches is how many batches there are, the last one of what is left included.
+	Batches int
+	// Again is when the decision changes by itself; the zero time: it doesn't.
+	Again time.Time
+}
+
+// Plan decides.
+func Plan(in Input) Decision {
+	p := &plan{Input: in, d: Decision{Waiting: make(map[Reason]int), Batches: len(in.Policy.Batches) + 1}}
+	p.Targets = slices.SortedFunc(slices.Values(in.Targets), func(a, b Target) int { return cmp.Compare(a.Name, b.Name) })
+	p.d.Progress = in.Progress
+	p.count()
+	if p.stopped() {
+		p.waitAll(p.d.Reason)
+		return p.d
+	}
+	for p.selectBatch(); p.batchOver() && p.d.Progress.Batch < p.d.Batches; p.selectBatch() {
+		if !p.succeeded() {
+			p.waitAll(Halted)
+			return p.d
+		}
+		p.d.Progress = Progress{Batch: p.d.Progress.Batch + 1, Since: p.Now}
+	}
+	if p.hopeless() {
+		p.waitAll(Halted)
+		return p.d
+	}
+	p.start()
+	p.explain()
+	return p.d
+}
+
+type plan struct {
+	Input
+	d Decision
+}
+
+// timedOut says whether a target was started too long ago.
+func (p *plan) timedOut(t Target) bool {
+	return t.State == Updating && p.Policy.Timeout > 0 && !p.Now.Before(t.Since.Add(p.Policy.Timeout))
+}
+
+// count counts the targets, and notes when the next of them times out.
+func (p *plan) count() {
+	for _, t := range p.Targets {
+		switch {
+		case t.State == Pending:
+			p.d.Pending++
+		case t.State == Done:
+			p.d.Done++
+		case t.State == Failed:
+			p.d.Failed++
+		case p.timedOut(t):
+			p.d.TimedOut++
+		default:
+			p.d.Updating++
+			if p.Policy.Timeout > 0 {
+				p.again(t.Since.Add(p.Policy.Timeout))
+			}
+		}
+	}
+	p.d.Finished = p.d.Done == len(p.Targets)
+}
+
+func (p *plan) again(at time.Time) {
+	if at.After(p.Now) && (p.d.Again.IsZero() || at.Before(p.d.Again)) {
+		p.d.Again = at
+	}
+}
+
+// stopped says whether nothing at all may be started.
+func (p *plan) stopped() bool {
+	failed := p.d.Failed + p.d.TimedOut
+	switch most := p.Policy.Failures; {
+	case p.d.Finished:
+	case most != nil && failed > most.of(len(p.Targets)):
+		p.stop(Halted, "%d of %d failed, and at most %d may", failed, len(p.Targets), most.of(len(p.Targets)))
+	case p.Paused:
+		p.stop(Paused, "the rollout is paused")
+	case p.Unconfirmed:
+		p.stop(Unconfirmed, "somebody has to confirm the rollout")
+	case p.Now.Before(p.NotBefore):
+		p.stop(Closed, "the next window opens at %s", p.NotBefore.Format(time.RFC3339))
+		p.again(p.NotBefore)
+	}
+	return p.d.Finished || p.d.Reason != ""
+}
+
+func (p *plan) stop(why Reason, format string, args ...any) {
+	p.d.Reason, p.d.Message = why, fmt.Sprintf(format, args...)
+}
+
+func (p *plan) waitAll(why Reason) {
+	if p.d.Pending > 0 {
+		p.d.Waiting = map[Reason]int{why: p.d.Pending}
+	}
+}
+
+// selectBatch fills the batch that is under way. It may have been filled before in part, when the hub stopped between two
+// writes; and a target that has got other labels since then stays in the batch that it was selected for.
+func (p *plan) selectBatch() {
+	if p.d.Progress.Batch == 0 {
+		p.d.Progress = Progress{Batch: 1, Since: p.Now}
+	}
+	n := p.d.Progress.Batch
+	b := Batch{}
+	if n <= len(p.Policy.Batches) {
+		b = p.Policy.Batches[n-1]
+	}
+	var free []*Target
+	selected, matching := 0, 0
+	for i := range p.Targets {
+		t := &p.Targets[i]
+		matches := b.Match == nil || b.Match(t.Labels)
+		switch {
+		case t.Batch == n:
+			selected++
+			matching++
+		case matches && t.Batch == 0:
+			free = append(free, t)
+			matching++
+		case matches:
+			matching++
+		}
+	}
+	most := len(free)
+	if b.Limit != nil {
+		most = min(most, max(0, b.Limit.of(matching)-selected))
+	}
+	for _, t := range free[:most] {
+		t.Batch = n
+		p.d.Selected = append(p.d.Selected, t.Name)
+	}
+}
+
+// members calls each for the targets of the batch that is under way, and counts them.
+func (p *plan) members(each func(t Target)) (n int) {
+	for _, t := range p.Targets {
+		if t.Batch == p.d.Progress.Batch {
+			n++
+			each(t)
+		}
+	}
+	return n
+}
+
+// batchOver says whether no target of the batch is waited for.
+func (p *plan) batchOver() bool {
+	over := true
+	p.members(func(t Target) {
+		switch {
+		case t.State == Done || t.State == Failed || p.timedOut(t):
+		case t.State == Pending && !t.Online && p.Policy.Timeout > 0 && !p.Now.Before(p.d.Progress.Since.Add(p.Policy.Timeout)):
+		default:
+			over = false
+			if t.State == Pending && !t.Online && p.Policy.Timeout > 0 {
+				p.again(p.d.Progress.Since.Add(p.Policy.Timeout))
+			}
+		}
+	})
+	return over
+}
+
+// wanted is how many of the n targets of the batch must be Done.
+func (p *plan) wanted(n int) int {
+	percent := p.Policy.Success
+	if b := p.d.Progress.Batch; b <= len(p.Policy.Batches) && p.Policy.Batches[b-1].Success != nil {
+		percent = *p.Policy.Batches[b-1].Success
+	}
+	return Amount{Value: percent, Percent: true}.of(n)
+}
+
+// succeeded says whether enough of a batch that is over are Done.
+func (p *plan) succeeded() bool {
+	done := 0
+	n := p.members(func(t Target) {
+		if t.State == Done {
+			done++
+		}
+	})
+	if done < p.wanted(n) {
+		p.stop(Halted, "batch %d of %d: %d of %d succeeded, and %d are needed", p.d.Progress.Batch, p.d.Batches, done, n, p.wanted(n))
+		return false
+	}
+	return true
+}
+
+// hopeless says whether so many of the batch have failed that it can't succeed any more.
+func (p *plan) hopeless() bool {
+	failed := 0
+	n := p.members(func(t Target) {
+		if t.State == Failed || p.timedOut(t) {
+			failed++
+		}
+	})
+	if n-failed >= p.wanted(n) {
+		return false
+	}
+	p.stop(Halted, "batch %d of %d: %d of %d failed, and %d must succeed", p.d.Progress.Batch, p.d.Batches, failed, n, p.wanted(n))
+	return true
+}
+
+// group is what a target has in common with those of its group.
+func (b Budget) group(t Target) string {
+	var values []string
+	for _, label := range b.GroupBy {
+		v, ok := t.Labels[label]
+		values = append(values, fmt.Sprintf("%t %s", ok, v))
+	}
+	return strings.Join(values, "\n")
+}
+
+type group struct{ all, available int }
+
+// takes says whether one target more of a group may become unavailable.
+func (b Budget) takes(g *group) bool {
+	return (b.MinAvailable == nil || g.available-1 >= *b.MinAvailable) &&
+		(b.MaxUnavailable == nil || g.all-g.available+1 <= *b.MaxUnavailable)
+}
+
+// start starts what may be started.
+func (p *plan) start() {
+	groups := make(map[string]*group)
+	for _, t := range p.Targets {
+		key := p.Policy.Budget.group(t)
+		if groups[key] == nil {
+			groups[key] = new(group)
+		}
+		groups[key].all++
+		if t.works() {
+			groups[key].available++
+		}
+	}
+	updating := p.d.Updating
+	for _, t := range p.Targets {
+		if t.State != Pending {
+			continue
+		}
+		g := groups[p.Policy.Budget.group(t)]
+		if why := p.holds(t, g, updating); why != "" {
+			p.d.Waiting[why]++
+			continue
+		}
+		updating++
+		if t.works() {
+			g.available--
+		}
+		p.d.Started = append(p.d.Started, t.Name)
+	}
+	p.d.Updating += len(p.d.Started)
+	p.d.Pending -= len(p.d.Started)
+	if len(p.d.Started) > 0 && p.Policy.Timeout > 0 {
+		p.again(p.Now.Add(p.Policy.Timeout))
+	}
+}
+
+// works says whether a target counts as available: one that is being updated may stop at any moment.
+func (t Target) works() bool { return t.Online && t.Available && t.State != Updating }
+
+// holds is why a pending target can't be started; empty: it can.
+func (p *plan) holds(t Target, g *group, updating int) Reason {
+	switch {
+	case t.Batch == 0:
+		return Later
+	case !t.Online:
+		return Offline
+	case t.Held != "":
+		return OnHold
+	case p.Now.Before(t.NotBefore):
+		p.again(t.NotBefore)
+		return TargetClose
+	case p.Policy.Concurrency > 0 && updating >= p.Policy.Concurrency:
+		return Concurrency
+	case t.works() && !p.Policy.Budget.takes(g):
+		return Disruption
+	}
+	return ""
+}
+
+// explain says why no more was started: the reason that the most targets wait for, those of later batches aside.
+func (p *plan) explain() {
+	waiting := maps.Clone(p.d.Waiting)
+	if len(waiting) > 1 {
+		delete(waiting, Later)
+	}
+	for _, why := range slices.Sorted(maps.Keys(waiting)) {
+		if p.d.Reason == "" || waiting[why] > waiting[p.d.Reason] {
+			p.d.Reason = why
+		}
+	}
+	n := waiting[p.d.Reason]
+	switch p.d.Reason {
+	case Later:
+		p.d.Message = fmt.Sprintf("%d wait for batch %d of %d, of which %d are under way", n, p.d.Progress.Batch, p.d.Batches, p.d.Updating)
+	case Concurrency:
+		p.d.Message = fmt.Sprintf("%d wait: %d are under way, and at most %d may be", n, p.d.Updating, p.Policy.Concurrency)
+	case Disruption:
+		p.d.Message = fmt.Sprintf("%d wait: the disruption budget of their groups lets no more become unavailable", n)
+	case Offline:
+		p.d.Message = fmt.Sprintf("%d are offline", n)
+	case OnHold:
+		p.d.Message = fmt.Sprintf("%d are held by their owners", n)
+	case TargetClose:
+		p.d.Message = fmt.Sprintf("%d wait for a window of theirs", n)
+	}
+}
