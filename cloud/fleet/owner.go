@@ -1,0 +1,146 @@
+// Package fleet decides what becomes of the nodes of Fleets: whose they are, and what their specs come to.
+//
+// What it decides is in pure functions: Assign (owners) and Expand (templates). It never talks to a node.
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// pauseLabels are the labels by which a node's owner has the fleet controller leave it alone, with the value "paused".
+var pauseLabels = []string{"fleet-controller", "flightctl.io/fleet-controller"}
+
+// IsPaused says whether a node's labels end its management by fleets.
+func IsPaused(nodeLabels map[string]string) bool {
+	return slices.ContainsFunc(pauseLabels, func(l string) bool { return nodeLabels[l] == "paused" })
+}
+
+// ownerPrefix is what the owner of a node begins with if it is a fleet.
+const ownerPrefix = resource.KindFleet + "/"
+
+// Owner is metadata.owner of what a fleet owns.
+func Owner(fleet string) string { return ownerPrefix + fleet }
+
+// OwnedBy is the fleet that owns a node with this metadata.owner; false: none does.
+func OwnedBy(owner string) (fleet string, ok bool) { return strings.CutPrefix(owner, ownerPrefix) }
+
+// Candidate is a fleet that may own nodes.
+type Candidate struct {
+	Name    string
+	Created time.Time
+	matches labels.Selector
+	// anchor is a label that all nodes of the fleet have, as key=value; empty: the selector has none, and each node has to
+	// be compared with it.
+	anchor string
+}
+
+// NewCandidate reads a fleet's selector. One that is empty or that can't be read chooses no node.
+func NewCandidate(name string, created time.Time, s *resource.LabelSelector) Candidate {
+	c := Candidate{Name: name, Created: created, matches: labels.Nothing()}
+	if s.Empty() {
+		return c
+	}
+	selector := labels.SelectorFromSet(s.MatchLabels)
+	for _, term := range s.MatchExpressions {
+		r, err := labels.NewRequirement(term.Key, operators[term.Operator], term.Values)
+		if err != nil { // it was validated when it was written
+			return c
+		}
+		selector = selector.Add(*r)
+	}
+	c.matches = selector
+	keys := make([]string, 0, len(s.MatchLabels))
+	for key := range s.MatchLabels {
+		keys = append(keys, key)
+	}
+	if len(keys) > 0 {
+		first := slices.Min(keys)
+		c.anchor = first + "=" + s.MatchLabels[first]
+	}
+	return c
+}
+
+var operators = map[string]selection.Operator{
+	"In": selection.In, "NotIn": selection.NotIn, "Exists": selection.Exists, "DoesNotExist": selection.DoesNotExist,
+}
+
+// Index finds the fleets that match a node without asking all of them.
+type Index struct {
+	anchored map[string][]Candidate // by anchor
+	others   []Candidate
+}
+
+// NewIndex makes an index of fleets.
+func NewIndex(fleets []Candidate) *Index {
+	x := &Index{anchored: make(map[string][]Candidate)}
+	for _, f := range fleets {
+		if f.anchor == "" {
+			x.others = append(x.others, f)
+		} else {
+			x.anchored[f.anchor] = append(x.anchored[f.anchor], f)
+		}
+	}
+	return x
+}
+
+// Match lists the fleets whose selectors match, the oldest first.
+func (x *Index) Match(nodeLabels map[string]string) (names []string) {
+	var found []Candidate
+	add := func(list []Candidate) {
+		for _, f := range list {
+			if f.matches.Matches(labels.Set(nodeLabels)) {
+				found = append(found, f)
+			}
+		}
+	}
+	add(x.others)
+	for key, value := range nodeLabels {
+		add(x.anchored[key+"="+value])
+	}
+	slices.SortFunc(found, func(a, b Candidate) int {
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
+	})
+	for _, f := range found {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+// Assignment is whose a node is.
+type Assignment struct {
+	// Owner is what metadata.owner is to be.
+	Owner string
+	// Fleet is the fleet that manages the node; empty: none does.
+	Fleet string
+	// Matching are all fleets that match, if there are several. Each of them says so, and so does the node.
+	Matching []string
+}
+
+// Assign says whose a node is. The fleet that owns it keeps it while it matches; else the oldest that matches gets it. A node that
+// is paused, or owned by something that is no fleet, is left to others.
+func (x *Index) Assign(owner string, nodeLabels map[string]string) Assignment {
+	matching := x.Match(nodeLabels)
+	a := Assignment{}
+	if len(matching) > 1 {
+		a.Matching = matching
+	}
+	fleet, owned := OwnedBy(owner)
+	switch {
+	case owner != "" && !owned:
+		a.Owner = owner
+	case IsPaused(nodeLabels) || len(matching) == 0:
+	case owned && slices.Contains(matching, fleet):
+		a.Owner, a.Fleet = owner, fleet
+	default:
+		a.Owner, a.Fleet = Owner(matching[0]), matching[0]
+	}
+	return a
+}
