@@ -1,0 +1,366 @@
+package render
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// The bounds of a rendered spec, in bytes.
+const (
+	MaxInline   = 1 << 10  // content that travels inside the rendered spec; longer content is a blob
+	MaxFile     = 16 << 20 // one file, decompressed
+	MaxContents = 64 << 20 // all files of a node
+	MaxManifest = 1 << 20  // the rendered spec itself, in JSON
+)
+
+// Lookups resolve what a spec refers to. They return an error of kind NotFound if the object doesn't exist; any other error
+// ends the rendering, which is tried again.
+type Lookups struct {
+	ConfigMap func(namespace, name string) (resource.ConfigMap, error)
+	// Secret returns the keys of a Secret and its version. The values are never part of a rendered spec.
+	Secret func(namespace, name string) (version string, keys []string, err error)
+}
+
+// Problem is why a spec can't be rendered. Only a change of the spec, or of an object that it refers to, resolves it.
+type Problem struct {
+	// Reason is one word: InvalidConfig, NotSupported, PathConflict, TooLarge, ReferenceNotFound or GitNotSupported.
+	Reason string
+	// Message names the items, the paths and the rule.
+	Message string
+}
+
+func (p *Problem) Error() string { return p.Message }
+
+// The reasons of a Problem.
+const (
+	ReasonInvalid      = "InvalidConfig"
+	ReasonNotSupported = "NotSupported"
+	ReasonPathConflict = "PathConflict"
+	ReasonTooLarge     = "TooLarge"
+	ReasonNotFound     = "ReferenceNotFound"
+	ReasonGit          = "GitNotSupported"
+)
+
+// Unresolved reports whether the problem is a reference that can't be resolved.
+func (p *Problem) Unresolved() bool { return p.Reason == ReasonNotFound || p.Reason == ReasonGit }
+
+func problem(reason, format string, args ...any) *Problem {
+	return &Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// Render makes what a node is sent of what its spec says, without the version. contents are the files that are too long for
+// it, by digest. The same spec and the same answers of the lookups give the same result. The error is a *Problem, or what a lookup
+// failed with.
+func Render(spec resource.NodeSpec, lookups Lookups) (out resource.RenderedSpec, contents map[string][]byte, err error) {
+	b := &builder{lookups: lookups, contents: make(map[string][]byte)}
+	files := b.newTree()
+	for _, item := range spec.Config {
+		if err := b.item(files, item); err != nil {
+			return out, nil, err
+		}
+	}
+	if len(b.unresolved) > 0 {
+		return out, nil, b.unresolvedProblem()
+	}
+	out = resource.RenderedSpec{
+		OS: spec.OS, Hooks: spec.Hooks, Monitoring: spec.Monitoring, Resources: spec.Resources, Drift: cmp.Or(spec.Drift, resource.DriftRestore),
+	}
+	if out.Files, err = files.list(); err != nil {
+		return out, nil, err
+	}
+	if out.Applications, err = b.applications(spec.Applications); err != nil {
+		return out, nil, err
+	}
+	raw, err := json.Marshal(out)
+	if err != nil {
+		return out, nil, err
+	}
+	if len(raw) > MaxManifest {
+		return out, nil, problem(ReasonTooLarge, "the rendered spec has %d bytes without the contents that travel apart; at most %d are sent to a node", len(raw), MaxManifest)
+	}
+	return out, b.contents, nil
+}
+
+// References are the objects that a spec refers to and that are looked up: ConfigMaps and Secrets.
+func References(spec resource.NodeSpec) (list []Reference) {
+	for _, item := range spec.Config {
+		if c := item.ConfigMapRef; c != nil {
+			list = append(list, Reference{resource.KindConfigMap, cmp.Or(c.Namespace, resource.DefaultNamespace), c.Name})
+		}
+		if s := item.SecretRef; s != nil {
+			list = append(list, Reference{resource.KindSecret, cmp.Or(s.Namespace, resource.DefaultNamespace), s.Name})
+		}
+	}
+	slices.SortFunc(list, func(a, b Reference) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return slices.Compact(list)
+}
+
+// Reference is an object that a spec refers to.
+type Reference struct{ Kind, Namespace, Name string }
+
+// builder collects what a spec comes to.
+type builder struct {
+	lookups    Lookups
+	contents   map[string][]byte
+	size       int        // of all contents
+	unresolved []*Problem // all of them are named, not only the first
+}
+
+func (b *builder) item(t *tree, item resource.ConfigItem) error {
+	by := "spec.config[" + item.Name + "]"
+	switch {
+	case item.ConfigType == resource.ConfigInline:
+		return b.ignition(t, by, item.Inline)
+	case item.ConfigType == resource.ConfigFiles:
+		return b.files(t, by, item.Files)
+	case item.ConfigType == resource.ConfigMapRef && item.ConfigMapRef != nil:
+		return b.configMap(t, by, *item.ConfigMapRef)
+	case item.ConfigType == resource.ConfigSecret && item.SecretRef != nil:
+		return b.secret(t, by, *item.SecretRef)
+	case item.ConfigType == resource.ConfigGit:
+		b.unresolved = append(b.unresolved, problem(ReasonGit, "%s refers to a git repository, which this version of the hub does not read yet", by))
+		return nil
+	}
+	return problem(ReasonInvalid, "%s has the configType %.40q without its content", by, item.ConfigType)
+}
+
+// unresolvedProblem is one problem made of all references that can't be resolved.
+func (b *builder) unresolvedProblem() error {
+	var texts []string
+	for _, p := range b.unresolved {
+		texts = append(texts, p.Message)
+	}
+	return &Problem{Reason: b.unresolved[0].Reason, Message: strings.Join(texts, "; ")}
+}
+
+func (b *builder) files(t *tree, by string, files []resource.InlineFile) error {
+	for _, f := range files {
+		data, err := f.Bytes()
+		if err != nil {
+			return problem(ReasonInvalid, "%s: the content of %s is not base64: %v", by, f.Path, err)
+		}
+		mode := 0o644
+		if f.Mode != nil {
+			mode = *f.Mode
+		}
+		if err := b.addFile(t, by, resource.RenderedFile{Path: f.Path, Mode: octal(mode), User: f.User, Group: f.Group}, data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) configMap(t *tree, by string, ref resource.ConfigMapMount) error {
+	namespace := cmp.Or(ref.Namespace, resource.DefaultNamespace)
+	m, err := b.lookups.ConfigMap(namespace, ref.Name)
+	if err != nil {
+		return b.missing(by, resource.KindConfigMap, namespace, ref.Name, err)
+	}
+	values := make(map[string][]byte, len(m.Data)+len(m.BinaryData))
+	for key, text := range m.Data {
+		values[key] = []byte(text)
+	}
+	maps.Copy(values, m.BinaryData)
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		at, err := mounted(by, ref.MountPath, key)
+		if err != nil {
+			return err
+		}
+		if err := b.addFile(t, by, resource.RenderedFile{Path: at, Mode: octal(0o644)}, values[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) secret(t *tree, by string, ref resource.SecretMount) error {
+	namespace := cmp.Or(ref.Namespace, resource.DefaultNamespace)
+	version, keys, err := b.lookups.Secret(namespace, ref.Name)
+	if err != nil {
+		return b.missing(by, resource.KindSecret, namespace, ref.Name, err)
+	}
+	for _, key := range slices.Sorted(slices.Values(keys)) {
+		at, err := mounted(by, ref.MountPath, key)
+		if err != nil {
+			return err
+		}
+		f := resource.RenderedFile{Path: at, Type: resource.FileRegular, Mode: octal(0o600)}
+		f.Secret = &resource.SecretKey{Name: resource.SecretTopic(namespace, ref.Name), Key: key, Version: version}
+		if err := t.add(by, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missing notes a reference to an object that doesn't exist. Another error ends the rendering.
+func (b *builder) missing(by, kind, namespace, name string, err error) error {
+	if !errors.Is(err, resource.NotFound) {
+		return err
+	}
+	b.unresolved = append(b.unresolved, problem(ReasonNotFound, "%s refers to the %s %s/%s, which doesn't exist", by, kind, namespace, name))
+	return nil
+}
+
+// mounted is the path of a value in a directory.
+func mounted(by, dir, key string) (string, error) {
+	if dir != "/" {
+		dir = strings.TrimSuffix(dir, "/")
+	}
+	if !path.IsAbs(dir) || path.Clean(dir) != dir {
+		return "", problem(ReasonInvalid, "%s: the mountPath %.200q must be absolute, without '..' and '//'", by, dir)
+	}
+	if key == "" || key == "." || key == ".." || strings.ContainsRune(key, '/') {
+		return "", problem(ReasonInvalid, "%s: the key %.200q is no name of a file", by, key)
+	}
+	return path.Join(dir, key), nil
+}
+
+func (b *builder) applications(list []resource.Application) (out []resource.RenderedApplication, err error) {
+	for _, a := range list {
+		t := b.newTree()
+		t.relative = true
+		if err := b.files(t, "spec.applications["+a.Name+"]", a.Files); err != nil {
+			return nil, err
+		}
+		r := resource.RenderedApplication{Name: a.Name, AppType: a.AppType, EnvVars: a.EnvVars}
+		if r.Files, err = t.list(); err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	slices.SortStableFunc(out, func(a, b resource.RenderedApplication) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// addFile adds a regular file with its content.
+func (b *builder) addFile(t *tree, by string, f resource.RenderedFile, data []byte) error {
+	if len(data) > MaxFile {
+		return problem(ReasonTooLarge, "%s: %s has %d bytes; at most %d are rendered", by, f.Path, len(data), MaxFile)
+	}
+	if b.size += len(data); b.size > MaxContents {
+		return problem(ReasonTooLarge, "%s: with %s the files of the node have %d bytes; at most %d are rendered", by, f.Path, b.size, MaxContents)
+	}
+	f.Type, f.Content = resource.FileRegular, b.content(data)
+	return t.add(by, f)
+}
+
+// content is short content itself, and the digest of long content.
+func (b *builder) content(data []byte) resource.Content {
+	switch {
+	case len(data) > MaxInline:
+		c := resource.Content{Digest: Digest(data), Size: int64(len(data))}
+		b.contents[c.Digest] = data
+		return c
+	case utf8.Valid(data):
+		return resource.Content{Text: string(data)}
+	}
+	return resource.Content{Base64: data}
+}
+
+// Digest is the name of a blob: sha256: and the SHA-256 of its content in hex.
+func Digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+func octal(mode int) string { return fmt.Sprintf("%04o", mode) }
+
+// tree is a set of files that are one below the other, with the item of the spec that each is from.
+type tree struct {
+	relative bool // paths are relative to the directory of an application
+	entries  map[string]entry
+}
+
+type entry struct {
+	resource.RenderedFile
+	by string
+}
+
+func (*builder) newTree() *tree { return &tree{entries: make(map[string]entry)} }
+
+// add adds an entry. Two items may say the same of a path.
+func (t *tree) add(by string, f resource.RenderedFile) error {
+	if why := t.badPath(f.Path); why != "" {
+		return problem(ReasonInvalid, "%s: the path %.200q %s", by, f.Path, why)
+	}
+	old, taken := t.entries[f.Path]
+	if taken && !reflect.DeepEqual(old.RenderedFile, f) {
+		if old.by == by {
+			return problem(ReasonPathConflict, "%s has %s twice, and not the same", by, f.Path)
+		}
+		return problem(ReasonPathConflict, "%s and %s both have %s, and not the same", old.by, by, f.Path)
+	}
+	if !taken {
+		t.entries[f.Path] = entry{f, by}
+	}
+	return nil
+}
+
+// Linux takes no longer paths and names, in bytes.
+const (
+	maxPath = 4095
+	maxName = 255
+)
+
+// badPath says what is wrong with a path; empty: nothing.
+func (t *tree) badPath(at string) string {
+	switch {
+	case len(at) > maxPath:
+		return fmt.Sprintf("has more than %d bytes", maxPath)
+	case strings.ContainsRune(at, 0):
+		return "has a NUL"
+	case t.relative && (!filepath.IsLocal(at) || path.Clean(at) != at || at == "."):
+		return "must be relative, without '..', '//' and a '/' at its end"
+	case !t.relative && (!path.IsAbs(at) || path.Clean(at) != at || at == "/"):
+		return "must be absolute, without '..', '//' and a '/' at its end"
+	}
+	for name := range strings.SplitSeq(at, "/") {
+		if len(name) > maxName {
+			return fmt.Sprintf("has a name with more than %d bytes", maxName)
+		}
+	}
+	return ""
+}
+
+// list returns the entries in the order of their paths. No entry is below one that is not a directory.
+func (t *tree) list() ([]resource.RenderedFile, error) {
+	out := make([]resource.RenderedFile, 0, len(t.entries))
+	for _, at := range slices.Sorted(maps.Keys(t.entries)) {
+		e := t.entries[at]
+		for dir := path.Dir(at); dir != "/" && dir != "."; dir = path.Dir(dir) {
+			if above, there := t.entries[dir]; there && above.Type != resource.FileDirectory {
+				return nil, problem(ReasonPathConflict, "%s has %s, which is below %s: %s has that as a %s", e.by, at, dir, above.by, above.Type)
+			}
+		}
+		out = append(out, e.RenderedFile)
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	return out, nil
+}
+
+// Same reports whether two rendered specs differ in their versions at most.
+func Same(a, b resource.RenderedSpec) bool {
+	a.RenderedVersion, b.RenderedVersion = "", ""
+	one, err1 := json.Marshal(a)
+	two, err2 := json.Marshal(b)
+	return err1 == nil && err2 == nil && bytes.Equal(one, two)
+}
