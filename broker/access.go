@@ -29,9 +29,9 @@ import (
 // identifiers, and to administer the broker. It has no state of connections.
 type accessControl struct {
 	rows    map[topics.Kind]topics.Topic
-	node    []string // what a node may subscribe to, below v1/nodes/{node}/
-	down    []string // and what outside v1/
-	local   string   // the node whose own broker this is; empty on the hub
+	node    []topics.Topic // what a node may subscribe to
+	down    []string       // and what outside v1/
+	local   string         // the node whose own broker this is; empty on the hub
 	mappers map[string]bool
 	groups  []string          // globs of shared subscriptions' groups that users have in common
 	rules   func() *acl.Rules // for users' own topics
@@ -55,7 +55,7 @@ func newAccessControl(o Options) *accessControl {
 	for _, t := range topics.Table() {
 		a.rows[t.Kind] = t
 		if slices.Contains(t.Subscribe, topics.RoleNode) {
-			a.node = append(a.node, asFilter(t.Pattern))
+			a.node = append(a.node, t)
 		}
 	}
 	return a
@@ -274,10 +274,10 @@ func (a *accessControl) nodeSubscribe(id Identity, filter string) error {
 	}
 	if key, ok := strings.CutPrefix(filter, topics.Prefix+id.Node+"/"); ok {
 		for _, allowed := range a.node {
-			if !covers(allowed, key) {
+			if !covers(asFilter(allowed.Pattern), key) {
 				continue
 			}
-			if !id.IsLink() {
+			if linkOnly[allowed.Kind] && !id.IsLink() {
 				return forbidden(filter, "%s %s", notTheLink, who(id))
 			}
 			return nil

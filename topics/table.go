@@ -79,6 +79,8 @@ const (
 	KindClock
 	KindEnroll
 	KindEnrolled
+	KindBlobGet
+	KindBlobAnswer
 )
 
 // Topic is one row of the contract.
@@ -148,6 +150,8 @@ var table = [...]Topic{
 	{KindClock, "sync/clock", OwnerNone, 0, false, "Clock", []Role{RoleNode}, []Role{RoleHub}, "the core's clock, in which the hub expresses the deadlines of commands"},
 	{KindEnroll, "enroll/{request}", OwnerNone, 1, false, "JoinRequest", []Role{RoleEnrollee, RoleNode}, []Role{RoleHub}, "requests a certificate from the hub: the first one of a new node, or a renewal"},
 	{KindEnrolled, "enroll/{request}/answer", OwnerNone, 1, false, "JoinAnswer", []Role{RoleHub}, []Role{RoleEnrollee, RoleNode}, "the hub's answer: a certificate, a refusal, or that the request waits for approval"},
+	{KindBlobGet, "blobs/get", OwnerNone, 1, false, "BlobRequest", []Role{RoleNode, RoleAgent}, []Role{RoleHub}, "requests a blob by its digest: the agent requests all of it from the core, the core a range from the hub"},
+	{KindBlobAnswer, "blobs/answers/{request}", OwnerNone, 0, false, "BlobAnswer", []Role{RoleHub}, []Role{RoleNode, RoleAgent}, "a response topic of such requests; to the core the payload is the content"},
 }
 
 // Table returns the contract: every topic below v1/nodes/{node}/.

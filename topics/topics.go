@@ -42,7 +42,7 @@ func clip(s string) string {
 type Address struct {
 	Node   string
 	Kind   Kind
-	Device string // the device, secret, configuration, mapper or enrolment request, whichever the kind has first
+	Device string // the device, secret, configuration, mapper, enrolment request or blob request, whichever the kind has first
 	Name   string // the property, command, call, instance or part, or the rest of a stream's topic
 }
 
@@ -132,6 +132,15 @@ func parseKey(key string) (Address, string) {
 			return Address{}, "only answer is defined below enroll/{request}/"
 		}
 		return named(Address{Kind: kind, Device: request})
+	case "blobs":
+		if rest == "get" {
+			return Address{Kind: KindBlobGet}, ""
+		}
+		request, ok := strings.CutPrefix(rest, "answers/")
+		if !ok {
+			return Address{}, "only get and answers/{request} are defined below blobs"
+		}
+		return named(Address{Kind: KindBlobAnswer, Device: request})
 	case "bridge":
 		if rest == "" {
 			return Address{}, "nothing after bridge/"
@@ -275,6 +284,8 @@ func (a Address) Key() string {
 		return "enroll/" + a.Device
 	case KindEnrolled:
 		return "enroll/" + a.Device + "/answer"
+	case KindBlobAnswer:
+		return "blobs/answers/" + a.Device
 	case KindSpecPart:
 		return "spec/parts/" + a.Name
 	case KindMembershipPart:
