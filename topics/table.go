@@ -136,7 +136,7 @@ var table = [...]Topic{
 	{KindInstance, "discovery/{configuration}/instances/{instance}", OwnerEdge, 1, true, "Instance", nobody, people, "a device that was discovered"},
 	{KindMapperState, "mappers/{mapper}/state", OwnerEdge, 1, true, "PresenceState", []Role{RoleMapper}, watchers, "a mapper's presence: online, or offline as published by its will"},
 	{KindMapperProtocols, "mappers/{mapper}/protocols", OwnerEdge, 1, true, "Protocols", []Role{RoleMapper}, watchers, "the protocols that a mapper speaks"},
-	{KindStatus, "status", OwnerEdge, 1, true, "NodeStatus", nobody, people, "system information, conditions, versions"},
+	{KindStatus, "status", OwnerEdge, 1, true, "NodeStatus", nobody, agents, "system information, conditions, versions"},
 	{KindTelemetry, "devices/{device}/telemetry/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watchers, "stream: stored and forwarded, not retained"},
 	{KindEvents, "devices/{device}/events/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watchers, "stream: stored and forwarded, not retained"},
 	{KindCommand, "devices/{device}/commands/{name}", OwnerNone, 0, false, "bytes", []Role{RoleOperator}, []Role{RoleOperator, RoleMapper, RoleNode}, "a command: answered on its response topic, never stored"},

@@ -123,13 +123,28 @@ const MaxAgentReport = 60 << 10
 type FailedVersion struct {
 	// RenderedVersion is the version.
 	RenderedVersion string `json:"renderedVersion"`
-	// Reason is one word: InvalidSpec, PathNotAllowed, HookFailed, ContentMissing, WriteFailed, Unhealthy, OSUpdateFailed, ApplicationFailed.
+	// Reason is one word: InvalidSpec, PathNotAllowed, HookFailed, ContentMissing, WriteFailed, Unhealthy, OSUpdateFailed,
+	// ApplicationFailed, Interrupted.
 	Reason string `json:"reason"`
 	// Message says what happened.
 	Message string `json:"message,omitempty"`
 	// At is when it failed.
 	At string `json:"at,omitempty"`
 }
+
+// The reasons of FailedVersion.
+const (
+	FailedInvalid     = "InvalidSpec"
+	FailedPath        = "PathNotAllowed"
+	FailedHook        = "HookFailed"
+	FailedContent     = "ContentMissing"
+	FailedWrite       = "WriteFailed"
+	FailedHealth      = "Unhealthy"
+	FailedOS          = "OSUpdateFailed"
+	FailedApplication = "ApplicationFailed"
+	// FailedInterrupted is for an update in the midst of which the agent ended, again and again.
+	FailedInterrupted = "Interrupted"
+)
 
 // OSStatus is the OS image of a host.
 type OSStatus struct {
