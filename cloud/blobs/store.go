@@ -1,0 +1,620 @@
+package blobs
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// DirName is the directory of the blobs in the hub's data directory: a blob is DirName/sha256/ab/abcd…, named by its SHA-256.
+// What was found damaged is in DirName/damaged, and what is being written in DirName itself.
+const (
+	DirName     = "blobs"
+	sumsDir     = "sha256"
+	damagedDir  = "damaged"
+	unfinished  = ".new" // such files are not in backups
+	copyBuffer  = 64 << 10
+	touchEvery  = time.Minute    // the time of a blob's last Put is not written more often
+	collectTime = time.Hour      // between two collections
+	verifyTime  = 24 * time.Hour // between two readings of all blobs
+	verifyRate  = 16 << 20       // bytes a second of it
+	suspectTime = time.Minute    // a blob that nodes suspect is not read more often
+)
+
+// Refs calls use with the digest of every blob that must be kept. The digests need not be distinct.
+type Refs func(ctx context.Context, use func(digest string)) error
+
+// Options are what a Store is made from.
+type Options struct {
+	// Dir is the hub's data directory.
+	Dir string
+	// Bytes bounds the contents of all blobs; 0: no bound.
+	Bytes int64
+	// Age is for how long a blob is kept that nothing refers to, after its last Put.
+	Age time.Duration
+	// Refs say what must be kept.
+	Refs []Refs
+	Log  zerolog.Logger
+	Now  func() time.Time // nil: time.Now
+}
+
+// Store keeps contents by their SHA-256.
+type Store struct {
+	o    Options
+	root string
+
+	files sync.Mutex // held while a blob gets or loses its name on disk, or its time; locked before mu
+	mu    sync.Mutex
+	blobs map[[sha256.Size]byte]*entry
+	bytes int64 // of blobs, and of what is being written
+	held  int   // backups that read blobs: nothing is removed meanwhile
+
+	suspects                   chan [sha256.Size]byte
+	damaged, collected, served atomic.Int64 // since the start
+}
+
+type entry struct {
+	size     int64
+	put      time.Time // the last Put
+	verified time.Time
+}
+
+// Info describes a blob.
+type Info struct {
+	Digest string    `json:"digest"`
+	Size   int64     `json:"size"`
+	Put    time.Time `json:"put"` // when it was last put
+}
+
+// Open opens the blobs in the hub's data directory, and removes what was not finished.
+func Open(o Options) (*Store, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Store{o: o, root: filepath.Join(o.Dir, DirName), blobs: make(map[[sha256.Size]byte]*entry), suspects: make(chan [sha256.Size]byte, 64)}
+	if err := datadir.Make(filepath.Join(s.root, sumsDir)); err != nil {
+		return nil, err
+	}
+	left, err := filepath.Glob(filepath.Join(s.root, "*"+unfinished))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range left {
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	return s, walk(o.Dir, func(sum [sha256.Size]byte, _ string, info fs.FileInfo) error {
+		s.blobs[sum] = &entry{size: info.Size(), put: info.ModTime()}
+		s.bytes += info.Size()
+		return nil
+	})
+}
+
+// walk calls f for each blob in a data directory. What has another name is no blob, and is left alone.
+func walk(dir string, f func(sum [sha256.Size]byte, path string, info fs.FileInfo) error) error {
+	err := filepath.WalkDir(filepath.Join(dir, DirName, sumsDir), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		sum, err := resource.ParseDigest(resource.DigestPrefix + d.Name())
+		if err != nil {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		return f(sum, path, info)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (s *Store) path(sum [sha256.Size]byte) string {
+	name := hex.EncodeToString(sum[:])
+	return filepath.Join(s.root, sumsDir, name[:2], name)
+}
+
+// Put keeps what r gives, and returns its digest and size once they are on disk. With want, a digest that the content must
+// have, it reads nothing if there is such a blob already. A blob that nothing refers to is removed Options.Age after its last
+// Put: put a content before each write of a reference to it, also when it is there already.
+//
+// If the content has another digest than want the error is Invalid; if there is no room for it, Quota. Memory is bounded, whatever
+// the size.
+func (s *Store) Put(ctx context.Context, r io.Reader, want string) (digest string, size int64, err error) {
+	if want != "" {
+		sum, err := resource.ParseDigest(want)
+		if err != nil {
+			return "", 0, err
+		}
+		if size, ok, err := s.renew(sum); ok || err != nil {
+			return want, size, err
+		}
+	}
+	f, err := os.CreateTemp(s.root, "put-*"+unfinished)
+	if err != nil {
+		return "", 0, err
+	}
+	w := &writer{s: s, ctx: ctx, f: f}
+	defer func() {
+		if err != nil {
+			w.undo()
+		}
+	}()
+	h := sha256.New()
+	if _, err = io.CopyBuffer(io.MultiWriter(w, h), struct{ io.Reader }{r}, make([]byte, copyBuffer)); err != nil {
+		return "", 0, err
+	}
+	sum := [sha256.Size]byte(h.Sum(nil))
+	digest = resource.FormatDigest(sum)
+	if want != "" && digest != want {
+		return "", 0, resource.Errorf(resource.Invalid, "digest", "the content has the digest %s (%d bytes), and not %s: it was not stored", digest, w.n, want)
+	}
+	if err = errors.Join(f.Sync(), f.Close()); err != nil {
+		return "", 0, err
+	}
+	return digest, w.n, s.keep(sum, w)
+}
+
+// writer counts what it writes against the store's quota.
+type writer struct {
+	s   *Store
+	ctx context.Context
+	f   *os.File
+	n   int64
+}
+
+func (w *writer) Write(b []byte) (int, error) {
+	if err := w.ctx.Err(); err != nil {
+		return 0, err
+	}
+	if err := w.s.reserve(w.ctx, int64(len(b))); err != nil {
+		return 0, err
+	}
+	w.n += int64(len(b))
+	return w.f.Write(b)
+}
+
+func (w *writer) undo() {
+	_ = w.f.Close()
+	_ = os.Remove(w.f.Name())
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	w.s.bytes -= w.n
+}
+
+// reserve counts bytes that are to be written. At the limit it first removes what is no longer needed.
+func (s *Store) reserve(ctx context.Context, n int64) error {
+	for again := range 2 {
+		s.mu.Lock()
+		if s.o.Bytes == 0 || s.bytes+n <= s.o.Bytes {
+			s.bytes += n
+			s.mu.Unlock()
+			return nil
+		}
+		s.mu.Unlock()
+		if again == 0 {
+			if err := s.Collect(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return resource.Errorf(resource.Quota, "", "there is no room for the blob: all blobs together may have %d bytes (limits.blobs.bytes)", s.o.Bytes)
+}
+
+// renew notes another Put of a blob that is there.
+func (s *Store) renew(sum [sha256.Size]byte) (size int64, ok bool, err error) {
+	s.files.Lock()
+	defer s.files.Unlock()
+	s.mu.Lock()
+	e := s.blobs[sum]
+	s.mu.Unlock()
+	if e == nil {
+		return 0, false, nil
+	}
+	now := s.o.Now()
+	if now.Sub(e.put) < touchEvery {
+		return e.size, true, nil
+	}
+	err = os.Chtimes(s.path(sum), now, now)
+	if errors.Is(err, fs.ErrNotExist) { // somebody removed it
+		s.forget(sum)
+		return 0, false, nil
+	}
+	s.mu.Lock()
+	e.put = now
+	s.mu.Unlock()
+	return e.size, true, err
+}
+
+// keep gives a written file its name.
+func (s *Store) keep(sum [sha256.Size]byte, w *writer) error {
+	s.files.Lock()
+	defer s.files.Unlock()
+	path := s.path(sum)
+	if err := datadir.Make(filepath.Dir(path)); err != nil {
+		return err
+	}
+	if err := os.Rename(w.f.Name(), path); err != nil {
+		return err
+	}
+	if err := datadir.Sync(filepath.Dir(path)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.blobs[sum]; old != nil { // the same was put at the same time
+		s.bytes -= old.size
+	}
+	now := s.o.Now()
+	s.blobs[sum] = &entry{size: w.n, put: now, verified: now}
+	_ = os.Remove(s.damagedPath(sum)) // there is a good one again
+	return nil
+}
+
+// forget drops a blob whose file is gone or not to be used. The caller holds files.
+func (s *Store) forget(sum [sha256.Size]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.blobs[sum]; e != nil {
+		s.bytes -= e.size
+		delete(s.blobs, sum)
+	}
+}
+
+// Has says whether there is a blob with that digest, and its size.
+func (s *Store) Has(digest string) (size int64, ok bool) {
+	sum, err := resource.ParseDigest(digest)
+	if err != nil {
+		return 0, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.blobs[sum]
+	if e == nil {
+		return 0, false
+	}
+	return e.size, true
+}
+
+// List describes all blobs, in the order of their digests.
+func (s *Store) List() []Info {
+	s.mu.Lock()
+	list := make([]Info, 0, len(s.blobs))
+	for sum, e := range s.blobs {
+		list = append(list, Info{resource.FormatDigest(sum), e.size, e.put.UTC().Truncate(time.Second)})
+	}
+	s.mu.Unlock()
+	slices.SortFunc(list, func(a, b Info) int { return strings.Compare(a.Digest, b.Digest) })
+	return list
+}
+
+// Blob is a blob that is open for reading. It can be read to its end even if it is removed meanwhile.
+type Blob struct {
+	*os.File
+	Size int64
+	Put  time.Time
+}
+
+// Open opens a blob. The error is NotFound if there is none, also where its file was damaged.
+func (s *Store) Open(digest string) (*Blob, error) {
+	sum, err := resource.ParseDigest(digest)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	known := s.blobs[sum]
+	var e entry
+	if known != nil {
+		e = *known
+	}
+	s.mu.Unlock()
+	if known == nil {
+		return nil, resource.Errorf(resource.NotFound, "", "there is no blob %s", digest)
+	}
+	f, err := os.Open(s.path(sum))
+	if errors.Is(err, fs.ErrNotExist) {
+		s.quarantine(sum, "its file is gone")
+		return nil, resource.Errorf(resource.NotFound, "", "there is no blob %s any more: its file is gone", digest)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if info.Size() != e.size {
+		_ = f.Close()
+		s.quarantine(sum, fmt.Sprintf("its file has %d bytes instead of %d", info.Size(), e.size))
+		return nil, resource.Errorf(resource.NotFound, "", "there is no blob %s any more: its file was damaged", digest)
+	}
+	return &Blob{File: f, Size: e.size, Put: e.put}, nil
+}
+
+// ReadAt reads part of a blob into p, and returns fewer bytes than p has only at the blob's end.
+func (s *Store) ReadAt(digest string, p []byte, offset int64) (int, error) {
+	b, err := s.Open(digest)
+	if err != nil {
+		return 0, err
+	}
+	defer b.Close()
+	if offset < 0 || offset > b.Size {
+		return 0, resource.Errorf(resource.Invalid, "offset", "%d is outside the blob, which has %d bytes", offset, b.Size)
+	}
+	n, err := b.ReadAt(p, offset)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	s.served.Add(int64(n))
+	return n, err
+}
+
+func (s *Store) damagedPath(sum [sha256.Size]byte) string {
+	return filepath.Join(s.root, damagedDir, hex.EncodeToString(sum[:]))
+}
+
+// quarantine moves a blob that is not what it was aside, so that it is not given to anybody and can be put again.
+func (s *Store) quarantine(sum [sha256.Size]byte, why string) {
+	s.files.Lock()
+	defer s.files.Unlock()
+	s.mu.Lock()
+	known := s.blobs[sum] != nil
+	s.mu.Unlock()
+	if !known {
+		return
+	}
+	s.forget(sum)
+	s.damaged.Add(1)
+	aside := s.damagedPath(sum)
+	err := datadir.Make(filepath.Dir(aside))
+	if err == nil {
+		err = os.Rename(s.path(sum), aside)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err, aside = nil, ""
+	}
+	s.o.Log.Error().Err(err).Str("digest", resource.FormatDigest(sum)).Str("reason", why).Str("moved_to", aside).
+		Msg("a blob is damaged: it is not served until the same content is put again")
+}
+
+// Suspect has a blob verified soon, because what a node got of it had another digest.
+func (s *Store) Suspect(digest string) {
+	sum, err := resource.ParseDigest(digest)
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	e := s.blobs[sum]
+	due := e != nil && s.o.Now().Sub(e.verified) > suspectTime
+	s.mu.Unlock()
+	if !due {
+		return
+	}
+	select {
+	case s.suspects <- sum:
+	default: // others are read first; the node asks again
+	}
+}
+
+// Remove removes a blob that nothing refers to. The error is Conflict if something does.
+func (s *Store) Remove(ctx context.Context, digest string) error {
+	sum, err := resource.ParseDigest(digest)
+	if err != nil {
+		return err
+	}
+	if _, ok := s.Has(digest); !ok {
+		return resource.Errorf(resource.NotFound, "", "there is no blob %s", digest)
+	}
+	used, err := s.used(ctx)
+	if err != nil {
+		return err
+	}
+	if used[sum] {
+		return resource.Errorf(resource.Conflict, "", "the blob %s is in use: it can be removed when no spec refers to it", digest)
+	}
+	return s.remove(sum, func(*entry) bool { return true })
+}
+
+func (s *Store) used(ctx context.Context) (map[[sha256.Size]byte]bool, error) {
+	used := make(map[[sha256.Size]byte]bool)
+	for _, refs := range s.o.Refs {
+		err := refs(ctx, func(digest string) {
+			if sum, err := resource.ParseDigest(digest); err == nil {
+				used[sum] = true
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("it is not known which blobs are in use: %w", err)
+		}
+	}
+	return used, nil
+}
+
+// remove removes a blob if it is still to be.
+func (s *Store) remove(sum [sha256.Size]byte, still func(*entry) bool) error {
+	s.files.Lock()
+	defer s.files.Unlock()
+	s.mu.Lock()
+	e := s.blobs[sum]
+	held := s.held > 0
+	ok := e != nil && !held && still(e)
+	s.mu.Unlock()
+	switch {
+	case held:
+		return resource.Errorf(resource.Unavailable, "", "a backup is being made: try again when it is finished")
+	case !ok:
+		return nil
+	}
+	if err := os.Remove(s.path(sum)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	s.forget(sum)
+	s.collected.Add(1)
+	return nil
+}
+
+// Collect removes the blobs that nothing refers to and that were not put within Options.Age.
+func (s *Store) Collect(ctx context.Context) error {
+	s.mu.Lock()
+	var old [][sha256.Size]byte
+	limit := s.o.Now().Add(-s.o.Age)
+	for sum, e := range s.blobs {
+		if e.put.Before(limit) {
+			old = append(old, sum)
+		}
+	}
+	held := s.held > 0
+	s.mu.Unlock()
+	if len(old) == 0 || held {
+		return nil
+	}
+	used, err := s.used(ctx)
+	if err != nil {
+		return err
+	}
+	for _, sum := range old {
+		if used[sum] {
+			continue
+		}
+		if err := s.remove(sum, func(e *entry) bool { return e.put.Before(limit) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Hold keeps every blob from being removed until release is called.
+func (s *Store) Hold() (release func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.held--
+	})
+}
+
+// Run removes what is no longer needed every hour, and reads all blobs once a day to find damage, until ctx ends.
+func (s *Store) Run(ctx context.Context) error {
+	collect, verify := time.NewTicker(collectTime), time.NewTicker(verifyTime)
+	defer collect.Stop()
+	defer verify.Stop()
+	s.collect(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-collect.C:
+			s.collect(ctx)
+		case sum := <-s.suspects:
+			s.verify(ctx, sum, 0)
+		case <-verify.C:
+			for _, b := range s.List() {
+				sum, _ := resource.ParseDigest(b.Digest) // it is a digest
+				s.verify(ctx, sum, verifyRate)
+			}
+		}
+	}
+}
+
+func (s *Store) collect(ctx context.Context) {
+	if err := s.Collect(ctx); err != nil && ctx.Err() == nil {
+		s.o.Log.Error().Err(err).Msg("blobs that nothing refers to can't be removed: trying again later")
+	}
+}
+
+// verify reads a blob and compares its digest, at no more than rate bytes a second; 0: at full speed.
+func (s *Store) verify(ctx context.Context, sum [sha256.Size]byte, rate int64) {
+	b, err := s.Open(resource.FormatDigest(sum))
+	if err != nil {
+		return // it is gone, or Open has said why
+	}
+	defer b.Close()
+	found, err := hash(ctx, b, rate)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		s.o.Log.Error().Err(err).Str("digest", resource.FormatDigest(sum)).Msg("a blob can't be read")
+	case found != sum:
+		s.quarantine(sum, "its content has the digest "+resource.FormatDigest(found))
+	default:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if e := s.blobs[sum]; e != nil {
+			e.verified = s.o.Now()
+		}
+	}
+}
+
+func hash(ctx context.Context, r io.Reader, rate int64) (sum [sha256.Size]byte, err error) {
+	const piece = 1 << 20
+	h := sha256.New()
+	for ctx.Err() == nil {
+		n, err := io.CopyN(h, r, piece)
+		if errors.Is(err, io.EOF) {
+			return [sha256.Size]byte(h.Sum(nil)), nil
+		}
+		if err != nil {
+			return sum, err
+		}
+		if rate > 0 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Duration(n) * time.Second / time.Duration(rate)):
+			}
+		}
+	}
+	return sum, ctx.Err()
+}
+
+// Survey reads all blobs in a data directory, and says what is there. The error names those that are damaged.
+func Survey(dir string) (has string, err error) {
+	const most = 5
+	count, size := 0, int64(0)
+	var bad []string
+	err = walk(dir, func(sum [sha256.Size]byte, path string, info fs.FileInfo) error {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		found, err := hash(context.Background(), f, 0)
+		if err != nil || found != sum {
+			bad = append(bad, path)
+		}
+		count, size = count+1, size+info.Size()
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	if len(bad) > 0 {
+		more := ""
+		if len(bad) > most {
+			more = fmt.Sprintf(" and %d more", len(bad)-most)
+		}
+		return "", fmt.Errorf("the content of %s%s is not what the name says (%d of %d blobs)", strings.Join(bad[:min(len(bad), most)], ", "), more, len(bad), count)
+	}
+	return fmt.Sprintf("%d blobs, %d bytes", count, size), nil
+}

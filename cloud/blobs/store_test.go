@@ -1,0 +1,275 @@
+package blobs
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// clock is a time that a test sets.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) Add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func open(t *testing.T, o Options) *Store {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	s, err := Open(o)
+	require.NoError(t, err)
+	return s
+}
+
+func put(t *testing.T, s *Store, content []byte) string {
+	t.Helper()
+	digest, size, err := s.Put(context.Background(), bytes.NewReader(content), "")
+	require.NoError(t, err)
+	require.Equal(t, int64(len(content)), size)
+	require.Equal(t, resource.DigestOf(content), digest)
+	return digest
+}
+
+func content(t *testing.T, s *Store, digest string) []byte {
+	t.Helper()
+	b, err := s.Open(digest)
+	require.NoError(t, err)
+	defer b.Close()
+	all, err := io.ReadAll(b)
+	require.NoError(t, err)
+	require.Len(t, all, int(b.Size))
+	return all
+}
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b)
+	return b
+}
+
+func fileOf(s *Store, digest string) string {
+	name := strings.TrimPrefix(digest, resource.DigestPrefix)
+	return filepath.Join(s.root, sumsDir, name[:2], name)
+}
+
+func TestAContentIsKeptOnceByItsDigest(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	big := random(300_000)
+	for _, c := range [][]byte{nil, []byte("hello\n"), big} {
+		digest := put(t, s, c)
+		require.Equal(t, digest, put(t, s, c))
+		require.Equal(t, c, append([]byte(nil), content(t, s, digest)...))
+	}
+	require.Len(t, s.List(), 3)
+	s = open(t, Options{Dir: dir}) // as after a restart
+	require.Len(t, s.List(), 3)
+	require.Equal(t, big, content(t, s, resource.DigestOf(big)))
+	p := make([]byte, 1000)
+	n, err := s.ReadAt(resource.DigestOf(big), p, 299_500)
+	require.NoError(t, err)
+	require.Equal(t, big[299_500:], p[:n])
+	_, err = s.ReadAt(resource.DigestOf(big), p, 300_001)
+	require.ErrorIs(t, err, resource.Invalid)
+	_, err = s.Open(resource.DigestOf([]byte("another")))
+	require.ErrorIs(t, err, resource.NotFound)
+	_, err = s.Open("sha256:../../etc/passwd")
+	require.ErrorIs(t, err, resource.Invalid)
+}
+
+func TestAContentWithAnotherDigestIsNotKept(t *testing.T) {
+	s := open(t, Options{})
+	want := resource.DigestOf([]byte("right"))
+	_, _, err := s.Put(context.Background(), strings.NewReader("wrong"), want)
+	require.ErrorIs(t, err, resource.Invalid)
+	require.ErrorContains(t, err, want)
+	_, _, err = s.Put(context.Background(), strings.NewReader("x"), "sha256:12")
+	require.ErrorIs(t, err, resource.Invalid)
+	require.Empty(t, s.List())
+	require.Zero(t, s.bytes)
+	left, err := filepath.Glob(filepath.Join(s.root, "*"+unfinished))
+	require.NoError(t, err)
+	require.Empty(t, left)
+	_, _, err = s.Put(context.Background(), strings.NewReader("right"), want)
+	require.NoError(t, err)
+	_, _, err = s.Put(context.Background(), failing{}, want) // it is there: nothing is read
+	require.NoError(t, err)
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errors.New("the sender is gone") }
+
+func TestAPutThatEndsEarlyLeavesNothing(t *testing.T) {
+	s := open(t, Options{})
+	_, _, err := s.Put(context.Background(), io.MultiReader(bytes.NewReader(random(200_000)), failing{}), "")
+	require.ErrorContains(t, err, "the sender is gone")
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	_, _, err = s.Put(ctx, bytes.NewReader(random(200_000)), "")
+	require.ErrorIs(t, err, context.Canceled)
+	require.Zero(t, s.bytes)
+	require.NoError(t, os.WriteFile(filepath.Join(s.root, "put-1"+unfinished), []byte("of a process that was killed"), 0o600))
+	s = open(t, Options{Dir: s.o.Dir})
+	require.Empty(t, s.List())
+	entries, err := os.ReadDir(s.root)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+}
+
+func TestTheQuotaCountsAllBlobsAndMakesRoom(t *testing.T) {
+	var c clock
+	s := open(t, Options{Bytes: 1000, Age: time.Hour, Now: c.Now})
+	old := put(t, s, random(600))
+	_, _, err := s.Put(context.Background(), bytes.NewReader(random(600)), "")
+	require.ErrorIs(t, err, resource.Quota)
+	require.ErrorContains(t, err, "limits.blobs.bytes")
+	require.Equal(t, int64(600), s.bytes)
+	c.Add(2 * time.Hour)
+	put(t, s, random(600)) // nothing refers to the old one, and its time is over
+	_, there := s.Has(old)
+	require.False(t, there)
+	require.Equal(t, int64(600), s.bytes)
+}
+
+func TestWhatNothingRefersToIsRemovedAfterItsTime(t *testing.T) {
+	var c clock
+	refs := map[string]bool{}
+	var refsErr error
+	s := open(t, Options{Age: time.Hour, Now: c.Now, Refs: []Refs{func(_ context.Context, use func(string)) error {
+		for digest := range refs {
+			use(digest)
+		}
+		return refsErr
+	}}})
+	used, unused, again := put(t, s, []byte("used")), put(t, s, []byte("unused")), put(t, s, []byte("again"))
+	refs[used] = true
+	has := func() (n int) {
+		require.NoError(t, s.Collect(context.Background()))
+		return len(s.List())
+	}
+	c.Add(59 * time.Minute)
+	require.Equal(t, 3, has())
+	put(t, s, []byte("again"))
+	c.Add(2 * time.Minute)
+	release := s.Hold()
+	require.Equal(t, 3, has(), "a backup is being made")
+	release()
+	release()
+	refsErr = errors.New("the store can't be read")
+	require.ErrorContains(t, s.Collect(context.Background()), "the store can't be read")
+	require.Len(t, s.List(), 3)
+	refsErr = nil
+	require.Equal(t, 2, has())
+	require.NoFileExists(t, fileOf(s, unused))
+	require.ErrorIs(t, s.Remove(context.Background(), used), resource.Conflict)
+	require.NoError(t, s.Remove(context.Background(), again))
+	require.ErrorIs(t, s.Remove(context.Background(), again), resource.NotFound)
+	delete(refs, used)
+	require.Zero(t, has())
+	require.Zero(t, s.bytes)
+}
+
+func TestADamagedBlobIsSetAsideAndCanBePutAgain(t *testing.T) {
+	var log bytes.Buffer
+	s := open(t, Options{Log: zerolog.New(&log)})
+	flipped, short, gone, good := put(t, s, []byte("flipped")), put(t, s, []byte("short")), put(t, s, []byte("gone")), put(t, s, []byte("good"))
+	require.NoError(t, os.WriteFile(fileOf(s, flipped), []byte("flippeD"), 0o600))
+	_, err := Survey(s.o.Dir)
+	require.ErrorContains(t, err, fileOf(s, flipped))
+	require.ErrorContains(t, err, "1 of 4")
+	require.NoError(t, os.Truncate(fileOf(s, short), 2))
+	require.NoError(t, os.Remove(fileOf(s, gone)))
+	for _, b := range s.List() {
+		sum, err := resource.ParseDigest(b.Digest)
+		require.NoError(t, err)
+		s.verify(context.Background(), sum, 0)
+	}
+	require.Equal(t, int64(3), s.damaged.Load())
+	require.Contains(t, log.String(), flipped)
+	require.Equal(t, []byte("good"), content(t, s, good))
+	for _, digest := range []string{flipped, short, gone} {
+		_, err := s.Open(digest)
+		require.ErrorIs(t, err, resource.NotFound, digest)
+	}
+	sum, err := resource.ParseDigest(flipped)
+	require.NoError(t, err)
+	aside := filepath.Join(s.root, damagedDir, hex.EncodeToString(sum[:]))
+	require.FileExists(t, aside)
+	put(t, s, []byte("flipped"))
+	require.NoFileExists(t, aside)
+	require.Equal(t, []byte("flipped"), content(t, s, flipped))
+	has, err := Survey(s.o.Dir)
+	require.NoError(t, err)
+	require.Equal(t, "2 blobs, 11 bytes", has)
+}
+
+func TestWhatANodeSuspectsIsVerifiedSoon(t *testing.T) {
+	var c clock
+	s := open(t, Options{Now: c.Now})
+	digest := put(t, s, []byte("content"))
+	require.NoError(t, os.WriteFile(fileOf(s, digest), []byte("CONTENT"), 0o600))
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.Run(ctx) }()
+	s.Suspect(digest) // it was put just now: a second look would cost, and find nothing
+	require.Empty(t, s.suspects)
+	c.Add(2 * suspectTime)
+	s.Suspect(digest)
+	require.Eventually(t, func() bool { _, there := s.Has(digest); return !there }, 10*time.Second, time.Millisecond)
+	stop()
+	require.NoError(t, <-done)
+}
+
+func TestManyPutTheSameAtATimeWhileOthersAreRemoved(t *testing.T) {
+	s := open(t, Options{})
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for range 20 {
+				body := []byte(strings.Repeat("shared", 1000))
+				digest, _, err := s.Put(context.Background(), bytes.NewReader(body), "")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if i == 0 {
+					if err := s.Remove(context.Background(), digest); err != nil && !errors.Is(err, resource.NotFound) {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	digest := put(t, s, []byte(strings.Repeat("shared", 1000)))
+	require.Equal(t, int64(6000), s.bytes)
+	require.Len(t, content(t, s, digest), 6000)
+}
