@@ -102,7 +102,7 @@ clean: ## remove what was built, apart from the tools
 .PHONY: needs
 needs:
 	@mkdir -p .out
-	@scripts/needs.sh mosquitto_pub=mosquitto-clients mosquitto_rr=mosquitto-clients /usr/sbin/mosquitto=mosquitto openssl=openssl curl=curl \
+	@scripts/needs.sh mosquitto_pub=mosquitto-clients mosquitto_rr=mosquitto-clients /usr/sbin/mosquitto=mosquitto openssl=openssl curl=curl git=git \
 		/usr/sbin/mkfs.ext4=e2fsprogs mount=mount prlimit=util-linux unshare=util-linux \
 		ip=iproute2 /usr/sbin/tc=iproute2 kubectl=kubernetes-client
 

@@ -1,0 +1,249 @@
+// Package sources reads what fleets refer to: git repositories, HTTP servers and OCI registries.
+//
+// Each call is bounded in time and size, and goes only where the hub's administrator lets it: never to the hub's own loopback
+// interface or to link-local addresses, where clouds have their metadata, unless they are allowed. It never stores anything.
+package sources
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Options are what a Client is made from.
+type Options struct {
+	// Allow are networks that may be reached although they are the hub's own or link-local.
+	Allow []netip.Prefix
+	// Timeout bounds a call; 0: a minute.
+	Timeout time.Duration
+	// MaxBytes bounds what is read in a call; 0: 64 MiB. MaxFiles bounds the files of a git directory; 0: 10,000.
+	MaxBytes int64
+	MaxFiles int
+}
+
+// Client reads sources.
+type Client struct{ o Options }
+
+// New makes a client.
+func New(o Options) *Client {
+	o.Timeout = cmp.Or(o.Timeout, time.Minute)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 64<<20)
+	o.MaxFiles = cmp.Or(o.MaxFiles, 10_000)
+	return &Client{o}
+}
+
+// Repo is a Repository with the values of its Secret.
+type Repo struct {
+	Spec resource.RepositorySpec
+	// Secret has username and password, or token; ssh-privatekey and known_hosts; tls.crt and tls.key; ca.crt.
+	Secret map[string][]byte
+}
+
+// File is a file of a source.
+type File struct {
+	// Path is relative to the path that was asked for; "." if that is the file.
+	Path    string
+	Mode    uint32 // permissions
+	Content []byte
+}
+
+// Reason is why a source can't be read.
+type Reason string
+
+// The reasons.
+const (
+	NotAllowed   Reason = "AddressNotAllowed"
+	Unauthorized Reason = "Unauthorized"
+	NotFound     Reason = "NotFound"
+	Untrusted    Reason = "CertificateNotTrusted"
+	TooLarge     Reason = "TooLarge"
+	TimedOut     Reason = "TimedOut"
+	Invalid      Reason = "Invalid"
+	Unavailable  Reason = "Unavailable"
+)
+
+// Error is why a source can't be read. Its text has no credentials.
+type Error struct {
+	Reason Reason
+	Text   string
+}
+
+func (e *Error) Error() string { return e.Text }
+
+func failed(r Reason, format string, args ...any) error {
+	return &Error{r, fmt.Sprintf(format, args...)}
+}
+
+// explain gives an error of a library its reason.
+func explain(err error, what string) error {
+	var known *Error
+	var untrusted *tls.CertificateVerificationError
+	var timeout net.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &known):
+		return failed(known.Reason, "%s: %s", what, known.Text)
+	case errors.As(err, &untrusted):
+		return failed(Untrusted, "%s: %v", what, untrusted.Err)
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return failed(TimedOut, "%s: no answer in time", what)
+	}
+	var inURL *url.Error
+	if errors.As(err, &inURL) {
+		err = inURL.Err // without the address, which may have more in it than what names it
+	}
+	return failed(Unavailable, "%s: %v", what, err)
+}
+
+// Accessible says why a repository can't be reached with its credentials.
+func (c *Client) Accessible(ctx context.Context, r Repo) error {
+	switch r.Spec.Type {
+	case "http":
+		_, err := c.Get(ctx, r, "")
+		return err
+	case "oci":
+		return c.pingRegistry(ctx, r)
+	}
+	_, err := c.gitRefs(ctx, r)
+	return err
+}
+
+// Get reads a body: the repository's address with a suffix.
+func (c *Client) Get(ctx context.Context, r Repo, suffix string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	what := r.Spec.URL + suffix
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, what, http.NoBody)
+	if err != nil {
+		return nil, failed(Invalid, "%s is no address", what)
+	}
+	hc, err := c.http(r)
+	if err != nil {
+		return nil, explain(err, what)
+	}
+	if token := r.Secret["token"]; len(token) > 0 {
+		req.Header.Set("Authorization", "Bearer "+string(token))
+	} else if user := r.Secret["username"]; len(user) > 0 {
+		req.SetBasicAuth(string(user), string(r.Secret["password"]))
+	}
+	res, err := hc.Do(req)
+	if err != nil {
+		return nil, explain(err, what)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, failed(ofStatus(res.StatusCode), "%s: the server answers %s", what, res.Status)
+	}
+	body, err := io.ReadAll(res.Body)
+	return body, explain(err, what)
+}
+
+func ofStatus(code int) Reason {
+	switch code {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return Unauthorized
+	case http.StatusNotFound, http.StatusGone:
+		return NotFound
+	}
+	return Unavailable
+}
+
+// http is a client for one repository: with its certificates, and within the bounds.
+func (c *Client) http(r Repo) (*http.Client, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: r.Spec.InsecureSkipVerify} //nolint:gosec // the user asks for it by that name
+	if pem := r.Secret["ca.crt"]; len(pem) > 0 {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, failed(Invalid, "ca.crt of its Secret has no certificate in PEM")
+		}
+	}
+	if pem := r.Secret["tls.crt"]; len(pem) > 0 {
+		cert, err := tls.X509KeyPair(pem, r.Secret["tls.key"])
+		if err != nil {
+			return nil, failed(Invalid, "tls.crt and tls.key of its Secret are no pair: %v", err)
+		}
+		config.Certificates = []tls.Certificate{cert}
+	}
+	return &http.Client{Transport: bounded{&http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: c.dialer().DialContext, TLSClientConfig: config,
+		DisableKeepAlives: true, ResponseHeaderTimeout: c.o.Timeout, ForceAttemptHTTP2: true,
+	}, c.o.MaxBytes}}, nil
+}
+
+// dialer connects to allowed addresses only. It looks at the address that a name was resolved to, not at the name.
+func (c *Client) dialer() *net.Dialer {
+	return &net.Dialer{Timeout: c.o.Timeout, Control: func(_, address string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		return c.allowed(at.Addr())
+	}}
+}
+
+func (c *Client) allowed(a netip.Addr) error {
+	a = a.Unmap().WithZone("")
+	for _, p := range c.o.Allow {
+		if p.Contains(a) {
+			return nil
+		}
+	}
+	if a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast() {
+		return failed(NotAllowed, "the address %s is the hub's own or link-local: sources.allow has to list it", a)
+	}
+	return nil
+}
+
+// bounded ends answers that are too long.
+type bounded struct {
+	http.RoundTripper
+	most int64
+}
+
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		res.Body = &limitedBody{res.Body, b.most, b.most}
+	}
+	return res, err
+}
+
+type limitedBody struct {
+	io.ReadCloser
+	left, most int64
+}
+
+func (l *limitedBody) Read(p []byte) (int, error) {
+	if l.left < 0 {
+		return 0, failed(TooLarge, "the answer has more than %d bytes", l.most)
+	}
+	n, err := l.ReadCloser.Read(p[:min(int64(len(p)), l.left+1)])
+	if l.left -= int64(n); l.left < 0 {
+		return n, failed(TooLarge, "the answer has more than %d bytes", l.most)
+	}
+	return n, err
+}
+
+// redacted is an address without what stands before @.
+func redacted(address string) string {
+	if u, err := url.Parse(address); err == nil && u.Host != "" {
+		u.User = nil
+		return u.String()
+	}
+	_, rest, _ := strings.Cut(address, "@")
+	return cmp.Or(rest, address)
+}
