@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/identity"
@@ -100,6 +101,17 @@ func openBearer(ctx context.Context, a configs.HubAuth, st interface {
 	}
 	b.OIDC = identity.NewOIDC(o)
 	return b, nil
+}
+
+// auditWrites adds what controllers write to the audit log.
+func auditWrites(log *audit.Log) func(controller, action string, key store.Key, err error) {
+	return func(controller, action string, key store.Key, err error) {
+		e := audit.Entry{User: controller, Roles: string(topics.RoleController), Via: audit.Hub, Action: action, Object: key.String(), Answer: audit.OK}
+		if err != nil {
+			e.Answer, e.Reason = "failed", err.Error()
+		}
+		log.Add(e)
+	}
 }
 
 // login is what edgebus login has to know.

@@ -21,6 +21,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/events"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
@@ -108,6 +109,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := mqttserver.Audit(&bo, cfg.Audit, cfg.Data.Dir, log); err != nil {
 		return err
 	}
+	objs := objects.New(objects.Options{
+		Reader: st, Writer: st, Watcher: st, Log: log, Seal: key, Managers: api.Managers(), Audit: auditWrites(bo.Audit),
+	})
 	bo.Version = o.Version
 	mqttserver.Pages(bo.Listeners, cfg.HTTP)
 	commands := calls.New(calls.Options{
@@ -142,9 +146,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
-		Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
+		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(hub.ID, tw, br, commits, rules, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
-		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Seal: key, Enroll: nodes.ServeHTTP,
+		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Enroll: nodes.ServeHTTP,
 		Decommission: nodes.Decommission,
 		Tokens:       bearer.Tokens.ServeHTTP, Login: login(cfg.Auth.OIDC),
 	}))))

@@ -26,6 +26,7 @@ import (
 const (
 	MQTT = "mqtt"
 	HTTP = "http"
+	Hub  = "hub" // a controller, which is a part of the hub
 )
 
 // Actions that are not an HTTP verb of the Kubernetes API (get, list, create, update, patch, delete, …).

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -112,11 +113,11 @@ func (a access) mayReport(verb string, k *Kind, subresource, name string) bool {
 }
 
 // hasObject reports whether an object belongs to the user.
-func (s *server) hasObject(ctx context.Context, a access, k *Kind, o *object) bool {
+func (s *server) hasObject(ctx context.Context, a access, k *Kind, o *objects.Object) bool {
 	if a.all || k.Node == nil {
 		return true // see may
 	}
-	typed, err := k.oldValue(o) // which a write needs as well
+	typed, err := k.OldValue(o) // which a write needs as well
 	return err == nil && s.has(ctx, a, k, typed)
 }
 

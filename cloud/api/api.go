@@ -12,13 +12,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/quota"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics"
@@ -39,7 +39,9 @@ type Options struct {
 	// Who identifies the sender of a request. Without it everybody may do everything.
 	Who func(*http.Request) (broker.Identity, error)
 	// Seal encrypts Secrets for the store. Without it there are no Secrets.
-	Seal Sealer
+	Seal objects.Sealer
+	// Objects reads and writes objects; nil: made of what is above.
+	Objects *objects.Registry
 	// Kinds are the kinds that are served. Default: Kinds() and their dialects.
 	Kinds []Kind
 	// Metrics serves /metrics, if not nil.
@@ -88,8 +90,10 @@ func (o *Options) setDefaults() {
 	if o.Kinds == nil {
 		o.Kinds = withDialects(Kinds())
 	}
-	if o.Suffix == nil {
-		o.Suffix = suffix
+	if o.Objects == nil {
+		o.Objects = objects.New(objects.Options{
+			Reader: o.Reader, Writer: o.Writer, Watcher: o.Watcher, Log: o.Log, Now: o.Now, Seal: o.Seal, Suffix: o.Suffix, Managers: managersOf(o.Kinds),
+		})
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 3 << 20
@@ -102,31 +106,23 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Sealer encrypts what must not be readable in the store. A sealed text opens only with the same about.
-type Sealer interface {
-	Seal(plain []byte, about string) ([]byte, error)
-	Open(sealed []byte, about string) ([]byte, error)
-}
-
 type server struct {
 	Options
-	retryLocks  [64]sync.Mutex // see retryLock
-	managers    managers
+	objects     *objects.Registry
 	watches     *quota.Quota
 	paced       *httpserver.Turns
 	renderCache *renderCache
 	secretLog   zerolog.Logger
 }
 
-// New makes the handler of the API. It first continues deletions that waited when the hub stopped.
+// New makes the handler of the API.
 func New(o Options) http.Handler {
 	o.setDefaults()
 	s := &server{
-		Options: o, managers: managers{kinds: o.Kinds}, watches: broker.Watches(o.Watches), paced: httpserver.NewTurns(),
+		Options: o, objects: o.Objects, watches: broker.Watches(o.Watches), paced: httpserver.NewTurns(),
 		renderCache: httpserver.NewShared[renderKey, renderVersion, rendered](renderedSize),
 		secretLog:   o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}
-	s.continueDeletions(context.Background())
 	// A page of another site must not write through the browser of a user.
 	return http.NewCrossOriginProtection().Handler(s.authenticate(s.routes()))
 }

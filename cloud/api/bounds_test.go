@@ -119,7 +119,7 @@ func TestTrial06WhatIsComparedIsFew(t *testing.T) {
 		require.Equal(t, 422, r.code, "%s: %.200s", path, r.body)
 		require.Contains(t, r.str("message"), "at most 100")
 	}
-	r := merge(inNS+"/devices/lamp/status", `{"status":{"state":"`+strings.Repeat("x", maxStatus)+`"}}`)
+	r := merge(inNS+"/devices/lamp/status", `{"status":{"state":"`+strings.Repeat("x", 512<<10)+`"}}`)
 	require.Equal(t, 413, r.code)
 	require.Contains(t, r.str("message"), "524288")
 	for field, body := range map[string]string{

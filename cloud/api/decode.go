@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/topics/dialect/fit"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -113,8 +115,8 @@ func countValues(raw []byte) (n, deepest, longest int) {
 	for i := 0; i < len(raw); i++ {
 		switch raw[i] {
 		case '"':
-			end := skipString(raw, i)
-			if colon := skipSpace(raw, end); colon < len(raw) && raw[colon] == ':' && 0 < depth && depth <= maxDepth {
+			end := rawjson.SkipString(raw, i)
+			if colon := rawjson.SkipSpace(raw, end); colon < len(raw) && raw[colon] == ':' && 0 < depth && depth <= maxDepth {
 				paths[depth] = paths[depth-1] + end - i
 				longest = max(longest, paths[depth])
 			}
@@ -154,19 +156,19 @@ func fieldPaths(strict []error) (paths []string) {
 }
 
 // decode decodes an object of a client. It returns the fields that the kind doesn't have, which are dropped.
-func (k *Kind) decode(raw []byte) (*object, []string, error) {
+func (k *Kind) decode(raw []byte) (*objects.Object, []string, error) {
 	v, unknown, err := k.decodeStrict(raw)
 	if err != nil {
 		return nil, nil, err
 	}
-	o, err := k.untyped(v)
+	o, err := k.Untyped(v)
 	if err != nil {
 		return nil, nil, badField(err)
 	}
 	if err := k.checkType(o.TypeMeta); err != nil {
 		return nil, nil, err
 	}
-	o.APIVersion, o.Kind = k.apiVersion(), k.Name
+	o.APIVersion, o.Kind = k.APIVersion(), k.Name
 	return o, unknown, nil
 }
 

@@ -1,24 +1,17 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
-	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/topics/resource"
 )
-
-// inUse is the finalizer of an object that others reference. The API itself sets and removes it.
-const inUse = resource.Group + "/in-use"
 
 type deleteOptions struct {
 	Preconditions struct {
@@ -75,7 +68,7 @@ func (s *server) delete(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	if len(left.Metadata.Finalizers) > 0 {
-		record, err := s.toStore(r.key, left)
+		record, err := s.objects.Encode(r.key, left)
 		if err != nil {
 			return err
 		}
@@ -103,12 +96,12 @@ func (s *server) deleteCollection(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	objects, meta, err := s.collect(r, page, sel)
+	found, meta, err := s.collect(r, page, sel)
 	if err != nil {
 		return err
 	}
 	items := []json.RawMessage{}
-	for _, o := range objects {
+	for _, o := range found {
 		one := &request{Request: r.Request, kind: r.kind, key: o.Key}
 		left, err := s.deleteObject(w, one, opts, dry)
 		if errors.Is(err, resource.NotFound) {
@@ -153,216 +146,20 @@ func (s *server) decommission(w http.ResponseWriter, r *http.Request) error {
 
 // deleteObject deletes an object, or marks it as deleted if something has to happen first. It returns the object as it is
 // left, or as it was.
-func (s *server) deleteObject(w http.ResponseWriter, r *request, opts deleteOptions, dry bool) (*object, error) {
-	for {
-		old, err := s.load(r)
-		if err != nil {
-			return nil, err
-		}
-		if uid := opts.Preconditions.UID; uid != "" {
-			err = r.checkIdentity(old, &object{Metadata: resource.Meta{UID: uid}})
+func (s *server) deleteObject(w http.ResponseWriter, r *request, opts deleteOptions, dry bool) (*objects.Object, error) {
+	write := &objects.Write{DryRun: dry}
+	left, err := s.objects.Delete(r.Context(), r.key, write, func(old *objects.Object) error {
+		err := s.checkHas(r, old)
+		if uid := opts.Preconditions.UID; err == nil && uid != "" {
+			err = r.checkIdentity(old, resource.Meta{UID: uid})
 		}
 		if err == nil {
 			err = r.checkRevision(opts.Preconditions.ResourceVersion, old)
 		}
-		if err != nil {
-			return nil, err
-		}
-		left, err := s.deleteOrMark(w, r, old, dry)
-		if errors.Is(err, resource.Conflict) && r.Context().Err() == nil {
-			continue // changed meanwhile
-		}
-		return left, r.about(r.key.Name, err)
-	}
-}
-
-func (s *server) deleteOrMark(w http.ResponseWriter, r *request, old *object, dry bool) (*object, error) {
-	ctx := r.Context()
-	next, users, err := s.marked(ctx, r.kind, r.key, old)
-	if err != nil {
-		return nil, err
-	}
-	if len(users) > 0 {
-		warn(w, "%s %s is in use by %s; it goes when they do", strings.ToLower(r.kind.Name), r.key.Name, joinFirst(users))
-	}
-	if len(next.Metadata.Finalizers) == 0 {
-		gone := *old
-		gone.Metadata.Finalizers = nil
-		if !dry {
-			err = s.remove(ctx, r.kind, r.key, old)
-		}
-		return &gone, err
-	}
-	if dry {
-		return next, nil
-	}
-	return s.replace(ctx, r.key, next)
-}
-
-// marked is an object with a deletionTimestamp, and the names of the objects that use it.
-func (s *server) marked(ctx context.Context, k *Kind, key store.Key, old *object) (next *object, users []string, err error) {
-	marked := *old
-	m := &marked.Metadata
-	m.Finalizers = slices.DeleteFunc(slices.Clone(m.Finalizers), func(f string) bool { return f == inUse })
-	if k.ReferencedBy != nil {
-		if users, err = k.ReferencedBy(ctx, s.Reader, key); err != nil {
-			return nil, nil, err
-		}
-	}
-	if len(users) > 0 {
-		m.Finalizers = append(m.Finalizers, inUse)
-		if marked.Status, err = s.withInUse(old.Status, users); err != nil {
-			return nil, nil, err
-		}
-	}
-	if m.DeletionTimestamp == nil {
-		now, zero := s.Now().UTC().Truncate(time.Second), int64(0)
-		m.DeletionTimestamp, m.DeletionGracePeriodSeconds = &now, &zero
-		m.Generation++
-	}
-	return &marked, users, nil
-}
-
-// withInUse adds the condition InUse to a status.
-func (s *server) withInUse(status json.RawMessage, users []string) (json.RawMessage, error) {
-	fields := map[string]json.RawMessage{}
-	var conditions []resource.Condition
-	if len(status) > 0 {
-		if err := json.Unmarshal(status, &fields); err != nil {
-			return nil, err
-		}
-		_ = json.Unmarshal(fields["conditions"], &conditions) // none, or invalid ones
-	}
-	conditions = resource.SetCondition(conditions, resource.Condition{
-		Type: "InUse", Status: "True", Reason: "HeldByDevices",
-		Message: "deletion waits for " + joinFirst(users),
-	}, s.Now())
-	raw, err := json.Marshal(conditions)
-	if err != nil {
-		return nil, err
-	}
-	fields["conditions"] = raw
-	return json.Marshal(fields)
-}
-
-// joinFirst lists the first ten names.
-func joinFirst(names []string) string {
-	const most = 10
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
-
-// replace stores an object and its status.
-func (s *server) replace(ctx context.Context, key store.Key, next *object) (*object, error) {
-	record, err := s.toStore(key, next)
-	if err != nil {
-		return nil, err
-	}
-	stored, err := s.Writer.Update(ctx, record, next.rev)
-	if err != nil {
-		return nil, err
-	}
-	return s.fromStore(stored)
-}
-
-// remove removes an object from the store, and continues deletions that waited for it.
-func (s *server) remove(ctx context.Context, k *Kind, key store.Key, old *object) error {
-	if _, err := s.Writer.Delete(ctx, key, old.rev); err != nil {
 		return err
+	})
+	for _, warning := range write.Warnings {
+		warn(w, "%s", warning)
 	}
-	if k.UniqueName {
-		s.unclaim(ctx, key)
-	}
-	s.released(ctx, k, old, nil)
-	return nil
-}
-
-// released continues the deletion of objects that old referenced and next doesn't; next is nil if old is deleted. A
-// failure is logged: the next start tries again.
-func (s *server) released(ctx context.Context, k *Kind, old, next *object) {
-	if k.References == nil {
-		return
-	}
-	ctx = context.WithoutCancel(ctx)
-	still := k.references(next)
-	for _, key := range k.references(old) {
-		if !slices.Contains(still, key) {
-			s.continueDeletion(ctx, key)
-		}
-	}
-}
-
-func (k *Kind) references(o *object) []store.Key {
-	if o == nil {
-		return nil
-	}
-	typed, err := k.withoutStatus(o)
-	if err != nil {
-		return nil
-	}
-	return k.References(typed)
-}
-
-func (s *server) kindNamed(name string) *Kind {
-	i := slices.IndexFunc(s.Kinds, func(k Kind) bool { return k.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &s.Kinds[i]
-}
-
-func (s *server) continueDeletion(ctx context.Context, key store.Key) {
-	if err := s.tryDeletion(ctx, key); err != nil {
-		s.Log.Error().Err(err).Stringer("object", key).Msg("a deletion that waited could not go on")
-	}
-}
-
-// tryDeletion removes an object whose deletion waited for others, or updates what it waits for.
-func (s *server) tryDeletion(ctx context.Context, key store.Key) error {
-	k := s.kindNamed(key.Kind)
-	for {
-		stored, err := s.Reader.Get(ctx, key)
-		if k == nil || errors.Is(err, resource.NotFound) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		old, err := s.fromStore(stored)
-		if err != nil || !slices.Contains(old.Metadata.Finalizers, inUse) {
-			return err
-		}
-		next, _, err := s.marked(ctx, k, key, old)
-		if err != nil {
-			return err
-		}
-		if len(next.Metadata.Finalizers) == 0 {
-			err = s.remove(ctx, k, key, old)
-		} else {
-			_, err = s.replace(ctx, key, next)
-		}
-		if !errors.Is(err, resource.Conflict) {
-			return err
-		}
-	}
-}
-
-// continueDeletions continues all deletions that wait: the hub may have stopped between the deletion of a Device and that
-// of its DeviceModel.
-func (s *server) continueDeletions(ctx context.Context) {
-	for i := range s.Kinds {
-		k := &s.Kinds[i]
-		if k.ReferencedBy == nil || k.dialect != nil {
-			continue
-		}
-		page, err := s.Reader.List(ctx, k.Name, store.ListOptions{})
-		if err != nil {
-			s.Log.Error().Err(err).Msg("deletions that wait could not be looked at")
-		}
-		for _, o := range page.Items {
-			s.continueDeletion(ctx, o.Key)
-		}
-	}
+	return left, r.about(r.key.Name, err)
 }

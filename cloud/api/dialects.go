@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/dialect"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -68,10 +69,10 @@ func (s *server) checkSelected(r *request) error {
 }
 
 // form is an object as clients of the kind see it.
-func (k *Kind) form(o *object) (json.RawMessage, error) {
+func (k *Kind) form(o *objects.Object) (json.RawMessage, error) {
 	out := *o
 	if len(k.FieldNames) > 0 {
-		out.APIVersion = k.apiVersion()
+		out.APIVersion = k.APIVersion()
 		if len(o.Spec) > 0 { // a deleted object that the client may not see has only a name
 			var err error
 			if out.Spec, err = renameFields(o.Spec, k.FieldNames); err != nil {
@@ -79,7 +80,7 @@ func (k *Kind) form(o *object) (json.RawMessage, error) {
 			}
 		}
 	}
-	raw, err := out.forClient()
+	raw, err := out.ForClient()
 	if err != nil || k.dialect == nil {
 		return raw, err
 	}
@@ -88,7 +89,7 @@ func (k *Kind) form(o *object) (json.RawMessage, error) {
 
 // toCanonical decodes an object of a client; old is the stored one, or nil. It returns the unknown fields. A dialect
 // keeps them.
-func (r *request) toCanonical(raw []byte, old *object) (*object, []string, error) {
+func (r *request) toCanonical(raw []byte, old *objects.Object) (*objects.Object, []string, error) {
 	k := r.kind
 	if err := checkGrowth(raw, old); err != nil {
 		return nil, nil, err
@@ -106,7 +107,7 @@ func (r *request) toCanonical(raw []byte, old *object) (*object, []string, error
 	var before []byte
 	var err error
 	if old != nil {
-		if before, err = old.forClient(); err != nil {
+		if before, err = old.ForClient(); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -124,12 +125,12 @@ func (r *request) toCanonical(raw []byte, old *object) (*object, []string, error
 
 // checkGrowth refuses an object that a patch made too large. An object that was too large before may stay so, since a
 // bound that is newer than the object must not prevent other changes.
-func checkGrowth(raw []byte, old *object) error {
+func checkGrowth(raw []byte, old *objects.Object) error {
 	err := checkValues(raw, maxValues)
 	if err == nil || old == nil {
 		return err
 	}
-	before, failed := old.forClient()
+	before, failed := old.ForClient()
 	if failed != nil {
 		return failed
 	}
@@ -156,8 +157,8 @@ func (d *dialectKind) newUnknown(raw, before []byte) ([]string, error) {
 
 // checkType refuses an object whose apiVersion or kind is not that of the path.
 func (k *Kind) checkType(t resource.TypeMeta) error {
-	if t.APIVersion != "" && t.APIVersion != k.apiVersion() {
-		return badRequest("apiVersion", "apiVersion %q does not match the path: it must be %s", t.APIVersion, k.apiVersion())
+	if t.APIVersion != "" && t.APIVersion != k.APIVersion() {
+		return badRequest("apiVersion", "apiVersion %q does not match the path: it must be %s", t.APIVersion, k.APIVersion())
 	}
 	if t.Kind != "" && t.Kind != k.Name {
 		return badRequest("kind", "kind %q does not match the path: it must be %s", t.Kind, k.Name)

@@ -109,7 +109,7 @@ func TestEveryFieldOfADialectIsExplained(t *testing.T) {
 		for _, part := range []string{"spec", "status"} {
 			below, _ := def["properties"].(dict)[part].(dict)
 			eachProperty(below, func(name string, prop dict) {
-				require.NotEmpty(t, prop["description"], "%s %s: %s in %s", k.apiVersion(), k.Name, name, part)
+				require.NotEmpty(t, prop["description"], "%s %s: %s in %s", k.APIVersion(), k.Name, name, part)
 			})
 		}
 	}

@@ -1,23 +1,22 @@
 // Package api serves the hub's objects over HTTP in the style of Kubernetes, so that kubectl and client-go work with it
 // as they are.
 //
-// It never keeps an object: each answer is made of what the store holds, except for DeviceModels, which are cached by
-// revision. It never decides what an object means: rules that need nothing but the object are in topics/resource. It
-// never writes a status by itself, except when a deletion has to wait or a spec changes what the status says.
+// It never keeps an object: each answer is made of what the store holds. It never decides what an object means, nor what
+// happens when one is written: rules that need nothing but the object are in topics/resource, and those of reading and
+// writing in cloud/objects, through which every write goes.
 //
 // Where to find what:
 //
 //	api.go            options, routes, the parts of a path, the verbs
 //	access.go         who may do what; kubectl auth can-i and whoami
-//	kind.go           what a kind is: names, rules, table columns
+//	kind.go           what a kind is to clients: names, access, table columns
 //	kinds.go          the kinds themselves: Kinds() lists them, a function for each
 //	decode.go         body to object: JSON, YAML, protobuf, strict decoding, bounds
-//	object.go         object to and from the store; Secrets are sealed here
 //	scanner.go        stored JSON to client JSON without decoding, for lists and watches
-//	write.go          create and update: validate, prepare, store, answer
+//	write.go          create and update: what a request asks of cloud/objects
 //	patch.go          JSON, merge and strategic merge patches, server-side apply
-//	managedfields.go  which manager owns which field
-//	delete.go         delete, deletecollection, finalizers, objects in use
+//	managedfields.go  which manager an apply takes fields from
+//	delete.go         delete, deletecollection
 //	list.go           get, list, pages, selectors
 //	watch.go          watch, bookmarks
 //	table.go          content negotiation, Tables, the answer to a request
@@ -32,5 +31,5 @@
 // follow from the schema. Only a new table column or field selector needs a change here, in kinds.go. Dialects that have
 // the field map it in topics/dialect.
 //
-// To add a kind, add its type to topics/resource and a function to kinds.go that Kinds calls.
+// To add a kind, add its type to topics/resource, its rules to cloud/objects/kinds.go and its columns to kinds.go.
 package api

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -102,6 +103,11 @@ func statusOf(err error) metav1.Status {
 func (r *request) about(name string, err error) error {
 	var re *resource.Error
 	var known *statusError
+	var owned *objects.OwnedError
+	if errors.As(err, &owned) {
+		return refuse(http.StatusConflict, "Conflict", "%v", err).
+			withCauses(metav1.StatusCause{Type: metav1.CauseTypeFieldManagerConflict, Field: owned.Field, Message: "managed by " + owned.Owner})
+	}
 	if err == nil || errors.As(err, &known) || !errors.As(err, &re) {
 		return err
 	}

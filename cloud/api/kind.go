@@ -4,27 +4,23 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Kind is what the verbs have to know of a kind: its names and its strategy. Functions may be nil, except New.
+// Kind is a kind as clients see it. Functions may be nil.
 type Kind struct {
-	Name, Plural, Singular string
-	Short                  []string
-	Namespaced             bool
-	// Group and Version are the API group; the core group has no name.
-	Group, Version string
-	// NoSpec says that the content stands beside the metadata instead of in a spec, as in a Secret.
-	NoSpec bool
+	objects.Kind
+	Plural, Singular string
+	Short            []string
 	// NoStatus says that there is no status.
 	NoStatus bool
 	// FieldNames are the fields that have another name in this group, by their canonical names: Events are in two groups.
 	FieldNames map[string]string
-	// Sealed says that objects are encrypted in the store, and that tables and messages never show their content.
-	Sealed bool
 	// NotReconciled says that nothing acts on objects of the kind yet: each write is answered with a warning.
 	NotReconciled bool
 	// WrittenBy names the only ones who create and change objects; users read and delete them. Empty: users do.
@@ -37,32 +33,11 @@ type Kind struct {
 	// dialect is set if the kind is another group's form of one of ours.
 	dialect *dialectKind
 
-	// New makes an empty object, such as *resource.Device. Its Go type says which fields there are.
-	New func() any
 	// Reset clears the fields of a decoded object that clients can neither see nor set, and returns their names.
 	Reset func(obj any) []string
-	// Validate checks an object before it is written; old is nil on create. It is not called when only metadata changed.
-	Validate func(ctx context.Context, r store.Reader, old, next any) error
-	// OldStatus says that Validate looks at old's status; otherwise old comes without one. next never has one.
-	OldStatus bool
-	// ValidateStatus checks a status before it is written. Conditions are checked for all kinds alike.
-	ValidateStatus func(obj any) error
-	// Warnings returns what may be a mistake in a valid object. It is not called when only metadata changed.
-	Warnings func(ctx context.Context, r store.Reader, old, next any) []string
-	// Prepare completes an object before it is written.
-	Prepare func(old, next any, origin string, now time.Time)
-	// PrepareStatus returns the status that is written together with a changed spec, made of the stored one. Without it
-	// only status writes change the status.
-	PrepareStatus func(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error)
 	// Node returns the node that an object belongs to; ok is false if it belongs to none. Without Node no object of the
 	// kind does: all readers may read it, and only users with access to all nodes write it.
 	Node func(ctx context.Context, r store.Reader, obj any) (name string, ok bool)
-	// UniqueName says that a name can be used in one namespace only.
-	UniqueName bool
-	// References returns the objects that this one uses, and that can't be deleted before it.
-	References func(obj any) []store.Key
-	// ReferencedBy returns the names of the objects that use this one.
-	ReferencedBy func(ctx context.Context, r store.Reader, key store.Key) ([]string, error)
 
 	Columns []Column
 	// NoDefaultColumns leaves out the columns Name and Age.
@@ -92,20 +67,12 @@ var (
 	namespaceVerbs = []string{"get", "list"}
 )
 
-// apiVersion is the apiVersion of an object of the kind.
-func (k *Kind) apiVersion() string {
-	if k.Group == "" {
-		return k.Version
-	}
-	return k.Group + "/" + k.Version
-}
-
 // root is the path of the kind's group and version.
 func (k *Kind) root() string {
 	if k.Group == "" {
 		return "/api/" + k.Version
 	}
-	return "/apis/" + k.apiVersion()
+	return "/apis/" + k.APIVersion()
 }
 
 // qualified is the kind's name in messages: devices.edgebus.io, secrets.
@@ -122,6 +89,11 @@ func (k *Kind) storeKind() string {
 		return k.dialect.of.Name
 	}
 	return k.Name
+}
+
+// groupVersionKind is the kind's form, to field managers.
+func (k *Kind) groupVersionKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: k.Group, Version: k.Version, Kind: k.Name}
 }
 
 // readOnly reports whether the kind can be read only.
@@ -165,20 +137,6 @@ func (k *Kind) schemaName() string {
 	parts := strings.Split(group, ".")
 	slices.Reverse(parts)
 	return strings.Join(parts, ".") + "." + k.Version + "." + k.Name
-}
-
-// validator is Validate of a kind whose rules need only the object and the one before; update may be nil.
-func validator[T any](valid func(T) error, update func(next, old T) error) func(context.Context, store.Reader, any, any) error {
-	return func(_ context.Context, _ store.Reader, old, next any) error {
-		n := next.(*T)
-		if err := valid(*n); err != nil {
-			return err
-		}
-		if o, ok := old.(*T); ok && update != nil {
-			return update(*n, *o)
-		}
-		return nil
-	}
 }
 
 // cells is Cells of a kind.

@@ -1,35 +1,36 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Kinds are the canonical kinds, in the order of discovery. Their dialects follow from topics/dialect.
-func Kinds() []Kind {
-	kinds := []Kind{
-		deviceKind(), modelKind(), nodeKind(), fleetKind(), templateVersionKind(), repositoryKind(), resourceSyncKind(),
-		upgradeKind(), configurationKind(), instanceKind(), enrollmentKind(),
+func Kinds() (kinds []Kind) {
+	views := map[string]func(objects.Kind) Kind{
+		resource.KindDevice: deviceKind, resource.KindDeviceModel: modelKind, resource.KindNode: nodeKind, resource.KindFleet: fleetKind,
+		resource.KindTemplateVersion: templateVersionKind, resource.KindRepository: repositoryKind, resource.KindResourceSync: resourceSyncKind,
+		resource.KindUpgrade: upgradeKind, resource.KindConfiguration: configurationKind, resource.KindInstance: instanceKind,
+		resource.KindEnrollmentRequest: enrollmentKind, resource.KindSecret: secretKind, resource.KindConfigMap: configMapKind,
+		resource.KindEvent: eventKind,
 	}
-	for i := range kinds {
-		kinds[i].Group, kinds[i].Version = resource.Group, resource.Version
+	for _, k := range objects.Kinds() {
+		kinds = append(kinds, views[k.Name](k))
+		if k.Name == resource.KindEvent {
+			kinds = append(kinds, eventsEventKind(k))
+		}
 	}
-	return append(kinds, secretKind(), configMapKind(), eventKind(), eventsEventKind())
+	return kinds
 }
 
 func orUnknown(state string) string {
@@ -48,25 +49,11 @@ func condition(list []resource.Condition, kind string) string {
 	return "Unknown"
 }
 
-func deviceKind() Kind {
-	known := new(modelCache)
+func deviceKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindDevice, Plural: "devices", Singular: "device", Short: []string{"dev"}, Namespaced: true,
-		New:        func() any { return new(resource.Device) },
-		Reset:      resetDevice,
-		Validate:   known.validateDevice,
-		Warnings:   warnMissingReferences,
-		Node:       nodeOfDevice,
-		UniqueName: true,
-		Prepare: func(old, next any, origin string, now time.Time) {
-			prev, _ := old.(*resource.Device)
-			resource.Stamp(prev, next.(*resource.Device), origin, now)
-		},
-		PrepareStatus: known.prepareStatus,
-		References: func(obj any) []store.Key {
-			d := obj.(*resource.Device)
-			return []store.Key{modelKey(d)}
-		},
+		Kind: k, Plural: "devices", Singular: "device", Short: []string{"dev"},
+		Reset: resetDevice,
+		Node:  nodeOfDevice,
 		Columns: []Column{
 			{Name: "Node", Type: "string", Path: ".spec.nodeName", Description: "The node that the device belongs to."},
 			{Name: "Model", Type: "string", Path: ".spec.deviceModelRef.name", Description: "The DeviceModel that describes it."},
@@ -147,13 +134,9 @@ func printable(text string, most int) string {
 	return string([]rune(text)[:most-1]) + "…"
 }
 
-func modelKind() Kind {
+func modelKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindDeviceModel, Plural: "devicemodels", Singular: "devicemodel", Short: []string{"dm"}, Namespaced: true,
-		New:          func() any { return new(resource.DeviceModel) },
-		Warnings:     warnBooleanEnum,
-		Validate:     validator(resource.DeviceModel.Validate, nil),
-		ReferencedBy: devicesUsing,
+		Kind: k, Plural: "devicemodels", Singular: "devicemodel", Short: []string{"dm"},
 		Columns: []Column{
 			{Name: "Properties", Type: "integer", Description: "How many properties it has."},
 			{Name: "Status", Type: "string", Description: "Active, or Terminating while its deletion waits for those that hold it."},
@@ -174,145 +157,13 @@ func modelKind() Kind {
 	}
 }
 
-func modelKey(d *resource.Device) store.Key {
-	return store.Key{Kind: resource.KindDeviceModel, Namespace: d.Metadata.Namespace, Name: d.Spec.DeviceModelRef.Name}
-}
-
-// validateDevice checks a Device by itself and, if its DeviceModel exists already, brings the desired values into the
-// form of their types and checks them against the model.
-func (m *modelCache) validateDevice(ctx context.Context, r store.Reader, old, next any) error {
-	d := next.(*resource.Device)
-	if err := d.Validate(); err != nil {
-		return err
-	}
-	key := modelKey(d)
-	model, err := m.get(ctx, r, key)
-	if errors.Is(err, resource.NotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	prev, _ := old.(*resource.Device)
-	if model.Metadata.DeletionTimestamp != nil && (prev == nil || modelKey(prev) != key) {
-		return resource.Errorf(resource.Invalid, "spec.deviceModelRef.name", "the DeviceModel %s is being deleted", model.Metadata.Name)
-	}
-	d.ResolveBooleans(*model)
-	return d.CheckModel(*model)
-}
-
-// prepareStatus brings the status of a Device up to date with its spec.
-func (m *modelCache) prepareStatus(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error) {
-	d := next.(*resource.Device)
-	model, err := m.get(ctx, r, modelKey(d))
-	if err != nil && !errors.Is(err, resource.NotFound) {
-		return nil, err
-	}
-	prev, _ := old.(*resource.Device)
-	return d.StatusAfter(prev, status, model, now)
-}
-
-// warnMissingReferences warns of a new node or model of a Device that doesn't exist. It is no error: it may come later.
-func warnMissingReferences(ctx context.Context, r store.Reader, old, next any) (warnings []string) {
-	d := next.(*resource.Device)
-	var was resource.Device
-	if prev, ok := old.(*resource.Device); ok {
-		was = *prev
-	}
-	if name := d.Spec.NodeName; name != "" && name != was.Spec.NodeName && !mayExist(ctx, r, store.Key{Kind: resource.KindNode, Name: name}) {
-		warnings = append(warnings, "spec.nodeName: there is no Node "+name+"; its devices wait until a core of that name connects")
-	}
-	if name := d.Spec.DeviceModelRef.Name; name != was.Spec.DeviceModelRef.Name && !mayExist(ctx, r, modelKey(d)) {
-		warnings = append(warnings, "spec.deviceModelRef.name: there is no DeviceModel "+name+"; the device waits until there is, and its desired values are not checked yet")
-	}
-	return warnings
-}
-
-// warnBooleanEnum warns of true and false in the enum of a string: many YAML parsers make them of ON, OFF, yes and no.
-func warnBooleanEnum(_ context.Context, _ store.Reader, _, next any) (warnings []string) {
-	for i, p := range next.(*resource.DeviceModel).Spec.Properties {
-		if p.Type != "" && p.Type != resource.TypeString {
-			continue
-		}
-		if slices.ContainsFunc(p.Enum, func(v resource.Value) bool { return v == "true" || v == "false" }) {
-			warnings = append(warnings, fmt.Sprintf("spec.properties[%d].enum: a text of %s may be true or false: if ON, OFF, yes or no is meant, "+
-				"write it in quotes, for without them YAML reads a boolean", i, p.Name))
-		}
-	}
-	return warnings
-}
-
-// devicesUsing returns the names of the Devices that use a model.
-func devicesUsing(ctx context.Context, r store.Reader, key store.Key) ([]string, error) {
-	page, err := r.List(ctx, resource.KindDevice, store.ListOptions{Namespace: key.Namespace})
-	if err != nil {
-		return nil, err
-	}
-	quoted, err := json.Marshal(key.Name)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, o := range page.Items {
-		if !bytes.Contains(o.Data, quoted) {
-			continue // not decoding most Devices
-		}
-		var d resource.Device
-		if json.Unmarshal(o.Data, &d) == nil && d.Spec.DeviceModelRef.Name == key.Name {
-			names = append(names, o.Name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
-}
-
-const maxCachedModels = 256
-
-// modelCache caches decoded DeviceModels by revision: many Devices have the same model, and decoding a large one would
-// be most of the cost of writing a Device. A model is never stale, since its revision is read each time. Callers must
-// not change it.
-type modelCache struct {
-	mu   sync.Mutex
-	read map[store.Key]cachedModel
-}
-
-type cachedModel struct {
-	rev   uint64
-	model *resource.DeviceModel
-}
-
-func (m *modelCache) get(ctx context.Context, r store.Reader, key store.Key) (*resource.DeviceModel, error) {
-	stored, err := r.Get(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if known, ok := m.read[key]; ok && known.rev == stored.Rev {
-		return known.model, nil
-	}
-	model := new(resource.DeviceModel)
-	if err := json.Unmarshal(stored.Data, model); err != nil {
-		return nil, fmt.Errorf("the stored %s can't be read: %w", key, err)
-	}
-	if m.read == nil || len(m.read) >= maxCachedModels {
-		m.read = make(map[store.Key]cachedModel)
-	}
-	m.read[key] = cachedModel{stored.Rev, model}
-	return model, nil
-}
-
 // controllers is StatusWrittenBy of the kinds that controllers reconcile.
 const controllers = "controllers (role controller)"
 
-func nodeKind() Kind {
+func nodeKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindNode, Plural: "nodes", Singular: "node", Short: []string{"no"},
+		Kind: k, Plural: "nodes", Singular: "node", Short: []string{"no"},
 		StatusWrittenBy: "the node itself (role node) and controllers (role controller)",
-		New:             func() any { return new(resource.Node) },
-		Validate:        validator(resource.Node.Validate, nil),
-		Warnings:        warnNodeSpec,
-		ValidateStatus:  func(obj any) error { return obj.(*resource.Node).CheckStatus() },
 		Node:            nodeOfNode,
 		Columns: []Column{
 			{Name: "State", Type: "string", Path: ".status.state", Description: "online or offline, as the hub sees its connection."},
@@ -338,48 +189,10 @@ func nodeKind() Kind {
 	}
 }
 
-// warnNodeSpec warns that nothing acts on the spec of a Node yet.
-func warnNodeSpec(_ context.Context, _ store.Reader, _, next any) []string {
-	if reflect.ValueOf(next.(*resource.Node).Spec).IsZero() {
-		return nil
-	}
-	return []string{"spec: nothing acts on it yet: the hub checks and keeps it, and the node does not change because of it"}
-}
-
-// warnMissingNodes warns of names of nodes that don't exist. It is no error: they may come later.
-func warnMissingNodes[T any](field string, names func(*T) []string) func(context.Context, store.Reader, any, any) []string {
-	return func(ctx context.Context, r store.Reader, old, next any) (warnings []string) {
-		var missing []string
-		before := make(map[string]bool)
-		if prev, ok := old.(*T); ok {
-			for _, name := range names(prev) {
-				before[name] = true
-			}
-		}
-		for _, name := range names(next.(*T)) {
-			if !before[name] && !mayExist(ctx, r, store.Key{Kind: resource.KindNode, Name: name}) {
-				missing = append(missing, name)
-			}
-		}
-		if len(missing) == 0 {
-			return nil
-		}
-		return []string{field + ": there is no Node " + joinFirst(missing)}
-	}
-}
-
-// mayExist reports whether an object exists, or can't be read now.
-func mayExist(ctx context.Context, r store.Reader, key store.Key) bool {
-	_, err := r.Get(ctx, key)
-	return !errors.Is(err, resource.NotFound)
-}
-
-func fleetKind() Kind {
+func fleetKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindFleet, Plural: "fleets", Singular: "fleet", Short: []string{"fl"},
+		Kind: k, Plural: "fleets", Singular: "fleet", Short: []string{"fl"},
 		NotReconciled: true, StatusWrittenBy: controllers,
-		New:      func() any { return new(resource.Fleet) },
-		Validate: validator(resource.Fleet.Validate, nil),
 		Columns: []Column{
 			{Name: "Image", Type: "string", Path: ".spec.template.spec.os.image", Description: "The operating system that its nodes are to have."},
 			{Name: "Template", Type: "string", Description: "The TemplateVersion that is being rolled out."},
@@ -399,13 +212,11 @@ func fleetKind() Kind {
 	}
 }
 
-func templateVersionKind() Kind {
+func templateVersionKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindTemplateVersion, Plural: "templateversions", Singular: "templateversion", Short: []string{"tv"},
+		Kind: k, Plural: "templateversions", Singular: "templateversion", Short: []string{"tv"},
 		NotReconciled: true, StatusWrittenBy: controllers,
 		WrittenBy: "controllers (role controller), from the Fleet's template",
-		New:       func() any { return new(resource.TemplateVersion) },
-		Validate:  validator(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate),
 		Columns: []Column{
 			{Name: "Fleet", Type: "string", Path: ".spec.fleet", Description: "The Fleet whose template it was."},
 			{Name: "References", Type: "integer", Description: "How many floating references it has frozen."},
@@ -417,12 +228,11 @@ func templateVersionKind() Kind {
 	}
 }
 
-func repositoryKind() Kind {
+func repositoryKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindRepository, Plural: "repositories", Singular: "repository", Short: []string{"repo"},
+		Kind: k, Plural: "repositories", Singular: "repository", Short: []string{"repo"},
 		NotReconciled: true, StatusWrittenBy: controllers,
-		New:      func() any { return new(resource.Repository) },
-		Validate: validator(resource.Repository.Validate, nil), HasCredentials: true,
+		HasCredentials: true,
 		Columns: []Column{
 			{Name: "Type", Type: "string", Path: ".spec.type", Description: "git, http or oci."},
 			{Name: "URL", Type: "string", Path: ".spec.url", Description: "Where it is."},
@@ -438,12 +248,10 @@ func repositoryKind() Kind {
 	}
 }
 
-func resourceSyncKind() Kind {
+func resourceSyncKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindResourceSync, Plural: "resourcesyncs", Singular: "resourcesync", Short: []string{"rs"},
+		Kind: k, Plural: "resourcesyncs", Singular: "resourcesync", Short: []string{"rs"},
 		NotReconciled: true, StatusWrittenBy: controllers,
-		New:      func() any { return new(resource.ResourceSync) },
-		Validate: validator(resource.ResourceSync.Validate, nil),
 		Columns: []Column{
 			{Name: "Repository", Type: "string", Path: ".spec.repository", Description: "The Repository that is applied."},
 			{Name: "Revision", Type: "string", Path: ".spec.targetRevision", Description: "The branch, tag or commit that is wanted."},
@@ -456,14 +264,10 @@ func resourceSyncKind() Kind {
 	}
 }
 
-func upgradeKind() Kind {
+func upgradeKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindUpgrade, Plural: "upgrades", Singular: "upgrade", Short: []string{"up"},
+		Kind: k, Plural: "upgrades", Singular: "upgrade", Short: []string{"up"},
 		NotReconciled: true, StatusWrittenBy: controllers,
-		New:      func() any { return new(resource.Upgrade) },
-		Validate: validator(resource.Upgrade.Validate, resource.Upgrade.CheckUpdate), OldStatus: true,
-		Warnings:       warnMissingNodes("spec.nodeNames", func(u *resource.Upgrade) []string { return u.Spec.NodeNames }),
-		ValidateStatus: func(obj any) error { return obj.(*resource.Upgrade).CheckStatus() },
 		Columns: []Column{
 			{Name: "Version", Type: "string", Path: ".spec.version", Description: "The version that is wanted."},
 			{Name: "Nodes", Type: "integer", Description: "How many nodes were asked."},
@@ -481,12 +285,10 @@ func upgradeKind() Kind {
 	}
 }
 
-func enrollmentKind() Kind {
+func enrollmentKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindEnrollmentRequest, Plural: "enrollmentrequests", Singular: "enrollmentrequest", Short: []string{"er"},
+		Kind: k, Plural: "enrollmentrequests", Singular: "enrollmentrequest", Short: []string{"er"},
 		StatusWrittenBy: controllers,
-		New:             func() any { return new(resource.EnrollmentRequest) },
-		Validate:        validator(resource.EnrollmentRequest.Validate, resource.EnrollmentRequest.CheckUpdate),
 		Columns: []Column{
 			{Name: "Node", Type: "string", Path: ".spec.nodeName", Description: "The name that the node asks for."},
 			{Name: "Approval", Type: "string", Path: ".spec.approval", Description: "What was decided."},
@@ -504,12 +306,10 @@ func enrollmentKind() Kind {
 	}
 }
 
-func configurationKind() Kind {
+func configurationKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindConfiguration, Plural: "configurations", Singular: "configuration", Short: []string{"akric"}, Namespaced: true,
+		Kind: k, Plural: "configurations", Singular: "configuration", Short: []string{"akric"},
 		NotReconciled: true, StatusWrittenBy: controllers,
-		New:      func() any { return new(resource.Configuration) },
-		Validate: validator(resource.Configuration.Validate, nil),
 		Columns: []Column{
 			{Name: "Handler", Type: "string", Path: ".spec.discoveryHandler.name", Description: "The discovery handler that looks for devices."},
 			{Name: "Capacity", Type: "integer", Path: ".spec.capacity", Description: "How many nodes may use one device at once."},
@@ -525,20 +325,17 @@ func configurationKind() Kind {
 	}
 }
 
-func instanceKind() Kind {
+func instanceKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindInstance, Plural: "instances", Singular: "instance", Short: []string{"akrii"}, Namespaced: true,
+		Kind: k, Plural: "instances", Singular: "instance", Short: []string{"akrii"},
 		NotReconciled: true, StatusWrittenBy: controllers,
-		Warnings: warnMissingNodes("spec.nodes", func(n *resource.Instance) []string { return n.Spec.Nodes }),
-		New:      func() any { return new(resource.Instance) },
-		Validate: validator(resource.Instance.Validate, resource.Instance.CheckUpdate),
 		Columns: []Column{
 			{Name: "Config", Type: "string", Path: ".spec.configurationName", Description: "The Configuration that asked for it."},
 			{Name: "Shared", Type: "boolean", Path: ".spec.shared", Description: "Whether several nodes see the same device."},
 			{Name: "Nodes", Type: "string", Description: "The nodes that see it."},
 		},
 		Cells: cells(func(n *resource.Instance) []any {
-			return []any{n.Spec.ConfigurationName, n.Spec.Shared, joinFirst(n.Spec.Nodes)}
+			return []any{n.Spec.ConfigurationName, n.Spec.Shared, objects.JoinFirst(n.Spec.Nodes)}
 		}),
 		Fields: map[string]func(any) string{
 			"spec.configurationName": field(func(n *resource.Instance) string { return n.Spec.ConfigurationName }),
@@ -546,13 +343,10 @@ func instanceKind() Kind {
 	}
 }
 
-func secretKind() Kind {
+func secretKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindSecret, Plural: "secrets", Singular: "secret", Namespaced: true,
-		Version: "v1", NoSpec: true, NoStatus: true, Sealed: true,
-		New:      func() any { return new(resource.Secret) },
-		Validate: validator(resource.Secret.Validate, resource.Secret.CheckUpdate),
-		Prepare:  func(_, next any, _ string, _ time.Time) { next.(*resource.Secret).Complete() },
+		Kind: k, Plural: "secrets", Singular: "secret",
+		NoStatus: true,
 		Columns: []Column{
 			{Name: "Type", Type: "string", Description: "For whom the values are."},
 			{Name: "Data", Type: "integer", Description: "How many values there are."},
@@ -564,12 +358,10 @@ func secretKind() Kind {
 	}
 }
 
-func configMapKind() Kind {
+func configMapKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindConfigMap, Plural: "configmaps", Singular: "configmap", Short: []string{"cm"}, Namespaced: true,
-		Version: "v1", NoSpec: true, NoStatus: true,
-		New:      func() any { return new(resource.ConfigMap) },
-		Validate: validator(resource.ConfigMap.Validate, resource.ConfigMap.CheckUpdate),
+		Kind: k, Plural: "configmaps", Singular: "configmap", Short: []string{"cm"},
+		NoStatus: true,
 		Columns: []Column{
 			{Name: "Data", Type: "integer", Description: "How many values there are."},
 		},
@@ -578,13 +370,11 @@ func configMapKind() Kind {
 }
 
 // eventKind is the Event of the core group, which kubectl get events and kubectl describe ask for.
-func eventKind() Kind {
+func eventKind(k objects.Kind) Kind {
 	return Kind{
-		Name: resource.KindEvent, Plural: "events", Singular: "event", Short: []string{"ev"}, Namespaced: true,
-		Version: "v1", NoSpec: true, NoStatus: true, NoDefaultColumns: true,
-		New:      func() any { return new(resource.Event) },
-		Validate: validator(resource.Event.Validate, nil),
-		Node:     nodeOfEvent,
+		Kind: k, Plural: "events", Singular: "event", Short: []string{"ev"},
+		NoStatus: true, NoDefaultColumns: true,
+		Node: nodeOfEvent,
 		Columns: []Column{
 			{Name: "Last Seen", Type: "string", Description: "How long ago it happened last."},
 			{Name: "Type", Type: "string", Description: "Normal or Warning."},
@@ -608,8 +398,8 @@ func eventKind() Kind {
 }
 
 // eventsEventKind is the Event of the group events.k8s.io: the same objects, in which some fields have other names.
-func eventsEventKind() Kind {
-	k := eventKind()
+func eventsEventKind(of objects.Kind) Kind {
+	k := eventKind(of)
 	k.Group = "events.k8s.io"
 	k.Fields = eventFields("regarding", "reportingController")
 	k.FieldNames = map[string]string{

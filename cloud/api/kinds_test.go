@@ -64,7 +64,7 @@ func TestEveryKindRoundTrips(t *testing.T) {
 	for _, k := range Kinds() {
 		last := ""
 		for _, o := range all[k.Name] {
-			if o["apiVersion"] != k.apiVersion() {
+			if o["apiVersion"] != k.APIVersion() {
 				continue // of another group
 			}
 			last = name(o)
@@ -86,7 +86,7 @@ func TestEveryKindRoundTrips(t *testing.T) {
 		require.NotEmpty(t, last, "no sample of %s", k.Name)
 		list := h.ok("GET", k.collection(), "")
 		require.Equal(t, k.Name+"List", list.str("kind"))
-		require.Equal(t, k.apiVersion(), list.str("items.0.apiVersion"))
+		require.Equal(t, k.APIVersion(), list.str("items.0.apiVersion"))
 		table := h.ok("GET", k.collection(), "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
 		require.Len(t, table.at("rows.0.cells"), len(k.tableColumns()), k.Name)
 		h.ok("DELETE", k.collection()+"/"+last, "")
@@ -175,7 +175,7 @@ func TestSchemaRulesAreKept(t *testing.T) {
 	tried := map[string]int{}
 	for _, k := range Kinds() {
 		for _, o := range all[k.Name] {
-			if o["apiVersion"] != k.apiVersion() {
+			if o["apiVersion"] != k.APIVersion() {
 				continue // of another group
 			}
 			h.ok("POST", k.collection(), text(t, o))
@@ -235,7 +235,7 @@ func TestSamplesHaveEveryField(t *testing.T) {
 	for _, k := range Kinds() {
 		found := map[string]bool{}
 		for _, o := range all[k.Name] {
-			if o["apiVersion"] == k.apiVersion() {
+			if o["apiVersion"] == k.APIVersion() {
 				filledIn(defs[k.schemaName()].(dict), o, k.Name, found)
 			}
 		}

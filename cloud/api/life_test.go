@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -65,12 +66,12 @@ func TestUniqueNameRace(t *testing.T) {
 // A claim whose object never came: the hub stopped between the two.
 func TestLostClaim(t *testing.T) {
 	h := newHub(t)
-	data, err := json.Marshal(claim{"gone", h.clock().UnixMilli()})
+	data, err := json.Marshal(dict{"namespace": "gone", "at": h.clock().UnixMilli()})
 	require.NoError(t, err)
 	_, err = h.store.Create(context.Background(), store.Object{Key: store.Key{Kind: "DeviceName", Name: "lamp"}, Data: data})
 	require.NoError(t, err)
 	h.refused(409, "AlreadyExists", "POST", inNS+"/devices", lamp("", ""))
-	h.pass(2 * claimAge)
+	h.pass(2 * time.Minute)
 	h.ok("POST", inNS+"/devices", lamp("", ""))
 	h.refused(409, "AlreadyExists", "POST", base+"/namespaces/gone/devices", lamp("", ""))
 }
@@ -207,7 +208,7 @@ func increment(t *testing.T, client *http.Client, url string) bool {
 		t.Error(err)
 		return true
 	}
-	var o object
+	var o objects.Object
 	err = json.NewDecoder(resp.Body).Decode(&o)
 	_ = resp.Body.Close()
 	var n int

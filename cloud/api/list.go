@@ -40,23 +40,7 @@ type listHead struct {
 }
 
 func (k *Kind) listHead(meta listMeta) listHead {
-	return listHead{resource.TypeMeta{APIVersion: k.apiVersion(), Kind: k.Name + "List"}, meta}
-}
-
-// load reads an object that the user may access.
-func (s *server) load(r *request) (*object, error) {
-	stored, err := s.Reader.Get(r.Context(), r.key)
-	if err != nil {
-		return nil, r.about(r.key.Name, err)
-	}
-	o, err := s.fromStore(stored)
-	if err != nil {
-		return nil, err
-	}
-	if a := accessIn(r.Context()); !s.hasObject(r.Context(), a, r.kind, o) {
-		return nil, r.forbidden(a, r.key.Name)
-	}
-	return o, nil
+	return listHead{resource.TypeMeta{APIVersion: k.APIVersion(), Kind: k.Name + "List"}, meta}
 }
 
 // get serves GET of an object.

@@ -303,12 +303,12 @@ func FuzzDecode(f *testing.F) {
 				continue
 			}
 			require.Empty(t, o.DesiredMeta)
-			again, err := o.forClient()
+			again, err := o.ForClient()
 			require.NoError(t, err)
 			same, unknown, err := k.decode(again)
 			require.NoError(t, err)
 			require.Empty(t, unknown, "what was taken is known")
-			twice, err := same.forClient()
+			twice, err := same.ForClient()
 			require.NoError(t, err)
 			require.Equal(t, string(again), string(twice))
 		}

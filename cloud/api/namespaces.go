@@ -8,13 +8,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // namespaceKind is for discovery. Namespaces are no objects: a namespace exists as long as an object is in it, and the
 // default namespace always (ADR 0046).
-var namespaceKind = Kind{Name: "Namespace", Plural: "namespaces", Singular: "namespace", Short: []string{"ns"}, Version: "v1", NoStatus: true}
+var namespaceKind = Kind{
+	Kind: objects.Kind{Name: "Namespace", Version: "v1"}, Plural: "namespaces", Singular: "namespace", Short: []string{"ns"}, NoStatus: true,
+}
 
 // namespaces are those with an object that the user may see, and the default one, in order.
 func (s *server) namespaces(ctx context.Context) ([]string, error) {

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -47,7 +49,7 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	return s.change(w, r, func(old *object) (*object, error) {
+	return s.change(w, r, func(old *objects.Object) (*objects.Object, error) {
 		before, err := r.patchTarget(raw, old)
 		if err != nil {
 			return nil, err
@@ -68,8 +70,8 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 }
 
 // patchTarget is what a patch is applied to. The status, most of a Device, is left out where it makes no difference.
-func (r *request) patchTarget(patch []byte, old *object) ([]byte, error) {
-	if r.media == mergePatch && r.subresource == "" && r.kind.dialect == nil && fieldOf(patch, "status") == nil {
+func (r *request) patchTarget(patch []byte, old *objects.Object) ([]byte, error) {
+	if r.media == mergePatch && r.subresource == "" && r.kind.dialect == nil && rawjson.Field(patch, "status") == nil {
 		without := *old
 		without.Status = nil
 		old = &without
@@ -221,7 +223,7 @@ func (r *request) isApply() bool {
 func (s *server) apply(w http.ResponseWriter, r *request) error {
 	if of := s.recordedKind(r.kind); of != r.kind && (len(r.kind.FieldNames) > 0 || r.subresource != "") {
 		return refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
-			"server-side apply of this is for %s in the form of %s", of.Plural, of.apiVersion())
+			"server-side apply of this is for %s in the form of %s", of.Plural, of.APIVersion())
 	}
 	if r.FormValue("fieldManager") == "" {
 		return badRequest("fieldManager", "fieldManager is required for apply patch")
@@ -241,7 +243,7 @@ func (s *server) apply(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	for {
-		err := s.change(w, r, func(old *object) (*object, error) { return s.applyTo(r, old, config) })
+		err := s.change(w, r, func(old *objects.Object) (*objects.Object, error) { return s.applyTo(r, old, config) })
 		if !errors.Is(err, resource.NotFound) || r.subresource != "" || r.expectedRevision(config) != "" || config.GetUID() != "" {
 			return err
 		}
@@ -249,11 +251,11 @@ func (s *server) apply(w http.ResponseWriter, r *request) error {
 		if err != nil {
 			return err
 		}
-		err = s.createObject(w, r, o, o.Metadata.ManagedFields)
+		err = s.createObject(w, r, o)
 		if !errors.Is(err, resource.AlreadyExists) || r.Context().Err() != nil {
 			return err
 		}
-		if _, lost := s.load(r); lost != nil {
+		if _, lost := s.Reader.Get(r.Context(), r.key); lost != nil {
 			return err // the name is taken in another namespace
 		}
 	}
@@ -285,7 +287,7 @@ func (k *Kind) decodeApplied(raw []byte) (*unstructured.Unstructured, []string, 
 		return nil, nil, err
 	}
 	k.prune(config.Object, unknown)
-	canonical, err := o.forClient()
+	canonical, err := o.ForClient()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -362,7 +364,7 @@ func (r *request) expectedRevision(config *unstructured.Unstructured) string {
 }
 
 // applyTo is an object after a configuration has been applied to it.
-func (s *server) applyTo(r *request, old *object, config *unstructured.Unstructured) (*object, error) {
+func (s *server) applyTo(r *request, old *objects.Object, config *unstructured.Unstructured) (*objects.Object, error) {
 	live, err := r.kind.managedForm(old, r.subresource)
 	if err != nil {
 		return nil, err
@@ -378,8 +380,8 @@ func (s *server) applyTo(r *request, old *object, config *unstructured.Unstructu
 }
 
 // mergeApplied merges a configuration into the live object, by the rules of field managers.
-func (s *server) mergeApplied(r *request, old *object, live, config *unstructured.Unstructured) (*object, error) {
-	fm, err := s.managers.get(r.kind, r.subresource)
+func (s *server) mergeApplied(r *request, old *objects.Object, live, config *unstructured.Unstructured) (*objects.Object, error) {
+	fm, err := s.objects.Managers.Get(r.kind.groupVersionKind(), r.subresource)
 	if err != nil {
 		return nil, err
 	}

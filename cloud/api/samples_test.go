@@ -67,7 +67,7 @@ func TestEverySampleReadsBack(t *testing.T) {
 			require.NoError(t, err)
 			var said map[string]any
 			require.NoError(t, json.Unmarshal(raw, &said))
-			i := slices.IndexFunc(kinds, func(k Kind) bool { return k.apiVersion() == said["apiVersion"] && k.Name == said["kind"] })
+			i := slices.IndexFunc(kinds, func(k Kind) bool { return k.APIVersion() == said["apiVersion"] && k.Name == said["kind"] })
 			require.GreaterOrEqual(t, i, 0, "%s %s", said["apiVersion"], said["kind"])
 			at := strings.Replace(kinds[i].collection(), "{namespace}", "default", 1)
 			if ns, ok := said["metadata"].(map[string]any)["namespace"].(string); ok {

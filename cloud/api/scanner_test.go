@@ -7,12 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 )
 
 // What goes out as it is stored is what decoding it would have made of it, byte by byte, in every form.
 func TestStoredObjectsAreNotDecoded(t *testing.T) {
-	s := &server{Options: Options{Kinds: withDialects(Kinds()), Now: time.Now}}
+	s := &server{Options: Options{Kinds: withDialects(Kinds()), Now: time.Now}, objects: objects.New(objects.Options{Reader: newHub(t).store})}
 	all := samples(t)
 	for i := range s.Kinds {
 		k := &s.Kinds[i]
@@ -24,14 +25,14 @@ func TestStoredObjectsAreNotDecoded(t *testing.T) {
 			if stored.Data == nil {
 				continue // of another group
 			}
-			o, err := s.fromStore(stored)
+			o, err := s.objects.Decode(stored)
 			require.NoError(t, err)
 			want, err := k.form(o)
 			require.NoError(t, err)
 			got, err := s.appendForm(nil, k, stored)
 			require.NoError(t, err)
-			require.Equal(t, string(want), string(got), k.apiVersion())
-			whole, err := k.typed(o)
+			require.Equal(t, string(want), string(got), k.APIVersion())
+			whole, err := k.Typed(o)
 			require.NoError(t, err)
 			glance, err := s.decodeForTable(k, stored)
 			require.NoError(t, err)
@@ -49,17 +50,18 @@ func TestStoredObjectsAreNotDecoded(t *testing.T) {
 }
 
 func (s *server) storedSample(t *testing.T, k *Kind, sample dict) (out store.Object) {
-	ours := s.kindNamed(k.storeKind())
-	if sample["apiVersion"] != ours.apiVersion() {
+	ours := s.recordedKind(k)
+	if sample["apiVersion"] != ours.APIVersion() {
 		return out
 	}
 	o, _, err := ours.decode([]byte(text(t, sample)))
 	require.NoError(t, err)
 	created := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	o.Metadata.UID, o.Metadata.Generation, o.Metadata.CreationTimestamp = "a-uid", 3, &created
-	o.DesiredMeta, o.rev = json.RawMessage(`{"a":{"ver":1}}`), 4711
-	out, err = s.toStore(store.Key{Kind: k.storeKind(), Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, o)
+	o.DesiredMeta = json.RawMessage(`{"a":{"ver":1}}`)
+	out, err = s.objects.Encode(store.Key{Kind: k.storeKind(), Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, o)
 	require.NoError(t, err)
+	out.Rev = 4711
 	return out
 }
 

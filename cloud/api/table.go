@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
 
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 )
 
@@ -100,7 +102,7 @@ func (s *server) appendObject(out []byte, k *Kind, f format, o store.Object) ([]
 		return s.appendForm(out, k, o)
 	}
 	form, err := s.appendForm(nil, k, o)
-	return append(append(f.appendPartial(out), fieldOf(form, "metadata")...), '}'), err
+	return append(append(f.appendPartial(out), rawjson.Field(form, "metadata")...), '}'), err
 }
 
 // appendPartial begins an object of which only the metadata follows.
@@ -161,7 +163,7 @@ func (s *server) appendTable(out []byte, k *Kind, f format, columns bool, meta l
 }
 
 func (s *server) appendRow(out []byte, k *Kind, f format, o store.Object) ([]byte, error) {
-	p, ok := partsOf(o.Data)
+	p, ok := objects.PartsOf(o.Data)
 	if !ok {
 		return out, errUnreadable(o.Key)
 	}
@@ -181,12 +183,12 @@ func (s *server) appendRow(out []byte, k *Kind, f format, o store.Object) ([]byt
 			return out, err
 		}
 	default: // annotations of a Secret, which may have a copy of it, are not in the record's metadata
-		out = append(appendMetadata(f.appendPartial(append(out, `,"object":`...)), p.metadata, o.Rev), '}')
+		out = append(appendMetadata(f.appendPartial(append(out, `,"object":`...)), p.Metadata, o.Rev), '}')
 	}
 	return append(out, '}'), nil
 }
 
-func (s *server) cells(k *Kind, name string, p parts, typed any) (cells []any) {
+func (s *server) cells(k *Kind, name string, p objects.Parts, typed any) (cells []any) {
 	if !k.NoDefaultColumns {
 		cells = append(cells, name)
 	}
@@ -195,7 +197,7 @@ func (s *server) cells(k *Kind, name string, p parts, typed any) (cells []any) {
 	}
 	if !k.NoDefaultColumns {
 		var created *time.Time
-		_ = json.Unmarshal(fieldOf(p.metadata, "creationTimestamp"), &created) // our own, if there is one
+		_ = json.Unmarshal(rawjson.Field(p.Metadata, "creationTimestamp"), &created) // our own, if there is one
 		cells = append(cells, created)
 	}
 	for i := range cells {

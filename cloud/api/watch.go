@@ -258,12 +258,11 @@ func (v *watcher) sendDeleted(o store.Object) error {
 	if v.sel.has == nil || v.sel.has(o) {
 		return v.send(store.Deleted, o)
 	}
-	obj, err := v.s.fromStore(o)
+	obj, err := v.s.objects.Decode(o)
 	if err != nil {
 		return err
 	}
-	m := obj.Metadata
-	bare, err := v.s.toStore(o.Key, &object{TypeMeta: obj.TypeMeta, Metadata: resource.Meta{Name: m.Name, Namespace: m.Namespace, UID: m.UID}, noSpec: obj.noSpec, rev: obj.rev})
+	bare, err := v.s.objects.Encode(o.Key, obj.Bare())
 	if err != nil {
 		return err
 	}
@@ -342,7 +341,7 @@ func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
 	if initialEnd {
 		meta["annotations"] = map[string]string{"k8s.io/initial-events-end": "true"}
 	}
-	kind, apiVersion := k.Name, k.apiVersion()
+	kind, apiVersion := k.Name, k.APIVersion()
 	if f.partial {
 		kind, apiVersion = partialKind, "meta.k8s.io/"+f.version
 	}

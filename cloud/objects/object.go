@@ -1,18 +1,21 @@
-package api
+package objects
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
 	"strconv"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
+
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// object is an object of any kind: what the verbs have to know of it, and the rest as JSON.
-type object struct {
+// Object is an object of any kind: what the rules for all kinds have to know of it, and the rest as JSON.
+type Object struct {
 	resource.TypeMeta
 	Metadata resource.Meta   `json:"metadata"`
 	Spec     json.RawMessage `json:"spec,omitempty"`
@@ -28,15 +31,15 @@ type object struct {
 	value any
 }
 
-// fromStore decodes a stored object. Spec and status stay JSON.
-func (s *server) fromStore(o store.Object) (*object, error) {
-	obj := new(object)
+// Decode decodes a stored object. Spec and status stay JSON.
+func (s *Registry) Decode(o store.Object) (*Object, error) {
+	obj := new(Object)
 	if err := obj.unmarshal(o.Data); err != nil {
 		return nil, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
 	}
 	obj.APIVersion, obj.Kind = resource.APIVersion, o.Kind
-	if k := s.kindNamed(o.Kind); k != nil {
-		obj.APIVersion, obj.noSpec = k.apiVersion(), k.NoSpec
+	if k := s.Kind(o.Kind); k != nil {
+		obj.APIVersion, obj.noSpec = k.APIVersion(), k.NoSpec
 	}
 	obj.Status, obj.rev = o.Status, o.Rev
 	obj.Metadata.ResourceVersion = strconv.FormatUint(o.Rev, 10)
@@ -46,20 +49,20 @@ func (s *server) fromStore(o store.Object) (*object, error) {
 	return obj, s.open(obj)
 }
 
-func (o *object) unmarshal(data []byte) error {
-	p, ok := partsOf(data)
-	if !ok || p.sealed != nil {
+func (o *Object) unmarshal(data []byte) error {
+	p, ok := PartsOf(data)
+	if !ok || p.Sealed != nil {
 		return json.Unmarshal(data, o)
 	}
-	o.Spec, o.DesiredMeta = p.spec, p.desiredMeta
-	return json.Unmarshal(p.metadata, &o.Metadata)
+	o.Spec, o.DesiredMeta = p.Spec, p.DesiredMeta
+	return json.Unmarshal(p.Metadata, &o.Metadata)
 }
 
-// toStore is an object as the store holds it: the status is a record of its own, and the revision is the store's.
-func (s *server) toStore(key store.Key, o *object) (store.Object, error) {
+// Encode is an object as the store holds it: the status is a record of its own, and the revision is the store's.
+func (s *Registry) Encode(key store.Key, o *Object) (store.Object, error) {
 	record := *o
 	record.Status, record.Metadata.ResourceVersion, record.noSpec = nil, "", false
-	if k := s.kindNamed(o.Kind); k != nil && k.Sealed {
+	if k := s.Kind(o.Kind); k != nil && k.Sealed {
 		if err := s.seal(&record); err != nil {
 			return store.Object{}, err
 		}
@@ -68,87 +71,42 @@ func (s *server) toStore(key store.Key, o *object) (store.Object, error) {
 	return store.Object{Key: key, Rev: o.rev, Data: data, Status: o.Status}, err
 }
 
-// forClient is the object as clients of the canonical kind see it.
-func (o *object) forClient() (json.RawMessage, error) {
+// ForClient is the object as clients of the canonical kind see it.
+func (o *Object) ForClient() (json.RawMessage, error) {
 	out := *o
 	out.DesiredMeta, out.Sealed = nil, nil
 	return out.marshal()
 }
 
+// Bare is the object without all but what names it.
+func (o *Object) Bare() *Object {
+	m := o.Metadata
+	return &Object{TypeMeta: o.TypeMeta, Metadata: resource.Meta{Name: m.Name, Namespace: m.Namespace, UID: m.UID}, noSpec: o.noSpec, rev: o.rev}
+}
+
 // marshal encodes the object. Without a spec its content stands beside the metadata.
-func (o *object) marshal() (json.RawMessage, error) {
+func (o *Object) marshal() (json.RawMessage, error) {
 	meta, err := json.Marshal(&o.Metadata)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]byte, 0, 100+len(meta)+len(o.Spec)+len(o.Status)+len(o.DesiredMeta)+2*len(o.Sealed))
-	out = appendTypeMeta(out, o.TypeMeta)
-	out = appendField(out, []byte("metadata"), meta)
+	out = AppendTypeMeta(out, o.TypeMeta)
+	out = rawjson.AppendField(out, []byte("metadata"), meta)
 	if o.noSpec {
-		return append(appendContent(out, o.Spec), '}'), nil
+		return append(rawjson.AppendContent(out, o.Spec), '}'), nil
 	}
-	out = appendPart(out, "spec", o.Spec)
-	out = appendPart(out, "status", o.Status)
-	out = appendPart(out, "desiredMeta", o.DesiredMeta)
+	out = rawjson.AppendPart(out, "spec", o.Spec)
+	out = rawjson.AppendPart(out, "status", o.Status)
+	out = rawjson.AppendPart(out, "desiredMeta", o.DesiredMeta)
 	if len(o.Sealed) > 0 {
 		sealed, err := json.Marshal(o.Sealed)
 		if err != nil {
 			return nil, err
 		}
-		out = appendPart(out, "sealed", sealed)
+		out = rawjson.AppendPart(out, "sealed", sealed)
 	}
 	return append(out, '}'), nil
-}
-
-// typed decodes an object into the Go type of the kind.
-func (k *Kind) typed(o *object) (any, error) {
-	whole := *o
-	whole.noSpec = k.NoSpec
-	raw, err := whole.marshal()
-	if err != nil {
-		return nil, err
-	}
-	v := k.New()
-	return v, json.Unmarshal(raw, v)
-}
-
-// withoutStatus is the object in the Go type of the kind, without its status, as validation looks at it.
-func (k *Kind) withoutStatus(o *object) (any, error) {
-	if o.value == nil {
-		bare := *o
-		bare.Status = nil
-		return k.typed(&bare)
-	}
-	kind, meta, status := commonFields(o.value)
-	*kind, *meta = o.TypeMeta, o.Metadata
-	if status.IsValid() {
-		status.SetZero()
-	}
-	return o.value, nil
-}
-
-// commonFields are the fields that all kinds' Go types have, and the status, which most of them have.
-func commonFields(v any) (*resource.TypeMeta, *resource.Meta, reflect.Value) {
-	s := reflect.ValueOf(v).Elem()
-	return s.FieldByName("TypeMeta").Addr().Interface().(*resource.TypeMeta),
-		s.FieldByName("Metadata").Addr().Interface().(*resource.Meta), s.FieldByName("Status")
-}
-
-// untyped is the inverse of typed.
-func (k *Kind) untyped(v any) (*object, error) {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	kind, meta, _ := commonFields(v)
-	o := &object{TypeMeta: *kind, Metadata: *meta, noSpec: k.NoSpec, value: v}
-	if !k.NoSpec {
-		p, _ := partsOf(raw)
-		o.Spec, o.Status, o.DesiredMeta = p.spec, p.status, p.desiredMeta
-		return o, nil
-	}
-	o.Spec, err = renameFields(raw, map[string]string{"apiVersion": "", "kind": "", "metadata": ""})
-	return o, err
 }
 
 // sealedContent is what the store has encrypted of an object. Annotations are in it because kubectl apply keeps a copy
@@ -159,12 +117,12 @@ type sealedContent struct {
 }
 
 // sealedFor binds encrypted content to its object: it can't be decrypted as that of another one.
-func sealedFor(o *object) string {
+func sealedFor(o *Object) string {
 	return o.Kind + " " + o.Metadata.Namespace + "/" + o.Metadata.Name
 }
 
 // seal encrypts the content of an object. What is encrypted already stays, so that an unchanged object is no write.
-func (s *server) seal(o *object) error {
+func (s *Registry) seal(o *Object) error {
 	if s.Seal == nil {
 		return resource.Errorf(resource.Unavailable, "", "this hub has no key, and keeps no %ss", o.Kind)
 	}
@@ -182,7 +140,7 @@ func (s *server) seal(o *object) error {
 }
 
 // open decrypts the content of an object.
-func (s *server) open(o *object) error {
+func (s *Registry) open(o *Object) error {
 	if s.Seal == nil {
 		return resource.Errorf(resource.Unavailable, "", "this hub has no key for %s", sealedFor(o))
 	}
@@ -199,9 +157,60 @@ func (s *server) open(o *object) error {
 }
 
 // keepSealed gives next the encrypted content of old, if the content is the same.
-func keepSealed(old, next *object) {
+func keepSealed(old, next *Object) {
 	next.Sealed = nil
 	if sameSpec(old, next) && maps.Equal(old.Metadata.Annotations, next.Metadata.Annotations) {
 		next.Sealed = old.Sealed
 	}
+}
+
+// Parts are the fields of an object's record; the store has the status elsewhere.
+type Parts struct{ Metadata, Spec, Status, DesiredMeta, Sealed []byte }
+
+// PartsOf finds the parts of a record without decoding it; ok is false for what is no object's record.
+func PartsOf(data []byte) (p Parts, ok bool) {
+	for f := rawjson.Fields(data); f.Next(); {
+		switch string(f.Name) {
+		case "metadata":
+			p.Metadata = f.Value
+		case "spec":
+			p.Spec = f.Value
+		case "status":
+			p.Status = f.Value
+		case "desiredMeta":
+			p.DesiredMeta = f.Value
+		case "sealed":
+			p.Sealed = f.Value
+		}
+	}
+	return p, len(p.Metadata) > 0 && p.Metadata[0] == '{'
+}
+
+// AppendTypeMeta begins an object. Nothing in it needs escaping.
+func AppendTypeMeta(out []byte, t resource.TypeMeta) []byte {
+	out = append(out, '{')
+	if t.APIVersion != "" {
+		out = append(append(append(out, `"apiVersion":"`...), t.APIVersion...), `",`...)
+	}
+	if t.Kind != "" {
+		out = append(append(append(out, `"kind":"`...), t.Kind...), `",`...)
+	}
+	return out
+}
+
+// sameSpec reports whether two specs are the same text; no spec is {}.
+func sameSpec(a, b *Object) bool {
+	return bytes.Equal(orEmpty(a.Spec), orEmpty(b.Spec))
+}
+
+// reordered reports whether two specs differ in the order of fields only. They may, where a spec has JSON of free form.
+func reordered(a, b *Object) bool {
+	return len(a.Spec) == len(b.Spec) && jsonpatch.Equal(a.Spec, b.Spec)
+}
+
+func orEmpty(raw json.RawMessage) []byte {
+	if len(raw) == 0 {
+		return []byte("{}")
+	}
+	return raw
 }

@@ -1,0 +1,278 @@
+package objects
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"reflect"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Controller reads and writes objects in a controller's name: the field manager of what it writes, and the user in the
+// audit log. It may write status and owner. The functions of this file are its methods, with a type parameter: Go has none
+// for methods. T is the Go type of a kind, such as resource.Node, and a key needs no Kind.
+type Controller struct {
+	registry *Registry
+	name     string
+}
+
+// Controller is the identity of a controller.
+func (s *Registry) Controller(name string) *Controller { return &Controller{s, name} }
+
+func (c *Controller) write(part Part) *Write {
+	return &Write{Manager: c.name, Origin: "controller/" + c.name, Controller: true, Part: part}
+}
+
+func (c *Controller) audit(action string, key store.Key, err error) {
+	if c.registry.Audit != nil {
+		c.registry.Audit(c.name, action, key, err)
+	}
+}
+
+// kindOf is the kind of a Go type, and the key with its name in it.
+func kindOf[T any](c *Controller, key store.Key) (*Kind, store.Key, error) {
+	k := c.registry.types[reflect.TypeFor[*T]()]
+	if k == nil || key.Kind != "" && key.Kind != k.Name {
+		return nil, key, fmt.Errorf("%s is no key of a %s", key, reflect.TypeFor[T]())
+	}
+	key.Kind = k.Name
+	return k, key, nil
+}
+
+// typed decodes a stored object with its status and its resourceVersion.
+func typed[T any](c *Controller, k *Kind, stored store.Object) (*T, error) {
+	o, err := c.registry.Decode(stored)
+	if err != nil {
+		return nil, err
+	}
+	v, err := k.Typed(o)
+	if err != nil {
+		return nil, fmt.Errorf("the stored %s can't be read: %w", stored.Key, err)
+	}
+	return v.(*T), nil
+}
+
+// Get reads an object.
+func Get[T any](ctx context.Context, c *Controller, key store.Key) (*T, error) {
+	k, key, err := kindOf[T](c, key)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := c.registry.Reader.Get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return typed[T](c, k, stored)
+}
+
+// listPage is how many objects List reads at once.
+const listPage = 500
+
+// List reads the objects of a namespace, or of all of them, as they are at one revision. After an error there is nothing more;
+// Gone: the store has forgotten the revision meanwhile.
+func List[T any](ctx context.Context, c *Controller, namespace string) iter.Seq2[*T, error] {
+	return func(yield func(*T, error) bool) {
+		k, key, err := kindOf[T](c, store.Key{})
+		opts := store.ListOptions{Namespace: namespace, Limit: listPage}
+		for more := true; more; {
+			var page store.Page
+			if err == nil {
+				page, err = c.registry.Reader.List(ctx, key.Kind, opts)
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, o := range page.Items {
+				if v, err := typed[T](c, k, o); !yield(v, err) || err != nil {
+					return
+				}
+				opts.After = o.Key
+			}
+			opts.Rev, more = page.Rev, page.More > 0
+		}
+	}
+}
+
+// Watch calls changed with each object that changes after a revision, as resourceVersion has it, and its old version where that is
+// known, until the context ends, changed returns an error or the store can't go on from the revision: Gone, list again.
+// Controllers are fed by cloud/control; this is for what follows a kind by itself.
+func Watch[T any](ctx context.Context, c *Controller, from uint64, changed func(event store.EventType, now, old *T) error) error {
+	k, key, err := kindOf[T](c, store.Key{})
+	if err != nil {
+		return err
+	}
+	stream, err := c.registry.Watcher.Watch(ctx, key, from)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	for {
+		events, err := stream.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			now, err := typed[T](c, k, e.Object)
+			if err != nil {
+				return err
+			}
+			var old *T
+			if e.Old != nil {
+				if old, err = typed[T](c, k, *e.Old); err != nil {
+					return err
+				}
+			}
+			if err := changed(e.Type, now, old); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Create stores a new object, with the name and namespace in its metadata, and returns it as it is stored.
+func Create[T any](ctx context.Context, c *Controller, v *T) (*T, error) {
+	k, key, err := kindOf[T](c, store.Key{})
+	if err != nil {
+		return nil, err
+	}
+	o, err := c.untyped(k, v)
+	if err != nil {
+		return nil, err
+	}
+	if k.Namespaced {
+		key.Namespace = o.Metadata.Namespace
+	}
+	stored, err := c.registry.Create(ctx, key, o, c.write(Spec))
+	key.Name = o.Metadata.Name
+	c.audit("create", key, err)
+	if err != nil {
+		return nil, err
+	}
+	return typed[T](c, k, stored)
+}
+
+func (c *Controller) untyped(k *Kind, v any) (*Object, error) {
+	o, err := k.Untyped(v)
+	if err != nil {
+		return nil, err
+	}
+	o.APIVersion, o.Kind, o.value = k.APIVersion(), k.Name, nil // the caller keeps v
+	return o, nil
+}
+
+// Update changes an object, but for its status: read, change, validate, write; again if somebody else wrote meanwhile. change
+// may be called more than once, and nothing is written if it changes nothing or returns an error.
+func Update[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) (*T, error) {
+	return update(ctx, c, key, Spec, "update", change)
+}
+
+// UpdateStatus changes the status of an object as Update changes the rest.
+func UpdateStatus[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) (*T, error) {
+	return update(ctx, c, key, Status, "update status", change)
+}
+
+func update[T any](ctx context.Context, c *Controller, key store.Key, part Part, action string, change func(*T) error) (*T, error) {
+	k, key, err := kindOf[T](c, key)
+	if err != nil {
+		return nil, err
+	}
+	var before uint64
+	stored, err := c.registry.Change(ctx, key, c.write(part), func(old *Object) (*Object, error) {
+		before = old.rev
+		v, err := k.Typed(old)
+		if err == nil {
+			err = change(v.(*T))
+		}
+		if err != nil {
+			return nil, err
+		}
+		wanted, err := c.untyped(k, v)
+		if err == nil {
+			wanted.Metadata.ResourceVersion = "" // repeat after a conflict
+		}
+		return wanted, err
+	})
+	if err != nil || stored.Rev != before {
+		c.audit(action, key, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return typed[T](c, k, stored)
+}
+
+// Delete deletes an object, or begins its deletion if it has finalizers.
+func (c *Controller) Delete(ctx context.Context, key store.Key) error {
+	if c.registry.Kind(key.Kind) == nil {
+		return fmt.Errorf("%s is no key of an object", key)
+	}
+	_, err := c.registry.Delete(ctx, key, c.write(Spec), nil)
+	c.audit("delete", key, err)
+	return err
+}
+
+// GetRecord reads a record: JSON of T that one controller keeps in the store beside the objects, without metadata and of a
+// kind that the API doesn't have.
+func GetRecord[T any](ctx context.Context, c *Controller, key store.Key) (*T, error) {
+	stored, err := c.registry.Reader.Get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	v := new(T)
+	if err := json.Unmarshal(stored.Data, v); err != nil {
+		return nil, fmt.Errorf("the stored %s can't be read: %w", key, err)
+	}
+	return v, nil
+}
+
+// UpdateRecord makes or changes a record, as Update changes an object. A record that there is not comes as the zero T.
+func UpdateRecord[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) (*T, error) {
+	for {
+		stored, err := c.registry.Reader.Get(ctx, key)
+		if err != nil && !errors.Is(err, resource.NotFound) {
+			return nil, err
+		}
+		v := new(T)
+		if err == nil {
+			if err := json.Unmarshal(stored.Data, v); err != nil {
+				return nil, fmt.Errorf("the stored %s can't be read: %w", key, err)
+			}
+		}
+		if err := change(v); err != nil {
+			return nil, err
+		}
+		data, err := json.Marshal(v)
+		if err != nil || bytes.Equal(data, stored.Data) {
+			return v, err
+		}
+		action := "update"
+		if stored.Rev == 0 {
+			action = "create"
+			_, err = c.registry.Writer.Create(ctx, store.Object{Key: key, Data: data})
+		} else {
+			_, err = c.registry.Writer.Update(ctx, store.Object{Key: key, Data: data}, stored.Rev)
+		}
+		raced := errors.Is(err, resource.AlreadyExists) || errors.Is(err, resource.Conflict) || errors.Is(err, resource.NotFound)
+		if raced && ctx.Err() == nil {
+			continue
+		}
+		c.audit(action, key, err)
+		return v, err
+	}
+}
+
+// DeleteRecord deletes a record. It is no error that there is none.
+func (c *Controller) DeleteRecord(ctx context.Context, key store.Key) error {
+	_, err := c.registry.Writer.Delete(ctx, key, 0)
+	if errors.Is(err, resource.NotFound) {
+		return nil
+	}
+	c.audit("delete", key, err)
+	return err
+}

@@ -1,0 +1,263 @@
+package objects
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Kinds are the kinds that the hub has. Their rules that need nothing but the object are in topics/resource.
+func Kinds() []Kind {
+	models := new(modelCache)
+	kinds := []Kind{
+		{
+			Name: resource.KindDevice, Namespaced: true, UniqueName: true,
+			New: made[resource.Device], Validate: models.validateDevice, Warnings: warnMissingReferences,
+			Prepare: func(old, next any, origin string, now time.Time) {
+				prev, _ := old.(*resource.Device)
+				resource.Stamp(prev, next.(*resource.Device), origin, now)
+			},
+			PrepareStatus: models.prepareStatus,
+			References:    func(obj any) []store.Key { return []store.Key{modelKey(obj.(*resource.Device))} },
+		},
+		{
+			Name: resource.KindDeviceModel, Namespaced: true,
+			New: made[resource.DeviceModel], Validate: validator(resource.DeviceModel.Validate, nil), Warnings: warnBooleanEnum,
+			ReferencedBy: devicesUsing,
+		},
+		{
+			Name: resource.KindNode,
+			New:  made[resource.Node], Validate: validator(resource.Node.Validate, nil), Warnings: warnNodeSpec,
+			ValidateStatus: func(obj any) error { return obj.(*resource.Node).CheckStatus() },
+		},
+		{Name: resource.KindFleet, New: made[resource.Fleet], Validate: validator(resource.Fleet.Validate, nil)},
+		{
+			Name: resource.KindTemplateVersion, New: made[resource.TemplateVersion],
+			Validate: validator(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate),
+		},
+		{Name: resource.KindRepository, New: made[resource.Repository], Validate: validator(resource.Repository.Validate, nil)},
+		{Name: resource.KindResourceSync, New: made[resource.ResourceSync], Validate: validator(resource.ResourceSync.Validate, nil)},
+		{
+			Name: resource.KindUpgrade, New: made[resource.Upgrade],
+			Validate: validator(resource.Upgrade.Validate, resource.Upgrade.CheckUpdate), OldStatus: true,
+			Warnings:       warnMissingNodes("spec.nodeNames", func(u *resource.Upgrade) []string { return u.Spec.NodeNames }),
+			ValidateStatus: func(obj any) error { return obj.(*resource.Upgrade).CheckStatus() },
+		},
+		{
+			Name: resource.KindConfiguration, Namespaced: true,
+			New: made[resource.Configuration], Validate: validator(resource.Configuration.Validate, nil),
+		},
+		{
+			Name: resource.KindInstance, Namespaced: true,
+			New: made[resource.Instance], Validate: validator(resource.Instance.Validate, resource.Instance.CheckUpdate),
+			Warnings: warnMissingNodes("spec.nodes", func(n *resource.Instance) []string { return n.Spec.Nodes }),
+		},
+		{
+			Name: resource.KindEnrollmentRequest, New: made[resource.EnrollmentRequest],
+			Validate: validator(resource.EnrollmentRequest.Validate, resource.EnrollmentRequest.CheckUpdate),
+		},
+	}
+	for i := range kinds {
+		kinds[i].Group, kinds[i].Version = resource.Group, resource.Version
+	}
+	return append(kinds,
+		Kind{
+			Name: resource.KindSecret, Namespaced: true, Version: "v1", NoSpec: true, Sealed: true,
+			New: made[resource.Secret], Validate: validator(resource.Secret.Validate, resource.Secret.CheckUpdate),
+			Prepare: func(_, next any, _ string, _ time.Time) { next.(*resource.Secret).Complete() },
+		},
+		Kind{
+			Name: resource.KindConfigMap, Namespaced: true, Version: "v1", NoSpec: true,
+			New: made[resource.ConfigMap], Validate: validator(resource.ConfigMap.Validate, resource.ConfigMap.CheckUpdate),
+		},
+		Kind{
+			Name: resource.KindEvent, Namespaced: true, Version: "v1", NoSpec: true,
+			New: made[resource.Event], Validate: validator(resource.Event.Validate, nil),
+		},
+	)
+}
+
+func made[T any]() any { return new(T) }
+
+func modelKey(d *resource.Device) store.Key {
+	return store.Key{Kind: resource.KindDeviceModel, Namespace: d.Metadata.Namespace, Name: d.Spec.DeviceModelRef.Name}
+}
+
+// validateDevice checks a Device by itself and, if its DeviceModel exists already, brings the desired values into the
+// form of their types and checks them against the model.
+func (m *modelCache) validateDevice(ctx context.Context, r store.Reader, old, next any) error {
+	d := next.(*resource.Device)
+	if err := d.Validate(); err != nil {
+		return err
+	}
+	key := modelKey(d)
+	model, err := m.get(ctx, r, key)
+	if errors.Is(err, resource.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	prev, _ := old.(*resource.Device)
+	if model.Metadata.DeletionTimestamp != nil && (prev == nil || modelKey(prev) != key) {
+		return resource.Errorf(resource.Invalid, "spec.deviceModelRef.name", "the DeviceModel %s is being deleted", model.Metadata.Name)
+	}
+	d.ResolveBooleans(*model)
+	return d.CheckModel(*model)
+}
+
+// prepareStatus brings the status of a Device up to date with its spec.
+func (m *modelCache) prepareStatus(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error) {
+	d := next.(*resource.Device)
+	model, err := m.get(ctx, r, modelKey(d))
+	if err != nil && !errors.Is(err, resource.NotFound) {
+		return nil, err
+	}
+	prev, _ := old.(*resource.Device)
+	return d.StatusAfter(prev, status, model, now)
+}
+
+// warnMissingReferences warns of a new node or model of a Device that doesn't exist. It is no error: it may come later.
+func warnMissingReferences(ctx context.Context, r store.Reader, old, next any) (warnings []string) {
+	d := next.(*resource.Device)
+	var was resource.Device
+	if prev, ok := old.(*resource.Device); ok {
+		was = *prev
+	}
+	if name := d.Spec.NodeName; name != "" && name != was.Spec.NodeName && !mayExist(ctx, r, store.Key{Kind: resource.KindNode, Name: name}) {
+		warnings = append(warnings, "spec.nodeName: there is no Node "+name+"; its devices wait until a core of that name connects")
+	}
+	if name := d.Spec.DeviceModelRef.Name; name != was.Spec.DeviceModelRef.Name && !mayExist(ctx, r, modelKey(d)) {
+		warnings = append(warnings, "spec.deviceModelRef.name: there is no DeviceModel "+name+"; the device waits until there is, and its desired values are not checked yet")
+	}
+	return warnings
+}
+
+// warnBooleanEnum warns of true and false in the enum of a string: many YAML parsers make them of ON, OFF, yes and no.
+func warnBooleanEnum(_ context.Context, _ store.Reader, _, next any) (warnings []string) {
+	for i, p := range next.(*resource.DeviceModel).Spec.Properties {
+		if p.Type != "" && p.Type != resource.TypeString {
+			continue
+		}
+		if slices.ContainsFunc(p.Enum, func(v resource.Value) bool { return v == "true" || v == "false" }) {
+			warnings = append(warnings, fmt.Sprintf("spec.properties[%d].enum: a text of %s may be true or false: if ON, OFF, yes or no is meant, "+
+				"write it in quotes, for without them YAML reads a boolean", i, p.Name))
+		}
+	}
+	return warnings
+}
+
+// devicesUsing returns the names of the Devices that use a model.
+func devicesUsing(ctx context.Context, r store.Reader, key store.Key) ([]string, error) {
+	page, err := r.List(ctx, resource.KindDevice, store.ListOptions{Namespace: key.Namespace})
+	if err != nil {
+		return nil, err
+	}
+	quoted, err := json.Marshal(key.Name)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, o := range page.Items {
+		if !bytes.Contains(o.Data, quoted) {
+			continue // not decoding most Devices
+		}
+		var d resource.Device
+		if json.Unmarshal(o.Data, &d) == nil && d.Spec.DeviceModelRef.Name == key.Name {
+			names = append(names, o.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+const maxCachedModels = 256
+
+// modelCache caches decoded DeviceModels by revision: many Devices have the same model, and decoding a large one would
+// be most of the cost of writing a Device. A model is never stale, since its revision is read each time. Callers must
+// not change it.
+type modelCache struct {
+	mu   sync.Mutex
+	read map[store.Key]cachedModel
+}
+
+type cachedModel struct {
+	rev   uint64
+	model *resource.DeviceModel
+}
+
+func (m *modelCache) get(ctx context.Context, r store.Reader, key store.Key) (*resource.DeviceModel, error) {
+	stored, err := r.Get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if known, ok := m.read[key]; ok && known.rev == stored.Rev {
+		return known.model, nil
+	}
+	model := new(resource.DeviceModel)
+	if err := json.Unmarshal(stored.Data, model); err != nil {
+		return nil, fmt.Errorf("the stored %s can't be read: %w", key, err)
+	}
+	if m.read == nil || len(m.read) >= maxCachedModels {
+		m.read = make(map[store.Key]cachedModel)
+	}
+	m.read[key] = cachedModel{stored.Rev, model}
+	return model, nil
+}
+
+// warnNodeSpec warns that nothing acts on the spec of a Node yet.
+func warnNodeSpec(_ context.Context, _ store.Reader, _, next any) []string {
+	if reflect.ValueOf(next.(*resource.Node).Spec).IsZero() {
+		return nil
+	}
+	return []string{"spec: nothing acts on it yet: the hub checks and keeps it, and the node does not change because of it"}
+}
+
+// warnMissingNodes warns of names of nodes that don't exist. It is no error: they may come later.
+func warnMissingNodes[T any](field string, names func(*T) []string) func(context.Context, store.Reader, any, any) []string {
+	return func(ctx context.Context, r store.Reader, old, next any) (warnings []string) {
+		var missing []string
+		before := make(map[string]bool)
+		if prev, ok := old.(*T); ok {
+			for _, name := range names(prev) {
+				before[name] = true
+			}
+		}
+		for _, name := range names(next.(*T)) {
+			if !before[name] && !mayExist(ctx, r, store.Key{Kind: resource.KindNode, Name: name}) {
+				missing = append(missing, name)
+			}
+		}
+		if len(missing) == 0 {
+			return nil
+		}
+		return []string{field + ": there is no Node " + JoinFirst(missing)}
+	}
+}
+
+// mayExist reports whether an object exists, or can't be read now.
+func mayExist(ctx context.Context, r store.Reader, key store.Key) bool {
+	_, err := r.Get(ctx, key)
+	return !errors.Is(err, resource.NotFound)
+}
+
+// JoinFirst lists the first ten names, for messages and tables.
+func JoinFirst(names []string) string {
+	const most = 10
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}

@@ -1,0 +1,80 @@
+// Package objects is the layer between the hub's objects and its store: the one place in which objects are read and written
+// by the rules for all of them. Defaults, validation, generation, uid, owners, finalizers, managed fields, names that are
+// unique over all namespaces, the sealing of Secrets, and "nothing changed is no write" are here, for the handlers of the
+// API and for controllers alike. Controllers use the typed functions: Get, List, Watch, Create, Update, UpdateStatus.
+//
+// It never asks who may write what, knows no HTTP, and keeps no object: whoever reads gets what the store has now.
+package objects
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/cloud/store"
+)
+
+// Options are what a Registry needs.
+type Options struct {
+	Reader  store.Reader
+	Writer  store.Writer
+	Watcher store.Watcher
+	Log     zerolog.Logger
+	Now     func() time.Time // nil: time.Now
+	// Seal encrypts Secrets for the store. Without it there are no Secrets.
+	Seal Sealer
+	// Managers track who owns which fields of an object. Without them its managed fields stay as they are.
+	Managers *Managers
+	// Suffix completes a generateName. If the name is taken it is called again. Default: random letters.
+	Suffix func() string
+	// Audit is told of every write of a controller, of those that fail too; nil: nobody is. action is create, update,
+	// "update status" or delete.
+	Audit func(controller, action string, key store.Key, err error)
+	// Kinds are the kinds that there are. Default: Kinds().
+	Kinds []Kind
+}
+
+// Sealer encrypts what must not be readable in the store. A sealed text opens only with the same about.
+type Sealer interface {
+	Seal(plain []byte, about string) ([]byte, error)
+	Open(sealed []byte, about string) ([]byte, error)
+}
+
+// Registry reads and writes objects.
+type Registry struct {
+	Options
+	retryLocks [64]sync.Mutex // see retryLock
+	types      map[reflect.Type]*Kind
+}
+
+// New makes a Registry. It first continues deletions that waited when the hub stopped.
+func New(o Options) *Registry {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Suffix == nil {
+		o.Suffix = suffix
+	}
+	if o.Kinds == nil {
+		o.Kinds = Kinds()
+	}
+	s := &Registry{Options: o, types: make(map[reflect.Type]*Kind)}
+	for i := range s.Kinds {
+		s.types[reflect.TypeOf(s.Kinds[i].New())] = &s.Kinds[i]
+	}
+	s.continueDeletions(context.Background())
+	return s
+}
+
+// Kind is the kind of a name, or nil.
+func (s *Registry) Kind(name string) *Kind {
+	i := slices.IndexFunc(s.Kinds, func(k Kind) bool { return k.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Kinds[i]
+}

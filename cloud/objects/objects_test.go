@@ -1,0 +1,217 @@
+package objects_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/seal"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// rig is a store with the object layer on it, and what was audited.
+type rig struct {
+	*bolt.Store
+	*objects.Registry
+	mu      sync.Mutex
+	audited []string
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db"), Tombstones: 16})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.Check())
+		require.NoError(t, s.Close())
+	})
+	key, err := seal.Make(dir)
+	require.NoError(t, err)
+	r := &rig{Store: s}
+	r.Registry = objects.New(objects.Options{
+		Reader: s, Writer: s, Watcher: s, Log: zerolog.Nop(), Seal: key,
+		Audit: func(controller, action string, key store.Key, err error) {
+			line := controller + " " + action + " " + key.String()
+			if err != nil {
+				line += ": " + err.Error()
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.audited = append(r.audited, line)
+		},
+	})
+	return r
+}
+
+func node(name string) *resource.Node {
+	n := new(resource.Node)
+	n.Metadata.Name = name
+	return n
+}
+
+func TestAControllerWritesByTheRules(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	c := r.Controller("fleets")
+	made, err := objects.Create(ctx, c, node("n1"))
+	require.NoError(t, err)
+	require.NotEmpty(t, made.Metadata.UID)
+	require.EqualValues(t, 1, made.Metadata.Generation)
+	_, err = objects.Create(ctx, c, node("n1"))
+	require.ErrorIs(t, err, resource.AlreadyExists)
+
+	key := store.Key{Name: "n1"}
+	changed, err := objects.Update(ctx, c, key, func(n *resource.Node) error {
+		n.Metadata.Owner, n.Metadata.UID, n.Spec.OS = "Fleet/shops", "another", &resource.NodeOS{Image: "os:1"}
+		n.Status.State = "nobody may say so here"
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, made.Metadata.UID, changed.Metadata.UID)
+	require.EqualValues(t, 2, changed.Metadata.Generation)
+	require.Equal(t, "Fleet/shops", changed.Metadata.Owner)
+	require.Empty(t, changed.Status.State)
+
+	same, err := objects.Update(ctx, c, key, func(n *resource.Node) error { n.Spec.OS = &resource.NodeOS{Image: "os:1"}; return nil })
+	require.NoError(t, err)
+	require.Equal(t, changed, same, "nothing changed, so nothing was written")
+
+	_, err = objects.Update(ctx, c, key, func(n *resource.Node) error { n.Spec.OS.Image = " "; return nil })
+	require.ErrorIs(t, err, resource.Invalid)
+	stop := errors.New("stop")
+	_, err = objects.Update(ctx, c, key, func(*resource.Node) error { return stop })
+	require.ErrorIs(t, err, stop)
+
+	said, err := objects.UpdateStatus(ctx, c, key, func(n *resource.Node) error {
+		n.Spec.OS, n.Metadata.Owner, n.Status.Version = nil, "", "v1"
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "v1", said.Status.Version)
+	require.Equal(t, "os:1", said.Spec.OS.Image)
+	require.EqualValues(t, 2, said.Metadata.Generation)
+
+	require.NoError(t, c.Delete(ctx, store.Key{Kind: resource.KindNode, Name: "n1"}))
+	_, err = objects.Get[resource.Node](ctx, c, key)
+	require.ErrorIs(t, err, resource.NotFound)
+	require.Equal(t, []string{
+		"fleets create Node n1", "fleets create Node n1: Node n1 already exists", "fleets update Node n1",
+	}, r.audited[:3])
+	require.Contains(t, r.audited[3], "fleets update Node n1: ")
+	require.Equal(t, []string{"fleets update status Node n1", "fleets delete Node n1"}, r.audited[len(r.audited)-2:])
+
+	_, err = objects.Get[resource.Node](ctx, c, store.Key{Kind: resource.KindDevice, Name: "n1"})
+	require.ErrorContains(t, err, "is no key of")
+}
+
+// Many who change one object at the same time lose no change.
+func TestUpdatesAreRepeatedAfterAConflict(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	_, err := objects.Create(ctx, r.Controller("a"), node("n1"))
+	require.NoError(t, err)
+	const writers, each = 8, 20
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			for i := range each {
+				_, err := objects.Update(ctx, r.Controller("w"), store.Key{Name: "n1"}, func(n *resource.Node) error {
+					if n.Metadata.Labels == nil {
+						n.Metadata.Labels = map[string]string{}
+					}
+					n.Metadata.Labels[strconv.Itoa(w)+"-"+strconv.Itoa(i)] = "x"
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	n, err := objects.Get[resource.Node](ctx, r.Controller("a"), store.Key{Name: "n1"})
+	require.NoError(t, err)
+	require.Len(t, n.Metadata.Labels, writers*each)
+}
+
+func TestListsArePagedAndWatchesAreTyped(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	c := r.Controller("a")
+	const n = 1203
+	for i := range n {
+		_, err := objects.Create(ctx, c, node("n"+strconv.Itoa(10_000+i)))
+		require.NoError(t, err)
+	}
+	var names []string
+	for v, err := range objects.List[resource.Node](ctx, c, "") {
+		require.NoError(t, err)
+		names = append(names, v.Metadata.Name)
+	}
+	require.Len(t, names, n)
+	require.True(t, slices.IsSorted(names))
+
+	page, err := r.Store.List(ctx, resource.KindNode, store.ListOptions{Limit: 1})
+	require.NoError(t, err)
+	_, err = objects.Update(ctx, c, store.Key{Name: names[7]}, func(n *resource.Node) error {
+		n.Metadata.Labels = map[string]string{"a": "b"}
+		return nil
+	})
+	require.NoError(t, err)
+	enough := errors.New("enough")
+	err = objects.Watch(ctx, c, page.Rev, func(event store.EventType, now, _ *resource.Node) error {
+		require.Equal(t, store.Modified, event)
+		require.Equal(t, "b", now.Metadata.Labels["a"])
+		return enough
+	})
+	require.ErrorIs(t, err, enough)
+}
+
+func TestSecretsAreSealedForControllersToo(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	c := r.Controller("a")
+	s := new(resource.Secret)
+	s.Metadata.Name, s.Metadata.Namespace, s.Data = "s", "default", map[string][]byte{"password": []byte("hunter2")}
+	made, err := objects.Create(ctx, c, s)
+	require.NoError(t, err)
+	require.Equal(t, s.Data, made.Data)
+	stored, err := r.Store.Get(ctx, store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "s"})
+	require.NoError(t, err)
+	require.NotContains(t, string(stored.Data), "password")
+	require.NotContains(t, string(stored.Data), "aHVudGVyMg")
+}
+
+type note struct {
+	Version int      `json:"version"`
+	Lines   []string `json:"lines"`
+}
+
+func TestRecords(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	c, key := r.Controller("a"), store.Key{Kind: "Note", Name: "x"}
+	_, err := objects.GetRecord[note](ctx, c, key)
+	require.ErrorIs(t, err, resource.NotFound)
+	require.NoError(t, c.DeleteRecord(ctx, key))
+	add := func(n *note) error { n.Version++; n.Lines = append(n.Lines, "line"); return nil }
+	for range 2 {
+		_, err = objects.UpdateRecord(ctx, c, key, add)
+		require.NoError(t, err)
+	}
+	_, err = objects.UpdateRecord(ctx, c, key, func(*note) error { return nil })
+	require.NoError(t, err)
+	got, err := objects.GetRecord[note](ctx, c, key)
+	require.NoError(t, err)
+	require.Equal(t, &note{2, []string{"line", "line"}}, got)
+	require.NoError(t, c.DeleteRecord(ctx, key))
+	require.Equal(t, []string{"a create Note x", "a update Note x", "a delete Note x"}, r.audited)
+	_, err = objects.UpdateRecord(context.Background(), c, key, func(*note) error { return context.Canceled })
+	require.ErrorIs(t, err, context.Canceled)
+}

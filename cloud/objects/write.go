@@ -1,0 +1,438 @@
+package objects
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// maxStatus bounds the status that is written, in bytes.
+const maxStatus = 512 << 10
+
+// Part is what of an object is written.
+type Part int
+
+const (
+	// Spec is all but the status.
+	Spec Part = iota
+	// Status is the status only.
+	Status
+	// Both is the status and, as some other groups have desired values in theirs, spec and annotations.
+	Both
+)
+
+// Write says who writes an object, and how. Warnings are for the writer.
+type Write struct {
+	// Manager is the field manager.
+	Manager string
+	// Origin names the writer of desired values in their metadata.
+	Origin string
+	// Controller says that a controller writes: it may set and clear an owner, and change what has one.
+	Controller bool
+	Part       Part
+	// DryRun says that everything happens but the write.
+	DryRun bool
+	// Applied says that the object's managed fields are those of a server-side apply, which has merged them.
+	Applied bool
+	// Allow refuses an object that the writer may not write, as it is going to be; nil: the writer may write all.
+	Allow func(name string, obj any) error
+	// Warnings are what may be a mistake in what was written.
+	Warnings []string
+}
+
+// OwnedError refuses a change that only the owner of an object may make. It is no conflict that a repeated write resolves.
+type OwnedError struct{ Field, Owner string }
+
+// Error implements error.
+func (e *OwnedError) Error() string {
+	return e.Field + ": " + e.Owner + " manages the object: change that; labels and annotations are yours"
+}
+
+var errOwner = resource.Errorf(resource.Forbidden, "metadata.owner", "only controllers (role controller) set or clear it")
+
+// Create validates and stores a new object. If it has no name, one is made of its generateName. o becomes the object as it
+// is stored, but for its revision and what its kind completes.
+func (s *Registry) Create(ctx context.Context, key store.Key, o *Object, w *Write) (store.Object, error) {
+	m := &o.Metadata
+	generated := m.Name == ""
+	switch {
+	case generated && m.GenerateName == "":
+		return store.Object{}, resource.Errorf(resource.Invalid, "metadata.name", "name or generateName is required")
+	case m.Owner != "" && !w.Controller:
+		return store.Object{}, errOwner
+	}
+	s.prepareForCreate(key, o, w)
+	for try := 0; ; try++ {
+		if generated {
+			m.Name = m.GenerateName + s.Suffix()
+		}
+		key.Name, m.UID = m.Name, resource.NewUID()
+		created, err := s.create(ctx, key, o, w)
+		if !generated || try == 8 || !errors.Is(err, resource.AlreadyExists) {
+			return created, err
+		}
+	}
+}
+
+// prepareForCreate sets the metadata of a new object that the hub decides on.
+func (s *Registry) prepareForCreate(key store.Key, o *Object, w *Write) {
+	m, now := &o.Metadata, s.Now().UTC().Truncate(time.Second)
+	m.Namespace, m.CreationTimestamp, m.Generation, m.ResourceVersion = key.Namespace, &now, 1, ""
+	if s.Kind(key.Kind).NoSpec {
+		m.Generation = 0
+	}
+	m.DeletionTimestamp, m.DeletionGracePeriodSeconds, m.SelfLink = nil, nil, ""
+	if !w.Applied {
+		m.ManagedFields = nil
+	}
+	o.Status = nil
+}
+
+// create validates and stores a prepared object.
+func (s *Registry) create(ctx context.Context, key store.Key, o *Object, w *Write) (store.Object, error) {
+	k, mine := s.Kind(key.Kind), *o // a name may be taken, and then o is tried again
+	o.value = nil                   // validation completes it
+	next, err := s.validate(ctx, k, nil, &mine, w)
+	if err != nil {
+		return store.Object{}, err
+	}
+	record, err := s.Encode(key, next)
+	if err != nil {
+		return record, err
+	}
+	if w.DryRun {
+		return record, s.checkFree(ctx, k, key)
+	}
+	if k.UniqueName {
+		if err := s.claim(ctx, key); err != nil {
+			return record, err
+		}
+	}
+	return s.Writer.Create(ctx, record)
+}
+
+// Change writes what edit makes of an object. The object that edit returns may say in its resourceVersion for which
+// revision it is; without one a write that meets another one is repeated, under a lock: many writers that repeat at once
+// would mostly make each other fail.
+func (s *Registry) Change(ctx context.Context, key store.Key, w *Write, edit func(old *Object) (*Object, error)) (store.Object, error) {
+	for lock := (*sync.Mutex)(nil); ; {
+		stored, err := s.Reader.Get(ctx, key)
+		if err != nil {
+			return stored, err
+		}
+		old, err := s.Decode(stored)
+		if err != nil {
+			return stored, err
+		}
+		wanted, err := edit(old)
+		if err != nil {
+			return store.Object{}, err
+		}
+		expected := wanted.Metadata.ResourceVersion
+		if expected != "" && expected != old.Metadata.ResourceVersion {
+			rev, _ := strconv.ParseUint(expected, 10, 64)
+			return store.Object{}, store.Conflict(key, rev, old.rev)
+		}
+		changed, err := s.update(ctx, key, old, wanted, w)
+		if !errors.Is(err, resource.Conflict) || expected != "" || ctx.Err() != nil {
+			return changed, err
+		}
+		if lock == nil {
+			lock = s.retryLock(key)
+			lock.Lock()
+			defer lock.Unlock()
+		}
+	}
+}
+
+// retryLock is the lock for repeated writes of an object; other objects may share it.
+func (s *Registry) retryLock(key store.Key) *sync.Mutex {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(key.String())) // a hash never fails
+	return &s.retryLocks[h.Sum32()%uint32(len(s.retryLocks))]
+}
+
+// prepareForUpdate is the object that replaces old when wanted is written: what a writer can't change is old's.
+func (s *Registry) prepareForUpdate(k *Kind, old, wanted *Object, w *Write) (*Object, error) {
+	next := *wanted
+	m, was := &next.Metadata, old.Metadata
+	switch {
+	case m.Owner == was.Owner || w.Controller:
+	case was.Owner != "":
+		return nil, &OwnedError{"metadata.owner", was.Owner}
+	default:
+		return nil, errOwner
+	}
+	if was.DeletionTimestamp != nil {
+		for _, f := range m.Finalizers {
+			if !slices.Contains(was.Finalizers, f) {
+				return nil, resource.Errorf(resource.Invalid, "metadata.finalizers", "%q: no new finalizers once the deletion has begun", f)
+			}
+		}
+	}
+	m.Name, m.Namespace, m.UID, m.GenerateName = was.Name, was.Namespace, was.UID, was.GenerateName
+	m.CreationTimestamp, m.DeletionTimestamp = was.CreationTimestamp, was.DeletionTimestamp
+	m.DeletionGracePeriodSeconds, m.SelfLink = was.DeletionGracePeriodSeconds, ""
+	m.ResourceVersion, m.Generation, m.ManagedFields = was.ResourceVersion, was.Generation, was.ManagedFields
+	next.Status, next.DesiredMeta, next.rev = old.Status, old.DesiredMeta, old.rev
+	if sameSpec(old, &next) || reordered(old, &next) {
+		next.Spec = old.Spec
+		return &next, nil
+	}
+	if was.Owner != "" && !w.Controller {
+		return nil, &OwnedError{"spec", was.Owner}
+	}
+	if !k.NoSpec {
+		m.Generation++
+	}
+	return &next, nil
+}
+
+// validate checks an object that is going to be written, and lets its kind complete it; old is nil on create.
+func (s *Registry) validate(ctx context.Context, k *Kind, old, next *Object, w *Write) (*Object, error) {
+	w.Warnings = nil // of a try before
+	typed, err := k.withoutStatus(next)
+	if err != nil {
+		return nil, err
+	}
+	next.value = nil // it is going to be changed
+	if w.Allow != nil {
+		if err := w.Allow(next.Metadata.Name, typed); err != nil {
+			return nil, err
+		}
+	}
+	var prev any
+	if old != nil {
+		if prev, err = k.OldValue(old); err != nil {
+			return nil, err
+		}
+	}
+	changed := old == nil || !sameSpec(old, next)
+	switch {
+	case !changed:
+		err = next.Metadata.ValidateChange(old.Metadata)
+	case k.Validate != nil:
+		err = k.Validate(ctx, s.Reader, prev, typed)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if changed && k.Warnings != nil {
+		w.Warnings = k.Warnings(ctx, s.Reader, prev, typed)
+	}
+	if k.Prepare == nil {
+		return next, nil
+	}
+	k.Prepare(prev, typed, w.Origin, s.Now())
+	prepared, err := k.Untyped(typed)
+	if err != nil {
+		return nil, err
+	}
+	prepared.Status, prepared.rev = next.Status, next.rev
+	if old != nil {
+		keepSealed(old, prepared)
+	}
+	if changed && k.PrepareStatus != nil {
+		prepared.Status, err = k.PrepareStatus(ctx, s.Reader, prev, typed, next.Status, s.Now())
+	}
+	return prepared, err
+}
+
+// update validates and stores a changed object or status.
+func (s *Registry) update(ctx context.Context, key store.Key, old, wanted *Object, w *Write) (store.Object, error) {
+	k := s.Kind(key.Kind)
+	if w.Part != Spec {
+		if err := k.validateStatus(old, wanted); err != nil {
+			return store.Object{}, err
+		}
+	}
+	switch w.Part {
+	case Status:
+		return s.updateStatus(ctx, key, old, wanted, w)
+	case Both:
+		mine := *wanted
+		mine.Metadata = old.Metadata
+		mine.Metadata.Annotations = wanted.Metadata.Annotations
+		wanted = &mine
+	}
+	next, err := s.prepareForUpdate(k, old, wanted, w)
+	if err != nil {
+		return store.Object{}, err
+	}
+	if w.Part == Both {
+		next.Status = wanted.Status
+	}
+	if next, err = s.validate(ctx, k, old, next, w); err == nil {
+		err = s.trackManagers(k, old, next, wanted, w)
+	}
+	if err != nil {
+		return store.Object{}, err
+	}
+	record, err := s.Encode(key, next)
+	if err != nil || w.DryRun {
+		return record, err
+	}
+	if next.Metadata.DeletionTimestamp != nil && len(next.Metadata.Finalizers) == 0 {
+		return record, s.remove(ctx, k, key, old)
+	}
+	stored, err := s.Writer.Update(ctx, record, old.rev)
+	if err == nil {
+		s.released(ctx, k, old, next)
+	}
+	return stored, err
+}
+
+// updateStatus stores a changed status.
+func (s *Registry) updateStatus(ctx context.Context, key store.Key, old, wanted *Object, w *Write) (store.Object, error) {
+	next := *old
+	next.Status = wanted.Status
+	if err := s.trackManagers(s.Kind(key.Kind), old, &next, wanted, w); err != nil {
+		return store.Object{}, err
+	}
+	record, err := s.Encode(key, &next)
+	if err != nil || w.DryRun {
+		return record, err
+	}
+	if record.Status == nil {
+		record.Status = json.RawMessage{} // removes it
+	}
+	if bytes.Equal(next.Metadata.ManagedFields, old.Metadata.ManagedFields) {
+		record.Data = nil // is not written
+	}
+	return s.Writer.Update(ctx, record, old.rev)
+}
+
+func (k *Kind) validateStatus(old, wanted *Object) error {
+	if len(wanted.Status) > max(maxStatus, len(old.Status)) {
+		return resource.Errorf(resource.TooLarge, "status", "it has %d bytes; at most %d are kept", len(wanted.Status), maxStatus)
+	}
+	var status struct{ Conditions []resource.Condition }
+	_ = json.Unmarshal(orEmpty(wanted.Status), &status) // it has been decoded into the kind's Go type
+	if err := resource.CheckConditions(status.Conditions); err != nil || k.ValidateStatus == nil {
+		return err
+	}
+	typed, err := k.Typed(wanted)
+	if err != nil {
+		return err
+	}
+	return k.ValidateStatus(typed)
+}
+
+const suffixLetters = "bcdfghjklmnpqrstvwxz2456789" // no vowels: no words
+
+// suffix makes a name of a generateName unique.
+func suffix() string {
+	b := make([]byte, 5)
+	_, _ = rand.Read(b) // crypto/rand never fails
+	for i := range b {
+		b[i] = suffixLetters[int(b[i])%len(suffixLetters)]
+	}
+	return string(b)
+}
+
+// A claim reserves a name that is unique over all namespaces. It is a record of its own, made before the object, since
+// the store has no transactions over several objects. A claim whose object was never created, because the hub
+// stopped in between, may be taken over after claimAge.
+type claim struct {
+	Namespace string `json:"namespace"`
+	At        int64  `json:"at"` // milliseconds since 1970
+}
+
+// claimAge is longer than any create takes.
+const claimAge = time.Minute
+
+func claimKey(key store.Key) store.Key {
+	return store.Key{Kind: key.Kind + "Name", Name: key.Name}
+}
+
+// checkFree fails if an object of that name can't be created now.
+func (s *Registry) checkFree(ctx context.Context, k *Kind, key store.Key) error {
+	_, err := s.Reader.Get(ctx, key)
+	switch {
+	case err == nil:
+		return store.AlreadyExists(key)
+	case !errors.Is(err, resource.NotFound):
+		return err
+	case !k.UniqueName:
+		return nil
+	}
+	_, err = s.checkClaim(ctx, key)
+	return err
+}
+
+// checkClaim fails if another namespace has claimed a name. It returns the revision of a claim that may be renewed, or 0.
+func (s *Registry) checkClaim(ctx context.Context, key store.Key) (rev uint64, err error) {
+	stored, err := s.Reader.Get(ctx, claimKey(key))
+	if errors.Is(err, resource.NotFound) {
+		return 0, nil
+	}
+	var c claim
+	if err == nil {
+		err = json.Unmarshal(stored.Data, &c)
+	}
+	if err != nil || c.Namespace == key.Namespace {
+		return stored.Rev, err
+	}
+	other := key
+	other.Namespace = c.Namespace
+	_, err = s.Reader.Get(ctx, other)
+	fresh := s.Now().UnixMilli() < c.At+claimAge.Milliseconds()
+	switch {
+	case err == nil, errors.Is(err, resource.NotFound) && fresh:
+		return 0, resource.Errorf(resource.AlreadyExists, "metadata.name",
+			"the names of %ss are unique over all namespaces, and %s has it", key.Kind, other)
+	case errors.Is(err, resource.NotFound):
+		return stored.Rev, nil
+	}
+	return 0, err
+}
+
+// claim reserves the name of an object that is going to be created.
+func (s *Registry) claim(ctx context.Context, key store.Key) error {
+	for {
+		rev, err := s.checkClaim(ctx, key)
+		if err != nil {
+			return err
+		}
+		data, err := json.Marshal(claim{key.Namespace, s.Now().UnixMilli()})
+		if err != nil {
+			return err
+		}
+		o := store.Object{Key: claimKey(key), Data: data}
+		if rev == 0 {
+			_, err = s.Writer.Create(ctx, o)
+		} else {
+			_, err = s.Writer.Update(ctx, o, rev)
+		}
+		raced := errors.Is(err, resource.AlreadyExists) || errors.Is(err, resource.Conflict) || errors.Is(err, resource.NotFound)
+		if !raced || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// unclaim releases the name of a deleted object, unless it has been claimed again. A claim that can't be deleted
+// becomes invalid by its age.
+func (s *Registry) unclaim(ctx context.Context, key store.Key) {
+	ctx = context.WithoutCancel(ctx)
+	rev, err := s.checkClaim(ctx, key)
+	if err != nil || rev == 0 {
+		return
+	}
+	if _, err := s.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
+		return
+	}
+	if _, err := s.Writer.Delete(ctx, claimKey(key), rev); err != nil && !errors.Is(err, resource.Conflict) && !errors.Is(err, resource.NotFound) {
+		s.Log.Warn().Err(err).Stringer("object", key).Msg("the claim of a deleted object's name could not be removed")
+	}
+}
