@@ -19,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/api"
+	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/objects"
@@ -81,6 +82,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	commits.Watch("sessions", kept.Damage)
 	defer func() { err = errors.Join(err, kept.Close()) }()
 
+	specs := blobs.Specs{Reader: st}
+	content, err := blobs.Open(blobs.Options{
+		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Refs: []blobs.Refs{specs.Refs}, Log: log,
+	})
+	if err != nil {
+		return err
+	}
 	recorder := events.New(events.Options{
 		Reader: st, Writer: st, Log: log, Keep: cfg.Limits.Events.Age, Most: cfg.Limits.Events.Count,
 	})
@@ -127,7 +135,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		Authority: authority, Reader: st, Writer: st, Watcher: st, Broker: func() enroll.Broker { return br }, Tree: commands, Presence: commands,
 		Mode: cfg.Auth.Enrollment, Reserved: reserved(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return address(cfg, br.Addrs()) }, Log: log,
 	})
-	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = nodes, nodes, tw.Rejected, kept, log
+	serving := blobs.NewServer(blobs.ServerOptions{
+		Store: content, Allowed: specs.Allowed, Tree: nodes, Publish: func(m broker.Message) { br.Publish(m) }, Log: log,
+	})
+	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = serving, nodes, tw.Rejected, kept, log
 	bo.Down, bo.Metrics = cfg.Bridge.Down, figures
 	if cfg.Anybody() {
 		bo.Auth.Anonymous, bo.Auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
@@ -140,6 +151,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	kept.Register(figures, "sessions")
 	commands.Register(figures)
+	serving.Register(figures)
 	expose(figures, tw, recorder)
 	if err := errors.Join(rules.Register(figures), bo.Audit.Register(figures)); err != nil {
 		return errors.Join(err, br.Close(ctx))
@@ -148,7 +160,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
 		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(hub.ID, tw, br, commits, rules, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
-		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Enroll: nodes.ServeHTTP,
+		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Enroll: nodes.ServeHTTP, Blobs: serving.ServeHTTP,
 		Decommission: nodes.Decommission,
 		Tokens:       bearer.Tokens.ServeHTTP, Login: login(cfg.Auth.OIDC),
 	}))))
@@ -159,11 +171,11 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	guard := dir.Guard(log, st.InPlace, kept.InPlace)
 	commits.Guard(guard.Err)
-	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept), log)
+	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept, content), log)
 	if o.Ready != nil {
 		o.Ready()
 	}
-	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), br.Serve, site.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, watch)
+	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), br.Serve, site.Run, content.Run, serving.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, watch)
 }
 
 // letsIn says whether a certificate is accepted as a node's, if its name is no user's.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/seal"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -47,14 +48,17 @@ func maintenance() backup.Program {
 	}
 }
 
-// snapshot takes the stores of a running hub at one moment.
-func snapshot(st *bolt.Store, kept *journal.Journal) backup.Snapshot {
+// snapshot takes the stores of a running hub at one moment. No blob is removed until the backup is finished; those that are put
+// meanwhile may be in it or not.
+func snapshot(st *bolt.Store, kept *journal.Journal, content *blobs.Store) backup.Snapshot {
 	return mqttserver.Snapshot(kept, func() ([]backup.Source, func(), error) {
+		free := content.Hold()
 		objects, err := st.Snapshot()
 		if err != nil {
+			free()
 			return nil, nil, err
 		}
-		return []backup.Source{objects}, func() { _ = objects.Close() }, nil // a reader's end can't fail
+		return []backup.Source{objects}, func() { free(); _ = objects.Close() }, nil // a reader's end can't fail
 	})
 }
 
@@ -76,6 +80,10 @@ func survey(dir string) []backup.Part {
 		authority := backup.Part{Name: enroll.DirName}
 		authority.Has, authority.Err = enroll.Survey(dir)
 		parts = append(parts, authority)
+	}
+	contents := backup.Part{Name: blobs.DirName}
+	if contents.Has, contents.Err = blobs.Survey(dir); contents.Has != "" || contents.Err != nil {
+		parts = append(parts, contents)
 	}
 	return append(parts, mqttserver.Part(dir))
 }

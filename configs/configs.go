@@ -333,6 +333,7 @@ type HubLimits struct {
 	Limits `yaml:",inline"`
 	Node   NodeQuota   `yaml:"node"`
 	Events EventLimits `yaml:"events"`
+	Blobs  HubBlobs    `yaml:"blobs"`
 }
 
 // CoreLimits bound what the core holds.
@@ -341,6 +342,18 @@ type CoreLimits struct {
 	Node    NodeQuota    `yaml:"node"`
 	Mappers int          `yaml:"mappers" min:"1"`
 	Streams StreamLimits `yaml:"streams"`
+	Blobs   CoreBlobs    `yaml:"blobs"`
+}
+
+// HubBlobs bound the blobs that the hub has.
+type HubBlobs struct {
+	Bytes Size          `yaml:"bytes" min:"1"`
+	Age   time.Duration `yaml:"age" min:"1"`
+}
+
+// CoreBlobs bound the blobs that a core has downloaded.
+type CoreBlobs struct {
+	Bytes Size `yaml:"bytes" min:"1"`
 }
 
 // NodeQuota bounds what a node owns of its tree.

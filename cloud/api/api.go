@@ -54,6 +54,8 @@ type Options struct {
 	Enroll func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Tokens serves /tokens, if not nil: the bearer tokens that the hub has made.
 	Tokens func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
+	// Blobs serves /blobs and what is below it, if not nil. The bodies of its requests are not bounded by MaxBody.
+	Blobs func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Login is served to everybody at /auth/oidc; nil: there is no provider.
 	Login *Login
 	// Decommission takes a node's certificates no more, for good; see Enroll. The Node is deleted after it.
@@ -161,6 +163,13 @@ func (s *server) routes() http.Handler {
 		mux.Handle("/tokens", tokens)
 		mux.Handle("/tokens/", tokens)
 	}
+	if s.Blobs != nil {
+		blobs := s.answerErrors(func(w http.ResponseWriter, r *http.Request) error {
+			return s.Blobs(w, r, accessIn(r.Context()).id)
+		})
+		mux.Handle("/blobs", blobs)
+		mux.Handle("/blobs/", blobs)
+	}
 	mux.Handle("GET "+loginPath, s.handle(func(w http.ResponseWriter, _ *http.Request) error {
 		if s.Login == nil {
 			return refuse(http.StatusNotFound, "NotFound", "this hub has no OpenID Connect provider (auth.oidc)")
@@ -232,10 +241,17 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	writeText(w, code, text)
 }
 
-// handle answers with a Status if f returns an error.
+// handle bounds the request's body, and answers with a Status if f returns an error.
 func (s *server) handle(f func(http.ResponseWriter, *http.Request) error) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return s.answerErrors(func(w http.ResponseWriter, r *http.Request) error {
 		r.Body = http.MaxBytesReader(w, r.Body, s.MaxBody)
+		return f(w, r)
+	})
+}
+
+// answerErrors answers with a Status if f returns an error.
+func (s *server) answerErrors(f func(http.ResponseWriter, *http.Request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		err := f(w, r)
 		if err == nil {
 			return

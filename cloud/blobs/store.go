@@ -588,7 +588,7 @@ func hash(ctx context.Context, r io.Reader, rate int64) (sum [sha256.Size]byte, 
 	return sum, ctx.Err()
 }
 
-// Survey reads all blobs in a data directory, and says what is there. The error names those that are damaged.
+// Survey reads all blobs in a data directory, and says what is there; empty: none. The error names those that are damaged.
 func Survey(dir string) (has string, err error) {
 	const most = 5
 	count, size := 0, int64(0)
@@ -615,6 +615,9 @@ func Survey(dir string) (has string, err error) {
 			more = fmt.Sprintf(" and %d more", len(bad)-most)
 		}
 		return "", fmt.Errorf("the content of %s%s is not what the name says (%d of %d blobs)", strings.Join(bad[:min(len(bad), most)], ", "), more, len(bad), count)
+	}
+	if count == 0 {
+		return "", nil
 	}
 	return fmt.Sprintf("%d blobs, %d bytes", count, size), nil
 }

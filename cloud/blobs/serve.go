@@ -1,0 +1,299 @@
+package blobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon/metrics"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	workers     = 8                // each serves the nodes whose names have one hash
+	queued      = 512              // requests that wait for a worker
+	mostOfNode  = 16               // of one node's
+	allowedFor  = 10 * time.Second // a right that was found is not looked for again
+	mostAllowed = 10_000           // such rights
+)
+
+// ServerOptions are what a Server is made from.
+type ServerOptions struct {
+	Store *Store
+	// Allowed says whether a node may read a blob.
+	Allowed func(ctx context.Context, node, digest string) (bool, error)
+	// Tree gets every publish that is not about blobs.
+	Tree broker.Tree
+	// Publish publishes on the hub's broker.
+	Publish func(broker.Message)
+	Log     zerolog.Logger
+}
+
+// Server answers requests of nodes' cores for ranges of blobs. It holds one range for each request that it answers, and
+// answers those of a node one after the other.
+type Server struct {
+	o    ServerOptions
+	log  zerolog.Logger // sampled: nodes can cause any number of lines
+	seed maphash.Seed
+	jobs [workers]chan job
+
+	mu      sync.Mutex
+	waiting map[string]int      // requests of nodes that are not answered
+	allowed map[right]time.Time // until when a right holds
+
+	answered, refused atomic.Int64
+}
+
+type job struct {
+	node, topic string // of the answer
+	correlation []byte
+	r           resource.BlobRequest
+}
+
+type right struct{ node, digest string }
+
+// NewServer makes a server. It answers while Run runs.
+func NewServer(o ServerOptions) *Server {
+	s := &Server{
+		o: o, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}), seed: maphash.MakeSeed(),
+		waiting: make(map[string]int), allowed: make(map[right]time.Time),
+	}
+	for i := range s.jobs {
+		s.jobs[i] = make(chan job, queued/workers)
+	}
+	return s
+}
+
+// Run answers requests until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, jobs := range s.jobs {
+		g.Go(func() error {
+			for {
+				select {
+				case j := <-jobs:
+					s.serve(ctx, j)
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// Publish takes requests for ranges, and passes everything else on. It does not wait for the disk.
+func (s *Server) Publish(m broker.Message, done func(error)) {
+	if !strings.HasSuffix(m.Topic, "/blobs/get") {
+		s.o.Tree.Publish(m, done)
+		return
+	}
+	at, err := topics.Parse(m.Topic)
+	if err != nil || at.Kind != topics.KindBlobGet {
+		s.o.Tree.Publish(m, done)
+		return
+	}
+	j, err := newJob(at, m)
+	if err == nil {
+		err = s.queue(j)
+	}
+	done(err)
+}
+
+// Retained goes through retained topics; none is about blobs.
+func (s *Server) Retained(filter string) func(max int) []broker.Message {
+	return s.o.Tree.Retained(filter)
+}
+
+func newJob(at topics.Address, m broker.Message) (j job, err error) {
+	r, err := resource.ParseBlobRequest(m.Payload)
+	if err != nil {
+		return j, err
+	}
+	if r.Offset < 0 || r.Length < 1 || r.Length > resource.MaxBlobRange {
+		return j, resource.Errorf(resource.Invalid, "length", "a range begins at 0 or later and has 1 to %d bytes", resource.MaxBlobRange)
+	}
+	to, err := topics.Parse(m.Props.ResponseTopic)
+	if err != nil || to.Kind != topics.KindBlobAnswer || to.Node != at.Node {
+		return j, resource.Errorf(resource.Invalid, "response topic", "it must be %s{request}", topics.TopicOf(at.Node, "blobs/answers/"))
+	}
+	return job{at.Node, m.Props.ResponseTopic, m.Props.Correlation, r}, nil
+}
+
+func (s *Server) queue(j job) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting[j.node] >= mostOfNode {
+		return resource.Errorf(resource.Unavailable, "", "%d requests of the node wait for their answers: ask again after one", mostOfNode)
+	}
+	select {
+	case s.jobs[maphash.String(s.seed, j.node)%workers] <- j:
+		s.waiting[j.node]++
+		return nil
+	default:
+		return resource.Errorf(resource.Unavailable, "", "too many nodes read blobs at this moment: ask again later")
+	}
+}
+
+func (s *Server) serve(ctx context.Context, j job) {
+	content, err := s.read(ctx, j)
+	s.mu.Lock()
+	if s.waiting[j.node]--; s.waiting[j.node] == 0 {
+		delete(s.waiting, j.node)
+	}
+	s.mu.Unlock()
+	answer := broker.Message{Topic: j.topic, Payload: content, Props: broker.Properties{Correlation: j.correlation}}
+	if err != nil {
+		s.refused.Add(1)
+		s.log.Warn().Err(err).Str("node", j.node).Str("digest", j.r.Digest).Msg("a node was not given a blob")
+		kind, text := resource.KindOf(err), err.Error()
+		if kind == resource.Internal {
+			kind, text = resource.Unavailable, "the hub can't read the blob at this moment: see its log"
+		}
+		answer.Props.User = []broker.UserProperty{{Key: topics.PropCode, Value: string(kind)}, {Key: topics.PropError, Value: text}}
+	} else {
+		s.answered.Add(1)
+	}
+	s.o.Publish(answer)
+}
+
+func (s *Server) read(ctx context.Context, j job) ([]byte, error) {
+	if err := s.authorize(ctx, j.node, j.r.Digest); err != nil {
+		return nil, err
+	}
+	if j.r.Damaged {
+		s.o.Store.Suspect(j.r.Digest)
+	}
+	content := make([]byte, j.r.Length)
+	n, err := s.o.Store.ReadAt(j.r.Digest, content, j.r.Offset)
+	return content[:n], err
+}
+
+// authorize fails unless the node may read the blob. What was found is remembered for allowedFor.
+func (s *Server) authorize(ctx context.Context, node, digest string) error {
+	now, key := time.Now(), right{node, digest}
+	s.mu.Lock()
+	until := s.allowed[key]
+	s.mu.Unlock()
+	if now.Before(until) {
+		return nil
+	}
+	ok, err := s.o.Allowed(ctx, node, digest)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return resource.Errorf(resource.Forbidden, "", "the spec of node %s does not refer to the blob %s", node, digest)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.allowed) >= mostAllowed {
+		clear(s.allowed)
+	}
+	s.allowed[key] = now.Add(allowedFor)
+	return nil
+}
+
+// Specs finds the blobs that nodes' rendered specs refer to.
+type Specs struct{ Reader store.Reader }
+
+// Allowed says whether the rendered spec of a node refers to a blob.
+func (s Specs) Allowed(ctx context.Context, node, digest string) (allowed bool, err error) {
+	o, err := s.Reader.Get(ctx, store.Key{Kind: resource.KindRenderedSpec, Name: node})
+	if errors.Is(err, resource.NotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	err = digests(o, func(d string) { allowed = allowed || d == digest })
+	return allowed, err
+}
+
+// Refs calls use with each digest in the rendered specs of all nodes.
+func (s Specs) Refs(ctx context.Context, use func(digest string)) error {
+	for opts := (store.ListOptions{Limit: 1000}); ; {
+		page, err := s.Reader.List(ctx, resource.KindRenderedSpec, opts)
+		if err != nil {
+			return err
+		}
+		for _, o := range page.Items {
+			if err := digests(o, use); err != nil {
+				return err
+			}
+		}
+		if page.More == 0 || len(page.Items) == 0 {
+			return nil
+		}
+		opts.Rev, opts.After = page.Rev, page.Items[len(page.Items)-1].Key
+	}
+}
+
+func digests(o store.Object, use func(digest string)) error {
+	var spec resource.RenderedSpec
+	if err := json.Unmarshal(o.Data, &spec); err != nil {
+		return fmt.Errorf("%s: %w", o.Key, err)
+	}
+	files := func(list []resource.RenderedFile) {
+		for _, f := range list {
+			if f.Digest != "" {
+				use(f.Digest)
+			}
+		}
+	}
+	files(spec.Files)
+	for _, a := range spec.Applications {
+		files(a.Files)
+	}
+	return nil
+}
+
+// Stats are figures for metrics.
+type stats struct {
+	blobs                                                  int
+	bytes, limit                                           int64
+	damaged, collected, served, answered, refused, waiting int64
+}
+
+// Register adds the metrics of blobs.
+func (s *Server) Register(r prometheus.Registerer) {
+	g := metrics.NewGroup("blobs", s.stats)
+	g.Gauge("stored", "Blobs that the hub has.", func(s stats) float64 { return float64(s.blobs) })
+	g.Gauge("stored_bytes", "Bytes of their contents, and of those that are being written.", func(s stats) float64 { return float64(s.bytes) })
+	g.Gauge("limit_bytes", "limits.blobs.bytes; 0: no limit.", func(s stats) float64 { return float64(s.limit) })
+	g.Counter("removed_total", "Blobs that were removed.", func(s stats) float64 { return float64(s.collected) })
+	g.Counter("damaged_total", "Blobs whose files were found damaged or missing.", func(s stats) float64 { return float64(s.damaged) })
+	g.Gauge("requests_waiting", "Requests of nodes for ranges that wait for their answers.", func(s stats) float64 { return float64(s.waiting) })
+	g.Counter("requests_total", "Ranges that nodes got.", func(s stats) float64 { return float64(s.answered) })
+	g.Counter("refused_total", "Requests of nodes for ranges that were refused.", func(s stats) float64 { return float64(s.refused) })
+	g.Counter("sent_bytes_total", "Bytes of blobs that nodes got.", func(s stats) float64 { return float64(s.served) })
+	r.MustRegister(g)
+}
+
+func (s *Server) stats() stats {
+	st := s.o.Store
+	st.mu.Lock()
+	n := stats{blobs: len(st.blobs), bytes: st.bytes, limit: st.o.Bytes}
+	st.mu.Unlock()
+	n.damaged, n.collected, n.served = st.damaged.Load(), st.collected.Load(), st.served.Load()
+	n.answered, n.refused = s.answered.Load(), s.refused.Load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range s.waiting {
+		n.waiting += int64(of)
+	}
+	return n
+}
