@@ -25,7 +25,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/client"
-	"github.com/edgebus/edgebus/cloud/seal"
+	"github.com/edgebus/edgebus/configs/daemon/seal"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
