@@ -512,7 +512,7 @@ func (a *authenticator) identify(c credentials) (id Identity, why string, ok boo
 		id, ok = Identity{Roles: a.anonymous, Nodes: []string{"*"}, Devices: []string{"*"}}, true
 	}
 	if ok {
-		if why = a.denied(id, c.cert); why != "" {
+		if why = a.denied(id, c); why != "" {
 			return Identity{}, why, false
 		}
 	}
@@ -535,8 +535,11 @@ func (a *authenticator) localUser(c credentials) (id Identity, why string) {
 }
 
 // denied says why somebody is not let in who would be.
-func (a *authenticator) denied(id Identity, cert *x509.Certificate) string {
-	name := strings.TrimPrefix(id.User, nodePrefix)
+func (a *authenticator) denied(id Identity, c credentials) string {
+	name, cert := strings.TrimPrefix(id.User, nodePrefix), c.cert
+	if id.Has(topics.RoleAgent) && c.local == nil { // it receives Secrets, which no network has to carry
+		return fmt.Sprintf("%s has the role agent, which only programs of this host have, at the Unix socket (mqtt.socket)", validText(name))
+	}
 	for _, d := range a.deny {
 		switch {
 		case d.Name != "" && d.Name == name:

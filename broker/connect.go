@@ -290,7 +290,7 @@ func (c *conn) begin() error {
 	switch {
 	case err == nil:
 		if c.ident.Node != "" { // it may have been revoked since it was looked at, when this connection was not known yet
-			if why := c.b.auth.denied(c.ident, c.peerCertificate()); why != "" {
+			if why := c.b.auth.denied(c.ident, credentials{cert: c.peerCertificate(), local: peerOf(c.Conn)}); why != "" {
 				return &refusedConnect{code: codeBadCredentials, reason: why}
 			}
 		}

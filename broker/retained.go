@@ -244,11 +244,24 @@ func (b *Broker) puller(s *subscription, after string) session.RetainedReader {
 				return s.noLocal && m.From == c.id || !b.acl.gets(id, filter, m.Topic)
 			})
 			if len(chunk) > 0 {
-				return chunk
+				return c.unstored(chunk)
 			}
 		}
 		return nil
 	}
+}
+
+// unstored has the values of Secrets among retained messages sent at QoS 0 to a durable session: see isSecret.
+func (c *client) unstored(chunk []*session.Message) []*session.Message {
+	if !c.sess.Durable() {
+		return chunk
+	}
+	for _, m := range chunk {
+		if m.QoS > 0 && strings.Contains(m.Topic, "/secrets/") && isSecret(m.Topic) {
+			m.QoS = 0 // it is a copy for this client: the tree's values are
+		}
+	}
+	return chunk
 }
 
 func (b *Broker) treePuller(filter string) session.RetainedReader {

@@ -49,6 +49,7 @@ type route struct {
 	durable bool // one of them has a durable session
 	keeps   bool // one of them is the link queue, which stores messages of QoS 0, too
 	open    bool // outside v1/: a client that may publish there needs no further check
+	secret  bool // its messages may contain the values of Secrets, and are never stored
 }
 
 // target is a client with one or more matching subscriptions: it gets a message
@@ -262,7 +263,10 @@ func (r *router) build(topic string, gen uint64) *route {
 			t.own.add(s)
 		}
 	})
-	rt := &route{topic: topic, gen: gen, open: !topics.IsTree(topic) && !tooDeep(topic), targets: make([]target, 0, len(byClient))}
+	rt := &route{
+		topic: topic, gen: gen, open: !topics.IsTree(topic) && !tooDeep(topic), secret: isSecret(topic),
+		targets: make([]target, 0, len(byClient)),
+	}
 	for _, t := range byClient {
 		rt.durable = rt.durable || t.client.sess.Durable()
 		rt.keeps = rt.keeps || t.all.own && t.all.qos > 0 && t.client.sess.Durable()
@@ -278,6 +282,14 @@ func (r *router) build(topic string, gen uint64) *route {
 		rt.groups = append(rt.groups, sharedGroup{key, r.turn(key), members})
 	}
 	return rt
+}
+
+// isSecret reports whether messages of a topic may contain the values of Secrets: those of a node's Secrets, and of its link, which
+// carries them. A durable session gets them at QoS 0, since what waits in it is on disk as it is. Nothing is lost for good: the
+// topic is retained, and the link repeats what is not answered.
+func isSecret(topic string) bool {
+	a, err := topics.Parse(topic)
+	return err == nil && (a.Kind == topics.KindSecret || a.Kind == topics.KindSecretPart || a.Kind == topics.KindSyncDown)
 }
 
 // turn returns the counter of a group, which goes on when its members change.
@@ -304,6 +316,7 @@ type publication struct {
 	offers   []session.Pending
 	retained *session.Message // the topic's new retained message; nil: it isn't retained
 	link     *conn            // the node's connection that the message came on; nil: none
+	secret   bool             // nothing of it is stored for subscribers; see isSecret
 }
 
 // sendOptions are what accompanies a message that is sent.
@@ -369,6 +382,7 @@ func isRetained(topic string, retain bool) bool {
 // deliver queues the message in the session of every subscriber, and adds the changes that store it for those whose sessions
 // are durable.
 func (p *publication) deliver(rt *route, out *session.Message, batch *session.WriteBatch) {
+	p.secret = rt.secret
 	rt.each(out, batch, func(c *client, how session.Delivery) bool { return p.give(c, out, how) })
 	p.store(out)
 }
@@ -376,6 +390,9 @@ func (p *publication) deliver(rt *route, out *session.Message, batch *session.Wr
 // give queues the message in a session, and notes what there is to be stored. It reports false
 // when the session has ended, and the message is for any member of a shared subscription.
 func (p *publication) give(c *client, out *session.Message, how session.Delivery) bool {
+	if p.secret && c.sess.Durable() {
+		how.QoS = 0
+	}
 	if how.QoS == 0 || !c.sess.Durable() {
 		return p.b.router.give(c, out, how)
 	}
@@ -419,7 +436,7 @@ func (b *Broker) redistribute(of Identity, left []session.Undelivered) {
 			b.counters.Drop(session.DropSessionEnded, 1)
 			continue
 		}
-		p := &publication{b: b}
+		p := &publication{b: b, secret: rt.secret}
 		rt.groups[i].each(m.Message, nil, func(c *client, how session.Delivery) bool { return p.give(c, m.Message, how) })
 		p.store(m.Message)
 		if len(p.changes) > 0 {

@@ -234,7 +234,7 @@ func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byt
 		return id, codeBadCredentials, ""
 	}
 	id = b.auth.identity(u)
-	if why = b.auth.denied(id, c.cert); why != "" {
+	if why = b.auth.denied(id, c); why != "" {
 		return Identity{}, codeBadCredentials, why
 	}
 	return id, codeSuccess, ""
@@ -251,7 +251,7 @@ func (b *Broker) identifyEnrollee(remote net.Addr, node string, c credentials) (
 		return id, codeBadCredentials, reasonOf(err)
 	}
 	id = enrolleeIdentity(node)
-	if why = b.auth.denied(Identity{User: nodeUser(node)}, nil); why != "" {
+	if why = b.auth.denied(Identity{User: nodeUser(node)}, credentials{}); why != "" {
 		return Identity{}, codeBadCredentials, why
 	}
 	return id, codeSuccess, ""
@@ -284,7 +284,7 @@ func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, co
 	}
 	id = b.auth.identity(account{User: u.User})
 	id.Expires, id.Token, id.Revoked = u.Expires, u.ID, u.Revoked
-	if why = b.auth.denied(id, nil); why != "" {
+	if why = b.auth.denied(id, credentials{local: c.local}); why != "" {
 		return Identity{}, codeBadCredentials, why
 	}
 	return id, codeSuccess, ""

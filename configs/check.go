@@ -110,6 +110,9 @@ func (c *Core) checkLocal(report reporter) {
 	for i, u := range c.Auth.Users {
 		key := fmt.Sprintf("auth.users[%d].local", i)
 		switch {
+		case u.Local == "" && u.Role == "agent":
+			report(key, "is missing: user %q has the role agent, which only programs of this host have, at the Unix socket", u.Name)
+			continue
 		case u.Local == "":
 			continue
 		case c.MQTT.Socket == "":

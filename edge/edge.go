@@ -54,7 +54,14 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	figures := metrics.New(o.Version)
 	commits := figures.Commits()
-	st, err := store.Open(store.Options{Dir: cfg.Data.Dir, Node: cfg.Node.Name, Rand: rand.Uint64, Log: log, Committed: commits.Of("tree"), Checkpointed: commits.Of("checkpoint")})
+	key, err := secretsKey(cfg.Data.Dir, log)
+	if err != nil {
+		return err
+	}
+	st, err := store.Open(store.Options{
+		Dir: cfg.Data.Dir, Node: cfg.Node.Name, Rand: rand.Uint64, Log: log, Secrets: key,
+		Committed: commits.Of("tree"), Checkpointed: commits.Of("checkpoint"),
+	})
 	if err != nil {
 		return err
 	}

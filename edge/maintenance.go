@@ -9,6 +9,7 @@ import (
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon/backup"
 	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
+	"github.com/edgebus/edgebus/configs/daemon/seal"
 	"github.com/edgebus/edgebus/edge/store"
 )
 
@@ -43,24 +44,47 @@ func snapshot(st *store.Store, kept *journal.Journal) backup.Snapshot {
 }
 
 func survey(dir string) []backup.Part {
-	tree := backup.Part{Name: store.DirName}
-	tree.Has, tree.Err = surveyTree(dir)
-	return []backup.Part{tree, mqttserver.Part(dir)}
+	tree, secrets := backup.Part{Name: store.DirName}, backup.Part{Name: seal.FileName}
+	snap, err := load(dir)
+	tree.Has, tree.Err = snap.tree, err
+	parts := []backup.Part{tree}
+	if secrets.Has = snap.secrets; secrets.Has != "" {
+		parts = append(parts, secrets)
+	}
+	return append(parts, mqttserver.Part(dir))
 }
 
-func surveyTree(dir string) (string, error) {
-	st, err := store.Open(store.Options{Dir: dir, Rand: rand.Uint64, ReadOnly: true})
+// stored is what the store has, in words.
+type stored struct{ tree, secrets string }
+
+func load(dir string) (has stored, err error) {
+	key, lacking := surveyKey(dir)
+	o := store.Options{Dir: dir, Rand: rand.Uint64, ReadOnly: true}
+	if key != nil {
+		o.Secrets = key
+	}
+	st, err := store.Open(o)
 	if err != nil {
-		return "", err
+		return has, err
 	}
 	snap, err := st.Load()
 	if err == nil {
 		err = st.Check() // also pages that Load does not reach
 	}
 	if err = errors.Join(err, st.Close()); err != nil {
-		return "", err
+		return has, err
+	}
+	switch {
+	case snap.Secrets == 0:
+	case snap.Unreadable == 0:
+		has.secrets = fmt.Sprintf("the key; it decrypts all values of Secrets (%d)", snap.Secrets)
+	case lacking == "":
+		has.secrets = fmt.Sprintf("the key; it doesn't decrypt %d of %d values of Secrets: the hub has to send these again", snap.Unreadable, snap.Secrets)
+	default:
+		has.secrets = fmt.Sprintf("%s; the hub has to send %d values of Secrets again", lacking, snap.Unreadable)
 	}
 	l := snap.Up.Lineage()
-	return fmt.Sprintf("%d keys of the node's own (lineage %d/%x, written up to %d, the hub has it up to %d), %d of the cloud's, %d values in force",
-		snap.Up.Len(), l.N, l.Nonce, snap.Up.Seq(), snap.Up.Acked(), snap.Down.Len(), len(snap.Effective)), nil
+	has.tree = fmt.Sprintf("%d keys of the node's own (lineage %d/%x, written up to %d, the hub has it up to %d), %d of the cloud's, %d values in force",
+		snap.Up.Len(), l.N, l.Nonce, snap.Up.Seq(), snap.Up.Acked(), snap.Down.Len()+snap.Unreadable, len(snap.Effective))
+	return has, nil
 }

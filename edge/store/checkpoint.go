@@ -25,6 +25,7 @@ const (
 	quiet     = time.Minute
 	retry     = 10 * time.Second
 	stopTime  = time.Second // after which the last checkpoint of a store that closes begins no other transaction
+	mostNamed = 10          // keys in a log line
 	stopChunk = 16          // as many times the records and bytes are in one of those
 )
 
@@ -452,7 +453,7 @@ func (s *Store) load(v *view) (snap Snapshot, err error) {
 	if snap.Up, err = s.loadUp(v, states[stateUp]); err != nil {
 		return snap, fmt.Errorf("the map of edge-owned keys: %w", err)
 	}
-	if snap.Down, err = s.loadDown(v, states[stateDown]); err != nil {
+	if err = s.loadDown(v, states[stateDown], &snap); err != nil {
 		return snap, fmt.Errorf("the map of cloud-owned keys: %w", err)
 	}
 	return snap, nil
@@ -479,13 +480,33 @@ func (s *Store) loadUp(v *view, state *link.State) (*link.Owner, error) {
 	return o, errors.Join(damaged, err)
 }
 
-func (s *Store) loadDown(v *view, state *link.State) (*link.Replica, error) {
+// loadDown restores the map of cloud-owned keys, without the Secrets that can't be decrypted.
+func (s *Store) loadDown(v *view, state *link.State, snap *Snapshot) (err error) {
+	s.unreadable = nil
 	if state == nil {
-		return link.NewReplica(link.Down), nil
+		snap.Down = link.NewReplica(link.Down)
+		return nil
 	}
 	var damaged error
-	r, err := link.RestoreReplica(link.Down, *state, v.entries(kindDown, &damaged))
-	return r, errors.Join(damaged, err)
+	readable := func(yield func(link.Entry) bool) {
+		for e := range v.entries(kindDown, &damaged) {
+			if isSecret(e.Key) {
+				if snap.Secrets++; !s.unseal(&e) {
+					s.unreadable = append(s.unreadable, e.Key)
+					continue
+				}
+			}
+			if !yield(e) {
+				return
+			}
+		}
+	}
+	snap.Down, err = link.RestoreReplica(link.Down, *state, readable)
+	if snap.Unreadable = len(s.unreadable); snap.Unreadable > 0 && !s.opts.ReadOnly {
+		s.opts.Log.Warn().Strs("keys", s.unreadable[:min(snap.Unreadable, mostNamed)]).Int("count", snap.Unreadable).
+			Msg("stored Secrets can't be decrypted with the key in the data directory, and are forgotten: the hub sends them again")
+	}
+	return errors.Join(damaged, err)
 }
 
 var errEnough = errors.New("enough")

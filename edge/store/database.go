@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
@@ -293,6 +294,9 @@ func nextBytes(b []byte) (text, rest []byte, err error) {
 
 // appendBatch appends a batch as a frame's body, and counts its records.
 func (s *Store) appendBatch(frame []byte, b Batch) (_ []byte, records int, err error) {
+	for _, key := range s.unreadable { // before the batch, which may have a new value
+		frame = appendHead(frame, opDelete, kindDown, key)
+	}
 	if frame, err = s.appendMap(frame, b.Up, kindUp, stateUp); err != nil {
 		return frame, 0, err
 	}
@@ -320,7 +324,7 @@ func (s *Store) appendBatch(frame []byte, b Batch) (_ []byte, records int, err e
 	return frame, len(b.Up.Entries) + len(b.Down.Entries) + len(b.Effective), nil
 }
 
-func (s *Store) appendMap(frame []byte, j link.Journal, kind byte, state string) ([]byte, error) {
+func (s *Store) appendMap(frame []byte, j link.Journal, kind byte, state string) (_ []byte, err error) {
 	if !j.Dirty {
 		return frame, nil
 	}
@@ -328,6 +332,11 @@ func (s *Store) appendMap(frame []byte, j link.Journal, kind byte, state string)
 		frame = appendHead(frame, opClear, kind, "")
 	}
 	for _, e := range j.Entries {
+		if kind == kindDown && isSecret(e.Key) {
+			if e.Value, err = s.seal(e); err != nil {
+				return frame, err
+			}
+		}
 		s.entry = link.AppendEntry(s.entry[:0], e)
 		frame = appendPut(frame, kind, e.Key, s.entry)
 	}
@@ -339,6 +348,26 @@ func (s *Store) appendMap(frame []byte, j link.Journal, kind byte, state string)
 		return frame, err
 	}
 	return appendPut(frame, kindState, state, body), nil
+}
+
+// isSecret reports whether the value of a cloud-owned key is encrypted on disk: that of a Secret, and its parts.
+func isSecret(key string) bool { return strings.HasPrefix(key, "secrets/") }
+
+func (s *Store) seal(e link.Entry) ([]byte, error) {
+	if s.opts.Secrets == nil {
+		return nil, fmt.Errorf("%s: there is no key to encrypt it with", e.Key)
+	}
+	return s.opts.Secrets.Seal(e.Value, e.Key)
+}
+
+// unseal decrypts the value of an entry, or reports that it can't.
+func (s *Store) unseal(e *link.Entry) bool {
+	if s.opts.Secrets == nil {
+		return false
+	}
+	plain, err := s.opts.Secrets.Open(e.Value, e.Key)
+	e.Value = plain
+	return err == nil
 }
 
 // changes is the effect of a part of the log: the last state of each key.

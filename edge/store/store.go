@@ -30,6 +30,10 @@
 //	3, bucket, 0                                                    delete all in the bucket
 //
 // with one byte for operation and bucket each, and lengths as varints.
+//
+// The values of secrets/… are encrypted before they get into the log (Options.Secrets). Everything else of their entries is as
+// the link has it, and the map that Load returns has the plain values, so the digest is the hub's. One that can't be decrypted
+// is left out by Load, and deleted with the next commit: the digests differ then, and the hub sends the map whole.
 package store
 
 import (
@@ -84,6 +88,8 @@ type Snapshot struct {
 	Down      *link.Replica
 	Effective map[string]*Effective
 	Floor     uint64
+	// Secrets is how many values of Secrets are stored, and Unreadable how many of these can't be decrypted and are not in Down.
+	Secrets, Unreadable int
 }
 
 // Options are what a Store is made from. Dir and Rand are needed.
@@ -99,9 +105,17 @@ type Options struct {
 	Node string
 	// ReadOnly opens the store for reading only: nothing is made or changed.
 	ReadOnly bool
+	// Secrets encrypts the values of Secrets. Nil: there is no key, so those that are stored can't be read, and none are stored.
+	Secrets Sealer
 
 	wrap func(*os.File) wal.File // stands between the log and its files in tests
 	sizes
+}
+
+// Sealer encrypts values. An encrypted one opens only with the same about.
+type Sealer interface {
+	Seal(plain []byte, about string) ([]byte, error)
+	Open(sealed []byte, about string) ([]byte, error)
 }
 
 // sizes are what tests make smaller.
@@ -135,6 +149,7 @@ type Store struct {
 	checkpoint *checkpointer
 
 	frame, entry []byte        // reused memory
+	unreadable   []string      // keys of Secrets that the last Load could not decrypt
 	commits      atomic.Uint64 // since the start
 }
 
@@ -248,6 +263,7 @@ func (s *Store) Commit(b Batch) error {
 	_, err = s.log.Append(frame)
 	s.opts.Committed(time.Since(began), records, err)
 	if err == nil {
+		s.unreadable = nil
 		s.commits.Add(1)
 		s.checkpoint.consider()
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/tree"
+	"github.com/edgebus/edgebus/configs/daemon/seal"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -44,6 +45,9 @@ type rig struct {
 	connected atomic.Bool
 	cut       func()        // ends the connection
 	nap       time.Duration // how long a jump of the clock may go unnoticed
+
+	secrets store.Sealer   // of the store
+	log     zerolog.Logger // of the store
 }
 
 // flaky is a store whose commits can be made to fail.
@@ -62,13 +66,21 @@ func (f *flaky) Commit(b store.Batch) error {
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, dir: t.TempDir(), down: link.NewOwner(link.Down, rand.Uint64), up: link.NewReplica(link.Up)}
 	r.clock.Store(1_700_000_000_000)
+	r.newKey()
 	r.start()
 	t.Cleanup(func() { r.stop() })
 	return r
 }
 
+// newKey has the store encrypt with another key than before, from the next start on.
+func (r *rig) newKey() {
+	key, err := seal.New()
+	require.NoError(r.t, err)
+	r.secrets = key
+}
+
 func (r *rig) start() {
-	s, err := store.Open(store.Options{Dir: r.dir, Rand: rand.Uint64})
+	s, err := store.Open(store.Options{Dir: r.dir, Rand: rand.Uint64, Secrets: r.secrets, Log: r.log})
 	require.NoError(r.t, err)
 	r.store = &flaky{Store: s}
 	r.twin, err = New(Options{
