@@ -34,7 +34,7 @@ func onSocket(t *testing.T, dir string, tree *fakeTree, u User) (b *Broker, path
 	b, stop = kept(t, dir, func(o *Options) {
 		o.Node, o.Tree = "n1", tree
 		o.Listeners = append(o.Listeners, Listener{Name: "unix", Address: "unix:" + path})
-		o.Auth.Users = append(users(), u)
+		o.Auth.Users = append(users(), u, User{Name: "viewer", PasswordHash: hash6, Role: topics.RoleViewer, Nodes: []string{"*"}})
 		o.Auth.SharedGroups = []string{"g*"}
 		all := new(acl.Rules) // what a file of rules says of all topics
 		require.NoError(t, all.Limit("boss", acl.Read, []string{"#"}))
@@ -58,7 +58,7 @@ func TestOnlyTheAgentReceivesSecrets(t *testing.T) {
 	require.Equal(t, []string{psk + " retained"}, agent.collect(1))
 
 	as := map[string][]connectOption{
-		"anonymous": nil, "operator": {credentialsOf("boss", "secret")}, "viewer": {credentialsOf("view", "secret")},
+		"anonymous": nil, "operator": {credentialsOf("boss", "secret")}, "viewer": {credentialsOf("viewer", "secret")},
 		"mapper": {credentialsOf("any", "secret")},
 	}
 	var others []*tc
