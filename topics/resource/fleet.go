@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -22,6 +23,106 @@ type FleetSpec struct {
 	Selector *LabelSelector `json:"selector,omitempty"`
 	// Template is what each node's spec is made of.
 	Template NodeTemplate `json:"template"`
+	// RolloutPolicy says how a change of the template reaches the nodes; without it all get it at once.
+	RolloutPolicy *RolloutPolicy `json:"rolloutPolicy,omitempty"`
+	// Paused stops the rollout: no more nodes get another version.
+	Paused bool `json:"paused,omitempty"`
+}
+
+// RolloutPolicy is how a change reaches a fleet's nodes.
+type RolloutPolicy struct {
+	// DeviceSelection divides the nodes into batches.
+	DeviceSelection *DeviceSelection `json:"deviceSelection,omitempty"`
+	// DisruptionBudget bounds how many nodes are not available at a time.
+	DisruptionBudget *DisruptionBudget `json:"disruptionBudget,omitempty"`
+	// SuccessThreshold is the percentage of a batch that must succeed before the next one begins; 90% when empty.
+	SuccessThreshold string `json:"successThreshold,omitempty"`
+	// DefaultUpdateTimeout is when a node that has not answered counts as failed, and one that is offline is no longer waited
+	// for; 10m when empty.
+	DefaultUpdateTimeout string `json:"defaultUpdateTimeout,omitempty"`
+}
+
+// DeviceSelection divides the nodes of a fleet into batches. Those that no batch has are the last one.
+type DeviceSelection struct {
+	// Strategy is how.
+	// +kubebuilder:validation:Enum=BatchSequence
+	Strategy string `json:"strategy"`
+	// Sequence are the batches in their order.
+	// +listType=atomic
+	Sequence []RolloutBatch `json:"sequence,omitempty"`
+}
+
+// RolloutBatch is a part of a fleet's nodes.
+type RolloutBatch struct {
+	// Selector chooses by labels; all nodes when empty.
+	Selector *LabelSelector `json:"selector,omitempty"`
+	// Limit is how many of them at most: a number, or a percentage of those that match, such as 10%.
+	Limit string `json:"limit,omitempty"`
+	// SuccessThreshold is the percentage of this batch that must succeed; the policy's when empty.
+	SuccessThreshold string `json:"successThreshold,omitempty"`
+}
+
+// DisruptionBudget bounds how many nodes are not available at a time: those that are updated, offline or broken.
+type DisruptionBudget struct {
+	// GroupBy are labels: nodes with the same values are a group, to which the bounds apply. All nodes are one when empty.
+	// +listType=atomic
+	GroupBy []string `json:"groupBy,omitempty"`
+	// MinAvailable is how many of a group stay available.
+	// +kubebuilder:validation:Minimum=0
+	MinAvailable *int `json:"minAvailable,omitempty"`
+	// MaxUnavailable is how many of a group may be not available.
+	// +kubebuilder:validation:Minimum=0
+	MaxUnavailable *int `json:"maxUnavailable,omitempty"`
+}
+
+func (r *RolloutPolicy) check(p *problems, at string) {
+	if r == nil {
+		return
+	}
+	checkPercent(p, at+".successThreshold", r.SuccessThreshold)
+	checkDuration(p, at+".defaultUpdateTimeout", r.DefaultUpdateTimeout, time.Second)
+	if s := r.DeviceSelection; s != nil {
+		at := at + ".deviceSelection"
+		oneOf(p, at+".strategy", s.Strategy, []string{"BatchSequence"})
+		for i, b := range s.Sequence {
+			here := fmt.Sprintf("%s.sequence[%d]", at, i)
+			b.Selector.check(p, here+".selector")
+			checkPercent(p, here+".successThreshold", b.SuccessThreshold)
+			if n, ok := strings.CutSuffix(b.Limit, "%"); ok {
+				checkPercent(p, here+".limit", n+"%")
+			} else if _, err := strconv.ParseUint(b.Limit, 10, 31); err != nil && b.Limit != "" {
+				p.add(here+".limit", "%s: must be a number, or a percentage such as 10%%", clip(b.Limit))
+			}
+		}
+	}
+	if b := r.DisruptionBudget; b != nil {
+		at := at + ".disruptionBudget"
+		for name, n := range map[string]*int{"minAvailable": b.MinAvailable, "maxUnavailable": b.MaxUnavailable} {
+			if n != nil && *n < 0 {
+				p.add(at+"."+name, "%d: must be 0 or more", *n)
+			}
+		}
+	}
+}
+
+// checkPercent checks a percentage that may be missing.
+func checkPercent(p *problems, field, text string) {
+	if text == "" {
+		return
+	}
+	if _, err := ParsePercent(text); err != nil {
+		p.add(field, "%s: must be a percentage from 0%% to 100%%", clip(text))
+	}
+}
+
+// ParsePercent reads a percentage such as 90%.
+func ParsePercent(text string) (int, error) {
+	digits, ok := strings.CutSuffix(text, "%")
+	n, err := strconv.ParseUint(digits, 10, 8)
+	if !ok || err != nil || n > 100 {
+		return 0, fmt.Errorf("%q is not a percentage from 0%% to 100%%", text)
+	}
+	return int(n), nil
 }
 
 // NodeTemplate is what is wanted of each node of a fleet.
@@ -45,10 +146,37 @@ type TemplateMeta struct {
 
 // FleetStatus is what is known of a fleet.
 type FleetStatus struct {
-	// Conditions: OverlappingSelectors names the fleets that want the same nodes.
+	// Rollout is how far the newest version of the template is.
+	Rollout *RolloutStatus `json:"rollout,omitempty"`
+	// Conditions: OverlappingSelectors names the fleets that want the same nodes; TemplateResolved says whether the newest
+	// version of the template could be made.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// RolloutStatus is how far a version of a fleet's template is.
+type RolloutStatus struct {
+	// TemplateVersion is the version that is rolled out.
+	TemplateVersion string `json:"templateVersion,omitempty"`
+	// Batch is the batch that is under way, of Batches; both 0 before the first one begins.
+	Batch int `json:"batch,omitempty"`
+	// Batches is how many there are, with the last one of the nodes that no other has.
+	Batches int `json:"batches,omitempty"`
+	// BatchStarted is when the batch began.
+	BatchStarted string `json:"batchStarted,omitempty"`
+	// Nodes is how many nodes the fleet has.
+	Nodes int `json:"nodes,omitempty"`
+	// Updated is how many of them have the version.
+	Updated int `json:"updated,omitempty"`
+	// Updating is how many were given it and have not answered.
+	Updating int `json:"updating,omitempty"`
+	// FailedNodes is how many could not apply it, or did not answer in time.
+	FailedNodes int `json:"failedNodes,omitempty"`
+	// Reason is why no more nodes are given it now, in one word; empty: all have it, or are being given it.
+	Reason string `json:"reason,omitempty"`
+	// Message says the same to people.
+	Message string `json:"message,omitempty"`
 }
 
 // LabelSelector chooses objects by their labels: all that is said must hold.
@@ -105,6 +233,7 @@ func (f Fleet) Validate() error {
 	f.Metadata.check(&p)
 	f.Spec.Selector.check(&p, "spec.selector")
 	f.Spec.Template.check(&p, "spec.template")
+	f.Spec.RolloutPolicy.check(&p, "spec.rolloutPolicy")
 	sortProblems(p)
 	return p.err()
 }
@@ -143,14 +272,19 @@ type TemplateVersionSpec struct {
 // Reference is a floating reference with what it resolved to.
 type Reference struct {
 	// Type is what kind of reference it is.
-	// +kubebuilder:validation:Enum=image;git;secret
+	// +kubebuilder:validation:Enum=image;git;secret;configmap
 	Type string `json:"type"`
-	// Source is the image, Repository or Secret that is referred to.
+	// Source is the image, Repository, Secret or ConfigMap that is referred to, the latter two with their namespace.
 	Source string `json:"source"`
+	// Path is the file or directory in a Repository.
+	Path string `json:"path,omitempty"`
 	// Floating is the tag or branch as it was written.
 	Floating string `json:"floating,omitempty"`
 	// Resolved is the hash that it stood for.
 	Resolved string `json:"resolved,omitempty"`
+	// Files are what it contained, by digest; a Secret's are not kept.
+	// +listType=atomic
+	Files []InlineFile `json:"files,omitempty"`
 }
 
 // TemplateVersionStatus is what is known of a template's version.
@@ -171,8 +305,9 @@ func (v TemplateVersion) Validate() error {
 	v.Spec.Template.check(&p, "spec.template")
 	for i, ref := range v.Spec.References {
 		at := fmt.Sprintf("spec.references[%d]", i)
-		oneOf(&p, at+".type", ref.Type, []string{"image", "git", "secret"})
+		oneOf(&p, at+".type", ref.Type, []string{"image", "git", "secret", "configmap"})
 		required(&p, at+".source", ref.Source)
+		checkFiles(&p, at+".files", ref.Files, true)
 	}
 	return p.err()
 }

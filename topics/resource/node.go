@@ -86,6 +86,11 @@ type InlineFile struct {
 	// +kubebuilder:validation:Enum=plain;base64
 	// +default=plain
 	ContentEncoding string `json:"contentEncoding,omitempty"`
+	// Digest is that of the content, sha256:…, if it is kept by the hub as a blob; content is empty then.
+	Digest string `json:"digest,omitempty"`
+	// Size is the blob's, in bytes.
+	// +kubebuilder:validation:Minimum=0
+	Size int64 `json:"size,omitempty"`
 	// Mode are its permissions as a decimal number, as in Ignition: 420 is 0644, which is the default.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4095
@@ -201,7 +206,8 @@ type ConfigItem struct {
 	SecretRef *SecretMount `json:"secretRef,omitempty"`
 	// ConfigMapRef is a ConfigMap; it has no versions and always floats.
 	ConfigMapRef *ConfigMapMount `json:"configMapRef,omitempty"`
-	// Files are files with their content.
+	// Files are files with their content. With a gitRef or configMapRef, whose absolute paths they have, they are what
+	// a fleet has frozen, and go before what that contains now.
 	// +listType=atomic
 	Files []InlineFile `json:"files,omitempty"`
 }
@@ -617,6 +623,12 @@ func checkFiles(p *problems, at string, files []InlineFile, absolute bool) {
 		}
 		seen.check(p, here+".path", f.Path)
 		oneOf(p, here+".contentEncoding", f.ContentEncoding, []string{"", "plain", "base64"})
+		if f.Digest != "" && (badDigestText(f.Digest) || f.Content != "") {
+			p.add(here+".digest", "%s: must be sha256: and 64 hexadecimal digits, without content beside it", clip(f.Digest))
+		}
+		if f.Size < 0 {
+			p.add(here+".size", "%d: must be 0 or more", f.Size)
+		}
 		if _, err := f.Bytes(); err != nil {
 			p.add(here+".content", "is not base64: %v", err)
 		}
@@ -624,6 +636,11 @@ func checkFiles(p *problems, at string, files []InlineFile, absolute bool) {
 			p.add(here+".mode", "%d: must be from 0 to 4095, which is 7777 in octal", *f.Mode)
 		}
 	}
+}
+
+func badDigestText(text string) bool {
+	_, err := ParseDigest(text)
+	return err != nil
 }
 
 // maxPath bounds a path on a node, in bytes: Linux takes no longer one.
@@ -707,6 +724,7 @@ func (c ConfigItem) check(p *problems, at string) {
 		switch {
 		case part.is == c.ConfigType && !part.set:
 			p.add(at+"."+part.field, "is required: the configType is %s", c.ConfigType)
+		case part.is == ConfigFiles && (c.ConfigType == ConfigGit || c.ConfigType == ConfigMapRef):
 		case part.is != c.ConfigType && part.set:
 			p.add(at+"."+part.field, "must not be set: the configType is %s", clip(string(c.ConfigType)))
 		}
