@@ -1,0 +1,64 @@
+package files
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func TestAVersionAndTheNext(t *testing.T) {
+	r := newRig(t)
+	before := r.tree()
+	big := resource.RenderedFile{Path: "/usr/local/etc/app/big", Type: resource.FileRegular, Mode: "0600", Content: resource.Content{Digest: r.blob("large")}}
+	changes := r.apply("1", directory("/etc/app", "0750"), regular("/etc/app/a.conf", "one"), symlink("/etc/app/current", "a.conf"), big)
+	require.Equal(t, []Change{
+		{"/etc/app", Created}, {"/etc/app/a.conf", Created}, {"/etc/app/current", Created}, {"/usr/local/etc/app/big", Created},
+	}, changes)
+	first := r.tree()
+	require.Contains(t, first["/etc/app/a.conf"], "file 0644")
+	require.Contains(t, first["/etc/app/a.conf"], " one")
+	require.Contains(t, first["/etc/app"], "dir 0750")
+	require.Contains(t, first["/etc/app/current"], "link a.conf")
+	require.Contains(t, first["/usr/local/etc/app/big"], "file 0600")
+	require.Empty(t, r.own())
+
+	require.Equal(t, []Change{{"/etc/app/a.conf", Updated}, {"/etc/app/b.conf", Created}, {"/etc/app/current", Removed}, {"/usr/local/etc/app/big", Removed}},
+		r.apply("2", directory("/etc/app", "0750"), regular("/etc/app/a.conf", "two"), regular("/etc/app/b.conf", "new")))
+	require.NotContains(t, r.tree(), "/usr")
+	version, files := r.Applied()
+	require.Equal(t, "2", version)
+	require.Len(t, files, 3)
+	require.Empty(t, r.apply("3", directory("/etc/app", "0750"), regular("/etc/app/a.conf", "two"), regular("/etc/app/b.conf", "new")), "nothing changed")
+
+	what, _ := r.restart()
+	require.Equal(t, Clean, what)
+	r.apply("4")
+	require.Equal(t, before, r.tree())
+	require.Empty(t, r.own())
+	names, err := os.ReadDir(r.data.name)
+	require.NoError(t, err)
+	require.Len(t, names, 2, "the journal and one manifest")
+}
+
+func TestASwappedVersionCanBeRolledBackAfterARestart(t *testing.T) {
+	r := newRig(t)
+	r.put("/etc/hosts", "the host's own")
+	r.apply("1", regular("/etc/app/a", "one"), regular("/etc/app/gone", "x"))
+	before := r.tree()
+	require.NoError(t, r.Stage(t.Context(), r.spec("2", regular("/etc/app/a", "two"), regular("/etc/hosts", "ours"), directory("/etc/new/dir", "0700"))))
+	require.Equal(t, before, r.tree(), "staging changes nothing")
+	require.NoError(t, r.Swap())
+	require.NotEqual(t, before, r.tree())
+	what, version := r.restart()
+	require.Equal(t, Swapped, what)
+	require.Equal(t, "2", version)
+	require.Len(t, r.Changes(), 4)
+	require.NoError(t, r.RollBack())
+	require.Equal(t, before, r.tree())
+	require.Empty(t, r.own())
+	version, _ = r.Applied()
+	require.Equal(t, "1", version)
+}

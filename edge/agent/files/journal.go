@@ -1,0 +1,285 @@
+package files
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// The data directory has two kinds of files. A manifest (manifest-ID.json) lists what a version consists of and is written once.
+// The journal (journal.json) names the applied manifest, and has the operations of the update that is under way; it is replaced
+// whole for each phase, so a change of phase and of what is applied is one rename.
+
+// phase is how far an update is.
+type phase string
+
+const (
+	// idle: there is no update. What is to be cleaned up may still be there.
+	idle phase = ""
+	// staging: new files and backups may exist under names of their own. Nothing of the old version is touched.
+	staging phase = "staging"
+	// swapping: any of the operations may have been done. All backups and all new files are on disk.
+	swapping phase = "swapping"
+	// swapped: all operations have been done and are on disk.
+	swapped phase = "swapped"
+	// rollingBack: any of the operations may have been undone.
+	rollingBack phase = "rollingBack"
+)
+
+type journal struct {
+	// Applied is the id of the manifest that is applied; empty: none.
+	Applied string  `json:"applied,omitempty"`
+	Phase   phase   `json:"phase,omitempty"`
+	Update  *update `json:"update,omitempty"`
+	// Cleanup are files of ended updates that are to be removed, Dirs directories that are to be removed if they are empty.
+	Cleanup []string `json:"cleanup,omitempty"`
+	Dirs    []string `json:"dirs,omitempty"`
+}
+
+type update struct {
+	// ID is also that of the new manifest.
+	ID      string `json:"id"`
+	Version string `json:"version"`
+	Ops     []*op  `json:"ops,omitempty"`
+	// Originals are no longer needed when the update is committed; so are Dirs.
+	Originals []string `json:"originals,omitempty"`
+	Dirs      []string `json:"dirs,omitempty"`
+}
+
+// kind is what an operation does.
+type kind string
+
+// The kinds, in the order in which they are done. They are undone in the reverse order.
+const (
+	doAdopt  kind = "adopt"  // keep the file that is there as the original; it is as wanted already
+	doRemove kind = "remove" // remove a file or a link
+	doRmdir  kind = "rmdir"  // remove a directory where a file is wanted
+	doMkdir  kind = "mkdir"
+	doAttrs  kind = "attrs" // change permissions and owner
+	doWrite  kind = "write" // put the staged file or link in its place
+)
+
+var order = []kind{doAdopt, doRemove, doRmdir, doMkdir, doAttrs, doWrite}
+
+// op is one operation of an update.
+type op struct {
+	Do  kind   `json:"do"`
+	Key string `json:"key"`
+	// Path is how the spec calls it, Change what is reported; none if the operation is no change of its own.
+	Path   string `json:"path,omitempty"`
+	Change Op     `json:"change,omitempty"`
+	// New is where a new file is staged, Old where what was there is kept, if Backup says that there was something.
+	New    string `json:"new,omitempty"`
+	Old    string `json:"old,omitempty"`
+	Backup bool   `json:"backup,omitempty"`
+	// Original: the backup is the original of a file that the spec manages from now on, and is kept after the commit.
+	Original bool `json:"original,omitempty"`
+	// Attrs are wanted, Was those before.
+	Attrs *attrs `json:"attrs,omitempty"`
+	Was   *attrs `json:"was,omitempty"`
+
+	entry *entry // what is staged at New, or
+	from  string // the original that is
+}
+
+// manifest is what a version consists of.
+type manifest struct {
+	Version string   `json:"version"`
+	Entries []*entry `json:"entries"`
+	byKey   map[string]*entry
+}
+
+// entry is a file, link or directory of a manifest.
+type entry struct {
+	resource.RenderedFile
+	Key   string `json:"key"`
+	Attrs attrs  `json:"attrs"`
+	Sum   string `json:"sum,omitempty"` // SHA-256 of the content, in hex
+	// Kept was there already, and the spec leaves it as it is: it isn't the agent's.
+	Kept bool `json:"kept,omitempty"`
+	// Implicit is a directory that was made because something below it is wanted.
+	Implicit bool `json:"implicit,omitempty"`
+	// Found are the attributes of a directory that was there before it was managed.
+	Found *attrs `json:"found,omitempty"`
+	// Original is the key of what was in this place before it was managed.
+	Original string `json:"original,omitempty"`
+}
+
+func (e *entry) dir() bool { return e.Type == resource.FileDirectory }
+
+// made is whether the entry is a directory that an update made.
+func (e *entry) made() bool { return e.dir() && e.Found == nil && !e.Kept }
+
+// prefix begins the names of all files that an update makes beside those it changes.
+const prefix = ".edgebus-"
+
+var (
+	validID    = regexp.MustCompile(`^[0-9a-f]{16}$`)
+	ownName    = regexp.MustCompile(`^\.edgebus-[0-9a-f]{16}-[0-9]+\.(new|old)$`)
+	wantsNew   = []kind{doWrite}
+	wantsOld   = []kind{doAdopt, doRemove, doWrite}
+	wantsAttrs = []kind{doMkdir, doAttrs}
+	wantsWas   = []kind{doRmdir, doAttrs}
+)
+
+func manifestName(id string) string { return "manifest-" + id + ".json" }
+
+const journalName = "journal.json"
+
+// decodeJournal reads a journal, and refuses one that no update can have written: what it names is going to be renamed and removed.
+func decodeJournal(text []byte) (journal, error) {
+	var j journal
+	if err := strict(text, &j); err != nil {
+		return journal{}, err
+	}
+	return j, j.check()
+}
+
+func strict(text []byte, to any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return err
+	}
+	if d.More() {
+		return fmt.Errorf("there is something after the end")
+	}
+	return nil
+}
+
+func (j journal) check() error {
+	if j.Applied != "" && !validID.MatchString(j.Applied) {
+		return fmt.Errorf("applied: %q is no id", j.Applied)
+	}
+	for i, key := range j.Cleanup {
+		if err := checkOwn(key); err != nil {
+			return fmt.Errorf("cleanup[%d]: %w", i, err)
+		}
+	}
+	for i, key := range j.Dirs {
+		if err := checkKey(key); err != nil {
+			return fmt.Errorf("dirs[%d]: %w", i, err)
+		}
+	}
+	switch j.Phase {
+	case idle:
+		if j.Update != nil {
+			return fmt.Errorf("update: must not be there without a phase")
+		}
+		return nil
+	case staging, swapping, swapped, rollingBack:
+	default:
+		return fmt.Errorf("phase: %q is none", j.Phase)
+	}
+	if j.Update == nil {
+		return fmt.Errorf("update: is required in phase %s", j.Phase)
+	}
+	return j.Update.check()
+}
+
+func (u *update) check() error {
+	if !validID.MatchString(u.ID) {
+		return fmt.Errorf("update.id: %q is no id", u.ID)
+	}
+	for i, o := range u.Ops {
+		if o == nil {
+			return fmt.Errorf("update.ops[%d]: is null", i)
+		}
+		if err := o.check(); err != nil {
+			return fmt.Errorf("update.ops[%d]: %w", i, err)
+		}
+	}
+	for i, key := range u.Originals {
+		if err := checkOwn(key); err != nil {
+			return fmt.Errorf("update.originals[%d]: %w", i, err)
+		}
+	}
+	for i, key := range u.Dirs {
+		if err := checkKey(key); err != nil {
+			return fmt.Errorf("update.dirs[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (o *op) check() error {
+	if !slices.Contains(order, o.Do) {
+		return fmt.Errorf("do: %q is no operation", o.Do)
+	}
+	if err := checkKey(o.Key); err != nil {
+		return fmt.Errorf("key: %w", err)
+	}
+	for _, own := range []struct {
+		field, key string
+		kinds      []kind
+	}{{"new", o.New, wantsNew}, {"old", o.Old, wantsOld}} {
+		if wanted := slices.Contains(own.kinds, o.Do); wanted != (own.key != "") {
+			return fmt.Errorf("%s: %q doesn't belong to the operation %s", own.field, own.key, o.Do)
+		} else if wanted {
+			if err := checkOwn(own.key); err != nil {
+				return fmt.Errorf("%s: %w", own.field, err)
+			}
+		}
+	}
+	if slices.Contains(wantsAttrs, o.Do) != (o.Attrs != nil) {
+		return fmt.Errorf("attrs: belong to the operations %v", wantsAttrs)
+	}
+	if slices.Contains(wantsWas, o.Do) != (o.Was != nil) {
+		return fmt.Errorf("was: belongs to the operations %v", wantsWas)
+	}
+	return nil
+}
+
+// checkKey checks that a key is one of something below the tree's directory.
+func checkKey(key string) error {
+	if key == "." || !filepath.IsLocal(key) || filepath.ToSlash(filepath.Clean(key)) != key || strings.ContainsRune(key, 0) {
+		return fmt.Errorf("%q is no clean path below the root", key)
+	}
+	return nil
+}
+
+// checkOwn checks that a key is one of those files that an update makes for itself.
+func checkOwn(key string) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	if !ownName.MatchString(key[strings.LastIndexByte(key, '/')+1:]) {
+		return fmt.Errorf("%q is no file of an update", key)
+	}
+	return nil
+}
+
+func decodeManifest(text []byte) (*manifest, error) {
+	m := &manifest{}
+	if err := strict(text, m); err != nil {
+		return nil, err
+	}
+	for i, e := range m.Entries {
+		if e == nil {
+			return nil, fmt.Errorf("entries[%d]: is null", i)
+		}
+		if err := checkKey(e.Key); err != nil {
+			return nil, fmt.Errorf("entries[%d].key: %w", i, err)
+		}
+		if e.Original != "" {
+			if err := checkOwn(e.Original); err != nil {
+				return nil, fmt.Errorf("entries[%d].original: %w", i, err)
+			}
+		}
+	}
+	m.index()
+	return m, nil
+}
+
+func (m *manifest) index() {
+	m.byKey = make(map[string]*entry, len(m.Entries))
+	for _, e := range m.Entries {
+		m.byKey[e.Key] = e
+	}
+}

@@ -1,0 +1,173 @@
+package files
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// rig is a scratch root with a Store.
+type rig struct {
+	t    testing.TB
+	base string
+	*Store
+	blobs map[string]string
+}
+
+func newRig(t testing.TB) *rig {
+	r := &rig{t: t, base: t.TempDir(), blobs: map[string]string{}}
+	for _, dir := range []string{"root/etc", "root/var/lib", "root/opt"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(r.base, dir), 0o755))
+	}
+	r.open()
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+func options(base string) Options {
+	return Options{
+		Dir: filepath.Join(base, "data"), Root: filepath.Join(base, "root"),
+		Allowed: []string{"/etc", "/var/lib", "/usr/local/etc"}, Forbidden: []string{"/etc/forbidden", "/etc/shadow"},
+	}
+}
+
+func (r *rig) open() {
+	r.t.Helper()
+	var err error
+	r.Store, err = Open(options(r.base))
+	require.NoError(r.t, err)
+}
+
+// restart opens the Store anew, as after a crash.
+func (r *rig) restart() (Recovery, string) {
+	r.t.Helper()
+	_ = r.Close()
+	r.open()
+	what, version, err := r.Recover()
+	require.NoError(r.t, err)
+	return what, version
+}
+
+func (r *rig) spec(version string, files ...resource.RenderedFile) Spec {
+	return Spec{Version: version, Files: files, Content: func(c resource.Content) (io.ReadCloser, error) {
+		key := c.Digest
+		if c.Secret != nil {
+			key = c.Secret.Name + "/" + c.Secret.Key
+		}
+		text, ok := r.blobs[key]
+		if !ok {
+			return nil, fmt.Errorf("no blob %s", key)
+		}
+		return io.NopCloser(strings.NewReader(text)), nil
+	}}
+}
+
+func (r *rig) apply(version string, files ...resource.RenderedFile) []Change {
+	r.t.Helper()
+	require.NoError(r.t, r.Stage(context.Background(), r.spec(version, files...)))
+	changes := r.Changes()
+	require.NoError(r.t, r.Swap())
+	_, err := r.Commit()
+	require.NoError(r.t, err)
+	return changes
+}
+
+func (r *rig) host(path string) string { return filepath.Join(r.base, "root", path) }
+
+func (r *rig) put(path, text string) {
+	r.t.Helper()
+	require.NoError(r.t, os.MkdirAll(filepath.Dir(r.host(path)), 0o755))
+	require.NoError(r.t, os.WriteFile(r.host(path), []byte(text), 0o644))
+}
+
+func (r *rig) blob(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	digest := "sha256:" + hex.EncodeToString(sum[:])
+	r.blobs[digest] = text
+	return digest
+}
+
+func regular(path, text string) resource.RenderedFile {
+	return resource.RenderedFile{Path: path, Type: resource.FileRegular, Content: resource.Content{Text: text}}
+}
+
+func directory(path, mode string) resource.RenderedFile {
+	return resource.RenderedFile{Path: path, Type: resource.FileDirectory, Mode: mode}
+}
+
+func symlink(path, target string) resource.RenderedFile {
+	return resource.RenderedFile{Path: path, Type: resource.FileLink, Target: target}
+}
+
+// tree describes what is below a directory, without the files that updates make for themselves: these are counted.
+func snapshot(t testing.TB, root string) (tree map[string]string, own []string) {
+	t.Helper()
+	tree = map[string]string{}
+	require.NoError(t, filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || p == root {
+			return err
+		}
+		name := strings.TrimPrefix(p, root)
+		if strings.HasPrefix(d.Name(), prefix) {
+			own = append(own, name)
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		tree[name] = describe(t, p, info)
+		return nil
+	}))
+	return tree, own
+}
+
+func describe(t testing.TB, p string, info fs.FileInfo) string {
+	t.Helper()
+	uid, gid := ownerOf(info)
+	owner := fmt.Sprintf(" %d:%d", uid, gid)
+	switch {
+	case info.IsDir():
+		return fmt.Sprintf("dir %04o", bits(info.Mode())) + owner
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := os.Readlink(p)
+		require.NoError(t, err)
+		return "link " + target + owner
+	}
+	text, err := os.ReadFile(p)
+	require.NoError(t, err)
+	return fmt.Sprintf("file %04o%s %s", bits(info.Mode()), owner, text)
+}
+
+func (r *rig) tree() map[string]string {
+	r.t.Helper()
+	tree, _ := snapshot(r.t, r.host(""))
+	return tree
+}
+
+// own are the files in the root that updates made for themselves.
+func (r *rig) own() []string {
+	r.t.Helper()
+	_, own := snapshot(r.t, r.host(""))
+	return own
+}
+
+func reason(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Reason
+	}
+	return ""
+}
