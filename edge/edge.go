@@ -24,6 +24,7 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/edge/api"
+	"github.com/edgebus/edgebus/edge/blobs"
 	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/push"
 	"github.com/edgebus/edgebus/edge/store"
@@ -111,7 +112,17 @@ func Run(ctx context.Context, o Options) (err error) {
 		Publish:     func(m broker.Message) { br.Publish(m) },
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
-	bo.Node, bo.Tree, bo.Presence, bo.Journal, bo.Log = cfg.Node.Name, commands, commands, kept, log
+	hub := &hubLink{
+		cfg: cfg, twin: tw, commands: commands, up: newUplink(), log: log, budget: forward.NewBudget(int64(cfg.Link.Rate), time.Now),
+	}
+	hub.blobs, err = blobs.New(blobs.Options{
+		Dir: cfg.Data.Dir, Node: cfg.Node.Name, Bytes: int64(cfg.Limits.Blobs.Bytes), Connect: hub.downloader(), Budget: hub.budget,
+		Tree: commands, Publish: func(m broker.Message) { br.Publish(m) }, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	bo.Node, bo.Tree, bo.Presence, bo.Journal, bo.Log = cfg.Node.Name, hub.blobs, commands, kept, log
 	if cfg.Anybody() {
 		bo.Auth.Anonymous = []topics.Role{topics.RoleOperator, topics.RoleMapper}
 	}
@@ -120,14 +131,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
-	up := newUplink()
-	hub := &hubLink{
-		cfg: cfg, twin: tw, commands: commands, broker: br, up: up, log: log,
-		budget: forward.NewBudget(int64(cfg.Link.Rate), time.Now), bridge: newBridge(cfg.Bridge, br.PublishFromLink, log),
-	}
+	up := hub.up
+	hub.broker, hub.bridge = br, newBridge(cfg.Bridge, br.PublishFromLink, log)
 	kept.Register(figures, "sessions")
 	exposeStore(figures, st)
 	commands.Register(figures)
+	hub.blobs.Register(figures)
 	expose(figures, tw, up)
 	exposeStreams(figures, hub)
 	guard := dir.Guard(log, st.InPlace, kept.InPlace)
@@ -154,7 +163,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	figures.HTTP(site.Connections)
 
 	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept), log)
-	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, watch}
+	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, hub.blobs.Run, watch}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}

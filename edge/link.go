@@ -22,6 +22,7 @@ import (
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
+	"github.com/edgebus/edgebus/edge/blobs"
 	"github.com/edgebus/edgebus/edge/enroll"
 	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/twin"
@@ -42,7 +43,9 @@ type hubLink struct {
 
 	renewer *enroll.Renewer               // of the certificate; nil: the core has none that it got by joining
 	second  atomic.Pointer[client.Client] // with the session of what is bridged down; nil: there is none
-	end     func()                        // ends the link
+	third   atomic.Pointer[client.Client] // that downloads blobs; nil: there is none at the moment
+	blobs   *blobs.Downloads
+	end     func() // ends the link
 
 	running sync.WaitGroup // goroutines of the present connection
 }
@@ -146,8 +149,10 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 				h.awaitQuiet(ctx)
 				h.log.Info().Msg("the link connects anew, with the renewed certificate")
 				c.Reconnect(errRenewed)
-				if second := h.second.Load(); second != nil {
-					second.Reconnect(errRenewed)
+				for _, beside := range []*client.Client{h.second.Load(), h.third.Load()} {
+					if beside != nil {
+						beside.Reconnect(errRenewed)
+					}
 				}
 			},
 			Identity: enroll.Identity{Dir: filepath.Dir(h.cfg.Link.TLS.Cert)}, Node: node, Log: h.log,
@@ -241,7 +246,39 @@ func (h *hubLink) newStored() (*client.Client, error) {
 	return c, nil
 }
 
-// options are what both clients have in common.
+// downloader makes the function that keeps a connection for blobs; nil: there is no hub.
+func (h *hubLink) downloader() func(context.Context) error {
+	if h.cfg.Link.Server == "" {
+		return nil
+	}
+	return h.download
+}
+
+// download keeps a third client connected until ctx ends. It has no session: what was requested and did not come is requested again.
+func (h *hubLink) download(ctx context.Context) error {
+	o, err := h.options()
+	if err != nil {
+		return err
+	}
+	var c *client.Client
+	o.ClientID, o.CleanStart = "node/"+h.cfg.Node.Name+"/blobs", true
+	o.Subscriptions = []client.Subscription{{Filter: h.blobs.Filter()}}
+	o.Log = h.up.beside(h.log).With().Str("connection", "blobs").Logger()
+	o.OnConnect = func(context.Context, bool) error {
+		h.blobs.Connected(c)
+		return nil
+	}
+	o.OnMessage = h.blobs.Received
+	o.OnDisconnect = func(error) { h.blobs.Disconnected() }
+	if c, err = client.New(o); err != nil {
+		return fmt.Errorf("link: %w", err)
+	}
+	h.third.Store(c)
+	defer h.third.Store(nil)
+	return c.Run(ctx)
+}
+
+// options are what all clients have in common.
 func (h *hubLink) options() (client.Options, error) {
 	cfg := h.cfg.Link
 	secret, err := cfg.Secret()

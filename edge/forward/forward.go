@@ -91,7 +91,7 @@ func (f *Forwarder) free() bool {
 // afford waits for the budget.
 func (f *Forwarder) afford(ctx context.Context) bool {
 	for ctx.Err() == nil {
-		wait := f.o.Budget.wait()
+		wait := f.o.Budget.Wait()
 		if wait <= 0 {
 			return true
 		}
@@ -211,14 +211,14 @@ func Size(m client.Message) int {
 	return n
 }
 
-// Budget limits the bytes a second that are sent over a metered link. State is sent at once and counted; streams wait until there is
-// budget left. A nil Budget has no limit.
+// Budget limits the bytes a second of a metered link. State is sent at once and counted; streams, and downloads of blobs, wait
+// until there is budget left. A nil Budget has no limit.
 type Budget struct {
 	rate float64
 	now  func() time.Time
 
 	mu    sync.Mutex
-	left  float64 // bytes that may be sent now; below 0 streams wait
+	left  float64 // bytes that may be sent now; below 0 streams and downloads wait
 	at    time.Time
 	stats BudgetStats
 }
@@ -226,6 +226,7 @@ type Budget struct {
 // BudgetStats are counts since the start, for metrics.
 type BudgetStats struct {
 	State, Streams int64         // bytes sent
+	Downloads      int64         // bytes asked for
 	Held           time.Duration // that streams waited for the budget
 }
 
@@ -238,6 +239,13 @@ func NewBudget(rate int64, now func() time.Time) *Budget {
 func (b *Budget) State(n int) {
 	if b != nil {
 		b.spend(n, &b.stats.State)
+	}
+}
+
+// Download counts bytes that the hub is asked for.
+func (b *Budget) Download(n int) {
+	if b != nil {
+		b.spend(n, &b.stats.Downloads)
 	}
 }
 
@@ -264,8 +272,8 @@ func (b *Budget) fill() {
 	b.at = now
 }
 
-// wait is the time until streams may send.
-func (b *Budget) wait() time.Duration {
+// Wait is the time until streams may send, and downloads ask.
+func (b *Budget) Wait() time.Duration {
 	if b == nil || b.rate == 0 {
 		return 0
 	}

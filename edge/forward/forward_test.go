@@ -217,24 +217,24 @@ func TestUnacknowledgedMessagesAreSentAgain(t *testing.T) {
 func TestTheBudgetHoldsStreamsAndNeverState(t *testing.T) {
 	now := time.Now()
 	b := NewBudget(1000, func() time.Time { return now })
-	require.Zero(t, b.wait())
+	require.Zero(t, b.Wait())
 	b.stream(1500) // a message may be larger than what is left
-	require.Positive(t, b.wait())
+	require.Positive(t, b.Wait())
 	b.State(1000)
-	require.InDelta(t, 1.5, b.wait().Seconds(), 0.01)
+	require.InDelta(t, 1.5, b.Wait().Seconds(), 0.01)
 	now = now.Add(1600 * time.Millisecond)
-	require.Zero(t, b.wait())
+	require.Zero(t, b.Wait())
 	now = now.Add(time.Hour)
 	b.stream(1000)
-	require.Positive(t, b.wait(), "a quiet hour saves up one second")
+	require.Positive(t, b.Wait(), "a quiet hour saves up one second")
 	now = now.Add(-time.Hour) // the clock has jumped
 	b.State(1)
-	require.Less(t, b.wait(), time.Second)
+	require.Less(t, b.Wait(), time.Second)
 	require.Equal(t, BudgetStats{State: 1001, Streams: 2500}, b.Stats())
 
 	free := NewBudget(0, time.Now)
 	free.stream(1 << 30)
-	require.Zero(t, free.wait())
+	require.Zero(t, free.Wait())
 }
 
 func TestAForwarderKeepsToItsBudget(t *testing.T) {

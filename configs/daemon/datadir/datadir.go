@@ -24,6 +24,9 @@ import (
 // LockName is the file in the directory that the process holds locked.
 const LockName = "lock"
 
+// Downloads is the directory in a core's data directory with what it can download again. It is in no backup.
+const Downloads = "downloads"
+
 // Dir is a data directory that this process has locked.
 type Dir struct {
 	Path string

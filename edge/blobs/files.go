@@ -1,0 +1,211 @@
+package blobs
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	partSuffix = ".part"
+	inUse      = 10 * time.Minute // after its path was told, a file is not removed
+)
+
+// files are the blobs in a directory: complete ones, named by the SHA-256 in hex, and what there is of others, with
+// partSuffix. Content is only ever appended to a part, so its length is how far the download is, also after the process
+// was killed. After a power cut it may be shorter than it was, and in the worst case wrong, which the digest shows.
+//
+// It is used by one goroutine.
+type files struct {
+	dir   string
+	quota int64
+	now   func() time.Time
+
+	bytes    int64 // of all files, and what is missing of those that are being downloaded
+	complete map[string]*file
+	parts    map[string]*file // that nobody downloads now
+	removed  int64            // files, since the start
+}
+
+type file struct {
+	size     int64
+	used     time.Time
+	verified bool // since the start
+}
+
+func openFiles(dir string, quota int64, now func() time.Time) (*files, error) {
+	f := &files{dir: dir, quota: quota, now: now, complete: make(map[string]*file), parts: make(map[string]*file)}
+	if err := datadir.Make(dir); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		name, isPart := strings.CutSuffix(e.Name(), partSuffix)
+		digest := resource.DigestPrefix + name
+		info, err := e.Info()
+		if _, bad := resource.ParseDigest(digest); bad != nil || err != nil || !info.Mode().IsRegular() {
+			continue // it is not ours
+		}
+		list := f.complete
+		if isPart {
+			list = f.parts
+		}
+		list[digest] = &file{size: info.Size(), used: info.ModTime()}
+		f.bytes += info.Size()
+	}
+	return f, nil
+}
+
+// path is where a complete blob is.
+func (f *files) path(digest string) string {
+	return filepath.Join(f.dir, strings.TrimPrefix(digest, resource.DigestPrefix))
+}
+
+// use returns the path of a complete blob, and notes that it is in use; empty: there is none. The first time since the start
+// its digest is compared.
+func (f *files) use(digest string, size int64) (path string, err error) {
+	c := f.complete[digest]
+	if c == nil {
+		return "", nil
+	}
+	path = f.path(digest)
+	if info, err := os.Stat(path); err != nil || info.Size() != c.size || !c.verified && !matches(path, digest) {
+		f.remove(digest, "") // it is downloaded again
+		return "", nil
+	}
+	if c.size != size {
+		return "", resource.Errorf(resource.Invalid, "size", "the blob %s has %d bytes, and not %d", digest, c.size, size)
+	}
+	c.used, c.verified = f.now(), true
+	_ = os.Chtimes(path, c.used, c.used) // it is for the next start only
+	return path, nil
+}
+
+// begin opens the part of a blob, of which there may be something already.
+func (f *files) begin(digest string, size int64) (part *os.File, written int64, err error) {
+	path := f.path(digest) + partSuffix
+	if p := f.parts[digest]; p != nil {
+		if p.size > size {
+			f.remove(digest, partSuffix)
+		} else {
+			delete(f.parts, digest)
+			f.bytes -= p.size
+			written = p.size
+		}
+	}
+	if err := f.makeRoom(size); err != nil {
+		if written > 0 {
+			f.parts[digest] = &file{size: written, used: f.now()}
+			f.bytes += written
+		}
+		return nil, 0, err
+	}
+	part, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	if info, err := part.Stat(); err != nil || info.Size() != written { // somebody else changed it
+		written = 0
+		if err := part.Truncate(0); err != nil {
+			return nil, 0, errors.Join(err, part.Close())
+		}
+	}
+	f.bytes += size
+	return part, written, nil
+}
+
+// pause keeps what there is of a blob whose download ends before it is complete.
+func (f *files) pause(digest string, written, size int64) {
+	f.bytes -= size - written
+	f.parts[digest] = &file{size: written, used: f.now()}
+}
+
+// drop removes what there is of a blob whose download ends.
+func (f *files) drop(digest string, size int64) error {
+	f.bytes -= size
+	return os.Remove(f.path(digest) + partSuffix)
+}
+
+// finish gives a part, which was verified, the name of a complete blob.
+func (f *files) finish(digest string, size int64) (path string, err error) {
+	path = f.path(digest)
+	if err := errors.Join(os.Rename(path+partSuffix, path), datadir.Sync(f.dir)); err != nil {
+		return "", err
+	}
+	f.complete[digest] = &file{size: size, used: f.now(), verified: true}
+	return path, nil
+}
+
+// makeRoom removes files that are not in use, those that were not used for longest first, until there is room for so many bytes.
+func (f *files) makeRoom(size int64) error {
+	for f.bytes+size > f.quota {
+		if !f.evict() {
+			return resource.Errorf(resource.Quota, "", "there is no room for %d bytes: downloaded blobs may have %d bytes together (limits.blobs.bytes), of which %d are in use", size, f.quota, f.bytes)
+		}
+	}
+	return nil
+}
+
+// evict removes the file that was not used for longest. It reports false if there is none.
+func (f *files) evict() bool {
+	oldest, suffix, at := "", "", f.now().Add(-inUse)
+	for digest, c := range f.complete {
+		if c.used.Before(at) {
+			oldest, suffix, at = digest, "", c.used
+		}
+	}
+	if oldest == "" { // parts cost more to get again than to keep, but nobody waits for these
+		at = f.now()
+	}
+	for digest, p := range f.parts {
+		if !p.used.After(at) {
+			oldest, suffix, at = digest, partSuffix, p.used
+		}
+	}
+	if oldest == "" {
+		return false
+	}
+	f.remove(oldest, suffix)
+	return true
+}
+
+func (f *files) remove(digest, suffix string) {
+	list := f.complete
+	if suffix != "" {
+		list = f.parts
+	}
+	f.bytes -= list[digest].size
+	delete(list, digest)
+	f.removed++
+	_ = os.Remove(f.path(digest) + suffix) // what is left is found at the next start
+}
+
+// matches says whether a file has that digest.
+func matches(path, digest string) bool {
+	found, err := hash(path)
+	return err == nil && found == digest
+}
+
+func hash(path string) (digest string, err error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, in); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return resource.FormatDigest([sha256.Size]byte(h.Sum(nil))), nil
+}

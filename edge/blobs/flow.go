@@ -1,0 +1,75 @@
+package blobs
+
+import (
+	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	smallestWindow = 2 << 10
+	largestWindow  = 48 << 10 // with the ranges that the hub reads, less than 64 KiB for each node
+	smallestRange  = 1 << 10
+	baseTime       = time.Minute // the round-trip time of an idle link is measured again after this time
+)
+
+// flow decides how many bytes are requested and not yet received. State and downloads share the link, and whatever of a
+// download waits in a queue of the network delays state. So flow measures by how much the round-trip time of ranges is longer than the
+// shortest one, and keeps that below a quarter of what state takes on an idle link: 2 ms and an eighth of a round trip. The principle is
+// that of LEDBAT (RFC 6817).
+//
+// Ranges are a quarter of the window, so that one of them does not delay state for long, and on a fast link cost little.
+type flow struct {
+	window, inflight int
+	base             time.Duration // the shortest round-trip time; 0: not measured
+	baseAt           time.Time
+	full             bool          // a queue was found since the window was smallest: from there on it grows slowly
+	round            int           // bytes received since the window was last changed
+	shortest         time.Duration // of these
+}
+
+// reset begins with a new connection, of which nothing is known.
+func (f *flow) reset() { *f = flow{window: smallestWindow} }
+
+// length is how long the next range should be.
+func (f *flow) length() int { return min(max(f.window/4, smallestRange), resource.MaxBlobRange) }
+
+// room says whether n more bytes may be requested.
+func (f *flow) room(n int) bool { return f.inflight == 0 || f.inflight+n <= f.window }
+
+func (f *flow) sent(n int) { f.inflight += n }
+func (f *flow) lost(n int) { f.inflight -= n }
+
+// received adapts the window to the round-trip time of a range.
+func (f *flow) received(n int, took time.Duration, now time.Time) {
+	f.inflight -= n
+	if f.base == 0 || took < f.base {
+		if f.base == 0 {
+			f.baseAt = now
+		}
+		f.base = took
+	}
+	if f.shortest == 0 || took < f.shortest {
+		f.shortest = took
+	}
+	if f.round += n; f.round < f.window {
+		return
+	}
+	delay, target := f.shortest-f.base, 2*time.Millisecond+f.base/8
+	switch {
+	case now.Sub(f.baseAt) > baseTime: // the link may be another; a queue of our own must not count as part of it
+		f.window, f.base, f.full = smallestWindow, 0, false
+	case delay > target: // as much less as the queue is too long
+		f.window = int(float64(f.window) * float64(f.base+target/2) / float64(f.shortest))
+		f.full = true
+	case delay <= target/2 && f.full:
+		f.window += smallestRange / 2
+	case delay <= target/2:
+		f.window += f.window / 4
+	}
+	f.window = min(max(f.window, smallestWindow), largestWindow)
+	f.round, f.shortest = 0, 0
+}
+
+// slow is called when an answer did not come.
+func (f *flow) slow() { f.window, f.round, f.shortest = smallestWindow, 0, 0 }
