@@ -7,6 +7,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,13 @@ type Watch struct {
 	// Keys are the keys that an object concerns; nil: its own. Of a changed object it is asked with the old version, too,
 	// where that is known.
 	Keys func(o store.Object) []store.Key
+	// DataOnly leaves out changes of the status alone.
+	DataOnly bool
+}
+
+// concerns reports whether a change is one that the controller looks at.
+func (w Watch) concerns(e store.Event) bool {
+	return !w.DataOnly || e.Type != store.Modified || e.Old == nil || !bytes.Equal(e.Old.Data, e.Object.Data)
 }
 
 func (w Watch) keys(o store.Object) []store.Key {
@@ -195,6 +203,9 @@ func (l *loop) follow(ctx context.Context, w Watch) (listed bool, err error) {
 			return true, err
 		}
 		for _, e := range events {
+			if !w.concerns(e) {
+				continue
+			}
 			l.add(w.keys(e.Object))
 			if e.Old != nil {
 				l.add(w.keys(*e.Old))

@@ -300,7 +300,8 @@ type NodeStatus struct {
 	// UpdatedAt is when the node last reported its status.
 	UpdatedAt string `json:"updatedAt,omitempty"`
 	// Conditions are the node's own and those of its rendering. Ready says whether its link to the hub is up;
-	// QuotaExceeded and OfAnotherHub are there if they ever were true, CertificateRenewal if a renewal has ever failed.
+	// QuotaExceeded and OfAnotherHub are there if they ever were true, CertificateRenewal if a renewal has ever failed,
+	// SpecRendered and ReferencesResolved from the first spec on.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -413,9 +414,20 @@ func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Cond
 	return SetCondition(slices.Clone(prev), c, now)
 }
 
+// The conditions of a Node's rendering, which a Node has from its first spec on.
+const (
+	// ConditionSpecRendered is False while the spec can't be rendered; the node keeps what it was sent before.
+	ConditionSpecRendered = "SpecRendered"
+	// ConditionReferencesResolved is False while the spec refers to something that can't be read. A Node whose spec has
+	// never referred to anything doesn't have it.
+	ConditionReferencesResolved = "ReferencesResolved"
+)
+
 // OfHub says whether only the hub sets a type of condition of a Node.
 func OfHub(condition string) bool {
-	return condition == ConditionReady || condition == QuotaExceeded || condition == OfAnotherHub || condition == ConditionRenewal
+	return slices.Contains([]string{
+		ConditionReady, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionSpecRendered, ConditionReferencesResolved,
+	}, condition)
 }
 
 // QuotaExceeded is the condition of a Node that owns more than the hub takes.

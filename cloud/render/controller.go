@@ -1,0 +1,466 @@
+package render
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Options are what the controller needs.
+type Options struct {
+	Reader store.Reader
+	Writer store.Writer
+	// Blobs keep content by its digest until no rendered spec refers to it.
+	Blobs interface {
+		Put(ctx context.Context, content []byte) (digest string, err error)
+	}
+	// Open decrypts a stored Secret.
+	Open func(o store.Object) (resource.Secret, error)
+	// Record records an Event of a Node. It may be nil.
+	Record  func(resource.Occurrence)
+	Metrics prometheus.Registerer
+	Now     func() time.Time
+}
+
+// format is part of what a rendering is made from: another one after a change of Render's results has every Node rendered again.
+const format = "1"
+
+// workers is how many Nodes are rendered at a time: they share commits of the store.
+const workers = 4
+
+// NewController makes the controller that renders Nodes' specs. It keeps a record of kind RenderedSpec for each Node that has
+// had a spec, under the Node's name.
+func NewController(o Options) control.Controller {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Record == nil {
+		o.Record = func(resource.Occurrence) {}
+	}
+	c := &controller{
+		Options: o, index: newIndex(),
+		renders: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "edgebus_renders_total", Help: "Nodes' specs that were rendered, by result: changed (a new renderedVersion), unchanged or problem.",
+		}, []string{"result"}),
+	}
+	o.Metrics.MustRegister(c.renders)
+	referring := func(o store.Object) []store.Key { return c.index.referring(Reference{o.Kind, o.Namespace, o.Name}) }
+	return control.Controller{
+		Name: "render", Workers: workers, Reconcile: c.reconcile,
+		Watches: []control.Watch{
+			{Kind: resource.KindNode, DataOnly: true},
+			{Kind: resource.KindConfigMap, Keys: referring},
+			{Kind: resource.KindSecret, Keys: referring},
+			// The records of Nodes that were deleted when the hub stopped.
+			{Kind: resource.KindRenderedSpec, Keys: func(o store.Object) []store.Key { return c.index.unseen(o.Name) }},
+		},
+	}
+}
+
+type controller struct {
+	Options
+	index   *index
+	renders *prometheus.CounterVec
+}
+
+// source is what a record was made from. It is the record's Status, so that Data is what the node is sent.
+type source struct {
+	// UID is the Node's. A Node that was made anew under the same name has a version of its own.
+	UID string `json:"uid"`
+	// Inputs is a hash of the spec and of the versions of all that it refers to.
+	Inputs string `json:"inputs"`
+}
+
+func nodeKey(name string) store.Key   { return store.Key{Kind: resource.KindNode, Name: name} }
+func recordKey(name string) store.Key { return store.Key{Kind: resource.KindRenderedSpec, Name: name} }
+
+func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
+	stored, err := c.Reader.Get(ctx, key)
+	if errors.Is(err, resource.NotFound) {
+		return 0, c.forget(ctx, key.Name)
+	}
+	if err != nil {
+		return 0, err
+	}
+	var node struct {
+		Metadata resource.Meta   `json:"metadata"`
+		Spec     json.RawMessage `json:"spec"`
+	}
+	var spec resource.NodeSpec
+	if err := json.Unmarshal(stored.Data, &node); err != nil {
+		return 0, fmt.Errorf("the stored Node can't be read: %w", err)
+	}
+	if len(node.Spec) > 0 {
+		if err := json.Unmarshal(node.Spec, &spec); err != nil {
+			return 0, fmt.Errorf("the stored Node can't be read: %w", err)
+		}
+	}
+	references := References(spec)
+	c.index.set(key.Name, references) // before they are read, so that no later change is missed
+	record, err := c.record(ctx, key.Name)
+	if err != nil {
+		return 0, err
+	}
+	if record.version == 0 && (len(node.Spec) == 0 || string(node.Spec) == "{}") {
+		return 0, nil // nothing has ever been wanted of it
+	}
+	from := source{UID: node.Metadata.UID}
+	if from.Inputs, err = c.inputs(ctx, node.Spec, references); err != nil {
+		return 0, err
+	}
+	var failed *Problem
+	if record.source != from {
+		if err := c.render(ctx, stored, record, spec, from); err != nil && !errors.As(err, &failed) {
+			return 0, err
+		}
+	}
+	return 0, c.report(ctx, key, node.Metadata.UID, failed, len(references) > 0 || failed != nil && failed.Unresolved())
+}
+
+// record is what is stored of the last rendering of a Node.
+type record struct {
+	resource.RenderedSpec
+	source
+	version uint64 // 0: there is none
+	rev     uint64
+}
+
+func (c *controller) record(ctx context.Context, node string) (r record, err error) {
+	stored, err := c.Reader.Get(ctx, recordKey(node))
+	if errors.Is(err, resource.NotFound) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	r.rev = stored.Rev
+	if json.Unmarshal(stored.Data, &r.RenderedSpec) == nil {
+		r.version = number(r.RenderedVersion)
+	}
+	_ = json.Unmarshal(stored.Status, &r.source) // one that can't be read is rendered again
+	return r, nil
+}
+
+// inputs is a hash of all that a rendering is made from.
+func (c *controller) inputs(ctx context.Context, spec []byte, references []Reference) (string, error) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n%d\n%s\n", format, len(spec), spec)
+	for _, ref := range references {
+		o, err := c.Reader.Get(ctx, store.Key(ref))
+		if err != nil && !errors.Is(err, resource.NotFound) {
+			return "", err
+		}
+		fmt.Fprintf(h, "%s %d\n", store.Key(ref), o.Rev) // 0: there is none
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// render renders a Node's spec and stores the outcome. The version rises if it is another one than before.
+func (c *controller) render(ctx context.Context, node store.Object, was record, spec resource.NodeSpec, from source) error {
+	out, contents, err := Render(spec, c.lookups(ctx))
+	if err != nil {
+		var p *Problem
+		if errors.As(err, &p) {
+			c.renders.WithLabelValues("problem").Inc()
+		}
+		return err
+	}
+	status, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	next := store.Object{Key: recordKey(node.Name), Status: status}
+	changed := was.version == 0 || was.UID != from.UID || !Same(was.RenderedSpec, out)
+	if changed {
+		for _, digest := range slices.Sorted(maps.Keys(contents)) { // before anything refers to them
+			if _, err := c.Blobs.Put(ctx, contents[digest]); err != nil {
+				return fmt.Errorf("the content %s can't be kept: %w", digest, err)
+			}
+		}
+		version, err := c.nextVersion(ctx, node, was)
+		if err != nil {
+			return err
+		}
+		out.RenderedVersion = strconv.FormatUint(version, 10)
+		if next.Data, err = json.Marshal(out); err != nil {
+			return err
+		}
+	}
+	if was.rev == 0 {
+		_, err = c.Writer.Create(ctx, next)
+	} else {
+		_, err = c.Writer.Update(ctx, next, was.rev)
+	}
+	if err == nil {
+		c.renders.WithLabelValues(map[bool]string{true: "changed", false: "unchanged"}[changed]).Inc()
+	}
+	return err
+}
+
+// lookups read the store.
+func (c *controller) lookups(ctx context.Context) Lookups {
+	return Lookups{
+		ConfigMap: func(namespace, name string) (m resource.ConfigMap, err error) {
+			stored, err := c.Reader.Get(ctx, store.Key{Kind: resource.KindConfigMap, Namespace: namespace, Name: name})
+			if err != nil {
+				return m, err
+			}
+			return m, json.Unmarshal(stored.Data, &m)
+		},
+		Secret: func(namespace, name string) (version string, keys []string, err error) {
+			stored, err := c.Reader.Get(ctx, store.Key{Kind: resource.KindSecret, Namespace: namespace, Name: name})
+			if err != nil {
+				return "", nil, err
+			}
+			s, err := c.Open(stored)
+			return strconv.FormatUint(stored.Rev, 10), slices.Collect(maps.Keys(s.Data)), err
+		},
+	}
+}
+
+// maxVersion bounds what is believed of a version that a node reports.
+const maxVersion = 1 << 40
+
+// number is a version as a number; 0 if it is none.
+func number(version string) uint64 {
+	n, err := strconv.ParseUint(version, 10, 64)
+	if err != nil || n > maxVersion {
+		return 0
+	}
+	return n
+}
+
+// nextVersion is a version that no node of that name has been sent: it follows the last one, what the node reports, which a hub
+// that was restored from a backup may not know, and what deleted Nodes had.
+func (c *controller) nextVersion(ctx context.Context, node store.Object, was record) (uint64, error) {
+	var status struct {
+		RenderedVersion string                  `json:"renderedVersion"`
+		Failed          *resource.FailedVersion `json:"failed"`
+	}
+	_ = json.Unmarshal(node.Status, &status) // without one there is nothing to follow
+	last := max(was.version, number(status.RenderedVersion))
+	if status.Failed != nil {
+		last = max(last, number(status.Failed.RenderedVersion))
+	}
+	if was.version == 0 {
+		deleted, _, err := c.highestDeleted(ctx)
+		if err != nil {
+			return 0, err
+		}
+		last = max(last, deleted)
+	}
+	return last + 1, nil
+}
+
+// deletedKey is the record of the highest version that a deleted Node had. A Node that is made anew under its name goes on
+// after it: an agent that remembers a version as failed never sees that number again for something else.
+var deletedKey = store.Key{Kind: resource.KindRenderedSpec + "Deleted", Name: "highest"}
+
+func (c *controller) highestDeleted(ctx context.Context) (version, rev uint64, err error) {
+	stored, err := c.Reader.Get(ctx, deletedKey)
+	if errors.Is(err, resource.NotFound) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	var kept resource.RenderedSpec
+	return number(string(bytes.Trim(stored.Data, `"`))), stored.Rev, json.Unmarshal(stored.Data, &kept.RenderedVersion)
+}
+
+// forget deletes what is kept of a Node that doesn't exist.
+func (c *controller) forget(ctx context.Context, node string) error {
+	c.index.drop(node)
+	was, err := c.record(ctx, node)
+	if err != nil || was.rev == 0 {
+		return err
+	}
+	deleted, rev, err := c.highestDeleted(ctx)
+	if err != nil {
+		return err
+	}
+	if was.version > deleted {
+		o := store.Object{Key: deletedKey, Data: strconv.AppendQuote(nil, strconv.FormatUint(was.version, 10))}
+		if rev == 0 {
+			_, err = c.Writer.Create(ctx, o)
+		} else {
+			_, err = c.Writer.Update(ctx, o, rev)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err = c.Writer.Delete(ctx, recordKey(node), was.rev)
+	if errors.Is(err, resource.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// tries is how often a status is written at once while other writes come first.
+const tries = 5
+
+// report writes the conditions of the rendering into the Node's status.
+func (c *controller) report(ctx context.Context, key store.Key, uid string, failed *Problem, refers bool) error {
+	for try := 1; ; try++ {
+		err := c.tryReport(ctx, key, uid, failed, refers)
+		if try == tries || !errors.Is(err, resource.Conflict) {
+			return err
+		}
+	}
+}
+
+func (c *controller) tryReport(ctx context.Context, key store.Key, uid string, failed *Problem, refers bool) error {
+	stored, err := c.Reader.Get(ctx, key)
+	if errors.Is(err, resource.NotFound) {
+		return nil // its deletion is looked at next
+	}
+	if err != nil {
+		return err
+	}
+	var node struct {
+		Metadata resource.Meta `json:"metadata"`
+	}
+	status := map[string]json.RawMessage{} // what others write stays as it is
+	if err := json.Unmarshal(stored.Data, &node); err != nil {
+		return err
+	}
+	if node.Metadata.UID != uid {
+		return nil
+	}
+	var before []resource.Condition
+	if len(stored.Status) > 0 {
+		if err := json.Unmarshal(stored.Status, &status); err != nil {
+			return err
+		}
+		if raw := status["conditions"]; raw != nil {
+			if err := json.Unmarshal(raw, &before); err != nil {
+				return err
+			}
+		}
+	}
+	after := c.conditions(before, node.Metadata.Generation, failed, refers)
+	if slices.Equal(before, after) {
+		return nil
+	}
+	if status["conditions"], err = json.Marshal(after); err != nil {
+		return err
+	}
+	raw, err := json.Marshal(status)
+	if err != nil {
+		return err
+	}
+	_, err = c.Writer.Update(ctx, store.Object{Key: key, Status: raw}, stored.Rev)
+	if err == nil && failed != nil {
+		c.Record(resource.Occurrence{
+			Kind: resource.KindNode, Name: key.Name, UID: uid, Type: resource.EventWarning, Reason: "SpecNotRendered", About: failed.Reason, Message: failed.Message,
+		})
+	}
+	return err
+}
+
+func (c *controller) conditions(before []resource.Condition, generation int64, failed *Problem, refers bool) []resource.Condition {
+	now, list := c.Now(), slices.Clone(before)
+	rendered := resource.Condition{Type: resource.ConditionSpecRendered, Status: "True", Reason: "Rendered", ObservedGeneration: generation}
+	resolved := resource.Condition{Type: resource.ConditionReferencesResolved, Status: "True", Reason: "Resolved", ObservedGeneration: generation}
+	if failed != nil {
+		rendered.Status, rendered.Reason = "False", failed.Reason
+		rendered.Message = "the node keeps what it was sent before: " + clip(failed.Message)
+	}
+	if failed != nil && failed.Unresolved() {
+		resolved.Status, resolved.Reason, resolved.Message = "False", failed.Reason, clip(failed.Message)
+	}
+	list = resource.SetCondition(list, rendered, now)
+	if refers || slices.ContainsFunc(before, func(o resource.Condition) bool { return o.Type == resolved.Type }) {
+		list = resource.SetCondition(list, resolved, now)
+	}
+	return list
+}
+
+// maxMessage bounds the message of a condition, in bytes.
+const maxMessage = 4 << 10
+
+func clip(text string) string {
+	if len(text) <= maxMessage {
+		return text
+	}
+	return string(bytes.ToValidUTF8([]byte(text[:maxMessage]), nil)) + "…"
+}
+
+// index knows which Nodes refer to what, so that a change of something that no Node refers to costs one look-up.
+type index struct {
+	mu    sync.Mutex
+	of    map[string][]Reference // by Node; every Node that was reconciled has an entry
+	users map[Reference]map[string]bool
+}
+
+func newIndex() *index {
+	return &index{of: make(map[string][]Reference), users: make(map[Reference]map[string]bool)}
+}
+
+// set replaces what a Node refers to.
+func (x *index) set(node string, references []Reference) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.remove(node)
+	x.of[node] = references
+	for _, ref := range references {
+		if x.users[ref] == nil {
+			x.users[ref] = make(map[string]bool)
+		}
+		x.users[ref][node] = true
+	}
+}
+
+func (x *index) drop(node string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.remove(node)
+}
+
+func (x *index) remove(node string) {
+	for _, ref := range x.of[node] {
+		delete(x.users[ref], node)
+		if len(x.users[ref]) == 0 {
+			delete(x.users, ref)
+		}
+	}
+	delete(x.of, node)
+}
+
+// referring are the keys of the Nodes that refer to an object.
+func (x *index) referring(ref Reference) (keys []store.Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for node := range x.users[ref] {
+		keys = append(keys, nodeKey(node))
+	}
+	slices.SortFunc(keys, func(a, b store.Key) int { return cmp.Compare(a.Name, b.Name) })
+	return keys
+}
+
+// unseen is the key of a Node that has not been reconciled; none if it has.
+func (x *index) unseen(node string) []store.Key {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if _, seen := x.of[node]; seen {
+		return nil
+	}
+	return []store.Key{nodeKey(node)}
+}
