@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -26,9 +27,9 @@ import (
 type Options struct {
 	Reader store.Reader
 	Writer store.Writer
-	// Blobs keep content by its digest until no rendered spec refers to it.
+	// Blobs keep contents by their digests, for as long as Refs names them.
 	Blobs interface {
-		Put(ctx context.Context, content []byte) (digest string, err error)
+		Put(ctx context.Context, r io.Reader, want string) (digest string, size int64, err error)
 	}
 	// Open decrypts a stored Secret.
 	Open func(o store.Object) (resource.Secret, error)
@@ -124,13 +125,21 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	if from.Inputs, err = c.inputs(ctx, node.Spec, references); err != nil {
 		return 0, err
 	}
-	var failed *Problem
+	o := outcome{uid: node.Metadata.UID, version: record.RenderedVersion, refers: len(references) > 0}
 	if record.source != from {
-		if err := c.render(ctx, stored, record, spec, from); err != nil && !errors.As(err, &failed) {
+		if o.version, err = c.render(ctx, stored, record, spec, from); err != nil && !errors.As(err, &o.failed) {
 			return 0, err
 		}
 	}
-	return 0, c.report(ctx, key, node.Metadata.UID, failed, len(references) > 0 || failed != nil && failed.Unresolved())
+	return 0, c.report(ctx, key, o)
+}
+
+// outcome is what a Node's status says of its rendering.
+type outcome struct {
+	uid     string   // of the Node
+	version string   // the last that was rendered; empty: none
+	refers  bool     // the spec refers to something
+	failed  *Problem // why the spec is not rendered; nil: it is
 }
 
 // record is what is stored of the last rendering of a Node.
@@ -171,35 +180,36 @@ func (c *controller) inputs(ctx context.Context, spec []byte, references []Refer
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// render renders a Node's spec and stores the outcome. The version rises if it is another one than before.
-func (c *controller) render(ctx context.Context, node store.Object, was record, spec resource.NodeSpec, from source) error {
+// render renders a Node's spec and stores the result, of which it returns the version. The version rises if the result is another
+// one than before; it is the former one if the spec can't be rendered.
+func (c *controller) render(ctx context.Context, node store.Object, was record, spec resource.NodeSpec, from source) (version string, err error) {
+	version = was.RenderedVersion
 	out, contents, err := Render(spec, c.lookups(ctx))
 	if err != nil {
 		var p *Problem
 		if errors.As(err, &p) {
 			c.renders.WithLabelValues("problem").Inc()
 		}
-		return err
+		return version, err
 	}
 	status, err := json.Marshal(from)
 	if err != nil {
-		return err
+		return version, err
 	}
-	next := store.Object{Key: recordKey(node.Name), Status: status}
-	changed := was.version == 0 || was.UID != from.UID || !Same(was.RenderedSpec, out)
-	if changed {
+	next, result := store.Object{Key: recordKey(node.Name), Status: status}, "unchanged"
+	if was.version == 0 || was.UID != from.UID || !Same(was.RenderedSpec, out) {
+		result = "changed"
 		for _, digest := range slices.Sorted(maps.Keys(contents)) { // before anything refers to them
-			if _, err := c.Blobs.Put(ctx, contents[digest]); err != nil {
-				return fmt.Errorf("the content %s can't be kept: %w", digest, err)
+			if _, _, err := c.Blobs.Put(ctx, bytes.NewReader(contents[digest]), digest); err != nil {
+				return version, fmt.Errorf("the content %s can't be kept: %w", digest, err)
 			}
 		}
-		version, err := c.nextVersion(ctx, node, was)
-		if err != nil {
-			return err
+		if version, err = c.nextVersion(ctx, node, was); err != nil {
+			return version, err
 		}
-		out.RenderedVersion = strconv.FormatUint(version, 10)
+		out.RenderedVersion = version
 		if next.Data, err = json.Marshal(out); err != nil {
-			return err
+			return version, err
 		}
 	}
 	if was.rev == 0 {
@@ -208,9 +218,9 @@ func (c *controller) render(ctx context.Context, node store.Object, was record, 
 		_, err = c.Writer.Update(ctx, next, was.rev)
 	}
 	if err == nil {
-		c.renders.WithLabelValues(map[bool]string{true: "changed", false: "unchanged"}[changed]).Inc()
+		c.renders.WithLabelValues(result).Inc()
 	}
-	return err
+	return version, err
 }
 
 // lookups read the store.
@@ -248,7 +258,7 @@ func number(version string) uint64 {
 
 // nextVersion is a version that no node of that name has been sent: it follows the last one, what the node reports, which a hub
 // that was restored from a backup may not know, and what deleted Nodes had.
-func (c *controller) nextVersion(ctx context.Context, node store.Object, was record) (uint64, error) {
+func (c *controller) nextVersion(ctx context.Context, node store.Object, was record) (string, error) {
 	var status struct {
 		RenderedVersion string                  `json:"renderedVersion"`
 		Failed          *resource.FailedVersion `json:"failed"`
@@ -261,11 +271,11 @@ func (c *controller) nextVersion(ctx context.Context, node store.Object, was rec
 	if was.version == 0 {
 		deleted, _, err := c.highestDeleted(ctx)
 		if err != nil {
-			return 0, err
+			return "", err
 		}
 		last = max(last, deleted)
 	}
-	return last + 1, nil
+	return strconv.FormatUint(last+1, 10), nil
 }
 
 // deletedKey is the record of the highest version that a deleted Node had. A Node that is made anew under its name goes on
@@ -280,8 +290,9 @@ func (c *controller) highestDeleted(ctx context.Context) (version, rev uint64, e
 	if err != nil {
 		return 0, 0, err
 	}
-	var kept resource.RenderedSpec
-	return number(string(bytes.Trim(stored.Data, `"`))), stored.Rev, json.Unmarshal(stored.Data, &kept.RenderedVersion)
+	var kept string
+	err = json.Unmarshal(stored.Data, &kept)
+	return number(kept), stored.Rev, err
 }
 
 // forget deletes what is kept of a Node that doesn't exist.
@@ -296,7 +307,7 @@ func (c *controller) forget(ctx context.Context, node string) error {
 		return err
 	}
 	if was.version > deleted {
-		o := store.Object{Key: deletedKey, Data: strconv.AppendQuote(nil, strconv.FormatUint(was.version, 10))}
+		o := store.Object{Key: deletedKey, Data: strconv.AppendQuote(nil, was.RenderedVersion)}
 		if rev == 0 {
 			_, err = c.Writer.Create(ctx, o)
 		} else {
@@ -313,20 +324,48 @@ func (c *controller) forget(ctx context.Context, node string) error {
 	return err
 }
 
+// Refs calls use with the digest of each content that a rendered spec refers to.
+func Refs(r store.Reader) func(ctx context.Context, use func(digest string)) error {
+	return func(ctx context.Context, use func(digest string)) error {
+		opts := store.ListOptions{Limit: 1000}
+		for {
+			page, err := r.List(ctx, resource.KindRenderedSpec, opts)
+			if err != nil {
+				return err
+			}
+			for _, o := range page.Items {
+				var spec resource.RenderedSpec
+				if err := json.Unmarshal(o.Data, &spec); err != nil {
+					return fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
+				}
+				spec.EachFile(func(f *resource.RenderedFile) {
+					if f.Digest != "" {
+						use(f.Digest)
+					}
+				})
+			}
+			if page.More == 0 || len(page.Items) == 0 {
+				return nil
+			}
+			opts.After, opts.Rev = page.Items[len(page.Items)-1].Key, page.Rev
+		}
+	}
+}
+
 // tries is how often a status is written at once while other writes come first.
 const tries = 5
 
-// report writes the conditions of the rendering into the Node's status.
-func (c *controller) report(ctx context.Context, key store.Key, uid string, failed *Problem, refers bool) error {
+// report writes the outcome of the rendering into the Node's status.
+func (c *controller) report(ctx context.Context, key store.Key, o outcome) error {
 	for try := 1; ; try++ {
-		err := c.tryReport(ctx, key, uid, failed, refers)
+		err := c.tryReport(ctx, key, o)
 		if try == tries || !errors.Is(err, resource.Conflict) {
 			return err
 		}
 	}
 }
 
-func (c *controller) tryReport(ctx context.Context, key store.Key, uid string, failed *Problem, refers bool) error {
+func (c *controller) tryReport(ctx context.Context, key store.Key, o outcome) error {
 	stored, err := c.Reader.Get(ctx, key)
 	if errors.Is(err, resource.NotFound) {
 		return nil // its deletion is looked at next
@@ -341,41 +380,55 @@ func (c *controller) tryReport(ctx context.Context, key store.Key, uid string, f
 	if err := json.Unmarshal(stored.Data, &node); err != nil {
 		return err
 	}
-	if node.Metadata.UID != uid {
+	if node.Metadata.UID != o.uid {
 		return nil
 	}
 	var before []resource.Condition
+	var sent string
 	if len(stored.Status) > 0 {
 		if err := json.Unmarshal(stored.Status, &status); err != nil {
 			return err
 		}
-		if raw := status["conditions"]; raw != nil {
-			if err := json.Unmarshal(raw, &before); err != nil {
-				return err
-			}
+		err = errors.Join(field(status["conditions"], &before), field(status["specVersion"], &sent))
+		if err != nil {
+			return err
 		}
 	}
-	after := c.conditions(before, node.Metadata.Generation, failed, refers)
-	if slices.Equal(before, after) {
+	after := c.conditions(before, node.Metadata.Generation, o)
+	if slices.Equal(before, after) && sent == o.version {
 		return nil
 	}
 	if status["conditions"], err = json.Marshal(after); err != nil {
 		return err
+	}
+	delete(status, "specVersion")
+	if o.version != "" {
+		status["specVersion"] = strconv.AppendQuote(nil, o.version)
 	}
 	raw, err := json.Marshal(status)
 	if err != nil {
 		return err
 	}
 	_, err = c.Writer.Update(ctx, store.Object{Key: key, Status: raw}, stored.Rev)
-	if err == nil && failed != nil {
+	if err == nil && o.failed != nil {
 		c.Record(resource.Occurrence{
-			Kind: resource.KindNode, Name: key.Name, UID: uid, Type: resource.EventWarning, Reason: "SpecNotRendered", About: failed.Reason, Message: failed.Message,
+			Kind: resource.KindNode, Name: key.Name, UID: o.uid, Type: resource.EventWarning,
+			Reason: "SpecNotRendered", About: o.failed.Reason, Message: o.failed.Message,
 		})
 	}
 	return err
 }
 
-func (c *controller) conditions(before []resource.Condition, generation int64, failed *Problem, refers bool) []resource.Condition {
+// field decodes a field that may be missing.
+func field(raw json.RawMessage, v any) error {
+	if raw == nil {
+		return nil
+	}
+	return json.Unmarshal(raw, v)
+}
+
+func (c *controller) conditions(before []resource.Condition, generation int64, o outcome) []resource.Condition {
+	failed, refers := o.failed, o.refers || o.failed != nil && o.failed.Unresolved()
 	now, list := c.Now(), slices.Clone(before)
 	rendered := resource.Condition{Type: resource.ConditionSpecRendered, Status: "True", Reason: "Rendered", ObservedGeneration: generation}
 	resolved := resource.Condition{Type: resource.ConditionReferencesResolved, Status: "True", Reason: "Resolved", ObservedGeneration: generation}

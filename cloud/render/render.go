@@ -3,8 +3,6 @@ package render
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -265,19 +263,13 @@ func (b *builder) addFile(t *tree, by string, f resource.RenderedFile, data []by
 func (b *builder) content(data []byte) resource.Content {
 	switch {
 	case len(data) > MaxInline:
-		c := resource.Content{Digest: Digest(data), Size: int64(len(data))}
+		c := resource.Content{Digest: resource.DigestOf(data), Size: int64(len(data))}
 		b.contents[c.Digest] = data
 		return c
 	case utf8.Valid(data):
 		return resource.Content{Text: string(data)}
 	}
 	return resource.Content{Base64: data}
-}
-
-// Digest is the name of a blob: sha256: and the SHA-256 of its content in hex.
-func Digest(data []byte) string {
-	sum := sha256.Sum256(data)
-	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 func octal(mode int) string { return fmt.Sprintf("%04o", mode) }

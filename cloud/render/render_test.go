@@ -62,7 +62,7 @@ func gzipped(data []byte) string {
 func TestFiles(t *testing.T) {
 	long := strings.Repeat("0123456789", 200)
 	hash := fmt.Sprintf("%x", sha256.Sum256([]byte("hello\n")))
-	digest := render.Digest([]byte(long))
+	digest := resource.DigestOf([]byte(long))
 	mode := 0o600
 	for name, c := range map[string]struct {
 		item resource.ConfigItem
@@ -92,7 +92,7 @@ func TestFiles(t *testing.T) {
 		"an empty file":               {fileList("l", resource.InlineFile{Path: "/a/b.c"}), `{"path":"/a/b.c","type":"file","mode":"0644"}`},
 		"a Secret below the root":     {resource.ConfigItem{Name: "s", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "wifi", MountPath: "/"}}, `{"path":"/psk","type":"file","mode":"0600","secret":{"name":"default.wifi","key":"psk","version":"77"}}`},
 		"a ConfigMap's binary value":  {resource.ConfigItem{Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: "motd", MountPath: "/etc/"}}, `{"path":"/etc/logo","type":"file","mode":"0644","base64":"/wAB"}`},
-		"a ConfigMap's long value":    {resource.ConfigItem{Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: "motd", Namespace: "default", MountPath: "/etc"}}, `{"path":"/etc/issue","type":"file","mode":"0644","digest":"` + render.Digest([]byte(strings.Repeat("long ", 1000))) + `","size":5000}`},
+		"a ConfigMap's long value":    {resource.ConfigItem{Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: "motd", Namespace: "default", MountPath: "/etc"}}, `{"path":"/etc/issue","type":"file","mode":"0644","digest":"` + resource.DigestOf([]byte(strings.Repeat("long ", 1000))) + `","size":5000}`},
 		"an enabled unit's own link":  {enabledUnit, `{"path":"/etc/systemd/system/multi-user.target.wants/a.service","type":"link","target":"/etc/systemd/system/a.service"}`},
 		"an enabled unit's alias":     {enabledUnit, `{"path":"/etc/systemd/system/b.service","type":"link","target":"/etc/systemd/system/a.service"}`},
 		"an enabled unit's other way": {enabledUnit, `{"path":"/etc/systemd/system/graphical.target.requires/a.service","type":"link","target":"/etc/systemd/system/a.service"}`},
@@ -111,7 +111,7 @@ func TestFiles(t *testing.T) {
 				got, _ := json.Marshal(out.Files)
 				t.Fatalf("got  %s\nwant %s", got, c.want)
 			}
-			if want.Digest != "" && (render.Digest(contents[want.Digest]) != want.Digest || int64(len(contents[want.Digest])) != want.Size) {
+			if want.Digest != "" && (resource.DigestOf(contents[want.Digest]) != want.Digest || int64(len(contents[want.Digest])) != want.Size) {
 				t.Fatalf("the content of %s is not there", want.Digest)
 			}
 		})
@@ -255,7 +255,7 @@ func TestRest(t *testing.T) {
 	got, _ := json.Marshal(out)
 	want := `{"renderedVersion":"","os":{"image":"quay.io/x/y:1"},"applications":[` +
 		`{"name":"db","appType":"compose","files":[{"path":"compose.yaml","type":"file","mode":"0644","text":"services: {}\n"}]},` +
-		`{"name":"web","appType":"quadlet","files":[{"path":"conf/a","type":"file","mode":"0644","digest":"` + render.Digest([]byte(strings.Repeat("x", 2000))) + `","size":2000},` +
+		`{"name":"web","appType":"quadlet","files":[{"path":"conf/a","type":"file","mode":"0644","digest":"` + resource.DigestOf([]byte(strings.Repeat("x", 2000))) + `","size":2000},` +
 		`{"path":"web.container","type":"file","mode":"0644","text":"[Container]\n"}],"envVars":{"A":"1"}}],` +
 		`"hooks":{"afterUpdating":[{"run":"reload"}]},"drift":"restore"}`
 	if string(got) != want || len(contents) != 1 {
@@ -337,7 +337,7 @@ func checkSound(t *testing.T, out resource.RenderedSpec, contents map[string][]b
 			types[f.Path] = f.Type
 			if f.Digest != "" {
 				used[f.Digest] = true
-				if render.Digest(contents[f.Digest]) != f.Digest {
+				if resource.DigestOf(contents[f.Digest]) != f.Digest {
 					t.Fatalf("the content of %q is not there", f.Path)
 				}
 			}

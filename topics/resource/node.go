@@ -268,7 +268,9 @@ type NodeStatus struct {
 	Version string `json:"version,omitempty"`
 	// Devices is how many Devices are bound to the node, with a model that is there.
 	Devices int `json:"devices,omitempty"`
-	// RenderedVersion is the configuration that the node has applied.
+	// SpecVersion is the version of the rendered spec that the node is sent; it rises with each change.
+	SpecVersion string `json:"specVersion,omitempty"`
+	// RenderedVersion is the version of the rendered spec that the node has applied whole.
 	RenderedVersion string `json:"renderedVersion,omitempty"`
 	// SystemInfo describes the host.
 	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
