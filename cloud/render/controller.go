@@ -19,20 +19,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Options are what the controller needs.
 type Options struct {
+	// Objects read what specs refer to, and write Nodes' statuses.
+	Objects *objects.Controller
+	// Reader and Writer have the records, whose status is of use to this controller alone.
 	Reader store.Reader
 	Writer store.Writer
-	// Blobs keep contents by their digests, for as long as Refs names them.
+	// Blobs keep contents by their digests. What rendered specs refer to is kept for good.
 	Blobs interface {
 		Put(ctx context.Context, r io.Reader, want string) (digest string, size int64, err error)
 	}
-	// Open decrypts a stored Secret.
-	Open func(o store.Object) (resource.Secret, error)
 	// Record records an Event of a Node. It may be nil.
 	Record  func(resource.Occurrence)
 	Metrics prometheus.Registerer
@@ -227,19 +229,18 @@ func (c *controller) render(ctx context.Context, node store.Object, was record, 
 func (c *controller) lookups(ctx context.Context) Lookups {
 	return Lookups{
 		ConfigMap: func(namespace, name string) (m resource.ConfigMap, err error) {
-			stored, err := c.Reader.Get(ctx, store.Key{Kind: resource.KindConfigMap, Namespace: namespace, Name: name})
+			found, err := objects.Get[resource.ConfigMap](ctx, c.Objects, store.Key{Namespace: namespace, Name: name})
 			if err != nil {
 				return m, err
 			}
-			return m, json.Unmarshal(stored.Data, &m)
+			return *found, nil
 		},
 		Secret: func(namespace, name string) (version string, keys []string, err error) {
-			stored, err := c.Reader.Get(ctx, store.Key{Kind: resource.KindSecret, Namespace: namespace, Name: name})
+			s, err := objects.Get[resource.Secret](ctx, c.Objects, store.Key{Namespace: namespace, Name: name})
 			if err != nil {
 				return "", nil, err
 			}
-			s, err := c.Open(stored)
-			return strconv.FormatUint(stored.Rev, 10), slices.Collect(maps.Keys(s.Data)), err
+			return s.Metadata.ResourceVersion, slices.Collect(maps.Keys(s.Data)), nil
 		},
 	}
 }
@@ -324,107 +325,28 @@ func (c *controller) forget(ctx context.Context, node string) error {
 	return err
 }
 
-// Refs calls use with the digest of each content that a rendered spec refers to.
-func Refs(r store.Reader) func(ctx context.Context, use func(digest string)) error {
-	return func(ctx context.Context, use func(digest string)) error {
-		opts := store.ListOptions{Limit: 1000}
-		for {
-			page, err := r.List(ctx, resource.KindRenderedSpec, opts)
-			if err != nil {
-				return err
-			}
-			for _, o := range page.Items {
-				var spec resource.RenderedSpec
-				if err := json.Unmarshal(o.Data, &spec); err != nil {
-					return fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
-				}
-				spec.EachFile(func(f *resource.RenderedFile) {
-					if f.Digest != "" {
-						use(f.Digest)
-					}
-				})
-			}
-			if page.More == 0 || len(page.Items) == 0 {
-				return nil
-			}
-			opts.After, opts.Rev = page.Items[len(page.Items)-1].Key, page.Rev
-		}
-	}
-}
-
-// tries is how often a status is written at once while other writes come first.
-const tries = 5
-
 // report writes the outcome of the rendering into the Node's status.
 func (c *controller) report(ctx context.Context, key store.Key, o outcome) error {
-	for try := 1; ; try++ {
-		err := c.tryReport(ctx, key, o)
-		if try == tries || !errors.Is(err, resource.Conflict) {
-			return err
+	changed := false
+	_, err := objects.UpdateStatus(ctx, c.Objects, key, func(n *resource.Node) error {
+		if n.Metadata.UID != o.uid {
+			return nil // another Node, which is looked at next
 		}
-	}
-}
-
-func (c *controller) tryReport(ctx context.Context, key store.Key, o outcome) error {
-	stored, err := c.Reader.Get(ctx, key)
+		before := n.Status.Conditions
+		n.Status.SpecVersion, n.Status.Conditions = o.version, c.conditions(before, n.Metadata.Generation, o)
+		changed = !slices.Equal(before, n.Status.Conditions)
+		return nil
+	})
 	if errors.Is(err, resource.NotFound) {
 		return nil // its deletion is looked at next
 	}
-	if err != nil {
-		return err
-	}
-	var node struct {
-		Metadata resource.Meta `json:"metadata"`
-	}
-	status := map[string]json.RawMessage{} // what others write stays as it is
-	if err := json.Unmarshal(stored.Data, &node); err != nil {
-		return err
-	}
-	if node.Metadata.UID != o.uid {
-		return nil
-	}
-	var before []resource.Condition
-	var sent string
-	if len(stored.Status) > 0 {
-		if err := json.Unmarshal(stored.Status, &status); err != nil {
-			return err
-		}
-		err = errors.Join(field(status["conditions"], &before), field(status["specVersion"], &sent))
-		if err != nil {
-			return err
-		}
-	}
-	after := c.conditions(before, node.Metadata.Generation, o)
-	if slices.Equal(before, after) && sent == o.version {
-		return nil
-	}
-	if status["conditions"], err = json.Marshal(after); err != nil {
-		return err
-	}
-	delete(status, "specVersion")
-	if o.version != "" {
-		status["specVersion"] = strconv.AppendQuote(nil, o.version)
-	}
-	raw, err := json.Marshal(status)
-	if err != nil {
-		return err
-	}
-	_, err = c.Writer.Update(ctx, store.Object{Key: key, Status: raw}, stored.Rev)
-	if err == nil && o.failed != nil {
+	if err == nil && changed && o.failed != nil {
 		c.Record(resource.Occurrence{
 			Kind: resource.KindNode, Name: key.Name, UID: o.uid, Type: resource.EventWarning,
 			Reason: "SpecNotRendered", About: o.failed.Reason, Message: o.failed.Message,
 		})
 	}
 	return err
-}
-
-// field decodes a field that may be missing.
-func field(raw json.RawMessage, v any) error {
-	if raw == nil {
-		return nil
-	}
-	return json.Unmarshal(raw, v)
 }
 
 func (c *controller) conditions(before []resource.Condition, generation int64, o outcome) []resource.Condition {

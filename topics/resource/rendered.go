@@ -22,18 +22,6 @@ type RenderedSpec struct {
 	Drift string `json:"drift,omitempty"`
 }
 
-// EachFile calls f with each file, those of applications as well.
-func (s *RenderedSpec) EachFile(f func(*RenderedFile)) {
-	for i := range s.Files {
-		f(&s.Files[i])
-	}
-	for _, a := range s.Applications {
-		for i := range a.Files {
-			f(&a.Files[i])
-		}
-	}
-}
-
 // RenderedFile is a file, a directory or a symbolic link.
 type RenderedFile struct {
 	// Path is absolute and clean.

@@ -1,0 +1,354 @@
+package render_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/render"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const patience = 30 * time.Second
+
+// rig is a store with the controller beside it.
+type rig struct {
+	*testing.T
+	*bolt.Store
+	users   *objects.Controller // who writes the objects
+	metrics *prometheus.Registry
+	stop    func()
+
+	mu    sync.Mutex
+	blobs map[string]string
+	calls map[string]int // reconciles by Node
+}
+
+// open seals nothing, so that tests see what is stored.
+type open struct{}
+
+func (open) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
+func (open) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	r := &rig{T: t, Store: st, blobs: map[string]string{}, calls: map[string]int{}, stop: func() {}}
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+func (r *rig) Put(_ context.Context, from io.Reader, want string) (string, int64, error) {
+	data, err := io.ReadAll(from)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.blobs[want] = string(data)
+	return want, int64(len(data)), err
+}
+
+// run starts the controller; it is stopped before, if it runs.
+func (r *rig) run() {
+	r.Helper()
+	r.stop()
+	r.metrics = prometheus.NewRegistry()
+	registry := objects.New(objects.Options{Reader: r, Writer: r, Watcher: r, Log: zerolog.Nop(), Seal: open{}})
+	r.users = registry.Controller("test")
+	c := render.NewController(render.Options{
+		Objects: registry.Controller("render"), Reader: r.Store, Writer: r.Store, Blobs: r, Metrics: r.metrics,
+	})
+	reconcile := c.Reconcile
+	c.Reconcile = func(ctx context.Context, key store.Key) (time.Duration, error) {
+		r.mu.Lock()
+		r.calls[key.Name]++
+		r.mu.Unlock()
+		return reconcile(ctx, key)
+	}
+	runtime := control.New(control.Options{Reader: r, Watcher: r, Metrics: r.metrics, Log: zerolog.Nop(), FirstRetry: time.Millisecond, LastRetry: 10 * time.Millisecond})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = runtime.Run(ctx, c) }()
+	r.stop = sync.OnceFunc(func() { cancel(); <-ended })
+}
+
+func (r *rig) reconciled(node string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.calls[node]
+}
+
+// node creates a Node, or changes its spec.
+func (r *rig) node(name string, spec resource.NodeSpec) {
+	r.Helper()
+	n := &resource.Node{Metadata: resource.Meta{Name: name}, Spec: spec}
+	_, err := objects.Create(r.Context(), r.users, n)
+	if err != nil {
+		_, err = objects.Update(r.Context(), r.users, store.Key{Name: name}, func(n *resource.Node) error { n.Spec = spec; return nil })
+	}
+	require.NoError(r, err)
+}
+
+func (r *rig) delete(kind, namespace, name string) {
+	r.Helper()
+	require.NoError(r, r.users.Delete(r.Context(), store.Key{Kind: kind, Namespace: namespace, Name: name}))
+}
+
+func (r *rig) configMap(name, value string) {
+	r.Helper()
+	m := &resource.ConfigMap{Metadata: resource.Meta{Namespace: "default", Name: name}, Data: map[string]string{"key": value}}
+	if _, err := objects.Create(r.Context(), r.users, m); err != nil {
+		_, err = objects.Update(r.Context(), r.users, store.Key{Namespace: "default", Name: name}, func(o *resource.ConfigMap) error { o.Data = m.Data; return nil })
+		require.NoError(r, err)
+	}
+}
+
+func (r *rig) status(node string) resource.NodeStatus {
+	r.Helper()
+	n, err := objects.Get[resource.Node](r.Context(), r.users, store.Key{Name: node})
+	require.NoError(r, err)
+	return n.Status
+}
+
+// rendered is the record of a Node; empty: there is none.
+func (r *rig) rendered(node string) (spec resource.RenderedSpec) {
+	r.Helper()
+	o, err := r.Store.Get(r.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: node})
+	if err == nil {
+		require.NoError(r, json.Unmarshal(o.Data, &spec))
+	}
+	return spec
+}
+
+// await waits until the last spec of a Node has been looked at, and returns its conditions in short: SpecRendered=True …
+func (r *rig) await(node string) (conditions string) {
+	r.Helper()
+	require.Eventually(r, func() bool {
+		n, err := objects.Get[resource.Node](r.Context(), r.users, store.Key{Name: node})
+		if err != nil {
+			return false
+		}
+		conditions = ""
+		for _, c := range n.Status.Conditions {
+			if c.ObservedGeneration == n.Metadata.Generation {
+				conditions += c.Type + "=" + c.Status + ":" + c.Reason + " "
+			}
+		}
+		return strings.Contains(conditions, resource.ConditionSpecRendered)
+	}, patience, time.Millisecond)
+	return conditions
+}
+
+func (r *rig) awaitVersion(node, version string) {
+	r.Helper()
+	require.Eventually(r, func() bool {
+		return r.rendered(node).RenderedVersion == version && r.status(node).SpecVersion == version
+	},
+		patience, time.Millisecond, "the version of %s is %s", node, r.rendered(node).RenderedVersion)
+}
+
+func motd(text string) resource.NodeSpec {
+	return resource.NodeSpec{Config: []resource.ConfigItem{fileList("motd", resource.InlineFile{Path: "/etc/motd", Content: text})}}
+}
+
+func mapAt(name, dir string) resource.NodeSpec {
+	return resource.NodeSpec{Config: []resource.ConfigItem{
+		{Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: name, MountPath: dir}},
+	}}
+}
+
+// Point 10 of the fleet document: a change of the spec raises renderedVersion. It rises when, and only when, the outcome changes, over
+// restarts as well.
+func TestPoint10TheVersionRisesWithEachChangeOfTheOutcome(t *testing.T) {
+	r := newRig(t)
+	r.run()
+	r.node("n1", motd("one"))
+	r.awaitVersion("n1", "1")
+	r.node("n1", motd("two"))
+	r.awaitVersion("n1", "2")
+	require.Equal(t, "two", r.rendered("n1").Files[0].Text)
+
+	same := resource.NodeSpec{Config: []resource.ConfigItem{inline("other", storage(`"files":[{"path":"/etc/motd","overwrite":true,"contents":{"source":"data:,two"}}]`))}}
+	r.node("n1", same) // another spec, which comes to the same
+	require.Contains(t, r.await("n1"), "SpecRendered=True:Rendered")
+	r.awaitVersion("n1", "2")
+	before, err := r.Store.Get(t.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: "n1"})
+	require.NoError(t, err)
+	for range 3 {
+		r.run()
+		done := r.reconciled("n1")
+		require.Eventually(t, func() bool { return r.reconciled("n1") > done }, patience, time.Millisecond)
+	}
+	r.stop()
+	after, err := r.Store.Get(t.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: "n1"})
+	require.NoError(t, err)
+	require.Equal(t, before, after, "a restart writes nothing")
+	r.run()
+	r.node("n1", resource.NodeSpec{})
+	r.awaitVersion("n1", "3")
+	require.Empty(t, r.rendered("n1").Files, "an empty spec removes what there was")
+}
+
+// A Node that has never had a spec has no record and no conditions: most Nodes of a hub may have only Devices.
+func TestNoSpecIsNothing(t *testing.T) {
+	r := newRig(t)
+	r.run()
+	r.node("n1", resource.NodeSpec{})
+	r.node("n2", motd("x"))
+	r.awaitVersion("n2", "1")
+	require.Eventually(t, func() bool { return r.reconciled("n1") > 0 }, patience, time.Millisecond)
+	r.stop()
+	require.Empty(t, r.rendered("n1"))
+	require.Empty(t, r.status("n1").Conditions)
+}
+
+// A Node that is deleted takes its record with it; the same name never gets a version again that it had.
+func TestVersionsAreNeverRepeatedForAName(t *testing.T) {
+	r := newRig(t)
+	r.run()
+	r.node("n1", motd("1"))
+	r.node("n1", motd("2"))
+	r.await("n1")
+	for i := range 3 {
+		r.node("n1", motd(fmt.Sprint("more", i)))
+		r.await("n1")
+	}
+	last := number(t, r.rendered("n1").RenderedVersion)
+	r.delete(resource.KindNode, "", "n1")
+	require.Eventually(t, func() bool { return r.rendered("n1").RenderedVersion == "" }, patience, time.Millisecond)
+	r.node("n1", motd("1"))
+	r.await("n1")
+	again := number(t, r.rendered("n1").RenderedVersion)
+	require.Greater(t, again, last)
+
+	// Made anew while nobody looks.
+	r.stop()
+	r.delete(resource.KindNode, "", "n1")
+	r.node("n1", motd("1"))
+	r.run()
+	require.Eventually(t, func() bool { return number(t, r.rendered("n1").RenderedVersion) > again }, patience, time.Millisecond)
+
+	// Deleted while nobody looks.
+	r.await("n1")
+	r.stop()
+	r.delete(resource.KindNode, "", "n1")
+	r.run()
+	require.Eventually(t, func() bool { return r.rendered("n1").RenderedVersion == "" }, patience, time.Millisecond)
+
+	// A hub that was restored knows fewer versions than the node.
+	r.node("n2", motd("1"))
+	r.await("n2")
+	_, err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: "n2"}, func(n *resource.Node) error {
+		n.Status.RenderedVersion, n.Status.Failed = "500", &resource.FailedVersion{RenderedVersion: "700", Reason: "HookFailed"}
+		return nil
+	})
+	require.NoError(t, err)
+	r.node("n2", motd("2"))
+	r.awaitVersion("n2", "701")
+}
+
+func number(t *testing.T, version string) (n int) {
+	t.Helper()
+	if version == "" {
+		return 0
+	}
+	_, err := fmt.Sscan(version, &n)
+	require.NoError(t, err)
+	return n
+}
+
+// Points 7, 9 and 27 of the fleet document: references float: a change of what a Node refers to renders it anew, and what is
+// missing is a condition with its name, while the node keeps what it was sent.
+func TestPoint27ReferencesFloat(t *testing.T) {
+	r := newRig(t)
+	r.run()
+	r.node("n1", mapAt("motd", "/etc"))
+	require.Equal(t, "SpecRendered=False:ReferenceNotFound ReferencesResolved=False:ReferenceNotFound ", r.await("n1"))
+	require.Contains(t, r.status("n1").Conditions[1].Message, "ConfigMap default/motd")
+	require.Empty(t, r.rendered("n1"))
+	r.configMap("motd", "one")
+	r.awaitVersion("n1", "1")
+	require.Equal(t, "SpecRendered=True:Rendered ReferencesResolved=True:Resolved ", r.await("n1"))
+	r.configMap("motd", strings.Repeat("two", 1000))
+	r.awaitVersion("n1", "2")
+	f := r.rendered("n1").Files[0]
+	require.Equal(t, "/etc/key", f.Path)
+	r.mu.Lock()
+	require.Equal(t, strings.Repeat("two", 1000), r.blobs[f.Digest])
+	r.mu.Unlock()
+	r.delete(resource.KindConfigMap, "default", "motd")
+	require.Eventually(t, func() bool { return strings.Contains(r.await("n1"), "ReferencesResolved=False") }, patience, time.Millisecond)
+	require.Equal(t, "2", r.rendered("n1").RenderedVersion, "the node keeps what it was sent")
+
+	_, err := objects.Create(t.Context(), r.users, &resource.Secret{Metadata: resource.Meta{Namespace: "default", Name: "wifi"}, Data: map[string][]byte{"psk": []byte("hunter2")}})
+	require.NoError(t, err)
+	r.node("n1", resource.NodeSpec{Config: []resource.ConfigItem{{Name: "s", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "wifi", MountPath: "/etc"}}}})
+	r.awaitVersion("n1", "3")
+	one := r.rendered("n1").Files[0].Secret
+	require.Equal(t, "default.wifi", one.Name)
+	_, err = objects.Update(t.Context(), r.users, store.Key{Namespace: "default", Name: "wifi"}, func(s *resource.Secret) error {
+		s.Data = map[string][]byte{"psk": []byte("correct horse")}
+		return nil
+	})
+	require.NoError(t, err)
+	r.awaitVersion("n1", "4")
+	require.NotEqual(t, one.Version, r.rendered("n1").Files[0].Secret.Version)
+	raw, err := r.Store.Get(t.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: "n1"})
+	require.NoError(t, err)
+	require.NotContains(t, string(raw.Data)+string(raw.Status), "Y29ycmVjdCBob3JzZQ")
+}
+
+// What can't be rendered is a condition, and neither a status that others write nor an unrelated object renders a Node again.
+func TestOnlyWhatConcernsANodeRendersIt(t *testing.T) {
+	r := newRig(t)
+	r.run()
+	const n = 50
+	for i := range n {
+		r.node(fmt.Sprint("n", i), motd("x"))
+	}
+	r.configMap("used", "1")
+	r.node("user", mapAt("used", "/etc"))
+	for i := range n {
+		r.await(fmt.Sprint("n", i))
+	}
+	r.await("user")
+	count := func() (calls int) {
+		for i := range n {
+			calls += r.reconciled(fmt.Sprint("n", i))
+		}
+		return calls
+	}
+	before := count()
+	for i := range 20 {
+		_, err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: fmt.Sprint("n", i)}, func(n *resource.Node) error { n.Status.Version = "v2"; return nil })
+		require.NoError(t, err)
+		r.configMap("unrelated", fmt.Sprint(i))
+	}
+	user := r.reconciled("user")
+	r.configMap("used", "2") // it comes after all of them
+	require.Eventually(t, func() bool { return r.reconciled("user") > user }, patience, time.Millisecond)
+	require.Equal(t, before, count())
+	require.Equal(t, "v2", r.status("n0").Version)
+
+	r.node("n0", resource.NodeSpec{Config: []resource.ConfigItem{inline("bad", `{"ignition":{"version":"2.0.0"}}`)}})
+	require.Equal(t, "SpecRendered=False:InvalidConfig ", r.await("n0"))
+	require.Equal(t, "x", r.rendered("n0").Files[0].Text)
+	require.Equal(t, "v2", r.status("n0").Version, "the rest of the status is others'")
+	require.NoError(t, testutil.GatherAndCompare(r.metrics, strings.NewReader("# HELP edgebus_renders_total Nodes' specs that were rendered, by result: changed (a new renderedVersion), unchanged or problem.\n"+
+		"# TYPE edgebus_renders_total counter\nedgebus_renders_total{result=\"changed\"} 52\nedgebus_renders_total{result=\"problem\"} 1\n"), "edgebus_renders_total"))
+}
