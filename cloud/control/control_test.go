@@ -208,3 +208,26 @@ func TestFailuresBackOffAndAgainComesAgain(t *testing.T) {
 	require.Equal(t, []float64{3, 2, 1}, []float64{r.count("error"), r.count("again"), r.count("done")})
 	require.Equal(t, 3, testutil.CollectAndCount(r.metrics, "edgebus_reconciles_total"))
 }
+
+// TestDataOnly: a controller that asks for it is not called for changes of the status alone.
+func TestDataOnly(t *testing.T) {
+	r := newRig(t)
+	var data, any atomic.Int64
+	count := func(n *atomic.Int64, name string, only bool) control.Controller {
+		return control.Controller{
+			Name: name, Watches: []control.Watch{{Kind: "A", DataOnly: only}},
+			Reconcile: func(context.Context, store.Key) (time.Duration, error) { n.Add(1); return 0, nil },
+		}
+	}
+	r.run(count(&data, "data", true), count(&any, "any", false))
+	r.put("A", "x", "1")
+	require.Eventually(t, func() bool { return data.Load() == 1 && any.Load() == 1 }, patience, time.Millisecond)
+	_, err := r.Update(t.Context(), store.Object{Key: store.Key{Kind: "A", Name: "x"}, Status: []byte("1")}, 0)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return any.Load() == 2 }, patience, time.Millisecond)
+	r.put("A", "x", "2")
+	require.Eventually(t, func() bool { return any.Load() == 3 && data.Load() == 2 }, patience, time.Millisecond)
+	_, err = r.Delete(t.Context(), store.Key{Kind: "A", Name: "x"}, 0)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return data.Load() == 3 }, patience, time.Millisecond)
+}

@@ -1,12 +1,12 @@
 package objects
 
 import (
+	"cmp"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -37,7 +37,7 @@ func Kinds() []Kind {
 		},
 		{
 			Name: resource.KindNode,
-			New:  made[resource.Node], Validate: validator(resource.Node.Validate, nil), Warnings: warnNodeSpec,
+			New:  made[resource.Node], Validate: validator(resource.Node.Validate, nil), Warnings: warnNodeReferences,
 			ValidateStatus: func(obj any) error { return obj.(*resource.Node).CheckStatus() },
 		},
 		{Name: resource.KindFleet, New: made[resource.Fleet], Validate: validator(resource.Fleet.Validate, nil)},
@@ -217,12 +217,27 @@ func (m *modelCache) get(ctx context.Context, r store.Reader, key store.Key) (*r
 	return model, nil
 }
 
-// warnNodeSpec warns that nothing acts on the spec of a Node yet.
-func warnNodeSpec(_ context.Context, _ store.Reader, _, next any) []string {
-	if reflect.ValueOf(next.(*resource.Node).Spec).IsZero() {
-		return nil
+// warnNodeReferences warns of ConfigMaps and Secrets that a spec refers to and that don't exist, and of git repositories, which
+// nothing reads yet: the spec is not rendered until it can be.
+func warnNodeReferences(ctx context.Context, r store.Reader, _, next any) (warnings []string) {
+	for i, item := range next.(*resource.Node).Spec.Config {
+		at, key := fmt.Sprintf("spec.config[%d]", i), store.Key{}
+		switch {
+		case item.GitRef != nil:
+			warnings = append(warnings, at+".gitRef: this version of the hub reads no git repositories: the node keeps what it was sent before")
+			continue
+		case item.SecretRef != nil:
+			key = store.Key{Kind: resource.KindSecret, Namespace: cmp.Or(item.SecretRef.Namespace, resource.DefaultNamespace), Name: item.SecretRef.Name}
+		case item.ConfigMapRef != nil:
+			key = store.Key{Kind: resource.KindConfigMap, Namespace: cmp.Or(item.ConfigMapRef.Namespace, resource.DefaultNamespace), Name: item.ConfigMapRef.Name}
+		default:
+			continue
+		}
+		if !mayExist(ctx, r, key) {
+			warnings = append(warnings, at+": there is no "+key.String()+": the node keeps what it was sent before until there is")
+		}
 	}
-	return []string{"spec: nothing acts on it yet: the hub checks and keeps it, and the node does not change because of it"}
+	return warnings
 }
 
 // warnMissingNodes warns of names of nodes that don't exist. It is no error: they may come later.

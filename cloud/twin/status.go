@@ -304,7 +304,7 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 		s.Conditions = resource.OtherHubCondition(s.Conditions, alone, t.o.Now())
 	}
 	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal)
-	_, err = t.writeStatus(ctx, obj, 0, s)
+	_, err = t.writeStatus(ctx, obj, obj.Rev, s) // others write conditions of it, too
 	return err
 }
 
