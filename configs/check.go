@@ -133,6 +133,69 @@ func checkBridged(key, filter string, report reporter) {
 	}
 }
 
+func (a *Agent) complete() (err error) {
+	if a.Data.Dir == "" {
+		a.Data.Dir, err = stateDir("agent")
+	}
+	return err
+}
+
+func (a *Agent) check(report reporter) {
+	if s := a.MQTT.Socket; s != Auto && (!path.IsAbs(s) || len(s) > maxSocketPath) {
+		report("mqtt.socket", "%q is neither auto nor an absolute path of at most %d bytes", s, maxSocketPath)
+	}
+	clean := func(key, p string) {
+		if !path.IsAbs(p) || path.Clean(p) != p {
+			report(key, "%q is not an absolute path without .., . and a slash at its end", p)
+		}
+	}
+	clean("root", a.Root)
+	for i, p := range a.Files.Roots {
+		clean(fmt.Sprintf("files.roots[%d]", i), p)
+	}
+	allowed := map[string]bool{}
+	for i, c := range a.Commands {
+		key := fmt.Sprintf("commands[%d].", i)
+		switch {
+		case c.Name == "" || allowed[c.Name]:
+			report(key+"name", "%q is missing or listed twice", c.Name)
+		case len(c.Run) == 0 || !path.IsAbs(c.Run[0]):
+			report(key+"run", "command %q: give a program by its absolute path, and its arguments: [/usr/bin/systemctl, reload, nginx]", c.Name)
+		}
+		allowed[c.Name] = true
+	}
+	for _, list := range []struct {
+		key   string
+		hooks []Hook
+	}{
+		{"hooks.beforeUpdating", a.Hooks.BeforeUpdating}, {"hooks.afterUpdating", a.Hooks.AfterUpdating},
+		{"hooks.beforeRebooting", a.Hooks.BeforeRebooting}, {"hooks.afterRebooting", a.Hooks.AfterRebooting},
+	} {
+		for i, h := range list.hooks {
+			h.check(fmt.Sprintf("%s[%d].", list.key, i), allowed, clean, report)
+		}
+	}
+	for i, c := range a.Health.Checks {
+		Hook{Run: c.Run, Timeout: c.Timeout}.check(fmt.Sprintf("health.checks[%d].", i), allowed, clean, report)
+	}
+}
+
+// check wants a command that is listed, and conditions that can hold.
+func (h Hook) check(key string, allowed map[string]bool, clean func(key, path string), report reporter) {
+	if !allowed[h.Run] {
+		report(key+"run", "%q is not listed in commands", h.Run)
+	}
+	if d, err := time.ParseDuration(h.Timeout); h.Timeout != "" && (err != nil || d <= 0) {
+		report(key+"timeout", "%q is not a duration of more than 0, such as 30s", h.Timeout)
+	}
+	for i, c := range h.If {
+		clean(fmt.Sprintf("%sif[%d].path", key, i), c.Path)
+		for _, op := range c.Op {
+			oneOf(fmt.Sprintf("%sif[%d].op", key, i), op, []string{"created", "updated", "removed"}, report)
+		}
+	}
+}
+
 func (m *Mapper[D]) complete() error { return nil }
 
 func (m *Mapper[D]) check(report reporter) {

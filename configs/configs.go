@@ -55,6 +55,80 @@ type Core struct {
 	Insecure bool       `yaml:"insecure"`
 }
 
+// Agent is what edgeagent can be told. agent.yaml says what each setting means.
+type Agent struct {
+	MQTT     AgentMQTT  `yaml:"mqtt"`
+	Data     Data       `yaml:"data"`
+	Root     string     `yaml:"root"`
+	Files    AgentFiles `yaml:"files"`
+	Commands []Command  `yaml:"commands"`
+	Hooks    AgentHooks `yaml:"hooks"`
+	Health   Health     `yaml:"health"`
+	Log      Log        `yaml:"log"`
+}
+
+// AgentMQTT says where the agent finds its core.
+type AgentMQTT struct {
+	Socket string `yaml:"socket"` // a path, or auto
+}
+
+// AgentFiles says which files the agent may write.
+type AgentFiles struct {
+	Roots []string      `yaml:"roots,flow"`
+	Check time.Duration `yaml:"check"`
+}
+
+// Command is a program with its arguments that a spec may have run by its name.
+type Command struct {
+	Name string   `yaml:"name"`
+	Run  []string `yaml:"run,flow"`
+}
+
+// AgentHooks are the node's own commands around every update.
+type AgentHooks struct {
+	BeforeUpdating  []Hook `yaml:"beforeUpdating"`
+	AfterUpdating   []Hook `yaml:"afterUpdating"`
+	BeforeRebooting []Hook `yaml:"beforeRebooting"`
+	AfterRebooting  []Hook `yaml:"afterRebooting"`
+}
+
+// Hook runs a command, if one of its conditions holds or it has none.
+type Hook struct {
+	Run     string          `yaml:"run"`
+	If      []HookCondition `yaml:"if,omitempty,flow"`
+	Timeout string          `yaml:"timeout,omitempty"`
+}
+
+// HookCondition holds if an update changes a file.
+type HookCondition struct {
+	Path string   `yaml:"path"`
+	Op   []string `yaml:"op,omitempty,flow"`
+}
+
+// Health says when a host is well after an update.
+type Health struct {
+	Checks  []Check       `yaml:"checks"`
+	Timeout time.Duration `yaml:"timeout" min:"1"`
+}
+
+// Check is a command that succeeds when the host is well.
+type Check struct {
+	Run     string `yaml:"run"`
+	Timeout string `yaml:"timeout,omitempty"`
+}
+
+// Sockets are the addresses at which the agent looks for its core.
+func (a Agent) Sockets() []string {
+	if a.MQTT.Socket != Auto {
+		return []string{"unix://" + a.MQTT.Socket}
+	}
+	dir, err := stateDir("core")
+	if err != nil {
+		dir = filepath.Join("/var/lib/edgebus", "core")
+	}
+	return []string{"unix://" + filepath.Join(RuntimeDir, SocketName), "unix://" + filepath.Join(dir, SocketName)}
+}
+
 // Mapper is what a mapper can be told, with its driver's own settings in D.
 type Mapper[D any] struct {
 	Server   string `yaml:"server"`

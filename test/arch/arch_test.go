@@ -198,6 +198,8 @@ func forbiddenInRole(role, from, to string) string {
 	}
 	part := strings.Split(from, "/")[1]
 	switch {
+	case within(from, "edge/agent") && from != "edge/agent" && within(to, "edge/agent") && !within(to, from):
+		return "edge/agent wires its parts, which know neither it nor each other"
 	case within(to, role+"/"+part):
 		return ""
 	case to == role:
@@ -254,7 +256,8 @@ func forbiddenInTests(from, to string) string {
 
 func TestProgramsLinkOnlyTheirOwn(t *testing.T) {
 	links := map[string][]string{
-		"edge/cmd/edgecore":         {module + "cloud", module + "mappers", "k8s.io", "sigs.k8s.io/structured-merge-diff", "github.com/google/go-containerregistry", "testing"},
+		"edge/cmd/edgecore":         {module + "cloud", module + "mappers", module + "edge/agent", "github.com/godbus", "k8s.io", "sigs.k8s.io/structured-merge-diff", "github.com/google/go-containerregistry", "testing"},
+		"edge/cmd/edgeagent":        {module + "cloud", module + "mappers", module + "edge/store", module + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "testing"},
 		"cloud/cmd/cloudhub":        {module + "edge", module + "mappers", "k8s.io/client-go/rest", "k8s.io/client-go/tools", "testing"}, // the queue of cloud/control is client-go's
 		"cloud/cmd/edgebus":         {module + "edge", module + "mappers", "k8s.io/client-go", "testing"},
 		"mappers/cmd/mapper-modbus": {module + "cloud", module + "edge", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "testing"},
@@ -403,6 +406,10 @@ func TestRulesBite(t *testing.T) {
 		{"edge/agent", "google.golang.org/grpc", "gRPC"},
 		{"cloud/fleet", "github.com/go-git/go-git/v5", "git"},
 		{"cloud/fleet/sources", "github.com/go-git/go-git/v5", ""},
+		{"edge/agent", module + "edge/agent/files", ""},
+		{"edge/agent/files", module + "edge/agent/host", "nor each other"},
+		{"edge/agent/host", module + "edge/agent", "nor each other"},
+		{"edge/agent", module + "edge/store/x", "backend"},
 		{"mappers", module + "broker", "broker/client only"},
 		{"mappers", module + "broker/client", ""},
 		{"mappers/modbus", module + "topics", "a driver"},

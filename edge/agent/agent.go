@@ -1,0 +1,464 @@
+// Package agent is the program edgeagent: it makes a node's host what the node's spec says, whole or not at all, and reports
+// what has become of it. It is an MQTT client of the node's broker, and works on with what it has while there is none.
+//
+// It never has a shell read anything, never runs a command that the node's own configuration doesn't list, never writes outside
+// the configured directories, and never tries a version again that has failed.
+//
+// Start with update.go: the steps of an update, and what is on disk before each. bus.go is the connection to the broker,
+// hooks.go runs commands, report.go is what the cloud sees, command.go the command line.
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/edge/agent/files"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Applications runs containers.
+type Applications interface {
+	// Files are where an application's files go: they are part of the same transaction as all others.
+	Files(app resource.RenderedApplication) ([]resource.RenderedFile, error)
+	// Switch stops what is in from only, starts what is in to only, and applies what has changed in both. Files are in place.
+	Switch(ctx context.Context, from, to []resource.RenderedApplication, changes []files.Change) error
+	// Status is how each application is.
+	Status(ctx context.Context, apps []resource.RenderedApplication) []resource.ApplicationStatus
+}
+
+// OS is an operating system that is an image.
+type OS interface {
+	// Booted is the image that the host has booted.
+	Booted(ctx context.Context) (resource.OSStatus, error)
+	// Switch makes an image the one that is booted next.
+	Switch(ctx context.Context, image string) error
+	// Rollback makes the image before that the one that is booted next, and says whether the host must be rebooted for it.
+	Rollback(ctx context.Context) (reboot bool, err error)
+	// Reboot reboots the host. The agent is ended by it.
+	Reboot(ctx context.Context) error
+}
+
+// Monitor observes the host.
+type Monitor interface {
+	// Watch says what to observe.
+	Watch(spec resource.RenderedSpec)
+	// Report adds what is seen to a report.
+	Report(report *resource.AgentReport)
+	// Run observes until ctx ends, and calls changed when Report would say something else.
+	Run(ctx context.Context, changed func()) error
+}
+
+// Options are what an agent needs.
+type Options struct {
+	Config  configs.Agent
+	Version string
+	Log     zerolog.Logger
+	Now     func() time.Time // default time.Now
+	// Ready is called once the agent runs. It may be nil.
+	Ready func()
+	// HealthPause is the pause between two checks of an update's health; default 1s.
+	HealthPause time.Duration
+	// Protected are directories that no spec may change; default /etc/edgebus and the data directory.
+	Protected []string
+	// BootID is the host's boot; default that of the kernel.
+	BootID func() string
+	// BeforeStep is called before each step of an update. Tests end the agent in it.
+	BeforeStep func(step string)
+
+	applications Applications
+	os           OS
+	monitor      Monitor
+}
+
+func (o Options) withDefaults() Options {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.HealthPause == 0 {
+		o.HealthPause = time.Second
+	}
+	if o.Protected == nil {
+		o.Protected = []string{configs.SystemDir, strings.TrimPrefix(o.Config.Data.Dir, strings.TrimSuffix(o.Config.Root, "/"))}
+	}
+	if o.BootID == nil {
+		o.BootID = func() string {
+			id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // not every system has it
+			return strings.TrimSpace(string(id))
+		}
+	}
+	return o
+}
+
+func (o Options) hook(step string) {
+	if o.BeforeStep != nil {
+		o.BeforeStep(step)
+	}
+}
+
+// agent is a running agent. state belongs to the goroutine of work, which alone changes the host.
+type agent struct {
+	o        Options
+	log      zerolog.Logger
+	commands commands
+	bus      *bus
+	wake     chan struct{} // capacity 1
+
+	files        *files.Store
+	applications Applications
+	os           OS
+	monitor      Monitor
+
+	checked time.Time     // when files were last compared with the spec
+	reports chan struct{} // capacity 1: there may be something to report
+
+	mu      sync.Mutex
+	state   state // written with mu held
+	seen    seen
+	staging *resource.RenderedSpec // that is being prepared
+	cancel  context.CancelCauseFunc
+}
+
+// seen is what an agent reports besides its state.
+type seen struct {
+	step    string // of the update that is being made
+	problem string // why it does not go on, or why the spec can't be read
+	drifted []string
+	left    bool // they are left alone
+	drift   string
+}
+
+// Run runs an agent until ctx ends.
+func Run(ctx context.Context, o Options) (err error) {
+	o = o.withDefaults()
+	dir, err := datadir.Open(o.Config.Data.Dir, "edgeagent")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	store, err := files.Open(files.Options{
+		Dir: filepath.Join(o.Config.Data.Dir, "files"), Root: o.Config.Root, Allowed: o.Config.Files.Roots, Forbidden: o.Protected,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	a, err := newAgent(o, store)
+	if err != nil {
+		return err
+	}
+	if o.Ready != nil {
+		o.Ready()
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.bus.mqtt.Run(ctx) })
+	g.Go(func() error { return a.work(ctx) })
+	g.Go(func() error { return a.report(ctx) })
+	if a.monitor != nil {
+		g.Go(func() error { return a.monitor.Run(ctx, a.changed) })
+	}
+	return g.Wait()
+}
+
+func newAgent(o Options, store *files.Store) (*agent, error) {
+	a := &agent{
+		o: o, log: o.Log, commands: commands{}, wake: make(chan struct{}, 1), reports: make(chan struct{}, 1),
+		files: store, applications: o.applications, os: o.os, monitor: o.monitor,
+	}
+	for _, c := range o.Config.Commands {
+		a.commands[c.Name] = c.Run
+	}
+	var err error
+	if a.state, err = loadState(o.Config.Data.Dir); err != nil {
+		return nil, err
+	}
+	if err := a.recover(); err != nil {
+		return nil, err
+	}
+	a.bus, err = newBus(o.Config.Sockets(), o.Log, a.heard)
+	return a, err
+}
+
+// recover ends what an earlier run of the agent left unfinished on disk, and notes the host's boot. An update that had begun to
+// change the host goes on.
+func (a *agent) recover() error {
+	found, version, err := a.files.Recover()
+	if err != nil {
+		return fmt.Errorf("files of an interrupted update can't be put back: %w", err)
+	}
+	if found == files.Swapped && a.state.Update == nil { // files that were put back after a drift
+		if err := a.endFiles(true); err != nil {
+			return err
+		}
+	} else if found != files.Clean {
+		a.log.Warn().Str("files", string(found)).Str("rendered_version", version).Msg("an update was interrupted")
+	}
+	return a.save(func(s *state) {
+		if boot := a.o.BootID(); boot != s.Boot {
+			s.Rebooted, s.Boot, s.BootSeen = s.Boot != "", boot, a.o.Now()
+		}
+		if s.Update != nil {
+			s.Update = s.Update.resumed(found == files.Swapped)
+		}
+	})
+}
+
+// work makes one update after another, and looks for drift in between.
+func (a *agent) work(ctx context.Context) error {
+	if a.monitor != nil {
+		a.monitor.Watch(a.state.Applied)
+	}
+	for ctx.Err() == nil {
+		again := a.do(ctx)
+		if again <= 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-a.wake:
+		case <-time.After(again):
+		}
+	}
+	return nil
+}
+
+// wanted is the newest spec that the broker has; nil: none.
+func (a *agent) wanted() (*resource.RenderedSpec, error) { return a.bus.spec() }
+
+// heard is called when the broker says something new. A version that is only prepared gives way to a newer one.
+func (a *agent) heard() {
+	signal(a.wake)
+	a.changed()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cancel == nil {
+		return
+	}
+	if spec, err := a.wanted(); err == nil && spec != nil && !reflect.DeepEqual(spec, a.staging) {
+		a.cancel(errSuperseded)
+	}
+}
+
+// changed says that there may be something to report.
+func (a *agent) changed() { signal(a.reports) }
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (a *agent) preparing(spec *resource.RenderedSpec) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.staging = spec
+}
+
+// untilSuperseded ends when there is a newer version than the one that is prepared.
+func (a *agent) untilSuperseded(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	a.mu.Lock()
+	a.cancel = cancel
+	a.mu.Unlock()
+	return ctx, func() {
+		a.mu.Lock()
+		a.cancel = nil
+		a.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// save changes the state, on disk first.
+func (a *agent) save(change func(*state)) error {
+	a.mu.Lock()
+	next := a.state
+	a.mu.Unlock()
+	change(&next)
+	if err := next.save(a.o.Config.Data.Dir); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.state = next
+	a.mu.Unlock()
+	a.changed()
+	return nil
+}
+
+// progress says where the update is, and why it does not go on.
+func (a *agent) progress(step string, err error) {
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+	}
+	a.mu.Lock()
+	same := a.seen.step == step && a.seen.problem == problem
+	a.seen.step, a.seen.problem = step, problem
+	a.mu.Unlock()
+	if !same {
+		a.changed()
+	}
+}
+
+// idle is what an agent does without an update: it looks for files that somebody else changed, and puts them back.
+func (a *agent) idle(ctx context.Context) (again time.Duration) {
+	every, now := a.o.Config.Files.Check, a.o.Now()
+	if every == 0 {
+		return time.Hour
+	}
+	if wait := a.checked.Add(every).Sub(now); wait > 0 && wait <= every {
+		return wait
+	}
+	a.checked = now
+	drifted, left, err := a.checkDrift(ctx)
+	if ctx.Err() != nil {
+		return 0
+	}
+	a.mu.Lock()
+	a.seen.left, a.seen.drift = left, ""
+	if err != nil {
+		a.seen.drift = err.Error()
+		a.log.Error().Err(err).Msg("files can't be compared with the spec, or not be put back")
+	}
+	if len(drifted) > 0 || left { // what was put back is reported until the next update
+		a.seen.drifted = drifted
+	}
+	a.mu.Unlock()
+	a.changed()
+	return every
+}
+
+// checkDrift compares the files with the spec and puts them back, or leaves them.
+func (a *agent) checkDrift(ctx context.Context) (paths []string, left bool, err error) {
+	list, err := a.files.Drift(ctx)
+	for _, d := range list {
+		paths = append(paths, d.Path)
+	}
+	left = a.state.Applied.Drift == resource.DriftReport
+	if err != nil || left || len(paths) == 0 {
+		return paths, left, err
+	}
+	a.log.Warn().Strs("files", paths).Msg("files that somebody else changed are put back")
+	if err = a.stage(ctx, a.state.Applied, false); err == nil {
+		err = a.files.Swap()
+	}
+	return paths, false, errors.Join(err, a.endFiles(err == nil))
+}
+
+// content opens the content of a file.
+func (a *agent) content(ctx context.Context, c resource.Content) (io.ReadCloser, error) {
+	switch {
+	case c.Secret != nil:
+		value, err := a.bus.secret(*c.Secret)
+		if err != nil {
+			return nil, err
+		}
+		return io.NopCloser(bytes.NewReader(value)), nil
+	case c.Digest != "":
+		return nil, failure{resource.FailedContent, "blobs can't be fetched yet"}
+	}
+	return nil, fmt.Errorf("a content that is in the spec is not opened")
+}
+
+// due are the hooks of a moment that an update causes: the node's own, and then the spec's.
+func (a *agent) due(moment string, u update) (due []resource.Hook) {
+	own, spec := a.hooksAt(moment, u)
+	for _, h := range append(own, spec...) {
+		if dueNow(h, a.files.Changes()) {
+			due = append(due, h)
+		}
+	}
+	return due
+}
+
+// hooks runs the hooks of a moment: the node's own, and then the spec's.
+func (a *agent) hooks(ctx context.Context, moment string, u update) error {
+	own, spec := a.hooksAt(moment, u)
+	env := environment(a.o.Config.Root, moment, u)
+	if err := a.commands.runAll(ctx, "hooks."+moment+" of agent.yaml: ", own, a.files.Changes(), env); err != nil {
+		return err
+	}
+	return a.commands.runAll(ctx, "hooks."+moment, spec, a.files.Changes(), env)
+}
+
+func (a *agent) hooksAt(moment string, u update) (own, spec []resource.Hook) {
+	c, s := a.o.Config.Hooks, resource.Hooks{}
+	if u.Spec.Hooks != nil {
+		s = *u.Spec.Hooks
+	}
+	switch moment {
+	case "beforeUpdating":
+		return ownHooks(c.BeforeUpdating), s.BeforeUpdating
+	case "afterUpdating":
+		return ownHooks(c.AfterUpdating), s.AfterUpdating
+	case "beforeRebooting":
+		return ownHooks(c.BeforeRebooting), s.BeforeRebooting
+	}
+	return ownHooks(c.AfterRebooting), s.AfterRebooting
+}
+
+func ownHooks(list []configs.Hook) (hooks []resource.Hook) {
+	for _, h := range list {
+		hook := resource.Hook{Run: h.Run, Timeout: h.Timeout}
+		for _, c := range h.If {
+			hook.If = append(hook.If, resource.HookCondition(c))
+		}
+		hooks = append(hooks, hook)
+	}
+	return hooks
+}
+
+// report publishes what there is to say, on change and at most once a second, and again after each connection.
+func (a *agent) report(ctx context.Context) error {
+	var last []byte
+	var conditions []resource.Condition
+	number := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.reports:
+		}
+		node, conn := a.bus.connection()
+		if node == "" {
+			continue
+		}
+		r := a.reportNow(conditions)
+		conditions = r.Conditions
+		text, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("the report: %w", err)
+		}
+		if conn == number && bytes.Equal(text, last) {
+			continue
+		}
+		if err := a.bus.publish(ctx, node, text); err != nil {
+			a.log.Warn().Err(err).Msg("the report was not stored by the core")
+			a.changed()
+		} else {
+			number, last = conn, text
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(reportEvery):
+		}
+	}
+}
+
+// reportEvery is the time between two reports.
+const reportEvery = time.Second

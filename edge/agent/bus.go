@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// bus is the agent's connection to the node's broker: what the cloud has given the node, as it is now, and the way back.
+type bus struct {
+	mqtt    *client.Client
+	changed func() // a value, or the connection
+	log     zerolog.Logger
+
+	mu     sync.Mutex
+	node   string            // empty until the broker has said it
+	values map[string][]byte // the spec, secrets and their parts, by key
+	conns  int               // how many connections there were
+}
+
+// clientID is the agent's at the broker. There is one agent on a node.
+const clientID = "edgeagent"
+
+func newBus(servers []string, log zerolog.Logger, changed func()) (*bus, error) {
+	b := &bus{changed: changed, log: log, values: map[string][]byte{}}
+	var subscriptions []client.Subscription
+	for _, key := range []string{"status", "spec", "spec/parts/+", "secrets/#"} {
+		subscriptions = append(subscriptions, client.Subscription{Filter: topics.TopicOf("+", key), QoS: 1})
+	}
+	var err error
+	b.mqtt, err = client.New(client.Options{
+		Servers: servers, ClientID: clientID, CleanStart: true, KeepAlive: 30 * time.Second,
+		Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second}, Log: log,
+		Subscriptions: subscriptions, OnConnect: b.connected, OnMessage: b.message,
+	})
+	return b, err
+}
+
+// connected forgets what an earlier connection brought: nobody tells what was removed in between. What is there follows.
+func (b *bus) connected(context.Context, bool) error {
+	b.mu.Lock()
+	clear(b.values)
+	b.conns++
+	b.mu.Unlock()
+	b.changed()
+	return nil
+}
+
+func (b *bus) message(m client.Message) {
+	a, err := topics.Parse(m.Topic)
+	if err != nil {
+		return
+	}
+	b.mu.Lock()
+	if b.node == "" {
+		b.log.Info().Str("node", a.Node).Msg("connected to the node's broker")
+	}
+	b.node = a.Node
+	key := a.Key()
+	same := bytes.Equal(b.values[key], m.Payload)
+	switch {
+	case a.Kind == topics.KindStatus:
+		same = false
+	case len(m.Payload) == 0:
+		delete(b.values, key)
+	default:
+		b.values[key] = m.Payload
+	}
+	b.mu.Unlock()
+	if !same {
+		b.changed()
+	}
+}
+
+// document is a value of the down map that may be in parts; false: it is not there, or not whole yet.
+func (b *bus) document(key string) ([]byte, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	value, ok := b.values[key]
+	if !ok {
+		return nil, false
+	}
+	return topics.Join(value, func(n int) ([]byte, bool) {
+		part, ok := b.values[topics.PartKey(key, n)]
+		return part, ok
+	})
+}
+
+// spec is the spec that the node is to have; nil: none is known. A spec that can't be read is an error.
+func (b *bus) spec() (*resource.RenderedSpec, error) {
+	text, ok := b.document("spec")
+	if !ok {
+		return nil, nil //nolint:nilnil // there is none, which is no error
+	}
+	spec := new(resource.RenderedSpec)
+	if err := json.Unmarshal(text, spec); err != nil {
+		return nil, fmt.Errorf("the spec is not one that this agent can read: %w", err)
+	}
+	return spec, nil
+}
+
+// secret is the value of a Secret. It is errWaiting until the broker has the Secret in the version that the spec refers to.
+func (b *bus) secret(k resource.SecretKey) ([]byte, error) {
+	text, ok := b.document("secrets/" + k.Name)
+	if !ok {
+		return nil, fmt.Errorf("%w: the Secret %s is not on this node yet", errWaiting, strings.Replace(k.Name, ".", "/", 1))
+	}
+	var s resource.SecretValues
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, fmt.Errorf("the Secret %s can't be read: %w", k.Name, err)
+	}
+	if s.Version != k.Version {
+		return nil, fmt.Errorf("%w: the Secret %s is here in another version than the spec refers to", errWaiting, strings.Replace(k.Name, ".", "/", 1))
+	}
+	value, ok := s.Data[k.Key]
+	if !ok {
+		return nil, failure{resource.FailedContent, fmt.Sprintf("the Secret %s has no key %s", strings.Replace(k.Name, ".", "/", 1), k.Key)}
+	}
+	return value, nil
+}
+
+// connection is the node's name, empty until it is known, and the number of the connection, 0 before the first.
+func (b *bus) connection() (node string, number int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.node, b.conns
+}
+
+// publish publishes a report, and waits until the core has stored it.
+func (b *bus) publish(ctx context.Context, node string, report []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	topic := topics.Address{Node: node, Kind: topics.KindAgent}.String()
+	return b.mqtt.Publish(ctx, client.Message{Topic: topic, Payload: report, QoS: 1, Retain: true})
+}

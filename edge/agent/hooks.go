@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/edgebus/edgebus/edge/agent/files"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// hookTimeout is how long a command may take for which nothing else is said.
+const hookTimeout = 10 * time.Second
+
+// commands are the programs that a hook may run, by name.
+type commands map[string][]string
+
+// allow says what is wrong with hooks: a command that the node does not allow, or a time-out that is none.
+func (c commands) allow(where string, hooks []resource.Hook) error {
+	for i, h := range hooks {
+		at := fmt.Sprintf("%s[%d]", where, i)
+		if _, ok := c[h.Run]; !ok {
+			return failure{resource.FailedInvalid, fmt.Sprintf("%s.run: this node allows no command %q: list it in commands of its agent.yaml", at, h.Run)}
+		}
+		if _, err := timeout(h.Timeout); err != nil {
+			return failure{resource.FailedInvalid, fmt.Sprintf("%s.timeout: %v", at, err)}
+		}
+	}
+	return nil
+}
+
+func timeout(text string) (time.Duration, error) {
+	if text == "" {
+		return hookTimeout, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%q is not a duration of more than 0, such as 30s", text)
+	}
+	return d, nil
+}
+
+// dueNow says whether one of a hook's conditions holds, or it has none.
+func dueNow(h resource.Hook, changes []files.Change) bool {
+	return len(h.If) == 0 || slices.ContainsFunc(h.If, func(c resource.HookCondition) bool {
+		return slices.ContainsFunc(changes, func(ch files.Change) bool {
+			below := ch.Path == c.Path || strings.HasPrefix(ch.Path, strings.TrimSuffix(c.Path, "/")+"/")
+			return below && (len(c.Op) == 0 || slices.Contains(c.Op, string(ch.Op)))
+		})
+	})
+}
+
+// runAll runs those of a list's hooks that are due, in their order, until one fails.
+func (c commands) runAll(ctx context.Context, where string, hooks []resource.Hook, changes []files.Change, env []string) error {
+	for i, h := range hooks {
+		if !dueNow(h, changes) {
+			continue
+		}
+		limit, err := timeout(h.Timeout)
+		if err != nil {
+			return err
+		}
+		if err := c.run(ctx, h.Run, limit, env); err != nil {
+			return failed(ctx, resource.FailedHook, fmt.Errorf("%s[%d]: %w", where, i, err))
+		}
+	}
+	return nil
+}
+
+// run runs a command in a process group of its own, with the given environment and no input. When the time is over, or
+// ctx ends, the whole group is killed. The error has the last lines of the output.
+func (c commands) run(ctx context.Context, name string, limit time.Duration, env []string) error {
+	argv := c[name]
+	if len(argv) == 0 {
+		return fmt.Errorf("this node allows no command %q", name)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took longer than %s and was ended", limit))
+	defer cancel()
+	output := &tail{}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // from the node's own settings
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", env, output, output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // for a process that has left the group and holds the output
+	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it left something running, and succeeded itself
+	}
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("command %q: %w%s", name, err, output)
+	}
+	return nil
+}
+
+// tailSize is how much of a command's output is kept.
+const tailSize = 2 << 10
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+	cut  bool
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	if more := len(t.text) - tailSize; more > 0 {
+		t.text, t.cut = slices.Delete(t.text, 0, more), true
+	}
+	return len(p), nil
+}
+
+// String is the end of the output behind a colon; nothing if there was none.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := strings.ToValidUTF8(string(t.text), "�")
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if lines[0] == "" {
+		return ""
+	}
+	if more := len(lines) - 10; more > 0 {
+		lines, t.cut = lines[more:], true
+	}
+	if t.cut {
+		lines[0] = "…" + lines[0]
+	}
+	return ": " + strings.Join(lines, "\n")
+}
+
+// environment is what a command gets: nothing of the agent's own.
+func environment(root, hook string, u update) []string {
+	return []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/",
+		"EDGEBUS_ROOT=" + root, "EDGEBUS_HOOK=" + hook, "EDGEBUS_RENDERED_VERSION=" + u.Spec.RenderedVersion,
+	}
+}

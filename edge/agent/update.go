@@ -1,0 +1,533 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/edge/agent/files"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// An update goes through these steps. Until stepSwap nothing is changed and nothing is on disk: after a crash it begins again. From
+// then on each step is on disk before it is done, and doing it again has the same outcome.
+const (
+	stepStage   = "Staging"              // contents are fetched and verified
+	stepBefore  = "BeforeUpdatingHooks"  // hooks before anything is changed
+	stepSwap    = "WritingFiles"         // files are put in place, in one transaction
+	stepSwapped = "FilesWritten"         // they are
+	stepOS      = "SwitchingOS"          // another OS image is made the one to boot next
+	stepReboot  = "Rebooting"            // the host is booted into it
+	stepBooted  = "AfterRebootingHooks"  // it was
+	stepAfter   = "AfterUpdatingHooks"   // hooks after the files are in place
+	stepApps    = "StartingApplications" // applications are started, changed and stopped
+	stepHealth  = "CheckingHealth"       // checks and applications
+	stepCommit  = "Committing"           // what was before is forgotten
+	stepBack    = "RollingBack"          // what was before is put back
+)
+
+// maxResumed is how often an update goes on after the agent ended in the midst of it. After that it is rolled back: it may be
+// what ends the agent.
+const maxResumed = 3
+
+// state is what an agent keeps on disk.
+type state struct {
+	// Applied is the spec that is applied whole; without a version there is none.
+	Applied resource.RenderedSpec `json:"applied"`
+	// Failed is the version that failed last.
+	Failed *resource.FailedVersion `json:"failed,omitempty"`
+	// Update is the update that is being made.
+	Update *update `json:"update,omitempty"`
+	// Boot is the boot of the host that the agent saw last, and BootSeen when it first saw it.
+	Boot     string    `json:"boot,omitempty"`
+	BootSeen time.Time `json:"bootSeen,omitzero"`
+	// Rebooted says that the agent has seen another boot before.
+	Rebooted bool `json:"rebooted,omitempty"`
+}
+
+// update is one that is being made.
+type update struct {
+	Spec resource.RenderedSpec `json:"spec"`
+	Step string                `json:"step"`
+	// Resumed is how often the agent was started in the midst of it.
+	Resumed int `json:"resumed,omitempty"`
+	// Boot is the boot in which the reboot was ordered; OSSwitched says that another image was made the one to boot.
+	Boot       string `json:"boot,omitempty"`
+	OSSwitched bool   `json:"osSwitched,omitempty"`
+	// Failed is why it is rolled back.
+	Failed *resource.FailedVersion `json:"failed,omitempty"`
+}
+
+// failure is why a version can't be applied. It is not tried again until it changes.
+type failure struct{ reason, message string }
+
+func (f failure) Error() string { return f.message }
+
+// failed makes a failure of an error that isn't one, unless ctx ended: then it is no fault of the version.
+func failed(ctx context.Context, reason string, err error) error {
+	var known failure
+	if err == nil || errors.As(err, &known) || errors.Is(err, errWaiting) {
+		return err
+	}
+	var ofFile *files.Error
+	if errors.As(err, &ofFile) && ofFile.Reason != "" {
+		reason = ofFile.Reason
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return failure{reason, err.Error()}
+}
+
+var (
+	// errWaiting is in the error of a step that can't be done yet.
+	errWaiting = errors.New("waiting")
+	// errSuperseded ends the staging of a version when there is a newer one.
+	errSuperseded = errors.New("there is a newer version")
+)
+
+const stateName = "state.json"
+
+func loadState(dir string) (state, error) {
+	var s state
+	text, err := os.ReadFile(filepath.Join(dir, stateName))
+	if errors.Is(err, os.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("the agent's state can't be read: %w", err)
+	}
+	return s, nil
+}
+
+func (s state) save(dir string) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return datadir.WriteFile(filepath.Join(dir, stateName), text)
+}
+
+// wants says whether a spec is to be applied: it is another than the one that is, and not the one that failed.
+func (s state) wants(spec *resource.RenderedSpec) bool {
+	if spec == nil || s.Failed != nil && s.Failed.RenderedVersion == spec.RenderedVersion {
+		return false
+	}
+	// A hub that was restored from a backup may give a version's number to another content.
+	return spec.RenderedVersion != s.Applied.RenderedVersion || !reflect.DeepEqual(*spec, s.Applied)
+}
+
+// resumed is the update as it goes on after the agent was started. swapped says that its files are in their places. It is
+// rolled back if it was interrupted too often, and begins again if it had changed nothing: then it is nil.
+func (u update) resumed(swapped bool) *update {
+	switch {
+	case u.Step == stepBack || u.Step == stepCommit:
+		return &u
+	case !swapped:
+		return nil
+	case u.Step == stepSwap:
+		u.Step = stepSwapped
+	case u.Step == stepReboot:
+		return &u
+	}
+	if u.Resumed++; u.Resumed > maxResumed {
+		u = u.failing(failure{resource.FailedInterrupted, fmt.Sprintf("the agent ended %d times in the midst of it, at last in the step %s", u.Resumed, u.Step)}, time.Time{})
+	}
+	return &u
+}
+
+// failing is the update when a step has failed.
+func (u update) failing(f failure, now time.Time) update {
+	u.Failed = &resource.FailedVersion{RenderedVersion: u.Spec.RenderedVersion, Reason: f.reason, Message: f.message}
+	if !now.IsZero() {
+		u.Failed.At = resource.Time(now)
+	}
+	u.Step = stepBack
+	return u
+}
+
+// following is the step after one that was done. switchOS says that the spec wants another OS image than the host has booted.
+func following(step string, switchOS bool) string {
+	switch step {
+	case stepStage:
+		return stepBefore
+	case stepBefore:
+		return stepSwap
+	case stepSwap:
+		return stepSwapped
+	case stepSwapped:
+		if switchOS {
+			return stepOS
+		}
+		return stepAfter
+	case stepOS:
+		return stepReboot
+	case stepReboot:
+		return stepBooted
+	case stepBooted:
+		return stepAfter
+	case stepAfter:
+		return stepApps
+	case stepApps:
+		return stepHealth
+	}
+	return stepCommit
+}
+
+// check says what is wrong with a spec, before anything of it is done.
+func (a *agent) check(spec resource.RenderedSpec) error {
+	if spec.Hooks != nil {
+		for _, list := range []struct {
+			where string
+			hooks []resource.Hook
+		}{
+			{"hooks.beforeUpdating", spec.Hooks.BeforeUpdating}, {"hooks.afterUpdating", spec.Hooks.AfterUpdating},
+			{"hooks.beforeRebooting", spec.Hooks.BeforeRebooting}, {"hooks.afterRebooting", spec.Hooks.AfterRebooting},
+		} {
+			if err := a.commands.allow(list.where, list.hooks); err != nil {
+				return err
+			}
+		}
+	}
+	if spec.OS != nil && spec.OS.Image != "" && a.os == nil {
+		return failure{resource.FailedOS, "os.image: this host's OS is none that can be switched to an image"}
+	}
+	if len(spec.Applications) > 0 && a.applications == nil {
+		return failure{resource.FailedApplication, "applications: this agent can't run any"}
+	}
+	return nil
+}
+
+// do does what there is to do. It returns after how long it is to be called again if nothing happens.
+func (a *agent) do(ctx context.Context) (again time.Duration) {
+	if a.state.Update == nil {
+		spec, err := a.wanted()
+		a.progress("", err)
+		if err != nil || !a.state.wants(spec) {
+			return a.idle(ctx)
+		}
+		if err := a.prepare(ctx, *spec); err != nil {
+			return a.unprepared(*spec, err)
+		}
+	}
+	for a.state.Update != nil && ctx.Err() == nil {
+		u := *a.state.Update
+		a.progress(u.Step, nil)
+		a.o.hook(u.Step)
+		err := a.step(ctx, &u)
+		if ctx.Err() != nil {
+			return 0
+		}
+		if err := a.stepped(u, err); err != nil {
+			a.progress(u.Step, err)
+			a.log.Error().Err(err).Str("step", u.Step).Msg("the update can't go on")
+			return retryAfter
+		}
+	}
+	return 0
+}
+
+// retryAfter is when a step is tried again that neither succeeded nor failed for good.
+const retryAfter = 10 * time.Second
+
+// prepare stages a spec and runs the hooks before it, and then the update is begun. Before that nothing is changed.
+func (a *agent) prepare(ctx context.Context, spec resource.RenderedSpec) error {
+	u := update{Spec: spec, Step: stepStage}
+	a.log.Info().Str("rendered_version", spec.RenderedVersion).Msg("update begins")
+	a.preparing(&spec)
+	defer a.preparing(nil)
+	a.progress(stepStage, nil)
+	a.o.hook(stepStage)
+	if err := a.check(spec); err != nil {
+		return err
+	}
+	ctx, cancel := a.untilSuperseded(ctx)
+	defer cancel()
+	if err := a.stage(ctx, spec, spec.Drift == resource.DriftReport); err != nil {
+		return failed(ctx, resource.FailedWrite, err)
+	}
+	a.progress(stepBefore, nil)
+	a.o.hook(stepBefore)
+	if err := a.hooks(ctx, "beforeUpdating", u); err != nil {
+		return err
+	}
+	u.Step = stepSwap
+	return a.save(func(s *state) { s.Update = &u })
+}
+
+// stage verifies the files of a spec and writes what differs beside their places.
+func (a *agent) stage(ctx context.Context, spec resource.RenderedSpec, leaveDrifted bool) error {
+	want, err := a.filesOf(spec)
+	if err != nil {
+		return err
+	}
+	return a.files.Stage(ctx, files.Spec{
+		Version: spec.RenderedVersion, Files: want, LeaveDrifted: leaveDrifted,
+		Content: func(c resource.Content) (io.ReadCloser, error) { return a.content(ctx, c) },
+	})
+}
+
+// filesOf are a spec's files and those of its applications.
+func (a *agent) filesOf(spec resource.RenderedSpec) ([]resource.RenderedFile, error) {
+	want := spec.Files
+	for _, app := range spec.Applications {
+		files, err := a.applications.Files(app)
+		if err != nil {
+			return nil, failure{resource.FailedInvalid, err.Error()}
+		}
+		want = append(want[:len(want):len(want)], files...)
+	}
+	return want, nil
+}
+
+// unprepared handles what kept an update from beginning: a failure is remembered, everything else is tried again.
+func (a *agent) unprepared(spec resource.RenderedSpec, err error) (again time.Duration) {
+	if endErr := a.endFiles(false); endErr != nil {
+		a.log.Error().Err(endErr).Msg("what was staged can't be removed")
+	}
+	var f failure
+	if !errors.As(err, &f) {
+		if !errors.Is(err, errSuperseded) {
+			a.progress(stepStage, err)
+			a.log.Info().Err(err).Str("rendered_version", spec.RenderedVersion).Msg("update waits")
+		}
+		if errors.Is(err, errSuperseded) || errors.Is(err, context.Canceled) {
+			return 0
+		}
+		return retryAfter
+	}
+	a.log.Error().Str("rendered_version", spec.RenderedVersion).Str("reason", f.reason).Str("error", f.message).Msg("update failed before anything was changed")
+	u := update{Spec: spec}.failing(f, a.o.Now())
+	if err := a.save(func(s *state) { s.Failed = u.Failed }); err != nil {
+		a.log.Error().Err(err).Msg("the agent's state can't be written")
+		return retryAfter
+	}
+	a.progress("", nil)
+	return 0
+}
+
+// endFiles commits the files of an update or rolls them back, unless that was done before the agent was started.
+func (a *agent) endFiles(commit bool) error {
+	found, _, err := a.files.Recover()
+	switch {
+	case err != nil || found != files.Swapped:
+		return err
+	case !commit:
+		return a.files.RollBack()
+	}
+	left, err := a.files.Commit()
+	if len(left) > 0 {
+		a.log.Info().Strs("directories", left).Msg("directories that the spec no longer has are kept: others' files are in them")
+	}
+	return err
+}
+
+// step does the step of an update. It may add to u.
+func (a *agent) step(ctx context.Context, u *update) error {
+	switch u.Step {
+	case stepSwap:
+		return failed(ctx, resource.FailedWrite, a.files.Swap())
+	case stepSwapped:
+		return nil
+	case stepOS:
+		u.OSSwitched = true
+		return failed(ctx, resource.FailedOS, a.os.Switch(ctx, u.Spec.OS.Image))
+	case stepReboot:
+		return a.reboot(ctx, u)
+	case stepBooted:
+		return a.hooks(ctx, "afterRebooting", *u)
+	case stepAfter:
+		return a.hooks(ctx, "afterUpdating", *u)
+	case stepApps:
+		return a.switchApplications(ctx, a.state.Applied, u.Spec, a.files.Changes())
+	case stepHealth:
+		return a.health(ctx, u.Spec)
+	case stepCommit:
+		return a.endFiles(true)
+	case stepBack:
+		return a.rollBack(ctx, u)
+	}
+	return failure{resource.FailedInterrupted, fmt.Sprintf("the agent's state has a step %q, which this version does not know", u.Step)}
+}
+
+// stepped puts the outcome of a step on disk. It returns an error if the step is to be tried again.
+func (a *agent) stepped(u update, err error) error {
+	var f failure
+	switch {
+	case errors.As(err, &f) && u.Step != stepBack && u.Step != stepCommit:
+		a.log.Error().Str("rendered_version", u.Spec.RenderedVersion).Str("step", u.Step).Str("reason", f.reason).Str("error", f.message).Msg("update failed and is rolled back")
+		u = u.failing(f, a.o.Now())
+		return a.save(func(s *state) { s.Update = &u })
+	case err != nil:
+		return err
+	case u.Step == stepCommit:
+		err = a.save(func(s *state) { s.Applied, s.Update, s.Failed = u.Spec, nil, nil })
+		if err == nil {
+			a.log.Info().Str("rendered_version", u.Spec.RenderedVersion).Msg("update applied")
+		}
+		a.progress("", err)
+		return err
+	case u.Step == stepBack:
+		if u.Failed.At == "" {
+			u.Failed.At = resource.Time(a.o.Now())
+		}
+		err = a.save(func(s *state) { s.Update, s.Failed = nil, u.Failed })
+		if err == nil {
+			a.log.Warn().Str("rendered_version", u.Spec.RenderedVersion).Str("applied", a.state.Applied.RenderedVersion).Msg("update rolled back")
+		}
+		a.progress("", err)
+		return err
+	}
+	for {
+		switchOS := u.Step == stepSwapped && a.wantsOS(u.Spec)
+		u.Step = following(u.Step, switchOS)
+		if !a.empty(u) {
+			return a.save(func(s *state) { s.Update = &u })
+		}
+	}
+}
+
+// empty says whether a step has nothing to do, so that it need not be on disk.
+func (a *agent) empty(u update) bool {
+	switch u.Step {
+	case stepAfter:
+		return len(a.due("afterUpdating", u)) == 0
+	case stepBooted:
+		return len(a.due("afterRebooting", u)) == 0
+	case stepApps:
+		return len(u.Spec.Applications) == 0 && len(a.state.Applied.Applications) == 0
+	case stepHealth:
+		return len(a.o.Config.Health.Checks) == 0 && len(u.Spec.Applications) == 0
+	}
+	return false
+}
+
+// reboot boots the host into the image that was made the next one, and says whether that succeeded once it has booted again.
+func (a *agent) reboot(ctx context.Context, u *update) error {
+	if u.Boot == "" {
+		if err := a.hooks(ctx, "beforeRebooting", *u); err != nil {
+			return err
+		}
+		u.Boot = a.state.Boot
+		if err := a.save(func(s *state) { s.Update = u }); err != nil {
+			return err
+		}
+	}
+	if u.Boot == a.state.Boot {
+		if err := a.os.Reboot(ctx); err != nil {
+			return failed(ctx, resource.FailedOS, fmt.Errorf("the host can't be rebooted: %w", err))
+		}
+		<-ctx.Done() // the host ends the agent
+		return ctx.Err()
+	}
+	booted, err := a.os.Booted(ctx)
+	switch {
+	case err != nil:
+		return err
+	case !sameImage(booted, u.Spec.OS.Image):
+		return failure{resource.FailedOS, fmt.Sprintf("the host was rebooted and has booted %s, not %s", booted.Image, u.Spec.OS.Image)}
+	}
+	return nil
+}
+
+// sameImage says whether a reference, with a digest or without, is that of the booted image.
+func sameImage(booted resource.OSStatus, image string) bool {
+	if name, digest, ok := strings.Cut(image, "@"); ok && booted.ImageDigest != "" {
+		bare, _, _ := strings.Cut(booted.Image, "@")
+		return digest == booted.ImageDigest && (bare == name || strings.HasPrefix(bare, name+":") || strings.HasPrefix(name, bare+":"))
+	}
+	return booted.Image == image
+}
+
+// wantsOS says whether a spec wants another OS image than the host has booted.
+func (a *agent) wantsOS(spec resource.RenderedSpec) bool {
+	if spec.OS == nil || spec.OS.Image == "" || a.os == nil {
+		return false
+	}
+	booted, err := a.os.Booted(context.Background())
+	return err != nil || !sameImage(booted, spec.OS.Image)
+}
+
+// rollBack puts back what was before an update. All of it may be done again.
+func (a *agent) rollBack(ctx context.Context, u *update) error {
+	changes := a.files.Changes()
+	if err := a.endFiles(false); err != nil {
+		return err
+	}
+	if u.OSSwitched {
+		reboot, err := a.os.Rollback(ctx)
+		if err != nil {
+			return fmt.Errorf("the OS image can't be switched back: %w", err)
+		}
+		if reboot {
+			return errors.Join(a.os.Reboot(ctx), errors.New("the host reboots into the OS image that it had before"))
+		}
+	}
+	// If what was there before can't be started again, the next update may do it, and the applications' status says it.
+	if err := a.switchApplications(ctx, u.Spec, a.state.Applied, changes); err != nil {
+		u.Failed.Message += fmt.Sprintf("; and when it was rolled back: %v", err)
+	}
+	return nil
+}
+
+func (a *agent) switchApplications(ctx context.Context, from, to resource.RenderedSpec, changes []files.Change) error {
+	if a.applications == nil {
+		return nil
+	}
+	return failed(ctx, resource.FailedApplication, a.applications.Switch(ctx, from.Applications, to.Applications, changes))
+}
+
+// health waits until all checks succeed and all applications run, or have completed.
+func (a *agent) health(ctx context.Context, spec resource.RenderedSpec) error {
+	within, cancel := context.WithTimeout(ctx, a.o.Config.Health.Timeout)
+	defer cancel()
+	var last error
+	for {
+		err := a.unhealthy(within, spec)
+		if err == nil {
+			return nil
+		}
+		if within.Err() == nil || last == nil {
+			last = err // not that it was ended
+		}
+		a.progress(stepHealth, last)
+		select {
+		case <-within.Done():
+			return failed(ctx, resource.FailedHealth, fmt.Errorf("after %s: %w", a.o.Config.Health.Timeout, last))
+		case <-time.After(a.o.HealthPause):
+		}
+	}
+}
+
+func (a *agent) unhealthy(ctx context.Context, spec resource.RenderedSpec) error {
+	for i, c := range a.o.Config.Health.Checks {
+		limit, err := timeout(c.Timeout)
+		if err != nil {
+			return err
+		}
+		env := environment(a.o.Config.Root, "health", update{Spec: spec})
+		if err := a.commands.run(ctx, c.Run, limit, env); err != nil {
+			return fmt.Errorf("health.checks[%d]: %w", i, err)
+		}
+	}
+	if len(spec.Applications) == 0 {
+		return nil
+	}
+	for _, app := range a.applications.Status(ctx, spec.Applications) {
+		if app.Status != "Running" && app.Status != "Completed" {
+			return fmt.Errorf("application %s is %s %s", app.Name, app.Status, app.Message)
+		}
+	}
+	return nil
+}
