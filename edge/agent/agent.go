@@ -77,7 +77,7 @@ type Options struct {
 	Protected []string
 	// BootID is the host's boot; default that of the kernel.
 	BootID func() string
-	// BeforeStep is called before each step of an update. Tests end the agent in it.
+	// BeforeStep is called before each step of an update, and before and after the state is written. Tests end the agent in it.
 	BeforeStep func(step string)
 
 	applications Applications
@@ -129,12 +129,13 @@ type agent struct {
 	mu      sync.Mutex
 	state   state // written with mu held
 	seen    seen
-	staging *resource.RenderedSpec // that is being prepared
+	staging resource.RenderedSpec // that is being prepared, while there is a cancel
 	cancel  context.CancelCauseFunc
 }
 
 // seen is what an agent reports besides its state.
 type seen struct {
+	version string // of the update that is being made
 	step    string // of the update that is being made
 	problem string // why it does not go on, or why the spec can't be read
 	drifted []string
@@ -248,7 +249,7 @@ func (a *agent) heard() {
 	if a.cancel == nil {
 		return
 	}
-	if spec, err := a.wanted(); err == nil && spec != nil && !reflect.DeepEqual(spec, a.staging) {
+	if spec, err := a.wanted(); err == nil && spec != nil && !reflect.DeepEqual(*spec, a.staging) {
 		a.cancel(errSuperseded)
 	}
 }
@@ -263,17 +264,11 @@ func signal(c chan struct{}) {
 	}
 }
 
-func (a *agent) preparing(spec *resource.RenderedSpec) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.staging = spec
-}
-
 // untilSuperseded ends when there is a newer version than the one that is prepared.
-func (a *agent) untilSuperseded(ctx context.Context) (context.Context, context.CancelFunc) {
+func (a *agent) untilSuperseded(ctx context.Context, spec resource.RenderedSpec) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a.mu.Lock()
-	a.cancel = cancel
+	a.cancel, a.staging = cancel, spec
 	a.mu.Unlock()
 	return ctx, func() {
 		a.mu.Lock()
@@ -289,9 +284,11 @@ func (a *agent) save(change func(*state)) error {
 	next := a.state
 	a.mu.Unlock()
 	change(&next)
+	a.o.hook("before the state is written")
 	if err := next.save(a.o.Config.Data.Dir); err != nil {
 		return err
 	}
+	a.o.hook("after the state is written")
 	a.mu.Lock()
 	a.state = next
 	a.mu.Unlock()
@@ -300,17 +297,28 @@ func (a *agent) save(change func(*state)) error {
 }
 
 // progress says where the update is, and why it does not go on.
-func (a *agent) progress(step string, err error) {
+func (a *agent) progress(version, step string, err error) {
 	problem := ""
 	if err != nil {
 		problem = err.Error()
 	}
 	a.mu.Lock()
-	same := a.seen.step == step && a.seen.problem == problem
-	a.seen.step, a.seen.problem = step, problem
+	same := a.seen.version == version && a.seen.step == step && a.seen.problem == problem
+	a.seen.version, a.seen.step, a.seen.problem = version, step, problem
 	a.mu.Unlock()
 	if !same {
 		a.changed()
+	}
+}
+
+// applied is called when a version is applied: files are as it has them, and the monitor is told what to observe.
+func (a *agent) applied() {
+	a.mu.Lock()
+	a.seen.drifted, a.seen.left, a.seen.drift = nil, false, ""
+	a.mu.Unlock()
+	a.checked = a.o.Now()
+	if a.monitor != nil {
+		a.monitor.Watch(a.state.Applied)
 	}
 }
 
@@ -369,9 +377,21 @@ func (a *agent) content(ctx context.Context, c resource.Content) (io.ReadCloser,
 		}
 		return io.NopCloser(bytes.NewReader(value)), nil
 	case c.Digest != "":
-		return nil, failure{resource.FailedContent, "blobs can't be fetched yet"}
+		return a.bus.blob(ctx, c, func(received int64) {
+			a.downloading(fmt.Errorf("%d of %d bytes of %s are downloaded", received, c.Size, c.Digest))
+		})
 	}
-	return nil, fmt.Errorf("a content that is in the spec is not opened")
+	return nil, errors.New("a content that is in the spec itself is not fetched")
+}
+
+// downloading says how far the contents of the version that is prepared are.
+func (a *agent) downloading(how error) {
+	a.mu.Lock()
+	version, step := a.seen.version, a.seen.step
+	a.mu.Unlock()
+	if step == stepStage {
+		a.progress(version, step, how)
+	}
 }
 
 // due are the hooks of a moment that an update causes: the node's own, and then the spec's.

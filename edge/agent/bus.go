@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -23,18 +25,25 @@ type bus struct {
 	log     zerolog.Logger
 
 	mu     sync.Mutex
-	node   string            // empty until the broker has said it
-	values map[string][]byte // the spec, secrets and their parts, by key
-	conns  int               // how many connections there were
+	node   string                              // empty until the broker has said it
+	values map[string][]byte                   // the spec, secrets and their parts, by key
+	conns  int                                 // how many connections there were
+	blobs  map[string]chan resource.BlobAnswer // requests without an outcome, by digest
 }
+
+// blobAnswers is the response topic of the agent's requests for blobs.
+const blobAnswers = "blobs/answers/" + clientID
+
+// blobRepeat is how long an unanswered request waits before it is sent again.
+const blobRepeat = 10 * time.Second
 
 // clientID is the agent's at the broker. There is one agent on a node.
 const clientID = "edgeagent"
 
 func newBus(servers []string, log zerolog.Logger, changed func()) (*bus, error) {
-	b := &bus{changed: changed, log: log, values: map[string][]byte{}}
+	b := &bus{changed: changed, log: log, values: map[string][]byte{}, blobs: map[string]chan resource.BlobAnswer{}}
 	var subscriptions []client.Subscription
-	for _, key := range []string{"status", "spec", "spec/parts/+", "secrets/#"} {
+	for _, key := range []string{"status", "spec", "spec/parts/+", "secrets/#", blobAnswers} {
 		subscriptions = append(subscriptions, client.Subscription{Filter: topics.TopicOf("+", key), QoS: 1})
 	}
 	var err error
@@ -59,6 +68,10 @@ func (b *bus) connected(context.Context, bool) error {
 func (b *bus) message(m client.Message) {
 	a, err := topics.Parse(m.Topic)
 	if err != nil {
+		return
+	}
+	if a.Kind == topics.KindBlobAnswer {
+		b.blobAnswer(m.Payload)
 		return
 	}
 	b.mu.Lock()
@@ -142,4 +155,95 @@ func (b *bus) publish(ctx context.Context, node string, report []byte) error {
 	defer cancel()
 	topic := topics.Address{Node: node, Kind: topics.KindAgent}.String()
 	return b.mqtt.Publish(ctx, client.Message{Topic: topic, Payload: report, QoS: 1, Retain: true})
+}
+
+func (b *bus) blobAnswer(payload []byte) {
+	var answer resource.BlobAnswer
+	if err := json.Unmarshal(payload, &answer); err != nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	waiting := b.blobs[answer.Digest]
+	if waiting == nil {
+		return
+	}
+	for { // the newest answer is the one that counts
+		select {
+		case waiting <- answer:
+			return
+		default:
+		}
+		select {
+		case <-waiting:
+		default:
+		}
+	}
+}
+
+// blob has the core download a blob and opens it. It waits until ctx ends, as long as there is a broker; progress is told how
+// many bytes the core has.
+func (b *bus) blob(ctx context.Context, c resource.Content, progress func(received int64)) (io.ReadCloser, error) {
+	answers := make(chan resource.BlobAnswer, 1)
+	b.mu.Lock()
+	b.blobs[c.Digest] = answers
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		delete(b.blobs, c.Digest)
+		b.mu.Unlock()
+	}()
+	for {
+		if err := b.requestBlob(ctx, c); err != nil {
+			return nil, err
+		}
+		repeat := time.NewTimer(blobRepeat)
+		for again := false; !again; {
+			select {
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			case <-repeat.C:
+				again = true
+			case answer := <-answers:
+				if answer.Done() {
+					return openBlob(answer)
+				}
+				progress(answer.Received)
+				repeat.Reset(blobRepeat)
+			}
+		}
+	}
+}
+
+func (b *bus) requestBlob(ctx context.Context, c resource.Content) error {
+	node, _ := b.connection()
+	if node == "" || !b.mqtt.Connected() {
+		return fmt.Errorf("%w: no connection to the node's broker, so the content %s can't be fetched", errWaiting, c.Digest)
+	}
+	payload, err := json.Marshal(resource.BlobRequest{Digest: c.Digest, Size: c.Size})
+	if err != nil {
+		return err
+	}
+	err = b.mqtt.Publish(ctx, client.Message{
+		Topic: topics.TopicOf(node, "blobs/get"), Payload: payload, QoS: 1,
+		ResponseTopic: topics.TopicOf(node, blobAnswers), Correlation: []byte(c.Digest[:min(len(c.Digest), 100)]),
+	})
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w: the content %s can't be requested: %w", errWaiting, c.Digest, err)
+	}
+	return err
+}
+
+func openBlob(answer resource.BlobAnswer) (io.ReadCloser, error) {
+	switch {
+	case answer.Error == "":
+		f, err := os.Open(answer.Path)
+		if err != nil {
+			return nil, fmt.Errorf("%w: the content %s: %w", errWaiting, answer.Digest, err)
+		}
+		return f, nil
+	case answer.Reason == string(resource.Unavailable):
+		return nil, fmt.Errorf("%w: the content %s: %s", errWaiting, answer.Digest, answer.Error)
+	}
+	return nil, failure{resource.FailedContent, fmt.Sprintf("the content %s: %s", answer.Digest, answer.Error)}
 }

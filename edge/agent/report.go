@@ -24,13 +24,6 @@ const (
 func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 	a.mu.Lock()
 	s, seen := a.state, a.seen
-	version := s.Applied.RenderedVersion
-	switch {
-	case s.Update != nil:
-		version = s.Update.Spec.RenderedVersion
-	case a.staging != nil:
-		version = a.staging.RenderedVersion
-	}
 	a.mu.Unlock()
 	r := resource.AgentReport{
 		Version: a.o.Version, RenderedVersion: s.Applied.RenderedVersion, Failed: s.Failed,
@@ -39,7 +32,7 @@ func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 	if seen.left {
 		r.Drifted = seen.drifted
 	}
-	r.Conditions = conditions(s, seen, version)
+	r.Conditions = conditions(s, seen)
 	if a.monitor != nil {
 		a.monitor.Report(&r)
 	}
@@ -47,11 +40,11 @@ func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 	return fit(r, a.o.Now())
 }
 
-// conditions are the agent's own, without times. version is that of the update that is being made.
-func conditions(s state, seen seen, version string) []resource.Condition {
+// conditions are the agent's own, without times.
+func conditions(s state, seen seen) []resource.Condition {
 	updating := resource.Condition{Type: conditionUpdating, Status: "False", Reason: "Idle"}
 	if seen.step != "" {
-		updating = resource.Condition{Type: conditionUpdating, Status: "True", Reason: seen.step, Message: "version " + version}
+		updating = resource.Condition{Type: conditionUpdating, Status: "True", Reason: seen.step, Message: "version " + seen.version}
 		if seen.problem != "" {
 			updating.Message += ": " + seen.problem
 		}

@@ -74,8 +74,11 @@ func (f failure) Error() string { return f.message }
 // failed makes a failure of an error that isn't one, unless ctx ended: then it is no fault of the version.
 func failed(ctx context.Context, reason string, err error) error {
 	var known failure
-	if err == nil || errors.As(err, &known) || errors.Is(err, errWaiting) {
+	if err == nil || errors.Is(err, errWaiting) {
 		return err
+	}
+	if errors.As(err, &known) {
+		return failure{known.reason, err.Error()}
 	}
 	var ofFile *files.Error
 	if errors.As(err, &ofFile) && ofFile.Reason != "" {
@@ -213,8 +216,8 @@ func (a *agent) check(spec resource.RenderedSpec) error {
 func (a *agent) do(ctx context.Context) (again time.Duration) {
 	if a.state.Update == nil {
 		spec, err := a.wanted()
-		a.progress("", err)
 		if err != nil || !a.state.wants(spec) {
+			a.progress("", "", err)
 			return a.idle(ctx)
 		}
 		if err := a.prepare(ctx, *spec); err != nil {
@@ -223,14 +226,14 @@ func (a *agent) do(ctx context.Context) (again time.Duration) {
 	}
 	for a.state.Update != nil && ctx.Err() == nil {
 		u := *a.state.Update
-		a.progress(u.Step, nil)
+		a.progress(u.Spec.RenderedVersion, u.Step, nil)
 		a.o.hook(u.Step)
 		err := a.step(ctx, &u)
 		if ctx.Err() != nil {
 			return 0
 		}
 		if err := a.stepped(u, err); err != nil {
-			a.progress(u.Step, err)
+			a.progress(u.Spec.RenderedVersion, u.Step, err)
 			a.log.Error().Err(err).Str("step", u.Step).Msg("the update can't go on")
 			return retryAfter
 		}
@@ -245,19 +248,17 @@ const retryAfter = 10 * time.Second
 func (a *agent) prepare(ctx context.Context, spec resource.RenderedSpec) error {
 	u := update{Spec: spec, Step: stepStage}
 	a.log.Info().Str("rendered_version", spec.RenderedVersion).Msg("update begins")
-	a.preparing(&spec)
-	defer a.preparing(nil)
-	a.progress(stepStage, nil)
+	a.progress(spec.RenderedVersion, stepStage, nil)
 	a.o.hook(stepStage)
 	if err := a.check(spec); err != nil {
 		return err
 	}
-	ctx, cancel := a.untilSuperseded(ctx)
+	ctx, cancel := a.untilSuperseded(ctx, spec)
 	defer cancel()
 	if err := a.stage(ctx, spec, spec.Drift == resource.DriftReport); err != nil {
 		return failed(ctx, resource.FailedWrite, err)
 	}
-	a.progress(stepBefore, nil)
+	a.progress(spec.RenderedVersion, stepBefore, nil)
 	a.o.hook(stepBefore)
 	if err := a.hooks(ctx, "beforeUpdating", u); err != nil {
 		return err
@@ -299,7 +300,7 @@ func (a *agent) unprepared(spec resource.RenderedSpec, err error) (again time.Du
 	var f failure
 	if !errors.As(err, &f) {
 		if !errors.Is(err, errSuperseded) {
-			a.progress(stepStage, err)
+			a.progress(spec.RenderedVersion, stepStage, err)
 			a.log.Info().Err(err).Str("rendered_version", spec.RenderedVersion).Msg("update waits")
 		}
 		if errors.Is(err, errSuperseded) || errors.Is(err, context.Canceled) {
@@ -313,7 +314,7 @@ func (a *agent) unprepared(spec resource.RenderedSpec, err error) (again time.Du
 		a.log.Error().Err(err).Msg("the agent's state can't be written")
 		return retryAfter
 	}
-	a.progress("", nil)
+	a.progress("", "", nil)
 	return 0
 }
 
@@ -374,9 +375,10 @@ func (a *agent) stepped(u update, err error) error {
 	case u.Step == stepCommit:
 		err = a.save(func(s *state) { s.Applied, s.Update, s.Failed = u.Spec, nil, nil })
 		if err == nil {
+			a.applied()
 			a.log.Info().Str("rendered_version", u.Spec.RenderedVersion).Msg("update applied")
 		}
-		a.progress("", err)
+		a.progress("", "", err)
 		return err
 	case u.Step == stepBack:
 		if u.Failed.At == "" {
@@ -386,7 +388,7 @@ func (a *agent) stepped(u update, err error) error {
 		if err == nil {
 			a.log.Warn().Str("rendered_version", u.Spec.RenderedVersion).Str("applied", a.state.Applied.RenderedVersion).Msg("update rolled back")
 		}
-		a.progress("", err)
+		a.progress("", "", err)
 		return err
 	}
 	for {
@@ -490,21 +492,18 @@ func (a *agent) switchApplications(ctx context.Context, from, to resource.Render
 
 // health waits until all checks succeed and all applications run, or have completed.
 func (a *agent) health(ctx context.Context, spec resource.RenderedSpec) error {
-	within, cancel := context.WithTimeout(ctx, a.o.Config.Health.Timeout)
-	defer cancel()
-	var last error
+	over := time.After(a.o.Config.Health.Timeout)
 	for {
-		err := a.unhealthy(within, spec)
+		err := a.unhealthy(ctx, spec)
 		if err == nil {
 			return nil
 		}
-		if within.Err() == nil || last == nil {
-			last = err // not that it was ended
-		}
-		a.progress(stepHealth, last)
+		a.progress(spec.RenderedVersion, stepHealth, err)
 		select {
-		case <-within.Done():
-			return failed(ctx, resource.FailedHealth, fmt.Errorf("after %s: %w", a.o.Config.Health.Timeout, last))
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-over:
+			return failure{resource.FailedHealth, fmt.Sprintf("after %s: %v", a.o.Config.Health.Timeout, err)}
 		case <-time.After(a.o.HealthPause):
 		}
 	}

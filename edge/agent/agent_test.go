@@ -1,0 +1,434 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/edge/agent/files"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// rig is a host with an agent, whose broker is the test.
+type rig struct {
+	t    *testing.T
+	o    Options
+	boot string
+	*agent
+	store *files.Store
+	sent  map[string][]byte // what the broker has
+}
+
+func newRig(t *testing.T, change func(*configs.Agent)) *rig {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{"root/etc", "data"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
+	}
+	cfg := configs.Agent{
+		MQTT: configs.AgentMQTT{Socket: filepath.Join(dir, "mqtt.sock")}, Data: configs.Data{Dir: filepath.Join(dir, "data")},
+		Root: filepath.Join(dir, "root"), Files: configs.AgentFiles{Roots: []string{"/etc"}, Check: time.Minute},
+		Health: configs.Health{Timeout: time.Minute},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	r := &rig{t: t, boot: "boot-1", sent: map[string][]byte{}}
+	r.o = Options{Config: cfg, Version: "v1", Log: zerolog.Nop(), HealthPause: time.Millisecond, BootID: func() string { return r.boot }}
+	t.Cleanup(r.stop)
+	r.start()
+	return r
+}
+
+// start starts the agent on what is on disk. The broker says again what it has.
+func (r *rig) start() {
+	r.t.Helper()
+	o := r.o.withDefaults()
+	var err error
+	r.store, err = files.Open(files.Options{Dir: filepath.Join(o.Config.Data.Dir, "files"), Root: o.Config.Root, Allowed: o.Config.Files.Roots, Forbidden: o.Protected})
+	require.NoError(r.t, err)
+	r.agent, err = newAgent(o, r.store)
+	require.NoError(r.t, err)
+	for key, value := range r.sent {
+		r.bus.message(client.Message{Topic: "v1/nodes/n1/" + key, Payload: value})
+	}
+}
+
+// stop ends the agent as SIGKILL does: nothing is put in order.
+func (r *rig) stop() {
+	if r.store != nil {
+		_ = r.store.Close()
+		r.store = nil
+	}
+}
+
+func (r *rig) send(key string, v any) {
+	r.t.Helper()
+	text, err := json.Marshal(v)
+	require.NoError(r.t, err)
+	r.sent[key] = text
+	r.bus.message(client.Message{Topic: "v1/nodes/n1/" + key, Payload: text})
+}
+
+// settle has the agent do all that there is to do.
+func (r *rig) settle() {
+	r.t.Helper()
+	for range 20 {
+		if r.do(r.t.Context()) > 0 {
+			return
+		}
+	}
+	r.t.Fatal("the agent doesn't come to rest")
+}
+
+func (r *rig) file(name string) string {
+	text, err := os.ReadFile(filepath.Join(r.o.Config.Root, name))
+	if err != nil {
+		return "none"
+	}
+	return string(text)
+}
+
+func (r *rig) condition(kind string) string {
+	for _, c := range r.reportNow(nil).Conditions {
+		if c.Type == kind {
+			return fmt.Sprint(c.Status, " ", c.Reason, ": ", c.Message)
+		}
+	}
+	return "none"
+}
+
+func text(path, content string) resource.RenderedFile {
+	return resource.RenderedFile{Path: path, Type: resource.FileRegular, Mode: "0640", Content: resource.Content{Text: content}}
+}
+
+func version(v string, list ...resource.RenderedFile) resource.RenderedSpec {
+	for i := range list {
+		list[i].User, list[i].Group = fmt.Sprint(os.Getuid()), fmt.Sprint(os.Getgid())
+	}
+	return resource.RenderedSpec{RenderedVersion: v, Files: list}
+}
+
+func TestSpecIsApplied(t *testing.T) {
+	r := newRig(t, nil)
+	require.Contains(t, r.condition("SpecApplied"), "Unknown NoSpec")
+	r.send("spec", version("1", text("/etc/a", "one"), text("/etc/b", "two")))
+	r.settle()
+	require.Equal(t, "one two", r.file("etc/a")+" "+r.file("etc/b"))
+	info, err := os.Stat(filepath.Join(r.o.Config.Root, "etc/a"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o640), info.Mode().Perm())
+	require.Equal(t, "1", r.reportNow(nil).RenderedVersion)
+	require.Contains(t, r.condition("SpecApplied"), "True Applied")
+	require.Contains(t, r.condition("Updating"), "False Idle")
+
+	r.send("spec", version("2", text("/etc/b", "three")))
+	r.settle()
+	require.Equal(t, "none three", r.file("etc/a")+" "+r.file("etc/b"))
+
+	// A hub that was restored from a backup gives a number again, to another content.
+	r.send("spec", version("2", text("/etc/b", "four")))
+	r.settle()
+	require.Equal(t, "four", r.file("etc/b"))
+
+	// Without a broker the agent has what it had, and no spec is no order to remove anything.
+	r.stop()
+	r.sent = map[string][]byte{}
+	r.start()
+	r.settle()
+	require.Equal(t, "four", r.file("etc/b"))
+	require.Equal(t, "2", r.reportNow(nil).RenderedVersion)
+}
+
+func TestSecret(t *testing.T) {
+	r := newRig(t, nil)
+	f := text("/etc/wifi", "")
+	f.Content = resource.Content{Secret: &resource.SecretKey{Name: "default.wifi", Key: "psk", Version: "7"}}
+	r.send("spec", version("1", f))
+	require.Equal(t, retryAfter, r.do(t.Context()))
+	require.Equal(t, "none", r.file("etc/wifi"))
+	require.Contains(t, r.condition("Updating"), "True Staging: version 1: /etc/wifi: waiting: the Secret default/wifi is not on this node yet")
+
+	r.send("secrets/default.wifi", resource.SecretValues{Version: "6", Data: map[string][]byte{"psk": []byte("old")}})
+	require.Equal(t, retryAfter, r.do(t.Context()))
+	require.Contains(t, r.condition("Updating"), "another version")
+
+	r.send("secrets/default.wifi", resource.SecretValues{Version: "7", Data: map[string][]byte{"psk": []byte("s3cret")}})
+	r.settle()
+	require.Equal(t, "s3cret", r.file("etc/wifi"))
+	state, err := os.ReadFile(filepath.Join(r.o.Config.Data.Dir, stateName))
+	require.NoError(t, err)
+	require.NotContains(t, string(state), "s3cret")
+
+	f.Secret = &resource.SecretKey{Name: "default.wifi", Key: "none", Version: "7"}
+	r.send("spec", version("2", f))
+	r.settle()
+	require.Contains(t, r.condition("SpecApplied"), "False ContentMissing: version 2: /etc/wifi: the Secret default/wifi has no key none")
+	require.Equal(t, "s3cret", r.file("etc/wifi"))
+}
+
+func allow(name string, argv ...string) func(*configs.Agent) {
+	return func(c *configs.Agent) { c.Commands = append(c.Commands, configs.Command{Name: name, Run: argv}) }
+}
+
+func TestHookThatIsNotAllowed(t *testing.T) {
+	r := newRig(t, allow("reload", "/bin/true"))
+	s := version("1", text("/etc/a", "one"))
+	s.Hooks = &resource.Hooks{AfterUpdating: []resource.Hook{{Run: "reload"}, {Run: "rm"}}}
+	r.send("spec", s)
+	r.settle()
+	require.Equal(t, "none", r.file("etc/a"))
+	require.Contains(t, r.condition("SpecApplied"), `False InvalidSpec: version 1: hooks.afterUpdating[1].run: this node allows no command "rm": list it in commands of its agent.yaml`)
+}
+
+func TestFailingHookRollsBack(t *testing.T) {
+	runs := filepath.Join(t.TempDir(), "runs")
+	r := newRig(t, allow("fail", "/bin/sh", "-c", "echo run >>"+runs+"; echo it broke; exit 3"))
+	r.send("spec", version("1", text("/etc/a", "one")))
+	r.settle()
+	s := version("2", text("/etc/a", "two"), text("/etc/b", "new"))
+	s.Hooks = &resource.Hooks{AfterUpdating: []resource.Hook{{Run: "fail"}}}
+	r.send("spec", s)
+	r.settle()
+	require.Equal(t, "one none", r.file("etc/a")+" "+r.file("etc/b"))
+	report := r.reportNow(nil)
+	require.Equal(t, "1", report.RenderedVersion)
+	require.Equal(t, "2", report.Failed.RenderedVersion)
+	require.Equal(t, resource.FailedHook, report.Failed.Reason)
+	require.Equal(t, `hooks.afterUpdating[0]: command "fail": exit status 3: it broke`, report.Failed.Message)
+
+	// It is not tried again, not even by an agent that was started again, until it changes.
+	r.settle()
+	r.stop()
+	r.start()
+	r.settle()
+	text, err := os.ReadFile(runs)
+	require.NoError(t, err)
+	require.Equal(t, "run\n", string(text))
+	s.RenderedVersion = "3"
+	r.send("spec", s)
+	r.settle()
+	require.Equal(t, "3", r.reportNow(nil).Failed.RenderedVersion)
+	s.RenderedVersion, s.Hooks = "4", nil
+	r.send("spec", s)
+	r.settle()
+	require.Equal(t, "two new", r.file("etc/a")+" "+r.file("etc/b"))
+	require.Nil(t, r.reportNow(nil).Failed)
+}
+
+func TestUnhealthyIsRolledBack(t *testing.T) {
+	r := newRig(t, func(c *configs.Agent) {
+		allow("well", "/bin/sh", "-c", `grep -q good "$EDGEBUS_ROOT/etc/a"`)(c)
+		c.Health = configs.Health{Checks: []configs.Check{{Run: "well"}}, Timeout: 50 * time.Millisecond}
+	})
+	r.send("spec", version("1", text("/etc/a", "good")))
+	r.settle()
+	r.send("spec", version("2", text("/etc/a", "bad")))
+	r.settle()
+	require.Equal(t, "good", r.file("etc/a"))
+	require.Contains(t, r.condition("SpecApplied"), `False Unhealthy: version 2: after 50ms: health.checks[0]: command "well": exit status 1`)
+}
+
+func TestDriftIsPutBackOrReported(t *testing.T) {
+	r := newRig(t, func(c *configs.Agent) { c.Files.Check = time.Minute })
+	now := time.Now()
+	r.agent.o.Now = func() time.Time { return now }
+	s := version("1", text("/etc/a", "one"))
+	r.send("spec", s)
+	r.settle()
+	change := func() {
+		t.Helper()
+		require.NoError(t, os.WriteFile(filepath.Join(r.o.Config.Root, "etc/a"), []byte("by hand"), 0o640))
+		now = now.Add(2 * time.Minute)
+		r.settle()
+	}
+	change()
+	require.Equal(t, "one", r.file("etc/a"))
+	require.Equal(t, "False Restored: changed by hand, and put back: /etc/a", r.condition("Drifted"))
+	require.Empty(t, r.reportNow(nil).Drifted)
+
+	s.RenderedVersion, s.Drift = "2", resource.DriftReport
+	r.send("spec", s)
+	r.settle()
+	require.Contains(t, r.condition("Drifted"), "False AsSpecified")
+	change()
+	require.Equal(t, "by hand", r.file("etc/a"))
+	require.Equal(t, "True LeftAlone: changed by hand, and left alone: /etc/a", r.condition("Drifted"))
+	require.Equal(t, []string{"/etc/a"}, r.reportNow(nil).Drifted)
+}
+
+// killed ends the agent in the midst of a step.
+type killed struct{}
+
+// A kill at every step, and before and after each of the agent's writes: whole old or whole new at the next start, and then new.
+func TestKilledAtEachStep(t *testing.T) {
+	hooked := func(v string, list ...resource.RenderedFile) resource.RenderedSpec {
+		s := version(v, list...)
+		s.Hooks = &resource.Hooks{BeforeUpdating: []resource.Hook{{Run: "ok"}}, AfterUpdating: []resource.Hook{{Run: "ok"}}}
+		return s
+	}
+	for _, failing := range []bool{false, true} {
+		for n := 1; ; n++ {
+			r := newRig(t, func(c *configs.Agent) {
+				allow("ok", "/bin/true")(c)
+				allow("well", "/bin/sh", "-c", `! grep -q bad "$EDGEBUS_ROOT/etc/a"`)(c)
+				c.Health = configs.Health{Checks: []configs.Check{{Run: "well"}}, Timeout: 10 * time.Millisecond}
+			})
+			r.send("spec", hooked("1", text("/etc/a", "old"), text("/etc/b", "old")))
+			r.settle()
+			was, is := "old old none", "new none new"
+			next := hooked("2", text("/etc/a", "new"), text("/etc/c", "new"))
+			if failing {
+				next.Files[0].Text, is = "bad", "bad none new"
+			}
+			r.send("spec", next)
+
+			count, at := 0, ""
+			r.agent.o.BeforeStep = func(step string) {
+				if count++; count == n {
+					at = step
+					panic(killed{})
+				}
+			}
+			ended := func() (ended bool) {
+				defer func() { ended = recover() != nil }()
+				r.settle()
+				return false
+			}()
+			files := func() string { return r.file("etc/a") + " " + r.file("etc/b") + " " + r.file("etc/c") }
+			r.stop()
+			r.boot = "boot-2" // the power was cut
+			r.start()
+			require.Contains(t, []string{was, is}, files(), "killed at %s (%d)", at, n)
+			r.settle()
+			if failing {
+				require.Equal(t, was, files(), "killed at %s (%d)", at, n)
+				require.Equal(t, "2", r.reportNow(nil).Failed.RenderedVersion)
+				require.Equal(t, "1", r.reportNow(nil).RenderedVersion)
+			} else {
+				require.Equal(t, is, files(), "killed at %s (%d)", at, n)
+				require.Equal(t, "2", r.reportNow(nil).RenderedVersion)
+				require.Nil(t, r.state.Update)
+			}
+			require.Contains(t, r.condition("Rebooted"), "boot-2")
+			leftovers(t, r.o.Config.Root)
+			if !ended {
+				require.Greater(t, n, 12, "the steps were enumerated")
+				break
+			}
+		}
+	}
+}
+
+// leftovers wants no files of the agent's own to be left.
+func leftovers(t *testing.T, root string) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
+		require.NotContains(t, path, ".edgebus", "left by an update")
+		return err
+	}))
+}
+
+// An update in the midst of which the agent ends each time is given up.
+func TestInterruptedAgainAndAgain(t *testing.T) {
+	r := newRig(t, allow("ok", "/bin/true"))
+	r.send("spec", version("1", text("/etc/a", "old")))
+	r.settle()
+	s := version("2", text("/etc/a", "new"))
+	s.Hooks = &resource.Hooks{AfterUpdating: []resource.Hook{{Run: "ok"}}}
+	r.send("spec", s)
+	r.o.BeforeStep = func(step string) {
+		if step == stepAfter {
+			panic(killed{})
+		}
+	}
+	r.agent.o.BeforeStep = r.o.BeforeStep
+	for range maxResumed + 1 {
+		require.Panics(t, r.settle)
+		require.Equal(t, "new", r.file("etc/a"))
+		r.stop()
+		r.start()
+	}
+	r.settle()
+	require.Equal(t, "old", r.file("etc/a"))
+	require.Contains(t, r.condition("SpecApplied"), "False Interrupted: version 2")
+}
+
+// A version that is only prepared gives way to a newer one; one that changes the host already is ended first.
+func TestNewerVersion(t *testing.T) {
+	r := newRig(t, allow("slow", "/bin/sleep", "60"))
+	s := version("1", text("/etc/a", "one"))
+	s.Hooks = &resource.Hooks{BeforeUpdating: []resource.Hook{{Run: "slow", Timeout: "60s"}}}
+	r.send("spec", s)
+	r.agent.o.BeforeStep = func(step string) {
+		if step == stepBefore {
+			r.agent.o.BeforeStep = nil
+			time.AfterFunc(10*time.Millisecond, func() { r.send("spec", version("2", text("/etc/a", "two"))) })
+		}
+	}
+	r.settle()
+	require.Equal(t, "two", r.file("etc/a"))
+	require.Equal(t, "2", r.reportNow(nil).RenderedVersion)
+}
+
+func TestCommands(t *testing.T) {
+	c := commands{
+		"env": {"/usr/bin/env"}, "slow": {"/bin/sh", "-c", "sleep 1000 & echo begun; sleep 1000"},
+		"long": {"/bin/sh", "-c", "seq 1000; exit 1"}, "none": {"/nonexistent/program"}, "leaves": {"/bin/sh", "-c", "sleep 1000 </dev/null & exit 0"},
+	}
+	t.Setenv("EDGEBUS_TEST", "not for commands")
+	require.NoError(t, c.run(t.Context(), "leaves", time.Minute, nil))
+	err := c.run(t.Context(), "slow", 200*time.Millisecond, nil)
+	require.EqualError(t, err, `command "slow": it took longer than 200ms and was ended: begun`)
+	err = c.run(t.Context(), "long", time.Minute, environment("/", "afterUpdating", update{}))
+	require.ErrorContains(t, err, `exit status 1: …991`)
+	require.True(t, strings.HasSuffix(err.Error(), "\n1000"), err.Error())
+	require.ErrorContains(t, c.run(t.Context(), "none", time.Minute, nil), "no such file")
+	require.ErrorContains(t, c.run(t.Context(), "other", time.Minute, nil), "allows no command")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, c.run(ctx, "slow", time.Minute, nil), context.Canceled)
+}
+
+func TestHookConditions(t *testing.T) {
+	changes := []files.Change{{Path: "/etc/nginx/nginx.conf", Op: files.Updated}, {Path: "/etc/old", Op: files.Removed}}
+	for _, tt := range []struct {
+		path string
+		op   []string
+		want bool
+	}{
+		{"/etc/nginx", nil, true}, {"/etc/nginx/", nil, true}, {"/etc/nginx/nginx.conf", []string{"updated"}, true}, {"/", nil, true},
+		{"/etc/ngin", nil, false}, {"/etc/nginx", []string{"created", "removed"}, false}, {"/etc/old", []string{"removed"}, true},
+	} {
+		h := resource.Hook{If: []resource.HookCondition{{Path: tt.path, Op: tt.op}}}
+		require.Equal(t, tt.want, dueNow(h, changes), "%s %v", tt.path, tt.op)
+	}
+	require.True(t, dueNow(resource.Hook{}, nil))
+}
+
+func TestReportFits(t *testing.T) {
+	r := resource.AgentReport{RenderedVersion: "1"}
+	for i := range 2000 {
+		r.Containers = append(r.Containers, resource.ContainerStatus{ID: fmt.Sprintf("%064d", i), Name: "c"})
+		r.SystemdUnits = append(r.SystemdUnits, resource.SystemdUnit{Name: "u.service"})
+	}
+	r.Failed = &resource.FailedVersion{Message: strings.Repeat("ä", 100_000)}
+	now := time.Now()
+	fitted := fit(r, now)
+	require.LessOrEqual(t, size(fitted), resource.MaxAgentReport)
+	require.Greater(t, size(fitted), resource.MaxAgentReport/4)
+	require.Equal(t, "cut, so that the report is not larger than allowed: containers, systemdUnits", fitted.Conditions[0].Message)
+	require.Len(t, r.Containers, 2000)
+	small := fit(resource.AgentReport{RenderedVersion: "1"}, now)
+	require.Empty(t, small.Conditions)
+}
