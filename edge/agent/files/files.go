@@ -307,6 +307,9 @@ func (s *Store) Stage(ctx context.Context, want Spec) error {
 	if s.journal.Phase != idle {
 		return s.outOfOrder("Stage")
 	}
+	if err := s.endCleanUp(); err != nil {
+		return writeFailed("", "removing what earlier updates left", err)
+	}
 	p, err := s.plan(ctx, want)
 	if err != nil {
 		return err
@@ -331,9 +334,6 @@ func (s *Store) begin(p *plan) error {
 	rand.Read(id[:])
 	u := &update{ID: hex.EncodeToString(id[:]), Version: p.manifest.Version, Ops: p.ops, Originals: p.originals, Dirs: p.dirs}
 	p.name(u.ID)
-	if err := s.endCleanUp(); err != nil {
-		return writeFailed("", "removing what earlier updates left", err)
-	}
 	text, err := json.Marshal(p.manifest)
 	if err == nil {
 		err = s.data.replace(manifestName(u.ID), text)
@@ -370,7 +370,9 @@ func (s *Store) stage(ctx context.Context, want Spec, p *plan) error {
 		if err := s.stageOne(ctx, want, o, !batch); err != nil {
 			return err
 		}
-		written[o.New] = true
+		if o.entry != nil && o.entry.Type == resource.FileRegular {
+			written[o.New] = true
+		}
 	}
 	if batch {
 		if err := s.host.flush(written); err != nil {

@@ -576,6 +576,7 @@ func (p *planner) wanted(e *entry) error {
 		e.Kept = old == nil || old.dir() != e.dir()
 		if old != nil && !e.Kept {
 			e.Found, e.Original = old.Found, old.Original
+			e.Sum, e.Target, e.Attrs = old.Sum, old.Target, old.Attrs // as it was made
 		}
 		return nil
 	}
@@ -789,11 +790,18 @@ func (p *planner) replaceDirs() error {
 		if old.Original == "" || p.replaced[key] {
 			continue
 		}
-		if dirs, err := p.emptied(key, goes); err == nil {
-			p.addRmdirs(dirs)
-			if err := p.putOriginalBack(old, found{}); err != nil {
-				return err
-			}
+		dirs, err := p.emptied(key, goes)
+		if err != nil { // it stays, and with it what is to be put back when it can be
+			stays := *old
+			stays.Implicit = true
+			p.manifest.Entries = append(p.manifest.Entries, &stays)
+			p.manifest.byKey[key] = &stays
+			p.dirs = slices.DeleteFunc(p.dirs, func(dir string) bool { return dir == key })
+			continue
+		}
+		p.addRmdirs(dirs)
+		if err := p.putOriginalBack(old, found{}); err != nil {
+			return err
 		}
 	}
 	p.dirs = slices.DeleteFunc(p.dirs, func(dir string) bool { return p.replaced[dir] })

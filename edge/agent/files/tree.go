@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -441,15 +442,19 @@ func (t *tree) mkdirAs(key string, a attrs) error {
 // touched are keys whose content, attributes or entries were changed and not synced yet.
 type touched map[string]bool
 
-// flush syncs files and directories, those that don't exist any more excepted.
+// flush syncs those of files and directories that there still are.
 func (t *tree) flush(keys touched) error {
 	synced := map[uint64]bool{}
-	for _, key := range sorted(keys) {
-		f, err := t.openAny(key)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		at, err := t.look(key)
 		var b *blocked
-		if missing(err) || errors.As(err, &b) {
+		if errors.As(err, &b) || err == nil && key != "" && !at.dir() && !at.regular() {
 			continue
 		}
+		if err != nil {
+			return err
+		}
+		f, err := t.openAny(key)
 		if err != nil {
 			return err
 		}
@@ -482,15 +487,6 @@ func (t *tree) flushOne(f *os.File, key string, many bool, synced map[uint64]boo
 		return err
 	}
 	return syncFileSystem(f)
-}
-
-func sorted(keys touched) []string {
-	all := make([]string, 0, len(keys))
-	for key := range keys {
-		all = append(all, key)
-	}
-	slices.Sort(all)
-	return all
 }
 
 // replace writes a small file whole: it is the old one or the new one after a crash, and the new one when this returns.
