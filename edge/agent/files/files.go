@@ -740,8 +740,11 @@ func (s *Store) cleanUp() (left []string, err error) {
 	}
 	changed := touched{}
 	for _, key := range s.journal.Dirs {
-		if err := s.removeIf(key, found.dir); err != nil {
+		switch err := s.removeIf(key, found.dir); {
+		case notEmpty(err), errors.Is(err, syscall.EBUSY), errors.Is(err, fs.ErrPermission):
 			left = append(left, "/"+key)
+		case err != nil:
+			return left, writeFailed("/"+key, "removing a directory that is no longer needed", err)
 		}
 		changed[parent(key)] = true
 	}
