@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh hub|core|mapper-virtual|mapper-modbus…: installs programs that `make build`
+# install.sh hub|core|agent|mapper-virtual|mapper-modbus…: installs programs that `make build`
 # has made, with their service units, for systemd. What is configured is started, or started
 # again: a program with a file of settings in /etc/edgebus, and whatever runs already.
 # The rest is enabled, and starts when it is configured. Settings, keys and passwords go to /etc/edgebus, each for its service to
@@ -31,9 +31,10 @@ for what in "$@"; do
 	case $what in
 	hub) programs+=(cloudhub) ;;
 	core) programs+=(edgecore) ;;
+	agent) programs+=(edgeagent) ;;
 	mapper-virtual | mapper-modbus) programs+=("$what") ;;
 	*)
-		echo "install.sh: $what is none of hub, core, mapper-virtual, mapper-modbus" >&2
+		echo "install.sh: $what is none of hub, core, agent, mapper-virtual, mapper-modbus" >&2
 		exit 2
 		;;
 	esac
@@ -45,9 +46,10 @@ for program in "${programs[@]}" edgebus; do
 	}
 done
 
-# Each service has a user and a group of its own.
+# Each service has a user and a group of its own, but for the agent, which is root.
 page() { case $1 in cloudhub) echo hub ;; edgecore) echo core ;; *) echo "$1" ;; esac; }
 for program in "${programs[@]}"; do
+	[[ $program != edgeagent ]] || continue
 	user=edgebus-$(page "$program")
 	if [[ -z $destdir ]] && ! getent passwd "$user" >/dev/null; then
 		useradd --system --user-group --home-dir /var/lib/edgebus --no-create-home --shell /usr/sbin/nologin "$user"

@@ -73,7 +73,7 @@ type Options struct {
 	Ready func()
 	// HealthPause is the pause between two checks of an update's health; default 1s.
 	HealthPause time.Duration
-	// Protected are directories that no spec may change; default /etc/edgebus and the data directory.
+	// Protected are directories that no spec may change; default /etc/edgebus, /var/lib/edgebus and the data directory.
 	Protected []string
 	// BootID is the host's boot; default that of the kernel.
 	BootID func() string
@@ -93,7 +93,7 @@ func (o Options) withDefaults() Options {
 		o.HealthPause = time.Second
 	}
 	if o.Protected == nil {
-		o.Protected = []string{configs.SystemDir, strings.TrimPrefix(o.Config.Data.Dir, strings.TrimSuffix(o.Config.Root, "/"))}
+		o.Protected = []string{configs.SystemDir, "/var/lib/edgebus", strings.TrimPrefix(o.Config.Data.Dir, strings.TrimSuffix(o.Config.Root, "/"))}
 	}
 	if o.BootID == nil {
 		o.BootID = func() string {
@@ -151,9 +151,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	store, err := files.Open(files.Options{
-		Dir: filepath.Join(o.Config.Data.Dir, "files"), Root: o.Config.Root, Allowed: o.Config.Files.Roots, Forbidden: o.Protected,
-	})
+	store, err := openFiles(o)
 	if err != nil {
 		return err
 	}
@@ -175,13 +173,24 @@ func Run(ctx context.Context, o Options) (err error) {
 	return g.Wait()
 }
 
+func openFiles(o Options) (*files.Store, error) {
+	return files.Open(files.Options{
+		Dir: filepath.Join(o.Config.Data.Dir, "files"), Root: o.Config.Root, Allowed: o.Config.Files.Roots, Forbidden: o.Protected,
+	})
+}
+
+func allowed(list []configs.Command) commands {
+	c := commands{}
+	for _, command := range list {
+		c[command.Name] = command.Run
+	}
+	return c
+}
+
 func newAgent(o Options, store *files.Store) (*agent, error) {
 	a := &agent{
-		o: o, log: o.Log, commands: commands{}, wake: make(chan struct{}, 1), reports: make(chan struct{}, 1),
+		o: o, log: o.Log, commands: allowed(o.Config.Commands), wake: make(chan struct{}, 1), reports: make(chan struct{}, 1),
 		files: store, applications: o.applications, os: o.os, monitor: o.monitor,
-	}
-	for _, c := range o.Config.Commands {
-		a.commands[c.Name] = c.Run
 	}
 	var err error
 	if a.state, err = loadState(o.Config.Data.Dir); err != nil {
@@ -190,7 +199,7 @@ func newAgent(o Options, store *files.Store) (*agent, error) {
 	if err := a.recover(); err != nil {
 		return nil, err
 	}
-	a.bus, err = newBus(o.Config.Sockets(), o.Log, a.heard)
+	a.bus, err = newBus(clientID, o.Config.Sockets(), o.Log, a.heard)
 	return a, err
 }
 

@@ -40,7 +40,7 @@ const blobRepeat = 10 * time.Second
 // clientID is the agent's at the broker. There is one agent on a node.
 const clientID = "edgeagent"
 
-func newBus(servers []string, log zerolog.Logger, changed func()) (*bus, error) {
+func newBus(id string, servers []string, log zerolog.Logger, changed func()) (*bus, error) {
 	b := &bus{changed: changed, log: log, values: map[string][]byte{}, blobs: map[string]chan resource.BlobAnswer{}}
 	var subscriptions []client.Subscription
 	for _, key := range []string{"status", "spec", "spec/parts/+", "secrets/#", blobAnswers} {
@@ -48,7 +48,7 @@ func newBus(servers []string, log zerolog.Logger, changed func()) (*bus, error) 
 	}
 	var err error
 	b.mqtt, err = client.New(client.Options{
-		Servers: servers, ClientID: clientID, CleanStart: true, KeepAlive: 30 * time.Second,
+		Servers: servers, ClientID: id, CleanStart: true, KeepAlive: 30 * time.Second,
 		Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second}, Log: log,
 		Subscriptions: subscriptions, OnConnect: b.connected, OnMessage: b.message,
 	})

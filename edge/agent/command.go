@@ -2,14 +2,21 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"strings"
+	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/edge/agent/files"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Main is the program edgeagent. It returns the exit code: 0, 1 when it failed, 2 when it was told something impossible.
@@ -42,7 +49,10 @@ It signs in at the Unix socket of edgecore, where root is the user agent. What a
 settings: files.roots says where files may be, commands which programs hooks may run.`,
 		Example: `  edgeagent                                       # run, as the unit edgeagent.service does
   edgeagent --print-config > /etc/edgebus/agent.yaml
-  edgeagent --check-config                        # is anything wrong with the settings?`,
+  edgeagent --check-config                        # is anything wrong with the settings?
+  edgeagent diff                                  # what would the node's spec change on this host?
+  edgeagent diff spec.json --root /tmp/scratch    # and this one, below another directory?
+  edgeagent status                                # what is applied, what failed, and why`,
 		Version: daemon.Version(), Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, done, err := configs.Flagged[configs.Agent]("edgeagent", c.Flags(), stdout)
@@ -56,9 +66,202 @@ settings: files.roots says where files may be, commands which programs hooks may
 		},
 	}
 	root.Flags().SortFlags = false
-	if err := configs.AddFlags[configs.Agent]("edgeagent", root.Flags()); err != nil {
+	root.PersistentFlags().SortFlags = false
+	if err := configs.AddFlags[configs.Agent]("edgeagent", root.PersistentFlags()); err != nil {
 		root.RunE = func(*cobra.Command, []string) error { return err }
 	}
+	// with gives a command the settings in force.
+	with := func(do func(context.Context, Options, []string) error) func(*cobra.Command, []string) error {
+		return func(c *cobra.Command, args []string) error {
+			cfg, done, err := configs.Flagged[configs.Agent]("edgeagent", c.Flags(), stdout)
+			if err != nil || done {
+				return err
+			}
+			if err := do(c.Context(), Options{Config: cfg, Log: zerolog.Nop()}.withDefaults(), args); err != nil {
+				return &ranError{err}
+			}
+			return nil
+		}
+	}
+	root.AddCommand(
+		&cobra.Command{
+			Use: "diff [FILE]", Short: "Print what a spec would change on this host, and change nothing", Args: cobra.MaximumNArgs(1),
+			Long: `diff prints what a rendered spec would change on this host: files, and the hooks that would run. It changes nothing.
+FILE is the spec in JSON, as the topic spec of the node has it, - for the standard input; without one it is the node's spec, from
+the broker. A Secret that it refers to is taken from the broker. If the agent would refuse the spec, the reason is printed, and the
+exit code is 1.`,
+			RunE: with(func(ctx context.Context, o Options, args []string) error { return diff(ctx, o, args, stdout) }),
+		},
+		&cobra.Command{
+			Use: "status", Short: "Print what is applied, what is being done, and what failed", Args: cobra.NoArgs,
+			RunE: with(func(_ context.Context, o Options, _ []string) error { return status(o, stdout) }),
+		},
+		&cobra.Command{
+			Use: "check", Short: "Read the agent's state, and say what is damaged", Args: cobra.NoArgs,
+			Long: "check reads the state in data.dir, and says what is damaged or is not as the applied spec has it. It changes nothing.",
+			RunE: with(func(ctx context.Context, o Options, _ []string) error { return check(ctx, o, stdout) }),
+		},
+	)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
+}
+
+// diffPatience is how long diff waits for what the broker is to have.
+const diffPatience = 10 * time.Second
+
+func diff(ctx context.Context, o Options, args []string, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, diffPatience)
+	defer cancel()
+	store, err := openFiles(o)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	a := &agent{o: o, log: o.Log, commands: allowed(o.Config.Commands), files: store, applications: o.applications, os: o.os}
+	if a.state, err = loadState(o.Config.Data.Dir); err != nil {
+		return err
+	}
+	changed := make(chan struct{}, 1)
+	if a.bus, err = newBus(fmt.Sprintf("edgeagent-diff-%d", os.Getpid()), o.Config.Sockets(), o.Log, func() { signal(changed) }); err != nil {
+		return err
+	}
+	go func() { _ = a.bus.mqtt.Run(ctx) }() // ends with ctx
+	spec, err := a.specToCompare(ctx, args, changed)
+	if err != nil {
+		return err
+	}
+	if err := a.check(*spec); err != nil {
+		return err
+	}
+	want, err := a.filesOf(*spec)
+	if err != nil {
+		return err
+	}
+	changes, err := store.Plan(ctx, files.Spec{
+		Version: spec.RenderedVersion, Files: want, LeaveDrifted: spec.Drift == resource.DriftReport,
+		Content: func(c resource.Content) (content io.ReadCloser, err error) {
+			err = await(ctx, changed, func() (bool, error) {
+				content, err = a.content(ctx, c)
+				return !errors.Is(err, errWaiting), err
+			})
+			return content, err
+		},
+	})
+	if err != nil {
+		return err
+	}
+	printDiff(a, *spec, changes, out)
+	return nil
+}
+
+// specToCompare is the spec of a file or, without one, of the broker.
+func (a *agent) specToCompare(ctx context.Context, args []string, changed <-chan struct{}) (spec *resource.RenderedSpec, err error) {
+	if len(args) == 0 {
+		err = await(ctx, changed, func() (bool, error) {
+			spec, err = a.bus.spec()
+			return err != nil || spec != nil, err
+		})
+		if err == nil && spec == nil {
+			err = errors.New("the broker has no spec of this node")
+			if !a.bus.mqtt.Connected() {
+				err = fmt.Errorf("there is no connection to the node's broker: nobody listens at %s, or not to this user (mqtt.socket)", strings.Join(a.o.Config.Sockets(), " or "))
+			}
+		}
+		return spec, err
+	}
+	var text []byte
+	if args[0] == "-" {
+		text, err = io.ReadAll(os.Stdin)
+	} else {
+		text, err = os.ReadFile(args[0])
+	}
+	if err != nil {
+		return nil, err
+	}
+	spec = new(resource.RenderedSpec)
+	if err := json.Unmarshal(text, spec); err != nil {
+		return nil, fmt.Errorf("%s is no rendered spec: %w", args[0], err)
+	}
+	return spec, nil
+}
+
+// await calls ask until it is done, whenever something has changed, and for the last time when ctx ends. Then its error is
+// that of the last call.
+func await(ctx context.Context, changed <-chan struct{}, ask func() (done bool, err error)) error {
+	for {
+		done, err := ask()
+		if done {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-changed:
+		}
+	}
+}
+
+func printDiff(a *agent, spec resource.RenderedSpec, changes []files.Change, out io.Writer) {
+	if !a.state.wants(&spec) && len(changes) == 0 {
+		fmt.Fprintln(out, "nothing would change")
+		return
+	}
+	fmt.Fprintf(out, "version %s, after %s\n", spec.RenderedVersion, or(a.state.Applied.RenderedVersion, "none"))
+	for _, c := range changes {
+		fmt.Fprintf(out, "%-8s %s\n", c.Op, c.Path)
+	}
+	for _, moment := range []string{"beforeUpdating", "afterUpdating"} {
+		own, ofSpec := a.hooksAt(moment, update{Spec: spec})
+		for _, h := range append(own, ofSpec...) {
+			if dueNow(h, changes) {
+				fmt.Fprintf(out, "%-8s %s (hooks.%s)\n", "run", h.Run, moment)
+			}
+		}
+	}
+	for _, app := range spec.Applications {
+		fmt.Fprintf(out, "%-8s %s (%s)\n", "start", app.Name, app.AppType)
+	}
+}
+
+func or(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
+}
+
+func status(o Options, out io.Writer) error {
+	s, err := loadState(o.Config.Data.Dir)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "applied:  %s\n", or(s.Applied.RenderedVersion, "none"))
+	if s.Update != nil {
+		fmt.Fprintf(out, "updating: %s: %s\n", s.Update.Spec.RenderedVersion, s.Update.Step)
+	}
+	if s.Failed != nil {
+		fmt.Fprintf(out, "failed:   %s, at %s: %s: %s\n", s.Failed.RenderedVersion, s.Failed.At, s.Failed.Reason, s.Failed.Message)
+	}
+	return nil
+}
+
+func check(ctx context.Context, o Options, out io.Writer) error {
+	s, err := loadState(o.Config.Data.Dir)
+	if err != nil {
+		return err
+	}
+	store, err := openFiles(o)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	drifted, err := store.Drift(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range drifted {
+		fmt.Fprintf(out, "%s is not as version %s has it: %s\n", d.Path, s.Applied.RenderedVersion, d.What)
+	}
+	_, err = fmt.Fprintf(out, "nothing is damaged: version %s is applied\n", or(s.Applied.RenderedVersion, "none"))
+	return err
 }
