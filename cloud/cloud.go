@@ -94,20 +94,6 @@ func Run(ctx context.Context, o Options) (err error) {
 	recorder := events.New(events.Options{
 		Reader: st, Writer: st, Log: log, Keep: cfg.Limits.Events.Age, Most: cfg.Limits.Events.Count,
 	})
-	var br *broker.Broker
-	tw, err := twin.New(ctx, twin.Options{
-		Options: tree.Options{
-			Publish: func(m broker.Message) { br.Publish(m) },
-			Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
-			Wanted:  func(topic string) bool { return br.Wanted(topic) },
-			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
-		},
-		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Record: recorder.Record, Hub: hub,
-		ForgetNode: func(node string) { br.ForgetNode(node) },
-	})
-	if err != nil {
-		return err
-	}
 	bo, err := mqttserver.Broker(cfg.MQTT, cfg.Auth.Auth, cfg.Limits.Limits, cfg.Insecure)
 	if err != nil {
 		return err
@@ -122,6 +108,21 @@ func Run(ctx context.Context, o Options) (err error) {
 	objs := objects.New(objects.Options{
 		Reader: st, Writer: st, Watcher: st, Log: log, Seal: key, Managers: api.Managers(), Audit: auditWrites(bo.Audit),
 	})
+	rows := projections(objs.Controller("twins"))
+	var br *broker.Broker
+	tw, err := twin.New(ctx, twin.Options{
+		Options: tree.Options{
+			Publish: func(m broker.Message) { br.Publish(m) },
+			Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
+			Wanted:  func(topic string) bool { return br.Wanted(topic) },
+			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
+		},
+		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Record: recorder.Record, Hub: hub,
+		ForgetNode: func(node string) { br.ForgetNode(node) }, Projections: rows,
+	})
+	if err != nil {
+		return err
+	}
 	bo.Version = o.Version
 	mqttserver.Pages(bo.Listeners, cfg.HTTP)
 	commands := calls.New(calls.Options{
@@ -162,7 +163,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	rendering := render.NewController(render.Options{
 		Objects: objs.Controller("render"), Reader: st, Writer: st, Blobs: content, Record: recorder.Record, Metrics: figures,
 	})
-	controllers := func(ctx context.Context) error { return runtime.Run(ctx, rendering) }
+	controllers := func(ctx context.Context) error { return runtime.Run(ctx, append(project(tw, rows), rendering)...) }
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
 		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,

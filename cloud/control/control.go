@@ -135,6 +135,11 @@ func (r *Runtime) newLoop(c Controller) *loop {
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
 	}
+	for _, result := range []string{"done", "again", "error", "panic"} { // 0 is a figure, too
+		r.results.WithLabelValues(c.Name, result)
+	}
+	r.seconds.WithLabelValues(c.Name)
+	r.waiting.WithLabelValues(c.Name)
 	return &loop{
 		Controller: c, r: r, log: r.o.Log.With().Str("controller", c.Name).Logger(),
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[store.Key](r.o.FirstRetry, r.o.LastRetry)),

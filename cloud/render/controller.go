@@ -63,6 +63,9 @@ func NewController(o Options) control.Controller {
 		}, []string{"result"}),
 	}
 	o.Metrics.MustRegister(c.renders)
+	for _, result := range []string{"changed", "unchanged", "problem"} { // 0 is a figure, too
+		c.renders.WithLabelValues(result)
+	}
 	referring := func(o store.Object) []store.Key { return c.index.referring(Reference{o.Kind, o.Namespace, o.Name}) }
 	return control.Controller{
 		Name: "render", Workers: workers, Reconcile: c.reconcile,

@@ -350,5 +350,5 @@ func TestOnlyWhatConcernsANodeRendersIt(t *testing.T) {
 	require.Equal(t, "x", r.rendered("n0").Files[0].Text)
 	require.Equal(t, "v2", r.status("n0").Version, "the rest of the status is others'")
 	require.NoError(t, testutil.GatherAndCompare(r.metrics, strings.NewReader("# HELP edgebus_renders_total Nodes' specs that were rendered, by result: changed (a new renderedVersion), unchanged or problem.\n"+
-		"# TYPE edgebus_renders_total counter\nedgebus_renders_total{result=\"changed\"} 52\nedgebus_renders_total{result=\"problem\"} 1\n"), "edgebus_renders_total"))
+		"# TYPE edgebus_renders_total counter\nedgebus_renders_total{result=\"changed\"} 52\nedgebus_renders_total{result=\"problem\"} 1\nedgebus_renders_total{result=\"unchanged\"} 0\n"), "edgebus_renders_total"))
 }

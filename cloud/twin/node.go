@@ -691,14 +691,20 @@ func (t *Twins) removeForgotten(b *batch) {
 		for name := range n.bound {
 			t.status.device(name)
 		}
-		if len(n.bound) == 0 { // otherwise its devices still name it
-			delete(t.nodes, n.name)
-			i, _ := slices.BinarySearch(t.names, n.name)
-			t.names = slices.Delete(t.names, i, i+1)
-			b.out = append(b.out, n.retained(stateKey, nil))
-		}
+		t.dropUnused(b, n)
 		t.o.Log.Info().Str("node", n.name).Msg("the Node was deleted, and what it had reported with it")
 	}
+}
+
+// dropUnused forgets a node that has reported nothing and that no object is for.
+func (t *Twins) dropUnused(b *batch, n *node) {
+	if n.core != "" || n.reported() || len(n.bound) > 0 || n.documents > 0 || t.registered[n.name] {
+		return
+	}
+	delete(t.nodes, n.name)
+	i, _ := slices.BinarySearch(t.names, n.name)
+	t.names = slices.Delete(t.names, i, i+1)
+	b.out = append(b.out, n.retained(stateKey, nil))
 }
 
 func (t *Twins) retryForget(b *batch) {

@@ -54,7 +54,7 @@ func (t *Twins) loadObjects(ctx context.Context) error {
 	for _, o := range devices {
 		t.recallAway(o)
 	}
-	return nil
+	return t.loadProjections(ctx, b)
 }
 
 // watch follows one kind in the store: every change since New. If the store no longer knows that revision, it lists all objects and
@@ -221,7 +221,7 @@ func (t *Twins) derive(b *batch) {
 			}
 		}
 	}
-	prepareInOrder(t.projections(b), projection.read, func(c projection, r decoded) {
+	prepareInOrder(t.changedDevices(b), changedDevice.read, func(c changedDevice, r decoded) {
 		if t.take(c, r) {
 			t.project(b, t.devices[c.name], r.whole)
 		}
@@ -243,12 +243,12 @@ func (t *Twins) putMembership(b *batch, n *node) {
 	if names == nil {
 		names = []string{}
 	}
-	t.putDocument(b, n, membershipKey, resource.Membership{Devices: names})
+	t.putShared(b, n, membershipKey, resource.Membership{Devices: names}, "")
 	t.status.node(n.name)
 }
 
-// projection is a Device that is going to be projected.
-type projection struct {
+// changedDevice is a Device that is going to be projected.
+type changedDevice struct {
 	name     string
 	raw      []byte
 	accepted *accepted // it needs no decoding; or nil
@@ -260,12 +260,12 @@ type decoded struct {
 	err   error
 }
 
-// projections lists the batch's Devices in order of name, in which the maps are filled fastest.
-func (t *Twins) projections(b *batch) []projection {
-	list := make([]projection, 0, len(b.devices))
+// changedDevices lists the batch's Devices in order of name, in which the maps are filled fastest.
+func (t *Twins) changedDevices(b *batch) []changedDevice {
+	list := make([]changedDevice, 0, len(b.devices))
 	for name, o := range b.devices {
 		d := t.devices[name]
-		c := projection{name: name, raw: d.raw}
+		c := changedDevice{name: name, raw: d.raw}
 		if o != nil {
 			c.raw = o.Data
 		}
@@ -274,11 +274,11 @@ func (t *Twins) projections(b *batch) []projection {
 		}
 		list = append(list, c)
 	}
-	slices.SortFunc(list, func(a, b projection) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(list, func(a, b changedDevice) int { return strings.Compare(a.name, b.name) })
 	return list
 }
 
-func (c projection) read() (r decoded) {
+func (c changedDevice) read() (r decoded) {
 	if c.accepted != nil {
 		return decoded{whole: c.accepted.whole}
 	}
@@ -287,7 +287,7 @@ func (c projection) read() (r decoded) {
 }
 
 // take stores a decoded Device, and reports whether it could be decoded.
-func (t *Twins) take(c projection, r decoded) bool {
+func (t *Twins) take(c changedDevice, r decoded) bool {
 	d := t.devices[c.name]
 	if r.err != nil {
 		t.o.Log.Error().Err(r.err).Str("device", c.name).Msg("the stored Device can't be read")
@@ -390,7 +390,9 @@ func (t *Twins) deleteDown(b *batch, n *node, key string) {
 		return
 	}
 	b.active[n] = true
-	b.publish(func() broker.Message { return n.retained(key, nil) })
+	if public(key) {
+		b.publish(func() broker.Message { return n.retained(key, nil) })
+	}
 }
 
 // unbind deletes all of a device's keys from its node's map.
@@ -428,15 +430,18 @@ func tailOf(m resource.DeviceModel) (string, error) {
 	return `,"model":` + string(text) + "}", err
 }
 
-// putDocument writes a document, in parts if it is large, and publishes it whole.
-func (t *Twins) putDocument(b *batch, n *node, key string, v any) { t.putShared(b, n, key, v, "") }
-
+// putShared writes a document as JSON that may end with a text which many documents end with.
 func (t *Twins) putShared(b *batch, n *node, key string, v any, tail string) {
 	doc, err := json.Marshal(v)
 	if err != nil {
 		t.o.Log.Error().Err(err).Str("node", n.name).Str("key", key).Msg("a document can't be written")
 		return
 	}
+	t.putDocument(b, n, key, doc, tail)
+}
+
+// putDocument writes a document, in parts if it is large, and publishes it whole.
+func (t *Twins) putDocument(b *batch, n *node, key string, doc []byte, tail string) {
 	value, parts := topics.Split(doc)
 	ts := b.now.UnixMilli()
 	put := func(key string, value []byte) bool {
@@ -454,7 +459,7 @@ func (t *Twins) putShared(b *batch, n *node, key string, v any, tail string) {
 		put(topics.PartKey(key, i), part)
 	}
 	t.deleteParts(b, n, key, len(parts))
-	if put(key, value) {
+	if put(key, value) && public(key) {
 		b.publish(func() broker.Message { return n.retained(key, doc) })
 	}
 	b.active[n] = true

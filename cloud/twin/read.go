@@ -102,7 +102,7 @@ func (n *node) shownUp(e link.Entry) (m broker.Message, ok bool) {
 
 // shownDown shows documents joined from their parts, and no part by itself.
 func (n *node) shownDown(e link.Entry) (m broker.Message, ok bool) {
-	if strings.Contains(e.Key, "/parts/") {
+	if strings.Contains(e.Key, "/parts/") || !public(e.Key) {
 		return m, false
 	}
 	if strings.Contains(e.Key, "/desired/") {
@@ -113,4 +113,18 @@ func (n *node) shownDown(e link.Entry) (m broker.Message, ok bool) {
 		return p.Value, ok
 	})
 	return n.retained(e.Key, doc), whole
+}
+
+// public reports whether any client of the hub's broker may read a key of a map down. Other keys, such as Secrets, are for
+// programs on the node alone: they are never published on the hub, whatever a subscriber's filter covers.
+func public(key string) bool {
+	if strings.HasPrefix(key, "devices/") {
+		return true
+	}
+	a, err := topics.ParseKey("n", key) // the node's name has no part in it
+	if err != nil {
+		return false
+	}
+	readers := a.Kind.Row().Subscribe
+	return slices.Contains(readers, topics.RoleOperator) || slices.Contains(readers, topics.RoleViewer)
 }

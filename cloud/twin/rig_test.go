@@ -45,6 +45,8 @@ type rig struct {
 	wanted    func(topic string) bool // nil: everything is
 	awayAfter time.Duration
 	hub       Hub // ID is the store's
+
+	projections []Projection
 }
 
 // core is a node's end of its link.
@@ -71,7 +73,7 @@ func (r *rig) start() {
 	r.hub.ID = resource.HubID(s.Identity())
 	r.twins, err = New(context.Background(), Options{
 		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Rand: rand.Uint64,
-		Record: r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, Hub: r.hub,
+		Record: r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, Hub: r.hub, Projections: r.projections,
 		Options: tree.Options{
 			Log: zerolog.Nop(), Publish: r.publish, Wanted: r.wanted, Timeout: 200 * time.Millisecond,
 			Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },

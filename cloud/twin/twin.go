@@ -29,6 +29,9 @@ type Options struct {
 	Writer   store.Writer
 	Watcher  store.Watcher
 	Replicas store.Replicas
+	// Projections are the kinds of object, beside Devices and their models, that nodes are given keys of. Project must be
+	// called with the key of each object that changes, and of each that there is once after New.
+	Projections []Projection
 	// ForgetNode is called with the name of a deleted Node, and must clear what else the node has left. It may be nil.
 	ForgetNode func(node string)
 	// Record records an event of a Node or Device. It must not block, and may be nil.
@@ -51,9 +54,10 @@ type Twins struct {
 	names      []string // of the nodes, in order
 	devices    map[string]*device
 	models     map[modelKey]*model
-	registered map[string]bool // the names of the Nodes that there are
-	unlisted   map[*node]bool  // nodes whose membership document is to be written
-	where      sync.Map        // device → the node that it is bound to; read without the lock of the state
+	registered map[string]bool              // the names of the Nodes that there are
+	unlisted   map[*node]bool               // nodes whose membership document is to be written
+	projected  map[store.Key]map[place]bool // where the documents of each object are, see Projection
+	where      sync.Map                     // device → the node that it is bound to; read without the lock of the state
 
 	emptyDigests map[link.Digest]bool // see emptyMapDigests
 
@@ -78,6 +82,8 @@ type node struct {
 	sentAt time.Time       // when a message of down was last sent or received
 	bound  map[string]bool // the devices that belong to it
 	listed time.Time       // when the membership document was last written
+
+	documents int // how many documents projections have put into its map
 
 	oversize string         // why no report of the node is accepted: its map exceeds the quota; empty: reports are accepted
 	other    resource.HubID // another hub that the node's map down came from; 0: none
@@ -191,6 +197,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 		sampledLog: o.SampledLog(),
 		nodes:      make(map[string]*node), devices: make(map[string]*device),
 		models: make(map[modelKey]*model), registered: make(map[string]bool), unlisted: make(map[*node]bool),
+		projected:    make(map[store.Key]map[place]bool),
 		emptyDigests: emptyMapDigests(),
 	}
 	t.host = tree.NewHost(&o.Options, tree.Stages[*batch]{

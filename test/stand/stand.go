@@ -97,11 +97,14 @@ func (s *Stand) Eventually(within time.Duration, check func() error) {
 
 var clients atomic.Uint64
 
-// Client connects to a broker, and stays so until the test ends, as often as it takes.
+// Client connects to a broker, host:port or a URL, and stays so until the test ends, as often as it takes.
 func (s *Stand) Client(broker string, change func(*client.Options)) *client.Client {
 	s.t.Helper()
+	if !strings.Contains(broker, "://") {
+		broker = "mqtt://" + broker
+	}
 	o := client.Options{
-		Servers: []string{"mqtt://" + broker}, ClientID: "test-" + strconv.FormatUint(clients.Add(1), 10), CleanStart: true,
+		Servers: []string{broker}, ClientID: "test-" + strconv.FormatUint(clients.Add(1), 10), CleanStart: true,
 		Backoff: client.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}, Log: zerolog.Nop(),
 	}
 	if change != nil {

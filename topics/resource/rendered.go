@@ -1,5 +1,7 @@
 package resource
 
+import "slices"
+
 // RenderedSpec is the payload of the topic spec: what a Node's spec comes to, with every reference resolved. It has no value of a
 // Secret, only the names of those that the node gets at secrets/{secret}.
 type RenderedSpec struct {
@@ -81,6 +83,23 @@ const (
 
 // SecretTopic is the level by which a Secret is named in a node's tree. A namespace has no dot, so the name is unique.
 func SecretTopic(namespace, name string) string { return namespace + "." + name }
+
+// Secrets are the names, as SecretTopic makes them, of the Secrets that a spec refers to, in order.
+func (r RenderedSpec) Secrets() (names []string) {
+	add := func(files []RenderedFile) {
+		for _, f := range files {
+			if f.Secret != nil {
+				names = append(names, f.Secret.Name)
+			}
+		}
+	}
+	add(r.Files)
+	for _, a := range r.Applications {
+		add(a.Files)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
 
 // SecretValues is the payload of secrets/{secret}.
 type SecretValues struct {

@@ -1,0 +1,64 @@
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/twin"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// projections are what nodes are given of objects, beside their Devices.
+func projections(reader *objects.Controller) []twin.Projection {
+	return []twin.Projection{
+		{Kind: resource.KindRenderedSpec, Documents: func(ctx context.Context, o store.Object) ([]twin.Document, error) {
+			return renderedSpec(ctx, reader, o)
+		}},
+	}
+}
+
+// project calls the twins with the objects that are projected when they change.
+func project(tw *twin.Twins, rows []twin.Projection) (list []control.Controller) {
+	for _, row := range rows {
+		list = append(list, control.Controller{
+			Name: "project-" + strings.ToLower(row.Kind), Watches: []control.Watch{{Kind: row.Kind}}, Workers: 4, Reconcile: tw.Project,
+		})
+	}
+	return list
+}
+
+// renderedSpec is what a node gets of its RenderedSpec: the Secrets that it refers to, and then itself.
+func renderedSpec(ctx context.Context, reader *objects.Controller, o store.Object) (list []twin.Document, err error) {
+	spec := twin.Document{Node: o.Name, Key: topics.Address{Kind: topics.KindSpec}.Key(), Value: o.Data}
+	var rendered resource.RenderedSpec
+	if err := json.Unmarshal(o.Data, &rendered); err != nil {
+		return []twin.Document{spec}, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
+	}
+	var failed []error
+	for _, name := range rendered.Secrets() {
+		values, err := secretValues(ctx, reader, name)
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		list = append(list, twin.Document{Node: o.Name, Key: topics.Address{Kind: topics.KindSecret, Device: name}.Key(), Value: values})
+	}
+	return append(list, spec), errors.Join(failed...)
+}
+
+// secretValues is the payload of secrets/{secret}.
+func secretValues(ctx context.Context, reader *objects.Controller, topic string) ([]byte, error) {
+	namespace, name, _ := strings.Cut(topic, ".")
+	secret, err := objects.Get[resource.Secret](ctx, reader, store.Key{Namespace: namespace, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(resource.SecretValues{Version: secret.Metadata.ResourceVersion, Data: secret.Data})
+}
