@@ -170,9 +170,11 @@ func nodeKind(k objects.Kind) Kind {
 			{Name: "Version", Type: "string", Path: ".status.version", Description: "The version of its core."},
 			{Name: "Fleet", Type: "string", Description: "The Fleet that owns it."},
 			{Name: "Devices", Type: "integer", Path: ".status.devices", Description: "How many devices are bound to it."},
+			{Name: "Applied", Type: "string", Description: "The version of its spec that its agent has applied, and the one that failed or is to come."},
 			{Name: "Ready", Type: "string", Path: ".status.conditions[?(@.type==\"Ready\")].status", Description: "Whether its link to the hub is up.", Wide: true},
 			{Name: "Last-Seen", Type: "string", Path: ".status.lastSeen", Description: "When its state last changed.", Wide: true},
 			{Name: "Certificate-Ends", Type: "string", Path: ".status.certificateExpires", Description: "When the certificate ends with which it last connected.", Wide: true},
+			{Name: "Agent", Type: "string", Path: ".status.agentVersion", Description: "The version of its agent.", Wide: true},
 			{Name: "Image", Type: "string", Path: ".spec.os.image", Description: "The operating system that is wanted.", Wide: true},
 		},
 		Cells: cells(func(n *resource.Node) []any {
@@ -181,7 +183,7 @@ func nodeKind(k objects.Kind) Kind {
 			if n.Spec.OS != nil {
 				image = n.Spec.OS.Image
 			}
-			return []any{orUnknown(n.Status.State), n.Status.Version, fleet, n.Status.Devices, condition(n.Status.Conditions, resource.ConditionReady), n.Status.LastSeen, n.Status.CertificateExpires, image}
+			return []any{orUnknown(n.Status.State), n.Status.Version, fleet, n.Status.Devices, appliedSpec(n.Status), condition(n.Status.Conditions, resource.ConditionReady), n.Status.LastSeen, n.Status.CertificateExpires, n.Status.AgentVersion, image}
 		}),
 		Fields: map[string]func(any) string{
 			"metadata.owner": field(func(n *resource.Node) string { return n.Metadata.Owner }),
@@ -457,4 +459,16 @@ func nodeOfEvent(ctx context.Context, r store.Reader, obj any) (string, bool) {
 		return d.Spec.NodeName, true
 	}
 	return "", false
+}
+
+// appliedSpec is the version of a node's spec that is applied, and the one that is not: 7, "7, 8 failed" or "7, 8 is to come".
+func appliedSpec(s resource.NodeStatus) string {
+	text := s.RenderedVersion
+	switch next := s.SpecVersion; {
+	case s.Failed != nil:
+		text += ", " + s.Failed.RenderedVersion + " failed"
+	case next != "" && next != s.RenderedVersion && s.AgentVersion != "":
+		text += ", " + next + " is to come"
+	}
+	return strings.TrimPrefix(text, ", ")
 }

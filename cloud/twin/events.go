@@ -127,6 +127,19 @@ func (t *Twins) recordRejected(name string, r broker.Rejection) {
 	}
 }
 
+// recordSpec records that a node's agent has applied a version of its spec, or has failed to.
+func (t *Twins) recordSpec(name string, was, is resource.NodeStatus) {
+	if is.AgentVersion == "" {
+		return // nothing is known on the bus
+	}
+	if v := is.RenderedVersion; v != "" && v != was.RenderedVersion {
+		t.o.Record(nodeEvent(name, resource.EventNormal, "SpecApplied", "", "version %s of its spec is applied", v))
+	}
+	if f := is.Failed; f != nil && (was.Failed == nil || *f != *was.Failed) {
+		t.o.Record(nodeEvent(name, resource.EventWarning, "SpecFailed", "", "its spec is not applied: %s", f))
+	}
+}
+
 // recordBound records that a device moves to a node, or to none: to is empty.
 func (t *Twins) recordBound(b *batch, d *device, m resource.Meta, to string, modelled bool) {
 	switch {

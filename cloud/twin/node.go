@@ -152,8 +152,9 @@ func (t *Twins) reported(b *batch, n *node, c *link.Entry) {
 		b.reports = append(b.reports, tree.Entry(n.name, *c))
 	}
 	t.recordReported(b, n, a, c)
+	t.noteReport(n.name, a.Kind, c.Key)
 	switch {
-	case a.Kind == topics.KindStatus:
+	case a.Kind == topics.KindStatus, a.Kind == topics.KindAgent:
 		t.status.node(n.name)
 	case a.Kind == topics.KindMapperState, a.Kind == topics.KindMapperProtocols:
 		for name := range n.bound { // the status of each device depends on the node's mappers
@@ -440,8 +441,11 @@ func (t *Twins) Links(name string, most int) (links []resource.Link, more int) {
 		links, more = links[:most], len(links)-most
 	}
 	for i := range links {
-		report := t.report(links[i].Node)
-		links[i].Version, links[i].RenewalError = report.Version, report.RenewalError
+		f := t.nodeFacts(links[i].Node)
+		links[i].Version, links[i].RenewalError = f.core.Version, f.core.RenewalError
+		if f.agent != nil && f.agent.Failed != nil {
+			links[i].SpecFailed = f.agent.Failed.String()
+		}
 		links[i].Rejected = t.rejects.of(links[i].Node)
 	}
 	if r := t.rejects.of(name); len(links) == 0 && r != nil {
@@ -459,18 +463,6 @@ func badness(l resource.Link) float64 {
 		return 1 + l.Behind.Seconds
 	}
 	return 0
-}
-
-// report is what the node reported of itself.
-func (t *Twins) report(name string) (report resource.NodeReport) {
-	t.host.RLock()
-	defer t.host.RUnlock()
-	if n := t.nodes[name]; n != nil {
-		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
-			_ = json.Unmarshal(e.Value, &report) // a report that can't be decoded has no version
-		}
-	}
-	return report
 }
 
 // rejects holds the last refused connection for each node name. Anybody can cause entries, with any name, so their number is bounded:
@@ -679,7 +671,8 @@ func (b *batch) deletions() (changes []store.NodeChange) {
 func (t *Twins) removeForgotten(b *batch) {
 	for n := range b.forgotten {
 		n.up.Range("", func(e link.Entry) bool {
-			if _, shown := edgeOwned(n.name, e.Key); shown {
+			if a, shown := edgeOwned(n.name, e.Key); shown {
+				t.noteReport(n.name, a.Kind, e.Key)
 				b.out = append(b.out, tree.Entry(n.name, link.Entry{Key: e.Key, Ver: e.Ver, TS: b.now.UnixMilli(), Deleted: true}))
 			}
 			return true

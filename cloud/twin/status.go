@@ -261,25 +261,56 @@ func (t *Twins) reportedBy(d *device) map[string]resource.Stored {
 	return up
 }
 
-func (t *Twins) writeNode(ctx context.Context, name string) error {
+// nodeFacts are what a Node's status is made from.
+type nodeFacts struct {
+	state, oversize, alone, ended string
+	exists, met                   bool // the node must have a Node; alone is known
+	devices                       int
+	connections                   uint32
+	expires                       int64
+	core                          resource.NodeReport
+	agent                         *resource.AgentReport // nil: the node has none
+	agentAt                       int64
+}
+
+func (t *Twins) nodeFacts(name string) (f nodeFacts) {
 	t.host.RLock()
+	defer t.host.RUnlock()
+	f.state = resource.Offline
 	n := t.nodes[name]
-	state, report, oversize, exists, devices := resource.Offline, resource.NodeReport{}, "", false, 0
-	alone, met, ended := "", false, ""
-	var connections uint32
-	var expires int64
-	if n != nil {
-		connections, expires = n.contact.links, n.contact.expires
-		devices = len(n.bound)
-		state, oversize, exists = n.state(), n.oversize, n.core != "" || n.unknown
-		alone, met, ended = t.otherHubText(n), n.met, n.contact.ended
-		if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
-			_ = json.Unmarshal(e.Value, &report) // a report that can't be decoded has no version
+	if n == nil {
+		return f
+	}
+	f.connections, f.expires = n.contact.links, n.contact.expires
+	f.devices = len(n.bound)
+	f.state, f.oversize, f.exists = n.state(), n.oversize, n.core != "" || n.unknown
+	f.alone, f.met, f.ended = t.otherHubText(n), n.met, n.contact.ended
+	if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
+		_ = json.Unmarshal(e.Value, &f.core) // a report that can't be decoded has no version
+	}
+	if e, ok := n.up.Get(topics.Address{Kind: topics.KindAgent}.Key()); ok {
+		if r, err := resource.ParseAgentReport(e.Value); err == nil { // the node's broker has checked it
+			f.agent, f.agentAt = &r, e.TS
 		}
 	}
-	t.host.RUnlock()
+	return f
+}
+
+// writeNode writes a Node's status. As a Device's it is stored only if the object still has the version that it was computed
+// from: controllers, and agents over HTTP, write it too.
+func (t *Twins) writeNode(ctx context.Context, name string) error {
+	for try := 1; ; try++ {
+		err := t.tryWriteNode(ctx, name)
+		if try == statusTries || !errors.Is(err, resource.Conflict) {
+			return err
+		}
+	}
+}
+
+func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
+	f := t.nodeFacts(name)
 	key := store.Key{Kind: resource.KindNode, Name: name}
-	if exists {
+	if f.exists {
 		if err := t.createNode(ctx, key); err != nil {
 			return err
 		}
@@ -288,23 +319,29 @@ func (t *Twins) writeNode(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	var s resource.NodeStatus
-	_ = json.Unmarshal(obj.Status, &s) // if that fails, only the time of the last change is lost
-	if s.State != state {
-		s.State, s.LastSeen = state, resource.Time(t.o.Now())
+	var was, s resource.NodeStatus
+	_ = json.Unmarshal(obj.Status, &was) // if that fails, only the time of the last change is lost
+	_ = json.Unmarshal(obj.Status, &s)
+	now := t.o.Now()
+	if s.State != f.state {
+		s.State, s.LastSeen = f.state, resource.Time(now)
 	}
-	s.Version, s.SystemInfo, s.Devices = report.Version, report.SystemInfo, devices
-	s.Conditions = resource.ReadyCondition(s.Conditions, state, ended, t.o.Now())
-	s.Conditions = resource.QuotaCondition(s.Conditions, oversize, t.o.Now())
-	s.Conditions = resource.RenewalCondition(s.Conditions, report.RenewalError, t.o.Now())
-	if connections > 0 { // otherwise the former value still holds
-		s.CertificateExpires = resource.Millis(expires)
+	s.Version, s.Devices = f.core.Version, f.devices
+	s.FollowAgent(f.agent, resource.Millis(f.agentAt), f.core.SystemInfo, now)
+	s.Conditions = resource.ReadyCondition(s.Conditions, f.state, f.ended, now)
+	s.Conditions = resource.QuotaCondition(s.Conditions, f.oversize, now)
+	s.Conditions = resource.RenewalCondition(s.Conditions, f.core.RenewalError, now)
+	if f.connections > 0 { // otherwise the former value still holds
+		s.CertificateExpires = resource.Millis(f.expires)
 	}
-	if met { // otherwise the former condition still holds
-		s.Conditions = resource.OtherHubCondition(s.Conditions, alone, t.o.Now())
+	if f.met { // otherwise the former condition still holds
+		s.Conditions = resource.OtherHubCondition(s.Conditions, f.alone, now)
 	}
 	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal)
-	_, err = t.writeStatus(ctx, obj, obj.Rev, s) // others write conditions of it, too
+	rev, err := t.writeStatus(ctx, obj, obj.Rev, s)
+	if rev != 0 {
+		t.recordSpec(name, was, s)
+	}
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -63,6 +64,11 @@ type Twins struct {
 
 	started time.Time
 	loaded  map[string]uint64 // by kind: the revision that New saw
+
+	watches struct { // see Reports
+		sync.Mutex // of those that change it
+		of         atomic.Pointer[map[topics.Kind][]*Reports]
+	}
 
 	desired desiredWrites
 	status  statusQueue

@@ -106,6 +106,8 @@ func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 		return t.mapperState(b, a, m)
 	case topics.KindMapperProtocols:
 		return t.mapperProtocols(b, a, m)
+	case topics.KindAgent:
+		return t.agentReport(b, a, m)
 	case topics.KindGet:
 		return t.get(b, a, m)
 	}
@@ -537,6 +539,16 @@ func (t *Twin) mapperProtocols(b *batch, a topics.Address, m broker.Message) err
 	}
 	t.markAll(b)
 	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID))
+}
+
+// agentReport stores what the node's agent reports; an empty payload takes it back.
+func (t *Twin) agentReport(b *batch, a topics.Address, m broker.Message) error {
+	if len(m.Payload) > 0 {
+		if _, err := resource.ParseAgentReport(m.Payload); err != nil {
+			return err
+		}
+	}
+	return t.putWithin(b, entry(b, a.Key(), m.Payload, tree.Origin(m)))
 }
 
 // markAll marks all devices as changed, since the conditions of each depend on the node's mappers.

@@ -1,6 +1,7 @@
 package twin
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -107,4 +108,22 @@ func TestTrial27AnotherUserClearsNothing(t *testing.T) {
 	require.NoError(t, as("modbus", "c1", "devices/hall/problem/temperature", ""))
 	require.NoError(t, as("modbus", "c1", "mappers/m1/state", "offline"))
 	require.NoError(t, as("panel", "c2", "devices/hall/state", ""), "it is gone")
+}
+
+// A bad report is refused on the node, with the rule that it breaks, and leaves the one before as it is.
+func TestAnAgentsReportIsCheckedOnTheNode(t *testing.T) {
+	r := joined(t)
+	good := `{"version":"v1","renderedVersion":"7","conditions":[{"type":"SpecApplied","status":"True"}]}`
+	require.NoError(t, r.send("agent", good))
+	for payload, kind := range map[string]resource.ErrorKind{
+		"online": resource.Invalid, `{"conditions":[{"type":"Ready","status":"True"}]}`: resource.Invalid,
+		`{"version":"` + strings.Repeat("v", resource.MaxAgentReport) + `"}`: resource.TooLarge,
+	} {
+		require.Equal(t, kind, resource.KindOf(r.send("agent", payload)), "%.50s", payload)
+	}
+	r.inStep()
+	require.Equal(t, good, r.atHub("agent"))
+	require.NoError(t, r.send("agent", ""))
+	r.inStep()
+	require.Empty(t, r.atHub("agent"))
 }

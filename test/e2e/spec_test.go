@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/user"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,6 +57,24 @@ func TestARenderedSpecArrivesOnTheNode(t *testing.T) {
 	s.Create(fmt.Sprintf(node, motd))
 	agent.Await(secret, "")
 	agent.AwaitThat(tree+"spec", func(m client.Message) bool { return len(m.Payload) > 0 && !whole(m) })
+	// What the agent reports is in the Node's status; a bad report is refused on the node.
+	out := s.Client("unix://"+socket, nil)
+	require.NoError(t, s.Publish(out, tree+"agent", `{"version":"v9","renderedVersion":"1","failed":{"renderedVersion":"2","reason":"HookFailed","message":"exit status 1"}}`))
+	require.ErrorContains(t, s.Publish(out, tree+"agent", `{"conditions":[{"type":"Ready","status":"True"}]}`), `agent.conditions[0].type: "Ready" is set by the hub only`)
+	tool := func(want string, args ...string) {
+		t.Helper()
+		s.Eventually(stand.Soon, func() error {
+			out, err := exec.Command(filepath.Join(s.Bin, "edgebus"), args...).CombinedOutput()
+			if !strings.Contains(string(out), want) {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
+	}
+	hub := "http://" + s.Hub.HTTP
+	tool(`"agentVersion": "v9"`, "get", "node", "n1", "-o", "json", "--server", hub)
+	tool("its spec is not applied: version 2: HookFailed: exit status 1", "describe", "node/n1", "--server", hub)
+	tool("HookFailed: exit status 1", "doctor", "n1", "--hub", hub)
 	for _, others := range []map[string]client.Message{operator.Tree(), cloud.Tree()} {
 		require.NotContains(t, others, secret)
 	}

@@ -539,54 +539,46 @@ func (k Kind) keepStatus(c, prev tree) error {
 	}
 	put(c, "status", applyAll("/status", c["status"], differences("/status", back["status"], prev["status"])))
 	if k.mergesConditions {
-		mergeConditions(c, prev)
+		return mergeConditions(c, prev)
 	}
 	return nil
 }
 
-// mergeConditions merges the conditions that an agent reports with those that others wrote. status.agentConditions lists the
-// agent's own: one that it no longer reports is removed. A condition that the agent repeats unchanged is not its own, and
-// the hub's conditions never are, because they may have changed since the agent read them.
-func mergeConditions(c, prev tree) {
+// mergeConditions merges the conditions that an agent reports with those that others wrote (see resource.MergeAgentConditions).
+func mergeConditions(c, prev tree) error {
+	type conditions struct {
+		Conditions      []resource.Condition `json:"conditions,omitempty"`
+		AgentConditions []string             `json:"agentConditions,omitempty"`
+	}
+	var said, was conditions
+	if err := errors.Join(recode(c["status"], &said), recode(prev["status"], &was)); err != nil {
+		return resource.Errorf(resource.Invalid, "status.conditions", "%v", err)
+	}
+	var merged conditions
+	merged.Conditions, merged.AgentConditions = resource.MergeAgentConditions(was.Conditions, was.AgentConditions, said.Conditions)
+	var fields tree
+	if err := recode(merged, &fields); err != nil {
+		return err
+	}
 	status, _ := c["status"].(tree)
-	was, _ := prev["status"].(tree)
 	if status == nil {
 		status = tree{}
 	}
-	sent, _ := status["conditions"].([]any)
-	sent = slices.DeleteFunc(slices.Clone(sent), func(c any) bool { return resource.OfHub(nameOf(c, "type")) })
-	old, _ := was["conditions"].([]any)
-	before, _ := was["agentConditions"].([]any)
-	var all, own []any
-	for _, o := range old {
-		kind := nameOf(o, "type")
-		if s := find(sent, "type", kind); s != nil {
-			all = append(all, s)
-		} else if resource.OfHub(kind) || !slices.Contains(before, any(kind)) {
-			all = append(all, o)
-		}
-	}
-	for _, s := range sent {
-		kind := nameOf(s, "type")
-		o := find(old, "type", kind)
-		if o == nil {
-			all = append(all, s)
-		}
-		if !reflect.DeepEqual(o, s) || slices.Contains(before, any(kind)) {
-			own = append(own, kind)
-		}
-	}
-	delete(status, "conditions")
-	delete(status, "agentConditions")
-	if all != nil {
-		status["conditions"] = all
-	}
-	if own != nil {
-		status["agentConditions"] = own
-	}
+	put(status, "conditions", fields["conditions"])
+	put(status, "agentConditions", fields["agentConditions"])
 	if len(status) > 0 {
 		c["status"] = status
 	}
+	return nil
+}
+
+// recode is a value in another Go type, by its JSON.
+func recode(from, to any) error {
+	raw, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return unmarshal(raw, to)
 }
 
 // fieldDescriptions say what fields are that only other groups' forms have, for kubectl explain. What the canonical form has

@@ -82,6 +82,8 @@ type Link struct {
 	ClockAhead *float64 `json:"clockAhead,omitempty"`
 	// CertificateExpires is when the certificate of either end does, whichever is first.
 	CertificateExpires string `json:"certificateExpires,omitempty"`
+	// SpecFailed is the version of its spec that the node's agent could not apply, and why; empty: none.
+	SpecFailed string `json:"specFailed,omitempty"`
 	// RenewalError is why the node's certificate could not be renewed, of a core that renews it, and RenewalFails since when.
 	RenewalError string     `json:"renewalError,omitempty"`
 	RenewalFails string     `json:"renewalFails,omitempty"`

@@ -122,16 +122,19 @@ const maxConditions = 100
 // CheckConditions says which of a status' conditions don't say what they are about, or how it is.
 func CheckConditions(list []Condition) error {
 	var p problems
+	checkConditions(&p, "status.conditions", list)
+	return p.err()
+}
+
+func checkConditions(p *problems, at string, list []Condition) {
 	if len(list) > maxConditions {
-		p.add("status.conditions", "has %d conditions; at most %d are kept", len(list), maxConditions)
-		return p.err()
+		p.add(at, "has %d conditions; at most %d are kept", len(list), maxConditions)
+		return
 	}
 	for i, c := range list {
-		at := fmt.Sprintf("status.conditions[%d]", i)
-		required(&p, at+".type", c.Type)
-		required(&p, at+".status", c.Status)
+		required(p, fmt.Sprintf("%s[%d].type", at, i), c.Type)
+		required(p, fmt.Sprintf("%s[%d].status", at, i), c.Status)
 	}
-	return p.err()
 }
 
 // SetCondition puts c into list, keeping the transition time of one whose status is unchanged.

@@ -307,7 +307,8 @@ type NodeStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
-	// AgentConditions are the types of those conditions that a flightctl agent reported: one that it reports no more goes.
+	// AgentConditions are the types of those conditions that the node's agent reported, ours or flightctl's: one that it
+	// reports no more goes.
 	// +listType=atomic
 	AgentConditions []string `json:"agentConditions,omitempty"`
 }
@@ -547,21 +548,25 @@ func (e EnrollmentRequest) CheckUpdate(prev EnrollmentRequest) error {
 // CheckStatus checks what the node's host says that it runs.
 func (n Node) CheckStatus() error {
 	var p problems
-	for i, c := range n.Status.Containers {
-		required(&p, fmt.Sprintf("status.containers[%d].id", i), c.ID)
-	}
-	for i, a := range n.Status.Applications {
-		required(&p, fmt.Sprintf("status.applications[%d].name", i), a.Name)
-		required(&p, fmt.Sprintf("status.applications[%d].status", i), a.Status)
-	}
-	if f := n.Status.Failed; f != nil {
-		required(&p, "status.failed.renderedVersion", f.RenderedVersion)
-		required(&p, "status.failed.reason", f.Reason)
-	}
-	for i, u := range n.Status.SystemdUnits {
-		required(&p, fmt.Sprintf("status.systemdUnits[%d].name", i), u.Name)
-	}
+	n.Status.check(&p, "status")
 	return p.err()
+}
+
+func (s NodeStatus) check(p *problems, at string) {
+	for i, c := range s.Containers {
+		required(p, fmt.Sprintf("%s.containers[%d].id", at, i), c.ID)
+	}
+	for i, a := range s.Applications {
+		required(p, fmt.Sprintf("%s.applications[%d].name", at, i), a.Name)
+		required(p, fmt.Sprintf("%s.applications[%d].status", at, i), a.Status)
+	}
+	if f := s.Failed; f != nil {
+		required(p, at+".failed.renderedVersion", f.RenderedVersion)
+		required(p, at+".failed.reason", f.Reason)
+	}
+	for i, u := range s.SystemdUnits {
+		required(p, fmt.Sprintf("%s.systemdUnits[%d].name", at, i), u.Name)
+	}
 }
 
 // Validate checks a Node.

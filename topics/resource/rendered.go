@@ -1,6 +1,13 @@
 package resource
 
-import "slices"
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+)
 
 // RenderedSpec is the payload of the topic spec: what a Node's spec comes to, with every reference resolved. It has no value of a
 // Secret, only the names of those that the node gets at secrets/{secret}.
@@ -138,6 +145,120 @@ type AgentReport struct {
 // MaxAgentReport bounds an AgentReport, in bytes.
 const MaxAgentReport = 60 << 10
 
+// ParseAgentReport reads the payload of agent. Fields that are not known are those of a newer agent and ignored.
+func ParseAgentReport(payload []byte) (r AgentReport, err error) {
+	if len(payload) > MaxAgentReport {
+		return r, Errorf(TooLarge, "agent", "%d bytes; a report is at most %d", len(payload), MaxAgentReport)
+	}
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return r, Errorf(Invalid, "agent", `the payload must be JSON such as {"version":"…","renderedVersion":"7","conditions":[…]}: %v`, err)
+	}
+	var p problems
+	r.hostStatus().check(&p, "agent")
+	checkConditions(&p, "agent.conditions", r.Conditions)
+	seen := names{}
+	for i, c := range r.Conditions[:min(len(r.Conditions), maxConditions)] {
+		at := fmt.Sprintf("agent.conditions[%d]", i)
+		seen.check(&p, at+".type", c.Type)
+		switch {
+		case OfHub(c.Type):
+			p.add(at+".type", "%s is set by the hub only", clip(c.Type))
+		case c.Type != "" && !conditionType.MatchString(c.Type):
+			p.add(at+".type", "%s: must be letters and digits and begin with a capital, such as SpecApplied", clip(c.Type))
+		}
+		if c.Status != "" {
+			oneOf(&p, at+".status", c.Status, []string{"True", "False", "Unknown"})
+		}
+	}
+	return r, p.err()
+}
+
+var conditionType = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,99}$`)
+
+// hostStatus is the report as the status of a Node, but for conditions and system information.
+func (r *AgentReport) hostStatus() NodeStatus {
+	return NodeStatus{
+		RenderedVersion: r.RenderedVersion, Failed: r.Failed, OS: r.OS, Containers: r.Containers, SystemdUnits: r.SystemdUnits,
+		Applications: r.Applications, Resources: r.Resources, Drifted: r.Drifted,
+	}
+}
+
+// FollowAgent puts into a Node's status what its agent reports on the bus, and at is when. core is the system information of
+// the node's core, for what the agent doesn't say. Without a report what an earlier one said is removed; a status that came over
+// HTTP, from another agent, stays.
+func (s *NodeStatus) FollowAgent(r *AgentReport, at string, core *SystemInfo, now time.Time) {
+	if r == nil && s.AgentVersion == "" {
+		if core != nil {
+			s.SystemInfo = core
+		}
+		return
+	}
+	version := ""
+	if r != nil {
+		version = cmp.Or(r.Version, "unknown")
+	} else {
+		r = &AgentReport{}
+	}
+	of := r.hostStatus()
+	s.AgentVersion, s.UpdatedAt = version, at
+	s.RenderedVersion, s.Failed, s.OS, s.Containers, s.SystemdUnits = of.RenderedVersion, of.Failed, of.OS, of.Containers, of.SystemdUnits
+	s.Applications, s.Resources, s.Drifted = of.Applications, of.Resources, of.Drifted
+	s.SystemInfo = r.SystemInfo.over(core)
+	said := slices.Clone(r.Conditions)
+	for i := range said {
+		if said[i].LastTransitionTime.IsZero() {
+			said[i] = SetCondition(slices.DeleteFunc(slices.Clone(s.Conditions), func(o Condition) bool { return o.Type != said[i].Type }), said[i], now)[0]
+		}
+	}
+	s.Conditions, s.AgentConditions = MergeAgentConditions(s.Conditions, s.AgentConditions, said)
+}
+
+// over is the system information with that of another for what is missing in it.
+func (s *SystemInfo) over(other *SystemInfo) *SystemInfo {
+	if s == nil || other == nil {
+		return cmp.Or(s, other)
+	}
+	return &SystemInfo{
+		Architecture: cmp.Or(s.Architecture, other.Architecture), OperatingSystem: cmp.Or(s.OperatingSystem, other.OperatingSystem),
+		MachineID: cmp.Or(s.MachineID, other.MachineID), BootID: cmp.Or(s.BootID, other.BootID), CPUs: cmp.Or(s.CPUs, other.CPUs),
+		Measurements: s.Measurements,
+	}
+}
+
+// MergeAgentConditions merges the conditions that an agent reports with those that others wrote, and returns the types of the
+// agent's own, of which was is the list of before: a condition that it no longer reports is removed. A condition that the agent
+// repeats unchanged, because it has read it, does not become its own, and the hub's conditions never are.
+func MergeAgentConditions(list []Condition, was []string, said []Condition) (all []Condition, own []string) {
+	said = slices.DeleteFunc(slices.Clone(said), func(c Condition) bool { return OfHub(c.Type) })
+	for _, old := range list {
+		if i := indexOf(said, old.Type); i >= 0 {
+			all = append(all, said[i])
+		} else if OfHub(old.Type) || !slices.Contains(was, old.Type) {
+			all = append(all, old)
+		}
+	}
+	for _, c := range said {
+		i := indexOf(list, c.Type)
+		if i < 0 {
+			all = append(all, c)
+		}
+		if i < 0 || !list[i].equal(c) || slices.Contains(was, c.Type) {
+			own = append(own, c.Type)
+		}
+	}
+	return all, own
+}
+
+func indexOf(list []Condition, kind string) int {
+	return slices.IndexFunc(list, func(c Condition) bool { return c.Type == kind })
+}
+
+func (c Condition) equal(o Condition) bool {
+	same := c.LastTransitionTime.Equal(o.LastTransitionTime)
+	c.LastTransitionTime, o.LastTransitionTime = time.Time{}, time.Time{}
+	return same && c == o
+}
+
 // FailedVersion is a version of a spec that a node could not apply.
 type FailedVersion struct {
 	// RenderedVersion is the version.
@@ -149,6 +270,15 @@ type FailedVersion struct {
 	Message string `json:"message,omitempty"`
 	// At is when it failed.
 	At string `json:"at,omitempty"`
+}
+
+// String is for people: version 8: HookFailed: exit status 1.
+func (f FailedVersion) String() string {
+	text := "version " + f.RenderedVersion + ": " + f.Reason
+	if f.Message != "" {
+		text += ": " + f.Message
+	}
+	return text
 }
 
 // The reasons of FailedVersion.

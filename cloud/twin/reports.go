@@ -1,0 +1,143 @@
+package twin
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+)
+
+// Reports is a watch of what nodes own at the topics of one kind, for controllers: first of all that is there, then of what
+// changes. Changes of a key are coalesced: a reader gets the latest value, and not every one.
+type Reports struct {
+	t    *Twins
+	kind topics.Kind
+
+	mu      sync.Mutex
+	changed map[place]bool
+	wake    chan struct{} // holds a value while changed has some
+}
+
+// Report is what a node has at a topic now.
+type Report struct {
+	topics.Address
+	Value []byte // nil: nothing any more
+	TS    int64  // when the node wrote it, in ms
+}
+
+// maxReports is how many reports Next returns at most, so that nodes don't wait long for a reader.
+const maxReports = 512
+
+// Reports begins a watch of a kind that the edge owns. It must be closed.
+func (t *Twins) Reports(kind topics.Kind) *Reports {
+	r := &Reports{t: t, kind: kind, changed: make(map[place]bool), wake: make(chan struct{}, 1)}
+	prefix, _, _ := strings.Cut(kind.Row().Pattern, "{")
+	t.host.RLock() // no change comes between the list and the watch
+	defer t.host.RUnlock()
+	for _, n := range t.nodes {
+		n.up.Range(prefix, func(e link.Entry) bool {
+			if a, ok := edgeOwned(n.name, e.Key); ok && a.Kind == kind {
+				r.note(place{n.name, e.Key})
+			}
+			return true
+		})
+	}
+	t.changeWatches(func(list []*Reports) []*Reports { return append(list, r) }, kind)
+	return r
+}
+
+// Close ends the watch.
+func (r *Reports) Close() {
+	r.t.changeWatches(func(list []*Reports) []*Reports {
+		return slices.DeleteFunc(list, func(o *Reports) bool { return o == r })
+	}, r.kind)
+}
+
+func (t *Twins) changeWatches(change func([]*Reports) []*Reports, kind topics.Kind) {
+	t.watches.Lock()
+	defer t.watches.Unlock()
+	next := make(map[topics.Kind][]*Reports)
+	if now := t.watches.of.Load(); now != nil {
+		maps.Copy(next, *now)
+	}
+	if next[kind] = change(slices.Clone(next[kind])); len(next[kind]) == 0 {
+		delete(next, kind)
+	}
+	t.watches.of.Store(&next)
+}
+
+// noteReport tells those that watch a kind that a key of it has changed.
+func (t *Twins) noteReport(node string, kind topics.Kind, key string) {
+	if of := t.watches.of.Load(); of != nil {
+		for _, r := range (*of)[kind] {
+			r.note(place{node, key})
+		}
+	}
+}
+
+func (r *Reports) note(at place) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.changed[at] = true
+	r.signal()
+}
+
+func (r *Reports) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Next waits for reports, and returns those that are there. Its only error is that of the context.
+func (r *Reports) Next(ctx context.Context) ([]Report, error) {
+	for {
+		select {
+		case <-r.wake:
+			if list := r.take(); len(list) > 0 {
+				return list, nil
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// take reads what has changed. A change is noted before it is stored, so what it reads may not have changed after all.
+func (r *Reports) take() (list []Report) {
+	r.t.host.View(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for at := range r.changed {
+			if len(list) == maxReports {
+				r.signal()
+				return
+			}
+			delete(r.changed, at)
+			if a, err := topics.ParseKey(at.node, at.key); err == nil {
+				list = append(list, r.t.reportAt(a))
+			}
+		}
+	})
+	return list
+}
+
+// Report is what a node has at a topic that the edge owns.
+func (t *Twins) Report(at topics.Address) (r Report) {
+	t.host.View(func() { r = t.reportAt(at) })
+	return r
+}
+
+func (t *Twins) reportAt(at topics.Address) Report {
+	r := Report{Address: at}
+	if n := t.nodes[at.Node]; n != nil {
+		if e, ok := n.up.Get(at.Key()); ok {
+			r.Value, r.TS = e.Value, e.TS
+		}
+	}
+	return r
+}

@@ -1,0 +1,195 @@
+package twin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// seen reads a watch until it has every report that is wanted: node and value, or the node alone for one that is gone.
+func (r *rig) seen(w *Reports, want ...string) {
+	r.t.Helper()
+	ctx, stop := context.WithTimeout(r.t.Context(), wait)
+	defer stop()
+	got := make(map[string]string)
+	for {
+		list, err := w.Next(ctx)
+		require.NoError(r.t, err, "%v", got)
+		for _, x := range list {
+			require.Equal(r.t, w.kind, x.Kind)
+			got[x.Node+"/"+x.Key()] = strings.TrimSpace(x.Node + " " + string(x.Value))
+		}
+		missing := slices.DeleteFunc(slices.Clone(want), func(s string) bool {
+			for _, have := range got {
+				if have == s {
+					return true
+				}
+			}
+			return false
+		})
+		if len(missing) == 0 {
+			return
+		}
+	}
+}
+
+func TestReportsAreAllThatIsThereAndThenWhatChanges(t *testing.T) {
+	r := newRig(t)
+	n1, n2 := r.connect(newCore("n1")), r.connect(newCore("n2"))
+	early := r.twins.Reports(topics.KindUpgradeStatus)
+	defer early.Close()
+	n1.report("upgrade/status", "one")
+	n2.report("upgrade/status", "two")
+	n2.report("status", `{"version":"v1"}`)
+	r.seen(early, "n1 one", "n2 two")
+	late := r.twins.Reports(topics.KindUpgradeStatus)
+	defer late.Close()
+	r.seen(late, "n1 one", "n2 two")
+	require.Equal(t, "two", string(r.twins.Report(topics.Address{Node: "n2", Kind: topics.KindUpgradeStatus}).Value))
+
+	n1.report("upgrade/status", "three")
+	r.seen(early, "n1 three")
+	r.seen(late, "n1 three")
+
+	r.restart() // all that is there comes first
+	again := r.twins.Reports(topics.KindUpgradeStatus)
+	defer again.Close()
+	r.seen(again, "n1 three", "n2 two")
+
+	require.Eventually(t, func() bool { there, _ := r.twins.Registered("n2"); return there }, wait, wait/10000)
+	_, err := r.store.Delete(t.Context(), store.Key{Kind: resource.KindNode, Name: "n2"}, 0)
+	require.NoError(t, err)
+	r.seen(again, "n2")
+	require.Nil(t, r.twins.Report(topics.Address{Node: "n2", Kind: topics.KindUpgradeStatus}).Value)
+}
+
+// A slow reader gets the latest value, and not every one; an ended watch costs nothing.
+func TestReportsAreCoalesced(t *testing.T) {
+	r := newRig(t)
+	c := r.connect(newCore("n1"))
+	w := r.twins.Reports(topics.KindInstance)
+	for i := range 300 {
+		c.report("discovery/usb/instances/usb-"+fmt.Sprint(i%3), fmt.Sprint(i))
+	}
+	c.report("discovery/usb/instances/last", "end")
+	require.Eventually(t, func() bool {
+		return r.twins.Report(topics.Address{Node: "n1", Kind: topics.KindInstance, Device: "usb", Name: "last"}).Value != nil
+	}, wait, wait/10000)
+	list, err := w.Next(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 4)
+	for _, x := range list {
+		if x.Name == "usb-2" {
+			require.Equal(t, "299", string(x.Value))
+		}
+	}
+	w.Close()
+	require.Empty(t, *r.twins.watches.of.Load())
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	_, err = w.Next(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func (c *core) remove(key string) {
+	c.mu.Lock()
+	c.up.Delete(key, time.Now().UnixMilli(), "")
+	c.mu.Unlock()
+	c.talk()
+}
+
+func (r *rig) nodeStatus(name string) (s resource.NodeStatus, o store.Object) {
+	o, err := r.store.Get(context.Background(), store.Key{Kind: resource.KindNode, Name: name})
+	if err == nil && len(o.Status) > 0 {
+		require.NoError(r.t, json.Unmarshal(o.Status, &s))
+	}
+	return s, o
+}
+
+func (r *rig) hasEvent(reason, message string) func() bool {
+	return func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return slices.ContainsFunc(r.happened, func(h resource.Occurrence) bool { return h.Reason == reason && h.Message == message })
+	}
+}
+
+func TestAnAgentsReportIsInItsNodesStatus(t *testing.T) {
+	r := newRig(t)
+	c := r.connect(newCore("n1"))
+	c.report("status", `{"version":"v1","systemInfo":{"architecture":"amd64","bootID":"b0","cpus":4}}`)
+	c.report("agent", `{"version":"v2","renderedVersion":"7","failed":{"renderedVersion":"8","reason":"HookFailed","message":"check: exit status 1"},
+		"os":{"image":"quay.io/os:1"},"systemInfo":{"bootID":"b1"},"containers":[{"id":"c1","status":"running"}],"systemdUnits":[{"name":"sshd.service"}],
+		"applications":[{"name":"web","status":"Running"}],"resources":{"cpu":"Healthy"},"drifted":["/etc/motd"],
+		"conditions":[{"type":"SpecApplied","status":"False","reason":"HookFailed"},{"type":"Drifted","status":"True"}]}`)
+	var s resource.NodeStatus
+	status := func(ok func() bool) {
+		t.Helper()
+		require.Eventually(t, func() bool { s, _ = r.nodeStatus("n1"); return ok() }, wait, wait/10000)
+	}
+	condition := func(kind string) string {
+		for _, x := range s.Conditions {
+			if x.Type == kind {
+				require.False(t, x.LastTransitionTime.IsZero())
+				return x.Status
+			}
+		}
+		return ""
+	}
+	status(func() bool { return s.RenderedVersion == "7" })
+	require.Equal(t, "v1", s.Version)
+	require.Equal(t, "v2", s.AgentVersion)
+	require.Equal(t, &resource.SystemInfo{Architecture: "amd64", BootID: "b1", CPUs: 4}, s.SystemInfo)
+	require.Equal(t, &resource.FailedVersion{RenderedVersion: "8", Reason: "HookFailed", Message: "check: exit status 1"}, s.Failed)
+	require.Equal(t, "quay.io/os:1", s.OS.Image)
+	require.Equal(t, "c1", s.Containers[0].ID)
+	require.Equal(t, "sshd.service", s.SystemdUnits[0].Name)
+	require.Equal(t, "Running", s.Applications[0].Status)
+	require.Equal(t, "Healthy", s.Resources.CPU)
+	require.Equal(t, []string{"/etc/motd"}, s.Drifted)
+	require.NotEmpty(t, s.UpdatedAt)
+	require.Equal(t, []string{"SpecApplied", "Drifted"}, s.AgentConditions)
+	require.Equal(t, []string{"False", "True", "True"}, []string{condition("SpecApplied"), condition("Drifted"), condition("Ready")})
+	require.Eventually(t, r.hasEvent("SpecApplied", "version 7 of its spec is applied"), wait, wait/10000)
+	require.Eventually(t, r.hasEvent("SpecFailed", "its spec is not applied: version 8: HookFailed: check: exit status 1"), wait, wait/10000)
+
+	links, _ := r.twins.Links("n1", 1)
+	require.Equal(t, "version 8: HookFailed: check: exit status 1", links[0].SpecFailed)
+
+	// What a controller writes stays; what the agent says no more goes.
+	s, o := r.nodeStatus("n1")
+	s.SpecVersion = "8"
+	s.Conditions = append(s.Conditions, resource.Condition{Type: resource.ConditionSpecRendered, Status: "True"}, resource.Condition{Type: "Mine", Status: "True", LastTransitionTime: time.Unix(1_700_000_000, 0)})
+	data, err := json.Marshal(s)
+	require.NoError(t, err)
+	_, err = r.store.Update(t.Context(), store.Object{Key: o.Key, Status: data}, 0)
+	require.NoError(t, err)
+	c.report("agent", `{"renderedVersion":"9","conditions":[{"type":"SpecApplied","status":"True"}]}`)
+	status(func() bool { return s.RenderedVersion == "9" })
+	require.Equal(t, []string{"True", "", "True"}, []string{condition("SpecApplied"), condition("Drifted"), condition("Ready")})
+	require.True(t, slices.ContainsFunc(s.Conditions, func(x resource.Condition) bool { return x.Type == resource.ConditionSpecRendered }))
+	require.True(t, slices.ContainsFunc(s.Conditions, func(x resource.Condition) bool { return x.Type == "Mine" }))
+	require.Equal(t, "8", s.SpecVersion)
+	require.Nil(t, s.Failed)
+	require.Empty(t, s.Containers)
+	require.Equal(t, "unknown", s.AgentVersion)
+	require.Equal(t, &resource.SystemInfo{Architecture: "amd64", BootID: "b0", CPUs: 4}, s.SystemInfo)
+
+	r.restart()
+	r.connect(c)
+	c.remove("agent") // the agent is gone for good
+	status(func() bool { return s.AgentVersion == "" })
+	require.Empty(t, s.RenderedVersion)
+	require.Equal(t, "", condition("SpecApplied"))
+	require.Equal(t, "True", condition("Mine"))
+}
