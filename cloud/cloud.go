@@ -69,7 +69,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, st.Close()) }()
 
 	hub := lineage(st, cfg.Replaces)
-	key, err := sealer(cfg.Data.Dir, st)
+	sealed, err := openSecrets(ctx, cfg.Data.Dir, st, log)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	objs := objects.New(objects.Options{
-		Reader: st, Writer: st, Watcher: st, Log: log, Seal: key, Managers: api.Managers(), Audit: auditWrites(bo.Audit),
+		Reader: st, Writer: sealed, Watcher: st, Log: log, Seal: sealed.key, Managers: api.Managers(), Audit: auditWrites(bo.Audit),
 	})
 	rows := projections(objs.Controller("twins"))
 	var br *broker.Broker
@@ -179,7 +179,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	guard := dir.Guard(log, st.InPlace, kept.InPlace)
 	commits.Guard(guard.Err)
-	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept, content), log)
+	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept, content), sealed.rotate, log)
 	if o.Ready != nil {
 		o.Ready()
 	}
@@ -203,7 +203,7 @@ func letsIn(a configs.HubAuth, nodes registry, name string) bool {
 const gcPercent = 50
 
 // Main is the program cloudhub: it runs a hub as configured until it is told to stop, or one of the commands check,
-// backup and restore, and returns the exit code.
+// backup, restore and rotate-key, and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
 	if code, mine := maintenance().Main(args, stdout, stderr); mine {
 		return code

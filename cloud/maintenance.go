@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,13 +16,13 @@ import (
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/enroll"
-	"github.com/edgebus/edgebus/configs/daemon/seal"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon/backup"
 	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
+	"github.com/edgebus/edgebus/configs/daemon/seal"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -38,6 +37,7 @@ func maintenance() backup.Program {
 		},
 		Survey:  survey,
 		Fork:    fork,
+		Rotate:  rotateStopped,
 		Related: []string{FileName, seal.FileName},
 		Relate: func(dir string) error {
 			return withStore(dir, func(st *bolt.Store) error {
@@ -220,72 +220,4 @@ func forkDevice(o store.Object, models map[store.Key]resource.DeviceModel, stamp
 	}
 	fields["desiredMeta"] = text
 	return json.Marshal(fields)
-}
-
-// sealer reads the key of Secrets, or makes one if there are no Secrets yet. A key that doesn't decrypt all of them is
-// refused: new Secrets would be encrypted with the wrong key.
-func sealer(dir string, st store.Reader) (*seal.Key, error) {
-	key, _, err := unseal(dir, st)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", dir, err)
-	case key == nil:
-		return seal.Make(dir)
-	}
-	return key, nil
-}
-
-// unseal checks that the key in the directory decrypts every Secret of the store, and counts them. It returns no key if there
-// is none and there are no Secrets.
-func unseal(dir string, st store.Reader) (key *seal.Key, count int, err error) {
-	page, err := st.List(context.Background(), resource.KindSecret, store.ListOptions{})
-	if err != nil {
-		return nil, 0, err
-	}
-	count = len(page.Items)
-	key, err = seal.Load(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && count == 0:
-		return nil, 0, nil
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, count, fmt.Errorf("%s is missing, and %s: take it from a backup", seal.FileName, unopened(page.Items, count))
-	case err != nil:
-		return nil, count, err
-	}
-	var closed []store.Object
-	for _, o := range page.Items {
-		if !opens(key, o) {
-			closed = append(closed, o)
-		}
-	}
-	if len(closed) > 0 {
-		return nil, count, fmt.Errorf("%s with %s: it is another hub's, or they are damaged: take the key, or all data, from a backup",
-			unopened(closed, count), seal.FileName)
-	}
-	return key, count, nil
-}
-
-func opens(key *seal.Key, o store.Object) bool {
-	var record struct {
-		Sealed []byte `json:"sealed"`
-	}
-	if err := json.Unmarshal(o.Data, &record); err != nil {
-		return false
-	}
-	_, err := key.Open(record.Sealed, o.Key.String())
-	return err == nil
-}
-
-// unopened names the Secrets that can't be decrypted, five at most.
-func unopened(objects []store.Object, of int) string {
-	const most = 5
-	var names []string
-	for _, o := range objects[:min(len(objects), most)] {
-		names = append(names, o.Key.String())
-	}
-	text := strings.Join(names, ", ")
-	if more := len(objects) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return fmt.Sprintf("%s (%d of %d) can't be opened", text, len(objects), of)
 }

@@ -162,7 +162,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	figures.HTTP(site.Connections)
 
-	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept), log)
+	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept), nil, log)
 	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, hub.blobs.Run, watch}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)

@@ -1,5 +1,5 @@
 // Package backup is the commands that maintain a program's data directory: check and restore, while the program is stopped, and
-// backup, which gets the data from the program if it runs. The program says what it keeps there; the archive's format and
+// backup and rotate-key, which ask the program if it runs. The program says what it keeps there; the archive's format and
 // the rule that nothing is overwritten are the same for all programs.
 //
 // It never repairs anything: damaged data is named, and has to be restored from a backup or deleted.
@@ -38,6 +38,9 @@ type Program struct {
 	// files that Related names are unpacked.
 	Relate  func(dir string) error // nil: there are none
 	Related []string
+	// Rotate makes a new key for what the directory has encrypted, while the program is stopped, and says what it did. Nil: there is no
+	// command rotate-key.
+	Rotate func(ctx context.Context, dir string) (said string, err error)
 }
 
 // Part is one of the places where a program keeps data.
@@ -53,8 +56,8 @@ func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine b
 	if len(args) == 0 {
 		return 0, false
 	}
-	run, known := map[string]func(*line) error{"check": p.check, "backup": p.backup, "restore": p.restore}[args[0]]
-	if !known {
+	run, known := map[string]func(*line) error{"check": p.check, "backup": p.backup, "restore": p.restore, "rotate-key": p.rotate}[args[0]]
+	if !known || args[0] == "rotate-key" && p.Rotate == nil {
 		return 0, false
 	}
 	l, err := p.parse(args, stdout, stderr)
@@ -88,7 +91,7 @@ func (p Program) parse(args []string, stdout, stderr io.Writer) (*line, error) {
 	flags.Usage = func() { fmt.Fprint(stdout, help(p.Name, args[0]), flags.FlagUsages()) }
 	config := flags.String("config", "", "file of settings, which says where the data is")
 	flags.StringVar(&l.dir, "data-dir", "", "the data directory (default: where the settings say)")
-	if args[0] != "check" {
+	if args[0] == "backup" || args[0] == "restore" {
 		flags.BoolVar(&l.force, "force", false, map[string]string{
 			"backup":  "replace FILE, and back up what is damaged, too",
 			"restore": "move aside what is in the directory",
@@ -100,9 +103,12 @@ func (p Program) parse(args []string, stdout, stderr io.Writer) (*line, error) {
 	if err := flags.Parse(args[1:]); err != nil {
 		return nil, err
 	}
-	if args[0] == "check" && flags.NArg() == 0 {
+	switch n := flags.NArg(); {
+	case args[0] == "check" && n == 0:
 		flags.SetInterspersed(true)
-	} else if flags.NArg() != 1 {
+	case args[0] == "rotate-key" && n > 0:
+		return nil, fmt.Errorf("it takes no name: %s; see --help", usage(p.Name, args[0]))
+	case args[0] != "rotate-key" && n != 1:
 		return nil, fmt.Errorf("it takes one name: %s; see --help", usage(p.Name, args[0]))
 	}
 	l.file = flags.Arg(0)
@@ -117,9 +123,9 @@ func (p Program) parse(args []string, stdout, stderr io.Writer) (*line, error) {
 }
 
 func usage(program, command string) string {
-	return fmt.Sprintf("%s %s %s", program, command, map[string]string{
+	return strings.TrimSpace(fmt.Sprintf("%s %s %s", program, command, map[string]string{
 		"check": "[DIRECTORY|FILE]", "backup": "FILE", "restore": "FILE",
-	}[command])
+	}[command]))
 }
 
 func help(program, command string) string {
@@ -145,6 +151,12 @@ each side of the link sends the other what it lacks.
 
 What was acknowledged after the backup and is known to nobody else is lost. Messages that
 were queued in the backup, and delivered since, are delivered again.
+`,
+		"rotate-key": `Makes a new key for Secrets, encrypts all of them with it, and deletes the old key. A hub that
+runs does it, and goes on meanwhile. If it is interrupted, both keys stay in secrets.key, and the
+next start of the hub, or this command, goes on. Each Secret gets a new resourceVersion; its values, and what
+nodes have of it, don't change. Backups that were made before have the old key: make a new one, and
+delete those if the old key is to open nothing.
 `,
 	}[command] + "\nUsage:\n  " + usage(program, command) + "\n\nFlags:\n"
 }
@@ -197,6 +209,32 @@ func (p Program) report(dir string, out io.Writer) error {
 
 func describe(m Manifest) string {
 	return fmt.Sprintf("data of %s, %d files, %d bytes, of %s", m.Program, len(m.Files), m.size(), m.Time.Format(time.RFC3339))
+}
+
+// rotate makes a new key.
+func (p Program) rotate(l *line) error {
+	defer l.interruptible()()
+	said, err := "", datadir.Refuse(l.dir, p.Name)
+	if err != nil {
+		return err
+	}
+	dir, err := datadir.Look(l.dir)
+	var used *datadir.InUse
+	switch {
+	case errors.As(err, &used):
+		said, err = l.rotateRunning(used)
+	case err == nil:
+		if len(datadir.Owners(l.dir)) == 0 {
+			return errors.Join(fmt.Errorf("%s has no data of %s", l.dir, p.Name), dir.Close())
+		}
+		said, err = p.Rotate(l.ctx, l.dir)
+		err = errors.Join(err, dir.Close())
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(l.out, said)
+	return nil
 }
 
 func (p Program) verify(l *line, path string) (Manifest, error) {

@@ -26,6 +26,7 @@ const (
 	SocketName = "backup.sock"
 
 	backupURL   = "http://edgebus/backup"
+	rotateURL   = "http://edgebus/rotate-key"
 	sizeHeader  = "Edgebus-Size"
 	errorHeader = "Edgebus-Error" // a trailer: why the backup was not finished
 	silence     = time.Minute     // of the other side, after which the connection is closed
@@ -61,6 +62,27 @@ func (l *line) running(w io.Writer, used *datadir.InUse) error {
 	return nil
 }
 
+// rotateRunning has the program that uses the directory rotate its key. There is no limit in time: the program goes on in any case.
+func (l *line) rotateRunning(used *datadir.InUse) (said string, err error) {
+	req, err := http.NewRequestWithContext(l.ctx, http.MethodPost, rotateURL, nil)
+	if err != nil {
+		return "", err
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(l.dir, SocketName))
+	}
+	res, err := (&http.Client{Transport: &http.Transport{DialContext: dial}}).Do(req)
+	if err != nil {
+		return "", fmt.Errorf("%s doesn't answer (it may be about to start or to end: try again): %w. %w", used.Holder, err, used)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, 4096))
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", used.Holder, strings.TrimSpace(string(text)))
+	}
+	return string(text), err
+}
+
 func (l *line) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", filepath.Join(l.dir, SocketName))
@@ -87,15 +109,19 @@ type Server struct {
 	program  Program
 	dir      string
 	snapshot Snapshot
+	rotate   Rotation
 	log      zerolog.Logger
 	listener net.Listener // nil: it could not be bound
-	busy     sync.Mutex   // held while a backup is made
+	busy     sync.Mutex   // held while a backup is made or the key is rotated: a backup has the key of what is in it
 }
 
+// Rotation makes a new key for what a running program encrypts, and says what it did.
+type Rotation func(ctx context.Context) (said string, err error)
+
 // Listen binds the socket in the data directory, which the program has locked. If it can't be bound that is logged, and
-// the program works without.
-func (p Program) Listen(dir string, snapshot Snapshot, log zerolog.Logger) *Server {
-	s := &Server{program: p, dir: filepath.Clean(dir), snapshot: snapshot, log: log}
+// the program works without. rotate is nil if the program has no command rotate-key.
+func (p Program) Listen(dir string, snapshot Snapshot, rotate Rotation, log zerolog.Logger) *Server {
+	s := &Server{program: p, dir: filepath.Clean(dir), snapshot: snapshot, rotate: rotate, log: log}
 	path := filepath.Join(dir, SocketName)
 	err := os.Remove(path) // left by a program that was killed
 	if err == nil || errors.Is(err, os.ErrNotExist) {
@@ -119,6 +145,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /backup", s.serve)
+	if s.rotate != nil {
+		mux.HandleFunc("POST /rotate-key", func(w http.ResponseWriter, _ *http.Request) { s.serveRotation(ctx, w) })
+	}
 	srv := &http.Server{
 		Handler: mux, ReadHeaderTimeout: silence, BaseContext: func(net.Listener) context.Context { return ctx },
 	}
@@ -133,10 +162,26 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
+// serveRotation rotates the key. It goes on when the client has gone: half of it is of no use.
+func (s *Server) serveRotation(ctx context.Context, w http.ResponseWriter) {
+	if !s.busy.TryLock() {
+		http.Error(w, "a backup or another rotation is being made: try again when it is done", http.StatusServiceUnavailable)
+		return
+	}
+	defer s.busy.Unlock()
+	said, err := s.rotate(ctx)
+	if err != nil {
+		s.log.Error().Err(err).Msg("the key was not rotated")
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_, _ = io.WriteString(w, said) // the client may have gone
+}
+
 // serve makes a backup. There is one at a time, because stores keep old data while one is made.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if !s.busy.TryLock() {
-		http.Error(w, "another backup is being made", http.StatusServiceUnavailable)
+		http.Error(w, "another backup is being made, or the key is rotated", http.StatusServiceUnavailable)
 		return
 	}
 	defer s.busy.Unlock()

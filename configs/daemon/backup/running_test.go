@@ -36,7 +36,7 @@ func (r *rig) runs(snapshot Snapshot) (stop func()) {
 	r.t.Helper()
 	dir, err := datadir.Open(r.dir, "thing")
 	require.NoError(r.t, err)
-	s := r.program().Listen(r.dir, snapshot, zerolog.Nop())
+	s := r.program().Listen(r.dir, snapshot, nil, zerolog.Nop())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()

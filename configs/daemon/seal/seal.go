@@ -31,8 +31,9 @@ const (
 
 // Key encrypts and decrypts. Its methods may be called from any goroutine, but Rotate and Retire by one at a time.
 type Key struct {
-	dir  string
-	keys atomic.Pointer[[]oneKey] // the newest first
+	dir    string
+	keys   atomic.Pointer[[]oneKey] // the newest first
+	stored atomic.Int32             // how many of them are in the file
 }
 
 type oneKey struct {
@@ -74,6 +75,7 @@ func Load(dir string) (*Key, error) {
 func with(dir string, keys []oneKey) *Key {
 	k := &Key{dir: dir}
 	k.keys.Store(&keys)
+	k.stored.Store(int32(len(keys)))
 	return k
 }
 
@@ -130,7 +132,7 @@ func (k *Key) write(keys []oneKey) error {
 	return datadir.WriteFile(filepath.Join(k.dir, FileName), []byte(text.String()))
 }
 
-// Rotate makes a new key, with which Seal encrypts from now on. Open decrypts with the former ones too, until Retire. If it fails
+// Rotate makes a new key, with which Seal encrypts from now on. Open decrypts with the former ones too. If it fails
 // the keys are the same as before, in memory; the file may have the new one as well, which nothing is encrypted with.
 func (k *Key) Rotate() error {
 	one, err := random()
@@ -138,23 +140,28 @@ func (k *Key) Rotate() error {
 		return err
 	}
 	keys := append([]oneKey{one}, *k.keys.Load()...)
-	if err := k.write(keys); err != nil {
+	stored := k.stored.Load() + 1
+	if err := k.write(keys[:stored]); err != nil {
 		return err
 	}
 	k.keys.Store(&keys)
+	k.stored.Store(stored)
 	return nil
 }
 
-// Rotating reports whether there are former keys.
-func (k *Key) Rotating() bool { return len(*k.keys.Load()) > 1 }
+// Rotating reports whether the file has former keys.
+func (k *Key) Rotating() bool { return k.stored.Load() > 1 }
 
-// Retire deletes the former keys. The caller has seen that nothing is encrypted with them.
+// Rotated reports whether there are former keys, in the file or in memory.
+func (k *Key) Rotated() bool { return len(*k.keys.Load()) > 1 }
+
+// Retire deletes the former keys from the file. The caller has seen that nothing stored is encrypted with them. In memory they stay, for
+// what was encrypted before the rotation and is about to be stored.
 func (k *Key) Retire() error {
-	keys := (*k.keys.Load())[:1]
-	if err := k.write(keys); err != nil {
+	if err := k.write((*k.keys.Load())[:1]); err != nil {
 		return err
 	}
-	k.keys.Store(&keys)
+	k.stored.Store(1)
 	return nil
 }
 

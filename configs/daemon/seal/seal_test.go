@@ -60,3 +60,47 @@ func TestBadKeyFiles(t *testing.T) {
 	_, err := Load(dir)
 	require.ErrorContains(t, err, "chmod 600")
 }
+
+func TestRotation(t *testing.T) {
+	dir := t.TempDir()
+	k, err := Make(dir)
+	require.NoError(t, err)
+	first, err := k.Seal([]byte("x"), "a")
+	require.NoError(t, err)
+	require.True(t, k.Current(first, "a"))
+	require.False(t, k.Rotated())
+	require.NoError(t, k.Rotate())
+	require.NoError(t, k.Rotate()) // one that was not finished, and another
+	require.True(t, k.Rotating())
+	require.False(t, k.Current(first, "a"))
+	second, err := k.Seal([]byte("y"), "a")
+	require.NoError(t, err)
+	opens := func(k *Key, want bool) {
+		t.Helper()
+		plain, err := k.Open(second, "a")
+		require.NoError(t, err)
+		require.Equal(t, "y", string(plain))
+		_, err = k.Open(first, "a")
+		require.Equal(t, want, err == nil)
+	}
+	opens(k, true)
+	again, err := Load(dir)
+	require.NoError(t, err)
+	require.True(t, again.Rotating())
+	opens(again, true)
+
+	require.NoError(t, k.Retire())
+	require.False(t, k.Rotating())
+	require.True(t, k.Rotated())
+	opens(k, true)
+	again, err = Load(dir)
+	require.NoError(t, err)
+	require.False(t, again.Rotating())
+	opens(again, false)
+	require.NoError(t, k.Rotate())
+	require.NoError(t, k.Retire())
+	again, err = Load(dir)
+	require.NoError(t, err)
+	_, err = again.Open(second, "a")
+	require.Error(t, err)
+}

@@ -1,0 +1,274 @@
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/configs/daemon/seal"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// sealer reads the key of Secrets, or makes one if there are no Secrets yet. A key that doesn't decrypt all of them is
+// refused: new Secrets would be encrypted with the wrong key.
+func sealer(dir string, st store.Reader) (*seal.Key, error) {
+	key, _, err := unseal(dir, st)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	case key == nil:
+		return seal.Make(dir)
+	}
+	return key, nil
+}
+
+// unseal checks that the key in the directory decrypts every Secret of the store, and counts them. It returns no key if there
+// is none and there are no Secrets.
+func unseal(dir string, st store.Reader) (key *seal.Key, count int, err error) {
+	page, err := st.List(context.Background(), resource.KindSecret, store.ListOptions{})
+	if err != nil {
+		return nil, 0, err
+	}
+	count = len(page.Items)
+	key, err = seal.Load(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && count == 0:
+		return nil, 0, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, count, fmt.Errorf("%s is missing, and %s: take it from a backup", seal.FileName, unopened(page.Items, count))
+	case err != nil:
+		return nil, count, err
+	}
+	var closed []store.Object
+	for _, o := range page.Items {
+		if !opens(key, o) {
+			closed = append(closed, o)
+		}
+	}
+	if len(closed) > 0 {
+		return nil, count, fmt.Errorf("%s with %s: it is another hub's, or they are damaged: take the key, or all data, from a backup",
+			unopened(closed, count), seal.FileName)
+	}
+	return key, count, nil
+}
+
+func opens(key *seal.Key, o store.Object) bool {
+	var record struct {
+		Sealed []byte `json:"sealed"`
+	}
+	if err := json.Unmarshal(o.Data, &record); err != nil {
+		return false
+	}
+	_, err := key.Open(record.Sealed, o.Key.String())
+	return err == nil
+}
+
+// unopened names the Secrets that can't be decrypted, five at most.
+func unopened(objects []store.Object, of int) string {
+	const most = 5
+	var names []string
+	for _, o := range objects[:min(len(objects), most)] {
+		names = append(names, o.Key.String())
+	}
+	text := strings.Join(names, ", ")
+	if more := len(objects) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("%s (%d of %d) can't be opened", text, len(objects), of)
+}
+
+// secrets is the hub's store of Secrets while their key may change. All Secrets are written through it.
+//
+// A rotation writes a new key before the old one into the key's file, encrypts each Secret anew by an ordinary write, and deletes the
+// old key from the file once no Secret needs it. It may be interrupted anywhere: until its last step both keys are in the file, and the
+// next start goes on with it.
+type secrets struct {
+	store.Reader
+	store.Writer
+	key *seal.Key
+	log zerolog.Logger
+	// changing is held for reading by writes of Secrets: one that began before a rotation has ended before the rotation lists what it
+	// has to encrypt anew, and one that begins later encrypts anew itself what was encrypted before.
+	changing sync.RWMutex
+	step     func(done string) error // called after each step of a rotation, which an error ends; nil, except in tests
+}
+
+// openSecrets checks the key of the Secrets, makes one if there is none, and ends a rotation that was interrupted. If that can't be
+// ended, as on a full disk, both keys stay.
+func openSecrets(ctx context.Context, dir string, st *bolt.Store, log zerolog.Logger) (*secrets, error) {
+	key, err := sealer(dir, st)
+	if err != nil {
+		return nil, err
+	}
+	s := &secrets{Reader: st, Writer: st, key: key, log: log}
+	if !key.Rotating() {
+		return s, nil
+	}
+	if count, err := s.finish(ctx); err != nil {
+		log.Error().Err(err).Msg("an interrupted rotation of the key of Secrets can't be finished: the next start, or cloudhub rotate-key, tries again")
+	} else {
+		log.Info().Int("secrets", count).Msg("an interrupted rotation of the key of Secrets is finished")
+	}
+	return s, nil
+}
+
+// Create stores a new object. The content of a Secret is encrypted with the newest key.
+func (s *secrets) Create(ctx context.Context, o store.Object) (store.Object, error) {
+	if o.Kind != resource.KindSecret {
+		return s.Writer.Create(ctx, o)
+	}
+	s.changing.RLock()
+	defer s.changing.RUnlock()
+	o, _, err := s.renewed(o)
+	if err != nil {
+		return o, err
+	}
+	return s.Writer.Create(ctx, o)
+}
+
+// Update replaces an object. The content of a Secret is encrypted with the newest key.
+func (s *secrets) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
+	if o.Kind != resource.KindSecret {
+		return s.Writer.Update(ctx, o, expect)
+	}
+	s.changing.RLock()
+	defer s.changing.RUnlock()
+	o, _, err := s.renewed(o)
+	if err != nil {
+		return o, err
+	}
+	return s.Writer.Update(ctx, o, expect)
+}
+
+// renewed is a Secret with its content encrypted with the newest key, and whether that changed anything.
+func (s *secrets) renewed(o store.Object) (_ store.Object, changed bool, err error) {
+	if o.Data == nil || !s.key.Rotated() {
+		return o, false, nil
+	}
+	fields := make(map[string]json.RawMessage)
+	var old []byte
+	if err := json.Unmarshal(o.Data, &fields); err != nil {
+		return o, false, fmt.Errorf("%s: %w", o.Key, err)
+	}
+	if err := json.Unmarshal(fields["sealed"], &old); err != nil {
+		return o, false, fmt.Errorf("%s: %w", o.Key, err)
+	}
+	if s.key.Current(old, o.Key.String()) {
+		return o, false, nil
+	}
+	plain, err := s.key.Open(old, o.Key.String())
+	if err != nil {
+		return o, false, err
+	}
+	sealed, err := s.key.Seal(plain, o.Key.String())
+	if err != nil {
+		return o, false, err
+	}
+	if fields["sealed"], err = json.Marshal(sealed); err != nil {
+		return o, false, err
+	}
+	o.Data, err = json.Marshal(fields)
+	return o, true, err
+}
+
+// rotate makes a new key, and encrypts all Secrets with it.
+func (s *secrets) rotate(ctx context.Context) (said string, err error) {
+	s.changing.Lock()
+	err = s.key.Rotate()
+	s.changing.Unlock()
+	if err == nil {
+		err = s.done("a new key")
+	}
+	if err != nil {
+		return "", err
+	}
+	count, err := s.finish(ctx)
+	if err != nil {
+		return "", fmt.Errorf("%w: both keys stay, and the next start of the hub, or rotate-key, goes on", err)
+	}
+	s.log.Info().Int("secrets", count).Msg("the key of Secrets was rotated")
+	return fmt.Sprintf("%s has a new key; %d Secrets were encrypted with it, and the old key is deleted", seal.FileName, count), nil
+}
+
+func (s *secrets) done(step string) error {
+	if s.step == nil {
+		return nil
+	}
+	return s.step(step)
+}
+
+// finish encrypts what former keys have encrypted, and deletes these keys.
+func (s *secrets) finish(ctx context.Context) (count int, err error) {
+	for {
+		n, err := s.renewAll(ctx)
+		if err != nil {
+			return count, err
+		}
+		if count += n; n == 0 {
+			break
+		}
+	}
+	if err := s.done("all Secrets"); err != nil {
+		return count, err
+	}
+	if err := s.key.Retire(); err != nil {
+		return count, err
+	}
+	return count, s.done("the old key")
+}
+
+// renewAll writes the Secrets that former keys have encrypted. One that somebody else writes or deletes meanwhile is left to the next
+// call.
+func (s *secrets) renewAll(ctx context.Context) (count int, err error) {
+	page, err := s.List(ctx, resource.KindSecret, store.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(writers)
+	for _, o := range page.Items {
+		next, changed, err := s.renewed(o)
+		if err != nil {
+			return count, errors.Join(err, g.Wait())
+		}
+		if !changed {
+			continue
+		}
+		count++
+		g.Go(func() error {
+			_, err := s.Writer.Update(ctx, store.Object{Key: o.Key, Data: next.Data}, o.Rev)
+			switch {
+			case errors.Is(err, resource.Conflict), errors.Is(err, resource.NotFound):
+				return nil
+			case err != nil:
+				return fmt.Errorf("%s: %w", o.Key, err)
+			}
+			return s.done(o.Key.String())
+		})
+	}
+	return count, g.Wait()
+}
+
+// rotateStopped is rotate for a hub that is stopped.
+func rotateStopped(ctx context.Context, dir string) (said string, err error) {
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, FileName)})
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	key, err := sealer(dir, st)
+	if err != nil {
+		return "", err
+	}
+	return (&secrets{Reader: st, Writer: st, key: key, log: zerolog.Nop()}).rotate(ctx)
+}
