@@ -135,7 +135,7 @@ func lineage(st *bolt.Store, replaces []string) (h twin.Hub) {
 	return h
 }
 
-// fork raises revisions and the versions of desired values. The maps of cloud-owned keys get new lineages with every start
+// fork raises revisions and the versions of desired values and Secrets. The maps of cloud-owned keys get new lineages with every start
 // of the hub.
 func fork(dir string, stamp uint32) (err error) {
 	path := filepath.Join(dir, FileName)
@@ -155,23 +155,50 @@ func fork(dir string, stamp uint32) (err error) {
 	if err != nil {
 		return err
 	}
-	devices, err := st.List(ctx, "Device", store.ListOptions{})
-	if err != nil {
-		return err
+	forks := map[string]func(store.Object) ([]byte, error){
+		"Device":            func(o store.Object) ([]byte, error) { return forkDevice(o, models, stamp) },
+		resource.KindSecret: func(o store.Object) ([]byte, error) { return forkSecret(o, stamp) },
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
-	for _, o := range devices.Items {
-		data, err := forkDevice(o, models, stamp)
+	for kind, fork := range forks {
+		page, err := st.List(ctx, kind, store.ListOptions{})
 		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", o.Key, err), g.Wait())
+			return errors.Join(err, g.Wait())
 		}
-		g.Go(func() error {
-			_, err := st.Update(ctx, store.Object{Key: o.Key, Data: data}, o.Rev)
-			return err
-		})
+		for _, o := range page.Items {
+			data, err := fork(o)
+			if err != nil {
+				return errors.Join(fmt.Errorf("%s: %w", o.Key, err), g.Wait())
+			}
+			g.Go(func() error {
+				_, err := st.Update(ctx, store.Object{Key: o.Key, Data: data}, o.Rev)
+				return err
+			})
+		}
 	}
 	return g.Wait()
+}
+
+// forkSecret raises a Secret's generation, and with it its version: after the backup there may have been other values with the next one.
+// The rest of the JSON is unchanged.
+func forkSecret(o store.Object, stamp uint32) ([]byte, error) {
+	fields, meta := make(map[string]json.RawMessage), make(map[string]json.RawMessage)
+	generation := uint64(0)
+	err := errors.Join(json.Unmarshal(o.Data, &fields), json.Unmarshal(fields["metadata"], &meta))
+	if err == nil && meta["generation"] != nil {
+		err = json.Unmarshal(meta["generation"], &generation)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if meta["generation"], err = json.Marshal(link.ForkVer(generation, stamp)); err != nil {
+		return nil, err
+	}
+	if fields["metadata"], err = json.Marshal(meta); err != nil {
+		return nil, err
+	}
+	return json.Marshal(fields)
 }
 
 const writers = 256 // that share a commit

@@ -33,6 +33,25 @@ func TestForkedDevicesKeepWhatTheyAreAndRaiseVersions(t *testing.T) {
 	require.Error(t, err)
 }
 
+func TestForkedSecretsHaveANewVersion(t *testing.T) {
+	of := func(data []byte) (s resource.Secret) {
+		require.NoError(t, json.Unmarshal(data, &s))
+		return s
+	}
+	was := []byte(`{"kind":"Secret","metadata":{"name":"a","uid":"12345678-9abc","generation":3,"labels":{"x":"y"}},"sealed":"AAAA"}`)
+	data, err := forkSecret(store.Object{Data: was}, 1000)
+	require.NoError(t, err)
+	require.Equal(t, "12345678-3", of(was).Version())
+	require.Equal(t, int64(1000<<32|3), of(data).Metadata.Generation)
+	require.Contains(t, string(data), `"sealed":"AAAA"`)
+	require.Equal(t, map[string]string{"x": "y"}, of(data).Metadata.Labels)
+	data, err = forkSecret(store.Object{Data: []byte(`{"metadata":{"name":"a"},"sealed":"AAAA"}`)}, 1000)
+	require.NoError(t, err)
+	require.Equal(t, int64(1000<<32), of(data).Metadata.Generation)
+	_, err = forkSecret(store.Object{Data: []byte(`{"metadata":{"generation":"x"}}`)}, 1)
+	require.Error(t, err)
+}
+
 // secretive makes a data directory with some Secrets, whose values its key opens.
 func secretive(t *testing.T, names ...string) (dir string) {
 	t.Helper()

@@ -254,7 +254,7 @@ func TestSecretsAreSealed(t *testing.T) {
 	require.Equal(t, "aHVudGVyMg==", made.str("data.password"))
 	require.Equal(t, "Opaque", made.str("type"))
 	require.Nil(t, made.at("stringData"))
-	require.Nil(t, made.at("metadata.generation"))
+	require.EqualValues(t, 1, made.at("metadata.generation"))
 
 	page, err := h.store.List(t.Context(), resource.KindSecret, store.ListOptions{})
 	require.NoError(t, err)
@@ -271,6 +271,7 @@ func TestSecretsAreSealed(t *testing.T) {
 	require.Equal(t, made.str("metadata.resourceVersion"), same.str("metadata.resourceVersion"), "no change, no write")
 	next := h.ok("PATCH", at+"/a", `{"stringData":{"user":"ann"}}`, "Content-Type", mergePatch)
 	require.Equal(t, "YW5u", next.str("data.user"))
+	require.EqualValues(t, 2, next.at("metadata.generation"))
 	require.Equal(t, "aHVudGVyMg==", next.str("data.password"))
 	gone := h.ok("PATCH", at+"/a", `{"data":{"user":null}}`, "Content-Type", mergePatch)
 	require.Nil(t, gone.at("data.user"))
@@ -282,7 +283,9 @@ func TestSecretsAreSealed(t *testing.T) {
 	h.ok("PATCH", at+"/a", `{"immutable":true}`, "Content-Type", mergePatch)
 	h.refused(422, "Invalid", "PATCH", at+"/a", `{"stringData":{"password":"x"}}`, "Content-Type", mergePatch)
 	h.refused(422, "Invalid", "PATCH", at+"/a", `{"immutable":false}`, "Content-Type", mergePatch)
-	h.ok("PATCH", at+"/a", `{"metadata":{"labels":{"x":"y"}}}`, "Content-Type", mergePatch)
+	was := h.ok("GET", at+"/a", "").at("metadata.generation")
+	labelled := h.ok("PATCH", at+"/a", `{"metadata":{"labels":{"x":"y"}}}`, "Content-Type", mergePatch)
+	require.Equal(t, was, labelled.at("metadata.generation"), "it counts changes of the values")
 	h.ok("DELETE", at+"/a", "")
 }
 

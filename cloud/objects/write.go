@@ -88,7 +88,7 @@ func (s *Registry) Create(ctx context.Context, key store.Key, o *Object, w *Writ
 func (s *Registry) prepareForCreate(key store.Key, o *Object, w *Write) {
 	m, now := &o.Metadata, s.Now().UTC().Truncate(time.Second)
 	m.Namespace, m.CreationTimestamp, m.Generation, m.ResourceVersion = key.Namespace, &now, 1, ""
-	if s.Kind(key.Kind).NoSpec {
+	if k := s.Kind(key.Kind); k.NoSpec && !k.Sealed {
 		m.Generation = 0
 	}
 	m.DeletionTimestamp, m.DeletionGracePeriodSeconds, m.SelfLink = nil, nil, ""
@@ -241,6 +241,9 @@ func (s *Registry) validate(ctx context.Context, k *Kind, old, next *Object, w *
 	prepared.Status, prepared.rev = next.Status, next.rev
 	if old != nil {
 		keepSealed(old, prepared)
+		if k.Sealed && !sameSpec(old, prepared) { // only now it is known whether the values change
+			prepared.Metadata.Generation++
+		}
 	}
 	if changed && k.PrepareStatus != nil {
 		prepared.Status, err = k.PrepareStatus(ctx, s.Reader, prev, typed, next.Status, s.Now())

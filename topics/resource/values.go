@@ -50,6 +50,13 @@ func (s *Secret) Complete() {
 	s.StringData = nil
 }
 
+// Version is another one after each change of the values, and for a Secret that was made anew under the same name. Changes of labels
+// and of the key with which the store encrypts don't change it, and it reveals nothing of the values.
+func (s Secret) Version() string {
+	uid, _, _ := strings.Cut(s.Metadata.UID, "-")
+	return fmt.Sprintf("%s-%d", uid, s.Metadata.Generation)
+}
+
 // Validate checks a Secret. The error never quotes a value.
 func (s Secret) Validate() error {
 	var p problems
