@@ -243,7 +243,7 @@ func (c *controller) lookups(ctx context.Context) Lookups {
 			if err != nil {
 				return "", nil, err
 			}
-			return s.Metadata.ResourceVersion, slices.Collect(maps.Keys(s.Data)), nil
+			return s.Version(), slices.Collect(maps.Keys(s.Data)), nil
 		},
 	}
 }
