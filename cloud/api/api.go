@@ -58,6 +58,8 @@ type Options struct {
 	Blobs func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Login is served to everybody at /auth/oidc; nil: there is no provider.
 	Login *Login
+	// Content reads a part of a blob, for what nodes are to apply in the form of flightctl.
+	Content func(digest string, p []byte, offset int64) (int, error)
 	// Decommission takes a node's certificates no more, for good; see Enroll. The Node is deleted after it.
 	Decommission func(node, by string) error
 	// Ready are the checks of /readyz, by name.
@@ -187,6 +189,7 @@ func (s *server) routes() http.Handler {
 			mux.Handle(method+" "+root+"/enrollmentrequests/{name}/approval", s.handle(s.approve))
 		}
 	}
+	s.renderedRoutes(mux)
 	mux.Handle("GET /api/v1/namespaces", s.handle(s.showNamespaces))
 	mux.Handle("GET /api/v1/namespaces/{name}", s.handle(s.showNamespaces))
 	mux.Handle("/apis/", s.handle(s.object))
@@ -376,9 +379,13 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	if inNamespace {
 		req.key.Namespace, parts = parts[1], parts[2:]
 	}
-	i := slices.IndexFunc(s.Kinds, func(k Kind) bool {
+	at := func(k Kind) bool {
 		return k.Plural == parts[0] && (k.Group == group && k.Version == version || k.dialect.isAt("/api/"+version, group))
-	})
+	}
+	i := slices.IndexFunc(s.Kinds, func(k Kind) bool { return at(k) && k.Version == r.Header.Get(apiVersionHeader) })
+	if i < 0 || group != "" {
+		i = slices.IndexFunc(s.Kinds, at)
+	}
 	if i < 0 || len(parts) > 3 {
 		return nil, unknown
 	}

@@ -87,6 +87,19 @@ func (k *Kind) form(o *objects.Object) (json.RawMessage, error) {
 	return k.dialect.Show(raw)
 }
 
+// chooseVersion takes the version of the body at a path of the dialect's own system, which has none.
+func (s *server) chooseVersion(r *request, raw []byte) {
+	var head resource.TypeMeta
+	if !r.ownPath || json.Unmarshal(raw, &head) != nil {
+		return
+	}
+	for i := range s.Kinds {
+		if k := &s.Kinds[i]; k.dialect != nil && k.Plural == r.kind.Plural && k.Group == r.kind.Group && k.APIVersion() == head.APIVersion {
+			r.kind = k
+		}
+	}
+}
+
 // toCanonical decodes an object of a client; old is the stored one, or nil. It returns the unknown fields. A dialect
 // keeps them.
 func (r *request) toCanonical(raw []byte, old *objects.Object) (*objects.Object, []string, error) {

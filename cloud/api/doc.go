@@ -21,6 +21,7 @@
 //	watch.go          watch, bookmarks
 //	table.go          content negotiation, Tables, the answer to a request
 //	dialects.go       kinds in the form of another API group
+//	rendered.go       what a node is to apply, as its agent or flightctl's asks for it
 //	discovery.go      API groups, resources, OpenAPI v2 and v3
 //	namespaces.go     namespaces, which are no objects here
 //	errors.go         errors to Status objects

@@ -38,6 +38,8 @@ type Kind struct {
 	// claims are metadata that people write into manifests although it is the server's.
 	claims []string
 
+	// derived are annotations that follow from the canonical object; nil: not there. They are shown, and never stored.
+	derived  func(canonical tree) map[string]any
 	to, from func([]byte) ([]byte, error)
 	// settle makes fields agree that say the same thing twice, after what was kept was put back.
 	reconcile func(form, canonical tree)
@@ -122,6 +124,7 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
+	k.derive(meta, nil)
 	more, err := meta.takeDifferences(canonicalAnnotation)
 	if err != nil {
 		return nil, err
@@ -178,11 +181,17 @@ func (k Kind) Unknown(raw []byte) []string {
 // Warnings are about values of an object in this form that mean something that its writer may not expect.
 func (k Kind) Warnings(raw []byte) []string {
 	form, err := parse(raw)
-	if err != nil || k.Group != kubeedgeGroup {
+	if err != nil {
 		return nil
 	}
 	spec, _ := form["spec"].(tree)
-	return cycleWarnings("spec", spec)
+	switch k.Group {
+	case kubeedgeGroup:
+		return cycleWarnings("spec", spec)
+	case flightctlGroup:
+		return sourceWarnings(spec)
+	}
+	return nil
 }
 
 // Plain normalizes an object in this form: numbers and booleans where the form has text become text, and nulls are removed. It
@@ -252,6 +261,7 @@ func (k Kind) Show(canonical []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	k.derive(meta, c)
 	kept, _ := meta.takeDifferences(k.annotation()) // an annotation that was damaged keeps nothing
 	form, err := convert(k.from, c)
 	if err != nil {
@@ -273,6 +283,20 @@ func (k Kind) Show(canonical []byte) ([]byte, error) {
 		meta.keepDifferences(canonicalAnnotation, differences("/spec", back["spec"], c["spec"]))
 	}
 	return k.encode(form, meta)
+}
+
+// derive sets the annotations that follow from the canonical object, or removes them if there is none.
+func (k Kind) derive(m meta, canonical tree) {
+	if k.derived == nil {
+		return
+	}
+	for name, v := range k.derived(canonical) {
+		put(m.annotations, name, v)
+	}
+	put(m.fields, "annotations", nil)
+	if len(m.annotations) > 0 {
+		m.fields["annotations"] = m.annotations
+	}
 }
 
 func (k Kind) encode(form tree, meta meta) ([]byte, error) {
@@ -633,10 +657,18 @@ var fieldDescriptions = map[string]string{
 	"visitors":           "How to reach the property, or each of them.",
 
 	// flightctl.io
-	"mountPath":  "Where the Secret's values go on the node.",
-	"namespace":  "The Secret's namespace.",
-	"path":       "The directory in the repository.",
-	"ref":        "The branch, tag or commit.",
-	"repository": "The Repository's name.",
-	"template":   "What each node of the fleet is to be.",
+	"applicationsSummary": "How the applications are, together.",
+	"info":                "Why, for people.",
+	"inline":              "Files with their content, or an Ignition document.",
+	"lifecycle":           "Enrolled, once anything is known of the node.",
+	"renderedVersion":     "The version that the node has applied.",
+	"summary":             "Online, as the hub sees the connection, or Unknown.",
+	"unit":                "The unit's name.",
+	"updated":             "UpToDate if the node has applied the version that it is sent, else OutOfDate; Unknown if it has reported none.",
+	"mountPath":           "Where the Secret's values go on the node.",
+	"namespace":           "The Secret's namespace.",
+	"path":                "The directory in the repository.",
+	"ref":                 "The branch, tag or commit.",
+	"repository":          "The Repository's name.",
+	"template":            "What each node of the fleet is to be.",
 }

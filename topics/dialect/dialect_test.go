@@ -39,7 +39,7 @@ var samples = []string{
 	"device-management-model.yaml", "device-management-device.yaml", "fleet-device-valid.yaml",
 	"kubeedge-v1alpha2-model.yaml", "kubeedge-v1alpha2-modbus.yaml", "kubeedge-v1alpha2-opcua.yaml", "kubeedge-v1alpha2-bluetooth.yaml",
 	"kubeedge-v1alpha2-customized.yaml", "kubeedge-v1beta1-model.yaml", "kubeedge-v1beta1-device.yaml",
-	"edge-node-upgrade-upgrade.yaml", "fleet-fleet.yaml", "flightctl-repository.yaml", "flightctl-sync.yaml",
+	"edge-node-upgrade-upgrade.yaml", "fleet-fleet.yaml", "flightctl-v1beta1-device.yaml", "flightctl-repository.yaml", "flightctl-sync.yaml",
 	"discovery-handlers-configuration.yaml", "discovery-handlers-configuration.json", "akri-configuration.yaml", "akri-instance.yaml",
 }
 

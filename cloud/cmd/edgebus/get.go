@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -21,7 +22,7 @@ import (
 type getOptions struct {
 	hub
 	output, labels, fields string
-	all, watch             bool
+	all, watch, rendered   bool
 	out, errs              io.Writer
 
 	mixed   bool            // there are several kinds: names are printed with theirs
@@ -45,12 +46,14 @@ decides which kinds exist, and what their tables show: edgebus kinds lists them.
   edgebus get devices,devicemodels -A -o wide
   edgebus get all
   edgebus get nodes -l site=hall -w
-  edgebus get device/lamp -o json | jq .status.twin`,
+  edgebus get device/lamp -o json | jq .status.twin
+  edgebus get node/n1 --rendered -o yaml`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeObjects(&o.hub, -1),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "show every change after that, until ctrl-C")
+	cmd.Flags().BoolVar(&o.rendered, "rendered", false, "of a node: what it is to apply, as its spec was rendered, as yaml unless -o says json")
 	o.register(cmd)
 	return cmd
 }
@@ -89,6 +92,8 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	o.mixed = slices.ContainsFunc(targets, func(t target) bool { return t.kind.Qualified() != targets[0].kind.Qualified() })
 	named := targets[0].name != ""
 	switch {
+	case o.rendered:
+		return o.printRendered(cmd.Context(), targets)
 	case named && (o.labels != "" || o.fields != "" || o.all):
 		return withCode(misused, "a name can't be combined with -l, --field-selector or -A")
 	case o.watch && len(targets) > 1:
@@ -111,6 +116,32 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 		err = errors.Join(printDocuments(o.out, o.output, o.objects, named && len(targets) == 1), err)
 	}
 	return err
+}
+
+// printRendered prints what nodes are to apply.
+func (o *getOptions) printRendered(ctx context.Context, targets []target) error {
+	format := o.output
+	if format == "table" {
+		format = "yaml"
+	}
+	for _, t := range targets {
+		host := t.kind.Plural == "nodes" || t.kind.Group == "flightctl.io" && t.kind.Plural == "devices"
+		if t.name == "" || !host || o.watch || format != "yaml" && format != "json" {
+			return withCode(misused, "--rendered is for nodes by name, without -w, with -o yaml or json: edgebus get node/n1 --rendered")
+		}
+	}
+	for _, t := range targets {
+		var spec client.Object
+		if err := o.Get(ctx, "/apis/"+resource.APIVersion+"/nodes/"+url.PathEscape(t.name)+"/rendered", &spec); err != nil {
+			return err
+		}
+		var pending struct{ Kind, Message string }
+		if err := spec.Into(&pending); err == nil && pending.Kind == "Status" { // 202
+			return resource.Errorf(resource.Unavailable, "", "node %s: %s", t.name, pending.Message)
+		}
+		o.objects = append(o.objects, spec)
+	}
+	return printDocuments(o.out, format, o.objects, len(targets) == 1)
 }
 
 // tellWaiting says which nodes wait for approval. Without an answer to that the rest is as good.

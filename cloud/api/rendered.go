@@ -1,0 +1,201 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/dialect"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// What a node is to apply, as package cloud/render made it of its spec: below the Node itself as the node's agent gets it over MQTT,
+// and below flightctl's paths as flightctl's agent asks for it.
+
+// apiVersionHeader names the version that a client of flightctl's own paths wants.
+const apiVersionHeader = "Flightctl-API-Version"
+
+// renderedVersions are flightctl's versions of a Device, the one first that its agent of today asks for.
+var renderedVersions = []string{"v1beta1", "v1alpha1"}
+
+func (s *server) renderedRoutes(mux *http.ServeMux) {
+	mux.Handle("GET /apis/"+resource.APIVersion+"/nodes/{name}/rendered", s.handle(s.renderedNode))
+	mux.Handle("GET /api/v1/devices/{name}/rendered", s.handle(s.renderedDevice))
+	for _, version := range renderedVersions {
+		mux.Handle("GET /apis/flightctl.io/"+version+"/devices/{name}/rendered", s.handle(s.renderedDevice))
+	}
+}
+
+// renderedNode serves a RenderedSpec, with the digests of its blobs and the names of its Secrets.
+func (s *server) renderedNode(w http.ResponseWriter, r *http.Request) error {
+	spec, err := s.rendered(w, r)
+	if spec == nil || err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, struct {
+		resource.TypeMeta
+		Metadata resource.Meta `json:"metadata"`
+		resource.RenderedSpec
+	}{resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindRenderedSpec}, resource.Meta{Name: r.PathValue("name")}, *spec})
+	return nil
+}
+
+// renderedDevice serves the same as flightctl's agent reads it, with the contents of all files. Values of Secrets are for the
+// node itself, which has no other way to them, and for nobody else.
+func (s *server) renderedDevice(w http.ResponseWriter, r *http.Request) error {
+	version := renderedVersions[0]
+	if group, below, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, "/apis/"), "/"); ok && group == "flightctl.io" {
+		version, _, _ = strings.Cut(below, "/")
+	} else if asked := r.Header.Get(apiVersionHeader); asked != "" {
+		w.Header().Add("Vary", apiVersionHeader)
+		if version = asked; !slices.Contains(renderedVersions, version) {
+			return refuse(http.StatusNotAcceptable, "NotAcceptable", "%s: %.40q is not served here; %s are", apiVersionHeader, asked, strings.Join(renderedVersions, " and "))
+		}
+	}
+	spec, err := s.rendered(w, r)
+	if spec == nil || err != nil {
+		return err
+	}
+	a, name := accessIn(r.Context()), r.PathValue("name")
+	own := a.role == string(topics.RoleNode) && a.has(name)
+	raw, left, err := dialect.RenderedDevice(version, name, *spec, func(f resource.RenderedFile) (content []byte, secret bool, err error) {
+		switch {
+		case f.Secret != nil && own:
+			content, err = s.secretValue(r, *f.Secret)
+		case f.Secret != nil:
+			secret = true
+		case f.Digest != "":
+			content, err = s.content(f.Digest, f.Size)
+		case f.Text != "":
+			content = []byte(f.Text)
+		default:
+			content = f.Base64
+		}
+		return content, secret, err
+	})
+	if errors.Is(err, resource.NotFound) {
+		return retryRendered(w, "a Secret that the spec refers to has just been deleted")
+	}
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		warn(w, "flightctl.io/%s has no directories and links: %s left out", version, objects.JoinFirst(left))
+	}
+	sendJSON(w, http.StatusOK, raw)
+	return nil
+}
+
+// rendered is the rendered spec that answers a request; nil if it has been answered: 204 if the client has that version, 202 if
+// the spec that is wanted now is not rendered yet.
+func (s *server) rendered(w http.ResponseWriter, r *http.Request) (*resource.RenderedSpec, error) {
+	a, name := accessIn(r.Context()), r.PathValue("name")
+	if !a.reads || !a.has(name) {
+		return nil, refuse(http.StatusForbidden, "Forbidden", "nodes.edgebus.io %q is forbidden: User %q cannot get resource \"nodes/rendered\" in API group %q: %s", name, a.user, resource.Group, a.rule)
+	}
+	r.Form = r.URL.Query()
+	stored, err := s.Reader.Get(r.Context(), store.Key{Kind: resource.KindNode, Name: name})
+	if errors.Is(err, resource.NotFound) {
+		return nil, refuse(http.StatusNotFound, "NotFound", "Device of name %q not found: there is no such Node", name) // flightctl's agent looks for its words
+	}
+	var node resource.Node
+	if err == nil {
+		err = json.Unmarshal(stored.Data, &node)
+	}
+	if err == nil && len(stored.Status) > 0 {
+		err = json.Unmarshal(stored.Status, &node.Status)
+	}
+	if err != nil {
+		return nil, err
+	}
+	record, err := s.Reader.Get(r.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: name})
+	if err != nil && !errors.Is(err, resource.NotFound) {
+		return nil, err
+	}
+	spec, pending := new(resource.RenderedSpec), pendingRender(node)
+	switch {
+	case err == nil:
+		if err := json.Unmarshal(record.Data, spec); err != nil {
+			return nil, err
+		}
+	case reflect.ValueOf(node.Spec).IsZero():
+		spec.RenderedVersion, pending = "0", "" // nothing has ever been wanted of it
+	default:
+		return nil, retryRendered(w, pending)
+	}
+	switch known := r.Form.Get("knownRenderedVersion"); {
+	case known != spec.RenderedVersion:
+		return spec, nil
+	case pending != "":
+		return nil, retryRendered(w, pending)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil, nil
+}
+
+// pendingRender says why the present spec of a Node is not rendered; empty: it is.
+func pendingRender(n resource.Node) string {
+	for _, c := range n.Status.Conditions {
+		if c.Type != resource.ConditionSpecRendered || c.ObservedGeneration < n.Metadata.Generation {
+			continue
+		}
+		if c.Status == "True" {
+			return ""
+		}
+		return c.Message
+	}
+	return "the spec is being rendered"
+}
+
+// retryRendered answers that the client is to ask again.
+func retryRendered(w http.ResponseWriter, why string) error {
+	w.Header().Set("Retry-After", "5")
+	writeJSON(w, http.StatusAccepted, map[string]any{
+		"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{}, "status": "Success", "code": http.StatusAccepted, "reason": "NotRendered", "message": why,
+	})
+	return nil
+}
+
+// secretValue reads a value of a Secret.
+func (s *server) secretValue(r *http.Request, of resource.SecretKey) ([]byte, error) {
+	namespace, name, _ := strings.Cut(of.Name, ".")
+	key := store.Key{Kind: resource.KindSecret, Namespace: namespace, Name: name}
+	stored, err := s.Reader.Get(r.Context(), key)
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.Objects.Decode(stored)
+	if err != nil {
+		return nil, err
+	}
+	var secret resource.Secret
+	if err := json.Unmarshal(o.Spec, &secret); err != nil {
+		return nil, errors.New("the stored Secret " + of.Name + " can't be read") // the error could quote a value
+	}
+	value, ok := secret.Data[of.Key]
+	if !ok {
+		return nil, store.NotFound(key)
+	}
+	s.secretLog.Info().Str("user", accessIn(r.Context()).user).Str("remote", r.RemoteAddr).Str("verb", "get").
+		Str("namespace", namespace).Str("name", name).Msg("Secrets asked for")
+	return value, nil
+}
+
+// content reads a blob whole.
+func (s *server) content(digest string, size int64) ([]byte, error) {
+	if s.Content == nil {
+		return nil, resource.Errorf(resource.Unavailable, "", "this hub has no blobs")
+	}
+	data := make([]byte, size)
+	n, err := s.Content(digest, data, 0)
+	if int64(n) == size {
+		return data, nil
+	}
+	return nil, errors.Join(resource.Errorf(resource.Unavailable, "", "the content %s can't be read now", digest), err)
+}
