@@ -16,5 +16,6 @@
 //
 // Read twin.go first (state, batch, commit), then project.go (Devices to the map down), projections.go (other objects to it),
 // node.go (connections and the map up),
-// desired.go (writes of clients), status.go (the map up to objects), reports.go (the map up to controllers), events.go and read.go (retained messages).
+// desired.go (writes of clients), status.go (the map up to objects), reports.go (the map up to controllers), events.go and
+// read.go (retained messages).
 package twin

@@ -106,7 +106,7 @@ func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 		return t.mapperState(b, a, m)
 	case topics.KindMapperProtocols:
 		return t.mapperProtocols(b, a, m)
-	case topics.KindAgent:
+	case topics.KindAgent, topics.KindUpgradeStatus:
 		return t.agentReport(b, a, m)
 	case topics.KindGet:
 		return t.get(b, a, m)
@@ -541,12 +541,16 @@ func (t *Twin) mapperProtocols(b *batch, a topics.Address, m broker.Message) err
 	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID))
 }
 
-// agentReport stores what the node's agent reports; an empty payload takes it back.
+// agentReport stores what the node's agent reports, of the host or of an upgrade; an empty payload takes it back.
 func (t *Twin) agentReport(b *batch, a topics.Address, m broker.Message) error {
-	if len(m.Payload) > 0 {
+	switch {
+	case len(m.Payload) == 0:
+	case a.Kind == topics.KindAgent:
 		if _, err := resource.ParseAgentReport(m.Payload); err != nil {
 			return err
 		}
+	case !json.Valid(m.Payload):
+		return resource.Errorf(resource.Invalid, a.Key(), "the payload must be JSON")
 	}
 	return t.putWithin(b, entry(b, a.Key(), m.Payload, tree.Origin(m)))
 }

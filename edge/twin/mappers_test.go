@@ -123,7 +123,10 @@ func TestAnAgentsReportIsCheckedOnTheNode(t *testing.T) {
 	}
 	r.inStep()
 	require.Equal(t, good, r.atHub("agent"))
+	require.NoError(t, r.send("upgrade/status", `{"phase":"Checking"}`))
+	require.Equal(t, resource.Invalid, resource.KindOf(r.send("upgrade/status", "done")))
 	require.NoError(t, r.send("agent", ""))
 	r.inStep()
+	require.Equal(t, `{"phase":"Checking"}`, r.atHub("upgrade/status"))
 	require.Empty(t, r.atHub("agent"))
 }
