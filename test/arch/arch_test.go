@@ -198,7 +198,7 @@ func forbiddenInRole(role, from, to string) string {
 	}
 	part := strings.Split(from, "/")[1]
 	switch {
-	case within(from, "edge/agent") && from != "edge/agent" && within(to, "edge/agent") && !within(to, from):
+	case within(from, "edge/agent") && from != "edge/agent" && within(to, "edge/agent") && !within(to, strings.Join(strings.Split(from, "/")[:3], "/")):
 		return "edge/agent wires its parts, which know neither it nor each other"
 	case within(to, role+"/"+part):
 		return ""
@@ -409,6 +409,8 @@ func TestRulesBite(t *testing.T) {
 		{"edge/agent", module + "edge/agent/files", ""},
 		{"edge/agent/files", module + "edge/agent/host", "nor each other"},
 		{"edge/agent/host", module + "edge/agent", "nor each other"},
+		{"edge/agent/host/apps", module + "edge/agent/host/engine", ""},
+		{"edge/agent/host/apps", module + "edge/agent/files", "nor each other"},
 		{"edge/agent", module + "edge/store/x", "backend"},
 		{"mappers", module + "broker", "broker/client only"},
 		{"mappers", module + "broker/client", ""},
