@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
@@ -29,6 +30,7 @@ type access struct {
 	expires    time.Time // of the certificate or token that the user signed in with, if any
 	all        bool      // has all nodes: may do everything that only controllers don't have to themselves
 	controls   bool      // is a controller
+	acts       bool      // as a controller, see actAs: sees no more than otherwise
 	reads      bool      // may read what belongs to the user's nodes
 	shared     bool      // may read what belongs to no node, except Secrets and the like
 	writes     bool      // may write what belongs to the user's nodes
@@ -88,7 +90,7 @@ func (a access) may(verb string, k *Kind) bool {
 	case k.WrittenBy != "" && !a.controls && slices.Contains(writeVerbs, verb):
 		return false
 	case k.Sealed || k.HasCredentials:
-		return a.all && (a.account != "" || a.controls)
+		return a.all && (a.account != "" || a.controls && !a.acts)
 	case a.all:
 		return true
 	case slices.Contains(readVerbs, verb):
@@ -101,10 +103,10 @@ func (a access) may(verb string, k *Kind) bool {
 
 // mayOn is may for an object or its status.
 func (a access) mayOn(verb string, k *Kind, subresource, name string) bool {
-	if subresource == "status" && k.StatusWrittenBy != "" && !a.controls && slices.Contains(writeVerbs, verb) {
-		return a.mayReport(verb, k, subresource, name)
+	if subresource == "status" && !a.controls && slices.Contains(writeVerbs, verb) {
+		return a.mayReport(verb, k, subresource, name) || k.wishesInStatus() && a.may(verb, k)
 	}
-	return a.may(verb, k) || a.mayReport(verb, k, subresource, name)
+	return a.may(verb, k)
 }
 
 // mayReport reports whether the user is the node that an object is about, and writes only its status.
@@ -160,8 +162,9 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			return
 		}
 		id, err := s.Who(r)
-		if err == nil && r.Header.Get("Impersonate-User") != "" {
-			err = refuse(http.StatusForbidden, "Forbidden", "nobody acts for somebody else here (kubectl --as): sign in as who you want to be")
+		var a access
+		if err == nil {
+			a, err = actAs(r, id)
 		}
 		if err != nil {
 			status := statusOf(err)
@@ -172,7 +175,7 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			writeJSON(w, int(status.Code), status)
 			return
 		}
-		ctx := context.WithValue(r.Context(), accessKey{}, accessOf(id))
+		ctx := context.WithValue(r.Context(), accessKey{}, a)
 		if id.Revoked != nil { // the request, such as a watch, ends with the token
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithCancel(ctx)
@@ -181,6 +184,29 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
+}
+
+// actAs is what the sender of a request may do, with the headers of kubectl --as taken into account. An operator of all nodes may act as a controller,
+// for instance to correct a status; the audit log says so, and who it was. Nobody acts for another user.
+func actAs(r *http.Request, id broker.Identity) (a access, err error) {
+	as := ""
+	for name, values := range r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			if as = strings.Join(values, ","); name != "Impersonate-User" || as != string(topics.RoleController) {
+				return a, refuse(http.StatusForbidden, "Forbidden",
+					"nobody acts for somebody else here (kubectl --as): sign in as who you want to be; only --as controller is for operators of all nodes")
+			}
+		}
+	}
+	switch a = accessOf(id); {
+	case as == "":
+		return a, nil
+	case a.role != string(topics.RoleOperator) || !a.all:
+		return a, refuse(http.StatusForbidden, "Forbidden", "--as controller is for operators of all nodes")
+	}
+	a.controls, a.acts = true, true
+	audit.Identify(r, id.User, a.role+" as "+as)
+	return a, nil
 }
 
 // mayRead reports whether the user may read a path that is no object's: metrics and all links are for people, a link is
@@ -242,8 +268,8 @@ func (r *request) authorize() error {
 	k, writes := r.kind, slices.Contains(writeVerbs, r.verb())
 	switch {
 	case !writes || !a.writes:
-	case r.subresource == "status" && k.StatusWrittenBy != "":
-		a.rule = fmt.Sprintf("the status of %s is written by %s", k.qualified(), k.StatusWrittenBy)
+	case r.subresource == "status":
+		a.rule = fmt.Sprintf("the status of %s is written by %s", k.qualified(), k.statusWriters())
 	case k.WrittenBy != "":
 		a.rule = fmt.Sprintf("%s are made and changed by %s; users read and delete them", k.qualified(), k.WrittenBy)
 	}
@@ -396,14 +422,14 @@ func (s *server) rulesReview(w http.ResponseWriter, r *http.Request) error {
 		may := slices.DeleteFunc(slices.Clone(verbs), func(verb string) bool { return !a.may(verb, k) })
 		if len(may) > 0 {
 			plurals := []string{k.Plural}
-			switch {
-			case k.NoStatus:
-			case k.StatusWrittenBy == "" || a.controls:
+			writes := a.controls || k.wishesInStatus()
+			if !k.NoStatus && writes {
 				plurals = append(plurals, status...)
-			case a.may("get", k):
-				rules = append(rules, dict{"verbs": []string{"get"}, "apiGroups": groups, "resources": status})
 			}
 			rules = append(rules, dict{"verbs": may, "apiGroups": groups, "resources": plurals})
+			if !k.NoStatus && !writes && a.may("get", k) {
+				rules = append(rules, dict{"verbs": []string{"get"}, "apiGroups": groups, "resources": status})
+			}
 		}
 		own := slices.DeleteFunc(slices.Clone(a.nodes), func(node string) bool { return !a.mayReport("update", k, "status", node) })
 		if len(own) > 0 {

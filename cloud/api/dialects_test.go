@@ -83,7 +83,19 @@ func TestDialectWrites(t *testing.T) {
 	require.Equal(t, "45", ours.str("status.twin.brightness.reported.value"))
 	require.Equal(t, "n2", ours.str("spec.nodeName"))
 
+	// Nothing else of it is a user's to say.
+	h = newHub(t, asUser)
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.ok("PATCH", alpha1+"/devices/lamp/status", wish, "Content-Type", mergeType)
+	ours = h.ok("GET", inNS+"/devices/lamp", "")
+	require.Equal(t, "50", ours.str("spec.desired.brightness"))
+	require.Nil(t, ours.at("status.twin.brightness.reported"))
+	h.refused(403, "Forbidden", "PATCH", inNS+"/devices/lamp/status", `{"status":{"state":"online"}}`, "Content-Type", mergeType)
+
 	// The canonical rules hold, and name the dialect's kind.
+	h = newHub(t)
+	h.ok("POST", inNS+"/devicemodels", model)
+	h.ok("POST", inNS+"/devices", lamp("", ""))
 	said := h.refused(http.StatusUnprocessableEntity, "Invalid", "PATCH", alpha1+"/devices/lamp",
 		`{"status":{"twins":[{"name":"brightness","expected":{"value":500}}]}}`, "Content-Type", mergeType)
 	require.Contains(t, said, "Device.devices.kubeedge.io")

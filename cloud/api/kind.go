@@ -25,8 +25,6 @@ type Kind struct {
 	NotReconciled bool
 	// WrittenBy names the only ones who create and change objects; users read and delete them. Empty: users do.
 	WrittenBy string
-	// StatusWrittenBy names the only ones who write the status. Empty: everybody who may write the object.
-	StatusWrittenBy string
 	// HasCredentials says that objects may hold credentials outside of Secrets: only users with access to all nodes may
 	// read them.
 	HasCredentials bool
@@ -109,6 +107,21 @@ func (k *Kind) verbs() []string {
 	}
 	return verbs
 }
+
+// statusWriters are the only ones who write the status.
+func (k *Kind) statusWriters() string {
+	if k.storeKind() == resource.KindNode {
+		return "the node itself (role node) and " + controllers
+	}
+	return controllers
+}
+
+// controllers are those who act on objects.
+const controllers = "controllers (role controller, or an operator of all nodes with --as controller)"
+
+// wishesInStatus reports whether the form has desired values in its status, as KubeEdge's older ones do. They are the only
+// part of such a status that users write.
+func (k *Kind) wishesInStatus() bool { return k.dialect != nil && k.storeKind() == resource.KindDevice }
 
 // patches are the media types of patches that the kind takes.
 func (k *Kind) patches() []string {

@@ -157,14 +157,10 @@ func modelKind(k objects.Kind) Kind {
 	}
 }
 
-// controllers is StatusWrittenBy of the kinds that controllers reconcile.
-const controllers = "controllers (role controller)"
-
 func nodeKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "nodes", Singular: "node", Short: []string{"no"},
-		StatusWrittenBy: "the node itself (role node) and controllers (role controller)",
-		Node:            nodeOfNode,
+		Node: nodeOfNode,
 		Columns: []Column{
 			{Name: "State", Type: "string", Path: ".status.state", Description: "online or offline, as the hub sees its connection."},
 			{Name: "Version", Type: "string", Path: ".status.version", Description: "The version of its core."},
@@ -194,7 +190,7 @@ func nodeKind(k objects.Kind) Kind {
 func fleetKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "fleets", Singular: "fleet", Short: []string{"fl"},
-		NotReconciled: true, StatusWrittenBy: controllers,
+		NotReconciled: true,
 		Columns: []Column{
 			{Name: "Image", Type: "string", Path: ".spec.template.spec.os.image", Description: "The operating system that its nodes are to have."},
 			{Name: "Template", Type: "string", Description: "The TemplateVersion that is being rolled out."},
@@ -217,8 +213,8 @@ func fleetKind(k objects.Kind) Kind {
 func templateVersionKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "templateversions", Singular: "templateversion", Short: []string{"tv"},
-		NotReconciled: true, StatusWrittenBy: controllers,
-		WrittenBy: "controllers (role controller), from the Fleet's template",
+		NotReconciled: true,
+		WrittenBy:     controllers + ", from the Fleet's template",
 		Columns: []Column{
 			{Name: "Fleet", Type: "string", Path: ".spec.fleet", Description: "The Fleet whose template it was."},
 			{Name: "References", Type: "integer", Description: "How many floating references it has frozen."},
@@ -233,7 +229,7 @@ func templateVersionKind(k objects.Kind) Kind {
 func repositoryKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "repositories", Singular: "repository", Short: []string{"repo"},
-		NotReconciled: true, StatusWrittenBy: controllers,
+		NotReconciled:  true,
 		HasCredentials: true,
 		Columns: []Column{
 			{Name: "Type", Type: "string", Path: ".spec.type", Description: "git, http or oci."},
@@ -253,7 +249,7 @@ func repositoryKind(k objects.Kind) Kind {
 func resourceSyncKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "resourcesyncs", Singular: "resourcesync", Short: []string{"rs"},
-		NotReconciled: true, StatusWrittenBy: controllers,
+		NotReconciled: true,
 		Columns: []Column{
 			{Name: "Repository", Type: "string", Path: ".spec.repository", Description: "The Repository that is applied."},
 			{Name: "Revision", Type: "string", Path: ".spec.targetRevision", Description: "The branch, tag or commit that is wanted."},
@@ -269,7 +265,7 @@ func resourceSyncKind(k objects.Kind) Kind {
 func upgradeKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "upgrades", Singular: "upgrade", Short: []string{"up"},
-		NotReconciled: true, StatusWrittenBy: controllers,
+		NotReconciled: true,
 		Columns: []Column{
 			{Name: "Version", Type: "string", Path: ".spec.version", Description: "The version that is wanted."},
 			{Name: "Nodes", Type: "integer", Description: "How many nodes were asked."},
@@ -290,7 +286,6 @@ func upgradeKind(k objects.Kind) Kind {
 func enrollmentKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "enrollmentrequests", Singular: "enrollmentrequest", Short: []string{"er"},
-		StatusWrittenBy: controllers,
 		Columns: []Column{
 			{Name: "Node", Type: "string", Path: ".spec.nodeName", Description: "The name that the node asks for."},
 			{Name: "Approval", Type: "string", Path: ".spec.approval", Description: "What was decided."},
@@ -311,7 +306,7 @@ func enrollmentKind(k objects.Kind) Kind {
 func configurationKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "configurations", Singular: "configuration", Short: []string{"akric"},
-		NotReconciled: true, StatusWrittenBy: controllers,
+		NotReconciled: true,
 		Columns: []Column{
 			{Name: "Handler", Type: "string", Path: ".spec.discoveryHandler.name", Description: "The discovery handler that looks for devices."},
 			{Name: "Capacity", Type: "integer", Path: ".spec.capacity", Description: "How many nodes may use one device at once."},
@@ -330,7 +325,7 @@ func configurationKind(k objects.Kind) Kind {
 func instanceKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "instances", Singular: "instance", Short: []string{"akrii"},
-		NotReconciled: true, StatusWrittenBy: controllers,
+		NotReconciled: true,
 		Columns: []Column{
 			{Name: "Config", Type: "string", Path: ".spec.configurationName", Description: "The Configuration that asked for it."},
 			{Name: "Shared", Type: "boolean", Path: ".spec.shared", Description: "Whether several nodes see the same device."},

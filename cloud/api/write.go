@@ -66,6 +66,9 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*objects.Ob
 			return nil, err
 		}
 		wanted, err := edit(old)
+		if err == nil && r.subresource != "" && r.kind.wishesInStatus() && !write.Controller {
+			wanted.Status = old.Status
+		}
 		if err == nil {
 			err = r.checkRevision(wanted.Metadata.ResourceVersion, old)
 		}

@@ -58,7 +58,7 @@ func (e *OwnedError) Error() string {
 	return e.Field + ": " + e.Owner + " manages the object: change that; labels and annotations are yours"
 }
 
-var errOwner = resource.Errorf(resource.Forbidden, "metadata.owner", "only controllers (role controller) set or clear it")
+var errOwner = resource.Errorf(resource.Forbidden, "metadata.owner", "only controllers set or clear it (role controller, or an operator of all nodes with --as controller)")
 
 // Create validates and stores a new object. If it has no name, one is made of its generateName. o becomes the object as it
 // is stored, but for its revision and what its kind completes.

@@ -505,7 +505,14 @@ func apiKinds(ctx context.Context, t *testing.T, hub string) (kinds []apiKind) {
 	return kinds
 }
 
-var apiVerbs = []string{"list", "get", "create", "update", "patch", "delete"}
+// verbs are what is tried of a kind: status is a write of the status, which some kinds don't have.
+func (k apiKind) verbs() []string {
+	all := []string{"list", "get", "create", "update", "patch", "delete", "status"}
+	if k.Kind == "Secret" || k.Kind == "ConfigMap" || k.Kind == "Event" {
+		return all[:len(all)-1]
+	}
+	return all
+}
 
 // mayCall is what docs/running.md (Users) and docs/api.md (What is the controllers') say of an object that belongs to the
 // node n9, or to no node.
@@ -513,6 +520,9 @@ func (c accessClient) mayCall(kind, verb string) bool {
 	reads, ofNode := verb == "list" || verb == "get", kind == "Node" || kind == "Device" || kind == "Event"
 	sealed := kind == "Secret" || kind == "Repository"
 	role, all := c.roles[0], c.node == "*"
+	if verb == "status" {
+		return role == topics.RoleController || role == topics.RoleNode && kind == "Node" && c.node == "n9"
+	}
 	if ofNode && !all && c.node != "n9" && role != topics.RoleController {
 		return verb == "list" || verb == "get" && kind == "Event" // a list leaves out what is none of the client's, and there is no such Event
 	}
@@ -568,6 +578,8 @@ func tryKind(ctx context.Context, t *testing.T, hub string, c accessClient, k ap
 		status = apiAnswer(ctx, t, c, http.MethodPatch, object+"?dryRun=All", `{"metadata":{"labels":{"tried":"yes"}}}`)
 	case "delete":
 		status = apiAnswer(ctx, t, c, http.MethodDelete, object+"?dryRun=All", "")
+	case "status":
+		status = apiAnswer(ctx, t, c, http.MethodPatch, object+"/status?dryRun=All", `{"status":{}}`)
 	}
 	return status != http.StatusUnauthorized && status != http.StatusForbidden && (!exists || status != http.StatusNotFound), status
 }
@@ -596,7 +608,8 @@ func tryAPI(ctx context.Context, t *testing.T, w *harness.World, hub accessBroke
 		fmt.Fprintf(page, "| %s |", k.Kind)
 		for _, c := range clients {
 			var may []string
-			for _, verb := range apiVerbs {
+			all := k.verbs()
+			for _, verb := range all {
 				allowed, status := tryKind(ctx, t, url, c, k, verb)
 				if want := c.mayCall(k.Kind, verb); allowed != want {
 					t.Errorf("the hub's API: %s, %s %s: allowed %v, and the answer is %d", c.title, verb, k.Kind, want, status)
@@ -605,7 +618,7 @@ func tryAPI(ctx context.Context, t *testing.T, w *harness.World, hub accessBroke
 					may = append(may, verb)
 				}
 			}
-			fmt.Fprintf(page, " %s |", verbs(may))
+			fmt.Fprintf(page, " %s |", verbs(may, all))
 		}
 		page.WriteString("\n")
 	}
@@ -615,12 +628,14 @@ func tryAPI(ctx context.Context, t *testing.T, w *harness.World, hub accessBroke
 }
 
 // verbs shortens a list of them.
-func verbs(may []string) string {
-	switch len(may) {
-	case 0:
+func verbs(may, all []string) string {
+	switch {
+	case len(may) == 0:
 		return "–"
-	case len(apiVerbs):
+	case len(may) == len(all):
 		return "all"
+	case slices.Equal(may, all[:len(all)-1]):
+		return "all but " + all[len(all)-1]
 	}
 	return strings.Join(may, " ")
 }
