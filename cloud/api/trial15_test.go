@@ -59,7 +59,7 @@ func TestTrial15KindsThatNothingActsOnWarn(t *testing.T) {
 	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
 	h.ok("POST", inNS+"/devicemodels", model)
 	for at, text := range map[string]string{
-		base + "/nodes": `{"metadata":{"name":"plain"}}`, inNS + "/devices": lamp("", ""),
+		base + "/nodes": `{"metadata":{"name":"plain"}}`, flightctlAPI + "/devices": `{"metadata":{"name":"n"},"spec":{"os":{"image":"os:1"}}}`, inNS + "/devices": lamp("", ""),
 		"/api/v1/namespaces/default/configmaps": `{"metadata":{"name":"c"},"data":{"a":"b"}}`,
 	} {
 		require.Empty(t, warnings(h.ok("POST", at, text)), "%s is acted on", at)
