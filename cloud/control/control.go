@@ -69,12 +69,15 @@ type Options struct {
 	Log     zerolog.Logger
 	// FirstRetry and LastRetry bound the back-off of a key that fails; 0: 100 ms and 5 min.
 	FirstRetry, LastRetry time.Duration
+	// Grace is how long a call may go on after its context has ended when controllers stop; 0: 5 s.
+	Grace time.Duration
 }
 
 const (
 	firstRetry     = 100 * time.Millisecond
 	lastRetry      = 5 * time.Minute
 	defaultTimeout = time.Minute
+	grace          = 5 * time.Second
 	pageSize       = 1000 // objects that are listed at a time
 	jitter         = 0.2  // of each delay, so that what failed together is not tried again together
 )
@@ -95,6 +98,9 @@ func New(o Options) *Runtime {
 	if o.LastRetry == 0 {
 		o.LastRetry = lastRetry
 	}
+	if o.Grace == 0 {
+		o.Grace = grace
+	}
 	label := []string{"controller"}
 	r := &Runtime{
 		o: o,
@@ -113,7 +119,7 @@ func New(o Options) *Runtime {
 }
 
 // Run runs controllers until the context ends, and returns when the last call has. Calls that are under way then have their
-// contexts ended.
+// contexts ended; one that doesn't end with its context is left behind after Options.Grace.
 func (r *Runtime) Run(ctx context.Context, controllers ...Controller) error {
 	var all sync.WaitGroup
 	for _, c := range controllers {
@@ -155,9 +161,14 @@ func (l *loop) run(ctx context.Context) {
 		workers.Go(func() { l.work(ctx) })
 	}
 	<-ctx.Done()
-	feeds.Wait()
 	l.queue.ShutDown()
-	workers.Wait()
+	ended := make(chan struct{})
+	go func() { feeds.Wait(); workers.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(l.r.o.Grace):
+		l.log.Error().Dur("after", l.r.o.Grace).Msg("a controller did not end in time: the hub stops without it")
+	}
 }
 
 // feed queues the keys that a kind's objects concern: of all objects first, then of those that change. When the stream
@@ -172,8 +183,8 @@ func (l *loop) feed(ctx context.Context, w Watch) {
 		if ctx.Err() != nil {
 			return
 		}
-		if !errors.Is(err, resource.Gone) {
-			l.log.Error().Err(err).Str("kind", w.Kind).Dur("retry_in", delay).Msg("a controller can't follow its objects")
+		if !listed || !errors.Is(err, resource.Gone) {
+			l.log.Error().Err(err).Str("kind", w.Kind).Dur("retry_in", delay).Msg("a controller can't follow its objects: they are listed again")
 			sleep(ctx, spread(delay))
 			delay = min(2*delay, l.r.o.LastRetry)
 		}
@@ -182,6 +193,11 @@ func (l *loop) feed(ctx context.Context, w Watch) {
 
 // follow lists a kind and then watches it. listed says whether the list was whole.
 func (l *loop) follow(ctx context.Context, w Watch) (listed bool, err error) {
+	defer func() {
+		if p := recover(); p != nil { // of Keys
+			err = &panicked{text: fmt.Sprint(p), stack: debug.Stack()}
+		}
+	}()
 	var opts store.ListOptions
 	for opts.Limit = pageSize; ; {
 		page, err := l.r.o.Reader.List(ctx, w.Kind, opts)

@@ -43,7 +43,7 @@ func (r *rig) run(controllers ...control.Controller) (stop func()) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	run := control.New(control.Options{
-		Reader: r, Watcher: r, Metrics: r.metrics, Log: zerolog.Nop(), FirstRetry: time.Millisecond, LastRetry: 20 * time.Millisecond,
+		Reader: r, Watcher: r, Metrics: r.metrics, Log: zerolog.Nop(), FirstRetry: time.Millisecond, LastRetry: 20 * time.Millisecond, Grace: 50 * time.Millisecond,
 	})
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = run.Run(ctx, controllers...) }()
@@ -185,6 +185,46 @@ func TestFaultsConcernNobodyElse(t *testing.T) {
 	require.Eventually(t, func() bool { return r.count("panic") >= 3 }, patience, 10*time.Millisecond, "it is tried again")
 	healed.Store(true)
 	require.Equal(t, "0", <-seen)
+	stop()
+}
+
+// TestAFeedThatPanicsIsFedAgain has a function Keys that panics at one object for a while: no key is lost, and nobody else is
+// disturbed.
+func TestAFeedThatPanicsIsFedAgain(t *testing.T) {
+	r := newRig(t)
+	var panics atomic.Int64
+	seen := make(chan string, 1000)
+	for i := range 5 {
+		r.put("A", strconv.Itoa(i), `1`)
+	}
+	r.run(r.copies(), control.Controller{
+		Name: "maps", Watches: []control.Watch{{Kind: "A", Keys: func(o store.Object) []store.Key {
+			if o.Name == "3" && panics.Add(1) <= 3 {
+				panic("3 has no key")
+			}
+			return []store.Key{o.Key}
+		}}},
+		Reconcile: func(_ context.Context, key store.Key) (time.Duration, error) { seen <- key.Name; return 0, nil },
+	})
+	require.Eventually(t, r.same(5), patience, 10*time.Millisecond)
+	left := map[string]bool{"0": true, "1": true, "2": true, "3": true, "4": true}
+	for len(left) > 0 {
+		delete(left, <-seen)
+	}
+	require.GreaterOrEqual(t, panics.Load(), int64(4))
+}
+
+// TestACallThatNeverEndsIsLeftBehind: the hub stops although a controller doesn't.
+func TestACallThatNeverEndsIsLeftBehind(t *testing.T) {
+	r := newRig(t)
+	called, never := make(chan struct{}), make(chan struct{})
+	defer close(never)
+	stop := r.run(r.copies(), control.Controller{
+		Name: "stuck", Watches: []control.Watch{{Kind: "A"}},
+		Reconcile: func(context.Context, store.Key) (time.Duration, error) { close(called); <-never; return 0, nil },
+	})
+	r.put("A", "0", `1`)
+	<-called
 	stop()
 }
 

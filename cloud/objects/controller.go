@@ -1,16 +1,12 @@
 package objects
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"reflect"
 
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Controller reads and writes objects in a controller's name: the field manager of what it writes, and the user in the
@@ -213,66 +209,6 @@ func (c *Controller) Delete(ctx context.Context, key store.Key) error {
 		return fmt.Errorf("%s is no key of an object", key)
 	}
 	_, err := c.registry.Delete(ctx, key, c.write(Spec), nil)
-	c.audit("delete", key, err)
-	return err
-}
-
-// GetRecord reads a record: JSON of T that one controller keeps in the store beside the objects, without metadata and of a
-// kind that the API doesn't have.
-func GetRecord[T any](ctx context.Context, c *Controller, key store.Key) (*T, error) {
-	stored, err := c.registry.Reader.Get(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	v := new(T)
-	if err := json.Unmarshal(stored.Data, v); err != nil {
-		return nil, fmt.Errorf("the stored %s can't be read: %w", key, err)
-	}
-	return v, nil
-}
-
-// UpdateRecord makes or changes a record, as Update changes an object. A record that there is not comes as the zero T.
-func UpdateRecord[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) (*T, error) {
-	for {
-		stored, err := c.registry.Reader.Get(ctx, key)
-		if err != nil && !errors.Is(err, resource.NotFound) {
-			return nil, err
-		}
-		v := new(T)
-		if err == nil {
-			if err := json.Unmarshal(stored.Data, v); err != nil {
-				return nil, fmt.Errorf("the stored %s can't be read: %w", key, err)
-			}
-		}
-		if err := change(v); err != nil {
-			return nil, err
-		}
-		data, err := json.Marshal(v)
-		if err != nil || bytes.Equal(data, stored.Data) {
-			return v, err
-		}
-		action := "update"
-		if stored.Rev == 0 {
-			action = "create"
-			_, err = c.registry.Writer.Create(ctx, store.Object{Key: key, Data: data})
-		} else {
-			_, err = c.registry.Writer.Update(ctx, store.Object{Key: key, Data: data}, stored.Rev)
-		}
-		raced := errors.Is(err, resource.AlreadyExists) || errors.Is(err, resource.Conflict) || errors.Is(err, resource.NotFound)
-		if raced && ctx.Err() == nil {
-			continue
-		}
-		c.audit(action, key, err)
-		return v, err
-	}
-}
-
-// DeleteRecord deletes a record. It is no error that there is none.
-func (c *Controller) DeleteRecord(ctx context.Context, key store.Key) error {
-	_, err := c.registry.Writer.Delete(ctx, key, 0)
-	if errors.Is(err, resource.NotFound) {
-		return nil
-	}
 	c.audit("delete", key, err)
 	return err
 }

@@ -1,7 +1,6 @@
 package objects_test
 
 import (
-	"context"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -187,31 +186,4 @@ func TestSecretsAreSealedForControllersToo(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(stored.Data), "password")
 	require.NotContains(t, string(stored.Data), "aHVudGVyMg")
-}
-
-type note struct {
-	Version int      `json:"version"`
-	Lines   []string `json:"lines"`
-}
-
-func TestRecords(t *testing.T) {
-	r, ctx := newRig(t), t.Context()
-	c, key := r.Controller("a"), store.Key{Kind: "Note", Name: "x"}
-	_, err := objects.GetRecord[note](ctx, c, key)
-	require.ErrorIs(t, err, resource.NotFound)
-	require.NoError(t, c.DeleteRecord(ctx, key))
-	add := func(n *note) error { n.Version++; n.Lines = append(n.Lines, "line"); return nil }
-	for range 2 {
-		_, err = objects.UpdateRecord(ctx, c, key, add)
-		require.NoError(t, err)
-	}
-	_, err = objects.UpdateRecord(ctx, c, key, func(*note) error { return nil })
-	require.NoError(t, err)
-	got, err := objects.GetRecord[note](ctx, c, key)
-	require.NoError(t, err)
-	require.Equal(t, &note{2, []string{"line", "line"}}, got)
-	require.NoError(t, c.DeleteRecord(ctx, key))
-	require.Equal(t, []string{"a create Note x", "a update Note x", "a delete Note x"}, r.audited)
-	_, err = objects.UpdateRecord(context.Background(), c, key, func(*note) error { return context.Canceled })
-	require.ErrorIs(t, err, context.Canceled)
 }
