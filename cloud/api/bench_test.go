@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -160,4 +161,79 @@ func BenchmarkDuplicateFields(b *testing.B) {
 			b.Fatal(again)
 		}
 	}
+}
+
+// BenchmarkWatchersOfOthers compares, in one run, what a write of a ConfigMap costs while 100 clients watch 10,000 Nodes with what
+// it costs while nobody does: ratio 1 is nothing. A write of one of the Nodes is there for comparison.
+func BenchmarkWatchersOfOthers(b *testing.B) {
+	const nodes, watchers, batch = 10_000, 100, 200
+	var quiet, watched http.Handler
+	for _, h := range []*http.Handler{&quiet, &watched} {
+		st, err := bolt.Open(bolt.Options{Path: filepath.Join(b.TempDir(), "hub.db")})
+		require.NoError(b, err)
+		b.Cleanup(func() { require.NoError(b, st.Close()) })
+		*h = New(Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()})
+		each(nodes, 256, func(i int) {
+			o := store.Object{Key: store.Key{Kind: resource.KindNode, Name: fmt.Sprint("n", i)}, Data: fmt.Appendf(nil, `{"metadata":{"name":"n%d"}}`, i)}
+			if _, err := st.Create(context.Background(), o); err != nil {
+				b.Error(err)
+			}
+		})
+		require.Equal(b, http.StatusCreated, ask(*h, http.MethodPost, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"m"}}`).Code)
+	}
+	server := httptest.NewServer(watched)
+	b.Cleanup(server.Close)
+	var listed sync.WaitGroup
+	for range watchers {
+		resp, err := http.Get(server.URL + base + "/nodes?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
+		require.NoError(b, err)
+		b.Cleanup(func() { _ = resp.Body.Close() })
+		listed.Add(1)
+		go func() {
+			lines := bufio.NewScanner(resp.Body)
+			for begun := false; lines.Scan(); {
+				if !begun && strings.Contains(lines.Text(), "initial-events-end") {
+					begun = true
+					listed.Done()
+				}
+			}
+		}()
+	}
+	listed.Wait()
+	for _, c := range []struct{ name, path string }{{"of another kind", "/api/v1/namespaces/default/configmaps/m"}, {"of what is watched", base + "/nodes/n7"}} {
+		b.Run(c.name, func(b *testing.B) {
+			spent, n := map[bool]int64{}, 0
+			var label atomic.Int64
+			for i := 0; i < b.N; i += batch {
+				for _, with := range []bool{false, true} {
+					h := map[bool]http.Handler{false: quiet, true: watched}[with]
+					began := used()
+					each(batch, 16, func(int) {
+						w := ask(h, http.MethodPatch, c.path, fmt.Sprintf(`{"metadata":{"labels":{"n":"%d"}}}`, label.Add(1)), "Content-Type", mergePatch)
+						if w.Code != http.StatusOK {
+							b.Error(w.Code, w.Body)
+						}
+					})
+					spent[with] += used() - began
+				}
+				n += batch
+			}
+			b.ReportMetric(float64(spent[false])/float64(n), "cpu-ns/write")
+			b.ReportMetric(float64(spent[true])/float64(spent[false]), "ratio")
+		})
+	}
+}
+
+// each calls f for 0 to n-1, so many at a time.
+func each(n, together int, f func(i int)) {
+	var all sync.WaitGroup
+	var next atomic.Int64
+	for range together {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				f(i)
+			}
+		})
+	}
+	all.Wait()
 }

@@ -73,6 +73,15 @@ func TestControllersForgetNothing(t *testing.T) {
 	stopped()
 	writers.Wait()
 	rest(ctx, t, w)
+	for n := range ruledWriters { // while nothing is listed again
+		writers.Go(func() {
+			for i := n; i < ruledNodes; i += ruledWriters {
+				nodes[i].write(ctx, w, i, nodes[i].wanted+1)
+			}
+		})
+	}
+	writers.Wait()
+	rest(ctx, t, w)
 	first := rendered(t, w, nodes)
 	require.NoError(t, w.Start(ctx, "hub"))
 	rest(ctx, t, w)
