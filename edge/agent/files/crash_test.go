@@ -1,3 +1,5 @@
+//go:build linux
+
 package files
 
 import (
@@ -119,7 +121,7 @@ func TestAStepFails(t *testing.T) {
 				require.Equal(t, after, r.tree())
 			case err != nil:
 				require.ErrorIs(t, err, errno, "step %d", n)
-				require.Equal(t, WriteFailed, reason(err), "step %d: %v", n, err)
+				require.Equal(t, resource.FailedWrite, reason(err), "step %d: %v", n, err)
 				require.Contains(t, err.Error(), errno.Error())
 				require.Equal(t, before, r.tree(), "step %d: %v", n, err)
 				if what, _ := r.restart(); what != Clean {
@@ -137,10 +139,10 @@ func TestAStepFails(t *testing.T) {
 	}
 }
 
-// A disk keeps what a power cut leaves of the steps before it: what was synced, and any part of the rest. Entries belong to their
+// A recorder knows what a power cut leaves of the steps before it: what was synced, and any part of the rest. Entries belong to their
 // directory, contents and attributes to their file; each is safe when that was synced after it. Nothing else is promised: unsynced
 // steps are lost or kept in any combination. A rename across directories is atomic.
-type disk struct {
+type recorder struct {
 	base string
 	inodes
 	next  int
@@ -157,9 +159,9 @@ type written struct {
 	waits map[int]bool // inodes that have to be synced
 }
 
-// newDisk is a disk with what is below a directory.
-func newDisk(t *testing.T, base string) *disk {
-	d := &disk{base: base, inodes: inodes{}, lost: func(step) bool { return false }}
+// newRecorder is one with what is below a directory.
+func newRecorder(t *testing.T, base string) *recorder {
+	d := &recorder{base: base, inodes: inodes{}, lost: func(step) bool { return false }}
 	byNumber := map[uint64]int{}
 	require.NoError(t, filepath.WalkDir(base, func(p string, e fs.DirEntry, err error) error {
 		require.NoError(t, err)
@@ -177,7 +179,7 @@ func newDisk(t *testing.T, base string) *disk {
 }
 
 // record is a tree's hook.
-func (d *disk) record(s step) error {
+func (d *recorder) record(s step) error {
 	s.data = bytes.Clone(s.data)
 	w := written{step: s, inode: d.inodes[s.path], waits: map[int]bool{}}
 	dirOf := func(path string) { w.waits[d.inodes[filepath.Dir(path)]] = true }
@@ -240,7 +242,7 @@ func (at inodes) after(w written) {
 
 // replay makes of a copy of what was there before what is left of steps. keeps decides about those that were not synced. What
 // depends on something that is lost is lost as well.
-func (d *disk) replay(base string, at inodes, steps []written, keeps func(i int) bool) {
+func (d *recorder) replay(base string, at inodes, steps []written, keeps func(i int) bool) {
 	move := func(path string) string { return base + strings.TrimPrefix(path, d.base) }
 	for i, w := range steps {
 		if len(w.waits) > 0 && !keeps(i) {
@@ -341,7 +343,7 @@ func TestPowerLossIsSeen(t *testing.T) {
 
 // powerCuts is an update that was recorded.
 type powerCuts struct {
-	*disk
+	*recorder
 	rollBack bool
 	start    string // a copy of what was there before
 	inodesAt inodes
@@ -359,9 +361,9 @@ func newPowerCuts(t *testing.T, rollBack bool, many int, lost func(step) bool) *
 	next := crossing(r)
 	c := &powerCuts{rollBack: rollBack, start: filepath.Join(inMemory(t), "start"), blobs: r.blobs, rnd: rand.New(rand.NewPCG(seed, 0))}
 	copyTree(t, r.base, c.start)
-	c.disk = newDisk(t, r.base)
-	c.disk.lost = lost
-	c.inodesAt = maps.Clone(c.disk.inodes)
+	c.recorder = newRecorder(t, r.base)
+	c.recorder.lost = lost
+	c.inodesAt = maps.Clone(c.recorder.inodes)
 	hook := func(s step) error {
 		c.remember()
 		return c.record(s)

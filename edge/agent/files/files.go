@@ -58,17 +58,9 @@ type Spec struct {
 	LeaveDrifted bool
 }
 
-// The reasons of an Error, as resource.FailedVersion has them.
-const (
-	InvalidSpec    = "InvalidSpec"
-	PathNotAllowed = "PathNotAllowed"
-	ContentMissing = "ContentMissing"
-	WriteFailed    = "WriteFailed"
-)
-
 // Error is why a version was not applied.
 type Error struct {
-	Reason string
+	Reason string // as resource.FailedVersion has it
 	Path   string // as the spec has it; empty: none in particular
 	Err    error
 }
@@ -90,7 +82,7 @@ func failf(reason, path, format string, args ...any) *Error {
 func writeFailed(path, doing string, err error) *Error {
 	var b *blocked
 	if errors.As(err, &b) {
-		return &Error{Reason: PathNotAllowed, Path: path, Err: b}
+		return &Error{Reason: resource.FailedPath, Path: path, Err: b}
 	}
 	var known *Error
 	if errors.As(err, &known) {
@@ -100,7 +92,7 @@ func writeFailed(path, doing string, err error) *Error {
 	if errors.As(err, &errno) {
 		err = errno // the names of staged files say nothing to a reader
 	}
-	return failf(WriteFailed, path, "%s: %w", doing, err)
+	return failf(resource.FailedWrite, path, "%s: %w", doing, err)
 }
 
 // Op is what an update does to a path.
@@ -455,7 +447,7 @@ func affected(ops []*op) touched {
 	keys := touched{}
 	for _, o := range ops {
 		keys[parent(o.Key)] = true
-		if o.Attrs != nil || o.Was != nil {
+		if o.Attrs != nil || o.Was != nil || o.Do == doAdopt {
 			keys[o.Key] = true
 		}
 		for _, key := range []string{o.New, o.Old} {
@@ -629,12 +621,12 @@ func (s *Store) undoAll(j journal) error {
 func (s *Store) undo(o *op) error {
 	switch o.Do {
 	case doWrite:
-		if o.Backup {
-			return s.putBack(o)
-		}
 		staged, err := s.host.look(o.New)
 		if err != nil || staged.exists() {
 			return err // it is not in its place
+		}
+		if o.Backup {
+			return s.putBack(o)
 		}
 		return s.removeIf(o.Key, found.file)
 	case doRemove:
@@ -705,7 +697,11 @@ func (s *Store) putBack(o *op) error {
 	if err != nil {
 		return err
 	}
-	return s.host.rename(o.Old, o.Key)
+	err = s.host.rename(o.Old, o.Key)
+	if errors.Is(err, fs.ErrPermission) && o.Do == doRemove && at.file() {
+		return nil // it is locked, and so could not be removed
+	}
+	return err
 }
 
 // makeWay sees to it that the directory which a key is in is there, though somebody removed or replaced it since the update.

@@ -326,7 +326,7 @@ func randomSpecs(t *testing.T, seed uint64) {
 		steps := r.killAt(at)
 		done, err := r.update(r.spec(version, files...))
 		if !ok && done == 0 && !errors.Is(err, errKilled) {
-			require.Contains(t, []string{WriteFailed, PathNotAllowed}, reason(err), "version %d: %v", i, files)
+			require.Contains(t, []string{resource.FailedWrite, resource.FailedPath}, reason(err), "version %d: %v", i, files)
 			refused++
 			require.Equal(t, before, r.tree())
 			continue

@@ -120,17 +120,17 @@ func within(p, dir string) bool {
 func (s *Store) keyOf(p string) (string, error) {
 	i := slices.IndexFunc(s.allowed, func(a allowedRoot) bool { return p != a.path && (a.path == "/" || within(p, a.path)) })
 	if i < 0 {
-		return "", failf(PathNotAllowed, p, "is not below a directory that the node allows: %s", s.allowedText())
+		return "", failf(resource.FailedPath, p, "is not below a directory that the node allows: %s", s.allowedText())
 	}
 	root := s.allowed[i]
 	key := path.Join(root.key, strings.TrimPrefix(p, root.path))
 	for _, denied := range s.denied {
 		if within(key, denied) || within(denied, key) {
-			return "", failf(PathNotAllowed, p, "is forbidden on the node: /%s", denied)
+			return "", failf(resource.FailedPath, p, "is forbidden on the node: /%s", denied)
 		}
 	}
 	if strings.HasPrefix(path.Base(key), prefix) {
-		return "", failf(PathNotAllowed, p, "names that begin with %s are the agent's own", prefix)
+		return "", failf(resource.FailedPath, p, "names that begin with %s are the agent's own", prefix)
 	}
 	return key, nil
 }
@@ -173,7 +173,7 @@ func (s *Store) plan(ctx context.Context, want Spec) (*plan, error) {
 // check checks a spec's entries, and finds their keys, owners and digests.
 func (s *Store) check(ctx context.Context, want Spec) ([]*entry, error) {
 	if len(want.Files) > MaxFiles {
-		return nil, failf(InvalidSpec, "", "has %d files; at most %d are allowed", len(want.Files), MaxFiles)
+		return nil, failf(resource.FailedInvalid, "", "has %d files; at most %d are allowed", len(want.Files), MaxFiles)
 	}
 	byKey := make(map[string]*entry, len(want.Files))
 	entries := make([]*entry, 0, len(want.Files))
@@ -187,7 +187,7 @@ func (s *Store) check(ctx context.Context, want Spec) ([]*entry, error) {
 			return nil, err
 		}
 		if same := byKey[e.Key]; same != nil {
-			return nil, failf(InvalidSpec, f.Path, "is there twice: it is the same file as %s", same.Path)
+			return nil, failf(resource.FailedInvalid, f.Path, "is there twice: it is the same file as %s", same.Path)
 		}
 		byKey[e.Key] = e
 		if f.Type == resource.FileRegular {
@@ -200,7 +200,7 @@ func (s *Store) check(ctx context.Context, want Spec) ([]*entry, error) {
 	for _, e := range entries {
 		for dir := parent(e.Key); dir != ""; dir = parent(dir) {
 			if above := byKey[dir]; above != nil && !above.dir() {
-				return nil, failf(InvalidSpec, e.Path, "is below %s, which is a %s", above.Path, above.Type)
+				return nil, failf(resource.FailedInvalid, e.Path, "is below %s, which is a %s", above.Path, above.Type)
 			}
 		}
 	}
@@ -209,10 +209,10 @@ func (s *Store) check(ctx context.Context, want Spec) ([]*entry, error) {
 
 func (s *Store) checkFile(f resource.RenderedFile, owners owners) (*entry, error) {
 	if !path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || len(f.Path) > maxPath || strings.ContainsRune(f.Path, 0) {
-		return nil, failf(InvalidSpec, f.Path, "must be absolute, without '..', '//', NUL and a '/' at its end, and have at most %d bytes", maxPath)
+		return nil, failf(resource.FailedInvalid, f.Path, "must be absolute, without '..', '//', NUL and a '/' at its end, and have at most %d bytes", maxPath)
 	}
 	if len(path.Base(f.Path)) > maxName {
-		return nil, failf(InvalidSpec, f.Path, "a name must have at most %d bytes", maxName)
+		return nil, failf(resource.FailedInvalid, f.Path, "a name must have at most %d bytes", maxName)
 	}
 	key, err := s.keyOf(f.Path)
 	if err != nil {
@@ -244,17 +244,19 @@ func (e *entry) checkType() error {
 	}
 	switch {
 	case e.Type != resource.FileRegular && e.Type != resource.FileDirectory && e.Type != resource.FileLink:
-		return failf(InvalidSpec, e.Path, "type: %q must be file, directory or link", e.Type)
+		return failf(resource.FailedInvalid, e.Path, "type: %q must be file, directory or link", e.Type)
 	case set > 1:
-		return failf(InvalidSpec, e.Path, "has more than one content")
+		return failf(resource.FailedInvalid, e.Path, "has more than one content")
 	case set > 0 && e.Type != resource.FileRegular:
-		return failf(InvalidSpec, e.Path, "a %s has no content", e.Type)
+		return failf(resource.FailedInvalid, e.Path, "a %s has no content", e.Type)
 	case e.Type == resource.FileLink && (e.Target == "" || len(e.Target) > maxTarget || strings.ContainsRune(e.Target, 0)):
-		return failf(InvalidSpec, e.Path, "target: is required for a link, without NUL and at most %d bytes long", maxTarget)
+		return failf(resource.FailedInvalid, e.Path, "target: is required for a link, without NUL and at most %d bytes long", maxTarget)
 	case e.Type != resource.FileLink && e.Target != "":
-		return failf(InvalidSpec, e.Path, "target: belongs to a link only")
+		return failf(resource.FailedInvalid, e.Path, "target: belongs to a link only")
 	case c.Digest != "" && !validDigest(c.Digest):
-		return failf(InvalidSpec, e.Path, "digest: must be sha256: and 64 digits in hex")
+		return failf(resource.FailedInvalid, e.Path, "digest: must be sha256: and 64 digits in hex")
+	case c.Size < 0:
+		return failf(resource.FailedInvalid, e.Path, "size: %d must not be negative", c.Size)
 	}
 	return nil
 }
@@ -277,10 +279,10 @@ func (s *Store) mode(f resource.RenderedFile) (uint32, error) {
 	}
 	m, err := strconv.ParseUint(f.Mode, 8, 32)
 	if err != nil || m > 0o7777 {
-		return 0, failf(InvalidSpec, f.Path, "mode: %q must be octal, from 0 to 7777", f.Mode)
+		return 0, failf(resource.FailedInvalid, f.Path, "mode: %q must be octal, from 0 to 7777", f.Mode)
 	}
 	if f.Type == resource.FileRegular && m&0o6000 != 0 && !s.o.Setuid {
-		return 0, failf(PathNotAllowed, f.Path, "mode: %s has setuid or setgid, which the node doesn't allow", f.Mode)
+		return 0, failf(resource.FailedPath, f.Path, "mode: %s has setuid or setgid, which the node doesn't allow", f.Mode)
 	}
 	return uint32(m), nil
 }
@@ -317,7 +319,7 @@ func (o owners) id(kind, name, path string) (int, error) {
 	}
 	n, bad := strconv.Atoi(text)
 	if err != nil || bad != nil {
-		return 0, failf(InvalidSpec, path, "%s: the host has no %s %q", kind, kind, name)
+		return 0, failf(resource.FailedInvalid, path, "%s: the host has no %s %q", kind, kind, name)
 	}
 	o[kind+name] = n
 	return n, nil
@@ -344,7 +346,7 @@ func (w Spec) sum(f resource.RenderedFile) (string, int64, error) {
 		err = fmt.Errorf("has more than %d bytes", maxSecret)
 	}
 	if err != nil {
-		return "", 0, &Error{Reason: ContentMissing, Path: f.Path, Err: err}
+		return "", 0, &Error{Reason: resource.FailedContent, Path: f.Path, Err: err}
 	}
 	return hex.EncodeToString(hash.Sum(nil)), 0, nil
 }
@@ -362,11 +364,11 @@ func (w Spec) open(f resource.RenderedFile) (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(inline(f.Content))), nil
 	}
 	if w.Content == nil {
-		return nil, failf(ContentMissing, f.Path, "nothing supplies its content")
+		return nil, failf(resource.FailedContent, f.Path, "nothing supplies its content")
 	}
 	r, err := w.Content(f.Content)
 	if err != nil {
-		return nil, &Error{Reason: ContentMissing, Path: f.Path, Err: err}
+		return nil, &Error{Reason: resource.FailedContent, Path: f.Path, Err: err}
 	}
 	return r, nil
 }
@@ -390,13 +392,13 @@ func (s *Store) fill(ctx context.Context, f *file, o *op, content io.Reader, syn
 	in := &source{ctx: ctx, r: content}
 	n, err := io.Copy(f, io.TeeReader(in, hash))
 	if in.err != nil {
-		return &Error{Reason: ContentMissing, Path: o.Path, Err: in.err}
+		return &Error{Reason: resource.FailedContent, Path: o.Path, Err: in.err}
 	}
 	if err != nil {
 		return writeFailed(o.Path, "writing the new content", err)
 	}
 	if got := hex.EncodeToString(hash.Sum(nil)); got != e.Sum {
-		return failf(ContentMissing, o.Path, "the content that came has %d bytes and the digest sha256:%s; sha256:%s is wanted", n, got, e.Sum)
+		return failf(resource.FailedContent, o.Path, "the content that came has %d bytes and the digest sha256:%s; sha256:%s is wanted", n, got, e.Sum)
 	}
 	if old, err := s.host.read(o.Key); err == nil {
 		err = f.keepXattrs(old)
@@ -441,7 +443,7 @@ func (s *Store) checkSpace(p *plan) error {
 		if o.Do != doWrite || o.entry == nil {
 			continue
 		}
-		size := o.entry.Size + int64(len(inline(o.entry.Content)))
+		size := min(o.entry.Size, 1<<60) + int64(len(inline(o.entry.Content)))
 		dir, err := s.host.openAny(p.anchors[o.Key])
 		if err != nil {
 			return writeFailed(o.Path, "looking for room", err)
@@ -449,7 +451,7 @@ func (s *Store) checkSpace(p *plan) error {
 		room, device, ok := spaceOf(dir)
 		dir.Close()
 		if need[device] += size; ok && uint64(need[device])+reserve > room {
-			return failf(WriteFailed, o.Path, "no space left on the file system: %d bytes are free, and %d are needed so far", room, uint64(need[device])+reserve)
+			return failf(resource.FailedWrite, o.Path, "no space left on the file system: %d bytes are free, and %d are needed so far", room, uint64(need[device])+reserve)
 		}
 	}
 	return nil
@@ -545,7 +547,7 @@ func (p *planner) parents(e *entry) error {
 		case !at.exists(), at.file() && p.makesWay(key):
 			p.add(&op{Do: doMkdir, Key: key, Attrs: &implicit.Attrs})
 		default:
-			return failf(PathNotAllowed, e.Path, "%w", p.inTheWay(key, at))
+			return failf(resource.FailedPath, e.Path, "%w", p.inTheWay(key, at))
 		}
 		if old != nil {
 			implicit.Original = old.Original
@@ -609,7 +611,7 @@ func (p *planner) wantedDir(e, old *entry, at found) error {
 	case at.file() && p.makesWay(e.Key):
 		p.add(&op{Do: doMkdir, Key: e.Key, Path: e.Path, Change: Updated, Attrs: &e.Attrs})
 	default:
-		return failf(WriteFailed, e.Path, "a file stands where the directory is wanted, and no spec made it")
+		return failf(resource.FailedWrite, e.Path, "a file stands where the directory is wanted, and no spec made it")
 	}
 	return nil
 }
@@ -625,7 +627,7 @@ func (p *planner) wantedFile(e, old *entry, at found) error {
 	case at.dir() && old != nil && old.made():
 		p.replaced[e.Key] = true
 	case !at.file():
-		return failf(WriteFailed, e.Path, "a %s stands where the %s is wanted, and no spec made it", typeName(at), e.Type)
+		return failf(resource.FailedWrite, e.Path, "a %s stands where the %s is wanted, and no spec made it", typeName(at), e.Type)
 	case old == nil || old.dir():
 		what, err := p.differs(e, at)
 		if err != nil {

@@ -157,6 +157,8 @@ func describe(t testing.TB, p string, info fs.FileInfo) string {
 		target, err := os.Readlink(p)
 		require.NoError(t, err)
 		return "link " + target + owner
+	case !info.Mode().IsRegular():
+		return "special" + owner
 	}
 	text, err := os.ReadFile(p)
 	require.NoError(t, err)
