@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -207,7 +208,7 @@ func (s *Server) authorize(ctx context.Context, node, digest string) error {
 	return nil
 }
 
-// Specs finds the blobs that nodes' rendered specs refer to.
+// Specs finds the blobs that objects of the store refer to.
 type Specs struct{ Reader store.Reader }
 
 // Allowed says whether the rendered spec of a node refers to a blob.
@@ -223,16 +224,33 @@ func (s Specs) Allowed(ctx context.Context, node, digest string) (allowed bool, 
 	return allowed, err
 }
 
-// Refs calls use with each digest in the rendered specs of all nodes.
+// referring are the kinds whose objects refer to blobs.
+var referring = []string{
+	resource.KindNode, resource.KindFleet, resource.KindTemplateVersion, resource.KindUpgrade, resource.KindRenderedSpec,
+}
+
+// Refs calls use with each digest in the specs of the kinds that refer to blobs, wherever it stands: what looks like one
+// and is none keeps nothing.
 func (s Specs) Refs(ctx context.Context, use func(digest string)) error {
+	for _, kind := range referring {
+		if err := s.refs(ctx, kind, use); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var digestForm = regexp.MustCompile(resource.DigestPrefix + `[0-9a-f]{64}`)
+
+func (s Specs) refs(ctx context.Context, kind string, use func(digest string)) error {
 	for opts := (store.ListOptions{Limit: 1000}); ; {
-		page, err := s.Reader.List(ctx, resource.KindRenderedSpec, opts)
+		page, err := s.Reader.List(ctx, kind, opts)
 		if err != nil {
 			return err
 		}
 		for _, o := range page.Items {
-			if err := digests(o, use); err != nil {
-				return err
+			for _, digest := range digestForm.FindAll(o.Data, -1) {
+				use(string(digest))
 			}
 		}
 		if page.More == 0 || len(page.Items) == 0 {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -146,10 +147,11 @@ func TestSpecsSayWhichBlobsAreReferredTo(t *testing.T) {
 		require.NoError(t, err)
 		return store.Object{Key: store.Key{Kind: resource.KindRenderedSpec, Name: name}, Data: data}
 	}
-	specs := Specs{records{spec("n1", 1, 2), spec("n2", 2, 3)}}
+	fleet := store.Object{Key: store.Key{Kind: resource.KindFleet, Name: "f"}, Data: []byte(`{"spec":{"digest":"` + digest(4) + `","not":"sha256:12"}}`)}
+	specs := Specs{records{spec("n1", 1, 2), spec("n2", 2, 3), fleet}}
 	used := map[string]int{}
 	require.NoError(t, specs.Refs(context.Background(), func(d string) { used[d]++ }))
-	require.Equal(t, map[string]int{digest(1): 1, digest(2): 2, digest(3): 1}, used)
+	require.Equal(t, map[string]int{digest(1): 1, digest(2): 2, digest(3): 1, digest(4): 1}, used)
 	for node, want := range map[string][]bool{"n1": {true, true, false}, "n2": {false, true, true}, "n3": {false, false, false}} {
 		for i, want := range want {
 			ok, err := specs.Allowed(context.Background(), node, digest(i+1))
@@ -171,7 +173,8 @@ func (r records) Get(_ context.Context, key store.Key) (store.Object, error) {
 	return store.Object{}, resource.Errorf(resource.NotFound, "", "there is none")
 }
 
-func (r records) List(_ context.Context, _ string, o store.ListOptions) (store.Page, error) {
+func (r records) List(_ context.Context, kind string, o store.ListOptions) (store.Page, error) {
+	r = slices.DeleteFunc(slices.Clone(r), func(o store.Object) bool { return o.Kind != kind })
 	for i := range r {
 		if o.After == (store.Key{}) || i > 0 && r[i-1].Key == o.After {
 			return store.Page{Items: r[i : i+1], More: len(r) - i - 1}, nil

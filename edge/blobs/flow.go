@@ -63,7 +63,7 @@ func (f *flow) received(n int, took time.Duration, now time.Time) {
 		f.window = int(float64(f.window) * float64(f.base+target/2) / float64(f.shortest))
 		f.full = true
 	case delay <= target/2 && f.full:
-		f.window += smallestRange / 2
+		f.window += f.window / 16
 	case delay <= target/2:
 		f.window += f.window / 4
 	}

@@ -59,6 +59,7 @@ type Conditions struct {
 	Delay     time.Duration // one way
 	Jitter    time.Duration // at most as much more, by chance; order is kept
 	Bandwidth int           // bytes a second, each way of each connection; 0 unlimited
+	Shared    int           // bytes a second, each way of all connections together, which queue in the order of arrival; 0 unlimited
 	Split     bool          // writes are cut into pieces of random sizes
 }
 
@@ -74,7 +75,8 @@ type Proxy struct {
 	changed    chan struct{} // closed and replaced when conditions, cut or closed change
 	pairs      map[*pair]bool
 	accepted   uint64
-	passed     [2]uint64 // bytes up and down
+	passed     [2]uint64    // bytes up and down
+	free       [2]time.Time // when the shared link has sent what it was given
 	closed     bool
 }
 
@@ -309,7 +311,7 @@ func (c *pair) pump(direction int, number uint64, from, to net.Conn) {
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		defer close(pieces)
-		c.read(from, pieces, chance)
+		c.read(direction, from, pieces, chance)
 	})
 	ok := c.write(direction, to, pieces)
 	if !ok {
@@ -326,7 +328,18 @@ func (c *pair) pump(direction int, number uint64, from, to net.Conn) {
 	reader.Wait()
 }
 
-func (c *pair) read(from net.Conn, pieces chan<- piece, chance *rand.Rand) {
+// shared is when a link that all connections share has sent so many more bytes.
+func (p *Proxy) shared(direction, bytes, rate int) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := time.Now(); p.free[direction].Before(now) {
+		p.free[direction] = now
+	}
+	p.free[direction] = p.free[direction].Add(time.Duration(bytes) * time.Second / time.Duration(rate))
+	return p.free[direction]
+}
+
+func (c *pair) read(direction int, from net.Conn, pieces chan<- piece, chance *rand.Rand) {
 	buffer := make([]byte, 32<<10)
 	var last time.Time
 	for {
@@ -337,7 +350,11 @@ func (c *pair) read(from net.Conn, pieces chan<- piece, chance *rand.Rand) {
 			if conditions.Split {
 				size = 1 + chance.IntN(size)
 			}
-			due := time.Now().Add(conditions.Delay)
+			sent := time.Now()
+			if conditions.Shared > 0 {
+				sent = c.proxy.shared(direction, size, conditions.Shared)
+			}
+			due := sent.Add(conditions.Delay)
 			if conditions.Jitter > 0 {
 				due = due.Add(time.Duration(chance.Int64N(int64(conditions.Jitter))))
 			}
