@@ -6,9 +6,12 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -272,4 +275,38 @@ func TestManyPutTheSameAtATimeWhileOthersAreRemoved(t *testing.T) {
 	digest := put(t, s, []byte(strings.Repeat("shared", 1000)))
 	require.Equal(t, int64(6000), s.bytes)
 	require.Len(t, content(t, s, digest), 6000)
+}
+
+func TestAThousandNodesShareAContent(t *testing.T) {
+	s := open(t, Options{})
+	shared := random(1 << 20)
+	digest := resource.DigestOf(shared)
+	server, answers, _ := serving(t, s, map[string]bool{digest: true})
+	server.o.Allowed = func(context.Context, string, string) (bool, error) { return true, nil }
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for i := range 1000 { // each spec is rendered with it, and each node begins to download it
+		_, _, err := s.Put(context.Background(), bytes.NewReader(shared), []string{digest, ""}[i%2])
+		require.NoError(t, err)
+		require.NoError(t, ask(server, request(fmt.Sprintf("n%d", i), resource.BlobRequest{Digest: digest, Offset: int64(i) * 1000, Length: resource.MaxBlobRange})))
+		require.Len(t, (<-answers).Payload, min(resource.MaxBlobRange, len(shared)-i*1000))
+	}
+	memory := heap() - before
+	disk := int64(0)
+	require.NoError(t, filepath.WalkDir(s.o.Dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			info, _ := d.Info()
+			disk += info.Size()
+		}
+		return err
+	}))
+	t.Logf("1 MiB shared by 1,000 nodes: %d bytes on disk, %d bytes of memory", disk, memory)
+	require.Equal(t, int64(1<<20), disk)
+	require.Less(t, memory, int64(1<<20)*11/10)
+	runtime.KeepAlive(shared)
 }

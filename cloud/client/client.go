@@ -110,6 +110,8 @@ type call struct {
 	query        url.Values
 	accept, form string // form is the body's Content-Type
 	body         []byte
+	content      io.Reader // the body instead, if not nil, and its size
+	size         int64
 }
 
 // Get reads the JSON at a path that is no object, such as /links. into may be nil.
@@ -179,6 +181,10 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(tracing(ctx, connected), r.method, address, bytes.NewReader(r.body))
 	if err != nil {
 		return nil, resource.Errorf(resource.Invalid, "server", "%v", err)
+	}
+	if r.content != nil {
+		request.Body, request.GetBody, request.ContentLength = io.NopCloser(r.content), nil, r.size
+		request.Header.Set("Expect", "100-continue") // it is sent if the hub wants it
 	}
 	request.Header.Set("User-Agent", c.Manager)
 	if r.accept == "" {
@@ -426,4 +432,28 @@ func (c *Client) Post(ctx context.Context, path string, body, into any) error {
 func (c *Client) Remove(ctx context.Context, path string) error {
 	_, err := c.ask(ctx, call{method: http.MethodDelete, path: path})
 	return err
+}
+
+// Upload puts a content of any size at a path, for as long as that takes, and reads the answer. Nothing is sent that the hub
+// has already.
+func (c *Client) Upload(ctx context.Context, path string, content io.Reader, size int64, into any) error {
+	response, err := c.open(ctx, call{method: http.MethodPut, path: path, form: "application/octet-stream", content: content, size: size})
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return c.unreachable(ctx, err)
+	}
+	return c.decode(text, into)
+}
+
+// Download gets what is at a path, of any size.
+func (c *Client) Download(ctx context.Context, path string) (content io.ReadCloser, size int64, err error) {
+	response, err := c.open(ctx, call{method: http.MethodGet, path: path, accept: "*/*"})
+	if err != nil {
+		return nil, 0, err
+	}
+	return response.Body, response.ContentLength, nil
 }

@@ -157,7 +157,14 @@ func (b *builder) files(t *tree, by string, files []resource.InlineFile) error {
 		if f.Mode != nil {
 			mode = *f.Mode
 		}
-		if err := b.addFile(t, by, resource.RenderedFile{Path: f.Path, Mode: octal(mode), User: f.User, Group: f.Group}, data); err != nil {
+		file := resource.RenderedFile{Path: f.Path, Mode: octal(mode), User: f.User, Group: f.Group}
+		if f.Digest != "" { // a blob that somebody has put
+			file.Type, file.Content = resource.FileRegular, resource.Content{Digest: f.Digest, Size: f.Size}
+			err = t.add(by, file)
+		} else {
+			err = b.addFile(t, by, file, data)
+		}
+		if err != nil {
 			return err
 		}
 	}

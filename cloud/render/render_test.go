@@ -389,3 +389,17 @@ func FuzzRender(f *testing.F) {
 		}
 	})
 }
+
+func TestAFileOfAListMayBeABlob(t *testing.T) {
+	digest := resource.DigestOf([]byte("somebody has put it"))
+	out, contents, err := render.Render(resource.NodeSpec{Config: []resource.ConfigItem{
+		fileList("l", resource.InlineFile{Path: "/a", Digest: digest, Size: 19}),
+	}}, lookups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := resource.RenderedFile{Path: "/a", Type: resource.FileRegular, Mode: "0644", Content: resource.Content{Digest: digest, Size: 19}}
+	if len(contents) != 0 || len(out.Files) != 1 || !reflect.DeepEqual(out.Files[0], want) {
+		t.Fatalf("got %+v and %d contents", out.Files, len(contents))
+	}
+}

@@ -96,7 +96,7 @@ func TestADownloadSurvivesCuts(t *testing.T) {
 }
 
 // newDownload makes a world whose node n1 refers to a random blob, and whose core lets this user in as its agent.
-func newDownload(t *testing.T, size int64) (w *harness.World, content []byte, digest string) {
+func newDownload(t testing.TB, size int64) (w *harness.World, content []byte, digest string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "blobs") // a socket's path is short
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func newDownload(t *testing.T, size int64) (w *harness.World, content []byte, di
 			`{"name":"artifact","configType":"FileListProviderSpec","files":[` + file + `]}]}}`,
 		resource.KindRenderedSpec: `{"renderedVersion":"1","files":[` + strings.Replace(file, "{", `{"type":"file","mode":"0644",`, 1) + `]}`,
 	} {
-		_, err = st.Create(t.Context(), store.Object{Key: store.Key{Kind: kind, Name: "n1"}, Data: []byte(text)})
+		_, err = st.Create(context.Background(), store.Object{Key: store.Key{Kind: kind, Name: "n1"}, Data: []byte(text)})
 		require.NoError(t, err)
 	}
 	require.NoError(t, st.Close())
@@ -138,7 +138,7 @@ func putBlob(ctx context.Context, w *harness.World, digest string, content []byt
 }
 
 // requestBlob requests a blob as the agent does, on each new connection again, until it is told the path.
-func requestBlob(t *testing.T, w *harness.World, digest string, size int64) <-chan string {
+func requestBlob(t testing.TB, w *harness.World, digest string, size int64) <-chan string {
 	t.Helper()
 	done := make(chan string, 10)
 	payload, err := json.Marshal(resource.BlobRequest{Digest: digest, Size: size})
