@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -535,13 +536,14 @@ func TestFlowKeepsTheQueueShort(t *testing.T) {
 	for _, link := range []struct {
 		name        string
 		rate        float64 // bytes a millisecond
-		rtt         float64 // ms
+		rtt, jitter float64 // ms
 		share, late float64 // of the rate at least, and the queue at most, in ms
 	}{
-		{"2 Mbit/s, 40 ms", 250, 40, 0.7, 20},
-		{"10 Mbit/s, 20 ms", 1250, 20, 0.7, 12},
-		{"64 kbit/s, 100 ms", 8, 100, 0.7, 270}, // one of the smallest ranges takes 128 ms
-		{"1 Gbit/s, 1 ms", 125_000, 1, 0.2, 5},
+		{"2 Mbit/s, 40 ms", 250, 40, 0, 0.7, 20},
+		{"2 Mbit/s, 40 ms and up to 30 ms more", 250, 40, 30, 0.5, 50},
+		{"10 Mbit/s, 20 ms", 1250, 20, 0, 0.7, 12},
+		{"64 kbit/s, 100 ms", 8, 100, 0, 0.7, 300}, // one of the smallest ranges takes 128 ms
+		{"1 Gbit/s, 1 ms", 125_000, 1, 0, 0.2, 5},
 	} {
 		var f flow
 		f.reset()
@@ -551,6 +553,7 @@ func TestFlowKeepsTheQueueShort(t *testing.T) {
 			sent, at float64
 		}
 		var flying []flight
+		chance := mathrand.New(mathrand.NewPCG(1, 2))
 		at := func(ms float64) time.Time { return time.UnixMicro(int64(ms * 1000)) }
 		total, counted := 0, 0.0
 		for now < 30_000 {
@@ -561,11 +564,11 @@ func TestFlowKeepsTheQueueShort(t *testing.T) {
 					worst = max(worst, start+float64(n)/link.rate-(now+link.rtt/2))
 				}
 				free = start + float64(n)/link.rate
-				flying = append(flying, flight{n, now, free + link.rtt/2})
+				flying = append(flying, flight{n, now, free + link.rtt/2 + chance.Float64()*link.jitter})
 			}
 			next := flying[0]
 			flying = flying[1:]
-			now = next.at
+			now = max(now, next.at) // in order
 			f.received(next.n, time.Duration((now-next.sent)*float64(time.Millisecond)), at(now))
 			if now > 5000 {
 				total += next.n

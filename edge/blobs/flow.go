@@ -11,12 +11,13 @@ const (
 	largestWindow  = 48 << 10 // with the ranges that the hub reads, less than 64 KiB for each node
 	smallestRange  = 1 << 10
 	baseTime       = time.Minute // the round-trip time of an idle link is measured again after this time
+	fewestSamples  = 8           // ranges between two changes of the window: the shortest round trip of these has little of the jitter
 )
 
 // flow decides how many bytes are requested and not yet received. State and downloads share the link, and whatever of a
 // download waits in a queue of the network delays state. So flow measures by how much the round-trip time of ranges is longer than the
-// shortest one, and keeps that below a quarter of what state takes on an idle link: 2 ms and an eighth of a round trip. The principle is
-// that of LEDBAT (RFC 6817).
+// shortest one, and keeps that below 2 ms, an eighth of a round trip, and what round trips differ by anyway (as in RFC 6298): with the
+// jitter of a link the time that state takes on it differs as well. The principle is that of LEDBAT (RFC 6817).
 //
 // Ranges are a quarter of the window, so that one of them does not delay state for long, and on a fast link cost little.
 type flow struct {
@@ -25,7 +26,9 @@ type flow struct {
 	baseAt           time.Time
 	full             bool          // a queue was found since the window was smallest: from there on it grows slowly
 	round            int           // bytes received since the window was last changed
-	shortest         time.Duration // of these
+	mean, deviation  time.Duration // of round-trip times
+	samples          int           // ranges received since then
+	shortest         time.Duration // round-trip time of these
 }
 
 // reset begins with a new connection, of which nothing is known.
@@ -52,10 +55,16 @@ func (f *flow) received(n int, took time.Duration, now time.Time) {
 	if f.shortest == 0 || took < f.shortest {
 		f.shortest = took
 	}
-	if f.round += n; f.round < f.window {
+	if f.mean == 0 {
+		f.mean = took
+	}
+	f.deviation += ((took - f.mean).Abs() - f.deviation) / 8
+	f.mean += (took - f.mean) / 8
+	f.samples++
+	if f.round += n; f.round < f.window || f.samples < fewestSamples {
 		return
 	}
-	delay, target := f.shortest-f.base, 2*time.Millisecond+f.base/8
+	delay, target := f.shortest-f.base, 2*time.Millisecond+f.base/8+f.deviation
 	switch {
 	case now.Sub(f.baseAt) > baseTime: // the link may be another; a queue of our own must not count as part of it
 		f.window, f.base, f.full = smallestWindow, 0, false
@@ -65,11 +74,11 @@ func (f *flow) received(n int, took time.Duration, now time.Time) {
 	case delay <= target/2 && f.full:
 		f.window += f.window / 16
 	case delay <= target/2:
-		f.window += f.window / 4
+		f.window += f.window / 2
 	}
 	f.window = min(max(f.window, smallestWindow), largestWindow)
-	f.round, f.shortest = 0, 0
+	f.round, f.samples, f.shortest = 0, 0, 0
 }
 
 // slow is called when an answer did not come.
-func (f *flow) slow() { f.window, f.round, f.shortest = smallestWindow, 0, 0 }
+func (f *flow) slow() { f.window, f.round, f.samples, f.shortest = smallestWindow, 0, 0, 0 }

@@ -73,7 +73,7 @@ func BenchmarkStateDuringADownload(b *testing.B) {
 				if err == nil {
 					break
 				}
-				time.Sleep(pause)
+				time.Sleep(pause) // before it is tried again
 			}
 			for got := range arrived {
 				if got == text {
@@ -86,13 +86,13 @@ func BenchmarkStateDuringADownload(b *testing.B) {
 			var all []time.Duration
 			for range samples {
 				all = append(all, send())
-				time.Sleep(pause)
+				time.Sleep(pause) // the rate at which state is sent
 			}
 			slices.Sort(all)
 			return all[samples/2], all[samples*99/100]
 		}
 		send()
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // for what else happens after a start
 		idle50, idle99 := measure()
 		part := filepath.Join(w.Dir, "core", "downloads", strings.TrimPrefix(digest, resource.DigestPrefix)+".part")
 		requestBlob(b, w, digest, size)
