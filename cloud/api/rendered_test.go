@@ -154,3 +154,36 @@ func TestPoint25AnAgentOfTodayReports(t *testing.T) {
 	require.Equal(t, "v1beta1", strings.TrimPrefix(h.ok("GET", path, "", "As", "boss", "Flightctl-API-Version", "v1beta1").str("apiVersion"), "flightctl.io/"))
 	require.Nil(t, ours.at("metadata.annotations.renderedVersion"), "they are served, not stored")
 }
+
+// Point 1 of the fleet document: every write changes resourceVersion, and one that was made from a stale one is refused with 409.
+func TestPoint1EveryWriteChangesTheResourceVersion(t *testing.T) {
+	h := newHub(t, asUser)
+	for _, at := range []string{base + "/nodes", "/api/v1/devices", "/apis/flightctl.io/v1beta1/devices"} {
+		name := fmt.Sprint("n", len(at))
+		versions := map[string]bool{}
+		made := h.ok("POST", at, fmt.Sprintf(`{"metadata":{"name":%q}}`, name))
+		versions[made.str("metadata.resourceVersion")] = true
+		for _, body := range []string{`{"metadata":{"labels":{"a":"b"}}}`, `{"spec":{"os":{"image":"os:1"}}}`} {
+			versions[h.ok("PATCH", at+"/"+name, body, "Content-Type", mergePatch).str("metadata.resourceVersion")] = true
+		}
+		versions[h.ok("PATCH", base+"/nodes/"+name+"/status", `{"status":{"version":"v1"}}`, "Content-Type", mergePatch, "As", "controller").str("metadata.resourceVersion")] = true
+		require.Len(t, versions, 4, at)
+		require.Equal(t, 409, h.do("PUT", at+"/"+name, string(made.body)).code, "made from a stale version")
+	}
+}
+
+// Points 2, 7 and 11 of the fleet document: a Node without an owner is its user's, floating references are stored as they are written, and
+// only a controller makes anybody its owner.
+func TestPoint11AnUnownedNodeIsTheUsers(t *testing.T) {
+	h := newHub(t, asUser)
+	for _, at := range []string{base + "/nodes", "/api/v1/devices", "/apis/flightctl.io/v1beta1/devices"} {
+		one := at + "/" + fmt.Sprint("n", len(at))
+		h.ok("POST", at, fmt.Sprintf(`{"metadata":{"name":"n%d"}}`, len(at)))
+		for _, image := range []string{"quay.io/x:latest", "quay.io/x:v1"} {
+			require.Equal(t, image, h.ok("PATCH", one, `{"spec":{"os":{"image":"`+image+`"}}}`, "Content-Type", mergePatch).str("spec.os.image"))
+		}
+		require.Empty(t, h.ok("GET", one, "").str("metadata.owner"))
+		require.Equal(t, 403, h.do("PATCH", one, `{"metadata":{"owner":"Fleet/mine"}}`, "Content-Type", mergePatch).code)
+		require.Equal(t, "Fleet/shops", h.ok("PATCH", one, `{"metadata":{"owner":"Fleet/shops"}}`, "Content-Type", mergePatch, "As", "controller").str("metadata.owner"))
+	}
+}
