@@ -341,15 +341,19 @@ type SystemdUnit struct {
 type SystemInfo struct {
 	// Architecture is the processor's: amd64, arm64, …
 	Architecture string `json:"architecture,omitempty"`
-	// OperatingSystem is linux, …
+	// OperatingSystem is the system's name as its os-release has it; without one linux, …
 	OperatingSystem string `json:"operatingSystem,omitempty"`
+	// Kernel is the kernel's release.
+	Kernel string `json:"kernel,omitempty"`
+	// Hostname is the host's own name.
+	Hostname string `json:"hostname,omitempty"`
 	// MachineID is the host's, of /etc/machine-id.
 	MachineID string `json:"machineID,omitempty"`
 	// BootID is another one after each boot.
 	BootID string `json:"bootID,omitempty"`
 	// CPUs is how many processors there are.
 	CPUs int `json:"cpus,omitempty"`
-	// Measurements are the platform's registers: pcr01, …
+	// Measurements are the registers of the host's TPM, in SHA-256: pcr00, … Those that were never extended are left out.
 	Measurements map[string]string `json:"measurements,omitempty"`
 }
 

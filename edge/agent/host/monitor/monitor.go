@@ -1,0 +1,388 @@
+// Package monitor measures a host's processors, memory, file systems and clock, and says when alert rules hold. It only reads /proc,
+// statfs and the kernel's clock state; it never changes anything and never runs a program.
+//
+// A rule holds once the mean over its duration is above its percentage. It stops holding when that mean is five points below the
+// percentage, or at half of it if that is nearer: so a usage that stays around the threshold makes one alert, not many.
+package monitor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// The states of resources.
+const (
+	Healthy  = "Healthy"
+	Warning  = "Warning"
+	Critical = "Critical"
+	Unknown  = "Unknown"
+)
+
+// Monitor watches the resources that a spec names.
+type Monitor struct {
+	root string
+	now  func() time.Time
+	wake chan struct{} // capacity 1: there are other resources to watch
+
+	mu      sync.Mutex
+	watched []*watched
+	clock   resource.Condition
+}
+
+// New makes a Monitor of the host whose root directory is root, / for the own one.
+func New(root string, now func() time.Time) *Monitor {
+	m := &Monitor{root: root, now: now, wake: make(chan struct{}, 1)}
+	m.clock = Clock()
+	return m
+}
+
+// watched is a resource with what was measured of it.
+type watched struct {
+	spec     resource.ResourceMonitor
+	interval time.Duration
+	due      time.Time
+	rules    []*rule
+	busy     ticks // of the processors, at the last measurement
+	err      error // of the last measurement
+	measured bool
+}
+
+// Watch says which resources to watch. What was measured is kept for those that stay the same.
+func (m *Monitor) Watch(specs []resource.ResourceMonitor) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var next []*watched
+	for _, spec := range specs {
+		same := func(w *watched) bool { return equal(w.spec, spec) }
+		if i := slices.IndexFunc(m.watched, same); i >= 0 {
+			next = append(next, m.watched[i])
+			continue
+		}
+		next = append(next, newWatched(spec, m.now()))
+	}
+	m.watched = next
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+func equal(a, b resource.ResourceMonitor) bool {
+	return a.MonitorType == b.MonitorType && a.SamplingInterval == b.SamplingInterval && a.Path == b.Path && slices.Equal(a.AlertRules, b.AlertRules)
+}
+
+func newWatched(spec resource.ResourceMonitor, now time.Time) *watched {
+	w := &watched{spec: spec, interval: duration(spec.SamplingInterval), due: now}
+	for _, r := range spec.AlertRules {
+		w.rules = append(w.rules, newRule(r, w.interval))
+	}
+	return w
+}
+
+// duration is one of a spec. What can't be read is the least that is allowed: the hub has checked it.
+func duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return time.Second
+	}
+	return max(d, time.Second)
+}
+
+// clockInterval is how often the clock's state is read.
+const clockInterval = 30 * time.Second
+
+// Run measures until ctx ends. It calls changed when States or Conditions have something else to say.
+func (m *Monitor) Run(ctx context.Context, changed func()) {
+	before := m.Conditions()
+	for {
+		wait := m.Sample()
+		if after := m.Conditions(); !slices.Equal(before, after) {
+			before = after
+			changed()
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-m.wake:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// Sample measures what is due, and says in how long something is due again.
+func (m *Monitor) Sample() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.clock = Clock()
+	now, wait := m.now(), clockInterval
+	for _, w := range m.watched {
+		if !now.Before(w.due) {
+			w.sample(m.root, now)
+			w.due = now.Add(w.interval)
+		}
+		wait = min(wait, w.due.Sub(now))
+	}
+	return wait
+}
+
+func (w *watched) sample(root string, now time.Time) {
+	var used float64
+	switch w.spec.MonitorType {
+	case resource.MonitorCPU:
+		var t ticks
+		if t, w.err = readCPU(root); w.err != nil {
+			break
+		}
+		before := w.busy
+		w.busy = t
+		if before.all == 0 || t.all <= before.all { // the first time there is nothing to compare with
+			return
+		}
+		used = t.since(before)
+	case resource.MonitorMemory:
+		used, w.err = readMemory(root)
+	case resource.MonitorDisk:
+		used, w.err = diskUsed(filepath.Join(root, w.spec.Path))
+	default:
+		w.err = fmt.Errorf("monitorType %q is not known to this agent", w.spec.MonitorType)
+	}
+	if w.err != nil {
+		return
+	}
+	w.measured = true
+	for _, r := range w.rules {
+		r.add(now, used)
+	}
+}
+
+// severities are what a rule may have, the worst first.
+var severities = []string{resource.SeverityCritical, resource.SeverityWarning, resource.SeverityInfo}
+
+// firing is the worst rule that holds; nil if none does.
+func (w *watched) firing() *rule {
+	var worst *rule
+	for _, r := range w.rules {
+		if r.holds && (worst == nil || slices.Index(severities, r.Severity) < slices.Index(severities, worst.Severity)) {
+			worst = r
+		}
+	}
+	return worst
+}
+
+// condition is how a resource is.
+func (w *watched) condition() resource.Condition {
+	c := resource.Condition{Type: w.spec.MonitorType + "Healthy", Status: "True", Reason: Healthy}
+	switch r := w.firing(); {
+	case w.err != nil:
+		c.Status, c.Reason, c.Message = "Unknown", Unknown, w.err.Error()
+	case !w.measured:
+		c.Status, c.Reason, c.Message = "Unknown", "Measuring", "it was not measured yet"
+	case r != nil:
+		c.Reason = r.Severity
+		if r.Severity != resource.SeverityInfo {
+			c.Status = "False"
+		}
+		c.Message = fmt.Sprintf("the mean over %s is above %v %%", r.Duration, r.Percentage)
+		if w.spec.Path != "" {
+			c.Message = w.spec.Path + ": " + c.Message
+		}
+		if r.Description != "" {
+			c.Message += ": " + r.Description
+		}
+	}
+	return c
+}
+
+// state is a condition's word for ResourceStatus.
+func state(c resource.Condition) string {
+	switch c.Reason {
+	case Warning, Critical:
+		return c.Reason
+	case Unknown, "Measuring":
+		return Unknown
+	}
+	return Healthy
+}
+
+// rank orders conditions by how bad they are.
+func rank(c resource.Condition) int {
+	return slices.Index([]string{Healthy, resource.SeverityInfo, "Measuring", Unknown, Warning, Critical}, c.Reason)
+}
+
+// Conditions are CPUHealthy, MemoryHealthy and DiskHealthy, as far as they are watched, and ClockSynchronized. Of several monitors of
+// one resource the worst counts.
+func (m *Monitor) Conditions() []resource.Condition {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := []resource.Condition{m.clock}
+	for _, w := range m.watched {
+		c := w.condition()
+		i := slices.IndexFunc(list, func(o resource.Condition) bool { return o.Type == c.Type })
+		if i < 0 {
+			list = append(list, c)
+		} else if rank(c) > rank(list[i]) {
+			list[i] = c
+		}
+	}
+	slices.SortFunc(list, func(a, b resource.Condition) int { return cmp.Compare(a.Type, b.Type) })
+	return list
+}
+
+// Status says the same in the words of ResourceStatus; nil if nothing is watched.
+func Status(conditions []resource.Condition) *resource.ResourceStatus {
+	var s resource.ResourceStatus
+	for _, c := range conditions {
+		switch c.Type {
+		case resource.MonitorCPU + "Healthy":
+			s.CPU = state(c)
+		case resource.MonitorMemory + "Healthy":
+			s.Memory = state(c)
+		case resource.MonitorDisk + "Healthy":
+			s.Disk = state(c)
+		}
+	}
+	if s == (resource.ResourceStatus{}) {
+		return nil
+	}
+	return &s
+}
+
+// parts is into how many parts a rule's duration is divided: the mean is over whole parts, so that what is kept doesn't grow
+// with the duration.
+const parts = 60
+
+// rule is an alert rule with the measurements of its duration.
+type rule struct {
+	resource.AlertRule
+	over  time.Duration
+	width time.Duration // of a part
+	first time.Time     // of the measurements
+	sums  []part        // the oldest first, at most parts
+	holds bool
+}
+
+type part struct {
+	from time.Time
+	sum  float64
+	n    int
+}
+
+func newRule(r resource.AlertRule, interval time.Duration) *rule {
+	over := duration(r.Duration)
+	return &rule{AlertRule: r, over: over, width: max(over/parts, interval)}
+}
+
+// add takes a measurement in percent.
+func (r *rule) add(now time.Time, used float64) {
+	if r.first.IsZero() {
+		r.first = now
+	}
+	if n := len(r.sums); n == 0 || now.Sub(r.sums[n-1].from) >= r.width {
+		r.sums = append(r.sums, part{from: now})
+	}
+	last := &r.sums[len(r.sums)-1]
+	last.sum, last.n = last.sum+used, last.n+1
+	r.sums = slices.DeleteFunc(r.sums, func(p part) bool { return now.Sub(p.from) > r.over })
+	var sum float64
+	var n int
+	for _, p := range r.sums {
+		sum, n = sum+p.sum, n+p.n
+	}
+	mean := sum / float64(max(n, 1))
+	switch {
+	case r.holds:
+		r.holds = mean > max(r.Percentage-5, r.Percentage/2)
+	case now.Sub(r.first) >= r.over:
+		r.holds = mean > r.Percentage
+	}
+}
+
+// ticks are what /proc/stat counts of all processors.
+type ticks struct{ idle, all uint64 }
+
+// since is how much of the time since before the processors were busy, in percent.
+func (t ticks) since(before ticks) float64 {
+	all, idle := t.all-before.all, t.idle-min(t.idle, before.idle) // idle may count back a little
+	return 100 * (1 - float64(min(idle, all))/float64(all))
+}
+
+var errFormat = errors.New("is in a format that is not known to this agent")
+
+func readCPU(root string) (ticks, error) {
+	text, err := os.ReadFile(filepath.Join(root, "/proc/stat"))
+	if err != nil {
+		return ticks{}, err
+	}
+	t, err := parseStat(string(text))
+	if err != nil {
+		return ticks{}, fmt.Errorf("/proc/stat: %w", err)
+	}
+	return t, nil
+}
+
+// parseStat reads the first line of /proc/stat: cpu user nice system idle iowait irq softirq steal guest guest_nice. The last two
+// are counted in the first two already.
+func parseStat(text string) (ticks, error) {
+	line, _, _ := strings.Cut(text, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 5 || fields[0] != "cpu" {
+		return ticks{}, errFormat
+	}
+	var t ticks
+	for i, f := range fields[1:min(len(fields), 9)] {
+		n, err := strconv.ParseUint(f, 10, 60)
+		if err != nil {
+			return ticks{}, errFormat
+		}
+		t.all += n
+		if i == 3 || i == 4 {
+			t.idle += n
+		}
+	}
+	return t, nil
+}
+
+func readMemory(root string) (float64, error) {
+	text, err := os.ReadFile(filepath.Join(root, "/proc/meminfo"))
+	if err != nil {
+		return 0, err
+	}
+	used, err := parseMeminfo(string(text))
+	if err != nil {
+		return 0, fmt.Errorf("/proc/meminfo: %w", err)
+	}
+	return used, nil
+}
+
+// parseMeminfo is how much of the memory is not available, in percent.
+func parseMeminfo(text string) (float64, error) {
+	sizes := map[string]uint64{}
+	for line := range strings.Lines(text) {
+		name, rest, _ := strings.Cut(line, ":")
+		if fields := strings.Fields(rest); len(fields) > 0 {
+			if n, err := strconv.ParseUint(fields[0], 10, 60); err == nil {
+				sizes[name] = n
+			}
+		}
+	}
+	total, ok := sizes["MemTotal"]
+	available, ok2 := sizes["MemAvailable"]
+	if !ok || !ok2 || total == 0 {
+		return 0, errFormat
+	}
+	return 100 * (1 - float64(min(available, total))/float64(total)), nil
+}
