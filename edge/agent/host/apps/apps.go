@@ -1,0 +1,243 @@
+package apps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/edge/agent/host/engine"
+	"github.com/edgebus/edgebus/edge/agent/host/systemd"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Systemd is what is needed of the service manager.
+type Systemd interface {
+	Reload(ctx context.Context) error
+	Job(ctx context.Context, verb, unit string) error
+	Services(ctx context.Context, names []string) ([]systemd.Unit, error)
+}
+
+// Engine is what is needed of a container engine.
+type Engine interface {
+	Project(ctx context.Context, project string) ([]engine.Container, error)
+	Inspect(ctx context.Context, c engine.Container) (engine.Container, error)
+	Down(ctx context.Context, project string) error
+}
+
+// Options are what applications are run with.
+type Options struct {
+	// Root stands for / in the paths of files.
+	Root    string
+	Systemd Systemd
+	// Engines are podman and docker, as far as they are used.
+	Engines []Engine
+	// Compose are programs, with arguments, of which the first that works is used; default podman-compose, docker compose, podman compose.
+	Compose [][]string
+	// StartTimeout bounds a job of systemd or compose, in which images may be pulled; default 10m.
+	StartTimeout time.Duration
+}
+
+// Applications are those of a node.
+type Applications struct{ o Options }
+
+// New makes Applications.
+func New(o Options) *Applications {
+	if o.Compose == nil {
+		o.Compose = [][]string{{"podman-compose"}, {"docker", "compose"}, {"podman", "compose"}}
+	}
+	if o.StartTimeout == 0 {
+		o.StartTimeout = 10 * time.Minute
+	}
+	return &Applications{o}
+}
+
+// Files are where an application's files go.
+func (a *Applications) Files(app resource.RenderedApplication) ([]resource.RenderedFile, error) {
+	return Files(app)
+}
+
+// Switch does what Plan says, and ends with the first action that fails. A unit or project that is not wanted any more and that can't be
+// stopped, since systemd or the engine isn't there, keeps nothing from going on.
+func (a *Applications) Switch(ctx context.Context, from, to []resource.RenderedApplication, changed []string) error {
+	if err := conflict(to); err != nil {
+		return err
+	}
+	var unstopped error
+	for _, action := range Plan(from, to, changed) {
+		err := a.do(ctx, action)
+		switch {
+		case err == nil:
+		case action.Do == DoStop || action.Do == DoDown:
+			unstopped = errors.Join(unstopped, err)
+		case action.App == "":
+			return errors.Join(unstopped, err)
+		default:
+			return errors.Join(unstopped, fmt.Errorf("application %s: %w", action.App, err))
+		}
+	}
+	return nil
+}
+
+// conflict says which two applications have a service of the same name.
+func conflict(apps []resource.RenderedApplication) error {
+	owner := map[string]string{}
+	for _, app := range apps {
+		for _, u := range Units(app) {
+			if other, ok := owner[u.Service]; ok && u.Service != "" {
+				return fmt.Errorf("applications %s and %s both have the service %s", other, app.Name, u.Service)
+			}
+			owner[u.Service] = app.Name
+		}
+	}
+	return nil
+}
+
+func (a *Applications) do(ctx context.Context, action Action) error {
+	ctx, cancel := context.WithTimeout(ctx, a.o.StartTimeout)
+	defer cancel()
+	switch action.Do {
+	case DoReload:
+		return a.o.Systemd.Reload(ctx)
+	case DoStop:
+		return a.o.Systemd.Job(ctx, systemd.Stop, action.Unit)
+	case DoStart:
+		return a.o.Systemd.Job(ctx, systemd.Start, action.Unit)
+	case DoRestart:
+		return a.o.Systemd.Job(ctx, systemd.Restart, action.Unit)
+	case DoDown:
+		return a.down(ctx, action.App)
+	case DoRecreate:
+		return a.compose(ctx, action.App, "up", "--detach", "--remove-orphans", "--force-recreate")
+	}
+	return a.compose(ctx, action.App, "up", "--detach", "--remove-orphans")
+}
+
+// down removes a project from each engine that has it.
+func (a *Applications) down(ctx context.Context, project string) error {
+	var failed error
+	for _, e := range a.o.Engines {
+		list, err := e.Project(ctx, project)
+		if err == nil && len(list) > 0 {
+			err = e.Down(ctx, project)
+		}
+		failed = errors.Join(failed, err)
+	}
+	return failed
+}
+
+// compose runs a compose program in an application's directory.
+func (a *Applications) compose(ctx context.Context, project string, args ...string) error {
+	program, err := a.program(ctx)
+	if err != nil {
+		return err
+	}
+	args = append(append(program[1:len(program):len(program)], "--project-name", project), args...)
+	cmd := exec.CommandContext(ctx, program[0], args...) //nolint:gosec // a program of the list above, or of the node's own configuration
+	cmd.Dir = filepath.Join(a.o.Root, ComposeDir, project)
+	cmd.WaitDelay = 5 * time.Second
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", strings.Join(program, " "), args[len(program)+1], err, lastLines(output.String()))
+	}
+	return nil
+}
+
+// lastLines is the end of a program's output, as much as fits into a status.
+func lastLines(text string) string {
+	text = strings.ToValidUTF8(strings.TrimSpace(text), "")
+	if len(text) > 1000 {
+		text = "…" + strings.ToValidUTF8(text[len(text)-1000:], "")
+	}
+	return text
+}
+
+// program is the compose program that is installed.
+func (a *Applications) program(ctx context.Context) ([]string, error) {
+	for _, argv := range a.o.Compose {
+		if _, err := exec.LookPath(argv[0]); err != nil {
+			continue
+		}
+		args := append(argv[1:len(argv):len(argv)], "version")
+		if exec.CommandContext(ctx, argv[0], args...).Run() == nil { //nolint:gosec // as above
+			return argv, nil
+		}
+	}
+	return nil, errors.New("no compose program works on this host: install podman-compose, or docker with its compose plugin")
+}
+
+// Status is how each application is, in their order.
+func (a *Applications) Status(ctx context.Context, apps []resource.RenderedApplication) []resource.ApplicationStatus {
+	var list []resource.ApplicationStatus
+	for _, app := range apps {
+		if app.AppType == resource.AppCompose {
+			list = append(list, a.project(ctx, app.Name))
+		} else {
+			list = append(list, a.quadlet(ctx, app))
+		}
+	}
+	return list
+}
+
+func (a *Applications) quadlet(ctx context.Context, app resource.RenderedApplication) resource.ApplicationStatus {
+	var names, others []string
+	for _, u := range Units(app) {
+		if u.Service != "" && u.Work {
+			names = append(names, u.Service)
+		} else if u.Service != "" {
+			others = append(others, u.Service)
+		}
+	}
+	if len(names) == 0 {
+		names, others = others, nil
+	}
+	if len(names) == 0 {
+		return resource.ApplicationStatus{Name: app.Name, Status: Failed, Message: "none of its files is a quadlet unit that can be started"}
+	}
+	units, err := a.o.Systemd.Services(ctx, append(names, others...))
+	if err != nil {
+		return resource.ApplicationStatus{Name: app.Name, Status: Failed, Message: err.Error()}
+	}
+	var parts []part
+	restarts := 0
+	for i, u := range units {
+		p := unitPart(u)
+		restarts += u.Restarts
+		if i < len(names) || p.status == Failed { // what containers need is only counted when it is missing
+			parts = append(parts, p)
+		}
+	}
+	return summary(app.Name, parts, restarts)
+}
+
+func (a *Applications) project(ctx context.Context, name string) resource.ApplicationStatus {
+	var parts []part
+	var failed error
+	restarts := 0
+	for _, e := range a.o.Engines {
+		list, err := e.Project(ctx, name)
+		failed = errors.Join(failed, err)
+		for _, c := range list {
+			if full, err := e.Inspect(ctx, c); err == nil {
+				c = full
+			}
+			restarts += c.Restarts
+			parts = append(parts, containerPart(c))
+		}
+	}
+	if len(parts) > 0 {
+		return summary(name, parts, restarts)
+	}
+	s := resource.ApplicationStatus{Name: name, Status: Preparing, Message: "it has no containers yet"}
+	if _, err := a.program(ctx); err != nil {
+		s.Status, s.Message = Failed, err.Error()
+	} else if failed != nil {
+		s.Status, s.Message = Unknown, "its containers can't be seen: "+failed.Error()
+	}
+	return s
+}

@@ -1,0 +1,256 @@
+// Package host is what the agent has of its host apart from files: applications, the OS image, and what is observed. It puts together
+// its sub-packages, each of which is one of these; it uses local sockets and programs only, and what a host doesn't have is a
+// condition, not an error.
+package host
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/edgebus/edgebus/configs/daemon/sysinfo"
+	"github.com/edgebus/edgebus/edge/agent/host/apps"
+	"github.com/edgebus/edgebus/edge/agent/host/engine"
+	"github.com/edgebus/edgebus/edge/agent/host/monitor"
+	"github.com/edgebus/edgebus/edge/agent/host/osimage"
+	"github.com/edgebus/edgebus/edge/agent/host/systemd"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Options say where things are on the host. Without them they are where they usually are.
+type Options struct {
+	// Root stands for / in the paths of applications' files; what is observed is the host itself.
+	Root string
+	// DataDir is the agent's.
+	DataDir string
+	// SystemBus is the address of the system's D-Bus.
+	SystemBus string
+	// Podman and Docker are the sockets of container engines.
+	Podman, Docker string
+	// Compose are the programs that run compose files, the first that works; nil: those of apps.Options.
+	Compose [][]string
+	// OS are the commands of the OS image; default those of bootc.
+	OS osimage.Commands
+	// Now is the clock; default time.Now.
+	Now func() time.Time
+	// Interval is how often everything is looked at, whatever signals say; default 30s. Pause is the least time between two looks; default 1s.
+	Interval, Pause time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	for _, d := range []struct {
+		field *string
+		value string
+	}{{&o.Root, "/"}, {&o.SystemBus, systemd.SystemBus}, {&o.Podman, "/run/podman/podman.sock"}, {&o.Docker, "/run/docker.sock"}} {
+		if *d.field == "" {
+			*d.field = d.value
+		}
+	}
+	if o.OS.Status == nil {
+		o.OS = osimage.Bootc()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Interval == 0 {
+		o.Interval = 30 * time.Second
+	}
+	if o.Pause == 0 {
+		o.Pause = time.Second
+	}
+	return o
+}
+
+// Host is a node's host.
+type Host struct {
+	// Applications runs those of a spec.
+	Applications *apps.Applications
+	// OS is nil if the host's operating system is no image.
+	OS *osimage.OS
+
+	o       Options
+	systemd *systemd.Systemd
+	engines []*engine.Engine
+	monitor *monitor.Monitor
+	wake    chan struct{} // capacity 1: something may have changed
+
+	mu     sync.Mutex
+	spec   resource.RenderedSpec
+	report resource.AgentReport
+}
+
+// New makes a Host. It connects to nothing yet.
+func New(o Options) *Host {
+	h := &Host{o: o.withDefaults(), wake: make(chan struct{}, 1)}
+	h.systemd = systemd.New(h.o.SystemBus, h.poke)
+	h.engines = []*engine.Engine{engine.New("podman", h.o.Podman), engine.New("docker", h.o.Docker)}
+	h.monitor = monitor.New("/", h.o.Now)
+	var engines []apps.Engine
+	for _, e := range h.engines {
+		engines = append(engines, e)
+	}
+	h.Applications = apps.New(apps.Options{Root: h.o.Root, Systemd: h.systemd, Engines: engines, Compose: h.o.Compose})
+	if image := osimage.New(h.o.OS, h.o.DataDir); image.Available() {
+		h.OS = image
+	}
+	h.report.SystemInfo = sysinfo.Read("/")
+	return h
+}
+
+func (h *Host) poke() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Watch says what to observe.
+func (h *Host) Watch(spec resource.RenderedSpec) {
+	h.mu.Lock()
+	h.spec = spec
+	h.mu.Unlock()
+	h.monitor.Watch(spec.Resources)
+	h.poke()
+}
+
+// Report adds what was seen last to a report.
+func (h *Host) Report(r *resource.AgentReport) {
+	h.mu.Lock()
+	seen := h.report
+	h.mu.Unlock()
+	r.SystemInfo, r.OS = seen.SystemInfo, seen.OS
+	r.Containers, r.SystemdUnits, r.Applications = slices.Clone(seen.Containers), slices.Clone(seen.SystemdUnits), slices.Clone(seen.Applications)
+	measured := h.monitor.Conditions()
+	r.Resources = monitor.Status(measured)
+	r.Conditions = slices.Concat(r.Conditions, seen.Conditions, measured)
+}
+
+// Run observes the host until ctx ends. It calls changed when Report has something else to say.
+func (h *Host) Run(ctx context.Context, changed func()) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { h.monitor.Run(ctx, changed); return nil })
+	for _, e := range h.engines {
+		g.Go(func() error { h.follow(ctx, e); return nil })
+	}
+	g.Go(func() error {
+		defer h.systemd.Close()
+		for ctx.Err() == nil {
+			if h.look(ctx) {
+				changed()
+			}
+			h.wait(ctx)
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// wait waits for a signal, or the interval, and in any case for the pause.
+func (h *Host) wait(ctx context.Context) {
+	if !sleep(ctx, h.o.Pause) {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-h.wake:
+	case <-time.After(h.o.Interval):
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// follow looks at the host again after each event of an engine. An engine that isn't there is tried again.
+func (h *Host) follow(ctx context.Context, e *engine.Engine) {
+	for ctx.Err() == nil {
+		if e.Ping(ctx) == nil {
+			h.poke()
+			_ = e.Events(ctx, h.poke) // why it ended shows in the condition, if it is not there any more
+			h.poke()
+		}
+		sleep(ctx, h.o.Interval/3)
+	}
+}
+
+// look observes everything once, and says whether something is different.
+func (h *Host) look(ctx context.Context) bool {
+	h.mu.Lock()
+	spec := h.spec
+	h.mu.Unlock()
+	r := resource.AgentReport{SystemInfo: sysinfo.Read("/"), Applications: h.Applications.Status(ctx, spec.Applications)}
+	var patterns resource.Monitoring
+	if spec.Monitoring != nil {
+		patterns = *spec.Monitoring
+	}
+	r.SystemdUnits = h.units(ctx, patterns.Systemd, &r.Conditions)
+	r.Containers = h.containers(ctx, patterns.Containers, &r.Conditions)
+	if h.OS != nil {
+		booted, err := h.OS.Booted(ctx)
+		if err == nil {
+			r.OS = &booted
+		}
+		r.Conditions = append(r.Conditions, available("OSImageAvailable", err))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ctx.Err() != nil || reflect.DeepEqual(h.report, r) {
+		return false
+	}
+	h.report = r
+	return true
+}
+
+// available is a condition of something that a host may have.
+func available(of string, err error) resource.Condition {
+	if err != nil {
+		return resource.Condition{Type: of, Status: "False", Reason: "NotAvailable", Message: err.Error()}
+	}
+	return resource.Condition{Type: of, Status: "True", Reason: "Available"}
+}
+
+func (h *Host) units(ctx context.Context, p *resource.Patterns, conditions *[]resource.Condition) (units []resource.SystemdUnit) {
+	err := h.systemd.Ping(ctx)
+	if err == nil && p != nil {
+		var found []systemd.Unit
+		found, err = h.systemd.Match(ctx, p.MatchPatterns)
+		for _, u := range found {
+			units = append(units, resource.SystemdUnit{Name: u.Name, LoadState: u.LoadState, ActiveState: u.ActiveState})
+		}
+	}
+	*conditions = append(*conditions, available("SystemdAvailable", err))
+	return units
+}
+
+func (h *Host) containers(ctx context.Context, p *resource.Patterns, conditions *[]resource.Condition) (containers []resource.ContainerStatus) {
+	var missing []string
+	for _, e := range h.engines {
+		list, err := e.List(ctx, "")
+		if err != nil {
+			missing = append(missing, err.Error())
+			continue
+		}
+		for _, c := range list {
+			if p != nil && slices.ContainsFunc(p.MatchPatterns, func(pattern string) bool { return systemd.Matches(pattern, c.Name()) }) {
+				containers = append(containers, resource.ContainerStatus{ID: c.ID, Name: c.Name(), Status: c.State, Image: c.Image, Engine: e.Name})
+			}
+		}
+	}
+	var err error
+	if len(missing) == len(h.engines) {
+		err = fmt.Errorf("no container engine answers: %s", strings.Join(missing, "; "))
+	}
+	*conditions = append(*conditions, available("ContainerEngineAvailable", err))
+	return containers
+}

@@ -1,0 +1,250 @@
+// Package osimage switches a host whose operating system is an image, by bootc or by commands of the same kind. It never downloads an
+// image itself, and it has no memory but one small file: which image was booted before the switch.
+package osimage
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Commands are the argument vectors that change the host. {image} in them is the reference of the image. Status must print what
+// `bootc status --json` does.
+type Commands struct {
+	Status, Switch, Upgrade, Rollback, Reboot []string
+}
+
+// Bootc are the commands of a host with bootc.
+func Bootc() Commands {
+	return Commands{
+		Status: []string{"bootc", "status", "--json"}, Switch: []string{"bootc", "switch", "{image}"}, Upgrade: []string{"bootc", "upgrade"},
+		Rollback: []string{"bootc", "rollback"}, Reboot: []string{"systemctl", "reboot"},
+	}
+}
+
+// Deployment is an image that the host could boot.
+type Deployment struct {
+	Image  string `json:"image"`
+	Digest string `json:"digest"`
+}
+
+// pinned is the reference of exactly this image, which a tag that has moved isn't.
+func (d Deployment) pinned() string {
+	if d.Digest == "" || strings.Contains(d.Image, "@") {
+		return d.Image
+	}
+	name := d.Image
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		name = name[:i]
+	}
+	return name + "@" + d.Digest
+}
+
+// same says whether two deployments are of one image.
+func (d Deployment) same(o Deployment) bool {
+	if d.Digest != "" && o.Digest != "" {
+		return d.Digest == o.Digest
+	}
+	return d.Image == o.Image
+}
+
+// Status is what a host has booted, what it boots next, and what it had before.
+type Status struct {
+	Booted           Deployment
+	Staged, Previous *Deployment
+	// Tracked is the image that updates come from.
+	Tracked string
+	// RollbackQueued says that Previous is booted next.
+	RollbackQueued bool
+}
+
+// ParseStatus reads what `bootc status --json` prints.
+func ParseStatus(text []byte) (Status, error) {
+	type entry struct {
+		Image *struct {
+			Image  struct{ Image string }
+			Digest string `json:"imageDigest"`
+		}
+	}
+	var host struct {
+		Spec   struct{ Image *struct{ Image string } }
+		Status struct {
+			Booted, Staged, Rollback *entry
+			RollbackQueued           bool
+		}
+	}
+	if err := json.Unmarshal(text, &host); err != nil {
+		return Status{}, fmt.Errorf("the OS image's status is not that of bootc: %w", err)
+	}
+	deployment := func(e *entry) *Deployment {
+		if e == nil || e.Image == nil {
+			return nil
+		}
+		return &Deployment{e.Image.Image.Image, e.Image.Digest}
+	}
+	booted := deployment(host.Status.Booted)
+	if booted == nil || booted.Image == "" {
+		return Status{}, errors.New("the host has booted no OS image")
+	}
+	s := Status{Booted: *booted, Staged: deployment(host.Status.Staged), Previous: deployment(host.Status.Rollback), RollbackQueued: host.Status.RollbackQueued}
+	if host.Spec.Image != nil {
+		s.Tracked = host.Spec.Image.Image
+	}
+	return s, nil
+}
+
+// What Switching and Returning say is to be done.
+const (
+	DoNothing  = ""
+	DoSwitch   = "switch"
+	DoUpgrade  = "upgrade"
+	DoRollback = "rollback"
+)
+
+// Switching says how image becomes the one that is booted next.
+func (s Status) Switching(image string) string {
+	switch {
+	case s.Staged != nil && (s.Staged.Image == image || s.Staged.pinned() == image):
+		return DoNothing
+	case s.Tracked == image && s.Booted.Image != image:
+		return DoUpgrade // bootc takes a switch to what it tracks for done
+	}
+	return DoSwitch
+}
+
+// Returning says how before, which was booted before a switch, becomes the image that the host runs, and whether it must be rebooted for
+// that.
+func (s Status) Returning(before Deployment) (do string, reboot bool) {
+	switch {
+	case s.Booted.same(before) && s.Staged != nil && !s.Staged.same(before):
+		return DoSwitch, false // what is staged would be booted next
+	case s.Booted.same(before):
+		return DoNothing, false
+	case s.RollbackQueued, s.Staged != nil && s.Staged.same(before):
+		return DoNothing, true
+	case s.Previous != nil && s.Previous.same(before):
+		return DoRollback, true
+	}
+	return DoSwitch, true
+}
+
+// OS is a host's operating system.
+type OS struct {
+	commands Commands
+	file     string
+	timeout  time.Duration
+}
+
+// New makes an OS that keeps its file in dir.
+func New(c Commands, dir string) *OS {
+	return &OS{commands: c, file: filepath.Join(dir, "osimage.json"), timeout: time.Hour}
+}
+
+// Available says whether the program of the status is installed.
+func (o *OS) Available() bool {
+	_, err := exec.LookPath(o.commands.Status[0])
+	return err == nil
+}
+
+// Status asks the host.
+func (o *OS) Status(ctx context.Context) (Status, error) {
+	out, err := o.run(ctx, o.commands.Status, "")
+	if err != nil {
+		return Status{}, err
+	}
+	return ParseStatus(out)
+}
+
+// Booted is the image that the host has booted.
+func (o *OS) Booted(ctx context.Context) (resource.OSStatus, error) {
+	s, err := o.Status(ctx)
+	return resource.OSStatus{Image: s.Booted.Image, ImageDigest: s.Booted.Digest}, err
+}
+
+// Switch makes an image the one that is booted next, and notes what is booted now. It may be done again.
+func (o *OS) Switch(ctx context.Context, image string) error {
+	s, err := o.Status(ctx)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(s.Booted)
+	if err != nil {
+		return err
+	}
+	if err := datadir.WriteFile(o.file, text); err != nil {
+		return err
+	}
+	return o.do(ctx, s.Switching(image), image)
+}
+
+// Rollback makes the image that was booted before the last Switch the one that the host runs, and says whether it must be rebooted for
+// that. It may be done again; where nothing was switched it does nothing.
+func (o *OS) Rollback(ctx context.Context) (reboot bool, err error) {
+	text, err := os.ReadFile(o.file)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var before Deployment
+	if err := json.Unmarshal(text, &before); err != nil {
+		return false, fmt.Errorf("%s: %w", o.file, err)
+	}
+	s, err := o.Status(ctx)
+	if err != nil {
+		return false, err
+	}
+	do, reboot := s.Returning(before)
+	return reboot, o.do(ctx, do, before.pinned())
+}
+
+func (o *OS) do(ctx context.Context, what, image string) error {
+	argv := map[string][]string{DoSwitch: o.commands.Switch, DoUpgrade: o.commands.Upgrade, DoRollback: o.commands.Rollback}[what]
+	if what == DoNothing {
+		return nil
+	}
+	_, err := o.run(ctx, argv, image)
+	return err
+}
+
+// Reboot reboots the host.
+func (o *OS) Reboot(ctx context.Context) error {
+	_, err := o.run(ctx, o.commands.Reboot, "")
+	return err
+}
+
+func (o *OS) run(ctx context.Context, argv []string, image string) ([]byte, error) {
+	if len(argv) == 0 {
+		return nil, errors.New("no command is configured for this")
+	}
+	if strings.HasPrefix(image, "-") {
+		return nil, fmt.Errorf("os.image: %q is not a reference", image)
+	}
+	argv = slices.Clone(argv)
+	for i := range argv {
+		argv[i] = strings.ReplaceAll(argv[i], "{image}", image)
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // bootc's, or of the node's own configuration
+	cmd.WaitDelay = 5 * time.Second
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil {
+		text := strings.ToValidUTF8(strings.TrimSpace(stderr.String()), "")
+		return nil, fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, text[max(0, len(text)-1000):])
+	}
+	return out.Bytes(), nil
+}

@@ -1,0 +1,231 @@
+package osimage
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The test's own program is the stand-in for bootc: it keeps deployments in a file as bootc does, and a "reboot" boots what is next.
+func TestMain(m *testing.M) {
+	if path := os.Getenv("BOOTC_STAND_IN"); path != "" {
+		if err := standIn(path, os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// machine is the state of the stand-in. Tags are what the registry has.
+type machine struct {
+	Booted, Staged, Previous *Deployment
+	Tracked                  string
+	Queued                   bool
+	Tags                     map[string]string
+	Falls                    bool // its boot loader doesn't boot what is staged, and goes back
+}
+
+func load(path string) (m machine, err error) {
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &m)
+	}
+	return m, err
+}
+
+func (m machine) save(path string) error {
+	text, _ := json.Marshal(m)
+	return os.WriteFile(path, text, 0o600)
+}
+
+func standIn(path string, args []string) error {
+	m, err := load(path)
+	if err != nil {
+		return err
+	}
+	switch args[0] {
+	case "status":
+		return json.NewEncoder(os.Stdout).Encode(m.status())
+	case "switch":
+		if args[1] == m.Tracked {
+			return nil // Image specification is unchanged.
+		}
+		m.Tracked = args[1]
+		err = m.stage()
+	case "upgrade":
+		err = m.stage()
+	case "rollback":
+		if m.Previous == nil {
+			return errors.New("no rollback available")
+		}
+		m.Queued, m.Staged = !m.Queued, nil
+	case "reboot":
+		m.boot()
+	}
+	return errors.Join(err, m.save(path))
+}
+
+func (m *machine) stage() error {
+	digest, ok := m.Tags[m.Tracked]
+	if !ok {
+		return fmt.Errorf("%s: manifest unknown", m.Tracked)
+	}
+	m.Staged, m.Queued = &Deployment{m.Tracked, digest}, false
+	return nil
+}
+
+func (m *machine) boot() {
+	switch {
+	case m.Staged != nil && m.Falls:
+		m.Previous, m.Staged = m.Staged, nil
+	case m.Staged != nil:
+		m.Booted, m.Staged, m.Previous = m.Staged, nil, m.Booted
+	case m.Queued:
+		m.Booted, m.Previous = m.Previous, m.Booted
+		m.Tracked = m.Booted.Image
+	}
+	m.Queued = false
+}
+
+func (m machine) status() any {
+	type dict = map[string]any
+	entry := func(d *Deployment) any {
+		if d == nil {
+			return nil
+		}
+		return dict{"image": dict{"image": dict{"image": d.Image, "transport": "registry"}, "imageDigest": d.Digest}}
+	}
+	return dict{
+		"apiVersion": "org.containers.bootc/v1", "kind": "BootcHost", "spec": dict{"image": dict{"image": m.Tracked}},
+		"status": dict{"booted": entry(m.Booted), "staged": entry(m.Staged), "rollback": entry(m.Previous), "rollbackQueued": m.Queued},
+	}
+}
+
+// host is a host with the stand-in as its bootc.
+func host(t *testing.T) (*OS, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "machine.json")
+	t.Setenv("BOOTC_STAND_IN", path)
+	old := Deployment{"quay.io/acme/os:1", "sha256:01"}
+	require.NoError(t, machine{
+		Booted: &old, Tracked: old.Image,
+		Tags: map[string]string{"quay.io/acme/os:1": "sha256:01", "quay.io/acme/os:2": "sha256:02", "quay.io/acme/os@sha256:01": "sha256:01"},
+	}.save(path))
+	self, err := os.Executable()
+	require.NoError(t, err)
+	c := Bootc()
+	for _, argv := range []*[]string{&c.Status, &c.Switch, &c.Upgrade, &c.Rollback} {
+		(*argv)[0] = self
+	}
+	c.Reboot = []string{self, "reboot"}
+	return New(c, t.TempDir()), path
+}
+
+func booted(t *testing.T, o *OS) string {
+	t.Helper()
+	s, err := o.Booted(t.Context())
+	require.NoError(t, err)
+	return s.Image
+}
+
+func change(t *testing.T, path string, f func(*machine)) {
+	t.Helper()
+	m, err := load(path)
+	require.NoError(t, err)
+	f(&m)
+	require.NoError(t, m.save(path))
+}
+
+const first, second = "quay.io/acme/os:1", "quay.io/acme/os:2"
+
+func TestAHostIsSwitchedAndPutBack(t *testing.T) {
+	o, _ := host(t)
+	require.True(t, o.Available())
+	require.NoError(t, o.Switch(t.Context(), second))
+	require.NoError(t, o.Switch(t.Context(), second), "again, as after a crash")
+	require.Equal(t, first, booted(t, o))
+	require.NoError(t, o.Reboot(t.Context()))
+	require.Equal(t, second, booted(t, o))
+
+	for range 2 { // again, as after a crash before the reboot
+		reboot, err := o.Rollback(t.Context())
+		require.NoError(t, err)
+		require.True(t, reboot)
+	}
+	require.NoError(t, o.Reboot(t.Context()))
+	require.Equal(t, first, booted(t, o))
+	reboot, err := o.Rollback(t.Context())
+	require.NoError(t, err)
+	require.False(t, reboot)
+	require.NoError(t, o.Reboot(t.Context()))
+	require.Equal(t, first, booted(t, o))
+}
+
+// What is staged is not booted by a later reboot if the update is given up before.
+func TestAStagedImageIsTakenBack(t *testing.T) {
+	o, path := host(t)
+	require.NoError(t, o.Switch(t.Context(), second))
+	change(t, path, func(m *machine) { m.Tags[first] = "sha256:03" }) // the tag moves meanwhile
+	reboot, err := o.Rollback(t.Context())
+	require.NoError(t, err)
+	require.False(t, reboot)
+	require.NoError(t, o.Reboot(t.Context()))
+	s, err := o.Booted(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "sha256:01", s.ImageDigest)
+}
+
+// A boot loader that has gone back by itself is left alone: bootc's rollback would boot the image that doesn't come up.
+func TestAHostThatWentBackByItself(t *testing.T) {
+	o, path := host(t)
+	change(t, path, func(m *machine) { m.Falls = true })
+	require.NoError(t, o.Switch(t.Context(), second))
+	require.NoError(t, o.Reboot(t.Context()))
+	require.Equal(t, first, booted(t, o))
+	reboot, err := o.Rollback(t.Context())
+	require.NoError(t, err)
+	require.False(t, reboot)
+
+	change(t, path, func(m *machine) { m.Falls = false })
+	require.NoError(t, o.Switch(t.Context(), second), "bootc tracks it already")
+	require.NoError(t, o.Reboot(t.Context()))
+	require.Equal(t, second, booted(t, o))
+}
+
+func TestWhatBootcRefuses(t *testing.T) {
+	o, _ := host(t)
+	require.ErrorContains(t, o.Switch(t.Context(), "quay.io/acme/os:9"), "manifest unknown")
+	require.ErrorContains(t, o.Switch(t.Context(), "--help"), "is not a reference")
+	reboot, err := New(Commands{}, t.TempDir()).Rollback(t.Context())
+	require.NoError(t, err, "nothing was switched")
+	require.False(t, reboot)
+	require.False(t, New(Commands{Status: []string{"no-such-program"}}, t.TempDir()).Available())
+}
+
+func TestParseStatus(t *testing.T) {
+	_, err := ParseStatus([]byte(`{"status":{"booted":null,"type":null}}`))
+	require.ErrorContains(t, err, "has booted no OS image")
+	_, err = ParseStatus([]byte(`[]`))
+	require.ErrorContains(t, err, "not that of bootc")
+}
+
+func FuzzParseStatus(f *testing.F) {
+	f.Add([]byte(`{"spec":{"image":{"image":"a"}},"status":{"booted":{"image":{"image":{"image":"a:1"},"imageDigest":"sha256:1"}},"staged":null}}`))
+	f.Add([]byte(`{"status":{"booted":{"image":null}}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := ParseStatus(text)
+		if err != nil {
+			return
+		}
+		require.NotEmpty(t, s.Booted.Image)
+		do, _ := s.Returning(s.Booted)
+		require.NotEqual(t, DoRollback, do, "what is booted needs no rollback")
+	})
+}
