@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/configs/daemon/sysinfo"
@@ -41,6 +42,7 @@ type Options struct {
 	Now func() time.Time
 	// Interval is how often everything is looked at, whatever signals say; default 30s. Pause is the least time between two looks; default 1s.
 	Interval, Pause time.Duration
+	Log             zerolog.Logger
 }
 
 func (o Options) withDefaults() Options {
@@ -95,7 +97,7 @@ func New(o Options) *Host {
 	for _, e := range h.engines {
 		engines = append(engines, e)
 	}
-	h.Applications = apps.New(apps.Options{Root: h.o.Root, Systemd: h.systemd, Engines: engines, Compose: h.o.Compose})
+	h.Applications = apps.New(apps.Options{Root: h.o.Root, Systemd: h.systemd, Engines: engines, Compose: h.o.Compose, Log: h.o.Log})
 	if image := osimage.New(h.o.OS, h.o.DataDir); image.Available() {
 		h.OS = image
 	}

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/edge/agent/host/engine"
 	"github.com/edgebus/edgebus/edge/agent/host/systemd"
@@ -40,6 +43,7 @@ type Options struct {
 	Compose [][]string
 	// StartTimeout bounds a job of systemd or compose, in which images may be pulled; default 10m.
 	StartTimeout time.Duration
+	Log          zerolog.Logger
 }
 
 // Applications are those of a node.
@@ -67,17 +71,17 @@ func (a *Applications) Switch(ctx context.Context, from, to []resource.RenderedA
 	if err := conflict(to); err != nil {
 		return err
 	}
-	var unstopped error
+	units := slices.ContainsFunc(to, func(app resource.RenderedApplication) bool { return app.AppType == resource.AppQuadlet })
 	for _, action := range Plan(from, to, changed) {
 		err := a.do(ctx, action)
 		switch {
 		case err == nil:
-		case action.Do == DoStop || action.Do == DoDown:
-			unstopped = errors.Join(unstopped, err)
+		case action.Do == DoStop || action.Do == DoDown || action.Do == DoReload && !units:
+			a.o.Log.Warn().Err(err).Str("application", action.App).Msg("an application that is not wanted any more can't be stopped")
 		case action.App == "":
-			return errors.Join(unstopped, err)
+			return err
 		default:
-			return errors.Join(unstopped, fmt.Errorf("application %s: %w", action.App, err))
+			return fmt.Errorf("application %s: %w", action.App, err)
 		}
 	}
 	return nil

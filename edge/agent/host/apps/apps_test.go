@@ -1,0 +1,265 @@
+package apps_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/edge/agent/host/apps"
+	"github.com/edgebus/edgebus/edge/agent/host/engine"
+	"github.com/edgebus/edgebus/edge/agent/host/hosttest"
+	"github.com/edgebus/edgebus/edge/agent/host/systemd"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// The test's own program is the stand-in for a compose program: it notes what it is called with, and where.
+func TestMain(m *testing.M) {
+	if log := os.Getenv("COMPOSE_STAND_IN"); log != "" {
+		dir, _ := os.Getwd()
+		f, err := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err == nil && len(os.Args) > 2 {
+			fmt.Fprintln(f, filepath.Base(dir), strings.Join(os.Args[1:], " "))
+		}
+		if _, err := os.Stat("broken"); err == nil {
+			fmt.Fprintln(os.Stderr, "services.web.image must be a string")
+			os.Exit(15)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func file(path, text string) resource.RenderedFile {
+	return resource.RenderedFile{Path: path, Type: resource.FileRegular, Mode: "0644", Content: resource.Content{Text: text}}
+}
+
+func quadlet(name string, files ...resource.RenderedFile) resource.RenderedApplication {
+	return resource.RenderedApplication{Name: name, AppType: resource.AppQuadlet, Files: files}
+}
+
+func compose(name string, files ...resource.RenderedFile) resource.RenderedApplication {
+	return resource.RenderedApplication{Name: name, AppType: resource.AppCompose, Files: files}
+}
+
+type list = []resource.RenderedApplication
+
+func TestPlan(t *testing.T) {
+	web := quadlet("shop", file("web.container", "1"), file("db.container", "1"), file("db.volume", ""), file("nginx.conf", "1"))
+	variables := web
+	variables.EnvVars = map[string]string{"A": "1"}
+	for _, c := range []struct {
+		name     string
+		from, to list
+		changed  []string
+		plan     string
+	}{
+		{"nothing", nil, nil, nil, ""},
+		{"the same", list{web}, list{web}, nil, ""},
+		{"a new one: what is needed first", nil, list{web}, nil, "reload; start db-volume.service; start db.service; start web.service"},
+		{"one that is gone, in the other order, before systemd forgets it", list{web}, nil, nil, "stop web.service; stop db.service; stop db-volume.service; reload"},
+		{"a unit has changed", list{web}, list{quadlet("shop", file("web.container", "2"), file("db.container", "1"), file("db.volume", ""), file("nginx.conf", "1"))}, nil, "reload; restart web.service"},
+		{"a unit is new, one is gone", list{web}, list{quadlet("shop", file("web.container", "1"), file("cache.container", "1"), file("db.volume", ""), file("nginx.conf", "1"))}, nil, "stop db.service; reload; start cache.service"},
+		{"a file that is no unit's", list{web}, list{quadlet("shop", file("web.container", "1"), file("db.container", "1"), file("db.volume", ""), file("nginx.conf", "2"))}, nil, "reload; restart db-volume.service; restart db.service; restart web.service"},
+		{"a drop-in", list{web}, list{quadlet("shop", append(web.Files[:4:4], file("web.container.d/10.conf", "x"))...)}, nil, "reload; restart web.service"},
+		{"variables", list{web}, list{variables}, nil, "reload; restart db-volume.service; restart db.service; restart web.service"},
+		{"a file that was put back", list{web}, list{web}, []string{"/etc/containers/systemd/shop/db.container", "/etc/hosts"}, "reload; restart db.service"},
+		{"compose", nil, list{compose("mail", file("compose.yaml", "1"))}, nil, "up mail"},
+		{"compose: its file", list{compose("mail", file("compose.yaml", "1"))}, list{compose("mail", file("compose.yaml", "2"))}, nil, "up mail"},
+		{"compose: another file", list{compose("mail", file("compose.yaml", "1"), file("x", "1"))}, list{compose("mail", file("compose.yaml", "2"), file("x", "2"))}, nil, "recreate mail"},
+		{"compose is gone", list{compose("mail", file("compose.yaml", "1"))}, nil, nil, "down mail"},
+		{"another type", list{compose("shop", file("compose.yaml", "1"))}, list{quadlet("shop", file("web.container", ""))}, nil, "down shop; reload; start web.service"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var plan []string
+			for _, a := range apps.Plan(c.from, c.to, c.changed) {
+				what := a.Unit
+				if a.Do == apps.DoUp || a.Do == apps.DoDown || a.Do == apps.DoRecreate {
+					what = a.App
+				}
+				plan = append(plan, strings.TrimSpace(a.Do+" "+what))
+			}
+			require.Equal(t, c.plan, strings.Join(plan, "; "))
+		})
+	}
+}
+
+func TestServiceNames(t *testing.T) {
+	for file, name := range map[string]string{
+		"foo.container": "foo.service", "foo.pod": "foo-pod.service", "foo.volume": "foo-volume.service", "foo.network": "foo-network.service",
+		"foo.kube": "foo.service", "foo.image": "foo-image.service", "foo.build": "foo-build.service", "foo.conf": "", "foo": "", ".container": "",
+		"foo@.container": "", "foo@1.container": "foo@1.service",
+	} {
+		require.Equal(t, name, apps.ServiceName(file, ""), file)
+	}
+	require.Equal(t, "own.service", apps.ServiceName("foo.pod", "# x\n[Pod]\nServiceName = own\n"))
+	require.Equal(t, "foo.service", apps.ServiceName("foo.container", "[Service]\nServiceName=own\n"))
+	require.Equal(t, "foo@blue.service", apps.ServiceName("foo@.container", "[Install]\nDefaultInstance=blue\n"))
+}
+
+func TestFiles(t *testing.T) {
+	app := quadlet("shop", file("web.container", "x"), file("conf/a", "y"))
+	app.EnvVars = map[string]string{"B": "two words", "A": "$1"}
+	files, err := apps.Files(app)
+	require.NoError(t, err)
+	texts := map[string]string{}
+	for _, f := range files {
+		texts[f.Path] = f.Text
+	}
+	require.Equal(t, map[string]string{
+		"/etc/containers/systemd/shop": "", "/etc/containers/systemd/shop/web.container": "x", "/etc/containers/systemd/shop/conf/a": "y",
+		"/etc/containers/systemd/shop/.edgebus.env":                        "A=$1\nB=two words\n",
+		"/etc/containers/systemd/shop/web.container.d/90-edgebus-env.conf": "[Container]\nEnvironmentFile=/etc/containers/systemd/shop/.edgebus.env\n",
+	}, texts)
+
+	app = compose("mail", file("compose.yaml", "x"))
+	app.EnvVars = map[string]string{"A": "plain", "B": "two $words", "C": `it's "x"$`}
+	files, err = apps.Files(app)
+	require.NoError(t, err)
+	require.Equal(t, "/etc/compose/mail/.env", files[1].Path)
+	require.Equal(t, "A=plain\nB='two $words'\nC=\"it's \\\"x\\\"\\$\"\n", files[1].Text)
+	require.Equal(t, "0600", files[1].Mode)
+
+	for text, bad := range map[string]resource.RenderedApplication{
+		"is there twice":     {Name: "a", AppType: "compose", Files: []resource.RenderedFile{file(".env", "")}, EnvVars: map[string]string{"A": ""}},
+		"a value has one":    {Name: "a", AppType: "compose", EnvVars: map[string]string{"A": "1\n2"}},
+		"is outside":         compose("a", file("../b/x", "")),
+		"helm\" is not know": {Name: "a", AppType: "helm"},
+	} {
+		_, err := apps.Files(bad)
+		require.ErrorContains(t, err, text)
+	}
+}
+
+// rig is a scratch root with a stand-in for systemd and one for podman.
+type rig struct {
+	root    string
+	systemd *hosttest.Systemd
+	engine  *hosttest.Engine
+	apps    *apps.Applications
+	log     string
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{root: t.TempDir()}
+	r.systemd, r.engine = hosttest.StartSystemd(t, r.root), hosttest.StartEngine(t)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	r.log = filepath.Join(t.TempDir(), "log")
+	t.Setenv("COMPOSE_STAND_IN", r.log)
+	s := systemd.New(r.systemd.Address, func() {})
+	t.Cleanup(func() { _ = s.Close() })
+	r.apps = apps.New(apps.Options{
+		Root: r.root, Systemd: s, Engines: []apps.Engine{engine.New("podman", r.engine.Socket)}, Compose: [][]string{{"no-such-program"}, {self}},
+	})
+	return r
+}
+
+// write puts the files of applications below the root, and removes all others.
+func (r *rig) write(t *testing.T, all list) {
+	t.Helper()
+	require.NoError(t, os.RemoveAll(filepath.Join(r.root, "etc")))
+	for _, app := range all {
+		files, err := r.apps.Files(app)
+		require.NoError(t, err)
+		for _, f := range files {
+			at := filepath.Join(r.root, f.Path)
+			if f.Type == resource.FileDirectory {
+				require.NoError(t, os.MkdirAll(at, 0o755))
+				continue
+			}
+			require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o755))
+			require.NoError(t, os.WriteFile(at, []byte(f.Text), 0o600))
+		}
+	}
+}
+
+func TestQuadletsRun(t *testing.T) {
+	r := newRig(t)
+	one := list{quadlet("shop", file("web.container", "1"), file("db.container", "1"), file("db.volume", ""))}
+	require.Equal(t, "Error", r.apps.Status(t.Context(), one)[0].Status, "there is no such unit yet")
+	r.write(t, one)
+	require.NoError(t, r.apps.Switch(t.Context(), nil, one, nil))
+	require.Equal(t, []resource.ApplicationStatus{{Name: "shop", Status: "Running", Ready: "2/2"}}, r.apps.Status(t.Context(), one))
+	require.Equal(t, []string{"reload", "start db-volume.service", "start db.service", "start web.service"}, r.systemd.Log())
+
+	r.systemd.Add("db.service", "failed", "failed")
+	s := r.apps.Status(t.Context(), one)[0]
+	require.Equal(t, resource.ApplicationStatus{Name: "shop", Status: "Error", Ready: "1/2", Message: "db.service: systemd says failed, exit-code"}, s)
+
+	two := list{quadlet("shop", file("web.container", "2"))}
+	r.write(t, two)
+	require.NoError(t, r.apps.Switch(t.Context(), one, two, nil))
+	require.Equal(t, []string{"stop db.service", "stop db-volume.service", "reload", "restart web.service"}, r.systemd.Log())
+	require.Equal(t, "1/1", r.apps.Status(t.Context(), two)[0].Ready)
+
+	r.write(t, nil)
+	require.NoError(t, r.apps.Switch(t.Context(), two, nil, nil))
+	require.Empty(t, r.systemd.Active("web.service"))
+}
+
+func TestAQuadletThatDoesNotStart(t *testing.T) {
+	r := newRig(t)
+	one := list{quadlet("shop", file("web.container", "1"))}
+	r.systemd.Fail("web.service", true)
+	r.write(t, one)
+	require.EqualError(t, r.apps.Switch(t.Context(), nil, one, nil), `application shop: systemd: start web.service: the job ended with "failed"`)
+	two := list{one[0], quadlet("other", file("web.container", "1"))}
+	require.ErrorContains(t, r.apps.Switch(t.Context(), one, two, nil), "applications shop and other both have the service web.service")
+	none := list{quadlet("empty", file("a.txt", ""))}
+	require.Equal(t, "Error", r.apps.Status(t.Context(), none)[0].Status)
+}
+
+func TestComposeRuns(t *testing.T) {
+	r := newRig(t)
+	one := list{compose("mail", file("compose.yaml", "1"), file("a", "1"))}
+	r.write(t, one)
+	require.NoError(t, r.apps.Switch(t.Context(), nil, one, nil))
+	log, err := os.ReadFile(r.log)
+	require.NoError(t, err)
+	require.Equal(t, "mail --project-name mail up --detach --remove-orphans\n", string(log))
+	require.Equal(t, "Preparing", r.apps.Status(t.Context(), one)[0].Status)
+
+	project := map[string]string{"com.docker.compose.project": "mail"}
+	r.engine.Run(hosttest.Container{Name: "mail_smtp_1", State: "running", Labels: project, Restarts: 3})
+	r.engine.Run(hosttest.Container{Name: "mail_init_1", State: "exited", Labels: project})
+	require.Equal(t, resource.ApplicationStatus{Name: "mail", Status: "Running", Ready: "2/2", Restarts: 3}, r.apps.Status(t.Context(), one)[0])
+	r.engine.Run(hosttest.Container{Name: "mail_init_1", State: "exited", ExitCode: 1, Labels: project})
+	require.Equal(t, resource.ApplicationStatus{Name: "mail", Status: "Error", Ready: "1/2", Restarts: 3, Message: "mail_init_1: it exited with 1"}, r.apps.Status(t.Context(), one)[0])
+
+	r.write(t, nil)
+	require.NoError(t, r.apps.Switch(t.Context(), one, nil, nil))
+	require.Empty(t, r.engine.Left())
+	broken := list{compose("mail", file("compose.yaml", "1"), file("broken", ""))}
+	r.write(t, broken)
+	require.ErrorContains(t, r.apps.Switch(t.Context(), nil, broken, nil), "exit status 15: services.web.image must be a string")
+}
+
+// Where the host has nothing to run applications with, their status says what is missing.
+func TestAHostWithNothing(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	a := apps.New(apps.Options{
+		Root: t.TempDir(), Systemd: systemd.New("unix:path="+none, func() {}), Engines: []apps.Engine{engine.New("podman", none)}, Compose: [][]string{{"no-such-program"}},
+	})
+	both := list{compose("mail", file("compose.yaml", "1")), quadlet("shop", file("web.container", "1"))}
+	s := a.Status(t.Context(), both)
+	require.Equal(t, "Error", s[0].Status)
+	require.Contains(t, s[0].Message, "install podman-compose")
+	require.Equal(t, "Error", s[1].Status)
+	require.Contains(t, s[1].Message, "no D-Bus at ")
+	require.NoError(t, a.Switch(t.Context(), both, nil, nil), "what can't be there needs no stopping")
+}
+
+func FuzzServiceName(f *testing.F) {
+	f.Add("foo@.container", "[Container]\nServiceName=x\n[Install]\nDefaultInstance=a")
+	f.Add("foo.pod", "[Pod]\nServiceName=../../x")
+	f.Fuzz(func(t *testing.T, name, text string) {
+		got := apps.ServiceName(filepath.Base(name), text)
+		if got != "" {
+			require.True(t, strings.HasSuffix(got, ".service") && got != ".service", "%q", got)
+		}
+	})
+}
