@@ -28,6 +28,7 @@ import (
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/edge/agent/files"
+	"github.com/edgebus/edgebus/edge/agent/host"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -35,8 +36,9 @@ import (
 type Applications interface {
 	// Files are where an application's files go: they are part of the same transaction as all others.
 	Files(app resource.RenderedApplication) ([]resource.RenderedFile, error)
-	// Switch stops what is in from only, starts what is in to only, and applies what has changed in both. Files are in place.
-	Switch(ctx context.Context, from, to []resource.RenderedApplication, changes []files.Change) error
+	// Switch stops what is in from only, starts what is in to only, and applies what has changed in both. Files are in place;
+	// changed are the paths of those that changed.
+	Switch(ctx context.Context, from, to []resource.RenderedApplication, changed []string) error
 	// Status is how each application is.
 	Status(ctx context.Context, apps []resource.RenderedApplication) []resource.ApplicationStatus
 }
@@ -104,6 +106,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// onHost has the agent run applications, switch the OS and observe the host. Below another root than / there is no OS to switch.
+func (o *Options) onHost() {
+	h := host.New(host.Options{Root: o.Config.Root, DataDir: o.Config.Data.Dir, Now: o.Now, Log: o.Log})
+	o.applications, o.monitor = h.Applications, h
+	if h.OS != nil && o.Config.Root == "/" {
+		o.os = h.OS
+	}
+}
+
 func (o Options) hook(step string) {
 	if o.BeforeStep != nil {
 		o.BeforeStep(step)
@@ -156,6 +167,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
+	o.onHost()
 	a, err := newAgent(o, store)
 	if err != nil {
 		return err

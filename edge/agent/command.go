@@ -112,6 +112,7 @@ const diffPatience = 10 * time.Second
 func diff(ctx context.Context, o Options, args []string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, diffPatience)
 	defer cancel()
+	o.onHost()
 	store, err := openFiles(o)
 	if err != nil {
 		return err

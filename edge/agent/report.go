@@ -3,7 +3,6 @@ package agent
 import (
 	"encoding/json"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -27,7 +26,6 @@ func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 	a.mu.Unlock()
 	r := resource.AgentReport{
 		Version: a.o.Version, RenderedVersion: s.Applied.RenderedVersion, Failed: s.Failed,
-		SystemInfo: &resource.SystemInfo{Architecture: runtime.GOARCH, OperatingSystem: runtime.GOOS, CPUs: runtime.NumCPU(), BootID: s.Boot},
 	}
 	if seen.left {
 		r.Drifted = seen.drifted
@@ -35,6 +33,11 @@ func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 	r.Conditions = conditions(s, seen)
 	if a.monitor != nil {
 		a.monitor.Report(&r)
+	}
+	if r.SystemInfo != nil { // the boot that the agent has noted
+		info := *r.SystemInfo
+		info.BootID = s.Boot
+		r.SystemInfo = &info
 	}
 	r.Conditions = timed(r.Conditions, before, a.o.Now())
 	return fit(r, a.o.Now())

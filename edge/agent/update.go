@@ -487,7 +487,11 @@ func (a *agent) switchApplications(ctx context.Context, from, to resource.Render
 	if a.applications == nil {
 		return nil
 	}
-	return failed(ctx, resource.FailedApplication, a.applications.Switch(ctx, from.Applications, to.Applications, changes))
+	var changed []string
+	for _, c := range changes {
+		changed = append(changed, c.Path)
+	}
+	return failed(ctx, resource.FailedApplication, a.applications.Switch(ctx, from.Applications, to.Applications, changed))
 }
 
 // health waits until all checks succeed and all applications run, or have completed.
