@@ -60,5 +60,5 @@ func secretValues(ctx context.Context, reader *objects.Controller, topic string)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(resource.SecretValues{Version: secret.Metadata.ResourceVersion, Data: secret.Data})
+	return json.Marshal(resource.SecretValues{Version: secret.Version(), Data: secret.Data})
 }
