@@ -20,11 +20,10 @@ import (
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/blobs"
-	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/events"
+	"github.com/edgebus/edgebus/cloud/fleet"
 	"github.com/edgebus/edgebus/cloud/objects"
-	"github.com/edgebus/edgebus/cloud/render"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
@@ -86,7 +85,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	specs := blobs.Specs{Reader: st}
 	content, err := blobs.Open(blobs.Options{
-		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Refs: []blobs.Refs{specs.Refs}, Log: log,
+		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Refs: []blobs.Refs{specs.Refs, fleet.Refs(st)}, Log: log,
 	})
 	if err != nil {
 		return err
@@ -159,11 +158,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := errors.Join(rules.Register(figures), bo.Audit.Register(figures)); err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
-	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: figures, Log: log})
-	rendering := render.NewController(render.Options{
-		Objects: objs.Controller("render"), Reader: st, Writer: st, Blobs: content, Record: recorder.Record, Metrics: figures,
-	})
-	controllers := func(ctx context.Context) error { return runtime.Run(ctx, append(project(tw, rows), rendering)...) }
+	act := controllers(cfg.Sources, objs, st, content, recorder, figures, log, project(tw, rows))
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
 		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
@@ -183,7 +178,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready()
 	}
-	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), br.Serve, site.Run, content.Run, serving.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, watch, controllers)
+	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), br.Serve, site.Run, content.Run, serving.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, watch, act)
 }
 
 // letsIn says whether a certificate is accepted as a node's, if its name is no user's.

@@ -47,6 +47,7 @@ func (h *Hub) check(report reporter) {
 	h.Auth.checkNodes(report)
 	h.Auth.OIDC.check(report)
 	h.Audit.check(report)
+	h.Sources.check(report)
 	for i, u := range h.Auth.Users {
 		if u.Local != "" {
 			report(fmt.Sprintf("auth.users[%d].local", i), "user %q: a hub has no Unix socket; this is for cores", u.Name)
@@ -416,6 +417,14 @@ func checkLimits(l Limits, report reporter) {
 }
 
 // check wants names and addresses, with a port or without.
+func (s Sources) check(report reporter) {
+	for i, text := range s.Allow {
+		if _, err := netip.ParsePrefix(text); err != nil {
+			report(fmt.Sprintf("sources.allow[%d]", i), "%q is not a network such as 127.0.0.1/32", text)
+		}
+	}
+}
+
 func (h HubAddress) check(report reporter) {
 	for i, name := range h.Address {
 		host, port := name, ""

@@ -35,6 +35,7 @@ type Hub struct {
 	Auth     HubAuth    `yaml:"auth"`
 	Audit    Audit      `yaml:"audit"`
 	Bridge   HubBridge  `yaml:"bridge"`
+	Sources  Sources    `yaml:"sources"`
 	Log      Log        `yaml:"log"`
 	Limits   HubLimits  `yaml:"limits"`
 	Insecure bool       `yaml:"insecure"`
@@ -417,6 +418,12 @@ type CoreLimits struct {
 	Mappers int          `yaml:"mappers" min:"1"`
 	Streams StreamLimits `yaml:"streams"`
 	Blobs   CoreBlobs    `yaml:"blobs"`
+}
+
+// Sources are the git repositories, registries and servers that fleets refer to.
+type Sources struct {
+	Interval time.Duration `yaml:"interval" min:"1"`
+	Allow    []string      `yaml:"allow"`
 }
 
 // HubBlobs bound the blobs that the hub has.

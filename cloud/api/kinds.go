@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -190,9 +191,11 @@ func nodeKind(k objects.Kind) Kind {
 func fleetKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "fleets", Singular: "fleet", Short: []string{"fl"},
-		NotReconciled: true,
 		Columns: []Column{
 			{Name: "Image", Type: "string", Path: ".spec.template.spec.os.image", Description: "The operating system that its nodes are to have."},
+			{Name: "Updated", Type: "string", Description: "How many of its nodes have the newest version of the template."},
+			{Name: "Batch", Type: "string", Description: "The batch of the rollout that is under way."},
+			{Name: "Reason", Type: "string", Path: ".status.rollout.reason", Description: "Why no more nodes get the version now."},
 			{Name: "Template", Type: "string", Description: "The TemplateVersion that is being rolled out."},
 			{Name: "Overlapping", Type: "string", Path: ".status.conditions[?(@.type==\"OverlappingSelectors\")].status", Description: "Whether other fleets want the same nodes."},
 			{Name: "Owner", Type: "string", Description: "Who manages it.", Wide: true},
@@ -202,8 +205,12 @@ func fleetKind(k objects.Kind) Kind {
 			if os := f.Spec.Template.Spec.OS; os != nil {
 				image = os.Image
 			}
+			r := f.Status.Rollout
+			if r == nil {
+				r = new(resource.RolloutStatus)
+			}
 			return []any{
-				image, f.Metadata.Annotations["fleet-controller/templateVersion"],
+				image, fmt.Sprintf("%d/%d", r.Updated, r.Nodes), fmt.Sprintf("%d/%d", r.Batch, r.Batches), r.Reason, f.Metadata.Annotations["fleet-controller/templateVersion"],
 				condition(f.Status.Conditions, "OverlappingSelectors"), f.Metadata.Owner,
 			}
 		}),
@@ -213,8 +220,7 @@ func fleetKind(k objects.Kind) Kind {
 func templateVersionKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "templateversions", Singular: "templateversion", Short: []string{"tv"},
-		NotReconciled: true,
-		WrittenBy:     controllers + ", from the Fleet's template",
+		WrittenBy: controllers + ", from the Fleet's template",
 		Columns: []Column{
 			{Name: "Fleet", Type: "string", Path: ".spec.fleet", Description: "The Fleet whose template it was."},
 			{Name: "References", Type: "integer", Description: "How many floating references it has frozen."},
@@ -229,7 +235,6 @@ func templateVersionKind(k objects.Kind) Kind {
 func repositoryKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "repositories", Singular: "repository", Short: []string{"repo"},
-		NotReconciled:  true,
 		HasCredentials: true,
 		Columns: []Column{
 			{Name: "Type", Type: "string", Path: ".spec.type", Description: "git, http or oci."},

@@ -31,9 +31,6 @@ const flightctlAPI = "/apis/flightctl.io/v1alpha1"
 
 // keptSamples are valid objects of the kinds that nothing acts on yet, by the collection that they are posted to.
 var keptSamples = map[string]string{
-	base + "/fleets": `{"metadata":{"name":"f"},"spec":{"template":{"spec":{}}}}`, flightctlAPI + "/fleets": `{"metadata":{"name":"f"},"spec":{"template":{"spec":{}}}}`,
-	"/api/v1/fleets":       `{"metadata":{"name":"f"},"spec":{"template":{"spec":{}}}}`,
-	base + "/repositories": `{"metadata":{"name":"r"},"spec":{"url":"https://host/r"}}`, flightctlAPI + "/repositories": `{"metadata":{"name":"r"},"spec":{"url":"https://host/r"}}`,
 	base + "/resourcesyncs":                              `{"metadata":{"name":"s"},"spec":{"repository":"r","targetRevision":"main","path":"/"}}`,
 	base + "/upgrades":                                   `{"metadata":{"name":"u"},"spec":{"version":"v1.10.0","labelSelector":{"matchLabels":{"a":"b"}}}}`,
 	"/apis/upgrade.kubeedge.io/v1alpha2/upgrades":        `{"metadata":{"name":"u"},"spec":{"version":"v1.10.0","labelSelector":{"matchLabels":{"a":"b"}}}}`,
@@ -130,7 +127,7 @@ func TestTrial15UsersMakeNoTemplateVersions(t *testing.T) {
 	version := func(name string) string {
 		return `{"metadata":{"name":"` + name + `"},"spec":{"fleet":"f","template":{"spec":{}}}}`
 	}
-	h.ok("POST", base+"/fleets", keptSamples[base+"/fleets"])
+	h.ok("POST", base+"/fleets", `{"metadata":{"name":"f"},"spec":{"template":{"spec":{}}}}`)
 	h.ok("POST", base+"/templateversions", version("f-1"), "As", "controller")
 	for _, at := range []string{base + "/templateversions", flightctlAPI + "/templateversions"} {
 		for _, c := range [][3]string{

@@ -384,7 +384,7 @@ func TestNewerVersion(t *testing.T) {
 func TestCommands(t *testing.T) {
 	c := commands{
 		"env": {"/usr/bin/env"}, "slow": {"/bin/sh", "-c", "sleep 1000 & echo begun; sleep 1000"},
-		"long": {"/bin/sh", "-c", "seq 1000; exit 1"}, "none": {"/nonexistent/program"}, "leaves": {"/bin/sh", "-c", "sleep 1000 </dev/null & exit 0"},
+		"long": {"/bin/sh", "-c", "seq 1000; exit 1"}, "none": {"/nonexistent/program"}, "leaves": {"/bin/sh", "-c", "sleep 5 </dev/null & exit 0"},
 	}
 	t.Setenv("EDGEBUS_TEST", "not for commands")
 	require.NoError(t, c.run(t.Context(), "leaves", time.Minute, nil))

@@ -247,7 +247,7 @@ func (t NodeTemplate) check(p *problems, at string) {
 			p.add(at+".metadata.generation", "%d: must be 0 or more", m.Generation)
 		}
 	}
-	t.Spec.check(p, at+".spec")
+	t.Spec.check(p, at+".spec", true)
 }
 
 // TemplateVersion is a Fleet's template as it was at one time, with its floating

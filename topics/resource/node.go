@@ -577,12 +577,14 @@ func (s NodeStatus) check(p *problems, at string) {
 func (n Node) Validate() error {
 	var p problems
 	n.Metadata.check(&p)
-	n.Spec.check(&p, "spec")
+	n.Spec.check(&p, "spec", false)
 	return p.err()
 }
 
-func (s NodeSpec) check(p *problems, at string) {
-	if s.OS != nil {
+// check checks a spec. In a fleet's template a text may be a Go template, of which only each node's result is checked.
+func (s NodeSpec) check(p *problems, at string, template bool) {
+	expanded := func(text string) bool { return !template || !strings.Contains(text, "{{") }
+	if s.OS != nil && expanded(s.OS.Image) {
 		checkImage(p, at+".os.image", s.OS.Image)
 	}
 	seen := names{}
@@ -593,7 +595,7 @@ func (s NodeSpec) check(p *problems, at string) {
 		} else {
 			seen.check(p, here+".name", item.Name)
 		}
-		item.check(p, here)
+		item.check(p, here, expanded)
 	}
 	s.checkApplications(p, at+".applications")
 	s.Hooks.check(p, at+".hooks")
@@ -734,7 +736,7 @@ func (m ResourceMonitor) check(p *problems, at string) {
 	}
 }
 
-func (c ConfigItem) check(p *problems, at string) {
+func (c ConfigItem) check(p *problems, at string, expanded func(string) bool) {
 	oneOf(p, at+".configType", string(c.ConfigType), []ConfigType{ConfigInline, ConfigGit, ConfigSecret, ConfigMapRef, ConfigFiles})
 	for _, part := range []struct {
 		field string
@@ -753,7 +755,7 @@ func (c ConfigItem) check(p *problems, at string) {
 		}
 	}
 	if c.GitRef != nil {
-		c.GitRef.check(p, at+".gitRef")
+		c.GitRef.check(p, at+".gitRef", expanded)
 	}
 	if c.SecretRef != nil {
 		required(p, at+".secretRef.name", c.SecretRef.Name)
@@ -769,9 +771,11 @@ func (c ConfigItem) check(p *problems, at string) {
 	}
 }
 
-func (g GitRef) check(p *problems, at string) {
+func (g GitRef) check(p *problems, at string, expanded func(string) bool) {
 	checkName(p, at+".repository", g.Repository)
 	required(p, at+".targetRevision", g.TargetRevision)
-	checkRevision(p, at+".targetRevision", g.TargetRevision)
+	if expanded(g.TargetRevision) {
+		checkRevision(p, at+".targetRevision", g.TargetRevision)
+	}
 	required(p, at+".path", g.Path)
 }

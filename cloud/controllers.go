@@ -1,0 +1,42 @@
+package cloud
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/cloud/blobs"
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/events"
+	"github.com/edgebus/edgebus/cloud/fleet"
+	"github.com/edgebus/edgebus/cloud/fleet/sources"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/render"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon/metrics"
+)
+
+// controllers runs all that acts on objects, and more besides.
+func controllers(cfg configs.Sources, objs *objects.Registry, st store.Store, content *blobs.Store, recorder *events.Recorder,
+	figures metrics.Registry, log zerolog.Logger, more []control.Controller,
+) func(context.Context) error {
+	all := append(more, render.NewController(render.Options{
+		Objects: objs.Controller("render"), Reader: st, Writer: st, Blobs: content, Record: recorder.Record, Metrics: figures,
+	}))
+	all = append(all, fleet.Controllers(fleet.Options{
+		Objects: objs, Reader: st, Blobs: content, Record: recorder.Record, Poll: cfg.Interval,
+		Sources: sources.New(sources.Options{Allow: networks(cfg.Allow)}),
+	})...)
+	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: figures, Log: log})
+	return func(ctx context.Context) error { return runtime.Run(ctx, all...) }
+}
+
+// networks reads networks that configs has checked.
+func networks(texts []string) (list []netip.Prefix) {
+	for _, text := range texts {
+		list = append(list, netip.MustParsePrefix(text))
+	}
+	return list
+}

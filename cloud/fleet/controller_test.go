@@ -1,0 +1,380 @@
+package fleet_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/fleet"
+	"github.com/edgebus/edgebus/cloud/fleet/sources"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const patience = 30 * time.Second
+
+// hub is a store with the controllers of fleets, and nodes that say at once that they have what their specs want.
+type hub struct {
+	*testing.T
+	*bolt.Store
+	*objects.Registry
+	user   *objects.Controller
+	events sync.Map
+	fail   sync.Map // nodes that fail whatever they get
+	stop   func()
+}
+
+type plainText struct{}
+
+func (plainText) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
+func (plainText) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
+
+func newHub(t *testing.T) *hub {
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	require.NoError(t, err)
+	h := &hub{T: t, Store: st}
+	h.Registry = objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
+	h.user = h.Controller("test")
+	h.start()
+	t.Cleanup(func() { h.stop(); require.NoError(t, st.Close()) })
+	return h
+}
+
+func (h *hub) Put(_ context.Context, r io.Reader, _ string) (string, int64, error) {
+	data, err := io.ReadAll(r)
+	return resource.DigestOf(data), int64(len(data)), err
+}
+
+// start runs the controllers, until stop.
+func (h *hub) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	runtime := control.New(control.Options{Reader: h.Store, Watcher: h.Store, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), FirstRetry: time.Millisecond})
+	all := append(fleet.Controllers(fleet.Options{
+		Objects: h.Registry, Reader: h.Store, Blobs: h, Record: func(o resource.Occurrence) { h.events.Store(o.Reason, o.Message) },
+		Sources: sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 5 * time.Second}),
+		Poll:    300 * time.Millisecond,
+	}), control.Controller{Name: "nodes", Watches: []control.Watch{{Kind: resource.KindNode}}, Reconcile: h.answer, Workers: 4})
+	done := make(chan error)
+	go func() { done <- runtime.Run(ctx, all...) }()
+	h.stop = func() { cancel(); require.NoError(h, <-done) }
+}
+
+// answer is what renderer and agent of a node say.
+func (h *hub) answer(ctx context.Context, key store.Key) (time.Duration, error) {
+	_, err := objects.UpdateStatus(ctx, h.user, key, func(n *resource.Node) error {
+		if n.Metadata.Annotations["offline"] != "" {
+			n.Status.State = resource.Offline
+			return nil
+		}
+		n.Status.State = resource.Online
+		text, err := json.Marshal(n.Spec)
+		if err != nil {
+			return err
+		}
+		version := resource.DigestOf(text)
+		n.Status.SpecVersion = version
+		n.Status.Conditions = resource.SetCondition(n.Status.Conditions, resource.Condition{
+			Type: resource.ConditionSpecRendered, Status: "True", Reason: "Rendered", ObservedGeneration: n.Metadata.Generation,
+		}, time.Now())
+		if _, fails := h.fail.Load(key.Name); fails {
+			n.Status.Failed = &resource.FailedVersion{RenderedVersion: version, Reason: "HookFailed"}
+			return nil
+		}
+		n.Status.RenderedVersion, n.Status.Failed = version, nil
+		return nil
+	})
+	if errors.Is(err, resource.NotFound) {
+		return 0, nil
+	}
+	return 0, err
+}
+
+func (h *hub) makeNode(name string, labels ...string) {
+	m := resource.Meta{Name: name, Labels: map[string]string{}}
+	for _, l := range labels {
+		key, value, _ := strings.Cut(l, "=")
+		m.Labels[key] = value
+	}
+	_, err := objects.Create(h.Context(), h.user, &resource.Node{Metadata: m})
+	require.NoError(h, err)
+}
+
+func (h *hub) makeFleet(name, label, image string, change ...func(f *resource.Fleet)) {
+	key, value, _ := strings.Cut(label, "=")
+	f := &resource.Fleet{Metadata: resource.Meta{Name: name}}
+	f.Spec.Selector = &resource.LabelSelector{MatchLabels: map[string]string{key: value}}
+	f.Spec.Template.Spec = motd(image)
+	for _, c := range change {
+		c(f)
+	}
+	_, err := objects.Create(h.Context(), h.user, f)
+	require.NoError(h, err)
+}
+
+func motd(text string) resource.NodeSpec {
+	return resource.NodeSpec{Config: []resource.ConfigItem{{Name: "motd", ConfigType: resource.ConfigFiles, Files: []resource.InlineFile{{Path: "/etc/motd", Content: text}}}}}
+}
+
+func (h *hub) node(name string) *resource.Node {
+	n, err := objects.Get[resource.Node](h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: name})
+	require.NoError(h, err)
+	return n
+}
+
+func (h *hub) fleet(name string) *resource.Fleet {
+	f, err := objects.Get[resource.Fleet](h.Context(), h.user, store.Key{Kind: resource.KindFleet, Name: name})
+	require.NoError(h, err)
+	return f
+}
+
+func (h *hub) editNode(name string, change func(n *resource.Node)) {
+	_, err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: name}, func(n *resource.Node) error { change(n); return nil })
+	require.NoError(h, err)
+}
+
+func (h *hub) editFleet(name string, change func(f *resource.Fleet)) {
+	_, err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindFleet, Name: name}, func(f *resource.Fleet) error { change(f); return nil })
+	require.NoError(h, err)
+}
+
+func (h *hub) until(what string, is func() bool) {
+	h.Helper()
+	require.Eventually(h, is, patience, 5*time.Millisecond, what)
+}
+
+func (h *hub) untilOwner(node, owner string) {
+	h.Helper()
+	h.until(node+" is owned by "+owner, func() bool { return h.node(node).Metadata.Owner == owner })
+}
+
+// untilMotd waits until a node has a text, and says that it has.
+func (h *hub) untilMotd(node, text string) {
+	h.Helper()
+	h.until(node+" has "+text, func() bool {
+		n := h.node(node)
+		return len(n.Spec.Config) == 1 && n.Spec.Config[0].Files[0].Content == text && n.Status.RenderedVersion == n.Status.SpecVersion
+	})
+}
+
+func condition(list []resource.Condition, kind string) string {
+	for _, c := range list {
+		if c.Type == kind {
+			return c.Status + " " + c.Message
+		}
+	}
+	return ""
+}
+
+func TestOwners(t *testing.T) {
+	h := newHub(t)
+	h.makeNode("n1", "site=a")
+	h.makeNode("n2", "site=b")
+	h.makeNode("n3", "site=none")
+	h.editNode("n3", func(n *resource.Node) { n.Spec = motd("by hand") })
+	h.makeFleet("a", "site=a", "one")
+	h.untilOwner("n1", "Fleet/a")
+	h.untilMotd("n1", "one")
+	require.Empty(t, h.node("n2").Metadata.Owner)
+
+	h.editNode("n1", func(n *resource.Node) { n.Metadata.Labels["site"] = "b" }) // 14: released, and the spec stays
+	h.untilOwner("n1", "")
+	h.untilMotd("n1", "one")
+	require.Empty(t, h.node("n1").Metadata.Annotations)
+	h.makeFleet("b", "site=b", "two")
+	h.untilMotd("n1", "two")
+	h.untilMotd("n2", "two")
+	h.editNode("n1", func(n *resource.Node) { n.Metadata.Labels["site"] = "a" }) // 15: moved
+	h.untilOwner("n1", "Fleet/a")
+	h.untilMotd("n1", "one")
+
+	h.editNode("n1", func(n *resource.Node) { n.Metadata.Labels["fleet-controller"] = "paused" }) // 16
+	h.untilOwner("n1", "")
+	h.editNode("n1", func(n *resource.Node) { n.Spec = motd("by hand") })
+	h.untilMotd("n1", "by hand")
+	h.editNode("n1", func(n *resource.Node) { delete(n.Metadata.Labels, "fleet-controller") }) // 17
+	h.untilMotd("n1", "one")
+
+	h.editNode("n3", func(n *resource.Node) { n.Metadata.Owner = "ResourceSync/git"; n.Metadata.Labels["site"] = "a" }) // 19
+	h.makeFleet("a2", "site=a", "three")                                                                                // 20
+	h.until("both say that they overlap", func() bool {
+		return condition(h.fleet("a").Status.Conditions, "OverlappingSelectors") == "True nodes of it match a2" &&
+			condition(h.fleet("a2").Status.Conditions, "OverlappingSelectors") == "True nodes of it match a" &&
+			condition(h.node("n1").Status.Conditions, "MultipleOwners") == "True the fleets a, a2 match"
+	})
+	require.Equal(t, "Fleet/a", h.node("n1").Metadata.Owner)
+	require.Equal(t, "ResourceSync/git", h.node("n3").Metadata.Owner)
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Selector.MatchLabels = map[string]string{"site": "c"} })
+	h.untilMotd("n1", "three")
+	h.until("they overlap no more", func() bool {
+		return strings.HasPrefix(condition(h.fleet("a").Status.Conditions, "OverlappingSelectors"), "False") &&
+			strings.HasPrefix(condition(h.node("n1").Status.Conditions, "MultipleOwners"), "False")
+	})
+
+	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindFleet, Name: "a2"}))
+	h.untilOwner("n1", "")
+	h.until("the fleet is gone", func() bool {
+		_, err := objects.Get[resource.Fleet](t.Context(), h.user, store.Key{Kind: resource.KindFleet, Name: "a2"})
+		return errors.Is(err, resource.NotFound)
+	})
+	require.Equal(t, "by hand", h.node("n3").Spec.Config[0].Files[0].Content)
+}
+
+func TestVersions(t *testing.T) {
+	h := newHub(t)
+	_, err := objects.Create(t.Context(), h.user, &resource.ConfigMap{Metadata: resource.Meta{Name: "m", Namespace: "default"}, Data: map[string]string{"a": "1"}})
+	require.NoError(t, err)
+	h.makeNode("n1", "site=a", "room=hall")
+	h.makeNode("n2", "site=a")
+	h.makeFleet("a", "site=a", "{{ .metadata.labels.room }}")
+	h.untilMotd("n1", "hall")
+	h.until("the other node lacks the label", func() bool {
+		r := h.fleet("a").Status.Rollout
+		return r != nil && r.Updated == 1 && r.FailedNodes == 1
+	})
+	h.editFleet("a", func(f *resource.Fleet) {
+		f.Spec.Template.Spec.Config[0].Files[0].Content = "two"
+		f.Spec.Template.Spec.Config = append(f.Spec.Template.Spec.Config, resource.ConfigItem{
+			Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: "m", MountPath: "/etc/m"},
+		})
+	})
+	frozen := func(node string) string {
+		c := h.node(node).Spec.Config
+		if len(c) < 2 || len(c[1].Files) == 0 {
+			return ""
+		}
+		return c[1].Files[0].Path + " " + c[1].Files[0].Digest
+	}
+	for _, n := range []string{"n1", "n2"} {
+		h.until("the ConfigMap is frozen", func() bool { return frozen(n) == "/etc/m/a "+resource.DigestOf([]byte("1")) })
+	}
+	h.until("it is rolled out", func() bool {
+		return h.node("n1").Metadata.Annotations["fleet-controller/templateVersion"] == "a-0000002" && h.fleet("a").Status.Rollout.Updated == 2
+	})
+	require.Equal(t, "a-0000002", h.fleet("a").Metadata.Annotations["fleet-controller/templateVersion"])
+
+	_, err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindConfigMap, Namespace: "default", Name: "m"}, func(m *resource.ConfigMap) error {
+		m.Data["a"] = "2"
+		return nil
+	})
+	require.NoError(t, err)
+	for _, n := range []string{"n1", "n2"} { // 32
+		h.until("the changed ConfigMap has a version of its own", func() bool { return frozen(n) == "/etc/m/a "+resource.DigestOf([]byte("2")) })
+	}
+
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec.Config[1].ConfigMapRef.Name = "nosuch" }) // 33
+	h.until("it says what is missing", func() bool {
+		return strings.HasPrefix(condition(h.fleet("a").Status.Conditions, "TemplateResolved"), "False") &&
+			strings.Contains(condition(h.fleet("a").Status.Conditions, "TemplateResolved"), "nosuch")
+	})
+	require.Equal(t, "a-0000003", h.fleet("a").Metadata.Annotations["fleet-controller/templateVersion"])
+	digests := map[string]bool{}
+	require.NoError(t, fleet.Refs(h.Store)(t.Context(), func(d string) { digests[d] = true }))
+	require.True(t, digests[resource.DigestOf([]byte("1"))] && digests[resource.DigestOf([]byte("2"))])
+
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("{{ range .metadata.labels }}{{ end }}") })
+	h.until("it says what is wrong", func() bool {
+		return strings.Contains(condition(h.fleet("a").Status.Conditions, "TemplateResolved"), "range and template are not supported")
+	})
+	for i := range 14 {
+		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd(fmt.Sprint(i)) })
+		h.untilMotd("n1", fmt.Sprint(i))
+		h.until("it is rolled out", func() bool { return h.fleet("a").Status.Rollout.Updated == 2 })
+	}
+	h.until("old versions are deleted", func() bool { // 36
+		n := 0
+		for _, err := range objects.List[resource.TemplateVersion](t.Context(), h.user, "") {
+			require.NoError(t, err)
+			n++
+		}
+		return n <= 13
+	})
+}
+
+func TestARolloutHaltsAndGoesOn(t *testing.T) {
+	h := newHub(t)
+	for i := range 20 {
+		h.makeNode(fmt.Sprintf("n%02d", i), "site=a", fmt.Sprintf("line=%d", i%2))
+	}
+	policy := &resource.RolloutPolicy{
+		DeviceSelection: &resource.DeviceSelection{Strategy: "BatchSequence", Sequence: []resource.RolloutBatch{
+			{Selector: &resource.LabelSelector{MatchLabels: map[string]string{"line": "1"}}, Limit: "3"}, {Limit: "50%"},
+		}},
+		SuccessThreshold: "100%", DefaultUpdateTimeout: "1m",
+	}
+	h.makeFleet("a", "site=a", "one", func(f *resource.Fleet) { f.Spec.RolloutPolicy = policy })
+	with := func(text string) (names []string) {
+		for i := range 20 {
+			n := h.node(fmt.Sprintf("n%02d", i))
+			if len(n.Spec.Config) > 0 && n.Spec.Config[0].Files[0].Content == text {
+				names = append(names, n.Metadata.Name)
+			}
+		}
+		return names
+	}
+	h.until("all have it", func() bool { return len(with("one")) == 20 })
+	h.until("and say so", func() bool { return h.fleet("a").Status.Rollout.Updated == 20 })
+
+	h.fail.Store("n03", true)
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("two") })
+	h.until("it halts in the first batch", func() bool { r := h.fleet("a").Status.Rollout; return r.Reason == "Halted" && r.FailedNodes == 1 })
+	require.Equal(t, []string{"n01", "n03", "n05"}, with("two"))
+	require.Regexp(t, "^batch 1 of 3: (1 of 3 failed, and 3 must succeed|2 of 3 succeeded, and 3 are needed)$", h.fleet("a").Status.Rollout.Message)
+	_, halted := h.events.Load("RolloutHalted")
+	require.True(t, halted)
+
+	h.stop() // the hub starts again, and starts nothing twice
+	h.start()
+	h.fail.Delete("n03")
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Paused = true; f.Spec.Template.Spec = motd("three") })
+	h.until("it is paused", func() bool {
+		r := h.fleet("a").Status.Rollout
+		return r.Reason == "Paused" && r.TemplateVersion == "a-0000003"
+	})
+	require.Empty(t, with("three"))
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Paused = false })
+	h.until("all have it", func() bool { return len(with("three")) == 20 })
+	h.until("and say so", func() bool {
+		r := h.fleet("a").Status.Rollout
+		return r.Updated == 20 && r.Reason == "" && r.Batch == 3
+	})
+	batches := map[string]int{}
+	for i := range 20 {
+		batches[h.node(fmt.Sprintf("n%02d", i)).Metadata.Annotations["fleet-controller/batch"]]++
+	}
+	require.Equal(t, 3, batches["a-0000003/1"])
+	require.Equal(t, 10, batches["a-0000003/2"])
+}
+
+// A node that is offline through several changes gets only the last.
+func TestWhoIsAwayGetsTheLast(t *testing.T) {
+	h := newHub(t)
+	h.makeNode("n1", "site=a")
+	h.makeNode("n2", "site=a")
+	h.editNode("n2", func(n *resource.Node) { n.Metadata.Annotations = map[string]string{"offline": "yes"} })
+	h.until("n2 is offline", func() bool { return h.node("n2").Status.State == resource.Offline })
+	h.makeFleet("a", "site=a", "0")
+	for i := range 5 {
+		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd(fmt.Sprint(i)) })
+		h.untilMotd("n1", fmt.Sprint(i))
+	}
+	require.Empty(t, h.node("n2").Spec.Config)
+	h.until("the fleet says why", func() bool { return h.fleet("a").Status.Rollout.Message == "1 are offline" })
+	h.editNode("n2", func(n *resource.Node) { delete(n.Metadata.Annotations, "offline") })
+	h.untilMotd("n2", "4")
+	require.EqualValues(t, 2, h.node("n2").Metadata.Generation)
+}

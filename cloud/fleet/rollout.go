@@ -1,0 +1,483 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/edgebus/edgebus/cloud/fleet/sources"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/rollout"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	// pause is the least time between two looks at a fleet: what happens meanwhile is seen in one.
+	pause = 200 * time.Millisecond
+	// writers is how many nodes are written at a time: they share commits of the store.
+	writers = 64
+	// keptVersions is how many versions of a fleet are kept that no node has.
+	keptVersions = 10
+
+	defaultSuccess = 90
+	defaultTimeout = 10 * time.Minute
+)
+
+// rollouts makes versions of fleets' templates, and gives them to nodes.
+type rollouts struct {
+	Options
+	as      *objects.Controller
+	members *members
+
+	mu         sync.Mutex
+	looked     map[string]time.Time       // by fleet: when it was looked at last
+	polled     map[string]time.Time       // by fleet: when its references are looked at again
+	configMaps map[string]map[string]bool // by ConfigMap: the fleets that refer to it
+}
+
+func newRollouts(o Options, m *members) *rollouts {
+	return &rollouts{
+		Options: o, as: o.Objects.Controller("fleet-rollouts"), members: m,
+		looked: make(map[string]time.Time), polled: make(map[string]time.Time), configMaps: make(map[string]map[string]bool),
+	}
+}
+
+// referring are the fleets that refer to a ConfigMap that has changed.
+func (c *rollouts) referring(o store.Object) (keys []store.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for fleet := range c.configMaps[o.Namespace+"/"+o.Name] {
+		delete(c.polled, fleet)
+		keys = append(keys, fleetKey(fleet))
+	}
+	return keys
+}
+
+// early says how long a fleet has to wait that was looked at a moment ago.
+func (c *rollouts) early(fleet string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if wait := c.looked[fleet].Add(pause).Sub(c.Now()); wait > 0 {
+		return wait
+	}
+	c.looked[fleet] = c.Now()
+	return 0
+}
+
+func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
+	if wait := c.early(key.Name); wait > 0 {
+		return wait, nil
+	}
+	f, err := objects.Get[resource.Fleet](ctx, c.as, key)
+	if err != nil || f.Metadata.DeletionTimestamp != nil {
+		return 0, ignoreGone(err)
+	}
+	nodes, err := c.nodes(ctx, f)
+	if err != nil {
+		return 0, err
+	}
+	v, err := c.version(ctx, f, nodes)
+	if err != nil || v == nil {
+		return c.untilPoll(key.Name), err
+	}
+	again, err := c.roll(ctx, f, v, nodes)
+	if poll := c.untilPoll(key.Name); again == 0 || poll < again {
+		again = poll
+	}
+	return again, err
+}
+
+// untilPoll is the time until references are looked at again.
+func (c *rollouts) untilPoll(fleet string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(c.polled[fleet].Sub(c.Now()), time.Second)
+}
+
+// member is a node of a fleet, and what the template comes to for it.
+type member struct {
+	*resource.Node
+	spec resource.NodeSpec
+	bad  error // why the template is none for this node
+}
+
+func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member, err error) {
+	for name, seen := range c.members.list(f.Metadata.Name) {
+		n, err := objects.Get[resource.Node](ctx, c.as, nodeKey(name))
+		if ignoreGone(err) != nil {
+			return nil, err
+		}
+		if err != nil || n.Metadata.Owner != Owner(f.Metadata.Name) {
+			c.members.drop(f.Metadata.Name, name, seen)
+			continue
+		}
+		m := &member{Node: n}
+		m.spec, m.bad = Expand(f.Spec.Template.Spec, n.Metadata)
+		list = append(list, m)
+	}
+	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
+	return list, nil
+}
+
+// version is the version of a fleet's template to roll out. It is made if the template has changed, or if what floats in it
+// stands for something else now. nil: it can't be made, which a condition says.
+func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*member) (*resource.TemplateVersion, error) {
+	specs := make([]resource.NodeSpec, 0, len(nodes))
+	for _, m := range nodes {
+		if m.bad == nil {
+			specs = append(specs, m.spec)
+		}
+	}
+	refs := union(specs)
+	c.refer(f.Metadata.Name, refs)
+	name := f.Metadata.Annotations[versionAnnotation]
+	var last *resource.TemplateVersion
+	if name != "" {
+		v, err := objects.Get[resource.TemplateVersion](ctx, c.as, store.Key{Kind: resource.KindTemplateVersion, Name: name})
+		if ignoreGone(err) != nil {
+			return nil, err
+		}
+		last = v
+	}
+	same := last != nil && equality.Semantic.DeepEqual(last.Spec.Template, f.Spec.Template)
+	if same && covers(last, refs) && !c.due(f.Metadata.Name) {
+		return last, nil
+	}
+	if err := CheckTemplates(f.Spec.Template.Spec); err != nil {
+		return nil, c.showResolved(ctx, f, "InvalidTemplate", err)
+	}
+	resolved, err := c.resolve(ctx, refs)
+	c.waitForPoll(f.Metadata.Name)
+	if err != nil {
+		if shown := c.showResolved(ctx, f, reasonOf(err), err); shown != nil || !same || !covers(last, refs) {
+			return nil, shown
+		}
+		return last, nil // what was frozen stays
+	}
+	if same && covers(last, refs) && !changed(last.Spec.References, resolved) {
+		return last, c.showResolved(ctx, f, "", nil)
+	}
+	v, err := c.makeVersion(ctx, f, versionNumber(f.Metadata.Name, name), resolved)
+	if err != nil {
+		return nil, err
+	}
+	_, err = objects.Update(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
+		if f.Metadata.Annotations == nil {
+			f.Metadata.Annotations = make(map[string]string)
+		}
+		f.Metadata.Annotations[versionAnnotation] = v.Metadata.Name
+		return nil
+	})
+	if err != nil {
+		return nil, ignoreGone(err)
+	}
+	c.Record(resource.Occurrence{
+		Kind: resource.KindFleet, Name: f.Metadata.Name, UID: f.Metadata.UID, Type: resource.EventNormal, Reason: "TemplateVersionMade",
+		Message: fmt.Sprintf("%s has %d references that floated", v.Metadata.Name, len(resolved)),
+	})
+	f.Status.Rollout = nil // it begins
+	return v, errors.Join(c.showResolved(ctx, f, "", nil), c.collect(ctx, f.Metadata.Name, v.Metadata.Name, nodes))
+}
+
+// changed says whether references stand for something else than before. Those that are no longer there don't count.
+func changed(before, now []resource.Reference) bool {
+	known := make(map[refKey]string)
+	for _, r := range before {
+		known[keyOf(r)] = r.Resolved
+	}
+	return slices.ContainsFunc(now, func(r resource.Reference) bool { return known[keyOf(r)] != r.Resolved })
+}
+
+// refer notes to which ConfigMaps a fleet refers.
+func (c *rollouts) refer(fleet string, refs []resource.Reference) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, fleets := range c.configMaps {
+		delete(fleets, fleet)
+	}
+	for _, r := range refs {
+		if r.Type != refConfigMap {
+			continue
+		}
+		if c.configMaps[r.Source] == nil {
+			c.configMaps[r.Source] = make(map[string]bool)
+		}
+		c.configMaps[r.Source][fleet] = true
+	}
+	maps.DeleteFunc(c.configMaps, func(_ string, fleets map[string]bool) bool { return len(fleets) == 0 })
+}
+
+func (c *rollouts) due(fleet string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.Now().Before(c.polled[fleet])
+}
+
+// waitForPoll has references looked at again after the interval, with up to a fifth more: those of many fleets are
+// not to be read at one time.
+func (c *rollouts) waitForPoll(fleet string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.polled[fleet] = c.Now().Add(c.Poll + time.Duration(rand.Float64()*float64(c.Poll)/5)) //nolint:gosec // no secret depends on it
+}
+
+func reasonOf(err error) string {
+	var source *sources.Error
+	var kind *resource.Error
+	switch {
+	case errors.As(err, &source):
+		return string(source.Reason)
+	case errors.As(err, &kind) && errors.Is(err, resource.NotFound):
+		return "NotFound"
+	}
+	return "Failed"
+}
+
+// showResolved sets the condition TemplateResolved.
+func (c *rollouts) showResolved(ctx context.Context, f *resource.Fleet, reason string, why error) error {
+	cond := resource.Condition{Type: resolvedCond, Status: "True", Reason: "Resolved", Message: "all references of the template are resolved"}
+	if why != nil {
+		cond.Status, cond.Reason, cond.Message = "False", reason, why.Error()
+	}
+	_, err := objects.UpdateStatus(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
+		cond.ObservedGeneration = f.Metadata.Generation
+		f.Status.Conditions = resource.SetCondition(f.Status.Conditions, cond, c.Now())
+		return nil
+	})
+	return ignoreGone(err)
+}
+
+// collect deletes old versions that no node has, but for the newest of them.
+func (c *rollouts) collect(ctx context.Context, fleet, current string, nodes []*member) error {
+	used := map[string]bool{current: true}
+	for _, m := range nodes {
+		used[m.Metadata.Annotations[versionAnnotation]], used[m.Metadata.Annotations[assignedAnnotation]] = true, true
+	}
+	var unused []string
+	for v, err := range objects.List[resource.TemplateVersion](ctx, c.as, "") {
+		if err != nil {
+			return err
+		}
+		if v.Spec.Fleet == fleet && v.Metadata.Owner == Owner(fleet) && !used[v.Metadata.Name] {
+			unused = append(unused, v.Metadata.Name)
+		}
+	}
+	slices.Sort(unused)
+	for _, name := range unused[:max(0, len(unused)-keptVersions)] {
+		if err := ignoreGone(c.as.Delete(ctx, store.Key{Kind: resource.KindTemplateVersion, Name: name})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// roll gives a version to the nodes that may have it now.
+func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v *resource.TemplateVersion, nodes []*member) (time.Duration, error) {
+	version := v.Metadata.Name
+	in := rollout.Input{Now: c.Now(), Policy: policyOf(f.Spec.RolloutPolicy), Paused: f.Spec.Paused}
+	if s := f.Status.Rollout; s != nil && s.TemplateVersion == version {
+		in.Progress.Batch = s.Batch
+		in.Progress.Since, _ = time.Parse(time.RFC3339, s.BatchStarted) // the beginning of time if somebody has spoiled it
+	}
+	for _, m := range nodes {
+		in.Targets = append(in.Targets, m.target(version))
+	}
+	d := rollout.Plan(in)
+	if err := c.showRollout(ctx, f, version, len(nodes), d); err != nil {
+		return 0, err
+	}
+	if err := c.write(ctx, v, nodes, d); err != nil {
+		return 0, err
+	}
+	if d.Again.IsZero() {
+		return 0, nil
+	}
+	return max(d.Again.Sub(c.Now()), pause), nil
+}
+
+// target is how far a node is with a version.
+func (m *member) target(version string) rollout.Target {
+	t := rollout.Target{Name: m.Metadata.Name, Labels: m.Metadata.Labels, Online: m.Status.State == resource.Online}
+	t.Available = t.Online
+	notes := m.Metadata.Annotations
+	if of, n, ok := strings.Cut(notes[batchAnnotation], "/"); ok && of == version {
+		t.Batch, _ = strconv.Atoi(n)
+	}
+	switch {
+	case m.bad != nil:
+		t.State = rollout.Failed
+	case notes[assignedAnnotation] != version:
+	default:
+		t.State = m.applied()
+		t.Since, _ = time.Parse(time.RFC3339, notes[sinceAnnotation])
+	}
+	return t
+}
+
+// applied says whether a node is as its spec wants it.
+func (m *member) applied() rollout.State {
+	i := slices.IndexFunc(m.Status.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionSpecRendered })
+	switch {
+	case i < 0 || m.Status.Conditions[i].ObservedGeneration < m.Metadata.Generation:
+		return rollout.Updating // it is being rendered
+	case m.Status.Conditions[i].Status == "False":
+		return rollout.Failed
+	case m.Status.RenderedVersion == m.Status.SpecVersion:
+		return rollout.Done
+	case m.Status.Failed != nil && m.Status.Failed.RenderedVersion == m.Status.SpecVersion:
+		return rollout.Failed
+	}
+	return rollout.Updating
+}
+
+// write marks nodes with their batch, gives those that start the version, and notes which have it. Those that are left
+// for the last batch need no mark: it is of all that have none.
+func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes []*member, d rollout.Decision) error {
+	version := v.Metadata.Name
+	marked := make(map[string]bool)
+	if d.Progress.Batch < d.Batches {
+		for _, name := range d.Selected {
+			marked[name] = true
+		}
+	}
+	started := make(map[string]bool)
+	for _, name := range d.Started {
+		started[name] = true
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	for _, m := range nodes {
+		name := m.Metadata.Name
+		done := m.target(version).State == rollout.Done && m.Metadata.Annotations[versionAnnotation] != version
+		if !marked[name] && !started[name] && !done {
+			continue
+		}
+		group.Go(func() error {
+			_, err := objects.Update(ctx, c.as, nodeKey(name), func(n *resource.Node) error {
+				if n.Metadata.Owner != Owner(v.Spec.Fleet) {
+					return nil // it was released meanwhile
+				}
+				if n.Metadata.Annotations == nil {
+					n.Metadata.Annotations = make(map[string]string)
+				}
+				if marked[name] {
+					n.Metadata.Annotations[batchAnnotation] = fmt.Sprintf("%s/%d", version, d.Progress.Batch)
+				}
+				if started[name] {
+					n.Spec = Freeze(m.spec, v.Spec.References)
+					n.Metadata.Annotations[assignedAnnotation] = version
+					n.Metadata.Annotations[sinceAnnotation] = c.Now().UTC().Format(time.RFC3339)
+				}
+				if done {
+					n.Metadata.Annotations[versionAnnotation] = version
+				}
+				return nil
+			})
+			return ignoreGone(err)
+		})
+	}
+	return group.Wait()
+}
+
+// showRollout writes how far a rollout is. It is written before anything is started: a hub that starts again goes on from there.
+func (c *rollouts) showRollout(ctx context.Context, f *resource.Fleet, version string, nodes int, d rollout.Decision) error {
+	s := &resource.RolloutStatus{
+		TemplateVersion: version, Batch: d.Progress.Batch, Batches: d.Batches, Nodes: nodes, Updated: d.Done, Updating: d.Updating,
+		FailedNodes: d.Failed + d.TimedOut, Reason: string(d.Reason), Message: d.Message,
+	}
+	if !d.Progress.Since.IsZero() {
+		s.BatchStarted = d.Progress.Since.UTC().Format(time.RFC3339)
+	}
+	before := f.Status.Rollout
+	if before != nil && *before == *s {
+		return nil
+	}
+	_, err := objects.UpdateStatus(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
+		f.Status.Rollout = s
+		return nil
+	})
+	if err == nil {
+		c.recordRollout(f.Metadata, before, s)
+	}
+	return ignoreGone(err)
+}
+
+// recordRollout records the end of a rollout, and that it stops.
+func (c *rollouts) recordRollout(m resource.Meta, before, now *resource.RolloutStatus) {
+	if before == nil {
+		before = new(resource.RolloutStatus)
+	}
+	o := resource.Occurrence{Kind: resource.KindFleet, Name: m.Name, UID: m.UID, Type: resource.EventNormal}
+	switch {
+	case now.Nodes > 0 && now.Updated == now.Nodes && (before.Updated != now.Updated || before.TemplateVersion != now.TemplateVersion):
+		o.Reason, o.Message = "RolledOut", fmt.Sprintf("all %d nodes have %s", now.Nodes, now.TemplateVersion)
+	case now.Reason == string(rollout.Halted) && before.Reason != now.Reason:
+		o.Type, o.Reason, o.Message = resource.EventWarning, "RolloutHalted", now.TemplateVersion+": "+now.Message
+	default:
+		return
+	}
+	c.Record(o)
+}
+
+// policyOf is a fleet's policy as the engine has it.
+func policyOf(p *resource.RolloutPolicy) rollout.Policy {
+	if p == nil {
+		return rollout.Policy{Timeout: defaultTimeout}
+	}
+	out := rollout.Policy{Success: percent(p.SuccessThreshold, defaultSuccess), Timeout: defaultTimeout}
+	if d, err := time.ParseDuration(p.DefaultUpdateTimeout); err == nil {
+		out.Timeout = d
+	}
+	if b := p.DisruptionBudget; b != nil {
+		out.Budget = rollout.Budget{GroupBy: b.GroupBy, MinAvailable: b.MinAvailable, MaxUnavailable: b.MaxUnavailable}
+	}
+	if p.DeviceSelection == nil {
+		return out
+	}
+	for _, b := range p.DeviceSelection.Sequence {
+		batch := rollout.Batch{Limit: amount(b.Limit)}
+		if !b.Selector.Empty() {
+			selector := NewCandidate("", time.Time{}, b.Selector).matches
+			batch.Match = func(l map[string]string) bool { return selector.Matches(labels.Set(l)) }
+		}
+		if b.SuccessThreshold != "" {
+			n := percent(b.SuccessThreshold, defaultSuccess)
+			batch.Success = &n
+		}
+		out.Batches = append(out.Batches, batch)
+	}
+	return out
+}
+
+func percent(text string, otherwise int) int {
+	n, err := resource.ParsePercent(text)
+	if err != nil {
+		return otherwise
+	}
+	return n
+}
+
+func amount(text string) *rollout.Amount {
+	if digits, ok := strings.CutSuffix(text, "%"); ok {
+		if n, err := strconv.Atoi(digits); err == nil {
+			return &rollout.Amount{Value: n, Percent: true}
+		}
+	}
+	if n, err := strconv.Atoi(text); err == nil {
+		return &rollout.Amount{Value: n}
+	}
+	return nil
+}
