@@ -104,7 +104,7 @@ needs:
 	@mkdir -p .out
 	@scripts/needs.sh mosquitto_pub=mosquitto-clients mosquitto_rr=mosquitto-clients /usr/sbin/mosquitto=mosquitto openssl=openssl curl=curl git=git \
 		/usr/sbin/mkfs.ext4=e2fsprogs mount=mount prlimit=util-linux unshare=util-linux \
-		ip=iproute2 /usr/sbin/tc=iproute2 kubectl=kubernetes-client
+		ip=iproute2 /usr/sbin/tc=iproute2 kubectl=kubernetes-client dbus-daemon=dbus-daemon
 
 .PHONY: needs-bench
 needs-bench: # the broker that ours is compared with, and the tool that keeps both on a core

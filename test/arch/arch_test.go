@@ -144,6 +144,7 @@ func forbiddenLibrary(from, to string) string {
 		{"github.com/eclipse/paho.golang", []string{"broker/client"}, "paho appears only in broker/client"},
 		{"go.etcd.io/bbolt", []string{"cloud/store", "edge/store", "configs/daemon/boltfile"}, "bbolt appears only in the store packages, and where they open it"},
 		{"github.com/spf13/viper", []string{"configs"}, "viper appears only in configs"},
+		{"github.com/godbus/dbus", []string{"edge/agent/host"}, "D-Bus appears only in edge/agent/host"},
 		{"google.golang.org/grpc", []string{"edge/discovery"}, "gRPC appears only in edge/discovery"},
 		{"github.com/go-git/go-git", []string{"cloud/fleet/sources"}, "git and registries appear only in the sources of fleets"},
 		{"github.com/google/go-containerregistry", []string{"cloud/fleet/sources"}, "git and registries appear only in the sources of fleets"},

@@ -4,8 +4,10 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -24,9 +26,10 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Options say where things are on the host. Without them they are where they usually are.
+// Options say where things are on the host. Without them they are where they usually are, below Root: so a scratch root without
+// sockets in it can't change the host, nor has it an OS image or a compose program.
 type Options struct {
-	// Root stands for / in the paths of applications' files; what is observed is the host itself.
+	// Root stands for / in the paths of files and sockets; resources, clock and system information are the host's own.
 	Root string
 	// DataDir is the agent's.
 	DataDir string
@@ -46,15 +49,14 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	for _, d := range []struct {
-		field *string
-		value string
-	}{{&o.Root, "/"}, {&o.SystemBus, systemd.SystemBus}, {&o.Podman, "/run/podman/podman.sock"}, {&o.Docker, "/run/docker.sock"}} {
-		if *d.field == "" {
-			*d.field = d.value
-		}
+	o.Root = cmp.Or(o.Root, "/")
+	o.SystemBus = cmp.Or(o.SystemBus, "unix:path="+filepath.Join(o.Root, systemd.SystemBus))
+	o.Podman = cmp.Or(o.Podman, filepath.Join(o.Root, "/run/podman/podman.sock"))
+	o.Docker = cmp.Or(o.Docker, filepath.Join(o.Root, "/run/docker.sock"))
+	if o.Root != "/" && o.Compose == nil {
+		o.Compose = [][]string{} // those of the host would change the host
 	}
-	if o.OS.Status == nil {
+	if o.OS.Status == nil && o.Root == "/" {
 		o.OS = osimage.Bootc()
 	}
 	if o.Now == nil {

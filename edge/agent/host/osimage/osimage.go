@@ -153,6 +153,9 @@ func New(c Commands, dir string) *OS {
 
 // Available says whether the program of the status is installed.
 func (o *OS) Available() bool {
+	if len(o.commands.Status) == 0 {
+		return false
+	}
 	_, err := exec.LookPath(o.commands.Status[0])
 	return err == nil
 }

@@ -24,8 +24,8 @@ const (
 	loadNotFound = "not-found"
 )
 
-// SystemBus is where the system's D-Bus is by default.
-const SystemBus = "unix:path=/run/dbus/system_bus_socket"
+// SystemBus is the socket of the system's D-Bus.
+const SystemBus = "/run/dbus/system_bus_socket"
 
 // Unit is a unit as systemd has it.
 type Unit struct {

@@ -94,7 +94,7 @@ func TestRealSystemd(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	s := systemd.New(systemd.SystemBus, func() {})
+	s := systemd.New("unix:path="+systemd.SystemBus, func() {})
 	t.Cleanup(func() { _ = s.Close() })
 	units, err := s.Match(ctx, []string{"dbus*", "no-such-unit.service"})
 	require.NoError(t, err)

@@ -1,0 +1,100 @@
+package host_test
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/edge/agent/host"
+	"github.com/edgebus/edgebus/edge/agent/host/hosttest"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func condition(r resource.AgentReport, of string) resource.Condition {
+	i := slices.IndexFunc(r.Conditions, func(c resource.Condition) bool { return c.Type == of })
+	if i < 0 {
+		return resource.Condition{}
+	}
+	return r.Conditions[i]
+}
+
+// run observes a host until the test ends. The function that it returns waits until a report is as wanted.
+func run(t *testing.T, h *host.Host) func(what string, is func(resource.AgentReport) bool) resource.AgentReport {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, changed := make(chan error, 1), make(chan struct{}, 1000)
+	go func() { ended <- h.Run(ctx, func() { changed <- struct{}{} }) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	return func(what string, is func(resource.AgentReport) bool) (r resource.AgentReport) {
+		t.Helper()
+		deadline := time.After(time.Minute)
+		for {
+			r = resource.AgentReport{}
+			if h.Report(&r); is(r) {
+				return r
+			}
+			select {
+			case <-changed: // the next report is looked at only when there is said to be one
+			case <-deadline:
+				text, _ := json.MarshalIndent(r, "", " ")
+				t.Fatalf("never %s: %s", what, text)
+			}
+		}
+	}
+}
+
+func TestAHostIsObserved(t *testing.T) {
+	root := t.TempDir()
+	s, e := hosttest.StartSystemd(t, root), hosttest.StartEngine(t)
+	s.Add("chronyd.service", "active", "running")
+	// The interval is long: what is seen below was signalled.
+	h := host.New(host.Options{Root: root, DataDir: t.TempDir(), SystemBus: s.Address, Podman: e.Socket, Docker: filepath.Join(root, "none"), Interval: time.Hour, Pause: time.Millisecond})
+	until := run(t, h)
+	h.Watch(resource.RenderedSpec{
+		Monitoring:   &resource.Monitoring{Systemd: &resource.Patterns{MatchPatterns: []string{"chronyd.service"}}, Containers: &resource.Patterns{MatchPatterns: []string{"w*"}}},
+		Resources:    []resource.ResourceMonitor{{MonitorType: resource.MonitorMemory, SamplingInterval: "1s"}},
+		Applications: []resource.RenderedApplication{{Name: "shop", AppType: resource.AppQuadlet, Files: []resource.RenderedFile{{Path: "web.container"}}}},
+	})
+	r := until("complete", func(r resource.AgentReport) bool {
+		return len(r.SystemdUnits) == 1 && r.Resources != nil && r.Resources.Memory == "Healthy" && len(r.Applications) == 1
+	})
+	require.Equal(t, resource.SystemdUnit{Name: "chronyd.service", LoadState: "loaded", ActiveState: "active"}, r.SystemdUnits[0])
+	require.Equal(t, "True", condition(r, "SystemdAvailable").Status)
+	require.Equal(t, "True", condition(r, "ContainerEngineAvailable").Status)
+	require.NotEmpty(t, condition(r, "ClockSynchronized").Status)
+	require.NotEmpty(t, r.SystemInfo.BootID)
+
+	s.Add("chronyd.service", "failed", "failed")
+	until("failed", func(r resource.AgentReport) bool { return r.SystemdUnits[0].ActiveState == "failed" })
+	s.Add("web.service", "active", "running")
+	until("running", func(r resource.AgentReport) bool { return r.Applications[0].Status == "Running" })
+
+	// The events of the engine may not be followed yet: what happens again is seen.
+	until("with a container", func(r resource.AgentReport) bool {
+		e.Run(hosttest.Container{Name: "web", Image: "nginx:1", State: "running"})
+		e.Run(hosttest.Container{Name: "other", Image: "nginx:1", State: "running"})
+		s.Add("x.service", "active", "running")
+		return len(r.Containers) == 1
+	})
+}
+
+func TestAHostWithNothingSaysSo(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	h := host.New(host.Options{DataDir: t.TempDir(), SystemBus: "unix:path=" + none, Podman: none, Docker: none, Interval: time.Millisecond, Pause: time.Millisecond})
+	until := run(t, h)
+	h.Watch(resource.RenderedSpec{Monitoring: &resource.Monitoring{Systemd: &resource.Patterns{MatchPatterns: []string{"*"}}}})
+	r := until("said", func(r resource.AgentReport) bool { return condition(r, "SystemdAvailable").Status == "False" })
+	require.Contains(t, condition(r, "SystemdAvailable").Message, none)
+	c := condition(r, "ContainerEngineAvailable")
+	require.Equal(t, "False", c.Status)
+	require.Contains(t, c.Message, "podman at "+none)
+	require.Nil(t, r.OS)
+}
