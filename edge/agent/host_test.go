@@ -25,7 +25,7 @@ func TestQuadletsAreStartedAndRolledBack(t *testing.T) {
 	socket, _, _ := strings.Cut(strings.TrimPrefix(systemd.Address, "unix:path="), ",")
 	require.NoError(t, os.Symlink(socket, filepath.Join(root, "run/dbus/system_bus_socket")))
 	r.stop()
-	r.o = r.o.onHost()
+	r.o.onHost()
 	r.start()
 
 	shop := func(v, service, image string) resource.RenderedSpec {
