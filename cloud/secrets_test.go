@@ -138,14 +138,11 @@ func TestWritesDuringRotations(t *testing.T) {
 				of := store.Key{Kind: "Secret", Namespace: "default", Name: fmt.Sprint("s", i)}
 				for n := 0; ctx.Err() == nil; n++ {
 					sealed, err := s.key.Seal([]byte(fmt.Sprint(n)), of.String())
-					if err == nil {
-						var data []byte
-						data, err = json.Marshal(map[string]any{"sealed": sealed})
-						if n == 0 {
-							_, err = s.Create(t.Context(), store.Object{Key: of, Data: data})
-						} else {
-							_, err = s.Update(t.Context(), store.Object{Key: of, Data: data}, 0)
-						}
+					data, failed := json.Marshal(map[string]any{"sealed": sealed})
+					if err = errors.Join(err, failed); err == nil && n == 0 {
+						_, err = s.Create(t.Context(), store.Object{Key: of, Data: data})
+					} else if err == nil {
+						_, err = s.Update(t.Context(), store.Object{Key: of, Data: data}, 0)
 					}
 					if err != nil {
 						t.Error(err)
