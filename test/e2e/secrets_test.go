@@ -195,8 +195,14 @@ func TestSecretsReachTheAgentAlone(t *testing.T) {
 	s := newSecretStand(t)
 	type login struct{ broker, user string }
 	as := []login{
-		{s.Hub.MQTT, ""}, {s.Hub.MQTT, "ann"}, {s.Hub.MQTT, "otto"}, {s.Hub.MQTT, "vera"},
-		{s.Core(), ""}, {s.Core(), "ann"}, {s.Core(), "vera"}, {s.Core(), "modbus"},
+		{s.Hub.MQTT, ""},
+		{s.Hub.MQTT, "ann"},
+		{s.Hub.MQTT, "otto"},
+		{s.Hub.MQTT, "vera"},
+		{s.Core(), ""},
+		{s.Core(), "ann"},
+		{s.Core(), "vera"},
+		{s.Core(), "modbus"},
 	}
 	filters := []string{"#", "v1/#", "v1/nodes/n1/#", "+/+/+/secrets/+", "$share/g/v1/nodes/#", "v1/nodes/n1/secrets/#"}
 	var others []*secretReader
