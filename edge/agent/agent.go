@@ -95,7 +95,11 @@ func (o Options) withDefaults() Options {
 		o.HealthPause = time.Second
 	}
 	if o.Protected == nil {
-		o.Protected = []string{configs.SystemDir, "/var/lib/edgebus", strings.TrimPrefix(o.Config.Data.Dir, strings.TrimSuffix(o.Config.Root, "/"))}
+		o.Protected = []string{configs.SystemDir, "/var/lib/edgebus"}
+		dir, err := filepath.Abs(o.Config.Data.Dir)
+		if below, ok := strings.CutPrefix(dir, strings.TrimSuffix(o.Config.Root, "/")+"/"); ok && err == nil {
+			o.Protected = append(o.Protected, "/"+below)
+		}
 	}
 	if o.BootID == nil {
 		o.BootID = func() string {

@@ -432,3 +432,15 @@ func TestReportFits(t *testing.T) {
 	small := fit(resource.AgentReport{RenderedVersion: "1"}, now)
 	require.Empty(t, small.Conditions)
 }
+
+// The agent's own state is not for a spec to change, however data.dir is written.
+func TestProtected(t *testing.T) {
+	for dir, want := range map[string]string{"/opt/agent": "/opt/agent", "relative": "", "/elsewhere": ""} {
+		o := Options{Config: configs.Agent{Root: "/", Data: configs.Data{Dir: dir}}}
+		if want == "" {
+			o.Config.Root = "/scratch"
+		}
+		protected := o.withDefaults().Protected
+		require.Equal(t, want != "", len(protected) == 3, "%v", protected)
+	}
+}
