@@ -150,6 +150,7 @@ func newRig(t *testing.T) *rig {
 	require.NoError(t, err)
 	r.log = filepath.Join(t.TempDir(), "log")
 	t.Setenv("COMPOSE_STAND_IN", r.log)
+	t.Setenv("GORACE", "atexit_sleep_ms=0")
 	s := systemd.New(r.systemd.Address, func() {})
 	t.Cleanup(func() { _ = s.Close() })
 	r.apps = apps.New(apps.Options{

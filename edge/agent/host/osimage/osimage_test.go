@@ -113,6 +113,7 @@ func host(t *testing.T) (*OS, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "machine.json")
 	t.Setenv("BOOTC_STAND_IN", path)
+	t.Setenv("GORACE", "atexit_sleep_ms=0")
 	old := Deployment{"quay.io/acme/os:1", "sha256:01"}
 	require.NoError(t, machine{
 		Booted: &old, Tracked: old.Image,
