@@ -169,8 +169,10 @@ func (a *Agent) check(report reporter) {
 		key   string
 		hooks []Hook
 	}{
-		{"hooks.beforeUpdating", a.Hooks.BeforeUpdating}, {"hooks.afterUpdating", a.Hooks.AfterUpdating},
-		{"hooks.beforeRebooting", a.Hooks.BeforeRebooting}, {"hooks.afterRebooting", a.Hooks.AfterRebooting},
+		{"hooks.beforeUpdating", a.Hooks.BeforeUpdating},
+		{"hooks.afterUpdating", a.Hooks.AfterUpdating},
+		{"hooks.beforeRebooting", a.Hooks.BeforeRebooting},
+		{"hooks.afterRebooting", a.Hooks.AfterRebooting},
 	} {
 		for i, h := range list.hooks {
 			h.check(fmt.Sprintf("%s[%d].", list.key, i), allowed, clean, report)

@@ -153,8 +153,12 @@ func patchType(method string) string {
 func TestNobodyActsForSomebodyElse(t *testing.T) {
 	h := withPeople(t)
 	for _, as := range [][]string{
-		{"Impersonate-User", "vic"}, {"Impersonate-User", "controller", "Impersonate-Group", "system:masters"}, {"Impersonate-Group", "controller"},
-		{"Impersonate-Uid", "7"}, {"Impersonate-Extra-Scopes", "all"}, {"Impersonate-User", "controller/render"},
+		{"Impersonate-User", "vic"},
+		{"Impersonate-User", "controller", "Impersonate-Group", "system:masters"},
+		{"Impersonate-Group", "controller"},
+		{"Impersonate-Uid", "7"},
+		{"Impersonate-Extra-Scopes", "all"},
+		{"Impersonate-User", "controller/render"},
 	} {
 		require.Contains(t, h.refused(403, "Forbidden", "GET", base+"/devices", "", append(as, "As", "boss")...), "--as")
 	}

@@ -83,8 +83,10 @@ func TestANodeGetsRangesOfWhatItsSpecRefersTo(t *testing.T) {
 		offset       int64
 		kind         resource.ErrorKind
 	}{
-		{"n1", another, 0, resource.Forbidden}, {"n2", mine, 0, resource.Forbidden},
-		{"n1", missing, 0, resource.NotFound}, {"n1", mine, 100_001, resource.Invalid},
+		{"n1", another, 0, resource.Forbidden},
+		{"n2", mine, 0, resource.Forbidden},
+		{"n1", missing, 0, resource.NotFound},
+		{"n1", mine, 100_001, resource.Invalid},
 	} {
 		require.NoError(t, ask(server, request(c.node, resource.BlobRequest{Digest: c.digest, Offset: c.offset, Length: 10})))
 		a := <-answers

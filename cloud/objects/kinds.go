@@ -221,7 +221,8 @@ func (m *modelCache) get(ctx context.Context, r store.Reader, key store.Key) (*r
 // nothing reads yet: the spec is not rendered until it can be.
 func warnNodeReferences(ctx context.Context, r store.Reader, _, next any) (warnings []string) {
 	for i, item := range next.(*resource.Node).Spec.Config {
-		at, key := fmt.Sprintf("spec.config[%d]", i), store.Key{}
+		at := fmt.Sprintf("spec.config[%d]", i)
+		var key store.Key
 		switch {
 		case item.GitRef != nil:
 			warnings = append(warnings, at+".gitRef: this version of the hub reads no git repositories: the node keeps what it was sent before")

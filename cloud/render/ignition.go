@@ -158,10 +158,16 @@ func (c ignitionConfig) check(by string) error {
 		name  string
 		value json.RawMessage
 	}{
-		{"ignition.config", c.Ignition.Config}, {"ignition.proxy", c.Ignition.Proxy}, {"ignition.security", c.Ignition.Security},
+		{"ignition.config", c.Ignition.Config},
+		{"ignition.proxy", c.Ignition.Proxy},
+		{"ignition.security", c.Ignition.Security},
 		{"ignition.timeouts", c.Ignition.Timeouts},
-		{"storage.disks", c.Storage.Disks}, {"storage.raid", c.Storage.Raid}, {"storage.filesystems", c.Storage.Filesystems},
-		{"storage.luks", c.Storage.LUKS}, {"passwd", c.Passwd}, {"kernelArguments", c.KernelArguments},
+		{"storage.disks", c.Storage.Disks},
+		{"storage.raid", c.Storage.Raid},
+		{"storage.filesystems", c.Storage.Filesystems},
+		{"storage.luks", c.Storage.LUKS},
+		{"passwd", c.Passwd},
+		{"kernelArguments", c.KernelArguments},
 	} {
 		if text := string(section.value); text != "" && text != "null" && text != "{}" && text != "[]" {
 			return problem(ReasonNotSupported, "%s.inline.%s is not supported: only storage.files, storage.directories, storage.links and systemd.units are", by, section.name)

@@ -142,7 +142,8 @@ func TestProblems(t *testing.T) {
 	}{
 		"two items, one path": {
 			[]resource.ConfigItem{fileList("one", resource.InlineFile{Path: "/a", Content: "1"}), fileList("two", resource.InlineFile{Path: "/a", Content: "2"})},
-			render.ReasonPathConflict, []string{"spec.config[one]", "spec.config[two]", "/a"},
+			render.ReasonPathConflict,
+			[]string{"spec.config[one]", "spec.config[two]", "/a"},
 		},
 		"one item, one path":  {[]resource.ConfigItem{inline("one", storage(`"files":[{"path":"/a"},{"path":"/a","mode":0}]`))}, render.ReasonPathConflict, []string{"spec.config[one]", "/a twice"}},
 		"below a file":        {[]resource.ConfigItem{fileList("one", resource.InlineFile{Path: "/a/b/c"}), fileList("two", resource.InlineFile{Path: "/a"})}, render.ReasonPathConflict, []string{"spec.config[one]", "spec.config[two]", "/a/b/c", "below /a"}},
@@ -191,15 +192,18 @@ func TestProblems(t *testing.T) {
 				{Name: "a", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: "gone", MountPath: "/a"}},
 				{Name: "b", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "wifi", Namespace: "other", MountPath: "/b"}},
 			},
-			render.ReasonNotFound, []string{"spec.config[a]", "ConfigMap default/gone", "spec.config[b]", "Secret other/wifi"},
+			render.ReasonNotFound,
+			[]string{"spec.config[a]", "ConfigMap default/gone", "spec.config[b]", "Secret other/wifi"},
 		},
 		"git": {
 			[]resource.ConfigItem{{Name: "g", ConfigType: resource.ConfigGit, GitRef: &resource.GitRef{Repository: "r", TargetRevision: "main", Path: "/"}}},
-			render.ReasonGit, []string{"spec.config[g]", "git"},
+			render.ReasonGit,
+			[]string{"spec.config[g]", "git"},
 		},
 		"a mountPath": {
 			[]resource.ConfigItem{{Name: "s", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "wifi", MountPath: "/etc/../root"}}},
-			render.ReasonInvalid, []string{"spec.config[s]", "mountPath"},
+			render.ReasonInvalid,
+			[]string{"spec.config[s]", "mountPath"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -271,7 +275,7 @@ func TestRest(t *testing.T) {
 // path is there once; and what is rendered has the content that was given.
 func TestOrderOfItems(t *testing.T) {
 	for seed := range uint64(200) {
-		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
+		r := rand.New(rand.NewPCG(seed, 1))
 		want := map[string]string{}
 		var items []resource.ConfigItem
 		for i := range 1 + r.IntN(5) {

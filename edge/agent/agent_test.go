@@ -407,8 +407,13 @@ func TestHookConditions(t *testing.T) {
 		op   []string
 		want bool
 	}{
-		{"/etc/nginx", nil, true}, {"/etc/nginx/", nil, true}, {"/etc/nginx/nginx.conf", []string{"updated"}, true}, {"/", nil, true},
-		{"/etc/ngin", nil, false}, {"/etc/nginx", []string{"created", "removed"}, false}, {"/etc/old", []string{"removed"}, true},
+		{"/etc/nginx", nil, true},
+		{"/etc/nginx/", nil, true},
+		{"/etc/nginx/nginx.conf", []string{"updated"}, true},
+		{"/", nil, true},
+		{"/etc/ngin", nil, false},
+		{"/etc/nginx", []string{"created", "removed"}, false},
+		{"/etc/old", []string{"removed"}, true},
 	} {
 		h := resource.Hook{If: []resource.HookCondition{{Path: tt.path, Op: tt.op}}}
 		require.Equal(t, tt.want, dueNow(h, changes), "%s %v", tt.path, tt.op)

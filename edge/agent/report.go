@@ -133,7 +133,8 @@ func fit(r resource.AgentReport, now time.Time) resource.AgentReport {
 			name string
 			size int
 			half func()
-		}) int {
+		},
+		) int {
 			return a.size - b.size
 		})
 		largest.half()

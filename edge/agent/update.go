@@ -195,8 +195,10 @@ func (a *agent) check(spec resource.RenderedSpec) error {
 			where string
 			hooks []resource.Hook
 		}{
-			{"hooks.beforeUpdating", spec.Hooks.BeforeUpdating}, {"hooks.afterUpdating", spec.Hooks.AfterUpdating},
-			{"hooks.beforeRebooting", spec.Hooks.BeforeRebooting}, {"hooks.afterRebooting", spec.Hooks.AfterRebooting},
+			{"hooks.beforeUpdating", spec.Hooks.BeforeUpdating},
+			{"hooks.afterUpdating", spec.Hooks.AfterUpdating},
+			{"hooks.beforeRebooting", spec.Hooks.BeforeRebooting},
+			{"hooks.afterRebooting", spec.Hooks.AfterRebooting},
 		} {
 			if err := a.commands.allow(list.where, list.hooks); err != nil {
 				return err

@@ -160,7 +160,7 @@ func New(o Options) (*Downloads, error) {
 // Filter is what the connection to the hub has to be subscribed to.
 func (d *Downloads) Filter() string { return d.reply }
 
-// Connected, Received and Disconnected say what happens to the connection to the hub. They don't block.
+// Connected says that there is a connection to the hub; it, Received and Disconnected say what happens to the connection to the hub. They don't block.
 func (d *Downloads) Connected(hub Hub) {
 	d.post(func() {
 		d.loseAll()

@@ -128,15 +128,6 @@ func nameOf(element any, key string) string {
 	return name
 }
 
-func find(list []any, key, name string) any {
-	for _, element := range list {
-		if nameOf(element, key) == name {
-			return element
-		}
-	}
-	return nil
-}
-
 // applyAll makes was into is, but for the places where was has changed meanwhile:
 // there it is right. The differences are of a tree that stands at a pointer.
 func applyAll(at string, v any, list []difference) any {

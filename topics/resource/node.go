@@ -134,7 +134,7 @@ type HookCondition struct {
 }
 
 // ResourceMonitor watches a resource of the host.
-type ResourceMonitor struct {
+type ResourceMonitor struct { //nolint:revive // it is one of the host's resources
 	// MonitorType is the resource.
 	// +kubebuilder:validation:Enum=CPU;Memory;Disk
 	MonitorType string `json:"monitorType"`
@@ -743,8 +743,11 @@ func (c ConfigItem) check(p *problems, at string, expanded func(string) bool) {
 		is    ConfigType
 		set   bool
 	}{
-		{"inline", ConfigInline, len(c.Inline) > 0}, {"gitRef", ConfigGit, c.GitRef != nil}, {"secretRef", ConfigSecret, c.SecretRef != nil},
-		{"configMapRef", ConfigMapRef, c.ConfigMapRef != nil}, {"files", ConfigFiles, len(c.Files) > 0},
+		{"inline", ConfigInline, len(c.Inline) > 0},
+		{"gitRef", ConfigGit, c.GitRef != nil},
+		{"secretRef", ConfigSecret, c.SecretRef != nil},
+		{"configMapRef", ConfigMapRef, c.ConfigMapRef != nil},
+		{"files", ConfigFiles, len(c.Files) > 0},
 	} {
 		switch {
 		case part.is == c.ConfigType && !part.set:

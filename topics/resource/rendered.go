@@ -318,7 +318,7 @@ type ApplicationStatus struct {
 }
 
 // ResourceStatus is how a host's resources are: Healthy, Warning, Critical or Unknown. It says Info as Healthy.
-type ResourceStatus struct {
+type ResourceStatus struct { //nolint:revive // it is that of the host's resources
 	// CPU is how the processors are.
 	CPU string `json:"cpu,omitempty"`
 	// Memory is how the memory is.

@@ -323,7 +323,7 @@ func (s *Store) outOfOrder(call string) error {
 // begin writes the manifest, and the journal of the phase staging.
 func (s *Store) begin(p *plan) error {
 	var id [8]byte
-	rand.Read(id[:])
+	_, _ = rand.Read(id[:]) // crypto/rand never fails
 	u := &update{ID: hex.EncodeToString(id[:]), Version: p.manifest.Version, Ops: p.ops, Originals: p.originals, Dirs: p.dirs}
 	p.name(u.ID)
 	text, err := json.Marshal(p.manifest)

@@ -176,7 +176,12 @@ func TestDrift(t *testing.T) {
 	drifted, err = r.Drift(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []Drift{
-		{"/etc/content", "content"}, {"/etc/d/far", "gone"}, {"/etc/dir", "mode"}, {"/etc/gone", "gone"}, {"/etc/link", "content"}, {"/etc/mode", "mode"},
+		{"/etc/content", "content"},
+		{"/etc/d/far", "gone"},
+		{"/etc/dir", "mode"},
+		{"/etc/gone", "gone"},
+		{"/etc/link", "content"},
+		{"/etc/mode", "mode"},
 		{"/etc/type", "type"},
 	}, drifted)
 
