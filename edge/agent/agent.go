@@ -49,8 +49,9 @@ type OS interface {
 	Booted(ctx context.Context) (resource.OSStatus, error)
 	// Switch makes an image the one that is booted next.
 	Switch(ctx context.Context, image string) error
-	// Rollback makes the image before that the one that is booted next, and says whether the host must be rebooted for it.
-	Rollback(ctx context.Context) (reboot bool, err error)
+	// Rollback makes the image that was booted before a Switch the one that the host runs, whether the Switch was done or not, and says
+	// whether the host must be rebooted for it.
+	Rollback(ctx context.Context, before resource.OSStatus) (reboot bool, err error)
 	// Reboot reboots the host. The agent is ended by it.
 	Reboot(ctx context.Context) error
 }
@@ -112,7 +113,7 @@ func (o Options) withDefaults() Options {
 
 // onHost has the agent run applications, switch the OS and observe the host. Below another root than / there is no OS to switch.
 func (o *Options) onHost() {
-	h := host.New(host.Options{Root: o.Config.Root, DataDir: o.Config.Data.Dir, Now: o.Now, Log: o.Log})
+	h := host.New(host.Options{Root: o.Config.Root, Now: o.Now, Log: o.Log})
 	o.applications, o.monitor = h.Applications, h
 	if h.OS != nil && o.Config.Root == "/" {
 		o.os = h.OS

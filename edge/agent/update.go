@@ -59,9 +59,10 @@ type update struct {
 	Step string                `json:"step"`
 	// Resumed is how often the agent was started in the midst of it.
 	Resumed int `json:"resumed,omitempty"`
-	// Boot is the boot in which the reboot was ordered; OSSwitched says that another image was made the one to boot.
-	Boot       string `json:"boot,omitempty"`
-	OSSwitched bool   `json:"osSwitched,omitempty"`
+	// OSBefore is the image that was booted when another one was to be made the next; it is on disk before that is done.
+	OSBefore *resource.OSStatus `json:"osBefore,omitempty"`
+	// Boot is the boot in which the reboot was ordered.
+	Boot string `json:"boot,omitempty"`
 	// Failed is why it is rolled back.
 	Failed *resource.FailedVersion `json:"failed,omitempty"`
 }
@@ -141,8 +142,10 @@ func (u update) resumed(swapped bool) *update {
 		return nil
 	case u.Step == stepSwap:
 		u.Step = stepSwapped
-	case u.Step == stepReboot:
+	case u.Step == stepReboot && u.Boot != "":
 		return &u
+	case u.Step == stepReboot: // a power cut may have lost the image that was to be booted next
+		u.Step = stepOS
 	}
 	if u.Resumed++; u.Resumed > maxResumed {
 		u = u.failing(failure{resource.FailedInterrupted, fmt.Sprintf("the agent ended %d times in the midst of it, at last in the step %s", u.Resumed, u.Step)}, time.Time{})
@@ -266,7 +269,7 @@ func (a *agent) prepare(ctx context.Context, spec resource.RenderedSpec) error {
 		return err
 	}
 	u.Step = stepSwap
-	return a.save(func(s *state) { s.Update = &u })
+	return a.saveUpdate(u)
 }
 
 // stage verifies the files of a spec and writes what differs beside their places.
@@ -336,6 +339,8 @@ func (a *agent) endFiles(commit bool) error {
 	return err
 }
 
+func (a *agent) saveUpdate(u update) error { return a.save(func(s *state) { s.Update = &u }) }
+
 // step does the step of an update. It may add to u.
 func (a *agent) step(ctx context.Context, u *update) error {
 	switch u.Step {
@@ -344,8 +349,7 @@ func (a *agent) step(ctx context.Context, u *update) error {
 	case stepSwapped:
 		return nil
 	case stepOS:
-		u.OSSwitched = true
-		return failed(ctx, resource.FailedOS, a.os.Switch(ctx, u.Spec.OS.Image))
+		return failed(ctx, resource.FailedOS, a.switchOS(ctx, u))
 	case stepReboot:
 		return a.reboot(ctx, u)
 	case stepBooted:
@@ -371,7 +375,7 @@ func (a *agent) stepped(u update, err error) error {
 	case errors.As(err, &f) && u.Step != stepBack && u.Step != stepCommit:
 		a.log.Error().Str("rendered_version", u.Spec.RenderedVersion).Str("step", u.Step).Str("reason", f.reason).Str("error", f.message).Msg("update failed and is rolled back")
 		u = u.failing(f, a.o.Now())
-		return a.save(func(s *state) { s.Update = &u })
+		return a.saveUpdate(u)
 	case err != nil:
 		return err
 	case u.Step == stepCommit:
@@ -397,7 +401,7 @@ func (a *agent) stepped(u update, err error) error {
 		switchOS := u.Step == stepSwapped && a.wantsOS(u.Spec)
 		u.Step = following(u.Step, switchOS)
 		if !a.empty(u) {
-			return a.save(func(s *state) { s.Update = &u })
+			return a.saveUpdate(u)
 		}
 	}
 }
@@ -417,14 +421,33 @@ func (a *agent) empty(u update) bool {
 	return false
 }
 
+// switchOS makes the spec's OS image the one to boot next, unless it is booted: the host may have been booted since it was switched. What
+// was booted before is on disk first, so that a roll-back returns to it from every point on.
+func (a *agent) switchOS(ctx context.Context, u *update) error {
+	booted, err := a.os.Booted(ctx)
+	if err != nil || sameImage(booted, u.Spec.OS.Image) {
+		return err
+	}
+	if u.OSBefore == nil {
+		u.OSBefore = &booted
+		if err := a.saveUpdate(*u); err != nil {
+			return err
+		}
+	}
+	return a.os.Switch(ctx, u.Spec.OS.Image)
+}
+
 // reboot boots the host into the image that was made the next one, and says whether that succeeded once it has booted again.
 func (a *agent) reboot(ctx context.Context, u *update) error {
 	if u.Boot == "" {
+		if booted, err := a.os.Booted(ctx); err == nil && sameImage(booted, u.Spec.OS.Image) {
+			return nil // by a boot that the agent did not order
+		}
 		if err := a.hooks(ctx, "beforeRebooting", *u); err != nil {
 			return err
 		}
 		u.Boot = a.state.Boot
-		if err := a.save(func(s *state) { s.Update = u }); err != nil {
+		if err := a.saveUpdate(*u); err != nil {
 			return err
 		}
 	}
@@ -469,8 +492,8 @@ func (a *agent) rollBack(ctx context.Context, u *update) error {
 	if err := a.endFiles(false); err != nil {
 		return err
 	}
-	if u.OSSwitched {
-		reboot, err := a.os.Rollback(ctx)
+	if u.OSBefore != nil {
+		reboot, err := a.os.Rollback(ctx, *u.OSBefore)
 		if err != nil {
 			return fmt.Errorf("the OS image can't be switched back: %w", err)
 		}

@@ -31,8 +31,6 @@ import (
 type Options struct {
 	// Root stands for / in the paths of files and sockets; resources, clock and system information are the host's own.
 	Root string
-	// DataDir is the agent's.
-	DataDir string
 	// SystemBus is the address of the system's D-Bus.
 	SystemBus string
 	// Podman and Docker are the sockets of container engines.
@@ -100,7 +98,7 @@ func New(o Options) *Host {
 		engines = append(engines, e)
 	}
 	h.Applications = apps.New(apps.Options{Root: h.o.Root, Systemd: h.systemd, Engines: engines, Compose: h.o.Compose, Log: h.o.Log})
-	if image := osimage.New(h.o.OS, h.o.DataDir); image.Available() {
+	if image := osimage.New(h.o.OS); image.Available() {
 		h.OS = image
 	}
 	h.report.SystemInfo = sysinfo.Read("/")

@@ -56,7 +56,7 @@ func TestAHostIsObserved(t *testing.T) {
 	s, e := hosttest.StartSystemd(t, root), hosttest.StartEngine(t)
 	s.Add("chronyd.service", "active", "running")
 	// The interval is long: what is seen below was signalled.
-	h := host.New(host.Options{Root: root, DataDir: t.TempDir(), SystemBus: s.Address, Podman: e.Socket, Docker: filepath.Join(root, "none"), Interval: time.Hour, Pause: time.Millisecond})
+	h := host.New(host.Options{Root: root, SystemBus: s.Address, Podman: e.Socket, Docker: filepath.Join(root, "none"), Interval: time.Hour, Pause: time.Millisecond})
 	until := run(t, h)
 	h.Watch(resource.RenderedSpec{
 		Monitoring:   &resource.Monitoring{Systemd: &resource.Patterns{MatchPatterns: []string{"chronyd.service"}}, Containers: &resource.Patterns{MatchPatterns: []string{"w*"}}},
@@ -88,7 +88,7 @@ func TestAHostIsObserved(t *testing.T) {
 
 func TestAHostWithNothingSaysSo(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
-	h := host.New(host.Options{DataDir: t.TempDir(), SystemBus: "unix:path=" + none, Podman: none, Docker: none, Interval: time.Millisecond, Pause: time.Millisecond})
+	h := host.New(host.Options{SystemBus: "unix:path=" + none, Podman: none, Docker: none, Interval: time.Millisecond, Pause: time.Millisecond})
 	until := run(t, h)
 	h.Watch(resource.RenderedSpec{Monitoring: &resource.Monitoring{Systemd: &resource.Patterns{MatchPatterns: []string{"*"}}}})
 	r := until("said", func(r resource.AgentReport) bool { return condition(r, "SystemdAvailable").Status == "False" })

@@ -1,5 +1,5 @@
 // Package osimage switches a host whose operating system is an image, by bootc or by commands of the same kind. It never downloads an
-// image itself, and it has no memory but one small file: which image was booted before the switch.
+// image itself, and it has no memory: its caller notes which image was booted before a switch.
 package osimage
 
 import (
@@ -8,14 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -142,13 +139,12 @@ func (s Status) Returning(before Deployment) (do string, reboot bool) {
 // OS is a host's operating system.
 type OS struct {
 	commands Commands
-	file     string
 	timeout  time.Duration
 }
 
-// New makes an OS that keeps its file in dir.
-func New(c Commands, dir string) *OS {
-	return &OS{commands: c, file: filepath.Join(dir, "osimage.json"), timeout: time.Hour}
+// New makes an OS.
+func New(c Commands) *OS {
+	return &OS{commands: c, timeout: time.Hour}
 }
 
 // Available says whether the program of the status is installed.
@@ -175,42 +171,25 @@ func (o *OS) Booted(ctx context.Context) (resource.OSStatus, error) {
 	return resource.OSStatus{Image: s.Booted.Image, ImageDigest: s.Booted.Digest}, err
 }
 
-// Switch makes an image the one that is booted next, and notes what is booted now. It may be done again.
+// Switch makes an image the one that is booted next. It may be done again.
 func (o *OS) Switch(ctx context.Context, image string) error {
 	s, err := o.Status(ctx)
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(s.Booted)
-	if err != nil {
-		return err
-	}
-	if err := datadir.WriteFile(o.file, text); err != nil {
-		return err
-	}
 	return o.do(ctx, s.Switching(image), image)
 }
 
-// Rollback makes the image that was booted before the last Switch the one that the host runs, and says whether it must be rebooted for
-// that. It may be done again; where nothing was switched it does nothing.
-func (o *OS) Rollback(ctx context.Context) (reboot bool, err error) {
-	text, err := os.ReadFile(o.file)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	var before Deployment
-	if err := json.Unmarshal(text, &before); err != nil {
-		return false, fmt.Errorf("%s: %w", o.file, err)
-	}
+// Rollback makes the image that was booted before a Switch the one that the host runs, and says whether it must be rebooted for that. It
+// may be done again, and where nothing was switched it does nothing.
+func (o *OS) Rollback(ctx context.Context, before resource.OSStatus) (reboot bool, err error) {
 	s, err := o.Status(ctx)
 	if err != nil {
 		return false, err
 	}
-	do, reboot := s.Returning(before)
-	return reboot, o.do(ctx, do, before.pinned())
+	d := Deployment{before.Image, before.ImageDigest}
+	do, reboot := s.Returning(d)
+	return reboot, o.do(ctx, do, d.pinned())
 }
 
 func (o *OS) do(ctx context.Context, what, image string) error {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // The test's own program is the stand-in for bootc: it keeps deployments in a file as bootc does, and a "reboot" boots what is next.
@@ -126,8 +128,11 @@ func host(t *testing.T) (*OS, string) {
 		(*argv)[0] = self
 	}
 	c.Reboot = []string{self, "reboot"}
-	return New(c, t.TempDir()), path
+	return New(c), path
 }
+
+// before is the image that the host has booted before a test.
+var before = resource.OSStatus{Image: "quay.io/acme/os:1", ImageDigest: "sha256:01"}
 
 func booted(t *testing.T, o *OS) string {
 	t.Helper()
@@ -156,13 +161,13 @@ func TestAHostIsSwitchedAndPutBack(t *testing.T) {
 	require.Equal(t, second, booted(t, o))
 
 	for range 2 { // again, as after a crash before the reboot
-		reboot, err := o.Rollback(t.Context())
+		reboot, err := o.Rollback(t.Context(), before)
 		require.NoError(t, err)
 		require.True(t, reboot)
 	}
 	require.NoError(t, o.Reboot(t.Context()))
 	require.Equal(t, first, booted(t, o))
-	reboot, err := o.Rollback(t.Context())
+	reboot, err := o.Rollback(t.Context(), before)
 	require.NoError(t, err)
 	require.False(t, reboot)
 	require.NoError(t, o.Reboot(t.Context()))
@@ -174,7 +179,7 @@ func TestAStagedImageIsTakenBack(t *testing.T) {
 	o, path := host(t)
 	require.NoError(t, o.Switch(t.Context(), second))
 	change(t, path, func(m *machine) { m.Tags[first] = "sha256:03" }) // the tag moves meanwhile
-	reboot, err := o.Rollback(t.Context())
+	reboot, err := o.Rollback(t.Context(), before)
 	require.NoError(t, err)
 	require.False(t, reboot)
 	require.NoError(t, o.Reboot(t.Context()))
@@ -190,7 +195,7 @@ func TestAHostThatWentBackByItself(t *testing.T) {
 	require.NoError(t, o.Switch(t.Context(), second))
 	require.NoError(t, o.Reboot(t.Context()))
 	require.Equal(t, first, booted(t, o))
-	reboot, err := o.Rollback(t.Context())
+	reboot, err := o.Rollback(t.Context(), before)
 	require.NoError(t, err)
 	require.False(t, reboot)
 
@@ -204,10 +209,10 @@ func TestWhatBootcRefuses(t *testing.T) {
 	o, _ := host(t)
 	require.ErrorContains(t, o.Switch(t.Context(), "quay.io/acme/os:9"), "manifest unknown")
 	require.ErrorContains(t, o.Switch(t.Context(), "--help"), "is not a reference")
-	reboot, err := New(Commands{}, t.TempDir()).Rollback(t.Context())
+	reboot, err := o.Rollback(t.Context(), before)
 	require.NoError(t, err, "nothing was switched")
 	require.False(t, reboot)
-	require.False(t, New(Commands{Status: []string{"no-such-program"}}, t.TempDir()).Available())
+	require.False(t, New(Commands{Status: []string{"no-such-program"}}).Available())
 }
 
 func TestParseStatus(t *testing.T) {

@@ -1,0 +1,216 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/edge/agent/host/osimage"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// machine is a host whose OS is an image. It keeps its state as bootc does, and acts as osimage finds right. It outlives agents.
+type machine struct {
+	booted, staged, previous string
+	queued                   bool // previous is booted next
+	falls                    bool // its boot loader goes back to what it had instead of booting what is staged
+	boots                    int
+	point                    func(string) // called before and after each change
+}
+
+func (m *machine) Booted(context.Context) (resource.OSStatus, error) {
+	return resource.OSStatus{Image: m.booted}, nil
+}
+
+func (m *machine) status() osimage.Status {
+	deployment := func(image string) *osimage.Deployment {
+		if image == "" {
+			return nil
+		}
+		return &osimage.Deployment{Image: image}
+	}
+	return osimage.Status{Booted: *deployment(m.booted), Staged: deployment(m.staged), Previous: deployment(m.previous), RollbackQueued: m.queued}
+}
+
+func (m *machine) Switch(_ context.Context, image string) error {
+	m.point("before the switch")
+	if m.status().Switching(image) != osimage.DoNothing {
+		m.staged, m.queued = image, false
+	}
+	m.point("after the switch")
+	return nil
+}
+
+func (m *machine) Rollback(_ context.Context, before resource.OSStatus) (bool, error) {
+	m.point("before the roll-back")
+	do, reboot := m.status().Returning(osimage.Deployment{Image: before.Image})
+	switch do {
+	case osimage.DoSwitch:
+		m.staged, m.queued = before.Image, false
+	case osimage.DoRollback:
+		m.staged, m.queued = "", !m.queued
+	}
+	m.point("after the roll-back")
+	return reboot, nil
+}
+
+// Reboot ends the agent.
+func (m *machine) Reboot(context.Context) error {
+	m.boot()
+	panic(killed{})
+}
+
+func (m *machine) boot() {
+	switch {
+	case m.staged != "" && m.falls:
+		m.staged = ""
+	case m.staged == m.booted:
+		m.staged = ""
+	case m.staged != "":
+		m.booted, m.staged, m.previous = m.staged, "", m.booted
+	case m.queued:
+		m.booted, m.previous = m.previous, m.booted
+	}
+	m.queued = false
+	m.boots++
+}
+
+// next is what the machine boots next.
+func (m *machine) next() string {
+	after := *m
+	after.falls = false
+	after.boot()
+	return after.booted
+}
+
+// An update with an OS image, ended before and after each of the agent's writes, each step, and each change of the OS: by a kill, by a
+// reboot, and by a power cut, which loses the image that is staged. Files and image are of one version in the end, and nothing else is to
+// be booted next.
+func TestOSUpdateEndedAtEachPoint(t *testing.T) {
+	ends := map[string]func(*machine){
+		"kill":   func(*machine) {},
+		"reboot": func(m *machine) { m.boot() },
+		"power cut": func(m *machine) {
+			m.staged = ""
+			m.boot()
+		},
+	}
+	for _, tt := range []struct {
+		name           string
+		unwell, falls  bool
+		spec           string // content of the file in the new version
+		content, image string // after it
+		failed         string // reason
+	}{
+		{name: "applied", spec: "new", content: "new", image: "os:2"},
+		{name: "unhealthy", unwell: true, spec: "new", content: "old", image: "os:1", failed: resource.FailedHealth},
+		{name: "boot loader goes back", falls: true, spec: "new", content: "old", image: "os:1", failed: resource.FailedOS},
+		{name: "image only", spec: "old", content: "old", image: "os:2"},
+		{name: "image only, boot loader goes back", falls: true, spec: "old", content: "old", image: "os:1", failed: resource.FailedOS},
+	} {
+		for name, end := range ends {
+			t.Run(tt.name+" "+name, func(t *testing.T) {
+				lost := 0
+				for n, more := 1, true; more; n++ {
+					more = osUpdate(t, n, end, tt.spec, tt.unwell, tt.falls, func(r *rig, m *machine, at string) {
+						about := fmt.Sprintf("ended at point %d, %s", n, at)
+						content, image, reason := tt.content, tt.image, tt.failed
+						if f := r.reportNow(nil).Failed; f != nil && reason == "" && name == "power cut" && at != "" {
+							// The reboot was ordered, and the image was lost: that can't be told from a boot loader that went back.
+							content, image, reason = "old", "os:1", resource.FailedOS
+							lost++
+						}
+						require.Equal(t, content, r.file("etc/a"), about)
+						require.Equal(t, image, m.booted, about)
+						require.Equal(t, image, m.next(), about)
+						failed := r.reportNow(nil).Failed
+						if reason == "" {
+							require.Nil(t, failed, about)
+							require.Equal(t, "2", r.reportNow(nil).RenderedVersion, about)
+						} else {
+							require.NotNil(t, failed, about)
+							require.Equal(t, "2", failed.RenderedVersion, about)
+							require.Contains(t, []string{reason, resource.FailedOS}, failed.Reason, about)
+							require.Equal(t, "1", r.reportNow(nil).RenderedVersion, about)
+						}
+						require.LessOrEqual(t, m.boots, 4, about)
+						leftovers(t, r.o.Config.Root)
+					})
+					require.Less(t, n, 100, "the points come to an end")
+					if !more {
+						require.Greater(t, n, 15, "the points were enumerated")
+						require.LessOrEqual(t, lost, 1)
+					}
+				}
+			})
+		}
+	}
+}
+
+// osUpdate makes an update with an OS image that ends at the nth point, and goes on until it is done. It says whether there was such a point.
+func osUpdate(t *testing.T, n int, end func(*machine), content string, unwell, falls bool, check func(r *rig, m *machine, at string)) bool {
+	t.Helper()
+	m := &machine{booted: "os:1", previous: "os:0", falls: falls, point: func(string) {}}
+	r := newRig(t, func(c *configs.Agent) {
+		allow("well", "/bin/sh", "-c", `! grep -q new "$EDGEBUS_ROOT/etc/a"`)(c)
+		if unwell {
+			c.Health = configs.Health{Checks: []configs.Check{{Run: "well"}}, Timeout: time.Millisecond}
+		}
+	})
+	restart := func() {
+		r.stop()
+		r.boot = fmt.Sprint("boot-", m.boots)
+		r.start()
+	}
+	r.o.os = m
+	restart()
+	r.send("spec", version("1", text("/etc/a", "old")))
+	r.settle()
+
+	count, at := 0, ""
+	m.point = func(where string) {
+		if count++; count == n {
+			at = where
+			panic(killed{})
+		}
+	}
+	r.o.BeforeStep = m.point
+	r.agent.o.BeforeStep = m.point
+	next := version("2", text("/etc/a", content))
+	next.OS = &resource.NodeOS{Image: "os:2"}
+	r.send("spec", next)
+	for range 10 {
+		ended := at
+		done := func() (done bool) {
+			defer func() {
+				if p := recover(); p != nil && p != (killed{}) {
+					panic(p)
+				}
+			}()
+			if r.store == nil {
+				restart()
+			}
+			for range 20 {
+				if r.do(t.Context()) > 0 && r.state.Update == nil {
+					return true
+				}
+			}
+			return false
+		}()
+		if done {
+			break
+		}
+		if ended != at {
+			end(m)
+		}
+		r.stop()
+	}
+	require.NotNil(t, r.store, "the update comes to an end (point %d, %s)", n, at)
+	require.Nil(t, r.state.Update, "point %d, %s", n, at)
+	check(r, m, at)
+	return at != ""
+}
