@@ -157,6 +157,7 @@ type seen struct {
 	drifted []string
 	left    bool // they are left alone
 	drift   string
+	damage  string // of the state when the agent started
 }
 
 // Run runs an agent until ctx ends.
@@ -210,7 +211,11 @@ func newAgent(o Options, store *files.Store) (*agent, error) {
 		files: store, applications: o.applications, os: o.os, monitor: o.monitor,
 	}
 	var err error
-	if a.state, err = loadState(o.Config.Data.Dir); err != nil {
+	a.state, err = loadState(o.Config.Data.Dir)
+	if errors.As(err, new(damagedError)) {
+		err = a.startAnew(err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := a.recover(); err != nil {
@@ -218,6 +223,18 @@ func newAgent(o Options, store *files.Store) (*agent, error) {
 	}
 	a.bus, err = newBus(clientID, o.Config.Sockets(), o.Log, a.heard)
 	return a, err
+}
+
+// startAnew goes on without a state that is damaged, which is kept beside its place. Files of an update that was not committed are rolled
+// back, and the node's spec is applied again.
+func (a *agent) startAnew(damage error) error {
+	path := filepath.Join(a.o.Config.Data.Dir, stateName)
+	a.seen.damage = fmt.Sprintf("%v: it is kept as %s.damaged, and the spec is applied again", damage, path)
+	a.log.Error().Msg(a.seen.damage)
+	if err := a.endFiles(false); err != nil {
+		return err
+	}
+	return os.Rename(path, path+".damaged")
 }
 
 // recover ends what an earlier run of the agent left unfinished on disk, and notes the host's boot. An update that had begun to

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -148,6 +150,38 @@ func TestOSUpdateEndedAtEachPoint(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A state that is cut short or empty is said; files that were not committed are rolled back, and the spec is applied again.
+func TestDamagedState(t *testing.T) {
+	for _, damaged := range []string{"", `{"applied":{"renderedVer`} {
+		r := newRig(t, nil)
+		r.send("spec", version("1", text("/etc/a", "old")))
+		r.settle()
+		r.send("spec", version("2", text("/etc/a", "new")))
+		r.agent.o.BeforeStep = func(step string) {
+			if step == stepCommit {
+				panic(killed{})
+			}
+		}
+		require.Panics(t, r.settle)
+		require.Equal(t, "new", r.file("etc/a"))
+		r.stop()
+		path := filepath.Join(r.o.Config.Data.Dir, stateName)
+		require.NoError(t, os.WriteFile(path, []byte(damaged), 0o600))
+		r.start()
+		require.Equal(t, "old", r.file("etc/a"))
+		require.Contains(t, r.condition("StateDamaged"), "True StateLost: the agent's state "+path+" is damaged")
+		r.settle()
+		require.Equal(t, "new", r.file("etc/a"))
+		require.Equal(t, "2", r.reportNow(nil).RenderedVersion)
+		kept, err := os.ReadFile(path + ".damaged")
+		require.NoError(t, err)
+		require.Equal(t, damaged, string(kept))
+		r.stop()
+		r.start()
+		require.Equal(t, "none", r.condition("StateDamaged"))
 	}
 }
 

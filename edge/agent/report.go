@@ -16,6 +16,7 @@ const (
 	conditionApplied   = "SpecApplied"
 	conditionDrifted   = "Drifted"
 	conditionRebooted  = "Rebooted"
+	conditionDamaged   = "StateDamaged"
 	conditionTruncated = "ReportTruncated"
 )
 
@@ -64,6 +65,9 @@ func conditions(s state, seen seen) []resource.Condition {
 	list := []resource.Condition{updating, applied}
 	if s.Rebooted {
 		list = append(list, resource.Condition{Type: conditionRebooted, Status: "True", Reason: "BootIDChanged", Message: "the host was booted again, with the boot id " + s.Boot, LastTransitionTime: s.BootSeen.UTC().Truncate(time.Second)})
+	}
+	if seen.damage != "" {
+		list = append(list, resource.Condition{Type: conditionDamaged, Status: "True", Reason: "StateLost", Message: seen.damage})
 	}
 	switch {
 	case seen.drift != "":

@@ -106,14 +106,17 @@ func loadState(dir string) (state, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return s, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &s)
-	}
 	if err != nil {
 		return s, fmt.Errorf("the agent's state can't be read: %w", err)
 	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return state{}, damagedError{fmt.Errorf("the agent's state %s is damaged: %w", filepath.Join(dir, stateName), err)}
+	}
 	return s, nil
 }
+
+// damagedError is of a state that is on disk and is none.
+type damagedError struct{ error }
 
 func (s state) save(dir string) error {
 	text, err := json.Marshal(s)
