@@ -181,6 +181,35 @@ func (a *Agent) check(report reporter) {
 	for i, c := range a.Health.Checks {
 		Hook{Run: c.Run, Timeout: c.Timeout}.check(fmt.Sprintf("health.checks[%d].", i), allowed, clean, report)
 	}
+	for key, p := range map[string]string{"host.systemd": a.Host.Systemd, "host.podman": a.Host.Podman, "host.docker": a.Host.Docker} {
+		if p != Auto && !path.IsAbs(p) {
+			report(key, "%q is neither auto nor an absolute path", p)
+		}
+	}
+	for i, argv := range a.Host.Compose {
+		if len(argv) == 0 || argv[0] == "" {
+			report(fmt.Sprintf("host.compose[%d]", i), "has no program")
+		}
+	}
+	a.OS.check(report)
+}
+
+// check wants all commands or none.
+func (o AgentOS) check(report reporter) {
+	set, missing := 0, ""
+	for _, c := range []struct {
+		key  string
+		argv []string
+	}{{"status", o.Status}, {"switch", o.Switch}, {"upgrade", o.Upgrade}, {"rollback", o.Rollback}, {"reboot", o.Reboot}} {
+		if len(c.argv) > 0 && c.argv[0] != "" {
+			set++
+		} else if missing == "" {
+			missing = c.key
+		}
+	}
+	if set > 0 && missing != "" {
+		report("os."+missing, "is missing: give all five commands of os, or none")
+	}
 }
 
 // check wants a command that is listed, and conditions that can hold.

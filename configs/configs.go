@@ -65,7 +65,26 @@ type Agent struct {
 	Commands []Command  `yaml:"commands"`
 	Hooks    AgentHooks `yaml:"hooks"`
 	Health   Health     `yaml:"health"`
+	Host     AgentHost  `yaml:"host"`
+	OS       AgentOS    `yaml:"os"`
 	Log      Log        `yaml:"log"`
+}
+
+// AgentHost says where the agent finds what runs applications. Sockets are paths, or auto.
+type AgentHost struct {
+	Systemd string     `yaml:"systemd"`
+	Podman  string     `yaml:"podman"`
+	Docker  string     `yaml:"docker"`
+	Compose [][]string `yaml:"compose,flow"`
+}
+
+// AgentOS are the commands of an OS that is an image; without a status those of bootc.
+type AgentOS struct {
+	Status   []string `yaml:"status,flow"`
+	Switch   []string `yaml:"switch,flow"`
+	Upgrade  []string `yaml:"upgrade,flow"`
+	Rollback []string `yaml:"rollback,flow"`
+	Reboot   []string `yaml:"reboot,flow"`
 }
 
 // AgentMQTT says where the agent finds its core.

@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"fmt"
 	"bytes"
 	"os"
 	"path/filepath"
@@ -617,4 +618,19 @@ func TestAUserIsAddedToTheFile(t *testing.T) {
 		require.Equal(t, string(after), string(again), "what is refused changes nothing")
 	}
 	require.ErrorContains(t, AddUser(write(t, "auth:\n  users: ann\n"), u), "is no list")
+}
+
+// The commands of an OS are all set or none, and those of compose have a program.
+func TestAgentOSAndHost(t *testing.T) {
+	var said []string
+	a := Agent{MQTT: AgentMQTT{Socket: Auto}, Root: "/", Host: AgentHost{Systemd: Auto, Podman: "rel", Docker: "/d", Compose: [][]string{{"x"}, {}}}, OS: AgentOS{Status: []string{"s"}}}
+	report := func(key, format string, args ...any) { said = append(said, key+" "+fmt.Sprintf(format, args...)) }
+	a.check(report)
+	require.ElementsMatch(t, []string{
+		`host.podman "rel" is neither auto nor an absolute path`, "host.compose[1] has no program", "os.switch is missing: give all five commands of os, or none",
+	}, said)
+	said = nil
+	a.Host, a.OS = AgentHost{Systemd: Auto, Podman: Auto, Docker: Auto}, AgentOS{}
+	a.check(report)
+	require.Empty(t, said)
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/edge/agent/files"
 	"github.com/edgebus/edgebus/edge/agent/host"
+	"github.com/edgebus/edgebus/edge/agent/host/osimage"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -113,7 +114,21 @@ func (o Options) withDefaults() Options {
 
 // onHost has the agent run applications, switch the OS and observe the host. Below another root than / there is no OS to switch.
 func (o *Options) onHost() {
-	h := host.New(host.Options{Root: o.Config.Root, Now: o.Now, Log: o.Log})
+	c := o.Config.Host
+	options := host.Options{Root: o.Config.Root, OS: osimage.Commands(o.Config.OS), Now: o.Now, Log: o.Log}
+	if c.Systemd != configs.Auto && c.Systemd != "" {
+		options.SystemBus = "unix:path=" + c.Systemd
+	}
+	if c.Podman != configs.Auto {
+		options.Podman = c.Podman
+	}
+	if c.Docker != configs.Auto {
+		options.Docker = c.Docker
+	}
+	if len(c.Compose) > 0 {
+		options.Compose = c.Compose
+	}
+	h := host.New(options)
 	o.applications, o.monitor = h.Applications, h
 	if h.OS != nil && o.Config.Root == "/" {
 		o.os = h.OS

@@ -54,7 +54,7 @@ func (o Options) withDefaults() Options {
 	if o.Root != "/" && o.Compose == nil {
 		o.Compose = [][]string{} // those of the host would change the host
 	}
-	if o.OS.Status == nil && o.Root == "/" {
+	if len(o.OS.Status) == 0 && o.Root == "/" {
 		o.OS = osimage.Bootc()
 	}
 	if o.Now == nil {
