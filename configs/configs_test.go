@@ -1,8 +1,8 @@
 package configs
 
 import (
-	"fmt"
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime/debug"
