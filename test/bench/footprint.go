@@ -30,7 +30,7 @@ const (
 func footprint(b bench) error {
 	fmt.Fprintf(b.w, "Stripped programs, idle for %s after their start, and after %d keys were written: to the core, reported values of\n"+
 		"%d devices; to mosquitto, retained messages with the same topics and payloads. Resident memory as the kernel counts it.\n"+
-		"Aims for edgecore: below 20 MB, 25 MB and 50 MB. KubeEdge's edgecore, by its own users' figures and not measured here, is a\n"+
+		"Aims for edgecore: below 16 MB, 22 MB and 50 MB. KubeEdge's edgecore, by its own users' figures and not measured here, is a\n"+
 		"program of 101 MB that takes 70–150 MB.\n\n"+
 		"| program | size, MB | idle, MB resident | %d keys, MB resident |\n|---|---|---|---|\n",
 		settled, footprintKeys, footprintDevices, footprintKeys)

@@ -89,7 +89,7 @@ func TestAFlightctlDeviceIsAppliedOnTheNode(t *testing.T) {
 		})
 		return version
 	}
-	owner := ""
+	var owner string
 	if os.Getuid() == 0 {
 		owner = `, user: "1", group: "2"`
 	} else {
