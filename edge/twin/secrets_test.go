@@ -176,7 +176,9 @@ func TestAStoreWithoutAKey(t *testing.T) {
 	require.NoError(t, err)
 	r.start()
 	r.retains(wifiKey, "")
+	r.hub.Lock()
 	r.down = down
+	r.hub.Unlock()
 	r.connect()
 	require.Eventually(t, func() bool { return r.twin.Stats().FailedCommits > 0 }, wait, time.Millisecond)
 	require.Empty(t, inFiles(t, r.dir, "aHVudGVyMi1wbGFpbg"))
