@@ -170,15 +170,14 @@ func TestAStoreWithoutAKey(t *testing.T) {
 	r.want(wifiKey, wifiValue, 0)
 	r.retains(wifiKey, wifiValue)
 	r.stop()
+	r.cut()
 	r.secrets = nil
 	down := link.NewOwner(link.Down, func() uint64 { return 1 })
 	_, _, err := down.Put(link.Entry{Key: wifiKey, Value: []byte(wifiValue)})
 	require.NoError(t, err)
 	r.start()
 	r.retains(wifiKey, "")
-	r.hub.Lock()
 	r.down = down
-	r.hub.Unlock()
 	r.connect()
 	require.Eventually(t, func() bool { return r.twin.Stats().FailedCommits > 0 }, wait, time.Millisecond)
 	require.Empty(t, inFiles(t, r.dir, "aHVudGVyMi1wbGFpbg"))
