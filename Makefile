@@ -23,7 +23,7 @@ PARALLEL := -p 4 -parallel 6
 
 # How long things are tried for.
 ROUNDS ?= 20
-FUZZTIME ?= 5s
+FUZZTIME ?= 3s
 BENCHTIME ?= 2s
 export ROUNDS
 
