@@ -244,7 +244,8 @@ func TestVersions(t *testing.T) {
 	h.untilMotd("n1", "hall")
 	h.until("the other node lacks the label", func() bool {
 		r := h.fleet("a").Status.Rollout
-		return r != nil && r.Updated == 1 && r.FailedNodes == 1
+		return r != nil && r.Updated == 1 && r.FailedNodes == 1 &&
+			strings.Contains(r.Message, `spec.config[0].files[0].content: node n2: map has no entry for key "room"`)
 	})
 	h.editFleet("a", func(f *resource.Fleet) {
 		f.Spec.Template.Spec.Config[0].Files[0].Content = "two"

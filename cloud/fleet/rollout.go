@@ -296,6 +296,7 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v *resource.Temp
 		in.Targets = append(in.Targets, m.target(version))
 	}
 	d := rollout.Plan(in)
+	d.Message = withFault(d.Message, nodes)
 	if err := c.showRollout(ctx, f, version, len(nodes), d); err != nil {
 		return 0, err
 	}
@@ -306,6 +307,18 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v *resource.Temp
 		return 0, nil
 	}
 	return max(d.Again.Sub(c.Now()), pause), nil
+}
+
+// withFault adds the first node that the template is none for, and why.
+func withFault(message string, nodes []*member) string {
+	i := slices.IndexFunc(nodes, func(m *member) bool { return m.bad != nil })
+	switch {
+	case i < 0:
+		return message
+	case message == "":
+		return nodes[i].bad.Error()
+	}
+	return message + "; " + nodes[i].bad.Error()
 }
 
 // target is how far a node is with a version.

@@ -231,6 +231,9 @@ func (t LabelTerm) check(p *problems, at string) {
 func (f Fleet) Validate() error {
 	var p problems
 	f.Metadata.check(&p)
+	if most := 253 - len("-0000001"); len(f.Metadata.Name) > most {
+		p.add("metadata.name", "has %d characters; a fleet's has at most %d, for its TemplateVersions add a dash and seven digits", len(f.Metadata.Name), most)
+	}
 	f.Spec.Selector.check(&p, "spec.selector")
 	f.Spec.Template.check(&p, "spec.template")
 	f.Spec.RolloutPolicy.check(&p, "spec.rolloutPolicy")

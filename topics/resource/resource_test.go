@@ -329,3 +329,10 @@ func TestWhatANodesHostIsGiven(t *testing.T) {
 		require.ErrorContains(t, check(text), field)
 	}
 }
+
+func TestAFleetsNameLeavesRoomForItsVersions(t *testing.T) {
+	f := Fleet{Metadata: Meta{Name: strings.Repeat("a", 245)}}
+	require.NoError(t, f.Validate())
+	f.Metadata.Name += "a"
+	require.ErrorContains(t, f.Validate(), "metadata.name: has 246 characters; a fleet's has at most 245")
+}
