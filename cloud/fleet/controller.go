@@ -288,7 +288,16 @@ func (c *owners) showOverlap(ctx context.Context, fleet string) error {
 
 // fleet keeps a Fleet that is being deleted until its nodes are released.
 func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error) {
+	if err := c.members.load(ctx, c.as); err != nil {
+		return 0, err
+	}
 	f, err := objects.Get[resource.Fleet](ctx, c.as, key)
+	if errors.Is(err, resource.NotFound) {
+		c.mu.Lock()
+		c.index = nil
+		delete(c.selectors, key.Name)
+		c.mu.Unlock()
+	}
 	if err != nil {
 		return 0, ignoreGone(err)
 	}

@@ -247,8 +247,16 @@ func TestVersions(t *testing.T) {
 		return r != nil && r.Updated == 1 && r.FailedNodes == 1 &&
 			strings.Contains(r.Message, `spec.config[0].files[0].content: node n2: map has no entry for key "room"`)
 	})
+	h.editFleet("a", func(f *resource.Fleet) { // a label that makes a spec which no node may have is its node's fault alone
+		f.Spec.Template.Spec = motd("three")
+		f.Spec.Template.Spec.Config[0].Files[0].Path = `/{{ getOrDefault .metadata.labels "room" "../x" }}`
+	})
+	h.untilMotd("n1", "three")
+	h.until("the other node's path is refused", func() bool {
+		return strings.Contains(h.fleet("a").Status.Rollout.Message, "spec.config[0].files[0].path")
+	})
 	h.editFleet("a", func(f *resource.Fleet) {
-		f.Spec.Template.Spec.Config[0].Files[0].Content = "two"
+		f.Spec.Template.Spec = motd("two")
 		f.Spec.Template.Spec.Config = append(f.Spec.Template.Spec.Config, resource.ConfigItem{
 			Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: "m", MountPath: "/etc/m"},
 		})
@@ -264,9 +272,9 @@ func TestVersions(t *testing.T) {
 		h.until("the ConfigMap is frozen", func() bool { return frozen(n) == "/etc/m/a "+resource.DigestOf([]byte("1")) })
 	}
 	h.until("it is rolled out", func() bool {
-		return h.node("n1").Metadata.Annotations["fleet-controller/templateVersion"] == "a-0000002" && h.fleet("a").Status.Rollout.Updated == 2
+		return h.node("n1").Metadata.Annotations["fleet-controller/templateVersion"] == "a-0000003" && h.fleet("a").Status.Rollout.Updated == 2
 	})
-	require.Equal(t, "a-0000002", h.fleet("a").Metadata.Annotations["fleet-controller/templateVersion"])
+	require.Equal(t, "a-0000003", h.fleet("a").Metadata.Annotations["fleet-controller/templateVersion"])
 
 	_, err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindConfigMap, Namespace: "default", Name: "m"}, func(m *resource.ConfigMap) error {
 		m.Data["a"] = "2"
@@ -282,7 +290,7 @@ func TestVersions(t *testing.T) {
 		return strings.HasPrefix(condition(h.fleet("a").Status.Conditions, "TemplateResolved"), "False") &&
 			strings.Contains(condition(h.fleet("a").Status.Conditions, "TemplateResolved"), "nosuch")
 	})
-	require.Equal(t, "a-0000003", h.fleet("a").Metadata.Annotations["fleet-controller/templateVersion"])
+	require.Equal(t, "a-0000004", h.fleet("a").Metadata.Annotations["fleet-controller/templateVersion"])
 	digests := map[string]bool{}
 	require.NoError(t, fleet.Refs(h.Store)(t.Context(), func(d string) { digests[d] = true }))
 	require.True(t, digests[resource.DigestOf([]byte("1"))] && digests[resource.DigestOf([]byte("2"))])

@@ -1,10 +1,12 @@
 package fleet
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"sync"
 
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -12,6 +14,9 @@ import (
 // members are the names of the nodes that fleets have had since the start, so that a fleet can be looked at without listing
 // all nodes. It has no less than those that a fleet has; who reads a node sees whether it is still the fleet's.
 type members struct {
+	loading sync.Mutex
+	loaded  bool
+
 	mu   sync.Mutex
 	seen uint64
 	of   map[string]map[string]uint64 // fleet → node → when it was seen last
@@ -19,6 +24,25 @@ type members struct {
 
 func newMembers() *members {
 	return &members{of: make(map[string]map[string]uint64)}
+}
+
+// load reads all Nodes, the first time that it is called: a fleet that is looked at before would seem to have fewer.
+func (m *members) load(ctx context.Context, as *objects.Controller) error {
+	m.loading.Lock()
+	defer m.loading.Unlock()
+	if m.loaded {
+		return nil
+	}
+	for n, err := range objects.List[resource.Node](ctx, as, "") {
+		if err != nil {
+			return err
+		}
+		if fleet, owned := OwnedBy(n.Metadata.Owner); owned {
+			m.add(fleet, n.Metadata.Name)
+		}
+	}
+	m.loaded = true
+	return nil
 }
 
 // add notes that a node is a fleet's.

@@ -45,13 +45,14 @@ type rollouts struct {
 	mu         sync.Mutex
 	looked     map[string]time.Time       // by fleet: when it was looked at last
 	polled     map[string]time.Time       // by fleet: when its references are looked at again
+	failed     map[string]int64           // by fleet: the generation whose template can't be resolved
 	configMaps map[string]map[string]bool // by ConfigMap: the fleets that refer to it
 }
 
 func newRollouts(o Options, m *members) *rollouts {
 	return &rollouts{
 		Options: o, as: o.Objects.Controller("fleet-rollouts"), members: m,
-		looked: make(map[string]time.Time), polled: make(map[string]time.Time), configMaps: make(map[string]map[string]bool),
+		looked: make(map[string]time.Time), polled: make(map[string]time.Time), failed: make(map[string]int64), configMaps: make(map[string]map[string]bool),
 	}
 }
 
@@ -80,6 +81,9 @@ func (c *rollouts) early(fleet string) time.Duration {
 func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
 	if wait := c.early(key.Name); wait > 0 {
 		return wait, nil
+	}
+	if err := c.members.load(ctx, c.as); err != nil {
+		return 0, err
 	}
 	f, err := objects.Get[resource.Fleet](ctx, c.as, key)
 	if err != nil || f.Metadata.DeletionTimestamp != nil {
@@ -125,7 +129,9 @@ func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member
 			continue
 		}
 		m := &member{Node: n}
-		m.spec, m.bad = Expand(f.Spec.Template.Spec, n.Metadata)
+		if m.spec, m.bad = Expand(f.Spec.Template.Spec, n.Metadata); m.bad == nil { // a label may make it one that no node may have
+			m.bad = resource.Node{Metadata: resource.Meta{Name: name}, Spec: m.spec}.Validate()
+		}
 		list = append(list, m)
 	}
 	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
@@ -144,6 +150,9 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 	refs := union(specs)
 	c.refer(f.Metadata.Name, refs)
 	name := f.Metadata.Annotations[versionAnnotation]
+	if s := f.Status.Rollout; name == "" && s != nil { // somebody has replaced the Fleet, with its annotations
+		name = s.TemplateVersion
+	}
 	var last *resource.TemplateVersion
 	if name != "" {
 		v, err := objects.Get[resource.TemplateVersion](ctx, c.as, store.Key{Kind: resource.KindTemplateVersion, Name: name})
@@ -156,11 +165,17 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 	if same && covers(last, refs) && !c.due(f.Metadata.Name) {
 		return last, nil
 	}
+	if !c.due(f.Metadata.Name) && c.hasFailed(f) {
+		return nil, nil //nolint:nilnil // the condition says why there is none
+	}
 	if err := CheckTemplates(f.Spec.Template.Spec); err != nil {
+		c.waitForPoll(f.Metadata.Name)
+		c.noteFailed(f, err)
 		return nil, c.showResolved(ctx, f, "InvalidTemplate", err)
 	}
+	c.waitForPoll(f.Metadata.Name) // before they are read: what changes meanwhile is read again
 	resolved, err := c.resolve(ctx, refs)
-	c.waitForPoll(f.Metadata.Name)
+	c.noteFailed(f, err)
 	if err != nil {
 		if shown := c.showResolved(ctx, f, reasonOf(err), err); shown != nil || !same || !covers(last, refs) {
 			return nil, shown
@@ -190,6 +205,22 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 	})
 	f.Status.Rollout = nil // it begins
 	return v, errors.Join(c.showResolved(ctx, f, "", nil), c.collect(ctx, f.Metadata.Name, v.Metadata.Name, nodes))
+}
+
+// noteFailed notes whether a fleet's template could be resolved, which is not tried again with each event.
+func (c *rollouts) noteFailed(f *resource.Fleet, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.failed, f.Metadata.Name)
+	if err != nil {
+		c.failed[f.Metadata.Name] = f.Metadata.Generation
+	}
+}
+
+func (c *rollouts) hasFailed(f *resource.Fleet) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed[f.Metadata.Name] == f.Metadata.Generation
 }
 
 // changed says whether references stand for something else than before. Those that are no longer there don't count.
@@ -370,7 +401,7 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 	for _, name := range d.Started {
 		started[name] = true
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group // without a context: a node that can't be written stops no other
 	group.SetLimit(writers)
 	for _, m := range nodes {
 		name := m.Metadata.Name
