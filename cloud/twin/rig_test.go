@@ -53,6 +53,7 @@ type rig struct {
 type core struct {
 	rig   *rig
 	name  string
+	sends sync.Mutex // held from taking messages to publishing them: a connection keeps their order
 	mu    sync.Mutex
 	twins *Twins // those of the hub that it connected to
 	up    *link.Owner
@@ -183,6 +184,8 @@ func (c *core) hear(b []byte) {
 }
 
 func (c *core) talk() {
+	c.sends.Lock()
+	defer c.sends.Unlock()
 	c.mu.Lock()
 	twins, msgs := c.twins, append(c.down.Messages(), c.up.Messages()...)
 	c.mu.Unlock()
