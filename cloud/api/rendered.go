@@ -187,15 +187,21 @@ func (s *server) secretValue(r *http.Request, of resource.SecretKey) ([]byte, er
 	return value, nil
 }
 
+// maxContent bounds a blob that is served within a Device of flightctl, in bytes. A node's own agent gets larger ones from its core.
+const maxContent = 16 << 20
+
 // content reads a blob whole.
 func (s *server) content(digest string, size int64) ([]byte, error) {
 	if s.Content == nil {
 		return nil, resource.Errorf(resource.Unavailable, "", "this hub has no blobs")
 	}
-	data := make([]byte, size)
+	if size < 0 || size > maxContent {
+		return nil, resource.Errorf(resource.TooLarge, "", "the content %s has %d bytes; at most %d are served in this form", digest, size, maxContent)
+	}
+	data := make([]byte, size+1) // one more: a blob that is longer than the spec says is another one
 	n, err := s.Content(digest, data, 0)
 	if int64(n) == size {
-		return data, nil
+		return data[:size], nil
 	}
 	return nil, errors.Join(resource.Errorf(resource.Unavailable, "", "the content %s can't be read now", digest), err)
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -186,4 +187,24 @@ func TestPoint11AnUnownedNodeIsTheUsers(t *testing.T) {
 		require.Equal(t, 403, h.do("PATCH", one, `{"metadata":{"owner":"Fleet/mine"}}`, "Content-Type", mergePatch).code)
 		require.Equal(t, "Fleet/shops", h.ok("PATCH", one, `{"metadata":{"owner":"Fleet/shops"}}`, "Content-Type", mergePatch, "As", "controller").str("metadata.owner"))
 	}
+}
+
+// The size in a spec is its writer's word: whatever it says, the hub answers, and only with the blob whole.
+func TestContentIsAsLongAsTheSpecSays(t *testing.T) {
+	blob := []byte("hello")
+	s := &server{Options: Options{Content: func(_ string, p []byte, _ int64) (int, error) {
+		if n := copy(p, blob); n < len(p) {
+			return n, io.EOF
+		}
+		return len(p), nil
+	}}}
+	got, err := s.content("sha256:x", 5)
+	require.NoError(t, err)
+	require.Equal(t, blob, got)
+	for _, size := range []int64{-1, 4, 6, maxContent + 1, 1 << 62} {
+		_, err := s.content("sha256:x", size)
+		require.Error(t, err, size)
+	}
+	_, err = s.content("sha256:x", 1<<62)
+	require.ErrorContains(t, err, "at most 16777216 are served in this form")
 }

@@ -219,7 +219,7 @@ func TestFailingHookRollsBack(t *testing.T) {
 	r.send("spec", s)
 	r.settle()
 	require.Equal(t, "3", r.reportNow(nil).Failed.RenderedVersion)
-	s.RenderedVersion, s.Hooks = "4", nil
+	s.Hooks = nil // under the same number, as of a hub that has lost its store
 	r.send("spec", s)
 	r.settle()
 	require.Equal(t, "two new", r.file("etc/a")+" "+r.file("etc/b"))

@@ -42,8 +42,10 @@ const maxResumed = 3
 type state struct {
 	// Applied is the spec that is applied whole; without a version there is none.
 	Applied resource.RenderedSpec `json:"applied"`
-	// Failed is the version that failed last.
-	Failed *resource.FailedVersion `json:"failed,omitempty"`
+	// Failed is the version that failed last, and FailedSpec the digest of its content: a hub that has lost its store may
+	// give the number to another content.
+	Failed     *resource.FailedVersion `json:"failed,omitempty"`
+	FailedSpec string                  `json:"failedSpec,omitempty"`
 	// Update is the update that is being made.
 	Update *update `json:"update,omitempty"`
 	// Boot is the boot of the host that the agent saw last, and BootSeen when it first saw it.
@@ -126,9 +128,15 @@ func (s state) save(dir string) error {
 	return datadir.WriteFile(filepath.Join(dir, stateName), text)
 }
 
+// digestOf tells the content of one spec from another's.
+func digestOf(spec resource.RenderedSpec) string {
+	text, _ := json.Marshal(spec) // it was read from JSON
+	return resource.DigestOf(text)
+}
+
 // wants says whether a spec is to be applied: it is another than the one that is, and not the one that failed.
 func (s state) wants(spec *resource.RenderedSpec) bool {
-	if spec == nil || s.Failed != nil && s.Failed.RenderedVersion == spec.RenderedVersion {
+	if spec == nil || s.Failed != nil && s.Failed.RenderedVersion == spec.RenderedVersion && s.FailedSpec == digestOf(*spec) {
 		return false
 	}
 	// A hub that was restored from a backup may give a version's number to another content.
@@ -318,7 +326,7 @@ func (a *agent) unprepared(spec resource.RenderedSpec, err error) (again time.Du
 	}
 	a.log.Error().Str("rendered_version", spec.RenderedVersion).Str("reason", f.reason).Str("error", f.message).Msg("update failed before anything was changed")
 	u := update{Spec: spec}.failing(f, a.o.Now())
-	if err := a.save(func(s *state) { s.Failed = u.Failed }); err != nil {
+	if err := a.save(func(s *state) { s.Failed, s.FailedSpec = u.Failed, digestOf(u.Spec) }); err != nil {
 		a.log.Error().Err(err).Msg("the agent's state can't be written")
 		return retryAfter
 	}
@@ -382,7 +390,7 @@ func (a *agent) stepped(u update, err error) error {
 	case err != nil:
 		return err
 	case u.Step == stepCommit:
-		err = a.save(func(s *state) { s.Applied, s.Update, s.Failed = u.Spec, nil, nil })
+		err = a.save(func(s *state) { s.Applied, s.Update, s.Failed, s.FailedSpec = u.Spec, nil, nil, "" })
 		if err == nil {
 			a.applied()
 			a.log.Info().Str("rendered_version", u.Spec.RenderedVersion).Msg("update applied")
@@ -393,7 +401,7 @@ func (a *agent) stepped(u update, err error) error {
 		if u.Failed.At == "" {
 			u.Failed.At = resource.Time(a.o.Now())
 		}
-		err = a.save(func(s *state) { s.Update, s.Failed = nil, u.Failed })
+		err = a.save(func(s *state) { s.Update, s.Failed, s.FailedSpec = nil, u.Failed, digestOf(u.Spec) })
 		if err == nil {
 			a.log.Warn().Str("rendered_version", u.Spec.RenderedVersion).Str("applied", a.state.Applied.RenderedVersion).Msg("update rolled back")
 		}
