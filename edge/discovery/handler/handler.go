@@ -1,0 +1,149 @@
+// Package handler is the SDK of discovery handlers: the interface that every handler implements, and Main, which makes a program
+// of one. The same code is linked into edgediscovery or runs by itself.
+//
+// It never decides what becomes of a device: a handler says what there is, and how often is its own affair.
+//
+// A whole handler is
+//
+//	var Program = handler.Program{
+//		Name: "knx", Short: "Finds KNX/IP routers", Shared: true,
+//		New: func(env handler.Env) handler.Handler { return knx{env.Log} },
+//	}
+//
+//	func (k knx) Discover(ctx context.Context, details string, _ map[string][]byte, found func([]handler.Device)) error {
+//		var want settings
+//		if err := handler.Details(details, &want); err != nil {
+//			return err
+//		}
+//		return handler.Every(ctx, want.Interval, func() error { … found(devices) … })
+//	}
+//
+// and its command func main() { os.Exit(handler.Main(knx.Program, os.Args[1:], os.Stdout, os.Stderr)) }.
+package handler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.yaml.in/yaml/v3"
+)
+
+// Handler finds devices of one protocol.
+type Handler interface {
+	// Discover looks for the devices that details ask for, until ctx ends. It calls found with the whole list whenever it may have
+	// changed, and once when the first look is done, even if there is none; an unchanged list costs nothing. The list and its maps
+	// belong to found from then on. found is called by one goroutine at a time.
+	//
+	// details is the text of the Configuration's spec.discoveryHandler.discoveryDetails, usually YAML. properties are the values of
+	// its discoveryProperties, such as credentials: they are never logged, and never put into an error or a Device that nobody
+	// asked for.
+	//
+	// An error that InvalidArgument made says that details or properties are wrong: the Configuration says so, and the handler is asked
+	// again when they change. After any other error, and after nil before ctx ends, it is asked again with back-off; the devices that it
+	// found last are kept for a while. Several calls run at once, one for each Configuration.
+	Discover(ctx context.Context, details string, properties map[string][]byte, found func([]Device)) error
+}
+
+// Device is a thing that was found.
+type Device struct {
+	// ID tells the device from all others of the Configuration, the same one each time, and on each node that sees it. 1 to
+	// 1,024 bytes of UTF-8.
+	ID string
+	// Properties say what it is and where: what a user of the device gets as environment variables, and templates read.
+	Properties map[string]string
+	// Mounts are the files and directories of the host that a user of the device needs.
+	Mounts []Mount
+	// DeviceSpecs are the device files of the host that a user of the device needs.
+	DeviceSpecs []DeviceSpec
+}
+
+// Mount is a file or directory of the host.
+type Mount struct {
+	ContainerPath, HostPath string
+	ReadOnly                bool
+}
+
+// DeviceSpec is a device file of the host. Permissions are of the letters r, w and m.
+type DeviceSpec struct {
+	ContainerPath, HostPath string
+	Permissions             string
+}
+
+// Program describes a handler.
+type Program struct {
+	// Name is what Configurations ask for in spec.discoveryHandler.name, such as onvif.
+	Name string
+	// Short is a sentence for --help.
+	Short string
+	// Shared says that several nodes may see the same device, because it is on the network and not part of a host.
+	Shared bool
+	// New makes the handler. It does nothing else: work begins in Discover.
+	New func(Env) Handler
+}
+
+// Env is what a handler is given by the program that it is part of.
+type Env struct {
+	Log zerolog.Logger
+	// Broker are the addresses of the node's broker, in the order in which they are tried, for a handler that finds devices there.
+	Broker []string
+	// Sys stands for /sys, and Dev for /dev, where they are not empty.
+	Sys, Dev string
+}
+
+// invalidError is of details or properties that a handler can't use.
+type invalidError struct{ error }
+
+func (e invalidError) Unwrap() error { return e.error }
+
+// InvalidArgument returns an error that says what is wrong with details or properties. The text is for the Configuration's user: it names
+// the field and the rule.
+func InvalidArgument(format string, args ...any) error {
+	return invalidError{fmt.Errorf(format, args...)}
+}
+
+// IsInvalidArgument says whether InvalidArgument made err or one that it wraps.
+func IsInvalidArgument(err error) bool { return errors.As(err, new(invalidError)) }
+
+// Details reads details, which are YAML, into the struct to, over what is set in it. A field that to hasn't is an InvalidArgument,
+// as everything else is that is wrong with them. No details leave to as it is.
+func Details(details string, to any) error {
+	if err := decodeYAML(details, to); err != nil {
+		return InvalidArgument("discoveryDetails: %w", err)
+	}
+	return nil
+}
+
+// Every calls look at once, and then again each time that interval has passed since it returned, until ctx ends, which is no error, or
+// look fails.
+func Every(ctx context.Context, interval time.Duration, look func() error) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		if err := look(); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		timer.Reset(interval)
+	}
+}
+
+func decodeYAML(text string, to any) error {
+	d := yaml.NewDecoder(strings.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(to); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil // there are no details
+}
