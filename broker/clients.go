@@ -428,6 +428,9 @@ var errEnded = errors.New("an operator has ended the session")
 // Administers reports whether the identity is an operator of all nodes of the hub, or on a node's own broker of that node.
 func (b *Broker) Administers(id Identity) bool { return b.acl.administers(id) }
 
+// MayRead reports whether the identity may receive what is published to a topic.
+func (b *Broker) MayRead(id Identity, topic string) bool { return b.acl.read(id, topic) }
+
 // Sessions lists the clients' sessions, in order of their client identifiers.
 func (b *Broker) Sessions() []resource.Session {
 	type found struct {

@@ -155,7 +155,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
-		Who: reader(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up), Ready: ready, Metrics: figures.Handler(), Links: links(o, hub, commits, rules), Sessions: br.ServeSessions,
+		Who: reader(br, cfg.Node.Name), Reads: devicesOf(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up), Ready: ready, Metrics: figures.Handler(), Links: links(o, hub, commits, rules), Sessions: br.ServeSessions,
 	}))))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
@@ -184,6 +184,18 @@ func reader(br *broker.Broker, node string) func(*http.Request) (broker.Identity
 			return id, nil
 		}
 		return id, resource.Errorf(resource.Forbidden, "", "node %s is not given to %s: see auth.users", node, id.User)
+	}
+}
+
+// devicesOf limits a mapper to the Devices that its broker lets it read; people and the node itself read all of them.
+func devicesOf(br *broker.Broker, node string) func(broker.Identity) func(device string) bool {
+	return func(id broker.Identity) func(device string) bool {
+		if id.Node == node || id.Has(topics.RoleOperator) || id.Has(topics.RoleViewer) {
+			return nil
+		}
+		return func(device string) bool {
+			return br.MayRead(id, topics.Address{Node: node, Kind: topics.KindDevice, Device: device}.String())
+		}
 	}
 }
 

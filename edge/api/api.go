@@ -34,7 +34,9 @@ type Twins interface {
 // Options are what the API needs.
 type Options struct {
 	// Who authenticates a request, and fails if its sender may not read. Without it everybody may.
-	Who     func(*http.Request) (broker.Identity, error)
+	Who func(*http.Request) (broker.Identity, error)
+	// Reads says which Devices an identity may read; nil, or a nil result: all of them.
+	Reads   func(broker.Identity) func(device string) bool
 	Watches int // at one time, at most half of them of one user; 0: any number
 	Twins   Twins
 	// Models are the models of the node's Devices, and Node is the node itself.
@@ -450,10 +452,10 @@ func (v *watcher) tell(rev uint64, changes []resource.Change) error {
 // left sends DELETED. It may be for a device that was created and removed between list and watch, which does no harm.
 func (v *watcher) left(c resource.Change) error {
 	meta := resource.Meta{Name: c.Name, Namespace: c.Namespace, ResourceVersion: strconv.FormatUint(c.Rev, 10)}
-	labels := v.labels
-	v.labels = nil // the labels of a removed device are unknown: clients that knew it are told
-	mine := v.matches(meta) && (labels == nil || v.known[c.Name])
-	v.labels = labels
+	labels, reads := v.labels, v.reads
+	v.labels, v.reads = nil, nil // labels and protocol of a removed device are unknown: clients that knew it are told
+	mine := v.matches(meta) && (labels == nil && reads == nil || v.known[c.Name])
+	v.labels, v.reads = labels, reads
 	if !mine {
 		return nil
 	}

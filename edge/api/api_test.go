@@ -321,6 +321,52 @@ func TestWatchesAreOfSomebody(t *testing.T) {
 	require.NoError(t, other.Body.Close())
 }
 
+// A mapper sees the Devices that it was given, in lists, alone and in watches; operators see all.
+func TestAMapperReadsItsOwnDevices(t *testing.T) {
+	f := newFake()
+	srv := httptest.NewServer(New(Options{
+		Twins: f, Ready: func() error { return nil }, Metrics: http.NotFoundHandler(),
+		Who: func(r *http.Request) (broker.Identity, error) {
+			return broker.Identity{User: r.URL.Query().Get("as")}, nil
+		},
+		Reads: func(id broker.Identity) func(string) bool {
+			if id.User == "boss" {
+				return nil
+			}
+			return func(device string) bool { return device == "lamp" }
+		},
+	}))
+	t.Cleanup(srv.Close)
+	f.set("lamp", "ON")
+	f.set("pump", "ON")
+	names := func(as string) (names []string) {
+		var l list[resource.Device]
+		require.Equal(t, 200, get(t, srv.URL+base+"/devices?as="+as, &l))
+		for _, d := range l.Items {
+			names = append(names, d.Metadata.Name)
+		}
+		return names
+	}
+	require.ElementsMatch(t, []string{"lamp", "pump"}, names("boss"))
+	require.Equal(t, []string{"lamp"}, names("map"))
+	one := srv.URL + base + "/namespaces/default/devices/"
+	require.Equal(t, 200, get(t, one+"lamp?as=map", nil))
+	require.Equal(t, 404, get(t, one+"pump?as=map", nil))
+	require.Equal(t, 200, get(t, one+"pump?as=boss", nil))
+
+	next := follow(t, srv.URL+base+"/devices?watch=1&as=map")
+	_, first := next()
+	require.Equal(t, "lamp", first.Metadata.Name)
+	f.set("pump", "OFF")
+	f.remove("pump")
+	f.set("lamp", "OFF")
+	kind, second := next()
+	require.Equal(t, "MODIFIED lamp", kind+" "+second.Metadata.Name, "it is told nothing of the pump")
+	f.remove("lamp")
+	kind, third := next()
+	require.Equal(t, "DELETED lamp", kind+" "+third.Metadata.Name)
+}
+
 // What changes is read and encoded once, however many watch.
 func TestWatchersShareWhatTheyAreSent(t *testing.T) {
 	f, url := serve(t)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics/dialect"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -58,9 +59,10 @@ type query struct {
 	*kind
 	namespace, only string // empty: all
 	labels          []term
-	table           bool // kubectl's form of printing
-	whole           bool // a table's rows have whole objects
-	one             bool // an object, not a list
+	reads           func(device string) bool // nil: all of them
+	table           bool                     // kubectl's form of printing
+	whole           bool                     // a table's rows have whole objects
+	one             bool                     // an object, not a list
 }
 
 // term is one term of a label selector.
@@ -71,6 +73,9 @@ type term struct {
 
 func (s *server) query(r *http.Request, k *kind) (q query, err error) {
 	q = query{kind: k, namespace: r.PathValue("namespace"), only: r.PathValue("name"), one: r.PathValue("name") != ""}
+	if id, ok := r.Context().Value(identityKey{}).(broker.Identity); ok && s.Reads != nil && k.of == resource.KindDevice {
+		q.reads = s.Reads(id)
+	}
 	for item := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
 		q.table = q.table || strings.Contains(item, "as=Table") && strings.Contains(item, "v=v1;")
 	}
@@ -116,6 +121,9 @@ func (q query) matches(m resource.Meta) bool {
 		namespace = resource.DefaultNamespace
 	}
 	if q.only != "" && q.only != m.Name || q.namespace != "" && q.namespace != namespace {
+		return false
+	}
+	if q.reads != nil && !q.reads(m.Name) {
 		return false
 	}
 	return !slices.ContainsFunc(q.labels, func(t term) bool {

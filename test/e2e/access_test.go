@@ -640,17 +640,17 @@ func verbs(may, all []string) string {
 	return strings.Join(may, " ")
 }
 
-// tryNodeAPI tries a node's API, which is read only, and returns the table.
+// tryNodeAPI tries a node's API, which is read only and gives a mapper its own Devices, and returns the table.
 func tryNodeAPI(ctx context.Context, t *testing.T, w *harness.World, core accessBroker) string {
 	t.Helper()
 	url := "http://" + w.Node("n1").HTTP + "/apis/edgebus.io/v1alpha1/namespaces/default/devices"
 	page := &strings.Builder{}
-	page.WriteString("| client | reads | writes |\n|---|---|---|\n")
+	page.WriteString("| client | reads the Device | writes |\n|---|---|---|\n")
 	for _, c := range core.clients {
 		if c.socket != "" { // which is MQTT's only
 			continue
 		}
-		reads := len(c.roles) > 0 && (c.roles[0] == topics.RoleMapper || c.node == core.node || c.node == "*")
+		reads := len(c.roles) > 0 && (c.roles[0] == topics.RoleMapper && c.device == core.device || c.node == core.node || c.node == "*")
 		status := apiAnswer(ctx, t, c, http.MethodGet, url+"/lamp", "")
 		if reads != (status == http.StatusOK) {
 			t.Errorf("a node's API: %s may read: %v, and the answer is %d", c.title, reads, status)
