@@ -37,6 +37,8 @@ type Controller struct {
 	Workers int
 	// Timeout bounds one call; 0: a minute. Its context ends then.
 	Timeout time.Duration
+	// Pause is the least time between two calls for one key: all that changes meanwhile is seen by the next one. 0: none.
+	Pause time.Duration
 }
 
 // Watch is one kind whose changes concern a controller.
@@ -250,7 +252,11 @@ func (l *loop) work(ctx context.Context) {
 			return
 		}
 		l.one(ctx, key)
-		l.queue.Done(key)
+		if l.Pause > 0 { // until it is done, the queue keeps a key that is added again, and hands it out once
+			time.AfterFunc(l.Pause, func() { l.queue.Done(key) })
+		} else {
+			l.queue.Done(key)
+		}
 		l.r.waiting.WithLabelValues(l.Name).Set(float64(l.queue.Len()))
 	}
 }

@@ -271,3 +271,35 @@ func TestDataOnly(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return data.Load() == 3 }, patience, time.Millisecond)
 }
+
+// A key with a Pause is called at most once in it, with all that changed meanwhile, and its failures are counted on.
+func TestCallsForAKeyPause(t *testing.T) {
+	r := newRig(t)
+	const pause = 20 * time.Millisecond
+	var mu sync.Mutex
+	var began []time.Time
+	var seen string
+	r.run(control.Controller{
+		Name: "paused", Workers: 4, Pause: pause, Watches: []control.Watch{{Kind: "A"}},
+		Reconcile: func(ctx context.Context, key store.Key) (time.Duration, error) {
+			a, err := r.Get(ctx, key)
+			mu.Lock()
+			defer mu.Unlock()
+			began, seen = append(began, time.Now()), string(a.Data)
+			return 0, errors.Join(err, errors.New("it always fails"))
+		},
+	})
+	for i := range 200 {
+		r.put("A", "one", fmt.Sprintf(`"%d"`, i))
+	}
+	require.Eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return seen == `"199"` && len(began) > 3
+	}, patience, time.Millisecond)
+	mu.Lock()
+	defer mu.Unlock()
+	for i := range began[1:] {
+		require.GreaterOrEqual(t, began[i+1].Sub(began[i]), pause)
+	}
+}

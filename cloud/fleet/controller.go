@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,7 +34,11 @@ type Options struct {
 	Record func(resource.Occurrence)
 	// Poll is how often references that float are looked at; 0: 5 minutes.
 	Poll time.Duration
-	Now  func() time.Time // nil: time.Now
+	// Pause is the least time between two looks at a fleet: what its nodes report meanwhile is seen in one; 0: 200 ms.
+	Pause time.Duration
+	// Retry is how long something is waited for that nothing reports; 0: 1 s.
+	Retry time.Duration
+	Now   func() time.Time // nil: time.Now
 }
 
 const (
@@ -57,9 +62,9 @@ func Controllers(o Options) []control.Controller {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Poll == 0 {
-		o.Poll = 5 * time.Minute
-	}
+	o.Poll = cmp.Or(o.Poll, 5*time.Minute)
+	o.Pause = cmp.Or(o.Pause, 200*time.Millisecond)
+	o.Retry = cmp.Or(o.Retry, time.Second)
 	m := newMembers()
 	own := &owners{Options: o, as: o.Objects.Controller("fleet-owners"), members: m, selectors: map[string]string{}, overlaps: map[string][]string{}}
 	roll := newRollouts(o, m)
@@ -72,7 +77,7 @@ func Controllers(o Options) []control.Controller {
 			},
 		},
 		{
-			Name: "fleet-rollouts", Workers: 4, Reconcile: roll.reconcile, Timeout: 10 * time.Minute,
+			Name: "fleet-rollouts", Workers: 4, Reconcile: roll.reconcile, Timeout: 10 * time.Minute, Pause: o.Pause,
 			Watches: []control.Watch{
 				{Kind: resource.KindFleet, DataOnly: true},
 				{Kind: resource.KindNode, Keys: m.ofNode},
@@ -322,7 +327,7 @@ func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error
 	for node := range c.members.list(key.Name) {
 		n, err := objects.Get[resource.Node](ctx, c.as, nodeKey(node))
 		if err == nil && n.Metadata.Owner == Owner(key.Name) {
-			return time.Second, nil // its key is queued, too
+			return c.Retry, nil // its key is queued, too
 		}
 		if ignoreGone(err) != nil {
 			return 0, err

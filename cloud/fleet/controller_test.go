@@ -67,7 +67,7 @@ func (h *hub) start() {
 	all := append(fleet.Controllers(fleet.Options{
 		Objects: h.Registry, Reader: h.Store, Blobs: h, Record: func(o resource.Occurrence) { h.events.Store(o.Reason, o.Message) },
 		Sources: sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 5 * time.Second}),
-		Poll:    300 * time.Millisecond,
+		Poll:    100 * time.Millisecond, Pause: 2 * time.Millisecond, Retry: 20 * time.Millisecond,
 	}), control.Controller{Name: "nodes", Watches: []control.Watch{{Kind: resource.KindNode}}, Reconcile: h.answer, Workers: 4})
 	done := make(chan error)
 	go func() { done <- runtime.Run(ctx, all...) }()

@@ -25,8 +25,6 @@ import (
 )
 
 const (
-	// pause is the least time between two looks at a fleet: what happens meanwhile is seen in one.
-	pause = 200 * time.Millisecond
 	// writers is how many nodes are written at a time: they share commits of the store.
 	writers = 64
 	// keptVersions is how many versions of a fleet are kept that no node has.
@@ -43,7 +41,6 @@ type rollouts struct {
 	members *members
 
 	mu         sync.Mutex
-	looked     map[string]time.Time       // by fleet: when it was looked at last
 	polled     map[string]time.Time       // by fleet: when its references are looked at again
 	failed     map[string]int64           // by fleet: the generation whose template can't be resolved
 	configMaps map[string]map[string]bool // by ConfigMap: the fleets that refer to it
@@ -52,7 +49,7 @@ type rollouts struct {
 func newRollouts(o Options, m *members) *rollouts {
 	return &rollouts{
 		Options: o, as: o.Objects.Controller("fleet-rollouts"), members: m,
-		looked: make(map[string]time.Time), polled: make(map[string]time.Time), failed: make(map[string]int64), configMaps: make(map[string]map[string]bool),
+		polled: make(map[string]time.Time), failed: make(map[string]int64), configMaps: make(map[string]map[string]bool),
 	}
 }
 
@@ -67,21 +64,7 @@ func (c *rollouts) referring(o store.Object) (keys []store.Key) {
 	return keys
 }
 
-// early says how long a fleet has to wait that was looked at a moment ago.
-func (c *rollouts) early(fleet string) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if wait := c.looked[fleet].Add(pause).Sub(c.Now()); wait > 0 {
-		return wait
-	}
-	c.looked[fleet] = c.Now()
-	return 0
-}
-
 func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
-	if wait := c.early(key.Name); wait > 0 {
-		return wait, nil
-	}
 	if err := c.members.load(ctx, c.as); err != nil {
 		return 0, err
 	}
@@ -108,7 +91,7 @@ func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration,
 func (c *rollouts) untilPoll(fleet string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return max(c.polled[fleet].Sub(c.Now()), time.Second)
+	return max(c.polled[fleet].Sub(c.Now()), c.Retry)
 }
 
 // member is a node of a fleet, and what the template comes to for it.
@@ -337,7 +320,7 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v *resource.Temp
 	if d.Again.IsZero() {
 		return 0, nil
 	}
-	return max(d.Again.Sub(c.Now()), pause), nil
+	return max(d.Again.Sub(c.Now()), c.Pause), nil
 }
 
 // withFault adds the first node that the template is none for, and why.
