@@ -31,6 +31,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/edgebus/edgebus/edge/discovery/wire"
 )
 
 // Handler finds devices of one protocol.
@@ -50,29 +52,13 @@ type Handler interface {
 }
 
 // Device is a thing that was found.
-type Device struct {
-	// ID tells the device from all others of the Configuration, the same one each time, and on each node that sees it. 1 to
-	// 1,024 bytes of UTF-8.
-	ID string
-	// Properties say what it is and where: what a user of the device gets as environment variables, and templates read.
-	Properties map[string]string
-	// Mounts are the files and directories of the host that a user of the device needs.
-	Mounts []Mount
-	// DeviceSpecs are the device files of the host that a user of the device needs.
-	DeviceSpecs []DeviceSpec
-}
+type Device = wire.Device
 
-// Mount is a file or directory of the host.
-type Mount struct {
-	ContainerPath, HostPath string
-	ReadOnly                bool
-}
+// Mount is a file or directory of the host that a user of a device needs.
+type Mount = wire.Mount
 
-// DeviceSpec is a device file of the host. Permissions are of the letters r, w and m.
-type DeviceSpec struct {
-	ContainerPath, HostPath string
-	Permissions             string
-}
+// DeviceSpec is a device file of the host that a user of a device needs.
+type DeviceSpec = wire.DeviceSpec
 
 // Program describes a handler.
 type Program struct {

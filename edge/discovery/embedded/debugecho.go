@@ -1,0 +1,7 @@
+//go:build !no_debugecho
+
+package embedded
+
+import "github.com/edgebus/edgebus/edge/discovery/handlers/debugecho"
+
+var _ = add(debugecho.Program)
