@@ -165,6 +165,11 @@ type Modbus struct {
 	ProbeTimeout time.Duration `yaml:"probeTimeout" min:"1"`
 }
 
+// MapperMQTT holds the settings of the mqtt driver.
+type MapperMQTT struct {
+	Timeout time.Duration `yaml:"timeout" min:"1"`
+}
+
 // Virtual holds the settings of the virtual driver.
 type Virtual struct {
 	Interval time.Duration `yaml:"interval"`

@@ -301,6 +301,7 @@ func TestEverySettingIsDocumented(t *testing.T) {
 	check("cloudhub", AddFlags[Hub])
 	check("edgecore", AddFlags[Core])
 	check("mapper-modbus", AddFlags[Mapper[Modbus]])
+	check("mapper-mqtt", AddFlags[Mapper[MapperMQTT]])
 	check("mapper-virtual", AddFlags[Mapper[Virtual]])
 }
 

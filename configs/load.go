@@ -24,7 +24,7 @@ import (
 	"github.com/edgebus/edgebus/configs/password"
 )
 
-//go:embed hub.yaml core.yaml agent.yaml mapper-modbus.yaml mapper-virtual.yaml
+//go:embed hub.yaml core.yaml agent.yaml mapper-modbus.yaml mapper-mqtt.yaml mapper-virtual.yaml
 var pages embed.FS
 
 // SystemDir is where a program looks for its file when no flag names one.

@@ -296,12 +296,20 @@ func (o *Opened) Write(ctx context.Context, name, value string) error {
 }
 
 // Check says what is wrong with a value for the property: its type, its range or its enumeration; nil: nothing.
-func (p Property) Check(value string) *Refusal {
+func (p Property) Check(value string) *Refusal { return objection(p.spec(), value) }
+
+// Same says whether two texts are the same value of the property: 21.50 and 21.5 are.
+func (p Property) Same(a, b string) bool {
+	spec := p.spec()
+	return spec.Canonical([]byte(a)) == spec.Canonical([]byte(b))
+}
+
+func (p Property) spec() resource.Property {
 	spec := resource.Property{Name: p.Name, Type: resource.DataType(p.Type), Unit: p.Unit, Minimum: p.Minimum, Maximum: p.Maximum}
 	for _, e := range p.Enum {
 		spec.Enum = append(spec.Enum, resource.Value(e))
 	}
-	return objection(spec, value)
+	return spec
 }
 
 func objection(spec resource.Property, value string) *Refusal {

@@ -32,9 +32,9 @@ for what in "$@"; do
 	hub) programs+=(cloudhub) ;;
 	core) programs+=(edgecore) ;;
 	agent) programs+=(edgeagent) ;;
-	mapper-virtual | mapper-modbus) programs+=("$what") ;;
+	mapper-virtual | mapper-modbus | mapper-mqtt) programs+=("$what") ;;
 	*)
-		echo "install.sh: $what is none of hub, core, agent, mapper-virtual, mapper-modbus" >&2
+		echo "install.sh: $what is none of hub, core, agent, mapper-virtual, mapper-modbus, mapper-mqtt" >&2
 		exit 2
 		;;
 	esac

@@ -227,6 +227,9 @@ func forbiddenInMappers(from, to string) string {
 	if within(to, "broker") && !within(to, "broker/client") {
 		return "a mapper is an MQTT client: of the broker it uses broker/client only"
 	}
+	if from == "mappers/mqtt" && to == "broker/client" {
+		return "" // its devices' protocol
+	}
 	if isDriver(from) && within(to, "broker", "topics") {
 		return "a driver knows its protocol; the SDK knows MQTT, topics and resources"
 	}
@@ -418,6 +421,9 @@ func TestRulesBite(t *testing.T) {
 		{"mappers", module + "broker/client", ""},
 		{"mappers/modbus", module + "topics", "a driver"},
 		{"mappers/modbus", module + "topics/resource", "a driver"},
+		{"mappers/modbus", module + "broker/client", "a driver"},
+		{"mappers/mqtt", module + "broker/client", ""},
+		{"mappers/mqtt", module + "topics", "a driver"},
 		{"mappers/modbus", "github.com/eclipse/paho.golang/paho", "paho"},
 		{"mappers/modbus", module + "mappers", ""},
 		{"mappers/cmd/mapper-modbus", module + "mappers/modbus", ""},

@@ -19,7 +19,7 @@ import (
 )
 
 // World is a hub with nodes around it, each behind a network of its own. Programs
-// are named by what they are: hub, core, virtual, modbus, simulator; those of other
+// are named by what they are: hub, core, virtual, modbus, mqtt, simulator; those of other
 // nodes than n1 with the node: core@n2.
 type World struct {
 	Dir   string // data of program X in X, logs in logs/X.log
@@ -154,12 +154,12 @@ func (w *World) command(name string) (line []string, ready string, err error) {
 			"--link-server", "mqtt://" + n.Net.Addr(), "--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "500ms",
 			"--link-retry-timeout", "1s", "--link-keepalive", "2s",
 		}, common...), "http://" + n.HTTP + "/readyz", nil
-	case "virtual", "modbus":
+	case "virtual", "modbus", "mqtt":
 		return append([]string{"mapper-" + role, "--server", "mqtt://" + n.MQTT}, common...), "", nil
 	case "simulator":
 		return []string{"mapper-modbus", "simulate", "--listen", n.Modbus}, n.Modbus, nil
 	}
-	return nil, "", fmt.Errorf("%s is none of hub, core, virtual, modbus, simulator; give its command line", name)
+	return nil, "", fmt.Errorf("%s is none of hub, core, virtual, modbus, mqtt, simulator; give its command line", name)
 }
 
 // config is the program's file if the test brought one: hub.yaml, core.yaml, …

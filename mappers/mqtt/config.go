@@ -1,0 +1,297 @@
+package mqtt
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/edgebus/edgebus/mappers"
+)
+
+// deviceConfig is a Device's configuration, parsed.
+type deviceConfig struct {
+	fields       map[string]*field
+	order        []*field
+	availability source
+	available    string // the text that says that the device is there
+	get          string // topic; empty: the device can't be asked
+	getPayload   string
+}
+
+// source is where a value is read from: a topic, and a path in the JSON of its payload. Without a path it is the payload.
+type source struct {
+	topic string
+	path  path
+}
+
+// field is one property, as its visitor describes it.
+type field struct {
+	name    string
+	typ     mappers.Type
+	same    func(a, b string) bool
+	state   source // no topic: the device doesn't say what it has
+	command string // topic; empty: can't be written
+	payload string // template; empty: by the path, or the value itself
+	on, off string // texts of a boolean; empty: the JSON values
+	retain  bool
+	qos     byte
+}
+
+// settings are the keys of a configuration that nobody has asked for yet.
+type settings struct {
+	at     string // path of the fields, for errors
+	config map[string]string
+	params *params
+}
+
+// take returns a setting, with parameters replaced in it, and forgets it.
+func (s settings) take(key string) (string, error) {
+	text := s.config[key]
+	delete(s.config, key)
+	return s.params.expand(s.at+key, text)
+}
+
+func (s settings) topic(key string) (string, error) {
+	text, err := s.take(key)
+	switch {
+	case err != nil || text == "":
+		return "", err
+	case strings.ContainsAny(text, "+#\x00"):
+		return "", mappers.BadConfig(s.at+key, "%q: a topic without wildcards is needed", text)
+	case strings.HasPrefix(text, "$"), strings.HasPrefix(text+"/", "v1/nodes/"), strings.HasPrefix(text+"/", "v1/refused/"):
+		return "", mappers.BadConfig(s.at+key, "%q: topics below $, v1/nodes and v1/refused belong to the broker", text)
+	}
+	return text, nil
+}
+
+func (s settings) source(topic, pathKey string) (from source, err error) {
+	if from.topic, err = s.topic(topic); err != nil {
+		return from, err
+	}
+	text, err := s.take(pathKey)
+	if err != nil {
+		return from, err
+	}
+	if from.path, err = parsePath(text); err != nil {
+		return from, mappers.BadConfig(s.at+pathKey, "%q: %v", text, err)
+	}
+	return from, nil
+}
+
+// params are the keys of a Device's configuration that visitors may refer to as {key}.
+type params struct {
+	values map[string]string
+	used   map[string]bool
+}
+
+var (
+	placeholder = regexp.MustCompile(`\{[A-Za-z][A-Za-z0-9_]*\}`)
+	// ofValue are the placeholders that a write replaces.
+	ofValue = []string{"{value}", "{json}"}
+)
+
+// expand replaces {key} by the Device's setting.
+func (p *params) expand(field, text string) (string, error) {
+	var missing string
+	text = placeholder.ReplaceAllStringFunc(text, func(found string) string {
+		key := strings.Trim(found, "{}")
+		value, ok := p.values[key]
+		switch {
+		case slices.Contains(ofValue, found):
+			return found
+		case !ok && missing == "":
+			missing = key
+		}
+		p.used[key] = true
+		return value
+	})
+	if missing != "" {
+		return "", mappers.BadConfig(devicePath+missing, "is required: {%s} is used in %s", missing, field)
+	}
+	return text, nil
+}
+
+const devicePath = "spec.protocol.config."
+
+// The settings of a Device that are not parameters of its own choice.
+var reserved = []string{"availability", "availabilityPath", "available", "get", "getPayload"}
+
+func parseDevice(d mappers.Device) (c deviceConfig, err error) {
+	p := &params{values: map[string]string{}, used: map[string]bool{}}
+	own := settings{at: devicePath, config: map[string]string{}, params: p}
+	for key, value := range d.Config {
+		if slices.Contains(reserved, key) {
+			own.config[key] = value
+		} else {
+			p.values[key] = value
+		}
+	}
+	if c.availability, err = own.source("availability", "availabilityPath"); err != nil {
+		return c, err
+	}
+	if c.available, err = own.take("available"); err != nil {
+		return c, err
+	}
+	if c.get, err = own.topic("get"); err != nil {
+		return c, err
+	}
+	if c.getPayload, err = own.take("getPayload"); err != nil {
+		return c, err
+	}
+	if c.available == "" {
+		c.available = "online"
+	}
+	c.fields = map[string]*field{}
+	for _, property := range d.Properties {
+		if !property.Visited && len(property.Config) == 0 {
+			continue // the model doesn't say how to reach it: its reads and writes are refused
+		}
+		f, err := parseField(property, p)
+		if err != nil {
+			return c, err
+		}
+		c.fields[f.name] = f
+		c.order = append(c.order, f)
+	}
+	for _, key := range slices.Sorted(maps.Keys(p.values)) {
+		if !p.used[key] {
+			return c, mappers.BadConfig(devicePath+key, "is no setting of mqtt, and nothing refers to {%s}", key)
+		}
+	}
+	return c, nil
+}
+
+func parseField(p mappers.Property, params *params) (*field, error) {
+	s := settings{at: "visitors[" + p.Name + "].config.", config: maps.Clone(p.Config), params: params}
+	if s.config == nil {
+		s.config = map[string]string{}
+	}
+	f := &field{name: p.Name, typ: p.Type, same: p.Same}
+	var err error
+	for _, text := range []struct {
+		key string
+		to  *string
+	}{{"payload", &f.payload}, {"on", &f.on}, {"off", &f.off}} {
+		if *text.to, err = s.take(text.key); err != nil {
+			return nil, err
+		}
+	}
+	if f.state, err = s.source("state", "path"); err != nil {
+		return nil, err
+	}
+	if f.command, err = s.topic("command"); err != nil {
+		return nil, err
+	}
+	if text, _ := s.take("retain"); text != "" {
+		if f.retain, err = strconv.ParseBool(text); err != nil {
+			return nil, mappers.BadConfig(s.at+"retain", "%q is neither true nor false", text)
+		}
+	}
+	f.qos = 1
+	if text, _ := s.take("qos"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 8)
+		if err != nil || n > 2 {
+			return nil, mappers.BadConfig(s.at+"qos", "%q is none of 0, 1, 2", text)
+		}
+		f.qos = byte(n)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.config)) {
+		return nil, mappers.BadConfig(s.at+key, "is no setting of mqtt")
+	}
+	return f, f.check(s.at, p.Writable)
+}
+
+func (f *field) check(at string, writable bool) error {
+	switch {
+	case f.state.topic == "" && f.command == "":
+		return mappers.BadConfig(at+"state", "is required: the topic on which the device publishes %s, or command, to which it listens", f.name)
+	case f.command == "" && writable:
+		return mappers.BadConfig(at+"command", "is required, for %s is ReadWrite: the topic to which the device listens", f.name)
+	case f.payload != "" && !slices.ContainsFunc(ofValue, func(v string) bool { return strings.Contains(f.payload, v) }):
+		return mappers.BadConfig(at+"payload", "contains neither {value} nor {json}: each write would be the same")
+	case f.payload == "" && f.command != "" && f.state.path.indexed():
+		return mappers.BadConfig(at+"payload", "is required, for path has an index")
+	case f.typ != mappers.Boolean && (f.on != "" || f.off != ""):
+		return mappers.BadConfig(at+"on", "is for a boolean property: an enum has the device's own words")
+	case f.typ == mappers.Boolean && (f.on == "") != (f.off == "") || f.on != "" && f.on == f.off:
+		return mappers.BadConfig(at+"on", "on and off are two different texts, or neither is given")
+	}
+	return nil
+}
+
+// encode makes the payload of a command.
+func (f *field) encode(value string) ([]byte, error) {
+	text, literal := value, value
+	switch {
+	case f.typ == mappers.Boolean && f.on != "":
+		if text = f.off; value == "true" {
+			text = f.on
+		}
+		literal = quote(text)
+	case f.typ == mappers.Bytes && f.payload == "" && f.state.path == nil:
+		return base64.StdEncoding.DecodeString(value)
+	case f.typ == mappers.String, f.typ == mappers.Bytes, f.typ == "":
+		literal = quote(value)
+	}
+	switch {
+	case f.payload != "":
+		return []byte(strings.NewReplacer("{value}", text, "{json}", literal).Replace(f.payload)), nil
+	case f.state.path != nil:
+		return []byte(f.state.path.wrap(literal)), nil
+	}
+	return []byte(text), nil
+}
+
+func quote(text string) string {
+	literal, _ := json.Marshal(text) // a text can be written
+	return string(literal)
+}
+
+// decode makes the property's value of a message. ok is false for one that says nothing about it: the path leads nowhere.
+func (f *field) decode(m *message) (value string, ok bool, err error) {
+	value, quoted, ok, err := m.find(f.state.path)
+	if !ok || err != nil {
+		return "", false, err
+	}
+	switch {
+	case f.typ == mappers.Boolean:
+		return f.boolean(value)
+	case f.typ == mappers.Bytes && f.state.path == nil:
+		return base64.StdEncoding.EncodeToString(m.payload), true, nil
+	case f.typ == mappers.Int: // 127.0 is a whole number
+		if x, err := strconv.ParseFloat(value, 64); err == nil && x == float64(int64(x)) && strings.ContainsAny(value, ".eE") {
+			value = strconv.FormatInt(int64(x), 10)
+		}
+	case (f.typ == mappers.Object || f.typ == mappers.Array) && quoted:
+		value = quote(value)
+	}
+	return value, true, nil
+}
+
+func (f *field) boolean(value string) (string, bool, error) {
+	switch {
+	case f.on != "" && value == f.on:
+		return "true", true, nil
+	case f.on != "" && value == f.off:
+		return "false", true, nil
+	}
+	switch strings.ToLower(value) {
+	case "true", "1", "on":
+		return "true", true, nil
+	case "false", "0", "off":
+		return "false", true, nil
+	}
+	return "", false, mappers.Refuse(mappers.Invalid, "%q on %s is neither on nor off", clip(value), f.state.topic)
+}
+
+// clip shortens a text for an error.
+func clip(text string) string {
+	if len(text) > 80 {
+		return strings.ToValidUTF8(text[:80], "") + "…"
+	}
+	return text
+}

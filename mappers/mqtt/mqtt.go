@@ -1,0 +1,497 @@
+// Package mqtt drives devices that speak MQTT themselves, at the node's own broker: a zigbee2mqtt lamp, a Tasmota plug, a sensor
+// that publishes JSON. A property is read from a topic and a path in the JSON of its payload, and written to a topic with a template.
+//
+// A Device's protocol config:
+//
+//	availability: {topic}/availability   availabilityPath: state   available: online
+//	get: {topic}/get                     getPayload: '{"state":""}'   asks the device for its state
+//	topic: zigbee2mqtt/lamp              a parameter: any other key is one, for {key} in the settings of model and Device
+//
+// A visitor's config:
+//
+//	state: "{topic}"         path: state        where the property's value is
+//	command: "{topic}/set"   payload: '{"state":{json}}'   qos: 1   retain: false
+//	on: "ON"                 off: "OFF"         the texts of a boolean
+//
+// The package subscribes to no wildcards, and never touches the bus' own topics. It never repeats a command by itself.
+package mqtt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/mappers"
+	"github.com/edgebus/edgebus/mappers/cmd"
+)
+
+// DefaultTimeout is how long a device may take to publish its state after a command where nothing else is said.
+const DefaultTimeout = 5 * time.Second
+
+// settle is how long a new session waits for retained states.
+const settle = 200 * time.Millisecond
+
+// Options configure the driver.
+type Options struct {
+	Broker  client.Options // where the broker is, and how to sign in
+	Timeout time.Duration  // default DefaultTimeout
+}
+
+// Driver opens devices that speak MQTT. They share one connection, which exists while any of them is open.
+type Driver struct {
+	o    Options
+	wire chan struct{} // has a value while somebody changes the subscriptions or the connection
+
+	mu       sync.Mutex
+	mqtt     *client.Client // nil: there is no session
+	stop     func()
+	sessions map[*session]struct{}
+	topics   map[string]map[*session]struct{}
+}
+
+// New makes a driver.
+func New(o Options) *Driver {
+	if o.Timeout <= 0 {
+		o.Timeout = DefaultTimeout
+	}
+	return &Driver{
+		o: o, wire: make(chan struct{}, 1),
+		sessions: map[*session]struct{}{}, topics: map[string]map[*session]struct{}{},
+	}
+}
+
+// Protocols implements mappers.Driver.
+func (d *Driver) Protocols() []string { return []string{"mqtt"} }
+
+// Open implements mappers.Driver: it subscribes to the device's topics and waits a moment for what is retained there.
+func (d *Driver) Open(ctx context.Context, dev mappers.Device) (mappers.Session, error) {
+	c, err := parseDevice(dev)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{driver: d, config: c, values: map[string]reading{}, changed: make(chan struct{})}
+	if err := d.add(ctx, s); err != nil {
+		return nil, err
+	}
+	err = s.await(ctx, settle, s.complete)
+	if err == nil || errors.Is(err, errNothing) {
+		err = s.away()
+	}
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// add gives a session a share of the connection and subscribes to its topics. One that others have as well is subscribed to again: the
+// broker then sends what it retains there once more.
+func (d *Driver) add(ctx context.Context, s *session) error {
+	select {
+	case d.wire <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	subscriptions, err := d.enter(s)
+	if err == nil && len(subscriptions) > 0 {
+		err = s.mqtt.Subscribe(ctx, subscriptions...)
+	}
+	<-d.wire
+	if err != nil && s.mqtt != nil {
+		d.remove(s)
+	}
+	return err
+}
+
+func (d *Driver) enter(s *session) (subscriptions []client.Subscription, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mqtt == nil {
+		if err := d.start(); err != nil {
+			return nil, err
+		}
+	}
+	s.mqtt = d.mqtt
+	d.sessions[s] = struct{}{}
+	for _, name := range s.config.topics() {
+		if d.topics[name] == nil {
+			d.topics[name] = map[*session]struct{}{}
+		}
+		d.topics[name][s] = struct{}{}
+		subscriptions = append(subscriptions, client.Subscription{Filter: name, QoS: 1})
+	}
+	return subscriptions, nil
+}
+
+// start connects. mu is held.
+func (d *Driver) start() error {
+	o := d.o.Broker
+	o.CleanStart = true
+	o.OnConnect, o.OnDisconnect, o.OnMessage = d.onConnect, d.onDisconnect, d.onMessage
+	c, err := client.New(o)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = c.Run(ctx) // without Options.Attempts it returns nil
+	}()
+	d.mqtt = c
+	d.stop = func() {
+		cancel()
+		<-done
+	}
+	return nil
+}
+
+// remove takes a session's share of the connection back. The last one ends it.
+func (d *Driver) remove(s *session) {
+	d.wire <- struct{}{}
+	defer func() { <-d.wire }()
+	unused, stop := d.leave(s)
+	if stop != nil {
+		stop()
+		return
+	}
+	if len(unused) > 0 && s.mqtt.Connected() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := s.mqtt.Unsubscribe(ctx, unused...); err != nil { // then messages come that are for no session
+			d.o.Broker.Log.Debug().Err(err).Msg("not unsubscribed")
+		}
+	}
+}
+
+func (d *Driver) leave(s *session) (unused []string, stop func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range s.config.topics() {
+		delete(d.topics[name], s)
+		if len(d.topics[name]) == 0 {
+			delete(d.topics, name)
+			unused = append(unused, name)
+		}
+	}
+	delete(d.sessions, s)
+	if len(d.sessions) == 0 {
+		stop, d.stop, d.mqtt = d.stop, nil, nil
+	}
+	return unused, stop
+}
+
+// onConnect subscribes again after a reconnect. One topic that may not be read must not keep the others: its device's Open says so.
+func (d *Driver) onConnect(ctx context.Context, _ bool) error {
+	d.mu.Lock()
+	c := d.mqtt
+	var all []client.Subscription
+	for name := range d.topics {
+		all = append(all, client.Subscription{Filter: name, QoS: 1})
+	}
+	d.mu.Unlock()
+	for batch := range slices.Chunk(all, 100) {
+		if c == nil {
+			return nil
+		}
+		if err := c.Subscribe(ctx, batch...); err != nil {
+			d.o.Broker.Log.Warn().Err(err).Msg("not subscribed")
+		}
+	}
+	return nil
+}
+
+// onDisconnect forgets what the devices have: it may change before there is a connection again.
+func (d *Driver) onDisconnect(error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for s := range d.sessions {
+		clear(s.values)
+		s.unavailable = nil
+		s.wake()
+	}
+}
+
+func (d *Driver) onMessage(m client.Message) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for s := range d.topics[m.Topic] {
+		s.take(&message{topic: m.Topic, payload: m.Payload})
+		s.wake()
+	}
+}
+
+// topics are those that a device's session subscribes to, each once.
+func (c deviceConfig) topics() (list []string) {
+	for _, name := range append([]string{c.availability.topic}, c.states()...) {
+		if name != "" && !slices.Contains(list, name) {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+func (c deviceConfig) states() (list []string) {
+	for _, f := range c.order {
+		list = append(list, f.state.topic)
+	}
+	return list
+}
+
+// session is one device. Driver.mu guards what messages change.
+type session struct {
+	driver *Driver
+	config deviceConfig
+	mqtt   *client.Client
+
+	values      map[string]reading // by property: what the device said last
+	states      uint64             // how many messages with a state there were
+	heard       bool               // one about the availability has come
+	unavailable error
+	changed     chan struct{} // closed at the next message, or when the connection is lost
+}
+
+// reading is what the device said last about a property.
+type reading struct {
+	value string
+	err   error
+	count uint64 // how often it did
+}
+
+// take takes a message. mu is held.
+func (s *session) take(m *message) {
+	c := s.config
+	if m.topic == c.availability.topic {
+		value, _, ok, err := m.find(c.availability.path)
+		if err != nil || !ok { // some publish the bare word as well
+			value = string(m.payload)
+		}
+		s.heard, s.unavailable = true, nil
+		if len(m.payload) > 0 && !strings.EqualFold(value, c.available) {
+			s.unavailable = fmt.Errorf("mqtt: the device is not available: %s is %s", m.topic, clip(value))
+		}
+	}
+	for _, f := range c.order {
+		if m.topic != f.state.topic {
+			continue
+		}
+		s.states++
+		if value, ok, err := f.decode(m); ok || err != nil {
+			s.values[f.name] = reading{value, err, s.values[f.name].count + 1}
+		}
+	}
+}
+
+// wake is called with mu held.
+func (s *session) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// latest returns what is known of a property, and a channel that is closed when something changes.
+func (s *session) latest(property string) (reading, <-chan struct{}) {
+	s.driver.mu.Lock()
+	defer s.driver.mu.Unlock()
+	return s.values[property], s.changed
+}
+
+// Close implements mappers.Session.
+func (s *session) Close() error {
+	s.driver.remove(s)
+	return nil
+}
+
+var (
+	errNothing  = errors.New("mqtt: no message came in time")
+	errNoBroker = errors.New("mqtt: not connected to the node's broker")
+)
+
+// await waits until enough is true, at most for d. It is asked after each message.
+func (s *session) await(ctx context.Context, d time.Duration, enough func() bool) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		_, changed := s.latest("")
+		if enough() {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return errNothing
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// complete says whether the device has said everything that it can say.
+func (s *session) complete() bool {
+	s.driver.mu.Lock()
+	defer s.driver.mu.Unlock()
+	if s.config.availability.topic != "" && !s.heard {
+		return false
+	}
+	return !slices.ContainsFunc(s.config.order, func(f *field) bool {
+		_, known := s.values[f.name]
+		return f.state.topic != "" && !known
+	})
+}
+
+// away returns why the device can't be used at the moment. One that has never said whether it is available is.
+func (s *session) away() error {
+	s.driver.mu.Lock()
+	defer s.driver.mu.Unlock()
+	if !s.mqtt.Connected() {
+		return errNoBroker
+	}
+	return s.unavailable
+}
+
+// Ping implements mappers.Pinger: a device that can be asked for its state has to answer.
+func (s *session) Ping(ctx context.Context) error {
+	if err := s.away(); err != nil || s.config.get == "" {
+		return err
+	}
+	before := s.messages()
+	if err := s.mqtt.Publish(ctx, client.Message{Topic: s.config.get, Payload: []byte(s.config.getPayload), QoS: 1}); err != nil {
+		return err
+	}
+	err := s.await(ctx, s.driver.o.Timeout, func() bool { return s.messages() != before || s.away() != nil })
+	if errors.Is(err, errNothing) {
+		return fmt.Errorf("mqtt: no state within %s after a request on %s", s.driver.o.Timeout, s.config.get)
+	}
+	return errors.Join(err, s.away())
+}
+
+func (s *session) messages() uint64 {
+	s.driver.mu.Lock()
+	defer s.driver.mu.Unlock()
+	return s.states
+}
+
+// Push implements mappers.Pusher.
+func (s *session) Push(ctx context.Context, emit func(property, value string)) error {
+	seen := map[string]uint64{}
+	for {
+		_, changed := s.latest("")
+		if err := s.away(); err != nil {
+			return err
+		}
+		for _, f := range s.config.order {
+			r, _ := s.latest(f.name)
+			if r.count != seen[f.name] && r.err == nil { // what is wrong is said by reads
+				emit(f.name, r.value)
+			}
+			seen[f.name] = r.count
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// ReadBatch implements mappers.BatchReader: the last values that the device has published. One that it has not is missing.
+func (s *session) ReadBatch(_ context.Context, properties []string) (map[string]mappers.Reading, error) {
+	if err := s.away(); err != nil {
+		return nil, err
+	}
+	got := make(map[string]mappers.Reading, len(properties))
+	for _, name := range properties {
+		r, _ := s.latest(name)
+		if s.config.fields[name] == nil {
+			r = reading{err: mappers.Refuse(mappers.NotReachable, "the model has no mqtt visitor for %s", name), count: 1}
+		}
+		if r.count > 0 {
+			got[name] = mappers.Reading{Value: r.value, Err: r.err}
+		}
+	}
+	return got, nil
+}
+
+// Write implements mappers.Writer: it publishes the command and waits until the device says that it has the value, or another one.
+func (s *session) Write(ctx context.Context, property, value string) error {
+	f := s.config.fields[property]
+	if f == nil || f.command == "" {
+		return mappers.Refuse(mappers.NotReachable, "the model has no mqtt visitor with a command topic for %s", property)
+	}
+	if err := s.away(); err != nil {
+		return err
+	}
+	payload, err := f.encode(value)
+	if err != nil {
+		return mappers.Refuse(mappers.Invalid, "%s: %v", property, err)
+	}
+	before, _ := s.latest(property)
+	err = s.mqtt.Publish(ctx, client.Message{Topic: f.command, Payload: payload, QoS: f.qos, Retain: f.retain})
+	if refused := new(client.Refused); errors.As(err, &refused) {
+		return mappers.Refuse(mappers.Rejected, "%v", err)
+	}
+	if err != nil || f.state.topic == "" {
+		return err
+	}
+	return s.confirm(ctx, f, value, before.count)
+}
+
+// confirm waits for the state that a command has led to. A state with another value may have been on its way before the command: it
+// counts only if no other follows in time.
+func (s *session) confirm(ctx context.Context, f *field, value string, before uint64) error {
+	answered := false
+	err := s.await(ctx, s.driver.o.Timeout, func() bool {
+		r, _ := s.latest(f.name)
+		answered = r.count != before
+		return answered && (r.err != nil || f.same(r.value, value)) || s.away() != nil
+	})
+	switch {
+	case errors.Is(err, errNothing) && !answered:
+		return mappers.Refuse(mappers.Unavailable, "nothing about %s on %s within %s after the command on %s",
+			f.name, f.state.topic, s.driver.o.Timeout, f.command)
+	case errors.Is(err, errNothing): // the device has taken something else: it is read back
+		return nil
+	}
+	return errors.Join(err, s.away())
+}
+
+// Main is the program mapper-mqtt.
+func Main(args []string, stdout, stderr io.Writer) int {
+	return cmd.Program[configs.MapperMQTT]{
+		Name:  "mapper-mqtt",
+		Short: "The mapper for devices that speak MQTT",
+		Long: `mapper-mqtt connects to a node's broker and drives every Device of that node whose protocol is
+"mqtt": one that publishes its state to that broker and takes commands from it, as those of zigbee2mqtt,
+Tasmota or Shelly do. The Device says which topics are its own:
+
+  protocol: {type: mqtt, config: {topic: zigbee2mqtt/lamp, availability: "{topic}/availability"}}
+
+and its model's visitors say which topic and which part of the JSON is which property:
+
+  state: "{topic}"         path: state         where the value is read
+  command: "{topic}/set"   payload: '{"state":{json}}'   where it is written, and how
+  on: "ON"   off: "OFF"    texts of a boolean
+  qos: 1     retain: false of commands
+
+{topic} stands for the Device's setting of that name. Without a payload the value is sent as JSON at the
+path, and by itself where there is no path. docs/mqtt-devices.md has examples.`,
+		Example: `  mapper-mqtt                                      # the node on this host
+  mapper-mqtt --server unix:///run/edgebus/mqtt.sock`,
+		Driver: func(c configs.MapperMQTT, o *mappers.Options) (mappers.Driver, error) {
+			o.Collect = collect
+			return New(Options{Timeout: c.Timeout, Broker: client.Options{
+				Servers: o.Servers, ClientID: "devices-" + o.Name, User: o.User, Secret: o.Secret, TLS: o.TLS,
+				KeepAlive: 10 * time.Second, Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}, Log: o.Log,
+			}}), nil
+		},
+	}.Main(args, stdout, stderr)
+}
+
+// collect is how often what can't be read is looked at. Values are reported when they come.
+const collect = 10 * time.Second

@@ -1,0 +1,144 @@
+package mqtt
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/edgebus/edgebus/mappers"
+)
+
+// path leads to one value in JSON: names (string) and indexes (int).
+type path []any
+
+// parsePath reads a singular query of RFC 9535, with or without the $ before it: state, color.x, $.list[0]['a name'].
+func parsePath(text string) (p path, err error) {
+	if !utf8.ValidString(text) {
+		return nil, errors.New("is not UTF-8")
+	}
+	rest := strings.TrimPrefix(text, "$")
+	if rest == "" {
+		if text != "" {
+			return nil, errors.New("is the whole payload: leave it out")
+		}
+		return nil, nil
+	}
+	if rest == text && rest[0] != '[' {
+		rest = "." + rest
+	}
+	for rest != "" {
+		var step any
+		switch {
+		case rest[0] == '.':
+			end := len(rest)
+			if i := strings.IndexAny(rest[1:], ".["); i >= 0 {
+				end = i + 1
+			}
+			step, rest = rest[1:end], rest[end:]
+			if step == "" {
+				return nil, errors.New("a name is missing after a dot")
+			}
+		case rest[0] == '[':
+			if step, rest, err = bracketed(rest); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, fmt.Errorf("%q: expected . or [", rest)
+		}
+		p = append(p, step)
+	}
+	return p, nil
+}
+
+// bracketed reads [0], ['name'] or ["name"] at the beginning of text.
+func bracketed(text string) (step any, rest string, err error) {
+	for _, mark := range []string{"'", `"`} {
+		if inner, ok := strings.CutPrefix(text, "["+mark); ok {
+			name, rest, ok := strings.Cut(inner, mark+"]")
+			if !ok {
+				return nil, "", fmt.Errorf("%s: %s] is missing", text, mark)
+			}
+			return name, rest, nil
+		}
+	}
+	digits, rest, ok := strings.Cut(text[1:], "]")
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if !ok || err != nil {
+		return nil, "", fmt.Errorf("%s: expected an index, such as [0], or a quoted name", text)
+	}
+	return int(n), rest, nil
+}
+
+func (p path) indexed() bool {
+	for _, step := range p {
+		if _, ok := step.(int); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// wrap makes the object in which the path, which has names only, leads to a JSON value.
+func (p path) wrap(literal string) string {
+	for i := len(p) - 1; i >= 0; i-- {
+		literal = "{" + quote(p[i].(string)) + ":" + literal + "}"
+	}
+	return literal
+}
+
+// message is a payload, which is parsed at most once however many properties are in it.
+type message struct {
+	topic   string
+	payload []byte
+	parsed  bool
+	json    any
+	err     error
+}
+
+func (m *message) parse() (any, error) {
+	if !m.parsed {
+		m.parsed = true
+		d := json.NewDecoder(bytes.NewReader(m.payload))
+		d.UseNumber() // a number keeps its digits
+		if err := d.Decode(&m.json); err != nil {
+			m.err = mappers.Refuse(mappers.Invalid, "the payload on %s is not JSON: %s", m.topic, clip(string(m.payload)))
+		}
+	}
+	return m.json, m.err
+}
+
+// find returns the value at p as text. quoted says that it is a string in JSON. ok is false if there is nothing, or null, at p.
+func (m *message) find(p path) (value string, quoted, ok bool, err error) {
+	if p == nil {
+		return string(m.payload), false, len(m.payload) > 0, nil
+	}
+	at, err := m.parse()
+	if err != nil {
+		return "", false, false, err
+	}
+	for _, step := range p {
+		switch step := step.(type) {
+		case string:
+			object, _ := at.(map[string]any)
+			at = object[step]
+		case int:
+			list, _ := at.([]any)
+			if at = nil; step < len(list) {
+				at = list[step]
+			}
+		}
+	}
+	switch v := at.(type) {
+	case nil:
+		return "", false, false, nil
+	case string:
+		return v, true, true, nil
+	default:
+		out, err := json.Marshal(v)
+		return string(out), false, true, err
+	}
+}
