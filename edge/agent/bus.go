@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -118,6 +119,9 @@ func (b *bus) spec() (*resource.RenderedSpec, error) {
 	spec := new(resource.RenderedSpec)
 	if err := json.Unmarshal(text, spec); err != nil {
 		return nil, fmt.Errorf("the spec is not one that this agent can read: %w", err)
+	}
+	if spec.RenderedVersion == "" {
+		return nil, errors.New("the spec has no renderedVersion")
 	}
 	return spec, nil
 }

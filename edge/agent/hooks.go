@@ -7,11 +7,11 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/edgebus/edgebus/edge/agent/files"
+	"github.com/edgebus/edgebus/edge/agent/host/tail"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -82,7 +82,7 @@ func (c commands) run(ctx context.Context, name string, limit time.Duration, env
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took longer than %s and was ended", limit))
 	defer cancel()
-	output := &tail{}
+	output := &tail.Writer{}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // from the node's own settings
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", env, output, output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -99,44 +99,6 @@ func (c commands) run(ctx context.Context, name string, limit time.Duration, env
 		return fmt.Errorf("command %q: %w%s", name, err, output)
 	}
 	return nil
-}
-
-// tailSize is how much of a command's output is kept.
-const tailSize = 2 << 10
-
-// tail keeps the end of what is written to it.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-	cut  bool
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	if more := len(t.text) - tailSize; more > 0 {
-		t.text, t.cut = slices.Delete(t.text, 0, more), true
-	}
-	return len(p), nil
-}
-
-// String is the end of the output behind a colon; nothing if there was none.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	text := strings.ToValidUTF8(string(t.text), "�")
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	if lines[0] == "" {
-		return ""
-	}
-	if more := len(lines) - 10; more > 0 {
-		lines, t.cut = lines[more:], true
-	}
-	if t.cut {
-		lines[0] = "…" + lines[0]
-	}
-	return ": " + strings.Join(lines, "\n")
 }
 
 // environment is what a command gets: nothing of the agent's own.

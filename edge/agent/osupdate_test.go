@@ -20,6 +20,7 @@ type machine struct {
 	booted, staged, previous string
 	queued                   bool // previous is booted next
 	falls                    bool // its boot loader goes back to what it had instead of booting what is staged
+	stuck                    bool // it never boots previous
 	boots                    int
 	point                    func(string) // called before and after each change
 }
@@ -74,7 +75,7 @@ func (m *machine) boot() {
 		m.staged = ""
 	case m.staged != "":
 		m.booted, m.staged, m.previous = m.staged, "", m.booted
-	case m.queued:
+	case m.queued && !m.stuck:
 		m.booted, m.previous = m.previous, m.booted
 	}
 	m.queued = false
@@ -151,6 +152,18 @@ func TestOSUpdateEndedAtEachPoint(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A host that never boots the image that it had is not rebooted for ever: the files are rolled back, and the failure says the rest.
+func TestAHostThatDoesNotBootBack(t *testing.T) {
+	osUpdate(t, 1, func(m *machine) { m.stuck = true }, "new", true, false, func(r *rig, m *machine, _ string) {
+		require.Equal(t, "old", r.file("etc/a"))
+		require.Equal(t, "os:2", m.booted)
+		require.Equal(t, 1+maxBackBoots, m.boots)
+		failed := r.reportNow(nil).Failed
+		require.Equal(t, resource.FailedHealth, failed.Reason)
+		require.Contains(t, failed.Message, "the host was rebooted 3 times and does not boot os:1")
+	})
 }
 
 // A state that is cut short or empty is said; files that were not committed are rolled back, and the spec is applied again.

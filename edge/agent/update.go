@@ -34,6 +34,9 @@ const (
 	stepBack    = "RollingBack"          // what was before is put back
 )
 
+// maxBackBoots is how often the host is rebooted to have its OS image from before an update again.
+const maxBackBoots = 3
+
 // maxResumed is how often an update goes on after the agent ended in the midst of it. After that it is rolled back: it may be
 // what ends the agent.
 const maxResumed = 3
@@ -67,6 +70,9 @@ type update struct {
 	Boot string `json:"boot,omitempty"`
 	// Failed is why it is rolled back.
 	Failed *resource.FailedVersion `json:"failed,omitempty"`
+	// BackBoots is how many boots of the host were to be into the image before; BackBoot is the last of them that was ended for it.
+	BackBoots int    `json:"backBoots,omitempty"`
+	BackBoot  string `json:"backBoot,omitempty"`
 }
 
 // failure is why a version can't be applied. It is not tried again until it changes.
@@ -508,8 +514,11 @@ func (a *agent) rollBack(ctx context.Context, u *update) error {
 		if err != nil {
 			return fmt.Errorf("the OS image can't be switched back: %w", err)
 		}
-		if reboot {
-			return errors.Join(a.os.Reboot(ctx), errors.New("the host reboots into the OS image that it had before"))
+		if reboot && (u.BackBoots < maxBackBoots || u.BackBoot == a.state.Boot) {
+			return a.rebootBack(ctx, u)
+		}
+		if reboot { // its boot loader has another opinion: a host that runs another image is better than one that reboots for ever
+			u.Failed.Message += fmt.Sprintf("; and when it was rolled back: the host was rebooted %d times and does not boot %s", u.BackBoots, u.OSBefore.Image)
 		}
 	}
 	// If what was there before can't be started again, the next update may do it, and the applications' status says it.
@@ -517,6 +526,17 @@ func (a *agent) rollBack(ctx context.Context, u *update) error {
 		u.Failed.Message += fmt.Sprintf("; and when it was rolled back: %v", err)
 	}
 	return nil
+}
+
+// rebootBack boots the host into the image that it had before an update. Each boot that is ended for it is counted on disk first.
+func (a *agent) rebootBack(ctx context.Context, u *update) error {
+	if u.BackBoot != a.state.Boot {
+		u.BackBoot, u.BackBoots = a.state.Boot, u.BackBoots+1
+		if err := a.saveUpdate(*u); err != nil {
+			return err
+		}
+	}
+	return errors.Join(a.os.Reboot(ctx), errors.New("the host reboots into the OS image that it had before"))
 }
 
 func (a *agent) switchApplications(ctx context.Context, from, to resource.RenderedSpec, changes []files.Change) error {

@@ -1,7 +1,6 @@
 package apps
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/edgebus/edgebus/edge/agent/host/engine"
 	"github.com/edgebus/edgebus/edge/agent/host/systemd"
+	"github.com/edgebus/edgebus/edge/agent/host/tail"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -144,21 +144,12 @@ func (a *Applications) compose(ctx context.Context, project string, args ...stri
 	cmd := exec.CommandContext(ctx, program[0], args...) //nolint:gosec // a program of the list above, or of the node's own configuration
 	cmd.Dir = filepath.Join(a.o.Root, ComposeDir, project)
 	cmd.WaitDelay = 5 * time.Second
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
+	output := &tail.Writer{}
+	cmd.Stdout, cmd.Stderr = output, output
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", strings.Join(program, " "), args[len(program)+1], err, lastLines(output.String()))
+		return fmt.Errorf("%s %s: %w%s", strings.Join(program, " "), args[len(program)+1], err, output)
 	}
 	return nil
-}
-
-// lastLines is the end of a program's output, as much as fits into a status.
-func lastLines(text string) string {
-	text = strings.ToValidUTF8(strings.TrimSpace(text), "")
-	if len(text) > 1000 {
-		text = "…" + strings.ToValidUTF8(text[len(text)-1000:], "")
-	}
-	return text
 }
 
 // program is the compose program that is installed.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/edgebus/edgebus/edge/agent/host/tail"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -222,11 +223,11 @@ func (o *OS) run(ctx context.Context, argv []string, image string) ([]byte, erro
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // bootc's, or of the node's own configuration
 	cmd.WaitDelay = 5 * time.Second
-	var out, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &stderr
+	var out bytes.Buffer
+	stderr := &tail.Writer{}
+	cmd.Stdout, cmd.Stderr = &out, stderr
 	if err := cmd.Run(); err != nil {
-		text := strings.ToValidUTF8(strings.TrimSpace(stderr.String()), "")
-		return nil, fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, text[max(0, len(text)-1000):])
+		return nil, fmt.Errorf("%s: %w%s", strings.Join(argv, " "), err, stderr)
 	}
 	return out.Bytes(), nil
 }

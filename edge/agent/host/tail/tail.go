@@ -1,0 +1,48 @@
+// Package tail keeps the end of a command's output for an error or a status, however much the command writes.
+//
+// It never has more than a few kilobytes.
+package tail
+
+import (
+	"slices"
+	"strings"
+	"sync"
+)
+
+// size is how much is kept, in bytes.
+const size = 2 << 10
+
+// Writer keeps the end of what is written to it.
+type Writer struct {
+	mu   sync.Mutex
+	text []byte
+	cut  bool
+}
+
+func (w *Writer) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text = append(w.text, p...)
+	if more := len(w.text) - size; more > 0 {
+		w.text, w.cut = slices.Delete(w.text, 0, more), true
+	}
+	return len(p), nil
+}
+
+// String is the end of the output behind a colon; nothing if there was none.
+func (w *Writer) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	text := strings.ToValidUTF8(string(w.text), "�")
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if lines[0] == "" {
+		return ""
+	}
+	if more := len(lines) - 10; more > 0 {
+		lines, w.cut = lines[more:], true
+	}
+	if w.cut {
+		lines[0] = "…" + lines[0]
+	}
+	return ": " + strings.Join(lines, "\n")
+}
