@@ -114,6 +114,16 @@ func (a access) mayReport(verb string, k *Kind, subresource, name string) bool {
 	return a.role == "node" && k.storeKind() == resource.KindNode && subresource == "status" && (verb == "update" || verb == "patch") && a.has(name)
 }
 
+// owns says which owners of objects the user sets and clears: a controller those that begin with its name, an operator who acts as
+// one all of them; nil: none.
+func (a access) owns() func(owner string) bool {
+	if !a.controls {
+		return nil
+	}
+	reserved := a.account == resource.KindFleet || a.account == resource.KindResourceSync // a user may have such a name
+	return func(owner string) bool { return a.acts || !reserved && strings.HasPrefix(owner, a.account+"/") }
+}
+
 // hasObject reports whether an object belongs to the user.
 func (s *server) hasObject(ctx context.Context, a access, k *Kind, o *objects.Object) bool {
 	if a.all || k.Node == nil {

@@ -185,7 +185,7 @@ func TestPoint11AnUnownedNodeIsTheUsers(t *testing.T) {
 		}
 		require.Empty(t, h.ok("GET", one, "").str("metadata.owner"))
 		require.Equal(t, 403, h.do("PATCH", one, `{"metadata":{"owner":"Fleet/mine"}}`, "Content-Type", mergePatch).code)
-		require.Equal(t, "Fleet/shops", h.ok("PATCH", one, `{"metadata":{"owner":"Fleet/shops"}}`, "Content-Type", mergePatch, "As", "controller").str("metadata.owner"))
+		require.Equal(t, "Fleet/shops", h.ok("PATCH", one, `{"metadata":{"owner":"Fleet/shops"}}`, "Content-Type", mergePatch, "Impersonate-User", "controller").str("metadata.owner"))
 	}
 }
 

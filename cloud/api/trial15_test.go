@@ -173,8 +173,8 @@ func TestTrial15StatusAndOwnerAreTheControllers(t *testing.T) {
 		h.ok("PATCH", one+"/status", `{"status":null}`, "Content-Type", mergePatch, "As", "controller")
 	}
 	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"},"spec":{"os":{"image":"os:1"}}}`)
-	require.Equal(t, "Fleet/shops", h.ok("PATCH", base+"/nodes/n1", `{"metadata":{"owner":"Fleet/shops"}}`, "Content-Type", mergePatch, "As", "controller").str("metadata.owner"))
-	h.ok("PATCH", base+"/nodes/n1", `{"spec":{"os":{"image":"os:2"}}}`, "Content-Type", mergePatch, "As", "controller")
+	require.Equal(t, "Fleet/shops", h.ok("PATCH", base+"/nodes/n1", `{"metadata":{"owner":"Fleet/shops"}}`, "Content-Type", mergePatch, "Impersonate-User", "controller").str("metadata.owner"))
+	h.ok("PATCH", base+"/nodes/n1", `{"spec":{"os":{"image":"os:2"}}}`, "Content-Type", mergePatch, "Impersonate-User", "controller")
 	for _, at := range []string{base + "/nodes/n1", flightctlAPI + "/devices/n1", "/api/v1/devices/n1"} {
 		for _, body := range []string{`{"spec":{"os":{"image":"os:3"}}}`, `{"metadata":{"owner":"Fleet/mine"}}`, `{"metadata":{"owner":null}}`} {
 			require.Contains(t, h.refused(409, "Conflict", "PATCH", at, body, "Content-Type", mergePatch), "Fleet/shops manages the object", at)

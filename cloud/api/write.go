@@ -66,7 +66,7 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*objects.Ob
 			return nil, err
 		}
 		wanted, err := edit(old)
-		if err == nil && r.subresource != "" && r.kind.wishesInStatus() && !write.Controller {
+		if err == nil && r.subresource != "" && r.kind.wishesInStatus() && write.Owns == nil {
 			wanted.Status = old.Status
 		}
 		if err == nil {
@@ -88,7 +88,7 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*objects.Ob
 func (s *server) write(r *request) (*objects.Write, error) {
 	dry, err := dryRun(r.Form["dryRun"])
 	a := accessIn(r.Context())
-	w := &objects.Write{Manager: fieldManager(r), Origin: origin(r), Controller: a.controls, DryRun: dry, Applied: r.isApply()}
+	w := &objects.Write{Manager: fieldManager(r), Origin: origin(r), Owns: a.owns(), DryRun: dry, Applied: r.isApply()}
 	w.Allow = func(name string, obj any) error {
 		if s.has(r.Context(), a, r.kind, obj) {
 			return nil

@@ -20,8 +20,11 @@ type Controller struct {
 // Controller is the identity of a controller.
 func (s *Registry) Controller(name string) *Controller { return &Controller{s, name} }
 
+// anyOwner is Owns of the hub's own controllers.
+func anyOwner(string) bool { return true }
+
 func (c *Controller) write(part Part) *Write {
-	return &Write{Manager: c.name, Origin: "controller/" + c.name, Controller: true, Part: part}
+	return &Write{Manager: c.name, Origin: "controller/" + c.name, Owns: anyOwner, Part: part}
 }
 
 func (c *Controller) audit(action string, key store.Key, err error) {

@@ -37,9 +37,9 @@ type Write struct {
 	Manager string
 	// Origin names the writer of desired values in their metadata.
 	Origin string
-	// Controller says that a controller writes: it may set and clear an owner, and change what has one.
-	Controller bool
-	Part       Part
+	// Owns says whether a controller that writes may set and clear an owner, and change what has it; nil: no controller writes.
+	Owns func(owner string) bool
+	Part Part
 	// DryRun says that everything happens but the write.
 	DryRun bool
 	// Applied says that the object's managed fields are those of a server-side apply, which has merged them.
@@ -58,7 +58,16 @@ func (e *OwnedError) Error() string {
 	return e.Field + ": " + e.Owner + " manages the object: change that; labels and annotations are yours"
 }
 
-var errOwner = resource.Errorf(resource.Forbidden, "metadata.owner", "only controllers set or clear it (role controller, or an operator of all nodes with --as controller)")
+// owns says whether the writer may set and clear an owner, and change what has it.
+func (w *Write) owns(owner string) bool { return owner == "" || w.Owns != nil && w.Owns(owner) }
+
+// errOwner refuses an owner that the writer may not set or clear.
+func (w *Write) errOwner(owner string) error {
+	if w.Owns == nil {
+		return resource.Errorf(resource.Forbidden, "metadata.owner", "only controllers set or clear it (role controller, or an operator of all nodes with --as controller)")
+	}
+	return resource.Errorf(resource.Forbidden, "metadata.owner", "%q: a controller that is not the hub's own sets and clears owners that begin with its name and a slash", owner)
+}
 
 // Create validates and stores a new object. If it has no name, one is made of its generateName. o becomes the object as it
 // is stored, but for its revision and what its kind completes.
@@ -68,8 +77,8 @@ func (s *Registry) Create(ctx context.Context, key store.Key, o *Object, w *Writ
 	switch {
 	case generated && m.GenerateName == "":
 		return store.Object{}, resource.Errorf(resource.Invalid, "metadata.name", "name or generateName is required")
-	case m.Owner != "" && !w.Controller:
-		return store.Object{}, errOwner
+	case !w.owns(m.Owner):
+		return store.Object{}, w.errOwner(m.Owner)
 	}
 	s.prepareForCreate(key, o, w)
 	for try := 0; ; try++ {
@@ -167,11 +176,13 @@ func (s *Registry) prepareForUpdate(k *Kind, old, wanted *Object, w *Write) (*Ob
 	next := *wanted
 	m, was := &next.Metadata, old.Metadata
 	switch {
-	case m.Owner == was.Owner || w.Controller:
-	case was.Owner != "":
+	case m.Owner == was.Owner || w.owns(was.Owner) && w.owns(m.Owner):
+	case was.Owner != "" && w.Owns == nil:
 		return nil, &OwnedError{"metadata.owner", was.Owner}
+	case !w.owns(was.Owner):
+		return nil, w.errOwner(was.Owner)
 	default:
-		return nil, errOwner
+		return nil, w.errOwner(m.Owner)
 	}
 	if was.DeletionTimestamp != nil {
 		for _, f := range m.Finalizers {
@@ -189,7 +200,7 @@ func (s *Registry) prepareForUpdate(k *Kind, old, wanted *Object, w *Write) (*Ob
 		next.Spec = old.Spec
 		return &next, nil
 	}
-	if was.Owner != "" && !w.Controller {
+	if !w.owns(was.Owner) {
 		return nil, &OwnedError{"spec", was.Owner}
 	}
 	if !k.NoSpec {
