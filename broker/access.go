@@ -305,8 +305,12 @@ func ofNode(filter, node string) string { return strings.ReplaceAll(filter, "{no
 const (
 	notGiven      = "this node or device is not given to"
 	otherProtocol = "the device has a protocol that is not given to"
-	notTheLink    = "this is for the link alone, whose client identifier is node/ and the node's name, and not for another client of"
-	ofEnrollee    = "an enrolment request is named after the client identifier, enroll/{request}, and its node after the user name, enroll/{node}; this is not so for"
+
+	otherConfiguration = "this Configuration is not given to"
+	notOverNetworks    = "values of Secrets are sent at the Unix socket (mqtt.socket) only, and this is another connection of"
+
+	notTheLink = "this is for the link alone, whose client identifier is node/ and the node's name, and not for another client of"
+	ofEnrollee = "an enrolment request is named after the client identifier, enroll/{request}, and its node after the user name, enroll/{node}; this is not so for"
 )
 
 // outside says why a role, which the table allows, does not extend to the address; empty: it does.
@@ -333,6 +337,13 @@ func (a *accessControl) outside(id Identity, role topics.Role, addr topics.Addre
 			return notGiven
 		}
 		return a.checkProtocol(id, addr.Device)
+	case topics.RoleDiscoverer:
+		if len(id.Configurations) > 0 && !matchAny(id.Configurations, addr.Device) {
+			return otherConfiguration
+		}
+		if addr.Kind == topics.KindDiscoverySecret && !id.Local {
+			return notOverNetworks
+		}
 	}
 	if !matchAny(id.Nodes, addr.Node) {
 		return notGiven
@@ -531,7 +542,9 @@ func (a *authenticator) localUser(c credentials) (id Identity, why string) {
 	case c.user != "" && c.user != u.Name:
 		return id, fmt.Sprintf("the user %s of this host is %s here, and the user name is %s: give that or none", c.local.label(), u.Name, validText(c.user))
 	}
-	return a.identity(u), ""
+	id = a.identity(u)
+	id.Local = true
+	return id, ""
 }
 
 // denied says why somebody is not let in who would be.
@@ -601,7 +614,7 @@ func (a *authenticator) identity(u account) Identity {
 		return nodeIdentity(u.Name)
 	}
 	id := Identity{
-		User: u.Name, Roles: []topics.Role{u.Role}, Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols,
+		User: u.Name, Roles: []topics.Role{u.Role}, Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols, Configurations: u.Configurations,
 	}
 	if a.node != "" && len(id.Nodes) == 0 {
 		id.Nodes = []string{a.node}

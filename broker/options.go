@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,6 +78,8 @@ type User struct {
 	Nodes        []string // globs, for operators and viewers; empty: on a node's own broker that node, on the hub none
 	Devices      []string // globs, for mappers; empty: all
 	Protocols    []string // for mappers; empty: all
+	// Configurations are globs, for discoverers; empty: all.
+	Configurations []string
 }
 
 // Auth says who may connect.
@@ -188,20 +191,20 @@ func (u *User) validate() error {
 		return fmt.Errorf("user %q: what begins with %s is how cores sign in: a node's user has the node's name alone", u.Name, nodePrefix)
 	}
 	switch u.Role {
-	case topics.RoleMapper, topics.RoleOperator, topics.RoleViewer, topics.RoleController, topics.RoleAgent:
+	case topics.RoleMapper, topics.RoleOperator, topics.RoleViewer, topics.RoleController, topics.RoleAgent, topics.RoleDiscoverer:
 	case topics.RoleNode:
 		if !topics.ValidName(u.Name) {
 			return fmt.Errorf("user %q: a user with the role node is named after the node: %s", u.Name, topics.NameRule())
 		}
 	default:
-		return fmt.Errorf("user %q: no role %q: node, mapper, operator, viewer, controller or agent", u.Name, u.Role)
+		return fmt.Errorf("user %q: no role %q: node, mapper, operator, viewer, controller, agent or discoverer", u.Name, u.Role)
 	}
 	if u.PasswordHash != "" {
 		if _, err := password.Parse(u.PasswordHash); err != nil {
 			return fmt.Errorf("user %q: %w", u.Name, err)
 		}
 	}
-	for _, glob := range append(append([]string(nil), u.Nodes...), u.Devices...) {
+	for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Configurations) {
 		if _, err := path.Match(glob, ""); err != nil {
 			return fmt.Errorf("user %q: pattern %q: %w", u.Name, glob, err)
 		}

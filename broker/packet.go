@@ -64,9 +64,13 @@ type Identity struct {
 	// Protocols are the device protocols that a mapper was given; empty: any. The
 	// broker doesn't know which device speaks which: the tree checks it.
 	Protocols []string
-	Listener  string
-	Remote    string
-	Version   byte // MQTT protocol version: 3, 4 (3.1.1) or 5
+	// Configurations are globs of those that a discoverer was given; empty: all.
+	Configurations []string
+	// Local says that the client is a program of this host, which signed in as its user at a Unix socket.
+	Local    bool
+	Listener string
+	Remote   string
+	Version  byte // MQTT protocol version: 3, 4 (3.1.1) or 5
 	// CertExpires is when the client's certificate does, if it showed one.
 	CertExpires time.Time
 	// Certificate is the one that the client signed in with; nil: it signed in with something else.
@@ -101,7 +105,7 @@ func (id Identity) same(other Identity) bool {
 // sameRights says whether both may read the same.
 func (id Identity) sameRights(other Identity) bool {
 	return id.same(other) && slices.Equal(id.Roles, other.Roles) && slices.Equal(id.Nodes, other.Nodes) && slices.Equal(id.Devices, other.Devices) &&
-		slices.Equal(id.Protocols, other.Protocols)
+		slices.Equal(id.Protocols, other.Protocols) && slices.Equal(id.Configurations, other.Configurations) && id.Local == other.Local
 }
 
 // outgoing makes the message ready to be shared by sessions.

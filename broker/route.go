@@ -289,7 +289,14 @@ func (r *router) build(topic string, gen uint64) *route {
 // topic is retained, and the link repeats what is not answered.
 func isSecret(topic string) bool {
 	a, err := topics.Parse(topic)
-	return err == nil && (a.Kind == topics.KindSecret || a.Kind == topics.KindSecretPart || a.Kind == topics.KindSyncDown)
+	if err != nil {
+		return false
+	}
+	switch a.Kind {
+	case topics.KindSecret, topics.KindSecretPart, topics.KindDiscoverySecret, topics.KindSyncDown:
+		return true
+	}
+	return false
 }
 
 // turn returns the counter of a group, which goes on when its members change.

@@ -101,7 +101,7 @@ func (c *Core) check(report reporter) {
 		oneOf(at+"direction", rule.Direction, []string{"up", "down"}, report)
 		checkBridged(at+"filter", rule.Filter, report)
 	}
-	c.Auth.check([]string{"operator", "viewer", "mapper", "agent"}, c.byCertificate(), report)
+	c.Auth.check([]string{"operator", "viewer", "mapper", "agent", "discoverer"}, c.byCertificate(), report)
 	checkLimits(c.Limits.Limits, report)
 }
 
@@ -312,7 +312,7 @@ func (a Auth) check(roles []string, byCertificate bool, report reporter) {
 		}
 		u.checkPassword(at+"passwordHash", byCertificate || u.Local != "", report)
 		u.checkTopics(at, report)
-		for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Protocols) {
+		for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Protocols, u.Configurations) {
 			if _, err := path.Match(glob, ""); err != nil {
 				report(at+"name", "user %q: %q is no pattern", u.Name, glob)
 			}

@@ -380,9 +380,11 @@ type User struct {
 	Nodes        []string `yaml:"nodes,omitempty,flow"`
 	Devices      []string `yaml:"devices,omitempty,flow"`
 	Protocols    []string `yaml:"protocols,omitempty,flow"`
-	Local        string   `yaml:"local,omitempty"` // a user of this host, by name or number
-	Publish      Filters  `yaml:"publish,omitempty,flow"`
-	Subscribe    Filters  `yaml:"subscribe,omitempty,flow"`
+	// Configurations are globs of those that a discoverer looks for; empty: all.
+	Configurations []string `yaml:"configurations,omitempty,flow"`
+	Local          string   `yaml:"local,omitempty"` // a user of this host, by name or number
+	Publish        Filters  `yaml:"publish,omitempty,flow"`
+	Subscribe      Filters  `yaml:"subscribe,omitempty,flow"`
 }
 
 // Filters of topics. Nil is none given, which is not the same as an empty list.

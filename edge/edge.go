@@ -124,7 +124,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	bo.Node, bo.Tree, bo.Presence, bo.Journal, bo.Log = cfg.Node.Name, hub.blobs, commands, kept, log
 	if cfg.Anybody() {
-		bo.Auth.Anonymous = []topics.Role{topics.RoleOperator, topics.RoleMapper}
+		bo.Auth.Anonymous = []topics.Role{topics.RoleOperator, topics.RoleMapper, topics.RoleDiscoverer}
 	}
 	bo.Auth.Node = func(name string) bool { return name == cfg.Node.Name }
 	bo.LinkQueue, bo.Protocol, bo.Metrics = linkQueue(cfg), tw.Protocol, figures

@@ -33,6 +33,8 @@ const (
 	RoleEnrollee Role = "enrollee"
 	// RoleAgent is the program that changes a node's host as its spec says.
 	RoleAgent Role = "agent"
+	// RoleDiscoverer is a program of a node that looks for what Configurations ask for, and publishes what it finds.
+	RoleDiscoverer Role = "discoverer"
 )
 
 // Kind is the meaning of a topic, whatever the names in it.
@@ -62,6 +64,8 @@ const (
 	KindUpgrade
 	KindUpgradeStatus
 	KindDiscovery
+	KindDiscoverySecret
+	KindDiscoveryHandler
 	KindInstance
 	KindMapperState
 	KindMapperProtocols
@@ -108,6 +112,10 @@ var (
 	people   = []Role{RoleOperator, RoleViewer}
 	agents   = []Role{RoleOperator, RoleViewer, RoleAgent}
 	agent    = []Role{RoleAgent}
+
+	discoverer  = []Role{RoleDiscoverer}
+	discoverers = []Role{RoleOperator, RoleViewer, RoleDiscoverer}
+	found       = []Role{RoleOperator, RoleViewer, RoleMapper, RoleDiscoverer}
 )
 
 // table is the contract. ACLs, golden files and generated documents derive from it.
@@ -132,8 +140,10 @@ var table = [...]Topic{
 	{KindReadProblem, "devices/{device}/problem/{property}", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watchers, "why the property can't be read, from the device's mapper"},
 	{KindUpgrade, "upgrade", OwnerCloud, 1, true, "UpgradeOrder", nobody, agents, "the upgrade that the node is to make"},
 	{KindUpgradeStatus, "upgrade/status", OwnerEdge, 1, true, "UpgradeStatus", agent, people, "progress and result of the upgrade"},
-	{KindDiscovery, "discovery/{configuration}", OwnerCloud, 1, true, "Configuration", nobody, people, "what the node is to discover"},
-	{KindInstance, "discovery/{configuration}/instances/{instance}", OwnerEdge, 1, true, "Instance", nobody, people, "a device that was discovered"},
+	{KindDiscovery, "discovery/{configuration}", OwnerCloud, 1, true, "DiscoveryRequest", nobody, discoverers, "what the node is to discover"},
+	{KindDiscoverySecret, "secrets/discovery/{configuration}", OwnerCloud, 1, true, "SecretValues", nobody, discoverer, "the values of Secrets and ConfigMaps that the Configuration's discoveryProperties refer to, by the properties' names"},
+	{KindDiscoveryHandler, "discovery/{configuration}/handler", OwnerEdge, 1, true, "HandlerReport", discoverer, discoverers, "whether the node has the Configuration's discovery handler, and whether that accepts the details"},
+	{KindInstance, "discovery/{configuration}/instances/{instance}", OwnerEdge, 1, true, "DiscoveredDevice", discoverer, found, "a device that was discovered"},
 	{KindMapperState, "mappers/{mapper}/state", OwnerEdge, 1, true, "PresenceState", []Role{RoleMapper}, watchers, "a mapper's presence: online, or offline as published by its will"},
 	{KindMapperProtocols, "mappers/{mapper}/protocols", OwnerEdge, 1, true, "Protocols", []Role{RoleMapper}, watchers, "the protocols that a mapper speaks"},
 	{KindStatus, "status", OwnerEdge, 1, true, "NodeStatus", nobody, agents, "system information, conditions, versions"},

@@ -215,12 +215,18 @@ func parseDiscovery(rest string) (Address, string) {
 	if !more {
 		return named(Address{Kind: KindDiscovery, Device: conf})
 	}
+	if rest == "handler" {
+		return named(Address{Kind: KindDiscoveryHandler, Device: conf})
+	}
 	inst, ok := strings.CutPrefix(rest, "instances/")
 	if !ok {
-		return Address{}, "only instances/{instance} is defined below a configuration"
+		return Address{}, "only handler and instances/{instance} are defined below a configuration"
 	}
 	return named(Address{Kind: KindInstance, Device: conf, Name: inst})
 }
+
+// discoverySecrets stands where the name of a Secret does, which has a dot in it, after its namespace.
+const discoverySecrets = "discovery"
 
 func parseSecret(rest string) (Address, string) {
 	secret, rest, more := strings.Cut(rest, "/")
@@ -228,6 +234,9 @@ func parseSecret(rest string) (Address, string) {
 		return named(Address{Kind: KindSecret, Device: secret})
 	}
 	part, ok := strings.CutPrefix(rest, "parts/")
+	if !ok && secret == discoverySecrets {
+		return named(Address{Kind: KindDiscoverySecret, Device: rest})
+	}
 	if !ok {
 		return Address{}, "only parts/{part} is defined below a secret"
 	}
@@ -272,10 +281,14 @@ func (a Address) Key() string {
 		return "devices/" + a.Device
 	case KindDiscovery:
 		return "discovery/" + a.Device
+	case KindDiscoveryHandler:
+		return "discovery/" + a.Device + "/handler"
 	case KindInstance:
 		return "discovery/" + a.Device + "/instances/" + a.Name
 	case KindSecret:
 		return "secrets/" + a.Device
+	case KindDiscoverySecret:
+		return "secrets/" + discoverySecrets + "/" + a.Device
 	case KindSecretPart:
 		return "secrets/" + a.Device + "/parts/" + a.Name
 	case KindBridge:

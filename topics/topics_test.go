@@ -58,7 +58,7 @@ func TestOwnership(t *testing.T) {
 			case row.Owner == OwnerCloud:
 				require.Equal(t, RoleOperator, role, row.Pattern)
 			case row.Owner == OwnerEdge && row.Retain:
-				require.Contains(t, []Role{RoleMapper, RoleAgent}, role, row.Pattern)
+				require.Contains(t, []Role{RoleMapper, RoleAgent, RoleDiscoverer}, role, row.Pattern)
 			}
 		}
 		require.NotContains(t, row.Publish, RoleViewer, row.Pattern)

@@ -141,7 +141,11 @@ func (t *Twin) document(key string) (doc []byte, exists, ok bool) {
 }
 
 func (t *Twin) deriveDocument(b *batch, key string) {
-	if doc, _, ok := t.document(key); ok {
+	doc, exists, ok := t.document(key)
+	if name, of := strings.CutPrefix(key, "discovery/"); of && !exists {
+		t.forgetDiscovered(b, name)
+	}
+	if ok {
 		b.out = append(b.out, t.retained(key, doc))
 	}
 }

@@ -108,6 +108,8 @@ func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 		return t.mapperProtocols(b, a, m)
 	case topics.KindAgent, topics.KindUpgradeStatus:
 		return t.agentReport(b, a, m)
+	case topics.KindDiscoveryHandler, topics.KindInstance:
+		return t.discovered(b, a, m)
 	case topics.KindGet:
 		return t.get(b, a, m)
 	}
@@ -553,6 +555,30 @@ func (t *Twin) agentReport(b *batch, a topics.Address, m broker.Message) error {
 		return resource.Errorf(resource.Invalid, a.Key(), "the payload must be JSON")
 	}
 	return t.putWithin(b, entry(b, a.Key(), m.Payload, tree.Origin(m)))
+}
+
+// discovered stores what a discoverer says of a Configuration's handler, or a device that it has found; an empty payload takes it
+// back. A Configuration that the node is not given, any more or yet, can't have any.
+func (t *Twin) discovered(b *batch, a topics.Address, m broker.Message) error {
+	if _, ok := t.down.Get(topics.Address{Kind: topics.KindDiscovery, Device: a.Device}.Key()); !ok && len(m.Payload) > 0 {
+		return resource.Errorf(resource.NotFound, "", "the node %s has no Configuration %s to discover for", t.o.Node, a.Device)
+	}
+	payload := m.Payload
+	if len(payload) > 0 {
+		var err error
+		if payload, err = resource.NormalizeDiscovered(a, payload); err != nil {
+			return err
+		}
+	}
+	return t.putWithin(b, entry(b, a.Key(), payload, tree.Origin(m)))
+}
+
+// forgetDiscovered removes what was found for a Configuration that the node is given no more.
+func (t *Twin) forgetDiscovered(b *batch, configuration string) {
+	t.clearUp(b, topics.Address{Kind: topics.KindDiscoveryHandler, Device: configuration}.Key())
+	for _, key := range t.up.Keys("discovery/" + configuration + "/instances/") {
+		t.clearUp(b, key)
+	}
 }
 
 // markAll marks all devices as changed, since the conditions of each depend on the node's mappers.

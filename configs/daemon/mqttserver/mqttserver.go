@@ -41,7 +41,7 @@ func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool) (br
 	for _, u := range a.Users {
 		o.Auth.Users = append(o.Auth.Users, broker.User{
 			Name: u.Name, PasswordHash: u.PasswordHash, Role: topics.Role(u.Role),
-			Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols, Local: u.Local,
+			Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols, Configurations: u.Configurations, Local: u.Local,
 		})
 	}
 	var err error
@@ -80,8 +80,12 @@ func Beside(log *audit.Log, run func(context.Context) error) func(context.Contex
 	}
 }
 
-// AgentUser is who root is at a core's Unix socket while no user of the settings is one of the host's.
-const AgentUser = "agent"
+// While no user of the settings is one of the host's, root is AgentUser at a core's Unix socket, and the host's user of
+// edgediscovery's unit is DiscovererUser.
+const (
+	AgentUser      = "agent"
+	DiscovererUser = "edgediscovery"
+)
 
 // Socket adds a core's Unix socket to the options of its broker.
 func Socket(o *broker.Options, cfg configs.Core, log zerolog.Logger) {
@@ -97,8 +101,13 @@ func Socket(o *broker.Options, cfg configs.Core, log zerolog.Logger) {
 		return
 	}
 	o.Listeners = append(o.Listeners, broker.Listener{Name: "unix", Setting: "mqtt.socket", Address: "unix:" + path})
-	if !slices.ContainsFunc(cfg.Auth.Users, func(u configs.User) bool { return u.Local != "" || u.Name == AgentUser }) {
-		o.Auth.Users = append(o.Auth.Users, broker.User{Name: AgentUser, Role: topics.RoleAgent, Local: "0"})
+	if slices.ContainsFunc(cfg.Auth.Users, func(u configs.User) bool { return u.Local != "" }) {
+		return
+	}
+	for _, u := range []broker.User{{Name: AgentUser, Role: topics.RoleAgent, Local: "0"}, {Name: DiscovererUser, Role: topics.RoleDiscoverer, Local: DiscovererUser}} {
+		if !slices.ContainsFunc(cfg.Auth.Users, func(listed configs.User) bool { return listed.Name == u.Name }) {
+			o.Auth.Users = append(o.Auth.Users, u)
+		}
 	}
 }
 
