@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/cloud/control"
-	"github.com/edgebus/edgebus/cloud/fleet/sources"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )

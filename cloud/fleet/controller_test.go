@@ -19,8 +19,8 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/fleet"
-	"github.com/edgebus/edgebus/cloud/fleet/sources"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics/resource"

@@ -1,4 +1,4 @@
-// Package sources reads what fleets refer to: git repositories, HTTP servers and OCI registries.
+// Package sources reads what specs refer to: git repositories, HTTP servers and OCI registries.
 //
 // Each call is bounded in time and size, and goes only where the hub's administrator lets it: never to the hub's own loopback
 // interface or to link-local addresses, where clouds have their metadata, unless they are allowed. It never stores anything.
