@@ -24,6 +24,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/fleet"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
@@ -85,7 +86,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	specs := blobs.Specs{Reader: st}
 	content, err := blobs.Open(blobs.Options{
-		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Refs: []blobs.Refs{specs.Refs, fleet.Refs(st)}, Log: log,
+		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Refs: []blobs.Refs{specs.Refs, fleet.Refs(st), sources.Refs(st)}, Log: log,
 	})
 	if err != nil {
 		return err

@@ -22,12 +22,15 @@ import (
 func controllers(cfg configs.Sources, objs *objects.Registry, st store.Store, content *blobs.Store, recorder *events.Recorder,
 	figures metrics.Registry, log zerolog.Logger, more []control.Controller,
 ) func(context.Context) error {
-	all := append(more, render.NewController(render.Options{
+	src := sources.NewResolver(sources.ResolverOptions{
+		Client: sources.New(sources.Options{Allow: networks(cfg.Allow)}), Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: cfg.Interval,
+	})
+	all := append(more, src.Controllers()...)
+	all = append(all, render.NewController(render.Options{
 		Objects: objs.Controller("render"), Reader: st, Writer: st, Blobs: content, Record: recorder.Record, Metrics: figures,
 	}))
 	all = append(all, fleet.Controllers(fleet.Options{
-		Objects: objs, Reader: st, Blobs: content, Record: recorder.Record, Poll: cfg.Interval,
-		Sources: sources.New(sources.Options{Allow: networks(cfg.Allow)}),
+		Objects: objs, Reader: st, Sources: src, Record: recorder.Record, Poll: cfg.Interval,
 	})...)
 	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: figures, Log: log})
 	return func(ctx context.Context) error { return runtime.Run(ctx, all...) }

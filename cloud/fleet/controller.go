@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
-	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -24,21 +22,26 @@ import (
 type Options struct {
 	Objects *objects.Registry
 	Reader  store.Reader
-	// Sources reads repositories and registries.
-	Sources *sources.Client
-	// Blobs keep the contents of frozen references, for as long as Refs names them.
-	Blobs interface {
-		Put(ctx context.Context, r io.Reader, want string) (digest string, size int64, err error)
-	}
+	Sources Sources
 	// Record records an Event.
 	Record func(resource.Occurrence)
-	// Poll is how often references that float are looked at; 0: 5 minutes.
+	// Poll is how often references to what the hub has itself are looked at; 0: 5 minutes.
 	Poll time.Duration
 	// Pause is the least time between two looks at a fleet: what its nodes report meanwhile is seen in one; 0: 200 ms.
 	Pause time.Duration
 	// Retry is how long something is waited for that nothing reports; 0: 1 s.
 	Retry time.Duration
 	Now   func() time.Time // nil: time.Now
+}
+
+// Sources says what references stand for, and keeps what they contain as blobs for as long as Refs names them.
+type Sources interface {
+	// Resolve reads a source that was last read before notBefore. An error may have a method Cause with the reason.
+	Resolve(ctx context.Context, ref resource.Reference, notBefore time.Time) (resource.Reference, error)
+	// Use notes which sources somebody uses. Their records of kind resource.KindSource change when they do.
+	Use(user store.Key, refs []resource.Reference, every time.Duration)
+	// Users are the keys, of one kind, of those that use a record.
+	Users(kind string) func(store.Object) []store.Key
 }
 
 const (
@@ -56,8 +59,7 @@ const (
 	resolvedCond = "TemplateResolved"
 )
 
-// Controllers makes the controllers: one for whose nodes are, one for what becomes of them, and one that looks whether
-// repositories can be read.
+// Controllers makes the controllers: one for whose nodes are, and one for what becomes of them.
 func Controllers(o Options) []control.Controller {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -82,9 +84,9 @@ func Controllers(o Options) []control.Controller {
 				{Kind: resource.KindFleet, DataOnly: true},
 				{Kind: resource.KindNode, Keys: m.ofNode},
 				{Kind: resource.KindConfigMap, Keys: roll.referring},
+				{Kind: resource.KindSource, Keys: roll.ofSource},
 			},
 		},
-		{Name: "repositories", Workers: 4, Reconcile: roll.repository, Watches: []control.Watch{{Kind: resource.KindRepository, DataOnly: true}}},
 	}
 }
 

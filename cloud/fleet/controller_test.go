@@ -60,15 +60,21 @@ func (h *hub) Put(_ context.Context, r io.Reader, _ string) (string, int64, erro
 	return resource.DigestOf(data), int64(len(data)), err
 }
 
+func (h *hub) Has(string) (int64, bool) { return 0, true }
+
 // start runs the controllers, until stop.
 func (h *hub) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	runtime := control.New(control.Options{Reader: h.Store, Watcher: h.Store, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), FirstRetry: time.Millisecond})
+	src := sources.NewResolver(sources.ResolverOptions{
+		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 5 * time.Second}),
+		Objects: h.Controller("sources"), Reader: h.Store, Writer: h.Store, Blobs: h, Interval: 100 * time.Millisecond,
+	})
 	all := append(fleet.Controllers(fleet.Options{
-		Objects: h.Registry, Reader: h.Store, Blobs: h, Record: func(o resource.Occurrence) { h.events.Store(o.Reason, o.Message) },
-		Sources: sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 5 * time.Second}),
-		Poll:    100 * time.Millisecond, Pause: 2 * time.Millisecond, Retry: 20 * time.Millisecond,
+		Objects: h.Registry, Reader: h.Store, Sources: src, Record: func(o resource.Occurrence) { h.events.Store(o.Reason, o.Message) },
+		Poll: 100 * time.Millisecond, Pause: 2 * time.Millisecond, Retry: 20 * time.Millisecond,
 	}), control.Controller{Name: "nodes", Watches: []control.Watch{{Kind: resource.KindNode}}, Reconcile: h.answer, Workers: 4})
+	all = append(all, src.Controllers()...)
 	done := make(chan error)
 	go func() { done <- runtime.Run(ctx, all...) }()
 	h.stop = func() { cancel(); require.NoError(h, <-done) }

@@ -19,12 +19,13 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/rollout"
-	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const (
+	// freshness is how old what is known of a source may be when a template changes: fleets that are written together read it once.
+	freshness = 5 * time.Second
 	// writers is how many nodes are written at a time: they share commits of the store.
 	writers = 64
 	// keptVersions is how many versions of a fleet are kept that no node has.
@@ -64,11 +65,25 @@ func (c *rollouts) referring(o store.Object) (keys []store.Key) {
 	return keys
 }
 
+// ofSource are the fleets that use a source that stands for something else now, or can't be read any more.
+func (c *rollouts) ofSource(o store.Object) []store.Key {
+	keys := c.Sources.Users(resource.KindFleet)(o)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, key := range keys {
+		delete(c.polled, key.Name)
+	}
+	return keys
+}
+
 func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
 	if err := c.members.load(ctx, c.as); err != nil {
 		return 0, err
 	}
 	f, err := objects.Get[resource.Fleet](ctx, c.as, key)
+	if errors.Is(err, resource.NotFound) {
+		c.refer(key.Name, nil)
+	}
 	if err != nil || f.Metadata.DeletionTimestamp != nil {
 		return 0, ignoreGone(err)
 	}
@@ -157,7 +172,11 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 		return nil, c.showResolved(ctx, f, "InvalidTemplate", err)
 	}
 	c.waitForPoll(f.Metadata.Name) // before they are read: what changes meanwhile is read again
-	resolved, err := c.resolve(ctx, refs)
+	var notBefore time.Time
+	if !same || !covers(last, refs) { // somebody has just changed it, and may have changed what it refers to before
+		notBefore = c.Now().Add(-freshness)
+	}
+	resolved, err := c.resolve(ctx, refs, notBefore)
 	c.noteFailed(f, err)
 	if err != nil {
 		if shown := c.showResolved(ctx, f, reasonOf(err), err); shown != nil || !same || !covers(last, refs) {
@@ -208,22 +227,23 @@ func (c *rollouts) hasFailed(f *resource.Fleet) bool {
 
 // changed says whether references stand for something else than before. Those that are no longer there don't count.
 func changed(before, now []resource.Reference) bool {
-	known := make(map[refKey]string)
+	known := make(map[resource.ReferenceKey]string)
 	for _, r := range before {
-		known[keyOf(r)] = r.Resolved
+		known[r.Key()] = r.Resolved
 	}
-	return slices.ContainsFunc(now, func(r resource.Reference) bool { return known[keyOf(r)] != r.Resolved })
+	return slices.ContainsFunc(now, func(r resource.Reference) bool { return known[r.Key()] != r.Resolved })
 }
 
-// refer notes to which ConfigMaps a fleet refers.
+// refer notes to which sources and ConfigMaps a fleet refers.
 func (c *rollouts) refer(fleet string, refs []resource.Reference) {
+	c.Sources.Use(fleetKey(fleet), refs, 0)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, fleets := range c.configMaps {
 		delete(fleets, fleet)
 	}
 	for _, r := range refs {
-		if r.Type != refConfigMap {
+		if r.Type != resource.RefConfigMap {
 			continue
 		}
 		if c.configMaps[r.Source] == nil {
@@ -249,11 +269,11 @@ func (c *rollouts) waitForPoll(fleet string) {
 }
 
 func reasonOf(err error) string {
-	var source *sources.Error
+	var source interface{ Cause() string }
 	var kind *resource.Error
 	switch {
 	case errors.As(err, &source):
-		return string(source.Reason)
+		return source.Cause()
 	case errors.As(err, &kind) && errors.Is(err, resource.NotFound):
 		return "NotFound"
 	}
@@ -404,7 +424,7 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 					n.Metadata.Annotations[batchAnnotation] = fmt.Sprintf("%s/%d", version, d.Progress.Batch)
 				}
 				if started[name] {
-					n.Spec = Freeze(m.spec, v.Spec.References)
+					n.Spec = m.spec.Freeze(v.Spec.References)
 					n.Metadata.Annotations[assignedAnnotation] = version
 					n.Metadata.Annotations[sinceAnnotation] = c.Now().UTC().Format(time.RFC3339)
 				}

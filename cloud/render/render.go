@@ -96,7 +96,7 @@ func Render(spec resource.NodeSpec, lookups Lookups) (out resource.RenderedSpec,
 // References are the objects that a spec refers to and that are looked up: ConfigMaps and Secrets.
 func References(spec resource.NodeSpec) (list []Reference) {
 	for _, item := range spec.Config {
-		if c := item.ConfigMapRef; c != nil && !frozen(item) {
+		if c := item.ConfigMapRef; c != nil && !item.IsFrozen() {
 			list = append(list, Reference{resource.KindConfigMap, cmp.Or(c.Namespace, resource.DefaultNamespace), c.Name})
 		}
 		if s := item.SecretRef; s != nil {
@@ -125,7 +125,7 @@ func (b *builder) item(t *tree, item resource.ConfigItem) error {
 	switch {
 	case item.ConfigType == resource.ConfigInline:
 		return b.ignition(t, by, item.Inline)
-	case item.ConfigType == resource.ConfigFiles, frozen(item):
+	case item.ConfigType == resource.ConfigFiles, item.IsFrozen():
 		return b.files(t, by, item.Files)
 	case item.ConfigType == resource.ConfigMapRef && item.ConfigMapRef != nil:
 		return b.configMap(t, by, *item.ConfigMapRef)
@@ -145,11 +145,6 @@ func (b *builder) unresolvedProblem() error {
 		texts = append(texts, p.Message)
 	}
 	return &Problem{Reason: b.unresolved[0].Reason, Message: strings.Join(texts, "; ")}
-}
-
-// frozen says whether a fleet has written into the item what its reference contained.
-func frozen(item resource.ConfigItem) bool {
-	return len(item.Files) > 0 && (item.ConfigType == resource.ConfigGit || item.ConfigType == resource.ConfigMapRef)
 }
 
 func (b *builder) files(t *tree, by string, files []resource.InlineFile) error {

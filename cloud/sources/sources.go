@@ -1,7 +1,9 @@
 // Package sources reads what specs refer to: git repositories, HTTP servers and OCI registries.
 //
 // Each call is bounded in time and size, and goes only where the hub's administrator lets it: never to the hub's own loopback
-// interface or to link-local addresses, where clouds have their metadata, unless they are allowed. It never stores anything.
+// interface or to link-local addresses, where clouds have their metadata, unless they are allowed. Client makes the calls and keeps
+// nothing. Resolver keeps what each source was last resolved to, reads it again from time to time, once however many nodes and
+// fleets refer to it, and has the contents as blobs. It never decides what becomes of them.
 package sources
 
 import (
@@ -19,6 +21,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"golang.org/x/net/publicsuffix"
 
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -77,11 +82,14 @@ const (
 
 // Error is why a source can't be read. Its text has no credentials.
 type Error struct {
-	Reason Reason
-	Text   string
+	Reason Reason `json:"reason"`
+	Text   string `json:"message"`
 }
 
 func (e *Error) Error() string { return e.Text }
+
+// Cause is the reason, for conditions.
+func (e *Error) Cause() string { return string(e.Reason) }
 
 func failed(r Reason, format string, args ...any) error {
 	return &Error{r, fmt.Sprintf(format, args...)}
@@ -113,7 +121,7 @@ func explain(err error, what string) error {
 func (c *Client) Accessible(ctx context.Context, r Repo) error {
 	switch r.Spec.Type {
 	case "http":
-		_, err := c.Get(ctx, r, "")
+		_, err := c.Get(ctx, r, r.Spec.ValidationSuffix)
 		return err
 	case "oci":
 		return c.pingRegistry(ctx, r)
@@ -126,7 +134,10 @@ func (c *Client) Accessible(ctx context.Context, r Repo) error {
 func (c *Client) Get(ctx context.Context, r Repo, suffix string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	what := r.Spec.URL + suffix
+	what, err := addressOf(r, suffix)
+	if err != nil {
+		return nil, err
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, what, http.NoBody)
 	if err != nil {
 		return nil, failed(Invalid, "%s is no address", what)
@@ -150,6 +161,22 @@ func (c *Client) Get(ctx context.Context, r Repo, suffix string) ([]byte, error)
 	}
 	body, err := io.ReadAll(res.Body)
 	return body, explain(err, what)
+}
+
+// addressOf is a repository's address with a suffix. It is on the repository's own host, whatever the suffix.
+func addressOf(r Repo, suffix string) (string, error) {
+	base, err := url.Parse(r.Spec.URL)
+	if err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" {
+		return "", failed(Invalid, "%s is no address of an HTTP server", redacted(r.Spec.URL))
+	}
+	if suffix == "" {
+		return base.String(), nil
+	}
+	address := strings.TrimSuffix(base.String(), "/") + suffix
+	if u, err := url.Parse(address); err != nil || u.Host != base.Host || u.User.String() != base.User.String() || suffix[0] != '/' && suffix[0] != '?' {
+		return "", failed(Invalid, "the suffix %.200q must begin with '/' or '?', and be part of an address", suffix)
+	}
+	return address, nil
 }
 
 func ofStatus(code int) Reason {
@@ -178,15 +205,80 @@ func (c *Client) http(r Repo) (*http.Client, error) {
 		}
 		config.Certificates = []tls.Certificate{cert}
 	}
-	return &http.Client{Transport: bounded{&http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: c.dialer().DialContext, TLSClientConfig: config,
-		DisableKeepAlives: true, ResponseHeaderTimeout: c.o.Timeout, ForceAttemptHTTP2: true,
-	}, c.o.MaxBytes}}, nil
+	return &http.Client{Transport: bounded{c.ownHost(r, config), c.o.MaxBytes}}, nil
 }
+
+// ownHost sends credentials to the repository's own host only: wherever a redirect, or a registry's challenge, leads, there is no
+// header and no certificate that identifies the hub.
+type ownHost struct {
+	scheme, host string
+	domain       string // of a registry's token service, which may be on another host of it; empty: there is none
+	own, other   http.RoundTripper
+}
+
+func (c *Client) ownHost(r Repo, config *tls.Config) http.RoundTripper {
+	bare := config.Clone()
+	bare.Certificates = nil
+	transport := func(config *tls.Config) http.RoundTripper {
+		return &http.Transport{
+			Proxy: http.ProxyFromEnvironment, DialContext: c.dialer().DialContext, TLSClientConfig: config, TLSHandshakeTimeout: c.connectTimeout(),
+			DisableKeepAlives: true, ResponseHeaderTimeout: c.o.Timeout, ForceAttemptHTTP2: true,
+		}
+	}
+	if len(r.Secret) == 0 {
+		return transport(config) // there is nothing to keep from others
+	}
+	o := ownHost{own: transport(config), other: transport(bare)}
+	u, err := url.Parse(r.Spec.URL)
+	if err != nil {
+		return o // it is no address of an HTTP server, and nothing is its own
+	}
+	o.scheme, o.host = u.Scheme, strings.ToLower(u.Host)
+	if r.Spec.Type == "oci" {
+		o.domain = domainOf(u.Hostname())
+		if reg, err := name.NewRegistry(u.Host, c.insecure(r)...); err == nil {
+			o.scheme = reg.Scheme()
+		}
+	}
+	return o
+}
+
+// domainOf is the domain that somebody has registered, with which a host name ends; empty for addresses.
+func domainOf(host string) string {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	domain, err := publicsuffix.EffectiveTLDPlusOne(strings.ToLower(host))
+	if err != nil {
+		return ""
+	}
+	return domain
+}
+
+func (o ownHost) RoundTrip(r *http.Request) (*http.Response, error) {
+	own := r.URL.Scheme == o.scheme && withPort(r.URL.Scheme, strings.ToLower(r.URL.Host)) == withPort(o.scheme, o.host)
+	if own || o.domain != "" && r.URL.Scheme == "https" && domainOf(r.URL.Hostname()) == o.domain {
+		return o.own.RoundTrip(r)
+	}
+	r = r.Clone(r.Context())
+	r.Header.Del("Authorization")
+	r.Header.Del("Cookie")
+	return o.other.RoundTrip(r)
+}
+
+func withPort(scheme, host string) string {
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	return net.JoinHostPort(strings.Trim(host, "[]"), map[string]string{"https": "443", "http": "80"}[scheme])
+}
+
+// connectTimeout bounds how long a connection may take to be made.
+func (c *Client) connectTimeout() time.Duration { return min(c.o.Timeout, 10*time.Second) }
 
 // dialer connects to allowed addresses only. It looks at the address that a name was resolved to, not at the name.
 func (c *Client) dialer() *net.Dialer {
-	return &net.Dialer{Timeout: c.o.Timeout, Control: func(_, address string, _ syscall.RawConn) error {
+	return &net.Dialer{Timeout: c.connectTimeout(), Control: func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
 		if err != nil {
 			return err

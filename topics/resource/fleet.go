@@ -272,24 +272,6 @@ type TemplateVersionSpec struct {
 	References []Reference `json:"references,omitempty"`
 }
 
-// Reference is a floating reference with what it resolved to.
-type Reference struct {
-	// Type is what kind of reference it is.
-	// +kubebuilder:validation:Enum=image;git;secret;configmap
-	Type string `json:"type"`
-	// Source is the image, Repository, Secret or ConfigMap that is referred to, the latter two with their namespace.
-	Source string `json:"source"`
-	// Path is the file or directory in a Repository.
-	Path string `json:"path,omitempty"`
-	// Floating is the tag or branch as it was written.
-	Floating string `json:"floating,omitempty"`
-	// Resolved is the hash that it stood for.
-	Resolved string `json:"resolved,omitempty"`
-	// Files are what it contained, by digest; a Secret's are not kept.
-	// +listType=atomic
-	Files []InlineFile `json:"files,omitempty"`
-}
-
 // TemplateVersionStatus is what is known of a template's version.
 type TemplateVersionStatus struct {
 	// UpdatedAt is when the references were last resolved.
@@ -308,7 +290,7 @@ func (v TemplateVersion) Validate() error {
 	v.Spec.Template.check(&p, "spec.template")
 	for i, ref := range v.Spec.References {
 		at := fmt.Sprintf("spec.references[%d]", i)
-		oneOf(&p, at+".type", ref.Type, []string{"image", "git", "secret", "configmap"})
+		oneOf(&p, at+".type", ref.Type, refTypes)
 		required(&p, at+".source", ref.Source)
 		checkFiles(&p, at+".files", ref.Files, true)
 	}
@@ -332,13 +314,16 @@ type Repository struct {
 
 // RepositorySpec is where a repository is and how it is reached.
 type RepositorySpec struct {
-	// URL is its address: https://…, ssh://…, git@host:path, oci://…
+	// URL is its address: https://…, ssh://…, git@host:path, oci://…; http:// of a registry without TLS.
 	URL string `json:"url"`
 	// Type is how it is spoken with; git when empty.
 	// +kubebuilder:validation:Enum=git;http;oci
 	// +default=git
 	Type string `json:"type,omitempty"`
-	// SecretRef is a Secret with credentials: username and password, token, ssh-privatekey, tls.crt and tls.key, ca.crt.
+	// ValidationSuffix is what follows the address when the hub looks whether a Repository of type http can be read.
+	ValidationSuffix string `json:"validationSuffix,omitempty"`
+	// SecretRef is a Secret with credentials: username and password, token, ssh-privatekey with known_hosts, tls.crt and
+	// tls.key, ca.crt. They are sent to the URL's host only. webhook-secret is what a webhook must prove to know.
 	SecretRef *SecretRef `json:"secretRef,omitempty"`
 	// InsecureSkipVerify takes any certificate. Only for trying things out.
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
@@ -355,11 +340,16 @@ type SecretRef struct {
 
 // RepositoryStatus is what is known of a repository.
 type RepositoryStatus struct {
+	// NotifiedAt is when a webhook last said that the repository has changed.
+	NotifiedAt string `json:"notifiedAt,omitempty"`
 	// Conditions: Accessible says whether it could be reached.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
 }
+
+// ConditionAccessible says whether a Repository, or what a ResourceSync refers to, can be read.
+const ConditionAccessible = "Accessible"
 
 var repositoryTypes = []string{"", "git", "http", "oci"}
 
@@ -372,6 +362,11 @@ func (r Repository) Validate() error {
 		p.add("spec.url", "is required")
 	} else if why := badURL(r.Spec.URL); why != "" {
 		p.add("spec.url", "%s", why)
+	}
+	if s := r.Spec.ValidationSuffix; s != "" && r.Spec.Type != "http" {
+		p.add("spec.validationSuffix", "must be empty: the type is not http")
+	} else {
+		checkSuffix(&p, "spec.validationSuffix", s)
 	}
 	if ref := r.Spec.SecretRef; ref != nil {
 		required(&p, "spec.secretRef.name", ref.Name)

@@ -62,10 +62,12 @@ type Application struct {
 	// AppType is what files are.
 	// +kubebuilder:validation:Enum=compose;quadlet
 	AppType string `json:"appType"`
-	// Files are the units, or the compose file and what it refers to.
+	// Files are the units, or the compose file and what it refers to. With an image they are what that was resolved to.
 	// +listType=map
 	// +listMapKey=path
 	Files []InlineFile `json:"files,omitempty"`
+	// Image is an OCI artifact or image that contains the files, in a registry; its tag may float.
+	Image string `json:"image,omitempty"`
 	// EnvVars are the variables of the environment of its containers.
 	EnvVars map[string]string `json:"envVars,omitempty"`
 }
@@ -180,7 +182,7 @@ type NodeOS struct {
 }
 
 // ConfigType says where a part of a node's configuration is from.
-// +kubebuilder:validation:Enum=InlineConfigProviderSpec;GitConfigProviderSpec;KubernetesSecretProviderSpec;ConfigMapProviderSpec;FileListProviderSpec
+// +kubebuilder:validation:Enum=InlineConfigProviderSpec;GitConfigProviderSpec;KubernetesSecretProviderSpec;ConfigMapProviderSpec;FileListProviderSpec;HttpConfigProviderSpec;OciConfigProviderSpec
 type ConfigType string
 
 // The sources of configuration.
@@ -190,24 +192,30 @@ const (
 	ConfigSecret ConfigType = "KubernetesSecretProviderSpec"
 	ConfigMapRef ConfigType = "ConfigMapProviderSpec"
 	ConfigFiles  ConfigType = "FileListProviderSpec"
+	ConfigHTTP   ConfigType = "HttpConfigProviderSpec"
+	ConfigOCI    ConfigType = "OciConfigProviderSpec"
 )
 
 // ConfigItem is a part of a node's configuration, from one source.
 type ConfigItem struct {
 	// Name tells the parts apart.
 	Name string `json:"name"`
-	// ConfigType says which one of inline, gitRef, secretRef, configMapRef and files is set.
+	// ConfigType says which one of inline, gitRef, httpRef, ociRef, secretRef, configMapRef and files is set.
 	ConfigType ConfigType `json:"configType"`
 	// Inline is the configuration itself: an Ignition document, version 3.4.0.
 	Inline json.RawMessage `json:"inline,omitempty"`
 	// GitRef is a path in a Repository.
 	GitRef *GitRef `json:"gitRef,omitempty"`
+	// HTTPRef is what a Repository of type http answers.
+	HTTPRef *HTTPRef `json:"httpRef,omitempty"`
+	// OCIRef is an artifact or image in a registry, with the files that it contains.
+	OCIRef *OCIRef `json:"ociRef,omitempty"`
 	// SecretRef is a Secret; it has no versions and always floats.
 	SecretRef *SecretMount `json:"secretRef,omitempty"`
 	// ConfigMapRef is a ConfigMap; it has no versions and always floats.
 	ConfigMapRef *ConfigMapMount `json:"configMapRef,omitempty"`
-	// Files are files with their content. With a gitRef or configMapRef, whose absolute paths they have, they are what
-	// a fleet has frozen, and go before what that contains now.
+	// Files are files with their content. With a gitRef, httpRef, ociRef or configMapRef they are what a fleet has
+	// frozen, and go before what that contains now.
 	// +listType=atomic
 	Files []InlineFile `json:"files,omitempty"`
 }
@@ -220,6 +228,26 @@ type GitRef struct {
 	TargetRevision string `json:"targetRevision"`
 	// Path is a file or directory in the repository.
 	Path string `json:"path"`
+	// MountPath is the directory on the node below which the files go; / when empty.
+	MountPath string `json:"mountPath,omitempty"`
+}
+
+// HTTPRef is a file that an HTTP server has.
+type HTTPRef struct {
+	// Repository is the name of a Repository of type http.
+	Repository string `json:"repository"`
+	// Suffix follows the Repository's address: a path, and a query if one is needed.
+	Suffix string `json:"suffix,omitempty"`
+	// FilePath is where the answer's body goes on a node.
+	FilePath string `json:"filePath"`
+}
+
+// OCIRef is an artifact or image in a registry, and where its files go on a node.
+type OCIRef struct {
+	// Image is a reference to the artifact or image; its tag may float.
+	Image string `json:"image"`
+	// MountPath is the directory on the node below which the files go.
+	MountPath string `json:"mountPath"`
 }
 
 // SecretMount is a Secret and where its values go on a node.
@@ -597,7 +625,7 @@ func (s NodeSpec) check(p *problems, at string, template bool) {
 		}
 		item.check(p, here, expanded)
 	}
-	s.checkApplications(p, at+".applications")
+	s.checkApplications(p, at+".applications", expanded)
 	s.Hooks.check(p, at+".hooks")
 	for i, m := range s.Resources {
 		m.check(p, fmt.Sprintf("%s.resources[%d]", at, i))
@@ -605,7 +633,7 @@ func (s NodeSpec) check(p *problems, at string, template bool) {
 	oneOf(p, at+".drift", s.Drift, []string{"", DriftRestore, DriftReport})
 }
 
-func (s NodeSpec) checkApplications(p *problems, at string) {
+func (s NodeSpec) checkApplications(p *problems, at string, expanded func(string) bool) {
 	seen := names{}
 	for i, a := range s.Applications {
 		here := fmt.Sprintf("%s[%d]", at, i)
@@ -614,8 +642,11 @@ func (s NodeSpec) checkApplications(p *problems, at string) {
 		}
 		seen.check(p, here+".name", a.Name)
 		oneOf(p, here+".appType", a.AppType, []string{AppCompose, AppQuadlet})
-		if len(a.Files) == 0 {
-			p.add(here+".files", "is required: an application without files starts nothing")
+		if len(a.Files) == 0 && a.Image == "" {
+			p.add(here+".files", "is required, or image: an application without files starts nothing")
+		}
+		if a.Image != "" && expanded(a.Image) {
+			checkImage(p, here+".image", a.Image)
 		}
 		checkFiles(p, here+".files", a.Files, false)
 		for name := range a.EnvVars {
@@ -651,8 +682,8 @@ func checkFiles(p *problems, at string, files []InlineFile, absolute bool) {
 		if f.Digest != "" && (badDigestText(f.Digest) || f.Content != "") {
 			p.add(here+".digest", "%s: must be sha256: and 64 hexadecimal digits, without content beside it", clip(f.Digest))
 		}
-		if f.Size < 0 {
-			p.add(here+".size", "%d: must be 0 or more", f.Size)
+		if f.Size < 0 || f.Size > maxBlob {
+			p.add(here+".size", "%d: must be from 0 to %d", f.Size, int64(maxBlob))
 		}
 		if _, err := f.Bytes(); err != nil {
 			p.add(here+".content", "is not base64: %v", err)
@@ -667,6 +698,9 @@ func badDigestText(text string) bool {
 	_, err := ParseDigest(text)
 	return err != nil
 }
+
+// maxBlob bounds the size of a blob that a spec refers to, in bytes.
+const maxBlob = 1 << 40
 
 // maxPath bounds a path on a node, in bytes: Linux takes no longer one.
 const maxPath = 4095
@@ -736,8 +770,16 @@ func (m ResourceMonitor) check(p *problems, at string) {
 	}
 }
 
+// frozenTypes are the sources of which a fleet writes into an item what they contained.
+var frozenTypes = []ConfigType{ConfigGit, ConfigHTTP, ConfigOCI, ConfigMapRef}
+
+// IsFrozen says whether a fleet has written into the item what its reference contained.
+func (c ConfigItem) IsFrozen() bool {
+	return len(c.Files) > 0 && slices.Contains(frozenTypes, c.ConfigType)
+}
+
 func (c ConfigItem) check(p *problems, at string, expanded func(string) bool) {
-	oneOf(p, at+".configType", string(c.ConfigType), []ConfigType{ConfigInline, ConfigGit, ConfigSecret, ConfigMapRef, ConfigFiles})
+	oneOf(p, at+".configType", string(c.ConfigType), []ConfigType{ConfigInline, ConfigGit, ConfigHTTP, ConfigOCI, ConfigSecret, ConfigMapRef, ConfigFiles})
 	for _, part := range []struct {
 		field string
 		is    ConfigType
@@ -745,6 +787,8 @@ func (c ConfigItem) check(p *problems, at string, expanded func(string) bool) {
 	}{
 		{"inline", ConfigInline, len(c.Inline) > 0},
 		{"gitRef", ConfigGit, c.GitRef != nil},
+		{"httpRef", ConfigHTTP, c.HTTPRef != nil},
+		{"ociRef", ConfigOCI, c.OCIRef != nil},
 		{"secretRef", ConfigSecret, c.SecretRef != nil},
 		{"configMapRef", ConfigMapRef, c.ConfigMapRef != nil},
 		{"files", ConfigFiles, len(c.Files) > 0},
@@ -752,13 +796,23 @@ func (c ConfigItem) check(p *problems, at string, expanded func(string) bool) {
 		switch {
 		case part.is == c.ConfigType && !part.set:
 			p.add(at+"."+part.field, "is required: the configType is %s", c.ConfigType)
-		case part.is == ConfigFiles && (c.ConfigType == ConfigGit || c.ConfigType == ConfigMapRef):
+		case part.is == ConfigFiles && slices.Contains(frozenTypes, c.ConfigType):
 		case part.is != c.ConfigType && part.set:
 			p.add(at+"."+part.field, "must not be set: the configType is %s", clip(string(c.ConfigType)))
 		}
 	}
 	if c.GitRef != nil {
 		c.GitRef.check(p, at+".gitRef", expanded)
+	}
+	if c.HTTPRef != nil {
+		c.HTTPRef.check(p, at+".httpRef", expanded)
+	}
+	if c.OCIRef != nil {
+		required(p, at+".ociRef.image", c.OCIRef.Image)
+		if c.OCIRef.Image != "" && expanded(c.OCIRef.Image) {
+			checkImage(p, at+".ociRef.image", c.OCIRef.Image)
+		}
+		checkAbsolute(p, at+".ociRef.mountPath", c.OCIRef.MountPath, expanded)
 	}
 	if c.SecretRef != nil {
 		required(p, at+".secretRef.name", c.SecretRef.Name)
@@ -781,4 +835,29 @@ func (g GitRef) check(p *problems, at string, expanded func(string) bool) {
 		checkRevision(p, at+".targetRevision", g.TargetRevision)
 	}
 	required(p, at+".path", g.Path)
+	if g.MountPath != "" {
+		checkAbsolute(p, at+".mountPath", g.MountPath, expanded)
+	}
+}
+
+func (h HTTPRef) check(p *problems, at string, expanded func(string) bool) {
+	checkName(p, at+".repository", h.Repository)
+	checkAbsolute(p, at+".filePath", h.FilePath, expanded)
+	if expanded(h.Suffix) {
+		checkSuffix(p, at+".suffix", h.Suffix)
+	}
+}
+
+// checkAbsolute checks the path of a file or directory on a node.
+func checkAbsolute(p *problems, field, text string, expanded func(string) bool) {
+	if expanded(text) && (!path.IsAbs(text) || path.Clean(text) != text && path.Clean(text)+"/" != text || len(text) > maxPath || strings.ContainsRune(text, 0)) {
+		p.add(field, "%s: must be absolute, without '..' and '//', and have at most %d bytes", clip(text), maxPath)
+	}
+}
+
+// checkSuffix checks what follows a Repository's address. It can't lead to another host.
+func checkSuffix(p *problems, field, text string) {
+	if text != "" && (text[0] != '/' && text[0] != '?' || len(text) > maxPath || strings.ContainsAny(text, "\\#\x00\r\n") || strings.HasPrefix(text, "//")) {
+		p.add(field, "%s: must begin with one '/', or with '?', and have no fragment", clip(text))
+	}
 }

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 )
 
@@ -31,6 +32,16 @@ type ConfigMap struct {
 	BinaryData map[string][]byte `json:"binaryData,omitempty"`
 	// Immutable ends all changes of the values, for good.
 	Immutable *bool `json:"immutable,omitempty"`
+}
+
+// Values are those of Data and BinaryData.
+func (c ConfigMap) Values() map[string][]byte {
+	values := make(map[string][]byte, len(c.Data)+len(c.BinaryData))
+	for key, text := range c.Data {
+		values[key] = []byte(text)
+	}
+	maps.Copy(values, c.BinaryData)
+	return values
 }
 
 // maxValues is how many bytes the values of a Secret or ConfigMap may have, as in Kubernetes.

@@ -1,0 +1,631 @@
+package sources
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// ResolverOptions are what a Resolver is made from.
+type ResolverOptions struct {
+	Client *Client
+	// Objects read Repositories, Secrets and ConfigMaps, and write Repositories' statuses.
+	Objects *objects.Controller
+	// Reader and Writer have the records of kind resource.KindSource.
+	Reader store.Reader
+	Writer store.Writer
+	// Blobs keep the contents, for as long as Refs names them.
+	Blobs interface {
+		Put(ctx context.Context, r io.Reader, want string) (digest string, size int64, err error)
+		Has(digest string) (size int64, ok bool)
+	}
+	// Interval is how often a source is read; 0: 5 minutes.
+	Interval time.Duration
+	Now      func() time.Time // nil: time.Now
+}
+
+// Resolver says what references to sources stand for. It keeps a record for each source that somebody uses, which is read again
+// after an interval, when its Repository or the Secret of that changes, and when a webhook says so. Those that use a source watch
+// the records: one is written only if it is another than before.
+type Resolver struct {
+	ResolverOptions
+	started time.Time
+
+	mu           sync.Mutex
+	used         map[string]*used           // by the name of the record
+	uses         map[store.Key][]string     // by user: the names of the records
+	read         map[string]time.Time       // by the name of the record: when it was read last
+	locks        map[string]*sync.Mutex     // by the name of the record: held while it is read
+	repositories map[string]repositoryState // by name
+}
+
+// used is a source that somebody uses.
+type used struct {
+	ref   resource.Reference
+	by    map[store.Key]time.Duration // how often each user wants it to be read; 0: as often as the hub does
+	dirty time.Time                   // when something said that it is to be read
+}
+
+// repositoryState is what reading a Repository's sources depends on.
+type repositoryState struct {
+	spec   resource.RepositorySpec
+	text   string // of the spec, and of the last webhook
+	secret store.Key
+}
+
+// NewResolver makes a resolver.
+func NewResolver(o ResolverOptions) *Resolver {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	o.Interval = cmp.Or(o.Interval, 5*time.Minute)
+	return &Resolver{
+		ResolverOptions: o, started: o.Now(), used: make(map[string]*used), uses: make(map[store.Key][]string), read: make(map[string]time.Time),
+		locks: make(map[string]*sync.Mutex), repositories: make(map[string]repositoryState),
+	}
+}
+
+// Controllers read sources again, and say at Repositories whether they can be read.
+func (s *Resolver) Controllers() []control.Controller {
+	return []control.Controller{
+		{
+			Name: "sources", Workers: 16, Reconcile: s.reconcile, Timeout: 5 * time.Minute, // one that does not answer must not hold up others
+			Watches: []control.Watch{
+				{Kind: resource.KindSource},
+				{Kind: resource.KindRepository, Keys: s.ofRepository},
+				{Kind: resource.KindSecret, Keys: s.ofSecret},
+			},
+		},
+		{
+			Name: "repositories", Workers: 8, Reconcile: s.repository, Timeout: 2 * time.Minute,
+			Watches: []control.Watch{
+				{Kind: resource.KindRepository, DataOnly: true},
+				{Kind: resource.KindSecret, Keys: s.repositoriesOf},
+			},
+		},
+	}
+}
+
+// record is what is stored of a source.
+type record struct {
+	resource.Reference
+	// Failure is why it could not be read the last time. Resolved and Files are those of the last time that it could.
+	Failure *Error `json:"failure,omitempty"`
+}
+
+// nameOf is the name of a reference's record.
+func nameOf(r resource.Reference) string {
+	sum := sha256.Sum256([]byte(strings.Join([]string{r.Type, r.Source, r.Path, r.Floating}, "\x00")))
+	return hex.EncodeToString(sum[:16])
+}
+
+func keyOf(name string) store.Key { return store.Key{Kind: resource.KindSource, Name: name} }
+
+// Use notes the sources that somebody uses, instead of those before, and how often they are to be read; 0: as often as the hub does.
+// References to what the hub has itself are left out.
+func (s *Resolver) Use(user store.Key, refs []resource.Reference, every time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.uses[user]
+	var names []string
+	for _, r := range refs {
+		if !r.IsSource() {
+			continue
+		}
+		name := nameOf(r)
+		names = append(names, name)
+		if s.used[name] == nil {
+			s.used[name] = &used{ref: r, by: make(map[store.Key]time.Duration)}
+		}
+		s.used[name].by[user] = every
+	}
+	for _, name := range before {
+		if !slices.Contains(names, name) && s.used[name] != nil {
+			delete(s.used[name].by, user)
+			if len(s.used[name].by) == 0 {
+				delete(s.used, name)
+			}
+		}
+	}
+	if s.uses[user] = names; len(names) == 0 {
+		delete(s.uses, user)
+	}
+}
+
+// Users are the keys, of one kind, of those that use a record.
+func (s *Resolver) Users(kind string) func(store.Object) []store.Key {
+	return func(o store.Object) (keys []store.Key) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if u := s.used[o.Name]; u != nil {
+			for key := range u.by {
+				if key.Kind == kind {
+					keys = append(keys, key)
+				}
+			}
+		}
+		slices.SortFunc(keys, store.Key.Compare)
+		return keys
+	}
+}
+
+// Known is what a reference stood for when it was read last; it reads nothing. Why it could not be read is in failure, also if
+// it could before. With neither it is being read for the first time: the record changes when that is done.
+func (s *Resolver) Known(ctx context.Context, ref resource.Reference) (known resource.Reference, failure error, err error) {
+	rec, rev, err := s.load(ctx, ref)
+	if err == nil && rev == 0 {
+		_, err = s.Writer.Create(ctx, s.encoded(record{Reference: ref}))
+		if errors.Is(err, resource.AlreadyExists) {
+			err = nil
+		}
+	}
+	if rec.Failure != nil {
+		failure = rec.Failure
+	}
+	return rec.Reference, failure, err
+}
+
+// load reads a record; rev is 0 if there is none.
+func (s *Resolver) load(ctx context.Context, ref resource.Reference) (rec record, rev uint64, err error) {
+	rec.Reference = ref
+	stored, err := s.Reader.Get(ctx, keyOf(nameOf(ref)))
+	if errors.Is(err, resource.NotFound) {
+		return rec, 0, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(stored.Data, &rec)
+	}
+	return rec, stored.Rev, err
+}
+
+func (s *Resolver) encoded(rec record) store.Object {
+	data, _ := json.Marshal(rec) // texts and numbers
+	return store.Object{Key: keyOf(nameOf(rec.Reference)), Data: data}
+}
+
+// Resolve says what a reference stands for. A source that was last read before notBefore is read now.
+func (s *Resolver) Resolve(ctx context.Context, ref resource.Reference, notBefore time.Time) (resource.Reference, error) {
+	ref.Resolved, ref.Files = "", nil
+	switch {
+	case ref.Type == resource.RefConfigMap:
+		return s.configMap(ctx, ref)
+	case ref.Type == resource.RefSecret:
+		return s.secret(ctx, ref)
+	}
+	rec, err := s.update(ctx, ref, notBefore)
+	if err == nil && rec.Failure != nil {
+		err = rec.Failure
+	}
+	return rec.Reference, err
+}
+
+// update reads a source, unless it was read since notBefore, and stores what came of it.
+func (s *Resolver) update(ctx context.Context, ref resource.Reference, notBefore time.Time) (record, error) {
+	name := nameOf(ref)
+	lock := s.lock(name)
+	lock.Lock()
+	defer lock.Unlock()
+	rec, rev, err := s.load(ctx, ref)
+	if err != nil {
+		return rec, err
+	}
+	if known := rec.Resolved != "" || rec.Failure != nil; known && !s.lastRead(name).Before(notBefore) {
+		return rec, nil
+	}
+	began := s.Now()
+	next, err := s.fetch(ctx, rec)
+	if ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return rec, ctx.Err() // the hub stops
+	}
+	if err != nil {
+		var why *Error
+		if !errors.As(err, &why) {
+			why = &Error{Unavailable, err.Error()}
+			if errors.Is(err, resource.NotFound) {
+				why.Reason = NotFound
+			}
+		}
+		next = rec
+		next.Failure = why
+	}
+	o := s.encoded(next)
+	if rev == 0 {
+		_, err = s.Writer.Create(ctx, o)
+	} else {
+		_, err = s.Writer.Update(ctx, o, rev)
+	}
+	if err == nil {
+		s.mu.Lock()
+		s.read[name] = began
+		s.mu.Unlock()
+	}
+	return next, err
+}
+
+func (s *Resolver) lock(name string) *sync.Mutex {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.locks[name] == nil {
+		s.locks[name] = new(sync.Mutex)
+	}
+	return s.locks[name]
+}
+
+func (s *Resolver) lastRead(name string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.read[name]
+}
+
+// reconcile reads a source that is due, and deletes the record of one that nobody uses.
+func (s *Resolver) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
+	s.mu.Lock()
+	u := s.used[key.Name]
+	var ref resource.Reference
+	every, dirty := s.Interval, false
+	last := s.read[key.Name]
+	if u != nil {
+		ref, dirty = u.ref, !u.dirty.Before(last)
+		for _, wanted := range u.by {
+			if wanted > 0 {
+				every = min(every, wanted)
+			}
+		}
+	}
+	s.mu.Unlock()
+	if u == nil {
+		return s.unused(ctx, key)
+	}
+	if wait := last.Add(every).Sub(s.Now()); !dirty && wait > 0 {
+		return wait, nil
+	}
+	rec, err := s.update(ctx, ref, s.Now())
+	if rec.Failure != nil {
+		every = min(every, time.Minute)
+	}
+	return every, err
+}
+
+// unused deletes the record of a source that nobody uses. After a start those that use it have not said so yet.
+func (s *Resolver) unused(ctx context.Context, key store.Key) (time.Duration, error) {
+	if wait := s.started.Add(s.Interval).Sub(s.Now()); wait > 0 {
+		return wait, nil
+	}
+	_, err := s.Writer.Delete(ctx, key, 0)
+	s.mu.Lock()
+	delete(s.read, key.Name)
+	delete(s.locks, key.Name)
+	s.mu.Unlock()
+	if errors.Is(err, resource.NotFound) {
+		err = nil
+	}
+	return 0, err
+}
+
+// fetch reads a source. What it contains is read only if it stands for something else than before.
+func (s *Resolver) fetch(ctx context.Context, was record) (next record, err error) {
+	next.Reference = was.Reference
+	r := &next.Reference
+	switch r.Type {
+	case resource.RefImage:
+		err = s.image(ctx, r)
+	case resource.RefGit:
+		err = s.git(ctx, r)
+	case resource.RefHTTP:
+		err = s.http(ctx, r)
+	case resource.RefOCI:
+		err = s.artifact(ctx, r)
+	}
+	return next, err
+}
+
+// has says whether all contents are there. A blob that was damaged is not.
+func (s *Resolver) has(files []resource.InlineFile) bool {
+	return !slices.ContainsFunc(files, func(f resource.InlineFile) bool { _, ok := s.Blobs.Has(f.Digest); return !ok })
+}
+
+func (s *Resolver) image(ctx context.Context, r *resource.Reference) error {
+	if strings.HasPrefix(r.Floating, resource.DigestPrefix) {
+		r.Resolved = r.Floating
+		return nil
+	}
+	repo, err := s.registry(ctx, r.Source)
+	if err == nil {
+		r.Resolved, err = s.Client.Digest(ctx, repo, r.Source+":"+r.Floating)
+	}
+	return err
+}
+
+func (s *Resolver) artifact(ctx context.Context, r *resource.Reference) error {
+	repo, err := s.registry(ctx, r.Source)
+	if err != nil {
+		return err
+	}
+	known := r.Resolved
+	if !s.has(r.Files) {
+		known = ""
+	}
+	image := r.Source + ":" + r.Floating
+	if strings.HasPrefix(r.Floating, resource.DigestPrefix) {
+		image = r.Source + "@" + r.Floating
+	}
+	digest, files, err := s.Client.Artifact(ctx, repo, image, known)
+	if err != nil || digest == known {
+		return err
+	}
+	return s.set(ctx, r, digest, "", files)
+}
+
+func (s *Resolver) git(ctx context.Context, r *resource.Reference) error {
+	repo, err := s.named(ctx, r.Source)
+	if err != nil {
+		return err
+	}
+	commit, err := s.Client.Commit(ctx, repo, r.Floating)
+	if err != nil || commit == r.Resolved && s.has(r.Files) {
+		return err
+	}
+	files, err := s.Client.Files(ctx, repo, commit, r.Path)
+	if err != nil {
+		return err
+	}
+	return s.set(ctx, r, commit, r.Path, files)
+}
+
+func (s *Resolver) http(ctx context.Context, r *resource.Reference) error {
+	repo, err := s.named(ctx, r.Source)
+	if err != nil {
+		return err
+	}
+	body, err := s.Client.Get(ctx, repo, r.Path)
+	if err != nil {
+		return err
+	}
+	return s.set(ctx, r, resource.DigestOf(body), "/body", []File{{".", 0o644, body}})
+}
+
+// set makes a reference stand for a hash and files, whose contents are kept before anything refers to them.
+func (s *Resolver) set(ctx context.Context, r *resource.Reference, hash, at string, files []File) error {
+	var kept []resource.InlineFile
+	for _, f := range files {
+		name := "/" + f.Path
+		if f.Path == "." {
+			name = "/" + path.Base(at)
+		}
+		file, err := s.keep(ctx, name, int(f.Mode), f.Content)
+		if err != nil {
+			return err
+		}
+		kept = append(kept, file)
+	}
+	r.Resolved, r.Files = hash, kept
+	return nil
+}
+
+func (s *Resolver) keep(ctx context.Context, at string, mode int, content []byte) (resource.InlineFile, error) {
+	digest, size, err := s.Blobs.Put(ctx, bytes.NewReader(content), resource.DigestOf(content))
+	return resource.InlineFile{Path: at, Digest: digest, Size: size, Mode: &mode}, err
+}
+
+func (s *Resolver) configMap(ctx context.Context, r resource.Reference) (resource.Reference, error) {
+	namespace, name, _ := strings.Cut(r.Source, "/")
+	m, err := objects.Get[resource.ConfigMap](ctx, s.Objects, store.Key{Kind: resource.KindConfigMap, Namespace: namespace, Name: name})
+	if err != nil {
+		return r, err
+	}
+	values := m.Values()
+	var all bytes.Buffer
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		f, err := s.keep(ctx, path.Join(r.Path, key), 0o644, values[key])
+		if err != nil {
+			return r, err
+		}
+		r.Files = append(r.Files, f)
+		fmt.Fprintf(&all, "%s %s\n", f.Digest, key)
+	}
+	r.Resolved = resource.DigestOf(all.Bytes())
+	return r, nil
+}
+
+// secret notes which Secret it is. Its values are kept nowhere else, and a hash of them would help to guess them.
+func (s *Resolver) secret(ctx context.Context, r resource.Reference) (resource.Reference, error) {
+	namespace, name, _ := strings.Cut(r.Source, "/")
+	secret, err := objects.Get[resource.Secret](ctx, s.Objects, store.Key{Kind: resource.KindSecret, Namespace: namespace, Name: name})
+	if err != nil {
+		return r, err
+	}
+	r.Resolved = secret.Metadata.UID
+	return r, nil
+}
+
+// named is a Repository with the values of its Secret.
+func (s *Resolver) named(ctx context.Context, name string) (Repo, error) {
+	stored, err := objects.Get[resource.Repository](ctx, s.Objects, store.Key{Kind: resource.KindRepository, Name: name})
+	if err != nil {
+		return Repo{}, err
+	}
+	return s.withSecret(ctx, stored.Spec)
+}
+
+// registry is the Repository of type oci that an image is in, with its credentials; the one with the longest address if there
+// are several, and the zero value if there is none.
+func (s *Resolver) registry(ctx context.Context, image string) (found Repo, err error) {
+	var best *resource.Repository
+	for r, err := range objects.List[resource.Repository](ctx, s.Objects, "") {
+		if err != nil {
+			return found, err
+		}
+		if isIn(r.Spec, image) && (best == nil || len(r.Spec.URL) > len(best.Spec.URL)) {
+			best = r
+		}
+	}
+	if best == nil {
+		return found, nil
+	}
+	return s.withSecret(ctx, best.Spec)
+}
+
+// isIn says whether an image is in a Repository of type oci.
+func isIn(spec resource.RepositorySpec, image string) bool {
+	_, place, ok := strings.Cut(spec.URL, "://")
+	place = strings.TrimSuffix(place, "/")
+	return spec.Type == "oci" && ok && (image == place || strings.HasPrefix(image, place+"/"))
+}
+
+func secretKey(spec resource.RepositorySpec) (key store.Key) {
+	if spec.SecretRef != nil {
+		key = store.Key{Kind: resource.KindSecret, Namespace: cmp.Or(spec.SecretRef.Namespace, resource.DefaultNamespace), Name: spec.SecretRef.Name}
+	}
+	return key
+}
+
+func (s *Resolver) withSecret(ctx context.Context, spec resource.RepositorySpec) (Repo, error) {
+	repo := Repo{Spec: spec}
+	if spec.SecretRef == nil {
+		return repo, nil
+	}
+	secret, err := objects.Get[resource.Secret](ctx, s.Objects, secretKey(spec))
+	if err != nil {
+		return repo, fmt.Errorf("the Repository's %w", err)
+	}
+	repo.Secret = secret.Data
+	return repo, nil
+}
+
+// ofRepository has the sources of a Repository read that has changed, or of which a webhook has said so.
+func (s *Resolver) ofRepository(o store.Object) []store.Key {
+	var r resource.Repository
+	if json.Unmarshal(o.Data, &r) != nil {
+		return nil
+	}
+	_ = json.Unmarshal(o.Status, &r.Status) // there may be none
+	text, _ := json.Marshal([]any{r.Metadata.UID, r.Spec, r.Status.NotifiedAt})
+	now := repositoryState{spec: r.Spec, text: string(text), secret: secretKey(r.Spec)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, known := s.repositories[o.Name]
+	if known && before.text == now.text {
+		return nil
+	}
+	s.repositories[o.Name] = now
+	return s.due(o.Name, now.spec)
+}
+
+// ofSecret has the sources read of the Repositories whose credentials have changed.
+func (s *Resolver) ofSecret(o store.Object) (keys []store.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, r := range s.repositories {
+		if r.secret == o.Key {
+			keys = append(keys, s.due(name, r.spec)...)
+		}
+	}
+	return keys
+}
+
+// due has the sources of a Repository read, whenever they were before. s.mu is held.
+func (s *Resolver) due(repository string, spec resource.RepositorySpec) (keys []store.Key) {
+	for name, u := range s.used {
+		of := u.ref.Source == repository
+		if u.ref.Type == resource.RefImage || u.ref.Type == resource.RefOCI {
+			of = isIn(spec, u.ref.Source)
+		}
+		if of {
+			u.dirty = s.Now()
+			keys = append(keys, keyOf(name))
+		}
+	}
+	return keys
+}
+
+// repositoriesOf are the keys of the Repositories that name a Secret.
+func (s *Resolver) repositoriesOf(o store.Object) (keys []store.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, r := range s.repositories {
+		if r.secret == o.Key {
+			keys = append(keys, store.Key{Kind: resource.KindRepository, Name: name})
+		}
+	}
+	return keys
+}
+
+// repository says at a Repository whether it can be read.
+func (s *Resolver) repository(ctx context.Context, key store.Key) (time.Duration, error) {
+	stored, err := objects.Get[resource.Repository](ctx, s.Objects, key)
+	if errors.Is(err, resource.NotFound) {
+		s.mu.Lock()
+		delete(s.repositories, key.Name)
+		s.mu.Unlock()
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	cond := resource.Condition{
+		Type: resource.ConditionAccessible, Status: "True", Reason: "Accessible", Message: "it can be read", ObservedGeneration: stored.Metadata.Generation,
+	}
+	repo, err := s.withSecret(ctx, stored.Spec)
+	if err == nil {
+		err = s.Client.Accessible(ctx, repo)
+	}
+	again := s.Interval
+	if err != nil {
+		var why *Error
+		cond.Status, cond.Reason, cond.Message = "False", string(NotFound), err.Error()
+		if errors.As(err, &why) {
+			cond.Reason = why.Cause()
+		}
+		again = min(again, time.Minute)
+	}
+	_, err = objects.UpdateStatus(ctx, s.Objects, key, func(r *resource.Repository) error {
+		r.Status.Conditions = resource.SetCondition(r.Status.Conditions, cond, s.Now())
+		return nil
+	})
+	if errors.Is(err, resource.NotFound) {
+		err = nil
+	}
+	return again, err
+}
+
+// Refs calls use with the digests of what sources contain now.
+func Refs(r store.Reader) func(ctx context.Context, use func(digest string)) error {
+	return func(ctx context.Context, use func(digest string)) error {
+		for opts := (store.ListOptions{Limit: 500}); ; {
+			page, err := r.List(ctx, resource.KindSource, opts)
+			if err != nil {
+				return err
+			}
+			for _, item := range page.Items {
+				var rec record
+				if err := json.Unmarshal(item.Data, &rec); err != nil {
+					return fmt.Errorf("the stored %s can't be read: %w", item.Key, err)
+				}
+				for _, f := range rec.Files {
+					use(f.Digest)
+				}
+				opts.After = item.Key
+			}
+			if opts.Rev = page.Rev; page.More == 0 {
+				return nil
+			}
+		}
+	}
+}
