@@ -83,11 +83,16 @@ func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 		return j, err
 	}
 	j = Joined{Identity: identityOf(o.DataDir, sha256.Sum256(root.Raw)), Node: o.Node}
-	if j.Expires, j.Already = o.already(j.Identity); j.Already {
-		return j, nil
-	}
 	if err := os.MkdirAll(j.Dir, 0o700); err != nil {
 		return j, fmt.Errorf("the node's key can't be kept: %w. Run it as the user who owns the data directory, or give another one with --data-dir", err)
+	}
+	lock, err := datadir.Claim(j.Dir, "edgecore join") // two at once would write the same files
+	if err != nil {
+		return j, err
+	}
+	defer lock.Close()
+	if j.Expires, j.Already = o.already(j.Identity); j.Already {
+		return j, nil
 	}
 	key, text, err := pendingKey(j.Identity)
 	if err != nil {
@@ -97,7 +102,8 @@ func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 	if err != nil {
 		if errors.As(err, new(refusal)) {
 			_ = os.Remove(filepath.Join(j.Dir, pendingName)) // or it is used for the next request
-			_ = os.Remove(j.Dir)                             // if there is nothing else in it
+			_ = os.Remove(filepath.Join(j.Dir, datadir.LockName))
+			_ = os.Remove(j.Dir) // if there is nothing else in it
 		}
 		return j, err
 	}
@@ -112,11 +118,7 @@ func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 		err = datadir.WriteFile(filepath.Join(j.Dir, usedName), []byte(o.tokenHash()))
 	}
 	j.Expires = got.cert.NotAfter
-	gone := os.Remove(filepath.Join(j.Dir, pendingName))
-	if errors.Is(gone, fs.ErrNotExist) { // another join of this node ended at the same time
-		gone = nil
-	}
-	return j, errors.Join(err, gone)
+	return j, errors.Join(err, os.Remove(filepath.Join(j.Dir, pendingName)))
 }
 
 // read checks what was given, and takes the pin and the node's name out of a token.
