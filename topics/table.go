@@ -139,7 +139,7 @@ var table = [...]Topic{
 	{KindProblem, "devices/{device}/problem", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watchers, "why the device is not online, from its mapper"},
 	{KindReadProblem, "devices/{device}/problem/{property}", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watchers, "why the property can't be read, from the device's mapper"},
 	{KindUpgrade, "upgrade", OwnerCloud, 1, true, "UpgradeOrder", nobody, agents, "the upgrade that the node is to make"},
-	{KindUpgradeStatus, "upgrade/status", OwnerEdge, 1, true, "UpgradeStatus", agent, people, "progress and result of the upgrade"},
+	{KindUpgradeStatus, "upgrade/status", OwnerEdge, 1, true, "UpgradeReport", agent, people, "progress and result of the upgrade"},
 	{KindDiscovery, "discovery/{configuration}", OwnerCloud, 1, true, "DiscoveryRequest", nobody, discoverers, "what the node is to discover"},
 	{KindDiscoverySecret, "secrets/discovery/{configuration}", OwnerCloud, 1, true, "SecretValues", nobody, discoverer, "the values of Secrets and ConfigMaps that the Configuration's discoveryProperties refer to, by the properties' names"},
 	{KindDiscoveryHandler, "discovery/{configuration}/handler", OwnerEdge, 1, true, "HandlerReport", discoverer, discoverers, "whether the node has the Configuration's discovery handler, and whether that accepts the details"},

@@ -306,7 +306,8 @@ func TestRulesOfKinds(t *testing.T) {
 		require.Equal(t, field, r.str("details.causes.0.field"))
 	}
 	says("spec.nodeNames", `"version":"v1","nodeNames":["n2"]`)
-	says("spec.labelSelector", `"version":"v1","nodeNames":["n1"],"labelSelector":{"matchLabels":{"a":"b"}}`)
+	says("spec.nodeNames", `"version":"v1","nodeNames":["n1"],"labelSelector":{"matchLabels":{"a":"b"}}`)
+	says("spec.labelSelector", `"version":"v1","labelSelector":{"matchLabels":{"a":"b"}}`)
 	says("spec.version", `"version":"v2","nodeNames":["n1"]`)
 	status := func(state string) {
 		h.ok("PATCH", base+"/upgrades/up/status", fmt.Sprintf(`{"status":{"nodes":[{"nodeName":"n1","history":[{"operationStatus":%q}]}]}}`, state), "Content-Type", mergePatch)

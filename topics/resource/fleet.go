@@ -88,11 +88,7 @@ func (r *RolloutPolicy) check(p *problems, at string) {
 			here := fmt.Sprintf("%s.sequence[%d]", at, i)
 			b.Selector.check(p, here+".selector")
 			checkPercent(p, here+".successThreshold", b.SuccessThreshold)
-			if n, ok := strings.CutSuffix(b.Limit, "%"); ok {
-				checkPercent(p, here+".limit", n+"%")
-			} else if _, err := strconv.ParseUint(b.Limit, 10, 31); err != nil && b.Limit != "" {
-				p.add(here+".limit", "%s: must be a number, or a percentage such as 10%%", clip(b.Limit))
-			}
+			checkAmount(p, here+".limit", b.Limit)
 		}
 	}
 	if b := r.DisruptionBudget; b != nil {
@@ -102,6 +98,15 @@ func (r *RolloutPolicy) check(p *problems, at string) {
 				p.add(at+"."+name, "%d: must be 0 or more", *n)
 			}
 		}
+	}
+}
+
+// checkAmount checks a number or a percentage that may be missing.
+func checkAmount(p *problems, field, text string) {
+	if strings.HasSuffix(text, "%") {
+		checkPercent(p, field, text)
+	} else if _, err := strconv.ParseUint(text, 10, 31); err != nil && text != "" {
+		p.add(field, "%s: must be a number, or a percentage such as 10%%", clip(text))
 	}
 }
 
