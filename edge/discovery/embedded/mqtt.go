@@ -1,0 +1,7 @@
+//go:build !no_mqtt
+
+package embedded
+
+import "github.com/edgebus/edgebus/edge/discovery/handlers/mqtt"
+
+var _ = add(mqtt.Program)

@@ -1,0 +1,271 @@
+// Package mqtt is the discovery handler for devices that announce themselves on the node's own broker: by Home Assistant's MQTT
+// discovery, zigbee2mqtt's list of devices, Tasmota's and Shelly's announcements, and births of Sparkplug B. What it finds has the properties that
+// a Device for mapper-mqtt needs.
+//
+// It never publishes: it learns only what is retained, and what devices say while it listens.
+package mqtt
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
+)
+
+// Program is the handler.
+var Program = handler.Program{
+	Name: "mqtt", Short: "Finds devices that announce themselves on the node's MQTT broker",
+	New: func(env handler.Env) handler.Handler { return listener{env: env, settle: settle} },
+}
+
+const (
+	// settle is how long the handler waits after a message for more of them, and for what is retained.
+	settle = 200 * time.Millisecond
+	// attempts to connect fail before a call of Discover does.
+	attempts = 5
+)
+
+// details are the discoveryDetails.
+type details struct {
+	// Format is the convention by which the devices announce themselves.
+	Format string `yaml:"format"`
+	// Topic is the first part of their topics, where it is not the usual one.
+	Topic string `yaml:"topic"`
+	// Filter has globs for properties.
+	Filter network.Filter `yaml:"filter"`
+}
+
+// format is what is known of the devices of one convention. Only one goroutine uses it.
+type format interface {
+	// filters are what it subscribes to.
+	filters() []string
+	// message takes a message. After an error nothing has changed.
+	message(topic string, payload []byte) error
+	// devices are those that are there.
+	devices() []handler.Device
+}
+
+// formats make a format for the first part of the topics, empty for the usual one.
+var formats = map[string]func(topic string) format{
+	"homeassistant": newHomeAssistant,
+	"zigbee2mqtt":   newZigbee2MQTT,
+	"tasmota":       newTasmota,
+	"shelly":        newShelly,
+	"sparkplug":     newSparkplug,
+}
+
+func parse(text string) (d details, f format, err error) {
+	if err := handler.Details(text, &d); err != nil {
+		return d, nil, err
+	}
+	of, ok := formats[d.Format]
+	if !ok {
+		return d, nil, handler.InvalidArgument("discoveryDetails: format: %q is none of %s", d.Format, strings.Join(slices.Sorted(maps.Keys(formats)), ", "))
+	}
+	if d.Topic = strings.Trim(d.Topic, "/"); strings.ContainsAny(d.Topic, "+#\x00") || strings.HasPrefix(d.Topic, "$") || strings.HasPrefix(d.Topic+"/", "v1/nodes/") {
+		return d, nil, handler.InvalidArgument("discoveryDetails: topic: %q: must be without wildcards, and not below $ and v1/nodes", d.Topic)
+	}
+	return d, of(d.Topic), d.Filter.Check()
+}
+
+// listener is the handler.
+type listener struct {
+	env    handler.Env
+	settle time.Duration
+}
+
+// Discover implements handler.Handler.
+func (l listener) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
+	d, f, err := parse(text)
+	if err != nil {
+		return err
+	}
+	if len(l.env.Broker) == 0 {
+		return errors.New("no address of the node's broker is known")
+	}
+	look := &look{
+		details: d, make: formats[d.Format], format: f, dropped: network.NewDropped(l.env.Log),
+		changed: make(chan struct{}, 1),
+	}
+	c, err := client.New(look.options(l.env.Broker, l.env.Log))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-look.changed:
+		}
+		// Retained messages come one by one, and so do the devices of a house that has its power back.
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(l.settle):
+		}
+		if devices, connected := look.devices(); connected {
+			found(devices)
+		}
+	}
+}
+
+// look is one call of Discover.
+type look struct {
+	details details
+	make    func(string) format
+	dropped *network.Dropped
+	changed chan struct{} // capacity 1
+
+	mu        sync.Mutex
+	format    format
+	connected bool
+}
+
+func (l *look) options(servers []string, log zerolog.Logger) client.Options {
+	o := client.Options{
+		Servers: servers, ClientID: "discovery-mqtt-" + rand.Text()[:8], CleanStart: true, KeepAlive: 10 * time.Second,
+		Attempts: attempts * len(servers), Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}, Log: log,
+		// What was retained comes again on each connection: what was learnt on the one before may be over.
+		OnConnect: func(context.Context, bool) error {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.connected = true
+			l.change()
+			return nil
+		},
+		OnDisconnect: func(error) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.format, l.connected = l.make(l.details.Topic), false
+		},
+		OnMessage: l.message,
+	}
+	for _, filter := range l.format.filters() {
+		o.Subscriptions = append(o.Subscriptions, client.Subscription{Filter: filter, QoS: 1})
+	}
+	return o
+}
+
+func (l *look) message(m client.Message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.format.message(m.Topic, m.Payload); err != nil {
+		l.dropped.Add(m.Topic, err)
+		return
+	}
+	l.change()
+}
+
+func (l *look) change() {
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (l *look) devices() (list []handler.Device, connected bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range l.format.devices() {
+		d.Properties["MQTT_FORMAT"] = l.details.Format
+		if l.details.Filter.Takes(d.Properties) {
+			list = append(list, d)
+		}
+	}
+	return network.Sorted(list), l.connected
+}
+
+// The bounds of what is remembered of announcements.
+const (
+	maxText   = 2048     // of one property
+	maxDevice = 24 << 10 // of all of a device
+	maxBytes  = 32 << 20 // of all devices
+)
+
+// table has what was announced: by the topic, or whatever else the next announcement replaces, and then by the device's ID.
+type table struct {
+	said         map[string]announcement
+	count, bytes int
+}
+
+type announcement struct {
+	devices map[string]map[string]string
+	bytes   int
+}
+
+func newTable() table { return table{said: map[string]announcement{}} }
+
+// set takes the properties of all devices of an announcement, by their IDs, in place of those that were there; none: they are gone.
+func (t *table) set(from string, devices map[string]map[string]string) error {
+	a := announcement{devices: map[string]map[string]string{}}
+	for id, properties := range devices {
+		if id == "" || len(id) > 1024 || id != clean(id) {
+			return fmt.Errorf("%.80q: an ID has 1 to 1024 bytes of UTF-8", id)
+		}
+		kept, size := map[string]string{}, len(id)
+		for name, value := range properties {
+			if value == "" {
+				continue
+			}
+			kept[name] = clean(value)
+			size += len(name) + len(kept[name])
+		}
+		if size > maxDevice {
+			return fmt.Errorf("%.80q is described by more than %d bytes", id, maxDevice)
+		}
+		a.devices[id] = kept
+		a.bytes += size
+	}
+	old := t.said[from]
+	count, bytes := t.count+len(a.devices)-len(old.devices), t.bytes+a.bytes-old.bytes
+	if count > network.MaxDevices || bytes > maxBytes {
+		return fmt.Errorf("more than %d devices or %d bytes are announced", network.MaxDevices, maxBytes)
+	}
+	if t.count, t.bytes = count, bytes; len(a.devices) == 0 {
+		delete(t.said, from)
+	} else {
+		t.said[from] = a
+	}
+	return nil
+}
+
+func (t *table) devices() (list []handler.Device) {
+	for _, from := range slices.Sorted(maps.Keys(t.said)) {
+		for id, properties := range t.said[from].devices {
+			list = append(list, handler.Device{ID: id, Properties: maps.Clone(properties)})
+		}
+	}
+	return list
+}
+
+// clean bounds a text that a device has published, and makes it one that a property may have.
+func clean(text string) string {
+	if len(text) > maxText {
+		text = text[:maxText]
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "\ufffd")
+}
+
+func first(texts ...string) string {
+	for _, t := range texts {
+		if t != "" {
+			return t
+		}
+	}
+	return ""
+}
