@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"syscall"
 	"time"
+
+	"github.com/edgebus/edgebus/test/simnodes"
 )
 
 const idleConnections = 10_000
@@ -37,18 +38,7 @@ func idle(b bench) error {
 }
 
 // raiseFileLimit lets this process, and those that it starts, have a socket for every connection.
-func raiseFileLimit() error {
-	const need = idleConnections + 1000
-	var l syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-		return err
-	}
-	l.Cur, l.Max = max(l.Cur, need), max(l.Max, need)
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-		return fmt.Errorf("%d open files are needed: %w", need, err)
-	}
-	return nil
-}
+func raiseFileLimit() error { return simnodes.RaiseFileLimit(idleConnections + 1000) }
 
 func idleCost(start func() (*process, error)) (float64, error) {
 	p, err := start()

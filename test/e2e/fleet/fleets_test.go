@@ -125,14 +125,14 @@ func Test32AFrozenSourceChanges(t *testing.T) {
 	makeFleet(t, "p32", "p32=a", `{"config":[`+fromGit("p32", "main", "/")+`,`+fromMap("p32", "/etc/map")+`]}`)
 	n.untilFile(t, "etc/p32", "one\n")
 	n.untilFile(t, "etc/map/a", "one")
-	next := nextVersion(t, "p32")
+	version := nextVersion(t, "p32")
 	r.commit(t, "etc/p32", "two\n")
 	n.untilFile(t, "etc/p32", "two\n")
-	untilIs(t, "nodes/"+n.name, "metadata.annotations.fleet-controller/templateVersion", next)
-	next = nextVersion(t, "p32")
+	untilIs(t, "nodes/"+n.name, "metadata.annotations.fleet-controller/templateVersion", version)
+	version = nextVersion(t, "p32")
 	ok(t, "", "PATCH", theirs+"namespaces/default/configmaps/p32", `{"data":{"a":"two"}}`)
 	n.untilFile(t, "etc/map/a", "two")
-	untilIs(t, "nodes/"+n.name, "metadata.annotations.fleet-controller/templateVersion", next)
+	untilIs(t, "nodes/"+n.name, "metadata.annotations.fleet-controller/templateVersion", version)
 	require.Equal(t, r.git(t, "rev-parse", "HEAD"), n.get(t).text("spec.config.0.gitRef.targetRevision"))
 }
 

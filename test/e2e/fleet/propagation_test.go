@@ -16,9 +16,9 @@ func Test37FleetTemplateChanges(t *testing.T) {
 	n := whole(t, "p37a=a")
 	makeFleet(t, "p37a", "p37a=a", motd("one"))
 	n.untilFile(t, "etc/motd", "one")
-	before, next := n.settled(t), nextVersion(t, "p37a")
+	before, version := n.settled(t), nextVersion(t, "p37a")
 	template(t, "p37a", motd("two")) // 1
-	n.followsFleet(t, "p37a", next, before)
+	n.followsFleet(t, "p37a", version, before)
 	n.untilFile(t, "etc/motd", "two")
 }
 
@@ -28,11 +28,11 @@ func Test37ExternalFleetReferenceChanges(t *testing.T) {
 	r := makeRepository(t, "p37b", "etc/motd", "one\n")
 	makeFleet(t, "p37b", "p37b=a", `{"config":[`+fromGit("p37b", "main", "/")+`]}`)
 	n.untilFile(t, "etc/motd", "one\n")
-	before, next := n.settled(t), nextVersion(t, "p37b")
+	before, version := n.settled(t), nextVersion(t, "p37b")
 	commit := r.commit(t, "etc/motd", "two\n") // 1
-	n.followsFleet(t, "p37b", next, before)
+	n.followsFleet(t, "p37b", version, before)
 	n.untilFile(t, "etc/motd", "two\n")
-	require.Equal(t, commit, get(t, "templateversions/"+next).text("spec.references.0.resolved"))
+	require.Equal(t, commit, get(t, "templateversions/"+version).text("spec.references.0.resolved"))
 	require.Equal(t, commit, n.get(t).text("spec.config.0.gitRef.targetRevision"))
 	require.Equal(t, "1", get(t, "fleets/p37b").text("metadata.generation"), "nobody has changed the fleet")
 }
