@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -68,8 +67,8 @@ func Controllers(o Options) []control.Controller {
 	o.Pause = cmp.Or(o.Pause, 200*time.Millisecond)
 	o.Retry = cmp.Or(o.Retry, time.Second)
 	m := newMembers()
-	own := &owners{Options: o, as: o.Objects.Controller("fleet-owners"), members: m, selectors: map[string]string{}, overlaps: map[string][]string{}}
-	roll := newRollouts(o, m)
+	own := &owners{Options: o, as: o.Objects.Controller("fleet-owners"), members: m, selectors: map[string]string{}, overlaps: newOverlaps()}
+	roll := newRollouts(o, m, own.load)
 	return []control.Controller{
 		{
 			Name: "fleet-owners", Workers: 4, Reconcile: own.reconcile,
@@ -84,7 +83,9 @@ func Controllers(o Options) []control.Controller {
 				{Kind: resource.KindFleet, DataOnly: true},
 				{Kind: resource.KindNode, Keys: m.ofNode},
 				{Kind: resource.KindConfigMap, Keys: roll.referring},
+				{Kind: resource.KindSecret, DataOnly: true, Keys: roll.referring},
 				{Kind: resource.KindSource, Keys: roll.ofSource},
+				{Kind: resource.KindTemplateVersion, Keys: ofVersion}, // whose Fleet may be gone
 			},
 		},
 	}
@@ -98,8 +99,8 @@ type owners struct {
 
 	mu        sync.Mutex
 	index     *Index
-	selectors map[string]string   // by fleet: what its choice of nodes depends on
-	overlaps  map[string][]string // by node: the fleets that match, where they are several
+	selectors map[string]string // by fleet: what its choice of nodes depends on
+	overlaps  *overlaps
 }
 
 // concerned are the keys that a Fleet concerns: its own, and those of all Nodes if it chooses others than before.
@@ -157,10 +158,23 @@ func (c *owners) current(ctx context.Context) (*Index, error) {
 }
 
 func (c *owners) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
+	if err := c.load(ctx); err != nil {
+		return 0, err
+	}
 	if key.Kind == resource.KindFleet {
 		return c.fleet(ctx, key)
 	}
 	return 0, c.node(ctx, key)
+}
+
+// load reads all Nodes before the first of them is looked at: before, a fleet would seem to have fewer, and fewer overlaps.
+func (c *owners) load(ctx context.Context) error {
+	return c.members.load(ctx, c.as, func() (func(n *resource.Node), error) {
+		index, err := c.current(ctx)
+		return func(n *resource.Node) {
+			c.overlaps.set(n.Metadata.Name, index.Assign(n.Metadata.Owner, n.Metadata.Labels).Matching)
+		}, err
+	})
 }
 
 // node gives a Node its owner.
@@ -171,7 +185,8 @@ func (c *owners) node(ctx context.Context, key store.Key) error {
 	}
 	n, err := objects.Get[resource.Node](ctx, c.as, key)
 	if errors.Is(err, resource.NotFound) {
-		return c.overlap(ctx, key.Name, nil)
+		c.overlaps.set(key.Name, nil)
+		return c.showOverlaps(ctx)
 	}
 	if err != nil {
 		return err
@@ -191,10 +206,8 @@ func (c *owners) node(ctx context.Context, key store.Key) error {
 		}
 		c.record(n.Metadata, before)
 	}
-	if err := c.overlap(ctx, key.Name, a.Matching); err != nil {
-		return err
-	}
-	return c.showOwners(ctx, n, a)
+	c.overlaps.set(key.Name, a.Matching)
+	return errors.Join(c.showOverlaps(ctx), c.showOwners(ctx, n, a))
 }
 
 func ignoreGone(err error) error {
@@ -243,50 +256,27 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// overlap notes which fleets match a node, if they are several, and has those that this concerns say so.
-func (c *owners) overlap(ctx context.Context, node string, matching []string) error {
-	c.mu.Lock()
-	before := c.overlaps[node]
-	if len(matching) == 0 {
-		delete(c.overlaps, node)
-	} else {
-		c.overlaps[node] = matching
-	}
-	c.mu.Unlock()
-	if slices.Equal(before, matching) {
-		return nil
-	}
-	concerned := make(map[string]bool)
-	for _, f := range append(slices.Clone(before), matching...) {
-		concerned[f] = true
-	}
-	for _, f := range slices.Sorted(maps.Keys(concerned)) {
-		if err := c.showOverlap(ctx, f); err != nil {
-			return err
+// showOverlaps sets the condition OverlappingSelectors of the Fleets whose overlaps have changed. One that can't be written is
+// tried again with the next key; that of the caller is, after the error.
+func (c *owners) showOverlaps(ctx context.Context) error {
+	var failed []error
+	for _, fleet := range c.overlaps.takeChanged() {
+		if err := c.showOverlap(ctx, fleet); err != nil {
+			c.overlaps.change(fleet)
+			failed = append(failed, err)
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
-// showOverlap sets the condition OverlappingSelectors of a Fleet.
 func (c *owners) showOverlap(ctx context.Context, fleet string) error {
-	others := make(map[string]bool)
-	c.mu.Lock()
-	for _, matching := range c.overlaps {
-		if slices.Contains(matching, fleet) {
-			for _, f := range matching {
-				others[f] = f != fleet
-			}
-		}
-	}
-	c.mu.Unlock()
-	delete(others, fleet)
-	cond := resource.Condition{Type: overlapping, Status: "False", Reason: "NoOverlap", Message: "no node of it matches another fleet"}
-	if len(others) > 0 {
-		cond.Status, cond.Reason, cond.Message = "True", "Overlap", "nodes of it match "+list(slices.Sorted(maps.Keys(others)))
-	}
 	_, err := objects.UpdateStatus(ctx, c.as, fleetKey(fleet), func(f *resource.Fleet) error {
-		cond.ObservedGeneration = f.Metadata.Generation
+		cond := resource.Condition{
+			Type: overlapping, Status: "False", Reason: "NoOverlap", Message: "no node of it matches another fleet", ObservedGeneration: f.Metadata.Generation,
+		}
+		if others := c.overlaps.with(fleet); len(others) > 0 { // read here, since it may be called again after a conflict
+			cond.Status, cond.Reason, cond.Message = "True", "Overlap", "nodes of it match "+list(others)
+		}
 		f.Status.Conditions = resource.SetCondition(f.Status.Conditions, cond, c.Now())
 		return nil
 	})
@@ -295,18 +285,12 @@ func (c *owners) showOverlap(ctx context.Context, fleet string) error {
 
 // fleet keeps a Fleet that is being deleted until its nodes are released.
 func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error) {
-	if err := c.members.load(ctx, c.as); err != nil {
-		return 0, err
-	}
 	f, err := objects.Get[resource.Fleet](ctx, c.as, key)
 	if errors.Is(err, resource.NotFound) {
-		c.mu.Lock()
-		c.index = nil
-		delete(c.selectors, key.Name)
-		c.mu.Unlock()
+		return 0, c.gone(ctx, key.Name)
 	}
 	if err != nil {
-		return 0, ignoreGone(err)
+		return 0, err
 	}
 	has := slices.Contains(f.Metadata.Finalizers, finalizer)
 	if f.Metadata.DeletionTimestamp == nil {
@@ -318,10 +302,7 @@ func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error
 				return nil
 			})
 		}
-		if err == nil && !slices.ContainsFunc(f.Status.Conditions, func(c resource.Condition) bool { return c.Type == overlapping }) {
-			err = c.showOverlap(ctx, key.Name)
-		}
-		return 0, ignoreGone(err)
+		return 0, errors.Join(ignoreGone(err), c.showOverlap(ctx, key.Name))
 	}
 	if !has {
 		return 0, nil
@@ -340,4 +321,24 @@ func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error
 		return nil
 	})
 	return 0, ignoreGone(err)
+}
+
+// gone releases the nodes of a Fleet that no longer exists: it may have had no finalizer yet when they were claimed.
+func (c *owners) gone(ctx context.Context, fleet string) error {
+	c.mu.Lock()
+	c.index = nil
+	delete(c.selectors, fleet)
+	c.mu.Unlock()
+	var failed []error
+	for node, seen := range c.members.list(fleet) {
+		failed = append(failed, c.node(ctx, nodeKey(node)))
+		n, err := objects.Get[resource.Node](ctx, c.as, nodeKey(node))
+		if err == nil && n.Metadata.Owner == Owner(fleet) { // of a new Fleet of that name
+			continue
+		}
+		if ignoreGone(err) == nil {
+			c.members.drop(fleet, node, seen)
+		}
+	}
+	return errors.Join(failed...)
 }

@@ -6,13 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
@@ -36,7 +45,22 @@ type hub struct {
 	user   *objects.Controller
 	events sync.Map
 	fail   sync.Map // nodes that fail whatever they get
+	poll   time.Duration
+	broken atomic.Bool // Fleets can't be written
 	stop   func()
+}
+
+// fragile is a store in which Fleets can't be written at times.
+type fragile struct {
+	*bolt.Store
+	broken *atomic.Bool
+}
+
+func (f fragile) Update(ctx context.Context, o store.Object, rev uint64) (store.Object, error) {
+	if o.Kind == resource.KindFleet && f.broken.Load() {
+		return o, errors.New("it can't be written")
+	}
+	return f.Store.Update(ctx, o, rev)
 }
 
 type plainText struct{}
@@ -45,14 +69,31 @@ func (plainText) Seal(plain []byte, _ string) ([]byte, error)  { return plain, n
 func (plainText) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
 
 func newHub(t *testing.T) *hub {
+	t.Parallel()
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
-	h := &hub{T: t, Store: st}
-	h.Registry = objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
+	h := &hub{T: t, Store: st, poll: 100 * time.Millisecond}
+	h.Registry = objects.New(objects.Options{Reader: st, Writer: fragile{st, &h.broken}, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
 	h.user = h.Controller("test")
 	h.start()
 	t.Cleanup(func() { h.stop(); require.NoError(t, st.Close()) })
 	return h
+}
+
+// record counts events by their reasons, and by their messages.
+func (h *hub) record(o resource.Occurrence) {
+	for _, key := range []string{o.Reason, o.Reason + " " + o.Message} {
+		n, _ := h.events.LoadOrStore(key, new(atomic.Int64))
+		n.(*atomic.Int64).Add(1)
+	}
+}
+
+func (h *hub) recorded(reason string) int64 {
+	n, ok := h.events.Load(reason)
+	if !ok {
+		return 0
+	}
+	return n.(*atomic.Int64).Load()
 }
 
 func (h *hub) Put(_ context.Context, r io.Reader, _ string) (string, int64, error) {
@@ -68,11 +109,11 @@ func (h *hub) start() {
 	runtime := control.New(control.Options{Reader: h.Store, Watcher: h.Store, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), FirstRetry: time.Millisecond})
 	src := sources.NewResolver(sources.ResolverOptions{
 		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 5 * time.Second}),
-		Objects: h.Controller("sources"), Reader: h.Store, Writer: h.Store, Blobs: h, Interval: 100 * time.Millisecond,
+		Objects: h.Controller("sources"), Reader: h.Store, Writer: h.Store, Blobs: h, Interval: h.poll,
 	})
 	all := append(fleet.Controllers(fleet.Options{
-		Objects: h.Registry, Reader: h.Store, Sources: src, Record: func(o resource.Occurrence) { h.events.Store(o.Reason, o.Message) },
-		Poll: 100 * time.Millisecond, Pause: 2 * time.Millisecond, Retry: 20 * time.Millisecond,
+		Objects: h.Registry, Reader: h.Store, Sources: src, Record: h.record,
+		Poll: h.poll, Pause: 2 * time.Millisecond, Retry: 20 * time.Millisecond,
 	}), control.Controller{Name: "nodes", Watches: []control.Watch{{Kind: resource.KindNode}}, Reconcile: h.answer, Workers: 4})
 	all = append(all, src.Controllers()...)
 	done := make(chan error)
@@ -88,6 +129,9 @@ func (h *hub) answer(ctx context.Context, key store.Key) (time.Duration, error) 
 			return nil
 		}
 		n.Status.State = resource.Online
+		if n.Status.SpecVersion == "" && len(n.Spec.Config) == 0 && n.Spec.OS == nil {
+			return nil // nothing has ever been wanted of it: it is not rendered
+		}
 		text, err := json.Marshal(n.Spec)
 		if err != nil {
 			return err
@@ -349,8 +393,7 @@ func TestARolloutHaltsAndGoesOn(t *testing.T) {
 	h.until("it halts in the first batch", func() bool { r := h.fleet("a").Status.Rollout; return r.Reason == "Halted" && r.FailedNodes == 1 })
 	require.Equal(t, []string{"n01", "n03", "n05"}, with("two"))
 	require.Regexp(t, "^batch 1 of 3: (1 of 3 failed, and 3 must succeed|2 of 3 succeeded, and 3 are needed)$", h.fleet("a").Status.Rollout.Message)
-	_, halted := h.events.Load("RolloutHalted")
-	require.True(t, halted)
+	h.until("there is an event of it", func() bool { return h.recorded("RolloutHalted") == 1 })
 
 	h.stop() // the hub starts again, and starts nothing twice
 	h.start()
@@ -392,4 +435,211 @@ func TestWhoIsAwayGetsTheLast(t *testing.T) {
 	h.editNode("n2", func(n *resource.Node) { delete(n.Metadata.Annotations, "offline") })
 	h.untilMotd("n2", "4")
 	require.EqualValues(t, 2, h.node("n2").Metadata.Generation)
+}
+
+// What the template comes to for a node follows its labels, and somebody who writes the controller's annotations hides nothing.
+func TestNodesKeepToTheirVersion(t *testing.T) {
+	h := newHub(t)
+	h.makeNode("n1", "site=a", "room=hall")
+	h.makeNode("n2", "site=a", "room=yard")
+	h.makeFleet("a", "site=a", "{{ .metadata.labels.room }}")
+	h.untilMotd("n1", "hall")
+	h.editNode("n1", func(n *resource.Node) { n.Metadata.Labels["room"] = "cellar" })
+	h.untilMotd("n1", "cellar")
+	inline := func(text string) {
+		h.editFleet("a", func(f *resource.Fleet) {
+			f.Spec.Template.Spec.Config = append(f.Spec.Template.Spec.Config[:1], resource.ConfigItem{Name: "i", ConfigType: resource.ConfigInline, Inline: json.RawMessage(text)})
+		})
+	}
+	inline(`{"ignition":{"version":"3.4.0"},"storage":{}}`)
+	h.until("it has the document", func() bool { return len(h.node("n1").Spec.Config) == 2 })
+	inline(`{"storage":{},"ignition":{"version":"3.4.0"}}`) // the same
+	const assigned = "fleet-controller/assignedTemplateVersion"
+	h.editNode("n1", func(n *resource.Node) { delete(n.Metadata.Annotations, assigned) })
+	h.until("it is assigned again", func() bool { return h.node("n1").Metadata.Annotations[assigned] == "a-0000002" })
+
+	h.editFleet("a", func(f *resource.Fleet) {
+		f.Spec.Paused = true
+		f.Spec.Template.Spec = motd("two")
+	})
+	h.until("it is paused", func() bool { return h.fleet("a").Status.Rollout.TemplateVersion == "a-0000003" })
+	h.editNode("n1", func(n *resource.Node) { n.Metadata.Annotations[assigned] = "a-0000003" })
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Paused = false })
+	h.untilMotd("n1", "two")
+	h.untilMotd("n2", "two")
+	h.until("all have it", func() bool {
+		r := h.fleet("a").Status.Rollout
+		return r.TemplateVersion == "a-0000003" && r.FinishedAt != ""
+	})
+	for i := 3; i < 6; i++ {
+		h.makeNode(fmt.Sprintf("n%d", i), "site=a")
+		h.until("it has it, too", func() bool { return h.fleet("a").Status.Rollout.Updated == i })
+	}
+	h.until("the version has an event", func() bool { return h.recorded("RolledOut all 2 nodes have a-0000003") == 1 })
+	require.Zero(t, h.recorded("RolledOut all 3 nodes have a-0000003")+h.recorded("RolledOut all 4 nodes have a-0000003")) // nodes that join are none
+}
+
+// A node is released when its fleet goes, also one that never had a finalizer; and the fleet's versions go with it.
+func TestAFleetThatIsGone(t *testing.T) {
+	h := newHub(t)
+	h.makeNode("n1", "site=a")
+	vanish := func() {
+		key := store.Key{Kind: resource.KindFleet, Name: "a"}
+		h.until("it is deleted", func() bool {
+			o, err := h.Store.Get(t.Context(), key)
+			require.NoError(t, err)
+			_, err = h.Store.Delete(t.Context(), key, o.Rev)
+			return err == nil
+		})
+	}
+	noVersions := func() bool {
+		for range objects.List[resource.TemplateVersion](t.Context(), h.user, "") {
+			return false
+		}
+		return true
+	}
+	h.makeFleet("a", "site=a", "one")
+	h.untilMotd("n1", "one")
+	vanish()
+	h.untilOwner("n1", "")
+	h.until("its versions are gone", noVersions)
+	require.Equal(t, "one", h.node("n1").Spec.Config[0].Files[0].Content)
+
+	h.makeFleet("a", "site=a", "two")
+	h.untilMotd("n1", "two")
+	h.stop()
+	vanish()
+	h.start()
+	h.untilOwner("n1", "")
+	h.until("its versions are gone", noVersions)
+}
+
+// Overlaps are said also after a write has failed, and are right after a restart.
+func TestOverlapsAreSaidInTheEnd(t *testing.T) {
+	h := newHub(t)
+	h.makeFleet("a", "site=a", "one")
+	h.makeFleet("b", "line=1", "two")
+	h.makeNode("n1", "site=a")
+	h.untilMotd("n1", "one")
+	says := func(fleet, text string) {
+		h.until(text, func() bool { return condition(h.fleet(fleet).Status.Conditions, "OverlappingSelectors") == text })
+	}
+	says("a", "False no node of it matches another fleet")
+	h.broken.Store(true)
+	h.editNode("n1", func(n *resource.Node) { n.Metadata.Labels["line"] = "1" })
+	h.until("the node says so", func() bool {
+		return condition(h.node("n1").Status.Conditions, "MultipleOwners") == "True the fleets a, b match"
+	})
+	h.broken.Store(false)
+	says("a", "True nodes of it match b")
+	says("b", "True nodes of it match a")
+	h.stop()
+	h.editNode("n1", func(n *resource.Node) { delete(n.Metadata.Labels, "line") })
+	h.start()
+	says("a", "False no node of it matches another fleet")
+	says("b", "False no node of it matches another fleet")
+}
+
+// What a template refers to is frozen also if there is no node yet, and if it is empty.
+func TestWhatIsFrozen(t *testing.T) {
+	h := newHub(t)
+	m := &resource.ConfigMap{Metadata: resource.Meta{Name: "m", Namespace: "default"}}
+	_, err := objects.Create(t.Context(), h.user, m)
+	require.NoError(t, err)
+	h.makeFleet("a", "site=a", "one", func(f *resource.Fleet) {
+		f.Spec.Template.Spec.Config = append(f.Spec.Template.Spec.Config, resource.ConfigItem{
+			Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: "m", MountPath: "/etc/m"},
+		})
+	})
+	version := func(name string) (v *resource.TemplateVersion) {
+		h.until("there is "+name, func() (ok bool) {
+			v, err = objects.Get[resource.TemplateVersion](t.Context(), h.user, store.Key{Name: name})
+			return err == nil
+		})
+		return v
+	}
+	require.Len(t, version("a-0000001").Spec.References, 1)
+	h.makeNode("n1", "site=a")
+	h.untilMotd("n1", "one") // and nothing else: the ConfigMap is empty
+	_, err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindConfigMap, Namespace: "default", Name: "m"}, func(m *resource.ConfigMap) error {
+		m.Data = map[string]string{"a": "1"}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Len(t, version("a-0000002").Spec.References[0].Files, 1)
+	h.until("it is frozen", func() bool { c := h.node("n1").Spec.Config; return len(c) == 2 && len(c[1].Files) == 1 })
+
+	h.makeNode("n2", "site=b") // nothing is wanted of a new node: it has that at once
+	h.makeFleet("b", "site=b", "", func(f *resource.Fleet) { f.Spec.Template.Spec = resource.NodeSpec{} })
+	h.until("all have nothing", func() bool { r := h.fleet("b").Status.Rollout; return r != nil && r.Updated == 1 })
+
+	blob := func(i int) string { return resource.DigestOf([]byte{byte(i)}) }
+	h.makeFleet("c", "site=c", "", func(f *resource.Fleet) {
+		f.Spec.Template.Spec.Config[0].Files = []resource.InlineFile{{Path: "/x", Digest: blob(1), Size: 1}}
+		f.Spec.Template.Spec.Applications = []resource.Application{{Name: "x", AppType: "quadlet", Files: []resource.InlineFile{{Path: "x.container", Digest: blob(2), Size: 1}}}}
+	})
+	used := map[string]bool{}
+	require.NoError(t, fleet.Refs(h.Store)(t.Context(), func(d string) { used[d] = true }))
+	require.True(t, used[blob(1)] && used[blob(2)])
+}
+
+// Images of applications are frozen; the registry's password is tried again when its Secret has changed.
+func TestImagesAreFrozen(t *testing.T) {
+	h := newHub(t)
+	h.stop()
+	h.poll = time.Hour
+	h.start()
+	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != "right" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		images.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	host := strings.TrimPrefix(server.URL, "http://")
+	ref, err := name.ParseReference(host + "/app:1")
+	require.NoError(t, err)
+	image, err := random.Image(100, 1)
+	require.NoError(t, err)
+	require.NoError(t, remote.Write(ref, image, remote.WithAuth(&authn.Basic{Username: "u", Password: "right"})))
+	digest, err := image.Digest()
+	require.NoError(t, err)
+
+	secret := &resource.Secret{Metadata: resource.Meta{Name: "s", Namespace: "default"}, Data: map[string][]byte{"username": []byte("u"), "password": []byte("wrong")}}
+	_, err = objects.Create(t.Context(), h.user, secret)
+	require.NoError(t, err)
+	_, err = objects.Create(t.Context(), h.user, &resource.Repository{
+		Metadata: resource.Meta{Name: "r"}, Spec: resource.RepositorySpec{URL: "oci://" + host, Type: "oci", SecretRef: &resource.SecretRef{Name: "s"}},
+	})
+	require.NoError(t, err)
+	h.makeNode("n1", "site=a")
+	h.makeFleet("a", "site=a", "", func(f *resource.Fleet) {
+		f.Spec.Template.Spec = resource.NodeSpec{Applications: []resource.Application{
+			{Name: "q", AppType: "quadlet", Files: []resource.InlineFile{{Path: "q.container", Content: "[Container]\nImage=" + host + "/app:1\n"}}},
+			{Name: "c", AppType: "compose", Files: []resource.InlineFile{{Path: "compose.yaml", Content: "services: {a: {image: '" + host + "/app:1'}}"}}},
+		}}
+	})
+	h.until("the password is wrong", func() bool {
+		r, err := objects.Get[resource.Repository](t.Context(), h.user, store.Key{Name: "r"})
+		require.NoError(t, err)
+		return condition(h.fleet("a").Status.Conditions, "TemplateResolved") != "" && strings.HasPrefix(condition(r.Status.Conditions, "Accessible"), "False")
+	})
+	_, err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "s"}, func(s *resource.Secret) error {
+		s.Data["password"] = []byte("right")
+		return nil
+	})
+	require.NoError(t, err)
+	h.until("the images are frozen", func() bool {
+		apps := h.node("n1").Spec.Applications
+		return len(apps) == 2 && apps[0].Files[0].Content == "[Container]\nImage="+host+"/app@"+digest.String()+"\n" &&
+			apps[1].Files[0].Content == "services: {a: {image: '"+host+"/app@"+digest.String()+"'}}"
+	})
+	h.until("the Repository says so", func() bool {
+		r, err := objects.Get[resource.Repository](t.Context(), h.user, store.Key{Name: "r"})
+		require.NoError(t, err)
+		return strings.HasPrefix(condition(r.Status.Conditions, "Accessible"), "True")
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/edgebus/edgebus/cloud/objects"
@@ -26,12 +27,17 @@ func newMembers() *members {
 	return &members{of: make(map[string]map[string]uint64)}
 }
 
-// load reads all Nodes, the first time that it is called: a fleet that is looked at before would seem to have fewer.
-func (m *members) load(ctx context.Context, as *objects.Controller) error {
+// load reads all Nodes, the first time that it is called: a fleet that is looked at before would seem to have fewer. Each is
+// handed to the function that prepare makes.
+func (m *members) load(ctx context.Context, as *objects.Controller, prepare func() (func(n *resource.Node), error)) error {
 	m.loading.Lock()
 	defer m.loading.Unlock()
 	if m.loaded {
 		return nil
+	}
+	each, err := prepare()
+	if err != nil {
+		return err
 	}
 	for n, err := range objects.List[resource.Node](ctx, as, "") {
 		if err != nil {
@@ -40,6 +46,7 @@ func (m *members) load(ctx context.Context, as *objects.Controller) error {
 		if fleet, owned := OwnedBy(n.Metadata.Owner); owned {
 			m.add(fleet, n.Metadata.Name)
 		}
+		each(n)
 	}
 	m.loaded = true
 	return nil
@@ -70,6 +77,9 @@ func (m *members) drop(fleet, node string, seen uint64) {
 	if m.of[fleet][node] == seen {
 		delete(m.of[fleet], node)
 	}
+	if len(m.of[fleet]) == 0 {
+		delete(m.of, fleet)
+	}
 }
 
 func nodeKey(name string) store.Key  { return store.Key{Kind: resource.KindNode, Name: name} }
@@ -91,4 +101,78 @@ func (m *members) ofNode(o store.Object) []store.Key {
 	}
 	m.add(fleet, o.Name)
 	return []store.Key{fleetKey(fleet)}
+}
+
+// overlaps count the nodes that several fleets match, so that a node which changes costs no more than the fleets that match it.
+type overlaps struct {
+	mu       sync.Mutex
+	matching map[string][]string       // by node: the fleets that match, where they are several
+	pairs    map[string]map[string]int // fleet → another → the nodes that both match
+	changed  map[string]bool           // fleets whose condition has not been written since their others changed
+}
+
+func newOverlaps() *overlaps {
+	return &overlaps{matching: make(map[string][]string), pairs: make(map[string]map[string]int), changed: make(map[string]bool)}
+}
+
+// set notes which fleets match a node, if they are several.
+func (x *overlaps) set(node string, matching []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if slices.Equal(x.matching[node], matching) {
+		return
+	}
+	x.count(x.matching[node], -1)
+	x.count(matching, 1)
+	if len(matching) == 0 {
+		delete(x.matching, node)
+	} else {
+		x.matching[node] = matching
+	}
+}
+
+func (x *overlaps) count(fleets []string, by int) {
+	for _, a := range fleets {
+		for _, b := range fleets {
+			if a == b {
+				continue
+			}
+			if x.pairs[a] == nil {
+				x.pairs[a] = make(map[string]int)
+			}
+			before := x.pairs[a][b]
+			x.pairs[a][b] += by
+			if before+by == 0 {
+				delete(x.pairs[a], b)
+			}
+			if before == 0 || before+by == 0 {
+				x.changed[a] = true
+			}
+		}
+		if len(x.pairs[a]) == 0 {
+			delete(x.pairs, a)
+		}
+	}
+}
+
+// with are the fleets that match nodes which a fleet matches, too.
+func (x *overlaps) with(fleet string) []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Sorted(maps.Keys(x.pairs[fleet]))
+}
+
+// takeChanged are the fleets to say so; change notes one again.
+func (x *overlaps) takeChanged() []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	names := slices.Sorted(maps.Keys(x.changed))
+	clear(x.changed)
+	return names
+}
+
+func (x *overlaps) change(fleet string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.changed[fleet] = true
 }

@@ -3,10 +3,12 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,24 +43,26 @@ type rollouts struct {
 	as      *objects.Controller
 	members *members
 
-	mu         sync.Mutex
-	polled     map[string]time.Time       // by fleet: when its references are looked at again
-	failed     map[string]int64           // by fleet: the generation whose template can't be resolved
-	configMaps map[string]map[string]bool // by ConfigMap: the fleets that refer to it
+	load func(ctx context.Context) error // of members
+
+	mu     sync.Mutex
+	polled map[string]time.Time          // by fleet: when its references are looked at again
+	failed map[string]int64              // by fleet: the generation whose template can't be resolved
+	users  map[store.Key]map[string]bool // by ConfigMap or Secret: the fleets that refer to it
 }
 
-func newRollouts(o Options, m *members) *rollouts {
+func newRollouts(o Options, m *members, load func(ctx context.Context) error) *rollouts {
 	return &rollouts{
-		Options: o, as: o.Objects.Controller("fleet-rollouts"), members: m,
-		polled: make(map[string]time.Time), failed: make(map[string]int64), configMaps: make(map[string]map[string]bool),
+		Options: o, as: o.Objects.Controller("fleet-rollouts"), members: m, load: load,
+		polled: make(map[string]time.Time), failed: make(map[string]int64), users: make(map[store.Key]map[string]bool),
 	}
 }
 
-// referring are the fleets that refer to a ConfigMap that has changed.
+// referring are the fleets that refer to a ConfigMap or Secret that has changed. Their references are looked at at once.
 func (c *rollouts) referring(o store.Object) (keys []store.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for fleet := range c.configMaps[o.Namespace+"/"+o.Name] {
+	for fleet := range c.users[o.Key] {
 		delete(c.polled, fleet)
 		keys = append(keys, fleetKey(fleet))
 	}
@@ -77,15 +81,15 @@ func (c *rollouts) ofSource(o store.Object) []store.Key {
 }
 
 func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
-	if err := c.members.load(ctx, c.as); err != nil {
+	if err := c.load(ctx); err != nil {
 		return 0, err
 	}
 	f, err := objects.Get[resource.Fleet](ctx, c.as, key)
 	if errors.Is(err, resource.NotFound) {
-		c.refer(key.Name, nil)
+		return 0, c.forget(ctx, key.Name)
 	}
 	if err != nil || f.Metadata.DeletionTimestamp != nil {
-		return 0, ignoreGone(err)
+		return 0, err
 	}
 	nodes, err := c.nodes(ctx, f)
 	if err != nil {
@@ -102,6 +106,23 @@ func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration,
 	return again, err
 }
 
+// forget deletes the versions of a Fleet that no longer exists, and what is known of it.
+func (c *rollouts) forget(ctx context.Context, fleet string) error {
+	c.mu.Lock()
+	delete(c.polled, fleet)
+	delete(c.failed, fleet)
+	c.mu.Unlock()
+	c.refer(fleet, nil)
+	list, err := c.versions(ctx, fleet)
+	if err != nil {
+		return err
+	}
+	for _, v := range list {
+		err = errors.Join(err, ignoreGone(c.as.Delete(ctx, versionKey(v.Metadata.Name))))
+	}
+	return err
+}
+
 // untilPoll is the time until references are looked at again.
 func (c *rollouts) untilPoll(fleet string) time.Duration {
 	c.mu.Lock()
@@ -113,7 +134,8 @@ func (c *rollouts) untilPoll(fleet string) time.Duration {
 type member struct {
 	*resource.Node
 	spec resource.NodeSpec
-	bad  error // why the template is none for this node
+	bad  error          // why the template is none for this node
+	goal rollout.Target // how far it is with the version that is rolled out
 }
 
 func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member, err error) {
@@ -139,13 +161,7 @@ func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member
 // version is the version of a fleet's template to roll out. It is made if the template has changed, or if what floats in it
 // stands for something else now. nil: it can't be made, which a condition says.
 func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*member) (*resource.TemplateVersion, error) {
-	specs := make([]resource.NodeSpec, 0, len(nodes))
-	for _, m := range nodes {
-		if m.bad == nil {
-			specs = append(specs, m.spec)
-		}
-	}
-	refs := union(specs)
+	refs := referencesOf(f.Spec.Template.Spec, nodes)
 	c.refer(f.Metadata.Name, refs)
 	name := f.Metadata.Annotations[versionAnnotation]
 	if s := f.Status.Rollout; name == "" && s != nil { // somebody has replaced the Fleet, with its annotations
@@ -153,13 +169,13 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 	}
 	var last *resource.TemplateVersion
 	if name != "" {
-		v, err := objects.Get[resource.TemplateVersion](ctx, c.as, store.Key{Kind: resource.KindTemplateVersion, Name: name})
+		v, err := objects.Get[resource.TemplateVersion](ctx, c.as, versionKey(name))
 		if ignoreGone(err) != nil {
 			return nil, err
 		}
 		last = v
 	}
-	same := last != nil && equality.Semantic.DeepEqual(last.Spec.Template, f.Spec.Template)
+	same := last != nil && sameJSON(last.Spec.Template, f.Spec.Template)
 	if same && covers(last, refs) && !c.due(f.Metadata.Name) {
 		return last, nil
 	}
@@ -234,24 +250,27 @@ func changed(before, now []resource.Reference) bool {
 	return slices.ContainsFunc(now, func(r resource.Reference) bool { return known[r.Key()] != r.Resolved })
 }
 
-// refer notes to which sources and ConfigMaps a fleet refers.
+// refer notes what a fleet refers to.
 func (c *rollouts) refer(fleet string, refs []resource.Reference) {
 	c.Sources.Use(fleetKey(fleet), refs, 0)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, fleets := range c.configMaps {
+	for _, fleets := range c.users {
 		delete(fleets, fleet)
 	}
 	for _, r := range refs {
-		if r.Type != resource.RefConfigMap {
+		kind := map[string]string{resource.RefConfigMap: resource.KindConfigMap, resource.RefSecret: resource.KindSecret}[r.Type]
+		if kind == "" {
 			continue
 		}
-		if c.configMaps[r.Source] == nil {
-			c.configMaps[r.Source] = make(map[string]bool)
+		namespace, name, _ := strings.Cut(r.Source, "/")
+		key := store.Key{Kind: kind, Namespace: namespace, Name: name}
+		if c.users[key] == nil {
+			c.users[key] = make(map[string]bool)
 		}
-		c.configMaps[r.Source][fleet] = true
+		c.users[key][fleet] = true
 	}
-	maps.DeleteFunc(c.configMaps, func(_ string, fleets map[string]bool) bool { return len(fleets) == 0 })
+	maps.DeleteFunc(c.users, func(_ store.Key, fleets map[string]bool) bool { return len(fleets) == 0 })
 }
 
 func (c *rollouts) due(fleet string) bool {
@@ -300,22 +319,32 @@ func (c *rollouts) collect(ctx context.Context, fleet, current string, nodes []*
 	for _, m := range nodes {
 		used[m.Metadata.Annotations[versionAnnotation]], used[m.Metadata.Annotations[assignedAnnotation]] = true, true
 	}
-	var unused []string
-	for v, err := range objects.List[resource.TemplateVersion](ctx, c.as, "") {
-		if err != nil {
-			return err
-		}
-		if v.Spec.Fleet == fleet && v.Metadata.Owner == Owner(fleet) && !used[v.Metadata.Name] {
-			unused = append(unused, v.Metadata.Name)
-		}
+	list, err := c.versions(ctx, fleet)
+	if err != nil {
+		return err
 	}
-	slices.Sort(unused)
-	for _, name := range unused[:max(0, len(unused)-keptVersions)] {
-		if err := ignoreGone(c.as.Delete(ctx, store.Key{Kind: resource.KindTemplateVersion, Name: name})); err != nil {
+	list = slices.DeleteFunc(list, func(v *resource.TemplateVersion) bool { return used[v.Metadata.Name] })
+	for _, v := range list[:max(0, len(list)-keptVersions)] {
+		if err := ignoreGone(c.as.Delete(ctx, versionKey(v.Metadata.Name))); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// versions are those that the controller has made for a fleet, the oldest first.
+func (c *rollouts) versions(ctx context.Context, fleet string) (list []*resource.TemplateVersion, err error) {
+	for v, err := range objects.List[resource.TemplateVersion](ctx, c.as, "") {
+		if err != nil {
+			return nil, err
+		}
+		if v.Spec.Fleet == fleet && v.Metadata.Owner == Owner(fleet) {
+			list = append(list, v)
+		}
+	}
+	number := func(v *resource.TemplateVersion) int { return versionNumber(fleet, v.Metadata.Name) }
+	slices.SortFunc(list, func(a, b *resource.TemplateVersion) int { return cmp.Compare(number(a), number(b)) })
+	return list, nil
 }
 
 // roll gives a version to the nodes that may have it now.
@@ -327,7 +356,11 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v *resource.Temp
 		in.Progress.Since, _ = time.Parse(time.RFC3339, s.BatchStarted) // the beginning of time if somebody has spoiled it
 	}
 	for _, m := range nodes {
-		in.Targets = append(in.Targets, m.target(version))
+		if m.bad == nil {
+			m.spec = freeze(m.spec, v.Spec.References)
+		}
+		m.goal = m.target(version)
+		in.Targets = append(in.Targets, m.goal)
 	}
 	d := rollout.Plan(in)
 	d.Message = withFault(d.Message, nodes)
@@ -361,12 +394,14 @@ func (m *member) target(version string) rollout.Target {
 	t.Available = t.Online
 	notes := m.Metadata.Annotations
 	if of, n, ok := strings.Cut(notes[batchAnnotation], "/"); ok && of == version {
-		t.Batch, _ = strconv.Atoi(n)
+		n, _ := strconv.Atoi(n)
+		t.Batch = max(0, n)
 	}
 	switch {
 	case m.bad != nil:
 		t.State = rollout.Failed
 	case notes[assignedAnnotation] != version:
+	case !sameJSON(m.Spec, m.spec): // its labels have changed what the template comes to, or somebody has written the annotation
 	default:
 		t.State = m.applied()
 		t.Since, _ = time.Parse(time.RFC3339, notes[sinceAnnotation])
@@ -374,10 +409,27 @@ func (m *member) target(version string) rollout.Target {
 	return t
 }
 
+// sameJSON says whether two values are the same as JSON. Inline documents may have been written with their fields in another order.
+func sameJSON[T any](a, b T) bool {
+	if equality.Semantic.DeepEqual(a, b) {
+		return true
+	}
+	var trees [2]any
+	for i, v := range []T{a, b} {
+		text, err := json.Marshal(v)
+		if err != nil || json.Unmarshal(text, &trees[i]) != nil {
+			return false
+		}
+	}
+	return reflect.DeepEqual(trees[0], trees[1])
+}
+
 // applied says whether a node is as its spec wants it.
 func (m *member) applied() rollout.State {
 	i := slices.IndexFunc(m.Status.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionSpecRendered })
 	switch {
+	case i < 0 && m.Status.SpecVersion == "" && sameJSON(m.Spec, resource.NodeSpec{}):
+		return rollout.Done // nothing has ever been wanted of it, and nothing is: there is nothing to render
 	case i < 0 || m.Status.Conditions[i].ObservedGeneration < m.Metadata.Generation:
 		return rollout.Updating // it is being rendered
 	case m.Status.Conditions[i].Status == "False":
@@ -408,7 +460,7 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 	group.SetLimit(writers)
 	for _, m := range nodes {
 		name := m.Metadata.Name
-		done := m.target(version).State == rollout.Done && m.Metadata.Annotations[versionAnnotation] != version
+		done := m.goal.State == rollout.Done && m.Metadata.Annotations[versionAnnotation] != version
 		if !marked[name] && !started[name] && !done {
 			continue
 		}
@@ -424,7 +476,7 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 					n.Metadata.Annotations[batchAnnotation] = fmt.Sprintf("%s/%d", version, d.Progress.Batch)
 				}
 				if started[name] {
-					n.Spec = m.spec.Freeze(v.Spec.References)
+					n.Spec = m.spec
 					n.Metadata.Annotations[assignedAnnotation] = version
 					n.Metadata.Annotations[sinceAnnotation] = c.Now().UTC().Format(time.RFC3339)
 				}
@@ -449,6 +501,12 @@ func (c *rollouts) showRollout(ctx context.Context, f *resource.Fleet, version s
 		s.BatchStarted = d.Progress.Since.UTC().Format(time.RFC3339)
 	}
 	before := f.Status.Rollout
+	if before != nil && before.TemplateVersion == version {
+		s.FinishedAt = before.FinishedAt
+	}
+	if d.Finished && nodes > 0 && s.FinishedAt == "" {
+		s.FinishedAt = c.Now().UTC().Format(time.RFC3339)
+	}
 	if before != nil && *before == *s {
 		return nil
 	}
@@ -469,7 +527,7 @@ func (c *rollouts) recordRollout(m resource.Meta, before, now *resource.RolloutS
 	}
 	o := resource.Occurrence{Kind: resource.KindFleet, Name: m.Name, UID: m.UID, Type: resource.EventNormal}
 	switch {
-	case now.Nodes > 0 && now.Updated == now.Nodes && (before.Updated != now.Updated || before.TemplateVersion != now.TemplateVersion):
+	case now.FinishedAt != "" && (before.FinishedAt == "" || before.TemplateVersion != now.TemplateVersion): // not again with each node that joins
 		o.Reason, o.Message = "RolledOut", fmt.Sprintf("all %d nodes have %s", now.Nodes, now.TemplateVersion)
 	case now.Reason == string(rollout.Halted) && before.Reason != now.Reason:
 		o.Type, o.Reason, o.Message = resource.EventWarning, "RolloutHalted", now.TemplateVersion+": "+now.Message

@@ -41,17 +41,72 @@ func (c *rollouts) resolve(ctx context.Context, refs []resource.Reference, notBe
 	return out, nil
 }
 
-// union are all references of several specs, each once, in order.
-func union(specs []resource.NodeSpec) []resource.Reference {
+// references are what floats in a node's spec, images in the files of applications included.
+func references(spec resource.NodeSpec) []resource.Reference {
+	refs := spec.References()
+	mapImages(spec.Applications, func(image string) string {
+		if r := imageReference(image); !strings.HasPrefix(r.Floating, resource.DigestPrefix) {
+			refs = append(refs, r)
+		}
+		return image
+	})
+	return refs
+}
+
+func imageReference(image string) resource.Reference {
+	name, tag := resource.SplitImage(image)
+	return resource.Reference{Type: resource.RefImage, Source: name, Floating: tag}
+}
+
+// freeze replaces what floats in a node's spec by what it stood for when a version was made. What was empty then is left out.
+func freeze(spec resource.NodeSpec, refs []resource.Reference) resource.NodeSpec {
+	resolved := make(map[resource.ReferenceKey]string, len(refs))
+	for _, r := range refs {
+		resolved[r.Key()] = r.Resolved
+	}
+	spec = spec.Freeze(refs)
+	spec.Config = slices.DeleteFunc(spec.Config, func(item resource.ConfigItem) bool {
+		return len(item.Files) == 0 && (item.GitRef != nil || item.ConfigMapRef != nil || item.OCIRef != nil)
+	})
+	spec.Applications = mapImages(spec.Applications, func(image string) string {
+		r := imageReference(image)
+		if digest := resolved[r.Key()]; digest != "" {
+			return r.Source + "@" + digest
+		}
+		return image
+	})
+	return spec
+}
+
+// referencesOf are all references of the nodes of a fleet, each once, in order, and those of its template that are the same for each
+// node: so a fleet without nodes has them, too.
+func referencesOf(template resource.NodeSpec, nodes []*member) []resource.Reference {
 	found := make(map[resource.ReferenceKey]resource.Reference)
-	for _, s := range specs {
-		for _, r := range s.References() {
+	for _, r := range references(withoutTemplates(template)) {
+		if !strings.Contains(r.Source+r.Path+r.Floating, "{{") {
+			found[r.Key()] = r
+		}
+	}
+	for _, m := range nodes {
+		if m.bad != nil {
+			continue
+		}
+		for _, r := range references(m.spec) {
 			found[r.Key()] = r
 		}
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b resource.Reference) int {
 		return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Source, b.Source), strings.Compare(a.Path, b.Path), strings.Compare(a.Floating, b.Floating))
 	})
+}
+
+// withoutTemplates leaves out the files of applications whose contents depend on the node.
+func withoutTemplates(spec resource.NodeSpec) resource.NodeSpec {
+	spec.Applications = slices.Clone(spec.Applications)
+	for i, a := range spec.Applications {
+		spec.Applications[i].Files = slices.DeleteFunc(slices.Clone(a.Files), func(f resource.InlineFile) bool { return strings.Contains(f.Content, "{{") })
+	}
+	return spec
 }
 
 // covers says whether a version has all of these references.
@@ -76,10 +131,23 @@ func (c *rollouts) makeVersion(ctx context.Context, f *resource.Fleet, last int,
 	}
 }
 
-// Refs calls use with the digests of what versions have frozen, and nodes have of it.
+func versionKey(name string) store.Key {
+	return store.Key{Kind: resource.KindTemplateVersion, Name: name}
+}
+
+// ofVersion is the Fleet of a TemplateVersion, as key.
+func ofVersion(o store.Object) []store.Key {
+	var v resource.TemplateVersion
+	if json.Unmarshal(o.Data, &v) != nil || v.Spec.Fleet == "" {
+		return nil
+	}
+	return []store.Key{fleetKey(v.Spec.Fleet)}
+}
+
+// Refs calls use with the digests of blobs that Fleets and Nodes name in their specs, and that versions have frozen.
 func Refs(r store.Reader) func(ctx context.Context, use func(digest string)) error {
 	return func(ctx context.Context, use func(digest string)) error {
-		for _, kind := range []string{resource.KindTemplateVersion, resource.KindNode} {
+		for _, kind := range []string{resource.KindFleet, resource.KindTemplateVersion, resource.KindNode} {
 			if err := digests(ctx, r, kind, use); err != nil {
 				return err
 			}
@@ -88,29 +156,45 @@ func Refs(r store.Reader) func(ctx context.Context, use func(digest string)) err
 	}
 }
 
-func digests(ctx context.Context, r store.Reader, kind string, use func(digest string)) error {
-	var o struct {
-		Spec struct {
-			References []resource.Reference  `json:"references"` // of a TemplateVersion
-			Config     []resource.ConfigItem `json:"config"`     // of a Node
-		} `json:"spec"`
+// contents are the parts of a spec that may name blobs.
+type contents struct {
+	Config       []resource.ConfigItem  `json:"config"`
+	Applications []resource.Application `json:"applications"`
+}
+
+func (c contents) each(use func(digest string)) {
+	for _, item := range c.Config {
+		useAll(item.Files, use)
 	}
+	for _, a := range c.Applications {
+		useAll(a.Files, use)
+	}
+}
+
+func digests(ctx context.Context, r store.Reader, kind string, use func(digest string)) error {
 	for opts := (store.ListOptions{Limit: 500}); ; {
 		page, err := r.List(ctx, kind, opts)
 		if err != nil {
 			return err
 		}
 		for _, item := range page.Items {
-			o.Spec.References, o.Spec.Config = nil, nil
+			var o struct {
+				Spec struct {
+					contents                        // of a Node
+					References []resource.Reference `json:"references"` // of a TemplateVersion
+					Template   struct {             // of that, and of a Fleet
+						Spec contents `json:"spec"`
+					} `json:"template"`
+				} `json:"spec"`
+			}
 			if err := json.Unmarshal(item.Data, &o); err != nil {
 				return fmt.Errorf("the stored %s can't be read: %w", item.Key, err)
 			}
 			for _, ref := range o.Spec.References {
 				useAll(ref.Files, use)
 			}
-			for _, c := range o.Spec.Config {
-				useAll(c.Files, use)
-			}
+			o.Spec.each(use)
+			o.Spec.Template.Spec.each(use)
 			opts.After = item.Key
 		}
 		if opts.Rev = page.Rev; page.More == 0 {

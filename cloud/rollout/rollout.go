@@ -160,6 +160,10 @@ func Plan(in Input) Decision {
 	p := &plan{Input: in, d: Decision{Waiting: make(map[Reason]int), Batches: len(in.Policy.Batches) + 1}}
 	p.Targets = slices.SortedFunc(slices.Values(in.Targets), func(a, b Target) int { return cmp.Compare(a.Name, b.Name) })
 	p.d.Progress = in.Progress
+	p.d.Progress.Batch = min(p.d.Progress.Batch, p.d.Batches) // the policy may have lost batches since
+	for i := range p.Targets {
+		p.Targets[i].Batch = min(p.Targets[i].Batch, p.d.Batches)
+	}
 	p.count()
 	if p.stopped() {
 		p.waitAll(p.d.Reason)
@@ -411,7 +415,7 @@ func (t Target) works() bool { return t.Online && t.Available && t.State != Upda
 // holds is why a pending target can't be started; empty: it can.
 func (p *plan) holds(t Target, g *group, updating int) Reason {
 	switch {
-	case t.Batch == 0:
+	case t.Batch == 0 || t.Batch > p.d.Progress.Batch:
 		return Later
 	case !t.Online:
 		return Offline

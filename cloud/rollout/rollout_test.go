@@ -65,6 +65,9 @@ func TestPlan(t *testing.T) {
 			reason:  Halted,
 			message: "batch 1 of 2: 1 of 2 succeeded, and 2 are needed", batch: 1,
 		},
+		"the policy has lost batches": {
+			in: Input{Targets: nodes(4, doneIf("n00"), inBatch(4, "n00"), inBatch(3, "n01")), Progress: Progress{4, start}, Policy: Policy{Batches: []Batch{{}}}}, started: 3, batch: 2,
+		},
 		"offline ones are waited for": {
 			in:     Input{Targets: nodes(4, doneIf("n00"), away("n01"), inBatch(1, "n00", "n01")), Progress: Progress{1, start}, Policy: Policy{Success: 50, Timeout: time.Minute, Batches: []Batch{{Limit: &Amount{2, false}}}}},
 			reason: Offline, batch: 1,
@@ -206,7 +209,7 @@ func (w *world) check(d Decision) error {
 			return fmt.Errorf("%s can't be started", name)
 		case t.Batch == 0 && !slices.Contains(d.Selected, name):
 			return fmt.Errorf("%s is not in a batch", name)
-		case t.Batch > d.Progress.Batch:
+		case min(t.Batch, len(p.Batches)+1) > d.Progress.Batch: // the policy may have lost batches
 			return fmt.Errorf("%s is of a later batch", name)
 		}
 	}

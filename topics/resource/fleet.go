@@ -170,6 +170,8 @@ type RolloutStatus struct {
 	Batches int `json:"batches,omitempty"`
 	// BatchStarted is when the batch began.
 	BatchStarted string `json:"batchStarted,omitempty"`
+	// FinishedAt is when all nodes of the fleet had the version for the first time; empty: they have not yet.
+	FinishedAt string `json:"finishedAt,omitempty"`
 	// Nodes is how many nodes the fleet has.
 	Nodes int `json:"nodes,omitempty"`
 	// Updated is how many of them have the version.
