@@ -27,7 +27,7 @@ func controllers(cfg configs.Sources, objs *objects.Registry, st store.Store, co
 	})
 	all := append(more, src.Controllers()...)
 	all = append(all, render.NewController(render.Options{
-		Objects: objs.Controller("render"), Reader: st, Writer: st, Blobs: content, Record: recorder.Record, Metrics: figures,
+		Objects: objs.Controller("render"), Reader: st, Writer: st, Blobs: content, Sources: src, Record: recorder.Record, Metrics: figures,
 	}))
 	all = append(all, fleet.Controllers(fleet.Options{
 		Objects: objs, Reader: st, Sources: src, Record: recorder.Record, Poll: cfg.Interval,

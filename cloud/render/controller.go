@@ -34,6 +34,17 @@ type Options struct {
 	// Blobs keep contents by their digests. What rendered specs refer to is kept for good.
 	Blobs interface {
 		Put(ctx context.Context, r io.Reader, want string) (digest string, size int64, err error)
+		Has(digest string) (size int64, ok bool)
+	}
+	// Sources say what references to repositories, servers and registries stand for.
+	Sources interface {
+		// Use notes which sources somebody uses. Their records of kind resource.KindSource change when they do.
+		Use(user store.Key, refs []resource.Reference, every time.Duration)
+		// Users are the keys, of one kind, of those that use a record.
+		Users(kind string) func(store.Object) []store.Key
+		// Known is what a reference stood for when it was read last, and why it can't be read now. A failure may have a
+		// method Cause with the reason. Without a hash and a failure it is being read for the first time.
+		Known(ctx context.Context, ref resource.Reference) (known resource.Reference, failure error, err error)
 	}
 	// Record records an Event of a Node. It may be nil.
 	Record  func(resource.Occurrence)
@@ -47,6 +58,12 @@ const format = "1"
 // workers is how many Nodes are rendered at a time: they share commits of the store.
 const workers = 4
 
+// checkEvery is how often it is looked whether the contents of a rendered spec are still there. What was damaged is made again.
+const checkEvery = 10 * time.Minute
+
+// mostValues is how many ConfigMaps are kept decoded, with the digests of their values.
+const mostValues = 16
+
 // NewController makes the controller that renders Nodes' specs. It keeps a record of kind RenderedSpec for each Node that has
 // had a spec, under the Node's name.
 func NewController(o Options) control.Controller {
@@ -57,7 +74,7 @@ func NewController(o Options) control.Controller {
 		o.Record = func(resource.Occurrence) {}
 	}
 	c := &controller{
-		Options: o, index: newIndex(),
+		Options: o, index: newIndex(), values: make(map[store.Key]decoded),
 		renders: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "edgebus_renders_total", Help: "Nodes' specs that were rendered, by result: changed (a new renderedVersion), unchanged or problem.",
 		}, []string{"result"}),
@@ -73,6 +90,7 @@ func NewController(o Options) control.Controller {
 			{Kind: resource.KindNode, DataOnly: true},
 			{Kind: resource.KindConfigMap, Keys: referring},
 			{Kind: resource.KindSecret, Keys: referring},
+			{Kind: resource.KindSource, Keys: o.Sources.Users(resource.KindNode)},
 			// The records of Nodes that were deleted when the hub stopped.
 			{Kind: resource.KindRenderedSpec, Keys: func(o store.Object) []store.Key { return c.index.unseen(o.Name) }},
 		},
@@ -83,6 +101,15 @@ type controller struct {
 	Options
 	index   *index
 	renders *prometheus.CounterVec
+
+	mu     sync.Mutex
+	values map[store.Key]decoded // of ConfigMaps
+}
+
+// decoded are the values of a ConfigMap at a revision.
+type decoded struct {
+	rev    uint64
+	values []Value
 }
 
 // source is what a record was made from. It is the record's Status, so that Data is what the node is sent.
@@ -99,6 +126,7 @@ func recordKey(name string) store.Key { return store.Key{Kind: resource.KindRend
 func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
 	stored, err := c.Reader.Get(ctx, key)
 	if errors.Is(err, resource.NotFound) {
+		c.Sources.Use(key, nil, 0)
 		return 0, c.forget(ctx, key.Name)
 	}
 	if err != nil {
@@ -117,26 +145,114 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 			return 0, fmt.Errorf("the stored Node can't be read: %w", err)
 		}
 	}
-	references := References(spec)
+	references, refs := References(spec), sourcesOf(spec)
 	c.index.set(key.Name, references) // before they are read, so that no later change is missed
+	c.Sources.Use(key, refs, 0)
 	record, err := c.record(ctx, key.Name)
 	if err != nil {
 		return 0, err
 	}
-	if record.version == 0 && (len(node.Spec) == 0 || string(node.Spec) == "{}") {
+	if record.version == 0 && (len(node.Spec) == 0 || string(node.Spec) == "{}") && !bytes.Contains(stored.Status, []byte(resource.ConditionSpecRendered)) {
 		return 0, nil // nothing has ever been wanted of it
 	}
-	from := source{UID: node.Metadata.UID}
-	if from.Inputs, err = c.inputs(ctx, node.Spec, references); err != nil {
+	o := outcome{uid: node.Metadata.UID, version: record.RenderedVersion, refers: len(references)+len(refs) > 0}
+	resolved, missing, err := c.resolve(ctx, spec, refs)
+	if err != nil {
 		return 0, err
 	}
-	o := outcome{uid: node.Metadata.UID, version: record.RenderedVersion, refers: len(references) > 0}
-	if record.source != from {
+	if o.unresolved, o.failed = missing.known, missing.unknown; o.failed != nil {
+		return 0, c.report(ctx, key, o)
+	}
+	spec = spec.Freeze(resolved)
+	from := source{UID: node.Metadata.UID}
+	if from.Inputs, err = c.inputs(ctx, node.Spec, references, resolved); err != nil {
+		return 0, err
+	}
+	if record.source != from || !c.has(record.RenderedSpec) {
 		if o.version, err = c.render(ctx, stored, record, spec, from); err != nil && !errors.As(err, &o.failed) {
 			return 0, err
 		}
 	}
-	return 0, c.report(ctx, key, o)
+	again := time.Duration(0)
+	if record.HasBlobs() {
+		again = checkEvery
+	}
+	return again, c.report(ctx, key, o)
+}
+
+// sourcesOf are the references of a spec to what is outside of the hub.
+func sourcesOf(spec resource.NodeSpec) (refs []resource.Reference) {
+	for _, r := range spec.References() {
+		if r.IsSource() {
+			refs = append(refs, r)
+		}
+	}
+	return refs
+}
+
+// missing is why references can't be resolved now. Those of unknown never could; the spec is not rendered without them. For those
+// of known what they stood for before is rendered, and for the OS image, which the node may reach where the hub can't, what was
+// written.
+type missing struct{ known, unknown *Problem }
+
+// resolve says what a spec's sources stand for.
+func (c *controller) resolve(ctx context.Context, spec resource.NodeSpec, refs []resource.Reference) (list []resource.Reference, why missing, err error) {
+	for _, ref := range refs {
+		known, failure, err := c.Sources.Known(ctx, ref)
+		if err != nil {
+			return nil, why, err
+		}
+		if known.Resolved != "" {
+			list = append(list, known)
+		}
+		p := &why.known
+		if known.Resolved == "" && (failure == nil || ref.Type != resource.RefImage) {
+			p = &why.unknown
+		}
+		switch {
+		case failure != nil && (*p == nil || (*p).Reason == ReasonNotRead):
+			*p = &Problem{Reason: causeOf(failure), Message: place(spec, ref) + ": " + failure.Error(), Unresolved: true}
+		case failure == nil && known.Resolved == "" && *p == nil:
+			*p = &Problem{Reason: ReasonNotRead, Message: place(spec, ref) + " is being read", Unresolved: true}
+		}
+	}
+	return list, why, nil
+}
+
+func causeOf(failure error) string {
+	var why interface{ Cause() string }
+	if errors.As(failure, &why) {
+		return why.Cause()
+	}
+	return ReasonNotFound
+}
+
+// place is the part of a spec that has a reference.
+func place(spec resource.NodeSpec, ref resource.Reference) string {
+	has := func(part resource.NodeSpec) bool {
+		return slices.ContainsFunc(part.References(), func(r resource.Reference) bool { return r.Key() == ref.Key() })
+	}
+	for _, item := range spec.Config {
+		if has(resource.NodeSpec{Config: []resource.ConfigItem{item}}) {
+			return "spec.config[" + item.Name + "]"
+		}
+	}
+	for _, a := range spec.Applications {
+		if has(resource.NodeSpec{Applications: []resource.Application{a}}) {
+			return "spec.applications[" + a.Name + "].image"
+		}
+	}
+	return "spec.os.image"
+}
+
+// has says whether all contents of a rendered spec are there. A blob that was damaged is not.
+func (c *controller) has(spec resource.RenderedSpec) bool {
+	for digest := range spec.Blobs() {
+		if _, ok := c.Blobs.Has(digest); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // outcome is what a Node's status says of its rendering.
@@ -145,6 +261,8 @@ type outcome struct {
 	version string   // the last that was rendered; empty: none
 	refers  bool     // the spec refers to something
 	failed  *Problem // why the spec is not rendered; nil: it is
+	// unresolved is why a source can't be read now, although the spec is rendered; nil: all can be.
+	unresolved *Problem
 }
 
 // record is what is stored of the last rendering of a Node.
@@ -172,7 +290,7 @@ func (c *controller) record(ctx context.Context, node string) (r record, err err
 }
 
 // inputs is a hash of all that a rendering is made from.
-func (c *controller) inputs(ctx context.Context, spec []byte, references []Reference) (string, error) {
+func (c *controller) inputs(ctx context.Context, spec []byte, references []Reference, resolved []resource.Reference) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%d\n%s\n", format, len(spec), spec)
 	for _, ref := range references {
@@ -181,6 +299,9 @@ func (c *controller) inputs(ctx context.Context, spec []byte, references []Refer
 			return "", err
 		}
 		fmt.Fprintf(h, "%s %d\n", store.Key(ref), o.Rev) // 0: there is none
+	}
+	for _, ref := range resolved {
+		fmt.Fprintf(h, "%v %s\n", ref.Key(), ref.Resolved)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
@@ -201,14 +322,14 @@ func (c *controller) render(ctx context.Context, node store.Object, was record, 
 	if err != nil {
 		return version, err
 	}
+	for _, digest := range slices.Sorted(maps.Keys(contents)) { // before anything refers to them, and again where one was damaged
+		if _, _, err := c.Blobs.Put(ctx, bytes.NewReader(contents[digest]), digest); err != nil {
+			return version, fmt.Errorf("the content %s can't be kept: %w", digest, err)
+		}
+	}
 	next, result := store.Object{Key: recordKey(node.Name), Status: status}, "unchanged"
 	if was.version == 0 || was.UID != from.UID || !Same(was.RenderedSpec, out) {
 		result = "changed"
-		for _, digest := range slices.Sorted(maps.Keys(contents)) { // before anything refers to them
-			if _, _, err := c.Blobs.Put(ctx, bytes.NewReader(contents[digest]), digest); err != nil {
-				return version, fmt.Errorf("the content %s can't be kept: %w", digest, err)
-			}
-		}
 		if version, err = c.nextVersion(ctx, node, was); err != nil {
 			return version, err
 		}
@@ -231,13 +352,8 @@ func (c *controller) render(ctx context.Context, node store.Object, was record, 
 // lookups read the store.
 func (c *controller) lookups(ctx context.Context) Lookups {
 	return Lookups{
-		ConfigMap: func(namespace, name string) (m resource.ConfigMap, err error) {
-			found, err := objects.Get[resource.ConfigMap](ctx, c.Objects, store.Key{Namespace: namespace, Name: name})
-			if err != nil {
-				return m, err
-			}
-			return *found, nil
-		},
+		Blob:      c.Blobs.Has,
+		ConfigMap: func(namespace, name string) ([]Value, error) { return c.configMap(ctx, namespace, name) },
 		Secret: func(namespace, name string) (version string, keys []string, err error) {
 			s, err := objects.Get[resource.Secret](ctx, c.Objects, store.Key{Namespace: namespace, Name: name})
 			if err != nil {
@@ -246,6 +362,37 @@ func (c *controller) lookups(ctx context.Context) Lookups {
 			return s.Version(), slices.Collect(maps.Keys(s.Data)), nil
 		},
 	}
+}
+
+// configMap reads the values of a ConfigMap. Many nodes may refer to one, so those read last are kept decoded.
+func (c *controller) configMap(ctx context.Context, namespace, name string) ([]Value, error) {
+	key := store.Key{Kind: resource.KindConfigMap, Namespace: namespace, Name: name}
+	stored, err := c.Reader.Get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	known := c.values[key]
+	c.mu.Unlock()
+	if known.rev == stored.Rev {
+		return known.values, nil
+	}
+	m, err := objects.Get[resource.ConfigMap](ctx, c.Objects, key)
+	if err != nil {
+		return nil, err
+	}
+	known.values = Values(*m)
+	known.rev, _ = strconv.ParseUint(m.Metadata.ResourceVersion, 10, 64)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for other := range c.values {
+		if len(c.values) < mostValues {
+			break
+		}
+		delete(c.values, other)
+	}
+	c.values[key] = known
+	return known.values, nil
 }
 
 // maxVersion bounds what is believed of a version that a node reports.
@@ -343,7 +490,7 @@ func (c *controller) report(ctx context.Context, key store.Key, o outcome) error
 	if errors.Is(err, resource.NotFound) {
 		return nil // its deletion is looked at next
 	}
-	if err == nil && changed && o.failed != nil {
+	if err == nil && changed && o.failed != nil && o.failed.Reason != ReasonNotRead {
 		c.Record(resource.Occurrence{
 			Kind: resource.KindNode, Name: key.Name, UID: o.uid, Type: resource.EventWarning,
 			Reason: "SpecNotRendered", About: o.failed.Reason, Message: o.failed.Message,
@@ -353,7 +500,10 @@ func (c *controller) report(ctx context.Context, key store.Key, o outcome) error
 }
 
 func (c *controller) conditions(before []resource.Condition, generation int64, o outcome) []resource.Condition {
-	failed, refers := o.failed, o.refers || o.failed != nil && o.failed.Unresolved()
+	failed, unresolved := o.failed, o.unresolved
+	if failed != nil && failed.Unresolved {
+		unresolved = failed
+	}
 	now, list := c.Now(), slices.Clone(before)
 	rendered := resource.Condition{Type: resource.ConditionSpecRendered, Status: "True", Reason: "Rendered", ObservedGeneration: generation}
 	resolved := resource.Condition{Type: resource.ConditionReferencesResolved, Status: "True", Reason: "Resolved", ObservedGeneration: generation}
@@ -361,11 +511,11 @@ func (c *controller) conditions(before []resource.Condition, generation int64, o
 		rendered.Status, rendered.Reason = "False", failed.Reason
 		rendered.Message = "the node keeps what it was sent before: " + clip(failed.Message)
 	}
-	if failed != nil && failed.Unresolved() {
-		resolved.Status, resolved.Reason, resolved.Message = "False", failed.Reason, clip(failed.Message)
+	if unresolved != nil {
+		resolved.Status, resolved.Reason, resolved.Message = "False", unresolved.Reason, clip(unresolved.Message)
 	}
 	list = resource.SetCondition(list, rendered, now)
-	if refers || slices.ContainsFunc(before, func(o resource.Condition) bool { return o.Type == resolved.Type }) {
+	if o.refers || unresolved != nil || slices.ContainsFunc(before, func(o resource.Condition) bool { return o.Type == resolved.Type }) {
 		list = resource.SetCondition(list, resolved, now)
 	}
 	return list

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/render"
+	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -63,6 +65,13 @@ func (r *rig) Put(_ context.Context, from io.Reader, want string) (string, int64
 	return want, int64(len(data)), err
 }
 
+func (r *rig) Has(digest string) (int64, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text, ok := r.blobs[digest]
+	return int64(len(text)), ok
+}
+
 // run starts the controller; it is stopped before, if it runs.
 func (r *rig) run() {
 	r.Helper()
@@ -70,8 +79,12 @@ func (r *rig) run() {
 	r.metrics = prometheus.NewRegistry()
 	registry := objects.New(objects.Options{Reader: r, Writer: r, Watcher: r, Log: zerolog.Nop(), Seal: open{}})
 	r.users = registry.Controller("test")
+	src := sources.NewResolver(sources.ResolverOptions{
+		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 5 * time.Second}),
+		Objects: registry.Controller("sources"), Reader: r.Store, Writer: r.Store, Blobs: r, Interval: 50 * time.Millisecond,
+	})
 	c := render.NewController(render.Options{
-		Objects: registry.Controller("render"), Reader: r.Store, Writer: r.Store, Blobs: r, Metrics: r.metrics,
+		Objects: registry.Controller("render"), Reader: r.Store, Writer: r.Store, Blobs: r, Sources: src, Metrics: r.metrics,
 	})
 	reconcile := c.Reconcile
 	c.Reconcile = func(ctx context.Context, key store.Key) (time.Duration, error) {
@@ -83,7 +96,7 @@ func (r *rig) run() {
 	runtime := control.New(control.Options{Reader: r, Watcher: r, Metrics: r.metrics, Log: zerolog.Nop(), FirstRetry: time.Millisecond, LastRetry: 10 * time.Millisecond})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { defer close(ended); _ = runtime.Run(ctx, c) }()
+	go func() { defer close(ended); _ = runtime.Run(ctx, append(src.Controllers(), c)...) }()
 	r.stop = sync.OnceFunc(func() { cancel(); <-ended })
 }
 

@@ -251,7 +251,7 @@ func (b *builder) ignitionFile(t *tree, by string, in ignitionFile) error {
 		}
 		return problem(reason, "%s: the contents of %s %v", by, in.Path, err)
 	}
-	return b.addFile(t, by, f, data)
+	return b.addFile(t, by, f, data, "")
 }
 
 // bytes are the content, of at most so many bytes.
@@ -367,7 +367,7 @@ func (b *builder) unit(t *tree, by string, u ignitionUnit) error {
 		if d.Contents == nil {
 			continue
 		}
-		if err := b.addFile(t, by, resource.RenderedFile{Path: unitDir + u.Name + ".d/" + d.Name, Mode: octal(0o644)}, []byte(*d.Contents)); err != nil {
+		if err := b.addFile(t, by, resource.RenderedFile{Path: unitDir + u.Name + ".d/" + d.Name, Mode: octal(0o644)}, []byte(*d.Contents), ""); err != nil {
 			return err
 		}
 	}
@@ -377,7 +377,7 @@ func (b *builder) unit(t *tree, by string, u ignitionUnit) error {
 	case u.Mask:
 		return t.add(by, resource.RenderedFile{Path: unitDir + u.Name, Type: resource.FileLink, Target: "/dev/null"})
 	case u.Contents != nil:
-		if err := b.addFile(t, by, resource.RenderedFile{Path: unitDir + u.Name, Mode: octal(0o644)}, []byte(*u.Contents)); err != nil {
+		if err := b.addFile(t, by, resource.RenderedFile{Path: unitDir + u.Name, Mode: octal(0o644)}, []byte(*u.Contents), ""); err != nil {
 			return err
 		}
 	}

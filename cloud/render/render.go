@@ -3,6 +3,7 @@ package render
 import (
 	"bytes"
 	"cmp"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,17 +29,42 @@ const (
 // Lookups resolve what a spec refers to. They return an error of kind NotFound if the object doesn't exist; any other error
 // ends the rendering, which is tried again.
 type Lookups struct {
-	ConfigMap func(namespace, name string) (resource.ConfigMap, error)
+	ConfigMap func(namespace, name string) ([]Value, error)
+	// Blob is the size of a blob that the hub has; nil: it is not compared.
+	Blob func(digest string) (size int64, ok bool)
 	// Secret returns the keys of a Secret and its version. The values are never part of a rendered spec.
 	Secret func(namespace, name string) (version string, keys []string, err error)
 }
 
+// Value is a value of a ConfigMap.
+type Value struct {
+	Key  string
+	Data []byte
+	// digest is that of Data, if it is too long to be inline: many nodes may refer to the same ConfigMap.
+	digest string
+}
+
+// Values are those of a ConfigMap, in the order of their keys.
+func Values(m resource.ConfigMap) (list []Value) {
+	values := m.Values()
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		v := Value{Key: key, Data: values[key]}
+		if len(v.Data) > MaxInline {
+			v.digest = resource.DigestOf(v.Data)
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
 // Problem is why a spec can't be rendered. Only a change of the spec, or of an object that it refers to, resolves it.
 type Problem struct {
-	// Reason is one word: InvalidConfig, NotSupported, PathConflict, TooLarge, ReferenceNotFound or GitNotSupported.
+	// Reason is one word: InvalidConfig, NotSupported, PathConflict, TooLarge, ReferenceNotFound, or why a source can't be read.
 	Reason string
 	// Message names the items, the paths and the rule.
 	Message string
+	// Unresolved says that it is a reference that can't be resolved.
+	Unresolved bool
 }
 
 func (p *Problem) Error() string { return p.Message }
@@ -50,11 +76,8 @@ const (
 	ReasonPathConflict = "PathConflict"
 	ReasonTooLarge     = "TooLarge"
 	ReasonNotFound     = "ReferenceNotFound"
-	ReasonGit          = "GitNotSupported"
+	ReasonNotRead      = "NotReadYet"
 )
-
-// Unresolved reports whether the problem is a reference that can't be resolved.
-func (p *Problem) Unresolved() bool { return p.Reason == ReasonNotFound || p.Reason == ReasonGit }
 
 func problem(reason, format string, args ...any) *Problem {
 	return &Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
@@ -131,11 +154,18 @@ func (b *builder) item(t *tree, item resource.ConfigItem) error {
 		return b.configMap(t, by, *item.ConfigMapRef)
 	case item.ConfigType == resource.ConfigSecret && item.SecretRef != nil:
 		return b.secret(t, by, *item.SecretRef)
-	case item.ConfigType == resource.ConfigGit:
-		b.unresolved = append(b.unresolved, problem(ReasonGit, "%s refers to a git repository, which this version of the hub does not read yet", by))
+	case item.GitRef != nil && isCommit(item.GitRef.TargetRevision), item.OCIRef != nil && strings.Contains(item.OCIRef.Image, "@"):
+		return nil // it is resolved, and has no files
+	case item.GitRef != nil, item.HTTPRef != nil, item.OCIRef != nil:
+		b.unresolved = append(b.unresolved, problem(ReasonNotRead, "%s has not been read", by))
 		return nil
 	}
 	return problem(ReasonInvalid, "%s has the configType %.40q without its content", by, item.ConfigType)
+}
+
+func isCommit(revision string) bool {
+	_, err := hex.DecodeString(revision)
+	return err == nil && len(revision) == 40
 }
 
 // unresolvedProblem is one problem made of all references that can't be resolved.
@@ -144,11 +174,11 @@ func (b *builder) unresolvedProblem() error {
 	for _, p := range b.unresolved {
 		texts = append(texts, p.Message)
 	}
-	return &Problem{Reason: b.unresolved[0].Reason, Message: strings.Join(texts, "; ")}
+	return &Problem{Reason: b.unresolved[0].Reason, Message: strings.Join(texts, "; "), Unresolved: true}
 }
 
 func (b *builder) files(t *tree, by string, files []resource.InlineFile) error {
-	for _, f := range files {
+	for i, f := range files {
 		data, err := f.Bytes()
 		if err != nil {
 			return problem(ReasonInvalid, "%s: the content of %s is not base64: %v", by, f.Path, err)
@@ -159,10 +189,13 @@ func (b *builder) files(t *tree, by string, files []resource.InlineFile) error {
 		}
 		file := resource.RenderedFile{Path: f.Path, Mode: octal(mode), User: f.User, Group: f.Group}
 		if f.Digest != "" { // a blob that somebody has put
+			if err := b.checkSize(f, fmt.Sprintf("%s.files[%d].size", by, i)); err != nil {
+				return err
+			}
 			file.Type, file.Content = resource.FileRegular, resource.Content{Digest: f.Digest, Size: f.Size}
 			err = t.add(by, file)
 		} else {
-			err = b.addFile(t, by, file, data)
+			err = b.addFile(t, by, file, data, "")
 		}
 		if err != nil {
 			return err
@@ -173,23 +206,29 @@ func (b *builder) files(t *tree, by string, files []resource.InlineFile) error {
 
 func (b *builder) configMap(t *tree, by string, ref resource.ConfigMapMount) error {
 	namespace := cmp.Or(ref.Namespace, resource.DefaultNamespace)
-	m, err := b.lookups.ConfigMap(namespace, ref.Name)
+	values, err := b.lookups.ConfigMap(namespace, ref.Name)
 	if err != nil {
 		return b.missing(by, resource.KindConfigMap, namespace, ref.Name, err)
 	}
-	values := make(map[string][]byte, len(m.Data)+len(m.BinaryData))
-	for key, text := range m.Data {
-		values[key] = []byte(text)
-	}
-	maps.Copy(values, m.BinaryData)
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		at, err := mounted(by, ref.MountPath, key)
+	for _, v := range values {
+		at, err := mounted(by, ref.MountPath, v.Key)
 		if err != nil {
 			return err
 		}
-		if err := b.addFile(t, by, resource.RenderedFile{Path: at, Mode: octal(0o644)}, values[key]); err != nil {
+		if err := b.addFile(t, by, resource.RenderedFile{Path: at, Mode: octal(0o644)}, v.Data, v.digest); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// checkSize compares the size that a spec gives for a blob with that of the blob, if the hub has it.
+func (b *builder) checkSize(f resource.InlineFile, field string) error {
+	if b.lookups.Blob == nil {
+		return nil
+	}
+	if size, ok := b.lookups.Blob(f.Digest); ok && size != f.Size {
+		return problem(ReasonInvalid, "%s: %d, but the blob %s has %d bytes", field, f.Size, f.Digest, size)
 	}
 	return nil
 }
@@ -254,23 +293,26 @@ func (b *builder) applications(list []resource.Application) (out []resource.Rend
 	return out, nil
 }
 
-// addFile adds a regular file with its content.
-func (b *builder) addFile(t *tree, by string, f resource.RenderedFile, data []byte) error {
+// addFile adds a regular file with its content, and the digest of that if it is known.
+func (b *builder) addFile(t *tree, by string, f resource.RenderedFile, data []byte, digest string) error {
 	if len(data) > MaxFile {
 		return problem(ReasonTooLarge, "%s: %s has %d bytes; at most %d are rendered", by, f.Path, len(data), MaxFile)
 	}
 	if b.size += len(data); b.size > MaxContents {
 		return problem(ReasonTooLarge, "%s: with %s the files of the node have %d bytes; at most %d are rendered", by, f.Path, b.size, MaxContents)
 	}
-	f.Type, f.Content = resource.FileRegular, b.content(data)
+	f.Type, f.Content = resource.FileRegular, b.content(data, digest)
 	return t.add(by, f)
 }
 
 // content is short content itself, and the digest of long content.
-func (b *builder) content(data []byte) resource.Content {
+func (b *builder) content(data []byte, digest string) resource.Content {
 	switch {
 	case len(data) > MaxInline:
-		c := resource.Content{Digest: resource.DigestOf(data), Size: int64(len(data))}
+		if digest == "" {
+			digest = resource.DigestOf(data)
+		}
+		c := resource.Content{Digest: digest, Size: int64(len(data))}
 		b.contents[c.Digest] = data
 		return c
 	case utf8.Valid(data):

@@ -21,7 +21,8 @@ import (
 
 // lookups resolve two ConfigMaps and a Secret, and nothing else.
 var lookups = render.Lookups{
-	ConfigMap: func(namespace, name string) (m resource.ConfigMap, err error) {
+	ConfigMap: func(namespace, name string) (_ []render.Value, err error) {
+		var m resource.ConfigMap
 		switch namespace + "/" + name {
 		case "default/motd":
 			m.Data = map[string]string{"motd": "welcome\n", "issue": strings.Repeat("long ", 1000)}
@@ -30,7 +31,7 @@ var lookups = render.Lookups{
 		default:
 			err = resource.Errorf(resource.NotFound, "", "not found")
 		}
-		return m, err
+		return render.Values(m), err
 	},
 	Secret: func(namespace, name string) (string, []string, error) {
 		if namespace != "default" || name != "wifi" {
@@ -197,8 +198,8 @@ func TestProblems(t *testing.T) {
 		},
 		"git": {
 			[]resource.ConfigItem{{Name: "g", ConfigType: resource.ConfigGit, GitRef: &resource.GitRef{Repository: "r", TargetRevision: "main", Path: "/"}}},
-			render.ReasonGit,
-			[]string{"spec.config[g]", "git"},
+			render.ReasonNotRead,
+			[]string{"spec.config[g]", "has not been read"},
 		},
 		"a mountPath": {
 			[]resource.ConfigItem{{Name: "s", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "wifi", MountPath: "/etc/../root"}}},
@@ -233,7 +234,7 @@ func TestProblems(t *testing.T) {
 // TestLookupFails: an error that is not NotFound is no condition, but tried again.
 func TestLookupFails(t *testing.T) {
 	broken := errors.New("the store is closed")
-	failing := render.Lookups{ConfigMap: func(string, string) (resource.ConfigMap, error) { return resource.ConfigMap{}, broken }}
+	failing := render.Lookups{ConfigMap: func(string, string) ([]render.Value, error) { return nil, broken }}
 	item := resource.ConfigItem{Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: "m", MountPath: "/m"}}
 	_, _, err := render.Render(resource.NodeSpec{Config: []resource.ConfigItem{item}}, failing)
 	var p *render.Problem

@@ -256,14 +256,18 @@ func domainOf(host string) string {
 }
 
 func (o ownHost) RoundTrip(r *http.Request) (*http.Response, error) {
-	own := r.URL.Scheme == o.scheme && withPort(r.URL.Scheme, strings.ToLower(r.URL.Host)) == withPort(o.scheme, o.host)
-	if own || o.domain != "" && r.URL.Scheme == "https" && domainOf(r.URL.Hostname()) == o.domain {
+	if o.is(r.URL.Scheme, r.URL.Host) || o.domain != "" && r.URL.Scheme == "https" && domainOf(r.URL.Hostname()) == o.domain {
 		return o.own.RoundTrip(r)
 	}
 	r = r.Clone(r.Context())
 	r.Header.Del("Authorization")
 	r.Header.Del("Cookie")
 	return o.other.RoundTrip(r)
+}
+
+// is says whether an address is the repository's own host.
+func (o ownHost) is(scheme, host string) bool {
+	return scheme == o.scheme && withPort(scheme, strings.ToLower(host)) == withPort(o.scheme, o.host)
 }
 
 func withPort(scheme, host string) string {

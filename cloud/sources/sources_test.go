@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -343,4 +344,51 @@ func TestAddresses(t *testing.T) {
 	for _, a := range []string{"127.0.0.2", "10.0.0.1", "192.0.2.1", "2001:db8::1"} {
 		require.NoError(t, c.allowed(netip.MustParseAddr(a)))
 	}
+}
+
+// Credentials are sent to the host of the Repository's address only: not to where a redirect or a registry's challenge leads, and a
+// suffix leads nowhere else.
+func TestSecretsStayAtTheirHost(t *testing.T) {
+	var got atomic.Value
+	got.Store("")
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got.Store(got.Load().(string) + r.Header.Get("Authorization"))
+		fmt.Fprint(w, "{}")
+	}))
+	t.Cleanup(elsewhere.Close)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/v2/"):
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+elsewhere.URL+`/token",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			http.Redirect(w, r, elsewhere.URL+r.URL.Path, http.StatusFound)
+		}
+	}))
+	t.Cleanup(server.Close)
+	own := repo(server.URL, "username", "ann", "password", "verysecret")
+	_, err := client().Get(t.Context(), own, "/moved")
+	require.NoError(t, err)
+	require.Error(t, client().Accessible(t.Context(), own)) // git, which follows redirects with its credentials
+	own.Spec.Type = "oci"
+	require.Error(t, client().Accessible(t.Context(), own))
+	_, err = client().Digest(t.Context(), own, strings.TrimPrefix(server.URL, "http://")+"/app:v1")
+	require.Error(t, err)
+	require.Empty(t, got.Load())
+
+	_, err = client().Get(t.Context(), repo("http://"+strings.TrimPrefix(elsewhere.URL, "http://"), "token", "verysecret"), "/x")
+	require.NoError(t, err)
+	require.Equal(t, "Bearer verysecret", got.Load(), "to its own host they are")
+	for _, suffix := range []string{"@" + strings.TrimPrefix(elsewhere.URL, "http://"), ".evil.example/", ":1/", "x", "//evil.example"} {
+		_, err := addressOf(repo("https://host.example", "token", "verysecret"), suffix)
+		if suffix == "//evil.example" {
+			require.NoError(t, err, "it is a path of the host")
+			continue
+		}
+		requireReason(t, Invalid, err)
+	}
+	for host, domain := range map[string]string{"registry-1.docker.io": "docker.io", "127.0.0.1": "", "localhost": "", "a.b.example.co.uk": "example.co.uk"} {
+		require.Equal(t, domain, domainOf(host))
+	}
+	require.True(t, ownHost{scheme: "https", host: "a.example:443"}.is("https", "a.example"))
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"regexp"
 	"slices"
 	"time"
@@ -106,6 +107,31 @@ func (r RenderedSpec) Secrets() (names []string) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// Blobs are the digests of the contents that are apart; a digest may come more than once.
+func (r RenderedSpec) Blobs() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		lists := [][]RenderedFile{r.Files}
+		for _, a := range r.Applications {
+			lists = append(lists, a.Files)
+		}
+		for _, files := range lists {
+			for _, f := range files {
+				if f.Digest != "" && !yield(f.Digest) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// HasBlobs says whether it has contents that are apart.
+func (r RenderedSpec) HasBlobs() bool {
+	for range r.Blobs() {
+		return true
+	}
+	return false
 }
 
 // SecretValues is the payload of secrets/{secret}.
