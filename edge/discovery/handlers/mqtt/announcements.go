@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
 )
 
 // zigbee2MQTT is the list that zigbee2mqtt retains at {topic}/bridge/devices.
@@ -273,7 +275,7 @@ func (s *sparkplug) message(topic string, payload []byte) error {
 	for _, m := range metrics {
 		names = append(names, m.name)
 		if key, ok := strings.CutPrefix(m.name, "Properties/"); ok && len(p) < maxMembers && len(key) < 100 {
-			p["MQTT_"+propertyName(key)] = m.value
+			p["MQTT_"+network.Name(key)] = m.value
 		}
 	}
 	slices.Sort(names)

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"regexp"
 	"strings"
+
+	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
 )
 
 // homeAssistant is Home Assistant's MQTT discovery: {topic}/{component}/[{node}/]{object}/config has one entity each, and
@@ -165,7 +167,7 @@ func (f fields) properties(component string) map[string]string {
 	p := map[string]string{}
 	for key := range f {
 		if key != "~" && len(p) < maxMembers && len(key) < 100 {
-			p["MQTT_"+propertyName(key)] = f.text(key)
+			p["MQTT_"+network.Name(key)] = f.text(key)
 		}
 	}
 	p["MQTT_COMPONENT"] = component
@@ -186,19 +188,6 @@ func (f fields) properties(component string) map[string]string {
 		p["MQTT_PAYLOAD_OFF"] = first(p["MQTT_PAYLOAD_OFF"], "OFF")
 	}
 	return p
-}
-
-// propertyName keeps what a name of a variable of the environment may have.
-func propertyName(key string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z':
-			return r - 'a' + 'A'
-		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
-			return r
-		}
-		return '_'
-	}, key)
 }
 
 // availability reads either form of it. Of several topics the last counts: those before it are of what the device is connected to.

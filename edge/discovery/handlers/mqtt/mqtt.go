@@ -253,13 +253,7 @@ func (t *table) devices() (list []handler.Device) {
 	return list
 }
 
-// clean bounds a text that a device has published, and makes it one that a property may have.
-func clean(text string) string {
-	if len(text) > maxText {
-		text = text[:maxText]
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "\ufffd")
-}
+func clean(text string) string { return network.Clean(text, maxText) }
 
 func first(texts ...string) string {
 	for _, t := range texts {

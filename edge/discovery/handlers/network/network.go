@@ -111,3 +111,24 @@ func Interfaces(names []string) (list []net.Interface, err error) {
 	}
 	return list, nil
 }
+
+// Name makes part of a property's name of a text: capitals, digits and underscores, as names of variables of the environment are.
+func Name(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 'A'
+		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return r
+		}
+		return '_'
+	}, text)
+}
+
+// Clean bounds a text that came from the network, and makes it one that a property may have.
+func Clean(text string, most int) string {
+	if len(text) > most {
+		text = text[:most]
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "\ufffd")
+}

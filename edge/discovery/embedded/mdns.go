@@ -1,0 +1,7 @@
+//go:build !no_mdns
+
+package embedded
+
+import "github.com/edgebus/edgebus/edge/discovery/handlers/mdns"
+
+var _ = add(mdns.Program)

@@ -1,0 +1,300 @@
+package mdns
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
+)
+
+const wait = 30 * time.Second // a busy machine must not fail a test
+
+// response makes a message of records.
+func response(records ...record) []byte {
+	b := make([]byte, 12)
+	b[2] = 0x84
+	binary.BigEndian.PutUint16(b[6:], uint16(len(records)))
+	for _, r := range records {
+		b = appendName(b, r.name)
+		b = binary.BigEndian.AppendUint16(b, r.kind)
+		class := uint16(classIN)
+		if r.flush {
+			class |= cacheFlush
+		}
+		b = binary.BigEndian.AppendUint16(b, class)
+		b = binary.BigEndian.AppendUint32(b, r.ttl)
+		var data []byte
+		switch r.kind {
+		case typePTR:
+			data = appendName(nil, r.target)
+		case typeSRV:
+			data = appendName(binary.BigEndian.AppendUint16(make([]byte, 4), r.port), r.target)
+		case typeTXT:
+			for _, text := range r.text {
+				data = append(append(data, byte(len(text))), text...)
+			}
+		case typeA, typeAAAA:
+			data = r.address.AsSlice()
+		}
+		b = binary.BigEndian.AppendUint16(b, uint16(len(data)))
+		b = append(b, data...)
+	}
+	return b
+}
+
+var (
+	service = name{"_http", "_tcp", "local"}
+	camera  = name{"Camera v1.2 (hall)", "_http", "_tcp", "local"}
+	host    = name{"camera", "local"}
+)
+
+func pointer(ttl uint32) record {
+	return record{name: service, kind: typePTR, ttl: ttl, target: camera}
+}
+
+func details4(text ...string) []record {
+	return []record{
+		{name: camera, kind: typeSRV, flush: true, ttl: 120, target: host, port: 80},
+		{name: camera, kind: typeTXT, flush: true, ttl: 4500, text: append([]string{"model=C 1", "path=/a=b", "flag"}, text...)},
+	}
+}
+
+func address(text string) record {
+	a := netip.MustParseAddr(text)
+	kind := uint16(typeA)
+	if !a.Is4() {
+		kind = typeAAAA
+	}
+	return record{name: host, kind: kind, flush: true, ttl: 120, address: a}
+}
+
+// announcer answers queries on the loopback interface, one kind of record at a time.
+type announcer struct {
+	group *network.Group
+	mu    sync.Mutex
+	gone  bool
+}
+
+func announce(t *testing.T, address4 string) *announcer {
+	g, err := network.Join(t.Context(), address4, "", []string{"lo"}, true)
+	require.NoError(t, err)
+	a := &announcer{group: g}
+	require.NoError(t, g.Send(query(nil))) // which joins
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case p := <-g.Packets:
+				a.answer(p.Data)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		g.Close()
+	})
+	return a
+}
+
+func (a *announcer) answer(q []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.gone || q[2]&0x80 != 0 {
+		return
+	}
+	questions := int(binary.BigEndian.Uint16(q[4:]))
+	at := 12
+	for range questions {
+		n, next, err := parseName(q, at)
+		if err != nil {
+			return
+		}
+		kind := binary.BigEndian.Uint16(q[next:])
+		at = next + 4
+		switch {
+		case kind == typePTR && n.key() == service.key():
+			_ = a.group.Send(response(pointer(4500)))
+		case kind == typeSRV && n.key() == camera.key():
+			_ = a.group.Send(response(details4()...))
+		case kind == typeA && n.key() == host.key():
+			_ = a.group.Send(response(address("10.0.0.9")))
+		}
+	}
+}
+
+func (a *announcer) leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gone = true
+	_ = a.group.Send(response(pointer(0)))
+}
+
+func discover(t *testing.T, address4, details string) <-chan []handler.Device {
+	found := make(chan []handler.Device, 100)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	b := browser{zerolog.Nop(), address4, ""}
+	go func() { ended <- b.Discover(ctx, details, nil, func(d []handler.Device) { found <- d }) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	return found
+}
+
+func next(t *testing.T, found <-chan []handler.Device, want int) []handler.Device {
+	t.Helper()
+	for timeout := time.After(wait); ; {
+		select {
+		case d := <-found:
+			if len(d) == want {
+				return d
+			}
+		case <-timeout:
+			require.Fail(t, "not found in time")
+		}
+	}
+}
+
+// TestAServiceOnTheNetwork has an announcer that says no more than it is asked for, on the loopback interface.
+func TestAServiceOnTheNetwork(t *testing.T) {
+	group := fmt.Sprintf("224.0.0.251:%d", 20000+rand.IntN(10000))
+	a := announce(t, group)
+	found := discover(t, group, "services: [_http._tcp, _ipp._tcp.local.]\ninterfaces: [lo]\ninterval: 1s\n")
+	d := next(t, found, 1)[0]
+	require.Equal(t, `Camera v1\.2 (hall)._http._tcp.local`, d.ID)
+	require.Equal(t, map[string]string{
+		"MDNS_SERVICE": "_http._tcp", "MDNS_NAME": "Camera v1.2 (hall)", "MDNS_HOST": "camera.local", "MDNS_PORT": "80",
+		"MDNS_ADDRESS": "10.0.0.9", "MDNS_ADDRESSES": "10.0.0.9", "MDNS_TXT_MODEL": "C 1", "MDNS_TXT_PATH": "/a=b",
+		"MDNS_TXT_FLAG": "",
+	}, d.Properties)
+	require.NoError(t, a.group.Send([]byte("malformed: this is no message")))
+	require.NoError(t, a.group.Send(response(address("10.0.0.10")))) // it has another address now
+	for d.Properties["MDNS_ADDRESS"] != "10.0.0.10" {
+		d = next(t, found, 1)[0]
+	}
+	a.leave()
+	next(t, found, 0)
+}
+
+func TestServicesExpire(t *testing.T) {
+	c, now := newCache([]string{"_http._tcp"}), time.Unix(1e9, 0)
+	changed, err := c.take(response(append(append([]record{address("fe80::1"), address("10.0.0.9")}, pointer(4500)), details4()...)...), now)
+	require.NoError(t, err)
+	require.True(t, changed)
+	require.Equal(t, "10.0.0.9,fe80::1", c.devices(now)[0].Properties["MDNS_ADDRESSES"])
+	require.Empty(t, c.missing(now))
+	changed, err = c.take(response(pointer(4500)), now.Add(time.Minute))
+	require.NoError(t, err)
+	require.False(t, changed, "the same again")
+	require.Empty(t, c.devices(now.Add(3*time.Minute)), "where it is has expired")
+	require.Len(t, c.missing(now.Add(3*time.Minute)), 2)
+	require.Empty(t, c.devices(now.Add(2*time.Hour)))
+	require.Empty(t, c.instances)
+	require.Empty(t, c.hosts)
+
+	_, err = c.take(response(record{name: name{"_ssh", "_tcp", "local"}, kind: typePTR, ttl: 9, target: camera}, record{name: camera, kind: typeTXT, text: []string{"a=b"}}), now)
+	require.NoError(t, err)
+	require.Empty(t, c.instances, "nobody asked for that service")
+}
+
+func TestMissingIsAskedAFewTimes(t *testing.T) {
+	c, now := newCache([]string{"_http._tcp"}), time.Unix(1e9, 0)
+	_, err := c.take(response(pointer(4500)), now)
+	require.NoError(t, err)
+	for range 3 {
+		require.Equal(t, []question{{camera, typeSRV}, {camera, typeTXT}}, c.missing(now))
+	}
+	require.Empty(t, c.missing(now))
+	_, err = c.take(response(details4()...), now)
+	require.NoError(t, err)
+	require.Equal(t, []question{{host, typeA}, {host, typeAAAA}}, c.missing(now))
+}
+
+func TestServicesAreBounded(t *testing.T) {
+	c, now := newCache([]string{"_http._tcp"}), time.Unix(1e9, 0)
+	for i := range maxInstances {
+		p := pointer(4500)
+		p.target = append(name{fmt.Sprint(i)}, service...)
+		_, err := c.take(response(p), now)
+		require.NoError(t, err)
+	}
+	_, err := c.take(response(pointer(4500)), now)
+	require.ErrorContains(t, err, "more than 10000 services")
+	require.Len(t, c.missing(now), 50)
+}
+
+func TestDetailsThatCanNotBe(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                       "services: has 0 entries",
+		"services: [http]":                       `services[0]: "http" is no type of services`,
+		"services: [_a._tcp]\nport: 1":           "field port not found",
+		"services: [_a._tcp]\ninterval: 1ms":     "interval: 1ms is shorter than 1s",
+		"services: [_a._tcp]\ninterfaces: ['[']": "interfaces[0]",
+		"services: [_a._tcp]\nfilter: {A: '['}":  "filter.A",
+	} {
+		err := Program.New(handler.Env{}).Discover(t.Context(), text, nil, nil)
+		require.ErrorContains(t, err, want)
+		require.True(t, handler.IsInvalidArgument(err), text)
+	}
+	err := browser{zerolog.Nop(), "224.0.0.251:20000", ""}.Discover(t.Context(), "{services: [_a._tcp], interfaces: [none*]}", nil, nil)
+	require.ErrorContains(t, err, `no interface of ["none*"]`)
+	require.False(t, handler.IsInvalidArgument(err))
+}
+
+func TestNamesThatAreMalformed(t *testing.T) {
+	head := append(make([]byte, 12), 0) // a root
+	for text, b := range map[string][]byte{
+		"to itself":   append(head, 192, 13),
+		"forwards":    append(head, 192, 20),
+		"cut off":     append(head, 5, 'a'),
+		"reserved":    append(head, 64),
+		"a long one":  append(head, []byte(strings.Repeat("\x3f"+strings.Repeat("x", 63), 5)+"\x00")...),
+		"no end":      append(head, 1, 'a'),
+		"no pointer":  append(head, 192),
+		"a past end":  head[:12],
+		"in a circle": append(head, 1, 'a', 192, 13),
+	} {
+		_, _, err := parseName(b, min(13, len(b)))
+		require.Error(t, err, text)
+	}
+}
+
+// FuzzResponse has datagrams of any kind.
+func FuzzResponse(f *testing.F) {
+	f.Add(response(append(append([]record{address("fe80::1")}, pointer(4500)), details4()...)...))
+	f.Add(query([]question{{service, typePTR}}))
+	f.Add([]byte{0, 0, 0x84, 0, 0, 0, 0, 1, 0, 0, 0, 0, 192, 12, 0, 12, 0, 1, 0, 0, 0, 1, 0, 2, 192, 12})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, now := newCache([]string{"_http._tcp"}), time.Unix(1e9, 0)
+		_, _ = c.take(data, now)
+		_, _ = c.take(response(append([]record{pointer(9)}, details4()...)...), now)
+		_, _ = c.take(data, now)
+		for _, d := range c.devices(now) {
+			if d.ID == "" || len(d.ID) > 1024 {
+				t.Fatalf("%q", d.ID)
+			}
+		}
+		for _, q := range c.missing(now) {
+			if records, err := parseResponse(query([]question{q})); err != nil || records != nil {
+				t.Fatal(records, err)
+			}
+		}
+	})
+}
