@@ -446,12 +446,6 @@ func (m *member) applied() rollout.State {
 // for the last batch need no mark: it is of all that have none.
 func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes []*member, d rollout.Decision) error {
 	version := v.Metadata.Name
-	marked := make(map[string]bool)
-	if d.Progress.Batch < d.Batches {
-		for _, name := range d.Selected {
-			marked[name] = true
-		}
-	}
 	started := make(map[string]bool)
 	for _, name := range d.Started {
 		started[name] = true
@@ -460,8 +454,10 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 	group.SetLimit(writers)
 	for _, m := range nodes {
 		name := m.Metadata.Name
+		batch := d.Selected[name]
+		marked := batch > 0 && batch < d.Batches
 		done := m.goal.State == rollout.Done && m.Metadata.Annotations[versionAnnotation] != version
-		if !marked[name] && !started[name] && !done {
+		if !marked && !started[name] && !done {
 			continue
 		}
 		group.Go(func() error {
@@ -472,8 +468,8 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 				if n.Metadata.Annotations == nil {
 					n.Metadata.Annotations = make(map[string]string)
 				}
-				if marked[name] {
-					n.Metadata.Annotations[batchAnnotation] = fmt.Sprintf("%s/%d", version, d.Progress.Batch)
+				if marked {
+					n.Metadata.Annotations[batchAnnotation] = fmt.Sprintf("%s/%d", version, batch)
 				}
 				if started[name] {
 					n.Spec = m.spec

@@ -134,13 +134,14 @@ const (
 
 // Decision is what to do now.
 type Decision struct {
-	// Progress is to be stored, and Selected to be marked with its batch, before Started are started.
+	// Progress is to be stored, and each of Selected to be marked with its batch, before Started are started.
 	Progress Progress
-	Selected []string
+	Selected map[string]int
 	// Started are the targets to start now. They are selected, online and pending.
 	Started []string
-	// Finished says that every target is Done.
-	Finished bool
+	// Finished says that every target is Done, Complete that the last batch is over, and each succeeded: at most some
+	// failed or are offline.
+	Finished, Complete bool
 	// Reason is why nothing was started, or why no more were; empty if every target was started or is Done.
 	Reason Reason
 	// Message says the same to people.
@@ -157,7 +158,7 @@ type Decision struct {
 
 // Plan decides.
 func Plan(in Input) Decision {
-	p := &plan{Input: in, d: Decision{Waiting: make(map[Reason]int), Batches: len(in.Policy.Batches) + 1}}
+	p := &plan{Input: in, d: Decision{Waiting: make(map[Reason]int), Selected: make(map[string]int), Batches: len(in.Policy.Batches) + 1}}
 	p.Targets = slices.SortedFunc(slices.Values(in.Targets), func(a, b Target) int { return cmp.Compare(a.Name, b.Name) })
 	p.d.Progress = in.Progress
 	p.d.Progress.Batch = min(p.d.Progress.Batch, p.d.Batches) // the policy may have lost batches since
@@ -180,6 +181,7 @@ func Plan(in Input) Decision {
 		p.waitAll(Halted)
 		return p.d
 	}
+	p.d.Complete = p.d.Progress.Batch == p.d.Batches && p.batchOver() && p.enough()
 	p.start()
 	p.explain()
 	return p.d
@@ -215,6 +217,7 @@ func (p *plan) count() {
 		}
 	}
 	p.d.Finished = p.d.Done == len(p.Targets)
+	p.d.Complete = p.d.Finished
 }
 
 func (p *plan) again(at time.Time) {
@@ -284,7 +287,7 @@ func (p *plan) selectBatch() {
 	}
 	for _, t := range free[:most] {
 		t.Batch = n
-		p.d.Selected = append(p.d.Selected, t.Name)
+		p.d.Selected[t.Name] = n
 	}
 }
 
@@ -325,19 +328,29 @@ func (p *plan) wanted(n int) int {
 	return Amount{Value: percent, Percent: true}.of(n)
 }
 
-// succeeded says whether enough of a batch that is over are Done.
-func (p *plan) succeeded() bool {
-	done := 0
-	n := p.members(func(t Target) {
+// result is how many targets the batch has, and how many of them are Done.
+func (p *plan) result() (done, n int) {
+	n = p.members(func(t Target) {
 		if t.State == Done {
 			done++
 		}
 	})
-	if done < p.wanted(n) {
-		p.stop(Halted, "batch %d of %d: %d of %d succeeded, and %d are needed", p.d.Progress.Batch, p.d.Batches, done, n, p.wanted(n))
-		return false
+	return done, n
+}
+
+func (p *plan) enough() bool {
+	done, n := p.result()
+	return done >= p.wanted(n)
+}
+
+// succeeded says whether enough of a batch that is over are Done, and stops the rollout otherwise.
+func (p *plan) succeeded() bool {
+	if p.enough() {
+		return true
 	}
-	return true
+	done, n := p.result()
+	p.stop(Halted, "batch %d of %d: %d of %d succeeded, and %d are needed", p.d.Progress.Batch, p.d.Batches, done, n, p.wanted(n))
+	return false
 }
 
 // hopeless says whether so many of the batch have failed that it can't succeed any more.

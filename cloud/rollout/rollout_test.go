@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -142,11 +143,11 @@ func (w *world) step(crash int) (Decision, error) {
 		return d, nil
 	}
 	w.in.Progress = d.Progress
-	for _, name := range d.Selected {
+	for _, name := range slices.Sorted(maps.Keys(d.Selected)) {
 		if !alive() {
 			return d, nil
 		}
-		w.target(name).Batch = d.Progress.Batch
+		w.target(name).Batch = d.Selected[name]
 	}
 	for _, name := range d.Started {
 		if !alive() {
@@ -182,6 +183,9 @@ func (w *world) check(d Decision) error {
 	if err := w.checkSelection(d); err != nil {
 		return err
 	}
+	if err := w.checkComplete(d); err != nil {
+		return err
+	}
 	if len(d.Started) == 0 {
 		return w.checkBatches(d, lost)
 	}
@@ -207,7 +211,7 @@ func (w *world) check(d Decision) error {
 			return fmt.Errorf("%s was started before", name)
 		case !t.Online || t.Held != "" || in.Now.Before(t.NotBefore):
 			return fmt.Errorf("%s can't be started", name)
-		case t.Batch == 0 && !slices.Contains(d.Selected, name):
+		case t.Batch == 0 && d.Selected[name] == 0:
 			return fmt.Errorf("%s is not in a batch", name)
 		case min(t.Batch, len(p.Batches)+1) > d.Progress.Batch: // the policy may have lost batches
 			return fmt.Errorf("%s is of a later batch", name)
@@ -219,35 +223,52 @@ func (w *world) check(d Decision) error {
 	return w.checkBatches(d, lost)
 }
 
-// checkSelection checks that a batch has no more than its limit, and only what matches.
-func (w *world) checkSelection(d Decision) error {
-	n := d.Progress.Batch
-	if len(d.Selected) == 0 || n > len(w.in.Policy.Batches) {
+// checkComplete checks that no target of the last batch of a complete rollout could have been started. One of an earlier batch that
+// was offline may come back later.
+func (w *world) checkComplete(d Decision) error {
+	if !d.Complete {
 		return nil
 	}
-	b := w.in.Policy.Batches[n-1]
-	matching, in := 0, len(d.Selected)
+	last := len(w.in.Policy.Batches) + 1
 	for _, t := range w.in.Targets {
-		matches := b.Match == nil || b.Match(t.Labels)
-		if slices.Contains(d.Selected, t.Name) && (!matches || t.Batch != 0) {
-			return fmt.Errorf("%s was selected for batch %d", t.Name, n)
-		}
-		if t.Batch == n {
-			in++
-		}
-		if matches || t.Batch == n {
-			matching++
+		if of := cmp.Or(t.Batch, d.Selected[t.Name]); t.State == Pending && t.Online && (of == 0 || of >= last) {
+			return fmt.Errorf("it is complete, and %s was not started", t.Name)
 		}
 	}
-	if b.Limit == nil {
-		return nil
-	}
-	most := b.Limit.Value
-	if b.Limit.Percent {
-		most = (matching*most + 99) / 100
-	}
-	if in > most {
-		return fmt.Errorf("batch %d has %d, and its limit is %d", n, in, most)
+	return nil
+}
+
+// checkSelection checks that batches have no more than their limits, and only what matches.
+func (w *world) checkSelection(d Decision) error {
+	for n, b := range w.in.Policy.Batches {
+		n++
+		matching, in, selected := 0, 0, 0
+		for _, t := range w.in.Targets {
+			matches := b.Match == nil || b.Match(t.Labels)
+			now := d.Selected[t.Name] == n
+			if now && (!matches || t.Batch != 0) {
+				return fmt.Errorf("%s was selected for batch %d", t.Name, n)
+			}
+			if now {
+				selected++
+			}
+			if now || t.Batch == n {
+				in++
+			}
+			if matches || t.Batch == n {
+				matching++
+			}
+		}
+		if b.Limit == nil || selected == 0 {
+			continue
+		}
+		most := b.Limit.Value
+		if b.Limit.Percent {
+			most = (matching*most + 99) / 100
+		}
+		if in > most {
+			return fmt.Errorf("batch %d has %d, and its limit is %d", n, in, most)
+		}
 	}
 	return nil
 }
@@ -283,13 +304,22 @@ func (w *world) checkBudget(d Decision) error {
 	return nil
 }
 
-// checkBatches checks that the batches which a decision leaves behind are over, and succeeded.
+// checkBatches checks that the batches which a decision leaves behind are full, over, and succeeded.
 func (w *world) checkBatches(d Decision, lost func(Target) bool) error {
 	p := w.in.Policy
 	for n := max(1, w.in.Progress.Batch); n < d.Progress.Batch; n++ {
-		all, done := 0, 0
+		b := p.Batches[n-1]
+		all, done, matching, free := 0, 0, 0, 0
 		for _, t := range w.in.Targets {
-			if t.Batch != n {
+			of := cmp.Or(t.Batch, d.Selected[t.Name])
+			matches := b.Match == nil || b.Match(t.Labels)
+			if matches || of == n {
+				matching++
+			}
+			if matches && t.Batch == 0 && (of == 0 || of > n) {
+				free++
+			}
+			if of != n {
 				continue
 			}
 			all++
@@ -303,11 +333,14 @@ func (w *world) checkBatches(d Decision, lost func(Target) bool) error {
 			}
 		}
 		want := p.Success
-		if s := p.Batches[n-1].Success; s != nil {
-			want = *s
+		if b.Success != nil {
+			want = *b.Success
 		}
 		if done*100 < all*want {
 			return fmt.Errorf("batch %d was left with %d of %d", n, done, all)
+		}
+		if free > 0 && (b.Limit == nil || all < b.Limit.of(matching)) {
+			return fmt.Errorf("batch %d was left with %d, though %d more match", n, all, free)
 		}
 	}
 	return nil
@@ -355,10 +388,13 @@ func drawWorld(t *rapid.T, plan func(Input) Decision) *world {
 	return w
 }
 
-// disturb is one event: an answer, time, a connection, a label, a policy, somebody who pauses.
+// disturb is one event: an answer, time, a connection, a label, a policy, somebody who pauses, a window, another version, or the one before again.
 func (w *world) disturb(t *rapid.T) {
 	x := &w.in.Targets[rapid.IntRange(0, len(w.in.Targets)-1).Draw(t, "target")]
-	switch rapid.IntRange(0, 9).Draw(t, "event") {
+	window := func() time.Time {
+		return w.in.Now.Add(time.Duration(rapid.IntRange(-60, 60).Draw(t, "window")) * 5 * time.Second)
+	}
+	switch rapid.IntRange(0, 12).Draw(t, "event") {
 	case 0, 1, 2, 3:
 		if x.State == Updating {
 			x.State = rapid.SampledFrom([]State{Done, Done, Done, Failed}).Draw(t, "answer")
@@ -376,6 +412,26 @@ func (w *world) disturb(t *rapid.T) {
 	case 9:
 		w.in.Paused = !w.in.Paused
 		x.Held = rapid.SampledFrom([]string{"", "", "held"}).Draw(t, "held")
+	case 10:
+		x.NotBefore = window()
+	case 11:
+		w.in.NotBefore = window()
+	case 12:
+		w.replace(rapid.Bool().Draw(t, "undo"))
+	}
+}
+
+// replace rolls out another version: a new one, or the one before, which all targets have that were not started.
+func (w *world) replace(undo bool) {
+	w.in.Progress, w.started = Progress{}, map[string]int{}
+	for i := range w.in.Targets {
+		t := &w.in.Targets[i]
+		if undo && t.State == Pending {
+			t.State = Done
+		} else {
+			t.State = Pending
+		}
+		t.Batch, t.Since = 0, time.Time{}
 	}
 }
 
@@ -402,7 +458,15 @@ func TestARolloutEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t, Plan)
 		w.in.Policy.Budget, w.in.Policy.Concurrency = Budget{}, max(1, w.in.Policy.Concurrency)
-		for range 200 {
+		w.in.NotBefore = start.Add(time.Hour)
+		for i := range w.in.Targets {
+			w.in.Targets[i].NotBefore = start.Add(time.Duration(rapid.IntRange(0, 200).Draw(t, "window")) * time.Minute)
+		}
+		undone := rapid.IntRange(0, 20).Draw(t, "undone")
+		for n := range 300 {
+			if n == undone {
+				w.replace(true)
+			}
 			d, err := w.step(0)
 			if err != nil {
 				t.Fatal(err)
@@ -410,10 +474,14 @@ func TestARolloutEnds(t *testing.T) {
 			if d.Finished {
 				return
 			}
+			answered := false
 			for i := range w.in.Targets {
 				if w.in.Targets[i].State == Updating {
-					w.in.Targets[i].State = Done
+					w.in.Targets[i].State, answered = Done, true
 				}
+			}
+			if !answered && !d.Again.IsZero() { // nothing happens before
+				w.in.Now = d.Again
 			}
 		}
 		t.Fatalf("it did not end: %+v", w.in)
@@ -459,6 +527,37 @@ func TestTheCheckerSeesEachMistake(t *testing.T) {
 				in.Targets[i].Held = ""
 			}
 			return Plan(in)
+		},
+		"windows of targets are unseen": func(in Input) Decision {
+			for i := range in.Targets {
+				in.Targets[i].NotBefore = time.Time{}
+			}
+			return Plan(in)
+		},
+		"the rollout's window is unseen": func(in Input) Decision { in.NotBefore = time.Time{}; return Plan(in) },
+		"an undo goes on where the other version was": func() func(in Input) Decision {
+			var last Progress
+			return func(in Input) Decision {
+				if in.Progress.Batch == 0 {
+					in.Progress = last
+				}
+				d := Plan(in)
+				last = d.Progress
+				return d
+			}
+		}(),
+		"an undo starts what has the version": func(in Input) Decision {
+			for i := range in.Targets {
+				if in.Targets[i].State == Done {
+					in.Targets[i].State = Pending
+				}
+			}
+			return Plan(in)
+		},
+		"complete too early": func(in Input) Decision {
+			d := Plan(in)
+			d.Complete = d.Progress.Batch == d.Batches
+			return d
 		},
 		"all are online": func(in Input) Decision {
 			for i := range in.Targets {
