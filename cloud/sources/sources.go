@@ -22,7 +22,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	"golang.org/x/net/publicsuffix"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -213,6 +212,7 @@ func (c *Client) http(r Repo) (*http.Client, error) {
 type ownHost struct {
 	scheme, host string
 	domain       string // of a registry's token service, which may be on another host of it; empty: there is none
+	encrypted    bool   // nothing is asked without TLS: the library would try that at addresses of private networks
 	own, other   http.RoundTripper
 }
 
@@ -225,8 +225,8 @@ func (c *Client) ownHost(r Repo, config *tls.Config) http.RoundTripper {
 			DisableKeepAlives: true, ResponseHeaderTimeout: c.o.Timeout, ForceAttemptHTTP2: true,
 		}
 	}
-	if len(r.Secret) == 0 {
-		return transport(config) // there is nothing to keep from others
+	if r.Spec.URL == "" {
+		return transport(config) // an image without a Repository: there is nothing to keep from others
 	}
 	o := ownHost{own: transport(config), other: transport(bare)}
 	u, err := url.Parse(r.Spec.URL)
@@ -236,9 +236,10 @@ func (c *Client) ownHost(r Repo, config *tls.Config) http.RoundTripper {
 	o.scheme, o.host = u.Scheme, strings.ToLower(u.Host)
 	if r.Spec.Type == "oci" {
 		o.domain = domainOf(u.Hostname())
-		if reg, err := name.NewRegistry(u.Host, c.insecure(r)...); err == nil {
-			o.scheme = reg.Scheme()
+		if o.scheme == "oci" {
+			o.scheme = "https"
 		}
+		o.encrypted = o.scheme == "https"
 	}
 	return o
 }
@@ -256,6 +257,9 @@ func domainOf(host string) string {
 }
 
 func (o ownHost) RoundTrip(r *http.Request) (*http.Response, error) {
+	if o.encrypted && r.URL.Scheme != "https" {
+		return nil, errors.New("nothing is asked over plain HTTP: the URL of the Repository has to begin with http:// for that")
+	}
 	if o.is(r.URL.Scheme, r.URL.Host) || o.domain != "" && r.URL.Scheme == "https" && domainOf(r.URL.Hostname()) == o.domain {
 		return o.own.RoundTrip(r)
 	}

@@ -1,0 +1,349 @@
+package sources
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/blobs"
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const patience = 30 * time.Second
+
+type plainText struct{}
+
+func (plainText) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
+func (plainText) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
+
+// hub is a store with a resolver.
+type hub struct {
+	*testing.T
+	*bolt.Store
+	user     *objects.Controller
+	resolver *Resolver
+	content  *blobs.Store
+}
+
+func newHub(t *testing.T, options Options, interval time.Duration) *hub {
+	t.Helper()
+	dir := t.TempDir()
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db")})
+	require.NoError(t, err)
+	content, err := blobs.Open(blobs.Options{Dir: dir, Log: zerolog.Nop()})
+	require.NoError(t, err)
+	objs := objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
+	h := &hub{T: t, Store: st, user: objs.Controller("test"), content: content}
+	h.resolver = NewResolver(ResolverOptions{
+		Client: New(options), Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: interval,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
+	go func() { done <- runtime.Run(ctx, h.resolver.Controllers()...) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done); require.NoError(t, st.Close()) })
+	return h
+}
+
+func (h *hub) repository(name, kind, url string, secret ...string) {
+	h.Helper()
+	r := &resource.Repository{Metadata: resource.Meta{Name: name}, Spec: resource.RepositorySpec{Type: kind, URL: url}}
+	if len(secret) > 0 {
+		h.secret(name, secret...)
+		r.Spec.SecretRef = &resource.SecretRef{Name: name}
+	}
+	_, err := objects.Create(h.Context(), h.user, r)
+	require.NoError(h, err)
+}
+
+func (h *hub) secret(name string, pairs ...string) {
+	h.Helper()
+	data := map[string][]byte{}
+	for i := 0; i < len(pairs); i += 2 {
+		data[pairs[i]] = []byte(pairs[i+1])
+	}
+	_, err := objects.Create(h.Context(), h.user, &resource.Secret{Metadata: resource.Meta{Namespace: "default", Name: name}, Data: data})
+	if err != nil {
+		_, err = objects.Update(h.Context(), h.user, store.Key{Namespace: "default", Name: name}, func(s *resource.Secret) error { s.Data = data; return nil })
+	}
+	require.NoError(h, err)
+}
+
+// accessible is the condition of a Repository: its status, reason and message.
+func (h *hub) accessible(name string) string {
+	h.Helper()
+	r, err := objects.Get[resource.Repository](h.Context(), h.user, store.Key{Name: name})
+	require.NoError(h, err)
+	for _, c := range r.Status.Conditions {
+		return c.Status + " " + c.Reason + " " + c.Message
+	}
+	return ""
+}
+
+func (h *hub) untilAccessible(name, want string) {
+	h.Helper()
+	require.Eventually(h, func() bool { return strings.HasPrefix(h.accessible(name), want+" ") }, patience, 5*time.Millisecond, "%s is %s, not %s", name, want, h.accessible(name))
+}
+
+// Whatever is wrong with a repository, a server or a registry, a condition says it, without the credentials.
+func TestAccessibleNamesTheCause(t *testing.T) {
+	ended := make(chan struct{})
+	endless := func(w http.ResponseWriter, begin, text string) {
+		_, err := io.WriteString(w, begin)
+		for i := 0; err == nil; i++ {
+			_, err = fmt.Fprintf(w, text, i)
+		}
+	}
+	serve := func(f http.HandlerFunc) *httptest.Server {
+		s := httptest.NewTLSServer(f)
+		t.Cleanup(s.Close)
+		return s
+	}
+	down := httptest.NewTLSServer(http.NotFoundHandler())
+	down.Close()
+	refusing := serve(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	slow := serve(func(http.ResponseWriter, *http.Request) { <-ended })
+	t.Cleanup(func() { close(ended) }) // before the server is closed
+	growing := serve(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/v2/") && strings.Contains(r.URL.Path, "tags"):
+			endless(w, `{"name":"x","tags":["a"`, `,"v%d"`)
+		case strings.HasPrefix(r.URL.Path, "/v2/"):
+		case strings.Contains(r.URL.Path, "info/refs"):
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+			hash := strings.Repeat("1", 40)
+			first := hash + " HEAD\x00agent=x\n"
+			endless(w, fmt.Sprintf("001e# service=git-upload-pack\n0000%04x%s", len(first)+4, first), "0043"+hash+" refs/heads/n%09d\n")
+		default:
+			endless(w, "", "%d")
+		}
+	})
+	h := newHub(t, Options{Allow: loopback, Timeout: 2 * time.Second, MaxBytes: 100 << 10}, time.Hour)
+	guarded := newHub(t, Options{Timeout: 2 * time.Second}, time.Hour)
+	for kind, below := range map[string]string{"git": "/x.git", "http": "/x", "oci": "/x"} {
+		for fault, c := range map[string]struct {
+			server *httptest.Server
+			want   Reason
+		}{
+			"down": {down, Unavailable}, "slow": {slow, TimedOut}, "refusing": {refusing, Unauthorized}, "growing": {growing, TooLarge},
+		} {
+			secret := []string{"username", "ann", "password", "verysecret"}
+			if fault != "down" {
+				secret = append(secret, "ca.crt", ca(c.server))
+			}
+			h.repository(kind+"-"+fault, kind, c.server.URL+below, secret...)
+			h.untilAccessible(kind+"-"+fault, "False "+string(c.want))
+			require.NotContains(t, h.accessible(kind+"-"+fault), "verysecret")
+		}
+		h.repository(kind+"-untrusted", kind, refusing.URL+below)
+		h.untilAccessible(kind+"-untrusted", "False CertificateNotTrusted")
+		guarded.repository(kind+"-own", kind, refusing.URL+below)
+		guarded.untilAccessible(kind+"-own", "False AddressNotAllowed")
+		for i, metadata := range []string{"http://169.254.169.254", "http://[fe80::1]", "http://localhost:1", "http://0.0.0.0:1", "http://[::ffff:127.0.0.1]:1"} {
+			name := fmt.Sprint(kind, "-metadata-", i)
+			guarded.repository(name, kind, metadata+below)
+			guarded.untilAccessible(name, "False AddressNotAllowed")
+		}
+	}
+}
+
+// A Repository whose Secret is corrected is looked at again at once.
+func TestCredentialsAreCorrected(t *testing.T) {
+	var reads atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != "right" {
+			http.Error(w, "no", http.StatusForbidden)
+			return
+		}
+		if r.URL.Path == "/site" {
+			reads.Add(1)
+		}
+		fmt.Fprint(w, "hello")
+	}))
+	defer server.Close()
+	h := newHub(t, Options{Allow: loopback}, time.Hour)
+	h.repository("web", "http", server.URL, "username", "ann", "password", "wrong")
+	ref := resource.Reference{Type: resource.RefHTTP, Source: "web", Path: "/site"}
+	users := []store.Key{{Kind: resource.KindNode, Name: "n1"}, {Kind: resource.KindNode, Name: "n2"}, {Kind: resource.KindFleet, Name: "f"}}
+	for _, user := range users {
+		h.resolver.Use(user, []resource.Reference{ref, {Type: resource.RefSecret, Source: "default/x"}}, 0)
+	}
+	_, failure, err := h.resolver.Known(t.Context(), ref)
+	require.NoError(t, err)
+	require.NoError(t, failure)
+	require.Eventually(t, func() bool { _, failure, _ = h.resolver.Known(t.Context(), ref); return failure != nil }, patience, time.Millisecond)
+	requireReason(t, Unauthorized, failure)
+	h.untilAccessible("web", "False Unauthorized")
+
+	h.secret("web", "username", "ann", "password", "right")
+	h.untilAccessible("web", "True Accessible")
+	var known resource.Reference
+	require.Eventually(t, func() bool {
+		known, failure, _ = h.resolver.Known(t.Context(), ref)
+		return known.Resolved != "" && failure == nil
+	}, patience, time.Millisecond)
+	require.Equal(t, resource.DigestOf([]byte("hello")), known.Files[0].Digest)
+	size, ok := h.content.Has(known.Files[0].Digest)
+	require.True(t, ok)
+	require.EqualValues(t, 5, size)
+	before := reads.Load()
+	for range 10 { // however many ask
+		_, err := h.resolver.Resolve(t.Context(), ref, time.Time{})
+		require.NoError(t, err)
+	}
+	require.Equal(t, before, reads.Load())
+	record := store.Object{Key: keyOf(nameOf(ref))}
+	require.Equal(t, users[:2], h.resolver.Users(resource.KindNode)(record))
+	require.Equal(t, users[2:], h.resolver.Users(resource.KindFleet)(record))
+
+	_, err = objects.UpdateStatus(t.Context(), h.user, store.Key{Name: "web"}, func(r *resource.Repository) error { r.Status.NotifiedAt = "now"; return nil })
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return reads.Load() > before }, patience, time.Millisecond, "a webhook has it read")
+	digests := map[string]bool{}
+	require.NoError(t, Refs(h.Store)(t.Context(), func(d string) { digests[d] = true }))
+	require.Equal(t, map[string]bool{known.Files[0].Digest: true}, digests)
+}
+
+// The record of a source that nobody uses any more goes.
+func TestUnusedSourcesGo(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	defer server.Close()
+	h := newHub(t, Options{Allow: loopback}, 20*time.Millisecond)
+	h.repository("web", "http", server.URL)
+	ref := resource.Reference{Type: resource.RefHTTP, Source: "web"}
+	user := store.Key{Kind: resource.KindNode, Name: "n1"}
+	count := func() int {
+		page, err := h.Store.List(t.Context(), resource.KindSource, store.ListOptions{})
+		require.NoError(t, err)
+		return len(page.Items)
+	}
+	h.resolver.Use(user, []resource.Reference{ref}, 0)
+	_, err := h.resolver.Resolve(t.Context(), ref, time.Time{})
+	require.NoError(t, err)
+	require.Equal(t, 1, count())
+	h.resolver.Use(user, nil, 0)
+	require.Eventually(t, func() bool { return count() == 0 }, patience, time.Millisecond)
+}
+
+// archived is a layer that is an archive.
+func archived(t *testing.T, media types.MediaType, headers ...tar.Header) v1.Layer {
+	t.Helper()
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	w := tar.NewWriter(zip)
+	for _, h := range headers {
+		body := h.Linkname
+		if h.Typeflag == tar.TypeReg {
+			h.Linkname, h.Size = "", int64(len(body))
+		}
+		require.NoError(t, w.WriteHeader(&h))
+		if h.Typeflag == tar.TypeReg {
+			_, err := w.Write([]byte(body))
+			require.NoError(t, err)
+		}
+	}
+	require.NoError(t, w.Close())
+	require.NoError(t, zip.Close())
+	return static.NewLayer(out.Bytes(), media)
+}
+
+func TestArtifacts(t *testing.T) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	at := strings.TrimPrefix(server.URL, "http://") + "/config"
+	r := repo(server.URL)
+	r.Spec.Type = "oci"
+	read := func(c *Client, layers ...mutate.Addendum) ([]File, error) {
+		artifact, err := mutate.Append(empty.Image, layers...)
+		require.NoError(t, err)
+		ref, err := name.ParseReference(at + ":v1")
+		require.NoError(t, err)
+		require.NoError(t, remote.Write(ref, artifact))
+		digest, files, err := c.Artifact(t.Context(), r, at+":v1", "")
+		if err == nil {
+			want, hashed := artifact.Digest()
+			require.NoError(t, hashed)
+			require.Equal(t, want.String(), digest)
+			same, none, err := c.Artifact(t.Context(), r, at+":v1", digest)
+			require.NoError(t, err)
+			require.Equal(t, digest, same)
+			require.Empty(t, none)
+		}
+		return files, err
+	}
+	file := func(name, text string, mode int64) tar.Header {
+		return tar.Header{Typeflag: tar.TypeReg, Name: name, Linkname: text, Mode: mode}
+	}
+	titled := func(title, text string) mutate.Addendum {
+		return mutate.Addendum{Layer: static.NewLayer([]byte(text), "text/plain"), Annotations: map[string]string{titleAnnotation: title}}
+	}
+	layer := func(headers ...tar.Header) mutate.Addendum {
+		return mutate.Addendum{Layer: archived(t, types.DockerLayer, headers...)}
+	}
+	files, err := read(client(), titled("a/compose.yaml", "services: {}\n"), titled("z", ""))
+	require.NoError(t, err)
+	require.Equal(t, []File{{"a/compose.yaml", 0o644, []byte("services: {}\n")}, {"z", 0o644, []byte{}}}, files)
+
+	files, err = read(client(),
+		layer(tar.Header{Typeflag: tar.TypeDir, Name: "./etc/", Mode: 0o755}, file("./etc/motd", "one", 0o600), file("etc/gone/x", "x", 0o644), file("/etc/old", "old", 0o644), file("etc/dir/y", "y", 0o755)),
+		layer(file("etc/motd", "two", 0o640), file("etc/.wh.old", "", 0), file("etc/.wh.gone", "", 0), file("etc/dir/.wh..wh..opq", "", 0)))
+	require.NoError(t, err)
+	require.Equal(t, []File{{"etc/motd", 0o640, []byte("two")}}, files)
+
+	unpacked := layer(file("conf/a", "a", 0o644))
+	unpacked.Annotations = map[string]string{titleAnnotation: "conf", unpackAnnotation: "true"}
+	files, err = read(client(), unpacked)
+	require.NoError(t, err)
+	require.Equal(t, []File{{"conf/a", 0o644, []byte("a")}}, files)
+
+	for what, bad := range map[string]mutate.Addendum{
+		"a link": layer(tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: "/etc/shadow"}), "a way out": titled("../../etc/passwd", "x"), "an absolute name": titled("/etc/passwd", "x"),
+	} {
+		_, err := read(client(), bad)
+		requireReason(t, Invalid, err)
+		t.Log(what, err)
+	}
+	files, err = read(client(), layer(file("../../etc/passwd", "x", 0o644)))
+	require.NoError(t, err)
+	require.Equal(t, "etc/passwd", files[0].Path, "it stays below")
+	_, err = read(client(func(o *Options) { o.MaxBytes = 10 << 10 }), layer(file("bomb", strings.Repeat("0", 1<<20), 0o644)))
+	requireReason(t, TooLarge, err)
+	_, err = read(client(func(o *Options) { o.MaxFiles = 1 }), titled("a", "1"), titled("b", "2"))
+	requireReason(t, TooLarge, err)
+	_, _, err = client().Artifact(t.Context(), r, at+":nosuch", "")
+	requireReason(t, NotFound, err)
+	_, _, err = client().Artifact(t.Context(), r, "What is this?", "")
+	requireReason(t, Invalid, err)
+	_, _, err = New(Options{}).Artifact(t.Context(), r, at+":v1", "")
+	requireReason(t, NotAllowed, err)
+}
