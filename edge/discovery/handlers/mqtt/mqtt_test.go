@@ -112,7 +112,7 @@ func until(t *testing.T, found <-chan []handler.Device, ids ...string) []handler
 				return devices
 			}
 		case <-timeout:
-			require.Equal(t, ids, got)
+			require.FailNow(t, "not found in time", "wanted %v, there is %v", ids, got)
 		}
 	}
 }

@@ -1,0 +1,7 @@
+//go:build !no_modbus
+
+package embedded
+
+import "github.com/edgebus/edgebus/edge/discovery/handlers/modbus"
+
+var _ = add(modbus.Program)
