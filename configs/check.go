@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -134,6 +135,46 @@ func checkBridged(key, filter string, report reporter) {
 	}
 }
 
+func (d *Discovery) complete() (err error) {
+	if d.Data.Dir == "" {
+		d.Data.Dir, err = stateDir("discovery")
+	}
+	if d.Handlers.Dir == Auto && err == nil {
+		d.Handlers.Dir = filepath.Join(RuntimeDir, "discovery")
+		if !writableDir(d.Handlers.Dir) && !writableDir(RuntimeDir) {
+			d.Handlers.Dir, err = filepath.Abs(filepath.Join(d.Data.Dir, "sockets"))
+		}
+	}
+	return err
+}
+
+// registrationSocket is the longest name of a socket in handlers.dir that is known.
+const registrationSocket = "/agent-registration.sock"
+
+func (d *Discovery) check(report reporter) {
+	d.MQTT.check(report)
+	if !path.IsAbs(d.Handlers.Dir) || len(d.Handlers.Dir) > maxSocketPath-len(registrationSocket) {
+		report("handlers.dir", "%q is neither auto nor an absolute path of at most %d bytes", d.Handlers.Dir, maxSocketPath-len(registrationSocket))
+	}
+	for _, glob := range d.Handlers.Embedded {
+		if _, err := path.Match(glob, ""); err != nil {
+			report("handlers.embedded", "%q is no pattern", glob)
+		}
+	}
+	if d.Handlers.Grace < 0 {
+		report("handlers.grace", "%s is negative", d.Handlers.Grace)
+	}
+	if t := d.TCP.TLS; t != (TLSClient{}) && (t.CA == "" || t.Cert == "" || t.Key == "") {
+		report("tcp.tls", "is mutual, and needs ca, cert and key")
+	}
+}
+
+func (a AgentMQTT) check(report reporter) {
+	if s := a.Socket; s != Auto && (!path.IsAbs(s) || len(s) > maxSocketPath) {
+		report("mqtt.socket", "%q is neither auto nor an absolute path of at most %d bytes", s, maxSocketPath)
+	}
+}
+
 func (a *Agent) complete() (err error) {
 	if a.Data.Dir == "" {
 		a.Data.Dir, err = stateDir("agent")
@@ -142,9 +183,7 @@ func (a *Agent) complete() (err error) {
 }
 
 func (a *Agent) check(report reporter) {
-	if s := a.MQTT.Socket; s != Auto && (!path.IsAbs(s) || len(s) > maxSocketPath) {
-		report("mqtt.socket", "%q is neither auto nor an absolute path of at most %d bytes", s, maxSocketPath)
-	}
+	a.MQTT.check(report)
 	clean := func(key, p string) {
 		if !path.IsAbs(p) || path.Clean(p) != p {
 			report(key, "%q is not an absolute path without .., . and a slash at its end", p)

@@ -70,6 +70,34 @@ type Agent struct {
 	Log      Log        `yaml:"log"`
 }
 
+// Discovery is what edgediscovery can be told. discovery.yaml says what each setting means.
+type Discovery struct {
+	MQTT     AgentMQTT         `yaml:"mqtt"`
+	Data     Data              `yaml:"data"`
+	Handlers DiscoveryHandlers `yaml:"handlers"`
+	TCP      DiscoveryTCP      `yaml:"tcp"`
+	Limits   DiscoveryLimits   `yaml:"limits"`
+	Log      Log               `yaml:"log"`
+}
+
+// DiscoveryHandlers says where handlers are, and which of the program's own serve.
+type DiscoveryHandlers struct {
+	Dir      string        `yaml:"dir"` // a path, or auto
+	Embedded []string      `yaml:"embedded,flow"`
+	Grace    time.Duration `yaml:"grace"`
+}
+
+// DiscoveryTCP says how handlers on other hosts register.
+type DiscoveryTCP struct {
+	Listen string    `yaml:"listen"`
+	TLS    TLSClient `yaml:"tls"`
+}
+
+// DiscoveryLimits bound what handlers may find.
+type DiscoveryLimits struct {
+	Devices int `yaml:"devices" min:"1"`
+}
+
 // AgentHost says where the agent finds what runs applications. Sockets are paths, or auto.
 type AgentHost struct {
 	Systemd string     `yaml:"systemd"`
@@ -87,7 +115,7 @@ type AgentOS struct {
 	Reboot   []string `yaml:"reboot,flow"`
 }
 
-// AgentMQTT says where the agent finds its core.
+// AgentMQTT says where a program of the node finds its core.
 type AgentMQTT struct {
 	Socket string `yaml:"socket"` // a path, or auto
 }
@@ -137,10 +165,10 @@ type Check struct {
 	Timeout string `yaml:"timeout,omitempty"`
 }
 
-// Sockets are the addresses at which the agent looks for its core.
-func (a Agent) Sockets() []string {
-	if a.MQTT.Socket != Auto {
-		return []string{"unix://" + a.MQTT.Socket}
+// Sockets are the addresses at which a program of the node looks for its core.
+func (a AgentMQTT) Sockets() []string {
+	if a.Socket != Auto {
+		return []string{"unix://" + a.Socket}
 	}
 	dir, err := stateDir("core")
 	if err != nil {

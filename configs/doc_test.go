@@ -43,7 +43,7 @@ core.yaml:3: link.keepalve: unknown key; did you mean link.keepalive?
 
 ` + "`--print-config`" + ` prints the settings in force, in the form of this page, without passwords.
 `)
-	for _, program := range []string{"cloudhub", "edgecore", "edgeagent", "mapper-modbus", "mapper-mqtt", "mapper-virtual"} {
+	for _, program := range []string{"cloudhub", "edgecore", "edgeagent", "edgediscovery", "mapper-modbus", "mapper-mqtt", "mapper-virtual"} {
 		text, err := readPage(program)
 		require.NoError(t, err)
 		page.WriteString("\n## " + program + "\n\n`" + SystemDir + "/" + pageName(program) + ".yaml`\n\n```yaml\n" + string(text) + "```\n")

@@ -24,7 +24,7 @@ import (
 	"github.com/edgebus/edgebus/configs/password"
 )
 
-//go:embed hub.yaml core.yaml agent.yaml mapper-modbus.yaml mapper-mqtt.yaml mapper-virtual.yaml
+//go:embed hub.yaml core.yaml agent.yaml discovery.yaml mapper-modbus.yaml mapper-mqtt.yaml mapper-virtual.yaml
 var pages embed.FS
 
 // SystemDir is where a program looks for its file when no flag names one.
@@ -399,6 +399,8 @@ func pageName(program string) string {
 		return "core"
 	case "edgeagent":
 		return "agent"
+	case "edgediscovery":
+		return "discovery"
 	default:
 		return program
 	}

@@ -236,7 +236,7 @@ func newAgent(o Options, store *files.Store) (*agent, error) {
 	if err := a.recover(); err != nil {
 		return nil, err
 	}
-	a.bus, err = newBus(clientID, o.Config.Sockets(), o.Log, a.heard)
+	a.bus, err = newBus(clientID, o.Config.MQTT.Sockets(), o.Log, a.heard)
 	return a, err
 }
 

@@ -123,7 +123,7 @@ func diff(ctx context.Context, o Options, args []string, out io.Writer) error {
 		return err
 	}
 	changed := make(chan struct{}, 1)
-	if a.bus, err = newBus(fmt.Sprintf("edgeagent-diff-%d", os.Getpid()), o.Config.Sockets(), o.Log, func() { signal(changed) }); err != nil {
+	if a.bus, err = newBus(fmt.Sprintf("edgeagent-diff-%d", os.Getpid()), o.Config.MQTT.Sockets(), o.Log, func() { signal(changed) }); err != nil {
 		return err
 	}
 	go func() { _ = a.bus.mqtt.Run(ctx) }() // ends with ctx
@@ -165,7 +165,7 @@ func (a *agent) specToCompare(ctx context.Context, args []string, changed <-chan
 		if err == nil && spec == nil {
 			err = errors.New("the broker has no spec of this node")
 			if !a.bus.mqtt.Connected() {
-				err = fmt.Errorf("there is no connection to the node's broker: nobody listens at %s, or not to this user (mqtt.socket)", strings.Join(a.o.Config.Sockets(), " or "))
+				err = fmt.Errorf("there is no connection to the node's broker: nobody listens at %s, or not to this user (mqtt.socket)", strings.Join(a.o.Config.MQTT.Sockets(), " or "))
 			}
 		}
 		return spec, err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"reflect"
 	"runtime/debug"
@@ -136,7 +135,7 @@ func answer(ctx context.Context, h Handler, r wire.Request, send func(wire.Devic
 
 func (o Options) listen(name string) (net.Listener, credentials.TransportCredentials, error) {
 	if o.Listen == "" {
-		l, err := listenUnix(filepath.Join(o.Dir, name+".sock"))
+		l, err := wire.ListenUnix(filepath.Join(o.Dir, name+".sock"))
 		return l, nil, err
 	}
 	server, _, err := wire.MutualTLS(o.TLS)
@@ -148,26 +147,6 @@ func (o Options) listen(name string) (net.Listener, credentials.TransportCredent
 	}
 	l, err := net.Listen("tcp", o.Listen)
 	return l, server, err
-}
-
-// listenUnix listens at a path where a program that has ended may have left a socket.
-func listenUnix(path string) (net.Listener, error) {
-	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		return nil, errors.Join(fmt.Errorf("another program serves at %s", path), conn.Close())
-	}
-	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o660); err != nil { //nolint:gosec // G302: the group is that of the programs which may connect
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
 }
 
 // registration is what edgediscovery is told, and the connection to it.

@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -121,6 +123,26 @@ func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
+// ListenUnix listens at a path where a program that has ended may have left a socket, for programs of the same group.
+func ListenUnix(path string) (net.Listener, error) {
+	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		return nil, errors.Join(fmt.Errorf("another program serves at %s", path), conn.Close())
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o660); err != nil { //nolint:gosec // G302: the group is that of the programs which may connect
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
 }
 
 // ServeRegistration has s answer registrations of both contracts. An error of register is the caller's mistake.
