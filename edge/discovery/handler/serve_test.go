@@ -106,9 +106,11 @@ func TestServe(t *testing.T) {
 		defer cancel()
 		stop := errors.New("enough")
 		err = wire.Discover(ctx, conn, c, r, func(b []byte) error {
-			list, problems, err := wire.ParseDevices(b, 100)
-			require.NoError(t, err)
-			require.Zero(t, problems.Count)
+			var list wire.Devices
+			require.NoError(t, wire.EachDevice(b, func(d wire.Device, wrong error) {
+				require.NoError(t, wrong)
+				list = append(list, d)
+			}))
 			if lists = append(lists, list); len(lists) == enough {
 				return stop
 			}

@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -13,15 +14,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Bounds of what a handler may say.
+// Bounds of what a handler may say. What a device may have is said by the contract of the bus.
 const (
-	MaxResponse   = 16 << 20 // bytes of a list
-	MaxDevice     = 64 << 10 // bytes of a device
-	MaxID         = 1024     // bytes
-	MaxName       = 253      // bytes of a property's name, and of a handler's
-	MaxProperties = 256      // of a device
-	MaxPaths      = 64       // mounts, and device specs, of a device
-	MaxPath       = 4096     // bytes
+	MaxResponse = 16 << 20 // bytes of a list
+	MaxDevice   = 64 << 10 // bytes of a device
+	MaxName     = 253      // bytes of a handler's name
 )
 
 // Device is a thing that was found.
@@ -49,55 +46,6 @@ type DeviceSpec struct {
 	Permissions             string
 }
 
-// Check says what is wrong with a device: the field and the rule.
-func (d Device) Check() error {
-	switch {
-	case d.ID == "":
-		return errors.New("a device has no id")
-	case len(d.ID) > MaxID || !printable(d.ID):
-		return fmt.Errorf("the id %s: must be at most %d bytes of printable UTF-8", clip(d.ID), MaxID)
-	case len(d.Properties) > MaxProperties:
-		return fmt.Errorf("device %s has %d properties: at most %d", clip(d.ID), len(d.Properties), MaxProperties)
-	case len(d.Mounts) > MaxPaths || len(d.DeviceSpecs) > MaxPaths:
-		return fmt.Errorf("device %s has %d mounts and %d device specs: at most %d each", clip(d.ID), len(d.Mounts), len(d.DeviceSpecs), MaxPaths)
-	}
-	for name, value := range d.Properties {
-		switch {
-		case name == "" || len(name) > MaxName || !printable(name) || strings.Contains(name, "="):
-			return fmt.Errorf("device %s: the property's name %s: must be 1 to %d bytes of printable UTF-8 without =", clip(d.ID), clip(name), MaxName)
-		case !utf8.ValidString(value) || strings.ContainsRune(value, 0):
-			return fmt.Errorf("device %s: the property %s: must be UTF-8 without NUL", clip(d.ID), clip(name))
-		}
-	}
-	for _, m := range d.Mounts {
-		if err := checkPaths(d.ID, "mount", m.ContainerPath, m.HostPath); err != nil {
-			return err
-		}
-	}
-	for _, s := range d.DeviceSpecs {
-		if err := checkPaths(d.ID, "device spec", s.ContainerPath, s.HostPath); err != nil {
-			return err
-		}
-		if len(s.Permissions) > 3 || strings.Trim(s.Permissions, "rwm") != "" {
-			return fmt.Errorf("device %s: a device spec's permissions %s: must be of the letters r, w and m", clip(d.ID), clip(s.Permissions))
-		}
-	}
-	return nil
-}
-
-func checkPaths(id, what string, paths ...string) error {
-	for _, p := range paths {
-		if !path.IsAbs(p) || path.Clean(p) != p || len(p) > MaxPath || !printable(p) {
-			return fmt.Errorf("device %s: a %s's path %s: must be absolute, without .., //, or a / at its end, and at most %d bytes of printable UTF-8", clip(id), what, clip(p), MaxPath)
-		}
-	}
-	return nil
-}
-
-func printable(s string) bool {
-	return utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return unicode.IsControl(r) }) < 0
-}
-
 // clip quotes what may be long or unprintable.
 func clip(s string) string {
 	if len(s) > 80 {
@@ -106,9 +54,18 @@ func clip(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
+// CheckAddress says what is wrong with an address of a handler.
+func CheckAddress(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if n, wrong := strconv.ParseUint(port, 10, 16); err != nil || host == "" || wrong != nil || n == 0 {
+		return errors.New("must be host:port, with http:// before it or not")
+	}
+	return nil
+}
+
 // CheckName says what is wrong with the name of a handler.
 func CheckName(name string) error {
-	if name == "" || len(name) > MaxName || !printable(name) {
+	if name == "" || len(name) > MaxName || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		return fmt.Errorf("the handler's name %s: must be 1 to %d bytes of printable UTF-8", clip(name), MaxName)
 	}
 	return nil
@@ -203,58 +160,15 @@ func (d Device) appendTo(b []byte) []byte {
 	return b
 }
 
-// Problems are what is wrong with devices of a list, of which the first few are kept.
-type Problems struct {
-	Count int
-	First []error
-}
-
-// Add counts a problem.
-func (p *Problems) Add(err error) {
-	if p.Count++; len(p.First) < 3 {
-		p.First = append(p.First, err)
-	}
-}
-
-// String names the first problems.
-func (p Problems) String() string {
-	text := errors.Join(p.First...).Error()
-	if more := p.Count - len(p.First); more > 0 {
-		text += fmt.Sprintf("\nand %d problems more", more)
-	}
-	return strings.ReplaceAll(text, "\n", "; ")
-}
-
-// ParseDevices reads a list. A device that breaks a rule is left out and named in problems, as all are that have the id of one
-// before them, and all beyond the first limit; the others are there. An error says that it is no list at all.
-func ParseDevices(b []byte, limit int) (devices Devices, problems Problems, err error) {
-	seen := map[string]bool{}
-	beyond := 0
-	err = fields(b, func(f protowire.Number, _ uint64, t []byte) error {
-		if f != 1 {
-			return nil
-		}
-		if len(devices) >= limit {
-			beyond++
-			return nil
-		}
-		d, wrong := parseDevice(t)
-		switch {
-		case wrong != nil:
-			problems.Add(wrong)
-		case seen[d.ID]:
-			problems.Add(fmt.Errorf("two devices have the id %s: the first one counts", clip(d.ID)))
-		default:
-			seen[d.ID] = true
-			devices = append(devices, d)
+// EachDevice calls visit with each device of a list, or with what is wrong with it. An error says that the rest of the list can't be
+// read.
+func EachDevice(b []byte, visit func(Device, error)) error {
+	return fields(b, func(f protowire.Number, _ uint64, t []byte) error {
+		if f == 1 {
+			visit(parseDevice(t))
 		}
 		return nil
 	})
-	if beyond > 0 {
-		problems.Count += beyond
-		problems.First = append([]error{fmt.Errorf("there are more than %d devices: the first ones count, and %d are left out", limit, beyond)}, problems.First...)
-	}
-	return devices, problems, err
 }
 
 func parseDevice(b []byte) (d Device, err error) {
@@ -288,7 +202,7 @@ func parseDevice(b []byte) (d Device, err error) {
 	if err != nil {
 		return d, fmt.Errorf("a device can't be read: %w", err)
 	}
-	return d, d.Check()
+	return d, nil
 }
 
 func parseMount(b []byte) (m Mount, err error) {

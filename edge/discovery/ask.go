@@ -1,0 +1,354 @@
+package discovery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+
+	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/wire"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// ask is one handler that is asked for one version of one Configuration. discovery.mu guards what is below the line.
+type ask struct {
+	d          *discovery
+	c          *configuration
+	e          *endpoint
+	version    string
+	details    map[string]string
+	text       string
+	properties map[string][]byte
+	pace       *rate.Limiter // of what the handler sends
+	seed       maphash.Seed
+
+	ctx  context.Context
+	stop context.CancelFunc
+
+	state, message string // as HandlerEndpoint has them; empty: it was asked, and has not answered yet
+	devices        map[string][]byte
+	unsure         time.Time // since when devices may be out of date; zero: they are what the handler says
+}
+
+const (
+	// A handler may send paceBurst times paceBytes at once, and pacePerSecond times as many each second: a list of paceBytes or less
+	// counts as one.
+	paceBytes     = 4 << 10
+	pacePerSecond = 100
+	paceBurst     = wire.MaxResponse/paceBytes + 100
+	// flooded is how long a handler must have waited for its list to be read to count as one that sends too much.
+	flooded = 200 * time.Millisecond
+	// refusedPause is how long a handler that has refused the details is left alone, unless it registers again.
+	refusedPause = 10 * time.Minute
+	// wakePause is the shortest pause before a handler is asked again.
+	wakePause = 100 * time.Millisecond
+)
+
+// newAsk asks e, instead of before, if that is not nil, whose devices stay for a while. mu is held.
+func (d *discovery) newAsk(c *configuration, e *endpoint, before *ask) *ask {
+	a := &ask{
+		d: d, c: c, e: e, version: c.request.Version, details: c.request.Details, text: c.request.Text(), properties: c.properties(),
+		pace: rate.NewLimiter(pacePerSecond, paceBurst), seed: maphash.MakeSeed(), unsure: time.Now(),
+	}
+	if before != nil {
+		before.stop()
+		a.devices = before.devices
+	}
+	a.ctx, a.stop = context.WithCancel(d.ctx)
+	d.g.Go(func() error {
+		a.run()
+		return nil
+	})
+	return a
+}
+
+// run asks, and asks again, until a is stopped.
+func (a *ask) run() {
+	failures := 0
+	for a.ctx.Err() == nil {
+		a.d.mu.Lock()
+		woken := a.e.woken
+		a.d.mu.Unlock()
+		begun := time.Now()
+		err := a.once()
+		if a.ctx.Err() != nil {
+			return
+		}
+		refused := a.failed(err)
+		if time.Since(begun) > a.d.o.Timing.RetryMax {
+			failures = 0
+		}
+		pause := a.d.o.Timing.backoff(failures)
+		if failures++; refused {
+			pause = refusedPause
+		}
+		if !a.wait(wakePause, nil) || !a.wait(pause-wakePause, woken) {
+			return
+		}
+	}
+}
+
+// backoff doubles from RetryMin to RetryMax, less a random part of up to half of it.
+func (t Timing) backoff(failures int) time.Duration {
+	pause := t.RetryMax
+	if failures < 16 {
+		pause = min(pause, t.RetryMin<<failures)
+	}
+	return pause - rand.N(pause/2+1) //nolint:gosec // G404: spreads attempts
+}
+
+// wait returns false when a was stopped.
+func (a *ask) wait(pause time.Duration, woken <-chan struct{}) bool {
+	timer := time.NewTimer(max(pause, 0))
+	defer timer.Stop()
+	select {
+	case <-a.ctx.Done():
+		return false
+	case <-woken:
+	case <-timer.C:
+	}
+	return true
+}
+
+// once asks the handler, and takes what it finds until it ends.
+func (a *ask) once() error {
+	ctx, cancel := context.WithCancelCause(a.ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(a.d.o.Timing.Silence, func() { a.silent(ctx) })
+	defer silence.Stop()
+	if a.e.program != nil {
+		return handler.Call(ctx, a.e.program, a.text, a.properties, func(devices []handler.Device) {
+			l := a.newList()
+			for _, d := range devices {
+				l.add(d, nil)
+			}
+			a.found(ctx, l, false)
+		})
+	}
+	a.d.g.Go(func() error {
+		a.probe(ctx, cancel)
+		return nil
+	})
+	var last uint64
+	listed := false
+	err := wire.Discover(ctx, a.e.conn, a.e.dialled.Contract, wire.Request{Details: a.text, DetailsMap: a.details, Properties: a.properties}, func(b []byte) error {
+		flood, err := a.paced(ctx, len(b))
+		if err != nil {
+			return err
+		}
+		sum := maphash.Bytes(a.seed, b)
+		if listed && sum == last && !flood {
+			return nil
+		}
+		l := a.newList()
+		if err := wire.EachDevice(b, l.add); err != nil {
+			return fmt.Errorf("it has sent what is no list of devices: %w", err)
+		}
+		listed, last = true, sum
+		a.found(ctx, l, flood)
+		return nil
+	})
+	if cause := context.Cause(ctx); cause != nil && a.ctx.Err() == nil {
+		return cause
+	}
+	return err
+}
+
+// paced waits until a list of so many bytes may be taken. flood: the handler sends more than that, and waits itself meanwhile.
+func (a *ask) paced(ctx context.Context, size int) (flood bool, err error) {
+	r := a.pace.ReserveN(time.Now(), max(1, size/paceBytes))
+	delay := r.Delay()
+	if delay <= 0 {
+		return false, nil
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return true, ctx.Err()
+	case <-timer.C:
+		return delay > flooded || a.pace.Tokens() < 1, nil
+	}
+}
+
+var errStalled = errors.New("it does not accept connections: it has stalled, or its host is away")
+
+// probe ends what is asked when the handler doesn't accept a connection any more. A handler that is stopped, or whose host is gone, can't
+// be told by its silence, and pings are taken amiss by gRPC servers.
+func (a *ask) probe(ctx context.Context, cancel context.CancelCauseFunc) {
+	t := time.NewTicker(a.d.o.Timing.Probe)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if err := a.connect(ctx); err != nil && ctx.Err() == nil {
+			cancel(err)
+			return
+		}
+	}
+}
+
+func (a *ask) connect(ctx context.Context) error {
+	conn, err := a.e.probe()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, a.d.o.Timing.ProbeTimeout)
+	defer cancel()
+	for {
+		conn.Connect()
+		state := conn.GetState()
+		if state == connectivity.Ready {
+			return nil
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return errStalled
+		}
+	}
+}
+
+// silent takes a handler that says nothing for one that finds nothing.
+func (a *ask) silent(ctx context.Context) {
+	a.d.mu.Lock()
+	defer a.d.mu.Unlock()
+	connected := a.e.conn == nil || a.e.conn.GetState() == connectivity.Ready
+	if ctx.Err() == nil && connected && !a.unsure.IsZero() {
+		a.report(resource.HandlerAccepted, "it was asked, and has found nothing yet")
+	}
+}
+
+// list is one that a handler has sent. A device that breaks a rule is left out and named in a problem; the others are there.
+type list struct {
+	limit    int
+	shared   bool
+	devices  map[string][]byte // payloads by the names of instances
+	beyond   int               // devices after the first limit
+	problems int
+	first    []error // of the problems
+}
+
+func (a *ask) newList() *list {
+	return &list{limit: a.d.o.Config.Limits.Devices, shared: a.e.shared, devices: map[string][]byte{}}
+}
+
+// add adds a device, or notes what is wrong with it.
+func (l *list) add(d wire.Device, wrong error) {
+	if len(l.devices) >= l.limit {
+		l.beyond++
+		return
+	}
+	name, payload := resource.DiscoveredName(d.ID), []byte(nil)
+	if wrong == nil {
+		payload, wrong = payloadOf(d, l.shared)
+	}
+	if _, twice := l.devices[name]; twice && wrong == nil {
+		wrong = fmt.Errorf("two devices have the id %.80q: the first one counts", d.ID)
+	}
+	if wrong == nil {
+		l.devices[name] = payload
+		return
+	}
+	if l.problems++; len(l.first) < 3 {
+		l.first = append(l.first, wrong)
+	}
+}
+
+// message says what is wrong with the list; empty: nothing.
+func (l *list) message() string {
+	var texts []string
+	if l.beyond > 0 {
+		texts = append(texts, fmt.Sprintf("it finds more than %d devices (limits.devices): the first ones count, and %d are left out", l.limit, l.beyond))
+	}
+	for _, err := range l.first {
+		texts = append(texts, err.Error())
+	}
+	if more := l.problems - len(l.first); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more devices are left out", more))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// found takes a list of devices.
+func (a *ask) found(ctx context.Context, l *list, flood bool) {
+	message := l.message()
+	if flood {
+		message = strings.TrimPrefix(message+"; it sends lists faster than they are read", "; ")
+	}
+	a.d.mu.Lock()
+	defer a.d.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	a.devices, a.unsure, a.e.seen = l.devices, time.Time{}, time.Now()
+	if message == "" {
+		a.report(resource.HandlerAccepted, "")
+	} else {
+		a.report(resource.HandlerFailing, message)
+	}
+}
+
+// report notes how the handler is. discovery.mu is held.
+func (a *ask) report(state, message string) {
+	if state != resource.HandlerAccepted && (state != a.state || message != a.message) {
+		a.d.log.Warn().Str("configuration", a.c.name).Str("handler", a.e.name).Str("endpoint", a.e.key).Str("state", state).Msg(message)
+	}
+	a.state, a.message = state, message
+	wake(a.c.changed)
+}
+
+// payloadOf is a device as it is published, in the form that the core stores.
+func payloadOf(d wire.Device, shared bool) ([]byte, error) {
+	found := resource.DiscoveredDevice{ID: d.ID, Shared: shared, Properties: d.Properties}
+	for _, m := range d.Mounts {
+		found.Mounts = append(found.Mounts, resource.InstanceMount(m))
+	}
+	for _, s := range d.DeviceSpecs {
+		found.DeviceSpecs = append(found.DeviceSpecs, resource.InstanceDevice(s))
+	}
+	if err := found.Validate(); err != nil {
+		return nil, fmt.Errorf("the device %.80q: %w", d.ID, err)
+	}
+	payload, err := json.Marshal(found)
+	if err == nil && len(payload) > resource.MaxDiscovered {
+		err = fmt.Errorf("the device %.80q has %d bytes; at most %d are taken", d.ID, len(payload), resource.MaxDiscovered)
+	}
+	return payload, err
+}
+
+// failed notes why the handler has ended, and says whether that is because it refuses what it was asked.
+func (a *ask) failed(err error) (refused bool) {
+	state, message := resource.HandlerFailing, ""
+	switch s := status.Convert(err); {
+	case err == nil:
+		message = "it has ended the answer"
+	case handler.IsInvalidArgument(err):
+		state, message = resource.HandlerRefused, err.Error()
+	case s.Code() == codes.InvalidArgument:
+		state, message = resource.HandlerRefused, s.Message()
+	case s.Code() == codes.Unknown && a.e.program != nil:
+		message = err.Error()
+	default:
+		message = s.Message()
+	}
+	a.d.mu.Lock()
+	defer a.d.mu.Unlock()
+	if a.unsure.IsZero() {
+		a.unsure = time.Now()
+	}
+	a.report(state, message)
+	return state == resource.HandlerRefused
+}

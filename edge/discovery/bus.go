@@ -1,0 +1,148 @@
+package discovery
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// clientID is edgediscovery's at the broker. There is one on a node.
+const clientID = "edgediscovery"
+
+// sweep is how long after a connection a Configuration must have been seen, or it was removed while there was none.
+const sweep = 10 * time.Second
+
+// bus is the connection to the node's broker.
+type bus struct {
+	d       *discovery
+	mqtt    *client.Client
+	secrets map[string]*resource.SecretValues // by Configuration; discovery.mu guards them
+
+	mu      sync.Mutex
+	node    string    // empty until the broker has said it
+	conns   int       // how many connections there were
+	settled time.Time // when what the broker has retained is taken to be known
+}
+
+func newBus(d *discovery, servers []string) (*bus, error) {
+	b := &bus{d: d, secrets: map[string]*resource.SecretValues{}}
+	var subscriptions []client.Subscription
+	for _, key := range []string{"status", "secrets/discovery/+", "discovery/+", "discovery/+/handler", "discovery/+/instances/+"} {
+		subscriptions = append(subscriptions, client.Subscription{Filter: topics.TopicOf("+", key), QoS: 1, NoLocal: true})
+	}
+	var err error
+	b.mqtt, err = client.New(client.Options{
+		Servers: servers, ClientID: clientID, CleanStart: true, KeepAlive: 30 * time.Second,
+		Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second}, Log: d.log,
+		Subscriptions: subscriptions, OnConnect: b.connected, OnMessage: b.message,
+	})
+	return b, err
+}
+
+// connected forgets what an earlier connection said of the broker's instances: what is there follows. Configurations go on, unless they
+// don't follow within sweep.
+func (b *bus) connected(context.Context, bool) error {
+	b.mu.Lock()
+	b.conns++
+	connection := b.conns
+	b.settled = time.Now().Add(b.d.o.Timing.Settle)
+	b.mu.Unlock()
+	b.d.mu.Lock()
+	defer b.d.mu.Unlock()
+	clear(b.d.broker)
+	for _, c := range b.d.configurations {
+		wake(c.changed)
+	}
+	time.AfterFunc(sweep, func() {
+		if _, now, _ := b.connection(); now != connection || b.d.ctx.Err() != nil {
+			return
+		}
+		b.d.mu.Lock()
+		defer b.d.mu.Unlock()
+		for _, c := range b.d.configurations {
+			if c.seen != connection {
+				b.d.forget(c)
+			}
+		}
+	})
+	return nil
+}
+
+// connection is the node's name, empty while there is no connection, the connection's number, and when its retained messages are
+// taken to be known.
+func (b *bus) connection() (node string, number int, settled time.Time) {
+	up := b.mqtt.Connected()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !up {
+		return "", b.conns, b.settled
+	}
+	return b.node, b.conns, b.settled
+}
+
+func (b *bus) message(m client.Message) {
+	a, err := topics.Parse(m.Topic)
+	if err != nil {
+		return
+	}
+	b.mu.Lock()
+	if b.node == "" {
+		b.d.log.Info().Str("node", a.Node).Msg("connected to the node's broker")
+	}
+	b.node = a.Node
+	connection := b.conns
+	b.mu.Unlock()
+	switch a.Kind {
+	case topics.KindDiscovery:
+		b.d.request(a.Device, m.Payload, connection)
+	case topics.KindDiscoverySecret:
+		b.d.secret(a.Device, m.Payload)
+	case topics.KindInstance, topics.KindDiscoveryHandler:
+		if m.Retained && len(m.Payload) > 0 {
+			b.d.retained(a, m.Payload)
+		}
+	}
+}
+
+// retained notes what the broker has of a Configuration.
+func (d *discovery) retained(a topics.Address, payload []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a.Kind == topics.KindDiscoveryHandler {
+		d.onBroker(a.Device).report = payload
+		return
+	}
+	var found resource.DiscoveredDevice
+	if err := json.Unmarshal(payload, &found); err != nil || resource.DiscoveredName(found.ID) != a.Name {
+		return // another client's
+	}
+	d.onBroker(a.Device).instances[a.Name] = instance{sum: sumOf(payload)}
+	if c := d.configurations[a.Device]; c != nil {
+		wake(c.changed)
+	}
+}
+
+// onBroker is what the broker has of a Configuration. mu is held.
+func (d *discovery) onBroker(configuration string) *published {
+	p := d.broker[configuration]
+	if p == nil {
+		p = &published{instances: map[string]instance{}}
+		d.broker[configuration] = p
+	}
+	return p
+}
+
+func parseRequest(payload []byte) (r resource.DiscoveryRequest, err error) {
+	err = json.Unmarshal(payload, &r)
+	return r, err
+}
+
+func parseSecrets(payload []byte) (s resource.SecretValues, err error) {
+	err = json.Unmarshal(payload, &s)
+	return s, err
+}

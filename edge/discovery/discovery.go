@@ -1,0 +1,295 @@
+// Package discovery is the program edgediscovery: it has discovery handlers look for what a node's Configurations ask for, and
+// publishes what they find and how they are. Handlers are programs that register over gRPC, as Akri's do, or are linked into this
+// one. It is an MQTT client of the node's broker, and goes on with what it has while there is none.
+//
+// It never trusts a handler: what one sends is bounded, and each device is checked by itself. It never changes the host, and never
+// removes what another MQTT client has published.
+//
+// Start with publish.go: what is to be on the broker, as a pure function. ask.go asks one handler for one Configuration,
+// handlers.go knows which handlers there are, bus.go is the connection to the broker, command.go the command line.
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/edge/discovery/embedded"
+	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/wire"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Options are what edgediscovery needs.
+type Options struct {
+	Config configs.Discovery
+	Log    zerolog.Logger
+	// Ready is called once handlers can register. It may be nil.
+	Ready func()
+	// Embedded are the handlers of this program; default those that are linked in.
+	Embedded []handler.Program
+	// Timing is default for what is zero in it.
+	Timing Timing
+}
+
+// Timing are the durations that no setting changes.
+type Timing struct {
+	// RetryMin and RetryMax bound the pause before a handler that failed is asked again.
+	RetryMin, RetryMax time.Duration
+	// Silence is how long a handler that was asked may say nothing until it counts as one that accepts the details: Akri's say nothing
+	// while there is nothing.
+	Silence time.Duration
+	// Probe is how often a handler that is asked must accept a connection, and ProbeTimeout how long that may take.
+	Probe, ProbeTimeout time.Duration
+	// Settle is how long after a connection to the broker it is taken to have sent what it has retained.
+	Settle time.Duration
+}
+
+func (t Timing) withDefaults() Timing {
+	or := func(d *time.Duration, otherwise time.Duration) {
+		if *d == 0 {
+			*d = otherwise
+		}
+	}
+	or(&t.RetryMin, 500*time.Millisecond)
+	or(&t.RetryMax, 30*time.Second)
+	or(&t.Silence, 3*time.Second)
+	or(&t.Probe, 30*time.Second)
+	or(&t.ProbeTimeout, 10*time.Second)
+	or(&t.Settle, time.Second)
+	return t
+}
+
+// discovery is a running edgediscovery.
+type discovery struct {
+	o      Options
+	log    zerolog.Logger
+	bus    *bus
+	client credentials.TransportCredentials // for handlers at a network address; nil: none
+	ctx    context.Context                  // of Run
+	g      *errgroup.Group
+
+	mu             sync.Mutex
+	configurations map[string]*configuration
+	endpoints      map[string]*endpoint
+	broker         map[string]*published // what the broker has, by Configuration
+}
+
+// configuration is one that this node is given. discovery.mu guards it.
+type configuration struct {
+	name    string
+	request resource.DiscoveryRequest
+	secrets *resource.SecretValues
+	seen    int // the connection to the broker on which it was last seen
+	asks    map[string]*ask
+	refused string // why the core refuses what is published
+	changed chan struct{}
+	stop    context.CancelFunc
+}
+
+// Run runs edgediscovery until ctx ends.
+func Run(ctx context.Context, o Options) (err error) {
+	o.Timing = o.Timing.withDefaults()
+	if o.Embedded == nil {
+		o.Embedded = embedded.Programs()
+	}
+	dir, err := datadir.Open(o.Config.Data.Dir, "edgediscovery")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	serving, dialling, err := wire.MutualTLS(o.Config.TCP.TLS)
+	if err != nil {
+		return fmt.Errorf("tcp.tls: %w", err)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	d := &discovery{
+		o: o, log: o.Log, client: dialling, ctx: ctx, g: g, configurations: map[string]*configuration{}, endpoints: map[string]*endpoint{},
+		broker: map[string]*published{},
+	}
+	if err := d.loadHandlers(); err != nil {
+		return err
+	}
+	if d.bus, err = newBus(d, o.Config.MQTT.Sockets()); err != nil {
+		return err
+	}
+	if err := d.serveRegistration(serving); err != nil {
+		return err
+	}
+	g.Go(func() error { return d.bus.mqtt.Run(ctx) })
+	if o.Ready != nil {
+		o.Ready()
+	}
+	err = g.Wait()
+	d.closeHandlers()
+	return err
+}
+
+// serveRegistration has handlers register until the context of Run ends.
+func (d *discovery) serveRegistration(serving credentials.TransportCredentials) error {
+	h, tcp := d.o.Config.Handlers, d.o.Config.TCP.Listen
+	if err := makeSocketDir(h.Dir); err != nil {
+		return fmt.Errorf("handlers.dir: %w", err)
+	}
+	if tcp != "" && serving == nil && !wire.Loopback(tcp) {
+		return fmt.Errorf("tcp.listen: %s is not an address of loopback, and needs tcp.tls", tcp)
+	}
+	socket, err := wire.ListenUnix(filepath.Join(h.Dir, handler.RegistrationSocket))
+	if err != nil {
+		return fmt.Errorf("handlers.dir: %w", err)
+	}
+	d.serve(socket, nil, true)
+	if tcp == "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", tcp)
+	if err != nil {
+		return errors.Join(fmt.Errorf("tcp.listen: %w", err), socket.Close())
+	}
+	d.log.Info().Stringer("address", l.Addr()).Bool("tls", serving != nil).Msg("handlers can register over TCP")
+	d.serve(l, serving, false)
+	return nil
+}
+
+func (d *discovery) serve(l net.Listener, creds credentials.TransportCredentials, local bool) {
+	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(16), grpc.ConnectionTimeout(10 * time.Second), grpc.WaitForHandlers(true)}
+	if creds != nil {
+		options = append(options, grpc.Creds(creds))
+	}
+	s := wire.NewServer(options...)
+	wire.ServeRegistration(s, func(_ context.Context, r wire.Registration) error { return d.register(r, local) })
+	d.g.Go(func() error { return s.Serve(l) })
+	d.g.Go(func() error {
+		<-d.ctx.Done()
+		s.Stop()
+		return nil
+	})
+}
+
+// request is a new value of discovery/{name} on the broker, or that of a new connection; empty: it was cleared.
+func (d *discovery) request(name string, payload []byte, connection int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.configurations[name]
+	if len(payload) == 0 {
+		if c != nil {
+			d.forget(c)
+		}
+		return
+	}
+	r, err := parseRequest(payload)
+	if err != nil {
+		d.log.Error().Err(err).Str("configuration", name).Msg("a Configuration can't be read")
+		return
+	}
+	if c == nil {
+		ctx, stop := context.WithCancel(d.ctx)
+		c = &configuration{name: name, asks: map[string]*ask{}, changed: make(chan struct{}, 1), stop: stop}
+		d.configurations[name] = c
+		d.log.Info().Str("configuration", name).Str("handler", r.Handler).Msg("looking for devices")
+		d.g.Go(func() error {
+			d.publish(ctx, c)
+			return nil
+		})
+	}
+	c.request, c.seen = r, connection
+	d.reconcile(c)
+}
+
+// forget stops to look for what a Configuration asked for. The core has removed what was found. mu is held.
+func (d *discovery) forget(c *configuration) {
+	d.log.Info().Str("configuration", c.name).Msg("looking for devices no more")
+	delete(d.configurations, c.name)
+	delete(d.broker, c.name)
+	for _, a := range c.asks {
+		a.stop()
+	}
+	c.stop()
+}
+
+// secret is a new value of secrets/discovery/{name}.
+func (d *discovery) secret(name string, payload []byte) {
+	var s *resource.SecretValues
+	if len(payload) > 0 {
+		v, err := parseSecrets(payload)
+		if err != nil {
+			d.log.Error().Str("configuration", name).Msg("the values of a Configuration's Secrets can't be read")
+			return
+		}
+		s = &v
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bus.secrets[name] = s
+	if c := d.configurations[name]; c != nil {
+		d.reconcile(c)
+	}
+}
+
+// reconcile has each handler that a Configuration names be asked for what it says now, and no other. mu is held.
+func (d *discovery) reconcile(c *configuration) {
+	r := c.request
+	c.secrets = d.bus.secrets[c.name]
+	waits := r.Secrets != "" && (c.secrets == nil || c.secrets.Version != r.Secrets) // its values are on their way
+	for key, a := range c.asks {
+		if e := d.endpoints[key]; e == nil || e.name != r.Handler {
+			a.stop()
+			delete(c.asks, key)
+		}
+	}
+	for key, e := range d.endpoints {
+		if e.name != r.Handler || waits {
+			continue
+		}
+		before := c.asks[key]
+		if before != nil && before.e == e && before.version == r.Version {
+			continue
+		}
+		c.asks[key] = d.newAsk(c, e, before)
+	}
+	wake(c.changed)
+}
+
+// properties are those of the request, with the values of Secrets.
+func (c *configuration) properties() map[string][]byte {
+	p := map[string][]byte{}
+	for name, value := range c.request.Properties {
+		p[name] = []byte(value)
+	}
+	if c.request.Secrets != "" {
+		for name, value := range c.secrets.Data {
+			p[name] = value
+		}
+	}
+	return p
+}
+
+// wake sends on a channel of capacity 1.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// serves says whether an embedded handler is one of the settings.
+func serves(globs []string, name string) bool {
+	for _, g := range globs {
+		if ok, _ := path.Match(g, name); ok {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,258 @@
+package discovery
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/wire"
+)
+
+const (
+	// registrations is the file of those that have registered, in the data directory.
+	registrations = "registrations.json"
+	// maxEndpoints bounds how many there are.
+	maxEndpoints = 64
+	// forgetAfter is how long a handler may be away before another may have its place, when there are as many as there may be.
+	forgetAfter = time.Hour
+)
+
+// endpoint is a handler: one that is linked in, or one that has registered. discovery.mu guards seen and woken.
+type endpoint struct {
+	name    string
+	key     string // what reports call it: its address, or embedded
+	shared  bool
+	program handler.Handler // nil: it is dialled
+	dialled wire.Registration
+	conn    *grpc.ClientConn
+	probe   func() (*grpc.ClientConn, error) // a connection of its own
+	seen    time.Time                        // when it last registered or answered
+	woken   chan struct{}                    // closed when it registers again
+}
+
+// registered is an endpoint in the file.
+type registered struct {
+	Contract wire.Contract `json:"contract"`
+	Name     string        `json:"name"`
+	Endpoint string        `json:"endpoint"`
+	Network  bool          `json:"network,omitempty"`
+	Shared   bool          `json:"shared,omitempty"`
+	Seen     time.Time     `json:"seen"`
+}
+
+// loadHandlers has the handlers that are linked in, and those that registered before this start.
+func (d *discovery) loadHandlers() error {
+	for _, p := range d.o.Embedded {
+		if !serves(d.o.Config.Handlers.Embedded, p.Name) {
+			continue
+		}
+		env := handler.Env{Log: d.log.With().Str("handler", p.Name).Logger(), Broker: d.o.Config.MQTT.Sockets()}
+		key := "embedded/" + p.Name
+		d.endpoints[key] = &endpoint{name: p.Name, key: key, shared: p.Shared, program: p.New(env), woken: make(chan struct{})}
+	}
+	path := filepath.Join(d.o.Config.Data.Dir, registrations)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var list []registered
+	if err := json.Unmarshal(text, &list); err != nil {
+		d.log.Error().Err(err).Str("file", path).Msg("the registrations can't be read: handlers must register again")
+		return nil
+	}
+	for _, r := range list {
+		e, err := d.newEndpoint(wire.Registration{Contract: r.Contract, Name: r.Name, Endpoint: r.Endpoint, Network: r.Network, Shared: r.Shared}, true)
+		if err != nil {
+			d.log.Error().Err(err).Str("handler", r.Name).Msg("a handler that had registered is dropped")
+			continue
+		}
+		e.seen = r.Seen
+		d.endpoints[e.key] = e
+	}
+	return nil
+}
+
+// saveHandlers writes the file. mu is held.
+func (d *discovery) saveHandlers() error {
+	list := []registered{}
+	for _, e := range d.endpoints {
+		if r := e.dialled; e.program == nil {
+			list = append(list, registered{r.Contract, r.Name, r.Endpoint, r.Network, r.Shared, e.seen.UTC()})
+		}
+	}
+	text, err := json.MarshalIndent(list, "", " ")
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(d.o.Config.Data.Dir, registrations), text)
+}
+
+// writeFile replaces a file as a whole, and returns when it is on disk.
+func writeFile(path string, text []byte) error {
+	f, err := os.Create(path + ".new")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func (d *discovery) closeHandlers() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.endpoints {
+		e.close()
+	}
+}
+
+func (e *endpoint) close() {
+	if e.conn != nil {
+		_ = e.conn.Close() // nothing is lost by it
+	}
+}
+
+// newEndpoint is a handler as it registers; local: at the socket.
+func (d *discovery) newEndpoint(r wire.Registration, local bool) (*endpoint, error) {
+	if err := wire.CheckName(r.Name); err != nil {
+		return nil, err
+	}
+	target, err := d.target(r, local)
+	if err != nil {
+		return nil, err
+	}
+	r.Endpoint = strings.TrimPrefix(target, "unix://")
+	dial := func() (*grpc.ClientConn, error) {
+		if r.Network {
+			return wire.Dial(target, d.client)
+		}
+		return wire.Dial(target, nil)
+	}
+	conn, err := dial()
+	if err != nil {
+		return nil, fmt.Errorf("the endpoint %q: %w", r.Endpoint, err)
+	}
+	return &endpoint{
+		name: r.Name, key: r.Endpoint, shared: r.Shared, dialled: r, conn: conn, probe: dial, seen: time.Now(), woken: make(chan struct{}),
+	}, nil
+}
+
+// target is what to dial for a registration: a socket in the directory, or an address at which TLS keeps others away.
+func (d *discovery) target(r wire.Registration, local bool) (string, error) {
+	if !r.Network {
+		name := filepath.Base(r.Endpoint)
+		switch {
+		case !local:
+			return "", fmt.Errorf("the endpoint %q is a socket: a handler that registers over TCP has a network address", r.Endpoint)
+		case name == "." || name == ".." || name == "/" || name == handler.RegistrationSocket || len(name) > wire.MaxName:
+			return "", fmt.Errorf("the endpoint %q: must be a socket in %s, such as %s/onvif.sock", r.Endpoint, d.o.Config.Handlers.Dir, d.o.Config.Handlers.Dir)
+		}
+		path := filepath.Join(d.o.Config.Handlers.Dir, name)
+		if len(path) > 107 {
+			return "", fmt.Errorf("the endpoint %s has a path of more than 107 bytes", path)
+		}
+		return "unix://" + path, nil
+	}
+	address := r.Endpoint
+	if u, err := url.Parse(address); err == nil && (u.Scheme == "http" || u.Scheme == "https") {
+		address = u.Host
+	}
+	if err := wire.CheckAddress(address); err != nil {
+		return "", fmt.Errorf("the endpoint %q: %w", r.Endpoint, err)
+	}
+	if d.client == nil && !wire.Loopback(address) {
+		return "", fmt.Errorf("the endpoint %q is not an address of loopback: edgediscovery dials it with mutual TLS only (tcp.tls)", r.Endpoint)
+	}
+	return address, nil
+}
+
+// register takes a registration. The same one again wakes what waits for the handler.
+func (d *discovery) register(r wire.Registration, local bool) error {
+	e, err := d.newEndpoint(r, local)
+	if err != nil {
+		d.log.Warn().Err(err).Msg("a handler can't register")
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.endpoints[e.key]
+	if before != nil && before.dialled == e.dialled {
+		e.close()
+		before.seen = time.Now()
+		close(before.woken)
+		before.woken = make(chan struct{})
+		before.conn.ResetConnectBackoff()
+		return nil
+	}
+	if before == nil && !d.makeRoom() {
+		e.close()
+		return fmt.Errorf("there are %d handlers already", maxEndpoints)
+	}
+	d.endpoints[e.key] = e
+	if err := d.saveHandlers(); err != nil {
+		d.endpoints[e.key] = before
+		if before == nil {
+			delete(d.endpoints, e.key)
+		}
+		e.close()
+		d.log.Error().Err(err).Msg("the registration of a handler can't be stored")
+		return errors.New("the registration can't be stored")
+	}
+	if before != nil {
+		before.close()
+	}
+	d.log.Info().Str("handler", e.name).Str("endpoint", e.key).Bool("shared", e.shared).Msg("a handler has registered")
+	for _, c := range d.configurations {
+		d.reconcile(c)
+	}
+	return nil
+}
+
+// makeRoom says whether one more handler may register. If there are as many as there may be, that which has been away for longest, and
+// for forgetAfter, is forgotten. mu is held.
+func (d *discovery) makeRoom() bool {
+	count := 0
+	var oldest *endpoint
+	for _, e := range d.endpoints {
+		if e.program != nil {
+			continue
+		}
+		if count++; oldest == nil || e.seen.Before(oldest.seen) {
+			oldest = e
+		}
+	}
+	if count < maxEndpoints {
+		return true
+	}
+	if time.Since(oldest.seen) < forgetAfter {
+		return false
+	}
+	delete(d.endpoints, oldest.key)
+	oldest.close()
+	return true
+}
+
+// makeSocketDir makes the directory of the sockets, for programs of this one's group.
+func makeSocketDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o770); err != nil { //nolint:gosec // G301: the group is that of the programs which may be handlers
+		return err
+	}
+	return os.Chmod(dir, 0o770) //nolint:gosec // G302: the same, whatever the umask
+}

@@ -1,0 +1,320 @@
+package discovery
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	// publishBurst times instances of a Configuration may be published at once, and publishPerSecond each second: a handler whose
+	// list changes all the time keeps nobody else from the core.
+	publishBurst     = 12_000
+	publishPerSecond = 500
+	// publishWindow is how many publishes of a Configuration wait for the core at once.
+	publishWindow = 128
+	// gather is how long a change waits for others, once one was published.
+	gather = 20 * time.Millisecond
+	// maxMessage bounds a message of a report, in bytes.
+	maxMessage = 1 << 10
+)
+
+// published is what the broker has of a Configuration.
+type published struct {
+	instances map[string]instance // by name
+	report    []byte              // empty: none
+}
+
+// instance is one on the broker.
+type instance struct {
+	sum  [16]byte // of the payload
+	ours bool     // published since this start
+}
+
+func sumOf(payload []byte) [16]byte {
+	sum := sha256.Sum256(payload)
+	return [16]byte(sum[:16])
+}
+
+// view is what is known of a Configuration.
+type view struct {
+	version string
+	asks    []answer // in the order of their endpoints
+	broker  published
+	refused string // why the core refuses what is published
+	now     time.Time
+	grace   time.Duration
+}
+
+// answer is what a handler says.
+type answer struct {
+	endpoint       string
+	state, message string // as HandlerEndpoint has them; empty: none yet
+	devices        map[string][]byte
+	unsure         time.Time // as in ask
+}
+
+// plan is what is to be published.
+type plan struct {
+	put    []put
+	remove []string
+	report []byte // nil: it is as it is to be; empty: it is removed
+	again  time.Time
+}
+
+type put struct {
+	name    string
+	payload []byte
+}
+
+// plan compares what handlers say with what the broker has. A device is there while a handler finds it, or did so before it could not be
+// asked any more, for grace. What this program doesn't know is only removed when it knows what all handlers find.
+func (v view) plan() (p plan) {
+	want := map[string][]byte{}
+	settled := len(v.asks) > 0
+	for _, a := range v.asks {
+		if until := a.unsure.Add(v.grace); !a.unsure.IsZero() {
+			if !v.now.Before(until) {
+				continue
+			}
+			settled = false
+			if p.again.IsZero() || until.Before(p.again) {
+				p.again = until
+			}
+		}
+		for name, payload := range a.devices {
+			if _, ok := want[name]; !ok {
+				want[name] = payload
+			}
+		}
+	}
+	for name, payload := range want {
+		if i, ok := v.broker.instances[name]; !ok || i.sum != sumOf(payload) {
+			p.put = append(p.put, put{name, payload})
+		}
+	}
+	slices.SortFunc(p.put, func(a, b put) int { return cmp.Compare(a.name, b.name) })
+	for name, i := range v.broker.instances {
+		if _, ok := want[name]; !ok && (i.ours || settled) {
+			p.remove = append(p.remove, name)
+		}
+	}
+	slices.Sort(p.remove)
+	p.report = v.report()
+	return p
+}
+
+// report is the one to publish; nil: none. A Configuration with whose handler this program has nothing to do has none of it, since another
+// client may have published one; those of this program name endpoints.
+func (v view) report() []byte {
+	if len(v.asks) == 0 {
+		var last resource.HandlerReport
+		if err := json.Unmarshal(v.broker.report, &last); err == nil && len(last.Endpoints) > 0 {
+			return []byte{}
+		}
+		return nil
+	}
+	r := resource.HandlerReport{Version: v.version}
+	for _, a := range v.asks {
+		if a.state == "" {
+			continue
+		}
+		r.Endpoints = append(r.Endpoints, resource.HandlerEndpoint{Endpoint: a.endpoint, State: a.state, Message: cut(a.message, maxMessage)})
+	}
+	if len(r.Endpoints) == 0 {
+		return nil // no handler has answered yet
+	}
+	for _, state := range []string{resource.HandlerFailing, resource.HandlerRefused, resource.HandlerAccepted} {
+		for _, e := range r.Endpoints {
+			if e.State == state {
+				r.State, r.Message = state, e.Message
+			}
+		}
+	}
+	if v.refused != "" {
+		r.State, r.Message = resource.HandlerFailing, cut("the core refuses what is found: "+v.refused, maxMessage)
+	}
+	payload, err := json.Marshal(r)
+	for err == nil && len(payload) > resource.MaxDiscovered {
+		r.Endpoints = r.Endpoints[:len(r.Endpoints)/2]
+		payload, err = json.Marshal(r)
+	}
+	if err != nil || bytes.Equal(payload, v.broker.report) {
+		return nil
+	}
+	return payload
+}
+
+func cut(text string, n int) string {
+	if len(text) > n {
+		text = text[:n-3] + "…"
+	}
+	return strings.ToValidUTF8(text, "�")
+}
+
+// view is what is known of c now.
+func (d *discovery) view(c *configuration) view {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	on := d.onBroker(c.name)
+	v := view{
+		version: c.request.Version, refused: c.refused, now: time.Now(), grace: d.o.Config.Handlers.Grace,
+		broker: published{instances: make(map[string]instance, len(on.instances)), report: on.report},
+	}
+	for name, i := range on.instances {
+		v.broker.instances[name] = i
+	}
+	for _, a := range c.asks {
+		v.asks = append(v.asks, answer{endpoint: a.e.key, state: a.state, message: a.message, devices: a.devices, unsure: a.unsure})
+	}
+	slices.SortFunc(v.asks, func(a, b answer) int { return cmp.Compare(a.endpoint, b.endpoint) })
+	return v
+}
+
+// publish keeps what the broker has of c as it is to be, until ctx ends.
+func (d *discovery) publish(ctx context.Context, c *configuration) {
+	pace := rate.NewLimiter(publishPerSecond, publishBurst)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	failures := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.changed:
+		case <-timer.C:
+		}
+		node, connection, settled := d.bus.connection()
+		if node == "" {
+			continue // a new connection wakes this
+		}
+		if wait := time.Until(settled); wait > 0 {
+			timer.Reset(wait)
+			continue
+		}
+		p := d.view(c).plan()
+		err := d.apply(ctx, c, p, node, connection, pace)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			timer.Reset(d.o.Timing.backoff(failures))
+			failures++
+		default:
+			failures = 0
+			if !p.again.IsZero() {
+				timer.Reset(time.Until(p.again))
+			}
+		}
+		if !sleep(ctx, gather) {
+			return
+		}
+	}
+}
+
+func sleep(ctx context.Context, t time.Duration) bool {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// apply publishes a plan, and notes what the core has stored. Its error is the first one; the rest is published all the same.
+func (d *discovery) apply(ctx context.Context, c *configuration, p plan, node string, connection int, pace *rate.Limiter) error {
+	window := make(chan struct{}, publishWindow)
+	results := make(chan error, len(p.put)+len(p.remove)+1)
+	count := 0
+	send := func(a topics.Address, payload []byte) bool {
+		select {
+		case window <- struct{}{}:
+		case <-ctx.Done():
+			return false
+		}
+		count++
+		d.bus.mqtt.PublishAsync(client.Message{Topic: a.String(), Payload: payload, QoS: 1, Retain: true}, func(err error) {
+			if err == nil {
+				d.stored(a, payload, connection)
+			}
+			results <- err
+			<-window
+		})
+		return true
+	}
+	for _, name := range p.remove {
+		if !send(topics.Address{Node: node, Kind: topics.KindInstance, Device: c.name, Name: name}, nil) {
+			return ctx.Err()
+		}
+	}
+	for _, i := range p.put {
+		if pace.Wait(ctx) != nil || !send(topics.Address{Node: node, Kind: topics.KindInstance, Device: c.name, Name: i.name}, i.payload) {
+			return ctx.Err()
+		}
+	}
+	if p.report != nil && !send(topics.Address{Node: node, Kind: topics.KindDiscoveryHandler, Device: c.name}, p.report) {
+		return ctx.Err()
+	}
+	var first error
+	for range count {
+		select {
+		case err := <-results:
+			first = cmp.Or(first, err)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	d.refused(c, first)
+	return first
+}
+
+// stored notes what the core has stored, unless there was another connection since.
+func (d *discovery) stored(a topics.Address, payload []byte, connection int) {
+	if _, now, _ := d.bus.connection(); now != connection {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	on := d.onBroker(a.Device)
+	switch {
+	case a.Kind == topics.KindDiscoveryHandler:
+		on.report = payload
+	case len(payload) == 0:
+		delete(on.instances, a.Name)
+	default:
+		on.instances[a.Name] = instance{sum: sumOf(payload), ours: true}
+	}
+}
+
+// refused notes whether the core refuses what is published, for the report.
+func (d *discovery) refused(c *configuration, err error) {
+	why := ""
+	var refused *client.Refused
+	if errors.As(err, &refused) {
+		why = cmp.Or(refused.Reason, fmt.Sprintf("reason code %#x", refused.Code))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if why != c.refused {
+		if why != "" {
+			d.log.Warn().Str("configuration", c.name).Msg("the core refuses what is found: " + why)
+		}
+		c.refused = why
+		wake(c.changed)
+	}
+}
