@@ -36,8 +36,8 @@ demo: build ## start hub, core, mappers and simulated devices, and watch them
 	@bin/edgebus demo $(ARGS)
 
 .PHONY: build
-build: ## build the programs into bin/
-	@$(STAGE) build env CGO_ENABLED=0 go build -trimpath -buildvcs=auto -ldflags '-s -w' -o bin/ $(PROGRAMS)
+build: ## build the programs into bin/ (VERSION=v1.2.0 gives them a version)
+	@$(STAGE) build env CGO_ENABLED=0 go build -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X github.com/edgebus/edgebus/configs/daemon.version=$(VERSION))' -o bin/ $(PROGRAMS)
 
 .PHONY: test
 test: unit e2e ## run the packages' tests and the scripts against the real programs; no root needed

@@ -106,8 +106,14 @@ func (p Program) Ready() {
 	}
 }
 
+// version is the version that a release is given by its build: -ldflags '-X github.com/edgebus/edgebus/configs/daemon.version=v1.2.0'.
+var version string
+
 // Version is the version that the program was built from.
 func Version() string {
+	if version != "" {
+		return version
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
 		return "dev"

@@ -2,6 +2,7 @@ package backup
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -111,6 +112,7 @@ type Server struct {
 	snapshot Snapshot
 	rotate   Rotation
 	log      zerolog.Logger
+	state    http.Handler // nil: the program does not tell its state here
 	listener net.Listener // nil: it could not be bound
 	busy     sync.Mutex   // held while a backup is made or the key is rotated: a backup has the key of what is in it
 }
@@ -137,6 +139,19 @@ func (p Program) Listen(dir string, snapshot Snapshot, rotate Rotation, log zero
 	return s
 }
 
+// State has the program's state served at /state, for programs of the host that watch over it. It is called before Run.
+func (s *Server) State(state func() (report any, ready error)) {
+	s.state = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		report, err := state()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(report) // the client may have gone
+	})
+}
+
 // Run serves until ctx ends, which interrupts a backup in progress.
 func (s *Server) Run(ctx context.Context) error {
 	if s.listener == nil {
@@ -145,6 +160,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /backup", s.serve)
+	if s.state != nil {
+		mux.Handle("GET /state", s.state)
+	}
 	if s.rotate != nil {
 		mux.HandleFunc("POST /rotate-key", func(w http.ResponseWriter, _ *http.Request) { s.serveRotation(ctx, w) })
 	}

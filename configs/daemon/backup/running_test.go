@@ -3,8 +3,10 @@ package backup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -179,4 +181,31 @@ func TestChecksumsStandAtTheEnd(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile(r.backup, archive(t, m, map[string]string{"x": "x"}), 0o600))
 	require.Contains(t, r.fails(1, "check", r.backup), "unexpected EOF")
+}
+
+// A program that watches over another asks it for its state, which it gives if it is ready.
+func TestStateOfWhatRuns(t *testing.T) {
+	dir := t.TempDir()
+	s := Program{Name: "thing"}.Listen(dir, nil, nil, zerolog.Nop())
+	ready := errors.New("nothing can be stored")
+	s.State(func() (any, error) { return map[string]string{"version": "v1.2.0"}, ready })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	l := &line{dir: dir, ctx: ctx}
+	get := func() (int, string) {
+		res, err := (&http.Client{Transport: &http.Transport{DialContext: l.dial, DisableKeepAlives: true}}).Get("http://edgebus/state")
+		require.NoError(t, err)
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return res.StatusCode, strings.TrimSpace(string(text))
+	}
+	code, text := get()
+	require.Equal(t, "503 nothing can be stored", fmt.Sprint(code, " ", text))
+	ready = nil
+	code, text = get()
+	require.Equal(t, `200 {"version":"v1.2.0"}`, fmt.Sprint(code, " ", text))
+	cancel()
+	require.NoError(t, <-ended)
 }
