@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"encoding/base64"
 	"fmt"
 	"math/big"
 	"net"
@@ -177,7 +178,17 @@ func (a AgentMQTT) check(report reporter) {
 
 func (a *Agent) complete() (err error) {
 	if a.Data.Dir == "" {
-		a.Data.Dir, err = stateDir("agent")
+		if a.Data.Dir, err = stateDir("agent"); err != nil {
+			return err
+		}
+	}
+	if a.Upgrade.Dir == "" {
+		if a.Upgrade.Dir, err = stateDir("programs"); err != nil {
+			return err
+		}
+	}
+	if a.Upgrade.Core.Data == "" {
+		a.Upgrade.Core.Data, err = stateDir("core")
 	}
 	return err
 }
@@ -192,6 +203,24 @@ func (a *Agent) check(report reporter) {
 	clean("root", a.Root)
 	for i, p := range a.Files.Roots {
 		clean(fmt.Sprintf("files.roots[%d]", i), p)
+	}
+	for key, dir := range map[string]string{"upgrade.dir": a.Upgrade.Dir, "upgrade.core.data": a.Upgrade.Core.Data} {
+		if dir != "" {
+			clean(key, dir)
+		}
+	}
+	for i, key := range a.Upgrade.Keys {
+		if raw, err := base64.StdEncoding.DecodeString(key); err != nil || len(raw) != 42 || string(raw[:2]) != "Ed" {
+			report(fmt.Sprintf("upgrade.keys[%d]", i), "%q is no public key of minisign: give the second line of its file", key)
+		}
+	}
+	for i, prefix := range a.Upgrade.Sources {
+		if u, err := url.Parse(prefix); err != nil || u.Scheme != "https" || u.Host == "" || !strings.HasSuffix(u.Path, "/") {
+			report(fmt.Sprintf("upgrade.sources[%d]", i), "%q is not the beginning of an HTTPS address up to a slash, such as https://example.com/edgebus/", prefix)
+		}
+	}
+	if t := a.Upgrade.Trial; t.Watch > t.Timeout {
+		report("upgrade.trial.watch", "%s is longer than upgrade.trial.timeout, %s", t.Watch, t.Timeout)
 	}
 	allowed := map[string]bool{}
 	for i, c := range a.Commands {

@@ -58,16 +58,42 @@ type Core struct {
 
 // Agent is what edgeagent can be told. agent.yaml says what each setting means.
 type Agent struct {
-	MQTT     AgentMQTT  `yaml:"mqtt"`
-	Data     Data       `yaml:"data"`
-	Root     string     `yaml:"root"`
-	Files    AgentFiles `yaml:"files"`
-	Commands []Command  `yaml:"commands"`
-	Hooks    AgentHooks `yaml:"hooks"`
-	Health   Health     `yaml:"health"`
-	Host     AgentHost  `yaml:"host"`
-	OS       AgentOS    `yaml:"os"`
-	Log      Log        `yaml:"log"`
+	MQTT     AgentMQTT    `yaml:"mqtt"`
+	Data     Data         `yaml:"data"`
+	Root     string       `yaml:"root"`
+	Files    AgentFiles   `yaml:"files"`
+	Commands []Command    `yaml:"commands"`
+	Hooks    AgentHooks   `yaml:"hooks"`
+	Health   Health       `yaml:"health"`
+	Host     AgentHost    `yaml:"host"`
+	OS       AgentOS      `yaml:"os"`
+	Upgrade  AgentUpgrade `yaml:"upgrade"`
+	Log      Log          `yaml:"log"`
+}
+
+// AgentUpgrade says how the agent upgrades the core and itself.
+type AgentUpgrade struct {
+	Dir     string     `yaml:"dir"`
+	Keys    []string   `yaml:"keys,flow"`
+	Sources []string   `yaml:"sources,flow"`
+	Hold    bool       `yaml:"hold"`
+	Core    AgentCore  `yaml:"core"`
+	Trial   AgentTrial `yaml:"trial"`
+}
+
+// AgentCore says how the core is run.
+type AgentCore struct {
+	Unit string        `yaml:"unit"`
+	Run  []string      `yaml:"run,flow"`
+	Data string        `yaml:"data"`
+	Stop time.Duration `yaml:"stop" min:"1"`
+}
+
+// AgentTrial says when a new version is well.
+type AgentTrial struct {
+	Timeout time.Duration `yaml:"timeout" min:"1"`
+	Watch   time.Duration `yaml:"watch" min:"1"`
+	Memory  Size          `yaml:"memory" min:"1"`
 }
 
 // Discovery is what edgediscovery can be told. discovery.yaml says what each setting means.

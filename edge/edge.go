@@ -164,7 +164,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	figures.HTTP(site.Connections)
 
 	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept), nil, log)
-	backups.State(func() (any, error) { return linkReport(), ready() })
+	backups.State(func() (any, error) {
+		return struct {
+			resource.LinkReport
+			StoreFormat int `json:"storeFormat"`
+		}{linkReport(), store.Format}, ready()
+	})
 	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, hub.blobs.Run, watch}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)

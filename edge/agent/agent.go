@@ -29,7 +29,10 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/edge/agent/files"
 	"github.com/edgebus/edgebus/edge/agent/host"
+	"github.com/edgebus/edgebus/edge/agent/host/monitor"
 	"github.com/edgebus/edgebus/edge/agent/host/osimage"
+	"github.com/edgebus/edgebus/edge/upgrade"
+	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -87,6 +90,7 @@ type Options struct {
 	applications Applications
 	os           OS
 	monitor      Monitor
+	service      upgrade.Unit // of the core; nil: the agent runs the core itself
 }
 
 func (o Options) withDefaults() Options {
@@ -130,6 +134,9 @@ func (o *Options) onHost() {
 	}
 	h := host.New(options)
 	o.applications, o.monitor = h.Applications, h
+	if len(o.Config.Upgrade.Core.Run) == 0 {
+		o.service = h.Service(o.Config.Upgrade.Core.Unit)
+	}
 	if h.OS != nil && o.Config.Root == "/" {
 		o.os = h.OS
 	}
@@ -153,9 +160,12 @@ type agent struct {
 	applications Applications
 	os           OS
 	monitor      Monitor
+	service      upgrade.Unit
 
-	checked time.Time     // when files were last compared with the spec
-	reports chan struct{} // capacity 1: there may be something to report
+	checked        time.Time     // when files were last compared with the spec
+	reports        chan struct{} // capacity 1: there may be something to report
+	upgrades       *upgrade.Upgrader
+	upgradeReports chan struct{} // capacity 1: as reports, of upgrades
 
 	mu      sync.Mutex
 	state   state // written with mu held
@@ -196,14 +206,55 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready()
 	}
+	if err := a.openUpgrades(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.closeUpgrades(err)) }()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.bus.mqtt.Run(ctx) })
+	g.Go(func() error { return a.upgrades.Run(ctx) })
+	g.Go(func() error { return a.reportUpgrade(ctx) })
 	g.Go(func() error { return a.work(ctx) })
 	g.Go(func() error { return a.report(ctx) })
 	if a.monitor != nil {
 		g.Go(func() error { return a.monitor.Run(ctx, a.changed) })
 	}
 	return g.Wait()
+}
+
+// openUpgrades makes the part of the agent that upgrades the core and the agent.
+func (a *agent) openUpgrades() (err error) {
+	o := upgrade.Options{
+		Config: a.o.Config.Upgrade, Dir: a.o.Config.Data.Dir, Version: a.o.Version, Log: a.log, Now: a.o.Now,
+		Order: a.bus.order, Connected: a.bus.connectedNow, Changed: func() { signal(a.upgradeReports) }, BeforeStep: a.o.BeforeStep,
+		Blob: func(ctx context.Context, c resource.Content, progress func(int64)) (io.ReadCloser, error) {
+			content, err := a.bus.blob(ctx, c, progress)
+			var f failure
+			if errors.As(err, &f) {
+				err = &upgrade.Failure{Reason: resource.UpgradeFailedArtifact, Message: f.message}
+			}
+			return content, err
+		},
+		Exceeded: func(ctx context.Context, checks resource.UpgradeChecks) error {
+			return monitor.Exceeded(ctx, checks, a.o.Config.Upgrade.Core.Data)
+		},
+		Run: a.runUpgradeCommand,
+	}
+	if a.service != nil {
+		o.Unit = a.service
+	}
+	a.upgrades, err = upgrade.New(o)
+	return err
+}
+
+// closeUpgrades ends a core that the agent runs itself, unless another agent takes its place.
+func (a *agent) closeUpgrades(err error) error {
+	if errors.As(err, new(*upgrade.Replace)) || upgrade.OnTrial() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), a.o.Config.Upgrade.Core.Stop+time.Minute)
+	defer cancel()
+	return a.upgrades.Stop(ctx)
 }
 
 func openFiles(o Options) (*files.Store, error) {
@@ -223,7 +274,7 @@ func allowed(list []configs.Command) commands {
 func newAgent(o Options, store *files.Store) (*agent, error) {
 	a := &agent{
 		o: o, log: o.Log, commands: allowed(o.Config.Commands), wake: make(chan struct{}, 1), reports: make(chan struct{}, 1),
-		files: store, applications: o.applications, os: o.os, monitor: o.monitor,
+		upgradeReports: make(chan struct{}, 1), files: store, applications: o.applications, os: o.os, monitor: o.monitor, service: o.service,
 	}
 	var err error
 	a.state, err = loadState(o.Config.Data.Dir)
@@ -302,6 +353,10 @@ func (a *agent) wanted() (*resource.RenderedSpec, error) { return a.bus.spec() }
 func (a *agent) heard() {
 	signal(a.wake)
 	a.changed()
+	signal(a.upgradeReports)
+	if a.upgrades != nil {
+		a.upgrades.Heard()
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.cancel == nil {
@@ -500,35 +555,49 @@ func ownHooks(list []configs.Hook) (hooks []resource.Hook) {
 	return hooks
 }
 
-// report publishes what there is to say, on change and at most once a second, and again after each connection.
+// report publishes what there is to say of the host, and of upgrades.
 func (a *agent) report(ctx context.Context) error {
-	var last []byte
 	var conditions []resource.Condition
+	return a.publishing(ctx, topics.KindAgent, a.reports, func() any {
+		r := a.reportNow(conditions)
+		conditions = r.Conditions
+		return r
+	}, sync.OnceFunc(upgrade.Proven))
+}
+
+func (a *agent) reportUpgrade(ctx context.Context) error {
+	return a.publishing(ctx, topics.KindUpgradeStatus, a.upgradeReports, func() any {
+		r := a.upgrades.Report()
+		a.upgrades.Note(r)
+		return r
+	}, func() {})
+}
+
+// publishing publishes what there is to say after each signal, at most once a second, and again after each connection. stored is called when the
+// core has stored it.
+func (a *agent) publishing(ctx context.Context, kind topics.Kind, signals chan struct{}, now func() any, stored func()) error {
+	var last []byte
 	number := 0
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.reports:
+		case <-signals:
 		}
-		node, conn := a.bus.connection()
-		if node == "" {
-			continue
-		}
-		r := a.reportNow(conditions)
-		conditions = r.Conditions
-		text, err := json.Marshal(r)
+		text, err := json.Marshal(now())
 		if err != nil {
 			return fmt.Errorf("the report: %w", err)
 		}
-		if conn == number && bytes.Equal(text, last) {
+		node, conn := a.bus.connection()
+		if node == "" || conn == number && bytes.Equal(text, last) {
 			continue
 		}
-		if err := a.bus.publish(ctx, node, text); err != nil {
+		if err := a.bus.publish(ctx, node, kind, text); err != nil {
 			a.log.Warn().Err(err).Msg("the report was not stored by the core")
-			a.changed()
+			signal(signals)
 		} else {
 			number, last = conn, text
+			stored()
 		}
 		select {
 		case <-ctx.Done():

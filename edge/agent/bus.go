@@ -44,7 +44,7 @@ const clientID = "edgeagent"
 func newBus(id string, servers []string, log zerolog.Logger, changed func()) (*bus, error) {
 	b := &bus{changed: changed, log: log, values: map[string][]byte{}, blobs: map[string]chan resource.BlobAnswer{}}
 	var subscriptions []client.Subscription
-	for _, key := range []string{"status", "spec", "spec/parts/+", "secrets/#", blobAnswers} {
+	for _, key := range []string{"status", "spec", "spec/parts/+", "secrets/#", "upgrade", blobAnswers} {
 		subscriptions = append(subscriptions, client.Subscription{Filter: topics.TopicOf("+", key), QoS: 1})
 	}
 	var err error
@@ -126,6 +126,16 @@ func (b *bus) spec() (*resource.RenderedSpec, error) {
 	return spec, nil
 }
 
+// order is the newest order of an upgrade; nil: there is none. One that can't be read is an error, with as much of it as is known.
+func (b *bus) order() (*resource.UpgradeOrder, error) {
+	text, ok := b.document("upgrade")
+	if !ok {
+		return nil, nil //nolint:nilnil // there is none, which is no error
+	}
+	o, err := resource.ParseUpgradeOrder(text)
+	return &o, err
+}
+
 // secret is the value of a Secret. It is errWaiting until the broker has the Secret in the version that the spec refers to.
 func (b *bus) secret(k resource.SecretKey) ([]byte, error) {
 	text, ok := b.document("secrets/" + k.Name)
@@ -153,11 +163,19 @@ func (b *bus) connection() (node string, number int) {
 	return b.node, b.conns
 }
 
+// connectedNow is nil while there is a connection to the node's broker.
+func (b *bus) connectedNow() error {
+	if node, _ := b.connection(); node == "" || !b.mqtt.Connected() {
+		return errors.New("its broker does not let the agent connect")
+	}
+	return nil
+}
+
 // publish publishes a report, and waits until the core has stored it.
-func (b *bus) publish(ctx context.Context, node string, report []byte) error {
+func (b *bus) publish(ctx context.Context, node string, kind topics.Kind, report []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	topic := topics.Address{Node: node, Kind: topics.KindAgent}.String()
+	topic := topics.Address{Node: node, Kind: kind}.String()
 	return b.mqtt.Publish(ctx, client.Message{Topic: topic, Payload: report, QoS: 1, Retain: true})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/edge/agent/files"
+	"github.com/edgebus/edgebus/edge/upgrade"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -59,9 +60,7 @@ settings: files.roots says where files may be, commands which programs hooks may
 			if err != nil || done {
 				return err
 			}
-			*code = daemon.Run("edgeagent", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
-				return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: p.Ready})
-			})
+			*code = run(cfg, configs.Logger(stderr, cfg.Log))
 			return nil
 		},
 	}
@@ -102,8 +101,30 @@ exit code is 1.`,
 			RunE: with(func(ctx context.Context, o Options, _ []string) error { return check(ctx, o, stdout) }),
 		},
 	)
+	root.AddCommand(upgradeCommand(with, stdout))
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
+}
+
+// run runs the agent. One that is to be replaced by another version ends, and runs again if that version fails.
+func run(cfg configs.Agent, log zerolog.Logger) (code int) {
+	for {
+		var replace *upgrade.Replace
+		code = daemon.Run("edgeagent", log, func(ctx context.Context, p daemon.Program) error {
+			err := Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: p.Ready})
+			if errors.As(err, &replace) {
+				return nil
+			}
+			return err
+		})
+		if replace == nil {
+			return code
+		}
+		if err := replace.Try(context.Background(), log); err != nil {
+			log.Error().Err(err).Msg("edgeagent ends")
+			return 1
+		}
+	}
 }
 
 // diffPatience is how long diff waits for what the broker is to have.
@@ -265,4 +286,55 @@ func check(ctx context.Context, o Options, out io.Writer) error {
 	}
 	_, err = fmt.Fprintf(out, "nothing is damaged: version %s is applied\n", or(s.Applied.RenderedVersion, "none"))
 	return err
+}
+
+// upgradeCommand is what the owner of a node says about upgrades, on the node.
+func upgradeCommand(with func(func(context.Context, Options, []string) error) func(*cobra.Command, []string) error, out io.Writer) *cobra.Command {
+	c := &cobra.Command{
+		Use: "upgrade", Short: "Hold and release upgrades of this node, and print how the last one went", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(
+		&cobra.Command{
+			Use: "hold [REASON]", Short: "Begin no upgrade until it is released; one that has begun to change something goes on", Args: cobra.MaximumNArgs(1),
+			RunE: with(func(_ context.Context, o Options, args []string) error {
+				return upgrade.Hold(o.Config.Data.Dir, strings.Join(args, " "))
+			}),
+		},
+		&cobra.Command{
+			Use: "release", Short: "Allow upgrades again, and the one that waits for the owner of the node", Args: cobra.NoArgs,
+			RunE: with(func(_ context.Context, o Options, _ []string) error {
+				version, err := upgrade.Release(o.Config.Data.Dir)
+				switch {
+				case err != nil:
+					return err
+				case version != "":
+					fmt.Fprintf(out, "version %s is released\n", version)
+				default:
+					fmt.Fprintln(out, "no upgrade waits")
+				}
+				return nil
+			}),
+		},
+		&cobra.Command{
+			Use: "status", Short: "Print which version runs, what is being done, and how the last upgrade went", Args: cobra.NoArgs,
+			RunE: with(func(_ context.Context, o Options, _ []string) error {
+				r, err := upgrade.Last(o.Config.Data.Dir)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(out, "core:      %s\n", or(r.Version, "none below "+o.Config.Upgrade.Dir))
+				for _, line := range []struct{ name, text string }{
+					{"held", r.Held}, {"upgrade", strings.TrimPrefix(r.From+" to "+r.To, " to ")}, {"step", r.Step}, {"result", r.Result},
+					{"reason", r.Reason}, {"message", r.Message}, {"output", r.Log},
+				} {
+					if line.text != "" {
+						fmt.Fprintf(out, "%-10s %s\n", line.name+":", line.text)
+					}
+				}
+				return nil
+			}),
+		},
+	)
+	return c
 }

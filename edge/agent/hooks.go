@@ -12,6 +12,7 @@ import (
 
 	"github.com/edgebus/edgebus/edge/agent/files"
 	"github.com/edgebus/edgebus/edge/agent/host/tail"
+	"github.com/edgebus/edgebus/edge/upgrade"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -99,6 +100,19 @@ func (c commands) run(ctx context.Context, name string, limit time.Duration, env
 		return fmt.Errorf("command %q: %w%s", name, err, output)
 	}
 	return nil
+}
+
+// upgradeCommandTime bounds a command of an upgrade, whose own time-out is usually shorter.
+const upgradeCommandTime = time.Hour
+
+// runUpgradeCommand runs an upgrade's own command: one of this node's commands, by its name or with exactly the arguments that it has there.
+func (a *agent) runUpgradeCommand(ctx context.Context, argv, env []string) error {
+	for name, run := range a.commands {
+		if slices.Equal(argv, run) || len(argv) == 1 && argv[0] == name {
+			return a.commands.run(ctx, name, upgradeCommandTime, append(environment(a.o.Config.Root, "upgrade", update{}), env...))
+		}
+	}
+	return &upgrade.Failure{Reason: resource.UpgradeFailedRefused, Message: fmt.Sprintf("this node allows no command %q: list it in commands of its agent.yaml", strings.Join(argv, " "))}
 }
 
 // environment is what a command gets: nothing of the agent's own.

@@ -17,6 +17,9 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 )
 
+// Format is the number of the store's format, which upgrades compare. See ADR 0097 for when it may rise.
+const Format = 1
+
 const (
 	fileName = "core.db"
 	format   = "edgebus-core/1"

@@ -201,7 +201,7 @@ func forbiddenInRole(role, from, to string) string {
 	switch {
 	case within(from, "edge/agent") && from != "edge/agent" && within(to, "edge/agent") && !within(to, strings.Join(strings.Split(from, "/")[:3], "/")):
 		return "edge/agent wires its parts, which know neither it nor each other"
-	case within(to, role+"/"+part):
+	case within(to, role+"/"+part), from == "edge/agent" && to == "edge/upgrade": // a part of the program edgeagent
 		return ""
 	case to == role:
 		return "the wiring knows the parts, not the other way round"
@@ -412,6 +412,8 @@ func TestRulesBite(t *testing.T) {
 		{"cloud/fleet", "github.com/go-git/go-git/v5", "git"},
 		{"cloud/sources", "github.com/go-git/go-git/v5", ""},
 		{"edge/agent", module + "edge/agent/files", ""},
+		{"edge/agent", module + "edge/upgrade", ""},
+		{"edge/upgrade", module + "edge/agent", "siblings"},
 		{"edge/agent/files", module + "edge/agent/host", "nor each other"},
 		{"edge/agent/host", module + "edge/agent", "nor each other"},
 		{"edge/agent/host/apps", module + "edge/agent/host/engine", ""},

@@ -26,6 +26,9 @@ const (
 	// SocketName is the socket's name in the data directory.
 	SocketName = "backup.sock"
 
+	// StateURL is where a running program tells its state, at the socket.
+	StateURL = "http://edgebus/state"
+
 	backupURL   = "http://edgebus/backup"
 	rotateURL   = "http://edgebus/rotate-key"
 	sizeHeader  = "Edgebus-Size"

@@ -194,7 +194,7 @@ func TestStateOfWhatRuns(t *testing.T) {
 	go func() { ended <- s.Run(ctx) }()
 	l := &line{dir: dir, ctx: ctx}
 	get := func() (int, string) {
-		res, err := (&http.Client{Transport: &http.Transport{DialContext: l.dial, DisableKeepAlives: true}}).Get("http://edgebus/state")
+		res, err := (&http.Client{Transport: &http.Transport{DialContext: l.dial, DisableKeepAlives: true}}).Get(StateURL)
 		require.NoError(t, err)
 		defer res.Body.Close()
 		text, err := io.ReadAll(res.Body)

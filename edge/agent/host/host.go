@@ -105,6 +105,37 @@ func New(o Options) *Host {
 	return h
 }
 
+// Service is a service of the host's systemd.
+type Service struct {
+	Name string
+	host *Host
+}
+
+// Service returns the service of a name. Whether there is one shows when it is used.
+func (h *Host) Service(name string) Service { return Service{name, h} }
+
+// Restart starts the service again, and waits until it runs.
+func (s Service) Restart(ctx context.Context) error {
+	return s.host.systemd.Job(ctx, systemd.Restart, s.Name)
+}
+
+// Stop ends the service, and waits until it has ended.
+func (s Service) Stop(ctx context.Context) error {
+	return s.host.systemd.Job(ctx, systemd.Stop, s.Name)
+}
+
+// MainPID is the service's process; 0: it does not run.
+func (s Service) MainPID(ctx context.Context) (int, error) {
+	units, err := s.host.systemd.Services(ctx, []string{s.Name})
+	switch {
+	case err != nil:
+		return 0, err
+	case !units[0].Found():
+		return 0, fmt.Errorf("systemd has no unit %s", s.Name)
+	}
+	return units[0].MainPID, nil
+}
+
 func (h *Host) poke() {
 	select {
 	case h.wake <- struct{}{}:

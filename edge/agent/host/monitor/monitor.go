@@ -311,6 +311,46 @@ func (r *rule) add(now time.Time, used float64) {
 	}
 }
 
+// cpuTime is for how long Exceeded measures the processors.
+const cpuTime = 500 * time.Millisecond
+
+// Exceeded says which of the host's resources is used more now than checks allow. disk is a path on the file system that is meant.
+func Exceeded(ctx context.Context, checks resource.UpgradeChecks, disk string) error {
+	for _, c := range []struct {
+		name    string
+		most    int
+		measure func() (float64, error)
+	}{
+		{"the memory", checks.Memory, func() (float64, error) { return readMemory("/") }},
+		{"the disk of " + disk, checks.Disk, func() (float64, error) { return diskUsed(disk) }},
+		{"the processors", checks.CPU, func() (float64, error) {
+			before, err := readCPU("/")
+			if err != nil {
+				return 0, err
+			}
+			select {
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			case <-time.After(cpuTime):
+			}
+			now, err := readCPU("/")
+			return now.since(before), err
+		}},
+	} {
+		if c.most == 0 {
+			continue
+		}
+		used, err := c.measure()
+		switch {
+		case err != nil:
+			return fmt.Errorf("how much of %s is used can't be measured: %w", c.name, err)
+		case used > float64(c.most):
+			return fmt.Errorf("%.0f %% of %s is used, and %d %% are allowed", used, c.name, c.most)
+		}
+	}
+	return nil
+}
+
 // ticks are what /proc/stat counts of all processors.
 type ticks struct{ idle, all uint64 }
 

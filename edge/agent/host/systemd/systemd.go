@@ -38,6 +38,8 @@ type Unit struct {
 	Result   string
 	// Ran says that a service has run since the host's boot.
 	Ran bool
+	// MainPID is the process of a service that runs; 0: none.
+	MainPID int
 }
 
 // Found says that there is such a unit.
@@ -324,8 +326,9 @@ func (s *Systemd) Services(ctx context.Context, names []string) ([]Unit, error) 
 		}
 		restarts, _ := props["NRestarts"].Value().(uint32)
 		began, _ := props["ExecMainStartTimestampMonotonic"].Value().(uint64)
+		pid, _ := props["MainPID"].Value().(uint32)
 		units[i].Result, _ = props["Result"].Value().(string)
-		units[i].Restarts, units[i].Ran = int(restarts), began > 0
+		units[i].Restarts, units[i].Ran, units[i].MainPID = int(restarts), began > 0, int(pid)
 	}
 	return units, nil
 }

@@ -1,0 +1,360 @@
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// core is what runs the node's core.
+type core interface {
+	// restart ends the core that runs, with all that it has started, and starts the program that current leads to. It returns an
+	// error if that did not start. With trial it is not started again when it ends.
+	restart(ctx context.Context, trial bool) error
+	// process is the main process of the core; 0: none runs, and why.
+	process(ctx context.Context) (pid int, why string)
+	// committed ends the trial: from now on the core is started again when it ends.
+	committed()
+	// stop ends the core, so that its data can be worked on.
+	stop(ctx context.Context) error
+	// output is the end of what the core has printed since its last restart.
+	output(ctx context.Context) string
+}
+
+// Unit is a service of systemd.
+type Unit interface {
+	// Restart and Stop wait until it is done.
+	Restart(ctx context.Context) error
+	Stop(ctx context.Context) error
+	// MainPID is its process; 0: none.
+	MainPID(ctx context.Context) (int, error)
+}
+
+// unit is a core that systemd runs.
+type unit struct {
+	Unit
+	name  string
+	began time.Time
+}
+
+func (u *unit) restart(ctx context.Context, _ bool) error {
+	u.began = time.Now()
+	return u.Restart(ctx)
+}
+
+func (u *unit) process(ctx context.Context) (int, string) {
+	pid, err := u.MainPID(ctx)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return pid, "its service has no process: see systemctl status " + u.name
+}
+
+func (u *unit) committed() {}
+
+func (u *unit) stop(ctx context.Context) error { return u.Stop(ctx) }
+
+// output is what the system's journal has; where there is none, nothing.
+func (u *unit) output(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "journalctl", "--unit", u.name, "--since", u.began.Format("2006-01-02 15:04:05"), //nolint:gosec // from the node's own settings
+		"--lines", strconv.Itoa(tailLines), "--output", "cat", "--no-pager").Output()
+	if err != nil {
+		return ""
+	}
+	return tail(out)
+}
+
+// The end of an output that a reason has.
+const (
+	tailLines = 10
+	tailBytes = 2 << 10
+)
+
+func tail(out []byte) string {
+	out = out[max(0, len(out)-tailBytes):]
+	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(out), "�")), "\n")
+	return strings.Join(lines[max(0, len(lines)-tailLines):], "\n")
+}
+
+// child is a core that the agent runs itself, where there is no systemd. It is in the agent's process group, outlives the agent, and is found
+// again by the next one. Its output is in a file, because a pipe would end with the agent.
+type child struct {
+	program string   // a path that leads through current
+	args    []string // of it
+	data    string   // its data directory, whose owner it runs as
+	log     string   // file of its output
+	mark    string   // variable of its environment, by which all that it starts is found
+	stopFor time.Duration
+	logger  zerolog.Logger
+	changed func()
+
+	change sync.Mutex // held while it is started or ended
+	mu     sync.Mutex
+	pid    int
+	ended  string // why there is no process
+	known  bool   // it was started, or looked for
+	trial  bool
+	wake   chan struct{} // capacity 1
+}
+
+func newChild(program string, args []string, data, log string, stopFor time.Duration, logger zerolog.Logger) *child {
+	return &child{
+		program: program, args: args, data: data, log: log, mark: "EDGEAGENT_CORE=" + log, stopFor: stopFor, logger: logger,
+		ended: "it was not started", wake: make(chan struct{}, 1),
+	}
+}
+
+// maxPause bounds the time after which a core that has ended is started again, and maxLog the file of its output.
+const (
+	minPause = 200 * time.Millisecond
+	maxPause = 10 * time.Second
+	maxLog   = 4 << 20
+)
+
+// keep starts the core whenever it does not run, except in a trial, until ctx ends.
+func (c *child) keep(ctx context.Context) {
+	pause := minPause
+	for ctx.Err() == nil {
+		began := time.Now()
+		c.keepOnce(ctx)
+		if time.Since(began) > maxPause {
+			pause = minPause
+		}
+		select {
+		case <-ctx.Done():
+		case <-c.wake:
+		case <-time.After(pause):
+			pause = min(2*pause, maxPause)
+		}
+		if info, err := os.Stat(c.log); err == nil && info.Size() > maxLog {
+			_ = os.Truncate(c.log, 0) // what the core appends follows
+		}
+	}
+}
+
+func (c *child) keepOnce(ctx context.Context) {
+	c.change.Lock()
+	defer c.change.Unlock()
+	c.mu.Lock()
+	trial := c.trial
+	c.mu.Unlock()
+	if pid, why := c.process(ctx); pid == 0 && !trial {
+		c.logger.Warn().Str("reason", why).Msg("the core does not run and is started")
+		if err := c.start(); err != nil {
+			c.logger.Error().Err(err).Msg("the core can't be started")
+		}
+	}
+}
+
+func (c *child) restart(ctx context.Context, trial bool) error {
+	c.change.Lock()
+	defer c.change.Unlock()
+	c.mu.Lock()
+	c.trial = trial
+	c.mu.Unlock()
+	if err := c.end(ctx); err != nil {
+		return err
+	}
+	return c.start()
+}
+
+func (c *child) stop(ctx context.Context) error {
+	c.change.Lock()
+	defer c.change.Unlock()
+	c.mu.Lock()
+	c.trial = true // until the next restart
+	c.mu.Unlock()
+	return c.end(ctx)
+}
+
+func (c *child) committed() {
+	c.mu.Lock()
+	c.trial = false
+	c.mu.Unlock()
+}
+
+// start starts the program that current leads to now.
+func (c *child) start() error {
+	program, err := filepath.EvalSymlinks(c.program)
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(program, c.args...) //nolint:gosec // from the node's own settings
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return strings.HasPrefix(name, "EDGEBUS_") || strings.HasPrefix(name, "EDGEAGENT_") || name == "NOTIFY_SOCKET"
+	}), c.mark)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = asOwner(c.data)
+	if err := cmd.Start(); err != nil {
+		c.note(0, err.Error())
+		return err
+	}
+	c.note(cmd.Process.Pid, "")
+	go func() {
+		_ = cmd.Wait() // how it ended is in the state
+		c.mu.Lock()
+		if c.pid == cmd.Process.Pid {
+			c.pid, c.ended = 0, "it ended: "+cmd.ProcessState.String()
+		}
+		c.mu.Unlock()
+		select {
+		case c.wake <- struct{}{}:
+		default:
+		}
+	}()
+	return nil
+}
+
+func (c *child) note(pid int, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pid, c.ended, c.known = pid, why, true
+}
+
+// asOwner are the attributes of a process that works on a directory: only root may work as the directory's owner.
+func asOwner(dir string) *syscall.SysProcAttr {
+	info, err := os.Stat(dir)
+	if err != nil || os.Geteuid() != 0 {
+		return nil
+	}
+	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Uid != 0 {
+		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.Uid, Gid: s.Gid}}
+	}
+	return nil
+}
+
+// process finds the core's process, also one that an earlier agent has started.
+func (c *child) process(context.Context) (int, string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.known {
+		c.known = true
+		for _, pid := range marked(c.mark) {
+			if program, err := os.Readlink(procPath(pid, "exe")); err == nil && filepath.Base(program) == filepath.Base(c.program) {
+				c.pid = pid
+				break
+			}
+		}
+	}
+	if c.pid != 0 && !runs(c.pid) {
+		c.pid, c.ended = 0, "it has ended"
+	}
+	return c.pid, c.ended
+}
+
+// end ends all processes of the core: by SIGTERM, and by SIGKILL those that are left.
+func (c *child) end(ctx context.Context) error {
+	c.mu.Lock()
+	own := c.pid
+	c.mu.Unlock()
+	all := func() []int {
+		pids := marked(c.mark)
+		if own != 0 && runs(own) && !slices.Contains(pids, own) {
+			pids = append(pids, own)
+		}
+		return pids
+	}
+	for _, pid := range all() {
+		_ = syscall.Kill(pid, syscall.SIGTERM)
+	}
+	kill := time.Now().Add(c.stopFor)
+	for {
+		pids := all()
+		if len(pids) == 0 {
+			c.note(0, "it was ended")
+			return nil
+		}
+		if time.Now().After(kill) {
+			for _, pid := range pids {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		if time.Now().After(kill.Add(10 * time.Second)) {
+			return fmt.Errorf("the processes %v of the core can't be ended", pids)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (c *child) output(context.Context) string {
+	f, err := os.Open(c.log)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > tailBytes {
+		_, _ = f.Seek(-tailBytes, io.SeekEnd)
+	}
+	text, _ := io.ReadAll(f)
+	return tail(text)
+}
+
+func procPath(pid int, name string) string { return filepath.Join("/proc", strconv.Itoa(pid), name) }
+
+// marked are the processes that have a variable in their environment.
+func marked(variable string) (pids []int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		env, err := os.ReadFile(procPath(pid, "environ"))
+		if err == nil && slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool { return string(v) == variable }) && runs(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// runs says whether a process is there, and no zombie.
+func runs(pid int) bool {
+	text, err := os.ReadFile(procPath(pid, "stat"))
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist) && syscall.Kill(pid, 0) == nil
+	}
+	_, rest, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
+	return rest != "" && rest[0] != 'Z' && rest[0] != 'X'
+}
+
+// resident is the memory of a process, in bytes; 0: that can't be known.
+func resident(pid int) int64 {
+	text, err := os.ReadFile(procPath(pid, "statm"))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize())
+}

@@ -1,0 +1,286 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// errDone is of an order whose version runs already.
+var errDone = errors.New("the version runs already")
+
+// Files of a version besides its programs.
+const (
+	manifestName  = "manifest.json"
+	signatureName = "manifest.json.minisig"
+)
+
+// backupName is the backup of the core's data that is made before an upgrade.
+const backupName = "before.tar.gz"
+
+// margin is what is left free on a disk.
+const margin = 16 << 20
+
+// stage verifies an order, and fetches and verifies its bundle. Nothing that runs is changed.
+func (u *Upgrader) stage(ctx context.Context, o resource.UpgradeOrder) error {
+	switch present := u.state.Version; {
+	case u.core == nil:
+		return fail(resource.UpgradeFailedRefused, "there is no systemd, and upgrade.core.run does not say how the agent is to run the core")
+	case present == "":
+		return fail(resource.UpgradeFailedRefused, "the core of this node is not below %s: install it with scripts/install.sh", u.o.Config.Dir)
+	case present == o.Version:
+		return errDone
+	case older(o.Version, present) && !o.AllowDowngrade:
+		return fail(resource.UpgradeFailedOlder, "version %s is older than %s, which runs, and the order does not allow a downgrade", o.Version, present)
+	}
+	if err := u.ready(ctx, o); err != nil {
+		return err
+	}
+	if len(o.Installer) > 0 {
+		u.progress(stepInstall, nil)
+		if err := u.o.Run(ctx, o.Installer, commandEnv(upgrade{Order: o, From: u.state.Version}, o.Version)); err != nil {
+			return failed(ctx, resource.UpgradeFailedCommand, err)
+		}
+	}
+	if len(o.Command) > 0 {
+		return nil
+	}
+	return u.fetch(ctx, o)
+}
+
+// notReady is why an upgrade can't begin yet.
+type notReady struct{ error }
+
+// ready says what does not hold yet before an upgrade: the core is well, the hub hears it, and the host has the resources that the order asks for.
+func (u *Upgrader) ready(ctx context.Context, o resource.UpgradeOrder) error {
+	if pid, why := u.core.process(ctx); pid == 0 {
+		return notReady{fmt.Errorf("the present core does not run: %s", why)}
+	}
+	r, err := ask(ctx, u.o.Config.Core.Data)
+	if err == nil {
+		err = errors.Join(sound(r), heard(r))
+	}
+	if err != nil && !errors.Is(err, errNoState) {
+		return notReady{fmt.Errorf("the present core is not well: %w", err)}
+	}
+	if o.Checks == nil {
+		return nil
+	}
+	if err := u.o.Exceeded(ctx, *o.Checks); err != nil {
+		return notReady{err}
+	}
+	return nil
+}
+
+// commandEnv is what a command of the node learns of an upgrade. version is what it is to install: when it is rolled back, the one before.
+func commandEnv(up upgrade, version string) []string {
+	return []string{"EDGEBUS_UPGRADE_FROM=" + up.From, "EDGEBUS_UPGRADE_TO=" + up.Order.Version, "EDGEBUS_UPGRADE_VERSION=" + version}
+}
+
+// fetch fetches the programs of a version for this host. They are in place when all of them are verified.
+func (u *Upgrader) fetch(ctx context.Context, o resource.UpgradeOrder) error {
+	u.progress(stepFetch, nil)
+	u.hook(stepFetch)
+	programs, newest, err := u.programs([]byte(o.Manifest), o.Signature, o.Version)
+	if err != nil {
+		return err
+	}
+	if has, err := ask(ctx, u.o.Config.Core.Data); err == nil && newest > 0 && has.StoreFormat > newest {
+		return fail(resource.UpgradeFailedFormat, "version %s reads the format %d of the core's store at most, and this node's has the format %d", o.Version, newest, has.StoreFormat)
+	}
+	if u.verifyInstalled(o.Version) == nil && u.has(o) {
+		return nil // by an earlier attempt
+	}
+	if err := u.versions.prune(u.kept()...); err != nil {
+		return failed(ctx, resource.UpgradeFailedDisk, err)
+	}
+	staging := u.versions.staging(o.Version)
+	var size, before int64
+	for _, a := range programs {
+		size += a.Size
+	}
+	if n, err := free(u.o.Config.Dir); err == nil && n < size+margin {
+		return fail(resource.UpgradeFailedDisk, "%s has %d bytes free, and the version needs %d and %d to spare", u.o.Config.Dir, n, size, int64(margin))
+	}
+	err = datadir.Make(staging)
+	if err == nil {
+		err = os.Chmod(staging, 0o755)
+	}
+	for _, dir := range []string{u.o.Config.Dir, filepath.Dir(staging)} {
+		if err == nil {
+			err = os.Chmod(dir, 0o755) // the core's user runs what is in it
+		}
+	}
+	if err != nil {
+		return failed(ctx, resource.UpgradeFailedDisk, err)
+	}
+	for _, a := range programs {
+		if err := u.fetchProgram(ctx, staging, o.Source, a, func(received int64) { u.received(before+received, size) }); err != nil {
+			return err
+		}
+		before += a.Size
+	}
+	for name, text := range map[string]string{manifestName: o.Manifest, signatureName: o.Signature} {
+		path := filepath.Join(staging, name)
+		if err := datadir.WriteFile(path, []byte(text)); err != nil {
+			return failed(ctx, resource.UpgradeFailedDisk, err)
+		}
+	}
+	u.hook("before the version is in place")
+	return failed(ctx, resource.UpgradeFailedDisk, u.versions.install(o.Version))
+}
+
+// has says whether the manifest of a version that is in place is the order's.
+func (u *Upgrader) has(o resource.UpgradeOrder) bool {
+	text, err := os.ReadFile(filepath.Join(u.versions.path(o.Version), manifestName))
+	return err == nil && string(text) == o.Manifest
+}
+
+// fetchProgram fetches one program and verifies it.
+func (u *Upgrader) fetchProgram(ctx context.Context, dir, source string, a resource.ArtifactProgram, progress func(int64)) error {
+	var content io.ReadCloser
+	var err error
+	if source != "" {
+		content, err = u.download(ctx, strings.TrimSuffix(source, "/")+"/"+a.Architecture+"/"+a.Name)
+	} else {
+		content, err = u.o.Blob(ctx, resource.Content{Digest: a.Digest, Size: a.Size}, progress)
+	}
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	path := filepath.Join(dir, a.Name)
+	if err := write(path, 0o755, content, a.Size, a.Digest); err != nil {
+		if source != "" && !errors.As(err, new(*Failure)) && !isDisk(err) {
+			return err // the connection was cut
+		}
+		return failed(ctx, resource.UpgradeFailedDisk, err)
+	}
+	return checkProgram(path)
+}
+
+// downloadTime bounds the time for which a server sends nothing.
+const downloadTime = time.Minute
+
+// download opens a content of an HTTPS server that the node's settings allow. What comes is verified as any other.
+func (u *Upgrader) download(ctx context.Context, url string) (io.ReadCloser, error) {
+	allowed := false
+	for _, prefix := range u.o.Config.Sources {
+		allowed = allowed || strings.HasPrefix(url, prefix)
+	}
+	if !allowed {
+		return nil, fail(resource.UpgradeFailedRefused, "this node fetches nothing from %s: see upgrade.sources of its agent.yaml", url)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, fail(resource.UpgradeFailedArtifact, "%v", err)
+	}
+	client := http.Client{
+		Transport: &http.Transport{ResponseHeaderTimeout: downloadTime, DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment},
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if len(via) > 5 || req.URL.Scheme != "https" {
+				return errors.New("it redirects too often, or to something else than https")
+			}
+			return nil
+		},
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		_ = res.Body.Close()
+		err := fmt.Errorf("%s answers %s", url, res.Status)
+		if res.StatusCode/100 == 4 && res.StatusCode != http.StatusTooManyRequests && res.StatusCode != http.StatusRequestTimeout {
+			return nil, fail(resource.UpgradeFailedArtifact, "%v", err)
+		}
+		return nil, err
+	}
+	return res.Body, nil
+}
+
+// verifyInstalled verifies a version that is in place: its signature by the keys of today, and its programs. A version without a manifest was
+// installed by hand: of it only the core has to be there.
+func (u *Upgrader) verifyInstalled(version string) error {
+	dir := u.versions.path(version)
+	if !u.versions.has(version, programCore) {
+		return fmt.Errorf("%s is not there", filepath.Join(dir, programCore))
+	}
+	text, err := os.ReadFile(filepath.Join(dir, manifestName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	signature, err := os.ReadFile(filepath.Join(dir, signatureName))
+	if err != nil {
+		return err
+	}
+	programs, _, err := u.programs(text, string(signature), version)
+	if err != nil {
+		return err
+	}
+	for _, a := range programs {
+		if err := verifyFile(filepath.Join(dir, a.Name), a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// backUp makes a backup of the core's data, by the core that runs.
+func (u *Upgrader) backUp(ctx context.Context) error {
+	if _, err := os.Stat(u.o.Config.Core.Data); err != nil {
+		return err
+	}
+	return u.maintain(ctx, "backup", u.file(backupName), "--force")
+}
+
+// maintain has the committed core's program work on the data directory, as its owner.
+func (u *Upgrader) maintain(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	args = append(args, "--data-dir", u.o.Config.Core.Data)
+	cmd := exec.CommandContext(ctx, filepath.Join(u.versions.path(u.state.Version), programCore), args...) //nolint:gosec // a program that was verified
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "TMPDIR=" + os.TempDir()}
+	out, err := cmd.CombinedOutput()
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("edgecore %s: %w: %s", args[0], err, tail(out))
+	}
+	return nil
+}
+
+// restore puts the backup back if the core before can't open its data, and starts it again. why is how it did not run.
+func (u *Upgrader) restore(ctx context.Context, up *upgrade, why error) error {
+	if err := u.core.stop(ctx); err != nil {
+		return errors.Join(why, err)
+	}
+	damage := u.maintain(ctx, "check")
+	if damage == nil { // its data is not the reason
+		return errors.Join(why, u.core.restart(ctx, true))
+	}
+	u.log.Error().Err(damage).Msg("THE CORE'S DATA CAN'T BE OPENED ANY MORE AND IS PUT BACK FROM THE BACKUP BEFORE THE UPGRADE: what was written since is moved aside")
+	if err := u.maintain(ctx, "restore", u.file(backupName), "--force"); err != nil {
+		return errors.Join(why, damage, err)
+	}
+	up.Failed = &Failure{up.Failed.Reason, fmt.Sprintf("%s; the core's data could not be opened any more (%v) and was put back from the backup of %s: what was written since is moved aside",
+		up.Failed.Message, damage, up.Started.UTC().Format(time.RFC3339)), up.Failed.Log}
+	if err := u.core.restart(ctx, true); err != nil {
+		return err
+	}
+	return u.revived(ctx)
+}

@@ -1,0 +1,194 @@
+package upgrade
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/configs/daemon/backup"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// errNoState is of a core that is too old to tell its state.
+var errNoState = errors.New("this version does not tell its state")
+
+// askTime is how long a core may take to tell its state.
+const askTime = 2 * time.Second
+
+// coreState is what a core tells of itself.
+type coreState struct {
+	resource.LinkReport
+	// StoreFormat is the format of its store.
+	StoreFormat int `json:"storeFormat"`
+}
+
+// ask asks a core for its state, at the socket in its data directory.
+func ask(ctx context.Context, dataDir string) (r coreState, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dataDir, backup.SocketName))
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, backup.StateURL, nil)
+	if err != nil {
+		return r, err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return r, fmt.Errorf("it does not answer: %w", errors.Unwrap(err))
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	switch {
+	case err != nil:
+		return r, fmt.Errorf("it does not answer: %w", err)
+	case res.StatusCode == http.StatusNotFound:
+		return r, errNoState
+	case res.StatusCode != http.StatusOK:
+		return r, fmt.Errorf("it is not ready: %s", strings.TrimSpace(string(text)))
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, fmt.Errorf("its state can't be read: %w", err)
+	}
+	return r, nil
+}
+
+// sound says what is wrong with a core itself, by its state.
+func sound(r coreState) error {
+	for _, bad := range []map[string]string{r.Damaged, r.Failing} {
+		for _, store := range slices.Sorted(maps.Keys(bad)) {
+			return fmt.Errorf("its store %s fails: %s", store, bad[store])
+		}
+	}
+	if r.Gone != "" {
+		return errors.New(r.Gone)
+	}
+	return nil
+}
+
+// heard says why the hub has not heard a core, by its state. A core that works alone need not be heard.
+func heard(r coreState) error {
+	for _, l := range r.Links {
+		switch {
+		case l.State == resource.Alone:
+			return nil
+		case l.State != resource.Online && l.LastError != "":
+			return fmt.Errorf("it has no connection to the hub: %s", l.LastError)
+		case l.State != resource.Online:
+			return errors.New("it has no connection to the hub")
+		case !l.InStep:
+			return errors.New("the hub has not confirmed that it has everything of this node")
+		}
+		return nil
+	}
+	return errors.New("it does not say how its link is")
+}
+
+// try observes the core on trial until it was well for upgrade.trial.watch, and returns why it failed: at once if it ends, and else after a
+// limit.
+func (u *Upgrader) try(ctx context.Context, version string, limit time.Duration) error {
+	over := time.Now().Add(limit)
+	var well time.Time // since when
+	first := 0
+	for {
+		pid, why := u.core.process(ctx)
+		switch {
+		case pid == 0:
+			return fail(resource.UpgradeFailedExited, "version %s does not run: %s", version, why)
+		case first != 0 && pid != first:
+			return fail(resource.UpgradeFailedExited, "version %s ended by itself and was started again", version)
+		}
+		first = pid
+		if used, most := resident(pid), int64(u.o.Config.Trial.Memory); used > most {
+			return fail(resource.UpgradeFailedMemory, "version %s uses %d bytes of memory; %d are allowed on trial (upgrade.trial.memory)", version, used, most)
+		}
+		reason, err := u.well(ctx, version)
+		if errors.As(err, new(*Failure)) {
+			return err
+		}
+		now := time.Now()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			well = time.Time{}
+		case well.IsZero():
+			well = now
+		case now.Sub(well) >= u.o.Config.Trial.Watch:
+			return nil
+		}
+		u.progress(stepTrial, err)
+		if now.After(over) {
+			if err == nil {
+				return fail(resource.UpgradeFailedConnection, "version %s was not well for %s without a break within %s", version, u.o.Config.Trial.Watch, limit)
+			}
+			return fail(reason, "version %s, after %s: %v", version, limit, err)
+		}
+		if !sleep(ctx, min(250*time.Millisecond, u.o.Config.Trial.Watch/4)) {
+			return ctx.Err()
+		}
+	}
+}
+
+// well says why the core on trial is not well, and the reason that this is if it stays so.
+func (u *Upgrader) well(ctx context.Context, version string) (reason string, err error) {
+	r, err := ask(ctx, u.o.Config.Core.Data)
+	if errors.Is(err, errNoState) { // a downgrade
+		return resource.UpgradeFailedConnection, u.o.Connected()
+	}
+	if err != nil {
+		return resource.UpgradeFailedHang, err
+	}
+	if r.Version != version {
+		return "", fail(resource.UpgradeFailedArtifact, "the program of version %s says that it is version %s", version, r.Version)
+	}
+	if err := sound(r); err != nil {
+		return resource.UpgradeFailedStore, err
+	}
+	if err := heard(r); err != nil {
+		return resource.UpgradeFailedConnection, err
+	}
+	return resource.UpgradeFailedConnection, u.o.Connected()
+}
+
+// revived waits until the version before runs again, after a roll-back. The hub need not hear it: it may be away.
+func (u *Upgrader) revived(ctx context.Context) error {
+	over := time.Now().Add(u.o.Config.Trial.Timeout)
+	for {
+		pid, why := u.core.process(ctx)
+		if pid == 0 {
+			return fmt.Errorf("it does not run: %s", why)
+		}
+		r, err := ask(ctx, u.o.Config.Core.Data)
+		if err == nil {
+			err = sound(r)
+		}
+		if err == nil || errors.Is(err, errNoState) {
+			return nil
+		}
+		if time.Now().After(over) {
+			return err
+		}
+		if !sleep(ctx, min(100*time.Millisecond, u.o.Config.Trial.Watch/4)) {
+			return ctx.Err()
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

@@ -1,0 +1,719 @@
+// Package upgrade is the part of edgeagent that replaces the node's core, and the agent itself, by another version, and returns to the version
+// before if the new one does not work. It fetches a bundle, verifies it, switches a link, observes the core on trial, and commits or rolls back.
+//
+// It never changes the core's data, except that it puts a backup back where the old core can't open it; it never runs a program that isn't
+// signed by a key of the node's own settings, or that these don't list; and it never tries an order again that has failed.
+//
+// Start with the steps below. versions.go has the directory of versions and the checks of programs, minisign.go signatures, stage.go what
+// is done before anything is changed, core.go how the core is run, trial.go when it is well, replace.go how the agent replaces itself.
+package upgrade
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// An upgrade goes through these steps. Until stepBackUp nothing is changed and nothing is on disk: after a crash it begins again. From then
+// on each step is on disk before it is taken, and taking it again has the same outcome.
+const (
+	stepHeld    = resource.StepHeld        // the node's owner has not released it
+	stepWait    = resource.StepWaiting     // for the core to be well and linked, for a content, or for resources
+	stepFetch   = resource.StepDownloading // the bundle is fetched and verified
+	stepInstall = resource.StepInstalling  // the order's own installer is run
+	stepBackUp  = resource.StepBackingUp   // a backup of the core's data is made
+	stepSwitch  = resource.StepSwitching   // current leads to the new version
+	stepTrial   = resource.StepTrial       // the new core runs, and is observed
+	stepAgent   = resource.StepAgent       // the new core is committed, the new agent is tried
+	stepBack    = resource.StepRollingBack // current leads to the version before, which is started
+)
+
+// maxResumed is how often an upgrade goes on after the agent ended in the midst of it. After that it is rolled back: it may be what ends
+// the agent, or the host.
+const maxResumed = 3
+
+// state is what is kept on disk.
+type state struct {
+	// Version is the version of the core that is committed.
+	Version string `json:"version,omitempty"`
+	// Previous is the one before, which is kept.
+	Previous string `json:"previous,omitempty"`
+	// Done is how the last order ended.
+	Done *outcome `json:"done,omitempty"`
+	// Upgrade is the one that is being made.
+	Upgrade *upgrade `json:"upgrade,omitempty"`
+}
+
+// upgrade is one that is being made.
+type upgrade struct {
+	Order resource.UpgradeOrder `json:"order"`
+	From  string                `json:"from"`
+	Step  string                `json:"step"`
+	// Started is when it was begun.
+	Started time.Time `json:"started"`
+	// Tried says that the new core may have been started.
+	Tried bool `json:"tried,omitempty"`
+	// Resumed is how often the agent was started in the midst of it.
+	Resumed int `json:"resumed,omitempty"`
+	// Failed is why it is rolled back, AgentFailed why the agent is not replaced.
+	Failed      *Failure `json:"failed,omitempty"`
+	AgentFailed *Failure `json:"agentFailed,omitempty"`
+}
+
+// outcome is how an order ended.
+type outcome struct {
+	Order   string    `json:"order"`
+	From    string    `json:"from,omitempty"`
+	To      string    `json:"to"`
+	Result  string    `json:"result"`
+	Reason  string    `json:"reason,omitempty"`
+	Message string    `json:"message,omitempty"`
+	Log     string    `json:"log,omitempty"`
+	At      time.Time `json:"at"`
+}
+
+// Failure is why an order can't be carried out. It is not tried again.
+type Failure struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	// Log is the end of what the new version has printed.
+	Log string `json:"log,omitempty"`
+}
+
+func (f *Failure) Error() string { return f.Message }
+
+func fail(reason, format string, args ...any) error {
+	return &Failure{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// failed makes a Failure of an error that is none, unless ctx ended: then the upgrade is not to blame.
+func failed(ctx context.Context, reason string, err error) error {
+	if err == nil || errors.As(err, new(*Failure)) {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		reason = resource.UpgradeFailedDisk
+	}
+	return fail(reason, "%v", err)
+}
+
+// errSuperseded ends the fetching for an order that is there no more.
+var errSuperseded = errors.New("the order was replaced or withdrawn")
+
+// Options are what an Upgrader needs.
+type Options struct {
+	Config configs.AgentUpgrade
+	// Dir is the agent's data directory.
+	Dir string
+	// Version is the agent's.
+	Version string
+	Log     zerolog.Logger
+	Now     func() time.Time
+	// Order is the newest order that the node's broker has; nil: none.
+	Order func() (*resource.UpgradeOrder, error)
+	// Blob opens a content that the hub has. An error that is no Failure is temporary.
+	Blob func(ctx context.Context, c resource.Content, progress func(received int64)) (io.ReadCloser, error)
+	// Connected says why there is no connection to the node's broker.
+	Connected func() error
+	// Exceeded says which of the host's resources is used more than checks allow.
+	Exceeded func(ctx context.Context, checks resource.UpgradeChecks) error
+	// Run runs a command, if the node's settings allow it. An error that is no Failure is the command's.
+	Run func(ctx context.Context, argv, env []string) error
+	// Unit is the core's service; nil: there is no systemd.
+	Unit Unit
+	// Changed is called when Status says something else.
+	Changed func()
+	// BeforeStep is called before each step, and before and after the state is written. Tests end the agent in it.
+	BeforeStep func(step string)
+}
+
+// Upgrader carries out the orders of a node. state belongs to the goroutine of Run.
+type Upgrader struct {
+	o        Options
+	log      zerolog.Logger
+	versions versions
+	keys     keys
+	core     core
+	wake     chan struct{} // capacity 1
+	begun    struct {      // the order that is prepared, and since when
+		order string
+		at    time.Time
+	}
+
+	mu      sync.Mutex
+	state   state // written with mu held
+	seen    seen
+	staging string // the order that is being prepared, while there is a cancel
+	cancel  context.CancelCauseFunc
+}
+
+// seen is what is told besides the state.
+type seen struct {
+	order   string // that is prepared or waits
+	to      string
+	wait    bool
+	step    string
+	at      time.Time // since when
+	problem string    // why it does not go on
+	damage  string    // of the present version
+
+	received, size int64 // of what is downloaded
+}
+
+// New opens what is on disk. The core is not touched before Run.
+func New(o Options) (*Upgrader, error) {
+	dir := filepath.Join(o.Dir, "upgrade")
+	if err := datadir.Make(dir); err != nil {
+		return nil, err
+	}
+	trusted, err := parseKeys(o.Config.Keys)
+	if err != nil {
+		return nil, err
+	}
+	u := &Upgrader{o: o, log: o.Log, versions: versions{o.Config.Dir}, keys: trusted, wake: make(chan struct{}, 1)}
+	if u.state, err = u.load(); err != nil {
+		return nil, err
+	}
+	if err := u.reserve(); err != nil {
+		u.log.Warn().Err(err).Msg("no space could be set aside for the state of upgrades")
+	}
+	switch {
+	case len(o.Config.Core.Run) > 0:
+		run := o.Config.Core.Run
+		c := newChild(filepath.Join(o.Config.Dir, linkCurrent, programCore), run, o.Config.Core.Data, filepath.Join(dir, "core.log"), o.Config.Core.Stop, o.Log)
+		c.trial = u.state.Upgrade != nil
+		u.core = c
+	case o.Unit != nil:
+		u.core = &unit{Unit: o.Unit, name: o.Config.Core.Unit, began: time.Now()}
+	}
+	if OnTrial() { // the agent that has started this one carries out the order
+		return u, nil
+	}
+	return u, u.resume()
+}
+
+func (u *Upgrader) file(name string) string { return filepath.Join(u.o.Dir, "upgrade", name) }
+
+func (u *Upgrader) load() (s state, err error) {
+	text, err := os.ReadFile(u.file("state.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("the state of upgrades %s can't be read: %w: move it away, and the version to which %s leads is kept", u.file("state.json"), err, filepath.Join(u.o.Config.Dir, linkCurrent))
+	}
+	return s, nil
+}
+
+// reserveSize is set aside so that the state can be written on a full disk.
+const reserveSize = 64 << 10
+
+func (u *Upgrader) reserve() error {
+	if info, err := os.Stat(u.file("reserve")); err == nil && info.Size() == reserveSize {
+		return nil
+	}
+	return datadir.WriteFile(u.file("reserve"), make([]byte, reserveSize))
+}
+
+// save changes the state, on disk first.
+func (u *Upgrader) save(change func(*state)) error {
+	next := u.state
+	change(&next)
+	text, err := json.Marshal(next)
+	if err != nil {
+		return err
+	}
+	u.hook("before the state is written")
+	err = datadir.WriteFile(u.file("state.json"), text)
+	if errors.Is(err, syscall.ENOSPC) && os.Remove(u.file("reserve")) == nil {
+		err = datadir.WriteFile(u.file("state.json"), text)
+	}
+	if err != nil {
+		return fmt.Errorf("the state of the upgrade can't be written: %w", err)
+	}
+	u.hook("after the state is written")
+	u.mu.Lock()
+	u.state = next
+	u.mu.Unlock()
+	u.o.Changed()
+	return nil
+}
+
+func (u *Upgrader) hook(step string) {
+	if u.o.BeforeStep != nil {
+		u.o.BeforeStep(step)
+	}
+}
+
+// resume puts in order what an earlier run of the agent has left.
+func (u *Upgrader) resume() error {
+	s := u.state
+	if up := s.Upgrade; up != nil {
+		u.log.Warn().Str("version", up.Order.Version).Str("step", up.Step).Msg("an upgrade was interrupted and goes on")
+		return u.save(func(s *state) {
+			next := *up
+			if next.Resumed++; next.Resumed > maxResumed && next.Step != stepBack {
+				f := &Failure{
+					Reason:  resource.UpgradeFailedInterrupted,
+					Message: fmt.Sprintf("the agent ended %d times in the midst of it, at last in the step %s", next.Resumed, next.Step),
+				}
+				if next.Step == stepAgent {
+					next.AgentFailed = f
+				} else {
+					next = next.failing(f)
+				}
+			}
+			s.Upgrade = &next
+		})
+	}
+	present := u.versions.linked(linkCurrent)
+	if s.Version == "" && present != "" { // the first start
+		return u.save(func(s *state) { s.Version = present })
+	}
+	return u.verifyPresent()
+}
+
+// verifyPresent verifies the version that is to run again, and falls back to the one before if that is whole. One that was not installed by an
+// upgrade has no signature.
+func (u *Upgrader) verifyPresent() error {
+	s := u.state
+	if s.Version == "" {
+		return nil
+	}
+	err := u.verifyInstalled(s.Version)
+	if err == nil {
+		return u.versions.link(linkCurrent, s.Version)
+	}
+	u.seen.damage = fmt.Sprintf("version %s, which is installed: %v", s.Version, err)
+	u.log.Error().Msg(u.seen.damage)
+	if s.Previous == "" || u.verifyInstalled(s.Previous) != nil {
+		return nil // a node without a core would be worse
+	}
+	u.seen.damage += ": version " + s.Previous + " runs instead"
+	if err := u.versions.link(linkCurrent, s.Previous); err != nil {
+		return err
+	}
+	return u.save(func(s *state) { s.Version, s.Previous = s.Previous, "" })
+}
+
+func (up upgrade) failing(f *Failure) upgrade {
+	up.Failed, up.Step = f, stepBack
+	return up
+}
+
+// Run carries out orders until ctx ends. It returns a *Replace when the agent is to be replaced by another version.
+func (u *Upgrader) Run(ctx context.Context) error {
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	if c, ok := u.core.(*child); ok && u.versions.linked(linkCurrent) != "" {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		keeping.Go(func() { c.keep(ctx) })
+	}
+	if OnTrial() {
+		<-ctx.Done()
+		return nil
+	}
+	for ctx.Err() == nil {
+		again, err := u.do(ctx)
+		if err != nil {
+			return err
+		}
+		if again <= 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-u.wake:
+		case <-time.After(again):
+		}
+	}
+	return nil
+}
+
+// Stop ends a core that the agent runs itself. It is called when the agent is told to end, and not when another one takes its place.
+func (u *Upgrader) Stop(ctx context.Context) error {
+	if c, ok := u.core.(*child); ok {
+		return c.stop(ctx)
+	}
+	return nil
+}
+
+// Heard says that the order may be another one.
+func (u *Upgrader) Heard() {
+	select {
+	case u.wake <- struct{}{}:
+	default:
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.cancel == nil {
+		return
+	}
+	if o, err := u.o.Order(); err == nil && (o == nil || o.ID != u.staging || o.Wait) {
+		u.cancel(errSuperseded)
+	}
+}
+
+// Times after which something is looked at again.
+const (
+	retryAfter = 10 * time.Second // what can't be done yet
+	lookAfter  = time.Second      // for the owner's release
+)
+
+// do does what there is to do. It returns after how long it is to be called again if nothing happens.
+func (u *Upgrader) do(ctx context.Context) (again time.Duration, err error) {
+	if u.state.Upgrade == nil {
+		o, err := u.wanted()
+		if o == nil {
+			u.progress("", err)
+			return time.Hour, nil
+		}
+		if again, err := u.prepare(ctx, *o); again > 0 || err != nil {
+			return again, err
+		}
+	}
+	for u.state.Upgrade != nil && ctx.Err() == nil {
+		up := *u.state.Upgrade
+		u.about(up.Order)
+		u.progress(up.Step, nil)
+		u.hook(up.Step)
+		err := u.step(ctx, &up)
+		if ctx.Err() != nil {
+			return 0, nil
+		}
+		if errors.As(err, new(*Replace)) {
+			return 0, err
+		}
+		if err := u.stepped(up, err); err != nil {
+			u.progress(up.Step, err)
+			u.log.Error().Err(err).Str("step", up.Step).Msg("the upgrade can't go on")
+			return lookAfter, nil
+		}
+	}
+	return 0, nil
+}
+
+// wanted is the order that is to be carried out; nil: there is none, or it was carried out.
+func (u *Upgrader) wanted() (*resource.UpgradeOrder, error) {
+	o, err := u.o.Order()
+	if o == nil || o.ID == "" || u.state.Done != nil && u.state.Done.Order == o.ID {
+		return nil, err
+	}
+	if err != nil {
+		f := fail(resource.UpgradeFailedRefused, "%v", err)
+		u.finish(outcome{Order: o.ID, From: u.state.Version, To: o.Version, Result: resource.UpgradeRolledBack, Reason: resource.UpgradeFailedRefused, Message: f.Error()})
+		return nil, nil
+	}
+	return o, nil
+}
+
+// prepare does all that changes nothing, and begins the upgrade.
+func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again time.Duration, err error) {
+	u.about(o)
+	switch held := u.held(o); {
+	case held != "":
+		u.progress(stepHeld, errors.New(held))
+		return lookAfter, nil
+	case o.Wait:
+		u.progress(resource.StepReady, nil)
+		return lookAfter, nil
+	}
+	if u.begun.order != o.ID {
+		u.begun.order, u.begun.at = o.ID, u.o.Now()
+	}
+	ctx, cancel := u.untilSuperseded(ctx, o)
+	defer cancel()
+	err = u.inTime(o, u.begun.at)
+	if err == nil {
+		err = u.stage(ctx, o)
+	}
+	var f *Failure
+	switch {
+	case err == nil:
+		up := upgrade{Order: o, From: u.state.Version, Step: stepBackUp, Started: u.begun.at}
+		if err := u.save(func(s *state) { s.Upgrade = &up }); err != nil {
+			return retryAfter, nil //nolint:nilerr // it is tried again
+		}
+		return 0, nil
+	case errors.Is(err, errDone):
+		return u.finish(outcome{Order: o.ID, From: u.state.Version, To: o.Version, Result: resource.UpgradeSuccess, Message: "the node runs this version already"}), nil
+	case errors.As(err, &f):
+		u.log.Error().Str("version", o.Version).Str("reason", f.Reason).Str("error", f.Message).Msg("the upgrade failed before anything was changed")
+		if err := u.versions.prune(u.kept()...); err != nil {
+			u.log.Warn().Err(err).Msg("what was fetched can't be removed")
+		}
+		return u.finish(outcome{Order: o.ID, From: u.state.Version, To: o.Version, Result: resource.UpgradeRolledBack, Reason: f.Reason, Message: f.Message, Log: f.Log}), nil
+	case ctx.Err() != nil:
+		return time.Millisecond, nil // there is another order, it took too long, or the agent ends
+	}
+	u.progress(stepWait, err)
+	if errors.As(err, new(notReady)) {
+		return lookAfter, nil
+	}
+	u.log.Info().Err(err).Str("version", o.Version).Msg("the upgrade waits")
+	return retryAfter, nil
+}
+
+// finish notes how an order ended.
+func (u *Upgrader) finish(o outcome) (again time.Duration) {
+	o.At = u.o.Now()
+	if err := u.save(func(s *state) { s.Done, s.Upgrade = &o, nil }); err != nil {
+		u.progress(stepWait, err)
+		return retryAfter
+	}
+	u.progress("", nil)
+	return time.Millisecond
+}
+
+// kept are the versions that are not removed.
+func (u *Upgrader) kept() []string {
+	s := u.state
+	list := []string{s.Version, s.Previous, u.versions.linked(linkCurrent), u.versions.linked(linkAgent)}
+	if s.Upgrade != nil {
+		list = append(list, s.Upgrade.From, s.Upgrade.Order.Version)
+	}
+	return list
+}
+
+// untilSuperseded ends when there is another order, or this one has taken too long.
+func (u *Upgrader) untilSuperseded(ctx context.Context, o resource.UpgradeOrder) (context.Context, context.CancelFunc) {
+	ctx, late := context.WithDeadline(ctx, u.begun.at.Add(time.Duration(o.Timeout)*time.Second))
+	ctx, cancel := context.WithCancelCause(ctx)
+	u.mu.Lock()
+	u.cancel, u.staging = cancel, o.ID
+	u.mu.Unlock()
+	return ctx, func() {
+		u.mu.Lock()
+		u.cancel = nil
+		u.mu.Unlock()
+		cancel(nil)
+		late()
+	}
+}
+
+// step takes the step of an upgrade.
+func (u *Upgrader) step(ctx context.Context, up *upgrade) error {
+	if up.Step == stepBackUp || up.Step == stepSwitch || up.Step == stepTrial {
+		if err := u.inTime(up.Order, up.Started); err != nil {
+			return err
+		}
+	}
+	switch up.Step {
+	case stepBackUp:
+		return failed(ctx, resource.UpgradeFailedBackup, u.backUp(ctx))
+	case stepSwitch:
+		if before, err := time.Parse(time.RFC3339, up.Order.SwitchBefore); err == nil && u.o.Now().After(before) {
+			return fail(resource.UpgradeFailedWindow, "the window closed at %s, before the version could be switched", up.Order.SwitchBefore)
+		}
+		return failed(ctx, resource.UpgradeFailedSwitch, u.switchTo(ctx, *up, up.Order.Version))
+	case stepTrial:
+		return u.trial(ctx, *up)
+	case stepAgent:
+		return u.replaceAgent(up.Order)
+	case stepBack:
+		return u.rollBack(ctx, up)
+	}
+	return fail(resource.UpgradeFailedInterrupted, "the state has a step %q, which this version does not know", up.Step)
+}
+
+// stepped puts the outcome of a step on disk. It returns an error if the step is to be taken again.
+func (u *Upgrader) stepped(up upgrade, err error) error {
+	var f *Failure
+	switch {
+	case errors.As(err, &f) && up.Step == stepAgent:
+		return u.committed(up, f)
+	case errors.As(err, &f) && up.Step != stepBack:
+		u.log.Error().Str("version", up.Order.Version).Str("step", up.Step).Str("reason", f.Reason).Str("error", f.Message).Msg("the upgrade failed and is rolled back")
+		back := up.failing(f)
+		err := u.save(func(s *state) { s.Upgrade = &back })
+		if err != nil && errors.Is(err, syscall.ENOSPC) { // what is rolled back frees space
+			u.mu.Lock()
+			u.state.Upgrade = &back
+			u.mu.Unlock()
+			return nil
+		}
+		return err
+	case err != nil:
+		return err
+	}
+	switch up.Step {
+	case stepBackUp:
+		up.Step = stepSwitch
+	case stepSwitch:
+		up.Step, up.Tried = stepTrial, true
+	case stepTrial:
+		return u.commit(up)
+	case stepAgent:
+		return u.committed(up, nil)
+	case stepBack, stepFailed:
+		return u.rolledBack(up)
+	}
+	return u.save(func(s *state) { s.Upgrade = &up })
+}
+
+// switchTo has current lead to a version, or has the order's own command install it.
+func (u *Upgrader) switchTo(ctx context.Context, up upgrade, version string) error {
+	if len(up.Order.Command) > 0 {
+		return failed(ctx, resource.UpgradeFailedCommand, u.o.Run(ctx, up.Order.Command, commandEnv(up, version)))
+	}
+	return u.versions.link(linkCurrent, version)
+}
+
+// trial starts the new core and observes it.
+func (u *Upgrader) trial(ctx context.Context, up upgrade) error {
+	version := up.Order.Version
+	r, err := ask(ctx, u.o.Config.Core.Data)
+	if pid, _ := u.core.process(ctx); pid == 0 || err != nil || r.Version != version { // else it goes on after the agent was started again
+		u.log.Info().Str("version", version).Msg("the new core is started on trial")
+		ctx, cancel := context.WithTimeout(ctx, u.o.Config.Trial.Timeout+u.o.Config.Core.Stop)
+		defer cancel()
+		if err := u.core.restart(ctx, true); err != nil {
+			return u.withOutput(ctx, failed(ctx, resource.UpgradeFailedStart, fmt.Errorf("version %s can't be started: %w", version, err)))
+		}
+	}
+	left := up.Started.Add(time.Duration(up.Order.Timeout) * time.Second).Sub(u.o.Now())
+	return u.withOutput(ctx, u.try(ctx, version, min(u.o.Config.Trial.Timeout, left.Round(time.Millisecond))))
+}
+
+// withOutput adds the end of the core's output to a Failure.
+func (u *Upgrader) withOutput(ctx context.Context, err error) error {
+	var f *Failure
+	if !errors.As(err, &f) {
+		return err
+	}
+	if out := u.core.output(ctx); out != "" {
+		return &Failure{f.Reason, f.Message, out}
+	}
+	return f
+}
+
+// commit makes the version on trial the one that runs.
+func (u *Upgrader) commit(up upgrade) error {
+	next := up
+	next.Step = stepAgent
+	err := u.save(func(s *state) { s.Previous, s.Version, s.Upgrade = up.From, up.Order.Version, &next })
+	if err != nil {
+		return err
+	}
+	u.core.committed()
+	u.log.Info().Str("version", up.Order.Version).Str("before", up.From).Msg("the new core is committed")
+	return nil
+}
+
+// committed ends an upgrade whose core is committed. f is why the agent was not replaced.
+func (u *Upgrader) committed(up upgrade, f *Failure) error {
+	o := outcome{Order: up.Order.ID, From: up.From, To: up.Order.Version, Result: resource.UpgradeSuccess, At: u.o.Now()}
+	if f != nil {
+		o.Reason, o.Log, o.Message = f.Reason, f.Log, "the core is upgraded, and the agent is not: "+f.Message
+		u.log.Error().Str("reason", f.Reason).Msg(o.Message)
+	}
+	if err := u.save(func(s *state) { s.Done, s.Upgrade = &o, nil }); err != nil {
+		return err
+	}
+	u.progress("", nil)
+	u.tidy()
+	return nil
+}
+
+// tidy removes what no upgrade needs any more.
+func (u *Upgrader) tidy() {
+	err := errors.Join(u.versions.prune(u.kept()...), u.reserve())
+	if e := os.Remove(u.file(backupName)); e != nil && !errors.Is(e, os.ErrNotExist) {
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		u.log.Warn().Err(err).Msg("what the upgrade has left can't be removed")
+	}
+}
+
+// rollBack returns to the version before. All of it may be done again.
+func (u *Upgrader) rollBack(ctx context.Context, up *upgrade) error {
+	switched := u.versions.linked(linkCurrent) != up.From
+	if len(up.Order.Command) > 0 || switched {
+		if err := u.switchTo(ctx, *up, up.From); err != nil {
+			return err
+		}
+	}
+	if !up.Tried {
+		return nil
+	}
+	err := u.core.restart(ctx, true)
+	if err == nil {
+		err = u.revived(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		err = u.restore(ctx, up, err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	u.core.committed()
+	if err != nil {
+		up.Failed = &Failure{up.Failed.Reason, fmt.Sprintf("%s; and then version %s did not run again: %v", up.Failed.Message, up.From, err), up.Failed.Log}
+		up.Step = stepFailed
+	}
+	return nil
+}
+
+// stepFailed is that of a roll-back that came to nothing.
+const stepFailed = "RollbackFailed"
+
+// rolledBack notes that the version before runs again, or does not.
+func (u *Upgrader) rolledBack(up upgrade) error {
+	o := outcome{Order: up.Order.ID, From: up.From, To: up.Order.Version, Result: resource.UpgradeRolledBack, Reason: up.Failed.Reason, Message: up.Failed.Message, Log: up.Failed.Log, At: u.o.Now()}
+	if up.Step == stepFailed {
+		o.Result = resource.UpgradeRollbackFailed
+	}
+	if err := u.save(func(s *state) { s.Done, s.Upgrade = &o, nil }); err != nil {
+		return err
+	}
+	u.log.Warn().Str("version", up.Order.Version).Str("present", up.From).Msg("the upgrade is rolled back")
+	u.progress("", nil)
+	u.tidy()
+	return nil
+}
+
+// about says which order is dealt with.
+func (u *Upgrader) about(o resource.UpgradeOrder) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.seen.order, u.seen.to, u.seen.wait = o.ID, o.Version, o.Wait
+}
+
+// progress says where the upgrade is, and why it does not go on.
+func (u *Upgrader) progress(step string, err error) {
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+	}
+	u.mu.Lock()
+	same := u.seen.step == step && u.seen.problem == problem
+	if u.seen.step != step {
+		u.seen.at, u.seen.received, u.seen.size = u.o.Now(), 0, 0
+	}
+	u.seen.step, u.seen.problem = step, problem
+	u.mu.Unlock()
+	if !same {
+		u.o.Changed()
+	}
+}

@@ -1,0 +1,235 @@
+package upgrade
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// versions are the directory of Edgebus' programs on a node:
+//
+//	versions/v1.2.0/edgecore, edgeagent, …   programs, manifest.json and its signature manifest.json.minisig
+//	versions/.v1.3.0.new                     what is being fetched
+//	current -> versions/v1.2.0               the version of the core that runs, or is on trial
+//	agent -> versions/v1.2.0                 that of the agent
+//
+// A version's directory has its name only when all of it is there and synced, and a link is replaced by a rename.
+type versions struct{ dir string }
+
+// Links of the directory.
+const (
+	linkCurrent = "current"
+	linkAgent   = "agent"
+)
+
+// Programs.
+const (
+	programCore  = "edgecore"
+	programAgent = "edgeagent"
+)
+
+func (v versions) path(version string) string { return filepath.Join(v.dir, "versions", version) }
+
+func (v versions) staging(version string) string {
+	return filepath.Join(v.dir, "versions", "."+version+".new")
+}
+
+// linked is the version to which a link leads; empty: there is none.
+func (v versions) linked(link string) string {
+	target, err := os.Readlink(filepath.Join(v.dir, link))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
+}
+
+// link makes a link lead to a version, durably.
+func (v versions) link(link, version string) error {
+	if v.linked(link) == version {
+		return nil
+	}
+	fresh := filepath.Join(v.dir, "."+link+".new")
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(filepath.Join("versions", version), fresh); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, filepath.Join(v.dir, link)); err != nil {
+		return err
+	}
+	return datadir.Sync(v.dir)
+}
+
+// has says whether a version's program is there.
+func (v versions) has(version, program string) bool {
+	info, err := os.Stat(filepath.Join(v.path(version), program))
+	return err == nil && info.Mode().IsRegular() && version != ""
+}
+
+// prune removes all versions except those to keep, and what is left of fetching others.
+func (v versions) prune(keep ...string) error {
+	entries, err := os.ReadDir(filepath.Join(v.dir, "versions"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if !slices.Contains(keep, e.Name()) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(v.dir, "versions", e.Name())))
+		}
+	}
+	return err
+}
+
+// install gives a staged version its name.
+func (v versions) install(version string) error {
+	staging := v.staging(version)
+	if err := datadir.Sync(staging); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(v.path(version)); err != nil {
+		return err
+	}
+	if err := os.Rename(staging, v.path(version)); err != nil {
+		return err
+	}
+	return datadir.Sync(filepath.Join(v.dir, "versions"))
+}
+
+// write writes a content to a new file, durably, and checks its size and digest meanwhile.
+func write(path string, mode os.FileMode, from io.Reader, size int64, digest string) (err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := check(filepath.Base(path), from, f, size, digest); err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(mode), f.Sync())
+}
+
+// check compares the size and the digest of a content, which it writes to a file meanwhile; nil: to none.
+func check(name string, from io.Reader, to *os.File, size int64, digest string) error {
+	h := sha256.New()
+	out := io.Writer(h)
+	if to != nil {
+		out = io.MultiWriter(to, h)
+	}
+	n, err := io.Copy(out, io.LimitReader(from, size+1))
+	switch found := resource.FormatDigest([sha256.Size]byte(h.Sum(nil))); {
+	case err != nil:
+		return err
+	case n > size:
+		return fail(resource.UpgradeFailedArtifact, "%s has more than the %d bytes that the manifest says", name, size)
+	case n < size:
+		return fail(resource.UpgradeFailedArtifact, "%s has %d bytes, and the manifest says %d", name, n, size)
+	case found != digest:
+		return fail(resource.UpgradeFailedArtifact, "%s has the digest %s, and the manifest says %s", name, found, digest)
+	}
+	return nil
+}
+
+// machines are the ELF headers of programs, by GOARCH.
+var machines = map[string]struct {
+	machine elf.Machine
+	class   elf.Class
+	order   elf.Data
+}{
+	"amd64":   {elf.EM_X86_64, elf.ELFCLASS64, elf.ELFDATA2LSB},
+	"arm64":   {elf.EM_AARCH64, elf.ELFCLASS64, elf.ELFDATA2LSB},
+	"arm":     {elf.EM_ARM, elf.ELFCLASS32, elf.ELFDATA2LSB},
+	"386":     {elf.EM_386, elf.ELFCLASS32, elf.ELFDATA2LSB},
+	"riscv64": {elf.EM_RISCV, elf.ELFCLASS64, elf.ELFDATA2LSB},
+	"ppc64le": {elf.EM_PPC64, elf.ELFCLASS64, elf.ELFDATA2LSB},
+	"s390x":   {elf.EM_S390, elf.ELFCLASS64, elf.ELFDATA2MSB},
+}
+
+// checkProgram says why this host can't run a program.
+func checkProgram(path string) error {
+	name := filepath.Base(path)
+	f, err := elf.Open(path)
+	if err != nil {
+		return fail(resource.UpgradeFailedArchitecture, "%s is no program: %v", name, err)
+	}
+	defer f.Close()
+	if f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
+		return fail(resource.UpgradeFailedArchitecture, "%s is no program: its type is %s", name, f.Type)
+	}
+	own, ok := machines[runtime.GOARCH]
+	if ok && (f.Machine != own.machine || f.Class != own.class || f.Data != own.order) {
+		return fail(resource.UpgradeFailedArchitecture, "%s is for %s (%s), and this host is %s", name, f.Machine, f.Class, runtime.GOARCH)
+	}
+	return nil
+}
+
+var versionForm = regexp.MustCompile(`^v?(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?$`)
+
+// older says whether a version comes before another by Semantic Versioning. Nothing is known of one that isn't of that form: then it does not.
+func older(a, b string) bool {
+	x, y := versionForm.FindStringSubmatch(a), versionForm.FindStringSubmatch(b)
+	if x == nil || y == nil {
+		return false
+	}
+	for i := 1; i <= 3; i++ {
+		if c := compareNumbers(x[i], y[i]); c != 0 {
+			return c < 0
+		}
+	}
+	if x[4] == "" || y[4] == "" {
+		return x[4] != "" && y[4] == "" // a pre-release comes before its release
+	}
+	p, q := strings.Split(x[4], "."), strings.Split(y[4], ".")
+	for i := range min(len(p), len(q)) {
+		if c := compareIdentifiers(p[i], q[i]); c != 0 {
+			return c < 0
+		}
+	}
+	return len(p) < len(q)
+}
+
+func compareNumbers(a, b string) int {
+	a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+}
+
+func compareIdentifiers(a, b string) int {
+	_, errA := strconv.ParseUint(a, 10, 64)
+	_, errB := strconv.ParseUint(b, 10, 64)
+	switch {
+	case errA == nil && errB == nil:
+		return compareNumbers(a, b)
+	case errA == nil:
+		return -1
+	case errB == nil:
+		return 1
+	}
+	return cmp.Compare(a, b)
+}
+
+// free is how many bytes may be written on the file system of a directory.
+func free(dir string) (int64, error) {
+	for {
+		n, err := freeBytes(dir)
+		if !errors.Is(err, os.ErrNotExist) || dir == filepath.Dir(dir) {
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", dir, err)
+			}
+			return n, nil
+		}
+		dir = filepath.Dir(dir)
+	}
+}

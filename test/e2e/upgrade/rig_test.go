@@ -1,0 +1,369 @@
+// Package upgrade tries upgrades of a node with real programs: a hub, and an agent that runs the core. What the node's broker would bring
+// the agent, orders and contents, the test brings at a broker of its own.
+package upgrade
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/blake2b"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/test/harness"
+	"github.com/edgebus/edgebus/test/stand"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// programs are built once: the real core in two versions, and the core that misbehaves.
+var programs = sync.OnceValues(func() (map[string]string, error) {
+	dir, err := os.MkdirTemp("", "upgrade")
+	if err != nil {
+		return nil, err
+	}
+	built := map[string]string{"dir": dir}
+	const path = "github.com/edgebus/edgebus/"
+	for _, p := range []struct{ name, pkg, version string }{
+		{"core-1.0.0", "edge/cmd/edgecore", "v1.0.0"}, {"core-1.1.0", "edge/cmd/edgecore", "v1.1.0"},
+		{"agent-1.0.0", "edge/cmd/edgeagent", "v1.0.0"}, {"agent-1.1.0", "edge/cmd/edgeagent", "v1.1.0"},
+		{"badcore", "test/e2e/upgrade/badcore", "dev"}, {"killedagent", "test/e2e/upgrade/killedagent", "v1.0.0"},
+	} {
+		built[p.name] = filepath.Join(dir, p.name)
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X "+path+"configs/daemon.version="+p.version, "-o", built[p.name], path+p.pkg)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", p.name, err, out)
+		}
+	}
+	return built, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built, err := programs(); err == nil {
+		_ = os.RemoveAll(built["dir"])
+	}
+	os.Exit(code)
+}
+
+func program(t testing.TB, name string) string {
+	t.Helper()
+	built, err := programs()
+	require.NoError(t, err)
+	return built[name]
+}
+
+// bad is a core of a version that misbehaves after some time.
+func bad(t testing.TB, version, mode string, after time.Duration) []byte {
+	t.Helper()
+	text, err := os.ReadFile(program(t, "badcore"))
+	require.NoError(t, err)
+	return fmt.Appendf(text, "\n-- behaviour --\n"+`{"mode":%q,"version":%q,"after":%d}`, mode, version, after)
+}
+
+func good(t testing.TB, version string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(program(t, "core-"+strings.TrimPrefix(version, "v")))
+	require.NoError(t, err)
+	return text
+}
+
+// signer signs as minisign does.
+type signer struct {
+	id  [8]byte
+	key ed25519.PrivateKey
+}
+
+func newSigner(t testing.TB, n byte) signer {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	return signer{[8]byte{n}, key}
+}
+
+func (s signer) public() string {
+	return base64.StdEncoding.EncodeToString(slices.Concat([]byte("Ed"), s.id[:], s.key.Public().(ed25519.PublicKey)))
+}
+
+func (s signer) sign(text []byte, comment string) string {
+	hash := blake2b.Sum512(text)
+	signature := ed25519.Sign(s.key, hash[:])
+	global := ed25519.Sign(s.key, append(bytes.Clone(signature), comment...))
+	return fmt.Sprintf("untrusted comment: signature\n%s\ntrusted comment: %s\n%s\n",
+		base64.StdEncoding.EncodeToString(slices.Concat([]byte("ED"), s.id[:], signature)), comment, base64.StdEncoding.EncodeToString(global))
+}
+
+// node is a node with a hub, whose agent runs the core in version v1.0.0.
+type node struct {
+	t testing.TB
+	*stand.Stand
+	signer signer
+	socket string // of the broker at which the agent is
+	client *client.Client
+	config string
+	env    []string
+	kills  bool // the agent is the one that is killed
+	orders int
+
+	mu       sync.Mutex
+	blobs    map[string]string // paths by digest
+	reports  []resource.UpgradeReport
+	acked    int
+	stopped  chan struct{}
+	programs string
+}
+
+const settings = `
+upgrade:
+  dir: %q
+  keys: [%q]
+  core: {run: %s, data: %q, stop: 1s}
+  trial: {timeout: 5s, watch: 1s, memory: 300MiB}
+log: {format: json, level: debug}
+`
+
+func newNode(t testing.TB) *node {
+	t.Helper()
+	stand.Needs(t, "/usr/sbin/mosquitto")
+	n := &node{t: t, Stand: stand.New(t, 1), signer: newSigner(t, 1), blobs: map[string]string{}, stopped: make(chan struct{})}
+	n.socket = filepath.Join(n.Dir, "s")
+	n.programs = filepath.Join(n.Dir, "programs")
+	n.Up("hub")
+	n.Create(stand.Model("lamp", "{name: level, type: int, accessMode: ReadWrite}") + stand.Device("lamp", "virtual", "lamp"))
+	n.broker()
+	n.install("v1.0.0")
+	place := n.Node("n1")
+	run, err := json.Marshal([]string{
+		"--data-dir", n.core(), "--node-name", "n1", "--mqtt-listen", place.MQTT, "--http-listen", place.HTTP, "--mqtt-socket", "",
+		"--link-server", "mqtt://" + place.Net.Addr(), "--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "200ms", "--log-format", "json",
+	})
+	require.NoError(t, err)
+	n.config = filepath.Join(n.Dir, "agent.yaml")
+	n.write(n.config, fmt.Appendf(nil, settings, n.programs, n.signer.public(), run, n.core()))
+	n.start()
+	n.runs("v1.0.0")
+	n.writes()
+	return n
+}
+
+func (n *node) core() string { return filepath.Join(n.Dir, "core") }
+
+func (n *node) write(path string, text []byte) {
+	n.t.Helper()
+	require.NoError(n.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(n.t, os.WriteFile(path, text, 0o755)) //nolint:gosec // programs among them
+}
+
+// install puts a version in place as install.sh does.
+func (n *node) install(version string) {
+	n.t.Helper()
+	dir := filepath.Join(n.programs, "versions", version)
+	n.write(filepath.Join(dir, "edgecore"), good(n.t, version))
+	require.NoError(n.t, os.Symlink(filepath.Join("versions", version), filepath.Join(n.programs, "current")))
+}
+
+// broker is where the agent hears of orders, and gets contents.
+func (n *node) broker() {
+	n.t.Helper()
+	conf := filepath.Join(n.Dir, "mosquitto.conf")
+	n.write(conf, fmt.Appendf(nil, "listener 0 %s\nallow_anonymous true\nuser root\n", n.socket))
+	require.NoError(n.t, n.Run(n.t.Context(), "mosquitto", []string{"/usr/sbin/mosquitto", "-c", conf}, ""))
+	n.Eventually(stand.Soon, func() error { _, err := os.Stat(n.socket); return err })
+	n.client = n.Client("unix://"+n.socket, func(o *client.Options) {
+		o.Subscriptions = []client.Subscription{{Filter: "v1/nodes/n1/upgrade/status", QoS: 1}, {Filter: "v1/nodes/n1/blobs/get", QoS: 1}}
+		o.OnMessage = n.heard
+	})
+	n.send(topics.TopicOf("n1", "status"), []byte(`{}`))
+}
+
+func (n *node) send(topic string, payload []byte) {
+	n.t.Helper()
+	require.NoError(n.t, n.client.Publish(n.t.Context(), client.Message{Topic: topic, Payload: payload, QoS: 1, Retain: true}))
+}
+
+func (n *node) heard(m client.Message) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if strings.HasSuffix(m.Topic, "/blobs/get") {
+		var r resource.BlobRequest
+		if json.Unmarshal(m.Payload, &r) != nil {
+			return
+		}
+		answer := resource.BlobAnswer{Digest: r.Digest, Size: r.Size, Received: r.Size, Path: n.blobs[r.Digest]}
+		if answer.Path == "" {
+			answer = resource.BlobAnswer{Digest: r.Digest, Error: "there is no such blob", Reason: string(resource.NotFound)}
+		}
+		payload, _ := json.Marshal(answer) // texts and numbers
+		n.client.PublishAsync(client.Message{Topic: m.ResponseTopic, Payload: payload, QoS: 1, Correlation: m.Correlation}, nil)
+		return
+	}
+	if r, err := resource.ParseUpgradeReport(m.Payload); err == nil {
+		n.reports = append(n.reports, r)
+	}
+}
+
+// start starts the agent.
+func (n *node) start() {
+	n.t.Helper()
+	name := "agent-1.0.0"
+	if n.kills {
+		name = "killedagent"
+	}
+	line := append([]string{"env"}, n.env...)
+	line = append(line, program(n.t, name), "--config", n.config, "--data-dir", filepath.Join(n.Dir, "agent"), "--mqtt-socket", n.socket, "--root", n.root())
+	require.NoError(n.t, n.Run(n.t.Context(), "agent", line, ""))
+}
+
+func (n *node) root() string {
+	dir := filepath.Join(n.Dir, "root")
+	require.NoError(n.t, os.MkdirAll(dir, 0o755))
+	return dir
+}
+
+// bundle is a signed version: an order that can be changed before it is given.
+func (n *node) bundle(version string, files map[string][]byte) resource.UpgradeOrder {
+	n.t.Helper()
+	m := resource.Manifest{Version: version}
+	for name, text := range files {
+		digest := resource.DigestOf(text)
+		path := filepath.Join(n.Dir, "blobs", strings.TrimPrefix(digest, resource.DigestPrefix))
+		n.write(path, text)
+		n.mu.Lock()
+		n.blobs[digest] = path
+		n.mu.Unlock()
+		m.Programs = append(m.Programs, resource.ArtifactProgram{Name: name, Architecture: runtime.GOARCH, Digest: digest, Size: int64(len(text))})
+	}
+	text, err := json.Marshal(m)
+	require.NoError(n.t, err)
+	n.orders++
+	return resource.UpgradeOrder{
+		ID: "order-" + strconv.Itoa(n.orders), Upgrade: "test", Version: version, Manifest: string(text),
+		Signature: n.signer.sign(text, "version "+version), Timeout: 60,
+	}
+}
+
+// order gives an order and waits for its outcome.
+func (n *node) order(o resource.UpgradeOrder) resource.UpgradeReport {
+	n.t.Helper()
+	n.give(o)
+	return n.outcome(o)
+}
+
+func (n *node) give(o resource.UpgradeOrder) {
+	n.t.Helper()
+	text, err := json.Marshal(o)
+	require.NoError(n.t, err)
+	n.send(topics.TopicOf("n1", "upgrade"), text)
+}
+
+func (n *node) outcome(o resource.UpgradeOrder) (r resource.UpgradeReport) {
+	n.t.Helper()
+	n.Eventually(2*stand.Soon, func() error {
+		r = n.last()
+		if r.Order != o.ID || r.Result == "" {
+			return fmt.Errorf("the node reports %+v", r)
+		}
+		return nil
+	})
+	return r
+}
+
+func (n *node) last() (r resource.UpgradeReport) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.reports) > 0 {
+		r = n.reports[len(n.reports)-1]
+	}
+	return r
+}
+
+// runs waits until the core runs in a version, and is in step with the hub.
+func (n *node) runs(version string) {
+	n.t.Helper()
+	n.Eventually(2*stand.Soon, func() error {
+		text, err := harness.Call(n.t.Context(), "GET", "http://"+n.Node("n1").HTTP+"/links", nil)
+		if err != nil {
+			return err
+		}
+		var r resource.LinkReport
+		if err := json.Unmarshal(text, &r); err != nil {
+			return err
+		}
+		if r.Version != version || len(r.Links) != 1 || r.Links[0].State != resource.Online || !r.Links[0].InStep {
+			return fmt.Errorf("the core reports %s", text)
+		}
+		return nil
+	})
+}
+
+// writes has a client write rising numbers at the node's broker, until check.
+func (n *node) writes() {
+	n.t.Helper()
+	var c *client.Client
+	c = n.Client(n.Core(), nil)
+	n.Eventually(stand.Soon, func() error { return n.Publish(c, "v1/nodes/n1/devices/lamp/desired/level", "1") })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 2; ; i++ {
+			select {
+			case <-n.stopped:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			if n.Publish(c, "v1/nodes/n1/devices/lamp/desired/level", strconv.Itoa(i)) == nil {
+				n.mu.Lock()
+				n.acked = i
+				n.mu.Unlock()
+			}
+		}
+	}()
+	n.t.Cleanup(func() { <-ended })
+}
+
+// whole checks that the node runs a version, and has every write that was acknowledged, on both sides.
+func (n *node) whole(version string) {
+	n.t.Helper()
+	n.runs(version)
+	close(n.stopped)
+	n.InStep()
+	require.Equal(n.t, filepath.Join("versions", version), n.link())
+	n.mu.Lock()
+	acked := n.acked
+	n.mu.Unlock()
+	require.Greater(n.t, acked, 10)
+	for _, broker := range []string{n.Core(), n.Hub.MQTT} {
+		w := n.Watch(broker, "v1/nodes/n1/devices/lamp/desired/level", nil)
+		n.Eventually(stand.Soon, func() error {
+			for _, m := range w.Tree() {
+				var v struct{ Value json.Number }
+				if json.Unmarshal(m.Payload, &v) == nil {
+					if got, err := v.Value.Int64(); err == nil && int(got) >= acked {
+						return nil
+					}
+				}
+			}
+			return fmt.Errorf("%s has %v, and %d was acknowledged", broker, w.Tree(), acked)
+		})
+	}
+}
+
+func (n *node) link() string {
+	target, err := os.Readlink(filepath.Join(n.programs, "current"))
+	require.NoError(n.t, err)
+	return target
+}
