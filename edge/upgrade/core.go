@@ -81,8 +81,8 @@ func (u *unit) output(ctx context.Context) string {
 
 // The end of an output that a reason has.
 const (
-	tailLines = 10
-	tailBytes = 2 << 10
+	tailLines = 20
+	tailBytes = 4 << 10
 )
 
 func tail(out []byte) string {

@@ -68,7 +68,7 @@ func (u *Upgrader) ready(ctx context.Context, o resource.UpgradeOrder) error {
 	}
 	r, err := ask(ctx, u.o.Config.Core.Data)
 	if err == nil {
-		err = errors.Join(sound(r), heard(r))
+		err = errors.Join(sound(r), heard(r, u.o.Config.Trial.Watch))
 	}
 	if err != nil && !errors.Is(err, errNoState) {
 		return notReady{fmt.Errorf("the present core is not well: %w", err)}

@@ -74,9 +74,9 @@ func (b behaviour) run() error {
 		time.AfterFunc(b.After, func() { panic("out of cheese") })
 	case "ignores SIGTERM":
 		signal.Ignore(syscall.SIGTERM)
-		select {}
+		time.Sleep(time.Hour)
 	case "hangs":
-		select {}
+		time.Sleep(time.Hour)
 	case "hangs later":
 		time.AfterFunc(b.After, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) })
 	case "forks":
@@ -109,7 +109,7 @@ func eat() {
 		eaten = append(eaten, bytes.Repeat([]byte{1}, 16<<20))
 		time.Sleep(10 * time.Millisecond)
 		if len(eaten) == 64 {
-			select {}
+			time.Sleep(time.Hour)
 		}
 	}
 }
