@@ -615,6 +615,8 @@ func TestTrial29WillAfterAKill(t *testing.T) {
 		if n > 0 {
 			require.Equal(t, map[string]int{"will/five": 1, "will/three": 1, "will/lost": 1}, got)
 		}
-		open(t, b, "flush").publish1("elsewhere", "takes the rest to disk", retain)
+		flush := open(t, b, "flush") // a message that is acknowledged before it is on disk is deleted once it is there
+		flush.publish1("elsewhere", "takes the messages to disk", retain)
+		flush.publish1("elsewhere", "takes their deletion to disk", retain)
 	}
 }
