@@ -262,6 +262,7 @@ func TestProgramsLinkOnlyTheirOwn(t *testing.T) {
 	links := map[string][]string{
 		"edge/cmd/edgecore":         {module + "cloud", module + "mappers", module + "edge/agent", "github.com/godbus", "k8s.io", "sigs.k8s.io/structured-merge-diff", "github.com/google/go-containerregistry", "testing"},
 		"edge/cmd/edgeagent":        {module + "cloud", module + "mappers", module + "edge/store", module + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "testing"},
+		"edge/cmd/edgediscovery":    {module + "cloud", module + "mappers", module + "edge/agent", module + "edge/store", module + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "testing"},
 		"cloud/cmd/cloudhub":        {module + "edge", module + "mappers", "k8s.io/client-go/rest", "k8s.io/client-go/tools", "testing"}, // the queue of cloud/control is client-go's
 		"cloud/cmd/edgebus":         {module + "edge", module + "mappers", "k8s.io/client-go", "testing"},
 		"mappers/cmd/mapper-modbus": {module + "cloud", module + "edge", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "testing"},

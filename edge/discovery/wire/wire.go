@@ -200,7 +200,7 @@ func ServeHandler(s *grpc.Server, discover func(ctx context.Context, r Request, 
 	}
 }
 
-// Discover asks a handler, and calls received with each list as it is on the wire, for ParseDevices, until ctx ends, the handler ends
+// Discover asks a handler, and calls received with each list as it is on the wire, for EachDevice, until ctx ends, the handler ends
 // the stream, which is no error, or received returns an error.
 func Discover(ctx context.Context, conn *grpc.ClientConn, c Contract, r Request, received func([]byte) error) error {
 	ctx, cancel := context.WithCancel(ctx)

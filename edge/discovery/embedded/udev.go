@@ -1,0 +1,7 @@
+//go:build !no_udev
+
+package embedded
+
+import "github.com/edgebus/edgebus/edge/discovery/handlers/udev"
+
+var _ = add(udev.Program)
