@@ -162,6 +162,23 @@ func (g *Group) sendOn(i net.Interface, data []byte) (results []error) {
 	return results
 }
 
+// Listen makes a Group with listen a member of the groups on every interface that there is now, without sending anything.
+func (g *Group) Listen() error {
+	interfaces, err := Interfaces(g.names)
+	if err != nil {
+		return err
+	}
+	for _, i := range interfaces {
+		if g.v4 != nil {
+			_ = g.v4.JoinGroup(&i, g.to4)
+		}
+		if g.v6 != nil {
+			_ = g.v6.JoinGroup(&i, g.to6)
+		}
+	}
+	return nil
+}
+
 // Close ends the Group.
 func (g *Group) Close() {
 	if g.v4 != nil {

@@ -1,0 +1,7 @@
+//go:build !no_onvif
+
+package embedded
+
+import "github.com/edgebus/edgebus/edge/discovery/handlers/onvif"
+
+var _ = add(onvif.Program)

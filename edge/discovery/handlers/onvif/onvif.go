@@ -1,0 +1,330 @@
+// Package onvif is the discovery handler for ONVIF devices, as Akri has it: it probes by WS-Discovery on every interface and filters by IP
+// address, MAC address, scope and UUID. With credentials for a device it asks the device who it is.
+//
+// It never sends a request to an address from which no answer came, and a password only as a digest.
+package onvif
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
+)
+
+// Program is the handler.
+var Program = handler.Program{
+	Name: "onvif", Short: "Finds ONVIF cameras by WS-Discovery", Shared: true,
+	New: func(env handler.Env) handler.Handler {
+		return prober{log: env.Log, address4: "239.255.255.250:3702", address6: "[ff02::c]:3702", interval: 10 * time.Second, arp: "/proc/net/arp"}
+	},
+}
+
+// details are the discoveryDetails, by the names that Akri's have.
+type details struct {
+	IPAddresses  *network.List `yaml:"ipAddresses"`
+	MACAddresses *network.List `yaml:"macAddresses"`
+	Scopes       *network.List `yaml:"scopes"`
+	UUIDs        *network.List `yaml:"uuids"`
+	// Timeout is how long answers to a probe are waited for, in seconds.
+	Timeout int `yaml:"discoveryTimeoutSeconds"`
+	// Interfaces are globs of the interfaces on which to ask; none: all.
+	Interfaces []string `yaml:"interfaces"`
+}
+
+func parse(text string) (d details, err error) {
+	// The first Akri had them below onvif.
+	all := struct {
+		details `yaml:",inline"`
+		Onvif   *details `yaml:"onvif"`
+	}{details: details{Timeout: 1}}
+	if err := handler.Details(text, &all); err != nil {
+		return d, err
+	}
+	if d = all.details; all.Onvif != nil {
+		if d = *all.Onvif; d.Timeout == 0 {
+			d.Timeout = 1
+		}
+	}
+	if d.Timeout < 1 || d.Timeout > 60 {
+		return d, handler.InvalidArgument("discoveryDetails: discoveryTimeoutSeconds: %d: must be from 1 to 60", d.Timeout)
+	}
+	return d, errors.Join(d.IPAddresses.Check("ipAddresses"), d.MACAddresses.Check("macAddresses"), d.Scopes.Check("scopes"), d.UUIDs.Check("uuids"))
+}
+
+// prober is the handler.
+type prober struct {
+	log                zerolog.Logger
+	address4, address6 string
+	interval           time.Duration
+	arp                string // the kernel's table of neighbours
+}
+
+// The bounds of a camera's announcement.
+const (
+	maxText = 1024
+	misses  = 3 // unanswered probes after which a camera is gone
+	tries   = 3 // to ask a camera who it is
+)
+
+// camera is a device that has answered.
+type camera struct {
+	match    match
+	address  netip.Addr // that the answer came from
+	service  string     // URL
+	missed   int
+	tried    int
+	identity map[string]string // nil: not known
+}
+
+// look is one call of Discover. Only its goroutine uses it.
+type look struct {
+	prober
+	details     details
+	credentials credentials
+	cameras     map[string]*camera
+	dropped     *network.Dropped
+	http        *http.Client
+}
+
+// Discover implements handler.Handler.
+func (p prober) Discover(ctx context.Context, text string, properties map[string][]byte, found func([]handler.Device)) error {
+	d, err := parse(text)
+	if err != nil {
+		return err
+	}
+	l := &look{prober: p, details: d, cameras: map[string]*camera{}, dropped: network.NewDropped(p.log), http: &http.Client{
+		Timeout: 3 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	defer l.http.CloseIdleConnections()
+	if l.credentials, err = parseCredentials(properties); err != nil {
+		return err
+	}
+	ask, err := network.Join(ctx, p.address4, p.address6, d.Interfaces, false)
+	if err != nil {
+		return err
+	}
+	defer ask.Close()
+	// Who comes and goes says so at the port of the group, which another program may have for itself: then it is noticed later.
+	var announced <-chan network.Packet
+	if listen, err := network.Join(ctx, p.address4, p.address6, d.Interfaces, true); err == nil {
+		defer listen.Close()
+		if err := listen.Listen(); err == nil {
+			announced = listen.Packets
+		}
+	}
+	for {
+		if err := l.probe(ctx, ask); err != nil || ctx.Err() != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		l.identify(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		found(l.devices())
+		if !l.rest(ctx, ask, announced, found) {
+			return nil
+		}
+	}
+}
+
+// probe asks all cameras to answer, and takes the answers.
+func (l *look) probe(ctx context.Context, ask *network.Group) error {
+	for _, c := range l.cameras {
+		c.missed++
+	}
+	id, message := probeMessage()
+	if err := ask.Send(message); err != nil {
+		return fmt.Errorf("can't probe for cameras: %w", err)
+	}
+	// A datagram may be lost: it is sent twice, as the standard says, and answered once.
+	again, end := time.NewTimer(150*time.Millisecond), time.NewTimer(time.Duration(l.details.Timeout)*time.Second)
+	defer again.Stop()
+	defer end.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-end.C:
+			maps.DeleteFunc(l.cameras, func(_ string, c *camera) bool { return c.missed >= misses })
+			return nil
+		case <-again.C:
+			_ = ask.Send(message)
+		case packet := <-ask.Packets:
+			if err := l.take(packet, id); err != nil {
+				l.dropped.Add(packet.From.IP.String(), err)
+			}
+		}
+	}
+}
+
+// rest waits for the next probe, which a new camera's announcement brings forward. It returns false if ctx has ended.
+func (l *look) rest(ctx context.Context, ask *network.Group, announced <-chan network.Packet, found func([]handler.Device)) bool {
+	next := time.NewTimer(l.interval)
+	defer next.Stop()
+	began := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-next.C:
+			return true
+		case <-ask.Packets: // a late answer: it comes again
+		case packet := <-announced:
+			m, err := parseMessage(packet.Data)
+			switch {
+			case err != nil:
+				l.dropped.Add(packet.From.IP.String(), err)
+			case m.hello && l.cameras[m.matches[0].uuid] == nil && time.Since(began) > time.Second: // a flood of them brings no flood of probes
+				return true
+			case m.bye:
+				c := l.cameras[m.matches[0].uuid]
+				if from, _ := netip.AddrFromSlice(packet.From.IP); c != nil && c.address == from.Unmap() {
+					delete(l.cameras, m.matches[0].uuid)
+					found(l.devices())
+				}
+			}
+		}
+	}
+}
+
+// take takes an answer to the probe with this ID.
+func (l *look) take(packet network.Packet, id string) error {
+	m, err := parseMessage(packet.Data)
+	if err != nil {
+		return err
+	}
+	if m.relatesTo != id {
+		return nil // to an earlier probe, or another's
+	}
+	from, _ := netip.AddrFromSlice(packet.From.IP)
+	from = from.Unmap()
+	for _, match := range m.matches {
+		c := l.cameras[match.uuid]
+		if c == nil {
+			if len(l.cameras) >= network.MaxDevices {
+				return fmt.Errorf("more than %d cameras have answered", network.MaxDevices)
+			}
+			c = &camera{}
+			l.cameras[match.uuid] = c
+		}
+		if !maps.Equal(c.match.scopes, match.scopes) || !slices.Equal(c.match.addresses, match.addresses) {
+			c.identity, c.tried = nil, 0
+		}
+		c.match, c.address, c.missed = match, from, 0
+		c.service = match.service(from)
+	}
+	return nil
+}
+
+// service is the URL of the camera's device service: one at the address that it has answered from, if it gives one.
+func (m match) service(from netip.Addr) string {
+	for _, address := range m.addresses {
+		if hostOf(address) == from {
+			return address
+		}
+	}
+	return m.addresses[0]
+}
+
+func hostOf(address string) netip.Addr {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return netip.Addr{}
+	}
+	ip, _ := netip.ParseAddr(u.Hostname())
+	return ip.Unmap()
+}
+
+// identify asks cameras for which there are credentials who they are: only those that have answered from the address of their service.
+func (l *look) identify(ctx context.Context) {
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, c := range l.cameras {
+		credential, known := l.credentials.of(c.match.uuid)
+		if !known || c.identity != nil || c.tried >= tries || c.missed > 0 || hostOf(c.service) != c.address || !l.wanted(c) {
+			continue
+		}
+		c.tried++
+		g.Go(func() error {
+			identity, err := l.ask(ctx, c.service, credential)
+			if err != nil {
+				l.log.Warn().Err(err).Str("camera", c.match.uuid).Msg("a camera doesn't say who it is")
+				return nil
+			}
+			c.identity = identity
+			return nil
+		})
+	}
+	_ = g.Wait()
+}
+
+// wanted says whether a camera passes the filters that need no question to it.
+func (l *look) wanted(c *camera) bool {
+	within := func(texts ...string) func(string) bool {
+		return func(item string) bool {
+			return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), strings.ToLower(item)) })
+		}
+	}
+	return l.details.IPAddresses.Takes(func(item string) bool { return item == c.address.String() }) && l.details.UUIDs.Takes(within(c.match.uuid)) &&
+		l.details.Scopes.Takes(within(slices.Collect(maps.Keys(c.match.scopes))...))
+}
+
+// devices are the cameras that pass the filters.
+func (l *look) devices() (list []handler.Device) {
+	neighbours := l.neighbours()
+	for uuid, c := range l.cameras {
+		mac := c.identity["ONVIF_DEVICE_MAC_ADDRESS"]
+		if mac == "" {
+			mac = neighbours[c.address.String()]
+		}
+		if !l.wanted(c) || !l.details.MACAddresses.Takes(func(item string) bool { return sameMAC(item, mac) }) {
+			continue
+		}
+		p := map[string]string{
+			"ONVIF_DEVICE_SERVICE_URL": c.service, "ONVIF_DEVICE_IP_ADDRESS": c.address.String(), "ONVIF_DEVICE_UUID": uuid,
+		}
+		maps.Copy(p, c.match.described())
+		maps.Copy(p, c.identity)
+		if mac != "" {
+			p["ONVIF_DEVICE_MAC_ADDRESS"] = mac
+		}
+		list = append(list, handler.Device{ID: uuid, Properties: p})
+	}
+	return network.Sorted(list)
+}
+
+func sameMAC(a, b string) bool {
+	plain := func(text string) string { return strings.ToLower(strings.NewReplacer(":", "", "-", "").Replace(text)) }
+	return a != "" && plain(a) == plain(b)
+}
+
+// neighbours are the MAC addresses of the hosts of the networks that this host is in, by their IP addresses.
+func (l *look) neighbours() map[string]string {
+	text, err := os.ReadFile(l.arp)
+	if err != nil {
+		return nil // another system, or not allowed
+	}
+	table := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) >= 6 && strings.Count(f[3], ":") == 5 && f[3] != "00:00:00:00:00:00" {
+			table[f[0]] = f[3]
+		}
+	}
+	return table
+}
