@@ -56,7 +56,7 @@ type Options struct {
 const format = "1"
 
 // workers is how many Nodes are rendered at a time: they share commits of the store.
-const workers = 4
+const workers = 64
 
 // checkEvery is how often it is looked whether the contents of a rendered spec are still there. What was damaged is made again.
 const checkEvery = 10 * time.Minute

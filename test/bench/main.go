@@ -19,6 +19,7 @@ func main() {
 	rounds := flag.Int("rounds", 3, "how often each case runs; the median is reported")
 	only := flag.String("only", "", "run the sections whose names contain this")
 	chosen := flag.String("case", "", "compare brokers in the cases, and let loose the floods, whose names contain this")
+	nodes := flag.Int("nodes", 10_000, "how many nodes the fleet has whose template is changed")
 	bin := flag.String("bin", "bin", "directory of the programs whose footprint is measured")
 	name := flag.String("flood", "", "be this flood, on the addresses and the topic given: how the benchmark starts one")
 	flag.Parse()
@@ -29,7 +30,7 @@ func main() {
 		}
 		return
 	}
-	if err := run(*out, *only, bench{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen}); err != nil {
+	if err := run(*out, *only, bench{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen, nodes: *nodes}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -41,6 +42,7 @@ type bench struct {
 	rounds int
 	bin    string
 	chosen string
+	nodes  int
 	w      io.Writer
 }
 
@@ -59,6 +61,7 @@ var sections = []section{
 	{"Hub memory", hubMemory},
 	{"A hundred thousand Devices", objects},
 	{"Reconnect", reconnect},
+	{"A fleet", rollouts},
 	{"The cloud away", cloudAway},
 	{"Streams", streams},
 	{"Footprint", footprint},
