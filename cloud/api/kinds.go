@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -210,7 +211,7 @@ func fleetKind(k objects.Kind) Kind {
 				r = new(resource.RolloutStatus)
 			}
 			return []any{
-				image, fmt.Sprintf("%d/%d", r.Updated, r.Nodes), fmt.Sprintf("%d/%d", r.Batch, r.Batches), r.Reason, f.Metadata.Annotations["fleet-controller/templateVersion"],
+				image, fmt.Sprintf("%d/%d", r.Updated, r.Nodes), fmt.Sprintf("%d/%d", r.Batch, r.Batches), r.Reason, cmp.Or(r.TemplateVersion, f.Metadata.Annotations["fleet-controller/templateVersion"]),
 				condition(f.Status.Conditions, "OverlappingSelectors"), f.Metadata.Owner,
 			}
 		}),

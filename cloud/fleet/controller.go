@@ -85,7 +85,7 @@ func Controllers(o Options) []control.Controller {
 				{Kind: resource.KindConfigMap, Keys: roll.referring},
 				{Kind: resource.KindSecret, DataOnly: true, Keys: roll.referring},
 				{Kind: resource.KindSource, Keys: roll.ofSource},
-				{Kind: resource.KindTemplateVersion, Keys: ofVersion}, // whose Fleet may be gone
+				{Kind: resource.KindTemplateVersion, Keys: roll.ofVersion}, // whose Fleet may be gone
 			},
 		},
 	}
@@ -169,11 +169,21 @@ func (c *owners) reconcile(ctx context.Context, key store.Key) (time.Duration, e
 
 // load reads all Nodes before the first of them is looked at: before, a fleet would seem to have fewer, and fewer overlaps.
 func (c *owners) load(ctx context.Context) error {
-	return c.members.load(ctx, c.as, func() (func(n *resource.Node), error) {
+	return c.members.once(func() error {
 		index, err := c.current(ctx)
-		return func(n *resource.Node) {
+		if err != nil {
+			return err
+		}
+		for n, err := range objects.List[resource.Node](ctx, c.as, "") {
+			if err != nil {
+				return err
+			}
+			if fleet, owned := OwnedBy(n.Metadata.Owner); owned {
+				c.members.add(fleet, n.Metadata.Name)
+			}
 			c.overlaps.set(n.Metadata.Name, index.Assign(n.Metadata.Owner, n.Metadata.Labels).Matching)
-		}, err
+		}
+		return nil
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,8 @@ type hub struct {
 	*objects.Registry
 	user   *objects.Controller
 	events sync.Map
-	fail   sync.Map // nodes that fail whatever they get
+	fail   sync.Map     // nodes that fail whatever they get, or a text
+	ahead  atomic.Int64 // of the clock
 	poll   time.Duration
 	broken atomic.Bool // Fleets can't be written
 	stop   func()
@@ -113,7 +115,7 @@ func (h *hub) start() {
 	})
 	all := append(fleet.Controllers(fleet.Options{
 		Objects: h.Registry, Reader: h.Store, Sources: src, Record: h.record,
-		Poll: h.poll, Pause: 2 * time.Millisecond, Retry: 20 * time.Millisecond,
+		Now: func() time.Time { return time.Now().Add(time.Duration(h.ahead.Load())) }, Poll: h.poll, Pause: 2 * time.Millisecond, Retry: 20 * time.Millisecond,
 	}), control.Controller{Name: "nodes", Watches: []control.Watch{{Kind: resource.KindNode}}, Reconcile: h.answer, Workers: 4})
 	all = append(all, src.Controllers()...)
 	done := make(chan error)
@@ -141,7 +143,7 @@ func (h *hub) answer(ctx context.Context, key store.Key) (time.Duration, error) 
 		n.Status.Conditions = resource.SetCondition(n.Status.Conditions, resource.Condition{
 			Type: resource.ConditionSpecRendered, Status: "True", Reason: "Rendered", ObservedGeneration: n.Metadata.Generation,
 		}, time.Now())
-		if _, fails := h.fail.Load(key.Name); fails {
+		if what, fails := h.fail.Load(key.Name); fails && (what == true || strings.Contains(string(text), what.(string))) {
 			n.Status.Failed = &resource.FailedVersion{RenderedVersion: version, Reason: "HookFailed"}
 			return nil
 		}
@@ -642,4 +644,73 @@ func TestImagesAreFrozen(t *testing.T) {
 		require.NoError(t, err)
 		return strings.HasPrefix(condition(r.Status.Conditions, "Accessible"), "True")
 	})
+}
+
+// A version that halts is rolled back if the policy says so, and any is if somebody says so; the next one goes out as usual.
+func TestVersionsAreRolledBack(t *testing.T) {
+	h := newHub(t)
+	for i := range 4 {
+		h.makeNode(fmt.Sprintf("n%d", i), "site=a")
+	}
+	has := func(version, from, text string) {
+		h.until("all have "+version, func() bool {
+			r := h.fleet("a").Status.Rollout
+			if r == nil || r.TemplateVersion != version || r.RolledBackFrom != from || r.Updated != 4 {
+				return false
+			}
+			for i := range 4 {
+				n := h.node(fmt.Sprintf("n%d", i))
+				if n.Spec.Config[0].Files[0].Content != text || n.Metadata.Annotations["fleet-controller/templateVersion"] != version {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	h.makeFleet("a", "site=a", "one", func(f *resource.Fleet) {
+		f.Spec.RolloutPolicy = &resource.RolloutPolicy{SuccessThreshold: "100%", OnFailure: resource.OnFailureRollBack}
+	})
+	has("a-0000001", "", "one")
+	h.fail.Store("n1", "two")
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("two") })
+	has("a-0000001", "a-0000002", "one")
+	h.until("there is an event", func() bool { return h.recorded("RolledBack") == 1 })
+	h.stop()
+	h.start()
+	h.makeNode("n4", "site=b")
+	has("a-0000001", "a-0000002", "one")
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("three") })
+	has("a-0000003", "", "three")
+
+	h.editFleet("a", func(f *resource.Fleet) { f.Metadata.Annotations[resource.RollBackAnnotation] = "a-0000001" })
+	has("a-0000001", "a-0000003", "one")
+	h.editFleet("a", func(f *resource.Fleet) { delete(f.Metadata.Annotations, resource.RollBackAnnotation) })
+	has("a-0000003", "", "three")
+	h.editFleet("a", func(f *resource.Fleet) { f.Metadata.Annotations[resource.RollBackAnnotation] = "nosuch" })
+	has("a-0000003", "", "three")
+}
+
+func TestOldVersionsGo(t *testing.T) {
+	h := newHub(t)
+	h.makeNode("n1", "site=a")
+	versions := func() (names []string) {
+		for v, err := range objects.List[resource.TemplateVersion](t.Context(), h.user, "") {
+			require.NoError(t, err)
+			names = append(names, v.Metadata.Name)
+		}
+		return names
+	}
+	two := 2
+	h.makeFleet("a", "site=a", "0", func(f *resource.Fleet) { f.Spec.RevisionHistoryLimit = &two })
+	for i := range 6 {
+		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd(fmt.Sprint(i)) })
+		h.until("it is rolled out", func() bool {
+			r := h.fleet("a").Status.Rollout
+			return r != nil && r.TemplateVersion == fmt.Sprintf("a-%07d", i+1) && r.FinishedAt != ""
+		})
+	}
+	h.until("two are kept beside the present one and the one before", func() bool { return len(versions()) == 4 })
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.RevisionHistoryAge = "1h" })
+	h.ahead.Store(int64(2 * time.Hour))
+	h.until("the old ones are gone", func() bool { return slices.Equal(versions(), []string{"a-0000005", "a-0000006"}) })
 }

@@ -1,19 +1,17 @@
 package fleet
 
 import (
-	"context"
 	"encoding/json"
 	"maps"
 	"slices"
 	"sync"
 
-	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// members are the names of the nodes that fleets have had since the start, so that a fleet can be looked at without listing
-// all nodes. It has no less than those that a fleet has; who reads a node sees whether it is still the fleet's.
+// members are the names of the nodes, or versions, that fleets have had since the start, so that a fleet can be looked at without
+// listing all of them. It has no less than those that a fleet has; reading one shows whether it is still the fleet's.
 type members struct {
 	loading sync.Mutex
 	loaded  bool
@@ -27,29 +25,17 @@ func newMembers() *members {
 	return &members{of: make(map[string]map[string]uint64)}
 }
 
-// load reads all Nodes, the first time that it is called: a fleet that is looked at before would seem to have fewer. Each is
-// handed to the function that prepare makes.
-func (m *members) load(ctx context.Context, as *objects.Controller, prepare func() (func(n *resource.Node), error)) error {
+// once reads what there was before the start, the first time that it is called: a fleet that is looked at before would seem to
+// have fewer.
+func (m *members) once(load func() error) error {
 	m.loading.Lock()
 	defer m.loading.Unlock()
 	if m.loaded {
 		return nil
 	}
-	each, err := prepare()
-	if err != nil {
-		return err
-	}
-	for n, err := range objects.List[resource.Node](ctx, as, "") {
-		if err != nil {
-			return err
-		}
-		if fleet, owned := OwnedBy(n.Metadata.Owner); owned {
-			m.add(fleet, n.Metadata.Name)
-		}
-		each(n)
-	}
-	m.loaded = true
-	return nil
+	err := load()
+	m.loaded = err == nil
+	return err
 }
 
 // add notes that a node is a fleet's.

@@ -30,7 +30,7 @@ const (
 	freshness = 5 * time.Second
 	// writers is how many nodes are written at a time: they share commits of the store.
 	writers = 64
-	// keptVersions is how many versions of a fleet are kept that no node has.
+	// keptVersions is how many versions of a fleet are kept that no node has, unless it says otherwise.
 	keptVersions = 10
 
 	defaultSuccess = 90
@@ -44,6 +44,7 @@ type rollouts struct {
 	members *members
 
 	load func(ctx context.Context) error // of members
+	made *members                        // the names of the versions that fleets have
 
 	mu     sync.Mutex
 	polled map[string]time.Time          // by fleet: when its references are looked at again
@@ -53,7 +54,7 @@ type rollouts struct {
 
 func newRollouts(o Options, m *members, load func(ctx context.Context) error) *rollouts {
 	return &rollouts{
-		Options: o, as: o.Objects.Controller("fleet-rollouts"), members: m, load: load,
+		Options: o, as: o.Objects.Controller("fleet-rollouts"), members: m, load: load, made: newMembers(),
 		polled: make(map[string]time.Time), failed: make(map[string]int64), users: make(map[store.Key]map[string]bool),
 	}
 }
@@ -95,11 +96,21 @@ func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	v, err := c.version(ctx, f, nodes)
-	if err != nil || v == nil {
+	due := c.due(key.Name)
+	newest, err := c.version(ctx, f, nodes)
+	if err != nil || newest == nil {
 		return c.untilPoll(key.Name), err
 	}
-	again, err := c.roll(ctx, f, v, nodes)
+	if due {
+		if err := c.collect(ctx, f, newest.Metadata.Name, nodes); err != nil {
+			return 0, err
+		}
+	}
+	v, err := c.rolledBack(ctx, f, newest, nodes)
+	if err != nil {
+		return 0, err
+	}
+	again, err := c.roll(ctx, f, v, newest, nodes)
 	if poll := c.untilPoll(key.Name); again == 0 || poll < again {
 		again = poll
 	}
@@ -138,6 +149,13 @@ type member struct {
 	goal rollout.Target // how far it is with the version that is rolled out
 }
 
+// expand is what a template comes to for the node.
+func (m *member) expand(template resource.NodeSpec) {
+	if m.spec, m.bad = Expand(template, m.Metadata); m.bad == nil { // a label may make it one that no node may have
+		m.bad = resource.Node{Metadata: resource.Meta{Name: m.Metadata.Name}, Spec: m.spec}.Validate()
+	}
+}
+
 func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member, err error) {
 	for name, seen := range c.members.list(f.Metadata.Name) {
 		n, err := objects.Get[resource.Node](ctx, c.as, nodeKey(name))
@@ -149,9 +167,7 @@ func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member
 			continue
 		}
 		m := &member{Node: n}
-		if m.spec, m.bad = Expand(f.Spec.Template.Spec, n.Metadata); m.bad == nil { // a label may make it one that no node may have
-			m.bad = resource.Node{Metadata: resource.Meta{Name: name}, Spec: m.spec}.Validate()
-		}
+		m.expand(f.Spec.Template.Spec)
 		list = append(list, m)
 	}
 	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
@@ -212,17 +228,69 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 			f.Metadata.Annotations = make(map[string]string)
 		}
 		f.Metadata.Annotations[versionAnnotation] = v.Metadata.Name
+		delete(f.Metadata.Annotations, resource.RollBackAnnotation)
 		return nil
 	})
 	if err != nil {
 		return nil, ignoreGone(err)
 	}
+	delete(f.Metadata.Annotations, resource.RollBackAnnotation)
 	c.Record(resource.Occurrence{
 		Kind: resource.KindFleet, Name: f.Metadata.Name, UID: f.Metadata.UID, Type: resource.EventNormal, Reason: "TemplateVersionMade",
 		Message: fmt.Sprintf("%s has %d references that floated", v.Metadata.Name, len(resolved)),
 	})
 	f.Status.Rollout = nil // it begins
-	return v, errors.Join(c.showResolved(ctx, f, "", nil), c.collect(ctx, f.Metadata.Name, v.Metadata.Name, nodes))
+	return v, errors.Join(c.showResolved(ctx, f, "", nil), c.collect(ctx, f, v.Metadata.Name, nodes))
+}
+
+// rolledBack is the version that nodes are to have: the newest, or the one that the annotation names. The nodes then get what its
+// template comes to for them.
+func (c *rollouts) rolledBack(ctx context.Context, f *resource.Fleet, newest *resource.TemplateVersion, nodes []*member) (*resource.TemplateVersion, error) {
+	name := f.Metadata.Annotations[resource.RollBackAnnotation]
+	if name == "" || name == newest.Metadata.Name {
+		return newest, nil
+	}
+	v, err := objects.Get[resource.TemplateVersion](ctx, c.as, versionKey(name))
+	if ignoreGone(err) != nil {
+		return nil, err
+	}
+	if err != nil || v.Spec.Fleet != f.Metadata.Name {
+		return newest, nil //nolint:nilerr // there is no such version, which edgebus rollout says
+	}
+	for _, m := range nodes {
+		m.expand(v.Spec.Template.Spec)
+		if m.bad == nil && !covers(v, references(m.spec)) {
+			m.bad = fmt.Errorf("node %s refers to something that %s has not frozen", m.Metadata.Name, name)
+		}
+	}
+	return v, nil
+}
+
+// rollBack has the nodes get the last version that was rolled out to the end. It says whether there is one.
+func (c *rollouts) rollBack(ctx context.Context, f *resource.Fleet, from string, why string) (bool, error) {
+	list, err := c.versions(ctx, f.Metadata.Name)
+	if err != nil {
+		return false, err
+	}
+	for _, v := range slices.Backward(list) {
+		if v.Status.RolledOutAt == "" || v.Metadata.Name == from {
+			continue
+		}
+		_, err := objects.Update(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
+			if f.Metadata.Annotations[versionAnnotation] == from {
+				f.Metadata.Annotations[resource.RollBackAnnotation] = v.Metadata.Name
+			}
+			return nil
+		})
+		if err == nil {
+			c.Record(resource.Occurrence{
+				Kind: resource.KindFleet, Name: f.Metadata.Name, UID: f.Metadata.UID, Type: resource.EventWarning, Reason: "RolledBack",
+				Message: fmt.Sprintf("the nodes get %s again, since %s halted: %s", v.Metadata.Name, from, why),
+			})
+		}
+		return true, ignoreGone(err)
+	}
+	return false, nil
 }
 
 // noteFailed notes whether a fleet's template could be resolved, which is not tried again with each event.
@@ -313,18 +381,38 @@ func (c *rollouts) showResolved(ctx context.Context, f *resource.Fleet, reason s
 	return ignoreGone(err)
 }
 
-// collect deletes old versions that no node has, but for the newest of them.
-func (c *rollouts) collect(ctx context.Context, fleet, current string, nodes []*member) error {
-	used := map[string]bool{current: true}
-	for _, m := range nodes {
-		used[m.Metadata.Annotations[versionAnnotation]], used[m.Metadata.Annotations[assignedAnnotation]] = true, true
-	}
-	list, err := c.versions(ctx, fleet)
+// collect deletes versions that no node has: those that are too many, and those that are too old. The one before the newest stays,
+// and so does the last one that was rolled out to the end: they are what a rollout is undone with.
+func (c *rollouts) collect(ctx context.Context, f *resource.Fleet, newest string, nodes []*member) error {
+	list, err := c.versions(ctx, f.Metadata.Name)
 	if err != nil {
 		return err
 	}
-	list = slices.DeleteFunc(list, func(v *resource.TemplateVersion) bool { return used[v.Metadata.Name] })
-	for _, v := range list[:max(0, len(list)-keptVersions)] {
+	used := map[string]bool{newest: true, f.Metadata.Annotations[resource.RollBackAnnotation]: true}
+	for _, m := range nodes {
+		used[m.Metadata.Annotations[versionAnnotation]], used[m.Metadata.Annotations[assignedAnnotation]] = true, true
+	}
+	older := slices.DeleteFunc(list, func(v *resource.TemplateVersion) bool { return v.Metadata.Name == newest })
+	if len(older) > 0 {
+		used[older[len(older)-1].Metadata.Name] = true
+	}
+	for _, v := range slices.Backward(older) {
+		if v.Status.RolledOutAt != "" {
+			used[v.Metadata.Name] = true
+			break
+		}
+	}
+	unused := slices.DeleteFunc(older, func(v *resource.TemplateVersion) bool { return used[v.Metadata.Name] })
+	most := keptVersions
+	if n := f.Spec.RevisionHistoryLimit; n != nil {
+		most = *n
+	}
+	age, _ := time.ParseDuration(f.Spec.RevisionHistoryAge) // 0: any
+	for i, v := range unused {
+		tooOld := age > 0 && v.Metadata.CreationTimestamp != nil && c.Now().Sub(*v.Metadata.CreationTimestamp) > age
+		if i >= len(unused)-most && !tooOld {
+			continue
+		}
 		if err := ignoreGone(c.as.Delete(ctx, versionKey(v.Metadata.Name))); err != nil {
 			return err
 		}
@@ -334,13 +422,19 @@ func (c *rollouts) collect(ctx context.Context, fleet, current string, nodes []*
 
 // versions are those that the controller has made for a fleet, the oldest first.
 func (c *rollouts) versions(ctx context.Context, fleet string) (list []*resource.TemplateVersion, err error) {
-	for v, err := range objects.List[resource.TemplateVersion](ctx, c.as, "") {
-		if err != nil {
+	if err := c.loadVersions(ctx); err != nil {
+		return nil, err
+	}
+	for name, seen := range c.made.list(fleet) {
+		v, err := objects.Get[resource.TemplateVersion](ctx, c.as, versionKey(name))
+		if ignoreGone(err) != nil {
 			return nil, err
 		}
-		if v.Spec.Fleet == fleet && v.Metadata.Owner == Owner(fleet) {
-			list = append(list, v)
+		if err != nil || v.Spec.Fleet != fleet || v.Metadata.Owner != Owner(fleet) {
+			c.made.drop(fleet, name, seen)
+			continue
 		}
+		list = append(list, v)
 	}
 	number := func(v *resource.TemplateVersion) int { return versionNumber(fleet, v.Metadata.Name) }
 	slices.SortFunc(list, func(a, b *resource.TemplateVersion) int { return cmp.Compare(number(a), number(b)) })
@@ -348,7 +442,7 @@ func (c *rollouts) versions(ctx context.Context, fleet string) (list []*resource
 }
 
 // roll gives a version to the nodes that may have it now.
-func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v *resource.TemplateVersion, nodes []*member) (time.Duration, error) {
+func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v, newest *resource.TemplateVersion, nodes []*member) (time.Duration, error) {
 	version := v.Metadata.Name
 	in := rollout.Input{Now: c.Now(), Policy: policyOf(f.Spec.RolloutPolicy), Paused: f.Spec.Paused}
 	if s := f.Status.Rollout; s != nil && s.TemplateVersion == version {
@@ -363,8 +457,14 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v *resource.Temp
 		in.Targets = append(in.Targets, m.goal)
 	}
 	d := rollout.Plan(in)
+	if s := f.Status.Rollout; d.Reason == rollout.Halted && v == newest && wantsRollBack(f) && (s == nil || s.TemplateVersion != version || s.FinishedAt == "") {
+		if found, err := c.rollBack(ctx, f, version, d.Message); found || err != nil {
+			return c.Retry, err
+		}
+		d.Message += "; there is no version before it that was rolled out to the end"
+	}
 	d.Message = withFault(d.Message, nodes)
-	if err := c.showRollout(ctx, f, version, len(nodes), d); err != nil {
+	if err := c.showRollout(ctx, f, v, newest, len(nodes), d); err != nil {
 		return 0, err
 	}
 	if err := c.write(ctx, v, nodes, d); err != nil {
@@ -374,6 +474,10 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v *resource.Temp
 		return 0, nil
 	}
 	return max(d.Again.Sub(c.Now()), c.Pause), nil
+}
+
+func wantsRollBack(f *resource.Fleet) bool {
+	return f.Spec.RolloutPolicy != nil && f.Spec.RolloutPolicy.OnFailure == resource.OnFailureRollBack
 }
 
 // withFault adds the first node that the template is none for, and why.
@@ -488,20 +592,28 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 }
 
 // showRollout writes how far a rollout is. It is written before anything is started: a hub that starts again goes on from there.
-func (c *rollouts) showRollout(ctx context.Context, f *resource.Fleet, version string, nodes int, d rollout.Decision) error {
+func (c *rollouts) showRollout(ctx context.Context, f *resource.Fleet, v, newest *resource.TemplateVersion, nodes int, d rollout.Decision) error {
 	s := &resource.RolloutStatus{
-		TemplateVersion: version, Batch: d.Progress.Batch, Batches: d.Batches, Nodes: nodes, Updated: d.Done, Updating: d.Updating,
+		TemplateVersion: v.Metadata.Name, Batch: d.Progress.Batch, Batches: d.Batches, Nodes: nodes, Updated: d.Done, Updating: d.Updating,
 		FailedNodes: d.Failed + d.TimedOut, Reason: string(d.Reason), Message: d.Message,
+	}
+	if v != newest {
+		s.RolledBackFrom = newest.Metadata.Name
 	}
 	if !d.Progress.Since.IsZero() {
 		s.BatchStarted = d.Progress.Since.UTC().Format(time.RFC3339)
 	}
 	before := f.Status.Rollout
-	if before != nil && before.TemplateVersion == version {
+	if before != nil && before.TemplateVersion == s.TemplateVersion {
 		s.FinishedAt = before.FinishedAt
 	}
-	if d.Finished && nodes > 0 && s.FinishedAt == "" {
+	if d.Complete && nodes > 0 && s.FinishedAt == "" {
 		s.FinishedAt = c.Now().UTC().Format(time.RFC3339)
+	}
+	if s.FinishedAt != "" && v.Status.RolledOutAt == "" {
+		if err := c.showRolledOut(ctx, v.Metadata.Name, s.FinishedAt); err != nil {
+			return err
+		}
 	}
 	if before != nil && *before == *s {
 		return nil
@@ -516,6 +628,15 @@ func (c *rollouts) showRollout(ctx context.Context, f *resource.Fleet, version s
 	return ignoreGone(err)
 }
 
+// showRolledOut notes at a version that it was rolled out to the end: it is one to roll back to.
+func (c *rollouts) showRolledOut(ctx context.Context, version, at string) error {
+	_, err := objects.UpdateStatus(ctx, c.as, versionKey(version), func(v *resource.TemplateVersion) error {
+		v.Status.RolledOutAt = at
+		return nil
+	})
+	return ignoreGone(err)
+}
+
 // recordRollout records the end of a rollout, and that it stops.
 func (c *rollouts) recordRollout(m resource.Meta, before, now *resource.RolloutStatus) {
 	if before == nil {
@@ -525,6 +646,9 @@ func (c *rollouts) recordRollout(m resource.Meta, before, now *resource.RolloutS
 	switch {
 	case now.FinishedAt != "" && (before.FinishedAt == "" || before.TemplateVersion != now.TemplateVersion): // not again with each node that joins
 		o.Reason, o.Message = "RolledOut", fmt.Sprintf("all %d nodes have %s", now.Nodes, now.TemplateVersion)
+		if now.Updated < now.Nodes {
+			o.Message = fmt.Sprintf("%d of %d nodes have %s, and no batch is left", now.Updated, now.Nodes, now.TemplateVersion)
+		}
 	case now.Reason == string(rollout.Halted) && before.Reason != now.Reason:
 		o.Type, o.Reason, o.Message = resource.EventWarning, "RolloutHalted", now.TemplateVersion+": "+now.Message
 	default:

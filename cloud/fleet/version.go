@@ -125,6 +125,9 @@ func (c *rollouts) makeVersion(ctx context.Context, f *resource.Fleet, last int,
 			Metadata: resource.Meta{Name: VersionName(f.Metadata.Name, n), Owner: Owner(f.Metadata.Name)},
 			Spec:     resource.TemplateVersionSpec{Fleet: f.Metadata.Name, Template: f.Spec.Template, References: refs},
 		})
+		if err == nil {
+			c.made.add(f.Metadata.Name, v.Metadata.Name)
+		}
 		if !errors.Is(err, resource.AlreadyExists) {
 			return v, err
 		}
@@ -136,12 +139,26 @@ func versionKey(name string) store.Key {
 }
 
 // ofVersion is the Fleet of a TemplateVersion, as key.
-func ofVersion(o store.Object) []store.Key {
+func (c *rollouts) ofVersion(o store.Object) []store.Key {
 	var v resource.TemplateVersion
 	if json.Unmarshal(o.Data, &v) != nil || v.Spec.Fleet == "" {
 		return nil
 	}
+	c.made.add(v.Spec.Fleet, o.Name)
 	return []store.Key{fleetKey(v.Spec.Fleet)}
+}
+
+// loadVersions reads which versions there are, once.
+func (c *rollouts) loadVersions(ctx context.Context) error {
+	return c.made.once(func() error {
+		for v, err := range objects.List[resource.TemplateVersion](ctx, c.as, "") {
+			if err != nil {
+				return err
+			}
+			c.made.add(v.Spec.Fleet, v.Metadata.Name)
+		}
+		return nil
+	})
 }
 
 // Refs calls use with the digests of blobs that Fleets and Nodes name in their specs, and that versions have frozen.

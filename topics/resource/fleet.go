@@ -27,6 +27,12 @@ type FleetSpec struct {
 	RolloutPolicy *RolloutPolicy `json:"rolloutPolicy,omitempty"`
 	// Paused stops the rollout: no more nodes get another version.
 	Paused bool `json:"paused,omitempty"`
+	// RevisionHistoryLimit is how many TemplateVersions are kept that no node has; 10 when missing.
+	// +kubebuilder:validation:Minimum=0
+	RevisionHistoryLimit *int `json:"revisionHistoryLimit,omitempty"`
+	// RevisionHistoryAge is how old a TemplateVersion that no node has may become, such as 720h; any age when empty. The one
+	// before the newest is kept.
+	RevisionHistoryAge string `json:"revisionHistoryAge,omitempty"`
 }
 
 // RolloutPolicy is how a change reaches a fleet's nodes.
@@ -40,7 +46,21 @@ type RolloutPolicy struct {
 	// DefaultUpdateTimeout is when a node that has not answered counts as failed, and one that is offline is no longer waited
 	// for; 10m when empty.
 	DefaultUpdateTimeout string `json:"defaultUpdateTimeout,omitempty"`
+	// OnFailure is what becomes of a new version that halts: Halt leaves the nodes as they are, RollBack gives them the
+	// last version that was rolled out to the end.
+	// +kubebuilder:validation:Enum=Halt;RollBack
+	// +default=Halt
+	OnFailure string `json:"onFailure,omitempty"`
 }
+
+// What becomes of a rollout that halts.
+const (
+	OnFailureHalt     = "Halt"
+	OnFailureRollBack = "RollBack"
+)
+
+// RollBackAnnotation names the TemplateVersion that a Fleet's nodes are to have instead of the newest. It goes when there is a newer one.
+const RollBackAnnotation = "fleet-controller/rollBackTo"
 
 // DeviceSelection divides the nodes of a fleet into batches. Those that no batch has are the last one.
 type DeviceSelection struct {
@@ -81,6 +101,7 @@ func (r *RolloutPolicy) check(p *problems, at string) {
 	}
 	checkPercent(p, at+".successThreshold", r.SuccessThreshold)
 	checkDuration(p, at+".defaultUpdateTimeout", r.DefaultUpdateTimeout, time.Second)
+	oneOf(p, at+".onFailure", r.OnFailure, []string{"", OnFailureHalt, OnFailureRollBack})
 	if s := r.DeviceSelection; s != nil {
 		at := at + ".deviceSelection"
 		oneOf(p, at+".strategy", s.Strategy, []string{"BatchSequence"})
@@ -170,7 +191,9 @@ type RolloutStatus struct {
 	Batches int `json:"batches,omitempty"`
 	// BatchStarted is when the batch began.
 	BatchStarted string `json:"batchStarted,omitempty"`
-	// FinishedAt is when all nodes of the fleet had the version for the first time; empty: they have not yet.
+	// RolledBackFrom is the newest version, if another one is rolled out instead.
+	RolledBackFrom string `json:"rolledBackFrom,omitempty"`
+	// FinishedAt is when the last batch was over for the first time, and each had succeeded; empty: not yet.
 	FinishedAt string `json:"finishedAt,omitempty"`
 	// Nodes is how many nodes the fleet has.
 	Nodes int `json:"nodes,omitempty"`
@@ -244,6 +267,10 @@ func (f Fleet) Validate() error {
 	f.Spec.Selector.check(&p, "spec.selector")
 	f.Spec.Template.check(&p, "spec.template")
 	f.Spec.RolloutPolicy.check(&p, "spec.rolloutPolicy")
+	if n := f.Spec.RevisionHistoryLimit; n != nil && *n < 0 {
+		p.add("spec.revisionHistoryLimit", "%d: must be 0 or more", *n)
+	}
+	checkDuration(&p, "spec.revisionHistoryAge", f.Spec.RevisionHistoryAge, time.Minute)
 	sortProblems(p)
 	return p.err()
 }
@@ -283,6 +310,8 @@ type TemplateVersionSpec struct {
 type TemplateVersionStatus struct {
 	// UpdatedAt is when the references were last resolved.
 	UpdatedAt string `json:"updatedAt,omitempty"`
+	// RolledOutAt is when the last batch of its rollout was over, and each had succeeded; empty: it never was.
+	RolledOutAt string `json:"rolledOutAt,omitempty"`
 	// Conditions say why a version can't be rolled out.
 	// +listType=map
 	// +listMapKey=type
