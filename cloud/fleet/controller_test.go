@@ -614,7 +614,7 @@ func TestImagesAreFrozen(t *testing.T) {
 	_, err = objects.Create(t.Context(), h.user, secret)
 	require.NoError(t, err)
 	_, err = objects.Create(t.Context(), h.user, &resource.Repository{
-		Metadata: resource.Meta{Name: "r"}, Spec: resource.RepositorySpec{URL: "oci://" + host, Type: "oci", SecretRef: &resource.SecretRef{Name: "s"}},
+		Metadata: resource.Meta{Name: "r"}, Spec: resource.RepositorySpec{URL: server.URL, Type: "oci", SecretRef: &resource.SecretRef{Name: "s"}},
 	})
 	require.NoError(t, err)
 	h.makeNode("n1", "site=a")
