@@ -291,6 +291,7 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	req.nameVersion(w)
 	if req.ownPath && req.kind.WrittenBy != "" && slices.Contains(writeVerbs, req.verb()) {
 		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for %s: they are made and changed by %s", r.Method, req.kind.Plural, req.kind.WrittenBy)
 	}
@@ -317,6 +318,14 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	return s.serveObject(w, req)
+}
+
+// nameVersion says in the answer which version it is in, at a path that has none.
+func (r *request) nameVersion(w http.ResponseWriter) {
+	if r.ownPath && r.kind.dialect != nil {
+		w.Header().Set(apiVersionHeader, r.kind.Version)
+		w.Header().Set("Vary", apiVersionHeader)
+	}
 }
 
 func (s *server) serveCollection(w http.ResponseWriter, r *request) error {
@@ -382,12 +391,18 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	at := func(k Kind) bool {
 		return k.Plural == parts[0] && (k.Group == group && k.Version == version || k.dialect.isAt("/api/"+version, group))
 	}
-	i := slices.IndexFunc(s.Kinds, func(k Kind) bool { return at(k) && k.Version == r.Header.Get(apiVersionHeader) })
-	if i < 0 || group != "" {
-		i = slices.IndexFunc(s.Kinds, at)
-	}
+	i, asked := slices.IndexFunc(s.Kinds, at), r.Header.Get(apiVersionHeader)
 	if i < 0 || len(parts) > 3 {
 		return nil, unknown
+	}
+	if s.Kinds[i].dialect != nil && group == "" && asked != "" {
+		n := slices.IndexFunc(s.Kinds, func(k Kind) bool { return at(k) && k.Version == asked })
+		switch {
+		case n < 0:
+			return nil, refuse(http.StatusNotAcceptable, "NotAcceptable", "%s: %.40q is not served here", apiVersionHeader, asked)
+		case r.Method != http.MethodDelete || !s.Kinds[n].readOnly(): // what is deleted has no version
+			i = n
+		}
 	}
 	req.kind = &s.Kinds[i]
 	req.ownPath = group == "" && req.kind.Group != ""

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/http"
 	"os"
 	"testing"
@@ -244,4 +245,43 @@ func TestSampleAsText(t *testing.T) {
 	made := h.ok("POST", alpha1+"/devices", string(sample), "Content-Type", "application/yaml")
 	require.Equal(t, "OFF", made.str("status.twins.0.expected.value"))
 	require.Equal(t, "OFF", h.ok("GET", inNS+"/devices/sensor-tag01", "").str("spec.desired.temperature-enable"))
+}
+
+// At flightctl's own paths the header says which version is meant, the answer which it is, and the body goes before the header.
+func TestVersionsAtFlightctlsPaths(t *testing.T) {
+	h := newHub(t, asUser)
+	const header = "Flightctl-API-Version"
+	fleet := `{"apiVersion":"flightctl.io/v1beta1","kind":"Fleet","metadata":{"name":"f"},"spec":{"template":{"spec":{"config":[
+		{"name":"web","httpRef":{"repository":"r","suffix":"/x","filePath":"/etc/x"}}]}},
+		"rolloutPolicy":{"deviceSelection":{"strategy":"BatchSequence","sequence":[{"limit":3},{"limit":"10%"}]}}}}`
+	made := h.do("POST", "/api/v1/fleets", fleet)
+	require.Equal(t, 201, made.code, string(made.body))
+	require.Equal(t, "v1beta1", made.header.Get(header))
+	for version, configType := range map[string]any{"": "HttpConfigProviderSpec", "v1alpha1": "HttpConfigProviderSpec", "v1beta1": nil} {
+		got := h.do("GET", "/api/v1/fleets/f", "", header, version)
+		require.Equal(t, 200, got.code)
+		require.Equal(t, cmp.Or(version, "v1alpha1"), got.header.Get(header))
+		require.Equal(t, header, got.header.Get("Vary"))
+		one := h.ok("GET", "/api/v1/fleets/f", "", header, version)
+		require.Equal(t, "flightctl.io/"+cmp.Or(version, "v1alpha1"), one.str("apiVersion"))
+		require.Equal(t, configType, one.at("spec.template.spec.config.0.configType"))
+		require.InDelta(t, 3, one.at("spec.rolloutPolicy.deviceSelection.sequence.0.limit"), 0)
+		require.Equal(t, "10%", one.at("spec.rolloutPolicy.deviceSelection.sequence.1.limit"))
+	}
+	require.Equal(t, "3", h.ok("GET", base+"/fleets/f", "").at("spec.rolloutPolicy.deviceSelection.sequence.0.limit"))
+	for _, path := range []string{"/api/v1/fleets/f", "/api/v1/fleets", "/api/v1/devices", "/api/v1/repositories", "/api/v1/resourcesyncs", "/api/v1/fleets/f/templateversions"} {
+		require.Equal(t, 406, h.do("GET", path, "", header, "v9").code, path)
+		require.Equal(t, 200, h.do("GET", path, "", header, "v1beta1").code, path)
+	}
+	h.ok("POST", base+"/templateversions", `{"apiVersion":"edgebus.io/v1alpha1","kind":"TemplateVersion","metadata":{"name":"f-0000001"},"spec":{"fleet":"f","template":{"spec":{"os":{"image":"r.example/x:1"}}},
+		"references":[{"type":"image","source":"r.example/x","floating":"1","resolved":"sha256:00"}]}}`, "As", "controller")
+	version := h.ok("GET", "/api/v1/fleets/f/templateversions/f-0000001", "", header, "v1beta1")
+	require.Equal(t, "r.example/x@sha256:00", version.str("status.os.image"))
+	h.ok("DELETE", "/api/v1/fleets/f/templateversions/f-0000001", "", header, "v1beta1")
+	require.Equal(t, 404, h.do("GET", "/api/v1/fleets/f/templateversions/f-0000001", "").code)
+
+	// The document: a Device's spec has no templateVersion.
+	h.ok("POST", hosts, `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"n1"},"spec":{}}`)
+	h.refused(400, "BadRequest", "PATCH", "/api/v1/devices/n1?fieldValidation=Strict", `{"spec":{"templateVersion":"1"}}`, "Content-Type", mergeType)
+	require.Nil(t, h.ok("PATCH", "/api/v1/devices/n1", `{"spec":{"templateVersion":"1"}}`, "Content-Type", mergeType).at("spec.templateVersion"))
 }

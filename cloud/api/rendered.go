@@ -58,6 +58,7 @@ func (s *server) renderedDevice(w http.ResponseWriter, r *http.Request) error {
 			return refuse(http.StatusNotAcceptable, "NotAcceptable", "%s: %.40q is not served here; %s are", apiVersionHeader, asked, strings.Join(renderedVersions, " and "))
 		}
 	}
+	w.Header().Set(apiVersionHeader, version)
 	spec, err := s.rendered(w, r)
 	if spec == nil || err != nil {
 		return err

@@ -137,6 +137,7 @@ func (r *request) checkRevision(expected string, old *objects.Object) error {
 // decode decodes an object of a client. Unknown and duplicate fields are refused or warned of, as fieldValidation says.
 func (s *server) decode(w http.ResponseWriter, r *request, raw []byte, old *objects.Object) (*objects.Object, error) {
 	s.chooseVersion(r, raw)
+	r.nameVersion(w)
 	o, unknown, err := r.toCanonical(raw, old)
 	if err != nil {
 		return nil, err

@@ -217,16 +217,17 @@ func (m *modelCache) get(ctx context.Context, r store.Reader, key store.Key) (*r
 	return model, nil
 }
 
-// warnNodeReferences warns of ConfigMaps and Secrets that a spec refers to and that don't exist, and of git repositories, which
-// nothing reads yet: the spec is not rendered until it can be.
+// warnNodeReferences warns of ConfigMaps, Secrets and Repositories that a spec refers to and that don't exist: the spec is not
+// rendered until they do.
 func warnNodeReferences(ctx context.Context, r store.Reader, _, next any) (warnings []string) {
 	for i, item := range next.(*resource.Node).Spec.Config {
 		at := fmt.Sprintf("spec.config[%d]", i)
 		var key store.Key
 		switch {
 		case item.GitRef != nil:
-			warnings = append(warnings, at+".gitRef: this version of the hub reads no git repositories: the node keeps what it was sent before")
-			continue
+			key = store.Key{Kind: resource.KindRepository, Name: item.GitRef.Repository}
+		case item.HTTPRef != nil:
+			key = store.Key{Kind: resource.KindRepository, Name: item.HTTPRef.Repository}
 		case item.SecretRef != nil:
 			key = store.Key{Kind: resource.KindSecret, Namespace: cmp.Or(item.SecretRef.Namespace, resource.DefaultNamespace), Name: item.SecretRef.Name}
 		case item.ConfigMapRef != nil:

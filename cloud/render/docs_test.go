@@ -95,7 +95,7 @@ func TestPoint6ManifestsOfFlightctlAreRendered(t *testing.T) {
 			_, _, err = render.Render(n.Spec, all)
 			require.ErrorContains(t, err, want)
 			for i := len(n.Spec.Config) - 1; i >= 0; i-- {
-				if n.Spec.Config[i].GitRef != nil {
+				if n.Spec.Config[i].GitRef != nil || n.Spec.Config[i].HTTPRef != nil {
 					n.Spec.Config = append(n.Spec.Config[:i], n.Spec.Config[i+1:]...)
 				}
 			}

@@ -217,9 +217,13 @@ func httpAuth(r Repo) transport.AuthMethod {
 
 // ssh resolves the host itself, so that the address which was found to be allowed is the one that is connected to.
 func (c *Client) ssh(ctx context.Context, r Repo, at *transport.Endpoint) (transport.Transport, transport.AuthMethod, error) {
-	signer, err := ssh.ParsePrivateKey(r.Secret["ssh-privatekey"])
+	parse := ssh.ParsePrivateKey
+	if passphrase := r.Secret["ssh-passphrase"]; len(passphrase) > 0 {
+		parse = func(key []byte) (ssh.Signer, error) { return ssh.ParsePrivateKeyWithPassphrase(key, passphrase) }
+	}
+	signer, err := parse(r.Secret["ssh-privatekey"])
 	if err != nil {
-		return nil, nil, failed(Invalid, "ssh-privatekey of its Secret is no key without a passphrase: %v", err)
+		return nil, nil, failed(Invalid, "ssh-privatekey of its Secret can't be read (ssh-passphrase is its passphrase): %v", err)
 	}
 	check := ssh.InsecureIgnoreHostKey() //nolint:gosec // replaced, unless the user asks for it by name
 	if !r.Spec.InsecureSkipVerify {

@@ -497,7 +497,7 @@ func secretKey(spec resource.RepositorySpec) (key store.Key) {
 }
 
 func (s *Resolver) withSecret(ctx context.Context, spec resource.RepositorySpec) (Repo, error) {
-	repo := Repo{Spec: spec}
+	repo := Repo{Spec: spec, Secret: spec.Credentials}
 	if spec.SecretRef == nil {
 		return repo, nil
 	}
@@ -505,7 +505,12 @@ func (s *Resolver) withSecret(ctx context.Context, spec resource.RepositorySpec)
 	if err != nil {
 		return repo, fmt.Errorf("the Repository's %w", err)
 	}
-	repo.Secret = secret.Data
+	repo.Secret = maps.Clone(secret.Data)
+	for key, value := range spec.Credentials {
+		if _, ok := repo.Secret[key]; !ok && repo.Secret != nil {
+			repo.Secret[key] = value
+		}
+	}
 	return repo, nil
 }
 

@@ -52,7 +52,7 @@ func New(o Options) *Client {
 // Repo is a Repository with the values of its Secret.
 type Repo struct {
 	Spec resource.RepositorySpec
-	// Secret has username and password, or token; ssh-privatekey and known_hosts; tls.crt and tls.key; ca.crt.
+	// Secret has username and password, or token; ssh-privatekey with ssh-passphrase and known_hosts; tls.crt and tls.key; ca.crt.
 	Secret map[string][]byte
 }
 

@@ -40,6 +40,8 @@ var samples = []string{
 	"kubeedge-v1alpha2-model.yaml", "kubeedge-v1alpha2-modbus.yaml", "kubeedge-v1alpha2-opcua.yaml", "kubeedge-v1alpha2-bluetooth.yaml",
 	"kubeedge-v1alpha2-customized.yaml", "kubeedge-v1beta1-model.yaml", "kubeedge-v1beta1-device.yaml",
 	"edge-node-upgrade-upgrade.yaml", "fleet-fleet.yaml", "flightctl-v1beta1-device.yaml", "flightctl-repository.yaml", "flightctl-sync.yaml",
+	"flightctl-v1beta1-fleet.yaml", "flightctl-v1beta1-repository-http.yaml", "flightctl-v1beta1-repository-ssh.yaml", "flightctl-v1beta1-repository-oci.yaml",
+	"flightctl-v1beta1-sync.yaml",
 	"discovery-handlers-configuration.yaml", "discovery-handlers-configuration.json", "akri-configuration.yaml", "akri-instance.yaml",
 }
 

@@ -4,13 +4,14 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// flightctl.io/v1alpha1 and, of Device alone, v1beta1: what it calls a Device is the host of an edge core, our Node. Both versions
-// are read alike: a config item's source is the field that it has, whether a configType says so as well or not.
+// flightctl.io/v1alpha1 and v1beta1: what it calls a Device is the host of an edge core, our Node. Both versions are read alike: a
+// config item's source is the field that it has, whether a configType says so as well or not.
 
 const flightctlGroup = "flightctl.io"
 
@@ -33,18 +34,17 @@ type hostSpec struct {
 	Decommission    opaque `json:"decommission,omitempty"`
 	Decommissioning opaque `json:"decommissioning,omitempty"`
 	Hooks           opaque `json:"hooks,omitempty"`
-	TemplateVersion opaque `json:"templateVersion,omitempty"`
 	UpdatePolicy    opaque `json:"updatePolicy,omitempty"`
 }
 
-// application has its files here if it is a canonical one. Others are from images, and are only kept.
+// application has its files here or in an image if it is a canonical one. Others are only kept.
 type application struct {
 	Name    string                `json:"name,omitempty"`
 	AppType string                `json:"appType,omitempty"`
 	Inline  []resource.InlineFile `json:"inline,omitempty"`
+	Image   string                `json:"image,omitempty"`
 	EnvVars map[string]string     `json:"envVars,omitempty"`
 
-	Image     opaque `json:"image,omitempty"`
 	Volumes   opaque `json:"volumes,omitempty"`
 	Ports     opaque `json:"ports,omitempty"`
 	Resources opaque `json:"resources,omitempty"`
@@ -56,7 +56,9 @@ type configItem struct {
 	Name       string              `json:"name"`
 	ConfigType resource.ConfigType `json:"configType,omitempty"`
 	Inline     json.RawMessage     `json:"inline,omitempty"` // an Ignition document, or a list of files
-	GitRef     *gitRef             `json:"gitRef,omitempty"`
+	GitRef     *resource.GitRef    `json:"gitRef,omitempty"`
+	HTTPRef    *resource.HTTPRef   `json:"httpRef,omitempty"`
+	OCIRef     *resource.OCIRef    `json:"ociRef,omitempty"`
 	SecretRef  *secretRef          `json:"secretRef,omitempty"`
 
 	Repository string `json:"repository,omitempty"` // flat, of git
@@ -64,13 +66,6 @@ type configItem struct {
 	Path       string `json:"path,omitempty"`
 	Namespace  string `json:"namespace,omitempty"` // flat, of a Secret that is called as the item
 	MountPath  string `json:"mountPath,omitempty"`
-
-	HTTPRef opaque `json:"httpRef,omitempty"`
-}
-
-type gitRef struct {
-	resource.GitRef
-	MountPath opaque `json:"mountPath,omitempty"`
 }
 
 type secretRef struct {
@@ -142,12 +137,56 @@ type summary struct {
 }
 
 type fleetV1alpha1 struct {
-	Spec struct {
-		Selector *resource.LabelSelector `json:"selector,omitempty"`
-		Template template                `json:"template"`
-		Rollout  opaque                  `json:"rolloutPolicy,omitempty"`
-	} `json:"spec"`
+	Spec   fleetSpec            `json:"spec"`
 	Status resource.FleetStatus `json:"status,omitzero"`
+}
+
+type fleetV1beta1 struct {
+	Spec   fleetSpec          `json:"spec"`
+	Status fleetStatusV1beta1 `json:"status,omitzero"`
+}
+
+type fleetSpec struct {
+	Selector *resource.LabelSelector `json:"selector,omitempty"`
+	Template template                `json:"template"`
+	Rollout  *rolloutPolicy          `json:"rolloutPolicy,omitempty"`
+}
+
+// rolloutPolicy is the canonical one, in which a batch's limit may be a number.
+type rolloutPolicy struct {
+	DeviceSelection      *deviceSelection           `json:"deviceSelection,omitempty"`
+	DisruptionBudget     *resource.DisruptionBudget `json:"disruptionBudget,omitempty"`
+	SuccessThreshold     string                     `json:"successThreshold,omitempty"`
+	DefaultUpdateTimeout string                     `json:"defaultUpdateTimeout,omitempty"`
+}
+
+type deviceSelection struct {
+	Strategy string  `json:"strategy"`
+	Sequence []batch `json:"sequence,omitempty"`
+}
+
+type batch struct {
+	Selector         *resource.LabelSelector `json:"selector,omitempty"`
+	Limit            opaque                  `json:"limit,omitempty"` // a number, or a percentage as text
+	SuccessThreshold string                  `json:"successThreshold,omitempty"`
+}
+
+// fleetStatusV1beta1 has counts that follow from the rollout.
+type fleetStatusV1beta1 struct {
+	Rollout    *fleetRollout        `json:"rollout,omitempty"`
+	Conditions []resource.Condition `json:"conditions,omitempty"`
+	Devices    *devicesSummary      `json:"devicesSummary,omitempty"`
+}
+
+type fleetRollout struct {
+	CurrentBatch int `json:"currentBatch,omitempty"`
+}
+
+type devicesSummary struct {
+	Total             int            `json:"total"`
+	UpdateStatus      map[string]int `json:"updateStatus"`
+	SummaryStatus     map[string]int `json:"summaryStatus"`
+	ApplicationStatus map[string]int `json:"applicationStatus"`
 }
 
 type template struct {
@@ -164,6 +203,18 @@ type templateVersionV1alpha1 struct {
 	Status resource.TemplateVersionStatus `json:"status,omitzero"`
 }
 
+// templateVersionV1beta1 has the frozen template as its status.
+type templateVersionV1beta1 struct {
+	Spec struct {
+		Fleet string `json:"fleet"`
+	} `json:"spec"`
+	Status struct {
+		hostSpec
+		UpdatedAt  string               `json:"updatedAt,omitempty"`
+		Conditions []resource.Condition `json:"conditions,omitempty"`
+	} `json:"status,omitzero"`
+}
+
 // common is a form that is as the canonical one.
 type common[S, T any] struct {
 	Spec   S `json:"spec"`
@@ -171,15 +222,56 @@ type common[S, T any] struct {
 }
 
 type (
-	repositoryV1alpha1   common[repositorySpec, resource.RepositoryStatus]
-	resourceSyncV1alpha1 common[resource.ResourceSyncSpec, resource.ResourceSyncStatus]
+	repositoryForm   common[repositorySpec, resource.RepositoryStatus]
+	resourceSyncForm common[resourceSyncSpec, resource.ResourceSyncStatus]
 )
 
+type resourceSyncSpec struct {
+	resource.ResourceSyncSpec
+	Type opaque `json:"type,omitempty"`
+}
+
+// repositorySpec has its credentials here, as a Secret has them in the canonical form.
 type repositorySpec struct {
-	resource.RepositorySpec
-	HTTPConfig opaque `json:"httpConfig,omitempty"`
-	SSHConfig  opaque `json:"sshConfig,omitempty"`
-	Suffix     opaque `json:"validationSuffix,omitempty"`
+	URL                string              `json:"url,omitempty"`
+	Type               string              `json:"type,omitempty"`
+	ValidationSuffix   string              `json:"validationSuffix,omitempty"`
+	SecretRef          *resource.SecretRef `json:"secretRef,omitempty"`
+	InsecureSkipVerify bool                `json:"insecureSkipVerify,omitempty"`
+	HTTPConfig         *httpConfig         `json:"httpConfig,omitempty"`
+	SSHConfig          *sshConfig          `json:"sshConfig,omitempty"`
+	Credentials        map[string][]byte   `json:"credentials,omitempty"`
+
+	Registry               string   `json:"registry,omitempty"` // of type oci, instead of an address
+	Scheme                 string   `json:"scheme,omitempty"`
+	OCIAuth                *ociAuth `json:"ociAuth,omitempty"`
+	CA                     []byte   `json:"ca.crt,omitempty"`
+	SkipServerVerification bool     `json:"skipServerVerification,omitempty"`
+
+	AccessMode opaque `json:"accessMode,omitempty"`
+	BaseImages opaque `json:"baseImages,omitempty"`
+}
+
+type httpConfig struct {
+	Username               string `json:"username,omitempty"`
+	Password               string `json:"password,omitempty"`
+	Token                  string `json:"token,omitempty"`
+	Certificate            []byte `json:"tls.crt,omitempty"`
+	Key                    []byte `json:"tls.key,omitempty"`
+	CA                     []byte `json:"ca.crt,omitempty"`
+	SkipServerVerification bool   `json:"skipServerVerification,omitempty"`
+}
+
+type sshConfig struct {
+	Key                    []byte `json:"sshPrivateKey,omitempty"`
+	Passphrase             string `json:"privateKeyPassphrase,omitempty"`
+	SkipServerVerification bool   `json:"skipServerVerification,omitempty"`
+}
+
+type ociAuth struct {
+	AuthType string `json:"authType,omitempty"`
+	Username string `json:"username,omitempty"`
+	Password string `json:"password,omitempty"`
 }
 
 // flightctlClaims stand in its manifests, and are the server's: the present
@@ -187,40 +279,42 @@ type repositorySpec struct {
 var flightctlClaims = []string{"owner", "resourceVersion"}
 
 func flightctl() []Kind {
-	device := flightctlKind("Device", "devices", "device", resource.KindNode).pair(conversion(readHost, showHost))
-	device.mergesConditions = true
+	device := flightctlKind("Device", "devices", "device", resource.KindNode)
+	device.mergesConditions, device.derived = true, renderedAnnotations
 	device.reconcile = func(form, _ tree) { reconcileSpec(form["spec"]) }
-	device.derived = renderedAnnotations
-	newer := flightctlKind("Device", "devices", "device", resource.KindNode).pair(conversion(readHostV1beta1, showHostV1beta1))
-	newer.Version, newer.mergesConditions, newer.reconcile, newer.derived = "v1beta1", true, device.reconcile, device.derived
-	fleet := flightctlKind("Fleet", "fleets", "fleet", resource.KindFleet).pair(conversion(readFleet, showFleet))
+	fleet := flightctlKind("Fleet", "fleets", "fleet", resource.KindFleet)
 	fleet.reconcile = func(form, _ tree) {
 		spec, _ := form["spec"].(tree)
 		template, _ := spec["template"].(tree)
 		reconcileSpec(template["spec"])
 	}
 	version := flightctlKind("TemplateVersion", "templateversions", "templateversion", resource.KindTemplateVersion)
-	repository := flightctlKind("Repository", "repositories", "repository", resource.KindRepository)
-	sync := flightctlKind("ResourceSync", "resourcesyncs", "resourcesync", resource.KindResourceSync)
+	frozen := version.newer()
+	frozen.ReadOnly = true // the hub makes them, and nobody writes them
+	repository := flightctlKind("Repository", "repositories", "repository", resource.KindRepository).pair(conversion(readRepository, showRepository))
+	sync := flightctlKind("ResourceSync", "resourcesyncs", "resourcesync", resource.KindResourceSync).pair(conversion(
+		func(f resourceSyncForm) (resource.ResourceSync, error) {
+			return resource.ResourceSync{Spec: f.Spec.ResourceSyncSpec, Status: f.Status}, nil
+		},
+		func(r resource.ResourceSync) resourceSyncForm {
+			return resourceSyncForm{resourceSyncSpec{ResourceSyncSpec: r.Spec}, r.Status}
+		},
+	))
+	enrollment := flightctlKind("EnrollmentRequest", "enrollmentrequests", "enrollmentrequest", resource.KindEnrollmentRequest).pair(conversion(readEnrollment, showEnrollment))
+	signing := flightctlKind("CertificateSigningRequest", "certificatesigningrequests", "certificatesigningrequest", resource.KindEnrollmentRequest).pair(conversion(readSigning, showSigning))
 	return []Kind{
-		device, newer, fleet, version.pair(conversion(readVersion, showVersion)),
-		repository.pair(conversion(
-			func(f repositoryV1alpha1) (resource.Repository, error) {
-				return resource.Repository{Spec: f.Spec.RepositorySpec, Status: f.Status}, nil
-			},
-			func(r resource.Repository) repositoryV1alpha1 {
-				return repositoryV1alpha1{repositorySpec{RepositorySpec: r.Spec}, r.Status}
-			},
-		)),
-		sync.pair(conversion(
-			func(f resourceSyncV1alpha1) (resource.ResourceSync, error) {
-				return resource.ResourceSync{Spec: f.Spec, Status: f.Status}, nil
-			},
-			func(r resource.ResourceSync) resourceSyncV1alpha1 { return resourceSyncV1alpha1{r.Spec, r.Status} },
-		)),
-		flightctlKind("EnrollmentRequest", "enrollmentrequests", "enrollmentrequest", resource.KindEnrollmentRequest).pair(conversion(readEnrollment, showEnrollment)),
-		flightctlKind("CertificateSigningRequest", "certificatesigningrequests", "certificatesigningrequest", resource.KindEnrollmentRequest).pair(conversion(readSigning, showSigning)),
+		device.pair(conversion(readHost, showHost)), device.newer().pair(conversion(readHostV1beta1, showHostV1beta1)),
+		fleet.pair(conversion(readFleet, showFleet)), fleet.newer().pair(conversion(readFleetV1beta1, showFleetV1beta1)),
+		version.pair(conversion(readVersion, showVersion)), frozen.pair(conversion(readVersionV1beta1, showVersionV1beta1)),
+		repository, repository.newer(), sync, sync.newer(),
+		enrollment, enrollment.newer(), signing, signing.newer(),
 	}
+}
+
+// newer is the same kind in the version of today.
+func (k Kind) newer() Kind {
+	k.Version = "v1beta1"
+	return k
 }
 
 // enrollmentV1alpha1 is decided about at /api/v1/enrollmentrequests/{name}/approval.
@@ -322,15 +416,7 @@ func readHostV1beta1(f hostV1beta1) (n resource.Node, err error) {
 
 func showHostV1beta1(n resource.Node) (f hostV1beta1) {
 	s := n.Status
-	f.Spec = showHostSpec(n.Spec)
-	for i, c := range f.Spec.Config { // the source says it
-		if c.Inline != nil || c.GitRef != nil || c.SecretRef != nil {
-			f.Spec.Config[i].ConfigType = ""
-		}
-	}
-	if f.Spec.Monitoring != nil {
-		f.Spec.Systemd, f.Spec.Containers, f.Spec.Monitoring = f.Spec.Monitoring.Systemd, f.Spec.Monitoring.Containers, nil
-	}
+	f.Spec = showHostSpec(n.Spec).newer()
 	f.Status = hostStatusV1beta1{Conditions: s.Conditions, SystemInfo: s.SystemInfo, Resources: s.Resources, OS: s.OS, LastSeen: s.LastSeen}
 	if s.RenderedVersion != "" {
 		f.Status.Config = &configV1beta1{s.RenderedVersion}
@@ -351,10 +437,10 @@ func (f *hostStatusV1beta1) summarize(s resource.NodeStatus) {
 		return
 	}
 	f.Summary, f.Updated, f.Lifecycle, f.ApplicationsSummary = &summary{Status: "Unknown"}, &summary{Status: "Unknown"}, &summary{Status: "Enrolled"}, &summary{Status: "NoApplications"}
-	if s.State == resource.Online {
-		f.Summary.Status = "Online"
-	}
-	switch {
+	f.Summary.Status, f.Summary.Info = summaryOf(s)
+	switch updating := updatingReason(s); {
+	case updating != "":
+		*f.Updated = summary{"Updating", updating}
 	case s.RenderedVersion == "":
 	case s.RenderedVersion == s.SpecVersion:
 		f.Updated.Status = "UpToDate"
@@ -378,6 +464,49 @@ func (f *hostStatusV1beta1) summarize(s resource.NodeStatus) {
 	}
 }
 
+// updatingReason is the step at which an agent's update is; empty: there is none under way.
+func updatingReason(s resource.NodeStatus) string {
+	for _, c := range s.Conditions {
+		if c.Type == "Updating" && c.Status == "True" {
+			return c.Reason
+		}
+	}
+	return ""
+}
+
+// summaryOf says how a node is: the worst of what is known.
+func summaryOf(s resource.NodeStatus) (status, info string) {
+	if s.State != resource.Online {
+		return "Unknown", ""
+	}
+	if updatingReason(s) == "Rebooting" {
+		return "Rebooting", ""
+	}
+	status = "Online"
+	if r := s.Resources; r != nil {
+		for _, of := range [][2]string{{"CPU", r.CPU}, {"memory", r.Memory}, {"disk", r.Disk}} {
+			text := of[0] + " is " + of[1]
+			switch {
+			case of[1] == "Error" || of[1] == "Critical":
+				if status != "Error" {
+					info = ""
+				}
+				status, info = "Error", joined(info, text)
+			case of[1] == "Warning" && status != "Error":
+				status, info = "Degraded", joined(info, text)
+			}
+		}
+	}
+	return status, info
+}
+
+func joined(before, text string) string {
+	if before == "" {
+		return text
+	}
+	return before + ", " + text
+}
+
 // renderedAnnotations are the annotations in which flightctl has the version of what a Device is to apply.
 func renderedAnnotations(canonical tree) map[string]any {
 	status, _ := canonical["status"].(tree)
@@ -393,8 +522,8 @@ func (s hostSpec) canonical() resource.NodeSpec {
 		}
 	}
 	for _, a := range s.Applications {
-		if len(a.Inline) > 0 && (a.AppType == resource.AppCompose || a.AppType == resource.AppQuadlet) {
-			out.Applications = append(out.Applications, resource.Application{Name: a.Name, AppType: a.AppType, Files: a.Inline, EnvVars: a.EnvVars})
+		if (len(a.Inline) > 0 || a.Image != "") && (a.AppType == resource.AppCompose || a.AppType == resource.AppQuadlet) {
+			out.Applications = append(out.Applications, resource.Application{Name: a.Name, AppType: a.AppType, Files: a.Inline, Image: a.Image, EnvVars: a.EnvVars})
 		}
 	}
 	return out
@@ -420,10 +549,7 @@ func (s hostSpec) monitoring() *resource.Monitoring {
 
 // canonical is the item as the canonical spec has it; ok is false if nothing here says what its source is.
 func (c configItem) canonical() (item resource.ConfigItem, ok bool) {
-	item = resource.ConfigItem{Name: c.Name, ConfigType: c.ConfigType, Inline: c.Inline}
-	if c.GitRef != nil {
-		item.GitRef = &c.GitRef.GitRef
-	}
+	item = resource.ConfigItem{Name: c.Name, ConfigType: c.ConfigType, Inline: c.Inline, GitRef: c.GitRef, HTTPRef: c.HTTPRef, OCIRef: c.OCIRef}
 	if c.SecretRef != nil {
 		item.SecretRef = &c.SecretRef.SecretMount
 	}
@@ -445,6 +571,10 @@ func (c configItem) canonical() (item resource.ConfigItem, ok bool) {
 			item.ConfigType = resource.ConfigInline
 		case item.GitRef != nil:
 			item.ConfigType = resource.ConfigGit
+		case item.HTTPRef != nil:
+			item.ConfigType = resource.ConfigHTTP
+		case item.OCIRef != nil:
+			item.ConfigType = resource.ConfigOCI
 		case item.SecretRef != nil:
 			item.ConfigType = resource.ConfigSecret
 		}
@@ -455,10 +585,7 @@ func (c configItem) canonical() (item resource.ConfigItem, ok bool) {
 func showHostSpec(s resource.NodeSpec) hostSpec {
 	out := hostSpec{OS: s.OS, Monitoring: s.Monitoring, Resources: s.Resources}
 	for _, c := range s.Config {
-		item := configItem{Name: c.Name, ConfigType: c.ConfigType, Inline: c.Inline}
-		if c.GitRef != nil {
-			item.GitRef = &gitRef{GitRef: *c.GitRef}
-		}
+		item := configItem{Name: c.Name, ConfigType: c.ConfigType, Inline: c.Inline, GitRef: c.GitRef, HTTPRef: c.HTTPRef, OCIRef: c.OCIRef}
 		if c.SecretRef != nil {
 			item.SecretRef = &secretRef{SecretMount: *c.SecretRef}
 		}
@@ -469,15 +596,29 @@ func showHostSpec(s resource.NodeSpec) hostSpec {
 		out.Config = append(out.Config, item)
 	}
 	for _, a := range s.Applications {
-		out.Applications = append(out.Applications, application{Name: a.Name, AppType: a.AppType, Inline: a.Files, EnvVars: a.EnvVars})
+		out.Applications = append(out.Applications, application{Name: a.Name, AppType: a.AppType, Inline: a.Files, Image: a.Image, EnvVars: a.EnvVars})
 	}
 	return out
+}
+
+// newer is the spec in the shape of v1beta1: the source of a config item says its type, and patterns stand at the top.
+func (s hostSpec) newer() hostSpec {
+	for i, c := range s.Config {
+		if c.Inline != nil || c.GitRef != nil || c.SecretRef != nil || c.HTTPRef != nil || c.OCIRef != nil {
+			s.Config[i].ConfigType = ""
+		}
+	}
+	if s.Monitoring != nil {
+		s.Systemd, s.Containers, s.Monitoring = s.Monitoring.Systemd, s.Monitoring.Containers, nil
+	}
+	return s
 }
 
 // reconcileSpec leaves a field out where another one says the same: flat ones of a config item, where an object does, and
 // monitoring, where a manifest has the patterns beside it.
 func reconcileSpec(spec any) {
 	s, _ := spec.(tree)
+	delete(s, "templateVersion") // an annotation says it
 	items, _ := s["config"].([]any)
 	for _, item := range items {
 		fields, _ := item.(tree)
@@ -505,17 +646,20 @@ func reconcileSpec(spec any) {
 
 // sourceWarnings are about parts of a spec that are kept, and that nothing acts on.
 func sourceWarnings(spec tree) (warnings []string) {
-	items, _ := spec["config"].([]any)
-	for _, item := range items {
-		if fields, _ := item.(tree); fields["httpRef"] != nil {
-			warnings = append(warnings, "spec.config["+nameOf(item, "name")+"].httpRef is kept, and nothing acts on it: the hub fetches nothing over HTTP for a node yet")
-		}
-	}
 	apps, _ := spec["applications"].([]any)
 	for _, app := range apps {
-		if fields, _ := app.(tree); fields["inline"] == nil {
-			warnings = append(warnings, "spec.applications["+nameOf(app, "name")+"] is kept, and nothing acts on it: only applications whose files are inline are")
+		fields, _ := app.(tree)
+		kind, _ := fields["appType"].(string)
+		at := "spec.applications[" + nameOf(app, "name") + "]"
+		switch {
+		case kind != resource.AppCompose && kind != resource.AppQuadlet:
+			warnings = append(warnings, at+" is kept, and nothing acts on it: applications of the types compose and quadlet are started")
+		case fields["volumes"] != nil:
+			warnings = append(warnings, at+".volumes is kept, and nothing acts on it: name volumes in the application's own files")
 		}
+	}
+	if spec["httpConfig"] != nil || spec["sshConfig"] != nil || spec["ociAuth"] != nil {
+		warnings = append(warnings, "the credentials in spec are stored unencrypted: a Secret that is named in spec.secretRef is not")
 	}
 	return warnings
 }
@@ -525,13 +669,165 @@ func (t template) canonical() resource.NodeTemplate {
 }
 
 func readFleet(f fleetV1alpha1) (out resource.Fleet, err error) {
-	out.Spec.Selector, out.Spec.Template, out.Status = f.Spec.Selector, f.Spec.Template.canonical(), f.Status
+	out.Status = f.Status
+	out.Spec, err = f.Spec.canonical()
+	return out, err
+}
+
+func readFleetV1beta1(f fleetV1beta1) (out resource.Fleet, err error) {
+	out.Status.Conditions = f.Status.Conditions
+	out.Spec, err = f.Spec.canonical()
+	return out, err
+}
+
+func (s fleetSpec) canonical() (out resource.FleetSpec, err error) {
+	out.Selector, out.Template = s.Selector, s.Template.canonical()
+	p := s.Rollout
+	if p == nil {
+		return out, nil
+	}
+	out.RolloutPolicy = &resource.RolloutPolicy{DisruptionBudget: p.DisruptionBudget, SuccessThreshold: p.SuccessThreshold, DefaultUpdateTimeout: p.DefaultUpdateTimeout}
+	if p.DeviceSelection == nil {
+		return out, nil
+	}
+	selection := &resource.DeviceSelection{Strategy: p.DeviceSelection.Strategy}
+	for i, b := range p.DeviceSelection.Sequence {
+		limit := string(b.Limit)
+		if len(b.Limit) > 0 && b.Limit[0] == '"' {
+			err = json.Unmarshal(b.Limit, &limit)
+		}
+		if err != nil || len(b.Limit) > 0 && (b.Limit[0] == '{' || b.Limit[0] == '[') {
+			return out, resource.Errorf(resource.Invalid, "spec.rolloutPolicy.deviceSelection.sequence["+strconv.Itoa(i)+"].limit", "must be a number, or a percentage such as 10%%")
+		}
+		selection.Sequence = append(selection.Sequence, resource.RolloutBatch{Selector: b.Selector, Limit: limit, SuccessThreshold: b.SuccessThreshold})
+	}
+	out.RolloutPolicy.DeviceSelection = selection
 	return out, nil
 }
 
-func showFleet(in resource.Fleet) (f fleetV1alpha1) {
-	f.Spec.Selector, f.Status = in.Spec.Selector, in.Status
-	f.Spec.Template = template{in.Spec.Template.Metadata, showHostSpec(in.Spec.Template.Spec)}
+func showFleetSpec(in resource.FleetSpec) (s fleetSpec) {
+	s.Selector, s.Template = in.Selector, template{in.Template.Metadata, showHostSpec(in.Template.Spec)}
+	p := in.RolloutPolicy
+	if p == nil {
+		return s
+	}
+	s.Rollout = &rolloutPolicy{DisruptionBudget: p.DisruptionBudget, SuccessThreshold: p.SuccessThreshold, DefaultUpdateTimeout: p.DefaultUpdateTimeout}
+	if p.DeviceSelection == nil {
+		return s
+	}
+	s.Rollout.DeviceSelection = &deviceSelection{Strategy: p.DeviceSelection.Strategy}
+	for _, b := range p.DeviceSelection.Sequence {
+		out := batch{Selector: b.Selector, SuccessThreshold: b.SuccessThreshold}
+		if _, err := strconv.ParseUint(b.Limit, 10, 31); err == nil && (b.Limit == "0" || b.Limit[0] != '0') {
+			out.Limit = opaque(b.Limit)
+		} else if b.Limit != "" {
+			out.Limit, _ = json.Marshal(b.Limit) // it is text
+		}
+		s.Rollout.DeviceSelection.Sequence = append(s.Rollout.DeviceSelection.Sequence, out)
+	}
+	return s
+}
+
+func showFleet(in resource.Fleet) fleetV1alpha1 {
+	return fleetV1alpha1{showFleetSpec(in.Spec), in.Status}
+}
+
+func showFleetV1beta1(in resource.Fleet) (f fleetV1beta1) {
+	f.Spec = showFleetSpec(in.Spec)
+	f.Spec.Template.Spec = f.Spec.Template.Spec.newer()
+	f.Status.Conditions = in.Status.Conditions
+	if r := in.Status.Rollout; r != nil {
+		f.Status.Rollout = &fleetRollout{r.Batch}
+		f.Status.Devices = &devicesSummary{
+			Total: r.Nodes, SummaryStatus: map[string]int{}, ApplicationStatus: map[string]int{},
+			UpdateStatus: map[string]int{"UpToDate": r.Updated, "Updating": r.Updating, "OutOfDate": max(0, r.Nodes-r.Updated-r.Updating)},
+		}
+	}
+	return f
+}
+
+func readVersionV1beta1(f templateVersionV1beta1) (out resource.TemplateVersion, err error) {
+	out.Spec.Fleet, out.Spec.Template.Spec = f.Spec.Fleet, f.Status.canonical()
+	out.Status = resource.TemplateVersionStatus{UpdatedAt: f.Status.UpdatedAt, Conditions: f.Status.Conditions}
+	return out, nil
+}
+
+func showVersionV1beta1(in resource.TemplateVersion) (f templateVersionV1beta1) {
+	f.Spec.Fleet = in.Spec.Fleet
+	f.Status.hostSpec = showHostSpec(in.Spec.Template.Spec.Freeze(in.Spec.References)).newer()
+	f.Status.UpdatedAt, f.Status.Conditions = in.Status.UpdatedAt, in.Status.Conditions
+	return f
+}
+
+// The keys of credentials, as a Secret has them.
+const (
+	keyUser, keyPassword, keyToken    = "username", "password", "token"
+	keyCertificate, keyCertificateKey = "tls.crt", "tls.key"
+	keyCA, keySSH, keySSHPassphrase   = "ca.crt", "ssh-privatekey", "ssh-passphrase"
+	typeOCI, schemeHTTP, docker       = "oci", "http", "docker"
+)
+
+func readRepository(f repositoryForm) (out resource.Repository, err error) {
+	s := f.Spec
+	out.Status = f.Status
+	out.Spec = resource.RepositorySpec{URL: s.URL, Type: s.Type, ValidationSuffix: s.ValidationSuffix, SecretRef: s.SecretRef}
+	out.Spec.InsecureSkipVerify = s.InsecureSkipVerify || s.SkipServerVerification
+	if s.Registry != "" && s.URL == "" {
+		out.Spec.URL = typeOCI + "://" + s.Registry
+		if s.Scheme == schemeHTTP {
+			out.Spec.URL = schemeHTTP + "://" + s.Registry
+		}
+	}
+	found := map[string][]byte{keyCA: s.CA}
+	for key, value := range s.Credentials {
+		found[key] = value
+	}
+	if c := s.HTTPConfig; c != nil {
+		out.Spec.InsecureSkipVerify = out.Spec.InsecureSkipVerify || c.SkipServerVerification
+		found[keyUser], found[keyPassword], found[keyToken] = []byte(c.Username), []byte(c.Password), []byte(c.Token)
+		found[keyCertificate], found[keyCertificateKey], found[keyCA] = c.Certificate, c.Key, c.CA
+	}
+	if c := s.SSHConfig; c != nil {
+		out.Spec.InsecureSkipVerify = out.Spec.InsecureSkipVerify || c.SkipServerVerification
+		found[keySSH], found[keySSHPassphrase] = c.Key, []byte(c.Passphrase)
+	}
+	if c := s.OCIAuth; c != nil {
+		found[keyUser], found[keyPassword] = []byte(c.Username), []byte(c.Password)
+	}
+	for key, value := range found {
+		if len(value) == 0 {
+			continue
+		}
+		if out.Spec.Credentials == nil {
+			out.Spec.Credentials = make(map[string][]byte)
+		}
+		out.Spec.Credentials[key] = value
+	}
+	return out, nil
+}
+
+func showRepository(r resource.Repository) (f repositoryForm) {
+	s, c := r.Spec, r.Spec.Credentials
+	f.Status = r.Status
+	f.Spec = repositorySpec{URL: s.URL, Type: s.Type, ValidationSuffix: s.ValidationSuffix, SecretRef: s.SecretRef}
+	ssh := c[keySSH] != nil
+	switch {
+	case s.Type == typeOCI:
+		f.Spec.Scheme, f.Spec.Registry, _ = strings.Cut(s.URL, "://")
+		if f.Spec.URL = ""; f.Spec.Scheme == typeOCI {
+			f.Spec.Scheme = "https"
+		}
+		f.Spec.CA, f.Spec.SkipServerVerification = c[keyCA], s.InsecureSkipVerify
+		if c[keyUser] != nil {
+			f.Spec.OCIAuth = &ociAuth{docker, string(c[keyUser]), string(c[keyPassword])}
+		}
+	case ssh:
+		f.Spec.SSHConfig = &sshConfig{c[keySSH], string(c[keySSHPassphrase]), s.InsecureSkipVerify}
+	case len(c) > 0 || s.InsecureSkipVerify:
+		f.Spec.HTTPConfig = &httpConfig{
+			string(c[keyUser]), string(c[keyPassword]), string(c[keyToken]), c[keyCertificate], c[keyCertificateKey], c[keyCA], s.InsecureSkipVerify,
+		}
+	}
 	return f
 }
 

@@ -361,7 +361,10 @@ type RepositorySpec struct {
 	// SecretRef is a Secret with credentials: username and password, token, ssh-privatekey with known_hosts, tls.crt and
 	// tls.key, ca.crt. They are sent to the URL's host only. webhook-secret is what a webhook must prove to know.
 	SecretRef *SecretRef `json:"secretRef,omitempty"`
-	// InsecureSkipVerify takes any certificate. Only for trying things out.
+	// Credentials are values that a Secret would have, under the same keys, for manifests of flightctl that have them in the
+	// Repository. They are stored unencrypted; a Secret is the better place, and what it has goes before them.
+	Credentials map[string][]byte `json:"credentials,omitempty"`
+	// InsecureSkipVerify takes any certificate or host key. Only for trying things out.
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }
 

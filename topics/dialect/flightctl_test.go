@@ -1,0 +1,144 @@
+package dialect
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// What is canonical by now is in no annotation: only what nothing here acts on is kept there.
+func TestWhatFlightctlSaysIsCanonical(t *testing.T) {
+	for name, kept := range map[string]string{
+		"flightctl-v1beta1-fleet.yaml": "", "flightctl-v1beta1-repository-http.yaml": "", "flightctl-v1beta1-repository-ssh.yaml": "",
+		"flightctl-v1beta1-repository-oci.yaml": "/spec/accessMode", "flightctl-v1beta1-sync.yaml": "/spec/type",
+	} {
+		k, form := sample(t, name)
+		canonical := read(t, k, form, nil)
+		notes, _ := canonical["metadata"].(tree)["annotations"].(tree)
+		text, _ := notes[k.annotation()].(string)
+		if kept == "" {
+			require.Empty(t, text, name)
+		} else {
+			require.Contains(t, text, kept)
+			require.Equal(t, 1, strings.Count(text, `"at"`), text)
+		}
+	}
+	_, form := sample(t, "flightctl-v1beta1-fleet.yaml")
+	var fleet resource.Fleet
+	require.NoError(t, recode(read(t, kindOf(t, form), form, nil), &fleet))
+	require.NoError(t, fleet.Validate())
+	require.Equal(t, "1", fleet.Spec.RolloutPolicy.DeviceSelection.Sequence[0].Limit)
+	require.Equal(t, resource.ConfigHTTP, fleet.Spec.Template.Spec.Config[2].ConfigType)
+	require.Equal(t, "registry.example/apps/meter:2", fleet.Spec.Template.Spec.Applications[0].Image)
+
+	_, form = sample(t, "flightctl-v1beta1-repository-oci.yaml")
+	var repository resource.Repository
+	require.NoError(t, recode(read(t, kindOf(t, form), form, nil), &repository))
+	require.NoError(t, repository.Validate())
+	require.Equal(t, "oci://registry.example", repository.Spec.URL)
+	require.Equal(t, "correct horse", string(repository.Spec.Credentials["password"]))
+	_, form = sample(t, "flightctl-v1beta1-repository-http.yaml")
+	require.NoError(t, recode(read(t, kindOf(t, form), form, nil), &repository))
+	require.True(t, repository.Spec.InsecureSkipVerify)
+	require.Equal(t, "-----BEGIN", string(repository.Spec.Credentials["tls.crt"]))
+}
+
+func shownAs(t *testing.T, version string, canonical any) tree {
+	t.Helper()
+	raw, err := json.Marshal(canonical)
+	require.NoError(t, err)
+	for _, k := range All() {
+		if k.APIVersion() == version && k.Canonical == canonicalKind(canonical) {
+			shown, err := k.Show(raw)
+			require.NoError(t, err)
+			form, err := parse(shown)
+			require.NoError(t, err)
+			return form
+		}
+	}
+	t.Fatal("no dialect")
+	return nil
+}
+
+func canonicalKind(v any) string {
+	switch v.(type) {
+	case resource.Fleet:
+		return resource.KindFleet
+	case resource.TemplateVersion:
+		return resource.KindTemplateVersion
+	}
+	return resource.KindNode
+}
+
+func at(v any, path string) any {
+	for _, name := range strings.Split(path, ".") {
+		fields, _ := v.(tree)
+		v = fields[name]
+	}
+	return v
+}
+
+func TestSummariesOfADevice(t *testing.T) {
+	updating := func(reason string) []resource.Condition {
+		return []resource.Condition{{Type: "Updating", Status: "True", Reason: reason}}
+	}
+	for name, c := range map[string]struct {
+		status           resource.NodeStatus
+		summary, updated string
+	}{
+		"online":      {resource.NodeStatus{State: resource.Online, RenderedVersion: "1", SpecVersion: "1"}, "Online", "UpToDate"},
+		"offline":     {resource.NodeStatus{State: resource.Offline, RenderedVersion: "1", SpecVersion: "2"}, "Unknown", "OutOfDate"},
+		"degraded":    {resource.NodeStatus{State: resource.Online, Resources: &resource.ResourceStatus{CPU: "Warning", Disk: "Healthy"}}, "Degraded", "Unknown"},
+		"error":       {resource.NodeStatus{State: resource.Online, Resources: &resource.ResourceStatus{CPU: "Warning", Disk: "Critical", Memory: "Warning"}}, "Error", "Unknown"},
+		"rebooting":   {resource.NodeStatus{State: resource.Online, RenderedVersion: "1", SpecVersion: "2", Conditions: updating("Rebooting")}, "Rebooting", "Updating"},
+		"downloading": {resource.NodeStatus{State: resource.Online, RenderedVersion: "1", SpecVersion: "2", Conditions: updating("Downloading")}, "Online", "Updating"},
+	} {
+		form := shownAs(t, "flightctl.io/v1beta1", resource.Node{Status: c.status})
+		require.Equal(t, c.summary, at(form, "status.summary.status"), name)
+		require.Equal(t, c.updated, at(form, "status.updated.status"), name)
+	}
+}
+
+func TestFleetAndTemplateVersionOfToday(t *testing.T) {
+	spec := resource.NodeSpec{
+		OS:         &resource.NodeOS{Image: "registry.example/os:1"},
+		Config:     []resource.ConfigItem{{Name: "git", ConfigType: resource.ConfigGit, GitRef: &resource.GitRef{Repository: "r", TargetRevision: "main", Path: "/"}}},
+		Monitoring: &resource.Monitoring{Systemd: &resource.Patterns{MatchPatterns: []string{"x.service"}}},
+	}
+	fleet := resource.Fleet{Spec: resource.FleetSpec{Template: resource.NodeTemplate{Spec: spec}}}
+	fleet.Status.Rollout = &resource.RolloutStatus{TemplateVersion: "f-0000001", Batch: 2, Batches: 3, Nodes: 10, Updated: 4, Updating: 3, FailedNodes: 1}
+	form := shownAs(t, "flightctl.io/v1beta1", fleet)
+	require.Equal(t, json.Number("10"), at(form, "status.devicesSummary.total"))
+	require.Equal(t, tree{"UpToDate": json.Number("4"), "Updating": json.Number("3"), "OutOfDate": json.Number("3")}, at(form, "status.devicesSummary.updateStatus"))
+	require.Equal(t, json.Number("2"), at(form, "status.rollout.currentBatch"))
+	item := at(form, "spec.template.spec.config").([]any)[0].(tree)
+	require.NotContains(t, item, "configType")
+	require.Equal(t, []any{"x.service"}, at(form, "spec.template.spec.systemd.matchPatterns"))
+
+	version := resource.TemplateVersion{Spec: resource.TemplateVersionSpec{Fleet: "f", Template: fleet.Spec.Template, References: []resource.Reference{
+		{Type: resource.RefGit, Source: "r", Path: "/", Floating: "main", Resolved: strings.Repeat("a", 40)},
+		{Type: resource.RefImage, Source: "registry.example/os", Floating: "1", Resolved: "sha256:00"},
+	}}}
+	form = shownAs(t, "flightctl.io/v1beta1", version)
+	require.Equal(t, tree{"fleet": "f"}, form["spec"])
+	require.Equal(t, "registry.example/os@sha256:00", at(form, "status.os.image"))
+	require.Equal(t, strings.Repeat("a", 40), at(at(form, "status.config").([]any)[0], "gitRef.targetRevision"))
+	require.Nil(t, at(form, "metadata.annotations"))
+}
+
+// A limit of a batch is a number or a text, and nothing else.
+func TestLimitOfABatch(t *testing.T) {
+	_, form := sample(t, "flightctl-v1beta1-fleet.yaml")
+	k := kindOf(t, form)
+	for _, bad := range []any{tree{"a": "b"}, []any{"1"}} {
+		at(form, "spec.rolloutPolicy.deviceSelection").(tree)["sequence"].([]any)[0].(tree)["limit"] = bad
+		raw, err := json.Marshal(form)
+		require.NoError(t, err)
+		_, err = k.Read(raw, nil, false)
+		require.ErrorContains(t, err, "spec.rolloutPolicy.deviceSelection.sequence[0].limit")
+	}
+}
