@@ -14,6 +14,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/render"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/upgrade"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon/metrics"
 )
@@ -32,6 +33,7 @@ func controllers(cfg configs.Sources, objs *objects.Registry, st store.Store, co
 	all = append(all, fleet.Controllers(fleet.Options{
 		Objects: objs, Reader: st, Sources: src, Record: recorder.Record, Poll: cfg.Interval,
 	})...)
+	all = append(all, upgrade.Controller(upgrade.Options{Objects: objs, Reader: st, Writer: st, Record: recorder.Record}))
 	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: figures, Log: log})
 	return func(ctx context.Context) error { return runtime.Run(ctx, all...) }
 }

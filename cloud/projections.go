@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/twin"
+	"github.com/edgebus/edgebus/cloud/upgrade"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -20,6 +24,9 @@ func projections(reader *objects.Controller) []twin.Projection {
 	return []twin.Projection{
 		{Kind: resource.KindRenderedSpec, Documents: func(ctx context.Context, o store.Object) ([]twin.Document, error) {
 			return renderedSpec(ctx, reader, o)
+		}},
+		{Kind: resource.KindUpgradeOrder, Documents: func(_ context.Context, o store.Object) ([]twin.Document, error) {
+			return []twin.Document{{Node: o.Name, Key: topics.Address{Kind: topics.KindUpgrade}.Key(), Value: o.Data}}, nil
 		}},
 	}
 }
@@ -32,6 +39,32 @@ func project(tw *twin.Twins, rows []twin.Projection) (list []control.Controller)
 		})
 	}
 	return list
+}
+
+// followUpgrades keeps a record of what each node reports of upgrades, for their controller.
+func followUpgrades(tw *twin.Twins, st store.Store, log zerolog.Logger) func(context.Context) error {
+	return func(ctx context.Context) error {
+		reports := tw.Reports(topics.KindUpgradeStatus)
+		defer reports.Close()
+		for {
+			list, err := reports.Next(ctx)
+			if err != nil {
+				return nil //nolint:nilerr // the hub stops
+			}
+			for _, r := range list {
+				for again := time.Second; ; again = min(2*again, time.Minute) {
+					if err = upgrade.Report(ctx, st, st, r.Node, r.Value); err == nil || ctx.Err() != nil {
+						break
+					}
+					log.Warn().Err(err).Str("node", r.Node).Dur("retry_in", again).Msg("what a node reports of an upgrade can't be stored")
+					select {
+					case <-time.After(again):
+					case <-ctx.Done():
+					}
+				}
+			}
+		}
+	}
 }
 
 // renderedSpec is what a node gets of its RenderedSpec: the Secrets that it refers to, and then itself.

@@ -22,7 +22,7 @@ func Kinds() (kinds []Kind) {
 	views := map[string]func(objects.Kind) Kind{
 		resource.KindDevice: deviceKind, resource.KindDeviceModel: modelKind, resource.KindNode: nodeKind, resource.KindFleet: fleetKind,
 		resource.KindTemplateVersion: templateVersionKind, resource.KindRepository: repositoryKind, resource.KindResourceSync: resourceSyncKind,
-		resource.KindUpgrade: upgradeKind, resource.KindConfiguration: configurationKind, resource.KindInstance: instanceKind,
+		resource.KindUpgrade: upgradeKind, resource.KindArtifact: artifactKind, resource.KindConfiguration: configurationKind, resource.KindInstance: instanceKind,
 		resource.KindEnrollmentRequest: enrollmentKind, resource.KindSecret: secretKind, resource.KindConfigMap: configMapKind,
 		resource.KindEvent: eventKind,
 	}
@@ -271,20 +271,40 @@ func resourceSyncKind(k objects.Kind) Kind {
 func upgradeKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "upgrades", Singular: "upgrade", Short: []string{"up"},
-		NotReconciled: true,
 		Columns: []Column{
 			{Name: "Version", Type: "string", Path: ".spec.version", Description: "The version that is wanted."},
-			{Name: "Nodes", Type: "integer", Description: "How many nodes were asked."},
-			{Name: "Done", Type: "integer", Description: "How many of them have the version."},
+			{Name: "Nodes", Type: "integer", Path: ".status.rollout.nodes", Description: "How many nodes there are."},
+			{Name: "Done", Type: "integer", Path: ".status.rollout.succeeded", Description: "How many of them have the version."},
+			{Name: "Upgrading", Type: "integer", Path: ".status.rollout.upgrading", Description: "How many have begun."},
+			{Name: "Failed", Type: "integer", Path: ".status.rollout.failed", Description: "How many have failed."},
+			{Name: "Reason", Type: "string", Path: ".status.rollout.reason", Description: "Why no more nodes begin."},
+			{Name: "Message", Type: "string", Path: ".status.rollout.message", Description: "The same for people.", Wide: true},
 		},
 		Cells: cells(func(u *resource.Upgrade) []any {
-			done := 0
-			for _, n := range u.Status.Nodes {
-				if last := len(n.History) - 1; last >= 0 && n.History[last].OperationStatus == resource.UpgradeSuccess {
-					done++
-				}
+			var r resource.UpgradeRollout
+			if u.Status.Rollout != nil {
+				r = *u.Status.Rollout
 			}
-			return []any{u.Spec.Version, len(u.Status.Nodes), done}
+			return []any{u.Spec.Version, r.Nodes, r.Succeeded, r.Upgrading, r.Failed, r.Reason, r.Message}
+		}),
+	}
+}
+
+func artifactKind(k objects.Kind) Kind {
+	return Kind{
+		Kind: k, Plural: "artifacts", Singular: "artifact", Short: []string{"art"},
+		Columns: []Column{
+			{Name: "Version", Type: "string", Description: "The version of the programs."},
+			{Name: "Programs", Type: "string", Description: "Which programs there are, for which architectures."},
+			{Name: "Source", Type: "string", Path: ".spec.source", Description: "Where nodes fetch them; empty: from the hub."},
+		},
+		Cells: cells(func(a *resource.Artifact) []any {
+			m, _ := resource.ParseManifest([]byte(a.Spec.Manifest)) // it was validated when it was written
+			var programs []string
+			for _, p := range m.Programs {
+				programs = append(programs, p.Name+"/"+p.Architecture)
+			}
+			return []any{m.Version, objects.JoinFirst(programs), a.Spec.Source}
 		}),
 	}
 }

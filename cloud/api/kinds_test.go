@@ -57,9 +57,15 @@ func text(t *testing.T, v any) string {
 	return string(raw)
 }
 
+// makeHost makes the Node that the samples of Upgrades are for.
+func (h *hub) makeHost() {
+	h.ok("POST", base+"/nodes", `{"metadata":{"name":"host","labels":{"node-role.kubernetes.io/edge":"","node-role.kubernetes.io/agent":"","stage":"production"}}}`)
+}
+
 // Each kind takes all of its fields, and gives them back.
 func TestEveryKindRoundTrips(t *testing.T) {
 	h := newHub(t, sealed(t))
+	h.makeHost()
 	all := samples(t)
 	for _, k := range Kinds() {
 		last := ""
@@ -171,6 +177,7 @@ func broken(t *testing.T, o dict, l leaf) (dict, string) {
 // What the schema asks is what the hub refuses, with the field's path.
 func TestSchemaRulesAreKept(t *testing.T) {
 	h := newHub(t, sealed(t))
+	h.makeHost()
 	all, defs := samples(t), schemas()
 	tried := map[string]int{}
 	for _, k := range Kinds() {
@@ -298,6 +305,7 @@ func TestNoSecretsWithoutAKey(t *testing.T) {
 func TestRulesOfKinds(t *testing.T) {
 	h := newHub(t)
 	up := func(spec string) string { return `{"metadata":{"name":"up"},"spec":{` + spec + `}}` }
+	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
 	h.ok("POST", base+"/upgrades", up(`"version":"v1","nodeNames":["n1"]`))
 	says := func(field, spec string) {
 		t.Helper()

@@ -51,6 +51,7 @@ func missing(said, got any, at string) (out []string) {
 // Every manifest of the documents is created as it stands, and reads back from the store with every field that it had.
 func TestEverySampleReadsBack(t *testing.T) {
 	h := newHub(t, sealed(t))
+	h.makeHost()
 	files, err := filepath.Glob("../../topics/dialect/testdata/*")
 	require.NoError(t, err)
 	kinds, tried := withDialects(Kinds()), 0

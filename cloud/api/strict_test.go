@@ -30,6 +30,7 @@ func TestSelfLinkIsIgnored(t *testing.T) {
 func TestWhatNodesAnswerToAnUpgradeIsChecked(t *testing.T) {
 	h := newHub(t)
 	const of = "/upgrades/up/status"
+	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
 	h.ok("POST", base+"/upgrades", `{"metadata":{"name":"up"},"spec":{"version":"v1","nodeNames":["n1"]}}`)
 	attempts := func(n int, status string) string {
 		list := strings.Repeat(`,{"operationStatus":"`+status+`"}`, n)[1:]

@@ -32,8 +32,6 @@ const flightctlAPI = "/apis/flightctl.io/v1alpha1"
 // keptSamples are valid objects of the kinds that nothing acts on yet, by the collection that they are posted to.
 var keptSamples = map[string]string{
 	base + "/resourcesyncs":                              `{"metadata":{"name":"s"},"spec":{"repository":"r","targetRevision":"main","path":"/"}}`,
-	base + "/upgrades":                                   `{"metadata":{"name":"u"},"spec":{"version":"v1.10.0","labelSelector":{"matchLabels":{"a":"b"}}}}`,
-	"/apis/upgrade.kubeedge.io/v1alpha2/upgrades":        `{"metadata":{"name":"u"},"spec":{"version":"v1.10.0","labelSelector":{"matchLabels":{"a":"b"}}}}`,
 	inNS + "/configurations":                             `{"metadata":{"name":"c"},"spec":{"discoveryHandler":{"name":"udev"}}}`,
 	"/apis/akri.sh/v0/namespaces/default/configurations": `{"metadata":{"name":"c"},"spec":{"discoveryHandler":{"name":"udev","discoveryDetails":"x"}}}`,
 	inNS + "/instances":                                  `{"metadata":{"name":"i"},"spec":{"configurationName":"c"}}`,
@@ -66,6 +64,7 @@ func TestTrial15KindsThatNothingActsOnWarn(t *testing.T) {
 // A text that a host is going to be given has a grammar, in every form of the object.
 func TestTrial15TextForShellsIsRefused(t *testing.T) {
 	h := newHub(t, asUser)
+	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
 	upgrade := func(version, installer, cmd string) string {
 		return text(t, dict{"metadata": dict{"name": "u"}, "spec": dict{
 			"version": version, "upgradeInstaller": installer, "upgradeCmd": cmd, "nodeNames": []string{"n1"},

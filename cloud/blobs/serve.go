@@ -211,22 +211,28 @@ func (s *Server) authorize(ctx context.Context, node, digest string) error {
 // Specs finds the blobs that objects of the store refer to.
 type Specs struct{ Reader store.Reader }
 
-// Allowed says whether the rendered spec of a node refers to a blob.
+// Allowed says whether the rendered spec of a node refers to a blob, or the upgrade that it is ordered.
 func (s Specs) Allowed(ctx context.Context, node, digest string) (allowed bool, err error) {
-	o, err := s.Reader.Get(ctx, store.Key{Kind: resource.KindRenderedSpec, Name: node})
-	if errors.Is(err, resource.NotFound) {
-		return false, nil
+	for _, kind := range []string{resource.KindRenderedSpec, resource.KindUpgradeOrder} {
+		o, err := s.Reader.Get(ctx, store.Key{Kind: kind, Name: node})
+		switch {
+		case errors.Is(err, resource.NotFound):
+		case err != nil:
+			return false, err
+		default:
+			err = digests(o, func(d string) { allowed = allowed || d == digest })
+		}
+		if allowed || err != nil && !errors.Is(err, resource.NotFound) {
+			return allowed, err
+		}
 	}
-	if err != nil {
-		return false, err
-	}
-	err = digests(o, func(d string) { allowed = allowed || d == digest })
-	return allowed, err
+	return false, nil
 }
 
 // referring are the kinds whose objects refer to blobs.
 var referring = []string{
-	resource.KindNode, resource.KindFleet, resource.KindTemplateVersion, resource.KindUpgrade, resource.KindRenderedSpec,
+	resource.KindNode, resource.KindFleet, resource.KindTemplateVersion, resource.KindRenderedSpec,
+	resource.KindArtifact, resource.KindUpgradeOrder,
 }
 
 // Refs calls use with each digest in the specs of the kinds that refer to blobs, wherever it stands: what looks like one
@@ -261,6 +267,17 @@ func (s Specs) refs(ctx context.Context, kind string, use func(digest string)) e
 }
 
 func digests(o store.Object, use func(digest string)) error {
+	if o.Kind == resource.KindUpgradeOrder {
+		var order resource.UpgradeOrder
+		if err := json.Unmarshal(o.Data, &order); err != nil {
+			return fmt.Errorf("%s: %w", o.Key, err)
+		}
+		m, _ := resource.ParseManifest([]byte(order.Manifest)) // none: there is only a command
+		for _, p := range m.Programs {
+			use(p.Digest)
+		}
+		return nil
+	}
 	var spec resource.RenderedSpec
 	if err := json.Unmarshal(o.Data, &spec); err != nil {
 		return fmt.Errorf("%s: %w", o.Key, err)

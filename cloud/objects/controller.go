@@ -56,6 +56,15 @@ func typed[T any](c *Controller, k *Kind, stored store.Object) (*T, error) {
 	return v.(*T), nil
 }
 
+// Typed decodes what a controller has read from the store by itself, as Get does.
+func Typed[T any](c *Controller, o store.Object) (*T, error) {
+	k, _, err := kindOf[T](c, o.Key)
+	if err != nil {
+		return nil, err
+	}
+	return typed[T](c, k, o)
+}
+
 // Get reads an object.
 func Get[T any](ctx context.Context, c *Controller, key store.Key) (*T, error) {
 	k, key, err := kindOf[T](c, key)

@@ -6,6 +6,9 @@ import (
 	"reflect"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -31,6 +34,8 @@ type Kind struct {
 	OldStatus bool
 	// ValidateStatus checks a status before it is written. Conditions are checked for all kinds alike.
 	ValidateStatus func(obj any) error
+	// MaxStatus bounds the status, in bytes, if that is more than for other kinds.
+	MaxStatus int
 	// Warnings returns what may be a mistake in a valid object. It is not called when only metadata changed.
 	Warnings func(ctx context.Context, r store.Reader, old, next any) []string
 	// Prepare completes an object before it is written.
@@ -142,4 +147,24 @@ func validator[T any](valid func(T) error, update func(next, old T) error) func(
 		}
 		return nil
 	}
+}
+
+// Selector is a selector in the form that matches labels. One that is empty, or that can't be read, matches nothing.
+func Selector(s *resource.LabelSelector) labels.Selector {
+	if s.Empty() {
+		return labels.Nothing()
+	}
+	selector := labels.SelectorFromSet(s.MatchLabels)
+	for _, term := range s.MatchExpressions {
+		r, err := labels.NewRequirement(term.Key, operators[term.Operator], term.Values)
+		if err != nil { // it was validated when it was written
+			return labels.Nothing()
+		}
+		selector = selector.Add(*r)
+	}
+	return selector
+}
+
+var operators = map[string]selection.Operator{
+	"In": selection.In, "NotIn": selection.NotIn, "Exists": selection.Exists, "DoesNotExist": selection.DoesNotExist,
 }

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -49,10 +51,11 @@ func Kinds() []Kind {
 		{Name: resource.KindResourceSync, New: made[resource.ResourceSync], Validate: validator(resource.ResourceSync.Validate, nil)},
 		{
 			Name: resource.KindUpgrade, New: made[resource.Upgrade],
-			Validate: validator(resource.Upgrade.Validate, resource.Upgrade.CheckUpdate), OldStatus: true,
+			Validate: validateUpgrade, OldStatus: true, MaxStatus: 3 << 20,
 			Warnings:       warnMissingNodes("spec.nodeNames", func(u *resource.Upgrade) []string { return u.Spec.NodeNames }),
 			ValidateStatus: func(obj any) error { return obj.(*resource.Upgrade).CheckStatus() },
 		},
+		{Name: resource.KindArtifact, New: made[resource.Artifact], Validate: validator(resource.Artifact.Validate, resource.Artifact.CheckUpdate)},
 		{
 			Name: resource.KindConfiguration, Namespaced: true,
 			New: made[resource.Configuration], Validate: validator(resource.Configuration.Validate, nil),
@@ -240,6 +243,42 @@ func warnNodeReferences(ctx context.Context, r store.Reader, _, next any) (warni
 		}
 	}
 	return warnings
+}
+
+// validateUpgrade checks an Upgrade, and when it is made that it is for a node that exists: a wrong label would go unnoticed.
+func validateUpgrade(ctx context.Context, r store.Reader, old, next any) error {
+	u := next.(*resource.Upgrade)
+	if err := u.Validate(); err != nil {
+		return err
+	}
+	if prev, ok := old.(*resource.Upgrade); ok {
+		return u.CheckUpdate(*prev)
+	}
+	for _, name := range u.Spec.NodeNames {
+		if mayExist(ctx, r, store.Key{Kind: resource.KindNode, Name: name}) {
+			return nil
+		}
+	}
+	if len(u.Spec.NodeNames) > 0 {
+		return resource.Errorf(resource.Invalid, "spec.nodeNames", "there is no Node %s: at least one has to exist", JoinFirst(u.Spec.NodeNames))
+	}
+	selector := Selector(u.Spec.LabelSelector)
+	for opts := (store.ListOptions{Limit: listPage}); ; {
+		page, err := r.List(ctx, resource.KindNode, opts)
+		if err != nil {
+			return err
+		}
+		for _, o := range page.Items {
+			var node struct{ Metadata resource.Meta }
+			if json.Unmarshal(o.Data, &node) == nil && selector.Matches(labels.Set(node.Metadata.Labels)) {
+				return nil
+			}
+			opts.After = o.Key
+		}
+		if opts.Rev = page.Rev; page.More == 0 {
+			return resource.Errorf(resource.Invalid, "spec.labelSelector", "matches no Node: at least one has to")
+		}
+	}
 }
 
 // warnMissingNodes warns of names of nodes that don't exist. It is no error: they may come later.

@@ -327,8 +327,8 @@ func (s *Registry) updateStatus(ctx context.Context, key store.Key, old, wanted 
 }
 
 func (k *Kind) validateStatus(old, wanted *Object) error {
-	if len(wanted.Status) > max(maxStatus, len(old.Status)) {
-		return resource.Errorf(resource.TooLarge, "status", "it has %d bytes; at most %d are kept", len(wanted.Status), maxStatus)
+	if most := max(maxStatus, k.MaxStatus); len(wanted.Status) > max(most, len(old.Status)) {
+		return resource.Errorf(resource.TooLarge, "status", "it has %d bytes; at most %d are kept", len(wanted.Status), most)
 	}
 	var status struct{ Conditions []resource.Condition }
 	_ = json.Unmarshal(orEmpty(wanted.Status), &status) // it has been decoded into the kind's Go type

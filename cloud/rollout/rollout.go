@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -55,6 +56,16 @@ func (a Amount) of(n int) int {
 		return a.Value
 	}
 	return (n*a.Value + 99) / 100
+}
+
+// ParseAmount reads a number, or a percentage such as 10%; nil: the text is neither.
+func ParseAmount(text string) *Amount {
+	digits, percent := strings.CutSuffix(text, "%")
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		return nil
+	}
+	return &Amount{Value: n, Percent: percent}
 }
 
 // Batch is a part of the targets that is finished before the next one begins.
@@ -467,7 +478,8 @@ func (p *plan) explain() {
 	case Offline:
 		p.d.Message = fmt.Sprintf("%d are offline", n)
 	case OnHold:
-		p.d.Message = fmt.Sprintf("%d are held by their owners", n)
+		i := slices.IndexFunc(p.Targets, func(t Target) bool { return t.State == Pending && t.Held != "" })
+		p.d.Message = fmt.Sprintf("%d are held; the first one: %s: %s", n, p.Targets[i].Name, p.Targets[i].Held)
 	case TargetClose:
 		p.d.Message = fmt.Sprintf("%d wait for a window of theirs", n)
 	}

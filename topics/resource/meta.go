@@ -34,6 +34,7 @@ const (
 	KindRepository        = "Repository"
 	KindResourceSync      = "ResourceSync"
 	KindUpgrade           = "Upgrade"
+	KindArtifact          = "Artifact"
 	KindConfiguration     = "Configuration"
 	KindInstance          = "Instance"
 	KindEnrollmentRequest = "EnrollmentRequest"

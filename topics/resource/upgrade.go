@@ -575,6 +575,13 @@ type UpgradeReport struct {
 	At string `json:"at,omitempty"`
 }
 
+// The hub's records of what nodes are ordered now, and of what they have reported last, under the nodes' names. They are no kinds of
+// the API.
+const (
+	KindUpgradeOrder  = "UpgradeOrder"
+	KindUpgradeReport = "UpgradeReport"
+)
+
 // The steps of an upgrade on a node. Up to StepInstalling nothing is changed.
 const (
 	StepHeld        = "Held"        // the node's owner has not released it

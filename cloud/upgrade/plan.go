@@ -1,0 +1,462 @@
+// Package upgrade brings the edge cores of nodes to other versions, as Upgrades say. Plan decides what each node is ordered now and what the
+// Upgrade's status says; the controller reads, calls it, and writes. The package rollout has the rules of how many nodes at a time.
+//
+// It never replaces a program: a node's agent does, as its UpgradeOrder says. It never orders the same twice with another ID, so that a hub
+// that starts again in the midst of a rollout, or from a backup, has nothing done a second time.
+package upgrade
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/rollout"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	defaultTimeout       = 10 * time.Minute
+	defaultFailureBudget = "10%"
+	// maxGrace is how much longer than the node the hub waits at most: the node rolls back by itself, and says so.
+	maxGrace = time.Minute
+	// maxReason bounds a reason in the status, in bytes.
+	maxReason = 300
+	// maxAttempts bounds how many attempts a status has: it is one record of the store. With more than 500 nodes each has a shorter history.
+	maxAttempts = 500 * resource.MaxUpgradeHistory
+)
+
+// Node is what a plan depends on of a node.
+type Node struct {
+	Name   string
+	Labels map[string]string
+	Exists bool
+	Online bool
+	// Version is that of its core, as far as the hub knows.
+	Version string
+	// Report is what it last said about upgrades; nil: nothing.
+	Report *resource.UpgradeReport
+	// Before is the other Upgrade that the node is for first; empty: none is.
+	Before string
+}
+
+// Input is all that a plan depends on.
+type Input struct {
+	Now     time.Time
+	Upgrade *resource.Upgrade
+	// Nodes are those of the status, or all that there are if a run is to begin: see Begins.
+	Nodes []Node
+	// Artifact is the Upgrade's; nil: there is none.
+	Artifact *resource.Artifact
+}
+
+// Plan is what is to be done.
+type Plan struct {
+	// Status is to be written before any order is.
+	Status resource.UpgradeStatus
+	// Orders are those of the nodes that are to have one. Other nodes have none of this Upgrade.
+	Orders map[string]resource.UpgradeOrder
+	// Changed are the nodes whose newest attempt has ended, or has begun.
+	Changed []string
+	// Again is when the plan changes by itself; the zero time: it doesn't.
+	Again time.Time
+}
+
+// Begins says whether another run is to begin: the first one, or one for a spec that wants something else.
+func Begins(u *resource.Upgrade) bool {
+	return u.Status.Rollout == nil || u.Status.Rollout.Spec != u.Spec.RunOf()
+}
+
+// Wants says whether an Upgrade has something to do with a node, and whether that has begun.
+func Wants(u *resource.Upgrade, node string, of map[string]string) (wants, begun bool) {
+	if i := slices.IndexFunc(u.Status.Nodes, func(n resource.UpgradeNode) bool { return n.NodeName == node }); i >= 0 {
+		if last := u.Status.Nodes[i].Last(); last.Open() {
+			begun = last.OperationStatus == resource.Upgrading
+			return begun || !u.Spec.Aborted, begun
+		}
+		if !Begins(u) {
+			return false, false
+		}
+	}
+	return Begins(u) && !u.Spec.Aborted && u.Metadata.DeletionTimestamp == nil && chosen(u.Spec)(node, of), false
+}
+
+// chosen says which nodes a spec chooses.
+func chosen(s resource.UpgradeSpec) func(node string, of map[string]string) bool {
+	if len(s.NodeNames) > 0 {
+		return func(node string, _ map[string]string) bool { return slices.Contains(s.NodeNames, node) }
+	}
+	selector := objects.Selector(s.LabelSelector)
+	return func(_ string, of map[string]string) bool { return selector.Matches(labels.Set(of)) }
+}
+
+// ID is the identity of what an Upgrade orders of each node in a run. The hash of the spec is in it because a hub that was restored from a
+// backup may count a run a second time, for something else.
+func ID(u *resource.Upgrade, r resource.UpgradeRollout) string {
+	return fmt.Sprintf("%s.%d.%s", u.Metadata.UID, r.Run, r.Spec)
+}
+
+// Of plans an Upgrade. It is a pure function.
+func Of(in Input) Plan {
+	p := &planner{Input: in, spec: in.Upgrade.Spec, nodes: make(map[string]Node, len(in.Nodes)), plan: Plan{Orders: make(map[string]resource.UpgradeOrder)}}
+	for _, n := range in.Nodes {
+		p.nodes[n.Name] = n
+	}
+	p.begin()
+	p.timeout = defaultTimeout
+	if d, err := time.ParseDuration(p.spec.Timeout); err == nil {
+		p.timeout = d
+	}
+	p.id = ID(in.Upgrade, p.roll)
+	for i := range p.list {
+		p.follow(&p.list[i])
+	}
+	p.start()
+	for _, n := range p.list {
+		p.order(n)
+	}
+	p.plan.Status.Nodes = p.list
+	p.plan.Status.Conditions = in.Upgrade.Status.Conditions
+	p.plan.Status.Rollout = p.summary()
+	return p.plan
+}
+
+type planner struct {
+	Input
+	spec    resource.UpgradeSpec
+	nodes   map[string]Node
+	list    []resource.UpgradeNode // those of the status, with a newest attempt of this run each
+	roll    resource.UpgradeRollout
+	id      string
+	timeout time.Duration
+	closes  time.Time // when the window closes; the zero time: not at all
+	plan    Plan
+}
+
+func (p *planner) stamp() string { return p.Now.UTC().Format(time.RFC3339) }
+
+// again notes that something changes at a time.
+func (p *planner) again(at time.Time) {
+	if at.After(p.Now) && (p.plan.Again.IsZero() || at.Before(p.plan.Again)) {
+		p.plan.Again = at
+	}
+}
+
+// begin makes the list of nodes. It is made once for a run; until then each node that the spec chooses is in it.
+func (p *planner) begin() {
+	before := p.Upgrade.Status
+	for _, n := range before.Nodes {
+		n.History = slices.Clone(n.History)
+		p.list = append(p.list, n)
+	}
+	if !Begins(p.Upgrade) {
+		p.roll = *before.Rollout
+		return
+	}
+	if p.spec.Aborted {
+		if before.Rollout != nil {
+			p.roll = *before.Rollout // what the run before has begun may still end
+		}
+		return
+	}
+	p.roll = resource.UpgradeRollout{Run: 1, Spec: p.spec.RunOf(), Started: p.stamp()}
+	if before.Rollout != nil {
+		p.roll.Run = before.Rollout.Run + 1
+	}
+	names := slices.Clone(p.spec.NodeNames)
+	if len(names) == 0 {
+		matches := chosen(p.spec)
+		for _, n := range p.Nodes {
+			if n.Exists && matches(n.Name, n.Labels) {
+				names = append(names, n.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	var list []resource.UpgradeNode
+	kept := min(max(1, maxAttempts/max(1, len(names))), resource.MaxUpgradeHistory)
+	for _, name := range names {
+		n := resource.UpgradeNode{NodeName: name}
+		if i := slices.IndexFunc(p.list, func(n resource.UpgradeNode) bool { return n.NodeName == name }); i >= 0 {
+			n = p.list[i]
+		}
+		a := resource.UpgradeAttempt{FromVersion: p.nodes[name].Version, ToVersion: p.spec.Version, OperationStatus: resource.UpgradePending, Run: p.roll.Run}
+		n.History = append(n.History, a)
+		n.History = n.History[max(0, len(n.History)-kept):]
+		list = append(list, n)
+	}
+	p.list = list
+}
+
+// newest is the attempt of this run; nil: there is none.
+func (p *planner) newest(n *resource.UpgradeNode) *resource.UpgradeAttempt {
+	if last := len(n.History) - 1; last >= 0 && n.History[last].Run == p.roll.Run {
+		return &n.History[last]
+	}
+	return nil
+}
+
+// report is what a node says about this run; nil: nothing.
+func (p *planner) report(node string) *resource.UpgradeReport {
+	if r := p.nodes[node].Report; r != nil && r.Order == p.id {
+		return r
+	}
+	return nil
+}
+
+// follow takes over what a node reports, and ends an attempt that has taken too long.
+func (p *planner) follow(n *resource.UpgradeNode) {
+	a := p.newest(n)
+	if a == nil {
+		return
+	}
+	before := *a
+	r := p.report(n.NodeName)
+	switch node := p.nodes[n.NodeName]; {
+	case r != nil && r.Result != "":
+		p.end(a, r)
+	case !a.Open():
+	case a.OperationStatus == resource.UpgradePending:
+		a.FromVersion = cmp.Or(node.Version, a.FromVersion)
+		if node.Before == "" && node.Exists && p.spec.UpgradeCmd == "" && node.Version == p.spec.Version && !p.spec.Aborted {
+			a.OperationStatus, a.Reason, a.EndedAt = resource.UpgradeSuccess, "the node runs this version already", p.stamp()
+		}
+	case p.Now.Before(p.deadline(*a)) && !(p.spec.Aborted && stoppable(r)):
+		p.again(p.deadline(*a))
+		p.step(a, r)
+	case p.spec.Aborted && stoppable(r):
+		a.OperationStatus, a.Step, a.StartedAt = resource.UpgradePending, "", ""
+	default:
+		a.Reason = fmt.Sprintf("%s: no answer within %s", resource.UpgradeFailedTimeout, p.timeout)
+		switch {
+		case r == nil:
+			a.Reason += "; does edgeagent run on the node?"
+		case r.Message != "":
+			a.Reason += "; in the step " + r.Step + ": " + r.Message
+		default:
+			a.Reason += "; it was in the step " + r.Step
+		}
+		a.Reason, a.EndedAt = clip(a.Reason), p.stamp()
+	}
+	if a.OperationStatus != before.OperationStatus || a.EndedAt != before.EndedAt {
+		p.plan.Changed = append(p.plan.Changed, n.NodeName)
+	}
+}
+
+// end notes how an attempt has ended.
+func (p *planner) end(a *resource.UpgradeAttempt, r *resource.UpgradeReport) {
+	if a.OperationStatus == r.Result {
+		return
+	}
+	a.OperationStatus, a.Step, a.FromVersion, a.EndedAt = r.Result, "", cmp.Or(r.From, a.FromVersion), p.stamp()
+	a.Reason = r.Reason
+	if r.Message != "" {
+		a.Reason = strings.TrimPrefix(a.Reason+": "+r.Message, ": ")
+	}
+	a.Reason = clip(a.Reason)
+}
+
+// deadline is when an attempt counts as failed.
+func (p *planner) deadline(a resource.UpgradeAttempt) time.Time {
+	began, _ := time.Parse(time.RFC3339, a.StartedAt) // the beginning of time if somebody has spoiled it
+	return began.Add(p.timeout + min(p.timeout/5, maxGrace))
+}
+
+// stoppable says whether a node has changed nothing yet, as far as the hub knows.
+func stoppable(r *resource.UpgradeReport) bool {
+	if r == nil {
+		return true
+	}
+	switch r.Step {
+	case "", resource.StepHeld, resource.StepReady, resource.StepWaiting, resource.StepDownloading:
+		return true
+	}
+	return false
+}
+
+// step notes what a node that has begun does. One whose owner holds it is told to wait, and when it has confirmed that it is pending again.
+func (p *planner) step(a *resource.UpgradeAttempt, r *resource.UpgradeReport) {
+	if r == nil {
+		return
+	}
+	waits := r.Step == resource.StepHeld || r.Step == resource.StepReady
+	switch {
+	case r.Wait && a.Step == resource.StepHeld && waits:
+		a.OperationStatus, a.Step, a.StartedAt, a.Reason = resource.UpgradePending, "", "", ""
+	case r.Wait: // this was before it was told to begin
+	case r.Step == resource.StepHeld, r.Step == resource.StepWaiting:
+		a.Step, a.Reason = r.Step, clip(r.Message)
+	default:
+		a.Step, a.Reason = r.Step, ""
+	}
+}
+
+func clip(text string) string {
+	if len(text) <= maxReason {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxReason-3], "") + "…"
+}
+
+// announced says whether a node that is pending is to have its order already, so that its owner can release it.
+func (p *planner) announced(node string) bool {
+	r := p.report(node)
+	return p.nodes[node].Exists && !p.spec.Aborted && p.missing() == "" && p.nodes[node].Before == "" &&
+		(p.spec.RequireNodeConfirmation && !p.unconfirmed() || r != nil && r.Wait && r.Result == "")
+}
+
+func (p *planner) unconfirmed() bool {
+	return p.spec.RequireConfirmation && p.spec.Confirmed != p.spec.Version
+}
+
+// missing says what an order can't be made without.
+func (p *planner) missing() string {
+	if p.Artifact != nil || p.spec.UpgradeCmd != "" && p.spec.Artifact == "" {
+		return ""
+	}
+	return "there is no Artifact " + ArtifactName(p.spec) + ": make it by edgebus artifact push"
+}
+
+// ArtifactName is the name of an Upgrade's Artifact.
+func ArtifactName(s resource.UpgradeSpec) string { return cmp.Or(s.Artifact, s.Version) }
+
+// start begins the nodes that may begin now.
+func (p *planner) start() {
+	if p.spec.Aborted {
+		for i := range p.list {
+			if a := p.newest(&p.list[i]); a != nil && a.OperationStatus == resource.UpgradePending {
+				a.Reason = "Aborted: the upgrade was aborted before the node had begun"
+			}
+		}
+		p.roll.Reason, p.roll.Message = "Aborted", "the upgrade was aborted"
+		return
+	}
+	in := rollout.Input{
+		Now: p.Now, Paused: p.spec.Paused, Unconfirmed: p.unconfirmed(),
+		Policy: rollout.Policy{Concurrency: max(1, p.spec.Concurrency), Failures: rollout.ParseAmount(cmp.Or(p.spec.FailureBudget, defaultFailureBudget))},
+	}
+	var opens time.Time
+	if opens, p.closes = p.spec.Window.At(p.Now); opens.After(p.Now) {
+		in.NotBefore = opens
+	}
+	for i := range p.list {
+		in.Targets = append(in.Targets, p.target(&p.list[i]))
+	}
+	if why := p.missing(); why != "" {
+		p.roll.Reason, p.roll.Message = "NoArtifact", why
+		return
+	}
+	d := rollout.Plan(in)
+	p.roll.Reason, p.roll.Message = string(d.Reason), d.Message
+	p.again(d.Again)
+	started := make(map[string]bool, len(d.Started))
+	for _, name := range d.Started {
+		started[name] = true
+	}
+	for i := range p.list {
+		n := &p.list[i]
+		a := p.newest(n)
+		if a == nil || a.OperationStatus != resource.UpgradePending {
+			continue
+		}
+		a.Reason = in.Targets[i].Held
+		switch node := p.nodes[n.NodeName]; {
+		case started[n.NodeName]:
+			a.OperationStatus, a.Reason, a.StartedAt = resource.Upgrading, "", p.stamp()
+			p.again(p.deadline(*a))
+			p.plan.Changed = append(p.plan.Changed, n.NodeName)
+		case !node.Exists:
+			a.Reason = "NotFound: there is no Node " + n.NodeName
+		case !node.Online:
+			a.Reason = "Offline: the node begins when it is online again"
+		}
+	}
+}
+
+// target is a node as the engine has it.
+func (p *planner) target(n *resource.UpgradeNode) rollout.Target {
+	node := p.nodes[n.NodeName]
+	t := rollout.Target{Name: n.NodeName, Labels: node.Labels, Online: node.Exists && node.Online, Available: node.Online}
+	a := p.newest(n)
+	switch {
+	case a == nil || a.OperationStatus == resource.UpgradeSuccess:
+		t.State = rollout.Done
+	case a.OperationStatus == resource.UpgradePending:
+		t.Held = p.held(node)
+	case a.Open():
+		t.State = rollout.Updating
+		t.Since, _ = time.Parse(time.RFC3339, a.StartedAt)
+	default:
+		t.State = rollout.Failed
+	}
+	return t
+}
+
+// held is why a node that is pending can't be told to begin.
+func (p *planner) held(node Node) string {
+	r := p.report(node.Name)
+	switch {
+	case node.Before != "":
+		return "WaitingForUpgrade: the Upgrade " + node.Before + " is to be done with the node first"
+	case r != nil && r.Wait && r.Step == resource.StepReady:
+		return ""
+	case p.spec.RequireNodeConfirmation, r != nil && r.Wait:
+		return clip("WaitingForOwner: the node's owner has to release it by edgeagent upgrade release")
+	case node.Report != nil && node.Report.Held != "":
+		return clip("Held: " + node.Report.Held)
+	}
+	return ""
+}
+
+// order makes the order that a node is to have.
+func (p *planner) order(n resource.UpgradeNode) {
+	a := p.newest(&n)
+	if a == nil || !a.Open() || !p.nodes[n.NodeName].Exists {
+		return
+	}
+	wait := a.OperationStatus == resource.UpgradePending
+	if wait && !p.announced(n.NodeName) {
+		return
+	}
+	o := resource.UpgradeOrder{
+		ID: p.id, Upgrade: p.Upgrade.Metadata.Name, Version: p.spec.Version, Wait: wait || a.Step == resource.StepHeld, Confirm: p.spec.RequireNodeConfirmation,
+		Installer: strings.Fields(p.spec.UpgradeInstaller), Command: strings.Fields(p.spec.UpgradeCmd),
+		AllowDowngrade: p.spec.AllowDowngrade, Checks: p.spec.Checks, Timeout: max(1, int64(p.timeout/time.Second)),
+	}
+	if p.Artifact != nil {
+		o.Manifest, o.Signature, o.Source = p.Artifact.Spec.Manifest, p.Artifact.Spec.Signature, p.Artifact.Spec.Source
+	}
+	if !wait && p.spec.Window != nil {
+		began, _ := time.Parse(time.RFC3339, a.StartedAt)
+		_, closes := p.spec.Window.At(began)
+		o.SwitchBefore = closes.UTC().Format(time.RFC3339)
+	}
+	p.plan.Orders[n.NodeName] = o
+}
+
+// summary counts the nodes.
+func (p *planner) summary() *resource.UpgradeRollout {
+	if p.roll.Run == 0 {
+		return nil
+	}
+	s := p.roll
+	s.Nodes, s.Pending, s.Upgrading, s.Succeeded, s.Failed = len(p.list), 0, 0, 0, 0
+	for i := range p.list {
+		switch a := p.newest(&p.list[i]); {
+		case a == nil:
+		case a.OperationStatus == resource.UpgradeSuccess:
+			s.Succeeded++
+		case a.OperationStatus == resource.UpgradePending:
+			s.Pending++
+		case a.Open():
+			s.Upgrading++
+		default:
+			s.Failed++
+		}
+	}
+	return &s
+}

@@ -1,0 +1,467 @@
+package upgrade
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+var begin = time.Date(2026, 11, 22, 22, 0, 0, 0, time.UTC)
+
+const manifest = `{"version":"v1.2.0","programs":[{"name":"edgecore","architecture":"arm64","digest":"sha256:01ba4719c80b6fe911b091a7c05124b64eeece964e09c058ef8f9805daca546b","size":1}]}`
+
+// world is a hub with an Upgrade, and its nodes. A hub that stops between two writes has the status, and not all of the orders.
+type world struct {
+	now      time.Time
+	upgrade  resource.Upgrade
+	nodes    []Node
+	artifact *resource.Artifact
+	orders   map[string]resource.UpgradeOrder
+	plan     func(Input) Plan
+	last     Plan
+}
+
+func newWorld(nodes int) *world {
+	w := &world{now: begin, orders: map[string]resource.UpgradeOrder{}, plan: Of}
+	w.artifact = &resource.Artifact{Spec: resource.ArtifactSpec{Manifest: manifest, Signature: "s"}}
+	w.upgrade.Metadata = resource.Meta{Name: "up", UID: "u1"}
+	w.upgrade.Spec = resource.UpgradeSpec{Version: "v1.2.0", LabelSelector: &resource.LabelSelector{MatchLabels: map[string]string{"a": "b"}}, FailureBudget: "100%", Concurrency: nodes}
+	for i := range nodes {
+		w.nodes = append(w.nodes, Node{Name: fmt.Sprintf("n%02d", i), Labels: map[string]string{"a": "b"}, Exists: true, Online: true, Version: "v1.1.0"})
+	}
+	return w
+}
+
+// step plans, and writes what the plan says until the hub crashes: after the status, or after some orders. -1: it doesn't.
+func (w *world) step(crash int) Plan {
+	p := w.plan(Input{Now: w.now, Upgrade: &w.upgrade, Nodes: slices.Clone(w.nodes), Artifact: w.artifact})
+	w.last = p
+	w.upgrade.Status = p.Status
+	for node := range w.orders {
+		if _, ok := p.Orders[node]; !ok && crash != 0 {
+			delete(w.orders, node)
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(p.Orders)) {
+		if crash == 0 {
+			return p
+		}
+		crash--
+		w.orders[node] = p.Orders[node]
+	}
+	return p
+}
+
+func (w *world) node(name string) *Node {
+	return &w.nodes[slices.IndexFunc(w.nodes, func(n Node) bool { return n.Name == name })]
+}
+
+// says has a node report of its order.
+func (w *world) says(node string, r resource.UpgradeReport) {
+	r.Order = ID(&w.upgrade, *w.upgrade.Status.Rollout)
+	w.node(node).Report = &r
+}
+
+func (w *world) attempt(node string) resource.UpgradeAttempt {
+	i := slices.IndexFunc(w.upgrade.Status.Nodes, func(n resource.UpgradeNode) bool { return n.NodeName == node })
+	return w.upgrade.Status.Nodes[i].Last()
+}
+
+// begun are the nodes that are ordered to begin, in order.
+func (w *world) begun() (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(w.orders)) {
+		if !w.orders[name].Wait {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (w *world) ends(node, result, reason string) {
+	w.says(node, resource.UpgradeReport{Result: result, Reason: reason, From: "v1.1.0"})
+	if result == resource.UpgradeSuccess {
+		w.node(node).Version = w.upgrade.Spec.Version
+	}
+}
+
+func TestAnUpgradeOfOneNode(t *testing.T) {
+	w := newWorld(1)
+	w.upgrade.Spec.UpgradeCmd, w.upgrade.Spec.Timeout = "/usr/bin/up --now", "90s"
+	w.upgrade.Spec.Checks, w.upgrade.Spec.AllowDowngrade = &resource.UpgradeChecks{Disk: 80}, true
+	p := w.step(-1)
+	require.Equal(t, resource.UpgradeOrder{
+		ID: "u1.1." + w.upgrade.Spec.RunOf(), Upgrade: "up", Version: "v1.2.0", Manifest: manifest, Signature: "s", Installer: []string{},
+		Command: []string{"/usr/bin/up", "--now"}, AllowDowngrade: true, Checks: &resource.UpgradeChecks{Disk: 80}, Timeout: 90,
+	}, w.orders["n00"])
+	require.Equal(t, begin.Add(108*time.Second), p.Again)
+	require.Equal(t, resource.UpgradeAttempt{
+		FromVersion: "v1.1.0", ToVersion: "v1.2.0", OperationStatus: resource.Upgrading, Run: 1, StartedAt: "2026-11-22T22:00:00Z",
+	}, w.attempt("n00"))
+	w.says("n00", resource.UpgradeReport{Step: resource.StepTrial})
+	w.step(-1)
+	require.Equal(t, resource.StepTrial, w.attempt("n00").Step)
+	w.says("n00", resource.UpgradeReport{Result: resource.UpgradeRolledBack, Reason: resource.UpgradeFailedExited, Message: "exit status 3", From: "v1.1.0"})
+	p = w.step(-1)
+	require.Equal(t, "Exited: exit status 3", w.attempt("n00").Reason)
+	require.Equal(t, resource.UpgradeRolledBack, w.attempt("n00").OperationStatus)
+	require.Empty(t, p.Orders)
+	require.Equal(t, []string{"n00"}, p.Changed)
+	require.Equal(t, 1, p.Status.Rollout.Failed)
+	require.Equal(t, p.Status, w.step(-1).Status, "nothing changes any more")
+
+	w.upgrade.Spec.Attempt = 2 // once more
+	w.step(-1)
+	require.Len(t, w.upgrade.Status.Nodes[0].History, 2)
+	require.Equal(t, []string{"n00"}, w.begun())
+	w.ends("n00", resource.UpgradeSuccess, "")
+	p = w.step(-1)
+	require.Equal(t, resource.UpgradeRollout{Run: 2, Spec: w.upgrade.Spec.RunOf(), Started: "2026-11-22T22:00:00Z", Nodes: 1, Succeeded: 1}, *p.Status.Rollout)
+	require.Zero(t, p.Again)
+	for i := range 30 { // 20 attempts are kept
+		w.node("n00").Version = "v1.1.0"
+		w.upgrade.Spec.Attempt = 3 + i
+		w.step(-1)
+	}
+	require.Len(t, w.upgrade.Status.Nodes[0].History, resource.MaxUpgradeHistory)
+}
+
+func TestWhyANodeWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(w *world)
+		reason  string // of the node
+		whole   string // of the Upgrade
+		message string
+	}{
+		"offline": {func(w *world) { w.nodes[0].Online = false }, "Offline: the node begins when it is online again", "Offline", "1 are offline"},
+		"no such node": {func(w *world) {
+			w.nodes, w.upgrade.Spec.NodeNames, w.upgrade.Spec.LabelSelector = nil, []string{"n00"}, nil
+		}, "NotFound: there is no Node n00", "Offline", ""},
+		"another Upgrade":  {func(w *world) { w.nodes[0].Before = "first" }, "WaitingForUpgrade: the Upgrade first is to be done with the node first", "OnHold", "1 are held; the first one: n00: WaitingForUpgrade"},
+		"its owner":        {func(w *world) { w.nodes[0].Report = &resource.UpgradeReport{Held: "a race is on"} }, "Held: a race is on", "OnHold", "a race is on"},
+		"paused":           {func(w *world) { w.upgrade.Spec.Paused = true }, "", "Paused", "the rollout is paused"},
+		"unconfirmed":      {func(w *world) { w.upgrade.Spec.RequireConfirmation = true }, "", "WaitingForConfirmation", ""},
+		"confirmed before": {func(w *world) { w.upgrade.Spec.RequireConfirmation, w.upgrade.Spec.Confirmed = true, "v1.1.0" }, "", "WaitingForConfirmation", ""},
+		"no artifact":      {func(w *world) { w.artifact = nil }, "", "NoArtifact", "there is no Artifact v1.2.0: make it by edgebus artifact push"},
+		"window":           {func(w *world) { w.upgrade.Spec.Window = &resource.UpgradeWindow{From: "23:30", To: "04:00"} }, "", "OutsideWindow", "the next window opens at 2026-11-22T23:30:00Z"},
+		"aborted":          {func(w *world) { w.step(0); w.upgrade.Spec.Aborted = true; w.nodes[0].Report = nil }, "Aborted: the upgrade was aborted before the node had begun", "Aborted", "the upgrade was aborted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(1)
+			c.change(w)
+			p := w.step(-1)
+			require.Empty(t, w.begun())
+			require.Equal(t, resource.UpgradePending, w.attempt("n00").OperationStatus)
+			require.Equal(t, c.reason, w.attempt("n00").Reason)
+			require.Equal(t, c.whole, p.Status.Rollout.Reason)
+			require.Contains(t, p.Status.Rollout.Message, c.message)
+			if name == "window" {
+				w.now = p.Again
+				w.step(-1)
+				require.Equal(t, "2026-11-23T04:00:00Z", w.orders["n00"].SwitchBefore)
+				w.now = w.now.Add(time.Minute)
+				w.step(-1)
+				require.Equal(t, "2026-11-23T04:00:00Z", w.orders["n00"].SwitchBefore)
+			}
+		})
+	}
+}
+
+// The hub waits for a while longer than the node may take, says in which step it was, and takes a late answer.
+func TestANodeThatDoesNotAnswer(t *testing.T) {
+	w := newWorld(2)
+	w.upgrade.Spec.Concurrency, w.upgrade.Spec.Timeout = 1, "10m"
+	p := w.step(-1)
+	w.says("n00", resource.UpgradeReport{Step: resource.StepTrial})
+	w.now = p.Again.Add(-time.Second)
+	w.step(-1)
+	require.Equal(t, []string{"n00"}, w.begun())
+	w.now = p.Again
+	w.step(-1)
+	require.Equal(t, "Timeout: no answer within 10m0s; it was in the step Trial", w.attempt("n00").Reason)
+	require.Equal(t, []string{"n01"}, w.begun(), "the order is withdrawn, and the next one begins")
+	require.Equal(t, 1, w.upgrade.Status.Rollout.Failed)
+	w.node("n00").Report.Step, w.node("n00").Report.Result = "", resource.UpgradeSuccess
+	w.step(-1)
+	require.Equal(t, resource.UpgradeSuccess, w.attempt("n00").OperationStatus)
+	require.Zero(t, w.upgrade.Status.Rollout.Failed)
+	w.now = w.now.Add(time.Hour)
+	w.step(-1)
+	require.Equal(t, "Timeout: no answer within 10m0s; does edgeagent run on the node?", w.attempt("n01").Reason)
+}
+
+// A node whose owner holds it gives its place to another, and gets one again once it is released.
+func TestANodeThatIsHeldGivesItsPlaceToAnother(t *testing.T) {
+	w := newWorld(2)
+	w.upgrade.Spec.Concurrency = 1
+	w.step(-1)
+	require.Equal(t, []string{"n00"}, w.begun())
+	w.says("n00", resource.UpgradeReport{Step: resource.StepHeld, Message: "release it"})
+	w.step(-1)
+	require.True(t, w.orders["n00"].Wait)
+	require.Empty(t, w.begun(), "it may have begun meanwhile")
+	w.says("n00", resource.UpgradeReport{Step: resource.StepHeld, Wait: true})
+	w.step(-1)
+	require.Equal(t, []string{"n01"}, w.begun())
+	require.Contains(t, w.attempt("n00").Reason, "WaitingForOwner")
+	w.says("n00", resource.UpgradeReport{Step: resource.StepReady, Wait: true})
+	w.step(-1)
+	require.Equal(t, []string{"n01"}, w.begun())
+	w.ends("n01", resource.UpgradeSuccess, "")
+	w.step(-1)
+	require.Equal(t, []string{"n00"}, w.begun())
+	w.step(-1)
+	require.Equal(t, []string{"n00"}, w.begun(), "what it said before it was told to begin doesn't count")
+	w.says("n00", resource.UpgradeReport{Step: resource.StepDownloading})
+	w.step(-1)
+	require.Equal(t, resource.StepDownloading, w.attempt("n00").Step)
+}
+
+func TestOwnersConfirmAfterTheHub(t *testing.T) {
+	w := newWorld(3)
+	w.upgrade.Spec.RequireConfirmation, w.upgrade.Spec.RequireNodeConfirmation = true, true
+	w.step(-1)
+	require.Empty(t, w.orders)
+	w.upgrade.Spec.Confirmed = "v1.2.0"
+	w.nodes[1].Online = false
+	w.step(-1)
+	require.Len(t, w.orders, 3, "all are told, so that their owners can release them")
+	require.Empty(t, w.begun())
+	require.True(t, w.orders["n00"].Confirm)
+	for _, n := range w.nodes {
+		w.says(n.Name, resource.UpgradeReport{Step: resource.StepReady, Wait: true})
+	}
+	w.step(-1)
+	require.Equal(t, []string{"n00", "n02"}, w.begun())
+	w.nodes[1].Online = true
+	w.step(-1)
+	require.Len(t, w.begun(), 3)
+}
+
+func TestAnUpgradeIsAborted(t *testing.T) {
+	w := newWorld(4)
+	w.upgrade.Spec.Concurrency = 3
+	w.step(-1)
+	w.says("n00", resource.UpgradeReport{Step: resource.StepDownloading})
+	w.says("n01", resource.UpgradeReport{Step: resource.StepSwitching})
+	w.step(-1)
+	w.upgrade.Spec.Aborted = true
+	w.step(-1)
+	require.Equal(t, []string{"n01"}, w.begun(), "it has changed something already")
+	require.Equal(t, resource.UpgradePending, w.attempt("n00").OperationStatus)
+	require.ErrorContains(t, next(w, "v1.3.0").CheckUpdate(w.upgrade), "the node n01 is being upgraded")
+	w.ends("n00", resource.UpgradeSuccess, "") // it had not noticed
+	w.ends("n01", resource.UpgradeRolledBack, resource.UpgradeFailedHang)
+	w.step(-1)
+	require.Equal(t, resource.UpgradeSuccess, w.attempt("n00").OperationStatus)
+	require.Equal(t, resource.UpgradeRollout{
+		Run: 1, Spec: w.upgrade.Spec.RunOf(), Started: "2026-11-22T22:00:00Z", Nodes: 4, Pending: 2, Succeeded: 1, Failed: 1, Reason: "Aborted", Message: "the upgrade was aborted",
+	}, *w.upgrade.Status.Rollout)
+	require.NoError(t, next(w, "v1.3.0").CheckUpdate(w.upgrade))
+	w.upgrade.Spec.Aborted = false
+	w.step(-1)
+	require.Equal(t, []string{"n02", "n03"}, w.begun())
+}
+
+func next(w *world, version string) resource.Upgrade {
+	u := w.upgrade
+	u.Spec.Version = version
+	return u
+}
+
+func TestNodesAreChosenWhenARunBegins(t *testing.T) {
+	w := newWorld(2)
+	w.nodes[1].Labels = nil
+	w.step(-1)
+	require.Len(t, w.upgrade.Status.Nodes, 1)
+	w.nodes[1].Labels = w.nodes[0].Labels
+	w.nodes[0].Labels = nil
+	w.step(-1)
+	require.Len(t, w.upgrade.Status.Nodes, 1, "later labels don't count")
+	require.Equal(t, []string{"n00"}, w.begun())
+	wants, begun := Wants(&w.upgrade, "n00", nil)
+	require.True(t, wants && begun)
+	wants, _ = Wants(&w.upgrade, "n01", w.nodes[1].Labels)
+	require.False(t, wants)
+	w.ends("n00", resource.UpgradeSuccess, "")
+	w.step(-1)
+	w.upgrade.Spec.Version = "v1.3.0"
+	wants, begun = Wants(&w.upgrade, "n01", w.nodes[1].Labels)
+	require.True(t, wants && !begun)
+	w.step(-1)
+	require.Equal(t, "n01", w.upgrade.Status.Nodes[0].NodeName)
+}
+
+func TestANodeThatRunsTheVersionIsLeftAlone(t *testing.T) {
+	w := newWorld(2)
+	w.nodes[1].Version = "v1.2.0"
+	w.step(-1)
+	require.Equal(t, []string{"n00"}, w.begun())
+	require.Equal(t, resource.UpgradeSuccess, w.attempt("n01").OperationStatus)
+}
+
+// sim plays upgrades with nodes that answer anything, hubs that crash, and people who change their minds, and says which promise is broken.
+func sim(t *rapid.T, plan func(Input) Plan) error {
+	w := newWorld(rapid.IntRange(1, 8).Draw(t, "nodes"))
+	w.plan = plan
+	concurrency := rapid.IntRange(1, 4).Draw(t, "concurrency")
+	budget := rapid.IntRange(0, 3).Draw(t, "budget")
+	w.upgrade.Spec.Concurrency, w.upgrade.Spec.FailureBudget, w.upgrade.Spec.Timeout = concurrency, fmt.Sprint(budget), "1m"
+	done := map[string]bool{}  // node and order: carried out
+	works := map[string]bool{} // nodes that carry out their order
+	for range rapid.IntRange(1, 60).Draw(t, "steps") {
+		failed := 0
+		for _, n := range w.upgrade.Status.Nodes {
+			if a := n.Last(); a.OperationStatus == resource.UpgradeRolledBack || a.OperationStatus == resource.Upgrading && !a.Open() {
+				failed++
+			}
+		}
+		before := w.begun()
+		crash := rapid.IntRange(-1, 3).Draw(t, "crash")
+		w.step(crash)
+		for _, name := range w.begun() {
+			n := *w.node(name)
+			switch fresh := !slices.Contains(before, name); {
+			case !fresh:
+			case w.upgrade.Spec.Aborted:
+				return errors.New("begun though aborted")
+			case !n.Exists:
+				return errors.New("begun though deleted")
+			}
+		}
+		began := 0
+		for _, name := range w.last.Changed {
+			a := w.attempt(name)
+			if a.OperationStatus != resource.Upgrading || !a.Open() {
+				continue
+			}
+			began++
+			if n := *w.node(name); w.upgrade.Spec.Paused || !n.Online || n.Before != "" || w.artifact == nil {
+				return fmt.Errorf("%s begun though it must not: %+v", name, n)
+			}
+		}
+		if began > 0 && failed > budget {
+			return fmt.Errorf("%d begun after %d failed, of at most %d", began, failed, budget)
+		}
+		if r := w.upgrade.Status.Rollout; r != nil && r.Upgrading > concurrency {
+			return fmt.Errorf("%d at once, of at most %d", r.Upgrading, concurrency)
+		}
+		if len(w.begun()) > concurrency {
+			return fmt.Errorf("%d have orders, of at most %d", len(w.begun()), concurrency)
+		}
+		for name := range works { // they stop when the order is gone before they changed anything
+			if o, ok := w.orders[name]; !ok || o.Wait {
+				delete(works, name)
+			}
+		}
+		if len(w.nodes) == 0 {
+			continue
+		}
+		n := &w.nodes[rapid.IntRange(0, len(w.nodes)-1).Draw(t, "which")]
+		o, has := w.orders[n.Name]
+		can := has && n.Online && !done[n.Name+o.ID]
+		switch rapid.SampledFrom([]string{"work", "succeed", "fail", "hold", "ready", "online", "time", "pause", "abort", "artifact", "other", "delete"}).Draw(t, "event") {
+		case "work":
+			if can && !o.Wait {
+				works[n.Name] = true
+				w.says(n.Name, resource.UpgradeReport{Step: resource.StepDownloading})
+			}
+		case "succeed", "fail":
+			if !can || o.Wait {
+				break
+			}
+			delete(works, n.Name)
+			done[n.Name+o.ID] = true
+			if rapid.Bool().Draw(t, "good") {
+				w.ends(n.Name, resource.UpgradeSuccess, "")
+			} else {
+				w.ends(n.Name, resource.UpgradeRolledBack, resource.UpgradeFailedExited)
+			}
+		case "hold":
+			if can && !works[n.Name] {
+				w.says(n.Name, resource.UpgradeReport{Step: resource.StepHeld, Wait: o.Wait})
+			}
+		case "ready":
+			if can && o.Wait {
+				w.says(n.Name, resource.UpgradeReport{Step: resource.StepReady, Wait: true})
+			}
+		case "online":
+			n.Online = !n.Online
+		case "time":
+			w.now = w.now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "seconds")) * time.Second)
+		case "pause":
+			w.upgrade.Spec.Paused = !w.upgrade.Spec.Paused
+		case "abort":
+			w.upgrade.Spec.Aborted = !w.upgrade.Spec.Aborted
+		case "artifact":
+			if w.artifact == nil {
+				w.artifact = &resource.Artifact{Spec: resource.ArtifactSpec{Manifest: manifest}}
+			} else {
+				w.artifact = nil
+			}
+		case "other":
+			n.Before = map[string]string{"": "other", "other": ""}[n.Before]
+		case "delete":
+			n.Exists, n.Online = !n.Exists, !n.Exists
+		}
+	}
+	return nil
+}
+
+func TestPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		if err := sim(t, Of); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Without one of its rules the planner breaks a promise that the test sees.
+func TestAblation(t *testing.T) {
+	for name, change := range map[string]func(in *Input){
+		"concurrency": func(in *Input) { in.Upgrade.Spec.Concurrency = 100 },
+		"budget":      func(in *Input) { in.Upgrade.Spec.FailureBudget = "100%" },
+		"pause":       func(in *Input) { in.Upgrade.Spec.Paused = false },
+		"abort":       func(in *Input) { in.Upgrade.Spec.Aborted = false },
+		"artifact":    func(in *Input) { in.Artifact = &resource.Artifact{} },
+		"offline": func(in *Input) {
+			for i := range in.Nodes {
+				in.Nodes[i].Online = true
+			}
+		},
+		"another Upgrade": func(in *Input) {
+			for i := range in.Nodes {
+				in.Nodes[i].Before = ""
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			broken := rapid.Custom(func(t *rapid.T) error {
+				return sim(t, func(in Input) Plan {
+					u := *in.Upgrade
+					in.Upgrade = &u
+					change(&in)
+					return Of(in)
+				})
+			})
+			for seed := range 2000 {
+				if broken.Example(seed) != nil {
+					return
+				}
+			}
+			t.Fatal("no promise was broken")
+		})
+	}
+}
+
+func TestReasonsAreClipped(t *testing.T) {
+	require.Equal(t, strings.Repeat("ä", 148)+"…", clip(strings.Repeat("ä", 300)))
+}
