@@ -16,7 +16,7 @@ UNIT = $$(go list ./... | grep -Ev '/test/(e2e|interop|flood|kube|chaos|bench)(/
 PROGRAMS := ./cloud/cmd/... ./edge/cmd/... ./mappers/cmd/...
 
 # Tests of whole programs that need root: loop mounts and namespaces.
-ROOTED := FullDisk|ReadOnlyDisk|BadNetwork|NetworkNamespace|Trial18
+ROOTED := FullDisk|PowerCut|ReadOnlyDisk|BadNetwork|NetworkNamespace|Trial18
 
 # Tests mostly wait for what they test, not for the processor: more of them run at a time than there are processors.
 PARALLEL := -p 4 -parallel 6
@@ -61,7 +61,7 @@ interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## try th
 
 .PHONY: chaos
 chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times (SEED repeats a run); and what needs root
-	@$(STAGE) root env ROOT_TESTS=1 $(GOTESTSUM) --jsonfile .out/root.json -- -count=1 -timeout 10m -run '$(ROOTED)' ./test/e2e
+	@$(STAGE) root env ROOT_TESTS=1 $(GOTESTSUM) --jsonfile .out/root.json -- -count=1 -timeout 10m -run '$(ROOTED)' ./test/e2e ./test/e2e/upgrade
 	@rm -f .out/chaos.txt
 	@status=0; ROOT_TESTS=1 CHAOS_SUMMARY=$(CURDIR)/.out/chaos.txt $(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- \
 		-count=1 -timeout $$((20 + ROUNDS / 2))m ./test/chaos || status=$$?; \

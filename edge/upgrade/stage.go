@@ -239,12 +239,21 @@ func (u *Upgrader) verifyInstalled(version string) error {
 	return nil
 }
 
+// startTime is how long a core may take to start, or to stop, while a backup is asked of it.
+const startTime = 20 * time.Second
+
 // backUp makes a backup of the core's data, by the core that runs.
 func (u *Upgrader) backUp(ctx context.Context) error {
 	if _, err := os.Stat(u.o.Config.Core.Data); err != nil {
 		return err
 	}
-	return u.maintain(ctx, "backup", u.file(backupName), "--force")
+	over := time.Now().Add(startTime)
+	for {
+		err := u.maintain(ctx, "backup", u.file(backupName), "--force")
+		if err == nil || isDisk(err) || time.Now().After(over) || !sleep(ctx, 500*time.Millisecond) {
+			return err
+		}
+	}
 }
 
 // maintain has the committed core's program work on the data directory, as its owner.

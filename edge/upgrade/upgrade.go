@@ -197,7 +197,9 @@ func New(o Options) (*Upgrader, error) {
 	case len(o.Config.Core.Run) > 0:
 		run := o.Config.Core.Run
 		c := newChild(filepath.Join(o.Config.Dir, linkCurrent, programCore), run, o.Config.Core.Data, filepath.Join(dir, "core.log"), o.Config.Core.Stop, o.Log)
-		c.trial = u.state.Upgrade != nil
+		if up := u.state.Upgrade; up != nil { // the step starts what is to run
+			c.trial = up.Step == stepSwitch || up.Step == stepTrial || up.Step == stepBack
+		}
 		u.core = c
 	case o.Unit != nil:
 		u.core = &unit{Unit: o.Unit, name: o.Config.Core.Unit, began: time.Now()}
@@ -244,7 +246,7 @@ func (u *Upgrader) save(change func(*state)) error {
 	}
 	u.hook("before the state is written")
 	err = datadir.WriteFile(u.file("state.json"), text)
-	if errors.Is(err, syscall.ENOSPC) && os.Remove(u.file("reserve")) == nil {
+	if errors.Is(err, syscall.ENOSPC) && os.Remove(u.file("reserve")) == nil && datadir.Sync(u.file("")) == nil { // ext4 gives room back when it has synced
 		err = datadir.WriteFile(u.file("state.json"), text)
 	}
 	if err != nil {

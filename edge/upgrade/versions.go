@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -100,13 +101,12 @@ func (v versions) install(version string) error {
 	if err := datadir.Sync(staging); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(v.path(version)); err != nil {
-		return err
+	path := v.path(version)
+	err := os.Rename(staging, path)
+	if errors.Is(err, os.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) { // what it replaces may be what the agent is started from
+		err = errors.Join(exchange(staging, path), datadir.Sync(filepath.Dir(path)), os.RemoveAll(staging))
 	}
-	if err := os.Rename(staging, v.path(version)); err != nil {
-		return err
-	}
-	return datadir.Sync(filepath.Join(v.dir, "versions"))
+	return errors.Join(err, datadir.Sync(filepath.Dir(path)))
 }
 
 // write writes a content to a new file, durably, and checks its size and digest meanwhile.

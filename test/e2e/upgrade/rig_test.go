@@ -4,9 +4,11 @@ package upgrade
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -119,35 +122,42 @@ type node struct {
 	kills  bool // the agent is the one that is killed
 	orders int
 
-	mu       sync.Mutex
-	blobs    map[string]string // paths by digest
-	reports  []resource.UpgradeReport
-	acked    int
-	stopped  chan struct{}
-	stop     func() // the writer
-	programs string
+	mu      sync.Mutex
+	blobs   map[string]string // paths by digest
+	reports []resource.UpgradeReport
+	acked   int
+	stopped chan struct{}
+	stop    func() // the writer
+	data    string // where the directories of programs, core and agent are
+	sources []string
+	format  int    // of the store, in the manifests
+	agent   string // the program of the agent, if it is not one of those built
 }
 
 const settings = `
 upgrade:
   dir: %q
   keys: [%q]
+  sources: %s
   core: {run: %s, data: %q, stop: 1s}
   trial: {timeout: %s, watch: 1s, memory: 150MiB}
 log: {format: json, level: debug}
 `
 
 // newNode makes a node whose agent gives a new version so long. Within that time a good one has to be well on a busy machine.
-func newNode(t testing.TB, timeout time.Duration) *node {
+func newNode(t testing.TB, timeout time.Duration, prepare ...func(*node)) *node {
 	t.Helper()
 	stand.Needs(t, "/usr/sbin/mosquitto")
 	n := &node{t: t, Stand: stand.New(t, 1), signer: newSigner(t, 1), blobs: map[string]string{}, stopped: make(chan struct{})}
 	n.stop = sync.OnceFunc(func() { close(n.stopped) })
 	n.socket = filepath.Join(n.Dir, "s")
-	n.programs = filepath.Join(n.Dir, "programs")
+	n.data = n.Dir
 	n.Up("hub")
 	n.Create(stand.Model("lamp", "{name: level, type: int, accessMode: ReadWrite}") + stand.Device("lamp", "virtual", "lamp"))
 	n.broker()
+	for _, p := range prepare {
+		p(n)
+	}
 	n.install("v1.0.0")
 	place := n.Node("n1")
 	run, err := json.Marshal([]string{
@@ -155,15 +165,19 @@ func newNode(t testing.TB, timeout time.Duration) *node {
 		"--link-server", "mqtt://" + place.Net.Addr(), "--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "200ms", "--log-format", "json",
 	})
 	require.NoError(t, err)
+	sources, err := json.Marshal(append([]string{}, n.sources...))
+	require.NoError(t, err)
 	n.config = filepath.Join(n.Dir, "agent.yaml")
-	n.write(n.config, fmt.Appendf(nil, settings, n.programs, n.signer.public(), run, n.core(), timeout))
+	n.write(n.config, fmt.Appendf(nil, settings, n.programs(), n.signer.public(), sources, run, n.core(), timeout))
 	n.start()
 	n.runs("v1.0.0")
 	n.writes()
 	return n
 }
 
-func (n *node) core() string { return filepath.Join(n.Dir, "core") }
+func (n *node) core() string     { return filepath.Join(n.data, "core") }
+func (n *node) programs() string { return filepath.Join(n.data, "programs") }
+func (n *node) agentDir() string { return filepath.Join(n.data, "agent") }
 
 func (n *node) write(path string, text []byte) {
 	n.t.Helper()
@@ -174,9 +188,10 @@ func (n *node) write(path string, text []byte) {
 // install puts a version in place as install.sh does.
 func (n *node) install(version string) {
 	n.t.Helper()
-	dir := filepath.Join(n.programs, "versions", version)
+	dir := filepath.Join(n.programs(), "versions", version)
 	n.write(filepath.Join(dir, "edgecore"), good(n.t, version))
-	require.NoError(n.t, os.Symlink(filepath.Join("versions", version), filepath.Join(n.programs, "current")))
+	require.NoError(n.t, os.Symlink(filepath.Join("versions", version), filepath.Join(n.programs(), "current")))
+	syscall.Sync() // a power cut may come soon
 }
 
 // broker is where the agent hears of orders, and gets contents.
@@ -227,7 +242,7 @@ func (n *node) start() {
 		name = "killedagent"
 	}
 	line := append([]string{"env"}, n.env...)
-	line = append(line, program(n.t, name), "--config", n.config, "--data-dir", filepath.Join(n.Dir, "agent"), "--mqtt-socket", n.socket, "--root", n.root())
+	line = append(line, cmp.Or(n.agent, program(n.t, name)), "--config", n.config, "--data-dir", n.agentDir(), "--mqtt-socket", n.socket, "--root", n.root())
 	require.NoError(n.t, n.Run(n.t.Context(), "agent", line, ""))
 }
 
@@ -240,7 +255,7 @@ func (n *node) root() string {
 // bundle is a signed version: an order that can be changed before it is given.
 func (n *node) bundle(version string, files map[string][]byte) resource.UpgradeOrder {
 	n.t.Helper()
-	m := resource.Manifest{Version: version}
+	m := resource.Manifest{Version: version, StoreFormat: n.format}
 	for name, text := range files {
 		digest := resource.DigestOf(text)
 		path := filepath.Join(n.Dir, "blobs", strings.TrimPrefix(digest, resource.DigestPrefix))
@@ -292,6 +307,17 @@ func (n *node) last() (r resource.UpgradeReport) {
 		r = n.reports[len(n.reports)-1]
 	}
 	return r
+}
+
+// reaches waits until the node reports a step of an order.
+func (n *node) reaches(o resource.UpgradeOrder, step string) {
+	n.t.Helper()
+	n.Eventually(stand.Soon, func() error {
+		if r := n.last(); r.Order != o.ID || r.Step != step {
+			return fmt.Errorf("the node reports %+v", r)
+		}
+		return nil
+	})
 }
 
 // runs waits until the core runs in a version, and is in step with the hub.
@@ -363,7 +389,50 @@ func (n *node) whole(version string) {
 }
 
 func (n *node) link() string {
-	target, err := os.Readlink(filepath.Join(n.programs, "current"))
+	target, err := os.Readlink(filepath.Join(n.programs(), "current"))
 	require.NoError(n.t, err)
 	return target
+}
+
+// damaged is an order of which the core comes otherwise than the manifest says.
+func (n *node) damaged(change func([]byte) []byte) resource.UpgradeOrder {
+	n.t.Helper()
+	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(n.t, "v1.1.0")})
+	m, err := resource.ParseManifest([]byte(o.Manifest))
+	require.NoError(n.t, err)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	path := n.blobs[m.Programs[0].Digest]
+	text, err := os.ReadFile(path)
+	require.NoError(n.t, err)
+	n.write(path+".damaged", change(text))
+	n.blobs[m.Programs[0].Digest] = path + ".damaged"
+	return o
+}
+
+// began is when the core was started.
+func (n *node) began() string {
+	n.t.Helper()
+	info, err := os.Stat(filepath.Join(n.core(), "backup.sock"))
+	require.NoError(n.t, err)
+	return info.ModTime().String()
+}
+
+// agentSays runs edgeagent upgrade, as the owner of the node does.
+func (n *node) agentSays(args ...string) string {
+	n.t.Helper()
+	line := append([]string{"upgrade"}, args...)
+	out, err := exec.Command(program(n.t, "agent-1.0.0"), append(line, "--config", n.config, "--data-dir", n.agentDir())...).CombinedOutput()
+	require.NoError(n.t, err, string(out))
+	return string(out)
+}
+
+var errStill = errors.New("the upgrade is still being made")
+
+// stepDone waits until an order is in its trial, or has ended.
+func (n *node) stepDone(o resource.UpgradeOrder) error {
+	if r := n.last(); r.Order != o.ID || r.Result == "" && r.Step != resource.StepTrial {
+		return fmt.Errorf("the node reports %+v", r)
+	}
+	return nil
 }

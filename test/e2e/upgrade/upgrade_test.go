@@ -1,11 +1,20 @@
 package upgrade
 
 import (
+	"crypto/x509"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/test/disk"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -17,7 +26,7 @@ func TestAGoodVersionIsCommitted(t *testing.T) {
 	require.Equal(t, resource.UpgradeSuccess, r.Result, "%+v", r)
 	require.Equal(t, "v1.0.0 v1.1.0 v1.1.0", r.From+" "+r.To+" "+r.Version)
 	n.whole("v1.1.0")
-	require.FileExists(t, n.programs+"/versions/v1.0.0/edgecore")
+	require.FileExists(t, n.programs()+"/versions/v1.0.0/edgecore")
 }
 
 // Each of these versions is rolled back by the agent alone.
@@ -53,4 +62,292 @@ func TestABadVersionIsRolledBack(t *testing.T) {
 			n.whole("v1.0.0")
 		})
 	}
+}
+
+// What is not exactly what a trusted key has signed, or not for this host, changes nothing: the core that runs is not even started again.
+func TestWhatCannotBeVerifiedIsRefused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, time.Minute)
+	core := map[string][]byte{"edgecore": good(t, "v1.1.0")}
+	began := n.began()
+	for _, c := range []struct {
+		name, reason, message string
+		order                 func() resource.UpgradeOrder
+	}{
+		{"another key", resource.UpgradeFailedSignature, "does not trust", func() resource.UpgradeOrder {
+			o := n.bundle("v1.1.0", core)
+			o.Signature = newSigner(t, 2).sign([]byte(o.Manifest), "version v1.1.0")
+			return o
+		}},
+		{"another key with the same id", resource.UpgradeFailedSignature, "not of this content", func() resource.UpgradeOrder {
+			o := n.bundle("v1.1.0", core)
+			o.Signature = newSigner(t, 1).sign([]byte(o.Manifest), "version v1.1.0")
+			return o
+		}},
+		{"the signature of an older bundle", resource.UpgradeFailedSignature, "not of this content", func() resource.UpgradeOrder {
+			old := n.bundle("v1.0.5", core)
+			o := n.bundle("v1.1.0", core)
+			o.Signature = old.Signature
+			return o
+		}},
+		{"an older bundle under a new version", resource.UpgradeFailedRefused, "is of version v1.0.5, and v1.1.0 is ordered", func() resource.UpgradeOrder {
+			o := n.bundle("v1.0.5", core)
+			o.Version = "v1.1.0"
+			return o
+		}},
+		{"a changed trusted comment", resource.UpgradeFailedSignature, "trusted comment", func() resource.UpgradeOrder {
+			o := n.bundle("v1.1.0", core)
+			o.Signature = strings.Replace(o.Signature, "version v1.1.0", "version v1.2.0", 1)
+			return o
+		}},
+		{"an older version", resource.UpgradeFailedOlder, "does not allow a downgrade", func() resource.UpgradeOrder {
+			return n.bundle("v0.9.0", core)
+		}},
+		{"truncated", resource.UpgradeFailedArtifact, "bytes, and the manifest says", func() resource.UpgradeOrder {
+			return n.damaged(func(text []byte) []byte { return text[:len(text)/2] })
+		}},
+		{"too long", resource.UpgradeFailedArtifact, "more than", func() resource.UpgradeOrder {
+			return n.damaged(func(text []byte) []byte { return append(text, 0) })
+		}},
+		{"changed", resource.UpgradeFailedArtifact, "has the digest", func() resource.UpgradeOrder {
+			return n.damaged(func(text []byte) []byte { text[len(text)/2] ^= 1; return text })
+		}},
+		{"another processor", resource.UpgradeFailedArchitecture, "is for", func() resource.UpgradeOrder {
+			text := good(t, "v1.1.0")
+			text[18] = 0xf3 // the machine in its ELF header: RISC-V
+			return n.bundle("v1.1.0", map[string][]byte{"edgecore": text})
+		}},
+		{"no program", resource.UpgradeFailedArchitecture, "is no program", func() resource.UpgradeOrder {
+			return n.bundle("v1.1.0", map[string][]byte{"edgecore": []byte("#!/bin/sh\n")})
+		}},
+		{"a program that the hub doesn't have", resource.UpgradeFailedArtifact, "no such blob", func() resource.UpgradeOrder {
+			o := n.bundle("v1.1.0", map[string][]byte{"edgecore": bad(t, "v1.1.0", "exits", 7)})
+			clear(n.blobs)
+			return o
+		}},
+		{"a server that is not allowed", resource.UpgradeFailedRefused, "upgrade.sources", func() resource.UpgradeOrder {
+			o := n.bundle("v1.1.0", core)
+			o.Source = "https://127.0.0.1:1/x"
+			return o
+		}},
+		{"a command that is not allowed", resource.UpgradeFailedRefused, "allows no command", func() resource.UpgradeOrder {
+			o := n.bundle("v1.1.0", core)
+			o.Installer = []string{"/bin/touch", "/tmp/x"}
+			return o
+		}},
+		{"a closed window", resource.UpgradeFailedWindow, "closed at", func() resource.UpgradeOrder {
+			o := n.bundle("v1.1.0", core)
+			o.SwitchBefore = "2020-01-01T00:00:00Z"
+			return o
+		}},
+	} {
+		r := n.order(c.order())
+		require.Equal(t, resource.UpgradeRolledBack+" "+c.reason, r.Result+" "+r.Reason, "%s: %+v", c.name, r)
+		require.Contains(t, r.Message, c.message, c.name)
+	}
+	require.Equal(t, began, n.began(), "the core was not started again")
+	n.whole("v1.0.0")
+}
+
+// Only when the old core can't open its data any more is the backup put back, and the report says so.
+func TestDataThatANewCoreDestroysIsPutBack(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, time.Minute)
+	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": bad(t, "v1.1.0", "destroys the store", 0)}))
+	require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedExited, r.Result+" "+r.Reason, "%+v", r)
+	require.Contains(t, r.Message, "put back from the backup")
+	n.runs("v1.0.0")
+}
+
+// A hub that is away during the trial can't hear the new version: it is rolled back.
+func TestTheHubIsGoneDuringATrial(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, 4*time.Second)
+	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")})
+	n.give(o)
+	n.reaches(o, resource.StepTrial)
+	require.NoError(t, n.Crash("hub"))
+	r := n.outcome(o)
+	require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedConnection, r.Result+" "+r.Reason, "%+v", r)
+	n.Up("hub")
+	n.whole("v1.0.0")
+}
+
+// The hub says when a node begins, and the node's owner whether it may.
+func TestTheOwnerHoldsAndReleases(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, time.Minute)
+	n.agentSays("hold", "harvest")
+	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")})
+	n.give(o)
+	n.reaches(o, resource.StepHeld)
+	require.Contains(t, n.last().Message, "harvest")
+	o.Wait = true
+	n.give(o)
+	n.agentSays("release")
+	n.reaches(o, resource.StepReady)
+	o = n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")})
+	o.Confirm = true
+	n.give(o)
+	n.reaches(o, resource.StepHeld)
+	require.Contains(t, n.agentSays("release"), "v1.1.0 is released")
+	require.Equal(t, resource.UpgradeSuccess, n.outcome(o).Result)
+	require.Contains(t, n.agentSays("status"), "core:      v1.1.0")
+	n.whole("v1.1.0")
+}
+
+// Programs may come from an HTTPS server that the node's settings allow.
+func TestProgramsFromAServer(t *testing.T) {
+	t.Parallel()
+	text := good(t, "v1.1.0")
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/v1.1.0/amd64/edgecore") || strings.HasSuffix(r.URL.Path, "/v1.1.0/arm64/edgecore") {
+			_, _ = w.Write(text)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(server.Close)
+	n := newNode(t, time.Minute, func(n *node) {
+		roots := filepath.Join(n.Dir, "roots.pem")
+		n.write(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate(server).Raw}))
+		n.env = []string{"SSL_CERT_FILE=" + roots}
+		n.sources = []string{server.URL + "/releases/"}
+	})
+	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": text})
+	clear(n.blobs)
+	missing := o
+	missing.ID, missing.Source = "missing", server.URL+"/releases/v1.2.0"
+	require.Contains(t, n.order(missing).Message, "404")
+	o.Source = server.URL + "/releases/v1.1.0"
+	require.Equal(t, resource.UpgradeSuccess, n.order(o).Result, "%+v", n.last())
+	n.whole("v1.1.0")
+}
+
+func certificate(s *httptest.Server) *x509.Certificate { return s.Certificate() }
+
+// The agent is replaced after the core. One that fails leaves the present agent in place, and the core upgraded.
+func TestTheAgentReplacesItself(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, 10*time.Second, func(n *node) {
+		text, err := os.ReadFile(program(t, "agent-1.0.0"))
+		require.NoError(t, err)
+		n.write(filepath.Join(n.programs(), "versions", "v1.0.0", "edgeagent"), text)
+		require.NoError(t, os.Symlink("versions/v1.0.0", filepath.Join(n.programs(), "agent")))
+		n.agent = filepath.Join(n.programs(), "agent", "edgeagent")
+	})
+	agent := func() string {
+		target, err := os.Readlink(filepath.Join(n.programs(), "agent"))
+		require.NoError(t, err)
+		return filepath.Base(target)
+	}
+	for _, mode := range []string{"exits", "hangs"} {
+		o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0"), "edgeagent": bad(t, "v1.1.0", mode, 0)})
+		r := n.order(o)
+		require.Equal(t, resource.UpgradeSuccess+" AgentFailed", r.Result+" "+r.Reason, "%+v", r)
+		require.Contains(t, r.Message, "this core: "+mode)
+		require.Equal(t, "v1.1.0 v1.0.0 v1.0.0", r.Version+" "+r.Agent+" "+agent())
+		back := n.bundle("v1.0.0", map[string][]byte{"edgecore": good(t, "v1.0.0")})
+		back.AllowDowngrade = true
+		require.Equal(t, resource.UpgradeSuccess, n.order(back).Result, "%+v", n.last())
+	}
+	text, err := os.ReadFile(program(t, "agent-1.1.0"))
+	require.NoError(t, err)
+	pid := n.Pid("agent")
+	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0"), "edgeagent": text}))
+	require.Equal(t, "upgrade_success v1.1.0 v1.1.0 v1.1.0", r.Result+" "+r.Version+" "+r.Agent+" "+agent(), "%+v", r)
+	require.Equal(t, pid, n.Pid("agent"))
+	n.whole("v1.1.0")
+}
+
+// A disk that is full before a version is fetched, or when it is switched, leaves a whole version that runs.
+func TestFullDisk(t *testing.T) {
+	onDisk(t)
+	d := disk.New(t, 200)
+	paused := filepath.Join(t.TempDir(), "paused")
+	n := newNode(t, time.Minute, func(n *node) {
+		n.data, n.kills, n.env = d.Dir, true, []string{"PAUSE_AT=Switching", "PAUSE=" + paused}
+	})
+	core := map[string][]byte{"edgecore": good(t, "v1.1.0")}
+	require.NoError(t, d.Fill())
+	r := n.order(n.bundle("v1.1.0", core))
+	require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedDisk, r.Result+" "+r.Reason, "%+v", r)
+	require.NoError(t, d.Free())
+	n.runs("v1.0.0")
+
+	o := n.bundle("v1.1.0", core)
+	n.give(o)
+	n.Eventually(time.Minute, func() error { _, err := os.Stat(paused); return err })
+	require.NoError(t, d.Fill())
+	require.NoError(t, os.Remove(paused))
+	n.Eventually(time.Minute, func() error { return n.stepDone(o) })
+	require.NoError(t, d.Free())
+	n.whole(n.outcome(o).Version)
+}
+
+// onDisk skips a test that needs a disk of its own.
+func onDisk(t *testing.T) {
+	t.Helper()
+	if os.Getenv("ROOT_TESTS") == "" {
+		t.Skip("needs root: ROOT_TESTS=1")
+	}
+}
+
+// After a power cut before each step, and around each write of the state, the node has what was synced, and runs a whole version again.
+func TestPowerCutAtEveryStep(t *testing.T) {
+	onDisk(t)
+	d := disk.New(t, 200)
+	killed(t, 1, func(n *node) { n.data = d.Dir }, func(n *node) {
+		require.NoError(t, d.Cut())
+		require.NoError(t, d.Restore())
+	})
+}
+
+// The agent, and the core with it, is killed before each step and around each write of the state: then the upgrade goes on, or is rolled back.
+func TestKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
+	stride := 4
+	if os.Getenv("ALL_TESTS") != "" {
+		stride = 1
+	}
+	killed(t, stride, func(*node) {}, func(*node) {})
+}
+
+// killed makes one upgrade after another, and kills the agent and the core in each at a later step.
+func killed(t *testing.T, stride int, prepare, afterwards func(*node)) {
+	t.Helper()
+	n := newNode(t, time.Minute, func(n *node) { n.kills = true; prepare(n) })
+	version, killed := "v1.0.0", 0
+	for at := 1; ; at += stride {
+		require.NoError(t, n.Term("agent"))
+		n.env = []string{"KILL_AT=" + strconv.Itoa(at)}
+		n.start()
+		n.runs(version)
+		next := map[string]string{"v1.0.0": "v1.1.0", "v1.1.0": "v1.0.0"}[version]
+		n.format++ // another manifest, so that it is fetched again
+		o := n.bundle(next, map[string][]byte{"edgecore": good(t, next)})
+		o.AllowDowngrade = true
+		n.give(o)
+		n.Eventually(time.Minute, func() error {
+			if r := n.last(); n.Running("agent") && (r.Order != o.ID || r.Result == "") {
+				return errStill
+			}
+			return nil
+		})
+		if n.Running("agent") {
+			require.Greater(t, at, 12, "the upgrade has more steps")
+			break
+		}
+		killed++
+		require.NoError(t, n.Doom("agent"))
+		afterwards(n)
+		n.env = nil
+		n.start()
+		r := n.outcome(o)
+		require.Equal(t, resource.UpgradeSuccess, r.Result, "killed at %d: %+v", at, r)
+		version = r.Version
+		n.runs(version)
+	}
+	require.NotZero(t, killed)
+	n.whole(n.last().Version)
 }

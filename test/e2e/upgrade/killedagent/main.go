@@ -1,4 +1,5 @@
-// Command killedagent is edgeagent that is killed, with all of its process group, before a step: KILL_AT is the number of the step.
+// Command killedagent is edgeagent that is killed, with all of its process group, before a step: KILL_AT is the number of the step. With PAUSE_AT it
+// waits once before the step of that name, while the file PAUSE, which it makes, is there.
 package main
 
 import (
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon"
@@ -23,10 +25,14 @@ func main() {
 	at, _ := strconv.Atoi(os.Getenv("KILL_AT"))
 	var mu sync.Mutex
 	steps, begun := 0, false
+	var paused sync.Once
 	os.Exit(daemon.Run("edgeagent", configs.Logger(os.Stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
 		return agent.Run(ctx, agent.Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: p.Ready, BeforeStep: func(step string) {
 			mu.Lock()
 			defer mu.Unlock()
+			if step == os.Getenv("PAUSE_AT") {
+				paused.Do(func() { pause(os.Getenv("PAUSE")) })
+			}
 			if begun = begun || step == "Downloading"; !begun {
 				return
 			}
@@ -37,4 +43,12 @@ func main() {
 			}
 		}})
 	}))
+}
+
+func pause(file string) {
+	err := os.WriteFile(file, nil, 0o600)
+	for err == nil {
+		time.Sleep(10 * time.Millisecond)
+		_, err = os.Stat(file)
+	}
 }

@@ -5,3 +5,5 @@ package upgrade
 import "errors"
 
 func freeBytes(string) (int64, error) { return 0, errors.ErrUnsupported }
+
+func exchange(string, string) error { return errors.ErrUnsupported }
