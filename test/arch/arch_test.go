@@ -152,6 +152,7 @@ func forbiddenLibrary(from, to string) string {
 		{"github.com/stretchr/testify", nil, "testify is for tests"},
 		{"pgregory.net/rapid", nil, "rapid is for tests"},
 		{"github.com/simonvetter/modbus", []string{"mappers/modbus"}, "a protocol's library belongs to its driver"},
+		{"github.com/gopcua/opcua", nil, "gopcua is for tests: it must not be pointed at servers that are not trusted"},
 	} {
 		inside := within(from, rule.homes...)
 		if rule.library == "github.com/mochi-mqtt" && from != "broker" {

@@ -1,0 +1,7 @@
+//go:build !no_opcua
+
+package embedded
+
+import "github.com/edgebus/edgebus/edge/discovery/handlers/opcua"
+
+var _ = add(opcua.Program)

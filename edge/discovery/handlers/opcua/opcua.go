@@ -1,0 +1,187 @@
+// Package opcua is the discovery handler for OPC UA servers, as Akri has it: it asks servers and local discovery servers at given URLs which
+// servers they know (FindServers), and filters by application names.
+//
+// It never opens a session, and asks only what a server answers without security.
+package opcua
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
+)
+
+// Program is the handler.
+var Program = handler.Program{
+	Name: "opcua", Short: "Finds OPC UA servers at given URLs and discovery servers", Shared: true,
+	New: func(env handler.Env) handler.Handler {
+		return finder{log: env.Log, interval: 10 * time.Second, timeout: 5 * time.Second}
+	},
+}
+
+// details are the discoveryDetails, by the names that Akri's have.
+type details struct {
+	Method *struct {
+		Standard *struct {
+			URLs []string `yaml:"discoveryUrls"`
+		} `yaml:"standard"`
+	} `yaml:"opcuaDiscoveryMethod"`
+	ApplicationNames *network.List `yaml:"applicationNames"`
+}
+
+// defaultURL is that of the local discovery server of this host.
+const (
+	defaultURL = "opc.tcp://localhost:4840/"
+	maxAsked   = 256
+)
+
+func parse(text string) (urls []*url.URL, names *network.List, err error) {
+	// The first Akri had them below opcua.
+	var all struct {
+		details `yaml:",inline"`
+		Opcua   *details `yaml:"opcua"`
+	}
+	if err := handler.Details(text, &all); err != nil {
+		return nil, nil, err
+	}
+	d := all.details
+	if all.Opcua != nil {
+		d = *all.Opcua
+	}
+	if d.Method == nil || d.Method.Standard == nil {
+		return nil, nil, handler.InvalidArgument("discoveryDetails: opcuaDiscoveryMethod.standard: is required; {} asks %s", defaultURL)
+	}
+	list := d.Method.Standard.URLs
+	if len(list) == 0 {
+		list = []string{defaultURL}
+	}
+	if len(list) > maxAsked {
+		return nil, nil, handler.InvalidArgument("discoveryDetails: opcuaDiscoveryMethod.standard.discoveryUrls: has %d entries, at most %d are asked", len(list), maxAsked)
+	}
+	for i, text := range list {
+		u, err := url.Parse(text)
+		if err != nil || u.Scheme != "opc.tcp" || u.Hostname() == "" || len(text) > maxString {
+			return nil, nil, handler.InvalidArgument("discoveryDetails: opcuaDiscoveryMethod.standard.discoveryUrls[%d]: %q is no URL such as opc.tcp://10.0.0.5:4840/", i, text)
+		}
+		urls = append(urls, u)
+	}
+	return urls, d.ApplicationNames, d.ApplicationNames.Check("applicationNames")
+}
+
+func hostOf(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = "4840"
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// finder is the handler.
+type finder struct {
+	log               zerolog.Logger
+	interval, timeout time.Duration
+}
+
+// Discover implements handler.Handler.
+func (f finder) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
+	urls, names, err := parse(text)
+	if err != nil {
+		return err
+	}
+	dropped := network.NewDropped(f.log)
+	return handler.Every(ctx, f.interval, func() error {
+		answers := make([][]application, len(urls))
+		var g errgroup.Group
+		g.SetLimit(8)
+		for i, u := range urls {
+			g.Go(func() error {
+				list, err := findServers(ctx, hostOf(u), u.String(), f.timeout)
+				if err != nil && ctx.Err() == nil {
+					dropped.Add(u.Redacted(), err) // the others go on
+				}
+				answers[i] = list
+				return nil
+			})
+		}
+		_ = g.Wait()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		lookups, cancel := context.WithTimeout(ctx, f.timeout)
+		defer cancel()
+		hosts := hosts{}
+		var devices []handler.Device
+		for i, list := range answers {
+			for _, a := range list {
+				if names.Takes(func(item string) bool { return item == a.name }) {
+					devices = append(devices, a.device(lookups, urls[i], hosts)...)
+				}
+			}
+		}
+		devices = network.Sorted(devices)
+		found(devices[:min(len(devices), network.MaxDevices)])
+		return nil
+	})
+}
+
+// device is the server that an application is, if it is one and says where.
+func (a application) device(ctx context.Context, asked *url.URL, known hosts) []handler.Device {
+	if a.kind != kindServer && a.kind != kindClientAndServer || len(a.urls) == 0 {
+		return nil
+	}
+	address := a.urls[0]
+	if i := slices.IndexFunc(a.urls, func(u string) bool { return strings.HasPrefix(u, "opc.tcp://") }); i >= 0 {
+		address = a.urls[i]
+	}
+	address = known.reachable(ctx, address, asked)
+	if address != network.Clean(address, 1024) || address == "" {
+		return nil
+	}
+	p := map[string]string{"OPCUA_DISCOVERY_URL": address}
+	for name, value := range map[string]string{"NAME": a.name, "URI": a.uri} {
+		if value != "" {
+			p["OPCUA_APPLICATION_"+name] = network.Clean(value, maxString)
+		}
+	}
+	if a.product != "" {
+		p["OPCUA_PRODUCT_URI"] = network.Clean(a.product, maxString)
+	}
+	return []handler.Device{{ID: address, Properties: p}}
+}
+
+// hosts says of names whether they can be resolved.
+type hosts map[string]bool
+
+// reachable is a server's URL, with the host that was asked if its own can't be resolved: many servers name themselves by a name that no
+// DNS has.
+func (h hosts) reachable(ctx context.Context, address string, asked *url.URL) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Hostname() == "" {
+		return address
+	}
+	ok, known := h[u.Hostname()]
+	if !known {
+		_, err := net.DefaultResolver.LookupHost(ctx, u.Hostname())
+		ok = err == nil
+		h[u.Hostname()] = ok
+	}
+	if ok {
+		return address
+	}
+	port := u.Port()
+	if u.Host = asked.Hostname(); strings.Contains(u.Host, ":") {
+		u.Host = "[" + u.Host + "]"
+	}
+	if port != "" {
+		u.Host += ":" + port
+	}
+	return u.String()
+}

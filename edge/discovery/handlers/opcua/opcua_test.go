@@ -1,0 +1,203 @@
+package opcua
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopcua/opcua/server"
+	"github.com/gopcua/opcua/ua"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/edge/discovery/handler"
+)
+
+const wait = 30 * time.Second // a busy machine must not fail a test
+
+// serve starts a server of gopcua's on loopback.
+func serve(t *testing.T, name string) (address string, stop func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := l.Addr().(*net.TCPAddr).Port
+	require.NoError(t, l.Close())
+	s := server.New(
+		server.EnableSecurity("None", ua.MessageSecurityModeNone), server.EnableAuthMode(ua.UserTokenTypeAnonymous),
+		server.EndPoint("127.0.0.1", port), server.ServerName(name), server.ManufacturerName("ACME"), server.ProductName("Press"),
+	)
+	ctx, cancel := context.WithCancel(context.Background())
+	require.NoError(t, s.Start(ctx))
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			_ = s.Close()
+			cancel()
+		}
+	}
+	t.Cleanup(stop)
+	return fmt.Sprintf("127.0.0.1:%d", port), stop
+}
+
+func discover(t *testing.T, details string) <-chan []handler.Device {
+	found := make(chan []handler.Device, 1000)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	f := finder{zerolog.Nop(), 50 * time.Millisecond, wait}
+	go func() { ended <- f.Discover(ctx, details, nil, func(d []handler.Device) { found <- d }) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	return found
+}
+
+func next(t *testing.T, found <-chan []handler.Device, want int) []handler.Device {
+	t.Helper()
+	for timeout := time.After(wait); ; {
+		select {
+		case d := <-found:
+			if len(d) == want {
+				return d
+			}
+		case <-timeout:
+			require.FailNow(t, "not found in time")
+		}
+	}
+}
+
+func TestServersAreFound(t *testing.T) {
+	a, stop := serve(t, "press one")
+	b, _ := serve(t, "press two")
+	list := fmt.Sprintf("[opc.tcp://%s/, opc.tcp://127.0.0.1:1/, opc.tcp://%s]", a, b) // nothing listens at the second
+	found := discover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}")
+	devices := next(t, found, 2)
+	for i, d := range devices {
+		require.Equal(t, d.ID, d.Properties["OPCUA_DISCOVERY_URL"])
+		require.Contains(t, []string{"press one", "press two"}, d.Properties["OPCUA_APPLICATION_NAME"], i)
+		require.NotContains(t, d.Properties, "OPCUA_APPLICATION_URI", "gopcua's server has none")
+	}
+	one := next(t, discover(t, "opcua:\n  opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\n  applicationNames: {action: Include, items: [press two]}"), 1)
+	require.Contains(t, one[0].ID, b)
+	next(t, discover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\napplicationNames: {action: Exclude, items: [press two, press one]}"), 0)
+	testMalformed(t, record(t, b))
+	stop()
+	next(t, found, 1)
+}
+
+func TestWhatIsNoServer(t *testing.T) {
+	asked, err := url.Parse("opc.tcp://10.0.0.5:4840/")
+	require.NoError(t, err)
+	known := hosts{"press.plant": true, "nowhere": false}
+	address := func(a application) string {
+		list := a.device(t.Context(), asked, known)
+		if len(list) == 0 {
+			return ""
+		}
+		return list[0].ID
+	}
+	require.Equal(t, "opc.tcp://press.plant:1/a", address(application{urls: []string{"https://press.plant/", "opc.tcp://press.plant:1/a"}}))
+	require.Equal(t, "opc.tcp://10.0.0.5:1/a", address(application{urls: []string{"opc.tcp://nowhere:1/a"}}))
+	require.Equal(t, "https://press.plant/", address(application{kind: kindClientAndServer, urls: []string{"https://press.plant/"}}))
+	require.Empty(t, address(application{kind: 1, urls: []string{"opc.tcp://press.plant"}}), "a client")
+	require.Empty(t, address(application{kind: 3, urls: []string{"opc.tcp://press.plant"}}), "a discovery server")
+	require.Empty(t, address(application{}))
+	require.Empty(t, address(application{urls: []string{"opc.tcp://press.plant/" + strings.Repeat("x", 1024)}}))
+}
+
+func TestDetailsThatCanNotBe(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                 "opcuaDiscoveryMethod.standard: is required",
+		"opcuaDiscoveryMethod: {scan: {}}": "field scan not found",
+		"opcuaDiscoveryMethod: {standard: {discoveryUrls: ['http://x']}}":      `discoveryUrls[0]: "http://x" is no URL such as`,
+		"opcuaDiscoveryMethod: {standard: {}}\napplicationNames: {action: No}": `applicationNames.action: "No"`,
+	} {
+		err := Program.New(handler.Env{}).Discover(t.Context(), text, nil, nil)
+		require.ErrorContains(t, err, want)
+		require.True(t, handler.IsInvalidArgument(err), text)
+	}
+	urls, _, err := parse("opcuaDiscoveryMethod:\n  standard: {}")
+	require.NoError(t, err)
+	require.Equal(t, "localhost:4840", hostOf(urls[0]))
+}
+
+// answers plays what a server answers, whatever it is asked.
+type answers struct{ io.Reader }
+
+func (answers) Write(b []byte) (int, error) { return len(b), nil }
+
+func chunk(kind string, body ...byte) []byte {
+	return append(binary.LittleEndian.AppendUint32([]byte(kind), uint32(len(body)+8)), body...)
+}
+
+// record is what gopcua's server answers.
+func record(t testing.TB, address string) []byte {
+	c, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer c.Close()
+	var all bytes.Buffer
+	_, err = ask(struct {
+		io.Reader
+		io.Writer
+	}{io.TeeReader(c, &all), c}, "opc.tcp://"+address)
+	require.NoError(t, err)
+	return all.Bytes()
+}
+
+// testMalformed has what a server answers cut off, and other answers in its place.
+func testMalformed(t *testing.T, good []byte) {
+	list, err := ask(answers{bytes.NewReader(good)}, "opc.tcp://x")
+	require.NoError(t, err)
+	require.Equal(t, "press two", list[0].name)
+	for i := range good {
+		_, err := ask(answers{bytes.NewReader(good[:i])}, "")
+		require.Error(t, err, "cut off after %d bytes", i)
+	}
+	ack := chunk("ACKF", make([]byte, 20)...)
+	for name, b := range map[string][]byte{
+		"an error":           chunk("ERRF", 1, 2, 3, 0x80, 2, 0, 0, 0, 'n', 'o'),
+		"a huge chunk":       append([]byte("ACKF"), 0xff, 0xff, 0xff, 0xff),
+		"a chunk of nothing": append([]byte("ACKF"), 7, 0, 0, 0),
+		"something else":     chunk("HELF"),
+		"given up":           append(ack, chunk("OPNA", make([]byte, 30)...)...),
+		"endless":            append(ack, bytes.Repeat(chunk("OPNC", make([]byte, 60000)...), 20)...),
+	} {
+		_, err := ask(answers{bytes.NewReader(b)}, "")
+		require.Error(t, err, name)
+		require.NotErrorIs(t, err, io.EOF, name)
+	}
+	r := &reader{b: []byte{0xff, 0xff, 0xff, 0x7f}}
+	require.Zero(t, r.list(maxServers))
+	require.ErrorContains(t, r.err, "a list of 2147483647 entries")
+}
+
+func TestAServerThatIsSilent(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = findServers(t.Context(), l.Addr().String(), "opc.tcp://x", 50*time.Millisecond)
+	require.EqualError(t, err, "no answer within 50ms")
+}
+
+// FuzzAnswer has answers of any kind.
+func FuzzAnswer(f *testing.F) {
+	f.Add(append(chunk("ACKF", make([]byte, 20)...), chunk("OPNF", make([]byte, 80)...)...))
+	f.Add([]byte("\x01\x00\xa9\x01" + strings.Repeat("\x00", 30)))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if servers, err := ask(answers{bytes.NewReader(data)}, "opc.tcp://x"); err != nil && servers != nil {
+			t.Fatal(servers, err)
+		}
+		r := &reader{b: data}
+		if list := r.servers(); r.err != nil && list != nil {
+			t.Fatal(list, r.err)
+		}
+	})
+}
