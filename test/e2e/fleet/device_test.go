@@ -43,8 +43,15 @@ func Test01ResourceVersion(t *testing.T) {
 	stale, now := now, changed("a label")
 	require.Contains(t, refused(t, 409, "", "PUT", at, device(stale, "")), "p01")
 	require.Contains(t, refused(t, 409, "", "PATCH", at, `{"metadata":{"resourceVersion":"`+stale+`","annotations":{"a":"b"}}}`), "p01")
-	require.Equal(t, now, ok(t, "", "GET", at, "").text("metadata.resourceVersion"), "what is refused changes nothing")
-	ok(t, "", "PUT", at, device(now, `,"labels":{"a":"c"}`))
+	require.NotEqual(t, stale, now)
+	until(t, func() error { // the hub may write the status meanwhile
+		now = ok(t, "", "GET", at, "").text("metadata.resourceVersion")
+		if code, answer, _ := call(t, "", "PUT", at, device(now, `,"labels":{"a":"c"}`)); code != 200 {
+			return fmt.Errorf("%d %s", code, answer.text("message"))
+		}
+		return nil
+	})
+	seen[now] = true
 	changed("a replacement")
 	for _, kind := range []string{"fleets", "repositories", "resourcesyncs", "templateversions", "secrets", "configmaps", "nodes"} {
 		path := ours + kind
@@ -111,9 +118,7 @@ func Test03SpecIsVisible(t *testing.T) {
 		require.Len(t, d.list("spec.config"), 3, path)
 		require.False(t, d.has("spec.templateVersion"), path)
 	}
-	if code, _, _ := call(t, "", "PATCH", theirs+"devices/p03?fieldValidation=Strict", `{"spec":{"templateVersion":"1"}}`); code == 200 {
-		missing(t, "flightctl.io/v1alpha1 without spec.templateVersion")
-	}
+	refused(t, 400, "", "PATCH", theirs+"devices/p03?fieldValidation=Strict", `{"spec":{"templateVersion":"1"}}`)
 }
 
 // spec.os.image is the image's reference.
@@ -247,8 +252,7 @@ func point09(t *testing.T) {
 	require.ElementsMatch(t, []string{"Progressing", "Available", "SpecRendered", "ReferencesResolved"}, strings.Fields(conditions()))
 	report(t, `"conditions":[`+cond("Available")+`],"renderedVersion":"3"`)
 	require.ElementsMatch(t, []string{"Available", "SpecRendered", "ReferencesResolved"}, strings.Fields(conditions()))
-	makeSecret(t, "p09", "word")
-	ok(t, "", "PATCH", theirs+"devices/"+theNode, `{"spec":{"config":[{"name":"a","configType":"KubernetesSecretProviderSpec","secretRef":{"name":"p09","mountPath":"/etc/a"}}]}}`)
+	ok(t, "", "PATCH", theirs+"devices/"+theNode, `{"spec":{"config":null}}`)
 	untilCondition(t, "nodes/"+theNode, "SpecRendered", "True")
 	require.ElementsMatch(t, []string{"Available", "SpecRendered", "ReferencesResolved"}, strings.Fields(conditions()))
 	require.Equal(t, "3", get(t, "nodes/"+theNode).text("status.renderedVersion"))

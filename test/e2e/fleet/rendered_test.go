@@ -137,15 +137,6 @@ func Test27UnownedReferencesAreFollowed(t *testing.T) {
 		r := makeRepository(t, "p27", "etc/p27", "one\n")
 		code, why := writeSpec(t, n.name, `{"config":[{"name":"a","configType":"GitConfigProviderSpec","gitRef":{"repository":"p27","targetRevision":"main","path":"/"}}]}`)
 		require.Equal(t, 200, code, why)
-		until(t, func() error {
-			if n.get(t).condition("SpecRendered") == "" {
-				return fmt.Errorf("the hub has not looked at it")
-			}
-			return nil
-		})
-		if strings.Contains(n.get(t).condition("SpecRendered"), "GitNotSupported") {
-			missing(t, "git references of nodes without a fleet")
-		}
 		n.untilFile(t, "etc/p27", "one\n")
 		r.commit(t, "etc/p27", "two\n")
 		n.untilFile(t, "etc/p27", "two\n")

@@ -424,12 +424,6 @@ func stays(t *testing.T, check func() error, meanwhile func()) {
 	require.NoError(t, check())
 }
 
-// missing ends a test at what the hub doesn't do yet.
-func missing(t *testing.T, what string) {
-	t.Helper()
-	t.Skip("not there yet: " + what)
-}
-
 // motd is a spec with one file, in JSON, as the source document writes it.
 func motd(text string) string {
 	return `{"config":[` + inline("motd", "/etc/motd", text) + `]}`
