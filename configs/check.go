@@ -141,13 +141,16 @@ func (d *Discovery) complete() (err error) {
 		d.Data.Dir, err = stateDir("discovery")
 	}
 	if d.Handlers.Dir == Auto && err == nil {
-		d.Handlers.Dir = filepath.Join(RuntimeDir, "discovery")
-		if !writableDir(d.Handlers.Dir) && !writableDir(RuntimeDir) {
+		d.Handlers.Dir = HandlersDir
+		if !writableDir(d.Handlers.Dir) && !writableDir(filepath.Dir(d.Handlers.Dir)) {
 			d.Handlers.Dir, err = filepath.Abs(filepath.Join(d.Data.Dir, "sockets"))
 		}
 	}
 	return err
 }
+
+// HandlersDir is where discovery handlers look for edgediscovery, unless they are told.
+const HandlersDir = "/run/edgediscovery"
 
 // registrationSocket is the longest name of a socket in handlers.dir that is known.
 const registrationSocket = "/agent-registration.sock"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh hub|core|agent|mapper-virtual|mapper-modbus…: installs programs that `make build`
+# install.sh hub|core|agent|discovery|mapper-virtual|mapper-modbus…: installs programs that `make build`
 # has made, with their service units, for systemd. What is configured is started, or started
 # again: a program with a file of settings in /etc/edgebus, and whatever runs already.
 # The rest is enabled, and starts when it is configured. Settings, keys and passwords go to /etc/edgebus, each for its service to
@@ -32,9 +32,10 @@ for what in "$@"; do
 	hub) programs+=(cloudhub) ;;
 	core) programs+=(edgecore) ;;
 	agent) programs+=(edgeagent) ;;
+	discovery) programs+=(edgediscovery) ;;
 	mapper-virtual | mapper-modbus | mapper-mqtt) programs+=("$what") ;;
 	*)
-		echo "install.sh: $what is none of hub, core, agent, mapper-virtual, mapper-modbus, mapper-mqtt" >&2
+		echo "install.sh: $what is none of hub, core, agent, discovery, mapper-virtual, mapper-modbus, mapper-mqtt" >&2
 		exit 2
 		;;
 	esac
@@ -47,10 +48,11 @@ for program in "${programs[@]}" edgebus; do
 done
 
 # Each service has a user and a group of its own, but for the agent, which is root.
-page() { case $1 in cloudhub) echo hub ;; edgecore) echo core ;; *) echo "$1" ;; esac; }
+page() { case $1 in cloudhub) echo hub ;; edgecore) echo core ;; edgediscovery) echo discovery ;; *) echo "$1" ;; esac; }
 for program in "${programs[@]}"; do
 	[[ $program != edgeagent ]] || continue
 	user=edgebus-$(page "$program")
+	[[ $program != edgediscovery ]] || user=edgediscovery # whom the core knows at its socket
 	if [[ -z $destdir ]] && ! getent passwd "$user" >/dev/null; then
 		useradd --system --user-group --home-dir /var/lib/edgebus --no-create-home --shell /usr/sbin/nologin "$user"
 	fi

@@ -13,14 +13,11 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon"
 )
 
-// DefaultDir is edgediscovery's directory, unless the environment variable that Akri's handlers know says another.
-const DefaultDir = "/run/edgebus/discovery"
-
 // Main is a stand-alone handler as a program, discovery-NAME. It returns the exit code: 0, 1 when it failed, 2 when it was told
 // something impossible.
 func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	name := "discovery-" + p.Name
-	o := Options{Dir: DefaultDir}
+	o := Options{Dir: configs.HandlersDir}
 	if dir := os.Getenv("DISCOVERY_HANDLERS_DIRECTORY"); dir != "" {
 		o.Dir = dir
 	}
@@ -35,7 +32,7 @@ edgediscovery was restarted, and looks for what Configurations ask for. It is ne
 handler, or can't look from where it runs, such as another network namespace or host.`,
 		Example: fmt.Sprintf(`  %[1]s                                            # at %[2]s
   %[1]s --name %[3]s-hall                      # for Configurations whose handler is %[3]s-hall
-  %[1]s --listen 10.0.0.5:7500 --server 10.0.0.2:7400 --tls-cert h.crt --tls-key h.key --tls-ca ca.crt   # from another host`, name, DefaultDir, p.Name),
+  %[1]s --listen 10.0.0.5:7500 --server 10.0.0.2:7400 --tls-cert h.crt --tls-key h.key --tls-ca ca.crt   # from another host`, name, configs.HandlersDir, p.Name),
 		RunE: func(*cobra.Command, []string) error {
 			if !slices.Contains([]string{"trace", "debug", "info", "warn", "error", "off"}, log.Level) {
 				return fmt.Errorf("--log-level %q: must be trace, debug, info, warn, error or off", log.Level)

@@ -5,7 +5,7 @@ Debian has all that it needs: python3-grpcio, python3-protobuf, protobuf-compile
 are generated of v0.proto:
 
     protoc -I edge/discovery/wire --python_out=. --grpc_out=. --plugin=protoc-gen-grpc=/usr/bin/grpc_python_plugin v0.proto
-    ./handler.py /run/edgebus/discovery
+    ./handler.py /run/edgediscovery
 """
 
 import os
