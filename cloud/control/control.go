@@ -29,6 +29,8 @@ type Controller struct {
 	Name string // in metrics and logs
 	// Watches say which objects' changes concern which keys.
 	Watches []Watch
+	// Sources add keys for reasons other than changes of objects. Each runs until its context ends.
+	Sources []func(ctx context.Context, add func(keys ...store.Key))
 	// Reconcile makes the world as the object with that key says, or does nothing if it is so already. The key's object may
 	// not exist any more. again asks for another call after that time; 0: only when something changes. After an error the
 	// key is tried again with back-off.
@@ -158,6 +160,9 @@ func (l *loop) run(ctx context.Context) {
 	var feeds, workers sync.WaitGroup
 	for _, w := range l.Watches {
 		feeds.Go(func() { l.feed(ctx, w) })
+	}
+	for _, source := range l.Sources {
+		feeds.Go(func() { source(ctx, func(keys ...store.Key) { l.add(keys) }) })
 	}
 	for range max(1, l.Workers) {
 		workers.Go(func() { l.work(ctx) })

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/cloud/templates"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -74,11 +75,11 @@ func TestExpand(t *testing.T) {
 		require.NoError(t, err, text)
 		require.Equal(t, "quay.io/a:"+want, out.OS.Image)
 		require.Equal(t, "quay.io/a:"+text, in.OS.Image)
-		require.NoError(t, CheckTemplates(in))
+		require.NoError(t, templates.Check(in, "spec"))
 	}
 	for text, why := range map[string]string{
 		`{{ .metadata.labels.room }}`:         `no entry for key "room"`,
-		`{{ index .metadata.labels "room" }}`: `there is no label or annotation "room"`,
+		`{{ index .metadata.labels "room" }}`: `there is no "room"`,
 		`{{ .metadata.uid }}`:                 `no entry for key "uid"`,
 		`{{ replace "a" "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" .metadata.labels.big }}`: "longer than 262144 bytes",
 	} {
@@ -99,7 +100,7 @@ func TestExpand(t *testing.T) {
 		`{{ .metadata`:                                 "unclosed action",
 	} {
 		in := resource.NodeSpec{OS: &resource.NodeOS{Image: text}}
-		require.ErrorContains(t, CheckTemplates(in), why)
+		require.ErrorContains(t, templates.Check(in, "spec"), why)
 		_, err := Expand(in, node)
 		require.ErrorContains(t, err, why)
 		require.ErrorContains(t, err, "spec.os.image")
@@ -116,7 +117,7 @@ func FuzzExpand(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		in := resource.NodeSpec{OS: &resource.NodeOS{Image: text}}
 		out, err := Expand(in, resource.Meta{Name: "n1", Labels: map[string]string{"a": "b"}})
-		if err == nil && out.OS != nil && len(out.OS.Image) > maxExpanded {
+		if err == nil && out.OS != nil && len(out.OS.Image) > 256<<10 {
 			t.Fatal(len(out.OS.Image))
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
+	"github.com/edgebus/edgebus/cloud/templates"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -143,4 +144,19 @@ func (x *Index) Assign(owner string, nodeLabels map[string]string) Assignment {
 		a.Owner, a.Fleet = Owner(matching[0]), matching[0]
 	}
 	return a
+}
+
+// Expand is a template's spec as one node gets it: each text that contains {{ is a Go template over the node's metadata.name,
+// metadata.labels and metadata.annotations. An error names the node and the field.
+func Expand(spec resource.NodeSpec, node resource.Meta) (resource.NodeSpec, error) {
+	return templates.Expand(spec, map[string]any{"metadata": map[string]any{
+		"name": node.Name, "labels": orEmpty(node.Labels), "annotations": orEmpty(node.Annotations),
+	}}, "spec", "node "+node.Name)
+}
+
+func orEmpty(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return m
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/rollout"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/templates"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -198,7 +199,7 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 	if !c.due(f.Metadata.Name) && c.hasFailed(f) {
 		return nil, nil //nolint:nilnil // the condition says why there is none
 	}
-	if err := CheckTemplates(f.Spec.Template.Spec); err != nil {
+	if err := templates.Check(f.Spec.Template.Spec, "spec"); err != nil {
 		c.waitForPoll(f.Metadata.Name)
 		c.noteFailed(f, err)
 		return nil, c.showResolved(ctx, f, "InvalidTemplate", err)

@@ -57,7 +57,7 @@ func Kinds() []Kind {
 		},
 		{Name: resource.KindArtifact, New: made[resource.Artifact], Validate: validator(resource.Artifact.Validate, resource.Artifact.CheckUpdate)},
 		{
-			Name: resource.KindConfiguration, Namespaced: true,
+			Name: resource.KindConfiguration, Namespaced: true, UniqueName: true,
 			New: made[resource.Configuration], Validate: validator(resource.Configuration.Validate, nil),
 		},
 		{

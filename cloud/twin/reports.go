@@ -79,6 +79,14 @@ func (t *Twins) noteReport(node string, kind topics.Kind, key string) {
 	}
 }
 
+// Waiting is how many keys Next has not returned yet. When it is 0 for the first time, the reader has all that was there when the
+// watch began.
+func (r *Reports) Waiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.changed)
+}
+
 func (r *Reports) note(at place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

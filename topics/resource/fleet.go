@@ -233,6 +233,32 @@ func (s *LabelSelector) Empty() bool {
 	return s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0
 }
 
+// Matches says whether the terms of a selector hold for labels; one without terms matches all.
+func (s *LabelSelector) Matches(labels map[string]string) bool {
+	if s == nil {
+		return true
+	}
+	for key, value := range s.MatchLabels {
+		if has, ok := labels[key]; !ok || has != value {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(s.MatchExpressions, func(t LabelTerm) bool { return !t.holds(labels) })
+}
+
+func (t LabelTerm) holds(labels map[string]string) bool {
+	value, has := labels[t.Key]
+	switch t.Operator {
+	case "In":
+		return has && slices.Contains(t.Values, value)
+	case "NotIn":
+		return !has || !slices.Contains(t.Values, value)
+	case "Exists":
+		return has
+	}
+	return !has
+}
+
 func (s *LabelSelector) check(p *problems, at string) {
 	if s == nil {
 		return

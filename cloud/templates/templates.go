@@ -1,4 +1,7 @@
-package fleet
+// Package templates expands Go templates in objects: the texts of a Fleet's template over a node's metadata, those of a
+// Configuration's deviceTemplate over a found device. A template can neither run without bound nor call anything but the functions
+// that are listed here. It never reads an object.
+package templates
 
 import (
 	"encoding/json"
@@ -15,61 +18,42 @@ import (
 // maxExpanded bounds what one text of a template may become, in bytes.
 const maxExpanded = 256 << 10
 
-// Expand is a template's spec as one node gets it: each text that contains {{ is a Go template over the node's metadata.name,
-// metadata.labels and metadata.annotations. An error names the node and the field.
-func Expand(spec resource.NodeSpec, node resource.Meta) (resource.NodeSpec, error) {
-	text, err := json.Marshal(spec)
-	if err != nil {
-		return spec, err
-	}
-	if !strings.Contains(string(text), "{{") {
-		return spec, nil
+// Expand is a copy of an object in which each text that contains {{ is expanded as a Go template over data. An error names the field,
+// below at, and what the templates are expanded for.
+func Expand[T any](object T, data map[string]any, at, expandedFor string) (T, error) {
+	return expand(object, at, &expander{of: expandedFor, data: data})
+}
+
+// Check says what is wrong with the templates of an object, whatever they are expanded over.
+func Check[T any](object T, at string) error {
+	_, err := expand(object, at, &expander{parseOnly: true})
+	return err
+}
+
+func expand[T any](object T, at string, e *expander) (out T, err error) {
+	text, err := json.Marshal(object)
+	if err != nil || !strings.Contains(string(text), "{{") {
+		return object, err
 	}
 	var tree any
 	if err := json.Unmarshal(text, &tree); err != nil {
-		return spec, err
+		return object, err
 	}
-	e := expander{node: node.Name, data: map[string]any{"metadata": map[string]any{
-		"name": node.Name, "labels": orEmpty(node.Labels), "annotations": orEmpty(node.Annotations),
-	}}}
-	tree = e.walk(tree, "spec")
+	tree = e.walk(tree, at)
 	if e.err != nil {
-		return spec, e.err
+		return object, e.err
 	}
 	if text, err = json.Marshal(tree); err != nil {
-		return spec, err
+		return object, err
 	}
-	var out resource.NodeSpec
 	if err := json.Unmarshal(text, &out); err != nil {
-		return spec, err
+		return object, err
 	}
 	return out, nil
 }
 
-// CheckTemplates says what is wrong with the templates of a spec, whatever the node.
-func CheckTemplates(spec resource.NodeSpec) error {
-	text, err := json.Marshal(spec)
-	if err != nil || !strings.Contains(string(text), "{{") {
-		return err
-	}
-	var tree any
-	if err := json.Unmarshal(text, &tree); err != nil {
-		return err
-	}
-	e := expander{parseOnly: true}
-	e.walk(tree, "spec")
-	return e.err
-}
-
-func orEmpty(m map[string]string) map[string]string {
-	if m == nil {
-		return map[string]string{}
-	}
-	return m
-}
-
 type expander struct {
-	node      string
+	of        string
 	data      any
 	parseOnly bool
 	err       error // the first one
@@ -103,16 +87,16 @@ func (e *expander) expand(text, at string) string {
 		}
 	}
 	if err != nil {
-		e.err = resource.Errorf(resource.Invalid, at, "%s%s", e.of(), plain(err))
+		e.err = resource.Errorf(resource.Invalid, at, "%s%s", e.prefix(), plain(err))
 	}
 	return text
 }
 
-func (e *expander) of() string {
-	if e.node == "" {
+func (e *expander) prefix() string {
+	if e.of == "" {
 		return ""
 	}
-	return "node " + e.node + ": "
+	return e.of + ": "
 }
 
 // plain is an error of text/template without the place in a template that has no name.
@@ -144,7 +128,7 @@ var functions = template.FuncMap{
 	"index": func(m map[string]string, key string) (string, error) {
 		v, ok := m[key]
 		if !ok {
-			return "", fmt.Errorf("there is no label or annotation %q, and no getOrDefault says what else", key)
+			return "", fmt.Errorf("there is no %q, and no getOrDefault says what else", key)
 		}
 		return v, nil
 	},
