@@ -8,20 +8,23 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/discovery"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/fleet"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/render"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/cloud/upgrade"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon/metrics"
+	"github.com/edgebus/edgebus/topics"
 )
 
 // controllers runs all that acts on objects, and more besides.
 func controllers(cfg configs.Sources, objs *objects.Registry, st store.Store, content *blobs.Store, recorder *events.Recorder,
-	figures metrics.Registry, log zerolog.Logger, more []control.Controller,
+	figures metrics.Registry, log zerolog.Logger, tw *twin.Twins, more []control.Controller,
 ) func(context.Context) error {
 	src := sources.NewResolver(sources.ResolverOptions{
 		Client: sources.New(sources.Options{Allow: networks(cfg.Allow)}), Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: cfg.Interval,
@@ -34,6 +37,10 @@ func controllers(cfg configs.Sources, objs *objects.Registry, st store.Store, co
 		Objects: objs, Reader: st, Sources: src, Record: recorder.Record, Poll: cfg.Interval,
 	})...)
 	all = append(all, upgrade.Controller(upgrade.Options{Objects: objs, Reader: st, Writer: st, Record: recorder.Record}))
+	all = append(all, discovery.Controllers(discovery.Options{
+		Objects: objs, Reader: st, Writer: st, Record: recorder.Record, Log: log,
+		Reports: func(kind topics.Kind) discovery.Reports { return reports{tw.Reports(kind)} },
+	})...)
 	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: figures, Log: log})
 	return func(ctx context.Context) error { return runtime.Run(ctx, all...) }
 }
@@ -44,4 +51,17 @@ func networks(texts []string) (list []netip.Prefix) {
 		list = append(list, netip.MustParsePrefix(text))
 	}
 	return list
+}
+
+// reports are what the twins report, in the types of package discovery.
+type reports struct{ *twin.Reports }
+
+// Next waits for reports.
+func (r reports) Next(ctx context.Context) ([]discovery.Report, error) {
+	list, err := r.Reports.Next(ctx)
+	out := make([]discovery.Report, 0, len(list))
+	for _, one := range list {
+		out = append(out, discovery.Report{Address: one.Address, Value: one.Value})
+	}
+	return out, err
 }

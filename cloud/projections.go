@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/discovery"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/twin"
@@ -27,6 +28,9 @@ func projections(reader *objects.Controller) []twin.Projection {
 		}},
 		{Kind: resource.KindUpgradeOrder, Documents: func(_ context.Context, o store.Object) ([]twin.Document, error) {
 			return []twin.Document{{Node: o.Name, Key: topics.Address{Kind: topics.KindUpgrade}.Key(), Value: o.Data}}, nil
+		}},
+		{Kind: discovery.OrderKind, Documents: func(ctx context.Context, o store.Object) ([]twin.Document, error) {
+			return discoveryOrder(ctx, reader, o)
 		}},
 	}
 }
@@ -94,4 +98,27 @@ func secretValues(ctx context.Context, reader *objects.Controller, topic string)
 		return nil, err
 	}
 	return json.Marshal(resource.SecretValues{Version: secret.Version(), Data: secret.Data})
+}
+
+// discoveryOrder is what nodes get of a Configuration's Order: the values that it refers to, and then what to look for.
+func discoveryOrder(ctx context.Context, reader *objects.Controller, o store.Object) (list []twin.Document, err error) {
+	var order discovery.Order
+	if err := json.Unmarshal(o.Data, &order); err != nil {
+		return nil, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
+	}
+	request, err := json.Marshal(order.Request)
+	if err != nil {
+		return nil, err
+	}
+	var values []byte
+	if order.Request.Secrets != "" {
+		values, err = discovery.Values(ctx, reader, order)
+	}
+	for _, node := range order.Nodes {
+		if values != nil {
+			list = append(list, twin.Document{Node: node, Key: topics.Address{Kind: topics.KindDiscoverySecret, Device: o.Name}.Key(), Value: values})
+		}
+		list = append(list, twin.Document{Node: node, Key: topics.Address{Kind: topics.KindDiscovery, Device: o.Name}.Key(), Value: request})
+	}
+	return list, err
 }

@@ -332,18 +332,22 @@ func enrollmentKind(k objects.Kind) Kind {
 func configurationKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "configurations", Singular: "configuration", Short: []string{"akric"},
-		NotReconciled: true,
 		Columns: []Column{
 			{Name: "Handler", Type: "string", Path: ".spec.discoveryHandler.name", Description: "The discovery handler that looks for devices."},
 			{Name: "Capacity", Type: "integer", Path: ".spec.capacity", Description: "How many nodes may use one device at once."},
 			{Name: "Instances", Type: "integer", Path: ".status.instances", Description: "How many devices are found."},
+			{Name: "Ready", Type: "string", Description: "Whether all nodes have the handler."},
+			{Name: "Accepted", Type: "string", Description: "Whether handlers accept the details."},
 		},
 		Cells: cells(func(c *resource.Configuration) []any {
 			capacity := 1
 			if c.Spec.Capacity != nil {
 				capacity = *c.Spec.Capacity
 			}
-			return []any{c.Spec.DiscoveryHandler.Name, capacity, c.Status.Instances}
+			return []any{
+				c.Spec.DiscoveryHandler.Name, capacity, c.Status.Instances,
+				condition(c.Status.Conditions, resource.ConditionHandlerReady), condition(c.Status.Conditions, resource.ConditionDetailsAccepted),
+			}
 		}),
 	}
 }
@@ -351,17 +355,21 @@ func configurationKind(k objects.Kind) Kind {
 func instanceKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "instances", Singular: "instance", Short: []string{"akrii"},
-		NotReconciled: true,
 		Columns: []Column{
 			{Name: "Config", Type: "string", Path: ".spec.configurationName", Description: "The Configuration that asked for it."},
 			{Name: "Shared", Type: "boolean", Path: ".spec.shared", Description: "Whether several nodes see the same device."},
 			{Name: "Nodes", Type: "string", Description: "The nodes that see it."},
+			{Name: "Visible", Type: "string", Description: "Whether any node sees it."},
+			{Name: "Device", Type: "string", Path: ".status.device", Description: "The Device that was made of it."},
 		},
 		Cells: cells(func(n *resource.Instance) []any {
-			return []any{n.Spec.ConfigurationName, n.Spec.Shared, objects.JoinFirst(n.Spec.Nodes)}
+			return []any{
+				n.Spec.ConfigurationName, n.Spec.Shared, objects.JoinFirst(n.Spec.Nodes), condition(n.Status.Conditions, resource.ConditionVisible), n.Status.Device,
+			}
 		}),
 		Fields: map[string]func(any) string{
 			"spec.configurationName": field(func(n *resource.Instance) string { return n.Spec.ConfigurationName }),
+			"spec.shortName":         field(func(n *resource.Instance) string { return n.Spec.ShortName }),
 		},
 	}
 }

@@ -31,11 +31,7 @@ const flightctlAPI = "/apis/flightctl.io/v1alpha1"
 
 // keptSamples are valid objects of the kinds that nothing acts on yet, by the collection that they are posted to.
 var keptSamples = map[string]string{
-	base + "/resourcesyncs":                              `{"metadata":{"name":"s"},"spec":{"repository":"r","targetRevision":"main","path":"/"}}`,
-	inNS + "/configurations":                             `{"metadata":{"name":"c"},"spec":{"discoveryHandler":{"name":"udev"}}}`,
-	"/apis/akri.sh/v0/namespaces/default/configurations": `{"metadata":{"name":"c"},"spec":{"discoveryHandler":{"name":"udev","discoveryDetails":"x"}}}`,
-	inNS + "/instances":                                  `{"metadata":{"name":"i"},"spec":{"configurationName":"c"}}`,
-	"/apis/akri.sh/v0/namespaces/default/instances":      `{"metadata":{"name":"i"},"spec":{"configurationName":"c"}}`,
+	base + "/resourcesyncs": `{"metadata":{"name":"s"},"spec":{"repository":"r","targetRevision":"main","path":"/"}}`,
 }
 
 func warnings(r reply) string { return strings.Join(r.header.Values("Warning"), "\n") }
@@ -55,7 +51,10 @@ func TestTrial15KindsThatNothingActsOnWarn(t *testing.T) {
 	h.ok("POST", inNS+"/devicemodels", model)
 	for at, text := range map[string]string{
 		base + "/nodes": `{"metadata":{"name":"plain"}}`, flightctlAPI + "/devices": `{"metadata":{"name":"n"},"spec":{"os":{"image":"os:1"}}}`, inNS + "/devices": lamp("", ""),
-		"/api/v1/namespaces/default/configmaps": `{"metadata":{"name":"c"},"data":{"a":"b"}}`,
+		"/api/v1/namespaces/default/configmaps":              `{"metadata":{"name":"c"},"data":{"a":"b"}}`,
+		inNS + "/configurations":                             `{"metadata":{"name":"c"},"spec":{"discoveryHandler":{"name":"udev"}}}`,
+		"/apis/akri.sh/v0/namespaces/default/configurations": `{"metadata":{"name":"c2"},"spec":{"discoveryHandler":{"name":"udev","discoveryDetails":"x"}}}`,
+		inNS + "/instances":                                  `{"metadata":{"name":"i"},"spec":{"configurationName":"c"}}`,
 	} {
 		require.Empty(t, warnings(h.ok("POST", at, text)), "%s is acted on", at)
 	}
@@ -110,9 +109,7 @@ func TestTrial15NodesThatAreNotThereAreDoubted(t *testing.T) {
 	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
 	for at, form := range map[string]string{
 		base + "/upgrades": `{"metadata":{"name":"u"},"spec":{"version":"v1.0.0","nodeNames":[%s]}}`,
-		"/apis/upgrade.kubeedge.io/v1alpha2/upgrades":   `{"metadata":{"name":"u"},"spec":{"version":"v1.0.0","nodeNames":[%s]}}`,
-		inNS + "/instances":                             `{"metadata":{"name":"i"},"spec":{"configurationName":"c","nodes":[%s]}}`,
-		"/apis/akri.sh/v0/namespaces/default/instances": `{"metadata":{"name":"i"},"spec":{"configurationName":"c","nodes":[%s]}}`,
+		"/apis/upgrade.kubeedge.io/v1alpha2/upgrades": `{"metadata":{"name":"u"},"spec":{"version":"v1.0.0","nodeNames":[%s]}}`,
 	} {
 		said := warnings(h.ok("POST", at+"?dryRun=All", fmt.Sprintf(form, `"n1","n7","n8"`)))
 		require.Contains(t, said, "there is no Node n7, n8", at)

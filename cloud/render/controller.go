@@ -52,6 +52,10 @@ type Options struct {
 	Now     func() time.Time
 }
 
+// ApplicationsKind is the kind of the records of applications that a node runs besides those of its spec, for devices that were
+// discovered: lists of resource.Application, under the nodes' names. cloud/discovery writes them.
+const ApplicationsKind = "BrokerApplications"
+
 // format is part of what a rendering is made from: another one after a change of Render's results has every Node rendered again.
 const format = "1"
 
@@ -88,6 +92,7 @@ func NewController(o Options) control.Controller {
 		Name: "render", Workers: workers, Reconcile: c.reconcile,
 		Watches: []control.Watch{
 			{Kind: resource.KindNode, DataOnly: true},
+			{Kind: ApplicationsKind, Keys: func(o store.Object) []store.Key { return []store.Key{nodeKey(o.Name)} }},
 			{Kind: resource.KindConfigMap, Keys: referring},
 			{Kind: resource.KindSecret, Keys: referring},
 			{Kind: resource.KindSource, Keys: o.Sources.Users(resource.KindNode)},
@@ -145,6 +150,11 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 			return 0, fmt.Errorf("the stored Node can't be read: %w", err)
 		}
 	}
+	brokers, more, err := c.brokers(ctx, key.Name)
+	if err != nil {
+		return 0, err
+	}
+	spec.Applications = withBrokers(spec.Applications, more)
 	references, refs := References(spec), sourcesOf(spec)
 	c.index.set(key.Name, references) // before they are read, so that no later change is missed
 	c.Sources.Use(key, refs, 0)
@@ -152,7 +162,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	if record.version == 0 && (len(node.Spec) == 0 || string(node.Spec) == "{}") && !bytes.Contains(stored.Status, []byte(resource.ConditionSpecRendered)) {
+	if record.version == 0 && brokers == 0 && (len(node.Spec) == 0 || string(node.Spec) == "{}") && !bytes.Contains(stored.Status, []byte(resource.ConditionSpecRendered)) {
 		return 0, nil // nothing has ever been wanted of it
 	}
 	o := outcome{uid: node.Metadata.UID, version: record.RenderedVersion, refers: len(references)+len(refs) > 0}
@@ -165,7 +175,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	}
 	spec = spec.Freeze(resolved)
 	from := source{UID: node.Metadata.UID}
-	if from.Inputs, err = c.inputs(ctx, node.Spec, references, resolved); err != nil {
+	if from.Inputs, err = c.inputs(ctx, node.Spec, brokers, references, resolved); err != nil {
 		return 0, err
 	}
 	if record.source != from || !c.has(record.RenderedSpec) {
@@ -255,6 +265,29 @@ func (c *controller) has(spec resource.RenderedSpec) bool {
 	return true
 }
 
+// brokers are the applications of brokers that a node runs, and the revision of their record; 0: there is none.
+func (c *controller) brokers(ctx context.Context, node string) (rev uint64, list []resource.Application, err error) {
+	stored, err := c.Reader.Get(ctx, store.Key{Kind: ApplicationsKind, Name: node})
+	if errors.Is(err, resource.NotFound) {
+		return 0, nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(stored.Data, &list)
+	}
+	return stored.Rev, list, err
+}
+
+// withBrokers are a spec's applications and those of brokers. An application of the spec goes before one of that name.
+func withBrokers(own, brokers []resource.Application) []resource.Application {
+	list := slices.Clone(own)
+	for _, b := range brokers {
+		if !slices.ContainsFunc(own, func(a resource.Application) bool { return a.Name == b.Name }) {
+			list = append(list, b)
+		}
+	}
+	return list
+}
+
 // outcome is what a Node's status says of its rendering.
 type outcome struct {
 	uid     string   // of the Node
@@ -290,9 +323,14 @@ func (c *controller) record(ctx context.Context, node string) (r record, err err
 }
 
 // inputs is a hash of all that a rendering is made from.
-func (c *controller) inputs(ctx context.Context, spec []byte, references []Reference, resolved []resource.Reference) (string, error) {
+func (c *controller) inputs(
+	ctx context.Context, spec []byte, brokers uint64, references []Reference, resolved []resource.Reference,
+) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%d\n%s\n", format, len(spec), spec)
+	if brokers > 0 {
+		fmt.Fprintf(h, "brokers %d\n", brokers)
+	}
 	for _, ref := range references {
 		o, err := c.Reader.Get(ctx, store.Key(ref))
 		if err != nil && !errors.Is(err, resource.NotFound) {

@@ -365,3 +365,48 @@ func TestOnlyWhatConcernsANodeRendersIt(t *testing.T) {
 	require.NoError(t, testutil.GatherAndCompare(r.metrics, strings.NewReader("# HELP edgebus_renders_total Nodes' specs that were rendered, by result: changed (a new renderedVersion), unchanged or problem.\n"+
 		"# TYPE edgebus_renders_total counter\nedgebus_renders_total{result=\"changed\"} 52\nedgebus_renders_total{result=\"problem\"} 1\nedgebus_renders_total{result=\"unchanged\"} 0\n"), "edgebus_renders_total"))
 }
+
+// What a node runs for discovered devices is sent with its spec, also to a Node without one; an application of the spec has its name
+// to itself.
+func TestBrokersOfDiscoveredDevices(t *testing.T) {
+	r := newRig(t)
+	r.run()
+	key := store.Key{Kind: render.ApplicationsKind, Name: "n1"}
+	apps := func(names ...string) []byte {
+		var list []resource.Application
+		for _, name := range names {
+			list = append(list, resource.Application{Name: name, AppType: resource.AppQuadlet, Files: []resource.InlineFile{{Path: name + ".container", Content: "broker"}}})
+		}
+		data, err := json.Marshal(list)
+		require.NoError(t, err)
+		return data
+	}
+	sent := func(want ...string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			o, err := r.Get(t.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: "n1"})
+			var s resource.RenderedSpec
+			if err != nil || json.Unmarshal(o.Data, &s) != nil || len(s.Applications) != len(want) {
+				return false
+			}
+			for i, a := range s.Applications {
+				if a.Name+" "+a.Files[0].Text != want[i] {
+					return false
+				}
+			}
+			return true
+		}, patience, time.Millisecond, "%v", want)
+	}
+	r.node("n1", resource.NodeSpec{})
+	record, err := r.Create(t.Context(), store.Object{Key: key, Data: apps("b1", "b2")})
+	require.NoError(t, err)
+	sent("b1 broker", "b2 broker")
+	r.node("n1", resource.NodeSpec{Applications: []resource.Application{{Name: "b1", AppType: resource.AppQuadlet, Files: []resource.InlineFile{{Path: "b1.container", Content: "mine"}}}}})
+	sent("b1 mine", "b2 broker")
+	record, err = r.Update(t.Context(), store.Object{Key: key, Data: apps("b2", "b3")}, record.Rev)
+	require.NoError(t, err)
+	sent("b1 mine", "b2 broker", "b3 broker")
+	_, err = r.Delete(t.Context(), key, record.Rev)
+	require.NoError(t, err)
+	sent("b1 mine")
+}

@@ -26,9 +26,9 @@ type configurationSpecV0 struct {
 }
 
 type handlerV0 struct {
-	Name             string  `json:"name"`
-	DiscoveryDetails details `json:"discoveryDetails,omitempty"`
-	Properties       opaque  `json:"discoveryProperties,omitempty"`
+	Name                string                       `json:"name"`
+	DiscoveryDetails    details                      `json:"discoveryDetails,omitempty"`
+	DiscoveryProperties []resource.DiscoveryProperty `json:"discoveryProperties,omitempty"`
 }
 
 // details are texts by name. A single text goes by the name of protocolHandler.
@@ -56,7 +56,6 @@ type instanceV0 struct {
 type instanceSpecV0 struct {
 	resource.InstanceSpec
 	CDIName  opaque `json:"cdiName,omitempty"`
-	Capacity opaque `json:"capacity,omitempty"`
 	Metadata opaque `json:"metadata,omitempty"` // what handlers said before there were brokerProperties
 }
 
@@ -90,7 +89,7 @@ func readConfiguration(f configurationV0) (c resource.Configuration, err error) 
 	}
 	c.Spec.DiscoveryHandler = resource.DiscoveryHandler{}
 	if h != nil {
-		c.Spec.DiscoveryHandler = resource.DiscoveryHandler{Name: h.Name, DiscoveryDetails: plainConfig(h.DiscoveryDetails)}
+		c.Spec.DiscoveryHandler = resource.DiscoveryHandler{Name: h.Name, DiscoveryDetails: plainConfig(h.DiscoveryDetails), DiscoveryProperties: h.DiscoveryProperties}
 	}
 	return c, nil
 }
@@ -98,7 +97,7 @@ func readConfiguration(f configurationV0) (c resource.Configuration, err error) 
 func showConfiguration(c resource.Configuration) (f configurationV0) {
 	f.Spec.ConfigurationSpec, f.Status = c.Spec, c.Status
 	h := c.Spec.DiscoveryHandler
-	f.Spec.DiscoveryHandler = &handlerV0{Name: h.Name, DiscoveryDetails: textConfig(h.DiscoveryDetails)}
+	f.Spec.DiscoveryHandler = &handlerV0{Name: h.Name, DiscoveryDetails: textConfig(h.DiscoveryDetails), DiscoveryProperties: h.DiscoveryProperties}
 	return f
 }
 

@@ -1,0 +1,675 @@
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Report is what a node has at a topic now; Value is nil when it is nothing any more.
+type Report struct {
+	topics.Address
+	Value []byte
+}
+
+// Reports is a watch of what nodes report at the topics of a kind: of all that is there first, then of what changes.
+type Reports interface {
+	// Next waits for reports. Its only error is that of the context.
+	Next(ctx context.Context) ([]Report, error)
+	// Waiting is how many Next has not returned yet.
+	Waiting() int
+	Close()
+}
+
+// Options are what the controllers of discovery need.
+type Options struct {
+	Objects *objects.Registry
+	Reader  store.Reader
+	// Writer has the records of Orders and applications.
+	Writer store.Writer
+	// Reports begins a watch of what nodes report.
+	Reports func(kind topics.Kind) Reports
+	// Record records an Event.
+	Record func(resource.Occurrence)
+	Log    zerolog.Logger
+	// Pause is the least time between two looks at a Configuration: what its nodes report meanwhile is seen in one; 0: 200 ms.
+	Pause time.Duration
+	Now   func() time.Time // nil: time.Now
+}
+
+// workers is how many Instances are looked at at a time: they share commits of the store.
+const workers = 16
+
+// Controllers makes the controllers: one for Configurations, one for Instances and their Devices, one for the applications of nodes.
+func Controllers(o Options) []control.Controller {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	o.Pause = cmp.Or(o.Pause, 200*time.Millisecond)
+	c := &controller{
+		Options: o, as: o.Objects.Controller("discovery"), index: newIndex(o.Reader), nodes: &nodes{reader: o.Reader}, orders: &orders{reader: o.Reader},
+		configurations: newKeys(), instances: newKeys(),
+	}
+	return []control.Controller{
+		{
+			Name: "discovery", Workers: 2, Reconcile: c.configuration, Pause: o.Pause,
+			Watches: []control.Watch{
+				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.seenConfiguration},
+				{Kind: resource.KindNode, DataOnly: true, Keys: c.seenNode},
+				{Kind: resource.KindSecret, Keys: c.referring},
+				{Kind: resource.KindConfigMap, Keys: c.referring},
+			},
+			Sources: []func(context.Context, func(...store.Key)){c.configurations.feed, c.followHandlers},
+		},
+		{
+			Name: "discovery-instances", Workers: workers, Reconcile: c.instance,
+			Watches: []control.Watch{
+				{Kind: resource.KindInstance, DataOnly: true, Keys: c.seenInstance},
+				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.instancesOf},
+				{Kind: OrderKind, Keys: c.instancesOf},
+				{Kind: resource.KindDevice, DataOnly: true, Keys: instanceOfDevice},
+			},
+			Sources: []func(context.Context, func(...store.Key)){c.followInstances, c.instances.feed},
+		},
+		{
+			Name: "discovery-brokers", Workers: 4, Reconcile: c.applications, Pause: o.Pause,
+			Watches: []control.Watch{
+				{Kind: resource.KindInstance, DataOnly: true, Keys: c.users},
+				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.usersOf},
+				{Kind: ApplicationsKind},
+			},
+		},
+	}
+}
+
+type controller struct {
+	Options
+	as     *objects.Controller
+	index  *index
+	nodes  *nodes
+	orders *orders
+	// configurations and instances are keys that a change of something else concerns.
+	configurations, instances *keys
+}
+
+func orderKey(configuration string) store.Key {
+	return store.Key{Kind: OrderKind, Name: configuration}
+}
+
+// instanceKey is the key by which an Instance is queued: names of Configurations are unique, and those of their Instances, too.
+func instanceKey(name string) store.Key { return store.Key{Kind: resource.KindInstance, Name: name} }
+
+// The keys that changes concern.
+
+func (c *controller) seenConfiguration(o store.Object) []store.Key {
+	c.index.refresh(o.Key)
+	return []store.Key{o.Key}
+}
+
+func (c *controller) seenNode(o store.Object) []store.Key {
+	if !c.nodes.changed(o.Key) {
+		return nil
+	}
+	return c.index.configurationKeys()
+}
+
+func (c *controller) referring(o store.Object) []store.Key { return c.index.referring(o.Key) }
+
+func (c *controller) seenInstance(o store.Object) []store.Key {
+	c.index.refresh(o.Key)
+	return []store.Key{instanceKey(o.Name)}
+}
+
+// instancesOf are the Instances of a Configuration or its Order.
+func (c *controller) instancesOf(o store.Object) (list []store.Key) {
+	if o.Kind == resource.KindConfiguration {
+		c.index.refresh(o.Key)
+	}
+	for _, name := range c.index.instancesOf(o.Name) {
+		list = append(list, instanceKey(name))
+	}
+	return list
+}
+
+func instanceOfDevice(o store.Object) []store.Key {
+	var d struct {
+		Metadata resource.Meta `json:"metadata"`
+	}
+	if json.Unmarshal(o.Data, &d) != nil || d.Metadata.Annotations[instanceAnnotation] == "" {
+		return nil
+	}
+	return []store.Key{instanceKey(d.Metadata.Annotations[instanceAnnotation])}
+}
+
+// followInstances has the index follow what nodes find.
+func (c *controller) followInstances(ctx context.Context, add func(...store.Key)) {
+	r := c.Reports(topics.KindInstance)
+	defer r.Close()
+	for {
+		if r.Waiting() == 0 && c.index.complete(topics.KindInstance) { // what was not seen until now is not there
+			add(c.index.allInstances()...)
+			c.configurations.add(c.index.configurationKeys()...)
+		}
+		list, err := r.Next(ctx)
+		if err != nil {
+			return
+		}
+		for _, one := range list {
+			for _, name := range c.sighted(one) {
+				add(instanceKey(name))
+			}
+		}
+	}
+}
+
+// sighted notes a report, and returns the names of the Instances that it concerns.
+func (c *controller) sighted(r Report) (names []string) {
+	var device *resource.DiscoveredDevice
+	if r.Value != nil {
+		if d, err := resource.ParseDiscoveredDevice(r.Name, r.Value); err == nil { // the node's core has checked it
+			device = &d
+		}
+	}
+	names, turned := c.index.sight(r.Address, device)
+	if turned {
+		c.configurations.add(c.index.configurationKey(r.Device)...)
+	}
+	return names
+}
+
+// followHandlers has the index follow what nodes say of handlers.
+func (c *controller) followHandlers(ctx context.Context, add func(...store.Key)) {
+	r := c.Reports(topics.KindDiscoveryHandler)
+	defer r.Close()
+	for {
+		if r.Waiting() == 0 && c.index.complete(topics.KindDiscoveryHandler) {
+			add(c.index.configurationKeys()...)
+		}
+		list, err := r.Next(ctx)
+		if err != nil {
+			return
+		}
+		for _, one := range list {
+			report, err := resource.ParseHandlerReport(one.Value)
+			c.index.handler(one.Address, report, err == nil)
+			add(c.index.configurationKey(one.Device)...)
+		}
+	}
+}
+
+// configuration gives nodes what a Configuration has them look for, and says how that goes.
+func (c *controller) configuration(ctx context.Context, key store.Key) (time.Duration, error) {
+	if err := c.index.load(ctx); err != nil {
+		return 0, err
+	}
+	conf, err := objects.Get[resource.Configuration](ctx, c.as, key)
+	if errors.Is(err, resource.NotFound) {
+		return 0, c.dropOrder(ctx, key, "")
+	}
+	if err != nil {
+		return 0, err
+	}
+	if conf.Metadata.DeletionTimestamp != nil {
+		return c.release(ctx, key, conf)
+	}
+	if !slices.Contains(conf.Metadata.Finalizers, finalizer) {
+		conf, err = objects.Update(ctx, c.as, key, func(conf *resource.Configuration) error {
+			if conf.Metadata.DeletionTimestamp == nil && !slices.Contains(conf.Metadata.Finalizers, finalizer) {
+				conf.Metadata.Finalizers = append(conf.Metadata.Finalizers, finalizer)
+			}
+			return nil
+		})
+		if err != nil {
+			return 0, ignoreGone(err)
+		}
+	}
+	chosen, err := c.nodes.matching(ctx, conf.Spec.NodeSelector)
+	if err != nil {
+		return 0, err
+	}
+	order, problem, err := PlanOrder(conf, chosen, func(ref ValueRef) (Value, error) { return c.value(ctx, ref) })
+	if err != nil {
+		return 0, err
+	}
+	if problem == "" {
+		err = c.putOrder(ctx, key, order)
+	} else if was, _, found := c.orders.get(ctx, key.Name); found {
+		order = was // it stays in force
+	}
+	if err != nil {
+		return 0, err
+	}
+	return 0, c.showConfiguration(ctx, key, order, problem)
+}
+
+// value is what is known of a value of a Secret or ConfigMap.
+func (c *controller) value(ctx context.Context, ref ValueRef) (v Value, err error) {
+	raw, version, err := valueOf(ctx, c.as, ref)
+	if errors.Is(err, resource.NotFound) {
+		return v, nil
+	}
+	return Value{Found: err == nil, Version: version, Size: len(raw)}, err
+}
+
+// valueOf reads a value; NotFound: there is none.
+func valueOf(ctx context.Context, reader *objects.Controller, ref ValueRef) (raw []byte, version string, err error) {
+	key := store.Key{Namespace: ref.Namespace, Name: ref.Name}
+	found := false
+	if ref.Kind == resource.KindSecret {
+		s, err := objects.Get[resource.Secret](ctx, reader, key)
+		if err != nil {
+			return nil, "", err
+		}
+		raw, found = s.Data[ref.Key]
+		version = s.Version()
+	} else {
+		m, err := objects.Get[resource.ConfigMap](ctx, reader, key)
+		if err != nil {
+			return nil, "", err
+		}
+		var text string
+		if text, found = m.Data[ref.Key]; found {
+			raw = []byte(text)
+		} else {
+			raw, found = m.BinaryData[ref.Key]
+		}
+		version, _ = hashOf(raw) // bytes
+	}
+	if !found {
+		return nil, "", resource.Errorf(resource.NotFound, "", "there is no %s in %s %s", ref.Key, ref.Kind, key)
+	}
+	return raw, version, nil
+}
+
+// Values is the payload of secrets/discovery/{configuration} for an order. What is not there any more is left out: the order is
+// about to change.
+func Values(ctx context.Context, reader *objects.Controller, o Order) ([]byte, error) {
+	values := resource.SecretValues{Version: o.Request.Secrets, Data: map[string][]byte{}}
+	for _, ref := range o.Values {
+		raw, _, err := valueOf(ctx, reader, ref)
+		switch {
+		case err == nil:
+			values.Data[ref.Property] = raw
+		case !errors.Is(err, resource.NotFound):
+			return nil, err
+		}
+	}
+	return json.Marshal(values)
+}
+
+func (c *controller) putOrder(ctx context.Context, key store.Key, o Order) error {
+	data, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	return c.putRecord(ctx, orderKey(key.Name), data)
+}
+
+// putRecord writes a record unless it is so already.
+func (c *controller) putRecord(ctx context.Context, key store.Key, data []byte) error {
+	was, err := c.Reader.Get(ctx, key)
+	switch {
+	case errors.Is(err, resource.NotFound):
+		_, err = c.Writer.Create(ctx, store.Object{Key: key, Data: data})
+	case err == nil && string(was.Data) != string(data):
+		_, err = c.Writer.Update(ctx, store.Object{Key: key, Data: data}, was.Rev)
+	}
+	return err
+}
+
+// dropOrder deletes the order of a Configuration that is gone, if it is that one's.
+func (c *controller) dropOrder(ctx context.Context, key store.Key, uid string) error {
+	was, rev, found := c.orders.get(ctx, key.Name)
+	if !found || was.Namespace != key.Namespace || uid != "" && was.UID != uid {
+		return nil
+	}
+	_, err := c.Writer.Delete(ctx, orderKey(key.Name), rev)
+	return ignoreGone(err)
+}
+
+// release lets a Configuration go once its Instances are gone.
+func (c *controller) release(ctx context.Context, key store.Key, conf *resource.Configuration) (time.Duration, error) {
+	if !slices.Contains(conf.Metadata.Finalizers, finalizer) {
+		return 0, nil
+	}
+	if err := c.dropOrder(ctx, key, conf.Metadata.UID); err != nil {
+		return 0, err
+	}
+	for _, name := range c.index.instancesOf(key.Name) {
+		i, err := objects.Get[resource.Instance](ctx, c.as, store.Key{Namespace: key.Namespace, Name: name})
+		if err == nil && Managed(i) {
+			c.instances.add(instanceKey(name))
+			return time.Second, nil
+		}
+		if err != nil && !errors.Is(err, resource.NotFound) {
+			return 0, err
+		}
+	}
+	_, err := objects.Update(ctx, c.as, key, func(conf *resource.Configuration) error {
+		conf.Metadata.Finalizers = slices.DeleteFunc(slices.Clone(conf.Metadata.Finalizers), func(f string) bool { return f == finalizer })
+		return nil
+	})
+	return 0, ignoreGone(err)
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, resource.NotFound) {
+		return nil
+	}
+	return err
+}
+
+func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Order, problem string) error {
+	if !c.index.isComplete(topics.KindInstance, topics.KindDiscoveryHandler) {
+		return nil // it is queued again
+	}
+	handlers := c.index.handlers(key.Name)
+	_, err := objects.UpdateStatus(ctx, c.as, key, func(conf *resource.Configuration) error {
+		list, m, now := slices.Clone(conf.Status.Conditions), conf.Metadata, c.Now()
+		if problem != "" {
+			list = set(list, m, now, resource.ConditionPropertiesResolved, false, "Unresolved", "nodes keep what they were told before: "+problem)
+		} else if len(conf.Spec.DiscoveryHandler.DiscoveryProperties) > 0 {
+			list = set(list, m, now, resource.ConditionPropertiesResolved, true, "Resolved", "")
+		}
+		list = HandlerConditions(list, m, o, handlers, now)
+		if t := conf.Spec.DeviceTemplate; t != nil {
+			if err := CheckTemplate(t); err != nil {
+				list = set(list, m, now, resource.ConditionTemplateAccepted, false, "Invalid", err.Error())
+			} else {
+				list = set(list, m, now, resource.ConditionTemplateAccepted, true, "Accepted", "")
+			}
+		}
+		if len(conf.Spec.BrokerSpec) > 0 {
+			left, err := Unsupported(conf.Spec.BrokerSpec)
+			switch {
+			case err != nil:
+				list = set(list, m, now, resource.ConditionBrokerAccepted, false, "Invalid", err.Error())
+			case len(left) > 0:
+				list = set(list, m, now, resource.ConditionBrokerAccepted, true, "Partly", "nodes don't do: "+objects.JoinFirst(left))
+			default:
+				list = set(list, m, now, resource.ConditionBrokerAccepted, true, "Accepted", "")
+			}
+		}
+		conf.Status.Conditions, conf.Status.Instances, conf.Status.Nodes = list, c.index.count(key.Name), len(o.Nodes)
+		return nil
+	})
+	return ignoreGone(err)
+}
+
+// instance makes an Instance what nodes say, and the Device that its Configuration wants of it.
+func (c *controller) instance(ctx context.Context, key store.Key) (time.Duration, error) {
+	if !c.index.isComplete(topics.KindInstance) {
+		return 0, nil // it is queued again
+	}
+	if err := c.index.load(ctx); err != nil {
+		return 0, err
+	}
+	s, err := c.state(ctx, key.Name)
+	if err != nil {
+		return 0, err
+	}
+	p := PlanInstance(s)
+	switch {
+	case p.Delete:
+		return 0, c.remove(ctx, s)
+	case p.Instance == nil:
+		return 0, nil
+	}
+	i, err := c.write(ctx, s, p.Instance)
+	if err != nil || s.Configuration.Spec.DeviceTemplate == nil {
+		return p.Again, ignoreGone(err)
+	}
+	return p.Again, c.onboard(ctx, s.Configuration.Spec.DeviceTemplate, i)
+}
+
+// state reads what PlanInstance decides by.
+func (c *controller) state(ctx context.Context, name string) (s InstanceState, err error) {
+	configuration, namespace := c.index.instanceOf(name)
+	s = InstanceState{Name: name, Now: c.Now()}
+	conf := c.index.configuration(configuration)
+	if conf != nil && conf.Metadata.DeletionTimestamp == nil {
+		s.Configuration, namespace = conf, cmp.Or(namespace, conf.Metadata.Namespace)
+	}
+	if namespace == "" {
+		return s, nil
+	}
+	i, err := objects.Get[resource.Instance](ctx, c.as, store.Key{Namespace: namespace, Name: name})
+	if err == nil {
+		s.Instance = i
+	} else if !errors.Is(err, resource.NotFound) {
+		return s, err
+	}
+	if s.Configuration != nil {
+		order, _, _ := c.orders.get(ctx, configuration)
+		s.Seen = c.index.seen(name, order.Nodes)
+	}
+	return s, nil
+}
+
+// write stores an Instance and its status.
+func (c *controller) write(ctx context.Context, s InstanceState, next *resource.Instance) (*resource.Instance, error) {
+	key, status := store.Key{Namespace: next.Metadata.Namespace, Name: s.Name}, next.Status
+	if s.Instance == nil {
+		made, err := objects.Create(ctx, c.as, next)
+		if errors.Is(err, resource.AlreadyExists) {
+			return nil, fmt.Errorf("%w: it is looked at again", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		c.index.refresh(store.Key{Kind: resource.KindInstance, Namespace: key.Namespace, Name: key.Name})
+		c.configurations.add(c.index.configurationKey(made.Spec.ConfigurationName)...)
+		c.record(made, "Discovered", "found by "+objects.JoinFirst(made.Spec.Nodes))
+		next = made
+	} else {
+		spec, labels := next.Spec, next.Metadata
+		changed, err := objects.Update(ctx, c.as, key, func(i *resource.Instance) error {
+			approval := i.Spec.Approval
+			i.Spec, i.Metadata.OwnerReferences = spec, labels.OwnerReferences
+			i.Spec.Approval = approval
+			if i.Metadata.DeletionTimestamp == nil && !slices.Contains(i.Metadata.Finalizers, finalizer) {
+				i.Metadata.Finalizers = append(i.Metadata.Finalizers, finalizer)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if gone := status.LastSeen != "" && s.Instance.Status.LastSeen == ""; gone {
+			c.record(changed, "Disappeared", "no node sees it any more")
+		}
+		next = changed
+	}
+	return objects.UpdateStatus(ctx, c.as, key, func(i *resource.Instance) error {
+		i.Status.LastSeen = status.LastSeen
+		for _, cond := range status.Conditions {
+			if cond.Type == resource.ConditionVisible {
+				cond.ObservedGeneration = next.Metadata.Generation
+				i.Status.Conditions = resource.SetCondition(slices.Clone(i.Status.Conditions), cond, c.Now())
+			}
+		}
+		return nil
+	})
+}
+
+func (c *controller) record(i *resource.Instance, reason, message string) {
+	c.Record(resource.Occurrence{
+		Kind: resource.KindInstance, Namespace: i.Metadata.Namespace, Name: i.Metadata.Name, UID: i.Metadata.UID, Type: resource.EventNormal,
+		Reason: reason, Message: message,
+	})
+}
+
+// onboard makes the Device of an Instance.
+func (c *controller) onboard(ctx context.Context, t *resource.DeviceTemplate, i *resource.Instance) error {
+	key := store.Key{Namespace: i.Metadata.Namespace}
+	p, err := PlanDevice(t, i, func(name string) (*resource.Device, error) {
+		key.Name = name
+		d, err := objects.Get[resource.Device](ctx, c.as, key)
+		if errors.Is(err, resource.NotFound) {
+			return nil, nil //nolint:nilnil // there is none
+		}
+		return d, err
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.putDevice(ctx, &p); err != nil {
+		return err
+	}
+	_, err = objects.UpdateStatus(ctx, c.as, store.Key{Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}, func(i *resource.Instance) error {
+		i.Status.Device = ""
+		if p.Onboarded {
+			i.Status.Device = key.Name
+		}
+		i.Status.Conditions = set(i.Status.Conditions, i.Metadata, c.Now(), resource.ConditionOnboarded, p.Onboarded, p.Reason, p.Message)
+		return nil
+	})
+	return ignoreGone(err)
+}
+
+// putDevice does what a plan says. What the API refuses of the Device becomes the plan's message.
+func (c *controller) putDevice(ctx context.Context, p *DevicePlan) (err error) {
+	if p.Device == nil {
+		return nil
+	}
+	key := store.Key{Kind: resource.KindDevice, Namespace: p.Device.Metadata.Namespace, Name: p.Device.Metadata.Name}
+	switch {
+	case p.Delete:
+		return ignoreGone(c.as.Delete(ctx, key))
+	case p.Device.Metadata.UID == "":
+		_, err = objects.Create(ctx, c.as, p.Device)
+	default:
+		_, err = objects.Update(ctx, c.as, key, func(d *resource.Device) error {
+			if !MadeOf(d, p.Device.Metadata.Annotations[instanceAnnotation]) || Edited(d) {
+				return nil // somebody was faster
+			}
+			d.Spec.DeviceModelRef, d.Spec.Protocol, d.Spec.NodeName = p.Device.Spec.DeviceModelRef, p.Device.Spec.Protocol, p.Device.Spec.NodeName
+			d.Metadata.Labels, d.Metadata.Annotations = p.Device.Metadata.Labels, p.Device.Metadata.Annotations
+			d.Metadata.OwnerReferences = p.Device.Metadata.OwnerReferences
+			return nil
+		})
+	}
+	var e *resource.Error
+	if errors.As(err, &e) && (e.Kind == resource.Invalid || e.Kind == resource.AlreadyExists) {
+		p.Onboarded, p.Reason, p.Message = false, "Refused", "the Device "+key.Name+" is refused: "+e.Error()
+		return nil
+	}
+	return ignoreGone(err)
+}
+
+// remove deletes an Instance, and before it the Device that was made of it, unless that is somebody's or to be kept.
+func (c *controller) remove(ctx context.Context, s InstanceState) error {
+	i := s.Instance
+	if i == nil {
+		return nil
+	}
+	keep := s.Configuration != nil && s.Configuration.Spec.DeviceTemplate != nil && s.Configuration.Spec.DeviceTemplate.WhenGone == resource.WhenGoneKeep
+	if name := i.Status.Device; name != "" && !keep {
+		d, err := objects.Get[resource.Device](ctx, c.as, store.Key{Namespace: i.Metadata.Namespace, Name: name})
+		if err == nil && MadeOf(d, i.Metadata.Name) && !Edited(d) {
+			err = c.as.Delete(ctx, store.Key{Kind: resource.KindDevice, Namespace: i.Metadata.Namespace, Name: name})
+		}
+		if ignoreGone(err) != nil {
+			return err
+		}
+	}
+	key := store.Key{Kind: resource.KindInstance, Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}
+	if slices.Contains(i.Metadata.Finalizers, finalizer) {
+		_, err := objects.Update(ctx, c.as, key, func(i *resource.Instance) error {
+			i.Metadata.Finalizers = slices.DeleteFunc(slices.Clone(i.Metadata.Finalizers), func(f string) bool { return f == finalizer })
+			return nil
+		})
+		if ignoreGone(err) != nil {
+			return err
+		}
+	}
+	if i.Metadata.DeletionTimestamp == nil {
+		if err := ignoreGone(c.as.Delete(ctx, key)); err != nil {
+			return err
+		}
+		c.record(i, "Removed", "no node sees it, or its Configuration is gone")
+	}
+	c.index.refresh(key)
+	c.configurations.add(c.index.configurationKey(i.Spec.ConfigurationName)...)
+	return nil
+}
+
+// users are the nodes that run applications for an Instance.
+func (c *controller) users(o store.Object) (list []store.Key) {
+	var i resource.Instance
+	if json.Unmarshal(o.Data, &i) != nil {
+		return nil
+	}
+	c.index.refresh(o.Key)
+	seen := make(map[string]bool)
+	for _, node := range i.Spec.DeviceUsage {
+		if node != "" && !seen[node] {
+			seen[node] = true
+			list = append(list, store.Key{Kind: ApplicationsKind, Name: node})
+		}
+	}
+	return list
+}
+
+func (c *controller) usersOf(o store.Object) (list []store.Key) {
+	c.index.refresh(o.Key)
+	for _, node := range c.index.usersOf(o.Name) {
+		list = append(list, store.Key{Kind: ApplicationsKind, Name: node})
+	}
+	return list
+}
+
+// applications writes the record of what a node runs for Instances.
+func (c *controller) applications(ctx context.Context, key store.Key) (time.Duration, error) {
+	if err := c.index.load(ctx); err != nil {
+		return 0, err
+	}
+	var list []resource.Application
+	for _, name := range c.index.usedBy(key.Name) {
+		configuration, namespace := c.index.instanceOf(name)
+		conf := c.index.configuration(configuration)
+		if conf == nil || conf.Metadata.DeletionTimestamp != nil || len(conf.Spec.BrokerSpec) == 0 {
+			continue
+		}
+		i, err := objects.Get[resource.Instance](ctx, c.as, store.Key{Namespace: namespace, Name: name})
+		if errors.Is(err, resource.NotFound) {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		if i.Metadata.DeletionTimestamp != nil || !Managed(i) || !slices.Contains(slices.Collect(maps.Values(i.Spec.DeviceUsage)), key.Name) {
+			continue
+		}
+		app, err := Application(conf.Spec.BrokerSpec, i, key.Name)
+		if err == nil {
+			list = append(list, app)
+		}
+	}
+	if len(list) == 0 {
+		was, err := c.Reader.Get(ctx, key)
+		if err == nil {
+			_, err = c.Writer.Delete(ctx, key, was.Rev)
+		}
+		return 0, ignoreGone(err)
+	}
+	slices.SortFunc(list, func(a, b resource.Application) int { return cmp.Compare(a.Name, b.Name) })
+	data, err := json.Marshal(list)
+	if err != nil {
+		return 0, err
+	}
+	return 0, c.putRecord(ctx, key, data)
+}

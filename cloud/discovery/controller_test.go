@@ -1,0 +1,554 @@
+package discovery_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/discovery"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	patience = 30 * time.Second
+	tick     = 5 * time.Millisecond
+)
+
+// hub is a store with the controllers of discovery, and what nodes report.
+type hub struct {
+	testing.TB
+	*bolt.Store
+	*objects.Registry
+	user *objects.Controller
+	stop func()
+
+	mu       sync.Mutex
+	reported map[topics.Address][]byte
+	watches  []*watch
+	later    time.Duration // the hub's clock is ahead by that much
+}
+
+// watch is a Reports of what the test says that nodes report.
+type watch struct {
+	h       *hub
+	kind    topics.Kind
+	changed map[topics.Address]bool
+	wake    chan struct{}
+}
+
+func (w *watch) Close() {}
+
+func (w *watch) Waiting() int {
+	w.h.mu.Lock()
+	defer w.h.mu.Unlock()
+	return len(w.changed)
+}
+
+func (w *watch) Next(ctx context.Context) ([]discovery.Report, error) {
+	select {
+	case <-w.wake:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	w.h.mu.Lock()
+	defer w.h.mu.Unlock()
+	var list []discovery.Report
+	for a := range w.changed {
+		list = append(list, discovery.Report{Address: a, Value: w.h.reported[a]})
+	}
+	clear(w.changed)
+	return list, nil
+}
+
+func (w *watch) note(a topics.Address) {
+	w.changed[a] = true
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (h *hub) reports(kind topics.Kind) discovery.Reports {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w := &watch{h, kind, make(map[topics.Address]bool), make(chan struct{}, 1)}
+	for a := range h.reported {
+		if a.Kind == kind {
+			w.note(a)
+		}
+	}
+	h.watches = append(h.watches, w)
+	return w
+}
+
+// report is what a node says; "": nothing any more.
+func (h *hub) report(a topics.Address, payload string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if delete(h.reported, a); payload != "" {
+		h.reported[a] = []byte(payload)
+	}
+	for _, w := range h.watches {
+		if w.kind == a.Kind {
+			w.note(a)
+		}
+	}
+}
+
+func (h *hub) sees(node, configuration, instance, payload string) {
+	h.report(topics.Address{Node: node, Kind: topics.KindInstance, Device: configuration, Name: instance}, payload)
+}
+
+func (h *hub) says(node, configuration, payload string) {
+	h.report(topics.Address{Node: node, Kind: topics.KindDiscoveryHandler, Device: configuration}, payload)
+}
+
+type plainText struct{}
+
+func (plainText) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
+func (plainText) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
+
+func newHub(t testing.TB) *hub {
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	require.NoError(t, err)
+	h := &hub{TB: t, Store: st, reported: make(map[topics.Address][]byte)}
+	h.Registry = objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
+	h.user = h.Controller("test")
+	h.start()
+	t.Cleanup(func() { h.stop(); require.NoError(t, st.Close()) })
+	return h
+}
+
+func (h *hub) now() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Now().Add(h.later)
+}
+
+func (h *hub) wait(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.later += d
+}
+
+// start runs the controllers, until stop.
+func (h *hub) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	runtime := control.New(control.Options{Reader: h.Store, Watcher: h.Store, Metrics: prometheus.NewRegistry(), Log: zerolog.New(zerolog.NewTestWriter(h)), FirstRetry: time.Millisecond})
+	all := discovery.Controllers(discovery.Options{
+		Objects: h.Registry, Reader: h.Store, Writer: h.Store, Reports: h.reports, Record: func(resource.Occurrence) {}, Log: zerolog.Nop(),
+		Pause: 2 * time.Millisecond, Now: h.now,
+	})
+	done := make(chan error)
+	go func() { done <- runtime.Run(ctx, all...) }()
+	h.stop = func() {
+		cancel()
+		require.NoError(h, <-done)
+		h.mu.Lock()
+		h.watches = nil
+		h.mu.Unlock()
+	}
+}
+
+func make1[T any](h *hub, text string) {
+	h.Helper()
+	v := new(T)
+	require.NoError(h, json.Unmarshal([]byte(text), v))
+	_, err := objects.Create(h.Context(), h.user, v)
+	require.NoError(h, err)
+}
+
+func change[T any](h *hub, name string, edit func(*T)) {
+	h.Helper()
+	_, err := objects.Update(h.Context(), h.user, store.Key{Namespace: "default", Name: name}, func(v *T) error { edit(v); return nil })
+	require.NoError(h, err)
+}
+
+func (h *hub) node(name, labels string) {
+	h.Helper()
+	v := &resource.Node{Metadata: resource.Meta{Name: name}}
+	require.NoError(h, json.Unmarshal([]byte(labels), &v.Metadata.Labels))
+	_, err := objects.Create(h.Context(), h.user, v)
+	require.NoError(h, err)
+}
+
+func (h *hub) configuration(name, spec string) {
+	h.Helper()
+	make1[resource.Configuration](h, `{"metadata":{"name":"`+name+`","namespace":"default"},"spec":`+spec+`}`)
+}
+
+// instances are those that there are, by id.
+func (h *hub) instances() map[string]*resource.Instance {
+	all := make(map[string]*resource.Instance)
+	for i, err := range objects.List[resource.Instance](h.Context(), h.user, "") {
+		require.NoError(h, err)
+		key := i.Spec.ID
+		if !i.Spec.Shared {
+			key += "@" + strings.Join(i.Spec.Nodes, ",")
+		}
+		all[key] = i
+	}
+	return all
+}
+
+func (h *hub) order(name string) (o discovery.Order) {
+	stored, err := h.Reader.Get(h.Context(), store.Key{Kind: discovery.OrderKind, Name: name})
+	if err == nil {
+		require.NoError(h, json.Unmarshal(stored.Data, &o))
+	}
+	return o
+}
+
+func (h *hub) eventually(ok func() bool, why string, args ...any) {
+	h.Helper()
+	require.Eventually(h, ok, patience, tick, append([]any{why}, args...)...)
+}
+
+func get[T any](h *hub, name string) *T {
+	v, err := objects.Get[T](h.Context(), h.user, store.Key{Namespace: "default", Name: name})
+	if errors.Is(err, resource.NotFound) {
+		return nil
+	}
+	require.NoError(h, err)
+	return v
+}
+
+func cond(list []resource.Condition, kind string) string {
+	for _, c := range list {
+		if c.Type == kind {
+			return c.Status + " " + c.Reason + ": " + c.Message
+		}
+	}
+	return ""
+}
+
+func (h *hub) says1(name, kind, want string) {
+	h.Helper()
+	last := ""
+	require.Eventually(h, func() bool {
+		last = cond(get[resource.Configuration](h, name).Status.Conditions, kind)
+		return strings.Contains(last, want)
+	}, patience, tick, "%s of %s", kind, name)
+}
+
+// Nodes that the selector chooses are told what to look for; a change of their labels, of a ConfigMap and of a Secret changes that.
+func TestOrders(t *testing.T) {
+	h := newHub(t)
+	h.node("n1", `{"site":"a"}`)
+	h.node("n2", `{"site":"b"}`)
+	h.configuration("cams", `{"discoveryHandler":{"name":"onvif","discoveryDetails":{"protocolHandler":"x: 1"},"discoveryProperties":[
+		{"name":"plain","value":"p"},{"name":"pw","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}},
+		{"name":"group","valueFrom":{"configMapKeyRef":{"name":"m","key":"k","optional":true}}}]},"nodeSelector":{"matchLabels":{"site":"a"}}}`)
+	h.says1("cams", resource.ConditionPropertiesResolved, "False Unresolved: nodes keep what they were told before: pw: there is no Secret default/s with the key k")
+	require.Empty(t, h.order("cams").Nodes)
+	make1[resource.Secret](h, `{"metadata":{"name":"s","namespace":"default"},"data":{"k":"aHVudGVyMg=="}}`)
+	h.eventually(func() bool { return slices.Equal(h.order("cams").Nodes, []string{"n1"}) }, "the order is for n1")
+	first := h.order("cams")
+	require.Equal(t, map[string]string{"plain": "p"}, first.Request.Properties)
+	require.Equal(t, "x: 1", first.Request.Text())
+	require.NotEmpty(t, first.Request.Secrets)
+	raw, err := h.Reader.Get(t.Context(), store.Key{Kind: discovery.OrderKind, Name: "cams"})
+	require.NoError(t, err)
+	require.NotContains(t, string(raw.Data), "hunter2")
+	values, err := discovery.Values(t.Context(), h.user, first)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"version":"`+first.Request.Secrets+`","data":{"pw":"aHVudGVyMg=="}}`, string(values))
+
+	change(h, "s", func(s *resource.Secret) { s.Data["k"] = []byte("other") })
+	h.eventually(func() bool {
+		return h.order("cams").Request.Secrets != first.Request.Secrets && h.order("cams").Request.Version != first.Request.Version
+	}, "another value is another version")
+	make1[resource.ConfigMap](h, `{"metadata":{"name":"m","namespace":"default"},"data":{"k":"g"}}`)
+	h.eventually(func() bool { return len(h.order("cams").Values) == 2 }, "the optional value is there")
+	_, err = objects.Update(t.Context(), h.user, store.Key{Name: "n2"}, func(n *resource.Node) error { n.Metadata.Labels["site"] = "a"; return nil })
+	require.NoError(t, err)
+	h.eventually(func() bool { return slices.Equal(h.order("cams").Nodes, []string{"n1", "n2"}) }, "the label chooses n2")
+	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindNode, Name: "n1"}))
+	h.eventually(func() bool { return slices.Equal(h.order("cams").Nodes, []string{"n2"}) }, "n1 is gone")
+	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "s"}))
+	h.says1("cams", resource.ConditionPropertiesResolved, "False")
+	require.Equal(t, []string{"n2"}, h.order("cams").Nodes, "nodes keep what they have")
+
+	h.says1("cams", resource.ConditionHandlerReady, "False NoHandler: 1 of 1 nodes have no handler onvif: n2")
+	h.says1("cams", resource.ConditionDetailsAccepted, "Unknown NoAnswer")
+	h.says("n2", "cams", `{"state":"Refused","message":"line 2"}`)
+	h.says1("cams", resource.ConditionHandlerReady, "True")
+	h.says1("cams", resource.ConditionDetailsAccepted, "False Refused: refused on n2: line 2")
+	h.says("n2", "cams", `{"state":"Accepted","version":"`+h.order("cams").Request.Version+`"}`)
+	h.says1("cams", resource.ConditionDetailsAccepted, "True")
+	h.says("n2", "cams", `{"state":"Failing","message":"floods"}`)
+	h.says1("cams", resource.ConditionHandlerReady, "False Failing: the handler onvif fails on n2: floods")
+	h.says("n2", "cams", "")
+	h.says1("cams", resource.ConditionHandlerReady, "NoHandler")
+	h.sees("n2", "cams", "c1", `{"id":"c1"}`) // a discoverer that says nothing of itself
+	h.says1("cams", resource.ConditionHandlerReady, "True")
+	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindConfiguration, Namespace: "default", Name: "cams"}))
+	h.eventually(func() bool { return get[resource.Configuration](h, "cams") == nil }, "the Configuration is gone")
+	require.Empty(t, h.instances())
+	require.Empty(t, h.order("cams"))
+}
+
+// A shared device is one Instance, whoever sees it; a local one is another on each node. Capacity is given out to nodes.
+func TestInstances(t *testing.T) {
+	h := newHub(t)
+	for _, n := range []string{"n1", "n2", "n3"} {
+		h.node(n, `{}`)
+	}
+	h.configuration("cams", `{"discoveryHandler":{"name":"onvif"},"capacity":2,"brokerProperties":{"W":"800","A":"0"},"brokerSpec":{"brokerPodSpec":{"containers":[{"name":"b","image":"x"}]}}}`)
+	for _, n := range []string{"n1", "n2", "n3"} {
+		h.sees(n, "cams", "c1", `{"id":"c1","shared":true,"properties":{"A":"1"},"mounts":[{"containerPath":"/a","hostPath":"/b"}]}`)
+		h.sees(n, "cams", "usb", `{"id":"usb"}`)
+	}
+	h.eventually(func() bool { i := h.instances()["c1"]; return len(h.instances()) == 4 && len(i.Spec.Nodes) == 3 }, "one shared and three local")
+	i := h.instances()["c1"]
+	require.Equal(t, discovery.Name("cams", "c1", "", true), i.Metadata.Name)
+	require.Equal(t, map[string]string{"W": "800", "A": "1"}, i.Spec.BrokerProperties)
+	require.Equal(t, []string{"edgebus.io/discovery"}, i.Metadata.Finalizers)
+	require.Equal(t, i.Spec.ShortName, i.Metadata.Labels["akri.sh/instance"])
+	h.eventually(func() bool {
+		return strings.HasPrefix(cond(h.instances()["c1"].Status.Conditions, "Visible"), "True Seen: seen by n1, n2, n3")
+	}, "visible")
+	users := func() (list []string) {
+		for _, node := range h.instances()["c1"].Spec.DeviceUsage {
+			list = append(list, node)
+		}
+		slices.Sort(list)
+		return list
+	}
+	had := users()
+	require.Len(t, had, 2)
+	require.NotContains(t, had, "")
+	h.sees(had[0], "cams", "c1", "")
+	h.eventually(func() bool { return len(h.instances()["c1"].Spec.Nodes) == 2 && !slices.Contains(users(), had[0]) }, "the slot is another node's")
+	require.Contains(t, users(), had[1], "and who has one keeps it")
+	change(h, "cams", func(c *resource.Configuration) { one := 1; c.Spec.Capacity = &one })
+	h.eventually(func() bool { return len(users()) == 1 }, "less capacity")
+	h.eventually(func() bool { return get[resource.Configuration](h, "cams").Status.Instances == 4 }, "the status counts them")
+
+	// Two topics of a node with one id are one device.
+	h.sees("n1", "cams", "again", `{"id":"c1","shared":true}`)
+	h.sees("n1", "cams", "c1", "")
+	h.sees("n2", "cams", "c1", "")
+	h.sees("n3", "cams", "c1", "")
+	h.eventually(func() bool { return slices.Equal(h.instances()["c1"].Spec.Nodes, []string{"n1"}) }, "n1 sees it at another topic")
+	require.Equal(t, i.Metadata.UID, h.instances()["c1"].Metadata.UID)
+	// The finalizer is kept by the hub: an Instance that somebody deletes comes again while it is seen.
+	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindInstance, Namespace: "default", Name: i.Metadata.Name}))
+	h.eventually(func() bool { now := h.instances()["c1"]; return now != nil && now.Metadata.UID != i.Metadata.UID }, "it is another Instance")
+	// An Instance that somebody else made is left alone.
+	make1[resource.Instance](h, `{"metadata":{"name":"mine","namespace":"default"},"spec":{"configurationName":"cams","id":"mine","shared":true}}`)
+	h.stop()
+	h.start()
+	h.sees("n3", "cams", "late", `{"id":"late","shared":true}`)
+	h.eventually(func() bool { return h.instances()["late"] != nil }, "late")
+	require.NotNil(t, h.instances()["mine"])
+	require.NotNil(t, h.instances()["c1"])
+}
+
+// What is not seen any more is not visible at once, and goes after its grace period, over a restart of the hub as well.
+func TestGrace(t *testing.T) {
+	h := newHub(t)
+	h.node("n1", `{}`)
+	h.configuration("cams", `{"discoveryHandler":{"name":"onvif"},"gracePeriod":{"shared":"10m","local":"0s"}}`)
+	h.sees("n1", "cams", "c1", `{"id":"c1","shared":true}`)
+	h.sees("n1", "cams", "usb", `{"id":"usb"}`)
+	h.eventually(func() bool { return len(h.instances()) == 2 }, "both are found")
+	h.sees("n1", "cams", "c1", "")
+	h.sees("n1", "cams", "usb", "")
+	h.eventually(func() bool {
+		i := h.instances()["c1"]
+		return len(h.instances()) == 1 && i != nil && strings.HasPrefix(cond(i.Status.Conditions, "Visible"), "False Gone")
+	}, "the local one is gone at once")
+	gone := h.instances()["c1"]
+	require.Empty(t, gone.Spec.Nodes)
+	require.NotEmpty(t, gone.Status.LastSeen)
+	h.sees("n1", "cams", "c1", `{"id":"c1","shared":true}`)
+	h.eventually(func() bool {
+		i := h.instances()["c1"]
+		return strings.HasPrefix(cond(i.Status.Conditions, "Visible"), "True") && i.Status.LastSeen == ""
+	}, "it is back")
+	require.Equal(t, gone.Metadata.UID, h.instances()["c1"].Metadata.UID)
+	h.sees("n1", "cams", "c1", "")
+	h.eventually(func() bool { return h.instances()["c1"].Status.LastSeen != "" }, "gone again")
+	h.stop()
+	h.wait(9 * time.Minute)
+	h.start()
+	h.sees("n1", "cams", "other", `{"id":"other","shared":true}`)
+	h.eventually(func() bool { return h.instances()["other"] != nil }, "the hub runs")
+	require.NotNil(t, h.instances()["c1"])
+	h.stop()
+	h.wait(2 * time.Minute)
+	h.start()
+	h.eventually(func() bool { return h.instances()["c1"] == nil }, "the grace period is over")
+	require.NotNil(t, h.instances()["other"])
+}
+
+const bulbs = `{"discoveryHandler":{"name":"mqtt"},"gracePeriod":{"local":"0s"},"deviceTemplate":{"approval":"APPROVAL","whenGone":"GONE",
+	"metadata":{"name":"{{ .id | lower }}","labels":{"room":"{{ getOrDefault .properties \"ROOM\" \"none\" }}"}},
+	"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt","config":{"topic":"{{ index .properties \"TOPIC\" }}"}},"desired":{"power":"ON"}}}}`
+
+func (h *hub) lamps(approval, gone string) {
+	h.node("n1", `{}`)
+	make1[resource.DeviceModel](h, `{"metadata":{"name":"lamp","namespace":"default"},"spec":{"properties":[{"name":"power","accessMode":"ReadWrite"}]}}`)
+	h.configuration("bulbs", strings.NewReplacer("APPROVAL", approval, "GONE", gone).Replace(bulbs))
+}
+
+// A found device becomes a Device, follows what is found, and goes with it; one that a person edited is left to them.
+func TestOnboarding(t *testing.T) {
+	h := newHub(t)
+	h.lamps("Automatic", "Delete")
+	h.sees("n1", "bulbs", "a", `{"id":"Lamp-A","properties":{"TOPIC":"z/a"}}`)
+	h.eventually(func() bool { return get[resource.Device](h, "lamp-a") != nil }, "the Device is there")
+	d := get[resource.Device](h, "lamp-a")
+	require.Equal(t, "n1", d.Spec.NodeName)
+	require.Equal(t, map[string]string{"topic": "z/a"}, d.Spec.Protocol.Config)
+	require.EqualValues(t, "ON", d.Spec.Desired["power"])
+	require.Equal(t, "none", d.Metadata.Labels["room"])
+	require.Equal(t, resource.KindInstance, d.Metadata.OwnerReferences[0].Kind)
+	change(h, "lamp-a", func(d *resource.Device) { d.Spec.Desired["power"] = "OFF"; d.Metadata.Labels["mine"] = "yes" })
+	h.sees("n1", "bulbs", "a", `{"id":"Lamp-A","properties":{"TOPIC":"z/b","ROOM":"hall"}}`)
+	h.eventually(func() bool { return get[resource.Device](h, "lamp-a").Spec.Protocol.Config["topic"] == "z/b" }, "it follows")
+	d = get[resource.Device](h, "lamp-a")
+	require.EqualValues(t, "OFF", d.Spec.Desired["power"], "a desired value is whoever's wrote it last")
+	require.Equal(t, "yes", d.Metadata.Labels["mine"])
+	require.Equal(t, "hall", d.Metadata.Labels["room"])
+	h.eventually(func() bool { return h.instances()["Lamp-A@n1"].Status.Device == "lamp-a" }, "the Instance names it")
+	h.sees("n1", "bulbs", "a", "")
+	h.eventually(func() bool { return get[resource.Device](h, "lamp-a") == nil && len(h.instances()) == 0 }, "both go")
+
+	h.sees("n1", "bulbs", "b", `{"id":"b","properties":{"TOPIC":"z/b"}}`)
+	h.eventually(func() bool { return get[resource.Device](h, "b") != nil }, "the Device is there")
+	change(h, "b", func(d *resource.Device) { d.Spec.Protocol.Config["topic"] = "mine" })
+	h.sees("n1", "bulbs", "b", `{"id":"b","properties":{"TOPIC":"z/c"}}`)
+	h.eventually(func() bool {
+		return strings.HasPrefix(cond(h.instances()["b@n1"].Status.Conditions, "Onboarded"), "True Edited")
+	}, "it is a person's")
+	h.sees("n1", "bulbs", "b", "")
+	h.eventually(func() bool { return len(h.instances()) == 0 }, "the Instance goes")
+	require.Equal(t, "mine", get[resource.Device](h, "b").Spec.Protocol.Config["topic"])
+
+	make1[resource.Device](h, `{"metadata":{"name":"c","namespace":"default"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
+	h.sees("n1", "bulbs", "c", `{"id":"c","properties":{"TOPIC":"z/c"}}`)
+	h.sees("n1", "bulbs", "d", `{"id":"d"}`)
+	h.sees("n1", "bulbs", "e", `{"id":"not a name","properties":{"TOPIC":"z/c"}}`)
+	for id, why := range map[string]string{"c@n1": "False NameTaken", "d@n1": `False TemplateFailed: spec.deviceTemplate.spec.protocol.config.topic: Instance `, "not a name@n1": "False TemplateFailed: spec.deviceTemplate.metadata.name"} {
+		h.eventually(func() bool {
+			i := h.instances()[id]
+			return i != nil && strings.HasPrefix(cond(i.Status.Conditions, "Onboarded"), why)
+		}, id)
+	}
+	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindConfiguration, Namespace: "default", Name: "bulbs"}))
+	h.eventually(func() bool { return get[resource.Configuration](h, "bulbs") == nil }, "the Configuration goes")
+	require.NotNil(t, get[resource.Device](h, "c"))
+}
+
+func TestApproval(t *testing.T) {
+	h := newHub(t)
+	h.lamps("Manual", "Keep")
+	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a"}}`)
+	waits := func() bool {
+		i := h.instances()["a@n1"]
+		return i != nil && strings.HasPrefix(cond(i.Status.Conditions, "Onboarded"), "False WaitingForApproval")
+	}
+	h.eventually(waits, "it waits")
+	require.Nil(t, get[resource.Device](h, "a"))
+	name := h.instances()["a@n1"].Metadata.Name
+	change(h, name, func(i *resource.Instance) { i.Spec.Approval = resource.Approved })
+	h.eventually(func() bool { return get[resource.Device](h, "a") != nil }, "it is approved")
+	h.sees("n1", "bulbs", "a", "")
+	h.eventually(func() bool { return len(h.instances()) == 0 }, "the Instance goes")
+	kept := get[resource.Device](h, "a")
+	require.NotNil(t, kept, "whenGone: Keep")
+	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a2"}}`)
+	h.eventually(waits, "a new Instance waits again")
+	change(h, name, func(i *resource.Instance) { i.Spec.Approval = resource.Approved })
+	h.eventually(func() bool { return get[resource.Device](h, "a").Spec.Protocol.Config["topic"] == "z/a2" }, "the Device is this Instance's again")
+	require.Equal(t, kept.Metadata.UID, get[resource.Device](h, "a").Metadata.UID)
+	change(h, name, func(i *resource.Instance) { i.Spec.Approval = resource.Denied })
+	h.eventually(func() bool { return get[resource.Device](h, "a") == nil }, "it is denied")
+}
+
+// What a node runs for Instances is a record, which goes with the last of them.
+func TestBrokers(t *testing.T) {
+	h := newHub(t)
+	h.node("n1", `{}`)
+	h.configuration("akri-udev", `{"discoveryHandler":{"name":"udev"},"gracePeriod":{"local":"0s"},"brokerSpec":{"brokerPodSpec":{"containers":[{"name":"b","image":"nginx:stable","resources":{"limits":{"{{PLACEHOLDER}}":"1"}},"livenessProbe":{}}]}}}`)
+	h.says1("akri-udev", resource.ConditionBrokerAccepted, "True Partly: nodes don't do: brokerPodSpec.containers[].livenessProbe")
+	h.sees("n1", "akri-udev", "v", `{"id":"video0","properties":{"UDEV_DEVNODE":"/dev/video0"},"deviceSpecs":[{"containerPath":"/dev/video0","hostPath":"/dev/video0","permissions":"rwm"}]}`)
+	apps := func() (list []resource.Application) {
+		o, err := h.Reader.Get(t.Context(), store.Key{Kind: discovery.ApplicationsKind, Name: "n1"})
+		if err == nil {
+			require.NoError(t, json.Unmarshal(o.Data, &list))
+		}
+		return list
+	}
+	h.eventually(func() bool { return len(apps()) == 1 }, "the broker")
+	app := apps()[0]
+	suffix := strings.ToUpper(strings.TrimPrefix(discovery.ShortName("akri-udev", "video0", "n1", false), "akri-udev-"))
+	require.Equal(t, map[string]string{"AGENT_NODE_NAME": "n1", "UDEV_DEVNODE": "/dev/video0", "UDEV_DEVNODE_" + suffix: "/dev/video0"}, app.EnvVars)
+	require.Contains(t, app.Files[0].Content, "Image=nginx:stable\nAddDevice=/dev/video0:/dev/video0:rwm\n")
+	require.NoError(t, resource.Node{Metadata: resource.Meta{Name: "n1"}, Spec: resource.NodeSpec{Applications: apps()}}.Validate())
+	h.stop()
+	h.start()
+	h.sees("n1", "akri-udev", "v", "")
+	h.eventually(func() bool { return len(apps()) == 0 }, "it goes with the device")
+}
+
+// A thousand devices at once, and one by one among them.
+func BenchmarkInstances(b *testing.B) {
+	b.Run("1000", func(b *testing.B) {
+		for b.Loop() {
+			h := newHub(b)
+			h.node("n1", `{}`)
+			h.configuration("cams", `{"discoveryHandler":{"name":"onvif"}}`)
+			h.eventually(func() bool { return len(h.order("cams").Nodes) == 1 }, "order")
+			began := time.Now()
+			for i := range 1000 {
+				h.sees("n1", "cams", fmt.Sprint("c", i), fmt.Sprintf(`{"id":"c%d","shared":true,"properties":{"ADDRESS":"10.0.0.%d"}}`, i, i))
+			}
+			for {
+				page, err := h.Reader.List(b.Context(), resource.KindInstance, store.ListOptions{Limit: 1})
+				require.NoError(b, err)
+				if len(page.Items)+int(page.More) == 1000 {
+					break
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			b.ReportMetric(time.Since(began).Seconds(), "s/1000")
+			var took []time.Duration
+			for i := range 200 {
+				id := fmt.Sprint("x", i)
+				key := store.Key{Kind: resource.KindInstance, Namespace: "default", Name: discovery.Name("cams", id, "n1", true)}
+				began := time.Now()
+				h.sees("n1", "cams", id, `{"id":"`+id+`","shared":true}`)
+				for {
+					if _, err := h.Reader.Get(b.Context(), key); err == nil {
+						break
+					}
+					time.Sleep(200 * time.Microsecond)
+				}
+				took = append(took, time.Since(began))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[100].Microseconds())/1000, "ms-p50/one")
+			b.ReportMetric(float64(took[197].Microseconds())/1000, "ms-p99/one")
+			h.stop()
+		}
+	})
+}

@@ -1,0 +1,488 @@
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// index is what watches and reports have told: who sees what, and which objects concern each other. Everything in it comes again
+// after a restart.
+type index struct {
+	reader store.Reader
+
+	mu    sync.Mutex
+	whole map[topics.Kind]bool // all that nodes had reported when the hub started is in it
+
+	loading sync.Mutex
+	loaded  bool // all objects were read once
+
+	at       map[topics.Address]place // the Instance that a report is about
+	seenAt   map[string]map[topics.Address]resource.DiscoveredDevice
+	finding  map[string]map[string]int                    // by Configuration and node: how many devices it sees
+	handling map[string]map[string]resource.HandlerReport // by Configuration and node
+
+	confs map[string]known                 // by name
+	made  map[string]instance              // by name
+	of    map[string]map[string]bool       // by Configuration: names of its Instances, made or seen
+	users map[string]map[string]bool       // by node: names of the Instances that it uses
+	refs  map[store.Key]map[store.Key]bool // by Secret or ConfigMap: the Configurations that refer to it
+	has   map[store.Key]map[store.Key]bool // the other way round
+}
+
+type place struct{ instance, configuration string }
+
+type known struct {
+	key  store.Key
+	conf *resource.Configuration
+}
+
+type instance struct {
+	namespace, configuration string
+	nodes                    []string
+}
+
+func newIndex(reader store.Reader) *index {
+	return &index{
+		reader: reader, whole: make(map[topics.Kind]bool),
+		at: make(map[topics.Address]place), seenAt: make(map[string]map[topics.Address]resource.DiscoveredDevice),
+		finding: make(map[string]map[string]int), handling: make(map[string]map[string]resource.HandlerReport),
+		confs: make(map[string]known), made: make(map[string]instance), of: make(map[string]map[string]bool), users: make(map[string]map[string]bool),
+		refs: make(map[store.Key]map[store.Key]bool), has: make(map[store.Key]map[store.Key]bool),
+	}
+}
+
+// put and drop change a map of sets, in which no set is empty.
+func put[A, B comparable](m map[A]map[B]bool, a A, b B) {
+	if m[a] == nil {
+		m[a] = make(map[B]bool)
+	}
+	m[a][b] = true
+}
+
+func drop[A, B comparable](m map[A]map[B]bool, a A, b B) {
+	if delete(m[a], b); len(m[a]) == 0 {
+		delete(m, a)
+	}
+}
+
+// complete notes that all is there that nodes had reported of a kind when the hub started; it reports whether that is news.
+func (x *index) complete(kind topics.Kind) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	news := !x.whole[kind]
+	x.whole[kind] = true
+	return news
+}
+
+func (x *index) isComplete(kinds ...topics.Kind) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return !slices.ContainsFunc(kinds, func(k topics.Kind) bool { return !x.whole[k] })
+}
+
+// sight notes what a node has at a topic; nil: nothing. It returns the names of the Instances that this concerns, and whether the node
+// sees its first device of the Configuration now, or none any more.
+func (x *index) sight(a topics.Address, d *resource.DiscoveredDevice) (names []string, turned bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.finding[a.Device] == nil {
+		x.finding[a.Device] = make(map[string]int)
+	}
+	before := x.finding[a.Device][a.Node]
+	if was, ok := x.at[a]; ok {
+		names = append(names, was.instance)
+		x.unsee(a, was)
+	}
+	if d != nil {
+		name := Name(a.Device, d.ID, a.Node, d.Shared)
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		x.at[a] = place{name, a.Device}
+		if x.seenAt[name] == nil {
+			x.seenAt[name] = make(map[topics.Address]resource.DiscoveredDevice)
+		}
+		x.seenAt[name][a] = *d
+		put(x.of, a.Device, name)
+		x.finding[a.Device][a.Node]++
+	}
+	return names, (before == 0) != (x.finding[a.Device][a.Node] == 0)
+}
+
+func (x *index) unsee(a topics.Address, was place) {
+	delete(x.at, a)
+	x.finding[a.Device][a.Node]--
+	if delete(x.seenAt[was.instance], a); len(x.seenAt[was.instance]) > 0 {
+		return
+	}
+	delete(x.seenAt, was.instance)
+	if _, made := x.made[was.instance]; !made {
+		drop(x.of, was.configuration, was.instance)
+	}
+}
+
+// seen are those of some nodes, which are sorted, that see a device, in their order.
+func (x *index) seen(name string, nodes []string) (list []Sighting) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for a, d := range x.seenAt[name] {
+		if _, chosen := slices.BinarySearch(nodes, a.Node); chosen {
+			list = append(list, Sighting{a.Node, d})
+		}
+	}
+	slices.SortFunc(list, func(a, b Sighting) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Device.ID, b.Device.ID))
+	})
+	return slices.CompactFunc(list, func(a, b Sighting) bool { return a.Node == b.Node })
+}
+
+// handler notes what a node says of a handler; not there: nothing any more.
+func (x *index) handler(a topics.Address, r resource.HandlerReport, there bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !there {
+		delete(x.handling[a.Device], a.Node)
+		return
+	}
+	if x.handling[a.Device] == nil {
+		x.handling[a.Device] = make(map[string]resource.HandlerReport)
+	}
+	x.handling[a.Device][a.Node] = r
+}
+
+func (x *index) handlers(configuration string) HandlerState {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return HandlerState{Reports: maps.Clone(x.handling[configuration]), Finding: maps.Clone(x.finding[configuration])}
+}
+
+// load reads all objects, the first time that it is called: what is decided before would take those that are missing for deleted.
+func (x *index) load(ctx context.Context) error {
+	x.loading.Lock()
+	defer x.loading.Unlock()
+	if x.loaded {
+		return nil
+	}
+	for _, kind := range []string{resource.KindConfiguration, resource.KindInstance} {
+		page, err := x.reader.List(ctx, kind, store.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, o := range page.Items {
+			x.refresh(o.Key)
+		}
+	}
+	x.loaded = true
+	return nil
+}
+
+// refresh reads an object: a watch tells of old versions as well, and two of them in any order.
+func (x *index) refresh(key store.Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	o, err := x.reader.Get(context.Background(), key)
+	switch gone := errors.Is(err, resource.NotFound); {
+	case err != nil && !gone:
+	case key.Kind == resource.KindConfiguration:
+		c := new(resource.Configuration)
+		if gone || json.Unmarshal(o.Data, c) != nil {
+			x.dropConfiguration(key)
+			return
+		}
+		x.setConfiguration(key, c)
+	default:
+		i := new(resource.Instance)
+		if gone || json.Unmarshal(o.Data, i) != nil || !Managed(i) {
+			x.dropInstance(key)
+			return
+		}
+		x.setInstance(key, i)
+	}
+}
+
+func (x *index) setConfiguration(key store.Key, c *resource.Configuration) {
+	x.confs[key.Name] = known{key, c}
+	x.dropRefs(key)
+	for _, p := range c.Spec.DiscoveryHandler.DiscoveryProperties {
+		if ref, _, ok := refOf(p, key.Namespace); ok {
+			to := store.Key{Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name}
+			put(x.refs, to, key)
+			put(x.has, key, to)
+		}
+	}
+}
+
+func (x *index) dropRefs(key store.Key) {
+	for to := range x.has[key] {
+		drop(x.refs, to, key)
+	}
+	delete(x.has, key)
+}
+
+func (x *index) dropConfiguration(key store.Key) {
+	if x.confs[key.Name].key == key {
+		delete(x.confs, key.Name)
+	}
+	x.dropRefs(key)
+}
+
+// configuration is a Configuration as the watch has seen it last, which nobody may change; nil: there is none.
+func (x *index) configuration(name string) *resource.Configuration {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.confs[name].conf
+}
+
+func (x *index) configurationKey(name string) []store.Key {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if c, ok := x.confs[name]; ok {
+		return []store.Key{c.key}
+	}
+	return nil
+}
+
+func (x *index) configurationKeys() (list []store.Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, c := range x.confs {
+		list = append(list, c.key)
+	}
+	return list
+}
+
+func (x *index) referring(key store.Key) []store.Key {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Collect(maps.Keys(x.refs[key]))
+}
+
+func (x *index) setInstance(key store.Key, i *resource.Instance) {
+	for _, node := range x.made[key.Name].nodes {
+		drop(x.users, node, key.Name)
+	}
+	next := instance{namespace: key.Namespace, configuration: i.Spec.ConfigurationName}
+	for _, node := range i.Spec.DeviceUsage {
+		if node != "" {
+			next.nodes = append(next.nodes, node)
+			put(x.users, node, key.Name)
+		}
+	}
+	x.made[key.Name] = next
+	put(x.of, next.configuration, key.Name)
+}
+
+func (x *index) dropInstance(key store.Key) {
+	was, had := x.made[key.Name]
+	if !had || was.namespace != key.Namespace {
+		return
+	}
+	for _, node := range was.nodes {
+		drop(x.users, node, key.Name)
+	}
+	delete(x.made, key.Name)
+	if len(x.seenAt[key.Name]) == 0 {
+		drop(x.of, was.configuration, key.Name)
+	}
+}
+
+// instanceOf is the Configuration of an Instance, and the namespace if it is made.
+func (x *index) instanceOf(name string) (configuration, namespace string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if i, ok := x.made[name]; ok {
+		return i.configuration, i.namespace
+	}
+	for a := range x.seenAt[name] {
+		return a.Device, ""
+	}
+	return "", ""
+}
+
+func (x *index) instancesOf(configuration string) []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Collect(maps.Keys(x.of[configuration]))
+}
+
+func (x *index) allInstances() (list []store.Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, names := range x.of {
+		for name := range names {
+			list = append(list, instanceKey(name))
+		}
+	}
+	return list
+}
+
+// count is how many Instances of a Configuration are made.
+func (x *index) count(configuration string) (n int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for name := range x.of[configuration] {
+		if _, made := x.made[name]; made {
+			n++
+		}
+	}
+	return n
+}
+
+func (x *index) usedBy(node string) []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Sorted(maps.Keys(x.users[node]))
+}
+
+func (x *index) usersOf(configuration string) []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	nodes := make(map[string]bool)
+	for name := range x.of[configuration] {
+		for _, node := range x.made[name].nodes {
+			nodes[node] = true
+		}
+	}
+	return slices.Collect(maps.Keys(nodes))
+}
+
+// nodes are the labels of all Nodes.
+type nodes struct {
+	reader store.Reader
+
+	mu     sync.Mutex
+	labels map[string]map[string]string // nil: not read yet
+}
+
+// changed reads a Node, and says whether it came, went or has other labels.
+func (n *nodes) changed(key store.Key) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.labels == nil {
+		return true
+	}
+	was, had := n.labels[key.Name]
+	o, err := n.reader.Get(context.Background(), key)
+	if err != nil {
+		delete(n.labels, key.Name)
+		return had && errors.Is(err, resource.NotFound)
+	}
+	now, ok := labelsOf(o)
+	if !ok || had && maps.Equal(was, now) {
+		return false
+	}
+	n.labels[key.Name] = now
+	return true
+}
+
+func labelsOf(o store.Object) (labels map[string]string, ok bool) {
+	var n struct {
+		Metadata resource.Meta `json:"metadata"`
+	}
+	err := json.Unmarshal(o.Data, &n)
+	return n.Metadata.Labels, err == nil
+}
+
+// matching are the names of the Nodes that a selector chooses, sorted.
+func (n *nodes) matching(ctx context.Context, s *resource.LabelSelector) (list []string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.labels == nil {
+		page, err := n.reader.List(ctx, resource.KindNode, store.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		n.labels = make(map[string]map[string]string, len(page.Items))
+		for _, o := range page.Items {
+			if labels, ok := labelsOf(o); ok {
+				n.labels[o.Name] = labels
+			}
+		}
+	}
+	for name, labels := range n.labels {
+		if s.Matches(labels) {
+			list = append(list, name)
+		}
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+// orders reads Orders, and decodes each version once.
+type orders struct {
+	reader store.Reader
+	mu     sync.Mutex
+	read   map[string]readOrder
+}
+
+type readOrder struct {
+	rev uint64
+	o   Order
+}
+
+func (r *orders) get(ctx context.Context, configuration string) (o Order, rev uint64, found bool) {
+	stored, err := r.reader.Get(ctx, orderKey(configuration))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		delete(r.read, configuration)
+		return o, 0, false
+	}
+	if had, ok := r.read[configuration]; ok && had.rev == stored.Rev {
+		return had.o, had.rev, true
+	}
+	if json.Unmarshal(stored.Data, &o) != nil {
+		return o, 0, false
+	}
+	if r.read == nil {
+		r.read = make(map[string]readOrder)
+	}
+	r.read[configuration] = readOrder{stored.Rev, o}
+	return o, stored.Rev, true
+}
+
+// keys are keys that wait to be queued by a controller.
+type keys struct {
+	mu   sync.Mutex
+	some map[store.Key]bool
+	wake chan struct{} // holds a value while some has keys
+}
+
+func newKeys() *keys { return &keys{some: make(map[store.Key]bool), wake: make(chan struct{}, 1)} }
+
+func (k *keys) add(list ...store.Key) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, key := range list {
+		k.some[key] = true
+	}
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// feed is a source of a controller.
+func (k *keys) feed(ctx context.Context, add func(...store.Key)) {
+	for {
+		select {
+		case <-k.wake:
+			k.mu.Lock()
+			list := slices.Collect(maps.Keys(k.some))
+			clear(k.some)
+			k.mu.Unlock()
+			add(list...)
+		case <-ctx.Done():
+			return
+		}
+	}
+}

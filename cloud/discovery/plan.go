@@ -1,0 +1,519 @@
+// Package discovery makes Instances of what nodes find for Configurations, and of Instances what their Configuration asks for: Devices,
+// and containers of brokers on nodes.
+//
+// What it decides is in pure functions: Order (what nodes are to look for), PlanInstance, PlanDevice, Applications, and the conditions
+// of a Configuration. It never talks to a node: a node gets an order and applications through records in the store, and what it has
+// found comes from Options.Reports.
+package discovery
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/blake2b"
+
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/templates"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	// OrderKind is the kind of the records of Orders. A record has the name of its Configuration, and no namespace.
+	OrderKind = "DiscoveryOrder"
+	// ApplicationsKind is the kind of the records of the applications that nodes run for Instances, under the nodes' names. It is
+	// cloud/render's, which sends them.
+	ApplicationsKind = "BrokerApplications"
+
+	// finalizer keeps a Configuration until its Instances are gone, and an Instance until what was made of it is.
+	finalizer = resource.Group + "/discovery"
+
+	// Labels and annotations of what is made.
+	configurationLabel = resource.Group + "/configuration"
+	shortNameLabel     = "akri.sh/instance"
+	instanceAnnotation = resource.Group + "/instance"          // of a Device: the Instance that it was made of
+	appliedAnnotation  = resource.Group + "/discovery-applied" // of a Device: a hash of what was made of the template
+)
+
+// Order is what nodes are to look for, for one Configuration. It has no value of a Secret.
+type Order struct {
+	Namespace string                    `json:"namespace"`
+	UID       string                    `json:"uid"`
+	Nodes     []string                  `json:"nodes"` // sorted
+	Request   resource.DiscoveryRequest `json:"request"`
+	// Values are the discoveryProperties that are kept elsewhere.
+	Values []ValueRef `json:"values,omitempty"`
+}
+
+// ValueRef is a property, and the Secret or ConfigMap that has its value.
+type ValueRef struct {
+	Property  string `json:"property"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Key       string `json:"key"`
+}
+
+// Value is what is known of the value of a ValueRef.
+type Value struct {
+	Found bool
+	// Version is another one after each change, and tells nothing of a Secret's value.
+	Version string
+	Size    int
+}
+
+// maxValues bounds the values of Secrets and ConfigMaps of a Configuration, in bytes: a node gets them as one value, in base64.
+const maxValues = 40 << 10
+
+// PlanOrder is the order of a Configuration for nodes, which are sorted. problem says why there can be none; nodes keep the one before.
+func PlanOrder(c *resource.Configuration, nodes []string, value func(ValueRef) (Value, error)) (o Order, problem string, err error) {
+	h := c.Spec.DiscoveryHandler
+	o = Order{Namespace: c.Metadata.Namespace, UID: c.Metadata.UID, Nodes: nodes}
+	o.Request = resource.DiscoveryRequest{Handler: h.Name, Details: h.DiscoveryDetails}
+	secrets, size := sha256.New(), 0
+	for _, p := range h.DiscoveryProperties {
+		ref, optional, ok := refOf(p, c.Metadata.Namespace)
+		if !ok {
+			if o.Request.Properties == nil {
+				o.Request.Properties = make(map[string]string)
+			}
+			o.Request.Properties[p.Name] = p.Value
+			continue
+		}
+		v, err := value(ref)
+		if err != nil {
+			return o, "", err
+		}
+		if !v.Found && !optional {
+			return o, fmt.Sprintf("%s: there is no %s %s/%s with the key %s", p.Name, ref.Kind, ref.Namespace, ref.Name, ref.Key), nil
+		}
+		if v.Found {
+			fmt.Fprintf(secrets, "%q %q\n", p.Name, v.Version)
+			size += len(p.Name) + v.Size
+			o.Values = append(o.Values, ref)
+		}
+	}
+	if size > maxValues {
+		return o, fmt.Sprintf("the values of Secrets and ConfigMaps have %d bytes; at most %d are sent to handlers", size, maxValues), nil
+	}
+	if len(o.Values) > 0 {
+		o.Request.Secrets = hex.EncodeToString(secrets.Sum(nil)[:8])
+	}
+	o.Request.Version, err = hashOf(o.Request)
+	return o, "", err
+}
+
+func refOf(p resource.DiscoveryProperty, namespace string) (ref ValueRef, optional, ok bool) {
+	if p.ValueFrom == nil {
+		return ref, false, false
+	}
+	key := p.ValueFrom.SecretKeyRef
+	ref = ValueRef{Property: p.Name, Kind: resource.KindSecret}
+	if key == nil {
+		key, ref.Kind = p.ValueFrom.ConfigMapKeyRef, resource.KindConfigMap
+	}
+	if key == nil {
+		return ref, false, false
+	}
+	ref.Namespace, ref.Name, ref.Key = cmp.Or(key.Namespace, namespace), key.Name, key.Key
+	return ref, key.Optional, true
+}
+
+func hashOf(v any) (string, error) {
+	text, err := json.Marshal(v)
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8]), err
+}
+
+// Name is the name of the Instance of a device: the Configuration's and a hash of the device's id, and of the node for a device
+// that others don't see.
+func Name(configuration, id, node string, shared bool) string {
+	h := sha256.New()
+	fmt.Fprint(h, id)
+	if !shared {
+		fmt.Fprint(h, "\x00", node)
+	}
+	return configuration + "-" + hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// ShortName is the name that Akri gives the Instance, with a hash of 24 bits: two devices of a Configuration may have the same.
+func ShortName(configuration, id, node string, shared bool) string {
+	h, err := blake2b.New(3, nil)
+	if err != nil {
+		return "" // 3 is a size that there is
+	}
+	fmt.Fprint(h, id)
+	if !shared {
+		fmt.Fprint(h, node)
+	}
+	return configuration + "-" + hex.EncodeToString(h.Sum(nil))
+}
+
+// Sighting is what a node says of a device that it sees.
+type Sighting struct {
+	Node   string
+	Device resource.DiscoveredDevice
+}
+
+// InstanceState is what PlanInstance decides by.
+type InstanceState struct {
+	Name          string
+	Configuration *resource.Configuration // nil: there is none, or it is being deleted
+	Instance      *resource.Instance      // nil: there is none
+	Seen          []Sighting              // one of each node that sees it, in the order of their names
+	Now           time.Time
+}
+
+// InstancePlan is what is to become of an Instance.
+type InstancePlan struct {
+	// Delete says that the Instance goes, and what was made of it.
+	Delete bool
+	// Instance is as it should be, but for conditions of others; nil: none is made, or nothing changes.
+	Instance *resource.Instance
+	// Again is when to look again if nothing changes; 0: never.
+	Again time.Duration
+}
+
+// Managed says whether an Instance was made of what nodes found; others are somebody's own and left alone.
+func Managed(i *resource.Instance) bool {
+	return slices.ContainsFunc(i.Metadata.OwnerReferences, func(o resource.OwnerReference) bool {
+		return o.Kind == resource.KindConfiguration && o.Controller != nil && *o.Controller
+	})
+}
+
+// PlanInstance decides what becomes of an Instance.
+func PlanInstance(s InstanceState) (p InstancePlan) {
+	old := s.Instance
+	switch {
+	case old != nil && !Managed(old):
+		return p
+	case old != nil && (old.Metadata.DeletionTimestamp != nil || s.Configuration == nil || !ownedBy(old, s.Configuration)):
+		return InstancePlan{Delete: true}
+	case s.Configuration == nil, old == nil && len(s.Seen) == 0:
+		return p
+	}
+	next := new(resource.Instance)
+	if old != nil {
+		*next = *old
+	} else {
+		next = newInstance(s)
+	}
+	if len(s.Seen) == 0 {
+		gone := cmp.Or(next.Status.LastSeen, resource.Time(s.Now))
+		since, err := resource.ParseTime(gone)
+		left := s.Configuration.Spec.GracePeriod.Of(next.Spec.Shared)
+		if err == nil {
+			left -= s.Now.Sub(since)
+		}
+		if left <= 0 {
+			return InstancePlan{Delete: true}
+		}
+		p.Again = left
+		next.Spec.Nodes, next.Status.LastSeen = nil, gone
+		next.Status.Conditions = set(next.Status.Conditions, next.Metadata, s.Now, resource.ConditionVisible, false, "Gone",
+			"no node sees it since "+gone+"; without a change it is removed at "+resource.Time(s.Now.Add(left)))
+		p.Instance = next
+		return p
+	}
+	found(next, s)
+	p.Instance = next
+	return p
+}
+
+func ownedBy(i *resource.Instance, c *resource.Configuration) bool {
+	return slices.ContainsFunc(i.Metadata.OwnerReferences, func(o resource.OwnerReference) bool { return o.UID == c.Metadata.UID })
+}
+
+func newInstance(s InstanceState) *resource.Instance {
+	c, first := s.Configuration, s.Seen[0]
+	yes := true
+	i := &resource.Instance{Metadata: resource.Meta{
+		Name: s.Name, Namespace: c.Metadata.Namespace, Finalizers: []string{finalizer}, Labels: map[string]string{},
+		OwnerReferences: []resource.OwnerReference{{
+			APIVersion: resource.APIVersion, Kind: resource.KindConfiguration, Name: c.Metadata.Name, UID: c.Metadata.UID, Controller: &yes,
+		}},
+	}}
+	i.Spec.ConfigurationName, i.Spec.ID, i.Spec.Shared = c.Metadata.Name, first.Device.ID, first.Device.Shared
+	i.Spec.ShortName = ShortName(c.Metadata.Name, first.Device.ID, first.Node, first.Device.Shared)
+	for label, value := range map[string]string{configurationLabel: c.Metadata.Name, shortNameLabel: i.Spec.ShortName} {
+		if len(value) <= 63 {
+			i.Metadata.Labels[label] = value
+		}
+	}
+	return i
+}
+
+// found puts into an Instance what nodes say of it, and who uses it.
+func found(i *resource.Instance, s InstanceState) {
+	c := s.Configuration
+	i.Spec.Nodes = nil
+	for _, one := range s.Seen {
+		i.Spec.Nodes = append(i.Spec.Nodes, one.Node)
+	}
+	i.Spec.Capacity = 1
+	if c.Spec.Capacity != nil {
+		i.Spec.Capacity = *c.Spec.Capacity
+	}
+	used := len(c.Spec.BrokerSpec) > 0 || c.Spec.DeviceTemplate != nil
+	i.Spec.DeviceUsage = Slots(i.Metadata.Name, i.Spec.Capacity, i.Spec.DeviceUsage, i.Spec.Nodes, used)
+	device := s.Seen[0].Device
+	user := UserOf(i)
+	for _, one := range s.Seen {
+		if one.Node == user {
+			device = one.Device
+		}
+	}
+	i.Spec.BrokerProperties = maps.Clone(c.Spec.BrokerProperties)
+	if i.Spec.BrokerProperties == nil && len(device.Properties) > 0 {
+		i.Spec.BrokerProperties = make(map[string]string, len(device.Properties))
+	}
+	maps.Copy(i.Spec.BrokerProperties, device.Properties)
+	i.Spec.Mounts, i.Spec.DeviceSpecs = device.Mounts, device.DeviceSpecs
+	i.Status.LastSeen = ""
+	i.Status.Conditions = set(i.Status.Conditions, i.Metadata, s.Now, resource.ConditionVisible, true, "Seen", "seen by "+objects.JoinFirst(i.Spec.Nodes))
+}
+
+// Slots gives the slots of an Instance's capacity to nodes that see it: each gets one at most, and keeps it for as long as it sees
+// the device. Which nodes get the first ones depends on the name, so that devices are spread over nodes.
+func Slots(name string, capacity int, before map[string]string, nodes []string, used bool) map[string]string {
+	slots, has := make(map[string]string, capacity), make(map[string]bool)
+	for i := range capacity {
+		slot := fmt.Sprintf("%s-%d", name, i)
+		node := before[slot]
+		if !used || !slices.Contains(nodes, node) || has[node] {
+			node = ""
+		}
+		slots[slot], has[node] = node, true
+	}
+	if !used {
+		return slots
+	}
+	waiting := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return has[n] })
+	rank := func(node string) uint64 {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(name + "\x00" + node)) // a hash never fails
+		return h.Sum64()
+	}
+	slices.SortFunc(waiting, func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
+	for i := 0; i < capacity && len(waiting) > 0; i++ {
+		if slot := fmt.Sprintf("%s-%d", name, i); slots[slot] == "" {
+			slots[slot], waiting = waiting[0], waiting[1:]
+		}
+	}
+	return slots
+}
+
+// UserOf is the node of the first slot that is used; empty: there is none. It is the node of the Device.
+func UserOf(i *resource.Instance) string {
+	for n := range i.Spec.Capacity {
+		if node := i.Spec.DeviceUsage[fmt.Sprintf("%s-%d", i.Metadata.Name, n)]; node != "" {
+			return node
+		}
+	}
+	return ""
+}
+
+// set sets a condition of an object.
+func set(list []resource.Condition, of resource.Meta, now time.Time, kind string, holds bool, reason, message string) []resource.Condition {
+	c := resource.Condition{Type: kind, Status: "False", Reason: reason, Message: message, ObservedGeneration: of.Generation}
+	if holds {
+		c.Status = "True"
+	}
+	return resource.SetCondition(slices.Clone(list), c, now)
+}
+
+// DevicePlan is what is to become of the Device of an Instance.
+type DevicePlan struct {
+	// Device is what is to be created, or what the present one is to become; nil: nothing is written.
+	Device *resource.Device
+	// Delete says that the Device is to be deleted.
+	Delete bool
+	// Onboarded, Reason and Message are the condition Onboarded.
+	Onboarded       bool
+	Reason, Message string
+}
+
+// PlanDevice decides what becomes of the Device of an Instance that is there. get reads a Device of the Instance's namespace; nil:
+// there is none.
+func PlanDevice(t *resource.DeviceTemplate, i *resource.Instance, get func(name string) (*resource.Device, error)) (p DevicePlan, err error) {
+	approval := i.Spec.Approval
+	if approval == "" && t.Approval == resource.ApprovalManual {
+		return DevicePlan{Reason: "WaitingForApproval", Message: "set spec.approval to Approved or Denied"}, nil
+	}
+	want, err := deviceOf(t, i)
+	if err != nil {
+		return DevicePlan{Reason: "TemplateFailed", Message: err.Error()}, nil //nolint:nilerr // it is the user's to mend
+	}
+	has, err := get(want.Metadata.Name)
+	if err != nil {
+		return p, err
+	}
+	switch {
+	case approval == resource.Denied && has != nil && MadeOf(has, i.Metadata.Name) && !Edited(has):
+		return DevicePlan{Delete: true, Device: has, Reason: "Denied", Message: "spec.approval is Denied"}, nil
+	case approval == resource.Denied:
+		return DevicePlan{Reason: "Denied", Message: "spec.approval is Denied"}, nil
+	case want.Spec.NodeName == "":
+		return DevicePlan{Reason: "NoNode", Message: "no node uses it"}, nil
+	case has == nil:
+		return DevicePlan{Device: want, Onboarded: true, Reason: "Created", Message: "the Device " + want.Metadata.Name + " was made of it"}, nil
+	case !MadeOf(has, i.Metadata.Name):
+		return DevicePlan{Reason: "NameTaken", Message: "the Device " + want.Metadata.Name + " was not made of this Instance and is left alone"}, nil
+	case has.Metadata.DeletionTimestamp != nil:
+		return DevicePlan{Reason: "Deleting", Message: "the Device " + want.Metadata.Name + " is being deleted"}, nil
+	}
+	p = DevicePlan{Onboarded: true, Reason: "Created", Message: "the Device " + want.Metadata.Name + " was made of it"}
+	if Edited(has) {
+		p.Reason, p.Message = "Edited", "somebody has edited the Device "+want.Metadata.Name+", which is theirs since"
+		return p, nil
+	}
+	p.Device = merged(has, want)
+	return p, nil
+}
+
+// merged is a Device with what the template says now. Desired values are given once, and other fields of its metadata are left alone.
+func merged(has, want *resource.Device) *resource.Device {
+	next := *has
+	next.Spec.DeviceModelRef, next.Spec.Protocol, next.Spec.NodeName = want.Spec.DeviceModelRef, want.Spec.Protocol, want.Spec.NodeName
+	with := func(has, want map[string]string) map[string]string {
+		out := maps.Clone(has)
+		if out == nil {
+			out = make(map[string]string)
+		}
+		maps.Copy(out, want)
+		return out
+	}
+	next.Metadata.Labels = with(has.Metadata.Labels, want.Metadata.Labels)
+	next.Metadata.Annotations = with(has.Metadata.Annotations, want.Metadata.Annotations)
+	next.Metadata.OwnerReferences = want.Metadata.OwnerReferences
+	return &next
+}
+
+// MadeOf says whether a Device was made of an Instance, which may have been another one of the same name.
+func MadeOf(d *resource.Device, instance string) bool {
+	return d.Metadata.Annotations[instanceAnnotation] == instance
+}
+
+// Edited says whether anybody has changed the spec of a Device since it was made of an Instance. Desired values are no edit.
+func Edited(d *resource.Device) bool {
+	return d.Metadata.Annotations[appliedAnnotation] != applied(d.Spec)
+}
+
+func applied(s resource.DeviceSpec) string {
+	s.Desired, s.DesiredUntil = nil, nil
+	hash, _ := hashOf(s) // texts and numbers
+	return hash
+}
+
+// CheckTemplate says what is wrong with a deviceTemplate, whatever is found.
+func CheckTemplate(t *resource.DeviceTemplate) error {
+	return templates.Check(t, "spec.deviceTemplate")
+}
+
+// deviceOf is the Device that a template makes of an Instance.
+func deviceOf(t *resource.DeviceTemplate, i *resource.Instance) (*resource.Device, error) {
+	properties := i.Spec.BrokerProperties
+	if properties == nil {
+		properties = map[string]string{}
+	}
+	node := UserOf(i)
+	out, err := templates.Expand(t, map[string]any{
+		"id": i.Spec.ID, "name": i.Metadata.Name, "configuration": i.Spec.ConfigurationName, "node": node, "shared": i.Spec.Shared, "properties": properties,
+	}, "spec.deviceTemplate", "Instance "+i.Metadata.Name)
+	if err != nil {
+		return nil, err
+	}
+	yes := true
+	d := &resource.Device{}
+	d.Spec = resource.DeviceSpec{DeviceModelRef: out.Spec.DeviceModelRef, Protocol: out.Spec.Protocol, Desired: out.Spec.Desired, NodeName: node}
+	d.Metadata = resource.Meta{
+		Name: i.Metadata.Name, Namespace: i.Metadata.Namespace, Labels: map[string]string{}, Annotations: map[string]string{},
+		OwnerReferences: []resource.OwnerReference{{
+			APIVersion: resource.APIVersion, Kind: resource.KindInstance, Name: i.Metadata.Name, UID: i.Metadata.UID, Controller: &yes,
+		}},
+	}
+	if m := out.Metadata; m != nil {
+		d.Metadata.Name = cmp.Or(m.Name, d.Metadata.Name)
+		maps.Copy(d.Metadata.Labels, m.Labels)
+		maps.Copy(d.Metadata.Annotations, m.Annotations)
+	}
+	d.Metadata.Annotations[instanceAnnotation], d.Metadata.Annotations[appliedAnnotation] = i.Metadata.Name, applied(d.Spec)
+	if !topics.ValidName(d.Metadata.Name) {
+		return nil, fmt.Errorf("spec.deviceTemplate.metadata.name: %.80q: must be %s", d.Metadata.Name, topics.NameRule())
+	}
+	return d, d.Validate()
+}
+
+// HandlerState is what the nodes of an Order say of its handler.
+type HandlerState struct {
+	Reports map[string]resource.HandlerReport // by node
+	Finding map[string]int                    // how many devices a node sees
+}
+
+// HandlerConditions are HandlerReady and DetailsAccepted of a Configuration.
+func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s HandlerState, now time.Time) []resource.Condition {
+	var missing, asked, failing, refused, accepted []string
+	why := ""
+	for _, node := range o.Nodes {
+		r, has := s.Reports[node]
+		current := r.Version == "" || r.Version == o.Request.Version
+		switch {
+		case !has && s.Finding[node] > 0: // a discoverer that doesn't say anything of itself
+			accepted = append(accepted, node)
+		case !has || r.State == resource.HandlerMissing:
+			missing = append(missing, node)
+		case !current:
+			asked = append(asked, node)
+		case r.State == resource.HandlerFailing:
+			failing = append(failing, node)
+			why = cmp.Or(why, r.Message)
+		case r.State == resource.HandlerRefused:
+			refused = append(refused, node)
+			why = cmp.Or(why, r.Message)
+		default:
+			accepted = append(accepted, node)
+		}
+	}
+	ready, reason, message := true, "Ready", fmt.Sprintf("all %d nodes have the handler %s", len(o.Nodes), o.Request.Handler)
+	switch {
+	case len(o.Nodes) == 0:
+		ready, reason, message = false, "NoNodes", "no node is chosen by spec.nodeSelector"
+	case len(missing) > 0:
+		ready, reason = false, "NoHandler"
+		message = fmt.Sprintf("%d of %d nodes have no handler %s: %s", len(missing), len(o.Nodes), o.Request.Handler, objects.JoinFirst(missing))
+	case len(failing) > 0:
+		ready, reason, message = false, "Failing", fmt.Sprintf("the handler %s fails on %s: %s", o.Request.Handler, objects.JoinFirst(failing), why)
+	}
+	list = set(list, of, now, resource.ConditionHandlerReady, ready, reason, message)
+	switch {
+	case len(refused) > 0:
+		return set(list, of, now, resource.ConditionDetailsAccepted, false, "Refused", "refused on "+objects.JoinFirst(refused)+": "+why)
+	case len(accepted) > 0:
+		return set(list, of, now, resource.ConditionDetailsAccepted, true, "Accepted", "accepted on "+objects.JoinFirst(accepted))
+	}
+	list = set(list, of, now, resource.ConditionDetailsAccepted, false, "NoAnswer", "no handler has answered yet")
+	for i := range list {
+		if list[i].Type == resource.ConditionDetailsAccepted {
+			list[i].Status = "Unknown"
+		}
+	}
+	return list
+}
+
+// clean is a text of which a systemd unit or a name can be made.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(text))
+}
