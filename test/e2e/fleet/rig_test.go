@@ -38,7 +38,7 @@ import (
 const soon = 45 * time.Second
 
 // places is how many nodes with programs of their own the tests can have.
-const places = 32
+const places = 48
 
 // The users of the hub. Whoever signs in with none of these names is an operator, but sees no Secrets and Repositories.
 const (
