@@ -2,7 +2,7 @@
 // agents, over flightctl's REST paths, our own, and kubectl. The points are taken from the source document "Definition of the Fleet and
 // Device API spec" and from this project's decisions where that is silent.
 //
-// The tests share a hub and run side by side: each has nodes, labels and fleets of its own.
+// The tests share a hub and run side by side: each has nodes, labels and fleets of its own, under fixed names, so none runs twice (-count 1).
 package fleet
 
 import (
