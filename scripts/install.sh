@@ -66,10 +66,30 @@ done
 # The services' data is below /var/lib/edgebus, which whoever tried a program as root before has for root alone.
 install -d -m 0755 "$destdir/usr/local/bin" "$destdir/etc/edgebus" "$destdir/etc/systemd/system" "$destdir/var/lib/edgebus"
 for program in "${programs[@]}" edgebus; do
+	at=$destdir/usr/local/bin
+	# Core and agent are below a link, which the agent switches when the hub orders another version.
+	case $program in
+	edgecore) link=current ;;
+	edgeagent) link=agent ;;
+	*) link= ;;
+	esac
+	if [[ -n $link ]]; then
+		version=$("bin/$program" --version) && version=versions/${version##* }
+		at=$destdir/var/lib/edgebus/programs/$version
+		install -d -m 0755 "$destdir/var/lib/edgebus/programs" "$destdir/var/lib/edgebus/programs/versions" "$at"
+		rm -f "$at/manifest.json" "$at/manifest.json.minisig" # of a version that came from the hub
+	fi
 	# To a new file, and then in place: a running program is not written over.
-	install -m 0755 "bin/$program" "$destdir/usr/local/bin/.$program.new"
-	mv -f "$destdir/usr/local/bin/.$program.new" "$destdir/usr/local/bin/$program"
+	install -m 0755 "bin/$program" "$at/.$program.new"
+	mv -f "$at/.$program.new" "$at/$program"
+	if [[ -n $link ]]; then
+		ln -sfn "$version" "$destdir/var/lib/edgebus/programs/.$link.new"
+		mv -fT "$destdir/var/lib/edgebus/programs/.$link.new" "$destdir/var/lib/edgebus/programs/$link"
+		ln -sf "/var/lib/edgebus/programs/$link/$program" "$destdir/usr/local/bin/.$program.new"
+		mv -fT "$destdir/usr/local/bin/.$program.new" "$destdir/usr/local/bin/$program"
+	fi
 done
+sync
 for program in "${programs[@]}"; do
 	install -m 0644 "scripts/systemd/$program.service" "$destdir/etc/systemd/system/$program.service"
 	echo "$destdir/usr/local/bin/$program"

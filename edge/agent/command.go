@@ -325,8 +325,13 @@ func upgradeCommand(with func(func(context.Context, Options, []string) error) fu
 				}
 				fmt.Fprintf(out, "core:      %s\n", or(r.Version, "none below "+o.Config.Upgrade.Dir))
 				for _, line := range []struct{ name, text string }{
-					{"held", r.Held}, {"upgrade", strings.TrimPrefix(r.From+" to "+r.To, " to ")}, {"step", r.Step}, {"result", r.Result},
-					{"reason", r.Reason}, {"message", r.Message}, {"output", r.Log},
+					{"held", r.Held},
+					{"upgrade", strings.TrimPrefix(r.From+" to "+r.To, " to ")},
+					{"step", r.Step},
+					{"result", r.Result},
+					{"reason", r.Reason},
+					{"message", r.Message},
+					{"output", r.Log},
 				} {
 					if line.text != "" {
 						fmt.Fprintf(out, "%-10s %s\n", line.name+":", line.text)

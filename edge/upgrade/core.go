@@ -101,7 +101,6 @@ type child struct {
 	mark    string   // variable of its environment, by which all that it starts is found
 	stopFor time.Duration
 	logger  zerolog.Logger
-	changed func()
 
 	change sync.Mutex // held while it is started or ended
 	mu     sync.Mutex

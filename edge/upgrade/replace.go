@@ -3,6 +3,7 @@ package upgrade
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -69,25 +70,20 @@ func (u *Upgrader) replaceAgent(o resource.UpgradeOrder) error {
 
 // same says whether two files have the same content.
 func same(a, b string) bool {
-	x, errX := os.Open(a)
-	y, errY := os.Open(b)
-	if errX != nil || errY != nil {
-		return false
+	x, errX := digest(a)
+	y, errY := digest(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+func digest(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
 	}
-	defer x.Close()
-	defer y.Close()
-	const size = 64 << 10
-	p, q := make([]byte, size), make([]byte, size)
-	for {
-		n, errX := io.ReadFull(x, p)
-		m, errY := io.ReadFull(y, q)
-		if !bytes.Equal(p[:n], q[:m]) {
-			return false
-		}
-		if errX != nil || errY != nil {
-			return (errX == io.EOF || errX == io.ErrUnexpectedEOF) && errY == errX
-		}
-	}
+	defer f.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return h.Sum(nil), err
 }
 
 // Try runs the new agent beside the process of the old one, which has ended everything else. When the new one has reported within
@@ -125,7 +121,7 @@ func tryAgent(ctx context.Context, program string, args []string, limit time.Dur
 	}
 	defer from.Close()
 	out := &output{}
-	cmd := exec.Command(program, args...) //nolint:gosec // a program that was verified
+	cmd := exec.Command(program, args...)
 	cmd.ExtraFiles = []*os.File{to}
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "NOTIFY_SOCKET=") }), trialEnv+"=3")
 	cmd.Stdout, cmd.Stderr = os.Stdout, out

@@ -114,11 +114,11 @@ func (u *Upgrader) fetch(ctx context.Context, o resource.UpgradeOrder) error {
 	}
 	err = datadir.Make(staging)
 	if err == nil {
-		err = os.Chmod(staging, 0o755)
+		err = os.Chmod(staging, 0o755) //nolint:gosec // the core's user runs what is in it
 	}
 	for _, dir := range []string{u.o.Config.Dir, filepath.Dir(staging)} {
 		if err == nil {
-			err = os.Chmod(dir, 0o755) // the core's user runs what is in it
+			err = os.Chmod(dir, 0o755) //nolint:gosec // as above
 		}
 	}
 	if err != nil {
@@ -279,7 +279,8 @@ func (u *Upgrader) restore(ctx context.Context, up *upgrade, why error) error {
 		return errors.Join(why, err)
 	}
 	damage := u.maintain(ctx, "check")
-	if damage == nil { // its data is not the reason
+	var exit *exec.ExitError
+	if !errors.As(damage, &exit) || exit.ExitCode() != 1 { // its data is not the reason, or nobody knows
 		return errors.Join(why, u.core.restart(ctx, true))
 	}
 	u.log.Error().Err(damage).Msg("THE CORE'S DATA CAN'T BE OPENED ANY MORE AND IS PUT BACK FROM THE BACKUP BEFORE THE UPGRADE: what was written since is moved aside")

@@ -288,8 +288,8 @@ func (u *Upgrader) resume() error {
 		})
 	}
 	present := u.versions.linked(linkCurrent)
-	if s.Version == "" && present != "" { // the first start
-		return u.save(func(s *state) { s.Version = present })
+	if present != s.Version && u.versions.has(present, programCore) { // it was installed by hand
+		return u.save(func(s *state) { s.Version, s.Previous = present, s.Version })
 	}
 	return u.verifyPresent()
 }

@@ -98,3 +98,22 @@ func TestAHostWithNothingSaysSo(t *testing.T) {
 	require.Contains(t, c.Message, "podman at "+none)
 	require.Nil(t, r.OS)
 }
+
+// The agent upgrades the core by its service.
+func TestAServiceIsRestartedAndStopped(t *testing.T) {
+	s := hosttest.StartSystemd(t, t.TempDir())
+	s.Add("edgecore.service", "active", "running")
+	h := host.New(host.Options{SystemBus: s.Address})
+	core := h.Service("edgecore.service")
+	pid, err := core.MainPID(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, pid)
+	require.NoError(t, core.Restart(t.Context()))
+	require.NoError(t, core.Stop(t.Context()))
+	pid, err = core.MainPID(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, pid)
+	require.Contains(t, s.Log(), "restart edgecore.service")
+	_, err = h.Service("none.service").MainPID(t.Context())
+	require.ErrorContains(t, err, "none.service")
+}

@@ -41,9 +41,12 @@ var programs = sync.OnceValues(func() (map[string]string, error) {
 	built := map[string]string{"dir": dir}
 	const path = "github.com/edgebus/edgebus/"
 	for _, p := range []struct{ name, pkg, version string }{
-		{"core-1.0.0", "edge/cmd/edgecore", "v1.0.0"}, {"core-1.1.0", "edge/cmd/edgecore", "v1.1.0"},
-		{"agent-1.0.0", "edge/cmd/edgeagent", "v1.0.0"}, {"agent-1.1.0", "edge/cmd/edgeagent", "v1.1.0"},
-		{"badcore", "test/e2e/upgrade/badcore", "dev"}, {"killedagent", "test/e2e/upgrade/killedagent", "v1.0.0"},
+		{"core-1.0.0", "edge/cmd/edgecore", "v1.0.0"},
+		{"core-1.1.0", "edge/cmd/edgecore", "v1.1.0"},
+		{"agent-1.0.0", "edge/cmd/edgeagent", "v1.0.0"},
+		{"agent-1.1.0", "edge/cmd/edgeagent", "v1.1.0"},
+		{"badcore", "test/e2e/upgrade/badcore", "dev"},
+		{"killedagent", "test/e2e/upgrade/killedagent", "v1.0.0"},
 	} {
 		built[p.name] = filepath.Join(dir, p.name)
 		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X "+path+"configs/daemon.version="+p.version, "-o", built[p.name], path+p.pkg)
@@ -182,7 +185,7 @@ func (n *node) agentDir() string { return filepath.Join(n.data, "agent") }
 func (n *node) write(path string, text []byte) {
 	n.t.Helper()
 	require.NoError(n.t, os.MkdirAll(filepath.Dir(path), 0o755))
-	require.NoError(n.t, os.WriteFile(path, text, 0o755)) //nolint:gosec // programs among them
+	require.NoError(n.t, os.WriteFile(path, text, 0o755))
 }
 
 // install puts a version in place as install.sh does.
@@ -342,8 +345,7 @@ func (n *node) runs(version string) {
 // writes has a client write rising numbers at the node's broker, until check.
 func (n *node) writes() {
 	n.t.Helper()
-	var c *client.Client
-	c = n.Client(n.Core(), nil)
+	c := n.Client(n.Core(), nil)
 	n.Eventually(stand.Soon, func() error { return n.Publish(c, "v1/nodes/n1/devices/lamp/desired/level", "1") })
 	ended := make(chan struct{})
 	go func() {

@@ -257,6 +257,14 @@ func (m manager) ListUnitsByPatterns(_, patterns []string) ([]row, *dbus.Error) 
 	})), nil
 }
 
+// pid is the number of a unit's process, which is none.
+func (u *unit) pid() uint32 {
+	if u.active != "active" {
+		return 0
+	}
+	return 4711
+}
+
 // service has the properties of services.
 type service struct{ s *Systemd }
 
@@ -268,7 +276,7 @@ func (v service) GetAll(msg dbus.Message, _ string) (map[string]dbus.Variant, *d
 		if objectOf(name) == at {
 			return map[string]dbus.Variant{
 				"NRestarts": dbus.MakeVariant(u.restarts), "Result": dbus.MakeVariant(u.result),
-				"ExecMainStartTimestampMonotonic": dbus.MakeVariant(u.began),
+				"ExecMainStartTimestampMonotonic": dbus.MakeVariant(u.began), "MainPID": dbus.MakeVariant(u.pid()),
 			}, nil
 		}
 	}

@@ -1,0 +1,288 @@
+package upgrade
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// What minisign 0.10 has made.
+const (
+	minisignKey = "RWRofH5ZAT9dD6WDHZbOYZqTKEhWZctVt1bIfr2ivX4u0x7dGsHQE6hA"
+	minisigned  = `{"version":"v1.2.0"}`
+	signature   = `untrusted comment: signature from minisign secret key
+RURofH5ZAT9dD/8sm3vGUZseu5DcXRUJCGLMGLM6Of7hcSEGIRACQQC0+Or1NJnifryTYb+jaW7GQV4kDTHAlS63VNuI0TqQDAQ=
+trusted comment: version v1.2.0
+pbvxubglRguxdj55dB7/9u8TIjrhkw/1XI3rT8mgDGJkDt9+6Of8wLUFjiwhKL/oP89wCgv+ElA2t3/eNyVdBg==
+`
+	signatureOfText = `untrusted comment: signature from minisign secret key
+RWRofH5ZAT9dD+3S00loG+cUhkCcfaysZX/M1Ma/czOqA+R4/jl5n8LkrsnCAe2DlzT9+np+MLNzGZzwskSGPQkXYLZfLtBCRAs=
+trusted comment: legacy
+NKRzohxo5eKL9SZMJH58SAm//gXKZ79Pbky3RuGJ5sURc232JaxwZ4vAPiMMjdEqnb4iWIJI30t2EwELipV8CA==
+`
+)
+
+func TestSignaturesOfMinisign(t *testing.T) {
+	trusted, err := parseKeys([]string{"RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3", minisignKey})
+	require.NoError(t, err)
+	require.NoError(t, trusted.verify([]byte(minisigned), signature))
+	require.NoError(t, trusted.verify([]byte(minisigned), strings.ReplaceAll(signature, "\n", "\r\n")))
+	require.NoError(t, trusted.verify([]byte(minisigned), signatureOfText))
+	for what, bad := range map[string]struct{ text, signature, err string }{
+		"another text":      {minisigned + " ", signature, "not of this content"},
+		"another comment":   {minisigned, strings.Replace(signature, "version v1.2.0", "version v1.3.0", 1), "trusted comment"},
+		"no signature":      {minisigned, "", "four lines"},
+		"a line is missing": {minisigned, strings.Join(strings.Split(signature, "\n")[:3], "\n"), "four lines"},
+		"a short one":       {minisigned, strings.Replace(signature, "RURofH5Z", "", 1), "second line"},
+		"another algorithm": {minisigned, strings.Replace(signature, "RURo", "WFho", 1), "algorithm"},
+	} {
+		require.ErrorContains(t, trusted.verify([]byte(bad.text), bad.signature), bad.err, what)
+	}
+	require.ErrorContains(t, trusted[:1].verify([]byte(minisigned), signature), "F5D3F01597E7C68, which this node does not trust")
+	require.ErrorContains(t, keys(nil).verify([]byte(minisigned), signature), "trusts no key")
+	_, err = parseKeys([]string{minisignKey[:20]})
+	require.ErrorContains(t, err, "upgrade.keys[0]")
+}
+
+// A signature that was changed anywhere, but in the comment that nobody trusts, is none.
+func TestAChangedSignatureIsNone(t *testing.T) {
+	trusted, err := parseKeys([]string{minisignKey})
+	require.NoError(t, err)
+	from := strings.Index(signature, "\n") + 1
+	rapid.Check(t, func(t *rapid.T) {
+		at := rapid.IntRange(from, len(signature)-2).Draw(t, "at")
+		to := rapid.SampledFrom([]byte("Aab9+/= \n")).Draw(t, "to")
+		changed := []byte(signature)
+		changed[at] = to
+		require.Equal(t, string(changed) == signature, trusted.verify([]byte(minisigned), string(changed)) == nil, string(changed))
+	})
+}
+
+func FuzzSignature(f *testing.F) {
+	f.Add(signature)
+	f.Add(signatureOfText)
+	trusted, err := parseKeys([]string{minisignKey})
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, text string) { _ = trusted.verify([]byte(minisigned+"x"), text) })
+}
+
+func TestTheOrderOfVersions(t *testing.T) {
+	rising := []string{
+		"v0.9.9", "1.0.0-alpha", "v1.0.0-alpha.1", "v1.0.0-alpha.beta", "v1.0.0-beta", "v1.0.0-beta.2", "v1.0.0-beta.11", "v1.0.0-rc.1",
+		"v1.0.0", "v1.0.1", "v1.2.0", "v1.10.0", "v2.0.0", "v18446744073709551616.0.0",
+	}
+	for i, a := range rising {
+		for j, b := range rising {
+			require.Equal(t, i < j, older(a, b), "%s before %s", a, b)
+		}
+	}
+	require.False(t, older("v1.0.0+one", "v1.0.0+two"))
+	require.False(t, older("dev", "v1.0.0"))
+	require.False(t, older("v1.0.0", "dev"))
+}
+
+// service is a unit whose process is real.
+type service struct {
+	t       *testing.T
+	program string
+	cmd     *exec.Cmd
+	fails   error
+}
+
+func (s *service) Restart(context.Context) error {
+	if err := s.Stop(s.t.Context()); err != nil || s.fails != nil {
+		return s.fails
+	}
+	s.cmd = exec.Command(s.program, "3600")
+	return s.cmd.Start()
+}
+
+func (s *service) Stop(context.Context) error {
+	if s.cmd != nil {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		s.cmd = nil
+	}
+	return nil
+}
+
+func (s *service) MainPID(context.Context) (int, error) {
+	if s.cmd == nil {
+		return 0, nil
+	}
+	return s.cmd.Process.Pid, nil
+}
+
+// host is a directory with versions of which none tells its state.
+type host struct {
+	t *testing.T
+	o Options
+	s *service
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	dir := t.TempDir()
+	sleep, err := exec.LookPath("sleep")
+	require.NoError(t, err)
+	s := &service{t: t, program: sleep}
+	t.Cleanup(func() { _ = s.Stop(t.Context()) })
+	h := &host{t: t, s: s, o: Options{
+		Config: configs.AgentUpgrade{
+			Dir: filepath.Join(dir, "programs"), Keys: []string{minisignKey}, Core: configs.AgentCore{Unit: "edgecore.service", Data: filepath.Join(dir, "core"), Stop: time.Second},
+			Trial: configs.AgentTrial{Timeout: time.Second, Watch: time.Millisecond, Memory: 1 << 30},
+		},
+		Dir: filepath.Join(dir, "agent"), Version: "v1.0.0", Log: zerolog.Nop(), Now: time.Now, Unit: s,
+		Order:     func() (*resource.UpgradeOrder, error) { return nil, nil }, //nolint:nilnil // there is none
+		Connected: func() error { return nil }, Changed: func() {},
+	}}
+	require.NoError(t, os.MkdirAll(h.o.Config.Core.Data, 0o755))
+	l, err := net.Listen("unix", filepath.Join(h.o.Config.Core.Data, "backup.sock"))
+	require.NoError(t, err)
+	server := &http.Server{Handler: http.NotFoundHandler()}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	h.install("v1.0.0")
+	require.NoError(t, versions{h.o.Config.Dir}.link(linkCurrent, "v1.0.0"))
+	return h
+}
+
+func (h *host) install(version string) {
+	h.t.Helper()
+	dir := versions{h.o.Config.Dir}.path(version)
+	require.NoError(h.t, os.MkdirAll(dir, 0o755))
+	require.NoError(h.t, os.WriteFile(filepath.Join(dir, programCore), []byte(version), 0o755))
+}
+
+func (h *host) open() *Upgrader {
+	h.t.Helper()
+	u, err := New(h.o)
+	require.NoError(h.t, err)
+	return u
+}
+
+// A version that somebody installs by hand is the present one, and the link of one that is missing is put back.
+func TestWhatIsInstalledByHandIsThePresentVersion(t *testing.T) {
+	h := newHost(t)
+	require.Equal(t, "v1.0.0", h.open().Report().Version)
+	h.install("v1.3.0")
+	require.NoError(t, versions{h.o.Config.Dir}.link(linkCurrent, "v1.3.0"))
+	u := h.open()
+	require.Equal(t, "v1.3.0 v1.0.0", u.state.Version+" "+u.state.Previous)
+	require.NoError(t, os.Remove(filepath.Join(h.o.Config.Dir, linkCurrent)))
+	require.Equal(t, "v1.3.0", h.open().versions.linked(linkCurrent))
+}
+
+// A version whose signature is none of the keys of today does not run any more, if the one before is whole; without that one, it does.
+func TestTheSignatureIsVerifiedAtEachStart(t *testing.T) {
+	h := newHost(t)
+	h.open()
+	h.install("v1.3.0")
+	dir := versions{h.o.Config.Dir}.path("v1.3.0")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, manifestName), []byte(minisigned), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, signatureName), []byte(signature), 0o600))
+	require.NoError(t, versions{h.o.Config.Dir}.link(linkCurrent, "v1.3.0"))
+	h.open() // by hand
+	u := h.open()
+	require.Equal(t, "v1.0.0", u.versions.linked(linkCurrent))
+	require.Contains(t, u.Report().Message, "version v1.3.0, which is installed")
+	require.Contains(t, u.Report().Message, "version v1.0.0 runs instead")
+}
+
+// The owner of a node holds and releases, without the agent.
+func TestHoldAndRelease(t *testing.T) {
+	h := newHost(t)
+	u := h.open()
+	o := resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}
+	require.Empty(t, u.held(o))
+	require.NoError(t, Hold(h.o.Dir, "harvest"))
+	require.Equal(t, "held by the owner of the node: harvest", u.held(o))
+	require.Equal(t, u.held(o), u.Report().Held)
+	version, err := Release(h.o.Dir)
+	require.NoError(t, err)
+	require.Empty(t, version)
+	require.Empty(t, u.held(o))
+
+	o.Confirm = true
+	require.Contains(t, u.held(o), "edgeagent upgrade release")
+	u.about(o)
+	u.progress(stepHeld, nil)
+	u.Note(u.Report())
+	version, err = Release(h.o.Dir)
+	require.NoError(t, err)
+	require.Equal(t, "v1.1.0", version)
+	require.Empty(t, u.held(o))
+	o.ID = "2"
+	require.NotEmpty(t, u.held(o), "it was another one that was released")
+}
+
+// A service of systemd that can't be started in a new version is started in the one before.
+func TestAServiceThatFailsIsRolledBack(t *testing.T) {
+	h := newHost(t)
+	u := h.open()
+	h.install("v1.1.0")
+	for step, tried := range map[string]bool{stepSwitch: false, stepTrial: true} {
+		h.s.fails = os.ErrInvalid
+		up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: step, Started: time.Now(), Tried: tried}
+		require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
+		h.o.BeforeStep = func(step string) {
+			if step == stepBack {
+				h.s.fails = nil
+			}
+		}
+		u = h.open()
+		require.Equal(t, 1, u.state.Upgrade.Resumed)
+		_, err := u.do(t.Context())
+		require.NoError(t, err)
+		r := u.Report()
+		require.Equal(t, resource.UpgradeFailedStart, r.Reason, "%+v", r)
+		require.Equal(t, "v1.0.0", u.versions.linked(linkCurrent))
+		require.NotContains(t, r.Message, "and then", "it runs again, as far as can be known")
+	}
+}
+
+// An upgrade that is interrupted again and again is rolled back.
+func TestAnUpgradeThatEndsTheAgentIsRolledBack(t *testing.T) {
+	h := newHost(t)
+	u := h.open()
+	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepTrial, Tried: true, Resumed: maxResumed}
+	require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
+	u = h.open()
+	require.Equal(t, stepBack, u.state.Upgrade.Step)
+	require.Equal(t, resource.UpgradeFailedInterrupted, u.state.Upgrade.Failed.Reason)
+}
+
+// A core with a hub has been heard when the hub has confirmed what it had to tell, though somebody writes all the time.
+func TestWhenTheHubHasHeardACore(t *testing.T) {
+	for _, c := range []struct{ link, err string }{
+		{`{"state":"alone"}`, ""},
+		{`{"state":"online","inStep":true}`, ""},
+		{`{"state":"online","inStep":false,"behind":{"keys":3,"seconds":0.4}}`, ""},
+		{`{"state":"online","inStep":false,"behind":{"keys":3,"seconds":4}}`, "not confirmed"},
+		{`{"state":"online","inStep":false,"behind":{"keys":0,"seconds":0}}`, "not confirmed"},
+		{`{"state":"offline","inStep":true,"lastError":"connection refused"}`, "connection refused"},
+	} {
+		var r coreState
+		require.NoError(t, json.Unmarshal([]byte(`{"links":[`+c.link+`]}`), &r))
+		if err := heard(r, time.Second); c.err == "" {
+			require.NoError(t, err, c.link)
+		} else {
+			require.ErrorContains(t, err, c.err, c.link)
+		}
+	}
+	require.Error(t, heard(coreState{}, time.Second))
+}
