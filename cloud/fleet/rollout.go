@@ -596,7 +596,7 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 func (c *rollouts) showRollout(ctx context.Context, f *resource.Fleet, v, newest *resource.TemplateVersion, nodes int, d rollout.Decision) error {
 	s := &resource.RolloutStatus{
 		TemplateVersion: v.Metadata.Name, Batch: d.Progress.Batch, Batches: d.Batches, Nodes: nodes, Updated: d.Done, Updating: d.Updating,
-		FailedNodes: d.Failed + d.TimedOut, Reason: string(d.Reason), Message: d.Message,
+		ObservedGeneration: f.Metadata.Generation, FailedNodes: d.Failed + d.TimedOut, Reason: string(d.Reason), Message: d.Message,
 	}
 	if v != newest {
 		s.RolledBackFrom = newest.Metadata.Name

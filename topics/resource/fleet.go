@@ -185,6 +185,8 @@ type FleetStatus struct {
 type RolloutStatus struct {
 	// TemplateVersion is the version that is rolled out.
 	TemplateVersion string `json:"templateVersion,omitempty"`
+	// ObservedGeneration is the generation of the Fleet that this is about.
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Batch is the batch that is under way, of Batches; both 0 before the first one begins.
 	Batch int `json:"batch,omitempty"`
 	// Batches is how many there are, with the last one of the nodes that no other has.

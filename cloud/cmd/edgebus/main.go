@@ -100,7 +100,7 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 		commands []*cobra.Command
 	}{
 		{"Objects:", []*cobra.Command{newGet(), newWatch(), newDescribe(), newApply(), newDelete(), newExport(), newKinds(), newBlob()}},
-		{"Devices and nodes:", []*cobra.Command{newTwin(), newCall(), newTree(), newDoctor(), newSession()}},
+		{"Devices and nodes:", []*cobra.Command{newTwin(), newCall(), newTree(), newDoctor(), newSession(), newRollout()}},
 		{"Nodes that join and leave:", []*cobra.Command{newInvite(), newApprove(), newDeny(), newNode(), newMapperCommand(), newAuthority()}},
 		{"Users:", []*cobra.Command{newLogin(), newToken(), newPasswd()}},
 		{"Messages:", []*cobra.Command{newPub(), newSub()}},
