@@ -174,10 +174,17 @@ func TestOneThatFailsDoesntStopTheOthers(t *testing.T) {
 	require.Contains(t, errs, "it is in namespace mine, and --namespace says other")
 }
 
+// nodeOfSamples is a Node that the Upgrades among the samples are for: one that is for none is refused.
+const nodeOfSamples = `
+apiVersion: edgebus.io/v1alpha1
+kind: Node
+metadata: {name: n2, labels: {node-role.kubernetes.io/edge: "", node-role.kubernetes.io/agent: "", stage: production}}
+`
+
 func TestTrial12AnExportIsPrivate(t *testing.T) {
 	newHub(t)
 	dir := t.TempDir()
-	said(t, 0, "apply", "-f", "../../api/testdata/samples.yaml")
+	said(t, 0, "apply", "-f", write(t, dir, "node.yaml", nodeOfSamples), "-f", "../../api/testdata/samples.yaml")
 	said(t, 0, "export", "-d", filepath.Join(dir, "out"))
 	files := 0
 	require.NoError(t, filepath.WalkDir(filepath.Join(dir, "out"), func(path string, d fs.DirEntry, err error) error {
@@ -201,6 +208,7 @@ func TestAnExportMakesTheSameHub(t *testing.T) {
 	const dialects = "../../../topics/dialect/testdata/"
 	manifests := []string{
 		"apply", "-f", write(t, dir, "plant.yaml", strings.Replace(plant, "name: lamp", "name: hall", 1)), "-f", "../../api/testdata/samples.yaml", // all kinds
+		"-f", write(t, dir, "node.yaml", nodeOfSamples),
 		"-f", dialects + "device-management-model.yaml", "-f", dialects + "device-management-device.yaml", "-f", dialects + "fleet-device-valid.yaml",
 		"-f", write(t, dir, "other.yaml", "{apiVersion: edgebus.io/v1alpha1, kind: DeviceModel, metadata: {name: dimmable, namespace: other, "+
 			"annotations: {why: not}}, spec: {properties: [{name: a, type: double, minimum: 0.1, maximum: 9007199254740991}]}}"),
