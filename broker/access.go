@@ -188,8 +188,9 @@ func ownReply(id Identity, filter string) bool {
 	return ok && id.ClientID != "" && !strings.ContainsAny(id.ClientID, "+#/") && (rest == "" || rest[0] == '/')
 }
 
+// readsOwnTopics says whether the identity may subscribe outside the tree. A discoverer may, for devices that announce themselves there.
 func (a *accessControl) readsOwnTopics(id Identity) bool {
-	return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper) || id.Has(topics.RoleViewer)
+	return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper) || id.Has(topics.RoleViewer) || id.Has(topics.RoleDiscoverer)
 }
 
 // read says whether the identity may receive what is published to the topic.

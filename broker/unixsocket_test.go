@@ -63,6 +63,27 @@ func TestTheKernelSaysWhoIsAtAUnixSocket(t *testing.T) {
 	require.ErrorContains(t, err, "another program listens there")
 }
 
+// TestADiscovererReadsWhatDevicesAnnounce on users' own topics, and publishes nothing there.
+func TestADiscovererReadsWhatDevicesAnnounce(t *testing.T) {
+	path := socketPath(t)
+	me, err := user.Current()
+	require.NoError(t, err)
+	b := start(t, func(o *Options) {
+		o.Node = "n1"
+		o.Tree = newFakeTree()
+		o.Listeners = append(o.Listeners, Listener{Name: "unix", Address: "unix:" + path})
+		o.Auth.Anonymous = []topics.Role{topics.RoleOperator}
+		o.Auth.Users = []User{{Name: "discovery", Role: topics.RoleDiscoverer, Local: me.Uid}}
+	})
+	device, discovery := dial(t, b), dialUnix(t, path)
+	require.Zero(t, device.connect("device"))
+	require.Zero(t, discovery.connect("discovery"))
+	discovery.sub("homeassistant/+/+/config", 1)
+	require.Zero(t, device.publish1("homeassistant/switch/plug/config", "{}").ReasonCode&0x80)
+	require.Equal(t, "homeassistant/switch/plug/config", discovery.expect(packets.Publish).TopicName)
+	require.Equal(t, byte(0x87), discovery.publish1("zigbee2mqtt/lamp/set", "{}").ReasonCode)
+}
+
 func TestAStrangerAtAUnixSocket(t *testing.T) {
 	path := socketPath(t)
 	start(t, func(o *Options) {
