@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +17,7 @@ import (
 // Main is a stand-alone handler as a program, discovery-NAME. It returns the exit code: 0, 1 when it failed, 2 when it was told
 // something impossible.
 func Main(p Program, args []string, stdout, stderr io.Writer) int {
-	name := "discovery-" + p.Name
+	name := "discovery-" + strings.ToLower(p.Name)
 	o := Options{Dir: configs.HandlersDir}
 	if dir := os.Getenv("DISCOVERY_HANDLERS_DIRECTORY"); dir != "" {
 		o.Dir = dir

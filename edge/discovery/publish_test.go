@@ -1,0 +1,122 @@
+package discovery
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func TestPlan(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	has := func(names ...string) map[string][]byte {
+		m := map[string][]byte{}
+		for _, n := range names {
+			m[n] = []byte(n)
+		}
+		return m
+	}
+	on := func(ours bool, names ...string) published {
+		p := published{instances: map[string]instance{}}
+		for _, n := range names {
+			p.instances[n] = instance{sum: sumOf([]byte(n)), ours: ours}
+		}
+		return p
+	}
+	says := func(unsure time.Time, names ...string) answer {
+		return answer{endpoint: "h", state: resource.HandlerAccepted, devices: has(names...), unsure: unsure}
+	}
+	sure, lately, longAgo := time.Time{}, now.Add(-time.Second), now.Add(-time.Hour)
+	for name, c := range map[string]struct {
+		asks        []answer
+		broker      published
+		put, remove []string
+		again       time.Time
+	}{
+		"found":                                 {[]answer{says(sure, "a", "b")}, on(true), []string{"a", "b"}, nil, sure},
+		"as it is":                              {[]answer{says(sure, "a")}, on(true, "a"), nil, nil, sure},
+		"gone":                                  {[]answer{says(sure, "a")}, on(true, "a", "b"), nil, []string{"b"}, sure},
+		"two handlers":                          {[]answer{says(sure, "a"), says(sure, "a", "b")}, on(true), []string{"a", "b"}, nil, sure},
+		"away, lately":                          {[]answer{says(lately, "a")}, on(true, "a"), nil, nil, lately.Add(time.Minute)},
+		"away for long":                         {[]answer{says(longAgo, "a")}, on(true, "a"), nil, []string{"a"}, sure},
+		"no answer yet after a restart":         {[]answer{says(lately)}, on(false, "a"), nil, nil, lately.Add(time.Minute)},
+		"one of two has answered after it":      {[]answer{says(sure, "b"), says(lately)}, on(false, "a"), []string{"b"}, nil, lately.Add(time.Minute)},
+		"both have":                             {[]answer{says(sure, "b"), says(sure)}, on(false, "a"), []string{"b"}, []string{"a"}, sure},
+		"no handler of the name":                {nil, on(false, "a"), nil, nil, sure},
+		"the last handler of the name has gone": {nil, on(true, "a"), nil, []string{"a"}, sure},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := view{asks: c.asks, broker: c.broker, now: now, grace: time.Minute}.plan()
+			var put []string
+			for _, i := range p.put {
+				put = append(put, i.name)
+			}
+			require.Equal(t, c.put, put)
+			require.Equal(t, c.remove, p.remove)
+			require.Equal(t, c.again, p.again)
+		})
+	}
+}
+
+func TestReport(t *testing.T) {
+	report := func(v view) string { return string(v.report()) }
+	accepted := answer{endpoint: "a", state: resource.HandlerAccepted}
+	require.Equal(t, `{"version":"7","state":"Accepted","endpoints":[{"endpoint":"a","state":"Accepted"}]}`, report(view{version: "7", asks: []answer{accepted}}))
+	require.Equal(t, `{"state":"Accepted","endpoints":[{"endpoint":"a","state":"Accepted"},{"endpoint":"b","state":"Refused","message":"bad"}]}`,
+		report(view{asks: []answer{accepted, {endpoint: "b", state: resource.HandlerRefused, message: "bad"}}}))
+	require.Nil(t, view{asks: []answer{{endpoint: "a"}}}.report(), "nothing is said of a handler that has not answered")
+	ours := []byte(`{"state":"Accepted","endpoints":[{"endpoint":"a","state":"Accepted"}]}`)
+	require.Nil(t, view{asks: []answer{accepted}, broker: published{report: ours}}.report(), "it is there")
+	require.Equal(t, []byte{}, view{broker: published{report: ours}}.report(), "the handler has gone")
+	require.Nil(t, view{broker: published{report: []byte(`{"state":"Accepted"}`)}}.report(), "another client's")
+	var many []answer
+	for range 64 {
+		many = append(many, answer{endpoint: "a", state: resource.HandlerFailing, message: string(make([]byte, 4096))})
+	}
+	_, err := resource.ParseHandlerReport(view{asks: many}.report())
+	require.NoError(t, err)
+}
+
+// Whatever handlers say and the broker has, a plan that is carried out leaves nothing to do, and is one that the core takes.
+func TestAPlanIsCarriedOutOnce(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	rapid.Check(t, func(t *rapid.T) {
+		names := rapid.SliceOfDistinct(rapid.StringMatching(`[a-e]`), func(s string) string { return s })
+		v := view{now: now, grace: time.Minute, broker: published{instances: map[string]instance{}}}
+		for _, n := range names.Draw(t, "broker") {
+			v.broker.instances[n] = instance{sum: sumOf([]byte(rapid.SampledFrom([]string{"x", "y"}).Draw(t, "value"))), ours: rapid.Bool().Draw(t, "ours")}
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "handlers") {
+			a := answer{endpoint: "h", state: rapid.SampledFrom([]string{"", resource.HandlerAccepted, resource.HandlerFailing}).Draw(t, "state"), devices: map[string][]byte{}}
+			for _, n := range names.Draw(t, "found") {
+				a.devices[n] = []byte(rapid.SampledFrom([]string{"x", "y"}).Draw(t, "value"))
+			}
+			if rapid.Bool().Draw(t, "unsure") {
+				a.unsure = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "since")) * time.Second)
+			}
+			v.asks = append(v.asks, a)
+		}
+		p := v.plan()
+		for _, i := range p.put {
+			v.broker.instances[i.name] = instance{sum: sumOf(i.payload), ours: true}
+		}
+		for _, n := range p.remove {
+			delete(v.broker.instances, n)
+		}
+		if p.report != nil {
+			v.broker.report = p.report
+		}
+		if len(v.broker.report) > 0 {
+			var r resource.HandlerReport
+			require.NoError(t, json.Unmarshal(v.broker.report, &r))
+		}
+		again := v.plan()
+		require.Empty(t, again.put)
+		require.Empty(t, again.remove)
+		require.Nil(t, again.report)
+	})
+}
