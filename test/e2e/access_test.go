@@ -65,6 +65,7 @@ var accessValues = map[topics.Kind]string{
 	topics.KindDesired: "ON", topics.KindReported: "ON", topics.KindDesiredAll: `{"power":"ON"}`, topics.KindReportedAll: `{"power":"ON"}`,
 	topics.KindDeviceState: "online", topics.KindMapperState: "online", topics.KindMapperProtocols: `["virtual"]`, topics.KindGet: "",
 	topics.KindRefused: `{"code":"OutOfRange","value":"ON"}`, topics.KindProblem: `{"code":"Unreachable"}`, topics.KindReadProblem: `{"code":"Unreachable"}`,
+	topics.KindDiscoveryHandler: `{"state":"Accepted"}`,
 }
 
 // accessTopics are all rows of the contract, and the topics outside it.
@@ -116,8 +117,8 @@ func (c accessClient) may(b accessBroker, row accessTopic, allowed []topics.Role
 			return c.node == b.node && (c.link || !slices.Contains(linkKinds, row.kind))
 		case topics.RoleEnrollee:
 			return c.node == b.node
-		case topics.RoleMapper:
-			return true
+		case topics.RoleDiscoverer: // values of Secrets are for the Unix socket
+			return row.kind != topics.KindDiscoverySecret
 		}
 		return true
 	})
@@ -403,6 +404,7 @@ func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core
 	socket := filepath.Join(dir, "mqtt.sock")
 	coreConfig := "mqtt: {socket: " + socket + "}\nauth:\n  anonymous: loopback\n  users:\n" +
 		user("ann", "operator", "") + user("otto", "operator", `, nodes: [n2]`) + user("vera", "viewer", "") +
+		user("finder", "discoverer", "") + user("seeker", "discoverer", `, configurations: [other]`) +
 		user("virtual", "mapper", `, devices: [lamp]`) + user("modbus", "mapper", `, devices: [pump]`) +
 		fmt.Sprintf("    - {name: agent, role: agent, local: '%d'}\n", os.Getuid())
 	require.NoError(t, os.WriteFile(filepath.Join(w.Dir, "core.yaml"), []byte(coreConfig), 0o600))
@@ -410,6 +412,7 @@ func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core
 	require.NoError(t, w.Apply(ctx, []byte(accessObjects)))
 	require.NoError(t, w.Start(ctx, "core"))
 	require.NoError(t, harness.Await(ctx, w.Node("n1").MQTT, "v1/nodes/n1/devices/lamp", "/lamp/", 20*time.Second))
+	require.NoError(t, harness.Await(ctx, w.Node("n1").MQTT, "v1/nodes/n1/discovery/usb", "/udev/", 20*time.Second))
 
 	operator, viewer, node, mapper := []topics.Role{topics.RoleOperator}, []topics.Role{topics.RoleViewer}, []topics.Role{topics.RoleNode}, []topics.Role{topics.RoleMapper}
 	hub = accessBroker{name: "hub", address: w.Hub.MQTT, tls: w.TLS, node: "n9", device: "lamp9", clients: []accessClient{
@@ -433,8 +436,10 @@ func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core
 		{title: "mapper of the device", user: "virtual", id: "mapper-virtual", password: true, roles: mapper, device: "lamp", mapper: "virtual"},
 		{title: "mapper of another device", user: "modbus", id: "mapper-modbus", password: true, roles: mapper, device: "pump", mapper: "modbus"},
 		{title: "agent", id: "b6", socket: socket, roles: []topics.Role{topics.RoleAgent}},
+		{title: "discoverer", user: "finder", id: "b7", password: true, roles: []topics.Role{topics.RoleDiscoverer}},
+		{title: "discoverer of another Configuration", user: "seeker", id: "b8", password: true},
 		{title: "node", user: "node/n1", id: "node/n1"},
-		{title: "anonymous on loopback", id: "b4", roles: []topics.Role{topics.RoleOperator, topics.RoleMapper}, node: "*", mapper: "anonymous"},
+		{title: "anonymous on loopback", id: "b4", roles: []topics.Role{topics.RoleOperator, topics.RoleMapper, topics.RoleDiscoverer}, node: "*", mapper: "anonymous"},
 		{title: "nobody", user: "eve", id: "b5", password: true},
 	}}
 	return hub, core
@@ -450,6 +455,8 @@ spec:
 
 const accessObjects = accessModel + `---
 {apiVersion: edgebus.io/v1alpha1, kind: Node, metadata: {name: n1}}
+---
+{apiVersion: edgebus.io/v1alpha1, kind: Configuration, metadata: {name: usb}, spec: {discoveryHandler: {name: udev}}}
 ---
 {apiVersion: edgebus.io/v1alpha1, kind: Node, metadata: {name: n8}}
 ---
