@@ -42,6 +42,8 @@ type accessClient struct {
 	device   string        // of a mapper: the one device given to it; empty: all
 	mapper   string        // of a mapper: the one name that it may speak for; empty: any
 	link     bool          // is a node's link
+	// elsewhere says that a discoverer was given other Configurations.
+	elsewhere bool
 }
 
 // accessTopic is a row of the table: a topic, and who may publish to and subscribe to it.
@@ -118,7 +120,7 @@ func (c accessClient) may(b accessBroker, row accessTopic, allowed []topics.Role
 		case topics.RoleEnrollee:
 			return c.node == b.node
 		case topics.RoleDiscoverer: // values of Secrets are for the Unix socket
-			return row.kind != topics.KindDiscoverySecret
+			return row.kind != topics.KindDiscoverySecret && !c.elsewhere
 		}
 		return true
 	})
@@ -437,7 +439,7 @@ func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core
 		{title: "mapper of another device", user: "modbus", id: "mapper-modbus", password: true, roles: mapper, device: "pump", mapper: "modbus"},
 		{title: "agent", id: "b6", socket: socket, roles: []topics.Role{topics.RoleAgent}},
 		{title: "discoverer", user: "finder", id: "b7", password: true, roles: []topics.Role{topics.RoleDiscoverer}},
-		{title: "discoverer of another Configuration", user: "seeker", id: "b8", password: true},
+		{title: "discoverer of another Configuration", user: "seeker", id: "b8", password: true, roles: []topics.Role{topics.RoleDiscoverer}, elsewhere: true},
 		{title: "node", user: "node/n1", id: "node/n1"},
 		{title: "anonymous on loopback", id: "b4", roles: []topics.Role{topics.RoleOperator, topics.RoleMapper, topics.RoleDiscoverer}, node: "*", mapper: "anonymous"},
 		{title: "nobody", user: "eve", id: "b5", password: true},
