@@ -71,7 +71,7 @@ func Controllers(o Options) []control.Controller {
 	roll := newRollouts(o, m, own.load)
 	return []control.Controller{
 		{
-			Name: "fleet-owners", Workers: 4, Reconcile: own.reconcile,
+			Name: "fleet-owners", Workers: writers, Reconcile: own.reconcile,
 			Watches: []control.Watch{
 				{Kind: resource.KindFleet, DataOnly: true, Keys: own.concerned},
 				{Kind: resource.KindNode, DataOnly: true, Keys: func(o store.Object) []store.Key { m.ofNode(o); return []store.Key{o.Key} }},

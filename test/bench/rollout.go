@@ -51,12 +51,13 @@ func rollouts(b bench) error {
 	ratio := many.last.Seconds() / many.raw.Seconds()
 	fmt.Fprintf(b.w, "%d simulated nodes (the link's machines and an MQTT connection each, in one process beside the hub) are in one fleet without a rollout\n"+
 		"policy. Its template, with a file of %d bytes, is changed with a PATCH. *Raw* are as many clients that each subscribe to a topic of their own at\n"+
-		"QoS 1 on the same hub, and one client that publishes the same %d bytes to each.\n\n| | nodes | p50 | last |\n|---|---|---|---|\n"+
-		"| raw: published → received | %[1]d | %[4]s | %[5]s |\n| template changed → the node has the spec | %[1]d | %[6]s | %[7]s |\n"+
-		"| template changed → the hub knows that all have applied it | %[1]d | – | %[8]s |\n| template changed → the node has the spec | %[9]d | %[10]s | %[11]s |\n\n"+
+		"QoS 1 on the same hub, and one client that publishes the same %d bytes to each. Processor time is the hub's, until it knows that all have applied it.\n\n"+
+		"| | nodes | p50 | last | processor time a node, µs |\n|---|---|---|---|---|\n"+
+		"| raw: published → received | %[1]d | %[4]s | %[5]s | %[14]d |\n| template changed → the node has the spec | %[1]d | %[6]s | %[7]s | %[15]d |\n"+
+		"| template changed → the hub knows that all have applied it | %[1]d | – | %[8]s | – |\n| template changed → the node has the spec | %[9]d | %[10]s | %[11]s | %[16]d |\n\n"+
 		"Aim: the last within 3 times of raw: %[12]s (%.1[13]f times).\n\n",
 		rolledNodes, rolledBytes, many.size, round(many.rawHalf), round(many.raw), round(many.half), round(many.last), round(many.known),
-		fewNodes, round(few.half), round(few.last), met(ratio < 3), ratio)
+		fewNodes, round(few.half), round(few.last), met(ratio < 3), ratio, many.rawCPU.Microseconds(), many.cpu.Microseconds(), few.cpu.Microseconds())
 	fmt.Fprintf(b.w, "Anonymous memory of the hub for each of these nodes (RssAnon, at rest): %.0f bytes connected and with nothing that is wanted of them, %.0f more\n"+
 		"with the spec written by hand, %.0f more as members of the fleet. Aim: less than 4096 more than by hand: %s.\n\n",
 		many.bare, byHand.more, many.more, met(many.more-byHand.more < 4096))
@@ -72,7 +73,8 @@ type rolledFigures struct {
 	half, last, known time.Duration
 	rawHalf, raw      time.Duration
 	owner, joined     time.Duration
-	size              int // of a rendered spec
+	cpu, rawCPU       time.Duration // of the hub, for each node and round
+	size              int           // of a rendered spec
 }
 
 // rolledHub is a hub with simulated nodes.
@@ -287,6 +289,10 @@ func (h *rolledHub) updated(of string) (at time.Time, err error) {
 // change changes the template.
 func (h *rolledHub) change(rounds int, f *rolledFigures) error {
 	var half, last, known []float64
+	before, err := cpuOf(h.pid)
+	if err != nil {
+		return err
+	}
 	for i := range rounds {
 		text := fmt.Sprintf("round %d ", i)
 		h.expect(text, h.n)
@@ -304,8 +310,10 @@ func (h *rolledHub) change(rounds int, f *rolledFigures) error {
 		}
 		half, last, known = append(half, quantile(took, 0.5).Seconds()), append(last, quantile(took, 1).Seconds()), append(known, at.Sub(begin).Seconds())
 	}
+	after, err := cpuOf(h.pid)
+	f.cpu = (after - before) / time.Duration(rounds*h.n)
 	f.half, f.last, f.known, f.size = seconds(median(half)), seconds(median(last)), seconds(median(known)), h.size
-	return nil
+	return err
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -398,6 +406,10 @@ func (h *rolledHub) plain(rounds int, f *rolledFigures) error {
 	defer from.stop()
 	payload := bytes.Repeat([]byte("x"), h.size)
 	var half, last []float64
+	before, err := cpuOf(h.pid)
+	if err != nil {
+		return err
+	}
 	for range rounds {
 		left.Store(int64(h.n))
 		mu.Lock()
@@ -431,6 +443,8 @@ func (h *rolledHub) plain(rounds int, f *rolledFigures) error {
 		half, last = append(half, quantile(took, 0.5).Seconds()), append(last, quantile(took, 1).Seconds())
 		mu.Unlock()
 	}
+	after, err := cpuOf(h.pid)
+	f.rawCPU = (after - before) / time.Duration(rounds*h.n)
 	f.rawHalf, f.raw = seconds(median(half)), seconds(median(last))
-	return nil
+	return err
 }
