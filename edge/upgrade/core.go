@@ -118,45 +118,64 @@ func newChild(program string, args []string, data, log string, stopFor time.Dura
 	}
 }
 
-// maxPause bounds the time after which a core that has ended is started again, and maxLog the file of its output.
+// The time between minPause and maxPause is that after which a core that has ended is started again. maxLog bounds the file of its output.
 const (
 	minPause = 200 * time.Millisecond
 	maxPause = 10 * time.Second
 	maxLog   = 4 << 20
 )
 
-// keep starts the core whenever it does not run, except in a trial, until ctx ends.
+// keep starts the core whenever it does not run, except in a trial, until ctx ends. The pause after a start grows while it ends again and again.
 func (c *child) keep(ctx context.Context) {
 	pause := minPause
-	for ctx.Err() == nil {
-		began := time.Now()
-		c.keepOnce(ctx)
-		if time.Since(began) > maxPause {
-			pause = minPause
-		}
-		select {
-		case <-ctx.Done():
-		case <-c.wake:
-		case <-time.After(pause):
+	var started time.Time
+	for {
+		if c.keepOnce(ctx) {
+			started = time.Now()
+			if !sleep(ctx, pause) {
+				return
+			}
 			pause = min(2*pause, maxPause)
+			continue
+		}
+		if time.Since(started) > 2*maxPause {
+			pause = minPause
 		}
 		if info, err := os.Stat(c.log); err == nil && info.Size() > maxLog {
 			_ = os.Truncate(c.log, 0) // what the core appends follows
 		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake: // it has ended
+		case <-time.After(time.Second):
+		}
 	}
 }
 
-func (c *child) keepOnce(ctx context.Context) {
+// keepOnce starts the core if it does not run and is to, and says whether it did.
+func (c *child) keepOnce(ctx context.Context) (started bool) {
 	c.change.Lock()
 	defer c.change.Unlock()
 	c.mu.Lock()
 	trial := c.trial
 	c.mu.Unlock()
-	if pid, why := c.process(ctx); pid == 0 && !trial {
-		c.logger.Warn().Str("reason", why).Msg("the core does not run and is started")
-		if err := c.start(); err != nil {
-			c.logger.Error().Err(err).Msg("the core can't be started")
-		}
+	pid, why := c.process(ctx)
+	if pid != 0 || trial {
+		return false
+	}
+	c.logger.Warn().Str("reason", why).Msg("the core does not run and is started")
+	if err := c.start(); err != nil {
+		c.logger.Error().Err(err).Msg("the core can't be started")
+	}
+	return true
+}
+
+// signal says that the core may have to be started.
+func (c *child) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -185,6 +204,7 @@ func (c *child) committed() {
 	c.mu.Lock()
 	c.trial = false
 	c.mu.Unlock()
+	c.signal()
 }
 
 // start starts the program that current leads to now.
@@ -217,10 +237,7 @@ func (c *child) start() error {
 			c.pid, c.ended = 0, "it ended: "+cmd.ProcessState.String()
 		}
 		c.mu.Unlock()
-		select {
-		case c.wake <- struct{}{}:
-		default:
-		}
+		c.signal()
 	}()
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -133,6 +134,7 @@ type node struct {
 	stop    func() // the writer
 	data    string // where the directories of programs, core and agent are
 	sources []string
+	chain   bool   // the agent is at the core's own broker, and the hub orders upgrades
 	format  int    // of the store, in the manifests
 	agent   string // the program of the agent, if it is not one of those built
 }
@@ -157,14 +159,16 @@ func newNode(t testing.TB, timeout time.Duration, prepare ...func(*node)) *node 
 	n.data = n.Dir
 	n.Up("hub")
 	n.Create(stand.Model("lamp", "{name: level, type: int, accessMode: ReadWrite}") + stand.Device("lamp", "virtual", "lamp"))
-	n.broker()
 	for _, p := range prepare {
 		p(n)
+	}
+	if !n.chain {
+		n.broker()
 	}
 	n.install("v1.0.0")
 	place := n.Node("n1")
 	run, err := json.Marshal([]string{
-		"--data-dir", n.core(), "--node-name", "n1", "--mqtt-listen", place.MQTT, "--http-listen", place.HTTP, "--mqtt-socket", "",
+		"--data-dir", n.core(), "--node-name", "n1", "--mqtt-listen", place.MQTT, "--http-listen", place.HTTP, "--mqtt-socket", n.coreSocket(), "--config", n.coreConfig(),
 		"--link-server", "mqtt://" + place.Net.Addr(), "--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "200ms", "--log-format", "json",
 	})
 	require.NoError(t, err)
@@ -176,6 +180,27 @@ func newNode(t testing.TB, timeout time.Duration, prepare ...func(*node)) *node 
 	n.runs("v1.0.0")
 	n.writes()
 	return n
+}
+
+// coreSocket is the core's, if the agent is there.
+func (n *node) coreSocket() string {
+	if n.chain {
+		return n.socket
+	}
+	return ""
+}
+
+// coreConfig lets the user of the test be the agent, and anybody on this host write.
+func (n *node) coreConfig() string {
+	n.t.Helper()
+	if !n.chain {
+		return os.DevNull
+	}
+	me, err := user.Current()
+	require.NoError(n.t, err)
+	path := filepath.Join(n.Dir, "core.yaml")
+	n.write(path, fmt.Appendf(nil, "auth: {anonymous: loopback, users: [{name: agent, role: agent, local: %q}]}\n", me.Username))
+	return path
 }
 
 func (n *node) core() string     { return filepath.Join(n.data, "core") }
@@ -437,4 +462,41 @@ func (n *node) stepDone(o resource.UpgradeOrder) error {
 		return fmt.Errorf("the node reports %+v", r)
 	}
 	return nil
+}
+
+// attempt waits until an Upgrade's last attempt at the node has ended, and returns it.
+func (n *node) attempt(name string) (a resource.UpgradeAttempt) {
+	n.t.Helper()
+	n.Eventually(2*stand.Soon, func() error {
+		text, err := harness.Call(n.t.Context(), "GET", "http://"+n.Hub.HTTP+"/apis/edgebus.io/v1alpha1/upgrades/"+name, nil)
+		if err != nil {
+			return err
+		}
+		var u resource.Upgrade
+		if err := json.Unmarshal(text, &u); err != nil {
+			return err
+		}
+		if len(u.Status.Nodes) != 1 || len(u.Status.Nodes[0].History) == 0 {
+			return fmt.Errorf("the Upgrade is %s", text)
+		}
+		a = u.Status.Nodes[0].History[len(u.Status.Nodes[0].History)-1]
+		if a.OperationStatus == resource.UpgradePending || a.OperationStatus == resource.Upgrading {
+			return fmt.Errorf("the Upgrade is %s", text)
+		}
+		return nil
+	})
+	return a
+}
+
+// publish gives a bundle to the hub, and orders it there.
+func (n *node) publish(o resource.UpgradeOrder, name string) {
+	n.t.Helper()
+	m, err := resource.ParseManifest([]byte(o.Manifest))
+	require.NoError(n.t, err)
+	for _, p := range m.Programs {
+		out, err := exec.Command(filepath.Join(n.Bin, "edgebus"), "blob", "push", n.blobs[p.Digest], "--server", "http://"+n.Hub.HTTP).CombinedOutput()
+		require.NoError(n.t, err, string(out))
+	}
+	n.Create(fmt.Sprintf("apiVersion: edgebus.io/v1alpha1\nkind: Artifact\nmetadata: {name: %q}\nspec: {manifest: %q, signature: %q}\n", o.Version, o.Manifest, o.Signature))
+	n.Create(fmt.Sprintf("apiVersion: edgebus.io/v1alpha1\nkind: Upgrade\nmetadata: {name: %q}\nspec: {version: %q, nodeNames: [n1], timeout: 5m}\n", name, o.Version))
 }

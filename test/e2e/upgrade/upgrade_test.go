@@ -29,6 +29,21 @@ func TestAGoodVersionIsCommitted(t *testing.T) {
 	require.FileExists(t, n.programs()+"/versions/v1.0.0/edgecore")
 }
 
+// The hub orders an upgrade, the agent gets it and the programs from the core that is replaced, and the hub shows how it went.
+func TestAnUpgradeGoesThroughAllPrograms(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, time.Minute, func(n *node) { n.chain = true })
+	n.publish(n.bundle("v1.2.0", map[string][]byte{"edgecore": bad(t, "v1.2.0", "exits", 0)}), "bad")
+	a := n.attempt("bad")
+	require.Equal(t, resource.UpgradeRolledBack, a.OperationStatus, "%+v", a)
+	require.Contains(t, a.Reason, "Exited: version v1.2.0 does not run: it ended: exit status 3")
+	n.runs("v1.0.0")
+	n.publish(n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")}), "good")
+	a = n.attempt("good")
+	require.Equal(t, resource.UpgradeSuccess+" v1.0.0 v1.1.0", a.OperationStatus+" "+a.FromVersion+" "+a.ToVersion, "%+v", a)
+	n.whole("v1.1.0")
+}
+
 // Each of these versions is rolled back by the agent alone.
 func TestABadVersionIsRolledBack(t *testing.T) {
 	t.Parallel()
@@ -311,6 +326,36 @@ func TestKilledAtEveryStep(t *testing.T) {
 		stride = 1
 	}
 	killed(t, stride, func(*node) {}, func(*node) {})
+}
+
+// A roll-back that is interrupted goes on.
+func TestKilledInARollBack(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, time.Minute, func(n *node) { n.kills = true })
+	for at := 11; at < 17; at++ {
+		require.NoError(t, n.Term("agent"))
+		n.env = []string{"KILL_AT=" + strconv.Itoa(at)}
+		n.start()
+		n.runs("v1.0.0")
+		n.format++
+		o := n.bundle("v1.1.0", map[string][]byte{"edgecore": bad(t, "v1.1.0", "exits", 0)})
+		n.give(o)
+		n.Eventually(time.Minute, func() error {
+			if r := n.last(); n.Running("agent") && (r.Order != o.ID || r.Result == "") {
+				return errStill
+			}
+			return nil
+		})
+		if !n.Running("agent") {
+			require.NoError(t, n.Doom("agent"))
+			n.env = nil
+			n.start()
+		}
+		r := n.outcome(o)
+		require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedExited, r.Result+" "+r.Reason, "killed at %d: %+v", at, r)
+		n.runs("v1.0.0")
+	}
+	n.whole("v1.0.0")
 }
 
 // killed makes one upgrade after another, and kills the agent and the core in each at a later step.
