@@ -89,11 +89,10 @@ func push(cmd *cobra.Command, c *client.Client, name string) (b blobInfo, err er
 		return b, err
 	}
 	defer f.Close()
-	h := sha256.New()
-	if b.Size, err = io.Copy(h, f); err != nil {
+	if b.Digest, b.Size, err = digestOf(name); err != nil {
 		return b, err
 	}
-	b.Digest, b.File = resource.FormatDigest([sha256.Size]byte(h.Sum(nil))), name
+	b.File = name
 	for try := 1; ; try++ {
 		bar := &transfer{out: cmd.ErrOrStderr(), what: "pushing " + filepath.Base(name), total: b.Size}
 		err = c.Upload(ctx, blobsPath+"/"+b.Digest, io.TeeReader(io.NewSectionReader(f, 0, b.Size), bar), b.Size, &b)
@@ -107,6 +106,18 @@ func push(cmd *cobra.Command, c *client.Client, name string) (b blobInfo, err er
 		case <-ctx.Done():
 		}
 	}
+}
+
+// digestOf is the digest and the size of a file.
+func digestOf(name string) (digest string, size int64, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	size, err = io.Copy(h, f)
+	return resource.FormatDigest([sha256.Size]byte(h.Sum(nil))), size, err
 }
 
 // transfer prints how far a transfer is, if the output is a terminal.

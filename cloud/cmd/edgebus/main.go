@@ -99,8 +99,8 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Objects:", []*cobra.Command{newGet(), newWatch(), newDescribe(), newApply(), newDelete(), newExport(), newKinds(), newBlob()}},
-		{"Devices and nodes:", []*cobra.Command{newTwin(), newCall(), newTree(), newDoctor(), newSession(), newRollout()}},
+		{"Objects:", []*cobra.Command{newGet(), newWatch(), newDescribe(), newApply(), newDelete(), newExport(), newKinds(), newBlob(), newArtifact()}},
+		{"Devices and nodes:", []*cobra.Command{newTwin(), newCall(), newTree(), newDoctor(), newSession(), newRollout(), newUpgrade()}},
 		{"Nodes that join and leave:", []*cobra.Command{newInvite(), newApprove(), newDeny(), newNode(), newMapperCommand(), newAuthority()}},
 		{"Users:", []*cobra.Command{newLogin(), newToken(), newPasswd()}},
 		{"Messages:", []*cobra.Command{newPub(), newSub()}},
