@@ -188,8 +188,12 @@ func TestABadDeviceIsLeftOutAndNamed(t *testing.T) {
 	r := newRig(t, nil)
 	f := r.newFake("onvif.sock")
 	f.devices = wire.Devices{
-		{ID: "good", Properties: map[string]string{"A": "1"}}, {ID: "twice"}, {ID: "twice", Properties: map[string]string{"B": "2"}},
-		{ID: "bad", Properties: map[string]string{"A=B": ""}}, {ID: "path", Mounts: []wire.Mount{{HostPath: "/etc/../x", ContainerPath: "/x"}}}, {},
+		{ID: "good", Properties: map[string]string{"A": "1"}},
+		{ID: "twice"},
+		{ID: "twice", Properties: map[string]string{"B": "2"}},
+		{ID: "bad", Properties: map[string]string{"A=B": ""}},
+		{ID: "path", Mounts: []wire.Mount{{HostPath: "/etc/../x", ContainerPath: "/x"}}},
+		{},
 		{ID: "large", Properties: map[string]string{"A": strings.Repeat("x", 40<<10)}},
 	}
 	f.start().register(wire.Registration{Name: "onvif"})
