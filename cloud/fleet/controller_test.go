@@ -714,3 +714,41 @@ func TestOldVersionsGo(t *testing.T) {
 	h.ahead.Store(int64(2 * time.Hour))
 	h.until("the old ones are gone", func() bool { return slices.Equal(versions(), []string{"a-0000005", "a-0000006"}) })
 }
+
+// Nodes get a version in their windows only, each in its own time zone.
+func TestNodesWaitForTheirWindows(t *testing.T) {
+	h := newHub(t)
+	h.ahead.Store(int64(time.Until(time.Date(2030, 5, 1, 0, 30, 0, 0, time.UTC))))
+	zone := func(name, zone string) {
+		h.editNode(name, func(n *resource.Node) {
+			n.Metadata.Annotations = map[string]string{resource.TimeZoneAnnotation: zone}
+		})
+	}
+	for _, name := range []string{"tokyo", "utc", "wrong"} {
+		h.makeNode(name, "site=no")
+	}
+	zone("tokyo", "Asia/Tokyo")
+	zone("wrong", "Mars/Olympus")
+	h.makeFleet("a", "site=a", "one", func(f *resource.Fleet) {
+		f.Spec.RolloutPolicy = &resource.RolloutPolicy{SuccessThreshold: "0%", UpdateSchedule: &resource.UpdateSchedule{At: "0 9 * * *", StartGraceDuration: "2h"}}
+	})
+	for _, name := range []string{"tokyo", "utc", "wrong"} {
+		h.editNode(name, func(n *resource.Node) { n.Metadata.Labels["site"] = "a" })
+	}
+	h.untilMotd("tokyo", "one") // it is half past nine there
+	h.until("the others wait", func() bool {
+		r := h.fleet("a").Status.Rollout
+		return r.Nodes == 3 && r.Updated == 1 && r.FailedNodes == 1 && r.Reason == "OutsideTargetsWindow" &&
+			strings.Contains(r.Message, `node wrong: spec.rolloutPolicy.updateSchedule: "Mars/Olympus" is no time zone`)
+	})
+	require.Empty(t, h.node("utc").Spec.Config)
+	h.ahead.Add(int64(9 * time.Hour))
+	h.untilMotd("utc", "one")
+	h.editFleet("a", func(f *resource.Fleet) {
+		f.Spec.RolloutPolicy.DownloadSchedule = &resource.UpdateSchedule{At: "0 20 * * *"}
+		f.Spec.Template.Spec = motd("two")
+	})
+	h.until("there is no time", func() bool {
+		return strings.Contains(h.fleet("a").Status.Rollout.Message, "updateSchedule and downloadSchedule are never open together")
+	})
+}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/rollout"
+	"github.com/edgebus/edgebus/cloud/rollout/schedule"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/templates"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -450,11 +451,17 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v, newest *resou
 		in.Progress.Batch = s.Batch
 		in.Progress.Since, _ = time.Parse(time.RFC3339, s.BatchStarted) // the beginning of time if somebody has spoiled it
 	}
+	opens := windows(in.Now, f.Spec.RolloutPolicy)
 	for _, m := range nodes {
 		if m.bad == nil {
 			m.spec = freeze(m.spec, v.Spec.References)
 		}
+		var notBefore time.Time
+		if m.bad == nil {
+			notBefore, m.bad = opens(m.Node)
+		}
 		m.goal = m.target(version)
+		m.goal.NotBefore = notBefore
 		in.Targets = append(in.Targets, m.goal)
 	}
 	d := rollout.Plan(in)
@@ -475,6 +482,52 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v, newest *resou
 		return 0, nil
 	}
 	return max(d.Again.Sub(c.Now()), c.Pause), nil
+}
+
+// windows says from when on a node may be given a version: the same for all nodes of a time zone.
+func windows(now time.Time, p *resource.RolloutPolicy) func(n *resource.Node) (time.Time, error) {
+	type opening struct {
+		at  time.Time
+		err error
+	}
+	known := make(map[string]opening)
+	return func(n *resource.Node) (time.Time, error) {
+		if p == nil || p.UpdateSchedule == nil && p.DownloadSchedule == nil {
+			return time.Time{}, nil
+		}
+		zone := n.Metadata.Annotations[resource.TimeZoneAnnotation]
+		o, ok := known[zone]
+		if !ok {
+			o.at, o.err = allOpen(now, p, zone)
+			known[zone] = o
+		}
+		if o.err != nil {
+			return o.at, fmt.Errorf("node %s: %w", n.Metadata.Name, o.err)
+		}
+		return o.at, nil
+	}
+}
+
+func allOpen(now time.Time, p *resource.RolloutPolicy, zone string) (time.Time, error) {
+	var windows []schedule.Window
+	for _, s := range []struct {
+		field string
+		*resource.UpdateSchedule
+	}{{"updateSchedule", p.UpdateSchedule}, {"downloadSchedule", p.DownloadSchedule}} {
+		if s.UpdateSchedule == nil {
+			continue
+		}
+		w, err := schedule.Parse(*s.UpdateSchedule, zone)
+		if err != nil {
+			return now, fmt.Errorf("spec.rolloutPolicy.%s: %w", s.field, err)
+		}
+		windows = append(windows, w)
+	}
+	at := schedule.AllOpen(now, windows)
+	if at.IsZero() {
+		return at, errors.New("spec.rolloutPolicy: updateSchedule and downloadSchedule are never open together")
+	}
+	return at, nil
 }
 
 func wantsRollBack(f *resource.Fleet) bool {

@@ -51,6 +51,36 @@ type RolloutPolicy struct {
 	// +kubebuilder:validation:Enum=Halt;RollBack
 	// +default=Halt
 	OnFailure string `json:"onFailure,omitempty"`
+	// UpdateSchedule are the times at which nodes may be given another version; any when missing.
+	UpdateSchedule *UpdateSchedule `json:"updateSchedule,omitempty"`
+	// DownloadSchedule are the times at which nodes may download what a version needs; any when missing. A node downloads
+	// when it is given the version, so that is done when both schedules allow it.
+	DownloadSchedule *UpdateSchedule `json:"downloadSchedule,omitempty"`
+}
+
+// UpdateSchedule is a window of time that comes again and again.
+type UpdateSchedule struct {
+	// At is when it opens, as a cron expression: minute, hour, day of the month, month and day of the week.
+	At string `json:"at"`
+	// TimeZone is that of the expression, such as Europe/Berlin; Local, which is the default, is each node's own: its annotation
+	// edgebus.io/time-zone, or UTC without one.
+	// +default=Local
+	TimeZone string `json:"timeZone,omitempty"`
+	// StartGraceDuration is how long it is open, such as 2h, at least 1m; 1h when empty.
+	StartGraceDuration string `json:"startGraceDuration,omitempty"`
+}
+
+// TimeZoneAnnotation is a Node's own time zone.
+const TimeZoneAnnotation = Group + "/time-zone"
+
+func (s *UpdateSchedule) check(p *problems, at string) {
+	if s == nil {
+		return
+	}
+	if n := len(strings.Fields(s.At)); n != 5 && !(n == 1 && strings.HasPrefix(s.At, "@")) {
+		p.add(at+".at", "%s: must be a cron expression of five fields, such as 0 2 * * *", clip(s.At))
+	}
+	checkDuration(p, at+".startGraceDuration", s.StartGraceDuration, time.Minute)
 }
 
 // What becomes of a rollout that halts.
@@ -101,6 +131,8 @@ func (r *RolloutPolicy) check(p *problems, at string) {
 	}
 	checkPercent(p, at+".successThreshold", r.SuccessThreshold)
 	checkDuration(p, at+".defaultUpdateTimeout", r.DefaultUpdateTimeout, time.Second)
+	r.UpdateSchedule.check(p, at+".updateSchedule")
+	r.DownloadSchedule.check(p, at+".downloadSchedule")
 	oneOf(p, at+".onFailure", r.OnFailure, []string{"", OnFailureHalt, OnFailureRollBack})
 	if s := r.DeviceSelection; s != nil {
 		at := at + ".deviceSelection"

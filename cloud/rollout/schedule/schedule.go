@@ -1,0 +1,87 @@
+// Package schedule says when windows of time are open, in which nodes may be updated.
+//
+// A window opens at the times of a cron expression. The package never reads a clock.
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+	_ "time/tzdata" // a hub's host may have no time zones
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Local is the time zone of a node itself.
+const Local = "Local"
+
+// DefaultOpen is how long a window is open that doesn't say so.
+const DefaultOpen = time.Hour
+
+// Window is a time that comes again and again.
+type Window struct {
+	opens cron.Schedule
+	open  time.Duration
+	zone  *time.Location
+}
+
+var parser = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
+
+// Parse reads a schedule. local is the node's own time zone; empty: UTC.
+func Parse(s resource.UpdateSchedule, local string) (w Window, err error) {
+	if strings.Contains(s.At, "=") || strings.HasPrefix(s.At, "@every") { // the library's own time zones, and times that begin with the hub
+		return w, fmt.Errorf("%q is no cron expression: minute, hour, day of the month, month, day of the week", s.At)
+	}
+	if w.opens, err = parser.Parse(s.At); err != nil {
+		return w, fmt.Errorf("%q is no cron expression: %w", s.At, err)
+	}
+	zone := cmp.Or(s.TimeZone, Local)
+	if zone == Local {
+		zone = cmp.Or(local, "UTC")
+	}
+	if w.zone, err = time.LoadLocation(zone); err != nil {
+		return w, fmt.Errorf("%q is no time zone, such as Europe/Berlin: %w", zone, err)
+	}
+	w.open = DefaultOpen
+	if s.StartGraceDuration != "" {
+		if w.open, err = time.ParseDuration(s.StartGraceDuration); err != nil || w.open < time.Minute {
+			return w, fmt.Errorf("%q is no duration of at least 1m", s.StartGraceDuration)
+		}
+	}
+	if w.opens.Next(time.Date(2024, 1, 1, 0, 0, 0, 0, w.zone)).IsZero() {
+		return w, fmt.Errorf("%q never comes", s.At)
+	}
+	return w, nil
+}
+
+// Open is the next time at which the window is open: now if it is, the zero time if it never is again.
+func (w Window) Open(now time.Time) time.Time {
+	opened := w.opens.Next(now.Add(-w.open).In(w.zone))
+	if opened.IsZero() || opened.After(now) {
+		return opened
+	}
+	return now
+}
+
+// searched bounds how many openings are looked at for one at which several windows are open.
+const searched = 2000
+
+// AllOpen is the next time at which all windows are open; the zero time: none was found.
+func AllOpen(now time.Time, windows []Window) time.Time {
+	at := now
+	for range searched {
+		before := at
+		for _, w := range windows {
+			if at = w.Open(at); at.IsZero() {
+				return at
+			}
+		}
+		if at.Equal(before) {
+			return at
+		}
+	}
+	return time.Time{}
+}

@@ -1,0 +1,101 @@
+package schedule
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+func at(text string) time.Time {
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+func TestOpen(t *testing.T) {
+	for name, c := range map[string]struct {
+		s          resource.UpdateSchedule
+		local      string
+		now, opens string
+	}{
+		"it opens tonight":          {resource.UpdateSchedule{At: "0 2 * * *"}, "", "2026-11-22T10:00:00Z", "2026-11-23T02:00:00Z"},
+		"it is open":                {resource.UpdateSchedule{At: "0 2 * * *"}, "", "2026-11-22T02:59:59Z", "2026-11-22T02:59:59Z"},
+		"it opens now":              {resource.UpdateSchedule{At: "0 2 * * *"}, "", "2026-11-22T02:00:00Z", "2026-11-22T02:00:00Z"},
+		"it has closed":             {resource.UpdateSchedule{At: "0 2 * * *"}, "", "2026-11-22T03:00:00Z", "2026-11-23T02:00:00Z"},
+		"it is open longer":         {resource.UpdateSchedule{At: "0 2 * * *", StartGraceDuration: "3h"}, "", "2026-11-22T04:00:00Z", "2026-11-22T04:00:00Z"},
+		"on Sundays":                {resource.UpdateSchedule{At: "30 1 * * 0"}, "", "2026-11-23T00:00:00Z", "2026-11-29T01:30:00Z"},
+		"the node's zone":           {resource.UpdateSchedule{At: "0 2 * * *", TimeZone: "Local"}, "America/New_York", "2026-11-22T06:30:00Z", "2026-11-22T07:00:00Z"},
+		"its own zone":              {resource.UpdateSchedule{At: "0 2 * * *", TimeZone: "Asia/Tokyo"}, "America/New_York", "2026-11-22T06:30:00Z", "2026-11-22T17:00:00Z"},
+		"an hour that comes twice":  {resource.UpdateSchedule{At: "30 2 * * *"}, "Europe/Berlin", "2026-10-24T22:00:00Z", "2026-10-25T00:30:00Z"},
+		"an hour that doesn't come": {resource.UpdateSchedule{At: "30 2 * * *"}, "Europe/Berlin", "2026-03-28T22:00:00Z", "2026-03-30T00:30:00Z"},
+		"a descriptor":              {resource.UpdateSchedule{At: "@daily"}, "", "2026-11-22T10:00:00Z", "2026-11-23T00:00:00Z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, err := Parse(c.s, c.local)
+			require.NoError(t, err)
+			require.Equal(t, at(c.opens), w.Open(at(c.now)).UTC())
+		})
+	}
+	for text, why := range map[string]string{
+		"":                    "no cron expression",
+		"* * *":               "no cron expression",
+		"61 * * * *":          "no cron expression",
+		"CRON_TZ=UTC 0 2 * *": "no cron expression",
+		"@every 5m":           "no cron expression",
+		"0 0 30 2 *":          "never comes",
+	} {
+		_, err := Parse(resource.UpdateSchedule{At: text}, "")
+		require.ErrorContains(t, err, why, text)
+	}
+	_, err := Parse(resource.UpdateSchedule{At: "0 2 * * *", TimeZone: "Mars/Olympus"}, "")
+	require.ErrorContains(t, err, "no time zone")
+}
+
+func TestAllOpen(t *testing.T) {
+	parse := func(at, open string) Window {
+		w, err := Parse(resource.UpdateSchedule{At: at, StartGraceDuration: open}, "")
+		require.NoError(t, err)
+		return w
+	}
+	now := at("2026-11-22T10:00:00Z")
+	require.Equal(t, now, AllOpen(now, nil))
+	require.Equal(t, at("2026-11-29T03:00:00Z"), AllOpen(at("2026-11-22T10:00:00Z"), []Window{parse("0 2 * * *", "2h"), parse("0 3 * * 0", "1h")}).UTC())
+	require.Zero(t, AllOpen(now, []Window{parse("0 2 * * *", "1h"), parse("0 4 * * *", "1h")}))
+}
+
+// The window is open at the time that is found, and at no full minute before.
+func TestOpenIsTheFirst(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		minute, hour, open := rapid.IntRange(0, 59).Draw(t, "minute"), rapid.IntRange(0, 23).Draw(t, "hour"), rapid.IntRange(1, 200).Draw(t, "open")
+		w := Window{open: time.Duration(open) * time.Minute, zone: time.UTC}
+		var err error
+		if w.opens, err = parser.Parse(time.Date(2026, 1, 1, hour, minute, 0, 0, time.UTC).Format("4 15") + " * * *"); err != nil {
+			t.Fatal(err)
+		}
+		is := func(at time.Time) bool { // by its definition
+			day := time.Date(at.Year(), at.Month(), at.Day(), hour, minute, 0, 0, time.UTC)
+			for _, opened := range []time.Time{day, day.AddDate(0, 0, -1)} {
+				if !at.Before(opened) && at.Before(opened.Add(w.open)) {
+					return true
+				}
+			}
+			return false
+		}
+		now := time.Date(2026, 5, 1, 0, rapid.IntRange(0, 3000).Draw(t, "now"), 0, 0, time.UTC)
+		found := w.Open(now)
+		if !is(found) {
+			t.Fatalf("it is closed at %s", found)
+		}
+		for at := now; at.Before(found); at = at.Add(time.Minute) {
+			if is(at) {
+				t.Fatalf("it is open at %s, and %s was found", at, found)
+			}
+		}
+	})
+}
