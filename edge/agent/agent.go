@@ -116,7 +116,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// onHost has the agent run applications, switch the OS and observe the host. Below another root than / there is no OS to switch.
+// onHost has the agent run applications, switch the OS and observe the host. Below another root than / there is no OS to switch, and no service
+// of the core to upgrade.
 func (o *Options) onHost() {
 	c := o.Config.Host
 	options := host.Options{Root: o.Config.Root, OS: osimage.Commands(o.Config.OS), Now: o.Now, Log: o.Log}
@@ -134,7 +135,7 @@ func (o *Options) onHost() {
 	}
 	h := host.New(options)
 	o.applications, o.monitor = h.Applications, h
-	if len(o.Config.Upgrade.Core.Run) == 0 {
+	if len(o.Config.Upgrade.Core.Run) == 0 && o.Config.Root == "/" {
 		o.service = h.Service(o.Config.Upgrade.Core.Unit)
 	}
 	if h.OS != nil && o.Config.Root == "/" {

@@ -35,7 +35,7 @@ const margin = 16 << 20
 func (u *Upgrader) stage(ctx context.Context, o resource.UpgradeOrder) error {
 	switch present := u.state.Version; {
 	case u.core == nil:
-		return fail(resource.UpgradeFailedRefused, "there is no systemd, and upgrade.core.run does not say how the agent is to run the core")
+		return fail(resource.UpgradeFailedRefused, "root is not /, and upgrade.core.run does not say how the agent is to run the core: it upgrades nothing")
 	case present == "":
 		return fail(resource.UpgradeFailedRefused, "the core of this node is not below %s: install it with scripts/install.sh", u.o.Config.Dir)
 	case present == o.Version:

@@ -204,7 +204,7 @@ func New(o Options) (*Upgrader, error) {
 	case o.Unit != nil:
 		u.core = &unit{Unit: o.Unit, name: o.Config.Core.Unit, began: time.Now()}
 	}
-	if OnTrial() { // the agent that has started this one carries out the order
+	if u.core == nil || OnTrial() { // on trial the agent that has started this one carries out the order
 		return u, nil
 	}
 	return u, u.resume()
