@@ -549,16 +549,14 @@ func (c *controller) putDevice(ctx context.Context, p *DevicePlan) (err error) {
 	switch {
 	case p.Delete:
 		return ignoreGone(c.as.Delete(ctx, key))
-	case p.Device.Metadata.UID == "":
+	case !p.Exists:
 		_, err = objects.Create(ctx, c.as, p.Device)
 	default:
 		_, err = objects.Update(ctx, c.as, key, func(d *resource.Device) error {
 			if !MadeOf(d, p.Device.Metadata.Annotations[instanceAnnotation]) || Edited(d) {
 				return nil // somebody was faster
 			}
-			d.Spec.DeviceModelRef, d.Spec.Protocol, d.Spec.NodeName = p.Device.Spec.DeviceModelRef, p.Device.Spec.Protocol, p.Device.Spec.NodeName
-			d.Metadata.Labels, d.Metadata.Annotations = p.Device.Metadata.Labels, p.Device.Metadata.Annotations
-			d.Metadata.OwnerReferences = p.Device.Metadata.OwnerReferences
+			Merge(d, p.Device)
 			return nil
 		})
 	}

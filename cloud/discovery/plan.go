@@ -332,8 +332,10 @@ func set(list []resource.Condition, of resource.Meta, now time.Time, kind string
 
 // DevicePlan is what is to become of the Device of an Instance.
 type DevicePlan struct {
-	// Device is what is to be created, or what the present one is to become; nil: nothing is written.
+	// Device is what the template makes; nil: nothing is written.
 	Device *resource.Device
+	// Exists says that the Device is there, and is to be brought up to date: see Merge.
+	Exists bool
 	// Delete says that the Device is to be deleted.
 	Delete bool
 	// Onboarded, Reason and Message are the condition Onboarded.
@@ -375,14 +377,14 @@ func PlanDevice(t *resource.DeviceTemplate, i *resource.Instance, get func(name 
 		p.Reason, p.Message = "Edited", "somebody has edited the Device "+want.Metadata.Name+", which is theirs since"
 		return p, nil
 	}
-	p.Device = merged(has, want)
+	p.Device, p.Exists = want, true
 	return p, nil
 }
 
-// merged is a Device with what the template says now. Desired values are given once, and other fields of its metadata are left alone.
-func merged(has, want *resource.Device) *resource.Device {
-	next := *has
-	next.Spec.DeviceModelRef, next.Spec.Protocol, next.Spec.NodeName = want.Spec.DeviceModelRef, want.Spec.Protocol, want.Spec.NodeName
+// Merge brings a Device up to date with what its template makes. Desired values are given once, and other fields of its metadata are left
+// alone.
+func Merge(d, want *resource.Device) {
+	d.Spec.DeviceModelRef, d.Spec.Protocol, d.Spec.NodeName = want.Spec.DeviceModelRef, want.Spec.Protocol, want.Spec.NodeName
 	with := func(has, want map[string]string) map[string]string {
 		out := maps.Clone(has)
 		if out == nil {
@@ -391,10 +393,9 @@ func merged(has, want *resource.Device) *resource.Device {
 		maps.Copy(out, want)
 		return out
 	}
-	next.Metadata.Labels = with(has.Metadata.Labels, want.Metadata.Labels)
-	next.Metadata.Annotations = with(has.Metadata.Annotations, want.Metadata.Annotations)
-	next.Metadata.OwnerReferences = want.Metadata.OwnerReferences
-	return &next
+	d.Metadata.Labels = with(d.Metadata.Labels, want.Metadata.Labels)
+	d.Metadata.Annotations = with(d.Metadata.Annotations, want.Metadata.Annotations)
+	d.Metadata.OwnerReferences = want.Metadata.OwnerReferences
 }
 
 // MadeOf says whether a Device was made of an Instance, which may have been another one of the same name.
