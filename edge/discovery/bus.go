@@ -59,8 +59,8 @@ func (b *bus) connected(context.Context, bool) error {
 		wake(c.changed)
 	}
 	time.AfterFunc(sweep, func() {
-		if _, now, _ := b.connection(); now != connection || b.d.ctx.Err() != nil {
-			return
+		if node, now, _ := b.connection(); node == "" || now != connection || b.d.ctx.Err() != nil {
+			return // a connection that was lost has not said what there is
 		}
 		b.d.mu.Lock()
 		defer b.d.mu.Unlock()
