@@ -126,7 +126,7 @@ func (l *joinLine) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return l.settle(file, dir, cfg.Link, j)
+	return errors.Join(l.settle(file, dir, cfg.Link, j), j.Close())
 }
 
 func (l *joinLine) readToken() error {

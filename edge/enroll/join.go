@@ -56,7 +56,12 @@ type Joined struct {
 	Node    string
 	Expires time.Time
 	Already bool // it had joined before, and nothing was asked of the hub
+
+	lock *datadir.Dir
 }
+
+// Close lets another join of this data directory begin. Until then it would write the same files.
+func (j Joined) Close() error { return j.lock.Close() }
 
 const (
 	dialTimeout  = 15 * time.Second
@@ -69,7 +74,7 @@ type refusal struct{ reason string }
 func (r refusal) Error() string { return "the hub refused this node: " + r.reason }
 
 // Join gets a node its certificate. It leaves what there was as it is if it fails. A request whose answer was lost, or
-// is waited for, is taken up by the next call.
+// is waited for, is taken up by the next call. The caller closes what it returns.
 func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -86,11 +91,14 @@ func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 	if err := os.MkdirAll(j.Dir, 0o700); err != nil {
 		return j, fmt.Errorf("the node's key can't be kept: %w. Run it as the user who owns the data directory, or give another one with --data-dir", err)
 	}
-	lock, err := datadir.Claim(j.Dir, "edgecore join") // two at once would write the same files
-	if err != nil {
+	if j.lock, err = datadir.Claim(j.Dir, "edgecore join"); err != nil {
 		return j, err
 	}
-	defer lock.Close()
+	defer func() {
+		if err != nil {
+			_ = j.Close()
+		}
+	}()
 	if j.Expires, j.Already = o.already(j.Identity); j.Already {
 		return j, nil
 	}

@@ -347,7 +347,10 @@ func BenchmarkAThousandNodesJoin(b *testing.B) {
 		for i := range nodes {
 			all.Go(func() {
 				name := fmt.Sprintf("node-%d", i)
-				_, errs[i] = enroll.Join(context.Background(), h.options(filepath.Join(dir, name), name, token))
+				j, err := enroll.Join(context.Background(), h.options(filepath.Join(dir, name), name, token))
+				if errs[i] = err; err == nil {
+					errs[i] = j.Close()
+				}
 			})
 		}
 		all.Wait()
