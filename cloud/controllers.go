@@ -13,6 +13,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/fleet"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/render"
+	"github.com/edgebus/edgebus/cloud/resourcesync"
 	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/twin"
@@ -41,6 +42,9 @@ func controllers(cfg configs.Sources, objs *objects.Registry, st store.Store, co
 		Objects: objs, Reader: st, Writer: st, Record: recorder.Record, Log: log,
 		Reports: func(kind topics.Kind) discovery.Reports { return reports{tw.Reports(kind)} },
 	})...)
+	all = append(all, resourcesync.NewController(resourcesync.Options{
+		Objects: objs, Reader: st, Sources: src, Content: content.ReadAt, Record: recorder.Record, Interval: cfg.Interval,
+	}))
 	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: figures, Log: log})
 	return func(ctx context.Context) error { return runtime.Run(ctx, all...) }
 }

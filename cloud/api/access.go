@@ -167,7 +167,7 @@ const loginPath = "/auth/oidc"
 // authenticate identifies the user of each request.
 func (s *server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if slices.Contains(publicPaths, r.URL.Path) {
+		if slices.Contains(publicPaths, r.URL.Path) || isWebhook(r) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -189,6 +189,9 @@ func (s *server) routes() http.Handler {
 			mux.Handle(method+" "+root+"/enrollmentrequests/{name}/approval", s.handle(s.approve))
 		}
 	}
+	for _, at := range webhookPaths {
+		mux.Handle("POST "+strings.Replace(at, "*", "{name}", 1), s.answerErrors(s.webhook))
+	}
 	s.renderedRoutes(mux)
 	mux.Handle("GET /api/v1/namespaces", s.handle(s.showNamespaces))
 	mux.Handle("GET /api/v1/namespaces/{name}", s.handle(s.showNamespaces))

@@ -21,8 +21,6 @@ type Kind struct {
 	NoStatus bool
 	// FieldNames are the fields that have another name in this group, by their canonical names: Events are in two groups.
 	FieldNames map[string]string
-	// NotReconciled says that nothing acts on objects of the kind yet: each write is answered with a warning.
-	NotReconciled bool
 	// WrittenBy names the only ones who create and change objects; users read and delete them. Empty: users do.
 	WrittenBy string
 	// HasCredentials says that objects may hold credentials outside of Secrets: only users with access to all nodes may

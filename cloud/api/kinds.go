@@ -255,7 +255,6 @@ func repositoryKind(k objects.Kind) Kind {
 func resourceSyncKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "resourcesyncs", Singular: "resourcesync", Short: []string{"rs"},
-		NotReconciled: true,
 		Columns: []Column{
 			{Name: "Repository", Type: "string", Path: ".spec.repository", Description: "The Repository that is applied."},
 			{Name: "Revision", Type: "string", Path: ".spec.targetRevision", Description: "The branch, tag or commit that is wanted."},

@@ -42,7 +42,7 @@ func (s *server) createObject(w http.ResponseWriter, r *request, o *objects.Obje
 	if err != nil {
 		return r.about(o.Metadata.Name, err)
 	}
-	r.warnings = r.warningsOf(write)
+	r.warnings = write.Warnings
 	return s.answer(w, r, http.StatusCreated, created)
 }
 
@@ -80,7 +80,7 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*objects.Ob
 	if err != nil {
 		return r.about(r.key.Name, err)
 	}
-	r.warnings = r.warningsOf(write)
+	r.warnings = write.Warnings
 	return s.answer(w, r, http.StatusOK, changed)
 }
 
@@ -103,14 +103,6 @@ func (s *server) write(r *request) (*objects.Write, error) {
 		w.Part = objects.Status
 	}
 	return w, err
-}
-
-// warningsOf are the warnings about what was written.
-func (r *request) warningsOf(w *objects.Write) []string {
-	if !r.kind.NotReconciled || r.subresource == "status" {
-		return w.Warnings
-	}
-	return append(w.Warnings, "nothing acts on "+r.kind.qualified()+" yet: the hub checks and keeps the object, and no node changes because of it")
 }
 
 // checkHas fails if a stored object is none of the user's.

@@ -517,7 +517,7 @@ type ResourceSyncStatus struct { //nolint:revive // the kind is named so
 	ObservedCommit string `json:"observedCommit,omitempty"`
 	// ObservedGeneration is the generation of the spec that was acted on last.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Conditions: Accessible, Parsed, Synced.
+	// Conditions: Accessible, ResourceParsed and Synced, each with the cause if it is False.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`

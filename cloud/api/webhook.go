@@ -1,0 +1,138 @@
+package api
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/audit"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// A webhook has what refers to a Repository read at once. Git servers and registries call it: they prove that they know a value of the
+// Repository's Secret, and are no users.
+
+// webhookSecret is the key of that value.
+const webhookSecret = "webhook-secret"
+
+// maxWebhook bounds the body of a webhook, in bytes: GitHub sends up to 25 MiB.
+const maxWebhook = 25 << 20
+
+// webhookPaths are where it is served, with the Repository's name for *.
+var webhookPaths = []string{"/api/v1/repositories/*/webhook", "/apis/" + resource.APIVersion + "/repositories/*/webhook"}
+
+func isWebhook(r *http.Request) bool {
+	for _, pattern := range webhookPaths {
+		if ok, err := path.Match(pattern, r.URL.Path); ok && err == nil && r.Method == http.MethodPost {
+			return true
+		}
+	}
+	return false
+}
+
+// webhook notes at a Repository that it was told of a change. Whatever is wrong, the answer is the same: it tells nobody which
+// Repositories there are.
+func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	audit.Identify(r, "webhook/"+name, "webhook")
+	refused := refuse(http.StatusUnauthorized, "Unauthorized", "a webhook needs a Repository whose Secret has the key %s, and has to prove that it knows its value: "+
+		"X-Hub-Signature-256, X-Gitea-Signature, X-Gitlab-Token, or Authorization: Bearer", webhookSecret)
+	key := store.Key{Kind: resource.KindRepository, Name: name}
+	secret, err := s.webhookSecret(r, key)
+	if err != nil || len(secret) == 0 {
+		if err != nil && !errors.Is(err, resource.NotFound) {
+			return err
+		}
+		return refused
+	}
+	if ok, err := proves(w, r, secret); err != nil {
+		return err
+	} else if !ok {
+		return refused
+	}
+	_, err = s.objects.Change(r.Context(), key, &objects.Write{Manager: "webhook", Part: objects.Status}, func(old *objects.Object) (*objects.Object, error) {
+		var status resource.RepositoryStatus
+		if len(old.Status) > 0 {
+			if err := json.Unmarshal(old.Status, &status); err != nil {
+				return nil, err
+			}
+		}
+		status.NotifiedAt = s.Now().UTC().Format(time.RFC3339Nano)
+		next := *old
+		next.Metadata.ResourceVersion = ""
+		var err error
+		next.Status, err = json.Marshal(status)
+		return &next, err
+	})
+	if errors.Is(err, resource.NotFound) {
+		return refused
+	}
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// webhookSecret is the value that callers have to know; empty: there is none.
+func (s *server) webhookSecret(r *http.Request, key store.Key) ([]byte, error) {
+	stored, err := s.Reader.Get(r.Context(), key)
+	if err != nil {
+		return nil, err
+	}
+	var repository resource.Repository
+	if err := json.Unmarshal(stored.Data, &repository); err != nil {
+		return nil, err
+	}
+	ref := repository.Spec.SecretRef
+	if ref == nil {
+		return nil, nil
+	}
+	of := store.Key{Kind: resource.KindSecret, Namespace: ref.Namespace, Name: ref.Name}
+	if of.Namespace == "" {
+		of.Namespace = resource.DefaultNamespace
+	}
+	if stored, err = s.Reader.Get(r.Context(), of); err != nil {
+		return nil, err
+	}
+	o, err := s.objects.Decode(stored)
+	if err != nil {
+		return nil, err
+	}
+	var secret resource.Secret
+	if json.Unmarshal(o.Spec, &secret) != nil {
+		return nil, errors.New("the stored " + of.String() + " can't be read") // the error could quote a value
+	}
+	return secret.Data[webhookSecret], nil
+}
+
+// proves says whether a request shows that its sender knows a secret. The body is read only if it is signed.
+func proves(w http.ResponseWriter, r *http.Request, secret []byte) (bool, error) {
+	same := func(text string) bool { return text != "" && subtle.ConstantTimeCompare([]byte(text), secret) == 1 }
+	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && same(bearer) || same(r.Header.Get("X-Gitlab-Token")) {
+		return true, nil
+	}
+	signature, _ := strings.CutPrefix(r.Header.Get("X-Hub-Signature-256"), "sha256=")
+	if signature == "" {
+		signature = r.Header.Get("X-Gitea-Signature")
+	}
+	wanted, err := hex.DecodeString(signature)
+	if err != nil || len(wanted) != sha256.Size {
+		return false, nil //nolint:nilerr // it is no signature
+	}
+	mac := hmac.New(sha256.New, secret)
+	if _, err := io.Copy(mac, http.MaxBytesReader(w, r.Body, maxWebhook)); err != nil {
+		return false, badRequest("", "the body can't be read: %v", err)
+	}
+	return hmac.Equal(mac.Sum(nil), wanted), nil
+}

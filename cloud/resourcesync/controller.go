@@ -1,0 +1,431 @@
+// Package resourcesync applies the manifests of git repositories: what a ResourceSync describes is created, changed and deleted in the
+// hub as it is in its repository.
+//
+// It owns what it applied (metadata.owner is ResourceSync/{name}), and never changes or deletes an object that is not its own. It reads
+// no repository: package cloud/sources does. What is to be done is a pure function of manifests and owners, makePlan.
+package resourcesync
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Options are what the controller needs.
+type Options struct {
+	Objects *objects.Registry
+	Reader  store.Reader
+	// Sources say what a path of a repository contains.
+	Sources interface {
+		Use(user store.Key, refs []resource.Reference, every time.Duration)
+		Users(kind string) func(store.Object) []store.Key
+		Known(ctx context.Context, ref resource.Reference) (known resource.Reference, failure error, err error)
+	}
+	// Content reads a part of a blob.
+	Content func(digest string, p []byte, offset int64) (int, error)
+	// Record records an Event.
+	Record func(resource.Occurrence)
+	// Interval is how often what was applied is compared with what there is; 0: 5 minutes.
+	Interval time.Duration
+	Now      func() time.Time // nil: time.Now
+}
+
+const (
+	name      = "resourcesync"
+	finalizer = resource.Group + "/" + name
+	// appliedAnnotation has the names of the labels and annotations that were applied last: one that a manifest doesn't have
+	// any more is removed, and those that users have set stay.
+	appliedAnnotation = resource.Group + "/applied"
+
+	conditionParsed = "ResourceParsed"
+	conditionSynced = "Synced"
+	// maxNamed bounds how many objects a message names.
+	maxNamed = 5
+)
+
+// NewController makes the controller of ResourceSyncs.
+func NewController(o Options) control.Controller {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Interval == 0 {
+		o.Interval = 5 * time.Minute
+	}
+	c := &controller{Options: o, as: o.Objects.Controller(name)}
+	return control.Controller{
+		Name: name, Workers: 2, Reconcile: c.reconcile, Timeout: 5 * time.Minute,
+		Watches: []control.Watch{
+			{Kind: resource.KindResourceSync, DataOnly: true},
+			{Kind: resource.KindSource, Keys: o.Sources.Users(resource.KindResourceSync)},
+		},
+	}
+}
+
+type controller struct {
+	Options
+	as *objects.Controller
+}
+
+// Owner is metadata.owner of what a ResourceSync owns.
+func Owner(sync string) string { return resource.KindResourceSync + "/" + sync }
+
+func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
+	rs, err := objects.Get[resource.ResourceSync](ctx, c.as, key)
+	if errors.Is(err, resource.NotFound) {
+		c.Sources.Use(key, nil, 0)
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if rs.Metadata.DeletionTimestamp != nil {
+		return 0, c.release(ctx, key, rs)
+	}
+	if !slices.Contains(rs.Metadata.Finalizers, finalizer) {
+		_, err := objects.Update(ctx, c.as, key, func(r *resource.ResourceSync) error {
+			if r.Metadata.DeletionTimestamp == nil && !slices.Contains(r.Metadata.Finalizers, finalizer) {
+				r.Metadata.Finalizers = append(r.Metadata.Finalizers, finalizer)
+			}
+			return nil
+		})
+		return 0, err // its change is looked at next
+	}
+	every := c.Interval
+	if d, err := time.ParseDuration(rs.Spec.Interval); err == nil {
+		every = d
+	}
+	ref := resource.Reference{Type: resource.RefGit, Source: rs.Spec.Repository, Path: rs.Spec.Path, Floating: rs.Spec.TargetRevision}
+	c.Sources.Use(key, []resource.Reference{ref}, every)
+	known, failure, err := c.Sources.Known(ctx, ref)
+	if err != nil || known.Resolved == "" && failure == nil {
+		return 0, err // it is being read
+	}
+	out := outcome{commit: rs.Status.ObservedCommit}
+	if failure != nil {
+		out.set(resource.ConditionAccessible, causeOf(failure), failure.Error())
+	} else {
+		out.set(resource.ConditionAccessible, "", "the repository can be read")
+		err = c.sync(ctx, rs, known, &out)
+	}
+	return every, errors.Join(err, c.report(ctx, key, rs, out))
+}
+
+func causeOf(failure error) string {
+	var why interface{ Cause() string }
+	if errors.As(failure, &why) {
+		return why.Cause()
+	}
+	return "NotFound"
+}
+
+// outcome is what a status says.
+type outcome struct {
+	commit     string
+	conditions []resource.Condition
+}
+
+// set adds a condition, which is True if there is no reason why not.
+func (o *outcome) set(kind, whyNot, message string) {
+	c := resource.Condition{Type: kind, Status: "True", Reason: kind, Message: message}
+	if whyNot != "" {
+		c.Status, c.Reason = "False", whyNot
+	}
+	o.conditions = append(o.conditions, c)
+}
+
+// sync makes the hub have what the repository describes. Nothing is done unless all manifests can be read.
+func (c *controller) sync(ctx context.Context, rs *resource.ResourceSync, known resource.Reference, out *outcome) error {
+	wanted, err := c.parse(known.Files)
+	if err != nil {
+		out.set(conditionParsed, "Invalid", err.Error())
+		return nil
+	}
+	out.set(conditionParsed, "", fmt.Sprintf("%d manifests", len(wanted)))
+	owner := Owner(rs.Metadata.Name)
+	owners, err := c.owners(ctx, wanted, owner)
+	if err != nil {
+		return err
+	}
+	p := makePlan(wanted, owner, owners)
+	var failed []string
+	for _, m := range p.foreign {
+		failed = append(failed, fmt.Sprintf("%s: there is a %s that is not of this ResourceSync (its owner is %q), and is left alone", m.file, m.key, owners[m.key]))
+	}
+	broken := false
+	for _, m := range p.apply {
+		if err := c.apply(ctx, m, owner); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			failed, broken = append(failed, fmt.Sprintf("%s: %s: %v", m.file, m.key, err)), true
+		}
+	}
+	for _, key := range p.prune {
+		if broken { // what is described under another name now must be there before this goes
+			break
+		}
+		if err := c.prune(ctx, key, owner); err != nil {
+			failed = append(failed, fmt.Sprintf("%s: %v", key, err))
+		}
+	}
+	if len(failed) > 0 {
+		reason := "NotApplied"
+		if len(p.foreign) == len(failed) {
+			reason = "OwnedByOthers"
+		}
+		if more := len(failed) - maxNamed; more > 0 {
+			failed = append(failed[:maxNamed], fmt.Sprintf("and %d more", more))
+		}
+		out.set(conditionSynced, reason, strings.Join(failed, "; "))
+		return nil
+	}
+	out.commit = known.Resolved
+	out.set(conditionSynced, "", fmt.Sprintf("%d objects are as commit %s describes them", len(p.apply), known.Resolved))
+	return nil
+}
+
+// parse reads the manifests in files. There must be one: a directory that was emptied by mistake must not empty the hub.
+func (c *controller) parse(files []resource.InlineFile) (all []manifest, err error) {
+	seen := make(map[store.Key]string)
+	for _, f := range files {
+		content := make([]byte, f.Size)
+		if n, err := c.Content(f.Digest, content, 0); err != nil || int64(n) != f.Size {
+			return nil, errors.Join(fmt.Errorf("%s can't be read now", f.Path), err)
+		}
+		list, err := parseFile(c.Objects, strings.TrimPrefix(f.Path, "/"), content)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range list {
+			if before, twice := seen[m.key]; twice {
+				return nil, fmt.Errorf("%s: the %s is also in %s", m.file, m.key, before)
+			}
+			seen[m.key] = m.file
+		}
+		if all = append(all, list...); len(all) > maxManifests {
+			return nil, fmt.Errorf("there are more than %d manifests", maxManifests)
+		}
+	}
+	if len(all) == 0 {
+		return nil, errors.New("there is no manifest, in no file that ends with .yaml, .yml or .json: to delete all that was applied delete it, or the ResourceSync first")
+	}
+	return all, nil
+}
+
+// owners are the owners of the objects that are described, if there are such objects, and of all that the ResourceSync owns.
+func (c *controller) owners(ctx context.Context, wanted []manifest, owner string) (map[store.Key]string, error) {
+	owners := make(map[store.Key]string)
+	note := func(o store.Object, all bool) error {
+		var head struct {
+			Metadata struct {
+				Owner string `json:"owner"`
+			} `json:"metadata"`
+		}
+		if err := json.Unmarshal(o.Data, &head); err != nil {
+			return fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
+		}
+		if all || head.Metadata.Owner == owner {
+			owners[o.Key] = head.Metadata.Owner
+		}
+		return nil
+	}
+	for _, m := range wanted {
+		o, err := c.Reader.Get(ctx, m.key)
+		if err == nil {
+			err = note(o, true)
+		}
+		if err != nil && !errors.Is(err, resource.NotFound) {
+			return nil, err
+		}
+	}
+	for _, kind := range Kinds {
+		for opts := (store.ListOptions{Limit: 500}); ; {
+			page, err := c.Reader.List(ctx, kind, opts)
+			if err != nil {
+				return nil, err
+			}
+			for _, o := range page.Items {
+				if err := note(o, false); err != nil {
+					return nil, err
+				}
+				opts.After = o.Key
+			}
+			if opts.Rev = page.Rev; page.More == 0 {
+				break
+			}
+		}
+	}
+	return owners, nil
+}
+
+// write is who writes.
+func (c *controller) write(owner string) *objects.Write {
+	return &objects.Write{Manager: name, Origin: strings.ToLower(owner), Owns: func(of string) bool { return of == "" || of == owner }}
+}
+
+func (c *controller) audit(action string, key store.Key, err error) {
+	if c.Objects.Audit != nil {
+		c.Objects.Audit(name, action, key, err)
+	}
+}
+
+var errForeign = errors.New("it has another owner by now, and is left alone")
+
+// apply creates an object, or makes it what its manifest says. What doesn't change is no write.
+func (c *controller) apply(ctx context.Context, m manifest, owner string) error {
+	var before string
+	changed, err := c.Objects.Change(ctx, m.key, c.write(owner), func(old *objects.Object) (*objects.Object, error) {
+		if old.Metadata.Owner != owner {
+			return nil, errForeign
+		}
+		before = old.Metadata.ResourceVersion
+		wanted, err := m.object(c.Objects, old)
+		if err != nil {
+			return nil, err
+		}
+		said := wanted.Metadata
+		wanted.Metadata = old.Metadata
+		wanted.Metadata.ResourceVersion = "" // repeat after a conflict
+		merge(&wanted.Metadata, said)
+		return wanted, nil
+	})
+	if errors.Is(err, resource.NotFound) {
+		o, err := m.object(c.Objects, nil)
+		if err != nil {
+			return err
+		}
+		said := o.Metadata
+		o.Metadata = resource.Meta{Name: said.Name, Owner: owner}
+		merge(&o.Metadata, said)
+		_, err = c.Objects.Create(ctx, m.key, o, c.write(owner))
+		c.audit("create", m.key, err)
+		return err
+	}
+	if err != nil || fmt.Sprint(changed.Rev) != before {
+		c.audit("update", m.key, err)
+	}
+	return err
+}
+
+// applied are the names of what was applied last.
+type applied struct {
+	Labels      []string `json:"labels,omitempty"`
+	Annotations []string `json:"annotations,omitempty"`
+}
+
+// merge sets the labels and annotations that a manifest has, and removes those that it had before.
+func merge(m *resource.Meta, said resource.Meta) {
+	var before applied
+	_ = json.Unmarshal([]byte(m.Annotations[appliedAnnotation]), &before) // there may be none
+	now := applied{slices.Sorted(maps.Keys(said.Labels)), slices.Sorted(maps.Keys(said.Annotations))}
+	m.Labels = merged(m.Labels, said.Labels, before.Labels)
+	m.Annotations = merged(m.Annotations, said.Annotations, append(before.Annotations, appliedAnnotation))
+	if len(now.Labels)+len(now.Annotations) > 0 {
+		text, _ := json.Marshal(now) // texts
+		if m.Annotations == nil {
+			m.Annotations = make(map[string]string)
+		}
+		m.Annotations[appliedAnnotation] = string(text)
+	}
+}
+
+func merged(present, said map[string]string, before []string) map[string]string {
+	out := maps.Clone(present)
+	if out == nil {
+		out = make(map[string]string, len(said))
+	}
+	for _, key := range before {
+		delete(out, key)
+	}
+	maps.Copy(out, said)
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// prune deletes an object that is not described any more.
+func (c *controller) prune(ctx context.Context, key store.Key, owner string) error {
+	_, err := c.Objects.Delete(ctx, key, c.write(owner), func(old *objects.Object) error {
+		if old.Metadata.Owner != owner {
+			return errForeign
+		}
+		return nil
+	})
+	if errors.Is(err, resource.NotFound) {
+		return nil
+	}
+	c.audit("delete", key, err)
+	return err
+}
+
+// release gives up what a ResourceSync that is being deleted owns: its objects stay, and are the users'.
+func (c *controller) release(ctx context.Context, key store.Key, rs *resource.ResourceSync) error {
+	c.Sources.Use(key, nil, 0)
+	owner := Owner(rs.Metadata.Name)
+	owners, err := c.owners(ctx, nil, owner)
+	if err != nil {
+		return err
+	}
+	for of := range owners {
+		_, err := c.Objects.Change(ctx, of, c.write(owner), func(old *objects.Object) (*objects.Object, error) {
+			wanted := *old
+			if wanted.Metadata.Owner != owner {
+				return nil, errForeign
+			}
+			wanted.Metadata.Owner, wanted.Metadata.ResourceVersion = "", ""
+			wanted.Metadata.Annotations = merged(old.Metadata.Annotations, nil, []string{appliedAnnotation})
+			return &wanted, nil
+		})
+		if err != nil && !errors.Is(err, errForeign) && !errors.Is(err, resource.NotFound) {
+			return err
+		}
+		c.audit("update", of, err)
+	}
+	_, err = objects.Update(ctx, c.as, key, func(r *resource.ResourceSync) error {
+		r.Metadata.Finalizers = slices.DeleteFunc(r.Metadata.Finalizers, func(f string) bool { return f == finalizer })
+		return nil
+	})
+	if errors.Is(err, resource.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// report writes what came of it into the status, and records an Event of what can't be applied.
+func (c *controller) report(ctx context.Context, key store.Key, rs *resource.ResourceSync, out outcome) error {
+	changed := resource.Condition{}
+	_, err := objects.UpdateStatus(ctx, c.as, key, func(r *resource.ResourceSync) error {
+		changed = resource.Condition{}
+		r.Status.ObservedCommit, r.Status.ObservedGeneration = out.commit, rs.Metadata.Generation
+		for _, cond := range out.conditions {
+			cond.ObservedGeneration = rs.Metadata.Generation
+			before := r.Status.Conditions
+			r.Status.Conditions = resource.SetCondition(slices.Clone(before), cond, c.Now())
+			if cond.Status == "False" && !slices.Equal(before, r.Status.Conditions) {
+				changed = cond
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, resource.NotFound) {
+		return nil
+	}
+	if err == nil && changed.Type != "" && c.Record != nil {
+		c.Record(resource.Occurrence{
+			Kind: resource.KindResourceSync, Name: key.Name, UID: rs.Metadata.UID, Type: resource.EventWarning,
+			Reason: "NotSynced", About: changed.Reason, Message: changed.Message,
+		})
+	}
+	return err
+}

@@ -1,0 +1,244 @@
+package resourcesync_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/cgi"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/blobs"
+	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/resourcesync"
+	"github.com/edgebus/edgebus/cloud/sources"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const patience = 30 * time.Second
+
+type plainText struct{}
+
+func (plainText) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
+func (plainText) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
+
+// hub is a store with the controllers of sources and ResourceSyncs, and a repository that git itself serves.
+type hub struct {
+	*testing.T
+	*bolt.Store
+	user *objects.Controller
+	dir  string
+}
+
+func (h *hub) git(args ...string) {
+	h.Helper()
+	cmd := exec.Command("git", args...)
+	cmd.Dir = h.dir
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null",
+		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
+	out, err := cmd.CombinedOutput()
+	require.NoError(h, err, string(out))
+}
+
+// commit makes the repository have these files, and no others.
+func (h *hub) commit(files map[string]string) {
+	h.Helper()
+	require.NoError(h, os.RemoveAll(filepath.Join(h.dir, "fleets")))
+	for name, text := range files {
+		at := filepath.Join(h.dir, "fleets", name)
+		require.NoError(h, os.MkdirAll(filepath.Dir(at), 0o755))
+		require.NoError(h, os.WriteFile(at, []byte(text), 0o600))
+	}
+	h.git("add", "-A")
+	h.git("commit", "-q", "--allow-empty", "-m", "x")
+}
+
+func newHub(t *testing.T) *hub {
+	t.Helper()
+	dir := t.TempDir()
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db")})
+	require.NoError(t, err)
+	content, err := blobs.Open(blobs.Options{Dir: dir, Log: zerolog.Nop()})
+	require.NoError(t, err)
+	objs := objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
+	h := &hub{T: t, Store: st, user: objs.Controller("test"), dir: filepath.Join(t.TempDir(), "config.git")}
+	require.NoError(t, os.Mkdir(h.dir, 0o755))
+	h.git("init", "-q", "-b", "main")
+	path, err := exec.Command("git", "--exec-path").Output()
+	require.NoError(t, err)
+	server := httptest.NewServer(&cgi.Handler{Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"), Env: []string{
+		"GIT_PROJECT_ROOT=" + filepath.Dir(h.dir), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
+	}})
+	t.Cleanup(server.Close)
+	src := sources.NewResolver(sources.ResolverOptions{
+		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 10 * time.Second}),
+		Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: 100 * time.Millisecond,
+	})
+	c := resourcesync.NewController(resourcesync.Options{Objects: objs, Reader: st, Sources: src, Content: content.ReadAt, Interval: 200 * time.Millisecond})
+	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), FirstRetry: time.Millisecond})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- runtime.Run(ctx, append(src.Controllers(), c)...) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done); require.NoError(t, st.Close()) })
+	_, err = objects.Create(t.Context(), h.user, &resource.Repository{Metadata: resource.Meta{Name: "config"}, Spec: resource.RepositorySpec{URL: server.URL + "/config.git"}})
+	require.NoError(t, err)
+	return h
+}
+
+func (h *hub) sync(name, path string) {
+	h.Helper()
+	_, err := objects.Create(h.Context(), h.user, &resource.ResourceSync{
+		Metadata: resource.Meta{Name: name}, Spec: resource.ResourceSyncSpec{Repository: "config", TargetRevision: "main", Path: path},
+	})
+	require.NoError(h, err)
+}
+
+// conditions are those of a ResourceSync: their types, statuses, reasons and messages.
+func (h *hub) conditions(name string) (text string) {
+	rs, err := objects.Get[resource.ResourceSync](h.Context(), h.user, store.Key{Name: name})
+	require.NoError(h, err)
+	for _, c := range rs.Status.Conditions {
+		text += c.Type + "=" + c.Status + " " + c.Reason + ": " + c.Message + "\n"
+	}
+	return text
+}
+
+func (h *hub) untilSays(name, text string) {
+	h.Helper()
+	ok := false
+	for end := time.Now().Add(patience); time.Now().Before(end) && !ok; time.Sleep(5 * time.Millisecond) {
+		ok = strings.Contains(h.conditions(name), text)
+	}
+	require.True(h, ok, "%s, not %s", h.conditions(name), text)
+}
+
+func (h *hub) fleet(name string) *resource.Fleet {
+	f, err := objects.Get[resource.Fleet](h.Context(), h.user, store.Key{Name: name})
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+func (h *hub) until(what string, is func() bool) {
+	h.Helper()
+	require.Eventually(h, is, patience, 5*time.Millisecond, what)
+}
+
+// fleetOf is a manifest of flightctl.
+func fleetOf(name, image, labels string) string {
+	return fmt.Sprintf("apiVersion: flightctl.io/v1beta1\nkind: Fleet\nmetadata: {name: %s, labels: {%s}}\nspec: {selector: {matchLabels: {site: x}}, template: {spec: {os: {image: %q}}}}\n", name, labels, image)
+}
+
+func TestManifestsAreAppliedAndPruned(t *testing.T) {
+	h := newHub(t)
+	_, err := objects.Create(t.Context(), h.user, &resource.Fleet{Metadata: resource.Meta{Name: "byhand"}})
+	require.NoError(t, err)
+	device := "apiVersion: edgebus.io/v1alpha1\nkind: ConfigMap\nmetadata: {name: motd}\ndata: {motd: hello}\n"
+	configMap := strings.Replace(device, "edgebus.io/v1alpha1", "v1", 1)
+	h.commit(map[string]string{
+		"a.yaml": fleetOf("a", "r.example/os:1", "team: one") + "---\n" + fleetOf("b", "r.example/os:1", ""), "below/map.yml": configMap, "README.md": "nothing: [",
+	})
+	h.sync("s", "/fleets")
+	h.untilSays("s", "Synced=True Synced: 3 objects are as commit")
+	require.Contains(t, h.conditions("s"), "Accessible=True")
+	require.Contains(t, h.conditions("s"), "ResourceParsed=True")
+	a := h.fleet("a")
+	require.Equal(t, "ResourceSync/s", a.Metadata.Owner)
+	require.Equal(t, "r.example/os:1", a.Spec.Template.Spec.OS.Image)
+	m, err := objects.Get[resource.ConfigMap](t.Context(), h.user, store.Key{Namespace: "default", Name: "motd"})
+	require.NoError(t, err)
+	require.Equal(t, "hello", m.Data["motd"])
+	require.Equal(t, "ResourceSync/s", m.Metadata.Owner)
+
+	// Users' labels stay, those of the manifest go with it. What is not described any more goes, and what users made stays.
+	_, err = objects.Update(t.Context(), h.user, store.Key{Name: "a"}, func(f *resource.Fleet) error { f.Metadata.Labels["mine"] = "yes"; return nil })
+	require.NoError(t, err)
+	h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:2", "stage: two")})
+	h.until("b is gone", func() bool { return h.fleet("b") == nil })
+	a = h.fleet("a")
+	require.Equal(t, "r.example/os:2", a.Spec.Template.Spec.OS.Image)
+	require.Equal(t, map[string]string{"mine": "yes", "stage": "two"}, a.Metadata.Labels)
+	require.NotNil(t, h.fleet("byhand"))
+	rs, err := objects.Get[resource.ResourceSync](t.Context(), h.user, store.Key{Name: "s"})
+	require.NoError(t, err)
+	require.Len(t, rs.Status.ObservedCommit, 40)
+	require.EqualValues(t, 1, rs.Status.ObservedGeneration)
+
+	// What is as it should be is not written again, and what somebody deletes comes back.
+	revision := a.Metadata.ResourceVersion
+	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindFleet, Name: "a"}))
+	h.until("a is back", func() bool { f := h.fleet("a"); return f != nil && f.Metadata.ResourceVersion != revision })
+	revision = h.fleet("a").Metadata.ResourceVersion
+	h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:2", "stage: two"), "b.yaml": fleetOf("b", "r.example/os:1", "")})
+	h.until("b is back", func() bool { return h.fleet("b") != nil })
+	require.Equal(t, revision, h.fleet("a").Metadata.ResourceVersion)
+
+	// A ResourceSync that is deleted gives up what it owns.
+	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindResourceSync, Name: "s"}))
+	h.until("the ResourceSync is gone", func() bool {
+		_, err := objects.Get[resource.ResourceSync](t.Context(), h.user, store.Key{Name: "s"})
+		return err != nil
+	})
+	require.Empty(t, h.fleet("a").Metadata.Owner)
+	require.Equal(t, map[string]string{"stage": "two"}, h.fleet("a").Metadata.Labels)
+	require.Empty(t, h.fleet("a").Metadata.Annotations)
+}
+
+// Objects of others are left alone, and the rest is applied; what is wrong with a manifest is a condition, and nothing is deleted.
+func TestWhatCannotBeApplied(t *testing.T) {
+	h := newHub(t)
+	_, err := objects.Create(t.Context(), h.user, &resource.Fleet{Metadata: resource.Meta{Name: "theirs"}})
+	require.NoError(t, err)
+	h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:1", ""), "theirs.yaml": fleetOf("theirs", "r.example/os:1", "")})
+	h.sync("s", "/fleets")
+	h.untilSays("s", "Synced=False OwnedByOthers: theirs.yaml, document 1: there is a Fleet theirs that is not of this ResourceSync")
+	require.NotNil(t, h.fleet("a"))
+	require.Nil(t, h.fleet("theirs").Spec.Template.Spec.OS)
+	h.sync("other", "/fleets/a.yaml")
+	h.untilSays("other", `Synced=False OwnedByOthers: a.yaml, document 1: there is a Fleet a that is not of this ResourceSync (its owner is "ResourceSync/s")`)
+	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindResourceSync, Name: "other"}))
+
+	for want, file := range map[string]string{
+		"bad.yaml, document 2: ":                                     fleetOf("b", "r.example/os:1", "") + "---\na: [\n",
+		`bad.yaml, document 1: unknown field "spec.temlate"`:         "apiVersion: flightctl.io/v1beta1\nkind: Fleet\nmetadata: {name: b}\nspec: {temlate: {}, template: {spec: {}}}\n",
+		`unknown field "spec.selctor"`:                               "apiVersion: edgebus.io/v1alpha1\nkind: Fleet\nmetadata: {name: b}\nspec: {selctor: {}, template: {spec: {}}}\n",
+		"a Secret is not applied from a repository":                  "apiVersion: v1\nkind: Secret\nmetadata: {name: b}\n",
+		"a Repository is not applied from a repository":              "apiVersion: flightctl.io/v1beta1\nkind: Repository\nmetadata: {name: b}\nspec: {type: git, url: \"https://x.example/y\"}\n",
+		"there is no kind Pod of v1":                                 "apiVersion: v1\nkind: Pod\nmetadata: {name: b}\n",
+		"metadata.name is required":                                  "apiVersion: edgebus.io/v1alpha1\nkind: Fleet\nspec: {template: {spec: {}}}\n",
+		"bad.yaml, document 1: the Fleet a is also in a.yaml":        fleetOf("a", "r.example/os:2", ""),
+		"ResourceParsed=False Invalid: bad.yaml, document 1: it has": "a: " + strings.Repeat("x", 1<<20),
+	} {
+		h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:9", ""), "bad.yaml": file})
+		h.untilSays("s", want)
+		require.Contains(t, h.conditions("s"), "ResourceParsed=False Invalid: ")
+		require.Equal(t, "r.example/os:1", h.fleet("a").Spec.Template.Spec.OS.Image, "all or nothing is read")
+	}
+	h.commit(map[string]string{"b.yaml": fleetOf("b", "no image", "")})
+	h.untilSays("s", "Synced=False NotApplied: b.yaml, document 1: Fleet b: ")
+	require.Contains(t, h.conditions("s"), "spec.template.spec.os.image")
+	require.NotNil(t, h.fleet("a"), "nothing is deleted while something can't be applied")
+	h.commit(map[string]string{"readme.txt": "nothing"})
+	h.untilSays("s", "ResourceParsed=False Invalid: there is no manifest")
+	require.NotNil(t, h.fleet("a"))
+	h.commit(nil)
+	h.untilSays("s", "Accessible=False NotFound: ")
+	require.NotNil(t, h.fleet("a"))
+	h.commit(map[string]string{"b.yaml": fleetOf("b", "r.example/os:1", "")})
+	h.untilSays("s", "Synced=True")
+	require.Nil(t, h.fleet("a"))
+	require.NotNil(t, h.fleet("b"))
+}
