@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/templates"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -49,15 +49,7 @@ func NewCandidate(name string, created time.Time, s *resource.LabelSelector) Can
 	if s.Empty() {
 		return c
 	}
-	selector := labels.SelectorFromSet(s.MatchLabels)
-	for _, term := range s.MatchExpressions {
-		r, err := labels.NewRequirement(term.Key, operators[term.Operator], term.Values)
-		if err != nil { // it was validated when it was written
-			return c
-		}
-		selector = selector.Add(*r)
-	}
-	c.matches = selector
+	c.matches = objects.Selector(s)
 	keys := make([]string, 0, len(s.MatchLabels))
 	for key := range s.MatchLabels {
 		keys = append(keys, key)
@@ -67,10 +59,6 @@ func NewCandidate(name string, created time.Time, s *resource.LabelSelector) Can
 		c.anchor = first + "=" + s.MatchLabels[first]
 	}
 	return c
-}
-
-var operators = map[string]selection.Operator{
-	"In": selection.In, "NotIn": selection.NotIn, "Exists": selection.Exists, "DoesNotExist": selection.DoesNotExist,
 }
 
 // Index finds the fleets that match a node without asking all of them.

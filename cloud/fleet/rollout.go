@@ -727,7 +727,7 @@ func policyOf(p *resource.RolloutPolicy) rollout.Policy {
 		return out
 	}
 	for _, b := range p.DeviceSelection.Sequence {
-		batch := rollout.Batch{Limit: amount(b.Limit)}
+		batch := rollout.Batch{Limit: rollout.ParseAmount(b.Limit)}
 		if !b.Selector.Empty() {
 			selector := NewCandidate("", time.Time{}, b.Selector).matches
 			batch.Match = func(l map[string]string) bool { return selector.Matches(labels.Set(l)) }
@@ -747,16 +747,4 @@ func percent(text string, otherwise int) int {
 		return otherwise
 	}
 	return n
-}
-
-func amount(text string) *rollout.Amount {
-	if digits, ok := strings.CutSuffix(text, "%"); ok {
-		if n, err := strconv.Atoi(digits); err == nil {
-			return &rollout.Amount{Value: n, Percent: true}
-		}
-	}
-	if n, err := strconv.Atoi(text); err == nil {
-		return &rollout.Amount{Value: n}
-	}
-	return nil
 }
