@@ -461,7 +461,7 @@ type HandlerState struct {
 
 // HandlerConditions are HandlerReady and DetailsAccepted of a Configuration.
 func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s HandlerState, now time.Time) []resource.Condition {
-	var missing, asked, failing, refused, accepted []string
+	var missing, failing, refused, accepted []string
 	why := ""
 	for _, node := range o.Nodes {
 		r, has := s.Reports[node]
@@ -471,8 +471,7 @@ func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s H
 			accepted = append(accepted, node)
 		case !has || r.State == resource.HandlerMissing:
 			missing = append(missing, node)
-		case !current:
-			asked = append(asked, node)
+		case !current: // it has not answered yet
 		case r.State == resource.HandlerFailing:
 			failing = append(failing, node)
 			why = cmp.Or(why, r.Message)

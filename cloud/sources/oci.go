@@ -197,7 +197,7 @@ func (a *archive) entry(h *tar.Header, in io.Reader) error {
 	case tar.TypeDir, tar.TypeXGlobalHeader:
 		return nil
 	case tar.TypeReg:
-		return a.add(at, uint32(h.Mode)&0o777, in) //nolint:gosec // permissions
+		return a.add(at, uint32(h.Mode)&0o777, in)
 	}
 	return failed(Invalid, "%s is a link or a device, and only files are taken", at)
 }

@@ -61,7 +61,6 @@ func Controller(o Options) control.Controller {
 	}
 }
 
-func nodeKey(name string) store.Key    { return store.Key{Kind: resource.KindNode, Name: name} }
 func upgradeKey(name string) store.Key { return store.Key{Kind: resource.KindUpgrade, Name: name} }
 func orderKey(node string) store.Key   { return store.Key{Kind: resource.KindUpgradeOrder, Name: node} }
 func reportKey(node string) store.Key  { return store.Key{Kind: resource.KindUpgradeReport, Name: node} }

@@ -191,7 +191,7 @@ type question struct {
 // query makes a message of questions.
 func query(questions []question) []byte {
 	b := make([]byte, 12, 512)
-	binary.BigEndian.PutUint16(b[4:], uint16(len(questions))) //nolint:gosec // G115: bounded by the caller
+	binary.BigEndian.PutUint16(b[4:], uint16(len(questions)))
 	for _, q := range questions {
 		b = appendName(b, q.name)
 		b = binary.BigEndian.AppendUint16(b, q.kind)

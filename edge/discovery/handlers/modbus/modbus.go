@@ -407,7 +407,7 @@ func (c *conn) exchange(unit byte, pdu []byte) ([]byte, error) {
 	}
 	c.transaction++
 	frame := binary.BigEndian.AppendUint16(nil, c.transaction)
-	frame = append(frame, 0, 0, 0, byte(len(pdu)+1), unit) //nolint:gosec // G115: at most 6
+	frame = append(frame, 0, 0, 0, byte(len(pdu)+1), unit)
 	if _, err := c.conn.Write(append(frame, pdu...)); err != nil {
 		return nil, err
 	}

@@ -178,9 +178,11 @@ func (registers) HandleCoils(*mb.CoilsRequest) ([]bool, error) { return nil, mb.
 func (registers) HandleDiscreteInputs(*mb.DiscreteInputsRequest) ([]bool, error) {
 	return nil, mb.ErrIllegalFunction
 }
+
 func (registers) HandleInputRegisters(*mb.InputRegistersRequest) ([]uint16, error) {
 	return nil, mb.ErrIllegalFunction
 }
+
 func (registers) HandleHoldingRegisters(r *mb.HoldingRegistersRequest) ([]uint16, error) {
 	if r.IsWrite {
 		panic("written")

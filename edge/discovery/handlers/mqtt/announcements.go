@@ -305,7 +305,7 @@ func birth(payload []byte) (metrics []metric, err error) {
 			case 10, 11:
 				m.value = strconv.FormatUint(n, 10)
 			case 12:
-				m.value = strconv.FormatFloat(float64(math.Float32frombits(uint32(n))), 'g', -1, 32) //nolint:gosec // G115: a field of 32 bits
+				m.value = strconv.FormatFloat(float64(math.Float32frombits(uint32(n))), 'g', -1, 32)
 			case 13:
 				m.value = strconv.FormatFloat(math.Float64frombits(n), 'g', -1, 64)
 			case 14:

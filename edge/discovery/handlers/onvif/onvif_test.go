@@ -2,7 +2,7 @@ package onvif
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // G505: the digest of WS-UsernameToken is one
+	"crypto/sha1"
 	"encoding/base64"
 	"encoding/xml"
 	"fmt"
@@ -123,7 +123,7 @@ func (n *network1) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	_ = xml.Unmarshal(body, &e)
 	nonce, _ := base64.StdEncoding.DecodeString(e.Nonce)
-	digest := sha1.Sum([]byte(string(nonce) + e.Created + "secret")) //nolint:gosec // G401
+	digest := sha1.Sum([]byte(string(nonce) + e.Created + "secret"))
 	n.mu.Lock()
 	n.asked = append(n.asked, e.User)
 	n.mu.Unlock()
@@ -257,8 +257,10 @@ func TestWithCredentialsACameraSaysWhoItIs(t *testing.T) {
 		"default": {"username_default": []byte("root"), "password_default": []byte("secret")},
 		"own":     {"username_default": []byte("x"), "username_" + strings.ReplaceAll(hall, "-", "_"): []byte("root"), "password_" + strings.ReplaceAll(hall, "-", "_"): []byte("secret")},
 		"list":    {"device_credential_list": []byte(`["a"]`), "a": []byte(`{"` + hall + `":{"username":"root","password":"c2VjcmV0","base64encoded":true}}`)},
-		"ref list": {"device_credential_ref_list": []byte(`["a"]`), "a": []byte(`{"` + hall + `":{"username_ref":"u","password_ref":"p"}}`),
-			"u": []byte("root"), "p": []byte("secret")},
+		"ref list": {
+			"device_credential_ref_list": []byte(`["a"]`), "a": []byte(`{"` + hall + `":{"username_ref":"u","password_ref":"p"}}`),
+			"u": []byte("root"), "p": []byte("secret"),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := n.discover(t, "macAddresses: {action: Include, items: ['a0:b1:c2:d3:e4:f5']}", properties)

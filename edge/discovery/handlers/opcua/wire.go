@@ -131,7 +131,7 @@ func ask(conn io.ReadWriter, url string) ([]application, error) {
 }
 
 func send(w io.Writer, kind string, body writer) error {
-	frame := binary.LittleEndian.AppendUint32([]byte(kind), uint32(len(body)+8)) //nolint:gosec // G115: bounded by the length of a URL
+	frame := binary.LittleEndian.AppendUint32([]byte(kind), uint32(len(body)+8))
 	_, err := w.Write(append(frame, body...))
 	return err
 }
@@ -201,7 +201,7 @@ type writer []byte
 func (w *writer) u32(n uint32) { *w = binary.LittleEndian.AppendUint32(*w, n) }
 
 func (w *writer) text(s string) {
-	w.u32(uint32(len(s))) //nolint:gosec // G115: bounded by the length of a URL
+	w.u32(uint32(len(s)))
 	*w = append(*w, s...)
 }
 
@@ -209,10 +209,10 @@ func (w *writer) text(s string) {
 func (w *writer) request(id uint16) {
 	*w = append(*w, 1, 0)
 	*w = binary.LittleEndian.AppendUint16(*w, id)
-	*w = append(*w, 0, 0)                                                                           // no session
-	*w = binary.LittleEndian.AppendUint64(*w, uint64(time.Now().UnixNano()/100+116444736000000000)) //nolint:gosec // G115: 100 ns since 1601
-	w.u32(1)                                                                                        // handle
-	w.u32(0)                                                                                        // no diagnostics
+	*w = append(*w, 0, 0) // no session
+	*w = binary.LittleEndian.AppendUint64(*w, uint64(time.Now().UnixNano()/100+116444736000000000))
+	w.u32(1) // handle
+	w.u32(0) // no diagnostics
 	w.u32(null)
 	w.u32(10_000)            // milliseconds
 	*w = append(*w, 0, 0, 0) // nothing more
