@@ -84,7 +84,7 @@ func accessTopics(b accessBroker) (rows []accessTopic) {
 	own := []topics.Role{topics.RoleOperator, topics.RoleMapper}
 	return append(rows,
 		accessTopic{"(no topic of the contract)", topics.Prefix + b.node + "/other", topics.KindNone, nil, nil, "x"},
-		accessTopic{"users' own topics", "plant/hall", topics.KindNone, own, append(own, topics.RoleViewer), "x"},
+		accessTopic{"users' own topics", "plant/hall", topics.KindNone, own, append(own, topics.RoleViewer, topics.RoleDiscoverer), "x"},
 		accessTopic{"`v1/refused/{client}` of another client", topics.RefusedPrefix + "somebody", topics.KindNone, nil, []topics.Role{topics.RoleOperator}, "x"},
 		accessTopic{"`$SYS/…`", "$SYS/broker/uptime", topics.KindNone, nil, []topics.Role{topics.RoleOperator}, "x"},
 	)
@@ -102,6 +102,7 @@ var linkKinds = []topics.Kind{
 //   - a node has its own node's topics, and its link alone has the link's, commands and enrolment;
 //   - an enrolling node has its own request;
 //   - a mapper has the devices given to it, and speaks for itself, not for a mapper that another user is;
+//   - a discoverer has the Configurations given to it, and reads users' own topics;
 //   - nobody may publish $SYS topics.
 func (c accessClient) may(b accessBroker, row accessTopic, allowed []topics.Role) bool {
 	return slices.ContainsFunc(allowed, func(role topics.Role) bool {
@@ -120,7 +121,7 @@ func (c accessClient) may(b accessBroker, row accessTopic, allowed []topics.Role
 		case topics.RoleEnrollee:
 			return c.node == b.node
 		case topics.RoleDiscoverer: // values of Secrets are for the Unix socket
-			return row.kind != topics.KindDiscoverySecret && !c.elsewhere
+			return row.kind != topics.KindDiscoverySecret && (!c.elsewhere || !ofNode)
 		}
 		return true
 	})
