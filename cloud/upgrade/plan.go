@@ -208,6 +208,9 @@ func (p *planner) report(node string) *resource.UpgradeReport {
 	return nil
 }
 
+// onTrial says whether a node is amid an upgrade, so that the version that it runs may be on trial.
+func onTrial(r *resource.UpgradeReport) bool { return r != nil && r.Step != "" && r.Result == "" }
+
 // follow takes over what a node reports, and ends an attempt that has taken too long.
 func (p *planner) follow(n *resource.UpgradeNode) {
 	a := p.newest(n)
@@ -222,7 +225,7 @@ func (p *planner) follow(n *resource.UpgradeNode) {
 	case !a.Open():
 	case a.OperationStatus == resource.UpgradePending:
 		a.FromVersion = cmp.Or(node.Version, a.FromVersion)
-		if node.Before == "" && node.Exists && p.spec.UpgradeCmd == "" && node.Version == p.spec.Version && !p.spec.Aborted {
+		if node.Before == "" && node.Exists && p.spec.UpgradeCmd == "" && node.Version == p.spec.Version && !p.spec.Aborted && !onTrial(node.Report) {
 			a.OperationStatus, a.Reason, a.EndedAt = resource.UpgradeSuccess, "the node runs this version already", p.stamp()
 		}
 	case p.Now.Before(p.deadline(*a)) && !(p.spec.Aborted && stoppable(r)):

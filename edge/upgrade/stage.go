@@ -281,15 +281,15 @@ func (u *Upgrader) restore(ctx context.Context, up *upgrade, why error) error {
 	damage := u.maintain(ctx, "check")
 	var exit *exec.ExitError
 	if !errors.As(damage, &exit) || exit.ExitCode() != 1 { // its data is not the reason, or nobody knows
-		return errors.Join(why, u.core.restart(ctx, true))
+		return errors.Join(why, u.restart(ctx))
 	}
 	u.log.Error().Err(damage).Msg("THE CORE'S DATA CAN'T BE OPENED ANY MORE AND IS PUT BACK FROM THE BACKUP BEFORE THE UPGRADE: what was written since is moved aside")
 	if err := u.maintain(ctx, "restore", u.file(backupName), "--force"); err != nil {
-		return errors.Join(why, damage, err)
+		return errors.Join(why, damage, err, u.restart(ctx))
 	}
 	up.Failed = &Failure{up.Failed.Reason, fmt.Sprintf("%s; the core's data could not be opened any more (%v) and was put back from the backup of %s: what was written since is moved aside",
 		up.Failed.Message, damage, up.Started.UTC().Format(time.RFC3339)), up.Failed.Log}
-	if err := u.core.restart(ctx, true); err != nil {
+	if err := u.restart(ctx); err != nil {
 		return err
 	}
 	return u.revived(ctx)

@@ -151,6 +151,7 @@ type Upgrader struct {
 	keys     keys
 	core     core
 	wake     chan struct{} // capacity 1
+	fellBack bool          // the present version was damaged, and current leads to the one before now
 	begun    struct {      // the order that is prepared, and since when
 		order string
 		at    time.Time
@@ -314,6 +315,7 @@ func (u *Upgrader) verifyPresent() error {
 	if err := u.versions.link(linkCurrent, s.Previous); err != nil {
 		return err
 	}
+	u.fellBack = true
 	return u.save(func(s *state) { s.Version, s.Previous = s.Previous, "" })
 }
 
@@ -334,6 +336,11 @@ func (u *Upgrader) Run(ctx context.Context) error {
 	if OnTrial() {
 		<-ctx.Done()
 		return nil
+	}
+	if u.fellBack { // a service may have started the other version before the agent
+		if err := u.restart(ctx); err != nil {
+			u.log.Error().Err(err).Msg("the version before could not be started")
+		}
 	}
 	for ctx.Err() == nil {
 		again, err := u.do(ctx)
@@ -527,6 +534,12 @@ func (u *Upgrader) step(ctx context.Context, up *upgrade) error {
 		if before, err := time.Parse(time.RFC3339, up.Order.SwitchBefore); err == nil && u.o.Now().After(before) {
 			return fail(resource.UpgradeFailedWindow, "the window closed at %s, before the version could be switched", up.Order.SwitchBefore)
 		}
+		if !up.Tried { // from the switch on, whatever starts the core starts the new one
+			up.Tried = true
+			if err := u.saveUpgrade(*up); err != nil {
+				return err
+			}
+		}
 		return failed(ctx, resource.UpgradeFailedSwitch, u.switchTo(ctx, *up, up.Order.Version))
 	case stepTrial:
 		return u.trial(ctx, *up)
@@ -562,7 +575,7 @@ func (u *Upgrader) stepped(up upgrade, err error) error {
 	case stepBackUp:
 		up.Step = stepSwitch
 	case stepSwitch:
-		up.Step, up.Tried = stepTrial, true
+		up.Step = stepTrial
 	case stepTrial:
 		return u.commit(up)
 	case stepAgent:
@@ -570,6 +583,10 @@ func (u *Upgrader) stepped(up upgrade, err error) error {
 	case stepBack, stepFailed:
 		return u.rolledBack(up)
 	}
+	return u.saveUpgrade(up)
+}
+
+func (u *Upgrader) saveUpgrade(up upgrade) error {
 	return u.save(func(s *state) { s.Upgrade = &up })
 }
 
@@ -587,14 +604,19 @@ func (u *Upgrader) trial(ctx context.Context, up upgrade) error {
 	r, err := ask(ctx, u.o.Config.Core.Data)
 	if pid, _ := u.core.process(ctx); pid == 0 || err != nil || r.Version != version { // else it goes on after the agent was started again
 		u.log.Info().Str("version", version).Msg("the new core is started on trial")
-		ctx, cancel := context.WithTimeout(ctx, u.o.Config.Trial.Timeout+u.o.Config.Core.Stop)
-		defer cancel()
-		if err := u.core.restart(ctx, true); err != nil {
+		if err := u.restart(ctx); err != nil {
 			return u.withOutput(ctx, failed(ctx, resource.UpgradeFailedStart, fmt.Errorf("version %s can't be started: %w", version, err)))
 		}
 	}
 	left := up.Started.Add(time.Duration(up.Order.Timeout) * time.Second).Sub(u.o.Now())
 	return u.withOutput(ctx, u.try(ctx, version, min(u.o.Config.Trial.Timeout, left.Round(time.Millisecond))))
+}
+
+// restart starts the core that current leads to. One that does not get ready is an error, and the upgrade's: ctx goes on.
+func (u *Upgrader) restart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, u.o.Config.Trial.Timeout+u.o.Config.Core.Stop)
+	defer cancel()
+	return u.core.restart(ctx, true)
 }
 
 // withOutput adds the end of the core's output to a Failure.
@@ -657,9 +679,10 @@ func (u *Upgrader) rollBack(ctx context.Context, up *upgrade) error {
 		}
 	}
 	if !up.Tried {
+		u.core.committed()
 		return nil
 	}
-	err := u.core.restart(ctx, true)
+	err := u.restart(ctx)
 	if err == nil {
 		err = u.revived(ctx)
 	}
@@ -691,7 +714,9 @@ func (u *Upgrader) rolledBack(up upgrade) error {
 	}
 	u.log.Warn().Str("version", up.Order.Version).Str("present", up.From).Msg("the upgrade is rolled back")
 	u.progress("", nil)
-	u.tidy()
+	if o.Result == resource.UpgradeRolledBack { // else a person needs the backup and both versions
+		u.tidy()
+	}
 	return nil
 }
 

@@ -391,8 +391,7 @@ type ArtifactSpec struct {
 	Manifest string `json:"manifest"`
 	// Signature is the manifest's, in minisign's format: the four lines of a .minisig file.
 	Signature string `json:"signature"`
-	// Source is where nodes fetch the programs, instead of from the hub: https://host/path, to which /{architecture}/{name} is added,
-	// or oci://registry/repository, of which they are blobs.
+	// Source is where nodes fetch the programs, instead of from the hub: https://host/path, to which /{architecture}/{name} is added.
 	Source string `json:"source,omitempty"`
 }
 
@@ -498,8 +497,8 @@ func (a Artifact) Validate() error {
 	}
 	if s := a.Spec.Source; s != "" {
 		u, err := url.Parse(s)
-		if err != nil || u.Scheme != "https" && u.Scheme != "oci" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			p.add("spec.source", "%s: must be https://host/path or oci://registry/repository", clip(s))
+		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+			p.add("spec.source", "%s: must be https://host/path", clip(s))
 		}
 	}
 	return p.err()
