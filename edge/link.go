@@ -38,6 +38,9 @@ type hubLink struct {
 	broker   *broker.Broker
 	up       *uplink
 	budget   *forward.Budget
+	// forwarding is held while streams are sent over one connection. What was sent over the one before must have ended: a message
+	// that it has taken from the queue and not sent yet would overtake those that are sent again.
+	forwarding sync.Mutex
 	bridge   *bridge
 	log      zerolog.Logger
 
@@ -321,6 +324,8 @@ func (h *hubLink) forward(ctx context.Context, c *client.Client, caughtUp <-chan
 	case <-ctx.Done():
 		return
 	}
+	h.forwarding.Lock()
+	defer h.forwarding.Unlock()
 	forward.New(forward.Options{
 		Open: h.broker.OpenLinkQueue, Publish: c.PublishAsync, Reconnect: c.Reconnect, Topic: cloudName(h.cfg.Node.Name),
 		Budget: h.budget, Log: h.log,

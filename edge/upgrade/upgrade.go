@@ -456,6 +456,9 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	if err == nil {
 		err = u.stage(ctx, o)
 	}
+	if err == nil { // an earlier full disk may have used it
+		err = failed(ctx, resource.UpgradeFailedDisk, u.reserve())
+	}
 	var f *Failure
 	switch {
 	case err == nil:

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -97,6 +98,13 @@ func TestAFlightctlDeviceIsAppliedOnTheNode(t *testing.T) {
 		t.Log("another owner than one's own is not tried: only root may give files away")
 	}
 	device := fmt.Sprintf(pressDevice, owner)
+	s.Eventually(stand.Soon, func() error { // the hub registers it: kubectl would create what is there by then
+		out, err := run("", "get", "devices.v1beta1.flightctl.io", "n1")
+		if err != nil {
+			return errors.New(out)
+		}
+		return nil
+	})
 	out, err := run(device+pressViewer, "apply", "-f", "-")
 	require.NoError(t, err, out)
 	first := status("viewer/Running")

@@ -295,7 +295,13 @@ func TestFullDisk(t *testing.T) {
 	n.Eventually(time.Minute, func() error { _, err := os.Stat(paused); return err })
 	require.NoError(t, d.Fill())
 	require.NoError(t, os.Remove(paused))
-	n.Eventually(time.Minute, func() error { return n.stepDone(o) })
+	n.Eventually(time.Minute, func() error { // it ends, or waits for space for its state
+		err := n.stepDone(o)
+		if text, _ := os.ReadFile(n.LogFile("agent")); strings.Contains(string(text), "the state of the upgrade can't be written") {
+			return nil
+		}
+		return err
+	})
 	require.NoError(t, d.Free())
 	n.whole(n.outcome(o).Version)
 }
