@@ -38,9 +38,6 @@ type hubLink struct {
 	broker   *broker.Broker
 	up       *uplink
 	budget   *forward.Budget
-	// forwarding is held while streams are sent over one connection. What was sent over the one before must have ended: a message
-	// that it has taken from the queue and not sent yet would overtake those that are sent again.
-	forwarding sync.Mutex
 	bridge   *bridge
 	log      zerolog.Logger
 
@@ -324,10 +321,10 @@ func (h *hubLink) forward(ctx context.Context, c *client.Client, caughtUp <-chan
 	case <-ctx.Done():
 		return
 	}
-	h.forwarding.Lock()
-	defer h.forwarding.Unlock()
 	forward.New(forward.Options{
-		Open: h.broker.OpenLinkQueue, Publish: c.PublishAsync, Reconnect: c.Reconnect, Topic: cloudName(h.cfg.Node.Name),
+		// What was taken from the queue for this connection would overtake, on the next one, what is sent again there.
+		Publish: func(m client.Message, done func(error)) { c.PublishOver(ctx, m, done) },
+		Open:    h.broker.OpenLinkQueue, Reconnect: c.Reconnect, Topic: cloudName(h.cfg.Node.Name),
 		Budget: h.budget, Log: h.log,
 	}).Run(ctx)
 }

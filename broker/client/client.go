@@ -142,7 +142,7 @@ func (c *Client) Publish(ctx context.Context, m Message) error {
 		case <-ctx.Done():
 			return fmt.Errorf("publish to %s: %w: %w", m.Topic, ErrBusy, ctx.Err())
 		}
-		if err := c.enqueue(m, func(err error) { end <- err }); errors.Is(err, ErrNotConnected) {
+		if err := c.enqueue(ctx, m, func(err error) { end <- err }); errors.Is(err, ErrNotConnected) {
 			continue
 		} else if err != nil {
 			return err
@@ -160,6 +160,12 @@ func (c *Client) Publish(ctx context.Context, m Message) error {
 // PublishAsync returns, with what Publish would return; for QoS 1 in the order of the publishes if the broker
 // acknowledges them in that order. done must not block; nil is allowed.
 func (c *Client) PublishAsync(m Message, done func(error)) {
+	c.PublishOver(context.Background(), m, done)
+}
+
+// PublishOver is PublishAsync while ctx lasts, and the error is ErrNotConnected after that. With the context that OnConnect was given a
+// message goes over that connection or over none.
+func (c *Client) PublishOver(ctx context.Context, m Message, done func(error)) {
 	if done == nil {
 		done = func(error) {}
 	}
@@ -173,20 +179,20 @@ func (c *Client) PublishAsync(m Message, done func(error)) {
 		done(ErrBusy)
 		return
 	}
-	if err := c.enqueue(m, done); err != nil {
+	if err := c.enqueue(ctx, m, done); err != nil {
 		done(err)
 	}
 }
 
 // enqueue gives m to the writer. The caller has taken a slot. After an error the slot is free, and done is not called.
-func (c *Client) enqueue(m Message, done func(error)) error {
+func (c *Client) enqueue(ctx context.Context, m Message, done func(error)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var err error
 	switch {
 	case c.ended:
 		err = ErrClosed
-	case c.conn == nil:
+	case c.conn == nil || ctx.Err() != nil:
 		err = ErrNotConnected
 	default:
 		err = c.conn.accepts(m)

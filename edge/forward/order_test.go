@@ -145,19 +145,15 @@ func TestNoMessageOvertakesOneThatTheHubCouldNotStore(t *testing.T) {
 		r.put(strconv.Itoa(i))
 	}
 	var running sync.WaitGroup
-	var one sync.Mutex
 	var connections atomic.Int64
 	core := client.Options{Servers: []string{"mqtt://" + addr}, ClientID: "node/n1", User: "node/n1", CleanStart: true}
 	t.Cleanup(running.Wait)
 	connect(t, core, func(ctx context.Context, c *client.Client) {
 		connections.Add(1)
-		o := Options{Publish: c.PublishAsync, Reconnect: c.Reconnect, Topic: func(string) string { return telemetry }, Log: zerolog.Nop()}
+		publish := func(m client.Message, done func(error)) { c.PublishOver(ctx, m, done) } // as the link has it
+		o := Options{Publish: publish, Reconnect: c.Reconnect, Topic: func(string) string { return telemetry }, Log: zerolog.Nop()}
 		o.Open = func(window int) *broker.LinkConsumer { return r.sess.OpenLocal(window) }
-		running.Go(func() { // after the one of the connection before, as the link has it
-			one.Lock()
-			defer one.Unlock()
-			New(o).Run(ctx)
-		})
+		running.Go(func() { New(o).Run(ctx) })
 	})
 	last := func() bool {
 		mu.Lock()
