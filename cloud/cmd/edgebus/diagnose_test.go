@@ -30,7 +30,7 @@ func healthy() facts {
 }
 
 func TestDiagnosis(t *testing.T) {
-	ago := func(d time.Duration) string { return resource.Time(time.Now().Add(-d)) }
+	ago := func(d time.Duration) string { return resource.Time(time.Now().Add(-d - 10*time.Millisecond)) } // the facts are of a moment before
 	condition := func(f *facts, kind, status, reason string) {
 		f.devices[0].Status.Conditions = []resource.Condition{{Type: kind, Status: status, Reason: reason, Message: "power"}}
 	}
