@@ -278,6 +278,9 @@ func TestTheAgentReplacesItself(t *testing.T) {
 // A disk that is full before a version is fetched, or when it is switched, leaves a whole version that runs.
 func TestFullDisk(t *testing.T) {
 	onDisk(t)
+	if os.Getenv("ALL_TESTS") == "" {
+		t.Skip("how it ends depends on who takes the last blocks, core or agent: ALL_TESTS=1")
+	}
 	d := disk.New(t, 200)
 	paused := filepath.Join(t.TempDir(), "paused")
 	n := newNode(t, time.Minute, func(n *node) {
