@@ -8,6 +8,11 @@ SHELL := /bin/bash
 TOOLS := $(CURDIR)/.tools
 GOTESTSUM := $(TOOLS)/gotestsum --format pkgname --hide-summary=skipped
 STAGE := scripts/stage.sh
+
+# $(call TESTS,stage,packages,flags of go test,environment) runs tests. One that fails is run once more, alone: if it passes
+# then, it is listed as flaky in .out/STAGE.flaky, and at the end of CI. More than five failures, a panic or a data race fail at once.
+TESTS = $(STAGE) $1 env $4 $(GOTESTSUM) --jsonfile .out/$1.json --rerun-fails=1 --rerun-fails-max-failures=5 \
+	--rerun-fails-abort-on-data-race --rerun-fails-report .out/$1.flaky --packages "$2" -- $3
 MQTTJS := test/interop/clients/mqttjs
 
 # Packages that start whole programs, or take their time: they have targets of their own.
@@ -44,24 +49,24 @@ test: unit e2e ## run the packages' tests and the scripts against the real progr
 
 .PHONY: unit
 unit: needs $(TOOLS)/gotestsum ## run the packages' tests
-	@$(STAGE) unit $(GOTESTSUM) --jsonfile .out/unit.json -- $(PARALLEL) $(UNIT)
+	@$(call TESTS,unit,$(UNIT),$(PARALLEL))
 
 .PHONY: race
 race: needs needs-gcc $(TOOLS)/gotestsum ## run the packages' tests with the race detector
-	@$(STAGE) race env CGO_ENABLED=1 $(GOTESTSUM) --jsonfile .out/race.json -- -race -timeout 15m $(UNIT)
+	@$(call TESTS,race,$(UNIT),-race -timeout 15m,CGO_ENABLED=1)
 
 .PHONY: e2e
 e2e: needs $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provider build ## run the scripts against the real programs
-	@$(STAGE) e2e $(GOTESTSUM) --jsonfile .out/e2e.json -- $(PARALLEL) -count=1 -timeout 10m ./test/e2e/... ./test/kube/...
+	@$(call TESTS,e2e,./test/e2e/... ./test/kube/...,$(PARALLEL) -count=1 -timeout 10m)
 
 .PHONY: interop
 interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## try the MQTT clients, brokers and kubectl of others with the programs, and flood them
-	@$(STAGE) interop $(GOTESTSUM) --jsonfile .out/interop.json -- -count=1 -timeout 10m -p 1 ./test/interop/... ./test/flood/...
-	@$(STAGE) kubectl env ALL_TESTS=1 $(GOTESTSUM) --jsonfile .out/kubectl.json -- -count=1 -run TestScripts/kubectl-verbs ./test/e2e
+	@$(call TESTS,interop,./test/interop/... ./test/flood/...,-count=1 -timeout 10m -p 1)
+	@$(call TESTS,kubectl,./test/e2e,-count=1 -run TestScripts/kubectl-verbs,ALL_TESTS=1)
 
 .PHONY: chaos
 chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times (SEED repeats a run); and what needs root
-	@$(STAGE) root env ROOT_TESTS=1 $(GOTESTSUM) --jsonfile .out/root.json -- -count=1 -timeout 10m -run '$(ROOTED)' ./test/e2e ./test/e2e/upgrade
+	@$(call TESTS,root,./test/e2e ./test/e2e/upgrade,-count=1 -timeout 10m -run '$(ROOTED)',ROOT_TESTS=1)
 	@rm -f .out/chaos.txt
 	@status=0; ROOT_TESTS=1 CHAOS_SUMMARY=$(CURDIR)/.out/chaos.txt $(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- \
 		-count=1 -timeout $$((20 + ROUNDS / 2))m ./test/chaos || status=$$?; \

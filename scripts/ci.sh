@@ -30,5 +30,14 @@ echo
 printf '%s\n' "${table[@]}"
 printf '%-8s %-6s %5d s\n' total "$( ((failed > 0)) && echo FAILED || echo ok)" $((SECONDS - start))
 echo "stages: $((${#table[@]} - failed)) passed, $failed failed"
-echo "tests: $(count pass) passed, $(count fail) failed, $(count skip) skipped"
+if ((failed > 0)); then
+	failures=$(count fail)
+else
+	failures=0 # each test that failed has passed when it was run once more
+fi
+echo "tests: $(count pass) passed, $failures failed, $(count skip) skipped"
+flaky=$(cat .out/*.flaky 2>/dev/null || true)
+if [[ -n $flaky ]]; then
+	printf 'flaky, each a defect of the test or of what it tests:\n%s\n' "$flaky"
+fi
 exit $((failed > 0))

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -245,10 +246,16 @@ func quadlet(b brokerSpec, pod podSpec, c container, i *resource.Instance) strin
 			}
 		}
 	}
+	// What a discoverer reports is no reason to give a container a part of the host: device files only, and mounts of /dev.
 	for _, m := range i.Spec.Mounts {
-		mount(m.HostPath, m.ContainerPath, m.ReadOnly)
+		if ofDevices(m.HostPath) {
+			mount(m.HostPath, m.ContainerPath, m.ReadOnly)
+		}
 	}
 	for _, d := range i.Spec.DeviceSpecs {
+		if !ofDevices(d.HostPath) {
+			continue
+		}
 		line("AddDevice", strings.TrimSuffix(d.HostPath+":"+d.ContainerPath+":"+d.Permissions, ":"))
 	}
 	if c.SecurityContext.Privileged {
@@ -272,6 +279,9 @@ func quadlet(b brokerSpec, pod podSpec, c container, i *resource.Instance) strin
 	}
 	return t.String()
 }
+
+// ofDevices says whether a path of the host is below /dev.
+func ofDevices(host string) bool { return strings.HasPrefix(path.Clean(host), "/dev/") }
 
 // jobRetries is how often a job that fails is started again.
 func jobRetries(b brokerSpec) int {

@@ -35,7 +35,6 @@ Exec="echo $$A 100%%"
 Environment="K=v w"
 Network=host
 Volume=/data:/d
-Volume=/h:/c:ro
 AddDevice=/dev/h:/dev/c
 PodmanArgs=--privileged
 User=7
