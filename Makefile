@@ -28,7 +28,7 @@ PARALLEL := -p 4 -parallel 6
 
 # How long things are tried for.
 ROUNDS ?= 20
-FUZZTIME ?= 3s
+FUZZTIME ?= 2s
 BENCHTIME ?= 2s
 export ROUNDS
 
