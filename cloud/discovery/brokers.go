@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -155,35 +156,50 @@ var (
 	notEnv  = regexp.MustCompile(`[^A-Za-z0-9_]`)
 )
 
-// Application is what a node runs for an Instance that it uses: quadlet units, one for each container. It gets the Instance's properties
-// as variables, each once more with the hash of the Instance's short name, and what the handler says of the host's files and devices.
-func Application(raw json.RawMessage, i *resource.Instance, node string) (app resource.Application, err error) {
-	b, pod, err := parseBroker(raw)
+// Application is what a node runs for an Instance that it uses: quadlet units, one for each container. It gets the properties of the
+// Configuration and those that the node itself reports as variables, each once more with the hash of the Instance's short name, and
+// the files and devices of the host that the node itself reports.
+func Application(c *resource.Configuration, i *resource.Instance, s Sighting) (app resource.Application, err error) {
+	b, pod, err := parseBroker(c.Spec.BrokerSpec)
 	if err != nil {
 		return app, err
 	}
+	name := applicationName(i)
+	app = resource.Application{Name: name, AppType: resource.AppQuadlet, EnvVars: environment(i, properties(c, s.Device), s.Node)}
+	for n, one := range pod.Containers {
+		unit := name
+		if n > 0 {
+			unit = fmt.Sprintf("%s-%d", name, n)
+		}
+		app.Files = append(app.Files, resource.InlineFile{Path: unit + ".container", Content: quadlet(b, pod, one, i.Metadata.Name, s.Device)})
+	}
+	return app, nil
+}
+
+func applicationName(i *resource.Instance) string {
 	sum := sha256.Sum256([]byte(i.Metadata.Name))
 	name := strings.Trim(clean(i.Spec.ConfigurationName), "-")
 	if name == "" || name[0] < 'a' {
 		name = "i-" + name
 	}
-	name = strings.TrimRight(name[:min(len(name), 40)], "-") + "-" + hex.EncodeToString(sum[:6])
-	app = resource.Application{Name: name, AppType: resource.AppQuadlet, EnvVars: environment(i, node)}
-	for n, c := range pod.Containers {
-		unit := name
-		if n > 0 {
-			unit = fmt.Sprintf("%s-%d", name, n)
-		}
-		app.Files = append(app.Files, resource.InlineFile{Path: unit + ".container", Content: quadlet(b, pod, c, i)})
+	return strings.TrimRight(name[:min(len(name), 40)], "-") + "-" + hex.EncodeToString(sum[:6])
+}
+
+// properties are those of a Configuration, and those that were found over them; nil: there are none.
+func properties(c *resource.Configuration, found resource.DiscoveredDevice) map[string]string {
+	all := maps.Clone(c.Spec.BrokerProperties)
+	if all == nil && len(found.Properties) > 0 {
+		all = make(map[string]string, len(found.Properties))
 	}
-	return app, nil
+	maps.Copy(all, found.Properties)
+	return all
 }
 
 // environment are the variables for all containers.
-func environment(i *resource.Instance, node string) map[string]string {
+func environment(i *resource.Instance, properties map[string]string, node string) map[string]string {
 	env := make(map[string]string)
 	suffix := i.Spec.ShortName[strings.LastIndex(i.Spec.ShortName, "-")+1:]
-	for key, value := range i.Spec.BrokerProperties {
+	for key, value := range properties {
 		name := notEnv.ReplaceAllString(key, "_")
 		if !envName.MatchString(name) || strings.ContainsAny(value, "\r\n\x00") {
 			continue // no environment file can have it
@@ -195,7 +211,7 @@ func environment(i *resource.Instance, node string) map[string]string {
 }
 
 // quadlet is the unit of a container.
-func quadlet(b brokerSpec, pod podSpec, c container, i *resource.Instance) string {
+func quadlet(b brokerSpec, pod podSpec, c container, instance string, found resource.DiscoveredDevice) string {
 	var t strings.Builder
 	line := func(key, value string) { fmt.Fprintf(&t, "%s=%s\n", key, oneLine(value)) }
 	words := func(key string, list ...string) {
@@ -206,7 +222,7 @@ func quadlet(b brokerSpec, pod podSpec, c container, i *resource.Instance) strin
 		fmt.Fprintf(&t, "%s=%s\n", key, strings.Join(quoted, " "))
 	}
 	t.WriteString("[Unit]\n")
-	line("Description", "broker of "+i.Metadata.Name)
+	line("Description", "broker of "+instance)
 	if b.Job != nil && jobRetries(b) > 0 {
 		fmt.Fprintf(&t, "StartLimitIntervalSec=infinity\nStartLimitBurst=%d\n", jobRetries(b)+1)
 	}
@@ -246,17 +262,15 @@ func quadlet(b brokerSpec, pod podSpec, c container, i *resource.Instance) strin
 			}
 		}
 	}
-	// What a discoverer reports is no reason to give a container a part of the host: device files only, and mounts of /dev.
-	for _, m := range i.Spec.Mounts {
-		if ofDevices(m.HostPath) {
+	for _, m := range found.Mounts {
+		if mayPass(m.HostPath) {
 			mount(m.HostPath, m.ContainerPath, m.ReadOnly)
 		}
 	}
-	for _, d := range i.Spec.DeviceSpecs {
-		if !ofDevices(d.HostPath) {
-			continue
+	for _, d := range found.DeviceSpecs {
+		if mayPass(d.HostPath) {
+			line("AddDevice", strings.TrimSuffix(d.HostPath+":"+d.ContainerPath+":"+d.Permissions, ":"))
 		}
-		line("AddDevice", strings.TrimSuffix(d.HostPath+":"+d.ContainerPath+":"+d.Permissions, ":"))
 	}
 	if c.SecurityContext.Privileged {
 		line("PodmanArgs", "--privileged")
@@ -280,8 +294,28 @@ func quadlet(b brokerSpec, pod podSpec, c container, i *resource.Instance) strin
 	return t.String()
 }
 
-// ofDevices says whether a path of the host is below /dev.
-func ofDevices(host string) bool { return strings.HasPrefix(path.Clean(host), "/dev/") }
+// hostDevices are the files in /dev that no discoverer passes to a container: the host's memory, processors and ports; disks, and what is
+// on them; and files that anybody on the host may make, or that are others' than the container's. A container that needs one of them is
+// privileged, or has a volume of it.
+var hostDevices = strings.Fields(`mem kmem port core kmsg cpu uio*
+	sd[a-z]* hd[a-z]* vd[a-z]* xvd[a-z]* sg[0-9]* bsg nvme* ng[0-9]* mmcblk* md md[0-9]* md_* dm-* loop* nbd* ram[0-9]* zram* zd[0-9]* pmem*
+	dax* mtd* ubi* bcache* drbd* rbd* btrfs-control
+	shm mqueue hugepages fd std* pts ptmx log initctl`)
+
+// deviceDirectories are the directories in /dev whose files may be passed. Others, such as mapper, disk, block, char and those of
+// volume groups, have names of disks.
+var deviceDirectories = strings.Fields("accel bus dma_heap dri dvb infiniband input serial snd usb v4l")
+
+// mayPass says whether a discoverer may pass a path of the host to a container: a file in /dev, or one of the directories of devices
+// there or what is below them.
+func mayPass(host string) bool {
+	below, ok := strings.CutPrefix(path.Clean(host), "/dev/")
+	name, _, deeper := strings.Cut(below, "/")
+	return ok && (slices.Contains(deviceDirectories, name) || !deeper && !slices.ContainsFunc(hostDevices, func(glob string) bool {
+		match, _ := path.Match(glob, name)
+		return match
+	}))
+}
 
 // jobRetries is how often a job that fails is started again.
 func jobRetries(b brokerSpec) int {

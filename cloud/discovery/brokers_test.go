@@ -11,18 +11,21 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func found(t testing.TB, spec string) *resource.Instance {
+// broker is what n1 runs for a device that it sees.
+func broker(t testing.TB, spec, device string) (resource.Application, error) {
 	i := &resource.Instance{Metadata: resource.Meta{Name: "cams-00", Namespace: "default"}}
-	require.NoError(t, json.Unmarshal([]byte(spec), &i.Spec))
 	i.Spec.ConfigurationName, i.Spec.ShortName = "cams", "cams-8120fe"
-	return i
+	s := discovery.Sighting{Node: "n1"}
+	require.NoError(t, json.Unmarshal([]byte(device), &s.Device))
+	c := &resource.Configuration{Spec: resource.ConfigurationSpec{BrokerSpec: []byte(spec), BrokerProperties: map[string]string{"A.B": "0"}}}
+	return discovery.Application(c, i, s)
 }
 
 func TestBrokerUnits(t *testing.T) {
-	i := found(t, `{"brokerProperties":{"A.B":"1"},"mounts":[{"containerPath":"/c","hostPath":"/h","readOnly":true}],"deviceSpecs":[{"containerPath":"/dev/c","hostPath":"/dev/h"}]}`)
-	app, err := discovery.Application([]byte(`{"brokerPodSpec":{"hostNetwork":true,"restartPolicy":"OnFailure","volumes":[{"name":"v","hostPath":{"path":"/data"}}],
+	const device = `{"properties":{"A.B":"1"},"mounts":[{"containerPath":"/c","hostPath":"/h","readOnly":true}],"deviceSpecs":[{"containerPath":"/dev/c","hostPath":"/dev/h"}]}`
+	app, err := broker(t, `{"brokerPodSpec":{"hostNetwork":true,"restartPolicy":"OnFailure","volumes":[{"name":"v","hostPath":{"path":"/data"}}],
 		"containers":[{"name":"a","image":"x:1","command":["sh","-c"],"args":["echo $A 100%"],"env":[{"name":"K","value":"v w"}],"volumeMounts":[{"name":"v","mountPath":"/d"}],
-		"securityContext":{"privileged":true,"runAsUser":7},"workingDir":"/w"},{"name":"b","image":"y"}]}}`), i, "n1")
+		"securityContext":{"privileged":true,"runAsUser":7},"workingDir":"/w"},{"name":"b","image":"y"}]}}`, device)
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"A_B": "1", "A_B_8120FE": "1", "AGENT_NODE_NAME": "n1"}, app.EnvVars)
 	require.Len(t, app.Files, 2)
@@ -46,14 +49,42 @@ WantedBy=multi-user.target
 `, app.Files[0].Content)
 
 	// A job is started once: nothing starts it with the host.
-	app, err = discovery.Application([]byte(`{"brokerJobSpec":{"backoffLimit":2,"template":{"spec":{"containers":[{"name":"a","image":"x"}]}}}}`), i, "n1")
+	app, err = broker(t, `{"brokerJobSpec":{"backoffLimit":2,"template":{"spec":{"containers":[{"name":"a","image":"x"}]}}}}`, device)
 	require.NoError(t, err)
 	require.Contains(t, app.Files[0].Content, "StartLimitIntervalSec=infinity\nStartLimitBurst=3\n")
 	require.Contains(t, app.Files[0].Content, "Restart=on-failure\n")
 	require.NotContains(t, app.Files[0].Content, "[Install]")
 	for text, why := range map[string]string{`{}`: "one of brokerPodSpec and brokerJobSpec", `{"brokerPodSpec":{}}`: "has no containers", `{"brokerPodSpec":{"containers":[{"image":"a\nExec=b"}]}}`: "needs an image"} {
-		_, err := discovery.Application([]byte(text), i, "n1")
+		_, err := broker(t, text, device)
 		require.ErrorContains(t, err, why)
+	}
+}
+
+// What a discoverer reports gives a container devices and nothing with which it has the host, even if the container is privileged.
+func TestBrokersAreGivenDevicesAlone(t *testing.T) {
+	unit := func(host string) string {
+		device, err := json.Marshal(resource.DiscoveredDevice{
+			Mounts:      []resource.InstanceMount{{HostPath: host, ContainerPath: "/m"}},
+			DeviceSpecs: []resource.InstanceDevice{{HostPath: host, ContainerPath: "/d", Permissions: "rw"}},
+		})
+		require.NoError(t, err)
+		app, err := broker(t, `{"brokerPodSpec":{"containers":[{"name":"a","image":"x","securityContext":{"privileged":true}}]}}`, string(device))
+		require.NoError(t, err)
+		return app.Files[0].Content
+	}
+	for _, host := range []string{
+		"/dev/video0", "/dev/ttyUSB0", "/dev/ttyS1", "/dev/hidraw3", "/dev/i2c-1", "/dev/spidev0.0", "/dev/gpiochip0", "/dev/media0", "/dev/nvidia0", "/dev/mei0",
+		"/dev/bus/usb/001/002", "/dev/snd", "/dev/snd/pcmC0D0p", "/dev/dri/renderD128", "/dev/input/event0", "/dev/serial/by-id/usb-x", "/dev/v4l/by-path/x",
+	} {
+		require.Contains(t, unit(host), "Volume="+host+":/m\nAddDevice="+host+":/d:rw\n")
+	}
+	for _, host := range []string{
+		"/", "/etc", "/dev", "/dev/", "/devices", "/dev/../etc", "/dev/snd/../mem", "/dev/mem", "/dev/kmem", "/dev/port", "/dev/core", "/dev/cpu", "/dev/cpu/0/msr", "/dev/sda", "/dev/sdb1",
+		"/dev/nvme0n1p1", "/dev/mmcblk0", "/dev/vda", "/dev/xvda", "/dev/dm-0", "/dev/md127", "/dev/md/raid", "/dev/sg0", "/dev/bsg/0:0:0:0", "/dev/loop0", "/dev/loop-control",
+		"/dev/mapper/root", "/dev/disk/by-id/x", "/dev/block/8:0", "/dev/char/1:1", "/dev/vg0/root", "/dev/shm", "/dev/shm/x", "/dev/mqueue/x", "/dev/fd/3", "/dev/stdin",
+	} {
+		require.NotContains(t, unit(host), ":/m", host)
+		require.NotContains(t, unit(host), ":/d", host)
 	}
 }
 
@@ -73,9 +104,9 @@ func FuzzBrokerUnit(f *testing.F) {
 			"containers": []any{map[string]any{"name": "c", "image": "x", "args": []string{arg}, "workingDir": path, "env": []any{map[string]any{"name": "K", "value": env}}, "volumeMounts": []any{map[string]any{"name": "v", "mountPath": path}}}},
 		}})
 		require.NoError(t, err)
-		i := found(t, `{}`)
-		i.Spec.BrokerProperties = map[string]string{arg: env}
-		app, err := discovery.Application(raw, i, "n1")
+		device, err := json.Marshal(resource.DiscoveredDevice{Properties: map[string]string{arg: env}})
+		require.NoError(t, err)
+		app, err := broker(t, string(raw), string(device))
 		require.NoError(t, err)
 		for _, line := range strings.Split(strings.TrimSpace(app.Files[0].Content), "\n") {
 			key, _, _ := strings.Cut(line, "=")

@@ -61,7 +61,7 @@ func Controllers(o Options) []control.Controller {
 	o.Pause = cmp.Or(o.Pause, 200*time.Millisecond)
 	c := &controller{
 		Options: o, as: o.Objects.Controller("discovery"), index: newIndex(o.Reader), nodes: &nodes{reader: o.Reader}, orders: &orders{reader: o.Reader},
-		configurations: newKeys(), instances: newKeys(),
+		configurations: newKeys(), instances: newKeys(), brokers: newKeys(),
 	}
 	return []control.Controller{
 		{
@@ -91,6 +91,7 @@ func Controllers(o Options) []control.Controller {
 				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.usersOf},
 				{Kind: ApplicationsKind},
 			},
+			Sources: []func(context.Context, func(...store.Key)){c.brokers.feed},
 		},
 	}
 }
@@ -101,8 +102,8 @@ type controller struct {
 	index  *index
 	nodes  *nodes
 	orders *orders
-	// configurations and instances are keys that a change of something else concerns.
-	configurations, instances *keys
+	// These are keys that a change of something else concerns.
+	configurations, instances, brokers *keys
 }
 
 func orderKey(configuration string) store.Key {
@@ -186,6 +187,9 @@ func (c *controller) sighted(r Report) (names []string) {
 	names, turned := c.index.sight(r.Address, device)
 	if turned {
 		c.configurations.add(c.index.configurationKey(r.Device)...)
+	}
+	if c.index.uses(r.Node, names) {
+		c.brokers.add(store.Key{Kind: ApplicationsKind, Name: r.Node})
 	}
 	return names
 }
@@ -630,12 +634,21 @@ func (c *controller) usersOf(o store.Object) (list []store.Key) {
 	return list
 }
 
-// applications writes the record of what a node runs for Instances.
+// applications writes the record of what a node runs for Instances. What it passes to a container is what the node itself reports of
+// the device, and no other node. While the node doesn't see it, but the Instance is still the node's, the broker stays as it was.
 func (c *controller) applications(ctx context.Context, key store.Key) (time.Duration, error) {
+	if !c.index.isComplete(topics.KindInstance) {
+		return c.Pause, nil
+	}
 	if err := c.index.load(ctx); err != nil {
 		return 0, err
 	}
-	var list []resource.Application
+	was, err := c.Reader.Get(ctx, key)
+	if ignoreGone(err) != nil {
+		return 0, err
+	}
+	var before, list []resource.Application
+	_ = json.Unmarshal(was.Data, &before) // none, or none that can be read
 	for _, name := range c.index.usedBy(key.Name) {
 		configuration, namespace := c.index.instanceOf(name)
 		conf := c.index.configuration(configuration)
@@ -652,13 +665,16 @@ func (c *controller) applications(ctx context.Context, key store.Key) (time.Dura
 		if i.Metadata.DeletionTimestamp != nil || !Managed(i) || !slices.Contains(slices.Collect(maps.Values(i.Spec.DeviceUsage)), key.Name) {
 			continue
 		}
-		app, err := Application(conf.Spec.BrokerSpec, i, key.Name)
-		if err == nil {
+		if seen := c.index.seen(name, []string{key.Name}); len(seen) == 0 {
+			at := slices.IndexFunc(before, func(a resource.Application) bool { return a.Name == applicationName(i) })
+			if at >= 0 {
+				list = append(list, before[at])
+			}
+		} else if app, err := Application(conf, i, seen[0]); err == nil {
 			list = append(list, app)
 		}
 	}
 	if len(list) == 0 {
-		was, err := c.Reader.Get(ctx, key)
 		if err == nil {
 			_, err = c.Writer.Delete(ctx, key, was.Rev)
 		}

@@ -491,13 +491,7 @@ func TestBrokers(t *testing.T) {
 	h.configuration("akri-udev", `{"discoveryHandler":{"name":"udev"},"gracePeriod":{"local":"0s"},"brokerSpec":{"brokerPodSpec":{"containers":[{"name":"b","image":"nginx:stable","resources":{"limits":{"{{PLACEHOLDER}}":"1"}},"livenessProbe":{}}]}}}`)
 	h.says1("akri-udev", resource.ConditionBrokerAccepted, "True Partly: nodes don't do: brokerPodSpec.containers[].livenessProbe")
 	h.sees("n1", "akri-udev", "v", `{"id":"video0","properties":{"UDEV_DEVNODE":"/dev/video0"},"deviceSpecs":[{"containerPath":"/dev/video0","hostPath":"/dev/video0","permissions":"rwm"}]}`)
-	apps := func() (list []resource.Application) {
-		o, err := h.Reader.Get(t.Context(), store.Key{Kind: discovery.ApplicationsKind, Name: "n1"})
-		if err == nil {
-			require.NoError(t, json.Unmarshal(o.Data, &list))
-		}
-		return list
-	}
+	apps := func() []resource.Application { return h.apps("n1") }
 	h.eventually(func() bool { return len(apps()) == 1 }, "the broker")
 	app := apps()[0]
 	suffix := strings.ToUpper(strings.TrimPrefix(discovery.ShortName("akri-udev", "video0", "n1", false), "akri-udev-"))
@@ -508,6 +502,55 @@ func TestBrokers(t *testing.T) {
 	h.start()
 	h.sees("n1", "akri-udev", "v", "")
 	h.eventually(func() bool { return len(apps()) == 0 }, "it goes with the device")
+}
+
+func (h *hub) apps(node string) (list []resource.Application) {
+	o, err := h.Reader.Get(h.Context(), store.Key{Kind: discovery.ApplicationsKind, Name: node})
+	if err == nil {
+		require.NoError(h, json.Unmarshal(o.Data, &list))
+	}
+	return list
+}
+
+// What a node's container gets of the host, and its variables, are those that this node reports of a device, whichever node has the first slot.
+func TestBrokersOfSharedDevices(t *testing.T) {
+	h := newHub(t)
+	h.node("n1", `{}`)
+	h.node("n2", `{}`)
+	h.configuration("cams", `{"discoveryHandler":{"name":"onvif"},"capacity":2,"gracePeriod":{"shared":"1h"},"brokerSpec":{"brokerPodSpec":{"containers":[{"name":"b","image":"x"}]}}}`)
+	says := func(file string) string {
+		return `{"id":"c1","shared":true,"properties":{"FILE":"` + file + `"},"deviceSpecs":[{"containerPath":"/dev/c","hostPath":"/dev/` + file + `"}]}`
+	}
+	has := func(node, file string) func() bool {
+		return func() bool {
+			apps := h.apps(node)
+			return len(apps) > 0 && apps[0].EnvVars["FILE"] == file && strings.Contains(apps[0].Files[0].Content, "AddDevice=/dev/"+file+":/dev/c\n")
+		}
+	}
+	h.sees("n1", "cams", "c1", says("video1"))
+	h.eventually(has("n1", "video1"), "n1 has its own")
+	h.sees("n2", "cams", "c1", says("video2"))
+	h.eventually(has("n2", "video2"), "n2 has its own")
+	for _, node := range []string{"n1", "n2"} { // one of them has the first slot, whose report is in the Instance
+		other := map[string]string{"n1": "n2", "n2": "n1"}[node]
+		had := h.apps(other)
+		h.sees(node, "cams", "c1", says(node+"-later"))
+		h.eventually(has(node, node+"-later"), "a change of "+node+" alone")
+		require.Equal(t, had, h.apps(other))
+	}
+
+	// While nobody sees the device, the brokers stay as they are until its Instance goes, over a restart of the hub as well.
+	had := h.apps("n2")
+	h.sees("n1", "cams", "c1", "")
+	h.sees("n2", "cams", "c1", "")
+	h.eventually(func() bool { return h.instances()["c1"].Status.LastSeen != "" }, "nobody sees it")
+	h.stop()
+	h.start()
+	h.sees("n2", "cams", "c2", `{"id":"c2","shared":true}`)
+	h.eventually(func() bool { return len(h.apps("n2")) == 2 }, "another one")
+	require.Contains(t, h.apps("n2"), had[0])
+	change(h, "cams", func(c *resource.Configuration) { c.Spec.BrokerSpec = nil })
+	h.eventually(func() bool { return len(h.apps("n1"))+len(h.apps("n2")) == 0 }, "without a brokerSpec there are none")
 }
 
 // A thousand devices at once, and one by one among them.
@@ -550,4 +593,26 @@ func BenchmarkInstances(b *testing.B) {
 			b.ReportMetric(float64(took[197].Microseconds())/1000, "ms-p99/one")
 		}
 	})
+}
+
+// What a node reports for a Configuration that doesn't choose it counts for nothing; once it is chosen it does.
+func TestReportsOfNodesThatAreNotChosen(t *testing.T) {
+	h := newHub(t)
+	h.node("n1", `{}`)
+	h.node("n2", `{"site":"hall"}`)
+	h.sees("n1", "cams", "c1", `{"id":"c1","shared":true}`)
+	h.says("n1", "cams", `{"state":"Refused","message":"no"}`)
+	h.configuration("cams", `{"discoveryHandler":{"name":"onvif"},"nodeSelector":{"matchLabels":{"site":"hall"}}}`)
+	h.says1("cams", resource.ConditionHandlerReady, "False NoHandler: 1 of 1 nodes have no handler onvif: n2")
+	h.says1("cams", resource.ConditionDetailsAccepted, "Unknown NoAnswer")
+	h.sees("n2", "cams", "c2", `{"id":"c2","shared":true}`)
+	h.eventually(func() bool { return h.instances()["c2"] != nil }, "n2 is chosen")
+	require.Len(t, h.instances(), 1)
+	change(h, "cams", func(c *resource.Configuration) { c.Spec.NodeSelector = nil })
+	h.eventually(func() bool { return h.instances()["c1"] != nil }, "n1 is chosen now")
+	h.says1("cams", resource.ConditionDetailsAccepted, "False Refused: refused on n1: no")
+	change(h, "cams", func(c *resource.Configuration) {
+		c.Spec.NodeSelector = &resource.LabelSelector{MatchLabels: map[string]string{"site": "hall"}}
+	})
+	h.eventually(func() bool { return h.instances()["c1"].Status.LastSeen != "" }, "n1 is chosen no more")
 }

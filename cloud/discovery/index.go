@@ -60,7 +60,7 @@ func newIndex(reader store.Reader) *index {
 	}
 }
 
-// put and drop change a map of sets, in which no set is empty.
+// put and drop change a map of sets or maps, of which none is empty.
 func put[A, B comparable](m map[A]map[B]bool, a A, b B) {
 	if m[a] == nil {
 		m[a] = make(map[B]bool)
@@ -68,7 +68,7 @@ func put[A, B comparable](m map[A]map[B]bool, a A, b B) {
 	m[a][b] = true
 }
 
-func drop[A, B comparable](m map[A]map[B]bool, a A, b B) {
+func drop[A, B comparable, V any](m map[A]map[B]V, a A, b B) {
 	if delete(m[a], b); len(m[a]) == 0 {
 		delete(m, a)
 	}
@@ -94,9 +94,6 @@ func (x *index) isComplete(kinds ...topics.Kind) bool {
 func (x *index) sight(a topics.Address, d *resource.DiscoveredDevice) (names []string, turned bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.finding[a.Device] == nil {
-		x.finding[a.Device] = make(map[string]int)
-	}
 	before := x.finding[a.Device][a.Node]
 	if was, ok := x.at[a]; ok {
 		names = append(names, was.instance)
@@ -113,6 +110,9 @@ func (x *index) sight(a topics.Address, d *resource.DiscoveredDevice) (names []s
 		}
 		x.seenAt[name][a] = *d
 		put(x.of, a.Device, name)
+		if x.finding[a.Device] == nil {
+			x.finding[a.Device] = make(map[string]int)
+		}
 		x.finding[a.Device][a.Node]++
 	}
 	return names, (before == 0) != (x.finding[a.Device][a.Node] == 0)
@@ -120,7 +120,9 @@ func (x *index) sight(a topics.Address, d *resource.DiscoveredDevice) (names []s
 
 func (x *index) unsee(a topics.Address, was place) {
 	delete(x.at, a)
-	x.finding[a.Device][a.Node]--
+	if x.finding[a.Device][a.Node]--; x.finding[a.Device][a.Node] == 0 {
+		drop(x.finding, a.Device, a.Node)
+	}
 	if delete(x.seenAt[was.instance], a); len(x.seenAt[was.instance]) > 0 {
 		return
 	}
@@ -130,19 +132,26 @@ func (x *index) unsee(a topics.Address, was place) {
 	}
 }
 
-// seen are those of some nodes, which are sorted, that see a device, in their order.
+// seen is what those of some nodes, which are sorted, say of a device that they see, in their order. Of a node that has it at several
+// topics the first one counts.
 func (x *index) seen(name string, nodes []string) (list []Sighting) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for a, d := range x.seenAt[name] {
-		if _, chosen := slices.BinarySearch(nodes, a.Node); chosen {
-			list = append(list, Sighting{a.Node, d})
+	for _, a := range slices.SortedFunc(maps.Keys(x.seenAt[name]), func(a, b topics.Address) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name))
+	}) {
+		if _, chosen := slices.BinarySearch(nodes, a.Node); chosen && (len(list) == 0 || list[len(list)-1].Node != a.Node) {
+			list = append(list, Sighting{a.Node, x.seenAt[name][a]})
 		}
 	}
-	slices.SortFunc(list, func(a, b Sighting) int {
-		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Device.ID, b.Device.ID))
-	})
-	return slices.CompactFunc(list, func(a, b Sighting) bool { return a.Node == b.Node })
+	return list
+}
+
+// uses says whether a node uses one of some Instances.
+func (x *index) uses(node string, names []string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.ContainsFunc(names, func(name string) bool { return x.users[node][name] })
 }
 
 // handler notes what a node says of a handler; not there: nothing any more.
@@ -150,7 +159,7 @@ func (x *index) handler(a topics.Address, r resource.HandlerReport, there bool) 
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !there {
-		delete(x.handling[a.Device], a.Node)
+		drop(x.handling, a.Device, a.Node)
 		return
 	}
 	if x.handling[a.Device] == nil {

@@ -271,11 +271,7 @@ func found(i *resource.Instance, s InstanceState) {
 			device = one.Device
 		}
 	}
-	i.Spec.BrokerProperties = maps.Clone(c.Spec.BrokerProperties)
-	if i.Spec.BrokerProperties == nil && len(device.Properties) > 0 {
-		i.Spec.BrokerProperties = make(map[string]string, len(device.Properties))
-	}
-	maps.Copy(i.Spec.BrokerProperties, device.Properties)
+	i.Spec.BrokerProperties = properties(c, device)
 	i.Spec.Mounts, i.Spec.DeviceSpecs = device.Mounts, device.DeviceSpecs
 	i.Status.LastSeen = ""
 	i.Status.Conditions = set(i.Status.Conditions, i.Metadata, s.Now, resource.ConditionVisible, true, "Seen", "seen by "+objects.JoinFirst(i.Spec.Nodes))
