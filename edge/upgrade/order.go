@@ -142,9 +142,9 @@ func (u *Upgrader) received(bytes, size int64) {
 // maxText bounds messages and logs in a report.
 const maxText = 4 << 10
 
-func cut(text string) string {
-	if len(text) > maxText {
-		return strings.ToValidUTF8(text[:maxText], "") + "…"
+func cut(text string, most int) string {
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "…"
 	}
 	return text
 }
@@ -160,7 +160,7 @@ func (u *Upgrader) Report() resource.UpgradeReport {
 	case up != nil:
 		r.Order, r.From, r.To, r.Step, r.Message = up.Order.ID, up.From, up.Order.Version, up.Step, seen.problem
 		if up.Failed != nil {
-			r.Reason, r.Message, r.Log = up.Failed.Reason, up.Failed.Message, up.Failed.Log
+			r.Reason, r.Message, r.Log = up.Failed.Reason, strings.TrimSuffix(up.Failed.Message+"; "+seen.problem, "; "), up.Failed.Log
 		}
 	case seen.step != "":
 		r.Order, r.Wait, r.From, r.To, r.Step, r.Message = seen.order, seen.wait, s.Version, seen.to, seen.step, seen.problem
@@ -178,7 +178,7 @@ func (u *Upgrader) Report() resource.UpgradeReport {
 	if r.Result == "" && r.Step == "" && seen.problem != "" {
 		r.Message = strings.TrimPrefix(r.Message+"; "+seen.problem, "; ")
 	}
-	r.Message, r.Log = cut(r.Message), cut(r.Log)
+	r.Message, r.Log = cut(r.Message, maxText), cut(r.Log, maxText)
 	return r
 }
 

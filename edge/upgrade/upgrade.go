@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -51,8 +52,10 @@ type state struct {
 	Version string `json:"version,omitempty"`
 	// Previous is the one before, which is kept.
 	Previous string `json:"previous,omitempty"`
-	// Done is how the last order ended.
-	Done *outcome `json:"done,omitempty"`
+	// Done is how the last order ended, and Earlier are those before it, without their logs: a hub that was restored from a backup orders
+	// what it no longer knows, and gets the outcome.
+	Done    *outcome  `json:"done,omitempty"`
+	Earlier []outcome `json:"earlier,omitempty"`
 	// Upgrade is the one that is being made.
 	Upgrade *upgrade `json:"upgrade,omitempty"`
 }
@@ -83,6 +86,24 @@ type outcome struct {
 	Message string    `json:"message,omitempty"`
 	Log     string    `json:"log,omitempty"`
 	At      time.Time `json:"at"`
+}
+
+// Bounds of Earlier: how many there are, and the bytes of a message.
+const (
+	maxEarlier        = 20
+	maxEarlierMessage = 1 << 10
+)
+
+// end makes an outcome the last one.
+func (s *state) end(o outcome) {
+	s.Earlier = slices.DeleteFunc(slices.Clone(s.Earlier), func(e outcome) bool { return e.Order == o.Order })
+	if s.Done != nil && s.Done.Order != o.Order {
+		before := *s.Done
+		before.Message, before.Log = cut(before.Message, maxEarlierMessage), ""
+		s.Earlier = append(s.Earlier, before)
+	}
+	s.Earlier = s.Earlier[max(0, len(s.Earlier)-maxEarlier):]
+	s.Done, s.Upgrade = &o, nil
 }
 
 // Failure is why an order can't be carried out. It is not tried again.
@@ -151,6 +172,7 @@ type Upgrader struct {
 	keys     keys
 	core     core
 	wake     chan struct{} // capacity 1
+	taken    *taken        // the last step, while its outcome is not on disk
 	fellBack bool          // the present version was damaged, and current leads to the one before now
 	begun    struct {      // the order that is prepared, and since when
 		order string
@@ -162,6 +184,12 @@ type Upgrader struct {
 	seen    seen
 	staging string // the order that is being prepared, while there is a cancel
 	cancel  context.CancelCauseFunc
+}
+
+// taken is a step that was taken, and how that went.
+type taken struct {
+	up  upgrade
+	err error
 }
 
 // seen is what is told besides the state.
@@ -261,6 +289,20 @@ func (u *Upgrader) save(change func(*state)) error {
 	return nil
 }
 
+// keep changes the state also if that can't be written: then until the agent ends, or until something is written again. It is for what may be
+// done again after that.
+func (u *Upgrader) keep(change func(*state)) {
+	err := u.save(change)
+	if err == nil {
+		return
+	}
+	u.log.Error().Err(err).Msg("it goes on without that")
+	u.mu.Lock()
+	change(&u.state)
+	u.mu.Unlock()
+	u.o.Changed()
+}
+
 func (u *Upgrader) hook(step string) {
 	if u.o.BeforeStep != nil {
 		u.o.BeforeStep(step)
@@ -272,7 +314,7 @@ func (u *Upgrader) resume() error {
 	s := u.state
 	if up := s.Upgrade; up != nil {
 		u.log.Warn().Str("version", up.Order.Version).Str("step", up.Step).Msg("an upgrade was interrupted and goes on")
-		return u.save(func(s *state) {
+		u.keep(func(s *state) {
 			next := *up
 			if next.Resumed++; next.Resumed > maxResumed && next.Step != stepBack {
 				f := &Failure{
@@ -287,10 +329,12 @@ func (u *Upgrader) resume() error {
 			}
 			s.Upgrade = &next
 		})
+		return nil
 	}
 	present := u.versions.linked(linkCurrent)
 	if present != s.Version && u.versions.has(present, programCore) { // it was installed by hand
-		return u.save(func(s *state) { s.Version, s.Previous = present, s.Version })
+		u.keep(func(s *state) { s.Version, s.Previous = present, s.Version })
+		return nil
 	}
 	return u.verifyPresent()
 }
@@ -316,7 +360,8 @@ func (u *Upgrader) verifyPresent() error {
 		return err
 	}
 	u.fellBack = true
-	return u.save(func(s *state) { s.Version, s.Previous = s.Previous, "" })
+	u.keep(func(s *state) { s.Version, s.Previous = s.Previous, "" })
+	return nil
 }
 
 func (up upgrade) failing(f *Failure) upgrade {
@@ -378,9 +423,15 @@ func (u *Upgrader) Heard() {
 	if u.cancel == nil {
 		return
 	}
-	if o, err := u.o.Order(); err == nil && (o == nil || o.ID != u.staging || o.Wait) {
+	if u.superseded(u.staging) {
 		u.cancel(errSuperseded)
 	}
+}
+
+// superseded says whether an order was withdrawn, or another one is there.
+func (u *Upgrader) superseded(id string) bool {
+	o, err := u.o.Order()
+	return o == nil && err == nil || o != nil && (o.ID != id || o.Wait)
 }
 
 // Times after which something is looked at again.
@@ -402,24 +453,45 @@ func (u *Upgrader) do(ctx context.Context) (again time.Duration, err error) {
 		}
 	}
 	for u.state.Upgrade != nil && ctx.Err() == nil {
-		up := *u.state.Upgrade
-		u.about(up.Order)
-		u.progress(up.Step, nil)
-		u.hook(up.Step)
-		err := u.step(ctx, &up)
+		up, err := u.take(ctx)
 		if ctx.Err() != nil {
 			return 0, nil
 		}
 		if errors.As(err, new(*Replace)) {
 			return 0, err
 		}
-		if err := u.stepped(up, err); err != nil {
-			u.progress(up.Step, err)
-			u.log.Error().Err(err).Str("step", up.Step).Msg("the upgrade can't go on")
+		if e := u.stepped(up, err); e != nil {
+			u.retry(up, err, e)
 			return lookAfter, nil
 		}
+		u.taken = nil
 	}
 	return 0, nil
+}
+
+// take takes the step of the upgrade that is due. One that was taken, and of which only the outcome could not be written, is not taken again.
+func (u *Upgrader) take(ctx context.Context) (up upgrade, err error) {
+	if u.taken != nil {
+		return u.taken.up, u.taken.err
+	}
+	up = *u.state.Upgrade
+	u.about(up.Order)
+	u.progress(up.Step, nil)
+	u.hook(up.Step)
+	err = u.step(ctx, &up)
+	return up, err
+}
+
+// retry says why an upgrade does not go on. err is how its step went. A trial that succeeded goes on, for the core may fail meanwhile.
+func (u *Upgrader) retry(up upgrade, err, why error) {
+	if err == nil && up.Step != stepTrial || errors.As(err, new(*Failure)) && up.Step != stepBack {
+		u.taken = &taken{up, err}
+	}
+	if err == nil && up.Step == stepBack {
+		why = fmt.Errorf("version %s runs again; %w", up.From, why)
+	}
+	u.progress(u.state.Upgrade.Step, why)
+	u.log.Error().Err(why).Str("step", up.Step).Msg("the upgrade can't go on")
 }
 
 // wanted is the order that is to be carried out; nil: there is none, or it was carried out.
@@ -427,6 +499,14 @@ func (u *Upgrader) wanted() (*resource.UpgradeOrder, error) {
 	o, err := u.o.Order()
 	if o == nil || o.ID == "" || u.state.Done != nil && u.state.Done.Order == o.ID {
 		return nil, err
+	}
+	if i := slices.IndexFunc(u.state.Earlier, func(e outcome) bool { return e.Order == o.ID }); i >= 0 {
+		u.log.Info().Str("version", o.Version).Str("order", o.ID).Msg("the order was carried out before: its outcome is reported again")
+		u.mu.Lock()
+		u.state.end(u.state.Earlier[i]) // on disk it may stay as it is
+		u.mu.Unlock()
+		u.o.Changed()
+		return nil, nil
 	}
 	if err != nil {
 		f := fail(resource.UpgradeFailedRefused, "%v", err)
@@ -462,11 +542,7 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	var f *Failure
 	switch {
 	case err == nil:
-		up := upgrade{Order: o, From: u.state.Version, Step: stepBackUp, Started: u.begun.at}
-		if err := u.save(func(s *state) { s.Upgrade = &up }); err != nil {
-			return retryAfter, nil //nolint:nilerr // it is tried again
-		}
-		return 0, nil
+		return u.begin(ctx, o), nil
 	case errors.Is(err, errDone):
 		return u.finish(outcome{Order: o.ID, From: u.state.Version, To: o.Version, Result: resource.UpgradeSuccess, Message: "the node runs this version already"}), nil
 	case errors.As(err, &f):
@@ -486,10 +562,31 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	return retryAfter, nil
 }
 
+// begin puts an upgrade on disk. If the order is withdrawn or held until it is there, nothing has begun; later is too late.
+func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder) (again time.Duration) {
+	gone := func() bool { return ctx.Err() != nil || u.superseded(o.ID) || u.held(o) != "" }
+	if gone() {
+		return time.Millisecond
+	}
+	if err := u.saveUpgrade(upgrade{Order: o, From: u.state.Version, Step: stepBackUp, Started: u.begun.at}); err != nil {
+		u.progress(stepWait, err)
+		return retryAfter
+	}
+	u.mu.Lock()
+	late := gone()
+	u.cancel = nil // what comes now is too late
+	u.mu.Unlock()
+	if late {
+		u.keep(func(s *state) { s.Upgrade = nil })
+		return time.Millisecond
+	}
+	return 0
+}
+
 // finish notes how an order ended.
 func (u *Upgrader) finish(o outcome) (again time.Duration) {
 	o.At = u.o.Now()
-	if err := u.save(func(s *state) { s.Done, s.Upgrade = &o, nil }); err != nil {
+	if err := u.save(func(s *state) { s.end(o) }); err != nil {
 		u.progress(stepWait, err)
 		return retryAfter
 	}
@@ -513,6 +610,9 @@ func (u *Upgrader) untilSuperseded(ctx context.Context, o resource.UpgradeOrder)
 	ctx, cancel := context.WithCancelCause(ctx)
 	u.mu.Lock()
 	u.cancel, u.staging = cancel, o.ID
+	if u.superseded(o.ID) { // since it was read
+		cancel(errSuperseded)
+	}
 	u.mu.Unlock()
 	return ctx, func() {
 		u.mu.Lock()
@@ -563,14 +663,8 @@ func (u *Upgrader) stepped(up upgrade, err error) error {
 	case errors.As(err, &f) && up.Step != stepBack:
 		u.log.Error().Str("version", up.Order.Version).Str("step", up.Step).Str("reason", f.Reason).Str("error", f.Message).Msg("the upgrade failed and is rolled back")
 		back := up.failing(f)
-		err := u.save(func(s *state) { s.Upgrade = &back })
-		if err != nil && errors.Is(err, syscall.ENOSPC) { // what is rolled back frees space
-			u.mu.Lock()
-			u.state.Upgrade = &back
-			u.mu.Unlock()
-			return nil
-		}
-		return err
+		u.keep(func(s *state) { s.Upgrade = &back }) // a bad core is not left running because of a disk
+		return nil
 	case err != nil:
 		return err
 	}
@@ -654,7 +748,7 @@ func (u *Upgrader) committed(up upgrade, f *Failure) error {
 		o.Reason, o.Log, o.Message = f.Reason, f.Log, "the core is upgraded, and the agent is not: "+f.Message
 		u.log.Error().Str("reason", f.Reason).Msg(o.Message)
 	}
-	if err := u.save(func(s *state) { s.Done, s.Upgrade = &o, nil }); err != nil {
+	if err := u.save(func(s *state) { s.end(o) }); err != nil {
 		return err
 	}
 	u.progress("", nil)
@@ -712,7 +806,7 @@ func (u *Upgrader) rolledBack(up upgrade) error {
 	if up.Step == stepFailed {
 		o.Result = resource.UpgradeRollbackFailed
 	}
-	if err := u.save(func(s *state) { s.Done, s.Upgrade = &o, nil }); err != nil {
+	if err := u.save(func(s *state) { s.end(o) }); err != nil {
 		return err
 	}
 	u.log.Warn().Str("version", up.Order.Version).Str("present", up.From).Msg("the upgrade is rolled back")

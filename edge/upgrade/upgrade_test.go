@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,12 +103,14 @@ type service struct {
 	program string
 	cmd     *exec.Cmd
 	fails   error
+	starts  int
 }
 
 func (s *service) Restart(context.Context) error {
 	if err := s.Stop(s.t.Context()); err != nil || s.fails != nil {
 		return s.fails
 	}
+	s.starts++
 	s.cmd = exec.Command(s.program, "3600")
 	return s.cmd.Start()
 }
@@ -252,6 +256,168 @@ func TestAServiceThatFailsIsRolledBack(t *testing.T) {
 		require.Equal(t, resource.UpgradeFailedStart, r.Reason, "%+v", r)
 		require.Equal(t, "v1.0.0", u.versions.linked(linkCurrent))
 		require.NotContains(t, r.Message, "and then", "it runs again, as far as can be known")
+	}
+}
+
+// full has no state be written, as a full disk does, until room is called.
+func (h *host) full() (room func()) {
+	h.t.Helper()
+	path := filepath.Join(h.o.Dir, "upgrade", "state.json.new")
+	require.NoError(h.t, os.Mkdir(path, 0o700))
+	return func() { require.NoError(h.t, os.Remove(path)) }
+}
+
+// A core that was rolled back runs on undisturbed while the state can't be written, and the report says so until it can. A new core that
+// fails is rolled back nevertheless.
+func TestAStateThatCannotBeWrittenDisturbsNoCore(t *testing.T) {
+	h := newHost(t)
+	u := h.open()
+	h.install("v1.1.0")
+	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepTrial, Started: time.Now(), Tried: true}
+	require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
+	require.NoError(t, u.versions.link(linkCurrent, "v1.1.0"))
+	h.s.fails = os.ErrInvalid
+	room := func() {}
+	h.o.BeforeStep = func(step string) {
+		switch step {
+		case stepTrial:
+			room = h.full()
+		case stepBack:
+			h.s.fails = nil
+		}
+	}
+	u = h.open()
+	for range 5 {
+		again, err := u.do(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, lookAfter, again)
+		require.Equal(t, "v1.0.0", u.versions.linked(linkCurrent))
+		require.Equal(t, 1, h.s.starts, "it was started once")
+		r := u.Report()
+		require.Equal(t, resource.UpgradeFailedStart, r.Reason)
+		require.Empty(t, r.Result)
+		require.Equal(t, stepBack, r.Step)
+		require.Contains(t, r.Message, "version v1.1.0 can't be started")
+		require.Contains(t, r.Message, "version v1.0.0 runs again; the state of the upgrade can't be written")
+	}
+	room()
+	_, err := u.do(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, h.s.starts)
+	r := u.Report()
+	require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedStart, r.Result+" "+r.Reason, "%+v", r)
+	require.NotContains(t, r.Message, "can't be written")
+}
+
+// An agent that can't write its state is started nevertheless, and an upgrade goes on.
+func TestAnAgentStartsWithoutRoomForItsState(t *testing.T) {
+	h := newHost(t)
+	u := h.open()
+	h.install("v1.1.0")
+	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepBack, Started: time.Now(), Tried: true, Failed: &Failure{Reason: resource.UpgradeFailedExited}}
+	require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
+	room := h.full()
+	u = h.open()
+	_, err := u.do(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, h.s.starts)
+	room()
+	_, err = u.do(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, h.s.starts)
+	require.Equal(t, resource.UpgradeRolledBack, u.Report().Result)
+}
+
+// A hub that was restored from a backup may order again what a node has done: it gets the outcome, and nothing is done.
+func TestAnOrderIsCarriedOutOnce(t *testing.T) {
+	h := newHost(t)
+	require.NoError(t, h.s.Restart(t.Context()))
+	var order *resource.UpgradeOrder
+	h.o.Order = func() (*resource.UpgradeOrder, error) { return order, nil }
+	tried := 0
+	h.o.BeforeStep = func(step string) {
+		if step == stepFetch {
+			tried++
+		}
+	}
+	u := h.open()
+	give := func(id string) resource.UpgradeReport {
+		order = &resource.UpgradeOrder{ID: id, Version: "v1.2.0", Manifest: "of order " + id, Timeout: 60}
+		_, err := u.do(t.Context())
+		require.NoError(t, err)
+		return u.Report()
+	}
+	const orders = maxEarlier + 5
+	for i := range orders {
+		r := give(strconv.Itoa(i))
+		require.Equal(t, resource.UpgradeFailedSignature, r.Reason, "%+v", r)
+	}
+	require.Equal(t, orders, tried)
+	at := u.state.Earlier[1].At
+	for range 2 {
+		for _, id := range []string{"24", "5", "23", "5", "24"} {
+			r := give(id)
+			require.Equal(t, id+" "+resource.UpgradeRolledBack+" "+resource.UpgradeFailedSignature, r.Order+" "+r.Result+" "+r.Reason)
+			if id == "5" {
+				require.Equal(t, resource.Time(at), r.At, "the outcome is that of then")
+			}
+		}
+		u = h.open()
+	}
+	require.Equal(t, orders, tried)
+	require.Len(t, u.state.Earlier, maxEarlier)
+	give("1")
+	require.Equal(t, orders+1, tried, "what is older is not known any more")
+	info, err := os.Stat(u.file("state.json"))
+	require.NoError(t, err)
+	require.Less(t, info.Size(), int64(reserveSize))
+}
+
+// An order that is withdrawn, replaced or held up to the moment in which it is begun is not begun.
+func TestAnOrderThatIsWithdrawnWhileItIsBegun(t *testing.T) {
+	for _, when := range []string{"before the state is written", "after the state is written", "after it was read"} {
+		for what, then := range map[string]func(h *host, o *resource.UpgradeOrder) *resource.UpgradeOrder{
+			"withdrawn": func(*host, *resource.UpgradeOrder) *resource.UpgradeOrder { return nil },
+			"replaced":  func(_ *host, o *resource.UpgradeOrder) *resource.UpgradeOrder { o.ID = "2"; return o },
+			"to wait":   func(_ *host, o *resource.UpgradeOrder) *resource.UpgradeOrder { o.Wait = true; return o },
+			"held": func(h *host, o *resource.UpgradeOrder) *resource.UpgradeOrder {
+				require.NoError(t, Hold(h.o.Dir, "harvest"))
+				return o
+			},
+		} {
+			t.Run(what+" "+when, func(t *testing.T) {
+				h := newHost(t)
+				require.NoError(t, h.s.Restart(t.Context()))
+				first := resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Command: []string{"install"}, Timeout: 60}
+				order, u := &first, h.open()
+				change := sync.OnceFunc(func() {
+					next := first
+					order = then(h, &next)
+				})
+				u.o.Order = func() (*resource.UpgradeOrder, error) {
+					read := order
+					if when == "after it was read" {
+						change()
+					}
+					return read, nil
+				}
+				u.o.BeforeStep = func(step string) {
+					require.NotEqual(t, stepBackUp, step, "it was begun")
+					if step == when {
+						change()
+						u.Heard()
+					}
+				}
+				_, err := u.do(t.Context())
+				require.NoError(t, err)
+				s, err := u.load()
+				require.NoError(t, err)
+				for _, s := range []state{u.state, s} {
+					require.Nil(t, s.Upgrade)
+					require.Nil(t, s.Done)
+				}
+			})
+		}
 	}
 }
 
