@@ -428,15 +428,16 @@ func (c *controller) instance(ctx context.Context, key store.Key) (time.Duration
 	p := PlanInstance(s)
 	switch {
 	case p.Delete:
-		return 0, c.remove(ctx, s)
+		return c.remove(ctx, s)
 	case p.Instance == nil:
 		return 0, nil
 	}
 	i, err := c.write(ctx, s, p.Instance)
-	if err != nil || s.Configuration.Spec.DeviceTemplate == nil {
+	t := s.Configuration.Spec.DeviceTemplate
+	if err != nil || t == nil && !slices.ContainsFunc(i.Status.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionOnboarded }) {
 		return p.Again, ignoreGone(err)
 	}
-	return p.Again, c.onboard(ctx, s.Configuration.Spec.DeviceTemplate, i)
+	return p.Again, c.onboard(ctx, t, i)
 }
 
 // state reads what PlanInstance decides by.
@@ -516,46 +517,54 @@ func (c *controller) record(i *resource.Instance, reason, message string) {
 	})
 }
 
-// onboard makes the Device of an Instance.
-func (c *controller) onboard(ctx context.Context, t *resource.DeviceTemplate, i *resource.Instance) error {
-	key := store.Key{Namespace: i.Metadata.Namespace}
-	p, err := PlanDevice(t, i, func(name string) (*resource.Device, error) {
-		key.Name = name
-		d, err := objects.Get[resource.Device](ctx, c.as, key)
+// device reads a Device of a namespace; nil: there is none.
+func (c *controller) device(ctx context.Context, namespace string) func(name string) (*resource.Device, error) {
+	return func(name string) (*resource.Device, error) {
+		d, err := objects.Get[resource.Device](ctx, c.as, store.Key{Namespace: namespace, Name: name})
 		if errors.Is(err, resource.NotFound) {
 			return nil, nil //nolint:nilnil // there is none
 		}
 		return d, err
-	})
+	}
+}
+
+// onboard makes the Device of an Instance, and deletes the one before if that had another name.
+func (c *controller) onboard(ctx context.Context, t *resource.DeviceTemplate, i *resource.Instance) error {
+	p, err := PlanDevice(t, i, c.device(ctx, i.Metadata.Namespace))
+	if err == nil {
+		err = c.putDevice(ctx, &p)
+	}
 	if err != nil {
 		return err
 	}
-	if err := c.putDevice(ctx, &p); err != nil {
-		return err
+	for _, name := range p.Delete {
+		gone, err := c.deleteDevice(ctx, i, name)
+		switch {
+		case err != nil:
+			return err
+		case !gone: // its end brings this Instance back
+			p.Name = name
+		case p.Name == name:
+			p.Name = ""
+		}
 	}
 	_, err = objects.UpdateStatus(ctx, c.as, store.Key{Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}, func(i *resource.Instance) error {
-		i.Status.Device = ""
-		if p.Onboarded {
-			i.Status.Device = key.Name
-		}
+		i.Status.Device = p.Name
 		i.Status.Conditions = set(i.Status.Conditions, i.Metadata, c.Now(), resource.ConditionOnboarded, p.Onboarded, p.Reason, p.Message)
 		return nil
 	})
 	return ignoreGone(err)
 }
 
-// putDevice does what a plan says. What the API refuses of the Device becomes the plan's message.
+// putDevice writes the Device of a plan. What the API refuses of it becomes the plan's message, and nothing is deleted.
 func (c *controller) putDevice(ctx context.Context, p *DevicePlan) (err error) {
 	if p.Device == nil {
 		return nil
 	}
 	key := store.Key{Kind: resource.KindDevice, Namespace: p.Device.Metadata.Namespace, Name: p.Device.Metadata.Name}
-	switch {
-	case p.Delete:
-		return ignoreGone(c.as.Delete(ctx, key))
-	case !p.Exists:
+	if !p.Exists {
 		_, err = objects.Create(ctx, c.as, p.Device)
-	default:
+	} else {
 		_, err = objects.Update(ctx, c.as, key, func(d *resource.Device) error {
 			if !MadeOf(d, p.Device.Metadata.Annotations[instanceAnnotation]) || Edited(d) {
 				return nil // somebody was faster
@@ -566,26 +575,50 @@ func (c *controller) putDevice(ctx context.Context, p *DevicePlan) (err error) {
 	}
 	var e *resource.Error
 	if errors.As(err, &e) && (e.Kind == resource.Invalid || e.Kind == resource.AlreadyExists) {
-		p.Onboarded, p.Reason, p.Message = false, "Refused", "the Device "+key.Name+" is refused: "+e.Error()
+		p.Delete, p.Name, p.Onboarded, p.Reason, p.Message = nil, p.Has, false, "Refused", "the Device "+key.Name+" is refused: "+e.Error()
 		return nil
 	}
 	return ignoreGone(err)
 }
 
-// remove deletes an Instance, and before it the Device that was made of it, unless that is somebody's or to be kept.
-func (c *controller) remove(ctx context.Context, s InstanceState) error {
+// deleteDevice deletes a Device that was made of an Instance, unless somebody has edited it. gone: there is none that is to go.
+func (c *controller) deleteDevice(ctx context.Context, i *resource.Instance, name string) (gone bool, err error) {
+	if name == "" {
+		return true, nil
+	}
+	get := c.device(ctx, i.Metadata.Namespace)
+	goes := func() (bool, error) {
+		d, err := get(name)
+		return d != nil && MadeOf(d, i.Metadata.Name) && !Edited(d), err
+	}
+	if is, err := goes(); err != nil || !is {
+		return err == nil, err
+	}
+	if err := c.as.Delete(ctx, store.Key{Kind: resource.KindDevice, Namespace: i.Metadata.Namespace, Name: name}); ignoreGone(err) != nil {
+		return false, err
+	}
+	is, err := goes()
+	return err == nil && !is, err
+}
+
+// remove deletes an Instance once the Device that was made of it is gone, unless that is somebody's or to be kept.
+func (c *controller) remove(ctx context.Context, s InstanceState) (time.Duration, error) {
 	i := s.Instance
 	if i == nil {
-		return nil
+		return 0, nil
 	}
-	keep := s.Configuration != nil && s.Configuration.Spec.DeviceTemplate != nil && s.Configuration.Spec.DeviceTemplate.WhenGone == resource.WhenGoneKeep
-	if name := i.Status.Device; name != "" && !keep {
-		d, err := objects.Get[resource.Device](ctx, c.as, store.Key{Namespace: i.Metadata.Namespace, Name: name})
-		if err == nil && MadeOf(d, i.Metadata.Name) && !Edited(d) {
-			err = c.as.Delete(ctx, store.Key{Kind: resource.KindDevice, Namespace: i.Metadata.Namespace, Name: name})
-		}
-		if ignoreGone(err) != nil {
-			return err
+	// A Configuration that is being deleted still says what becomes of Devices. Without a template nothing says that they are to go.
+	if conf := c.index.configuration(i.Spec.ConfigurationName); conf != nil && ownedBy(i, conf) {
+		if t := conf.Spec.DeviceTemplate; t != nil && t.WhenGone != resource.WhenGoneKeep {
+			p, err := PlanDevice(t, i, c.device(ctx, i.Metadata.Namespace))
+			if err != nil {
+				return 0, err
+			}
+			for _, name := range []string{p.Has, p.Name} {
+				if gone, err := c.deleteDevice(ctx, i, name); err != nil || !gone {
+					return time.Second, err
+				}
+			}
 		}
 	}
 	key := store.Key{Kind: resource.KindInstance, Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}
@@ -595,18 +628,18 @@ func (c *controller) remove(ctx context.Context, s InstanceState) error {
 			return nil
 		})
 		if ignoreGone(err) != nil {
-			return err
+			return 0, err
 		}
 	}
 	if i.Metadata.DeletionTimestamp == nil {
 		if err := ignoreGone(c.as.Delete(ctx, key)); err != nil {
-			return err
+			return 0, err
 		}
 		c.record(i, "Removed", "no node sees it, or its Configuration is gone")
 	}
 	c.index.refresh(key)
 	c.configurations.add(c.index.configurationKey(i.Spec.ConfigurationName)...)
-	return nil
+	return 0, nil
 }
 
 // users are the nodes that run applications for an Instance.

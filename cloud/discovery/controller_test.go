@@ -484,6 +484,105 @@ func TestApproval(t *testing.T) {
 	h.eventually(func() bool { return get[resource.Device](h, "a") == nil }, "it is denied")
 }
 
+// onboarded waits until the Device of the only Instance has a name, and Onboarded a status, a reason and a beginning of a message.
+func (h *hub) onboarded(device, want string) {
+	h.Helper()
+	h.eventually(func() bool {
+		for _, i := range h.instances() {
+			return i.Status.Device == device && strings.HasPrefix(cond(i.Status.Conditions, resource.ConditionOnboarded), want)
+		}
+		return false
+	}, device+" "+want)
+}
+
+// The Device of an Instance is the one that its status names: it follows the template's name, and stays while the template makes none.
+func TestADeviceUnderAnotherName(t *testing.T) {
+	h := newHub(t)
+	h.lamps("Automatic", "Keep")
+	named := func(name string) {
+		h.Helper()
+		change(h, "bulbs", func(c *resource.Configuration) { c.Spec.DeviceTemplate.Metadata.Name = name })
+	}
+	decide := func(approval string) {
+		h.Helper()
+		change(h, discovery.Name("bulbs", "a", "n1", false), func(i *resource.Instance) { i.Spec.Approval = approval })
+	}
+	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a"}}`)
+	h.onboarded("a", "True Created")
+	named("x-{{ .id }}")
+	h.onboarded("x-a", "True Created")
+	require.NotNil(t, get[resource.Device](h, "x-a"))
+	require.Nil(t, get[resource.Device](h, "a"), "the one before is deleted")
+
+	make1[resource.Device](h, `{"metadata":{"name":"mine","namespace":"default"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
+	named("mine")
+	h.onboarded("x-a", "False NameTaken: the Device mine was not made of this Instance and is left alone; the Device x-a stays as it is")
+	named("{{ index .properties \"NONE\" }}")
+	h.onboarded("x-a", "False TemplateFailed: spec.deviceTemplate.metadata.name")
+	require.Equal(t, "z/a", get[resource.Device](h, "x-a").Spec.Protocol.Config["topic"])
+	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a2"}}`)
+	change(h, "bulbs", func(c *resource.Configuration) { c.Spec.DeviceTemplate.Approval = resource.ApprovalManual })
+	h.onboarded("x-a", "False WaitingForApproval: set spec.approval to Approved or Denied; the Device x-a stays as it is")
+	require.Equal(t, "z/a", get[resource.Device](h, "x-a").Spec.Protocol.Config["topic"])
+	decide(resource.Denied)
+	h.onboarded("", "False Denied: spec.approval is Denied")
+	require.Nil(t, get[resource.Device](h, "x-a"), "although the template fails")
+
+	named("y-{{ .id }}")
+	decide(resource.Approved)
+	h.onboarded("y-a", "True Created")
+	require.Equal(t, "z/a2", get[resource.Device](h, "y-a").Spec.Protocol.Config["topic"])
+	change(h, "y-a", func(d *resource.Device) { d.Spec.Protocol.Config["topic"] = "by-hand" })
+	named("z-{{ .id }}")
+	h.onboarded("y-a", "True Edited")
+	require.Nil(t, get[resource.Device](h, "z-a"), "a person's Device is not replaced")
+	decide(resource.Denied)
+	h.onboarded("y-a", "False Denied: spec.approval is Denied; the Device y-a stays as it is")
+	change(h, "y-a", func(d *resource.Device) { d.Spec.Protocol.Config["topic"] = "z/a2" })
+	h.onboarded("", "False Denied")
+	require.Nil(t, get[resource.Device](h, "y-a"), "the edit is undone")
+
+	decide(resource.Approved)
+	h.onboarded("z-a", "True Created")
+	change(h, "bulbs", func(c *resource.Configuration) { c.Spec.DeviceTemplate = nil })
+	h.onboarded("z-a", "False NoTemplate: the Configuration has no deviceTemplate; the Device z-a stays as it is")
+	h.sees("n1", "bulbs", "a", "")
+	h.eventually(func() bool { return len(h.instances()) == 0 }, "the Instance goes")
+	require.NotNil(t, get[resource.Device](h, "z-a"), "nothing says that it is to go")
+	require.NotNil(t, get[resource.Device](h, "mine"))
+}
+
+// An Instance and its Configuration stay until the Device is gone, and whenGone holds when the Configuration is deleted.
+func TestInstancesWaitForTheirDevices(t *testing.T) {
+	h := newHub(t)
+	h.lamps("Automatic", "Delete")
+	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a"}}`)
+	h.onboarded("a", "True")
+	change(h, "a", func(d *resource.Device) { d.Metadata.Finalizers = append(d.Metadata.Finalizers, "example.com/held") })
+	key := store.Key{Kind: resource.KindConfiguration, Namespace: "default", Name: "bulbs"}
+	require.NoError(t, h.user.Delete(t.Context(), key))
+	h.eventually(func() bool { return get[resource.Device](h, "a").Metadata.DeletionTimestamp != nil }, "the Device is being deleted")
+	h.stop()
+	h.start()
+	h.node("n2", `{}`)
+	h.configuration("others", `{"discoveryHandler":{"name":"mqtt"}}`)
+	h.sees("n2", "others", "b", `{"id":"b"}`)
+	h.eventually(func() bool { return h.instances()["b@n2"] != nil }, "the hub has looked at others since")
+	require.NotNil(t, h.instances()["a@n1"])
+	require.NotNil(t, get[resource.Configuration](h, "bulbs"))
+	change(h, "a", func(d *resource.Device) { d.Metadata.Finalizers = nil })
+	h.eventually(func() bool { return get[resource.Configuration](h, "bulbs") == nil }, "all of it goes")
+	require.Nil(t, get[resource.Device](h, "a"))
+	require.Nil(t, h.instances()["a@n1"])
+
+	h.configuration("bulbs", strings.NewReplacer("APPROVAL", "Automatic", "GONE", "Keep").Replace(bulbs))
+	h.eventually(func() bool { return get[resource.Device](h, "a") != nil }, "the device is still there")
+	require.NoError(t, h.user.Delete(t.Context(), key))
+	h.eventually(func() bool { return get[resource.Configuration](h, "bulbs") == nil }, "the Configuration goes")
+	require.Nil(t, h.instances()["a@n1"])
+	require.NotNil(t, get[resource.Device](h, "a"), "whenGone: Keep")
+}
+
 // What a node runs for Instances is a record, which goes with the last of them.
 func TestBrokers(t *testing.T) {
 	h := newHub(t)

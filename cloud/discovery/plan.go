@@ -332,48 +332,74 @@ type DevicePlan struct {
 	Device *resource.Device
 	// Exists says that the Device is there, and is to be brought up to date: see Merge.
 	Exists bool
-	// Delete says that the Device is to be deleted.
-	Delete bool
+	// Delete are the names of Devices that are to be deleted once Device is written.
+	Delete []string
+	// Has is the Device that there is of the Instance before any of that, and Name the one that there is afterwards; empty: none.
+	Has, Name string
 	// Onboarded, Reason and Message are the condition Onboarded.
 	Onboarded       bool
 	Reason, Message string
 }
 
-// PlanDevice decides what becomes of the Device of an Instance that is there. get reads a Device of the Instance's namespace; nil:
-// there is none.
+// PlanDevice decides what becomes of the Device of an Instance that is there: the one that its status names, or else the one with the
+// name that the template makes. get reads a Device of the Instance's namespace; nil: there is none.
 func PlanDevice(t *resource.DeviceTemplate, i *resource.Instance, get func(name string) (*resource.Device, error)) (p DevicePlan, err error) {
-	approval := i.Spec.Approval
-	if approval == "" && t.Approval == resource.ApprovalManual {
-		return DevicePlan{Reason: "WaitingForApproval", Message: "set spec.approval to Approved or Denied"}, nil
+	want, problem := deviceOf(t, i)
+	var has, next *resource.Device // that there is of the Instance, and that there is with the name that it is to have
+	if want != nil {
+		if next, err = get(want.Metadata.Name); err != nil {
+			return p, err
+		}
 	}
-	want, err := deviceOf(t, i)
-	if err != nil {
-		return DevicePlan{Reason: "TemplateFailed", Message: err.Error()}, nil //nolint:nilerr // it is the user's to mend
+	if has = next; i.Status.Device != "" && (want == nil || i.Status.Device != want.Metadata.Name) {
+		if has, err = get(i.Status.Device); err != nil {
+			return p, err
+		}
+		if has == nil || !MadeOf(has, i.Metadata.Name) {
+			has = next
+		}
 	}
-	has, err := get(want.Metadata.Name)
-	if err != nil {
-		return p, err
+	stays := ""
+	if has != nil && MadeOf(has, i.Metadata.Name) {
+		p.Has, p.Name = has.Metadata.Name, has.Metadata.Name
+		stays = "; the Device " + p.Has + " stays as it is"
+	} else {
+		has = nil
 	}
-	switch {
-	case approval == resource.Denied && has != nil && MadeOf(has, i.Metadata.Name) && !Edited(has):
-		return DevicePlan{Delete: true, Device: has, Reason: "Denied", Message: "spec.approval is Denied"}, nil
-	case approval == resource.Denied:
-		return DevicePlan{Reason: "Denied", Message: "spec.approval is Denied"}, nil
-	case want.Spec.NodeName == "":
-		return DevicePlan{Reason: "NoNode", Message: "no node uses it"}, nil
-	case has == nil:
-		return DevicePlan{Device: want, Onboarded: true, Reason: "Created", Message: "the Device " + want.Metadata.Name + " was made of it"}, nil
-	case !MadeOf(has, i.Metadata.Name):
-		return DevicePlan{Reason: "NameTaken", Message: "the Device " + want.Metadata.Name + " was not made of this Instance and is left alone"}, nil
-	case has.Metadata.DeletionTimestamp != nil:
-		return DevicePlan{Reason: "Deleting", Message: "the Device " + want.Metadata.Name + " is being deleted"}, nil
-	}
-	p = DevicePlan{Onboarded: true, Reason: "Created", Message: "the Device " + want.Metadata.Name + " was made of it"}
-	if Edited(has) {
-		p.Reason, p.Message = "Edited", "somebody has edited the Device "+want.Metadata.Name+", which is theirs since"
+	not := func(reason, message string) (DevicePlan, error) {
+		p.Reason, p.Message = reason, message+stays
 		return p, nil
 	}
-	p.Device, p.Exists = want, true
+	switch approval := i.Spec.Approval; {
+	case approval == resource.Denied && has != nil && !Edited(has):
+		p.Delete, stays = []string{p.Has}, ""
+		return not("Denied", "spec.approval is Denied")
+	case approval == resource.Denied:
+		return not("Denied", "spec.approval is Denied")
+	case t == nil:
+		return not("NoTemplate", "the Configuration has no deviceTemplate")
+	case approval == "" && t.Approval == resource.ApprovalManual:
+		return not("WaitingForApproval", "set spec.approval to Approved or Denied")
+	case has != nil && Edited(has):
+		p.Onboarded, p.Reason, p.Message = true, "Edited", "somebody has edited the Device "+p.Has+", which is theirs since"
+		return p, nil
+	case problem != nil:
+		return not("TemplateFailed", problem.Error())
+	case want.Spec.NodeName == "":
+		return not("NoNode", "no node uses it")
+	case next != nil && !MadeOf(next, i.Metadata.Name):
+		return not("NameTaken", "the Device "+want.Metadata.Name+" was not made of this Instance and is left alone")
+	case next != nil && next.Metadata.DeletionTimestamp != nil:
+		p.Reason, p.Message = "Deleting", "the Device "+want.Metadata.Name+" is being deleted"
+		return p, nil
+	}
+	p.Name, p.Onboarded, p.Reason, p.Message = want.Metadata.Name, true, "Created", "the Device "+want.Metadata.Name+" was made of it"
+	if has != nil && p.Has != p.Name { // the template gives it another name
+		p.Delete = []string{p.Has}
+	}
+	if next == nil || !Edited(next) {
+		p.Device, p.Exists = want, next != nil
+	}
 	return p, nil
 }
 
@@ -415,8 +441,11 @@ func CheckTemplate(t *resource.DeviceTemplate) error {
 	return templates.Check(t, "spec.deviceTemplate")
 }
 
-// deviceOf is the Device that a template makes of an Instance.
-func deviceOf(t *resource.DeviceTemplate, i *resource.Instance) (*resource.Device, error) {
+// deviceOf is the Device that a template makes of an Instance; nil, without a problem: there is no template.
+func deviceOf(t *resource.DeviceTemplate, i *resource.Instance) (d *resource.Device, problem error) {
+	if t == nil {
+		return nil, nil //nolint:nilnil // it makes none
+	}
 	properties := i.Spec.BrokerProperties
 	if properties == nil {
 		properties = map[string]string{}
@@ -429,7 +458,7 @@ func deviceOf(t *resource.DeviceTemplate, i *resource.Instance) (*resource.Devic
 		return nil, err
 	}
 	yes := true
-	d := &resource.Device{}
+	d = &resource.Device{}
 	d.Spec = resource.DeviceSpec{DeviceModelRef: out.Spec.DeviceModelRef, Protocol: out.Spec.Protocol, Desired: out.Spec.Desired, NodeName: node}
 	d.Metadata = resource.Meta{
 		Name: i.Metadata.Name, Namespace: i.Metadata.Namespace, Labels: map[string]string{}, Annotations: map[string]string{},
@@ -446,7 +475,10 @@ func deviceOf(t *resource.DeviceTemplate, i *resource.Instance) (*resource.Devic
 	if !topics.ValidName(d.Metadata.Name) {
 		return nil, fmt.Errorf("spec.deviceTemplate.metadata.name: %.80q: must be %s", d.Metadata.Name, topics.NameRule())
 	}
-	return d, d.Validate()
+	if err := d.Validate(); err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 // HandlerState is what the nodes of an Order say of its handler.
