@@ -170,7 +170,7 @@ func (d *discovery) serve(l net.Listener, creds credentials.TransportCredentials
 	}
 	s := wire.NewServer(options...)
 	wire.ServeRegistration(s, func(_ context.Context, r wire.Registration) error { return d.register(r, local) })
-	d.g.Go(func() error { return s.Serve(l) })
+	d.g.Go(func() error { return wire.Serve(s, l) })
 	d.g.Go(func() error {
 		<-d.ctx.Done()
 		s.Stop()

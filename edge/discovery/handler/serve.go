@@ -88,7 +88,7 @@ func Serve(ctx context.Context, p Program, o Options) error {
 		return answer(ctx, h, r, send, o.Env.Log)
 	})
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return server.Serve(listener) })
+	g.Go(func() error { return wire.Serve(server, listener) })
 	g.Go(func() error {
 		<-ctx.Done()
 		server.Stop()

@@ -157,6 +157,16 @@ func TestOneHandlerAtASocket(t *testing.T) {
 	require.ErrorContains(t, handler.Serve(t.Context(), p, handler.Options{Dir: dir}), "another program serves at")
 }
 
+// A program that is told to stop while it starts ends without an error.
+func TestAHandlerIsStoppedAsItStarts(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p := handler.Program{Name: "echo", New: func(handler.Env) handler.Handler { return echo{} }}
+	for range 20 {
+		require.NoError(t, handler.Serve(ctx, p, handler.Options{Dir: socketDir(t)}))
+	}
+}
+
 func TestDetailsText(t *testing.T) {
 	require.Equal(t, "", handler.DetailsText(nil))
 	require.Equal(t, "a: b", handler.DetailsText(map[string]string{"protocolHandler": "a: b"}))

@@ -75,6 +75,14 @@ func NewServer(options ...grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append(options, grpc.ForceServerCodec(codec{}), grpc.MaxRecvMsgSize(1<<20))...)
 }
 
+// Serve serves until the server is stopped, which is no error even if that was before it began.
+func Serve(s *grpc.Server, l net.Listener) error {
+	if err := s.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil
+}
+
 // Dial makes a client of an endpoint: unix:///path, or host:port with credentials, or without if they are nil. It connects when it is used.
 func Dial(target string, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
 	if creds == nil {
