@@ -94,7 +94,8 @@ type configuration struct {
 	secrets *resource.SecretValues
 	seen    int // the connection to the broker on which it was last seen
 	asks    map[string]*ask
-	refused string // why the core refuses what is published
+	absent  time.Time // since when there is no handler of the name; zero: there is one
+	refused string    // why the core refuses what is published
 	changed chan struct{}
 	stop    context.CancelFunc
 }
@@ -249,7 +250,9 @@ func (d *discovery) reconcile(c *configuration) {
 			delete(c.asks, key)
 		}
 	}
+	there := false
 	for key, e := range d.endpoints {
+		there = there || e.name == r.Handler
 		if e.name != r.Handler || waits {
 			continue
 		}
@@ -258,6 +261,11 @@ func (d *discovery) reconcile(c *configuration) {
 			continue
 		}
 		c.asks[key] = d.newAsk(c, e, before)
+	}
+	if there {
+		c.absent = time.Time{}
+	} else if c.absent.IsZero() {
+		c.absent = time.Now()
 	}
 	wake(c.changed)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -71,6 +72,27 @@ func TestDevicesOfAHandlerThatIsAwayStayForAWhile(t *testing.T) {
 	r.awaitReport("cams", `"state":"Failing"`)
 	require.Len(t, r.below("discovery/cams/instances/"), 2)
 	r.awaitFound("cams")
+}
+
+// What a handler found goes, and its report does, when the handler was taken away while nothing ran that could have removed it.
+func TestAHandlerIsTakenAwayWhileNothingRuns(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.Config.Handlers.Grace = time.Hour })
+	r.newFake("onvif.sock", "a", "b").start().register(wire.Registration{Name: "onvif"})
+	r.set("discovery/cams", request("onvif", "1", ""))
+	r.set("discovery/cams/instances/mine", resource.DiscoveredDevice{ID: "by-hand"})
+	r.awaitReport("cams", `"state":"Accepted"`)
+	found := func() int { return len(r.below("discovery/cams/instances/")) }
+	r.await("both are found", func() bool { return found() == 3 })
+	r.stop()
+	require.NoError(t, os.Remove(filepath.Join(r.o.Config.Data.Dir, registrations)))
+	r.start()
+	r.awaitReport("cams", `"state":"NoHandler"`)
+	require.Equal(t, 3, found(), "it may come back")
+	r.stop()
+	r.o.Config.Handlers.Grace = time.Millisecond
+	r.start()
+	r.await("what it found and its report are removed", func() bool { return found() == 1 && r.below("discovery/cams/")["handler"] == "" })
+	require.Contains(t, r.below("discovery/cams/instances/"), "mine")
 }
 
 func TestOneOfTwoHandlersIsDead(t *testing.T) {

@@ -52,7 +52,8 @@ func sumOf(payload []byte) [16]byte {
 // view is what is known of a Configuration.
 type view struct {
 	version string
-	asks    []answer // in the order of their endpoints
+	asks    []answer  // in the order of their endpoints
+	absent  time.Time // since when there is no handler of the name; zero: there is one
 	broker  published
 	refused string // why the core refuses what is published
 	now     time.Time
@@ -81,10 +82,18 @@ type put struct {
 }
 
 // plan compares what handlers say with what the broker has. A device is there while a handler finds it, or did so before it could not be
-// asked any more, for grace. What this program doesn't know is only removed when it knows what all handlers find.
+// asked any more, for grace. What this program doesn't know is only removed when it knows what all handlers find, or when there has been
+// none for grace and its own report says that there was one.
 func (v view) plan() (p plan) {
 	want := map[string][]byte{}
 	settled := len(v.asks) > 0
+	if _, ours := v.lastReport(); ours && !v.absent.IsZero() && v.unknown() {
+		if until := v.absent.Add(v.grace); v.now.Before(until) {
+			p.again = until
+		} else {
+			settled = true
+		}
+	}
 	for _, a := range v.asks {
 		if until := a.unsure.Add(v.grace); !a.unsure.IsZero() {
 			if !v.now.Before(until) {
@@ -113,19 +122,43 @@ func (v view) plan() (p plan) {
 		}
 	}
 	slices.Sort(p.remove)
-	p.report = v.report()
+	p.report = v.report(settled || !v.unknown())
 	return p
 }
 
-// report is the one to publish; nil: none. A Configuration with whose handler this program has nothing to do has none of it, since another
-// client may have published one; those of this program name endpoints.
-func (v view) report() []byte {
-	if len(v.asks) == 0 {
-		var last resource.HandlerReport
-		if err := json.Unmarshal(v.broker.report, &last); err == nil && len(last.Endpoints) > 0 {
-			return []byte{}
+// lastReport is the one that the broker has. ours: it is this program's, which alone names endpoints.
+func (v view) lastReport() (last resource.HandlerReport, ours bool) {
+	err := json.Unmarshal(v.broker.report, &last)
+	return last, err == nil && len(last.Endpoints) > 0
+}
+
+// unknown says whether the broker has an instance that this program has not published since it was connected.
+func (v view) unknown() bool {
+	for _, i := range v.broker.instances {
+		if !i.ours {
+			return true
 		}
-		return nil
+	}
+	return false
+}
+
+// report is the one to publish; nil: none. A Configuration with whose handler this program has nothing to do has none of it, since another
+// client may have published one. When the last handler has gone, the report says so until what was found is removed: after a restart
+// nothing else tells what this program has published from what others have.
+func (v view) report(removed bool) []byte {
+	if len(v.asks) == 0 {
+		switch last, ours := v.lastReport(); {
+		case !ours || v.absent.IsZero():
+			return nil
+		case removed:
+			return []byte{}
+		default:
+			last.Version, last.State, last.Message = v.version, resource.HandlerMissing, "the handler is not there any more"
+			for i := range last.Endpoints {
+				last.Endpoints[i].State, last.Endpoints[i].Message = resource.HandlerFailing, last.Message
+			}
+			return v.changed(last)
+		}
 	}
 	r := resource.HandlerReport{Version: v.version}
 	for _, a := range v.asks {
@@ -147,6 +180,11 @@ func (v view) report() []byte {
 	if v.refused != "" {
 		r.State, r.Message = resource.HandlerFailing, cut("the core refuses what is found: "+v.refused, maxMessage)
 	}
+	return v.changed(r)
+}
+
+// changed is a report, or nil if the broker has it already.
+func (v view) changed(r resource.HandlerReport) []byte {
 	payload, err := json.Marshal(r)
 	for err == nil && len(payload) > resource.MaxDiscovered {
 		r.Endpoints = r.Endpoints[:len(r.Endpoints)/2]
@@ -171,7 +209,7 @@ func (d *discovery) view(c *configuration) view {
 	defer d.mu.Unlock()
 	on := d.onBroker(c.name)
 	v := view{
-		version: c.request.Version, refused: c.refused, now: time.Now(), grace: d.o.Config.Handlers.Grace,
+		version: c.request.Version, absent: c.absent, refused: c.refused, now: time.Now(), grace: d.o.Config.Handlers.Grace,
 		broker: published{instances: make(map[string]instance, len(on.instances)), report: on.report},
 	}
 	for name, i := range on.instances {

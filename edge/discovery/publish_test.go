@@ -27,6 +27,10 @@ func TestPlan(t *testing.T) {
 		}
 		return p
 	}
+	reported := func(p published) published {
+		p.report = []byte(`{"state":"Accepted","endpoints":[{"endpoint":"h","state":"Accepted"}]}`)
+		return p
+	}
 	says := func(unsure time.Time, names ...string) answer {
 		return answer{endpoint: "h", state: resource.HandlerAccepted, devices: has(names...), unsure: unsure}
 	}
@@ -36,21 +40,25 @@ func TestPlan(t *testing.T) {
 		broker      published
 		put, remove []string
 		again       time.Time
+		absent      time.Time
 	}{
-		"found":                                 {[]answer{says(sure, "a", "b")}, on(true), []string{"a", "b"}, nil, sure},
-		"as it is":                              {[]answer{says(sure, "a")}, on(true, "a"), nil, nil, sure},
-		"gone":                                  {[]answer{says(sure, "a")}, on(true, "a", "b"), nil, []string{"b"}, sure},
-		"two handlers":                          {[]answer{says(sure, "a"), says(sure, "a", "b")}, on(true), []string{"a", "b"}, nil, sure},
-		"away, lately":                          {[]answer{says(lately, "a")}, on(true, "a"), nil, nil, lately.Add(time.Minute)},
-		"away for long":                         {[]answer{says(longAgo, "a")}, on(true, "a"), nil, []string{"a"}, sure},
-		"no answer yet after a restart":         {[]answer{says(lately)}, on(false, "a"), nil, nil, lately.Add(time.Minute)},
-		"one of two has answered after it":      {[]answer{says(sure, "b"), says(lately)}, on(false, "a"), []string{"b"}, nil, lately.Add(time.Minute)},
-		"both have":                             {[]answer{says(sure, "b"), says(sure)}, on(false, "a"), []string{"b"}, []string{"a"}, sure},
-		"no handler of the name":                {nil, on(false, "a"), nil, nil, sure},
-		"the last handler of the name has gone": {nil, on(true, "a"), nil, []string{"a"}, sure},
+		"found":                                 {[]answer{says(sure, "a", "b")}, on(true), []string{"a", "b"}, nil, sure, sure},
+		"as it is":                              {[]answer{says(sure, "a")}, on(true, "a"), nil, nil, sure, sure},
+		"gone":                                  {[]answer{says(sure, "a")}, on(true, "a", "b"), nil, []string{"b"}, sure, sure},
+		"two handlers":                          {[]answer{says(sure, "a"), says(sure, "a", "b")}, on(true), []string{"a", "b"}, nil, sure, sure},
+		"away, lately":                          {[]answer{says(lately, "a")}, on(true, "a"), nil, nil, lately.Add(time.Minute), sure},
+		"away for long":                         {[]answer{says(longAgo, "a")}, on(true, "a"), nil, []string{"a"}, sure, sure},
+		"no answer yet after a restart":         {[]answer{says(lately)}, on(false, "a"), nil, nil, lately.Add(time.Minute), sure},
+		"one of two has answered after it":      {[]answer{says(sure, "b"), says(lately)}, on(false, "a"), []string{"b"}, nil, lately.Add(time.Minute), sure},
+		"both have":                             {[]answer{says(sure, "b"), says(sure)}, on(false, "a"), []string{"b"}, []string{"a"}, sure, sure},
+		"no handler of the name":                {nil, on(false, "a"), nil, nil, sure, longAgo},
+		"the last handler of the name has gone": {nil, on(true, "a"), nil, []string{"a"}, sure, lately},
+		"it has gone while nothing ran":         {nil, reported(on(false, "a")), nil, nil, lately.Add(time.Minute), lately},
+		"and for long":                          {nil, reported(on(false, "a")), nil, []string{"a"}, sure, longAgo},
+		"it waits for values of Secrets":        {nil, reported(on(false, "a")), nil, nil, sure, sure},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := view{asks: c.asks, broker: c.broker, now: now, grace: time.Minute}.plan()
+			p := view{asks: c.asks, absent: c.absent, broker: c.broker, now: now, grace: time.Minute}.plan()
 			var put []string
 			for _, i := range p.put {
 				put = append(put, i.name)
@@ -63,21 +71,27 @@ func TestPlan(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	report := func(v view) string { return string(v.report()) }
+	report := func(v view) string { return string(v.report(true)) }
 	accepted := answer{endpoint: "a", state: resource.HandlerAccepted}
 	require.Equal(t, `{"version":"7","state":"Accepted","endpoints":[{"endpoint":"a","state":"Accepted"}]}`, report(view{version: "7", asks: []answer{accepted}}))
 	require.Equal(t, `{"state":"Accepted","endpoints":[{"endpoint":"a","state":"Accepted"},{"endpoint":"b","state":"Refused","message":"bad"}]}`,
 		report(view{asks: []answer{accepted, {endpoint: "b", state: resource.HandlerRefused, message: "bad"}}}))
-	require.Nil(t, view{asks: []answer{{endpoint: "a"}}}.report(), "nothing is said of a handler that has not answered")
+	require.Nil(t, view{asks: []answer{{endpoint: "a"}}}.report(true), "nothing is said of a handler that has not answered")
 	ours := []byte(`{"state":"Accepted","endpoints":[{"endpoint":"a","state":"Accepted"}]}`)
-	require.Nil(t, view{asks: []answer{accepted}, broker: published{report: ours}}.report(), "it is there")
-	require.Equal(t, []byte{}, view{broker: published{report: ours}}.report(), "the handler has gone")
-	require.Nil(t, view{broker: published{report: []byte(`{"state":"Accepted"}`)}}.report(), "another client's")
+	require.Nil(t, view{asks: []answer{accepted}, broker: published{report: ours}}.report(true), "it is there")
+	gone := view{version: "8", absent: time.Now(), broker: published{report: ours}}
+	require.Equal(t, []byte{}, gone.report(true), "the handler has gone")
+	missing := `{"version":"8","state":"NoHandler","message":"the handler is not there any more","endpoints":[{"endpoint":"a","state":"Failing","message":"the handler is not there any more"}]}`
+	require.Equal(t, missing, string(gone.report(false)), "and what it found is still there")
+	gone.broker.report = []byte(missing)
+	require.Nil(t, gone.report(false))
+	require.Nil(t, view{broker: published{report: ours}}.report(true), "it waits for values of Secrets")
+	require.Nil(t, view{absent: time.Now(), broker: published{report: []byte(`{"state":"Accepted"}`)}}.report(true), "another client's")
 	var many []answer
 	for range 64 {
 		many = append(many, answer{endpoint: "a", state: resource.HandlerFailing, message: string(make([]byte, 4096))})
 	}
-	_, err := resource.ParseHandlerReport(view{asks: many}.report())
+	_, err := resource.ParseHandlerReport(view{asks: many}.report(true))
 	require.NoError(t, err)
 }
 
@@ -100,6 +114,10 @@ func TestAPlanIsCarriedOutOnce(t *testing.T) {
 			}
 			v.asks = append(v.asks, a)
 		}
+		if len(v.asks) == 0 && rapid.Bool().Draw(t, "absent") {
+			v.absent = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "since")) * time.Second)
+		}
+		v.broker.report = []byte(rapid.SampledFrom([]string{"", `{"state":"Accepted"}`, `{"state":"Refused","endpoints":[{"endpoint":"a","state":"Refused"}]}`}).Draw(t, "report"))
 		p := v.plan()
 		for _, i := range p.put {
 			v.broker.instances[i.name] = instance{sum: sumOf(i.payload), ours: true}
