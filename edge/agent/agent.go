@@ -226,7 +226,7 @@ func Run(ctx context.Context, o Options) (err error) {
 // openUpgrades makes the part of the agent that upgrades the core and the agent.
 func (a *agent) openUpgrades() (err error) {
 	o := upgrade.Options{
-		Config: a.o.Config.Upgrade, Dir: a.o.Config.Data.Dir, Version: a.o.Version, Log: a.log, Now: a.o.Now,
+		Config: a.o.Config.Upgrade, Dir: a.o.Config.Data.Dir, Version: a.o.Version, Boot: a.o.BootID(), Log: a.log, Now: a.o.Now,
 		Order: a.bus.order, Connected: a.bus.connectedNow, Changed: func() { signal(a.upgradeReports) }, BeforeStep: a.o.BeforeStep,
 		Blob: func(ctx context.Context, c resource.Content, progress func(int64)) (io.ReadCloser, error) {
 			content, err := a.bus.blob(ctx, c, progress)
@@ -563,7 +563,7 @@ func (a *agent) report(ctx context.Context) error {
 		r := a.reportNow(conditions)
 		conditions = r.Conditions
 		return r
-	}, sync.OnceFunc(upgrade.Proven))
+	}, sync.OnceFunc(a.upgrades.Proven))
 }
 
 func (a *agent) reportUpgrade(ctx context.Context) error {

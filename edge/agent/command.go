@@ -108,6 +108,10 @@ exit code is 1.`,
 
 // run runs the agent. One that is to be replaced by another version ends, and runs again if that version fails.
 func run(cfg configs.Agent, log zerolog.Logger) (code int) {
+	if upgrade.Guards() {
+		upgrade.Guard(cfg.Upgrade.Trial.Timeout, log)
+		return 0
+	}
 	for {
 		var replace *upgrade.Replace
 		code = daemon.Run("edgeagent", log, func(ctx context.Context, p daemon.Program) error {

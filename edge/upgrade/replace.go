@@ -37,35 +37,78 @@ const trialEnv = "EDGEAGENT_TRIAL"
 // OnTrial says whether this process is an agent on trial.
 func OnTrial() bool { return os.Getenv(trialEnv) != "" }
 
-// Proven tells the agent that has started this one on trial that it works: it has reported, and the core has stored that. It is called once.
-func Proven() {
-	n, err := strconv.Atoi(os.Getenv(trialEnv))
-	if err != nil {
-		return
-	}
-	f := os.NewFile(uintptr(n), "trial")
-	_, _ = f.WriteString(proof) // who waits for it finds out
-	_ = f.Close()
-}
+// takeoverEnv is of an agent that has taken the place of another one: the number of the file to which it writes when it has reported, and the
+// process that waits for that. guardEnv is of that process: the agent that it ends otherwise. They are no settings.
+const (
+	takeoverEnv = "EDGEAGENT_TAKEOVER"
+	guardEnv    = "EDGEAGENT_GUARD"
+)
 
 const proof = "proven\n"
+
+// Proven is called once, when this agent has reported and the core has stored that: it works.
+func (u *Upgrader) Proven() {
+	close(u.proven)
+	var file, guard int
+	if n, _ := fmt.Sscan(os.Getenv(trialEnv)+os.Getenv(takeoverEnv), &file, &guard); n == 0 {
+		return
+	}
+	f := os.NewFile(uintptr(file), "proof")
+	_, _ = f.WriteString(proof) // whoever waits for it finds out
+	_ = f.Close()
+	_ = os.Unsetenv(takeoverEnv)
+	if guard > 0 {
+		_, _ = syscall.Wait4(guard, nil, 0, nil) // it ends now
+	}
+}
 
 // failedAgent is the reason of an upgrade that succeeded but for the agent.
 const failedAgent = "AgentFailed"
 
-// replaceAgent asks to be replaced by the agent of the version, unless it is the one that runs, or the version has none, or it has failed.
-func (u *Upgrader) replaceAgent(o resource.UpgradeOrder) error {
-	if f := u.state.Upgrade.AgentFailed; f != nil {
-		return f
+// replaceAgent asks to be replaced by the agent of the version, unless it is the one that runs, or the version has none, or it has failed. An agent
+// that has taken over has the link lead to it when it has reported: until then it leads to the one before, which starts if this one ends.
+func (u *Upgrader) replaceAgent(ctx context.Context, o resource.UpgradeOrder) error {
+	up := u.state.Upgrade
+	if up.AgentFailed != nil {
+		return up.AgentFailed
 	}
 	if !u.versions.has(o.Version, programAgent) || u.versions.linked(linkAgent) == "" || len(o.Command) > 0 {
 		return nil
 	}
-	program := filepath.Join(u.versions.path(o.Version), programAgent)
-	if own, err := os.Executable(); err == nil && same(own, program) {
-		return u.versions.link(linkAgent, o.Version)
+	if !u.runsAgentOf(o.Version) {
+		return &Replace{u, o.Version}
 	}
-	return &Replace{u, o.Version}
+	if up.TookOver {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-u.proven:
+		}
+	}
+	return u.versions.link(linkAgent, o.Version)
+}
+
+// ownProgram is the program of this process, also when its file was removed or replaced.
+const ownProgram = "/proc/self/exe"
+
+// runsAgentOf says whether this process is the agent of a version.
+func (u *Upgrader) runsAgentOf(version string) bool {
+	return same(ownProgram, filepath.Join(u.versions.path(version), programAgent))
+}
+
+// resumeAgent is the step of the agent after a start. The agent before runs again if the new one took over and ended: then that has failed, but
+// not if the host was started again since.
+func (up upgrade) resumeAgent(runsNew bool, boot string) upgrade {
+	switch {
+	case !up.TookOver:
+	case runsNew:
+		up.Resumed-- // it was not interrupted
+	case up.Boot == boot:
+		up.AgentFailed = &Failure{Reason: failedAgent, Message: "it reported on trial, and then, in the place of the present one, it ended or did not report in time"}
+	default:
+		up.TookOver = false
+	}
+	return up
 }
 
 // same says whether two files have the same content.
@@ -87,8 +130,9 @@ func digest(path string) ([]byte, error) {
 }
 
 // Try runs the new agent beside the process of the old one, which has ended everything else. When the new one has reported within
-// upgrade.trial.timeout the link leads to it, and it takes the place of this process: then Try does not return. Else it is noted that it failed, and the
-// old one goes on. The link leads to the old agent until then, so that is what starts after a power cut. It returns an error if the process is to end.
+// upgrade.trial.timeout it takes the place of this process: then Try does not return. Else it is noted that it failed, and the old one goes on. The link
+// leads to the old agent until the new one has reported again, in its place: that is what starts after a power cut. It returns an error if the process
+// is to end.
 func (r *Replace) Try(ctx context.Context, log zerolog.Logger) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -99,18 +143,102 @@ func (r *Replace) Try(ctx context.Context, log zerolog.Logger) error {
 		return ctx.Err()
 	}
 	if err == nil {
-		err = r.u.versions.link(linkAgent, r.version)
-	}
-	if err == nil {
 		log.Info().Str("version", r.version).Msg("the new agent takes over")
-		err = syscall.Exec(program, slices.Concat([]string{program}, os.Args[1:]), os.Environ()) //nolint:gosec // a program that was verified
+		err = r.takeOver(program)
 	}
 	log.Error().Err(err).Str("version", r.version).Msg("the new agent failed: the present one goes on")
+	for {
+		e := r.save(func(up *upgrade) {
+			up.TookOver, up.AgentFailed = false, &Failure{Reason: failedAgent, Message: err.Error()}
+		})
+		if e == nil {
+			return nil
+		}
+		log.Error().Err(e).Msg("the agent waits until it can note that")
+		if !sleep(ctx, lookAfter) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (r *Replace) save(change func(*upgrade)) error {
 	return r.u.save(func(s *state) {
 		up := *s.Upgrade
-		up.AgentFailed = &Failure{Reason: failedAgent, Message: err.Error()}
+		change(&up)
 		s.Upgrade = &up
 	})
+}
+
+// takeOver has a program take the place of this process. It returns only if that fails, and then all is as it was.
+func (r *Replace) takeOver(program string) error {
+	if err := r.save(func(up *upgrade) { up.TookOver, up.Boot = true, r.u.o.Boot }); err != nil {
+		return err
+	}
+	guard, to, err := startGuard()
+	if err != nil {
+		return fmt.Errorf("nothing can observe it: %w", err)
+	}
+	env := append(os.Environ(), fmt.Sprintf("%s=%d %d", takeoverEnv, to, guard.Process.Pid))
+	err = syscall.Exec(program, slices.Concat([]string{program}, os.Args[1:]), env) //nolint:gosec // a program that was verified
+	_ = guard.Process.Kill()
+	_ = guard.Wait()
+	_ = syscall.Close(to)
+	return fmt.Errorf("it can't take over: %w", err)
+}
+
+// startGuard starts the program of this agent once more, as the process that observes the one that takes over. to is the file to which that writes.
+func startGuard() (guard *exec.Cmd, to int, err error) {
+	from, proof, err := os.Pipe()
+	if err != nil {
+		return nil, 0, err
+	}
+	defer from.Close()
+	defer proof.Close()
+	guard = exec.Command(ownProgram, os.Args[1:]...)
+	guard.ExtraFiles = []*os.File{from}
+	guard.Env = append(slices.DeleteFunc(os.Environ(), isNotifySocket), guardEnv+"="+strconv.Itoa(os.Getpid()))
+	guard.Stdout, guard.Stderr = os.Stdout, os.Stderr
+	if err := guard.Start(); err != nil {
+		return nil, 0, err
+	}
+	if to, err = syscall.Dup(int(proof.Fd())); err != nil { // a duplicate stays open in the program that takes over
+		return nil, 0, errors.Join(err, guard.Process.Kill(), guard.Wait())
+	}
+	return guard, to, nil
+}
+
+func isNotifySocket(pair string) bool { return strings.HasPrefix(pair, "NOTIFY_SOCKET=") }
+
+// Guards says whether this process is to be Guard.
+func Guards() bool { return os.Getenv(guardEnv) != "" }
+
+// Guard ends the agent that has taken over if that does not report within limit, or closes the file to which it is to write. The agent's unit
+// then starts what the link leads to, the agent before.
+func Guard(limit time.Duration, log zerolog.Logger) {
+	pid, err := strconv.Atoi(os.Getenv(guardEnv))
+	if err != nil {
+		return
+	}
+	over, proven := time.After(limit), make(chan bool, 1)
+	go func() { proven <- readProof(os.NewFile(3, "proof")) }()
+	select {
+	case ok := <-proven:
+		if ok {
+			return
+		}
+	case <-over:
+	}
+	if os.Getppid() != pid { // it has ended
+		return
+	}
+	log.Error().Dur("limit", limit).Msg("the agent that has taken over has not reported: it is ended")
+	_ = syscall.Kill(pid, syscall.SIGKILL) // this process' parent, so it is there
+}
+
+// readProof waits until an agent has written that it has reported, or has closed the file.
+func readProof(from io.Reader) bool {
+	text, _ := io.ReadAll(io.LimitReader(from, int64(len(proof)))) // what is missing is no proof
+	return string(text) == proof
 }
 
 // tryAgent runs an agent until it has reported, and ends it.
@@ -123,7 +251,7 @@ func tryAgent(ctx context.Context, program string, args []string, limit time.Dur
 	out := &output{}
 	cmd := exec.Command(program, args...)
 	cmd.ExtraFiles = []*os.File{to}
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "NOTIFY_SOCKET=") }), trialEnv+"=3")
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), isNotifySocket), trialEnv+"=3")
 	cmd.Stdout, cmd.Stderr = os.Stdout, out
 	cmd.WaitDelay = time.Second
 	err = cmd.Start()
@@ -133,10 +261,7 @@ func tryAgent(ctx context.Context, program string, args []string, limit time.Dur
 	}
 	ended, proven := make(chan error, 1), make(chan bool, 1)
 	go func() { ended <- cmd.Wait() }()
-	go func() {
-		text, _ := io.ReadAll(io.LimitReader(from, int64(len(proof))))
-		proven <- string(text) == proof
-	}()
+	go func() { proven <- readProof(from) }()
 	over := time.After(limit)
 	for {
 		select {

@@ -137,7 +137,19 @@ func (u *Upgrader) fetch(ctx context.Context, o resource.UpgradeOrder) error {
 		}
 	}
 	u.hook("before the version is in place")
-	return failed(ctx, resource.UpgradeFailedDisk, u.versions.install(o.Version))
+	return failed(ctx, resource.UpgradeFailedDisk, errors.Join(u.keepAgent(o.Version), u.versions.install(o.Version)))
+}
+
+// keepAgent has a version that is fetched again, and has no agent now, keep the agent that the host is started with.
+func (u *Upgrader) keepAgent(version string) error {
+	if u.versions.linked(linkAgent) != version || !u.versions.has(version, programAgent) {
+		return nil
+	}
+	err := os.Link(filepath.Join(u.versions.path(version), programAgent), filepath.Join(u.versions.staging(version), programAgent))
+	if errors.Is(err, os.ErrExist) { // it has one
+		return nil
+	}
+	return err
 }
 
 // has says whether the manifest of a version that is in place is the order's.

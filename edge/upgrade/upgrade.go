@@ -74,6 +74,9 @@ type upgrade struct {
 	// Failed is why it is rolled back, AgentFailed why the agent is not replaced.
 	Failed      *Failure `json:"failed,omitempty"`
 	AgentFailed *Failure `json:"agentFailed,omitempty"`
+	// TookOver says that the new agent has taken the place of the old one, in this Boot of the host, and has yet to report.
+	TookOver bool   `json:"tookOver,omitempty"`
+	Boot     string `json:"boot,omitempty"`
 }
 
 // outcome is how an order ended.
@@ -144,8 +147,10 @@ type Options struct {
 	Dir string
 	// Version is the agent's.
 	Version string
-	Log     zerolog.Logger
-	Now     func() time.Time
+	// Boot tells the boots of the host apart.
+	Boot string
+	Log  zerolog.Logger
+	Now  func() time.Time
 	// Order is the newest order that the node's broker has; nil: none.
 	Order func() (*resource.UpgradeOrder, error)
 	// Blob opens a content that the hub has. An error that is no Failure is temporary.
@@ -172,6 +177,7 @@ type Upgrader struct {
 	keys     keys
 	core     core
 	wake     chan struct{} // capacity 1
+	proven   chan struct{} // closed when this agent has reported
 	taken    *taken        // the last step, while its outcome is not on disk
 	fellBack bool          // the present version was damaged, and current leads to the one before now
 	begun    struct {      // the order that is prepared, and since when
@@ -215,7 +221,7 @@ func New(o Options) (*Upgrader, error) {
 	if err != nil {
 		return nil, err
 	}
-	u := &Upgrader{o: o, log: o.Log, versions: versions{o.Config.Dir}, keys: trusted, wake: make(chan struct{}, 1)}
+	u := &Upgrader{o: o, log: o.Log, versions: versions{o.Config.Dir}, keys: trusted, wake: make(chan struct{}, 1), proven: make(chan struct{})}
 	if u.state, err = u.load(); err != nil {
 		return nil, err
 	}
@@ -316,6 +322,9 @@ func (u *Upgrader) resume() error {
 		u.log.Warn().Str("version", up.Order.Version).Str("step", up.Step).Msg("an upgrade was interrupted and goes on")
 		u.keep(func(s *state) {
 			next := *up
+			if next.Step == stepAgent {
+				next = next.resumeAgent(u.runsAgentOf(next.Order.Version), u.o.Boot)
+			}
 			if next.Resumed++; next.Resumed > maxResumed && next.Step != stepBack {
 				f := &Failure{
 					Reason:  resource.UpgradeFailedInterrupted,
@@ -647,7 +656,7 @@ func (u *Upgrader) step(ctx context.Context, up *upgrade) error {
 	case stepTrial:
 		return u.trial(ctx, *up)
 	case stepAgent:
-		return u.replaceAgent(up.Order)
+		return u.replaceAgent(ctx, up.Order)
 	case stepBack:
 		return u.rollBack(ctx, up)
 	}

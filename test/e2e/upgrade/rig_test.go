@@ -454,6 +454,16 @@ func (n *node) agentSays(args ...string) string {
 	return string(out)
 }
 
+// children are the processes that a process has started, and those that have ended as long as it has not noticed.
+func children(pid int) (pids []string) {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, list := range lists {
+		text, _ := os.ReadFile(list) // a thread that is gone has none
+		pids = append(pids, strings.Fields(string(text))...)
+	}
+	return pids
+}
+
 var errStill = errors.New("the upgrade is still being made")
 
 // stepDone waits until an order is in its trial, or has ended.

@@ -3,6 +3,7 @@ package upgrade
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/test/disk"
+	"github.com/edgebus/edgebus/test/stand"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -241,10 +243,11 @@ func TestProgramsFromAServer(t *testing.T) {
 
 func certificate(s *httptest.Server) *x509.Certificate { return s.Certificate() }
 
-// The agent is replaced after the core. One that fails leaves the present agent in place, and the core upgraded.
+// The agent is replaced after the core. One that fails, on trial or when it has taken the place of the present one, leaves that in place, and
+// the core upgraded.
 func TestTheAgentReplacesItself(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, 10*time.Second, func(n *node) {
+	n := newNode(t, 20*time.Second, func(n *node) {
 		text, err := os.ReadFile(program(t, "agent-1.0.0"))
 		require.NoError(t, err)
 		n.write(filepath.Join(n.programs(), "versions", "v1.0.0", "edgeagent"), text)
@@ -256,15 +259,37 @@ func TestTheAgentReplacesItself(t *testing.T) {
 		require.NoError(t, err)
 		return filepath.Base(target)
 	}
-	for _, mode := range []string{"exits", "hangs"} {
-		o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0"), "edgeagent": bad(t, "v1.1.0", mode, 0)})
-		r := n.order(o)
-		require.Equal(t, resource.UpgradeSuccess+" AgentFailed", r.Result+" "+r.Reason, "%+v", r)
-		require.Contains(t, r.Message, "this core: "+mode)
-		require.Equal(t, "v1.1.0 v1.0.0 v1.0.0", r.Version+" "+r.Agent+" "+agent())
+	for _, c := range []struct {
+		mode, message string
+		ends          bool
+	}{
+		{mode: "exits", message: "this core: exits"},
+		{mode: "hangs", message: "this core: hangs"},
+		{mode: "works on trial, then can't be started", message: "it can't take over: permission denied"},
+		{mode: "works on trial, then exits", message: "it ended or did not report in time", ends: true},
+		{mode: "works on trial, then hangs", message: "it ended or did not report in time", ends: true},
+	} {
+		o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0"), "edgeagent": bad(t, "v1.1.0", c.mode, 0)})
+		n.give(o)
+		if c.ends {
+			require.NoError(t, n.Doom("agent"))
+			n.Eventually(2*stand.Soon, func() error {
+				if n.Running("agent") {
+					return errStill
+				}
+				return nil
+			})
+			require.Equal(t, "v1.0.0", agent(), c.mode)
+			n.start() // as its unit does
+		}
+		r := n.outcome(o)
+		require.Equal(t, resource.UpgradeSuccess+" AgentFailed", r.Result+" "+r.Reason, "%s: %+v", c.mode, r)
+		require.Contains(t, r.Message, c.message)
+		require.Equal(t, "v1.1.0 v1.0.0 v1.0.0", r.Version+" "+r.Agent+" "+agent(), c.mode)
 		back := n.bundle("v1.0.0", map[string][]byte{"edgecore": good(t, "v1.0.0")})
 		back.AllowDowngrade = true
 		require.Equal(t, resource.UpgradeSuccess, n.order(back).Result, "%+v", n.last())
+		require.FileExists(t, n.agent, "a version that is fetched again without an agent keeps the one that the link leads to")
 	}
 	text, err := os.ReadFile(program(t, "agent-1.1.0"))
 	require.NoError(t, err)
@@ -272,6 +297,12 @@ func TestTheAgentReplacesItself(t *testing.T) {
 	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0"), "edgeagent": text}))
 	require.Equal(t, "upgrade_success v1.1.0 v1.1.0 v1.1.0", r.Result+" "+r.Version+" "+r.Agent+" "+agent(), "%+v", r)
 	require.Equal(t, pid, n.Pid("agent"))
+	n.Eventually(stand.Soon, func() error { // the process that observed it is gone
+		if c := children(pid); len(c) > 1 {
+			return fmt.Errorf("the agent has other children than the core: %v", c)
+		}
+		return nil
+	})
 	n.whole("v1.1.0")
 }
 

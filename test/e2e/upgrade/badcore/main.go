@@ -1,4 +1,4 @@
-// Command badcore is a core that misbehaves, as the end of its own file says: tests append that, so that each is another program.
+// Command badcore is a core, or an agent, that misbehaves, as the end of its own file says: tests append that, so that each is another program.
 package main
 
 import (
@@ -65,7 +65,14 @@ func read() (b behaviour, err error) {
 
 func (b behaviour) run() error {
 	fmt.Fprintln(os.Stderr, "this core:", b.Mode)
+	if file := os.NewFile(3, "proof"); os.Getenv("EDGEAGENT_TRIAL") == "3" && strings.HasPrefix(b.Mode, "works on trial") {
+		return b.agentOnTrial(file)
+	}
 	switch b.Mode {
+	case "works on trial, then hangs":
+		time.Sleep(time.Hour)
+	case "works on trial, then exits":
+		os.Exit(5)
 	case "exits":
 		os.Exit(3)
 	case "exits later":
@@ -89,6 +96,24 @@ func (b behaviour) run() error {
 		return b.destroy()
 	}
 	return b.core()
+}
+
+// agentOnTrial is an agent that says that it has reported, until it is ended.
+func (b behaviour) agentOnTrial(proof *os.File) error {
+	if b.Mode == "works on trial, then can't be started" {
+		path, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		if err := os.Chmod(path, 0o600); err != nil {
+			return err
+		}
+	}
+	if _, err := proof.WriteString("proven\n"); err != nil {
+		return err
+	}
+	time.Sleep(time.Hour)
+	return nil
 }
 
 // fork leaves a core that belongs to nobody.
