@@ -15,10 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/handler/handlertest"
 	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
 )
-
-const wait = 30 * time.Second // a busy machine must not fail a test
 
 // response makes a message of records.
 func response(records ...record) []byte {
@@ -146,30 +145,7 @@ func (a *announcer) leave() {
 }
 
 func discover(t *testing.T, address4, details string) <-chan []handler.Device {
-	found := make(chan []handler.Device, 100)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	b := browser{zerolog.Nop(), address4, ""}
-	go func() { ended <- b.Discover(ctx, details, nil, func(d []handler.Device) { found <- d }) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	return found
-}
-
-func next(t *testing.T, found <-chan []handler.Device, want int) []handler.Device {
-	t.Helper()
-	for timeout := time.After(wait); ; {
-		select {
-		case d := <-found:
-			if len(d) == want {
-				return d
-			}
-		case <-timeout:
-			require.Fail(t, "not found in time")
-		}
-	}
+	return handlertest.Discover(t, browser{zerolog.Nop(), address4, ""}, details, nil)
 }
 
 // TestAServiceOnTheNetwork has an announcer that says no more than it is asked for, on the loopback interface.
@@ -177,7 +153,7 @@ func TestAServiceOnTheNetwork(t *testing.T) {
 	group := fmt.Sprintf("224.0.0.251:%d", 20000+rand.IntN(10000))
 	a := announce(t, group)
 	found := discover(t, group, "services: [_http._tcp, _ipp._tcp.local.]\ninterfaces: [lo]\ninterval: 1s\n")
-	d := next(t, found, 1)[0]
+	d := handlertest.Next(t, found, 1)[0]
 	require.Equal(t, `Camera v1\.2 (hall)._http._tcp.local`, d.ID)
 	require.Equal(t, map[string]string{
 		"MDNS_SERVICE": "_http._tcp", "MDNS_NAME": "Camera v1.2 (hall)", "MDNS_HOST": "camera.local", "MDNS_PORT": "80",
@@ -187,10 +163,10 @@ func TestAServiceOnTheNetwork(t *testing.T) {
 	require.NoError(t, a.group.Send([]byte("malformed: this is no message")))
 	require.NoError(t, a.group.Send(response(address("10.0.0.10")))) // it has another address now
 	for d.Properties["MDNS_ADDRESS"] != "10.0.0.10" {
-		d = next(t, found, 1)[0]
+		d = handlertest.Next(t, found, 1)[0]
 	}
 	a.leave()
-	next(t, found, 0)
+	handlertest.Next(t, found, 0)
 }
 
 func TestServicesExpire(t *testing.T) {

@@ -1,7 +1,6 @@
 package modbus
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -17,9 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/handler/handlertest"
 )
-
-const wait = 30 * time.Second // a busy machine must not fail a test
 
 // server answers PDUs over Modbus TCP; nil: it closes the connection; empty: it is silent.
 type server struct {
@@ -121,43 +119,13 @@ func identification(unit byte, pdu []byte) []byte {
 }
 
 func discover(t *testing.T, details string) <-chan []handler.Device {
-	found := make(chan []handler.Device, 100)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- scanner{zerolog.Nop()}.Discover(ctx, details, nil, func(d []handler.Device) { found <- d })
-	}()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	return found
-}
-
-func until(t *testing.T, found <-chan []handler.Device, ids ...string) []handler.Device {
-	t.Helper()
-	timeout := time.After(wait)
-	var got []string
-	for {
-		select {
-		case devices := <-found:
-			got = nil
-			for _, d := range devices {
-				got = append(got, d.ID)
-			}
-			if strings.Join(got, " ") == strings.Join(ids, " ") {
-				return devices
-			}
-		case <-timeout:
-			require.FailNow(t, "not found in time", "wanted %v, there is %v", ids, got)
-		}
-	}
+	return handlertest.Discover(t, scanner{zerolog.Nop()}, details, nil)
 }
 
 func TestUnitsSayWhoTheyAre(t *testing.T) {
 	s := serve(t, identification)
 	found := discover(t, fmt.Sprintf("addresses: ['%s']\nunits: 1-2,3,4\ninterval: 1s\npause: 0s", s.address))
-	d := until(t, found, s.address+"/1", s.address+"/2", s.address+"/4")
+	d := handlertest.Until(t, found, s.address+"/1", s.address+"/2", s.address+"/4")
 	host, port, _ := net.SplitHostPort(s.address)
 	require.Equal(t, map[string]string{
 		"MODBUS_ADDRESS": "tcp://" + s.address, "MODBUS_HOST": host, "MODBUS_PORT": port, "MODBUS_UNIT": "1",
@@ -166,9 +134,9 @@ func TestUnitsSayWhoTheyAre(t *testing.T) {
 	require.NotContains(t, d[2].Properties, "MODBUS_VENDOR", "it does not know the question")
 	require.Equal(t, 1, s.most, "connections at once")
 	s.stop()
-	until(t, found) // unplugged
+	handlertest.Until(t, found) // unplugged
 	s.start()
-	until(t, found, s.address+"/1", s.address+"/2", s.address+"/4")
+	handlertest.Until(t, found, s.address+"/1", s.address+"/2", s.address+"/4")
 }
 
 // registers is a server of the library that the mapper uses.
@@ -200,7 +168,7 @@ func TestAServerWithoutIdentification(t *testing.T) {
 	require.NoError(t, s.Start())
 	t.Cleanup(func() { _ = s.Stop() })
 	_, port, _ := net.SplitHostPort(address)
-	until(t, discover(t, "addresses: [127.0.0.1-127.0.0.1]\nport: "+port), address+"/1")
+	handlertest.Until(t, discover(t, "addresses: [127.0.0.1-127.0.0.1]\nport: "+port), address+"/1")
 }
 
 func TestADeviceThatLeavesTheQuestionUnanswered(t *testing.T) {
@@ -210,7 +178,7 @@ func TestADeviceThatLeavesTheQuestionUnanswered(t *testing.T) {
 		}
 		return []byte{}
 	})
-	until(t, discover(t, "{addresses: ['"+s.address+"'], timeout: 100ms}"), s.address+"/1")
+	handlertest.Until(t, discover(t, "{addresses: ['"+s.address+"'], timeout: 100ms}"), s.address+"/1")
 }
 
 // TestADeviceInUse takes one client at a time, as many do: while it talks to a mapper it closes other connections.
@@ -227,15 +195,15 @@ func TestADeviceInUse(t *testing.T) {
 		return identification(unit, pdu)
 	})
 	found := discover(t, "{addresses: ['"+s.address+"'], interval: 1s}")
-	until(t, found, s.address+"/1")
+	handlertest.Until(t, found, s.address+"/1")
 	mu.Lock()
 	busy = true
 	mu.Unlock()
-	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return closed > 1 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return closed > 1 }, handlertest.Wait, time.Millisecond)
 	for len(found) > 0 {
 		require.Len(t, <-found, 1, "it is there")
 	}
-	until(t, discover(t, "{addresses: ['"+s.address+"']}")) // nobody has seen it before: it may be anything
+	handlertest.Until(t, discover(t, "{addresses: ['"+s.address+"']}")) // nobody has seen it before: it may be anything
 }
 
 func TestAnswersThatAreMalformed(t *testing.T) {
@@ -243,10 +211,10 @@ func TestAnswersThatAreMalformed(t *testing.T) {
 		"\x2b", "\x2b\x0e", "\x2b\x0d\x02\x82\x00\x00\x00", "\x2b\x0e\x02\x82\x00\x00\x01", "\x2b\x0e\x02\x82\x00\x00\x01\x00\x09abc", "\x03\x00",
 	} {
 		s := serve(t, func(byte, []byte) []byte { return []byte(answer) })
-		until(t, discover(t, "{addresses: ['"+s.address+"'], timeout: 2s}"))
+		handlertest.Until(t, discover(t, "{addresses: ['"+s.address+"'], timeout: 2s}"))
 	}
 	endless := serve(t, func(_ byte, pdu []byte) []byte { return []byte{0x2B, 0x0E, pdu[2], 0x82, 0xFF, pdu[3] + 1, 0} })
-	until(t, discover(t, "{addresses: ['"+endless.address+"'], pause: 0s}"), endless.address+"/1")
+	handlertest.Until(t, discover(t, "{addresses: ['"+endless.address+"'], pause: 0s}"), endless.address+"/1")
 }
 
 func TestAddresses(t *testing.T) {
@@ -306,7 +274,7 @@ func FuzzAnswer(f *testing.F) {
 				}
 			}
 		}()
-		c := &conn{host: "h:1", timeout: wait, conn: near}
+		c := &conn{host: "h:1", timeout: handlertest.Wait, conn: near}
 		p := map[string]string{}
 		_ = c.objects(t.Context(), 1, 2, p)
 		for name, value := range p {

@@ -16,10 +16,9 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/handler/handlertest"
 	"github.com/edgebus/edgebus/topics"
 )
-
-const wait = 30 * time.Second // a busy machine must not fail a test
 
 // node is a node's broker.
 type node struct {
@@ -63,7 +62,7 @@ func (n *node) start() {
 	}()
 	n.stop = func() {
 		cancel()
-		closing, cancel := context.WithTimeout(context.Background(), wait)
+		closing, cancel := context.WithTimeout(context.Background(), handlertest.Wait)
 		defer cancel()
 		_ = b.Close(closing)
 		<-done
@@ -71,7 +70,7 @@ func (n *node) start() {
 }
 
 func (n *node) retain(topic, payload string) {
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	ctx, cancel := context.WithTimeout(context.Background(), handlertest.Wait)
 	defer cancel()
 	m := client.Message{Topic: topic, Payload: []byte(payload), QoS: 1, Retain: true}
 	err := n.mqtt.Publish(ctx, m)
@@ -83,38 +82,9 @@ func (n *node) retain(topic, payload string) {
 
 // discover runs the handler; what it finds comes through the channel.
 func (n *node) discover(details string) <-chan []handler.Device {
-	found := make(chan []handler.Device, 100)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
 	l := Program.New(handler.Env{Log: zerolog.Nop(), Broker: []string{"mqtt://" + n.address}}).(listener)
 	l.settle = 20 * time.Millisecond
-	go func() { ended <- l.Discover(ctx, details, nil, func(d []handler.Device) { found <- d }) }()
-	n.t.Cleanup(func() {
-		cancel()
-		require.NoError(n.t, <-ended)
-	})
-	return found
-}
-
-// until waits for a list with these IDs.
-func until(t *testing.T, found <-chan []handler.Device, ids ...string) []handler.Device {
-	t.Helper()
-	timeout := time.After(wait)
-	var got []string
-	for {
-		select {
-		case devices := <-found:
-			got = nil
-			for _, d := range devices {
-				got = append(got, d.ID)
-			}
-			if strings.Join(got, " ") == strings.Join(ids, " ") {
-				return devices
-			}
-		case <-timeout:
-			require.FailNow(t, "not found in time", "wanted %v, there is %v", ids, got)
-		}
-	}
+	return handlertest.Discover(n.t, l, details, nil)
 }
 
 const bridgeDevices = `[
@@ -131,7 +101,7 @@ func TestZigbee2MQTT(t *testing.T) {
 	n := newNode(t)
 	n.retain("zigbee2mqtt/bridge/devices", bridgeDevices)
 	found := n.discover("format: zigbee2mqtt")
-	devices := until(t, found, "0x00158d0001dc126a", "0x2", "0xf0d1b800001574df")
+	devices := handlertest.Until(t, found, "0x00158d0001dc126a", "0x2", "0xf0d1b800001574df")
 	require.Equal(t, map[string]string{
 		"MQTT_FORMAT": "zigbee2mqtt", "MQTT_ID": "0xf0d1b800001574df", "MQTT_NAME": "hall/lamp", "MQTT_TYPE": "Router", "MQTT_POWER_SOURCE": "Mains (single phase)",
 		"MQTT_VERSION": "1.2", "MQTT_MODEL": "LED1545G12", "MQTT_MANUFACTURER": "IKEA", "MQTT_DESCRIPTION": "TRADFRI bulb", "MQTT_EXPOSES": "brightness,light,linkquality,state",
@@ -140,11 +110,11 @@ func TestZigbee2MQTT(t *testing.T) {
 	}, devices[2].Properties)
 
 	lights := n.discover("format: zigbee2mqtt\nfilter: {MQTT_EXPOSES: '*light*', MQTT_STATE_TOPIC: '*/lamp'}")
-	until(t, lights, "0xf0d1b800001574df")
+	handlertest.Until(t, lights, "0xf0d1b800001574df")
 	n.retain("zigbee2mqtt/bridge/devices", `[{"ieee_address":`) // malformed: what was known stays
 	n.retain("zigbee2mqtt/bridge/devices", `[]`)
-	until(t, lights)
-	until(t, found)
+	handlertest.Until(t, lights)
+	handlertest.Until(t, found)
 }
 
 func TestHomeAssistant(t *testing.T) {
@@ -157,7 +127,7 @@ func TestHomeAssistant(t *testing.T) {
 		"temp":{"p":"sensor","uniq_id":"t1_temp","stat_t":"t1","val_tpl":"{{ value_json.temperature | round(1) }}","unit_of_meas":"°C"},
 		"hum":{"p":"sensor","stat_t":"t1","val_tpl":"{{ (value_json.h * 2) }}"},"gone":{"p":"sensor"}}}`)
 	found := n.discover("{format: homeassistant}")
-	devices := until(t, found, "light/lamp", "plug7_relay", "t1_temp", "thermo/hum")
+	devices := handlertest.Until(t, found, "light/lamp", "plug7_relay", "t1_temp", "thermo/hum")
 	properties := devices[1].Properties
 	for name, want := range map[string]string{
 		"MQTT_COMPONENT": "switch", "MQTT_NAME": "Plug", "MQTT_UNIQUE_ID": "plug7_relay", "MQTT_STATE_TOPIC": "plugs/7/state", "MQTT_COMMAND_TOPIC": "plugs/7/set",
@@ -177,7 +147,7 @@ func TestHomeAssistant(t *testing.T) {
 	n.retain("homeassistant/switch/plug7/relay/config", "")
 	n.retain("homeassistant/light/lamp/config", "[1")
 	n.retain("homeassistant/light/lamp2/config", "null")
-	until(t, found, "light/lamp", "t1_temp", "thermo/hum")
+	handlertest.Until(t, found, "light/lamp", "t1_temp", "thermo/hum")
 }
 
 func TestTasmota(t *testing.T) {
@@ -186,10 +156,10 @@ func TestTasmota(t *testing.T) {
 		"state":["OFF","ON","TOGGLE","HOLD"],"sw":"12.1","t":"plug","ft":"%prefix%/%topic%/","tp":["cmnd","stat","tele"],"rl":[1,2,0,0]}`)
 	n.retain("tasmota/discovery/bad/config", `{"mac":"x"}`)
 	found := n.discover("format: tasmota")
-	p := until(t, found, "A4CF12345678")[0].Properties
+	p := handlertest.Until(t, found, "A4CF12345678")[0].Properties
 	require.Equal(t, "cmnd/plug stat/plug tele/plug/LWT Online 2 ON", strings.Join([]string{p["MQTT_COMMAND_TOPIC"], p["MQTT_STATE_TOPIC"], p["MQTT_AVAILABILITY_TOPIC"], p["MQTT_PAYLOAD_AVAILABLE"], p["MQTT_RELAYS"], p["MQTT_PAYLOAD_ON"]}, " "))
 	n.retain("tasmota/discovery/A4CF12345678/config", "")
-	until(t, found)
+	handlertest.Until(t, found)
 }
 
 func TestShelly(t *testing.T) {
@@ -199,11 +169,11 @@ func TestShelly(t *testing.T) {
 	n.retain("printer/online", "true")
 	n.retain("shellies/announce", `{"id":"shelly1-AABBCC","model":"SHSW-1","mac":"AABBCC","ip":"10.0.0.7","fw_ver":"1.9"}`)
 	found := n.discover("format: shelly")
-	devices := until(t, found, "shelly1-AABBCC", "shellyplus1-a8032ab")
+	devices := handlertest.Until(t, found, "shelly1-AABBCC", "shellyplus1-a8032ab")
 	require.Equal(t, "SHSW-1 1 10.0.0.7", devices[0].Properties["MQTT_MODEL"]+" "+devices[0].Properties["MQTT_GENERATION"]+" "+devices[0].Properties["MQTT_IP"])
 	require.Equal(t, "shellyplus1 2 shellyplus1-a8032ab/status", devices[1].Properties["MQTT_MODEL"]+" "+devices[1].Properties["MQTT_GENERATION"]+" "+devices[1].Properties["MQTT_STATE_TOPIC"])
 	n.retain("shellyplus1-a8032ab/online", "false")
-	until(t, found, "shelly1-AABBCC")
+	handlertest.Until(t, found, "shelly1-AABBCC")
 }
 
 // payload makes one of Sparkplug B.
@@ -223,31 +193,31 @@ func payload(metrics ...string) (b []byte) {
 func TestSparkplug(t *testing.T) {
 	n := newNode(t)
 	found := n.discover("format: sparkplug")
-	until(t, found) // it listens
+	handlertest.Until(t, found) // it listens
 	n.retain("spBv1.0/plant/NBIRTH/press", string(payload("bdSeq=1")))
 	n.retain("spBv1.0/plant/DBIRTH/press/motor", string(payload("speed=7", "Properties/Hardware Make=ACME")))
 	n.retain("spBv1.0/plant/DBIRTH/press/torn", string(payload("speed=7"))[:12])
-	p := until(t, found, "plant/press", "plant/press/motor")[1].Properties
+	p := handlertest.Until(t, found, "plant/press", "plant/press/motor")[1].Properties
 	require.Equal(t, "Properties/Hardware Make,speed", p["MQTT_METRICS"])
 	require.Equal(t, "ACME", p["MQTT_HARDWARE_MAKE"])
 	require.Equal(t, "spBv1.0/plant/DCMD/press/motor", p["MQTT_COMMAND_TOPIC"])
 	n.retain("spBv1.0/plant/DDEATH/press/motor", "")
-	until(t, found, "plant/press")
+	handlertest.Until(t, found, "plant/press")
 	n.retain("spBv1.0/plant/DBIRTH/press/motor", string(payload("speed=8")))
-	until(t, found, "plant/press", "plant/press/motor")
+	handlertest.Until(t, found, "plant/press", "plant/press/motor")
 	n.retain("spBv1.0/plant/NDEATH/press", "")
-	until(t, found)
+	handlertest.Until(t, found)
 }
 
 func TestARestartedBrokerIsAskedAgain(t *testing.T) {
 	n := newNode(t)
 	n.retain("zigbee2mqtt/bridge/devices", bridgeDevices)
 	found := n.discover("format: zigbee2mqtt")
-	until(t, found, "0x00158d0001dc126a", "0x2", "0xf0d1b800001574df")
+	handlertest.Until(t, found, "0x00158d0001dc126a", "0x2", "0xf0d1b800001574df")
 	n.stop()
 	n.start()
 	n.retain("zigbee2mqtt/bridge/devices", `[{"ieee_address":"0x7","type":"Router","friendly_name":"other"}]`)
-	until(t, found, "0x7")
+	handlertest.Until(t, found, "0x7")
 }
 
 func TestDetailsThatCanNotBe(t *testing.T) {

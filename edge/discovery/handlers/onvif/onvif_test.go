@@ -23,13 +23,11 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/handler/handlertest"
 	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
 )
 
-const (
-	wait = 30 * time.Second // a busy machine must not fail a test
-	hall = "10919da4-5566-7788-99aa-0012414fb745"
-)
+const hall = "10919da4-5566-7788-99aa-0012414fb745"
 
 // answer is one of a real camera's, shortened.
 const answer = `<?xml version="1.0" encoding="UTF-8"?>
@@ -140,37 +138,13 @@ func (n *network1) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (n *network1) discover(t *testing.T, details string, properties map[string][]byte) <-chan []handler.Device {
-	found := make(chan []handler.Device, 1000)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
 	if rest, ok := strings.CutPrefix(details, "onvif:"); ok {
 		details = "onvif:\n  interfaces: [lo]" + rest
 	} else {
 		details += "\ninterfaces: [lo]"
 	}
 	p := prober{log: zerolog.Nop(), address4: n.address, interval: 50 * time.Millisecond, arp: n.arp}
-	go func() {
-		ended <- p.Discover(ctx, details, properties, func(d []handler.Device) { found <- d })
-	}()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	return found
-}
-
-func next(t *testing.T, found <-chan []handler.Device, want int) []handler.Device {
-	t.Helper()
-	for timeout := time.After(wait); ; {
-		select {
-		case d := <-found:
-			if len(d) == want {
-				return d
-			}
-		case <-timeout:
-			require.FailNow(t, "not found in time")
-		}
-	}
+	return handlertest.Discover(t, p, details, properties)
 }
 
 func TestACameraAnswersOverMulticast(t *testing.T) {
@@ -180,40 +154,31 @@ func TestACameraAnswersOverMulticast(t *testing.T) {
 		"ONVIF_DEVICE_SERVICE_URL": n.url(), "ONVIF_DEVICE_IP_ADDRESS": "127.0.0.1", "ONVIF_DEVICE_MAC_ADDRESS": "00:12:41:4f:b7:45", "ONVIF_DEVICE_UUID": hall,
 		"ONVIF_DEVICE_NAME": "Hall camera", "ONVIF_DEVICE_HARDWARE": "IPC-1", "ONVIF_DEVICE_LOCATION": "hall",
 		"ONVIF_DEVICE_SCOPES": "onvif://www.onvif.org/hardware/IPC-1 onvif://www.onvif.org/location/hall onvif://www.onvif.org/name/Hall%20camera onvif://www.onvif.org/type/video_encoder",
-	}}}, next(t, found, 1))
+	}}}, handlertest.Next(t, found, 1))
 	require.Empty(t, n.asked, "without credentials nobody is asked")
 	n.mu.Lock()
 	n.cameras = nil
 	n.mu.Unlock()
-	next(t, found, 0)
+	handlertest.Next(t, found, 0)
 }
 
 func TestCamerasComeAndGoAtOnce(t *testing.T) {
 	n := newNetwork(t)
 	p := prober{log: zerolog.Nop(), address4: n.address, interval: time.Hour, arp: n.arp}
-	found := make(chan []handler.Device, 10)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- p.Discover(ctx, "interfaces: [lo]", nil, func(d []handler.Device) { found <- d })
-	}()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	next(t, found, 0)
+	found := handlertest.Discover(t, p, "interfaces: [lo]", nil)
+	handlertest.Next(t, found, 0)
 	n.mu.Lock()
 	n.cameras = []string{hall}
 	n.mu.Unlock()
 	require.Eventually(t, func() bool { // for a second after a probe they are not heeded
 		require.NoError(t, n.group.Send([]byte(fmt.Sprintf(answer, "", "Hello", hall, n.url(), "Hello"))))
 		return len(found) > 0
-	}, wait, 100*time.Millisecond)
-	next(t, found, 1)
+	}, handlertest.Wait, 100*time.Millisecond)
+	handlertest.Next(t, found, 1)
 	bye := []byte(fmt.Sprintf(answer, "", "Bye", hall, "", "Bye"))
 	require.NoError(t, n.group.Send(bye)) // from another address than the camera's: anybody could
 	n.sendFrom("127.0.0.1", bye)
-	next(t, found, 0)
+	handlertest.Next(t, found, 0)
 }
 
 // sendFrom sends a datagram to the group from an address of the loopback interface.
@@ -246,7 +211,7 @@ func TestFilters(t *testing.T) {
 	} {
 		t.Run(details, func(t *testing.T) {
 			t.Parallel()
-			next(t, n.discover(t, details, nil), want)
+			handlertest.Next(t, n.discover(t, details, nil), want)
 		})
 	}
 }
@@ -264,7 +229,7 @@ func TestWithCredentialsACameraSaysWhoItIs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := n.discover(t, "macAddresses: {action: Include, items: ['a0:b1:c2:d3:e4:f5']}", properties)
-			p := next(t, found, 1)[0].Properties
+			p := handlertest.Next(t, found, 1)[0].Properties
 			require.Equal(t, "ACME Eye 1 2.0 7 A0:B1:C2:D3:E4:F5", strings.Join([]string{p["ONVIF_DEVICE_MANUFACTURER"], p["ONVIF_DEVICE_MODEL"], p["ONVIF_DEVICE_FIRMWARE"], p["ONVIF_DEVICE_SERIAL_NUMBER"], p["ONVIF_DEVICE_MAC_ADDRESS"]}, " "))
 			for _, value := range p {
 				require.NotContains(t, value, "secret")
@@ -273,7 +238,7 @@ func TestWithCredentialsACameraSaysWhoItIs(t *testing.T) {
 	}
 	require.NotContains(t, n.asked, "x")
 	found := n.discover(t, "", map[string][]byte{"username_default": []byte("root"), "password_default": []byte("wrong")})
-	require.NotContains(t, next(t, found, 1)[0].Properties, "ONVIF_DEVICE_MODEL", "it is found without")
+	require.NotContains(t, handlertest.Next(t, found, 1)[0].Properties, "ONVIF_DEVICE_MODEL", "it is found without")
 }
 
 func TestDetailsThatCanNotBe(t *testing.T) {

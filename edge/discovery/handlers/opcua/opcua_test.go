@@ -18,9 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/edge/discovery/handler/handlertest"
 )
-
-const wait = 30 * time.Second // a busy machine must not fail a test
 
 // serve starts a server of gopcua's on loopback.
 func serve(t *testing.T, name string) (address string, stop func()) {
@@ -48,30 +47,7 @@ func serve(t *testing.T, name string) (address string, stop func()) {
 }
 
 func discover(t *testing.T, details string) <-chan []handler.Device {
-	found := make(chan []handler.Device, 1000)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	f := finder{zerolog.Nop(), 50 * time.Millisecond, wait}
-	go func() { ended <- f.Discover(ctx, details, nil, func(d []handler.Device) { found <- d }) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	return found
-}
-
-func next(t *testing.T, found <-chan []handler.Device, want int) []handler.Device {
-	t.Helper()
-	for timeout := time.After(wait); ; {
-		select {
-		case d := <-found:
-			if len(d) == want {
-				return d
-			}
-		case <-timeout:
-			require.FailNow(t, "not found in time")
-		}
-	}
+	return handlertest.Discover(t, finder{zerolog.Nop(), 50 * time.Millisecond, handlertest.Wait}, details, nil)
 }
 
 func TestServersAreFound(t *testing.T) {
@@ -79,18 +55,18 @@ func TestServersAreFound(t *testing.T) {
 	b, _ := serve(t, "press two")
 	list := fmt.Sprintf("[opc.tcp://%s/, opc.tcp://127.0.0.1:1/, opc.tcp://%s]", a, b) // nothing listens at the second
 	found := discover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}")
-	devices := next(t, found, 2)
+	devices := handlertest.Next(t, found, 2)
 	for i, d := range devices {
 		require.Equal(t, d.ID, d.Properties["OPCUA_DISCOVERY_URL"])
 		require.Contains(t, []string{"press one", "press two"}, d.Properties["OPCUA_APPLICATION_NAME"], i)
 		require.NotContains(t, d.Properties, "OPCUA_APPLICATION_URI", "gopcua's server has none")
 	}
-	one := next(t, discover(t, "opcua:\n  opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\n  applicationNames: {action: Include, items: [press two]}"), 1)
+	one := handlertest.Next(t, discover(t, "opcua:\n  opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\n  applicationNames: {action: Include, items: [press two]}"), 1)
 	require.Contains(t, one[0].ID, b)
-	next(t, discover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\napplicationNames: {action: Exclude, items: [press two, press one]}"), 0)
+	handlertest.Next(t, discover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\napplicationNames: {action: Exclude, items: [press two, press one]}"), 0)
 	testMalformed(t, record(t, b))
 	stop()
-	next(t, found, 1)
+	handlertest.Next(t, found, 1)
 }
 
 func TestWhatIsNoServer(t *testing.T) {
