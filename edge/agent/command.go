@@ -20,7 +20,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Main is the program edgeagent. It returns the exit code: 0, 1 when it failed, 2 when it was told something impossible.
+// Main is the program edgeagent. It returns the exit code: 0, 1 when it failed, 2 when it was told something impossible, 3 when check could
+// not check.
 func Main(args []string, stdout, stderr io.Writer) int {
 	code := 0
 	root := command(&code, stdout, stderr)
@@ -29,7 +30,10 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintf(stderr, "edgeagent: %v\n", err)
-		if errors.As(err, new(*ranError)) {
+		switch {
+		case errors.As(err, new(uncheckedError)):
+			return 3
+		case errors.As(err, new(*ranError)):
 			return 1
 		}
 		return 2
@@ -39,6 +43,11 @@ func Main(args []string, stdout, stderr io.Writer) int {
 
 // ranError is of a command that was understood and went wrong.
 type ranError struct{ error }
+
+func (e *ranError) Unwrap() error { return e.error }
+
+// uncheckedError is why check can't say whether anything is damaged.
+type uncheckedError struct{ error }
 
 func command(code *int, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
@@ -97,7 +106,9 @@ exit code is 1.`,
 		},
 		&cobra.Command{
 			Use: "check", Short: "Read the agent's state, and say what is damaged", Args: cobra.NoArgs,
-			Long: "check reads the state in data.dir, and says what is damaged or is not as the applied spec has it. It changes nothing.",
+			Long: `check reads the state in data.dir, and says what is damaged or is not as the applied spec has it. It changes nothing.
+The exit code is 0 if nothing is damaged, also if files on the host are not as the spec has them, 1 if something is damaged, 2 if
+the command line or a setting is not valid, and 3 if it could not be checked, such as a directory that can't be read.`,
 			RunE: with(func(ctx context.Context, o Options, _ []string) error { return check(ctx, o, stdout) }),
 		},
 	)
@@ -272,18 +283,30 @@ func status(o Options, out io.Writer) error {
 }
 
 func check(ctx context.Context, o Options, out io.Writer) error {
-	s, err := loadState(o.Config.Data.Dir)
-	if err != nil {
+	if _, err := os.ReadDir(o.Config.Data.Dir); err != nil {
+		return uncheckedError{fmt.Errorf("the agent's data can't be read (data.dir): %w", err)}
+	}
+	s, errState := loadState(o.Config.Data.Dir)
+	damage, errUpgrade := upgrade.Check(o.Config.Data.Dir)
+	store, errFiles := openFiles(o)
+	if errFiles == nil {
+		defer store.Close()
+	}
+	damages := []error{damage}
+	for _, err := range []error{errState, errUpgrade, errFiles} {
+		switch {
+		case errors.As(err, new(damagedError)), errors.As(err, new(files.DamagedError)):
+			damages = append(damages, err)
+		case err != nil:
+			return uncheckedError{err}
+		}
+	}
+	if err := errors.Join(damages...); err != nil {
 		return err
 	}
-	store, err := openFiles(o)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
 	drifted, err := store.Drift(ctx)
 	if err != nil {
-		return err
+		return uncheckedError{err}
 	}
 	for _, d := range drifted {
 		fmt.Fprintf(out, "%s is not as version %s has it: %s\n", d.Path, s.Applied.RenderedVersion, d.What)

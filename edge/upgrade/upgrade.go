@@ -248,17 +248,32 @@ func New(o Options) (*Upgrader, error) {
 func (u *Upgrader) file(name string) string { return filepath.Join(u.o.Dir, "upgrade", name) }
 
 func (u *Upgrader) load() (s state, err error) {
-	text, err := os.ReadFile(u.file("state.json"))
-	if errors.Is(err, os.ErrNotExist) {
-		return s, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &s)
-	}
-	if err != nil {
-		return s, fmt.Errorf("the state of upgrades %s can't be read: %w: move it away, and the version to which %s leads is kept", u.file("state.json"), err, filepath.Join(u.o.Config.Dir, linkCurrent))
+	s, damage, err := readState(u.o.Dir)
+	if err = errors.Join(err, damage); err != nil {
+		return s, fmt.Errorf("%w: move it away, and the version to which %s leads is kept", err, filepath.Join(u.o.Config.Dir, linkCurrent))
 	}
 	return s, nil
+}
+
+// Check says what is damaged of the state of upgrades in an agent's data directory. It returns an error if that can't be read.
+func Check(dataDir string) (damage, err error) {
+	_, damage, err = readState(dataDir)
+	return damage, err
+}
+
+func readState(dataDir string) (s state, damage, err error) {
+	path := filepath.Join(dataDir, "upgrade", "state.json")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return s, nil, nil
+	}
+	if err != nil {
+		return s, nil, fmt.Errorf("the state of upgrades can't be read: %w", err)
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return state{}, fmt.Errorf("the state of upgrades %s is damaged: %w", path, err), nil
+	}
+	return s, nil, nil
 }
 
 // reserveSize is set aside so that the state can be written on a full disk.

@@ -28,12 +28,19 @@ func newCheck() *cobra.Command {
 		Short: "Check the data of a hub or core that is stopped, or a backup",
 		Long: `Reads a data directory (/var/lib/edgebus/hub, /var/lib/edgebus/core) or a backup from end to
 end: checksums, structure, counters. Says what is there, what is damaged, and what to do.
-Changes nothing. The exit code is 0 if all is well, and 1 if something is damaged.
+Changes nothing. The exit code is 0 if all is well, 1 if something is damaged, and 3 if it could not be
+checked: the program runs, or the data can't be read.
 
 The program whose data it is does the work (cloudhub or edgecore), and must be stopped.`,
 		Example: "  edgebus check /var/lib/edgebus/core\n  edgebus check hub-monday.backup",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := os.Open(args[0])
+			if err != nil {
+				fmt.Fprintln(cmd.ErrOrStderr(), "edgebus check:", err)
+				return exitCode(3)
+			}
+			_ = f.Close() // only read
 			return asOwner(cmd, args[0], "check", args[0])
 		},
 	}

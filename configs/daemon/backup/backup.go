@@ -50,8 +50,8 @@ type Part struct {
 	Err  error  // what is damaged, with the file's name
 }
 
-// Main runs one of the commands, and returns the exit code: 0 success, 1 damage or failure, 2 wrong usage. mine is
-// false if args are none of the commands.
+// Main runs one of the commands, and returns the exit code: 0 success, 1 damage or failure, 2 wrong usage, 3 check could not check. mine
+// is false if args are none of the commands.
 func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine bool) {
 	if len(args) == 0 {
 		return 0, false
@@ -70,6 +70,9 @@ func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine b
 	}
 	if err := run(l); err != nil {
 		fmt.Fprintf(stderr, "%s %s: %v\n", p.Name, args[0], err)
+		if args[0] == "check" && unreadable(err) {
+			return 3, true
+		}
 		return 1, true
 	}
 	return 0, true
@@ -132,7 +135,8 @@ func help(program, command string) string {
 	return map[string]string{
 		"check": `Reads the data of a program that is stopped, or a backup, from end to end: checksums, structure,
 counters, and that the key opens what is encrypted. Says what is there, what is damaged, and what to do. Changes nothing.
-The exit code is 0 if all is well, and 1 if something is damaged.
+The exit code is 0 if all is well, 1 if something is damaged, 2 if the command line is not valid, and 3 if it
+could not be checked: the program runs, there is no such file, it can't be read, or the command was interrupted.
 `,
 		"backup": `Writes all data into FILE (a tar file, compressed, with a checksum of every file). A program that
 runs is asked for it, and goes on meanwhile: FILE has everything that was acknowledged before,
@@ -161,6 +165,23 @@ delete those if the old key is to open nothing.
 	}[command] + "\nUsage:\n  " + usage(program, command) + "\n\nFlags:\n"
 }
 
+// unreadableError is why data can't be checked.
+type unreadableError struct{ error }
+
+func (e unreadableError) Unwrap() error { return e.error }
+
+// unreadable says whether an error is of reading data, so that it says nothing about the data.
+func unreadable(err error) bool {
+	for _, reason := range []error{
+		os.ErrPermission, context.Canceled, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS,
+	} {
+		if errors.Is(err, reason) {
+			return true
+		}
+	}
+	return errors.As(err, new(unreadableError))
+}
+
 // check checks a directory or a backup.
 func (p Program) check(l *line) error {
 	path := l.dir
@@ -177,12 +198,15 @@ func (p Program) check(l *line) error {
 	}
 	dir, err := datadir.Look(path)
 	if err != nil {
-		return err
+		return unreadableError{err}
 	}
 	defer dir.Close()
 	fmt.Fprintln(l.out, path)
 	if err := p.report(path, l.out); err != nil {
 		return err
+	}
+	if _, err := os.Stat(filepath.Join(path, datadir.Unfinished)); err == nil {
+		return fmt.Errorf("putting a backup back into %s was not finished: do it again, with --force", path)
 	}
 	fmt.Fprintln(l.out, "All is well.")
 	return nil
@@ -192,8 +216,14 @@ func (p Program) check(l *line) error {
 func (p Program) report(dir string, out io.Writer) error {
 	parts := p.Survey(dir)
 	damaged := 0
+	var unread error
 	for _, part := range parts {
-		if part.Err != nil {
+		switch {
+		case unreadable(part.Err):
+			unread = unreadableError{fmt.Errorf("%s can't be read: %w", part.Name, part.Err)}
+			fmt.Fprintf(out, "  %-11s can't be read: %v\n", part.Name, part.Err)
+			continue
+		case part.Err != nil:
 			damaged++
 			fmt.Fprintf(out, "  %-11s DAMAGED: %v\n", part.Name, part.Err)
 			continue
@@ -204,7 +234,7 @@ func (p Program) report(dir string, out io.Writer) error {
 		return fmt.Errorf("%d of %d parts are damaged: %s won't start like this. Put them back from a backup (%s restore FILE), "+
 			"or move what is damaged away to begin anew without it", damaged, len(parts), p.Name, p.Name)
 	}
-	return nil
+	return unread
 }
 
 func describe(m Manifest) string {

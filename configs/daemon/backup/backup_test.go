@@ -128,6 +128,30 @@ func TestRestoreNeverReplacesDataOfAnotherProgram(t *testing.T) {
 	r.has("data", "one")
 }
 
+// A check that could not be made says nothing about the data, and has an exit code of its own.
+func TestACheckThatCannotBeMade(t *testing.T) {
+	r := newRig(t)
+	r.fails(3, "check", filepath.Join(r.dir, "missing"))
+	dir, err := datadir.Open(r.dir, "thing")
+	require.NoError(t, err)
+	r.fails(3, "check", r.dir)
+	require.NoError(t, dir.Close())
+	r.well("check", r.dir)
+
+	unread := Part{Name: "data", Err: &os.PathError{Op: "open", Path: "data", Err: os.ErrPermission}}
+	damaged := Part{Name: "more", Err: errors.New("checksum")}
+	for _, c := range []struct {
+		parts []Part
+		code  int
+	}{{[]Part{unread}, 3}, {[]Part{unread, damaged}, 1}, {[]Part{damaged}, 1}} {
+		p := r.program()
+		p.Survey = func(string) []Part { return c.parts }
+		var out bytes.Buffer
+		code, _ := p.Main([]string{"check", r.dir}, &out, &out)
+		require.Equal(t, c.code, code, out.String())
+	}
+}
+
 func TestCheckSaysWhatIsDamaged(t *testing.T) {
 	r := newRig(t)
 	require.Contains(t, r.well("check"), "All is well")
@@ -151,7 +175,8 @@ func TestInUse(t *testing.T) {
 	r.well("backup", r.backup)
 	d, err := datadir.Open(r.dir, "thing")
 	require.NoError(t, err)
-	for _, args := range [][]string{{"check"}, {"backup", "--force", r.backup}, {"restore", "--force", r.backup}} {
+	require.Contains(t, r.fails(3, "check"), "in use by thing, process")
+	for _, args := range [][]string{{"backup", "--force", r.backup}, {"restore", "--force", r.backup}} {
 		require.Contains(t, r.fails(1, args...), "in use by thing, process")
 	}
 	require.NoError(t, d.Close())
@@ -163,6 +188,7 @@ func TestAnUnfinishedRestoreIsRefusedAndRepeated(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(r.dir, datadir.Unfinished), 0o700))
 	_, err := datadir.Open(r.dir, "thing")
 	require.ErrorContains(t, err, "was not finished")
+	require.Contains(t, r.fails(1, "check", r.dir), "was not finished")
 	r.well("restore", "--force", r.backup)
 	d, err := datadir.Open(r.dir, "thing")
 	require.NoError(t, err)

@@ -159,6 +159,9 @@ func (s *Store) Close() error {
 	return errors.Join(s.host.close(), s.data.close())
 }
 
+// DamagedError is of a file of the Store that is not what was written, or is missing.
+type DamagedError struct{ error }
+
 // load reads the journal and the manifests that it names.
 func (s *Store) load() error {
 	text, err := s.readData(journalName)
@@ -170,7 +173,7 @@ func (s *Store) load() error {
 		return err
 	}
 	if s.journal, err = decodeJournal(text); err != nil {
-		return fmt.Errorf("%s is damaged: %w; when it is removed, files of the applied version are taken for the host's own", s.data.path(journalName), err)
+		return DamagedError{fmt.Errorf("%s is damaged: %w; when it is removed, files of the applied version are taken for the host's own", s.data.path(journalName), err)}
 	}
 	if s.applied, err = s.readManifest(s.journal.Applied); err != nil {
 		return err
@@ -186,12 +189,15 @@ func (s *Store) readManifest(id string) (*manifest, error) {
 		return &manifest{}, nil
 	}
 	text, err := s.readData(manifestName(id))
+	if missing(err) {
+		return nil, DamagedError{fmt.Errorf("%s is missing", s.data.path(manifestName(id)))}
+	}
 	if err != nil {
 		return nil, err
 	}
 	m, err := decodeManifest(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w", s.data.path(manifestName(id)), err)
+		return nil, DamagedError{fmt.Errorf("%s is damaged: %w", s.data.path(manifestName(id)), err)}
 	}
 	return m, nil
 }
