@@ -199,7 +199,8 @@ func properties(c *resource.Configuration, found resource.DiscoveredDevice) map[
 func environment(i *resource.Instance, properties map[string]string, node string) map[string]string {
 	env := make(map[string]string)
 	suffix := i.Spec.ShortName[strings.LastIndex(i.Spec.ShortName, "-")+1:]
-	for key, value := range properties {
+	for _, key := range slices.Sorted(maps.Keys(properties)) { // of several that come to one name it is always the same
+		value := properties[key]
 		name := notEnv.ReplaceAllString(key, "_")
 		if !envName.MatchString(name) || strings.ContainsAny(value, "\r\n\x00") {
 			continue // no environment file can have it

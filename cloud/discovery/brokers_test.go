@@ -88,6 +88,15 @@ func TestBrokersAreGivenDevicesAlone(t *testing.T) {
 	}
 }
 
+// Of properties that come to the same variable always the same one counts, so that nothing changes on the node.
+func TestVariablesAreTheSameEachTime(t *testing.T) {
+	for range 100 {
+		app, err := broker(t, `{"brokerPodSpec":{"containers":[{"image":"x"}]}}`, `{"properties":{"A.B":"1","A_B":"2","A-B":"3"}}`)
+		require.NoError(t, err)
+		require.Equal(t, "2", app.EnvVars["A_B"])
+	}
+}
+
 // The names are those of Akri's own documentation: two devices of debugEcho.
 func TestShortName(t *testing.T) {
 	require.Equal(t, "akri-debug-echo-foo-8120fe", discovery.ShortName("akri-debug-echo-foo", "foo0", "n1", true))

@@ -47,6 +47,8 @@ type Options struct {
 	Log    zerolog.Logger
 	// Pause is the least time between two looks at a Configuration: what its nodes report meanwhile is seen in one; 0: 200 ms.
 	Pause time.Duration
+	// Retry is how long after its name was taken, or the API refused it, a Device is tried again; 0: 30 s.
+	Retry time.Duration
 	Now   func() time.Time // nil: time.Now
 }
 
@@ -58,7 +60,7 @@ func Controllers(o Options) []control.Controller {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	o.Pause = cmp.Or(o.Pause, 200*time.Millisecond)
+	o.Pause, o.Retry = cmp.Or(o.Pause, 200*time.Millisecond), cmp.Or(o.Retry, 30*time.Second)
 	c := &controller{
 		Options: o, as: o.Objects.Controller("discovery"), index: newIndex(o.Reader), nodes: &nodes{reader: o.Reader}, orders: &orders{reader: o.Reader},
 		configurations: newKeys(), instances: newKeys(), brokers: newKeys(),
@@ -437,7 +439,11 @@ func (c *controller) instance(ctx context.Context, key store.Key) (time.Duration
 	if err != nil || t == nil && !slices.ContainsFunc(i.Status.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionOnboarded }) {
 		return p.Again, ignoreGone(err)
 	}
-	return p.Again, c.onboard(ctx, t, i)
+	again, err := c.onboard(ctx, t, i)
+	if p.Again > 0 && (again == 0 || p.Again < again) {
+		again = p.Again
+	}
+	return again, err
 }
 
 // state reads what PlanInstance decides by.
@@ -528,20 +534,20 @@ func (c *controller) device(ctx context.Context, namespace string) func(name str
 	}
 }
 
-// onboard makes the Device of an Instance, and deletes the one before if that had another name.
-func (c *controller) onboard(ctx context.Context, t *resource.DeviceTemplate, i *resource.Instance) error {
+// onboard makes the Device of an Instance, and deletes the one before if that had another name. again is when to try again; 0: never.
+func (c *controller) onboard(ctx context.Context, t *resource.DeviceTemplate, i *resource.Instance) (again time.Duration, err error) {
 	p, err := PlanDevice(t, i, c.device(ctx, i.Metadata.Namespace))
 	if err == nil {
 		err = c.putDevice(ctx, &p)
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, name := range p.Delete {
 		gone, err := c.deleteDevice(ctx, i, name)
 		switch {
 		case err != nil:
-			return err
+			return 0, err
 		case !gone: // its end brings this Instance back
 			p.Name = name
 		case p.Name == name:
@@ -553,7 +559,10 @@ func (c *controller) onboard(ctx context.Context, t *resource.DeviceTemplate, i 
 		i.Status.Conditions = set(i.Status.Conditions, i.Metadata, c.Now(), resource.ConditionOnboarded, p.Onboarded, p.Reason, p.Message)
 		return nil
 	})
-	return ignoreGone(err)
+	if p.Reason == reasonNameTaken || p.Reason == reasonRefused { // nothing tells when that ends
+		again = c.Retry
+	}
+	return again, ignoreGone(err)
 }
 
 // putDevice writes the Device of a plan. What the API refuses of it becomes the plan's message, and nothing is deleted.
@@ -575,7 +584,7 @@ func (c *controller) putDevice(ctx context.Context, p *DevicePlan) (err error) {
 	}
 	var e *resource.Error
 	if errors.As(err, &e) && (e.Kind == resource.Invalid || e.Kind == resource.AlreadyExists) {
-		p.Delete, p.Name, p.Onboarded, p.Reason, p.Message = nil, p.Has, false, "Refused", "the Device "+key.Name+" is refused: "+e.Error()
+		p.Delete, p.Name, p.Onboarded, p.Reason, p.Message = nil, p.Has, false, reasonRefused, "the Device "+key.Name+" is refused: "+e.Error()
 		return nil
 	}
 	return ignoreGone(err)
@@ -668,7 +677,7 @@ func (c *controller) usersOf(o store.Object) (list []store.Key) {
 }
 
 // applications writes the record of what a node runs for Instances. What it passes to a container is what the node itself reports of
-// the device, and no other node. While the node doesn't see it, but the Instance is still the node's, the broker stays as it was.
+// the device, and no other node. While the node doesn't see it, or is not chosen any more, but has the slot, the broker stays as it was.
 func (c *controller) applications(ctx context.Context, key store.Key) (time.Duration, error) {
 	if !c.index.isComplete(topics.KindInstance) {
 		return c.Pause, nil
@@ -698,12 +707,16 @@ func (c *controller) applications(ctx context.Context, key store.Key) (time.Dura
 		if i.Metadata.DeletionTimestamp != nil || !Managed(i) || !slices.Contains(slices.Collect(maps.Values(i.Spec.DeviceUsage)), key.Name) {
 			continue
 		}
-		if seen := c.index.seen(name, []string{key.Name}); len(seen) == 0 {
+		var own []Sighting
+		if order, _, _ := c.orders.get(ctx, configuration); slices.Contains(order.Nodes, key.Name) {
+			own = c.index.seen(name, []string{key.Name})
+		}
+		if len(own) == 0 {
 			at := slices.IndexFunc(before, func(a resource.Application) bool { return a.Name == applicationName(i) })
 			if at >= 0 {
 				list = append(list, before[at])
 			}
-		} else if app, err := Application(conf, i, seen[0]); err == nil {
+		} else if app, err := Application(conf, i, own[0]); err == nil {
 			list = append(list, app)
 		}
 	}

@@ -153,7 +153,7 @@ func (h *hub) start() {
 	runtime := control.New(control.Options{Reader: h.Store, Watcher: h.Store, Metrics: prometheus.NewRegistry(), Log: zerolog.New(zerolog.NewTestWriter(h)), FirstRetry: time.Millisecond})
 	all := discovery.Controllers(discovery.Options{
 		Objects: h.Registry, Reader: h.Store, Writer: h.Store, Reports: h.reports, Record: func(resource.Occurrence) {}, Log: zerolog.Nop(),
-		Pause: 2 * time.Millisecond, Now: h.now,
+		Pause: 2 * time.Millisecond, Retry: 20 * time.Millisecond, Now: h.now,
 	})
 	done := make(chan error)
 	go func() { done <- runtime.Run(ctx, all...) }()
@@ -552,6 +552,25 @@ func TestADeviceUnderAnotherName(t *testing.T) {
 	require.NotNil(t, get[resource.Device](h, "mine"))
 }
 
+// A Device whose name another one has is made once the name is free, without a change of anything else.
+func TestADeviceGetsItsNameOnceItIsFree(t *testing.T) {
+	h := newHub(t)
+	h.lamps("Automatic", "Delete")
+	make1[resource.Device](h, `{"metadata":{"name":"a","namespace":"default"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
+	make1[resource.Device](h, `{"metadata":{"name":"b","namespace":"other"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
+	for id, why := range map[string]string{"a": "False NameTaken", "b": "False Refused"} {
+		h.sees("n1", "bulbs", id, `{"id":"`+id+`","properties":{"TOPIC":"z/`+id+`"}}`)
+		h.eventually(func() bool {
+			i := h.instances()[id+"@n1"]
+			return i != nil && strings.HasPrefix(cond(i.Status.Conditions, resource.ConditionOnboarded), why)
+		}, id+" "+why)
+	}
+	for id, namespace := range map[string]string{"a": "default", "b": "other"} {
+		require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindDevice, Namespace: namespace, Name: id}))
+		h.eventually(func() bool { return h.instances()[id+"@n1"].Status.Device == id }, id+" is made")
+	}
+}
+
 // An Instance and its Configuration stay until the Device is gone, and whenGone holds when the Configuration is deleted.
 func TestInstancesWaitForTheirDevices(t *testing.T) {
 	h := newHub(t)
@@ -701,7 +720,7 @@ func TestReportsOfNodesThatAreNotChosen(t *testing.T) {
 	h.node("n2", `{"site":"hall"}`)
 	h.sees("n1", "cams", "c1", `{"id":"c1","shared":true}`)
 	h.says("n1", "cams", `{"state":"Refused","message":"no"}`)
-	h.configuration("cams", `{"discoveryHandler":{"name":"onvif"},"nodeSelector":{"matchLabels":{"site":"hall"}}}`)
+	h.configuration("cams", `{"discoveryHandler":{"name":"onvif"},"nodeSelector":{"matchLabels":{"site":"hall"}},"brokerSpec":{"brokerPodSpec":{"containers":[{"image":"x"}]}}}`)
 	h.says1("cams", resource.ConditionHandlerReady, "False NoHandler: 1 of 1 nodes have no handler onvif: n2")
 	h.says1("cams", resource.ConditionDetailsAccepted, "Unknown NoAnswer")
 	h.sees("n2", "cams", "c2", `{"id":"c2","shared":true}`)
@@ -710,8 +729,15 @@ func TestReportsOfNodesThatAreNotChosen(t *testing.T) {
 	change(h, "cams", func(c *resource.Configuration) { c.Spec.NodeSelector = nil })
 	h.eventually(func() bool { return h.instances()["c1"] != nil }, "n1 is chosen now")
 	h.says1("cams", resource.ConditionDetailsAccepted, "False Refused: refused on n1: no")
+	h.eventually(func() bool { return len(h.apps("n1")) == 1 }, "its broker")
+	had := h.apps("n1")[0]
 	change(h, "cams", func(c *resource.Configuration) {
 		c.Spec.NodeSelector = &resource.LabelSelector{MatchLabels: map[string]string{"site": "hall"}}
 	})
 	h.eventually(func() bool { return h.instances()["c1"].Status.LastSeen != "" }, "n1 is chosen no more")
+	h.sees("n1", "cams", "c1", `{"id":"c1","shared":true,"properties":{"A":"1"}}`)
+	h.configuration("usb", `{"discoveryHandler":{"name":"udev"},"brokerSpec":{"brokerPodSpec":{"containers":[{"image":"x"}]}}}`)
+	h.sees("n1", "usb", "u1", `{"id":"u1"}`)
+	h.eventually(func() bool { return len(h.apps("n1")) == 2 }, "the broker of another one")
+	require.Contains(t, h.apps("n1"), had, "as it was")
 }

@@ -341,6 +341,9 @@ type DevicePlan struct {
 	Reason, Message string
 }
 
+// Reasons of Onboarded that end without a change of the Instance or its Configuration.
+const reasonNameTaken, reasonRefused = "NameTaken", "Refused"
+
 // PlanDevice decides what becomes of the Device of an Instance that is there: the one that its status names, or else the one with the
 // name that the template makes. get reads a Device of the Instance's namespace; nil: there is none.
 func PlanDevice(t *resource.DeviceTemplate, i *resource.Instance, get func(name string) (*resource.Device, error)) (p DevicePlan, err error) {
@@ -388,7 +391,7 @@ func PlanDevice(t *resource.DeviceTemplate, i *resource.Instance, get func(name 
 	case want.Spec.NodeName == "":
 		return not("NoNode", "no node uses it")
 	case next != nil && !MadeOf(next, i.Metadata.Name):
-		return not("NameTaken", "the Device "+want.Metadata.Name+" was not made of this Instance and is left alone")
+		return not(reasonNameTaken, "the Device "+want.Metadata.Name+" was not made of this Instance and is left alone")
 	case next != nil && next.Metadata.DeletionTimestamp != nil:
 		p.Reason, p.Message = "Deleting", "the Device "+want.Metadata.Name+" is being deleted"
 		return p, nil
