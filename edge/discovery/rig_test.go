@@ -173,9 +173,9 @@ func (r *rig) start() {
 	o.Ready = func() { close(ready) }
 	go func() { done <- Run(ctx, o) }()
 	r.stop = func() {
+		r.stop = func() {} // also if it ended with an error: the clean-up must not wait for it again
 		cancel()
 		require.NoError(r, <-done)
-		r.stop = func() {}
 	}
 	select {
 	case <-ready:
