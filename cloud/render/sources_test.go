@@ -2,21 +2,14 @@ package render_test
 
 import (
 	"fmt"
-	"io"
-	"log"
 	"net/http"
-	"net/http/cgi"
 	"net/http/httptest"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -25,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/sources/sourcestest"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -51,16 +45,6 @@ func (r *rig) content(node, path string) string {
 func (r *rig) untilContent(node, path, text string) {
 	r.Helper()
 	require.Eventually(r, func() bool { return r.content(node, path) == text }, patience, 5*time.Millisecond, "%s of %s is %q", path, node, text)
-}
-
-func git(t *testing.T, dir string, args ...string) {
-	t.Helper()
-	cmd := exec.Command("git", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null",
-		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
 }
 
 // Point 27: what the spec of a node without a fleet refers to is followed: the branch of a repository, what a server answers, and
@@ -99,27 +83,18 @@ func TestPoint27SourcesFloat(t *testing.T) {
 	r.untilContent("n1", "/etc/site", "three")
 	untilConditions("n1", "SpecRendered=True:Rendered ReferencesResolved=True:Resolved ")
 
-	dir := filepath.Join(t.TempDir(), "config.git")
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, "etc"), 0o755))
-	git(t, dir, "init", "-q", "-b", "main")
+	config := sourcestest.NewGit(t)
 	commit := func(text string) {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "etc/motd"), []byte(text), 0o600))
-		git(t, dir, "add", "-A")
-		git(t, dir, "commit", "-q", "-m", "x")
+		config.Write("etc/motd", text, 0o600)
+		config.Commit()
 	}
 	commit("one")
-	path, err := exec.Command("git", "--exec-path").Output()
-	require.NoError(t, err)
-	served := httptest.NewServer(&cgi.Handler{Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"), Env: []string{
-		"GIT_PROJECT_ROOT=" + filepath.Dir(dir), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
-	}})
-	defer served.Close()
 	spec := resource.NodeSpec{Config: []resource.ConfigItem{{
 		Name: "git", ConfigType: resource.ConfigGit, GitRef: &resource.GitRef{Repository: "config", TargetRevision: "main", Path: "/etc", MountPath: "/opt/x"},
 	}}}
 	r.node("n2", spec)
 	untilConditions("n2", "SpecRendered=False:NotFound ReferencesResolved=False:NotFound ")
-	r.repository("config", "git", served.URL+"/config.git") // is read at once
+	r.repository("config", "git", config.Serve()) // is read at once
 	r.untilContent("n2", "/opt/x/motd", "one")
 	commit("two")
 	r.untilContent("n2", "/opt/x/motd", "two")
@@ -129,9 +104,7 @@ func TestPoint27SourcesFloat(t *testing.T) {
 		return n.Spec.Config[0].GitRef.TargetRevision
 	}(), "point 7: what floats is stored as it was written")
 
-	reg := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	defer reg.Close()
-	at := strings.TrimPrefix(reg.URL, "http://")
+	at, stop := sourcestest.Registry(t)
 	push := func(text string) string {
 		artifact, err := mutate.Append(empty.Image, mutate.Addendum{
 			Layer: static.NewLayer([]byte(text), "text/plain"), Annotations: map[string]string{"org.opencontainers.image.title": "app.container"},
@@ -158,7 +131,7 @@ func TestPoint27SourcesFloat(t *testing.T) {
 	digest = push("[Container]\nImage=two\n")
 	r.untilContent("n3", "/opt/app/app.container", "[Container]\nImage=two\n")
 	require.Eventually(t, func() bool { return r.rendered("n3").OS.Image == at+"/app@"+digest }, patience, 5*time.Millisecond)
-	reg.Close()
+	stop()
 	untilConditions("n3", "SpecRendered=True:Rendered ReferencesResolved=False:Unavailable ")
 	r.node("n4", resource.NodeSpec{OS: &resource.NodeOS{Image: at + "/other:v1"}})
 	untilConditions("n4", "SpecRendered=True:Rendered ReferencesResolved=False:Unavailable ")

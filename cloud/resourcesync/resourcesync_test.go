@@ -3,11 +3,8 @@ package resourcesync_test
 import (
 	"context"
 	"fmt"
-	"net/http/cgi"
-	"net/http/httptest"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/resourcesync"
 	"github.com/edgebus/edgebus/cloud/sources"
+	"github.com/edgebus/edgebus/cloud/sources/sourcestest"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -39,30 +37,17 @@ type hub struct {
 	*testing.T
 	*bolt.Store
 	user *objects.Controller
-	dir  string
-}
-
-func (h *hub) git(args ...string) {
-	h.Helper()
-	cmd := exec.Command("git", args...)
-	cmd.Dir = h.dir
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null",
-		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
-	out, err := cmd.CombinedOutput()
-	require.NoError(h, err, string(out))
+	git  *sourcestest.Git
 }
 
 // commit makes the repository have these files, and no others.
 func (h *hub) commit(files map[string]string) {
 	h.Helper()
-	require.NoError(h, os.RemoveAll(filepath.Join(h.dir, "fleets")))
+	require.NoError(h, os.RemoveAll(filepath.Join(h.git.Dir, "fleets")))
 	for name, text := range files {
-		at := filepath.Join(h.dir, "fleets", name)
-		require.NoError(h, os.MkdirAll(filepath.Dir(at), 0o755))
-		require.NoError(h, os.WriteFile(at, []byte(text), 0o600))
+		h.git.Write("fleets/"+name, text, 0o600)
 	}
-	h.git("add", "-A")
-	h.git("commit", "-q", "--allow-empty", "-m", "x")
+	h.git.Commit()
 }
 
 func newHub(t *testing.T) *hub {
@@ -73,15 +58,7 @@ func newHub(t *testing.T) *hub {
 	content, err := blobs.Open(blobs.Options{Dir: dir, Log: zerolog.Nop()})
 	require.NoError(t, err)
 	objs := objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
-	h := &hub{T: t, Store: st, user: objs.Controller("test"), dir: filepath.Join(t.TempDir(), "config.git")}
-	require.NoError(t, os.Mkdir(h.dir, 0o755))
-	h.git("init", "-q", "-b", "main")
-	path, err := exec.Command("git", "--exec-path").Output()
-	require.NoError(t, err)
-	server := httptest.NewServer(&cgi.Handler{Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"), Env: []string{
-		"GIT_PROJECT_ROOT=" + filepath.Dir(h.dir), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
-	}})
-	t.Cleanup(server.Close)
+	h := &hub{T: t, Store: st, user: objs.Controller("test"), git: sourcestest.NewGit(t)}
 	src := sources.NewResolver(sources.ResolverOptions{
 		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 10 * time.Second}),
 		Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: 100 * time.Millisecond,
@@ -92,7 +69,7 @@ func newHub(t *testing.T) *hub {
 	done := make(chan error)
 	go func() { done <- runtime.Run(ctx, append(src.Controllers(), c)...) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-done); require.NoError(t, st.Close()) })
-	_, err = objects.Create(t.Context(), h.user, &resource.Repository{Metadata: resource.Meta{Name: "config"}, Spec: resource.RepositorySpec{URL: server.URL + "/config.git"}})
+	_, err = objects.Create(t.Context(), h.user, &resource.Repository{Metadata: resource.Meta{Name: "config"}, Spec: resource.RepositorySpec{URL: h.git.Serve()}})
 	require.NoError(t, err)
 	return h
 }

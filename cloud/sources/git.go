@@ -2,7 +2,9 @@ package sources
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -15,12 +17,12 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
-	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
 	"github.com/go-git/go-git/v5/storage/memory"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
@@ -59,14 +61,35 @@ func (c *Client) Files(ctx context.Context, r Repo, commit, dir string) ([]File,
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
 	what := redacted(r.Spec.URL) + " at " + commit
-	session, done, err := c.gitSession(ctx, r)
+	pack, err := c.pack(ctx, r, commit)
+	if err != nil {
+		return nil, ofGit(ctx, err, what)
+	}
+	objects, err := c.inflate(pack)
+	if err != nil {
+		return nil, ofGit(ctx, err, what)
+	}
+	found, err := object.GetCommit(objects, plumbing.NewHash(commit))
+	if err != nil {
+		return nil, ofGit(ctx, err, what)
+	}
+	tree, err := found.Tree()
+	if err != nil {
+		return nil, ofGit(ctx, err, what)
+	}
+	return c.filesBelow(ctx, tree, strings.Trim(path.Clean("/"+dir), "/"), what)
+}
+
+// pack reads a commit as the server sends it: with all of its files, and without the commits before it if the server can do that.
+func (c *Client) pack(ctx context.Context, r Repo, commit string) ([]byte, error) {
+	session, err := c.gitSession(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
+	defer session.Close()
 	refs, err := session.AdvertisedReferencesContext(ctx)
 	if err != nil {
-		return nil, ofGit(err, what)
+		return nil, err
 	}
 	req := packp.NewUploadPackRequestFromCapabilities(refs.Capabilities)
 	req.Capabilities.Delete(capability.Sideband) // progress for people, which would have to be taken out again
@@ -74,38 +97,88 @@ func (c *Client) Files(ctx context.Context, r Repo, commit, dir string) ([]File,
 	req.Wants = []plumbing.Hash{plumbing.NewHash(commit)}
 	if refs.Capabilities.Supports(capability.Shallow) {
 		if err := req.Capabilities.Set(capability.Shallow); err != nil {
-			return nil, explain(err, what)
+			return nil, err
 		}
 		req.Depth = packp.DepthCommits(1)
 	}
 	pack, err := session.UploadPack(ctx, req)
 	if err != nil {
-		return nil, ofGit(err, what)
+		return nil, err
 	}
 	defer pack.Close()
-	objects := memory.NewStorage()
-	if err := packfile.UpdateObjectStorage(objects, &limitedBody{io.NopCloser(pack), c.o.MaxBytes, c.o.MaxBytes}); err != nil {
-		return nil, ofGit(err, what)
-	}
-	found, err := object.GetCommit(objects, plumbing.NewHash(commit))
-	if err != nil {
-		return nil, ofGit(err, what)
-	}
-	tree, err := found.Tree()
-	if err != nil {
-		return nil, ofGit(err, what)
-	}
-	return c.filesBelow(tree, strings.Trim(path.Clean("/"+dir), "/"), what)
+	return io.ReadAll(&limitedBody{io.NopCloser(pack), c.o.MaxBytes, c.o.MaxBytes})
 }
 
-func (c *Client) filesBelow(tree *object.Tree, dir, what string) ([]File, error) {
+// inflate makes objects of a pack, of which a small one can inflate to very much. So what all of its objects, and those that its
+// deltas make of others, come to is counted first, by what the pack says of each: the library refuses an object that is longer.
+func (c *Client) inflate(pack []byte) (*memory.Storage, error) {
+	most, left := inflation*c.o.MaxBytes, inflation*c.o.MaxBytes
+	take := func(size uint64) error {
+		if size > uint64(left) {
+			return failed(TooLarge, "the commit has more than %d bytes when it is inflated", most)
+		}
+		left -= int64(size)
+		return nil
+	}
+	in := packfile.NewScanner(bytes.NewReader(pack))
+	_, count, err := in.Header()
+	if err != nil {
+		return nil, err
+	}
+	if mostObjects := objectsPerFile * c.o.MaxFiles; int64(count) > int64(mostObjects) {
+		return nil, failed(TooLarge, "the commit has more than %d objects", mostObjects)
+	}
+	for range count {
+		h, err := in.NextObjectHeader()
+		if err != nil {
+			return nil, err
+		}
+		if err := take(uint64(h.Length)); err != nil {
+			return nil, err
+		}
+		var begin beginning
+		if _, _, err := in.NextObject(&begin); err != nil {
+			return nil, err
+		}
+		if h.Type.IsDelta() { // begins with the size of what it is applied to, and of what that gives
+			_, n := binary.Uvarint(begin)
+			target, m := binary.Uvarint(begin[max(n, 0):])
+			if n <= 0 || m <= 0 {
+				return nil, packfile.ErrInvalidDelta
+			}
+			if err := take(target); err != nil {
+				return nil, err
+			}
+		}
+	}
+	objects := memory.NewStorage()
+	return objects, packfile.UpdateObjectStorage(objects, bytes.NewReader(pack))
+}
+
+// The bounds of a pack, whose commit may have much more in it than the files that are wanted.
+const (
+	inflation      = 4  // times MaxBytes: the bytes of all objects
+	objectsPerFile = 10 // times MaxFiles: the objects
+)
+
+// beginning keeps the first bytes that are written to it.
+type beginning []byte
+
+func (b *beginning) Write(p []byte) (int, error) {
+	*b = append(*b, p[:min(len(p), 1<<10-len(*b))]...)
+	return len(p), nil
+}
+
+// filesBelow reads the files of a directory. A tree can name a file or another tree any number of times, so all are counted.
+func (c *Client) filesBelow(ctx context.Context, tree *object.Tree, dir, what string) ([]File, error) {
+	left := c.o.MaxBytes
 	if dir != "" {
 		entry, err := tree.FindEntry(dir)
 		if err != nil {
 			return nil, failed(NotFound, "%s has no %s", what, dir)
 		}
 		if entry.Mode != filemode.Dir {
-			f, err := readEntry(tree, dir, ".", *entry, what)
+			f, err := c.readEntry(tree, dir, ".", *entry, what, &left)
 			return []File{f}, err
 		}
 		if tree, err = tree.Tree(dir); err != nil {
@@ -115,21 +188,21 @@ func (c *Client) filesBelow(tree *object.Tree, dir, what string) ([]File, error)
 	walker := object.NewTreeWalker(tree, true, nil)
 	defer walker.Close()
 	var files []File
-	for {
+	for entries := 0; ; entries++ {
 		name, entry, err := walker.Next()
 		if errors.Is(err, io.EOF) {
 			return files, nil
 		}
 		if err != nil {
-			return nil, explain(err, what)
+			return nil, ofGit(ctx, err, what)
+		}
+		if len(files) == c.o.MaxFiles && entry.Mode != filemode.Dir || entries == objectsPerFile*c.o.MaxFiles {
+			return nil, failed(TooLarge, "%s has more than %d files below %s", what, c.o.MaxFiles, dir)
 		}
 		if entry.Mode == filemode.Dir {
 			continue
 		}
-		if len(files) == c.o.MaxFiles {
-			return nil, failed(TooLarge, "%s has more than %d files below %s", what, c.o.MaxFiles, dir)
-		}
-		f, err := readEntry(tree, name, name, entry, what)
+		f, err := c.readEntry(tree, name, name, entry, what, &left)
 		if err != nil {
 			return nil, err
 		}
@@ -137,7 +210,7 @@ func (c *Client) filesBelow(tree *object.Tree, dir, what string) ([]File, error)
 	}
 }
 
-func readEntry(tree *object.Tree, at, name string, entry object.TreeEntry, what string) (File, error) {
+func (c *Client) readEntry(tree *object.Tree, at, name string, entry object.TreeEntry, what string, left *int64) (File, error) {
 	mode := uint32(0o644)
 	switch entry.Mode {
 	case filemode.Executable:
@@ -149,6 +222,9 @@ func readEntry(tree *object.Tree, at, name string, entry object.TreeEntry, what 
 	f, err := tree.TreeEntryFile(&entry)
 	if err != nil {
 		return File{}, explain(err, what)
+	}
+	if *left -= f.Size; *left < 0 {
+		return File{}, failed(TooLarge, "%s: its files have more than %d bytes", what, c.o.MaxBytes)
 	}
 	r, err := f.Reader()
 	if err != nil {
@@ -162,43 +238,39 @@ func readEntry(tree *object.Tree, at, name string, entry object.TreeEntry, what 
 func (c *Client) gitRefs(ctx context.Context, r Repo) (*packp.AdvRefs, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	session, done, err := c.gitSession(ctx, r)
+	what := redacted(r.Spec.URL)
+	session, err := c.gitSession(ctx, r)
 	if err != nil {
-		return nil, err
+		return nil, ofGit(ctx, err, what)
 	}
-	defer done()
+	defer session.Close()
 	refs, err := session.AdvertisedReferencesContext(ctx)
-	return refs, ofGit(err, redacted(r.Spec.URL))
+	return refs, ofGit(ctx, err, what)
 }
 
-// gitSession prepares to speak with a repository. done has to be called.
-func (c *Client) gitSession(ctx context.Context, r Repo) (session transport.UploadPackSession, done func(), err error) {
-	what := redacted(r.Spec.URL)
+// gitSession is a conversation with the git-upload-pack of a repository. It ends with the context, whatever the server does.
+type gitSession interface {
+	AdvertisedReferencesContext(ctx context.Context) (*packp.AdvRefs, error)
+	UploadPack(ctx context.Context, req *packp.UploadPackRequest) (*packp.UploadPackResponse, error)
+	Close() error
+}
+
+func (c *Client) gitSession(ctx context.Context, r Repo) (gitSession, error) {
 	at, err := transport.NewEndpoint(r.Spec.URL)
 	if err != nil {
-		return nil, nil, failed(Invalid, "%s is no address of a git repository", what)
+		return nil, failed(Invalid, "it is no address of a git repository")
 	}
-	var via transport.Transport
-	var auth transport.AuthMethod
 	switch at.Protocol {
 	case "https", "http":
 		hc, err := c.http(r)
 		if err != nil {
-			return nil, nil, explain(err, what)
+			return nil, err
 		}
-		via, auth = githttp.NewClient(hc), httpAuth(r)
+		return githttp.NewClient(hc).NewUploadPackSession(at, httpAuth(r))
 	case "ssh":
-		if via, auth, err = c.ssh(ctx, r, at); err != nil {
-			return nil, nil, explain(err, what)
-		}
-	default:
-		return nil, nil, failed(Invalid, "%s: git is read over https, http and ssh", what)
+		return c.ssh(ctx, r, at)
 	}
-	session, err = via.NewUploadPackSession(at, auth)
-	if err != nil {
-		return nil, nil, ofGit(err, what)
-	}
-	return session, func() { _ = session.Close() }, nil // all that it says is that the other side closed first
+	return nil, failed(Invalid, "git is read over https, http and ssh")
 }
 
 func httpAuth(r Repo) transport.AuthMethod {
@@ -215,58 +287,132 @@ func httpAuth(r Repo) transport.AuthMethod {
 	return &githttp.BasicAuth{Username: user, Password: password}
 }
 
-// ssh resolves the host itself, so that the address which was found to be allowed is the one that is connected to.
-func (c *Client) ssh(ctx context.Context, r Repo, at *transport.Endpoint) (transport.Transport, transport.AuthMethod, error) {
+// sshSession is git-upload-pack at the other end of an SSH connection. The library's own has no time-out once it is connected, and
+// obeys the ssh_config and the proxy of whoever runs the hub, so that the address that is connected to is not known.
+type sshSession struct {
+	*ssh.Session
+	client *ssh.Client
+	stop   func() bool // closing the connection with the context
+	in     io.WriteCloser
+	out    io.Reader
+	said   beginning // what it says is wrong
+}
+
+func (c *Client) ssh(ctx context.Context, r Repo, at *transport.Endpoint) (gitSession, error) {
+	address := net.JoinHostPort(at.Host, strconv.Itoa(cmp.Or(max(at.Port, 0), 22)))
+	config, err := sshConfig(r, address)
+	if err != nil {
+		return nil, err
+	}
+	config.User = cmp.Or(at.User, "git")
+	conn, err := c.dialer().DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	s := &sshSession{stop: context.AfterFunc(ctx, func() { _ = conn.Close() })}
+	transport, channels, requests, err := ssh.NewClientConn(conn, address, config)
+	if err != nil {
+		s.stop()
+		return nil, err
+	}
+	s.client = ssh.NewClient(transport, channels, requests)
+	if err := s.start("git-upload-pack '"+strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(at.Path)+"'", c.o.MaxBytes); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// sshConfig is who the hub is, and by which key the server at an address is known.
+func sshConfig(r Repo, address string) (*ssh.ClientConfig, error) {
 	parse := ssh.ParsePrivateKey
 	if passphrase := r.Secret["ssh-passphrase"]; len(passphrase) > 0 {
 		parse = func(key []byte) (ssh.Signer, error) { return ssh.ParsePrivateKeyWithPassphrase(key, passphrase) }
 	}
 	signer, err := parse(r.Secret["ssh-privatekey"])
 	if err != nil {
-		return nil, nil, failed(Invalid, "ssh-privatekey of its Secret can't be read (ssh-passphrase is its passphrase): %v", err)
+		return nil, failed(Invalid, "ssh-privatekey of its Secret can't be read (ssh-passphrase is its passphrase): %v", err)
 	}
 	check := ssh.InsecureIgnoreHostKey() //nolint:gosec // replaced, unless the user asks for it by name
 	if !r.Spec.InsecureSkipVerify {
 		if check, err = hostKeys(r.Secret["known_hosts"]); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", at.Host)
-	if err != nil {
-		return nil, nil, err
-	}
-	name := at.Host
-	port := at.Port
-	if port == 0 {
-		port = gitssh.DefaultPort
-	}
-	var why error
-	for _, a := range addrs {
-		if why = c.allowed(a); why == nil {
-			at.Host = a.Unmap().String()
-			break
-		}
-	}
-	if why != nil {
-		return nil, nil, why
-	}
-	user := at.User
-	if user == "" {
-		user = "git"
-	}
-	auth := &gitssh.PublicKeys{User: user, Signer: signer}
-	auth.HostKeyCallback = func(_ string, remote net.Addr, key ssh.PublicKey) error {
-		if err := check(knownhosts.Normalize(net.JoinHostPort(name, strconv.Itoa(port))), remote, key); err != nil {
+	return &ssh.ClientConfig{Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)}, HostKeyCallback: func(_ string, remote net.Addr, key ssh.PublicKey) error {
+		if err := check(knownhosts.Normalize(address), remote, key); err != nil {
 			return failed(Untrusted, "its host key is not in known_hosts of its Secret: %s %s", key.Type(), ssh.FingerprintSHA256(key))
 		}
 		return nil
+	}}, nil
+}
+
+func (s *sshSession) start(command string, maxBytes int64) (err error) {
+	if s.Session, err = s.client.NewSession(); err != nil {
+		return err
 	}
-	config, err := auth.ClientConfig()
+	if s.in, err = s.StdinPipe(); err != nil {
+		return err
+	}
+	if s.out, err = s.StdoutPipe(); err != nil {
+		return err
+	}
+	s.out = &limitedBody{io.NopCloser(s.out), maxBytes, maxBytes}
+	s.Stderr = &s.said
+	return s.Start(command)
+}
+
+// AdvertisedReferencesContext reads the branches and tags, with which the server begins.
+func (s *sshSession) AdvertisedReferencesContext(context.Context) (*packp.AdvRefs, error) {
+	refs := packp.NewAdvRefs()
+	err := refs.Decode(s.out)
+	var refused *pktline.ErrorLine
+	switch {
+	case errors.As(err, &refused):
+		return nil, ofServer(refused.Text)
+	case errors.Is(err, packp.ErrEmptyInput):
+		_ = s.Wait() // all that it says is that the server has failed
+		return nil, ofServer(string(s.said))
+	case errors.Is(err, packp.ErrEmptyAdvRefs), err == nil && refs.IsEmpty():
+		return nil, transport.ErrEmptyRemoteRepository
+	}
+	transport.FilterUnsupportedCapabilities(refs.Capabilities)
+	return refs, err
+}
+
+// ofServer is why a server sends nothing, in its own words.
+func ofServer(text string) error {
+	for _, missing := range []string{"not found", "not exist", "not appear to be a git repository", "no such repository", "could not be found", "access denied"} {
+		if strings.Contains(strings.ToLower(text), missing) {
+			return transport.ErrRepositoryNotFound
+		}
+	}
+	return failed(Unavailable, "the server sends no branches and tags: %.200q", text)
+}
+
+// UploadPack asks for commits, and reads until the pack begins.
+func (s *sshSession) UploadPack(_ context.Context, req *packp.UploadPackRequest) (*packp.UploadPackResponse, error) {
+	err := req.UploadRequest.Encode(s.in)
+	if err == nil {
+		err = req.UploadHaves.Encode(s.in, true)
+	}
+	if err == nil {
+		err = pktline.NewEncoder(s.in).Encodef("done\n")
+	}
+	if err == nil {
+		err = s.in.Close()
+	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	config.Timeout = c.o.Timeout
-	return gitssh.NewClient(config), auth, nil
+	res := packp.NewUploadPackResponse(req)
+	return res, res.Decode(io.NopCloser(s.out))
+}
+
+// Close closes the connection.
+func (s *sshSession) Close() error {
+	s.stop()
+	return s.client.Close()
 }
 
 // hostKeys reads known_hosts, for which the library wants a file.
@@ -292,8 +438,11 @@ func hostKeys(text []byte) (ssh.HostKeyCallback, error) {
 	return check, nil
 }
 
-// ofGit gives an error of git its reason.
-func ofGit(err error, what string) error {
+// ofGit gives an error of git its reason. A connection that was closed since the time was over has errors of any kind.
+func ofGit(ctx context.Context, err error, what string) error {
+	if err != nil && ctx.Err() != nil {
+		return explain(ctx.Err(), what)
+	}
 	switch {
 	case errors.Is(err, transport.ErrAuthenticationRequired), errors.Is(err, transport.ErrAuthorizationFailed):
 		return failed(Unauthorized, "%s: the server wants other credentials", what)

@@ -51,8 +51,8 @@ type Resolver struct {
 	mu           sync.Mutex
 	used         map[string]*used           // by the name of the record
 	uses         map[store.Key][]string     // by user: the names of the records
-	read         map[string]time.Time       // by the name of the record: when it was read last
-	locks        map[string]*sync.Mutex     // by the name of the record: held while it is read
+	read         map[string]lastRead        // by the name of the record
+	locks        map[string]chan struct{}   // by the name of the record: full while it is read
 	repositories map[string]repositoryState // by name
 }
 
@@ -62,6 +62,23 @@ type used struct {
 	by    map[store.Key]time.Duration // how often each user wants it to be read; 0: as often as the hub does
 	dirty time.Time                   // when something said that it is to be read
 }
+
+// lastRead is how a source was read last.
+type lastRead struct {
+	at       time.Time
+	failures int // one after another, since something said that it is to be read
+}
+
+// next is how long after it was read a source is read again. One that failed is tried again sooner, and each time half as often,
+// down to as often as others.
+func (l lastRead) next(every time.Duration) time.Duration {
+	if l.failures == 0 {
+		return every
+	}
+	return min(every, firstRetry<<min(l.failures-1, 10))
+}
+
+const firstRetry = time.Minute
 
 // repositoryState is what reading a Repository's sources depends on.
 type repositoryState struct {
@@ -77,8 +94,8 @@ func NewResolver(o ResolverOptions) *Resolver {
 	}
 	o.Interval = cmp.Or(o.Interval, 5*time.Minute)
 	return &Resolver{
-		ResolverOptions: o, started: o.Now(), used: make(map[string]*used), uses: make(map[store.Key][]string), read: make(map[string]time.Time),
-		locks: make(map[string]*sync.Mutex), repositories: make(map[string]repositoryState),
+		ResolverOptions: o, started: o.Now(), used: make(map[string]*used), uses: make(map[store.Key][]string), read: make(map[string]lastRead),
+		locks: make(map[string]chan struct{}), repositories: make(map[string]repositoryState),
 	}
 }
 
@@ -220,13 +237,17 @@ func (s *Resolver) Resolve(ctx context.Context, ref resource.Reference, notBefor
 func (s *Resolver) update(ctx context.Context, ref resource.Reference, notBefore time.Time) (record, error) {
 	name := nameOf(ref)
 	lock := s.lock(name)
-	lock.Lock()
-	defer lock.Unlock()
+	select {
+	case lock <- struct{}{}:
+		defer func() { <-lock }()
+	case <-ctx.Done(): // somebody else reads it
+		return record{Reference: ref}, ctx.Err()
+	}
 	rec, rev, err := s.load(ctx, ref)
 	if err != nil {
 		return rec, err
 	}
-	if known := rec.Resolved != "" || rec.Failure != nil; known && !s.lastRead(name).Before(notBefore) {
+	if known := rec.Resolved != "" || rec.Failure != nil; known && !s.lastRead(name).at.Before(notBefore) {
 		return rec, nil
 	}
 	began := s.Now()
@@ -253,22 +274,26 @@ func (s *Resolver) update(ctx context.Context, ref resource.Reference, notBefore
 	}
 	if err == nil {
 		s.mu.Lock()
-		s.read[name] = began
+		last := lastRead{at: began}
+		if next.Failure != nil {
+			last.failures = s.read[name].failures + 1
+		}
+		s.read[name] = last
 		s.mu.Unlock()
 	}
 	return next, err
 }
 
-func (s *Resolver) lock(name string) *sync.Mutex {
+func (s *Resolver) lock(name string) chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.locks[name] == nil {
-		s.locks[name] = new(sync.Mutex)
+		s.locks[name] = make(chan struct{}, 1)
 	}
 	return s.locks[name]
 }
 
-func (s *Resolver) lastRead(name string) time.Time {
+func (s *Resolver) lastRead(name string) lastRead {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.read[name]
@@ -282,7 +307,7 @@ func (s *Resolver) reconcile(ctx context.Context, key store.Key) (time.Duration,
 	every, dirty := s.Interval, false
 	last := s.read[key.Name]
 	if u != nil {
-		ref, dirty = u.ref, !u.dirty.Before(last)
+		ref, dirty = u.ref, !u.dirty.Before(last.at)
 		for _, wanted := range u.by {
 			if wanted > 0 {
 				every = min(every, wanted)
@@ -293,14 +318,11 @@ func (s *Resolver) reconcile(ctx context.Context, key store.Key) (time.Duration,
 	if u == nil {
 		return s.unused(ctx, key)
 	}
-	if wait := last.Add(every).Sub(s.Now()); !dirty && wait > 0 {
+	if wait := last.at.Add(last.next(every)).Sub(s.Now()); !dirty && wait > 0 {
 		return wait, nil
 	}
-	rec, err := s.update(ctx, ref, s.Now())
-	if rec.Failure != nil {
-		every = min(every, time.Minute)
-	}
-	return every, err
+	_, err := s.update(ctx, ref, s.Now())
+	return s.lastRead(key.Name).next(every), err
 }
 
 // unused deletes the record of a source that nobody uses. After a start those that use it have not said so yet.
@@ -554,6 +576,7 @@ func (s *Resolver) due(repository string, spec resource.RepositorySpec) (keys []
 		}
 		if of {
 			u.dirty = s.Now()
+			s.read[name] = lastRead{at: s.read[name].at}
 			keys = append(keys, keyOf(name))
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -31,6 +29,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/sources/sourcestest"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -52,7 +51,8 @@ type hub struct {
 	content  *blobs.Store
 }
 
-func newHub(t *testing.T, options Options, interval time.Duration) *hub {
+// newStore is a hub of which nothing runs.
+func newStore(t *testing.T) *hub {
 	t.Helper()
 	dir := t.TempDir()
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db")})
@@ -60,15 +60,21 @@ func newHub(t *testing.T, options Options, interval time.Duration) *hub {
 	content, err := blobs.Open(blobs.Options{Dir: dir, Log: zerolog.Nop()})
 	require.NoError(t, err)
 	objs := objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
-	h := &hub{T: t, Store: st, user: objs.Controller("test"), content: content}
+	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	return &hub{T: t, Store: st, user: objs.Controller("test"), content: content}
+}
+
+func newHub(t *testing.T, options Options, interval time.Duration) *hub {
+	t.Helper()
+	h := newStore(t)
 	h.resolver = NewResolver(ResolverOptions{
-		Client: New(options), Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: interval,
+		Client: New(options), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content, Interval: interval,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
+	runtime := control.New(control.Options{Reader: h.Store, Watcher: h.Store, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
 	go func() { done <- runtime.Run(ctx, h.resolver.Controllers()...) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done); require.NoError(t, st.Close()) })
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
 	return h
 }
 
@@ -234,6 +240,60 @@ func TestCredentialsAreCorrected(t *testing.T) {
 	require.Equal(t, map[string]bool{known.Files[0].Digest: true}, digests)
 }
 
+// A source that can't be read is tried again after a minute, and each time half as often, down to as often as others; at once if
+// something says so.
+func TestFailedSourcesAreReadAgain(t *testing.T) {
+	var answer atomic.Bool
+	var reads atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		reads.Add(1)
+		if !answer.Load() {
+			http.Error(w, "no", http.StatusServiceUnavailable)
+		}
+	}))
+	defer server.Close()
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	h := newStore(t)
+	h.repository("web", "http", server.URL)
+	s := NewResolver(ResolverOptions{
+		Client: New(Options{Allow: loopback}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content, Now: func() time.Time { return now },
+	})
+	ref := resource.Reference{Type: resource.RefHTTP, Source: "web", Path: "/x"}
+	key := keyOf(nameOf(ref))
+	s.Use(store.Key{Kind: resource.KindNode, Name: "n"}, []resource.Reference{ref}, 0)
+	reconcile := func(wait time.Duration, read int32) {
+		t.Helper()
+		before := reads.Load()
+		again, err := s.reconcile(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, wait, again)
+		require.Equal(t, read, reads.Load()-before)
+	}
+	reconcile(time.Minute, 1)
+	for _, wait := range []time.Duration{2 * time.Minute, 4 * time.Minute, 5 * time.Minute, 5 * time.Minute} {
+		_, failure, err := s.Known(t.Context(), ref)
+		require.NoError(t, err)
+		requireReason(t, Unavailable, failure)
+		again, err := s.reconcile(t.Context(), key) // since the record has changed
+		require.NoError(t, err)
+		now = now.Add(again - time.Second)
+		reconcile(time.Second, 0)
+		now = now.Add(time.Second)
+		reconcile(wait, 1)
+	}
+	stored, err := h.Store.Get(t.Context(), store.Key{Kind: resource.KindRepository, Name: "web"})
+	require.NoError(t, err)
+	require.Equal(t, []store.Key{key}, s.ofRepository(stored)) // it is first seen
+	now = now.Add(time.Second)
+	reconcile(time.Minute, 1)
+	answer.Store(true)
+	now = now.Add(time.Minute)
+	reconcile(5*time.Minute, 1)
+	now = now.Add(time.Minute)
+	reconcile(4*time.Minute, 0)
+	require.Equal(t, 10*time.Second, lastRead{failures: 1000}.next(10*time.Second))
+}
+
 // The record of a source that nobody uses any more goes.
 func TestUnusedSourcesGo(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
@@ -278,10 +338,9 @@ func archived(t *testing.T, media types.MediaType, headers ...tar.Header) v1.Lay
 }
 
 func TestArtifacts(t *testing.T) {
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	t.Cleanup(server.Close)
-	at := strings.TrimPrefix(server.URL, "http://") + "/config"
-	r := repo(server.URL)
+	host, _ := sourcestest.Registry(t)
+	at := host + "/config"
+	r := repo("http://" + host)
 	r.Spec.Type = "oci"
 	read := func(c *Client, layers ...mutate.Addendum) ([]File, error) {
 		artifact, err := mutate.Append(empty.Image, layers...)

@@ -1,7 +1,8 @@
 // Package sources reads what specs refer to: git repositories, HTTP servers and OCI registries.
 //
-// Each call is bounded in time and size, and goes only where the hub's administrator lets it: never to the hub's own loopback
-// interface or to link-local addresses, where clouds have their metadata, unless they are allowed. Client makes the calls and keeps
+// Each call is bounded in time and size, and goes only where the hub's administrator lets it: never to the hub's own
+// addresses or to link-local ones, where clouds have their metadata, unless they are allowed. It goes there itself: what the
+// environment says of proxies (HTTPS_PROXY, ALL_PROXY) is ignored, since a proxy would go anywhere. Client makes the calls and keeps
 // nothing. Resolver keeps what each source was last resolved to, reads it again from time to time, once however many nodes and
 // fleets refer to it, and has the contents as blobs. It never decides what becomes of them.
 package sources
@@ -18,6 +19,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,11 +31,14 @@ import (
 
 // Options are what a Client is made from.
 type Options struct {
-	// Allow are networks that may be reached although they are the hub's own or link-local.
+	// Allow are networks that may be reached although they are the hub's own, link-local or a cloud's metadata server.
 	Allow []netip.Prefix
+	// OwnAddresses are those of the hub's host; nil: net.InterfaceAddrs.
+	OwnAddresses func() ([]net.Addr, error)
 	// Timeout bounds a call; 0: a minute.
 	Timeout time.Duration
-	// MaxBytes bounds what is read in a call; 0: 64 MiB. MaxFiles bounds the files of a git directory; 0: 10,000.
+	// MaxBytes bounds what is read in a call, and the files that it returns; 0: 64 MiB. MaxFiles bounds the files; 0: 10,000. All
+	// objects of a git commit may have four times as many bytes when they are inflated, and be ten times as many.
 	MaxBytes int64
 	MaxFiles int
 }
@@ -46,6 +51,9 @@ func New(o Options) *Client {
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	o.MaxBytes = cmp.Or(o.MaxBytes, 64<<20)
 	o.MaxFiles = cmp.Or(o.MaxFiles, 10_000)
+	if o.OwnAddresses == nil {
+		o.OwnAddresses = net.InterfaceAddrs
+	}
 	return &Client{o}
 }
 
@@ -221,7 +229,7 @@ func (c *Client) ownHost(r Repo, config *tls.Config) http.RoundTripper {
 	bare.Certificates = nil
 	transport := func(config *tls.Config) http.RoundTripper {
 		return &http.Transport{
-			Proxy: http.ProxyFromEnvironment, DialContext: c.dialer().DialContext, TLSClientConfig: config, TLSHandshakeTimeout: c.connectTimeout(),
+			DialContext: c.dialer().DialContext, TLSClientConfig: config, TLSHandshakeTimeout: c.connectTimeout(),
 			DisableKeepAlives: true, ResponseHeaderTimeout: c.o.Timeout, ForceAttemptHTTP2: true,
 		}
 	}
@@ -295,6 +303,7 @@ func (c *Client) dialer() *net.Dialer {
 	}}
 }
 
+// allowed judges an address, and the one of IPv4 that a gateway sends it on to.
 func (c *Client) allowed(a netip.Addr) error {
 	a = a.Unmap().WithZone("")
 	for _, p := range c.o.Allow {
@@ -302,10 +311,41 @@ func (c *Client) allowed(a netip.Addr) error {
 			return nil
 		}
 	}
-	if a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast() {
-		return failed(NotAllowed, "the address %s is the hub's own or link-local: sources.allow has to list it", a)
+	for prefix, at := range embedding {
+		if raw := a.As16(); prefix.Contains(a) {
+			if err := c.allowed(netip.AddrFrom4([4]byte(raw[at : at+4]))); err != nil {
+				return err
+			}
+		}
+	}
+	own, err := c.o.OwnAddresses()
+	if err != nil {
+		return failed(Unavailable, "the hub's own addresses can't be found out: %v", err)
+	}
+	isOwn := slices.ContainsFunc(own, func(of net.Addr) bool {
+		p, err := netip.ParsePrefix(of.String())
+		return err == nil && p.Addr().Unmap().WithZone("") == a
+	})
+	if isOwn || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast() || slices.Contains(metadata, a) {
+		return failed(NotAllowed, "the address %s is the hub's own, link-local or its cloud's metadata server: sources.allow has to list it", a)
 	}
 	return nil
+}
+
+// metadata are the addresses of clouds' metadata servers that are not link-local.
+var metadata = []netip.Addr{
+	netip.MustParseAddr("fd00:ec2::254"),   // AWS
+	netip.MustParseAddr("fd20:ce::254"),    // Google Cloud
+	netip.MustParseAddr("100.100.100.200"), // Alibaba Cloud
+	netip.MustParseAddr("168.63.129.16"),   // Azure
+}
+
+// embedding are the networks of IPv6 by which addresses of IPv4 are reached, and at which byte those stand.
+var embedding = map[netip.Prefix]int{
+	netip.MustParsePrefix("64:ff9b::/96"):   12, // NAT64
+	netip.MustParsePrefix("64:ff9b:1::/48"): 12, // NAT64 of a network's own
+	netip.MustParsePrefix("2002::/16"):      2,  // 6to4
+	netip.MustParsePrefix("::/96"):          12, // IPv4-compatible
 }
 
 // bounded ends answers that are too long.

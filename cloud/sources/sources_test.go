@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
-	"net/http/cgi"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -23,13 +21,13 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
 
+	"github.com/edgebus/edgebus/cloud/sources/sourcestest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -59,52 +57,25 @@ func requireReason(t *testing.T, want Reason, err error) {
 	require.NotContains(t, err.Error(), "verysecret")
 }
 
-// git runs git in a directory, and returns what it prints.
-func git(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	cmd := exec.Command("git", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null",
-		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
-	return strings.TrimSpace(string(out))
+// work is a repository with some commits.
+func work(t *testing.T) (git *sourcestest.Git, commits []string) {
+	git = sourcestest.NewGit(t)
+	git.Write("etc/motd", "one\n", 0o644)
+	git.Write("etc/bin/run", "#!/bin/sh\n", 0o755)
+	git.Write("readme", "hi\n", 0o644)
+	commits = append(commits, git.Commit())
+	git.Run("tag", "-a", "v1", "-m", "one")
+	git.Write("etc/motd", "two\n", 0o644)
+	commits = append(commits, git.Commit())
+	git.Run("config", "http.receivepack", "false")
+	git.Run("config", "uploadpack.allowAnySHA1InWant", "true")
+	return git, commits
 }
 
-// work is a repository with some commits; its parent directory is what servers serve.
-func work(t *testing.T) (dir string, commits []string) {
-	dir = filepath.Join(t.TempDir(), "config.git")
-	require.NoError(t, os.Mkdir(dir, 0o755))
-	git(t, dir, "init", "-q", "-b", "main")
-	write := func(name, text string, mode os.FileMode) {
-		name = filepath.Join(dir, name)
-		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
-		require.NoError(t, os.WriteFile(name, []byte(text), mode))
-	}
-	commit := func() {
-		git(t, dir, "add", "-A")
-		git(t, dir, "commit", "-q", "-m", "x")
-		commits = append(commits, git(t, dir, "rev-parse", "HEAD"))
-	}
-	write("etc/motd", "one\n", 0o644)
-	write("etc/bin/run", "#!/bin/sh\n", 0o755)
-	write("readme", "hi\n", 0o644)
-	commit()
-	git(t, dir, "tag", "-a", "v1", "-m", "one")
-	write("etc/motd", "two\n", 0o644)
-	commit()
-	git(t, dir, "config", "http.receivepack", "false")
-	git(t, dir, "config", "uploadpack.allowAnySHA1InWant", "true")
-	return dir, commits
-}
-
-// overHTTP serves a repository by git's own program, to ann with the password verysecret.
-func overHTTP(t *testing.T, dir string) *httptest.Server {
-	path := git(t, dir, "--exec-path")
-	h := &cgi.Handler{Path: filepath.Join(path, "git-http-backend"), Env: []string{
-		"GIT_PROJECT_ROOT=" + filepath.Dir(dir), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
-	}}
-	return httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// overHTTP serves a repository to ann with the password verysecret.
+func overHTTP(t *testing.T, git *sourcestest.Git) *httptest.Server {
+	h := git.Handler()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, password, _ := r.BasicAuth(); user != "ann" || password != "verysecret" {
 			w.Header().Set("WWW-Authenticate", "Basic")
 			http.Error(w, "who are you?", http.StatusUnauthorized)
@@ -112,6 +83,8 @@ func overHTTP(t *testing.T, dir string) *httptest.Server {
 		}
 		h.ServeHTTP(w, r)
 	}))
+	t.Cleanup(server.Close)
+	return server
 }
 
 func ca(s *httptest.Server) string {
@@ -147,9 +120,8 @@ func checkGit(t *testing.T, r Repo, commits []string) {
 }
 
 func TestGitOverHTTPS(t *testing.T) {
-	dir, commits := work(t)
-	server := overHTTP(t, dir)
-	t.Cleanup(server.Close)
+	git, commits := work(t)
+	server := overHTTP(t, git)
 	url := server.URL + "/config.git"
 	r := repo(url, "username", "ann", "password", "verysecret", "ca.crt", ca(server))
 	checkGit(t, r, commits)
@@ -163,11 +135,20 @@ func TestGitOverHTTPS(t *testing.T) {
 	requireReason(t, NotFound, client().Accessible(t.Context(), repo(server.URL+"/no.git", "username", "ann", "password", "verysecret", "ca.crt", ca(server))))
 	requireReason(t, NotAllowed, New(Options{}).Accessible(t.Context(), r))
 
-	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(dir, "link")))
-	git(t, dir, "add", "-A")
-	git(t, dir, "commit", "-q", "-m", "a link")
-	_, err := client().Files(t.Context(), r, git(t, dir, "rev-parse", "HEAD"), "")
+	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(git.Dir, "link")))
+	_, err := client().Files(t.Context(), r, git.Commit(), "")
 	requireReason(t, Invalid, err)
+}
+
+// sshServer is a server that lets anybody in.
+func sshServer(t *testing.T) *ssh.ServerConfig {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	signer, err := ssh.NewSignerFromKey(private)
+	require.NoError(t, err)
+	config := &ssh.ServerConfig{NoClientAuth: true}
+	config.AddHostKey(signer)
+	return config
 }
 
 // overSSH serves git-upload-pack to who has the key.
@@ -190,24 +171,11 @@ func overSSH(t *testing.T, dir string) (address, key, hostLine string) {
 		return nil, nil
 	}}
 	config.AddHostKey(host)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go serveSSH(conn, config, dir)
-		}
-	}()
-	at := l.Addr().String()
+	at := listen(t, func(conn net.Conn) { serveSSH(conn, config, dir) })
 	return "ssh://git@" + at + "/config.git", key, knownhosts.Line([]string{knownhosts.Normalize(at)}, host.PublicKey())
 }
 
 func serveSSH(conn net.Conn, config *ssh.ServerConfig, dir string) {
-	defer conn.Close()
 	_, channels, requests, err := ssh.NewServerConn(conn, config)
 	if err != nil {
 		return
@@ -225,7 +193,10 @@ func serveSSH(conn net.Conn, config *ssh.ServerConfig, dir string) {
 					continue
 				}
 				cmd := exec.Command("git", "-c", "safe.directory=*", "upload-pack", dir)
-				cmd.Stdout = channel
+				if !strings.Contains(string(r.Payload), "'/config.git'") {
+					cmd = exec.Command("sh", "-c", "echo >&2 'ERROR: Repository not found.'; exit 1")
+				}
+				cmd.Stdout, cmd.Stderr = channel, channel.Stderr()
 				stdin, err := cmd.StdinPipe()
 				if err != nil || cmd.Start() != nil {
 					return
@@ -240,17 +211,18 @@ func serveSSH(conn net.Conn, config *ssh.ServerConfig, dir string) {
 }
 
 func TestGitOverSSH(t *testing.T) {
-	dir, commits := work(t)
-	url, key, hostLine := overSSH(t, dir)
+	git, commits := work(t)
+	url, key, hostLine := overSSH(t, git.Dir)
 	r := repo(url, "ssh-privatekey", key, "known_hosts", hostLine)
 	checkGit(t, r, commits)
 
-	_, other, otherLine := overSSH(t, dir)
+	_, other, otherLine := overSSH(t, git.Dir)
 	requireReason(t, Unauthorized, client().Accessible(t.Context(), repo(url, "ssh-privatekey", other, "known_hosts", hostLine)))
 	requireReason(t, Untrusted, client().Accessible(t.Context(), repo(url, "ssh-privatekey", key, "known_hosts", otherLine)))
 	requireReason(t, Untrusted, client().Accessible(t.Context(), repo(url, "ssh-privatekey", key)))
 	requireReason(t, Invalid, client().Accessible(t.Context(), repo(url, "known_hosts", hostLine)))
 	requireReason(t, NotAllowed, New(Options{}).Accessible(t.Context(), r))
+	requireReason(t, NotFound, client().Accessible(t.Context(), repo(strings.Replace(url, "config", "no'such", 1), "ssh-privatekey", key, "known_hosts", hostLine)))
 	r.Secret["known_hosts"], r.Spec.InsecureSkipVerify = nil, true
 	require.NoError(t, client().Accessible(t.Context(), r))
 }
@@ -299,9 +271,7 @@ func TestHTTP(t *testing.T) {
 }
 
 func TestImages(t *testing.T) {
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	t.Cleanup(server.Close)
-	at := strings.TrimPrefix(server.URL, "http://")
+	at, _ := sourcestest.Registry(t)
 	push := func() string {
 		image, err := random.Image(100, 1)
 		require.NoError(t, err)
@@ -312,7 +282,7 @@ func TestImages(t *testing.T) {
 		require.NoError(t, err)
 		return digest.String()
 	}
-	r := repo(server.URL)
+	r := repo("http://" + at)
 	r.Spec.Type = "oci"
 	require.NoError(t, client().Accessible(t.Context(), r))
 	first := push()
@@ -337,12 +307,35 @@ func TestImages(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	c := New(Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}})
-	for _, a := range []string{"127.0.0.1", "::1", "169.254.169.254", "fe80::1%eth0", "0.0.0.0", "::", "::ffff:127.0.0.1", "224.0.0.1"} {
+	own := func() (list []net.Addr, err error) {
+		for _, text := range []string{"127.0.0.1/8", "192.0.2.7/24", "2001:db8::7/64", "fe80::7/64"} {
+			p := netip.MustParsePrefix(text)
+			list = append(list, &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())})
+		}
+		return list, nil
+	}
+	c := New(Options{OwnAddresses: own, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32"), netip.MustParsePrefix("64:ff9b::7f00:3/128")}})
+	for _, a := range []string{
+		"127.0.0.1", "::1", "169.254.169.254", "fe80::1%eth0", "0.0.0.0", "::", "::ffff:127.0.0.1", "224.0.0.1", // its own, link-local
+		"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "::ffff:100.100.100.200", // metadata
+		"192.0.2.7", "::ffff:192.0.2.7", "2001:db8::7", // of its interfaces
+		"64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b::c000:207", "64:ff9b:1::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1", "::127.0.0.1", // by a gateway
+	} {
 		requireReason(t, NotAllowed, c.allowed(netip.MustParseAddr(a)))
 	}
-	for _, a := range []string{"127.0.0.2", "10.0.0.1", "192.0.2.1", "2001:db8::1"} {
-		require.NoError(t, c.allowed(netip.MustParseAddr(a)))
+	for _, a := range []string{
+		"127.0.0.2", "10.0.0.1", "192.0.2.1", "2001:db8::1", "100.100.100.201", "64:ff9b::7f00:2", "64:ff9b::7f00:3", "64:ff9b::c000:201", "2002:c000:201::1", "fd00::1",
+	} {
+		require.NoError(t, c.allowed(netip.MustParseAddr(a)), a)
+	}
+	c = New(Options{OwnAddresses: func() ([]net.Addr, error) { return nil, errors.New("no") }})
+	requireReason(t, Unavailable, c.allowed(netip.MustParseAddr("192.0.2.1")))
+
+	// The address of an interface of this host is refused without being told which it is.
+	addrs, err := net.InterfaceAddrs()
+	require.NoError(t, err)
+	for _, a := range addrs {
+		requireReason(t, NotAllowed, New(Options{}).allowed(netip.MustParsePrefix(a.String()).Addr()))
 	}
 }
 

@@ -1,0 +1,326 @@
+package sources
+
+import (
+	"bytes"
+	"compress/zlib"
+	"context"
+	"crypto/sha1" //nolint:gosec // git's packs end with one
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/storage/memory"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// ends waits for a call that has to end by itself.
+func ends(t *testing.T, call func() error) error {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- call() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(patience):
+		t.Error("it never ends")
+		return nil
+	}
+}
+
+// listen hands each connection to serve, and closes them all at the end of the test.
+func listen(t *testing.T, serve func(net.Conn)) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { defer conn.Close(); serve(conn) }()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// drip sends a byte now and then, without end.
+func drip(w io.Writer, text string) {
+	for i := 0; ; i++ {
+		if _, err := w.Write([]byte{text[i%len(text)]}); err != nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond) // slow is what it is
+	}
+}
+
+// A read ends in time wherever the server stops: connected, in the handshake, before its first answer, in the middle of one.
+func TestServersThatStopAnswering(t *testing.T) {
+	silent := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
+	git, commits := work(t)
+	_, key, _ := overSSH(t, git.Dir)
+	afterHandshake := func(then func(c ssh.Channel)) func(net.Conn) {
+		return func(conn net.Conn) {
+			_, channels, requests, err := ssh.NewServerConn(conn, sshServer(t))
+			if err != nil {
+				return
+			}
+			go ssh.DiscardRequests(requests)
+			for offered := range channels {
+				if then == nil {
+					continue // neither accepted nor refused
+				}
+				c, requests, err := offered.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					for r := range requests {
+						_ = r.Reply(true, nil)
+						go then(c)
+					}
+				}()
+			}
+		}
+	}
+	greeting, err := exec.Command("git", "-c", "safe.directory=*", "upload-pack", "--advertise-refs", git.Dir).Output()
+	require.NoError(t, err)
+	greeting = greeting[:len(greeting):len(greeting)]
+	for stage, serve := range map[string]func(net.Conn){
+		"connected":        silent,
+		"banner drips":     func(c net.Conn) { drip(c, "hello\r\n") },
+		"after its banner": func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-x\r\n"); silent(c) },
+		"no channel":       afterHandshake(nil),
+		"no greeting":      afterHandshake(func(ssh.Channel) {}),
+		"greeting drips":   afterHandshake(func(c ssh.Channel) { drip(c, "0fff") }),
+		"no exit":          afterHandshake(func(c ssh.Channel) { _ = c.CloseWrite() }),
+		"no pack":          afterHandshake(func(c ssh.Channel) { _, _ = c.Write(greeting) }),
+		"pack drips":       afterHandshake(func(c ssh.Channel) { _, _ = c.Write(append(greeting, "00000008NAK\n"...)); drip(c, "PACK") }),
+	} {
+		r := repo("ssh://git@"+listen(t, serve)+"/config.git", "ssh-privatekey", key)
+		r.Spec.InsecureSkipVerify = true
+		c := client(func(o *Options) { o.Timeout = 300 * time.Millisecond })
+		err := ends(t, func() error { _, err := c.Files(t.Context(), r, commits[1], "etc"); return err })
+		t.Log(stage, err)
+		requireReason(t, TimedOut, err)
+	}
+	for stage, serve := range map[string]func(net.Conn){
+		"http connected":      silent,
+		"https connected":     silent,
+		"http header drips":   func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n"); drip(c, "X: y\r\n") },
+		"http body drips":     func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n"); drip(c, "0fff") },
+		"http without an end": func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"); silent(c) },
+	} {
+		scheme, _, _ := strings.Cut(stage, " ")
+		at := listen(t, serve)
+		for _, kind := range []string{"git", "http", "oci"} {
+			r := repo(scheme + "://" + at + "/x")
+			r.Spec.Type = kind
+			c := client(func(o *Options) { o.Timeout = 300 * time.Millisecond })
+			err := ends(t, func() error { return c.Accessible(t.Context(), r) })
+			t.Log(stage, kind, err)
+			requireReason(t, TimedOut, err)
+		}
+	}
+}
+
+// A caller that waits for another's read of the same source waits no longer than its context.
+func TestWaitingForAnotherReaderEnds(t *testing.T) {
+	asked, answer := make(chan struct{}, 100), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- struct{}{}; <-answer }))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(answer) })
+	h := newHub(t, Options{Allow: loopback}, time.Hour)
+	h.repository("web", "http", server.URL)
+	ref := resource.Reference{Type: resource.RefHTTP, Source: "web", Path: "/x"}
+	first, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { _, err := h.resolver.Resolve(first, ref, time.Time{}); ended <- err }()
+	<-asked
+	require.Eventually(t, func() bool { return len(h.resolver.lock(nameOf(ref))) == 1 }, patience, time.Millisecond)
+	second, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := ends(t, func() error { _, err := h.resolver.Resolve(second, ref, time.Time{}); return err })
+	require.ErrorIs(t, err, context.Canceled)
+	stop()
+	require.Error(t, <-ended)
+}
+
+// packed is a pack of objects, of which each says how long it is.
+type packed struct {
+	kind    plumbing.ObjectType
+	length  int64
+	content []byte
+	base    []byte // of a delta: the hash
+}
+
+func pack(t *testing.T, count int, objects ...packed) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	out.WriteString("PACK\x00\x00\x00\x02")
+	require.NoError(t, binary.Write(&out, binary.BigEndian, uint32(count)))
+	for _, o := range objects {
+		first, rest := byte(o.kind)<<4|byte(o.length&15), uint64(o.length)>>4
+		if rest > 0 {
+			first |= 0x80
+		}
+		out.WriteByte(first)
+		if rest > 0 {
+			out.Write(binary.AppendUvarint(nil, rest))
+		}
+		out.Write(o.base)
+		w := zlib.NewWriter(&out)
+		_, err := w.Write(o.content)
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+	}
+	sum := sha1.Sum(out.Bytes()) //nolint:gosec // as above
+	out.Write(sum[:])
+	return out.Bytes()
+}
+
+// A small pack that inflates to very much, at once or by deltas, is refused before it does.
+func TestPacksThatGrow(t *testing.T) {
+	c := client(func(o *Options) { o.MaxBytes, o.MaxFiles = 100<<10, 10 })
+	blob := func(size int) packed { return packed{plumbing.BlobObject, int64(size), make([]byte, size), nil} }
+	base := plumbing.ComputeHash(plumbing.BlobObject, make([]byte, 1<<10))
+	delta := func(source, target uint64, copies int) packed {
+		text := binary.AppendUvarint(binary.AppendUvarint(nil, source), target)
+		text = append(text, bytes.Repeat([]byte{0xb0, 0x00, 0x04}, copies)...) // 1 KiB from the beginning of the base
+		return packed{plumbing.REFDeltaObject, int64(len(text)), text, base[:]}
+	}
+	objects, err := c.inflate(pack(t, 3, blob(1<<10), delta(1<<10, 10<<10, 10), delta(1<<10, 20<<10, 20)))
+	require.NoError(t, err)
+	require.Len(t, objects.Blobs, 3)
+	objects, err = c.inflate(pack(t, 100, slicesOf(100, blob(4<<10))...))
+	require.NoError(t, err)
+	require.Len(t, objects.Blobs, 1)
+
+	for what, raw := range map[string][]byte{
+		"one that is long":              pack(t, 1, blob(500<<10)),
+		"one that says it is long":      pack(t, 1, packed{plumbing.BlobObject, 1 << 40, nil, nil}),
+		"many that are long together":   pack(t, 100, slicesOf(100, blob(5<<10))...),
+		"many":                          pack(t, 101, slicesOf(101, blob(0))...),
+		"a count":                       pack(t, 1<<31),
+		"a delta":                       pack(t, 2, blob(1<<10), delta(1<<10, 500<<10, 500)),
+		"a delta that says it is long":  pack(t, 2, blob(1<<10), delta(1<<10, 1<<40, 1)),
+		"deltas that are long together": pack(t, 51, append(slicesOf(50, delta(1<<10, 10<<10, 10)), blob(1<<10))...),
+	} {
+		require.Less(t, len(raw), 10<<10, what)
+		_, err := c.inflate(raw)
+		t.Log(what, err)
+		requireReason(t, TooLarge, err)
+	}
+	for what, raw := range map[string][]byte{
+		"nothing": nil, "one that says it is negative": pack(t, 1, packed{plumbing.BlobObject, -1, nil, nil}), "a header": pack(t, 1)[:12], "a longer object than it says": pack(t, 1, packed{plumbing.BlobObject, 5, make([]byte, 100), nil}),
+		"an empty delta":              pack(t, 2, blob(1<<10), packed{plumbing.REFDeltaObject, 0, nil, base[:]}),
+		"a longer delta than it says": pack(t, 2, blob(1<<10), delta(1<<10, 1<<10, 10)), "a delta of nothing": pack(t, 1, delta(1<<10, 1<<10, 1)),
+	} {
+		_, err := c.inflate(raw)
+		require.Error(t, err, what)
+	}
+
+	git, _ := work(t)
+	git.Write("zeros", strings.Repeat("0", 1<<20), 0o644)
+	server := overHTTP(t, git)
+	r := repo(server.URL+"/config.git", "username", "ann", "password", "verysecret", "ca.crt", ca(server))
+	_, err = client(func(o *Options) { o.MaxBytes = 200 << 10 }).Files(t.Context(), r, git.Commit(), "etc")
+	requireReason(t, TooLarge, err)
+	require.ErrorContains(t, err, "more than 819200 bytes when it is inflated")
+}
+
+func slicesOf(n int, o packed) (all []packed) {
+	for range n {
+		all = append(all, o)
+	}
+	return all
+}
+
+// A tree can name another many times: what is below it is bounded, not only what is stored of it.
+func TestTreesThatGrow(t *testing.T) {
+	objects := memory.NewStorage()
+	put := func(kind plumbing.ObjectType, encode func(plumbing.EncodedObject) error) plumbing.Hash {
+		o := objects.NewEncodedObject()
+		o.SetType(kind)
+		require.NoError(t, encode(o))
+		hash, err := objects.SetEncodedObject(o)
+		require.NoError(t, err)
+		return hash
+	}
+	tree := func(of plumbing.Hash, mode filemode.FileMode, times int) plumbing.Hash {
+		return put(plumbing.TreeObject, func(o plumbing.EncodedObject) error {
+			var t object.Tree
+			for i := range times {
+				t.Entries = append(t.Entries, object.TreeEntry{Name: fmt.Sprintf("%03d", i), Mode: mode, Hash: of})
+			}
+			return t.Encode(o)
+		})
+	}
+	blob := put(plumbing.BlobObject, func(o plumbing.EncodedObject) error {
+		w, err := o.Writer()
+		if err == nil {
+			_, err = w.Write(make([]byte, 1<<10))
+		}
+		return err
+	})
+	read := func(c *Client, hash plumbing.Hash) ([]File, error) {
+		root, err := object.GetTree(objects, hash)
+		require.NoError(t, err)
+		return c.filesBelow(t.Context(), root, "", "x")
+	}
+	files, err := read(client(), tree(blob, filemode.Regular, 100))
+	require.NoError(t, err)
+	require.Len(t, files, 100)
+	_, err = read(client(func(o *Options) { o.MaxBytes = 99 << 10 }), tree(blob, filemode.Regular, 100))
+	requireReason(t, TooLarge, err)
+	dirs := tree(blob, filemode.Regular, 0)
+	for range 20 {
+		dirs = tree(dirs, filemode.Dir, 10)
+	}
+	err = ends(t, func() error { _, err := read(client(), dirs); return err })
+	requireReason(t, TooLarge, err)
+}
+
+// No proxy of the environment is asked: it would connect to any address. This reads the environment once in a process, so it is
+// another one.
+func TestProxiesAreIgnored(t *testing.T) {
+	if os.Getenv("EDGEBUS_TEST_PROXY") == "" {
+		var asked atomic.Int32
+		proxy := listen(t, func(net.Conn) { asked.Add(1) })
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProxiesAreIgnored$")
+		cmd.Env = append(os.Environ(), "EDGEBUS_TEST_PROXY=1", "HTTP_PROXY=http://"+proxy, "HTTPS_PROXY=http://"+proxy, "ALL_PROXY=socks5://"+proxy, "NO_PROXY=")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		require.Zero(t, asked.Load())
+		return
+	}
+	_, key, _ := overSSH(t, t.TempDir())
+	c := client(func(o *Options) {
+		o.Timeout = 500 * time.Millisecond
+		o.OwnAddresses = func() ([]net.Addr, error) { return nil, errors.New("none is reached") }
+	})
+	for _, kind := range []string{"git", "http", "oci"} {
+		for _, scheme := range []string{"http", "https", "ssh"} {
+			r := repo(scheme+"://192.0.2.1/x.git", "ssh-privatekey", key)
+			r.Spec.Type, r.Spec.InsecureSkipVerify = kind, true
+			require.Error(t, c.Accessible(t.Context(), r))
+		}
+	}
+}
