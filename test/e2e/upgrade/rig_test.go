@@ -27,30 +27,40 @@ import (
 	"golang.org/x/crypto/blake2b"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/test/stand"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// programs are built once: the real core in two versions, and the core that misbehaves.
+// programs are built once: the real core in two versions and, as v2.0.0, with the next format of the store, and the core that misbehaves.
 var programs = sync.OnceValues(func() (map[string]string, error) {
 	dir, err := os.MkdirTemp("", "upgrade")
 	if err != nil {
 		return nil, err
 	}
 	built := map[string]string{"dir": dir}
+	overlay, err := nextFormat(dir)
+	if err != nil {
+		return nil, err
+	}
 	const path = "github.com/edgebus/edgebus/"
 	for _, p := range []struct{ name, pkg, version string }{
 		{"core-1.0.0", "edge/cmd/edgecore", "v1.0.0"},
 		{"core-1.1.0", "edge/cmd/edgecore", "v1.1.0"},
+		{"core-2.0.0", "edge/cmd/edgecore", "v2.0.0"},
 		{"agent-1.0.0", "edge/cmd/edgeagent", "v1.0.0"},
 		{"agent-1.1.0", "edge/cmd/edgeagent", "v1.1.0"},
 		{"badcore", "test/e2e/upgrade/badcore", "dev"},
 		{"killedagent", "test/e2e/upgrade/killedagent", "v1.0.0"},
 	} {
 		built[p.name] = filepath.Join(dir, p.name)
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X "+path+"configs/daemon.version="+p.version, "-o", built[p.name], path+p.pkg)
+		line := []string{"build", "-trimpath", "-ldflags", "-s -w -X " + path + "configs/daemon.version=" + p.version, "-o", built[p.name]}
+		if p.version == "v2.0.0" {
+			line = append(line, "-overlay", overlay)
+		}
+		cmd := exec.Command("go", append(line, path+p.pkg)...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%s: %w: %s", p.name, err, out)
@@ -58,6 +68,29 @@ var programs = sync.OnceValues(func() (map[string]string, error) {
 	}
 	return built, nil
 })
+
+// nextFormat is a file for go build -overlay, with which a core has the store's format after the present one.
+func nextFormat(dir string) (overlay string, err error) {
+	source, err := filepath.Abs("../../../edge/store/database.go")
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(source)
+	if err != nil {
+		return "", err
+	}
+	next := bytes.Replace(text, fmt.Appendf(nil, "const Format = %d\n", store.Format), fmt.Appendf(nil, "const Format = %d\n", store.Format+1), 1)
+	if bytes.Equal(next, text) {
+		return "", fmt.Errorf("%s has no constant Format", source)
+	}
+	changed := filepath.Join(dir, "database.go")
+	list, err := json.Marshal(map[string]any{"Replace": map[string]string{source: changed}})
+	if err != nil {
+		return "", err
+	}
+	overlay = filepath.Join(dir, "overlay.json")
+	return overlay, errors.Join(os.WriteFile(changed, next, 0o600), os.WriteFile(overlay, list, 0o600))
+}
 
 func TestMain(m *testing.M) {
 	code := m.Run()

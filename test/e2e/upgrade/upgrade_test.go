@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/test/disk"
 	"github.com/edgebus/edgebus/test/stand"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -166,6 +167,31 @@ func TestWhatCannotBeVerifiedIsRefused(t *testing.T) {
 	n.whole("v1.0.0")
 }
 
+// A version that can't read the format of the node's store is refused, also if a downgrade is allowed, and one that says that it can is taken.
+func TestAVersionThatCannotReadTheStoreIsRefused(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, time.Minute)
+	n.format = store.Format + 1
+	r := n.order(n.bundle("v2.0.0", map[string][]byte{"edgecore": good(t, "v2.0.0")}))
+	require.Equal(t, resource.UpgradeSuccess+" v2.0.0", r.Result+" "+r.Version, "%+v", r)
+	began := n.began()
+	n.format = store.Format
+	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")})
+	r = n.order(o)
+	require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedOlder, r.Result+" "+r.Reason, "%+v", r)
+	o.ID, o.AllowDowngrade = "allowed", true
+	r = n.order(o)
+	require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedFormat, r.Result+" "+r.Reason, "%+v", r)
+	require.Contains(t, r.Message, fmt.Sprintf("reads the format %d of the core's store at most, and this node's has the format %d", store.Format, store.Format+1))
+	require.Equal(t, began, n.began(), "the core was not started again")
+	n.runs("v2.0.0")
+	n.format = store.Format + 1
+	o = n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")})
+	o.AllowDowngrade = true
+	require.Equal(t, resource.UpgradeSuccess, n.order(o).Result, "%+v", n.last())
+	n.whole("v1.1.0")
+}
+
 // Only when the old core can't open its data any more is the backup put back, and the report says so.
 func TestDataThatANewCoreDestroysIsPutBack(t *testing.T) {
 	t.Parallel()
@@ -306,38 +332,51 @@ func TestTheAgentReplacesItself(t *testing.T) {
 	n.whole("v1.1.0")
 }
 
-// A disk that is full before a version is fetched, or when it is switched, leaves a whole version that runs.
+// A disk may be full from any step on. How the upgrade goes on depends on what the file system has left, for whom: it ends, or waits for room. Whatever
+// it does, once there is room it has an end, with a reason if it failed; and the node runs a whole version, and has lost nothing.
 func TestFullDisk(t *testing.T) {
 	onDisk(t)
-	if os.Getenv("ALL_TESTS") == "" {
-		t.Skip("how it ends depends on who takes the last blocks, core or agent: ALL_TESTS=1")
+	for _, c := range []struct {
+		at  string // the step before which it is filled
+		bad bool   // the version is rolled back
+	}{
+		{at: resource.StepDownloading}, {at: resource.StepBackingUp}, {at: resource.StepSwitching}, {at: resource.StepTrial}, {at: resource.StepRollingBack, bad: true},
+	} {
+		t.Run(c.at, func(t *testing.T) {
+			d := disk.New(t, 200)
+			paused := filepath.Join(t.TempDir(), "paused")
+			n := newNode(t, 20*time.Second, func(n *node) {
+				n.data, n.kills, n.env = d.Dir, true, []string{"PAUSE_AT=" + c.at, "PAUSE=" + paused}
+			})
+			text := good(t, "v1.1.0")
+			if c.bad {
+				text = bad(t, "v1.1.0", "exits", 0)
+			}
+			o := n.bundle("v1.1.0", map[string][]byte{"edgecore": text})
+			n.give(o)
+			n.Eventually(2*stand.Soon, func() error { _, err := os.Stat(paused); return err })
+			require.NoError(t, d.Fill())
+			require.NoError(t, os.Remove(paused))
+			for range 30 { // it ends meanwhile, or does not
+				if n.last().Result == "" {
+					time.Sleep(100 * time.Millisecond)
+				}
+			}
+			require.NoError(t, d.Free())
+			n.Eventually(4*time.Minute, func() error {
+				if r := n.last(); r.Order != o.ID || r.Result == "" {
+					return fmt.Errorf("the node reports %+v", r)
+				}
+				return nil
+			})
+			r := n.last()
+			t.Logf("%s %s: %s", r.Result, r.Reason, r.Message)
+			require.Equal(t, r.Result == resource.UpgradeSuccess, r.Reason == "", "%+v", r)
+			require.Equal(t, r.Result == resource.UpgradeSuccess, r.Version == "v1.1.0", "%+v", r)
+			require.False(t, c.bad && r.Result == resource.UpgradeSuccess, "%+v", r)
+			n.whole(r.Version)
+		})
 	}
-	d := disk.New(t, 200)
-	paused := filepath.Join(t.TempDir(), "paused")
-	n := newNode(t, time.Minute, func(n *node) {
-		n.data, n.kills, n.env = d.Dir, true, []string{"PAUSE_AT=Switching", "PAUSE=" + paused}
-	})
-	core := map[string][]byte{"edgecore": good(t, "v1.1.0")}
-	require.NoError(t, d.Fill())
-	r := n.order(n.bundle("v1.1.0", core))
-	require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedDisk, r.Result+" "+r.Reason, "%+v", r)
-	require.NoError(t, d.Free())
-	n.runs("v1.0.0")
-
-	o := n.bundle("v1.1.0", core)
-	n.give(o)
-	n.Eventually(time.Minute, func() error { _, err := os.Stat(paused); return err })
-	require.NoError(t, d.Fill())
-	require.NoError(t, os.Remove(paused))
-	n.Eventually(time.Minute, func() error { // it ends, or waits for space for its state
-		err := n.stepDone(o)
-		if text, _ := os.ReadFile(n.LogFile("agent")); strings.Contains(string(text), "the state of the upgrade can't be written") {
-			return nil
-		}
-		return err
-	})
-	require.NoError(t, d.Free())
-	n.whole(n.outcome(o).Version)
 }
 
 // onDisk skips a test that needs a disk of its own.
