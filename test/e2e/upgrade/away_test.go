@@ -47,7 +47,7 @@ func (n *node) exchange() (p *pair, stop func()) {
 				p.acked = append(p.acked, strconv.Itoa(i))
 				p.mu.Unlock()
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // a pace, so that the queue of an absent subscriber stays within its limit
 		}
 	}()
 	stop = func() { cancel(); <-ended }

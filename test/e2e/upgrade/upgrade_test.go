@@ -359,7 +359,7 @@ func TestFullDisk(t *testing.T) {
 			require.NoError(t, os.Remove(paused))
 			for range 30 { // it ends meanwhile, or does not
 				if n.last().Result == "" {
-					time.Sleep(100 * time.Millisecond)
+					time.Sleep(100 * time.Millisecond) // for so long the disk is full: any moment will do
 				}
 			}
 			require.NoError(t, d.Free())
