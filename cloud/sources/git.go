@@ -178,11 +178,11 @@ func (c *Client) filesBelow(ctx context.Context, tree *object.Tree, dir, what st
 			return nil, failed(NotFound, "%s has no %s", what, dir)
 		}
 		if entry.Mode != filemode.Dir {
-			f, err := c.readEntry(tree, dir, ".", *entry, what, &left)
+			f, err := c.readEntry(ctx, tree, dir, ".", *entry, what, &left)
 			return []File{f}, err
 		}
 		if tree, err = tree.Tree(dir); err != nil {
-			return nil, explain(err, what)
+			return nil, explain(ctx, err, what)
 		}
 	}
 	walker := object.NewTreeWalker(tree, true, nil)
@@ -202,7 +202,7 @@ func (c *Client) filesBelow(ctx context.Context, tree *object.Tree, dir, what st
 		if entry.Mode == filemode.Dir {
 			continue
 		}
-		f, err := c.readEntry(tree, name, name, entry, what, &left)
+		f, err := c.readEntry(ctx, tree, name, name, entry, what, &left)
 		if err != nil {
 			return nil, err
 		}
@@ -210,7 +210,7 @@ func (c *Client) filesBelow(ctx context.Context, tree *object.Tree, dir, what st
 	}
 }
 
-func (c *Client) readEntry(tree *object.Tree, at, name string, entry object.TreeEntry, what string, left *int64) (File, error) {
+func (c *Client) readEntry(ctx context.Context, tree *object.Tree, at, name string, entry object.TreeEntry, what string, left *int64) (File, error) {
 	mode := uint32(0o644)
 	switch entry.Mode {
 	case filemode.Executable:
@@ -221,18 +221,18 @@ func (c *Client) readEntry(tree *object.Tree, at, name string, entry object.Tree
 	}
 	f, err := tree.TreeEntryFile(&entry)
 	if err != nil {
-		return File{}, explain(err, what)
+		return File{}, explain(ctx, err, what)
 	}
 	if *left -= f.Size; *left < 0 {
 		return File{}, failed(TooLarge, "%s: its files have more than %d bytes", what, c.o.MaxBytes)
 	}
 	r, err := f.Reader()
 	if err != nil {
-		return File{}, explain(err, what)
+		return File{}, explain(ctx, err, what)
 	}
 	defer r.Close()
 	content, err := io.ReadAll(r)
-	return File{name, mode, content}, explain(err, what)
+	return File{name, mode, content}, explain(ctx, err, what)
 }
 
 func (c *Client) gitRefs(ctx context.Context, r Repo) (*packp.AdvRefs, error) {
@@ -438,12 +438,10 @@ func hostKeys(text []byte) (ssh.HostKeyCallback, error) {
 	return check, nil
 }
 
-// ofGit gives an error of git its reason. A connection that was closed since the time was over has errors of any kind.
+// ofGit gives an error of git its reason.
 func ofGit(ctx context.Context, err error, what string) error {
-	if err != nil && ctx.Err() != nil {
-		return explain(ctx.Err(), what)
-	}
 	switch {
+	case ctx.Err() != nil:
 	case errors.Is(err, transport.ErrAuthenticationRequired), errors.Is(err, transport.ErrAuthorizationFailed):
 		return failed(Unauthorized, "%s: the server wants other credentials", what)
 	case errors.Is(err, transport.ErrRepositoryNotFound):
@@ -453,5 +451,5 @@ func ofGit(ctx context.Context, err error, what string) error {
 	case err != nil && strings.Contains(err.Error(), "unable to authenticate"):
 		return failed(Unauthorized, "%s: the server takes none of the keys", what)
 	}
-	return explain(err, what)
+	return explain(ctx, err, what)
 }

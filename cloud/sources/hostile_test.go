@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"bufio"
 	"bytes"
 	"compress/zlib"
 	"context"
@@ -121,12 +122,21 @@ func TestServersThatStopAnswering(t *testing.T) {
 		t.Log(stage, err)
 		requireReason(t, TimedOut, err)
 	}
+	answer := func(begin string, then func(net.Conn)) func(net.Conn) {
+		return func(c net.Conn) {
+			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+				_, _ = io.WriteString(c, begin)
+				then(c)
+			}
+		}
+	}
 	for stage, serve := range map[string]func(net.Conn){
 		"http connected":      silent,
 		"https connected":     silent,
-		"http header drips":   func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n"); drip(c, "X: y\r\n") },
-		"http body drips":     func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n"); drip(c, "0fff") },
-		"http without an end": func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"); silent(c) },
+		"http no answer":      answer("", silent),
+		"http header drips":   answer("HTTP/1.1 200 OK\r\n", func(c net.Conn) { drip(c, "X: y\r\n") }),
+		"http body drips":     answer("HTTP/1.1 200 OK\r\n\r\n", func(c net.Conn) { drip(c, "0fff") }),
+		"http without an end": answer("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", silent),
 	} {
 		scheme, _, _ := strings.Cut(stage, " ")
 		at := listen(t, serve)

@@ -33,11 +33,11 @@ func (c *Client) Digest(ctx context.Context, r Repo, image string) (string, erro
 	}
 	options, err := c.registry(ctx, r)
 	if err != nil {
-		return "", explain(err, image)
+		return "", explain(ctx, err, image)
 	}
 	found, err := remote.Head(ref, options...)
 	if err != nil {
-		return "", ofRegistry(err, image)
+		return "", ofRegistry(ctx, err, image)
 	}
 	return found.Digest.String(), nil
 }
@@ -52,7 +52,7 @@ func (c *Client) pingRegistry(ctx context.Context, r Repo) error {
 	host, below, _ := strings.Cut(place, "/")
 	options, err := c.registry(ctx, r)
 	if err != nil {
-		return explain(err, place)
+		return explain(ctx, err, place)
 	}
 	if below != "" {
 		repository, err := name.NewRepository(place, c.insecure(r)...)
@@ -64,7 +64,7 @@ func (c *Client) pingRegistry(ctx context.Context, r Repo) error {
 		if errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound { // it may be a part of the registry's name space only
 			err = nil
 		}
-		return ofRegistry(err, place)
+		return ofRegistry(ctx, err, place)
 	}
 	reg, err := name.NewRegistry(host, c.insecure(r)...)
 	if err != nil {
@@ -72,11 +72,11 @@ func (c *Client) pingRegistry(ctx context.Context, r Repo) error {
 	}
 	hc, auth, err := c.registryAuth(r)
 	if err != nil {
-		return explain(err, place)
+		return explain(ctx, err, place)
 	}
 	signedIn, err := transport.NewWithContext(ctx, reg, auth, hc.Transport, nil)
 	if err != nil {
-		return ofRegistry(err, place)
+		return ofRegistry(ctx, err, place)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, reg.Scheme()+"://"+reg.RegistryStr()+"/v2/", http.NoBody)
 	if err != nil {
@@ -84,10 +84,10 @@ func (c *Client) pingRegistry(ctx context.Context, r Repo) error {
 	}
 	res, err := (&http.Client{Transport: signedIn}).Do(req)
 	if err != nil {
-		return ofRegistry(err, place)
+		return ofRegistry(ctx, err, place)
 	}
 	defer res.Body.Close()
-	return ofRegistry(transport.CheckError(res, http.StatusOK), place)
+	return ofRegistry(ctx, transport.CheckError(res, http.StatusOK), place)
 }
 
 // The annotations of a layer that is a file, or a directory as an archive.
@@ -109,22 +109,22 @@ func (c *Client) Artifact(ctx context.Context, r Repo, image, known string) (dig
 	}
 	options, err := c.registry(ctx, r)
 	if err != nil {
-		return "", nil, explain(err, image)
+		return "", nil, explain(ctx, err, image)
 	}
 	found, err := remote.Get(ref, options...)
 	if err != nil {
-		return "", nil, ofRegistry(err, image)
+		return "", nil, ofRegistry(ctx, err, image)
 	}
 	if digest = found.Digest.String(); digest == known {
 		return digest, nil, nil
 	}
 	content, err := found.Image()
 	if err != nil {
-		return "", nil, ofRegistry(err, image)
+		return "", nil, ofRegistry(ctx, err, image)
 	}
 	manifest, err := content.Manifest()
 	if err != nil {
-		return "", nil, ofRegistry(err, image)
+		return "", nil, ofRegistry(ctx, err, image)
 	}
 	a := archive{most: c.o.MaxBytes, mostFiles: c.o.MaxFiles, left: c.o.MaxBytes, files: map[string]File{}}
 	for _, part := range manifest.Layers {
@@ -133,7 +133,7 @@ func (c *Client) Artifact(ctx context.Context, r Repo, image, known string) (dig
 			err = a.layer(part, layer)
 		}
 		if err != nil {
-			return "", nil, ofRegistry(err, image)
+			return "", nil, ofRegistry(ctx, err, image)
 		}
 	}
 	for _, at := range slices.Sorted(maps.Keys(a.files)) {
@@ -250,10 +250,10 @@ func (c *Client) registryAuth(r Repo) (*http.Client, authn.Authenticator, error)
 var once = remote.WithRetryBackoff(remote.Backoff{Steps: 1})
 
 // ofRegistry gives an error of a registry its reason.
-func ofRegistry(err error, what string) error {
+func ofRegistry(ctx context.Context, err error, what string) error {
 	var answer *transport.Error
 	if errors.As(err, &answer) && answer.StatusCode != 0 {
 		return failed(ofStatus(answer.StatusCode), "%s: the registry answers %d", what, answer.StatusCode)
 	}
-	return explain(err, what)
+	return explain(ctx, err, what)
 }

@@ -102,11 +102,14 @@ func failed(r Reason, format string, args ...any) error {
 	return &Error{r, fmt.Sprintf(format, args...)}
 }
 
-// explain gives an error of a library its reason.
-func explain(err error, what string) error {
+// explain gives an error of a library its reason. A connection that is closed since the time is over has errors of any kind.
+func explain(ctx context.Context, err error, what string) error {
 	var known *Error
 	var untrusted *tls.CertificateVerificationError
 	var timeout net.Error
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
 	switch {
 	case err == nil:
 		return nil
@@ -151,7 +154,7 @@ func (c *Client) Get(ctx context.Context, r Repo, suffix string) ([]byte, error)
 	}
 	hc, err := c.http(r)
 	if err != nil {
-		return nil, explain(err, what)
+		return nil, explain(ctx, err, what)
 	}
 	if token := r.Secret["token"]; len(token) > 0 {
 		req.Header.Set("Authorization", "Bearer "+string(token))
@@ -160,14 +163,14 @@ func (c *Client) Get(ctx context.Context, r Repo, suffix string) ([]byte, error)
 	}
 	res, err := hc.Do(req)
 	if err != nil {
-		return nil, explain(err, what)
+		return nil, explain(ctx, err, what)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		return nil, failed(ofStatus(res.StatusCode), "%s: the server answers %s", what, res.Status)
 	}
 	body, err := io.ReadAll(res.Body)
-	return body, explain(err, what)
+	return body, explain(ctx, err, what)
 }
 
 // addressOf is a repository's address with a suffix. It is on the repository's own host, whatever the suffix.
