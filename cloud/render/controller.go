@@ -154,7 +154,12 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
+	own := len(spec.Applications)
 	spec.Applications = withBrokers(spec.Applications, more)
+	var optional []string
+	for _, a := range spec.Applications[own:] {
+		optional = append(optional, a.Name)
+	}
 	references, refs := References(spec), sourcesOf(spec)
 	c.index.set(key.Name, references) // before they are read, so that no later change is missed
 	c.Sources.Use(key, refs, 0)
@@ -179,7 +184,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		return 0, err
 	}
 	if record.source != from || !c.has(record.RenderedSpec) {
-		if o.version, err = c.render(ctx, stored, record, spec, from); err != nil && !errors.As(err, &o.failed) {
+		if o.version, err = c.render(ctx, stored, record, spec, optional, from); err != nil && !errors.As(err, &o.failed) {
 			return 0, err
 		}
 	}
@@ -277,7 +282,7 @@ func (c *controller) brokers(ctx context.Context, node string) (rev uint64, list
 	return stored.Rev, list, err
 }
 
-// withBrokers are a spec's applications and those of brokers. An application of the spec goes before one of that name.
+// withBrokers are a spec's applications, and after them those of brokers. An application of the spec goes before one of that name.
 func withBrokers(own, brokers []resource.Application) []resource.Application {
 	list := slices.Clone(own)
 	for _, b := range brokers {
@@ -329,7 +334,7 @@ func (c *controller) inputs(
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%d\n%s\n", format, len(spec), spec)
 	if brokers > 0 {
-		fmt.Fprintf(h, "brokers %d\n", brokers)
+		fmt.Fprintf(h, "optional brokers %d\n", brokers)
 	}
 	for _, ref := range references {
 		o, err := c.Reader.Get(ctx, store.Key(ref))
@@ -346,7 +351,7 @@ func (c *controller) inputs(
 
 // render renders a Node's spec and stores the result, of which it returns the version. The version rises if the result is another
 // one than before; it is the former one if the spec can't be rendered.
-func (c *controller) render(ctx context.Context, node store.Object, was record, spec resource.NodeSpec, from source) (version string, err error) {
+func (c *controller) render(ctx context.Context, node store.Object, was record, spec resource.NodeSpec, optional []string, from source) (version string, err error) {
 	version = was.RenderedVersion
 	out, contents, err := Render(spec, c.lookups(ctx))
 	if err != nil {
@@ -355,6 +360,9 @@ func (c *controller) render(ctx context.Context, node store.Object, was record, 
 			c.renders.WithLabelValues("problem").Inc()
 		}
 		return version, err
+	}
+	for i, a := range out.Applications {
+		out.Applications[i].Optional = slices.Contains(optional, a.Name)
 	}
 	status, err := json.Marshal(from)
 	if err != nil {

@@ -390,7 +390,7 @@ func TestBrokersOfDiscoveredDevices(t *testing.T) {
 				return false
 			}
 			for i, a := range s.Applications {
-				if a.Name+" "+a.Files[0].Text != want[i] {
+				if a.Name+" "+a.Files[0].Text != want[i] || a.Optional != (a.Files[0].Text == "broker") {
 					return false
 				}
 			}

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,8 +42,10 @@ type Applications interface {
 	// Files are where an application's files go: they are part of the same transaction as all others.
 	Files(app resource.RenderedApplication) ([]resource.RenderedFile, error)
 	// Switch stops what is in from only, starts what is in to only, and applies what has changed in both. Files are in place;
-	// changed are the paths of those that changed.
-	Switch(ctx context.Context, from, to []resource.RenderedApplication, changed []string) error
+	// changed are the paths of those that changed. Optional applications are left for Start: their names are returned, also with an error.
+	Switch(ctx context.Context, from, to []resource.RenderedApplication, changed []string) (unstarted []string, err error)
+	// Start starts an application whose files are in place.
+	Start(ctx context.Context, app resource.RenderedApplication) error
 	// Status is how each application is.
 	Status(ctx context.Context, apps []resource.RenderedApplication) []resource.ApplicationStatus
 }
@@ -164,6 +167,8 @@ type agent struct {
 	service      upgrade.Unit
 
 	checked        time.Time     // when files were last compared with the spec
+	startAt        time.Time     // when optional applications are started again
+	startWait      time.Duration // how long was waited for that
 	reports        chan struct{} // capacity 1: there may be something to report
 	upgrades       *upgrade.Upgrader
 	upgradeReports chan struct{} // capacity 1: as reports, of upgrades
@@ -181,7 +186,8 @@ type seen struct {
 	step    string // of the update that is being made
 	problem string // why it does not go on, or why the spec can't be read
 	drifted []string
-	left    bool // they are left alone
+	left    bool              // they are left alone
+	failing map[string]string // why optional applications don't start, by name
 	drift   string
 	damage  string // of the state when the agent started
 }
@@ -428,7 +434,7 @@ func (a *agent) progress(version, step string, err error) {
 // applied is called when a version is applied: files are as it has them, and the monitor is told what to observe.
 func (a *agent) applied() {
 	a.mu.Lock()
-	a.seen.drifted, a.seen.left, a.seen.drift = nil, false, ""
+	a.seen.drifted, a.seen.left, a.seen.drift, a.seen.failing = nil, false, "", nil
 	a.mu.Unlock()
 	a.checked = a.o.Now()
 	if a.monitor != nil {
@@ -436,8 +442,67 @@ func (a *agent) applied() {
 	}
 }
 
-// idle is what an agent does without an update: it looks for files that somebody else changed, and puts them back.
+// idle is what an agent does without an update: it starts optional applications, and puts back files that somebody else changed.
 func (a *agent) idle(ctx context.Context) (again time.Duration) {
+	again = a.startOptional(ctx)
+	return min(again, a.keepFiles(ctx))
+}
+
+// Optional applications that don't start are started again after these times, which double from the first to the last.
+const (
+	firstStart = 10 * time.Second
+	lastStart  = 5 * time.Minute
+)
+
+// startOptional starts the optional applications that updates have left to it, until there is another spec. Those that don't start are
+// reported, and started again later.
+func (a *agent) startOptional(ctx context.Context) (again time.Duration) {
+	if len(a.state.Unstarted) == 0 {
+		return time.Hour
+	}
+	if wait := a.startAt.Sub(a.o.Now()); wait > 0 && wait <= lastStart {
+		return wait
+	}
+	var newest resource.RenderedSpec
+	if spec, err := a.wanted(); err == nil && spec != nil {
+		newest = *spec
+	}
+	current, cancel := a.untilSuperseded(ctx, newest)
+	defer cancel()
+	var left []string
+	failing := map[string]string{}
+	for _, app := range a.state.Applied.Applications {
+		if !slices.Contains(a.state.Unstarted, app.Name) {
+			continue
+		}
+		err := current.Err()
+		if err == nil {
+			err = a.applications.Start(current, app)
+		}
+		if err != nil {
+			left = append(left, app.Name)
+		}
+		if err != nil && current.Err() == nil {
+			failing[app.Name] = err.Error()
+			a.log.Warn().Err(err).Str("application", app.Name).Msg("an optional application doesn't start, and is started again later")
+		}
+	}
+	if ctx.Err() != nil {
+		return 0
+	}
+	a.mu.Lock()
+	a.seen.failing = failing
+	a.mu.Unlock()
+	a.startWait = min(max(2*a.startWait, firstStart), lastStart)
+	a.startAt = a.o.Now().Add(a.startWait)
+	if err := a.save(func(s *state) { s.Unstarted = left }); err != nil {
+		a.log.Error().Err(err).Msg("the agent's state can't be written")
+	}
+	return a.startWait
+}
+
+// keepFiles puts back files that somebody else changed.
+func (a *agent) keepFiles(ctx context.Context) (again time.Duration) {
 	every, now := a.o.Config.Files.Check, a.o.Now()
 	if every == 0 {
 		return time.Hour

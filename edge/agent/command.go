@@ -273,6 +273,9 @@ func status(o Options, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "applied:  %s\n", or(s.Applied.RenderedVersion, "none"))
+	if len(s.Unstarted) > 0 {
+		fmt.Fprintf(out, "to start: %s\n", strings.Join(s.Unstarted, ", "))
+	}
 	if s.Update != nil {
 		fmt.Fprintf(out, "updating: %s: %s\n", s.Update.Spec.RenderedVersion, s.Update.Step)
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,12 +13,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// A quadlet of a spec is a service of the host below a scratch root, whose systemd is a stand-in with a D-Bus of its own. A spec with one that
-// doesn't start is rolled back, and the service of the spec before runs.
-func TestQuadletsAreStartedAndRolledBack(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("the directories of applications belong to root")
-	}
+// newHostRig is a rig whose agent has a stand-in for systemd below its root.
+func newHostRig(t *testing.T) (*rig, *hosttest.Systemd) {
+	t.Helper()
 	r := newRig(t, nil)
 	root := r.o.Config.Root
 	systemd := hosttest.StartSystemd(t, root)
@@ -26,7 +24,40 @@ func TestQuadletsAreStartedAndRolledBack(t *testing.T) {
 	require.NoError(t, os.Symlink(socket, filepath.Join(root, "run/dbus/system_bus_socket")))
 	r.stop()
 	r.o.onHost()
+	r.o.monitor = observer{r}
 	r.start()
+	return r, systemd
+}
+
+// observer is a Monitor that reports the applications as they are now.
+type observer struct{ r *rig }
+
+func (observer) Watch(resource.RenderedSpec)             {}
+func (observer) Run(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
+func (o observer) Report(report *resource.AgentReport) {
+	report.Applications = o.r.applications.Status(o.r.t.Context(), o.r.state.Applied.Applications)
+}
+
+// status requires that the report says this of an application.
+func (r *rig) status(app, want string) {
+	r.t.Helper()
+	for _, a := range r.reportNow(nil).Applications {
+		if a.Name == app {
+			require.Equal(r.t, want, strings.TrimSpace(a.Status+" "+a.Message))
+			return
+		}
+	}
+	r.t.Fatalf("no application %s is reported", app)
+}
+
+// A quadlet of a spec is a service of the host below a scratch root, whose systemd is a stand-in with a D-Bus of its own. A spec with one that
+// doesn't start is rolled back, and the service of the spec before runs.
+func TestQuadletsAreStartedAndRolledBack(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the directories of applications belong to root")
+	}
+	r, systemd := newHostRig(t)
+	root := r.o.Config.Root
 
 	shop := func(v, service, image string) resource.RenderedSpec {
 		file := text(service+".container", "[Container]\nImage="+image+"\n")
@@ -54,4 +85,49 @@ func TestQuadletsAreStartedAndRolledBack(t *testing.T) {
 	r.settle()
 	require.Empty(t, systemd.Active("web.service"))
 	require.NoDirExists(t, filepath.Join(root, "etc/containers/systemd/shop"))
+}
+
+// A spec is applied although an application that is optional doesn't start. Its status says why, and it is started again, also by the next
+// agent; one that has started is left alone.
+func TestOptionalApplicationsThatDoNotStart(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the directories of applications belong to root")
+	}
+	r, systemd := newHostRig(t)
+	broker := func(name string) resource.RenderedApplication {
+		return resource.RenderedApplication{Name: name, AppType: resource.AppQuadlet, Files: []resource.RenderedFile{text(name+".container", "[Container]\nImage=x\n")}, Optional: true}
+	}
+	spec := func(v string, apps ...string) resource.RenderedSpec {
+		s := version(v)
+		for _, name := range apps {
+			s.Applications = append(s.Applications, broker(name))
+		}
+		return s
+	}
+	systemd.Fail("cam.service", true)
+	r.send("spec", spec("1", "cam", "mic"))
+	r.settle()
+	require.Contains(t, r.condition("SpecApplied"), "True Applied")
+	r.status("cam", `Error systemd: start cam.service: the job ended with "failed"`)
+	r.status("mic", "Running")
+	require.Equal(t, "[Container]\nImage=x\n", r.file("etc/containers/systemd/cam/cam.container"))
+
+	// The next version has it unchanged, and nothing is forgotten.
+	r.send("spec", spec("2", "cam", "mic", "led"))
+	r.settle()
+	r.status("led", "Running")
+	r.status("cam", `Error systemd: start cam.service: the job ended with "failed"`)
+
+	r.stop()
+	systemd.Fail("cam.service", false)
+	systemd.Log()
+	r.start()
+	r.settle()
+	r.status("cam", "Running")
+	require.Equal(t, []string{"reload", "start cam.service"}, systemd.Log())
+
+	r.send("spec", spec("3", "mic"))
+	r.settle()
+	require.Empty(t, systemd.Active("cam.service"))
+	require.NoDirExists(t, filepath.Join(r.o.Config.Root, "etc/containers/systemd/cam"))
 }

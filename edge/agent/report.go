@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/edgebus/edgebus/edge/agent/host/apps"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -34,6 +35,11 @@ func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 	r.Conditions = conditions(s, seen)
 	if a.monitor != nil {
 		a.monitor.Report(&r)
+	}
+	for i, app := range r.Applications {
+		if why, ok := seen.failing[app.Name]; ok && app.Status != apps.Running && app.Status != apps.Completed {
+			r.Applications[i].Status, r.Applications[i].Message = apps.Failed, cut(why)
+		}
 	}
 	if r.SystemInfo != nil { // the boot that the agent has noted
 		info := *r.SystemInfo

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +50,8 @@ type state struct {
 	// give the number to another content.
 	Failed     *resource.FailedVersion `json:"failed,omitempty"`
 	FailedSpec string                  `json:"failedSpec,omitempty"`
+	// Unstarted are the optional applications of Applied that are still to be started.
+	Unstarted []string `json:"unstarted,omitempty"`
 	// Update is the update that is being made.
 	Update *update `json:"update,omitempty"`
 	// Boot is the boot of the host that the agent saw last, and BootSeen when it first saw it.
@@ -64,6 +67,8 @@ type update struct {
 	Step string                `json:"step"`
 	// Resumed is how often the agent was started in the midst of it.
 	Resumed int `json:"resumed,omitempty"`
+	// Unstarted are the optional applications that are to be started after it.
+	Unstarted []string `json:"unstarted,omitempty"`
 	// OSBefore is the image that was booted when another one was to be made the next; it is on disk before that is done.
 	OSBefore *resource.OSStatus `json:"osBefore,omitempty"`
 	// Boot is the boot in which the reboot was ordered.
@@ -374,7 +379,7 @@ func (a *agent) step(ctx context.Context, u *update) error {
 	case stepAfter:
 		return a.hooks(ctx, "afterUpdating", *u)
 	case stepApps:
-		return a.switchApplications(ctx, a.state.Applied, u.Spec, a.files.Changes())
+		return a.switchApplications(ctx, u, a.state.Applied, u.Spec, a.files.Changes())
 	case stepHealth:
 		return a.health(ctx, u.Spec)
 	case stepCommit:
@@ -396,7 +401,9 @@ func (a *agent) stepped(u update, err error) error {
 	case err != nil:
 		return err
 	case u.Step == stepCommit:
-		err = a.save(func(s *state) { s.Applied, s.Update, s.Failed, s.FailedSpec = u.Spec, nil, nil, "" })
+		err = a.save(func(s *state) {
+			s.Applied, s.Unstarted, s.Update, s.Failed, s.FailedSpec = u.Spec, u.Unstarted, nil, nil, ""
+		})
 		if err == nil {
 			a.applied()
 			a.log.Info().Str("rendered_version", u.Spec.RenderedVersion).Msg("update applied")
@@ -407,7 +414,9 @@ func (a *agent) stepped(u update, err error) error {
 		if u.Failed.At == "" {
 			u.Failed.At = resource.Time(a.o.Now())
 		}
-		err = a.save(func(s *state) { s.Update, s.Failed, s.FailedSpec = nil, u.Failed, digestOf(u.Spec) })
+		err = a.save(func(s *state) {
+			s.Unstarted, s.Update, s.Failed, s.FailedSpec = u.Unstarted, nil, u.Failed, digestOf(u.Spec)
+		})
 		if err == nil {
 			a.log.Warn().Str("rendered_version", u.Spec.RenderedVersion).Str("applied", a.state.Applied.RenderedVersion).Msg("update rolled back")
 		}
@@ -522,7 +531,7 @@ func (a *agent) rollBack(ctx context.Context, u *update) error {
 		}
 	}
 	// If what was there before can't be started again, the next update may do it, and the applications' status says it.
-	if err := a.switchApplications(ctx, u.Spec, a.state.Applied, changes); err != nil {
+	if err := a.switchApplications(ctx, u, u.Spec, a.state.Applied, changes); err != nil {
 		u.Failed.Message += fmt.Sprintf("; and when it was rolled back: %v", err)
 	}
 	return nil
@@ -539,7 +548,8 @@ func (a *agent) rebootBack(ctx context.Context, u *update) error {
 	return errors.Join(a.os.Reboot(ctx), errors.New("the host reboots into the OS image that it had before"))
 }
 
-func (a *agent) switchApplications(ctx context.Context, from, to resource.RenderedSpec, changes []files.Change) error {
+// switchApplications stops and starts applications, and notes in u which are to be started after the update: optional ones.
+func (a *agent) switchApplications(ctx context.Context, u *update, from, to resource.RenderedSpec, changes []files.Change) error {
 	if a.applications == nil {
 		return nil
 	}
@@ -547,10 +557,18 @@ func (a *agent) switchApplications(ctx context.Context, from, to resource.Render
 	for _, c := range changes {
 		changed = append(changed, c.Path)
 	}
-	return failed(ctx, resource.FailedApplication, a.applications.Switch(ctx, from.Applications, to.Applications, changed))
+	unstarted, err := a.applications.Switch(ctx, from.Applications, to.Applications, changed)
+	u.Unstarted = nil
+	for _, app := range to.Applications {
+		if app.Optional && (slices.Contains(unstarted, app.Name) || slices.Contains(a.state.Unstarted, app.Name)) {
+			u.Unstarted = append(u.Unstarted, app.Name)
+		}
+	}
+	a.startAt, a.startWait = time.Time{}, 0
+	return failed(ctx, resource.FailedApplication, err)
 }
 
-// health waits until all checks succeed and all applications run, or have completed.
+// health waits until all checks succeed and all applications that are not optional run, or have completed.
 func (a *agent) health(ctx context.Context, spec resource.RenderedSpec) error {
 	over := time.After(a.o.Config.Health.Timeout)
 	for {
@@ -580,10 +598,11 @@ func (a *agent) unhealthy(ctx context.Context, spec resource.RenderedSpec) error
 			return fmt.Errorf("health.checks[%d]: %w", i, err)
 		}
 	}
-	if len(spec.Applications) == 0 {
+	required := slices.DeleteFunc(slices.Clone(spec.Applications), func(app resource.RenderedApplication) bool { return app.Optional })
+	if len(required) == 0 {
 		return nil
 	}
-	for _, app := range a.applications.Status(ctx, spec.Applications) {
+	for _, app := range a.applications.Status(ctx, required) {
 		if app.Status != "Running" && app.Status != "Completed" {
 			return fmt.Errorf("application %s is %s %s", app.Name, app.Status, app.Message)
 		}

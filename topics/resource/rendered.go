@@ -56,6 +56,8 @@ type RenderedApplication struct {
 	AppType string            `json:"appType"`
 	Files   []RenderedFile    `json:"files"`
 	EnvVars map[string]string `json:"envVars,omitempty"`
+	// Optional says that the spec is applied whether this application starts or not. One that doesn't start is tried again.
+	Optional bool `json:"optional,omitempty"`
 }
 
 // Content is that of a file. At most one of Text, Base64, Digest and Secret is set; none: the file is empty.

@@ -66,22 +66,53 @@ func (a *Applications) Files(app resource.RenderedApplication) ([]resource.Rende
 }
 
 // Switch does what Plan says, and ends with the first action that fails. A unit or project that is not wanted any more and that can't be
-// stopped, since systemd or the engine isn't there, keeps nothing from going on.
-func (a *Applications) Switch(ctx context.Context, from, to []resource.RenderedApplication, changed []string) error {
+// stopped, since systemd or the engine isn't there, keeps nothing from going on. Optional applications are not started, and units of theirs
+// that have changed are stopped: their names are returned, and Start starts them.
+func (a *Applications) Switch(ctx context.Context, from, to []resource.RenderedApplication, changed []string) (unstarted []string, err error) {
 	if err := conflict(to); err != nil {
-		return err
+		return nil, err
 	}
-	units := slices.ContainsFunc(to, func(app resource.RenderedApplication) bool { return app.AppType == resource.AppQuadlet })
-	for _, action := range Plan(from, to, changed) {
+	units := slices.ContainsFunc(to, func(app resource.RenderedApplication) bool {
+		return app.AppType == resource.AppQuadlet && !app.Optional
+	})
+	plan := Plan(from, to, changed)
+	unstarted = optional(plan, to)
+	for _, action := range plan {
+		if action.starts() && slices.Contains(unstarted, action.App) {
+			if action.Do != DoRestart {
+				continue
+			}
+			action.Do = DoStop
+		}
 		err := a.do(ctx, action)
 		switch {
 		case err == nil:
 		case action.Do == DoStop || action.Do == DoDown || action.Do == DoReload && !units:
 			a.o.Log.Warn().Err(err).Str("application", action.App).Msg("an application that is not wanted any more can't be stopped")
 		case action.App == "":
-			return err
+			return unstarted, err
 		default:
-			return fmt.Errorf("application %s: %w", action.App, err)
+			return unstarted, fmt.Errorf("application %s: %w", action.App, err)
+		}
+	}
+	return unstarted, nil
+}
+
+// optional are the names of the optional applications that a plan starts.
+func optional(plan []Action, apps []resource.RenderedApplication) (names []string) {
+	for _, app := range apps {
+		if app.Optional && slices.ContainsFunc(plan, func(a Action) bool { return a.App == app.Name && a.starts() }) {
+			names = append(names, app.Name)
+		}
+	}
+	return names
+}
+
+// Start starts an application whose files are in place. What runs of it already is left alone.
+func (a *Applications) Start(ctx context.Context, app resource.RenderedApplication) error {
+	for _, action := range Plan(nil, []resource.RenderedApplication{app}, nil) {
+		if err := a.do(ctx, action); err != nil {
+			return err
 		}
 	}
 	return nil

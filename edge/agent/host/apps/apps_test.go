@@ -178,12 +178,18 @@ func (r *rig) write(t *testing.T, all list) {
 	}
 }
 
+func change(t *testing.T, a *apps.Applications, from, to list) error {
+	t.Helper()
+	_, err := a.Switch(t.Context(), from, to, nil)
+	return err
+}
+
 func TestQuadletsRun(t *testing.T) {
 	r := newRig(t)
 	one := list{quadlet("shop", file("web.container", "1"), file("db.container", "1"), file("db.volume", ""))}
 	require.Equal(t, "Error", r.apps.Status(t.Context(), one)[0].Status, "there is no such unit yet")
 	r.write(t, one)
-	require.NoError(t, r.apps.Switch(t.Context(), nil, one, nil))
+	require.NoError(t, change(t, r.apps, nil, one))
 	require.Equal(t, []resource.ApplicationStatus{{Name: "shop", Status: "Running", Ready: "2/2"}}, r.apps.Status(t.Context(), one))
 	require.Equal(t, []string{"reload", "start db-volume.service", "start db.service", "start web.service"}, r.systemd.Log())
 
@@ -193,12 +199,12 @@ func TestQuadletsRun(t *testing.T) {
 
 	two := list{quadlet("shop", file("web.container", "2"))}
 	r.write(t, two)
-	require.NoError(t, r.apps.Switch(t.Context(), one, two, nil))
+	require.NoError(t, change(t, r.apps, one, two))
 	require.Equal(t, []string{"stop db.service", "stop db-volume.service", "reload", "restart web.service"}, r.systemd.Log())
 	require.Equal(t, "1/1", r.apps.Status(t.Context(), two)[0].Ready)
 
 	r.write(t, nil)
-	require.NoError(t, r.apps.Switch(t.Context(), two, nil, nil))
+	require.NoError(t, change(t, r.apps, two, nil))
 	require.Empty(t, r.systemd.Active("web.service"))
 }
 
@@ -207,18 +213,56 @@ func TestAQuadletThatDoesNotStart(t *testing.T) {
 	one := list{quadlet("shop", file("web.container", "1"))}
 	r.systemd.Fail("web.service", true)
 	r.write(t, one)
-	require.EqualError(t, r.apps.Switch(t.Context(), nil, one, nil), `application shop: systemd: start web.service: the job ended with "failed"`)
+	require.EqualError(t, change(t, r.apps, nil, one), `application shop: systemd: start web.service: the job ended with "failed"`)
 	two := list{one[0], quadlet("other", file("web.container", "1"))}
-	require.ErrorContains(t, r.apps.Switch(t.Context(), one, two, nil), "applications shop and other both have the service web.service")
+	require.ErrorContains(t, change(t, r.apps, one, two), "applications shop and other both have the service web.service")
 	none := list{quadlet("empty", file("a.txt", ""))}
 	require.Equal(t, "Error", r.apps.Status(t.Context(), none)[0].Status)
+}
+
+// An update leaves optional applications for later: it stops what has changed of them, and starts nothing.
+func TestOptionalQuadletsAreStartedByThemselves(t *testing.T) {
+	r := newRig(t)
+	broker := func(v string) resource.RenderedApplication {
+		app := quadlet("cam", file("cam.container", v))
+		app.Optional = true
+		return app
+	}
+	shop := quadlet("shop", file("web.container", "1"))
+	r.systemd.Fail("cam.service", true)
+	one := list{broker("1"), shop}
+	r.write(t, one)
+	unstarted, err := r.apps.Switch(t.Context(), nil, one, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"cam"}, unstarted)
+	require.Equal(t, []string{"reload", "start web.service"}, r.systemd.Log())
+	require.EqualError(t, r.apps.Start(t.Context(), one[0]), `systemd: start cam.service: the job ended with "failed"`)
+	r.systemd.Fail("cam.service", false)
+	require.NoError(t, r.apps.Start(t.Context(), one[0]))
+	require.Equal(t, "active", r.systemd.Active("cam.service"))
+	r.systemd.Log()
+
+	two := list{broker("2"), shop}
+	r.write(t, two)
+	unstarted, err = r.apps.Switch(t.Context(), one, two, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"cam"}, unstarted)
+	require.Equal(t, []string{"reload", "stop cam.service"}, r.systemd.Log())
+
+	// They are named as well when something else fails.
+	r.systemd.Fail("db.service", true)
+	three := list{broker("3"), quadlet("shop", file("db.container", "1"))}
+	r.write(t, three)
+	unstarted, err = r.apps.Switch(t.Context(), two, three, nil)
+	require.ErrorContains(t, err, "application shop: systemd: start db.service")
+	require.Equal(t, []string{"cam"}, unstarted)
 }
 
 func TestComposeRuns(t *testing.T) {
 	r := newRig(t)
 	one := list{compose("mail", file("compose.yaml", "1"), file("a", "1"))}
 	r.write(t, one)
-	require.NoError(t, r.apps.Switch(t.Context(), nil, one, nil))
+	require.NoError(t, change(t, r.apps, nil, one))
 	log, err := os.ReadFile(r.log)
 	require.NoError(t, err)
 	require.Equal(t, "mail --project-name mail up --detach --remove-orphans\n", string(log))
@@ -232,11 +276,11 @@ func TestComposeRuns(t *testing.T) {
 	require.Equal(t, resource.ApplicationStatus{Name: "mail", Status: "Error", Ready: "1/2", Restarts: 3, Message: "mail_init_1: it exited with 1"}, r.apps.Status(t.Context(), one)[0])
 
 	r.write(t, nil)
-	require.NoError(t, r.apps.Switch(t.Context(), one, nil, nil))
+	require.NoError(t, change(t, r.apps, one, nil))
 	require.Empty(t, r.engine.Left())
 	broken := list{compose("mail", file("compose.yaml", "1"), file("broken", ""))}
 	r.write(t, broken)
-	require.ErrorContains(t, r.apps.Switch(t.Context(), nil, broken, nil), "exit status 15: services.web.image must be a string")
+	require.ErrorContains(t, change(t, r.apps, nil, broken), "exit status 15: services.web.image must be a string")
 }
 
 // Where the host has nothing to run applications with, their status says what is missing.
@@ -251,7 +295,10 @@ func TestAHostWithNothing(t *testing.T) {
 	require.Contains(t, s[0].Message, "install podman-compose")
 	require.Equal(t, "Error", s[1].Status)
 	require.Contains(t, s[1].Message, "no D-Bus at ")
-	require.NoError(t, a.Switch(t.Context(), both, nil, nil), "what can't be there needs no stopping")
+	require.NoError(t, change(t, a, both, nil), "what can't be there needs no stopping")
+	both[1].Optional = true
+	require.NoError(t, change(t, a, nil, both[1:]), "nor does what is optional need systemd")
+	require.ErrorContains(t, a.Start(t.Context(), both[1]), "no D-Bus at ")
 }
 
 func FuzzServiceName(f *testing.F) {

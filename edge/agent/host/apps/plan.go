@@ -217,6 +217,8 @@ const (
 	DoRecreate = "recreate" // a project of which more than the compose file has changed
 )
 
+func (a Action) starts() bool { return a.Do != DoStop && a.Do != DoDown && a.Do != DoReload }
+
 // Plan says what is to be done, in order, when applications are to be as in to and have been as in from; the files of to are in place.
 // changed are files that were written since, for another reason than a difference of the two. What is the same in both is left
 // alone.
