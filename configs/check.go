@@ -218,8 +218,8 @@ func (a *Agent) check(report reporter) {
 		}
 	}
 	for i, prefix := range a.Upgrade.Sources {
-		if u, err := url.Parse(prefix); err != nil || u.Scheme != "https" || u.Host == "" || !strings.HasSuffix(u.Path, "/") {
-			report(fmt.Sprintf("upgrade.sources[%d]", i), "%q is not the beginning of an HTTPS address up to a slash, such as https://example.com/edgebus/", prefix)
+		if u, err := url.Parse(prefix); err != nil || u.Scheme != "https" && u.Scheme != "oci" || u.Host == "" || !strings.HasSuffix(u.Path, "/") {
+			report(fmt.Sprintf("upgrade.sources[%d]", i), "%q is not the beginning of an address up to a slash, such as https://example.com/edgebus/ or oci://ghcr.io/example/", prefix)
 		}
 	}
 	if t := a.Upgrade.Trial; t.Watch > t.Timeout {

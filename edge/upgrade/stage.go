@@ -1,14 +1,19 @@
 package upgrade
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -163,7 +168,7 @@ func (u *Upgrader) fetchProgram(ctx context.Context, dir, source string, a resou
 	var content io.ReadCloser
 	var err error
 	if source != "" {
-		content, err = u.download(ctx, strings.TrimSuffix(source, "/")+"/"+a.Architecture+"/"+a.Name)
+		content, err = u.download(ctx, source, a)
 	} else {
 		content, err = u.o.Blob(ctx, resource.Content{Digest: a.Digest, Size: a.Size}, progress)
 	}
@@ -184,18 +189,18 @@ func (u *Upgrader) fetchProgram(ctx context.Context, dir, source string, a resou
 // downloadTime bounds the time for which a server sends nothing.
 const downloadTime = time.Minute
 
-// download opens a content of an HTTPS server that the node's settings allow. What comes is verified as any other.
-func (u *Upgrader) download(ctx context.Context, url string) (io.ReadCloser, error) {
-	allowed := false
-	for _, prefix := range u.o.Config.Sources {
-		allowed = allowed || strings.HasPrefix(url, prefix)
+// download opens a program at a source that the node's settings allow: on an HTTPS server, or as a blob of a registry's repository. What comes is
+// verified as any other content.
+func (u *Upgrader) download(ctx context.Context, source string, a resource.ArtifactProgram) (io.ReadCloser, error) {
+	at := strings.TrimSuffix(source, "/") + "/" + a.Architecture + "/" + a.Name
+	allowed := slices.ContainsFunc(u.o.Config.Sources, func(prefix string) bool { return strings.HasPrefix(at, prefix) })
+	where, err := url.Parse(at)
+	if !allowed || err != nil || slices.Contains(strings.Split(where.Path, "/"), "..") {
+		return nil, fail(resource.UpgradeFailedRefused, "this node fetches nothing from %s: see upgrade.sources of its agent.yaml", at)
 	}
-	if !allowed {
-		return nil, fail(resource.UpgradeFailedRefused, "this node fetches nothing from %s: see upgrade.sources of its agent.yaml", url)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, fail(resource.UpgradeFailedArtifact, "%v", err)
+	if registry, ok := strings.CutPrefix(strings.TrimSuffix(source, "/"), "oci://"); ok {
+		host, repository, _ := strings.Cut(registry, "/")
+		at = "https://" + host + "/v2/" + repository + "/blobs/" + a.Digest
 	}
 	client := http.Client{
 		Transport: &http.Transport{ResponseHeaderTimeout: downloadTime, DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment},
@@ -206,19 +211,76 @@ func (u *Upgrader) download(ctx context.Context, url string) (io.ReadCloser, err
 			return nil
 		},
 	}
+	content, challenge, err := get(ctx, client, at, "")
+	if challenge != "" && strings.HasPrefix(source, "oci://") {
+		var token string
+		if token, err = registryToken(ctx, client, challenge); err == nil {
+			content, _, err = get(ctx, client, at, token)
+		}
+	}
+	return content, err
+}
+
+// get opens what a server has at an address. If it wants a login first, challenge is what it says about that, beside the error.
+func get(ctx context.Context, client http.Client, at, token string) (content io.ReadCloser, challenge string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return nil, "", fail(resource.UpgradeFailedArtifact, "%v", err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token) // it is not sent to another host to which the server redirects
+	}
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	if res.StatusCode != http.StatusOK {
-		_ = res.Body.Close()
-		err := fmt.Errorf("%s answers %s", url, res.Status)
-		if res.StatusCode/100 == 4 && res.StatusCode != http.StatusTooManyRequests && res.StatusCode != http.StatusRequestTimeout {
-			return nil, fail(resource.UpgradeFailedArtifact, "%v", err)
+	if res.StatusCode == http.StatusOK {
+		return res.Body, "", nil
+	}
+	_ = res.Body.Close()
+	err = fmt.Errorf("%s answers %s", at, res.Status)
+	if res.StatusCode == http.StatusUnauthorized {
+		challenge = res.Header.Get("WWW-Authenticate")
+	}
+	if res.StatusCode/100 == 4 && res.StatusCode != http.StatusTooManyRequests && res.StatusCode != http.StatusRequestTimeout {
+		err = fail(resource.UpgradeFailedArtifact, "%v", err)
+	}
+	return nil, challenge, err
+}
+
+var challengeParameter = regexp.MustCompile(`([a-z]+)="([^"]*)"`)
+
+// registryToken gets the token with which a registry lets anybody read a repository, as its answer 401 says:
+// Bearer realm="https://auth.example.com/token",service="registry",scope="repository:edgebus:pull".
+func registryToken(ctx context.Context, client http.Client, challenge string) (string, error) {
+	said := map[string]string{}
+	for _, m := range challengeParameter.FindAllStringSubmatch(challenge, -1) {
+		said[m[1]] = m[2]
+	}
+	realm, err := url.Parse(said["realm"])
+	if scheme, _, _ := strings.Cut(challenge, " "); !strings.EqualFold(scheme, "Bearer") || err != nil || realm.Scheme != "https" {
+		return "", fail(resource.UpgradeFailedArtifact, "the registry wants the login %q, and this version knows tokens over HTTPS only", challenge)
+	}
+	query := realm.Query()
+	for _, name := range []string{"service", "scope"} {
+		if said[name] != "" {
+			query.Set(name, said[name])
 		}
-		return nil, err
 	}
-	return res.Body, nil
+	realm.RawQuery = query.Encode()
+	answer, _, err := get(ctx, client, realm.String(), "")
+	if err != nil {
+		return "", err
+	}
+	defer answer.Close()
+	var got struct {
+		Token  string `json:"token"`
+		Access string `json:"access_token"`
+	}
+	if err := json.NewDecoder(io.LimitReader(answer, 1<<20)).Decode(&got); err != nil {
+		return "", fmt.Errorf("the token of the registry: %w", err)
+	}
+	return cmp.Or(got.Token, got.Access), nil
 }
 
 // verifyInstalled verifies a version that is in place: its signature by the keys of today, and its programs. A version without a manifest was

@@ -452,3 +452,12 @@ func TestWhenTheHubHasHeardACore(t *testing.T) {
 	}
 	require.Error(t, heard(coreState{}, time.Second))
 }
+
+// A registry may want a token over HTTPS before it gives a blob, and no other login.
+func TestLoginsOfRegistriesThatAreRefused(t *testing.T) {
+	for _, challenge := range []string{`Basic realm="x"`, `Bearer realm="http://auth.example.com/token"`, `Bearer service="x"`, "Bearer", `Negotiate realm="https://auth.example.com"`} {
+		_, err := registryToken(t.Context(), http.Client{}, challenge)
+		require.ErrorAs(t, err, new(*Failure), challenge)
+		require.ErrorContains(t, err, "wants the login")
+	}
+}

@@ -391,9 +391,13 @@ type ArtifactSpec struct {
 	Manifest string `json:"manifest"`
 	// Signature is the manifest's, in minisign's format: the four lines of a .minisig file.
 	Signature string `json:"signature"`
-	// Source is where nodes fetch the programs, instead of from the hub: https://host/path, to which /{architecture}/{name} is added.
+	// Source is where nodes fetch the programs, instead of from the hub: https://host/path, to which /{architecture}/{name} is added, or
+	// oci://registry/repository, of which the programs are blobs, found by their digests.
 	Source string `json:"source,omitempty"`
 }
+
+// repositoryForm is a repository's name of the OCI distribution specification, after a slash.
+var repositoryForm = regexp.MustCompile(`^(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)+$`)
 
 // Manifest is what the author of an Artifact signs: the programs of one version, by architecture.
 type Manifest struct {
@@ -497,8 +501,11 @@ func (a Artifact) Validate() error {
 	}
 	if s := a.Spec.Source; s != "" {
 		u, err := url.Parse(s)
-		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			p.add("spec.source", "%s: must be https://host/path", clip(s))
+		switch {
+		case err != nil || u.Scheme != "https" && u.Scheme != "oci" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || slices.Contains(strings.Split(u.Path, "/"), ".."):
+			p.add("spec.source", "%s: must be https://host/path or oci://registry/repository", clip(s))
+		case u.Scheme == "oci" && !repositoryForm.MatchString(u.Path):
+			p.add("spec.source", "%s: must be oci://registry/repository, without a tag or digest, in lower case", clip(s))
 		}
 	}
 	return p.err()

@@ -119,7 +119,7 @@ If the key is encrypted, its password is asked for, or read from the standard in
 	f.StringVar(&version, "version", "", "version of the programs, such as v1.2.0")
 	f.StringVar(&keyFile, "secret-key", "", "file with the secret key of minisign")
 	f.StringVar(&name, "name", "", "name of the Artifact; default: the version")
-	f.StringVar(&source, "source", "", "where nodes fetch the programs: https://host/path (/{architecture}/{name} is added)")
+	f.StringVar(&source, "source", "", "where nodes fetch the programs: https://host/path (/{architecture}/{name} is added), or oci://registry/repository")
 	f.IntVar(&format, "store-format", 0, "newest format of a core's store that the version can read; 0: it isn't said")
 	_, _ = cmd.MarkFlagRequired("version"), cmd.MarkFlagRequired("secret-key")
 	o.flags(cmd)

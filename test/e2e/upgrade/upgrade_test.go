@@ -2,8 +2,11 @@ package upgrade
 
 import (
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/store"
@@ -264,6 +271,58 @@ func TestProgramsFromAServer(t *testing.T) {
 	require.Contains(t, n.order(missing).Message, "404")
 	o.Source = server.URL + "/releases/v1.1.0"
 	require.Equal(t, resource.UpgradeSuccess, n.order(o).Result, "%+v", n.last())
+	n.whole("v1.1.0")
+}
+
+// Programs may be blobs of a registry, which gives anybody a token to read them.
+func TestProgramsFromARegistry(t *testing.T) {
+	t.Parallel()
+	const token = "let me in"
+	blobs := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	var server *httptest.Server
+	asked := make(chan string, 100)
+	server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/token":
+			asked <- r.URL.Query().Get("service") + " " + r.URL.Query().Get("scope")
+			_ = json.NewEncoder(w).Encode(map[string]string{"token": token})
+		case r.Header.Get("Authorization") != "Bearer "+token:
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+server.URL+`/token",service="blobs",scope="repository:plant/edgebus:pull"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			blobs.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+	host := strings.TrimPrefix(server.URL, "https://")
+	n := newNode(t, time.Minute, func(n *node) {
+		roots := filepath.Join(n.Dir, "roots.pem")
+		n.write(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate(server).Raw}))
+		n.env = []string{"SSL_CERT_FILE=" + roots}
+		n.sources = []string{"oci://" + host + "/plant/"}
+	})
+	text := good(t, "v1.1.0")
+	repository, err := name.NewRepository(host + "/plant/edgebus")
+	require.NoError(t, err)
+	require.NoError(t, remote.WriteLayer(repository, static.NewLayer(text, "application/octet-stream"), remote.WithTransport(server.Client().Transport)))
+
+	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": text})
+	clear(n.blobs)
+	for id, source := range map[string]string{"other": "oci://" + host + "/other/edgebus", "above": "oci://" + host + "/plant/../other"} {
+		o.ID, o.Source = id, source
+		require.Contains(t, n.order(o).Message, "upgrade.sources", id)
+	}
+	missing := n.bundle("v1.1.0", map[string][]byte{"edgecore": bad(t, "v1.1.0", "exits", 0)})
+	missing.Source = "oci://" + host + "/plant/edgebus"
+	r := n.order(missing)
+	require.Equal(t, resource.UpgradeFailedArtifact, r.Reason, "%+v", r)
+	require.Contains(t, r.Message, "404")
+	for len(asked) > 0 {
+		<-asked
+	}
+	o.ID, o.Source = "good", "oci://"+host+"/plant/edgebus"
+	require.Equal(t, resource.UpgradeSuccess, n.order(o).Result, "%+v", n.last())
+	require.Equal(t, "blobs repository:plant/edgebus:pull", <-asked)
 	n.whole("v1.1.0")
 }
 
