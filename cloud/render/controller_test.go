@@ -203,8 +203,9 @@ func TestPoint10TheVersionRisesWithEachChangeOfTheOutcome(t *testing.T) {
 	before, err := r.Store.Get(t.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: "n1"})
 	require.NoError(t, err)
 	for range 3 {
-		r.run()
+		r.stop()
 		done := r.reconciled("n1")
+		r.run()
 		require.Eventually(t, func() bool { return r.reconciled("n1") > done }, patience, time.Millisecond)
 	}
 	r.stop()
@@ -346,15 +347,22 @@ func TestOnlyWhatConcernsANodeRendersIt(t *testing.T) {
 		}
 		return calls
 	}
+	settled := 0
+	settle := func() { // a change that concerns a Node comes after all that is under way
+		settled++
+		user := r.reconciled("user")
+		r.configMap("used", fmt.Sprint("change ", settled))
+		require.Eventually(t, func() bool { return r.reconciled("user") > user }, patience, time.Millisecond)
+		r.awaitVersion("user", fmt.Sprint(1+settled))
+	}
+	settle()
 	before := count()
 	for i := range 20 {
 		_, err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: fmt.Sprint("n", i)}, func(n *resource.Node) error { n.Status.Version = "v2"; return nil })
 		require.NoError(t, err)
 		r.configMap("unrelated", fmt.Sprint(i))
 	}
-	user := r.reconciled("user")
-	r.configMap("used", "2") // it comes after all of them
-	require.Eventually(t, func() bool { return r.reconciled("user") > user }, patience, time.Millisecond)
+	settle()
 	require.Equal(t, before, count())
 	require.Equal(t, "v2", r.status("n0").Version)
 
@@ -363,7 +371,7 @@ func TestOnlyWhatConcernsANodeRendersIt(t *testing.T) {
 	require.Equal(t, "x", r.rendered("n0").Files[0].Text)
 	require.Equal(t, "v2", r.status("n0").Version, "the rest of the status is others'")
 	require.NoError(t, testutil.GatherAndCompare(r.metrics, strings.NewReader("# HELP edgebus_renders_total Nodes' specs that were rendered, by result: changed (a new renderedVersion), unchanged or problem.\n"+
-		"# TYPE edgebus_renders_total counter\nedgebus_renders_total{result=\"changed\"} 52\nedgebus_renders_total{result=\"problem\"} 1\nedgebus_renders_total{result=\"unchanged\"} 0\n"), "edgebus_renders_total"))
+		"# TYPE edgebus_renders_total counter\nedgebus_renders_total{result=\"changed\"} 53\nedgebus_renders_total{result=\"problem\"} 1\nedgebus_renders_total{result=\"unchanged\"} 0\n"), "edgebus_renders_total"))
 }
 
 // What a node runs for discovered devices is sent with its spec, also to a Node without one; an application of the spec has its name
