@@ -428,6 +428,14 @@ func (n *node) writes() {
 func (n *node) whole(version string) {
 	n.t.Helper()
 	n.runs(version)
+	n.Eventually(2*stand.Soon, func() error { // a full disk may have kept the client from writing
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.acked <= 10 {
+			return fmt.Errorf("%d writes were acknowledged", n.acked)
+		}
+		return nil
+	})
 	n.stop()
 	n.InStep()
 	require.Equal(n.t, filepath.Join("versions", version), n.link())
