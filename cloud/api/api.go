@@ -117,6 +117,7 @@ type server struct {
 	paced       *httpserver.Turns
 	renderCache *renderCache
 	secretLog   zerolog.Logger
+	webhooks    webhookLimits
 }
 
 // New makes the handler of the API.

@@ -11,7 +11,10 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/cloud/objects"
@@ -28,6 +31,35 @@ const webhookSecret = "webhook-secret"
 // maxWebhook bounds the body of a webhook, in bytes: GitHub sends up to 25 MiB.
 const maxWebhook = 25 << 20
 
+// Webhooks of one Repository beyond webhookBurst at once, or one per webhookInterval for long, are refused: each has the hub read
+// the repository. A refused one loses nothing: the sources are read after their interval anyway.
+const (
+	webhookBurst    = 30
+	webhookInterval = 2 * time.Second
+)
+
+// webhookLimits are the rate limits of the webhooks of Repositories, by name. Only a caller that has proven that it knows the
+// secret of a Repository is counted, so others neither use up its limit nor add one.
+type webhookLimits struct {
+	mu sync.Mutex
+	of map[string]*rate.Limiter
+}
+
+// allow says whether one more webhook of a Repository is within its limit.
+func (l *webhookLimits) allow(repository string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	limit := l.of[repository]
+	if limit == nil {
+		if l.of == nil {
+			l.of = map[string]*rate.Limiter{}
+		}
+		limit = rate.NewLimiter(rate.Every(webhookInterval), webhookBurst)
+		l.of[repository] = limit
+	}
+	return limit.AllowN(now, 1)
+}
+
 // webhookPaths are where it is served, with the Repository's name for *.
 var webhookPaths = []string{"/api/v1/repositories/*/webhook", "/apis/" + resource.APIVersion + "/repositories/*/webhook"}
 
@@ -40,8 +72,8 @@ func isWebhook(r *http.Request) bool {
 	return false
 }
 
-// webhook notes at a Repository that it was told of a change. Whatever is wrong, the answer is the same: it tells nobody which
-// Repositories there are.
+// webhook notes at a Repository that it was told of a change. Whatever is wrong with the proof, the answer is the same: it tells
+// nobody which Repositories there are.
 func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	audit.Identify(r, "webhook/"+name, "webhook")
@@ -59,6 +91,10 @@ func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 		return err
 	} else if !ok {
 		return refused
+	}
+	if !s.webhooks.allow(name, s.Now()) {
+		return refuse(http.StatusTooManyRequests, "TooManyRequests", "the Repository %s has had too many webhooks: at most %d at once, and one per %v for long",
+			name, webhookBurst, webhookInterval)
 	}
 	_, err = s.objects.Change(r.Context(), key, &objects.Write{Manager: "webhook", Part: objects.Status}, func(old *objects.Object) (*objects.Object, error) {
 		var status resource.RepositoryStatus

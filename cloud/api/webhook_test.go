@@ -57,3 +57,31 @@ func TestWebhooks(t *testing.T) {
 	require.Equal(t, last, h.ok("GET", base+"/repositories/r", "").str("status.notifiedAt"))
 	require.Equal(t, 404, h.do("GET", "/api/v1/repositories/r/webhook", "").code)
 }
+
+// Whoever knows the secret of a Repository can't have it read without limit. Callers that don't know it use up nothing, and one
+// Repository's webhooks don't count for another.
+func TestWebhooksAreLimited(t *testing.T) {
+	h := newHub(t, sealed(t))
+	h.ok("POST", "/api/v1/namespaces/default/secrets", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"webhook-secret":"hunter2"}}`)
+	for _, name := range []string{"busy", "other"} {
+		h.ok("POST", base+"/repositories", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Repository","metadata":{"name":"`+name+`"},"spec":{"url":"https://git.example/x.git","secretRef":{"name":"s"}}}`)
+	}
+	busy, other := "/api/v1/repositories/busy/webhook", "/api/v1/repositories/other/webhook"
+	for range webhookBurst + 1 {
+		require.Equal(t, 401, h.do("POST", busy, "", "Authorization", "Bearer guess").code)
+	}
+	for range webhookBurst {
+		h.pass(time.Millisecond)
+		require.Equal(t, 202, h.do("POST", busy, "", "Authorization", "Bearer hunter2").code)
+	}
+	noted := h.ok("GET", base+"/repositories/busy", "").str("status.notifiedAt")
+	h.pass(time.Millisecond)
+	require.Equal(t, "the Repository busy has had too many webhooks: at most 30 at once, and one per 2s for long",
+		h.refused(429, "TooManyRequests", "POST", busy, "", "Authorization", "Bearer hunter2"))
+	require.Equal(t, 429, h.do("POST", base+"/repositories/busy/webhook", "", "Authorization", "Bearer hunter2").code, "its other path has the same limit")
+	require.Equal(t, noted, h.ok("GET", base+"/repositories/busy", "").str("status.notifiedAt"))
+	require.Equal(t, 401, h.do("POST", busy, "", "Authorization", "Bearer guess").code, "the limit is told to those only that know the secret")
+	require.Equal(t, 202, h.do("POST", other, "", "Authorization", "Bearer hunter2").code)
+	h.pass(webhookInterval)
+	require.Equal(t, 202, h.do("POST", busy, "", "Authorization", "Bearer hunter2").code)
+}
