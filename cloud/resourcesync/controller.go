@@ -17,6 +17,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -49,7 +50,7 @@ const (
 
 	conditionParsed = "ResourceParsed"
 	conditionSynced = "Synced"
-	// maxNamed bounds how many objects a message names.
+	// maxNamed bounds how many objects or references a message names.
 	maxNamed = 5
 )
 
@@ -150,6 +151,14 @@ func (c *controller) sync(ctx context.Context, rs *resource.ResourceSync, known 
 		out.set(conditionParsed, "Invalid", err.Error())
 		return nil
 	}
+	refused, err := c.refused(ctx, rs, wanted)
+	if err != nil {
+		return err
+	}
+	if refused != "" {
+		out.set(conditionParsed, "NotAllowed", refused)
+		return nil
+	}
 	out.set(conditionParsed, "", fmt.Sprintf("%d manifests", len(wanted)))
 	owner := Owner(rs.Metadata.Name)
 	owners, err := c.owners(ctx, wanted, owner)
@@ -183,10 +192,7 @@ func (c *controller) sync(ctx context.Context, rs *resource.ResourceSync, known 
 		if len(p.foreign) == len(failed) {
 			reason = "OwnedByOthers"
 		}
-		if more := len(failed) - maxNamed; more > 0 {
-			failed = append(failed[:maxNamed], fmt.Sprintf("and %d more", more))
-		}
-		out.set(conditionSynced, reason, strings.Join(failed, "; "))
+		out.set(conditionSynced, reason, joined(failed))
 		return nil
 	}
 	out.commit = known.Resolved
@@ -220,6 +226,43 @@ func (c *controller) parse(files []resource.InlineFile) (all []manifest, err err
 		return nil, errors.New("there is no manifest, in no file that ends with .yaml, .yml or .json: to delete all that was applied delete it, or the ResourceSync first")
 	}
 	return all, nil
+}
+
+// refused names what manifests refer to and the ResourceSync does not allow; empty: nothing.
+func (c *controller) refused(ctx context.Context, rs *resource.ResourceSync, wanted []manifest) (string, error) {
+	var registries []resource.Repository
+	for r, err := range objects.List[resource.Repository](ctx, c.as, "") {
+		if err != nil {
+			return "", err
+		}
+		if r.Spec.Type == "oci" && (r.Spec.SecretRef != nil || len(r.Spec.Credentials) > 0) {
+			registries = append(registries, *r)
+		}
+	}
+	var all []string
+	for _, m := range wanted {
+		for _, ref := range m.refs {
+			if ref.image != "" {
+				name, _ := resource.SplitImage(ref.image)
+				if i := slices.IndexFunc(registries, func(r resource.Repository) bool { return sources.IsIn(r.Spec, name) }); i >= 0 {
+					ref.name = registries[i].Metadata.Name
+				}
+			}
+			own := ref.kind == resource.KindRepository && ref.name == rs.Spec.Repository
+			if ref.name != "" && !own && !slices.Contains(rs.Spec.Allow, ref.kind) {
+				all = append(all, fmt.Sprintf("%s: %s, and spec.allow of the ResourceSync lists no %s", m.file, ref, ref.kind))
+			}
+		}
+	}
+	return joined(all), nil
+}
+
+// joined names the first of many.
+func joined(all []string) string {
+	if more := len(all) - maxNamed; more > 0 {
+		all = append(all[:maxNamed:maxNamed], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(all, "; ")
 }
 
 // owners are the owners of the objects that are described, if there are such objects, and of all that the ResourceSync owns.
@@ -289,7 +332,7 @@ func (c *controller) apply(ctx context.Context, m manifest, owner string) error 
 			return nil, errForeign
 		}
 		before = old.Metadata.ResourceVersion
-		wanted, err := m.object(c.Objects, old)
+		wanted, _, err := m.object(c.Objects, old)
 		if err != nil {
 			return nil, err
 		}
@@ -300,7 +343,7 @@ func (c *controller) apply(ctx context.Context, m manifest, owner string) error 
 		return wanted, nil
 	})
 	if errors.Is(err, resource.NotFound) {
-		o, err := m.object(c.Objects, nil)
+		o, _, err := m.object(c.Objects, nil)
 		if err != nil {
 			return err
 		}

@@ -40,6 +40,57 @@ type manifest struct {
 	file string // where it stands, for messages
 	raw  []byte // JSON
 	form *dialect.Kind
+	refs []reference
+}
+
+// reference is a reference of a manifest to what whoever writes it may not be allowed to read.
+type reference struct {
+	field string
+	kind  string // Secret or Repository
+	name  string
+	image string // of an artifact, instead of the name: the Repository of type oci that it is in has the credentials
+}
+
+func (r reference) String() string {
+	return fmt.Sprintf("%s refers to the %s %s", r.field, r.kind, r.name)
+}
+
+// referencesOf are those of an object of one of the Kinds.
+func referencesOf(v any) (refs []reference) {
+	var spec resource.NodeSpec
+	at := "spec"
+	switch v := v.(type) {
+	case *resource.Node:
+		spec = v.Spec
+	case *resource.Fleet:
+		spec, at = v.Spec.Template.Spec, "spec.template.spec"
+	case *resource.Configuration:
+		for _, p := range v.Spec.DiscoveryHandler.DiscoveryProperties {
+			if p.ValueFrom != nil && p.ValueFrom.SecretKeyRef != nil {
+				field := fmt.Sprintf("spec.discoveryHandler.discoveryProperties[%s].valueFrom.secretKeyRef", p.Name)
+				refs = append(refs, reference{field: field, kind: resource.KindSecret, name: p.ValueFrom.SecretKeyRef.Name})
+			}
+		}
+	}
+	for _, c := range spec.Config {
+		field := fmt.Sprintf("%s.config[%s].", at, c.Name)
+		switch {
+		case c.SecretRef != nil:
+			refs = append(refs, reference{field: field + "secretRef", kind: resource.KindSecret, name: c.SecretRef.Name})
+		case c.GitRef != nil:
+			refs = append(refs, reference{field: field + "gitRef", kind: resource.KindRepository, name: c.GitRef.Repository})
+		case c.HTTPRef != nil:
+			refs = append(refs, reference{field: field + "httpRef", kind: resource.KindRepository, name: c.HTTPRef.Repository})
+		case c.OCIRef != nil:
+			refs = append(refs, reference{field: field + "ociRef", kind: resource.KindRepository, image: c.OCIRef.Image})
+		}
+	}
+	for _, a := range spec.Applications {
+		if a.Image != "" {
+			refs = append(refs, reference{field: fmt.Sprintf("%s.applications[%s].image", at, a.Name), kind: resource.KindRepository, image: a.Image})
+		}
+	}
+	return refs
 }
 
 // parseFile reads the manifests in a file. Files that are no YAML and no JSON have none.
@@ -105,45 +156,44 @@ func newManifest(registry *objects.Registry, raw []byte) (m manifest, err error)
 	case m.key.Namespace == "":
 		m.key.Namespace = resource.DefaultNamespace
 	}
-	_, err = m.object(registry, nil)
+	_, v, err := m.object(registry, nil)
+	m.refs = referencesOf(v)
 	return m, err
 }
 
-// object is the object that the manifest describes, in its canonical form; old is the stored one, or nil.
-func (m manifest) object(registry *objects.Registry, old *objects.Object) (*objects.Object, error) {
+// object is the object that the manifest describes, in its canonical form, and v the same in its Go type; old is the stored one, or nil.
+func (m manifest) object(registry *objects.Registry, old *objects.Object) (o *objects.Object, v any, err error) {
 	raw := m.raw
 	if m.form != nil {
 		if unknown := m.form.Unknown(raw); len(unknown) > 0 {
-			return nil, fmt.Errorf("unknown field %q", unknown[0])
+			return nil, nil, fmt.Errorf("unknown field %q", unknown[0])
 		}
 		var before []byte
-		var err error
 		if old != nil {
 			if before, err = old.ForClient(); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 		if raw, err = m.form.Read(raw, before, false); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	kind := registry.Kind(m.key.Kind)
-	v := reflect.New(reflect.TypeOf(kind.New()).Elem()).Interface()
+	v = reflect.New(reflect.TypeOf(kind.New()).Elem()).Interface()
 	strict, err := kjson.UnmarshalStrict(raw, v, kjson.DisallowUnknownFields)
 	if err == nil && len(strict) > 0 {
 		err = strict[0]
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	o, err := kind.Untyped(v)
-	if err != nil {
-		return nil, err
+	if o, err = kind.Untyped(v); err != nil {
+		return nil, nil, err
 	}
 	o.APIVersion, o.Kind = kind.APIVersion(), kind.Name
 	o.Status, o.DesiredMeta = nil, nil
 	o.Metadata.Namespace = m.key.Namespace
-	return o, nil
+	return o, v, nil
 }
 
 // plan is what is to be done to have what a repository describes.

@@ -174,6 +174,57 @@ func TestManifestsAreAppliedAndPruned(t *testing.T) {
 	require.Empty(t, h.fleet("a").Metadata.Annotations)
 }
 
+// Whoever may push to the repository could have any Secret, and what any Repository contains, sent to a node: manifests refer to them
+// only if the ResourceSync allows it. Its own Repository they may refer to.
+func TestManifestsReferToWhatIsAllowed(t *testing.T) {
+	h := newHub(t)
+	_, err := objects.Create(t.Context(), h.user, &resource.Repository{Metadata: resource.Meta{Name: "theirs"}, Spec: resource.RepositorySpec{
+		Type: "oci", URL: "oci://private.example", Credentials: map[string][]byte{"token": []byte("x")},
+	}})
+	require.NoError(t, err)
+	of := func(kind, spec string) string {
+		return "apiVersion: edgebus.io/v1alpha1\nkind: " + kind + "\nmetadata: {name: b}\nspec: " + spec + "\n"
+	}
+	config := func(item string) string {
+		return "{config: [{name: c, " + item + "}]}"
+	}
+	fleet := func(spec string) string { return of("Fleet", "{template: {spec: "+spec+"}}") }
+	secret := config("configType: KubernetesSecretProviderSpec, secretRef: {name: wifi, mountPath: /etc/wifi}")
+	property := of("Configuration", "{discoveryHandler: {name: onvif, discoveryProperties: [{name: p, valueFrom: {secretKeyRef: {name: wifi, key: k}}}]}}")
+	own := fleet(config("configType: GitConfigProviderSpec, gitRef: {repository: config, targetRevision: main, path: /x}"))
+	public := fleet("{os: {image: \"private.example/os:1\"}, applications: [{name: a, appType: compose, image: \"public.example/a:1\"}]}")
+	h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:1", ""), "b.yaml": own, "c.yaml": strings.Replace(public, "name: b", "name: c", 1)})
+	h.sync("s", "/fleets")
+	h.untilSays("s", "Synced=True Synced: 3 objects")
+	allow := func(kinds ...string) {
+		_, err := objects.Update(t.Context(), h.user, store.Key{Name: "s"}, func(r *resource.ResourceSync) error { r.Spec.Allow = kinds; return nil })
+		require.NoError(t, err)
+	}
+	for i, c := range []struct{ kind, field, file string }{
+		{"Secret wifi", "spec.config[c].secretRef", of("Node", secret)},
+		{"Secret wifi", "spec.template.spec.config[c].secretRef", fleet(secret)},
+		{"Secret other", "spec.template.spec.config[c].secretRef", strings.NewReplacer("edgebus.io/v1alpha1", "flightctl.io/v1beta1", "spec: {template", "spec: {selector: {matchLabels: {a: b}}, template", "name: wifi", "name: other").Replace(fleet(secret))},
+		{"Secret wifi", "spec.discoveryHandler.discoveryProperties[p].valueFrom.secretKeyRef", property},
+		{"Repository other", "spec.config[c].gitRef", of("Node", config("configType: GitConfigProviderSpec, gitRef: {repository: other, targetRevision: main, path: /x}"))},
+		{"Repository other", "spec.template.spec.config[c].httpRef", fleet(config("configType: HttpConfigProviderSpec, httpRef: {repository: other, filePath: /x}"))},
+		{"Repository theirs", "spec.template.spec.config[c].ociRef", fleet(config("configType: OciConfigProviderSpec, ociRef: {image: \"private.example/a/b:1\", mountPath: /x}"))},
+		{"Repository theirs", "spec.template.spec.applications[a].image", fleet("{applications: [{name: a, appType: compose, image: \"private.example/a:1\"}]}")},
+	} {
+		kind, _, _ := strings.Cut(c.kind, " ")
+		other := map[string]string{"Secret": "Repository", "Repository": "Secret"}[kind]
+		allow(other)
+		version := fmt.Sprintf("r.example/os:%d", i+2)
+		h.commit(map[string]string{"a.yaml": fleetOf("a", version, ""), "b.yaml": c.file})
+		h.untilSays("s", "ResourceParsed=False NotAllowed: b.yaml, document 1: "+c.field+" refers to the "+c.kind+", and spec.allow of the ResourceSync lists no "+kind)
+		require.NotEqual(t, version, h.fleet("a").Spec.Template.Spec.OS.Image, "nothing is applied")
+		allow(kind)
+		h.until("it is applied", func() bool { return h.fleet("a").Spec.Template.Spec.OS.Image == version })
+		h.untilSays("s", "ResourceParsed=True")
+	}
+	_, err = objects.Update(t.Context(), h.user, store.Key{Name: "s"}, func(r *resource.ResourceSync) error { r.Spec.Allow = []string{"Fleet"}; return nil })
+	require.ErrorContains(t, err, `spec.allow[0]: "Fleet" is not one of Secret, Repository`)
+}
+
 // Objects of others are left alone, and the rest is applied; what is wrong with a manifest is a condition, and nothing is deleted.
 func TestWhatCannotBeApplied(t *testing.T) {
 	h := newHub(t)

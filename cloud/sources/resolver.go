@@ -494,7 +494,7 @@ func (s *Resolver) registry(ctx context.Context, image string) (found Repo, err 
 		if err != nil {
 			return found, err
 		}
-		if isIn(r.Spec, image) && (best == nil || len(r.Spec.URL) > len(best.Spec.URL)) {
+		if IsIn(r.Spec, image) && (best == nil || len(r.Spec.URL) > len(best.Spec.URL)) {
 			best = r
 		}
 	}
@@ -504,8 +504,8 @@ func (s *Resolver) registry(ctx context.Context, image string) (found Repo, err 
 	return s.withSecret(ctx, best.Spec)
 }
 
-// isIn says whether an image is in a Repository of type oci.
-func isIn(spec resource.RepositorySpec, image string) bool {
+// IsIn says whether an image, without its tag, is in a Repository of type oci.
+func IsIn(spec resource.RepositorySpec, image string) bool {
 	_, place, ok := strings.Cut(spec.URL, "://")
 	place = strings.TrimSuffix(place, "/")
 	return spec.Type == "oci" && ok && (image == place || strings.HasPrefix(image, place+"/"))
@@ -572,7 +572,7 @@ func (s *Resolver) due(repository string, spec resource.RepositorySpec) (keys []
 	for name, u := range s.used {
 		of := u.ref.Source == repository
 		if u.ref.Type == resource.RefImage || u.ref.Type == resource.RefOCI {
-			of = isIn(spec, u.ref.Source)
+			of = IsIn(spec, u.ref.Source)
 		}
 		if of {
 			u.dirty = s.Now()

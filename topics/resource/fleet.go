@@ -509,6 +509,10 @@ type ResourceSyncSpec struct { //nolint:revive // the kind is named so
 	Path string `json:"path"`
 	// Interval is how often the revision is looked at again, such as 5m, at least 1s; the hub's default when empty.
 	Interval string `json:"interval,omitempty"`
+	// Allow are the kinds, of Secret and Repository, that manifests may refer to: whoever may push to the repository could otherwise
+	// have any Secret, and what any Repository contains, sent to a node. Its own Repository they always may.
+	// +listType=atomic
+	Allow []string `json:"allow,omitempty"`
 }
 
 // ResourceSyncStatus is what is known of it.
@@ -535,6 +539,9 @@ func (r ResourceSync) Validate() error {
 		if d, err := time.ParseDuration(text); err != nil || d < time.Second {
 			p.add("spec.interval", "%s is not a duration of at least 1s, such as 5m", clip(text))
 		}
+	}
+	for i, kind := range r.Spec.Allow {
+		oneOf(&p, fmt.Sprintf("spec.allow[%d]", i), kind, []string{KindSecret, KindRepository})
 	}
 	return p.err()
 }
