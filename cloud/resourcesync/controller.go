@@ -17,7 +17,6 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
-	"github.com/edgebus/edgebus/cloud/sources"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -244,7 +243,7 @@ func (c *controller) refused(ctx context.Context, rs *resource.ResourceSync, wan
 		for _, ref := range m.refs {
 			if ref.image != "" {
 				name, _ := resource.SplitImage(ref.image)
-				if i := slices.IndexFunc(registries, func(r resource.Repository) bool { return sources.IsIn(r.Spec, name) }); i >= 0 {
+				if i := slices.IndexFunc(registries, func(r resource.Repository) bool { return r.Spec.Has(name) }); i >= 0 {
 					ref.name = registries[i].Metadata.Name
 				}
 			}

@@ -494,7 +494,7 @@ func (s *Resolver) registry(ctx context.Context, image string) (found Repo, err 
 		if err != nil {
 			return found, err
 		}
-		if IsIn(r.Spec, image) && (best == nil || len(r.Spec.URL) > len(best.Spec.URL)) {
+		if r.Spec.Has(image) && (best == nil || len(r.Spec.URL) > len(best.Spec.URL)) {
 			best = r
 		}
 	}
@@ -502,13 +502,6 @@ func (s *Resolver) registry(ctx context.Context, image string) (found Repo, err 
 		return found, nil
 	}
 	return s.withSecret(ctx, best.Spec)
-}
-
-// IsIn says whether an image, without its tag, is in a Repository of type oci.
-func IsIn(spec resource.RepositorySpec, image string) bool {
-	_, place, ok := strings.Cut(spec.URL, "://")
-	place = strings.TrimSuffix(place, "/")
-	return spec.Type == "oci" && ok && (image == place || strings.HasPrefix(image, place+"/"))
 }
 
 func secretKey(spec resource.RepositorySpec) (key store.Key) {
@@ -572,7 +565,7 @@ func (s *Resolver) due(repository string, spec resource.RepositorySpec) (keys []
 	for name, u := range s.used {
 		of := u.ref.Source == repository
 		if u.ref.Type == resource.RefImage || u.ref.Type == resource.RefOCI {
-			of = IsIn(spec, u.ref.Source)
+			of = spec.Has(u.ref.Source)
 		}
 		if of {
 			u.dirty = s.Now()

@@ -428,6 +428,13 @@ type RepositorySpec struct {
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }
 
+// Has says whether an image, without its tag, is in a Repository of type oci.
+func (s RepositorySpec) Has(image string) bool {
+	_, place, ok := strings.Cut(s.URL, "://")
+	place = strings.TrimSuffix(place, "/")
+	return s.Type == "oci" && ok && (image == place || strings.HasPrefix(image, place+"/"))
+}
+
 // SecretRef names a Secret.
 type SecretRef struct {
 	// Name is the Secret's name.
