@@ -5,7 +5,7 @@ import (
 	"bytes"
 	"compress/zlib"
 	"context"
-	"crypto/sha1" //nolint:gosec // git's packs end with one
+	"crypto/sha1"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -201,7 +201,7 @@ func pack(t *testing.T, count int, objects ...packed) []byte {
 		require.NoError(t, err)
 		require.NoError(t, w.Close())
 	}
-	sum := sha1.Sum(out.Bytes()) //nolint:gosec // as above
+	sum := sha1.Sum(out.Bytes())
 	out.Write(sum[:])
 	return out.Bytes()
 }

@@ -194,7 +194,7 @@ func startGuard() (guard *exec.Cmd, to int, err error) {
 	}
 	defer from.Close()
 	defer proof.Close()
-	guard = exec.Command(ownProgram, os.Args[1:]...)
+	guard = exec.Command(ownProgram, os.Args[1:]...) //nolint:gosec // this program, with its own arguments
 	guard.ExtraFiles = []*os.File{from}
 	guard.Env = append(slices.DeleteFunc(os.Environ(), isNotifySocket), guardEnv+"="+strconv.Itoa(os.Getpid()))
 	guard.Stdout, guard.Stderr = os.Stdout, os.Stderr

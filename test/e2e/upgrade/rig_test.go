@@ -507,14 +507,6 @@ func children(pid int) (pids []string) {
 
 var errStill = errors.New("the upgrade is still being made")
 
-// stepDone waits until an order is in its trial, or has ended.
-func (n *node) stepDone(o resource.UpgradeOrder) error {
-	if r := n.last(); r.Order != o.ID || r.Result == "" && r.Step != resource.StepTrial {
-		return fmt.Errorf("the node reports %+v", r)
-	}
-	return nil
-}
-
 // attempt waits until an Upgrade's last attempt at the node has ended, and returns it.
 func (n *node) attempt(name string) (a resource.UpgradeAttempt) {
 	n.t.Helper()
