@@ -27,7 +27,13 @@ type Upgrade struct {
 // nodes that a selector matches are noted when the version is first acted upon: one that matches later is not upgraded.
 type UpgradeSpec struct {
 	// Version is the version of the edge core that is wanted, such as v1.10.0. It can be changed once all nodes have answered.
-	Version string `json:"version"`
+	Version string `json:"version,omitempty"`
+	// Settings are settings of the edge core that are wanted instead of a version, by their names with dots such as link.rate, with values
+	// in YAML.
+	Settings map[string]string `json:"settings,omitempty"`
+	// Images are container images that the nodes pull, instead of taking a version.
+	// +listType=set
+	Images []string `json:"images,omitempty"`
 	// UpgradeInstaller is the command that installs the upgrader; empty: the usual one. No shell reads it: a command and
 	// its arguments between single blanks, of letters, digits and ._/+:=,@%-.
 	UpgradeInstaller string `json:"upgradeInstaller,omitempty"`
@@ -525,8 +531,13 @@ type UpgradeOrder struct {
 	ID string `json:"id"`
 	// Upgrade is the name of the Upgrade, for people.
 	Upgrade string `json:"upgrade"`
-	// Version is the version that is wanted. The manifest has the same.
-	Version string `json:"version"`
+	// Version is the version that is wanted. The manifest has the same. Exactly one of Version, Settings and Images is there.
+	Version string `json:"version,omitempty"`
+	// Settings are settings of the core, by their names with dots, with values in YAML. The core validates them before they are taken;
+	// they are taken back if it does not reach the hub with them.
+	Settings map[string]string `json:"settings,omitempty"`
+	// Images are container images to pull.
+	Images []string `json:"images,omitempty"`
 	// Wait says that the hub has not told the node to begin: it begins nothing, and reports StepHeld while its owner has not released
 	// the upgrade, StepReady after that. The order comes again, with the same ID and without Wait, when it may begin. The hub sets
 	// it as well when a node reports StepHeld, so that others can be begun meanwhile.
@@ -596,7 +607,8 @@ const (
 	StepDownloading = "Downloading" // the programs are fetched and verified
 	StepInstalling  = "Installing"  // the order's own commands are run
 	StepBackingUp   = "BackingUp"   // a backup of the core's data is made
-	StepSwitching   = "Switching"   // the new version becomes the current one
+	StepPulling     = "Pulling"     // images are pulled
+	StepSwitching   = "Switching"   // the new version, or the new settings, become the current ones
 	StepTrial       = "Trial"       // the new core runs and is observed
 	StepAgent       = "ReplacingAgent"
 	StepRollingBack = "RollingBack" // the version before becomes the current one, and is started
@@ -613,6 +625,8 @@ const (
 	UpgradeFailedDisk         = "NoSpace"
 	UpgradeFailedBackup       = "BackupFailed"
 	UpgradeFailedCommand      = "CommandFailed" // upgradeInstaller or upgradeCmd
+	UpgradeFailedSettings     = "BadSettings"   // the core refuses the settings
+	UpgradeFailedPull         = "PullFailed"    // an image can't be pulled
 	UpgradeFailedSwitch       = "SwitchFailed"
 	UpgradeFailedStart        = "DoesNotStart"
 	UpgradeFailedExited       = "Exited" // on trial; crash loops are meant as well
@@ -669,7 +683,7 @@ func ParseUpgradeReport(payload []byte) (r UpgradeReport, err error) {
 	var p problems
 	oneOf(&p, "upgrade/status.result", r.Result, []string{"", UpgradeSuccess, UpgradeRolledBack, UpgradeRollbackFailed})
 	oneOf(&p, "upgrade/status.step", r.Step, []string{
-		"", StepHeld, StepReady, StepWaiting, StepDownloading, StepInstalling, StepBackingUp, StepSwitching, StepTrial, StepAgent, StepRollingBack,
+		"", StepHeld, StepReady, StepWaiting, StepDownloading, StepInstalling, StepPulling, StepBackingUp, StepSwitching, StepTrial, StepAgent, StepRollingBack,
 	})
 	return r, p.err()
 }
