@@ -99,7 +99,7 @@ func pause(ctx context.Context, d time.Duration) {
 // again; one that may have happened is sent again.
 func (r *ruled) write(ctx context.Context, w *harness.World, i, number int) {
 	url := "http://" + w.Hub.HTTP + "/apis/edgebus.io/v1alpha1/nodes"
-	spec := fmt.Sprintf(`"spec":{"os":{"image":"quay.io/org/os:%d"}}`, number)
+	spec := fmt.Sprintf(`"spec":{"os":{"image":%q}}`, ruledImage(number))
 	for ctx.Err() == nil {
 		method, at, body := http.MethodPatch, url+"/"+ruledName(i), `{`+spec+`}`
 		if !r.created {
@@ -118,6 +118,9 @@ func (r *ruled) write(ctx context.Context, w *harness.World, i, number int) {
 		}
 	}
 }
+
+// ruledImage is an image with a digest, which no registry is asked for.
+func ruledImage(number int) string { return fmt.Sprintf("registry.invalid/os@sha256:%064x", number) }
 
 func ruledName(i int) string { return "ruled-" + strconv.Itoa(10_000+i) }
 
@@ -167,7 +170,7 @@ func rendered(t *testing.T, w *harness.World, nodes []ruled) map[string]uint64 {
 		var spec resource.RenderedSpec
 		require.NoError(t, json.Unmarshal(o.Data, &spec))
 		require.NotNil(t, spec.OS, o.Name)
-		require.Equal(t, fmt.Sprintf("quay.io/org/os:%d", nodes[i].wanted), spec.OS.Image, "%s: the last that was acknowledged", o.Name)
+		require.Equal(t, ruledImage(nodes[i].wanted), spec.OS.Image, "%s: the last that was acknowledged", o.Name)
 		version, err := strconv.Atoi(spec.RenderedVersion)
 		require.NoError(t, err)
 		require.LessOrEqual(t, version, nodes[i].wanted, "%s: a version for each image that was wanted, and no more", o.Name)
