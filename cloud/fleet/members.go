@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -73,15 +74,11 @@ func fleetKey(name string) store.Key { return store.Key{Kind: resource.KindFleet
 
 // ofNode is the fleet of a Node, as key.
 func (m *members) ofNode(o store.Object) []store.Key {
-	var node struct {
-		Metadata struct {
-			Owner string `json:"owner"`
-		} `json:"metadata"`
-	}
-	if json.Unmarshal(o.Data, &node) != nil {
+	var meta struct{ Owner string }
+	if parts, ok := objects.PartsOf(o.Data); !ok || json.Unmarshal(parts.Metadata, &meta) != nil {
 		return nil
 	}
-	fleet, owned := OwnedBy(node.Metadata.Owner)
+	fleet, owned := OwnedBy(meta.Owner)
 	if !owned {
 		return nil
 	}

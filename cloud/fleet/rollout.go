@@ -52,12 +52,14 @@ type rollouts struct {
 	polled map[string]time.Time          // by fleet: when its references are looked at again
 	failed map[string]int64              // by fleet: the generation whose template can't be resolved
 	users  map[store.Key]map[string]bool // by ConfigMap or Secret: the fleets that refer to it
+	looked map[string]map[string]*member // by fleet: its nodes at the last look. Those that have not changed are not decoded again.
 }
 
 func newRollouts(o Options, m *members, load func(ctx context.Context) error) *rollouts {
 	return &rollouts{
 		Options: o, as: o.Objects.Controller("fleet-rollouts"), members: m, load: load, made: newMembers(),
 		polled: make(map[string]time.Time), failed: make(map[string]int64), users: make(map[store.Key]map[string]bool),
+		looked: make(map[string]map[string]*member),
 	}
 }
 
@@ -124,6 +126,7 @@ func (c *rollouts) forget(ctx context.Context, fleet string) error {
 	c.mu.Lock()
 	delete(c.polled, fleet)
 	delete(c.failed, fleet)
+	delete(c.looked, fleet)
 	c.mu.Unlock()
 	c.refer(fleet, nil)
 	list, err := c.versions(ctx, fleet)
@@ -146,9 +149,11 @@ func (c *rollouts) untilPoll(fleet string) time.Duration {
 // member is a node of a fleet, and what the template comes to for it.
 type member struct {
 	*resource.Node
-	spec resource.NodeSpec
-	bad  error          // why the template is none for this node
-	goal rollout.Target // how far it is with the version that is rolled out
+	rev      uint64 // of the store
+	template string // in JSON: what spec was made of
+	spec     resource.NodeSpec
+	bad      error          // why the template is none for this node
+	goal     rollout.Target // how far it is with the version that is rolled out
 }
 
 // expand is what a template comes to for the node.
@@ -158,22 +163,59 @@ func (m *member) expand(template resource.NodeSpec) {
 	}
 }
 
+// nodes are a fleet's nodes, by name.
 func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member, err error) {
-	for name, seen := range c.members.list(f.Metadata.Name) {
-		n, err := objects.Get[resource.Node](ctx, c.as, nodeKey(name))
+	fleet := f.Metadata.Name
+	text, err := json.Marshal(f.Spec.Template.Spec)
+	if err != nil {
+		return nil, err
+	}
+	template := string(text)
+	c.mu.Lock()
+	before := c.looked[fleet]
+	c.mu.Unlock()
+	now := make(map[string]*member, len(before))
+	for name, seen := range c.members.list(fleet) {
+		o, err := c.Reader.Get(ctx, nodeKey(name))
 		if ignoreGone(err) != nil {
 			return nil, err
 		}
-		if err != nil || n.Metadata.Owner != Owner(f.Metadata.Name) {
-			c.members.drop(f.Metadata.Name, name, seen)
+		m := before[name]
+		if err == nil && (m == nil || m.rev != o.Rev) {
+			if m, err = c.member(o); err != nil {
+				return nil, err
+			}
+		}
+		if err != nil || m.Metadata.Owner != Owner(fleet) {
+			c.members.drop(fleet, name, seen)
 			continue
 		}
-		m := &member{Node: n}
-		m.expand(f.Spec.Template.Spec)
-		list = append(list, m)
+		if m.template != template {
+			m.expand(f.Spec.Template.Spec)
+			m.template = template
+		}
+		now[name] = m
+		mine := *m // what follows changes it
+		list = append(list, &mine)
 	}
+	c.mu.Lock()
+	c.looked[fleet] = now
+	c.mu.Unlock()
 	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
 	return list, nil
+}
+
+// member decodes a node, and leaves out what rollouts don't look at: all members of a fleet are in memory.
+func (c *rollouts) member(o store.Object) (*member, error) {
+	n, err := objects.Typed[resource.Node](c.as, o)
+	if err != nil {
+		return nil, err
+	}
+	n.Metadata.ManagedFields = nil
+	n.Status = resource.NodeStatus{
+		State: n.Status.State, Conditions: n.Status.Conditions, SpecVersion: n.Status.SpecVersion, RenderedVersion: n.Status.RenderedVersion, Failed: n.Status.Failed,
+	}
+	return &member{Node: n, rev: o.Rev}, nil
 }
 
 // version is the version of a fleet's template to roll out. It is made if the template has changed, or if what floats in it

@@ -3,7 +3,9 @@ package objects
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -59,6 +61,9 @@ func (k *Kind) APIVersion() string {
 
 // Typed decodes an object into the Go type of the kind.
 func (k *Kind) Typed(o *Object) (any, error) {
+	if v := k.typedParts(o); v != nil {
+		return v, nil
+	}
 	whole := *o
 	whole.noSpec = k.NoSpec
 	raw, err := whole.marshal()
@@ -67,6 +72,32 @@ func (k *Kind) Typed(o *Object) (any, error) {
 	}
 	v := k.New()
 	return v, json.Unmarshal(raw, v)
+}
+
+// typedParts decodes the parts of an object one by one, as its metadata is decoded already. It returns nil if the kind has no parts, or if one
+// of them can't be decoded: decoding all of the object says which field is wrong.
+func (k *Kind) typedParts(o *Object) any {
+	if k.NoSpec {
+		return nil
+	}
+	v := k.New()
+	kind, meta, _ := commonFields(v)
+	*kind, *meta = o.TypeMeta, o.Metadata
+	meta.Labels, meta.Annotations = maps.Clone(meta.Labels), maps.Clone(meta.Annotations)
+	meta.Finalizers, meta.OwnerReferences = slices.Clone(meta.Finalizers), slices.Clone(meta.OwnerReferences)
+	for _, part := range []struct {
+		field string
+		raw   json.RawMessage
+	}{{"Spec", o.Spec}, {"Status", o.Status}, {"DesiredMeta", o.DesiredMeta}} {
+		if len(part.raw) == 0 {
+			continue
+		}
+		field := reflect.ValueOf(v).Elem().FieldByName(part.field)
+		if !field.IsValid() || json.Unmarshal(part.raw, field.Addr().Interface()) != nil {
+			return nil
+		}
+	}
+	return v
 }
 
 // withoutStatus is the object in the Go type of the kind, without its status, as validation looks at it.
