@@ -1,8 +1,10 @@
 package twin
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
@@ -127,16 +129,62 @@ func (t *Twins) recordRejected(name string, r broker.Rejection) {
 	}
 }
 
-// recordSpec records that a node's agent has applied a version of its spec, or has failed to.
-func (t *Twins) recordSpec(name string, was, is resource.NodeStatus) {
+// recordAgent records what a node's agent says of its spec, of the host's resources and of the applications, where that has changed.
+func (t *Twins) recordAgent(name string, was, is resource.NodeStatus) {
 	if is.AgentVersion == "" {
 		return // nothing is known on the bus
 	}
+	for _, monitor := range []string{resource.MonitorCPU, resource.MonitorMemory, resource.MonitorDisk} {
+		t.recordAlert(name, monitor, was.Conditions, is.Conditions)
+	}
+	t.recordApplications(name, was.Applications, is.Applications)
 	if v := is.RenderedVersion; v != "" && v != was.RenderedVersion {
 		t.o.Record(nodeEvent(name, resource.EventNormal, "SpecApplied", "", "version %s of its spec is applied", v))
 	}
 	if f := is.Failed; f != nil && (was.Failed == nil || *f != *was.Failed) {
 		t.o.Record(nodeEvent(name, resource.EventWarning, "SpecFailed", "", "its spec is not applied: %s", f))
+	}
+}
+
+// recordAlert records that an alert on one of the host's resources begins, gets another severity, or ends.
+func (t *Twins) recordAlert(name, monitor string, was, is []resource.Condition) {
+	of := func(list []resource.Condition) (c resource.Condition) {
+		if i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == resource.Health(monitor) }); i >= 0 {
+			c = list[i]
+		}
+		return c
+	}
+	alert := func(c resource.Condition) bool {
+		return c.Reason == resource.SeverityWarning || c.Reason == resource.SeverityCritical
+	}
+	before, now := of(was), of(is)
+	switch {
+	case before.Reason == now.Reason:
+	case alert(now):
+		t.o.Record(nodeEvent(name, resource.EventWarning, monitor+now.Reason, "", "%s", now.Message))
+	case !alert(before):
+	case now.Status == "True":
+		t.o.Record(nodeEvent(name, resource.EventNormal, monitor+"Normal", "", "%s", cmp.Or(now.Message, "no alert rule holds")))
+	default:
+		t.o.Record(nodeEvent(name, resource.EventNormal, monitor+"Unknown", "", "%s", cmp.Or(now.Message, "it is not watched any more")))
+	}
+}
+
+// recordApplications records that applications fail, and that they run after they did not. One that runs when it is reported for the
+// first time has no event: all of them do that when a hub sees a node first.
+func (t *Twins) recordApplications(name string, was, is []resource.ApplicationStatus) {
+	before := make(map[string]resource.ApplicationStatus)
+	for _, a := range was {
+		before[a.Name] = a
+	}
+	for _, now := range is {
+		old, known := before[now.Name]
+		switch {
+		case now.Failed() && !old.Failed():
+			t.o.Record(nodeEvent(name, resource.EventWarning, "ApplicationError", now.Name, "%s: %s", now.Name, cmp.Or(now.Message, now.Status)))
+		case now.Runs() && known && !old.Runs():
+			t.o.Record(nodeEvent(name, resource.EventNormal, "ApplicationHealthy", now.Name, "%s: %s, it was %s", now.Name, now.Status, old.Status))
+		}
 	}
 }
 

@@ -193,3 +193,51 @@ func TestAnAgentsReportIsInItsNodesStatus(t *testing.T) {
 	require.Equal(t, "", condition("SpecApplied"))
 	require.Equal(t, "True", condition("Mine"))
 }
+
+// Alerts on a host's resources and failures of applications are events when they begin and when they end, and not with each report.
+func TestAlertsAndFailuresAreEvents(t *testing.T) {
+	r := newRig(t)
+	c := r.connect(newCore("n1"))
+	report := func(version, condition, application string) []resource.Occurrence {
+		t.Helper()
+		r.forgetNotes()
+		c.report("agent", `{"version":"v2","renderedVersion":"`+version+`","conditions":[`+condition+`],"applications":[`+application+`]}`)
+		r.awaitEvent("SpecApplied") // which is recorded last
+		return slices.DeleteFunc(r.notes(), func(o resource.Occurrence) bool {
+			return !strings.HasPrefix(o.Reason, "Disk") && !strings.HasPrefix(o.Reason, "Application")
+		})
+	}
+	disk := func(status, reason, message string) string {
+		return `{"type":"DiskHealthy","status":"` + status + `","reason":"` + reason + `","message":"` + message + `"}`
+	}
+	event := func(kind, reason, about, message string) resource.Occurrence {
+		return resource.Occurrence{Kind: resource.KindNode, Name: "n1", Type: kind, Reason: reason, About: about, Message: message}
+	}
+	for i, step := range []struct {
+		disk, app string
+		want      []resource.Occurrence
+	}{
+		{disk("Unknown", "Measuring", ""), `{"name":"web","status":"Running"},{"name":"db","status":"Starting"}`, nil},
+		{disk("True", "Healthy", ""), `{"name":"web","status":"Running"},{"name":"db","status":"Running"}`,
+			[]resource.Occurrence{event("Normal", "ApplicationHealthy", "db", "db: Running, it was Starting")}},
+		{disk("False", "Warning", "/var: the mean over 1m is above 80 %"), `{"name":"web","status":"Error","message":"exit status 1"},{"name":"db","status":"Running"}`, []resource.Occurrence{
+			event("Warning", "DiskWarning", "", "/var: the mean over 1m is above 80 %"), event("Warning", "ApplicationError", "web", "web: exit status 1"),
+		}},
+		{disk("False", "Warning", "/srv: another"), `{"name":"web","status":"Error","message":"exit status 2"}`, nil},
+		{disk("False", "Critical", "/var: the mean over 1m is above 95 %"), `{"name":"web","status":"Starting"}`,
+			[]resource.Occurrence{event("Warning", "DiskCritical", "", "/var: the mean over 1m is above 95 %")}},
+		{disk("True", "Healthy", "/var: the last alert ended"), `{"name":"web","status":"Completed"}`, []resource.Occurrence{
+			event("Normal", "DiskNormal", "", "/var: the last alert ended"), event("Normal", "ApplicationHealthy", "web", "web: Completed, it was Starting"),
+		}},
+		{disk("True", "Info", "it is nearly full"), "", nil},
+		{disk("False", "Warning", "full"), "", []resource.Occurrence{event("Warning", "DiskWarning", "", "full")}},
+		{"", "", []resource.Occurrence{event("Normal", "DiskUnknown", "", "it is not watched any more")}},
+	} {
+		got := report(fmt.Sprint(i+1), step.disk, step.app)
+		if len(step.want) == 0 {
+			require.Empty(t, got, "step %d", i)
+		} else {
+			require.Equal(t, step.want, got, "step %d", i)
+		}
+	}
+}

@@ -340,7 +340,7 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal)
 	rev, err := t.writeStatus(ctx, obj, obj.Rev, s)
 	if rev != 0 {
-		t.recordSpec(name, was, s)
+		t.recordAgent(name, was, s)
 	}
 	return err
 }

@@ -451,10 +451,10 @@ func (f *hostStatusV1beta1) summarize(s resource.NodeStatus) {
 	}
 	for _, a := range s.Applications {
 		switch {
-		case a.Status == "Error":
+		case a.Failed():
 			*f.ApplicationsSummary = summary{"Error", a.Name + ": " + a.Message}
 			return
-		case a.Status == "Running" || a.Status == "Completed":
+		case a.Runs():
 			if f.ApplicationsSummary.Status == "NoApplications" {
 				f.ApplicationsSummary.Status = "Healthy"
 			}

@@ -175,6 +175,9 @@ const (
 	SeverityCritical = "Critical"
 )
 
+// Health is the condition that says how a resource is, such as CPUHealthy: its reason is the severity of the worst rule that holds.
+func Health(monitorType string) string { return monitorType + "Healthy" }
+
 // NodeOS is the operating system that is wanted.
 type NodeOS struct {
 	// Image is a reference to an OCI image; its tag may float.

@@ -345,6 +345,12 @@ type ApplicationStatus struct {
 	Message string `json:"message,omitempty"`
 }
 
+// Failed says whether the application has failed.
+func (a ApplicationStatus) Failed() bool { return a.Status == "Error" }
+
+// Runs says whether the application is as it should be: it runs, or has done what it was to do.
+func (a ApplicationStatus) Runs() bool { return a.Status == "Running" || a.Status == "Completed" }
+
 // ResourceStatus is how a host's resources are: Healthy, Warning, Critical or Unknown. It says Info as Healthy.
 type ResourceStatus struct { //nolint:revive // it is that of the host's resources
 	// CPU is how the processors are.

@@ -183,10 +183,22 @@ func (w *watched) firing() *rule {
 	return worst
 }
 
-// condition is how a resource is.
+// lastEnded is the rule whose alert ended last; nil if none has.
+func (w *watched) lastEnded() *rule {
+	var last *rule
+	for _, r := range w.rules {
+		if !r.ended.IsZero() && (last == nil || r.ended.After(last.ended)) {
+			last = r
+		}
+	}
+	return last
+}
+
+// condition is how a resource is. Its message has the mean at which the alert began, or the last one ended: the present one would be a
+// report with each measurement.
 func (w *watched) condition() resource.Condition {
-	c := resource.Condition{Type: w.spec.MonitorType + "Healthy", Status: "True", Reason: Healthy}
-	switch r := w.firing(); {
+	c := resource.Condition{Type: resource.Health(w.spec.MonitorType), Status: "True", Reason: Healthy}
+	switch r, ended := w.firing(), w.lastEnded(); {
 	case w.err != nil:
 		c.Status, c.Reason, c.Message = "Unknown", Unknown, w.err.Error()
 	case !w.measured:
@@ -196,13 +208,15 @@ func (w *watched) condition() resource.Condition {
 		if r.Severity != resource.SeverityInfo {
 			c.Status = "False"
 		}
-		c.Message = fmt.Sprintf("the mean over %s is above %v %%", r.Duration, r.Percentage)
-		if w.spec.Path != "" {
-			c.Message = w.spec.Path + ": " + c.Message
-		}
+		c.Message = fmt.Sprintf("the mean over %s is above %v %%: it was %.1f %% when the alert began", r.Duration, r.Percentage, r.mean)
 		if r.Description != "" {
 			c.Message += ": " + r.Description
 		}
+	case ended != nil:
+		c.Message = fmt.Sprintf("the last alert ended when the mean over %s was %.1f %%", ended.Duration, ended.mean)
+	}
+	if w.spec.Path != "" && c.Message != "" && w.err == nil {
+		c.Message = w.spec.Path + ": " + c.Message
 	}
 	return c
 }
@@ -234,7 +248,7 @@ func (m *Monitor) Conditions() []resource.Condition {
 		i := slices.IndexFunc(list, func(o resource.Condition) bool { return o.Type == c.Type })
 		if i < 0 {
 			list = append(list, c)
-		} else if rank(c) > rank(list[i]) {
+		} else if was := rank(list[i]); rank(c) > was || rank(c) == was && list[i].Message == "" {
 			list[i] = c
 		}
 	}
@@ -247,11 +261,11 @@ func Status(conditions []resource.Condition) *resource.ResourceStatus {
 	var s resource.ResourceStatus
 	for _, c := range conditions {
 		switch c.Type {
-		case resource.MonitorCPU + "Healthy":
+		case resource.Health(resource.MonitorCPU):
 			s.CPU = state(c)
-		case resource.MonitorMemory + "Healthy":
+		case resource.Health(resource.MonitorMemory):
 			s.Memory = state(c)
-		case resource.MonitorDisk + "Healthy":
+		case resource.Health(resource.MonitorDisk):
 			s.Disk = state(c)
 		}
 	}
@@ -273,6 +287,8 @@ type rule struct {
 	first time.Time     // of the measurements
 	sums  []part        // the oldest first, at most parts
 	holds bool
+	mean  float64   // when holds last changed
+	ended time.Time // when it last ceased to hold
 }
 
 type part struct {
@@ -304,10 +320,10 @@ func (r *rule) add(now time.Time, used float64) {
 	}
 	mean := sum / float64(max(n, 1))
 	switch {
-	case r.holds:
-		r.holds = mean > max(r.Percentage-5, r.Percentage/2)
-	case now.Sub(r.first) >= r.over:
-		r.holds = mean > r.Percentage
+	case r.holds && mean <= max(r.Percentage-5, r.Percentage/2):
+		r.holds, r.mean, r.ended = false, mean, now
+	case !r.holds && now.Sub(r.first) >= r.over && mean > r.Percentage:
+		r.holds, r.mean = true, mean
 	}
 }
 

@@ -55,10 +55,13 @@ func TestAnAlertHasDurationAndHysteresis(t *testing.T) {
 	require.Equal(t, Warning, pass(20*time.Second, 100))
 	c := of(m.Conditions(), "MemoryHealthy")
 	require.Equal(t, "False", c.Status)
-	require.Equal(t, "the mean over 1m is above 80 %: memory is short", c.Message)
+	require.Equal(t, "the mean over 1m is above 80 %: it was 90.0 % when the alert began: memory is short", c.Message)
 	require.Equal(t, Critical, pass(time.Minute, 10), "99 %")
 	require.Equal(t, Warning, pass(2*time.Minute, 230), "77 %: no alert comes, and none goes")
 	require.Equal(t, Healthy, pass(2*time.Minute, 260), "74 %")
+	c = of(m.Conditions(), "MemoryHealthy")
+	require.Equal(t, "True", c.Status)
+	require.Regexp(t, `^the last alert ended when the mean over 1m was 7[45]\.\d %$`, c.Message)
 	require.Equal(t, Healthy, pass(2*time.Minute, 230), "77 % again")
 }
 
@@ -94,7 +97,7 @@ func TestDisks(t *testing.T) {
 	now = now.Add(time.Second)
 	m.Sample()
 	require.Equal(t, Warning, Status(m.Conditions()).Disk)
-	require.Contains(t, of(m.Conditions(), "DiskHealthy").Message, "/data: ")
+	require.Regexp(t, `^/data: the mean over 1s is above 0 %: it was [\d.]+ % when the alert began$`, of(m.Conditions(), "DiskHealthy").Message)
 	m.Watch([]resource.ResourceMonitor{{MonitorType: "Disk", SamplingInterval: "1s", Path: "/missing"}})
 	m.Sample()
 	require.Equal(t, Unknown, Status(m.Conditions()).Disk)
