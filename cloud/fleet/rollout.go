@@ -193,6 +193,9 @@ func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member
 		if m.template != template {
 			m.expand(f.Spec.Template.Spec)
 			m.template = template
+			if m.bad == nil && equality.Semantic.DeepEqual(m.Spec, m.spec) {
+				m.Spec = m.spec // nodes share what the template says without their labels
+			}
 		}
 		now[name] = m
 		mine := *m // what follows changes it
@@ -212,8 +215,10 @@ func (c *rollouts) member(o store.Object) (*member, error) {
 		return nil, err
 	}
 	n.Metadata.ManagedFields = nil
-	n.Status = resource.NodeStatus{
-		State: n.Status.State, Conditions: n.Status.Conditions, SpecVersion: n.Status.SpecVersion, RenderedVersion: n.Status.RenderedVersion, Failed: n.Status.Failed,
+	s := n.Status
+	n.Status = resource.NodeStatus{State: s.State, SpecVersion: s.SpecVersion, RenderedVersion: s.RenderedVersion, Failed: s.Failed}
+	if i := slices.IndexFunc(s.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionSpecRendered }); i >= 0 {
+		n.Status.Conditions = []resource.Condition{{Type: resource.ConditionSpecRendered, Status: s.Conditions[i].Status, ObservedGeneration: s.Conditions[i].ObservedGeneration}}
 	}
 	return &member{Node: n, rev: o.Rev}, nil
 }

@@ -105,8 +105,9 @@ type child struct {
 	change sync.Mutex // held while it is started or ended
 	mu     sync.Mutex
 	pid    int
-	ended  string // why there is no process
-	known  bool   // it was started, or looked for
+	reaped chan struct{} // closed when ended says how the process ended; nil: another agent has started it
+	ended  string        // why there is no process
+	known  bool          // it was started, or looked for
 	trial  bool
 	wake   chan struct{} // capacity 1
 }
@@ -229,8 +230,12 @@ func (c *child) start() error {
 		c.note(0, err.Error())
 		return err
 	}
-	c.note(cmd.Process.Pid, "")
+	reaped := make(chan struct{})
+	c.mu.Lock()
+	c.pid, c.reaped, c.ended, c.known = cmd.Process.Pid, reaped, "", true
+	c.mu.Unlock()
 	go func() {
+		defer close(reaped)
 		_ = cmd.Wait() // how it ended is in the state
 		c.mu.Lock()
 		if c.pid == cmd.Process.Pid {
@@ -245,7 +250,7 @@ func (c *child) start() error {
 func (c *child) note(pid int, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pid, c.ended, c.known = pid, why, true
+	c.pid, c.reaped, c.ended, c.known = pid, nil, why, true
 }
 
 // asOwner are the attributes of a process that works on a directory: only root may work as the directory's owner.
@@ -274,7 +279,17 @@ func (c *child) process(context.Context) (int, string) {
 		}
 	}
 	if c.pid != 0 && !runs(c.pid) {
-		c.pid, c.ended = 0, "it has ended"
+		if reaped := c.reaped; reaped != nil { // what it returned is known in a moment
+			c.mu.Unlock()
+			select {
+			case <-reaped:
+			case <-time.After(time.Second):
+			}
+			c.mu.Lock()
+		}
+		if c.pid != 0 && !runs(c.pid) {
+			c.pid, c.ended = 0, "it has ended"
+		}
 	}
 	return c.pid, c.ended
 }
