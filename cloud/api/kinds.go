@@ -359,11 +359,13 @@ func instanceKind(k objects.Kind) Kind {
 			{Name: "Shared", Type: "boolean", Path: ".spec.shared", Description: "Whether several nodes see the same device."},
 			{Name: "Nodes", Type: "string", Description: "The nodes that see it."},
 			{Name: "Visible", Type: "string", Description: "Whether any node sees it."},
+			{Name: "Broker", Type: "string", Description: "Whether its broker runs on all nodes that use it."},
 			{Name: "Device", Type: "string", Path: ".status.device", Description: "The Device that was made of it."},
 		},
 		Cells: cells(func(n *resource.Instance) []any {
 			return []any{
-				n.Spec.ConfigurationName, n.Spec.Shared, objects.JoinFirst(n.Spec.Nodes), condition(n.Status.Conditions, resource.ConditionVisible), n.Status.Device,
+				n.Spec.ConfigurationName, n.Spec.Shared, objects.JoinFirst(n.Spec.Nodes), condition(n.Status.Conditions, resource.ConditionVisible),
+				condition(n.Status.Conditions, resource.ConditionBrokerReady), n.Status.Device,
 			}
 		}),
 		Fields: map[string]func(any) string{

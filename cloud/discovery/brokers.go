@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -164,7 +165,7 @@ func Application(c *resource.Configuration, i *resource.Instance, s Sighting) (a
 	if err != nil {
 		return app, err
 	}
-	name := applicationName(i)
+	name := applicationName(i.Spec.ConfigurationName, i.Metadata.Name)
 	app = resource.Application{Name: name, AppType: resource.AppQuadlet, EnvVars: environment(i, properties(c, s.Device), s.Node)}
 	for n, one := range pod.Containers {
 		unit := name
@@ -176,9 +177,10 @@ func Application(c *resource.Configuration, i *resource.Instance, s Sighting) (a
 	return app, nil
 }
 
-func applicationName(i *resource.Instance) string {
-	sum := sha256.Sum256([]byte(i.Metadata.Name))
-	name := strings.Trim(clean(i.Spec.ConfigurationName), "-")
+// applicationName is the name of the broker of an Instance, on whichever node.
+func applicationName(configuration, instance string) string {
+	sum := sha256.Sum256([]byte(instance))
+	name := strings.Trim(clean(configuration), "-")
 	if name == "" || name[0] < 'a' {
 		name = "i-" + name
 	}
@@ -338,4 +340,161 @@ func quote(word string) string {
 		return word
 	}
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "$", "$$").Replace(word) + `"`
+}
+
+// brokerState is how a broker is, on one node or on all that use its Instance. Of two states the greater one is the worse one.
+type brokerState int
+
+const (
+	brokerRuns brokerState = iota
+	brokerUnknown
+	brokerWaits
+	brokerFails
+)
+
+// The reasons of BrokerReady.
+const (
+	reasonRunning     = "Running"
+	reasonNodeOffline = "NodeOffline"
+	reasonNotStarted  = "NotStarted"
+	reasonNotUsed     = "NotUsed"
+	reasonFailing     = "Failing"
+	reasonInvalid     = "Invalid"
+)
+
+// condition are the status and the reason of a BrokerReady.
+func (b brokerState) condition() (status, reason string) {
+	switch b {
+	case brokerRuns:
+		return "True", reasonRunning
+	case brokerUnknown:
+		return "Unknown", reasonNodeOffline
+	case brokerWaits:
+		return "False", reasonNotStarted
+	}
+	return "False", reasonFailing
+}
+
+func stateOf(c resource.Condition) brokerState {
+	switch c.Reason {
+	case reasonRunning:
+		return brokerRuns
+	case reasonNodeOffline:
+		return brokerUnknown
+	case reasonNotStarted, reasonNotUsed:
+		return brokerWaits
+	}
+	return brokerFails
+}
+
+// maxWhy bounds what a condition says of one node or Instance, in bytes.
+const maxWhy = 400
+
+// brokerOn is how a broker is on a node that uses its Instance, and why it doesn't run.
+func brokerOn(h Host, application string) (state brokerState, why string) {
+	app, reported := h.Applications[application]
+	switch {
+	case reported && (app.Status == "Running" || app.Status == "Completed"):
+		state = brokerRuns
+	case reported && app.Status == "Error":
+		state, why = brokerFails, cmp.Or(app.Message, "it has failed")
+	case reported:
+		state, why = brokerWaits, strings.TrimSuffix(app.Status+": "+app.Message, ": ")
+	case h.Problem != "":
+		state, why = brokerFails, h.Problem
+	case !h.Agent:
+		state, why = brokerWaits, "no agent has reported from the node"
+	default:
+		state, why = brokerWaits, "the node's agent has not reported it yet"
+	}
+	if !h.Offline.IsZero() && state != brokerFails {
+		state, why = brokerUnknown, "the node is offline since "+resource.Time(h.Offline)
+	}
+	return state, why
+}
+
+// brokerReady is the condition BrokerReady of an Instance: how its broker is on the nodes that use it. Those where it fails are named first.
+func brokerReady(c *resource.Configuration, i *resource.Instance, hosts map[string]Host) resource.Condition {
+	out := resource.Condition{Type: resource.ConditionBrokerReady, Status: "False", ObservedGeneration: i.Metadata.Generation}
+	if _, _, err := parseBroker(c.Spec.BrokerSpec); err != nil {
+		out.Reason, out.Message = reasonInvalid, err.Error()
+		return out
+	}
+	nodes := slices.DeleteFunc(slices.Sorted(maps.Values(i.Spec.DeviceUsage)), func(n string) bool { return n == "" })
+	if len(nodes) == 0 {
+		out.Reason, out.Message = reasonNotUsed, "no node uses it"
+		return out
+	}
+	var parts brokerParts
+	for _, node := range nodes {
+		state, why := brokerOn(hosts[node], applicationName(i.Spec.ConfigurationName, i.Metadata.Name))
+		parts = append(parts, brokerPart{state, node, why})
+	}
+	worst := parts.worst()
+	if out.Status, out.Reason = worst.condition(); worst == brokerRuns {
+		out.Message = "it runs, or has completed, on " + objects.JoinFirst(nodes)
+		return out
+	}
+	out.Message = parts.text()
+	return out
+}
+
+// brokerPart is what a condition says of a broker on one node, or of those of one Instance.
+type brokerPart struct {
+	state     brokerState
+	name, why string
+}
+
+type brokerParts []brokerPart
+
+func (p brokerParts) worst() (state brokerState) {
+	for _, one := range p {
+		state = max(state, one.state)
+	}
+	return state
+}
+
+// text names the parts that don't run, the worst first.
+func (p brokerParts) text() string {
+	const most = 5
+	list := slices.DeleteFunc(slices.Clone(p), func(one brokerPart) bool { return one.state == brokerRuns })
+	slices.SortStableFunc(list, func(a, b brokerPart) int { return cmp.Compare(b.state, a.state) })
+	var texts []string
+	for _, one := range list[:min(len(list), most)] {
+		if len(one.why) > maxWhy {
+			one.why = strings.ToValidUTF8(one.why[:maxWhy], "") + "…"
+		}
+		texts = append(texts, one.name+": "+one.why)
+	}
+	if len(list) > most {
+		texts = append(texts, fmt.Sprintf("and %d more", len(list)-most))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// brokersReady is the condition BrokerReady of a Configuration, of those of its Instances by name.
+func brokersReady(of resource.Meta, instances map[string]resource.Condition) resource.Condition {
+	out := resource.Condition{Type: resource.ConditionBrokerReady, ObservedGeneration: of.Generation}
+	var parts brokerParts
+	for _, name := range slices.Sorted(maps.Keys(instances)) {
+		parts = append(parts, brokerPart{stateOf(instances[name]), name, instances[name].Message})
+	}
+	worst, n := parts.worst(), 0
+	for _, one := range parts {
+		if one.state == worst {
+			n++
+		}
+	}
+	out.Status, out.Reason = worst.condition()
+	switch {
+	case n == 0:
+		out.Reason, out.Message = "NoInstances", "no device is found"
+		return out
+	case worst == brokerRuns:
+		out.Message = fmt.Sprintf("the brokers of all %d Instances run, or have completed", n)
+		return out
+	}
+	are := map[brokerState]string{brokerUnknown: "are on nodes that are offline", brokerWaits: "have not started", brokerFails: "fail"}[worst]
+	out.Message = fmt.Sprintf("the brokers of %d of %d Instances %s: %s", n, len(parts), are, parts.text())
+	return out
 }

@@ -83,6 +83,7 @@ func Controllers(o Options) []control.Controller {
 				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.instancesOf},
 				{Kind: OrderKind, Keys: c.instancesOf},
 				{Kind: resource.KindDevice, DataOnly: true, Keys: instanceOfDevice},
+				{Kind: resource.KindNode, Keys: c.usedByNode},
 			},
 			Sources: []func(context.Context, func(...store.Key)){c.followInstances, c.instances.feed},
 		},
@@ -155,6 +156,23 @@ func instanceOfDevice(o store.Object) []store.Key {
 		return nil
 	}
 	return []store.Key{instanceKey(d.Metadata.Annotations[instanceAnnotation])}
+}
+
+// usedByNode are the Instances that a node uses, and for which it matters how the node or its broker is now.
+func (c *controller) usedByNode(o store.Object) (list []store.Key) {
+	names := c.index.usedBy(o.Name)
+	if len(names) == 0 {
+		c.nodes.forget(o.Name)
+		return nil
+	}
+	was, now := c.nodes.turn(o.Name)
+	for _, name := range names {
+		configuration, _ := c.index.instanceOf(name)
+		if app := applicationName(configuration, name); was == nil || !was.same(now, app) {
+			list = append(list, instanceKey(name))
+		}
+	}
+	return list
 }
 
 // followInstances has the index follow what nodes find.
@@ -382,7 +400,7 @@ func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Ord
 	if !c.index.isComplete(topics.KindInstance, topics.KindDiscoveryHandler) {
 		return nil // it is queued again
 	}
-	handlers := c.index.handlers(key.Name)
+	handlers, brokers := c.index.handlers(key.Name), c.index.brokers(key.Name)
 	_, err := objects.UpdateStatus(ctx, c.as, key, func(conf *resource.Configuration) error {
 		list, m, now := slices.Clone(conf.Status.Conditions), conf.Metadata, c.Now()
 		if problem != "" {
@@ -408,6 +426,9 @@ func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Ord
 			default:
 				list = set(list, m, now, resource.ConditionBrokerAccepted, true, "Accepted", "")
 			}
+			list = resource.SetCondition(list, brokersReady(m, brokers), now)
+		} else {
+			list = without(list, resource.ConditionBrokerReady)
 		}
 		conf.Status.Conditions, conf.Status.Instances, conf.Status.Nodes = list, c.index.count(key.Name), len(o.Nodes)
 		return nil
@@ -466,8 +487,25 @@ func (c *controller) state(ctx context.Context, name string) (s InstanceState, e
 	if s.Configuration != nil {
 		order, _, _ := c.orders.get(ctx, configuration)
 		s.Seen = c.index.seen(name, order.Nodes)
+		s.Hosts = c.hosts(s)
 	}
 	return s, nil
+}
+
+// hosts are the nodes that see an Instance or used it until now.
+func (c *controller) hosts(s InstanceState) map[string]Host {
+	all := make(map[string]Host)
+	for _, one := range s.Seen {
+		all[one.Node] = *c.nodes.host(one.Node)
+	}
+	if s.Instance != nil {
+		for _, node := range s.Instance.Spec.DeviceUsage {
+			if node != "" {
+				all[node] = *c.nodes.host(node)
+			}
+		}
+	}
+	return all
 }
 
 // write stores an Instance and its status.
@@ -504,16 +542,32 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 		}
 		next = changed
 	}
-	return objects.UpdateStatus(ctx, c.as, key, func(i *resource.Instance) error {
+	next, err := objects.UpdateStatus(ctx, c.as, key, func(i *resource.Instance) error {
 		i.Status.LastSeen = status.LastSeen
-		for _, cond := range status.Conditions {
-			if cond.Type == resource.ConditionVisible {
-				cond.ObservedGeneration = next.Metadata.Generation
-				i.Status.Conditions = resource.SetCondition(slices.Clone(i.Status.Conditions), cond, c.Now())
+		for _, kind := range []string{resource.ConditionVisible, resource.ConditionBrokerReady} {
+			at := slices.IndexFunc(status.Conditions, func(c resource.Condition) bool { return c.Type == kind })
+			if at < 0 {
+				i.Status.Conditions = without(i.Status.Conditions, kind)
+				continue
 			}
+			cond := status.Conditions[at]
+			cond.ObservedGeneration = next.Metadata.Generation
+			i.Status.Conditions = resource.SetCondition(slices.Clone(i.Status.Conditions), cond, c.Now())
 		}
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	var was resource.Condition
+	if s.Instance != nil {
+		was = brokerOf(s.Instance)
+	}
+	if now := brokerOf(next); was.Status != now.Status || was.Reason != now.Reason || was.Message != now.Message {
+		c.index.setBroker(s.Name, now)
+		c.configurations.add(c.index.configurationKey(next.Spec.ConfigurationName)...)
+	}
+	return next, nil
 }
 
 func (c *controller) record(i *resource.Instance, reason, message string) {
@@ -712,7 +766,7 @@ func (c *controller) applications(ctx context.Context, key store.Key) (time.Dura
 			own = c.index.seen(name, []string{key.Name})
 		}
 		if len(own) == 0 {
-			at := slices.IndexFunc(before, func(a resource.Application) bool { return a.Name == applicationName(i) })
+			at := slices.IndexFunc(before, func(a resource.Application) bool { return a.Name == applicationName(configuration, name) })
 			if at >= 0 {
 				list = append(list, before[at])
 			}

@@ -741,3 +741,77 @@ func TestReportsOfNodesThatAreNotChosen(t *testing.T) {
 	h.eventually(func() bool { return len(h.apps("n1")) == 2 }, "the broker of another one")
 	require.Contains(t, h.apps("n1"), had, "as it was")
 }
+
+// status is what the hub has of a node.
+func (h *hub) status(node string, edit func(*resource.NodeStatus)) {
+	h.Helper()
+	_, err := objects.UpdateStatus(h.Context(), h.user, store.Key{Name: node}, func(n *resource.Node) error { edit(&n.Status); return nil })
+	require.NoError(h, err)
+}
+
+// An Instance says how its broker is on the nodes that use it, and its Configuration how those of all Instances are.
+func TestBrokerReady(t *testing.T) {
+	h := newHub(t)
+	for _, node := range []string{"n1", "n2"} {
+		h.node(node, `{}`)
+		h.status(node, func(s *resource.NodeStatus) { s.State = resource.Online })
+	}
+	h.configuration("cams", `{"discoveryHandler":{"name":"onvif"},"capacity":2,"brokerSpec":{"brokerPodSpec":{"containers":[{"image":"x"}]}}}`)
+	says := func(want string) {
+		t.Helper()
+		last := ""
+		require.Eventually(t, func() bool {
+			if i := h.instances()["c1"]; i != nil {
+				last = cond(i.Status.Conditions, resource.ConditionBrokerReady)
+			}
+			return last == want
+		}, patience, tick, "it should be %s", want)
+	}
+	h.says1("cams", resource.ConditionBrokerReady, "True NoInstances: no device is found")
+	h.sees("n1", "cams", "c1", `{"id":"c1","shared":true}`)
+	says("False NotStarted: n1: no agent has reported from the node")
+	h.sees("n2", "cams", "c1", `{"id":"c1","shared":true}`)
+	says("False NotStarted: n1: no agent has reported from the node; n2: no agent has reported from the node")
+	h.says1("cams", resource.ConditionBrokerReady, "False NotStarted: the brokers of 1 of 1 Instances have not started: cams-")
+	h.eventually(func() bool { return len(h.apps("n1")) == 1 }, "the broker of n1")
+	name := h.apps("n1")[0].Name
+	reports := func(node, status, message string) {
+		t.Helper()
+		h.status(node, func(s *resource.NodeStatus) {
+			s.AgentVersion = "1"
+			s.Applications = []resource.ApplicationStatus{{Name: "another", Status: "Error", Message: "no"}, {Name: name, Status: status, Message: message}}
+		})
+	}
+	reports("n1", "Starting", "")
+	says("False NotStarted: n1: Starting; n2: no agent has reported from the node")
+	reports("n1", "Completed", "")
+	says("False NotStarted: n2: no agent has reported from the node")
+	reports("n2", "Error", "it exited with 1")
+	says("False Failing: n2: it exited with 1")
+	h.says1("cams", resource.ConditionBrokerReady, "False Failing: the brokers of 1 of 1 Instances fail: cams-")
+	h.stop()
+	h.start()
+	h.says1("cams", resource.ConditionBrokerReady, ": n2: it exited with 1")
+	reports("n2", "Running", "")
+	says("True Running: it runs, or has completed, on n1, n2")
+	h.says1("cams", resource.ConditionBrokerReady, "True Running: the brokers of all 1 Instances run, or have completed")
+	h.status("n1", func(s *resource.NodeStatus) { s.State, s.LastSeen = resource.Offline, "2026-01-02T03:04:05.000Z" })
+	says("Unknown NodeOffline: n1: the node is offline since 2026-01-02T03:04:05.000Z")
+	h.says1("cams", resource.ConditionBrokerReady, "Unknown NodeOffline: the brokers of 1 of 1 Instances are on nodes that are offline: cams-")
+
+	// The node could not apply its spec, so that there is no such application.
+	h.status("n1", func(s *resource.NodeStatus) {
+		s.State, s.Applications = resource.Online, nil
+		s.Failed = &resource.FailedVersion{RenderedVersion: "7", Reason: "HookFailed", Message: "exit status 1"}
+	})
+	says("False Failing: n1: the node could not apply its spec: version 7: HookFailed: exit status 1")
+	change(h, "cams", func(c *resource.Configuration) {
+		c.Spec.BrokerSpec = json.RawMessage(`{"brokerPodSpec":{"containers":[]}}`)
+	})
+	says("False Invalid: spec.brokerSpec: has no containers")
+	change(h, "cams", func(c *resource.Configuration) { c.Spec.BrokerSpec = nil })
+	says("")
+	h.eventually(func() bool {
+		return cond(get[resource.Configuration](h, "cams").Status.Conditions, resource.ConditionBrokerReady) == ""
+	}, "without a brokerSpec there is none")
+}

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -48,6 +49,7 @@ type known struct {
 type instance struct {
 	namespace, configuration string
 	nodes                    []string
+	broker                   resource.Condition // BrokerReady; zero: it has none
 }
 
 func newIndex(reader store.Reader) *index {
@@ -214,6 +216,9 @@ func (x *index) refresh(key store.Key) {
 			x.dropInstance(key)
 			return
 		}
+		if bytes.Contains(o.Status, []byte(resource.ConditionBrokerReady)) {
+			_ = json.Unmarshal(o.Status, &i.Status) // if that fails, the next look at it says it again
+		}
 		x.setInstance(key, i)
 	}
 }
@@ -279,7 +284,7 @@ func (x *index) setInstance(key store.Key, i *resource.Instance) {
 	for _, node := range x.made[key.Name].nodes {
 		drop(x.users, node, key.Name)
 	}
-	next := instance{namespace: key.Namespace, configuration: i.Spec.ConfigurationName}
+	next := instance{namespace: key.Namespace, configuration: i.Spec.ConfigurationName, broker: brokerOf(i)}
 	for _, node := range i.Spec.DeviceUsage {
 		if node != "" {
 			next.nodes = append(next.nodes, node)
@@ -302,6 +307,38 @@ func (x *index) dropInstance(key store.Key) {
 	if len(x.seenAt[key.Name]) == 0 {
 		drop(x.of, was.configuration, key.Name)
 	}
+}
+
+func brokerOf(i *resource.Instance) (ready resource.Condition) {
+	for _, c := range i.Status.Conditions {
+		if c.Type == resource.ConditionBrokerReady {
+			ready = c
+		}
+	}
+	return ready
+}
+
+// setBroker notes the condition BrokerReady of an Instance that is made.
+func (x *index) setBroker(name string, ready resource.Condition) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if made, ok := x.made[name]; ok {
+		made.broker = ready
+		x.made[name] = made
+	}
+}
+
+// brokers are the conditions BrokerReady of a Configuration's Instances.
+func (x *index) brokers(configuration string) map[string]resource.Condition {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	all := make(map[string]resource.Condition)
+	for name := range x.of[configuration] {
+		if made := x.made[name]; made.broker.Type != "" {
+			all[name] = made.broker
+		}
+	}
+	return all
 }
 
 // instanceOf is the Configuration of an Instance, and the namespace if it is made.
@@ -364,12 +401,91 @@ func (x *index) usersOf(configuration string) []string {
 	return slices.Collect(maps.Keys(nodes))
 }
 
-// nodes are the labels of all Nodes.
+// nodes are the labels of all Nodes, and how those are that see or use an Instance.
 type nodes struct {
 	reader store.Reader
 
 	mu     sync.Mutex
 	labels map[string]map[string]string // nil: not read yet
+	read   map[string]readHost          // as it is in the store
+	told   map[string]*Host             // as it was when Instances were last queued for it
+}
+
+type readHost struct {
+	rev uint64
+	h   *Host // which nobody changes
+}
+
+// host is how a Node is now; each version is decoded once.
+func (n *nodes) host(name string) *Host {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	o, err := n.reader.Get(context.Background(), store.Key{Kind: resource.KindNode, Name: name})
+	if err != nil {
+		delete(n.read, name)
+		return new(Host)
+	}
+	had := n.read[name]
+	if had.h == nil || had.rev != o.Rev {
+		had = readHost{o.Rev, hostOf(o)}
+		if n.read == nil {
+			n.read, n.told = make(map[string]readHost), make(map[string]*Host)
+		}
+		n.read[name] = had
+	}
+	return had.h
+}
+
+// turn is how a Node was when turn was last called, nil if it was not since forget, and how it is now.
+func (n *nodes) turn(name string) (was, now *Host) {
+	now = n.host(name)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.told == nil {
+		n.told = make(map[string]*Host)
+	}
+	was, n.told[name] = n.told[name], now
+	return was, now
+}
+
+func (n *nodes) forget(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.told, name)
+}
+
+func hostOf(o store.Object) *Host {
+	var s struct {
+		State           string                       `json:"state"`
+		LastSeen        string                       `json:"lastSeen"`
+		AgentVersion    string                       `json:"agentVersion"`
+		RenderedVersion string                       `json:"renderedVersion"`
+		Failed          *resource.FailedVersion      `json:"failed"`
+		Applications    []resource.ApplicationStatus `json:"applications"`
+		Conditions      []resource.Condition         `json:"conditions"`
+	}
+	_ = json.Unmarshal(o.Status, &s) // a status that can't be read says nothing
+	h := &Host{Agent: s.AgentVersion != "" || s.RenderedVersion != "", Applications: make(map[string]resource.ApplicationStatus)}
+	if s.State != resource.Online {
+		h.Offline, _ = resource.ParseTime(s.LastSeen)
+	}
+	for _, a := range s.Applications {
+		h.Applications[a.Name] = resource.ApplicationStatus{Status: a.Status, Message: a.Message}
+	}
+	if s.Failed != nil {
+		h.Problem = "the node could not apply its spec: " + s.Failed.String()
+	}
+	for _, c := range s.Conditions {
+		if c.Type == resource.ConditionSpecRendered && c.Status == "False" {
+			h.Problem = "the spec of the node can't be rendered: " + c.Message
+		}
+	}
+	return h
+}
+
+// same says whether two states of a Node are the same, as far as they concern an application.
+func (h *Host) same(other *Host, application string) bool {
+	return h.Offline.Equal(other.Offline) && h.Agent == other.Agent && h.Problem == other.Problem && h.Applications[application] == other.Applications[application]
 }
 
 // changed reads a Node, and says whether it came, went or has other labels.

@@ -169,7 +169,21 @@ type InstanceState struct {
 	Configuration *resource.Configuration // nil: there is none, or it is being deleted
 	Instance      *resource.Instance      // nil: there is none
 	Seen          []Sighting              // one of each node that sees it, in the order of their names
+	Hosts         map[string]Host         // the nodes that see or use it, by name
 	Now           time.Time
+}
+
+// Host is what the hub knows of a node that sees or uses a device.
+type Host struct {
+	// Offline is since when it is offline; zero: it is online.
+	Offline time.Time
+	// Agent says that an agent has reported from it.
+	Agent bool
+	// Applications are those that the agent has reported, by name, with their Status and Message.
+	Applications map[string]resource.ApplicationStatus
+	// Problem is why an application of its spec may be missing: the spec can't be rendered, or the node could not apply it. Empty: no reason
+	// is known.
+	Problem string
 }
 
 // InstancePlan is what is to become of an Instance.
@@ -220,12 +234,21 @@ func PlanInstance(s InstanceState) (p InstancePlan) {
 		next.Spec.Nodes, next.Status.LastSeen = nil, gone
 		next.Status.Conditions = set(next.Status.Conditions, next.Metadata, s.Now, resource.ConditionVisible, false, "Gone",
 			"no node sees it since "+gone+"; without a change it is removed at "+resource.Time(s.Now.Add(left)))
-		p.Instance = next
-		return p
+	} else {
+		found(next, s)
 	}
-	found(next, s)
+	if len(s.Configuration.Spec.BrokerSpec) > 0 {
+		next.Status.Conditions = resource.SetCondition(slices.Clone(next.Status.Conditions), brokerReady(s.Configuration, next, s.Hosts), s.Now)
+	} else {
+		next.Status.Conditions = without(next.Status.Conditions, resource.ConditionBrokerReady)
+	}
 	p.Instance = next
 	return p
+}
+
+// without are conditions without those of a type.
+func without(list []resource.Condition, kind string) []resource.Condition {
+	return slices.DeleteFunc(slices.Clone(list), func(c resource.Condition) bool { return c.Type == kind })
 }
 
 func ownedBy(i *resource.Instance, c *resource.Configuration) bool {

@@ -176,7 +176,7 @@ type ConfigurationStatus struct {
 	Nodes int `json:"nodes,omitempty"`
 	// Conditions: PropertiesResolved says whether the values that discoveryProperties refer to are there; HandlerReady whether
 	// all nodes have the handler; DetailsAccepted whether the handlers accept the details; DeviceTemplateAccepted and
-	// BrokerAccepted whether Devices and brokers can be made.
+	// BrokerAccepted whether Devices and brokers can be made; BrokerReady whether the brokers of all Instances run.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -189,6 +189,7 @@ const (
 	ConditionDetailsAccepted    = "DetailsAccepted"
 	ConditionTemplateAccepted   = "DeviceTemplateAccepted"
 	ConditionBrokerAccepted     = "BrokerAccepted"
+	ConditionBrokerReady        = "BrokerReady"
 	ConditionVisible            = "Visible"
 	ConditionOnboarded          = "Onboarded"
 )
@@ -337,7 +338,8 @@ type InstanceStatus struct {
 	Device string `json:"device,omitempty"`
 	// LastSeen is when the last node stopped seeing it; empty: a node sees it.
 	LastSeen string `json:"lastSeen,omitempty"`
-	// Conditions: Visible says whether any node sees it now; Onboarded whether a Device was made of it.
+	// Conditions: Visible says whether any node sees it now; Onboarded whether a Device was made of it; BrokerReady whether its broker runs
+	// on all nodes that use it.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
