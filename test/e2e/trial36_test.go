@@ -60,12 +60,17 @@ func TestTrial36DataDirectoryGone(t *testing.T) {
 				}
 				require.NoError(t, status(at.http+"/healthz", http.StatusOK, true))
 			}
-			text, err := exec.CommandContext(t.Context(), filepath.Join(s.Bin, "edgebus"),
-				"doctor", "n1", "--hub", "http://"+s.Hub.HTTP, "--core", "http://"+s.Node("n1").HTTP).CombinedOutput()
-			require.Error(t, err, "something is wrong")
-			for _, says := range []string{"cloudhub has lost its files: ", "edgecore has lost its files: ", "while it was in use"} {
-				require.Contains(t, string(text), says)
-			}
+			s.Eventually(stand.Soon, func() error { // a write that fails may be known before that its file is gone
+				text, err := exec.CommandContext(t.Context(), filepath.Join(s.Bin, "edgebus"),
+					"doctor", "n1", "--hub", "http://"+s.Hub.HTTP, "--core", "http://"+s.Node("n1").HTTP).CombinedOutput()
+				require.Error(t, err, "something is wrong")
+				for _, says := range []string{"cloudhub has lost its files: ", "edgecore has lost its files: ", "while it was in use"} {
+					if !strings.Contains(string(text), says) {
+						return fmt.Errorf("%q is not in %s", says, text)
+					}
+				}
+				return nil
+			})
 			log, err := os.ReadFile(s.LogFile("core"))
 			require.NoError(t, err)
 			require.Equal(t, 1, strings.Count(string(log), "the data directory is not what it was"))
