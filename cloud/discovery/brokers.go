@@ -394,6 +394,8 @@ const maxWhy = 400
 func brokerOn(h Host, application string) (state brokerState, why string) {
 	app, reported := h.Applications[application]
 	switch {
+	case h.LeftOut[application] != "":
+		state, why = brokerFails, "it is left out of the node's spec: "+h.LeftOut[application]
 	case reported && (app.Status == "Running" || app.Status == "Completed"):
 		state = brokerRuns
 	case reported && app.Status == "Error":

@@ -84,6 +84,7 @@ func Controllers(o Options) []control.Controller {
 				{Kind: OrderKind, Keys: c.instancesOf},
 				{Kind: resource.KindDevice, DataOnly: true, Keys: instanceOfDevice},
 				{Kind: resource.KindNode, Keys: c.usedByNode},
+				{Kind: ProblemsKind, Keys: c.allUsedBy},
 			},
 			Sources: []func(context.Context, func(...store.Key)){c.followInstances, c.instances.feed},
 		},
@@ -171,6 +172,14 @@ func (c *controller) usedByNode(o store.Object) (list []store.Key) {
 		if app := applicationName(configuration, name); was == nil || !was.same(now, app) {
 			list = append(list, instanceKey(name))
 		}
+	}
+	return list
+}
+
+// allUsedBy are the Instances that the node of a record uses.
+func (c *controller) allUsedBy(o store.Object) (list []store.Key) {
+	for _, name := range c.index.usedBy(o.Name) {
+		list = append(list, instanceKey(name))
 	}
 	return list
 }
@@ -487,25 +496,37 @@ func (c *controller) state(ctx context.Context, name string) (s InstanceState, e
 	if s.Configuration != nil {
 		order, _, _ := c.orders.get(ctx, configuration)
 		s.Seen = c.index.seen(name, order.Nodes)
-		s.Hosts = c.hosts(s)
+		if s.Hosts, err = c.hosts(ctx, s); err != nil {
+			return s, err
+		}
 	}
 	return s, nil
 }
 
 // hosts are the nodes that see an Instance or used it until now.
-func (c *controller) hosts(s InstanceState) map[string]Host {
-	all := make(map[string]Host)
+func (c *controller) hosts(ctx context.Context, s InstanceState) (all map[string]Host, err error) {
+	all = make(map[string]Host)
 	for _, one := range s.Seen {
-		all[one.Node] = *c.nodes.host(one.Node)
+		all[one.Node] = Host{}
 	}
 	if s.Instance != nil {
 		for _, node := range s.Instance.Spec.DeviceUsage {
-			if node != "" {
-				all[node] = *c.nodes.host(node)
-			}
+			all[node] = Host{}
 		}
 	}
-	return all
+	delete(all, "") // of slots that no node has
+	for node := range all {
+		h := *c.nodes.host(node)
+		problems, err := c.Reader.Get(ctx, store.Key{Kind: ProblemsKind, Name: node})
+		if err == nil {
+			err = json.Unmarshal(problems.Data, &h.LeftOut)
+		}
+		if ignoreGone(err) != nil {
+			return nil, err
+		}
+		all[node] = h
+	}
+	return all, nil
 }
 
 // write stores an Instance and its status.

@@ -805,6 +805,9 @@ func TestBrokerReady(t *testing.T) {
 		s.Failed = &resource.FailedVersion{RenderedVersion: "7", Reason: "HookFailed", Message: "exit status 1"}
 	})
 	says("False Failing: n1: the node could not apply its spec: version 7: HookFailed: exit status 1")
+	_, err := h.Store.Create(t.Context(), store.Object{Key: store.Key{Kind: discovery.ProblemsKind, Name: "n2"}, Data: []byte(`{"` + name + `":"it is too large"}`)})
+	require.NoError(t, err)
+	says("False Failing: n1: the node could not apply its spec: version 7: HookFailed: exit status 1; n2: it is left out of the node's spec: it is too large")
 	change(h, "cams", func(c *resource.Configuration) {
 		c.Spec.BrokerSpec = json.RawMessage(`{"brokerPodSpec":{"containers":[]}}`)
 	})

@@ -33,6 +33,10 @@ const (
 	// cloud/render's, which sends them.
 	ApplicationsKind = "BrokerApplications"
 
+	// ProblemsKind is the kind of the records of why applications are left out of what nodes are sent, by their names. It is cloud/render's,
+	// which writes them under the nodes' names.
+	ProblemsKind = "BrokerProblems"
+
 	// finalizer keeps a Configuration until its Instances are gone, and an Instance until what was made of it is.
 	finalizer = resource.Group + "/discovery"
 
@@ -181,6 +185,8 @@ type Host struct {
 	Agent bool
 	// Applications are those that the agent has reported, by name, with their Status and Message.
 	Applications map[string]resource.ApplicationStatus
+	// LeftOut are the applications that the node is not sent, by name, and why.
+	LeftOut map[string]string
 	// Problem is why an application of its spec may be missing: the spec can't be rendered, or the node could not apply it. Empty: no reason
 	// is known.
 	Problem string

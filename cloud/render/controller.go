@@ -52,6 +52,10 @@ type Options struct {
 	Now     func() time.Time
 }
 
+// ProblemsKind is the kind of the records of why applications of ApplicationsKind are left out of a node's rendered spec: texts by the names of
+// the applications, under the nodes' names. There is none for a node of which none is left out.
+const ProblemsKind = "BrokerProblems"
+
 // ApplicationsKind is the kind of the records of applications that a node runs besides those of its spec, for devices that were
 // discovered: lists of resource.Application, under the nodes' names. cloud/discovery writes them.
 const ApplicationsKind = "BrokerApplications"
@@ -154,12 +158,6 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	own := len(spec.Applications)
-	spec.Applications = withBrokers(spec.Applications, more)
-	var optional []string
-	for _, a := range spec.Applications[own:] {
-		optional = append(optional, a.Name)
-	}
 	references, refs := References(spec), sourcesOf(spec)
 	c.index.set(key.Name, references) // before they are read, so that no later change is missed
 	c.Sources.Use(key, refs, 0)
@@ -184,7 +182,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		return 0, err
 	}
 	if record.source != from || !c.has(record.RenderedSpec) {
-		if o.version, err = c.render(ctx, stored, record, spec, optional, from); err != nil && !errors.As(err, &o.failed) {
+		if o.version, err = c.render(ctx, stored, record, spec, more, from); err != nil && !errors.As(err, &o.failed) {
 			return 0, err
 		}
 	}
@@ -282,17 +280,6 @@ func (c *controller) brokers(ctx context.Context, node string) (rev uint64, list
 	return stored.Rev, list, err
 }
 
-// withBrokers are a spec's applications, and after them those of brokers. An application of the spec goes before one of that name.
-func withBrokers(own, brokers []resource.Application) []resource.Application {
-	list := slices.Clone(own)
-	for _, b := range brokers {
-		if !slices.ContainsFunc(own, func(a resource.Application) bool { return a.Name == b.Name }) {
-			list = append(list, b)
-		}
-	}
-	return list
-}
-
 // outcome is what a Node's status says of its rendering.
 type outcome struct {
 	uid     string   // of the Node
@@ -351,7 +338,7 @@ func (c *controller) inputs(
 
 // render renders a Node's spec and stores the result, of which it returns the version. The version rises if the result is another
 // one than before; it is the former one if the spec can't be rendered.
-func (c *controller) render(ctx context.Context, node store.Object, was record, spec resource.NodeSpec, optional []string, from source) (version string, err error) {
+func (c *controller) render(ctx context.Context, node store.Object, was record, spec resource.NodeSpec, brokers []resource.Application, from source) (version string, err error) {
 	version = was.RenderedVersion
 	out, contents, err := Render(spec, c.lookups(ctx))
 	if err != nil {
@@ -361,8 +348,12 @@ func (c *controller) render(ctx context.Context, node store.Object, was record, 
 		}
 		return version, err
 	}
-	for i, a := range out.Applications {
-		out.Applications[i].Optional = slices.Contains(optional, a.Name)
+	leftOut, err := AddBrokers(&out, contents, brokers)
+	if err == nil {
+		err = c.noteProblems(ctx, node.Name, leftOut)
+	}
+	if err != nil {
+		return version, err
 	}
 	status, err := json.Marshal(from)
 	if err != nil {
@@ -393,6 +384,30 @@ func (c *controller) render(ctx context.Context, node store.Object, was record, 
 		c.renders.WithLabelValues(result).Inc()
 	}
 	return version, err
+}
+
+// noteProblems writes the record of which brokers are left out of a node's rendered spec, and why.
+func (c *controller) noteProblems(ctx context.Context, node string, why map[string]string) error {
+	key := store.Key{Kind: ProblemsKind, Name: node}
+	data, err := json.Marshal(why)
+	if err != nil {
+		return err
+	}
+	was, err := c.Reader.Get(ctx, key)
+	switch gone := errors.Is(err, resource.NotFound); {
+	case err != nil && !gone:
+		return err
+	case gone && len(why) > 0:
+		_, err = c.Writer.Create(ctx, store.Object{Key: key, Data: data})
+		return err
+	case !gone && len(why) == 0:
+		_, err = c.Writer.Delete(ctx, key, was.Rev)
+		return err
+	case !gone && !bytes.Equal(was.Data, data):
+		_, err = c.Writer.Update(ctx, store.Object{Key: key, Data: data}, was.Rev)
+		return err
+	}
+	return nil
 }
 
 // lookups read the store.
@@ -497,6 +512,9 @@ func (c *controller) forget(ctx context.Context, node string) error {
 	c.index.drop(node)
 	was, err := c.record(ctx, node)
 	if err != nil || was.rev == 0 {
+		return err
+	}
+	if err := c.noteProblems(ctx, node, nil); err != nil {
 		return err
 	}
 	deleted, rev, err := c.highestDeleted(ctx)

@@ -414,7 +414,22 @@ func TestBrokersOfDiscoveredDevices(t *testing.T) {
 	record, err = r.Update(t.Context(), store.Object{Key: key, Data: apps("b2", "b3")}, record.Rev)
 	require.NoError(t, err)
 	sent("b1 mine", "b2 broker", "b3 broker")
+
+	// One that can't be rendered is left out by itself, and a record says why.
+	problems := func(want string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			o, err := r.Get(t.Context(), store.Key{Kind: render.ProblemsKind, Name: "n1"})
+			return string(o.Data) == want && (err == nil) == (want != "")
+		}, patience, time.Millisecond, "%s", want)
+	}
+	problems("")
+	record, err = r.Update(t.Context(), store.Object{Key: key, Data: apps("b1", "b2", "../b3")}, record.Rev)
+	require.NoError(t, err)
+	sent("b1 mine", "b2 broker")
+	problems(`{"../b3":"spec.applications[../b3]: the path \"../b3.container\" must be relative, without '..', '//' and a '/' at its end","b1":"the spec of the node has an application of this name"}`)
 	_, err = r.Delete(t.Context(), key, record.Rev)
 	require.NoError(t, err)
 	sent("b1 mine")
+	problems("")
 }

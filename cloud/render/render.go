@@ -116,6 +116,48 @@ func Render(spec resource.NodeSpec, lookups Lookups) (out resource.RenderedSpec,
 	return out, b.contents, nil
 }
 
+// AddBrokers adds optional applications to a rendered spec, and their contents, in the order of their names. One that can't be rendered, for which
+// the spec has no room, or whose name an application of the spec has, is left out: why is by its name.
+func AddBrokers(out *resource.RenderedSpec, contents map[string][]byte, brokers []resource.Application) (leftOut map[string]string, err error) {
+	raw, err := json.Marshal(out)
+	if err != nil {
+		return nil, err
+	}
+	size, of := len(raw)+len(`,"applications":[]`), 0
+	for _, c := range contents {
+		of += len(c)
+	}
+	leftOut = make(map[string]string)
+	for _, b := range slices.SortedFunc(slices.Values(brokers), func(a, b resource.Application) int { return strings.Compare(a.Name, b.Name) }) {
+		if slices.ContainsFunc(out.Applications, func(a resource.RenderedApplication) bool { return a.Name == b.Name }) {
+			leftOut[b.Name] = "the spec of the node has an application of this name"
+			continue
+		}
+		one := &builder{contents: make(map[string][]byte), size: of}
+		rendered, err := one.applications([]resource.Application{b})
+		if p := (*Problem)(nil); errors.As(err, &p) {
+			leftOut[b.Name] = p.Message
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		rendered[0].Optional = true
+		if raw, err = json.Marshal(rendered); err != nil {
+			return nil, err
+		}
+		if size+len(raw) > MaxManifest {
+			leftOut[b.Name] = fmt.Sprintf("with it the rendered spec of the node has %d bytes without the contents that travel apart; at most %d are sent to a node", size+len(raw), MaxManifest)
+			continue
+		}
+		size, of = size+len(raw), one.size
+		out.Applications = append(out.Applications, rendered[0])
+		maps.Copy(contents, one.contents)
+	}
+	slices.SortStableFunc(out.Applications, func(a, b resource.RenderedApplication) int { return strings.Compare(a.Name, b.Name) })
+	return leftOut, nil
+}
+
 // References are the objects that a spec refers to and that are looked up: ConfigMaps and Secrets.
 func References(spec resource.NodeSpec) (list []Reference) {
 	for _, item := range spec.Config {

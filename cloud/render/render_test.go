@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/edgebus/edgebus/cloud/render"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -407,4 +409,30 @@ func TestAFileOfAListMayBeABlob(t *testing.T) {
 	if len(contents) != 0 || len(out.Files) != 1 || !reflect.DeepEqual(out.Files[0], want) {
 		t.Fatalf("got %+v and %d contents", out.Files, len(contents))
 	}
+}
+
+// A broker for which the spec has no room is left out, and smaller ones after it are not.
+func TestBrokersThatDoNotFit(t *testing.T) {
+	out, contents, err := render.Render(resource.NodeSpec{Config: []resource.ConfigItem{fileList("a", resource.InlineFile{Path: "/a", Content: "x"})}}, render.Lookups{})
+	require.NoError(t, err)
+	app := func(name string, size int) resource.Application {
+		return resource.Application{
+			Name: name, AppType: resource.AppQuadlet, EnvVars: map[string]string{"A": strings.Repeat("x", size)},
+			Files: []resource.InlineFile{{Path: name + ".container", Content: strings.Repeat(name, render.MaxInline)}},
+		}
+	}
+	leftOut, err := render.AddBrokers(&out, contents, []resource.Application{app("c", 1), app("a", render.MaxManifest/2), app("b", render.MaxManifest/2)})
+	require.NoError(t, err)
+	require.Len(t, leftOut, 1)
+	require.Regexp(t, `^with it the rendered spec of the node has 105\d{4} bytes without the contents that travel apart; at most 1048576 are sent to a node$`, leftOut["b"])
+	require.Len(t, out.Applications, 2)
+	for i, name := range []string{"a", "c"} {
+		require.Equal(t, name, out.Applications[i].Name)
+		require.True(t, out.Applications[i].Optional)
+		require.Contains(t, contents, out.Applications[i].Files[0].Digest)
+	}
+	require.Len(t, contents, 2)
+	raw, err := json.Marshal(out)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(raw), render.MaxManifest)
 }
