@@ -418,13 +418,13 @@ func TestBrokersThatDoNotFit(t *testing.T) {
 	app := func(name string, size int) resource.Application {
 		return resource.Application{
 			Name: name, AppType: resource.AppQuadlet, EnvVars: map[string]string{"A": strings.Repeat("x", size)},
-			Files: []resource.InlineFile{{Path: name + ".container", Content: strings.Repeat(name, render.MaxInline)}},
+			Files: []resource.InlineFile{{Path: name + ".container", Content: strings.Repeat(name, render.MaxInline+1)}},
 		}
 	}
 	leftOut, err := render.AddBrokers(&out, contents, []resource.Application{app("c", 1), app("a", render.MaxManifest/2), app("b", render.MaxManifest/2)})
 	require.NoError(t, err)
 	require.Len(t, leftOut, 1)
-	require.Regexp(t, `^with it the rendered spec of the node has 105\d{4} bytes without the contents that travel apart; at most 1048576 are sent to a node$`, leftOut["b"])
+	require.Regexp(t, `^with it the rendered spec of the node has 10\d{5} bytes without the contents that travel apart; at most 1048576 are sent to a node$`, leftOut["b"])
 	require.Len(t, out.Applications, 2)
 	for i, name := range []string{"a", "c"} {
 		require.Equal(t, name, out.Applications[i].Name)
