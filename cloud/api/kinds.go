@@ -284,7 +284,7 @@ func upgradeKind(k objects.Kind) Kind {
 			if u.Status.Rollout != nil {
 				r = *u.Status.Rollout
 			}
-			return []any{u.Spec.Version, r.Nodes, r.Succeeded, r.Upgrading, r.Failed, r.Reason, r.Message}
+			return []any{u.Spec.Goal(), r.Nodes, r.Succeeded, r.Upgrading, r.Failed, r.Reason, r.Message}
 		}),
 	}
 }

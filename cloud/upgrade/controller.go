@@ -299,7 +299,7 @@ func (c *controller) record(u *resource.Upgrade, p Plan) {
 		}
 		a := n.Last()
 		o := resource.Occurrence{Kind: resource.KindNode, Name: n.NodeName, Type: resource.EventNormal}
-		of := fmt.Sprintf("%s to %s (Upgrade %s)", cmp.Or(a.FromVersion, "an unknown version"), a.ToVersion, u.Metadata.Name)
+		of := fmt.Sprintf("%s to %s (Upgrade %s)", cmp.Or(a.FromVersion, "an unknown version"), cmp.Or(a.ToVersion, u.Spec.Goal()), u.Metadata.Name)
 		switch {
 		case a.OperationStatus == resource.UpgradePending:
 			continue
@@ -322,7 +322,7 @@ func (c *controller) record(u *resource.Upgrade, p Plan) {
 	o := resource.Occurrence{Kind: resource.KindUpgrade, Name: u.Metadata.Name, UID: u.Metadata.UID, Type: resource.EventNormal}
 	switch {
 	case now.Nodes > 0 && now.Succeeded == now.Nodes && before.Succeeded != now.Nodes:
-		o.Reason, o.Message = "Upgraded", fmt.Sprintf("all %d nodes have %s", now.Nodes, u.Spec.Version)
+		o.Reason, o.Message = "Upgraded", fmt.Sprintf("all %d nodes have %s", now.Nodes, u.Spec.Goal())
 	case now.Reason == string(rollout.Halted) && before.Reason != now.Reason:
 		o.Type, o.Reason, o.Message = resource.EventWarning, "UpgradeHalted", now.Message
 	default:

@@ -225,7 +225,7 @@ func (p *planner) follow(n *resource.UpgradeNode) {
 	case !a.Open():
 	case a.OperationStatus == resource.UpgradePending:
 		a.FromVersion = cmp.Or(node.Version, a.FromVersion)
-		if node.Before == "" && node.Exists && p.spec.UpgradeCmd == "" && node.Version == p.spec.Version && !p.spec.Aborted && !onTrial(node.Report) {
+		if node.Before == "" && node.Exists && p.spec.UpgradeCmd == "" && p.spec.Version != "" && node.Version == p.spec.Version && !p.spec.Aborted && !onTrial(node.Report) {
 			a.OperationStatus, a.Reason, a.EndedAt = resource.UpgradeSuccess, "the node runs this version already", p.stamp()
 		}
 	case p.Now.Before(p.deadline(*a)) && !(p.spec.Aborted && stoppable(r)):
@@ -313,12 +313,12 @@ func (p *planner) announced(node string) bool {
 }
 
 func (p *planner) unconfirmed() bool {
-	return p.spec.RequireConfirmation && p.spec.Confirmed != p.spec.Version
+	return p.spec.RequireConfirmation && p.spec.Confirmed != p.spec.Confirmation()
 }
 
 // missing says what an order can't be made without.
 func (p *planner) missing() string {
-	if p.Artifact != nil || p.spec.UpgradeCmd != "" && p.spec.Artifact == "" {
+	if p.spec.Version == "" || p.Artifact != nil || p.spec.UpgradeCmd != "" && p.spec.Artifact == "" {
 		return ""
 	}
 	return "there is no Artifact " + ArtifactName(p.spec) + ": make it by edgebus artifact push"
@@ -426,11 +426,11 @@ func (p *planner) order(n resource.UpgradeNode) {
 		return
 	}
 	o := resource.UpgradeOrder{
-		ID: p.id, Upgrade: p.Upgrade.Metadata.Name, Version: p.spec.Version, Wait: wait || a.Step == resource.StepHeld, Confirm: p.spec.RequireNodeConfirmation,
+		ID: p.id, Upgrade: p.Upgrade.Metadata.Name, Version: p.spec.Version, Settings: p.spec.Settings, Images: p.spec.Images, Wait: wait || a.Step == resource.StepHeld, Confirm: p.spec.RequireNodeConfirmation,
 		Installer: strings.Fields(p.spec.UpgradeInstaller), Command: strings.Fields(p.spec.UpgradeCmd),
 		AllowDowngrade: p.spec.AllowDowngrade, Checks: p.spec.Checks, Timeout: max(1, int64(p.timeout/time.Second)),
 	}
-	if p.Artifact != nil {
+	if p.Artifact != nil && p.spec.Version != "" {
 		o.Manifest, o.Signature, o.Source = p.Artifact.Spec.Manifest, p.Artifact.Spec.Signature, p.Artifact.Spec.Source
 	}
 	if !wait && p.spec.Window != nil {

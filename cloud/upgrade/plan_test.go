@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -132,6 +133,32 @@ func TestAnUpgradeOfOneNode(t *testing.T) {
 		w.step(-1)
 	}
 	require.Len(t, w.upgrade.Status.Nodes[0].History, resource.MaxUpgradeHistory)
+}
+
+func TestSettingsAndImages(t *testing.T) {
+	for name, spec := range map[string]resource.UpgradeSpec{
+		"1 setting": {Settings: map[string]string{"link.rate": "1MB"}}, "2 images": {Images: []string{"r.example/a:1", "r.example/b:1"}},
+	} {
+		w := newWorld(1)
+		w.artifact = nil // none is needed
+		w.node("n00").Version = ""
+		spec.NodeNames, spec.RequireConfirmation, spec.Timeout = []string{"n00"}, true, "90s"
+		w.upgrade.Spec = spec
+		require.Equal(t, name, spec.Goal())
+		require.Equal(t, "WaitingForConfirmation", w.step(-1).Status.Rollout.Reason)
+		require.Empty(t, w.begun())
+		w.upgrade.Spec.Confirmed = w.upgrade.Status.Rollout.Spec
+		w.step(-1)
+		require.Equal(t, resource.UpgradeOrder{
+			ID: "u1.1." + spec.RunOf(), Upgrade: "up", Settings: spec.Settings, Images: spec.Images, Installer: []string{}, Command: []string{}, Timeout: 90,
+		}, w.orders["n00"])
+		payload, err := json.Marshal(w.orders["n00"])
+		require.NoError(t, err)
+		_, err = resource.ParseUpgradeOrder(payload)
+		require.NoError(t, err)
+		w.says("n00", resource.UpgradeReport{Result: resource.UpgradeSuccess})
+		require.Equal(t, 1, w.step(-1).Status.Rollout.Succeeded)
+	}
 }
 
 func TestWhyANodeWaits(t *testing.T) {

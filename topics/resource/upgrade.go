@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Upgrade brings the edge core on some nodes to a version.
@@ -23,7 +25,7 @@ type Upgrade struct {
 	Status   UpgradeStatus `json:"status,omitzero"`
 }
 
-// UpgradeSpec is which nodes get which version. Either nodeNames or labelSelector says which; neither can be changed later. The
+// UpgradeSpec is which nodes get which version, settings or images: exactly one of these is wanted. Either nodeNames or labelSelector says which; neither can be changed later. The
 // nodes that a selector matches are noted when the version is first acted upon: one that matches later is not upgraded.
 type UpgradeSpec struct {
 	// Version is the version of the edge core that is wanted, such as v1.10.0. It can be changed once all nodes have answered.
@@ -60,7 +62,7 @@ type UpgradeSpec struct {
 	Window *UpgradeWindow `json:"window,omitempty"`
 	// RequireConfirmation waits for somebody to write the version into confirmed before the first node is begun.
 	RequireConfirmation bool `json:"requireConfirmation,omitempty"`
-	// Confirmed is the version that somebody has confirmed.
+	// Confirmed is what somebody has confirmed: the version; for settings and images what status.rollout.spec says.
 	Confirmed string `json:"confirmed,omitempty"`
 	// RequireNodeConfirmation waits, on each node, for its owner: edgeagent upgrade release.
 	RequireNodeConfirmation bool `json:"requireNodeConfirmation,omitempty"`
@@ -190,8 +192,20 @@ func (u Upgrade) Validate() error {
 	var p problems
 	u.Metadata.check(&p)
 	s := u.Spec
-	required(&p, "spec.version", s.Version)
+	if s.action() == "" {
+		p.add("spec.version", "is required, unless there are settings or images")
+	}
+	if n := len(s.actions()); n > 1 {
+		p.add("spec."+s.actions()[1], "must be empty when there is %s: an Upgrade is of one of version, settings and images", s.actions()[0])
+	}
 	checkVersion(&p, "spec.version", s.Version)
+	for field, value := range map[string]string{"upgradeInstaller": s.UpgradeInstaller, "upgradeCmd": s.UpgradeCmd, "artifact": s.Artifact} {
+		if value != "" && s.Version == "" && s.action() != "" {
+			p.add("spec."+field, "must be empty when there are %s: it is of a version", s.action())
+		}
+	}
+	checkSettings(&p, "spec.settings", s.Settings)
+	checkImages(&p, "spec.images", s.Images)
 	checkCommand(&p, "spec.upgradeInstaller", s.UpgradeInstaller)
 	checkCommand(&p, "spec.upgradeCmd", s.UpgradeCmd)
 	s.checkNodes(&p)
@@ -213,9 +227,104 @@ func (u Upgrade) Validate() error {
 		}
 	}
 	s.Window.check(&p, "spec.window")
-	checkVersion(&p, "spec.confirmed", s.Confirmed)
+	if !runForm.MatchString(s.Confirmed) {
+		checkVersion(&p, "spec.confirmed", s.Confirmed)
+	}
 	sortProblems(p)
 	return p.err()
+}
+
+// runForm is what RunOf returns.
+var runForm = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
+// actions are the fields that say what is wanted of the nodes.
+func (s UpgradeSpec) actions() (list []string) {
+	if s.Version != "" {
+		list = append(list, "version")
+	}
+	if len(s.Settings) > 0 {
+		list = append(list, "settings")
+	}
+	if len(s.Images) > 0 {
+		list = append(list, "images")
+	}
+	return list
+}
+
+// action is the field that says what is wanted; empty: none.
+func (s UpgradeSpec) action() string {
+	if list := s.actions(); len(list) > 0 {
+		return list[0]
+	}
+	return ""
+}
+
+// Goal is what is wanted of the nodes, for people: the version, or how many settings or images there are.
+func (s UpgradeSpec) Goal() string {
+	switch s.action() {
+	case "settings":
+		return countOf(len(s.Settings), "setting")
+	case "images":
+		return countOf(len(s.Images), "image")
+	}
+	return s.Version
+}
+
+func countOf(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Confirmation is what Confirmed has to be, for the present spec to be confirmed.
+func (s UpgradeSpec) Confirmation() string {
+	if s.Version != "" {
+		return s.Version
+	}
+	return s.RunOf()
+}
+
+const (
+	maxSettings     = 64
+	maxSettingName  = 128
+	maxSettingValue = 1024 // bytes
+	maxPulled       = 32   // images
+)
+
+// settingForm is the name of a setting.
+var settingForm = regexp.MustCompile(`^[a-z][A-Za-z0-9]*(\.[A-Za-z0-9]+)*$`)
+
+// checkSettings checks the form of settings. Only the core knows which there are, and which values they may have.
+func checkSettings(p *problems, at string, settings map[string]string) {
+	if len(settings) > maxSettings {
+		p.add(at, "%d settings; at most %d can be changed at a time", len(settings), maxSettings)
+		return
+	}
+	for name, value := range settings {
+		switch {
+		case len(name) > maxSettingName || !settingForm.MatchString(name):
+			p.add(at, "%s: must be the name of a setting of edgecore, such as link.rate", clip(name))
+		case len(value) > maxSettingValue:
+			p.add(at+"."+name, "%d bytes; a value has at most %d", len(value), maxSettingValue)
+		case strings.ContainsFunc(value, unicode.IsControl) || !utf8.ValidString(value):
+			p.add(at+"."+name, "must be one line of YAML, without control characters")
+		}
+	}
+}
+
+func checkImages(p *problems, at string, images []string) {
+	if len(images) > maxPulled {
+		p.add(at, "%d images; at most %d can be pulled at a time", len(images), maxPulled)
+		return
+	}
+	seen := names{}
+	for i, image := range images {
+		field := fmt.Sprintf("%s[%d]", at, i)
+		required(p, field, image)
+		checkImage(p, field, image)
+		seen.check(p, field, image)
+	}
 }
 
 // checkNodes checks that either names or labels choose nodes.
@@ -319,6 +428,9 @@ func (u Upgrade) CheckUpdate(prev Upgrade) error {
 	var p problems
 	unchanged(&p, "spec.nodeNames", prev.Spec.NodeNames, u.Spec.NodeNames)
 	unchanged(&p, "spec.labelSelector", prev.Spec.LabelSelector, u.Spec.LabelSelector)
+	if was := prev.Spec.action(); u.Spec.action() != was {
+		p.add("spec."+was, "can't be taken away: what an Upgrade is of, its version, settings or images, is immutable")
+	}
 	if waiting := prev.unfinished(); waiting != "" {
 		before, now := prev.Spec.orders(), u.Spec.orders()
 		for field, value := range now {
@@ -335,7 +447,7 @@ func (u Upgrade) CheckUpdate(prev Upgrade) error {
 func (s UpgradeSpec) orders() map[string]string {
 	fields := make(map[string]string)
 	for field, value := range map[string]any{
-		"version": s.Version, "upgradeInstaller": s.UpgradeInstaller, "upgradeCmd": s.UpgradeCmd, "artifact": s.Artifact,
+		"version": s.Version, "settings": s.Settings, "images": s.Images, "upgradeInstaller": s.UpgradeInstaller, "upgradeCmd": s.UpgradeCmd, "artifact": s.Artifact,
 		"concurrency": s.Concurrency, "failureBudget": s.FailureBudget, "timeout": s.Timeout, "checks": s.Checks, "window": s.Window,
 		"requireConfirmation": s.RequireConfirmation, "requireNodeConfirmation": s.RequireNodeConfirmation,
 		"allowDowngrade": s.AllowDowngrade, "attempt": s.Attempt,
@@ -652,16 +764,20 @@ func ParseUpgradeOrder(payload []byte) (o UpgradeOrder, err error) {
 	}
 	var p problems
 	required(&p, "upgrade.id", o.ID)
-	required(&p, "upgrade.version", o.Version)
 	checkVersion(&p, "upgrade.version", o.Version)
-	if o.Manifest != "" {
+	checkSettings(&p, "upgrade.settings", o.Settings)
+	checkImages(&p, "upgrade.images", o.Images)
+	switch s := (UpgradeSpec{Version: o.Version, Settings: o.Settings, Images: o.Images}); {
+	case len(s.actions()) != 1:
+		p.add("upgrade.version", "exactly one of version, settings and images is needed")
+	case o.Manifest != "":
 		switch b, err := ParseManifest([]byte(o.Manifest)); {
 		case err != nil:
 			p.addErr("upgrade.manifest", err)
 		case b.Version != o.Version:
 			p.add("upgrade.manifest", "is of version %s, and %s is ordered", b.Version, o.Version)
 		}
-	} else if len(o.Command) == 0 {
+	case o.Version != "" && len(o.Command) == 0:
 		p.add("upgrade.manifest", "is required, unless there is a command")
 	}
 	checkCommand(&p, "upgrade.installer", strings.Join(o.Installer, " "))

@@ -38,21 +38,38 @@ func newUpgradeStart() *cobra.Command {
 	var o hub
 	var u resource.Upgrade
 	var labels string
+	var settings []string
 	var wait bool
 	cmd := &cobra.Command{
-		Use:   "start VERSION (--node NAME... | -l LABELS)",
-		Short: "Order a version of nodes",
+		Use:   "start (VERSION | --set NAME=VALUE... | --image IMAGE...) (--node NAME... | -l LABELS)",
+		Short: "Order a version, settings or images of nodes",
 		Long: `Order a version of nodes: make an Upgrade, whose name is the version if none is given. Its Artifact must be there, or nothing begins
-until it is: edgebus artifact push.
+until it is: edgebus artifact push. With --set the nodes' cores get other settings instead, if the nodes allow it; with --image the nodes
+pull container images. Both need --name.
 
 ` + exitCodes,
-		Example: "  edgebus upgrade start v1.2.0 --node n1 --wait\n  edgebus upgrade start v1.2.0 -l site=hall --concurrency 5 --failure-budget 5%",
-		Args:    cobra.ExactArgs(1),
+		Example: "  edgebus upgrade start v1.2.0 --node n1 --wait\n  edgebus upgrade start v1.2.0 -l site=hall --concurrency 5 --failure-budget 5%\n" +
+			"  edgebus upgrade start --name slower -l site=hall --set link.rate=1MB --wait",
+		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		u.TypeMeta = resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindUpgrade}
-		u.Spec.Version = args[0]
-		u.Metadata.Name = cmp.Or(u.Metadata.Name, args[0])
+		if len(args) > 0 {
+			u.Spec.Version = args[0]
+		}
+		if u.Metadata.Name = cmp.Or(u.Metadata.Name, u.Spec.Version); u.Metadata.Name == "" {
+			return withCode(misused, "give a VERSION, or --name with --set or --image")
+		}
+		for _, pair := range settings {
+			name, value, ok := strings.Cut(pair, "=")
+			if !ok {
+				return withCode(misused, "--set %s: must be a setting of edgecore with its value, such as link.rate=1MB", printable(pair, 100))
+			}
+			if u.Spec.Settings == nil {
+				u.Spec.Settings = make(map[string]string)
+			}
+			u.Spec.Settings[name] = value
+		}
 		if labels != "" {
 			u.Spec.LabelSelector = &resource.LabelSelector{MatchLabels: make(map[string]string)}
 			for term := range strings.SplitSeq(labels, ",") {
@@ -81,6 +98,8 @@ until it is: edgebus artifact push.
 	}
 	f, s := cmd.Flags(), &u.Spec
 	f.StringVar(&u.Metadata.Name, "name", "", "name of the Upgrade; default: the version")
+	f.StringArrayVar(&settings, "set", nil, "a setting of edgecore with its value, such as link.rate=1MB; may be given several times")
+	f.StringArrayVar(&s.Images, "image", nil, "a container image to pull; may be given several times")
 	f.StringSliceVar(&s.NodeNames, "node", nil, "name of a node; may be given several times")
 	f.StringVarP(&labels, "selector", "l", "", "nodes with these labels: site=hall,stage=test")
 	f.StringVar(&s.Artifact, "artifact", "", "name of the Artifact; default: the version")
@@ -124,7 +143,7 @@ answered; the exit code is 1 if one has failed, or if the upgrade was stopped.
 		rows := [][]string{{"NODE", "FROM", "TO", "STATUS", "STEP", "REASON"}}
 		for _, n := range u.Status.Nodes {
 			a := n.Last()
-			rows = append(rows, []string{n.NodeName, a.FromVersion, a.ToVersion, a.OperationStatus, a.Step, printable(a.Reason, widest)})
+			rows = append(rows, []string{n.NodeName, a.FromVersion, cmp.Or(a.ToVersion, u.Spec.Goal()), a.OperationStatus, a.Step, printable(a.Reason, widest)})
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), summaryOf(u))
 		return new(grid).write(cmd.OutOrStdout(), rows)
@@ -136,8 +155,8 @@ answered; the exit code is 1 if one has failed, or if the upgrade was stopped.
 
 func newUpgradeConfirm() *cobra.Command {
 	return upgradeChange("confirm", "Let an upgrade begin that waits for a confirmation",
-		"Let an upgrade begin that waits for a confirmation (requireConfirmation): its present version is confirmed.", "confirmed",
-		func(u resource.Upgrade) map[string]any { return map[string]any{"confirmed": u.Spec.Version} })
+		"Let an upgrade begin that waits for a confirmation (requireConfirmation): what it wants now is confirmed.", "confirmed",
+		func(u resource.Upgrade) map[string]any { return map[string]any{"confirmed": u.Spec.Confirmation()} })
 }
 
 func newUpgradeAbort() *cobra.Command {
@@ -188,14 +207,14 @@ func newUpgradeHistory() *cobra.Command {
 		}
 		type entry struct {
 			resource.UpgradeAttempt
-			of string
+			of, goal string
 		}
 		var all []entry
 		for _, u := range list {
 			for _, n := range u.Status.Nodes {
 				for _, a := range n.History {
 					if n.NodeName == args[0] {
-						all = append(all, entry{a, u.Metadata.Name})
+						all = append(all, entry{a, u.Metadata.Name, u.Spec.Goal()})
 					}
 				}
 			}
@@ -208,7 +227,7 @@ func newUpgradeHistory() *cobra.Command {
 		}
 		rows := [][]string{{"STARTED", "ENDED", "UPGRADE", "FROM", "TO", "STATUS", "REASON"}}
 		for _, a := range all {
-			rows = append(rows, []string{cmp.Or(a.StartedAt, "-"), cmp.Or(a.EndedAt, "-"), a.of, cmp.Or(a.FromVersion, "-"), a.ToVersion, a.OperationStatus, printable(a.Reason, widest)})
+			rows = append(rows, []string{cmp.Or(a.StartedAt, "-"), cmp.Or(a.EndedAt, "-"), a.of, cmp.Or(a.FromVersion, "-"), cmp.Or(a.ToVersion, a.goal), a.OperationStatus, printable(a.Reason, widest)})
 		}
 		return new(grid).write(cmd.OutOrStdout(), rows)
 	}
@@ -236,7 +255,7 @@ func listUpgrades(ctx context.Context, c *client.Client, out io.Writer) error {
 	for _, u := range list {
 		r := rolloutOf(u)
 		rows = append(rows, []string{
-			u.Metadata.Name, u.Spec.Version, strconv.Itoa(r.Nodes), strconv.Itoa(r.Succeeded), strconv.Itoa(r.Upgrading), strconv.Itoa(r.Failed), r.Reason,
+			u.Metadata.Name, u.Spec.Goal(), strconv.Itoa(r.Nodes), strconv.Itoa(r.Succeeded), strconv.Itoa(r.Upgrading), strconv.Itoa(r.Failed), r.Reason,
 		})
 	}
 	return new(grid).write(out, rows)
@@ -252,7 +271,7 @@ func rolloutOf(u resource.Upgrade) (r resource.UpgradeRollout) {
 // summaryOf says in a line how far an upgrade is.
 func summaryOf(u resource.Upgrade) string {
 	r := rolloutOf(u)
-	text := fmt.Sprintf("%s: %d of %d nodes have %s, %d are being upgraded, %d wait, %d failed", u.Metadata.Name, r.Succeeded, r.Nodes, u.Spec.Version, r.Upgrading, r.Pending, r.Failed)
+	text := fmt.Sprintf("%s: %d of %d nodes have %s, %d are being upgraded, %d wait, %d failed", u.Metadata.Name, r.Succeeded, r.Nodes, u.Spec.Goal(), r.Upgrading, r.Pending, r.Failed)
 	if r.Message != "" {
 		text += ": " + r.Message
 	}
