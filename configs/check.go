@@ -193,6 +193,17 @@ func (a *Agent) complete() (err error) {
 	if a.Upgrade.Core.Data == "" {
 		a.Upgrade.Core.Data, err = stateDir("core")
 	}
+	if a.Upgrade.Core.Config == "" {
+		named := ""
+		for i, arg := range a.Upgrade.Core.Run {
+			if arg == "--config" && i+1 < len(a.Upgrade.Core.Run) {
+				named = a.Upgrade.Core.Run[i+1]
+			} else if value, ok := strings.CutPrefix(arg, "--config="); ok {
+				named = value
+			}
+		}
+		a.Upgrade.Core.Config = File("edgecore", named)
+	}
 	return err
 }
 
@@ -207,7 +218,7 @@ func (a *Agent) check(report reporter) {
 	for i, p := range a.Files.Roots {
 		clean(fmt.Sprintf("files.roots[%d]", i), p)
 	}
-	for key, dir := range map[string]string{"upgrade.dir": a.Upgrade.Dir, "upgrade.core.data": a.Upgrade.Core.Data} {
+	for key, dir := range map[string]string{"upgrade.dir": a.Upgrade.Dir, "upgrade.core.data": a.Upgrade.Core.Data, "upgrade.core.config": a.Upgrade.Core.Config} {
 		if dir != "" {
 			clean(key, dir)
 		}
@@ -220,6 +231,11 @@ func (a *Agent) check(report reporter) {
 	for i, prefix := range a.Upgrade.Sources {
 		if u, err := url.Parse(prefix); err != nil || u.Scheme != "https" && u.Scheme != "oci" || u.Host == "" || !strings.HasSuffix(u.Path, "/") {
 			report(fmt.Sprintf("upgrade.sources[%d]", i), "%q is not the beginning of an address up to a slash, such as https://example.com/edgebus/ or oci://ghcr.io/example/", prefix)
+		}
+	}
+	for i, pattern := range a.Upgrade.Settings {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			report(fmt.Sprintf("upgrade.settings[%d]", i), "%q is no name of a setting such as log.level, in which * is for any text", pattern)
 		}
 	}
 	if t := a.Upgrade.Trial; t.Watch > t.Timeout {

@@ -73,20 +73,22 @@ type Agent struct {
 
 // AgentUpgrade says how the agent upgrades the core and itself.
 type AgentUpgrade struct {
-	Dir     string     `yaml:"dir"`
-	Keys    []string   `yaml:"keys,flow"`
-	Sources []string   `yaml:"sources,flow"`
-	Hold    bool       `yaml:"hold"`
-	Core    AgentCore  `yaml:"core"`
-	Trial   AgentTrial `yaml:"trial"`
+	Dir      string     `yaml:"dir"`
+	Keys     []string   `yaml:"keys,flow"`
+	Sources  []string   `yaml:"sources,flow"`
+	Settings []string   `yaml:"settings,flow"`
+	Hold     bool       `yaml:"hold"`
+	Core     AgentCore  `yaml:"core"`
+	Trial    AgentTrial `yaml:"trial"`
 }
 
 // AgentCore says how the core is run.
 type AgentCore struct {
-	Unit string        `yaml:"unit"`
-	Run  []string      `yaml:"run,flow"`
-	Data string        `yaml:"data"`
-	Stop time.Duration `yaml:"stop" min:"1"`
+	Unit   string        `yaml:"unit"`
+	Run    []string      `yaml:"run,flow"`
+	Data   string        `yaml:"data"`
+	Config string        `yaml:"config"`
+	Stop   time.Duration `yaml:"stop" min:"1"`
 }
 
 // AgentTrial says when a new version is well.

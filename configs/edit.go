@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -43,11 +45,49 @@ func edited(text []byte, settings []Setting) ([]byte, error) {
 		return nil, err
 	}
 	for _, s := range settings {
-		if err := put(document.Content[0], strings.Split(s.Key, "."), s.Value); err != nil {
+		if err := put(document.Content[0], strings.Split(s.Key, "."), scalar(s.Value)); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Key, err)
 		}
 	}
 	return render(document)
+}
+
+// Merge is a text of settings in which some are changed, by their keys with dots, to values in YAML. All else in it stays, comments too. A text with
+// aliases is refused: a change at one place would be one at another place as well.
+func Merge(text []byte, settings map[string]string) ([]byte, error) {
+	document, err := parseSettings(text)
+	if err != nil {
+		return nil, err
+	}
+	if !plain(document) {
+		return nil, errors.New("it has anchors or aliases of YAML")
+	}
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		value := new(yaml.Node)
+		if err := yaml.Unmarshal([]byte(settings[key]), value); err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+		if value.Kind == 0 || !plain(value) {
+			return nil, fmt.Errorf(`%s: must be a value in YAML, without anchors and aliases; "" is an empty text`, key)
+		}
+		uncomment(value)
+		if err := put(document.Content[0], strings.Split(key, "."), value.Content[0]); err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return render(document)
+}
+
+// plain says whether there are no anchors or aliases in a node.
+func plain(n *yaml.Node) bool {
+	return n.Anchor == "" && n.Kind != yaml.AliasNode && !slices.ContainsFunc(n.Content, func(n *yaml.Node) bool { return !plain(n) })
+}
+
+func uncomment(n *yaml.Node) {
+	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
+	for _, next := range n.Content {
+		uncomment(next)
+	}
 }
 
 // parseSettings reads a file of settings, which may be empty or have nothing but comments.
@@ -74,7 +114,7 @@ func render(document *yaml.Node) ([]byte, error) {
 }
 
 // put sets the value at a path of keys, and makes the sections on the way.
-func put(at *yaml.Node, path []string, value string) error {
+func put(at *yaml.Node, path []string, value *yaml.Node) error {
 	if at = resolve(at); isNull(at) {
 		at.Kind, at.Tag, at.Value = yaml.MappingNode, "", ""
 	}
@@ -89,11 +129,11 @@ func put(at *yaml.Node, path []string, value string) error {
 			return put(at.Content[i+1], path[1:], value)
 		}
 		old := at.Content[i+1]
-		at.Content[i+1] = scalar(value)
-		at.Content[i+1].LineComment, at.Content[i+1].HeadComment = old.LineComment, old.HeadComment
+		at.Content[i+1] = value
+		value.LineComment, value.HeadComment = old.LineComment, old.HeadComment
 		return nil
 	}
-	next := scalar(value)
+	next := value
 	if len(path) > 1 {
 		next = &yaml.Node{Kind: yaml.MappingNode}
 	}
@@ -111,9 +151,12 @@ func scalar(value string) *yaml.Node {
 }
 
 // replaceFile writes a file whole or not at all, durably.
-func replaceFile(file string, text []byte) error {
+func replaceFile(file string, text []byte) error { return WriteLike(file, file, text) }
+
+// WriteLike writes a file whole or not at all, durably, with the mode and owner of another one, which may be itself.
+func WriteLike(file, like string, text []byte) error {
 	mode := fs.FileMode(0o640)
-	if info, err := os.Stat(file); err == nil {
+	if info, err := os.Stat(like); err == nil {
 		mode = info.Mode().Perm()
 	}
 	f, err := os.OpenFile(file+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
@@ -121,7 +164,7 @@ func replaceFile(file string, text []byte) error {
 		return err
 	}
 	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(mode), sameOwner(file, f), f.Sync(), f.Close())
+	err = errors.Join(err, f.Chmod(mode), sameOwner(like, f), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(file+".new", file)
 	}

@@ -94,6 +94,7 @@ type Options struct {
 	os           OS
 	monitor      Monitor
 	service      upgrade.Unit // of the core; nil: the agent runs the core itself
+	pull         func(ctx context.Context, image string) error
 }
 
 func (o Options) withDefaults() Options {
@@ -137,7 +138,7 @@ func (o *Options) onHost() {
 		options.Compose = c.Compose
 	}
 	h := host.New(options)
-	o.applications, o.monitor = h.Applications, h
+	o.applications, o.monitor, o.pull = h.Applications, h, h.Pull
 	if len(o.Config.Upgrade.Core.Run) == 0 && o.Config.Root == "/" {
 		o.service = h.Service(o.Config.Upgrade.Core.Unit)
 	}
@@ -245,7 +246,7 @@ func (a *agent) openUpgrades() (err error) {
 		Exceeded: func(ctx context.Context, checks resource.UpgradeChecks) error {
 			return monitor.Exceeded(ctx, checks, a.o.Config.Upgrade.Core.Data)
 		},
-		Run: a.runUpgradeCommand,
+		Pull: a.o.pull, Run: a.runUpgradeCommand,
 	}
 	if a.service != nil {
 		o.Unit = a.service

@@ -322,6 +322,8 @@ func check(ctx context.Context, o Options, out io.Writer) error {
 func upgradeCommand(with func(func(context.Context, Options, []string) error) func(*cobra.Command, []string) error, out io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use: "upgrade", Short: "Hold and release upgrades of this node, and print how the last one went", Args: cobra.NoArgs,
+		Long: `An upgrade is a version of the programs, settings of the core, or images to pull, as the hub orders it. What it may be is decided by
+this node's own settings: upgrade.keys says who signs programs, upgrade.settings which settings of the core the hub may change.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(
@@ -334,12 +336,12 @@ func upgradeCommand(with func(func(context.Context, Options, []string) error) fu
 		&cobra.Command{
 			Use: "release", Short: "Allow upgrades again, and the one that waits for the owner of the node", Args: cobra.NoArgs,
 			RunE: with(func(_ context.Context, o Options, _ []string) error {
-				version, err := upgrade.Release(o.Config.Data.Dir)
+				what, err := upgrade.Release(o.Config.Data.Dir)
 				switch {
 				case err != nil:
 					return err
-				case version != "":
-					fmt.Fprintf(out, "version %s is released\n", version)
+				case what != "":
+					fmt.Fprintf(out, "%s is released\n", what)
 				default:
 					fmt.Fprintln(out, "no upgrade waits")
 				}

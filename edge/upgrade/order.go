@@ -99,8 +99,8 @@ func Hold(dataDir, why string) error {
 	return datadir.WriteFile(filepath.Join(dataDir, "upgrade", holdName), []byte(why+"\n"))
 }
 
-// Release ends Hold, and lets the upgrade begin that waits for the node's owner. It returns the version of that; empty: none waits.
-func Release(dataDir string) (version string, err error) {
+// Release ends Hold, and lets the upgrade begin that waits for the node's owner. It returns the version of that, or else its order; empty: none waits.
+func Release(dataDir string) (what string, err error) {
 	dir := filepath.Join(dataDir, "upgrade")
 	if err := os.Remove(filepath.Join(dir, holdName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
@@ -116,7 +116,10 @@ func Release(dataDir string) (version string, err error) {
 	if err != nil || w.Step != stepHeld {
 		return "", err
 	}
-	return w.To, datadir.WriteFile(filepath.Join(dir, releaseName), []byte(w.Order))
+	if what = "version " + w.To; w.To == "" {
+		what = "order " + w.Order
+	}
+	return what, datadir.WriteFile(filepath.Join(dir, releaseName), []byte(w.Order))
 }
 
 // waitingName is a copy of the report for commands of this host.
@@ -163,7 +166,7 @@ func (u *Upgrader) Report() resource.UpgradeReport {
 			r.Reason, r.Message, r.Log = up.Failed.Reason, strings.TrimSuffix(up.Failed.Message+"; "+seen.problem, "; "), up.Failed.Log
 		}
 	case seen.step != "":
-		r.Order, r.Wait, r.From, r.To, r.Step, r.Message = seen.order, seen.wait, s.Version, seen.to, seen.step, seen.problem
+		r.Order, r.Wait, r.From, r.To, r.Step, r.Message = seen.order, seen.wait, seen.from, seen.to, seen.step, seen.problem
 		r.Received, r.Size = seen.received, seen.size
 	case done != nil:
 		r.Order, r.From, r.To, r.Result, r.Reason, r.Message, r.Log = done.Order, done.From, done.To, done.Result, done.Reason, done.Message, done.Log

@@ -72,7 +72,7 @@ func (u *Upgrader) replaceAgent(ctx context.Context, o resource.UpgradeOrder) er
 	if up.AgentFailed != nil {
 		return up.AgentFailed
 	}
-	if !u.versions.has(o.Version, programAgent) || u.versions.linked(linkAgent) == "" || len(o.Command) > 0 {
+	if !u.hasAgent(o) {
 		return nil
 	}
 	if !u.runsAgentOf(o.Version) {
@@ -86,6 +86,16 @@ func (u *Upgrader) replaceAgent(ctx context.Context, o resource.UpgradeOrder) er
 		}
 	}
 	return u.versions.link(linkAgent, o.Version)
+}
+
+// hasAgent says whether an order's version has an agent, by which the present one can be replaced.
+func (u *Upgrader) hasAgent(o resource.UpgradeOrder) bool {
+	return u.versions.has(o.Version, programAgent) && u.versions.linked(linkAgent) != "" && len(o.Command) == 0
+}
+
+// lacksAgent says whether the present agent is still another one than that of an order's version, because that has failed.
+func (u *Upgrader) lacksAgent(o resource.UpgradeOrder) bool {
+	return u.hasAgent(o) && !u.runsAgentOf(o.Version)
 }
 
 // ownProgram is the program of this process, also when its file was removed or replaced.

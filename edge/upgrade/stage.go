@@ -15,14 +15,20 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// errDone is of an order whose version runs already.
-var errDone = errors.New("the version runs already")
+// doneError is of an order that is carried out when it is staged: what there is to say of that.
+type doneError string
+
+func (e doneError) Error() string { return string(e) }
+
+// errAgentOnly is of an order whose version the core runs already, and the agent does not.
+var errAgentOnly = errors.New("only the agent is to be replaced")
 
 // Files of a version besides its programs.
 const (
@@ -36,15 +42,19 @@ const backupName = "before.tar.gz"
 // margin is what is left free on a disk.
 const margin = 16 << 20
 
-// stage verifies an order, and fetches and verifies its bundle. Nothing that runs is changed.
-func (u *Upgrader) stage(ctx context.Context, o resource.UpgradeOrder) error {
+// stageVersion verifies an order, and fetches and verifies its bundle. Nothing that runs is changed.
+func (u *Upgrader) stageVersion(ctx context.Context, o resource.UpgradeOrder) error {
+	if err := u.managesCore(); err != nil {
+		return err
+	}
 	switch present := u.state.Version; {
-	case u.core == nil:
-		return fail(resource.UpgradeFailedRefused, "root is not /, and upgrade.core.run does not say how the agent is to run the core: it upgrades nothing")
-	case present == "":
-		return fail(resource.UpgradeFailedRefused, "the core of this node is not below %s: install it with scripts/install.sh", u.o.Config.Dir)
+	case present == o.Version && !u.lacksAgent(o):
+		return doneError("the node runs this version already")
 	case present == o.Version:
-		return errDone
+		if err := u.verifyInstalled(present); err != nil {
+			return fail(resource.UpgradeFailedArtifact, "version %s, which is installed: %v", present, err)
+		}
+		return errAgentOnly
 	case older(o.Version, present) && !o.AllowDowngrade:
 		return fail(resource.UpgradeFailedOlder, "version %s is older than %s, which runs, and the order does not allow a downgrade", o.Version, present)
 	}
@@ -63,6 +73,17 @@ func (u *Upgrader) stage(ctx context.Context, o resource.UpgradeOrder) error {
 	return u.fetch(ctx, o)
 }
 
+// managesCore says why the agent can't replace or restart the core of this node.
+func (u *Upgrader) managesCore() error {
+	switch {
+	case u.core == nil:
+		return fail(resource.UpgradeFailedRefused, "root is not /, and upgrade.core.run does not say how the agent is to run the core: it upgrades nothing")
+	case u.state.Version == "":
+		return fail(resource.UpgradeFailedRefused, "the core of this node is not below %s: install it with scripts/install.sh", u.o.Config.Dir)
+	}
+	return nil
+}
+
 // notReady is why an upgrade can't begin yet.
 type notReady struct{ error }
 
@@ -78,6 +99,11 @@ func (u *Upgrader) ready(ctx context.Context, o resource.UpgradeOrder) error {
 	if err != nil && !errors.Is(err, errNoState) {
 		return notReady{fmt.Errorf("the present core is not well: %w", err)}
 	}
+	return u.within(ctx, o)
+}
+
+// within says which of the host's resources is used more than an order allows.
+func (u *Upgrader) within(ctx context.Context, o resource.UpgradeOrder) error {
 	if o.Checks == nil {
 		return nil
 	}
@@ -332,11 +358,16 @@ func (u *Upgrader) backUp(ctx context.Context) error {
 
 // maintain has the committed core's program work on the data directory, as its owner.
 func (u *Upgrader) maintain(ctx context.Context, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	return u.runCore(ctx, 10*time.Minute, nil, append(args, "--data-dir", u.o.Config.Core.Data))
+}
+
+// runCore runs the committed core's program once, with arguments, and returns an error with the end of its output if it fails.
+func (u *Upgrader) runCore(ctx context.Context, limit time.Duration, as *syscall.SysProcAttr, args []string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	args = append(args, "--data-dir", u.o.Config.Core.Data)
 	cmd := exec.CommandContext(ctx, filepath.Join(u.versions.path(u.state.Version), programCore), args...) //nolint:gosec // a program that was verified
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "TMPDIR=" + os.TempDir()}
+	cmd.SysProcAttr = as
 	out, err := cmd.CombinedOutput()
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -97,7 +98,8 @@ func heard(r coreState, within time.Duration) error {
 
 // try observes the core on trial until it was well for upgrade.trial.watch, and returns why it failed: at once if it ends, and else after a
 // limit.
-func (u *Upgrader) try(ctx context.Context, version string, limit time.Duration) error {
+func (u *Upgrader) try(ctx context.Context, up upgrade, limit time.Duration) error {
+	core, version := up.after(), cmp.Or(up.Order.Version, u.state.Version)
 	over := time.Now().Add(limit)
 	var well time.Time // since when
 	first := 0
@@ -105,13 +107,13 @@ func (u *Upgrader) try(ctx context.Context, version string, limit time.Duration)
 		pid, why := u.core.process(ctx)
 		switch {
 		case pid == 0:
-			return fail(resource.UpgradeFailedExited, "version %s does not run: %s", version, why)
+			return fail(resource.UpgradeFailedExited, "%s does not run: %s", core, why)
 		case first != 0 && pid != first:
-			return fail(resource.UpgradeFailedExited, "version %s ended by itself and was started again", version)
+			return fail(resource.UpgradeFailedExited, "%s ended by itself and was started again", core)
 		}
 		first = pid
 		if used, most := resident(pid), int64(u.o.Config.Trial.Memory); used > most {
-			return fail(resource.UpgradeFailedMemory, "version %s uses %d bytes of memory; %d are allowed on trial (upgrade.trial.memory)", version, used, most)
+			return fail(resource.UpgradeFailedMemory, "%s uses %d bytes of memory; %d are allowed on trial (upgrade.trial.memory)", core, used, most)
 		}
 		reason, err := u.well(ctx, version)
 		if errors.As(err, new(*Failure)) {
@@ -131,9 +133,9 @@ func (u *Upgrader) try(ctx context.Context, version string, limit time.Duration)
 		u.progress(stepTrial, err)
 		if now.After(over) {
 			if err == nil {
-				return fail(resource.UpgradeFailedConnection, "version %s was not well for %s without a break within %s", version, u.o.Config.Trial.Watch, limit)
+				return fail(resource.UpgradeFailedConnection, "%s was not well for %s without a break within %s", core, u.o.Config.Trial.Watch, limit)
 			}
-			return fail(reason, "version %s, after %s: %v", version, limit, err)
+			return fail(reason, "%s, after %s: %v", core, limit, err)
 		}
 		if !sleep(ctx, min(250*time.Millisecond, u.o.Config.Trial.Watch/4)) {
 			return ctx.Err()

@@ -1,10 +1,12 @@
-// Package upgrade is the part of edgeagent that replaces the node's core, and the agent itself, by another version, and returns to the version
-// before if the new one does not work. It fetches a bundle, verifies it, switches a link, observes the core on trial, and commits or rolls back.
+// Package upgrade is the part of edgeagent that replaces the node's core, and the agent itself, by another version, gives the core other settings,
+// and returns to what was before if the core does not work with it. It fetches and verifies what is ordered, switches to it, observes the core on
+// trial, and commits or rolls back. It also has images pulled.
 //
 // It never changes the core's data, except that it puts a backup back where the old core can't open it; it never runs a program that isn't
-// signed by a key of the node's own settings, or that these don't list; and it never tries an order again that has failed.
+// signed by a key of the node's own settings, or that these don't list; it never changes a setting of the core that these don't list; and it never
+// tries an order again that has failed.
 //
-// Start with the steps below. versions.go has the directory of versions and the checks of programs, minisign.go signatures, stage.go what
+// Start with the steps below. kinds.go has what differs between orders of a version, of settings and of images, versions.go has the directory of versions and the checks of programs, minisign.go signatures, stage.go what
 // is done before anything is changed, core.go how the core is run, trial.go when it is well, replace.go how the agent replaces itself.
 package upgrade
 
@@ -36,10 +38,11 @@ const (
 	stepFetch   = resource.StepDownloading // the bundle is fetched and verified
 	stepInstall = resource.StepInstalling  // the order's own installer is run
 	stepBackUp  = resource.StepBackingUp   // a backup of the core's data is made
-	stepSwitch  = resource.StepSwitching   // current leads to the new version
-	stepTrial   = resource.StepTrial       // the new core runs, and is observed
+	stepPull    = resource.StepPulling     // images are pulled
+	stepSwitch  = resource.StepSwitching   // current leads to the new version, or the core's file has the new settings
+	stepTrial   = resource.StepTrial       // the new core, or that with the new settings, runs and is observed
 	stepAgent   = resource.StepAgent       // the new core is committed, the new agent is tried
-	stepBack    = resource.StepRollingBack // current leads to the version before, which is started
+	stepBack    = resource.StepRollingBack // what was before is put back, and the core is started with it
 )
 
 // maxResumed is how often an upgrade goes on after the agent ended in the midst of it. After that it is rolled back: it may be what ends
@@ -63,7 +66,7 @@ type state struct {
 // upgrade is one that is being made.
 type upgrade struct {
 	Order resource.UpgradeOrder `json:"order"`
-	From  string                `json:"from"`
+	From  string                `json:"from"` // the version before, in an order of a version
 	Step  string                `json:"step"`
 	// Started is when it was begun.
 	Started time.Time `json:"started"`
@@ -83,7 +86,7 @@ type upgrade struct {
 type outcome struct {
 	Order   string    `json:"order"`
 	From    string    `json:"from,omitempty"`
-	To      string    `json:"to"`
+	To      string    `json:"to,omitempty"`
 	Result  string    `json:"result"`
 	Reason  string    `json:"reason,omitempty"`
 	Message string    `json:"message,omitempty"`
@@ -159,6 +162,8 @@ type Options struct {
 	Connected func() error
 	// Exceeded says which of the host's resources is used more than checks allow.
 	Exceeded func(ctx context.Context, checks resource.UpgradeChecks) error
+	// Pull fetches an image, or says what to do if there is nothing that could. nil: nothing can.
+	Pull func(ctx context.Context, image string) error
 	// Run runs a command, if the node's settings allow it. An error that is no Failure is the command's.
 	Run func(ctx context.Context, argv, env []string) error
 	// Unit is the core's service; nil: there is no systemd.
@@ -179,6 +184,7 @@ type Upgrader struct {
 	wake     chan struct{} // capacity 1
 	proven   chan struct{} // closed when this agent has reported
 	taken    *taken        // the last step, while its outcome is not on disk
+	started  string        // the order for whose trial this agent has started the core
 	fellBack bool          // the present version was damaged, and current leads to the one before now
 	begun    struct {      // the order that is prepared, and since when
 		order string
@@ -201,6 +207,7 @@ type taken struct {
 // seen is what is told besides the state.
 type seen struct {
 	order   string // that is prepared or waits
+	from    string
 	to      string
 	wait    bool
 	step    string
@@ -512,7 +519,7 @@ func (u *Upgrader) retry(up upgrade, err, why error) {
 		u.taken = &taken{up, err}
 	}
 	if err == nil && up.Step == stepBack {
-		why = fmt.Errorf("version %s runs again; %w", up.From, why)
+		why = fmt.Errorf("%s runs again; %w", up.before(), why)
 	}
 	u.progress(u.state.Upgrade.Step, why)
 	u.log.Error().Err(why).Str("step", up.Step).Msg("the upgrade can't go on")
@@ -534,7 +541,7 @@ func (u *Upgrader) wanted() (*resource.UpgradeOrder, error) {
 	}
 	if err != nil {
 		f := fail(resource.UpgradeFailedRefused, "%v", err)
-		u.finish(outcome{Order: o.ID, From: u.state.Version, To: o.Version, Result: resource.UpgradeRolledBack, Reason: resource.UpgradeFailedRefused, Message: f.Error()})
+		u.finish(outcome{Order: o.ID, From: u.from(*o), To: o.Version, Result: resource.UpgradeRolledBack, Reason: resource.UpgradeFailedRefused, Message: f.Error()})
 		return nil, nil
 	}
 	return o, nil
@@ -558,23 +565,26 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	defer cancel()
 	err = u.inTime(o, u.begun.at)
 	if err == nil {
-		err = u.stage(ctx, o)
+		err = u.kindOf(o).stage(ctx, o)
 	}
 	if err == nil { // an earlier full disk may have used it
 		err = failed(ctx, resource.UpgradeFailedDisk, u.reserve())
 	}
 	var f *Failure
+	var done doneError
 	switch {
 	case err == nil:
-		return u.begin(ctx, o), nil
-	case errors.Is(err, errDone):
-		return u.finish(outcome{Order: o.ID, From: u.state.Version, To: o.Version, Result: resource.UpgradeSuccess, Message: "the node runs this version already"}), nil
+		return u.begin(ctx, o, stepBackUp), nil
+	case errors.Is(err, errAgentOnly):
+		return u.begin(ctx, o, stepAgent), nil
+	case errors.As(err, &done):
+		return u.finish(outcome{Order: o.ID, From: u.from(o), To: o.Version, Result: resource.UpgradeSuccess, Message: string(done)}), nil
 	case errors.As(err, &f):
 		u.log.Error().Str("version", o.Version).Str("reason", f.Reason).Str("error", f.Message).Msg("the upgrade failed before anything was changed")
 		if err := u.versions.prune(u.kept()...); err != nil {
 			u.log.Warn().Err(err).Msg("what was fetched can't be removed")
 		}
-		return u.finish(outcome{Order: o.ID, From: u.state.Version, To: o.Version, Result: resource.UpgradeRolledBack, Reason: f.Reason, Message: f.Message, Log: f.Log}), nil
+		return u.finish(outcome{Order: o.ID, From: u.from(o), To: o.Version, Result: resource.UpgradeRolledBack, Reason: f.Reason, Message: f.Message, Log: f.Log}), nil
 	case ctx.Err() != nil:
 		return time.Millisecond, nil // there is another order, it took too long, or the agent ends
 	}
@@ -586,13 +596,13 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	return retryAfter, nil
 }
 
-// begin puts an upgrade on disk. If the order is withdrawn or held until it is there, nothing has begun; later is too late.
-func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder) (again time.Duration) {
+// begin puts an upgrade on disk, with the step that comes first. If the order is withdrawn or held until it is there, nothing has begun; later is too late.
+func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, first string) (again time.Duration) {
 	gone := func() bool { return ctx.Err() != nil || u.superseded(o.ID) || u.held(o) != "" }
 	if gone() {
 		return time.Millisecond
 	}
-	if err := u.saveUpgrade(upgrade{Order: o, From: u.state.Version, Step: stepBackUp, Started: u.begun.at}); err != nil {
+	if err := u.saveUpgrade(upgrade{Order: o, From: u.from(o), Step: first, Started: u.begun.at}); err != nil {
 		u.progress(stepWait, err)
 		return retryAfter
 	}
@@ -654,12 +664,13 @@ func (u *Upgrader) step(ctx context.Context, up *upgrade) error {
 			return err
 		}
 	}
+	kind := u.kindOf(up.Order)
 	switch up.Step {
 	case stepBackUp:
-		return failed(ctx, resource.UpgradeFailedBackup, u.backUp(ctx))
+		return failed(ctx, resource.UpgradeFailedBackup, kind.backUp(ctx))
 	case stepSwitch:
 		if before, err := time.Parse(time.RFC3339, up.Order.SwitchBefore); err == nil && u.o.Now().After(before) {
-			return fail(resource.UpgradeFailedWindow, "the window closed at %s, before the version could be switched", up.Order.SwitchBefore)
+			return fail(resource.UpgradeFailedWindow, "the window closed at %s, before anything was switched", up.Order.SwitchBefore)
 		}
 		if !up.Tried { // from the switch on, whatever starts the core starts the new one
 			up.Tried = true
@@ -667,7 +678,7 @@ func (u *Upgrader) step(ctx context.Context, up *upgrade) error {
 				return err
 			}
 		}
-		return failed(ctx, resource.UpgradeFailedSwitch, u.switchTo(ctx, *up, up.Order.Version))
+		return failed(ctx, resource.UpgradeFailedSwitch, kind.apply(ctx, *up))
 	case stepTrial:
 		return u.trial(ctx, *up)
 	case stepAgent:
@@ -711,29 +722,32 @@ func (u *Upgrader) saveUpgrade(up upgrade) error {
 	return u.save(func(s *state) { s.Upgrade = &up })
 }
 
-// switchTo has current lead to a version, or has the order's own command install it.
-func (u *Upgrader) switchTo(ctx context.Context, up upgrade, version string) error {
-	if len(up.Order.Command) > 0 {
-		return failed(ctx, resource.UpgradeFailedCommand, u.o.Run(ctx, up.Order.Command, commandEnv(up, version)))
-	}
-	return u.versions.link(linkCurrent, version)
-}
-
-// trial starts the new core and observes it.
+// trial starts the core with what is new, and observes it.
 func (u *Upgrader) trial(ctx context.Context, up upgrade) error {
-	version := up.Order.Version
-	r, err := ask(ctx, u.o.Config.Core.Data)
-	if pid, _ := u.core.process(ctx); pid == 0 || err != nil || r.Version != version { // else it goes on after the agent was started again
-		u.log.Info().Str("version", version).Msg("the new core is started on trial")
+	if !u.onTrial(ctx, up) { // else it goes on after the agent was started again
+		u.log.Info().Str("order", up.Order.ID).Msg(up.after() + " is started on trial")
 		if err := u.restart(ctx); err != nil {
-			return u.withOutput(ctx, failed(ctx, resource.UpgradeFailedStart, fmt.Errorf("version %s can't be started: %w", version, err)))
+			return u.withOutput(ctx, failed(ctx, resource.UpgradeFailedStart, fmt.Errorf("%s can't be started: %w", up.after(), err)))
 		}
+		u.started = up.Order.ID
 	}
 	left := up.Started.Add(time.Duration(up.Order.Timeout) * time.Second).Sub(u.o.Now())
-	return u.withOutput(ctx, u.try(ctx, version, min(u.o.Config.Trial.Timeout, left.Round(time.Millisecond))))
+	return u.withOutput(ctx, u.try(ctx, up, min(u.o.Config.Trial.Timeout, left.Round(time.Millisecond))))
 }
 
-// restart starts the core that current leads to. One that does not get ready is an error, and the upgrade's: ctx goes on.
+// onTrial says whether the core that runs was started for a trial. Whether it has the new settings only this agent knows.
+func (u *Upgrader) onTrial(ctx context.Context, up upgrade) bool {
+	if pid, _ := u.core.process(ctx); pid == 0 {
+		return false
+	}
+	if up.Order.Version == "" {
+		return u.started == up.Order.ID
+	}
+	r, err := ask(ctx, u.o.Config.Core.Data)
+	return err == nil && r.Version == up.Order.Version
+}
+
+// restart starts the core that current leads to, with the settings in its file. One that does not get ready is an error, and the upgrade's: ctx goes on.
 func (u *Upgrader) restart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, u.o.Config.Trial.Timeout+u.o.Config.Core.Stop)
 	defer cancel()
@@ -752,8 +766,15 @@ func (u *Upgrader) withOutput(ctx context.Context, err error) error {
 	return f
 }
 
-// commit makes the version on trial the one that runs.
+// commit makes what is on trial what runs.
 func (u *Upgrader) commit(up upgrade) error {
+	if up.Order.Version == "" { // there is no agent to replace
+		if err := u.committed(up, nil); err != nil {
+			return err
+		}
+		u.core.committed()
+		return nil
+	}
 	next := up
 	next.Step = stepAgent
 	err := u.save(func(s *state) { s.Previous, s.Version, s.Upgrade = up.From, up.Order.Version, &next })
@@ -767,7 +788,7 @@ func (u *Upgrader) commit(up upgrade) error {
 
 // committed ends an upgrade whose core is committed. f is why the agent was not replaced.
 func (u *Upgrader) committed(up upgrade, f *Failure) error {
-	o := outcome{Order: up.Order.ID, From: up.From, To: up.Order.Version, Result: resource.UpgradeSuccess, At: u.o.Now()}
+	o := outcome{Order: up.Order.ID, From: up.From, To: up.Order.Version, Result: resource.UpgradeSuccess, Message: u.kindOf(up.Order).done, At: u.o.Now()}
 	if f != nil {
 		o.Reason, o.Log, o.Message = f.Reason, f.Log, "the core is upgraded, and the agent is not: "+f.Message
 		u.log.Error().Str("reason", f.Reason).Msg(o.Message)
@@ -791,13 +812,11 @@ func (u *Upgrader) tidy() {
 	}
 }
 
-// rollBack returns to the version before. All of it may be done again.
+// rollBack returns to what was before. All of it may be done again.
 func (u *Upgrader) rollBack(ctx context.Context, up *upgrade) error {
-	switched := u.versions.linked(linkCurrent) != up.From
-	if len(up.Order.Command) > 0 || switched {
-		if err := u.switchTo(ctx, *up, up.From); err != nil {
-			return err
-		}
+	kind := u.kindOf(up.Order)
+	if err := kind.revert(ctx, *up); err != nil {
+		return err
 	}
 	if !up.Tried {
 		u.core.committed()
@@ -807,15 +826,15 @@ func (u *Upgrader) rollBack(ctx context.Context, up *upgrade) error {
 	if err == nil {
 		err = u.revived(ctx)
 	}
-	if err != nil && ctx.Err() == nil {
-		err = u.restore(ctx, up, err)
+	if err != nil && ctx.Err() == nil && kind.restore != nil {
+		err = kind.restore(ctx, up, err)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	u.core.committed()
 	if err != nil {
-		up.Failed = &Failure{up.Failed.Reason, fmt.Sprintf("%s; and then version %s did not run again: %v", up.Failed.Message, up.From, err), up.Failed.Log}
+		up.Failed = &Failure{up.Failed.Reason, fmt.Sprintf("%s; and then %s did not run again: %v", up.Failed.Message, up.before(), err), up.Failed.Log}
 		up.Step = stepFailed
 	}
 	return nil
@@ -824,7 +843,7 @@ func (u *Upgrader) rollBack(ctx context.Context, up *upgrade) error {
 // stepFailed is that of a roll-back that came to nothing.
 const stepFailed = "RollbackFailed"
 
-// rolledBack notes that the version before runs again, or does not.
+// rolledBack notes that what was before runs again, or does not.
 func (u *Upgrader) rolledBack(up upgrade) error {
 	o := outcome{Order: up.Order.ID, From: up.From, To: up.Order.Version, Result: resource.UpgradeRolledBack, Reason: up.Failed.Reason, Message: up.Failed.Message, Log: up.Failed.Log, At: u.o.Now()}
 	if up.Step == stepFailed {
@@ -845,7 +864,7 @@ func (u *Upgrader) rolledBack(up upgrade) error {
 func (u *Upgrader) about(o resource.UpgradeOrder) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.seen.order, u.seen.to, u.seen.wait = o.ID, o.Version, o.Wait
+	u.seen.order, u.seen.from, u.seen.to, u.seen.wait = o.ID, u.from(o), o.Version, o.Wait
 }
 
 // progress says where the upgrade is, and why it does not go on.

@@ -104,9 +104,13 @@ type service struct {
 	cmd     *exec.Cmd
 	fails   error
 	starts  int
+	onStart func() error // says whether the next start fails
 }
 
 func (s *service) Restart(context.Context) error {
+	if s.onStart != nil {
+		s.fails = s.onStart()
+	}
 	if err := s.Stop(s.t.Context()); err != nil || s.fails != nil {
 		return s.fails
 	}
@@ -131,14 +135,20 @@ func (s *service) MainPID(context.Context) (int, error) {
 	return s.cmd.Process.Pid, nil
 }
 
-// host is a directory with versions of which none tells its state.
+// host is a directory with versions, whose core tells its state as a handler does.
 type host struct {
 	t *testing.T
 	o Options
 	s *service
 }
 
+// newHost makes a host whose core does not tell its state.
 func newHost(t *testing.T) *host {
+	t.Helper()
+	return newHostWith(t, http.NotFoundHandler())
+}
+
+func newHostWith(t *testing.T, state http.Handler) *host {
 	t.Helper()
 	dir := t.TempDir()
 	sleep, err := exec.LookPath("sleep")
@@ -157,7 +167,7 @@ func newHost(t *testing.T) *host {
 	require.NoError(t, os.MkdirAll(h.o.Config.Core.Data, 0o755))
 	l, err := net.Listen("unix", filepath.Join(h.o.Config.Core.Data, "backup.sock"))
 	require.NoError(t, err)
-	server := &http.Server{Handler: http.NotFoundHandler()}
+	server := &http.Server{Handler: state}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
 	h.install("v1.0.0")
@@ -228,7 +238,7 @@ func TestHoldAndRelease(t *testing.T) {
 	u.Note(u.Report())
 	version, err = Release(h.o.Dir)
 	require.NoError(t, err)
-	require.Equal(t, "v1.1.0", version)
+	require.Equal(t, "version v1.1.0", version)
 	require.Empty(t, u.held(o))
 	o.ID = "2"
 	require.NotEmpty(t, u.held(o), "it was another one that was released")

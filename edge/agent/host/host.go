@@ -136,6 +136,15 @@ func (s Service) MainPID(ctx context.Context) (int, error) {
 	return units[0].MainPID, nil
 }
 
+// Pull has podman fetch an image from its registry, with the credentials that the host has.
+func (h *Host) Pull(ctx context.Context, image string) error {
+	podman := h.engines[0]
+	if err := podman.Ping(ctx); err != nil {
+		return fmt.Errorf("images are pulled by podman, which is not there: %w: install it, and run systemctl enable --now podman.socket, or say in host.podman of agent.yaml where its socket is", err)
+	}
+	return podman.Pull(ctx, image)
+}
+
 func (h *Host) poke() {
 	select {
 	case h.wake <- struct{}{}:
