@@ -63,7 +63,7 @@ func Controllers(o Options) []control.Controller {
 	o.Pause, o.Retry = cmp.Or(o.Pause, 200*time.Millisecond), cmp.Or(o.Retry, 30*time.Second)
 	c := &controller{
 		Options: o, as: o.Objects.Controller("discovery"), index: newIndex(o.Reader), nodes: &nodes{reader: o.Reader}, orders: &orders{reader: o.Reader},
-		configurations: newKeys(), instances: newKeys(), brokers: newKeys(),
+		configurations: newKeys(), instances: newKeys(), brokers: newKeys(), since: o.Now(),
 	}
 	return []control.Controller{
 		{
@@ -83,7 +83,7 @@ func Controllers(o Options) []control.Controller {
 				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.instancesOf},
 				{Kind: OrderKind, Keys: c.instancesOf},
 				{Kind: resource.KindDevice, DataOnly: true, Keys: instanceOfDevice},
-				{Kind: resource.KindNode, Keys: c.usedByNode},
+				{Kind: resource.KindNode, Keys: c.ofNode},
 				{Kind: ProblemsKind, Keys: c.allUsedBy},
 			},
 			Sources: []func(context.Context, func(...store.Key)){c.followInstances, c.instances.feed},
@@ -108,6 +108,7 @@ type controller struct {
 	orders *orders
 	// These are keys that a change of something else concerns.
 	configurations, instances, brokers *keys
+	since                              time.Time // when they were made
 }
 
 func orderKey(configuration string) store.Key {
@@ -159,17 +160,26 @@ func instanceOfDevice(o store.Object) []store.Key {
 	return []store.Key{instanceKey(d.Metadata.Annotations[instanceAnnotation])}
 }
 
-// usedByNode are the Instances that a node uses, and for which it matters how the node or its broker is now.
-func (c *controller) usedByNode(o store.Object) (list []store.Key) {
-	names := c.index.usedBy(o.Name)
-	if len(names) == 0 {
+// ofNode are the Instances for which it matters how a node is now: those of shared devices that it sees, if it has come or gone, and those
+// of the brokers that it runs.
+func (c *controller) ofNode(o store.Object) (list []store.Key) {
+	used, shared := c.index.usedBy(o.Name), c.index.sharedBy(o.Name)
+	if len(used)+len(shared) == 0 {
 		c.nodes.forget(o.Name)
 		return nil
 	}
 	was, now := c.nodes.turn(o.Name)
-	for _, name := range names {
+	for _, name := range used {
 		configuration, _ := c.index.instanceOf(name)
+		if conf := c.index.configuration(configuration); conf == nil || len(conf.Spec.BrokerSpec) == 0 {
+			continue
+		}
 		if app := applicationName(configuration, name); was == nil || !was.same(now, app) {
+			list = append(list, instanceKey(name))
+		}
+	}
+	if was == nil || !was.Offline.Equal(now.Offline) {
+		for _, name := range shared {
 			list = append(list, instanceKey(name))
 		}
 	}
@@ -479,7 +489,7 @@ func (c *controller) instance(ctx context.Context, key store.Key) (time.Duration
 // state reads what PlanInstance decides by.
 func (c *controller) state(ctx context.Context, name string) (s InstanceState, err error) {
 	configuration, namespace := c.index.instanceOf(name)
-	s = InstanceState{Name: name, Now: c.Now()}
+	s = InstanceState{Name: name, Since: c.since, Now: c.Now()}
 	conf := c.index.configuration(configuration)
 	if conf != nil && conf.Metadata.DeletionTimestamp == nil {
 		s.Configuration, namespace = conf, cmp.Or(namespace, conf.Metadata.Namespace)
@@ -561,6 +571,9 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 		if gone := status.LastSeen != "" && s.Instance.Status.LastSeen == ""; gone {
 			c.record(changed, "Disappeared", "no node sees it any more")
 		}
+		if why := movedFrom(s, changed); why != "" {
+			c.record(changed, "FailedOver", why)
+		}
 		next = changed
 	}
 	next, err := objects.UpdateStatus(ctx, c.as, key, func(i *resource.Instance) error {
@@ -596,6 +609,19 @@ func (c *controller) record(i *resource.Instance, reason, message string) {
 		Kind: resource.KindInstance, Namespace: i.Metadata.Namespace, Name: i.Metadata.Name, UID: i.Metadata.UID, Type: resource.EventNormal,
 		Reason: reason, Message: message,
 	})
+}
+
+// movedFrom says which nodes that are offline have lost their slots of an Instance to which others; empty: none.
+func movedFrom(s InstanceState, now *resource.Instance) string {
+	var texts []string
+	for slot, node := range now.Spec.DeviceUsage {
+		was := s.Instance.Spec.DeviceUsage[slot]
+		if off := s.Hosts[was].Offline; was != "" && node != "" && was != node && !off.IsZero() {
+			texts = append(texts, fmt.Sprintf("%s has the slot of %s, which is offline since %s", node, was, resource.Time(off)))
+		}
+	}
+	slices.Sort(texts)
+	return objects.JoinFirst(texts)
 }
 
 // device reads a Device of a namespace; nil: there is none.

@@ -818,3 +818,56 @@ func TestBrokerReady(t *testing.T) {
 		return cond(get[resource.Configuration](h, "cams").Status.Conditions, resource.ConditionBrokerReady) == ""
 	}, "without a brokerSpec there is none")
 }
+
+// With failover AfterGrace the Device of a shared device, and its broker, move from a node that is offline for longer than the grace period, and stay
+// where they are when it is back. A hub that was restarted gives nodes the whole period to come back.
+func TestADeviceMovesFromANodeThatIsOffline(t *testing.T) {
+	h := newHub(t)
+	make1[resource.DeviceModel](h, `{"metadata":{"name":"meter","namespace":"default"},"spec":{"properties":[{"name":"v","type":"int","accessMode":"ReadWrite"}]}}`)
+	state := func(node, state string) {
+		h.status(node, func(s *resource.NodeStatus) { s.State, s.LastSeen = state, resource.Time(h.now()) })
+	}
+	for _, node := range []string{"n1", "n2"} {
+		h.node(node, `{}`)
+		state(node, resource.Online)
+	}
+	h.configuration("meters", `{"discoveryHandler":{"name":"modbus"},"gracePeriod":{"offline":"1h"},"failover":"AfterGrace","brokerSpec":{"brokerPodSpec":{"containers":[{"image":"x"}]}},
+		"deviceTemplate":{"metadata":{"name":"m"},"spec":{"deviceModelRef":{"name":"meter"},"protocol":{"type":"modbus","config":{"from":"{{ .node }}"}}}}}`)
+	on := func(node string) func() bool {
+		return func() bool {
+			d, other := get[resource.Device](h, "m"), map[string]string{"n1": "n2", "n2": "n1"}[node]
+			return d != nil && d.Spec.NodeName == node && d.Spec.Protocol.Config["from"] == node && len(h.apps(node)) == 1 && len(h.apps(other)) == 0
+		}
+	}
+	h.sees("n1", "meters", "1", `{"id":"1","shared":true}`)
+	h.eventually(on("n1"), "n1 has it")
+	h.sees("n2", "meters", "1", `{"id":"1","shared":true}`)
+	h.eventually(func() bool { return len(h.instances()["1"].Spec.Nodes) == 2 }, "n2 sees it as well")
+	h.stop()
+	state("n1", resource.Offline)
+	h.wait(2 * time.Hour)
+	h.start() // only from now on it is known that n1 doesn't come back
+	h.sees("n2", "meters", "1", `{"id":"1","shared":true,"properties":{"SEEN":"1"}}`)
+	h.sees("n1", "meters", "1", `{"id":"1","shared":true,"properties":{"SEEN":"1"}}`)
+	h.eventually(func() bool { return h.instances()["1"].Spec.BrokerProperties["SEEN"] == "1" }, "it was looked at")
+	require.True(t, on("n1")())
+	h.wait(2 * time.Hour)
+	h.sees("n2", "meters", "1", `{"id":"1","shared":true,"properties":{"SEEN":"2"}}`)
+	h.eventually(on("n2"), "it moves")
+	state("n1", resource.Online)
+	h.sees("n1", "meters", "1", `{"id":"1","shared":true,"properties":{"SEEN":"3"}}`)
+	h.sees("n2", "meters", "1", `{"id":"1","shared":true,"properties":{"SEEN":"3"}}`)
+	h.eventually(func() bool { return h.instances()["1"].Spec.BrokerProperties["SEEN"] == "3" }, "it was looked at")
+	require.True(t, on("n2")(), "it stays")
+
+	// What a person has edited doesn't move, though the slot does.
+	change(h, "m", func(d *resource.Device) { d.Spec.Protocol.Config["from"] = "me" })
+	state("n2", resource.Offline)
+	h.wait(2 * time.Hour)
+	h.sees("n1", "meters", "1", `{"id":"1","shared":true,"properties":{"SEEN":"4"}}`)
+	h.eventually(func() bool { return discovery.UserOf(h.instances()["1"]) == "n1" }, "the slot moves")
+	h.eventually(func() bool {
+		return strings.Contains(cond(h.instances()["1"].Status.Conditions, resource.ConditionOnboarded), "Edited")
+	}, "the Device is a person's")
+	require.Equal(t, "n2", get[resource.Device](h, "m").Spec.NodeName)
+}

@@ -29,6 +29,7 @@ type index struct {
 	at       map[topics.Address]place // the Instance that a report is about
 	seenAt   map[string]map[topics.Address]resource.DiscoveredDevice
 	finding  map[string]map[string]int                    // by Configuration and node: how many devices it sees
+	sharing  map[string]map[string]int                    // by node and Instance: at how many topics it reports a shared device
 	handling map[string]map[string]resource.HandlerReport // by Configuration and node
 
 	confs map[string]known                 // by name
@@ -56,7 +57,7 @@ func newIndex(reader store.Reader) *index {
 	return &index{
 		reader: reader, whole: make(map[topics.Kind]bool),
 		at: make(map[topics.Address]place), seenAt: make(map[string]map[topics.Address]resource.DiscoveredDevice),
-		finding: make(map[string]map[string]int), handling: make(map[string]map[string]resource.HandlerReport),
+		finding: make(map[string]map[string]int), sharing: make(map[string]map[string]int), handling: make(map[string]map[string]resource.HandlerReport),
 		confs: make(map[string]known), made: make(map[string]instance), of: make(map[string]map[string]bool), users: make(map[string]map[string]bool),
 		refs: make(map[store.Key]map[store.Key]bool), has: make(map[store.Key]map[store.Key]bool),
 	}
@@ -116,6 +117,12 @@ func (x *index) sight(a topics.Address, d *resource.DiscoveredDevice) (names []s
 			x.finding[a.Device] = make(map[string]int)
 		}
 		x.finding[a.Device][a.Node]++
+		if d.Shared {
+			if x.sharing[a.Node] == nil {
+				x.sharing[a.Node] = make(map[string]int)
+			}
+			x.sharing[a.Node][name]++
+		}
 	}
 	return names, (before == 0) != (x.finding[a.Device][a.Node] == 0)
 }
@@ -124,6 +131,11 @@ func (x *index) unsee(a topics.Address, was place) {
 	delete(x.at, a)
 	if x.finding[a.Device][a.Node]--; x.finding[a.Device][a.Node] == 0 {
 		drop(x.finding, a.Device, a.Node)
+	}
+	if x.seenAt[was.instance][a].Shared {
+		if x.sharing[a.Node][was.instance]--; x.sharing[a.Node][was.instance] == 0 {
+			drop(x.sharing, a.Node, was.instance)
+		}
 	}
 	if delete(x.seenAt[was.instance], a); len(x.seenAt[was.instance]) > 0 {
 		return
@@ -387,6 +399,13 @@ func (x *index) usedBy(node string) []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Sorted(maps.Keys(x.users[node]))
+}
+
+// sharedBy are the Instances of shared devices that a node sees.
+func (x *index) sharedBy(node string) []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Collect(maps.Keys(x.sharing[node]))
 }
 
 func (x *index) usersOf(configuration string) []string {

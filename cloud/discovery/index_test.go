@@ -23,6 +23,7 @@ func TestTheIndexForgets(t *testing.T) {
 			require.Equal(t, name == "a", turned, "the first device")
 		}
 		require.Equal(t, map[string]int{"n1": 3}, x.handlers("cams").Finding)
+		require.Len(t, x.sharedBy("n1"), 2)
 		for _, name := range []string{"a", "b", "again", "never"} {
 			_, turned := x.sight(at(topics.KindInstance, name), nil)
 			require.Equal(t, name == "again", turned, "the last device")
@@ -33,5 +34,6 @@ func TestTheIndexForgets(t *testing.T) {
 		require.Empty(t, x.at)
 		require.Empty(t, x.seenAt)
 		require.Empty(t, x.of)
+		require.Empty(t, x.sharing)
 	}
 }

@@ -174,6 +174,7 @@ type InstanceState struct {
 	Instance      *resource.Instance      // nil: there is none
 	Seen          []Sighting              // one of each node that sees it, in the order of their names
 	Hosts         map[string]Host         // the nodes that see or use it, by name
+	Since         time.Time               // the hub has known of nodes since then: it can't say that one was offline before
 	Now           time.Time
 }
 
@@ -241,7 +242,7 @@ func PlanInstance(s InstanceState) (p InstancePlan) {
 		next.Status.Conditions = set(next.Status.Conditions, next.Metadata, s.Now, resource.ConditionVisible, false, "Gone",
 			"no node sees it since "+gone+"; without a change it is removed at "+resource.Time(s.Now.Add(left)))
 	} else {
-		found(next, s)
+		p.Again = found(next, s)
 	}
 	if len(s.Configuration.Spec.BrokerSpec) > 0 {
 		next.Status.Conditions = resource.SetCondition(slices.Clone(next.Status.Conditions), brokerReady(s.Configuration, next, s.Hosts), s.Now)
@@ -280,8 +281,8 @@ func newInstance(s InstanceState) *resource.Instance {
 	return i
 }
 
-// found puts into an Instance what nodes say of it, and who uses it.
-func found(i *resource.Instance, s InstanceState) {
+// found puts into an Instance what nodes say of it, and who uses it. again is when a slot may have to move if nothing changes; 0: never.
+func found(i *resource.Instance, s InstanceState) (again time.Duration) {
 	c := s.Configuration
 	i.Spec.Nodes = nil
 	for _, one := range s.Seen {
@@ -291,8 +292,11 @@ func found(i *resource.Instance, s InstanceState) {
 	if c.Spec.Capacity != nil {
 		i.Spec.Capacity = *c.Spec.Capacity
 	}
-	used := len(c.Spec.BrokerSpec) > 0 || c.Spec.DeviceTemplate != nil
-	i.Spec.DeviceUsage = Slots(i.Metadata.Name, i.Spec.Capacity, i.Spec.DeviceUsage, i.Spec.Nodes, used)
+	if len(c.Spec.BrokerSpec) > 0 || c.Spec.DeviceTemplate != nil {
+		i.Spec.DeviceUsage, again = Slots(i.Metadata.Name, i.Spec.Capacity, i.Spec.DeviceUsage, s.candidates(i))
+	} else {
+		i.Spec.DeviceUsage, _ = Slots(i.Metadata.Name, i.Spec.Capacity, nil, nil)
+	}
 	device := s.Seen[0].Device
 	user := UserOf(i)
 	for _, one := range s.Seen {
@@ -304,36 +308,80 @@ func found(i *resource.Instance, s InstanceState) {
 	i.Spec.Mounts, i.Spec.DeviceSpecs = device.Mounts, device.DeviceSpecs
 	i.Status.LastSeen = ""
 	i.Status.Conditions = set(i.Status.Conditions, i.Metadata, s.Now, resource.ConditionVisible, true, "Seen", "seen by "+objects.JoinFirst(i.Spec.Nodes))
+	return again
+}
+
+// candidates are the nodes that see an Instance. Of a shared one those that are offline get no slots; they keep theirs, with
+// failover AfterGrace for the rest of the grace period. Without another node nothing is gained by taking a slot from a node.
+func (s InstanceState) candidates(i *resource.Instance) (list []Candidate) {
+	for _, one := range s.Seen {
+		c := Candidate{Node: one.Node}
+		if off := s.Hosts[one.Node].Offline; i.Spec.Shared && !off.IsZero() {
+			c.Offline = true
+			if off.Before(s.Since) {
+				off = s.Since
+			}
+			if s.Configuration.Spec.Failover == resource.FailoverAfterGrace {
+				c.Yields, c.In = true, max(s.Configuration.Spec.GracePeriod.OfNode()-s.Now.Sub(off), 0)
+			}
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// Candidate is a node that sees a device and may have one of its slots.
+type Candidate struct {
+	Node string
+	// Offline says that it is offline: it gets no slot, but keeps one that it has.
+	Offline bool
+	// Yields says that it gives up its slot to another candidate, In so long.
+	Yields bool
+	In     time.Duration
 }
 
 // Slots gives the slots of an Instance's capacity to nodes that see it: each gets one at most, and keeps it for as long as it sees
-// the device. Which nodes get the first ones depends on the name, so that devices are spread over nodes.
-func Slots(name string, capacity int, before map[string]string, nodes []string, used bool) map[string]string {
+// the device and doesn't yield to another one. Which nodes get the first ones depends on the name, so that devices are spread over nodes. A node
+// to which a slot has moved keeps it when the former one is back. again is when a slot may have to move; 0: never.
+func Slots(name string, capacity int, before map[string]string, nodes []Candidate) (slots map[string]string, again time.Duration) {
 	slots, has := make(map[string]string, capacity), make(map[string]bool)
+	by := make(map[string]Candidate, len(nodes))
+	for _, c := range nodes {
+		by[c.Node] = c
+	}
+	slot := func(i int) string { return fmt.Sprintf("%s-%d", name, i) }
 	for i := range capacity {
-		slot := fmt.Sprintf("%s-%d", name, i)
-		node := before[slot]
-		if !used || !slices.Contains(nodes, node) || has[node] {
+		node := before[slot(i)]
+		if _, sees := by[node]; !sees || has[node] {
 			node = ""
 		}
-		slots[slot], has[node] = node, true
+		slots[slot(i)], has[node] = node, true
 	}
-	if !used {
-		return slots
-	}
-	waiting := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return has[n] })
+	waiting := slices.DeleteFunc(slices.Clone(nodes), func(c Candidate) bool { return c.Offline || has[c.Node] })
 	rank := func(node string) uint64 {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(name + "\x00" + node)) // a hash never fails
 		return h.Sum64()
 	}
-	slices.SortFunc(waiting, func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
+	slices.SortFunc(waiting, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(rank(a.Node), rank(b.Node)), cmp.Compare(a.Node, b.Node))
+	})
 	for i := 0; i < capacity && len(waiting) > 0; i++ {
-		if slot := fmt.Sprintf("%s-%d", name, i); slots[slot] == "" {
-			slots[slot], waiting = waiting[0], waiting[1:]
+		if slots[slot(i)] == "" {
+			slots[slot(i)], waiting = waiting[0].Node, waiting[1:]
 		}
 	}
-	return slots
+	for i := 0; i < capacity && len(waiting) > 0; i++ {
+		if c := by[slots[slot(i)]]; c.Yields && c.In == 0 {
+			slots[slot(i)], waiting = waiting[0].Node, waiting[1:]
+		}
+	}
+	for i := 0; i < capacity && len(waiting) > 0; i++ {
+		if c := by[slots[slot(i)]]; c.Yields && (again == 0 || c.In < again) {
+			again = c.In
+		}
+	}
+	return slots, again
 }
 
 // UserOf is the node of the first slot that is used; empty: there is none. It is the node of the Device.

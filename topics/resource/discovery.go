@@ -27,8 +27,14 @@ type ConfigurationSpec struct {
 	DiscoveryHandler DiscoveryHandler `json:"discoveryHandler"`
 	// NodeSelector chooses the nodes that look for devices by their labels; all nodes when it is empty.
 	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
-	// GracePeriod is how long a found device that no node sees any more keeps its Instance.
+	// GracePeriod is how long a found device that no node sees any more keeps its Instance, and a node that is offline its slots.
 	GracePeriod *GracePeriod `json:"gracePeriod,omitempty"`
+	// Failover says whether the slot of a shared device, and with it the Device or broker, moves to another node that sees the device when
+	// its node is offline: Never, which is the default, or AfterGrace, once it has been offline for gracePeriod.offline. A node that is
+	// offline may still run the device: AfterGrace is for devices that two nodes may drive at once.
+	// +kubebuilder:validation:Enum=Never;AfterGrace
+	// +default=Never
+	Failover string `json:"failover,omitempty"`
 	// DeviceTemplate is what to make a Device of for each found device; without it none is made.
 	DeviceTemplate *DeviceTemplate `json:"deviceTemplate,omitempty"`
 	// Capacity is how many nodes may use one found device at once; 1 when it is missing.
@@ -94,12 +100,21 @@ type GracePeriod struct {
 	Shared string `json:"shared,omitempty"`
 	// Local is for devices that one node sees; 30s when empty.
 	Local string `json:"local,omitempty"`
+	// Offline is how long a node is offline before its slots of shared devices move to other nodes, if failover is AfterGrace; 5m when empty.
+	Offline string `json:"offline,omitempty"`
 }
+
+// The values of ConfigurationSpec.Failover.
+const (
+	FailoverNever      = "Never"
+	FailoverAfterGrace = "AfterGrace"
+)
 
 // The grace periods of a Configuration that gives none.
 const (
-	DefaultSharedGrace = 5 * time.Minute
-	DefaultLocalGrace  = 30 * time.Second
+	DefaultSharedGrace  = 5 * time.Minute
+	DefaultLocalGrace   = 30 * time.Second
+	DefaultOfflineGrace = 5 * time.Minute
 )
 
 // Of is the grace period of shared or local devices.
@@ -118,6 +133,16 @@ func (g *GracePeriod) Of(shared bool) time.Duration {
 		return d
 	}
 	return otherwise
+}
+
+// OfNode is the grace period of a node that is offline.
+func (g *GracePeriod) OfNode() time.Duration {
+	if g != nil {
+		if d, err := time.ParseDuration(g.Offline); err == nil {
+			return d
+		}
+	}
+	return DefaultOfflineGrace
 }
 
 // DeviceTemplate is what a Device is made of for a found device. Texts with {{ are Go templates over the found device: .id, .name
@@ -217,7 +242,9 @@ func (c Configuration) Validate() error {
 	if g := c.Spec.GracePeriod; g != nil {
 		checkDuration(&p, "spec.gracePeriod.shared", g.Shared, 0)
 		checkDuration(&p, "spec.gracePeriod.local", g.Local, 0)
+		checkDuration(&p, "spec.gracePeriod.offline", g.Offline, time.Second)
 	}
+	oneOf(&p, "spec.failover", c.Spec.Failover, []string{"", FailoverNever, FailoverAfterGrace})
 	if t := c.Spec.DeviceTemplate; t != nil {
 		oneOf(&p, "spec.deviceTemplate.approval", t.Approval, []string{"", ApprovalAutomatic, ApprovalManual})
 		oneOf(&p, "spec.deviceTemplate.whenGone", t.WhenGone, []string{"", WhenGoneDelete, WhenGoneKeep})
