@@ -9,6 +9,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/discovery"
+	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/fleet"
 	"github.com/edgebus/edgebus/cloud/objects"
@@ -37,6 +38,7 @@ func controllers(cfg configs.Sources, objs *objects.Registry, st store.Store, co
 	all = append(all, fleet.Controllers(fleet.Options{
 		Objects: objs, Reader: st, Sources: src, Record: recorder.Record, Poll: cfg.Interval,
 	})...)
+	all = append(all, enroll.Labels(objs.Controller("node-labels")))
 	all = append(all, upgrade.Controller(upgrade.Options{Objects: objs, Reader: st, Writer: st, Record: recorder.Record}))
 	all = append(all, discovery.Controllers(discovery.Options{
 		Objects: objs, Reader: st, Writer: st, Record: recorder.Record, Log: log,

@@ -119,6 +119,7 @@ func (l *joinLine) run(ctx context.Context) error {
 		Say: func(format string, args ...any) { fmt.Fprintf(l.out, format+"\n", args...) },
 	}
 	o.Labels = enroll.Labels(cfg.Node.Labels, cfg.Node.LabelFrom, o.SystemInfo)
+	o.LabelFrom = enroll.Following(cfg.Node.Labels, cfg.Node.LabelFrom)
 	if err := mayBe(dir, o); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"hash/maphash"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -290,7 +291,7 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 	if err != nil {
 		return a, err
 	}
-	if err := s.enter(ctx, node, csr.Key, i.Labels, r.Labels); err != nil {
+	if err := s.enter(ctx, node, csr.Key, i.Labels, r.Labels, r.LabelFrom); err != nil {
 		return a, err
 	}
 	if a, err = s.issue(node, csr, i.Revocation); err == nil {
@@ -327,8 +328,8 @@ func (s *Service) issue(node string, csr resource.CSR, revoked int64) (a resourc
 }
 
 // enter makes the Node of a node that joins, or notes in the one that there is that it has. Labels that the hub's side
-// gives replace those that the Node has; the node's own only add to them.
-func (s *Service) enter(ctx context.Context, node, key string, given, own map[string]string) error {
+// gives replace those that the Node has; the node's own only add to them, and so do those that follow the system information.
+func (s *Service) enter(ctx context.Context, node, key string, given, own, follow map[string]string) error {
 	at := store.Key{Kind: resource.KindNode, Name: node}
 	now := s.o.Now().UTC().Truncate(time.Second)
 	joined := resource.Time(now) + " " + key
@@ -339,7 +340,7 @@ func (s *Service) enter(ctx context.Context, node, key string, given, own map[st
 			n.TypeMeta = resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode}
 			n.Metadata = resource.Meta{
 				Name: node, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now,
-				Labels: withLabels(nil, given, own), Annotations: map[string]string{resource.JoinedAnnotation: joined},
+				Labels: withLabels(nil, given, own), Annotations: joinedNotes(resource.Meta{}, joined, given, own, follow),
 			}
 			data, err := json.Marshal(n)
 			if err != nil {
@@ -353,7 +354,7 @@ func (s *Service) enter(ctx context.Context, node, key string, given, own map[st
 		if err != nil {
 			return err
 		}
-		data, err := joinedAs(o.Data, joined, given, own)
+		data, err := joinedAs(o.Data, joined, given, own, follow)
 		if err != nil {
 			return err
 		}
@@ -369,8 +370,8 @@ func again(err error, kind resource.ErrorKind) bool {
 	return errors.Is(err, kind) || errors.Is(err, store.ErrUnknown)
 }
 
-// joinedAs is a stored Node with another annotation and more labels. What else is in it stays as it is.
-func joinedAs(data []byte, joined string, given, own map[string]string) ([]byte, error) {
+// joinedAs is a stored Node with other annotations and more labels. What else is in it stays as it is.
+func joinedAs(data []byte, joined string, given, own, follow map[string]string) ([]byte, error) {
 	var object, meta map[string]json.RawMessage
 	var known resource.Node
 	if err := errors.Join(json.Unmarshal(data, &object), json.Unmarshal(data, &known)); err != nil {
@@ -379,13 +380,8 @@ func joinedAs(data []byte, joined string, given, own map[string]string) ([]byte,
 	if err := json.Unmarshal(object["metadata"], &meta); err != nil {
 		return nil, err
 	}
-	annotations := known.Metadata.Annotations
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[resource.JoinedAnnotation] = joined
 	labels, err1 := json.Marshal(withLabels(known.Metadata.Labels, given, own))
-	notes, err2 := json.Marshal(annotations)
+	notes, err2 := json.Marshal(joinedNotes(known.Metadata, joined, given, own, follow))
 	if string(labels) != "null" {
 		meta["labels"] = labels
 	}
@@ -394,6 +390,31 @@ func joinedAs(data []byte, joined string, given, own map[string]string) ([]byte,
 	object["metadata"] = text
 	out, err4 := json.Marshal(object)
 	return out, errors.Join(err1, err2, err3, err4)
+}
+
+// joinedNotes are the annotations of a Node that has joined. Labels that follow the system information are added to those that the Node
+// has, and what the node itself says of them is noted as given by it.
+func joinedNotes(had resource.Meta, joined string, given, own, follow map[string]string) map[string]string {
+	notes := map[string]string{}
+	maps.Copy(notes, had.Annotations)
+	notes[resource.JoinedAnnotation] = joined
+	if len(follow) == 0 {
+		return notes
+	}
+	from, values := maps.Clone(follow), resource.ParsePairs(notes[resource.LabelsGivenAnnotation])
+	maps.Copy(from, resource.ParsePairs(notes[resource.LabelFromAnnotation]))
+	for key := range follow {
+		_, labelled := had.Labels[key]
+		_, replaced := given[key]
+		if value, has := own[key]; has && !labelled && !replaced {
+			values[key] = resource.LabelValue(value)
+		}
+	}
+	notes[resource.LabelFromAnnotation] = resource.FormatPairs(from)
+	if len(values) > 0 {
+		notes[resource.LabelsGivenAnnotation] = resource.FormatPairs(values)
+	}
+	return notes
 }
 
 func withLabels(has, given, own map[string]string) map[string]string {

@@ -82,6 +82,9 @@ func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.
 		}
 		notes[askedAnnotation] = string(asked)
 	}
+	if len(r.LabelFrom) > 0 {
+		notes[resource.LabelFromAnnotation] = resource.FormatPairs(r.LabelFrom)
+	}
 	er := resource.EnrollmentRequest{
 		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindEnrollmentRequest},
 		Metadata: resource.Meta{
@@ -260,15 +263,20 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 	}
 	revoked := s.o.Authority.revoked.at(node)
 	given, own := er.Spec.Labels, map[string]string{}
+	follow := resource.ParsePairs(er.Metadata.Annotations[resource.LabelFromAnnotation])
 	if text := er.Metadata.Annotations[askedAnnotation]; text != "" {
 		if err := json.Unmarshal([]byte(text), &own); err != nil {
 			own = nil // somebody changed it: all labels are the approver's
 		}
 		given = maps.Clone(given)
+		maps.DeleteFunc(follow, func(key, _ string) bool { // a label of the approver's does not follow
+			asked, has := own[key]
+			return has && er.Spec.Labels[key] != asked
+		})
 		maps.DeleteFunc(given, func(key, value string) bool { asked, has := own[key]; return has && asked == value })
 		maps.DeleteFunc(own, func(key, value string) bool { return er.Spec.Labels[key] != value })
 	}
-	if err := s.enter(ctx, node, csr.Key, given, own); err != nil {
+	if err := s.enter(ctx, node, csr.Key, given, own, follow); err != nil {
 		return err
 	}
 	a, err := s.issue(node, csr, revoked)

@@ -20,8 +20,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -180,7 +182,7 @@ func Labels(given, from []string, info *resource.SystemInfo) map[string]string {
 	labels := map[string]string{}
 	for _, text := range from {
 		if key, field, ok := strings.Cut(text, "="); ok && info != nil && info.Field(field) != "" {
-			labels[key] = labelValue(info.Field(field))
+			labels[key] = resource.LabelValue(info.Field(field))
 		}
 	}
 	for _, text := range given {
@@ -194,13 +196,11 @@ func Labels(given, from []string, info *resource.SystemInfo) map[string]string {
 	return labels
 }
 
-// labelValue makes a label's value of any text: what can't be in one becomes a dash.
-func labelValue(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' {
-			return r
-		}
-		return '-'
-	}, text)
-	return strings.Trim(text[:min(len(text), 63)], "-._")
+// Following are those labels of the system information, with its fields, that no other label replaces.
+func Following(given, from []string) map[string]string {
+	follow := resource.ParsePairs(strings.Join(from, ","))
+	maps.DeleteFunc(follow, func(key, _ string) bool {
+		return slices.ContainsFunc(given, func(label string) bool { return strings.HasPrefix(label, key+"=") })
+	})
+	return follow
 }

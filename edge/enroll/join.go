@@ -43,6 +43,7 @@ type JoinOptions struct {
 	// Confirm says whether a fingerprint is the hub's authority's.
 	Confirm    func(fingerprint string) error
 	Labels     map[string]string
+	LabelFrom  map[string]string // key of a label, field of the system information
 	SystemInfo *resource.SystemInfo
 	// Say tells a person how it goes.
 	Say func(format string, args ...any)
@@ -337,7 +338,7 @@ func (o *JoinOptions) ask(ctx context.Context, key *ecdsa.PrivateKey, root *x509
 	if err != nil {
 		return a, err
 	}
-	payload, err := json.Marshal(resource.JoinRequest{CSR: csr, Token: o.Token, Labels: o.Labels, SystemInfo: o.SystemInfo})
+	payload, err := json.Marshal(resource.JoinRequest{CSR: csr, Token: o.Token, Labels: o.Labels, LabelFrom: o.LabelFrom, SystemInfo: o.SystemInfo})
 	if err != nil {
 		return a, err
 	}

@@ -30,6 +30,8 @@ type JoinRequest struct {
 	Token string `json:"token,omitempty"`
 	// Labels are those that the node's own settings give it.
 	Labels map[string]string `json:"labels,omitempty"`
+	// LabelFrom are the keys of those that follow the system information, and the fields of it.
+	LabelFrom map[string]string `json:"labelFrom,omitempty"`
 	// SystemInfo describes the host.
 	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
 }
@@ -49,6 +51,12 @@ func DecodeJoinRequest(payload []byte) (r JoinRequest, err error) {
 	required(&p, "csr", r.CSR)
 	for key, value := range r.Labels {
 		checkLabel(&p, "labels", key, value)
+	}
+	for key, field := range r.LabelFrom {
+		checkLabel(&p, "labelFrom", key, "")
+		if !appName.MatchString(strings.ToLower(field)) {
+			p.add("labelFrom["+key+"]", "%s: must be the name of a field of the system information", clip(field))
+		}
 	}
 	return r, p.err()
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -388,24 +389,103 @@ type SystemInfo struct {
 	Measurements map[string]string `json:"measurements,omitempty"`
 }
 
-// SystemFields are the fields of SystemInfo that a label can be made from.
-var SystemFields = []string{"architecture", "operatingSystem", "machineID", "bootID", "cpus"}
+// SystemFields are what a label can be made from: fields of SystemInfo, and osImage, which is the image of the OSStatus.
+var SystemFields = []string{"architecture", "operatingSystem", "kernel", "hostname", "machineID", "bootID", "cpus", osImageField}
 
-// Field is one of SystemFields as a text.
+const osImageField = "osImage"
+
+// Field is one of SystemFields as a text; empty: it is not known.
 func (s SystemInfo) Field(name string) string {
 	switch name {
 	case "architecture":
 		return s.Architecture
 	case "operatingSystem":
 		return s.OperatingSystem
+	case "kernel":
+		return s.Kernel
+	case "hostname":
+		return s.Hostname
 	case "machineID":
 		return s.MachineID
 	case "bootID":
 		return s.BootID
 	case "cpus":
-		return strconv.Itoa(s.CPUs)
+		if s.CPUs > 0 {
+			return strconv.Itoa(s.CPUs)
+		}
 	}
 	return ""
+}
+
+// LabelFromAnnotation of a Node says which of its labels follow the system information: key=field, with commas between them. The
+// node's settings say so when it joins. LabelsGivenAnnotation has the values that the system information has given them: key=value.
+const (
+	LabelFromAnnotation   = Group + "/label-from"
+	LabelsGivenAnnotation = Group + "/labels-given"
+)
+
+// LabelValue makes a label's value of any text: what can't be in one becomes a dash, and what is too long is cut.
+func LabelValue(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' {
+			return r
+		}
+		return '-'
+	}, text)
+	return strings.Trim(text[:min(len(text), 63)], "-._")
+}
+
+// FollowSystem sets the labels that follow the system information, and notes their values: a label that has another value by now, or
+// is gone, is a person's and stays so. What is not known changes nothing.
+func (n *Node) FollowSystem() {
+	given := ParsePairs(n.Metadata.Annotations[LabelsGivenAnnotation])
+	now := make(map[string]string)
+	for key, field := range ParsePairs(n.Metadata.Annotations[LabelFromAnnotation]) {
+		value := ""
+		if info := n.Status.SystemInfo; info != nil {
+			value = LabelValue(info.Field(field))
+		}
+		if n.Status.OS != nil && field == osImageField {
+			value = LabelValue(n.Status.OS.Image)
+		}
+		before, set := given[key]
+		has, labelled := n.Metadata.Labels[key]
+		if set {
+			now[key] = before
+		}
+		if value == "" || CheckLabels("", map[string]string{key: ""}) != nil || (set != labelled || has != before) && (!labelled || has != value) {
+			continue
+		}
+		if n.Metadata.Labels == nil {
+			n.Metadata.Labels = make(map[string]string)
+		}
+		n.Metadata.Labels[key], now[key] = value, value
+	}
+	if len(now) > 0 {
+		n.Metadata.Annotations[LabelsGivenAnnotation] = FormatPairs(now)
+	} else {
+		delete(n.Metadata.Annotations, LabelsGivenAnnotation)
+	}
+}
+
+// ParsePairs reads key=value texts with commas between them. What is none is left out.
+func ParsePairs(text string) map[string]string {
+	pairs := make(map[string]string)
+	for part := range strings.SplitSeq(text, ",") {
+		if key, value, ok := strings.Cut(strings.TrimSpace(part), "="); ok {
+			pairs[key] = value
+		}
+	}
+	return pairs
+}
+
+// FormatPairs is the text that ParsePairs reads.
+func FormatPairs(pairs map[string]string) string {
+	var list []string
+	for _, key := range slices.Sorted(maps.Keys(pairs)) {
+		list = append(list, key+"="+pairs[key])
+	}
+	return strings.Join(list, ",")
 }
 
 // NodeReport is the payload of status: what a core says of itself.

@@ -248,6 +248,7 @@ func (s *SystemInfo) over(other *SystemInfo) *SystemInfo {
 	}
 	return &SystemInfo{
 		Architecture: cmp.Or(s.Architecture, other.Architecture), OperatingSystem: cmp.Or(s.OperatingSystem, other.OperatingSystem),
+		Kernel: cmp.Or(s.Kernel, other.Kernel), Hostname: cmp.Or(s.Hostname, other.Hostname),
 		MachineID: cmp.Or(s.MachineID, other.MachineID), BootID: cmp.Or(s.BootID, other.BootID), CPUs: cmp.Or(s.CPUs, other.CPUs),
 		Measurements: s.Measurements,
 	}

@@ -44,6 +44,13 @@ func TestFollowAgentKeepsWhatComesOverHTTP(t *testing.T) {
 	require.Equal(t, was, s)
 }
 
+func TestAnAgentsSystemInformationGoesBeforeTheCores(t *testing.T) {
+	core := &SystemInfo{Architecture: "arm64", Kernel: "6.12", Hostname: "gate", CPUs: 4}
+	var s NodeStatus
+	s.FollowAgent(&AgentReport{SystemInfo: &SystemInfo{Kernel: "6.13"}}, "", core, time.Now())
+	require.Equal(t, &SystemInfo{Architecture: "arm64", Kernel: "6.13", Hostname: "gate", CPUs: 4}, s.SystemInfo)
+}
+
 func TestAConditionKeepsItsTimeWhileItsStatusStays(t *testing.T) {
 	first := time.Date(2026, 11, 22, 20, 0, 0, 0, time.UTC)
 	var s NodeStatus
