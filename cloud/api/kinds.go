@@ -43,12 +43,17 @@ func orUnknown(state string) string {
 }
 
 func condition(list []resource.Condition, kind string) string {
+	return cmp.Or(conditionIfAny(list, kind), "Unknown")
+}
+
+// conditionIfAny is empty where there is no such condition.
+func conditionIfAny(list []resource.Condition, kind string) string {
 	for _, c := range list {
 		if c.Type == kind {
 			return c.Status
 		}
 	}
-	return "Unknown"
+	return ""
 }
 
 func deviceKind(k objects.Kind) Kind {
@@ -359,13 +364,13 @@ func instanceKind(k objects.Kind) Kind {
 			{Name: "Shared", Type: "boolean", Path: ".spec.shared", Description: "Whether several nodes see the same device."},
 			{Name: "Nodes", Type: "string", Description: "The nodes that see it."},
 			{Name: "Visible", Type: "string", Description: "Whether any node sees it."},
-			{Name: "Broker", Type: "string", Description: "Whether its broker runs on all nodes that use it."},
+			{Name: "Broker", Type: "string", Description: "Whether its broker runs on all nodes that use it; empty: it has none."},
 			{Name: "Device", Type: "string", Path: ".status.device", Description: "The Device that was made of it."},
 		},
 		Cells: cells(func(n *resource.Instance) []any {
 			return []any{
 				n.Spec.ConfigurationName, n.Spec.Shared, objects.JoinFirst(n.Spec.Nodes), condition(n.Status.Conditions, resource.ConditionVisible),
-				condition(n.Status.Conditions, resource.ConditionBrokerReady), n.Status.Device,
+				conditionIfAny(n.Status.Conditions, resource.ConditionBrokerReady), n.Status.Device,
 			}
 		}),
 		Fields: map[string]func(any) string{

@@ -268,6 +268,9 @@ func Test10RenderedVersionRises(t *testing.T) {
 		n.untilFile(t, "etc/motd", text)
 		until(t, func() error { // and the node says so
 			s := n.get(t)
+			if v, _ := strconv.Atoi(s.text("status.specVersion")); v <= last {
+				return fmt.Errorf("it has version %d still", v)
+			}
 			return same(s.text("status.specVersion"), s.text("status.renderedVersion"))
 		})
 		notes := ok(t, "", "GET", theirs+"devices/"+n.name, "").at("metadata.annotations")
