@@ -53,9 +53,8 @@ const (
 	sinceAnnotation    = "fleet-controller/assignedAt"
 	batchAnnotation    = "fleet-controller/batch" // version/number
 
-	overlapping  = "OverlappingSelectors"
-	manyOwners   = "MultipleOwners"
-	resolvedCond = "TemplateResolved"
+	overlapping = "OverlappingSelectors"
+	manyOwners  = "MultipleOwners"
 )
 
 // Controllers makes the controllers: one for whose nodes are, and one for what becomes of them.

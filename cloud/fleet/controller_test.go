@@ -752,3 +752,30 @@ func TestNodesWaitForTheirWindows(t *testing.T) {
 		return strings.Contains(h.fleet("a").Status.Rollout.Message, "updateSchedule and downloadSchedule are never open together")
 	})
 }
+
+// A fleet counts its nodes by how they are, as they change, come and go.
+func TestAFleetCountsItsNodes(t *testing.T) {
+	h := newHub(t)
+	h.fail.Store("c", true)
+	for _, name := range []string{"a", "b", "c"} {
+		h.makeNode(name, "site=hall")
+	}
+	h.makeFleet("f", "site=hall", "one")
+	counts := func(want string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			text, err := json.Marshal(h.fleet("f").Status.Summary)
+			require.NoError(t, err)
+			return string(text) == want
+		}, patience, time.Millisecond, want)
+	}
+	counts(`{"nodes":3,"summaryStatus":{"Online":3},"updateStatus":{"Unknown":1,"UpToDate":2},"applicationStatus":{"NoApplications":3}}`)
+	h.editNode("a", func(n *resource.Node) { n.Metadata.Annotations["offline"] = "yes" })
+	counts(`{"nodes":3,"summaryStatus":{"Online":2,"Unknown":1},"updateStatus":{"Unknown":1,"UpToDate":2},"applicationStatus":{"NoApplications":3}}`)
+	h.editNode("b", func(n *resource.Node) { n.Metadata.Labels["site"] = "yard" })
+	counts(`{"nodes":2,"summaryStatus":{"Online":1,"Unknown":1},"updateStatus":{"Unknown":1,"UpToDate":1},"applicationStatus":{"NoApplications":2}}`)
+	for _, name := range []string{"a", "c"} {
+		require.NoError(t, h.user.Delete(h.Context(), store.Key{Kind: resource.KindNode, Name: name}))
+	}
+	counts(`{}`)
+}

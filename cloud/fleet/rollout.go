@@ -100,6 +100,9 @@ func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
+	if err := c.showSummary(ctx, f, nodes); err != nil {
+		return 0, err
+	}
 	due := c.due(key.Name)
 	newest, err := c.version(ctx, f, nodes)
 	if err != nil || newest == nil {
@@ -119,6 +122,22 @@ func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration,
 		again = poll
 	}
 	return again, err
+}
+
+// showSummary writes how the nodes are, if that has changed. They have been read for the rollout already.
+func (c *rollouts) showSummary(ctx context.Context, f *resource.Fleet, nodes []*member) error {
+	var sum resource.FleetSummary
+	for _, m := range nodes {
+		sum.Add(m.Status)
+	}
+	if f.Status.Summary != nil && reflect.DeepEqual(*f.Status.Summary, sum) {
+		return nil
+	}
+	_, err := objects.UpdateStatus(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
+		f.Status.Summary = &sum
+		return nil
+	})
+	return ignoreGone(err)
 }
 
 // forget deletes the versions of a Fleet that no longer exists, and what is known of it.
@@ -418,7 +437,7 @@ func reasonOf(err error) string {
 
 // showResolved sets the condition TemplateResolved.
 func (c *rollouts) showResolved(ctx context.Context, f *resource.Fleet, reason string, why error) error {
-	cond := resource.Condition{Type: resolvedCond, Status: "True", Reason: "Resolved", Message: "all references of the template are resolved"}
+	cond := resource.Condition{Type: resource.TemplateResolved, Status: "True", Reason: "Resolved", Message: "all references of the template are resolved"}
 	if why != nil {
 		cond.Status, cond.Reason, cond.Message = "False", reason, why.Error()
 	}

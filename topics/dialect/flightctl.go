@@ -1,10 +1,13 @@
 package dialect
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -99,10 +102,10 @@ type hostStatusV1beta1 struct {
 	OS           *resource.OSStatus       `json:"os,omitempty"`
 	LastSeen     string                   `json:"lastSeen,omitempty"`
 
-	ApplicationsSummary *summary `json:"applicationsSummary,omitempty"`
-	Updated             *summary `json:"updated,omitempty"`
-	Summary             *summary `json:"summary,omitempty"`
-	Lifecycle           *summary `json:"lifecycle,omitempty"`
+	ApplicationsSummary *resource.Summary `json:"applicationsSummary,omitempty"`
+	Updated             *resource.Summary `json:"updated,omitempty"`
+	Summary             *resource.Summary `json:"summary,omitempty"`
+	Lifecycle           *resource.Summary `json:"lifecycle,omitempty"`
 
 	Integrity      opaque `json:"integrity,omitempty"`
 	Capabilities   opaque `json:"capabilities,omitempty"`
@@ -129,11 +132,6 @@ type applicationV1beta1 struct {
 
 type configV1beta1 struct {
 	RenderedVersion string `json:"renderedVersion"`
-}
-
-type summary struct {
-	Status string `json:"status"`
-	Info   string `json:"info,omitempty"`
 }
 
 type fleetV1alpha1 struct {
@@ -171,7 +169,7 @@ type batch struct {
 	SuccessThreshold string                  `json:"successThreshold,omitempty"`
 }
 
-// fleetStatusV1beta1 has counts that follow from the rollout.
+// fleetStatusV1beta1 has counts and conditions that follow from the canonical ones.
 type fleetStatusV1beta1 struct {
 	Rollout    *fleetRollout        `json:"rollout,omitempty"`
 	Conditions []resource.Condition `json:"conditions,omitempty"`
@@ -436,75 +434,9 @@ func (f *hostStatusV1beta1) summarize(s resource.NodeStatus) {
 	if s.State == "" && s.RenderedVersion == "" {
 		return
 	}
-	f.Summary, f.Updated, f.Lifecycle, f.ApplicationsSummary = &summary{Status: "Unknown"}, &summary{Status: "Unknown"}, &summary{Status: "Enrolled"}, &summary{Status: "NoApplications"}
-	f.Summary.Status, f.Summary.Info = summaryOf(s)
-	switch updating := updatingReason(s); {
-	case updating != "":
-		*f.Updated = summary{"Updating", updating}
-	case s.RenderedVersion == "":
-	case s.RenderedVersion == s.SpecVersion:
-		f.Updated.Status = "UpToDate"
-	case s.Failed != nil && s.Failed.RenderedVersion == s.SpecVersion:
-		*f.Updated = summary{"OutOfDate", s.Failed.Reason + ": " + s.Failed.Message}
-	case s.SpecVersion != "":
-		f.Updated.Status = "OutOfDate"
-	}
-	for _, a := range s.Applications {
-		switch {
-		case a.Failed():
-			*f.ApplicationsSummary = summary{"Error", a.Name + ": " + a.Message}
-			return
-		case a.Runs():
-			if f.ApplicationsSummary.Status == "NoApplications" {
-				f.ApplicationsSummary.Status = "Healthy"
-			}
-		default:
-			*f.ApplicationsSummary = summary{"Degraded", a.Name + " is " + a.Status}
-		}
-	}
-}
-
-// updatingReason is the step at which an agent's update is; empty: there is none under way.
-func updatingReason(s resource.NodeStatus) string {
-	for _, c := range s.Conditions {
-		if c.Type == "Updating" && c.Status == "True" {
-			return c.Reason
-		}
-	}
-	return ""
-}
-
-// summaryOf says how a node is: the worst of what is known.
-func summaryOf(s resource.NodeStatus) (status, info string) {
-	if s.State != resource.Online {
-		return "Unknown", ""
-	}
-	if updatingReason(s) == "Rebooting" {
-		return "Rebooting", ""
-	}
-	status = "Online"
-	if r := s.Resources; r != nil {
-		for _, of := range [][2]string{{"CPU", r.CPU}, {"memory", r.Memory}, {"disk", r.Disk}} {
-			text := of[0] + " is " + of[1]
-			switch {
-			case of[1] == "Error" || of[1] == "Critical":
-				if status != "Error" {
-					info = ""
-				}
-				status, info = "Error", joined(info, text)
-			case of[1] == "Warning" && status != "Error":
-				status, info = "Degraded", joined(info, text)
-			}
-		}
-	}
-	return status, info
-}
-
-func joined(before, text string) string {
-	if before == "" {
-		return text
-	}
-	return before + ", " + text
+	of, updated, applications := s.Summary(), s.Updated(), s.ApplicationsSummary()
+	f.Summary, f.Updated, f.ApplicationsSummary = &of, &updated, &applications
+	f.Lifecycle = &resource.Summary{Status: "Enrolled"}
 }
 
 // renderedAnnotations are the annotations in which flightctl has the version of what a Device is to apply.
@@ -675,7 +607,9 @@ func readFleet(f fleetV1alpha1) (out resource.Fleet, err error) {
 }
 
 func readFleetV1beta1(f fleetV1beta1) (out resource.Fleet, err error) {
-	out.Status.Conditions = f.Status.Conditions
+	out.Status.Conditions = slices.DeleteFunc(slices.Clone(f.Status.Conditions), func(c resource.Condition) bool {
+		return c.Type == fleetValid || c.Type == fleetRolling
+	})
 	out.Spec, err = f.Spec.canonical()
 	return out, err
 }
@@ -735,15 +669,49 @@ func showFleet(in resource.Fleet) fleetV1alpha1 {
 func showFleetV1beta1(in resource.Fleet) (f fleetV1beta1) {
 	f.Spec = showFleetSpec(in.Spec)
 	f.Spec.Template.Spec = f.Spec.Template.Spec.newer()
-	f.Status.Conditions = in.Status.Conditions
+	f.Status.Conditions = fleetConditions(in)
 	if r := in.Status.Rollout; r != nil {
 		f.Status.Rollout = &fleetRollout{r.Batch}
-		f.Status.Devices = &devicesSummary{
-			Total: r.Nodes, SummaryStatus: map[string]int{}, ApplicationStatus: map[string]int{},
-			UpdateStatus: map[string]int{"UpToDate": r.Updated, "Updating": r.Updating, "OutOfDate": max(0, r.Nodes-r.Updated-r.Updating)},
-		}
+	}
+	if n := in.Status.Summary; n != nil {
+		f.Status.Devices = &devicesSummary{n.Nodes, orEmptyCounts(n.UpdateStatus), orEmptyCounts(n.SummaryStatus), orEmptyCounts(n.ApplicationStatus)}
 	}
 	return f
+}
+
+func orEmptyCounts(counts map[string]int) map[string]int {
+	if counts == nil {
+		return map[string]int{}
+	}
+	return counts
+}
+
+// The conditions of a Fleet that follow from canonical ones.
+const fleetValid, fleetRolling = "Valid", "RolloutInProgress"
+
+// fleetConditions adds those by which flightctl's clients see whether the template could be resolved, and whether it is being rolled out.
+func fleetConditions(f resource.Fleet) []resource.Condition {
+	list := slices.Clone(f.Status.Conditions)
+	if i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == resource.TemplateResolved }); i >= 0 {
+		c := list[i]
+		c.Type = fleetValid
+		list = append(list, c)
+	}
+	r := f.Status.Rollout
+	if r == nil {
+		return list
+	}
+	c := resource.Condition{Type: fleetRolling, Status: "True", Reason: "Active", Message: r.Message, ObservedGeneration: r.ObservedGeneration}
+	switch {
+	case r.Updated == r.Nodes || r.FinishedAt != "" && r.Updating == 0:
+		c.Status, c.Reason = "False", "Inactive"
+	case r.Reason == "Halted" || r.Reason == "Paused":
+		c.Status, c.Reason = "False", "Suspended"
+	case r.Reason == "OutsideWindow" && r.Updating == 0:
+		c.Status, c.Reason = "False", "Waiting"
+	}
+	c.LastTransitionTime, _ = time.Parse(time.RFC3339, cmp.Or(r.FinishedAt, r.BatchStarted))
+	return append(list, c)
 }
 
 func readVersionV1beta1(f templateVersionV1beta1) (out resource.TemplateVersion, err error) {

@@ -110,10 +110,26 @@ func TestFleetAndTemplateVersionOfToday(t *testing.T) {
 		Monitoring: &resource.Monitoring{Systemd: &resource.Patterns{MatchPatterns: []string{"x.service"}}},
 	}
 	fleet := resource.Fleet{Spec: resource.FleetSpec{Template: resource.NodeTemplate{Spec: spec}}}
-	fleet.Status.Rollout = &resource.RolloutStatus{TemplateVersion: "f-0000001", Batch: 2, Batches: 3, Nodes: 10, Updated: 4, Updating: 3, FailedNodes: 1}
+	fleet.Status.Rollout = &resource.RolloutStatus{TemplateVersion: "f-0000001", Batch: 2, Batches: 3, Nodes: 10, Updated: 4, Updating: 3, FailedNodes: 1, BatchStarted: "2026-11-23T06:00:00Z"}
+	fleet.Status.Conditions = []resource.Condition{{Type: resource.TemplateResolved, Status: "False", Reason: "NotFound", Message: "no such tag"}}
+	fleet.Status.Summary = &resource.FleetSummary{}
+	for i := range 10 {
+		s := resource.NodeStatus{State: resource.Online, SpecVersion: "2", RenderedVersion: "2", Applications: []resource.ApplicationStatus{{Name: "web", Status: "Running"}}}
+		if i < 3 {
+			s.State, s.RenderedVersion, s.Applications[0].Status = resource.Offline, "1", "Error"
+		}
+		fleet.Status.Summary.Add(s)
+	}
 	form := shownAs(t, "flightctl.io/v1beta1", fleet)
 	require.Equal(t, json.Number("10"), at(form, "status.devicesSummary.total"))
-	require.Equal(t, tree{"UpToDate": json.Number("4"), "Updating": json.Number("3"), "OutOfDate": json.Number("3")}, at(form, "status.devicesSummary.updateStatus"))
+	require.Equal(t, tree{"UpToDate": json.Number("7"), "OutOfDate": json.Number("3")}, at(form, "status.devicesSummary.updateStatus"))
+	require.Equal(t, tree{"Online": json.Number("7"), "Unknown": json.Number("3")}, at(form, "status.devicesSummary.summaryStatus"))
+	require.Equal(t, tree{"Healthy": json.Number("7"), "Error": json.Number("3")}, at(form, "status.devicesSummary.applicationStatus"))
+	conditions := at(form, "status.conditions").([]any)
+	require.Len(t, conditions, 3)
+	require.Equal(t, []any{"Valid", "False", "NotFound", "no such tag"}, []any{at(conditions[1], "type"), at(conditions[1], "status"), at(conditions[1], "reason"), at(conditions[1], "message")})
+	require.Equal(t, []any{"RolloutInProgress", "True", "Active", "2026-11-23T06:00:00Z"},
+		[]any{at(conditions[2], "type"), at(conditions[2], "status"), at(conditions[2], "reason"), at(conditions[2], "lastTransitionTime")})
 	require.Equal(t, json.Number("2"), at(form, "status.rollout.currentBatch"))
 	item := at(form, "spec.template.spec.config").([]any)[0].(tree)
 	require.NotContains(t, item, "configType")

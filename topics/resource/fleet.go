@@ -206,12 +206,17 @@ type TemplateMeta struct {
 type FleetStatus struct {
 	// Rollout is how far the newest version of the template is.
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
+	// Summary counts the fleet's nodes by how they are.
+	Summary *FleetSummary `json:"summary,omitempty"`
 	// Conditions: OverlappingSelectors names the fleets that want the same nodes; TemplateResolved says whether the newest
 	// version of the template could be made.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
 }
+
+// TemplateResolved is the condition of a Fleet that says whether the newest version of its template could be made.
+const TemplateResolved = "TemplateResolved"
 
 // RolloutStatus is how far a version of a fleet's template is.
 type RolloutStatus struct {

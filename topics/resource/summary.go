@@ -1,0 +1,119 @@
+package resource
+
+// Summary is how a Node is in one respect: in one of flightctl's words, with an explanation for people.
+type Summary struct {
+	Status string `json:"status"`
+	Info   string `json:"info,omitempty"`
+}
+
+// The words of summaries.
+const (
+	SummaryUnknown        = "Unknown"
+	SummaryOnline         = "Online"
+	SummaryDegraded       = "Degraded"
+	SummaryError          = "Error"
+	SummaryRebooting      = "Rebooting"
+	SummaryUpToDate       = "UpToDate"
+	SummaryOutOfDate      = "OutOfDate"
+	SummaryUpdating       = "Updating"
+	SummaryHealthy        = "Healthy"
+	SummaryNoApplications = "NoApplications"
+)
+
+// Summary says how the host is: the worst of what is known of its resources. It is Unknown while the node is offline.
+func (s NodeStatus) Summary() Summary {
+	if s.State != Online {
+		return Summary{Status: SummaryUnknown}
+	}
+	if s.updatingReason() == SummaryRebooting {
+		return Summary{Status: SummaryRebooting}
+	}
+	out := Summary{Status: SummaryOnline}
+	if r := s.Resources; r != nil {
+		for _, of := range [][2]string{{"CPU", r.CPU}, {"memory", r.Memory}, {"disk", r.Disk}} {
+			text := of[0] + " is " + of[1]
+			switch {
+			case of[1] == SummaryError || of[1] == SeverityCritical:
+				if out.Status != SummaryError {
+					out.Info = ""
+				}
+				out = Summary{SummaryError, joined(out.Info, text)}
+			case of[1] == SeverityWarning && out.Status != SummaryError:
+				out = Summary{SummaryDegraded, joined(out.Info, text)}
+			}
+		}
+	}
+	return out
+}
+
+func joined(before, text string) string {
+	if before == "" {
+		return text
+	}
+	return before + ", " + text
+}
+
+// Updated says whether the node is as its rendered spec says.
+func (s NodeStatus) Updated() Summary {
+	switch updating := s.updatingReason(); {
+	case updating != "":
+		return Summary{SummaryUpdating, updating}
+	case s.RenderedVersion == "":
+	case s.RenderedVersion == s.SpecVersion:
+		return Summary{Status: SummaryUpToDate}
+	case s.Failed != nil && s.Failed.RenderedVersion == s.SpecVersion:
+		return Summary{SummaryOutOfDate, s.Failed.Reason + ": " + s.Failed.Message}
+	case s.SpecVersion != "":
+		return Summary{Status: SummaryOutOfDate}
+	}
+	return Summary{Status: SummaryUnknown}
+}
+
+// ApplicationsSummary says how the node's applications are: as the worst of them.
+func (s NodeStatus) ApplicationsSummary() Summary {
+	out := Summary{Status: SummaryNoApplications}
+	for _, a := range s.Applications {
+		switch {
+		case a.Failed():
+			return Summary{SummaryError, a.Name + ": " + a.Message}
+		case !a.Runs():
+			out = Summary{SummaryDegraded, a.Name + " is " + a.Status}
+		case out.Status == SummaryNoApplications:
+			out.Status = SummaryHealthy
+		}
+	}
+	return out
+}
+
+// updatingReason is the step at which an agent's update is; empty: there is none under way.
+func (s NodeStatus) updatingReason() string {
+	for _, c := range s.Conditions {
+		if c.Type == "Updating" && c.Status == "True" {
+			return c.Reason
+		}
+	}
+	return ""
+}
+
+// FleetSummary counts the nodes of a fleet by how they are.
+type FleetSummary struct {
+	// Nodes is how many nodes the fleet has.
+	Nodes int `json:"nodes,omitempty"`
+	// SummaryStatus counts them by how their hosts are: Online, Degraded, Error, Rebooting or Unknown.
+	SummaryStatus map[string]int `json:"summaryStatus,omitempty"`
+	// UpdateStatus counts them by whether they are as their specs say: UpToDate, OutOfDate, Updating or Unknown.
+	UpdateStatus map[string]int `json:"updateStatus,omitempty"`
+	// ApplicationStatus counts them by how their applications are: Healthy, Degraded, Error or NoApplications.
+	ApplicationStatus map[string]int `json:"applicationStatus,omitempty"`
+}
+
+// Add counts a node.
+func (f *FleetSummary) Add(s NodeStatus) {
+	if f.SummaryStatus == nil {
+		f.SummaryStatus, f.UpdateStatus, f.ApplicationStatus = map[string]int{}, map[string]int{}, map[string]int{}
+	}
+	f.Nodes++
+	f.SummaryStatus[s.Summary().Status]++
+	f.UpdateStatus[s.Updated().Status]++
+	f.ApplicationStatus[s.ApplicationsSummary().Status]++
+}
