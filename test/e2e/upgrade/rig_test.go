@@ -167,9 +167,10 @@ type node struct {
 	stop    func() // the writer
 	data    string // where the directories of programs, core and agent are
 	sources []string
-	chain   bool   // the agent is at the core's own broker, and the hub orders upgrades
-	format  int    // of the store, in the manifests
-	agent   string // the program of the agent, if it is not one of those built
+	changes []string // settings of the core that the hub may change
+	chain   bool     // the agent is at the core's own broker, and the hub orders upgrades
+	format  int      // of the store, in the manifests
+	agent   string   // the program of the agent, if it is not one of those built
 }
 
 const settings = `
@@ -177,6 +178,7 @@ upgrade:
   dir: %q
   keys: [%q]
   sources: %s
+  settings: %s
   core: {run: %s, data: %q, stop: 1s}
   trial: {timeout: %s, watch: 1s, memory: 150MiB}
 log: {format: json, level: debug}
@@ -201,14 +203,16 @@ func newNode(t testing.TB, timeout time.Duration, prepare ...func(*node)) *node 
 	n.install("v1.0.0")
 	place := n.Node("n1")
 	run, err := json.Marshal([]string{
-		"--data-dir", n.core(), "--node-name", "n1", "--mqtt-listen", place.MQTT, "--http-listen", place.HTTP, "--mqtt-socket", n.coreSocket(), "--config", n.coreConfig(),
-		"--link-server", "mqtt://" + place.Net.Addr(), "--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "200ms", "--log-format", "json",
+		"--data-dir", n.core(), "--node-name", "n1", "--mqtt-listen", place.MQTT, "--http-listen", place.HTTP, "--mqtt-socket", n.coreSocket(),
+		"--config", n.coreConfig("mqtt://" + place.Net.Addr()), "--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "200ms", "--log-format", "json",
 	})
+	require.NoError(t, err)
+	changes, err := json.Marshal(append([]string{}, n.changes...))
 	require.NoError(t, err)
 	sources, err := json.Marshal(append([]string{}, n.sources...))
 	require.NoError(t, err)
 	n.config = filepath.Join(n.Dir, "agent.yaml")
-	n.write(n.config, fmt.Appendf(nil, settings, n.programs(), n.signer.public(), sources, run, n.core(), timeout))
+	n.write(n.config, fmt.Appendf(nil, settings, n.programs(), n.signer.public(), sources, changes, run, n.core(), timeout))
 	n.start()
 	n.runs("v1.0.0")
 	n.writes()
@@ -223,16 +227,17 @@ func (n *node) coreSocket() string {
 	return ""
 }
 
-// coreConfig lets the user of the test be the agent, and anybody on this host write.
-func (n *node) coreConfig() string {
+// coreConfig says where the hub is. If the agent is at the core, its user is the agent there, and anybody on this host may write.
+func (n *node) coreConfig(hub string) string {
 	n.t.Helper()
-	if !n.chain {
-		return os.DevNull
-	}
-	me, err := user.Current()
-	require.NoError(n.t, err)
 	path := filepath.Join(n.Dir, "core.yaml")
-	n.write(path, fmt.Appendf(nil, "auth: {anonymous: loopback, users: [{name: agent, role: agent, local: %q}]}\n", me.Username))
+	text := fmt.Appendf(nil, "# of this node\nlink:\n  server: %s # its hub\n", hub)
+	if n.chain {
+		me, err := user.Current()
+		require.NoError(n.t, err)
+		text = fmt.Appendf(text, "auth: {anonymous: loopback, users: [{name: agent, role: agent, local: %q}]}\n", me.Username)
+	}
+	n.write(path, text)
 	return path
 }
 
@@ -531,9 +536,19 @@ func (n *node) attempt(name string) (a resource.UpgradeAttempt) {
 	return a
 }
 
+// known waits until the hub has the Node, without which it takes no Upgrade of it.
+func (n *node) known() {
+	n.t.Helper()
+	n.Eventually(stand.Soon, func() error {
+		_, err := harness.Call(n.t.Context(), "GET", "http://"+n.Hub.HTTP+"/apis/edgebus.io/v1alpha1/nodes/n1", nil)
+		return err
+	})
+}
+
 // publish gives a bundle to the hub, and orders it there.
 func (n *node) publish(o resource.UpgradeOrder, name string) {
 	n.t.Helper()
+	n.known()
 	m, err := resource.ParseManifest([]byte(o.Manifest))
 	require.NoError(n.t, err)
 	for _, p := range m.Programs {
@@ -542,4 +557,12 @@ func (n *node) publish(o resource.UpgradeOrder, name string) {
 	}
 	n.Create(fmt.Sprintf("apiVersion: edgebus.io/v1alpha1\nkind: Artifact\nmetadata: {name: %q}\nspec: {manifest: %q, signature: %q}\n", o.Version, o.Manifest, o.Signature))
 	n.Create(fmt.Sprintf("apiVersion: edgebus.io/v1alpha1\nkind: Upgrade\nmetadata: {name: %q}\nspec: {version: %q, nodeNames: [n1], timeout: 5m}\n", name, o.Version))
+}
+
+// changesSettings has the hub order settings, and waits for the outcome.
+func (n *node) changesSettings(name, settings string) resource.UpgradeAttempt {
+	n.t.Helper()
+	n.known()
+	n.Create(fmt.Sprintf("apiVersion: edgebus.io/v1alpha1\nkind: Upgrade\nmetadata: {name: %q}\nspec: {settings: {%s}, nodeNames: [n1], timeout: 5m}\n", name, settings))
+	return n.attempt(name)
 }

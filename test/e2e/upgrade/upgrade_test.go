@@ -54,6 +54,58 @@ func TestAnUpgradeGoesThroughAllPrograms(t *testing.T) {
 	n.whole("v1.1.0")
 }
 
+// The hub orders settings of the core, and shows how that went: what the core refuses, or the node does not allow, changes nothing.
+func TestSettingsGoThroughAllPrograms(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, time.Minute, func(n *node) { n.chain, n.changes = true, []string{"log.*"} })
+	file := filepath.Join(n.Dir, "core.yaml")
+	before, err := os.ReadFile(file)
+	require.NoError(t, err)
+	began := n.began()
+	a := n.changesSettings("refused", "log.level: loud")
+	require.Equal(t, resource.UpgradeRolledBack, a.OperationStatus, "%+v", a)
+	require.Contains(t, a.Reason, "BadSettings: ")
+	require.Contains(t, a.Reason, `log.level: "loud"`)
+	a = n.changesSettings("forbidden", "auth.anonymous: never")
+	require.Equal(t, resource.UpgradeRolledBack, a.OperationStatus, "%+v", a)
+	require.Contains(t, a.Reason, "Refused: this node does not let the hub change auth.anonymous")
+	require.Equal(t, began, n.began(), "the core was not started again")
+	after, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(before), string(after))
+
+	a = n.changesSettings("debug", "log.level: debug")
+	require.Equal(t, resource.UpgradeSuccess, a.OperationStatus, "%+v", a)
+	require.NotEqual(t, began, n.began())
+	after, err = os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(before)+"log:\n  level: debug\n", string(after))
+	n.Eventually(stand.Soon, func() error {
+		out, err := os.ReadFile(filepath.Join(n.agentDir(), "upgrade", "core.log"))
+		if err == nil && !strings.Contains(string(out), `"level":"debug"`) {
+			err = fmt.Errorf("the core has logged %s", out)
+		}
+		return err
+	})
+	n.whole("v1.0.0")
+}
+
+// Settings with which the core does not reach the hub any more are taken back by the agent alone, and the hub gets to know why.
+func TestSettingsThatCutTheLinkAreTakenBack(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, 10*time.Second, func(n *node) { n.chain, n.changes = true, []string{"link.server"} })
+	file := filepath.Join(n.Dir, "core.yaml")
+	before, err := os.ReadFile(file)
+	require.NoError(t, err)
+	a := n.changesSettings("cut", "link.server: mqtt://127.0.0.1:1")
+	require.Equal(t, resource.UpgradeRolledBack, a.OperationStatus, "%+v", a)
+	require.Contains(t, a.Reason, "NoConnection: the core with the new settings, after 10s: it has no connection to the hub")
+	after, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(before), string(after))
+	n.whole("v1.0.0")
+}
+
 // Each of these versions is rolled back by the agent alone.
 func TestABadVersionIsRolledBack(t *testing.T) {
 	t.Parallel()
