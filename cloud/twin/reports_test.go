@@ -218,14 +218,18 @@ func TestAlertsAndFailuresAreEvents(t *testing.T) {
 		want      []resource.Occurrence
 	}{
 		{disk("Unknown", "Measuring", ""), `{"name":"web","status":"Running"},{"name":"db","status":"Starting"}`, nil},
-		{disk("True", "Healthy", ""), `{"name":"web","status":"Running"},{"name":"db","status":"Running"}`,
-			[]resource.Occurrence{event("Normal", "ApplicationHealthy", "db", "db: Running, it was Starting")}},
+		{
+			disk("True", "Healthy", ""), `{"name":"web","status":"Running"},{"name":"db","status":"Running"}`,
+			[]resource.Occurrence{event("Normal", "ApplicationHealthy", "db", "db: Running, it was Starting")},
+		},
 		{disk("False", "Warning", "/var: the mean over 1m is above 80 %"), `{"name":"web","status":"Error","message":"exit status 1"},{"name":"db","status":"Running"}`, []resource.Occurrence{
 			event("Warning", "DiskWarning", "", "/var: the mean over 1m is above 80 %"), event("Warning", "ApplicationError", "web", "web: exit status 1"),
 		}},
 		{disk("False", "Warning", "/srv: another"), `{"name":"web","status":"Error","message":"exit status 2"}`, nil},
-		{disk("False", "Critical", "/var: the mean over 1m is above 95 %"), `{"name":"web","status":"Starting"}`,
-			[]resource.Occurrence{event("Warning", "DiskCritical", "", "/var: the mean over 1m is above 95 %")}},
+		{
+			disk("False", "Critical", "/var: the mean over 1m is above 95 %"), `{"name":"web","status":"Starting"}`,
+			[]resource.Occurrence{event("Warning", "DiskCritical", "", "/var: the mean over 1m is above 95 %")},
+		},
 		{disk("True", "Healthy", "/var: the last alert ended"), `{"name":"web","status":"Completed"}`, []resource.Occurrence{
 			event("Normal", "DiskNormal", "", "/var: the last alert ended"), event("Normal", "ApplicationHealthy", "web", "web: Completed, it was Starting"),
 		}},
