@@ -242,6 +242,14 @@ func TestHoldAndRelease(t *testing.T) {
 	require.Empty(t, u.held(o))
 	o.ID = "2"
 	require.NotEmpty(t, u.held(o), "it was another one that was released")
+
+	o.Version, o.Settings = "", map[string]string{"log.level": "debug"}
+	u.about(o)
+	u.Note(u.Report())
+	what, err := Release(h.o.Dir)
+	require.NoError(t, err)
+	require.Equal(t, "order 2", what)
+	require.Empty(t, u.held(o))
 }
 
 // A service of systemd that can't be started in a new version is started in the one before.
